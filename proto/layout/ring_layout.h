@@ -1,0 +1,195 @@
+// ring_layout.h: every byte that one slot shares with the daemon.
+//
+// A slot is (probe, capture id, invocation): one call of a probe in one captured graph, or the eager
+// calls of a probe with one shape. Its tensor size is fixed, so its ring is K equal entries with one
+// writer and one reader: no allocator, no compare-and-swap, nobody waits for a lock.
+//
+//   slot block := SlotRegistration | SlotHead | SlotCredit | SlotVerdict | EntryHeader[K] | payload[K]
+//
+//   who writes        what               order                       partner
+//   probe             registration       before the directory word   D1 -> D2 (segment_layout.h)
+//   probe, a replay   entry word Filling store, release fence  (W2)  R2: acquire fence, re-read: a changed word
+//                                                                    rejects the copy
+//   probe, a replay   entry word Ready   store-release         (W1)  R1: load-acquire: the payload is complete
+//   probe, a replay   head.accepted      store-release         (W3)  R3: load-acquire: entries up to it are Ready
+//   daemon            verdict            seqlock, then W4
+//   daemon            credit.consumed    store-release         (W4)  R4: load-acquire: the entry may be overwritten
+//                                                                    and the verdict covers it
+//
+// An entry's `ordinal` n counts accepted snapshots from 1; entry n lies at index (n - 1) % K, and its
+// word carries n, so a reader that asks for n recognises an entry that was overwritten. `sequence`
+// counts replays from 1; replays that no action wanted (`every`) have a sequence and no ordinal.
+//
+// Rules: fixed-width integers only, offsets never pointers, little-endian, no bool.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "proto/layout/dtype.h"
+
+namespace cgdebug::layout {
+
+inline constexpr std::size_t kCacheLineBytes = 64;
+inline constexpr std::size_t kPageBytes = 4096;
+inline constexpr std::size_t kMaxDims = 16;
+inline constexpr std::size_t kMaxNameBytes = 255;  // a probe's name, without the terminating zero
+inline constexpr std::size_t kVerdictTextBytes = 1024;
+
+// --- the entry -------------------------------------------------------------------------------
+
+enum class EntryState : std::uint8_t { kFree = 0, kFilling = 1, kReady = 2 };
+
+constexpr std::uint64_t EntryWord(std::uint64_t ordinal, EntryState state) {
+  return ordinal << 8 | static_cast<std::uint64_t>(state);
+}
+constexpr std::uint64_t EntryOrdinal(std::uint64_t word) { return word >> 8; }
+constexpr EntryState EntryStateOf(std::uint64_t word) { return static_cast<EntryState>(word & 0xff); }
+
+inline constexpr std::uint32_t kEntryHasChecksum = 1u << 0;
+
+struct alignas(kCacheLineBytes) EntryHeader {
+  std::uint64_t word;          // EntryWord; the commit
+  std::uint64_t sequence;      // replay, from 1
+  std::int64_t timestamp_ns;   // CLOCK_REALTIME when the snapshot was committed
+  std::int64_t step;           // the user's own step marker, -1 when none was set
+  std::uint64_t checksum;      // valid with kEntryHasChecksum
+  std::uint32_t flags;
+  std::uint32_t reserved[5];
+};
+
+// --- control lines of a slot -------------------------------------------------------------------
+
+// Written by the slot's one writer only.
+struct alignas(kCacheLineBytes) SlotHead {
+  std::uint64_t accepted;          // ordinal of the newest Ready entry (W3)
+  std::uint64_t sequence;          // replays seen, those without an entry included
+  std::uint64_t overwrote_unread;  // entries given up because the reader did not keep up, policy kWait
+  std::uint64_t waits;             // times the writer waited for a free entry
+  std::uint64_t wait_ns;           // time spent in them
+  std::int64_t last_timestamp_ns;
+  std::uint64_t reserved[2];
+};
+
+// Written by the daemon only.
+struct alignas(kCacheLineBytes) SlotCredit {
+  std::uint64_t consumed;     // ordinal up to which every entry was consumed or counted as lost (W4)
+  std::uint64_t lost;         // of those, entries that were overwritten before they could be read
+  std::uint64_t control;      // reserved for the live control word; 0 = as registered
+  std::uint64_t reserved[5];
+};
+
+enum class VerdictState : std::uint32_t { kNone = 0, kPass = 1, kFail = 2, kError = 3 };
+
+// Written by the daemon only. `version` is a seqlock: odd while the rest is being written.
+struct alignas(kCacheLineBytes) SlotVerdict {
+  std::uint64_t version;
+  std::uint32_t state;             // VerdictState; a failure is sticky
+  std::uint32_t text_bytes;
+  std::uint64_t compared;          // snapshots compared
+  std::uint64_t mismatched;        // of those, the ones that failed
+  std::uint64_t lost;              // snapshots that could not be compared
+  std::uint64_t first_failed_sequence;  // 0 when none failed
+  std::uint64_t reserved[2];
+  char text[kVerdictTextBytes];    // of the first failure, UTF-8, not terminated
+};
+
+// --- registration ------------------------------------------------------------------------------
+
+enum class Policy : std::uint8_t {
+  kOverwrite = 0,  // a flight recorder: the writer never waits
+  kWait = 1,       // the writer waits for a free entry, with a deadline, while a daemon is alive
+};
+enum class Lane : std::uint8_t { kHost = 0, kCallback = 1, kDirect = 2 };
+enum class DeviceType : std::uint8_t { kCpu = 0, kCuda = 1 };
+
+inline constexpr std::uint32_t kActionPrint = 1u << 0;
+inline constexpr std::uint32_t kActionRecord = 1u << 1;
+inline constexpr std::uint32_t kActionCompare = 1u << 2;
+
+inline constexpr std::uint32_t kPrintSummary = 1u << 0;
+inline constexpr std::uint32_t kCompareEqualNan = 1u << 1;
+inline constexpr std::uint32_t kSourceNonContiguous = 1u << 2;  // packed before it was copied
+inline constexpr std::uint32_t kCompareBitwise = 1u << 3;
+
+// Written once, before the slot is published. Everything a reader needs to interpret the ring; a
+// reader takes sizes and offsets ONLY from its validated copy of it.
+struct SlotRegistration {
+  std::uint64_t probe_id;    // unique in the process
+  std::uint64_t capture_id;  // cudaStreamGetCaptureInfo's id; 0 = eager
+  std::uint32_t invocation;  // which call of the probe in the capture, from 0
+  std::uint32_t actions;     // kAction* bits
+  std::uint32_t flags;       // kPrintSummary ...
+  std::uint16_t dtype;       // Dtype
+  std::uint8_t dims;
+  std::uint8_t lane;         // Lane
+  std::uint8_t policy;       // Policy
+  std::uint8_t device_type;  // DeviceType
+  std::int16_t device_index;
+  std::uint32_t capacity;    // K
+  std::uint64_t shape[kMaxDims];
+  std::uint64_t payload_bytes;          // of one tensor, contiguous
+  std::uint64_t payload_stride_bytes;   // from one entry's payload to the next
+  std::uint64_t headers_offset;         // EntryHeader[K], from the start of the block
+  std::uint64_t payload_offset;
+  std::int64_t created_ns;              // CLOCK_REALTIME
+  std::uint32_t print_every;            // 0 = action absent
+  std::uint32_t print_max_items;
+  std::uint32_t record_every;
+  std::uint32_t compare_every;
+  double compare_rtol;
+  double compare_atol;
+  std::uint32_t expected_extent;        // where the expected tensor lies: extent, offset in it;
+  std::uint32_t reserved0;              // same dtype, shape and bytes as the slot's payload
+  std::uint64_t expected_offset;
+  std::uint32_t wait_deadline_ms;
+  std::uint32_t reserved1;
+  char name[kMaxNameBytes + 1];
+  char site[kMaxNameBytes + 1];         // "file.py:12", empty when unknown
+  std::uint8_t reserved[248];
+};
+
+// Offsets in a slot block.
+inline constexpr std::size_t kSlotHeadOffset = sizeof(SlotRegistration);
+inline constexpr std::size_t kSlotCreditOffset = kSlotHeadOffset + sizeof(SlotHead);
+inline constexpr std::size_t kSlotVerdictOffset = kSlotCreditOffset + sizeof(SlotCredit);
+inline constexpr std::size_t kSlotHeadersOffset = kSlotVerdictOffset + sizeof(SlotVerdict);
+
+static_assert(sizeof(EntryHeader) == 64);
+static_assert(sizeof(SlotHead) == 64);
+static_assert(sizeof(SlotCredit) == 64);
+static_assert(sizeof(SlotVerdict) == 1088);
+static_assert(sizeof(SlotRegistration) == 1024);
+static_assert(kSlotHeadersOffset % kCacheLineBytes == 0);
+static_assert(std::is_trivially_copyable_v<SlotRegistration>);
+
+// Whether replay `sequence` (from 1) is one that an action with this period wants: 1, 1 + every, ...
+constexpr bool Wants(std::uint32_t every, std::uint64_t sequence) {
+  return every != 0 && (sequence - 1) % every == 0;
+}
+
+// Where a block's parts lie for a given tensor; the writer allocates by it, the reader checks against it.
+struct SlotGeometry {
+  std::uint64_t payload_stride_bytes;
+  std::uint64_t headers_offset;
+  std::uint64_t payload_offset;
+  std::uint64_t block_bytes;
+};
+
+constexpr std::uint64_t AlignUp(std::uint64_t value, std::uint64_t alignment) {
+  return (value + alignment - 1) / alignment * alignment;
+}
+
+// Requires: capacity > 0; payload_bytes * capacity does not overflow (callers bound both).
+constexpr SlotGeometry ComputeGeometry(std::uint64_t payload_bytes, std::uint32_t capacity) {
+  const std::uint64_t alignment = payload_bytes >= kPageBytes ? kPageBytes : kCacheLineBytes;
+  SlotGeometry g{};
+  g.payload_stride_bytes = AlignUp(payload_bytes, alignment);
+  g.headers_offset = kSlotHeadersOffset;
+  g.payload_offset = AlignUp(g.headers_offset + capacity * sizeof(EntryHeader), alignment);
+  g.block_bytes = AlignUp(g.payload_offset + capacity * g.payload_stride_bytes, kPageBytes);
+  return g;
+}
+
+}  // namespace cgdebug::layout

@@ -1,0 +1,71 @@
+# Everything cgdebug builds on. A missing package ends with what to install.
+find_package(Threads REQUIRED)
+find_package(Boost 1.81 REQUIRED)
+find_package(Protobuf 3.21 REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json REQUIRED)
+
+# Static protobuf: the daemon and the command line run on machines that have none.
+find_library(CGDEBUG_PROTOBUF_STATIC libprotobuf.a)
+if(CGDEBUG_PROTOBUF_STATIC)
+  set_target_properties(protobuf::libprotobuf PROPERTIES
+    IMPORTED_LOCATION ${CGDEBUG_PROTOBUF_STATIC} IMPORTED_LOCATION_RELEASE ${CGDEBUG_PROTOBUF_STATIC}
+    IMPORTED_LOCATION_NONE ${CGDEBUG_PROTOBUF_STATIC})
+endif()
+
+if(CGDEBUG_WITH_PYTHON OR CGDEBUG_WITH_TORCH)
+  find_package(Python 3.9 COMPONENTS Interpreter Development.Module REQUIRED)
+  execute_process(
+    COMMAND ${Python_EXECUTABLE} -c "import sysconfig; print(sysconfig.get_path('purelib'))"
+    OUTPUT_VARIABLE CGDEBUG_SITE_PACKAGES OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+endif()
+
+# The CUDA runtime only (no kernel is compiled): a toolkit, or the one that torch's own wheels bring.
+if(CGDEBUG_WITH_CUDA)
+  find_path(CGDEBUG_CUDA_INCLUDE cuda_runtime_api.h
+    HINTS $ENV{CUDA_HOME} $ENV{CUDA_PATH} ${CGDEBUG_SITE_PACKAGES}/nvidia/cu13 /usr/local/cuda
+    PATH_SUFFIXES include)
+  find_library(CGDEBUG_CUDART_STATIC cudart_static
+    HINTS $ENV{CUDA_HOME} $ENV{CUDA_PATH} ${CGDEBUG_SITE_PACKAGES}/nvidia/cu13 /usr/local/cuda
+    PATH_SUFFIXES lib64 lib lib/x64 targets/x86_64-linux/lib)
+  if(NOT CGDEBUG_CUDA_INCLUDE OR NOT CGDEBUG_CUDART_STATIC)
+    message(FATAL_ERROR "cgdebug: no CUDA runtime found. Install the CUDA Toolkit or torch's CUDA wheels "
+                        "(pip install torch), set CUDA_HOME, or configure with --preset offline.")
+  endif()
+  add_library(cgdebug_cudart INTERFACE)
+  target_include_directories(cgdebug_cudart SYSTEM INTERFACE ${CGDEBUG_CUDA_INCLUDE})
+  target_link_libraries(cgdebug_cudart INTERFACE ${CGDEBUG_CUDART_STATIC} Threads::Threads rt dl)
+endif()
+
+# torch without find_package(Torch): that wants a full toolkit although the op compiles no kernel.
+if(CGDEBUG_WITH_TORCH)
+  execute_process(
+    COMMAND ${Python_EXECUTABLE} -c
+      "import os, importlib.util as u; print(os.path.dirname(u.find_spec('torch').origin))"
+    OUTPUT_VARIABLE CGDEBUG_TORCH_DIR OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE torch_missing
+    ERROR_QUIET)
+  if(torch_missing)
+    message(FATAL_ERROR "cgdebug: ${Python_EXECUTABLE} has no torch. Type: ${Python_EXECUTABLE} -m pip install "
+                        "torch, or configure with --preset offline.")
+  endif()
+  add_library(cgdebug_libtorch INTERFACE)
+  target_include_directories(cgdebug_libtorch SYSTEM INTERFACE
+    ${CGDEBUG_TORCH_DIR}/include ${CGDEBUG_TORCH_DIR}/include/torch/csrc/api/include)
+  target_link_libraries(cgdebug_libtorch INTERFACE ${CGDEBUG_TORCH_DIR}/lib/libtorch_cpu.so
+    ${CGDEBUG_TORCH_DIR}/lib/libc10.so)
+  if(EXISTS ${CGDEBUG_TORCH_DIR}/lib/libc10_cuda.so)
+    target_link_libraries(cgdebug_libtorch INTERFACE ${CGDEBUG_TORCH_DIR}/lib/libc10_cuda.so)
+    target_compile_definitions(cgdebug_libtorch INTERFACE CGDEBUG_TORCH_HAS_CUDA=1)
+  endif()
+endif()
+
+if(CGDEBUG_WITH_PYTHON)
+  execute_process(COMMAND ${Python_EXECUTABLE} -m pybind11 --cmakedir
+    OUTPUT_VARIABLE pybind11_dir OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  find_package(pybind11 2.10 REQUIRED HINTS ${pybind11_dir})
+endif()
+if(CGDEBUG_BUILD_TESTS)
+  find_package(GTest REQUIRED)
+endif()
