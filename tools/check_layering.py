@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""Checks the source tree against its layering: who may include whom, and a few habits.
+
+Every include arrow points upstream along the data path. Prints a line for each finding and exits 1
+on any. Another tree than this one may be given as the only argument.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent)
+SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
+TEXT_SUFFIXES = {".py", ".pyi", ".sh", ".cmake", ".proto", ".txt", ".md", ""}
+TOPS = ("proto", "libprobe", "daemon", "client", "python", "tests", "tools")
+MAX_LINES = 400
+
+LAYOUT = ["proto/layout"]
+LEAVES = ["daemon/base", "daemon/numerics", "daemon/wire"]
+STAGE = LAYOUT + LEAVES + ["proto", "libprobe/ring", "daemon/pipeline"]
+# Folder -> folders of ours that it may include, besides itself and what lies below it; the longest
+# prefix wins. "proto" is the generated control.pb.h.
+ALLOWED = {
+    "proto/layout": [],
+    "libprobe/ring": LAYOUT,
+    "libprobe/torch": LAYOUT + ["libprobe"],
+    "libprobe": LAYOUT + ["libprobe/ring"],
+    "daemon/base": [],
+    "daemon/numerics": LAYOUT + ["daemon/base"],
+    "daemon/wire": ["proto", "daemon/base"],
+    "daemon/pipeline": LAYOUT + LEAVES + ["proto", "libprobe/ring"],
+    "daemon/ingest": STAGE,
+    "daemon/sinks": STAGE,
+    "daemon/serve": STAGE,
+    "daemon": STAGE + ["daemon/ingest", "daemon/sinks", "daemon/serve"],
+    "client": LAYOUT + LEAVES + ["proto"],
+    "python/src": LAYOUT + ["libprobe"],
+    "tools": LAYOUT + LEAVES + ["libprobe/ring"],
+    "proto": [],
+    "tests": [],  # and everything else
+}
+
+# Third-party header -> the only folders, besides tests, that may include it.
+HOMES = {
+    r"(torch|ATen|c10)/": ["libprobe/torch"],
+    r"cuda": ["libprobe"],
+    r"google/protobuf/": ["daemon/wire", "daemon/serve", "client"],
+    r"(fmt|spdlog)/": ["daemon", "client"],
+    r"boost/asio": ["daemon/wire", "daemon/serve", "daemon", "client"],
+    r"CLI/": ["daemon", "client/cli"],
+    r"nlohmann/": ["client"],
+    r"pybind11/": ["python/src"],
+    r"(gtest|gmock)/": [],
+}
+ATOMIC_FILES = ("libprobe/ring/", "libprobe/capture/", "libprobe/probe_table.", "daemon/ingest/",
+                "tests/")
+ATOMIC = re.compile(r"\bstd::atomic(_ref|_flag|_bool|_int)?\b|\b__atomic_\w+|\b__sync_\w+")
+INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
+MARK = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+
+
+def under(folder, prefix):
+    return folder == prefix or folder.startswith(prefix + "/")
+
+
+def rule_of(folder):
+    matching = [prefix for prefix in ALLOWED if under(folder, prefix)]
+    return max(matching, key=len) if matching else None
+
+
+def owner_of(include):
+    """The folder of ours that an include path names, or None for anybody else's."""
+    if include.startswith("proto/") and include.endswith(".pb.h"):
+        return "proto"
+    if include == "cgdebug/probe.h":
+        return "libprobe"
+    if include == "cgdebug/client.h":
+        return "client"
+    parent = str(Path(include).parent)
+    return parent if parent.split("/")[0] in TOPS else None
+
+
+def may_include(rule, owner):
+    target = rule_of(owner)
+    return rule in ("tests", target) or target in ALLOWED[rule]
+
+
+def check_source(path, relative, lines, findings):
+    folder = str(Path(relative).parent)
+    rule = rule_of(folder)
+    for number, line in enumerate(lines, 1):
+        where = f"{relative}:{number}"
+        if ATOMIC.search(line) and not relative.startswith(ATOMIC_FILES):
+            previous = lines[number - 2] if number > 1 else ""
+            if "Atomic:" not in line and "Atomic:" not in previous:
+                findings.append(f"{where}: no atomics here; if one must be, a comment 'Atomic: ...' says why")
+        match = INCLUDE.match(line)
+        if not match or rule is None:
+            continue
+        include = match.group(2)
+        owner = owner_of(include)
+        if owner is not None and not may_include(rule, owner):
+            allowed = ", ".join(ALLOWED[rule]) or "the standard library only"
+            findings.append(f"{where}: {rule} may not include {include}; it may include {allowed}")
+        if owner is None and (path.parent / include).exists():
+            findings.append(f'{where}: write "{folder}/{include}": includes start at the repository root')
+        for pattern, homes in HOMES.items():
+            at_home = rule == "tests" or any(under(folder, home) for home in homes)
+            if re.match(pattern, include) and not at_home:
+                findings.append(f"{where}: only {', '.join(homes) or 'tests'} may include {include}")
+
+
+def source_files():
+    for top in TOPS:
+        for path in sorted((ROOT / top).rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield path
+
+
+def main():
+    findings, count = [], 0
+    for path in source_files():
+        is_source = path.suffix in SUFFIXES
+        if not is_source and path.suffix not in TEXT_SUFFIXES:
+            continue
+        relative = str(path.relative_to(ROOT))
+        lines = path.read_text(encoding="utf-8").splitlines()
+        count += 1
+        if len(lines) > MAX_LINES:
+            findings.append(f"{relative}: {len(lines)} lines, more than {MAX_LINES}; split it")
+        if relative != "tools/check_layering.py":
+            findings += [f"{relative}:{number}: unfinished mark"
+                         for number, line in enumerate(lines, 1) if MARK.search(line)]
+        if is_source:
+            check_source(path, relative, lines, findings)
+    print("\n".join(findings + [f"check_layering: {count} files, {len(findings)} findings"]))
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
