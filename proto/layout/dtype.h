@@ -1,7 +1,7 @@
 // dtype.h: element types of a tensor, as they stand in a ring, on the wire and on disk.
 //
-// The values are cgdebug's own and never change meaning: torch's ScalarType codes may be renumbered,
-// a recording may not. New types are appended; a number is never used again.
+// The values are cgdebug's own and never change meaning: torch's ScalarType codes may be
+// renumbered, a recording may not. New types are appended; a number is never used again.
 #pragma once
 
 #include <array>
@@ -48,7 +48,8 @@ inline constexpr std::array<DtypeInfo, 10> kDtypes = {{
     {Dtype::kFloat64, "float64", "f64", 8, true, 1.7976931348623157e308},
 }};
 
-// The row of `dtype`, or nullptr for a value that is none of the above (shared memory is not trusted).
+// The row of `dtype`, or nullptr for a value that is none of the above (shared memory is not
+// trusted).
 constexpr const DtypeInfo* FindDtype(Dtype dtype) {
   for (const DtypeInfo& info : kDtypes) {
     if (info.dtype == dtype) return &info;

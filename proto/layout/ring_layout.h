@@ -1,24 +1,27 @@
 // ring_layout.h: every byte that one slot shares with the daemon.
 //
-// A slot is (probe, capture id, invocation): one call of a probe in one captured graph, or the eager
-// calls of a probe with one shape. Its tensor size is fixed, so its ring is K equal entries with one
-// writer and one reader: no allocator, no compare-and-swap, nobody waits for a lock.
+// A slot is (probe, capture id, invocation): one call of a probe in one captured graph, or the
+// eager calls of a probe with one shape. Its tensor size is fixed, so its ring is K equal entries
+// with one writer and one reader: no allocator, no compare-and-swap, nobody waits for a lock.
 //
-//   slot block := SlotRegistration | SlotHead | SlotCredit | SlotVerdict | EntryHeader[K] | payload[K]
+//   slot block := SlotRegistration | SlotHead | SlotCredit | SlotVerdict | EntryHeader[K] |
+//   payload[K]
 //
 //   who writes        what               order                       partner
 //   probe             registration       before the directory word   D1 -> D2 (segment_layout.h)
-//   probe, a replay   entry word Filling store, release fence  (W2)  R2: acquire fence, re-read: a changed word
+//   probe, a replay   entry word Filling store, release fence  (W2)  R2: acquire fence, re-read: a
+//   changed word
 //                                                                    rejects the copy
-//   probe, a replay   entry word Ready   store-release         (W1)  R1: load-acquire: the payload is complete
-//   probe, a replay   head.accepted      store-release         (W3)  R3: load-acquire: entries up to it are Ready
-//   daemon            verdict            seqlock, then W4
-//   daemon            credit.consumed    store-release         (W4)  R4: load-acquire: the entry may be overwritten
+//   probe, a replay   entry word Ready   store-release         (W1)  R1: load-acquire: the payload
+//   is complete probe, a replay   head.accepted      store-release         (W3)  R3: load-acquire:
+//   entries up to it are Ready daemon            verdict            seqlock, then W4 daemon
+//   credit.consumed    store-release         (W4)  R4: load-acquire: the entry may be overwritten
 //                                                                    and the verdict covers it
 //
-// An entry's `ordinal` n counts accepted snapshots from 1; entry n lies at index (n - 1) % K, and its
-// word carries n, so a reader that asks for n recognises an entry that was overwritten. `sequence`
-// counts replays from 1; replays that no action wanted (`every`) have a sequence and no ordinal.
+// An entry's `ordinal` n counts accepted snapshots from 1; entry n lies at index (n - 1) % K, and
+// its word carries n, so a reader that asks for n recognises an entry that was overwritten.
+// `sequence` counts replays from 1; replays that no action wanted (`every`) have a sequence and no
+// ordinal.
 //
 // Rules: fixed-width integers only, offsets never pointers, little-endian, no bool.
 #pragma once
@@ -45,16 +48,18 @@ constexpr std::uint64_t EntryWord(std::uint64_t ordinal, EntryState state) {
   return ordinal << 8 | static_cast<std::uint64_t>(state);
 }
 constexpr std::uint64_t EntryOrdinal(std::uint64_t word) { return word >> 8; }
-constexpr EntryState EntryStateOf(std::uint64_t word) { return static_cast<EntryState>(word & 0xff); }
+constexpr EntryState EntryStateOf(std::uint64_t word) {
+  return static_cast<EntryState>(word & 0xff);
+}
 
 inline constexpr std::uint32_t kEntryHasChecksum = 1u << 0;
 
 struct alignas(kCacheLineBytes) EntryHeader {
-  std::uint64_t word;          // EntryWord; the commit
-  std::uint64_t sequence;      // replay, from 1
-  std::int64_t timestamp_ns;   // CLOCK_REALTIME when the snapshot was committed
-  std::int64_t step;           // the user's own step marker, -1 when none was set
-  std::uint64_t checksum;      // valid with kEntryHasChecksum
+  std::uint64_t word;         // EntryWord; the commit
+  std::uint64_t sequence;     // replay, from 1
+  std::int64_t timestamp_ns;  // CLOCK_REALTIME when the snapshot was committed
+  std::int64_t step;          // the user's own step marker, -1 when none was set
+  std::uint64_t checksum;     // valid with kEntryHasChecksum
   std::uint32_t flags;
   std::uint32_t reserved[5];
 };
@@ -63,20 +68,21 @@ struct alignas(kCacheLineBytes) EntryHeader {
 
 // Written by the slot's one writer only.
 struct alignas(kCacheLineBytes) SlotHead {
-  std::uint64_t accepted;          // ordinal of the newest Ready entry (W3)
-  std::uint64_t sequence;          // replays seen, those without an entry included
-  std::uint64_t overwrote_unread;  // entries given up because the reader did not keep up, policy kWait
-  std::uint64_t waits;             // times the writer waited for a free entry
-  std::uint64_t wait_ns;           // time spent in them
+  std::uint64_t accepted;  // ordinal of the newest Ready entry (W3)
+  std::uint64_t sequence;  // replays seen, those without an entry included
+  std::uint64_t
+      overwrote_unread;   // entries given up because the reader did not keep up, policy kWait
+  std::uint64_t waits;    // times the writer waited for a free entry
+  std::uint64_t wait_ns;  // time spent in them
   std::int64_t last_timestamp_ns;
   std::uint64_t reserved[2];
 };
 
 // Written by the daemon only.
 struct alignas(kCacheLineBytes) SlotCredit {
-  std::uint64_t consumed;     // ordinal up to which every entry was consumed or counted as lost (W4)
-  std::uint64_t lost;         // of those, entries that were overwritten before they could be read
-  std::uint64_t control;      // reserved for the live control word; 0 = as registered
+  std::uint64_t consumed;  // ordinal up to which every entry was consumed or counted as lost (W4)
+  std::uint64_t lost;      // of those, entries that were overwritten before they could be read
+  std::uint64_t control;   // reserved for the live control word; 0 = as registered
   std::uint64_t reserved[5];
 };
 
@@ -85,14 +91,14 @@ enum class VerdictState : std::uint32_t { kNone = 0, kPass = 1, kFail = 2, kErro
 // Written by the daemon only. `version` is a seqlock: odd while the rest is being written.
 struct alignas(kCacheLineBytes) SlotVerdict {
   std::uint64_t version;
-  std::uint32_t state;             // VerdictState; a failure is sticky
+  std::uint32_t state;  // VerdictState; a failure is sticky
   std::uint32_t text_bytes;
-  std::uint64_t compared;          // snapshots compared
-  std::uint64_t mismatched;        // of those, the ones that failed
-  std::uint64_t lost;              // snapshots that could not be compared
+  std::uint64_t compared;               // snapshots compared
+  std::uint64_t mismatched;             // of those, the ones that failed
+  std::uint64_t lost;                   // snapshots that could not be compared
   std::uint64_t first_failed_sequence;  // 0 when none failed
   std::uint64_t reserved[2];
-  char text[kVerdictTextBytes];    // of the first failure, UTF-8, not terminated
+  char text[kVerdictTextBytes];  // of the first failure, UTF-8, not terminated
 };
 
 // --- registration ------------------------------------------------------------------------------
@@ -127,27 +133,28 @@ struct SlotRegistration {
   std::uint8_t policy;       // Policy
   std::uint8_t device_type;  // DeviceType
   std::int16_t device_index;
-  std::uint32_t capacity;    // K
+  std::uint32_t capacity;  // K
   std::uint64_t shape[kMaxDims];
-  std::uint64_t payload_bytes;          // of one tensor, contiguous
-  std::uint64_t payload_stride_bytes;   // from one entry's payload to the next
-  std::uint64_t headers_offset;         // EntryHeader[K], from the start of the block
+  std::uint64_t payload_bytes;         // of one tensor, contiguous
+  std::uint64_t payload_stride_bytes;  // from one entry's payload to the next
+  std::uint64_t headers_offset;        // EntryHeader[K], from the start of the block
   std::uint64_t payload_offset;
-  std::int64_t created_ns;              // CLOCK_REALTIME
-  std::uint32_t print_every;            // 0 = action absent
+  std::int64_t created_ns;    // CLOCK_REALTIME
+  std::uint32_t print_every;  // 0 = action absent
   std::uint32_t print_max_items;
   std::uint32_t record_every;
   std::uint32_t compare_every;
   double compare_rtol;
   double compare_atol;
-  std::uint32_t expected_extent;        // where the expected tensor lies: extent, offset in it;
-  std::uint32_t reserved0;              // same dtype, shape and bytes as the slot's payload
+  std::uint32_t expected_extent;  // where the expected tensor lies: extent, offset in it;
+  std::uint32_t reserved0;        // same dtype, shape and bytes as the slot's payload
   std::uint64_t expected_offset;
   std::uint32_t wait_deadline_ms;
   std::uint32_t reserved1;
+  std::uint64_t order;  // of registration in the process, from 1: graph order
   char name[kMaxNameBytes + 1];
-  char site[kMaxNameBytes + 1];         // "file.py:12", empty when unknown
-  std::uint8_t reserved[248];
+  char site[kMaxNameBytes + 1];  // "file.py:12", empty when unknown
+  std::uint8_t reserved[240];
 };
 
 // Offsets in a slot block.
@@ -164,12 +171,14 @@ static_assert(sizeof(SlotRegistration) == 1024);
 static_assert(kSlotHeadersOffset % kCacheLineBytes == 0);
 static_assert(std::is_trivially_copyable_v<SlotRegistration>);
 
-// Whether replay `sequence` (from 1) is one that an action with this period wants: 1, 1 + every, ...
+// Whether replay `sequence` (from 1) is one that an action with this period wants: 1, 1 + every,
+// ...
 constexpr bool Wants(std::uint32_t every, std::uint64_t sequence) {
   return every != 0 && (sequence - 1) % every == 0;
 }
 
-// Where a block's parts lie for a given tensor; the writer allocates by it, the reader checks against it.
+// Where a block's parts lie for a given tensor; the writer allocates by it, the reader checks
+// against it.
 struct SlotGeometry {
   std::uint64_t payload_stride_bytes;
   std::uint64_t headers_offset;

@@ -1,17 +1,17 @@
 // segment_layout.h: the control file of a producer and its extents.
 //
-//   /dev/shm/cgdebug-<uid>-<uuid>      control file: SegmentHeader | ProducerLine | ConsumerLine | directory
-//   /dev/shm/cgdebug-<uid>-<uuid>.1    extent 1: ExtentHeader | slot blocks and expected tensors
-//   /dev/shm/cgdebug-<uid>-<uuid>.2    ...
+//   /dev/shm/cgdebug-<uid>-<uuid>      control file: SegmentHeader | ProducerLine | ConsumerLine |
+//   directory /dev/shm/cgdebug-<uid>-<uuid>.1    extent 1: ExtentHeader | slot blocks and expected
+//   tensors /dev/shm/cgdebug-<uid>-<uuid>.2    ...
 //
 // A producer creates, fills and grows these files and nothing else: it has no socket and no thread.
 // The control file appears under its name only when it is complete and locked (created under a
 // temporary name, then renamed), so "not yet published" is a state that no reader can meet.
 //
-// Liveness: the producer holds a POSIX record lock on byte kProducerLockByte of the control file, the
-// daemon that reads it one on kReaderLockByte. The kernel drops them at death, also after SIGKILL,
-// and they are seen across PID namespaces. A process opens a control file once: closing any other
-// descriptor of the same file would drop its lock.
+// Liveness: the producer holds a POSIX record lock on byte kProducerLockByte of the control file,
+// the daemon that reads it one on kReaderLockByte. The kernel drops them at death, also after
+// SIGKILL, and they are seen across PID namespaces. A process opens a control file once: closing
+// any other descriptor of the same file would drop its lock.
 //
 // Versions: a reader refuses another major; a minor only adds what an old reader may ignore.
 #pragma once
@@ -39,21 +39,21 @@ struct SegmentHeader {
   std::uint64_t magic;
   std::uint16_t abi_major;
   std::uint16_t abi_minor;
-  std::uint32_t header_bytes;       // sizeof(SegmentHeader)
-  std::uint64_t control_bytes;      // size of the control file
+  std::uint32_t header_bytes;   // sizeof(SegmentHeader)
+  std::uint64_t control_bytes;  // size of the control file
   std::uint8_t uuid[16];
   std::uint32_t uid;
-  std::int32_t pid;                 // in the producer's own PID namespace
-  std::uint64_t pid_namespace;      // inode of /proc/self/ns/pid; 0 = unknown
-  std::uint64_t pid_start_ticks;    // field 22 of /proc/self/stat: tells a reused pid
-  std::int64_t created_ns;          // CLOCK_REALTIME
-  std::int32_t rank;                // -1 when the job is not distributed
+  std::int32_t pid;               // in the producer's own PID namespace
+  std::uint64_t pid_namespace;    // inode of /proc/self/ns/pid; 0 = unknown
+  std::uint64_t pid_start_ticks;  // field 22 of /proc/self/stat: tells a reused pid
+  std::int64_t created_ns;        // CLOCK_REALTIME
+  std::int32_t rank;              // -1 when the job is not distributed
   std::int32_t world_size;
   std::int32_t restart_count;
-  std::uint32_t max_slots;          // entries of the directory
-  char version[32];                 // of the probe library
-  char run_id[128];                 // the launcher's, empty when none
-  char command[512];                // the job's argv, joined with spaces, cut
+  std::uint32_t max_slots;  // entries of the directory
+  char version[32];         // of the probe library
+  char run_id[128];         // the launcher's, empty when none
+  char command[512];        // the job's argv, joined with spaces, cut
   char hostname[64];
   std::uint8_t reserved[200];
 };
@@ -61,19 +61,21 @@ static_assert(sizeof(SegmentHeader) == 1024);
 
 // Written by the producer's host code only.
 struct alignas(kCacheLineBytes) ProducerLine {
-  std::uint64_t slot_count;    // directory entries in use, store-release after the entry itself (D1)
+  std::uint64_t slot_count;  // directory entries in use, store-release after the entry itself (D1)
   std::uint64_t extent_count;  // store-release after the extent is ready
-  std::uint64_t activity;      // grows with every commit: an idle poll of the daemon reads this line only
-  std::int64_t step;           // current step marker, -1 when none
-  std::uint64_t exited;        // 1 after a clean exit
+  std::uint64_t
+      activity;          // grows with every commit: an idle poll of the daemon reads this line only
+  std::int64_t step;     // current step marker, -1 when none
+  std::uint64_t exited;  // 1 after a clean exit
   std::uint64_t reserved[3];
 };
 static_assert(sizeof(ProducerLine) == 64);
 
 // Written by the daemon only.
 struct alignas(kCacheLineBytes) ConsumerLine {
-  std::uint64_t generation;    // grows by one with each daemon that attaches
-  std::uint64_t progress;      // grows with every entry consumed: a writer that gave up waiting tries again
+  std::uint64_t generation;  // grows by one with each daemon that attaches
+  std::uint64_t
+      progress;  // grows with every entry consumed: a writer that gave up waiting tries again
   std::int64_t attached_ns;
   std::int32_t pid;
   std::uint32_t reserved0;
@@ -94,7 +96,9 @@ enum class SlotState : std::uint8_t {
 constexpr std::uint64_t DirectoryWord(std::uint64_t generation, SlotState state) {
   return generation << 8 | static_cast<std::uint64_t>(state);
 }
-constexpr SlotState DirectoryState(std::uint64_t word) { return static_cast<SlotState>(word & 0xff); }
+constexpr SlotState DirectoryState(std::uint64_t word) {
+  return static_cast<SlotState>(word & 0xff);
+}
 constexpr std::uint64_t DirectoryGeneration(std::uint64_t word) { return word >> 8; }
 
 struct DirectoryEntry {
@@ -111,7 +115,7 @@ struct ExtentHeader {
   std::uint8_t uuid[16];  // the control file's
   std::uint32_t index;
   std::uint32_t reserved;
-  std::uint64_t bytes;    // size of the extent file
+  std::uint64_t bytes;  // size of the extent file
 };
 static_assert(sizeof(ExtentHeader) == 40);
 

@@ -1,0 +1,35 @@
+#include "libprobe/ring/record_lock.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace cgdebug::ring {
+namespace {
+
+struct flock OneByte(short type, std::int64_t byte) {
+  struct flock lock = {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = byte;
+  lock.l_len = 1;
+  return lock;
+}
+
+}  // namespace
+
+bool TryLockByte(int fd, std::int64_t byte) noexcept {
+  struct flock lock = OneByte(F_WRLCK, byte);
+  return fcntl(fd, F_SETLK, &lock) == 0;
+}
+
+void UnlockByte(int fd, std::int64_t byte) noexcept {
+  struct flock lock = OneByte(F_UNLCK, byte);
+  fcntl(fd, F_SETLK, &lock);
+}
+
+bool LockedByOther(int fd, std::int64_t byte) noexcept {
+  struct flock lock = OneByte(F_WRLCK, byte);
+  return fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+}  // namespace cgdebug::ring

@@ -1,0 +1,20 @@
+// record_lock.h: POSIX record locks on single bytes of a control file: who is alive, and who reads.
+//
+// The kernel drops a record lock when its process dies, however it dies, and shows it across PID
+// namespaces; it is not inherited over fork. Why not boost::interprocess::file_lock: it locks the
+// whole file through a descriptor of its own, and two parties must hold a byte each of one file.
+#pragma once
+
+#include <cstdint>
+
+namespace cgdebug::ring {
+
+// Takes the lock on `byte` without waiting; false when another process holds it. Lasts until the
+// process ends or closes ANY descriptor of the file.
+bool TryLockByte(int fd, std::int64_t byte) noexcept;
+void UnlockByte(int fd, std::int64_t byte) noexcept;
+
+// Whether another process holds the lock on `byte`. The caller's own locks do not count.
+bool LockedByOther(int fd, std::int64_t byte) noexcept;
+
+}  // namespace cgdebug::ring

@@ -1,0 +1,203 @@
+#include "libprobe/ring/segment_view.h"
+
+#include <dirent.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "libprobe/ring/record_lock.h"
+#include "libprobe/ring/shared_copy.h"
+
+namespace cgdebug::ring {
+namespace {
+
+constexpr std::size_t kUuidHexDigits = 32;
+
+std::string OwnPrefix() { return layout::kNamePrefix + std::to_string(geteuid()) + "-"; }
+
+bool IsControlName(const std::string& name) {
+  const std::string prefix = OwnPrefix();
+  return name.size() == prefix.size() + kUuidHexDigits &&
+         name.compare(0, prefix.size(), prefix) == 0 &&
+         name.find_first_not_of("0123456789abcdef", prefix.size()) == std::string::npos;
+}
+
+std::vector<std::string> ListShm() {
+  std::vector<std::string> names;
+  DIR* directory = opendir(layout::kShmDirectory);
+  if (directory == nullptr) return names;
+  while (const dirent* entry = readdir(directory)) names.emplace_back(entry->d_name);
+  closedir(directory);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void Terminate(char* text, std::size_t bytes) { text[bytes - 1] = '\0'; }
+
+}  // namespace
+
+std::vector<std::string> ListSegments() {
+  std::vector<std::string> names = ListShm();
+  std::erase_if(names, [](const std::string& name) { return !IsControlName(name); });
+  return names;
+}
+
+void UnlinkSegment(const std::string& name) noexcept {
+  const std::string prefix = name + ".";
+  for (const std::string& file : ListShm()) {
+    if (file.compare(0, prefix.size(), prefix) == 0) unlink(ShmPath(file).c_str());
+  }
+  unlink(ShmPath(name).c_str());
+}
+
+std::unique_ptr<SegmentView> SegmentView::Attach(const std::string& name, std::string* reason) {
+  std::unique_ptr<SegmentView> view;
+  try {
+    view.reset(new SegmentView(SharedFile::Open(name)));
+  } catch (const SharedMemoryError& error) {
+    *reason = error.what();
+    return nullptr;
+  }
+  layout::SegmentHeader& header = view->header_;
+  if (view->control_.bytes() < layout::kControlBytes) {
+    *reason = "too short for a segment of cgdebug";
+    return nullptr;
+  }
+  CopyShared(&header, view->control_.data(), sizeof(header));
+  if (header.magic != layout::kSegmentMagic) {
+    *reason = "not a segment of cgdebug (wrong magic)";
+    return nullptr;
+  }
+  if (header.abi_major != layout::kAbiMajor) {
+    *reason = "written by a probe library of layout version " + std::to_string(header.abi_major) +
+              ", this daemon reads version " + std::to_string(layout::kAbiMajor) +
+              ". Install the same cgdebug for the job and for the daemon";
+    return nullptr;
+  }
+  if (header.max_slots != layout::kMaxSlots || header.control_bytes != layout::kControlBytes) {
+    *reason = "damaged: its header names impossible sizes";
+    return nullptr;
+  }
+  Terminate(header.version, sizeof(header.version));
+  Terminate(header.run_id, sizeof(header.run_id));
+  Terminate(header.command, sizeof(header.command));
+  Terminate(header.hostname, sizeof(header.hostname));
+  return view;
+}
+
+layout::ProducerLine* SegmentView::producer() const {
+  return reinterpret_cast<layout::ProducerLine*>(control_.data() + layout::kProducerLineOffset);
+}
+layout::ConsumerLine* SegmentView::consumer() const {
+  return reinterpret_cast<layout::ConsumerLine*>(control_.data() + layout::kConsumerLineOffset);
+}
+
+std::string SegmentView::uuid() const { return name().substr(name().size() - kUuidHexDigits); }
+
+bool SegmentView::BecomeReader() {
+  if (!TryLockByte(control_.fd(), layout::kReaderLockByte)) return false;
+  timespec now = {};
+  clock_gettime(CLOCK_REALTIME, &now);
+  StoreRelaxed(consumer()->pid, static_cast<std::int32_t>(getpid()));
+  StoreRelaxed(consumer()->attached_ns, std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec);
+  AddRelaxed(consumer()->generation, std::uint64_t{1});
+  AddRelaxed(consumer()->progress,
+             std::uint64_t{1});  // writers that gave up on the last reader try again
+  return true;
+}
+
+bool SegmentView::ReadByOther() const {
+  return LockedByOther(control_.fd(), layout::kReaderLockByte);
+}
+bool SegmentView::ProducerAlive() const {
+  return LockedByOther(control_.fd(), layout::kProducerLockByte);
+}
+bool SegmentView::ProducerExitedCleanly() const { return LoadRelaxed(producer()->exited) == 1; }
+std::uint64_t SegmentView::activity() const { return LoadRelaxed(producer()->activity); }
+std::int64_t SegmentView::step() const { return LoadRelaxed(producer()->step); }
+
+std::uint32_t SegmentView::slot_count() const {
+  const std::uint64_t count_untrusted = LoadAcquire(producer()->slot_count);
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(count_untrusted, layout::kMaxSlots));
+}
+
+std::uint64_t SegmentView::shm_bytes() const {
+  std::uint64_t bytes = control_.bytes();
+  for (const auto& [index, file] : extents_) bytes += file.bytes();
+  return bytes;
+}
+
+std::uint64_t SegmentView::directory_word(std::uint32_t index) const {
+  const auto* directory =
+      reinterpret_cast<const layout::DirectoryEntry*>(control_.data() + layout::kDirectoryOffset);
+  return LoadAcquire(directory[index].word);
+}
+
+const SharedFile* SegmentView::Extent(std::uint32_t index, std::string* reason) {
+  if (index == 0 || index > layout::kMaxExtents) {
+    *reason = "names an impossible extent";
+    return nullptr;
+  }
+  const auto found = extents_.find(index);
+  if (found != extents_.end()) return &found->second;
+  try {
+    SharedFile file = SharedFile::Open(name() + "." + std::to_string(index));
+    layout::ExtentHeader header = {};
+    if (file.bytes() >= layout::kExtentDataOffset) CopyShared(&header, file.data(), sizeof(header));
+    if (header.magic != layout::kExtentMagic || header.index != index ||
+        std::memcmp(header.uuid, header_.uuid, sizeof(header.uuid)) != 0) {
+      *reason = "extent " + std::to_string(index) + " does not belong to the segment";
+      return nullptr;
+    }
+    return &extents_.emplace(index, std::move(file)).first->second;
+  } catch (const SharedMemoryError& error) {
+    *reason = error.what();
+    return nullptr;
+  }
+}
+
+std::optional<SlotRingReader> SegmentView::OpenSlot(std::uint32_t index, std::string* reason) {
+  reason->clear();
+  const auto* entry =
+      reinterpret_cast<const layout::DirectoryEntry*>(control_.data() + layout::kDirectoryOffset) +
+      index;
+  const auto state = layout::DirectoryState(LoadAcquire(entry->word));  // D2, pairs with D1
+  if (state != layout::SlotState::kLive && state != layout::SlotState::kRetired)
+    return std::nullopt;
+  const std::uint32_t extent_untrusted = LoadRelaxed(entry->extent);
+  const std::uint64_t offset_untrusted = LoadRelaxed(entry->offset);
+  const std::uint64_t bytes_untrusted = LoadRelaxed(entry->bytes);
+  const SharedFile* extent = Extent(extent_untrusted, reason);
+  if (extent == nullptr) return std::nullopt;
+  if (offset_untrusted < layout::kExtentDataOffset || offset_untrusted % layout::kPageBytes != 0 ||
+      offset_untrusted > extent->bytes() || bytes_untrusted > extent->bytes() - offset_untrusted) {
+    *reason = "slot block lies outside its extent";
+    return std::nullopt;
+  }
+  return SlotRingReader::Open(extent->data() + offset_untrusted, bytes_untrusted, entry, reason);
+}
+
+std::optional<std::vector<std::byte>> SegmentView::ReadExpected(
+    const layout::SlotRegistration& registration, std::string* reason) {
+  const SharedFile* extent = Extent(registration.expected_extent, reason);
+  if (extent == nullptr) return std::nullopt;
+  if (registration.expected_offset > extent->bytes() ||
+      registration.payload_bytes > extent->bytes() - registration.expected_offset) {
+    *reason = "expected tensor lies outside its extent";
+    return std::nullopt;
+  }
+  std::vector<std::byte> bytes(registration.payload_bytes);
+  CopyShared(bytes.data(), extent->data() + registration.expected_offset, bytes.size());
+  return bytes;
+}
+
+void SegmentView::AddProgress(std::uint64_t entries) { AddRelaxed(consumer()->progress, entries); }
+
+void SegmentView::AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) {
+  AddRelaxed(consumer()->printed_lines, lines);
+  AddRelaxed(consumer()->terminal_lines, on_terminal);
+}
+
+}  // namespace cgdebug::ring

@@ -1,0 +1,268 @@
+#include "libprobe/ring/segment_writer.h"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#include "libprobe/ring/record_lock.h"
+#include "libprobe/ring/segment_view.h"
+#include "libprobe/ring/shared_copy.h"
+
+namespace cgdebug::ring {
+namespace {
+
+constexpr std::uint64_t kMinExtentBytes = 4ull << 20;
+constexpr std::uint64_t kMaxExtentBytes = 64ull << 20;
+
+std::int64_t RealtimeNs() {
+  timespec now = {};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+void CopyText(char* to, std::size_t bytes, const std::string& text) {
+  const std::size_t length = std::min(text.size(), bytes - 1);
+  std::memcpy(to, text.data(), length);
+  to[length] = '\0';
+}
+
+// Field 22 of /proc/self/stat; counted from behind the command, which may hold spaces.
+std::uint64_t OwnStartTicks() {
+  char text[1024] = {};
+  const int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return 0;
+  const ssize_t bytes = read(fd, text, sizeof(text) - 1);
+  close(fd);
+  const char* cursor = bytes > 0 ? std::strrchr(text, ')') : nullptr;
+  for (int field = 2; cursor != nullptr && field < 22; ++field) {
+    cursor = std::strchr(cursor + 1, ' ');
+  }
+  return cursor == nullptr ? 0 : std::strtoull(cursor, nullptr, 10);
+}
+
+std::uint64_t OwnPidNamespace() {
+  struct stat info = {};
+  return stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
+}
+
+std::string Hex(const std::uint8_t (&bytes)[16]) {
+  std::string text;
+  for (const std::uint8_t byte : bytes) {
+    char digits[3];
+    std::snprintf(digits, sizeof(digits), "%02x", byte);
+    text += digits;
+  }
+  return text;
+}
+
+layout::SegmentHeader MakeHeader(const Identity& identity) {
+  layout::SegmentHeader header = {};
+  header.magic = layout::kSegmentMagic;
+  header.abi_major = layout::kAbiMajor;
+  header.abi_minor = layout::kAbiMinor;
+  header.header_bytes = sizeof(header);
+  header.control_bytes = layout::kControlBytes;
+  if (getrandom(header.uuid, sizeof(header.uuid), 0) != sizeof(header.uuid)) {
+    throw SharedMemoryError("the system gives no random bytes for a segment name", false);
+  }
+  header.uid = geteuid();
+  header.pid = getpid();
+  header.pid_namespace = OwnPidNamespace();
+  header.pid_start_ticks = OwnStartTicks();
+  header.created_ns = RealtimeNs();
+  header.rank = identity.rank;
+  header.world_size = identity.world_size;
+  header.restart_count = identity.restart_count;
+  header.max_slots = layout::kMaxSlots;
+  CopyText(header.version, sizeof(header.version), identity.version);
+  CopyText(header.run_id, sizeof(header.run_id), identity.run_id);
+  CopyText(header.command, sizeof(header.command), identity.command);
+  CopyText(header.hostname, sizeof(header.hostname), identity.hostname);
+  return header;
+}
+
+// The file appears under its final name only when it is complete and locked.
+SharedFile CreateControlFile(const layout::SegmentHeader& header) {
+  const std::string uuid = Hex(header.uuid);
+  const std::string name = layout::kNamePrefix + std::to_string(header.uid) + "-" + uuid;
+  SharedFile control = SharedFile::Create("." + name, layout::kControlBytes);
+  try {
+    if (!TryLockByte(control.fd(), layout::kProducerLockByte)) {
+      throw SharedMemoryError(
+          "cannot lock " + ShmPath(control.name()) + ": file locks do not work there", false);
+    }
+    std::memcpy(control.data(), &header, sizeof(header));
+    reinterpret_cast<layout::ProducerLine*>(control.data() + layout::kProducerLineOffset)->step =
+        -1;
+    control.Rename(name);
+  } catch (...) {
+    control.Unlink();
+    throw;
+  }
+  return control;
+}
+
+}  // namespace
+
+SegmentWriter::SegmentWriter(const Identity& identity)
+    : control_(CreateControlFile(MakeHeader(identity))), gate_(consumer(), control_.fd()) {}
+
+layout::ProducerLine* SegmentWriter::producer() const {
+  return reinterpret_cast<layout::ProducerLine*>(control_.data() + layout::kProducerLineOffset);
+}
+const layout::ConsumerLine* SegmentWriter::consumer() const {
+  return reinterpret_cast<const layout::ConsumerLine*>(control_.data() +
+                                                       layout::kConsumerLineOffset);
+}
+layout::DirectoryEntry* SegmentWriter::directory() const {
+  return reinterpret_cast<layout::DirectoryEntry*>(control_.data() + layout::kDirectoryOffset);
+}
+
+std::uint64_t SegmentWriter::shm_bytes() const {
+  std::uint64_t bytes = control_.bytes();
+  for (const SharedFile& extent : extents_) bytes += extent.bytes();
+  return bytes;
+}
+
+void SegmentWriter::Grow(std::uint64_t bytes) {
+  if (extents_.size() >= layout::kMaxExtents) {
+    throw SharedMemoryError(
+        "a job can have at most " + std::to_string(layout::kMaxExtents) + " extents", false);
+  }
+  const auto index = static_cast<std::uint32_t>(extents_.size() + 1);
+  const std::string name = control_.name() + "." + std::to_string(index);
+  const std::uint64_t needed =
+      layout::AlignUp(bytes + layout::kExtentDataOffset, layout::kPageBytes);
+  const std::uint64_t doubled = extents_.empty() ? kMinExtentBytes : 2 * extents_.back().bytes();
+  const std::uint64_t roomy = std::max(needed, std::min(doubled, kMaxExtentBytes));
+  SharedFile extent;
+  try {
+    extent = SharedFile::Create(name, roomy);
+  } catch (const SharedMemoryError& error) {
+    if (!error.no_space() || roomy == needed) throw;
+    extent = SharedFile::Create(name, needed);  // less headroom, but this probe works
+  }
+  layout::ExtentHeader header = {};
+  header.magic = layout::kExtentMagic;
+  std::memcpy(header.uuid, control_.data() + offsetof(layout::SegmentHeader, uuid),
+              sizeof(header.uuid));
+  header.index = index;
+  header.bytes = extent.bytes();
+  std::memcpy(extent.data(), &header, sizeof(header));
+  free_[{index, layout::kExtentDataOffset}] = extent.bytes() - layout::kExtentDataOffset;
+  extents_.push_back(std::move(extent));
+  StoreRelease(producer()->extent_count, std::uint64_t{index});
+}
+
+Block SegmentWriter::Allocate(std::uint64_t bytes, std::uint64_t block_header_bytes) {
+  bytes = layout::AlignUp(std::max<std::uint64_t>(bytes, 1), layout::kPageBytes);
+  auto fits = [&](const auto& range) { return range.second >= bytes; };
+  auto found = std::find_if(free_.begin(), free_.end(), fits);
+  if (found == free_.end()) {
+    Grow(bytes);
+    found = std::find_if(free_.begin(), free_.end(), fits);
+  }
+  Block block;
+  block.extent = found->first.first;
+  block.offset = found->first.second;
+  block.bytes = bytes;
+  block.data = extents_[block.extent - 1].data() + block.offset;
+  const std::uint64_t rest = found->second - bytes;
+  free_.erase(found);
+  if (rest != 0) free_[{block.extent, block.offset + bytes}] = rest;
+  std::memset(block.data, 0, std::min(block_header_bytes, bytes));
+  return block;
+}
+
+void SegmentWriter::Free(const Block& block) {
+  auto [range, inserted] = free_.insert({{block.extent, block.offset}, block.bytes});
+  if (!inserted) return;
+  const auto next = std::next(range);
+  if (next != free_.end() && next->first == std::pair(block.extent, block.offset + range->second)) {
+    range->second += next->second;
+    free_.erase(next);
+  }
+  if (range == free_.begin()) return;
+  const auto previous = std::prev(range);
+  if (previous->first.first == block.extent &&
+      previous->first.second + previous->second == range->first.second) {
+    previous->second += range->second;
+    free_.erase(range);
+  }
+}
+
+std::uint32_t SegmentWriter::Publish(const Block& block) {
+  const auto used = static_cast<std::uint32_t>(producer()->slot_count);
+  const bool reuse = !free_indexes_.empty();
+  if (!reuse && used >= layout::kMaxSlots) {
+    throw SharedMemoryError(
+        "a job can have at most " + std::to_string(layout::kMaxSlots) +
+            " probe slots at a time. Delete graphs that are no longer needed, or "
+            "close probes",
+        false);
+  }
+  const std::uint32_t index = reuse ? free_indexes_.back() : used;
+  if (reuse) free_indexes_.pop_back();
+  layout::DirectoryEntry& entry = directory()[index];
+  const std::uint64_t generation = layout::DirectoryGeneration(entry.word) + 1;
+  StoreRelaxed(entry.extent, block.extent);
+  StoreRelaxed(entry.offset, block.offset);
+  StoreRelaxed(entry.bytes, block.bytes);
+  StoreRelease(entry.word, layout::DirectoryWord(generation, layout::SlotState::kLive));  // D1
+  if (!reuse) StoreRelease(producer()->slot_count, std::uint64_t{used} + 1);
+  AddRelaxed(producer()->activity, std::uint64_t{1});
+  return index;
+}
+
+void SegmentWriter::Retire(std::uint32_t index) {
+  layout::DirectoryEntry& entry = directory()[index];
+  StoreRelease(entry.word, layout::DirectoryWord(layout::DirectoryGeneration(entry.word),
+                                                 layout::SlotState::kRetired));
+  AddRelaxed(producer()->activity, std::uint64_t{1});
+}
+
+void SegmentWriter::Release(std::uint32_t index, const Block& block) {
+  layout::DirectoryEntry& entry = directory()[index];
+  StoreRelaxed(entry.word, layout::DirectoryWord(layout::DirectoryGeneration(entry.word),
+                                                 layout::SlotState::kFree));
+  // Pairs with the fence before valid() in the reader: whoever reads reused bytes sees kFree.
+  std::atomic_thread_fence(std::memory_order_release);
+  AddRelaxed(producer()->activity, std::uint64_t{1});
+  free_indexes_.push_back(index);
+  Free(block);
+}
+
+SlotRingReader SegmentWriter::OpenSlot(std::uint32_t index, const Block& block) const {
+  std::string reason;
+  auto reader = SlotRingReader::Open(block.data, block.bytes, &directory()[index], &reason);
+  if (!reader) throw SharedMemoryError("own slot " + std::to_string(index) + ": " + reason, false);
+  return *reader;
+}
+
+void SegmentWriter::Close(bool unlink) {
+  StoreRelease(producer()->exited, std::uint64_t{1});
+  AddRelaxed(producer()->activity, std::uint64_t{1});
+  if (unlink) UnlinkSegment(control_.name());
+}
+
+void ReclaimDeadSegments(double age_s) noexcept {
+  for (const std::string& name : ListSegments()) {
+    std::string reason;
+    const auto view = SegmentView::Attach(name, &reason);
+    if (view == nullptr || view->ProducerAlive() || view->ReadByOther()) continue;
+    std::int64_t last_ns = view->header().created_ns;
+    for (std::uint32_t i = 0; i < view->slot_count(); ++i) {
+      const auto slot = view->OpenSlot(i, &reason);
+      if (slot) last_ns = std::max(last_ns, slot->head().last_timestamp_ns);
+    }
+    if (static_cast<double>(RealtimeNs() - last_ns) > age_s * 1e9) UnlinkSegment(name);
+  }
+}
+
+}  // namespace cgdebug::ring

@@ -1,0 +1,87 @@
+// segment_writer.h: a producer's own segment: created, grown by extents, given out in blocks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "libprobe/ring/reader_gate.h"
+#include "libprobe/ring/shared_file.h"
+#include "libprobe/ring/slot_ring_reader.h"
+#include "proto/layout/segment_layout.h"
+
+namespace cgdebug::ring {
+
+// Who the producer is; the daemon shows it. Texts that are too long are cut.
+struct Identity {
+  std::string version;
+  std::string run_id;
+  std::string command;
+  std::string hostname;
+  std::int32_t rank = -1;
+  std::int32_t world_size = 1;
+  std::int32_t restart_count = 0;
+};
+
+// A range of an extent. Page aligned.
+struct Block {
+  std::uint32_t extent = 0;  // 0 = none
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+  std::byte* data = nullptr;
+};
+
+// Thread:   calls that allocate, publish or retire: one at a time (the probe table's mutex).
+// Lifetime: a forked child leaves the object alone; the segment is its parent's.
+class SegmentWriter {
+ public:
+  // Fails: throws SharedMemoryError.
+  explicit SegmentWriter(const Identity& identity);
+
+  // Room for a slot block or an expected tensor; the first block_header_bytes are zero.
+  // Fails: throws SharedMemoryError; what was there stays usable.
+  Block Allocate(std::uint64_t bytes, std::uint64_t block_header_bytes = 0);
+  void Free(const Block& block);
+
+  // Shows the slot at the start of `block` to readers; returns its directory index.
+  // Requires: the registration is written.
+  // Fails: throws SharedMemoryError when the directory is full.
+  std::uint32_t Publish(const Block& block);
+  // Its graph is gone: nothing new comes.
+  void Retire(std::uint32_t index);
+  // Its entries are no longer wanted: block and index may be used again.
+  void Release(std::uint32_t index, const Block& block);
+
+  // Reads the producer's own ring.
+  SlotRingReader OpenSlot(std::uint32_t index, const Block& block) const;
+
+  layout::ProducerLine* producer() const;
+  const layout::ConsumerLine* consumer() const;
+  ReaderGate* gate() { return &gate_; }
+  const std::string& name() const { return control_.name(); }
+  std::uint64_t shm_bytes() const;
+
+  // After a clean end: marks it, and removes the files when `unlink` (nobody is there to read
+  // them).
+  void Close(bool unlink);
+
+ private:
+  void Grow(std::uint64_t bytes);
+  layout::DirectoryEntry* directory() const;
+
+  SharedFile control_;
+  ReaderGate gate_;
+  std::vector<SharedFile> extents_;  // extent i is extents_[i - 1]
+  std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t>
+      free_;  // (extent, offset) -> bytes
+  std::vector<std::uint32_t> free_indexes_;
+};
+
+// Removes segments of this user's dead producers whose last snapshot is older than `age_s` seconds
+// and that no daemon has open: without a daemon nobody else would.
+// Requires: the caller has no segment of its own yet (opening it again would drop its lock).
+void ReclaimDeadSegments(double age_s) noexcept;
+
+}  // namespace cgdebug::ring

@@ -1,0 +1,58 @@
+// shared_file.h: one mapped file in /dev/shm, reserved in full before it is used.
+#pragma once
+
+#include <boost/interprocess/mapped_region.hpp>
+#include <boost/interprocess/shared_memory_object.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace cgdebug::ring {
+
+// Shared memory that could not be created, reserved or mapped. The text says what to type.
+class SharedMemoryError : public std::runtime_error {
+ public:
+  SharedMemoryError(const std::string& text, bool no_space)
+      : std::runtime_error(text), no_space_(no_space) {}
+  bool no_space() const { return no_space_; }
+
+ private:
+  bool no_space_;
+};
+
+// Lifetime: the mapping and the one descriptor live as long as the object; the name stays until
+//           Unlink().
+class SharedFile {
+ public:
+  // A new file of `bytes`, mode 0600, every page reserved: a full /dev/shm is an error here and
+  // never a SIGBUS later.
+  // Fails: throws SharedMemoryError; nothing is left behind.
+  static SharedFile Create(const std::string& name, std::size_t bytes);
+
+  // An existing file, whole, readable and writable.
+  // Fails: throws SharedMemoryError, also when it belongs to another user or is empty.
+  static SharedFile Open(const std::string& name);
+
+  SharedFile() = default;
+  SharedFile(SharedFile&&) noexcept = default;
+  SharedFile& operator=(SharedFile&&) noexcept = default;
+
+  std::byte* data() const { return static_cast<std::byte*>(region_.get_address()); }
+  std::size_t bytes() const { return region_.get_size(); }
+  const std::string& name() const { return name_; }
+  int fd() const { return object_.get_mapping_handle().handle; }
+
+  // Gives the file its final name in one step.
+  void Rename(const std::string& name);
+  void Unlink() noexcept;
+
+ private:
+  std::string name_;
+  boost::interprocess::shared_memory_object object_;
+  boost::interprocess::mapped_region region_;
+};
+
+std::string ShmPath(const std::string& name);
+
+}  // namespace cgdebug::ring

@@ -1,0 +1,201 @@
+#include "libprobe/ring/slot_ring_reader.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+
+#include "libprobe/ring/shared_copy.h"
+
+namespace cgdebug::ring {
+namespace {
+
+using layout::EntryState;
+using layout::EntryWord;
+
+constexpr std::uint64_t kMaxPayloadBytes = std::uint64_t{1} << 44;
+constexpr std::uint32_t kMaxCapacity = 1u << 20;
+
+template <typename T>
+T* At(std::byte* block, std::size_t offset) {
+  return reinterpret_cast<T*>(block + offset);
+}
+
+const layout::SlotHead& Head(std::byte* block) {
+  return *At<layout::SlotHead>(block, layout::kSlotHeadOffset);
+}
+layout::SlotCredit& Credit(std::byte* block) {
+  return *At<layout::SlotCredit>(block, layout::kSlotCreditOffset);
+}
+layout::SlotVerdict& SharedVerdict(std::byte* block) {
+  return *At<layout::SlotVerdict>(block, layout::kSlotVerdictOffset);
+}
+
+// elements * element size, or nullopt when it does not fit.
+std::optional<std::uint64_t> PayloadBytes(const layout::SlotRegistration& r) {
+  std::uint64_t bytes = layout::DtypeBytes(static_cast<layout::Dtype>(r.dtype));
+  for (std::size_t i = 0; i < r.dims; ++i) {
+    if (__builtin_mul_overflow(bytes, r.shape[i], &bytes)) return std::nullopt;
+  }
+  return bytes;
+}
+
+bool Terminated(const char* text, std::size_t bytes) {
+  return std::memchr(text, '\0', bytes) != nullptr;
+}
+
+}  // namespace
+
+std::string CheckRegistration(const layout::SlotRegistration& r, std::uint64_t block_bytes) {
+  if (layout::FindDtype(static_cast<layout::Dtype>(r.dtype)) == nullptr) {
+    return "unknown dtype " + std::to_string(r.dtype);
+  }
+  if (r.dims > layout::kMaxDims) return "too many dimensions";
+  const auto bytes = PayloadBytes(r);
+  if (!bytes || *bytes != r.payload_bytes || *bytes > kMaxPayloadBytes) {
+    return "payload size does not follow from shape and dtype";
+  }
+  if (r.capacity == 0 || r.capacity > kMaxCapacity) return "impossible ring capacity";
+  const std::uint64_t stride =
+      layout::AlignUp(std::max<std::uint64_t>(*bytes, 1), layout::kPageBytes);
+  std::uint64_t total = 0;
+  if (__builtin_mul_overflow(stride, r.capacity, &total) || total > (std::uint64_t{1} << 60)) {
+    return "impossible ring size";
+  }
+  const layout::SlotGeometry g = layout::ComputeGeometry(*bytes, r.capacity);
+  if (g.payload_stride_bytes != r.payload_stride_bytes || g.headers_offset != r.headers_offset ||
+      g.payload_offset != r.payload_offset || g.block_bytes > block_bytes) {
+    return "ring geometry does not follow from payload and capacity";
+  }
+  if (!Terminated(r.name, sizeof(r.name)) || !Terminated(r.site, sizeof(r.site))) {
+    return "name is not terminated";
+  }
+  if (r.name[0] == '\0') return "empty name";
+  if (r.lane > static_cast<std::uint8_t>(layout::Lane::kDirect)) return "unknown lane";
+  if (r.policy > static_cast<std::uint8_t>(layout::Policy::kWait)) return "unknown policy";
+  if (r.device_type > static_cast<std::uint8_t>(layout::DeviceType::kCuda)) return "unknown device";
+  if (!std::isfinite(r.compare_rtol) || !std::isfinite(r.compare_atol) || r.compare_rtol < 0 ||
+      r.compare_atol < 0) {
+    return "tolerances must be finite and not negative";
+  }
+  return {};
+}
+
+std::optional<SlotRingReader> SlotRingReader::Open(std::byte* block, std::uint64_t block_bytes,
+                                                   const layout::DirectoryEntry* directory,
+                                                   std::string* reason) {
+  SlotRingReader reader;
+  reader.block_ = block;
+  reader.directory_ = directory;
+  reader.word_ = LoadAcquire(directory->word);
+  if (block_bytes < layout::kSlotHeadersOffset) {
+    *reason = "slot block is too small";
+    return std::nullopt;
+  }
+  CopyShared(&reader.registration_, block, sizeof(layout::SlotRegistration));
+  *reason = CheckRegistration(reader.registration_, block_bytes);
+  if (!reason->empty()) return std::nullopt;
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (!reader.valid()) {
+    *reason = "slot was given up while it was read";
+    return std::nullopt;
+  }
+  return reader;
+}
+
+bool SlotRingReader::valid() const {
+  const std::uint64_t word = LoadRelaxed(directory_->word);
+  const auto state = layout::DirectoryState(word);
+  return layout::DirectoryGeneration(word) == generation() &&
+         (state == layout::SlotState::kLive || state == layout::SlotState::kRetired);
+}
+
+bool SlotRingReader::retired() const {
+  return layout::DirectoryState(LoadRelaxed(directory_->word)) != layout::SlotState::kLive;
+}
+
+std::uint64_t SlotRingReader::accepted() const { return LoadAcquire(Head(block_).accepted); }
+std::uint64_t SlotRingReader::sequence() const { return LoadRelaxed(Head(block_).sequence); }
+std::uint64_t SlotRingReader::consumed() const { return LoadAcquire(Credit(block_).consumed); }
+
+std::uint64_t SlotRingReader::oldest() const {
+  const std::uint64_t newest = accepted();
+  return newest > registration_.capacity ? newest - registration_.capacity + 1 : 1;
+}
+
+layout::SlotHead SlotRingReader::head() const {
+  layout::SlotHead copy;
+  CopyShared(&copy, &Head(block_), sizeof(copy));
+  return copy;
+}
+
+layout::SlotCredit SlotRingReader::credit() const {
+  layout::SlotCredit copy;
+  CopyShared(&copy, &Credit(block_), sizeof(copy));
+  return copy;
+}
+
+ReadStatus SlotRingReader::Read(std::uint64_t ordinal, Entry* out) const {
+  if (ordinal == 0 || ordinal > accepted()) return ReadStatus::kNone;  // R3
+  const std::uint64_t index = (ordinal - 1) % registration_.capacity;
+  auto* header = At<layout::EntryHeader>(block_, registration_.headers_offset) + index;
+  const std::byte* payload =
+      block_ + registration_.payload_offset + index * registration_.payload_stride_bytes;
+  const std::uint64_t word = LoadAcquire(header->word);  // R1
+  if (word != EntryWord(ordinal, EntryState::kReady)) {
+    return valid() ? ReadStatus::kOverwritten : ReadStatus::kGone;
+  }
+  out->ordinal = ordinal;
+  out->sequence = LoadRelaxed(header->sequence);
+  out->timestamp_ns = LoadRelaxed(header->timestamp_ns);
+  out->step = LoadRelaxed(header->step);
+  out->payload.resize(registration_.payload_bytes);
+  CopyShared(out->payload.data(), payload, registration_.payload_bytes);
+  std::atomic_thread_fence(std::memory_order_acquire);  // R2, pairs with W2
+  if (!valid()) return ReadStatus::kGone;
+  return LoadRelaxed(header->word) == word ? ReadStatus::kOk : ReadStatus::kOverwritten;
+}
+
+void SlotRingReader::SetConsumed(std::uint64_t ordinal, std::uint64_t lost) {
+  StoreRelaxed(Credit(block_).lost, lost);
+  StoreRelease(Credit(block_).consumed, ordinal);  // W4, pairs with R4
+}
+
+void SlotRingReader::SetVerdict(const Verdict& verdict) {
+  layout::SlotVerdict& shared = SharedVerdict(block_);
+  const std::uint64_t version = LoadRelaxed(shared.version) | 1;
+  StoreRelaxed(shared.version, version);
+  std::atomic_thread_fence(std::memory_order_release);
+  const std::size_t bytes = std::min(verdict.text.size(), layout::kVerdictTextBytes);
+  StoreRelaxed(shared.state, static_cast<std::uint32_t>(verdict.state));
+  StoreRelaxed(shared.text_bytes, static_cast<std::uint32_t>(bytes));
+  StoreRelaxed(shared.compared, verdict.compared);
+  StoreRelaxed(shared.mismatched, verdict.mismatched);
+  StoreRelaxed(shared.lost, verdict.lost);
+  StoreRelaxed(shared.first_failed_sequence, verdict.first_failed_sequence);
+  CopyShared(shared.text, verdict.text.data(), bytes);
+  StoreRelease(shared.version, version + 1);
+}
+
+Verdict SlotRingReader::verdict() const {
+  const layout::SlotVerdict& shared = SharedVerdict(block_);
+  constexpr int kAttempts = 1'000'000;  // a daemon killed in mid-write leaves the version odd
+  layout::SlotVerdict copy;
+  for (int i = 0; i < kAttempts; ++i) {
+    const std::uint64_t before = LoadAcquire(shared.version);
+    CopyShared(&copy, &shared, sizeof(copy));
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (before % 2 == 0 && LoadRelaxed(shared.version) == before) break;
+  }
+  Verdict verdict;
+  verdict.state = static_cast<layout::VerdictState>(
+      std::min(copy.state, static_cast<std::uint32_t>(layout::VerdictState::kError)));
+  verdict.compared = copy.compared;
+  verdict.mismatched = copy.mismatched;
+  verdict.lost = copy.lost;
+  verdict.first_failed_sequence = copy.first_failed_sequence;
+  verdict.text.assign(copy.text, std::min<std::size_t>(copy.text_bytes, layout::kVerdictTextBytes));
+  return verdict;
+}
+
+}  // namespace cgdebug::ring

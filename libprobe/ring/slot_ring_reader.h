@@ -1,0 +1,91 @@
+// slot_ring_reader.h: the reader's end of one slot's ring, in the daemon or in the job itself.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "proto/layout/segment_layout.h"
+
+namespace cgdebug::ring {
+
+// One snapshot, copied out and known to be whole.
+struct Entry {
+  std::uint64_t ordinal = 0;   // of accepted entries, from 1
+  std::uint64_t sequence = 0;  // replay, from 1
+  std::int64_t timestamp_ns = 0;
+  std::int64_t step = -1;
+  std::vector<std::byte> payload;  // registration().payload_bytes
+};
+
+// What the daemon tells a probe about its comparison.
+struct Verdict {
+  layout::VerdictState state = layout::VerdictState::kNone;
+  std::uint64_t compared = 0;
+  std::uint64_t mismatched = 0;
+  std::uint64_t lost = 0;
+  std::uint64_t first_failed_sequence = 0;
+  std::string text;  // cut to kVerdictTextBytes
+};
+
+enum class ReadStatus {
+  kOk,
+  kNone,         // not committed yet
+  kOverwritten,  // a newer snapshot took its place, before or while it was copied
+  kGone,         // the block was given to another slot
+};
+
+// Thread:   one thread at a time; the consuming calls only in the process that holds the reader
+// lock. Lifetime: points into the mapping of the SegmentView or SegmentWriter it came from.
+class SlotRingReader {
+ public:
+  // Validates the registration at `block`, which has `block_bytes`.
+  // Fails: nullopt, with the reason in *reason, when anything in it is not what a producer writes.
+  static std::optional<SlotRingReader> Open(std::byte* block, std::uint64_t block_bytes,
+                                            const layout::DirectoryEntry* directory,
+                                            std::string* reason);
+
+  // The validated copy; nothing in shared memory can change it any more.
+  const layout::SlotRegistration& registration() const { return registration_; }
+  std::uint64_t generation() const { return layout::DirectoryGeneration(word_); }
+
+  std::uint64_t accepted() const;  // ordinal of the newest committed entry
+  std::uint64_t sequence() const;  // replays seen
+  std::uint64_t consumed() const;
+  layout::SlotHead head() const;  // counters, each read once
+  layout::SlotCredit credit() const;
+
+  // Copies entry `ordinal`. `out->payload` is reused.
+  ReadStatus Read(std::uint64_t ordinal, Entry* out) const;
+
+  // The oldest ordinal that may still be there; 1 when nothing was overwritten yet.
+  std::uint64_t oldest() const;
+
+  // W4: everything up to `ordinal` is consumed, `lost` of all entries so far were overwritten
+  // unread.
+  void SetConsumed(std::uint64_t ordinal, std::uint64_t lost);
+
+  // Written before SetConsumed() covers the entry that caused it: a probe that sees the credit sees
+  // the verdict.
+  void SetVerdict(const Verdict& verdict);
+  Verdict verdict() const;
+
+  // Whether the block still belongs to this slot.
+  bool valid() const;
+  bool retired() const;
+
+ private:
+  SlotRingReader() = default;
+  std::byte* block_ = nullptr;
+  const layout::DirectoryEntry* directory_ = nullptr;
+  std::uint64_t word_ = 0;
+  layout::SlotRegistration registration_ = {};
+};
+
+// Empty when a reader may use the registration: otherwise what is wrong with it.
+std::string CheckRegistration(const layout::SlotRegistration& registration,
+                              std::uint64_t block_bytes);
+
+}  // namespace cgdebug::ring

@@ -1,0 +1,66 @@
+// slot_ring_writer.h: the producer's end of one slot's ring.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "libprobe/ring/reader_gate.h"
+#include "proto/layout/segment_layout.h"
+
+namespace cgdebug::ring {
+
+// Writes snapshots of one fixed size. Claim, fill, commit; an entry that is not committed stays
+// Filling and is never read.
+//
+// In Begin() and Commit() there is no CUDA call (a host callback must not), no lock, no allocation,
+// no Python and no log; the only system calls are those of a wait for a full ring (ReaderGate).
+//
+// Thread:   one writer at a time. CUDA orders the replays of one graph, so a slot has one.
+// Lifetime: `block`, `producer` and `gate` outlive the writer.
+class SlotRingWriter {
+ public:
+  // Requires: `block` starts with the slot's registration and is as large as its geometry says.
+  SlotRingWriter(std::byte* block, layout::ProducerLine* producer, ReaderGate* gate) noexcept;
+
+  // Counts a replay. True when an action wants it: then payload() is to be filled and Commit() to
+  // be called. Policy kWait: may wait for the reader, at most for the slot's deadline.
+  bool Begin() noexcept;
+
+  // Room for payload_bytes; valid between Begin() and Commit().
+  std::byte* payload() const noexcept { return payload_; }
+
+  // Publishes the claimed entry.
+  void Commit(std::int64_t timestamp_ns) noexcept;
+
+  // Begin, copy, commit.
+  void Write(const void* payload, std::int64_t timestamp_ns) noexcept;
+
+  std::uint64_t payload_bytes() const noexcept { return payload_bytes_; }
+
+ private:
+  bool Wanted(std::uint64_t sequence) const noexcept;
+  void MakeRoom(std::uint64_t ordinal) noexcept;
+
+  std::byte* block_;
+  layout::ProducerLine* producer_;
+  ReaderGate* gate_;
+  layout::SlotHead* head_;
+  const layout::SlotCredit* credit_;
+  layout::EntryHeader* headers_;
+  std::byte* payloads_;
+  // Copies of the registration: what the daemon could write to must not steer the writer.
+  std::uint64_t payload_bytes_;
+  std::uint64_t payload_stride_bytes_;
+  std::uint64_t capacity_;
+  std::uint32_t every_[3];
+  bool waits_;
+  std::chrono::nanoseconds deadline_;
+  // The entry being filled.
+  layout::EntryHeader* claimed_ = nullptr;
+  std::byte* payload_ = nullptr;
+  std::uint64_t ordinal_ = 0;
+  std::uint64_t sequence_ = 0;
+};
+
+}  // namespace cgdebug::ring
