@@ -1,0 +1,35 @@
+// autostart.h: a client that needs a daemon gets one.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "daemon/base/result.h"
+#include "daemon/base/unique_fd.h"
+
+namespace cgdebug::wire {
+
+struct AutostartOptions {
+  std::string executable;  // empty: FindDaemon()
+  std::chrono::milliseconds timeout = std::chrono::seconds(5);
+};
+
+// cgdebug-daemon beside this process's own executable, else on PATH.
+// Fails: neither has one; the message names both places.
+Result<std::string> FindDaemon();
+
+// Connects to the daemon on `socket_path` and starts it first when nobody listens there: detached
+// (own session, working directory "/", no inherited descriptor but its log), as
+// `cgdebug-daemon --spawned --socket <path>`. Returns when the socket accepts.
+// `*started` tells whether this call started one.
+//
+// Requires: the directory of `socket_path` exists (PrepareSocketPath).
+//
+// Two clients may do this at once: each starts a process, the one that does not get the daemon's
+// lock file exits 0, and both clients connect to the other one.
+// Fails: no executable, it exits with an error, nobody accepts before the deadline; the message has
+//        the end of the daemon's log and its path.
+Result<UniqueFd> ConnectOrStart(const std::string& socket_path, const AutostartOptions& options,
+                                bool* started);
+
+}  // namespace cgdebug::wire
