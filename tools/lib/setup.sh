@@ -1,0 +1,156 @@
+# shellcheck shell=bash disable=SC2154,SC2034
+# Sets a machine up for cgdebug: system packages, .venv, cgdebug itself. Sourced by tools/test and
+# tools/demo after `root` is set; everything that is there already is left alone, which takes seconds.
+#
+#   CGDEBUG_PYTHON=PYTHON   use that interpreter (it needs torch, numpy, pybind11, pytest) instead of
+#                           making .venv: then nothing is installed, cgdebug runs from its build tree
+
+log_dir=$root/build/log
+mkdir -p "$log_dir"
+
+say() { printf 'cgdebug: %s\n' "$*"; }
+die() { printf 'cgdebug: %s\n' "$*" >&2; exit 1; }
+elapsed() { printf '%d:%02d' $(($1 / 60)) $(($1 % 60)); }
+
+# timed NAME COMMAND...: runs it with its output in a log; sets step_log, step_seconds; its exit code.
+timed() {
+  local name=$1 start=$SECONDS ticker='' status=0
+  shift
+  step_log=$log_dir/${name//[^a-zA-Z0-9+]/-}.log
+  if [ -t 1 ]; then
+    (while sleep 1; do printf '\r  %-30s ...  %s ' "$name" "$(elapsed $((SECONDS - start)))"; done) &
+    ticker=$!
+    trap 'kill $ticker 2>/dev/null' EXIT
+  fi
+  "$@" >"$step_log" 2>&1 </dev/null || status=$?
+  if [ -n "$ticker" ]; then
+    kill "$ticker" 2>/dev/null || true
+    wait "$ticker" 2>/dev/null || true
+    trap - EXIT
+    printf '\r\033[K'
+  fi
+  step_seconds=$((SECONDS - start))
+  return $status
+}
+
+# step NAME COMMAND...: a step of the set-up; its failure ends the script.
+step() {
+  if timed "$@"; then
+    printf '  %-30s ok   %s\n' "$1" "$(elapsed $step_seconds)"
+  else
+    printf '  %-30s FAILED after %s\n' "$1" "$(elapsed $step_seconds)"
+    tail -n 30 "$step_log"
+    die "the step '$1' failed; all of its output: $step_log"
+  fi
+}
+
+# --- system packages ---------------------------------------------------------------------------
+
+system_packages() {
+  local boost=libboost-dev
+  # Debian 12's default Boost is 1.74; cgdebug needs 1.81.
+  if [ "$(. /etc/os-release && echo "$ID$VERSION_ID")" = debian12 ]; then boost=libboost1.81-dev; fi
+  echo ca-certificates g++ cmake ninja-build ccache $boost protobuf-compiler libprotobuf-dev libcli11-dev \
+    libfmt-dev libspdlog-dev nlohmann-json3-dev libgtest-dev libgmock-dev
+  case "$(command -v python3 || true)" in '' | /usr/bin/* | /bin/*) echo python3 python3-venv python3-dev ;; esac
+}
+
+ensure_system_packages() {
+  local name missing=() as_root=()
+  if ! command -v apt-get >/dev/null; then
+    for name in g++ cmake ninja protoc python3; do command -v "$name" >/dev/null || missing+=("$name"); done
+    ((${#missing[@]} == 0)) || die "no ${missing[*]} here, and no apt-get to install them. On Debian 12" \
+      "or Ubuntu 24.04 this script does it; elsewhere install: $(system_packages | xargs)"
+    return
+  fi
+  for name in $(system_packages); do
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$name" 2>/dev/null)" = installed ] || missing+=("$name")
+  done
+  ((${#missing[@]})) || return 0
+  if [ "$(id -u)" != 0 ]; then
+    as_root=(sudo)
+    if ! command -v sudo >/dev/null || ! { sudo -n true || [ -t 0 ] && sudo true; } 2>/dev/null; then
+      die "system packages are missing and this user may not install them. Type:" \
+        "su -c 'apt-get update && apt-get install -y --no-install-recommends ${missing[*]}'"
+    fi
+  fi
+  step 'package lists' "${as_root[@]}" apt-get update
+  step "${#missing[@]} system packages" "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y --no-install-recommends "${missing[@]}"
+}
+
+# --- Python --------------------------------------------------------------------------------------
+
+python_packages=(torch==2.11.0 numpy 'protobuf>=4.21' safetensors tensorboard pytest pytest-timeout
+  'pybind11>=2.10' 'scikit-build-core>=0.10')
+
+has_python_packages() {
+  "$PYTHON" - "${python_packages[@]}" >/dev/null 2>&1 <<'CHECK'
+import importlib.metadata, re, sys
+for wanted in sys.argv[1:]:
+    name, version = re.fullmatch(r"([\w-]+)(?:==([\d.]+)|>=.*)?", wanted).groups()
+    have = importlib.metadata.version(name)
+    assert version is None or have.split("+")[0] == version
+CHECK
+}
+
+ensure_venv() {
+  local base
+  PYTHON=$root/.venv/bin/python
+  if ! "$PYTHON" -m pip --version >/dev/null 2>&1; then
+    for base in python3 /usr/bin/python3 ''; do
+      [ -n "$base" ] || die "no Python 3.10 or newer here (torch 2.11 needs it). Type: apt-get install python3"
+      "$base" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && break
+    done
+    step 'virtual environment' "$base" -m venv --clear "$root/.venv"
+  fi
+  has_python_packages || step 'torch and Python packages' "$PYTHON" -m pip install --no-cache-dir \
+    --disable-pip-version-check --progress-bar off "${python_packages[@]}"
+}
+
+# --- cgdebug ---------------------------------------------------------------------------------------
+
+sources_hash() {
+  (cd "$root" && LC_ALL=C find CMakeLists.txt pyproject.toml LICENSE proto libprobe daemon client python \
+    tools/cmake tests -path tests/python -prune -o -name __pycache__ -prune -o -type f -print0 |
+    LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum | cut -c1-32)
+}
+
+# Builds into build/release and installs from there: one build serves ctest and the package.
+ensure_installed() {
+  local tests=$1 stamp=$root/.venv/.cgdebug-installed hash
+  hash=$(sources_hash)
+  build_dir=$root/build/release
+  package_dir=$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')/cgdebug
+  export PATH=$root/.venv/bin:$PATH
+  case "$(cat "$stamp" 2>/dev/null)" in "$hash tests=ON" | "$hash tests=$tests") return ;; esac
+  step 'cgdebug built and installed' "$PYTHON" -m pip install "$root" --no-build-isolation --no-deps \
+    --force-reinstall --disable-pip-version-check --verbose --config-settings=build-dir="$build_dir" \
+    --config-settings=cmake.define.CGDEBUG_BUILD_TESTS="$tests"
+  echo "$hash tests=$tests" >"$stamp"
+}
+
+# With an interpreter of the user's own: built, never installed.
+ensure_built() {
+  build_dir=$root/build/own-python
+  package_dir=$build_dir/python/cgdebug
+  "$PYTHON" -c 'import torch, numpy, pybind11' 2>"$log_dir/own-python.log" ||
+    die "$PYTHON lacks a package: $(tail -n 1 "$log_dir/own-python.log"). Without --python this script" \
+      "makes a virtual environment and installs everything itself."
+  step 'configured' cmake -S "$root" -B "$build_dir" -G Ninja -DCMAKE_BUILD_TYPE=Release \
+    -DPython_EXECUTABLE="$PYTHON" -DCGDEBUG_BUILD_TESTS="$1"
+  step 'cgdebug built' cmake --build "$build_dir"
+  export PATH=$build_dir/bin:$PATH PYTHONPATH=$build_dir/python${PYTHONPATH:+:$PYTHONPATH}
+}
+
+# ensure_cgdebug ON|OFF: with or without the C++ tests. Sets PYTHON, build_dir, package_dir and PATH.
+ensure_cgdebug() {
+  if [ -n "${CGDEBUG_PYTHON:-}" ]; then
+    PYTHON=$(command -v "$CGDEBUG_PYTHON") || die "--python: no such program: $CGDEBUG_PYTHON"
+    ensure_built "$1"
+  else
+    ensure_system_packages
+    ensure_venv
+    ensure_installed "$1"
+  fi
+}
