@@ -16,7 +16,7 @@ elapsed() { printf '%d:%02d' $(($1 / 60)) $(($1 % 60)); }
 timed() {
   local name=$1 start=$SECONDS ticker='' status=0
   shift
-  step_log=$log_dir/${name//[^a-zA-Z0-9+]/-}.log
+  step_log=$log_dir/$(tr -cs a-zA-Z0-9+ - <<<"$name" | sed "s/-$//").log
   if [ -t 1 ]; then
     (while sleep 1; do printf '\r  %-30s ...  %s ' "$name" "$(elapsed $((SECONDS - start)))"; done) &
     ticker=$!
