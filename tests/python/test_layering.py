@@ -1,0 +1,52 @@
+"""tools/check_layering.py finds what it is there to find."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+CHECK = pathlib.Path(__file__).resolve().parents[2] / "tools" / "check_layering.py"
+
+
+def run(tree, path, text):
+    file = tree / path
+    file.parent.mkdir(parents=True)
+    file.write_text(text + "\n")
+    return subprocess.run([sys.executable, CHECK, tree], capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(("path", "text"), [
+    ("client/a.cpp", '#include "libprobe/ring/segment_view.h"'),
+    ("client/a.cpp", '#include "daemon/serve/handlers.h"'),
+    ("daemon/base/a.cpp", "std::atomic<int> count;"),
+    ("daemon/numerics/a.cpp", '#include "daemon/pipeline/snapshot.h"'),
+    ("daemon/sinks/a.cpp", '#include "daemon/ingest/ingest_loop.h"'),
+    ("daemon/serve/a.cpp", "x\n" * 400),
+    ("daemon/wire/a.cpp", "// TODO" + " later"),
+    ("libprobe/a.cpp", '#include "daemon/base/result.h"'),
+    ("libprobe/a.cpp", "#include <fmt/core.h>"),
+    ("libprobe/capture/a.cpp", "#include <torch/library.h>"),
+    ("libprobe/ring/a.h", '#include "libprobe/probe_table.h"'),
+    ("libprobe/ring/a.h", "#include <cuda_runtime_api.h>"),
+    ("proto/layout/a.h", '#include "daemon/base/result.h"'),
+    ("python/src/a.cpp", '#include "libprobe/ring/segment_view.h"'),
+])
+def test_a_violation_is_found_and_named(tmp_path, path, text):
+    result = run(tmp_path, path, text)
+    assert result.returncode == 1
+    assert result.stdout.startswith(path), result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(("path", "text"), [
+    ("client/cli/a.cpp", '#include "daemon/wire/frame.h"\n#include <CLI/CLI.hpp>'),
+    ("daemon/base/a.h", "// Atomic: set by a signal handler.\nstd::atomic<int> count;"),
+    ("daemon/ingest/a.cpp", '#include "libprobe/ring/segment_view.h"\n#include "proto/control.pb.h"'),
+    ("daemon/main.cpp", '#include "daemon/serve/control_server.h"\n#include <spdlog/spdlog.h>'),
+    ("libprobe/capture/a.cpp", '#include "libprobe/ring/slot_ring_writer.h"\n#include <cuda_runtime_api.h>'),
+    ("libprobe/torch/a.cpp", '#include <torch/library.h>\n#include "cgdebug/probe.h"'),
+    ("tests/unit/a_test.cpp", '#include "daemon/ingest/ingest_loop.h"\n#include <gtest/gtest.h>'),
+])
+def test_what_the_layers_allow_is_not_a_finding(tmp_path, path, text):
+    result = run(tmp_path, path, text)
+    assert (result.returncode, result.stdout.count("\n")) == (0, 1), result.stdout
