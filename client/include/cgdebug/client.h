@@ -1,0 +1,113 @@
+// client.h: asks a cgdebug-daemon what it sees.
+//
+//   cgdebug::client::Client client;
+//   if (auto connected = client.Connect({}); !connected.ok()) { ... connected.error().message ... }
+//   cgdebug::Result<cgdebug::v1::ProbesReply> probes = client.Probes(request);
+//
+// Requests and answers are the messages of proto/control.proto. Every error is a sentence for the
+// person at the terminal; last_failure() says what kind it was.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "daemon/base/result.h"
+#include "daemon/base/unique_fd.h"
+#include "daemon/wire/channel.h"
+#include "proto/control.pb.h"
+
+namespace cgdebug::client {
+
+struct ConnectOptions {
+  std::string socket;         // empty: $CGDEBUG_SOCKET, else the user's runtime directory
+  bool start_daemon = false;  // when nobody listens
+  std::string name = "c++";   // what the daemon's log calls this client
+  std::chrono::milliseconds timeout = std::chrono::seconds(10);  // of each request but Tail
+};
+
+enum class Failure {
+  kNone,
+  kNoDaemon,        // nobody listens, or it could not be started
+  kNothingMatched,  // no such session, probe or snapshot
+  kVersion,         // the daemon speaks another protocol
+  kTimeout,
+  kStopped,     // by Stop
+  kDaemonGone,  // the daemon closed the connection
+  kOther,
+};
+
+enum class TailEnd {
+  kFinished,    // everything that was asked for has come
+  kStopped,     // by Stop or by the callback
+  kDaemonGone,  // the daemon ended: what happened since is not in the stream
+};
+
+struct Tensor {
+  v1::GetReply reply;
+  std::string payload;  // contiguous elements, little-endian; empty with metadata_only or dropped
+};
+
+// Thread: one at a time, but for Stop.
+// Fails: every call returns its error; none throws.
+class Client {
+ public:
+  Client();
+
+  // Finds the daemon, starts it if the options say so, and checks that both speak one protocol.
+  Result<void> Connect(const ConnectOptions& options);
+
+  Result<v1::StatusReply> Status(const v1::StatusRequest& request);
+  Result<v1::SessionsReply> Sessions(const v1::SessionsRequest& request);
+  Result<v1::ProbesReply> Probes(const v1::ProbesRequest& request);
+  Result<Tensor> Get(const v1::GetRequest& request);
+  Result<v1::ShutdownReply> Shutdown(const v1::ShutdownRequest& request);
+
+  // Calls `on_event` for each event, on this thread, until the stream ends, Stop is called or
+  // `on_event` returns false. After kStopped the connection is closed: connect again.
+  Result<TailEnd> Tail(const v1::TailRequest& request,
+                       const std::function<bool(const v1::TailReply&)>& on_event);
+
+  // Ends the call in progress, and the next ones at once, until Connect is called again.
+  // Thread: any; async-signal-safe.
+  void Stop() noexcept;
+
+  Failure last_failure() const { return last_failure_; }
+  const v1::Error& last_error() const {
+    return last_error_;
+  }  // of the daemon, empty when not its own
+  const std::string& socket() const { return socket_; }
+  const v1::HelloReply& daemon() const { return daemon_; }
+  int daemon_pid() const { return daemon_pid_; }  // from the kernel, also after kVersion
+  bool started_daemon() const { return started_daemon_; }
+
+ private:
+  Error Fail(Failure failure, std::string message);
+  Error FailWith(const v1::Error& error);
+  Result<void> Open(const ConnectOptions& options);
+  Result<void> Hello(const std::string& name);
+  Result<std::uint64_t> Send(const v1::Request& request);
+  Result<wire::Frame> Receive(std::uint64_t request_id, wire::Deadline deadline);
+  Result<v1::Response> ReceiveResponse(std::uint64_t request_id, wire::Deadline deadline,
+                                       bool* more);
+  Result<v1::Response> Call(const v1::Request& request);
+  Result<void> ReceivePayload(std::uint64_t request_id, std::uint64_t payload_bytes,
+                              std::string* payload);
+  wire::Deadline NextDeadline() const;
+
+  std::unique_ptr<wire::Channel> channel_;
+  UniqueFd stop_;
+  std::chrono::milliseconds timeout_{};
+  std::uint64_t last_request_id_ = 0;
+  std::string socket_;
+  v1::HelloReply daemon_;
+  int daemon_pid_ = 0;
+  bool started_daemon_ = false;
+  Failure last_failure_ = Failure::kNone;
+  v1::Error last_error_;
+};
+
+}  // namespace cgdebug::client
