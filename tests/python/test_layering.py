@@ -23,7 +23,7 @@ def run(tree, path, text):
     ("daemon/numerics/a.cpp", '#include "daemon/pipeline/snapshot.h"'),
     ("daemon/sinks/a.cpp", '#include "daemon/ingest/ingest_loop.h"'),
     ("daemon/serve/a.cpp", "x\n" * 400),
-    ("daemon/wire/a.cpp", "// TODO" + " later"),
+    ("daemon/wire/a.cpp", "// TO" + "DO: later"),
     ("libprobe/a.cpp", '#include "daemon/base/result.h"'),
     ("libprobe/a.cpp", "#include <fmt/core.h>"),
     ("libprobe/capture/a.cpp", "#include <torch/library.h>"),
