@@ -1,0 +1,252 @@
+#include "daemon/numerics/compare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "daemon/numerics/decode.h"
+#include "daemon/numerics/format.h"
+
+namespace cgdebug::numerics {
+namespace {
+
+constexpr std::size_t kBlock = 2048;
+
+// int64 in its own type, everything else in double, which holds it exactly.
+template <typename T>
+using Wide = std::conditional_t<std::is_same_v<T, std::int64_t>, std::int64_t, double>;
+
+template <typename T>
+Wide<T> Widen(T element) {
+  return static_cast<Wide<T>>(ToNative(element));
+}
+
+double AbsDifference(double a, double b) { return std::fabs(a - b); }
+std::uint64_t AbsDifference(std::int64_t a, std::int64_t b) {
+  const auto x = static_cast<std::uint64_t>(a), y = static_cast<std::uint64_t>(b);
+  return a > b ? x - y : y - x;
+}
+
+double Magnitude(double value) { return std::fabs(value); }
+double Magnitude(std::int64_t value) {
+  return static_cast<double>(AbsDifference(value, std::int64_t{0}));
+}
+
+// No branches: this is the loop that every passing comparison runs.
+bool IsClose(double a, double b, const CompareOptions& options) {
+  const double difference = std::fabs(a - b);
+  const bool within = (difference <= options.atol + options.rtol * std::fabs(b)) &
+                      (difference <= std::numeric_limits<double>::max());
+  return (a == b) | within | (options.equal_nan & (a != a) & (b != b));
+}
+
+// long double has 64 bits of mantissa at least, so both sides are exact up to the product.
+bool IsClose(std::int64_t a, std::int64_t b, const CompareOptions& options) {
+  if (a == b) return true;
+  const auto allowed = static_cast<long double>(options.atol) +
+                       static_cast<long double>(options.rtol) *
+                           static_cast<long double>(AbsDifference(b, std::int64_t{0}));
+  return static_cast<long double>(AbsDifference(a, b)) <= allowed;
+}
+
+template <typename T>
+bool Matches(T a, T b, const CompareOptions& options) {
+  if (options.bitwise) return std::memcmp(&a, &b, sizeof(T)) == 0;
+  return IsClose(Widen(a), Widen(b), options);
+}
+
+// Whether every element of a block matches, in loops that vectorize.
+template <typename T>
+bool BlockMatches(const T* a, const T* b, std::size_t size, const CompareOptions& options) {
+  const bool same_bits = std::memcmp(a, b, size * sizeof(T)) == 0;
+  if (options.bitwise || !kIsFloatingElement<T> || options.equal_nan) {
+    if (same_bits) return true;
+  }
+  if (options.bitwise || std::is_same_v<T, std::int64_t>) return false;
+  double x[kBlock], y[kBlock];
+  for (std::size_t i = 0; i < size; ++i) x[i] = ToDouble(a[i]);
+  for (std::size_t i = 0; i < size; ++i) y[i] = ToDouble(b[i]);
+  std::int64_t matched = 0;
+  for (std::size_t i = 0; i < size; ++i) matched += IsClose(x[i], y[i], options);
+  return matched == static_cast<std::int64_t>(size);
+}
+
+// The greatest of what it is given; the first of equals; NaN above all, as in torch.max.
+template <typename Value>
+struct Greatest {
+  Value value{};
+  std::uint64_t index = 0;
+  bool any = false;
+
+  void Add(Value candidate, std::uint64_t at) {
+    const bool greater = candidate > value || (candidate != candidate && value == value);
+    if (any && !greater) return;
+    *this = {candidate, at, true};
+  }
+};
+
+// torch computes the differences it prints of float32 tensors, and ratios of integers, in float32;
+// digits beyond it say nothing about the tensors.
+double ToFloat32Precision(double difference) {
+  const auto rounded = static_cast<float>(difference);
+  const bool kept = std::isfinite(rounded) && (rounded != 0 || difference == 0);
+  return kept ? static_cast<double>(rounded) : difference;
+}
+
+template <typename T>
+class Comparison {
+ public:
+  Comparison(const TensorView& actual, const TensorView& expected, const CompareOptions& options)
+      : actual_(actual), expected_(expected), options_(options) {}
+
+  CompareResult Run() {
+    result_.compared = actual_.count();
+    for (std::uint64_t start = 0; start < result_.compared; start += kBlock) RunBlock(start);
+    if (result_.mismatched == 0) return std::move(result_);
+    result_.ok = false;
+    result_.max_abs = {static_cast<double>(max_abs_.value), max_abs_.index, options_.atol};
+    result_.max_rel = {max_rel_.value, max_rel_.index, options_.rtol};
+    if (options_.bitwise) {
+      result_.message = BitwiseMessage();
+    } else {
+      result_.message = actual_.shape.empty() ? ScalarMessage() : TensorMessage();
+    }
+    return std::move(result_);
+  }
+
+ private:
+  using Abs = decltype(AbsDifference(Wide<T>{}, Wide<T>{}));
+
+  void RunBlock(std::uint64_t start) {
+    const auto size =
+        static_cast<std::size_t>(std::min<std::uint64_t>(kBlock, result_.compared - start));
+    T a[kBlock], b[kBlock];
+    std::memcpy(a, actual_.data.data() + start * sizeof(T), size * sizeof(T));
+    std::memcpy(b, expected_.data.data() + start * sizeof(T), size * sizeof(T));
+    if (BlockMatches(a, b, size, options_)) return;
+    for (std::size_t i = 0; i < size; ++i) {
+      if (!Matches(a[i], b[i], options_)) AddMismatch(start + i, Widen(a[i]), Widen(b[i]));
+    }
+  }
+
+  void AddMismatch(std::uint64_t index, Wide<T> a, Wide<T> b) {
+    if (result_.mismatched++ == 0) result_.first_mismatch = index;
+    constexpr bool kFloat32 = std::is_same_v<T, float>;
+    const bool is_scalar = actual_.shape.empty();
+    Abs difference = AbsDifference(a, b);
+    if constexpr (kFloat32) {
+      if (!is_scalar) difference = ToFloat32Precision(difference);
+    }
+    double ratio = static_cast<double>(difference) / Magnitude(b);
+    if ((kFloat32 || !kIsFloatingElement<T>)&&!is_scalar) ratio = ToFloat32Precision(ratio);
+    max_abs_.Add(difference, index);
+    max_rel_.Add(ratio, index);
+  }
+
+  std::string Heading(std::string_view what) const {
+    const bool exact = options_.rtol == 0 && options_.atol == 0;
+    return fmt::format("{} are not {}!\n\n", what, exact ? "equal" : "close");
+  }
+  std::string Allowed(double tolerance) const {
+    if (options_.rtol == 0 && options_.atol == 0) return "";
+    return fmt::format(" (up to {} allowed)", FormatRepr(tolerance));
+  }
+  std::string AbsText() const {
+    if constexpr (kIsFloatingElement<T>) {
+      return FormatRepr(max_abs_.value);
+    } else {
+      return fmt::format("{}", static_cast<std::uint64_t>(max_abs_.value));
+    }
+  }
+  std::string Share() const {
+    return fmt::format(
+        "Mismatched elements: {} / {} ({:.1f}%)", result_.mismatched, result_.compared,
+        100.0 * static_cast<double>(result_.mismatched) / static_cast<double>(result_.compared));
+  }
+
+  std::string TensorMessage() const {
+    return Heading("Tensor-likes") + Share() +
+           fmt::format(
+               "\nGreatest absolute difference: {} at index {}{}"
+               "\nGreatest relative difference: {} at index {}{}",
+               AbsText(), FormatIndexTuple(max_abs_.index, actual_.shape), Allowed(options_.atol),
+               FormatRepr(max_rel_.value), FormatIndexTuple(max_rel_.index, actual_.shape),
+               Allowed(options_.rtol));
+  }
+
+  std::string ScalarMessage() const {
+    return Heading("Scalars") + fmt::format(
+                                    "Expected {} but got {}."
+                                    "\nAbsolute difference: {}{}\nRelative difference: {}{}",
+                                    FormatElement(expected_, 0), FormatElement(actual_, 0),
+                                    AbsText(), Allowed(options_.atol), FormatRepr(max_rel_.value),
+                                    Allowed(options_.rtol));
+  }
+
+  std::string BitwiseMessage() const {
+    const std::uint64_t i = result_.first_mismatch;
+    const auto bits = [i](const TensorView& view) {
+      const auto raw = std::bit_cast<RawBits>(LoadElement<T>(view.data, i));
+      return fmt::format("{} (0x{:0{}x})", FormatElement(view, i), raw, 2 * sizeof(T));
+    };
+    return "Tensor-likes are not bitwise equal!\n\n" + Share() +
+           fmt::format(
+               "\nThe first mismatched element is at index {}: {}, expected {}"
+               "\nGreatest absolute difference: {} at index {}",
+               FormatIndexTuple(i, actual_.shape), bits(actual_), bits(expected_), AbsText(),
+               FormatIndexTuple(max_abs_.index, actual_.shape));
+  }
+
+  using RawBits = std::conditional_t<
+      sizeof(T) == 1, std::uint8_t,
+      std::conditional_t<sizeof(T) == 2, std::uint16_t,
+                         std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>>>;
+
+  const TensorView& actual_;
+  const TensorView& expected_;
+  const CompareOptions& options_;
+  CompareResult result_;
+  Greatest<Abs> max_abs_;
+  Greatest<double> max_rel_;
+};
+
+}  // namespace
+
+CompareOptions DefaultTolerances(layout::Dtype dtype) {
+  CompareOptions options{.rtol = 0, .atol = 0};
+  if (dtype == layout::Dtype::kFloat16) options = {.rtol = 1e-3, .atol = 1e-5};
+  if (dtype == layout::Dtype::kBfloat16) options = {.rtol = 1.6e-2, .atol = 1e-5};
+  if (dtype == layout::Dtype::kFloat32) options = {.rtol = 1.3e-6, .atol = 1e-5};
+  if (dtype == layout::Dtype::kFloat64) options = {.rtol = 1e-7, .atol = 1e-7};
+  return options;
+}
+
+Result<CompareResult> Compare(const TensorView& actual, const TensorView& expected,
+                              const CompareOptions& options) {
+  const bool same_shape = std::equal(actual.shape.begin(), actual.shape.end(),
+                                     expected.shape.begin(), expected.shape.end());
+  if (actual.dtype != expected.dtype || !same_shape || actual.count() != expected.count()) {
+    const auto name = [](const TensorView& view) {
+      return fmt::format("{}{}", layout::DtypeName(view.dtype), FormatShape(view.shape));
+    };
+    return Error{fmt::format("cannot compare {} with the expected {}: the {} differs", name(actual),
+                             name(expected), same_shape ? "dtype" : "shape")};
+  }
+  if (!(options.rtol >= 0) || !(options.atol >= 0)) {
+    return Error{fmt::format("tolerances are 0 or more: rtol is {}, atol is {}", options.rtol,
+                             options.atol)};
+  }
+  if (layout::FindDtype(actual.dtype) == nullptr) return Error{"cannot compare an unknown dtype"};
+  return VisitDtype(actual.dtype, [&](auto element) {
+    using T = typename decltype(element)::type;
+    return Comparison<T>(actual, expected, options).Run();
+  });
+}
+
+}  // namespace cgdebug::numerics
