@@ -11,7 +11,7 @@ using layout::EntryWord;
 
 SlotRingWriter::SlotRingWriter(std::byte* block, layout::ProducerLine* producer,
                                ReaderGate* gate) noexcept
-    : block_(block), producer_(producer), gate_(gate) {
+    : producer_(producer), gate_(gate) {
   layout::SlotRegistration registration;
   std::memcpy(&registration, block, sizeof(registration));
   head_ = reinterpret_cast<layout::SlotHead*>(block + layout::kSlotHeadOffset);
@@ -71,12 +71,6 @@ void SlotRingWriter::Commit(std::int64_t timestamp_ns) noexcept {
   StoreRelease(head_->accepted, ordinal_);  // W3, pairs with R3
   AddRelaxed(producer_->activity, std::uint64_t{1});
   claimed_ = nullptr;
-}
-
-void SlotRingWriter::Write(const void* payload, std::int64_t timestamp_ns) noexcept {
-  if (!Begin()) return;
-  CopyShared(payload_, payload, payload_bytes_);
-  Commit(timestamp_ns);
 }
 
 }  // namespace cgdebug::ring

@@ -33,16 +33,12 @@ class SlotRingWriter {
   // Publishes the claimed entry.
   void Commit(std::int64_t timestamp_ns) noexcept;
 
-  // Begin, copy, commit.
-  void Write(const void* payload, std::int64_t timestamp_ns) noexcept;
-
   std::uint64_t payload_bytes() const noexcept { return payload_bytes_; }
 
  private:
   bool Wanted(std::uint64_t sequence) const noexcept;
   void MakeRoom(std::uint64_t ordinal) noexcept;
 
-  std::byte* block_;
   layout::ProducerLine* producer_;
   ReaderGate* gate_;
   layout::SlotHead* head_;

@@ -1,0 +1,46 @@
+// buffer_pool.h: staging and pinned memory, reused from slot to slot.
+//
+// Why a pool: cudaFree and cudaFreeHost synchronize with the device, so a probe whose graph was
+// deleted must not call them while the job runs; and a job that captures again wants the same
+// sizes.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "libprobe/capture/probe_slot.h"
+
+namespace cgdebug::capture {
+
+// Thread:   any.
+// Lifetime: one per process, never destroyed: driver threads may outlive static objects.
+class BufferPool {
+ public:
+  static BufferPool& Instance();
+
+  // Requires: the capture mode of the thread is relaxed when a capture is under way.
+  // Fails: throws Error.
+  Buffers Take(std::uint64_t bytes, int device, bool with_staging);
+  void Give(const Buffers& buffers) noexcept;
+
+  // Bytes held that nobody uses.
+  std::uint64_t idle_bytes() const;
+
+ private:
+  struct Key {
+    std::uint64_t bytes;
+    int device;
+    bool with_staging;
+    auto operator<=>(const Key&) const = default;
+  };
+  void Trim() noexcept;
+
+  mutable std::mutex mutex_;
+  std::map<Key, std::vector<Buffers>> idle_;
+  std::uint64_t idle_bytes_ = 0;
+};
+
+}  // namespace cgdebug::capture

@@ -1,0 +1,37 @@
+// cuda_lane.h: everything that talks to CUDA. Built without CUDA, every call refuses.
+#pragma once
+
+#include <cstdint>
+
+#include "cgdebug/probe.h"
+#include "libprobe/capture/probe_slot.h"
+
+namespace cgdebug::capture {
+
+struct StreamCapture {
+  bool capturing = false;
+  std::uint64_t id = 0;  // unique over the lifetime of the process
+};
+
+// Fails: throws Error; also when the stream's capture was invalidated by an earlier error.
+StreamCapture QueryCapture(void* stream);
+
+// Staging and pinned memory for one slot. Legal during a capture in any mode, in any thread.
+// Fails: throws Error kSystem.
+Buffers AllocateBuffers(std::uint64_t bytes, int device, bool with_staging);
+// Gives them back for reuse. Never called while a graph or a queued callback uses them.
+void FreeBuffers(const Buffers& buffers) noexcept;
+
+// Adds the callback lane to the graph that `stream` is capturing:
+//   compute path:  D2D into staging
+//   leaf:          staging -> pinned -> host callback     (no join; the stream's dependencies stay)
+// and ties the slot to the graph's lifetime.
+// Fails: throws Error kUnsupported inside a conditional body, kSystem otherwise; the graph then
+// holds
+//        at most the D2D copy.
+void CaptureLeaf(ProbeSlot* slot, const TensorRef& tensor, void* stream);
+
+// The same in eager mode, in stream order: tensor -> pinned -> host callback.
+void LaunchEager(ProbeSlot* slot, const TensorRef& tensor, void* stream);
+
+}  // namespace cgdebug::capture

@@ -1,0 +1,20 @@
+// host_callback.h: what runs on the driver's thread at each replay.
+//
+// It may not call CUDA (the driver forbids it), take a lock (the thread that holds it may wait for
+// the driver), allocate (the same), touch Python (the GIL) or log. It copies and commits.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+namespace cgdebug::capture {
+
+// `slot` is a ProbeSlot. A replay of a captured probe.
+void CUDART_CB OnReplay(void* slot);
+
+// An eager call, queued with the slot's `pending` raised.
+void CUDART_CB OnEager(void* slot);
+
+// The graph and every exec made from it are gone. Runs on a driver thread: only flags.
+void CUDART_CB OnGraphGone(void* slot);
+
+}  // namespace cgdebug::capture

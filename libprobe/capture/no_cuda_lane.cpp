@@ -1,0 +1,21 @@
+// Built instead of cuda_lane.cpp where there is no CUDA: CPU tensors can be probed, others cannot.
+#include "libprobe/capture/cuda_lane.h"
+
+namespace cgdebug::capture {
+namespace {
+
+[[noreturn]] void Refuse() {
+  throw Error(ErrorKind::kUnsupported,
+              "this build of cgdebug has no CUDA support. Install it where torch has CUDA: "
+              "pip install --no-build-isolation .");
+}
+
+}  // namespace
+
+StreamCapture QueryCapture(void*) { return {}; }
+Buffers AllocateBuffers(std::uint64_t, int, bool) { Refuse(); }
+void FreeBuffers(const Buffers&) noexcept {}
+void CaptureLeaf(ProbeSlot*, const TensorRef&, void*) { Refuse(); }
+void LaunchEager(ProbeSlot*, const TensorRef&, void*) { Refuse(); }
+
+}  // namespace cgdebug::capture

@@ -1,0 +1,55 @@
+// probe_slot.h: one slot of this process: its ring, its buffers, and who still needs it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "libprobe/ring/segment_writer.h"
+#include "libprobe/ring/slot_ring_reader.h"
+#include "libprobe/ring/slot_ring_writer.h"
+#include "proto/layout/ring_layout.h"
+
+namespace cgdebug::capture {
+
+// Memory that CUDA copies through. All null for CPU tensors.
+struct Buffers {
+  void* staging = nullptr;  // device: the tensor as it was when the compute path passed the probe
+  void* pinned = nullptr;   // host: where the leaf's copy lands
+  std::uint64_t bytes = 0;
+  int device = 0;
+};
+
+// Owned by the probe table, which frees it when nobody needs it any more: the graph says so through
+// `graph_gone` (set on a driver thread, which may do nothing else), the probe through `probe_gone`,
+// queued eager callbacks through `pending`.
+struct ProbeSlot {
+  std::uint64_t probe_id = 0;
+  layout::SlotRegistration registration = {};
+  ring::Block block;
+  std::shared_ptr<ring::Block> expected;  // shared by the probe's slots
+  std::optional<ring::SlotRingWriter> writer;
+  std::optional<ring::SlotRingReader> reader;  // set once published
+  std::uint32_t index = 0;                     // in the directory, once published
+  Buffers buffers;
+  void* eager_stream = nullptr;
+  bool in_graph = false;  // the graph holds a user object for this slot
+  bool retired = false;
+  std::uint64_t cleared_ordinal = 0;  // Records() starts behind it
+  std::mutex eager_mutex;             // eager CPU calls may come from several threads
+
+  std::atomic<bool> armed{true};
+  std::atomic<bool> graph_gone{false};
+  std::atomic<bool> probe_gone{false};
+  std::atomic<std::uint32_t> pending{0};
+
+  // Whether a driver thread may still write through this slot.
+  bool in_use() const {
+    return (in_graph && !graph_gone.load(std::memory_order_acquire)) ||
+           pending.load(std::memory_order_acquire) != 0;
+  }
+};
+
+}  // namespace cgdebug::capture

@@ -1,0 +1,226 @@
+// cgdebug/probe.h: the C++ API of the probe library. Needs no torch and no CUDA header.
+//
+//   cgdebug::ProbeOptions options;
+//   options.record = cgdebug::RecordAction{.capacity = 16};
+//   cgdebug::Probe probe("blk3.attn", options);
+//   probe.Observe(tensor, stream);          // while `stream` is capturing: adds nodes to the graph
+//   ... cudaGraphLaunch ...
+//   for (const cgdebug::Record& record : probe.Records()) ...
+//
+// A probe writes snapshots into shared memory and does nothing else. cgdebug-daemon prints,
+// compares and serves them; set CGDEBUG=1 and the first probe that needs it starts it.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "proto/layout/ring_layout.h"
+
+namespace cgdebug {
+
+using layout::DeviceType;
+using layout::Dtype;
+
+enum class ErrorKind {
+  kBadArgument,  // the caller's mistake: name, shape, tolerance
+  kUnsupported,  // this tensor or this place in a graph cannot be probed
+  kNoSpace,      // /dev/shm is full
+  kSystem,       // CUDA or the operating system refused
+  kClosed,       // the probe was closed
+};
+
+// Everything the library throws. The text names the probe and says what to type next.
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorKind kind, const std::string& text) : std::runtime_error(text), kind_(kind) {}
+  ErrorKind kind() const { return kind_; }
+
+ private:
+  ErrorKind kind_;
+};
+
+// A dense, contiguous tensor. Borrowed for the call.
+struct TensorRef {
+  const void* data = nullptr;
+  Dtype dtype = Dtype::kInvalid;
+  std::vector<std::int64_t> shape;  // at most 16 dimensions; empty = scalar
+  DeviceType device_type = DeviceType::kCuda;
+  int device_index = 0;
+  bool packed_from_strided = false;  // shown with the probe
+};
+
+struct PrintAction {
+  std::uint32_t max_items = 16;  // values printed after the summary
+  std::uint32_t every = 1;       // replays 1, 1 + every, ...
+  bool summary = true;
+};
+
+struct RecordAction {
+  std::uint32_t capacity = 16;  // newest snapshots kept, per slot
+  std::uint32_t every = 1;
+};
+
+struct ExpectedTensor {
+  Dtype dtype = Dtype::kInvalid;
+  std::vector<std::int64_t> shape;
+  std::vector<std::byte> bytes;  // contiguous
+};
+
+struct CompareAction {
+  std::vector<ExpectedTensor> expected;
+  bool per_invocation = false;  // expected[i] belongs to invocation i; else expected[0] to all
+  double rtol = 1e-5;           // |actual - expected| <= atol + rtol * |expected|
+  double atol = 1e-8;
+  bool equal_nan = false;
+  bool bitwise = false;
+  std::uint32_t every = 1;
+};
+
+enum class ProbeMode {
+  kCapture,  // only inside a capture; elsewhere Observe() touches nothing
+  kAlways,   // eager calls too, on CPU and CUDA
+};
+
+struct ProbeOptions {
+  ProbeMode mode = ProbeMode::kCapture;
+  bool copy_non_contiguous = false;  // for bindings that see strides: pack instead of refusing
+  std::optional<PrintAction> print;
+  std::optional<RecordAction> record;
+  std::optional<CompareAction> compare;
+  std::string site;  // "train.py:12", shown with the probe
+};
+
+// One snapshot of the probe's own ring.
+struct Record {
+  std::uint64_t replay_index = 0;  // from 1
+  std::uint32_t invocation_index = 0;
+  std::uint64_t capture_id = 0;  // 0 = eager
+  std::uint32_t slot = 0;
+  std::uint64_t ordinal = 0;
+  Dtype dtype = Dtype::kInvalid;
+  std::vector<std::int64_t> shape;
+  DeviceType device_type = DeviceType::kCpu;
+  int device_index = 0;
+  std::int64_t timestamp_ns = 0;  // CLOCK_REALTIME
+  std::int64_t step = -1;
+  std::vector<std::byte> payload;
+};
+
+struct SlotVerdict {
+  layout::VerdictState state = layout::VerdictState::kNone;
+  std::uint64_t compared = 0;
+  std::uint64_t mismatched = 0;
+  std::uint64_t lost = 0;
+  std::uint64_t first_failed_replay = 0;
+  std::string text;
+};
+
+struct SlotStatus {
+  std::uint32_t slot = 0;
+  std::uint64_t capture_id = 0;
+  std::uint32_t invocation = 0;
+  Dtype dtype = Dtype::kInvalid;
+  std::vector<std::int64_t> shape;
+  DeviceType device_type = DeviceType::kCpu;
+  int device_index = 0;
+  layout::Lane lane = layout::Lane::kHost;
+  layout::Policy policy = layout::Policy::kOverwrite;
+  std::uint32_t capacity = 0;
+  std::uint64_t payload_bytes = 0;
+  std::uint64_t replays = 0;
+  std::uint64_t accepted = 0;  // snapshots written
+  std::uint64_t consumed = 0;  // of those, done with by the daemon
+  std::uint64_t lost = 0;      // of those consumed, overwritten before the daemon could read them
+  std::uint64_t overwrote_unread = 0;
+  std::uint64_t waits = 0;
+  std::uint64_t wait_ns = 0;
+  bool retired = false;  // its graph is gone
+  bool compares = false;
+  SlotVerdict verdict;
+};
+
+struct ProbeStatus {
+  bool closed = false;
+  bool daemon_alive = false;
+  std::string last_error;  // of the last refused capture, empty when none
+  std::vector<SlotStatus> slots;
+};
+
+struct ProbeState;
+
+// Thread:   every call from any thread; Observe() of one probe from one thread at a time.
+// Lifetime: may be closed or destroyed before the graphs that contain it, and the other way round.
+// Fails:    throws Error.
+class Probe {
+ public:
+  Probe(std::string name, ProbeOptions options);
+  ~Probe();
+  Probe(const Probe&) = delete;
+  Probe& operator=(const Probe&) = delete;
+
+  const std::string& name() const;
+  std::uint64_t id() const;  // unique in the process
+  const ProbeOptions& options() const;
+
+  // `stream` is a cudaStream_t, ignored for CPU tensors. In a capture: copies the tensor into the
+  // probe's own device buffer on the compute path and hangs everything else off it as a leaf
+  // branch.
+  void Observe(const TensorRef& tensor, void* stream = nullptr);
+
+  // Allocates for one later capture of a tensor like this one, so that the capture does not.
+  void Prepare(const TensorRef& tensor);
+
+  // Newest `last` snapshots (all when negative), oldest first. Reads the process's own ring; what
+  // is being overwritten meanwhile is left out.
+  std::vector<Record> Records(int last = -1) const;
+  // Hides what Records() returned: all, or up to `ordinal` in `slot`.
+  void ClearRecords();
+  void ClearRecords(std::uint32_t slot, std::uint64_t ordinal);
+
+  // Waits until the daemon is done with every snapshot that prints or compares; false at `timeout`
+  // or without a daemon. The caller has synchronized with the GPU.
+  bool WaitConsumed(std::chrono::nanoseconds timeout) const;
+  ProbeStatus Status() const;
+
+  void Close();
+
+ private:
+  std::shared_ptr<ProbeState> state_;
+};
+
+// For bindings, which see only a probe's id. Thread: any.
+std::shared_ptr<ProbeState> FindProbe(std::uint64_t id);  // nullptr when closed
+void Observe(ProbeState& probe, const TensorRef& tensor, void* stream);
+const ProbeOptions& OptionsOf(const ProbeState& probe);
+const std::string& NameOf(const ProbeState& probe);
+// Whether `stream` (a cudaStream_t) is capturing. Fails: throws Error.
+bool IsCapturing(void* stream);
+
+// The user's own step number, recorded with every later snapshot; -1 = none.
+void SetStep(std::int64_t step);
+
+struct SessionInfo {
+  std::string name;  // of the control file in /dev/shm
+  std::uint64_t shm_bytes = 0;
+  std::uint32_t slots = 0;
+};
+std::optional<SessionInfo> CurrentSession();
+
+// Starts cgdebug-daemon, detached, when none reads this process: beside this library, then on PATH.
+// CGDEBUG=0 forbids it.
+// Fails: throws Error when it cannot be started.
+void StartDaemon();
+
+// Clean end of the process: waits for the daemon to consume what prints or compares, then marks the
+// segment. Returns the last line for the user, empty when there is nothing to say. Called at exit.
+std::string Finish(std::chrono::nanoseconds timeout);
+
+std::string Version();
+
+}  // namespace cgdebug

@@ -1,0 +1,217 @@
+// The table's reading half: records, status, waiting for the daemon, the end of the process.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "libprobe/probe_table.h"
+#include "libprobe/ring/shared_copy.h"
+
+namespace cgdebug {
+namespace {
+
+using capture::ProbeSlot;
+using Clock = std::chrono::steady_clock;
+
+// Without a daemon this long, nobody is coming: it was started before the first replay.
+constexpr auto kDaemonGrace = std::chrono::seconds(3);
+constexpr auto kPoll = std::chrono::microseconds(200);
+
+std::vector<std::int64_t> ShapeOf(const layout::SlotRegistration& r) {
+  return {r.shape, r.shape + r.dims};
+}
+
+Record MakeRecord(const ProbeSlot& slot, ring::Entry entry) {
+  const layout::SlotRegistration& r = slot.registration;
+  Record record;
+  record.replay_index = entry.sequence;
+  record.invocation_index = r.invocation;
+  record.capture_id = r.capture_id;
+  record.slot = slot.index;
+  record.ordinal = entry.ordinal;
+  record.dtype = static_cast<Dtype>(r.dtype);
+  record.shape = ShapeOf(r);
+  record.device_type = static_cast<DeviceType>(r.device_type);
+  record.device_index = r.device_index;
+  record.timestamp_ns = entry.timestamp_ns;
+  record.step = entry.step;
+  record.payload = std::move(entry.payload);
+  return record;
+}
+
+SlotStatus StatusOf(const ProbeSlot& slot) {
+  const layout::SlotRegistration& r = slot.registration;
+  const layout::SlotHead head = slot.reader->head();
+  const layout::SlotCredit credit = slot.reader->credit();
+  SlotStatus status;
+  status.slot = slot.index;
+  status.capture_id = r.capture_id;
+  status.invocation = r.invocation;
+  status.dtype = static_cast<Dtype>(r.dtype);
+  status.shape = ShapeOf(r);
+  status.device_type = static_cast<DeviceType>(r.device_type);
+  status.device_index = r.device_index;
+  status.lane = static_cast<layout::Lane>(r.lane);
+  status.policy = static_cast<layout::Policy>(r.policy);
+  status.capacity = r.capacity;
+  status.payload_bytes = r.payload_bytes;
+  status.replays = head.sequence;
+  status.accepted = head.accepted;
+  status.consumed = credit.consumed;
+  status.lost = credit.lost;
+  status.overwrote_unread = head.overwrote_unread;
+  status.waits = head.waits;
+  status.wait_ns = head.wait_ns;
+  status.retired = slot.reader->retired();
+  status.compares = (r.actions & layout::kActionCompare) != 0;
+  const ring::Verdict verdict = slot.reader->verdict();
+  status.verdict = {verdict.state,
+                    verdict.compared,
+                    verdict.mismatched,
+                    verdict.lost,
+                    verdict.first_failed_sequence,
+                    verdict.text};
+  return status;
+}
+
+bool NeedsDaemon(const ProbeSlot& slot) {
+  return (slot.registration.actions & ~layout::kActionRecord) != 0;
+}
+
+bool DaemonForbidden() {
+  const char* setting = std::getenv("CGDEBUG");
+  return setting != nullptr && std::strcmp(setting, "0") == 0;
+}
+
+}  // namespace
+
+std::vector<Record> ProbeTable::Records(ProbeState& probe, int last) {
+  const std::lock_guard lock(mutex_);
+  AdoptInThisProcess(probe);
+  if (probe.closed) throw Error(ErrorKind::kClosed, "probe '" + probe.name + "' is closed");
+  std::vector<Record> records;
+  for (const ProbeSlot* slot : probe.slots) {
+    const ring::SlotRingReader& reader = *slot->reader;
+    const std::uint64_t newest = reader.accepted();
+    std::uint64_t first = std::max(reader.oldest(), slot->cleared_ordinal + 1);
+    if (last >= 0 && newest - first + 1 > static_cast<std::uint64_t>(last) && newest >= first) {
+      first = newest - static_cast<std::uint64_t>(last) + 1;
+    }
+    for (std::uint64_t ordinal = first; ordinal <= newest; ++ordinal) {
+      ring::Entry entry;
+      if (reader.Read(ordinal, &entry) != ring::ReadStatus::kOk) continue;
+      if (!layout::Wants(slot->registration.record_every, entry.sequence)) continue;
+      records.push_back(MakeRecord(*slot, std::move(entry)));
+    }
+  }
+  std::stable_sort(records.begin(), records.end(), [](const Record& a, const Record& b) {
+    return a.timestamp_ns < b.timestamp_ns;
+  });
+  if (last >= 0 && records.size() > static_cast<std::size_t>(last)) {
+    records.erase(records.begin(), records.end() - last);
+  }
+  return records;
+}
+
+void ProbeTable::ClearRecords(ProbeState& probe, std::uint32_t index, std::uint64_t ordinal) {
+  const std::lock_guard lock(mutex_);
+  AdoptInThisProcess(probe);
+  for (ProbeSlot* slot : probe.slots) {
+    if (slot->index != index) continue;
+    slot->cleared_ordinal =
+        std::max(slot->cleared_ordinal, std::min(ordinal, slot->reader->accepted()));
+  }
+}
+
+void ProbeTable::ClearAllRecords(ProbeState& probe) {
+  const std::lock_guard lock(mutex_);
+  AdoptInThisProcess(probe);
+  for (ProbeSlot* slot : probe.slots) slot->cleared_ordinal = slot->reader->accepted();
+}
+
+ProbeStatus ProbeTable::Status(ProbeState& probe) {
+  const std::lock_guard lock(mutex_);
+  AdoptInThisProcess(probe);
+  Sweep(/*force=*/false);
+  ProbeStatus status;
+  status.closed = probe.closed;
+  status.last_error = probe.last_error;
+  status.daemon_alive = segment_ != nullptr && segment_->gate()->ReaderAlive();
+  for (const ProbeSlot* slot : probe.slots) status.slots.push_back(StatusOf(*slot));
+  return status;
+}
+
+bool ProbeTable::DaemonAlive() {
+  const std::lock_guard lock(mutex_);
+  return segment_ != nullptr && segment_->gate()->ReaderAlive();
+}
+
+// nullptr = every probe, closed ones included.
+bool ProbeTable::AllDrained(const ProbeState* probe) {
+  for (const auto& slot : slots_) {
+    if (!slot->reader || !NeedsDaemon(*slot)) continue;
+    if (probe != nullptr && slot->probe_id != probe->id) continue;
+    if (slot->reader->consumed() < slot->reader->accepted()) return false;
+  }
+  return true;
+}
+
+bool ProbeTable::WaitConsumed(ProbeState* probe, std::chrono::nanoseconds timeout) {
+  const auto start = Clock::now();
+  auto last_alive = start;
+  while (true) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (segment_ == nullptr || AllDrained(probe)) return true;
+      const auto now = Clock::now();
+      if (segment_->gate()->ReaderAlive()) last_alive = now;
+      if (now - start >= timeout || now - last_alive >= kDaemonGrace) return false;
+      if (DaemonForbidden() && last_alive != now) return false;
+    }
+    std::this_thread::sleep_for(kPoll);
+  }
+}
+
+void ProbeTable::SetStep(std::int64_t step) {
+  const std::lock_guard lock(mutex_);
+  step_ = step;
+  if (segment_ != nullptr) ring::StoreRelaxed(segment_->producer()->step, step);
+}
+
+std::optional<SessionInfo> ProbeTable::Session() {
+  const std::lock_guard lock(mutex_);
+  if (segment_ == nullptr) return std::nullopt;
+  SessionInfo info;
+  info.name = segment_->name();
+  info.shm_bytes = segment_->shm_bytes();
+  info.slots = static_cast<std::uint32_t>(
+      std::count_if(slots_.begin(), slots_.end(), [](const auto& slot) { return slot->reader; }));
+  return info;
+}
+
+std::string ProbeTable::Finish(std::chrono::nanoseconds timeout) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (finished_ || segment_ == nullptr) return {};
+    finished_ = true;
+  }
+  const bool drained = WaitConsumed(nullptr, timeout);
+  const std::lock_guard lock(mutex_);
+  const bool daemon = segment_->gate()->ReaderAlive();
+  // Somebody may still come for what was to be printed or compared; for the rest nobody will.
+  segment_->Close(/*unlink=*/!daemon && (drained || DaemonForbidden()));
+  const std::string key = segment_->name().substr(segment_->name().rfind('-') + 1, 8);
+  if (!drained && !DaemonForbidden()) {
+    return "cgdebug: the daemon has not printed or compared everything this job wrote. It stays in "
+           "shared memory; type: cgdebug-cli tail -s " +
+           key;
+  }
+  const layout::ConsumerLine& consumer = *segment_->consumer();
+  const std::uint64_t printed = ring::LoadRelaxed(consumer.printed_lines);
+  if (printed == 0) return {};
+  const std::uint64_t shown = std::min(printed, ring::LoadRelaxed(consumer.terminal_lines));
+  return "cgdebug: " + std::to_string(printed) + " lines printed, " + std::to_string(shown) +
+         " of them here. All of them: cgdebug-cli tail -s " + key;
+}
+
+}  // namespace cgdebug

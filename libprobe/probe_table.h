@@ -1,0 +1,96 @@
+// probe_table.h: the one table of a process: its segment, its slots, and what may be freed.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "cgdebug/probe.h"
+#include "libprobe/capture/probe_slot.h"
+#include "libprobe/ring/segment_writer.h"
+
+namespace cgdebug {
+
+// What a Probe is made of. Everything below `mutex` in the table; options and name never change.
+struct ProbeState {
+  std::string name;
+  ProbeOptions options;
+  std::uint64_t id = 0;
+  bool closed = false;
+  std::string last_error;
+  std::int32_t owner_pid = 0;  // a forked child starts with no slots of its own
+  std::vector<capture::ProbeSlot*> slots;
+  std::unordered_map<std::uint64_t, std::uint32_t> invocations;  // capture id -> calls so far
+  std::vector<std::shared_ptr<ring::Block>> expected;            // in shared memory, by index
+  std::vector<std::unique_ptr<capture::ProbeSlot>> prepared;     // not published yet
+};
+
+// Thread:   any; one mutex, never taken on the replay path.
+// Lifetime: never destroyed: driver threads may call back after static objects are gone. A forked
+//           child gets a new table and leaves its parent's segment alone.
+class ProbeTable {
+ public:
+  static ProbeTable& Instance();
+
+  void Register(const std::shared_ptr<ProbeState>& probe);
+  std::shared_ptr<ProbeState> Find(std::uint64_t id);
+  void Close(ProbeState& probe);
+
+  void Observe(ProbeState& probe, const TensorRef& tensor, void* stream);
+  void Prepare(ProbeState& probe, const TensorRef& tensor);
+
+  std::vector<Record> Records(ProbeState& probe, int last);
+  void ClearRecords(ProbeState& probe, std::uint32_t slot, std::uint64_t ordinal);
+  void ClearAllRecords(ProbeState& probe);
+  ProbeStatus Status(ProbeState& probe);
+  bool WaitConsumed(ProbeState* probe, std::chrono::nanoseconds timeout);  // nullptr = every probe
+
+  void SetStep(std::int64_t step);
+  std::optional<SessionInfo> Session();
+  bool DaemonAlive();
+  std::string Finish(std::chrono::nanoseconds timeout);
+
+ private:
+  ProbeTable() = default;
+  static void AtForkPrepare();
+  static void AtForkParent();
+  static void AtForkChild();
+  void AdoptInThisProcess(ProbeState& probe);
+  ring::SegmentWriter& Segment();
+  ring::Block Allocate(const std::string& probe, std::uint64_t bytes, std::uint64_t header_bytes);
+  std::shared_ptr<ring::Block> ExpectedBlock(ProbeState& probe, std::size_t index);
+
+  // A slot with ring and buffers, not yet shown to readers.
+  std::unique_ptr<capture::ProbeSlot> MakeSlot(ProbeState& probe, const TensorRef& tensor);
+  std::unique_ptr<capture::ProbeSlot> TakePrepared(ProbeState& probe, const TensorRef& tensor);
+  // Fills in what only the place of the call tells, and the expected tensor.
+  void Complete(ProbeState& probe, capture::ProbeSlot& slot, const TensorRef& tensor,
+                std::uint64_t capture_id, std::uint32_t invocation);
+  capture::ProbeSlot* Publish(ProbeState& probe, std::unique_ptr<capture::ProbeSlot> slot);
+  capture::ProbeSlot* EagerSlot(ProbeState& probe, const TensorRef& tensor, void* stream);
+  void CaptureOne(ProbeState& probe, const TensorRef& tensor, void* stream,
+                  std::uint64_t capture_id);
+  void ObserveHost(ProbeState& probe, const TensorRef& tensor);
+  void ObserveCuda(ProbeState& probe, const TensorRef& tensor, void* stream);
+
+  void LetGo(capture::ProbeSlot& slot);
+  void Retire(capture::ProbeSlot& slot);
+  void FreeSlot(capture::ProbeSlot& slot);
+  void Sweep(bool force);
+  bool AllDrained(const ProbeState* probe);
+
+  static ProbeTable* instance_;
+  std::mutex mutex_;
+  std::uint64_t next_probe_id_ = 1;
+  std::uint64_t next_order_ = 1;
+  std::int64_t step_ = -1;
+  bool finished_ = false;
+  std::unordered_map<std::uint64_t, std::weak_ptr<ProbeState>> probes_;
+  std::unique_ptr<ring::SegmentWriter> segment_;
+  std::vector<std::unique_ptr<capture::ProbeSlot>> slots_;
+};
+
+}  // namespace cgdebug

@@ -1,0 +1,54 @@
+#include "libprobe/process_identity.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <initializer_list>
+#include <iterator>
+
+namespace cgdebug {
+namespace {
+
+std::string FirstOf(std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    const char* value = std::getenv(name);
+    if (value != nullptr && *value != '\0') return value;
+  }
+  return {};
+}
+
+std::int32_t Number(const std::string& text, std::int32_t otherwise) {
+  char* end = nullptr;
+  const long value = std::strtol(text.c_str(), &end, 10);
+  return text.empty() || *end != '\0' ? otherwise : static_cast<std::int32_t>(value);
+}
+
+std::string CommandLine() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  while (!text.empty() && text.back() == '\0') text.pop_back();
+  for (char& c : text) {
+    if (c == '\0') c = ' ';
+  }
+  return text;
+}
+
+}  // namespace
+
+ring::Identity CurrentIdentity() {
+  ring::Identity identity;
+  identity.version = CGDEBUG_VERSION;
+  identity.run_id = FirstOf({"CGDEBUG_RUN_ID", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"});
+  if (identity.run_id == "none") identity.run_id.clear();  // torchrun without --rdzv-id
+  identity.rank = Number(FirstOf({"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"}), -1);
+  identity.world_size = Number(FirstOf({"WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"}), 1);
+  identity.restart_count =
+      Number(FirstOf({"TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"}), 0);
+  identity.command = CommandLine();
+  char host[64] = {};
+  if (gethostname(host, sizeof(host) - 1) == 0) identity.hostname = host;
+  return identity;
+}
+
+}  // namespace cgdebug

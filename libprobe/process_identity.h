@@ -1,0 +1,12 @@
+// process_identity.h: who this process is, from its environment and /proc.
+#pragma once
+
+#include "libprobe/ring/segment_writer.h"
+
+namespace cgdebug {
+
+// Rank, world size, restart count and run id come from the launcher's variables (torchrun, then
+// SLURM, then Open MPI); CGDEBUG_RUN_ID wins.
+ring::Identity CurrentIdentity();
+
+}  // namespace cgdebug

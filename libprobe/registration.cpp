@@ -1,0 +1,172 @@
+#include "libprobe/registration.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+
+namespace cgdebug {
+namespace {
+
+constexpr std::uint32_t kDefaultCapacity = 8;             // print and compare only
+constexpr std::uint64_t kDefaultRingBytes = 64ull << 20;  // unless two entries need more
+constexpr std::uint32_t kMaxRecordCapacity = 1u << 20;    // what a reader accepts
+constexpr std::uint64_t kMaxPayloadBytes = std::uint64_t{1} << 44;
+constexpr std::uint32_t kDefaultWaitMs = 2000;
+
+Error BadArgument(const std::string& probe, const std::string& text) {
+  return Error(ErrorKind::kBadArgument, "probe '" + probe + "': " + text);
+}
+
+std::string DtypeNames() {
+  std::string names;
+  for (const layout::DtypeInfo& info : layout::kDtypes) {
+    names += (names.empty() ? "" : ", ") + std::string(info.name);
+  }
+  return names;
+}
+
+std::uint32_t WaitDeadlineMs() {
+  const char* text = std::getenv("CGDEBUG_WAIT_MS");
+  if (text == nullptr) return kDefaultWaitMs;
+  char* end = nullptr;
+  const unsigned long value = std::strtoul(text, &end, 10);
+  return end != text && *end == '\0' && value <= 600'000 ? static_cast<std::uint32_t>(value)
+                                                         : kDefaultWaitMs;
+}
+
+std::uint32_t RingCapacity(const ProbeOptions& options, std::uint64_t payload_bytes) {
+  if (options.record) return options.record->capacity;
+  const std::uint64_t fitting = kDefaultRingBytes / std::max<std::uint64_t>(payload_bytes, 1);
+  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(fitting, 2, kDefaultCapacity));
+}
+
+void CheckCompare(const std::string& name, const CompareAction& compare) {
+  if (compare.expected.empty()) throw BadArgument(name, "TensorCompare needs an expected tensor");
+  for (const double tolerance : {compare.rtol, compare.atol}) {
+    if (!std::isfinite(tolerance) || tolerance < 0) {
+      throw BadArgument(name, "rtol and atol must be finite and not negative");
+    }
+  }
+  if (compare.every == 0) throw BadArgument(name, "TensorCompare(every) must be at least 1");
+}
+
+}  // namespace
+
+std::string ShapeText(const std::vector<std::int64_t>& shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  }
+  return text + "]";
+}
+
+void CheckProbe(const std::string& name, const ProbeOptions& options) {
+  if (name.empty()) throw Error(ErrorKind::kBadArgument, "a probe needs a name that is not empty");
+  if (name.size() > layout::kMaxNameBytes) {
+    throw Error(ErrorKind::kBadArgument, "a probe's name has at most " +
+                                             std::to_string(layout::kMaxNameBytes) +
+                                             " bytes, this one " + std::to_string(name.size()) +
+                                             ": '" + name.substr(0, 40) + "...'");
+  }
+  if (name.find('\0') != std::string::npos) {
+    throw Error(ErrorKind::kBadArgument, "a probe's name cannot contain a zero byte");
+  }
+  if (options.print && options.print->every == 0) {
+    throw BadArgument(name, "TensorPrint(every) must be at least 1");
+  }
+  if (options.record) {
+    if (options.record->every == 0)
+      throw BadArgument(name, "TensorRecord(every) must be at least 1");
+    if (options.record->capacity == 0 || options.record->capacity > kMaxRecordCapacity) {
+      throw BadArgument(name, "TensorRecord(capacity) must lie between 1 and " +
+                                  std::to_string(kMaxRecordCapacity));
+    }
+  }
+  if (options.compare) CheckCompare(name, *options.compare);
+}
+
+std::uint64_t CheckTensor(const std::string& probe, const TensorRef& tensor) {
+  const layout::DtypeInfo* info = layout::FindDtype(tensor.dtype);
+  if (info == nullptr) {
+    throw Error(ErrorKind::kUnsupported,
+                "probe '" + probe + "': unsupported dtype (supported: " + DtypeNames() + ")");
+  }
+  if (tensor.shape.size() > layout::kMaxDims) {
+    throw BadArgument(probe,
+                      "a tensor has at most " + std::to_string(layout::kMaxDims) + " dimensions");
+  }
+  std::uint64_t bytes = info->bytes;
+  for (const std::int64_t size : tensor.shape) {
+    if (size < 0 || __builtin_mul_overflow(bytes, static_cast<std::uint64_t>(size), &bytes)) {
+      throw BadArgument(probe, "impossible shape " + ShapeText(tensor.shape));
+    }
+  }
+  if (bytes > kMaxPayloadBytes)
+    throw BadArgument(probe, "tensor too large " + ShapeText(tensor.shape));
+  return bytes;
+}
+
+std::size_t ExpectedIndex(const std::string& probe, const CompareAction& compare,
+                          const TensorRef& tensor, std::uint32_t invocation) {
+  const std::size_t index = compare.per_invocation ? invocation : 0;
+  if (index >= compare.expected.size()) {
+    throw BadArgument(
+        probe, "invocation " + std::to_string(invocation) + " has no expected tensor: " +
+                   std::to_string(compare.expected.size()) + " were given, one per invocation");
+  }
+  const ExpectedTensor& expected = compare.expected[index];
+  if (expected.dtype != tensor.dtype || expected.shape != tensor.shape) {
+    throw BadArgument(probe, "TensorCompare expects " + std::string(DtypeName(expected.dtype)) +
+                                 ShapeText(expected.shape) + " for invocation " +
+                                 std::to_string(invocation) + ", the tensor is " +
+                                 std::string(DtypeName(tensor.dtype)) + ShapeText(tensor.shape));
+  }
+  return index;
+}
+
+layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOptions& options,
+                                          const TensorRef& tensor, std::uint64_t payload_bytes) {
+  layout::SlotRegistration r = {};
+  r.dtype = static_cast<std::uint16_t>(tensor.dtype);
+  r.dims = static_cast<std::uint8_t>(tensor.shape.size());
+  for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
+    r.shape[i] = static_cast<std::uint64_t>(tensor.shape[i]);
+  }
+  r.device_type = static_cast<std::uint8_t>(tensor.device_type);
+  r.device_index = static_cast<std::int16_t>(tensor.device_index);
+  r.lane = static_cast<std::uint8_t>(
+      tensor.device_type == DeviceType::kCuda ? layout::Lane::kCallback : layout::Lane::kHost);
+  r.capacity = RingCapacity(options, payload_bytes);
+  r.payload_bytes = payload_bytes;
+  const layout::SlotGeometry geometry = layout::ComputeGeometry(payload_bytes, r.capacity);
+  r.payload_stride_bytes = geometry.payload_stride_bytes;
+  r.headers_offset = geometry.headers_offset;
+  r.payload_offset = geometry.payload_offset;
+  r.wait_deadline_ms = WaitDeadlineMs();
+  if (tensor.packed_from_strided) r.flags |= layout::kSourceNonContiguous;
+  if (options.print) {
+    r.actions |= layout::kActionPrint;
+    r.print_every = options.print->every;
+    r.print_max_items = options.print->max_items;
+    if (options.print->summary) r.flags |= layout::kPrintSummary;
+  }
+  if (options.record) {
+    r.actions |= layout::kActionRecord;
+    r.record_every = options.record->every;
+  }
+  if (options.compare) {
+    r.actions |= layout::kActionCompare;
+    r.policy = static_cast<std::uint8_t>(layout::Policy::kWait);
+    r.compare_every = options.compare->every;
+    r.compare_rtol = options.compare->rtol;
+    r.compare_atol = options.compare->atol;
+    if (options.compare->equal_nan) r.flags |= layout::kCompareEqualNan;
+    if (options.compare->bitwise) r.flags |= layout::kCompareBitwise;
+  }
+  std::memcpy(r.name, name.data(), name.size());
+  std::memcpy(r.site, options.site.data(), std::min(options.site.size(), layout::kMaxNameBytes));
+  return r;
+}
+
+}  // namespace cgdebug

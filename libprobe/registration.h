@@ -1,0 +1,28 @@
+// registration.h: from a tensor and a probe's options to what the daemon is told about a slot.
+#pragma once
+
+#include "cgdebug/probe.h"
+#include "proto/layout/ring_layout.h"
+
+namespace cgdebug {
+
+// Bytes of the tensor.
+// Fails: throws Error: unsupported dtype, too many dimensions, negative or overflowing sizes.
+std::uint64_t CheckTensor(const std::string& probe, const TensorRef& tensor);
+
+// Checks name, actions and tolerances.
+// Fails: throws Error kBadArgument.
+void CheckProbe(const std::string& name, const ProbeOptions& options);
+
+// The expected tensor of invocation `invocation`.
+// Fails: throws Error kBadArgument when there is none, or its dtype or shape differs.
+std::size_t ExpectedIndex(const std::string& probe, const CompareAction& compare,
+                          const TensorRef& tensor, std::uint32_t invocation);
+
+// Geometry, actions and policy; the fields that only the table knows stay zero.
+layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOptions& options,
+                                          const TensorRef& tensor, std::uint64_t payload_bytes);
+
+std::string ShapeText(const std::vector<std::int64_t>& shape);
+
+}  // namespace cgdebug

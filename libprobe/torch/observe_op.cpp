@@ -1,0 +1,131 @@
+// observe_op.cpp: cgdebug::observe(Tensor x, str site) -> (), the only file that knows libtorch.
+//
+// `site` is "<probe id>:<name>": a constant for the compiler, and a lookup without hashing names.
+// The op returns nothing: an output that aliases its input is an error in new torch. No Python in
+// here, so one binary serves every Python version.
+#include <ATen/ATen.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include <charconv>
+#include <memory>
+#include <string>
+
+#include "cgdebug/probe.h"
+
+#ifdef CGDEBUG_TORCH_HAS_CUDA
+#include <c10/cuda/CUDAStream.h>
+#endif
+
+namespace cgdebug {
+namespace {
+
+Dtype FromTorch(at::ScalarType type) {
+  switch (type) {
+    case at::kBool:
+      return Dtype::kBool;
+    case at::kByte:
+      return Dtype::kUint8;
+    case at::kChar:
+      return Dtype::kInt8;
+    case at::kShort:
+      return Dtype::kInt16;
+    case at::kInt:
+      return Dtype::kInt32;
+    case at::kLong:
+      return Dtype::kInt64;
+    case at::kHalf:
+      return Dtype::kFloat16;
+    case at::kBFloat16:
+      return Dtype::kBfloat16;
+    case at::kFloat:
+      return Dtype::kFloat32;
+    case at::kDouble:
+      return Dtype::kFloat64;
+    default:
+      return Dtype::kInvalid;
+  }
+}
+
+std::shared_ptr<ProbeState> Lookup(std::string_view site) {
+  std::uint64_t id = 0;
+  const auto parsed = std::from_chars(site.data(), site.data() + site.size(), id);
+  TORCH_CHECK_VALUE(parsed.ec == std::errc(), "cgdebug::observe: '", std::string(site),
+                    "' names no probe. Call the probe, not the op");
+  return FindProbe(id);  // nullptr once it was closed: the call then does nothing
+}
+
+// Errors reach Python as ValueError (the caller can mend it) or RuntimeError.
+template <typename Function>
+void AsTorchErrors(Function&& function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    const bool value =
+        error.kind() == ErrorKind::kBadArgument || error.kind() == ErrorKind::kUnsupported;
+    TORCH_CHECK_VALUE(!value, error.what());
+    TORCH_CHECK(false, error.what());
+  }
+}
+
+void ObserveTensor(ProbeState& probe, const at::Tensor& x, void* stream) {
+  const std::string& name = NameOf(probe);
+  TORCH_CHECK_VALUE(x.layout() == at::kStrided, "probe '", name, "': ", x.layout(),
+                    " tensors are not supported; probe x.to_dense() or x.values()");
+  const bool contiguous = x.is_contiguous() && !x.is_conj() && !x.is_neg();
+  TORCH_CHECK_VALUE(contiguous || OptionsOf(probe).copy_non_contiguous, "probe '", name,
+                    "': the tensor ", x.sizes(), " with strides ", x.strides(),
+                    " is not contiguous. Pass x.contiguous(), or CudaGraphTensorProbe(..., "
+                    "non_contiguous=\"copy\")");
+  TORCH_CHECK_VALUE(FromTorch(x.scalar_type()) != Dtype::kInvalid, "probe '", name, "': dtype ",
+                    x.scalar_type(),
+                    " is not supported (supported: bool, uint8, int8, int16, int32, "
+                    "int64, float16, bfloat16, float32, float64); probe x.to(...)");
+  const at::Tensor dense = contiguous ? x : x.contiguous();
+  TensorRef tensor;
+  tensor.data = dense.const_data_ptr();
+  tensor.dtype = FromTorch(dense.scalar_type());
+  tensor.shape = dense.sizes().vec();
+  tensor.device_type = dense.is_cuda() ? DeviceType::kCuda : DeviceType::kCpu;
+  tensor.device_index = dense.is_cuda() ? dense.device().index() : 0;
+  tensor.packed_from_strided = !contiguous;
+  Observe(probe, tensor, stream);
+}
+
+void ObserveCpu(const at::Tensor& x, std::string_view site) {
+  AsTorchErrors([&] {
+    const auto probe = Lookup(site);
+    if (probe == nullptr || OptionsOf(*probe).mode == ProbeMode::kCapture) return;
+    ObserveTensor(*probe, x, nullptr);
+  });
+}
+
+#ifdef CGDEBUG_TORCH_HAS_CUDA
+void ObserveCuda(const at::Tensor& x, std::string_view site) {
+  AsTorchErrors([&] {
+    const auto probe = Lookup(site);
+    if (probe == nullptr) return;
+    const c10::DeviceGuard guard(x.device());
+    void* stream = c10::cuda::getCurrentCUDAStream(x.device().index()).stream();
+    if (OptionsOf(*probe).mode == ProbeMode::kCapture && !IsCapturing(stream)) return;
+    ObserveTensor(*probe, x, stream);
+  });
+}
+#endif
+
+void ObserveMeta(const at::Tensor&, std::string_view) {}
+
+}  // namespace
+
+TORCH_LIBRARY(cgdebug, library) { library.def("observe(Tensor x, str site) -> ()"); }
+TORCH_LIBRARY_IMPL(cgdebug, CPU, library) { library.impl("observe", &ObserveCpu); }
+#ifdef CGDEBUG_TORCH_HAS_CUDA
+TORCH_LIBRARY_IMPL(cgdebug, CUDA, library) { library.impl("observe", &ObserveCuda); }
+#endif
+TORCH_LIBRARY_IMPL(cgdebug, Meta, library) { library.impl("observe", &ObserveMeta); }
+// A probe is no part of the gradient: autograd has nothing to do for it.
+TORCH_LIBRARY_IMPL(cgdebug, Autograd, library) {
+  library.impl("observe", torch::CppFunction::makeFallthrough());
+}
+
+}  // namespace cgdebug

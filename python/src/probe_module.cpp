@@ -1,0 +1,283 @@
+// _probe: the probe library for Python. No torch, no NumPy: tensors go through the torch op.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "cgdebug/probe.h"
+
+namespace py = pybind11;
+
+namespace cgdebug {
+namespace {
+
+std::chrono::nanoseconds Seconds(double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0) seconds = 0;
+  return std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(seconds, 1e6) * 1e9));
+}
+
+Dtype ParseDtype(const std::string& name) {
+  const layout::DtypeInfo* info = layout::FindDtype(name);
+  if (info == nullptr) throw py::value_error("dtype " + name + " is not supported");
+  return info->dtype;
+}
+
+std::string DeviceText(DeviceType type, int index) {
+  return type == DeviceType::kCuda ? "cuda:" + std::to_string(index) : "cpu";
+}
+
+TensorRef Shaped(const std::string& dtype, std::vector<std::int64_t> shape,
+                 const std::string& device_type, int device_index) {
+  TensorRef tensor;
+  tensor.dtype = ParseDtype(dtype);
+  tensor.shape = std::move(shape);
+  tensor.device_type = device_type == "cuda" ? DeviceType::kCuda : DeviceType::kCpu;
+  tensor.device_index = device_index;
+  return tensor;
+}
+
+ExpectedTensor ParseExpected(const py::handle& item) {
+  const auto parts = item.cast<py::tuple>();
+  ExpectedTensor expected;
+  expected.dtype = ParseDtype(parts[0].cast<std::string>());
+  expected.shape = parts[1].cast<std::vector<std::int64_t>>();
+  const py::buffer_info buffer = parts[2].cast<py::buffer>().request();
+  std::uint64_t bytes = DtypeBytes(expected.dtype);
+  for (const std::int64_t size : expected.shape) bytes *= static_cast<std::uint64_t>(size);
+  if (static_cast<std::uint64_t>(buffer.size * buffer.itemsize) != bytes) {
+    throw py::value_error("expected tensor: payload and shape differ in size");
+  }
+  const auto* data = static_cast<const std::byte*>(buffer.ptr);
+  expected.bytes.assign(data, data + bytes);
+  return expected;
+}
+
+ProbeOptions ParseOptions(const std::string& mode, bool copy_non_contiguous,
+                          const std::string& site, const py::object& print,
+                          const py::object& record, const py::object& compare) {
+  ProbeOptions options;
+  options.mode = mode == "always" ? ProbeMode::kAlways : ProbeMode::kCapture;
+  options.copy_non_contiguous = copy_non_contiguous;
+  options.site = site;
+  if (!print.is_none()) {
+    options.print =
+        PrintAction{print["max_items"].cast<std::uint32_t>(), print["every"].cast<std::uint32_t>(),
+                    print["summary"].cast<bool>()};
+  }
+  if (!record.is_none()) {
+    options.record = RecordAction{record["capacity"].cast<std::uint32_t>(),
+                                  record["every"].cast<std::uint32_t>()};
+  }
+  if (!compare.is_none()) {
+    CompareAction action;
+    for (const py::handle item : compare["expected"])
+      action.expected.push_back(ParseExpected(item));
+    action.per_invocation = compare["per_invocation"].cast<bool>();
+    action.rtol = compare["rtol"].cast<double>();
+    action.atol = compare["atol"].cast<double>();
+    action.equal_nan = compare["equal_nan"].cast<bool>();
+    action.bitwise = compare["bitwise"].cast<bool>();
+    action.every = compare["every"].cast<std::uint32_t>();
+    options.compare = std::move(action);
+  }
+  return options;
+}
+
+py::dict ToDict(const Record& record) {
+  py::dict item;
+  item["replay_index"] = record.replay_index;
+  item["invocation_index"] = record.invocation_index;
+  item["capture_id"] = record.capture_id;
+  item["slot"] = record.slot;
+  item["ordinal"] = record.ordinal;
+  item["dtype"] = std::string(DtypeName(record.dtype));
+  item["shape"] = py::tuple(py::cast(record.shape));
+  item["device"] = DeviceText(record.device_type, record.device_index);
+  item["timestamp_ns"] = record.timestamp_ns;
+  item["step"] = record.step < 0 ? py::object(py::none()) : py::object(py::int_(record.step));
+  // bytearray: writable, so that torch and NumPy can share it without a copy and without a warning.
+  item["payload"] =
+      py::bytearray(reinterpret_cast<const char*>(record.payload.data()), record.payload.size());
+  return item;
+}
+
+std::string VerdictText(layout::VerdictState state) {
+  switch (state) {
+    case layout::VerdictState::kNone:
+      return "none";
+    case layout::VerdictState::kPass:
+      return "pass";
+    case layout::VerdictState::kFail:
+      return "fail";
+    case layout::VerdictState::kError:
+      return "error";
+  }
+  return "error";
+}
+
+std::string LaneText(layout::Lane lane) {
+  switch (lane) {
+    case layout::Lane::kHost:
+      return "host";
+    case layout::Lane::kCallback:
+      return "callback";
+    case layout::Lane::kDirect:
+      return "direct";
+  }
+  return "unknown";
+}
+
+py::dict ToDict(const SlotStatus& slot) {
+  py::dict item;
+  item["slot"] = slot.slot;
+  item["capture_id"] = slot.capture_id;
+  item["invocation"] = slot.invocation;
+  item["dtype"] = std::string(DtypeName(slot.dtype));
+  item["shape"] = py::tuple(py::cast(slot.shape));
+  item["device"] = DeviceText(slot.device_type, slot.device_index);
+  item["lane"] = LaneText(slot.lane);
+  item["policy"] = slot.policy == layout::Policy::kWait ? "wait" : "overwrite";
+  item["capacity"] = slot.capacity;
+  item["payload_bytes"] = slot.payload_bytes;
+  item["replays"] = slot.replays;
+  item["accepted"] = slot.accepted;
+  item["consumed"] = slot.consumed;
+  item["lost"] = slot.lost;
+  item["overwrote_unread"] = slot.overwrote_unread;
+  item["waits"] = slot.waits;
+  item["wait_ns"] = slot.wait_ns;
+  item["retired"] = slot.retired;
+  item["compares"] = slot.compares;
+  py::dict verdict;
+  verdict["state"] = VerdictText(slot.verdict.state);
+  verdict["compared"] = slot.verdict.compared;
+  verdict["mismatched"] = slot.verdict.mismatched;
+  verdict["lost"] = slot.verdict.lost;
+  verdict["first_failed_replay"] = slot.verdict.first_failed_replay;
+  verdict["text"] = py::reinterpret_steal<py::str>(PyUnicode_DecodeUTF8(
+      slot.verdict.text.data(), static_cast<Py_ssize_t>(slot.verdict.text.size()), "replace"));
+  item["verdict"] = verdict;
+  return item;
+}
+
+class NativeProbe {
+ public:
+  NativeProbe(const std::string& name, const std::string& mode, bool copy_non_contiguous,
+              const std::string& site, const py::object& print, const py::object& record,
+              const py::object& compare)
+      : probe_(name, ParseOptions(mode, copy_non_contiguous, site, print, record, compare)) {}
+
+  std::uint64_t Id() const { return probe_.id(); }
+  std::string SiteKey() const { return std::to_string(probe_.id()) + ":" + probe_.name(); }
+
+  void Prepare(const std::string& dtype, std::vector<std::int64_t> shape,
+               const std::string& device_type, int device_index) {
+    const TensorRef tensor = Shaped(dtype, std::move(shape), device_type, device_index);
+    const py::gil_scoped_release unlocked;
+    probe_.Prepare(tensor);
+  }
+
+  py::list Records(int last) const {
+    std::vector<Record> records;
+    {
+      const py::gil_scoped_release unlocked;
+      records = probe_.Records(last);
+    }
+    py::list list;
+    for (Record& record : records) {
+      list.append(ToDict(record));
+      record.payload = {};
+    }
+    return list;
+  }
+
+  void ClearRecords(const py::object& upto) {
+    if (upto.is_none()) {
+      probe_.ClearRecords();
+      return;
+    }
+    for (const auto& item : upto.cast<py::dict>()) {
+      probe_.ClearRecords(item.first.cast<std::uint32_t>(), item.second.cast<std::uint64_t>());
+    }
+  }
+
+  bool WaitConsumed(double timeout_s) const {
+    const py::gil_scoped_release unlocked;
+    return probe_.WaitConsumed(Seconds(timeout_s));
+  }
+
+  py::dict Status() const {
+    const ProbeStatus status = probe_.Status();
+    py::dict item;
+    item["closed"] = status.closed;
+    item["error"] =
+        status.last_error.empty() ? py::object(py::none()) : py::object(py::str(status.last_error));
+    item["daemon_alive"] = status.daemon_alive;
+    py::list slots;
+    for (const SlotStatus& slot : status.slots) slots.append(ToDict(slot));
+    item["slots"] = slots;
+    return item;
+  }
+
+  void Close() {
+    const py::gil_scoped_release unlocked;
+    probe_.Close();
+  }
+
+ private:
+  Probe probe_;
+};
+
+py::object SessionDict() {
+  const std::optional<SessionInfo> info = CurrentSession();
+  if (!info) return py::none();
+  py::dict item;
+  item["name"] = info->name;
+  item["uuid"] = info->name.substr(info->name.rfind('-') + 1);
+  item["shm_bytes"] = info->shm_bytes;
+  item["slots"] = info->slots;
+  return item;
+}
+
+void Translate(std::exception_ptr raised) {
+  try {
+    if (raised) std::rethrow_exception(raised);
+  } catch (const Error& error) {
+    const bool value =
+        error.kind() == ErrorKind::kBadArgument || error.kind() == ErrorKind::kUnsupported;
+    PyErr_SetString(value ? PyExc_ValueError : PyExc_RuntimeError, error.what());
+  }
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_probe, module) {
+  module.doc() = "The native half of cgdebug's probes. Use cgdebug.CudaGraphTensorProbe.";
+  py::register_exception_translator(&Translate);
+  py::class_<NativeProbe>(module, "NativeProbe")
+      .def(py::init<const std::string&, const std::string&, bool, const std::string&,
+                    const py::object&, const py::object&, const py::object&>(),
+           py::arg("name"), py::kw_only(), py::arg("mode"), py::arg("copy_non_contiguous"),
+           py::arg("site"), py::arg("print"), py::arg("record"), py::arg("compare"))
+      .def_property_readonly("id", &NativeProbe::Id)
+      .def_property_readonly("site_key", &NativeProbe::SiteKey)
+      .def("prepare", &NativeProbe::Prepare, py::arg("dtype"), py::arg("shape"),
+           py::arg("device_type"), py::arg("device_index"))
+      .def("records", &NativeProbe::Records, py::arg("last") = -1)
+      .def("clear_records", &NativeProbe::ClearRecords, py::arg("upto") = py::none())
+      .def("wait_consumed", &NativeProbe::WaitConsumed, py::arg("timeout_s"))
+      .def("status", &NativeProbe::Status)
+      .def("close", &NativeProbe::Close);
+  module.def(
+      "set_step", [](std::optional<std::int64_t> step) { SetStep(step.value_or(-1)); },
+      py::arg("step"));
+  module.def("session", &SessionDict);
+  module.def("start_daemon", &StartDaemon, py::call_guard<py::gil_scoped_release>());
+  module.def(
+      "finish", [](double timeout_s) { return Finish(Seconds(timeout_s)); }, py::arg("timeout_s"),
+      py::call_guard<py::gil_scoped_release>());
+  module.def("version", &Version);
+}
+
+}  // namespace cgdebug
