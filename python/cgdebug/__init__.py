@@ -1,0 +1,72 @@
+"""See the tensors inside a CUDA graph from outside the process.
+
+    import cgdebug
+    probe = cgdebug.CudaGraphTensorProbe("blk3.attn", [cgdebug.TensorRecord(capacity=16)])
+    with torch.cuda.graph(graph):
+        y = probe(model(x))         # returns the same tensor
+    graph.replay()
+    probe.records(synchronize=True)
+
+In another terminal: ``cgdebug-cli tail -f``; in another process: ``cgdebug.connect()``.
+
+Importing this package imports neither torch nor the native module; each name loads what it needs when
+it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import typing
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "probe": ("CudaGraphTensorProbe", "ProbeStatus", "SlotStatus", "step"),
+    "actions": ("TensorPrint", "TensorRecord", "TensorCompare"),
+    "snapshot": ("TensorSnapshot", "Stats"),
+    "errors": (
+        "TensorDebugError",
+        "TensorCompareMismatchError",
+        "TensorNotComparedError",
+        "NativeExtensionUnavailableError",
+        "DaemonError",
+    ),
+    "postprocess": ("drain_records", "export_records_to_tensorboard"),
+    "client": ("connect", "Client"),
+    "_native": ("native_extension_available", "NativeExtension"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_MODULES = ("actions", "client", "errors", "postprocess", "probe", "snapshot", "tensor_debug")
+
+__all__ = [*_HOME_OF, "__version__", "tensor_debug"]
+
+if typing.TYPE_CHECKING:
+    from . import tensor_debug
+    from ._native import NativeExtension, native_extension_available
+    from .actions import TensorCompare, TensorPrint, TensorRecord
+    from .client import Client, connect
+    from .errors import (
+        DaemonError,
+        NativeExtensionUnavailableError,
+        TensorCompareMismatchError,
+        TensorDebugError,
+        TensorNotComparedError,
+    )
+    from .postprocess import drain_records, export_records_to_tensorboard
+    from .probe import CudaGraphTensorProbe, ProbeStatus, SlotStatus, step
+    from .snapshot import Stats, TensorSnapshot
+
+
+def __getattr__(name: str):
+    if name in _HOME_OF:
+        value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    elif name in _MODULES:
+        value = importlib.import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted({*globals(), *__all__, *_MODULES})

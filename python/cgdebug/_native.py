@@ -1,0 +1,176 @@
+"""Loads the native parts when a probe first needs them, and says clearly why they do not load."""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import os
+import pathlib
+import sys
+import threading
+import time
+import warnings
+
+from .errors import NativeExtensionUnavailableError
+
+OP_LIBRARY = pathlib.Path(__file__).parent / "lib" / "libcgdebug_torch.so"
+_FINISH_TIMEOUT_S = 2.0
+_INSTALL = "In the source tree of cgdebug, type: pip install --no-build-isolation ."
+
+_lock = threading.Lock()
+_op_loaded = False
+_step: int | None = None
+_finish_in_pid = 0  # the process whose exit waits for the daemon: a forked child has its own segment
+_daemon_asked_in_pid = 0
+_daemon_problem = ""  # why start_daemon() failed, empty when it did not
+
+
+@dataclasses.dataclass(frozen=True)
+class NativeExtension:
+    """Truthy when probes work here; otherwise `reason` says why not and what to type."""
+
+    available: bool
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.available
+
+    def __str__(self) -> str:
+        return "available" if self.available else self.reason
+
+
+def native_extension_available() -> NativeExtension:
+    """Whether the native module and the torch op library load in this process. Imports torch."""
+    try:
+        load()
+    except NativeExtensionUnavailableError as error:
+        return NativeExtension(False, str(error))
+    return NativeExtension(True)
+
+
+def load():
+    """The native module, with the torch op registered.
+
+    Fails: NativeExtensionUnavailableError.
+    """
+    with _lock:
+        probe = _load_module()
+        _load_op()
+        return probe
+
+
+def probe_module():
+    """The native module when a probe has loaded it, else None."""
+    return sys.modules.get("cgdebug._probe")
+
+
+def set_step(step: int | None) -> None:
+    """Remembered until the native module is loaded."""
+    global _step
+    _step = step
+    if probe_module() is not None:
+        probe_module().set_step(step)
+
+
+def start_daemon() -> None:
+    """Once per process, unless CGDEBUG=0. A failure is a warning: the job goes on, and what was not
+    printed or compared says so."""
+    global _daemon_asked_in_pid, _daemon_problem
+    if os.environ.get("CGDEBUG") == "0":
+        _daemon_problem = "CGDEBUG=0 keeps the daemon from being started"
+        return
+    with _lock:
+        if _daemon_asked_in_pid == os.getpid():
+            return
+        _daemon_asked_in_pid = os.getpid()
+    try:
+        probe_module().start_daemon()
+        _daemon_problem = ""
+    except RuntimeError as error:
+        _daemon_problem = str(error)
+        warnings.warn(f"cgdebug: nothing will be printed or compared: {error}", RuntimeWarning,
+                      stacklevel=4)
+
+
+def daemon_problem() -> str:
+    return _daemon_problem
+
+
+def finish_at_exit() -> None:
+    """At exit, gives what was printed or compared time to arrive, and says how to see it."""
+    global _finish_in_pid
+    if _finish_in_pid == 0:
+        atexit.register(_finish)
+    _finish_in_pid = os.getpid()
+
+
+def _finish() -> None:
+    if _finish_in_pid != os.getpid():
+        return
+    _wait_for_gpu(_FINISH_TIMEOUT_S)
+    last_line = probe_module().finish(_FINISH_TIMEOUT_S)
+    if last_line and sys.stderr is not None:
+        print(last_line, file=sys.stderr)
+
+
+def _wait_for_gpu(timeout_s: float) -> None:
+    """Replays that were launched and not waited for still print. Polls, because a synchronize of a
+    hung GPU never returns."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return
+    deadline = time.monotonic() + timeout_s
+    try:
+        streams = {torch.cuda.current_stream(), torch.cuda.default_stream()}
+        while time.monotonic() < deadline and not all(stream.query() for stream in streams):
+            time.sleep(0.001)
+    except RuntimeError:  # a broken context; torch says so itself
+        pass
+
+
+def _load_module():
+    try:
+        from . import _probe
+    except ImportError as error:
+        raise NativeExtensionUnavailableError(
+            f"cgdebug's native module does not load: {error}. {_INSTALL}") from error
+    if _step is not None:
+        _probe.set_step(_step)
+    return _probe
+
+
+def _load_op() -> None:
+    global _op_loaded
+    if _op_loaded:
+        return
+    try:
+        import torch
+    except ImportError as error:
+        raise NativeExtensionUnavailableError(
+            f"probes need torch, which does not import: {error}. Type: pip install torch") from error
+    if not OP_LIBRARY.exists():
+        raise NativeExtensionUnavailableError(
+            f"cgdebug was built without its torch op: {OP_LIBRARY} is missing. {_INSTALL}")
+    try:
+        torch.ops.load_library(str(OP_LIBRARY))
+    except OSError as error:
+        raise NativeExtensionUnavailableError(
+            f"cgdebug's torch op does not load into torch {torch.__version__}: {error}. It was built "
+            f"against another torch; build it again. {_INSTALL}") from error
+    _register_effect()
+    _op_loaded = True
+
+
+def _register_effect() -> None:
+    """Without it a compiler drops an op that returns nothing, or moves it."""
+    import torch
+
+    op = torch.ops.cgdebug.observe.default
+    try:  # torch 2.10 and later
+        from torch._library.effects import EffectType
+
+        torch.library._register_effectful_op(op, EffectType.ORDERED)
+    except (ImportError, AttributeError):
+        from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
+
+        _register_effectful_op(op, _EffectType.ORDERED)

@@ -1,0 +1,106 @@
+"""The native module: slots, rings and the process's segment. Package-internal; use `cgdebug`."""
+
+from collections.abc import Buffer
+from typing import TypedDict
+
+class _Record(TypedDict):
+    replay_index: int
+    invocation_index: int
+    capture_id: int
+    slot: int
+    ordinal: int
+    dtype: str
+    shape: list[int]
+    device: str
+    timestamp_ns: int
+    step: int | None
+    payload: bytearray
+
+class _Verdict(TypedDict):
+    state: str
+    compared: int
+    mismatched: int
+    lost: int
+    first_failed_replay: int
+    text: str
+
+class _Slot(TypedDict):
+    slot: int
+    capture_id: int
+    invocation: int
+    dtype: str
+    shape: list[int]
+    device: str
+    lane: str
+    policy: str
+    capacity: int
+    payload_bytes: int
+    replays: int
+    accepted: int
+    consumed: int
+    lost: int
+    overwrote_unread: int
+    waits: int
+    wait_ns: int
+    retired: bool
+    compares: bool
+    verdict: _Verdict
+
+class _Status(TypedDict):
+    closed: bool
+    error: str | None
+    daemon_alive: bool
+    slots: list[_Slot]
+
+class _Print(TypedDict):
+    max_items: int
+    every: int
+    summary: bool
+
+class _Recording(TypedDict):
+    capacity: int
+    every: int
+
+class _Compare(TypedDict):
+    expected: list[tuple[str, list[int], Buffer]]
+    per_invocation: bool
+    rtol: float
+    atol: float
+    equal_nan: bool
+    bitwise: bool
+    every: int
+
+class _Session(TypedDict):
+    name: str
+    uuid: str
+    shm_bytes: int
+    slots: int
+
+class NativeProbe:
+    def __init__(
+        self,
+        name: str,
+        *,
+        mode: str,
+        copy_non_contiguous: bool,
+        site: str,
+        print: _Print | None,
+        record: _Recording | None,
+        compare: _Compare | None,
+    ) -> None: ...
+    @property
+    def id(self) -> int: ...
+    @property
+    def site_key(self) -> str: ...
+    def prepare(self, dtype: str, shape: list[int], device_type: str, device_index: int) -> None: ...
+    def records(self, last: int = -1) -> list[_Record]: ...
+    def clear_records(self, upto: dict[int, int] | None = None) -> None: ...
+    def wait_consumed(self, timeout_s: float) -> bool: ...
+    def status(self) -> _Status: ...
+    def close(self) -> None: ...
+
+def set_step(step: int | None) -> None: ...
+def session() -> _Session | None: ...
+def start_daemon() -> None: ...
+def version() -> str: ...
+def finish(timeout_s: float) -> str: ...

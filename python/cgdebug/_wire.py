@@ -1,0 +1,288 @@
+"""Frames over the daemon's Unix socket, and where that socket is."""
+
+from __future__ import annotations
+
+import collections.abc
+import errno
+import os
+import pathlib
+import shutil
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import time
+
+PROTOCOL = 1
+_HEADER = struct.Struct("<IHHQ")  # body bytes, kind, flags, request id
+_REQUEST, _RESPONSE, _PAYLOAD = 1, 2, 3
+_MORE = 1
+_MAX_BODY_BYTES = {_RESPONSE: 16 << 20, _PAYLOAD: 4 << 20}
+_DESCRIPTOR_SET = pathlib.Path(__file__).parent / "cgdebug.fds"
+_messages: dict[str, type] = {}
+
+
+def message_class(name: str) -> type:
+    """A class of proto/control.proto, built at run time: generated code is tied to one protobuf
+    version, the descriptor set is not."""
+    if not _messages:
+        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+        files = descriptor_pb2.FileDescriptorSet.FromString(_DESCRIPTOR_SET.read_bytes()).file
+        pool = descriptor_pool.DescriptorPool()
+        for file in files:
+            pool.Add(file)
+        if hasattr(message_factory, "GetMessageClass"):  # protobuf 4.22 and later
+            make = message_factory.GetMessageClass
+        else:
+            make = message_factory.MessageFactory(pool).GetPrototype
+        for file in files:
+            for message in file.message_type:
+                _messages[message.name] = make(
+                    pool.FindMessageTypeByName(f"{file.package}.{message.name}"))
+    return _messages[name]
+
+
+def request(kind: str, **fields):
+    """A Request with its `kind` set, even when every field has its default."""
+    message = message_class("Request")()
+    part = getattr(message, kind)
+    part.SetInParent()
+    for name, value in fields.items():
+        if isinstance(value, list):
+            getattr(part, name).extend(value)
+        else:
+            setattr(part, name, value)
+    return message
+
+
+class Connection:
+    """One connection, greeted. Thread: one at a time.
+
+    Fails: ConnectionError, TimeoutError.
+    """
+
+    def __init__(self, path: str, timeout: float):
+        self._path = path
+        self._timeout = timeout
+        self._last_id = 0
+        self._socket = _connect(path, timeout)
+        self.is_open = True
+        try:
+            self._greet()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self.is_open = False
+        self._socket.close()
+
+    def ask(self, message) -> tuple:
+        """One request, one answer and the payload bytes that follow it."""
+        request_id = self._send(message)
+        deadline = time.monotonic() + self._timeout
+        _, flags, body = self._receive(request_id, deadline, (_RESPONSE,))
+        response = message_class("Response").FromString(body)
+        payload = bytearray()
+        if response.WhichOneof("kind") != "get":
+            return response, payload
+        wanted = response.get.payload_bytes
+        while len(payload) < wanted:
+            # Each frame is news of a daemon that is alive, so each has the whole time.
+            deadline = time.monotonic() + self._timeout
+            _, flags, body = self._receive(request_id, deadline, (_PAYLOAD,))
+            payload += body
+            if not flags & _MORE or len(payload) > wanted:
+                break
+        if len(payload) != wanted:
+            self.close()
+            raise ConnectionError(f"the daemon announced {wanted} payload bytes and sent {len(payload)}")
+        return response, payload
+
+    def stream(self, message) -> collections.abc.Iterator:
+        """One request and its answers until the last; waits without a deadline between them."""
+        request_id = self._send(message)
+        flags = _MORE
+        while flags & _MORE:
+            _, flags, body = self._receive(request_id, None, (_RESPONSE,))
+            yield message_class("Response").FromString(body)
+
+    def _greet(self) -> None:
+        from . import __version__
+
+        hello = request("hello", protocol=PROTOCOL, client="python", version=__version__)
+        response, _ = self.ask(hello)
+        if response.HasField("error"):
+            raise ConnectionError(response.error.message)
+        if response.hello.protocol != PROTOCOL:
+            raise ConnectionError(
+                f"this is cgdebug {__version__} (protocol {PROTOCOL}), the daemon at {self._path} is "
+                f"{response.hello.version} (protocol {response.hello.protocol}). "
+                f"Type: cgdebug-cli daemon stop   and run this again")
+        self.daemon_version = response.hello.version
+        self.daemon_pid = response.hello.pid
+
+    def _send(self, message) -> int:
+        body = message.SerializeToString()
+        self._last_id += 1
+        self._socket.settimeout(self._timeout)
+        try:
+            self._socket.sendall(_HEADER.pack(len(body), _REQUEST, 0, self._last_id) + body)
+        except OSError as error:
+            raise self._lost(error) from error
+        return self._last_id
+
+    def _receive(self, request_id: int, deadline: float | None, kinds: tuple) -> tuple:
+        size, kind, flags, answered = _HEADER.unpack(self._read(_HEADER.size, deadline))
+        if kind not in kinds or size > _MAX_BODY_BYTES[kind] or answered != request_id:
+            self.close()  # nothing says where the next frame begins
+            raise ConnectionError(f"what listens at {self._path} does not speak cgdebug's protocol "
+                                  f"(frame kind {kind}, {size} bytes)")
+        return kind, flags, self._read(size, deadline)
+
+    def _read(self, size: int, deadline: float | None) -> bytes:
+        buffer = bytearray(size)
+        view, done = memoryview(buffer), 0
+        while done < size:
+            left = None if deadline is None else deadline - time.monotonic()
+            try:
+                if left is not None and left <= 0:
+                    raise socket.timeout("timed out")
+                self._socket.settimeout(left)
+                count = self._socket.recv_into(view[done:])
+            except OSError as error:
+                raise self._lost(error) from error
+            if count == 0:
+                raise self._lost(None)
+            done += count
+        return bytes(buffer)
+
+    def _lost(self, error: OSError | None) -> OSError:
+        # Half a frame may have been read: the connection cannot go on.
+        self.close()
+        if isinstance(error, socket.timeout):
+            return TimeoutError(f"the daemon at {self._path} did not answer within {self._timeout:g} s. "
+                                f"Type: cgdebug-cli daemon status")
+        why = f": {error.strerror or error}" if error else ""
+        return ConnectionError(f"the daemon at {self._path} closed the connection{why}. "
+                               f"Type: cgdebug-cli daemon logs")
+
+
+# --- the socket --------------------------------------------------------------------------------------
+
+
+def socket_path(explicit: str | None = None) -> str:
+    """Where the daemon listens. A directory that was not named by the user must be a real one, the
+    user's own and not writable by others: whoever may write it can pose as the daemon.
+
+    Fails: ConnectionError.
+    """
+    chosen = explicit or os.environ.get("CGDEBUG_SOCKET", "")
+    if chosen:
+        return os.path.abspath(chosen)
+    directory = _default_directory()
+    _check_directory(directory)
+    return f"{directory}/daemon.sock"
+
+
+def ensure_daemon(path: str, timeout: float) -> None:
+    """Starts a daemon on `path`, detached, when nobody listens there, and waits until it does.
+
+    Fails: ConnectionError.
+    """
+    try:
+        _connect(path, timeout).close()
+        return
+    except ConnectionRefusedError:
+        pass
+    executable = _find_daemon()
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    log_path = f"{path[:-5] if path.endswith('.sock') else path}.log"
+    with open(os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as log:
+        process = subprocess.Popen([executable, "--spawned", "--socket", path], cwd="/",
+                                   stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                   start_new_session=True)
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            _connect(path, timeout).close()
+            return
+        except ConnectionRefusedError:
+            # Exit 0: another daemon has the lock, or it went to the background.
+            if process.poll() not in (None, 0):
+                why = f"exited with {process.returncode}"
+            elif time.monotonic() > deadline:
+                why = f"accepted no connection within {timeout:g} s"
+            else:
+                time.sleep(0.005)
+                continue
+        raise ConnectionError(f"the daemon {why}; its log is {log_path}. "
+                              f"To see it start, type: cgdebug-daemon --foreground")
+
+
+def _connect(path: str, timeout: float) -> socket.socket:
+    """Fails: ConnectionRefusedError when nobody listens, other ConnectionErrors."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(timeout)
+        connection.connect(path)
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        _, owner, _ = struct.unpack("3i", credentials)
+        if owner != os.geteuid():
+            raise ConnectionError(f"what listens at {path} runs as uid {owner}, not as uid "
+                                  f"{os.geteuid()}; it is not your daemon")
+        return connection
+    except (FileNotFoundError, ConnectionRefusedError) as error:
+        connection.close()
+        raise ConnectionRefusedError(
+            errno.ECONNREFUSED, f"no cgdebug daemon listens at {path}. Type: cgdebug-cli daemon start   "
+            f"or use cgdebug.connect(spawn=True); a probe that prints or compares starts one, too"
+        ) from error
+    except ConnectionError:
+        connection.close()
+        raise
+    except OSError as error:
+        connection.close()
+        raise ConnectionError(f"cannot connect to the daemon at {path}: {error}") from error
+
+
+def _default_directory() -> str:
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if runtime.startswith("/"):
+        try:
+            info = os.stat(runtime)
+        except OSError:
+            info = None
+        if info and stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & 0o022:
+            return f"{runtime}/cgdebug"
+    return f"/tmp/cgdebug-{os.geteuid()}"
+
+
+def _check_directory(directory: str) -> None:
+    try:
+        info = os.lstat(directory)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISDIR(info.st_mode):
+        problem = f"it is not a directory. Type: rm {directory}"
+    elif info.st_uid != os.geteuid():
+        problem = (f"it belongs to uid {info.st_uid}, not to uid {os.geteuid()}, who could pose as the "
+                   f"daemon. Type: export CGDEBUG_SOCKET=$HOME/.cgdebug.sock")
+    elif info.st_mode & 0o022:
+        problem = f"others than its owner may write it. Type: chmod 0700 {directory}"
+    else:
+        return
+    raise ConnectionError(f"refusing to use {directory} for the daemon's socket: {problem}")
+
+
+def _find_daemon() -> str:
+    """$CGDEBUG_DAEMON, beside this interpreter (an environment's bin), then PATH."""
+    explicit = os.environ.get("CGDEBUG_DAEMON")
+    beside = os.path.join(os.path.dirname(sys.executable or "/"), "cgdebug-daemon")
+    found = explicit or (beside if os.access(beside, os.X_OK) else shutil.which("cgdebug-daemon"))
+    if not found:
+        raise ConnectionError(f"no daemon is running and cgdebug-daemon is neither at {beside} nor on "
+                              f"PATH. Install cgdebug in this environment")
+    return found

@@ -1,0 +1,199 @@
+"""What a probe does with the tensors it sees.
+
+An action is a frozen value: `dataclasses.replace(action, enabled=False)` switches it off. A disabled
+action is not validated.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import math
+import sys
+import typing
+
+DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32",
+          "float64")
+"""Element types that can be probed, by torch's name."""
+
+_UINT32_MAX = 2**32 - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorPrint:
+    """Prints one line per snapshot in the job's own terminal, written there by cgdebug-daemon.
+
+    max_items: values shown after the summary; 0 shows none.
+    every:     replays 1, 1 + every, 1 + 2 * every, ... are printed.
+    summary:   shape, range, mean, standard deviation and the counts of NaN and Inf.
+    """
+
+    max_items: int = 16
+    every: int = 1
+    summary: bool = True
+    enabled: bool = True
+
+    def __post_init__(self):
+        if self.enabled:
+            _check_count("TensorPrint", "max_items", self.max_items, 0)
+            _check_count("TensorPrint", "every", self.every, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorRecord:
+    """Keeps the newest snapshots in shared memory, where `probe.records()` reads them; no daemon needed.
+
+    capacity: snapshots kept for each call of the probe in each captured graph; each takes the tensor's
+              size in /dev/shm. The oldest is overwritten.
+    every:    replays 1, 1 + every, ... are kept.
+    """
+
+    capacity: int = 16
+    enabled: bool = True
+    every: int = 1
+
+    def __post_init__(self):
+        if self.enabled:
+            _check_count("TensorRecord", "capacity", self.capacity, 1)
+            _check_count("TensorRecord", "every", self.every, 1)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TensorCompare:
+    """Compares every snapshot with `expected`; cgdebug-daemon does it, `probe.assert_ok()` asks.
+
+    expected:   a CPU tensor or NumPy array for every call of the probe, or a sequence of them: item i
+                for the i-th call in a capture (from 0). Same dtype and shape as what is probed; copied
+                when the probe is made.
+    rtol, atol: a value passes when abs(actual - expected) <= atol + rtol * abs(expected). Differences of
+                integers are exact over the whole range of int64; infinities need the same sign.
+    equal_nan:  a NaN equals a NaN.
+    bitwise:    every bit must be equal, -0.0 and NaN payloads included; the tolerances are ignored.
+    every:      replays 1, 1 + every, ... are compared.
+    """
+
+    expected: typing.Any
+    rtol: float = 1e-5
+    atol: float = 1e-8
+    equal_nan: bool = False
+    enabled: bool = True
+    bitwise: bool = False
+    every: int = 1
+
+    def __post_init__(self):
+        if not self.enabled:
+            return
+        for name in ("rtol", "atol"):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+                raise ValueError(f"TensorCompare: {name} must be a finite number >= 0, not {value!r}")
+        _check_count("TensorCompare", "every", self.every, 1)
+        _check_expected(self.expected)
+
+    @property
+    def per_invocation(self) -> bool:
+        return not _is_tensor(self.expected) and not _is_array(self.expected)
+
+
+Action = typing.Union[TensorPrint, TensorRecord, TensorCompare]
+
+
+# --- for the probe -----------------------------------------------------------------------------------
+
+
+def enabled_actions(actions) -> dict[str, Action]:
+    """The enabled ones by the keyword that the native probe takes them under."""
+    keywords = {TensorPrint: "print", TensorRecord: "record", TensorCompare: "compare"}
+    if isinstance(actions, tuple(keywords)) or not isinstance(actions, collections.abc.Iterable):
+        raise TypeError(f"actions must be a list, as in [TensorRecord()], not {actions!r}")
+    found: dict[str, Action] = {}
+    for action in actions:
+        keyword = next((word for kind, word in keywords.items() if isinstance(action, kind)), None)
+        if keyword is None:
+            raise TypeError(f"an action must be a TensorPrint, TensorRecord or TensorCompare, not "
+                            f"{action!r}")
+        if not action.enabled:
+            continue
+        if keyword in found:
+            raise ValueError(f"two enabled {type(action).__name__} actions in one probe; use two "
+                             f"probes, or disable one of them with enabled=False")
+        found[keyword] = action
+    return found
+
+
+def native_options(actions: dict[str, Action]) -> dict[str, dict | None]:
+    """The keyword arguments of `NativeProbe` for these actions."""
+    options: dict[str, dict | None] = dict.fromkeys(("print", "record", "compare"))
+    for keyword, action in actions.items():
+        fields = {f.name: getattr(action, f.name) for f in dataclasses.fields(action)}
+        del fields["enabled"]
+        if keyword == "compare":
+            fields["per_invocation"] = action.per_invocation
+            items = action.expected if action.per_invocation else [action.expected]
+            fields["expected"] = [_payload_of(item) for item in items]
+        options[keyword] = fields
+    return options
+
+
+def _payload_of(item) -> tuple[str, list[int], typing.Any]:
+    """(dtype, shape, contiguous bytes) of an expected tensor or array; the bytes are a copy."""
+    if _is_tensor(item):
+        import torch
+
+        flat = item.detach().resolve_neg().clone(memory_format=torch.contiguous_format).reshape(-1)
+        return _dtype_name(item), list(item.shape), flat.view(torch.uint8).numpy()
+    import numpy
+
+    native = item.astype(item.dtype.newbyteorder("="), order="C", copy=True)
+    return _dtype_name(item), list(item.shape), native.reshape(-1).view(numpy.uint8)
+
+
+def _check_count(action: str, name: str, value, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{action}: {name} must be an integer, not {value!r}")
+    if not least <= value <= _UINT32_MAX:
+        raise ValueError(f"{action}: {name} must be at least {least}, not {value}")
+
+
+def _check_expected(expected) -> None:
+    if _is_tensor(expected) or _is_array(expected):
+        _check_expected_item(expected, "expected")
+        return
+    if not isinstance(expected, collections.abc.Sequence) or isinstance(expected, (str, bytes)):
+        raise ValueError(f"TensorCompare: expected must be a CPU tensor, a NumPy array or a sequence of "
+                         f"them, not {type(expected).__name__}")
+    if not expected:
+        raise ValueError("TensorCompare: expected is empty; give one tensor, or one for each call of "
+                         "the probe in a capture")
+    for index, item in enumerate(expected):
+        _check_expected_item(item, f"expected[{index}]")
+
+
+def _check_expected_item(item, name: str) -> None:
+    if not _is_tensor(item) and not _is_array(item):
+        raise ValueError(f"TensorCompare: {name} is a {type(item).__name__}, not a CPU tensor or NumPy "
+                         f"array; wrap it: torch.tensor(...)")
+    if _is_tensor(item):
+        if item.device.type != "cpu":
+            raise ValueError(f"TensorCompare: {name} is on {item.device}; the comparison runs in "
+                             f"another process, so give a copy on the CPU: expected.cpu()")
+        if str(item.layout) != "torch.strided":
+            raise ValueError(f"TensorCompare: {name} has layout {item.layout}; give .to_dense()")
+    if _dtype_name(item) not in DTYPES:
+        raise ValueError(f"TensorCompare: {name} has dtype {_dtype_name(item)}; what can be compared "
+                         f"is {', '.join(DTYPES)}")
+
+
+def _dtype_name(item) -> str:
+    return str(item.dtype).replace("torch.", "") if _is_tensor(item) else item.dtype.name
+
+
+def _is_tensor(value) -> bool:
+    # Whoever holds a tensor has imported torch; the same for NumPy.
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _is_array(value) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic))

@@ -1,0 +1,218 @@
+"""Asks cgdebug-daemon about running jobs, from any process. Needs NumPy and protobuf, not torch."""
+
+from __future__ import annotations
+
+import collections.abc
+import threading
+import types
+import typing
+
+from . import _wire
+from .errors import DaemonError
+from .snapshot import Stats, TensorSnapshot
+
+_ONLY = {"": 0, "all": 0, "nan": 1, "nonfinite": 1, "changed": 2, "fail": 3, "failed": 3}
+
+
+def connect(socket: str | None = None, session: str | None = None, spawn: bool = False,
+            timeout: float = 10.0) -> Client:
+    """Connects to the user's daemon.
+
+    socket:  its path; None means $CGDEBUG_SOCKET, else $XDG_RUNTIME_DIR/cgdebug/daemon.sock, else
+             /tmp/cgdebug-<uid>/daemon.sock
+    session: the job that every request is about unless it names another: its key, label, run id or pid;
+             None means all of them, or the newest where one is needed
+    spawn:   start a daemon when none is running
+    timeout: of each request, in seconds
+    Fails: ConnectionError; the text says how to start a daemon.
+    """
+    return Client(_wire.socket_path(socket), session or "", spawn, timeout)
+
+
+class Client:
+    """A connection to the daemon; made by `connect`, closed by `close` or `with`.
+
+    Thread: from any thread, requests wait for each other; a `tail` has a connection of its own.
+    Fails:  DaemonError for a refused request, ConnectionError and TimeoutError for a lost one.
+    """
+
+    def __init__(self, socket_path: str, session: str = "", spawn: bool = False, timeout: float = 10.0):
+        self._socket_path = socket_path
+        self._session = session
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        if spawn:
+            _wire.ensure_daemon(socket_path, timeout)
+        self._connection = _wire.Connection(socket_path, timeout)
+
+    def status(self, session: str | None = None) -> Answer:
+        """The daemon and its sessions: version, pid, socket, memory, `sessions`, `skipped` files."""
+        return self._ask("status", session=self._pick(session))
+
+    def sessions(self, include_dead: bool = True) -> list[Session]:
+        """Jobs alive, and with `include_dead` those that ended but can still be read."""
+        return self._ask("sessions", include_dead=include_dead).sessions
+
+    def probes(self, *probes: str, session: str | None = None) -> list[Probe]:
+        """Probes by glob ("blk*", "re:...", "!..." excludes), all without one. One entry is one call
+        in one captured graph."""
+        return self._ask("probes", session=self._pick(session), probes=list(probes)).probes
+
+    def get(self, probe: str, replay: int = -1, *, session: str | None = None, graph_id: int = 0,
+            invocation: int | None = None) -> TensorSnapshot:
+        """One tensor, by the exact name of its probe. `replay` counts from 1; -1 is the newest, -2 the
+        one before. The result's `.tensor` is a torch tensor (imports torch), `.numpy()` an array."""
+        request: dict[str, typing.Any] = {"session": self._pick(session), "probe": probe,
+                                          "replay": replay, "capture_id": graph_id}
+        if invocation is not None:
+            request.update(invocation=invocation, has_invocation=True)
+        reply, payload = self._ask_with_payload("get", **request)
+        return _snapshot(reply.snapshot, None if reply.payload_dropped else payload)
+
+    def tail(self, *probes: str, follow: bool = False, only: str = "all", last: int = 10,
+             session: str | None = None) -> collections.abc.Iterator[TensorSnapshot | Event]:
+        """What the probes show: the newest `last` events, then with `follow` each new one until every
+        session has ended.
+
+        Yields TensorSnapshot (with `stats`; fetch the values with `get`) and Event, whose `kind` is
+        "print", "loss", "compare_failed" or "session"; str() of either is one line.
+        only: "all", "nan" (NaN or Inf), "changed" or "fail".
+        """
+        if only not in _ONLY:
+            raise ValueError(f"tail: only must be one of {', '.join(filter(None, _ONLY))}, not {only!r}")
+        request = _wire.request("tail", session=self._pick(session), probes=list(probes), last=last,
+                                follow=follow, until_exit=follow, only=_ONLY[only])
+        return self._stream(request)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        about = f", session {self._session!r}" if self._session else ""
+        return (f"<cgdebug.Client of daemon {self._connection.daemon_version} "
+                f"(pid {self._connection.daemon_pid}) at {self._socket_path}{about}>")
+
+    # --- inside --------------------------------------------------------------------------------------
+
+    def _pick(self, session: str | None) -> str:
+        return self._session if session is None else session
+
+    def _ask(self, kind: str, **fields) -> Answer:
+        return self._ask_with_payload(kind, **fields)[0]
+
+    def _ask_with_payload(self, kind: str, **fields) -> tuple[Answer, bytearray]:
+        with self._lock:
+            if not self._connection.is_open:  # lost in an earlier request
+                self._connection = _wire.Connection(self._socket_path, self._timeout)
+            response, payload = self._connection.ask(_wire.request(kind, **fields))
+        return _plain(_checked(response, kind)), payload
+
+    def _stream(self, request) -> collections.abc.Iterator[TensorSnapshot | Event]:
+        connection = _wire.Connection(self._socket_path, self._timeout)
+        try:
+            for response in connection.stream(request):
+                if response.WhichOneof("kind") is None and not response.HasField("error"):
+                    continue  # the end
+                reply = _checked(response, "tail")
+                kind = reply.WhichOneof("event")
+                if kind is None or kind == "caught_up":
+                    continue
+                event = _plain(getattr(reply, kind))
+                yield _snapshot(event, None) if kind == "snapshot" else _event(kind, event)
+        finally:
+            connection.close()
+
+
+class Answer(types.SimpleNamespace):
+    """Part of an answer: the fields of the message in proto/control.proto as attributes."""
+
+
+class Session(Answer):
+    def __repr__(self) -> str:
+        return (f"<session {self.key} {self.label} pid {self.pid} {self.state}: {self.probe_count} "
+                f"probes, replay {self.replay}>")
+
+
+class Probe(Answer):
+    def __repr__(self) -> str:
+        call = f" call {self.invocation}" if self.invocation else ""
+        return (f"<probe {self.name}{call} {self.dtype}{list(self.shape)} on {self.device}, replay "
+                f"{self.replay}, {'+'.join(self.actions)}>")
+
+
+class Event(Answer):
+    """Something that `tail` shows besides snapshots."""
+
+    def __str__(self) -> str:
+        if self.kind == "loss":
+            return (f"{self.probe}: {self.count} snapshots lost before replay {self.before_replay} "
+                    f"({self.cause})")
+        if self.kind == "session":
+            return f"session {self.session.label} {self.session.state if self.ended else 'began'}"
+        return self.text
+
+
+_CLASSES = {"Session": Session, "ProbeInfo": Probe}
+
+
+def _event(kind: str, fields: Answer) -> Event:
+    return Event(kind="session" if kind == "session_change" else kind, **vars(fields))
+
+
+def _checked(response, kind: str):
+    """The part of `response` that answers `kind`. Fails: DaemonError."""
+    if response.HasField("error"):
+        error = response.error
+        code = error.DESCRIPTOR.fields_by_name["code"].enum_type.values_by_number.get(error.code)
+        raise DaemonError(error.message, code.name.lower() if code else "unknown", tuple(error.close))
+    if response.WhichOneof("kind") != kind:
+        raise DaemonError(f"the daemon answered {response.WhichOneof('kind')} to {kind}. Its version may "
+                          f"be another; type: cgdebug-cli daemon stop", "internal")
+    return getattr(response, kind)
+
+
+def _plain(message) -> typing.Any:
+    """A message as plain Python objects: enums as lower-case names, repeated fields as lists."""
+    fields = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if _is_repeated(field):
+            is_message = field.message_type is not None
+            fields[field.name] = [_plain(item) for item in value] if is_message else list(value)
+        elif field.message_type is not None:
+            fields[field.name] = _plain(value) if message.HasField(field.name) else None
+        elif field.enum_type is not None:
+            known = field.enum_type.values_by_number.get(value)
+            fields[field.name] = known.name.lower() if known else str(value)
+        else:
+            fields[field.name] = value
+    return _CLASSES.get(message.DESCRIPTOR.name, Answer)(**fields)
+
+
+def _is_repeated(field) -> bool:
+    # The property came with protobuf 6.30, which deprecates the label.
+    return field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED
+
+
+def _snapshot(fields: Answer, payload: bytearray | None) -> TensorSnapshot:
+    stats = fields.stats
+    return TensorSnapshot.from_payload(
+        payload,
+        dtype=fields.dtype,
+        stats=stats and Stats(**{name: getattr(stats, name) for name in Stats.__dataclass_fields__}),
+        probe_name=fields.probe,
+        replay_index=fields.replay,
+        shape=tuple(fields.shape),
+        device=fields.device,
+        invocation_index=fields.invocation,
+        rank=fields.rank,
+        graph_id=fields.capture_id,
+        timestamp_ns=fields.timestamp_ns,
+        step=None if fields.step < 0 else fields.step,
+    )

@@ -1,0 +1,49 @@
+"""Everything cgdebug raises of its own. A message says what happened and what to type next."""
+
+from __future__ import annotations
+
+
+class TensorDebugError(Exception):
+    """Base of the errors below."""
+
+
+class TensorCompareMismatchError(TensorDebugError, AssertionError):
+    """A snapshot differs from what `TensorCompare` expected. A failure is sticky.
+
+    `replay_index` (from 1) and `invocation_index` name the first snapshot that failed.
+    """
+
+    def __init__(self, message: str, probe_name: str = "", replay_index: int = 0,
+                 invocation_index: int = 0):
+        super().__init__(message)
+        self.probe_name = probe_name
+        self.replay_index = replay_index
+        self.invocation_index = invocation_index
+
+    def __reduce__(self):
+        return (type(self), (str(self), self.probe_name, self.replay_index, self.invocation_index))
+
+
+class TensorNotComparedError(TensorDebugError, RuntimeError):
+    """Not every snapshot was compared, so "same" may not be said: no daemon, a deadline, a loss, or
+    nothing was ever replayed."""
+
+
+class NativeExtensionUnavailableError(TensorDebugError, RuntimeError):
+    """The native module or the torch op library is missing or does not load."""
+
+
+class DaemonError(TensorDebugError, RuntimeError):
+    """The daemon refused a request.
+
+    `code` is its reason ("no_probe", "no_session", "no_snapshot", "bad_request", "version",
+    "too_large", "internal"), `close` the names near the one that was asked for.
+    """
+
+    def __init__(self, message: str, code: str = "unknown", close: tuple = ()):
+        super().__init__(message)
+        self.code = code
+        self.close = tuple(close)
+
+    def __reduce__(self):
+        return (type(self), (str(self), self.code, self.close))

@@ -1,0 +1,342 @@
+"""CudaGraphTensorProbe: shows a tensor of a captured graph outside the process."""
+
+from __future__ import annotations
+
+import os
+import sys
+import typing
+
+import torch
+
+from . import _native, _selection, actions as _actions
+from .errors import TensorCompareMismatchError, TensorNotComparedError
+from .snapshot import TensorSnapshot
+from .status import ProbeStatus, SlotStatus
+
+if typing.TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
+
+__all__ = ["CudaGraphTensorProbe", "ProbeStatus", "SlotStatus", "step"]
+
+_MAX_NAME_BYTES = 255
+_VERDICT_TIMEOUT_S = 10.0
+
+
+class CudaGraphTensorProbe:
+    """Looks at every tensor that passes `probe(tensor)` and returns that same tensor object.
+
+    name:           what the tensor is called everywhere; at most 255 bytes of UTF-8
+    actions:        any of TensorPrint, TensorRecord, TensorCompare, one of each at most. When none is
+                    enabled the probe is a pure no-op and the native module is never loaded.
+    mode:           "capture" acts in calls that are being captured into a CUDA graph and touches nothing
+                    in others, such as warm-ups; "always" acts in eager calls too, on CUDA and CPU.
+    non_contiguous: "error" refuses such tensors, "copy" packs them first.
+    lane:           "auto" or "callback".
+    enabled:        False is the same as disabling every action.
+
+    One probe may be called many times in a capture (`invocation_index` tells the calls apart) and used in
+    several captures. It may be closed or garbage-collected before its graphs, which then replay without
+    it, and they before it.
+    Dtypes: bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32, float64.
+
+    CGDEBUG_PROBES="blk3.*,!*.grad" switches off the probes it does not name; CGDEBUG=0 starts no daemon.
+
+    Thread: from any thread; calls of one probe from one thread at a time.
+    Fails:  ValueError for a bad argument; NativeExtensionUnavailableError; RuntimeError when shared memory
+            cannot be set up. A call raises for a tensor that cannot be probed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        actions: typing.Iterable[_actions.Action],
+        mode: typing.Literal["capture", "always"] = "capture",
+        non_contiguous: typing.Literal["error", "copy"] = "error",
+        *,
+        lane: typing.Literal["auto", "callback"] = "auto",
+        enabled: bool = True,
+    ):
+        self._native = None  # first, for a constructor that raises
+        _check_name(name)
+        _check_choice("mode", mode, ("capture", "always"))
+        _check_choice("non_contiguous", non_contiguous, ("error", "copy"))
+        _check_lane(lane)
+        self._name = name
+        self._mode = mode
+        self._actions = _actions.enabled_actions(actions)
+        self._active = bool(enabled and self._actions and _selection.is_selected(name))
+        self._capture_only = mode == "capture"
+        self._site_key = ""
+        if self._active:
+            self._create_native(non_contiguous == "copy", _caller_site())
+
+    def _create_native(self, copy_non_contiguous: bool, site: str) -> None:
+        module = _native.load()
+        self._native = module.NativeProbe(
+            self._name, mode=self._mode, copy_non_contiguous=copy_non_contiguous, site=site,
+            **_actions.native_options(self._actions))
+        self._site_key = self._native.site_key
+        _native.finish_at_exit()
+        if "print" in self._actions or "compare" in self._actions:
+            _native.start_daemon()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    # --- looking at tensors --------------------------------------------------------------------------
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        # Dynamo traces this: no side effect here but the op.
+        if not self._active:
+            return tensor
+        if torch.compiler.is_compiling():
+            torch.ops.cgdebug.observe(tensor, self._site_key)
+            return tensor
+        if self._capture_only and not _is_capturing():
+            return tensor
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"probe {self._name!r} got a {type(tensor).__name__}, not a tensor")
+        torch.ops.cgdebug.observe(tensor, self._site_key)
+        return tensor
+
+    def attach_grad(self, tensor: torch.Tensor, strict: bool = False, return_handle: bool = False):
+        """Looks at the gradient of `tensor` when backward computes it; the gradient is not changed.
+
+        A tensor that does not require grad is left alone, or with `strict` raises RuntimeError.
+        Returns `tensor`, or with `return_handle` (tensor, handle): `handle.remove()` ends it, and handle
+        is None when nothing was attached.
+        """
+        handle: RemovableHandle | None = None
+        if self._active:
+            if tensor.requires_grad:
+                handle = tensor.register_hook(self._look_at_grad)
+            elif strict:
+                raise RuntimeError(f"probe {self._name!r}: the tensor does not require grad, so no "
+                                   f"gradient will pass; call requires_grad_() or use strict=False")
+        return (tensor, handle) if return_handle else tensor
+
+    def _look_at_grad(self, grad: torch.Tensor) -> None:
+        self(grad)
+
+    def prepare(self, tensor: torch.Tensor) -> None:
+        """Allocates for one later capture of a tensor like this, so that the capture does not."""
+        if self._native is None:
+            return
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"probe {self._name!r} got a {type(tensor).__name__}, not a tensor")
+        self._native.prepare(str(tensor.dtype).replace("torch.", ""), list(tensor.shape),
+                             tensor.device.type, tensor.device.index or 0)
+
+    # --- reading -------------------------------------------------------------------------------------
+
+    def records(self, *, synchronize: bool = False, last: int | None = None) -> list[TensorSnapshot]:
+        """The newest snapshots that TensorRecord kept, oldest first; empty without a TensorRecord.
+
+        Reads the process's own shared memory: no daemon is needed. Replays that are still running are
+        not included unless `synchronize` waits for them. `last` limits the number.
+        """
+        if last is not None and (isinstance(last, bool) or not isinstance(last, int) or last < 0):
+            raise ValueError(f"records: last must be an integer >= 0 or None, not {last!r}")
+        if self._native is None or "record" not in self._actions:
+            return []
+        if synchronize:
+            self._synchronize("records(synchronize=True)")
+        entries = self._native.records(-1 if last is None else last)
+        return [self._snapshot(entry) for entry in entries]
+
+    def clear_records(self) -> None:
+        """Forgets the snapshots kept so far; later replays are kept as before."""
+        if self._native is not None:
+            self._native.clear_records(None)
+
+    def _clear_up_to(self, records: list[TensorSnapshot]) -> None:
+        upto: dict[int, int] = {}
+        for slot, ordinal in (record._origin for record in records):
+            upto[slot] = max(ordinal, upto.get(slot, 0))
+        self._native.clear_records(upto)
+
+    def _snapshot(self, entry: dict) -> TensorSnapshot:
+        return TensorSnapshot.from_payload(
+            entry["payload"],
+            dtype=entry["dtype"],
+            origin=(entry["slot"], entry["ordinal"]),
+            probe_name=self._name,
+            replay_index=entry["replay_index"],
+            shape=tuple(entry["shape"]),
+            device=entry["device"],
+            invocation_index=entry["invocation_index"],
+            rank=_rank(),
+            graph_id=entry["capture_id"],
+            timestamp_ns=entry["timestamp_ns"],
+            step=entry["step"],
+        )
+
+    # --- judging -------------------------------------------------------------------------------------
+
+    def status(self, *, timeout: float = _VERDICT_TIMEOUT_S) -> ProbeStatus:
+        """Waits, at most `timeout` seconds and not during a capture, until the daemon has seen what
+        prints or compares, then tells the state."""
+        if self._native is None:
+            return ProbeStatus(self._name, self._mode, active=False)
+        waited = True
+        if not _is_capturing() and not self._actions.keys().isdisjoint(("print", "compare")):
+            waited = self._native.wait_consumed(float(timeout))
+        return self._status(waited)
+
+    def _status(self, waited: bool) -> ProbeStatus:
+        state = self._native.status()
+        return ProbeStatus(
+            self._name, self._mode, closed=state["closed"], daemon_alive=state["daemon_alive"],
+            waited=waited, error=state["error"],
+            slots=tuple(SlotStatus.from_native(slot) for slot in state["slots"]))
+
+    def assert_ok(self, *, timeout: float = _VERDICT_TIMEOUT_S) -> None:
+        """Passes only when every snapshot so far was compared and matched.
+
+        Waits for the GPU and then, at most `timeout` seconds, for the daemon. A probe without an enabled
+        TensorCompare passes.
+
+        Fails: TensorCompareMismatchError (an AssertionError): a snapshot did not match.
+               TensorNotComparedError: something was not compared, or nothing was; the text says why.
+        """
+        if self._native is None or "compare" not in self._actions:
+            return
+        self._synchronize("assert_ok()")
+        consumed = self._native.wait_consumed(float(timeout))
+        status = self._status(consumed)
+        failed = status.first_failure
+        if failed is not None:
+            raise TensorCompareMismatchError(
+                _mismatch_text(status, failed), self._name, failed.first_failed_replay,
+                failed.invocation_index)
+        problem = _why_not_compared(status, consumed, timeout)
+        if problem:
+            raise TensorNotComparedError(f"probe {self._name!r}{_rank_words()} was not compared: {problem}")
+
+    def _synchronize(self, what: str) -> None:
+        if not torch.cuda.is_initialized():
+            return
+        if _is_capturing():
+            raise RuntimeError(f"probe {self._name!r}: {what} waits for the GPU, which a capture forbids; "
+                               f"call it after the capture")
+        devices = {slot["device"] for slot in self._native.status()["slots"]}
+        for device in devices - {"cpu"}:
+            torch.cuda.synchronize(device)
+
+    # --- life ----------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Stops looking; safe at any time, also while graphs that contain the probe replay. They go on
+        to work, and the memory goes when the last of them goes. What was recorded is gone."""
+        if self._native is not None:
+            self._native.close()
+
+    def __enter__(self) -> CudaGraphTensorProbe:
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "off" if self._native is None else self._mode
+        return f"CudaGraphTensorProbe({self._name!r}, {list(self._actions.values())!r}, {state})"
+
+
+def step(number: int | None) -> None:
+    """Names the training step that later snapshots belong to, for every probe of the process; None ends
+    it. In a captured graph the step is read at replay."""
+    if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
+        raise ValueError(f"cgdebug.step: the step must be an integer >= 0 or None, not {number!r}")
+    _native.set_step(number)
+
+
+def _is_capturing() -> bool:
+    # Why the first test: the second needs a driver, which a CUDA build of torch may lack.
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def _why_not_compared(status: ProbeStatus, consumed: bool, timeout: float) -> str:
+    """Empty when everything was."""
+    compared = sum(slot.compared for slot in status.slots)
+    lost = sum(max(slot.lost, slot.not_compared) for slot in status.slots)
+    broken = next((slot for slot in status.slots if slot.verdict == "error"), None)
+    if status.closed:
+        return "it is closed. Call assert_ok() before close()"
+    if broken is not None:
+        return f"{broken.verdict_text}. Type: cgdebug-cli status"
+    if not status.slots and status.error:
+        return status.error
+    if not status.slots:
+        return ("it has seen no tensor yet. In mode=\"capture\" it looks only inside a captured graph; "
+                "call it in one, or use mode=\"always\"")
+    if not any(slot.accepted for slot in status.slots):
+        return "its graph was never replayed. Call graph.replay() first"
+    if not consumed and not status.daemon_alive:
+        reason = _native.daemon_problem()
+        return (f"no daemon is running{f' ({reason})' if reason else ''}. "
+                f"Type: cgdebug-daemon   and then see: cgdebug-cli status")
+    if not consumed:
+        return (f"the daemon did not get through everything within {timeout:g} s ({compared} compared so "
+                f"far). Type: cgdebug-cli status")
+    if lost:
+        return (f"{lost} snapshots were overwritten before the daemon could read them; the {compared} it "
+                f"read matched. Give the probe more room: TensorRecord(capacity=...)")
+    if compared == 0:
+        return "the daemon has seen its snapshots but compared none. Type: cgdebug-cli status"
+    return ""
+
+
+def _mismatch_text(status: ProbeStatus, failed: SlotStatus) -> str:
+    count = sum(slot.mismatched for slot in status.slots)
+    times = f"first of {count}" if count > 1 else "the only one"
+    call = f", call {failed.invocation_index}" if failed.invocation_index else ""
+    return (f"probe {status.name!r}{_rank_words()} failed at replay {failed.first_failed_replay}{call} "
+            f"({times}).\n{failed.verdict_text}\n"
+            f"see: cgdebug-cli show live:{status.name}@{failed.first_failed_replay}")
+
+
+def _rank() -> int:
+    text = os.environ.get("RANK", "")
+    return int(text) if text.isdecimal() else -1
+
+
+def _rank_words() -> str:
+    return f" (rank {_rank()})" if _rank() >= 0 else ""
+
+
+def _caller_site() -> str:
+    """"file.py:12", where the probe is made."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    text = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+    return text.encode(errors="replace")[-_MAX_NAME_BYTES:].decode(errors="ignore")
+
+
+def _check_name(name) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"a probe's name must be a str, not {type(name).__name__}")
+    if not name:
+        raise ValueError("a probe needs a name: every place that shows the tensor uses it")
+    if "\0" in name:
+        raise ValueError(f"a probe's name cannot contain a zero byte: {name!r}")
+    size = len(name.encode())
+    if size > _MAX_NAME_BYTES:
+        raise ValueError(f"a probe's name may have {_MAX_NAME_BYTES} bytes of UTF-8, this one has {size}: "
+                         f"{name[:40]!r}...")
+
+
+def _check_choice(what: str, value, choices: tuple) -> None:
+    if value not in choices:
+        words = " or ".join(repr(choice) for choice in choices)
+        raise ValueError(f"{what} must be {words}, not {value!r}")
+
+
+def _check_lane(lane) -> None:
+    if lane == "direct":
+        raise ValueError('lane="direct" is not available in this version of cgdebug; use lane="auto", '
+                         'which takes the best lane there is')
+    _check_choice("lane", lane, ("auto", "callback"))

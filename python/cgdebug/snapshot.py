@@ -1,0 +1,221 @@
+"""One tensor as it was at one replay: from the own process's ring, or from the daemon."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+
+if typing.TYPE_CHECKING:
+    import numpy
+    import torch
+
+_SHORT_NAMES = {"bool": "b8", "uint8": "u8", "int8": "i8", "int16": "i16", "int32": "i32",
+                "int64": "i64", "float16": "f16", "bfloat16": "bf16", "float32": "f32",
+                "float64": "f64"}
+_REPR_STATS_LIMIT = 1 << 22  # elements; above, repr leaves the statistics out
+
+
+@dataclasses.dataclass(frozen=True)
+class Stats:
+    """Statistics of one snapshot. min, max, mean and std are over the finite elements, NaN when there
+    is none; std is the population's."""
+
+    count: int
+    nan: int
+    pos_inf: int
+    neg_inf: int
+    zero: int
+    min: float
+    max: float
+    mean: float
+    std: float
+    abs_max: float
+    l1: float
+    l2: float
+
+    @property
+    def nonfinite(self) -> int:
+        return self.nan + self.pos_inf + self.neg_inf
+
+
+@dataclasses.dataclass(frozen=True, repr=False, eq=False)
+class TensorSnapshot:
+    """A copy of one probed tensor. It owns its bytes: later replays do not change it.
+
+    replay_index:     from 1, counted for each captured call
+    shape:            a tuple; dtype: a torch.dtype (`dtype_name` needs no torch)
+    device:           where the tensor was, "cuda:0" or "cpu"
+    tensor:           on the CPU, made when it is first asked for, without a copy
+    invocation_index: which call of the probe in its capture, from 0
+    rank:             of the process, -1 when the job is not distributed
+    graph_id:         of the capture, unique in the process; 0 = eager
+    timestamp_ns:     wall clock when the snapshot was committed
+    step:             the user's own (`cgdebug.step`), None when none was set
+    stats:            `Stats`, computed when first asked for
+    """
+
+    probe_name: str
+    replay_index: int
+    shape: tuple
+    dtype: torch.dtype
+    device: str
+    tensor: torch.Tensor
+    invocation_index: int = 0
+    rank: int = -1
+    graph_id: int = 0
+    timestamp_ns: int = 0
+    step: int | None = None
+    stats: Stats | None = dataclasses.field(default_factory=lambda: None)
+
+    @classmethod
+    def from_payload(cls, payload, *, dtype: str, stats: Stats | None = None, origin=None, **fields):
+        """From contiguous bytes and torch's name of the dtype; needs no torch. `payload` may be None
+        when only the metadata are known; `origin` is what the maker needs to find it again."""
+        snapshot = cls(dtype=None, tensor=None, stats=stats, **fields)
+        # Why: __getattr__ fills in what is not there, so that it costs nothing until it is wanted.
+        for name in ("dtype", "tensor"):
+            del snapshot.__dict__[name]
+        snapshot.__dict__.update(_payload=payload, _dtype_name=dtype, _origin=origin)
+        return snapshot
+
+    def __post_init__(self):
+        if self.stats is None:
+            object.__delattr__(self, "stats")
+
+    def __getattr__(self, name: str):
+        makers = {"tensor": self._make_tensor, "dtype": self._make_dtype, "stats": self._make_stats}
+        if name not in makers:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        value = makers[name]()
+        self.__dict__[name] = value
+        return value
+
+    @property
+    def dtype_name(self) -> str:
+        """Torch's name of the dtype, without "torch."."""
+        return self.__dict__.get("_dtype_name") or str(self.dtype).replace("torch.", "")
+
+    @property
+    def numel(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    @property
+    def numpy_is_bits(self) -> bool:
+        """Whether `numpy()` gives bfloat16 as its 16 bits in uint16, because NumPy has no such type
+        and ml_dtypes is not installed."""
+        return self.dtype_name == "bfloat16" and _ml_bfloat16() is None
+
+    def numpy(self) -> numpy.ndarray:
+        """The values as an array, without a copy. bfloat16 comes as ml_dtypes.bfloat16, or as raw bits
+        in uint16 where ml_dtypes is not installed (see `numpy_is_bits`)."""
+        import numpy
+
+        dtype = self.dtype_name
+        if dtype == "bfloat16":
+            dtype = _ml_bfloat16() or numpy.uint16
+        return numpy.frombuffer(self._bytes(), dtype=dtype).reshape(self.shape)
+
+    def values(self) -> numpy.ndarray:
+        """The values as float64, bfloat16 included; integers beyond 2**53 are rounded."""
+        import numpy
+
+        if self.dtype_name != "bfloat16":
+            return self.numpy().astype(numpy.float64)
+        bits = numpy.frombuffer(self._bytes(), dtype=numpy.uint16).astype(numpy.uint32) << 16
+        return bits.view(numpy.float32).astype(numpy.float64).reshape(self.shape)
+
+    def __array__(self, dtype=None, copy=None):
+        array = self.numpy()
+        if dtype is not None and array.dtype != dtype:
+            if copy is False:
+                raise ValueError(f"{array.dtype} cannot become {dtype} without a copy")
+            array = array if not self.numpy_is_bits else self.values()
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def __repr__(self) -> str:
+        return f"<{self.describe()}>"
+
+    def describe(self) -> str:
+        """One line: name, replay, type, shape, range; non-finite values are loud."""
+        short = _SHORT_NAMES.get(self.dtype_name, self.dtype_name)
+        parts = [self.probe_name, f"@{self.replay_index}"]
+        if self.invocation_index:
+            parts.append(f"call {self.invocation_index}")
+        parts += [f"{short}[{','.join(map(str, self.shape))}]", self.device]
+        if "stats" in self.__dict__ or (self._has_values() and self.numel <= _REPR_STATS_LIMIT):
+            parts += _stats_words(self.stats)
+        return " ".join(parts)
+
+    # --- made on demand ------------------------------------------------------------------------------
+
+    def _has_values(self) -> bool:
+        return "tensor" in self.__dict__ or self.__dict__.get("_payload") is not None
+
+    def _bytes(self):
+        if self.__dict__.get("_payload") is None:
+            if "tensor" not in self.__dict__:
+                raise LookupError(
+                    f"only the statistics of probe {self.probe_name!r} at replay {self.replay_index} "
+                    f"are left (the daemon's memory limit was reached); see .stats")
+            import torch
+
+            flat = self.tensor.detach().cpu().contiguous().reshape(-1)
+            self.__dict__["_payload"] = flat.view(torch.uint8).numpy()
+        return self.__dict__["_payload"]
+
+    def _make_tensor(self):
+        import torch
+
+        payload = self._bytes()
+        if self.numel == 0:
+            return torch.empty(self.shape, dtype=self.dtype)
+        return torch.frombuffer(payload, dtype=self.dtype).reshape(self.shape)
+
+    def _make_dtype(self):
+        import torch
+
+        return getattr(torch, self.__dict__["_dtype_name"])
+
+    def _make_stats(self) -> Stats:
+        import numpy
+
+        values = self.values().reshape(-1)
+        finite = values[numpy.isfinite(values)]
+        has_finite, nan = finite.size > 0, float("nan")
+        with numpy.errstate(over="ignore"):
+            return Stats(
+                count=int(values.size),
+                nan=int(numpy.isnan(values).sum()),
+                pos_inf=int((values == numpy.inf).sum()),
+                neg_inf=int((values == -numpy.inf).sum()),
+                zero=int((values == 0).sum()),
+                min=float(finite.min()) if has_finite else nan,
+                max=float(finite.max()) if has_finite else nan,
+                mean=float(finite.mean()) if has_finite else nan,
+                std=float(finite.std()) if has_finite else nan,
+                abs_max=float(numpy.abs(finite).max()) if has_finite else nan,
+                l1=float(numpy.abs(finite).sum()),
+                l2=float(numpy.sqrt(numpy.square(finite).sum())),
+            )
+
+
+def _stats_words(stats: Stats) -> list[str]:
+    words = [f"n={stats.count}"]
+    if stats.count > stats.nonfinite:
+        words.append(f"x∈[{stats.min:.4g}, {stats.max:.4g}] μ={stats.mean:.4g} σ={stats.std:.4g}")
+    for count, word in ((stats.nan, "NaN"), (stats.pos_inf, "+Inf"), (stats.neg_inf, "-Inf")):
+        if count:
+            words.append(f"{count} {word}!")
+    return words
+
+
+def _ml_bfloat16():
+    try:
+        import ml_dtypes
+    except ImportError:
+        return None
+    return ml_dtypes.bfloat16

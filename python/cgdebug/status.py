@@ -1,0 +1,168 @@
+"""What `probe.status()` returns."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class SlotStatus:
+    """One call of a probe in one captured graph, or its eager calls with tensors of one shape.
+
+    graph_id 0 is eager. `replays` were seen, `accepted` of them written to the ring, `consumed` of those
+    done with by the daemon, `lost` of those overwritten before it could read them. `verdict` is "none"
+    (nothing was compared yet), "pass", "fail" or "error"; a failure is sticky.
+    """
+
+    slot: int
+    graph_id: int
+    invocation_index: int
+    dtype: str
+    shape: tuple
+    device: str
+    lane: str
+    policy: str
+    capacity: int
+    payload_bytes: int
+    replays: int
+    accepted: int
+    consumed: int
+    lost: int
+    overwrote_unread: int
+    waits: int
+    wait_ns: int
+    retired: bool
+    verdict: str
+    compared: int
+    mismatched: int
+    not_compared: int
+    first_failed_replay: int
+    verdict_text: str
+
+    @classmethod
+    def from_native(cls, slot: dict) -> SlotStatus:
+        verdict = slot["verdict"]
+        same = {field.name for field in dataclasses.fields(cls)} & slot.keys() - {"verdict", "shape"}
+        return cls(
+            graph_id=slot["capture_id"],
+            invocation_index=slot["invocation"],
+            shape=tuple(slot["shape"]),
+            verdict=verdict["state"],
+            compared=verdict["compared"],
+            mismatched=verdict["mismatched"],
+            not_compared=verdict["lost"],
+            first_failed_replay=verdict["first_failed_replay"],
+            verdict_text=verdict["text"],
+            **{name: slot[name] for name in same},
+        )
+
+    def __str__(self) -> str:
+        where = f"graph {self.graph_id} call {self.invocation_index}" if self.graph_id else "eager"
+        words = [f"{where}: {self.dtype}{list(self.shape)} on {self.device}",
+                 f"{self.replays} replays, {self.accepted} snapshots, {self.capacity} kept"]
+        if self.lost:
+            words.append(f"{self.lost} LOST to the daemon")
+        if self.waits:
+            words.append(f"waited {self.waits} times, {self.wait_ns / 1e6:.1f} ms")
+        if self.verdict == "fail":
+            words.append(f"compare FAILED at replay {self.first_failed_replay}, {self.mismatched} of "
+                         f"{self.compared}")
+        elif self.verdict != "none":
+            words.append(f"compare {self.verdict}, {self.compared} compared")
+        if self.retired:
+            words.append("its graph is gone")
+        return ", ".join(words)
+
+
+@dataclasses.dataclass(frozen=True)
+class ProbeStatus:
+    """A probe's state, at one moment.
+
+    active: False for a probe that is a no-op: its actions are disabled, or CGDEBUG_PROBES leaves it out.
+    error:  the last capture or set-up that failed, None when none did.
+    waited: whether everything that prints or compares had reached the daemon.
+    """
+
+    name: str
+    mode: str
+    active: bool = True
+    closed: bool = False
+    daemon_alive: bool = False
+    waited: bool = True
+    error: str | None = None
+    slots: tuple[SlotStatus, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether no comparison has failed. It does not say that everything was compared: that is
+        `probe.assert_ok()`."""
+        return self.first_failure is None
+
+    @property
+    def first_failure(self) -> SlotStatus | None:
+        failed = [slot for slot in self.slots if slot.verdict == "fail"]
+        return min(failed, key=lambda slot: slot.first_failed_replay, default=None)
+
+    @property
+    def message(self) -> str:
+        """Of the first failed comparison, empty when none failed."""
+        return self.first_failure.verdict_text if self.first_failure else ""
+
+    @property
+    def replay_index(self) -> int:
+        """Of the first failed comparison, 0 when none failed."""
+        return self.first_failure.first_failed_replay if self.first_failure else 0
+
+    @property
+    def invocation_index(self) -> int:
+        return self.first_failure.invocation_index if self.first_failure else 0
+
+    @property
+    def lane(self) -> str:
+        """How tensors leave the graph: "callback", for CPU tensors "host"; "" before the first tensor."""
+        return ", ".join(sorted({slot.lane for slot in self.slots}))
+
+    @property
+    def captures(self) -> int:
+        """Graphs that contain the probe, or contained it."""
+        return len({slot.graph_id for slot in self.slots if slot.graph_id})
+
+    @property
+    def replays(self) -> int:
+        """Times the probe was passed, over all its slots."""
+        return sum(slot.replays for slot in self.slots)
+
+    @property
+    def drops(self) -> int:
+        """Snapshots that the daemon could not read in time."""
+        return sum(slot.lost for slot in self.slots)
+
+    @property
+    def bytes(self) -> int:
+        """Shared memory that the snapshots take."""
+        return sum(slot.payload_bytes * slot.capacity for slot in self.slots)
+
+    def __getitem__(self, key: str):
+        try:
+            return getattr(self, key)
+        except AttributeError:
+            raise KeyError(key) from None
+
+    def __repr__(self) -> str:
+        if not self.active:
+            return f"probe {self.name!r}: off"
+        words = [self.mode]
+        if self.lane:
+            words.append(f"lane {self.lane}")
+        if self.closed:
+            words.append("closed")
+        words.append("daemon alive" if self.daemon_alive else "no daemon")
+        if not self.waited:
+            words.append("the daemon is behind")
+        lines = [f"probe {self.name!r}: {', '.join(words)}"]
+        lines += [f"  {slot}" for slot in self.slots]
+        if not self.slots and not self.closed:
+            lines.append("  seen no tensor yet" if self.mode == "always" else "  in no captured graph yet")
+        if self.error:
+            lines.append(f"  last error: {self.error}")
+        return "\n".join(lines)
