@@ -1,0 +1,180 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "libprobe/ring/shared_copy.h"
+#include "tests/support/ring_fixture.h"
+
+namespace cgdebug::ring {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class SlotRing : public ::testing::Test {
+ protected:
+  ~SlotRing() override { segment_.Close(/*unlink=*/true); }
+
+  void Open(const layout::SlotRegistration& registration) {
+    slot_ = test::PublishSlot(segment_, registration);
+    writer_.emplace(slot_.block.data, segment_.producer(), segment_.gate());
+    reader_.emplace(segment_.OpenSlot(slot_.index, slot_.block));
+  }
+  layout::EntryHeader* Header(std::uint64_t ordinal) {
+    auto* headers = reinterpret_cast<layout::EntryHeader*>(slot_.block.data +
+                                                           reader_->registration().headers_offset);
+    return &headers[(ordinal - 1) % reader_->registration().capacity];
+  }
+
+  SegmentWriter segment_{Identity{}};
+  test::Slot slot_;
+  std::optional<SlotRingWriter> writer_;
+  std::optional<SlotRingReader> reader_;
+  Entry entry_;
+};
+
+TEST_F(SlotRing, ReaderGetsWhatTheWriterCommitted) {
+  Open(test::MakeSlot("a", 3, 4));
+  test::WriteNumbers(*writer_, 10);
+  ASSERT_EQ(reader_->Read(1, &entry_), ReadStatus::kOk);
+  EXPECT_THAT(test::Numbers(entry_), ElementsAre(10, 11, 12));
+  EXPECT_EQ(entry_.sequence, 1u);
+  EXPECT_EQ(entry_.timestamp_ns, 10);
+  EXPECT_EQ(entry_.step, -1);
+}
+
+TEST_F(SlotRing, NothingIsReadBeforeItIsCommitted) {
+  Open(test::MakeSlot("a", 3, 4));
+  ASSERT_TRUE(writer_->Begin());
+  EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kNone);
+  EXPECT_EQ(reader_->accepted(), 0u);
+  writer_->Commit(1);
+  EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kOk);
+}
+
+TEST_F(SlotRing, KeepsTheNewestCapacityEntriesAndNamesTheOldest) {
+  Open(test::MakeSlot("a", 1, 4));
+  for (int i = 1; i <= 10; ++i) test::WriteNumbers(*writer_, i);
+  EXPECT_EQ(reader_->accepted(), 10u);
+  EXPECT_EQ(reader_->oldest(), 7u);
+  EXPECT_EQ(reader_->Read(6, &entry_), ReadStatus::kOverwritten);
+  for (std::uint64_t i = 7; i <= 10; ++i) {
+    ASSERT_EQ(reader_->Read(i, &entry_), ReadStatus::kOk);
+    EXPECT_EQ(test::Numbers(entry_)[0], static_cast<int>(i));
+    EXPECT_EQ(entry_.sequence, i);
+  }
+}
+
+TEST_F(SlotRing, ReaderRejectsAnEntryThatIsBeingOverwritten) {
+  Open(test::MakeSlot("a", 1, 1));
+  test::WriteNumbers(*writer_, 1);
+  ASSERT_TRUE(writer_->Begin());
+  EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kOverwritten);
+}
+
+TEST_F(SlotRing, ReplaysThatNoActionWantsHaveASequenceAndNoEntry) {
+  auto registration = test::MakeSlot("a", 1, 8);
+  registration.record_every = 3;
+  registration.actions |= layout::kActionPrint;
+  registration.print_every = 5;
+  Open(registration);
+  for (int i = 1; i <= 7; ++i) test::WriteNumbers(*writer_, i);
+  EXPECT_EQ(reader_->sequence(), 7u);
+  ASSERT_EQ(reader_->accepted(), 4u);  // replays 1, 4, 6, 7
+  std::vector<std::uint64_t> sequences;
+  for (std::uint64_t i = 1; i <= 4; ++i) {
+    ASSERT_EQ(reader_->Read(i, &entry_), ReadStatus::kOk);
+    sequences.push_back(entry_.sequence);
+  }
+  EXPECT_THAT(sequences, ElementsAre(1, 4, 6, 7));
+}
+
+TEST_F(SlotRing, EmptyTensorsAreSnapshotsToo) {
+  Open(test::MakeSlot("a", 0, 2));
+  test::WriteNumbers(*writer_, 1);
+  ASSERT_EQ(reader_->Read(1, &entry_), ReadStatus::kOk);
+  EXPECT_TRUE(entry_.payload.empty());
+}
+
+TEST_F(SlotRing, AWaitingWriterOverwritesAtOnceWhenNoDaemonIsAttached) {
+  Open(test::MakeSlot("a", 1, 2, layout::Policy::kWait));
+  for (int i = 1; i <= 5; ++i) test::WriteNumbers(*writer_, i);
+  const layout::SlotHead head = reader_->head();
+  EXPECT_EQ(head.accepted, 5u);
+  EXPECT_EQ(head.overwrote_unread, 3u);
+}
+
+TEST_F(SlotRing, VerdictComesBackWholeAndIsCut) {
+  Open(test::MakeSlot("a", 1, 2));
+  Verdict verdict;
+  verdict.state = layout::VerdictState::kFail;
+  verdict.compared = 5;
+  verdict.mismatched = 2;
+  verdict.first_failed_sequence = 3;
+  verdict.text = std::string(2 * layout::kVerdictTextBytes, 'x');
+  reader_->SetVerdict(verdict);
+  const Verdict read = reader_->verdict();
+  EXPECT_EQ(read.state, layout::VerdictState::kFail);
+  EXPECT_EQ(read.compared, 5u);
+  EXPECT_EQ(read.mismatched, 2u);
+  EXPECT_EQ(read.first_failed_sequence, 3u);
+  EXPECT_EQ(read.text.size(), layout::kVerdictTextBytes);
+}
+
+TEST_F(SlotRing, AReusedBlockIsNoLongerReadable) {
+  Open(test::MakeSlot("a", 1, 2));
+  test::WriteNumbers(*writer_, 1);
+  segment_.Retire(slot_.index);
+  EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kOk) << "retired: what is there stays readable";
+  EXPECT_TRUE(reader_->retired());
+  segment_.Release(slot_.index, slot_.block);
+  EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kGone);
+  const test::Slot again = test::PublishSlot(segment_, test::MakeSlot("b", 1, 2));
+  EXPECT_EQ(again.index, slot_.index);
+  EXPECT_EQ(again.block.offset, slot_.block.offset);
+  EXPECT_FALSE(reader_->valid()) << "same place, another generation";
+}
+
+// --- the reader's checks ------------------------------------------------------------------------
+
+TEST(Registration, ARightOneIsAccepted) {
+  const auto r = test::MakeSlot("a", 100, 4);
+  EXPECT_EQ(CheckRegistration(r, layout::ComputeGeometry(400, 4).block_bytes), "");
+}
+
+TEST(Registration, WhatNoProducerWritesIsRefusedWithAReason) {
+  const std::uint64_t block_bytes = layout::ComputeGeometry(400, 4).block_bytes;
+  auto refused = [&](auto change) {
+    auto r = test::MakeSlot("a", 100, 4);
+    change(r);
+    return CheckRegistration(r, block_bytes);
+  };
+  EXPECT_THAT(refused([](auto& r) { r.dtype = 99; }), HasSubstr("dtype"));
+  EXPECT_THAT(refused([](auto& r) { r.dims = 17; }), HasSubstr("dimensions"));
+  EXPECT_THAT(refused([](auto& r) { r.shape[0] = 101; }), HasSubstr("payload size"));
+  EXPECT_THAT(refused([](auto& r) { r.payload_bytes = ~0ull; }), HasSubstr("payload size"));
+  EXPECT_THAT(refused([](auto& r) {
+                r.dims = 4;
+                for (int i = 0; i < 4; ++i) r.shape[i] = std::uint64_t{1} << 62;
+              }),
+              HasSubstr("payload size"));
+  EXPECT_THAT(refused([](auto& r) { r.capacity = 0; }), HasSubstr("capacity"));
+  EXPECT_THAT(refused([](auto& r) { r.capacity = ~0u; }), HasSubstr("capacity"));
+  EXPECT_THAT(refused([](auto& r) { r.capacity = 5; }), HasSubstr("geometry"));
+  EXPECT_THAT(refused([](auto& r) { r.payload_offset += 64; }), HasSubstr("geometry"));
+  EXPECT_THAT(refused([](auto& r) { r.headers_offset = 0; }), HasSubstr("geometry"));
+  EXPECT_THAT(refused([](auto& r) { std::memset(r.name, 'x', sizeof(r.name)); }), HasSubstr("name"));
+  EXPECT_THAT(refused([](auto& r) { r.name[0] = 0; }), HasSubstr("name"));
+  EXPECT_THAT(refused([](auto& r) { r.lane = 9; }), HasSubstr("lane"));
+  EXPECT_THAT(refused([](auto& r) { r.policy = 9; }), HasSubstr("policy"));
+  EXPECT_THAT(refused([](auto& r) { r.device_type = 9; }), HasSubstr("device"));
+  EXPECT_THAT(
+      refused([](auto& r) { r.compare_rtol = std::numeric_limits<double>::quiet_NaN(); }),
+      HasSubstr("tolerances"));
+  EXPECT_THAT(CheckRegistration(test::MakeSlot("a", 100, 4), block_bytes - layout::kPageBytes),
+              HasSubstr("geometry"));
+}
+
+}  // namespace
+}  // namespace cgdebug::ring
