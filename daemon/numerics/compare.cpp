@@ -12,6 +12,7 @@
 
 #include "daemon/numerics/decode.h"
 #include "daemon/numerics/format.h"
+#include "daemon/numerics/ordered_key.h"
 
 namespace cgdebug::numerics {
 namespace {
@@ -38,12 +39,18 @@ double Magnitude(std::int64_t value) {
   return static_cast<double>(AbsDifference(value, std::int64_t{0}));
 }
 
-// No branches: this is the loop that every passing comparison runs.
+// No branches: this is the loop that every passing comparison runs. An infinite difference is never
+// within the tolerance, not even of an infinite expected value.
+bool IsClose(double a, double b, double rtol, double atol) {
+  constexpr double kMax = std::numeric_limits<double>::max();
+  const double allowed = atol + rtol * std::fabs(b);
+  const double bound = allowed <= kMax ? allowed : kMax;
+  const double difference = a == b ? 0 : std::fabs(a - b);
+  return difference <= bound;
+}
+
 bool IsClose(double a, double b, const CompareOptions& options) {
-  const double difference = std::fabs(a - b);
-  const bool within = (difference <= options.atol + options.rtol * std::fabs(b)) &
-                      (difference <= std::numeric_limits<double>::max());
-  return (a == b) | within | (options.equal_nan & (a != a) & (b != b));
+  return IsClose(a, b, options.rtol, options.atol) || (options.equal_nan && a != a && b != b);
 }
 
 // long double has 64 bits of mantissa at least, so both sides are exact up to the product.
@@ -61,20 +68,34 @@ bool Matches(T a, T b, const CompareOptions& options) {
   return IsClose(Widen(a), Widen(b), options);
 }
 
-// Whether every element of a block matches, in loops that vectorize.
+// In integers, which vectorize in the width of the element.
+template <typename T>
+bool IsNan(T element) {
+  if constexpr (kIsFloatingElement<T>) {
+    const auto key = OrderedKey<T>::FromElement(element);
+    return (key > OrderedKey<T>::kPosInf) | (key < OrderedKey<T>::kNegInf);
+  } else {
+    return false;
+  }
+}
+
+// Whether every element of a block matches, in loops that vectorize. May say no without need.
 template <typename T>
 bool BlockMatches(const T* a, const T* b, std::size_t size, const CompareOptions& options) {
-  const bool same_bits = std::memcmp(a, b, size * sizeof(T)) == 0;
-  if (options.bitwise || !kIsFloatingElement<T> || options.equal_nan) {
-    if (same_bits) return true;
+  if (std::memcmp(a, b, size * sizeof(T)) == 0) {
+    if (options.bitwise || options.equal_nan) return true;
+    typename OrderedKey<T>::Key nans = 0;
+    for (std::size_t i = 0; i < size; ++i) nans = static_cast<decltype(nans)>(nans + IsNan(a[i]));
+    return nans == 0;
   }
   if (options.bitwise || std::is_same_v<T, std::int64_t>) return false;
+  const double rtol = options.rtol, atol = options.atol;
   double x[kBlock], y[kBlock];
   for (std::size_t i = 0; i < size; ++i) x[i] = ToDouble(a[i]);
   for (std::size_t i = 0; i < size; ++i) y[i] = ToDouble(b[i]);
-  std::int64_t matched = 0;
-  for (std::size_t i = 0; i < size; ++i) matched += IsClose(x[i], y[i], options);
-  return matched == static_cast<std::int64_t>(size);
+  double matched = 0;  // not an integer: the compiler keeps one width through the loop
+  for (std::size_t i = 0; i < size; ++i) matched += IsClose(x[i], y[i], rtol, atol) ? 1.0 : 0.0;
+  return matched == static_cast<double>(size);
 }
 
 // The greatest of what it is given; the first of equals; NaN above all, as in torch.max.
@@ -238,9 +259,10 @@ Result<CompareResult> Compare(const TensorView& actual, const TensorView& expect
     return Error{fmt::format("cannot compare {} with the expected {}: the {} differs", name(actual),
                              name(expected), same_shape ? "dtype" : "shape")};
   }
-  if (!(options.rtol >= 0) || !(options.atol >= 0)) {
-    return Error{fmt::format("tolerances are 0 or more: rtol is {}, atol is {}", options.rtol,
-                             options.atol)};
+  const auto is_tolerance = [](double value) { return value >= 0 && std::isfinite(value); };
+  if (!is_tolerance(options.rtol) || !is_tolerance(options.atol)) {
+    return Error{fmt::format("tolerances are finite and 0 or more: rtol is {}, atol is {}",
+                             options.rtol, options.atol)};
   }
   if (layout::FindDtype(actual.dtype) == nullptr) return Error{"cannot compare an unknown dtype"};
   return VisitDtype(actual.dtype, [&](auto element) {

@@ -40,7 +40,8 @@ struct CompareResult {
 CompareOptions DefaultTolerances(layout::Dtype dtype);
 
 // Thread: any. Requires: views from MakeTensorView.
-// Fails: another dtype or shape, a negative or NaN tolerance; the message names both sides.
+// Fails: another dtype or shape, a tolerance that is negative or not finite; the message names both
+// sides.
 Result<CompareResult> Compare(const TensorView& actual, const TensorView& expected,
                               const CompareOptions& options);
 

@@ -33,12 +33,9 @@ std::array<std::string, 2> FormatEnds(double min, double max, bool integral) {
   if (integral && std::fabs(min) < 1e6 && std::fabs(max) < 1e6) {
     return {fmt::format("{:.0f}", min), fmt::format("{:.0f}", max)};
   }
-  std::array<std::string, 2> ends;
-  for (int digits = 3; digits <= 17; ++digits) {
-    ends = {FormatNumber(min, digits), FormatNumber(max, digits)};
-    if (ends[0] != ends[1]) break;
-  }
-  return ends;
+  int digits = 3;
+  while (min != max && FormatNumber(min, digits) == FormatNumber(max, digits)) ++digits;
+  return {FormatNumber(min, digits), FormatNumber(max, digits)};
 }
 
 std::string Sparkline(const Stats& stats) {

@@ -42,29 +42,37 @@ std::size_t CountBlock(const typename OrderedKey<T>::Key* keys, std::size_t size
   using K = OrderedKey<T>;
   using Key = typename K::Key;
   Key low = extent->min, high = extent->max, zero = 0;
-  const auto add = [](Key* counter, bool more) { *counter = static_cast<Key>(*counter + more); };
   if constexpr (!K::kIsFloating) {
     for (std::size_t i = 0; i < size; ++i) {
       low = std::min(low, keys[i]);
       high = std::max(high, keys[i]);
-      add(&zero, keys[i] == 0);
+      zero = static_cast<Key>(zero + (keys[i] == 0));
     }
     *extent = {low, high};
     stats->zero += static_cast<std::uint64_t>(zero);
     return 0;
   } else {
+    // Loops of few steps and no short cuts, each of which the compiler turns into vectors.
+    constexpr Key kLow = K::kLowestFinite, kHigh = K::kHighestFinite;
+    constexpr Key kTiny = K::kMinNormal, kNegTiny = static_cast<Key>(-1 - K::kMinNormal);
     Key above = 0, below = 0, pos_inf = 0, neg_inf = 0, tiny = 0;
     for (std::size_t i = 0; i < size; ++i) {
       const Key key = keys[i];
-      const bool finite = key >= K::kLowestFinite && key <= K::kHighestFinite;
-      low = std::min(low, finite ? key : K::kHighestFinite);
-      high = std::max(high, finite ? key : K::kLowestFinite);
-      add(&above, key > K::kHighestFinite);
-      add(&below, key < K::kLowestFinite);
-      add(&pos_inf, key == K::kPosInf);
-      add(&neg_inf, key == K::kNegInf);
-      add(&zero, key == 0 || key == -1);
-      add(&tiny, key < K::kMinNormal && key > -1 - K::kMinNormal);
+      above = static_cast<Key>(above + (key > kHigh));
+      below = static_cast<Key>(below + (key < kLow));
+      zero = static_cast<Key>(zero + (key == 0) + (key == -1));
+    }
+    for (std::size_t i = 0; i < size; ++i) {
+      const Key key = keys[i];
+      tiny = static_cast<Key>(tiny + (key < kTiny) - (key <= kNegTiny));
+      pos_inf = static_cast<Key>(pos_inf + (key == K::kPosInf));
+      neg_inf = static_cast<Key>(neg_inf + (key == K::kNegInf));
+    }
+    for (std::size_t i = 0; i < size; ++i) {
+      const Key for_low = keys[i] < kLow ? kHigh : keys[i];
+      const Key for_high = keys[i] > kHigh ? kLow : keys[i];
+      low = for_low < low ? for_low : low;
+      high = for_high > high ? for_high : high;
     }
     const auto nonfinite = static_cast<std::size_t>(above + below);
     if (nonfinite < size) *extent = {low, high};
@@ -218,7 +226,8 @@ std::array<typename OrderedKey<T>::Key, kHistogramBins> BinEdges(const Extent<T>
   for (std::size_t bin = 1; bin < kHistogramBins; ++bin) {
     if constexpr (K::kIsFloating) {
       const double part = static_cast<double>(bin) / kHistogramBins;
-      const double edge = K::ToValue(extent.min) * (1 - part) + K::ToValue(extent.max) * part;
+      const double min = K::ToValue(extent.min), max = K::ToValue(extent.max), range = max - min;
+      const double edge = std::isfinite(range) ? min + range * part : min * (1 - part) + max * part;
       Key low = extent.min, high = extent.max;
       while (low < high) {
         const Key middle = std::midpoint(low, high);
@@ -229,6 +238,7 @@ std::array<typename OrderedKey<T>::Key, kHistogramBins> BinEdges(const Extent<T>
         }
       }
       edges[bin] = low == 0 ? Key{-1} : low;  // -0.0 is not below 0.0
+      edges[bin] = std::max(edges[bin], bin == 1 ? extent.min : edges[bin - 1]);
     } else {
       __extension__ using Wide = __int128;
       const Wide range = static_cast<Wide>(extent.max) - extent.min;

@@ -1,0 +1,227 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "daemon/numerics/compare.h"
+#include "tests/unit/numerics_test_util.h"
+
+namespace cgdebug::numerics {
+namespace {
+
+using layout::Dtype;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr std::int64_t kInt64Max = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kInt64Min = std::numeric_limits<std::int64_t>::min();
+
+CompareResult Outcome(const TestTensor& actual, const TestTensor& expected,
+                      const CompareOptions& options = {}) {
+  return Compare(actual.view(), expected.view(), options).value();
+}
+
+// The expected texts in this file are what torch.testing.assert_close of torch 2.11 says.
+
+TEST(Compare, MessageIsThatOfTorch) {
+  const TestTensor actual(Dtype::kFloat32, {2, 2}, std::vector<float>{1, 2, 3, 4});
+  const TestTensor expected(Dtype::kFloat32, {2, 2}, std::vector<float>{1, 2.5, 3, 0.5});
+  const CompareResult result = Outcome(actual, expected, {.rtol = 1.3e-6, .atol = 1e-5});
+  EXPECT_FALSE(result.ok);
+  EXPECT_EQ(result.compared, 4u);
+  EXPECT_EQ(result.mismatched, 2u);
+  EXPECT_EQ(result.first_mismatch, 1u);
+  EXPECT_EQ(result.max_abs.value, 3.5);
+  EXPECT_EQ(result.max_abs.index, 3u);
+  EXPECT_EQ(result.max_abs.allowed, 1e-5);
+  EXPECT_EQ(result.max_rel.value, 7);
+  EXPECT_EQ(result.message,
+            "Tensor-likes are not close!\n\n"
+            "Mismatched elements: 2 / 4 (50.0%)\n"
+            "Greatest absolute difference: 3.5 at index (1, 1) (up to 1e-05 allowed)\n"
+            "Greatest relative difference: 7.0 at index (1, 1) (up to 1.3e-06 allowed)");
+}
+
+TEST(Compare, Float32DifferencesArePrintedAsTorchPrintsThem) {
+  const CompareResult result = Outcome(F32({1.5f, 2}), F32({0.1f, 2}), {.rtol = 0, .atol = 0});
+  EXPECT_EQ(result.message,
+            "Tensor-likes are not equal!\n\n"
+            "Mismatched elements: 1 / 2 (50.0%)\n"
+            "Greatest absolute difference: 1.399999976158142 at index (0,)\n"
+            "Greatest relative difference: 14.0 at index (0,)");
+}
+
+TEST(Compare, EqualHasNoMessage) {
+  const CompareResult result = Outcome(F32({1, -0.0f}), F32({1, 0}), {.rtol = 0, .atol = 0});
+  EXPECT_TRUE(result.ok);
+  EXPECT_EQ(result.compared, 2u);
+  EXPECT_EQ(result.message, "");
+}
+
+TEST(Compare, EmptyTensorsAreClose) { EXPECT_TRUE(Outcome(F32({}), F32({})).ok); }
+
+TEST(Compare, ToleranceIsAbsolutePlusRelativeToExpected) {
+  const CompareOptions options{.rtol = 0.5, .atol = 1};
+  EXPECT_TRUE(Outcome(F64({13}), F64({8}), options).ok);
+  EXPECT_FALSE(Outcome(F64({13.5}), F64({8}), options).ok);
+  EXPECT_TRUE(Outcome(F64({8}), F64({13.5}), options).ok);
+}
+
+TEST(Compare, NanIsCloseToNothing) {
+  const CompareResult result = Outcome(F32({1, kNan, 9}), F32({1, 2, 3}), {.rtol = 1, .atol = 0});
+  EXPECT_EQ(result.mismatched, 2u);
+  EXPECT_THAT(
+      result.message,
+      AllOf(HasSubstr("Greatest absolute difference: nan at index (1,) (up to 0.0 allowed)"),
+            HasSubstr("Greatest relative difference: nan at index (1,) (up to 1.0 allowed)")));
+}
+
+TEST(Compare, NanInEqualBitsIsFoundUnlessAllowed) {
+  for (const std::size_t at : {0u, 2047u, 2048u, 2999u}) {
+    std::vector<float> values(3000, 1.0f);
+    values[at] = kNan;
+    EXPECT_EQ(Outcome(F32(values), F32(values)).first_mismatch, at);
+    EXPECT_TRUE(Outcome(F32(values), F32(values), {.equal_nan = true}).ok);
+  }
+  EXPECT_EQ(Outcome(F16Bits({0xfe00}), F16Bits({0xfe00})).mismatched, 1u);
+  EXPECT_TRUE(Outcome(F16Bits({0xfe00}), F16Bits({0x7e01}), {.equal_nan = true}).ok);
+  EXPECT_FALSE(Outcome(F32({kNan}), F32({1}), {.equal_nan = true}).ok);
+}
+
+TEST(Compare, InfinityIsCloseToItselfOnly) {
+  EXPECT_TRUE(Outcome(F32({kInf, -kInf}), F32({kInf, -kInf})).ok);
+  EXPECT_FALSE(Outcome(F32({kInf}), F32({-kInf}), {.rtol = 1, .atol = 1}).ok);
+  const CompareResult result = Outcome(F32({1, 2, 3}), F32({1, kInf, 0}), {.rtol = 1, .atol = 1});
+  EXPECT_EQ(result.mismatched, 2u);
+  EXPECT_THAT(result.message, AllOf(HasSubstr("absolute difference: inf at index (1,)"),
+                                    HasSubstr("relative difference: nan at index (1,)")));
+}
+
+TEST(Compare, ZeroExpectedHasInfiniteRelativeDifference) {
+  EXPECT_THAT(Outcome(F32({1}), F32({0})).message,
+              HasSubstr("relative difference: inf at index (0,)"));
+}
+
+TEST(Compare, DifferenceBeyondTheRangeIsNeverClose) {
+  EXPECT_FALSE(Outcome(F64({1.7e308}), F64({-1.7e308}), {.rtol = 1e9, .atol = 0}).ok);
+}
+
+TEST(Compare, ScalarsSpeakOfThemselves) {
+  const TestTensor actual(Dtype::kFloat32, {}, std::vector<float>{1});
+  const TestTensor expected(Dtype::kFloat32, {}, std::vector<float>{2.5});
+  EXPECT_EQ(Outcome(actual, expected, {.rtol = 1.3e-6, .atol = 1e-5}).message,
+            "Scalars are not close!\n\n"
+            "Expected 2.5 but got 1.0.\n"
+            "Absolute difference: 1.5 (up to 1e-05 allowed)\n"
+            "Relative difference: 0.6 (up to 1.3e-06 allowed)");
+  const TestTensor yes(Dtype::kBool, {}, std::vector<std::uint8_t>{1});
+  const TestTensor no(Dtype::kBool, {}, std::vector<std::uint8_t>{0});
+  EXPECT_EQ(Outcome(yes, no, {.rtol = 0, .atol = 0}).message,
+            "Scalars are not equal!\n\n"
+            "Expected False but got True.\n"
+            "Absolute difference: 1\n"
+            "Relative difference: inf");
+}
+
+TEST(Compare, Int64IsExactWhereDoubleIsNot) {
+  const std::int64_t large = (1LL << 53) + 1;
+  EXPECT_FALSE(Outcome(I64({large}), I64({large - 1}), {.rtol = 0, .atol = 0}).ok);
+  EXPECT_TRUE(Outcome(I64({large}), I64({large - 1}), {.rtol = 0, .atol = 1}).ok);
+  EXPECT_FALSE(Outcome(I64({kInt64Max}), I64({kInt64Max - 2}), {.rtol = 0, .atol = 1}).ok);
+}
+
+TEST(Compare, Int64DifferenceDoesNotOverflow) {
+  const CompareResult result =
+      Outcome(I64({kInt64Min, 0}), I64({kInt64Max, 0}), {.rtol = 0, .atol = 0});
+  EXPECT_THAT(result.message, HasSubstr("absolute difference: 18446744073709551615 at index (0,)"));
+  EXPECT_FALSE(Outcome(I64({0}), I64({kInt64Min}), {.rtol = 0.5, .atol = 0}).ok);
+  EXPECT_TRUE(Outcome(I64({0}), I64({kInt64Min}), {.rtol = 1, .atol = 0}).ok);
+}
+
+TEST(Compare, SmallIntegersPrintAsIntegers) {
+  const auto actual = Vector<std::uint8_t>(Dtype::kUint8, {0, 2});
+  const auto expected = Vector<std::uint8_t>(Dtype::kUint8, {255, 4});
+  EXPECT_EQ(Outcome(actual, expected, {.rtol = 0, .atol = 0}).message,
+            "Tensor-likes are not equal!\n\n"
+            "Mismatched elements: 2 / 2 (100.0%)\n"
+            "Greatest absolute difference: 255 at index (0,)\n"
+            "Greatest relative difference: 1.0 at index (0,)");
+}
+
+TEST(Compare, BoolIsZeroAndOne) {
+  const auto actual = Vector<std::uint8_t>(Dtype::kBool, {1, 2, 0});
+  const auto expected = Vector<std::uint8_t>(Dtype::kBool, {1, 1, 1});
+  const CompareResult result = Outcome(actual, expected, {.rtol = 0, .atol = 0});
+  EXPECT_EQ(result.mismatched, 1u);
+  EXPECT_EQ(result.first_mismatch, 2u);
+}
+
+TEST(Compare, HalfDifferencesAreExact) {
+  // 60000 and -60000, whose difference is no half.
+  const CompareResult result = Outcome(F16Bits({0x7b53}), F16Bits({0xfb53}));
+  EXPECT_EQ(result.max_abs.value, 120000);
+}
+
+TEST(Compare, GreatestIsTheFirstOfEquals) {
+  const CompareResult result = Outcome(F32({0, 5, 5}), F32({0, 4, 4}));
+  EXPECT_EQ(result.max_abs.index, 1u);
+  EXPECT_EQ(result.max_rel.index, 1u);
+}
+
+TEST(Compare, MatchingElementsDoNotCountAsGreatest) {
+  // 100 differs by more, but within its tolerance.
+  const CompareResult result = Outcome(F64({101, 1.5}), F64({100, 1}), {.rtol = 0.1, .atol = 0});
+  EXPECT_EQ(result.max_abs.index, 1u);
+  EXPECT_EQ(result.max_abs.value, 0.5);
+}
+
+TEST(Compare, MismatchesOfEveryBlockAreCounted) {
+  std::vector<std::int32_t> actual(10000, 7), expected(10000, 7);
+  for (const std::size_t at : {0u, 2047u, 2048u, 9999u}) actual[at] = 8;
+  const auto result = Outcome(Vector(Dtype::kInt32, actual), Vector(Dtype::kInt32, expected),
+                              {.rtol = 0, .atol = 0});
+  EXPECT_EQ(result.mismatched, 4u);
+  EXPECT_EQ(result.compared, 10000u);
+  EXPECT_THAT(result.message, HasSubstr("Mismatched elements: 4 / 10000 (0.0%)"));
+}
+
+TEST(Compare, BitwiseSeesWhatValuesHide) {
+  const CompareOptions bitwise{.bitwise = true};
+  EXPECT_TRUE(Outcome(F32({kNan, kInf}), F32({kNan, kInf}), bitwise).ok);
+  const CompareResult result =
+      Outcome(F16Bits({0x3c00, 0x8000}), F16Bits({0x3c00, 0x0000}), bitwise);
+  EXPECT_EQ(result.mismatched, 1u);
+  EXPECT_EQ(result.message,
+            "Tensor-likes are not bitwise equal!\n\n"
+            "Mismatched elements: 1 / 2 (50.0%)\n"
+            "The first mismatched element is at index (1,): -0.0 (0x8000), expected 0.0 (0x0000)\n"
+            "Greatest absolute difference: 0.0 at index (1,)");
+  EXPECT_FALSE(Outcome(F32({1}), F32({1.0000001f}), {.rtol = 1, .bitwise = true}).ok);
+}
+
+TEST(Compare, AnotherDtypeOrShapeIsAnErrorWithBoth) {
+  const auto dtype = Compare(F32({1}).view(), F64({1}).view(), {});
+  ASSERT_FALSE(dtype.ok());
+  EXPECT_EQ(dtype.error().message,
+            "cannot compare float32[1] with the expected float64[1]: the dtype differs");
+  const auto shape = Compare(F32({1, 2}).view(), F32({1}).view(), {});
+  ASSERT_FALSE(shape.ok());
+  EXPECT_EQ(shape.error().message,
+            "cannot compare float32[2] with the expected float32[1]: the shape differs");
+}
+
+TEST(Compare, ToleranceThatIsNoneIsAnError) {
+  EXPECT_FALSE(Compare(F32({1}).view(), F32({1}).view(), {.rtol = -1}).ok());
+  EXPECT_FALSE(Compare(F32({1}).view(), F32({1}).view(), {.atol = kNan}).ok());
+  EXPECT_FALSE(Compare(F32({1}).view(), F32({1}).view(), {.atol = kInf}).ok());
+}
+
+TEST(Compare, DefaultTolerancesAreThoseOfAssertClose) {
+  EXPECT_EQ(DefaultTolerances(Dtype::kBfloat16).rtol, 1.6e-2);
+  EXPECT_EQ(DefaultTolerances(Dtype::kFloat32).rtol, 1.3e-6);
+  EXPECT_EQ(DefaultTolerances(Dtype::kInt64).atol, 0);
+}
+
+}  // namespace
+}  // namespace cgdebug::numerics

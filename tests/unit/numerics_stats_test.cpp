@@ -1,0 +1,235 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "daemon/numerics/decode.h"
+#include "daemon/numerics/stats.h"
+#include "tests/unit/numerics_test_util.h"
+
+namespace cgdebug::numerics {
+namespace {
+
+using layout::Dtype;
+using ::testing::Each;
+using ::testing::ElementsAre;
+
+constexpr std::int64_t kInt64Max = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kInt64Min = std::numeric_limits<std::int64_t>::min();
+
+TEST(Stats, FourNumbers) {
+  const Stats stats = ComputeStats(F32({-1, 0, 1, 4}).view());
+  EXPECT_EQ(stats.count, 4u);
+  EXPECT_EQ(stats.zero, 1u);
+  EXPECT_EQ(stats.min, -1);
+  EXPECT_EQ(stats.max, 4);
+  EXPECT_EQ(stats.abs_max, 4);
+  EXPECT_EQ(stats.mean, 1);
+  EXPECT_DOUBLE_EQ(stats.std, std::sqrt(14.0 / 4));
+  EXPECT_EQ(stats.l1, 6);
+  EXPECT_DOUBLE_EQ(stats.l2, std::sqrt(18.0));
+  EXPECT_FALSE(stats.has_nonfinite);
+}
+
+TEST(Stats, EmptyTensorHasNoExtent) {
+  const Stats stats = ComputeStats(F32({}).view());
+  EXPECT_EQ(stats.count, 0u);
+  EXPECT_TRUE(std::isnan(stats.min));
+  EXPECT_TRUE(std::isnan(stats.mean));
+  EXPECT_EQ(stats.l1, 0);
+  EXPECT_FALSE(stats.has_nonfinite);
+  EXPECT_THAT(stats.histogram, Each(0u));
+}
+
+TEST(Stats, NonfiniteIsCountedAndLeftOut) {
+  const Stats stats = ComputeStats(F32({2, kInf, kNan, -kInf, 4, -kNan}).view());
+  EXPECT_EQ(stats.nan, 2u);
+  EXPECT_EQ(stats.pos_inf, 1u);
+  EXPECT_EQ(stats.neg_inf, 1u);
+  EXPECT_EQ(stats.min, 2);
+  EXPECT_EQ(stats.max, 4);
+  EXPECT_EQ(stats.mean, 3);
+  EXPECT_EQ(stats.std, 1);
+  EXPECT_TRUE(stats.has_nonfinite);
+  EXPECT_EQ(stats.first_nonfinite, 1u);
+  EXPECT_EQ(stats.first_nonfinite_value, kInf);
+  EXPECT_THAT(stats.histogram, ElementsAre(1, 0, 0, 0, 0, 0, 0, 1));
+}
+
+TEST(Stats, AllNanHasNoExtent) {
+  for (const auto& tensor :
+       {F32(std::vector<float>(5000, kNan)), F16Bits(std::vector<std::uint16_t>(5000, 0xfe00)),
+        F64(std::vector<double>(5000, std::nan("")))}) {
+    const Stats stats = ComputeStats(tensor.view());
+    EXPECT_EQ(stats.nan, 5000u);
+    EXPECT_EQ(stats.finite(), 0u);
+    EXPECT_TRUE(std::isnan(stats.max));
+    EXPECT_TRUE(std::isnan(stats.first_nonfinite_value));
+    EXPECT_THAT(stats.histogram, Each(0u));
+  }
+}
+
+TEST(Stats, FirstNonfiniteIsFoundInEveryBlock) {
+  for (const std::size_t at : {0u, 1u, 2047u, 2048u, 4999u}) {
+    std::vector<float> values(5000, 1.0f);
+    values[at] = kNan;
+    values[4999] = kInf;
+    const Stats stats = ComputeStats(F32(values).view());
+    EXPECT_EQ(stats.first_nonfinite, at);
+    EXPECT_EQ(stats.mean, 1.0);
+    EXPECT_EQ(stats.std, 0.0);
+  }
+}
+
+TEST(Stats, BlockOfNanBeforeTheNumbersDoesNotHideThem) {
+  std::vector<double> values(2048, std::nan(""));
+  values.push_back(-3);
+  const Stats stats = ComputeStats(F64(values).view());
+  EXPECT_EQ(stats.min, -3);
+  EXPECT_EQ(stats.max, -3);
+  EXPECT_EQ(stats.mean, -3);
+}
+
+TEST(Stats, SubnormalIsOfTheTensorsOwnType) {
+  // The smallest and the largest subnormal, the smallest normal, zeros.
+  const Stats half = ComputeStats(F16Bits({0x0001, 0x83ff, 0x0400, 0x8400, 0, 0x8000}).view());
+  EXPECT_EQ(half.subnormal, 2u);
+  EXPECT_EQ(half.zero, 2u);
+  const Stats bfloat = ComputeStats(Bf16Bits({0x0001, 0x807f, 0x0080, 0x8080, 0, 0x8000}).view());
+  EXPECT_EQ(bfloat.subnormal, 2u);
+  EXPECT_EQ(bfloat.zero, 2u);
+}
+
+TEST(Stats, MeanAndDeviationSurviveALargeOffset) {
+  std::vector<double> values;
+  for (int i = 0; i < 10000; ++i) values.push_back(1e12 + (i % 2 == 0 ? 0.25 : -0.25));
+  const Stats stats = ComputeStats(F64(values).view());
+  EXPECT_EQ(stats.mean, 1e12);
+  EXPECT_DOUBLE_EQ(stats.std, 0.25);
+}
+
+TEST(Stats, DoublesAtTheEndsOfTheRangeDoNotOverflow) {
+  const Stats large = ComputeStats(F64(std::vector<double>(3000, 1e308)).view());
+  EXPECT_EQ(large.mean, 1e308);
+  EXPECT_EQ(large.std, 0);
+  EXPECT_EQ(large.l2, kInf);  // truly out of range
+  const Stats both = ComputeStats(F64({1e308, -1e308}).view());
+  EXPECT_EQ(both.mean, 0);
+  EXPECT_DOUBLE_EQ(both.std, 1e308);
+  EXPECT_DOUBLE_EQ(both.l2, std::sqrt(2.0) * 1e308);
+  EXPECT_THAT(both.histogram, ElementsAre(1, 0, 0, 0, 0, 0, 0, 1));
+  const Stats small = ComputeStats(F64({3e-200, -4e-200}).view());
+  EXPECT_DOUBLE_EQ(small.l2, 5e-200);
+  EXPECT_DOUBLE_EQ(small.std, 3.5e-200);
+}
+
+TEST(Stats, Int64IsRightAtTheEndsOfItsRange) {
+  const Stats ends = ComputeStats(I64({kInt64Min, kInt64Max}).view());
+  EXPECT_EQ(ends.min, -0x1p63);
+  EXPECT_EQ(ends.max, 0x1p63);  // rounded
+  EXPECT_DOUBLE_EQ(ends.std, 0x1p63);
+  EXPECT_THAT(ends.histogram, ElementsAre(1, 0, 0, 0, 0, 0, 0, 1));
+}
+
+TEST(Stats, Int64NeighboursBeyondDoubleStayApart) {
+  std::vector<std::int64_t> values(4000, kInt64Max);
+  for (std::size_t i = 0; i < values.size(); i += 2) values[i] -= 7;
+  const Stats stats = ComputeStats(I64(values).view());
+  EXPECT_DOUBLE_EQ(stats.std, 3.5);
+  EXPECT_THAT(stats.histogram, ElementsAre(2000, 0, 0, 0, 0, 0, 0, 2000));
+}
+
+TEST(Stats, BoolCountsAsZeroAndOne) {
+  const auto tensor = Vector<std::uint8_t>(Dtype::kBool, {1, 0, 1, 1});
+  const Stats stats = ComputeStats(tensor.view());
+  EXPECT_EQ(stats.zero, 1u);
+  EXPECT_EQ(stats.min, 0);
+  EXPECT_EQ(stats.max, 1);
+  EXPECT_EQ(stats.mean, 0.75);
+}
+
+TEST(Stats, SmallIntegersReachTheirEnds) {
+  const Stats stats = ComputeStats(Vector<std::int8_t>(Dtype::kInt8, {-128, 127}).view());
+  EXPECT_EQ(stats.min, -128);
+  EXPECT_EQ(stats.max, 127);
+  EXPECT_EQ(ComputeStats(Vector<std::uint8_t>(Dtype::kUint8, {255}).view()).max, 255);
+}
+
+TEST(Stats, NegativeZeroIsShownAsZero) {
+  const Stats stats = ComputeStats(F32({-0.0f, -0.0f}).view());
+  EXPECT_EQ(stats.zero, 2u);
+  EXPECT_FALSE(std::signbit(stats.min));
+}
+
+TEST(Histogram, BinsTakeTheirLowerEdge) {
+  std::vector<float> values;
+  for (int i = 0; i <= 8; ++i) values.push_back(static_cast<float>(i));
+  EXPECT_THAT(ComputeStats(F32(values).view()).histogram, ElementsAre(1, 1, 1, 1, 1, 1, 1, 2));
+}
+
+TEST(Histogram, IntegersOfAnOddRangeAreNotRounded) {
+  const auto tensor = Vector<std::int32_t>(Dtype::kInt32, {0, 1, 2, 3});
+  // Edges at 0.375 apart.
+  EXPECT_THAT(ComputeStats(tensor.view()).histogram, ElementsAre(1, 0, 1, 0, 0, 1, 0, 1));
+}
+
+TEST(Histogram, ZerosOfBothSignsShareABin) {
+  const auto stats = ComputeStats(F32({-4, -0.0f, 0.0f, 4}).view());
+  EXPECT_THAT(stats.histogram, ElementsAre(1, 0, 0, 0, 2, 0, 0, 1));
+}
+
+TEST(Histogram, ConstantFillsTheFirstBin) {
+  EXPECT_THAT(ComputeStats(F32({3, 3, 3}).view()).histogram, ElementsAre(3, 0, 0, 0, 0, 0, 0, 0));
+}
+
+TEST(Histogram, AdjacentSubnormalsAreNotLost) {
+  const auto stats = ComputeStats(F64({5e-324, 1e-323}).view());
+  std::uint64_t total = 0;
+  for (const std::uint64_t bin : stats.histogram) total += bin;
+  EXPECT_EQ(total, 2u);
+}
+
+// Every dtype against the plainest possible computation, over sizes around the block.
+class StatsOfDtype : public ::testing::TestWithParam<layout::DtypeInfo> {};
+
+TEST_P(StatsOfDtype, AgreesWithTheNaiveOnPatternedBits) {
+  for (const std::uint64_t count : {1u, 7u, 8u, 9u, 2047u, 2048u, 2049u, 5000u}) {
+    std::vector<std::uint8_t> bytes(count * GetParam().bytes);
+    std::uint32_t state = 12345;
+    for (auto& byte : bytes) {
+      state = state * 1664525u + 1013904223u;
+      byte = static_cast<std::uint8_t>(state >> 24);
+    }
+    const TestTensor tensor(GetParam().dtype, {count}, bytes);
+    const TensorView view = tensor.view();
+    const Stats stats = ComputeStats(view);
+    std::uint64_t finite = 0, zero = 0, histogram = 0;
+    double low = kInf, high = -kInf;
+    long double sum = 0;
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const double value = ElementAsDouble(view, i);
+      if (!std::isfinite(value)) continue;
+      ++finite;
+      zero += value == 0;
+      low = std::min(low, value);
+      high = std::max(high, value);
+      sum += value;
+    }
+    for (const std::uint64_t bin : stats.histogram) histogram += bin;
+    EXPECT_EQ(stats.finite(), finite);
+    EXPECT_EQ(stats.zero, zero);
+    EXPECT_EQ(stats.min, low);
+    EXPECT_EQ(stats.max, high);
+    EXPECT_EQ(histogram, finite);
+    const auto mean = static_cast<double>(sum / static_cast<long double>(finite));
+    EXPECT_NEAR(stats.mean, mean, 1e-13 * stats.abs_max) << count;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StatsOfDtype, ::testing::ValuesIn(layout::kDtypes),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+}  // namespace
+}  // namespace cgdebug::numerics

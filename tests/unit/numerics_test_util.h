@@ -1,0 +1,56 @@
+// Tensors for the tests of daemon/numerics, from values or from raw bits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <initializer_list>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "daemon/numerics/tensor_view.h"
+
+namespace cgdebug::numerics {
+
+inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+inline constexpr float kInf = std::numeric_limits<float>::infinity();
+
+// Owns the bytes that its view borrows.
+class TestTensor {
+ public:
+  template <typename T>
+  TestTensor(layout::Dtype dtype, std::vector<std::uint64_t> shape, const std::vector<T>& elements)
+      : dtype_(dtype), shape_(std::move(shape)), data_(elements.size() * sizeof(T)) {
+    if (!data_.empty()) std::memcpy(data_.data(), elements.data(), data_.size());
+  }
+
+  TensorView view() const { return MakeTensorView(dtype_, shape_, data_).value(); }
+
+ private:
+  layout::Dtype dtype_;
+  std::vector<std::uint64_t> shape_;
+  std::vector<std::byte> data_;
+};
+
+template <typename T>
+TestTensor Vector(layout::Dtype dtype, const std::vector<T>& elements) {
+  return TestTensor(dtype, {elements.size()}, elements);
+}
+inline TestTensor F32(const std::vector<float>& values) {
+  return Vector(layout::Dtype::kFloat32, values);
+}
+inline TestTensor F64(const std::vector<double>& values) {
+  return Vector(layout::Dtype::kFloat64, values);
+}
+inline TestTensor I64(const std::vector<std::int64_t>& values) {
+  return Vector(layout::Dtype::kInt64, values);
+}
+inline TestTensor F16Bits(const std::vector<std::uint16_t>& bits) {
+  return Vector(layout::Dtype::kFloat16, bits);
+}
+inline TestTensor Bf16Bits(const std::vector<std::uint16_t>& bits) {
+  return Vector(layout::Dtype::kBfloat16, bits);
+}
+
+}  // namespace cgdebug::numerics
