@@ -43,7 +43,7 @@ ALLOWED = {
 # Third-party header -> the only folders, besides tests, that may include it; "!" in front: not there.
 HOMES = {
     r"(torch|ATen|c10)/": ["libprobe/torch"],
-    r"cuda": ["libprobe", "!libprobe/ring"],
+    r"cuda": ["libprobe", "!libprobe/ring", "tools/bench"],
     r"google/protobuf/": ["daemon/wire", "daemon/serve", "client"],
     r"(fmt|spdlog)/": ["daemon", "client"],
     r"boost/asio": ["daemon/wire", "daemon/serve", "daemon", "client"],
@@ -53,7 +53,7 @@ HOMES = {
     r"(gtest|gmock)/": [],
 }
 ATOMIC_FILES = ("libprobe/ring/", "libprobe/capture/", "libprobe/probe_table.", "daemon/ingest/",
-                "daemon/base/thread_checker.h", "tests/")
+                "daemon/base/thread_checker.h", "client/cli/interrupt.", "tests/")
 ATOMIC = re.compile(r"\bstd::atomic(_ref|_flag|_bool|_int)?\b|\b__atomic_\w+|\b__sync_\w+")
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
 MARK = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")

@@ -45,8 +45,8 @@ class Probes:
             tensor = self.backward[name].attach_grad(tensor)
         return self.forward[name](tensor) if name in self.forward else tensor
 
-    def all(self):
-        return [*self.forward.values(), *self.backward.values()]
+    def __len__(self):
+        return len(self.forward) + len(self.backward)
 
 
 class Trainer:
@@ -126,7 +126,7 @@ def main():
         trainer.tokens.copy_(batch())
         trainer.capture()
     print(f"{sum(p.numel() for p in trainer.model.parameters()):,} parameters, {len(text):,} characters, "
-          f"{len(trainer.probe.all())} probes, {arguments.steps} steps on {device.type}, "
+          f"{len(trainer.probe)} probes, {arguments.steps} steps on {device.type}, "
           f"{'one CUDA graph a step' if trainer.graph else 'eager'}", flush=True)
     began = time.perf_counter()
     for step in range(1, arguments.steps + 1):
@@ -137,8 +137,6 @@ def main():
     seconds = time.perf_counter() - began
     print(f"loss {trainer.loss.item():.3f} after {arguments.steps} steps, "
           f"{1e3 * seconds / arguments.steps:.2f} ms a step", flush=True)
-    for probe in trainer.probe.all():
-        probe.close()
 
 
 if __name__ == "__main__":

@@ -137,8 +137,10 @@ ensure_built() {
   "$PYTHON" -c 'import torch, numpy, pybind11' 2>"$log_dir/own-python.log" ||
     die "$PYTHON lacks a package: $(tail -n 1 "$log_dir/own-python.log"). Without --python this script" \
       "makes a virtual environment and installs everything itself."
+  local tests=$1
+  if [ "$tests" = OFF ] && grep -qs '^CGDEBUG_BUILD_TESTS:BOOL=ON' "$build_dir/CMakeCache.txt"; then tests=ON; fi
   step 'configured' cmake -S "$root" -B "$build_dir" -G Ninja -DCMAKE_BUILD_TYPE=Release \
-    -DPython_EXECUTABLE="$PYTHON" -DCGDEBUG_BUILD_TESTS="$1"
+    -DPython_EXECUTABLE="$PYTHON" -DCGDEBUG_BUILD_TESTS="$tests"
   step 'cgdebug built' cmake --build "$build_dir"
   export PATH=$build_dir/bin:$PATH PYTHONPATH=$build_dir/python${PYTHONPATH:+:$PYTHONPATH}
 }
