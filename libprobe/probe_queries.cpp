@@ -65,7 +65,8 @@ SlotStatus StatusOf(const ProbeSlot& slot) {
   status.retired = slot.reader->retired();
   status.compares = (r.actions & layout::kActionCompare) != 0;
   const ring::Verdict verdict = slot.reader->verdict();
-  status.verdict = {verdict.state,
+  const auto state = verdict.torn ? layout::VerdictState::kError : verdict.state;
+  status.verdict = {state,
                     verdict.compared,
                     verdict.mismatched,
                     verdict.lost,

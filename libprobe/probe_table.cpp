@@ -42,6 +42,14 @@ bool SameTensor(const layout::SlotRegistration& r, const TensorRef& tensor) {
 
 bool OnGpu(const TensorRef& tensor) { return tensor.device_type == DeviceType::kCuda; }
 
+// Keeps the error for status(), and makes sure that it says which probe it happened to.
+Error Named(ProbeState& probe, const Error& error) {
+  const std::string text = error.what();
+  const std::string name = "probe '" + probe.name + "'";
+  probe.last_error = text.rfind(name, 0) == 0 ? text : name + ": " + text;
+  return Error(error.kind(), probe.last_error);
+}
+
 void FinishAtExit() { (void)Finish(std::chrono::seconds(2)); }
 
 }  // namespace
@@ -265,8 +273,7 @@ void ProbeTable::ObserveCuda(ProbeState& probe, const TensorRef& tensor, void* s
       capture::LaunchEager(EagerSlot(probe, tensor, stream), tensor, stream);
     }
   } catch (const Error& error) {
-    probe.last_error = error.what();
-    throw;
+    throw Named(probe, error);
   }
 }
 
@@ -280,8 +287,7 @@ void ProbeTable::ObserveHost(ProbeState& probe, const TensorRef& tensor) {
     try {
       slot = EagerSlot(probe, tensor, nullptr);
     } catch (const Error& error) {
-      probe.last_error = error.what();
-      throw;
+      throw Named(probe, error);
     }
     slot->pending.fetch_add(1, std::memory_order_relaxed);
   }
@@ -368,7 +374,7 @@ void ProbeTable::Sweep(bool force) {
     if (wanted_by_daemon(*slot)) {
       if (!force) return false;
       const std::uint64_t unread = slot->reader->accepted() - slot->reader->consumed();
-      ring::AddRelaxed(segment_->producer()->released_unread, unread);
+      ring::Add(segment_->producer()->released_unread, unread);
     }
     FreeSlot(*slot);
     return true;

@@ -2,6 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <mutex>
+
 #include "libprobe/capture/buffer_pool.h"
 #include "libprobe/capture/cuda_check.h"
 #include "libprobe/capture/host_callback.h"
@@ -50,22 +52,54 @@ void StageOnComputePath(const ProbeSlot& slot, const TensorRef& tensor, cudaStre
   }
 }
 
-// A host node without dependencies. In a conditional body the driver allows none, which is how such
-// a body is recognised, before anything else was added to it.
-cudaGraphNode_t AddHostNode(cudaGraph_t graph, ProbeSlot* slot) {
-  cudaHostNodeParams params = {};
-  params.fn = OnReplay;
-  params.userData = slot;
-  cudaGraphNode_t node = nullptr;
-  const cudaError_t status = cudaGraphAddHostNode(&node, graph, nullptr, 0, &params);
-  if (status == cudaErrorNotSupported || status == cudaErrorInvalidValue) {
-    (void)cudaGetLastError();
+// CUDA allows no host node in the body of a conditional node, yet lets one be added: only the
+// instantiation of the whole graph fails, with no hint at the probe. A body graph is recognised by
+// two refusals that no root graph gives (driver 580, CUDA 13.0): it cannot update an exec, with
+// another error than a graph that merely differs, and it cannot be instantiated alone. The first is
+// cheap and clears every root graph; the second only confirms.
+bool IsConditionalBody(cudaGraph_t graph) {
+  static const cudaGraphExec_t one_node = [] {
+    cudaGraph_t tiny = nullptr;
+    cudaGraphNode_t node = nullptr;
+    cudaGraphExec_t exec = nullptr;
+    CGD_CUDA(cudaGraphCreate(&tiny, 0));
+    CGD_CUDA(cudaGraphAddEmptyNode(&node, tiny, nullptr, 0));
+    CGD_CUDA(cudaGraphInstantiate(&exec, tiny, 0));
+    CGD_CUDA(cudaGraphDestroy(tiny));
+    return exec;
+  }();
+  cudaGraphExecUpdateResultInfo ignored = {};
+  const cudaError_t update = cudaGraphExecUpdate(one_node, graph, &ignored);
+  (void)cudaGetLastError();
+  if (update != cudaErrorInvalidValue) return false;
+  cudaGraphExec_t exec = nullptr;
+  const cudaError_t instantiate = cudaGraphInstantiate(&exec, graph, 0);
+  (void)cudaGetLastError();
+  if (instantiate == cudaSuccess) (void)cudaGraphExecDestroy(exec);
+  return instantiate == cudaErrorNotSupported;
+}
+
+// Asked once a capture: ids are never used again.
+void RefuseConditionalBody(const CaptureInfo& info) {
+  static std::mutex mutex;
+  static unsigned long long last_root_id = ~0ull;
+  const std::lock_guard lock(mutex);
+  if (info.id == last_root_id) return;
+  if (IsConditionalBody(info.graph)) {
     throw Error(
         ErrorKind::kUnsupported,
         "a probe cannot lie in the body of a conditional node (torch.cond, while_loop): CUDA "
         "allows no host callback there. Move the probe in front of or behind it");
   }
-  CheckCuda(status, "cudaGraphAddHostNode");
+  last_root_id = info.id;
+}
+
+cudaGraphNode_t AddHostNode(cudaGraph_t graph, ProbeSlot* slot) {
+  cudaHostNodeParams params = {};
+  params.fn = OnReplay;
+  params.userData = slot;
+  cudaGraphNode_t node = nullptr;
+  CGD_CUDA(cudaGraphAddHostNode(&node, graph, nullptr, 0, &params));
   return node;
 }
 
@@ -99,7 +133,10 @@ void FreeBuffers(const Buffers& buffers) noexcept { BufferPool::Instance().Give(
 void CaptureLeaf(ProbeSlot* slot, const TensorRef& tensor, void* stream_handle) {
   auto* stream = static_cast<cudaStream_t>(stream_handle);
   const DeviceGuard guard(tensor.device_index);
-  cudaGraph_t graph = GetCaptureInfo(stream).graph;
+  const RelaxedCapture relaxed;
+  const CaptureInfo before = GetCaptureInfo(stream);
+  RefuseConditionalBody(before);
+  cudaGraph_t graph = before.graph;
   // From here the driver holds `slot` until the graph is gone, also when a later step throws.
   RetainByGraph(graph, slot);
   slot->in_graph = true;

@@ -102,9 +102,8 @@ bool SegmentView::BecomeReader() {
   clock_gettime(CLOCK_REALTIME, &now);
   StoreRelaxed(consumer()->pid, static_cast<std::int32_t>(getpid()));
   StoreRelaxed(consumer()->attached_ns, std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec);
-  AddRelaxed(consumer()->generation, std::uint64_t{1});
-  AddRelaxed(consumer()->progress,
-             std::uint64_t{1});  // writers that gave up on the last reader try again
+  Add(consumer()->generation, std::uint64_t{1});
+  Add(consumer()->progress, std::uint64_t{1});  // writers that gave up on the last reader try again
   return true;
 }
 
@@ -115,7 +114,9 @@ bool SegmentView::ProducerAlive() const {
   return LockedByOther(control_.fd(), layout::kProducerLockByte);
 }
 bool SegmentView::ProducerExitedCleanly() const { return LoadRelaxed(producer()->exited) == 1; }
-std::uint64_t SegmentView::activity() const { return LoadRelaxed(producer()->activity); }
+std::uint64_t SegmentView::activity() const {
+  return LoadAcquire(producer()->activity);  // so that heads read later are not older than it
+}
 std::int64_t SegmentView::step() const { return LoadRelaxed(producer()->step); }
 
 std::uint32_t SegmentView::slot_count() const {
@@ -193,11 +194,11 @@ std::optional<std::vector<std::byte>> SegmentView::ReadExpected(
   return bytes;
 }
 
-void SegmentView::AddProgress(std::uint64_t entries) { AddRelaxed(consumer()->progress, entries); }
+void SegmentView::AddProgress(std::uint64_t entries) { Add(consumer()->progress, entries); }
 
 void SegmentView::AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) {
-  AddRelaxed(consumer()->printed_lines, lines);
-  AddRelaxed(consumer()->terminal_lines, on_terminal);
+  Add(consumer()->printed_lines, lines);
+  Add(consumer()->terminal_lines, on_terminal);
 }
 
 }  // namespace cgdebug::ring

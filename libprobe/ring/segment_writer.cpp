@@ -216,7 +216,7 @@ std::uint32_t SegmentWriter::Publish(const Block& block) {
   StoreRelaxed(entry.bytes, block.bytes);
   StoreRelease(entry.word, layout::DirectoryWord(generation, layout::SlotState::kLive));  // D1
   if (!reuse) StoreRelease(producer()->slot_count, std::uint64_t{used} + 1);
-  AddRelaxed(producer()->activity, std::uint64_t{1});
+  Add(producer()->activity, std::uint64_t{1});
   return index;
 }
 
@@ -224,7 +224,7 @@ void SegmentWriter::Retire(std::uint32_t index) {
   layout::DirectoryEntry& entry = directory()[index];
   StoreRelease(entry.word, layout::DirectoryWord(layout::DirectoryGeneration(entry.word),
                                                  layout::SlotState::kRetired));
-  AddRelaxed(producer()->activity, std::uint64_t{1});
+  Add(producer()->activity, std::uint64_t{1});
 }
 
 void SegmentWriter::Release(std::uint32_t index, const Block& block) {
@@ -233,7 +233,7 @@ void SegmentWriter::Release(std::uint32_t index, const Block& block) {
                                                  layout::SlotState::kFree));
   // Pairs with the fence before valid() in the reader: whoever reads reused bytes sees kFree.
   std::atomic_thread_fence(std::memory_order_release);
-  AddRelaxed(producer()->activity, std::uint64_t{1});
+  Add(producer()->activity, std::uint64_t{1});
   free_indexes_.push_back(index);
   Free(block);
 }
@@ -247,7 +247,7 @@ SlotRingReader SegmentWriter::OpenSlot(std::uint32_t index, const Block& block) 
 
 void SegmentWriter::Close(bool unlink) {
   StoreRelease(producer()->exited, std::uint64_t{1});
-  AddRelaxed(producer()->activity, std::uint64_t{1});
+  Add(producer()->activity, std::uint64_t{1});
   if (unlink) UnlinkSegment(control_.name());
 }
 

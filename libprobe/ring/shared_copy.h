@@ -44,10 +44,11 @@ template <typename T>
 void StoreRelease(T& field, T value) noexcept {
   std::atomic_ref(field).store(value, std::memory_order_release);
 }
-// For counters that several host threads grow.
+// For counters that several host threads grow. Release: whoever sees the new count sees what was
+// stored before it.
 template <typename T>
-void AddRelaxed(T& field, T value) noexcept {
-  std::atomic_ref(field).fetch_add(value, std::memory_order_relaxed);
+void Add(T& field, T value) noexcept {
+  std::atomic_ref(field).fetch_add(value, std::memory_order_release);
 }
 
 }  // namespace cgdebug::ring

@@ -156,6 +156,13 @@ ReadStatus SlotRingReader::Read(std::uint64_t ordinal, Entry* out) const {
   return LoadRelaxed(header->word) == word ? ReadStatus::kOk : ReadStatus::kOverwritten;
 }
 
+bool SlotRingReader::HasUncommitted() const {
+  const std::uint64_t ordinal = accepted() + 1;
+  const std::uint64_t index = (ordinal - 1) % registration_.capacity;
+  const auto* header = At<layout::EntryHeader>(block_, registration_.headers_offset) + index;
+  return layout::EntryOrdinal(LoadAcquire(header->word)) == ordinal;
+}
+
 void SlotRingReader::SetConsumed(std::uint64_t ordinal, std::uint64_t lost) {
   StoreRelaxed(Credit(block_).lost, lost);
   StoreRelease(Credit(block_).consumed, ordinal);  // W4, pairs with R4
@@ -173,6 +180,7 @@ void SlotRingReader::SetVerdict(const Verdict& verdict) {
   StoreRelaxed(shared.mismatched, verdict.mismatched);
   StoreRelaxed(shared.lost, verdict.lost);
   StoreRelaxed(shared.first_failed_sequence, verdict.first_failed_sequence);
+  StoreRelaxed(shared.covered_sequence, verdict.covered_sequence);
   CopyShared(shared.text, verdict.text.data(), bytes);
   StoreRelease(shared.version, version + 1);
 }
@@ -181,19 +189,22 @@ Verdict SlotRingReader::verdict() const {
   const layout::SlotVerdict& shared = SharedVerdict(block_);
   constexpr int kAttempts = 1'000'000;  // a daemon killed in mid-write leaves the version odd
   layout::SlotVerdict copy;
-  for (int i = 0; i < kAttempts; ++i) {
+  bool torn = true;
+  for (int i = 0; torn && i < kAttempts; ++i) {
     const std::uint64_t before = LoadAcquire(shared.version);
     CopyShared(&copy, &shared, sizeof(copy));
     std::atomic_thread_fence(std::memory_order_acquire);
-    if (before % 2 == 0 && LoadRelaxed(shared.version) == before) break;
+    torn = before % 2 != 0 || LoadRelaxed(shared.version) != before;
   }
   Verdict verdict;
+  verdict.torn = torn;
   verdict.state = static_cast<layout::VerdictState>(
       std::min(copy.state, static_cast<std::uint32_t>(layout::VerdictState::kError)));
   verdict.compared = copy.compared;
   verdict.mismatched = copy.mismatched;
   verdict.lost = copy.lost;
   verdict.first_failed_sequence = copy.first_failed_sequence;
+  verdict.covered_sequence = copy.covered_sequence;
   verdict.text.assign(copy.text, std::min<std::size_t>(copy.text_bytes, layout::kVerdictTextBytes));
   return verdict;
 }

@@ -27,7 +27,9 @@ struct Verdict {
   std::uint64_t mismatched = 0;
   std::uint64_t lost = 0;
   std::uint64_t first_failed_sequence = 0;
-  std::string text;  // cut to kVerdictTextBytes
+  std::uint64_t covered_sequence = 0;  // every replay up to this one is in the counts
+  std::string text;                    // cut to kVerdictTextBytes
+  bool torn = false;  // read while it was written: its writer died in the middle of it
 };
 
 enum class ReadStatus {
@@ -62,6 +64,10 @@ class SlotRingReader {
 
   // The oldest ordinal that may still be there; 1 when nothing was overwritten yet.
   std::uint64_t oldest() const;
+
+  // Whether the writer claimed an entry after the newest committed one: of a dead producer, a
+  // snapshot that was lost at its death.
+  bool HasUncommitted() const;
 
   // W4: everything up to `ordinal` is consumed, `lost` of all entries so far were overwritten
   // unread.

@@ -69,7 +69,7 @@ void SlotRingWriter::Commit(std::int64_t timestamp_ns) noexcept {
   StoreRelease(claimed_->word, EntryWord(ordinal_, EntryState::kReady));  // W1, pairs with R1
   StoreRelaxed(head_->last_timestamp_ns, timestamp_ns);
   StoreRelease(head_->accepted, ordinal_);  // W3, pairs with R3
-  AddRelaxed(producer_->activity, std::uint64_t{1});
+  Add(producer_->activity, std::uint64_t{1});
   claimed_ = nullptr;
 }
 

@@ -97,7 +97,8 @@ struct alignas(kCacheLineBytes) SlotVerdict {
   std::uint64_t mismatched;             // of those, the ones that failed
   std::uint64_t lost;                   // snapshots that could not be compared
   std::uint64_t first_failed_sequence;  // 0 when none failed
-  std::uint64_t reserved[2];
+  std::uint64_t covered_sequence;       // every replay up to this one is in the counts above
+  std::uint64_t reserved;
   char text[kVerdictTextBytes];  // of the first failure, UTF-8, not terminated
 };
 

@@ -1,5 +1,5 @@
-// One writer, one reader, as threads on one mapping (what ThreadSanitizer can follow), and a reader on
-// memory that somebody scribbles over. They prove that a wrong value is never returned in the
+// One writer, one reader, as threads on one mapping (what ThreadSanitizer can follow), and a reader
+// on memory that somebody scribbles over. They prove that a wrong value is never returned in the
 // interleavings that occurred; they prove nothing about the ones that did not.
 #include <gtest/gtest.h>
 
@@ -98,12 +98,13 @@ TEST(RingStress, AScribbledBlockNeverLeadsTheReaderAstray) {
       ASSERT_EQ(entry.payload.size(), 64u * 4) << "sizes come from the validated registration only";
     }
     std::string reason;
-    const auto again = SlotRingReader::Open(slot.block.data, slot.block.bytes,
-                                            reinterpret_cast<const layout::DirectoryEntry*>(
-                                                reinterpret_cast<std::byte*>(segment.producer()) -
-                                                layout::kProducerLineOffset + layout::kDirectoryOffset) +
-                                                slot.index,
-                                            &reason);
+    const auto again =
+        SlotRingReader::Open(slot.block.data, slot.block.bytes,
+                             reinterpret_cast<const layout::DirectoryEntry*>(
+                                 reinterpret_cast<std::byte*>(segment.producer()) -
+                                 layout::kProducerLineOffset + layout::kDirectoryOffset) +
+                                 slot.index,
+                             &reason);
     if (again) {
       ASSERT_LE(again->registration().payload_offset +
                     again->registration().capacity * again->registration().payload_stride_bytes,

@@ -1,4 +1,5 @@
-// ring_fixture.h: a real segment in /dev/shm with one slot of int32 tensors, written and read in verbs.
+// ring_fixture.h: a real segment in /dev/shm with one slot of int32 tensors, written and read in
+// verbs.
 #pragma once
 
 #include <cstring>
@@ -41,7 +42,8 @@ struct Slot {
   std::uint32_t index = 0;
 };
 
-inline Slot PublishSlot(ring::SegmentWriter& segment, const layout::SlotRegistration& registration) {
+inline Slot PublishSlot(ring::SegmentWriter& segment,
+                        const layout::SlotRegistration& registration) {
   const auto geometry = layout::ComputeGeometry(registration.payload_bytes, registration.capacity);
   Slot slot;
   slot.block = segment.Allocate(geometry.block_bytes, geometry.payload_offset);

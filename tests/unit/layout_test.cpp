@@ -1,5 +1,5 @@
-// The bytes that cross a process boundary, frozen a second time: a mirror of each struct and literal
-// versions. A failure here is a decision about compatibility, not a number to adjust.
+// The bytes that cross a process boundary, frozen a second time: a mirror of each struct and
+// literal versions. A failure here is a decision about compatibility, not a number to adjust.
 #include <gtest/gtest.h>
 
 #include <cstddef>

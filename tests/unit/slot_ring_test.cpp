@@ -164,14 +164,14 @@ TEST(Registration, WhatNoProducerWritesIsRefusedWithAReason) {
   EXPECT_THAT(refused([](auto& r) { r.capacity = 5; }), HasSubstr("geometry"));
   EXPECT_THAT(refused([](auto& r) { r.payload_offset += 64; }), HasSubstr("geometry"));
   EXPECT_THAT(refused([](auto& r) { r.headers_offset = 0; }), HasSubstr("geometry"));
-  EXPECT_THAT(refused([](auto& r) { std::memset(r.name, 'x', sizeof(r.name)); }), HasSubstr("name"));
+  EXPECT_THAT(refused([](auto& r) { std::memset(r.name, 'x', sizeof(r.name)); }),
+              HasSubstr("name"));
   EXPECT_THAT(refused([](auto& r) { r.name[0] = 0; }), HasSubstr("name"));
   EXPECT_THAT(refused([](auto& r) { r.lane = 9; }), HasSubstr("lane"));
   EXPECT_THAT(refused([](auto& r) { r.policy = 9; }), HasSubstr("policy"));
   EXPECT_THAT(refused([](auto& r) { r.device_type = 9; }), HasSubstr("device"));
-  EXPECT_THAT(
-      refused([](auto& r) { r.compare_rtol = std::numeric_limits<double>::quiet_NaN(); }),
-      HasSubstr("tolerances"));
+  EXPECT_THAT(refused([](auto& r) { r.compare_rtol = std::numeric_limits<double>::quiet_NaN(); }),
+              HasSubstr("tolerances"));
   EXPECT_THAT(CheckRegistration(test::MakeSlot("a", 100, 4), block_bytes - layout::kPageBytes),
               HasSubstr("geometry"));
 }
