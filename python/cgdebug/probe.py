@@ -95,8 +95,7 @@ class CudaGraphTensorProbe:
             return tensor
         if self._capture_only and not _is_capturing():
             return tensor
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"probe {self._name!r} got a {type(tensor).__name__}, not a tensor")
+        self._check_tensor(tensor)
         torch.ops.cgdebug.observe(tensor, self._site_key)
         return tensor
 
@@ -123,10 +122,20 @@ class CudaGraphTensorProbe:
         """Allocates for one later capture of a tensor like this, so that the capture does not."""
         if self._native is None:
             return
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"probe {self._name!r} got a {type(tensor).__name__}, not a tensor")
+        self._check_tensor(tensor)
         self._native.prepare(str(tensor.dtype).replace("torch.", ""), list(tensor.shape),
                              tensor.device.type, tensor.device.index or 0)
+
+    def _check_tensor(self, tensor) -> None:
+        """What the op cannot say itself, because such a tensor never reaches it."""
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"probe {self._name!r} got a {type(tensor).__name__}, not a tensor")
+        if tensor.layout != torch.strided:
+            raise ValueError(f"probe {self._name!r}: {tensor.layout} tensors are not supported; probe "
+                             f"tensor.to_dense() or tensor.values()")
+        if tensor.device.type not in ("cpu", "cuda", "meta"):
+            raise ValueError(f"probe {self._name!r}: device {tensor.device} is not supported (supported: "
+                             f"cuda, cpu)")
 
     # --- reading -------------------------------------------------------------------------------------
 

@@ -1,0 +1,124 @@
+"""Importing cgdebug: what it gives and what it leaves alone."""
+
+import importlib
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+import cgdebug
+from conftest import ROOT
+
+FIXED_NAMES = ["CudaGraphTensorProbe", "TensorPrint", "TensorRecord", "TensorCompare", "TensorSnapshot",
+               "TensorCompareMismatchError", "drain_records", "export_records_to_tensorboard"]
+
+
+def run_python(code):
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+
+
+def test_import_loads_neither_torch_nor_the_native_module_nor_numpy():
+    loaded = run_python("import sys, cgdebug, cgdebug.tensor_debug\n"
+                        "print({'torch', 'numpy', 'google.protobuf', 'cgdebug._probe'} & set(sys.modules))")
+    assert loaded.strip() == "set()"
+
+
+def test_client_errors_and_actions_load_without_torch():
+    loaded = run_python("import sys, cgdebug\n"
+                        "cgdebug.TensorRecord(); cgdebug.TensorCompareMismatchError; cgdebug.Client\n"
+                        "print('torch' in sys.modules)")
+    assert loaded.strip() == "False"
+
+
+@pytest.mark.parametrize("name", FIXED_NAMES)
+def test_fixed_names_are_reachable_in_both_places(name):
+    tensor_debug = importlib.import_module("cgdebug.tensor_debug")
+    assert getattr(cgdebug, name) is getattr(tensor_debug, name)
+    assert name in dir(cgdebug) and name in dir(tensor_debug)
+
+
+def test_postprocess_functions_are_reachable_under_tensor_debug():
+    from cgdebug.tensor_debug.postprocess import drain_records, export_records_to_tensorboard
+
+    assert drain_records is cgdebug.drain_records
+    assert export_records_to_tensorboard is cgdebug.export_records_to_tensorboard
+    assert cgdebug.tensor_debug.postprocess.drain_records is drain_records
+
+
+def test_every_public_name_exists():
+    for name in cgdebug.__all__:
+        assert getattr(cgdebug, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        cgdebug.nothing
+
+
+def test_version_is_the_one_of_the_build():
+    from cgdebug import _probe
+
+    declared = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]
+    assert cgdebug.__version__ == declared == _probe.version()
+
+
+def test_types_ship():
+    package = pathlib.Path(cgdebug.__file__).parent
+    assert (package / "py.typed").exists() and (package / "_probe.pyi").exists()
+
+
+def test_native_extension_is_available_here():
+    answer = cgdebug.native_extension_available()
+    assert answer, answer.reason
+    assert str(answer) == "available"
+
+
+def test_unavailable_native_extension_says_why(monkeypatch):
+    from cgdebug import _native
+
+    monkeypatch.setattr(_native, "_op_loaded", False)
+    monkeypatch.setattr(_native, "OP_LIBRARY", pathlib.Path("/nowhere/libcgdebug_torch.so"))
+    answer = cgdebug.native_extension_available()
+    assert not answer
+    assert "/nowhere/libcgdebug_torch.so is missing" in answer.reason and "pip install" in answer.reason
+
+
+def test_disabled_probe_never_loads_the_native_module():
+    code = """
+import sys, torch, cgdebug
+from cgdebug import *
+x = torch.ones(3, requires_grad=True)
+probes = [CudaGraphTensorProbe("off", [TensorRecord(enabled=False), TensorPrint(enabled=False),
+                                       TensorCompare(None, enabled=False)], mode="always"),
+          CudaGraphTensorProbe("off", [], mode="always"),
+          CudaGraphTensorProbe("off", [TensorRecord()], mode="always", enabled=False)]
+cgdebug.step(7)
+for probe in probes:
+    with probe:
+        assert probe(x) is x and probe(3) == 3
+        assert probe.attach_grad(x) is x and probe.attach_grad(x, return_handle=True) == (x, None)
+        probe.prepare(x); probe.clear_records(); probe.assert_ok()
+        assert probe.records() == [] == probe.records(synchronize=True) == drain_records(probe, print)
+        assert probe.status().ok and "off" in repr(probe.status())
+assert "cgdebug._probe" not in sys.modules and not hasattr(torch.ops.cgdebug, "observe")
+print("clean")
+"""
+    assert run_python(code).strip() == "clean"
+
+
+def test_environment_switches_probes_off(monkeypatch):
+    from cgdebug._selection import is_selected
+
+    assert is_selected("blk0.attn")
+    for patterns, wanted in [("blk*", True), ("mlp*", False), ("mlp*, blk0.?ttn", True), ("!blk0*", False),
+                             ("blk*,!*.attn", False), ("!mlp*", True), ("re:k[0-9]\\.", True),
+                             ("re:^k", False), ("", True), (" , ", True)]:
+        monkeypatch.setenv("CGDEBUG_PROBES", patterns)
+        assert is_selected("blk0.attn") is wanted, patterns
+        assert cgdebug.CudaGraphTensorProbe("blk0.attn", [cgdebug.TensorRecord()]).status().active is wanted
+    monkeypatch.setenv("CGDEBUG_PROBES", "a[0]")
+    assert is_selected("a[0]") and is_selected("a0")
+    monkeypatch.setenv("CGDEBUG_PROBES", "re:(")
+    with pytest.raises(ValueError, match="CGDEBUG_PROBES.*no regular expression"):
+        is_selected("a")
+    assert os.environ["CGDEBUG"] == "0"

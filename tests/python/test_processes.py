@@ -1,0 +1,157 @@
+"""Forked children, killed jobs, several processes: each has its own segment, none harms another."""
+
+import os
+import pathlib
+import signal
+
+import pytest
+import torch
+
+from cgdebug import TensorRecord, _native
+from conftest import remove_segments_of, segments
+
+RECORD = """
+p = CudaGraphTensorProbe("p", [TensorRecord()], mode="always")
+p(torch.tensor([1]))
+"""
+SESSION = "from cgdebug import _probe\nprint(_probe.session()['name'])\n"
+
+
+def fork(work):
+    """Runs work() in a forked child; its exception's text, empty when it went well."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(read)
+        text = ""
+        try:
+            work()
+        except BaseException as error:
+            text = repr(error)
+        os.write(write, text.encode())
+        os._exit(0)
+    os.close(write)
+    with open(read, "rb") as pipe:
+        text = pipe.read().decode()
+    assert os.waitpid(pid, 0)[1] == 0
+    remove_segments_of(pid)
+    return text
+
+
+def test_forked_child_has_its_own_segment_and_leaves_the_parents_alone(probe):
+    p = probe(TensorRecord())
+    p(torch.tensor([1]))
+    parents_name = _native.probe_module().session()["name"]
+
+    def child():
+        p(torch.tensor([2]))
+        assert [r.tensor.item() for r in p.records()] == [2]
+        assert _native.probe_module().session()["name"] != parents_name
+        p.close()
+
+    assert fork(child) == ""
+    p(torch.tensor([3]))
+    assert [(r.replay_index, r.tensor.item()) for r in p.records()] == [(1, 1), (2, 3)]
+    assert _native.probe_module().session()["name"] == parents_name and parents_name in segments()
+
+
+def test_a_child_may_drop_or_make_probes(probe):
+    p = probe(TensorRecord())
+    p(torch.tensor([1]))
+
+    def child():
+        q = probe(TensorRecord(), name="q")
+        q(torch.tensor([5]))
+        assert q.records()[0].tensor.item() == 5 and p.records() == []
+
+    assert fork(child) == ""
+    assert p.records()[0].tensor.item() == 1
+
+
+class Rows(torch.utils.data.Dataset):
+    def __init__(self, p):
+        self.p = p
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        self.p(torch.tensor([index]))
+        return os.getpid(), [r.tensor.item() for r in self.p.records()]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_probes_work_in_data_loader_workers(probe):
+    p = probe(TensorRecord())
+    p(torch.tensor([77]))
+    loader = torch.utils.data.DataLoader(Rows(p), batch_size=None, num_workers=1,
+                                         multiprocessing_context="fork")
+    pids, rows = zip(*loader)
+    assert list(rows) == [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3]]
+    remove_segments_of(*pids)
+    assert [r.tensor.item() for r in p.records()] == [77]
+
+
+def test_clean_exit_without_a_daemon_leaves_nothing(job):
+    one = job(RECORD + SESSION)
+    name = one.line()
+    one.finish()
+    assert name not in segments()
+
+
+def test_killed_job_leaves_its_last_values(job):
+    one = job(RECORD + SESSION + "sys.stdin.readline()")
+    name = one.line()
+    os.kill(one.pid, signal.SIGKILL)
+    one.process.wait()
+    assert name in segments()
+    for path in pathlib.Path("/dev/shm").glob(f"{name}*"):
+        assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_two_jobs_have_two_segments(job):
+    two = [job(RECORD + SESSION + "sys.stdin.readline()") for _ in range(2)]
+    assert len({one.line() for one in two}) == 2
+    for one in two:
+        one.go_on()
+        one.finish()
+
+
+def test_job_with_disabled_probes_creates_no_segment(job):
+    one = job("""
+        p = CudaGraphTensorProbe("p", [TensorRecord(enabled=False)], mode="always")
+        p(torch.ones(2))
+        print(os.listdir("/dev/shm"))
+        print([m for m in sys.modules if m == "cgdebug._probe"])
+        print(os.getpid())
+    """)
+    one.line()
+    assert one.line() == "[]"
+    one.finish()
+
+
+def test_the_traced_process_gets_no_thread_no_socket_no_protobuf(job):
+    one = job("""
+        threads = set(os.listdir("/proc/self/task"))
+        p = CudaGraphTensorProbe("p", [TensorRecord()], mode="always")
+        p(torch.ones(2))
+        p.records()
+        print(len(set(os.listdir("/proc/self/task")) - threads))
+        print(sum("socket:" in os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+                  if os.path.islink(f"/proc/self/fd/{fd}")))
+        print("google.protobuf" in sys.modules, "libprotobuf" in open("/proc/self/maps").read())
+    """)
+    assert [one.line(), one.line(), one.line()] == ["0", "0", "False False"]
+    one.finish()
+
+
+def test_full_shared_memory_is_a_clear_error(probe):
+    # More than /dev/shm holds in all: refused at once, without filling the machine's memory.
+    total = os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize
+    p = probe(TensorRecord(capacity=total // (1 << 20) + 2), name="huge")
+    with pytest.raises(RuntimeError, match="(?s)probe 'huge': .*/dev/shm.*--shm-size"):
+        p(torch.ones(1 << 18))
+    assert "--shm-size" in p.status().error
+    q = probe(TensorRecord(), name="small")
+    q(torch.ones(2))
+    assert len(q.records()) == 1
