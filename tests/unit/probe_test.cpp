@@ -1,0 +1,355 @@
+// The C++ probe API on CPU tensors: real segment, real processes, no daemon.
+#include "cgdebug/probe.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
+#include "libprobe/ring/segment_view.h"
+
+namespace cgdebug {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// No daemon is started or waited for.
+const bool kNoDaemon = [] { return setenv("CGDEBUG", "0", 1) == 0; }();
+
+ProbeOptions Always(std::uint32_t capacity = 4) {
+  ProbeOptions options;
+  options.mode = ProbeMode::kAlways;
+  options.record = RecordAction{capacity, 1};
+  return options;
+}
+
+TensorRef Cpu(const std::vector<float>& values) {
+  TensorRef tensor;
+  tensor.data = values.data();
+  tensor.dtype = Dtype::kFloat32;
+  tensor.shape = {static_cast<std::int64_t>(values.size())};
+  tensor.device_type = DeviceType::kCpu;
+  return tensor;
+}
+
+std::vector<float> Values(const Record& record) {
+  std::vector<float> values(record.payload.size() / sizeof(float));
+  std::memcpy(values.data(), record.payload.data(), record.payload.size());
+  return values;
+}
+
+template <typename Function>
+std::string ErrorText(ErrorKind kind, Function&& function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), kind) << error.what();
+    return error.what();
+  }
+  return "no error";
+}
+
+// Runs `function` in a forked child; its exit code.
+template <typename Function>
+int InChild(Function&& function) {
+  const pid_t child = fork();
+  if (child == 0) _exit(function());
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
+}
+
+TEST(Probe, RecordsTheNewestCapacityCallsInOrder) {
+  Probe probe("x", Always(4));
+  for (int i = 1; i <= 6; ++i) probe.Observe(Cpu({float(i), float(10 * i)}));
+  const auto records = probe.Records();
+  ASSERT_THAT(records, SizeIs(4));
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(records[i].replay_index, std::uint64_t(i + 3));
+    EXPECT_THAT(Values(records[i]), ElementsAre(float(i + 3), float(10 * (i + 3))));
+  }
+  EXPECT_THAT(probe.Records(2), SizeIs(2));
+  EXPECT_EQ(probe.Records(1)[0].replay_index, 6u);
+  EXPECT_THAT(probe.Records(0), IsEmpty());
+}
+
+TEST(Probe, InCaptureModeEagerCallsTouchNothing) {
+  ProbeOptions options = Always();
+  options.mode = ProbeMode::kCapture;
+  Probe probe("x", options);
+  TensorRef nonsense;
+  nonsense.device_type = DeviceType::kCpu;
+  probe.Observe(nonsense);
+  EXPECT_THAT(probe.Records(), IsEmpty());
+}
+
+TEST(Probe, ClearHidesWhatWasThereAndKeepsWhatComes) {
+  Probe probe("x", Always());
+  probe.Observe(Cpu({1}));
+  probe.Observe(Cpu({2}));
+  const Record first = probe.Records()[0];
+  probe.ClearRecords(first.slot, first.ordinal);
+  EXPECT_THAT(probe.Records(), SizeIs(1));
+  probe.ClearRecords();
+  EXPECT_THAT(probe.Records(), IsEmpty());
+  probe.Observe(Cpu({3}));
+  ASSERT_THAT(probe.Records(), SizeIs(1));
+  EXPECT_EQ(probe.Records()[0].replay_index, 3u);
+}
+
+TEST(Probe, TensorsOfAnotherShapeGetASlotOfTheirOwn) {
+  Probe probe("x", Always());
+  probe.Observe(Cpu({1}));
+  probe.Observe(Cpu({1, 2, 3}));
+  probe.Observe(Cpu({2}));
+  EXPECT_THAT(probe.Status().slots, SizeIs(2));
+  EXPECT_THAT(probe.Records(), SizeIs(3));
+}
+
+TEST(Probe, ManyShapesDoNotGrowWithoutBound) {
+  Probe probe("x", Always(1));
+  for (std::size_t n = 1; n <= 300; ++n) probe.Observe(Cpu(std::vector<float>(n)));
+  EXPECT_LE(probe.Status().slots.size(), 64u);
+  EXPECT_EQ(probe.Records(1)[0].shape[0], 300);
+}
+
+TEST(Probe, StepIsRecorded) {
+  Probe probe("x", Always());
+  SetStep(41);
+  probe.Observe(Cpu({1}));
+  SetStep(-1);
+  EXPECT_EQ(probe.Records()[0].step, 41);
+}
+
+TEST(Probe, BadArgumentsAreNamed) {
+  EXPECT_THAT(ErrorText(ErrorKind::kBadArgument, [] { Probe("", Always()); }), HasSubstr("empty"));
+  EXPECT_THAT(ErrorText(ErrorKind::kBadArgument, [] { Probe(std::string(256, 'n'), Always()); }),
+              HasSubstr("255"));
+  Probe longest(std::string(255, 'n'), Always());
+  EXPECT_THAT(ErrorText(ErrorKind::kBadArgument, [] { Probe("x", Always(0)); }),
+              HasSubstr("capacity"));
+  Probe probe("layer0", Always());
+  TensorRef bad = Cpu({1});
+  bad.dtype = Dtype::kInvalid;
+  EXPECT_THAT(ErrorText(ErrorKind::kUnsupported, [&] { probe.Observe(bad); }),
+              ::testing::AllOf(HasSubstr("layer0"), HasSubstr("bfloat16")));
+  bad = Cpu({1});
+  bad.shape = {-1};
+  EXPECT_THAT(ErrorText(ErrorKind::kBadArgument, [&] { probe.Observe(bad); }), HasSubstr("[-1]"));
+  bad.shape = {std::int64_t{1} << 40, std::int64_t{1} << 40};
+  EXPECT_THAT(ErrorText(ErrorKind::kBadArgument, [&] { probe.Observe(bad); }),
+              HasSubstr("impossible shape"));
+  EXPECT_THAT(probe.Status().last_error, HasSubstr("impossible shape"));
+}
+
+TEST(Probe, ExpectedTensorOfAnotherShapeIsRefusedWithBothNamed) {
+  ProbeOptions options = Always();
+  options.compare =
+      CompareAction{{ExpectedTensor{Dtype::kFloat32, {2}, std::vector<std::byte>(8)}}};
+  Probe probe("x", options);
+  EXPECT_THAT(ErrorText(ErrorKind::kBadArgument,
+                        [&] {
+                          probe.Observe(Cpu({1, 2, 3}));
+                        }),
+              ::testing::AllOf(HasSubstr("float32[2]"), HasSubstr("float32[3]")));
+}
+
+TEST(Probe, WithoutADaemonNothingCountsAsCompared) {
+  ProbeOptions options = Always();
+  options.compare =
+      CompareAction{{ExpectedTensor{Dtype::kFloat32, {1}, std::vector<std::byte>(4)}}};
+  Probe probe("x", options);
+  probe.Observe(Cpu({0}));
+  EXPECT_FALSE(probe.WaitConsumed(std::chrono::seconds(5)));
+  const SlotStatus slot = probe.Status().slots.at(0);
+  EXPECT_EQ(slot.verdict.state, layout::VerdictState::kNone);
+  EXPECT_EQ(slot.verdict.compared, 0u);
+}
+
+TEST(Probe, AClosedProbeIgnoresCallsAndRefusesRecords) {
+  Probe probe("x", Always());
+  probe.Observe(Cpu({1}));
+  probe.Close();
+  probe.Close();
+  probe.Observe(Cpu({2}));
+  EXPECT_THAT(ErrorText(ErrorKind::kClosed, [&] { probe.Records(); }), HasSubstr("closed"));
+  EXPECT_TRUE(probe.Status().closed);
+  EXPECT_EQ(FindProbe(probe.id()), nullptr);
+}
+
+TEST(Probe, ClosedProbesGiveTheirMemoryBack) {
+  auto cycle = [] {
+    Probe probe("x", Always());
+    probe.Observe(Cpu(std::vector<float>(100'000)));
+  };
+  for (int i = 0; i < 5; ++i) cycle();
+  const std::uint64_t before = CurrentSession()->shm_bytes;
+  for (int i = 0; i < 500; ++i) cycle();
+  EXPECT_EQ(CurrentSession()->shm_bytes, before);
+}
+
+TEST(Probe, CallsFromManyThreadsAreAllCounted) {
+  Probe probe("x", Always(1024));
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&probe, t] {
+      for (int i = 0; i < 200; ++i) probe.Observe(Cpu({float(t), float(i)}));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(probe.Records(), SizeIs(800));
+  EXPECT_EQ(probe.Status().slots.at(0).replays, 800u);
+}
+
+TEST(Probe, AForkedChildHasItsOwnSegmentAndLeavesItsParentsAlone) {
+  Probe probe("x", Always());
+  probe.Observe(Cpu({1}));
+  const std::string parent = CurrentSession()->name;
+  const int code = InChild([&] {
+    if (CurrentSession()) return 1;
+    probe.Observe(Cpu({7}));
+    const auto records = probe.Records();
+    if (records.size() != 1 || Values(records[0])[0] != 7 || records[0].replay_index != 1) return 2;
+    const std::string own = CurrentSession()->name;
+    if (own == parent) return 3;
+    Finish(std::chrono::seconds(1));
+    return std::filesystem::exists("/dev/shm/" + own) ? 4 : 0;
+  });
+  EXPECT_EQ(code, 0);
+  EXPECT_EQ(CurrentSession()->name, parent);
+  ASSERT_THAT(probe.Records(), SizeIs(1));
+  EXPECT_THAT(Values(probe.Records()[0]), ElementsAre(1));
+}
+
+TEST(Probe, AChildThatClosesAnInheritedProbeDoesNotDisturbTheParent) {
+  auto probe = std::make_unique<Probe>("x", Always());
+  probe->Observe(Cpu({1}));
+  EXPECT_EQ(InChild([&] {
+              probe.reset();
+              return 0;
+            }),
+            0);
+  probe->Observe(Cpu({2}));
+  EXPECT_THAT(probe->Records(), SizeIs(2));
+}
+
+// The lock tells life from death, whatever the death.
+TEST(Probe, AnObserverSeesTheProducerLiveAndDie) {
+  int ready[2];
+  int go[2];
+  ASSERT_EQ(pipe(ready), 0);
+  ASSERT_EQ(pipe(go), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    Probe probe("last", Always());
+    probe.Observe(Cpu({1, 2, 3}));
+    const std::string name = CurrentSession()->name;
+    if (write(ready[1], name.c_str(), name.size() + 1) < 0) _exit(1);
+    char byte = 0;
+    (void)!read(go[0], &byte, 1);
+    _exit(9);
+  }
+  char name[128] = {};
+  ASSERT_GT(read(ready[0], name, sizeof(name)), 0);
+  std::string reason;
+  auto view = ring::SegmentView::Attach(name, &reason);
+  ASSERT_NE(view, nullptr) << reason;
+  EXPECT_TRUE(view->ProducerAlive());
+  EXPECT_EQ(view->header().pid, child);
+  kill(child, SIGKILL);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_FALSE(view->ProducerAlive());
+  EXPECT_FALSE(view->ProducerExitedCleanly());
+  auto slot = view->OpenSlot(0, &reason);
+  ASSERT_TRUE(slot) << reason;
+  ring::Entry entry;
+  ASSERT_EQ(slot->Read(1, &entry), ring::ReadStatus::kOk);
+  EXPECT_EQ(entry.payload.size(), 12u);
+  EXPECT_STREQ(slot->registration().name, "last");
+  view.reset();
+  ring::UnlinkSegment(name);
+}
+
+TEST(Probe, OnlyOneReaderAtATime) {
+  Probe probe("x", Always());
+  probe.Observe(Cpu({1}));
+  const std::string name = CurrentSession()->name;
+  int taken[2];
+  int go[2];
+  ASSERT_EQ(pipe(taken), 0);
+  ASSERT_EQ(pipe(go), 0);
+  const pid_t reader = fork();
+  if (reader == 0) {
+    std::string reason;
+    auto view = ring::SegmentView::Attach(name, &reason);
+    const char ok = view != nullptr && view->BecomeReader() ? 'y' : 'n';
+    (void)!write(taken[1], &ok, 1);
+    char byte = 0;
+    (void)!read(go[0], &byte, 1);
+    _exit(0);
+  }
+  char ok = 0;
+  ASSERT_EQ(read(taken[0], &ok, 1), 1);
+  EXPECT_EQ(ok, 'y');
+  EXPECT_TRUE(probe.Status().daemon_alive);
+  EXPECT_EQ(InChild([&] {
+              std::string reason;
+              auto view = ring::SegmentView::Attach(name, &reason);
+              return view != nullptr && !view->BecomeReader() && view->ReadByOther() ? 0 : 1;
+            }),
+            0);
+  kill(reader, SIGKILL);
+  ASSERT_EQ(waitpid(reader, nullptr, 0), reader);
+  EXPECT_FALSE(probe.Status().daemon_alive);
+}
+
+// A stopped daemon costs one deadline in all, a dead one nothing.
+TEST(Probe, AHungReaderCostsOneDeadlineAndADeadOneNothing) {
+  ProbeOptions options = Always(1);
+  options.compare =
+      CompareAction{{ExpectedTensor{Dtype::kFloat32, {1}, std::vector<std::byte>(4)}}};
+  setenv("CGDEBUG_WAIT_MS", "100", 1);
+  Probe probe("x", options);
+  probe.Observe(Cpu({0}));
+  unsetenv("CGDEBUG_WAIT_MS");
+  const std::string name = CurrentSession()->name;
+  int taken[2];
+  ASSERT_EQ(pipe(taken), 0);
+  const pid_t reader = fork();
+  if (reader == 0) {
+    std::string reason;
+    auto view = ring::SegmentView::Attach(name, &reason);
+    const char ok = view != nullptr && view->BecomeReader() ? 'y' : 'n';
+    (void)!write(taken[1], &ok, 1);
+    raise(SIGSTOP);
+    _exit(0);
+  }
+  char ok = 0;
+  ASSERT_EQ(read(taken[0], &ok, 1), 1);
+  ASSERT_EQ(ok, 'y');
+  for (int i = 0; i < 50; ++i) probe.Observe(Cpu({0}));
+  SlotStatus slot = probe.Status().slots.at(0);
+  EXPECT_EQ(slot.accepted, 51u);
+  EXPECT_EQ(slot.overwrote_unread, 50u) << "the loss is counted";
+  EXPECT_GE(slot.wait_ns, 100'000'000u);
+  EXPECT_LT(slot.wait_ns, 200'000'000u) << "one deadline, not one a call";
+  kill(reader, SIGKILL);
+  ASSERT_EQ(waitpid(reader, nullptr, 0), reader);
+  const std::uint64_t before_ns = slot.wait_ns;
+  probe.Observe(Cpu({0}));
+  slot = probe.Status().slots.at(0);
+  EXPECT_LT(slot.wait_ns - before_ns, 50'000'000u);
+}
+
+}  // namespace
+}  // namespace cgdebug
