@@ -1,0 +1,162 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "client/cli/command.h"
+#include "client/cli/json.h"
+#include "client/cli/snapshot_text.h"
+#include "daemon/numerics/format.h"
+
+namespace cgdebug::cli {
+namespace {
+
+struct ProbesOptions {
+  std::vector<std::string> probes;
+  std::string sort = "order";
+};
+
+void Sort(const std::string& by, std::vector<v1::ProbeInfo>* probes) {
+  const auto order = [&](auto key) {
+    std::stable_sort(
+        probes->begin(), probes->end(),
+        [&](const v1::ProbeInfo& a, const v1::ProbeInfo& b) { return key(a) < key(b); });
+  };
+  using Probe = const v1::ProbeInfo&;
+  if (by == "order")
+    order([](Probe probe) { return std::make_pair(probe.session(), probe.slot()); });
+  if (by == "name") order([](Probe probe) { return probe.name(); });
+  // Largest first: that is what one looks for.
+  if (by == "bytes") order([](Probe probe) { return ~probe.payload_bytes(); });
+  if (by == "lost") order([](Probe probe) { return ~Lost(probe.counters()); });
+  if (by == "replay") order([](Probe probe) { return ~probe.replay(); });
+}
+
+std::string VerdictText(const v1::ProbeInfo& probe, const Style& style) {
+  const v1::Verdict& verdict = probe.verdict();
+  switch (verdict.state()) {
+    case v1::Verdict::PASS:
+      if (verdict.lost() > 0) {
+        return style.Yellow(
+            fmt::format("compared {}, {} lost", verdict.compared(), verdict.lost()));
+      }
+      return style.Green(fmt::format("pass {}", verdict.compared()));
+    case v1::Verdict::FAIL:
+      return style.Red(fmt::format("FAIL @{} ({} of {})", verdict.first_failed_replay(),
+                                   verdict.mismatched(), verdict.compared()));
+    case v1::Verdict::ERROR:
+      return style.Red("ERROR");
+    default:
+      return "";
+  }
+}
+
+std::string LastText(const v1::ProbeInfo& probe, const Style& style) {
+  std::vector<std::string> parts;
+  if (probe.retired()) parts.push_back(style.Dim("retired"));
+  if (const std::string verdict = VerdictText(probe, style); !verdict.empty()) {
+    parts.push_back(verdict);
+  }
+  if (probe.has_last_stats()) {
+    parts.push_back(numerics::FormatStats(DtypeOf(probe.dtype()), ShapeOf(probe.shape()),
+                                          StatsOf(probe.last_stats()), style.enabled()));
+  } else {
+    parts.push_back("no snapshot yet");
+  }
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : "  ") + part;
+  return text;
+}
+
+std::string Actions(const v1::ProbeInfo& probe) {
+  std::string text;
+  for (const std::string& action : probe.actions()) text += (text.empty() ? "" : ",") + action;
+  return text.empty() ? "-" : text;
+}
+
+TextTable MakeTable(const std::vector<v1::ProbeInfo>& probes, const Style& style,
+                    bool with_session) {
+  using Align = TextTable::Align;
+  std::vector<TextTable::Column> columns;
+  if (with_session) columns.push_back({"SESSION"});
+  for (const char* title : {"PROBE", "TENSOR", "DEVICE", "LANE", "POLICY", "ACTIONS"}) {
+    columns.push_back({title});
+  }
+  for (const char* title : {"CAPTURE", "RING", "REPLAY", "LOST"}) {
+    columns.push_back({title, Align::kRight});
+  }
+  columns.push_back({"LAST"});
+  TextTable table(columns);
+  for (const v1::ProbeInfo& probe : probes) {
+    std::vector<std::string> row;
+    if (with_session) row.push_back(Printable(probe.session_label()));
+    const std::uint64_t lost = Lost(probe.counters());
+    row.insert(
+        row.end(),
+        {ProbeText(probe.name(), probe.invocation()), TypeText(probe.dtype(), probe.shape()),
+         Printable(probe.device()), Printable(probe.lane()), Printable(probe.policy()),
+         Actions(probe), probe.capture_id() == 0 ? "eager" : std::to_string(probe.capture_id()),
+         fmt::format("{}x{}", probe.capacity(), numerics::FormatBytes(probe.payload_bytes())),
+         std::to_string(probe.replay()), lost == 0 ? "0" : style.Yellow(std::to_string(lost)),
+         LastText(probe, style)});
+    table.Add(std::move(row));
+  }
+  return table;
+}
+
+int RunProbes(Context& context, const ProbesOptions& options) {
+  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  v1::ProbesRequest request;
+  request.set_session(context.options.session);
+  for (const std::string& probe : options.probes) request.add_probes(probe);
+  const Result<v1::ProbesReply> reply = context.client().Probes(request);
+  if (!reply.ok()) return context.Fail(reply.error());
+
+  std::vector<v1::ProbeInfo> probes;
+  std::set<std::string> sessions;
+  for (const v1::ProbeInfo& probe : reply->probes()) {
+    if (!context.ranks.Contains(probe.rank())) continue;
+    probes.push_back(probe);
+    sessions.insert(probe.session());
+  }
+  Sort(options.sort, &probes);
+  if (context.options.json) {
+    Json array = Json::array();
+    for (const v1::ProbeInfo& probe : probes) array.push_back(ToJson(probe));
+    Context::Print(Dump({{"probes", std::move(array)}}, /*indented=*/true) + "\n");
+  }
+  if (probes.empty()) {
+    return context.Fail(
+        kExitNoMatch,
+        "no job of this user has a probe" +
+            std::string(context.ranks.selects_all() ? "" : " on ranks " + context.options.ranks) +
+            ". Type: cgdebug-cli ps -a");
+  }
+  if (context.options.json) return kExitOk;
+  if (context.options.plain) {
+    Context::Print(MakeTable(probes, Style(), /*with_session=*/true).RenderPlain());
+    return kExitOk;
+  }
+  Context::Print(MakeTable(probes, context.out, sessions.size() > 1)
+                     .Render(context.out, TerminalColumns(STDOUT_FILENO)));
+  return kExitOk;
+}
+
+}  // namespace
+
+RunFunction AddProbes(CLI::App& app) {
+  auto options = std::make_shared<ProbesOptions>();
+  app.add_option("PROBE", options->probes, "globs; 're:...' a regular expression, '!...' excludes");
+  app.add_option("--sort", options->sort,
+                 "order: as in the graph; bytes, lost, replay: largest first")
+      ->check(CLI::IsMember({"order", "name", "bytes", "lost", "replay"}))
+      ->type_name("{order,name,bytes,lost,replay}");
+  return [options](Context& context) { return RunProbes(context, *options); };
+}
+
+}  // namespace cgdebug::cli

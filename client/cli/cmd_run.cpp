@@ -1,0 +1,192 @@
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/cli/command.h"
+#include "client/cli/event_printer.h"
+#include "client/cli/job.h"
+#include "client/cli/run_summary.h"
+#include "client/cli/run_watch.h"
+
+namespace cgdebug::cli {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr milliseconds kDrainTimeout{5000};
+constexpr milliseconds kFirstSessionTimeout{500};
+constexpr milliseconds kPoll{20};
+
+struct RunOptions {
+  bool no_live = false;
+  std::vector<std::string> fail_on;
+  std::string only;
+  std::vector<std::string> command;
+};
+
+// "train-3f2a91": the script's name is what one looks for in a list, the rest makes it unique.
+std::string MakeRunId(const std::vector<std::string>& command) {
+  std::string name = std::filesystem::path(command[0]).filename();
+  for (const std::string& argument : command) {
+    if (argument.ends_with(".py")) {
+      name = std::filesystem::path(argument).stem();
+      break;
+    }
+  }
+  std::random_device random;
+  return fmt::format("{}-{:06x}", name.substr(0, 60), random() & 0xffffff);
+}
+
+v1::TailRequest::Only ParseOnly(const std::string& only) {
+  if (only == "nan") return v1::TailRequest::NONFINITE;
+  if (only == "changed") return v1::TailRequest::CHANGED;
+  if (only == "fail") return v1::TailRequest::FAILED;
+  return v1::TailRequest::ALL;
+}
+
+FailOn ParseFailOn(const std::vector<std::string>& kinds) {
+  FailOn fail_on;
+  for (const std::string& kind : kinds) {
+    fail_on.nan = fail_on.nan || kind == "nan";
+    fail_on.inf = fail_on.inf || kind == "inf";
+    fail_on.compare = fail_on.compare || kind == "compare";
+  }
+  return fail_on;
+}
+
+// What TensorPrint wrote stands on our stderr already, unless that is a file, which the daemon does
+// not write into.
+bool PrintsReachStderr() {
+  struct stat info {};
+  return ::fstat(STDERR_FILENO, &info) == 0 && !S_ISREG(info.st_mode);
+}
+
+EventPrinterOptions PrintingOf(const Context& context) {
+  EventPrinterOptions printing;
+  if (context.options.plain) printing.format = EventFormat::kPlain;
+  if (context.options.json) printing.format = EventFormat::kJson;
+  printing.style = context.err;
+  printing.print_lines = !PrintsReachStderr();
+  return printing;
+}
+
+std::vector<v1::Session> SessionsOf(client::Client* client, const std::string& run_id,
+                                    std::int64_t since_ns) {
+  v1::SessionsRequest request;
+  request.set_include_dead(true);
+  const Result<v1::SessionsReply> reply = client->Sessions(request);
+  std::vector<v1::Session> sessions;
+  if (!reply.ok()) return sessions;
+  for (const v1::Session& session : reply->sessions()) {
+    if (session.run_id() == run_id && session.created_ns() >= since_ns) sessions.push_back(session);
+  }
+  return sessions;
+}
+
+// Until the daemon has seen the end of every session of the run. One that appears late has
+// kFirstSessionTimeout.
+void Drain(client::Client* client, const std::string& run_id, std::int64_t since_ns,
+           RunSummary* summary) {
+  const auto start = steady_clock::now();
+  while (true) {
+    summary->sessions = SessionsOf(client, run_id, since_ns);
+    summary->complete = !summary->sessions.empty();
+    for (const v1::Session& session : summary->sessions) {
+      if (session.state() == v1::Session::ALIVE) summary->complete = false;
+    }
+    const auto timeout = summary->sessions.empty() ? kFirstSessionTimeout : kDrainTimeout;
+    if (summary->complete || steady_clock::now() - start > timeout) return;
+    std::this_thread::sleep_for(kPoll);
+  }
+}
+
+void Report(const Context& context, const RunSummary& summary, const FailOn& fail_on) {
+  if (context.options.json) {
+    const std::string line = Dump(SummaryJson(summary), /*indented=*/false) + "\n";
+    std::fwrite(line.data(), 1, line.size(), stderr);
+    return;
+  }
+  if (context.options.quiet) return;
+  context.Say(SummaryText(summary, fail_on, context.err));
+  for (const std::string& command : NextCommands(summary)) context.Hint(command);
+}
+
+int RunJob(Context& context, const RunOptions& options) {
+  const std::vector<std::string>& command = options.command;
+  if (command.empty()) {
+    return context.Fail(
+        kExitTrouble, "run needs a command. Type for example: cgdebug-cli run -- python train.py");
+  }
+  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  const char* inherited = std::getenv("CGDEBUG_RUN_ID");
+  const bool has_inherited = inherited != nullptr && *inherited != '\0';
+  const std::string run_id = has_inherited ? inherited : MakeRunId(command);
+  const auto since = std::chrono::system_clock::now().time_since_epoch();
+  const std::int64_t since_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(since).count();
+
+  const JobSignals signals;
+  ::signal(SIGPIPE, SIG_IGN);  // a closed stderr ends the view, not the job
+  client::ConnectOptions connect = context.MakeConnectOptions();
+  connect.socket = context.client().socket();
+  connect.start_daemon = false;
+  EventPrinter printer(PrintingOf(context), stderr);
+  std::optional<RunWatch> watch;
+  if (!options.no_live) watch.emplace(connect, run_id, ParseOnly(options.only), &printer);
+
+  Job job;
+  const std::string socket = std::filesystem::absolute(context.client().socket());
+  const Result<void> started = job.Start(
+      command, {{"CGDEBUG", "1"}, {"CGDEBUG_RUN_ID", run_id}, {"CGDEBUG_SOCKET", socket}}, signals);
+  if (!started.ok()) {
+    context.Say(started.error().message);
+    return job.exit_code();
+  }
+  context.Note(fmt::format("cgdebug: run {} (pid {})", run_id, job.pid()));
+  job.Wait(signals);
+
+  RunSummary summary;
+  summary.job_exit_code = job.exit_code();
+  summary.job_signal = job.signal();
+  Drain(&context.client(), run_id, since_ns, &summary);
+  if (watch) {
+    std::set<std::string> keys;
+    for (const v1::Session& session : summary.sessions) keys.insert(session.key());
+    watch->WaitUntilPrinted(keys, summary.complete ? kDrainTimeout : milliseconds(0));
+    watch->Stop();
+  }
+  const FailOn fail_on = ParseFailOn(options.fail_on);
+  Report(context, summary, fail_on);
+  return ExitCodeOf(summary, fail_on);
+}
+
+}  // namespace
+
+RunFunction AddRun(CLI::App& app) {
+  auto options = std::make_shared<RunOptions>();
+  app.add_option("COMMAND", options->command, "after --: the job and its arguments");
+  app.add_option("--fail-on", options->fail_on,
+                 "exit 1 when it happened: nan, inf, compare (comma list)")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"nan", "inf", "compare"}))
+      ->expected(1)
+      ->type_name("{nan,inf,compare}");
+  app.add_option("--only", options->only, "which snapshots to show while it runs")
+      ->check(CLI::IsMember({"nan", "changed", "fail"}))
+      ->type_name("{nan,changed,fail}");
+  app.add_flag("--no-live", options->no_live, "show nothing while it runs, only the summary");
+  return [options](Context& context) { return RunJob(context, *options); };
+}
+
+}  // namespace cgdebug::cli

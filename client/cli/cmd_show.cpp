@@ -1,0 +1,169 @@
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "client/cli/command.h"
+#include "client/cli/json.h"
+#include "client/cli/npy.h"
+#include "client/cli/session_text.h"
+#include "client/cli/snapshot_text.h"
+#include "client/cli/tensor_report.h"
+#include "daemon/numerics/format.h"
+
+namespace cgdebug::cli {
+namespace {
+
+struct ShowOptions {
+  std::string inside;
+  TensorReportOptions report;
+  std::string output;
+  bool force = false;
+};
+
+// The session of one rank: `--ranks 3` with or without -s.
+Result<std::string> SessionOfRank(Context& context, const std::string& selector) {
+  const int rank = context.ranks.Single();
+  if (context.ranks.selects_all()) return selector;
+  v1::SessionsRequest request;
+  request.set_include_dead(true);
+  const Result<v1::SessionsReply> reply = context.client().Sessions(request);
+  if (!reply.ok()) return reply.error();
+  const v1::Session* newest = nullptr;
+  for (const v1::Session& session : reply->sessions()) {
+    if (session.rank() != rank || !MatchesSession(session, selector)) continue;
+    if (newest == nullptr || session.created_ns() > newest->created_ns()) newest = &session;
+  }
+  if (newest != nullptr) return newest->key();
+  return Error{fmt::format("no session{} has rank {}. Type: cgdebug-cli ps -a",
+                           selector.empty() ? "" : " '" + selector + "'", rank)};
+}
+
+Result<client::Tensor> Fetch(Context& context, const Inside& inside) {
+  v1::GetRequest request;
+  const Result<std::string> session = SessionOfRank(context, context.options.session);
+  if (!session.ok()) return session.error();
+  request.set_session(*session);
+  request.set_probe(inside.text);
+  request.set_replay(inside.replay);
+  Result<client::Tensor> tensor = context.client().Get(request);
+  // A probe's name may have a colon: what stands before it is a session only if that fails.
+  const bool may_have_source = inside.probe != inside.text;
+  if (tensor.ok() || !may_have_source ||
+      context.client().last_failure() != client::Failure::kNothingMatched) {
+    return tensor;
+  }
+  const Result<std::string> source =
+      SessionOfRank(context, inside.source.empty() ? context.options.session : inside.source);
+  if (!source.ok()) return source.error();
+  request.set_session(*source);
+  request.set_probe(inside.probe);
+  return context.client().Get(request);
+}
+
+Result<void> WriteFile(const std::string& path, bool force, std::string_view header,
+                       std::string_view payload) {
+  if (path == "-") {
+    Context::Print(header);
+    Context::Print(payload);
+    return {};
+  }
+  const int flags = O_WRONLY | O_CREAT | O_CLOEXEC | (force ? O_TRUNC : O_EXCL);
+  const UniqueFd fd(::open(path.c_str(), flags, 0666));
+  if (!fd && errno == EEXIST) {
+    return Error{fmt::format("{} exists. To overwrite it, add: -f", path)};
+  }
+  if (!fd) return ErrnoError("cannot create " + path);
+  for (std::string_view part : {header, payload}) {
+    while (!part.empty()) {
+      const ssize_t written = ::write(fd.get(), part.data(), part.size());
+      if (written < 0) return ErrnoError("cannot write " + path);
+      part.remove_prefix(static_cast<std::size_t>(written));
+    }
+  }
+  return {};
+}
+
+int Save(Context& context, const ShowOptions& options, const client::Tensor& tensor) {
+  const v1::Snapshot& snapshot = tensor.reply.snapshot();
+  if (tensor.reply.payload_dropped()) {
+    return context.Fail(kExitNoMatch,
+                        fmt::format("only the statistics of {}@{} are left: the daemon's memory "
+                                    "limit was reached. A newer one: cgdebug-cli show {} -o {}",
+                                    Printable(snapshot.probe()), snapshot.replay(),
+                                    Printable(snapshot.probe()), options.output));
+  }
+  const layout::Dtype dtype = DtypeOf(snapshot.dtype());
+  const bool is_npy = options.output.ends_with(".npy");
+  if (is_npy && dtype == layout::Dtype::kInvalid) {
+    return context.Fail(kExitTrouble, "this version does not know dtype " +
+                                          Printable(snapshot.dtype()) + "; give -o FILE.bin");
+  }
+  const std::string header = is_npy ? NpyHeader(dtype, ShapeOf(snapshot.shape())) : "";
+  const Result<void> written = WriteFile(options.output, options.force, header, tensor.payload);
+  if (!written.ok()) return context.Fail(kExitTrouble, written.error().message);
+  context.Note(fmt::format(
+      "{}@{} written to {}: {} {}, {}{}", Printable(snapshot.probe()), snapshot.replay(),
+      options.output, Printable(snapshot.dtype()), numerics::FormatShape(ShapeOf(snapshot.shape())),
+      numerics::FormatBytes(tensor.payload.size()), is_npy ? "" : ", raw little-endian elements"));
+  if (is_npy && dtype == layout::Dtype::kBfloat16) {
+    context.Say(
+        "NumPy has no bfloat16: the file holds uint16, the upper half of each float32. "
+        "Values: (np.load(FILE).astype('uint32') << 16).view('float32')");
+  }
+  return kExitOk;
+}
+
+int RunShow(Context& context, const ShowOptions& options) {
+  const Result<Inside> inside = ParseInside(options.inside);
+  if (!inside.ok()) return context.Fail(kExitTrouble, inside.error().message);
+  if (!context.ranks.selects_all() && context.ranks.Single() < 0) {
+    return context.Fail(kExitTrouble,
+                        "show shows one tensor: give one rank. Type for example: --ranks 0");
+  }
+  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  const Result<client::Tensor> tensor = Fetch(context, *inside);
+  if (!tensor.ok()) {
+    const bool said_by_daemon = context.client().last_failure() != client::Failure::kNone;
+    if (!said_by_daemon) return context.Fail(kExitNoMatch, tensor.error().message);
+    return context.Fail(tensor.error());
+  }
+  if (!options.output.empty()) return Save(context, options, *tensor);
+  if (context.options.json) {
+    Context::Print(Dump(TensorReportJson(*tensor, options.report), /*indented=*/true) + "\n");
+    return kExitOk;
+  }
+  const Result<std::string> report = TensorReport(*tensor, options.report, context.out);
+  if (!report.ok()) return context.Fail(kExitTrouble, report.error().message);
+  Context::Print(*report);
+  return kExitOk;
+}
+
+}  // namespace
+
+RunFunction AddShow(CLI::App& app) {
+  auto options = std::make_shared<ShowOptions>();
+  app.add_option("INSIDE", options->inside, "[SESSION:]PROBE[@REPLAY]; @-1 is the newest")
+      ->required();
+  app.add_option("--values", options->report.values,
+                 "how many values, from the edges; 64 by default")
+      ->type_name("N");
+  app.add_option("--precision", options->report.precision,
+                 "significant digits; 0: as many as needed")
+      ->type_name("P");
+  app.add_option("--where", options->report.where, "list the elements that are NaN or Inf")
+      ->check(CLI::IsMember({"nonfinite"}))
+      ->type_name("{nonfinite}");
+  app.add_option("--topk", options->report.topk, "the K elements of largest magnitude")
+      ->type_name("K");
+  app.add_option("-o,--output", options->output, "write the elements: .npy, else raw; - for stdout")
+      ->type_name("FILE");
+  app.add_flag("-f,--force", options->force, "overwrite FILE");
+  return [options](Context& context) { return RunShow(context, *options); };
+}
+
+}  // namespace cgdebug::cli

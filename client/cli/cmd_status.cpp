@@ -1,0 +1,226 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/cli/command.h"
+#include "client/cli/json.h"
+#include "client/cli/session_text.h"
+#include "client/cli/snapshot_text.h"
+#include "daemon/numerics/format.h"
+
+namespace cgdebug::cli {
+namespace {
+
+// The ranks of one job, or one process that is not distributed.
+struct Job {
+  std::string name;
+  std::vector<const v1::Session*> sessions;
+};
+
+std::vector<Job> GroupByJob(const std::vector<v1::Session>& sessions) {
+  std::vector<Job> jobs;
+  for (const v1::Session& session : sessions) {
+    std::string name = session.run_id().empty() ? session.label() : session.run_id();
+    if (session.restart_count() > 0) name += fmt::format(" (restart {})", session.restart_count());
+    const auto it =
+        std::find_if(jobs.begin(), jobs.end(), [&](const Job& job) { return job.name == name; });
+    Job& job = it == jobs.end() ? jobs.emplace_back(Job{name, {}}) : *it;
+    job.sessions.push_back(&session);
+  }
+  return jobs;
+}
+
+std::string RankText(const v1::Session& session) {
+  return session.rank() < 0 ? fmt::format("pid {}", session.pid())
+                            : fmt::format("rank {}", session.rank());
+}
+
+std::string StatesText(const Job& job) {
+  std::map<v1::Session::State, int> counts;
+  for (const v1::Session* session : job.sessions) ++counts[session->state()];
+  const bool has_ranks = job.sessions.front()->rank() >= 0;
+  std::string text;
+  for (const auto& [state, count] : counts) {
+    if (!text.empty()) text += ", ";
+    if (has_ranks) text += fmt::format("{} rank{} ", count, count == 1 ? "" : "s");
+    text += StateText(state);
+  }
+  if (!has_ranks) text += fmt::format(" (pid {})", job.sessions.front()->pid());
+  const int missing = job.sessions.front()->world_size() - static_cast<int>(job.sessions.size());
+  if (has_ranks && missing > 0) text += fmt::format(", {} not on this node or not joined", missing);
+  return text;
+}
+
+std::string ReplayText(const Job& job) {
+  std::uint64_t newest = 0;
+  for (const v1::Session* session : job.sessions) newest = std::max(newest, session->replay());
+  std::string behind;
+  for (const v1::Session* session : job.sessions) {
+    if (session->replay() == newest) continue;
+    behind +=
+        fmt::format("{}{}: {}", behind.empty() ? "" : ", ", RankText(*session), session->replay());
+  }
+  std::string text = fmt::format("replay {}", newest);
+  if (!behind.empty()) text += fmt::format(" ({})", behind);
+  if (job.sessions.front()->step() >= 0) {
+    text += fmt::format("  step {}", job.sessions.front()->step());
+  }
+  return text;
+}
+
+// Every cause by its name, and who: a loss without a place helps nobody.
+std::string LossText(const Job& job, const Style& style) {
+  std::uint64_t overwritten = 0, at_death = 0, unread = 0, waits = 0, wait_ns = 0;
+  std::string who;
+  for (const v1::Session* session : job.sessions) {
+    const v1::Counters& counters = session->counters();
+    overwritten += counters.lost_overwritten();
+    at_death += counters.lost_at_death();
+    unread += counters.overwrote_unread();
+    waits += counters.waits();
+    wait_ns += counters.wait_ns();
+    if (Lost(counters) > 0) who += (who.empty() ? "" : ", ") + RankText(*session);
+  }
+  std::string text = "lost 0";
+  if (overwritten + at_death > 0) {
+    text = fmt::format("lost {} ({} overwritten unread, {} half written at death; {})",
+                       FormatGrouped(overwritten + at_death), FormatGrouped(overwritten),
+                       FormatGrouped(at_death), who);
+    text = style.Yellow(text);
+  }
+  if (unread > 0) text += style.Yellow(fmt::format("  gave up waiting {} times", unread));
+  if (waits > 0) {
+    text += fmt::format("  waited {} times, {:.1f} ms in all", FormatGrouped(waits),
+                        static_cast<double>(wait_ns) * 1e-6);
+  }
+  return text;
+}
+
+std::string RingsText(const Job& job, const Style& style) {
+  std::uint64_t bytes = 0, produced = 0, consumed = 0;
+  for (const v1::Session* session : job.sessions) {
+    bytes += session->shm_bytes();
+    produced += session->counters().produced();
+    consumed += session->counters().consumed();
+  }
+  std::string text =
+      fmt::format("{} shared memory  {} snapshots, {} read  ", numerics::FormatBytes(bytes),
+                  FormatGrouped(produced), FormatGrouped(consumed));
+  return text + LossText(job, style);
+}
+
+void AppendFirst(const char* what, const v1::FirstNonfinite& first, const Style& style,
+                 std::string* out) {
+  if (!first.present()) return;
+  *out += fmt::format("         {} {} @{}, {} elements  -> cgdebug-cli show '{}@{}'\n",
+                      style.Red(fmt::format("first {}:", what)), Printable(first.probe()),
+                      first.replay(), FormatGrouped(first.count()), Printable(first.probe()),
+                      first.replay());
+}
+
+std::string JobText(const Job& job, const Style& style) {
+  std::uint64_t probes = 0, nonfinite = 0, failed = 0;
+  for (const v1::Session* session : job.sessions) {
+    probes += session->probe_count();
+    nonfinite += session->nonfinite_probes();
+    failed += session->failed_probes();
+  }
+  std::string out = fmt::format("{}  {}  {}  {}\n", style.Bold("session"), Printable(job.name),
+                                StatesText(job), ReplayText(job));
+  out += fmt::format("{}    {}\n", style.Bold("rings"), RingsText(job, style));
+  out += fmt::format("{}   {}", style.Bold("probes"), probes);
+  out += nonfinite == 0 ? "  all finite" : style.Red(fmt::format("  {} saw NaN or Inf", nonfinite));
+  if (failed > 0) out += style.Red(fmt::format("  {} failed comparisons", failed));
+  out += "\n";
+  for (const v1::Session* session : job.sessions) {
+    AppendFirst("NaN", session->first_nan(), style, &out);
+    AppendFirst("Inf", session->first_inf(), style, &out);
+  }
+  return out;
+}
+
+std::string DaemonText(const v1::StatusReply& status, const Style& style) {
+  const double up_s = SecondsSince(status.started_ns());
+  std::string out = fmt::format(
+      "{}   up {}  pid {}  cpu {:.1f}%  rss {}  {}  socket {}\n", style.Bold("daemon"),
+      FormatDuration(up_s), status.pid(), up_s > 0 ? 100 * status.cpu_seconds() / up_s : 0.0,
+      numerics::FormatBytes(status.rss_bytes()), Printable(status.version()), status.socket());
+  if (status.memory_limit_bytes() > 0) {
+    out += fmt::format("{}   {} of {} for last values\n", style.Bold("memory"),
+                       numerics::FormatBytes(status.memory_bytes()),
+                       numerics::FormatBytes(status.memory_limit_bytes()));
+  }
+  if (status.shm_total_bytes() > 0) {
+    const bool is_low = status.shm_free_bytes() < status.shm_total_bytes() / 10;
+    const std::string text =
+        fmt::format("{} of {} free", numerics::FormatBytes(status.shm_free_bytes()),
+                    numerics::FormatBytes(status.shm_total_bytes()));
+    out += fmt::format("{} {}\n", style.Bold("/dev/shm"),
+                       is_low ? style.Yellow(text + "  -> cgdebug-cli doctor") : text);
+  }
+  return out;
+}
+
+std::string PlainText(const v1::StatusReply& status, const std::vector<v1::Session>& sessions) {
+  std::string out = fmt::format("daemon\t{}\t{}\t{}\t{}\n", status.pid(), status.version(),
+                                status.rss_bytes(), status.socket());
+  for (const v1::Session& session : sessions) {
+    out += fmt::format(
+        "session\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\n", session.key(), Printable(session.label()),
+        session.rank(), StateText(session.state()), session.replay(), session.counters().produced(),
+        session.counters().consumed(), Lost(session.counters()), session.nonfinite_probes());
+  }
+  for (const v1::Skipped& file : status.skipped()) {
+    out += fmt::format("skipped\t{}\t{}\n", Printable(file.path()), Printable(file.reason()));
+  }
+  return out;
+}
+
+int RunStatus(Context& context, const std::string& selector) {
+  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  v1::StatusRequest request;
+  request.set_session(selector.empty() ? context.options.session : selector);
+  Result<v1::StatusReply> status = context.client().Status(request);
+  if (!status.ok()) return context.Fail(status.error());
+  std::vector<v1::Session> sessions;
+  for (const v1::Session& session : status->sessions()) {
+    if (context.ranks.Contains(session.rank())) sessions.push_back(session);
+  }
+  if (context.options.json) {
+    status->mutable_sessions()->Assign(sessions.begin(), sessions.end());
+    Context::Print(Dump(ToJson(*status), /*indented=*/true) + "\n");
+    return kExitOk;
+  }
+  if (context.options.plain) {
+    Context::Print(PlainText(*status, sessions));
+    return kExitOk;
+  }
+  std::string out = DaemonText(*status, context.out);
+  for (const Job& job : GroupByJob(sessions)) out += JobText(job, context.out);
+  if (sessions.empty()) {
+    out += fmt::format("{}  none\n", context.out.Bold("session"));
+  }
+  for (const v1::Skipped& file : status->skipped()) {
+    out += fmt::format("{}  {}: {}\n", context.out.Yellow("skipped"), Printable(file.path()),
+                       Printable(file.reason()));
+  }
+  Context::Print(out);
+  if (sessions.empty()) context.Hint("cgdebug-cli run -- python train.py");
+  return kExitOk;
+}
+
+}  // namespace
+
+RunFunction AddStatus(CLI::App& app) {
+  auto selector = std::make_shared<std::string>();
+  app.add_option("SESSION", *selector, "key, label, run id or pid; every job when left out");
+  return [selector](Context& context) { return RunStatus(context, *selector); };
+}
+
+}  // namespace cgdebug::cli

@@ -1,0 +1,42 @@
+// command.h: one row of the table of commands.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string_view>
+
+#include "client/cli/context.h"
+
+namespace CLI {
+class App;
+}
+
+namespace cgdebug::cli {
+
+using RunFunction = std::function<int(Context&)>;
+
+struct Command {
+  std::string_view name;
+  std::string_view summary;
+  std::string_view examples;  // what its help begins with; empty = not shown in help
+  // Declares the command's options on `app`; returns what runs it after they were parsed.
+  RunFunction (*add)(CLI::App& app);
+};
+
+// Every command, in the order of the help.
+std::span<const Command> Commands();
+
+// --- one small file each -------------------------------------------------------------------------
+
+RunFunction AddRun(CLI::App& app);
+RunFunction AddPs(CLI::App& app);
+RunFunction AddStatus(CLI::App& app);
+RunFunction AddProbes(CLI::App& app);
+RunFunction AddTail(CLI::App& app);
+RunFunction AddShow(CLI::App& app);
+RunFunction AddDoctor(CLI::App& app);
+RunFunction AddDaemon(CLI::App& app);
+RunFunction AddCompletion(CLI::App& app);
+RunFunction AddComplete(CLI::App& app);
+
+}  // namespace cgdebug::cli

@@ -1,0 +1,178 @@
+#include "client/cli/command_line.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+
+#include "daemon/base/suggest.h"
+
+namespace cgdebug::cli {
+namespace {
+
+// Examples first: most people who ask for help want the line to copy.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  HelpFormatter() { column_width(30); }
+
+  std::string make_help(const CLI::App* app, std::string name,
+                        CLI::AppFormatMode mode) const override {
+    if (mode == CLI::AppFormatMode::Sub) return make_expanded(app);
+    std::string help = app->get_description() + "\n\n";
+    if (const std::string examples = app->get_footer(); !examples.empty()) {
+      help += "Examples:\n" + examples + "\n";
+    }
+    help += make_usage(app, name);
+    help += make_positionals(app);
+    help += make_groups(app, mode);
+    help += make_subcommands(app, mode);
+    if (app->get_parent() != nullptr) {
+      help +=
+          fmt::format("\nGlobal options (--json, --session, --ranks ...): {} --help\n", kProgram);
+    }
+    return help;
+  }
+  std::string make_usage(const CLI::App* app, std::string name) const override {
+    std::string usage = "Usage: " + name;
+    if (app->get_parent() != nullptr) usage = fmt::format("Usage: {} {}", kProgram, name);
+    usage += " [OPTIONS]";
+    for (const CLI::Option* option : app->get_options()) {
+      if (!option->get_positional() || option->get_group().empty()) continue;
+      const bool many = option->get_items_expected_max() > 1;
+      const std::string text = option->get_name(true) + (many ? "..." : "");
+      usage += option->get_required() ? " " + text : " [" + text + "]";
+    }
+    const bool has_verbs = !app->get_subcommands([](const CLI::App*) { return true; }).empty();
+    return usage + (has_verbs ? " COMMAND\n" : "\n");
+  }
+  std::string make_positionals(const CLI::App*) const override { return ""; }
+  std::string make_option_opts(const CLI::Option* option) const override {
+    if (option->get_type_size() == 0 || option->get_type_name().empty()) return "";
+    // A validator appends what it allows; where that is a list, the type name says it already.
+    const std::string text = option->get_type_name();
+    return " " +
+           text.substr(0, text.find("}:") == std::string::npos ? text.size() : text.find("}:") + 1);
+  }
+};
+
+void AddGlobals(CLI::App& app, GlobalOptions& options) {
+  app.set_version_flag("-V,--version", fmt::format("{} {}", kProgram, CGDEBUG_VERSION),
+                       "of this program; the daemon's: cgdebug-cli daemon status");
+  const std::string group = "Global options";
+  app.add_option("--socket", options.socket, "the daemon's socket")
+      ->type_name("PATH")
+      ->group(group);
+  app.add_option("-s,--session", options.session, "key, label, run id or pid of a job")
+      ->type_name("SESSION")
+      ->group(group);
+  app.add_option("--ranks", options.ranks, "only these ranks: 0,1,8..15")
+      ->type_name("RANKS")
+      ->group(group);
+  app.add_flag("--json", options.json, "JSON; one line each for streams")->group(group);
+  app.add_flag("--plain", options.plain, "one record a line, tabs, no titles")->group(group);
+  app.add_option("--color", options.color, "when to colour")
+      ->check(CLI::IsMember({"auto", "always", "never"}))
+      ->type_name("{auto,always,never}")
+      ->group(group);
+  app.add_flag("--no-color", options.no_color, "as --color never")->group(group);
+  app.add_flag("--no-spawn", options.no_spawn, "do not start a daemon")->group(group);
+  app.add_flag("-q,--quiet", options.quiet, "no hints, notes and summaries")->group(group);
+}
+
+std::vector<std::string> OptionNames(const CLI::App* app) {
+  std::vector<std::string> names;
+  for (; app != nullptr; app = app->get_parent()) {
+    for (const CLI::Option* option : app->get_options()) {
+      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    }
+  }
+  return names;
+}
+
+}  // namespace
+
+CommandLine::CommandLine(Context& context)
+    : context_(context),
+      app_("See the tensors inside a CUDA graph from outside the process", kProgram) {
+  app_.formatter(std::make_shared<HelpFormatter>());
+  app_.footer(
+      "  cgdebug-cli run -- python train.py     run a job and watch it\n"
+      "  cgdebug-cli tail -f 'blk3.*'           watch a job that runs\n"
+      "  cgdebug-cli show blk3.attn.out         look at one tensor\n"
+      "  cgdebug-cli doctor                     when something does not work\n");
+  app_.require_subcommand(0, 1);
+  app_.fallthrough();
+  app_.set_help_flag("-h,--help", "this text");
+  AddGlobals(app_, context.options);
+  for (const Command& command : Commands()) {
+    CLI::App* sub = app_.add_subcommand(std::string(command.name), std::string(command.summary));
+    sub->footer(std::string(command.examples));
+    if (command.examples.empty()) sub->group("");
+    entries_.push_back({sub, command.add(*sub)});
+  }
+  context.app = &app_;
+}
+
+std::vector<std::string> CommandLine::VerbNames() const {
+  std::vector<std::string> names;
+  for (const Command& command : Commands()) {
+    if (!command.examples.empty()) names.emplace_back(command.name);
+  }
+  return names;
+}
+
+const CLI::App* CommandLine::ParsedApp() const {
+  const CLI::App* app = &app_;
+  while (!app->get_subcommands().empty()) app = app->get_subcommands().front();
+  return app;
+}
+
+int CommandLine::Explain(const CLI::ParseError& error) {
+  const CLI::App* parsed = ParsedApp();
+  if (dynamic_cast<const CLI::CallForHelp*>(&error) != nullptr) {
+    Context::Print(parsed->help());
+    return kExitOk;
+  }
+  if (dynamic_cast<const CLI::CallForVersion*>(&error) != nullptr) {
+    Context::Print(fmt::format("{}\n", error.what()));
+    return kExitOk;
+  }
+  const std::string verb = parsed == &app_ ? "" : " " + parsed->get_name();
+  const std::string help = fmt::format("Type: {}{} --help", kProgram, verb);
+  const std::vector<std::string> extras = app_.remaining(true);
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr || extras.empty()) {
+    return context_.Fail(kExitTrouble, fmt::format("{}. {}", error.what(), help));
+  }
+  const std::string& extra = extras.front();
+  if (extra.starts_with("-")) {
+    return context_.Fail(kExitTrouble,
+                         fmt::format("{}{} has no option '{}'.{} {}", kProgram, verb, extra,
+                                     DidYouMean(extra, OptionNames(parsed)), help));
+  }
+  if (parsed == &app_) {
+    return context_.Fail(kExitTrouble, fmt::format("no command '{}'.{} {}", extra,
+                                                   DidYouMean(extra, VerbNames()), help));
+  }
+  return context_.Fail(kExitTrouble, fmt::format("'{}' is one word too many. {}", extra, help));
+}
+
+int CommandLine::Run(int argc, const char* const* argv) {
+  try {
+    app_.parse(argc, argv);
+    const Result<void> resolved = context_.Resolve();
+    if (!resolved.ok()) return context_.Fail(kExitTrouble, resolved.error().message);
+    for (const Entry& entry : entries_) {
+      if (entry.app->parsed()) return entry.run(context_);
+    }
+    Context::Print(app_.help());
+    return kExitTrouble;
+  } catch (const CLI::ParseError& error) {
+    const Result<void> ignored = context_.Resolve();
+    (void)ignored;
+    return Explain(error);
+  } catch (const std::exception& failure) {
+    return context_.Fail(kExitTrouble, failure.what());
+  }
+}
+
+}  // namespace cgdebug::cli

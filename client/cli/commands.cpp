@@ -1,0 +1,56 @@
+#include "client/cli/command.h"
+
+namespace cgdebug::cli {
+namespace {
+
+constexpr Command kCommands[] = {
+    {"run", "Runs a job under cgdebug and sums up what its probes saw",
+     "  cgdebug-cli run -- python train.py\n"
+     "  cgdebug-cli run --fail-on nan,compare -- torchrun --nproc-per-node 8 train.py\n"
+     "  cgdebug-cli run --no-live -- ./a.out\n",
+     AddRun},
+    {"ps", "Jobs with probes: alive, and with -a dead but readable",
+     "  cgdebug-cli ps\n"
+     "  cgdebug-cli ps -a --json\n",
+     AddPs},
+    {"status", "Health of the daemon, the rings and every rank",
+     "  cgdebug-cli status\n"
+     "  cgdebug-cli status train.py-4711\n",
+     AddStatus},
+    {"probes", "What is probed: shape, lane, last replay, losses",
+     "  cgdebug-cli probes\n"
+     "  cgdebug-cli probes 'blk*.attn' '!blk3.*'\n"
+     "  cgdebug-cli probes --sort bytes\n",
+     AddProbes},
+    {"tail", "One line a snapshot, as they come",
+     "  cgdebug-cli tail -f 'blk3.*'\n"
+     "  cgdebug-cli tail -f --only nan\n"
+     "  cgdebug-cli tail -n 100 --ranks 0,1 blk3.attn.out\n",
+     AddTail},
+    {"show", "One tensor: statistics, histogram, values",
+     "  cgdebug-cli show blk3.attn.out\n"
+     "  cgdebug-cli show blk3.attn.out@1204 --where nonfinite\n"
+     "  cgdebug-cli show train.py-4711:blk3.attn.out@-2 -o attn.npy\n",
+     AddShow},
+    {"doctor", "Checks this machine; says what to fix and how",
+     "  cgdebug-cli doctor\n"
+     "  cgdebug-cli doctor --json\n",
+     AddDoctor},
+    {"daemon", "Starts, stops and finds the daemon",
+     "  cgdebug-cli daemon start\n"
+     "  cgdebug-cli daemon logs -f\n"
+     "  cgdebug-cli daemon stop\n",
+     AddDaemon},
+    {"completion", "Prints a completion script for a shell",
+     "  source <(cgdebug-cli completion bash)\n"
+     "  cgdebug-cli completion zsh > ~/.zfunc/_cgdebug-cli\n"
+     "  cgdebug-cli completion fish > ~/.config/fish/completions/cgdebug-cli.fish\n",
+     AddCompletion},
+    {"__complete", "Names for completion scripts, one a line", "", AddComplete},
+};
+
+}  // namespace
+
+std::span<const Command> Commands() { return kCommands; }
+
+}  // namespace cgdebug::cli

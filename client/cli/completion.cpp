@@ -1,0 +1,233 @@
+#include "client/cli/completion.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <vector>
+
+#include "client/cli/command_line.h"
+
+namespace cgdebug::cli {
+namespace {
+
+struct Flag {
+  std::vector<std::string> names;  // "-f", "--follow"
+  std::string description;
+  bool takes_value = false;
+  std::vector<std::string> choices;
+  std::string dynamic;  // "sessions"; empty otherwise
+};
+
+struct Verb {
+  std::string path;  // "", "tail", "daemon stop"
+  std::string description;
+  std::vector<Flag> flags;
+  std::vector<std::string> words;  // what may stand next: verbs below, or choices
+  std::string dynamic;             // "probes", "sessions"
+};
+
+// "{a,b}" as type name: the values there are.
+std::vector<std::string> Choices(const std::string& type_name) {
+  std::vector<std::string> choices;
+  const std::size_t begin = type_name.find('{');
+  const std::size_t end = type_name.find('}');
+  if (begin == std::string::npos || end == std::string::npos) return choices;
+  std::string rest = type_name.substr(begin + 1, end - begin - 1);
+  while (!rest.empty()) {
+    const std::size_t comma = std::min(rest.find(','), rest.size());
+    choices.push_back(rest.substr(0, comma));
+    rest.erase(0, comma + 1);
+  }
+  return choices;
+}
+
+void AddPositional(const CLI::Option& option, Verb* verb) {
+  const std::string name = option.get_name(true);
+  if (name == "PROBE" || name == "INSIDE") verb->dynamic = "probes";
+  if (name == "SESSION") verb->dynamic = "sessions";
+  for (const std::string& choice : Choices(option.get_type_name())) verb->words.push_back(choice);
+}
+
+Verb MakeVerb(const CLI::App& app, const std::string& path) {
+  Verb verb;
+  verb.path = path;
+  verb.description = app.get_description();
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_positional()) {
+      AddPositional(*option, &verb);
+      continue;
+    }
+    Flag flag;
+    for (const std::string& name : option->get_snames()) flag.names.push_back("-" + name);
+    for (const std::string& name : option->get_lnames()) flag.names.push_back("--" + name);
+    flag.description = option->get_description();
+    flag.takes_value = option->get_type_size() != 0;
+    if (flag.takes_value) flag.choices = Choices(option->get_type_name());
+    if (option->get_type_name() == "SESSION") flag.dynamic = "sessions";
+    verb.flags.push_back(std::move(flag));
+  }
+  return verb;
+}
+
+std::vector<Verb> Walk(const CLI::App& app, const std::string& path) {
+  std::vector<Verb> verbs = {MakeVerb(app, path)};
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (sub->get_name().starts_with("__")) continue;
+    verbs.front().words.push_back(sub->get_name());
+    const std::string sub_path = path.empty() ? sub->get_name() : path + " " + sub->get_name();
+    for (Verb& verb : Walk(*sub, sub_path)) verbs.push_back(std::move(verb));
+  }
+  return verbs;
+}
+
+std::string Join(const std::vector<std::string>& words, const char* separator = " ") {
+  return fmt::format("{}", fmt::join(words, separator));
+}
+
+std::vector<std::string> FlagNames(const Verb& root, const Verb& verb) {
+  std::vector<std::string> names;
+  for (const Flag& flag : verb.flags)
+    names.insert(names.end(), flag.names.begin(), flag.names.end());
+  if (&root == &verb) return names;
+  for (const Flag& flag : root.flags) {
+    for (const std::string& name : flag.names) {
+      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    }
+  }
+  return names;
+}
+
+// The part that bash and zsh share: finds the verb, then which words may follow. The shell's own
+// way to offer them are the functions _cgdebug_words (fixed ones), _cgdebug_live (names of the
+// daemon, which are data and never expanded) and _cgdebug_files.
+std::string ShellBody(const std::vector<Verb>& verbs) {
+  std::string paths, values, words;
+  std::vector<std::string> seen;
+  for (const Verb& verb : verbs) {
+    const std::size_t space = verb.path.rfind(' ');
+    if (!verb.path.empty()) {
+      const std::string before = space == std::string::npos ? "" : verb.path.substr(0, space);
+      const std::string last = space == std::string::npos ? verb.path : verb.path.substr(space + 1);
+      paths += fmt::format("      '{} {}') verb='{}' ;;\n", before, last, verb.path);
+    }
+    for (const Flag& flag : verb.flags) {
+      if (!flag.takes_value) continue;
+      const std::string key = fmt::format("'{}'", Join(flag.names, "'|'"));
+      if (std::find(seen.begin(), seen.end(), key) != seen.end()) continue;
+      seen.push_back(key);
+      std::string offer = "_cgdebug_files";
+      if (!flag.choices.empty()) offer = fmt::format("_cgdebug_words '{}'", Join(flag.choices));
+      if (!flag.dynamic.empty()) offer = "_cgdebug_live " + flag.dynamic;
+      values += fmt::format("    {}) {}; return ;;\n", key, offer);
+    }
+    words +=
+        fmt::format("    '{}')\n      if [[ $cur == -* ]]; then\n        _cgdebug_words '{}'\n",
+                    verb.path, Join(FlagNames(verbs.front(), verb)));
+    if (!verb.dynamic.empty()) {
+      words += fmt::format("      else\n        _cgdebug_live {}\n", verb.dynamic);
+    } else if (!verb.words.empty()) {
+      words += fmt::format("      else\n        _cgdebug_words '{}'\n", Join(verb.words));
+    } else {
+      words += "      else\n        _cgdebug_files\n";
+    }
+    words += "      fi ;;\n";
+  }
+  return fmt::format(
+      "  for word in \"${{before[@]}}\"; do\n    case \"$verb $word\" in\n{}    esac\n  done\n"
+      "  case \"$prev\" in\n{}  esac\n  case \"$verb\" in\n{}  esac\n",
+      paths, values, words);
+}
+
+std::string Bash(const std::vector<Verb>& verbs) {
+  return R"sh(# bash completion of cgdebug-cli; load with: source <(cgdebug-cli completion bash)
+_cgdebug_words() { COMPREPLY=($(compgen -W "$1" -- "$cur")); }
+_cgdebug_files() { COMPREPLY=($(compgen -f -- "$cur")); }
+_cgdebug_live() {
+  local name
+  while IFS= read -r name; do
+    [[ $name == "$cur"* ]] && COMPREPLY+=("$(printf '%q' "$name")")
+  done < <(cgdebug-cli __complete "$1" 2>/dev/null)
+}
+_cgdebug_cli() {
+  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb='' word
+  local before=("${COMP_WORDS[@]:1:COMP_CWORD-1}")
+  COMPREPLY=()
+)sh" + ShellBody(verbs) +
+         "}\ncomplete -o filenames -F _cgdebug_cli cgdebug-cli\n";
+}
+
+std::string Zsh(const std::vector<Verb>& verbs) {
+  return R"sh(#compdef cgdebug-cli
+# zsh completion of cgdebug-cli; put it on fpath as _cgdebug-cli
+_cgdebug_words() { compadd -- ${=1} }
+_cgdebug_files() { _files }
+_cgdebug_live() { compadd -- "${(@f)$(cgdebug-cli __complete $1 2>/dev/null)}" }
+_cgdebug_cli() {
+  local cur=$words[CURRENT] prev=$words[CURRENT-1] verb='' word
+  local -a before; before=("${(@)words[2,CURRENT-1]}")
+)sh" + ShellBody(verbs) +
+         "}\nif [[ $funcstack[1] == _cgdebug-cli ]]; then\n  _cgdebug_cli \"$@\"\nelse\n"
+         "  compdef _cgdebug_cli cgdebug-cli\nfi\n";
+}
+
+std::string FishQuoted(std::string text) {
+  for (std::size_t at = 0; (at = text.find_first_of("'\\", at)) != std::string::npos; at += 2) {
+    text.insert(at, "\\");
+  }
+  return "'" + text + "'";
+}
+
+std::string FishCondition(const Verb& verb) {
+  if (verb.path.empty()) return "";
+  const std::size_t space = verb.path.find(' ');
+  if (space == std::string::npos) {
+    return fmt::format(" -n '__fish_seen_subcommand_from {}'", verb.path);
+  }
+  return fmt::format(" -n '__fish_seen_subcommand_from {}; and __fish_seen_subcommand_from {}'",
+                     verb.path.substr(0, space), verb.path.substr(space + 1));
+}
+
+std::string Fish(const std::vector<Verb>& verbs) {
+  std::string out = "# fish completion of cgdebug-cli\ncomplete -c cgdebug-cli -f\n";
+  const auto live = [](const std::string& kind) {
+    return fmt::format("'(cgdebug-cli __complete {} 2>/dev/null)'", kind);
+  };
+  for (const Verb& verb : verbs) {
+    const std::string condition = FishCondition(verb);
+    const std::string line = "complete -c cgdebug-cli" + condition;
+    for (const Flag& flag : verb.flags) {
+      out += line;
+      for (const std::string& name : flag.names) {
+        out += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
+      }
+      if (flag.takes_value && flag.choices.empty() && flag.dynamic.empty()) out += " -rF";
+      if (!flag.choices.empty()) out += fmt::format(" -xa '{}'", Join(flag.choices));
+      if (!flag.dynamic.empty()) out += " -xa " + live(flag.dynamic);
+      out += " -d " + FishQuoted(flag.description) + "\n";
+    }
+    if (!verb.dynamic.empty()) out += line + " -a " + live(verb.dynamic) + "\n";
+    for (const std::string& word : verb.words) {
+      const auto below = std::find_if(verbs.begin(), verbs.end(), [&](const Verb& other) {
+        return other.path == (verb.path.empty() ? word : verb.path + " " + word);
+      });
+      out += verb.path.empty() ? "complete -c cgdebug-cli -n __fish_use_subcommand" : line;
+      out += " -a " + word;
+      if (below != verbs.end()) out += " -d " + FishQuoted(below->description);
+      out += "\n";
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string CompletionScript(const CLI::App& app, std::string_view shell) {
+  const std::vector<Verb> verbs = Walk(app, "");
+  if (shell == "bash") return Bash(verbs);
+  if (shell == "zsh") return Zsh(verbs);
+  if (shell == "fish") return Fish(verbs);
+  return "";
+}
+
+}  // namespace cgdebug::cli

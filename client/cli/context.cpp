@@ -1,0 +1,89 @@
+#include "client/cli/context.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+namespace cgdebug::cli {
+
+Result<void> Context::Resolve() {
+  Result<RankSet> parsed = RankSet::Parse(options.ranks);
+  if (!parsed.ok()) return parsed.error();
+  ranks = *std::move(parsed);
+  ColorChoice choice = ColorChoice::kAuto;
+  if (options.color == "always") choice = ColorChoice::kAlways;
+  if (options.color == "never" || options.no_color) choice = ColorChoice::kNever;
+  const bool for_scripts = options.json || options.plain;
+  out = Style(!for_scripts && WantsColor(choice, STDOUT_FILENO));
+  err = Style(WantsColor(choice, STDERR_FILENO));
+  return {};
+}
+
+client::ConnectOptions Context::MakeConnectOptions() const {
+  client::ConnectOptions connect;
+  connect.socket = options.socket;
+  connect.start_daemon = !options.no_spawn;
+  connect.name = "cgdebug-cli";
+  return connect;
+}
+
+int Context::Connect() { return ConnectWith(MakeConnectOptions()); }
+
+int Context::ConnectWith(const client::ConnectOptions& connect) {
+  const Result<void> connected = client_.Connect(connect);
+  if (!connected.ok()) return Fail(connected.error());
+  if (client_.started_daemon()) {
+    Note(fmt::format("cgdebug: daemon started (pid {})", client_.daemon().pid()));
+  }
+  return kExitOk;
+}
+
+void Context::Say(std::string_view message) const {
+  const std::string line = fmt::format("{} {}\n", err.Bold("cgdebug:"), message);
+  std::fflush(stdout);
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+void Context::Hint(std::string_view command) const {
+  if (!options.quiet) Say(fmt::format("next:  {}", command));
+}
+
+void Context::Note(std::string_view line) const {
+  if (options.quiet) return;
+  const std::string text = err.Dim(line) + "\n";
+  std::fflush(stdout);
+  std::fwrite(text.data(), 1, text.size(), stderr);
+}
+
+void Context::Print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+int Context::Fail(ExitCode code, std::string_view message) const {
+  Say(message);
+  return code;
+}
+
+int Context::Fail(const Error& error) const {
+  std::string message = error.message;
+  const auto& close = client_.last_error().close();
+  // The daemon may have put them into its sentence.
+  if (!close.empty() && message.find("lose: ") == std::string::npos) {
+    message += "  close:";
+    for (const std::string& name : close) {
+      message += fmt::format(" '{}'{}", Printable(name), &name == &*close.rbegin() ? "" : ",");
+    }
+  }
+  switch (client_.last_failure()) {
+    case client::Failure::kNoDaemon:
+    case client::Failure::kNothingMatched:
+      return Fail(kExitNoMatch, message);
+    case client::Failure::kTimeout:
+      return Fail(kExitTimeout, message);
+    case client::Failure::kStopped:
+      return kExitInterrupted;
+    default:
+      return Fail(kExitTrouble, message);
+  }
+}
+
+}  // namespace cgdebug::cli

@@ -1,0 +1,69 @@
+// context.h: what every command has: the global flags, the daemon, and how to speak.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "cgdebug/client.h"
+#include "client/cli/exit_codes.h"
+#include "client/cli/selector.h"
+#include "client/cli/terminal.h"
+#include "daemon/base/result.h"
+
+namespace CLI {
+class App;
+}
+
+namespace cgdebug::cli {
+
+struct GlobalOptions {
+  std::string socket;
+  std::string session;
+  std::string ranks;
+  std::string color = "auto";
+  bool no_color = false;
+  bool json = false;
+  bool plain = false;
+  bool no_spawn = false;
+  bool quiet = false;
+};
+
+// Thread: the main thread, but for client().Stop().
+class Context {
+ public:
+  GlobalOptions options;
+  RankSet ranks;
+  Style out;                      // of stdout
+  Style err;                      // of stderr
+  const CLI::App* app = nullptr;  // the whole command line, for completion
+
+  // After parsing: ranks, colours. Fails: --ranks.
+  Result<void> Resolve();
+
+  client::Client& client() { return client_; }
+
+  // Connects, starting the daemon unless --no-spawn was given. 0, or what to exit with; the reason
+  // has been said then.
+  int Connect();
+  int ConnectWith(const client::ConnectOptions& connect);
+  client::ConnectOptions MakeConnectOptions() const;
+
+  // "cgdebug: <message>" on stderr.
+  void Say(std::string_view message) const;
+  // The next thing to type; nothing with -q.
+  void Hint(std::string_view command) const;
+  // A line on stderr that is no data but belongs to a view; nothing with -q.
+  void Note(std::string_view line) const;
+  // Data: stdout.
+  static void Print(std::string_view text);
+
+  int Fail(ExitCode code, std::string_view message) const;
+  // The error of the client's last call, with the exit code of its kind.
+  int Fail(const Error& error) const;
+
+ private:
+  client::Client client_;
+};
+
+}  // namespace cgdebug::cli

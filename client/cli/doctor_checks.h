@@ -1,0 +1,53 @@
+// doctor_checks.h: what a machine needs for cgdebug, one check each.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "client/cli/context.h"
+
+namespace cgdebug::cli {
+
+enum class Level { kOk, kWarn, kFail };
+
+struct Check {
+  std::string name;
+  Level level = Level::kOk;
+  std::string text;
+  std::string fix;  // what to type; empty when there is nothing to do
+};
+
+// --- decisions over what was read, so that tests can ask them ------------------------------------
+
+struct ShmFacts {
+  bool exists = false;
+  bool writable = false;
+  std::uint64_t total_bytes = 0;
+  std::uint64_t free_bytes = 0;
+  std::string container;  // "docker", "kubernetes", "podman"; empty outside
+};
+Check JudgeShm(const ShmFacts& facts);
+
+// `config`: logind's configuration files, one after another, a later setting wins.
+// `lingers`: systemd keeps the user's things after logout.
+Check JudgeRemoveIpc(std::string_view config, bool has_logind, std::uint64_t uid, bool lingers);
+
+// `text`: /proc/driver/nvidia/version, empty when there is none.
+Check JudgeNvidia(std::string_view text);
+
+// --- the machine
+// ----------------------------------------------------------------------------------
+
+Check CheckShm();
+Check CheckMemlock();
+Check CheckProcFd();
+Check CheckRemoveIpc();
+Check CheckNvidia();
+Check CheckRuntimeDir(Context& context);
+Check CheckDaemon(Context& context);
+// Control files of dead producers: how many bytes they keep, and whether a daemon reads them.
+std::vector<Check> CheckStaleSegments(const std::string& directory);
+
+}  // namespace cgdebug::cli

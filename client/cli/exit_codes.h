@@ -1,0 +1,16 @@
+// exit_codes.h: what cgdebug-cli exits with; decided once, the same for every command.
+#pragma once
+
+namespace cgdebug::cli {
+
+enum ExitCode : int {
+  kExitOk = 0,            // done; nothing found by a command that looks for something
+  kExitFound = 1,         // done; something found: NaN, a failed comparison, a FAIL of doctor
+  kExitTrouble = 2,       // bad arguments, unreadable or incompatible input
+  kExitInconclusive = 3,  // nothing found, but something was not looked at
+  kExitNoMatch = 4,       // no daemon, session or probe matched; the message says why
+  kExitTimeout = 5,
+  kExitInterrupted = 130,  // Ctrl-C; a closed pipe ends the process with SIGPIPE, a shell's 141
+};
+
+}  // namespace cgdebug::cli

@@ -1,0 +1,42 @@
+#include "client/cli/interrupt.h"
+
+#include <signal.h>
+
+#include <atomic>
+
+namespace cgdebug::cli {
+namespace {
+
+std::atomic<client::Client*> stopped_client{nullptr};
+volatile sig_atomic_t interrupted_flag = 0;
+
+void OnSignal(int) {
+  interrupted_flag = 1;
+  if (client::Client* client = stopped_client.load()) client->Stop();
+}
+
+void Install(void (*handler)(int), int flags) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = flags;
+  ::sigemptyset(&action.sa_mask);
+  ::sigaction(SIGINT, &action, nullptr);
+  ::sigaction(SIGTERM, &action, nullptr);
+}
+
+}  // namespace
+
+InterruptScope::InterruptScope(client::Client* client) {
+  interrupted_flag = 0;
+  stopped_client = client;
+  Install(OnSignal, static_cast<int>(SA_RESETHAND | SA_RESTART));
+}
+
+InterruptScope::~InterruptScope() {
+  Install(SIG_DFL, 0);
+  stopped_client = nullptr;
+}
+
+bool InterruptScope::interrupted() const { return interrupted_flag != 0; }
+
+}  // namespace cgdebug::cli

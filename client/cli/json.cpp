@@ -1,0 +1,233 @@
+#include "client/cli/json.h"
+
+#include <cmath>
+
+#include "client/cli/session_text.h"
+
+namespace cgdebug::cli {
+namespace {
+
+const char* VerdictName(v1::Verdict::State state) {
+  switch (state) {
+    case v1::Verdict::PASS:
+      return "pass";
+    case v1::Verdict::FAIL:
+      return "fail";
+    case v1::Verdict::ERROR:
+      return "error";
+    default:
+      return "none";
+  }
+}
+
+Json FirstNonfinite(const v1::FirstNonfinite& first) {
+  if (!first.present()) return nullptr;
+  return {{"probe", first.probe()},
+          {"replay", first.replay()},
+          {"step", first.step()},
+          {"count", first.count()}};
+}
+
+template <typename Repeated>
+Json Array(const Repeated& values) {
+  Json array = Json::array();
+  for (const auto& value : values) array.push_back(value);
+  return array;
+}
+
+template <typename Repeated>
+Json ArrayOf(const Repeated& messages) {
+  Json array = Json::array();
+  for (const auto& message : messages) array.push_back(ToJson(message));
+  return array;
+}
+
+}  // namespace
+
+Json JsonNumber(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
+  return value;
+}
+
+Json ToJson(const v1::Counters& counters) {
+  return {{"replays", counters.replays()},
+          {"produced", counters.produced()},
+          {"consumed", counters.consumed()},
+          {"lost_overwritten", counters.lost_overwritten()},
+          {"lost_at_death", counters.lost_at_death()},
+          {"overwrote_unread", counters.overwrote_unread()},
+          {"waits", counters.waits()},
+          {"wait_ns", counters.wait_ns()},
+          {"bytes", counters.bytes()}};
+}
+
+Json ToJson(const v1::Stats& stats) {
+  Json json = {{"count", stats.count()},
+               {"nan", stats.nan()},
+               {"pos_inf", stats.pos_inf()},
+               {"neg_inf", stats.neg_inf()},
+               {"zero", stats.zero()},
+               {"subnormal", stats.subnormal()},
+               {"min", JsonNumber(stats.min())},
+               {"max", JsonNumber(stats.max())},
+               {"mean", JsonNumber(stats.mean())},
+               {"std", JsonNumber(stats.std())},
+               {"abs_max", JsonNumber(stats.abs_max())},
+               {"l1", JsonNumber(stats.l1())},
+               {"l2", JsonNumber(stats.l2())}};
+  json["first_nonfinite"] = nullptr;
+  if (stats.has_nonfinite()) {
+    json["first_nonfinite"] = {{"index", stats.first_nonfinite()},
+                               {"value", JsonNumber(stats.first_nonfinite_value())}};
+  }
+  json["histogram"] = Array(stats.histogram());
+  return json;
+}
+
+Json ToJson(const v1::Session& session) {
+  return {{"key", session.key()},
+          {"label", session.label()},
+          {"uuid", session.uuid()},
+          {"pid", session.pid()},
+          {"rank", session.rank()},
+          {"world_size", session.world_size()},
+          {"run_id", session.run_id()},
+          {"restart_count", session.restart_count()},
+          {"command", session.command()},
+          {"hostname", session.hostname()},
+          {"version", session.version()},
+          {"created_ns", session.created_ns()},
+          {"ended_ns", session.ended_ns()},
+          {"state", StateText(session.state())},
+          {"probes", session.probe_count()},
+          {"slots", session.slot_count()},
+          {"replay", session.replay()},
+          {"step", session.step()},
+          {"shm_bytes", session.shm_bytes()},
+          {"counters", ToJson(session.counters())},
+          {"nonfinite_probes", session.nonfinite_probes()},
+          {"failed_probes", session.failed_probes()},
+          {"first_nan", FirstNonfinite(session.first_nan())},
+          {"first_inf", FirstNonfinite(session.first_inf())}};
+}
+
+Json ToJson(const v1::Verdict& verdict) {
+  return {{"state", VerdictName(verdict.state())},
+          {"compared", verdict.compared()},
+          {"mismatched", verdict.mismatched()},
+          {"lost", verdict.lost()},
+          {"first_failed_replay", verdict.first_failed_replay()},
+          {"text", verdict.text()}};
+}
+
+Json ToJson(const v1::ProbeInfo& probe) {
+  Json json = {{"session", probe.session()},
+               {"session_label", probe.session_label()},
+               {"rank", probe.rank()},
+               {"name", probe.name()},
+               {"slot", probe.slot()},
+               {"probe_id", probe.probe_id()},
+               {"capture_id", probe.capture_id()},
+               {"invocation", probe.invocation()},
+               {"dtype", probe.dtype()},
+               {"shape", Array(probe.shape())},
+               {"device", probe.device()},
+               {"lane", probe.lane()},
+               {"policy", probe.policy()},
+               {"actions", Array(probe.actions())},
+               {"capacity", probe.capacity()},
+               {"payload_bytes", probe.payload_bytes()},
+               {"replay", probe.replay()},
+               {"last_timestamp_ns", probe.last_timestamp_ns()},
+               {"site", probe.site()},
+               {"retired", probe.retired()},
+               {"counters", ToJson(probe.counters())}};
+  json["verdict"] = probe.has_verdict() ? ToJson(probe.verdict()) : Json(nullptr);
+  json["last_stats"] = probe.has_last_stats() ? ToJson(probe.last_stats()) : Json(nullptr);
+  return json;
+}
+
+Json ToJson(const v1::Snapshot& snapshot) {
+  return {{"session", snapshot.session()},
+          {"session_label", snapshot.session_label()},
+          {"rank", snapshot.rank()},
+          {"probe", snapshot.probe()},
+          {"replay", snapshot.replay()},
+          {"capture_id", snapshot.capture_id()},
+          {"invocation", snapshot.invocation()},
+          {"dtype", snapshot.dtype()},
+          {"shape", Array(snapshot.shape())},
+          {"device", snapshot.device()},
+          {"timestamp_ns", snapshot.timestamp_ns()},
+          {"step", snapshot.step()},
+          {"payload_bytes", snapshot.payload_bytes()},
+          {"stats", ToJson(snapshot.stats())}};
+}
+
+Json ToJson(const v1::TailReply& event) {
+  const auto named = [](const char* kind, Json fields) {
+    Json json = {{"event", kind}};
+    json.update(fields);
+    return json;
+  };
+  switch (event.event_case()) {
+    case v1::TailReply::kSnapshot:
+      return named("snapshot", ToJson(event.snapshot()));
+    case v1::TailReply::kPrint:
+      return named("print", {{"session", event.print().session()},
+                             {"rank", event.print().rank()},
+                             {"probe", event.print().probe()},
+                             {"replay", event.print().replay()},
+                             {"text", event.print().text()}});
+    case v1::TailReply::kLoss:
+      return named("loss", {{"session", event.loss().session()},
+                            {"rank", event.loss().rank()},
+                            {"probe", event.loss().probe()},
+                            {"count", event.loss().count()},
+                            {"before_replay", event.loss().before_replay()},
+                            {"cause", event.loss().cause()}});
+    case v1::TailReply::kCompareFailed:
+      return named("compare_failed", {{"session", event.compare_failed().session()},
+                                      {"rank", event.compare_failed().rank()},
+                                      {"probe", event.compare_failed().probe()},
+                                      {"replay", event.compare_failed().replay()},
+                                      {"text", event.compare_failed().text()}});
+    case v1::TailReply::kSessionChange:
+      return named(event.session_change().ended() ? "session_ended" : "session_joined",
+                   ToJson(event.session_change().session()));
+    case v1::TailReply::kCaughtUp:
+      return named("caught_up", Json::object());
+    case v1::TailReply::EVENT_NOT_SET:
+      break;
+  }
+  return named("unknown", Json::object());
+}
+
+Json ToJson(const v1::StatusReply& status) {
+  Json skipped = Json::array();
+  for (const v1::Skipped& file : status.skipped()) {
+    skipped.push_back({{"path", file.path()}, {"reason", file.reason()}});
+  }
+  return {
+      {"daemon",
+       {{"version", status.version()},
+        {"pid", status.pid()},
+        {"started_ns", status.started_ns()},
+        {"cpu_seconds", JsonNumber(status.cpu_seconds())},
+        {"rss_bytes", status.rss_bytes()},
+        {"socket", status.socket()},
+        {"clients", status.clients()},
+        {"memory_bytes", status.memory_bytes()},
+        {"memory_limit_bytes", status.memory_limit_bytes()},
+        {"idle_timeout_s", JsonNumber(status.idle_timeout_s())}}},
+      {"shm", {{"free_bytes", status.shm_free_bytes()}, {"total_bytes", status.shm_total_bytes()}}},
+      {"sessions", ArrayOf(status.sessions())},
+      {"skipped", std::move(skipped)}};
+}
+
+std::string Dump(const Json& json, bool indented) {
+  return json.dump(indented ? 2 : -1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
+
+}  // namespace cgdebug::cli

@@ -1,0 +1,19 @@
+#include <signal.h>
+
+#include <cstdio>
+
+#include "client/cli/command_line.h"
+
+int main(int argc, char** argv) {
+  using namespace cgdebug::cli;
+  // A closed pipe ends the process silently, as it does for cat; a parent may have ignored it.
+  ::signal(SIGPIPE, SIG_DFL);
+  Context context;
+  CommandLine command_line(context);
+  const int code = command_line.Run(argc, argv);
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    context.Say("cannot write to standard output");
+    return kExitTrouble;
+  }
+  return code;
+}

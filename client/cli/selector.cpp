@@ -1,0 +1,84 @@
+#include "client/cli/selector.h"
+
+#include <charconv>
+#include <optional>
+
+namespace cgdebug::cli {
+namespace {
+
+template <typename T>
+std::optional<T> ParseNumber(std::string_view text) {
+  T value{};
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (failure != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+Error BadRanks(std::string_view text) {
+  return Error{"--ranks '" + std::string(text) +
+               "' is no list of ranks. Type for example: --ranks 0,1,8..15"};
+}
+
+}  // namespace
+
+Result<RankSet> RankSet::Parse(std::string_view text) {
+  RankSet set;
+  if (text.empty()) return set;
+  const std::string_view all = text;
+  while (true) {
+    const std::size_t comma = std::min(text.find(','), text.size());
+    const std::string_view item = text.substr(0, comma);
+    const std::size_t dots = item.find("..");
+    const auto first = ParseNumber<int>(item.substr(0, dots));
+    const auto last =
+        dots == std::string_view::npos ? first : ParseNumber<int>(item.substr(dots + 2));
+    if (!first || !last || *first < 0 || *last < *first) return BadRanks(all);
+    set.ranges_.push_back({*first, *last});
+    if (comma == text.size()) return set;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+bool RankSet::Contains(int rank) const {
+  if (ranges_.empty()) return true;
+  for (const Range& range : ranges_) {
+    if (rank >= range.first && rank <= range.last) return true;
+  }
+  return false;
+}
+
+int RankSet::Single() const {
+  const bool single = ranges_.size() == 1 && ranges_[0].first == ranges_[0].last;
+  return single ? ranges_[0].first : -1;
+}
+
+Result<Inside> ParseInside(std::string_view text) {
+  const std::string typed(text);
+  Inside inside;
+  const std::size_t at = text.rfind('@');
+  if (at != std::string_view::npos) {
+    const auto replay = ParseNumber<std::int64_t>(text.substr(at + 1));
+    if (!replay || *replay == 0) {
+      return Error{"'" + typed +
+                   "': what follows @ is a replay: a number from 1, or -1 for the newest. Type for "
+                   "example: cgdebug-cli show " +
+                   std::string(text.substr(0, at)) + "@-1"};
+    }
+    inside.replay = *replay;
+    text = text.substr(0, at);
+  }
+  inside.text = std::string(text);
+  const std::size_t colon = text.find(':');
+  if (colon != std::string_view::npos) {
+    inside.source = std::string(text.substr(0, colon));
+    if (inside.source == "live") inside.source.clear();
+    text = text.substr(colon + 1);
+  }
+  inside.probe = std::string(text);
+  if (inside.probe.empty()) {
+    return Error{"'" + typed + "' names no probe. Type: cgdebug-cli probes   to see them"};
+  }
+  return inside;
+}
+
+}  // namespace cgdebug::cli

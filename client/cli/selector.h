@@ -1,0 +1,43 @@
+// selector.h: what a person types to name ranks and tensors.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "daemon/base/result.h"
+
+namespace cgdebug::cli {
+
+// "0,1,8..15"; empty selects every rank.
+class RankSet {
+ public:
+  // Fails: anything but a comma list of numbers and ranges; the message shows a right one.
+  static Result<RankSet> Parse(std::string_view text);
+
+  bool selects_all() const { return ranges_.empty(); }
+  bool Contains(int rank) const;
+  // The only rank, or -1 when there are several or all.
+  int Single() const;
+
+ private:
+  struct Range {
+    int first;
+    int last;
+  };
+  std::vector<Range> ranges_;
+};
+
+// [SOURCE:]PROBE[@REPLAY]
+struct Inside {
+  std::string text;    // as typed, without @REPLAY: a probe's name may have colons
+  std::string source;  // what stands before the first colon, "" for none and for "live"
+  std::string probe;
+  std::int64_t replay = -1;  // from 1; negatives count back from the newest
+};
+
+// Fails: an empty probe, a replay of 0 or one that is no number.
+Result<Inside> ParseInside(std::string_view text);
+
+}  // namespace cgdebug::cli
