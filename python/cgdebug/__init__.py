@@ -9,8 +9,8 @@
 
 In another terminal: ``cgdebug-cli tail -f``; in another process: ``cgdebug.connect()``.
 
-Importing this package imports neither torch nor the native module; each name loads what it needs when
-it is first used.
+Importing this package imports neither torch nor the native module; each name loads what it needs
+when it is first used.
 """
 
 from __future__ import annotations
@@ -40,21 +40,28 @@ _MODULES = ("actions", "client", "errors", "postprocess", "probe", "snapshot", "
 
 __all__ = [*_HOME_OF, "__version__", "tensor_debug"]
 
-if typing.TYPE_CHECKING:
-    from . import tensor_debug
-    from ._native import NativeExtension, native_extension_available
-    from .actions import TensorCompare, TensorPrint, TensorRecord
-    from .client import Client, connect
-    from .errors import (
-        DaemonError,
-        NativeExtensionUnavailableError,
-        TensorCompareMismatchError,
-        TensorDebugError,
-        TensorNotComparedError,
-    )
-    from .postprocess import drain_records, export_records_to_tensorboard
-    from .probe import CudaGraphTensorProbe, ProbeStatus, SlotStatus, step
-    from .snapshot import Stats, TensorSnapshot
+if typing.TYPE_CHECKING:  # "as": what the package exports, for type checkers
+    from . import tensor_debug as tensor_debug
+    from ._native import NativeExtension as NativeExtension
+    from ._native import native_extension_available as native_extension_available
+    from .actions import TensorCompare as TensorCompare
+    from .actions import TensorPrint as TensorPrint
+    from .actions import TensorRecord as TensorRecord
+    from .client import Client as Client
+    from .client import connect as connect
+    from .errors import DaemonError as DaemonError
+    from .errors import NativeExtensionUnavailableError as NativeExtensionUnavailableError
+    from .errors import TensorCompareMismatchError as TensorCompareMismatchError
+    from .errors import TensorDebugError as TensorDebugError
+    from .errors import TensorNotComparedError as TensorNotComparedError
+    from .postprocess import drain_records as drain_records
+    from .postprocess import export_records_to_tensorboard as export_records_to_tensorboard
+    from .probe import CudaGraphTensorProbe as CudaGraphTensorProbe
+    from .probe import ProbeStatus as ProbeStatus
+    from .probe import SlotStatus as SlotStatus
+    from .probe import step as step
+    from .snapshot import Stats as Stats
+    from .snapshot import TensorSnapshot as TensorSnapshot
 
 
 def __getattr__(name: str):

@@ -20,7 +20,9 @@ _INSTALL = "In the source tree of cgdebug, type: pip install --no-build-isolatio
 _lock = threading.Lock()
 _op_loaded = False
 _step: int | None = None
-_finish_in_pid = 0  # the process whose exit waits for the daemon: a forked child has its own segment
+_finish_in_pid = (
+    0  # the process whose exit waits for the daemon: a forked child has its own segment
+)
 _daemon_asked_in_pid = 0
 _daemon_problem = ""  # why start_daemon() failed, empty when it did not
 
@@ -88,8 +90,9 @@ def start_daemon() -> None:
         _daemon_problem = ""
     except RuntimeError as error:
         _daemon_problem = str(error)
-        warnings.warn(f"cgdebug: nothing will be printed or compared: {error}", RuntimeWarning,
-                      stacklevel=4)
+        warnings.warn(
+            f"cgdebug: nothing will be printed or compared: {error}", RuntimeWarning, stacklevel=4
+        )
 
 
 def daemon_problem() -> str:
@@ -133,7 +136,8 @@ def _load_module():
         from . import _probe
     except ImportError as error:
         raise NativeExtensionUnavailableError(
-            f"cgdebug's native module does not load: {error}. {_INSTALL}") from error
+            f"cgdebug's native module does not load: {error}. {_INSTALL}"
+        ) from error
     if _step is not None:
         _probe.set_step(_step)
     return _probe
@@ -147,16 +151,19 @@ def _load_op() -> None:
         import torch
     except ImportError as error:
         raise NativeExtensionUnavailableError(
-            f"probes need torch, which does not import: {error}. Type: pip install torch") from error
+            f"probes need torch, which does not import: {error}. Type: pip install torch"
+        ) from error
     if not OP_LIBRARY.exists():
         raise NativeExtensionUnavailableError(
-            f"cgdebug was built without its torch op: {OP_LIBRARY} is missing. {_INSTALL}")
+            f"cgdebug was built without its torch op: {OP_LIBRARY} is missing. {_INSTALL}"
+        )
     try:
         torch.ops.load_library(str(OP_LIBRARY))
     except OSError as error:
         raise NativeExtensionUnavailableError(
-            f"cgdebug's torch op does not load into torch {torch.__version__}: {error}. It was built "
-            f"against another torch; build it again. {_INSTALL}") from error
+            f"cgdebug's torch op does not load into torch {torch.__version__}: {error}. It was "
+            f"built against another torch; build it again. {_INSTALL}"
+        ) from error
     _register_effect()
     _op_loaded = True
 

@@ -24,5 +24,7 @@ def _matches(pattern: str, name: str) -> bool:
         try:
             return re.search(pattern[3:], name) is not None
         except re.error as error:
-            raise ValueError(f"CGDEBUG_PROBES: {pattern!r} is no regular expression: {error}") from None
+            raise ValueError(
+                f"CGDEBUG_PROBES: {pattern!r} is no regular expression: {error}"
+            ) from None
     return pattern == name or fnmatch.fnmatchcase(name, pattern)

@@ -40,7 +40,8 @@ def message_class(name: str) -> type:
         for file in files:
             for message in file.message_type:
                 _messages[message.name] = make(
-                    pool.FindMessageTypeByName(f"{file.package}.{message.name}"))
+                    pool.FindMessageTypeByName(f"{file.package}.{message.name}")
+                )
     return _messages[name]
 
 
@@ -98,7 +99,9 @@ class Connection:
                 break
         if len(payload) != wanted:
             self.close()
-            raise ConnectionError(f"the daemon announced {wanted} payload bytes and sent {len(payload)}")
+            raise ConnectionError(
+                f"the daemon announced {wanted} payload bytes and sent {len(payload)}"
+            )
         return response, payload
 
     def stream(self, message) -> collections.abc.Iterator:
@@ -118,9 +121,10 @@ class Connection:
             raise ConnectionError(response.error.message)
         if response.hello.protocol != PROTOCOL:
             raise ConnectionError(
-                f"this is cgdebug {__version__} (protocol {PROTOCOL}), the daemon at {self._path} is "
-                f"{response.hello.version} (protocol {response.hello.protocol}). "
-                f"Type: cgdebug-cli daemon stop   and run this again")
+                f"this is cgdebug {__version__} (protocol {PROTOCOL}), the daemon at {self._path} "
+                f"is {response.hello.version} (protocol {response.hello.protocol}). "
+                f"Type: cgdebug-cli daemon stop   and run this again"
+            )
         self.daemon_version = response.hello.version
         self.daemon_pid = response.hello.pid
 
@@ -138,8 +142,10 @@ class Connection:
         size, kind, flags, answered = _HEADER.unpack(self._read(_HEADER.size, deadline))
         if kind not in kinds or size > _MAX_BODY_BYTES[kind] or answered != request_id:
             self.close()  # nothing says where the next frame begins
-            raise ConnectionError(f"what listens at {self._path} does not speak cgdebug's protocol "
-                                  f"(frame kind {kind}, {size} bytes)")
+            raise ConnectionError(
+                f"what listens at {self._path} does not speak cgdebug's protocol "
+                f"(frame kind {kind}, {size} bytes)"
+            )
         return kind, flags, self._read(size, deadline)
 
     def _read(self, size: int, deadline: float | None) -> bytes:
@@ -163,14 +169,17 @@ class Connection:
         # Half a frame may have been read: the connection cannot go on.
         self.close()
         if isinstance(error, socket.timeout):
-            return TimeoutError(f"the daemon at {self._path} did not answer within {self._timeout:g} s. "
-                                f"Type: cgdebug-cli daemon status")
+            return TimeoutError(
+                f"the daemon at {self._path} did not answer within {self._timeout:g} s. "
+                f"Type: cgdebug-cli daemon status"
+            )
         why = f": {error.strerror or error}" if error else ""
-        return ConnectionError(f"the daemon at {self._path} closed the connection{why}. "
-                               f"Type: cgdebug-cli daemon logs")
+        return ConnectionError(
+            f"the daemon at {self._path} closed the connection{why}. Type: cgdebug-cli daemon logs"
+        )
 
 
-# --- the socket --------------------------------------------------------------------------------------
+# --- the socket -----------------------------------------------------------------------------------
 
 
 def socket_path(explicit: str | None = None) -> str:
@@ -201,9 +210,14 @@ def ensure_daemon(path: str, timeout: float) -> None:
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     log_path = f"{path[:-5] if path.endswith('.sock') else path}.log"
     with open(os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as log:
-        process = subprocess.Popen([executable, "--spawned", "--socket", path], cwd="/",
-                                   stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                   start_new_session=True)
+        process = subprocess.Popen(
+            [executable, "--spawned", "--socket", path],
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
     deadline = time.monotonic() + timeout
     while True:
         try:
@@ -218,8 +232,10 @@ def ensure_daemon(path: str, timeout: float) -> None:
             else:
                 time.sleep(0.005)
                 continue
-        raise ConnectionError(f"the daemon {why}; its log is {log_path}. "
-                              f"To see it start, type: cgdebug-daemon --foreground")
+        raise ConnectionError(
+            f"the daemon {why}; its log is {log_path}. "
+            f"To see it start, type: cgdebug-daemon --foreground"
+        )
 
 
 def _connect(path: str, timeout: float) -> socket.socket:
@@ -231,14 +247,17 @@ def _connect(path: str, timeout: float) -> socket.socket:
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         _, owner, _ = struct.unpack("3i", credentials)
         if owner != os.geteuid():
-            raise ConnectionError(f"what listens at {path} runs as uid {owner}, not as uid "
-                                  f"{os.geteuid()}; it is not your daemon")
+            raise ConnectionError(
+                f"what listens at {path} runs as uid {owner}, not as uid "
+                f"{os.geteuid()}; it is not your daemon"
+            )
         return connection
     except (FileNotFoundError, ConnectionRefusedError) as error:
         connection.close()
         raise ConnectionRefusedError(
-            errno.ECONNREFUSED, f"no cgdebug daemon listens at {path}. Type: cgdebug-cli daemon start   "
-            f"or use cgdebug.connect(spawn=True); a probe that prints or compares starts one, too"
+            errno.ECONNREFUSED,
+            f"no cgdebug daemon listens at {path}. Type: cgdebug-cli daemon start   "
+            f"or use cgdebug.connect(spawn=True); a probe that prints or compares starts one, too",
         ) from error
     except ConnectionError:
         connection.close()
@@ -255,7 +274,12 @@ def _default_directory() -> str:
             info = os.stat(runtime)
         except OSError:
             info = None
-        if info and stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & 0o022:
+        if (
+            info
+            and stat.S_ISDIR(info.st_mode)
+            and info.st_uid == os.geteuid()
+            and not info.st_mode & 0o022
+        ):
             return f"{runtime}/cgdebug"
     return f"/tmp/cgdebug-{os.geteuid()}"
 
@@ -268,8 +292,10 @@ def _check_directory(directory: str) -> None:
     if not stat.S_ISDIR(info.st_mode):
         problem = f"it is not a directory. Type: rm {directory}"
     elif info.st_uid != os.geteuid():
-        problem = (f"it belongs to uid {info.st_uid}, not to uid {os.geteuid()}, who could pose as the "
-                   f"daemon. Type: export CGDEBUG_SOCKET=$HOME/.cgdebug.sock")
+        problem = (
+            f"it belongs to uid {info.st_uid}, not to uid {os.geteuid()}, who could pose as the "
+            f"daemon. Type: export CGDEBUG_SOCKET=$HOME/.cgdebug.sock"
+        )
     elif info.st_mode & 0o022:
         problem = f"others than its owner may write it. Type: chmod 0700 {directory}"
     else:
@@ -283,6 +309,8 @@ def _find_daemon() -> str:
     beside = os.path.join(os.path.dirname(sys.executable or "/"), "cgdebug-daemon")
     found = explicit or (beside if os.access(beside, os.X_OK) else shutil.which("cgdebug-daemon"))
     if not found:
-        raise ConnectionError(f"no daemon is running and cgdebug-daemon is neither at {beside} nor on "
-                              f"PATH. Install cgdebug in this environment")
+        raise ConnectionError(
+            f"no daemon is running and cgdebug-daemon is neither at {beside} nor on "
+            f"PATH. Install cgdebug in this environment"
+        )
     return found

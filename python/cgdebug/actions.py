@@ -1,7 +1,7 @@
 """What a probe does with the tensors it sees.
 
-An action is a frozen value: `dataclasses.replace(action, enabled=False)` switches it off. A disabled
-action is not validated.
+An action is a frozen value: `dataclasses.replace(action, enabled=False)` switches it off. A
+disabled action is not validated.
 """
 
 from __future__ import annotations
@@ -12,8 +12,18 @@ import math
 import sys
 import typing
 
-DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32",
-          "float64")
+DTYPES = (
+    "bool",
+    "uint8",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+)
 """Element types that can be probed, by torch's name."""
 
 _UINT32_MAX = 2**32 - 1
@@ -41,10 +51,11 @@ class TensorPrint:
 
 @dataclasses.dataclass(frozen=True)
 class TensorRecord:
-    """Keeps the newest snapshots in shared memory, where `probe.records()` reads them; no daemon needed.
+    """Keeps the newest snapshots in shared memory, where `probe.records()` reads them; no daemon
+    needed.
 
-    capacity: snapshots kept for each call of the probe in each captured graph; each takes the tensor's
-              size in /dev/shm. The oldest is overwritten.
+    capacity: snapshots kept for each call of the probe in each captured graph; each takes the
+              tensor's size in /dev/shm. The oldest is overwritten.
     every:    replays 1, 1 + every, ... are kept.
     """
 
@@ -62,11 +73,12 @@ class TensorRecord:
 class TensorCompare:
     """Compares every snapshot with `expected`; cgdebug-daemon does it, `probe.assert_ok()` asks.
 
-    expected:   a CPU tensor or NumPy array for every call of the probe, or a sequence of them: item i
-                for the i-th call in a capture (from 0). Same dtype and shape as what is probed; copied
-                when the probe is made.
-    rtol, atol: a value passes when abs(actual - expected) <= atol + rtol * abs(expected). Differences of
-                integers are exact over the whole range of int64; infinities need the same sign.
+    expected:   a CPU tensor or NumPy array for every call of the probe, or a sequence of them: item
+                i for the i-th call in a capture (from 0). Same dtype and shape as what is probed;
+                copied when the probe is made.
+    rtol, atol: a value passes when abs(actual - expected) <= atol + rtol * abs(expected).
+                Differences of integers are exact over the whole range of int64; infinities need the
+                same sign.
     equal_nan:  a NaN equals a NaN.
     bitwise:    every bit must be equal, -0.0 and NaN payloads included; the tolerances are ignored.
     every:      replays 1, 1 + every, ... are compared.
@@ -86,7 +98,9 @@ class TensorCompare:
         for name in ("rtol", "atol"):
             value = getattr(self, name)
             if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-                raise ValueError(f"TensorCompare: {name} must be a finite number >= 0, not {value!r}")
+                raise ValueError(
+                    f"TensorCompare: {name} must be a finite number >= 0, not {value!r}"
+                )
         _check_count("TensorCompare", "every", self.every, 1)
         _check_expected(self.expected)
 
@@ -98,7 +112,7 @@ class TensorCompare:
 Action = typing.Union[TensorPrint, TensorRecord, TensorCompare]
 
 
-# --- for the probe -----------------------------------------------------------------------------------
+# --- for the probe --------------------------------------------------------------------------------
 
 
 def enabled_actions(actions) -> dict[str, Action]:
@@ -110,13 +124,16 @@ def enabled_actions(actions) -> dict[str, Action]:
     for action in actions:
         keyword = next((word for kind, word in keywords.items() if isinstance(action, kind)), None)
         if keyword is None:
-            raise TypeError(f"an action must be a TensorPrint, TensorRecord or TensorCompare, not "
-                            f"{action!r}")
+            raise TypeError(
+                f"an action must be a TensorPrint, TensorRecord or TensorCompare, not {action!r}"
+            )
         if not action.enabled:
             continue
         if keyword in found:
-            raise ValueError(f"two enabled {type(action).__name__} actions in one probe; use two "
-                             f"probes, or disable one of them with enabled=False")
+            raise ValueError(
+                f"two enabled {type(action).__name__} actions in one probe; use two "
+                f"probes, or disable one of them with enabled=False"
+            )
         found[keyword] = action
     return found
 
@@ -160,28 +177,38 @@ def _check_expected(expected) -> None:
         _check_expected_item(expected, "expected")
         return
     if not isinstance(expected, collections.abc.Sequence) or isinstance(expected, (str, bytes)):
-        raise ValueError(f"TensorCompare: expected must be a CPU tensor, a NumPy array or a sequence of "
-                         f"them, not {type(expected).__name__}")
+        raise ValueError(
+            f"TensorCompare: expected must be a CPU tensor, a NumPy array or a sequence of "
+            f"them, not {type(expected).__name__}"
+        )
     if not expected:
-        raise ValueError("TensorCompare: expected is empty; give one tensor, or one for each call of "
-                         "the probe in a capture")
+        raise ValueError(
+            "TensorCompare: expected is empty; give one tensor, or one for each call of "
+            "the probe in a capture"
+        )
     for index, item in enumerate(expected):
         _check_expected_item(item, f"expected[{index}]")
 
 
 def _check_expected_item(item, name: str) -> None:
     if not _is_tensor(item) and not _is_array(item):
-        raise ValueError(f"TensorCompare: {name} is a {type(item).__name__}, not a CPU tensor or NumPy "
-                         f"array; wrap it: torch.tensor(...)")
+        raise ValueError(
+            f"TensorCompare: {name} is a {type(item).__name__}, not a CPU tensor or NumPy "
+            f"array; wrap it: torch.tensor(...)"
+        )
     if _is_tensor(item):
         if item.device.type != "cpu":
-            raise ValueError(f"TensorCompare: {name} is on {item.device}; the comparison runs in "
-                             f"another process, so give a copy on the CPU: expected.cpu()")
+            raise ValueError(
+                f"TensorCompare: {name} is on {item.device}; the comparison runs in "
+                f"another process, so give a copy on the CPU: expected.cpu()"
+            )
         if str(item.layout) != "torch.strided":
             raise ValueError(f"TensorCompare: {name} has layout {item.layout}; give .to_dense()")
     if _dtype_name(item) not in DTYPES:
-        raise ValueError(f"TensorCompare: {name} has dtype {_dtype_name(item)}; what can be compared "
-                         f"is {', '.join(DTYPES)}")
+        raise ValueError(
+            f"TensorCompare: {name} has dtype {_dtype_name(item)}; what can be compared "
+            f"is {', '.join(DTYPES)}"
+        )
 
 
 def _dtype_name(item) -> str:

@@ -14,14 +14,18 @@ from .snapshot import Stats, TensorSnapshot
 _ONLY = {"": 0, "all": 0, "nan": 1, "nonfinite": 1, "changed": 2, "fail": 3, "failed": 3}
 
 
-def connect(socket: str | None = None, session: str | None = None, spawn: bool = False,
-            timeout: float = 10.0) -> Client:
+def connect(
+    socket: str | None = None,
+    session: str | None = None,
+    spawn: bool = False,
+    timeout: float = 10.0,
+) -> Client:
     """Connects to the user's daemon.
 
     socket:  its path; None means $CGDEBUG_SOCKET, else $XDG_RUNTIME_DIR/cgdebug/daemon.sock, else
              /tmp/cgdebug-<uid>/daemon.sock
-    session: the job that every request is about unless it names another: its key, label, run id or pid;
-             None means all of them, or the newest where one is needed
+    session: the job that every request is about unless it names another: its key, label, run id or
+             pid; None means all of them, or the newest where one is needed
     spawn:   start a daemon when none is running
     timeout: of each request, in seconds
     Fails: ConnectionError; the text says how to start a daemon.
@@ -36,7 +40,9 @@ class Client:
     Fails:  DaemonError for a refused request, ConnectionError and TimeoutError for a lost one.
     """
 
-    def __init__(self, socket_path: str, session: str = "", spawn: bool = False, timeout: float = 10.0):
+    def __init__(
+        self, socket_path: str, session: str = "", spawn: bool = False, timeout: float = 10.0
+    ):
         self._socket_path = socket_path
         self._session = session
         self._timeout = timeout
@@ -46,7 +52,7 @@ class Client:
         self._connection = _wire.Connection(socket_path, timeout)
 
     def status(self, session: str | None = None) -> Answer:
-        """The daemon and its sessions: version, pid, socket, memory, `sessions`, `skipped` files."""
+        """The daemon and its sessions: version, pid, memory, `sessions`, `skipped` files."""
         return self._ask("status", session=self._pick(session))
 
     def sessions(self, include_dead: bool = True) -> list[Session]:
@@ -54,34 +60,61 @@ class Client:
         return self._ask("sessions", include_dead=include_dead).sessions
 
     def probes(self, *probes: str, session: str | None = None) -> list[Probe]:
-        """Probes by glob ("blk*", "re:...", "!..." excludes), all without one. One entry is one call
-        in one captured graph."""
+        """Probes by glob ("blk*", "re:...", "!..." excludes), all without one. One entry is one
+        call in one captured graph."""
         return self._ask("probes", session=self._pick(session), probes=list(probes)).probes
 
-    def get(self, probe: str, replay: int = -1, *, session: str | None = None, graph_id: int = 0,
-            invocation: int | None = None) -> TensorSnapshot:
-        """One tensor, by the exact name of its probe. `replay` counts from 1; -1 is the newest, -2 the
-        one before. The result's `.tensor` is a torch tensor (imports torch), `.numpy()` an array."""
-        request: dict[str, typing.Any] = {"session": self._pick(session), "probe": probe,
-                                          "replay": replay, "capture_id": graph_id}
+    def get(
+        self,
+        probe: str,
+        replay: int = -1,
+        *,
+        session: str | None = None,
+        graph_id: int = 0,
+        invocation: int | None = None,
+    ) -> TensorSnapshot:
+        """One tensor, by the exact name of its probe. `replay` counts from 1; -1 is the newest, -2
+        the one before. The result's `.tensor` is a torch tensor (imports torch), `.numpy()` an
+        array."""
+        request: dict[str, typing.Any] = {
+            "session": self._pick(session),
+            "probe": probe,
+            "replay": replay,
+            "capture_id": graph_id,
+        }
         if invocation is not None:
             request.update(invocation=invocation, has_invocation=True)
         reply, payload = self._ask_with_payload("get", **request)
         return _snapshot(reply.snapshot, None if reply.payload_dropped else payload)
 
-    def tail(self, *probes: str, follow: bool = False, only: str = "all", last: int = 10,
-             session: str | None = None) -> collections.abc.Iterator[TensorSnapshot | Event]:
-        """What the probes show: the newest `last` events, then with `follow` each new one until every
-        session has ended.
+    def tail(
+        self,
+        *probes: str,
+        follow: bool = False,
+        only: str = "all",
+        last: int = 10,
+        session: str | None = None,
+    ) -> collections.abc.Iterator[TensorSnapshot | Event]:
+        """What the probes show: the newest `last` events, then with `follow` each new one until
+        every session has ended.
 
         Yields TensorSnapshot (with `stats`; fetch the values with `get`) and Event, whose `kind` is
         "print", "loss", "compare_failed" or "session"; str() of either is one line.
         only: "all", "nan" (NaN or Inf), "changed" or "fail".
         """
         if only not in _ONLY:
-            raise ValueError(f"tail: only must be one of {', '.join(filter(None, _ONLY))}, not {only!r}")
-        request = _wire.request("tail", session=self._pick(session), probes=list(probes), last=last,
-                                follow=follow, until_exit=follow, only=_ONLY[only])
+            raise ValueError(
+                f"tail: only must be one of {', '.join(filter(None, _ONLY))}, not {only!r}"
+            )
+        request = _wire.request(
+            "tail",
+            session=self._pick(session),
+            probes=list(probes),
+            last=last,
+            follow=follow,
+            until_exit=follow,
+            only=_ONLY[only],
+        )
         return self._stream(request)
 
     def close(self) -> None:
@@ -95,10 +128,12 @@ class Client:
 
     def __repr__(self) -> str:
         about = f", session {self._session!r}" if self._session else ""
-        return (f"<cgdebug.Client of daemon {self._connection.daemon_version} "
-                f"(pid {self._connection.daemon_pid}) at {self._socket_path}{about}>")
+        return (
+            f"<cgdebug.Client of daemon {self._connection.daemon_version} "
+            f"(pid {self._connection.daemon_pid}) at {self._socket_path}{about}>"
+        )
 
-    # --- inside --------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def _pick(self, session: str | None) -> str:
         return self._session if session is None else session
@@ -135,15 +170,19 @@ class Answer(types.SimpleNamespace):
 
 class Session(Answer):
     def __repr__(self) -> str:
-        return (f"<session {self.key} {self.label} pid {self.pid} {self.state}: {self.probe_count} "
-                f"probes, replay {self.replay}>")
+        return (
+            f"<session {self.key} {self.label} pid {self.pid} {self.state}: {self.probe_count} "
+            f"probes, replay {self.replay}>"
+        )
 
 
 class Probe(Answer):
     def __repr__(self) -> str:
         call = f" call {self.invocation}" if self.invocation else ""
-        return (f"<probe {self.name}{call} {self.dtype}{list(self.shape)} on {self.device}, replay "
-                f"{self.replay}, {'+'.join(self.actions)}>")
+        return (
+            f"<probe {self.name}{call} {self.dtype}{list(self.shape)} on {self.device}, replay "
+            f"{self.replay}, {'+'.join(self.actions)}>"
+        )
 
 
 class Event(Answer):
@@ -151,8 +190,10 @@ class Event(Answer):
 
     def __str__(self) -> str:
         if self.kind == "loss":
-            return (f"{self.probe}: {self.count} snapshots lost before replay {self.before_replay} "
-                    f"({self.cause})")
+            return (
+                f"{self.probe}: {self.count} snapshots lost before replay {self.before_replay} "
+                f"({self.cause})"
+            )
         if self.kind == "session":
             return f"session {self.session.label} {self.session.state if self.ended else 'began'}"
         return self.text
@@ -170,10 +211,15 @@ def _checked(response, kind: str):
     if response.HasField("error"):
         error = response.error
         code = error.DESCRIPTOR.fields_by_name["code"].enum_type.values_by_number.get(error.code)
-        raise DaemonError(error.message, code.name.lower() if code else "unknown", tuple(error.close))
+        raise DaemonError(
+            error.message, code.name.lower() if code else "unknown", tuple(error.close)
+        )
     if response.WhichOneof("kind") != kind:
-        raise DaemonError(f"the daemon answered {response.WhichOneof('kind')} to {kind}. Its version may "
-                          f"be another; type: cgdebug-cli daemon stop", "internal")
+        raise DaemonError(
+            f"the daemon answered {response.WhichOneof('kind')} to {kind}. Its version may "
+            f"be another; type: cgdebug-cli daemon stop",
+            "internal",
+        )
     return getattr(response, kind)
 
 
@@ -197,7 +243,9 @@ def _plain(message) -> typing.Any:
 
 def _is_repeated(field) -> bool:
     # The property came with protobuf 6.30, which deprecates the label.
-    return field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED
+    return (
+        field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED
+    )
 
 
 def _snapshot(fields: Answer, payload: bytearray | None) -> TensorSnapshot:
@@ -205,7 +253,8 @@ def _snapshot(fields: Answer, payload: bytearray | None) -> TensorSnapshot:
     return TensorSnapshot.from_payload(
         payload,
         dtype=fields.dtype,
-        stats=stats and Stats(**{name: getattr(stats, name) for name in Stats.__dataclass_fields__}),
+        stats=stats
+        and Stats(**{name: getattr(stats, name) for name in Stats.__dataclass_fields__}),
         probe_name=fields.probe,
         replay_index=fields.replay,
         shape=tuple(fields.shape),

@@ -13,8 +13,9 @@ class TensorCompareMismatchError(TensorDebugError, AssertionError):
     `replay_index` (from 1) and `invocation_index` name the first snapshot that failed.
     """
 
-    def __init__(self, message: str, probe_name: str = "", replay_index: int = 0,
-                 invocation_index: int = 0):
+    def __init__(
+        self, message: str, probe_name: str = "", replay_index: int = 0, invocation_index: int = 0
+    ):
         super().__init__(message)
         self.probe_name = probe_name
         self.replay_index = replay_index

@@ -17,9 +17,9 @@ def drain_records(
 ) -> list[TensorSnapshot]:
     """Gives the probe's records to `consumer`, as one list, then clears exactly those.
 
-    When `consumer` raises, nothing is cleared and the exception passes through: the next call gets the
-    same records again, unless newer ones have overwritten them meanwhile. Records that arrive while
-    `consumer` runs stay. `consumer` is not called when there is nothing.
+    When `consumer` raises, nothing is cleared and the exception passes through: the next call gets
+    the same records again, unless newer ones have overwritten them meanwhile. Records that arrive
+    while `consumer` runs stay. `consumer` is not called when there is nothing.
 
     synchronize: wait for the GPU first, so that every replay launched so far is included.
     Returns the records.
@@ -44,8 +44,8 @@ def export_records_to_tensorboard(
     `add_scalar(tag, value, step)` and `add_histogram(tag, values, step)`.
 
     Tags are "<tag_prefix><probe name>/invocation_<index>/<what>", where <what> is numel, mean, std
-    (population), min, max, l2_norm, computed in float64 over all elements, so that a NaN shows as NaN;
-    an empty tensor has numel only. A histogram ("values") is of the finite elements.
+    (population), min, max, l2_norm, computed in float64 over all elements, so that a NaN shows as
+    NaN; an empty tensor has numel only. A histogram ("values") is of the finite elements.
 
     step: the global step of every record, or a function of the record; None is its replay_index.
     The writer is neither flushed nor closed, and its errors pass through.

@@ -8,8 +8,10 @@ import typing
 
 import torch
 
-from . import _native, _selection, actions as _actions
-from .errors import TensorCompareMismatchError, TensorNotComparedError
+from . import _native, _selection
+from . import _verdict as verdict
+from . import actions as _actions
+from .errors import TensorNotComparedError
 from .snapshot import TensorSnapshot
 from .status import ProbeStatus, SlotStatus
 
@@ -26,24 +28,26 @@ class CudaGraphTensorProbe:
     """Looks at every tensor that passes `probe(tensor)` and returns that same tensor object.
 
     name:           what the tensor is called everywhere; at most 255 bytes of UTF-8
-    actions:        any of TensorPrint, TensorRecord, TensorCompare, one of each at most. When none is
-                    enabled the probe is a pure no-op and the native module is never loaded.
-    mode:           "capture" acts in calls that are being captured into a CUDA graph and touches nothing
-                    in others, such as warm-ups; "always" acts in eager calls too, on CUDA and CPU.
+    actions:        any of TensorPrint, TensorRecord, TensorCompare, one of each at most. When none
+                    is enabled the probe is a pure no-op and the native module is never loaded.
+    mode:           "capture" acts in calls that are being captured into a CUDA graph and touches
+                    nothing in others, such as warm-ups; "always" acts in eager calls too, on CUDA
+                    and CPU.
     non_contiguous: "error" refuses such tensors, "copy" packs them first.
     lane:           "auto" or "callback".
     enabled:        False is the same as disabling every action.
 
-    One probe may be called many times in a capture (`invocation_index` tells the calls apart) and used in
-    several captures. It may be closed or garbage-collected before its graphs, which then replay without
-    it, and they before it.
-    Dtypes: bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32, float64.
+    One probe may be called many times in a capture (`invocation_index` tells the calls apart) and
+    used in several captures. It may be closed or garbage-collected before its graphs, which then
+    replay without it, and they before it. Dtypes: bool, uint8, int8, int16, int32, int64, float16,
+    bfloat16, float32, float64.
 
-    CGDEBUG_PROBES="blk3.*,!*.grad" switches off the probes it does not name; CGDEBUG=0 starts no daemon.
+    CGDEBUG_PROBES="blk3.*,!*.grad" switches off the probes it does not name; CGDEBUG=0 starts no
+    daemon.
 
     Thread: from any thread; calls of one probe from one thread at a time.
-    Fails:  ValueError for a bad argument; NativeExtensionUnavailableError; RuntimeError when shared memory
-            cannot be set up. A call raises for a tensor that cannot be probed.
+    Fails:  ValueError for a bad argument; NativeExtensionUnavailableError; RuntimeError when shared
+            memory cannot be set up. A call raises for a tensor that cannot be probed.
     """
 
     def __init__(
@@ -73,8 +77,12 @@ class CudaGraphTensorProbe:
     def _create_native(self, copy_non_contiguous: bool, site: str) -> None:
         module = _native.load()
         self._native = module.NativeProbe(
-            self._name, mode=self._mode, copy_non_contiguous=copy_non_contiguous, site=site,
-            **_actions.native_options(self._actions))
+            self._name,
+            mode=self._mode,
+            copy_non_contiguous=copy_non_contiguous,
+            site=site,
+            **_actions.native_options(self._actions),
+        )
         self._site_key = self._native.site_key
         _native.finish_at_exit()
         if "print" in self._actions or "compare" in self._actions:
@@ -84,7 +92,7 @@ class CudaGraphTensorProbe:
     def name(self) -> str:
         return self._name
 
-    # --- looking at tensors --------------------------------------------------------------------------
+    # --- looking at tensors -----------------------------------------------------------------------
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         # Dynamo traces this: no side effect here but the op.
@@ -103,16 +111,18 @@ class CudaGraphTensorProbe:
         """Looks at the gradient of `tensor` when backward computes it; the gradient is not changed.
 
         A tensor that does not require grad is left alone, or with `strict` raises RuntimeError.
-        Returns `tensor`, or with `return_handle` (tensor, handle): `handle.remove()` ends it, and handle
-        is None when nothing was attached.
+        Returns `tensor`, or with `return_handle` (tensor, handle): `handle.remove()` ends it, and
+        handle is None when nothing was attached.
         """
         handle: RemovableHandle | None = None
         if self._active:
             if tensor.requires_grad:
                 handle = tensor.register_hook(self._look_at_grad)
             elif strict:
-                raise RuntimeError(f"probe {self._name!r}: the tensor does not require grad, so no "
-                                   f"gradient will pass; call requires_grad_() or use strict=False")
+                raise RuntimeError(
+                    f"probe {self._name!r}: the tensor does not require grad, so no "
+                    f"gradient will pass; call requires_grad_() or use strict=False"
+                )
         return (tensor, handle) if return_handle else tensor
 
     def _look_at_grad(self, grad: torch.Tensor) -> None:
@@ -123,27 +133,37 @@ class CudaGraphTensorProbe:
         if self._native is None:
             return
         self._check_tensor(tensor)
-        self._native.prepare(str(tensor.dtype).replace("torch.", ""), list(tensor.shape),
-                             tensor.device.type, tensor.device.index or 0)
+        self._native.prepare(
+            str(tensor.dtype).replace("torch.", ""),
+            list(tensor.shape),
+            tensor.device.type,
+            tensor.device.index or 0,
+        )
 
     def _check_tensor(self, tensor) -> None:
         """What the op cannot say itself, because such a tensor never reaches it."""
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"probe {self._name!r} got a {type(tensor).__name__}, not a tensor")
         if tensor.layout != torch.strided:
-            raise ValueError(f"probe {self._name!r}: {tensor.layout} tensors are not supported; probe "
-                             f"tensor.to_dense() or tensor.values()")
+            raise ValueError(
+                f"probe {self._name!r}: {tensor.layout} tensors are not supported; probe "
+                f"tensor.to_dense() or tensor.values()"
+            )
         if tensor.device.type not in ("cpu", "cuda", "meta"):
-            raise ValueError(f"probe {self._name!r}: device {tensor.device} is not supported (supported: "
-                             f"cuda, cpu)")
+            raise ValueError(
+                f"probe {self._name!r}: device {tensor.device} is not supported (supported: "
+                f"cuda, cpu)"
+            )
 
-    # --- reading -------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
-    def records(self, *, synchronize: bool = False, last: int | None = None) -> list[TensorSnapshot]:
+    def records(
+        self, *, synchronize: bool = False, last: int | None = None
+    ) -> list[TensorSnapshot]:
         """The newest snapshots that TensorRecord kept, oldest first; empty without a TensorRecord.
 
-        Reads the process's own shared memory: no daemon is needed. Replays that are still running are
-        not included unless `synchronize` waits for them. `last` limits the number.
+        Reads the process's own shared memory: no daemon is needed. Replays that are still running
+        are not included unless `synchronize` waits for them. `last` limits the number.
         """
         if last is not None and (isinstance(last, bool) or not isinstance(last, int) or last < 0):
             raise ValueError(f"records: last must be an integer >= 0 or None, not {last!r}")
@@ -175,13 +195,13 @@ class CudaGraphTensorProbe:
             shape=tuple(entry["shape"]),
             device=entry["device"],
             invocation_index=entry["invocation_index"],
-            rank=_rank(),
+            rank=verdict.rank(),
             graph_id=entry["capture_id"],
             timestamp_ns=entry["timestamp_ns"],
             step=entry["step"],
         )
 
-    # --- judging -------------------------------------------------------------------------------------
+    # --- judging ----------------------------------------------------------------------------------
 
     def status(self, *, timeout: float = _VERDICT_TIMEOUT_S) -> ProbeStatus:
         """Waits, at most `timeout` seconds and not during a capture, until the daemon has seen what
@@ -196,48 +216,55 @@ class CudaGraphTensorProbe:
     def _status(self, waited: bool) -> ProbeStatus:
         state = self._native.status()
         return ProbeStatus(
-            self._name, self._mode, closed=state["closed"], daemon_alive=state["daemon_alive"],
-            waited=waited, error=state["error"],
-            slots=tuple(SlotStatus.from_native(slot) for slot in state["slots"]))
+            self._name,
+            self._mode,
+            closed=state["closed"],
+            daemon_alive=state["daemon_alive"],
+            waited=waited,
+            error=state["error"],
+            slots=tuple(SlotStatus.from_native(slot) for slot in state["slots"]),
+        )
 
     def assert_ok(self, *, timeout: float = _VERDICT_TIMEOUT_S) -> None:
         """Passes only when every snapshot so far was compared and matched.
 
-        Waits for the GPU and then, at most `timeout` seconds, for the daemon. A probe without an enabled
-        TensorCompare passes.
+        Waits for the GPU and then, at most `timeout` seconds, for the daemon. A probe without an
+        enabled TensorCompare passes.
 
         Fails: TensorCompareMismatchError (an AssertionError): a snapshot did not match.
-               TensorNotComparedError: something was not compared, or nothing was; the text says why.
+               TensorNotComparedError: something was not compared, or nothing was; the text says
+                                       why.
         """
         if self._native is None or "compare" not in self._actions:
             return
         self._synchronize("assert_ok()")
         consumed = self._native.wait_consumed(float(timeout))
         status = self._status(consumed)
-        failed = status.first_failure
-        if failed is not None:
-            raise TensorCompareMismatchError(
-                _mismatch_text(status, failed), self._name, failed.first_failed_replay,
-                failed.invocation_index)
-        problem = _why_not_compared(status, consumed, timeout)
+        if status.first_failure is not None:
+            raise verdict.mismatch_error(status)
+        problem = verdict.why_not_compared(status, consumed, timeout, _native.daemon_problem())
         if problem:
-            raise TensorNotComparedError(f"probe {self._name!r}{_rank_words()} was not compared: {problem}")
+            raise TensorNotComparedError(
+                f"probe {self._name!r}{verdict.rank_words()} was not compared: {problem}"
+            )
 
     def _synchronize(self, what: str) -> None:
         if not torch.cuda.is_initialized():
             return
         if _is_capturing():
-            raise RuntimeError(f"probe {self._name!r}: {what} waits for the GPU, which a capture forbids; "
-                               f"call it after the capture")
+            raise RuntimeError(
+                f"probe {self._name!r}: {what} waits for the GPU, which a capture forbids; "
+                f"call it after the capture"
+            )
         devices = {slot["device"] for slot in self._native.status()["slots"]}
         for device in devices - {"cpu"}:
             torch.cuda.synchronize(device)
 
-    # --- life ----------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Stops looking; safe at any time, also while graphs that contain the probe replay. They go on
-        to work, and the memory goes when the last of them goes. What was recorded is gone."""
+        """Stops looking; safe at any time, also while graphs that contain the probe replay. They go
+        on to work, and the memory goes when the last of them goes. What was recorded is gone."""
         if self._native is not None:
             self._native.close()
 
@@ -253,9 +280,11 @@ class CudaGraphTensorProbe:
 
 
 def step(number: int | None) -> None:
-    """Names the training step that later snapshots belong to, for every probe of the process; None ends
-    it. In a captured graph the step is read at replay."""
-    if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
+    """Names the training step that later snapshots belong to, for every probe of the process; None
+    ends it. In a captured graph the step is read at replay."""
+    if number is not None and (
+        isinstance(number, bool) or not isinstance(number, int) or number < 0
+    ):
         raise ValueError(f"cgdebug.step: the step must be an integer >= 0 or None, not {number!r}")
     _native.set_step(number)
 
@@ -265,57 +294,8 @@ def _is_capturing() -> bool:
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
-def _why_not_compared(status: ProbeStatus, consumed: bool, timeout: float) -> str:
-    """Empty when everything was."""
-    compared = sum(slot.compared for slot in status.slots)
-    lost = sum(max(slot.lost, slot.not_compared) for slot in status.slots)
-    broken = next((slot for slot in status.slots if slot.verdict == "error"), None)
-    if status.closed:
-        return "it is closed. Call assert_ok() before close()"
-    if broken is not None:
-        return f"{broken.verdict_text}. Type: cgdebug-cli status"
-    if not status.slots and status.error:
-        return status.error
-    if not status.slots:
-        return ("it has seen no tensor yet. In mode=\"capture\" it looks only inside a captured graph; "
-                "call it in one, or use mode=\"always\"")
-    if not any(slot.accepted for slot in status.slots):
-        return "its graph was never replayed. Call graph.replay() first"
-    if not consumed and not status.daemon_alive:
-        reason = _native.daemon_problem()
-        return (f"no daemon is running{f' ({reason})' if reason else ''}. "
-                f"Type: cgdebug-daemon   and then see: cgdebug-cli status")
-    if not consumed:
-        return (f"the daemon did not get through everything within {timeout:g} s ({compared} compared so "
-                f"far). Type: cgdebug-cli status")
-    if lost:
-        return (f"{lost} snapshots were overwritten before the daemon could read them; the {compared} it "
-                f"read matched. Give the probe more room: TensorRecord(capacity=...)")
-    if compared == 0:
-        return "the daemon has seen its snapshots but compared none. Type: cgdebug-cli status"
-    return ""
-
-
-def _mismatch_text(status: ProbeStatus, failed: SlotStatus) -> str:
-    count = sum(slot.mismatched for slot in status.slots)
-    times = f"first of {count}" if count > 1 else "the only one"
-    call = f", call {failed.invocation_index}" if failed.invocation_index else ""
-    return (f"probe {status.name!r}{_rank_words()} failed at replay {failed.first_failed_replay}{call} "
-            f"({times}).\n{failed.verdict_text}\n"
-            f"see: cgdebug-cli show live:{status.name}@{failed.first_failed_replay}")
-
-
-def _rank() -> int:
-    text = os.environ.get("RANK", "")
-    return int(text) if text.isdecimal() else -1
-
-
-def _rank_words() -> str:
-    return f" (rank {_rank()})" if _rank() >= 0 else ""
-
-
 def _caller_site() -> str:
-    """"file.py:12", where the probe is made."""
+    """Where the probe is made, as in "file.py:12"."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
@@ -334,8 +314,10 @@ def _check_name(name) -> None:
         raise ValueError(f"a probe's name cannot contain a zero byte: {name!r}")
     size = len(name.encode())
     if size > _MAX_NAME_BYTES:
-        raise ValueError(f"a probe's name may have {_MAX_NAME_BYTES} bytes of UTF-8, this one has {size}: "
-                         f"{name[:40]!r}...")
+        raise ValueError(
+            f"a probe's name may have {_MAX_NAME_BYTES} bytes of UTF-8, this one has {size}: "
+            f"{name[:40]!r}..."
+        )
 
 
 def _check_choice(what: str, value, choices: tuple) -> None:
@@ -346,6 +328,8 @@ def _check_choice(what: str, value, choices: tuple) -> None:
 
 def _check_lane(lane) -> None:
     if lane == "direct":
-        raise ValueError('lane="direct" is not available in this version of cgdebug; use lane="auto", '
-                         'which takes the best lane there is')
+        raise ValueError(
+            'lane="direct" is not available in this version of cgdebug; use lane="auto", '
+            "which takes the best lane there is"
+        )
     _check_choice("lane", lane, ("auto", "callback"))

@@ -9,16 +9,25 @@ if typing.TYPE_CHECKING:
     import numpy
     import torch
 
-_SHORT_NAMES = {"bool": "b8", "uint8": "u8", "int8": "i8", "int16": "i16", "int32": "i32",
-                "int64": "i64", "float16": "f16", "bfloat16": "bf16", "float32": "f32",
-                "float64": "f64"}
+_SHORT_NAMES = {
+    "bool": "b8",
+    "uint8": "u8",
+    "int8": "i8",
+    "int16": "i16",
+    "int32": "i32",
+    "int64": "i64",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "float32": "f32",
+    "float64": "f64",
+}
 _REPR_STATS_LIMIT = 1 << 22  # elements; above, repr leaves the statistics out
 
 
 @dataclasses.dataclass(frozen=True)
 class Stats:
-    """Statistics of one snapshot. min, max, mean and std are over the finite elements, NaN when there
-    is none; std is the population's."""
+    """Statistics of one snapshot. min, max, mean and std are over the finite elements, NaN when
+    there is none; std is the population's."""
 
     count: int
     nan: int
@@ -68,9 +77,11 @@ class TensorSnapshot:
     stats: Stats | None = dataclasses.field(default_factory=lambda: None)
 
     @classmethod
-    def from_payload(cls, payload, *, dtype: str, stats: Stats | None = None, origin=None, **fields):
-        """From contiguous bytes and torch's name of the dtype; needs no torch. `payload` may be None
-        when only the metadata are known; `origin` is what the maker needs to find it again."""
+    def from_payload(
+        cls, payload, *, dtype: str, stats: Stats | None = None, origin=None, **fields
+    ):
+        """From contiguous bytes and torch's name of the dtype; needs no torch. `payload` may be
+        None when only the metadata are known; `origin` is what the maker needs to find it again."""
         snapshot = cls(dtype=None, tensor=None, stats=stats, **fields)
         # Why: __getattr__ fills in what is not there, so that it costs nothing until it is wanted.
         for name in ("dtype", "tensor"):
@@ -109,8 +120,8 @@ class TensorSnapshot:
         return self.dtype_name == "bfloat16" and _ml_bfloat16() is None
 
     def numpy(self) -> numpy.ndarray:
-        """The values as an array, without a copy. bfloat16 comes as ml_dtypes.bfloat16, or as raw bits
-        in uint16 where ml_dtypes is not installed (see `numpy_is_bits`)."""
+        """The values as an array, without a copy. bfloat16 comes as ml_dtypes.bfloat16, or as raw
+        bits in uint16 where ml_dtypes is not installed (see `numpy_is_bits`)."""
         import numpy
 
         dtype = self.dtype_name
@@ -150,7 +161,7 @@ class TensorSnapshot:
             parts += _stats_words(self.stats)
         return " ".join(parts)
 
-    # --- made on demand ------------------------------------------------------------------------------
+    # --- made on demand ---------------------------------------------------------------------------
 
     def _has_values(self) -> bool:
         return "tensor" in self.__dict__ or self.__dict__.get("_payload") is not None
@@ -159,8 +170,10 @@ class TensorSnapshot:
         if self.__dict__.get("_payload") is None:
             if "tensor" not in self.__dict__:
                 raise LookupError(
-                    f"only the statistics of probe {self.probe_name!r} at replay {self.replay_index} "
-                    f"are left (the daemon's memory limit was reached); see .stats")
+                    f"only the statistics of probe {self.probe_name!r} at replay "
+                    f"{self.replay_index} are left (the daemon's memory limit was reached): see "
+                    f".stats"
+                )
             import torch
 
             flat = self.tensor.detach().cpu().contiguous().reshape(-1)

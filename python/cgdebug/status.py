@@ -9,9 +9,9 @@ import dataclasses
 class SlotStatus:
     """One call of a probe in one captured graph, or its eager calls with tensors of one shape.
 
-    graph_id 0 is eager. `replays` were seen, `accepted` of them written to the ring, `consumed` of those
-    done with by the daemon, `lost` of those overwritten before it could read them. `verdict` is "none"
-    (nothing was compared yet), "pass", "fail" or "error"; a failure is sticky.
+    graph_id 0 is eager. `replays` were seen, `accepted` of them written to the ring, `consumed` of
+    those done with by the daemon, `lost` of those overwritten before it could read them. `verdict`
+    is "none" (nothing was compared yet), "pass", "fail" or "error"; a failure is sticky.
     """
 
     slot: int
@@ -42,7 +42,10 @@ class SlotStatus:
     @classmethod
     def from_native(cls, slot: dict) -> SlotStatus:
         verdict = slot["verdict"]
-        same = {field.name for field in dataclasses.fields(cls)} & slot.keys() - {"verdict", "shape"}
+        same = {field.name for field in dataclasses.fields(cls)} & slot.keys() - {
+            "verdict",
+            "shape",
+        }
         return cls(
             graph_id=slot["capture_id"],
             invocation_index=slot["invocation"],
@@ -58,15 +61,19 @@ class SlotStatus:
 
     def __str__(self) -> str:
         where = f"graph {self.graph_id} call {self.invocation_index}" if self.graph_id else "eager"
-        words = [f"{where}: {self.dtype}{list(self.shape)} on {self.device}",
-                 f"{self.replays} replays, {self.accepted} snapshots, {self.capacity} kept"]
+        words = [
+            f"{where}: {self.dtype}{list(self.shape)} on {self.device}",
+            f"{self.replays} replays, {self.accepted} snapshots, {self.capacity} kept",
+        ]
         if self.lost:
             words.append(f"{self.lost} LOST to the daemon")
         if self.waits:
             words.append(f"waited {self.waits} times, {self.wait_ns / 1e6:.1f} ms")
         if self.verdict == "fail":
-            words.append(f"compare FAILED at replay {self.first_failed_replay}, {self.mismatched} of "
-                         f"{self.compared}")
+            words.append(
+                f"compare FAILED at replay {self.first_failed_replay}, {self.mismatched} of "
+                f"{self.compared}"
+            )
         elif self.verdict != "none":
             words.append(f"compare {self.verdict}, {self.compared} compared")
         if self.retired:
@@ -78,7 +85,8 @@ class SlotStatus:
 class ProbeStatus:
     """A probe's state, at one moment.
 
-    active: False for a probe that is a no-op: its actions are disabled, or CGDEBUG_PROBES leaves it out.
+    active: False for a probe that is a no-op: its actions are disabled, or CGDEBUG_PROBES leaves it
+            out.
     error:  the last capture or set-up that failed, None when none did.
     waited: whether everything that prints or compares had reached the daemon.
     """
@@ -119,7 +127,7 @@ class ProbeStatus:
 
     @property
     def lane(self) -> str:
-        """How tensors leave the graph: "callback", for CPU tensors "host"; "" before the first tensor."""
+        """How tensors leave the graph: "callback", or "host" for CPU tensors; "" before any."""
         return ", ".join(sorted({slot.lane for slot in self.slots}))
 
     @property
@@ -162,7 +170,9 @@ class ProbeStatus:
         lines = [f"probe {self.name!r}: {', '.join(words)}"]
         lines += [f"  {slot}" for slot in self.slots]
         if not self.slots and not self.closed:
-            lines.append("  seen no tensor yet" if self.mode == "always" else "  in no captured graph yet")
+            lines.append(
+                "  seen no tensor yet" if self.mode == "always" else "  in no captured graph yet"
+            )
         if self.error:
             lines.append(f"  last error: {self.error}")
         return "\n".join(lines)

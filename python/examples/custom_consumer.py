@@ -1,8 +1,8 @@
 """Your own code over every record: what runs after the replays, not inside them.
 
-No Python runs in a captured graph. A TensorRecord keeps the newest snapshots; between batches of replays
-drain_records() hands them to a function and clears them only when it succeeded, so a consumer that fails
-loses nothing.
+No Python runs in a captured graph. A TensorRecord keeps the newest snapshots; between batches of
+replays drain_records() hands them to a function and clears them only when it succeeded, so a
+consumer that fails loses nothing.
 
     python custom_consumer.py
 """
@@ -38,8 +38,11 @@ class DeadUnits:
 
 def main() -> None:
     torch.manual_seed(0)
-    probe = CudaGraphTensorProbe("hidden", [TensorRecord(capacity=BATCHES * REPLAYS_PER_BATCH)],
-                                 mode="capture" if DEVICE == "cuda" else "always")
+    probe = CudaGraphTensorProbe(
+        "hidden",
+        [TensorRecord(capacity=BATCHES * REPLAYS_PER_BATCH)],
+        mode="capture" if DEVICE == "cuda" else "always",
+    )
     layer = torch.nn.Linear(16, 32).to(DEVICE)
     with torch.no_grad():
         layer.bias[::8] = -100.0  # these units never fire
@@ -67,10 +70,14 @@ def main() -> None:
             forward()
         try:
             drained = drain_records(probe, consumer)
-            print(f"batch {batch}: {len(drained)} records, replays {drained[0].replay_index} to "
-                  f"{drained[-1].replay_index}")
+            print(
+                f"batch {batch}: {len(drained)} records, replays {drained[0].replay_index} to "
+                f"{drained[-1].replay_index}"
+            )
         except OSError as error:
-            print(f"batch {batch}: the consumer failed ({error}); its records stay for the next time")
+            print(
+                f"batch {batch}: the consumer failed ({error}); its records stay for the next time"
+            )
 
     assert consumer.seen == BATCHES * REPLAYS_PER_BATCH, "no replay was lost"
     always = sorted(unit for unit, count in consumer.dead.items() if count == consumer.seen)

@@ -24,7 +24,9 @@ STEPS = 3
 
 def make_probe(name: str) -> CudaGraphTensorProbe:
     # "copy": gradients are often views, such as the expanded ones that sum() sends back.
-    return CudaGraphTensorProbe(name, [TensorRecord(capacity=STEPS)], mode=MODE, non_contiguous="copy")
+    return CudaGraphTensorProbe(
+        name, [TensorRecord(capacity=STEPS)], mode=MODE, non_contiguous="copy"
+    )
 
 
 class Model(nn.Module):
@@ -78,8 +80,10 @@ def main() -> None:
             print(record)
     produced, final = weight_grad.records()[-1].tensor, final_grad.records()[-1].tensor
     assert torch.equal(produced, final), "one backward pass: nothing was accumulated"
-    print("both views of first.weight.grad agree. next:  see the gradients of a running job with  "
-          "cgdebug-cli tail -f '*.grad'")
+    print(
+        "both views of first.weight.grad agree. next:  see the gradients of a running job with  "
+        "cgdebug-cli tail -f '*.grad'"
+    )
 
 
 if __name__ == "__main__":

@@ -26,8 +26,9 @@ def main() -> None:
         sys.exit("TensorBoard is not installed. Type: pip install tensorboard")
     folder = sys.argv[1] if len(sys.argv) > 1 else "runs/cgdebug"
 
-    probe = CudaGraphTensorProbe("walk", [TensorRecord(capacity=REPLAYS)],
-                                 mode="capture" if DEVICE == "cuda" else "always")
+    probe = CudaGraphTensorProbe(
+        "walk", [TensorRecord(capacity=REPLAYS)], mode="capture" if DEVICE == "cuda" else "always"
+    )
     torch.manual_seed(0)
     state, drift = torch.zeros(256, device=DEVICE), torch.randn(256, device=DEVICE)
 

@@ -5,7 +5,8 @@ everything off: the probes are then no-ops and cgdebug's native module is never 
 
     python transformer_block.py [--off] [--show]
 
-With a GPU the block runs in a CUDA graph; warm-up calls are not recorded. Without one it runs eagerly.
+With a GPU the block runs in a CUDA graph; warm-up calls are not recorded. Without one it runs
+eagerly.
 """
 
 from __future__ import annotations
@@ -87,7 +88,9 @@ def main() -> None:
     parser.add_argument("--show", action="store_true", help="print each replay's tensors here")
     arguments = parser.parse_args()
     torch.manual_seed(0)
-    block = Block(32, 4, ProbeConfig(record=not arguments.off, show=arguments.show)).to(DEVICE).eval()
+    block = (
+        Block(32, 4, ProbeConfig(record=not arguments.off, show=arguments.show)).to(DEVICE).eval()
+    )
     with torch.no_grad():
         run(block, steps=6)
 
@@ -97,8 +100,10 @@ def main() -> None:
     if arguments.off:
         print("every probe is off. next:  python transformer_block.py")
     else:
-        print("the last 4 of 6 replays. next:  python transformer_block.py --show   "
-              "or, while a job runs:  cgdebug-cli tail -f 'block.*'")
+        print(
+            "the last 4 of 6 replays. next:  python transformer_block.py --show   "
+            "or, while a job runs:  cgdebug-cli tail -f 'block.*'"
+        )
 
 
 if __name__ == "__main__":

@@ -45,8 +45,11 @@ def wait_until(condition, what, deadline_s=DEADLINE_S):
 
 def segments():
     """Names of this user's control files in /dev/shm."""
-    return {path.name for path in pathlib.Path("/dev/shm").glob(f"cgdebug-{os.geteuid()}-*")
-            if "." not in path.name}
+    return {
+        path.name
+        for path in pathlib.Path("/dev/shm").glob(f"cgdebug-{os.geteuid()}-*")
+        if "." not in path.name
+    }
 
 
 def remove_segments_of(*pids):
@@ -54,7 +57,7 @@ def remove_segments_of(*pids):
     for name in segments():
         control = pathlib.Path("/dev/shm") / name
         try:
-            pid, = struct.unpack_from("=i", control.read_bytes(), 44)  # SegmentHeader::pid
+            (pid,) = struct.unpack_from("=i", control.read_bytes(), 44)  # SegmentHeader::pid
         except FileNotFoundError:
             continue
         if pid in pids:
@@ -64,12 +67,36 @@ def remove_segments_of(*pids):
 
 def find_program(name):
     package = pathlib.Path(cgdebug.__file__).parent
-    for candidate in (shutil.which(name), package.parents[1] / "bin" / name,
-                      pathlib.Path(sys.executable).parent / name):
+    for candidate in (
+        shutil.which(name),
+        package.parents[1] / "bin" / name,
+        pathlib.Path(sys.executable).parent / name,
+    ):
         if candidate and os.access(candidate, os.X_OK):
             return str(candidate)
     pytest.fail(f"{name} is neither on PATH nor beside the package; type: tools/test")
     return None
+
+
+def capture(function, warmup=1, **options):
+    """(graph, result) of `function` captured after warm-up calls on a side stream."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(warmup):
+            function()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, **options):
+        result = function()
+    return graph, result
+
+
+@pytest.fixture
+def graph_probe(probe):
+    """probe(), in mode="capture"."""
+    return lambda *actions, **options: probe(*actions, **{"mode": "capture", **options})
 
 
 class Daemon:
@@ -78,11 +105,17 @@ class Daemon:
     def __init__(self, folder, *flags):
         self.socket = f"{folder}/daemon.sock"
         self.log_path = f"{folder}/foreground.log"
-        self.environment = {"CGDEBUG_SOCKET": self.socket, "CGDEBUG_DAEMON": find_program("cgdebug-daemon")}
+        self.environment = {
+            "CGDEBUG_SOCKET": self.socket,
+            "CGDEBUG_DAEMON": find_program("cgdebug-daemon"),
+        }
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
                 [find_program("cgdebug-daemon"), "--foreground", "--socket", self.socket, *flags],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
         wait_until(self.accepts, f"the daemon accepts on {self.socket}; its log: {self.log()}")
 
     def accepts(self):
@@ -151,8 +184,13 @@ class Job:
     def __init__(self, code, stderr=None, **environment):
         header = "import sys, os, time, torch, cgdebug\nfrom cgdebug import *\n"
         self.process = subprocess.Popen(
-            [sys.executable, "-u", "-c", header + textwrap.dedent(code)], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=stderr, text=True, env={**os.environ, **environment})
+            [sys.executable, "-u", "-c", header + textwrap.dedent(code)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            env={**os.environ, **environment},
+        )
         self.pid = self.process.pid
 
     def line(self):

@@ -14,7 +14,12 @@ def test_defaults():
     assert TensorPrint() == TensorPrint(max_items=16, every=1, summary=True, enabled=True)
     assert TensorRecord() == TensorRecord(capacity=16, enabled=True)
     compare = TensorCompare(torch.ones(1))
-    assert (compare.rtol, compare.atol, compare.equal_nan, compare.enabled) == (1e-5, 1e-8, False, True)
+    assert (compare.rtol, compare.atol, compare.equal_nan, compare.enabled) == (
+        1e-5,
+        1e-8,
+        False,
+        True,
+    )
 
 
 def test_actions_are_frozen_and_replaceable():
@@ -24,27 +29,30 @@ def test_actions_are_frozen_and_replaceable():
     assert not dataclasses.replace(action, enabled=False).enabled
 
 
-@pytest.mark.parametrize("make, text", [
-    (lambda: TensorRecord(capacity=0), "TensorRecord: capacity must be at least 1, not 0"),
-    (lambda: TensorRecord(capacity=2.5), "capacity must be an integer"),
-    (lambda: TensorRecord(capacity=True), "capacity must be an integer"),
-    (lambda: TensorRecord(every=0), "every must be at least 1"),
-    (lambda: TensorPrint(every=0), "TensorPrint: every must be at least 1"),
-    (lambda: TensorPrint(max_items=-1), "max_items must be at least 0"),
-    (lambda: TensorCompare(torch.ones(1), every=-1), "every must be at least 1"),
-    (lambda: TensorCompare(torch.ones(1), rtol=-1e-3), "rtol must be a finite number >= 0"),
-    (lambda: TensorCompare(torch.ones(1), atol=float("nan")), "atol must be a finite number"),
-    (lambda: TensorCompare(torch.ones(1), atol=float("inf")), "atol must be a finite number"),
-    (lambda: TensorCompare(torch.ones(1), rtol="1"), "rtol must be a finite number"),
-    (lambda: TensorCompare([]), "expected is empty"),
-    (lambda: TensorCompare(3.0), "expected must be a CPU tensor"),
-    (lambda: TensorCompare("abc"), "expected must be a CPU tensor"),
-    (lambda: TensorCompare([torch.ones(1), 2.0]), r"expected\[1\] is a float"),
-    (lambda: TensorCompare(torch.ones(1, dtype=torch.complex64)), "dtype complex64"),
-    (lambda: TensorCompare(numpy.ones(1, dtype="uint16")), "dtype uint16"),
-    (lambda: TensorCompare(torch.ones(2, 2).to_sparse()), "to_dense"),
-    (lambda: TensorCompare(torch.empty(1, device="meta")), r"expected\.cpu\(\)"),
-])
+@pytest.mark.parametrize(
+    "make, text",
+    [
+        (lambda: TensorRecord(capacity=0), "TensorRecord: capacity must be at least 1, not 0"),
+        (lambda: TensorRecord(capacity=2.5), "capacity must be an integer"),
+        (lambda: TensorRecord(capacity=True), "capacity must be an integer"),
+        (lambda: TensorRecord(every=0), "every must be at least 1"),
+        (lambda: TensorPrint(every=0), "TensorPrint: every must be at least 1"),
+        (lambda: TensorPrint(max_items=-1), "max_items must be at least 0"),
+        (lambda: TensorCompare(torch.ones(1), every=-1), "every must be at least 1"),
+        (lambda: TensorCompare(torch.ones(1), rtol=-1e-3), "rtol must be a finite number >= 0"),
+        (lambda: TensorCompare(torch.ones(1), atol=float("nan")), "atol must be a finite number"),
+        (lambda: TensorCompare(torch.ones(1), atol=float("inf")), "atol must be a finite number"),
+        (lambda: TensorCompare(torch.ones(1), rtol="1"), "rtol must be a finite number"),
+        (lambda: TensorCompare([]), "expected is empty"),
+        (lambda: TensorCompare(3.0), "expected must be a CPU tensor"),
+        (lambda: TensorCompare("abc"), "expected must be a CPU tensor"),
+        (lambda: TensorCompare([torch.ones(1), 2.0]), r"expected\[1\] is a float"),
+        (lambda: TensorCompare(torch.ones(1, dtype=torch.complex64)), "dtype complex64"),
+        (lambda: TensorCompare(numpy.ones(1, dtype="uint16")), "dtype uint16"),
+        (lambda: TensorCompare(torch.ones(2, 2).to_sparse()), "to_dense"),
+        (lambda: TensorCompare(torch.empty(1, device="meta")), r"expected\.cpu\(\)"),
+    ],
+)
 def test_bad_arguments_are_refused_with_a_reason(make, text):
     with pytest.raises(ValueError, match=text):
         make()
@@ -56,12 +64,15 @@ def test_disabled_actions_are_not_validated():
     TensorCompare(None, rtol=-1, enabled=False)
 
 
-@pytest.mark.parametrize("actions, error, text", [
-    ([TensorRecord(), TensorRecord()], ValueError, "two enabled TensorRecord"),
-    (TensorRecord(), TypeError, "must be a list"),
-    (3, TypeError, "must be a list"),
-    (["record"], TypeError, "an action must be a TensorPrint"),
-])
+@pytest.mark.parametrize(
+    "actions, error, text",
+    [
+        ([TensorRecord(), TensorRecord()], ValueError, "two enabled TensorRecord"),
+        (TensorRecord(), TypeError, "must be a list"),
+        (3, TypeError, "must be a list"),
+        (["record"], TypeError, "an action must be a TensorPrint"),
+    ],
+)
 def test_a_probe_refuses_bad_action_lists(actions, error, text):
     with pytest.raises(error, match=text):
         CudaGraphTensorProbe("p", actions)
@@ -74,14 +85,25 @@ def test_a_disabled_twin_is_no_duplicate():
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_expected_tensors_of_every_dtype_become_their_bytes(dtype):
     tensor = torch.arange(6).reshape(2, 3).to(getattr(torch, dtype))
-    (name, shape, payload), = native_options({"compare": TensorCompare(tensor)})["compare"]["expected"]
+    ((name, shape, payload),) = native_options({"compare": TensorCompare(tensor)})["compare"][
+        "expected"
+    ]
     assert (name, shape) == (dtype, [2, 3])
     assert bytes(payload) == bytes(tensor.reshape(-1).view(torch.uint8).numpy())
 
 
 def test_expected_arrays_become_their_bytes():
-    options = native_options({"compare": TensorCompare([numpy.array([[1, 2], [3, 4]], dtype=">i4").T,
-                                                        torch.ones(2, 2).t(), torch.tensor(1.5)])})
+    options = native_options(
+        {
+            "compare": TensorCompare(
+                [
+                    numpy.array([[1, 2], [3, 4]], dtype=">i4").T,
+                    torch.ones(2, 2).t(),
+                    torch.tensor(1.5),
+                ]
+            )
+        }
+    )
     assert options["compare"]["per_invocation"]
     (_, shape, first), (_, _, second), (_, scalar_shape, third) = options["compare"]["expected"]
     assert shape == [2, 2] and bytes(first) == numpy.array([1, 3, 2, 4], dtype="<i4").tobytes()

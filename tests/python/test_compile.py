@@ -41,8 +41,9 @@ def test_forward_and_gradient_are_seen_once_a_call(probe, backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_probe_of_the_gradient_alone_is_not_dropped(probe, backend):
     gradient = probe(TensorRecord())
-    compiled = torch.compile(lambda x: (gradient.attach_grad(x * 2) ** 2).sum(), fullgraph=True,
-                             backend=backend)
+    compiled = torch.compile(
+        lambda x: (gradient.attach_grad(x * 2) ** 2).sum(), fullgraph=True, backend=backend
+    )
     for i in range(1, 3):
         compiled(torch.full((3,), float(i), requires_grad=True)).backward()
     assert values(gradient) == [4, 8]
@@ -59,7 +60,9 @@ def test_two_probes_keep_their_order_and_count(probe):
 
     step(torch.zeros(2))
     assert values(first) == [1] and values(second) == [2, 3]
-    stamps = [r.timestamp_ns for r in (second.records()[0], first.records()[0], second.records()[1])]
+    stamps = [
+        r.timestamp_ns for r in (second.records()[0], first.records()[0], second.records()[1])
+    ]
     assert stamps == sorted(stamps)
 
 
@@ -84,7 +87,9 @@ def test_disabled_and_capture_only_probes_compile_to_nothing_visible():
 def test_compiled_code_outlives_its_probe():
     def make():
         p = CudaGraphTensorProbe("gone", [TensorRecord()], mode="always")
-        return torch.compile(lambda x: torch.ops.cgdebug.observe(x, p._site_key) or x + 1, backend="eager"), p
+        return torch.compile(
+            lambda x: torch.ops.cgdebug.observe(x, p._site_key) or x + 1, backend="eager"
+        ), p
 
     compiled, p = make()
     assert compiled(torch.zeros(2)).tolist() == [1, 1]

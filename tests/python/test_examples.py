@@ -18,8 +18,14 @@ EXPECTED = {
 
 
 def run(path, tmp_path, *arguments, **environment):
-    finished = subprocess.run([sys.executable, path, *arguments], cwd=tmp_path, capture_output=True, text=True,
-                              timeout=120, env={**os.environ, "CGDEBUG": "0", **environment})
+    finished = subprocess.run(
+        [sys.executable, path, *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "CGDEBUG": "0", **environment},
+    )
     assert finished.returncode == 0, finished.stderr
     return finished.stdout
 
@@ -45,6 +51,10 @@ def test_example_runs_in_a_cuda_graph(path, tmp_path):
 
 
 def test_transformer_block_with_probes_off_records_nothing(tmp_path):
-    out = run(ROOT / "python" / "examples" / "transformer_block.py", tmp_path, "--off",
-              CUDA_VISIBLE_DEVICES="")
+    out = run(
+        ROOT / "python" / "examples" / "transformer_block.py",
+        tmp_path,
+        "--off",
+        CUDA_VISIBLE_DEVICES="",
+    )
     assert "block.attn" not in out and "every probe is off" in out

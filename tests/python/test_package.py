@@ -12,24 +12,38 @@ import pytest
 import cgdebug
 from conftest import ROOT
 
-FIXED_NAMES = ["CudaGraphTensorProbe", "TensorPrint", "TensorRecord", "TensorCompare", "TensorSnapshot",
-               "TensorCompareMismatchError", "drain_records", "export_records_to_tensorboard"]
+FIXED_NAMES = [
+    "CudaGraphTensorProbe",
+    "TensorPrint",
+    "TensorRecord",
+    "TensorCompare",
+    "TensorSnapshot",
+    "TensorCompareMismatchError",
+    "drain_records",
+    "export_records_to_tensorboard",
+]
 
 
 def run_python(code):
-    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout
 
 
 def test_import_loads_neither_torch_nor_the_native_module_nor_numpy():
-    loaded = run_python("import sys, cgdebug, cgdebug.tensor_debug\n"
-                        "print({'torch', 'numpy', 'google.protobuf', 'cgdebug._probe'} & set(sys.modules))")
+    loaded = run_python(
+        "import sys, cgdebug, cgdebug.tensor_debug\n"
+        "print({'torch', 'numpy', 'google.protobuf', 'cgdebug._probe'} & set(sys.modules))"
+    )
     assert loaded.strip() == "set()"
 
 
 def test_client_errors_and_actions_load_without_torch():
-    loaded = run_python("import sys, cgdebug\n"
-                        "cgdebug.TensorRecord(); cgdebug.TensorCompareMismatchError; cgdebug.Client\n"
-                        "print('torch' in sys.modules)")
+    loaded = run_python(
+        "import sys, cgdebug\n"
+        "cgdebug.TensorRecord(); cgdebug.TensorCompareMismatchError; cgdebug.Client\n"
+        "print('torch' in sys.modules)"
+    )
     assert loaded.strip() == "False"
 
 
@@ -58,7 +72,9 @@ def test_every_public_name_exists():
 def test_version_is_the_one_of_the_build():
     from cgdebug import _probe
 
-    declared = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]
+    declared = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[
+        1
+    ]
     assert cgdebug.__version__ == declared == _probe.version()
 
 
@@ -80,7 +96,10 @@ def test_unavailable_native_extension_says_why(monkeypatch):
     monkeypatch.setattr(_native, "OP_LIBRARY", pathlib.Path("/nowhere/libcgdebug_torch.so"))
     answer = cgdebug.native_extension_available()
     assert not answer
-    assert "/nowhere/libcgdebug_torch.so is missing" in answer.reason and "pip install" in answer.reason
+    assert (
+        "/nowhere/libcgdebug_torch.so is missing" in answer.reason
+        and "pip install" in answer.reason
+    )
 
 
 def test_disabled_probe_never_loads_the_native_module():
@@ -98,7 +117,8 @@ for probe in probes:
         assert probe(x) is x and probe(3) == 3
         assert probe.attach_grad(x) is x and probe.attach_grad(x, return_handle=True) == (x, None)
         probe.prepare(x); probe.clear_records(); probe.assert_ok()
-        assert probe.records() == [] == probe.records(synchronize=True) == drain_records(probe, print)
+        assert probe.records() == probe.records(synchronize=True) == []
+        assert drain_records(probe, print) == []
         assert probe.status().ok and "off" in repr(probe.status())
 assert "cgdebug._probe" not in sys.modules and not hasattr(torch.ops.cgdebug, "observe")
 print("clean")
@@ -110,12 +130,24 @@ def test_environment_switches_probes_off(monkeypatch):
     from cgdebug._selection import is_selected
 
     assert is_selected("blk0.attn")
-    for patterns, wanted in [("blk*", True), ("mlp*", False), ("mlp*, blk0.?ttn", True), ("!blk0*", False),
-                             ("blk*,!*.attn", False), ("!mlp*", True), ("re:k[0-9]\\.", True),
-                             ("re:^k", False), ("", True), (" , ", True)]:
+    for patterns, wanted in [
+        ("blk*", True),
+        ("mlp*", False),
+        ("mlp*, blk0.?ttn", True),
+        ("!blk0*", False),
+        ("blk*,!*.attn", False),
+        ("!mlp*", True),
+        ("re:k[0-9]\\.", True),
+        ("re:^k", False),
+        ("", True),
+        (" , ", True),
+    ]:
         monkeypatch.setenv("CGDEBUG_PROBES", patterns)
         assert is_selected("blk0.attn") is wanted, patterns
-        assert cgdebug.CudaGraphTensorProbe("blk0.attn", [cgdebug.TensorRecord()]).status().active is wanted
+        assert (
+            cgdebug.CudaGraphTensorProbe("blk0.attn", [cgdebug.TensorRecord()]).status().active
+            is wanted
+        )
     monkeypatch.setenv("CGDEBUG_PROBES", "a[0]")
     assert is_selected("a[0]") and is_selected("a0")
     monkeypatch.setenv("CGDEBUG_PROBES", "re:(")

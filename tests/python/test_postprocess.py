@@ -88,13 +88,16 @@ def test_prefix_and_histograms(probe):
     p(torch.tensor([1.0, float("nan"), 2.0]))
     p(torch.tensor([float("nan")] * 3))
     writer = Writer()
-    export_records_to_tensorboard(writer, p.records(), tag_prefix="run/", write_scalars=False,
-                                  write_histograms=True)
+    export_records_to_tensorboard(
+        writer, p.records(), tag_prefix="run/", write_scalars=False, write_histograms=True
+    )
     assert writer.scalars == {} and writer.histograms == {("run/p/invocation_0/values", 1): [1, 2]}
 
 
-@pytest.mark.parametrize("step, expected", [(None, [1, 2]), (9, [9]), (0, [0]),
-                                            (lambda record: record.replay_index * 10, [10, 20])])
+@pytest.mark.parametrize(
+    "step, expected",
+    [(None, [1, 2]), (9, [9]), (0, [0]), (lambda record: record.replay_index * 10, [10, 20])],
+)
 def test_step_is_the_replay_or_what_was_asked_for(probe, step, expected):
     writer = Writer()
     export_records_to_tensorboard(writer, filled(probe, 1, 2).records(), step=step)

@@ -7,7 +7,13 @@ import pytest
 import torch
 
 import cgdebug
-from cgdebug import CudaGraphTensorProbe, TensorCompare, TensorNotComparedError, TensorPrint, TensorRecord
+from cgdebug import (
+    CudaGraphTensorProbe,
+    TensorCompare,
+    TensorNotComparedError,
+    TensorPrint,
+    TensorRecord,
+)
 from cgdebug.actions import DTYPES
 
 
@@ -40,10 +46,12 @@ def test_snapshots_own_their_values(probe):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_dtype_arrives_bit_for_bit(probe, dtype):
     p = probe(TensorRecord())
-    x = torch.randint(-2**62, 2**62, (7, 3)).to(getattr(torch, dtype))
+    x = torch.randint(-(2**62), 2**62, (7, 3)).to(getattr(torch, dtype))
     p(x)
     record = p.records()[0]
-    assert record.dtype == x.dtype and torch.equal(record.tensor.view(torch.uint8), x.view(torch.uint8))
+    assert record.dtype == x.dtype and torch.equal(
+        record.tensor.view(torch.uint8), x.view(torch.uint8)
+    )
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0), (1,) * 16])
@@ -111,12 +119,15 @@ def test_not_a_tensor_is_refused(probe):
         probe(TensorRecord())(3)
 
 
-@pytest.mark.parametrize("tensor, text", [
-    (torch.ones(2, dtype=torch.complex64), "probe 'p': dtype .* not supported"),
-    (torch.ones(2, 2).to_sparse(), "probe 'p': .* not supported"),
-    (torch.ones(2, 3).t(), r"probe 'p': .*not contiguous.*non_contiguous=\"copy\""),
-    (torch.ones((1,) * 17), "at most 16 dimensions"),
-])
+@pytest.mark.parametrize(
+    "tensor, text",
+    [
+        (torch.ones(2, dtype=torch.complex64), "probe 'p': dtype .* not supported"),
+        (torch.ones(2, 2).to_sparse(), "probe 'p': .* not supported"),
+        (torch.ones(2, 3).t(), r"probe 'p': .*not contiguous.*non_contiguous=\"copy\""),
+        (torch.ones((1,) * 17), "at most 16 dimensions"),
+    ],
+)
 def test_unsupported_tensors_are_refused(probe, tensor, text):
     p = probe(TensorRecord())
     with pytest.raises(ValueError, match=text):
@@ -135,8 +146,17 @@ def test_non_contiguous_copy_packs(probe):
     assert p.records()[1].tensor.tolist() == [1, 1, 1]
 
 
-@pytest.mark.parametrize("name, error", [("", ValueError), ("x" * 256, ValueError), ("é" * 128, ValueError),
-                                         ("a\0b", ValueError), ("\ud800", ValueError), (3, TypeError)])
+@pytest.mark.parametrize(
+    "name, error",
+    [
+        ("", ValueError),
+        ("x" * 256, ValueError),
+        ("é" * 128, ValueError),
+        ("a\0b", ValueError),
+        ("\ud800", ValueError),
+        (3, TypeError),
+    ],
+)
 def test_bad_names_are_refused(name, error):
     with pytest.raises(error):
         CudaGraphTensorProbe(name, [TensorRecord()])
@@ -149,12 +169,15 @@ def test_long_and_foreign_names_work(probe, name):
     assert p.records()[0].probe_name == name == p.name
 
 
-@pytest.mark.parametrize("options, text", [
-    ({"mode": "eager"}, "mode must be 'capture' or 'always', not 'eager'"),
-    ({"non_contiguous": "skip"}, "non_contiguous must be"),
-    ({"lane": "direct"}, "not available in this version"),
-    ({"lane": "fast"}, "lane must be"),
-])
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({"mode": "eager"}, "mode must be 'capture' or 'always', not 'eager'"),
+        ({"non_contiguous": "skip"}, "non_contiguous must be"),
+        ({"lane": "direct"}, "not available in this version"),
+        ({"lane": "fast"}, "lane must be"),
+    ],
+)
 def test_bad_options_are_refused(options, text):
     with pytest.raises(ValueError, match=text):
         CudaGraphTensorProbe("p", [TensorRecord()], **options)
@@ -189,7 +212,7 @@ def test_calls_from_several_threads_all_arrive(probe):
     assert sorted(r.tensor.item() for r in p.records()) == list(range(400))
 
 
-# --- gradients ---------------------------------------------------------------------------------------
+# --- gradients ------------------------------------------------------------------------------------
 
 
 def test_attach_grad_sees_the_gradient_and_leaves_it(probe):
@@ -244,7 +267,7 @@ def test_probes_do_not_enter_the_gradient(probe):
     assert x.grad.tolist() == [3, 3]
 
 
-# --- status, verdict, life ---------------------------------------------------------------------------
+# --- status, verdict, life ------------------------------------------------------------------------
 
 
 def test_status_counts(probe):
@@ -253,9 +276,15 @@ def test_status_counts(probe):
     for _ in range(3):
         p(torch.ones(4))
     status = p.status()
-    slot, = status.slots
+    (slot,) = status.slots
     assert (slot.replays, slot.accepted, slot.capacity, slot.payload_bytes) == (3, 3, 2, 16)
-    assert (status.replays, status.captures, status.drops, status.bytes, status.lane) == (3, 0, 0, 32, "host")
+    assert (status.replays, status.captures, status.drops, status.bytes, status.lane) == (
+        3,
+        0,
+        0,
+        32,
+        "host",
+    )
     assert status.ok and status["ok"] and status.message == "" and status.replay_index == 0
     assert "float32[4] on cpu" in repr(status) and "3 replays" in repr(status)
     with pytest.raises(KeyError):
@@ -277,7 +306,7 @@ def test_assert_ok_without_a_compare_passes(probe):
 
 def test_assert_ok_never_passes_when_nothing_was_compared(probe):
     p = probe(TensorCompare(torch.ones(2)))
-    with pytest.raises(TensorNotComparedError, match="seen no tensor yet.*mode=\"always\""):
+    with pytest.raises(TensorNotComparedError, match='seen no tensor yet.*mode="always"'):
         p.assert_ok()
     p(torch.ones(2))
     with pytest.raises(TensorNotComparedError, match="no daemon is running.*cgdebug-daemon"):

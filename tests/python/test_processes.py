@@ -84,8 +84,9 @@ class Rows(torch.utils.data.Dataset):
 def test_probes_work_in_data_loader_workers(probe):
     p = probe(TensorRecord())
     p(torch.tensor([77]))
-    loader = torch.utils.data.DataLoader(Rows(p), batch_size=None, num_workers=1,
-                                         multiprocessing_context="fork")
+    loader = torch.utils.data.DataLoader(
+        Rows(p), batch_size=None, num_workers=1, multiprocessing_context="fork"
+    )
     pids, rows = zip(*loader)
     assert list(rows) == [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3]]
     remove_segments_of(*pids)
@@ -137,8 +138,8 @@ def test_the_traced_process_gets_no_thread_no_socket_no_protobuf(job):
         p(torch.ones(2))
         p.records()
         print(len(set(os.listdir("/proc/self/task")) - threads))
-        print(sum("socket:" in os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
-                  if os.path.islink(f"/proc/self/fd/{fd}")))
+        links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+        print(sum("socket:" in os.readlink(link) for link in links if os.path.islink(link)))
         print("google.protobuf" in sys.modules, "libprotobuf" in open("/proc/self/maps").read())
     """)
     assert [one.line(), one.line(), one.line()] == ["0", "0", "False False"]

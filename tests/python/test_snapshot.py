@@ -16,8 +16,8 @@ SAMPLES = {
     torch.uint8: [0, 1, 255],
     torch.int8: [-128, 0, 127],
     torch.int16: [-32768, 0, 32767],
-    torch.int32: [-2**31, 0, 2**31 - 1],
-    torch.int64: [-2**63, 0, 2**63 - 1],
+    torch.int32: [-(2**31), 0, 2**31 - 1],
+    torch.int64: [-(2**63), 0, 2**63 - 1],
     torch.float16: [-65504.0, 6e-8, float("inf")],
     torch.bfloat16: [-3.0, 1e-40, float("-inf")],
     torch.float32: [-0.0, 1e-45, 3e38],
@@ -27,7 +27,12 @@ SAMPLES = {
 
 def snapshot_of(tensor, **fields):
     payload = bytearray(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    given = {"probe_name": "blk.out", "replay_index": 4, "shape": tuple(tensor.shape), "device": "cuda:0"}
+    given = {
+        "probe_name": "blk.out",
+        "replay_index": 4,
+        "shape": tuple(tensor.shape),
+        "device": "cuda:0",
+    }
     return TensorSnapshot.from_payload(payload, dtype=str(tensor.dtype)[6:], **{**given, **fields})
 
 
@@ -82,14 +87,18 @@ def test_fields_cannot_be_set():
 
 
 def test_snapshot_can_be_made_of_a_tensor():
-    snapshot = TensorSnapshot("p", 1, (2,), torch.bfloat16, "cpu", torch.ones(2, dtype=torch.bfloat16))
+    snapshot = TensorSnapshot(
+        "p", 1, (2,), torch.bfloat16, "cpu", torch.ones(2, dtype=torch.bfloat16)
+    )
     assert snapshot.dtype_name == "bfloat16" and snapshot.values().tolist() == [1, 1]
     assert snapshot.stats.mean == 1 and snapshot.invocation_index == 0
     assert pickle.loads(pickle.dumps(snapshot)).values().tolist() == [1, 1]
 
 
 def test_stats_count_what_is_not_finite():
-    stats = snapshot_of(torch.tensor([1.0, -3.0, 0.0, float("nan"), float("inf"), float("-inf")])).stats
+    stats = snapshot_of(
+        torch.tensor([1.0, -3.0, 0.0, float("nan"), float("inf"), float("-inf")])
+    ).stats
     assert (stats.count, stats.nan, stats.pos_inf, stats.neg_inf, stats.zero) == (6, 1, 1, 1, 1)
     assert (stats.min, stats.max, stats.abs_max, stats.l1, stats.nonfinite) == (-3, 1, 3, 4, 3)
     assert stats.mean == pytest.approx(-2 / 3) and stats.l2 == pytest.approx(math.sqrt(10))
@@ -101,7 +110,9 @@ def test_stats_of_nothing_finite_are_nan():
 
 
 def test_repr_is_one_loud_line():
-    text = repr(snapshot_of(torch.tensor([[1.0, float("nan")], [3.0, float("inf")]]), invocation_index=2))
+    text = repr(
+        snapshot_of(torch.tensor([[1.0, float("nan")], [3.0, float("inf")]]), invocation_index=2)
+    )
     assert text == "<blk.out @4 call 2 f32[2,2] cuda:0 n=4 x∈[1, 3] μ=2 σ=1 1 NaN! 1 +Inf!>"
 
 
@@ -111,8 +122,9 @@ def test_repr_of_a_large_tensor_computes_nothing():
 
 
 def test_metadata_alone_say_that_the_values_are_gone():
-    snapshot = TensorSnapshot.from_payload(None, dtype="float32", probe_name="p", replay_index=3, shape=(2,),
-                                           device="cpu")
+    snapshot = TensorSnapshot.from_payload(
+        None, dtype="float32", probe_name="p", replay_index=3, shape=(2,), device="cpu"
+    )
     assert repr(snapshot) == "<p @3 f32[2] cpu>"
     with pytest.raises(LookupError, match="only the statistics of probe 'p' at replay 3"):
         snapshot.tensor
