@@ -36,6 +36,8 @@ v1::TailRequest MakeRequest(const Context& context, const TailOptions& options) 
   for (const std::string& probe : options.probes) request.add_probes(probe);
   request.set_last(options.lines);
   request.set_follow(options.follow);
+  // Who named a job wants its prompt back when that job has ended.
+  request.set_until_exit(options.follow && !context.options.session.empty());
   request.set_only(ParseOnly(options.only));
   if (context.ranks.Single() >= 0) {
     request.set_rank(context.ranks.Single());
@@ -128,7 +130,7 @@ int RunTail(Context& context, const TailOptions& options) {
 RunFunction AddTail(CLI::App& app) {
   auto options = std::make_shared<TailOptions>();
   app.add_option("PROBE", options->probes, "globs; 're:...' a regular expression, '!...' excludes");
-  app.add_flag("-f,--follow", options->follow, "go on with what happens from now on");
+  app.add_flag("-f,--follow", options->follow, "go on with what happens from now on; with --session, until that job ends");
   app.add_option("-n,--lines", options->lines, "events that already happened, 10 by default")
       ->type_name("N");
   app.add_option("--only", options->only,

@@ -87,10 +87,10 @@ std::vector<Check> CheckStaleSegments(const std::string& directory) {
     }
   }
   std::vector<Check> checks;
-  checks.push_back(
-      {"rings", Level::kOk,
-       fmt::format("{} job processes alive, {}", alive_count, numerics::FormatBytes(alive_bytes)),
-       ""});
+  checks.push_back({"rings", Level::kOk,
+                    fmt::format("{} job process{} alive, {}", alive_count,
+                                alive_count == 1 ? "" : "es", numerics::FormatBytes(alive_bytes)),
+                    ""});
   if (held_count > 0) {
     checks.push_back({"dead jobs", Level::kOk,
                       fmt::format("{} kept readable by the daemon{}, {}", held_count,

@@ -17,7 +17,8 @@ bool WantsColor(ColorChoice choice, int fd);
 
 class Style {
  public:
-  explicit Style(bool enabled = false) : enabled_(enabled) {}
+  Style() = default;
+  explicit Style(bool enabled) : enabled_(enabled) {}
 
   bool enabled() const { return enabled_; }
   std::string Bold(std::string_view text) const { return Wrap("1", text); }
@@ -29,7 +30,7 @@ class Style {
  private:
   std::string Wrap(const char* code, std::string_view text) const;
 
-  bool enabled_;
+  bool enabled_ = false;
 };
 
 // Columns on a terminal; escape sequences take none, every other code point takes one.

@@ -1,0 +1,58 @@
+// daemon_process.h: the real cgdebug-daemon, as a process with a socket of its own.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cgdebug/client.h"
+#include "proto/control.pb.h"
+#include "tests/support/temp_dir.h"
+
+namespace cgdebug::test {
+
+// Gives the test process and its children a /dev/shm of their own where the system lets it, so that
+// no other daemon of the user takes the test's segments. Call it from a global test environment.
+void EnterPrivateShm();
+
+// Lifetime: killed with the object.
+class DaemonProcess {
+ public:
+  // Returns when it accepts connections; throws when it does not. `directory` outlives it.
+  explicit DaemonProcess(const testing_support::TempDir& directory,
+                         const std::vector<std::string>& arguments = {});
+  ~DaemonProcess();
+  DaemonProcess(const DaemonProcess&) = delete;
+  DaemonProcess& operator=(const DaemonProcess&) = delete;
+
+  void Signal(int number);
+  // SIGKILL, and waits for the end.
+  void Kill();
+  // Waits for it to end by itself; its exit code, -1 when a signal ended it, -2 at the deadline.
+  int WaitForExit();
+  bool Running();
+
+  pid_t pid() const { return pid_; }
+  const std::string& socket() const { return socket_; }
+
+  // A fresh connection each.
+  client::Client Connect();
+  v1::StatusReply Status();
+  // Of the session, by key; nothing when there is no such session.
+  std::optional<v1::Session> Session(const std::string& key);
+  std::optional<v1::ProbeInfo> Probe(const std::string& key, const std::string& name);
+  // All of it, when `key` and `name` have consumed `count` snapshots.
+  bool WaitForConsumed(const std::string& key, const std::string& name, std::uint64_t count);
+  client::Tensor Get(const std::string& key, const std::string& name, std::int64_t replay = -1);
+
+ private:
+  pid_t pid_ = 0;
+  std::string socket_;
+};
+
+// Starts the binary and leaves it alone.
+pid_t SpawnDaemon(const std::vector<std::string>& arguments);
+
+}  // namespace cgdebug::test

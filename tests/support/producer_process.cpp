@@ -1,0 +1,193 @@
+#include "tests/support/producer_process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+
+#include "libprobe/ring/segment_writer.h"
+#include "libprobe/ring/slot_ring_writer.h"
+
+namespace cgdebug::test {
+namespace {
+
+constexpr std::size_t kUuidDigits = 32;
+
+std::int64_t RealtimeNs() {
+  timespec now = {};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+std::uint32_t PublishSpec(ring::SegmentWriter& segment, const SlotSpec& spec, std::uint64_t order,
+                          ring::Block* block) {
+  layout::SlotRegistration r = {};
+  r.probe_id = order;
+  r.order = order;
+  r.dtype = static_cast<std::uint16_t>(layout::Dtype::kFloat32);
+  r.dims = 1;
+  r.shape[0] = spec.elements;
+  r.payload_bytes = spec.elements * sizeof(float);
+  r.capacity = spec.capacity;
+  r.policy = static_cast<std::uint8_t>(spec.policy);
+  r.print_every = spec.print_every;
+  r.record_every = spec.record_every;
+  r.compare_every = spec.compare_every;
+  r.actions = (spec.print_every != 0 ? layout::kActionPrint : 0) |
+              (spec.record_every != 0 ? layout::kActionRecord : 0) |
+              (spec.compare_every != 0 ? layout::kActionCompare : 0);
+  r.flags = layout::kPrintSummary;
+  r.print_max_items = spec.print_max_items;
+  r.compare_rtol = 1e-5;
+  r.compare_atol = 1e-8;
+  r.wait_deadline_ms = spec.wait_deadline_ms;
+  const auto geometry = layout::ComputeGeometry(r.payload_bytes, r.capacity);
+  r.payload_stride_bytes = geometry.payload_stride_bytes;
+  r.headers_offset = geometry.headers_offset;
+  r.payload_offset = geometry.payload_offset;
+  std::memcpy(r.name, spec.name.data(), spec.name.size());
+  if (spec.compare_every != 0) {
+    const ring::Block expected = segment.Allocate(r.payload_bytes);
+    const std::vector<float> values(spec.elements, spec.expected);
+    std::memcpy(expected.data, values.data(), r.payload_bytes);
+    r.expected_extent = spec.expected_extent != 0 ? spec.expected_extent : expected.extent;
+    r.expected_offset = expected.offset;
+  }
+  *block = segment.Allocate(geometry.block_bytes, geometry.payload_offset);
+  std::memcpy(block->data, &r, sizeof(r));
+  return segment.Publish(*block);
+}
+
+void WriteOne(ring::SlotRingWriter& writer, float first, float increment) {
+  if (!writer.Begin()) return;
+  std::vector<float> values(writer.payload_bytes() / sizeof(float));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = first + increment * static_cast<float>(i);
+  }
+  std::memcpy(writer.payload(), values.data(), writer.payload_bytes());
+  writer.Commit(RealtimeNs());
+}
+
+}  // namespace
+
+void ProducerProcess::Child(const std::vector<SlotSpec>& specs, const std::string& run_id,
+                            int channel) {
+  ring::Identity identity;
+  identity.version = "test";
+  identity.run_id = run_id;
+  identity.command = "python train.py --test";
+  identity.hostname = "here";
+  ring::SegmentWriter segment(identity);
+  std::vector<ring::SlotRingWriter> writers;
+  std::vector<std::uint32_t> replays(specs.size(), 0);
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    ring::Block block;
+    PublishSpec(segment, specs[i], i + 1, &block);
+    writers.emplace_back(block.data, segment.producer(), segment.gate());
+  }
+  char name[128] = {};
+  std::strncpy(name, segment.name().c_str(), sizeof(name) - 1);
+  if (write(channel, name, sizeof(name)) != sizeof(name)) _exit(1);
+  Command command;
+  while (read(channel, &command, sizeof(command)) == sizeof(command)) {
+    const auto start = std::chrono::steady_clock::now();
+    if (command.op == Op::kExit) {
+      segment.Close(/*unlink=*/false);
+      _exit(0);
+    }
+    if (command.op == Op::kBegin) writers[command.slot].Begin();
+    for (std::uint32_t i = 0; i < command.count; ++i) {
+      const float replay = static_cast<float>(++replays[command.slot]);
+      const bool flat = command.op == Op::kValue;
+      WriteOne(writers[command.slot], flat ? command.value : replay, flat ? 0 : 1);
+    }
+    const std::uint64_t took_ns = static_cast<std::uint64_t>(
+        std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
+    if (write(channel, &took_ns, sizeof(took_ns)) != sizeof(took_ns)) break;
+  }
+  _exit(1);
+}
+
+ProducerProcess::ProducerProcess(const std::vector<SlotSpec>& slots, int stderr_fd,
+                                 const std::string& run_id) {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+    throw std::runtime_error("socketpair failed");
+  }
+  channel_.reset(ends[0]);
+  pid_ = fork();
+  if (pid_ == 0) {
+    channel_.reset();
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    dup2(stderr_fd >= 0 ? stderr_fd : open("/dev/null", O_WRONLY), STDERR_FILENO);
+    if (stderr_fd >= 0) close(stderr_fd);
+    try {
+      Child(slots, run_id, ends[1]);
+    } catch (...) {
+      _exit(1);
+    }
+  }
+  close(ends[1]);
+  char name[128] = {};
+  if (read(channel_.get(), name, sizeof(name)) != sizeof(name)) {
+    throw std::runtime_error("the producer did not start");
+  }
+  segment_ = name;
+}
+
+ProducerProcess::~ProducerProcess() {
+  Kill();
+  ring::UnlinkSegment(segment_);
+}
+
+std::uint64_t ProducerProcess::Tell(const Command& command) {
+  std::uint64_t took_ns = 0;
+  if (write(channel_.get(), &command, sizeof(command)) != sizeof(command) ||
+      read(channel_.get(), &took_ns, sizeof(took_ns)) != sizeof(took_ns)) {
+    throw std::runtime_error("the producer is gone");
+  }
+  return took_ns;
+}
+
+std::uint64_t ProducerProcess::Write(std::uint32_t slot, std::uint32_t count) {
+  return Tell({Op::kWrite, slot, count, 0});
+}
+
+std::uint64_t ProducerProcess::WriteValue(std::uint32_t slot, float value) {
+  return Tell({Op::kValue, slot, 1, value});
+}
+
+void ProducerProcess::BeginOnly(std::uint32_t slot) { Tell({Op::kBegin, slot, 0, 0}); }
+
+void ProducerProcess::Reap() {
+  if (pid_ <= 0) return;
+  waitpid(pid_, nullptr, 0);
+  pid_ = 0;
+}
+
+void ProducerProcess::Kill() {
+  if (pid_ > 0) kill(pid_, SIGKILL);
+  Reap();
+}
+
+void ProducerProcess::ExitCleanly() {
+  const Command command = {Op::kExit, 0, 0, 0};
+  if (write(channel_.get(), &command, sizeof(command)) != sizeof(command)) {
+    throw std::runtime_error("the producer is gone");
+  }
+  Reap();
+}
+
+std::string ProducerProcess::key() const {
+  return segment_.substr(segment_.size() - kUuidDigits, 8);
+}
+
+}  // namespace cgdebug::test

@@ -1,0 +1,74 @@
+// producer_process.h: a traced job as a process of its own: a forked child that writes into a real
+// segment when it is told to.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "daemon/base/unique_fd.h"
+#include "libprobe/ring/segment_view.h"
+#include "proto/layout/ring_layout.h"
+
+namespace cgdebug::test {
+
+// One slot of float32 tensors; replay n of it holds n, n + 1, n + 2, ... unless told otherwise.
+struct SlotSpec {
+  std::string name;
+  std::uint64_t elements = 8;
+  std::uint32_t capacity = 4;
+  std::uint32_t print_every = 0;
+  std::uint32_t record_every = 0;
+  std::uint32_t compare_every = 0;
+  layout::Policy policy = layout::Policy::kOverwrite;
+  std::uint32_t wait_deadline_ms = 300;
+  std::uint32_t print_max_items = 0;
+  float expected = 0;  // every element, when it compares
+  std::uint32_t expected_extent =
+      0;  // not 0: an extent that does not exist, instead of the expected
+};
+
+// Requires: the test has one thread when it makes one.
+// Lifetime: kills the child, and removes its files.
+class ProducerProcess {
+ public:
+  // `stderr_fd`: becomes the child's stderr; -1 = /dev/null.
+  explicit ProducerProcess(const std::vector<SlotSpec>& slots, int stderr_fd = -1,
+                           const std::string& run_id = "test");
+  ~ProducerProcess();
+  ProducerProcess(const ProducerProcess&) = delete;
+  ProducerProcess& operator=(const ProducerProcess&) = delete;
+
+  // Each returns when the child has done it. Time it took there, in nanoseconds.
+  std::uint64_t Write(std::uint32_t slot, std::uint32_t count = 1);
+  // One replay in which every element is `value`.
+  std::uint64_t WriteValue(std::uint32_t slot, float value);
+  // Claims an entry and does not commit it.
+  void BeginOnly(std::uint32_t slot);
+  void Kill();
+  void ExitCleanly();
+
+  pid_t pid() const { return pid_; }
+  const std::string& segment() const { return segment_; }
+  std::string key() const;  // as the daemon calls the session
+
+ private:
+  enum class Op : std::uint32_t { kWrite, kValue, kBegin, kExit };
+  struct Command {
+    Op op;
+    std::uint32_t slot;
+    std::uint32_t count;
+    float value;
+  };
+  static void Child(const std::vector<SlotSpec>& slots, const std::string& run_id, int channel);
+  std::uint64_t Tell(const Command& command);
+  void Reap();
+
+  pid_t pid_ = 0;
+  UniqueFd channel_;
+  std::string segment_;
+};
+
+}  // namespace cgdebug::test

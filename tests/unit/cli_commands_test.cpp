@@ -1,0 +1,415 @@
+// cgdebug-cli as a process, against a fake daemon that speaks the real protocol.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/fake_daemon.h"
+#include "tests/support/run_process.h"
+#include "tests/support/temp_dir.h"
+
+namespace cgdebug::cli {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+using testing_support::ErrorAnswer;
+using testing_support::FakeAnswer;
+using testing_support::FakeDaemon;
+using testing_support::MakeProbe;
+using testing_support::MakeSession;
+using testing_support::MakeSnapshot;
+using testing_support::Process;
+using testing_support::ProcessResult;
+
+// A daemon that knows one session with two probes; a test changes what it answers.
+struct World {
+  std::vector<v1::Session> sessions = {MakeSession("3f2a91c0")};
+  std::vector<v1::ProbeInfo> probes = {MakeProbe("3f2a91c0", "blk3.attn"),
+                                       MakeProbe("3f2a91c0", "blk3.mlp")};
+  std::vector<v1::TailReply> events;
+  bool keep_open = false;
+  bool hang_up = false;
+  std::vector<float> values = {0, 1, 2, 3};
+
+  FakeAnswer Answer(const v1::Request& request) const {
+    if (request.has_probes() && request.probes().probes_size() > 0 &&
+        request.probes().probes(0) == "x") {
+      FakeAnswer answer = ErrorAnswer(v1::Error::NO_PROBE, "no probe matches 'x' (2 probes)");
+      answer.responses[0].mutable_error()->add_close("blk3.x");
+      return answer;
+    }
+    FakeAnswer answer;
+    v1::Response response;
+    if (request.has_sessions()) *response.mutable_sessions() = SessionsReply();
+    if (request.has_probes()) *response.mutable_probes() = ProbesReply();
+    if (request.has_status()) *response.mutable_status() = StatusReply();
+    if (request.has_get()) return Get(request.get());
+    if (request.has_tail()) return Tail();
+    answer.responses.push_back(response);
+    return answer;
+  }
+
+ private:
+  v1::SessionsReply SessionsReply() const {
+    v1::SessionsReply reply;
+    reply.mutable_sessions()->Assign(sessions.begin(), sessions.end());
+    return reply;
+  }
+  v1::ProbesReply ProbesReply() const {
+    v1::ProbesReply reply;
+    reply.mutable_probes()->Assign(probes.begin(), probes.end());
+    return reply;
+  }
+  v1::StatusReply StatusReply() const {
+    v1::StatusReply reply;
+    reply.set_version("9.8.7");
+    reply.set_pid(4000);
+    reply.set_socket("/somewhere/daemon.sock");
+    reply.mutable_sessions()->Assign(sessions.begin(), sessions.end());
+    reply.add_skipped()->set_path("/dev/shm/cgdebug-0-old");
+    reply.mutable_skipped(0)->set_reason("ABI 7, this daemon reads 1");
+    return reply;
+  }
+  FakeAnswer Tail() const {
+    FakeAnswer answer;
+    for (const v1::TailReply& event : events) {
+      *answer.responses.emplace_back().mutable_tail() = event;
+    }
+    answer.responses.emplace_back().mutable_tail()->set_caught_up(true);
+    answer.keep_open = keep_open || hang_up;
+    answer.hang_up = hang_up;
+    return answer;
+  }
+  FakeAnswer Get(const v1::GetRequest& request) const {
+    const bool names_session = request.session() == "train.py-4711" || request.session().empty();
+    if (request.probe() != "blk3.attn" || !names_session) {
+      return ErrorAnswer(v1::Error::NO_PROBE, "no probe '" + request.probe() + "'");
+    }
+    FakeAnswer answer;
+    v1::GetReply& reply = *answer.responses.emplace_back().mutable_get();
+    *reply.mutable_snapshot() = MakeSnapshot("blk3.attn", 1204, values);
+    answer.payload.resize(values.size() * sizeof(float));
+    std::memcpy(answer.payload.data(), values.data(), answer.payload.size());
+    reply.set_payload_bytes(answer.payload.size());
+    return answer;
+  }
+};
+
+class CommandsTest : public ::testing::Test {
+ protected:
+  void Serve() {
+    daemon_ = std::make_unique<FakeDaemon>(
+        dir_ / "daemon.sock",
+        [this](const v1::Request& request) { return world_.Answer(request); });
+  }
+  std::vector<std::string> Command(const std::vector<std::string>& arguments) {
+    std::vector<std::string> command = {CGDEBUG_CLI, "--socket", dir_ / "daemon.sock",
+                                        "--no-spawn"};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    return command;
+  }
+  ProcessResult Cli(const std::vector<std::string>& arguments) {
+    return Process(Command(arguments), {"NO_COLOR=1"}).Wait();
+  }
+  static v1::TailReply Event(const v1::Snapshot& snapshot) {
+    v1::TailReply event;
+    *event.mutable_snapshot() = snapshot;
+    return event;
+  }
+
+  testing_support::TempDir dir_;
+  World world_;
+  std::unique_ptr<FakeDaemon> daemon_;
+};
+
+TEST_F(CommandsTest, NoDaemonIsExitFourAndSaysWhatToType) {
+  for (const char* verb : {"ps", "status", "probes", "tail"}) {
+    const ProcessResult result = Cli({verb});
+    EXPECT_EQ(result.code, 4) << verb;
+    EXPECT_EQ(result.out, "") << verb;
+    EXPECT_THAT(result.err, StartsWith("cgdebug: no daemon is running")) << verb;
+    EXPECT_THAT(result.err, HasSubstr("cgdebug-cli daemon start")) << verb;
+  }
+}
+
+TEST_F(CommandsTest, UnknownVerbsAndOptionsGetTheNearest) {
+  const ProcessResult verb = Cli({"tial"});
+  EXPECT_EQ(verb.code, 2);
+  EXPECT_THAT(verb.err, HasSubstr("'tail'"));
+  const ProcessResult option = Cli({"tail", "--folow"});
+  EXPECT_EQ(option.code, 2);
+  EXPECT_THAT(option.err, HasSubstr("'--follow'"));
+  EXPECT_EQ(Cli({"tail", "--only", "sometimes"}).code, 2);
+  EXPECT_EQ(Cli({"ps", "--ranks", "a"}).code, 2);
+}
+
+TEST_F(CommandsTest, HelpBeginsWithExamples) {
+  for (const char* verb : {"run", "ps", "status", "probes", "tail", "show", "doctor", "daemon"}) {
+    const ProcessResult result = Cli({verb, "--help"});
+    EXPECT_EQ(result.code, 0) << verb;
+    EXPECT_LT(result.out.find("Examples:"), result.out.find("Usage:")) << verb;
+  }
+}
+
+TEST_F(CommandsTest, PsListsSessionsForPeopleScriptsAndJson) {
+  world_.sessions.push_back(MakeSession("99999999", 3));
+  world_.sessions.back().set_state(v1::Session::DIED);
+  Serve();
+  EXPECT_THAT(Cli({"ps"}).out, HasSubstr("3f2a91c0  train.py-4710"));
+  EXPECT_THAT(Cli({"ps"}).out, Not(HasSubstr("99999999")));
+  EXPECT_THAT(Cli({"ps"}).err, HasSubstr("1 more dead but readable"));
+  EXPECT_THAT(Cli({"ps", "-a", "--plain"}).out,
+              HasSubstr("\n99999999\ttrain.py-4714\t4714\t3\tdied\t"));
+  const json document = json::parse(Cli({"ps", "-a", "--json"}).out);
+  ASSERT_EQ(document["sessions"].size(), 2u);
+  EXPECT_EQ(document["sessions"][1]["state"], "died");
+  EXPECT_EQ(json::parse(Cli({"ps", "-a", "--json", "--ranks", "3"}).out)["sessions"].size(), 1u);
+}
+
+TEST_F(CommandsTest, EmptyPsSaysWhyAndIsExitFour) {
+  world_.sessions[0].set_state(v1::Session::EXITED);
+  Serve();
+  EXPECT_EQ(Cli({"ps"}).code, 4);
+  EXPECT_THAT(Cli({"ps"}).err, HasSubstr("1 dead but readable. Type: cgdebug-cli ps -a"));
+}
+
+TEST_F(CommandsTest, StatusShowsLossesAndSkippedSegments) {
+  world_.sessions = {MakeSession("aaaaaaaa", 0), MakeSession("bbbbbbbb", 1)};
+  for (v1::Session& session : world_.sessions) session.set_run_id("run-3f2a");
+  world_.sessions[1].set_replay(1203);
+  world_.sessions[1].mutable_counters()->set_lost_overwritten(2);
+  Serve();
+  const ProcessResult result = Cli({"status"});
+  EXPECT_EQ(result.code, 0);
+  EXPECT_THAT(result.out,
+              HasSubstr("session  run-3f2a  2 ranks alive  replay 1204 (rank 1: 1203)"));
+  EXPECT_THAT(result.out,
+              HasSubstr("lost 2 (2 overwritten unread, 0 half written at death; rank 1)"));
+  EXPECT_THAT(result.out, HasSubstr("skipped  /dev/shm/cgdebug-0-old: ABI 7"));
+  const json document = json::parse(Cli({"status", "--json"}).out);
+  EXPECT_EQ(document["sessions"][1]["counters"]["lost_overwritten"], 2);
+  EXPECT_EQ(document["skipped"].size(), 1u);
+}
+
+TEST_F(CommandsTest, ProbesKeepGraphOrderAndSortBySize) {
+  world_.probes[0].set_slot(1);
+  world_.probes[1].set_slot(0);
+  world_.probes[0].set_payload_bytes(1 << 20);
+  world_.probes[0].mutable_verdict()->set_state(v1::Verdict::FAIL);
+  world_.probes[0].mutable_verdict()->set_first_failed_replay(17);
+  Serve();
+  const std::string out = Cli({"probes"}).out;
+  EXPECT_LT(out.find("blk3.mlp"), out.find("blk3.attn"));
+  EXPECT_THAT(out, HasSubstr("FAIL @17"));
+  EXPECT_THAT(out, HasSubstr("no snapshot yet"));
+  const std::string by_bytes = Cli({"probes", "--sort", "bytes"}).out;
+  EXPECT_LT(by_bytes.find("blk3.attn"), by_bytes.find("blk3.mlp"));
+}
+
+TEST_F(CommandsTest, ProbeThatIsNotThereIsExitFourWithNearNames) {
+  Serve();
+  for (const char* verb : {"probes", "tail"}) {
+    const ProcessResult result = Cli({verb, "x"});
+    EXPECT_EQ(result.code, 4) << verb;
+    EXPECT_THAT(result.err, HasSubstr("no probe matches 'x' (2 probes)  close: 'blk3.x'")) << verb;
+  }
+}
+
+TEST_F(CommandsTest, TailPrintsALineAnEventAndAsksForWhatWasTyped) {
+  world_.events = {Event(MakeSnapshot("blk3.attn", 1203, {1, 2})),
+                   Event(MakeSnapshot("blk3.attn", 1204, {1, NAN}))};
+  Serve();
+  const ProcessResult result = Cli({"tail", "-n", "7", "--only", "nan", "--ranks", "2", "blk*"});
+  EXPECT_EQ(result.code, 0);
+  const v1::TailRequest request = daemon_->requests().back().tail();
+  EXPECT_EQ(request.last(), 7u);
+  EXPECT_EQ(request.only(), v1::TailRequest::NONFINITE);
+  EXPECT_TRUE(request.has_rank());
+  EXPECT_EQ(request.rank(), 2);
+  EXPECT_EQ(request.probes(0), "blk*");
+  EXPECT_FALSE(request.follow());
+
+  const std::string out = Cli({"tail"}).out;
+  EXPECT_EQ(std::count(out.begin(), out.end(), '\n'), 2);
+  EXPECT_THAT(out, HasSubstr("@1204 blk3.attn  f32[2]"));
+}
+
+TEST_F(CommandsTest, TailAsJsonIsOneDocumentALine) {
+  world_.events = {Event(MakeSnapshot("x1", 1, {NAN})), Event(MakeSnapshot("x2", 2, {1}))};
+  Serve();
+  std::istringstream lines(Cli({"tail", "--json"}).out);
+  std::vector<json> documents;
+  for (std::string line; std::getline(lines, line);) documents.push_back(json::parse(line));
+  ASSERT_EQ(documents.size(), 2u);
+  EXPECT_EQ(documents[0]["stats"]["min"], "NaN");
+  EXPECT_EQ(documents[1]["probe"], "x2");
+}
+
+TEST_F(CommandsTest, FirstCtrlCEndsTheViewWithItsSummary) {
+  world_.events = {Event(MakeSnapshot("blk3.attn", 1, {1}))};
+  world_.keep_open = true;
+  Serve();
+  Process process(Command({"tail", "-f"}));
+  while (process.out().find("@1 ") == std::string::npos) std::this_thread::yield();
+  ::kill(process.pid(), SIGINT);
+  const ProcessResult result = process.Wait();
+  EXPECT_EQ(result.code, 130);
+  EXPECT_THAT(result.err, HasSubstr("1 snapshot of 1 probe, 0 lost"));
+}
+
+TEST_F(CommandsTest, DaemonThatEndsUnderATailIsSaid) {
+  world_.hang_up = true;
+  Serve();
+  const ProcessResult result = Cli({"tail", "-f"});
+  EXPECT_EQ(result.code, 2);
+  EXPECT_THAT(result.err, HasSubstr("the daemon ended"));
+}
+
+TEST_F(CommandsTest, ClosedPipeEndsItSilently) {
+  for (std::uint64_t replay = 1; replay <= 2000; ++replay) {
+    world_.events.push_back(Event(MakeSnapshot("blk3.attn", replay, {1, 2, 3, 4})));
+  }
+  Serve();
+  std::string line;
+  for (const std::string& word : Command({"tail"})) line += "'" + word + "' ";
+  const ProcessResult result =
+      Process({"bash", "-c", line + "| head -1 >/dev/null; exit ${PIPESTATUS[0]}"}).Wait();
+  EXPECT_EQ(result.code, 141);
+  EXPECT_EQ(result.err, "");
+}
+
+TEST_F(CommandsTest, ShowFindsAProbeWithAndWithoutItsSession) {
+  Serve();
+  EXPECT_THAT(Cli({"show", "blk3.attn"}).out, HasSubstr("[0, 1, 2, 3]"));
+  EXPECT_THAT(Cli({"show", "train.py-4711:blk3.attn@-1"}).out, HasSubstr("[0, 1, 2, 3]"));
+  EXPECT_THAT(Cli({"show", "live:blk3.attn"}).out, HasSubstr("[0, 1, 2, 3]"));
+  EXPECT_EQ(Cli({"show", "nobody:blk3.attn"}).code, 4);
+  EXPECT_EQ(Cli({"show", "blk9"}).code, 4);
+  EXPECT_EQ(Cli({"show", "blk3.attn@zero"}).code, 2);
+}
+
+TEST_F(CommandsTest, ShowWritesNpyAndNeverOverOneWithoutForce) {
+  Serve();
+  const std::string path = dir_ / "attn.npy";
+  EXPECT_EQ(Cli({"show", "blk3.attn", "-o", path}).code, 0);
+  const std::string file = testing_support::ReadText(path);
+  ASSERT_EQ(file.size(), 128u + 16u);
+  float value = 0;
+  std::memcpy(&value, file.data() + file.size() - sizeof(float), sizeof(float));
+  EXPECT_EQ(value, 3.0f);
+  const ProcessResult again = Cli({"show", "blk3.attn", "-o", path});
+  EXPECT_EQ(again.code, 2);
+  EXPECT_THAT(again.err, HasSubstr("add: -f"));
+  EXPECT_EQ(Cli({"show", "blk3.attn", "-f", "-o", path}).code, 0);
+}
+
+TEST_F(CommandsTest, ShowToStdoutIsTheElementsAndNothingElse) {
+  Serve();
+  EXPECT_EQ(Cli({"show", "blk3.attn", "-o", "-"}).out.size(), 16u);
+}
+
+TEST_F(CommandsTest, QuietHasNoNotes) {
+  world_.sessions.push_back(MakeSession("99999999", 3));
+  world_.sessions.back().set_state(v1::Session::DIED);
+  Serve();
+  EXPECT_EQ(Cli({"ps", "-q"}).err, "");
+}
+
+TEST_F(CommandsTest, CompletionNamesLiveProbesAndIsSilentWithoutADaemon) {
+  const ProcessResult nobody = Cli({"__complete", "probes"});
+  EXPECT_EQ(nobody.code, 0);
+  EXPECT_EQ(nobody.err + nobody.out, "");
+  Serve();
+  EXPECT_EQ(Cli({"__complete", "probes"}).out, "blk3.attn\nblk3.mlp\n");
+  EXPECT_EQ(Cli({"__complete", "sessions"}).out, "train.py-4710\n");
+}
+
+TEST_F(CommandsTest, BashCompletesVerbsOptionsChoicesAndHostileProbeNames) {
+  world_.probes[1].set_name("$(touch " + (dir_ / "pwned") + ")");
+  Serve();
+  const std::string function = "function cgdebug-cli() { '" CGDEBUG_CLI "' --socket '" +
+                               (dir_ / "daemon.sock") + "' --no-spawn \"$@\"; }; " +
+                               "source <(cgdebug-cli completion bash); ";
+  const auto complete = [&](const std::string& words) {
+    return Process({"bash", "-c",
+                    function + "COMP_WORDS=(" + words +
+                        "); COMP_CWORD=$((${#COMP_WORDS[@]}-1)); _cgdebug_cli; "
+                        "printf '%s\\n' \"${COMPREPLY[@]}\""})
+        .Wait()
+        .out;
+  };
+  EXPECT_EQ(complete("cgdebug-cli ta"), "tail\n");
+  EXPECT_EQ(complete("cgdebug-cli daemon sto"), "stop\n");
+  EXPECT_EQ(complete("cgdebug-cli tail --fol"), "--follow\n");
+  EXPECT_EQ(complete("cgdebug-cli tail --only ''"), "nan\nchanged\nfail\n");
+  EXPECT_EQ(complete("cgdebug-cli show blk"), "blk3.attn\n");
+  EXPECT_EQ(complete("cgdebug-cli tail -s tr"), "train.py-4710\n");
+  EXPECT_THAT(complete("cgdebug-cli tail ''"), HasSubstr("blk3.attn\n"));
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "pwned"));
+}
+
+TEST_F(CommandsTest, DaemonStatusSaysWhetherOneRuns) {
+  EXPECT_EQ(Cli({"daemon", "status"}).code, 4);
+  Serve();
+  const ProcessResult result = Cli({"daemon", "status"});
+  EXPECT_EQ(result.code, 0);
+  EXPECT_THAT(result.out, HasSubstr("9.8.7"));
+  EXPECT_EQ(Cli({"daemon", "socket"}).out, (dir_ / "daemon.sock") + "\n");
+}
+
+TEST_F(CommandsTest, RunPassesTheExitCodeTheEnvironmentAndTheSummary) {
+  Serve();
+  const ProcessResult result =
+      Cli({"run", "--", "sh", "-c", "echo $CGDEBUG $CGDEBUG_SOCKET ${CGDEBUG_RUN_ID%-*}; exit 7"});
+  EXPECT_EQ(result.code, 7);
+  EXPECT_EQ(result.out, "1 " + (dir_ / "daemon.sock") + " sh\n");
+  EXPECT_THAT(result.err, HasSubstr("job exited 7. No probe was seen"));
+  EXPECT_THAT(result.err, HasSubstr("next:  cgdebug-cli doctor"));
+}
+
+TEST_F(CommandsTest, RunSumsUpTheSessionsOfItsRunOnly) {
+  world_.sessions.push_back(MakeSession("99999999"));
+  v1::Session& session = world_.sessions.back();
+  session.set_run_id("mine");
+  session.set_state(v1::Session::EXITED);
+  session.set_created_ns(INT64_MAX);
+  session.set_nonfinite_probes(1);
+  session.mutable_first_nan()->set_present(true);
+  session.mutable_first_nan()->set_probe("blk3.attn");
+  session.mutable_first_nan()->set_replay(5);
+  world_.events.emplace_back();
+  *world_.events[0].mutable_session_change()->mutable_session() = session;
+  world_.events[0].mutable_session_change()->set_ended(true);
+  world_.events.push_back(Event(MakeSnapshot("other", 1, {1})));
+  world_.keep_open = true;
+  Serve();
+  const auto run = [&](std::vector<std::string> options) {
+    options.insert(options.begin(), "run");
+    options.insert(options.end(), {"--", "true"});
+    return Process(Command(options), {"NO_COLOR=1", "CGDEBUG_RUN_ID=mine"}).Wait();
+  };
+  const ProcessResult result = run({});
+  EXPECT_EQ(result.code, 0);
+  EXPECT_THAT(result.err,
+              HasSubstr("job exited 0 after 1 204 replays. 2 408 snapshots read, 0 lost."));
+  EXPECT_THAT(result.err, HasSubstr("-- session train.py-4710 ended"));
+  EXPECT_THAT(result.err, HasSubstr("first NaN: blk3.attn @5"));
+  EXPECT_THAT(result.err, Not(HasSubstr("other")));
+  EXPECT_EQ(run({"--fail-on", "nan,compare"}).code, 1);
+  EXPECT_EQ(run({"--fail-on", "inf", "--no-live"}).code, 0);
+  EXPECT_EQ(run({"--fail-on", "nan,sometimes"}).code, 2);
+}
+
+TEST_F(CommandsTest, RunNeedsACommand) {
+  Serve();
+  EXPECT_EQ(Cli({"run"}).code, 2);
+  EXPECT_EQ(Cli({"run", "--", "/nonexistent/job"}).code, 127);
+}
+
+}  // namespace
+}  // namespace cgdebug::cli

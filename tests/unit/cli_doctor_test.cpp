@@ -1,0 +1,131 @@
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "client/cli/doctor_checks.h"
+#include "daemon/base/unique_fd.h"
+#include "proto/layout/segment_layout.h"
+#include "tests/support/temp_dir.h"
+
+namespace cgdebug::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::uint64_t kGiB = 1ull << 30;
+
+TEST(DoctorShm, DockersDefaultIsSmallAndTheFixIsDockers) {
+  const Check check = JudgeShm({true, true, 64u << 20, 60u << 20, "docker"});
+  EXPECT_EQ(check.level, Level::kWarn);
+  EXPECT_THAT(check.fix, HasSubstr("--shm-size"));
+}
+
+TEST(DoctorShm, KubernetesHasAnotherFix) {
+  EXPECT_THAT(JudgeShm({true, true, 64u << 20, 60u << 20, "kubernetes"}).fix,
+              HasSubstr("emptyDir"));
+}
+
+TEST(DoctorShm, NearlyFullMissingOrReadOnlyFails) {
+  EXPECT_EQ(JudgeShm({true, true, 100 * kGiB, kGiB, ""}).level, Level::kFail);
+  EXPECT_EQ(JudgeShm({false, false, 0, 0, ""}).level, Level::kFail);
+  EXPECT_EQ(JudgeShm({true, false, kGiB, kGiB, ""}).level, Level::kFail);
+  EXPECT_EQ(JudgeShm({true, true, 100 * kGiB, 90 * kGiB, ""}).level, Level::kOk);
+}
+
+TEST(DoctorRemoveIpc, WarnsARegularUserWithoutLingering) {
+  EXPECT_EQ(JudgeRemoveIpc("", true, 1000, false).level, Level::kWarn);
+  EXPECT_EQ(JudgeRemoveIpc("#RemoveIPC=no\n", true, 1000, false).level, Level::kWarn);
+  EXPECT_EQ(JudgeRemoveIpc("[Login]\nRemoveIPC=no\n", true, 1000, false).level, Level::kOk);
+  EXPECT_EQ(JudgeRemoveIpc("RemoveIPC=no\nRemoveIPC=yes\n", true, 1000, false).level, Level::kWarn);
+  EXPECT_EQ(JudgeRemoveIpc("", true, 1000, true).level, Level::kOk);
+  EXPECT_EQ(JudgeRemoveIpc("", true, 0, false).level, Level::kOk);
+  EXPECT_EQ(JudgeRemoveIpc("", false, 1000, false).level, Level::kOk);
+}
+
+TEST(DoctorNvidia, ReadsTheVersionOfClosedAndOpenModules) {
+  const Check closed = JudgeNvidia(
+      "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22 01:44:30 UTC 2024\n");
+  EXPECT_EQ(closed.level, Level::kOk);
+  EXPECT_EQ(closed.text, "550.54.14");
+  const Check open = JudgeNvidia(
+      "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n");
+  EXPECT_EQ(open.text, "580.95.05");
+  EXPECT_EQ(JudgeNvidia("Kernel Module  470.256.02  x").level, Level::kWarn);
+  EXPECT_EQ(JudgeNvidia("").level, Level::kWarn);
+}
+
+class DoctorSegmentsTest : public ::testing::Test {
+ protected:
+  std::string Segment(const std::string& uuid) {
+    const std::string path = dir_ / ("cgdebug-" + std::to_string(::geteuid()) + "-" + uuid);
+    std::ofstream(path) << std::string(4096, 'x');
+    std::ofstream(path + ".1") << std::string(8192, 'x');
+    return path;
+  }
+  // A process that holds a record lock on `byte` of `path` until it is let go.
+  void LockInAnotherProcess(const std::string& path, std::int64_t byte) {
+    int ready[2];
+    int hold[2];
+    ASSERT_EQ(::pipe(ready), 0);
+    ASSERT_EQ(::pipe(hold), 0);
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      ::close(hold[1]);
+      const int fd = ::open(path.c_str(), O_RDWR);
+      struct flock lock {};
+      lock.l_type = F_WRLCK;
+      lock.l_start = byte;
+      lock.l_len = 1;
+      char go = ::fcntl(fd, F_SETLK, &lock) == 0 ? 'y' : 'n';
+      (void)!::write(ready[1], &go, 1);
+      (void)!::read(hold[0], &go, 1);
+      ::_exit(0);
+    }
+    ::close(hold[0]);
+    ::close(ready[1]);
+    char locked = 0;
+    ASSERT_EQ(::read(ready[0], &locked, 1), 1);
+    ASSERT_EQ(locked, 'y');
+    ::close(ready[0]);
+    holders_.push_back({pid, UniqueFd(hold[1])});
+  }
+  void TearDown() override {
+    for (auto& [pid, hold] : holders_) {
+      hold.reset();
+      ::waitpid(pid, nullptr, 0);
+    }
+  }
+
+  testing_support::TempDir dir_;
+  std::vector<std::pair<pid_t, UniqueFd>> holders_;
+};
+
+TEST_F(DoctorSegmentsTest, LiveProducerIsNotStale) {
+  LockInAnotherProcess(Segment("aaaa"), layout::kProducerLockByte);
+  const std::vector<Check> checks = CheckStaleSegments(dir_.path());
+  ASSERT_EQ(checks.size(), 1u);
+  EXPECT_THAT(checks[0].text, HasSubstr("1 job process alive"));
+}
+
+TEST_F(DoctorSegmentsTest, DeadOneThatADaemonHoldsIsNoWarning) {
+  LockInAnotherProcess(Segment("aaaa"), layout::kReaderLockByte);
+  const std::vector<Check> checks = CheckStaleSegments(dir_.path());
+  ASSERT_EQ(checks.size(), 2u);
+  EXPECT_EQ(checks[1].level, Level::kOk);
+  EXPECT_THAT(checks[1].text, HasSubstr("pid " + std::to_string(holders_[0].first)));
+}
+
+TEST_F(DoctorSegmentsTest, DeadOneThatNobodyHoldsIsAWarningWithItsSizeAndPath) {
+  const std::string path = Segment("aaaa");
+  std::ofstream(dir_ / "cgdebug-99999-bbbb") << "another user's";
+  const std::vector<Check> checks = CheckStaleSegments(dir_.path());
+  ASSERT_EQ(checks.size(), 2u);
+  EXPECT_EQ(checks[1].level, Level::kWarn);
+  EXPECT_THAT(checks[1].text, HasSubstr("1 left rings"));
+  EXPECT_THAT(checks[1].fix, HasSubstr("rm " + path + "*"));
+}
+
+}  // namespace
+}  // namespace cgdebug::cli

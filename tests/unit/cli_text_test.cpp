@@ -1,0 +1,189 @@
+// What cgdebug-cli reads and writes without a daemon: selectors, tables, JSON, .npy.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "client/cli/json.h"
+#include "client/cli/npy.h"
+#include "client/cli/selector.h"
+#include "client/cli/terminal.h"
+#include "tests/support/fake_daemon.h"
+
+namespace cgdebug::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing_support::MakeSnapshot;
+
+TEST(RankSet, TakesAListWithRanges) {
+  const Result<RankSet> ranks = RankSet::Parse("0,3,8..10");
+  ASSERT_TRUE(ranks.ok());
+  std::vector<int> contained;
+  for (int rank = -1; rank < 16; ++rank) {
+    if (ranks->Contains(rank)) contained.push_back(rank);
+  }
+  EXPECT_THAT(contained, ::testing::ElementsAre(0, 3, 8, 9, 10));
+  EXPECT_EQ(ranks->Single(), -1);
+  EXPECT_EQ(RankSet::Parse("7")->Single(), 7);
+}
+
+TEST(RankSet, EmptySelectsEverythingAlsoWhatIsNotDistributed) {
+  EXPECT_TRUE(RankSet::Parse("")->Contains(-1));
+  EXPECT_TRUE(RankSet::Parse("")->selects_all());
+}
+
+TEST(RankSet, RefusesWhatIsNoListAndShowsOne) {
+  for (const char* text : {"a", "1,", ",1", "3..1", "-1", "1..", "1-3", "0x2", "99999999999"}) {
+    const Result<RankSet> ranks = RankSet::Parse(text);
+    ASSERT_FALSE(ranks.ok()) << text;
+    EXPECT_THAT(ranks.error().message, HasSubstr("--ranks 0,1,8..15"));
+  }
+}
+
+TEST(Inside, TakesProbeSessionAndReplay) {
+  const auto parse = [](const char* text) { return *ParseInside(text); };
+  EXPECT_EQ(parse("blk3.attn").probe, "blk3.attn");
+  EXPECT_EQ(parse("blk3.attn").replay, -1);
+  EXPECT_EQ(parse("blk3.attn@17").replay, 17);
+  EXPECT_EQ(parse("blk3.attn@-2").replay, -2);
+  EXPECT_EQ(parse("live:blk3.attn@17").source, "");
+  EXPECT_EQ(parse("live:blk3.attn@17").probe, "blk3.attn");
+  EXPECT_EQ(parse("train.py-4711:blk3.attn").source, "train.py-4711");
+  EXPECT_EQ(parse("a:b:c").text, "a:b:c");
+  EXPECT_EQ(parse("a:b:c").probe, "b:c");
+}
+
+TEST(Inside, RefusesAReplayThatIsNone) {
+  for (const char* text : {"x@", "x@0", "x@last", "x@1.5", "@3", "live:@3", "", "live:"}) {
+    EXPECT_FALSE(ParseInside(text).ok()) << text;
+  }
+}
+
+class ColorTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* name : {"NO_COLOR", "FORCE_COLOR"}) ::unsetenv(name);
+    ::setenv("TERM", "xterm", 1);
+  }
+};
+
+TEST_F(ColorTest, FlagWinsOverTheEnvironment) {
+  ::setenv("NO_COLOR", "1", 1);
+  EXPECT_TRUE(WantsColor(ColorChoice::kAlways, -1));
+  ::unsetenv("NO_COLOR");
+  ::setenv("FORCE_COLOR", "1", 1);
+  EXPECT_FALSE(WantsColor(ColorChoice::kNever, -1));
+}
+
+TEST_F(ColorTest, EnvironmentDecidesWhereNoFlagDoes) {
+  EXPECT_FALSE(WantsColor(ColorChoice::kAuto, -1)) << "no terminal";
+  ::setenv("FORCE_COLOR", "1", 1);
+  EXPECT_TRUE(WantsColor(ColorChoice::kAuto, -1));
+  ::setenv("FORCE_COLOR", "0", 1);
+  EXPECT_FALSE(WantsColor(ColorChoice::kAuto, -1));
+  ::setenv("FORCE_COLOR", "1", 1);
+  ::setenv("NO_COLOR", "1", 1);
+  EXPECT_FALSE(WantsColor(ColorChoice::kAuto, -1));
+}
+
+TEST(Terminal, WidthCountsColumnsNotBytes) {
+  EXPECT_EQ(DisplayWidth("abc"), 3u);
+  EXPECT_EQ(DisplayWidth("μ=∈"), 3u);
+  EXPECT_EQ(DisplayWidth(Style(true).Red("abc")), 3u);
+}
+
+TEST(Terminal, NamesOfAJobCannotDriveTheTerminal) {
+  EXPECT_EQ(Printable("a\x1b[2Jb\n"), "a\\x1b[2Jb\\x0a");
+  EXPECT_EQ(Printable("blk μ"), "blk μ");
+}
+
+TEST(Terminal, DurationsHaveTwoUnits) {
+  EXPECT_EQ(FormatDuration(0.25), "250 ms");
+  EXPECT_EQ(FormatDuration(42), "42s");
+  EXPECT_EQ(FormatDuration(133), "2m13s");
+  EXPECT_EQ(FormatDuration(2 * 3600 + 13 * 60), "2h13m");
+  EXPECT_EQ(FormatDuration(100 * 3600), "4d4h");
+  EXPECT_EQ(FormatGrouped(2041982), "2 041 982");
+  EXPECT_EQ(FormatGrouped(999), "999");
+}
+
+TEST(TextTable, AlignsCutsTheLastColumnAndHasAPlainForm) {
+  TextTable table({{"NAME"}, {"N", TextTable::Align::kRight}, {"COMMAND"}});
+  table.Add({"μ", "7", "a long command that does not fit"});
+  table.Add({"long.name", "1234", "b"});
+  EXPECT_EQ(table.Render(Style(), 32),
+            "NAME          N  COMMAND\n"
+            "μ             7  a long command…\n"
+            "long.name  1234  b\n");
+  EXPECT_EQ(table.RenderPlain(), "μ\t7\ta long command that does not fit\nlong.name\t1234\tb\n");
+}
+
+TEST(TextTable, PlainFieldsHoldNoTab) {
+  TextTable table({{"A"}, {"B"}});
+  table.Add({"x\ty", "z"});
+  EXPECT_EQ(table.RenderPlain(), "x y\tz\n");
+}
+
+TEST(Json, NonFiniteNumbersAreNamedNotNull) {
+  v1::Snapshot snapshot = MakeSnapshot("x", 3, {NAN});
+  snapshot.mutable_stats()->set_max(HUGE_VAL);
+  snapshot.mutable_stats()->set_mean(-HUGE_VAL);
+  const Json json = Json::parse(Dump(ToJson(snapshot), false));
+  EXPECT_EQ(json["stats"]["min"], "NaN");
+  EXPECT_EQ(json["stats"]["max"], "Infinity");
+  EXPECT_EQ(json["stats"]["mean"], "-Infinity");
+  EXPECT_EQ(json["stats"]["first_nonfinite"]["value"], "NaN");
+  EXPECT_EQ(json["stats"]["nan"], 1);
+}
+
+TEST(Json, CountersAreNumbers) {
+  v1::Counters counters;
+  counters.set_produced(9007199254740993);
+  EXPECT_THAT(Dump(ToJson(counters), false), HasSubstr("\"produced\":9007199254740993"));
+}
+
+TEST(Json, NamesThatAreNoUtf8DoNotThrow) {
+  v1::Snapshot snapshot = MakeSnapshot("a\xff", 1, {1.0f});
+  EXPECT_THAT(Dump(ToJson(snapshot), false), Not(HasSubstr("\xff")));
+}
+
+TEST(Json, EveryEventSaysItsKind) {
+  v1::TailReply event;
+  event.mutable_loss()->set_count(2);
+  EXPECT_EQ(ToJson(event)["event"], "loss");
+  EXPECT_EQ(ToJson(event)["count"], 2);
+  event.mutable_session_change()->set_ended(true);
+  EXPECT_EQ(ToJson(event)["event"], "session_ended");
+}
+
+TEST(Npy, HeaderIsNumpysOwn) {
+  const std::vector<std::uint64_t> shape = {2, 3};
+  const std::string header = NpyHeader(layout::Dtype::kFloat32, shape);
+  EXPECT_EQ(header.size() % 64, 0u);
+  EXPECT_EQ(header.substr(0, 8), std::string("\x93NUMPY\x01\x00", 8));
+  const auto low = static_cast<unsigned char>(header[8]);
+  const auto high = static_cast<unsigned char>(header[9]);
+  EXPECT_EQ(low + 256u * high, header.size() - 10);
+  EXPECT_THAT(header, HasSubstr("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }"));
+  EXPECT_EQ(header.back(), '\n');
+}
+
+TEST(Npy, ShapesOfZeroAndOneDimension) {
+  EXPECT_THAT(NpyHeader(layout::Dtype::kInt64, {}), HasSubstr("'shape': (), "));
+  const std::vector<std::uint64_t> one = {7};
+  EXPECT_THAT(NpyHeader(layout::Dtype::kBfloat16, one), HasSubstr("'<u2'"));
+  EXPECT_THAT(NpyHeader(layout::Dtype::kBfloat16, one), HasSubstr("'shape': (7,), "));
+}
+
+TEST(Npy, ManyDimensionsStillFitTheHeader) {
+  const std::vector<std::uint64_t> shape(16, 1'000'000);
+  const std::string header = NpyHeader(layout::Dtype::kBool, shape);
+  EXPECT_EQ(header.size() % 64, 0u);
+  EXPECT_THAT(header, HasSubstr("1000000), }"));
+}
+
+}  // namespace
+}  // namespace cgdebug::cli
