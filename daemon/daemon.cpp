@@ -1,0 +1,46 @@
+#include "daemon/daemon.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <memory>
+#include <utility>
+
+#include "daemon/base/log.h"
+#include "daemon/ingest/ingest_loop.h"
+#include "daemon/pipeline/sink.h"
+#include "daemon/serve/server.h"
+#include "daemon/sinks/compare_sink.h"
+#include "daemon/sinks/memory_sink.h"
+#include "daemon/sinks/print_sink.h"
+
+namespace cgdebug {
+
+void RunDaemon(const DaemonOptions& options, const std::string& socket_path, Instance instance) {
+  signal(SIGPIPE, SIG_IGN);  // a job's terminal that is gone is an error of write()
+  pipeline::Registry registry;
+  pipeline::EventLog events;
+  pipeline::SnapshotStore store(options.max_memory_bytes);
+  pipeline::FanOut sinks;
+  sinks.Add(std::make_unique<sinks::CompareSink>(&events));
+  sinks.Add(std::make_unique<sinks::PrintSink>(&events));
+  sinks.Add(std::make_unique<sinks::MemorySink>(&store));
+
+  serve::ServeOptions serving;
+  serving.socket_path = socket_path;
+  serving.max_clients = options.max_clients;
+  serving.max_message_bytes = static_cast<std::uint32_t>(options.max_message_bytes);
+  serving.idle_timeout_s = std::chrono::duration<double>(options.idle_timeout).count();
+  serving.exit_with = options.exit_with;
+  serve::Server server(instance.TakeListener(), {&registry, &events, &store}, serving);
+
+  ingest::IngestLoop ingest({options.keep_dead, options.only_run}, {&registry, &events, &sinks});
+  Log("daemon")->info("cgdebug-daemon {} (pid {}) listens on {}", CGDEBUG_VERSION, getpid(),
+                      socket_path);
+  ingest.Start();
+  server.Run();
+  ingest.Stop();
+  Log("daemon")->info("ended");
+}
+
+}  // namespace cgdebug

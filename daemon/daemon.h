@@ -1,0 +1,15 @@
+// daemon.h: puts the parts together.
+#pragma once
+
+#include "daemon/base/result.h"
+#include "daemon/instance.h"
+#include "daemon/options.h"
+
+namespace cgdebug {
+
+// Reads and serves until there is nothing left to do or somebody says stop. The calling thread
+// serves; a second one reads.
+// Requires: the log is set up; SIGTERM and SIGINT are not blocked.
+void RunDaemon(const DaemonOptions& options, const std::string& socket_path, Instance instance);
+
+}  // namespace cgdebug

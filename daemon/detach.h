@@ -1,0 +1,38 @@
+// detach.h: leaves the terminal, the job and everything else that started the daemon.
+#pragma once
+
+#include <string>
+
+#include "daemon/base/result.h"
+#include "daemon/base/unique_fd.h"
+
+namespace cgdebug {
+
+// In the detached process: tells the starter how it went, so that the starter ends when the daemon
+// can be talked to, with an error that somebody reads.
+class Starter {
+ public:
+  Starter() = default;  // nobody waits
+  explicit Starter(UniqueFd pipe) : pipe_(std::move(pipe)) {}
+  void Ready(const std::string& text) { Tell('+', text); }
+  void Failed(const std::string& text) { Tell('-', text); }
+
+ private:
+  void Tell(char sign, const std::string& text);
+  UniqueFd pipe_;
+};
+
+struct Detached {
+  Starter starter;  // in the daemon
+  bool is_starter = false;
+  bool ok = false;  // in the starter: what the daemon told
+  std::string text;
+};
+
+// Forks twice and returns in both: in the starter when the daemon has told how it went, and in the
+// daemon: its own session, working directory "/", umask 077, 0 to 2 on /dev/null, no other
+// descriptor, no signal blocked or ignored.
+// Requires: one thread.
+Result<Detached> Detach();
+
+}  // namespace cgdebug

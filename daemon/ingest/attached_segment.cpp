@@ -1,0 +1,195 @@
+#include "daemon/ingest/attached_segment.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "daemon/base/log.h"
+#include "daemon/ingest/sigbus_guard.h"
+#include "daemon/pipeline/text.h"
+
+namespace cgdebug::ingest {
+namespace {
+
+std::int64_t RealtimeNs() {
+  timespec now = {};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+}  // namespace
+
+AttachedSegment::AttachedSegment(std::unique_ptr<ring::SegmentView> view,
+                                 const Destination& destination)
+    : view_(std::move(view)),
+      destination_(destination),
+      session_(destination.registry->AddSession(
+          pipeline::MakeSessionIdentity(view_->name(), view_->uuid(), view_->header()))) {}
+
+Result<std::unique_ptr<AttachedSegment>> AttachedSegment::Adopt(
+    std::unique_ptr<ring::SegmentView> view, const Destination& destination) {
+  if (!view->BecomeReader()) return Error{"another daemon reads it"};
+  std::unique_ptr<AttachedSegment> segment(new AttachedSegment(std::move(view), destination));
+  destination.events->Add(segment->session_, pipeline::SessionChange{false});
+  Log("ingest")->info("session {} ({}): pid {}, {}", segment->session_->key,
+                      segment->session_->label, segment->session_->pid, segment->session_->command);
+  segment->ScanDirectory();
+  segment->Refresh();
+  return segment;
+}
+
+std::int64_t AttachedSegment::last_timestamp_ns() const {
+  std::int64_t last_ns = session_->created_ns;
+  for (const SlotConsumer* slot : graph_order_) {
+    last_ns = std::max(last_ns, slot->last_timestamp_ns());
+  }
+  return last_ns;
+}
+
+std::vector<pipeline::SkippedFile> AttachedSegment::skipped_slots() const {
+  std::vector<pipeline::SkippedFile> skipped;
+  if (broken_) skipped.push_back({ring::ShmPath(name()), "its shared memory was cut off"});
+  for (const auto& [index, reason] : refused_) {
+    skipped.push_back(
+        {ring::ShmPath(name()) + " slot " + std::to_string(index), pipeline::CleanText(reason)});
+  }
+  return skipped;
+}
+
+void AttachedSegment::ScanDirectory() {
+  const std::uint32_t count = view_->slot_count();
+  if (count > words_.size()) {
+    words_.resize(count);
+    slots_.resize(count);
+  }
+  bool changed = false;
+  for (std::uint32_t index = 0; index < words_.size(); ++index) {
+    const std::uint64_t word = view_->directory_word(index);
+    if (word == words_[index]) continue;
+    const bool same_slot =
+        layout::DirectoryGeneration(word) == layout::DirectoryGeneration(words_[index]);
+    const bool readable = layout::DirectoryState(word) == layout::SlotState::kLive ||
+                          layout::DirectoryState(word) == layout::SlotState::kRetired;
+    words_[index] = word;
+    if (slots_[index] != nullptr && same_slot && readable) {
+      slots_[index]->Refresh();
+      continue;
+    }
+    changed = true;
+    CloseSlot(index);
+    if (readable) OpenSlot(index, word);
+  }
+  if (!changed) return;
+  graph_order_.clear();
+  for (const auto& slot : slots_) {
+    if (slot != nullptr) graph_order_.push_back(slot.get());
+  }
+  std::stable_sort(graph_order_.begin(), graph_order_.end(), [](const auto* a, const auto* b) {
+    return a->slot()->registration.order < b->slot()->registration.order;
+  });
+}
+
+void AttachedSegment::OpenSlot(std::uint32_t index, std::uint64_t word) {
+  std::string reason;
+  auto ring = view_->OpenSlot(index, &reason);
+  if (SigbusGuard::Hit()) return;
+  if (!ring) {
+    if (reason.empty()) return;
+    Log("ingest")->warn("session {}: slot {} is skipped: {}", session_->key, index, reason);
+    refused_[index] = reason;
+    return;
+  }
+  if (ring->generation() != layout::DirectoryGeneration(word)) {
+    words_[index] = 0;  // changed hands again meanwhile: the next scan opens it
+    return;
+  }
+  auto slot = std::make_shared<const pipeline::SlotIdentity>(
+      pipeline::MakeSlotIdentity(session_, index, ring->generation(), ring->registration()));
+  slots_[index] =
+      std::make_unique<SlotConsumer>(std::move(slot), *std::move(ring), view_.get(), destination_);
+  slots_[index]->Start();
+}
+
+void AttachedSegment::CloseSlot(std::uint32_t index) {
+  refused_.erase(index);
+  if (slots_[index] == nullptr) return;
+  const pipeline::SlotPtr slot = slots_[index]->slot();
+  slots_[index] = nullptr;
+  destination_.sink->ForgetSlot(slot);
+  destination_.registry->ForgetSlot(slot);
+}
+
+bool AttachedSegment::Pass() {
+  bool any = false;
+  for (SlotConsumer* slot : graph_order_) {
+    any |= slot->ConsumeNext() == SlotConsumer::Step::kConsumed;
+    if (SigbusGuard::Hit()) break;
+  }
+  return any;
+}
+
+bool AttachedSegment::Poll(bool thorough) {
+  if (!alive_ || broken_) return false;
+  const SigbusGuard guard;
+  const std::uint64_t activity = view_->activity();
+  if (ever_polled_ && activity == seen_activity_ && !thorough) return false;
+  ScanDirectory();
+  const bool any = Pass();
+  broken_ = SigbusGuard::Hit();
+  if (!any) {
+    seen_activity_ = activity;
+    ever_polled_ = true;
+  }
+  return any;
+}
+
+void AttachedSegment::CheckProducer() {
+  if (!alive_ || broken_ || view_->ProducerAlive()) return;
+  const SigbusGuard guard;
+  ScanDirectory();
+  while (!SigbusGuard::Hit() && Pass()) {
+  }
+  broken_ = SigbusGuard::Hit();
+  if (broken_) return;
+  for (SlotConsumer* slot : graph_order_) slot->Finish();
+  End(view_->ProducerExitedCleanly() ? pipeline::SessionState::kExited
+                                     : pipeline::SessionState::kDied);
+}
+
+void AttachedSegment::Abandon() {
+  if (!alive_) return;
+  Log("ingest")->error(
+      "session {} ({}): its shared memory was cut off; what was read of it stays "
+      "readable, nothing new is read",
+      session_->key, session_->label);
+  End(pipeline::SessionState::kDied);
+}
+
+void AttachedSegment::End(pipeline::SessionState state) {
+  alive_ = false;
+  destination_.registry->SetSession(session_, view_->shm_bytes(), broken_ ? -1 : view_->step());
+  destination_.sink->EndSession(session_);
+  destination_.registry->EndSession(session_, state, RealtimeNs());
+  destination_.events->Add(session_, pipeline::SessionChange{true});
+  Log("ingest")->info("session {} ({}) {}", session_->key, session_->label,
+                      state == pipeline::SessionState::kExited ? "ended" : "died");
+}
+
+void AttachedSegment::Refresh() {
+  if (!alive_ || broken_) return;
+  const SigbusGuard guard;
+  for (SlotConsumer* slot : graph_order_) slot->Refresh();
+  destination_.registry->SetSession(session_, view_->shm_bytes(), view_->step());
+  broken_ = SigbusGuard::Hit();
+}
+
+void AttachedSegment::Remove() {
+  if (!view_->ProducerAlive()) ring::UnlinkSegment(name());
+  destination_.sink->ForgetSession(session_);
+  destination_.events->ForgetSession(session_);
+  destination_.registry->ForgetSession(session_);
+  Log("ingest")->info("session {} ({}) is removed", session_->key, session_->label);
+}
+
+}  // namespace cgdebug::ingest

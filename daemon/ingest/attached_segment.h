@@ -1,0 +1,69 @@
+// attached_segment.h: one job's segment, from the moment it is found until its files are removed.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/base/result.h"
+#include "daemon/ingest/slot_consumer.h"
+#include "daemon/pipeline/registry.h"
+#include "libprobe/ring/segment_view.h"
+
+namespace cgdebug::ingest {
+
+// Thread: the ingest thread.
+class AttachedSegment {
+ public:
+  // Takes the reader's end and shows the session to the registry.
+  // Requires: `view` is attached; the caller holds a SigbusGuard.
+  // Fails: another daemon reads it.
+  static Result<std::unique_ptr<AttachedSegment>> Adopt(std::unique_ptr<ring::SegmentView> view,
+                                                        const Destination& destination);
+
+  const std::string& name() const { return view_->name(); }
+  bool alive() const { return alive_; }
+  // Its memory was cut off: nothing more can be read from it.
+  bool broken() const { return broken_; }
+  // CLOCK_REALTIME of the newest snapshot; when the job started, if there is none.
+  std::int64_t last_timestamp_ns() const;
+  std::vector<pipeline::SkippedFile> skipped_slots() const;
+
+  // One pass over the slots, one snapshot each at most, in graph order; true when there was any.
+  // Unless `thorough`, a segment whose activity word stands still costs one cache line.
+  bool Poll(bool thorough);
+
+  // Reads the rest and ends the session, if its producer is gone.
+  void CheckProducer();
+  // Ends it because its memory is gone.
+  void Abandon();
+  // Shows the counters of every slot.
+  void Refresh();
+  // Removes the files and forgets the session.
+  void Remove();
+
+ private:
+  AttachedSegment(std::unique_ptr<ring::SegmentView> view, const Destination& destination);
+  void ScanDirectory();
+  void OpenSlot(std::uint32_t index, std::uint64_t word);
+  void CloseSlot(std::uint32_t index);
+  bool Pass();
+  void End(pipeline::SessionState state);
+
+  std::unique_ptr<ring::SegmentView> view_;
+  Destination destination_;
+  pipeline::SessionPtr session_;
+  std::vector<std::uint64_t> words_;                  // of the directory, as last seen
+  std::vector<std::unique_ptr<SlotConsumer>> slots_;  // by directory index; may be empty
+  std::vector<SlotConsumer*> graph_order_;
+  std::map<std::uint32_t, std::string> refused_;  // index -> reason
+  std::uint64_t seen_activity_ = 0;
+  bool ever_polled_ = false;
+  bool alive_ = true;
+  bool broken_ = false;
+};
+
+}  // namespace cgdebug::ingest

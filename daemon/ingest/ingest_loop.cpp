@@ -1,0 +1,189 @@
+#include "daemon/ingest/ingest_loop.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "daemon/base/log.h"
+#include "daemon/ingest/sigbus_guard.h"
+
+namespace cgdebug::ingest {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+constexpr auto kSpin = microseconds(20);
+constexpr nanoseconds kFirstNap = microseconds(50);
+constexpr nanoseconds kLongestNap = milliseconds(1);
+constexpr nanoseconds kLongestQuietNap = milliseconds(20);
+constexpr auto kQuietAfter = std::chrono::seconds(1);
+constexpr auto kRescan = milliseconds(500);
+constexpr auto kCheck =
+    milliseconds(20);  // producers' locks, and slots without their activity word
+constexpr auto kRefresh = milliseconds(100);
+constexpr unsigned long kTimerSlackNs = 5'000;
+constexpr nanoseconds kGrace = std::chrono::minutes(10);
+
+nanoseconds AgeOf(std::int64_t realtime_ns) {
+  timespec now = {};
+  clock_gettime(CLOCK_REALTIME, &now);
+  const std::int64_t now_ns = std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+  return nanoseconds(std::max<std::int64_t>(now_ns - realtime_ns, 0));
+}
+
+}  // namespace
+
+IngestLoop::IngestLoop(const IngestOptions& options, const Destination& destination)
+    : options_(options), destination_(destination), stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+IngestLoop::~IngestLoop() { Stop(); }
+
+void IngestLoop::Start() {
+  SigbusGuard::Install();
+  thread_ = std::thread([this] { Run(); });
+}
+
+void IngestLoop::Stop() {
+  if (!thread_.joinable()) return;
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(stop_.get(), &one, sizeof(one));
+  thread_.join();
+}
+
+void IngestLoop::Run() {
+  pthread_setname_np(pthread_self(), "cgdebug-ingest");
+  prctl(PR_SET_TIMERSLACK, kTimerSlackNs, 0, 0, 0);
+  watcher_ = std::make_unique<SegmentWatcher>();
+  next_scan_ = next_check_ = next_refresh_ = last_work_ = Clock::now();
+  while (!stopping_) {
+    if (Clock::now() >= next_scan_) FindSegments();
+    const bool due = Clock::now() >= next_check_;
+    const bool any = PollAll(due);
+    if (due) {
+      for (Segment& segment : segments_) CheckProducer(&segment, /*just_found=*/false);
+      RemoveExpired();
+      next_check_ = Clock::now() + kCheck;
+    }
+    if (Clock::now() >= next_refresh_) {
+      for (Segment& segment : segments_) segment.attached->Refresh();
+      next_refresh_ = Clock::now() + kRefresh;
+    }
+    Wait(any);
+  }
+  destination_.sink->Flush();
+  segments_.clear();  // gives the readers' locks back
+  watcher_ = nullptr;
+}
+
+void IngestLoop::FindSegments() {
+  for (const std::string& name : watcher_->Scan()) {
+    const bool known = std::any_of(segments_.begin(), segments_.end(), [&](const Segment& segment) {
+      return segment.attached->name() == name;
+    });
+    if (!known) TryAttach(name);
+  }
+  ShowSkipped();
+  next_scan_ = Clock::now() + kRescan;
+}
+
+void IngestLoop::TryAttach(const std::string& name) {
+  const SigbusGuard guard;
+  std::string reason;
+  auto view = ring::SegmentView::Attach(name, &reason);
+  if (SigbusGuard::Hit()) reason = "its shared memory was cut off";
+  if (view == nullptr || SigbusGuard::Hit()) return watcher_->Refuse(name, reason, false);
+  if (!options_.only_run.empty() && options_.only_run != view->header().run_id) {
+    return watcher_->Refuse(name, "", false);
+  }
+  auto attached = AttachedSegment::Adopt(std::move(view), destination_);
+  if (!attached.ok()) return watcher_->Refuse(name, attached.error().message, true);
+  segments_.push_back({*std::move(attached)});
+  CheckProducer(&segments_.back(), /*just_found=*/true);
+  last_work_ = Clock::now();
+}
+
+bool IngestLoop::PollAll(bool thorough) {
+  bool any = false;
+  for (Segment& segment : segments_) any |= segment.attached->Poll(thorough);
+  return any;
+}
+
+// A job that ends while this daemon watches is kept from now on; one that was found dead since its
+// last snapshot, but long enough for whoever started this daemon to look at it.
+void IngestLoop::CheckProducer(Segment* segment, bool just_found) {
+  AttachedSegment& attached = *segment->attached;
+  if (!attached.alive()) return;
+  if (attached.broken()) {
+    attached.Abandon();
+  } else {
+    attached.CheckProducer();
+  }
+  if (attached.alive()) return;
+  nanoseconds left = options_.keep_dead;
+  if (just_found) {
+    left = std::max(left - AgeOf(attached.last_timestamp_ns()), std::min(left, kGrace));
+  }
+  segment->expires = Clock::now() + left;
+}
+
+void IngestLoop::RemoveExpired() {
+  const auto now = Clock::now();
+  std::erase_if(segments_, [&](Segment& segment) {
+    if (now < segment.expires) return false;
+    segment.attached->Remove();
+    return true;
+  });
+}
+
+void IngestLoop::ShowSkipped() {
+  std::vector<pipeline::SkippedFile> skipped = watcher_->skipped();
+  for (const Segment& segment : segments_) {
+    const auto slots = segment.attached->skipped_slots();
+    skipped.insert(skipped.end(), slots.begin(), slots.end());
+  }
+  destination_.registry->SetSkipped(std::move(skipped));
+}
+
+bool IngestLoop::AnyAlive() const {
+  return std::any_of(segments_.begin(), segments_.end(),
+                     [](const Segment& segment) { return segment.attached->alive(); });
+}
+
+nanoseconds IngestLoop::NextNap() {
+  const auto now = Clock::now();
+  nanoseconds nap = kRescan;
+  if (AnyAlive()) {
+    const bool quiet = now - last_work_ > kQuietAfter;
+    nap_ = std::clamp(nap_ * 2, kFirstNap, quiet ? kLongestQuietNap : kLongestNap);
+    nap = std::min<nanoseconds>(nap_, next_check_ - now);
+  }
+  nap = std::min<nanoseconds>(nap, next_scan_ - now);
+  for (const Segment& segment : segments_) nap = std::min<nanoseconds>(nap, segment.expires - now);
+  return std::max(nap, nanoseconds(0));
+}
+
+void IngestLoop::Wait(bool any) {
+  if (any) {
+    last_work_ = Clock::now();
+    nap_ = nanoseconds(0);
+  }
+  nanoseconds nap(0);
+  if (!any && (!AnyAlive() || Clock::now() - last_work_ > kSpin)) nap = NextNap();
+  // While there is work, the descriptors are looked at with the other periodic duties.
+  if (nap.count() == 0 && Clock::now() < next_check_) return;
+  pollfd fds[2] = {{stop_.get(), POLLIN, 0}, {watcher_->fd(), POLLIN, 0}};
+  const timespec timeout = {nap.count() / 1'000'000'000, nap.count() % 1'000'000'000};
+  ppoll(fds, 2, &timeout, nullptr);
+  stopping_ = (fds[0].revents & POLLIN) != 0;
+  if (watcher_->Drain()) next_scan_ = Clock::now();
+}
+
+}  // namespace cgdebug::ingest

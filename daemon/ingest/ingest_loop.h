@@ -1,0 +1,70 @@
+// ingest_loop.h: the thread that reads.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "daemon/base/unique_fd.h"
+#include "daemon/ingest/attached_segment.h"
+#include "daemon/ingest/segment_watcher.h"
+
+namespace cgdebug::ingest {
+
+struct IngestOptions {
+  std::chrono::nanoseconds keep_dead = std::chrono::hours(1);
+  std::string only_run;  // read only jobs with this run id; empty = every job
+};
+
+// Finds segments, reads them, and keeps what dead jobs left for `keep_dead`. The only thread that
+// touches shared memory and sinks.
+//
+// Waiting: spins for 20 us after the last snapshot, then naps of 50 us doubling to 1 ms, after a
+// second of silence to 20 ms; without a live job it sleeps until something appears in /dev/shm.
+class IngestLoop {
+ public:
+  IngestLoop(const IngestOptions& options, const Destination& destination);
+  ~IngestLoop();
+  IngestLoop(const IngestLoop&) = delete;
+  IngestLoop& operator=(const IngestLoop&) = delete;
+
+  // Thread: any.
+  void Start();
+  void Stop();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Segment {
+    std::unique_ptr<AttachedSegment> attached;
+    Clock::time_point expires = Clock::time_point::max();  // set when its job is gone
+  };
+
+  void Run();
+  void FindSegments();
+  void TryAttach(const std::string& name);
+  bool PollAll(bool thorough);
+  void CheckProducer(Segment* segment, bool just_found);
+  void RemoveExpired();
+  void ShowSkipped();
+  void Wait(bool any);
+  std::chrono::nanoseconds NextNap();
+  bool AnyAlive() const;
+
+  IngestOptions options_;
+  Destination destination_;
+  UniqueFd stop_;
+  std::unique_ptr<SegmentWatcher> watcher_;
+  std::vector<Segment> segments_;
+  Clock::time_point last_work_;
+  Clock::time_point next_scan_;
+  Clock::time_point next_check_;
+  Clock::time_point next_refresh_;
+  std::chrono::nanoseconds nap_{0};
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace cgdebug::ingest

@@ -1,0 +1,53 @@
+// segment_watcher.h: which segments there are, and which of them are not to be read.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "daemon/base/unique_fd.h"
+#include "daemon/pipeline/registry.h"
+
+namespace cgdebug::ingest {
+
+// A refused file is tried again when it changes, not before, so that rubbish costs one look.
+//
+// Thread: the ingest thread.
+class SegmentWatcher {
+ public:
+  SegmentWatcher();
+
+  // Becomes readable when something appears in /dev/shm; -1 where inotify does not work. It does
+  // not see what other mount namespaces create: scan from time to time as well.
+  int fd() const { return inotify_.get(); }
+  // Empties the descriptor; true when it had news.
+  bool Drain();
+
+  // Names of control files that are not refused.
+  std::vector<std::string> Scan();
+  // `retry`: ask again at the next scan.
+  void Refuse(const std::string& name, const std::string& reason, bool retry);
+  std::vector<pipeline::SkippedFile> skipped() const;
+
+ private:
+  struct Version {  // of a file: another one means another content, most likely
+    ino_t inode = 0;
+    off_t bytes = 0;
+    std::int64_t changed_ns = 0;
+    bool operator==(const Version&) const = default;
+  };
+  struct Refused {
+    std::string reason;
+    Version version;
+    bool retry = false;
+  };
+  static Version VersionOf(const std::string& name);
+
+  UniqueFd inotify_;
+  std::map<std::string, Refused> refused_;
+};
+
+}  // namespace cgdebug::ingest

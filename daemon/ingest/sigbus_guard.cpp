@@ -1,0 +1,51 @@
+#include "daemon/ingest/sigbus_guard.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstdint>
+
+#include "proto/layout/ring_layout.h"
+
+namespace cgdebug::ingest {
+namespace {
+
+thread_local volatile sig_atomic_t guard_depth = 0;
+thread_local volatile sig_atomic_t guard_hit = 0;
+
+void OnSigbus(int, siginfo_t* info, void*) {
+  const int saved_errno = errno;
+  if (guard_depth > 0 && info->si_code == BUS_ADRERR) {
+    const auto address =
+        reinterpret_cast<std::uintptr_t>(info->si_addr) & ~(layout::kPageBytes - 1);
+    if (mmap(reinterpret_cast<void*>(address), layout::kPageBytes, PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED) {
+      guard_hit = 1;
+      errno = saved_errno;
+      return;
+    }
+  }
+  signal(SIGBUS, SIG_DFL);  // the access repeats and ends the process, as it would have
+}
+
+}  // namespace
+
+void SigbusGuard::Install() {
+  struct sigaction action = {};
+  action.sa_sigaction = OnSigbus;
+  action.sa_flags = SA_SIGINFO;
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGBUS, &action, nullptr);
+}
+
+SigbusGuard::SigbusGuard() noexcept {
+  if (guard_depth == 0) guard_hit = 0;
+  guard_depth = guard_depth + 1;
+}
+
+SigbusGuard::~SigbusGuard() { guard_depth = guard_depth - 1; }
+
+bool SigbusGuard::Hit() noexcept { return guard_hit != 0; }
+
+}  // namespace cgdebug::ingest

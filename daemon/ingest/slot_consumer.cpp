@@ -1,0 +1,154 @@
+#include "daemon/ingest/slot_consumer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "daemon/ingest/sigbus_guard.h"
+#include "daemon/numerics/stats.h"
+
+namespace cgdebug::ingest {
+
+using ring::ReadStatus;
+
+SlotConsumer::SlotConsumer(pipeline::SlotPtr slot, ring::SlotRingReader ring,
+                           ring::SegmentView* view, const Destination& destination)
+    : slot_(std::move(slot)), ring_(std::move(ring)), view_(view), destination_(destination) {}
+
+void SlotConsumer::Start() {
+  const layout::SlotCredit credit_untrusted = ring_.credit();
+  consumed_ = std::min(credit_untrusted.consumed, ring_.accepted());
+  lost_ = std::min(credit_untrusted.lost, consumed_);
+  Refresh();
+  destination_.sink->OpenSlot(slot_, *this);
+  for (std::uint64_t ordinal = ring_.oldest(); ordinal <= consumed_; ++ordinal) {
+    if (ring_.Read(ordinal, &entry_) == ReadStatus::kOk && !SigbusGuard::Hit()) Deliver(true);
+  }
+}
+
+SlotConsumer::Step SlotConsumer::ConsumeNext() {
+  if (!ring_.valid()) return Step::kGone;
+  const std::uint64_t accepted = ring_.accepted();
+  if (accepted <= consumed_) return Step::kIdle;
+  if (ring_.oldest() > consumed_ + 1) Lose(ring_.oldest());
+  ReadStatus status = ring_.Read(consumed_ + 1, &entry_);
+  if (status == ReadStatus::kOverwritten) {
+    // Its writer is faster than this reader: half a ring ahead, or the next one is lost as well.
+    const std::uint64_t newest = ring_.accepted();
+    const std::uint64_t ahead =
+        newest - std::min<std::uint64_t>(newest, slot_->registration.capacity / 2);
+    Lose(std::max(ahead, consumed_ + 2));
+    status = ring_.Read(consumed_ + 1, &entry_);
+  }
+  if (SigbusGuard::Hit()) return Step::kIdle;
+  switch (status) {
+    case ReadStatus::kOk:
+      Deliver(false);
+      return Step::kConsumed;
+    case ReadStatus::kGone:
+      return Step::kGone;
+    case ReadStatus::kNone:
+    case ReadStatus::kOverwritten:
+      PublishCredit(0);
+      return Step::kIdle;
+  }
+  return Step::kIdle;
+}
+
+// Everything before `first_readable` is overwritten.
+void SlotConsumer::Lose(std::uint64_t first_readable) {
+  const std::uint64_t count = first_readable - 1 - consumed_;
+  consumed_ += count;
+  lost_ += count;
+  unreported_lost_ += count;
+}
+
+void SlotConsumer::ReportLoss(std::uint64_t before_sequence, std::string_view cause) {
+  if (unreported_lost_ == 0) return;
+  destination_.events->Add(slot_->session, pipeline::Loss{slot_, std::exchange(unreported_lost_, 0),
+                                                          before_sequence, cause});
+}
+
+void SlotConsumer::Deliver(bool seen_before) {
+  auto snapshot = std::make_shared<pipeline::Snapshot>();
+  snapshot->slot = slot_;
+  snapshot->ordinal = entry_.ordinal;
+  snapshot->sequence = entry_.sequence;
+  snapshot->timestamp_ns = entry_.timestamp_ns;
+  snapshot->step = entry_.step;
+  const auto payload = std::make_shared<const std::vector<std::byte>>(std::move(entry_.payload));
+  const auto view = numerics::MakeTensorView(slot_->dtype, slot_->shape, *payload);
+  if (view.ok()) snapshot->stats = numerics::ComputeStats(*view);
+  if (const auto previous = previous_payload_.lock()) {
+    snapshot->changed = std::memcmp(previous->data(), payload->data(), payload->size()) != 0;
+  }
+  previous_payload_ = payload;
+  last_timestamp_ns_ = std::max(last_timestamp_ns_, snapshot->timestamp_ns);
+  if (!seen_before) {
+    ReportLoss(snapshot->sequence, "overwritten before it was read");
+    destination_.events->Add(slot_->session, pipeline::SnapshotPtr(snapshot));
+    consumed_ = snapshot->ordinal;
+  }
+  destination_.sink->Consume({snapshot, payload, seen_before}, *this);
+  destination_.registry->SetLast(snapshot);
+  if (!seen_before) {
+    Refresh();
+    PublishCredit(1);
+  }
+}
+
+void SlotConsumer::PublishCredit(std::uint64_t entries) {
+  if (!ring_.valid() || ring_.consumed() == consumed_) return;
+  ring_.SetConsumed(consumed_, lost_);
+  view_->AddProgress(std::max<std::uint64_t>(entries, 1));
+}
+
+void SlotConsumer::Refresh() {
+  if (!ring_.valid()) return;
+  const layout::SlotHead head_untrusted = ring_.head();
+  pipeline::Counters counters;
+  counters.replays = head_untrusted.sequence;
+  counters.produced = std::max(head_untrusted.accepted, consumed_);
+  counters.consumed = consumed_ - lost_;
+  counters.lost_overwritten = lost_;
+  counters.lost_at_death = lost_at_death_;
+  counters.overwrote_unread = head_untrusted.overwrote_unread;
+  counters.waits = head_untrusted.waits;
+  counters.wait_ns = head_untrusted.wait_ns;
+  counters.bytes = counters.consumed * slot_->registration.payload_bytes;
+  last_timestamp_ns_ = std::max(last_timestamp_ns_, head_untrusted.last_timestamp_ns);
+  destination_.registry->SetSlot(slot_, counters, last_timestamp_ns_, ring_.retired());
+}
+
+void SlotConsumer::Finish() {
+  if (!ring_.valid()) return;
+  if (ring_.accepted() > consumed_) Lose(ring_.accepted() + 1);
+  ReportLoss(0, "overwritten before it was read");
+  if (ring_.HasUncommitted()) {
+    lost_at_death_ = 1;
+    destination_.events->Add(slot_->session,
+                             pipeline::Loss{slot_, 1, 0, "half written when the job ended"});
+  }
+  PublishCredit(0);
+  destination_.sink->CloseSlot(slot_, ring_.sequence(), *this);
+  Refresh();
+}
+
+void SlotConsumer::SetVerdict(const ring::Verdict& verdict) {
+  if (ring_.valid()) ring_.SetVerdict(verdict);
+  destination_.registry->SetVerdict(slot_, verdict);
+}
+
+Result<std::vector<std::byte>> SlotConsumer::ReadExpected() {
+  std::string reason;
+  auto expected = view_->ReadExpected(slot_->registration, &reason);
+  if (SigbusGuard::Hit()) return Error{"its shared memory was cut off"};
+  if (!expected) return Error{reason};
+  return *std::move(expected);
+}
+
+void SlotConsumer::AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) {
+  view_->AddPrinted(lines, on_terminal);
+}
+
+}  // namespace cgdebug::ingest

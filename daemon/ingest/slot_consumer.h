@@ -1,0 +1,78 @@
+// slot_consumer.h: reads one slot's ring, exactly once, with exact gaps.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/pipeline/event_log.h"
+#include "daemon/pipeline/registry.h"
+#include "daemon/pipeline/sink.h"
+#include "libprobe/ring/segment_view.h"
+#include "libprobe/ring/slot_ring_reader.h"
+
+namespace cgdebug::ingest {
+
+// Where snapshots and news go.
+struct Destination {
+  pipeline::Registry* registry;
+  pipeline::EventLog* events;
+  pipeline::Sink* sink;
+};
+
+// produced = consumed + lost + unread, over all daemons that ever read the slot: both counts go on
+// from the slot's credit.
+//
+// Thread: the ingest thread, under a SigbusGuard.
+class SlotConsumer final : public pipeline::SlotFeedback {
+ public:
+  enum class Step {
+    kIdle,      // nothing new
+    kConsumed,  // one snapshot went to the sinks, and its credit to the producer
+    kGone,      // the producer gave the slot up
+  };
+
+  // `view` outlives the consumer.
+  SlotConsumer(pipeline::SlotPtr slot, ring::SlotRingReader ring, ring::SegmentView* view,
+               const Destination& destination);
+
+  const pipeline::SlotPtr& slot() const { return slot_; }
+  std::int64_t last_timestamp_ns() const { return last_timestamp_ns_; }
+
+  // Opens the slot in the sinks; entries that an earlier daemon consumed and that are still in the
+  // ring go to the memory of last values only.
+  void Start();
+  // At most one snapshot.
+  Step ConsumeNext();
+  // Shows the producer's and the own counters to the registry.
+  void Refresh();
+  // The producer is dead and everything committed is consumed.
+  void Finish();
+
+  // SlotFeedback.
+  ring::Verdict verdict() override { return ring_.verdict(); }
+  void SetVerdict(const ring::Verdict& verdict) override;
+  Result<std::vector<std::byte>> ReadExpected() override;
+  void AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) override;
+
+ private:
+  void Deliver(bool seen_before);
+  void Lose(std::uint64_t first_readable);
+  void ReportLoss(std::uint64_t before_sequence, std::string_view cause);
+  void PublishCredit(std::uint64_t entries);
+
+  pipeline::SlotPtr slot_;
+  ring::SlotRingReader ring_;
+  ring::SegmentView* view_;
+  Destination destination_;
+  ring::Entry entry_;
+  std::weak_ptr<const std::vector<std::byte>> previous_payload_;
+  std::uint64_t consumed_ = 0;  // ordinal up to which everything is consumed or lost
+  std::uint64_t lost_ = 0;      // of those
+  std::uint64_t unreported_lost_ = 0;
+  std::uint64_t lost_at_death_ = 0;
+  std::int64_t last_timestamp_ns_ = 0;
+};
+
+}  // namespace cgdebug::ingest

@@ -1,0 +1,97 @@
+// cgdebug-daemon: see options.cpp for what it can be told.
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "daemon/base/log.h"
+#include "daemon/base/runtime_dir.h"
+#include "daemon/daemon.h"
+#include "daemon/detach.h"
+#include "daemon/instance.h"
+#include "daemon/options.h"
+#include "daemon/wire/endpoint.h"
+
+namespace cgdebug {
+namespace {
+
+constexpr int kExitTrouble = 2;
+
+int Fail(const std::string& text) {
+  std::fprintf(stderr, "cgdebug-daemon: %s\n", text.c_str());
+  return kExitTrouble;
+}
+
+// Relative paths mean the directory it was started in, and the daemon leaves it.
+void MakeAbsolute(std::string* path) {
+  std::error_code ignored;
+  if (!path->empty()) *path = std::filesystem::absolute(*path, ignored).string();
+}
+
+// Claims the socket and sets up the log; tells the starter, then serves.
+int Serve(const DaemonOptions& options, const std::string& socket_path, Starter starter) {
+  LogOptions log;
+  log.filter = options.log_level;
+  log.file = options.log_file;
+  if (log.file.empty() && !options.foreground) log.file = wire::LogPath(socket_path);
+  Result<std::optional<Instance>> instance = Instance::Claim(socket_path);
+  if (!instance.ok()) {
+    starter.Failed(instance.error().message);
+    return options.foreground ? Fail(instance.error().message) : kExitTrouble;
+  }
+  if (!*instance) {
+    starter.Ready("another daemon runs already, on " + socket_path);
+    if (options.foreground && !options.spawned) {
+      std::fprintf(stderr, "cgdebug-daemon: another daemon runs already, on %s\n",
+                   socket_path.c_str());
+    }
+    return 0;
+  }
+  const Result<void> logging = InitLog(log);
+  if (!logging.ok()) {
+    starter.Failed(logging.error().message);
+    return options.foreground ? Fail(logging.error().message) : kExitTrouble;
+  }
+  spdlog::flush_every(std::chrono::seconds(1));
+  starter.Ready("started (pid " + std::to_string(getpid()) + "), socket " + socket_path);
+  RunDaemon(options, socket_path, std::move(**instance));
+  spdlog::shutdown();
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  ParsedOptions parsed = ParseOptions(argc, argv);
+  if (parsed.done) return parsed.exit_code;
+  DaemonOptions& options = parsed.options;
+  MakeAbsolute(&options.socket);
+  MakeAbsolute(&options.log_file);
+  const Result<std::string> socket_path =
+      PrepareSocketPath(RuntimeEnvironment::OfThisProcess(), options.socket);
+  if (!socket_path.ok()) return Fail(socket_path.error().message);
+  std::string absolute_socket = *socket_path;
+  MakeAbsolute(&absolute_socket);
+  if (options.foreground) return Serve(options, absolute_socket, Starter());
+
+  Result<Detached> detached = Detach();
+  if (!detached.ok()) return Fail(detached.error().message);
+  if (!detached->is_starter) return Serve(options, absolute_socket, std::move(detached->starter));
+  if (!detached->ok) return Fail(detached->text);
+  if (!options.spawned) std::printf("cgdebug-daemon: %s\n", detached->text.c_str());
+  return 0;
+}
+
+}  // namespace
+}  // namespace cgdebug
+
+int main(int argc, char** argv) {
+  try {
+    return cgdebug::Main(argc, argv);
+  } catch (const std::exception& error) {
+    return cgdebug::Fail(error.what());
+  }
+}

@@ -1,0 +1,97 @@
+#include "daemon/options.h"
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <map>
+#include <string>
+
+namespace cgdebug {
+namespace {
+
+constexpr const char* kFooter =
+    "Nothing needs to be started by hand: a probe that prints or compares, and cgdebug-cli, start "
+    "a\n"
+    "daemon when there is none. It ends by itself.\n\n"
+    "  cgdebug-daemon --foreground --log-level debug   see what it does\n"
+    "  cgdebug-cli status                              ask the one that runs\n"
+    "  cgdebug-cli daemon stop                         end it";
+
+// "10m" -> "600000": CLI11's own transforms multiply whole numbers only, and "1.5s" is natural.
+std::string ToMilliseconds(std::string text) {
+  static const std::map<std::string, double> kUnits = {
+      {"ms", 1}, {"s", 1e3}, {"m", 60e3}, {"min", 60e3}, {"h", 3600e3}, {"d", 86400e3}, {"", 1e3}};
+  std::size_t used = 0;
+  double number = -1;
+  try {
+    number = std::stod(text, &used);
+  } catch (const std::exception&) {
+    used = 0;
+  }
+  const auto unit = kUnits.find(text.substr(used));
+  constexpr double kLongest = 1e15;
+  if (used == 0 || unit == kUnits.end() || !(number >= 0) || number * unit->second > kLongest) {
+    throw CLI::ValidationError("'" + text +
+                               "' is no duration; write for example 500ms, 30s, 10m, 1h");
+  }
+  return std::to_string(static_cast<std::uint64_t>(number * unit->second));
+}
+
+void AddDuration(CLI::App& app, const std::string& name, std::chrono::milliseconds* value,
+                 const std::string& help) {
+  app.add_option_function<std::string>(
+         name,
+         [value](const std::string& text) {
+           *value = std::chrono::milliseconds(std::stoull(ToMilliseconds(text)));
+         },
+         help)
+      ->type_name("DURATION");
+}
+
+}  // namespace
+
+ParsedOptions ParseOptions(int argc, char** argv) {
+  ParsedOptions parsed;
+  DaemonOptions& options = parsed.options;
+  CLI::App app(
+      "cgdebug-daemon: reads the tensors of jobs with probes, prints, compares and serves them.");
+  app.footer(kFooter);
+  app.set_version_flag("-V,--version", "cgdebug-daemon " CGDEBUG_VERSION);
+  app.add_option("--socket", options.socket,
+                 "where to listen; default: the user's runtime directory")
+      ->type_name("PATH");
+  app.add_flag("--foreground", options.foreground, "stay in this terminal");
+  app.add_flag("--spawned", options.spawned, "started by a probe or a client: quiet");
+  AddDuration(app, "--idle-timeout", &options.idle_timeout,
+              "end after this long without a live job and a client; 0 = never (10m)");
+  AddDuration(app, "--keep-dead", &options.keep_dead,
+              "how long the last values of an ended job stay readable (1h)");
+  app.add_option("--max-memory", options.max_memory_bytes, "for tensor values (1G)")
+      ->transform(CLI::AsSizeValue(false))
+      ->type_name("SIZE");
+  app.add_option("--max-clients", options.max_clients, "connections at a time (64)")
+      ->check(CLI::Range(1, 4096))
+      ->type_name("N");
+  app.add_option("--max-message", options.max_message_bytes, "largest request (16M)")
+      ->transform(CLI::AsSizeValue(false))
+      ->type_name("SIZE");
+  app.add_option("--log-level", options.log_level,
+                 "a level, or components as in CGDEBUG_LOG: debug, +ingest,rpc")
+      ->type_name("LEVEL");
+  app.add_option("--log-file", options.log_file,
+                 "rotating log; default: stderr with --foreground, else beside the socket")
+      ->type_name("PATH");
+  app.add_option("--only-run", options.only_run, "read only jobs with this run id")
+      ->type_name("ID");
+  app.add_option("--exit-with", options.exit_with, "end when this process ends")
+      ->check(CLI::PositiveNumber)
+      ->type_name("PID");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    parsed.done = true;
+    parsed.exit_code = app.exit(error) == 0 ? 0 : 2;
+  }
+  return parsed;
+}
+
+}  // namespace cgdebug

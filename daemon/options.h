@@ -1,0 +1,36 @@
+// options.h: the daemon's command line.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace cgdebug {
+
+struct DaemonOptions {
+  std::string socket;  // empty: where runtime_dir.h says
+  bool foreground = false;
+  bool spawned = false;  // started by a probe or a client: says nothing when all is well
+  std::chrono::milliseconds idle_timeout = std::chrono::minutes(10);  // 0 = never
+  std::chrono::milliseconds keep_dead = std::chrono::hours(1);
+  std::uint64_t max_memory_bytes = std::uint64_t{1} << 30;
+  std::size_t max_clients = 64;
+  std::uint64_t max_message_bytes = 16u << 20;
+  std::string log_level;
+  std::string log_file;  // empty: stderr with --foreground, else beside the socket
+  std::string only_run;
+  pid_t exit_with = 0;
+};
+
+// What to do after the command line was read.
+struct ParsedOptions {
+  DaemonOptions options;
+  bool done = false;  // --help, --version or an error: end with `exit_code`
+  int exit_code = 0;
+};
+
+ParsedOptions ParseOptions(int argc, char** argv);
+
+}  // namespace cgdebug

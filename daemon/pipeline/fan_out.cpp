@@ -1,0 +1,34 @@
+#include "daemon/pipeline/sink.h"
+
+namespace cgdebug::pipeline {
+
+void FanOut::OpenSlot(const SlotPtr& slot, SlotFeedback& feedback) {
+  for (const auto& sink : sinks_) sink->OpenSlot(slot, feedback);
+}
+
+void FanOut::Consume(const Delivery& delivery, SlotFeedback& feedback) {
+  for (const auto& sink : sinks_) sink->Consume(delivery, feedback);
+  ++stats_.consumed;
+}
+
+void FanOut::CloseSlot(const SlotPtr& slot, std::uint64_t last_sequence, SlotFeedback& feedback) {
+  for (const auto& sink : sinks_) sink->CloseSlot(slot, last_sequence, feedback);
+}
+
+void FanOut::EndSession(const SessionPtr& session) {
+  for (const auto& sink : sinks_) sink->EndSession(session);
+}
+
+void FanOut::ForgetSession(const SessionPtr& session) {
+  for (const auto& sink : sinks_) sink->ForgetSession(session);
+}
+
+void FanOut::ForgetSlot(const SlotPtr& slot) {
+  for (const auto& sink : sinks_) sink->ForgetSlot(slot);
+}
+
+void FanOut::Flush() {
+  for (const auto& sink : sinks_) sink->Flush();
+}
+
+}  // namespace cgdebug::pipeline

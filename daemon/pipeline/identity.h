@@ -1,0 +1,58 @@
+// identity.h: whose tensor it is. Made once from validated registrations, then shared and never
+// changed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "proto/layout/segment_layout.h"
+
+namespace cgdebug::pipeline {
+
+// One traced process. Texts are clean (text.h).
+struct SessionIdentity {
+  std::string segment;  // name of the control file in /dev/shm
+  std::string uuid;     // 32 hex digits
+  std::string key;      // the first 8 of them; more when another session has the same 8
+  std::string label;    // run id, else "<script>-<pid>"; "/r<rank>" in a distributed job
+  std::string run_id;
+  std::string command;
+  std::string hostname;
+  std::string version;
+  std::int32_t pid = 0;  // in its own PID namespace
+  std::int32_t rank = -1;
+  std::int32_t world_size = 1;
+  std::int32_t restart_count = 0;
+  std::uint64_t pid_namespace = 0;
+  std::uint64_t pid_start_ticks = 0;
+  std::int64_t created_ns = 0;
+};
+using SessionPtr = std::shared_ptr<const SessionIdentity>;
+
+// One slot of it: one call of a probe in one captured graph, or its eager calls with one shape.
+struct SlotIdentity {
+  SessionPtr session;
+  std::uint32_t index = 0;       // in the segment's directory
+  std::uint64_t generation = 0;  // of that directory entry
+  layout::SlotRegistration registration = {};
+  layout::Dtype dtype = layout::Dtype::kInvalid;
+  std::vector<std::uint64_t> shape;
+  std::string probe;
+  std::string site;
+  std::string device;  // "cuda:0", "cpu"
+
+  bool Has(std::uint32_t action) const { return (registration.actions & action) != 0; }
+};
+using SlotPtr = std::shared_ptr<const SlotIdentity>;
+
+// `key` is left for the registry, which knows the other sessions.
+SessionIdentity MakeSessionIdentity(const std::string& segment, const std::string& uuid,
+                                    const layout::SegmentHeader& header);
+
+// Requires: `registration` is validated (ring::SlotRingReader::registration()).
+SlotIdentity MakeSlotIdentity(SessionPtr session, std::uint32_t index, std::uint64_t generation,
+                              const layout::SlotRegistration& registration);
+
+}  // namespace cgdebug::pipeline

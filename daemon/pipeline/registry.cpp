@@ -1,0 +1,188 @@
+#include "daemon/pipeline/registry.h"
+
+#include <algorithm>
+
+namespace cgdebug::pipeline {
+namespace {
+
+constexpr std::size_t kKeyDigits = 8;
+
+void Consider(const Snapshot& snapshot, std::uint64_t count, FirstNonfinite* first) {
+  if (count == 0) return;
+  const std::uint64_t order = snapshot.slot->registration.order;
+  const std::pair candidate(snapshot.sequence, order);
+  if (first->sequence != 0 && std::pair(first->sequence, first->order) <= candidate) return;
+  *first = {snapshot.slot->probe, snapshot.sequence, order, snapshot.step, count};
+}
+
+}  // namespace
+
+void Counters::Add(const Counters& other) {
+  replays += other.replays;
+  produced += other.produced;
+  consumed += other.consumed;
+  lost_overwritten += other.lost_overwritten;
+  lost_at_death += other.lost_at_death;
+  overwrote_unread += other.overwrote_unread;
+  waits += other.waits;
+  wait_ns += other.wait_ns;
+  bytes += other.bytes;
+}
+
+Registry::Session* Registry::Find(const SessionPtr& session) {
+  const auto found = sessions_.find(session->uuid);
+  return found == sessions_.end() ? nullptr : &found->second;
+}
+
+SlotRecord* Registry::FindSlot(const SlotPtr& slot) {
+  Session* session = Find(slot->session);
+  if (session == nullptr) return nullptr;
+  const auto found = session->slots.find({slot->index, slot->generation});
+  return found == session->slots.end() ? nullptr : &found->second;
+}
+
+SessionPtr Registry::AddSession(SessionIdentity identity) {
+  const std::lock_guard lock(mutex_);
+  std::size_t digits = kKeyDigits;
+  const auto taken = [&](const std::string& key) {
+    return std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& other) {
+      return other.first != identity.uuid && other.second.record.session->key == key;
+    });
+  };
+  while (digits < identity.uuid.size() && taken(identity.uuid.substr(0, digits))) ++digits;
+  identity.key = identity.uuid.substr(0, digits);
+  auto session = std::make_shared<const SessionIdentity>(std::move(identity));
+  Session& entry = sessions_[session->uuid];
+  entry = {};
+  entry.record.session = session;
+  return session;
+}
+
+void Registry::SetSession(const SessionPtr& session, std::uint64_t shm_bytes, std::int64_t step) {
+  const std::lock_guard lock(mutex_);
+  if (Session* entry = Find(session)) {
+    entry->record.shm_bytes = shm_bytes;
+    entry->record.step = step;
+  }
+}
+
+void Registry::EndSession(const SessionPtr& session, SessionState state, std::int64_t ended_ns) {
+  const std::lock_guard lock(mutex_);
+  if (Session* entry = Find(session)) {
+    entry->record.state = state;
+    entry->record.ended_ns = ended_ns;
+  }
+}
+
+void Registry::ForgetSession(const SessionPtr& session) {
+  const std::lock_guard lock(mutex_);
+  sessions_.erase(session->uuid);
+}
+
+void Registry::SetSlot(const SlotPtr& slot, const Counters& counters,
+                       std::int64_t last_timestamp_ns, bool retired) {
+  const std::lock_guard lock(mutex_);
+  Session* session = Find(slot->session);
+  if (session == nullptr) return;
+  SlotRecord& record = session->slots[{slot->index, slot->generation}];
+  record.slot = slot;
+  record.counters = counters;
+  record.last_timestamp_ns = last_timestamp_ns;
+  record.retired = retired;
+}
+
+void Registry::SetVerdict(const SlotPtr& slot, const ring::Verdict& verdict) {
+  const std::lock_guard lock(mutex_);
+  SlotRecord* record = FindSlot(slot);
+  if (record == nullptr) return;
+  record->verdict = verdict;
+  if (verdict.state == layout::VerdictState::kFail) {
+    Find(slot->session)->failed_probes.insert(slot->probe);
+  }
+}
+
+void Registry::SetLast(const SnapshotPtr& snapshot) {
+  const std::lock_guard lock(mutex_);
+  SlotRecord* record = FindSlot(snapshot->slot);
+  if (record == nullptr) return;
+  record->last = snapshot;
+  const numerics::Stats& stats = snapshot->stats;
+  if (!stats.has_nonfinite) return;
+  Session& session = *Find(snapshot->slot->session);
+  session.nonfinite_probes.insert(snapshot->slot->probe);
+  Consider(*snapshot, stats.nan, &session.record.first_nan);
+  Consider(*snapshot, stats.pos_inf + stats.neg_inf, &session.record.first_inf);
+}
+
+void Registry::ForgetSlot(const SlotPtr& slot) {
+  const std::lock_guard lock(mutex_);
+  Session* session = Find(slot->session);
+  if (session == nullptr) return;
+  const auto found = session->slots.find({slot->index, slot->generation});
+  if (found == session->slots.end()) return;
+  session->forgotten.Add(found->second.counters);
+  session->forgotten_replay = std::max(session->forgotten_replay, found->second.counters.replays);
+  session->slots.erase(found);
+}
+
+void Registry::SetSkipped(std::vector<SkippedFile> skipped) {
+  const std::lock_guard lock(mutex_);
+  skipped_ = std::move(skipped);
+}
+
+SessionRecord Registry::Summarize(const Session& session) {
+  SessionRecord record = session.record;
+  record.counters = session.forgotten;
+  record.replay = session.forgotten_replay;
+  std::set<std::uint64_t> probes;
+  for (const auto& [key, slot] : session.slots) {
+    record.counters.Add(slot.counters);
+    record.replay = std::max(record.replay, slot.counters.replays);
+    probes.insert(slot.slot->registration.probe_id);
+  }
+  record.slot_count = session.slots.size();
+  record.probe_count = probes.size();
+  record.nonfinite_probes = session.nonfinite_probes.size();
+  record.failed_probes = session.failed_probes.size();
+  return record;
+}
+
+std::vector<SessionRecord> Registry::Sessions() const {
+  std::vector<SessionRecord> records;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [uuid, session] : sessions_) records.push_back(Summarize(session));
+  }
+  std::stable_sort(records.begin(), records.end(), [](const auto& a, const auto& b) {
+    return a.session->created_ns < b.session->created_ns;
+  });
+  return records;
+}
+
+std::vector<SlotRecord> Registry::Slots(const SessionPtr& session) const {
+  std::vector<SlotRecord> records;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = sessions_.find(session->uuid);
+    if (found == sessions_.end()) return records;
+    for (const auto& [key, slot] : found->second.slots) records.push_back(slot);
+  }
+  std::stable_sort(records.begin(), records.end(), [](const auto& a, const auto& b) {
+    return a.slot->registration.order < b.slot->registration.order;
+  });
+  return records;
+}
+
+std::vector<SkippedFile> Registry::Skipped() const {
+  const std::lock_guard lock(mutex_);
+  return skipped_;
+}
+
+std::size_t Registry::AliveCount() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<std::size_t>(std::count_if(
+      sessions_.begin(), sessions_.end(),
+      [](const auto& session) { return session.second.record.state == SessionState::kAlive; }));
+}
+
+}  // namespace cgdebug::pipeline

@@ -1,0 +1,117 @@
+// registry.h: what the daemon knows about the jobs it reads: written by ingest, read by serve.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "daemon/pipeline/snapshot.h"
+#include "libprobe/ring/slot_ring_reader.h"
+
+namespace cgdebug::pipeline {
+
+// Mirrors `Counters` in proto/control.proto. produced = consumed + lost_overwritten + what is still
+// unread.
+struct Counters {
+  std::uint64_t replays = 0;
+  std::uint64_t produced = 0;
+  std::uint64_t consumed = 0;
+  std::uint64_t lost_overwritten = 0;
+  std::uint64_t lost_at_death = 0;
+  std::uint64_t overwrote_unread = 0;
+  std::uint64_t waits = 0;
+  std::uint64_t wait_ns = 0;
+  std::uint64_t bytes = 0;
+
+  void Add(const Counters& other);
+};
+
+struct SlotRecord {
+  SlotPtr slot;
+  Counters counters;
+  std::int64_t last_timestamp_ns = 0;
+  bool retired = false;  // its graph is gone
+  ring::Verdict verdict;
+  SnapshotPtr last;
+};
+
+enum class SessionState { kAlive, kExited, kDied };
+
+struct FirstNonfinite {
+  std::string probe;
+  std::uint64_t sequence = 0;  // 0 = none
+  std::uint64_t order = 0;     // of registration
+  std::int64_t step = -1;
+  std::uint64_t count = 0;
+};
+
+// A session without its slots.
+struct SessionRecord {
+  SessionPtr session;
+  SessionState state = SessionState::kAlive;
+  std::int64_t ended_ns = 0;
+  std::uint64_t shm_bytes = 0;
+  std::int64_t step = -1;
+  std::uint64_t replay = 0;  // highest sequence of any slot
+  std::uint64_t probe_count = 0;
+  std::uint64_t slot_count = 0;
+  std::uint64_t nonfinite_probes = 0;
+  std::uint64_t failed_probes = 0;
+  Counters counters;
+  FirstNonfinite first_nan;
+  FirstNonfinite first_inf;
+};
+
+struct SkippedFile {
+  std::string path;
+  std::string reason;
+};
+
+// Thread: any; one mutex, held for as long as it takes to copy records.
+class Registry {
+ public:
+  // For ingest. `identity.key` is chosen here.
+  SessionPtr AddSession(SessionIdentity identity);
+  void SetSession(const SessionPtr& session, std::uint64_t shm_bytes, std::int64_t step);
+  void EndSession(const SessionPtr& session, SessionState state, std::int64_t ended_ns);
+  void ForgetSession(const SessionPtr& session);
+  // Creates or replaces the record's counters and flags; `last` and the verdict stay.
+  void SetSlot(const SlotPtr& slot, const Counters& counters, std::int64_t last_timestamp_ns,
+               bool retired);
+  void SetVerdict(const SlotPtr& slot, const ring::Verdict& verdict);
+  void SetLast(const SnapshotPtr& snapshot);
+  // The producer gave the slot up: its counters stay in the session's sums.
+  void ForgetSlot(const SlotPtr& slot);
+  void SetSkipped(std::vector<SkippedFile> skipped);
+
+  // For serve.
+  std::vector<SessionRecord> Sessions() const;                     // oldest first
+  std::vector<SlotRecord> Slots(const SessionPtr& session) const;  // in order of registration
+  std::vector<SkippedFile> Skipped() const;
+  std::size_t AliveCount() const;
+
+ private:
+  using SlotKey = std::pair<std::uint32_t, std::uint64_t>;  // index, generation
+  struct Session {
+    SessionRecord record;
+    std::map<SlotKey, SlotRecord> slots;
+    Counters forgotten;  // of slots that were given up
+    std::uint64_t forgotten_replay = 0;
+    std::set<std::string> nonfinite_probes;
+    std::set<std::string> failed_probes;
+  };
+  Session* Find(const SessionPtr& session);
+  SlotRecord* FindSlot(const SlotPtr& slot);
+  static SessionRecord Summarize(const Session& session);
+
+  mutable std::mutex mutex_;
+  std::map<std::string, Session> sessions_;  // by uuid
+  std::vector<SkippedFile> skipped_;
+};
+
+}  // namespace cgdebug::pipeline

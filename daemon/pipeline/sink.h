@@ -1,0 +1,81 @@
+// sink.h: where snapshots go. Every sink sees every snapshot, in order within a slot.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "daemon/base/result.h"
+#include "daemon/pipeline/snapshot.h"
+#include "libprobe/ring/slot_ring_reader.h"
+
+namespace cgdebug::pipeline {
+
+// What a sink may tell the producer, and ask it, about one slot.
+//
+// Lifetime: valid during the call it is given to.
+class SlotFeedback {
+ public:
+  virtual ~SlotFeedback() = default;
+  virtual ring::Verdict verdict() = 0;
+  virtual void SetVerdict(const ring::Verdict& verdict) = 0;
+  // Fails: there is no usable one; the message says why.
+  virtual Result<std::vector<std::byte>> ReadExpected() = 0;
+  virtual void AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) = 0;
+};
+
+struct Delivery {
+  SnapshotPtr snapshot;
+  PayloadPtr payload;
+  // Consumed by a daemon before this one and still in the ring: for the last values only.
+  bool seen_before = false;
+};
+
+struct SinkStats {
+  std::uint64_t consumed = 0;
+  std::uint64_t failed = 0;
+};
+
+// Thread: the ingest thread.
+class Sink {
+ public:
+  virtual ~Sink() = default;
+  virtual std::string_view name() const = 0;
+
+  // Before the slot's first delivery.
+  virtual void OpenSlot(const SlotPtr& /*slot*/, SlotFeedback& /*feedback*/) {}
+  virtual void Consume(const Delivery& delivery, SlotFeedback& feedback) = 0;
+  // Nothing more comes: its producer ended after replay `last_sequence`, or gave the slot up.
+  virtual void CloseSlot(const SlotPtr& /*slot*/, std::uint64_t /*last_sequence*/,
+                         SlotFeedback& /*feedback*/) {}
+  // The producer is gone; its values stay readable until ForgetSession.
+  virtual void EndSession(const SessionPtr& /*session*/) {}
+  virtual void ForgetSession(const SessionPtr& /*session*/) {}
+  // The producer gave the slot up: its values are no longer wanted.
+  virtual void ForgetSlot(const SlotPtr& /*slot*/) {}
+  virtual void Flush() {}
+  virtual SinkStats stats() const = 0;
+};
+
+// Hands everything to each of its sinks, in the order in which they were added.
+class FanOut final : public Sink {
+ public:
+  void Add(std::unique_ptr<Sink> sink) { sinks_.push_back(std::move(sink)); }
+
+  std::string_view name() const override { return "fan-out"; }
+  void OpenSlot(const SlotPtr& slot, SlotFeedback& feedback) override;
+  void Consume(const Delivery& delivery, SlotFeedback& feedback) override;
+  void CloseSlot(const SlotPtr& slot, std::uint64_t last_sequence, SlotFeedback& feedback) override;
+  void EndSession(const SessionPtr& session) override;
+  void ForgetSession(const SessionPtr& session) override;
+  void ForgetSlot(const SlotPtr& slot) override;
+  void Flush() override;
+  SinkStats stats() const override { return stats_; }
+
+ private:
+  std::vector<std::unique_ptr<Sink>> sinks_;
+  SinkStats stats_;
+};
+
+}  // namespace cgdebug::pipeline

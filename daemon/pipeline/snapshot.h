@@ -1,0 +1,29 @@
+// snapshot.h: one tensor at one replay.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "daemon/numerics/stats.h"
+#include "daemon/pipeline/identity.h"
+
+namespace cgdebug::pipeline {
+
+// Everything but the values. Never changed once it is made; kept for long.
+struct Snapshot {
+  SlotPtr slot;
+  std::uint64_t ordinal = 0;   // of the slot's accepted snapshots, from 1
+  std::uint64_t sequence = 0;  // replay, from 1
+  std::int64_t timestamp_ns = 0;
+  std::int64_t step = -1;
+  numerics::Stats stats;
+  bool changed = true;  // its bytes differ from those of the slot's snapshot before it
+};
+using SnapshotPtr = std::shared_ptr<const Snapshot>;
+
+// The values: contiguous, of the slot's dtype and shape.
+using PayloadPtr = std::shared_ptr<const std::vector<std::byte>>;
+
+}  // namespace cgdebug::pipeline

@@ -1,0 +1,73 @@
+// connection.h: one client.
+#pragma once
+
+#include <boost/asio/local/stream_protocol.hpp>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "daemon/serve/handlers.h"
+#include "daemon/serve/tail_stream.h"
+#include "daemon/wire/async_frame.h"
+
+namespace cgdebug::serve {
+
+// Reads requests, writes answers in the order in which they are ready. What waits to be written is
+// bounded: above a limit no further request is read and no further event is taken from a tail.
+//
+// Thread: the serve thread.
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  using Socket = boost::asio::local::stream_protocol::socket;
+
+  // `full`: there are too many clients; the first request is answered with that, then it ends.
+  // `on_change` is called after a request was answered and when the connection ends.
+  Connection(Socket socket, Handlers* handlers, const ServeOptions& options, bool full,
+             std::function<void()> on_change);
+
+  void Start() { ReadNext(); }
+  // Sends what tails have to send.
+  void Pump();
+  void Close();
+  bool open() const { return open_; }
+  bool full() const { return full_; }
+  bool writing() const { return writing_; }
+
+ private:
+  struct Output {
+    std::string bytes;             // a whole frame, or the header of a payload's frame
+    pipeline::PayloadPtr payload;  // then: its bytes
+    std::size_t offset = 0;
+    std::size_t payload_bytes = 0;
+  };
+
+  void ReadNext();
+  void OnFrame(bool ok, const std::string& why);
+  void HandleFrame();
+  void OpenTail(std::uint64_t request_id, const v1::TailRequest& request);
+  void Send(std::uint64_t request_id, const v1::Response& response, bool more);
+  void SendPayload(std::uint64_t request_id, const pipeline::PayloadPtr& payload);
+  void Enqueue(Output output);
+  void WriteNext();
+  void PumpOne(std::uint64_t request_id, TailStream* tail, bool* done);
+  bool IsFull() const;
+
+  Socket socket_;
+  Handlers* handlers_;
+  wire::AsyncFrameReader reader_;
+  std::function<void()> on_change_;
+  std::map<std::uint64_t, TailStream> tails_;  // by request id
+  std::deque<Output> outputs_;
+  std::size_t queued_bytes_ = 0;
+  bool full_;
+  bool greeted_ = false;
+  bool reading_ = false;
+  bool writing_ = false;
+  bool close_when_written_ = false;
+  bool open_ = true;
+};
+
+}  // namespace cgdebug::serve

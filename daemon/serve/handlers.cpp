@@ -1,0 +1,270 @@
+#include "daemon/serve/handlers.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <utility>
+
+#include "daemon/base/glob.h"
+#include "daemon/base/log.h"
+#include "daemon/serve/messages.h"
+#include "daemon/serve/selection.h"
+#include "daemon/wire/endpoint.h"
+
+namespace cgdebug::serve {
+namespace {
+
+using pipeline::SessionRecord;
+using pipeline::SlotRecord;
+using pipeline::StoredSnapshot;
+
+std::int64_t RealtimeNs() {
+  timespec now = {};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+double CpuSeconds() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+std::uint64_t ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  std::uint64_t size_pages = 0;
+  std::uint64_t resident_pages = 0;
+  statm >> size_pages >> resident_pages;
+  return resident_pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+void SetError(v1::Response* response, v1::Error::Code code, std::string message) {
+  response->mutable_error()->set_code(code);
+  response->mutable_error()->set_message(std::move(message));
+}
+
+// The snapshots of every slot that a Get may mean, each history oldest first.
+struct Candidate {
+  SlotRecord slot;
+  std::vector<StoredSnapshot> history;
+};
+
+std::int64_t NewestNs(const Candidate& candidate) {
+  return candidate.history.back().snapshot->timestamp_ns;
+}
+
+const StoredSnapshot* FindReplay(const std::vector<Candidate>& candidates, std::int64_t replay,
+                                 const Candidate** owner) {
+  const StoredSnapshot* found = nullptr;
+  for (const Candidate& candidate : candidates) {
+    for (const StoredSnapshot& stored : candidate.history) {
+      if (stored.snapshot->sequence != static_cast<std::uint64_t>(replay)) continue;
+      if (found != nullptr && found->snapshot->timestamp_ns > stored.snapshot->timestamp_ns) {
+        continue;
+      }
+      found = &stored;
+      *owner = &candidate;
+    }
+  }
+  return found;
+}
+
+// `back`: 1 is the newest snapshot of the slot that has the newest of all.
+const StoredSnapshot* FindFromEnd(const std::vector<Candidate>& candidates, std::uint64_t back,
+                                  const Candidate** owner) {
+  *owner =
+      &*std::max_element(candidates.begin(), candidates.end(),
+                         [](const auto& a, const auto& b) { return NewestNs(a) < NewestNs(b); });
+  const auto& history = (*owner)->history;
+  return back > history.size() ? nullptr : &history[history.size() - back];
+}
+
+}  // namespace
+
+Handlers::Handlers(const Model& model, const ServeOptions& options)
+    : model_(model), options_(options), started_ns_(RealtimeNs()) {}
+
+v1::Response Handlers::Answer(const v1::Request& request, pipeline::PayloadPtr* payload) {
+  v1::Response response;
+  switch (request.kind_case()) {
+    case v1::Request::kHello:
+      Hello(request.hello(), &response);
+      break;
+    case v1::Request::kStatus:
+      Status(request.status(), &response);
+      break;
+    case v1::Request::kSessions:
+      Sessions(request.sessions(), &response);
+      break;
+    case v1::Request::kProbes:
+      Probes(request.probes(), &response);
+      break;
+    case v1::Request::kGet:
+      Get(request.get(), &response, payload);
+      break;
+    case v1::Request::kShutdown:
+      Shutdown(request.shutdown(), &response);
+      break;
+    default:
+      SetError(&response, v1::Error::BAD_REQUEST,
+               "cgdebug-daemon " CGDEBUG_VERSION
+               " does not know this request. Install the same cgdebug for client and daemon");
+  }
+  return response;
+}
+
+void Handlers::Hello(const v1::Hello& request, v1::Response* response) {
+  if (request.protocol() != wire::kProtocol) {
+    return SetError(
+        response, v1::Error::VERSION,
+        fmt::format("this client ({} {}) speaks protocol {}, cgdebug-daemon {} speaks protocol {}. "
+                    "Install the same cgdebug for both, then type: cgdebug-cli daemon stop",
+                    request.client(), request.version(), request.protocol(), CGDEBUG_VERSION,
+                    wire::kProtocol));
+  }
+  v1::HelloReply* reply = response->mutable_hello();
+  reply->set_protocol(wire::kProtocol);
+  reply->set_version(CGDEBUG_VERSION);
+  reply->set_pid(getpid());
+}
+
+void Handlers::Status(const v1::StatusRequest& request, v1::Response* response) {
+  const auto sessions =
+      SelectSessions(*model_.registry, request.session(), response->mutable_error());
+  if (!sessions) return;
+  response->clear_error();
+  v1::StatusReply* reply = response->mutable_status();
+  reply->set_version(CGDEBUG_VERSION);
+  reply->set_pid(getpid());
+  reply->set_started_ns(started_ns_);
+  reply->set_cpu_seconds(CpuSeconds());
+  reply->set_rss_bytes(ResidentBytes());
+  reply->set_socket(options_.socket_path);
+  for (const SessionRecord& record : *sessions) Fill(record, reply->add_sessions());
+  for (const pipeline::SkippedFile& skipped : model_.registry->Skipped()) {
+    v1::Skipped* message = reply->add_skipped();
+    message->set_path(skipped.path);
+    message->set_reason(skipped.reason);
+  }
+  reply->set_clients(static_cast<std::uint32_t>(clients_));
+  reply->set_memory_bytes(model_.store->bytes());
+  reply->set_memory_limit_bytes(model_.store->max_bytes());
+  reply->set_idle_timeout_s(options_.idle_timeout_s);
+  struct statvfs shm = {};
+  if (statvfs(layout::kShmDirectory, &shm) == 0) {
+    reply->set_shm_free_bytes(shm.f_bavail * shm.f_frsize);
+    reply->set_shm_total_bytes(shm.f_blocks * shm.f_frsize);
+  }
+}
+
+void Handlers::Sessions(const v1::SessionsRequest& request, v1::Response* response) {
+  v1::SessionsReply* reply = response->mutable_sessions();
+  for (const SessionRecord& record : model_.registry->Sessions()) {
+    const bool alive = record.state == pipeline::SessionState::kAlive;
+    if (alive || request.include_dead()) Fill(record, reply->add_sessions());
+  }
+}
+
+void Handlers::Probes(const v1::ProbesRequest& request, v1::Response* response) {
+  const std::vector<std::string> patterns(request.probes().begin(), request.probes().end());
+  const Result<Selector> selector = Selector::Parse(patterns);
+  if (!selector.ok()) {
+    return SetError(response, v1::Error::BAD_REQUEST, selector.error().message);
+  }
+  const auto sessions =
+      SelectSessions(*model_.registry, request.session(), response->mutable_error());
+  if (!sessions) return;
+  if (sessions->empty() && !patterns.empty()) {
+    return SetNoSession(request.session(), *sessions, response->mutable_error());
+  }
+  response->clear_error();
+  std::vector<std::string> names;
+  v1::ProbesReply* reply = response->mutable_probes();
+  for (const SessionRecord& session : *sessions) {
+    for (const SlotRecord& slot : model_.registry->Slots(session.session)) {
+      names.push_back(slot.slot->probe);
+      if (selector->Matches(slot.slot->probe)) Fill(slot, reply->add_probes());
+    }
+  }
+  if (reply->probes_size() == 0 && !patterns.empty()) {
+    response->clear_probes();
+    SetNoProbe(fmt::format("{}", fmt::join(patterns, " ")), *sessions, names,
+               response->mutable_error());
+  }
+}
+
+void Handlers::Get(const v1::GetRequest& request, v1::Response* response,
+                   pipeline::PayloadPtr* payload) {
+  auto sessions = SelectSessions(*model_.registry, request.session(), response->mutable_error());
+  if (!sessions) return;
+  if (sessions->empty()) return SetNoSession("", *sessions, response->mutable_error());
+  response->clear_error();
+  std::vector<std::string> names;
+  std::vector<Candidate> candidates;
+  bool found_probe = false;
+  for (auto session = sessions->rbegin(); session != sessions->rend() && !found_probe; ++session) {
+    for (SlotRecord& slot : model_.registry->Slots(session->session)) {
+      names.push_back(slot.slot->probe);
+      const layout::SlotRegistration& registration = slot.slot->registration;
+      if (slot.slot->probe != request.probe()) continue;
+      if (request.capture_id() != 0 && request.capture_id() != registration.capture_id) continue;
+      if (request.has_invocation() && request.invocation() != registration.invocation) continue;
+      found_probe = true;
+      std::vector<StoredSnapshot> history = model_.store->History(slot.slot);
+      if (!history.empty()) candidates.push_back({std::move(slot), std::move(history)});
+    }
+  }
+  if (!found_probe) return SetNoProbe(request.probe(), *sessions, names, response->mutable_error());
+  if (candidates.empty()) {
+    return SetError(response, v1::Error::NO_SNAPSHOT,
+                    fmt::format("probe '{}' has no snapshot yet: its graph was not replayed since. "
+                                "Type: cgdebug-cli tail -f '{}'",
+                                request.probe(), request.probe()));
+  }
+  const Candidate* owner = nullptr;
+  const std::int64_t replay = request.replay() == 0 ? -1 : request.replay();
+  const StoredSnapshot* stored =
+      replay > 0 ? FindReplay(candidates, replay, &owner)
+                 : FindFromEnd(candidates, -static_cast<std::uint64_t>(replay), &owner);
+  if (stored == nullptr) {
+    FindFromEnd(candidates, 1, &owner);
+    return SetError(
+        response, v1::Error::NO_SNAPSHOT,
+        fmt::format("probe '{}' has no snapshot of replay {}: {} are kept, replays {} to {}. "
+                    "Type: cgdebug-cli show '{}@-1'",
+                    request.probe(), replay, owner->history.size(),
+                    owner->history.front().snapshot->sequence,
+                    owner->history.back().snapshot->sequence, request.probe()));
+  }
+  v1::GetReply* reply = response->mutable_get();
+  Fill(*stored->snapshot, reply->mutable_snapshot());
+  Fill(owner->slot, reply->mutable_probe());
+  reply->set_payload_dropped(stored->payload == nullptr);
+  if (stored->payload == nullptr || request.metadata_only() || stored->payload->empty()) return;
+  reply->set_payload_bytes(stored->payload->size());
+  *payload = stored->payload;
+}
+
+void Handlers::Shutdown(const v1::ShutdownRequest& request, v1::Response* response) {
+  const std::size_t alive = model_.registry->AliveCount();
+  if (alive > 0 && !request.force()) {
+    return SetError(
+        response, v1::Error::BAD_REQUEST,
+        fmt::format("{} job{} with probes {} alive: nothing would be printed or compared "
+                    "any more. Type: cgdebug-cli daemon stop --force",
+                    alive, alive == 1 ? "" : "s", alive == 1 ? "is" : "are"));
+  }
+  Log("rpc")->info("a client asked this daemon to end");
+  shutdown_requested_ = true;
+  response->mutable_shutdown()->set_message(fmt::format("cgdebug-daemon (pid {}) ends", getpid()));
+}
+
+}  // namespace cgdebug::serve

@@ -1,0 +1,57 @@
+// handlers.h: one request, one answer.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "daemon/pipeline/event_log.h"
+#include "daemon/pipeline/registry.h"
+#include "daemon/pipeline/snapshot_store.h"
+#include "proto/control.pb.h"
+
+namespace cgdebug::serve {
+
+// What clients are shown; outlives the server.
+struct Model {
+  pipeline::Registry* registry;
+  pipeline::EventLog* events;
+  pipeline::SnapshotStore* store;
+};
+
+struct ServeOptions {
+  std::string socket_path;
+  std::size_t max_clients = 64;
+  std::uint32_t max_message_bytes = 16u << 20;
+  double idle_timeout_s = 600;  // 0 = never
+  pid_t exit_with = 0;          // end when this process does; 0 = none
+};
+
+// Thread: the serve thread.
+class Handlers {
+ public:
+  Handlers(const Model& model, const ServeOptions& options);
+
+  // Everything but Tail. `payload` is set when raw frames follow the answer.
+  v1::Response Answer(const v1::Request& request, pipeline::PayloadPtr* payload);
+
+  const Model& model() const { return model_; }
+  bool shutdown_requested() const { return shutdown_requested_; }
+  void set_clients(std::size_t clients) { clients_ = clients; }
+
+ private:
+  void Hello(const v1::Hello& request, v1::Response* response);
+  void Status(const v1::StatusRequest& request, v1::Response* response);
+  void Sessions(const v1::SessionsRequest& request, v1::Response* response);
+  void Probes(const v1::ProbesRequest& request, v1::Response* response);
+  void Get(const v1::GetRequest& request, v1::Response* response, pipeline::PayloadPtr* payload);
+  void Shutdown(const v1::ShutdownRequest& request, v1::Response* response);
+
+  Model model_;
+  ServeOptions options_;
+  std::int64_t started_ns_;
+  std::size_t clients_ = 0;
+  bool shutdown_requested_ = false;
+};
+
+}  // namespace cgdebug::serve

@@ -1,0 +1,194 @@
+#include "daemon/serve/messages.h"
+
+#include <string>
+
+namespace cgdebug::serve {
+namespace {
+
+const char* LaneName(std::uint8_t lane) {
+  switch (static_cast<layout::Lane>(lane)) {
+    case layout::Lane::kHost:
+      return "host";
+    case layout::Lane::kCallback:
+      return "callback";
+    case layout::Lane::kDirect:
+      return "direct";
+  }
+  return "unknown";
+}
+
+void FillFirst(const pipeline::FirstNonfinite& first, v1::FirstNonfinite* message) {
+  message->set_present(true);
+  message->set_probe(first.probe);
+  message->set_replay(first.sequence);
+  message->set_step(first.step);
+  message->set_count(first.count);
+}
+
+void FillVerdict(const ring::Verdict& verdict, v1::Verdict* message) {
+  message->set_state(static_cast<v1::Verdict::State>(verdict.state));
+  message->set_compared(verdict.compared);
+  message->set_mismatched(verdict.mismatched);
+  message->set_lost(verdict.lost);
+  message->set_first_failed_replay(verdict.first_failed_sequence);
+  message->set_text(verdict.text);
+}
+
+// The parts that PrintLine, Loss and CompareFailed share.
+template <typename Message>
+void FillWhere(const pipeline::SlotIdentity& slot, Message* message) {
+  message->set_session(slot.session->key);
+  message->set_rank(slot.session->rank);
+  message->set_probe(slot.probe);
+}
+
+}  // namespace
+
+void Fill(const pipeline::Counters& counters, v1::Counters* message) {
+  message->set_replays(counters.replays);
+  message->set_produced(counters.produced);
+  message->set_consumed(counters.consumed);
+  message->set_lost_overwritten(counters.lost_overwritten);
+  message->set_lost_at_death(counters.lost_at_death);
+  message->set_overwrote_unread(counters.overwrote_unread);
+  message->set_waits(counters.waits);
+  message->set_wait_ns(counters.wait_ns);
+  message->set_bytes(counters.bytes);
+}
+
+void Fill(const numerics::Stats& stats, v1::Stats* message) {
+  message->set_count(stats.count);
+  message->set_nan(stats.nan);
+  message->set_pos_inf(stats.pos_inf);
+  message->set_neg_inf(stats.neg_inf);
+  message->set_zero(stats.zero);
+  message->set_min(stats.min);
+  message->set_max(stats.max);
+  message->set_mean(stats.mean);
+  message->set_std(stats.std);
+  message->set_abs_max(stats.abs_max);
+  message->set_l1(stats.l1);
+  message->set_l2(stats.l2);
+  message->set_has_nonfinite(stats.has_nonfinite);
+  message->set_first_nonfinite(stats.first_nonfinite);
+  message->set_first_nonfinite_value(stats.first_nonfinite_value);
+  for (const std::uint64_t bin : stats.histogram) message->add_histogram(bin);
+}
+
+void Fill(const pipeline::SessionRecord& record, v1::Session* message) {
+  const pipeline::SessionIdentity& session = *record.session;
+  message->set_key(session.key);
+  message->set_label(session.label);
+  message->set_uuid(session.uuid);
+  message->set_pid(session.pid);
+  message->set_rank(session.rank);
+  message->set_world_size(session.world_size);
+  message->set_run_id(session.run_id);
+  message->set_restart_count(session.restart_count);
+  message->set_command(session.command);
+  message->set_hostname(session.hostname);
+  message->set_version(session.version);
+  message->set_created_ns(session.created_ns);
+  message->set_state(static_cast<v1::Session::State>(record.state));
+  message->set_probe_count(static_cast<std::uint32_t>(record.probe_count));
+  message->set_slot_count(static_cast<std::uint32_t>(record.slot_count));
+  message->set_replay(record.replay);
+  Fill(record.counters, message->mutable_counters());
+  message->set_ended_ns(record.ended_ns);
+  message->set_shm_bytes(record.shm_bytes);
+  message->set_step(record.step);
+  message->set_nonfinite_probes(record.nonfinite_probes);
+  message->set_failed_probes(record.failed_probes);
+  if (record.first_nan.sequence != 0) FillFirst(record.first_nan, message->mutable_first_nan());
+  if (record.first_inf.sequence != 0) FillFirst(record.first_inf, message->mutable_first_inf());
+}
+
+void Fill(const pipeline::SlotRecord& record, v1::ProbeInfo* message) {
+  const pipeline::SlotIdentity& slot = *record.slot;
+  const layout::SlotRegistration& registration = slot.registration;
+  message->set_session(slot.session->key);
+  message->set_session_label(slot.session->label);
+  message->set_rank(slot.session->rank);
+  message->set_name(slot.probe);
+  message->set_probe_id(registration.probe_id);
+  message->set_capture_id(registration.capture_id);
+  message->set_invocation(registration.invocation);
+  message->set_dtype(std::string(layout::DtypeName(slot.dtype)));
+  for (const std::uint64_t size : slot.shape) message->add_shape(size);
+  message->set_device(slot.device);
+  message->set_lane(LaneName(registration.lane));
+  message->set_policy(registration.policy == static_cast<std::uint8_t>(layout::Policy::kWait)
+                          ? "wait"
+                          : "overwrite");
+  if (slot.Has(layout::kActionPrint)) message->add_actions("print");
+  if (slot.Has(layout::kActionRecord)) message->add_actions("record");
+  if (slot.Has(layout::kActionCompare)) message->add_actions("compare");
+  message->set_capacity(registration.capacity);
+  message->set_payload_bytes(registration.payload_bytes);
+  if (record.last != nullptr) {
+    message->set_replay(record.last->sequence);
+    Fill(record.last->stats, message->mutable_last_stats());
+  }
+  Fill(record.counters, message->mutable_counters());
+  message->set_last_timestamp_ns(record.last_timestamp_ns);
+  message->set_site(slot.site);
+  message->set_retired(record.retired);
+  message->set_slot(static_cast<std::uint32_t>(registration.order));
+  if (slot.Has(layout::kActionCompare)) FillVerdict(record.verdict, message->mutable_verdict());
+}
+
+void Fill(const pipeline::Snapshot& snapshot, v1::Snapshot* message) {
+  const pipeline::SlotIdentity& slot = *snapshot.slot;
+  FillWhere(slot, message);
+  message->set_session_label(slot.session->label);
+  message->set_replay(snapshot.sequence);
+  message->set_capture_id(slot.registration.capture_id);
+  message->set_invocation(slot.registration.invocation);
+  message->set_dtype(std::string(layout::DtypeName(slot.dtype)));
+  for (const std::uint64_t size : slot.shape) message->add_shape(size);
+  message->set_device(slot.device);
+  message->set_timestamp_ns(snapshot.timestamp_ns);
+  message->set_step(snapshot.step);
+  Fill(snapshot.stats, message->mutable_stats());
+  message->set_payload_bytes(slot.registration.payload_bytes);
+}
+
+namespace {
+
+void FillSession(const pipeline::SessionPtr& session, const pipeline::Registry& registry,
+                 v1::Session* message) {
+  for (const pipeline::SessionRecord& record : registry.Sessions()) {
+    if (record.session->uuid == session->uuid) return Fill(record, message);
+  }
+  pipeline::SessionRecord forgotten;
+  forgotten.session = session;
+  forgotten.state = pipeline::SessionState::kDied;
+  Fill(forgotten, message);
+}
+
+}  // namespace
+
+void Fill(const pipeline::Event& event, const pipeline::Registry& registry,
+          v1::TailReply* message) {
+  if (const auto* snapshot = std::get_if<pipeline::SnapshotPtr>(&event.what)) {
+    Fill(**snapshot, message->mutable_snapshot());
+  } else if (const auto* line = std::get_if<pipeline::PrintLine>(&event.what)) {
+    FillWhere(*line->snapshot->slot, message->mutable_print());
+    message->mutable_print()->set_replay(line->snapshot->sequence);
+    message->mutable_print()->set_text(line->text);
+  } else if (const auto* loss = std::get_if<pipeline::Loss>(&event.what)) {
+    FillWhere(*loss->slot, message->mutable_loss());
+    message->mutable_loss()->set_count(loss->count);
+    message->mutable_loss()->set_before_replay(loss->before_sequence);
+    message->mutable_loss()->set_cause(std::string(loss->cause));
+  } else if (const auto* failure = std::get_if<pipeline::CompareFailure>(&event.what)) {
+    FillWhere(*failure->snapshot->slot, message->mutable_compare_failed());
+    message->mutable_compare_failed()->set_replay(failure->snapshot->sequence);
+    message->mutable_compare_failed()->set_text(failure->text);
+  } else if (const auto* change = std::get_if<pipeline::SessionChange>(&event.what)) {
+    message->mutable_session_change()->set_ended(change->ended);
+    FillSession(event.session, registry, message->mutable_session_change()->mutable_session());
+  }
+}
+
+}  // namespace cgdebug::serve

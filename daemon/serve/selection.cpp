@@ -1,0 +1,71 @@
+#include "daemon/serve/selection.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "daemon/base/suggest.h"
+
+namespace cgdebug::serve {
+namespace {
+
+constexpr std::size_t kMinUuidDigits = 4;
+
+}  // namespace
+
+bool MatchesSession(const pipeline::SessionIdentity& session, std::string_view selector) {
+  if (selector.empty() || selector == session.key || selector == session.label) return true;
+  if (!session.run_id.empty() && selector == session.run_id) return true;
+  if (selector == std::to_string(session.pid)) return true;
+  return selector.size() >= kMinUuidDigits && session.uuid.starts_with(selector);
+}
+
+void SetNoSession(const std::string& selector, const std::vector<pipeline::SessionRecord>& sessions,
+                  v1::Error* error) {
+  error->set_code(v1::Error::NO_SESSION);
+  if (sessions.empty()) {
+    error->set_message(
+        (selector.empty()
+             ? std::string("no job with a probe has been seen")
+             : fmt::format("no session '{}': no job with a probe has been seen", selector)) +
+        ". A job shows up when its first probe sees a tensor. Type: cgdebug-cli tail -f");
+    return;
+  }
+  std::vector<std::string> names;
+  for (const pipeline::SessionRecord& record : sessions) {
+    names.push_back(record.session->label);
+    names.push_back(record.session->key);
+  }
+  for (const std::string& name : CloseNames(selector, names)) error->add_close(name);
+  error->set_message(fmt::format("no session '{}' ({} known). Type: cgdebug-cli ps -a", selector,
+                                 sessions.size()));
+}
+
+void SetNoProbe(const std::string& probe, const std::vector<pipeline::SessionRecord>& sessions,
+                const std::vector<std::string>& names, v1::Error* error) {
+  const std::set<std::string> distinct(names.begin(), names.end());
+  const std::vector<std::string> unique(distinct.begin(), distinct.end());
+  error->set_code(v1::Error::NO_PROBE);
+  const std::string where = sessions.size() == 1 ? "session " + sessions.front().session->label
+                                                 : fmt::format("{} sessions", sessions.size());
+  error->set_message(
+      fmt::format("no probe matches '{}' in {} ({} probe{}). Type: cgdebug-cli probes", probe,
+                  where, unique.size(), unique.size() == 1 ? "" : "s"));
+  for (const std::string& name : CloseNames(probe, unique)) error->add_close(name);
+}
+
+std::optional<std::vector<pipeline::SessionRecord>> SelectSessions(
+    const pipeline::Registry& registry, const std::string& selector, v1::Error* error) {
+  std::vector<pipeline::SessionRecord> sessions = registry.Sessions();
+  std::vector<pipeline::SessionRecord> selected;
+  std::copy_if(sessions.begin(), sessions.end(), std::back_inserter(selected),
+               [&](const auto& record) { return MatchesSession(*record.session, selector); });
+  if (selected.empty() && !selector.empty()) {
+    SetNoSession(selector, sessions, error);
+    return std::nullopt;
+  }
+  return selected;
+}
+
+}  // namespace cgdebug::serve

@@ -1,0 +1,157 @@
+#include "daemon/serve/tail_stream.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "daemon/serve/messages.h"
+#include "daemon/serve/selection.h"
+
+namespace cgdebug::serve {
+namespace {
+
+constexpr std::size_t kReadAtOnce = 1024;
+constexpr std::size_t kMaxSlotCache = 65536;
+
+}  // namespace
+
+TailStream::TailStream(const Model& model, const v1::TailRequest& request, Selector selector)
+    : model_(model), request_(request), selector_(std::move(selector)) {}
+
+std::optional<TailStream> TailStream::Open(const Model& model, const v1::TailRequest& request,
+                                           v1::Error* error) {
+  const std::vector<std::string> patterns(request.probes().begin(), request.probes().end());
+  Result<Selector> selector = Selector::Parse(patterns);
+  if (!selector.ok()) {
+    error->set_code(v1::Error::BAD_REQUEST);
+    error->set_message(selector.error().message);
+    return std::nullopt;
+  }
+  TailStream stream(model, request, *std::move(selector));
+  const std::vector<pipeline::EventPtr> events = model.events->All(&stream.cursor_);
+  // After the events: a session whose end is not among them is alive here, or its end is still to
+  // come out of the log.
+  const auto sessions = SelectSessions(*model.registry, request.session(), error);
+  if (!sessions) return std::nullopt;
+  for (const pipeline::SessionRecord& record : *sessions) {
+    if (!stream.SelectsSession(*record.session)) continue;
+    stream.saw_session_ = true;
+    if (record.state == pipeline::SessionState::kAlive) stream.alive_.insert(record.session->uuid);
+  }
+  std::size_t left = request.last();
+  for (auto event = events.rbegin(); event != events.rend() && left > 0; ++event) {
+    if (!stream.Selects(**event)) continue;
+    stream.pending_.emplace_front(*event);
+    --left;
+  }
+  stream.pending_.emplace_back(std::in_place_type<v1::TailReply>);
+  std::get<v1::TailReply>(stream.pending_.back()).set_caught_up(true);
+  return stream;
+}
+
+bool TailStream::SelectsSession(const pipeline::SessionIdentity& session) const {
+  if (request_.has_rank() && session.rank != request_.rank()) return false;
+  return MatchesSession(session, request_.session());
+}
+
+bool TailStream::SelectsSlot(const pipeline::SlotPtr& slot) {
+  if (selector_.selects_everything()) return true;
+  if (selected_slots_.size() > kMaxSlotCache) selected_slots_.clear();
+  const auto [found, is_new] = selected_slots_.try_emplace(slot, false);
+  if (is_new) found->second = selector_.Matches(slot->probe);
+  return found->second;
+}
+
+// Losses and the comings and goings of sessions belong to every selection: without them a gap would
+// look like silence.
+bool TailStream::Selects(const pipeline::Event& event) {
+  if (!SelectsSession(*event.session)) return false;
+  if (std::holds_alternative<pipeline::SessionChange>(event.what)) return true;
+  if (const auto* loss = std::get_if<pipeline::Loss>(&event.what)) return SelectsSlot(loss->slot);
+  const auto* failure = std::get_if<pipeline::CompareFailure>(&event.what);
+  if (failure != nullptr) {
+    const bool wanted =
+        request_.only() == v1::TailRequest::ALL || request_.only() == v1::TailRequest::FAILED;
+    return wanted && SelectsSlot(failure->snapshot->slot);
+  }
+  const auto* line = std::get_if<pipeline::PrintLine>(&event.what);
+  const pipeline::Snapshot& snapshot =
+      line != nullptr ? *line->snapshot : *std::get<pipeline::SnapshotPtr>(event.what);
+  switch (request_.only()) {
+    case v1::TailRequest::NONFINITE:
+      if (!snapshot.stats.has_nonfinite) return false;
+      break;
+    case v1::TailRequest::CHANGED:
+      if (!snapshot.changed) return false;
+      break;
+    case v1::TailRequest::FAILED:
+      return false;
+    default:
+      break;
+  }
+  return SelectsSlot(snapshot.slot);
+}
+
+void TailStream::Collect() {
+  if (!request_.follow()) return;
+  while (true) {
+    const std::vector<pipeline::EventPtr> events =
+        model_.events->Read(&cursor_, kReadAtOnce, &missed_);
+    for (const pipeline::EventPtr& event : events) Take(event);
+    if (events.size() < kReadAtOnce) return;
+  }
+}
+
+void TailStream::Take(const pipeline::EventPtr& event) {
+  if (!Selects(*event)) return;
+  if (const auto* change = std::get_if<pipeline::SessionChange>(&event->what)) {
+    saw_session_ = true;
+    if (change->ended) {
+      alive_.erase(event->session->uuid);
+    } else {
+      alive_.insert(event->session->uuid);
+    }
+  }
+  if (pending_.size() >= kMaxPending) {
+    ++missed_[event->session];
+    return;
+  }
+  TellMissed();
+  pending_.emplace_back(event);
+}
+
+void TailStream::TellMissed() {
+  std::erase_if(missed_, [&](const auto& missed) {
+    if (SelectsSession(*missed.first)) {
+      v1::TailReply reply;
+      reply.mutable_loss()->set_session(missed.first->key);
+      reply.mutable_loss()->set_rank(missed.first->rank);
+      reply.mutable_loss()->set_count(missed.second);
+      reply.mutable_loss()->set_cause(
+          "this client read too slowly; the daemon has consumed them. Select fewer probes");
+      pending_.emplace_back(std::move(reply));
+    }
+    return true;
+  });
+}
+
+std::optional<v1::TailReply> TailStream::Next() {
+  if (pending_.empty()) TellMissed();
+  if (pending_.empty()) return std::nullopt;
+  v1::TailReply reply;
+  if (auto* said = std::get_if<v1::TailReply>(&pending_.front())) {
+    reply = std::move(*said);
+  } else {
+    Fill(*std::get<pipeline::EventPtr>(pending_.front()), *model_.registry, &reply);
+  }
+  pending_.pop_front();
+  return reply;
+}
+
+bool TailStream::finished() const {
+  if (!pending_.empty() || !missed_.empty()) return false;
+  if (!request_.follow()) return true;
+  return request_.until_exit() && saw_session_ && alive_.empty();
+}
+
+}  // namespace cgdebug::serve

@@ -1,0 +1,58 @@
+// tail_stream.h: one client's Tail request, from the events that were to those that come.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <variant>
+
+#include "daemon/base/glob.h"
+#include "daemon/serve/handlers.h"
+
+namespace cgdebug::serve {
+
+// Holds at most kMaxPending events for a client that reads slowly; what does not fit is counted,
+// for each session, and told in its place as a Loss.
+//
+// Thread: the serve thread.
+class TailStream {
+ public:
+  static constexpr std::size_t kMaxPending = 16384;
+
+  // Fails: nullopt with *error: a bad pattern, a session that nobody knows.
+  static std::optional<TailStream> Open(const Model& model, const v1::TailRequest& request,
+                                        v1::Error* error);
+
+  // Takes what happened since the last call out of the event log.
+  void Collect();
+
+  // The next message to send; nullopt when there is none at the moment.
+  std::optional<v1::TailReply> Next();
+  // No further message will come.
+  bool finished() const;
+
+ private:
+  TailStream(const Model& model, const v1::TailRequest& request, Selector selector);
+  bool SelectsSession(const pipeline::SessionIdentity& session) const;
+  bool SelectsSlot(const pipeline::SlotPtr& slot);
+  bool Selects(const pipeline::Event& event);
+  void Take(const pipeline::EventPtr& event);
+  void TellMissed();
+
+  Model model_;
+  v1::TailRequest request_;
+  Selector selector_;
+  pipeline::EventLog::Cursor cursor_;
+  pipeline::EventLog::Missed missed_;
+  // Events, and what is said here: losses of this client, "caught up".
+  std::deque<std::variant<pipeline::EventPtr, v1::TailReply>> pending_;
+  std::unordered_map<pipeline::SlotPtr, bool> selected_slots_;
+  std::set<std::string> alive_;  // uuids of selected sessions
+  bool saw_session_ = false;
+};
+
+}  // namespace cgdebug::serve

@@ -1,0 +1,151 @@
+#include "daemon/sinks/compare_sink.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "daemon/numerics/compare.h"
+#include "daemon/pipeline/text.h"
+
+namespace cgdebug::sinks {
+namespace {
+
+using layout::VerdictState;
+
+// How many replays up to `sequence` the comparison wants.
+std::uint64_t WantedUpTo(std::uint32_t every, std::uint64_t sequence) {
+  return every == 0 || sequence == 0 ? 0 : (sequence - 1) / every + 1;
+}
+
+void SetError(ring::Verdict* verdict, std::string text) {
+  if (verdict->state == VerdictState::kFail) return;
+  verdict->state = VerdictState::kError;
+  verdict->text = std::move(text);
+}
+
+std::string MissedText(const ring::Verdict& verdict) {
+  return fmt::format(
+      "{} snapshot{} could not be compared: overwritten or half written before the daemon could "
+      "read "
+      "{}; the {} compared matched. Give the probe more room with TensorRecord(capacity=...)",
+      verdict.lost, verdict.lost == 1 ? "" : "s", verdict.lost == 1 ? "it" : "them",
+      verdict.compared);
+}
+
+}  // namespace
+
+void CompareSink::OpenSlot(const pipeline::SlotPtr& slot, pipeline::SlotFeedback& feedback) {
+  if (!slot->Has(layout::kActionCompare)) return;
+  Slot& mine = slots_[slot];
+  mine.verdict = feedback.verdict();
+  mine.verdict.text = pipeline::CleanText(mine.verdict.text, /*keep_newlines=*/true);
+  if (std::exchange(mine.verdict.torn, false)) {
+    SetError(&mine.verdict,
+             "the daemon was killed while it wrote this verdict, so its counts are not certain. "
+             "Run the job again");
+  }
+  Result<std::vector<std::byte>> expected = feedback.ReadExpected();
+  mine.usable = expected.ok();
+  if (mine.usable) {
+    mine.expected = *std::move(expected);
+  } else {
+    SetError(&mine.verdict, "the expected tensor cannot be read: " + expected.error().message);
+  }
+  feedback.SetVerdict(mine.verdict);
+}
+
+// Replays after those covered and up to `last_missed` that nobody will compare.
+bool CompareSink::CountMissed(Slot* slot, std::uint32_t every, std::uint64_t last_missed) {
+  ring::Verdict& verdict = slot->verdict;
+  if (last_missed <= verdict.covered_sequence) return false;
+  const std::uint64_t missed =
+      WantedUpTo(every, last_missed) - WantedUpTo(every, verdict.covered_sequence);
+  verdict.covered_sequence = last_missed;
+  if (missed == 0) return false;
+  verdict.lost += missed;
+  if (slot->usable) SetError(&verdict, MissedText(verdict));
+  return true;
+}
+
+void CompareSink::CompareOne(const pipeline::Delivery& delivery, Slot* slot) {
+  const pipeline::Snapshot& snapshot = *delivery.snapshot;
+  const layout::SlotRegistration& registration = snapshot.slot->registration;
+  ring::Verdict& verdict = slot->verdict;
+  numerics::CompareOptions options;
+  options.rtol = registration.compare_rtol;
+  options.atol = registration.compare_atol;
+  options.equal_nan = (registration.flags & layout::kCompareEqualNan) != 0;
+  options.bitwise = (registration.flags & layout::kCompareBitwise) != 0;
+  const auto actual =
+      numerics::MakeTensorView(snapshot.slot->dtype, snapshot.slot->shape, *delivery.payload);
+  const auto expected =
+      numerics::MakeTensorView(snapshot.slot->dtype, snapshot.slot->shape, slot->expected);
+  Result<numerics::CompareResult> result =
+      !actual.ok()     ? Result<numerics::CompareResult>(actual.error())
+      : !expected.ok() ? Result<numerics::CompareResult>(expected.error())
+                       : numerics::Compare(*actual, *expected, options);
+  if (!result.ok()) {
+    ++verdict.lost;
+    ++stats_.failed;
+    return SetError(&verdict, "it cannot be compared: " + result.error().message);
+  }
+  ++verdict.compared;
+  ++stats_.consumed;
+  if (result->ok) {
+    if (verdict.state == VerdictState::kNone) verdict.state = VerdictState::kPass;
+    if (verdict.state == VerdictState::kError && verdict.lost > 0) {
+      SetError(&verdict, MissedText(verdict));
+    }
+    return;
+  }
+  ++verdict.mismatched;
+  if (verdict.state != VerdictState::kFail) {
+    verdict.state = VerdictState::kFail;
+    verdict.first_failed_sequence = snapshot.sequence;
+    verdict.text = result->message;
+  }
+  events_->Add(snapshot.slot->session,
+               pipeline::CompareFailure{delivery.snapshot, std::move(result->message)});
+}
+
+void CompareSink::Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedback& feedback) {
+  if (delivery.seen_before) return;
+  const auto found = slots_.find(delivery.snapshot->slot);
+  if (found == slots_.end()) return;
+  Slot& slot = found->second;
+  const std::uint32_t every = found->first->registration.compare_every;
+  const std::uint64_t sequence = delivery.snapshot->sequence;
+  // Covered already: an earlier daemon was killed after it wrote the verdict and before it gave the
+  // entry back.
+  if (sequence <= slot.verdict.covered_sequence) return;
+  bool changed = CountMissed(&slot, every, sequence - 1);
+  if (layout::Wants(every, sequence)) {
+    slot.verdict.covered_sequence = sequence;
+    changed = true;
+    if (slot.usable) {
+      CompareOne(delivery, &slot);
+    } else {
+      ++slot.verdict.lost;
+    }
+  }
+  if (changed) feedback.SetVerdict(slot.verdict);
+}
+
+void CompareSink::CloseSlot(const pipeline::SlotPtr& slot, std::uint64_t last_sequence,
+                            pipeline::SlotFeedback& feedback) {
+  const auto found = slots_.find(slot);
+  if (found == slots_.end()) return;
+  if (CountMissed(&found->second, slot->registration.compare_every, last_sequence)) {
+    feedback.SetVerdict(found->second.verdict);
+  }
+  slots_.erase(found);
+}
+
+void CompareSink::ForgetSession(const pipeline::SessionPtr& session) {
+  std::erase_if(slots_, [&](const auto& slot) { return slot.first->session == session; });
+}
+
+void CompareSink::ForgetSlot(const pipeline::SlotPtr& slot) { slots_.erase(slot); }
+
+}  // namespace cgdebug::sinks

@@ -1,0 +1,47 @@
+// compare_sink.h: compares snapshots with the expected tensor of their probe.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <vector>
+
+#include "daemon/pipeline/event_log.h"
+#include "daemon/pipeline/sink.h"
+
+namespace cgdebug::sinks {
+
+// The verdict of a slot says pass only when every replay it wanted was compared and matched:
+//   fail   one did not match; stays, with the first one's replay and text
+//   error  some could not be compared (overwritten, half written, no usable expected tensor)
+//   pass   compared > 0, nothing else
+// Replays count once, over every daemon that worked on the slot: the verdict in shared memory says
+// up to which replay it covers.
+class CompareSink final : public pipeline::Sink {
+ public:
+  // `events` outlives the sink.
+  explicit CompareSink(pipeline::EventLog* events) : events_(events) {}
+
+  std::string_view name() const override { return "compare"; }
+  void OpenSlot(const pipeline::SlotPtr& slot, pipeline::SlotFeedback& feedback) override;
+  void Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedback& feedback) override;
+  void CloseSlot(const pipeline::SlotPtr& slot, std::uint64_t last_sequence,
+                 pipeline::SlotFeedback& feedback) override;
+  void ForgetSession(const pipeline::SessionPtr& session) override;
+  void ForgetSlot(const pipeline::SlotPtr& slot) override;
+  pipeline::SinkStats stats() const override { return stats_; }
+
+ private:
+  struct Slot {
+    ring::Verdict verdict;
+    std::vector<std::byte> expected;
+    bool usable = false;
+  };
+  bool CountMissed(Slot* slot, std::uint32_t every, std::uint64_t last_missed);
+  void CompareOne(const pipeline::Delivery& delivery, Slot* slot);
+
+  pipeline::EventLog* events_;
+  std::map<pipeline::SlotPtr, Slot> slots_;
+  pipeline::SinkStats stats_;
+};
+
+}  // namespace cgdebug::sinks

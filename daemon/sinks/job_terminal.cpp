@@ -1,0 +1,78 @@
+#include "daemon/sinks/job_terminal.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+namespace cgdebug::sinks {
+namespace {
+
+std::uint64_t OwnPidNamespace() {
+  struct stat info = {};
+  return stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
+}
+
+// Field 22 of /proc/<pid>/stat, counted from behind the command, which may hold spaces; 0 when
+// there is no such process.
+std::uint64_t StartTicks(std::int32_t pid) {
+  char text[1024] = {};
+  const UniqueFd fd(open(("/proc/" + std::to_string(pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd || read(fd.get(), text, sizeof(text) - 1) <= 0) return 0;
+  const char* cursor = std::strrchr(text, ')');
+  for (int field = 2; cursor != nullptr && field < 22; ++field) {
+    cursor = std::strchr(cursor + 1, ' ');
+  }
+  return cursor == nullptr ? 0 : std::strtoull(cursor, nullptr, 10);
+}
+
+bool IsTheSameProcess(const pipeline::SessionIdentity& job) {
+  return job.pid > 0 && job.pid_start_ticks != 0 && job.pid_start_ticks == StartTicks(job.pid);
+}
+
+bool IsPipe(const struct stat& info) { return S_ISFIFO(info.st_mode); }
+
+}  // namespace
+
+JobTerminal::JobTerminal(const pipeline::SessionIdentity& job) {
+  if (job.pid_namespace == 0 || job.pid_namespace != OwnPidNamespace()) return;
+  if (!IsTheSameProcess(job)) return;
+  const std::string path = "/proc/" + std::to_string(job.pid) + "/fd/2";
+  struct stat before = {};
+  if (stat(path.c_str(), &before) != 0 || !(IsPipe(before) || S_ISCHR(before.st_mode))) return;
+  UniqueFd fd(open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_APPEND | O_CLOEXEC));
+  struct stat opened = {};
+  if (!fd || fstat(fd.get(), &opened) != 0) return;
+  if (!IsPipe(opened) && isatty(fd.get()) == 0) return;
+  if (!IsTheSameProcess(job)) return;  // it ended and its pid was reused in between
+  fd_ = std::move(fd);
+}
+
+bool JobTerminal::WriteRest() {
+  while (!rest_.empty()) {
+    const ssize_t written = write(fd_.get(), rest_.data(), rest_.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
+      fd_.reset();
+      rest_.clear();
+    }
+    if (written <= 0) return false;
+    rest_.erase(0, static_cast<std::size_t>(written));
+  }
+  return static_cast<bool>(fd_);
+}
+
+bool JobTerminal::Write(std::string_view text) {
+  if (!fd_ || !WriteRest()) return false;
+  rest_ = text;
+  WriteRest();
+  if (fd_ && rest_.size() < text.size()) return true;
+  rest_.clear();
+  return false;
+}
+
+}  // namespace cgdebug::sinks

@@ -1,0 +1,34 @@
+// job_terminal.h: the terminal of a traced job, as far as it may be written to.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "daemon/base/unique_fd.h"
+#include "daemon/pipeline/identity.h"
+
+namespace cgdebug::sinks {
+
+// The job's stderr when it is a terminal or a pipe. Never a regular file: the job and the daemon
+// would each write at an offset of their own, over each other. Nor anything of a process in another
+// PID namespace, where the pid means somebody else.
+//
+// Lifetime: holds the job's stderr open: whoever reads that pipe sees its end only when this is
+//           closed too.
+class JobTerminal {
+ public:
+  JobTerminal() = default;
+  // Closed when the job is gone or has no such terminal.
+  explicit JobTerminal(const pipeline::SessionIdentity& job);
+
+  // Never blocks. False when not a byte could be written: the terminal is full, stopped or gone.
+  bool Write(std::string_view text);
+
+ private:
+  bool WriteRest();
+
+  UniqueFd fd_;
+  std::string rest_;  // of a text that went out in part
+};
+
+}  // namespace cgdebug::sinks

@@ -1,0 +1,16 @@
+#include "daemon/sinks/memory_sink.h"
+
+namespace cgdebug::sinks {
+
+void MemorySink::Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedback&) {
+  store_->Put(delivery.snapshot, delivery.payload);
+  ++stats_.consumed;
+}
+
+void MemorySink::ForgetSession(const pipeline::SessionPtr& session) {
+  store_->ForgetSession(session);
+}
+
+void MemorySink::ForgetSlot(const pipeline::SlotPtr& slot) { store_->ForgetSlot(slot); }
+
+}  // namespace cgdebug::sinks

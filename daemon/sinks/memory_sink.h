@@ -1,0 +1,26 @@
+// memory_sink.h: keeps the last values.
+#pragma once
+
+#include "daemon/pipeline/sink.h"
+#include "daemon/pipeline/snapshot_store.h"
+
+namespace cgdebug::sinks {
+
+// Also of snapshots that an earlier daemon consumed, so that a new daemon has last values at once.
+class MemorySink final : public pipeline::Sink {
+ public:
+  // `store` outlives the sink.
+  explicit MemorySink(pipeline::SnapshotStore* store) : store_(store) {}
+
+  std::string_view name() const override { return "memory"; }
+  void Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedback& feedback) override;
+  void ForgetSession(const pipeline::SessionPtr& session) override;
+  void ForgetSlot(const pipeline::SlotPtr& slot) override;
+  pipeline::SinkStats stats() const override { return stats_; }
+
+ private:
+  pipeline::SnapshotStore* store_;
+  pipeline::SinkStats stats_;
+};
+
+}  // namespace cgdebug::sinks

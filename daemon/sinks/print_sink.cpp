@@ -1,0 +1,47 @@
+#include "daemon/sinks/print_sink.h"
+
+#include <fmt/format.h>
+
+#include "daemon/numerics/format.h"
+
+namespace cgdebug::sinks {
+
+std::string RenderPrint(const pipeline::Snapshot& snapshot, const std::vector<std::byte>& payload) {
+  const pipeline::SlotIdentity& slot = *snapshot.slot;
+  const layout::SlotRegistration& registration = slot.registration;
+  const std::int32_t rank = slot.session->rank;
+  const std::string head = fmt::format(
+      "[cgdebug] {}@{} {}{}  ", rank >= 0 ? fmt::format("r{} ", rank) : "", snapshot.sequence,
+      slot.probe, registration.invocation > 0 ? fmt::format("#{}", registration.invocation) : "");
+  std::string values;
+  if (registration.print_max_items > 0) {
+    const auto view = numerics::MakeTensorView(slot.dtype, slot.shape, payload);
+    if (view.ok()) values = numerics::FormatValues(*view, registration.print_max_items);
+  }
+  if ((registration.flags & layout::kPrintSummary) == 0) {
+    return head + numerics::FormatTensorType(slot.dtype, slot.shape) + "  " + values;
+  }
+  // A single element stands in the summary already.
+  const bool shows_values = !values.empty() && snapshot.stats.count > 1;
+  return head + numerics::FormatTensorLine(slot.dtype, slot.shape, snapshot.stats) +
+         (shows_values ? "\n          " + values : "");
+}
+
+void PrintSink::Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedback& feedback) {
+  const pipeline::SlotIdentity& slot = *delivery.snapshot->slot;
+  if (delivery.seen_before || !slot.Has(layout::kActionPrint) ||
+      !layout::Wants(slot.registration.print_every, delivery.snapshot->sequence)) {
+    return;
+  }
+  std::string text = RenderPrint(*delivery.snapshot, *delivery.payload);
+  const auto terminal = terminals_.try_emplace(slot.session, *slot.session).first;
+  const bool shown = terminal->second.Write(text + "\n");
+  events_->Add(slot.session, pipeline::PrintLine{delivery.snapshot, std::move(text)});
+  feedback.AddPrinted(1, shown ? 1 : 0);
+  ++stats_.consumed;
+  if (!shown) ++stats_.failed;
+}
+
+void PrintSink::EndSession(const pipeline::SessionPtr& session) { terminals_.erase(session); }
+
+}  // namespace cgdebug::sinks
