@@ -50,12 +50,15 @@ Dtype FromTorch(at::ScalarType type) {
 std::shared_ptr<ProbeState> Lookup(std::string_view site) {
   std::uint64_t id = 0;
   const auto parsed = std::from_chars(site.data(), site.data() + site.size(), id);
-  TORCH_CHECK_VALUE(parsed.ec == std::errc(), "cgdebug::observe: '", std::string(site),
-                    "' names no probe. Call the probe, not the op");
+  if (parsed.ec != std::errc()) {
+    throw Error(ErrorKind::kBadArgument, "cgdebug::observe: '" + std::string(site) +
+                                             "' names no probe. Call the probe, not the op");
+  }
   return FindProbe(id);  // nullptr once it was closed: the call then does nothing
 }
 
-// Errors reach Python as ValueError (the caller can mend it) or RuntimeError.
+// Errors reach Python as ValueError (the caller can mend it) or RuntimeError. The text is one ready
+// string: torch then needs no stream to put it together.
 template <typename Function>
 void AsTorchErrors(Function&& function) {
   try {
@@ -63,24 +66,47 @@ void AsTorchErrors(Function&& function) {
   } catch (const Error& error) {
     const bool value =
         error.kind() == ErrorKind::kBadArgument || error.kind() == ErrorKind::kUnsupported;
-    TORCH_CHECK_VALUE(!value, error.what());
-    TORCH_CHECK(false, error.what());
+    const std::string text = error.what();
+    TORCH_CHECK_VALUE(!value, text);
+    TORCH_CHECK(false, text);
   }
 }
 
+std::string Text(at::IntArrayRef numbers) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(numbers[i]);
+  }
+  return text + "]";
+}
+
+// Empty when the probe takes this tensor, otherwise what is wrong with it and what to pass instead.
+std::string WhyRefused(const ProbeState& probe, const at::Tensor& x, bool contiguous) {
+  const std::string name = "probe '" + NameOf(probe) + "': ";
+  if (x.layout() != at::kStrided) {
+    return name +
+           "sparse and other tensors that are not strided are not supported; probe "
+           "x.to_dense() or x.values()";
+  }
+  if (FromTorch(x.scalar_type()) == Dtype::kInvalid) {
+    return name + "dtype " + c10::toString(x.scalar_type()) +
+           " is not supported (supported: bool, uint8, int8, int16, int32, int64, float16, "
+           "bfloat16, "
+           "float32, float64); probe x.to(...)";
+  }
+  if (!contiguous && !OptionsOf(probe).copy_non_contiguous) {
+    return name + "the tensor " + Text(x.sizes()) + " with strides " + Text(x.strides()) +
+           " is not contiguous. Pass x.contiguous(), or CudaGraphTensorProbe(..., "
+           "non_contiguous=\"copy\")";
+  }
+  return {};
+}
+
 void ObserveTensor(ProbeState& probe, const at::Tensor& x, void* stream) {
-  const std::string& name = NameOf(probe);
-  TORCH_CHECK_VALUE(x.layout() == at::kStrided, "probe '", name, "': ", x.layout(),
-                    " tensors are not supported; probe x.to_dense() or x.values()");
-  const bool contiguous = x.is_contiguous() && !x.is_conj() && !x.is_neg();
-  TORCH_CHECK_VALUE(contiguous || OptionsOf(probe).copy_non_contiguous, "probe '", name,
-                    "': the tensor ", x.sizes(), " with strides ", x.strides(),
-                    " is not contiguous. Pass x.contiguous(), or CudaGraphTensorProbe(..., "
-                    "non_contiguous=\"copy\")");
-  TORCH_CHECK_VALUE(FromTorch(x.scalar_type()) != Dtype::kInvalid, "probe '", name, "': dtype ",
-                    x.scalar_type(),
-                    " is not supported (supported: bool, uint8, int8, int16, int32, "
-                    "int64, float16, bfloat16, float32, float64); probe x.to(...)");
+  const bool contiguous =
+      x.layout() == at::kStrided && x.is_contiguous() && !x.is_conj() && !x.is_neg();
+  const std::string refused = WhyRefused(probe, x, contiguous);
+  if (!refused.empty()) throw Error(ErrorKind::kUnsupported, refused);
   const at::Tensor dense = contiguous ? x : x.contiguous();
   TensorRef tensor;
   tensor.data = dense.const_data_ptr();

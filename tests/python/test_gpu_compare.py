@@ -77,9 +77,9 @@ def test_more_calls_than_expected_tensors_is_an_error(graph_probe):
     "tensor, text", [(torch.ones(5), r"float32\[5\]"), (torch.ones(4).double(), r"float64\[4\]")]
 )
 def test_another_shape_or_dtype_is_an_error(graph_probe, tensor, text):
-    p = graph_probe(TensorCompare(torch.ones(4)))
+    p, x = graph_probe(TensorCompare(torch.ones(4))), tensor.cuda()
     with pytest.raises(ValueError, match=rf"expects float32\[4\].*the tensor is {text}"):
-        capture(lambda: p(tensor.cuda()), warmup=0)
+        capture(lambda: p(x), warmup=0)
     torch.cuda.synchronize()
 
 
