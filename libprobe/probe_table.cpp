@@ -358,7 +358,8 @@ void ProbeTable::FreeSlot(ProbeSlot& slot) {
 }
 
 void ProbeTable::Sweep(bool force) {
-  if (segment_ == nullptr) return;
+  // After Finish the process ends: what it leaves behind stays readable.
+  if (segment_ == nullptr || finished_) return;
   std::optional<bool> daemon_comes;  // costs a system call: asked once, and only when it matters
   auto wanted_by_daemon = [&](const ProbeSlot& slot) {
     if (!slot.reader || slot.reader->consumed() >= slot.reader->accepted()) return false;

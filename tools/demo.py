@@ -33,7 +33,7 @@ class Probes:
 
         recorded = [f"blk{i}.{part}" for i in range(LAYERS) for part in ("attn", "mlp.act", "out")]
         self.forward = {name: make(name, TensorRecord(capacity=16)) for name in recorded + ["logits"]}
-        self.forward["loss"] = make("loss", TensorPrint(every=10), TensorRecord(capacity=16))
+        self.forward["loss"] = make("loss", TensorPrint(every=20), TensorRecord(capacity=16))
         # A frozen weight must stay what it was: compared in every step, bit for bit.
         expected = frozen_weight.detach().cpu().clone()
         self.forward[frozen_name] = make(frozen_name, TensorCompare(expected, bitwise=True))

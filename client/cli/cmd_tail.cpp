@@ -130,7 +130,8 @@ int RunTail(Context& context, const TailOptions& options) {
 RunFunction AddTail(CLI::App& app) {
   auto options = std::make_shared<TailOptions>();
   app.add_option("PROBE", options->probes, "globs; 're:...' a regular expression, '!...' excludes");
-  app.add_flag("-f,--follow", options->follow, "go on with what happens from now on; with --session, until that job ends");
+  app.add_flag("-f,--follow", options->follow,
+               "go on with what happens from now on; with --session, until that job ends");
   app.add_option("-n,--lines", options->lines, "events that already happened, 10 by default")
       ->type_name("N");
   app.add_option("--only", options->only,

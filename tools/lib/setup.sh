@@ -7,6 +7,8 @@
 
 log_dir=$root/build/log
 mkdir -p "$log_dir"
+# Torch's idle threads spin: beside anything else that computes, a step takes twenty times as long.
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 
 say() { printf 'cgdebug: %s\n' "$*"; }
 die() { printf 'cgdebug: %s\n' "$*" >&2; exit 1; }
