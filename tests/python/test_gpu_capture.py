@@ -372,11 +372,10 @@ def test_reading_during_a_capture_is_refused_or_harmless(graph_probe):
 
 
 def test_graphs_captured_by_several_threads(graph_probe):
-    results = {}
+    probes = {n: graph_probe(TensorRecord(), name=f"t{n}") for n in (1, 2, 3)}
 
-    def work(number):
+    def work(number, p):
         stream = torch.cuda.Stream()
-        p = graph_probe(TensorRecord(), name=f"t{number}")
         with torch.cuda.stream(stream):
             x = torch.zeros(1000, device="cuda")
             stream.synchronize()
@@ -387,12 +386,12 @@ def test_graphs_captured_by_several_threads(graph_probe):
             for _ in range(50):
                 graph.replay()
             stream.synchronize()
-        results[number] = values(p, last=2)
 
     lock = threading.Lock()
-    threads = [threading.Thread(target=work, args=(n,)) for n in (1, 2, 3)]
+    threads = [threading.Thread(target=work, args=item) for item in probes.items()]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert results == {n: [49 * n, 50 * n] for n in (1, 2, 3)}
+    # Read at the end: no thread may wait for the device while another captures.
+    assert {n: values(p, last=2) for n, p in probes.items()} == {n: [49 * n, 50 * n] for n in probes}
