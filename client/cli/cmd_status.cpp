@@ -136,7 +136,7 @@ std::string JobText(const Job& job, const Style& style) {
   out += fmt::format("{}    {}\n", style.Bold("rings"), RingsText(job, style));
   out += fmt::format("{}   {}", style.Bold("probes"), probes);
   out += nonfinite == 0 ? "  all finite" : style.Red(fmt::format("  {} saw NaN or Inf", nonfinite));
-  if (failed > 0) out += style.Red(fmt::format("  {} failed comparisons", failed));
+  if (failed > 0) out += style.Red(fmt::format("  {} failed a comparison", failed));
   out += "\n";
   for (const v1::Session* session : job.sessions) {
     AppendFirst("NaN", session->first_nan(), style, &out);

@@ -72,7 +72,7 @@ std::string WhyNothingCame(const TailOptions& options) {
 }
 
 // Whether there is anything to show: 0, or what to exit with. Who follows waits for it.
-int CheckSomethingMatches(Context& context, const TailOptions& options) {
+int CheckSomethingMatches(Context& context, const TailOptions& options, EventPrinter* printer) {
   v1::ProbesRequest request;
   request.set_session(context.options.session);
   for (const std::string& probe : options.probes) request.add_probes(probe);
@@ -84,6 +84,12 @@ int CheckSomethingMatches(Context& context, const TailOptions& options) {
     return kExitOk;
   }
   if (!reply.ok()) return context.Fail(reply.error());
+  for (const v1::ProbeInfo& probe : reply->probes()) {
+    // What has ended sends nothing more; its past, if shown, introduces itself.
+    const bool may_speak =
+        context.ranks.Contains(probe.rank()) && !(options.follow && probe.retired());
+    if (may_speak) printer->See(probe.session(), probe.rank(), probe.session_label());
+  }
   if (reply->probes().empty() && !options.follow) {
     return context.Fail(
         kExitNoMatch,
@@ -94,7 +100,6 @@ int CheckSomethingMatches(Context& context, const TailOptions& options) {
 
 int RunTail(Context& context, const TailOptions& options) {
   if (const int failed = context.Connect(); failed != kExitOk) return failed;
-  if (const int failed = CheckSomethingMatches(context, options); failed != kExitOk) return failed;
   EventPrinterOptions printing;
   if (context.options.plain) printing.format = EventFormat::kPlain;
   if (context.options.json) printing.format = EventFormat::kJson;
@@ -102,6 +107,9 @@ int RunTail(Context& context, const TailOptions& options) {
   printing.always_prefix = options.prefix;
   printing.timestamps = options.timestamps;
   EventPrinter printer(printing, stdout);
+  if (const int failed = CheckSomethingMatches(context, options, &printer); failed != kExitOk) {
+    return failed;
+  }
   if (options.follow) std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
 
   const InterruptScope interrupt(&context.client());

@@ -71,17 +71,21 @@ std::string Plain(const v1::TailReply& event) {
 }
 
 // Continuation lines stand under the first.
-std::string Indented(const std::string& text) {
+std::string Indented(std::string_view text) {
+  while (text.ends_with('\n')) text.remove_suffix(1);
   std::string out;
-  std::size_t begin = 0;
-  while (begin <= text.size()) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
-    if (begin > 0 && begin == text.size()) break;
-    out += (begin == 0 ? "" : "\n     ") +
-           Printable(std::string_view(text).substr(begin, end - begin));
-    begin = end + 1;
+  while (true) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    out += Printable(text.substr(0, end));
+    if (end == text.size()) return out;
+    text.remove_prefix(end + 1);
+    if (!text.starts_with('\n')) out += "\n     ";
+    if (text.starts_with('\n')) out += "\n";
   }
-  return out;
+}
+
+std::string Identity(const std::string& session, const std::string& probe, std::uint64_t replay) {
+  return fmt::format("{} {} {}", session, replay, probe);
 }
 
 }  // namespace
@@ -110,6 +114,7 @@ std::string EventPrinter::Where(const std::string& session, int rank, std::uint6
 
 std::string EventPrinter::HumanSnapshot(const v1::Snapshot& snapshot) {
   See(snapshot.session(), snapshot.rank(), snapshot.session_label());
+  last_snapshot_ = Identity(snapshot.session(), snapshot.probe(), snapshot.replay());
   std::string line;
   if (options_.timestamps) {
     line += options_.style.Dim(FormatTimeOfDay(snapshot.timestamp_ns())) + " ";
@@ -121,9 +126,16 @@ std::string EventPrinter::HumanSnapshot(const v1::Snapshot& snapshot) {
   return line + "  " + TensorLine(snapshot, options_.style.enabled(), type_width_);
 }
 
+// What TensorPrint wrote begins with the line of its snapshot, which needs no second time when the
+// values stand on lines of their own.
 std::string EventPrinter::HumanPrint(const v1::PrintLine& print) {
   if (!options_.print_lines) return "";
-  return Where(print.session(), print.rank(), print.replay()) + "| " + Indented(print.text());
+  See(print.session(), print.rank(), "");
+  const std::string_view text = print.text();
+  const bool repeats = Identity(print.session(), print.probe(), print.replay()) == last_snapshot_;
+  const std::size_t values = text.find_first_not_of(" \n", std::min(text.find('\n'), text.size()));
+  if (!repeats || values == std::string_view::npos) return Indented(text);
+  return "     " + Indented(text.substr(values));
 }
 
 std::string EventPrinter::HumanSession(const v1::SessionChange& change) {

@@ -38,6 +38,9 @@ class EventPrinter {
 
   void Print(const v1::TailReply& event);
 
+  // Tells of a session whose events may come, so that the first line has its prefix already.
+  void See(const std::string& session, int rank, const std::string& label);
+
   const EventTotals& totals() const { return totals_; }
   // "12 snapshots of 3 probes, 0 lost, 1 with NaN or Inf".
   std::string Summary() const;
@@ -54,7 +57,6 @@ class EventPrinter {
   std::string HumanSession(const v1::SessionChange& change);
   std::string Where(const std::string& session, int rank, std::uint64_t replay);
   std::string Prefix(const std::string& session, int rank) const;
-  void See(const std::string& session, int rank, const std::string& label);
 
   EventPrinterOptions options_;
   std::FILE* out_;
@@ -63,6 +65,7 @@ class EventPrinter {
   bool ranks_are_enough_ = true;           // to tell the sessions apart
   std::size_t name_width_ = 0;
   std::size_t type_width_ = 0;
+  std::string last_snapshot_;  // which one was printed last
 };
 
 }  // namespace cgdebug::cli

@@ -1,6 +1,7 @@
 #include "client/cli/run_summary.h"
 
 #include <fmt/format.h>
+#include <string.h>
 
 #include <algorithm>
 
@@ -14,6 +15,12 @@ constexpr const char* kIndent = "\n         ";
 
 std::string Plural(std::uint64_t count, std::string_view noun) {
   return fmt::format("{} {}{}", FormatGrouped(count), noun, count == 1 ? "" : "s");
+}
+
+// "SIGKILL".
+std::string SignalName(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
 }
 
 // The earliest over the ranks.
@@ -78,7 +85,7 @@ int ExitCodeOf(const RunSummary& summary, const FailOn& fail_on) {
 
 std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const Style& style) {
   std::string text = summary.job_signal != 0
-                         ? style.Red(fmt::format("job was killed by signal {}", summary.job_signal))
+                         ? style.Red("job was killed by " + SignalName(summary.job_signal))
                          : fmt::format("job exited {}", summary.job_exit_code);
   if (summary.sessions.empty()) {
     text += ". No probe was seen: it created none, or not under this user on this node.";

@@ -22,6 +22,8 @@ class EventPrinterTest : public ::testing::Test {
     std::free(text_);
   }
   std::string Print(const std::vector<v1::TailReply>& events, EventPrinterOptions options = {}) {
+    if (file_ != nullptr) std::fclose(file_);
+    std::free(text_);
     file_ = ::open_memstream(&text_, &bytes_);
     EventPrinter printer(options, file_);
     for (const v1::TailReply& event : events) printer.Print(event);
@@ -107,6 +109,18 @@ TEST_F(EventPrinterTest, FailedComparisonKeepsItsLinesUnderIt) {
   EXPECT_EQ(Print({event}),
             "@17 -- comparison FAILED: blk3.attn: Tensor-likes are not close!\n"
             "     Mismatched: 3\n");
+}
+
+TEST_F(EventPrinterTest, PrintedTensorDoesNotRepeatTheLineOfItsSnapshot) {
+  v1::TailReply print;
+  print.mutable_print()->set_session("3f2a91c0");
+  print.mutable_print()->set_rank(-1);
+  print.mutable_print()->set_probe("x");
+  print.mutable_print()->set_replay(6);
+  print.mutable_print()->set_text("[cgdebug] @6 x  f32[2]  n=2\n          [1, 2]");
+  const std::string after = Print({Of(MakeSnapshot("x", 6, {1, 2})), print});
+  EXPECT_EQ(after.substr(after.find('\n')), "\n     [1, 2]\n");
+  EXPECT_THAT(Print({Of(MakeSnapshot("x", 7, {1, 2})), print}), HasSubstr("\n[cgdebug] @6 x"));
 }
 
 TEST_F(EventPrinterTest, EndOfASessionSaysHowAndWhatWasLost) {
