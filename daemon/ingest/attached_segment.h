@@ -26,6 +26,7 @@ class AttachedSegment {
 
   const std::string& name() const { return view_->name(); }
   bool alive() const { return alive_; }
+  std::size_t slot_count() const { return graph_order_.size(); }
   // Its memory was cut off: nothing more can be read from it.
   bool broken() const { return broken_; }
   // CLOCK_REALTIME of the newest snapshot; when the job started, if there is none.

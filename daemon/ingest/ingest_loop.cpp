@@ -26,9 +26,10 @@ constexpr nanoseconds kLongestNap = milliseconds(1);
 constexpr nanoseconds kLongestQuietNap = milliseconds(20);
 constexpr auto kQuietAfter = std::chrono::seconds(1);
 constexpr auto kRescan = milliseconds(500);
-constexpr auto kCheck =
-    milliseconds(20);  // producers' locks, and slots without their activity word
-constexpr auto kRefresh = milliseconds(100);
+constexpr auto kCheck = milliseconds(20);     // producers' locks
+constexpr auto kThorough = milliseconds(20);  // every slot, whatever the activity words say
+constexpr auto kRefresh = milliseconds(100);  // counters of slots that have nothing new
+constexpr auto kPerSlot = microseconds(50);   // many slots: less often, at most 1 % of a core
 constexpr unsigned long kTimerSlackNs = 5'000;
 constexpr nanoseconds kGrace = std::chrono::minutes(10);
 
@@ -62,19 +63,22 @@ void IngestLoop::Run() {
   pthread_setname_np(pthread_self(), "cgdebug-ingest");
   prctl(PR_SET_TIMERSLACK, kTimerSlackNs, 0, 0, 0);
   watcher_ = std::make_unique<SegmentWatcher>();
-  next_scan_ = next_check_ = next_refresh_ = last_work_ = Clock::now();
+  next_scan_ = next_check_ = next_thorough_ = next_refresh_ = last_work_ = Clock::now();
   while (!stopping_) {
     if (Clock::now() >= next_scan_) FindSegments();
-    const bool due = Clock::now() >= next_check_;
-    const bool any = PollAll(due);
-    if (due) {
+    const bool thorough = Clock::now() >= next_thorough_;
+    const bool any = PollAll(thorough);
+    if (thorough) {
+      next_thorough_ = Clock::now() + std::max<nanoseconds>(kThorough, kPerSlot * LiveSlots());
+    }
+    if (Clock::now() >= next_check_) {
       for (Segment& segment : segments_) CheckProducer(&segment, /*just_found=*/false);
       RemoveExpired();
       next_check_ = Clock::now() + kCheck;
     }
     if (Clock::now() >= next_refresh_) {
       for (Segment& segment : segments_) segment.attached->Refresh();
-      next_refresh_ = Clock::now() + kRefresh;
+      next_refresh_ = Clock::now() + std::max<nanoseconds>(kRefresh, kPerSlot * LiveSlots());
     }
     Wait(any);
   }
@@ -155,6 +159,14 @@ void IngestLoop::ShowSkipped() {
 bool IngestLoop::AnyAlive() const {
   return std::any_of(segments_.begin(), segments_.end(),
                      [](const Segment& segment) { return segment.attached->alive(); });
+}
+
+std::size_t IngestLoop::LiveSlots() const {
+  std::size_t slots = 0;
+  for (const Segment& segment : segments_) {
+    if (segment.attached->alive()) slots += segment.attached->slot_count();
+  }
+  return slots;
 }
 
 nanoseconds IngestLoop::NextNap() {

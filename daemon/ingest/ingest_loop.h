@@ -52,6 +52,7 @@ class IngestLoop {
   void Wait(bool any);
   std::chrono::nanoseconds NextNap();
   bool AnyAlive() const;
+  std::size_t LiveSlots() const;
 
   IngestOptions options_;
   Destination destination_;
@@ -61,6 +62,7 @@ class IngestLoop {
   Clock::time_point last_work_;
   Clock::time_point next_scan_;
   Clock::time_point next_check_;
+  Clock::time_point next_thorough_;
   Clock::time_point next_refresh_;
   std::chrono::nanoseconds nap_{0};
   bool stopping_ = false;

@@ -40,9 +40,10 @@ void CompareSink::OpenSlot(const pipeline::SlotPtr& slot, pipeline::SlotFeedback
   Slot& mine = slots_[slot];
   mine.verdict = feedback.verdict();
   mine.verdict.text = pipeline::CleanText(mine.verdict.text, /*keep_newlines=*/true);
-  if (std::exchange(mine.verdict.torn, false)) {
+  mine.torn = std::exchange(mine.verdict.torn, false);
+  if (mine.torn) {
     SetError(&mine.verdict,
-             "the daemon was killed while it wrote this verdict, so its counts are not certain. "
+             "the daemon was killed while it wrote this verdict, so what it said is not known. "
              "Run the job again");
   }
   Result<std::vector<std::byte>> expected = feedback.ReadExpected();
@@ -64,7 +65,7 @@ bool CompareSink::CountMissed(Slot* slot, std::uint32_t every, std::uint64_t las
   verdict.covered_sequence = last_missed;
   if (missed == 0) return false;
   verdict.lost += missed;
-  if (slot->usable) SetError(&verdict, MissedText(verdict));
+  if (slot->usable && !slot->torn) SetError(&verdict, MissedText(verdict));
   return true;
 }
 
@@ -94,7 +95,7 @@ void CompareSink::CompareOne(const pipeline::Delivery& delivery, Slot* slot) {
   ++stats_.consumed;
   if (result->ok) {
     if (verdict.state == VerdictState::kNone) verdict.state = VerdictState::kPass;
-    if (verdict.state == VerdictState::kError && verdict.lost > 0) {
+    if (verdict.state == VerdictState::kError && verdict.lost > 0 && !slot->torn) {
       SetError(&verdict, MissedText(verdict));
     }
     return;

@@ -34,7 +34,8 @@ class CompareSink final : public pipeline::Sink {
   struct Slot {
     ring::Verdict verdict;
     std::vector<std::byte> expected;
-    bool usable = false;
+    bool usable = false;  // the expected tensor
+    bool torn = false;    // an earlier daemon was killed in the middle of the verdict
   };
   bool CountMissed(Slot* slot, std::uint32_t every, std::uint64_t last_missed);
   void CompareOne(const pipeline::Delivery& delivery, Slot* slot);

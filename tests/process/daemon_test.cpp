@@ -1,22 +1,24 @@
-// The daemon as a process: real shared memory, real producers, a real socket.
+// What the daemon does with a job's tensors: real shared memory, real producers, a real socket.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <cstring>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include "tests/support/daemon_process.h"
+#include "tests/support/pipe_reader.h"
 #include "tests/support/producer_process.h"
 #include "tests/support/wait_until.h"
 
 namespace cgdebug::test {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 std::vector<float> Floats(const std::string& payload) {
@@ -25,10 +27,26 @@ std::vector<float> Floats(const std::string& payload) {
   return values;
 }
 
-SlotSpec Recording(const std::string& name) {
+SlotSpec Recording(const std::string& name, std::uint32_t capacity = 4) {
   SlotSpec spec;
   spec.name = name;
+  spec.capacity = capacity;
   spec.record_every = 1;
+  return spec;
+}
+
+SlotSpec Printing(const std::string& name, std::uint32_t every = 1) {
+  SlotSpec spec = Recording(name, 64);
+  spec.record_every = 0;
+  spec.print_every = every;
+  return spec;
+}
+
+SlotSpec Comparing(const std::string& name, float expected, std::uint32_t capacity = 64) {
+  SlotSpec spec = Recording(name, capacity);
+  spec.record_every = 0;
+  spec.compare_every = 1;
+  spec.expected = expected;
   return spec;
 }
 
@@ -51,7 +69,227 @@ TEST_F(DaemonTest, ShowsTheJobAndTheValuesOfItsLastReplay) {
   EXPECT_EQ(session->counters().produced(), 3u);
   const client::Tensor tensor = daemon.Get(job.key(), "blk0.out");
   EXPECT_EQ(tensor.reply.snapshot().replay(), 3u);
-  EXPECT_THAT(Floats(tensor.payload), testing::ElementsAre(3, 4, 5, 6, 7, 8, 9, 10));
+  EXPECT_THAT(Floats(tensor.payload), ElementsAre(3, 4, 5, 6, 7, 8, 9, 10));
+  EXPECT_THAT(Floats(daemon.Get(job.key(), "blk0.out", -3).payload),
+              ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
+}
+
+TEST_F(DaemonTest, FindsJobsThatCameBeforeItAndJobsThatComeLater) {
+  ProducerProcess before({Recording("a")});
+  before.Write(0, 2);
+  DaemonProcess daemon(directory_);
+  ProducerProcess after({Recording("b")});
+  after.Write(0, 2);
+  EXPECT_TRUE(daemon.WaitForConsumed(before.key(), "a", 2));
+  EXPECT_TRUE(daemon.WaitForConsumed(after.key(), "b", 2));
+}
+
+TEST_F(DaemonTest, PrintsIntoThePipeThatIsTheJobsStderrAndLetsItGoWhenTheJobEnds) {
+  DaemonProcess daemon(directory_);
+  PipeReader terminal;
+  SlotSpec spec = Printing("blk0.out", 2);
+  spec.print_max_items = 4;
+  ProducerProcess job({spec}, terminal.write_fd());
+  terminal.CloseWriteEnd();
+  job.Write(0, 4);
+  ASSERT_TRUE(terminal.WaitFor("@3 blk0.out"));
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "blk0.out", 2));
+  EXPECT_EQ(CountOf(terminal.text(), "[cgdebug]"), 2u) << terminal.text();
+  EXPECT_THAT(terminal.text(), HasSubstr("@1 blk0.out  f32[8]"));
+  EXPECT_THAT(terminal.text(), HasSubstr("[1, 2, ..., 7, 8]"));
+  EXPECT_THAT(terminal.text(), testing::Not(HasSubstr("@2 ")));
+  EXPECT_FALSE(terminal.ended());
+  job.Kill();
+  EXPECT_TRUE(WaitUntil([&] { return terminal.ended(); }));
+}
+
+TEST_F(DaemonTest, DoesNotWriteIntoAFileThatIsTheJobsStderrButKeepsTheLines) {
+  DaemonProcess daemon(directory_);
+  const std::string path = directory_ / "stderr";
+  UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  ProducerProcess job({Printing("blk0.out")}, file.get());
+  job.Write(0, 2);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "blk0.out", 2));
+  EXPECT_EQ(testing_support::ReadText(path), "");
+
+  v1::TailRequest request;
+  request.set_last(100);
+  std::vector<std::string> lines;
+  client::Client client = daemon.Connect();
+  ASSERT_TRUE(client
+                  .Tail(request,
+                        [&](const v1::TailReply& event) {
+                          if (event.has_print()) lines.push_back(event.print().text());
+                          return true;
+                        })
+                  .ok());
+  EXPECT_THAT(lines, ElementsAre(HasSubstr("@1 blk0.out"), HasSubstr("@2 blk0.out")));
+}
+
+TEST_F(DaemonTest, CountsLinesThatAFullTerminalDidNotTakeAndGoesOn) {
+  DaemonProcess daemon(directory_);
+  PipeReader terminal;
+  SlotSpec spec = Printing("blk0.out");
+  spec.capacity = 4096;
+  ProducerProcess job({spec}, terminal.write_fd());
+  job.Write(0, 2000);  // more than a pipe holds; nobody reads it
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "blk0.out", 2000));
+  const std::size_t shown = CountOf(terminal.text(), "[cgdebug]");
+  const auto control = ring::SharedFile::Open(job.segment());
+  const auto* told =
+      reinterpret_cast<const layout::ConsumerLine*>(control.data() + layout::kConsumerLineOffset);
+  EXPECT_EQ(told->printed_lines, 2000u);
+  EXPECT_EQ(told->terminal_lines, shown);
+  EXPECT_GT(shown, 0u);
+  EXPECT_LT(shown, 2000u);
+}
+
+TEST_F(DaemonTest, KeepsTheLastValuesOfAJobThatWasKilled) {
+  DaemonProcess daemon(directory_);
+  ProducerProcess job({Recording("blk0.out")});
+  job.Write(0, 6);
+  job.BeginOnly(0);
+  job.Kill();
+  ASSERT_TRUE(WaitUntil([&] {
+    const auto session = daemon.Session(job.key());
+    return session && session->state() == v1::Session::DIED;
+  }));
+  const client::Tensor tensor = daemon.Get(job.key(), "blk0.out");
+  EXPECT_EQ(tensor.reply.snapshot().replay(), 6u);
+  EXPECT_EQ(Floats(tensor.payload)[0], 6);
+  const v1::Counters counters = daemon.Probe(job.key(), "blk0.out")->counters();
+  EXPECT_EQ(counters.lost_at_death(), 1u);
+  EXPECT_EQ(counters.produced(), 6u);
+  EXPECT_EQ(counters.consumed() + counters.lost_overwritten(), 6u);
+  EXPECT_GT(daemon.Session(job.key())->ended_ns(), 0);
+}
+
+TEST_F(DaemonTest, ReadsWhatAJobLeftThatDiedBeforeTheDaemonCame) {
+  ProducerProcess job({Recording("blk0.out"), Printing("blk1.out")});
+  job.Write(0, 6);
+  job.Write(1, 2);
+  job.Kill();
+  DaemonProcess daemon(directory_);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "blk0.out", 4));
+  EXPECT_EQ(daemon.Session(job.key())->state(), v1::Session::DIED);
+  EXPECT_EQ(daemon.Probe(job.key(), "blk0.out")->counters().lost_overwritten(), 2u);
+  EXPECT_EQ(Floats(daemon.Get(job.key(), "blk0.out").payload)[0], 6);
+  EXPECT_EQ(Floats(daemon.Get(job.key(), "blk1.out").payload)[0], 2);
+}
+
+TEST_F(DaemonTest, TellsAnEndFromADeathAndRemovesTheFilesAfterKeepDead) {
+  DaemonProcess daemon(directory_, {"--keep-dead", "300ms"});
+  v1::TailRequest request;
+  request.set_follow(true);
+  request.set_until_exit(true);
+  ProducerProcess job({Recording("blk0.out")});
+  job.Write(0, 1);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "blk0.out", 1));
+  job.ExitCleanly();
+  client::Client client = daemon.Connect();
+  v1::Session::State state = v1::Session::ALIVE;
+  ASSERT_TRUE(client
+                  .Tail(request,
+                        [&](const v1::TailReply& event) {
+                          if (event.has_session_change() && event.session_change().ended()) {
+                            state = event.session_change().session().state();
+                          }
+                          return true;
+                        })
+                  .ok());
+  EXPECT_EQ(state, v1::Session::EXITED);
+  EXPECT_TRUE(WaitUntil([&] { return !daemon.Session(job.key()); }));
+  EXPECT_NE(::access(ring::ShmPath(job.segment()).c_str(), F_OK), 0);
+  EXPECT_NE(::access(ring::ShmPath(job.segment() + ".1").c_str(), F_OK), 0);
+}
+
+TEST_F(DaemonTest, FailsAComparisonAtItsFirstReplayAndStaysFailed) {
+  DaemonProcess daemon(directory_);
+  ProducerProcess job({Comparing("blk0.out", 7)});
+  for (const float value : {7.0f, 7.0f, 8.0f, 7.0f, 9.0f}) job.WriteValue(0, value);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "blk0.out", 5));
+  const v1::Verdict verdict = daemon.Probe(job.key(), "blk0.out")->verdict();
+  EXPECT_EQ(verdict.state(), v1::Verdict::FAIL);
+  EXPECT_EQ(verdict.compared(), 5u);
+  EXPECT_EQ(verdict.mismatched(), 2u);
+  EXPECT_EQ(verdict.first_failed_replay(), 3u);
+  EXPECT_THAT(verdict.text(), HasSubstr("Mismatched elements: 8 / 8"));
+  EXPECT_EQ(daemon.Session(job.key())->failed_probes(), 1u);
+}
+
+TEST_F(DaemonTest, DoesNotPassAComparisonThatMissedAReplay) {
+  DaemonProcess daemon(directory_);
+  ProducerProcess job({Comparing("blk0.out", 7, 4)});
+  job.WriteValue(0, 7);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "blk0.out", 1));
+  EXPECT_EQ(daemon.Probe(job.key(), "blk0.out")->verdict().state(), v1::Verdict::PASS);
+  daemon.Stop();
+  for (int i = 0; i < 10; ++i) job.WriteValue(0, 7);
+  daemon.Signal(SIGCONT);
+  ASSERT_TRUE(WaitUntil([&] {
+    const auto verdict = daemon.Probe(job.key(), "blk0.out")->verdict();
+    return verdict.compared() + verdict.lost() == 11;
+  }));
+  const v1::Verdict verdict = daemon.Probe(job.key(), "blk0.out")->verdict();
+  EXPECT_EQ(verdict.state(), v1::Verdict::ERROR);
+  EXPECT_EQ(verdict.lost(), 6u);
+  EXPECT_EQ(verdict.mismatched(), 0u);
+  EXPECT_THAT(verdict.text(), HasSubstr("could not be compared"));
+}
+
+TEST_F(DaemonTest, SaysWhyAnExpectedTensorCannotBeUsed) {
+  DaemonProcess daemon(directory_);
+  SlotSpec spec = Comparing("blk0.out", 7);
+  spec.expected_extent = 99;
+  ProducerProcess job({spec});
+  job.WriteValue(0, 7);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "blk0.out", 1));
+  const v1::Verdict verdict = daemon.Probe(job.key(), "blk0.out")->verdict();
+  EXPECT_EQ(verdict.state(), v1::Verdict::ERROR);
+  EXPECT_EQ(verdict.compared(), 0u);
+  EXPECT_THAT(verdict.text(), HasSubstr("expected tensor"));
+}
+
+TEST_F(DaemonTest, NamesTheFirstNanInOrderOfReplayThenRegistration) {
+  DaemonProcess daemon(directory_);
+  ProducerProcess job({Recording("first", 16), Recording("second", 16)});
+  job.WriteValue(0, 1);
+  job.WriteValue(1, std::numeric_limits<float>::quiet_NaN());  // second@1
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "second", 1));
+  job.WriteValue(0, std::numeric_limits<float>::quiet_NaN());  // first@2
+  job.WriteValue(0, std::numeric_limits<float>::infinity());   // first@3
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "first", 3));
+  const auto session = daemon.Session(job.key());
+  EXPECT_EQ(session->first_nan().probe(), "second");
+  EXPECT_EQ(session->first_nan().replay(), 1u);
+  EXPECT_EQ(session->first_nan().count(), 8u);
+  EXPECT_EQ(session->first_inf().probe(), "first");
+  EXPECT_EQ(session->first_inf().replay(), 3u);
+  EXPECT_EQ(session->nonfinite_probes(), 2u);
+}
+
+TEST_F(DaemonTest, DropsTheOldestValuesOverTheMemoryLimitAndNeverTheStatistics) {
+  DaemonProcess daemon(directory_, {"--max-memory", "100B"});
+  ProducerProcess job({Recording("old"), Recording("new")});
+  for (std::uint32_t slot : {0, 1}) {
+    job.Write(slot, 3);
+    ASSERT_TRUE(daemon.WaitForConsumed(job.key(), slot == 0 ? "old" : "new", 3));
+  }
+  const client::Tensor old = daemon.Get(job.key(), "old", -2);
+  EXPECT_TRUE(old.reply.payload_dropped());
+  EXPECT_EQ(old.payload, "");
+  EXPECT_EQ(old.reply.snapshot().stats().min(), 2);
+  EXPECT_EQ(Floats(daemon.Get(job.key(), "new").payload)[0], 3);
+  EXPECT_LE(daemon.Status().memory_bytes(), 100u);
+}
+
+TEST_F(DaemonTest, CleansNamesThatCarryEscapeSequences) {
+  DaemonProcess daemon(directory_);
+  PipeReader terminal;
+  ProducerProcess job({Printing("evil\x1b]0;owned\x07\xff")}, terminal.write_fd());
+  job.Write(0, 1);
+  ASSERT_TRUE(terminal.WaitFor("evil?]0;owned??"));
+  EXPECT_THAT(terminal.text(), testing::Not(HasSubstr("\x1b")));
 }
 
 }  // namespace

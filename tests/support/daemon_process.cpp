@@ -63,6 +63,11 @@ void DaemonProcess::Signal(int number) {
   if (pid_ > 0) kill(pid_, number);
 }
 
+void DaemonProcess::Stop() {
+  kill(pid_, SIGSTOP);
+  waitpid(pid_, nullptr, WUNTRACED);
+}
+
 void DaemonProcess::Kill() {
   if (pid_ <= 0) return;
   kill(pid_, SIGKILL);

@@ -28,6 +28,8 @@ class DaemonProcess {
   DaemonProcess& operator=(const DaemonProcess&) = delete;
 
   void Signal(int number);
+  // SIGSTOP, and waits until no thread of it runs.
+  void Stop();
   // SIGKILL, and waits for the end.
   void Kill();
   // Waits for it to end by itself; its exit code, -1 when a signal ended it, -2 at the deadline.

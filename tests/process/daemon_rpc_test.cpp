@@ -1,0 +1,367 @@
+// What clients ask, and what hostile ones try.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "daemon/wire/channel.h"
+#include "daemon/wire/endpoint.h"
+#include "daemon/wire/frame.h"
+#include "tests/support/daemon_process.h"
+#include "tests/support/producer_process.h"
+#include "tests/support/wait_until.h"
+
+namespace cgdebug::test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+SlotSpec Recording(const std::string& name, std::uint32_t capacity = 16) {
+  SlotSpec spec;
+  spec.name = name;
+  spec.capacity = capacity;
+  spec.record_every = 1;
+  return spec;
+}
+
+class DaemonRpcTest : public testing::Test {
+ protected:
+  wire::Channel RawChannel(const DaemonProcess& daemon) {
+    auto fd = wire::TryConnect(daemon.socket());
+    if (!fd.ok() || !*fd) throw std::runtime_error("cannot connect");
+    return wire::Channel(*std::move(fd));
+  }
+  wire::Deadline Soon() { return std::chrono::steady_clock::now() + kDeadline; }
+
+  void SendRequest(wire::Channel& channel, std::uint64_t id, const v1::Request& request) {
+    const auto frame = wire::EncodeMessage(wire::FrameKind::kRequest, 0, id, request);
+    ASSERT_TRUE(frame.ok());
+    ASSERT_TRUE(channel.Write(*frame, Soon()).ok());
+  }
+  void Greet(wire::Channel& channel) {
+    v1::Request hello;
+    hello.mutable_hello()->set_protocol(wire::kProtocol);
+    SendRequest(channel, 1, hello);
+    EXPECT_TRUE(ReadResponse(channel).has_hello());
+  }
+  v1::Response ReadResponse(wire::Channel& channel, wire::FrameHeader* header = nullptr) {
+    wire::Frame frame;
+    std::string error;
+    v1::Response response;
+    const wire::ReadStatus status = channel.Read(&frame, Soon(), -1, &error);
+    EXPECT_EQ(status, wire::ReadStatus::kFrame) << error;
+    if (status == wire::ReadStatus::kFrame) {
+      EXPECT_TRUE(wire::DecodeMessage(frame, wire::FrameKind::kResponse, &response).ok());
+    }
+    if (header != nullptr) *header = frame.header;
+    return response;
+  }
+  // The daemon closes, with or without a last word.
+  bool Closes(wire::Channel& channel) {
+    wire::Frame frame;
+    std::string error;
+    while (true) {
+      switch (channel.Read(&frame, Soon(), -1, &error)) {
+        case wire::ReadStatus::kFrame:
+          continue;
+        case wire::ReadStatus::kTimeout:
+          return false;
+        default:
+          return true;
+      }
+    }
+  }
+
+  testing_support::TempDir directory_;
+};
+
+TEST_F(DaemonRpcTest, RefusesAnotherProtocolAndNamesBoth) {
+  DaemonProcess daemon(directory_);
+  wire::Channel channel = RawChannel(daemon);
+  v1::Request hello;
+  hello.mutable_hello()->set_protocol(77);
+  hello.mutable_hello()->set_client("someone");
+  hello.mutable_hello()->set_version("9.9");
+  SendRequest(channel, 5, hello);
+  wire::FrameHeader header;
+  const v1::Response response = ReadResponse(channel, &header);
+  EXPECT_EQ(header.request_id, 5u);
+  EXPECT_EQ(response.error().code(), v1::Error::VERSION);
+  EXPECT_THAT(response.error().message(), HasSubstr("someone 9.9"));
+  EXPECT_THAT(response.error().message(), HasSubstr("speaks protocol 77"));
+  EXPECT_THAT(response.error().message(),
+              HasSubstr("speaks protocol " + std::to_string(wire::kProtocol)));
+  EXPECT_TRUE(Closes(channel));
+}
+
+TEST_F(DaemonRpcTest, WantsHelloFirst) {
+  DaemonProcess daemon(directory_);
+  wire::Channel channel = RawChannel(daemon);
+  v1::Request request;
+  request.mutable_status();
+  SendRequest(channel, 1, request);
+  EXPECT_EQ(ReadResponse(channel).error().code(), v1::Error::BAD_REQUEST);
+  EXPECT_TRUE(Closes(channel));
+}
+
+TEST_F(DaemonRpcTest, ClosesOnAHugeLengthAndOnGarbageAndLivesOn) {
+  DaemonProcess daemon(directory_);
+  std::mt19937 random(7);
+  for (int round = 0; round < 200; ++round) {
+    wire::Channel channel = RawChannel(daemon);
+    std::string bytes;
+    if (round % 4 == 0) {
+      wire::FrameHeader header;
+      header.body_bytes = 0xffffffff;
+      const auto encoded = wire::EncodeHeader(header);
+      bytes.assign(reinterpret_cast<const char*>(encoded.data()), encoded.size());
+    } else if (round % 4 == 1) {
+      // A well-formed frame with rubbish in it.
+      wire::FrameHeader header;
+      header.body_bytes = 64;
+      const auto encoded = wire::EncodeHeader(header);
+      bytes.assign(reinterpret_cast<const char*>(encoded.data()), encoded.size());
+      for (int i = 0; i < 64; ++i) bytes += static_cast<char>(random());
+      bytes[16] = '\xff';  // no protobuf starts with a tag of wire type 7
+    } else {
+      for (int i = 0; i < 256; ++i) bytes += static_cast<char>(random());
+      bytes[4] = '\x2a';  // a kind that does not exist
+    }
+    ASSERT_TRUE(channel.Write(bytes, Soon()).ok());
+    EXPECT_TRUE(Closes(channel)) << "round " << round;
+  }
+  EXPECT_EQ(daemon.Status().pid(), daemon.pid());
+}
+
+TEST_F(DaemonRpcTest, AnswersOneClientTooManyWithTheReason) {
+  DaemonProcess daemon(directory_, {"--max-clients", "2"});
+  ASSERT_TRUE(WaitUntil([&] { return daemon.Status().clients() == 1; }));
+  client::Client first = daemon.Connect();
+  client::Client second = daemon.Connect();
+  client::Client third;
+  const auto refused = third.Connect({daemon.socket(), false, "test"});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message, HasSubstr("--max-clients"));
+  EXPECT_EQ(first.Status({})->clients(), 2u);
+}
+
+TEST_F(DaemonRpcTest, FindsASessionByEveryNameItHas) {
+  DaemonProcess daemon(directory_);
+  ProducerProcess job({Recording("a")}, -1, "my-run");
+  job.Write(0, 1);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a", 1));
+  client::Client client = daemon.Connect();
+  const std::string uuid = job.segment().substr(job.segment().size() - 32);
+  for (const std::string& name : {job.key(), uuid.substr(0, 5), uuid, std::string("my-run"),
+                                  std::to_string(job.pid()), std::string()}) {
+    v1::StatusRequest request;
+    request.set_session(name);
+    const auto status = client.Status(request);
+    ASSERT_TRUE(status.ok()) << name << ": " << status.error().message;
+    EXPECT_EQ(status->sessions_size(), 1) << name;
+  }
+  v1::StatusRequest request;
+  request.set_session("my-rum");
+  EXPECT_FALSE(client.Status(request).ok());
+  EXPECT_EQ(client.last_error().code(), v1::Error::NO_SESSION);
+  EXPECT_THAT(client.last_error().close(), ElementsAre("my-run"));
+}
+
+TEST_F(DaemonRpcTest, SelectsProbesByGlobAndSuggestsNamesThatAreClose) {
+  DaemonProcess daemon(directory_);
+  ProducerProcess job({Recording("blk0.attn"), Recording("blk0.mlp"), Recording("head")});
+  for (std::uint32_t slot : {0, 1, 2}) job.Write(slot, 1);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "head", 1));
+  client::Client client = daemon.Connect();
+  v1::ProbesRequest request;
+  request.add_probes("blk*");
+  request.add_probes("!*.mlp");
+  auto probes = client.Probes(request);
+  ASSERT_TRUE(probes.ok());
+  ASSERT_EQ(probes->probes_size(), 1);
+  EXPECT_EQ(probes->probes(0).name(), "blk0.attn");
+  EXPECT_EQ(probes->probes(0).dtype(), "float32");
+  EXPECT_TRUE(probes->probes(0).has_last_stats());
+
+  request.clear_probes();
+  request.add_probes("blk0.atn");
+  EXPECT_FALSE(client.Probes(request).ok());
+  EXPECT_EQ(client.last_error().code(), v1::Error::NO_PROBE);
+  EXPECT_THAT(client.last_error().close(), testing::Contains("blk0.attn"));
+
+  v1::GetRequest get;
+  get.set_probe("hed");
+  EXPECT_FALSE(client.Get(get).ok());
+  EXPECT_THAT(client.last_error().close(), testing::Contains("head"));
+  get.set_probe("head");
+  get.set_replay(9);
+  EXPECT_FALSE(client.Get(get).ok());
+  EXPECT_EQ(client.last_error().code(), v1::Error::NO_SNAPSHOT);
+  EXPECT_THAT(client.last_error().message(), HasSubstr("replays 1 to 1"));
+}
+
+TEST_F(DaemonRpcTest, SendsATensorLargerThanOneFrame) {
+  DaemonProcess daemon(directory_);
+  SlotSpec spec = Recording("big", 2);
+  spec.elements = (9u << 20) / sizeof(float) + 3;
+  ProducerProcess job({spec});
+  job.WriteValue(0, 2.5f);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "big", 1));
+  const client::Tensor tensor = daemon.Get(job.key(), "big");
+  ASSERT_EQ(tensor.payload.size(), spec.elements * sizeof(float));
+  float last = 0;
+  std::memcpy(&last, tensor.payload.data() + tensor.payload.size() - sizeof(last), sizeof(last));
+  EXPECT_EQ(last, 2.5f);
+  client::Client client = daemon.Connect();
+  v1::GetRequest get;
+  get.set_probe("big");
+  get.set_metadata_only(true);
+  const auto metadata = client.Get(get);
+  ASSERT_TRUE(metadata.ok());
+  EXPECT_EQ(metadata->payload, "");
+  EXPECT_EQ(metadata->reply.snapshot().stats().mean(), 2.5);
+}
+
+TEST_F(DaemonRpcTest, TailsTheLastEventsInOrderAndThenWhatComes) {
+  DaemonProcess daemon(directory_);
+  ProducerProcess job({Recording("a"), Recording("b")});
+  job.Write(0, 3);
+  job.Write(1, 1);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a", 3));
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "b", 1));
+  v1::TailRequest request;
+  request.set_last(2);
+  request.set_follow(true);
+  request.set_until_exit(true);
+  request.add_probes("a");
+  std::vector<std::string> seen;
+  client::Client client = daemon.Connect();
+  const auto end = client.Tail(request, [&](const v1::TailReply& event) {
+    if (event.has_snapshot()) seen.push_back(std::to_string(event.snapshot().replay()));
+    if (event.has_session_change())
+      seen.push_back(event.session_change().ended() ? "end" : "begin");
+    if (event.caught_up()) {
+      seen.push_back("live");
+      job.Write(0, 1);
+      job.Write(1, 1);
+      job.Kill();
+    }
+    return true;
+  });
+  ASSERT_TRUE(end.ok());
+  EXPECT_EQ(*end, client::TailEnd::kFinished);
+  EXPECT_THAT(seen, ElementsAre("2", "3", "live", "4", "end"));
+}
+
+TEST_F(DaemonRpcTest, TailShowsOnlyWhatIsAskedFor) {
+  DaemonProcess daemon(directory_);
+  SlotSpec compared = Recording("c");
+  compared.compare_every = 1;
+  compared.expected = 1;
+  ProducerProcess job({Recording("a"), compared});
+  for (const float value : {1.0f, 1.0f, std::numeric_limits<float>::quiet_NaN(), 2.0f}) {
+    job.WriteValue(0, value);
+  }
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a", 4));
+  job.WriteValue(1, 1);
+  job.WriteValue(1, 2);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "c", 2));
+  const auto tail = [&](v1::TailRequest::Only only) {
+    v1::TailRequest request;
+    request.set_last(1000);
+    request.set_only(only);
+    std::vector<std::string> seen;
+    client::Client client = daemon.Connect();
+    EXPECT_TRUE(client
+                    .Tail(request,
+                          [&](const v1::TailReply& event) {
+                            if (event.has_snapshot()) {
+                              seen.push_back(event.snapshot().probe() +
+                                             std::to_string(event.snapshot().replay()));
+                            }
+                            if (event.has_compare_failed()) {
+                              seen.push_back("fail" +
+                                             std::to_string(event.compare_failed().replay()));
+                            }
+                            return true;
+                          })
+                    .ok());
+    return seen;
+  };
+  EXPECT_THAT(tail(v1::TailRequest::NONFINITE), ElementsAre("a3"));
+  EXPECT_THAT(tail(v1::TailRequest::CHANGED), ElementsAre("a1", "a3", "a4", "c1", "c2"));
+  EXPECT_THAT(tail(v1::TailRequest::FAILED), ElementsAre("fail2"));
+  EXPECT_THAT(tail(v1::TailRequest::ALL), ElementsAre("a1", "a2", "a3", "a4", "c1", "c2", "fail2"));
+}
+
+TEST_F(DaemonRpcTest, ASlowClientIsToldExactlyWhatItMissedAndHoldsNobodyUp) {
+  DaemonProcess daemon(directory_);
+  constexpr std::uint64_t kReplays = 60'000;
+  SlotSpec spec = Recording("a", 4096);
+  spec.policy = layout::Policy::kWait;  // so that the ring loses nothing
+  spec.wait_deadline_ms = 20'000;
+  ProducerProcess job({spec});
+  wire::Channel slow = RawChannel(daemon);
+  Greet(slow);
+  v1::Request request;
+  request.mutable_tail()->set_follow(true);
+  request.mutable_tail()->set_until_exit(true);
+  SendRequest(slow, 2, request);
+  EXPECT_TRUE(ReadResponse(slow).tail().caught_up());
+  job.Write(0, kReplays);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a", kReplays));
+  job.Kill();
+  ASSERT_TRUE(WaitUntil([&] { return daemon.Session(job.key())->state() == v1::Session::DIED; }));
+  std::uint64_t snapshots = 0;
+  std::uint64_t missed = 0;
+  wire::FrameHeader header;
+  do {
+    const v1::Response response = ReadResponse(slow, &header);
+    ASSERT_FALSE(HasFailure());
+    snapshots += response.tail().has_snapshot();
+    missed += response.tail().has_loss() ? response.tail().loss().count() : 0;
+  } while (header.more());
+  EXPECT_GT(missed, 0u);
+  // The end of the job is an event too, which may be among the missed.
+  EXPECT_GE(snapshots + missed, kReplays);
+  EXPECT_LE(snapshots + missed, kReplays + 1);
+}
+
+TEST_F(DaemonRpcTest, DoesNotEndForAClientWhileAJobIsAliveUnlessForced) {
+  DaemonProcess daemon(directory_);
+  ProducerProcess job({Recording("a")});
+  ASSERT_TRUE(WaitUntil([&] { return daemon.Session(job.key()).has_value(); }));
+  client::Client client = daemon.Connect();
+  v1::ShutdownRequest request;
+  const auto refused = client.Shutdown(request);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message, HasSubstr("--force"));
+  request.set_force(true);
+  EXPECT_TRUE(client.Shutdown(request).ok());
+  EXPECT_EQ(daemon.WaitForExit(), 0);
+}
+
+TEST_F(DaemonRpcTest, AnswersWhileATailIsOpenOnTheSameConnection) {
+  DaemonProcess daemon(directory_);
+  wire::Channel channel = RawChannel(daemon);
+  Greet(channel);
+  v1::Request tail;
+  tail.mutable_tail()->set_follow(true);
+  SendRequest(channel, 2, tail);
+  EXPECT_TRUE(ReadResponse(channel).tail().caught_up());
+  v1::Request status;
+  status.mutable_status();
+  SendRequest(channel, 3, status);
+  wire::FrameHeader header;
+  EXPECT_TRUE(ReadResponse(channel, &header).has_status());
+  EXPECT_EQ(header.request_id, 3u);
+}
+
+}  // namespace
+}  // namespace cgdebug::test

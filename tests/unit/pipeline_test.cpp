@@ -1,0 +1,258 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "daemon/pipeline/event_log.h"
+#include "daemon/pipeline/registry.h"
+#include "daemon/pipeline/snapshot_store.h"
+#include "daemon/pipeline/text.h"
+#include "tests/support/model_fixture.h"
+
+namespace cgdebug::pipeline {
+namespace {
+
+using test::MakeDelivery;
+using test::MakeIdentity;
+using test::MakeSession;
+using test::MakeSlot;
+using testing::ElementsAre;
+
+// --- text
+// --------------------------------------------------------------------------------------------
+
+TEST(CleanText, KeepsUtf8AndTakesControlCharactersAway) {
+  EXPECT_EQ(CleanText("blk3.mlp μ σ 注 😀"), "blk3.mlp μ σ 注 😀");
+  EXPECT_EQ(CleanText("a\x1b[31mb\nc\x7f"), "a?[31mb?c?");
+  EXPECT_EQ(CleanText("\xc2\x9b"
+                      "31m"),
+            "?31m")
+      << "CSI as one C1 character";
+  EXPECT_EQ(CleanText("a\nb\x1b", /*keep_newlines=*/true), "a\nb?");
+}
+
+TEST(CleanText, ReplacesWhatIsNoUtf8ByteByByte) {
+  EXPECT_EQ(CleanText("a\xff\xc3"), "a??") << "stray byte, cut character";
+  EXPECT_EQ(CleanText("\xc0\xaf"), "??") << "overlong";
+  EXPECT_EQ(CleanText("\xed\xa0\x80"), "???") << "surrogate";
+  EXPECT_EQ(CleanText("\xf5\x80\x80\x80"), "????") << "beyond Unicode";
+}
+
+// --- identity
+// ----------------------------------------------------------------------------------------
+
+std::string LabelOf(const std::string& command, const std::string& run_id = "", int rank = -1) {
+  layout::SegmentHeader header = {};
+  header.pid = 42;
+  header.rank = rank;
+  std::strncpy(header.command, command.c_str(), sizeof(header.command) - 1);
+  std::strncpy(header.run_id, run_id.c_str(), sizeof(header.run_id) - 1);
+  return MakeSessionIdentity("cgdebug-0-x", "x", header).label;
+}
+
+TEST(SessionIdentity, IsLabelledByRunElseByScriptAndPid) {
+  EXPECT_EQ(LabelOf("/usr/bin/python3 -u /src/train.py --lr 1"), "train-42");
+  EXPECT_EQ(LabelOf("python -m pkg.main"), "pkg.main-42");
+  EXPECT_EQ(LabelOf("python"), "python-42");
+  EXPECT_EQ(LabelOf("./build/bench 3"), "bench-42");
+  EXPECT_EQ(LabelOf(""), "job-42");
+  EXPECT_EQ(LabelOf("python train.py", "gpt", 3), "gpt/r3");
+}
+
+// --- registry
+// ----------------------------------------------------------------------------------------
+
+TEST(Registry, GivesSessionsWithTheSameEightDigitsDifferentKeys) {
+  Registry registry;
+  const SessionPtr first = registry.AddSession(MakeIdentity("12345678a"));
+  const SessionPtr second = registry.AddSession(MakeIdentity("12345678b"));
+  EXPECT_EQ(first->key, "12345678");
+  EXPECT_EQ(second->key, "12345678b");
+}
+
+TEST(Registry, SumsCountersOfSlotsThatWereGivenUpToo) {
+  Registry registry;
+  const SessionPtr session = registry.AddSession(MakeIdentity("1"));
+  const SlotPtr slot = MakeSlot(session, "a", 1);
+  const SlotPtr other = MakeSlot(session, "b", 2);
+  Counters counters;
+  counters.replays = 9;
+  counters.produced = 5;
+  counters.consumed = 3;
+  counters.lost_overwritten = 2;
+  registry.SetSlot(slot, counters, 1, false);
+  registry.SetSlot(other, counters, 1, false);
+  registry.ForgetSlot(slot);
+  const SessionRecord record = registry.Sessions().front();
+  EXPECT_EQ(record.counters.produced, 10u);
+  EXPECT_EQ(record.counters.lost_overwritten, 4u);
+  EXPECT_EQ(record.slot_count, 1u);
+  EXPECT_EQ(record.replay, 9u);
+  EXPECT_EQ(registry.Slots(session).size(), 1u);
+}
+
+TEST(Registry, FirstNonfiniteIsTheEarliestReplayThenTheEarliestRegistration) {
+  Registry registry;
+  const SessionPtr session = registry.AddSession(MakeIdentity("1"));
+  const SlotPtr early = MakeSlot(session, "early", 1);
+  const SlotPtr late = MakeSlot(session, "late", 2);
+  for (const SlotPtr& slot : {early, late}) registry.SetSlot(slot, {}, 0, false);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float inf = std::numeric_limits<float>::infinity();
+  registry.SetLast(MakeDelivery(late, 7, {nan, inf}).snapshot);
+  EXPECT_EQ(registry.Sessions().front().first_nan.probe, "late");
+  registry.SetLast(MakeDelivery(early, 7, {nan, nan}).snapshot);
+  EXPECT_EQ(registry.Sessions().front().first_nan.probe, "early");
+  EXPECT_EQ(registry.Sessions().front().first_nan.count, 2u);
+  EXPECT_EQ(registry.Sessions().front().first_inf.probe, "late");
+  registry.SetLast(MakeDelivery(late, 8, {nan, 1}).snapshot);
+  EXPECT_EQ(registry.Sessions().front().first_nan.probe, "early");
+  EXPECT_EQ(registry.Sessions().front().nonfinite_probes, 2u);
+}
+
+TEST(Registry, IgnoresWhatComesForASessionThatIsForgotten) {
+  Registry registry;
+  const SessionPtr session = registry.AddSession(MakeIdentity("1"));
+  const SlotPtr slot = MakeSlot(session, "a", 1);
+  registry.ForgetSession(session);
+  registry.SetSlot(slot, {}, 0, false);
+  registry.SetLast(MakeDelivery(slot, 1, {1, 2}).snapshot);
+  registry.EndSession(session, SessionState::kDied, 1);
+  EXPECT_TRUE(registry.Sessions().empty());
+  EXPECT_EQ(registry.AliveCount(), 0u);
+}
+
+// --- event log
+// -----------------------------------------------------------------------------------------
+
+std::vector<std::uint64_t> Sequences(const std::vector<EventPtr>& events) {
+  std::vector<std::uint64_t> sequences;
+  for (const EventPtr& event : events) {
+    if (const auto* line = std::get_if<PrintLine>(&event->what)) {
+      sequences.push_back(line->snapshot->sequence);
+    } else {
+      sequences.push_back(std::get<SnapshotPtr>(event->what)->sequence);
+    }
+  }
+  return sequences;
+}
+
+TEST(EventLog, ManySnapshotsDoNotPushOutThePrintLog) {
+  EventLog log({.snapshots = 3, .notices = 10, .notice_text_bytes = 1000});
+  const SlotPtr slot = MakeSlot(MakeSession("1"), "a", 1);
+  log.Add(slot->session, PrintLine{MakeDelivery(slot, 1, {1, 1}).snapshot, "line"});
+  for (std::uint64_t i = 2; i <= 20; ++i) {
+    log.Add(slot->session, MakeDelivery(slot, i, {1, 1}).snapshot);
+  }
+  EventLog::Cursor end;
+  EXPECT_THAT(Sequences(log.All(&end)), ElementsAre(1, 18, 19, 20));
+}
+
+TEST(EventLog, ReadsInOrderOverSessionsAndCountsExactlyWhatWasDropped) {
+  EventLog log({.snapshots = 4, .notices = 4, .notice_text_bytes = 1000});
+  const SlotPtr one = MakeSlot(MakeSession("1"), "a", 1);
+  const SlotPtr two = MakeSlot(MakeSession("2"), "a", 1);
+  EventLog::Cursor cursor;
+  EventLog::Missed missed;
+  for (std::uint64_t i = 1; i <= 10; ++i) {
+    log.Add(one->session, MakeDelivery(one, i, {1, 1}).snapshot);
+  }
+  log.Add(two->session, MakeDelivery(two, 100, {1, 1}).snapshot);
+  EXPECT_THAT(Sequences(log.Read(&cursor, 2, &missed)), ElementsAre(7, 8));
+  EXPECT_EQ(missed[one->session], 6u);
+  EXPECT_FALSE(missed.contains(two->session));
+  EXPECT_THAT(Sequences(log.Read(&cursor, 100, &missed)), ElementsAre(9, 10, 100));
+  EXPECT_TRUE(log.Read(&cursor, 100, &missed).empty());
+  EXPECT_EQ(missed[one->session], 6u);
+}
+
+TEST(EventLog, BoundsTheTextOfThePrintLog) {
+  EventLog log({.snapshots = 4, .notices = 100, .notice_text_bytes = 10});
+  const SlotPtr slot = MakeSlot(MakeSession("1"), "a", 1);
+  for (std::uint64_t i = 1; i <= 5; ++i) {
+    log.Add(slot->session, PrintLine{MakeDelivery(slot, i, {1, 1}).snapshot, "12345"});
+  }
+  EventLog::Cursor end;
+  EXPECT_THAT(Sequences(log.All(&end)), ElementsAre(4, 5));
+}
+
+TEST(EventLog, CallsTheListenerOnceForABurst) {
+  EventLog log;
+  int calls = 0;
+  log.SetListener([&] { ++calls; });
+  const SlotPtr slot = MakeSlot(MakeSession("1"), "a", 1);
+  for (std::uint64_t i = 1; i <= 3; ++i) {
+    log.Add(slot->session, MakeDelivery(slot, i, {1, 1}).snapshot);
+  }
+  EXPECT_EQ(calls, 1);
+  EventLog::Cursor cursor;
+  EventLog::Missed missed;
+  EXPECT_EQ(log.Read(&cursor, 100, &missed).size(), 3u);
+  log.Add(slot->session, MakeDelivery(slot, 4, {1, 1}).snapshot);
+  EXPECT_EQ(calls, 2);
+}
+
+// --- snapshot store
+// ------------------------------------------------------------------------------------
+
+void Put(SnapshotStore& store, const SlotPtr& slot, std::uint64_t sequence) {
+  const Delivery delivery = MakeDelivery(slot, sequence, {1, 2});  // 8 bytes
+  store.Put(delivery.snapshot, delivery.payload);
+}
+
+std::vector<std::pair<std::uint64_t, bool>> Kept(const SnapshotStore& store, const SlotPtr& slot) {
+  std::vector<std::pair<std::uint64_t, bool>> kept;
+  for (const StoredSnapshot& stored : store.History(slot)) {
+    kept.emplace_back(stored.snapshot->sequence, stored.payload != nullptr);
+  }
+  return kept;
+}
+
+using Expected = std::vector<std::pair<std::uint64_t, bool>>;
+
+TEST(SnapshotStore, KeepsAsManyOfASlotAsItsRingHas) {
+  SnapshotStore store(1000);
+  const SlotPtr slot = MakeSlot(MakeSession("1"), "a", 1);
+  for (std::uint64_t i = 1; i <= 5; ++i) Put(store, slot, i);
+  EXPECT_EQ(Kept(store, slot), (Expected{{4, true}, {5, true}}));
+  EXPECT_EQ(store.bytes(), 16u);
+}
+
+TEST(SnapshotStore, DropsOlderPayloadsBeforeNewestOnesAndKeepsStatistics) {
+  SnapshotStore store(24);
+  const SessionPtr session = MakeSession("1");
+  const SlotPtr rare = MakeSlot(session, "rare", 1);
+  const SlotPtr busy = MakeSlot(session, "busy", 2);
+  Put(store, rare, 1);
+  for (std::uint64_t i = 1; i <= 9; ++i) Put(store, busy, i);
+  EXPECT_EQ(Kept(store, rare), (Expected{{1, true}}));
+  EXPECT_EQ(Kept(store, busy), (Expected{{8, true}, {9, true}}));
+  const SlotPtr third = MakeSlot(session, "third", 3);
+  Put(store, third, 1);
+  EXPECT_EQ(Kept(store, busy), (Expected{{8, false}, {9, true}})) << "an older one goes first";
+  const SlotPtr fourth = MakeSlot(session, "fourth", 4);
+  Put(store, fourth, 1);
+  EXPECT_EQ(Kept(store, rare), (Expected{{1, false}})) << "then the oldest of the newest";
+  EXPECT_EQ(Kept(store, fourth), (Expected{{1, true}}));
+  EXPECT_EQ(store.bytes(), 24u);
+  EXPECT_EQ(store.History(rare)[0].snapshot->stats.max, 2);
+}
+
+TEST(SnapshotStore, ForgetsSlotsAndSessionsWithTheirBytes) {
+  SnapshotStore store(1000);
+  const SlotPtr a = MakeSlot(MakeSession("1"), "a", 1);
+  const SlotPtr b = MakeSlot(a->session, "b", 2);
+  const SlotPtr c = MakeSlot(MakeSession("2"), "c", 1);
+  for (const SlotPtr& slot : {a, b, c}) Put(store, slot, 1);
+  store.ForgetSlot(a);
+  EXPECT_TRUE(store.History(a).empty());
+  EXPECT_EQ(store.bytes(), 16u);
+  store.ForgetSession(b->session);
+  EXPECT_TRUE(store.History(b).empty());
+  EXPECT_EQ(store.bytes(), 8u);
+  EXPECT_EQ(store.History(c).size(), 1u);
+}
+
+}  // namespace
+}  // namespace cgdebug::pipeline

@@ -1,0 +1,171 @@
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "daemon/sinks/compare_sink.h"
+#include "daemon/sinks/print_sink.h"
+#include "tests/support/model_fixture.h"
+
+namespace cgdebug::sinks {
+namespace {
+
+using layout::VerdictState;
+using test::Bytes;
+using test::FakeFeedback;
+using test::MakeDelivery;
+using test::MakeSession;
+using testing::HasSubstr;
+
+class CompareSinkTest : public testing::Test {
+ protected:
+  // Expects {1, 1} every `every` replays.
+  void Open(std::uint32_t every = 1) {
+    pipeline::SlotIdentity identity = test::MakeSlotIdentity(MakeSession("1"), "a", 1);
+    identity.registration.actions = layout::kActionCompare | layout::kActionRecord;
+    identity.registration.record_every = 1;
+    identity.registration.compare_every = every;
+    slot_ = std::make_shared<const pipeline::SlotIdentity>(identity);
+    feedback_.expected = Bytes({1, 1});
+    sink_.OpenSlot(slot_, feedback_);
+  }
+  void Replay(std::uint64_t sequence, float value = 1) {
+    sink_.Consume(MakeDelivery(slot_, sequence, {value, value}), feedback_);
+  }
+  const ring::Verdict& verdict() const { return feedback_.shared; }
+
+  pipeline::EventLog events_;
+  CompareSink sink_{&events_};
+  FakeFeedback feedback_;
+  pipeline::SlotPtr slot_;
+};
+
+TEST_F(CompareSinkTest, PassesWhatMatchesAndNothingBeforeTheFirst) {
+  Open();
+  EXPECT_EQ(verdict().state, VerdictState::kNone);
+  Replay(1);
+  Replay(2);
+  EXPECT_EQ(verdict().state, VerdictState::kPass);
+  EXPECT_EQ(verdict().compared, 2u);
+  EXPECT_EQ(verdict().covered_sequence, 2u);
+}
+
+TEST_F(CompareSinkTest, AFailureStaysWithItsFirstReplayAndText) {
+  Open();
+  Replay(1);
+  Replay(2, 5);
+  const std::string text = verdict().text;
+  Replay(3, 6);
+  Replay(9);  // 4 to 8 are lost
+  EXPECT_EQ(verdict().state, VerdictState::kFail);
+  EXPECT_EQ(verdict().first_failed_sequence, 2u);
+  EXPECT_EQ(verdict().text, text);
+  EXPECT_EQ(verdict().mismatched, 2u);
+  EXPECT_EQ(verdict().compared, 4u);
+  EXPECT_EQ(verdict().lost, 5u);
+}
+
+TEST_F(CompareSinkTest, CountsMissedReplaysOfTheComparisonOnly) {
+  Open(/*every=*/10);
+  Replay(1);
+  Replay(2, 99);  // not wanted: 1, 11, 21, ... are
+  Replay(35, 99);
+  EXPECT_EQ(verdict().compared, 1u);
+  EXPECT_EQ(verdict().lost, 3u) << "11, 21 and 31";
+  EXPECT_EQ(verdict().state, VerdictState::kError);
+  EXPECT_THAT(verdict().text, HasSubstr("3 snapshots could not be compared"));
+  Replay(41);
+  EXPECT_EQ(verdict().lost, 3u);
+  EXPECT_EQ(verdict().compared, 2u);
+}
+
+TEST_F(CompareSinkTest, DoesNotCountAReplayTwiceThatTheVerdictCoversAlready) {
+  feedback_.shared.state = VerdictState::kPass;
+  feedback_.shared.compared = 5;
+  feedback_.shared.covered_sequence = 5;
+  Open();
+  Replay(5, 99);  // its credit was never given: the daemon before was killed in between
+  EXPECT_EQ(verdict().compared, 5u);
+  EXPECT_EQ(verdict().state, VerdictState::kPass);
+  Replay(6);
+  EXPECT_EQ(verdict().compared, 6u);
+  EXPECT_EQ(verdict().lost, 0u);
+}
+
+TEST_F(CompareSinkTest, IgnoresSnapshotsAnEarlierDaemonConsumed) {
+  Open();
+  pipeline::Delivery delivery = MakeDelivery(slot_, 1, {9, 9});
+  delivery.seen_before = true;
+  sink_.Consume(delivery, feedback_);
+  EXPECT_EQ(verdict().compared, 0u);
+  EXPECT_EQ(verdict().state, VerdictState::kNone);
+}
+
+TEST_F(CompareSinkTest, DoesNotTrustAVerdictThatWasTorn) {
+  feedback_.shared.torn = true;
+  Open();
+  EXPECT_EQ(verdict().state, VerdictState::kError);
+  Replay(7);
+  EXPECT_EQ(verdict().state, VerdictState::kError);
+  EXPECT_THAT(verdict().text, HasSubstr("killed while it wrote"));
+  Replay(8, 9);
+  EXPECT_EQ(verdict().state, VerdictState::kFail) << "a mismatch is certain all the same";
+}
+
+TEST_F(CompareSinkTest, CountsTheRestAsMissedWhenTheJobEnds) {
+  Open();
+  Replay(1);
+  sink_.CloseSlot(slot_, /*last_sequence=*/3, feedback_);
+  EXPECT_EQ(verdict().lost, 2u);
+  EXPECT_EQ(verdict().state, VerdictState::kError);
+}
+
+// --- print
+// -------------------------------------------------------------------------------------------
+
+pipeline::SlotPtr PrintingSlot(std::uint32_t invocation, std::int32_t rank, std::uint32_t max_items,
+                               bool summary) {
+  auto session = std::make_shared<pipeline::SessionIdentity>(test::MakeIdentity("1"));
+  session->rank = rank;
+  pipeline::SlotIdentity identity = test::MakeSlotIdentity(session, "blk3.attn", 1, 4);
+  identity.registration.actions = layout::kActionPrint;
+  identity.registration.print_every = 2;
+  identity.registration.print_max_items = max_items;
+  identity.registration.invocation = invocation;
+  identity.registration.flags = summary ? layout::kPrintSummary : 0;
+  return std::make_shared<const pipeline::SlotIdentity>(identity);
+}
+
+std::string Render(const pipeline::SlotPtr& slot) {
+  const pipeline::Delivery delivery = MakeDelivery(slot, 12, {1, 2, 3, 4});
+  return RenderPrint(*delivery.snapshot, *delivery.payload);
+}
+
+TEST(PrintLine, SaysReplayProbeSummaryAndValues) {
+  EXPECT_THAT(Render(PrintingSlot(0, -1, 0, true)),
+              testing::StartsWith("[cgdebug] @12 blk3.attn  f32[4]  n=4 x∈["));
+  EXPECT_THAT(Render(PrintingSlot(2, 3, 0, true)),
+              testing::StartsWith("[cgdebug] r3 @12 blk3.attn#2  f32[4]"));
+  EXPECT_THAT(Render(PrintingSlot(0, -1, 4, true)), testing::EndsWith("\n          [1, 2, 3, 4]"));
+  EXPECT_EQ(Render(PrintingSlot(0, -1, 4, false)), "[cgdebug] @12 blk3.attn  f32[4]  [1, 2, 3, 4]");
+}
+
+TEST(PrintSink, PrintsItsReplaysOnlyAndCountsThem) {
+  pipeline::EventLog events;
+  PrintSink sink(&events);
+  FakeFeedback feedback;
+  const pipeline::SlotPtr slot = PrintingSlot(0, -1, 4, true);
+  for (std::uint64_t replay = 1; replay <= 4; ++replay) {
+    sink.Consume(MakeDelivery(slot, replay, {1, 2, 3, 4}), feedback);
+  }
+  EXPECT_EQ(feedback.printed, 2u) << "replays 1 and 3";
+  EXPECT_EQ(feedback.shown, 0u) << "no such job, no terminal";
+  pipeline::EventLog::Cursor end;
+  EXPECT_EQ(events.All(&end).size(), 2u);
+}
+
+}  // namespace
+}  // namespace cgdebug::sinks
