@@ -133,6 +133,8 @@ Result<UniqueFd> WaitUntilItAccepts(pid_t pid, const std::string& socket_path, m
 }  // namespace
 
 Result<std::string> FindDaemon() {
+  const char* chosen = std::getenv("CGDEBUG_DAEMON");
+  if (chosen != nullptr && *chosen != '\0') return std::string(chosen);
   std::error_code failure;
   const fs::path self = fs::read_symlink("/proc/self/exe", failure);
   if (!failure) {

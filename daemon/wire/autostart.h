@@ -14,8 +14,8 @@ struct AutostartOptions {
   std::chrono::milliseconds timeout = std::chrono::seconds(5);
 };
 
-// cgdebug-daemon beside this process's own executable, else on PATH.
-// Fails: neither has one; the message names both places.
+// $CGDEBUG_DAEMON, else cgdebug-daemon beside this process's own executable, else on PATH.
+// Fails: none of them; the message names the places.
 Result<std::string> FindDaemon();
 
 // Connects to the daemon on `socket_path` and starts it first when nobody listens there: detached

@@ -1,0 +1,132 @@
+// cgdebug-cli, the real daemon and a real producer: what is shown is what was written.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "tests/support/daemon_process.h"
+#include "tests/support/producer_process.h"
+#include "tests/support/run_process.h"
+
+namespace cgdebug::test {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using testing_support::Process;
+using testing_support::ProcessResult;
+
+class CliEndToEndTest : public ::testing::Test {
+ protected:
+  ProcessResult Cli(std::vector<std::string> arguments) {
+    return Process(Command(std::move(arguments)), {"NO_COLOR=1"}).Wait();
+  }
+  std::vector<std::string> Command(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {CGDEBUG_CLI, "--socket", directory_ / "d.sock"});
+    return arguments;
+  }
+
+  testing_support::TempDir directory_;
+};
+
+TEST_F(CliEndToEndTest, ShowsTheValuesOfTheReplayThatWasAskedFor) {
+  ProducerProcess job({{.name = "blk0.out", .elements = 4, .capacity = 8, .record_every = 1}});
+  DaemonProcess daemon(directory_);
+  job.Write(0, 3);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "blk0.out", 3));
+  EXPECT_THAT(Cli({"show", "blk0.out@2"}).out, HasSubstr("[2, 3, 4, 5]"));
+  EXPECT_THAT(Cli({"show", job.key() + ":blk0.out@-1"}).out, HasSubstr("[3, 4, 5, 6]"));
+  const json shown = json::parse(Cli({"show", "blk0.out@-3", "--json"}).out);
+  EXPECT_EQ(shown["replay"], 1);
+  EXPECT_EQ(shown["values"], json({1.0, 2.0, 3.0, 4.0}));
+  EXPECT_EQ(Cli({"show", "blk0.out@9"}).code, 4);
+  const ProcessResult typo = Cli({"show", "blk0.ot"});
+  EXPECT_EQ(typo.code, 4);
+  EXPECT_THAT(typo.err, HasSubstr("close: 'blk0.out'"));
+}
+
+TEST_F(CliEndToEndTest, TailHasEveryReplayOnceAndInOrder) {
+  ProducerProcess job({{.name = "x", .elements = 4, .capacity = 32, .record_every = 1}});
+  DaemonProcess daemon(directory_);
+  job.Write(0, 20);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "x", 20));
+  std::istringstream lines(Cli({"tail", "-n", "100", "--json", "x"}).out);
+  std::vector<int> replays;
+  for (std::string line; std::getline(lines, line);) {
+    const json event = json::parse(line);
+    if (event["event"] != "snapshot") continue;
+    replays.push_back(event["replay"]);
+    EXPECT_EQ(event["stats"]["min"], event["replay"]);
+  }
+  std::vector<int> expected(20);
+  for (int i = 0; i < 20; ++i) expected[static_cast<std::size_t>(i)] = i + 1;
+  EXPECT_EQ(replays, expected);
+}
+
+TEST_F(CliEndToEndTest, FollowShowsWhatComesAndTheDeathOfTheJob) {
+  auto job = std::make_unique<ProducerProcess>(
+      std::vector<SlotSpec>{{.name = "x", .elements = 4, .capacity = 8, .record_every = 1}});
+  DaemonProcess daemon(directory_);
+  Process tail(Command({"tail", "-f", "--no-color"}));
+  while (tail.out().find("joined") == std::string::npos) std::this_thread::yield();
+  job->Write(0, 1);
+  while (tail.out().find("@1 x") == std::string::npos) std::this_thread::yield();
+  job->Kill();
+  while (tail.out().find("died after 1 replays") == std::string::npos) std::this_thread::yield();
+  ::kill(tail.pid(), SIGINT);
+  EXPECT_EQ(tail.Wait().code, 130);
+}
+
+TEST_F(CliEndToEndTest, NanIsFoundByTailStatusAndShow) {
+  ProducerProcess job({{.name = "x", .elements = 4, .capacity = 8, .record_every = 1}});
+  DaemonProcess daemon(directory_);
+  job.Write(0, 1);
+  job.WriteValue(0, std::numeric_limits<float>::quiet_NaN());
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "x", 2));
+  EXPECT_THAT(Cli({"status"}).out, HasSubstr("first NaN: x @2, 4 elements"));
+  const ProcessResult tail = Cli({"tail", "--only", "nan"});
+  EXPECT_THAT(tail.out, HasSubstr("@2 x"));
+  EXPECT_THAT(tail.out, Not(HasSubstr("@1 x")));
+  EXPECT_THAT(Cli({"show", "x@2", "--where", "nonfinite"}).out, HasSubstr("[3]"));
+  EXPECT_THAT(Cli({"probes"}).out, HasSubstr("NaN"));
+}
+
+TEST_F(CliEndToEndTest, LossesAreCountedWhereverTheyAreShown) {
+  ProducerProcess job({{.name = "x", .elements = 4, .capacity = 2, .record_every = 1}});
+  job.Write(0, 10);
+  DaemonProcess daemon(directory_);
+  job.Write(0, 1);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "x", 2));
+  const json session = json::parse(Cli({"ps", "--json"}).out)["sessions"][0];
+  const std::uint64_t produced = session["counters"]["produced"];
+  const std::uint64_t consumed = session["counters"]["consumed"];
+  const std::uint64_t lost = session["counters"]["lost_overwritten"];
+  EXPECT_EQ(produced, 11u);
+  EXPECT_EQ(consumed + lost, produced);
+  EXPECT_THAT(Cli({"tail", "-n", "50"}).out,
+              HasSubstr("-- x: " + std::to_string(lost) + " snapshots lost"));
+  EXPECT_THAT(Cli({"status"}).out, HasSubstr("lost " + std::to_string(lost)));
+}
+
+TEST_F(CliEndToEndTest, StartsADaemonAndStopsIt) {
+  const ProcessResult start = Cli({"daemon", "start"});
+  ASSERT_EQ(start.code, 0) << start.err;
+  EXPECT_EQ(Cli({"daemon", "status"}).code, 0);
+  EXPECT_EQ(Cli({"daemon", "start"}).err.find("started"), std::string::npos);
+  EXPECT_EQ(Cli({"daemon", "stop"}).code, 0);
+  EXPECT_EQ(Cli({"daemon", "status"}).code, 4);
+}
+
+TEST_F(CliEndToEndTest, RunTellsThatAJobHadNoProbe) {
+  DaemonProcess daemon(directory_);
+  const ProcessResult result = Cli({"run", "--fail-on", "nan", "--", "true"});
+  EXPECT_EQ(result.code, 4);
+  EXPECT_THAT(result.err, HasSubstr("No probe was seen"));
+}
+
+}  // namespace
+}  // namespace cgdebug::test

@@ -1,0 +1,163 @@
+"""cgdebug-cli with the real daemon and real jobs."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import torch
+
+import cgdebug
+from conftest import find_program, remove_segments_of, wait_until
+
+HEADER = "import os, sys, time, torch\nfrom cgdebug import *\n"
+
+
+@pytest.fixture
+def cli(daemon):
+    """cli(*arguments) runs cgdebug-cli against the shared daemon; has returncode, stdout, stderr."""
+
+    def run(*arguments, **environment):
+        return subprocess.run(
+            [find_program("cgdebug-cli"), "--socket", daemon.socket, "--no-spawn", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={**os.environ, "NO_COLOR": "1", **environment},
+        )
+
+    return run
+
+
+def script(code):
+    return [sys.executable, "-c", HEADER + textwrap.dedent(code)]
+
+
+def summary_of(result):
+    return json.loads(result.stderr.strip().splitlines()[-1])
+
+
+def test_run_passes_the_exit_code_and_sums_up(cli):
+    result = cli(
+        "run",
+        "--",
+        *script(
+            """
+            probe = CudaGraphTensorProbe("blk3.mlp", [TensorPrint()], mode="always")
+            for _ in range(5):
+                probe(torch.ones(4))
+            print("from the job")
+            sys.exit(7)
+            """
+        ),
+        CGDEBUG_RUN_ID="pytest-" + str(os.getpid()),
+    )
+    assert result.returncode == 7
+    assert result.stdout == "from the job\n"
+    assert "@5 blk3.mlp" in result.stderr
+    assert "job exited 7 after 5 replays. 5 snapshots read, 0 lost." in result.stderr
+    assert "next:  cgdebug-cli " in result.stderr
+
+
+@pytest.mark.parametrize(
+    "fail_on, value, code",
+    [("nan", "nan", 1), ("inf", "nan", 0), ("nan,inf", "inf", 1), ("nan,inf,compare", "1", 0)],
+)
+def test_run_fails_on_what_was_asked_for_only(cli, fail_on, value, code):
+    result = cli(
+        "run",
+        "--no-live",
+        "--json",
+        "--fail-on",
+        fail_on,
+        "--",
+        *script(
+            f"""
+            probe = CudaGraphTensorProbe("x", [TensorCompare(torch.full((4,), float("{value}")),
+                                                             equal_nan=True)], mode="always")
+            for _ in range(3):
+                probe(torch.full((4,), float("{value}")))
+            probe.assert_ok()
+            """
+        ),
+    )
+    assert result.returncode == code, result.stderr
+    summary = summary_of(result)
+    assert summary["complete"] and summary["snapshots"] == 3
+    assert summary["nonfinite_probes"] == (0 if value == "1" else 1)
+
+
+def test_run_of_a_job_that_is_killed(cli):
+    result = cli(
+        "run",
+        "--no-live",
+        "--json",
+        "--",
+        *script(
+            """
+            probe = CudaGraphTensorProbe("x", [TensorCompare(torch.ones(4))], mode="always")
+            probe(torch.ones(4))
+            probe.assert_ok()
+            print(os.getpid(), flush=True)
+            os.kill(os.getpid(), 9)
+            """
+        ),
+    )
+    remove_segments_of(int(result.stdout))
+    assert result.returncode == 128 + signal.SIGKILL
+    summary = summary_of(result)
+    assert summary["job_signal"] == signal.SIGKILL
+    assert summary["sessions"][0]["state"] == "died"
+
+
+def test_show_writes_what_the_probe_saw(cli, probe, tmp_path):
+    x = torch.randn(3, 5)
+    p = probe(cgdebug.TensorRecord(capacity=8), name="cli.show")
+    p(x)
+    p(-x)
+    session = str(os.getpid())
+    wait_until(
+        lambda: cli("show", "-s", session, "cli.show@2").returncode == 0, "the daemon has read both"
+    )
+    path = tmp_path / "x.npy"
+    assert cli("show", "-s", session, "cli.show@1", "-o", str(path)).returncode == 0
+    np.testing.assert_array_equal(np.load(path), x.numpy())
+    raw = tmp_path / "x.bin"
+    assert cli("show", f"{session}:cli.show@-1", "-o", str(raw)).returncode == 0
+    assert raw.read_bytes() == (-x).numpy().tobytes()
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
+    + [torch.float16, torch.bfloat16, torch.float32, torch.float64],
+)
+def test_npy_of_every_dtype(cli, probe, tmp_path, dtype):
+    x = (torch.arange(6) % 2 == 0).to(dtype).reshape(2, 3)
+    name = f"cli.npy.{dtype}"
+    probe(cgdebug.TensorRecord(), name=name)(x)
+    path = tmp_path / "x.npy"
+    arguments = ["show", "-s", str(os.getpid()), name, "-f", "-o", str(path)]
+    wait_until(lambda: cli(*arguments).returncode == 0, "the daemon has read it")
+    loaded = np.load(path)
+    assert loaded.shape == (2, 3)
+    if dtype == torch.bfloat16:
+        assert "bfloat16" in cli(*arguments).stderr
+        loaded = (loaded.astype("uint32") << 16).view("float32")
+        np.testing.assert_array_equal(loaded, x.float().numpy())
+    else:
+        np.testing.assert_array_equal(loaded, x.numpy())
+
+
+def test_json_of_a_tensor_names_its_nan(cli, probe):
+    p = probe(cgdebug.TensorRecord(), name="cli.nan")
+    p(torch.tensor([1.0, float("nan"), float("-inf")]))
+    arguments = ["show", "-s", str(os.getpid()), "cli.nan", "--json"]
+    wait_until(lambda: cli(*arguments).returncode == 0, "the daemon has read it")
+    shown = json.loads(cli(*arguments).stdout)
+    assert shown["values"] == [1.0, "NaN", "-Infinity"]
+    assert shown["stats"]["first_nonfinite"] == {"index": 1, "value": "NaN"}
