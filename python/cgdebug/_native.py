@@ -15,6 +15,7 @@ from .errors import NativeExtensionUnavailableError
 
 OP_LIBRARY = pathlib.Path(__file__).parent / "lib" / "libcgdebug_torch.so"
 _FINISH_TIMEOUT_S = 2.0
+_ATTACH_TIMEOUT_S = 1.0
 _INSTALL = "In the source tree of cgdebug, type: pip install --no-build-isolation ."
 
 _lock = threading.Lock()
@@ -87,12 +88,34 @@ def start_daemon() -> None:
         _daemon_asked_in_pid = os.getpid()
     try:
         probe_module().start_daemon()
+        _wait_until_it_reads()
         _daemon_problem = ""
     except RuntimeError as error:
         _daemon_problem = str(error)
         warnings.warn(
             f"cgdebug: nothing will be printed or compared: {error}", RuntimeWarning, stacklevel=4
         )
+
+
+def _wait_until_it_reads() -> None:
+    """What is written before the daemon has found this process may be overwritten unread, so the
+    shared memory is made now and the daemon given time to find it: milliseconds, once."""
+    scout = probe_module().NativeProbe(
+        "cgdebug",
+        mode="always",
+        copy_non_contiguous=False,
+        site="",
+        print=None,
+        record={"capacity": 1, "every": 1},
+        compare=None,
+    )
+    try:
+        scout.prepare("uint8", [1], "cpu", 0)
+        deadline = time.monotonic() + _ATTACH_TIMEOUT_S
+        while not scout.status()["daemon_alive"] and time.monotonic() < deadline:
+            time.sleep(0.001)
+    finally:
+        scout.close()
 
 
 def daemon_problem() -> str:

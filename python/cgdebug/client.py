@@ -99,7 +99,7 @@ class Client:
         every session has ended.
 
         Yields TensorSnapshot (with `stats`; fetch the values with `get`) and Event, whose `kind` is
-        "print", "loss", "compare_failed" or "session"; str() of either is one line.
+        "print", "loss", "compare_failed" or, with only="all", "session".
         only: "all", "nan" (NaN or Inf), "changed" or "fail".
         """
         if only not in _ONLY:
@@ -150,13 +150,14 @@ class Client:
 
     def _stream(self, request) -> collections.abc.Iterator[TensorSnapshot | Event]:
         connection = _wire.Connection(self._socket_path, self._timeout)
+        skipped = {None, "caught_up"} | ({"session_change"} if request.tail.only else set())
         try:
             for response in connection.stream(request):
                 if response.WhichOneof("kind") is None and not response.HasField("error"):
                     continue  # the end
                 reply = _checked(response, "tail")
                 kind = reply.WhichOneof("event")
-                if kind is None or kind == "caught_up":
+                if kind in skipped:
                     continue
                 event = _plain(getattr(reply, kind))
                 yield _snapshot(event, None) if kind == "snapshot" else _event(kind, event)

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -12,9 +13,12 @@ import time
 
 import pytest
 
-# Before any probe: tests that want a daemon ask for one, the others must not start any.
-os.environ["CGDEBUG"] = "0"
-for name in ("CGDEBUG_PROBES", "CGDEBUG_SOCKET", "CGDEBUG_RUN_ID", "RANK", "WORLD_SIZE"):
+# Before any probe. Tests that want a daemon ask for one, the others must not start any. Each daemon
+# of this session listens on one socket, and reads only what this session starts.
+FOLDER = tempfile.mkdtemp(prefix="cgdebug-test-")  # pytest's own folders are too long for a socket
+RUN_ID = f"pytest-{os.getpid()}"
+os.environ.update(CGDEBUG="0", CGDEBUG_SOCKET=f"{FOLDER}/daemon.sock", CGDEBUG_RUN_ID=RUN_ID)
+for name in ("CGDEBUG_PROBES", "RANK", "WORLD_SIZE"):
     os.environ.pop(name, None)
 
 import torch  # noqa: E402
@@ -54,7 +58,10 @@ def segments():
 
 def remove_segments_of(*pids):
     """What a process that was killed, or left by os._exit, keeps for a late daemon."""
-    for name in segments():
+    module = sys.modules.get("cgdebug._probe")
+    own = (module and module.session()) or {"name": None}
+    # Not its own: closing a second descriptor would drop the lock that says this process lives.
+    for name in segments() - {own["name"]}:
         control = pathlib.Path("/dev/shm") / name
         try:
             (pid,) = struct.unpack_from("=i", control.read_bytes(), 44)  # SegmentHeader::pid
@@ -100,18 +107,16 @@ def graph_probe(probe):
 
 
 class Daemon:
-    """cgdebug-daemon in the foreground, on a socket of its own."""
+    """cgdebug-daemon in the foreground."""
 
-    def __init__(self, folder, *flags):
-        self.socket = f"{folder}/daemon.sock"
-        self.log_path = f"{folder}/foreground.log"
-        self.environment = {
-            "CGDEBUG_SOCKET": self.socket,
-            "CGDEBUG_DAEMON": find_program("cgdebug-daemon"),
-        }
+    socket = os.environ["CGDEBUG_SOCKET"]
+    log_path = f"{FOLDER}/foreground.log"
+
+    def __init__(self, *flags):
+        program = find_program("cgdebug-daemon")
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
-                [find_program("cgdebug-daemon"), "--foreground", "--socket", self.socket, *flags],
+                [program, "--foreground", "--socket", self.socket, "--only-run", RUN_ID, *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -121,10 +126,10 @@ class Daemon:
     def accepts(self):
         assert self.process.poll() is None, f"the daemon exited: {self.log()}"
         try:
-            self.connect().close()
+            with self.connect() as client:
+                return client.status().pid == self.process.pid
         except ConnectionError:
             return False
-        return True
 
     def connect(self, session=None):
         return cgdebug.connect(socket=self.socket, session=session)
@@ -142,40 +147,73 @@ class Daemon:
             self.process.wait()
 
 
-@pytest.fixture(scope="session")
-def _session_daemon():
-    with tempfile.TemporaryDirectory(prefix="cgdebug-test-") as folder:
-        daemon = Daemon(folder)
-        yield daemon
+_shared = []  # the session's daemon, while it runs
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _session_folder():
+    yield
+    for daemon in _shared:
         daemon.stop()
+    shutil.rmtree(FOLDER, ignore_errors=True)
 
 
 @pytest.fixture
-def daemon(_session_daemon, monkeypatch):
-    """A running daemon that this process and the jobs it starts use."""
-    for name, value in _session_daemon.environment.items():
-        monkeypatch.setenv(name, value)
+def without_daemon():
+    """None runs, and none is started."""
+    while _shared:
+        _shared.pop().stop()
+
+
+@pytest.fixture
+def daemon_allowed(monkeypatch):
+    """Probes of this process and of the jobs it starts may start a daemon."""
+    monkeypatch.setenv("CGDEBUG_DAEMON", find_program("cgdebug-daemon"))
     monkeypatch.delenv("CGDEBUG")
-    return _session_daemon
 
 
 @pytest.fixture
-def own_daemon(tmp_path, monkeypatch):
-    """Makes daemons that a test may kill: own_daemon(*flags). One at a time."""
+def daemon(daemon_allowed):
+    """A running daemon, shared by the tests that do not harm it."""
+    if not _shared:
+        _shared.append(Daemon())
+    with cgdebug.CudaGraphTensorProbe("attach", [cgdebug.TensorRecord(1)], mode="always") as first:
+        first(torch.ones(1))
+        wait_until(
+            lambda: first.status().daemon_alive,
+            "the daemon reads this process. If another one of this user does, type: "
+            "cgdebug-cli daemon stop",
+        )
+    return _shared[0]
+
+
+@pytest.fixture
+def own_daemon(without_daemon, daemon_allowed, monkeypatch):
+    """Makes daemons that a test may kill, one after the other: own_daemon(*flags). Nobody else
+    starts one."""
+    monkeypatch.setenv("CGDEBUG_DAEMON", "/bin/true")
     made = []
-    folder = tempfile.mkdtemp(prefix="cgdebug-test-")  # tmp_path is too long for a socket
 
     def make(*flags):
-        made.append(Daemon(folder, *flags))
-        for name, value in made[-1].environment.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.delenv("CGDEBUG", raising=False)
+        made.append(Daemon(*flags))
         return made[-1]
 
     yield make
     for daemon in made:
         daemon.stop()
-    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def no_daemon(without_daemon, daemon_allowed):
+    """None runs; whoever needs one starts it. Ends what was started."""
+    yield lambda: cgdebug.connect(socket=Daemon.socket)
+    try:
+        with cgdebug.connect(socket=Daemon.socket) as client:
+            pid = client.status().pid
+    except ConnectionError:
+        return
+    os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: not pathlib.Path(f"/proc/{pid}").exists(), f"the daemon {pid} ends")
 
 
 class Job:

@@ -394,4 +394,6 @@ def test_graphs_captured_by_several_threads(graph_probe):
     for thread in threads:
         thread.join()
     # Read at the end: no thread may wait for the device while another captures.
-    assert {n: values(p, last=2) for n, p in probes.items()} == {n: [49 * n, 50 * n] for n in probes}
+    assert {n: values(p, last=2) for n, p in probes.items()} == {
+        n: [49 * n, 50 * n] for n in probes
+    }

@@ -304,7 +304,7 @@ def test_assert_ok_without_a_compare_passes(probe):
     p.assert_ok()
 
 
-def test_assert_ok_never_passes_when_nothing_was_compared(probe):
+def test_assert_ok_never_passes_when_nothing_was_compared(without_daemon, probe):
     p = probe(TensorCompare(torch.ones(2)))
     with pytest.raises(TensorNotComparedError, match='seen no tensor yet.*mode="always"'):
         p.assert_ok()

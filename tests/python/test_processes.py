@@ -93,14 +93,14 @@ def test_probes_work_in_data_loader_workers(probe):
     assert [r.tensor.item() for r in p.records()] == [77]
 
 
-def test_clean_exit_without_a_daemon_leaves_nothing(job):
+def test_clean_exit_without_a_daemon_leaves_nothing(without_daemon, job):
     one = job(RECORD + SESSION)
     name = one.line()
     one.finish()
     assert name not in segments()
 
 
-def test_killed_job_leaves_its_last_values(job):
+def test_killed_job_leaves_its_last_values(without_daemon, job):
     one = job(RECORD + SESSION + "sys.stdin.readline()")
     name = one.line()
     os.kill(one.pid, signal.SIGKILL)

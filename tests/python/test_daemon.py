@@ -1,0 +1,271 @@
+"""Jobs, the real daemon, and the verdicts and lines that come back."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import cgdebug
+from cgdebug import (
+    TensorCompare,
+    TensorCompareMismatchError,
+    TensorNotComparedError,
+    TensorPrint,
+    TensorRecord,
+    _native,
+)
+from conftest import wait_until
+
+
+@pytest.fixture(autouse=True)
+def _daemon_may_be_asked_again(monkeypatch):
+    monkeypatch.setattr(_native, "_daemon_asked_in_pid", 0)
+    monkeypatch.setattr(_native, "_daemon_problem", "")
+
+
+# --- verdicts ---
+
+
+def test_equal_values_pass(daemon, probe):
+    x = torch.randn(100)
+    p = probe(TensorCompare(x))
+    for _ in range(50):
+        p(x)
+    p.assert_ok()
+    status = p.status()
+    assert status.daemon_alive and status.waited and "compare pass, 50 compared" in repr(status)
+
+
+def test_a_failure_is_named_and_sticky(daemon, probe, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    p = probe(TensorCompare(torch.ones(2, 4)), name="blk3.attn")
+    wrong = torch.ones(2, 4)
+    wrong[1, 2] = 14.25
+    for i in range(20):
+        p(wrong if 16 <= i < 19 else torch.ones(2, 4))
+    for _ in range(2):
+        with pytest.raises(TensorCompareMismatchError) as caught:
+            p.assert_ok()
+    error = caught.value
+    assert isinstance(error, AssertionError)
+    assert (error.probe_name, error.replay_index, error.invocation_index) == ("blk3.attn", 17, 0)
+    lines = str(error).splitlines()
+    assert lines[0] == "probe 'blk3.attn' (rank 0) failed at replay 17 (first of 3)."
+    assert "Mismatched elements: 1 / 8" in str(error)
+    assert "Greatest absolute difference: 13.25 at index (1, 2)" in str(error)
+    assert lines[-1] == "see: cgdebug-cli show live:blk3.attn@17"
+    assert p.status()["ok"] is False and p.status().message in str(error)
+
+
+def test_a_failure_survives_what_passes_later(daemon, probe):
+    p = probe(TensorCompare(torch.ones(2)))
+    p(torch.zeros(2))
+    with pytest.raises(TensorCompareMismatchError):
+        p.assert_ok()
+    for _ in range(100):
+        p(torch.ones(2))
+    with pytest.raises(TensorCompareMismatchError, match="failed at replay 1"):
+        p.assert_ok()
+
+
+def test_print_record_and_compare_in_one_probe(daemon, probe):
+    p = probe(TensorPrint(max_items=0), TensorRecord(capacity=2), TensorCompare(torch.ones(2)))
+    for _ in range(5):
+        p(torch.ones(2))
+    p.assert_ok()
+    assert [r.replay_index for r in p.records()] == [4, 5]
+
+
+@pytest.mark.parametrize("value", [-(2**63), 2**53, 2**63 - 2])
+def test_int64_is_exact_over_its_whole_range(daemon, probe, value):
+    p = probe(TensorCompare(torch.tensor([value]), rtol=0, atol=0))
+    p(torch.tensor([value]))
+    p.assert_ok()
+    p(torch.tensor([value + 1]))
+    with pytest.raises(TensorCompareMismatchError, match="failed at replay 2"):
+        p.assert_ok()
+
+
+@pytest.mark.parametrize(
+    "expected, actual, options, passes",
+    [
+        ("inf", "inf", {}, True),
+        ("inf", "-inf", {"atol": 1e300, "rtol": 1e300}, False),
+        ("nan", "nan", {}, False),
+        ("nan", "nan", {"equal_nan": True}, True),
+        (0.0, -0.0, {"bitwise": True}, False),
+    ],
+)
+def test_special_values(daemon, probe, expected, actual, options, passes):
+    p = probe(TensorCompare(torch.tensor([float(expected)]), **options))
+    p(torch.tensor([float(actual)]))
+    if passes:
+        p.assert_ok()
+    else:
+        with pytest.raises(TensorCompareMismatchError):
+            p.assert_ok()
+
+
+# --- daemons that come late, hang or die ---
+
+
+def test_a_daemon_that_comes_late_still_compares(own_daemon, probe):
+    p = probe(TensorCompare(torch.ones(2)), TensorRecord(capacity=64))
+    for _ in range(40):
+        p(torch.ones(2))
+    own_daemon()
+    p.assert_ok()
+    assert p.status().slots[0].compared == 40
+
+
+def test_a_killed_daemon_is_replaced_and_loses_nothing(own_daemon, probe):
+    p = probe(TensorCompare(torch.ones(2)), TensorRecord(capacity=64))
+    first = own_daemon()
+    p(torch.ones(2))
+    p.assert_ok()
+    first.process.kill()
+    first.process.wait()
+    for _ in range(30):
+        p(torch.ones(2))
+    with pytest.raises(TensorNotComparedError, match="no daemon is running"):
+        p.assert_ok(timeout=0.2)
+    own_daemon()
+    p.assert_ok()
+    p(torch.zeros(2))
+    with pytest.raises(TensorCompareMismatchError, match="failed at replay 32"):
+        p.assert_ok()
+
+
+def test_a_hung_daemon_is_an_error_and_never_a_pass(own_daemon, probe, monkeypatch):
+    monkeypatch.setenv("CGDEBUG_WAIT_MS", "50")
+    p = probe(TensorCompare(torch.ones(2)))
+    hung = own_daemon()
+    p(torch.ones(2))
+    p.assert_ok()
+    hung.process.send_signal(signal.SIGSTOP)
+    try:
+        for _ in range(100):
+            p(torch.ones(2))
+        with pytest.raises(
+            TensorNotComparedError, match="did not get through everything within 0.3 s"
+        ):
+            p.assert_ok(timeout=0.3)
+        # One deadline for the lot; one for each call would be 4.6 s.
+        assert p.status(timeout=0).slots[0].wait_ns < 1e9
+    finally:
+        hung.process.send_signal(signal.SIGCONT)
+    with pytest.raises(TensorNotComparedError, match="overwritten .*before the daemon could read"):
+        p.assert_ok()
+
+
+# --- jobs ---
+
+PRINTING = """
+    p = CudaGraphTensorProbe("blk.out", [TensorPrint(max_items=2, every=2)], mode="always")
+    for i in range(5):
+        p(torch.full((3,), float(i)))
+"""
+
+
+def test_print_lines_reach_the_jobs_own_stderr(daemon, job):
+    _, err = job(PRINTING, stderr=subprocess.PIPE).finish()
+    lines = [line for line in err.splitlines() if "blk.out" in line]
+    assert len(lines) == 3 and all(f"@{n}" in line for n, line in zip((1, 3, 5), lines))
+    assert "f32[3]" in lines[0]
+    assert "3 lines printed" in err.splitlines()[-1] and "cgdebug-cli tail" in err.splitlines()[-1]
+
+
+def test_a_job_starts_its_own_daemon(no_daemon, job):
+    one = job(
+        """
+        p = CudaGraphTensorProbe("p", [TensorCompare(torch.ones(2))], mode="always")
+        p(torch.ones(2))
+        p.assert_ok(timeout=30)
+        print("compared", p.status().daemon_alive)
+        """
+    )
+    assert one.line() == "compared True"
+    one.finish()
+    with no_daemon() as client:
+        assert one.pid in {session.pid for session in client.sessions()}
+
+
+def test_nothing_is_lost_while_the_daemon_starts(no_daemon, job):
+    one = job(
+        """
+        p = CudaGraphTensorProbe("p", [TensorCompare(torch.ones(2))], mode="always")
+        for _ in range(200):
+            p(torch.ones(2))
+        p.assert_ok(timeout=30)
+        print(p.status().slots[0].compared)
+        """
+    )
+    assert one.line() == "200"
+    one.finish()
+
+
+def test_jobs_without_print_or_compare_start_no_daemon(no_daemon, job):
+    job("CudaGraphTensorProbe('p', [TensorRecord()], mode='always')(torch.ones(2))").finish()
+    with pytest.raises(ConnectionError):
+        no_daemon()
+
+
+def test_a_missing_daemon_program_is_a_warning_and_the_job_goes_on(job):
+    one = job(
+        PRINTING + "    print('done')\n",
+        stderr=subprocess.PIPE,
+        CGDEBUG="1",
+        CGDEBUG_DAEMON="/nowhere/cgdebug-daemon",
+    )
+    out, err = one.finish()
+    assert out.strip() == "done"
+    assert "nothing will be printed or compared" in err and "/nowhere/cgdebug-daemon" in err
+
+
+def test_values_of_a_killed_job_are_still_served(daemon, job):
+    one = job(
+        """
+        p = CudaGraphTensorProbe("blk.last", [TensorRecord(capacity=4)], mode="always")
+        for i in range(1, 8):
+            p(torch.full((5,), float(i)))
+        from cgdebug import _probe
+        print(_probe.session()["uuid"])
+        sys.stdin.readline()
+        """
+    )
+    uuid = one.line()
+    os.kill(one.pid, signal.SIGKILL)
+    one.process.wait()
+    with daemon.connect(session=uuid[:8]) as client:
+        wait_until(
+            lambda: {s.key: s.state for s in client.sessions()}.get(uuid[:8]) == "died", "its end"
+        )
+        got = client.get("blk.last")
+    assert got.replay_index == 7 and got.numpy().tolist() == [7.0] * 5
+
+
+def test_two_jobs_that_start_at_once_share_one_daemon(no_daemon, job):
+    code = """
+        p = CudaGraphTensorProbe("p", [TensorCompare(torch.ones(2))], mode="always")
+        p(torch.ones(2))
+        p.assert_ok(timeout=30)
+        print("ok")
+        sys.stdin.readline()
+    """
+    two = [job(code) for _ in range(2)]
+    assert [one.line() for one in two] == ["ok", "ok"]
+    with no_daemon() as client:
+        assert {one.pid for one in two} <= {session.pid for session in client.sessions()}
+    for one in two:
+        one.go_on()
+        one.finish()
+
+
+def test_importing_the_client_needs_no_torch(daemon):
+    code = "import sys, cgdebug; cgdebug.connect().status(); print('torch' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert out.stdout.strip() == "False"
+    assert cgdebug.connect().status().pid == daemon.process.pid
