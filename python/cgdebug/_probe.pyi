@@ -1,7 +1,6 @@
 """The native module: slots, rings and the process's segment. Package-internal; use `cgdebug`."""
 
-from collections.abc import Buffer
-from typing import TypedDict
+from typing import Any, TypedDict
 
 class _Record(TypedDict):
     replay_index: int
@@ -62,7 +61,7 @@ class _Recording(TypedDict):
     every: int
 
 class _Compare(TypedDict):
-    expected: list[tuple[str, list[int], Buffer]]
+    expected: list[tuple[str, list[int], Any]]  # dtype, shape, contiguous bytes (a buffer)
     per_invocation: bool
     rtol: float
     atol: float
