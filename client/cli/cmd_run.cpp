@@ -149,7 +149,7 @@ int RunJob(Context& context, const RunOptions& options) {
   const auto since = std::chrono::system_clock::now().time_since_epoch();
   const std::int64_t since_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(since).count();
 
-  const JobSignals signals;
+  auto signals = std::make_unique<JobSignals>();
   ::signal(SIGPIPE, SIG_IGN);  // a closed stderr ends the view, not the job
   client::ConnectOptions connect = context.MakeConnectOptions();
   connect.socket = context.client().socket();
@@ -160,14 +160,16 @@ int RunJob(Context& context, const RunOptions& options) {
 
   Job job;
   const std::string socket = std::filesystem::absolute(context.client().socket());
-  const Result<void> started = job.Start(
-      command, {{"CGDEBUG", "1"}, {"CGDEBUG_RUN_ID", run_id}, {"CGDEBUG_SOCKET", socket}}, signals);
+  const Result<void> started =
+      job.Start(command, {{"CGDEBUG", "1"}, {"CGDEBUG_RUN_ID", run_id}, {"CGDEBUG_SOCKET", socket}},
+                *signals);
   if (!started.ok()) {
     context.Say(started.error().message);
     return job.exit_code();
   }
   context.Note(fmt::format("cgdebug: run {} (pid {})", run_id, job.pid()));
-  job.Wait(signals);
+  job.Wait(*signals);
+  signals.reset();  // from here on Ctrl-C means us
 
   RunSummary summary;
   summary.job_exit_code = job.exit_code();

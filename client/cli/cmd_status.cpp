@@ -118,10 +118,10 @@ std::string RingsText(const Job& job, const Style& style) {
 void AppendFirst(const char* what, const v1::FirstNonfinite& first, const Style& style,
                  std::string* out) {
   if (!first.present()) return;
-  *out += fmt::format("         {} {} @{}, {} elements  -> cgdebug-cli show '{}@{}'\n",
+  *out += fmt::format("         {} {} @{}, {} elements  -> cgdebug-cli show {}\n",
                       style.Red(fmt::format("first {}:", what)), Printable(first.probe()),
-                      first.replay(), FormatGrouped(first.count()), Printable(first.probe()),
-                      first.replay());
+                      first.replay(), FormatGrouped(first.count()),
+                      ShellWord(fmt::format("{}@{}", first.probe(), first.replay())));
 }
 
 std::string JobText(const Job& job, const Style& style) {

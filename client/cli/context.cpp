@@ -59,7 +59,7 @@ void Context::Note(std::string_view line) const {
 void Context::Print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
 int Context::Fail(ExitCode code, std::string_view message) const {
-  Say(message);
+  Say(PrintableLines(message));
   return code;
 }
 

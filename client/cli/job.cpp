@@ -55,7 +55,12 @@ Result<void> Job::Start(const std::vector<std::string>& command,
   posix_spawnattr_t attributes;
   ::posix_spawnattr_init(&attributes);
   ::posix_spawnattr_setsigmask(&attributes, &signals.before());
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+  // We ignore SIGPIPE; the job is not to inherit that.
+  sigset_t defaults;
+  ::sigemptyset(&defaults);
+  ::sigaddset(&defaults, SIGPIPE);
+  ::posix_spawnattr_setsigdefault(&attributes, &defaults);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   const int failure = ::posix_spawnp(&pid_, arguments[0].c_str(), nullptr, &attributes,
                                      Pointers(&arguments).data(), Pointers(&variables).data());
   ::posix_spawnattr_destroy(&attributes);
@@ -83,6 +88,9 @@ void Job::Wait(const JobSignals& signals) {
     siginfo_t info{};
     const int signal = ::sigwaitinfo(&signals.blocked(), &info);
     if (signal > 0 && signal != SIGCHLD) Forward(info);
+  }
+  const timespec now{};
+  while (::sigtimedwait(&signals.blocked(), nullptr, &now) > 0) {
   }
 }
 

@@ -121,14 +121,15 @@ std::vector<std::string> NextCommands(const RunSummary& summary) {
   const v1::FirstNonfinite* first = Earliest(summary, &v1::Session::first_nan);
   if (first == nullptr) first = Earliest(summary, &v1::Session::first_inf);
   if (first != nullptr) {
-    commands.push_back(fmt::format("cgdebug-cli show '{}@{}' --where nonfinite",
-                                   Printable(first->probe()), first->replay()));
+    commands.push_back(
+        fmt::format("cgdebug-cli show {} --where nonfinite",
+                    ShellWord(fmt::format("{}@{}", first->probe(), first->replay()))));
   }
   if (summary.FailedProbes() > 0) commands.push_back("cgdebug-cli tail --only fail");
   if (summary.sessions.empty()) {
     commands.push_back("cgdebug-cli doctor");
   } else if (commands.empty()) {
-    commands.push_back("cgdebug-cli probes -s " + Printable(summary.sessions.front().key()));
+    commands.push_back("cgdebug-cli probes -s " + ShellWord(summary.sessions.front().key()));
   }
   return commands;
 }

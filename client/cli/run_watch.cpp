@@ -6,6 +6,8 @@ namespace cgdebug::cli {
 namespace {
 
 constexpr std::chrono::milliseconds kRetry{200};
+// A job does not wait longer for a view of it.
+constexpr std::chrono::milliseconds kSubscribeTimeout{2000};
 
 std::string SessionOf(const v1::TailReply& event) {
   switch (event.event_case()) {
@@ -29,9 +31,10 @@ std::string SessionOf(const v1::TailReply& event) {
 RunWatch::RunWatch(client::ConnectOptions connect, std::string run_id, v1::TailRequest::Only only,
                    EventPrinter* printer)
     : connect_(std::move(connect)), run_id_(std::move(run_id)), only_(only), printer_(printer) {
-  // Before the job starts: what happens while nobody listens is not in the stream.
   (void)tail_.Connect(connect_).ok();
   thread_ = std::thread([this] { Run(); });
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, kSubscribeTimeout, [this] { return subscribed_ || done_; });
 }
 
 RunWatch::~RunWatch() { Stop(); }
@@ -81,6 +84,11 @@ bool RunWatch::IsOurs(const std::string& session_key) {
 }
 
 void RunWatch::OnEvent(const v1::TailReply& event) {
+  if (event.has_caught_up()) {
+    const std::lock_guard lock(mutex_);
+    subscribed_ = true;
+    changed_.notify_all();
+  }
   const std::string session_key = SessionOf(event);
   if (event.has_session_change()) {
     ours_[session_key] = event.session_change().session().run_id() == run_id_;

@@ -16,6 +16,7 @@ namespace cgdebug::cli {
 // Prints through `printer`, on its own thread, what the sessions with `run_id` do.
 class RunWatch {
  public:
+  // Returns when the daemon has the subscription: nothing of a job that starts now is missed.
   RunWatch(client::ConnectOptions connect, std::string run_id, v1::TailRequest::Only only,
            EventPrinter* printer);
   ~RunWatch();
@@ -43,6 +44,7 @@ class RunWatch {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::set<std::string> ended_;
+  bool subscribed_ = false;
   bool stopping_ = false;
   bool done_ = false;
   std::thread thread_;

@@ -93,6 +93,27 @@ std::string Printable(std::string_view text) {
   return clean;
 }
 
+std::string PrintableLines(std::string_view text) {
+  std::string out;
+  while (true) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    out += Printable(text.substr(0, end));
+    if (end == text.size()) return out;
+    out += '\n';
+    text.remove_prefix(end + 1);
+  }
+}
+
+std::string ShellWord(std::string_view text) {
+  constexpr std::string_view kSafe =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/:+,=%";
+  const std::string clean = Printable(text);
+  if (!clean.empty() && clean.find_first_not_of(kSafe) == std::string::npos) return clean;
+  std::string word = "'";
+  for (const char byte : clean) word += byte == '\'' ? std::string("'\\''") : std::string(1, byte);
+  return word + "'";
+}
+
 std::size_t TerminalColumns(int fd) {
   winsize size{};
   if (::isatty(fd) != 1 || ::ioctl(fd, TIOCGWINSZ, &size) != 0) return 0;

@@ -39,6 +39,11 @@ std::size_t DisplayWidth(std::string_view text);
 // `text` without control characters (but tab), so that a name that a job chose cannot drive the
 // terminal.
 std::string Printable(std::string_view text);
+// The same of several lines.
+std::string PrintableLines(std::string_view text);
+
+// `text` as one word of a shell command that somebody will paste, quoted when it must be.
+std::string ShellWord(std::string_view text);
 
 // Of the terminal behind `fd`; 0 when it is none.
 std::size_t TerminalColumns(int fd);

@@ -135,5 +135,11 @@ TEST_F(JobTest, JobStartsWithTheSignalMaskWeHadBefore) {
   EXPECT_THAT(testing_support::ReadText(dir_ / "out"), HasSubstr("0000000000000000"));
 }
 
+TEST_F(JobTest, JobDoesNotInheritThatWeIgnoreClosedPipes) {
+  ::signal(SIGPIPE, SIG_IGN);
+  EXPECT_EQ(Run("kill -PIPE $$; exit 0"), 128 + SIGPIPE);
+  ::signal(SIGPIPE, SIG_DFL);
+}
+
 }  // namespace
 }  // namespace cgdebug::cli

@@ -100,6 +100,13 @@ TEST(Terminal, NamesOfAJobCannotDriveTheTerminal) {
   EXPECT_EQ(Printable("blk μ"), "blk μ");
 }
 
+TEST(Terminal, WordsToPasteAreQuotedWhenAShellWouldReadThem) {
+  EXPECT_EQ(ShellWord("blk3.attn"), "blk3.attn");
+  EXPECT_EQ(ShellWord("blk[0] $(x)"), "'blk[0] $(x)'");
+  EXPECT_EQ(ShellWord("it's"), "'it'\\''s'");
+  EXPECT_EQ(ShellWord(""), "''");
+}
+
 TEST(Terminal, DurationsHaveTwoUnits) {
   EXPECT_EQ(FormatDuration(0.25), "250 ms");
   EXPECT_EQ(FormatDuration(42), "42s");
