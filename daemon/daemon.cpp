@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "daemon/sinks/compare_sink.h"
 #include "daemon/sinks/memory_sink.h"
 #include "daemon/sinks/print_sink.h"
+#include "daemon/wire/frame.h"
 
 namespace cgdebug {
 
@@ -29,7 +31,8 @@ void RunDaemon(const DaemonOptions& options, const std::string& socket_path, Ins
   serve::ServeOptions serving;
   serving.socket_path = socket_path;
   serving.max_clients = options.max_clients;
-  serving.max_message_bytes = static_cast<std::uint32_t>(options.max_message_bytes);
+  serving.max_message_bytes = static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(options.max_message_bytes, wire::kMaxMessageBytes));
   serving.idle_timeout_s = std::chrono::duration<double>(options.idle_timeout).count();
   serving.exit_with = options.exit_with;
   serve::Server server(instance.TakeListener(), {&registry, &events, &store}, serving);

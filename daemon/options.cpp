@@ -55,6 +55,7 @@ ParsedOptions ParseOptions(int argc, char** argv) {
   CLI::App app(
       "cgdebug-daemon: reads the tensors of jobs with probes, prints, compares and serves them.");
   app.footer(kFooter);
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.set_version_flag("-V,--version", "cgdebug-daemon " CGDEBUG_VERSION);
   app.add_option("--socket", options.socket,
                  "where to listen; default: the user's runtime directory")

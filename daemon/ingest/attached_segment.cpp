@@ -148,7 +148,13 @@ void AttachedSegment::CheckProducer() {
   if (!alive_ || broken_ || view_->ProducerAlive()) return;
   const SigbusGuard guard;
   ScanDirectory();
-  while (!SigbusGuard::Hit() && Pass()) {
+  // A ring full for each slot is all that a dead job can have left; a stray child of it that goes
+  // on writing is not read for ever.
+  std::uint64_t passes = 1;
+  for (const SlotConsumer* slot : graph_order_) {
+    passes = std::max<std::uint64_t>(passes, slot->slot()->registration.capacity);
+  }
+  while (passes-- > 0 && !SigbusGuard::Hit() && Pass()) {
   }
   broken_ = SigbusGuard::Hit();
   if (broken_) return;

@@ -21,7 +21,10 @@ void SlotConsumer::Start() {
   lost_ = std::min(credit_untrusted.lost, consumed_);
   Refresh();
   destination_.sink->OpenSlot(slot_, *this);
-  for (std::uint64_t ordinal = ring_.oldest(); ordinal <= consumed_; ++ordinal) {
+  // Not more than a ring, whatever the producer makes of its head meanwhile.
+  const std::uint64_t capacity = slot_->registration.capacity;
+  const std::uint64_t first = consumed_ > capacity ? consumed_ - capacity + 1 : 1;
+  for (std::uint64_t ordinal = first; ordinal <= consumed_; ++ordinal) {
     if (ring_.Read(ordinal, &entry_) == ReadStatus::kOk && !SigbusGuard::Hit()) Deliver(true);
   }
 }

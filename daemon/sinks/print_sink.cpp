@@ -2,9 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "daemon/numerics/format.h"
 
 namespace cgdebug::sinks {
+namespace {
+
+constexpr std::uint32_t kMaxItems = 10'000;  // whatever a registration asks for
+
+}  // namespace
 
 std::string RenderPrint(const pipeline::Snapshot& snapshot, const std::vector<std::byte>& payload) {
   const pipeline::SlotIdentity& slot = *snapshot.slot;
@@ -16,7 +23,8 @@ std::string RenderPrint(const pipeline::Snapshot& snapshot, const std::vector<st
   std::string values;
   if (registration.print_max_items > 0) {
     const auto view = numerics::MakeTensorView(slot.dtype, slot.shape, payload);
-    if (view.ok()) values = numerics::FormatValues(*view, registration.print_max_items);
+    if (view.ok())
+      values = numerics::FormatValues(*view, std::min(registration.print_max_items, kMaxItems));
   }
   if ((registration.flags & layout::kPrintSummary) == 0) {
     return head + numerics::FormatTensorType(slot.dtype, slot.shape) + "  " + values;

@@ -261,5 +261,29 @@ TEST_F(DaemonDeathTest, SurvivesAnExtentThatIsCutOffUnderItsEyes) {
   EXPECT_TRUE(daemon.WaitForConsumed(other.key(), "blk1.out", 1));
 }
 
+TEST_F(DaemonDeathTest, SurvivesAJobThatWritesRubbishOverItsSharedMemory) {
+  DaemonProcess daemon(directory_, {"--log-level", "off"});
+  ProducerProcess good({PrintingAndComparing("good", 4)});
+  std::uint64_t replays = 0;
+  for (int round = 0; round < 8; ++round) {
+    ProducerProcess bad({PrintingAndComparing("a", 4), PrintingAndComparing("b", 64),
+                         PrintingAndComparing("c", 1)});
+    for (const std::uint32_t slot : {0, 1, 2}) bad.WriteValue(slot, 7);
+    for (int burst = 0; burst < 20; ++burst) {
+      bad.Scribble(200);
+      good.WriteValue(0, 7);
+      ++replays;
+      ASSERT_TRUE(daemon.WaitForConsumed(good.key(), "good", replays));
+    }
+    bad.Kill();
+    ASSERT_TRUE(WaitUntil([&] {
+      const auto session = daemon.Session(bad.key());
+      return !session || session->state() == v1::Session::DIED;
+    }));
+  }
+  EXPECT_TRUE(daemon.Running());
+  EXPECT_EQ(daemon.Probe(good.key(), "good")->verdict().state(), v1::Verdict::PASS);
+}
+
 }  // namespace
 }  // namespace cgdebug::test

@@ -292,5 +292,29 @@ TEST_F(DaemonTest, CleansNamesThatCarryEscapeSequences) {
   EXPECT_THAT(terminal.text(), testing::Not(HasSubstr("\x1b")));
 }
 
+TEST_F(DaemonTest, AnotherSlotInTheSamePlaceStartsAnew) {
+  DaemonProcess daemon(directory_);
+  ProducerProcess job({Comparing("blk0.out", 7, 4)});
+  job.WriteValue(0, 9);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "blk0.out", 1));
+  for (int round = 0; round < 20; ++round) {
+    job.Replace(0);
+    for (int replay = 0; replay < 3; ++replay) job.WriteValue(0, 7);
+    ASSERT_TRUE(WaitUntil([&] {
+      const auto probe = daemon.Probe(job.key(), "blk0.out");
+      return probe && probe->slot() == static_cast<std::uint32_t>(round) + 2 &&
+             probe->counters().consumed() == 3;
+    }));
+    const auto probe = daemon.Probe(job.key(), "blk0.out");
+    EXPECT_EQ(probe->verdict().state(), v1::Verdict::PASS) << "nothing of the slot before";
+    EXPECT_EQ(probe->verdict().compared(), 3u);
+    EXPECT_EQ(probe->counters().lost_overwritten(), 0u);
+  }
+  const auto session = daemon.Session(job.key());
+  EXPECT_EQ(session->slot_count(), 1u);
+  EXPECT_EQ(session->counters().produced(), 61u) << "the sums keep what was given up";
+  EXPECT_EQ(session->counters().consumed(), 61u);
+}
+
 }  // namespace
 }  // namespace cgdebug::test

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <random>
 #include <stdexcept>
 
 #include "libprobe/ring/segment_writer.h"
@@ -76,6 +77,41 @@ void WriteOne(ring::SlotRingWriter& writer, float first, float increment) {
   writer.Commit(RealtimeNs());
 }
 
+void ScribbleOver(ring::SegmentWriter& segment, const std::vector<ring::Block>& blocks,
+                  std::uint32_t count) {
+  static std::mt19937_64 random(1);
+  struct Range {
+    std::byte* data;
+    std::size_t bytes;
+  };
+  // Producer line, the directory's first entries, and all of the blocks.
+  std::vector<Range> ranges = {
+      {reinterpret_cast<std::byte*>(segment.producer()), layout::kPageBytes / 16},
+      {reinterpret_cast<std::byte*>(segment.producer()) + layout::kDirectoryOffset -
+           layout::kProducerLineOffset,
+       blocks.size() * sizeof(layout::DirectoryEntry)}};
+  for (const ring::Block& block : blocks) ranges.push_back({block.data, block.bytes});
+  for (const ring::Block& block : blocks) ranges.push_back({block.data, 4096});
+  const auto rubbish = [&]() -> std::uint64_t {
+    switch (random() % 4) {
+      case 0:
+        return random();
+      case 1:
+        return ~std::uint64_t{0} - random() % 4;
+      case 2:
+        return std::uint64_t{1} << (random() % 64);
+      default:
+        return random() % 1024;
+    }
+  };
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const Range& range = ranges[random() % ranges.size()];
+    auto* words = reinterpret_cast<volatile std::uint64_t*>(range.data);
+    words[random() % (range.bytes / 8)] = rubbish();
+    segment.producer()->activity = random();
+  }
+}
+
 }  // namespace
 
 void ProducerProcess::Child(const std::vector<SlotSpec>& specs, const std::string& run_id,
@@ -87,15 +123,17 @@ void ProducerProcess::Child(const std::vector<SlotSpec>& specs, const std::strin
   identity.hostname = "here";
   ring::SegmentWriter segment(identity);
   std::vector<ring::SlotRingWriter> writers;
+  std::vector<ring::Block> blocks(specs.size());
+  std::vector<std::uint32_t> indexes;
   std::vector<std::uint32_t> replays(specs.size(), 0);
   for (std::size_t i = 0; i < specs.size(); ++i) {
-    ring::Block block;
-    PublishSpec(segment, specs[i], i + 1, &block);
-    writers.emplace_back(block.data, segment.producer(), segment.gate());
+    indexes.push_back(PublishSpec(segment, specs[i], i + 1, &blocks[i]));
+    writers.emplace_back(blocks[i].data, segment.producer(), segment.gate());
   }
   char name[128] = {};
   std::strncpy(name, segment.name().c_str(), sizeof(name) - 1);
   if (write(channel, name, sizeof(name)) != sizeof(name)) _exit(1);
+  std::uint64_t orders = specs.size();
   Command command;
   while (read(channel, &command, sizeof(command)) == sizeof(command)) {
     const auto start = std::chrono::steady_clock::now();
@@ -103,8 +141,18 @@ void ProducerProcess::Child(const std::vector<SlotSpec>& specs, const std::strin
       segment.Close(/*unlink=*/false);
       _exit(0);
     }
-    if (command.op == Op::kBegin) writers[command.slot].Begin();
-    for (std::uint32_t i = 0; i < command.count; ++i) {
+    const std::uint32_t slot = command.slot;
+    if (command.op == Op::kBegin) writers[slot].Begin();
+    if (command.op == Op::kScribble) ScribbleOver(segment, blocks, command.count);
+    if (command.op == Op::kReplace) {
+      segment.Retire(indexes[slot]);
+      segment.Release(indexes[slot], blocks[slot]);
+      indexes[slot] = PublishSpec(segment, specs[slot], ++orders, &blocks[slot]);
+      writers[slot] = ring::SlotRingWriter(blocks[slot].data, segment.producer(), segment.gate());
+      replays[slot] = 0;
+    }
+    const bool writes = command.op == Op::kWrite || command.op == Op::kValue;
+    for (std::uint32_t i = 0; writes && i < command.count; ++i) {
       const float replay = static_cast<float>(++replays[command.slot]);
       const bool flat = command.op == Op::kValue;
       WriteOne(writers[command.slot], flat ? command.value : replay, flat ? 0 : 1);
@@ -164,6 +212,10 @@ std::uint64_t ProducerProcess::Write(std::uint32_t slot, std::uint32_t count) {
 std::uint64_t ProducerProcess::WriteValue(std::uint32_t slot, float value) {
   return Tell({Op::kValue, slot, 1, value});
 }
+
+void ProducerProcess::Replace(std::uint32_t slot) { Tell({Op::kReplace, slot, 0, 0}); }
+
+void ProducerProcess::Scribble(std::uint32_t count) { Tell({Op::kScribble, 0, count, 0}); }
 
 void ProducerProcess::BeginOnly(std::uint32_t slot) { Tell({Op::kBegin, slot, 0, 0}); }
 

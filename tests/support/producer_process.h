@@ -45,6 +45,10 @@ class ProducerProcess {
   std::uint64_t Write(std::uint32_t slot, std::uint32_t count = 1);
   // One replay in which every element is `value`.
   std::uint64_t WriteValue(std::uint32_t slot, float value);
+  // Gives the slot's block back and publishes the same slot anew, in the same place.
+  void Replace(std::uint32_t slot);
+  // Overwrites `count` random words of its shared memory with rubbish. Nothing else works then.
+  void Scribble(std::uint32_t count);
   // Claims an entry and does not commit it.
   void BeginOnly(std::uint32_t slot);
   void Kill();
@@ -55,7 +59,7 @@ class ProducerProcess {
   std::string key() const;  // as the daemon calls the session
 
  private:
-  enum class Op : std::uint32_t { kWrite, kValue, kBegin, kExit };
+  enum class Op : std::uint32_t { kWrite, kValue, kBegin, kReplace, kScribble, kExit };
   struct Command {
     Op op;
     std::uint32_t slot;
