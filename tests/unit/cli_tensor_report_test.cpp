@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 
 #include "client/cli/tensor_report.h"
 #include "tests/support/fake_daemon.h"
@@ -17,8 +16,8 @@ using testing_support::MakeSnapshot;
 client::Tensor MakeTensor(const std::vector<float>& values) {
   client::Tensor tensor;
   *tensor.reply.mutable_snapshot() = MakeSnapshot("blk3.attn", 17, values);
-  tensor.payload.resize(values.size() * sizeof(float));
-  std::memcpy(tensor.payload.data(), values.data(), tensor.payload.size());
+  tensor.payload.assign(reinterpret_cast<const char*>(values.data()),
+                        values.size() * sizeof(float));
   tensor.reply.set_payload_bytes(tensor.payload.size());
   return tensor;
 }
