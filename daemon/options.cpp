@@ -81,8 +81,6 @@ ParsedOptions ParseOptions(int argc, char** argv) {
   app.add_option("--log-file", options.log_file,
                  "rotating log; default: stderr with --foreground, else beside the socket")
       ->type_name("PATH");
-  app.add_option("--only-run", options.only_run, "read only jobs with this run id")
-      ->type_name("ID");
   app.add_option("--exit-with", options.exit_with, "end when this process ends")
       ->check(CLI::PositiveNumber)
       ->type_name("PID");

@@ -20,7 +20,6 @@ struct DaemonOptions {
   std::uint64_t max_message_bytes = 16u << 20;
   std::string log_level;
   std::string log_file;  // empty: stderr with --foreground, else beside the socket
-  std::string only_run;
   pid_t exit_with = 0;
 };
 

@@ -7,10 +7,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <string>
-#include <vector>
+#include <thread>
 
 #include "cgdebug/probe.h"
 #include "libprobe/probe_table.h"
@@ -21,6 +22,8 @@ namespace cgdebug {
 namespace {
 
 constexpr const char* kDaemon = "cgdebug-daemon";
+constexpr std::chrono::seconds kStartTimeout{10};
+constexpr std::chrono::seconds kAttachTimeout{1};
 
 bool Executable(const std::string& path) {
   struct stat info = {};
@@ -57,6 +60,24 @@ std::string FindDaemon() {
   return {};
 }
 
+// The exit status of `child`; 0 when the job reaps its children itself.
+// Fails: throws Error when it does not end: a daemon that hangs must not hang the job.
+int WaitFor(pid_t child, const std::string& path) {
+  const auto deadline = std::chrono::steady_clock::now() + kStartTimeout;
+  int exit_status = 0;
+  while (true) {
+    const pid_t ended = waitpid(child, &exit_status, WNOHANG);
+    if (ended == child) return exit_status;
+    if (ended < 0 && errno != EINTR) return 0;
+    if (std::chrono::steady_clock::now() > deadline) {
+      throw Error(ErrorKind::kSystem, path + " did not say within " +
+                                          std::to_string(kStartTimeout.count()) +
+                                          " s that it is ready. Type: cgdebug-daemon --foreground");
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 // posix_spawn, not fork: no handler of the job runs and no page of it is copied. The daemon
 // detaches itself and its starter ends at once, so the wait is short.
 void Spawn(const std::string& path) {
@@ -75,8 +96,11 @@ void Spawn(const std::string& path) {
     throw Error(ErrorKind::kSystem, "cannot start " + path + ": " + std::strerror(status) +
                                         ". Type: cgdebug-cli daemon start");
   }
-  int exit_status = 0;
-  while (waitpid(child, &exit_status, 0) < 0 && errno == EINTR) {
+  const int exit_status = WaitFor(child, path);
+  if (WIFSIGNALED(exit_status)) {
+    throw Error(ErrorKind::kSystem, path + " was ended by signal " +
+                                        std::to_string(WTERMSIG(exit_status)) +
+                                        " while it started. Type: cgdebug-daemon --foreground");
   }
   if (WIFEXITED(exit_status) && WEXITSTATUS(exit_status) != 0) {
     throw Error(ErrorKind::kSystem, path + " did not start (exit code " +
@@ -88,8 +112,7 @@ void Spawn(const std::string& path) {
 }  // namespace
 
 void StartDaemon() {
-  const char* setting = std::getenv("CGDEBUG");
-  if (setting != nullptr && std::strcmp(setting, "0") == 0) return;
+  if (DaemonForbidden()) return;
   if (ProbeTable::Instance().DaemonAlive()) return;
   const std::string path = FindDaemon();
   if (path.empty()) {
@@ -99,6 +122,7 @@ void StartDaemon() {
         "printed or compared. Install cgdebug in this environment, or set CGDEBUG_DAEMON");
   }
   Spawn(path);
+  ProbeTable::Instance().AwaitDaemon(kAttachTimeout);
 }
 
 }  // namespace cgdebug

@@ -2,6 +2,7 @@
 #include "cgdebug/probe.h"
 
 #include "libprobe/capture/cuda_lane.h"
+#include "libprobe/capture/step_word.h"
 #include "libprobe/probe_table.h"
 #include "libprobe/registration.h"
 
@@ -47,6 +48,9 @@ const std::string& NameOf(const ProbeState& probe) { return probe.name; }
 bool IsCapturing(void* stream) { return capture::QueryCapture(stream).capturing; }
 
 void SetStep(std::int64_t step) { ProbeTable::Instance().SetStep(step); }
+void SetStepInStreamOrder(std::int64_t step, void* stream) {
+  capture::SetStepInStreamOrder(step, stream);
+}
 std::optional<SessionInfo> CurrentSession() { return ProbeTable::Instance().Session(); }
 std::string Finish(std::chrono::nanoseconds timeout) {
   return ProbeTable::Instance().Finish(timeout);

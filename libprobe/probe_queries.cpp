@@ -1,8 +1,9 @@
 // The table's reading half: records, status, waiting for the daemon, the end of the process.
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
+#include <limits>
 #include <thread>
+#include <utility>
 
 #include "libprobe/probe_table.h"
 #include "libprobe/ring/shared_copy.h"
@@ -75,42 +76,57 @@ SlotStatus StatusOf(const ProbeSlot& slot) {
   return status;
 }
 
-bool NeedsDaemon(const ProbeSlot& slot) {
-  return (slot.registration.actions & ~layout::kActionRecord) != 0;
-}
+// A record, and the time it is sorted by: its own, unless the clock was set back since an earlier
+// record of its slot.
+using Timed = std::pair<std::int64_t, Record>;
 
-bool DaemonForbidden() {
-  const char* setting = std::getenv("CGDEBUG");
-  return setting != nullptr && std::strcmp(setting, "0") == 0;
+// Appends the newest `last` records of a slot that its TensorRecord wanted, oldest first.
+void AppendRecords(const ProbeSlot& slot, std::size_t last, std::vector<Timed>* records) {
+  const ring::SlotRingReader& reader = *slot.reader;
+  const std::size_t before = records->size();
+  // Newest first: what is overwritten meanwhile leaves no hole in the middle.
+  const std::uint64_t newest = reader.accepted();
+  const std::uint64_t oldest = std::max(reader.oldest(), slot.cleared_ordinal + 1);
+  for (std::uint64_t n = newest; n >= oldest && records->size() - before < last; --n) {
+    ring::Entry entry;
+    if (reader.Read(n, &entry) != ring::ReadStatus::kOk) break;
+    if (!layout::Wants(slot.registration.record_every, entry.sequence)) continue;
+    records->emplace_back(entry.timestamp_ns, MakeRecord(slot, std::move(entry)));
+  }
+  const auto first = records->begin() + static_cast<std::ptrdiff_t>(before);
+  std::reverse(first, records->end());
+  std::int64_t time_ns = std::numeric_limits<std::int64_t>::min();
+  for (auto it = first; it != records->end(); ++it)
+    time_ns = it->first = std::max(time_ns, it->first);
 }
 
 }  // namespace
+
+std::string DaemonSetting() {
+  const char* setting = std::getenv("CGDEBUG");
+  return setting == nullptr ? "" : setting;
+}
+
+bool DaemonForbidden() { return DaemonSetting() == "0"; }
+
+bool NeedsDaemon(const ProbeSlot& slot) {
+  return (slot.registration.actions & ~layout::kActionRecord) != 0;
+}
 
 std::vector<Record> ProbeTable::Records(ProbeState& probe, int last) {
   const std::lock_guard lock(mutex_);
   AdoptInThisProcess(probe);
   if (probe.closed) throw Error(ErrorKind::kClosed, "probe '" + probe.name + "' is closed");
+  const std::size_t limit =
+      last < 0 ? std::numeric_limits<std::size_t>::max() : static_cast<std::size_t>(last);
+  std::vector<Timed> timed;
+  for (const ProbeSlot* slot : probe.slots) AppendRecords(*slot, limit, &timed);
+  std::stable_sort(timed.begin(), timed.end(),
+                   [](const Timed& a, const Timed& b) { return a.first < b.first; });
+  if (timed.size() > limit) timed.erase(timed.begin(), timed.end() - last);
   std::vector<Record> records;
-  for (const ProbeSlot* slot : probe.slots) {
-    const ring::SlotRingReader& reader = *slot->reader;
-    const std::uint64_t newest = reader.accepted();
-    std::uint64_t first = std::max(reader.oldest(), slot->cleared_ordinal + 1);
-    if (last >= 0 && newest - first + 1 > static_cast<std::uint64_t>(last) && newest >= first) {
-      first = newest - static_cast<std::uint64_t>(last) + 1;
-    }
-    for (std::uint64_t ordinal = first; ordinal <= newest; ++ordinal) {
-      ring::Entry entry;
-      if (reader.Read(ordinal, &entry) != ring::ReadStatus::kOk) continue;
-      if (!layout::Wants(slot->registration.record_every, entry.sequence)) continue;
-      records.push_back(MakeRecord(*slot, std::move(entry)));
-    }
-  }
-  std::stable_sort(records.begin(), records.end(), [](const Record& a, const Record& b) {
-    return a.timestamp_ns < b.timestamp_ns;
-  });
-  if (last >= 0 && records.size() > static_cast<std::size_t>(last)) {
-    records.erase(records.begin(), records.end() - last);
-  }
+  records.reserve(timed.size());
+  for (Timed& record : timed) records.push_back(std::move(record.second));
   return records;
 }
 
@@ -145,6 +161,21 @@ ProbeStatus ProbeTable::Status(ProbeState& probe) {
 bool ProbeTable::DaemonAlive() {
   const std::lock_guard lock(mutex_);
   return segment_ != nullptr && segment_->gate()->ReaderAlive();
+}
+
+void ProbeTable::AwaitDaemon(std::chrono::nanoseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  while (Clock::now() < deadline) {
+    {
+      const std::lock_guard lock(mutex_);
+      try {
+        if (Segment().gate()->ReaderAlive()) return;
+      } catch (const ring::SharedMemoryError& error) {
+        throw Error(error.no_space() ? ErrorKind::kNoSpace : ErrorKind::kSystem, error.what());
+      }
+    }
+    std::this_thread::sleep_for(kPoll);
+  }
 }
 
 // nullptr = every probe, closed ones included.
@@ -185,8 +216,8 @@ std::optional<SessionInfo> ProbeTable::Session() {
   SessionInfo info;
   info.name = segment_->name();
   info.shm_bytes = segment_->shm_bytes();
-  info.slots = static_cast<std::uint32_t>(
-      std::count_if(slots_.begin(), slots_.end(), [](const auto& slot) { return slot->reader; }));
+  info.slots = static_cast<std::uint32_t>(std::count_if(
+      slots_.begin(), slots_.end(), [](const auto& slot) { return slot->reader.has_value(); }));
   return info;
 }
 

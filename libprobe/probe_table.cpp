@@ -1,17 +1,15 @@
 #include "libprobe/probe_table.h"
 
-#include <pthread.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <thread>
 
 #include "libprobe/capture/cuda_lane.h"
 #include "libprobe/process_identity.h"
 #include "libprobe/registration.h"
+#include "libprobe/ring/reclaim.h"
 #include "libprobe/ring/shared_copy.h"
 
 namespace cgdebug {
@@ -42,6 +40,11 @@ bool SameTensor(const layout::SlotRegistration& r, const TensorRef& tensor) {
 
 bool OnGpu(const TensorRef& tensor) { return tensor.device_type == DeviceType::kCuda; }
 
+template <typename T>
+void MakeRoomForOne(std::vector<T>& list) {
+  if (list.size() == list.capacity()) list.reserve(2 * list.size() + 1);
+}
+
 // Keeps the error for status(), and makes sure that it says which probe it happened to.
 Error Named(ProbeState& probe, const Error& error) {
   const std::string text = error.what();
@@ -50,55 +53,27 @@ Error Named(ProbeState& probe, const Error& error) {
   return Error(error.kind(), probe.last_error);
 }
 
-void FinishAtExit() { (void)Finish(std::chrono::seconds(2)); }
-
 }  // namespace
 
-ProbeTable* ProbeTable::instance_ = nullptr;
-
-ProbeTable& ProbeTable::Instance() {
-  static const bool created = [] {
-    instance_ = new ProbeTable;
-    pthread_atfork(&AtForkPrepare, &AtForkParent, &AtForkChild);
-    std::atexit(&FinishAtExit);
-    return true;
-  }();
-  (void)created;
-  return *instance_;
-}
-
-void ProbeTable::AtForkPrepare() { instance_->mutex_.lock(); }
-void ProbeTable::AtForkParent() { instance_->mutex_.unlock(); }
-
-// The child's probes keep their names and ids; segment, slots and CUDA memory are the parent's.
-void ProbeTable::AtForkChild() {
-  ProbeTable* parent = instance_;
-  instance_ = new ProbeTable;
-  instance_->probes_ = parent->probes_;
-  instance_->next_probe_id_ = parent->next_probe_id_;
-  instance_->step_ = parent->step_;
-  parent->mutex_.unlock();
-}
-
-void ProbeTable::AdoptInThisProcess(ProbeState& probe) {
-  const std::int32_t pid = getpid();
-  if (probe.owner_pid == pid) return;
-  if (probe.owner_pid != 0) {
-    probe.slots.clear();
-    probe.invocations.clear();
-    for (auto& slot : probe.prepared) (void)slot.release();  // the parent's memory, not to be freed
-    probe.prepared.clear();
-    for (auto& block : probe.expected) (void)new std::shared_ptr<ring::Block>(std::move(block));
-    probe.expected.clear();
-  }
-  probe.owner_pid = pid;
-}
-
 void ProbeTable::Register(const std::shared_ptr<ProbeState>& probe) {
-  const std::lock_guard lock(mutex_);
-  probe->id = next_probe_id_++;
-  probes_[probe->id] = probe;
-  AdoptInThisProcess(*probe);
+  const bool prints_or_compares = probe->options.print || probe->options.compare;
+  bool start_daemon = false;
+  {
+    const std::lock_guard lock(mutex_);
+    probe->id = next_probe_id_++;
+    probes_[probe->id] = probe;
+    AdoptInThisProcess(*probe);
+    if (prints_or_compares && !asked_for_daemon_ && DaemonSetting() == "1") {
+      start_daemon = asked_for_daemon_ = true;
+    }
+  }
+  if (!start_daemon) return;
+  try {
+    StartDaemon();
+  } catch (const Error& error) {
+    const std::lock_guard lock(mutex_);
+    (void)Named(*probe, error);  // the job goes on; what was not printed or compared says so
+  }
 }
 
 std::shared_ptr<ProbeState> ProbeTable::Find(std::uint64_t id) {
@@ -152,6 +127,7 @@ std::shared_ptr<ring::Block> ProbeTable::ExpectedBlock(ProbeState& probe, std::s
 
 std::unique_ptr<ProbeSlot> ProbeTable::MakeSlot(ProbeState& probe, const TensorRef& tensor) {
   const std::uint64_t bytes = CheckTensor(probe.name, tensor);
+  Sweep(/*force=*/false);
   auto slot = std::make_unique<ProbeSlot>();
   slot->probe_id = probe.id;
   slot->registration = MakeRegistration(probe.name, probe.options, tensor, bytes);
@@ -184,17 +160,23 @@ void ProbeTable::Complete(ProbeState& probe, ProbeSlot& slot, const TensorRef& t
   r.invocation = invocation;
   r.order = next_order_++;
   r.created_ns = RealtimeNs();
+  const std::string wrong = ring::CheckRegistration(r, slot.block.bytes);
+  if (!wrong.empty()) throw Error(ErrorKind::kSystem, "cannot describe the tensor: " + wrong);
   std::memcpy(slot.block.data, &r, sizeof(r));
   slot.writer.emplace(slot.block.data, segment_->producer(), segment_->gate());
 }
 
-ProbeSlot* ProbeTable::Publish(ProbeState& probe, std::unique_ptr<ProbeSlot> slot) {
+// Takes `slot` only when it succeeds: until then its caller must see to it, as a graph may hold it.
+ProbeSlot* ProbeTable::Publish(ProbeState& probe, std::unique_ptr<ProbeSlot>& slot) {
+  MakeRoomForOne(slots_);  // nothing may throw once it is published
+  MakeRoomForOne(probe.slots);
   try {
+    if (segment_->directory_full()) Sweep(/*force=*/true);
     slot->index = segment_->Publish(slot->block);
+    slot->reader = segment_->OpenSlot(slot->index, slot->block);
   } catch (const ring::SharedMemoryError& error) {
     throw Error(ErrorKind::kNoSpace, "probe '" + probe.name + "': " + error.what());
   }
-  slot->reader = segment_->OpenSlot(slot->index, slot->block);
   probe.slots.push_back(slot.get());
   slots_.push_back(std::move(slot));
   return probe.slots.back();
@@ -208,10 +190,12 @@ ProbeSlot* ProbeTable::EagerSlot(ProbeState& probe, const TensorRef& tensor, voi
     eager.push_back(slot);
   }
   if (eager.size() >= kMaxEagerSlots) {
-    LetGo(*eager.front());
     std::erase(probe.slots, eager.front());
+    LetGo(*eager.front());
   }
-  std::unique_ptr<ProbeSlot> slot = MakeSlot(probe, tensor);
+  std::unique_ptr<ProbeSlot> slot;
+  if (!OnGpu(tensor)) slot = TakePrepared(probe, tensor);
+  if (slot == nullptr) slot = MakeSlot(probe, tensor);
   slot->eager_stream = stream;
   try {
     if (OnGpu(tensor)) {
@@ -220,9 +204,9 @@ ProbeSlot* ProbeTable::EagerSlot(ProbeState& probe, const TensorRef& tensor, voi
                                    /*with_staging=*/false);
     }
     Complete(probe, *slot, tensor, 0, 0);
-    return Publish(probe, std::move(slot));
+    return Publish(probe, slot);
   } catch (...) {
-    if (slot != nullptr) FreeSlot(*slot);
+    FreeSlot(*slot);
     throw;
   }
 }
@@ -245,9 +229,8 @@ void ProbeTable::CaptureOne(ProbeState& probe, const TensorRef& tensor, void* st
     }
     Complete(probe, *slot, tensor, capture_id, invocation);
     capture::CaptureLeaf(slot.get(), tensor, stream);
-    Publish(probe, std::move(slot));
+    Publish(probe, slot);
   } catch (...) {
-    if (slot == nullptr) throw;
     slot->armed.store(false);
     slot->probe_gone.store(true);
     if (slot->in_use()) {
@@ -260,12 +243,17 @@ void ProbeTable::CaptureOne(ProbeState& probe, const TensorRef& tensor, void* st
 }
 
 void ProbeTable::ObserveCuda(ProbeState& probe, const TensorRef& tensor, void* stream) {
-  const capture::StreamCapture capture = capture::QueryCapture(stream);
+  capture::StreamCapture capture;
+  try {
+    capture = capture::QueryCapture(stream);
+  } catch (const Error& error) {
+    const std::lock_guard lock(mutex_);
+    throw Named(probe, error);
+  }
   if (!capture.capturing && probe.options.mode == ProbeMode::kCapture) return;
   const std::lock_guard lock(mutex_);
   AdoptInThisProcess(probe);
   if (probe.closed) return;
-  Sweep(/*force=*/false);
   try {
     if (capture.capturing) {
       CaptureOne(probe, tensor, stream, capture.id);
@@ -313,87 +301,26 @@ void ProbeTable::Prepare(ProbeState& probe, const TensorRef& tensor) {
   const std::lock_guard lock(mutex_);
   AdoptInThisProcess(probe);
   if (probe.closed) throw Error(ErrorKind::kClosed, "probe '" + probe.name + "' is closed");
-  Sweep(/*force=*/false);
-  std::unique_ptr<ProbeSlot> slot = MakeSlot(probe, tensor);
   try {
-    if (OnGpu(tensor)) {
-      slot->buffers =
-          capture::AllocateBuffers(slot->registration.payload_bytes, tensor.device_index,
-                                   /*with_staging=*/true);
+    std::unique_ptr<ProbeSlot> slot = MakeSlot(probe, tensor);
+    try {
+      if (OnGpu(tensor)) {
+        slot->buffers =
+            capture::AllocateBuffers(slot->registration.payload_bytes, tensor.device_index,
+                                     /*with_staging=*/true);
+      }
+      if (probe.options.compare) {
+        ExpectedBlock(probe, ExpectedIndex(probe.name, *probe.options.compare, tensor, 0));
+      }
+      MakeRoomForOne(probe.prepared);
+    } catch (...) {
+      FreeSlot(*slot);
+      throw;
     }
-    if (probe.options.compare) {
-      ExpectedBlock(probe, ExpectedIndex(probe.name, *probe.options.compare, tensor, 0));
-    }
-  } catch (...) {
-    FreeSlot(*slot);
-    throw;
+    probe.prepared.push_back(std::move(slot));
+  } catch (const Error& error) {
+    throw Named(probe, error);
   }
-  probe.prepared.push_back(std::move(slot));
-}
-
-// --- lifetime ----------------------------------------------------------------------------------
-
-// The probe no longer wants the slot: it is disarmed at once, and freed when nobody can reach it.
-void ProbeTable::LetGo(ProbeSlot& slot) {
-  slot.armed.store(false, std::memory_order_release);
-  slot.probe_gone.store(true, std::memory_order_release);
-  Retire(slot);
-}
-
-void ProbeTable::Retire(ProbeSlot& slot) {
-  if (slot.retired || !slot.reader) return;
-  slot.retired = true;
-  segment_->Retire(slot.index);
-}
-
-void ProbeTable::FreeSlot(ProbeSlot& slot) {
-  capture::FreeBuffers(slot.buffers);
-  slot.buffers = {};
-  if (slot.reader) {
-    segment_->Release(slot.index, slot.block);
-  } else {
-    segment_->Free(slot.block);
-  }
-  slot.expected.reset();
-}
-
-void ProbeTable::Sweep(bool force) {
-  // After Finish the process ends: what it leaves behind stays readable.
-  if (segment_ == nullptr || finished_) return;
-  std::optional<bool> daemon_comes;  // costs a system call: asked once, and only when it matters
-  auto wanted_by_daemon = [&](const ProbeSlot& slot) {
-    if (!slot.reader || slot.reader->consumed() >= slot.reader->accepted()) return false;
-    const char* setting = std::getenv("CGDEBUG");
-    const bool expected = (slot.registration.actions & ~layout::kActionRecord) != 0 &&
-                          (setting == nullptr || std::strcmp(setting, "0") != 0);
-    if (!expected && !daemon_comes) daemon_comes = segment_->gate()->ReaderAlive();
-    return expected || *daemon_comes;
-  };
-  std::erase_if(slots_, [&](const std::unique_ptr<ProbeSlot>& slot) {
-    if (slot->in_graph && slot->graph_gone.load(std::memory_order_acquire)) Retire(*slot);
-    if (!slot->probe_gone.load(std::memory_order_acquire) || slot->in_use()) return false;
-    if (wanted_by_daemon(*slot)) {
-      if (!force) return false;
-      const std::uint64_t unread = slot->reader->accepted() - slot->reader->consumed();
-      ring::Add(segment_->producer()->released_unread, unread);
-    }
-    FreeSlot(*slot);
-    return true;
-  });
-}
-
-void ProbeTable::Close(ProbeState& probe) {
-  const std::lock_guard lock(mutex_);
-  AdoptInThisProcess(probe);
-  if (probe.closed) return;
-  probe.closed = true;
-  probes_.erase(probe.id);
-  for (ProbeSlot* slot : probe.slots) LetGo(*slot);
-  probe.slots.clear();
-  for (const auto& slot : probe.prepared) FreeSlot(*slot);
-  probe.prepared.clear();
-  probe.expected.clear();
-  Sweep(/*force=*/false);
 }
 
 }  // namespace cgdebug

@@ -21,7 +21,7 @@ struct ProbeState {
   std::uint64_t id = 0;
   bool closed = false;
   std::string last_error;
-  std::int32_t owner_pid = 0;  // a forked child starts with no slots of its own
+  const void* owner = nullptr;  // the table it belongs to; a forked child has one of its own
   std::vector<capture::ProbeSlot*> slots;
   std::unordered_map<std::uint64_t, std::uint32_t> invocations;  // capture id -> calls so far
   std::vector<std::shared_ptr<ring::Block>> expected;            // in shared memory, by index
@@ -51,6 +51,9 @@ class ProbeTable {
   void SetStep(std::int64_t step);
   std::optional<SessionInfo> Session();
   bool DaemonAlive();
+  // Makes the segment and gives a daemon that was just started time to find it: milliseconds. What
+  // is written before that may be overwritten unread.
+  void AwaitDaemon(std::chrono::nanoseconds timeout);
   std::string Finish(std::chrono::nanoseconds timeout);
 
  private:
@@ -69,7 +72,7 @@ class ProbeTable {
   // Fills in what only the place of the call tells, and the expected tensor.
   void Complete(ProbeState& probe, capture::ProbeSlot& slot, const TensorRef& tensor,
                 std::uint64_t capture_id, std::uint32_t invocation);
-  capture::ProbeSlot* Publish(ProbeState& probe, std::unique_ptr<capture::ProbeSlot> slot);
+  capture::ProbeSlot* Publish(ProbeState& probe, std::unique_ptr<capture::ProbeSlot>& slot);
   capture::ProbeSlot* EagerSlot(ProbeState& probe, const TensorRef& tensor, void* stream);
   void CaptureOne(ProbeState& probe, const TensorRef& tensor, void* stream,
                   std::uint64_t capture_id);
@@ -83,14 +86,23 @@ class ProbeTable {
   bool AllDrained(const ProbeState* probe);
 
   static ProbeTable* instance_;
+  const ProbeTable* parent_ = nullptr;  // of the process that forked this one; not to be touched
   std::mutex mutex_;
   std::uint64_t next_probe_id_ = 1;
   std::uint64_t next_order_ = 1;
   std::int64_t step_ = -1;
   bool finished_ = false;
+  bool asked_for_daemon_ = false;
   std::unordered_map<std::uint64_t, std::weak_ptr<ProbeState>> probes_;
   std::unique_ptr<ring::SegmentWriter> segment_;
   std::vector<std::unique_ptr<capture::ProbeSlot>> slots_;
 };
+
+// The environment's CGDEBUG: "0" keeps the daemon from being started or waited for, "1" starts it
+// with the first probe that prints or compares. Not for the replay path.
+std::string DaemonSetting();
+bool DaemonForbidden();
+// Whether the slot prints or compares, which only a daemon does.
+bool NeedsDaemon(const capture::ProbeSlot& slot);
 
 }  // namespace cgdebug

@@ -46,6 +46,7 @@ ring::Identity CurrentIdentity() {
   identity.restart_count =
       Number(FirstOf({"TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"}), 0);
   identity.command = CommandLine();
+  identity.socket = FirstOf({"CGDEBUG_SOCKET"});
   char host[64] = {};
   if (gethostname(host, sizeof(host) - 1) == 0) identity.hostname = host;
   return identity;

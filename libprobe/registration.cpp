@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "libprobe/ring/utf8.h"
+
 namespace cgdebug {
 namespace {
 
@@ -12,6 +14,7 @@ constexpr std::uint32_t kDefaultCapacity = 8;             // print and compare o
 constexpr std::uint64_t kDefaultRingBytes = 64ull << 20;  // unless two entries need more
 constexpr std::uint32_t kMaxRecordCapacity = 1u << 20;    // what a reader accepts
 constexpr std::uint64_t kMaxPayloadBytes = std::uint64_t{1} << 44;
+constexpr std::uint64_t kMaxRingBytes = std::uint64_t{1} << 59;  // so that no sum overflows
 constexpr std::uint32_t kDefaultWaitMs = 2000;
 
 Error BadArgument(const std::string& probe, const std::string& text) {
@@ -35,8 +38,16 @@ std::uint32_t WaitDeadlineMs() {
                                                          : kDefaultWaitMs;
 }
 
-std::uint32_t RingCapacity(const ProbeOptions& options, std::uint64_t payload_bytes) {
-  if (options.record) return options.record->capacity;
+std::uint32_t RingCapacity(const std::string& name, const ProbeOptions& options,
+                           std::uint64_t payload_bytes) {
+  if (options.record) {
+    if (payload_bytes > kMaxRingBytes / options.record->capacity) {
+      throw BadArgument(name, "TensorRecord(capacity=" + std::to_string(options.record->capacity) +
+                                  ") of " + std::to_string(payload_bytes) +
+                                  " bytes each is more than any memory. Use a smaller capacity");
+    }
+    return options.record->capacity;
+  }
   const std::uint64_t fitting = kDefaultRingBytes / std::max<std::uint64_t>(payload_bytes, 1);
   return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(fitting, 2, kDefaultCapacity));
 }
@@ -49,6 +60,18 @@ void CheckCompare(const std::string& name, const CompareAction& compare) {
     }
   }
   if (compare.every == 0) throw BadArgument(name, "TensorCompare(every) must be at least 1");
+  for (const ExpectedTensor& expected : compare.expected) {
+    TensorRef tensor;
+    tensor.dtype = expected.dtype;
+    tensor.shape = expected.shape;
+    const std::uint64_t bytes = CheckTensor(name, tensor);
+    if (expected.bytes.size() != bytes) {
+      throw BadArgument(name, "the expected tensor " + std::string(DtypeName(expected.dtype)) +
+                                  ShapeText(expected.shape) + " has " + std::to_string(bytes) +
+                                  " bytes, and " + std::to_string(expected.bytes.size()) +
+                                  " were given");
+    }
+  }
 }
 
 }  // namespace
@@ -137,7 +160,7 @@ layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOp
   r.device_index = static_cast<std::int16_t>(tensor.device_index);
   r.lane = static_cast<std::uint8_t>(
       tensor.device_type == DeviceType::kCuda ? layout::Lane::kCallback : layout::Lane::kHost);
-  r.capacity = RingCapacity(options, payload_bytes);
+  r.capacity = RingCapacity(name, options, payload_bytes);
   r.payload_bytes = payload_bytes;
   const layout::SlotGeometry geometry = layout::ComputeGeometry(payload_bytes, r.capacity);
   r.payload_stride_bytes = geometry.payload_stride_bytes;
@@ -165,7 +188,7 @@ layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOp
     if (options.compare->bitwise) r.flags |= layout::kCompareBitwise;
   }
   std::memcpy(r.name, name.data(), name.size());
-  std::memcpy(r.site, options.site.data(), std::min(options.site.size(), layout::kMaxNameBytes));
+  std::memcpy(r.site, options.site.data(), ring::CutLength(options.site, layout::kMaxNameBytes));
   return r;
 }
 

@@ -76,22 +76,26 @@ std::string ReplayText(const Job& job) {
 
 // Every cause by its name, and who: a loss without a place helps nobody.
 std::string LossText(const Job& job, const Style& style) {
-  std::uint64_t overwritten = 0, at_death = 0, unread = 0, waits = 0, wait_ns = 0;
+  std::uint64_t overwritten = 0, at_death = 0, released = 0;
+  std::uint64_t unread = 0, waits = 0, wait_ns = 0;
   std::string who;
   for (const v1::Session* session : job.sessions) {
     const v1::Counters& counters = session->counters();
     overwritten += counters.lost_overwritten();
     at_death += counters.lost_at_death();
+    released += counters.lost_released();
     unread += counters.overwrote_unread();
     waits += counters.waits();
     wait_ns += counters.wait_ns();
     if (Lost(counters) > 0) who += (who.empty() ? "" : ", ") + RankText(*session);
   }
   std::string text = "lost 0";
-  if (overwritten + at_death > 0) {
-    text = fmt::format("lost {} ({} overwritten unread, {} half written at death; {})",
-                       FormatGrouped(overwritten + at_death), FormatGrouped(overwritten),
-                       FormatGrouped(at_death), who);
+  if (overwritten + at_death + released > 0) {
+    std::string causes = fmt::format("{} overwritten unread, {} half written at death",
+                                     FormatGrouped(overwritten), FormatGrouped(at_death));
+    if (released > 0) causes += fmt::format(", {} given up for room", FormatGrouped(released));
+    text = fmt::format("lost {} ({}; {})", FormatGrouped(overwritten + at_death + released), causes,
+                       who);
     text = style.Yellow(text);
   }
   if (unread > 0) text += style.Yellow(fmt::format("  gave up waiting {} times", unread));

@@ -56,6 +56,7 @@ Json ToJson(const v1::Counters& counters) {
           {"consumed", counters.consumed()},
           {"lost_overwritten", counters.lost_overwritten()},
           {"lost_at_death", counters.lost_at_death()},
+          {"lost_released", counters.lost_released()},
           {"overwrote_unread", counters.overwrote_unread()},
           {"waits", counters.waits()},
           {"wait_ns", counters.wait_ns()},

@@ -12,6 +12,10 @@
 namespace cgdebug::ingest {
 namespace {
 
+// Slots of a session whose graph is gone and whose last values are still shown. Jobs that capture
+// again and again would fill the daemon without a limit.
+constexpr std::size_t kMaxGivenUp = 256;
+
 std::int64_t RealtimeNs() {
   timespec now = {};
   clock_gettime(CLOCK_REALTIME, &now);
@@ -114,10 +118,13 @@ void AttachedSegment::OpenSlot(std::uint32_t index, std::uint64_t word) {
 void AttachedSegment::CloseSlot(std::uint32_t index) {
   refused_.erase(index);
   if (slots_[index] == nullptr) return;
-  const pipeline::SlotPtr slot = slots_[index]->slot();
+  slots_[index]->GiveUp();
+  given_up_.push_back(slots_[index]->slot());
   slots_[index] = nullptr;
-  destination_.sink->ForgetSlot(slot);
-  destination_.registry->ForgetSlot(slot);
+  if (given_up_.size() <= kMaxGivenUp) return;
+  destination_.sink->ForgetSlot(given_up_.front());
+  destination_.registry->ForgetSlot(given_up_.front());
+  given_up_.pop_front();
 }
 
 bool AttachedSegment::Pass() {
@@ -172,9 +179,14 @@ void AttachedSegment::Abandon() {
   End(pipeline::SessionState::kDied);
 }
 
+void AttachedSegment::ShowSession() {
+  destination_.registry->SetSession(session_, view_->shm_bytes(), view_->step(),
+                                    view_->released_unread());
+}
+
 void AttachedSegment::End(pipeline::SessionState state) {
   alive_ = false;
-  destination_.registry->SetSession(session_, view_->shm_bytes(), broken_ ? -1 : view_->step());
+  if (!broken_) ShowSession();
   destination_.sink->EndSession(session_);
   destination_.registry->EndSession(session_, state, RealtimeNs());
   destination_.events->Add(session_, pipeline::SessionChange{true});
@@ -186,7 +198,7 @@ void AttachedSegment::Refresh() {
   if (!alive_ || broken_) return;
   const SigbusGuard guard;
   for (SlotConsumer* slot : graph_order_) slot->Refresh();
-  destination_.registry->SetSession(session_, view_->shm_bytes(), view_->step());
+  ShowSession();
   broken_ = SigbusGuard::Hit();
 }
 

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -52,6 +53,7 @@ class AttachedSegment {
   void OpenSlot(std::uint32_t index, std::uint64_t word);
   void CloseSlot(std::uint32_t index);
   bool Pass();
+  void ShowSession();
   void End(pipeline::SessionState state);
 
   std::unique_ptr<ring::SegmentView> view_;
@@ -60,6 +62,7 @@ class AttachedSegment {
   std::vector<std::uint64_t> words_;                  // of the directory, as last seen
   std::vector<std::unique_ptr<SlotConsumer>> slots_;  // by directory index; may be empty
   std::vector<SlotConsumer*> graph_order_;
+  std::deque<pipeline::SlotPtr> given_up_;        // still shown, oldest first
   std::map<std::uint32_t, std::string> refused_;  // index -> reason
   std::uint64_t seen_activity_ = 0;
   bool ever_polled_ = false;

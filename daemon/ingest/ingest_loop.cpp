@@ -12,6 +12,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/ingest/sigbus_guard.h"
+#include "daemon/pipeline/text.h"
 
 namespace cgdebug::ingest {
 namespace {
@@ -104,8 +105,10 @@ void IngestLoop::TryAttach(const std::string& name) {
   auto view = ring::SegmentView::Attach(name, &reason);
   if (SigbusGuard::Hit()) reason = "its shared memory was cut off";
   if (view == nullptr || SigbusGuard::Hit()) return watcher_->Refuse(name, reason, false);
-  if (!options_.only_run.empty() && options_.only_run != view->header().run_id) {
-    return watcher_->Refuse(name, "", false);
+  const std::string meant_for = view->header().socket;
+  if (!meant_for.empty() && meant_for != options_.socket) {
+    return watcher_->Refuse(
+        name, "its job belongs to the daemon on " + pipeline::CleanText(meant_for), false);
   }
   auto attached = AttachedSegment::Adopt(std::move(view), destination_);
   if (!attached.ok()) return watcher_->Refuse(name, attached.error().message, true);

@@ -16,7 +16,7 @@ namespace cgdebug::ingest {
 
 struct IngestOptions {
   std::chrono::nanoseconds keep_dead = std::chrono::hours(1);
-  std::string only_run;  // read only jobs with this run id; empty = every job
+  std::string socket;  // its own: a job that names another socket is left to that daemon
 };
 
 // Finds segments, reads them, and keeps what dead jobs left for `keep_dead`. The only thread that

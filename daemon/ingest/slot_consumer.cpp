@@ -120,6 +120,7 @@ void SlotConsumer::Refresh() {
   counters.wait_ns = head_untrusted.wait_ns;
   counters.bytes = counters.consumed * slot_->registration.payload_bytes;
   last_timestamp_ns_ = std::max(last_timestamp_ns_, head_untrusted.last_timestamp_ns);
+  shown_ = counters;
   destination_.registry->SetSlot(slot_, counters, last_timestamp_ns_, ring_.retired());
 }
 
@@ -135,6 +136,12 @@ void SlotConsumer::Finish() {
   PublishCredit(0);
   destination_.sink->CloseSlot(slot_, ring_.sequence(), *this);
   Refresh();
+}
+
+void SlotConsumer::GiveUp() {
+  destination_.sink->CloseSlot(slot_, shown_.replays, *this);
+  shown_.produced = shown_.consumed + shown_.lost_overwritten;
+  destination_.registry->SetSlot(slot_, shown_, last_timestamp_ns_, /*retired=*/true);
 }
 
 void SlotConsumer::SetVerdict(const ring::Verdict& verdict) {

@@ -49,6 +49,8 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   void Refresh();
   // The producer is dead and everything committed is consumed.
   void Finish();
+  // The producer gave the slot up: what was unread is in its own count now.
+  void GiveUp();
 
   // SlotFeedback.
   ring::Verdict verdict() override { return ring_.verdict(); }
@@ -72,6 +74,7 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   std::uint64_t lost_ = 0;      // of those
   std::uint64_t unreported_lost_ = 0;
   std::uint64_t lost_at_death_ = 0;
+  pipeline::Counters shown_;  // as the registry has them
   std::int64_t last_timestamp_ns_ = 0;
 };
 

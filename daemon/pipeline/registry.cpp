@@ -27,6 +27,7 @@ void Counters::Add(const Counters& other) {
   waits += other.waits;
   wait_ns += other.wait_ns;
   bytes += other.bytes;
+  lost_released += other.lost_released;
 }
 
 Registry::Session* Registry::Find(const SessionPtr& session) {
@@ -58,11 +59,13 @@ SessionPtr Registry::AddSession(SessionIdentity identity) {
   return session;
 }
 
-void Registry::SetSession(const SessionPtr& session, std::uint64_t shm_bytes, std::int64_t step) {
+void Registry::SetSession(const SessionPtr& session, std::uint64_t shm_bytes, std::int64_t step,
+                          std::uint64_t lost_released) {
   const std::lock_guard lock(mutex_);
   if (Session* entry = Find(session)) {
     entry->record.shm_bytes = shm_bytes;
     entry->record.step = step;
+    entry->lost_released = lost_released;
   }
 }
 
@@ -133,6 +136,8 @@ void Registry::SetSkipped(std::vector<SkippedFile> skipped) {
 SessionRecord Registry::Summarize(const Session& session) {
   SessionRecord record = session.record;
   record.counters = session.forgotten;
+  record.counters.produced += session.lost_released;
+  record.counters.lost_released = session.lost_released;
   record.replay = session.forgotten_replay;
   std::set<std::uint64_t> probes;
   for (const auto& [key, slot] : session.slots) {

@@ -15,8 +15,8 @@
 
 namespace cgdebug::pipeline {
 
-// Mirrors `Counters` in proto/control.proto. produced = consumed + lost_overwritten + what is still
-// unread.
+// Mirrors `Counters` in proto/control.proto. produced = consumed + lost_overwritten + lost_released
+// + what is still unread.
 struct Counters {
   std::uint64_t replays = 0;
   std::uint64_t produced = 0;
@@ -27,6 +27,7 @@ struct Counters {
   std::uint64_t waits = 0;
   std::uint64_t wait_ns = 0;
   std::uint64_t bytes = 0;
+  std::uint64_t lost_released = 0;  // of a session only
 
   void Add(const Counters& other);
 };
@@ -77,7 +78,8 @@ class Registry {
  public:
   // For ingest. `identity.key` is chosen here.
   SessionPtr AddSession(SessionIdentity identity);
-  void SetSession(const SessionPtr& session, std::uint64_t shm_bytes, std::int64_t step);
+  void SetSession(const SessionPtr& session, std::uint64_t shm_bytes, std::int64_t step,
+                  std::uint64_t lost_released);
   void EndSession(const SessionPtr& session, SessionState state, std::int64_t ended_ns);
   void ForgetSession(const SessionPtr& session);
   // Creates or replaces the record's counters and flags; `last` and the verdict stay.
@@ -85,7 +87,7 @@ class Registry {
                bool retired);
   void SetVerdict(const SlotPtr& slot, const ring::Verdict& verdict);
   void SetLast(const SnapshotPtr& snapshot);
-  // The producer gave the slot up: its counters stay in the session's sums.
+  // It is no longer shown: its counters stay in the session's sums.
   void ForgetSlot(const SlotPtr& slot);
   void SetSkipped(std::vector<SkippedFile> skipped);
 
@@ -100,7 +102,8 @@ class Registry {
   struct Session {
     SessionRecord record;
     std::map<SlotKey, SlotRecord> slots;
-    Counters forgotten;  // of slots that were given up
+    std::uint64_t lost_released = 0;
+    Counters forgotten;  // of slots that are no longer shown
     std::uint64_t forgotten_replay = 0;
     std::set<std::string> nonfinite_probes;
     std::set<std::string> failed_probes;

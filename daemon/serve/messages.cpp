@@ -54,6 +54,7 @@ void Fill(const pipeline::Counters& counters, v1::Counters* message) {
   message->set_waits(counters.waits);
   message->set_wait_ns(counters.wait_ns);
   message->set_bytes(counters.bytes);
+  message->set_lost_released(counters.lost_released);
 }
 
 void Fill(const numerics::Stats& stats, v1::Stats* message) {

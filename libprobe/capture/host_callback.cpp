@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include "libprobe/capture/probe_slot.h"
+#include "libprobe/capture/step_word.h"
 #include "libprobe/ring/shared_copy.h"
 
 namespace cgdebug::capture {
@@ -21,7 +22,7 @@ void CUDART_CB OnReplay(void* user_data) {
   if (!slot.armed.load(std::memory_order_acquire)) return;
   if (!slot.writer->Begin()) return;
   ring::CopyShared(slot.writer->payload(), slot.buffers.pinned, slot.writer->payload_bytes());
-  slot.writer->Commit(RealtimeNs());
+  slot.writer->Commit(RealtimeNs(), StepOnGpu(slot.writer->step()));
 }
 
 void CUDART_CB OnEager(void* user_data) {

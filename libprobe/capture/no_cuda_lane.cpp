@@ -1,5 +1,6 @@
 // Built instead of cuda_lane.cpp where there is no CUDA: CPU tensors can be probed, others cannot.
 #include "libprobe/capture/cuda_lane.h"
+#include "libprobe/capture/step_word.h"
 
 namespace cgdebug::capture {
 namespace {
@@ -17,5 +18,7 @@ Buffers AllocateBuffers(std::uint64_t, int, bool) { Refuse(); }
 void FreeBuffers(const Buffers&) noexcept {}
 void CaptureLeaf(ProbeSlot*, const TensorRef&, void*) { Refuse(); }
 void LaunchEager(ProbeSlot*, const TensorRef&, void*) { Refuse(); }
+void SetStepInStreamOrder(std::int64_t, void*) { Refuse(); }
+std::int64_t StepOnGpu(std::int64_t otherwise) noexcept { return otherwise; }
 
 }  // namespace cgdebug::capture

@@ -2,8 +2,10 @@
 
 #include <time.h>
 
+#include <algorithm>
+
+#include "libprobe/ring/credit.h"
 #include "libprobe/ring/record_lock.h"
-#include "libprobe/ring/shared_copy.h"
 
 namespace cgdebug::ring {
 namespace {
@@ -19,28 +21,36 @@ bool ReaderGate::ReaderAlive() const noexcept {
   return LoadRelaxed(consumer_->generation) != 0 && LockedByOther(fd_, layout::kReaderLockByte);
 }
 
-bool ReaderGate::WaitFor(const std::uint64_t& consumed, std::uint64_t needed,
-                         std::chrono::nanoseconds deadline) noexcept {
-  if (LoadAcquire(consumed) >= needed) return true;
-  if (LoadRelaxed(consumer_->progress) == LoadRelaxed(gave_up_at_progress_)) return false;
-  const auto start = Clock::now();
-  auto next_alive_check = start;
-  while (LoadAcquire(consumed) < needed) {
+ReaderGate::Result ReaderGate::WaitFor(const layout::SlotCredit& credit, std::uint64_t order,
+                                       std::uint64_t needed,
+                                       std::chrono::nanoseconds deadline) noexcept {
+  Clock::time_point start = {};
+  Clock::time_point next_alive_check = {};
+  std::chrono::nanoseconds waited{0};
+  while (CreditedOrdinal(credit, order) < needed) {
+    // Before the question whether it lives: a daemon that comes after the answer moves it on.
+    const std::uint64_t progress = LoadRelaxed(consumer_->progress);
+    if (progress == LoadRelaxed(gave_up_at_progress_)) return {false, waited};
     const auto now = Clock::now();
     if (now >= next_alive_check) {
-      if (!ReaderAlive()) return false;
+      if (!ReaderAlive()) {
+        StoreRelaxed(gave_up_at_progress_, progress);
+        return {false, waited};
+      }
+      if (start == Clock::time_point{}) start = now;
       next_alive_check = now + kAliveCheck;
     }
-    if (now - start >= deadline) {
-      StoreRelaxed(gave_up_at_progress_, LoadRelaxed(consumer_->progress));
-      return false;
+    waited = std::max<std::chrono::nanoseconds>(now - start, std::chrono::nanoseconds(1));
+    if (waited >= deadline) {
+      StoreRelaxed(gave_up_at_progress_, progress);
+      return {false, waited};
     }
-    if (now - start >= kSpin) {
+    if (waited >= kSpin) {
       const timespec nap = {0, kNapNs};
       nanosleep(&nap, nullptr);
     }
   }
-  return true;
+  return {true, waited};
 }
 
 }  // namespace cgdebug::ring

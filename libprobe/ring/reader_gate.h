@@ -14,15 +14,21 @@ namespace cgdebug::ring {
 // Thread: any number of writers at a time.
 class ReaderGate {
  public:
+  struct Result {
+    bool consumed;                    // false: the caller must overwrite
+    std::chrono::nanoseconds waited;  // 0 when there was nobody to wait for
+  };
+
   // `fd` is the control file's descriptor; both stay valid as long as the gate.
   ReaderGate(const layout::ConsumerLine* consumer, int fd) noexcept
       : consumer_(consumer), fd_(fd) {}
 
-  // Waits until *consumed >= needed. Returns at once when no daemon is attached, and when an
-  // earlier wait ran into its deadline and the reader has not moved since: a hung daemon costs a
-  // job one deadline, not one a replay. Fails: never; false when the caller must overwrite.
-  bool WaitFor(const std::uint64_t& consumed, std::uint64_t needed,
-               std::chrono::nanoseconds deadline) noexcept;
+  // Waits until the slot with this registration order is consumed up to `needed`. Returns at once
+  // when no daemon is attached, and when an earlier wait found it dead or ran into its deadline,
+  // and the reader has not moved since: a hung daemon costs a job one deadline, not one a replay or
+  // one a slot, and a dead one a system call. Fails: never.
+  Result WaitFor(const layout::SlotCredit& credit, std::uint64_t order, std::uint64_t needed,
+                 std::chrono::nanoseconds deadline) noexcept;
 
   // Whether a daemon has this segment open: one system call.
   bool ReaderAlive() const noexcept;

@@ -1,10 +1,10 @@
 #include "libprobe/ring/segment_view.h"
 
-#include <dirent.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "libprobe/ring/record_lock.h"
@@ -13,47 +13,16 @@
 namespace cgdebug::ring {
 namespace {
 
-constexpr std::size_t kUuidHexDigits = 32;
-
-std::string OwnPrefix() { return layout::kNamePrefix + std::to_string(geteuid()) + "-"; }
-
-bool IsControlName(const std::string& name) {
-  const std::string prefix = OwnPrefix();
-  return name.size() == prefix.size() + kUuidHexDigits &&
-         name.compare(0, prefix.size(), prefix) == 0 &&
-         name.find_first_not_of("0123456789abcdef", prefix.size()) == std::string::npos;
-}
-
-std::vector<std::string> ListShm() {
-  std::vector<std::string> names;
-  DIR* directory = opendir(layout::kShmDirectory);
-  if (directory == nullptr) return names;
-  while (const dirent* entry = readdir(directory)) names.emplace_back(entry->d_name);
-  closedir(directory);
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 void Terminate(char* text, std::size_t bytes) { text[bytes - 1] = '\0'; }
 
 }  // namespace
 
-std::vector<std::string> ListSegments() {
-  std::vector<std::string> names = ListShm();
-  std::erase_if(names, [](const std::string& name) { return !IsControlName(name); });
-  return names;
-}
-
-void UnlinkSegment(const std::string& name) noexcept {
-  const std::string prefix = name + ".";
-  for (const std::string& file : ListShm()) {
-    if (file.compare(0, prefix.size(), prefix) == 0) unlink(ShmPath(file).c_str());
-  }
-  unlink(ShmPath(name).c_str());
-}
-
 std::unique_ptr<SegmentView> SegmentView::Attach(const std::string& name, std::string* reason) {
   std::unique_ptr<SegmentView> view;
+  if (!IsControlName(name)) {
+    *reason = "not the name of a segment of this user";
+    return nullptr;
+  }
   try {
     view.reset(new SegmentView(SharedFile::Open(name)));
   } catch (const SharedMemoryError& error) {
@@ -84,6 +53,7 @@ std::unique_ptr<SegmentView> SegmentView::Attach(const std::string& name, std::s
   Terminate(header.run_id, sizeof(header.run_id));
   Terminate(header.command, sizeof(header.command));
   Terminate(header.hostname, sizeof(header.hostname));
+  Terminate(header.socket, sizeof(header.socket));
   return view;
 }
 
@@ -118,6 +88,9 @@ std::uint64_t SegmentView::activity() const {
   return LoadAcquire(producer()->activity);  // so that heads read later are not older than it
 }
 std::int64_t SegmentView::step() const { return LoadRelaxed(producer()->step); }
+std::uint64_t SegmentView::released_unread() const {
+  return LoadRelaxed(producer()->released_unread);
+}
 
 std::uint32_t SegmentView::slot_count() const {
   const std::uint64_t count_untrusted = LoadAcquire(producer()->slot_count);
@@ -152,6 +125,11 @@ const SharedFile* SegmentView::Extent(std::uint32_t index, std::string* reason) 
       *reason = "extent " + std::to_string(index) + " does not belong to the segment";
       return nullptr;
     }
+    if (file.bytes() != header.bytes) {
+      *reason = "extent " + std::to_string(index) + " was cut off: it has " +
+                std::to_string(file.bytes()) + " of " + std::to_string(header.bytes) + " bytes";
+      return nullptr;
+    }
     return &extents_.emplace(index, std::move(file)).first->second;
   } catch (const SharedMemoryError& error) {
     *reason = error.what();
@@ -164,9 +142,23 @@ std::optional<SlotRingReader> SegmentView::OpenSlot(std::uint32_t index, std::st
   const auto* entry =
       reinterpret_cast<const layout::DirectoryEntry*>(control_.data() + layout::kDirectoryOffset) +
       index;
-  const auto state = layout::DirectoryState(LoadAcquire(entry->word));  // D2, pairs with D1
+  const std::uint64_t word = LoadAcquire(entry->word);  // D2, pairs with D1
+  const auto state = layout::DirectoryState(word);
   if (state != layout::SlotState::kLive && state != layout::SlotState::kRetired)
     return std::nullopt;
+  auto reader = OpenBlock(entry, word, reason);
+  // What was wrong was half of one slot and half of the next.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  const std::uint64_t word_now = LoadRelaxed(entry->word);
+  if (layout::DirectoryGeneration(word_now) != layout::DirectoryGeneration(word) ||
+      layout::DirectoryState(word_now) == layout::SlotState::kFree) {
+    reason->clear();
+  }
+  return reader;
+}
+
+std::optional<SlotRingReader> SegmentView::OpenBlock(const layout::DirectoryEntry* entry,
+                                                     std::uint64_t word, std::string* reason) {
   const std::uint32_t extent_untrusted = LoadRelaxed(entry->extent);
   const std::uint64_t offset_untrusted = LoadRelaxed(entry->offset);
   const std::uint64_t bytes_untrusted = LoadRelaxed(entry->bytes);
@@ -177,7 +169,8 @@ std::optional<SlotRingReader> SegmentView::OpenSlot(std::uint32_t index, std::st
     *reason = "slot block lies outside its extent";
     return std::nullopt;
   }
-  return SlotRingReader::Open(extent->data() + offset_untrusted, bytes_untrusted, entry, reason);
+  return SlotRingReader::Open(extent->data() + offset_untrusted, bytes_untrusted, entry, word,
+                              reason);
 }
 
 std::optional<std::vector<std::byte>> SegmentView::ReadExpected(

@@ -8,18 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "libprobe/ring/segment_names.h"
 #include "libprobe/ring/shared_file.h"
 #include "libprobe/ring/slot_ring_reader.h"
 #include "proto/layout/segment_layout.h"
 
 namespace cgdebug::ring {
-
-// Names of the control files of this user's producers in /dev/shm, extents and temporary files left
-// out. Anything that carries our prefix and is not shaped like a control file is left out too.
-std::vector<std::string> ListSegments();
-
-// Removes the control file and every extent of a segment.
-void UnlinkSegment(const std::string& name) noexcept;
 
 // Nothing in the segment is believed: sizes come from the validated copies made here.
 //
@@ -42,6 +36,7 @@ class SegmentView {
 
   std::uint64_t activity() const;  // changes when anything was committed or registered
   std::int64_t step() const;
+  std::uint64_t released_unread() const;  // entries the producer gave up before they were read
   std::uint32_t slot_count() const;
   std::uint64_t shm_bytes() const;  // control file and the extents opened so far
 
@@ -49,7 +44,9 @@ class SegmentView {
   std::uint64_t directory_word(std::uint32_t index) const;
 
   // The ring of slot `index` (below slot_count()).
-  // Fails: nullopt with the reason; an empty reason means that the slot is empty or free.
+  // Fails: nullopt with the reason; an empty reason means that the slot is empty or free, or that
+  // it
+  //        changed hands meanwhile: then its directory word is another one.
   std::optional<SlotRingReader> OpenSlot(std::uint32_t index, std::string* reason);
 
   // The expected tensor of a comparing slot, payload_bytes long.
@@ -64,6 +61,9 @@ class SegmentView {
  private:
   explicit SegmentView(SharedFile control) : control_(std::move(control)) {}
   const SharedFile* Extent(std::uint32_t index, std::string* reason);
+  // Where the directory said that the slot lies, which had this word before it was asked.
+  std::optional<SlotRingReader> OpenBlock(const layout::DirectoryEntry* entry, std::uint64_t word,
+                                          std::string* reason);
   layout::ProducerLine* producer() const;
   layout::ConsumerLine* consumer() const;
 

@@ -7,12 +7,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <optional>
 
 #include "libprobe/ring/record_lock.h"
-#include "libprobe/ring/segment_view.h"
+#include "libprobe/ring/segment_names.h"
 #include "libprobe/ring/shared_copy.h"
+#include "libprobe/ring/utf8.h"
 
 namespace cgdebug::ring {
 namespace {
@@ -27,7 +31,7 @@ std::int64_t RealtimeNs() {
 }
 
 void CopyText(char* to, std::size_t bytes, const std::string& text) {
-  const std::size_t length = std::min(text.size(), bytes - 1);
+  const std::size_t length = CutLength(text, bytes - 1);
   std::memcpy(to, text.data(), length);
   to[length] = '\0';
 }
@@ -68,9 +72,6 @@ layout::SegmentHeader MakeHeader(const Identity& identity) {
   header.abi_minor = layout::kAbiMinor;
   header.header_bytes = sizeof(header);
   header.control_bytes = layout::kControlBytes;
-  if (getrandom(header.uuid, sizeof(header.uuid), 0) != sizeof(header.uuid)) {
-    throw SharedMemoryError("the system gives no random bytes for a segment name", false);
-  }
   header.uid = geteuid();
   header.pid = getpid();
   header.pid_namespace = OwnPidNamespace();
@@ -84,19 +85,38 @@ layout::SegmentHeader MakeHeader(const Identity& identity) {
   CopyText(header.run_id, sizeof(header.run_id), identity.run_id);
   CopyText(header.command, sizeof(header.command), identity.command);
   CopyText(header.hostname, sizeof(header.hostname), identity.hostname);
+  CopyText(header.socket, sizeof(header.socket), identity.socket);
   return header;
 }
 
-// The file appears under its final name only when it is complete and locked.
-SharedFile CreateControlFile(const layout::SegmentHeader& header) {
-  const std::string uuid = Hex(header.uuid);
-  const std::string name = layout::kNamePrefix + std::to_string(header.uid) + "-" + uuid;
+void FillRandom(std::uint8_t (&bytes)[16]) {
+  std::size_t filled = 0;
+  while (filled < sizeof(bytes)) {
+    const ssize_t got = getrandom(bytes + filled, sizeof(bytes) - filled, 0);
+    if (got > 0) filled += static_cast<std::size_t>(got);
+    if (got <= 0 && errno != EINTR) {
+      throw SharedMemoryError(std::string("the system gives no random bytes for a segment name: ") +
+                                  std::strerror(errno),
+                              false);
+    }
+  }
+}
+
+// The file appears under its final name only when it is complete and locked. Until the lock is
+// taken, somebody who cleans up (ReclaimDeadSegments) may take it for a dead process's.
+// Fails: nullopt when somebody did.
+std::optional<SharedFile> TryCreateControlFile(const layout::SegmentHeader& header) {
+  const std::string name = OwnPrefix() + Hex(header.uuid);
   SharedFile control = SharedFile::Create("." + name, layout::kControlBytes);
   try {
-    if (!TryLockByte(control.fd(), layout::kProducerLockByte)) {
-      throw SharedMemoryError(
-          "cannot lock " + ShmPath(control.name()) + ": file locks do not work there", false);
+    const bool locked = TryLockByte(control.fd(), layout::kProducerLockByte);
+    if (!locked && errno != EAGAIN && errno != EACCES) {
+      throw SharedMemoryError("cannot lock " + ShmPath(control.name()) + ": " +
+                                  std::strerror(errno) + ". cgdebug needs file locks in /dev/shm",
+                              false);
     }
+    struct stat info = {};
+    if (!locked || fstat(control.fd(), &info) != 0 || info.st_nlink == 0) return std::nullopt;
     std::memcpy(control.data(), &header, sizeof(header));
     reinterpret_cast<layout::ProducerLine*>(control.data() + layout::kProducerLineOffset)->step =
         -1;
@@ -106,6 +126,17 @@ SharedFile CreateControlFile(const layout::SegmentHeader& header) {
     throw;
   }
   return control;
+}
+
+SharedFile CreateControlFile(layout::SegmentHeader header) {
+  constexpr int kAttempts = 1000;
+  for (int i = 0; i < kAttempts; ++i) {
+    FillRandom(header.uuid);
+    if (auto control = TryCreateControlFile(header)) return *std::move(control);
+    const timespec nap = {0, 100'000};  // whoever cleans up is in the middle of it
+    nanosleep(&nap, nullptr);
+  }
+  throw SharedMemoryError("another process removes new files from /dev/shm again and again", false);
 }
 
 }  // namespace
@@ -148,6 +179,7 @@ void SegmentWriter::Grow(std::uint64_t bytes) {
     if (!error.no_space() || roomy == needed) throw;
     extent = SharedFile::Create(name, needed);  // less headroom, but this probe works
   }
+  if (unlinked_) extent.Unlink();
   layout::ExtentHeader header = {};
   header.magic = layout::kExtentMagic;
   std::memcpy(header.uuid, control_.data() + offsetof(layout::SegmentHeader, uuid),
@@ -198,16 +230,15 @@ void SegmentWriter::Free(const Block& block) {
 }
 
 std::uint32_t SegmentWriter::Publish(const Block& block) {
-  const auto used = static_cast<std::uint32_t>(producer()->slot_count);
-  const bool reuse = !free_indexes_.empty();
-  if (!reuse && used >= layout::kMaxSlots) {
+  if (directory_full()) {
     throw SharedMemoryError(
         "a job can have at most " + std::to_string(layout::kMaxSlots) +
             " probe slots at a time. Delete graphs that are no longer needed, or "
             "close probes",
         false);
   }
-  const std::uint32_t index = reuse ? free_indexes_.back() : used;
+  const bool reuse = !free_indexes_.empty();
+  const std::uint32_t index = reuse ? free_indexes_.back() : slot_count_++;
   if (reuse) free_indexes_.pop_back();
   layout::DirectoryEntry& entry = directory()[index];
   const std::uint64_t generation = layout::DirectoryGeneration(entry.word) + 1;
@@ -215,7 +246,7 @@ std::uint32_t SegmentWriter::Publish(const Block& block) {
   StoreRelaxed(entry.offset, block.offset);
   StoreRelaxed(entry.bytes, block.bytes);
   StoreRelease(entry.word, layout::DirectoryWord(generation, layout::SlotState::kLive));  // D1
-  if (!reuse) StoreRelease(producer()->slot_count, std::uint64_t{used} + 1);
+  if (!reuse) StoreRelease(producer()->slot_count, std::uint64_t{slot_count_});
   Add(producer()->activity, std::uint64_t{1});
   return index;
 }
@@ -240,7 +271,9 @@ void SegmentWriter::Release(std::uint32_t index, const Block& block) {
 
 SlotRingReader SegmentWriter::OpenSlot(std::uint32_t index, const Block& block) const {
   std::string reason;
-  auto reader = SlotRingReader::Open(block.data, block.bytes, &directory()[index], &reason);
+  const layout::DirectoryEntry& entry = directory()[index];
+  auto reader =
+      SlotRingReader::Open(block.data, block.bytes, &entry, LoadAcquire(entry.word), &reason);
   if (!reader) throw SharedMemoryError("own slot " + std::to_string(index) + ": " + reason, false);
   return *reader;
 }
@@ -248,21 +281,8 @@ SlotRingReader SegmentWriter::OpenSlot(std::uint32_t index, const Block& block) 
 void SegmentWriter::Close(bool unlink) {
   StoreRelease(producer()->exited, std::uint64_t{1});
   Add(producer()->activity, std::uint64_t{1});
+  unlinked_ = unlinked_ || unlink;
   if (unlink) UnlinkSegment(control_.name());
-}
-
-void ReclaimDeadSegments(double age_s) noexcept {
-  for (const std::string& name : ListSegments()) {
-    std::string reason;
-    const auto view = SegmentView::Attach(name, &reason);
-    if (view == nullptr || view->ProducerAlive() || view->ReadByOther()) continue;
-    std::int64_t last_ns = view->header().created_ns;
-    for (std::uint32_t i = 0; i < view->slot_count(); ++i) {
-      const auto slot = view->OpenSlot(i, &reason);
-      if (slot) last_ns = std::max(last_ns, slot->head().last_timestamp_ns);
-    }
-    if (static_cast<double>(RealtimeNs() - last_ns) > age_s * 1e9) UnlinkSegment(name);
-  }
 }
 
 }  // namespace cgdebug::ring

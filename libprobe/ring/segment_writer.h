@@ -20,6 +20,7 @@ struct Identity {
   std::string run_id;
   std::string command;
   std::string hostname;
+  std::string socket;  // of the one daemon that may read it; empty = any
   std::int32_t rank = -1;
   std::int32_t world_size = 1;
   std::int32_t restart_count = 0;
@@ -49,6 +50,7 @@ class SegmentWriter {
   // Requires: the registration is written.
   // Fails: throws SharedMemoryError when the directory is full.
   std::uint32_t Publish(const Block& block);
+  bool directory_full() const { return free_indexes_.empty() && slot_count_ >= layout::kMaxSlots; }
   // Its graph is gone: nothing new comes.
   void Retire(std::uint32_t index);
   // Its entries are no longer wanted: block and index may be used again.
@@ -77,11 +79,8 @@ class SegmentWriter {
   std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t>
       free_;  // (extent, offset) -> bytes
   std::vector<std::uint32_t> free_indexes_;
+  std::uint32_t slot_count_ = 0;  // what readers could write to must not steer the writer
+  bool unlinked_ = false;
 };
-
-// Removes segments of this user's dead producers whose last snapshot is older than `age_s` seconds
-// and that no daemon has open: without a daemon nobody else would.
-// Requires: the caller has no segment of its own yet (opening it again would drop its lock).
-void ReclaimDeadSegments(double age_s) noexcept;
 
 }  // namespace cgdebug::ring

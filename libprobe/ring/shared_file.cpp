@@ -1,10 +1,12 @@
 #include "libprobe/ring/shared_file.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -16,6 +18,7 @@ namespace bip = boost::interprocess;
 namespace {
 
 constexpr double kMiB = 1024.0 * 1024.0;
+constexpr std::size_t kPieceBytes = 2 << 20;
 
 std::string MiB(double bytes) {
   char text[32];
@@ -23,19 +26,67 @@ std::string MiB(double bytes) {
   return text;
 }
 
-std::string NoSpaceText(std::size_t bytes) {
-  std::string text = std::string(layout::kShmDirectory) +
-                     " is too small: " + MiB(static_cast<double>(bytes)) + " more are needed";
+struct ShmSpace {
+  double free_bytes;
+  double total_bytes;  // 0 = without a limit
+};
+
+ShmSpace GetShmSpace() {
   struct statvfs fs = {};
-  if (statvfs(layout::kShmDirectory, &fs) == 0) {
-    const double block = static_cast<double>(fs.f_frsize);
-    text += ", " + MiB(block * static_cast<double>(fs.f_bavail)) + " of " +
-            MiB(block * static_cast<double>(fs.f_blocks)) + " are free";
+  if (statvfs(layout::kShmDirectory, &fs) != 0) return {0, 0};
+  const double block = static_cast<double>(fs.f_frsize);
+  return {block * static_cast<double>(fs.f_bavail), block * static_cast<double>(fs.f_blocks)};
+}
+
+std::string NoSpaceText(std::size_t bytes) {
+  const ShmSpace space = GetShmSpace();
+  const double needed = static_cast<double>(bytes);
+  std::string text =
+      std::string(layout::kShmDirectory) + " is too small: " + MiB(needed) + " more are needed";
+  if (space.total_bytes > 0) {
+    text += ", " + MiB(space.free_bytes) + " of " + MiB(space.total_bytes) + " are free";
   }
-  return text +
-         ". Give the container more shared memory (docker run --shm-size=8g, or a Kubernetes "
-         "emptyDir "
-         "with medium Memory at /dev/shm), or lower TensorRecord(capacity=...).";
+  unsigned long suggested_gib = 8;
+  while (static_cast<double>(suggested_gib) * 1024 * kMiB <
+         2 * (space.total_bytes - space.free_bytes + needed)) {
+    suggested_gib *= 2;
+  }
+  return text + ". Give the container more shared memory (docker run --shm-size=" +
+         std::to_string(suggested_gib) +
+         "g, or a Kubernetes emptyDir with medium Memory at /dev/shm), or lower "
+         "TensorRecord(capacity=...).";
+}
+
+// Not to be found out by the kernel: it would fill /dev/shm to the brim before it gives up, and
+// whoever else lives there would be refused meanwhile; and it answers a file larger than the
+// process may write with SIGXFSZ.
+void CheckRoom(std::size_t bytes) {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur) {
+    throw SharedMemoryError("the job may write files of at most " +
+                                MiB(static_cast<double>(limit.rlim_cur)) + ", and " +
+                                MiB(static_cast<double>(bytes)) +
+                                " of shared memory are needed. Type: ulimit -f unlimited",
+                            false);
+  }
+  const ShmSpace space = GetShmSpace();
+  if (space.total_bytes > 0 && static_cast<double>(bytes) > space.free_bytes) {
+    throw SharedMemoryError(NoSpaceText(bytes), true);
+  }
+}
+
+// In pieces: a signal, as of a profiler's timer, undoes the whole of a call, and a large one would
+// never get through between two of them. Returns an errno.
+int Reserve(int fd, std::size_t bytes) {
+  for (std::size_t offset = 0; offset < bytes; offset += kPieceBytes) {
+    const std::size_t piece = std::min(kPieceBytes, bytes - offset);
+    int status = 0;
+    do {
+      status = posix_fallocate(fd, static_cast<off_t>(offset), static_cast<off_t>(piece));
+    } while (status == EINTR);
+    if (status != 0) return status;
+  }
+  return 0;
 }
 
 // Boost throws for every failed step; the reason is in errno's terms.
@@ -51,14 +102,16 @@ std::string ShmPath(const std::string& name) {
 }
 
 SharedFile SharedFile::Create(const std::string& name, std::size_t bytes) {
+  CheckRoom(bytes);
   SharedFile file;
   try {
     file.object_ = bip::shared_memory_object(bip::create_only, name.c_str(), bip::read_write,
                                              bip::permissions(0600));
     file.name_ = name;
-    const int status = posix_fallocate(file.fd(), 0, static_cast<off_t>(bytes));
+    const int status = Reserve(file.fd(), bytes);
     if (status != 0) {
       file.Unlink();
+      file.object_ = {};  // its pages are given back before anybody is told how many are free
       if (status == ENOSPC || status == ENOMEM) throw SharedMemoryError(NoSpaceText(bytes), true);
       throw SharedMemoryError("cannot reserve " + std::to_string(bytes) + " bytes in " +
                                   ShmPath(name) + ": " + std::strerror(status),

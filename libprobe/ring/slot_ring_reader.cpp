@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <thread>
 
+#include "libprobe/ring/credit.h"
 #include "libprobe/ring/shared_copy.h"
+#include "libprobe/ring/utf8.h"
 
 namespace cgdebug::ring {
 namespace {
@@ -15,6 +19,8 @@ using layout::EntryWord;
 
 constexpr std::uint64_t kMaxPayloadBytes = std::uint64_t{1} << 44;
 constexpr std::uint32_t kMaxCapacity = 1u << 20;
+// A live daemon writes a verdict in a microsecond, unless it is not scheduled.
+constexpr auto kTornAfter = std::chrono::milliseconds(50);
 
 template <typename T>
 T* At(std::byte* block, std::size_t offset) {
@@ -83,23 +89,20 @@ std::string CheckRegistration(const layout::SlotRegistration& r, std::uint64_t b
 
 std::optional<SlotRingReader> SlotRingReader::Open(std::byte* block, std::uint64_t block_bytes,
                                                    const layout::DirectoryEntry* directory,
-                                                   std::string* reason) {
+                                                   std::uint64_t word, std::string* reason) {
   SlotRingReader reader;
   reader.block_ = block;
   reader.directory_ = directory;
-  reader.word_ = LoadAcquire(directory->word);
+  reader.word_ = word;
   if (block_bytes < layout::kSlotHeadersOffset) {
     *reason = "slot block is too small";
     return std::nullopt;
   }
   CopyShared(&reader.registration_, block, sizeof(layout::SlotRegistration));
   *reason = CheckRegistration(reader.registration_, block_bytes);
-  if (!reason->empty()) return std::nullopt;
-  std::atomic_thread_fence(std::memory_order_acquire);
-  if (!reader.valid()) {
-    *reason = "slot was given up while it was read";
-    return std::nullopt;
-  }
+  std::atomic_thread_fence(std::memory_order_acquire);  // as R2: whose registration was that?
+  if (!reader.valid()) reason->clear();
+  if (!reason->empty() || !reader.valid()) return std::nullopt;
   return reader;
 }
 
@@ -116,7 +119,9 @@ bool SlotRingReader::retired() const {
 
 std::uint64_t SlotRingReader::accepted() const { return LoadAcquire(Head(block_).accepted); }
 std::uint64_t SlotRingReader::sequence() const { return LoadRelaxed(Head(block_).sequence); }
-std::uint64_t SlotRingReader::consumed() const { return LoadAcquire(Credit(block_).consumed); }
+std::uint64_t SlotRingReader::consumed() const {
+  return CreditedOrdinal(Credit(block_), registration_.order);
+}
 
 std::uint64_t SlotRingReader::oldest() const {
   const std::uint64_t newest = accepted();
@@ -124,14 +129,23 @@ std::uint64_t SlotRingReader::oldest() const {
 }
 
 layout::SlotHead SlotRingReader::head() const {
-  layout::SlotHead copy;
-  CopyShared(&copy, &Head(block_), sizeof(copy));
+  const layout::SlotHead& shared = Head(block_);
+  layout::SlotHead copy = {};
+  copy.accepted = LoadAcquire(shared.accepted);  // R3
+  copy.sequence = LoadRelaxed(shared.sequence);
+  copy.overwrote_unread = LoadRelaxed(shared.overwrote_unread);
+  copy.waits = LoadRelaxed(shared.waits);
+  copy.wait_ns = LoadRelaxed(shared.wait_ns);
+  copy.last_timestamp_ns = LoadRelaxed(shared.last_timestamp_ns);
   return copy;
 }
 
 layout::SlotCredit SlotRingReader::credit() const {
-  layout::SlotCredit copy;
-  CopyShared(&copy, &Credit(block_), sizeof(copy));
+  layout::SlotCredit copy = {};
+  copy.consumed = consumed();
+  copy.lost = std::min(LoadRelaxed(Credit(block_).lost), copy.consumed);
+  copy.control = LoadRelaxed(Credit(block_).control);
+  copy.order = registration_.order;
   return copy;
 }
 
@@ -164,8 +178,7 @@ bool SlotRingReader::HasUncommitted() const {
 }
 
 void SlotRingReader::SetConsumed(std::uint64_t ordinal, std::uint64_t lost) {
-  StoreRelaxed(Credit(block_).lost, lost);
-  StoreRelease(Credit(block_).consumed, ordinal);  // W4, pairs with R4
+  StoreCredit(Credit(block_), registration_.order, ordinal, lost);  // W4, pairs with R4
 }
 
 void SlotRingReader::SetVerdict(const Verdict& verdict) {
@@ -173,7 +186,7 @@ void SlotRingReader::SetVerdict(const Verdict& verdict) {
   const std::uint64_t version = LoadRelaxed(shared.version) | 1;
   StoreRelaxed(shared.version, version);
   std::atomic_thread_fence(std::memory_order_release);
-  const std::size_t bytes = std::min(verdict.text.size(), layout::kVerdictTextBytes);
+  const std::size_t bytes = CutLength(verdict.text, layout::kVerdictTextBytes);
   StoreRelaxed(shared.state, static_cast<std::uint32_t>(verdict.state));
   StoreRelaxed(shared.text_bytes, static_cast<std::uint32_t>(bytes));
   StoreRelaxed(shared.compared, verdict.compared);
@@ -181,23 +194,33 @@ void SlotRingReader::SetVerdict(const Verdict& verdict) {
   StoreRelaxed(shared.lost, verdict.lost);
   StoreRelaxed(shared.first_failed_sequence, verdict.first_failed_sequence);
   StoreRelaxed(shared.covered_sequence, verdict.covered_sequence);
+  StoreRelaxed(shared.order, registration_.order);
   CopyShared(shared.text, verdict.text.data(), bytes);
   StoreRelease(shared.version, version + 1);
 }
 
-Verdict SlotRingReader::verdict() const {
+bool SlotRingReader::CopyVerdict(layout::SlotVerdict* copy) const {
   const layout::SlotVerdict& shared = SharedVerdict(block_);
-  constexpr int kAttempts = 1'000'000;  // a daemon killed in mid-write leaves the version odd
-  layout::SlotVerdict copy;
-  bool torn = true;
-  for (int i = 0; torn && i < kAttempts; ++i) {
-    const std::uint64_t before = LoadAcquire(shared.version);
-    CopyShared(&copy, &shared, sizeof(copy));
-    std::atomic_thread_fence(std::memory_order_acquire);
-    torn = before % 2 != 0 || LoadRelaxed(shared.version) != before;
-  }
+  const std::uint64_t before = LoadAcquire(shared.version);
+  if (before % 2 != 0) return false;
+  CopyShared(copy, &shared, sizeof(*copy));
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return LoadRelaxed(shared.version) == before;
+}
+
+Verdict SlotRingReader::verdict() const {
+  using Clock = std::chrono::steady_clock;
+  layout::SlotVerdict copy = {};
   Verdict verdict;
-  verdict.torn = torn;
+  if (!CopyVerdict(&copy)) {
+    const auto deadline = Clock::now() + kTornAfter;
+    while (!CopyVerdict(&copy)) {
+      verdict.torn = Clock::now() > deadline;
+      if (verdict.torn) return verdict;
+      std::this_thread::yield();
+    }
+  }
+  if (copy.order != registration_.order) return verdict;  // nobody wrote any for this slot
   verdict.state = static_cast<layout::VerdictState>(
       std::min(copy.state, static_cast<std::uint32_t>(layout::VerdictState::kError)));
   verdict.compared = copy.compared;

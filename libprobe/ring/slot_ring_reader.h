@@ -29,7 +29,7 @@ struct Verdict {
   std::uint64_t first_failed_sequence = 0;
   std::uint64_t covered_sequence = 0;  // every replay up to this one is in the counts
   std::string text;                    // cut to kVerdictTextBytes
-  bool torn = false;  // read while it was written: its writer died in the middle of it
+  bool torn = false;  // its writer died in the middle of it: nothing else in here is known
 };
 
 enum class ReadStatus {
@@ -43,11 +43,13 @@ enum class ReadStatus {
 // lock. Lifetime: points into the mapping of the SegmentView or SegmentWriter it came from.
 class SlotRingReader {
  public:
-  // Validates the registration at `block`, which has `block_bytes`.
-  // Fails: nullopt, with the reason in *reason, when anything in it is not what a producer writes.
+  // Validates the registration at `block`, which has `block_bytes`. `word` is the directory word
+  // that was read before the directory said where the block lies.
+  // Fails: nullopt, with the reason in *reason, when anything in it is not what a producer writes;
+  //        with an empty reason when the slot changed hands since `word` was read.
   static std::optional<SlotRingReader> Open(std::byte* block, std::uint64_t block_bytes,
                                             const layout::DirectoryEntry* directory,
-                                            std::string* reason);
+                                            std::uint64_t word, std::string* reason);
 
   // The validated copy; nothing in shared memory can change it any more.
   const layout::SlotRegistration& registration() const { return registration_; }
@@ -56,8 +58,9 @@ class SlotRingReader {
   std::uint64_t accepted() const;  // ordinal of the newest committed entry
   std::uint64_t sequence() const;  // replays seen
   std::uint64_t consumed() const;
-  layout::SlotHead head() const;  // counters, each read once
-  layout::SlotCredit credit() const;
+  layout::SlotHead head() const;  // counters, each read once; none is older than `accepted`
+  layout::SlotCredit credit()
+      const;  // consumed and lost; a loss that is in `consumed` is in `lost`
 
   // Copies entry `ordinal`. `out->payload` is reused.
   ReadStatus Read(std::uint64_t ordinal, Entry* out) const;
@@ -76,6 +79,7 @@ class SlotRingReader {
   // Written before SetConsumed() covers the entry that caused it: a probe that sees the credit sees
   // the verdict.
   void SetVerdict(const Verdict& verdict);
+  // Waits some milliseconds for a writer that is in the middle of it.
   Verdict verdict() const;
 
   // Whether the block still belongs to this slot.
@@ -84,6 +88,7 @@ class SlotRingReader {
 
  private:
   SlotRingReader() = default;
+  bool CopyVerdict(layout::SlotVerdict* copy) const;  // false: it was being written
   std::byte* block_ = nullptr;
   const layout::DirectoryEntry* directory_ = nullptr;
   std::uint64_t word_ = 0;

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "libprobe/ring/credit.h"
 #include "libprobe/ring/shared_copy.h"
 
 namespace cgdebug::ring {
@@ -21,6 +22,7 @@ SlotRingWriter::SlotRingWriter(std::byte* block, layout::ProducerLine* producer,
   payload_bytes_ = registration.payload_bytes;
   payload_stride_bytes_ = registration.payload_stride_bytes;
   capacity_ = registration.capacity;
+  order_ = registration.order;
   every_[0] = registration.print_every;
   every_[1] = registration.record_every;
   every_[2] = registration.compare_every;
@@ -37,13 +39,12 @@ bool SlotRingWriter::Wanted(std::uint64_t sequence) const noexcept {
 
 void SlotRingWriter::MakeRoom(std::uint64_t ordinal) noexcept {
   const std::uint64_t needed = ordinal - capacity_;  // R4: this entry must have been consumed
-  if (LoadAcquire(credit_->consumed) >= needed) return;
-  const auto start = std::chrono::steady_clock::now();
-  const bool free = gate_->WaitFor(credit_->consumed, needed, deadline_);
-  const auto waited = std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
-  StoreRelaxed(head_->waits, head_->waits + 1);
-  StoreRelaxed(head_->wait_ns, head_->wait_ns + static_cast<std::uint64_t>(waited));
-  if (!free) StoreRelaxed(head_->overwrote_unread, head_->overwrote_unread + 1);
+  const auto [consumed, waited] = gate_->WaitFor(*credit_, order_, needed, deadline_);
+  if (waited.count() != 0) {
+    StoreRelaxed(head_->waits, head_->waits + 1);
+    StoreRelaxed(head_->wait_ns, head_->wait_ns + static_cast<std::uint64_t>(waited.count()));
+  }
+  if (!consumed) StoreRelaxed(head_->overwrote_unread, head_->overwrote_unread + 1);
 }
 
 bool SlotRingWriter::Begin() noexcept {
@@ -61,10 +62,14 @@ bool SlotRingWriter::Begin() noexcept {
   return true;
 }
 
-void SlotRingWriter::Commit(std::int64_t timestamp_ns) noexcept {
+std::int64_t SlotRingWriter::step() const noexcept { return LoadRelaxed(producer_->step); }
+
+void SlotRingWriter::Commit(std::int64_t timestamp_ns) noexcept { Commit(timestamp_ns, step()); }
+
+void SlotRingWriter::Commit(std::int64_t timestamp_ns, std::int64_t step) noexcept {
   StoreRelaxed(claimed_->sequence, sequence_);
   StoreRelaxed(claimed_->timestamp_ns, timestamp_ns);
-  StoreRelaxed(claimed_->step, LoadRelaxed(producer_->step));
+  StoreRelaxed(claimed_->step, step);
   StoreRelaxed(claimed_->flags, std::uint32_t{0});
   StoreRelease(claimed_->word, EntryWord(ordinal_, EntryState::kReady));  // W1, pairs with R1
   StoreRelaxed(head_->last_timestamp_ns, timestamp_ns);

@@ -30,8 +30,10 @@ class SlotRingWriter {
   // Room for payload_bytes; valid between Begin() and Commit().
   std::byte* payload() const noexcept { return payload_; }
 
-  // Publishes the claimed entry.
+  // Publishes the claimed entry, with the step that the producer's CPU has reached or another one.
   void Commit(std::int64_t timestamp_ns) noexcept;
+  void Commit(std::int64_t timestamp_ns, std::int64_t step) noexcept;
+  std::int64_t step() const noexcept;
 
   std::uint64_t payload_bytes() const noexcept { return payload_bytes_; }
 
@@ -49,6 +51,7 @@ class SlotRingWriter {
   std::uint64_t payload_bytes_;
   std::uint64_t payload_stride_bytes_;
   std::uint64_t capacity_;
+  std::uint64_t order_;
   std::uint32_t every_[3];
   bool waits_;
   std::chrono::nanoseconds deadline_;

@@ -83,7 +83,9 @@ struct alignas(kCacheLineBytes) SlotCredit {
   std::uint64_t consumed;  // ordinal up to which every entry was consumed or counted as lost (W4)
   std::uint64_t lost;      // of those, entries that were overwritten before they could be read
   std::uint64_t control;   // reserved for the live control word; 0 = as registered
-  std::uint64_t reserved[5];
+  std::uint64_t order;     // SlotRegistration::order of the slot that the above is about: a daemon
+                           // stopped in mid-store may wake up when the block is another slot's
+  std::uint64_t reserved[4];
 };
 
 enum class VerdictState : std::uint32_t { kNone = 0, kPass = 1, kFail = 2, kError = 3 };
@@ -98,8 +100,8 @@ struct alignas(kCacheLineBytes) SlotVerdict {
   std::uint64_t lost;                   // snapshots that could not be compared
   std::uint64_t first_failed_sequence;  // 0 when none failed
   std::uint64_t covered_sequence;       // every replay up to this one is in the counts above
-  std::uint64_t reserved;
-  char text[kVerdictTextBytes];  // of the first failure, UTF-8, not terminated
+  std::uint64_t order;                  // as SlotCredit::order
+  char text[kVerdictTextBytes];         // of the first failure, UTF-8, not terminated
 };
 
 // --- registration ------------------------------------------------------------------------------

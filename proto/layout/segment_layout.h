@@ -55,7 +55,8 @@ struct SegmentHeader {
   char run_id[128];         // the launcher's, empty when none
   char command[512];        // the job's argv, joined with spaces, cut
   char hostname[64];
-  std::uint8_t reserved[200];
+  char socket[112];  // of the daemon it was told to use (CGDEBUG_SOCKET); empty: any
+  std::uint8_t reserved[88];
 };
 static_assert(sizeof(SegmentHeader) == 1024);
 
@@ -66,7 +67,7 @@ struct alignas(kCacheLineBytes) ProducerLine {
   std::uint64_t
       activity;          // grows with every commit: an idle poll of the daemon reads this line only
   std::int64_t step;     // current step marker, -1 when none
-  std::uint64_t exited;         // 1 after a clean exit
+  std::uint64_t exited;  // 1 after a clean exit
   std::uint64_t released_unread;  // entries given up unread because /dev/shm was full
   std::uint64_t reserved[2];
 };

@@ -10,12 +10,12 @@ import sys
 import threading
 import time
 import warnings
+from multiprocessing import util
 
 from .errors import NativeExtensionUnavailableError
 
 OP_LIBRARY = pathlib.Path(__file__).parent / "lib" / "libcgdebug_torch.so"
 _FINISH_TIMEOUT_S = 2.0
-_ATTACH_TIMEOUT_S = 1.0
 _INSTALL = "In the source tree of cgdebug, type: pip install --no-build-isolation ."
 
 _lock = threading.Lock()
@@ -67,12 +67,12 @@ def probe_module():
     return sys.modules.get("cgdebug._probe")
 
 
-def set_step(step: int | None) -> None:
-    """Remembered until the native module is loaded."""
+def set_step(step: int | None, stream: int | None) -> None:
+    """Remembered until the native module is loaded. `stream`: where replays are launched, a cudaStream_t."""
     global _step
     _step = step
     if probe_module() is not None:
-        probe_module().set_step(step)
+        probe_module().set_step(step, stream)
 
 
 def start_daemon() -> None:
@@ -88,34 +88,12 @@ def start_daemon() -> None:
         _daemon_asked_in_pid = os.getpid()
     try:
         probe_module().start_daemon()
-        _wait_until_it_reads()
         _daemon_problem = ""
     except RuntimeError as error:
         _daemon_problem = str(error)
         warnings.warn(
             f"cgdebug: nothing will be printed or compared: {error}", RuntimeWarning, stacklevel=4
         )
-
-
-def _wait_until_it_reads() -> None:
-    """What is written before the daemon has found this process may be overwritten unread, so the
-    shared memory is made now and the daemon given time to find it: milliseconds, once."""
-    scout = probe_module().NativeProbe(
-        "cgdebug",
-        mode="always",
-        copy_non_contiguous=False,
-        site="",
-        print=None,
-        record={"capacity": 1, "every": 1},
-        compare=None,
-    )
-    try:
-        scout.prepare("uint8", [1], "cpu", 0)
-        deadline = time.monotonic() + _ATTACH_TIMEOUT_S
-        while not scout.status()["daemon_alive"] and time.monotonic() < deadline:
-            time.sleep(0.001)
-    finally:
-        scout.close()
 
 
 def daemon_problem() -> str:
@@ -127,7 +105,14 @@ def finish_at_exit() -> None:
     global _finish_in_pid
     if _finish_in_pid == 0:
         atexit.register(_finish)
+        util.register_after_fork(_finish, _finish_in_worker)
     _finish_in_pid = os.getpid()
+
+
+def _finish_in_worker(_) -> None:
+    """A worker of multiprocessing, such as a DataLoader's, ends without atexit: it would leave the
+    segment of its own probes behind."""
+    util.Finalize(None, lambda: probe_module().finish(_FINISH_TIMEOUT_S), exitpriority=0)
 
 
 def _finish() -> None:
@@ -162,7 +147,7 @@ def _load_module():
             f"cgdebug's native module does not load: {error}. {_INSTALL}"
         ) from error
     if _step is not None:
-        _probe.set_step(_step)
+        _probe.set_step(_step, None)
     return _probe
 
 

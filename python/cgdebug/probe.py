@@ -281,12 +281,14 @@ class CudaGraphTensorProbe:
 
 def step(number: int | None) -> None:
     """Names the training step that later snapshots belong to, for every probe of the process; None
-    ends it. In a captured graph the step is read at replay."""
+    ends it. On a GPU the number takes effect in the order of the current stream: replays that were
+    launched before keep theirs, however far the program runs ahead."""
     if number is not None and (
         isinstance(number, bool) or not isinstance(number, int) or number < 0
     ):
         raise ValueError(f"cgdebug.step: the step must be an integer >= 0 or None, not {number!r}")
-    _native.set_step(number)
+    on_gpu = torch.cuda.is_initialized() and not _is_capturing()
+    _native.set_step(number, torch.cuda.current_stream().cuda_stream if on_gpu else None)
 
 
 def _is_capturing() -> bool:

@@ -270,8 +270,12 @@ PYBIND11_MODULE(_probe, module) {
       .def("status", &NativeProbe::Status)
       .def("close", &NativeProbe::Close);
   module.def(
-      "set_step", [](std::optional<std::int64_t> step) { SetStep(step.value_or(-1)); },
-      py::arg("step"));
+      "set_step",
+      [](std::optional<std::int64_t> step, std::optional<std::uintptr_t> stream) {
+        SetStep(step.value_or(-1));
+        if (stream) SetStepInStreamOrder(step.value_or(-1), reinterpret_cast<void*>(*stream));
+      },
+      py::arg("step"), py::arg("stream"), py::call_guard<py::gil_scoped_release>());
   module.def("session", &SessionDict);
   module.def("start_daemon", &StartDaemon, py::call_guard<py::gil_scoped_release>());
   module.def(

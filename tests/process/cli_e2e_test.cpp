@@ -99,8 +99,9 @@ TEST_F(CliEndToEndTest, LossesAreCountedWhereverTheyAreShown) {
   ProducerProcess job({{.name = "x", .elements = 4, .capacity = 2, .record_every = 1}});
   job.Write(0, 10);
   DaemonProcess daemon(directory_);
-  job.Write(0, 1);
   ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "x", 2));
+  job.Write(0, 1);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "x", 3));
   const json session = json::parse(Cli({"ps", "--json"}).out)["sessions"][0];
   const std::uint64_t produced = session["counters"]["produced"];
   const std::uint64_t consumed = session["counters"]["consumed"];

@@ -116,7 +116,7 @@ class Daemon:
         program = find_program("cgdebug-daemon")
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
-                [program, "--foreground", "--socket", self.socket, "--only-run", RUN_ID, *flags],
+                [program, "--foreground", "--socket", self.socket, *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -91,6 +91,9 @@ TEST(RingStress, AScribbledBlockNeverLeadsTheReaderAstray) {
           .store(static_cast<unsigned char>(random()), std::memory_order_relaxed);
     }
   });
+  const auto* directory = reinterpret_cast<const layout::DirectoryEntry*>(
+      reinterpret_cast<std::byte*>(segment.producer()) - layout::kProducerLineOffset +
+      layout::kDirectoryOffset);
   Entry entry;
   std::mt19937_64 random(7);
   for (int i = 0; i < kScribbles; ++i) {
@@ -98,13 +101,9 @@ TEST(RingStress, AScribbledBlockNeverLeadsTheReaderAstray) {
       ASSERT_EQ(entry.payload.size(), 64u * 4) << "sizes come from the validated registration only";
     }
     std::string reason;
-    const auto again =
-        SlotRingReader::Open(slot.block.data, slot.block.bytes,
-                             reinterpret_cast<const layout::DirectoryEntry*>(
-                                 reinterpret_cast<std::byte*>(segment.producer()) -
-                                 layout::kProducerLineOffset + layout::kDirectoryOffset) +
-                                 slot.index,
-                             &reason);
+    const layout::DirectoryEntry& entry_in_directory = directory[slot.index];
+    const auto again = SlotRingReader::Open(slot.block.data, slot.block.bytes, &entry_in_directory,
+                                            LoadAcquire(entry_in_directory.word), &reason);
     if (again) {
       ASSERT_LE(again->registration().payload_offset +
                     again->registration().capacity * again->registration().payload_stride_bytes,

@@ -117,10 +117,11 @@ std::optional<v1::ProbeInfo> DaemonProcess::Probe(const std::string& key, const 
   request.set_session(key);
   const auto probes = client.Probes(request);
   if (!probes.ok()) return std::nullopt;
+  std::optional<v1::ProbeInfo> last;
   for (const v1::ProbeInfo& probe : probes->probes()) {
-    if (probe.name() == name) return probe;
+    if (probe.name() == name) last = probe;
   }
-  return std::nullopt;
+  return last;
 }
 
 bool DaemonProcess::WaitForConsumed(const std::string& key, const std::string& name,

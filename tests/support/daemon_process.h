@@ -44,6 +44,7 @@ class DaemonProcess {
   v1::StatusReply Status();
   // Of the session, by key; nothing when there is no such session.
   std::optional<v1::Session> Session(const std::string& key);
+  // The slot of that name that was registered last.
   std::optional<v1::ProbeInfo> Probe(const std::string& key, const std::string& name);
   // All of it, when `key` and `name` have consumed `count` snapshots.
   bool WaitForConsumed(const std::string& key, const std::string& name, std::uint64_t count);

@@ -202,8 +202,14 @@ const std::string& NameOf(const ProbeState& probe);
 // Whether `stream` (a cudaStream_t) is capturing. Fails: throws Error.
 bool IsCapturing(void* stream);
 
-// The user's own step number, recorded with every later snapshot; -1 = none.
+// The user's own step number, recorded with every later snapshot; -1 = none. Takes effect at once,
+// which is right for CPU tensors.
 void SetStep(std::int64_t step);
+// The same for replays and eager calls on the GPU: takes effect when `stream` (a cudaStream_t) gets
+// there, so replays launched before keep their number however far the CPU runs ahead. Does nothing
+// while `stream` is capturing.
+// Fails: throws Error.
+void SetStepInStreamOrder(std::int64_t step, void* stream);
 
 struct SessionInfo {
   std::string name;  // of the control file in /dev/shm

@@ -1,0 +1,128 @@
+#include "libprobe/ring/reclaim.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "libprobe/ring/record_lock.h"
+#include "libprobe/ring/segment_names.h"
+#include "libprobe/ring/shared_file.h"
+#include "proto/layout/segment_layout.h"
+
+namespace cgdebug::ring {
+namespace {
+
+// A regular file of this user, read with pread: one that is cut off meanwhile is a short read,
+// where a mapping of it would be a SIGBUS.
+class OwnFile {
+ public:
+  explicit OwnFile(const std::string& name)
+      : fd_(open(ShmPath(name).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) {
+    struct stat info = {};
+    ok_ = fd_ >= 0 && fstat(fd_, &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == geteuid();
+  }
+  ~OwnFile() {
+    if (fd_ >= 0) close(fd_);
+  }
+  OwnFile(const OwnFile&) = delete;
+  OwnFile& operator=(const OwnFile&) = delete;
+
+  bool ok() const { return ok_; }
+  int fd() const { return fd_; }
+
+  template <typename T>
+  bool Read(std::uint64_t offset, T* out) const {
+    return ok_ && pread(fd_, out, sizeof(T), static_cast<off_t>(offset)) ==
+                      static_cast<ssize_t>(sizeof(T));
+  }
+
+ private:
+  int fd_;
+  bool ok_;
+};
+
+std::int64_t RealtimeNs() {
+  timespec now = {};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+// CLOCK_REALTIME of the segment's newest snapshot; `since_ns` when it has none that is newer.
+std::int64_t LastSnapshotNs(const OwnFile& control, const std::string& name,
+                            std::int64_t since_ns) {
+  layout::ProducerLine producer = {};
+  if (!control.Read(layout::kProducerLineOffset, &producer)) return since_ns;
+  std::map<std::uint32_t, OwnFile> extents;
+  const auto slots = std::min<std::uint64_t>(producer.slot_count, layout::kMaxSlots);
+  for (std::uint64_t i = 0; i < slots; ++i) {
+    layout::DirectoryEntry entry = {};
+    layout::SlotHead head = {};
+    const std::uint64_t offset = layout::kDirectoryOffset + i * sizeof(entry);
+    if (!control.Read(offset, &entry)) break;
+    const auto state = layout::DirectoryState(entry.word);
+    if (state != layout::SlotState::kLive && state != layout::SlotState::kRetired) continue;
+    if (entry.extent == 0 || entry.extent > layout::kMaxExtents) continue;
+    const OwnFile& extent =
+        extents.try_emplace(entry.extent, name + "." + std::to_string(entry.extent)).first->second;
+    if (!extent.Read(entry.offset + layout::kSlotHeadOffset, &head)) continue;
+    since_ns = std::max(since_ns, head.last_timestamp_ns);
+  }
+  return since_ns;
+}
+
+void ReclaimSegment(const std::string& name, double age_s) {
+  const OwnFile control(name);
+  layout::SegmentHeader header = {};
+  if (!control.Read(0, &header) || header.magic != layout::kSegmentMagic ||
+      header.abi_major != layout::kAbiMajor) {
+    return;
+  }
+  // The lock itself, not a look at it: only who gets it knows that the producer is dead.
+  if (!TryLockByte(control.fd(), layout::kProducerLockByte) ||
+      LockedByOther(control.fd(), layout::kReaderLockByte)) {
+    return;
+  }
+  const std::int64_t age_ns = RealtimeNs() - LastSnapshotNs(control, name, header.created_ns);
+  if (static_cast<double>(age_ns) > age_s * 1e9) UnlinkSegment(name);
+}
+
+// Its maker locks it, looks whether it still has its name, and renames it: either the lock is taken
+// here first and the maker starts again, or the maker lives and has it.
+void ReclaimTemporary(const std::string& name) {
+  const OwnFile file(name);
+  if (file.ok() && TryLockByte(file.fd(), layout::kProducerLockByte)) {
+    unlink(ShmPath(name).c_str());
+  }
+}
+
+// A producer names its control file before it makes the first extent, so an extent in the list
+// whose control file is not there now has lost it.
+void ReclaimExtent(const std::string& name, const std::string& control) {
+  struct stat info = {};
+  if (lstat(ShmPath(control).c_str(), &info) != 0 && errno == ENOENT) {
+    unlink(ShmPath(name).c_str());
+  }
+}
+
+}  // namespace
+
+void ReclaimDeadSegments(double age_s) noexcept {
+  for (const std::string& name : ListShm()) {
+    if (IsControlName(name)) {
+      ReclaimSegment(name, age_s);
+    } else if (IsTemporaryName(name)) {
+      ReclaimTemporary(name);
+    } else if (const auto control = ControlNameOfExtent(name); !control.empty()) {
+      ReclaimExtent(name, std::string(control));
+    }
+  }
+}
+
+}  // namespace cgdebug::ring

@@ -1,0 +1,150 @@
+// A full /dev/shm: a clear error, never a SIGBUS, and what worked goes on working.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tests/support/child_process.h"
+#include "tests/support/private_shm.h"
+#include "tests/support/probe_fixture.h"
+
+namespace cgdebug {
+namespace {
+
+using test::Always;
+using test::AlwaysPrint;
+using test::Cpu;
+using test::Line;
+using test::Values;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr std::size_t kFloatsPerMiB = (1 << 20) / sizeof(float);
+
+// "" when it went well.
+std::string Observe(Probe& probe, const std::vector<float>& values) {
+  try {
+    probe.Observe(Cpu(values));
+  } catch (const Error& error) {
+    return (error.kind() == ErrorKind::kNoSpace ? "" : "wrong kind: ") + std::string(error.what());
+  }
+  return {};
+}
+
+std::vector<float> MiB(std::size_t mib, float value) {
+  return std::vector<float>(mib * kFloatsPerMiB, value);
+}
+
+// What `job` sends, line by line; its exit code last. "skip" where no /dev/shm can be made.
+template <typename Job>
+std::vector<std::string> WithShm(const std::string& size, Job&& job) {
+  test::ChildProcess child([&](const Line& line) {
+    if (!test::UsePrivateShm(size)) {
+      line.Send("skip");
+      return 0;
+    }
+    test::ForbidDaemon();
+    job(line);
+    return 0;
+  });
+  std::vector<std::string> lines;
+  for (std::string text = child.line().Receive(); !text.empty(); text = child.line().Receive()) {
+    lines.push_back(text);
+  }
+  lines.push_back(std::to_string(child.Wait()));
+  return lines;
+}
+
+#define SKIP_WITHOUT_SHM(lines) \
+  if ((lines).at(0) == "skip") GTEST_SKIP() << "the system lets nobody mount"
+
+TEST(SmallShm, ARingThatDoesNotFitIsRefusedWithItsSizeAndARemedyAndSmallOnesGoOn) {
+  const auto lines = WithShm("1m", [](const Line& line) {
+    Probe small("small", Always(2));
+    line.Send("1:" + Observe(small, {1, 2, 3}));
+    Probe large("large", Always(4));
+    line.Send("2:" + Observe(large, MiB(1, 1)));
+    line.Send("3:" + large.Status().last_error);
+    line.Send("4:" + Observe(small, {4, 5, 6}));
+    line.Send("5:" + std::to_string(Values(small.Records(1).at(0))[2]));
+    line.Send("6:" + Observe(large, {7}));
+    line.Send("7:" + std::to_string(large.Records().size()));
+  });
+  SKIP_WITHOUT_SHM(lines);
+  ASSERT_EQ(lines.size(), 8u);
+  EXPECT_EQ(lines[0], "1:");
+  EXPECT_THAT(lines[1], AllOf(StartsWith("2:probe 'large'"), HasSubstr("4.0 MiB more are needed"),
+                              HasSubstr("of 1.0 MiB are free"), HasSubstr("--shm-size=")));
+  EXPECT_THAT(lines[2], HasSubstr("4.0 MiB more are needed"));
+  EXPECT_EQ(lines[3], "4:");
+  EXPECT_THAT(lines[4], StartsWith("5:6"));
+  EXPECT_EQ(lines[5], "6:") << "the probe that was refused takes smaller tensors";
+  EXPECT_EQ(lines[6], "7:1");
+  EXPECT_EQ(lines[7], "0");
+}
+
+TEST(SmallShm, WithoutRoomForTheControlFileEveryCallSaysSo) {
+  const auto lines = WithShm("256k", [](const Line& line) {
+    Probe probe("x", Always(1));
+    for (int i = 0; i < 2; ++i) line.Send(Observe(probe, {1}));
+    line.Send(CurrentSession() ? "a session" : "no session");
+    std::size_t files = 0;
+    for (const auto& file : std::filesystem::directory_iterator("/dev/shm"))
+      files += !file.path().empty();
+    line.Send(std::to_string(files));
+  });
+  SKIP_WITHOUT_SHM(lines);
+  ASSERT_EQ(lines.size(), 5u);
+  EXPECT_THAT(lines[0], AllOf(HasSubstr("probe 'x'"), HasSubstr("--shm-size=")));
+  EXPECT_EQ(lines[1], lines[0]);
+  EXPECT_EQ(lines[2], "no session");
+  EXPECT_EQ(lines[3], "0") << "nothing is left behind";
+  EXPECT_EQ(lines[4], "0");
+}
+
+TEST(SmallShm, ClosedProbesMakeRoomAndTheOthersKeepTheirRecords) {
+  const auto lines = WithShm("8m", [](const Line& line) {
+    Probe first("first", Always(1));
+    Probe second("second", Always(1));
+    Probe third("third", Always(1));
+    line.Send("1:" + Observe(first, MiB(3, 1)));
+    line.Send("2:" + Observe(second, MiB(3, 2)));
+    line.Send("3:" + Observe(third, MiB(3, 3)));
+    first.Close();
+    line.Send("4:" + Observe(third, MiB(3, 3)));
+    line.Send(Values(second.Records().at(0)) == MiB(3, 2) ? "kept" : "changed");
+    line.Send(Values(third.Records().at(0)) == MiB(3, 3) ? "right" : "wrong");
+  });
+  SKIP_WITHOUT_SHM(lines);
+  ASSERT_EQ(lines.size(), 7u);
+  EXPECT_EQ(lines[0], "1:");
+  EXPECT_EQ(lines[1], "2:");
+  EXPECT_THAT(lines[2], AllOf(StartsWith("3:probe 'third'"), HasSubstr("3.0 MiB more")));
+  EXPECT_EQ(lines[3], "4:");
+  EXPECT_EQ(lines[4], "kept");
+  EXPECT_EQ(lines[5], "right");
+  EXPECT_EQ(lines[6], "0");
+}
+
+// What a closed probe printed is kept for the daemon, but not when the room is needed.
+TEST(SmallShm, UnreadPrintsOfAClosedProbeGiveWay) {
+  const auto lines = WithShm("8m", [](const Line& line) {
+    test::ExpectDaemon();
+    Probe first("first", AlwaysPrint());
+    line.Send("1:" + Observe(first, std::vector<float>(kFloatsPerMiB / 2, 1)));  // 8 of them
+    line.Send("2:" + Observe(first, MiB(1, 1)));
+    first.Close();
+    Probe second("second", Always(3));
+    line.Send("3:" + Observe(second, MiB(1, 2)));
+  });
+  SKIP_WITHOUT_SHM(lines);
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_EQ(lines[0], "1:");
+  EXPECT_THAT(lines[1], HasSubstr("8.0 MiB more"));
+  EXPECT_EQ(lines[2], "3:");
+  EXPECT_EQ(lines[3], "0");
+}
+
+}  // namespace
+}  // namespace cgdebug

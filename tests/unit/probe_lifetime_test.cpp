@@ -1,0 +1,327 @@
+// What a probe takes and gives back: slots, blocks, files; over closes, forks and the end.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <filesystem>
+#include <memory>
+#include <thread>
+
+#include "libprobe/ring/segment_view.h"
+#include "tests/support/child_process.h"
+#include "tests/support/probe_fixture.h"
+
+namespace cgdebug {
+namespace {
+
+using test::Always;
+using test::AlwaysPrint;
+using test::Cpu;
+using test::ErrorText;
+using test::InChild;
+using test::Values;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+const bool kNoDaemon = [] { return test::ForbidDaemon(), true; }();
+
+constexpr std::uint64_t kMiB = 1 << 20;
+
+bool Exists(const std::string& name) { return std::filesystem::exists("/dev/shm/" + name); }
+
+// --- slots --------------------------------------------------------------------------------------
+
+TEST(ProbeSlots, OfShapesThatAreOutOfUseAreGivenBackAlsoWhenNobodyAsksForTheStatus) {
+  Probe probe("x", Always(1));
+  for (std::size_t n = 1; n <= 1000; ++n) probe.Observe(Cpu(std::vector<float>(n)));
+  EXPECT_LE(CurrentSession()->slots, 70u);
+}
+
+TEST(ProbeSlots, AFullDirectoryIsAClearErrorThatCostsNothingAndEndsWithAClose) {
+  std::vector<std::unique_ptr<Probe>> probes;
+  for (int p = 0; p < 256; ++p) {
+    probes.push_back(std::make_unique<Probe>("p" + std::to_string(p), Always(1)));
+    for (std::size_t n = 1; n <= 64; ++n) probes.back()->Observe(Cpu(std::vector<float>(n)));
+  }
+  ASSERT_EQ(CurrentSession()->slots, 16384u);
+  Probe last("last", Always(1));
+  const std::uint64_t before = CurrentSession()->shm_bytes;
+  for (int i = 0; i < 2000; ++i) {
+    EXPECT_THAT(ErrorText(ErrorKind::kNoSpace, [&] { last.Observe(Cpu({1})); }),
+                AllOf(HasSubstr("'last'"), HasSubstr("16384"), HasSubstr("close")));
+  }
+  EXPECT_EQ(CurrentSession()->shm_bytes, before) << "a refusal keeps no block";
+  EXPECT_THAT(last.Records(), IsEmpty());
+  probes[7]->Observe(Cpu({5}));
+  EXPECT_THAT(Values(probes[7]->Records(1).at(0)), ElementsAre(5));
+  probes[9]->Close();
+  last.Observe(Cpu({2}));
+  EXPECT_THAT(Values(last.Records().at(0)), ElementsAre(2));
+}
+
+TEST(ProbeSlots, TenThousandProbesLeaveNothing) {
+  for (int i = 0; i < 10; ++i) Probe("x", Always()).Observe(Cpu({1}));
+  const SessionInfo before = *CurrentSession();
+  for (int i = 0; i < 10'000; ++i) Probe("x", Always()).Observe(Cpu({1}));
+  EXPECT_EQ(CurrentSession()->shm_bytes, before.shm_bytes);
+  EXPECT_EQ(CurrentSession()->slots, before.slots);
+}
+
+// They are kept for a daemon that may come, but do not fill /dev/shm while none does.
+TEST(ProbeSlots, UnreadPrintsOfClosedProbesTakeABoundedRoom) {
+  test::ChildProcess job([](const test::Line& line) {
+    test::ExpectDaemon();
+    const std::vector<float> values(25'000);
+    for (int i = 0; i < 1000; ++i) Probe("x", AlwaysPrint()).Observe(Cpu(values));
+    line.Send(std::to_string(CurrentSession()->shm_bytes));
+    line.Send(std::to_string(CurrentSession()->slots));
+    return 0;
+  });
+  EXPECT_LT(std::stoull(job.line().Receive()), 400 * kMiB);
+  EXPECT_GT(std::stoull(job.line().Receive()), 100u) << "the newest are still there to be read";
+}
+
+TEST(ProbeSlots, APreparedCpuTensorIsUsedByTheFirstCall) {
+  Probe probe("x", Always(2));
+  const std::vector<float> values(4 * kMiB);
+  probe.Prepare(Cpu(values));
+  const std::uint64_t before = CurrentSession()->shm_bytes;
+  probe.Observe(Cpu(values));
+  EXPECT_EQ(CurrentSession()->shm_bytes, before);
+  EXPECT_THAT(probe.Records(), SizeIs(1));
+}
+
+// --- tensors at the edges -----------------------------------------------------------------------
+
+TEST(ProbeTensors, EmptyScalarSingleAndLargeOnesComeBack) {
+  Probe probe("x", Always(1));
+  TensorRef empty = Cpu({});
+  empty.shape = {3, 0, 2};
+  empty.data = nullptr;
+  probe.Observe(empty);
+  EXPECT_THAT(probe.Records().at(0).shape, ElementsAre(3, 0, 2));
+  EXPECT_THAT(probe.Records().at(0).payload, IsEmpty());
+  const float one = 7;
+  TensorRef scalar = Cpu({});
+  scalar.data = &one;
+  scalar.shape = {};
+  probe.Observe(scalar);
+  EXPECT_THAT(Values(probe.Records(1).at(0)), ElementsAre(7));
+  EXPECT_THAT(probe.Records(1).at(0).shape, IsEmpty());
+  std::vector<float> large(20 * kMiB);
+  large.front() = 1;
+  large.back() = 2;
+  probe.Observe(Cpu(large));
+  EXPECT_EQ(Values(probe.Records(1).at(0)), large);
+}
+
+TEST(ProbeTensors, ImpossibleSizesAreRefusedAndTheProbeGoesOn) {
+  Probe probe("x", Always(1u << 20));
+  TensorRef tensor = Cpu({1});
+  tensor.shape = {std::int64_t{1} << 38};
+  EXPECT_THAT(ErrorText(ErrorKind::kBadArgument, [&] { probe.Observe(tensor); }),
+              AllOf(HasSubstr("'x'"), HasSubstr("smaller capacity")));
+  tensor.shape = {std::int64_t{1} << 34};
+  EXPECT_THAT(ErrorText(ErrorKind::kNoSpace, [&] { probe.Observe(tensor); }),
+              AllOf(HasSubstr("'x'"), HasSubstr("--shm-size="), HasSubstr("more are needed")));
+  Probe small("y", Always(1));
+  small.Observe(Cpu({1}));
+  EXPECT_THAT(small.Records(), SizeIs(1));
+}
+
+TEST(ProbeTensors, AnExpectedTensorWhoseBytesAreNotItsShapesIsRefused) {
+  ProbeOptions options = Always();
+  options.compare =
+      CompareAction{{ExpectedTensor{Dtype::kFloat32, {3}, std::vector<std::byte>(8)}}};
+  EXPECT_THAT(ErrorText(ErrorKind::kBadArgument, [&] { Probe("layer0", options); }),
+              AllOf(HasSubstr("'layer0'"), HasSubstr("12 bytes"), HasSubstr("8 were given")));
+}
+
+TEST(ProbeTensors, NamesMayHoldAnyBytesButZero) {
+  for (const char* name : {"a\nb", "\x1b[31mred", "\xff\xfe", "ü ü", "%s%n", "../../x"}) {
+    Probe probe(name, Always());
+    probe.Observe(Cpu({1}));
+    EXPECT_THAT(probe.Records(), SizeIs(1));
+    EXPECT_EQ(probe.name(), name);
+  }
+}
+
+// --- records ------------------------------------------------------------------------------------
+
+TEST(ProbeRecords, TheLastOnesAreOfThoseThatWereRecorded) {
+  ProbeOptions options = Always(16);
+  options.record->every = 4;
+  options.print = PrintAction{};
+  Probe probe("x", options);
+  for (int i = 1; i <= 8; ++i) probe.Observe(Cpu({float(i)}));
+  const auto records = probe.Records(2);
+  ASSERT_THAT(records, SizeIs(2));
+  EXPECT_EQ(records[0].replay_index, 1u);
+  EXPECT_EQ(records[1].replay_index, 5u);
+  EXPECT_EQ(probe.Records(1).at(0).replay_index, 5u);
+}
+
+TEST(ProbeRecords, AClockThatIsSetBackChangesNoOrder) {
+  EXPECT_EQ(InChild([] {
+              Probe probe("x", Always(4));
+              for (int i = 1; i <= 3; ++i) probe.Observe(Cpu({float(i)}));
+              const int fd = open(("/dev/shm/" + CurrentSession()->name + ".1").c_str(), O_RDWR);
+              const std::int64_t long_ago_ns = 1000;
+              const auto offset = layout::kExtentDataOffset + layout::kSlotHeadersOffset +
+                                  sizeof(layout::EntryHeader) +
+                                  offsetof(layout::EntryHeader, timestamp_ns);
+              if (pwrite(fd, &long_ago_ns, 8, static_cast<off_t>(offset)) != 8) return 1;
+              const auto records = probe.Records();
+              for (std::size_t i = 0; i < 3; ++i) {
+                if (records.at(i).replay_index != i + 1) return 2;
+              }
+              if (records[1].timestamp_ns != long_ago_ns) return 3;
+              return probe.Records(1).at(0).replay_index == 3 ? 0 : 4;
+            }),
+            0);
+}
+
+// --- what a daemon is told ----------------------------------------------------------------------
+
+layout::SlotRegistration RegistrationOf(const ProbeOptions& options) {
+  Probe probe("x", options);
+  probe.Observe(Cpu({1}));
+  const std::string name = CurrentSession()->name;
+  const std::uint32_t slot = probe.Status().slots.at(0).slot;
+  test::ChildProcess reader([&](const test::Line& line) {
+    std::string reason;
+    const auto view = ring::SegmentView::Attach(name, &reason);
+    const auto ring = view->OpenSlot(slot, &reason);
+    line.Send(ring->registration().site);
+    line.Send(std::to_string(ring->registration().wait_deadline_ms));
+    return 0;
+  });
+  layout::SlotRegistration registration = {};
+  std::strcpy(registration.site, reader.line().Receive().c_str());
+  registration.wait_deadline_ms = static_cast<std::uint32_t>(std::stoul(reader.line().Receive()));
+  return registration;
+}
+
+TEST(ProbeRegistration, ADeadlineThatIsNoNumberIsTheDefault) {
+  for (const char* text : {"abc", "-5", "", "99999999999999999999", "600001", "7 s"}) {
+    setenv("CGDEBUG_WAIT_MS", text, 1);
+    EXPECT_EQ(RegistrationOf(Always()).wait_deadline_ms, 2000u) << text;
+  }
+  for (const std::uint32_t ms : {0u, 1u, 600'000u}) {
+    setenv("CGDEBUG_WAIT_MS", std::to_string(ms).c_str(), 1);
+    EXPECT_EQ(RegistrationOf(Always()).wait_deadline_ms, ms);
+  }
+  unsetenv("CGDEBUG_WAIT_MS");
+}
+
+TEST(ProbeRegistration, ASiteThatIsTooLongIsCutWhereACharacterEnds) {
+  ProbeOptions options = Always();
+  options.site = std::string(layout::kMaxNameBytes - 1, 's') + "é:12";
+  EXPECT_EQ(RegistrationOf(options).site, std::string(layout::kMaxNameBytes - 1, 's'));
+}
+
+// --- forks --------------------------------------------------------------------------------------
+
+TEST(ProbeForks, AChildThatDestroysAnInheritedProbeLeavesPreparedAndExpectedMemoryAlone) {
+  ProbeOptions options = Always(1);
+  options.compare =
+      CompareAction{{ExpectedTensor{Dtype::kFloat32, {2}, std::vector<std::byte>(8)}}};
+  auto probe = std::make_unique<Probe>("x", options);
+  probe->Observe(Cpu({1, 2}));
+  probe->Prepare(Cpu({1, 2}));
+  EXPECT_EQ(InChild([&] {
+              probe->Observe(Cpu({3, 4}));
+              if (Values(probe->Records().at(0)) != std::vector<float>{3, 4}) return 1;
+              probe.reset();
+              return 0;
+            }),
+            0);
+  const SessionInfo before = *CurrentSession();
+  EXPECT_THAT(Values(probe->Records().at(0)), ElementsAre(1, 2));
+  probe->Observe(Cpu({5, 6}));
+  EXPECT_THAT(Values(probe->Records().at(0)), ElementsAre(5, 6));
+  EXPECT_EQ(CurrentSession()->shm_bytes, before.shm_bytes);
+}
+
+TEST(ProbeForks, InTheMiddleOfOtherThreadsCallsAreSafe) {
+  Probe shared("shared", Always(2));
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 2; ++t) {
+    threads.emplace_back([&] {
+      while (!stop) {
+        shared.Observe(Cpu({1}));
+        Probe own("own", Always(2));
+        own.Observe(Cpu({1, 2}));
+      }
+    });
+  }
+  for (int i = 0; i < 30; ++i) {
+    EXPECT_EQ(InChild([&] {
+                if (CurrentSession()) return 1;
+                shared.Observe(Cpu({9}));
+                if (shared.Records().size() != 1) return 2;
+                shared.Close();
+                Finish(std::chrono::seconds(0));
+                return 0;
+              }),
+              0);
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+}
+
+// --- the end ------------------------------------------------------------------------------------
+
+TEST(ProbeFinish, BeforeAnythingAndTwiceIsHarmless) {
+  EXPECT_EQ(InChild([] {
+              if (!Finish(std::chrono::seconds(0)).empty()) return 1;
+              Probe probe("x", Always());
+              probe.Observe(Cpu({1}));
+              const std::string name = CurrentSession()->name;
+              if (!Finish(std::chrono::seconds(0)).empty()) return 2;
+              if (Exists(name) || Exists(name + ".1")) return 3;
+              if (!Finish(std::chrono::seconds(0)).empty()) return 4;
+              probe.Observe(Cpu({2}));
+              if (probe.Records().size() != 2) return 5;
+              Probe late("late", Always());
+              late.Observe(Cpu(std::vector<float>(4 * kMiB)));
+              for (const std::string& file : ring::ListShm()) {
+                if (file.find(name) != std::string::npos) return 6;
+              }
+              return 0;
+            }),
+            0);
+}
+
+TEST(ProbeFinish, KeepsWhatAClosedProbePrintedAndNobodyReadAndSaysHowToSeeIt) {
+  test::ChildProcess job([](const test::Line& line) {
+    test::ExpectDaemon();
+    Probe probe("x", AlwaysPrint());
+    probe.Observe(Cpu({1}));
+    probe.Close();
+    line.Send(CurrentSession()->name);
+    line.Send(Finish(std::chrono::milliseconds(20)));
+    return 0;
+  });
+  const std::string name = job.line().Receive();
+  const std::string key = name.substr(name.rfind('-') + 1, 8);
+  EXPECT_THAT(job.line().Receive(), HasSubstr("cgdebug-cli tail -s " + key));
+  EXPECT_EQ(job.Wait(), 0);
+  std::string reason;
+  const auto view = ring::SegmentView::Attach(name, &reason);
+  ASSERT_NE(view, nullptr) << reason;
+  EXPECT_TRUE(view->ProducerExitedCleanly());
+  ring::Entry entry;
+  auto slot = view->OpenSlot(0, &reason);
+  ASSERT_TRUE(slot);
+  EXPECT_EQ(slot->Read(1, &entry), ring::ReadStatus::kOk);
+  ring::UnlinkSegment(name);
+}
+
+}  // namespace
+}  // namespace cgdebug

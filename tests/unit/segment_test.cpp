@@ -1,0 +1,334 @@
+// A producer's segment: how blocks are given out, and what a reader refuses.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "libprobe/ring/shared_copy.h"
+#include "tests/support/child_process.h"
+#include "tests/support/ring_fixture.h"
+
+namespace cgdebug::ring {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr std::uint64_t kPage = layout::kPageBytes;
+
+// --- blocks -------------------------------------------------------------------------------------
+
+class Blocks : public ::testing::Test {
+ protected:
+  ~Blocks() override { segment_.Close(/*unlink=*/true); }
+  SegmentWriter segment_{Identity{}};
+};
+
+TEST_F(Blocks, AreRoundedToPagesAndFollowEachOther) {
+  const Block a = segment_.Allocate(1);
+  const Block b = segment_.Allocate(kPage + 1);
+  const Block c = segment_.Allocate(0);
+  EXPECT_EQ(a.extent, 1u);
+  EXPECT_EQ(a.offset, layout::kExtentDataOffset);
+  EXPECT_EQ(a.bytes, kPage);
+  EXPECT_EQ(b.offset, a.offset + kPage);
+  EXPECT_EQ(b.bytes, 2 * kPage);
+  EXPECT_EQ(c.offset, b.offset + b.bytes);
+  EXPECT_EQ(c.bytes, kPage);
+}
+
+TEST_F(Blocks, TakeTheFirstGapThatFits) {
+  const Block a = segment_.Allocate(2 * kPage);
+  const Block wall1 = segment_.Allocate(kPage);
+  const Block b = segment_.Allocate(4 * kPage);
+  const Block wall2 = segment_.Allocate(kPage);
+  segment_.Free(b);
+  segment_.Free(a);
+  EXPECT_EQ(segment_.Allocate(3 * kPage).offset, b.offset) << "too large for the first gap";
+  EXPECT_EQ(segment_.Allocate(kPage).offset, a.offset);
+  EXPECT_EQ(segment_.Allocate(kPage).offset, a.offset + kPage);
+  EXPECT_EQ(segment_.Allocate(kPage).offset, b.offset + 3 * kPage);
+  EXPECT_GT(segment_.Allocate(kPage).offset, wall2.offset);
+  (void)wall1;
+}
+
+TEST_F(Blocks, NeighboursThatAreFreeBecomeOneGap) {
+  for (const std::vector<int>& order :
+       {std::vector{0, 1, 2}, {2, 1, 0}, {0, 2, 1}, {1, 0, 2}, {2, 0, 1}, {1, 2, 0}}) {
+    std::vector<Block> blocks;
+    for (int i = 0; i < 3; ++i) blocks.push_back(segment_.Allocate(kPage));
+    const Block wall = segment_.Allocate(kPage);
+    for (const int i : order) segment_.Free(blocks[static_cast<std::size_t>(i)]);
+    const Block whole = segment_.Allocate(3 * kPage);
+    EXPECT_EQ(whole.offset, blocks[0].offset);
+    segment_.Free(whole);
+    segment_.Free(wall);
+  }
+}
+
+TEST_F(Blocks, GrowByExtentsThatGetLargerAndAreUsedAgain) {
+  const std::uint64_t mib = 1 << 20;
+  std::vector<Block> blocks;
+  for (int i = 0; i < 10; ++i) blocks.push_back(segment_.Allocate(3 * mib));
+  EXPECT_EQ(blocks[0].extent, 1u);
+  EXPECT_EQ(blocks[1].extent, 2u);
+  EXPECT_EQ(blocks[2].extent, 2u) << "the second extent is twice the first";
+  EXPECT_EQ(segment_.producer()->extent_count, blocks.back().extent);
+  const std::uint64_t before = segment_.shm_bytes();
+  for (const Block& block : blocks) segment_.Free(block);
+  for (int i = 0; i < 10; ++i) segment_.Allocate(3 * mib);
+  EXPECT_EQ(segment_.shm_bytes(), before);
+}
+
+TEST_F(Blocks, LargerThanAnyExtentGetOneOfTheirOwn) {
+  const Block block = segment_.Allocate(100 << 20);
+  EXPECT_EQ(block.offset, layout::kExtentDataOffset);
+  block.data[0] = std::byte{1};
+  block.data[block.bytes - 1] = std::byte{2};
+  EXPECT_GT(segment_.shm_bytes(), 100u << 20);
+}
+
+TEST_F(Blocks, StartWithZeroesWhereAskedAlsoWhenUsedAgain) {
+  Block block = segment_.Allocate(2 * kPage);
+  std::memset(block.data, 0xff, block.bytes);
+  segment_.Free(block);
+  block = segment_.Allocate(2 * kPage, kPage);
+  EXPECT_EQ(block.data[0], std::byte{0});
+  EXPECT_EQ(block.data[kPage - 1], std::byte{0});
+}
+
+TEST_F(Blocks, ADirectoryThatIsFullRefusesAndTakesAgainAfterARelease) {
+  const Block block = segment_.Allocate(kPage);
+  const auto registration = test::MakeSlot("a", 1, 1);
+  std::memcpy(block.data, &registration, sizeof(registration));
+  for (std::uint32_t i = 0; i < layout::kMaxSlots; ++i) ASSERT_EQ(segment_.Publish(block), i);
+  EXPECT_TRUE(segment_.directory_full());
+  EXPECT_THROW(segment_.Publish(block), SharedMemoryError);
+  segment_.Release(77, block);
+  EXPECT_EQ(segment_.Publish(segment_.Allocate(kPage)), 77u);
+  EXPECT_EQ(segment_.producer()->slot_count, layout::kMaxSlots);
+}
+
+TEST_F(Blocks, AReaderThatScribblesOnTheSlotCountDoesNotSteerTheWriter) {
+  const Block block = segment_.Allocate(kPage);
+  EXPECT_EQ(segment_.Publish(block), 0u);
+  segment_.producer()->slot_count = 1'000'000'000;
+  EXPECT_EQ(segment_.Publish(block), 1u);
+}
+
+// A profiler's timer interrupts system calls all the time.
+TEST(SharedFile, IsReservedUnderAStormOfSignals) {
+  struct sigaction action = {};
+  action.sa_handler = [](int) {};
+  ASSERT_EQ(sigaction(SIGALRM, &action, nullptr), 0);
+  const itimerval storm = {{0, 300}, {0, 300}};
+  const itimerval calm = {};
+  ASSERT_EQ(setitimer(ITIMER_REAL, &storm, nullptr), 0);
+  std::string problem;
+  try {
+    SharedFile file = SharedFile::Create("cgdebug-test-storm", 300 << 20);
+    file.Unlink();
+  } catch (const SharedMemoryError& error) {
+    problem = error.what();
+  }
+  setitimer(ITIMER_REAL, &calm, nullptr);
+  EXPECT_EQ(problem, "");
+}
+
+TEST(SharedFile, ALimitOnFileSizesIsAnErrorAndNoSignal) {
+  EXPECT_EQ(test::InChild([] {
+              const rlimit limit = {1 << 20, 1 << 20};
+              if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return 1;
+              try {
+                SharedFile::Create("cgdebug-test-limit", 2 << 20);
+              } catch (const SharedMemoryError& error) {
+                const bool says =
+                    std::string(error.what()).find("ulimit -f unlimited") != std::string::npos;
+                return says ? 0 : 2;
+              }
+              return 3;
+            }),
+            0);
+}
+
+// --- what a reader refuses ----------------------------------------------------------------------
+
+// A dead producer's segment with one slot and one snapshot in it. Its producer is another process:
+// a reader in this one would drop its lock.
+class DeadSegment : public ::testing::Test {
+ protected:
+  DeadSegment() {
+    test::ChildProcess child([](const test::Line& line) {
+      SegmentWriter segment{Identity{}};
+      const auto slot = test::PublishSlot(segment, test::MakeSlot("a", 8, 2));
+      SlotRingWriter writer(slot.block.data, segment.producer(), segment.gate());
+      test::WriteNumbers(writer, 1);
+      line.Send(segment.name());
+      line.Receive();
+      return 0;
+    });
+    name_ = child.line().Receive();
+  }
+  ~DeadSegment() override { UnlinkSegment(name_); }
+
+  std::string path() const { return ShmPath(name_); }
+  template <typename T>
+  void Poke(const std::string& path, std::uint64_t offset, T value) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(offset));
+    file.write(reinterpret_cast<const char*>(&value), sizeof(value));
+    ASSERT_TRUE(file.good());
+  }
+  std::string AttachProblem() {
+    std::string reason;
+    return SegmentView::Attach(name_, &reason) == nullptr ? reason : "none";
+  }
+  std::string SlotProblem() {
+    std::string reason;
+    const auto view = SegmentView::Attach(name_, &reason);
+    if (view == nullptr) return "cannot attach";
+    return view->OpenSlot(0, &reason) ? "none" : reason;
+  }
+
+  std::string name_;
+};
+
+TEST_F(DeadSegment, IsReadable) {
+  EXPECT_EQ(AttachProblem(), "none");
+  std::string reason;
+  const auto view = SegmentView::Attach(name_, &reason);
+  EXPECT_FALSE(view->ProducerAlive());
+  auto slot = view->OpenSlot(0, &reason);
+  ASSERT_TRUE(slot) << reason;
+  Entry entry;
+  ASSERT_EQ(slot->Read(1, &entry), ReadStatus::kOk);
+  EXPECT_EQ(test::Numbers(entry)[7], 8);
+}
+
+TEST_F(DeadSegment, DamagedControlFilesAreRefusedWithAReason) {
+  Poke(path(), offsetof(layout::SegmentHeader, abi_major), std::uint16_t{2});
+  EXPECT_THAT(AttachProblem(), HasSubstr("layout version 2"));
+  Poke(path(), offsetof(layout::SegmentHeader, abi_major), layout::kAbiMajor);
+  Poke(path(), offsetof(layout::SegmentHeader, abi_minor), std::uint16_t{9});
+  EXPECT_EQ(AttachProblem(), "none") << "a later minor may be ignored";
+  Poke(path(), offsetof(layout::SegmentHeader, max_slots), std::uint32_t{1} << 30);
+  EXPECT_THAT(AttachProblem(), HasSubstr("impossible sizes"));
+  Poke(path(), 0, std::uint64_t{42});
+  EXPECT_THAT(AttachProblem(), HasSubstr("wrong magic"));
+  fs::resize_file(path(), layout::kControlBytes - 1);
+  EXPECT_THAT(AttachProblem(), HasSubstr("too short"));
+  fs::resize_file(path(), 0);
+  EXPECT_THAT(AttachProblem(), HasSubstr("empty"));
+  fs::remove(path());
+  EXPECT_THAT(AttachProblem(), HasSubstr("No such file"));
+}
+
+TEST_F(DeadSegment, OfAnotherUserIsRefused) {
+  if (geteuid() != 0 || chown(path().c_str(), 12345, 12345) != 0) GTEST_SKIP() << "needs root";
+  EXPECT_THAT(AttachProblem(), HasSubstr("belongs to uid 12345"));
+}
+
+TEST_F(DeadSegment, OnlyNamesOfControlFilesAreOpened) {
+  std::string reason;
+  EXPECT_EQ(SegmentView::Attach("x", &reason), nullptr);
+  EXPECT_THAT(reason, HasSubstr("not the name"));
+  EXPECT_EQ(SegmentView::Attach(name_ + ".1", &reason), nullptr);
+}
+
+TEST_F(DeadSegment, ExtentsThatAreNotItsOwnOrCutOffAreRefused) {
+  const std::string extent = path() + ".1";
+  Poke(extent, offsetof(layout::ExtentHeader, uuid), std::uint64_t{1});
+  EXPECT_THAT(SlotProblem(), HasSubstr("does not belong"));
+  fs::resize_file(extent, fs::file_size(extent) - kPage);
+  EXPECT_THAT(SlotProblem(), HasSubstr("does not belong"));
+  fs::remove(extent);
+  EXPECT_THAT(SlotProblem(), HasSubstr("No such file"));
+}
+
+TEST_F(DeadSegment, AnExtentThatWasCutOffIsRefusedAlsoWhereTheSlotIsWhole) {
+  const std::string extent = path() + ".1";
+  fs::resize_file(extent, fs::file_size(extent) - kPage);
+  EXPECT_THAT(SlotProblem(), HasSubstr("was cut off"));
+}
+
+TEST_F(DeadSegment, DirectoryEntriesThatPointOutsideAreRefused) {
+  const auto at = [](std::size_t field) { return layout::kDirectoryOffset + field; };
+  const std::uint64_t good = layout::kExtentDataOffset;
+  for (const std::uint64_t offset :
+       {std::uint64_t{0}, good + 1, std::uint64_t{64} << 20, ~std::uint64_t{0} - kPage + 1}) {
+    Poke(path(), at(offsetof(layout::DirectoryEntry, offset)), offset);
+    EXPECT_THAT(SlotProblem(), HasSubstr("outside its extent")) << offset;
+  }
+  Poke(path(), at(offsetof(layout::DirectoryEntry, offset)), good);
+  for (const std::uint64_t bytes : {~std::uint64_t{0}, std::uint64_t{64} << 20}) {
+    Poke(path(), at(offsetof(layout::DirectoryEntry, bytes)), bytes);
+    EXPECT_THAT(SlotProblem(), HasSubstr("outside its extent")) << bytes;
+  }
+  Poke(path(), at(offsetof(layout::DirectoryEntry, bytes)), std::uint64_t{64});
+  EXPECT_THAT(SlotProblem(), HasSubstr("too small"));
+  Poke(path(), at(offsetof(layout::DirectoryEntry, bytes)), kPage);
+  EXPECT_EQ(SlotProblem(), "none");
+  for (const std::uint32_t extent : {0u, 2u, 4097u, ~0u}) {
+    Poke(path(), at(offsetof(layout::DirectoryEntry, extent)), extent);
+    EXPECT_NE(SlotProblem(), "none") << extent;
+  }
+}
+
+TEST_F(DeadSegment, AnExpectedTensorOutsideItsExtentIsRefused) {
+  std::string reason;
+  const auto view = SegmentView::Attach(name_, &reason);
+  auto registration = view->OpenSlot(0, &reason)->registration();
+  registration.expected_extent = 1;
+  registration.expected_offset = layout::kExtentDataOffset;
+  EXPECT_TRUE(view->ReadExpected(registration, &reason));
+  for (const std::uint64_t offset : {std::uint64_t{4} << 20, ~std::uint64_t{0} - 8}) {
+    registration.expected_offset = offset;
+    EXPECT_FALSE(view->ReadExpected(registration, &reason));
+    EXPECT_THAT(reason, HasSubstr("outside its extent"));
+  }
+  registration.expected_extent = 9;
+  EXPECT_FALSE(view->ReadExpected(registration, &reason));
+}
+
+TEST_F(DeadSegment, AListOfSegmentsNamesControlFilesOnly) {
+  const std::string prefix = OwnPrefix();
+  const std::vector<std::string> foreign = {prefix + "not-hex",
+                                            prefix + std::string(32, 'g'),
+                                            prefix + std::string(33, 'a'),
+                                            prefix + std::string(32, 'A'),
+                                            "cgdebug-99999-" + std::string(32, 'a'),
+                                            "." + name_,
+                                            name_ + ".77",
+                                            name_ + "x"};
+  for (const std::string& file : foreign) std::ofstream(ShmPath(file)) << "x";
+  const auto names = ListSegments();
+  EXPECT_THAT(names, Contains(name_));
+  for (const std::string& file : foreign) EXPECT_THAT(names, Not(Contains(file)));
+  for (const std::string& file : foreign) fs::remove(ShmPath(file));
+}
+
+TEST_F(DeadSegment, UnlinkRemovesAllOfItAndNothingElse) {
+  const std::string other = name_.substr(0, name_.size() - 1) + (name_.back() == 'a' ? 'b' : 'a');
+  for (const std::string& file : {name_ + ".2", name_ + ".4096", name_ + ".note", other}) {
+    std::ofstream(ShmPath(file)) << "x";
+  }
+  UnlinkSegment(name_);
+  for (const std::string& file : {name_, name_ + ".1", name_ + ".2", name_ + ".4096"}) {
+    EXPECT_FALSE(fs::exists(ShmPath(file))) << file;
+  }
+  EXPECT_TRUE(fs::exists(ShmPath(name_ + ".note"))) << "not ours";
+  EXPECT_TRUE(fs::exists(ShmPath(other)));
+  fs::remove(ShmPath(name_ + ".note"));
+  fs::remove(ShmPath(other));
+}
+
+}  // namespace
+}  // namespace cgdebug::ring
