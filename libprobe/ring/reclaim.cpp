@@ -19,6 +19,8 @@
 namespace cgdebug::ring {
 namespace {
 
+constexpr double kStartSeconds = 60;  // longer than any process needs to make its control file
+
 // A regular file of this user, read with pread: one that is cut off meanwhile is a short read,
 // where a mapping of it would be a SIGBUS.
 class OwnFile {
@@ -94,12 +96,16 @@ void ReclaimSegment(const std::string& name, double age_s) {
 }
 
 // Its maker locks it, looks whether it still has its name, and renames it: either the lock is taken
-// here first and the maker starts again, or the maker lives and has it.
-void ReclaimTemporary(const std::string& name) {
+// here first and the maker starts again, or the maker lives and has it. A young file is left alone,
+// so that a machine where many jobs start does not make one of them start again and again.
+void ReclaimTemporary(const std::string& name, double age_s) {
   const OwnFile file(name);
-  if (file.ok() && TryLockByte(file.fd(), layout::kProducerLockByte)) {
-    unlink(ShmPath(name).c_str());
-  }
+  struct stat info = {};
+  if (!file.ok() || fstat(file.fd(), &info) != 0) return;
+  const std::int64_t made_ns =
+      std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+  if (static_cast<double>(RealtimeNs() - made_ns) < std::min(age_s, kStartSeconds) * 1e9) return;
+  if (TryLockByte(file.fd(), layout::kProducerLockByte)) unlink(ShmPath(name).c_str());
 }
 
 // A producer names its control file before it makes the first extent, so an extent in the list
@@ -118,7 +124,7 @@ void ReclaimDeadSegments(double age_s) noexcept {
     if (IsControlName(name)) {
       ReclaimSegment(name, age_s);
     } else if (IsTemporaryName(name)) {
-      ReclaimTemporary(name);
+      ReclaimTemporary(name, age_s);
     } else if (const auto control = ControlNameOfExtent(name); !control.empty()) {
       ReclaimExtent(name, std::string(control));
     }
