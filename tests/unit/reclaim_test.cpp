@@ -113,6 +113,8 @@ TEST(Reclaim, RemovesControlFilesWhoseMakerDied) {
   const std::string temporary = "." + OwnPrefix() + std::string(32, 'e');
   std::ofstream(ShmPath(temporary)) << "half";
   Reclaim(3600);
+  EXPECT_TRUE(Exists(temporary)) << "it may be in the making";
+  Reclaim(0);
   EXPECT_FALSE(Exists(temporary));
 }
 
