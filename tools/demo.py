@@ -76,12 +76,12 @@ class Trainer:
 
     def capture(self):
         stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for _ in range(3):
+            for _ in range(3):  # torch wants its warm-ups on the stream that captures
                 self.step()
-        torch.cuda.synchronize()
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        with torch.cuda.graph(self.graph, stream=stream):
             self.step()
 
     def run(self, tokens):
