@@ -135,22 +135,33 @@ def test_graphs_and_probes_that_come_and_go_leave_no_memory_behind():
         for p in probes[:2]:
             p.close()
 
-    def used():
+    def slots():
         gc.collect()
         torch.cuda.synchronize()
-        torch.cuda.empty_cache()
         new_probe().close()  # what was only flagged is freed by a later call
-        free, total = torch.cuda.mem_get_info()
-        return total - free, _native.probe_module().session()
+        return _native.probe_module().session()["slots"]
 
+    def used():
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info()
+        return total - free, _native.probe_module().session()["shm_bytes"]
+
+    def settle(most):
+        # A daemon that reads meanwhile, and the driver's thread that reports a dead graph, take time.
+        wait_until(lambda: slots() <= most, f"at most {most} slots are left")
+
+    one()
+    most = slots() + 8
     for _ in range(5):
         one()
-    device_before, before = used()
+        settle(most)
+    device_before, shm_before = used()
     for _ in range(25):
         one()
-    assert used()[0] <= device_before + (32 << 20)
-    # A daemon that reads meanwhile, and the driver's thread that reports a dead graph, take their time.
-    wait_until(lambda: used()[1]["slots"] <= before["slots"] + 8, "dead slots are given back")
+        settle(most)
+    device_after, shm_after = used()
+    assert shm_after <= shm_before + (64 << 20)
+    assert device_after <= device_before + (32 << 20)
 
 
 def test_keep_graph_instantiated_twice():

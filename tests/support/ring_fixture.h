@@ -57,13 +57,13 @@ inline void WriteNumbers(ring::SlotRingWriter& writer, std::int32_t first) {
   if (!writer.Begin()) return;
   std::vector<std::int32_t> values(writer.payload_bytes() / 4);
   std::iota(values.begin(), values.end(), first);
-  std::memcpy(writer.payload(), values.data(), writer.payload_bytes());
+  if (!values.empty()) std::memcpy(writer.payload(), values.data(), writer.payload_bytes());
   writer.Commit(first);
 }
 
 inline std::vector<std::int32_t> Numbers(const ring::Entry& entry) {
   std::vector<std::int32_t> values(entry.payload.size() / 4);
-  std::memcpy(values.data(), entry.payload.data(), entry.payload.size());
+  if (!values.empty()) std::memcpy(values.data(), entry.payload.data(), entry.payload.size());
   return values;
 }
 
