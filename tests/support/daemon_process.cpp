@@ -1,14 +1,11 @@
 #include "tests/support/daemon_process.h"
 
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
-#include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <fstream>
 #include <stdexcept>
 
 #include "tests/support/wait_until.h"
@@ -16,19 +13,6 @@
 extern char** environ;
 
 namespace cgdebug::test {
-
-void EnterPrivateShm() {
-  const uid_t uid = geteuid();
-  const gid_t gid = getegid();
-  if (unshare(CLONE_NEWNS) != 0) {
-    if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return;
-    std::ofstream("/proc/self/setgroups") << "deny";
-    std::ofstream("/proc/self/uid_map") << uid << ' ' << uid << " 1";
-    std::ofstream("/proc/self/gid_map") << gid << ' ' << gid << " 1";
-  }
-  mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr);
-  mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=256m");
-}
 
 pid_t SpawnDaemon(const std::vector<std::string>& arguments) {
   std::vector<std::string> words = {CGDEBUG_DAEMON_BINARY};

@@ -13,10 +13,6 @@
 
 namespace cgdebug::test {
 
-// Gives the test process and its children a /dev/shm of their own where the system lets it, so that
-// no other daemon of the user takes the test's segments. Call it from a global test environment.
-void EnterPrivateShm();
-
 // Lifetime: killed with the object.
 class DaemonProcess {
  public:
