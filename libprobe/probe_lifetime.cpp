@@ -2,6 +2,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "libprobe/capture/cuda_lane.h"
 #include "libprobe/probe_table.h"

@@ -68,7 +68,7 @@ struct alignas(kCacheLineBytes) ProducerLine {
       activity;          // grows with every commit: an idle poll of the daemon reads this line only
   std::int64_t step;     // current step marker, -1 when none
   std::uint64_t exited;  // 1 after a clean exit
-  std::uint64_t released_unread;  // entries given up unread because /dev/shm was full
+  std::uint64_t released_unread;  // entries given up unread to make room for others
   std::uint64_t reserved[2];
 };
 static_assert(sizeof(ProducerLine) == 64);

@@ -135,7 +135,7 @@ TEST(SmallShm, UnreadPrintsOfAClosedProbeGiveWay) {
     line.Send("1:" + Observe(first, std::vector<float>(kFloatsPerMiB / 2, 1)));  // 8 of them
     line.Send("2:" + Observe(first, MiB(1, 1)));
     first.Close();
-    Probe second("second", Always(3));
+    Probe second("second", Always(4));
     line.Send("3:" + Observe(second, MiB(1, 2)));
   });
   SKIP_WITHOUT_SHM(lines);

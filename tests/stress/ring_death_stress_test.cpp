@@ -182,7 +182,9 @@ TEST(RingDeath, AKilledReadersSuccessorGoesOnWhereItsCreditEnds) {
     twice += seen->times[ordinal] > 1 ? seen->times[ordinal] - 1 : 0;
   }
   EXPECT_EQ(own.accepted(), n);
-  EXPECT_EQ(own.credit().lost, missing);
+  // Of what was in hand at a death, nobody knows whether it was seen: it may count as lost.
+  EXPECT_GE(own.credit().lost, missing);
+  EXPECT_LE(own.credit().lost, missing + kDeaths);
   EXPECT_LE(own.credit().lost, own.head().overwrote_unread);
   EXPECT_LE(twice, static_cast<std::uint64_t>(kDeaths)) << "the one in hand, at each death";
   segment.Close(/*unlink=*/true);

@@ -70,6 +70,7 @@ TEST(SegmentStress, AReaderNeverTakesOneSlotForAnother) {
   Entry entry;
   std::uint64_t opened = 0;
   std::uint64_t read = 0;
+  std::uint64_t newest = 0;
   while (!stop) {
     if (view->slot_count() == 0) continue;
     auto slot = view->OpenSlot(0, &reason);
@@ -87,12 +88,12 @@ TEST(SegmentStress, AReaderNeverTakesOneSlotForAnother) {
         ASSERT_EQ(std::to_string(value), name);
       }
     }
-    // A daemon writes as well; whatever it writes late must stay without effect.
+    // A daemon writes as well, and it may be late: that must not pass for the next slot's credit.
+    const std::uint64_t consumed = slot->consumed();
+    const bool is_new = slot->generation() != newest;
+    newest = slot->generation();
+    if (is_new && slot->valid()) EXPECT_EQ(consumed, 0u) << "nobody has read it";
     slot->SetConsumed(2, 2);
-    const layout::SlotCredit credit = slot->credit();
-    if (slot->valid()) {
-      EXPECT_LE(credit.consumed, 2u);
-    }
     if (::testing::Test::HasFailure()) break;
   }
   producer.join();
@@ -107,7 +108,11 @@ TEST(SegmentStress, ProducersStartWhileOthersCleanUp) {
   for (int i = 0; i < 2; ++i) {
     cleaners.push_back(std::make_unique<test::ChildProcess>([](const test::Line& line) {
       line.Send("ready");
-      while (true) ReclaimDeadSegments(3600);
+      while (true) {
+        ReclaimDeadSegments(0);  // of any age: the youngest is the one that is being made
+        const timespec nap = {0, 200'000};
+        nanosleep(&nap, nullptr);
+      }
       return 0;
     }));
   }

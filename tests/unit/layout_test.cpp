@@ -36,6 +36,32 @@ TEST(Layout, SlotBlockIsFrozen) {
   EXPECT_EQ(offsetof(SlotVerdict, text), 64u);
 }
 
+TEST(Layout, ControlLinesOfASlotAreFrozen) {
+  EXPECT_EQ(offsetof(SlotHead, accepted), 0u);
+  EXPECT_EQ(offsetof(SlotHead, sequence), 8u);
+  EXPECT_EQ(offsetof(SlotHead, overwrote_unread), 16u);
+  EXPECT_EQ(offsetof(SlotHead, last_timestamp_ns), 40u);
+  EXPECT_EQ(offsetof(SlotCredit, consumed), 0u);
+  EXPECT_EQ(offsetof(SlotCredit, lost), 8u);
+  EXPECT_EQ(offsetof(SlotCredit, order), 24u);
+  EXPECT_EQ(offsetof(SlotVerdict, version), 0u);
+  EXPECT_EQ(offsetof(SlotVerdict, compared), 16u);
+  EXPECT_EQ(offsetof(SlotVerdict, covered_sequence), 48u);
+  EXPECT_EQ(offsetof(SlotVerdict, order), 56u);
+}
+
+TEST(Layout, LinesOfTheControlFileAreFrozen) {
+  EXPECT_EQ(offsetof(ProducerLine, slot_count), 0u);
+  EXPECT_EQ(offsetof(ProducerLine, activity), 16u);
+  EXPECT_EQ(offsetof(ProducerLine, step), 24u);
+  EXPECT_EQ(offsetof(ProducerLine, exited), 32u);
+  EXPECT_EQ(offsetof(ConsumerLine, generation), 0u);
+  EXPECT_EQ(offsetof(ConsumerLine, progress), 8u);
+  EXPECT_EQ(offsetof(ConsumerLine, pid), 24u);
+  EXPECT_EQ(offsetof(DirectoryEntry, word), 0u);
+  EXPECT_EQ(offsetof(DirectoryEntry, extent), 24u);
+}
+
 TEST(Layout, ControlFileIsFrozen) {
   EXPECT_EQ(offsetof(SegmentHeader, uuid), 24u);
   EXPECT_EQ(offsetof(SegmentHeader, pid), 44u);

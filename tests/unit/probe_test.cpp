@@ -1,18 +1,15 @@
 // The C++ probe API on CPU tensors: real segment, real processes, no daemon.
 #include "cgdebug/probe.h"
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <thread>
 
 #include "libprobe/ring/segment_view.h"
+#include "tests/support/child_process.h"
+#include "tests/support/probe_fixture.h"
 
 namespace cgdebug {
 namespace {
@@ -22,51 +19,13 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// No daemon is started or waited for.
-const bool kNoDaemon = [] { return setenv("CGDEBUG", "0", 1) == 0; }();
+using test::Always;
+using test::Cpu;
+using test::ErrorText;
+using test::InChild;
+using test::Values;
 
-ProbeOptions Always(std::uint32_t capacity = 4) {
-  ProbeOptions options;
-  options.mode = ProbeMode::kAlways;
-  options.record = RecordAction{capacity, 1};
-  return options;
-}
-
-TensorRef Cpu(const std::vector<float>& values) {
-  TensorRef tensor;
-  tensor.data = values.data();
-  tensor.dtype = Dtype::kFloat32;
-  tensor.shape = {static_cast<std::int64_t>(values.size())};
-  tensor.device_type = DeviceType::kCpu;
-  return tensor;
-}
-
-std::vector<float> Values(const Record& record) {
-  std::vector<float> values(record.payload.size() / sizeof(float));
-  std::memcpy(values.data(), record.payload.data(), record.payload.size());
-  return values;
-}
-
-template <typename Function>
-std::string ErrorText(ErrorKind kind, Function&& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), kind) << error.what();
-    return error.what();
-  }
-  return "no error";
-}
-
-// Runs `function` in a forked child; its exit code.
-template <typename Function>
-int InChild(Function&& function) {
-  const pid_t child = fork();
-  if (child == 0) _exit(function());
-  int status = 0;
-  EXPECT_EQ(waitpid(child, &status, 0), child);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
-}
+const bool kNoDaemon = [] { return test::ForbidDaemon(), true; }();
 
 TEST(Probe, RecordsTheNewestCapacityCallsInOrder) {
   Probe probe("x", Always(4));
@@ -242,32 +201,34 @@ TEST(Probe, AChildThatClosesAnInheritedProbeDoesNotDisturbTheParent) {
   EXPECT_THAT(probe->Records(), SizeIs(2));
 }
 
+// Attaches as a daemon would, and stays until it is killed.
+test::ChildProcess Reader(const std::string& name) {
+  return test::ChildProcess([name](const test::Line& line) {
+    std::string reason;
+    const auto view = ring::SegmentView::Attach(name, &reason);
+    line.Send(view != nullptr && view->BecomeReader() ? "reads" : "refused");
+    line.Receive();
+    return 0;
+  });
+}
+
 // The lock tells life from death, whatever the death.
 TEST(Probe, AnObserverSeesTheProducerLiveAndDie) {
-  int ready[2];
-  int go[2];
-  ASSERT_EQ(pipe(ready), 0);
-  ASSERT_EQ(pipe(go), 0);
-  const pid_t child = fork();
-  if (child == 0) {
+  test::ChildProcess job([](const test::Line& line) {
     Probe probe("last", Always());
     probe.Observe(Cpu({1, 2, 3}));
-    const std::string name = CurrentSession()->name;
-    if (write(ready[1], name.c_str(), name.size() + 1) < 0) _exit(1);
-    char byte = 0;
-    (void)!read(go[0], &byte, 1);
-    _exit(9);
-  }
-  char name[128] = {};
-  ASSERT_GT(read(ready[0], name, sizeof(name)), 0);
+    line.Send(CurrentSession()->name);
+    line.Receive();
+    return 9;
+  });
+  const std::string name = job.line().Receive();
+  const pid_t pid = job.pid();
   std::string reason;
   auto view = ring::SegmentView::Attach(name, &reason);
   ASSERT_NE(view, nullptr) << reason;
   EXPECT_TRUE(view->ProducerAlive());
-  EXPECT_EQ(view->header().pid, child);
-  kill(child, SIGKILL);
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(view->header().pid, pid);
+  job.Kill();
   EXPECT_FALSE(view->ProducerAlive());
   EXPECT_FALSE(view->ProducerExitedCleanly());
   auto slot = view->OpenSlot(0, &reason);
@@ -283,33 +244,11 @@ TEST(Probe, AnObserverSeesTheProducerLiveAndDie) {
 TEST(Probe, OnlyOneReaderAtATime) {
   Probe probe("x", Always());
   probe.Observe(Cpu({1}));
-  const std::string name = CurrentSession()->name;
-  int taken[2];
-  int go[2];
-  ASSERT_EQ(pipe(taken), 0);
-  ASSERT_EQ(pipe(go), 0);
-  const pid_t reader = fork();
-  if (reader == 0) {
-    std::string reason;
-    auto view = ring::SegmentView::Attach(name, &reason);
-    const char ok = view != nullptr && view->BecomeReader() ? 'y' : 'n';
-    (void)!write(taken[1], &ok, 1);
-    char byte = 0;
-    (void)!read(go[0], &byte, 1);
-    _exit(0);
-  }
-  char ok = 0;
-  ASSERT_EQ(read(taken[0], &ok, 1), 1);
-  EXPECT_EQ(ok, 'y');
+  auto reader = Reader(CurrentSession()->name);
+  ASSERT_EQ(reader.line().Receive(), "reads");
   EXPECT_TRUE(probe.Status().daemon_alive);
-  EXPECT_EQ(InChild([&] {
-              std::string reason;
-              auto view = ring::SegmentView::Attach(name, &reason);
-              return view != nullptr && !view->BecomeReader() && view->ReadByOther() ? 0 : 1;
-            }),
-            0);
-  kill(reader, SIGKILL);
-  ASSERT_EQ(waitpid(reader, nullptr, 0), reader);
+  EXPECT_EQ(Reader(CurrentSession()->name).line().Receive(), "refused");
+  reader.Kill();
   EXPECT_FALSE(probe.Status().daemon_alive);
 }
 
@@ -322,33 +261,17 @@ TEST(Probe, AHungReaderCostsOneDeadlineAndADeadOneNothing) {
   Probe probe("x", options);
   probe.Observe(Cpu({0}));
   unsetenv("CGDEBUG_WAIT_MS");
-  const std::string name = CurrentSession()->name;
-  int taken[2];
-  ASSERT_EQ(pipe(taken), 0);
-  const pid_t reader = fork();
-  if (reader == 0) {
-    std::string reason;
-    auto view = ring::SegmentView::Attach(name, &reason);
-    const char ok = view != nullptr && view->BecomeReader() ? 'y' : 'n';
-    (void)!write(taken[1], &ok, 1);
-    raise(SIGSTOP);
-    _exit(0);
-  }
-  char ok = 0;
-  ASSERT_EQ(read(taken[0], &ok, 1), 1);
-  ASSERT_EQ(ok, 'y');
+  auto reader = Reader(CurrentSession()->name);
+  ASSERT_EQ(reader.line().Receive(), "reads");
   for (int i = 0; i < 50; ++i) probe.Observe(Cpu({0}));
   SlotStatus slot = probe.Status().slots.at(0);
   EXPECT_EQ(slot.accepted, 51u);
   EXPECT_EQ(slot.overwrote_unread, 50u) << "the loss is counted";
+  EXPECT_EQ(slot.waits, 1u) << "one deadline, not one a call";
   EXPECT_GE(slot.wait_ns, 100'000'000u);
-  EXPECT_LT(slot.wait_ns, 200'000'000u) << "one deadline, not one a call";
-  kill(reader, SIGKILL);
-  ASSERT_EQ(waitpid(reader, nullptr, 0), reader);
-  const std::uint64_t before_ns = slot.wait_ns;
+  reader.Kill();
   probe.Observe(Cpu({0}));
-  slot = probe.Status().slots.at(0);
-  EXPECT_LT(slot.wait_ns - before_ns, 50'000'000u);
+  EXPECT_EQ(probe.Status().slots.at(0).waits, 1u);
 }
 
 }  // namespace
