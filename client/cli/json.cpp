@@ -55,6 +55,8 @@ Json ToJson(const v1::Counters& counters) {
           {"produced", counters.produced()},
           {"consumed", counters.consumed()},
           {"lost_overwritten", counters.lost_overwritten()},
+          {"lost_damaged", counters.lost_damaged()},
+          {"suppressed", counters.suppressed()},
           {"lost_at_death", counters.lost_at_death()},
           {"lost_released", counters.lost_released()},
           {"overwrote_unread", counters.overwrote_unread()},

@@ -31,6 +31,12 @@ AttachedSegment::AttachedSegment(std::unique_ptr<ring::SegmentView> view,
       session_(destination.registry->AddSession(
           pipeline::MakeSessionIdentity(view_->name(), view_->uuid(), view_->header()))) {}
 
+AttachedSegment::~AttachedSegment() {
+  if (!alive_ || broken_) return;
+  const SigbusGuard guard;
+  view_->Leave();
+}
+
 Result<std::unique_ptr<AttachedSegment>> AttachedSegment::Adopt(
     std::unique_ptr<ring::SegmentView> view, const Destination& destination) {
   if (!view->BecomeReader()) return Error{"another daemon reads it"};

@@ -19,6 +19,7 @@ namespace cgdebug::ingest {
 // Thread: the ingest thread.
 class AttachedSegment {
  public:
+  ~AttachedSegment();
   // Takes the reader's end and shows the session to the registry.
   // Requires: `view` is attached; the caller holds a SigbusGuard.
   // Fails: another daemon reads it.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "daemon/ingest/sigbus_guard.h"
+#include "daemon/numerics/device_stats.h"
 #include "daemon/numerics/stats.h"
 
 namespace cgdebug::ingest {
@@ -19,6 +20,7 @@ void SlotConsumer::Start() {
   const layout::SlotCredit credit_untrusted = ring_.credit();
   consumed_ = std::min(credit_untrusted.consumed, ring_.accepted());
   lost_ = std::min(credit_untrusted.lost, consumed_);
+  bytes_ = (consumed_ - lost_) * slot_->registration.payload_bytes;
   Refresh();
   destination_.sink->OpenSlot(slot_, *this);
   // Not more than a ring, whatever the producer makes of its head meanwhile.
@@ -50,6 +52,13 @@ SlotConsumer::Step SlotConsumer::ConsumeNext() {
       return Step::kConsumed;
     case ReadStatus::kGone:
       return Step::kGone;
+    case ReadStatus::kDamaged:
+      ReportLoss(entry_.sequence, "overwritten before it was read");
+      Lose(consumed_ + 2);
+      ++lost_damaged_;
+      ReportLoss(entry_.sequence, "damaged on its way: its checksum is wrong");
+      PublishCredit(1);
+      return Step::kConsumed;
     case ReadStatus::kNone:
     case ReadStatus::kOverwritten:
       PublishCredit(0);
@@ -79,13 +88,8 @@ void SlotConsumer::Deliver(bool seen_before) {
   snapshot->sequence = entry_.sequence;
   snapshot->timestamp_ns = entry_.timestamp_ns;
   snapshot->step = entry_.step;
-  const auto payload = std::make_shared<const std::vector<std::byte>>(std::move(entry_.payload));
-  const auto view = numerics::MakeTensorView(slot_->dtype, slot_->shape, *payload);
-  if (view.ok()) snapshot->stats = numerics::ComputeStats(*view);
-  if (const auto previous = previous_payload_.lock()) {
-    snapshot->changed = std::memcmp(previous->data(), payload->data(), payload->size()) != 0;
-  }
-  previous_payload_ = payload;
+  snapshot->forced = (entry_.flags & layout::kEntryForced) != 0;
+  const pipeline::PayloadPtr payload = TakeValues(snapshot.get());
   last_timestamp_ns_ = std::max(last_timestamp_ns_, snapshot->timestamp_ns);
   if (!seen_before) {
     ReportLoss(snapshot->sequence, "overwritten before it was read");
@@ -98,6 +102,43 @@ void SlotConsumer::Deliver(bool seen_before) {
     Refresh();
     PublishCredit(1);
   }
+}
+
+pipeline::PayloadPtr SlotConsumer::TakeValues(pipeline::Snapshot* snapshot) {
+  if ((entry_.flags & layout::kEntryIsStats) != 0) {
+    snapshot->stats = numerics::FromDevice(entry_.stats);
+    snapshot->has_values = false;
+    bytes_ += sizeof(entry_.stats);
+    return nullptr;
+  }
+  bytes_ += entry_.payload.size();
+  auto payload = std::make_shared<const std::vector<std::byte>>(std::move(entry_.payload));
+  const auto view = numerics::MakeTensorView(slot_->dtype, slot_->shape, *payload);
+  if (view.ok()) snapshot->stats = numerics::ComputeStats(*view);
+  if (const auto previous = previous_payload_.lock()) {
+    snapshot->changed = *previous != *payload;
+  }
+  snapshot->has_values =
+      (entry_.flags & layout::kEntryDropValues) == 0 &&
+      ((entry_.flags & layout::kEntryTriggered) == 0 || TriggerHolds(snapshot->stats));
+  if (!snapshot->has_values) return nullptr;
+  previous_payload_ = payload;
+  return payload;
+}
+
+bool SlotConsumer::TriggerHolds(const numerics::Stats& stats) const {
+  const layout::SlotControl control = ring_.control();
+  switch (control.trigger) {
+    case layout::ControlTrigger::kNonfinite:
+      return stats.nonfinite() != 0;
+    case layout::ControlTrigger::kInf:
+      return stats.pos_inf + stats.neg_inf != 0;
+    case layout::ControlTrigger::kAbsMax:
+      return stats.nonfinite() != 0 || stats.abs_max > control.threshold;
+    case layout::ControlTrigger::kNone:
+      return true;
+  }
+  return true;
 }
 
 void SlotConsumer::PublishCredit(std::uint64_t entries) {
@@ -113,12 +154,14 @@ void SlotConsumer::Refresh() {
   counters.replays = head_untrusted.sequence;
   counters.produced = std::max(head_untrusted.accepted, consumed_);
   counters.consumed = consumed_ - lost_;
-  counters.lost_overwritten = lost_;
+  counters.lost_overwritten = lost_ - lost_damaged_;
+  counters.lost_damaged = lost_damaged_;
+  counters.suppressed = head_untrusted.suppressed;
   counters.lost_at_death = lost_at_death_;
   counters.overwrote_unread = head_untrusted.overwrote_unread;
   counters.waits = head_untrusted.waits;
   counters.wait_ns = head_untrusted.wait_ns;
-  counters.bytes = counters.consumed * slot_->registration.payload_bytes;
+  counters.bytes = bytes_;
   last_timestamp_ns_ = std::max(last_timestamp_ns_, head_untrusted.last_timestamp_ns);
   shown_ = counters;
   destination_.registry->SetSlot(slot_, counters, last_timestamp_ns_, ring_.retired());
@@ -140,7 +183,7 @@ void SlotConsumer::Finish() {
 
 void SlotConsumer::GiveUp() {
   destination_.sink->CloseSlot(slot_, shown_.replays, *this);
-  shown_.produced = shown_.consumed + shown_.lost_overwritten;
+  shown_.produced = shown_.consumed + shown_.lost_overwritten + shown_.lost_damaged;
   destination_.registry->SetSlot(slot_, shown_, last_timestamp_ns_, /*retired=*/true);
 }
 

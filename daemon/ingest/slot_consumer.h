@@ -60,6 +60,10 @@ class SlotConsumer final : public pipeline::SlotFeedback {
 
  private:
   void Deliver(bool seen_before);
+  // Fills in the statistics, from the values or as the GPU computed them; the values when they are
+  // wanted.
+  pipeline::PayloadPtr TakeValues(pipeline::Snapshot* snapshot);
+  bool TriggerHolds(const numerics::Stats& stats) const;
   void Lose(std::uint64_t first_readable);
   void ReportLoss(std::uint64_t before_sequence, std::string_view cause);
   void PublishCredit(std::uint64_t entries);
@@ -74,6 +78,8 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   std::uint64_t lost_ = 0;      // of those
   std::uint64_t unreported_lost_ = 0;
   std::uint64_t lost_at_death_ = 0;
+  std::uint64_t lost_damaged_ = 0;  // of those lost
+  std::uint64_t bytes_ = 0;
   pipeline::Counters shown_;  // as the registry has them
   std::int64_t last_timestamp_ns_ = 0;
 };

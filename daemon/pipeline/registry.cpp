@@ -22,6 +22,8 @@ void Counters::Add(const Counters& other) {
   produced += other.produced;
   consumed += other.consumed;
   lost_overwritten += other.lost_overwritten;
+  lost_damaged += other.lost_damaged;
+  suppressed += other.suppressed;
   lost_at_death += other.lost_at_death;
   overwrote_unread += other.overwrote_unread;
   waits += other.waits;

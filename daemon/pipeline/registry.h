@@ -15,8 +15,8 @@
 
 namespace cgdebug::pipeline {
 
-// Mirrors `Counters` in proto/control.proto. produced = consumed + lost_overwritten + lost_released
-// + what is still unread.
+// Mirrors `Counters` in proto/control.proto. produced = consumed + lost_overwritten + lost_damaged
+// + lost_released + what is still unread.
 struct Counters {
   std::uint64_t replays = 0;
   std::uint64_t produced = 0;
@@ -28,6 +28,8 @@ struct Counters {
   std::uint64_t wait_ns = 0;
   std::uint64_t bytes = 0;
   std::uint64_t lost_released = 0;  // of a session only
+  std::uint64_t lost_damaged = 0;   // bytes that are not those the writer summed up
+  std::uint64_t suppressed = 0;     // replays that the live control kept back
 
   void Add(const Counters& other);
 };

@@ -19,11 +19,13 @@ struct Snapshot {
   std::int64_t timestamp_ns = 0;
   std::int64_t step = -1;
   numerics::Stats stats;
-  bool changed = true;  // its bytes differ from those of the slot's snapshot before it
+  bool changed = true;     // its bytes differ from those of the slot's snapshot before it
+  bool has_values = true;  // false: only the statistics left the job, or only they were wanted
+  bool forced = false;     // the live control asked for it: wanted whatever an action's period is
 };
 using SnapshotPtr = std::shared_ptr<const Snapshot>;
 
-// The values: contiguous, of the slot's dtype and shape.
+// The values: contiguous, of the slot's dtype and shape. Null for a snapshot that has none.
 using PayloadPtr = std::shared_ptr<const std::vector<std::byte>>;
 
 }  // namespace cgdebug::pipeline

@@ -49,6 +49,8 @@ void Fill(const pipeline::Counters& counters, v1::Counters* message) {
   message->set_produced(counters.produced);
   message->set_consumed(counters.consumed);
   message->set_lost_overwritten(counters.lost_overwritten);
+  message->set_lost_damaged(counters.lost_damaged);
+  message->set_suppressed(counters.suppressed);
   message->set_lost_at_death(counters.lost_at_death);
   message->set_overwrote_unread(counters.overwrote_unread);
   message->set_waits(counters.waits);
@@ -124,6 +126,7 @@ void Fill(const pipeline::SlotRecord& record, v1::ProbeInfo* message) {
   if (slot.Has(layout::kActionPrint)) message->add_actions("print");
   if (slot.Has(layout::kActionRecord)) message->add_actions("record");
   if (slot.Has(layout::kActionCompare)) message->add_actions("compare");
+  if (slot.Has(layout::kActionStats)) message->add_actions("stats");
   message->set_capacity(registration.capacity);
   message->set_payload_bytes(registration.payload_bytes);
   if (record.last != nullptr) {

@@ -27,8 +27,8 @@ void SetError(ring::Verdict* verdict, std::string text) {
 std::string MissedText(const ring::Verdict& verdict) {
   return fmt::format(
       "{} snapshot{} could not be compared: overwritten or half written before the daemon could "
-      "read "
-      "{}; the {} compared matched. Give the probe more room with TensorRecord(capacity=...)",
+      "read {}, or turned off or down to statistics (cgdebug-cli set); the {} compared matched. "
+      "Give the probe more room with TensorRecord(capacity=...)",
       verdict.lost, verdict.lost == 1 ? "" : "s", verdict.lost == 1 ? "it" : "them",
       verdict.compared);
 }
@@ -121,10 +121,14 @@ void CompareSink::Consume(const pipeline::Delivery& delivery, pipeline::SlotFeed
   // entry back.
   if (sequence <= slot.verdict.covered_sequence) return;
   bool changed = CountMissed(&slot, every, sequence - 1);
-  if (layout::Wants(every, sequence)) {
+  if (layout::Wants(every, sequence) ||
+      (delivery.snapshot->forced && delivery.snapshot->has_values)) {
     slot.verdict.covered_sequence = sequence;
     changed = true;
-    if (slot.usable) {
+    if (!delivery.snapshot->has_values) {
+      ++slot.verdict.lost;
+      if (slot.usable && !slot.torn) SetError(&slot.verdict, MissedText(slot.verdict));
+    } else if (slot.usable) {
       CompareOne(delivery, &slot);
     } else {
       ++slot.verdict.lost;

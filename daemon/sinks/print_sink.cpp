@@ -13,7 +13,7 @@ constexpr std::uint32_t kMaxItems = 10'000;  // whatever a registration asks for
 
 }  // namespace
 
-std::string RenderPrint(const pipeline::Snapshot& snapshot, const std::vector<std::byte>& payload) {
+std::string RenderPrint(const pipeline::Snapshot& snapshot, const pipeline::PayloadPtr& payload) {
   const pipeline::SlotIdentity& slot = *snapshot.slot;
   const layout::SlotRegistration& registration = slot.registration;
   const std::int32_t rank = slot.session->rank;
@@ -21,12 +21,12 @@ std::string RenderPrint(const pipeline::Snapshot& snapshot, const std::vector<st
       "[cgdebug] {}@{} {}{}  ", rank >= 0 ? fmt::format("r{} ", rank) : "", snapshot.sequence,
       slot.probe, registration.invocation > 0 ? fmt::format("#{}", registration.invocation) : "");
   std::string values;
-  if (registration.print_max_items > 0) {
-    const auto view = numerics::MakeTensorView(slot.dtype, slot.shape, payload);
+  if (registration.print_max_items > 0 && payload != nullptr) {
+    const auto view = numerics::MakeTensorView(slot.dtype, slot.shape, *payload);
     if (view.ok())
       values = numerics::FormatValues(*view, std::min(registration.print_max_items, kMaxItems));
   }
-  if ((registration.flags & layout::kPrintSummary) == 0) {
+  if ((registration.flags & layout::kPrintSummary) == 0 && payload != nullptr) {
     return head + numerics::FormatTensorType(slot.dtype, slot.shape) + "  " + values;
   }
   // A single element stands in the summary already.
@@ -38,10 +38,11 @@ std::string RenderPrint(const pipeline::Snapshot& snapshot, const std::vector<st
 void PrintSink::Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedback& feedback) {
   const pipeline::SlotIdentity& slot = *delivery.snapshot->slot;
   if (delivery.seen_before || !slot.Has(layout::kActionPrint) ||
-      !layout::Wants(slot.registration.print_every, delivery.snapshot->sequence)) {
+      (!delivery.snapshot->forced &&
+       !layout::Wants(slot.registration.print_every, delivery.snapshot->sequence))) {
     return;
   }
-  std::string text = RenderPrint(*delivery.snapshot, *delivery.payload);
+  std::string text = RenderPrint(*delivery.snapshot, delivery.payload);
   const auto terminal = terminals_.try_emplace(slot.session, *slot.session).first;
   const bool shown = terminal->second.Write(text + "\n");
   events_->Add(slot.session, pipeline::PrintLine{delivery.snapshot, std::move(text)});

@@ -32,6 +32,7 @@ class PrintSink final : public pipeline::Sink {
 //   [cgdebug] r0 @1203 blk3.attn.out  f16[8,512,4096]  n=16.8M x∈[-41.2 |▁▂▅█▅▂▁▁| 39.8] μ=0.002
 //   σ=1.31
 //             [[0.31, ..., -1.5], ...]
-std::string RenderPrint(const pipeline::Snapshot& snapshot, const std::vector<std::byte>& payload);
+// `payload` is null for a snapshot that has no values.
+std::string RenderPrint(const pipeline::Snapshot& snapshot, const pipeline::PayloadPtr& payload);
 
 }  // namespace cgdebug::sinks

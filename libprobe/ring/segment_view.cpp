@@ -77,6 +77,8 @@ bool SegmentView::BecomeReader() {
   return true;
 }
 
+void SegmentView::Leave() { StoreRelaxed(consumer()->pid, std::int32_t{0}); }
+
 bool SegmentView::ReadByOther() const {
   return LockedByOther(control_.fd(), layout::kReaderLockByte);
 }
@@ -85,7 +87,9 @@ bool SegmentView::ProducerAlive() const {
 }
 bool SegmentView::ProducerExitedCleanly() const { return LoadRelaxed(producer()->exited) == 1; }
 std::uint64_t SegmentView::activity() const {
-  return LoadAcquire(producer()->activity);  // so that heads read later are not older than it
+  // Acquire, so that heads read later are not older than it. Two words: a GPU cannot add to memory
+  // of the host, so it stores another number each time.
+  return LoadAcquire(producer()->activity) ^ LoadAcquire(producer()->device_activity);
 }
 std::int64_t SegmentView::step() const { return LoadRelaxed(producer()->step); }
 std::uint64_t SegmentView::released_unread() const {

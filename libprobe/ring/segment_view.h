@@ -30,6 +30,8 @@ class SegmentView {
 
   // Claims the reader's end: false when another daemon has it. Held until the view is destroyed.
   bool BecomeReader();
+  // Tells the producer that its reader goes away in order: nobody is to be waited for.
+  void Leave();
   bool ReadByOther() const;
   bool ProducerAlive() const;
   bool ProducerExitedCleanly() const;

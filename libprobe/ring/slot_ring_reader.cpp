@@ -7,6 +7,7 @@
 #include <cstring>
 #include <thread>
 
+#include "libprobe/ring/control.h"
 #include "libprobe/ring/credit.h"
 #include "libprobe/ring/shared_copy.h"
 #include "libprobe/ring/utf8.h"
@@ -46,6 +47,15 @@ std::optional<std::uint64_t> PayloadBytes(const layout::SlotRegistration& r) {
   return bytes;
 }
 
+// Counts that contradict the registration would be shown as facts about the tensor.
+bool Plausible(const layout::DeviceStats& stats, const layout::SlotRegistration& r) {
+  const std::uint64_t bytes = PayloadBytes(r).value_or(0);
+  const std::uint64_t count = bytes / layout::DtypeBytes(static_cast<layout::Dtype>(r.dtype));
+  return stats.count == count && stats.nan <= count && stats.pos_inf <= count &&
+         stats.neg_inf <= count && stats.nan + stats.pos_inf + stats.neg_inf <= count &&
+         stats.zero <= count && stats.subnormal <= count && stats.first_nonfinite <= count;
+}
+
 bool Terminated(const char* text, std::size_t bytes) {
   return std::memchr(text, '\0', bytes) != nullptr;
 }
@@ -57,10 +67,11 @@ std::string CheckRegistration(const layout::SlotRegistration& r, std::uint64_t b
     return "unknown dtype " + std::to_string(r.dtype);
   }
   if (r.dims > layout::kMaxDims) return "too many dimensions";
-  const auto bytes = PayloadBytes(r);
-  if (!bytes || *bytes != r.payload_bytes || *bytes > kMaxPayloadBytes) {
+  auto bytes = PayloadBytes(r);
+  const bool fits = bytes && *bytes <= kMaxPayloadBytes;
+  if ((r.flags & layout::kSlotHoldsStats) != 0) bytes = sizeof(layout::DeviceStats);
+  if (!fits || *bytes != r.payload_bytes)
     return "payload size does not follow from shape and dtype";
-  }
   if (r.capacity == 0 || r.capacity > kMaxCapacity) return "impossible ring capacity";
   const std::uint64_t stride =
       layout::AlignUp(std::max<std::uint64_t>(*bytes, 1), layout::kPageBytes);
@@ -137,6 +148,7 @@ layout::SlotHead SlotRingReader::head() const {
   copy.waits = LoadRelaxed(shared.waits);
   copy.wait_ns = LoadRelaxed(shared.wait_ns);
   copy.last_timestamp_ns = LoadRelaxed(shared.last_timestamp_ns);
+  copy.suppressed = LoadRelaxed(shared.suppressed);
   return copy;
 }
 
@@ -144,7 +156,6 @@ layout::SlotCredit SlotRingReader::credit() const {
   layout::SlotCredit copy = {};
   copy.consumed = consumed();
   copy.lost = std::min(LoadRelaxed(Credit(block_).lost), copy.consumed);
-  copy.control = LoadRelaxed(Credit(block_).control);
   copy.order = registration_.order;
   return copy;
 }
@@ -163,11 +174,32 @@ ReadStatus SlotRingReader::Read(std::uint64_t ordinal, Entry* out) const {
   out->sequence = LoadRelaxed(header->sequence);
   out->timestamp_ns = LoadRelaxed(header->timestamp_ns);
   out->step = LoadRelaxed(header->step);
-  out->payload.resize(registration_.payload_bytes);
-  CopyShared(out->payload.data(), payload, registration_.payload_bytes);
+  out->flags = LoadRelaxed(header->flags);
+  const std::uint64_t checksum = LoadRelaxed(header->checksum);
+  const bool is_stats = (out->flags & layout::kEntryIsStats) != 0;
+  // A slot too small for statistics never holds any.
+  if (is_stats && registration_.payload_bytes < sizeof(out->stats)) return ReadStatus::kDamaged;
+  out->payload.resize(is_stats ? 0 : registration_.payload_bytes);
+  std::byte* copy = is_stats ? reinterpret_cast<std::byte*>(&out->stats) : out->payload.data();
+  const std::uint64_t bytes = is_stats ? sizeof(out->stats) : registration_.payload_bytes;
+  CopyShared(copy, payload, bytes);
   std::atomic_thread_fence(std::memory_order_acquire);  // R2, pairs with W2
   if (!valid()) return ReadStatus::kGone;
-  return LoadRelaxed(header->word) == word ? ReadStatus::kOk : ReadStatus::kOverwritten;
+  if (LoadRelaxed(header->word) != word) return ReadStatus::kOverwritten;
+  const bool summed = (out->flags & layout::kEntryHasChecksum) != 0;
+  if (summed && layout::PayloadChecksum(copy, bytes) != checksum) return ReadStatus::kDamaged;
+  if (is_stats && !Plausible(out->stats, registration_)) return ReadStatus::kDamaged;
+  return ReadStatus::kOk;
+}
+
+void SlotRingReader::SetControl(const layout::SlotControl& control) {
+  StoreControl(Credit(block_), registration_.order, control);
+}
+
+layout::SlotControl SlotRingReader::control() const {
+  layout::SlotControl control;
+  LoadControl(Credit(block_), registration_.order, &control);
+  return control;
 }
 
 bool SlotRingReader::HasUncommitted() const {

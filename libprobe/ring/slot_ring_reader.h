@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "proto/layout/device_stats.h"
 #include "proto/layout/segment_layout.h"
+#include "proto/layout/slot_control.h"
 
 namespace cgdebug::ring {
 
@@ -17,7 +19,9 @@ struct Entry {
   std::uint64_t sequence = 0;  // replay, from 1
   std::int64_t timestamp_ns = 0;
   std::int64_t step = -1;
-  std::vector<std::byte> payload;  // registration().payload_bytes
+  std::uint32_t flags = 0;         // layout::kEntry...
+  std::vector<std::byte> payload;  // registration().payload_bytes; empty with kEntryIsStats
+  layout::DeviceStats stats = {};  // with kEntryIsStats
 };
 
 // What the daemon tells a probe about its comparison.
@@ -37,6 +41,7 @@ enum class ReadStatus {
   kNone,         // not committed yet
   kOverwritten,  // a newer snapshot took its place, before or while it was copied
   kGone,         // the block was given to another slot
+  kDamaged,      // committed, and its bytes are not those that the writer summed up
 };
 
 // Thread:   one thread at a time; the consuming calls only in the process that holds the reader
@@ -81,6 +86,11 @@ class SlotRingReader {
   void SetVerdict(const Verdict& verdict);
   // Waits some milliseconds for a writer that is in the middle of it.
   Verdict verdict() const;
+
+  // In force from one of the next replays on. Only the slot's reader may call it.
+  void SetControl(const layout::SlotControl& control);
+  // What is set; kAsRegistered when nothing is.
+  layout::SlotControl control() const;
 
   // Whether the block still belongs to this slot.
   bool valid() const;

@@ -1,7 +1,10 @@
 #include "libprobe/ring/slot_ring_writer.h"
 
+#include <time.h>
+
 #include <cstring>
 
+#include "libprobe/ring/control.h"
 #include "libprobe/ring/credit.h"
 #include "libprobe/ring/shared_copy.h"
 
@@ -9,6 +12,18 @@ namespace cgdebug::ring {
 
 using layout::EntryState;
 using layout::EntryWord;
+using layout::Outcome;
+
+namespace {
+
+bool Expired(const layout::SlotControl& control) noexcept {
+  if (control.expires_ns == 0) return false;
+  timespec now = {};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec >= control.expires_ns;
+}
+
+}  // namespace
 
 SlotRingWriter::SlotRingWriter(std::byte* block, layout::ProducerLine* producer,
                                ReaderGate* gate) noexcept
@@ -23,18 +38,30 @@ SlotRingWriter::SlotRingWriter(std::byte* block, layout::ProducerLine* producer,
   payload_stride_bytes_ = registration.payload_stride_bytes;
   capacity_ = registration.capacity;
   order_ = registration.order;
-  every_[0] = registration.print_every;
-  every_[1] = registration.record_every;
-  every_[2] = registration.compare_every;
+  periods_ = {registration.print_every, registration.record_every, registration.compare_every,
+              registration.stats_every};
   waits_ = registration.policy == static_cast<std::uint8_t>(layout::Policy::kWait);
   deadline_ = std::chrono::milliseconds(registration.wait_deadline_ms);
 }
 
-bool SlotRingWriter::Wanted(std::uint64_t sequence) const noexcept {
-  for (const std::uint32_t every : every_) {
-    if (layout::Wants(every, sequence)) return true;
+// This writer moves values and computes nothing: where statistics alone are wanted it sends the
+// values and says so.
+Outcome SlotRingWriter::DecideOutcome(std::uint64_t sequence) noexcept {
+  LoadControl(*credit_, order_, &control_);
+  layout::SlotControl control = control_;
+  if (Expired(control)) control = {};
+  const Outcome outcome = layout::Decide(periods_, control, sequence);
+  flags_ = 0;
+  if (outcome == Outcome::kSkip) {
+    if (layout::Decide(periods_, {}, sequence) != Outcome::kSkip) {
+      StoreRelaxed(head_->suppressed, head_->suppressed + 1);
+    }
+    return outcome;
   }
-  return false;
+  if (outcome == Outcome::kStats) flags_ |= layout::kEntryDropValues;
+  if (outcome == Outcome::kTriggered) flags_ |= layout::kEntryTriggered;
+  if (layout::Holds(control, sequence)) flags_ |= layout::kEntryForced;
+  return outcome;
 }
 
 void SlotRingWriter::MakeRoom(std::uint64_t ordinal) noexcept {
@@ -50,7 +77,7 @@ void SlotRingWriter::MakeRoom(std::uint64_t ordinal) noexcept {
 bool SlotRingWriter::Begin() noexcept {
   sequence_ = head_->sequence + 1;
   StoreRelaxed(head_->sequence, sequence_);
-  if (!Wanted(sequence_)) return false;
+  if (DecideOutcome(sequence_) == Outcome::kSkip) return false;
   ordinal_ = head_->accepted + 1;
   if (waits_ && ordinal_ > capacity_) MakeRoom(ordinal_);
   const std::uint64_t index = (ordinal_ - 1) % capacity_;
@@ -70,7 +97,7 @@ void SlotRingWriter::Commit(std::int64_t timestamp_ns, std::int64_t step) noexce
   StoreRelaxed(claimed_->sequence, sequence_);
   StoreRelaxed(claimed_->timestamp_ns, timestamp_ns);
   StoreRelaxed(claimed_->step, step);
-  StoreRelaxed(claimed_->flags, std::uint32_t{0});
+  StoreRelaxed(claimed_->flags, flags_);
   StoreRelease(claimed_->word, EntryWord(ordinal_, EntryState::kReady));  // W1, pairs with R1
   StoreRelaxed(head_->last_timestamp_ns, timestamp_ns);
   StoreRelease(head_->accepted, ordinal_);  // W3, pairs with R3

@@ -7,6 +7,7 @@
 
 #include "libprobe/ring/reader_gate.h"
 #include "proto/layout/segment_layout.h"
+#include "proto/layout/slot_control.h"
 
 namespace cgdebug::ring {
 
@@ -23,8 +24,9 @@ class SlotRingWriter {
   // Requires: `block` starts with the slot's registration and is as large as its geometry says.
   SlotRingWriter(std::byte* block, layout::ProducerLine* producer, ReaderGate* gate) noexcept;
 
-  // Counts a replay. True when an action wants it: then payload() is to be filled and Commit() to
-  // be called. Policy kWait: may wait for the reader, at most for the slot's deadline.
+  // Counts a replay. True when an action or the live control wants it: then payload() is to be
+  // filled and Commit() to be called. Policy kWait: may wait for the reader, at most for the slot's
+  // deadline.
   bool Begin() noexcept;
 
   // Room for payload_bytes; valid between Begin() and Commit().
@@ -38,7 +40,7 @@ class SlotRingWriter {
   std::uint64_t payload_bytes() const noexcept { return payload_bytes_; }
 
  private:
-  bool Wanted(std::uint64_t sequence) const noexcept;
+  layout::Outcome DecideOutcome(std::uint64_t sequence) noexcept;
   void MakeRoom(std::uint64_t ordinal) noexcept;
 
   layout::ProducerLine* producer_;
@@ -52,7 +54,8 @@ class SlotRingWriter {
   std::uint64_t payload_stride_bytes_;
   std::uint64_t capacity_;
   std::uint64_t order_;
-  std::uint32_t every_[3];
+  layout::Periods periods_;
+  layout::SlotControl control_;
   bool waits_;
   std::chrono::nanoseconds deadline_;
   // The entry being filled.
@@ -60,6 +63,7 @@ class SlotRingWriter {
   std::byte* payload_ = nullptr;
   std::uint64_t ordinal_ = 0;
   std::uint64_t sequence_ = 0;
+  std::uint32_t flags_ = 0;
 };
 
 }  // namespace cgdebug::ring

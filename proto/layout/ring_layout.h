@@ -53,13 +53,21 @@ constexpr EntryState EntryStateOf(std::uint64_t word) {
 }
 
 inline constexpr std::uint32_t kEntryHasChecksum = 1u << 0;
+// The payload is a DeviceStats (device_stats.h): the values stayed on the GPU.
+inline constexpr std::uint32_t kEntryIsStats = 1u << 1;
+// Only the statistics are wanted (live control, in a lane that cannot compute them itself).
+inline constexpr std::uint32_t kEntryDropValues = 1u << 2;
+// The same, unless the trigger of the live control holds for these values.
+inline constexpr std::uint32_t kEntryTriggered = 1u << 3;
+// Written because of the live control: sinks take it as wanted whatever their period is.
+inline constexpr std::uint32_t kEntryForced = 1u << 4;
 
 struct alignas(kCacheLineBytes) EntryHeader {
   std::uint64_t word;         // EntryWord; the commit
   std::uint64_t sequence;     // replay, from 1
   std::int64_t timestamp_ns;  // CLOCK_REALTIME when the snapshot was committed
   std::int64_t step;          // the user's own step marker, -1 when none was set
-  std::uint64_t checksum;     // valid with kEntryHasChecksum
+  std::uint64_t checksum;     // of the payload, with kEntryHasChecksum: PayloadChecksum()
   std::uint32_t flags;
   std::uint32_t reserved[5];
 };
@@ -75,17 +83,21 @@ struct alignas(kCacheLineBytes) SlotHead {
   std::uint64_t waits;    // times the writer waited for a free entry
   std::uint64_t wait_ns;  // time spent in them
   std::int64_t last_timestamp_ns;
-  std::uint64_t reserved[2];
+  std::uint64_t disarmed;    // 1 = the probe was closed; written by the producer's host code only
+  std::uint64_t suppressed;  // replays that an action wanted and the live control kept back
 };
 
 // Written by the daemon only.
 struct alignas(kCacheLineBytes) SlotCredit {
   std::uint64_t consumed;  // ordinal up to which every entry was consumed or counted as lost (W4)
   std::uint64_t lost;      // of those, entries that were overwritten before they could be read
-  std::uint64_t control;   // reserved for the live control word; 0 = as registered
-  std::uint64_t order;     // SlotRegistration::order of the slot that the above is about: a daemon
+  std::uint64_t control;   // live control (slot_control.h); 0 = as registered
+  std::uint64_t order;     // SlotRegistration::order of the slot that all this is about: a daemon
                            // stopped in mid-store may wake up when the block is another slot's
-  std::uint64_t reserved[4];
+  std::uint64_t control_from;       // the control holds for replays from..until
+  std::uint64_t control_until;      // 0 = without end
+  std::int64_t control_expires_ns;  // CLOCK_REALTIME after which it does not hold; 0 = never
+  double control_threshold;         // of the trigger
 };
 
 enum class VerdictState : std::uint32_t { kNone = 0, kPass = 1, kFail = 2, kError = 3 };
@@ -116,11 +128,26 @@ enum class DeviceType : std::uint8_t { kCpu = 0, kCuda = 1 };
 inline constexpr std::uint32_t kActionPrint = 1u << 0;
 inline constexpr std::uint32_t kActionRecord = 1u << 1;
 inline constexpr std::uint32_t kActionCompare = 1u << 2;
+inline constexpr std::uint32_t kActionStats = 1u << 3;
+inline constexpr std::uint32_t kActionRecordToDisk = 1u << 4;
 
 inline constexpr std::uint32_t kPrintSummary = 1u << 0;
 inline constexpr std::uint32_t kCompareEqualNan = 1u << 1;
 inline constexpr std::uint32_t kSourceNonContiguous = 1u << 2;  // packed before it was copied
 inline constexpr std::uint32_t kCompareBitwise = 1u << 3;
+// Every entry is a DeviceStats and payload_bytes is its size; dtype and shape are the tensor's.
+inline constexpr std::uint32_t kSlotHoldsStats = 1u << 4;
+inline constexpr std::uint32_t kStatsWithoutHash = 1u << 5;
+
+// Why a slot is not in the direct lane; texts in libprobe/README.md.
+enum class LaneReason : std::uint8_t {
+  kNone = 0,
+  kAsked = 1,          // lane="callback"
+  kNotBuilt = 2,       // no CUDA compiler when cgdebug was built
+  kNoMapping = 3,      // the device cannot map the host's memory
+  kNotRegistered = 4,  // cudaHostRegister refused: locked-memory limit
+  kEager = 5,          // not in a graph
+};
 
 // Written once, before the slot is published. Everything a reader needs to interpret the ring; a
 // reader takes sizes and offsets ONLY from its validated copy of it.
@@ -157,7 +184,9 @@ struct SlotRegistration {
   std::uint64_t order;  // of registration in the process, from 1: graph order
   char name[kMaxNameBytes + 1];
   char site[kMaxNameBytes + 1];  // "file.py:12", empty when unknown
-  std::uint8_t reserved[240];
+  std::uint32_t stats_every;     // 0 = action absent
+  std::uint8_t lane_reason;      // LaneReason
+  std::uint8_t reserved[235];
 };
 
 // Offsets in a slot block.
@@ -178,6 +207,27 @@ static_assert(std::is_trivially_copyable_v<SlotRegistration>);
 // ...
 constexpr bool Wants(std::uint32_t every, std::uint64_t sequence) {
   return every != 0 && (sequence - 1) % every == 0;
+}
+
+// Of a payload, as 32-bit little-endian words, the last one filled up with zeros: each times an odd
+// number that tells its place, so that no single changed or displaced word can hide, and so that
+// threads may add their parts in any order.
+//
+// Requires: `payload` is aligned to 4 bytes.
+inline std::uint64_t PayloadChecksum(const std::byte* payload, std::uint64_t bytes) {
+  const std::uint64_t words = bytes / 4;
+  std::uint64_t sum = 0;
+  for (std::uint64_t i = 0; i < words; ++i) {
+    std::uint32_t word;
+    __builtin_memcpy(&word, payload + 4 * i, 4);
+    sum += static_cast<std::uint64_t>(word) * static_cast<std::uint32_t>(2 * i + 1);
+  }
+  if (bytes % 4 != 0) {
+    std::uint32_t word = 0;
+    __builtin_memcpy(&word, payload + 4 * words, bytes % 4);
+    sum += static_cast<std::uint64_t>(word) * static_cast<std::uint32_t>(2 * words + 1);
+  }
+  return sum;
 }
 
 // Where a block's parts lie for a given tensor; the writer allocates by it, the reader checks

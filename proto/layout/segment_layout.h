@@ -69,7 +69,9 @@ struct alignas(kCacheLineBytes) ProducerLine {
   std::int64_t step;     // current step marker, -1 when none
   std::uint64_t exited;  // 1 after a clean exit
   std::uint64_t released_unread;  // entries given up unread to make room for others
-  std::uint64_t reserved[2];
+  std::uint64_t device_activity;  // another number with every commit of a GPU, which cannot count
+                                  // in memory of the host: its clock and the slot
+  std::uint64_t reserved[1];
 };
 static_assert(sizeof(ProducerLine) == 64);
 
@@ -79,7 +81,7 @@ struct alignas(kCacheLineBytes) ConsumerLine {
   std::uint64_t
       progress;  // grows with every entry consumed: a writer that gave up waiting tries again
   std::int64_t attached_ns;
-  std::int32_t pid;
+  std::int32_t pid;  // 0 = it went away in order
   std::uint32_t reserved0;
   std::uint64_t printed_lines;   // lines the daemon rendered for this job
   std::uint64_t terminal_lines;  // of those, the ones that reached the job's own stderr

@@ -2,9 +2,12 @@
 // literal versions. A failure here is a decision about compatibility, not a number to adjust.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 
+#include "proto/layout/device_stats.h"
 #include "proto/layout/segment_layout.h"
+#include "proto/layout/slot_control.h"
 
 namespace cgdebug::layout {
 namespace {
@@ -29,6 +32,8 @@ TEST(Layout, SlotBlockIsFrozen) {
   EXPECT_EQ(offsetof(SlotRegistration, shape), 40u);
   EXPECT_EQ(offsetof(SlotRegistration, payload_bytes), 168u);
   EXPECT_EQ(offsetof(SlotRegistration, name), 272u);
+  EXPECT_EQ(offsetof(SlotRegistration, stats_every), 784u);
+  EXPECT_EQ(offsetof(SlotRegistration, lane_reason), 788u);
   EXPECT_EQ(kSlotHeadOffset, 1024u);
   EXPECT_EQ(kSlotCreditOffset, 1088u);
   EXPECT_EQ(kSlotVerdictOffset, 1152u);
@@ -41,9 +46,16 @@ TEST(Layout, ControlLinesOfASlotAreFrozen) {
   EXPECT_EQ(offsetof(SlotHead, sequence), 8u);
   EXPECT_EQ(offsetof(SlotHead, overwrote_unread), 16u);
   EXPECT_EQ(offsetof(SlotHead, last_timestamp_ns), 40u);
+  EXPECT_EQ(offsetof(SlotHead, disarmed), 48u);
+  EXPECT_EQ(offsetof(SlotHead, suppressed), 56u);
   EXPECT_EQ(offsetof(SlotCredit, consumed), 0u);
   EXPECT_EQ(offsetof(SlotCredit, lost), 8u);
+  EXPECT_EQ(offsetof(SlotCredit, control), 16u);
   EXPECT_EQ(offsetof(SlotCredit, order), 24u);
+  EXPECT_EQ(offsetof(SlotCredit, control_from), 32u);
+  EXPECT_EQ(offsetof(SlotCredit, control_until), 40u);
+  EXPECT_EQ(offsetof(SlotCredit, control_expires_ns), 48u);
+  EXPECT_EQ(offsetof(SlotCredit, control_threshold), 56u);
   EXPECT_EQ(offsetof(SlotVerdict, version), 0u);
   EXPECT_EQ(offsetof(SlotVerdict, compared), 16u);
   EXPECT_EQ(offsetof(SlotVerdict, covered_sequence), 48u);
@@ -55,6 +67,7 @@ TEST(Layout, LinesOfTheControlFileAreFrozen) {
   EXPECT_EQ(offsetof(ProducerLine, activity), 16u);
   EXPECT_EQ(offsetof(ProducerLine, step), 24u);
   EXPECT_EQ(offsetof(ProducerLine, exited), 32u);
+  EXPECT_EQ(offsetof(ProducerLine, device_activity), 48u);
   EXPECT_EQ(offsetof(ConsumerLine, generation), 0u);
   EXPECT_EQ(offsetof(ConsumerLine, progress), 8u);
   EXPECT_EQ(offsetof(ConsumerLine, pid), 24u);
@@ -70,6 +83,60 @@ TEST(Layout, ControlFileIsFrozen) {
   EXPECT_EQ(kConsumerLineOffset, 8192u);
   EXPECT_EQ(kDirectoryOffset, 12288u);
   EXPECT_EQ(kControlBytes, 12288u + 16384u * 32u);
+}
+
+TEST(Layout, DeviceStatsAreFrozen) {
+  EXPECT_EQ(sizeof(DeviceStats), 128u);
+  EXPECT_EQ(offsetof(DeviceStats, subnormal), 40u);
+  EXPECT_EQ(offsetof(DeviceStats, min), 48u);
+  EXPECT_EQ(offsetof(DeviceStats, l1), 88u);
+  EXPECT_EQ(offsetof(DeviceStats, hash), 104u);
+  EXPECT_EQ(offsetof(DeviceStats, flags), 120u);
+}
+
+TEST(Layout, ControlWordHoldsModeTriggerAndPeriod) {
+  SlotControl control;
+  control.mode = ControlMode::kFull;
+  control.trigger = ControlTrigger::kAbsMax;
+  control.every = 0xfedcba98;
+  const std::uint64_t word = ControlWord(0x1234, control);
+  EXPECT_EQ(word, 0x1234fedcba980303u);
+  EXPECT_EQ(ControlVersion(word), 0x1234);
+  EXPECT_EQ(UnpackControl(word).every, 0xfedcba98u);
+  EXPECT_EQ(UnpackControl(word).trigger, ControlTrigger::kAbsMax);
+  EXPECT_EQ(UnpackControl(0x0000000000000009u).mode, ControlMode::kAsRegistered);
+}
+
+TEST(Layout, ControlHoldsForItsReplaysOnly) {
+  const Periods periods{.record = 10};
+  SlotControl control;
+  EXPECT_EQ(Decide(periods, control, 11), Outcome::kFull);
+  EXPECT_EQ(Decide(periods, control, 12), Outcome::kSkip);
+  control = {.mode = ControlMode::kStats, .every = 2, .from = 5, .until = 12};
+  EXPECT_EQ(Decide(periods, control, 4), Outcome::kSkip);
+  EXPECT_EQ(Decide(periods, control, 5), Outcome::kStats);
+  EXPECT_EQ(Decide(periods, control, 6), Outcome::kSkip);
+  EXPECT_EQ(Decide(periods, control, 11), Outcome::kStats);
+  EXPECT_EQ(Decide(periods, control, 13), Outcome::kSkip);
+  EXPECT_EQ(Decide(periods, control, 21), Outcome::kFull);
+  control = {.mode = ControlMode::kFull, .trigger = ControlTrigger::kNonfinite, .every = 1};
+  EXPECT_EQ(Decide(periods, control, 3), Outcome::kTriggered);
+  control = {.mode = ControlMode::kOff};
+  EXPECT_EQ(Decide(periods, control, 11), Outcome::kSkip);
+  EXPECT_EQ(Decide({.stats = 1}, {}, 3), Outcome::kStats);
+}
+
+TEST(Layout, ChecksumSeesWordsThatChangeOrChangePlaces) {
+  alignas(4) std::byte bytes[11] = {};
+  for (int i = 0; i < 11; ++i) bytes[i] = static_cast<std::byte>(i * 7);
+  const std::uint64_t sum = PayloadChecksum(bytes, 11);
+  for (int bit = 0; bit < 88; ++bit) {
+    bytes[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+    EXPECT_NE(PayloadChecksum(bytes, 11), sum) << bit;
+    bytes[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+  }
+  std::swap_ranges(bytes, bytes + 4, bytes + 4);
+  EXPECT_NE(PayloadChecksum(bytes, 11), sum);
 }
 
 TEST(Layout, DtypeNumbersNeverChange) {

@@ -1,9 +1,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 #include <numeric>
 
+#include "daemon/numerics/device_stats.h"
 #include "daemon/numerics/format.h"
 #include "tests/unit/numerics_test_util.h"
 
@@ -196,6 +198,43 @@ TEST(FormatIndex, UnravelsLikeTorch) {
   EXPECT_EQ(FormatIndexTuple(0, {}), "()");
   EXPECT_EQ(FormatIndex(0, {}), "[]");
   EXPECT_EQ(FormatShape(shape), "[8,512,11008]");
+}
+
+TEST(DeviceStats, MomentsAreThoseOfTheTensorAndThereIsNoHistogram) {
+  layout::DeviceStats device = {};  // of 10, 11, 12, +Inf, around 10
+  device.count = 4;
+  device.pos_inf = 1;
+  device.first_nonfinite = 3;
+  device.flags = layout::kStatsHasNonfinite | std::uint64_t{1} << layout::kStatsFirstKindShift;
+  device.min = 10;
+  device.max = 12;
+  device.shift = 10;
+  device.sum = 3;
+  device.sum_squares = 5;
+  device.l1 = 33;
+  device.l2_squared = 365;
+  const Stats stats = FromDevice(device);
+  EXPECT_DOUBLE_EQ(stats.mean, 11);
+  EXPECT_DOUBLE_EQ(stats.std, std::sqrt(2.0 / 3));
+  EXPECT_DOUBLE_EQ(stats.l2, std::sqrt(365.0));
+  EXPECT_EQ(stats.abs_max, 12);
+  EXPECT_EQ(stats.first_nonfinite_value, std::numeric_limits<double>::infinity());
+  const std::vector<std::uint64_t> shape = {4};
+  const std::string line = FormatTensorLine(layout::Dtype::kFloat32, shape, stats);
+  EXPECT_THAT(line, ::testing::HasSubstr("1 +Inf!"));
+  EXPECT_THAT(line, ::testing::Not(::testing::HasSubstr("|")));
+}
+
+TEST(DeviceStats, OfATensorWithoutFiniteElementsSayNothingAboutThem) {
+  layout::DeviceStats device = {};
+  device.count = device.nan = 2;
+  device.min = std::numeric_limits<double>::infinity();
+  device.max = -device.min;
+  device.flags = layout::kStatsHasNonfinite;
+  const Stats stats = FromDevice(device);
+  EXPECT_TRUE(std::isnan(stats.min));
+  EXPECT_TRUE(std::isnan(stats.mean));
+  EXPECT_TRUE(std::isnan(stats.first_nonfinite_value));
 }
 
 }  // namespace

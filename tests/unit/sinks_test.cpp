@@ -141,7 +141,7 @@ pipeline::SlotPtr PrintingSlot(std::uint32_t invocation, std::int32_t rank, std:
 
 std::string Render(const pipeline::SlotPtr& slot) {
   const pipeline::Delivery delivery = MakeDelivery(slot, 12, {1, 2, 3, 4});
-  return RenderPrint(*delivery.snapshot, *delivery.payload);
+  return RenderPrint(*delivery.snapshot, delivery.payload);
 }
 
 TEST(PrintLine, SaysReplayProbeSummaryAndValues) {

@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "libprobe/ring/control.h"
 #include "libprobe/ring/shared_copy.h"
 #include "tests/support/ring_fixture.h"
 
@@ -137,6 +138,124 @@ TEST_F(SlotRing, AReusedBlockIsNoLongerReadable) {
 }
 
 // --- the reader's checks ------------------------------------------------------------------------
+
+// --- live control ------------------------------------------------------------------------------
+
+TEST_F(SlotRing, AControlTurnsTheSlotOffAndOnBetweenReplays) {
+  Open(test::MakeSlot("a", 3, 4));
+  test::WriteNumbers(*writer_, 1);
+  reader_->SetConsumed(1, 0);
+  reader_->SetControl({.mode = layout::ControlMode::kOff});
+  test::WriteNumbers(*writer_, 2);
+  test::WriteNumbers(*writer_, 3);
+  EXPECT_EQ(reader_->accepted(), 1u);
+  EXPECT_EQ(reader_->sequence(), 3u);
+  EXPECT_EQ(reader_->head().suppressed, 2u);
+  reader_->SetControl({});
+  test::WriteNumbers(*writer_, 4);
+  ASSERT_EQ(reader_->Read(2, &entry_), ReadStatus::kOk);
+  EXPECT_EQ(entry_.sequence, 4u);
+  EXPECT_EQ(entry_.flags, 0u);
+}
+
+TEST_F(SlotRing, AControlEndsWithItsReplaysAndWithItsTime) {
+  Open(test::MakeSlot("a", 3, 16));
+  reader_->SetControl({.mode = layout::ControlMode::kOff, .from = 2, .until = 3});
+  for (int i = 1; i <= 4; ++i) test::WriteNumbers(*writer_, i);
+  EXPECT_EQ(reader_->accepted(), 2u) << "replays 1 and 4";
+  reader_->SetControl({.mode = layout::ControlMode::kOff, .expires_ns = 1});
+  test::WriteNumbers(*writer_, 5);
+  EXPECT_EQ(reader_->accepted(), 3u) << "it expired in 1970";
+}
+
+TEST_F(SlotRing, AControlAsksForReplaysThatNoActionWants) {
+  auto registration = test::MakeSlot("a", 3, 4);
+  registration.record_every = 100;
+  Open(registration);
+  for (int i = 1; i <= 2; ++i) test::WriteNumbers(*writer_, i);
+  reader_->SetControl({.mode = layout::ControlMode::kFull, .every = 1});
+  test::WriteNumbers(*writer_, 3);
+  ASSERT_EQ(reader_->Read(2, &entry_), ReadStatus::kOk);
+  EXPECT_EQ(entry_.sequence, 3u);
+  EXPECT_EQ(entry_.flags, layout::kEntryForced);
+}
+
+TEST_F(SlotRing, AWriterThatComputesNothingMarksValuesThatAreNotWanted) {
+  Open(test::MakeSlot("a", 3, 4));
+  reader_->SetControl({.mode = layout::ControlMode::kStats});
+  test::WriteNumbers(*writer_, 1);
+  ASSERT_EQ(reader_->Read(1, &entry_), ReadStatus::kOk);
+  EXPECT_EQ(entry_.flags, layout::kEntryForced | layout::kEntryDropValues);
+  reader_->SetControl(
+      {.mode = layout::ControlMode::kFull, .trigger = layout::ControlTrigger::kNonfinite});
+  test::WriteNumbers(*writer_, 2);
+  ASSERT_EQ(reader_->Read(2, &entry_), ReadStatus::kOk);
+  EXPECT_EQ(entry_.flags, layout::kEntryForced | layout::kEntryTriggered);
+}
+
+TEST_F(SlotRing, AControlThatIsBeingWrittenChangesNothing) {
+  Open(test::MakeSlot("a", 3, 4));
+  reader_->SetControl({.mode = layout::ControlMode::kOff});
+  test::WriteNumbers(*writer_, 1);
+  auto* credit =
+      reinterpret_cast<layout::SlotCredit*>(slot_.block.data + layout::kSlotCreditOffset);
+  StoreRelaxed(credit->control, layout::ControlWord(7, {}));
+  test::WriteNumbers(*writer_, 2);
+  EXPECT_EQ(reader_->accepted(), 0u) << "still off";
+}
+
+TEST_F(SlotRing, TheControlOfABlocksLastSlotDoesNotPass) {
+  Open(test::MakeSlot("a", 3, 4));
+  auto* credit =
+      reinterpret_cast<layout::SlotCredit*>(slot_.block.data + layout::kSlotCreditOffset);
+  StoreControl(*credit, /*order=*/99, {.mode = layout::ControlMode::kOff});
+  test::WriteNumbers(*writer_, 1);
+  EXPECT_EQ(reader_->accepted(), 1u);
+}
+
+// --- what a GPU writes -------------------------------------------------------------------------
+
+TEST_F(SlotRing, BytesThatAreNotThoseSummedUpAreRefused) {
+  Open(test::MakeSlot("a", 3, 4));
+  test::WriteNumbers(*writer_, 5);
+  std::byte* payload = slot_.block.data + reader_->registration().payload_offset;
+  Header(1)->checksum = layout::PayloadChecksum(payload, 12);
+  Header(1)->flags = layout::kEntryHasChecksum;
+  EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kOk);
+  payload[4] ^= std::byte{1};
+  EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kDamaged);
+}
+
+TEST_F(SlotRing, StatisticsThatContradictTheTensorAreRefused) {
+  auto registration = test::MakeSlot("a", 3, 4);
+  registration.flags = layout::kSlotHoldsStats;
+  registration.payload_bytes = sizeof(layout::DeviceStats);
+  const auto geometry = layout::ComputeGeometry(registration.payload_bytes, 4);
+  registration.payload_stride_bytes = geometry.payload_stride_bytes;
+  registration.headers_offset = geometry.headers_offset;
+  registration.payload_offset = geometry.payload_offset;
+  Open(registration);
+  layout::DeviceStats stats = {};
+  stats.count = 3;
+  stats.nan = 1;
+  ASSERT_TRUE(writer_->Begin());
+  std::memcpy(writer_->payload(), &stats, sizeof(stats));
+  writer_->Commit(1);
+  Header(1)->flags = layout::kEntryIsStats;
+  ASSERT_EQ(reader_->Read(1, &entry_), ReadStatus::kOk);
+  EXPECT_EQ(entry_.stats.nan, 1u);
+  EXPECT_TRUE(entry_.payload.empty());
+  stats.nan = 4;
+  std::memcpy(slot_.block.data + registration.payload_offset, &stats, sizeof(stats));
+  EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kDamaged);
+}
+
+TEST_F(SlotRing, ASlotTooSmallForStatisticsHoldsNone) {
+  Open(test::MakeSlot("a", 3, 4));
+  test::WriteNumbers(*writer_, 1);
+  Header(1)->flags = layout::kEntryIsStats;
+  EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kDamaged);
+}
 
 TEST(Registration, ARightOneIsAccepted) {
   const auto r = test::MakeSlot("a", 100, 4);

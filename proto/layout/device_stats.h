@@ -1,0 +1,37 @@
+// device_stats.h: what leaves the GPU of a tensor whose values stay there: 128 bytes.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+namespace cgdebug::layout {
+
+inline constexpr std::uint64_t kStatsHasHash = 1u << 0;
+inline constexpr std::uint64_t kStatsHasNonfinite = 1u << 1;
+// What lies at first_nonfinite, in flags from this bit on: 0 = NaN, 1 = +Inf, 2 = -Inf.
+inline constexpr int kStatsFirstKindShift = 8;
+
+// Minimum to the sums are over the finite elements, in double. `sum` and `sum_squares` are of
+// x - shift, so that the variance does not drown in a large mean.
+struct DeviceStats {
+  std::uint64_t count;
+  std::uint64_t nan;
+  std::uint64_t pos_inf;
+  std::uint64_t neg_inf;
+  std::uint64_t zero;
+  std::uint64_t subnormal;
+  double min;  // +Inf when no element is finite
+  double max;  // -Inf when no element is finite
+  double shift;
+  double sum;
+  double sum_squares;
+  double l1;                      // sum of |x|: DebugMode's "norm" hash
+  double l2_squared;              // sum of x * x
+  std::uint64_t hash;             // XOR of the elements widened to 64 bits, as torch.hash_tensor
+  std::uint64_t first_nonfinite;  // flat index
+  std::uint64_t flags;            // kStatsHas...
+};
+static_assert(sizeof(DeviceStats) == 128);
+static_assert(std::is_trivially_copyable_v<DeviceStats>);
+
+}  // namespace cgdebug::layout

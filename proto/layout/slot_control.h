@@ -1,0 +1,102 @@
+// slot_control.h: what a daemon may change about a captured slot while it replays.
+//
+// The control lies in SlotCredit, in the line that the daemon alone writes. `control` holds mode,
+// trigger, period and a version in one word; the version is odd while the fields around it change,
+// and a writer that finds it odd, or changed after it read the others, keeps what it knew. So a
+// control takes effect between replays, whole, without a lock.
+//
+//   control := version(16) | every(32) | trigger(8) | mode(8)
+#pragma once
+
+#include <cstdint>
+
+#include "proto/layout/ring_layout.h"
+
+namespace cgdebug::layout {
+
+enum class ControlMode : std::uint8_t {
+  kAsRegistered = 0,
+  kOff = 1,
+  kStats = 2,  // statistics only
+  kFull = 3,   // the values
+};
+enum class ControlTrigger : std::uint8_t {
+  kNone = 0,
+  kNonfinite = 1,  // NaN or Inf
+  kInf = 2,
+  kAbsMax = 3,  // abs max above the threshold, or not finite
+};
+
+struct SlotControl {
+  ControlMode mode = ControlMode::kAsRegistered;
+  ControlTrigger trigger = ControlTrigger::kNone;  // with kFull: values only when it holds
+  std::uint32_t every = 0;  // replays from, from + every, ...; 0 = as registered
+  std::uint64_t from = 1;
+  std::uint64_t until = 0;      // 0 = without end
+  std::int64_t expires_ns = 0;  // CLOCK_REALTIME; 0 = never
+  double threshold = 0;
+};
+
+constexpr std::uint64_t ControlWord(std::uint16_t version, const SlotControl& control) {
+  return static_cast<std::uint64_t>(version) << 48 |
+         static_cast<std::uint64_t>(control.every) << 16 |
+         static_cast<std::uint64_t>(control.trigger) << 8 |
+         static_cast<std::uint64_t>(control.mode);
+}
+constexpr std::uint16_t ControlVersion(std::uint64_t word) {
+  return static_cast<std::uint16_t>(word >> 48);
+}
+// The fields that the word holds. Numbers that no daemon writes become "as registered".
+constexpr SlotControl UnpackControl(std::uint64_t word) {
+  SlotControl control;
+  const std::uint64_t mode = word & 0xff;
+  const std::uint64_t trigger = word >> 8 & 0xff;
+  if (mode > 3 || trigger > 3) return control;
+  control.mode = static_cast<ControlMode>(mode);
+  control.trigger = static_cast<ControlTrigger>(trigger);
+  control.every = static_cast<std::uint32_t>(word >> 16);
+  return control;
+}
+
+// What becomes of one replay.
+enum class Outcome : std::uint8_t {
+  kSkip = 0,
+  kStats = 1,
+  kFull = 2,
+  kTriggered = 3,  // values when the trigger holds, else statistics
+};
+
+// Periods of the actions, as registered.
+struct Periods {
+  std::uint32_t print = 0;
+  std::uint32_t record = 0;
+  std::uint32_t compare = 0;
+  std::uint32_t stats = 0;
+
+  constexpr bool WantValues(std::uint64_t sequence) const {
+    return Wants(print, sequence) || Wants(record, sequence) || Wants(compare, sequence);
+  }
+  constexpr bool WantStats(std::uint64_t sequence) const { return Wants(stats, sequence); }
+};
+
+// Whether `control` has a say in replay `sequence`; its expiry is the caller's.
+constexpr bool Holds(const SlotControl& control, std::uint64_t sequence) {
+  return control.mode != ControlMode::kAsRegistered && sequence >= control.from &&
+         (control.until == 0 || sequence <= control.until);
+}
+
+constexpr Outcome Decide(const Periods& periods, const SlotControl& control,
+                         std::uint64_t sequence) {
+  const bool values = periods.WantValues(sequence);
+  const bool any = values || periods.WantStats(sequence);
+  if (!Holds(control, sequence)) {
+    return values ? Outcome::kFull : any ? Outcome::kStats : Outcome::kSkip;
+  }
+  if (control.mode == ControlMode::kOff) return Outcome::kSkip;
+  const bool due = control.every == 0 ? any : (sequence - control.from) % control.every == 0;
+  if (!due) return Outcome::kSkip;
+  if (control.mode == ControlMode::kStats) return Outcome::kStats;
+  return control.trigger == ControlTrigger::kNone ? Outcome::kFull : Outcome::kTriggered;
+}
+
+}  // namespace cgdebug::layout
