@@ -17,6 +17,7 @@ MAX_LINES = 400
 
 LAYOUT = ["proto/layout"]
 LEAVES = ["daemon/base", "daemon/numerics", "daemon/wire"]
+RECORDING = ["daemon/recording"]
 STAGE = LAYOUT + LEAVES + ["proto", "libprobe/ring", "daemon/pipeline"]
 # Folder -> folders of ours that it may include, besides itself and what lies below it; the longest
 # prefix wins. "proto" is the generated control.pb.h.
@@ -27,15 +28,16 @@ ALLOWED = {
     "libprobe": LAYOUT + ["libprobe/ring"],
     "daemon/base": [],
     "daemon/numerics": LAYOUT + ["daemon/base"],
+    "daemon/recording": LAYOUT + ["daemon/base", "daemon/numerics"],
     "daemon/wire": ["proto", "daemon/base"],
     "daemon/pipeline": LAYOUT + LEAVES + ["proto", "libprobe/ring"],
     "daemon/ingest": STAGE,
-    "daemon/sinks": STAGE,
+    "daemon/sinks": STAGE + RECORDING,
     "daemon/serve": STAGE,
-    "daemon": STAGE + ["daemon/ingest", "daemon/sinks", "daemon/serve"],
-    "client": LAYOUT + LEAVES + ["proto"],
-    "python/src": LAYOUT + ["libprobe"],
-    "tools": LAYOUT + LEAVES + ["libprobe/ring"],
+    "daemon": STAGE + RECORDING + ["daemon/ingest", "daemon/sinks", "daemon/serve"],
+    "client": LAYOUT + LEAVES + RECORDING + ["proto"],
+    "python/src": LAYOUT + RECORDING + ["libprobe", "daemon/base", "daemon/numerics"],
+    "tools": LAYOUT + LEAVES + RECORDING + ["libprobe/ring"],
     "proto": [],
     "tests": [],  # and everything else
 }
@@ -50,6 +52,7 @@ HOMES = {
     r"CLI/": ["daemon", "client/cli"],
     r"nlohmann/": ["client"],
     r"pybind11/": ["python/src"],
+    r"xxhash": ["daemon/recording"],
     r"(gtest|gmock)/": [],
 }
 ATOMIC_FILES = ("libprobe/ring/", "libprobe/capture/", "libprobe/probe_table.", "daemon/ingest/",

@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include "proto/layout/device_stats.h"
+#include "proto/layout/recording_layout.h"
 #include "proto/layout/segment_layout.h"
 #include "proto/layout/slot_control.h"
 
@@ -137,6 +138,38 @@ TEST(Layout, ChecksumSeesWordsThatChangeOrChangePlaces) {
   }
   std::swap_ranges(bytes, bytes + 4, bytes + 4);
   EXPECT_NE(PayloadChecksum(bytes, 11), sum);
+}
+
+TEST(Layout, RecordingFilesAreFrozen) {
+  EXPECT_EQ(kRecordingMagic, 0x3167657264676763u);
+  EXPECT_EQ(kRecordMagic, 0x63657263u);
+  EXPECT_EQ(kRecordingMajor, 1);
+  EXPECT_EQ(offsetof(FileHeader, uuid), 16u);
+  EXPECT_EQ(offsetof(FileHeader, segment), 32u);
+  EXPECT_EQ(offsetof(FileHeader, created_ns), 40u);
+  EXPECT_EQ(offsetof(FileHeader, first_number), 48u);
+  EXPECT_EQ(offsetof(FileHeader, crc32c), 4092u);
+  EXPECT_EQ(offsetof(RecordHeader, crc32c), 4u);
+  EXPECT_EQ(offsetof(RecordHeader, type), 8u);
+  EXPECT_EQ(offsetof(RecordHeader, meta_bytes), 12u);
+  EXPECT_EQ(offsetof(RecordHeader, payload_bytes), 16u);
+  EXPECT_EQ(offsetof(RecordHeader, payload_hash), 24u);
+  EXPECT_EQ(offsetof(RecordHeader, number), 32u);
+  EXPECT_EQ(offsetof(RecordHeader, offset), 40u);
+  EXPECT_EQ(offsetof(RecordHeader, segment), 48u);
+  EXPECT_EQ(offsetof(RecordHeader, tag), 52u);
+  EXPECT_EQ(offsetof(IndexRow, ordinal), 8u);
+  EXPECT_EQ(offsetof(IndexRow, offset), 24u);
+  EXPECT_EQ(static_cast<int>(RecordType::kSession), 1);
+  EXPECT_EQ(static_cast<int>(RecordType::kVoid), 10);
+  EXPECT_EQ(kEndRecordBytes, 256u);
+}
+
+TEST(Layout, LargePayloadsInAFileArePageAlignedAndSmallOnesAlignedToALine) {
+  EXPECT_EQ(PayloadOffset(4096, 100, 4096), 8192u);
+  EXPECT_EQ(PayloadOffset(4096, 100, 4095), 4096u + 192u);
+  EXPECT_EQ(NextRecord(4096, 0, 0), 4096u + 64u);
+  EXPECT_EQ(NextRecord(4096, 100, 4097), 8192u + 4096u + 64u);
 }
 
 TEST(Layout, DtypeNumbersNeverChange) {

@@ -7,6 +7,11 @@ find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
 
+find_path(CGDEBUG_XXHASH_INCLUDE xxhash.h)
+if(NOT CGDEBUG_XXHASH_INCLUDE)
+  message(FATAL_ERROR "cgdebug: no xxhash.h found. Type: apt-get install libxxhash-dev")
+endif()
+
 # Static protobuf: the daemon and the command line run on machines that have none.
 find_library(CGDEBUG_PROTOBUF_STATIC libprotobuf.a)
 if(CGDEBUG_PROTOBUF_STATIC)

@@ -1,0 +1,16 @@
+// checksum.h: the two sums of a recording: CRC32C over what is believed before it is used, XXH3-64
+// over what is handed out.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace cgdebug::recording {
+
+// Castagnoli, as iSCSI and ext4 use it; `crc` continues an earlier one.
+std::uint32_t Crc32c(std::span<const std::byte> bytes, std::uint32_t crc = 0);
+
+std::uint64_t Xxh3(std::span<const std::byte> bytes);
+
+}  // namespace cgdebug::recording

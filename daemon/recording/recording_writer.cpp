@@ -1,0 +1,365 @@
+#include "daemon/recording/recording_writer.h"
+
+#include <fmt/format.h>
+#include <sys/random.h>
+#include <sys/statvfs.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "daemon/recording/checksum.h"
+#include "daemon/recording/recording_files.h"
+
+namespace cgdebug::recording {
+namespace {
+
+using layout::IndexRow;
+using layout::RecordType;
+
+constexpr std::size_t kIndexRows = 16384;  // an index at the latest after so many
+
+std::int64_t RealtimeNs() {
+  timespec now = {};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+std::uint64_t FreeBytes(const std::string& directory) {
+  struct statvfs status = {};
+  if (statvfs(directory.c_str(), &status) != 0) return ~std::uint64_t{0};
+  return std::uint64_t{status.f_bavail} * status.f_frsize;
+}
+
+}  // namespace
+
+RecordingWriter::RecordingWriter(std::string directory, const WriterOptions& options, UniqueFd lock)
+    : directory_(std::move(directory)), options_(options), lock_(std::move(lock)) {}
+
+RecordingWriter::~RecordingWriter() {
+  // Its errors are in the status of a writer that nobody can ask any more.
+  [[maybe_unused]] const auto closed = Close(StopReason::kDaemonStopped);
+}
+
+Result<std::unique_ptr<RecordingWriter>> RecordingWriter::Open(const std::string& directory,
+                                                               const WriterOptions& options) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error) return Error{fmt::format("cannot make {}: {}", directory, error.message())};
+  const bool exists = RecordingReader::IsRecording(directory);
+  if (!exists) {
+    for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+      const std::string name = entry.path().filename();
+      if (name == "lock") continue;
+      return Error{
+          fmt::format("{} holds other files ({}); choose a directory of its own", directory, name)};
+    }
+  }
+  auto lock = LockForWriting(directory);
+  if (!lock.ok()) return lock.error();
+  std::unique_ptr<RecordingWriter> writer(
+      new RecordingWriter(directory, options, *std::move(lock)));
+  auto started = exists ? writer->Resume() : writer->Start();
+  if (!started.ok()) return started.error();
+  writer->commit_thread_ = std::thread([raw = writer.get()] { raw->CommitLoop(); });
+  return writer;
+}
+
+Result<void> RecordingWriter::Start() {
+  if (getrandom(uuid_.data(), uuid_.size(), 0) != static_cast<ssize_t>(uuid_.size())) {
+    return ErrnoError("no random number for a new recording");
+  }
+  return StartSegment(1);
+}
+
+Result<void> RecordingWriter::StartSegment(std::uint32_t segment) {
+  auto created = SegmentWriter::Create(directory_, uuid_, segment, next_number_);
+  if (!created.ok()) return created.error();
+  segment_ = *std::move(created);
+  index_offset_ = 0;
+  index_begin_ = segment_->bytes();
+  index_first_number_ = next_number_;
+  rows_.clear();
+  others_.clear();
+  for (const Session& session : sessions_) {
+    if (auto written = Write(RecordType::kSession, Encode(session), {}, 0); !written.ok()) {
+      return written;
+    }
+  }
+  for (const Slot& slot : slots_) {
+    if (auto written = Write(RecordType::kSlot, Encode(slot), {}, 0); !written.ok()) return written;
+  }
+  return {};
+}
+
+Error RecordingWriter::Refused() const {
+  return Error{fmt::format("{} takes no more: {}{}{}", directory_, ToText(status_.stopped),
+                           status_.error.empty() ? "" : ": ", status_.error)};
+}
+
+// Ends the recording as well as the disk still allows.
+void RecordingWriter::Finish(StopReason reason, std::string error) {
+  if (status_.stopped != StopReason::kNone) return;
+  status_.error = std::move(error);
+  auto ended = WriteEnd(RecordType::kClose, reason);
+  status_.stopped = reason;
+  if (!ended.ok() && status_.error.empty()) status_.error = ended.error().message;
+  unsynced_.push_back(segment_);
+}
+
+// Room for a record of so many bytes, in this segment or the next, and for the end after it.
+Result<void> RecordingWriter::MakeRoom(std::uint64_t bytes) {
+  const std::uint64_t index_bytes = rows_.size() * sizeof(IndexRow) + others_.size() * 10 + 4096;
+  const std::uint64_t total = bytes_before_ + segment_->bytes() + bytes;
+  if (options_.max_bytes != 0 &&
+      total + index_bytes + layout::kEndRecordBytes > options_.max_bytes) {
+    Finish(StopReason::kMaxSize, fmt::format("{} bytes were allowed", options_.max_bytes));
+    return Refused();
+  }
+  if (segment_->bytes() + bytes > options_.roll_bytes &&
+      segment_->bytes() > index_begin_ + layout::kFileHeaderBytes) {
+    if (auto rolled = Roll(); !rolled.ok()) {
+      Finish(segment_->error_number() == ENOSPC ? StopReason::kDiskFull : StopReason::kWriteError,
+             rolled.error().message);
+      return Refused();
+    }
+  }
+  const std::uint64_t free_before = segment_->reserved_end();
+  auto reserved = segment_->Reserve(bytes + index_bytes);
+  if (reserved.ok() && segment_->reserved_end() == free_before) return {};
+  const bool full = reserved.ok() && FreeBytes(directory_) < options_.min_free_bytes;
+  if (reserved.ok() && !full) return {};
+  const bool no_space = full || segment_->error_number() == ENOSPC;
+  Finish(no_space ? StopReason::kDiskFull : StopReason::kWriteError,
+         full ? fmt::format("less than {} MiB are free, which cgdebug keeps free",
+                            options_.min_free_bytes >> 20)
+              : reserved.error().message);
+  return Refused();
+}
+
+// One record, at once.
+Result<void> RecordingWriter::Write(RecordType type, const std::string& meta,
+                                    std::span<const std::byte> payload,
+                                    std::uint64_t payload_hash) {
+  const std::uint64_t offset = segment_->bytes();
+  auto appended = segment_->Append(type, next_number_, meta, payload, payload_hash);
+  if (!appended.ok()) return appended;
+  ++next_number_;
+  status_.records = next_number_ - 1;
+  if (IsOther(type)) others_.push_back(offset);
+  uncommitted_bytes_ += segment_->bytes() - offset;
+  return {};
+}
+
+Result<void> RecordingWriter::WriteIndex() {
+  SnapshotIndex::Sort(&rows_);
+  Index index;
+  index.previous_offset = index_offset_;
+  index.first_number = index_first_number_;
+  index.runs = SnapshotIndex::RunsOf(rows_);
+  index.others = std::exchange(others_, {});
+  const auto rows = std::as_bytes(std::span(rows_));
+  const std::uint64_t offset = segment_->bytes();
+  auto written = Write(RecordType::kIndex, Encode(index), rows, rows.empty() ? 0 : Xxh3(rows));
+  if (!written.ok()) return written;
+  index_offset_ = offset;
+  index_first_number_ = next_number_;
+  index_begin_ = segment_->bytes();
+  rows_.clear();
+  return {};
+}
+
+Result<void> RecordingWriter::WriteEnd(RecordType type, StopReason reason) {
+  if (auto written = WriteIndex(); !written.ok()) return written;
+  End end;
+  end.index_offset = index_offset_;
+  end.reason = reason;
+  end.snapshots = status_.snapshots;
+  end.lost = status_.lost;
+  end.timestamp_ns = RealtimeNs();
+  constexpr std::size_t kMetaBytes = layout::kEndRecordBytes - sizeof(layout::RecordHeader);
+  end.padding.assign(kMetaBytes - Encode(end).size() - 3, '\0');  // two bytes of tag and length
+  while (Encode(end).size() < kMetaBytes) end.padding.push_back('\0');
+  if (auto written = Write(type, Encode(end), {}, 0); !written.ok()) return written;
+  return segment_->Trim();
+}
+
+Result<void> RecordingWriter::Roll() {
+  if (auto ended = WriteEnd(RecordType::kRoll, StopReason::kNone); !ended.ok()) return ended;
+  bytes_before_ += segment_->bytes();
+  unsynced_.push_back(segment_);
+  return StartSegment(segment_->segment() + 1);
+}
+
+Result<std::uint32_t> RecordingWriter::AddSession(Session session) {
+  const std::scoped_lock lock(mutex_);
+  for (const Session& known : sessions_) {
+    if (known.uuid == session.uuid) return known.id;
+  }
+  if (status_.stopped != StopReason::kNone) return Refused();
+  session.id = static_cast<std::uint32_t>(sessions_.size());
+  const std::string meta = Encode(session);
+  if (auto room = MakeRoom(meta.size()); !room.ok()) return room.error();
+  if (auto written = Write(RecordType::kSession, meta, {}, 0); !written.ok()) {
+    return written.error();
+  }
+  sessions_.push_back(std::move(session));
+  return sessions_.back().id;
+}
+
+Result<std::uint32_t> RecordingWriter::AddSlot(Slot slot) {
+  const std::scoped_lock lock(mutex_);
+  const SlotKey key(slot.session, slot.index, slot.generation);
+  if (const auto known = slot_ids_.find(key); known != slot_ids_.end()) return known->second;
+  if (status_.stopped != StopReason::kNone) return Refused();
+  slot.id = static_cast<std::uint32_t>(slots_.size());
+  const std::string meta = Encode(slot);
+  if (auto room = MakeRoom(meta.size()); !room.ok()) return room.error();
+  if (auto written = Write(RecordType::kSlot, meta, {}, 0); !written.ok()) return written.error();
+  slot_ids_.emplace(key, slot.id);
+  last_ordinals_.push_back(slot.from_ordinal);
+  slots_.push_back(std::move(slot));
+  return slots_.back().id;
+}
+
+std::uint64_t RecordingWriter::last_ordinal(std::uint32_t slot) const {
+  const std::scoped_lock lock(mutex_);
+  return slot < last_ordinals_.size() ? last_ordinals_[slot] : 0;
+}
+
+Result<void> RecordingWriter::Append(Snapshot snapshot, std::span<const std::byte> payload) {
+  if (snapshot.payload_hash == 0 && !payload.empty()) snapshot.payload_hash = Xxh3(payload);
+  const std::uint64_t hash = payload.empty() ? 0 : snapshot.payload_hash;
+  const std::string meta = Encode(snapshot);
+  {
+    const std::scoped_lock lock(mutex_);
+    if (snapshot.slot >= slots_.size()) return Error{"Append() before AddSlot()"};
+    if (payload.size() != (snapshot.stats_only ? 0 : slots_[snapshot.slot].payload_bytes)) {
+      return Error{fmt::format("a snapshot of {} bytes for probe '{}', whose tensors have {}",
+                               payload.size(), slots_[snapshot.slot].probe,
+                               slots_[snapshot.slot].payload_bytes)};
+    }
+    if (snapshot.ordinal <= last_ordinals_[snapshot.slot]) return {};
+    if (status_.stopped != StopReason::kNone) {
+      ++status_.refused;
+      return Refused();
+    }
+    const std::uint64_t bytes = meta.size() + payload.size() + 2 * layout::kLargePayloadBytes;
+    if (auto room = MakeRoom(bytes); !room.ok()) {
+      ++status_.refused;
+      return room;
+    }
+    const std::uint64_t offset = segment_->bytes();
+    if (auto written = Write(RecordType::kSnapshot, meta, payload, hash); !written.ok()) {
+      ++status_.refused;
+      Finish(segment_->error_number() == ENOSPC ? StopReason::kDiskFull : StopReason::kWriteError,
+             written.error().message);
+      return written;
+    }
+    ++status_.snapshots;
+    last_ordinals_[snapshot.slot] = snapshot.ordinal;
+    rows_.push_back({snapshot.slot, 0, snapshot.ordinal, snapshot.sequence, offset});
+    if (rows_.size() >= kIndexRows || segment_->bytes() - index_begin_ >= options_.index_bytes) {
+      if (auto indexed = WriteIndex(); !indexed.ok()) return indexed;
+    }
+    if (options_.durability == Durability::kInterval &&
+        uncommitted_bytes_ >= options_.commit_bytes) {
+      commit_due_.notify_all();
+    }
+  }
+  return options_.durability == Durability::kEach ? Commit() : Result<void>();
+}
+
+Result<void> RecordingWriter::AddLoss(const Loss& loss) {
+  const std::scoped_lock lock(mutex_);
+  if (loss.slot >= slots_.size()) return Error{"AddLoss() before AddSlot()"};
+  if (loss.last_ordinal != 0 && loss.last_ordinal <= last_ordinals_[loss.slot]) return {};
+  if (status_.stopped != StopReason::kNone) return Refused();
+  const std::string meta = Encode(loss);
+  if (auto room = MakeRoom(meta.size()); !room.ok()) return room;
+  if (auto written = Write(RecordType::kLoss, meta, {}, 0); !written.ok()) return written;
+  status_.lost += loss.count;
+  last_ordinals_[loss.slot] = std::max(last_ordinals_[loss.slot], loss.last_ordinal);
+  return {};
+}
+
+Result<void> RecordingWriter::AddMark(const Mark& mark) {
+  const std::scoped_lock lock(mutex_);
+  if (status_.stopped != StopReason::kNone) return Refused();
+  const std::string meta = Encode(mark);
+  if (auto room = MakeRoom(meta.size()); !room.ok()) return room;
+  return Write(RecordType::kMark, meta, {}, 0);
+}
+
+// The disk is waited for without the lock: others go on writing behind what is being committed.
+Result<void> RecordingWriter::Commit() {
+  const std::scoped_lock commit_lock(commit_mutex_);
+  std::vector<std::shared_ptr<SegmentWriter>> segments;
+  struct {
+    std::uint64_t records = 0;
+    std::uint64_t snapshots = 0;
+  } target;
+  {
+    const std::scoped_lock lock(mutex_);
+    if (status_.records == status_.durable_records) return {};
+    segments = std::exchange(unsynced_, {});
+    if (segments.empty() || segments.back() != segment_) segments.push_back(segment_);
+    target = {status_.records, status_.snapshots};
+    uncommitted_bytes_ = 0;
+  }
+  for (const auto& segment : segments) {
+    if (auto synced = segment->Sync(); !synced.ok()) {
+      const std::scoped_lock lock(mutex_);
+      Finish(StopReason::kWriteError, synced.error().message);
+      return synced;
+    }
+  }
+  const std::scoped_lock lock(mutex_);
+  status_.durable_records = target.records;
+  status_.durable_snapshots = target.snapshots;
+  if (status_.stopped != StopReason::kNone) return {};
+  const std::string meta = Encode(recording::Commit{target.records, RealtimeNs()});
+  if (auto room = MakeRoom(meta.size()); !room.ok()) return room;
+  const bool nothing_new = status_.records == target.records;
+  auto written = Write(RecordType::kCommit, meta, {}, 0);
+  // A commit by itself is nothing to commit.
+  if (nothing_new) status_.durable_records = status_.records;
+  return written;
+}
+
+void RecordingWriter::CommitLoop() {
+  std::unique_lock lock(mutex_);
+  while (!closing_) {
+    commit_due_.wait_for(lock, options_.commit_interval);
+    if (closing_) return;
+    if (options_.durability != Durability::kInterval) continue;
+    lock.unlock();
+    // A failure stops the recording and is in its status.
+    [[maybe_unused]] const auto committed = Commit();
+    lock.lock();
+  }
+}
+
+Result<void> RecordingWriter::Close(StopReason reason) {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (std::exchange(closing_, true)) return {};
+    Finish(reason, "");
+  }
+  commit_due_.notify_all();
+  if (commit_thread_.joinable()) commit_thread_.join();
+  if (options_.durability == Durability::kNone) return {};
+  return Commit();
+}
+
+WriterStatus RecordingWriter::status() const {
+  const std::scoped_lock lock(mutex_);
+  WriterStatus status = status_;
+  status.bytes = bytes_before_ + segment_->bytes();
+  return status;
+}
+
+}  // namespace cgdebug::recording

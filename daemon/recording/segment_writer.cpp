@@ -1,0 +1,191 @@
+#include "daemon/recording/segment_writer.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "daemon/recording/checksum.h"
+#include "daemon/recording/recording_files.h"
+
+namespace cgdebug::recording {
+namespace {
+
+using layout::RecordHeader;
+
+constexpr std::uint64_t kLongestStep = 256u << 20;
+
+std::int64_t RealtimeNs() {
+  timespec now = {};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+void SetCrc(std::string* head) {
+  RecordHeader header;
+  std::memcpy(&header, head->data(), sizeof(header));
+  header.crc32c = 0;
+  std::memcpy(head->data(), &header, sizeof(header));
+  header.crc32c = Crc32c(std::as_bytes(std::span(*head)));
+  std::memcpy(head->data(), &header, sizeof(header));
+}
+
+// False with errno set when not everything could be written.
+bool WriteAll(int fd, std::uint64_t offset, std::span<iovec> parts) {
+  while (!parts.empty()) {
+    ssize_t written =
+        pwritev(fd, parts.data(), static_cast<int>(parts.size()), static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return false;
+    offset += static_cast<std::uint64_t>(written);
+    while (!parts.empty() && static_cast<std::size_t>(written) >= parts.front().iov_len) {
+      written -= static_cast<ssize_t>(parts.front().iov_len);
+      parts = parts.subspan(1);
+    }
+    if (parts.empty()) break;
+    parts.front().iov_base = static_cast<char*>(parts.front().iov_base) + written;
+    parts.front().iov_len -= static_cast<std::size_t>(written);
+  }
+  return true;
+}
+
+}  // namespace
+
+Error SegmentWriter::Fail(std::string_view what) {
+  error_number_ = errno;
+  return ErrnoError(std::string(what) + " " + path_, error_number_);
+}
+
+Result<std::unique_ptr<SegmentWriter>> SegmentWriter::Create(const std::string& directory,
+                                                             const Uuid& uuid,
+                                                             std::uint32_t segment,
+                                                             std::uint64_t first_number) {
+  const std::string path = SegmentPath(directory, segment);
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!fd) return ErrnoError("cannot create " + path);
+  std::unique_ptr<SegmentWriter> writer(new SegmentWriter(path, std::move(fd)));
+  layout::FileHeader& header = writer->header_;
+  header.magic = layout::kRecordingMagic;
+  header.major = layout::kRecordingMajor;
+  header.minor = layout::kRecordingMinor;
+  std::memcpy(header.uuid, uuid.data(), uuid.size());
+  header.segment = segment;
+  header.created_ns = RealtimeNs();
+  header.first_number = first_number;
+  const auto bytes = std::as_bytes(std::span(&header, 1));
+  header.crc32c = Crc32c(bytes.first(offsetof(layout::FileHeader, crc32c)));
+  iovec part = {&header, sizeof(header)};
+  if (!WriteAll(writer->fd_.get(), 0, {&part, 1})) {
+    const Error error = writer->Fail("cannot write");
+    ::unlink(path.c_str());
+    return error;
+  }
+  writer->offset_ = writer->reserved_end_ = sizeof(header);
+  return writer;
+}
+
+Result<std::unique_ptr<SegmentWriter>> SegmentWriter::Continue(const std::string& path,
+                                                               std::uint64_t offset) {
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!fd) return ErrnoError("cannot open " + path);
+  std::unique_ptr<SegmentWriter> writer(new SegmentWriter(path, std::move(fd)));
+  if (pread(writer->fd_.get(), &writer->header_, sizeof(writer->header_), 0) !=
+      static_cast<ssize_t>(sizeof(writer->header_))) {
+    return writer->Fail("cannot read");
+  }
+  if (ftruncate(writer->fd_.get(), static_cast<off_t>(offset)) != 0) {
+    return writer->Fail("cannot cut off the unfinished end of");
+  }
+  writer->offset_ = writer->reserved_end_ = offset;
+  return writer;
+}
+
+Result<void> SegmentWriter::Reserve(std::uint64_t bytes) {
+  const std::uint64_t end = offset_ + bytes + kEndReserveBytes;
+  if (end <= reserved_end_) return {};
+  // In growing steps, and when such a step does not fit, no more than is needed.
+  for (const std::uint64_t step : {reserve_step_, std::uint64_t{0}}) {
+    const std::uint64_t wanted = std::max(end, reserved_end_ + step);
+    if (fallocate(fd_.get(), 0, static_cast<off_t>(reserved_end_),
+                  static_cast<off_t>(wanted - reserved_end_)) == 0) {
+      reserved_end_ = wanted;
+      reserve_step_ = std::min(reserve_step_ * 2, kLongestStep);
+      return {};
+    }
+    if (errno == EOPNOTSUPP || errno == ENOSYS) return {};  // then Append meets the full disk
+    if (errno != ENOSPC) break;
+  }
+  return Fail("cannot set space aside for");
+}
+
+Result<void> SegmentWriter::Append(layout::RecordType type, std::uint64_t number,
+                                   std::string_view meta, std::span<const std::byte> payload,
+                                   std::uint64_t payload_hash) {
+  static constexpr std::array<char, layout::kLargePayloadBytes> kZeros = {};
+  RecordHeader header = {};
+  header.magic = layout::kRecordMagic;
+  header.type = static_cast<std::uint16_t>(type);
+  header.meta_bytes = static_cast<std::uint32_t>(meta.size());
+  header.payload_bytes = payload.size();
+  header.payload_hash = payload_hash;
+  header.number = number;
+  header.offset = offset_;
+  header.segment = header_.segment;
+  std::memcpy(&header.tag, header_.uuid, sizeof(header.tag));
+  std::string head(reinterpret_cast<const char*>(&header), sizeof(header));
+  head.append(meta);
+  SetCrc(&head);
+
+  const std::uint64_t payload_offset =
+      layout::PayloadOffset(offset_, header.meta_bytes, header.payload_bytes);
+  const std::uint64_t next = layout::NextRecord(offset_, header.meta_bytes, header.payload_bytes);
+  const auto zeros = const_cast<char*>(kZeros.data());
+  std::array<iovec, 4> parts = {{
+      {head.data(), head.size()},
+      {zeros, payload_offset - offset_ - head.size()},
+      {const_cast<std::byte*>(payload.data()), payload.size()},
+      {zeros, next - payload_offset - payload.size()},
+  }};
+  if (!WriteAll(fd_.get(), offset_, parts)) {
+    const Error error = Fail("cannot write into");
+    // What was written of it would be taken for damage.
+    if (ftruncate(fd_.get(), static_cast<off_t>(offset_)) == 0) reserved_end_ = offset_;
+    return error;
+  }
+  last_offset_ = offset_;
+  last_head_ = std::move(head);
+  offset_ = next;
+  reserved_end_ = std::max(reserved_end_, offset_);
+  return {};
+}
+
+Result<void> SegmentWriter::Void() {
+  RecordHeader header;
+  std::memcpy(&header, last_head_.data(), sizeof(header));
+  header.type = static_cast<std::uint16_t>(layout::RecordType::kVoid);
+  header.payload_hash = 0;
+  std::memcpy(last_head_.data(), &header, sizeof(header));
+  SetCrc(&last_head_);
+  iovec part = {last_head_.data(), last_head_.size()};
+  if (!WriteAll(fd_.get(), last_offset_, {&part, 1})) return Fail("cannot write into");
+  return {};
+}
+
+Result<void> SegmentWriter::Trim() {
+  if (ftruncate(fd_.get(), static_cast<off_t>(offset_)) != 0) return Fail("cannot shorten");
+  reserved_end_ = offset_;
+  return {};
+}
+
+Result<void> SegmentWriter::Sync() {
+  if (fdatasync(fd_.get()) != 0) return ErrnoError("cannot write to the disk: " + path_);
+  return {};
+}
+
+}  // namespace cgdebug::recording

@@ -1,0 +1,71 @@
+// segment_writer.h: one segment file, appended to.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "daemon/base/result.h"
+#include "daemon/base/unique_fd.h"
+#include "proto/layout/recording_layout.h"
+
+namespace cgdebug::recording {
+
+using Uuid = std::array<std::uint8_t, 16>;
+
+// A failed call leaves the file as it was before it, as far as the system lets it.
+//
+// Thread: one at a time, but for Sync().
+class SegmentWriter {
+ public:
+  // Space that is set aside beyond what is asked for, so that a full disk still takes the end.
+  static constexpr std::uint64_t kEndReserveBytes = 1u << 20;
+
+  // Fails: the file exists, or cannot be made.
+  static Result<std::unique_ptr<SegmentWriter>> Create(const std::string& directory,
+                                                       const Uuid& uuid, std::uint32_t segment,
+                                                       std::uint64_t first_number);
+  // Goes on at `offset`; what lies behind it is cut off.
+  static Result<std::unique_ptr<SegmentWriter>> Continue(const std::string& path,
+                                                         std::uint64_t offset);
+
+  const std::string& path() const { return path_; }
+  std::uint32_t segment() const { return header_.segment; }
+  std::uint64_t bytes() const { return offset_; }
+  std::uint64_t reserved_end() const { return reserved_end_; }
+
+  // Sets space aside, so that appending `bytes` more cannot fail for want of it.
+  // Fails: with error_number() ENOSPC when there is none.
+  Result<void> Reserve(std::uint64_t bytes);
+  // The new record begins at bytes() as it was before. `payload` is written from where it lies.
+  Result<void> Append(layout::RecordType type, std::uint64_t number, std::string_view meta,
+                      std::span<const std::byte> payload, std::uint64_t payload_hash);
+  // Turns the record appended last into one that holds nothing.
+  Result<void> Void();
+  // Gives back what was set aside and not used.
+  Result<void> Trim();
+  // Waits until what was written is on the disk. Thread: any.
+  Result<void> Sync();
+  // Of the last failed call.
+  int error_number() const { return error_number_; }
+
+ private:
+  SegmentWriter(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+  Error Fail(std::string_view what);
+
+  std::string path_;
+  UniqueFd fd_;
+  layout::FileHeader header_ = {};
+  std::uint64_t offset_ = 0;
+  std::uint64_t reserved_end_ = 0;
+  std::uint64_t reserve_step_ = 1u << 20;
+  std::uint64_t last_offset_ = 0;  // of the record appended last
+  std::string last_head_;          // its header and meta
+  int error_number_ = 0;
+};
+
+}  // namespace cgdebug::recording

@@ -1,0 +1,120 @@
+// types.h: what a recording holds, as the writer takes it and the reader gives it. Mirrors
+// proto/recording.proto.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "daemon/numerics/stats.h"
+#include "proto/layout/dtype.h"
+
+namespace cgdebug::recording {
+
+// A traced process.
+struct Session {
+  std::uint32_t id = 0;  // place in RecordingReader::sessions()
+  std::string uuid;      // 32 hex digits
+  std::string label;     // run id, else "<script>-<pid>"; "/r<rank>" in a distributed job
+  std::string run_id;
+  std::string command;
+  std::string hostname;
+  std::string version;  // of the probe library
+  std::int32_t pid = 0;
+  std::int32_t rank = -1;  // -1: not distributed
+  std::int32_t world_size = 1;
+  std::int32_t restart_count = 0;
+  std::int64_t created_ns = 0;
+};
+
+// One call of a probe in one captured graph, or its eager calls with one shape.
+struct Slot {
+  std::uint32_t id = 0;  // place in RecordingReader::slots()
+  std::uint32_t session = 0;
+  std::string probe;
+  std::string site;    // "file.py:12", empty when unknown
+  std::string device;  // "cuda:0", "cpu"
+  layout::Dtype dtype = layout::Dtype::kInvalid;
+  std::vector<std::uint64_t> shape;
+  std::uint64_t payload_bytes = 0;  // of one snapshot
+  std::uint64_t capture_id = 0;     // 0: eager
+  std::uint32_t invocation = 0;     // which call of the probe in the capture, from 0
+  std::uint64_t order = 0;          // of registration in the process, from 1: graph order
+  std::uint32_t every = 1;          // replays 1, 1 + every, ... are recorded
+  std::uint32_t index = 0;          // in the segment's directory, with
+  std::uint64_t generation = 0;     // that entry's generation
+  std::uint64_t from_ordinal = 0;   // snapshots up to this one came before the recording
+};
+
+// Everything of a snapshot but the values.
+struct Snapshot {
+  std::uint32_t slot = 0;
+  std::uint64_t ordinal = 0;   // of the slot's accepted snapshots, from 1; ascends within a slot
+  std::uint64_t sequence = 0;  // replay, from 1; ascends within a slot
+  std::int64_t step = -1;      // the user's own step marker
+  std::int64_t timestamp_ns = 0;
+  std::uint64_t skipped = 0;  // ordinals just before this one that the recording did not want
+  bool unchanged = false;     // the same bytes as the slot's snapshot before it
+  bool stats_only = false;    // no payload was recorded
+  numerics::Stats stats;
+  std::uint64_t payload_bytes = 0;  // 0 with stats_only
+  std::uint64_t payload_hash = 0;   // XXH3-64 of the tensor's bytes
+};
+
+enum class LossCause : std::uint32_t {
+  kOverwritten = 1,  // in the ring, before the daemon read it
+  kReleased = 2,     // the job gave the slot up with snapshots unread
+  kAtDeath = 3,      // half written when the job ended
+  kDisk = 4,         // the disk was full, or a write failed
+  kLimit = 5,        // --max-size
+  kDaemonGone = 6,   // no daemon was recording
+  kDamaged = 7,      // the file is damaged there; found by the reader, never written
+};
+std::string_view ToText(LossCause cause);
+
+// Snapshots of one slot that are missing. With every == 1 the sequences between are exactly those.
+struct Loss {
+  std::uint32_t slot = 0;
+  LossCause cause = LossCause::kOverwritten;
+  std::uint64_t count = 0;
+  std::uint64_t first_ordinal = 0;  // 0: they never had one
+  std::uint64_t last_ordinal = 0;
+  std::uint64_t after_sequence = 0;   // the last replay seen before; 0: none
+  std::uint64_t before_sequence = 0;  // the first replay seen after; 0: none came
+  std::int64_t timestamp_ns = 0;
+};
+
+enum class MarkKind : std::uint32_t {
+  kStarted = 1,       // a writer began, or went on
+  kStopped = 2,       // a writer ended; the text says why
+  kSessionEnded = 3,  // the job exited
+  kSessionDied = 4,
+  kSlotClosed = 5,  // nothing more comes of the slot; `sequence` is its last replay
+  kNote = 6,
+};
+
+struct Mark {
+  static constexpr std::int64_t kNoSlot = -1;
+  MarkKind kind = MarkKind::kNote;
+  std::uint32_t session = 0;
+  std::int64_t slot = kNoSlot;
+  std::uint64_t sequence = 0;
+  std::int64_t step = -1;
+  std::int64_t timestamp_ns = 0;
+  std::string text;
+};
+
+enum class StopReason : std::uint32_t {
+  kNone = 0,       // still recording
+  kRequested = 1,  // record stop, or the client went
+  kReached = 2,    // --replays or --duration
+  kJobEnded = 3,
+  kDaemonStopped = 4,
+  kMaxSize = 5,
+  kDiskFull = 6,    // or the space that is kept free
+  kWriteError = 7,  // anything else the system said
+};
+std::string_view ToText(StopReason reason);
+
+}  // namespace cgdebug::recording

@@ -1,0 +1,248 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "daemon/recording/meta.h"
+#include "tests/support/recording_fixture.h"
+#include "tests/support/temp_dir.h"
+
+namespace cgdebug::recording {
+namespace {
+
+using testing_support::AppendAt;
+using testing_support::FloatSlot;
+using testing_support::SessionOf;
+using testing_support::ValuesAt;
+using testing_support::ValuesOf;
+
+class Recording : public testing::Test {
+ protected:
+  std::unique_ptr<RecordingWriter> Write(const WriterOptions& options = {}) {
+    auto writer = RecordingWriter::Open(path_, options);
+    EXPECT_TRUE(writer.ok()) << writer.error().message;
+    return *std::move(writer);
+  }
+  std::unique_ptr<RecordingReader> Read(const RecordingReader::Options& options = {}) {
+    auto reader = RecordingReader::Open(path_, options);
+    EXPECT_TRUE(reader.ok()) << reader.error().message;
+    return *std::move(reader);
+  }
+  // Two probes of one session, replays 1 to `replays` of each.
+  void WriteTwoProbes(RecordingWriter* writer, std::uint64_t replays) {
+    const auto session = writer->AddSession(SessionOf());
+    ASSERT_TRUE(session.ok());
+    ASSERT_EQ(writer->AddSlot(FloatSlot(*session, "small", 8, 0)).value(), 0u);
+    ASSERT_EQ(writer->AddSlot(FloatSlot(*session, "large", 2048, 1)).value(), 1u);
+    for (std::uint64_t sequence = 1; sequence <= replays; ++sequence) {
+      AppendAt(writer, 0, sequence, 8);
+      AppendAt(writer, 1, sequence, 2048);
+    }
+  }
+  // Every value is there and right.
+  void ExpectTwoProbes(const RecordingReader& reader, std::uint64_t replays) {
+    ASSERT_EQ(reader.slots().size(), 2u);
+    for (const auto& [slot, elements] : {std::pair(0u, 8u), std::pair(1u, 2048u)}) {
+      EXPECT_EQ(reader.snapshot_count(slot), replays);
+      std::uint64_t sequence = 0;
+      for (const SnapshotRef& ref : reader.Snapshots(slot)) {
+        EXPECT_EQ(ref.sequence, ++sequence);
+        const auto values = ValuesOf(reader, ref);
+        ASSERT_TRUE(values.ok()) << values.error().message;
+        ASSERT_EQ(*values, ValuesAt(slot, sequence, elements));
+      }
+      EXPECT_EQ(sequence, replays);
+    }
+  }
+
+  testing_support::TempDir dir_;
+  std::string path_ = dir_ / "a.cgrec";
+};
+
+TEST_F(Recording, GivesBackWhatWasWritten) {
+  auto writer = Write();
+  WriteTwoProbes(writer.get(), 20);
+  ASSERT_TRUE(writer->Close(StopReason::kRequested).ok());
+  const auto reader = Read();
+  ExpectTwoProbes(*reader, 20);
+  EXPECT_TRUE(reader->complete());
+  EXPECT_EQ(reader->stop_reason(), StopReason::kRequested);
+  EXPECT_EQ(reader->sessions().at(0).label, "train-1");
+  EXPECT_EQ(reader->slots().at(1).probe, "large");
+  EXPECT_EQ(reader->slots().at(1).shape, std::vector<std::uint64_t>{2048});
+  EXPECT_EQ(reader->last_sequence(), 20u);
+  EXPECT_EQ(reader->Replay(7).size(), 2u);
+  const auto ref = reader->Find(1, 7);
+  ASSERT_TRUE(ref.has_value());
+  const auto snapshot = reader->Read(*ref);
+  ASSERT_TRUE(snapshot.ok());
+  EXPECT_EQ(snapshot->step, 3);
+  EXPECT_EQ(snapshot->stats.count, 2048u);
+  EXPECT_EQ(snapshot->stats.min, 1007.0);
+  EXPECT_FALSE(reader->Find(1, 21).has_value());
+  EXPECT_TRUE(reader->Verify().value().empty());
+}
+
+TEST_F(Recording, LargePayloadsLieOnPagesOfTheFile) {
+  auto writer = Write();
+  WriteTwoProbes(writer.get(), 2);
+  ASSERT_TRUE(writer->Close(StopReason::kRequested).ok());
+  const auto reader = Read();
+  const auto payload = reader->ReadPayload(*reader->Find(1, 2));
+  ASSERT_TRUE(payload.ok());
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(payload->bytes.data()) % 4096, 0u);
+}
+
+TEST_F(Recording, CanBeReadWhileItIsWritten) {
+  auto writer = Write();
+  WriteTwoProbes(writer.get(), 3);
+  const auto reader = Read();
+  ExpectTwoProbes(*reader, 3);
+  EXPECT_TRUE(reader->being_written());
+  EXPECT_FALSE(reader->complete());
+  AppendAt(writer.get(), 0, 4, 8);
+  AppendAt(writer.get(), 1, 4, 2048);
+  ASSERT_TRUE(reader->Refresh().ok());
+  ExpectTwoProbes(*reader, 4);
+  ASSERT_TRUE(writer->Close(StopReason::kReached).ok());
+  ASSERT_TRUE(reader->Refresh().ok());
+  EXPECT_TRUE(reader->complete());
+  EXPECT_TRUE(reader->damage().empty());
+}
+
+TEST_F(Recording, RollsIntoSegmentsThatCanEachBeReadAlone) {
+  WriterOptions options;
+  options.roll_bytes = 200'000;
+  auto writer = Write(options);
+  WriteTwoProbes(writer.get(), 100);
+  ASSERT_TRUE(writer->Close(StopReason::kRequested).ok());
+  {
+    const auto reader = Read();
+    EXPECT_GT(reader->segment_count(), 3u);
+    ExpectTwoProbes(*reader, 100);
+    EXPECT_TRUE(reader->complete());
+    EXPECT_TRUE(reader->Verify().value().empty());
+  }
+  ExpectTwoProbes(*Read({.trust_index = false}), 100);
+  std::filesystem::remove(path_ + "/segment-000001.cgd");
+  const auto rest = Read();
+  EXPECT_EQ(rest->slots().size(), 2u);
+  EXPECT_GT(rest->snapshot_count(), 0u);
+  EXPECT_FALSE(rest->complete());
+  ASSERT_FALSE(rest->damage().empty());
+  EXPECT_GT(rest->damage().front().missing_records, 0u);
+  EXPECT_FALSE(rest->losses().empty());
+  EXPECT_EQ(rest->losses().front().cause, LossCause::kDamaged);
+  EXPECT_EQ(rest->losses().front().first_ordinal, 1u);
+}
+
+TEST_F(Recording, AWriterGoesOnWhereAKilledOneStoppedWithoutDuplicates) {
+  {
+    auto writer = Write();
+    WriteTwoProbes(writer.get(), 5);
+    ASSERT_TRUE(writer->Close(StopReason::kDaemonStopped).ok());
+  }
+  // Killed in the middle of a record.
+  std::filesystem::resize_file(path_ + "/segment-000001.cgd",
+                               std::filesystem::file_size(path_ + "/segment-000001.cgd") - 4000);
+  const std::uint64_t kept = Read()->snapshot_count(1);
+  ASSERT_LT(kept, 5u);
+  auto writer = Write();
+  EXPECT_EQ(writer->last_ordinal(1), kept);
+  WriteTwoProbes(writer.get(), 9);
+  ASSERT_TRUE(writer->Close(StopReason::kRequested).ok());
+  const auto reader = Read();
+  ExpectTwoProbes(*reader, 9);
+  EXPECT_TRUE(reader->complete());
+  EXPECT_EQ(reader->segment_count(), 2u);
+}
+
+TEST_F(Recording, TwoWritersNeverShareADirectory) {
+  auto writer = Write();
+  const auto second = RecordingWriter::Open(path_, {});
+  ASSERT_FALSE(second.ok());
+  EXPECT_THAT(second.error().message, testing::HasSubstr("another process"));
+}
+
+TEST_F(Recording, LossesAreExact) {
+  auto writer = Write();
+  WriteTwoProbes(writer.get(), 2);
+  Loss loss;
+  loss.slot = 1;
+  loss.count = loss.last_ordinal = 5;
+  loss.first_ordinal = 3;
+  loss.count = 3;
+  loss.after_sequence = 2;
+  loss.before_sequence = 6;
+  ASSERT_TRUE(writer->AddLoss(loss).ok());
+  AppendAt(writer.get(), 1, 6, 2048);
+  ASSERT_TRUE(writer->Close(StopReason::kRequested).ok());
+  const auto reader = Read();
+  ASSERT_EQ(reader->losses().size(), 1u);
+  EXPECT_EQ(reader->losses()[0].count, 3u);
+  EXPECT_FALSE(reader->complete());
+}
+
+TEST_F(Recording, StopsAtItsSizeAndStaysWhole) {
+  WriterOptions options;
+  options.max_bytes = 100'000;
+  auto writer = Write(options);
+  const auto session = writer->AddSession(SessionOf());
+  ASSERT_EQ(writer->AddSlot(FloatSlot(*session, "x", 2048, 0)).value(), 0u);
+  std::uint64_t written = 0;
+  for (std::uint64_t sequence = 1; sequence <= 30; ++sequence) {
+    const auto values = ValuesAt(0, sequence, 2048);
+    written += writer
+                   ->Append(testing_support::SnapshotAt(0, sequence, values),
+                            std::as_bytes(std::span(values)))
+                   .ok();
+  }
+  EXPECT_EQ(writer->status().stopped, StopReason::kMaxSize);
+  EXPECT_EQ(writer->status().refused, 30 - written);
+  ASSERT_TRUE(writer->Close(StopReason::kRequested).ok());
+  const auto reader = Read();
+  EXPECT_EQ(reader->snapshot_count(0), written);
+  EXPECT_EQ(reader->stop_reason(), StopReason::kMaxSize);
+  EXPECT_FALSE(reader->complete());
+  EXPECT_LE(reader->bytes(), 100'000u);
+}
+
+TEST_F(Recording, CommitsSayWhatIsOnTheDisk) {
+  WriterOptions options;
+  options.durability = Durability::kEach;
+  auto writer = Write(options);
+  WriteTwoProbes(writer.get(), 3);
+  EXPECT_EQ(writer->status().durable_snapshots, 6u);
+  const auto reader = Read();
+  EXPECT_EQ(reader->durable_number() + 1, reader->last_number());
+}
+
+TEST_F(Recording, OtherFilesAreNotTouched) {
+  std::filesystem::create_directories(path_);
+  std::ofstream(path_ + "/notes.txt") << "mine";
+  EXPECT_FALSE(RecordingWriter::Open(path_, {}).ok());
+  EXPECT_FALSE(RecordingReader::Open(path_).ok());
+}
+
+TEST_F(Recording, StatisticsMayComeWithoutValues) {
+  auto writer = Write();
+  const auto session = writer->AddSession(SessionOf());
+  ASSERT_EQ(writer->AddSlot(FloatSlot(*session, "x", 4, 0)).value(), 0u);
+  Snapshot snapshot = testing_support::SnapshotAt(0, 1, {1, 2, 3, 4});
+  snapshot.stats_only = true;
+  snapshot.payload_hash = 77;
+  ASSERT_TRUE(writer->Append(snapshot, {}).ok());
+  ASSERT_TRUE(writer->Close(StopReason::kRequested).ok());
+  const auto reader = Read();
+  const auto read = reader->Read(*reader->Find(0, 1));
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->payload_hash, 77u);
+  EXPECT_EQ(read->stats.max, 4.0);
+  EXPECT_FALSE(reader->ReadPayload(*reader->Find(0, 1)).ok());
+}
+
+}  // namespace
+}  // namespace cgdebug::recording
