@@ -32,6 +32,11 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli show blk3.attn.out@1204 --where nonfinite\n"
      "  cgdebug-cli show train.py-4711:blk3.attn.out@-2 -o attn.npy\n",
      AddShow},
+    {"diff", "What differs between two sources, and where it begins",
+     "  cgdebug-cli diff --first eager.cgrec graph.cgrec\n"
+     "  cgdebug-cli diff a.cgrec b.cgrec 'blk3.*' --replays 100..200\n"
+     "  cgdebug-cli diff --bitwise --stat before.safetensors after.safetensors\n",
+     AddDiff},
     {"doctor", "Checks this machine; says what to fix and how",
      "  cgdebug-cli doctor\n"
      "  cgdebug-cli doctor --json\n",

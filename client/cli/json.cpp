@@ -1,7 +1,5 @@
 #include "client/cli/json.h"
 
-#include <cmath>
-
 #include "client/cli/session_text.h"
 
 namespace cgdebug::cli {
@@ -43,12 +41,6 @@ Json ArrayOf(const Repeated& messages) {
 }
 
 }  // namespace
-
-Json JsonNumber(double value) {
-  if (std::isnan(value)) return "NaN";
-  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
-  return value;
-}
 
 Json ToJson(const v1::Counters& counters) {
   return {{"replays", counters.replays()},
@@ -227,10 +219,6 @@ Json ToJson(const v1::StatusReply& status) {
       {"shm", {{"free_bytes", status.shm_free_bytes()}, {"total_bytes", status.shm_total_bytes()}}},
       {"sessions", ArrayOf(status.sessions())},
       {"skipped", std::move(skipped)}};
-}
-
-std::string Dump(const Json& json, bool indented) {
-  return json.dump(indented ? 2 : -1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }
 
 }  // namespace cgdebug::cli

@@ -158,6 +158,7 @@ class Comparison {
 
   void AddMismatch(std::uint64_t index, Wide<T> a, Wide<T> b) {
     if (result_.mismatched++ == 0) result_.first_mismatch = index;
+    if (options_.on_mismatch) options_.on_mismatch(index);
     constexpr bool kFloat32 = std::is_same_v<T, float>;
     const bool is_scalar = actual_.shape.empty();
     Abs difference = AbsDifference(a, b);

@@ -9,6 +9,7 @@
 #include "tests/support/cli_world.h"
 #include "tests/support/fake_daemon.h"
 #include "tests/support/run_process.h"
+#include "tests/support/safetensors_file.h"
 #include "tests/support/temp_dir.h"
 
 namespace cgdebug::cli {
@@ -77,11 +78,38 @@ TEST_F(CommandsTest, UnknownVerbsAndOptionsGetTheNearest) {
 }
 
 TEST_F(CommandsTest, HelpBeginsWithExamples) {
-  for (const char* verb : {"run", "ps", "status", "probes", "tail", "show", "doctor", "daemon"}) {
+  for (const char* verb :
+       {"run", "ps", "status", "probes", "tail", "show", "diff", "doctor", "daemon"}) {
     const ProcessResult result = Cli({verb, "--help"});
     EXPECT_EQ(result.code, 0) << verb;
     EXPECT_LT(result.out.find("Examples:"), result.out.find("Usage:")) << verb;
   }
+}
+
+TEST_F(CommandsTest, DiffComparesFilesAndLiveSessionsAlike) {
+  using testing_support::WriteFloats;
+  WriteFloats(dir_ / "a.safetensors", {{"x", {1, 2}}, {"y", {1, 2}}});
+  WriteFloats(dir_ / "b.safetensors", {{"x", {1, 2}}, {"y", {1, 3}}});
+  WriteFloats(dir_ / "c.safetensors", {{"x", {1, 2}}});
+  EXPECT_EQ(Cli({"diff", dir_ / "a.safetensors", dir_ / "a.safetensors"}).code, 0);
+  const ProcessResult different = Cli({"diff", dir_ / "a.safetensors", dir_ / "b.safetensors"});
+  EXPECT_EQ(different.code, 1);
+  EXPECT_THAT(different.out, HasSubstr("first difference: replay 1, y (probe 2 of 2)"));
+  EXPECT_EQ(Cli({"diff", "--exit-zero", dir_ / "a.safetensors", dir_ / "b.safetensors"}).code, 0);
+  EXPECT_EQ(Cli({"diff", "--name-only", dir_ / "a.safetensors", dir_ / "b.safetensors"}).out,
+            "y\n");
+  EXPECT_EQ(Cli({"diff", "--atol", "1", dir_ / "a.safetensors", dir_ / "b.safetensors"}).code, 0);
+  EXPECT_EQ(Cli({"diff", dir_ / "a.safetensors", dir_ / "b.safetensors", "x"}).code, 0);
+  const ProcessResult gap = Cli({"diff", dir_ / "a.safetensors", dir_ / "c.safetensors"});
+  EXPECT_EQ(gap.code, 3);
+  EXPECT_THAT(gap.out, HasSubstr("not compared: y is only in"));
+  const json document =
+      json::parse(Cli({"diff", "--json", dir_ / "a.safetensors", dir_ / "b.safetensors"}).out);
+  EXPECT_EQ(document["verdict"], "different");
+  EXPECT_EQ(Cli({"diff", dir_ / "a.safetensors", dir_ / "nowhere.cgrec"}).code, 2);
+  EXPECT_EQ(Cli({"diff", dir_ / "a.safetensors", "live"}).code, 4);
+  EXPECT_EQ(Cli({"diff", dir_ / "a.safetensors", dir_ / "a.safetensors", "--replays", "0"}).code,
+            2);
 }
 
 TEST_F(CommandsTest, PsListsSessionsForPeopleScriptsAndJson) {

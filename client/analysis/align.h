@@ -1,0 +1,69 @@
+// align.h: which snapshot of one source stands against which of another.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/source/source.h"
+#include "daemon/base/glob.h"
+
+namespace cgdebug::analysis {
+
+// What of a source is looked at.
+struct Scope {
+  Selector probes;
+  std::uint64_t first_replay = 1;
+  std::uint64_t last_replay = UINT64_MAX;
+  std::function<bool(int rank)> wants_rank;  // empty: all
+
+  bool Wants(const source::Slot& slot) const {
+    return probes.Matches(slot.probe) && (!wants_rank || wants_rank(slot.rank));
+  }
+  bool Wants(std::uint64_t replay) const { return replay >= first_replay && replay <= last_replay; }
+  // Whether what came after the end of a source is part of the question.
+  bool is_open_ended() const { return last_replay == UINT64_MAX; }
+};
+
+struct AlignOptions {
+  Scope scope;
+  bool by_order = false;                     // of the graph, whatever the names are
+  bool by_step = false;                      // the user's own step instead of the replay
+  std::map<std::string, std::string> names;  // A's name -> B's; others are called the same
+};
+
+struct SlotPair {
+  std::size_t a;
+  std::size_t b;
+};
+
+struct SnapshotPair {
+  std::uint64_t position = 0;  // replay, or step
+  std::size_t pair = 0;        // place in Alignment::slots
+  source::Key a;
+  source::Key b;
+};
+
+struct Alignment {
+  std::vector<SlotPair> slots;          // in graph order of A
+  std::vector<SnapshotPair> snapshots;  // by position, then in graph order
+  // Sentences about what one side has and the other has not, and how many snapshots that is.
+  std::vector<std::string> unmatched;
+  std::uint64_t unmatched_count = 0;
+};
+
+// Fails: a source that cannot be read; by_step where no snapshot has a step.
+Result<Alignment> Align(source::Source& a, source::Source& b, const AlignOptions& options);
+
+// "1..24, 30" of ascending numbers, at most a few runs.
+std::string RangesText(const std::vector<std::uint64_t>& numbers);
+
+// Lines of "NAME_IN_A NAME_IN_B"; '#' begins a comment. Fails: another number of words, a name
+// twice.
+Result<std::map<std::string, std::string>> ParseNameMap(const std::string& text);
+
+}  // namespace cgdebug::analysis

@@ -1,0 +1,261 @@
+#include "client/analysis/diff.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "client/analysis/gaps.h"
+#include "client/analysis/pattern.h"
+#include "daemon/numerics/decode.h"
+#include "daemon/numerics/format.h"
+
+namespace cgdebug::analysis {
+namespace {
+
+using numerics::CompareOptions;
+using numerics::CompareResult;
+using numerics::TensorView;
+using source::Slot;
+using source::Snapshot;
+using source::Source;
+using source::Values;
+
+enum class Outcome { kBitEqual, kClose, kDifferent, kNotCompared };
+
+// Keeps the K elements that differ most.
+class Largest {
+ public:
+  explicit Largest(std::size_t count) : count_(count) {}
+
+  void Add(const TensorView& a, const TensorView& b, std::uint64_t index) {
+    if (count_ == 0) return;
+    const double difference =
+        std::fabs(numerics::ElementAsDouble(a, index) - numerics::ElementAsDouble(b, index));
+    const Entry entry{std::isnan(difference) ? INFINITY : difference, index};
+    const auto is_larger = [](const Entry& x, const Entry& y) {
+      return x.difference != y.difference ? x.difference > y.difference : x.index < y.index;
+    };
+    if (entries_.size() == count_ && !is_larger(entry, entries_.back())) return;
+    if (entries_.size() == count_) entries_.pop_back();
+    entries_.insert(std::upper_bound(entries_.begin(), entries_.end(), entry, is_larger), entry);
+  }
+
+  std::vector<Difference::Element> Elements(const TensorView& a, const TensorView& b) const {
+    std::vector<Difference::Element> elements;
+    for (const Entry& entry : entries_) {
+      elements.push_back({entry.index, numerics::FormatElement(a, entry.index),
+                          numerics::FormatElement(b, entry.index)});
+    }
+    return elements;
+  }
+
+ private:
+  struct Entry {
+    double difference;
+    std::uint64_t index;
+  };
+  const std::size_t count_;
+  std::vector<Entry> entries_;  // largest first
+};
+
+class Comparer {
+ public:
+  Comparer(Source& a, Source& b, const DiffOptions& options) : a_(a), b_(b), options_(options) {}
+
+  Result<Diff> Run() {
+    Result<Alignment> alignment = Align(a_, b_, options_.align);
+    if (!alignment.ok()) return alignment.error();
+    result_.by_step = options_.align.by_step;
+    for (const SlotPair& pair : alignment->slots) {
+      result_.probes.push_back({.a = pair.a, .b = pair.b});
+    }
+    result_.missing = std::move(alignment->unmatched);
+    result_.missing_count = alignment->unmatched_count;
+    AddGaps(a_);
+    AddGaps(b_);
+    std::uint64_t position = 0;
+    for (const SnapshotPair& pair : alignment->snapshots) {
+      if (pair.position != position) {
+        if (options_.stops_after_first && result_.first) {
+          result_.stopped_early = true;
+          break;
+        }
+        position = pair.position;
+        ++result_.position_count;
+        equal_here_ = 0;
+      }
+      if (const Result<void> done = CompareOne(pair); !done.ok()) return done.error();
+    }
+    return std::move(result_);
+  }
+
+ private:
+  void AddGaps(Source& source) {
+    const GapSummary gaps = SummarizeGaps(source, options_.align.scope);
+    result_.missing.insert(result_.missing.end(), gaps.sentences.begin(), gaps.sentences.end());
+    result_.missing_count += gaps.count;
+  }
+
+  void AddNotCompared(ProbeDiff* probe, const Snapshot& snapshot, const std::string& why) {
+    ++result_.missing_count;
+    // One sentence a probe: the first says it for the others.
+    if (probe->not_compared++ > 0) return;
+    result_.missing.push_back(
+        fmt::format("{}@{}: {}", source::SlotText(a_.slots()[probe->a]), snapshot.key.replay, why));
+  }
+
+  CompareOptions Tolerance(layout::Dtype dtype) const {
+    CompareOptions tolerance = numerics::DefaultTolerances(dtype);
+    if (options_.rtol) tolerance.rtol = *options_.rtol;
+    if (options_.atol) tolerance.atol = *options_.atol;
+    tolerance.equal_nan = options_.equal_nan;
+    tolerance.bitwise = options_.bitwise;
+    return tolerance;
+  }
+
+  Result<void> CompareOne(const SnapshotPair& pair) {
+    ProbeDiff& probe = result_.probes[pair.pair];
+    Difference difference{.pair = pair.pair, .position = pair.position};
+    Result<Snapshot> a = a_.Get(probe.a, pair.a);
+    if (!a.ok()) return a.error();
+    Result<Snapshot> b = b_.Get(probe.b, pair.b);
+    if (!b.ok()) return b.error();
+    difference.a = *std::move(a);
+    difference.b = *std::move(b);
+    const Result<Outcome> outcome = Judge(probe, &difference);
+    if (!outcome.ok()) return outcome.error();
+    if (*outcome == Outcome::kNotCompared) {
+      AddNotCompared(&probe, difference.a, difference.reason);
+      return {};
+    }
+    ++probe.compared;
+    ++result_.compared;
+    if (*outcome == Outcome::kBitEqual) {
+      ++probe.bit_equal;
+      ++result_.bit_equal;
+    }
+    if (*outcome != Outcome::kDifferent) {
+      ++equal_here_;
+      return {};
+    }
+    AddDifference(&probe, std::move(difference));
+    return {};
+  }
+
+  void AddDifference(ProbeDiff* probe, Difference difference) {
+    ++result_.different;
+    if (probe->different++ == 0) probe->first_different = difference.position;
+    if (difference.values) {
+      const auto raise = [](double* greatest, double value) {
+        if (!(value <= *greatest)) *greatest = value;  // NaN is greatest
+      };
+      raise(&probe->max_abs, difference.values->max_abs.value);
+      raise(&probe->max_rel, difference.values->max_rel.value);
+    }
+    if (!result_.first) {
+      difference.equal_before = equal_here_;
+      result_.first = std::move(difference);
+    } else if (result_.first->position == difference.position) {
+      ++result_.first->different_after;
+    }
+  }
+
+  // Whether NaN makes equal bytes a mismatch, as assert_close has it.
+  bool NanCanDiffer(const Snapshot& snapshot, layout::Dtype dtype) const {
+    const layout::DtypeInfo* info = layout::FindDtype(dtype);
+    if (options_.bitwise || options_.equal_nan || info == nullptr || !info->is_floating) {
+      return false;
+    }
+    return !snapshot.stats || snapshot.stats->nan > 0;
+  }
+
+  Result<Outcome> Judge(const ProbeDiff& probe, Difference* difference) {
+    const Slot& slot_a = a_.slots()[probe.a];
+    const Slot& slot_b = b_.slots()[probe.b];
+    const Snapshot& a = difference->a;
+    const Snapshot& b = difference->b;
+    if (slot_a.dtype_name != slot_b.dtype_name || slot_a.shape != slot_b.shape) {
+      difference->reason = fmt::format("{} against {}: the {} differs", source::TypeText(slot_a),
+                                       source::TypeText(slot_b),
+                                       slot_a.dtype_name == slot_b.dtype_name ? "shape" : "dtype");
+      return Outcome::kDifferent;
+    }
+    difference->tolerance = Tolerance(slot_a.dtype);
+    const bool have_hashes = a.hash && b.hash;
+    if (have_hashes && *a.hash == *b.hash && !NanCanDiffer(a, slot_a.dtype)) {
+      return Outcome::kBitEqual;
+    }
+    if (!a.has_values || !b.has_values) {
+      if (have_hashes && *a.hash != *b.hash && options_.bitwise) {
+        difference->reason = "the bits differ; the values were not recorded";
+        return Outcome::kDifferent;
+      }
+      const std::string& where = (a.has_values ? b_ : a_).Describe().path;
+      difference->reason = fmt::format("{} has only statistics, no values", where);
+      return Outcome::kNotCompared;
+    }
+    return JudgeValues(slot_a, difference);
+  }
+
+  Result<Outcome> JudgeValues(const Slot& slot, Difference* difference) {
+    const Result<Values> a = a_.Load(difference->a);
+    const Result<Values> b = b_.Load(difference->b);
+    if (!a.ok() || !b.ok()) {
+      difference->reason = (a.ok() ? b : a).error().message;
+      return Outcome::kNotCompared;
+    }
+    const bool same_bytes =
+        a->bytes.size() == b->bytes.size() &&
+        (a->bytes.empty() || std::memcmp(a->bytes.data(), b->bytes.data(), a->bytes.size()) == 0);
+    if (same_bytes && !NanCanDiffer(difference->a, slot.dtype)) return Outcome::kBitEqual;
+    if (slot.dtype == layout::Dtype::kInvalid) {
+      if (same_bytes) return Outcome::kBitEqual;
+      difference->reason = "the bits differ, and this version does not know the dtype";
+      return Outcome::kDifferent;
+    }
+    const auto view_a = numerics::MakeTensorView(slot.dtype, slot.shape, a->bytes);
+    const auto view_b = numerics::MakeTensorView(slot.dtype, slot.shape, b->bytes);
+    if (!view_a.ok()) return view_a.error();
+    if (!view_b.ok()) return view_b.error();
+    const Result<CompareResult> result = CompareViews(*view_a, *view_b, difference);
+    if (!result.ok()) return result.error();
+    if (result->ok) return same_bytes ? Outcome::kBitEqual : Outcome::kClose;
+    difference->values = *result;
+    return Outcome::kDifferent;
+  }
+
+  // The place of the mismatches costs time for each, so it is looked at where it is shown.
+  Result<CompareResult> CompareViews(const TensorView& a, const TensorView& b,
+                                     Difference* difference) {
+    if (result_.first) return numerics::Compare(a, b, difference->tolerance);
+    MismatchPattern pattern(a.shape);
+    Largest largest(options_.topk);
+    CompareOptions options = difference->tolerance;
+    options.on_mismatch = [&](std::uint64_t index) {
+      pattern.Add(index);
+      largest.Add(a, b, index);
+    };
+    Result<CompareResult> result = numerics::Compare(a, b, options);
+    if (result.ok() && !result->ok) {
+      difference->pattern = pattern.Text();
+      difference->largest = largest.Elements(a, b);
+    }
+    return result;
+  }
+
+  Source& a_;
+  Source& b_;
+  const DiffOptions& options_;
+  Diff result_;
+  std::uint64_t equal_here_ = 0;  // in this replay so far
+};
+
+}  // namespace
+
+Result<Diff> Compare(Source& a, Source& b, const DiffOptions& options) {
+  return Comparer(a, b, options).Run();
+}
+
+}  // namespace cgdebug::analysis

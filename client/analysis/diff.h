@@ -1,0 +1,83 @@
+// diff.h: what differs between two sources, and first of all where it begins.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/analysis/align.h"
+#include "client/source/source.h"
+#include "daemon/numerics/compare.h"
+
+namespace cgdebug::analysis {
+
+struct DiffOptions {
+  AlignOptions align;
+  // Left out: those of torch.testing.assert_close for the dtype. A is actual, B expected.
+  std::optional<double> rtol;
+  std::optional<double> atol;
+  bool equal_nan = false;
+  bool bitwise = false;
+  bool stops_after_first = false;  // looks at nothing after the replay of the first difference
+  std::size_t topk = 0;            // of the first difference: its K largest
+};
+
+// One snapshot of A that differs from its counterpart in B.
+struct Difference {
+  std::size_t pair = 0;  // place in Diff::probes
+  std::uint64_t position = 0;
+  source::Snapshot a = {};
+  source::Snapshot b = {};
+  numerics::CompareOptions tolerance = {};
+  std::optional<numerics::CompareResult> values = {};  // absent: they cannot be compared; why:
+  std::string reason = {};
+  std::string pattern = {};
+  struct Element {
+    std::uint64_t index;
+    std::string a;
+    std::string b;
+  };
+  std::vector<Element> largest = {};
+  std::uint64_t equal_before = 0;  // snapshots of that replay, in graph order
+  std::uint64_t different_after = 0;
+};
+
+struct ProbeDiff {
+  std::size_t a = 0;  // slots
+  std::size_t b = 0;
+  std::uint64_t compared = 0;
+  std::uint64_t bit_equal = 0;
+  std::uint64_t different = 0;
+  std::uint64_t not_compared = 0;
+  std::uint64_t first_different = 0;  // position; with different > 0
+  double max_abs = 0;
+  double max_rel = 0;
+};
+
+struct Diff {
+  enum class Verdict { kSame, kDifferent, kIncomplete };
+
+  std::vector<ProbeDiff> probes;  // in graph order
+  std::optional<Difference> first;
+  std::uint64_t compared = 0;
+  std::uint64_t bit_equal = 0;
+  std::uint64_t different = 0;
+  std::uint64_t position_count = 0;  // replays, or steps
+  bool stopped_early = false;
+  bool by_step = false;
+  // Sentences: everything that was not compared, and why.
+  std::vector<std::string> missing;
+  std::uint64_t missing_count = 0;
+
+  // Never kSame over a gap, and never when nothing was compared.
+  Verdict verdict() const {
+    if (different > 0) return Verdict::kDifferent;
+    return missing_count > 0 || compared == 0 ? Verdict::kIncomplete : Verdict::kSame;
+  }
+};
+
+// Fails: a source that cannot be read, tolerances that are none.
+Result<Diff> Compare(source::Source& a, source::Source& b, const DiffOptions& options);
+
+}  // namespace cgdebug::analysis

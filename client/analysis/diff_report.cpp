@@ -1,0 +1,232 @@
+#include "client/analysis/diff_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "daemon/numerics/format.h"
+
+namespace cgdebug::analysis {
+namespace {
+
+using source::Slot;
+using source::Source;
+
+constexpr std::size_t kMaxMissingLines = 8;
+
+const char* Verdict(Diff::Verdict verdict) {
+  switch (verdict) {
+    case Diff::Verdict::kSame:
+      return "same";
+    case Diff::Verdict::kDifferent:
+      return "different";
+    case Diff::Verdict::kIncomplete:
+      break;
+  }
+  return "incomplete";
+}
+
+std::string Count(std::uint64_t count, const char* noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+const char* PositionWord(const Diff& diff) { return diff.by_step ? "step" : "replay"; }
+
+std::string ToleranceText(const Slot& slot, const numerics::CompareOptions& tolerance) {
+  if (tolerance.bitwise) return "bit for bit";
+  const numerics::CompareOptions standard = numerics::DefaultTolerances(slot.dtype);
+  const bool is_standard = standard.rtol == tolerance.rtol && standard.atol == tolerance.atol;
+  const layout::DtypeInfo* info = layout::FindDtype(slot.dtype);
+  return fmt::format(
+      "rtol {} atol {}{}", numerics::FormatRepr(tolerance.rtol),
+      numerics::FormatRepr(tolerance.atol),
+      is_standard && info != nullptr ? fmt::format(" ({} defaults)", info->short_name) : "");
+}
+
+// assert_close's lines without its heading.
+std::string Body(const std::string& message) {
+  const std::size_t blank = message.find("\n\n");
+  return blank == std::string::npos ? message : message.substr(blank + 2);
+}
+
+std::string StatsLine(Source& source, const source::Snapshot& snapshot) {
+  const Slot& slot = source.slots()[snapshot.slot];
+  const Result<numerics::Stats> stats = source::StatsOf(source, snapshot);
+  if (!stats.ok()) return source::TypeText(slot);
+  return numerics::FormatTensorLine(slot.dtype, slot.shape, *stats);
+}
+
+std::string FirstText(Source& a, Source& b, const Diff& diff) {
+  const Difference& first = *diff.first;
+  const ProbeDiff& probe = diff.probes[first.pair];
+  const Slot& slot = a.slots()[probe.a];
+  std::string text = fmt::format("first difference: {} {}, {}", PositionWord(diff), first.position,
+                                 SlotText(slot));
+  if (slot.rank >= 0) text += fmt::format(", rank {}", slot.rank);
+  text += fmt::format(" (probe {} of {})", first.pair + 1, diff.probes.size());
+  if (first.values) text += "          " + ToleranceText(slot, first.tolerance);
+  if (diff.by_step)
+    text += fmt::format("  A replay {}, B replay {}", first.a.key.replay, first.b.key.replay);
+  text += "\n" + (first.values ? Body(first.values->message) : first.reason) + "\n";
+  if (!first.pattern.empty()) text += "pattern: " + first.pattern + "\n";
+  for (const Difference::Element& element : first.largest) {
+    text += fmt::format("  {:<20} A {}  B {}\n", numerics::FormatIndex(element.index, slot.shape),
+                        element.a, element.b);
+  }
+  text += fmt::format("A: {}\nB: {}\n", StatsLine(a, first.a), StatsLine(b, first.b));
+  text +=
+      fmt::format("before it: {} agree.   after it in the same {}: {} differ.",
+                  Count(first.equal_before, "probe"), PositionWord(diff), first.different_after);
+  return text;
+}
+
+std::string Summary(const Diff& diff) {
+  const auto probes = static_cast<std::uint64_t>(
+      std::count_if(diff.probes.begin(), diff.probes.end(),
+                    [](const ProbeDiff& probe) { return probe.different > 0; }));
+  const std::uint64_t close = diff.compared - diff.bit_equal - diff.different;
+  const std::string scope = fmt::format("{} of {} over {}", Count(diff.compared, "snapshot"),
+                                        Count(diff.probes.size(), "probe"),
+                                        Count(diff.position_count, PositionWord(diff)));
+  const std::string equal =
+      close == 0 ? "bit for bit"
+                 : fmt::format("{} bit for bit, {} within the tolerance", diff.bit_equal, close);
+  switch (diff.verdict()) {
+    case Diff::Verdict::kSame:
+      return fmt::format("same: {}, {}", scope, equal);
+    case Diff::Verdict::kIncomplete:
+      return diff.compared == 0
+                 ? std::string("inconclusive: nothing was compared")
+                 : fmt::format("inconclusive: no difference in {} ({}), but {} not compared", scope,
+                               equal,
+                               diff.missing_count == 1
+                                   ? "1 snapshot was"
+                                   : fmt::format("{} snapshots were", diff.missing_count));
+    case Diff::Verdict::kDifferent:
+      break;
+  }
+  return fmt::format("different: {} of {} compared, in {}{}", diff.different,
+                     Count(diff.compared, "snapshot"), Count(probes, "probe"),
+                     diff.stopped_early ? fmt::format("; nothing after {} {} was looked at",
+                                                      PositionWord(diff), diff.first->position)
+                                        : "");
+}
+
+std::string MissingText(const Diff& diff) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(diff.missing.size(), kMaxMissingLines); ++i) {
+    text += "\n  not compared: " + diff.missing[i];
+  }
+  if (diff.missing.size() > kMaxMissingLines) {
+    text += fmt::format("\n  and {} more like these (--json has them all)",
+                        diff.missing.size() - kMaxMissingLines);
+  }
+  return text;
+}
+
+Json ResultJson(const numerics::CompareResult& result) {
+  const auto difference = [](const numerics::Difference& greatest) -> Json {
+    return {{"value", JsonNumber(greatest.value)}, {"index", greatest.index}};
+  };
+  return {{"mismatched", result.mismatched},         {"elements", result.compared},
+          {"first_mismatch", result.first_mismatch}, {"max_abs", difference(result.max_abs)},
+          {"max_rel", difference(result.max_rel)},   {"message", result.message}};
+}
+
+Json FirstJson(Source& a, const Diff& diff) {
+  if (!diff.first) return nullptr;
+  const Difference& first = *diff.first;
+  const Slot& slot = a.slots()[diff.probes[first.pair].a];
+  Json largest = Json::array();
+  for (const Difference::Element& element : first.largest) {
+    largest.push_back({{"index", element.index}, {"a", element.a}, {"b", element.b}});
+  }
+  Json json = {{"probe", slot.probe},
+               {"invocation", slot.invocation},
+               {"rank", slot.rank},
+               {"place", first.pair + 1},
+               {"replay", first.a.key.replay},
+               {"replay_b", first.b.key.replay},
+               {"step", first.a.step},
+               {"reason", first.reason},
+               {"pattern", first.pattern},
+               {"rtol", JsonNumber(first.tolerance.rtol)},
+               {"atol", JsonNumber(first.tolerance.atol)},
+               {"equal_before", first.equal_before},
+               {"different_after", first.different_after},
+               {"largest", std::move(largest)}};
+  json["values"] = first.values ? ResultJson(*first.values) : Json(nullptr);
+  return json;
+}
+
+}  // namespace
+
+std::string DiffText(Source& a, Source& b, const Diff& diff) {
+  std::string text = diff.first ? FirstText(a, b, diff) + "\n" : "";
+  return text + Summary(diff) + MissingText(diff);
+}
+
+std::string DiffStatText(Source& a, const Diff& diff, bool all) {
+  std::size_t width = 0;
+  for (const ProbeDiff& probe : diff.probes) {
+    width = std::max(width, source::SlotText(a.slots()[probe.a]).size());
+  }
+  std::string text;
+  for (const ProbeDiff& probe : diff.probes) {
+    const Slot& slot = a.slots()[probe.a];
+    if (probe.different == 0 && !all) continue;
+    text += fmt::format("{:<{}}  {:>5} of {:<5} differ", source::SlotText(slot), width,
+                        probe.different, probe.compared);
+    if (probe.different > 0) {
+      text += fmt::format("  first {}  max abs {:.4g}  max rel {:.4g}", probe.first_different,
+                          probe.max_abs, probe.max_rel);
+    } else if (probe.not_compared > 0) {
+      text += fmt::format("  {} not compared", probe.not_compared);
+    } else {
+      text += probe.bit_equal == probe.compared ? "  bit for bit" : "  within the tolerance";
+    }
+    text += "\n";
+  }
+  return text + Summary(diff) + MissingText(diff);
+}
+
+std::string DiffNamesText(Source& a, const Diff& diff) {
+  std::string text;
+  for (const ProbeDiff& probe : diff.probes) {
+    if (probe.different > 0) text += source::SlotText(a.slots()[probe.a]) + "\n";
+  }
+  return text;
+}
+
+Json DiffJson(Source& a, Source& b, const Diff& diff) {
+  Json probes = Json::array();
+  for (const ProbeDiff& probe : diff.probes) {
+    const Slot& slot = a.slots()[probe.a];
+    probes.push_back(
+        {{"probe", slot.probe},
+         {"probe_b", b.slots()[probe.b].probe},
+         {"invocation", slot.invocation},
+         {"rank", slot.rank},
+         {"compared", probe.compared},
+         {"bit_equal", probe.bit_equal},
+         {"different", probe.different},
+         {"not_compared", probe.not_compared},
+         {"first_different", probe.different > 0 ? Json(probe.first_different) : Json(nullptr)},
+         {"max_abs", JsonNumber(probe.max_abs)},
+         {"max_rel", JsonNumber(probe.max_rel)}});
+  }
+  return {{"verdict", Verdict(diff.verdict())},
+          {"a", a.Describe().path},
+          {"b", b.Describe().path},
+          {"aligned_by", PositionWord(diff)},
+          {"compared", diff.compared},
+          {"bit_equal", diff.bit_equal},
+          {"different", diff.different},
+          {"stopped_early", diff.stopped_early},
+          {"missing_count", diff.missing_count},
+          {"missing", diff.missing},
+          {"first", FirstJson(a, diff)},
+          {"probes", std::move(probes)}};
+}
+
+}  // namespace cgdebug::analysis

@@ -1,0 +1,51 @@
+#include "client/analysis/gaps.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <set>
+
+namespace cgdebug::analysis {
+
+GapSummary SummarizeGaps(source::Source& source, const Scope& scope) {
+  struct OfSlot {
+    std::uint64_t count = 0;
+    source::Gap first;
+    std::set<std::string> causes;
+  };
+  GapSummary summary;
+  std::map<std::size_t, OfSlot> by_slot;
+  for (const source::Gap& gap : source.Gaps()) {
+    const bool is_before = gap.before_replay > 0 && gap.before_replay <= scope.first_replay;
+    const bool is_after = gap.after_replay >= scope.last_replay;
+    if (!scope.Wants(source.slots()[gap.slot]) || is_before || is_after) continue;
+    OfSlot& slot = by_slot[gap.slot];
+    if (slot.count == 0) slot.first = gap;
+    slot.count += gap.count;
+    slot.causes.insert(gap.cause);
+  }
+  const source::Description about = source.Describe();
+  for (const auto& [slot, gaps] : by_slot) {
+    const source::Slot& info = source.slots()[slot];
+    std::string causes;
+    for (const std::string& cause : gaps.causes) causes += (causes.empty() ? "" : ", ") + cause;
+    const std::string where = gaps.first.before_replay > 0
+                                  ? fmt::format("before replay {}", gaps.first.before_replay)
+                                  : fmt::format("after replay {}", gaps.first.after_replay);
+    summary.sentences.push_back(
+        fmt::format("{} lacks {} snapshot{} of {}{}, the first {} ({})", about.path, gaps.count,
+                    gaps.count == 1 ? "" : "s", source::SlotText(info),
+                    info.rank < 0 ? "" : fmt::format(" of rank {}", info.rank), where, causes));
+    summary.count += gaps.count;
+  }
+  if (scope.is_open_ended() && (about.is_cut_off || about.is_growing)) {
+    summary.sentences.push_back(
+        fmt::format("{} {}", about.path,
+                    about.is_growing ? "is still being written: what comes is not in it"
+                                     : "has no end: what came after its last snapshot is unknown"));
+    ++summary.count;
+  }
+  return summary;
+}
+
+}  // namespace cgdebug::analysis

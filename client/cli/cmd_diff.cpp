@@ -1,0 +1,120 @@
+#include <CLI/CLI.hpp>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+
+#include "client/analysis/diff.h"
+#include "client/analysis/diff_report.h"
+#include "client/cli/command.h"
+#include "client/cli/sources.h"
+
+namespace cgdebug::cli {
+namespace {
+
+struct DiffCommand {
+  std::string a;
+  std::string b;
+  ScopeOptions scope;
+  analysis::DiffOptions diff;
+  std::string by = "name";
+  std::string align = "replay";
+  std::string map;
+  bool stat = false;
+  bool name_only = false;
+  bool exit_zero = false;
+};
+
+Result<void> ReadMap(const std::string& path, analysis::AlignOptions* align) {
+  std::ifstream file(path);
+  std::stringstream text;
+  if (!file || !(text << file.rdbuf())) return ErrnoError("cannot read " + path);
+  Result<std::map<std::string, std::string>> names = analysis::ParseNameMap(text.str());
+  if (!names.ok()) return Error{path + ": " + names.error().message};
+  align->names = *std::move(names);
+  return {};
+}
+
+int ExitCodeOf(const analysis::Diff& diff) {
+  switch (diff.verdict()) {
+    case analysis::Diff::Verdict::kSame:
+      return kExitOk;
+    case analysis::Diff::Verdict::kDifferent:
+      return kExitFound;
+    case analysis::Diff::Verdict::kIncomplete:
+      break;
+  }
+  return kExitInconclusive;
+}
+
+std::string Highlighted(const Style& style, const std::string& text) {
+  const std::size_t end = text.find('\n');
+  const std::string head = text.substr(0, end);
+  const std::string rest = end == std::string::npos ? "" : text.substr(end);
+  return (text.starts_with("same") ? style.Green(head) : style.Red(head)) + rest;
+}
+
+int RunDiff(Context& context, DiffCommand& command) {
+  Result<analysis::Scope> scope = MakeScope(context, command.scope);
+  if (!scope.ok()) return context.Fail(kExitTrouble, scope.error().message);
+  analysis::DiffOptions& options = command.diff;
+  options.align.scope = *std::move(scope);
+  options.align.by_order = command.by == "order";
+  options.align.by_step = command.align == "step";
+  if (!command.map.empty()) {
+    const Result<void> read = ReadMap(command.map, &options.align);
+    if (!read.ok()) return context.Fail(kExitTrouble, read.error().message);
+  }
+  std::unique_ptr<source::Source> a, b;
+  if (const int failed = OpenSource(context, command.a, &a); failed != kExitOk) return failed;
+  if (const int failed = OpenSource(context, command.b, &b); failed != kExitOk) return failed;
+  const Result<analysis::Diff> diff = analysis::Compare(*a, *b, options);
+  if (!diff.ok()) return context.Fail(kExitTrouble, diff.error().message);
+
+  if (context.options.json) {
+    Context::Print(Dump(analysis::DiffJson(*a, *b, *diff), /*indented=*/true) + "\n");
+  } else if (command.name_only) {
+    Context::Print(PrintableLines(analysis::DiffNamesText(*a, *diff)));
+  } else if (command.stat) {
+    Context::Print(PrintableLines(analysis::DiffStatText(*a, *diff, /*all=*/false)) + "\n");
+  } else {
+    const std::string text = PrintableLines(analysis::DiffText(*a, *b, *diff));
+    Context::Print(Highlighted(context.out, text) + "\n");
+  }
+  if (!context.options.json && diff->probes.empty()) {
+    context.Say("the two have no probe in common. Align by place in the graph with: --by order");
+  }
+  const int code = ExitCodeOf(*diff);
+  return code == kExitFound && command.exit_zero ? static_cast<int>(kExitOk) : code;
+}
+
+}  // namespace
+
+RunFunction AddDiff(CLI::App& app) {
+  auto command = std::make_shared<DiffCommand>();
+  app.add_option("A", command->a, kSourceHelp)->required();
+  app.add_option("B", command->b, "the same; what A is held against")->required();
+  app.add_option("PROBE", command->scope.probes, "globs; 're:...', '!...' excludes");
+  app.add_option("--replays", command->scope.replays, "only these")->type_name("100..200");
+  app.add_flag("--first", command->diff.stops_after_first,
+               "look at nothing after the replay of the first difference");
+  app.add_option("--rtol", command->diff.rtol, "relative tolerance; by dtype, as assert_close")
+      ->type_name("R");
+  app.add_option("--atol", command->diff.atol, "absolute tolerance; by dtype")->type_name("A");
+  app.add_flag("--equal-nan", command->diff.equal_nan, "NaN equals NaN");
+  app.add_flag("--bitwise", command->diff.bitwise, "every bit counts, no tolerance");
+  app.add_option("--by", command->by, "what stands against what: probe names, or graph order")
+      ->check(CLI::IsMember({"name", "order"}))
+      ->type_name("{name,order}");
+  app.add_option("--map", command->map, "a file of lines NAME_IN_A NAME_IN_B")->type_name("FILE");
+  app.add_option("--align", command->align, "by replay, or by the step that cgdebug.step(n) set")
+      ->check(CLI::IsMember({"replay", "step"}))
+      ->type_name("{replay,step}");
+  app.add_option("--topk", command->diff.topk, "the K elements that differ most")->type_name("K");
+  app.add_flag("--stat", command->stat, "one line a probe");
+  app.add_flag("--name-only", command->name_only, "names of the probes that differ");
+  app.add_flag("--exit-zero", command->exit_zero, "exit 0 where they differ, not 1");
+  return [command](Context& context) { return RunDiff(context, *command); };
+}
+
+}  // namespace cgdebug::cli

@@ -1,0 +1,79 @@
+#include "client/cli/sources.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <optional>
+
+#include "client/cli/live_source.h"
+
+namespace cgdebug::cli {
+namespace {
+
+std::optional<std::uint64_t> ParseReplay(std::string_view text) {
+  std::uint64_t value = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool is_whole = parsed.ec == std::errc() && parsed.ptr == text.data() + text.size();
+  if (!is_whole || value == 0) return std::nullopt;
+  return value;
+}
+
+Result<void> ParseReplays(std::string_view text, analysis::Scope* scope) {
+  if (text.empty()) return {};
+  const std::size_t dots = text.find("..");
+  const auto first = ParseReplay(text.substr(0, dots));
+  std::optional<std::uint64_t> last = first;
+  if (dots != std::string_view::npos) {
+    const std::string_view end = text.substr(dots + 2);
+    last = end.empty() ? UINT64_MAX : ParseReplay(end);
+  }
+  if (!first || !last || *last < *first) {
+    return Error{
+        fmt::format("'{}' is no range of replays, which count from 1. Type for example: "
+                    "--replays 100..200",
+                    text)};
+  }
+  scope->first_replay = *first;
+  scope->last_replay = *last;
+  return {};
+}
+
+}  // namespace
+
+int OpenSource(Context& context, const std::string& text, std::unique_ptr<source::Source>* source) {
+  if (source::LooksLikePath(text)) {
+    Result<std::unique_ptr<source::Source>> opened = source::Open(text);
+    if (!opened.ok()) return context.Fail(kExitTrouble, opened.error().message);
+    *source = *std::move(opened);
+    return kExitOk;
+  }
+  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  std::string session = text == "live" ? context.options.session : text;
+  if (session.starts_with("live:")) session.erase(0, 5);
+  Result<std::unique_ptr<source::Source>> opened = OpenLive(context.client(), session);
+  if (!opened.ok()) {
+    if (context.client().last_failure() != client::Failure::kNone) {
+      return context.Fail(opened.error());
+    }
+    return context.Fail(kExitNoMatch,
+                        opened.error().message + fmt::format(", and there is no file '{}'", text));
+  }
+  *source = *std::move(opened);
+  return kExitOk;
+}
+
+Result<analysis::Scope> MakeScope(const Context& context, const ScopeOptions& options) {
+  analysis::Scope scope;
+  Result<Selector> probes = Selector::Parse(options.probes);
+  if (!probes.ok()) return probes.error();
+  scope.probes = *std::move(probes);
+  if (Result<void> replays = ParseReplays(options.replays, &scope); !replays.ok()) {
+    return replays.error();
+  }
+  if (!context.ranks.selects_all()) {
+    scope.wants_rank = [ranks = context.ranks](int rank) { return ranks.Contains(rank); };
+  }
+  return scope;
+}
+
+}  // namespace cgdebug::cli

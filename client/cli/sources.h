@@ -1,0 +1,30 @@
+// sources.h: SOURCE on the command line.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/analysis/align.h"
+#include "client/cli/context.h"
+#include "client/source/source.h"
+
+namespace cgdebug::cli {
+
+// What stands for a source on the command line: a path, "live", or a session.
+inline constexpr const char* kSourceHelp =
+    "NAME.cgrec, a folder of them, .safetensors, live or a session";
+
+// Opens it; a path that exists wins over a session of the same name. 0, or what to exit with; the
+// reason has been said then.
+int OpenSource(Context& context, const std::string& text, std::unique_ptr<source::Source>* source);
+
+struct ScopeOptions {
+  std::vector<std::string> probes;
+  std::string replays;  // "7", "100..200", "100.."
+};
+
+// Fails: a bad glob or range.
+Result<analysis::Scope> MakeScope(const Context& context, const ScopeOptions& options);
+
+}  // namespace cgdebug::cli

@@ -1,0 +1,207 @@
+#include "client/source/safetensors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string_view>
+
+#include "daemon/numerics/tensor_view.h"
+
+namespace cgdebug::source {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // as the format's own library
+constexpr const char* kMetadata = "__metadata__";
+
+struct TypeName {
+  std::string_view theirs;
+  std::string_view ours;
+  std::uint64_t bytes;  // of one element
+};
+constexpr TypeName kTypes[] = {
+    {"BOOL", "bool", 1},
+    {"U8", "uint8", 1},
+    {"I8", "int8", 1},
+    {"I16", "int16", 2},
+    {"I32", "int32", 4},
+    {"I64", "int64", 8},
+    {"F16", "float16", 2},
+    {"BF16", "bfloat16", 2},
+    {"F32", "float32", 4},
+    {"F64", "float64", 8},
+    {"F8_E4M3", "float8_e4m3fn", 1},
+    {"F8_E5M2", "float8_e5m2", 1},
+    {"U16", "uint16", 2},
+    {"U32", "uint32", 4},
+    {"U64", "uint64", 8},
+};
+
+const TypeName* FindType(std::string_view name) {
+  const auto* const found = std::find_if(std::begin(kTypes), std::end(kTypes),
+                                         [&](const TypeName& type) { return type.theirs == name; });
+  return found == std::end(kTypes) ? nullptr : found;
+}
+
+// A number that fits 64 bits and is not negative; nothing for anything else.
+std::optional<std::uint64_t> Unsigned(const Json& json) {
+  if (!json.is_number_unsigned()) return std::nullopt;
+  return json.get<std::uint64_t>();
+}
+
+template <typename T>
+T Number(const Json& object, const char* name, T fallback) {
+  const auto found = object.find(name);
+  if (found == object.end() || !found->is_number_integer()) return fallback;
+  return found->get<T>();
+}
+
+// The header's text, with its length checked against the file.
+Result<std::string_view> HeaderText(std::span<const std::byte> file) {
+  std::uint64_t length_untrusted = 0;
+  if (file.size() < sizeof(length_untrusted)) return Error{"it is shorter than a header"};
+  std::memcpy(&length_untrusted, file.data(), sizeof(length_untrusted));
+  if (length_untrusted > kMaxHeaderBytes) {
+    return Error{
+        fmt::format("its header says {} bytes, the format allows {}: is this a "
+                    "safetensors file?",
+                    length_untrusted, kMaxHeaderBytes)};
+  }
+  if (length_untrusted > file.size() - sizeof(length_untrusted)) {
+    return Error{fmt::format("it is cut off inside its header ({} of {} bytes)", file.size(),
+                             length_untrusted + sizeof(length_untrusted))};
+  }
+  return std::string_view(reinterpret_cast<const char*>(file.data()) + sizeof(length_untrusted),
+                          length_untrusted);
+}
+
+Result<Json> ParseHeader(std::string_view text) {
+  std::set<std::string> names;
+  std::string repeated;
+  bool is_too_deep = false;
+  const auto callback = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    if (event == Json::parse_event_t::key && depth == 1 &&
+        !names.insert(parsed.get<std::string>()).second) {
+      repeated = parsed.get<std::string>();
+    }
+    is_too_deep = is_too_deep || depth > 3;
+    return !is_too_deep;
+  };
+  Json header = Json::parse(text.begin(), text.end(), callback, /*allow_exceptions=*/false);
+  if (is_too_deep || header.is_discarded() || !header.is_object()) {
+    return Error{"its header is no JSON object"};
+  }
+  if (!repeated.empty()) return Error{"its header names '" + repeated + "' twice"};
+  return header;
+}
+
+Result<SafetensorsTensor> ParseTensor(const std::string& name, const Json& entry,
+                                      std::span<const std::byte> data) {
+  const auto bad = [&](std::string_view what) {
+    return Error{fmt::format("tensor '{}': {}", name, what)};
+  };
+  if (!entry.is_object() || !entry.contains("dtype") || !entry["dtype"].is_string() ||
+      !entry.contains("shape") || !entry["shape"].is_array() || !entry.contains("data_offsets") ||
+      !entry["data_offsets"].is_array() || entry["data_offsets"].size() != 2) {
+    return bad("its entry needs dtype, shape and two data_offsets");
+  }
+  SafetensorsTensor tensor;
+  tensor.name = tensor.probe = name;
+  tensor.dtype_name = entry["dtype"].get<std::string>();
+  const TypeName* type = FindType(tensor.dtype_name);
+  const layout::DtypeInfo* ours = type == nullptr ? nullptr : layout::FindDtype(type->ours);
+  if (ours != nullptr) tensor.dtype = ours->dtype;
+  for (const Json& size : entry["shape"]) {
+    const std::optional<std::uint64_t> value = Unsigned(size);
+    if (!value) return bad("a size of its shape is no number");
+    tensor.shape.push_back(*value);
+  }
+  const std::optional<std::uint64_t> begin = Unsigned(entry["data_offsets"][0]);
+  const std::optional<std::uint64_t> end = Unsigned(entry["data_offsets"][1]);
+  if (!begin || !end || *begin > *end) return bad("its data_offsets are no range");
+  if (*end > data.size()) {
+    return bad(fmt::format("its values end at byte {}, the file has {}: it is cut off", *end,
+                           data.size()));
+  }
+  tensor.bytes = data.subspan(*begin, *end - *begin);
+  const std::optional<std::uint64_t> count = numerics::ElementCount(tensor.shape);
+  std::uint64_t expected_bytes = 0;
+  if (!count || (type != nullptr && __builtin_mul_overflow(*count, type->bytes, &expected_bytes))) {
+    return bad("its shape is larger than 64 bits can say");
+  }
+  if (type != nullptr && expected_bytes != tensor.bytes.size()) {
+    return bad(fmt::format("its shape and dtype take {} bytes, its data_offsets {}", expected_bytes,
+                           tensor.bytes.size()));
+  }
+  return tensor;
+}
+
+// What `export --to safetensors` wrote about itself; anything odd is as if it were not there.
+void ApplyOwnMetadata(const Json& metadata, SafetensorsFile* file) {
+  const auto text = metadata.find("cgdebug");
+  if (text == metadata.end() || !text->is_string()) return;
+  const Json own = Json::parse(text->get<std::string>(), nullptr, /*allow_exceptions=*/false);
+  if (!own.is_object()) return;
+  file->replay = Number<std::uint64_t>(own, "replay", 0);
+  file->step = Number<std::int64_t>(own, "step", -1);
+  file->rank = Number<int>(own, "rank", -1);
+  const auto tensors = own.find("tensors");
+  if (tensors == own.end() || !tensors->is_object()) return;
+  for (SafetensorsTensor& tensor : file->tensors) {
+    const auto about = tensors->find(tensor.name);
+    if (about == tensors->end() || !about->is_object()) continue;
+    tensor.order = Number<std::uint64_t>(*about, "order", tensor.order);
+    tensor.capture_id = Number<std::uint64_t>(*about, "capture", 0);
+    tensor.invocation = Number<std::uint32_t>(*about, "invocation", 0);
+    const auto probe = about->find("probe");
+    if (probe != about->end() && probe->is_string()) tensor.probe = probe->get<std::string>();
+  }
+}
+
+Result<SafetensorsFile> Parse(const std::string& path, std::shared_ptr<const MappedFile> mapping) {
+  const std::span<const std::byte> bytes = mapping->bytes();
+  const Result<std::string_view> text = HeaderText(bytes);
+  if (!text.ok()) return text.error();
+  const Result<Json> header = ParseHeader(*text);
+  if (!header.ok()) return header.error();
+  const std::span<const std::byte> data = bytes.subspan(sizeof(std::uint64_t) + text->size());
+  SafetensorsFile file{.path = path, .mapping = std::move(mapping)};
+  std::uint64_t used_bytes = 0;
+  for (const auto& [name, entry] : header->items()) {
+    if (name == kMetadata) continue;
+    Result<SafetensorsTensor> tensor = ParseTensor(name, entry, data);
+    if (!tensor.ok()) return tensor.error();
+    tensor->order = file.tensors.size() + 1;
+    const auto begin = static_cast<std::uint64_t>(tensor->bytes.data() - data.data());
+    used_bytes = std::max<std::uint64_t>(used_bytes, begin + tensor->bytes.size());
+    file.tensors.push_back(*std::move(tensor));
+  }
+  if (used_bytes != data.size()) {
+    return Error{
+        fmt::format("{} bytes after the last tensor belong to none", data.size() - used_bytes)};
+  }
+  if (const auto metadata = header->find(kMetadata); metadata != header->end()) {
+    if (!metadata->is_object()) return Error{"its __metadata__ is no JSON object"};
+    ApplyOwnMetadata(*metadata, &file);
+  }
+  return file;
+}
+
+}  // namespace
+
+Result<SafetensorsFile> OpenSafetensors(const std::string& path) {
+  static_assert(std::endian::native == std::endian::little);
+  Result<std::shared_ptr<MappedFile>> mapping = MappedFile::Open(path);
+  if (!mapping.ok()) return mapping.error();
+  Result<SafetensorsFile> file = Parse(path, *std::move(mapping));
+  if (!file.ok()) return Error{path + " cannot be read: " + file.error().message};
+  return file;
+}
+
+}  // namespace cgdebug::source

@@ -1,0 +1,44 @@
+// safetensors.h: one .safetensors file: an 8-byte length, a JSON header, then the tensors' bytes.
+//
+// The header is not trusted: sizes, offsets and shapes agree with each other and with the file, or
+// the file is refused.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/source/mapped_file.h"
+#include "proto/layout/dtype.h"
+
+namespace cgdebug::source {
+
+struct SafetensorsTensor {
+  std::string name;
+  std::string dtype_name;                         // "BF16"
+  layout::Dtype dtype = layout::Dtype::kInvalid;  // kInvalid: a type of theirs that is not one of
+                                                  // ours
+  std::vector<std::uint64_t> shape;
+  std::span<const std::byte> bytes;  // in the mapping
+  // What `export --to safetensors` adds; the defaults for a file of somebody else.
+  std::uint64_t order = 0;
+  std::uint64_t capture_id = 0;
+  std::uint32_t invocation = 0;
+  std::string probe;  // the name, without what export adds to keep names apart
+};
+
+struct SafetensorsFile {
+  std::string path;
+  std::shared_ptr<const MappedFile> mapping;
+  std::vector<SafetensorsTensor> tensors = {};  // in the order of the header
+  std::uint64_t replay = 0;                     // 0: it does not say
+  std::int64_t step = -1;
+  int rank = -1;
+};
+
+// Fails: a file that is cut off, that says anything about itself that cannot be, or whose header is
+// larger than the format allows.
+Result<SafetensorsFile> OpenSafetensors(const std::string& path);
+
+}  // namespace cgdebug::source

@@ -1,0 +1,79 @@
+#include "client/source/source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "client/source/safetensors_source.h"
+#include "daemon/numerics/format.h"
+#include "daemon/numerics/tensor_view.h"
+
+namespace cgdebug::source {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> FilesIn(const std::string& folder, std::string_view extension) {
+  std::vector<std::string> files;
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+    if (entry.path().extension() == extension) files.push_back(entry.path().string());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Source>> Open(const std::string& path) {
+  std::error_code failure;
+  const fs::file_status status = fs::status(path, failure);
+  if (!fs::exists(status)) {
+    return Error{
+        fmt::format("{} does not exist. A source is a recording NAME.cgrec, a folder of "
+                    "them, a .safetensors file or a folder of those, or a live session: "
+                    "cgdebug-cli ps",
+                    path)};
+  }
+  if (!fs::is_directory(status)) return OpenSafetensorsFiles(path, {path});
+  if (const auto files = FilesIn(path, ".safetensors"); !files.empty()) {
+    return OpenSafetensorsFiles(path, files);
+  }
+  return Error{fmt::format("{} holds neither a recording (*.cgrec) nor a .safetensors file", path)};
+}
+
+bool LooksLikePath(const std::string& text) {
+  if (text.find('/') != std::string::npos || text.ends_with(".cgrec") ||
+      text.ends_with(".safetensors")) {
+    return true;
+  }
+  std::error_code ignored;
+  return fs::exists(text, ignored);
+}
+
+Result<numerics::Stats> StatsOf(Source& source, const Snapshot& snapshot) {
+  if (snapshot.stats) return *snapshot.stats;
+  const Slot& slot = source.slots()[snapshot.slot];
+  const Result<Values> values = source.Load(snapshot);
+  if (!values.ok()) return values.error();
+  const auto view = numerics::MakeTensorView(slot.dtype, slot.shape, values->bytes);
+  if (!view.ok()) {
+    return Error{
+        fmt::format("{}@{}: {}", SlotText(slot), snapshot.key.replay, view.error().message)};
+  }
+  return numerics::ComputeStats(*view);
+}
+
+std::string SlotText(const Slot& slot) {
+  return slot.invocation == 0 ? slot.probe : fmt::format("{}#{}", slot.probe, slot.invocation);
+}
+
+std::string TypeText(const Slot& slot) {
+  if (slot.dtype != layout::Dtype::kInvalid) {
+    return numerics::FormatTensorType(slot.dtype, slot.shape);
+  }
+  return slot.dtype_name + numerics::FormatShape(slot.shape);
+}
+
+}  // namespace cgdebug::source

@@ -1,0 +1,122 @@
+// source.h: where tensors come from, one face for all of them: a recording, a folder of recordings
+// (one a rank), a .safetensors file or a folder of them, and the daemon's memory of a live job.
+//
+//   Result<std::unique_ptr<Source>> source = source::Open("runs/a.cgrec");
+//   for (std::size_t slot = 0; slot < (*source)->slots().size(); ++slot) {
+//     for (const Key& key : *(*source)->Keys(slot)) Use(*(*source)->Get(slot, key));
+//   }
+//
+// No protobuf and no daemon behind this header: the Python extension links it beside torch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "daemon/base/result.h"
+#include "daemon/numerics/stats.h"
+#include "proto/layout/dtype.h"
+
+namespace cgdebug::source {
+
+// One call of a probe in one captured graph, or one tensor name of a safetensors folder.
+struct Slot {
+  std::string probe;
+  std::string session;                            // label of the job, or the file it came from
+  std::string device;                             // empty when unknown
+  std::string site;                               // "file.py:12", empty when unknown
+  std::string dtype_name;                         // as the source spells it
+  layout::Dtype dtype = layout::Dtype::kInvalid;  // kInvalid: a type that this version cannot read
+  std::vector<std::uint64_t> shape;
+  std::uint64_t payload_bytes = 0;
+  int rank = -1;                 // -1: not distributed
+  std::uint64_t capture_id = 0;  // 0: eager
+  std::uint32_t invocation = 0;  // which call of the probe in the capture, from 0
+  std::uint64_t order = 0;       // in the graph, within the session
+  std::uint32_t every = 1;       // only replays 1, 1 + every, ... were wanted
+};
+
+// Names one snapshot of a slot.
+struct Key {
+  std::uint64_t replay = 0;  // from 1
+  std::uint64_t id = 0;      // the source's own
+};
+
+struct Snapshot {
+  std::size_t slot = 0;
+  Key key;
+  std::int64_t step = -1;  // the user's own, -1: none
+  std::int64_t timestamp_ns = 0;
+  bool has_values = false;
+  std::uint64_t payload_bytes = 0;
+  std::optional<numerics::Stats> stats = {};  // as recorded; see StatsOf
+  std::optional<std::uint64_t> hash = {};  // of the bytes: equal hashes of one source or two mean
+                                           // equal bytes, XXH3-64
+};
+
+// Lifetime: `bytes` live as long as `owner`. They may be changed; the file does not change with
+// them.
+struct Values {
+  std::span<const std::byte> bytes;
+  std::shared_ptr<const void> owner;
+};
+
+// Snapshots of one slot that ought to be there and are not.
+struct Gap {
+  std::size_t slot = 0;
+  std::uint64_t count = 0;
+  std::uint64_t after_replay = 0;   // the last one seen before; 0: none
+  std::uint64_t before_replay = 0;  // the first one seen after; 0: none came
+  std::string cause;
+};
+
+// What a source is, for `info`.
+struct Description {
+  std::string path;
+  std::string kind;  // "recording", "safetensors", "live"
+  std::vector<std::string> sessions = {};
+  std::uint64_t bytes = 0;  // on disk
+  std::string ending = {};  // how it ended, in words; empty when there is nothing to say
+  bool is_growing = false;  // somebody writes it now
+  bool is_cut_off = false;  // its end is missing: what came after is unknown
+};
+
+// Thread: one at a time; Values are independent. Lifetime: slots() until the end of the source.
+class Source {
+ public:
+  Source() = default;
+  virtual ~Source() = default;
+  Source(const Source&) = delete;
+  Source& operator=(const Source&) = delete;
+
+  virtual Description Describe() const = 0;
+  virtual const std::vector<Slot>& slots() const = 0;
+  // By replay, ascending, each replay once.
+  virtual Result<std::vector<Key>> Keys(std::size_t slot) = 0;
+  virtual Result<Snapshot> Get(std::size_t slot, const Key& key) = 0;
+  // Fails: no values are kept of it, or they are damaged.
+  virtual Result<Values> Load(const Snapshot& snapshot) = 0;
+  // Whole after Keys of every slot.
+  virtual std::vector<Gap> Gaps() = 0;
+};
+
+// A recording, a safetensors file, or a folder of either. Fails: anything else; the message says
+// what was looked for.
+Result<std::unique_ptr<Source>> Open(const std::string& path);
+
+// Whether `text` is meant as a path and not as the name of a session: it exists, or looks like one.
+bool LooksLikePath(const std::string& text);
+
+// As recorded, else computed from the values. Fails: neither is there.
+Result<numerics::Stats> StatsOf(Source& source, const Snapshot& snapshot);
+
+// "blk3.attn", "blk3.attn#1" for its second call in one capture.
+std::string SlotText(const Slot& slot);
+// "bf16[8,512]", also for a dtype that this version does not know.
+std::string TypeText(const Slot& slot);
+
+}  // namespace cgdebug::source

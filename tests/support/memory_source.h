@@ -1,0 +1,104 @@
+// memory_source.h: a source whose tensors a test writes down.
+#pragma once
+
+#include <cstring>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/source/source.h"
+#include "daemon/numerics/tensor_view.h"
+
+namespace cgdebug::testing_support {
+
+class MemorySource : public source::Source {
+ public:
+  MemorySource() = default;
+  MemorySource(MemorySource&& other) noexcept
+      : description(std::move(other.description)),
+        gaps(std::move(other.gaps)),
+        damaged(std::move(other.damaged)),
+        has_hashes(other.has_hashes),
+        slots_(std::move(other.slots_)),
+        entries_(std::move(other.entries_)) {}
+
+  source::Description description{.path = "memory", .kind = "memory"};
+  std::vector<source::Gap> gaps;
+  std::set<std::size_t> damaged;  // slots whose values cannot be read
+  bool has_hashes = false;
+
+  // float32 tensors, in graph order.
+  std::size_t AddSlot(const std::string& probe, const std::vector<std::uint64_t>& shape,
+                      layout::Dtype dtype = layout::Dtype::kFloat32) {
+    source::Slot slot;
+    slot.probe = probe;
+    slot.dtype = dtype;
+    slot.dtype_name = layout::DtypeName(dtype);
+    slot.shape = shape;
+    slot.payload_bytes = *numerics::PayloadBytes(dtype, shape);
+    slot.order = slots_.size() + 1;
+    slot.capture_id = 1;
+    slots_.push_back(slot);
+    return slots_.size() - 1;
+  }
+  void Add(std::size_t slot, std::uint64_t replay, const std::vector<float>& values,
+           std::int64_t step = -1) {
+    std::vector<std::byte> bytes(values.size() * sizeof(float));
+    std::memcpy(bytes.data(), values.data(), bytes.size());
+    AddBytes(slot, replay, bytes, step);
+  }
+  void AddBytes(std::size_t slot, std::uint64_t replay, const std::vector<std::byte>& bytes,
+                std::int64_t step = -1) {
+    entries_[{slot, replay}] = {bytes, step, true};
+  }
+  void Change(std::size_t slot, std::uint64_t replay, const std::vector<float>& values) {
+    Add(slot, replay, values);
+  }
+  void DropValues(std::size_t slot, std::uint64_t replay) {
+    entries_.at({slot, replay}).has_values = false;
+  }
+  void Remove(std::size_t slot, std::uint64_t replay) { entries_.erase({slot, replay}); }
+  std::vector<source::Slot>& Slots() { return slots_; }
+
+  source::Description Describe() const override { return description; }
+  const std::vector<source::Slot>& slots() const override { return slots_; }
+  Result<std::vector<source::Key>> Keys(std::size_t slot) override {
+    std::vector<source::Key> keys;
+    for (const auto& [place, entry] : entries_) {
+      if (place.first == slot) keys.push_back({place.second, place.second});
+    }
+    return keys;
+  }
+  Result<source::Snapshot> Get(std::size_t slot, const source::Key& key) override {
+    const Entry& entry = entries_.at({slot, key.replay});
+    source::Snapshot snapshot{.slot = slot, .key = key, .step = entry.step};
+    snapshot.has_values = entry.has_values;
+    snapshot.payload_bytes = entry.bytes.size();
+    snapshot.stats = numerics::ComputeStats(
+        *numerics::MakeTensorView(slots_[slot].dtype, slots_[slot].shape, entry.bytes));
+    if (has_hashes) {
+      snapshot.hash = std::hash<std::string_view>()(
+          {reinterpret_cast<const char*>(entry.bytes.data()), entry.bytes.size()});
+    }
+    return snapshot;
+  }
+  Result<source::Values> Load(const source::Snapshot& snapshot) override {
+    if (damaged.contains(snapshot.slot)) return Error{"the values are damaged"};
+    return source::Values{entries_.at({snapshot.slot, snapshot.key.replay}).bytes, nullptr};
+  }
+  std::vector<source::Gap> Gaps() override { return gaps; }
+
+ private:
+  struct Entry {
+    std::vector<std::byte> bytes;
+    std::int64_t step = -1;
+    bool has_values = true;
+  };
+  std::vector<source::Slot> slots_;
+  std::map<std::pair<std::size_t, std::uint64_t>, Entry> entries_;
+};
+
+}  // namespace cgdebug::testing_support

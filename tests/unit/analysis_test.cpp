@@ -1,0 +1,275 @@
+// diff and check over sources: what they find, and that they never call a gap the same.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "client/analysis/diff.h"
+#include "client/analysis/diff_report.h"
+#include "client/analysis/pattern.h"
+#include "tests/support/memory_source.h"
+
+namespace cgdebug::analysis {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing_support::MemorySource;
+using Verdict = Diff::Verdict;
+
+Diff DiffOf(MemorySource& a, MemorySource& b, const DiffOptions& options = {}) {
+  Result<Diff> diff = Compare(a, b, options);
+  EXPECT_TRUE(diff.ok()) << diff.error().message;
+  return *std::move(diff);
+}
+
+MemorySource TwoLayers(int replays, float offset = 0) {
+  MemorySource source;
+  const std::size_t x = source.AddSlot("x", {2, 2}), y = source.AddSlot("y", {2, 2});
+  for (int replay = 1; replay <= replays; ++replay) {
+    const auto n = static_cast<float>(replay);
+    source.Add(x, replay, {n, n, n, n});
+    source.Add(y, replay, {n, n, n, n + offset});
+  }
+  return source;
+}
+
+TEST(Diff, EqualSourcesAreTheSame) {
+  MemorySource a = TwoLayers(3), b = TwoLayers(3);
+  const Diff diff = DiffOf(a, b);
+  EXPECT_EQ(diff.verdict(), Verdict::kSame);
+  EXPECT_EQ(diff.compared, 6u);
+  EXPECT_EQ(diff.bit_equal, 6u);
+  EXPECT_EQ(DiffText(a, b, diff), "same: 6 snapshots of 2 probes over 3 replays, bit for bit");
+}
+
+TEST(Diff, NamesTheFirstDifferenceInReplayAndGraphOrder) {
+  MemorySource a = TwoLayers(3), b = TwoLayers(3);
+  b.Change(0, 3, {0, 0, 0, 0});
+  b.Change(1, 2, {2, 2, 2, 7.5});
+  const Diff diff = DiffOf(a, b);
+  EXPECT_EQ(diff.verdict(), Verdict::kDifferent);
+  EXPECT_EQ(diff.different, 2u);
+  ASSERT_TRUE(diff.first.has_value());
+  EXPECT_EQ(diff.first->position, 2u);
+  EXPECT_EQ(a.slots()[diff.probes[diff.first->pair].a].probe, "y");
+  EXPECT_EQ(diff.first->equal_before, 1u);
+  const std::string text = DiffText(a, b, diff);
+  EXPECT_THAT(text, HasSubstr("first difference: replay 2, y (probe 2 of 2)"));
+  EXPECT_THAT(text, HasSubstr("rtol 1.3e-06 atol 1e-05 (f32 defaults)"));
+  EXPECT_THAT(text, HasSubstr("Mismatched elements: 1 / 4 (25.0%)\n"
+                              "Greatest absolute difference: 5.5 at index (1, 1)"));
+  EXPECT_THAT(text, HasSubstr("pattern: every mismatch lies in [1, 1], all of it"));
+}
+
+TEST(Diff, FirstLooksNoFurtherThanItsReplay) {
+  MemorySource a = TwoLayers(3), b = TwoLayers(3, 1);
+  DiffOptions options;
+  options.stops_after_first = true;
+  const Diff diff = DiffOf(a, b, options);
+  EXPECT_TRUE(diff.stopped_early);
+  EXPECT_EQ(diff.compared, 2u);
+  EXPECT_THAT(DiffText(a, b, diff), HasSubstr("nothing after replay 1 was looked at"));
+}
+
+TEST(Diff, NeverSameOverWhatIsMissing) {
+  {
+    MemorySource a = TwoLayers(3), b = TwoLayers(2);  // a replay
+    EXPECT_EQ(DiffOf(a, b).verdict(), Verdict::kIncomplete);
+    EXPECT_EQ(DiffOf(b, a).verdict(), Verdict::kIncomplete);
+    EXPECT_THAT(DiffText(a, b, DiffOf(a, b)), HasSubstr("x: replay 3 only in memory"));
+    DiffOptions both_have;
+    both_have.align.scope.last_replay = 2;
+    EXPECT_EQ(DiffOf(a, b, both_have).verdict(), Verdict::kSame);
+  }
+  {
+    MemorySource a = TwoLayers(3), b = TwoLayers(3);  // a probe
+    a.Add(a.AddSlot("z", {1}), 1, {1});
+    EXPECT_EQ(DiffOf(a, b).verdict(), Verdict::kIncomplete);
+    EXPECT_EQ(DiffOf(b, a).verdict(), Verdict::kIncomplete);
+  }
+  {
+    MemorySource a = TwoLayers(3), b = TwoLayers(3);  // the same loss on both sides
+    for (MemorySource* source : {&a, &b}) {
+      source->gaps.push_back({0, 2, 1, 2, "overwritten"});
+    }
+    EXPECT_EQ(DiffOf(a, b).verdict(), Verdict::kIncomplete);
+    EXPECT_THAT(DiffText(a, b, DiffOf(a, b)), HasSubstr("lacks 2 snapshots of x"));
+  }
+  {
+    MemorySource a = TwoLayers(3), b = TwoLayers(3);  // the end
+    b.description.is_cut_off = true;
+    EXPECT_EQ(DiffOf(a, b).verdict(), Verdict::kIncomplete);
+  }
+  {
+    MemorySource a = TwoLayers(3), b = TwoLayers(3);  // values
+    b.DropValues(1, 3);
+    EXPECT_EQ(DiffOf(a, b).verdict(), Verdict::kIncomplete);
+    EXPECT_THAT(DiffText(a, b, DiffOf(a, b)), HasSubstr("y@3: memory has only statistics"));
+  }
+  {
+    MemorySource a, b;  // everything
+    EXPECT_EQ(DiffOf(a, b).verdict(), Verdict::kIncomplete);
+  }
+  {
+    MemorySource a = TwoLayers(3), b = TwoLayers(3);  // what cannot be read
+    b.damaged.insert(1);
+    EXPECT_EQ(DiffOf(a, b).verdict(), Verdict::kIncomplete);
+  }
+}
+
+TEST(Diff, ADifferenceWinsOverWhatIsMissing) {
+  MemorySource a = TwoLayers(3), b = TwoLayers(2, 1);
+  EXPECT_EQ(DiffOf(a, b).verdict(), Verdict::kDifferent);
+}
+
+TEST(Diff, NanDiffersUnlessItIsAllowedOrTheBitsAreMeant) {
+  MemorySource a, b;
+  for (MemorySource* source : {&a, &b}) source->Add(source->AddSlot("x", {2}), 1, {1, NAN});
+  EXPECT_EQ(DiffOf(a, b).verdict(), Verdict::kDifferent);
+  DiffOptions options;
+  options.equal_nan = true;
+  EXPECT_EQ(DiffOf(a, b, options).verdict(), Verdict::kSame);
+  options = {};
+  options.bitwise = true;
+  EXPECT_EQ(DiffOf(a, b, options).verdict(), Verdict::kSame);
+}
+
+TEST(Diff, TolerancesAndBitsDecide) {
+  MemorySource a = TwoLayers(1), b = TwoLayers(1, 1e-6F);
+  EXPECT_EQ(DiffOf(a, b).verdict(), Verdict::kSame);
+  EXPECT_EQ(DiffOf(a, b).bit_equal, 1u);
+  DiffOptions options;
+  options.bitwise = true;
+  EXPECT_EQ(DiffOf(a, b, options).verdict(), Verdict::kDifferent);
+  options = {};
+  options.rtol = options.atol = 0;
+  EXPECT_EQ(DiffOf(a, b, options).verdict(), Verdict::kDifferent);
+}
+
+TEST(Diff, EqualHashesStandForValuesThatWereNotRecorded) {
+  MemorySource a = TwoLayers(1), b = TwoLayers(1), c = TwoLayers(1, 1);
+  for (MemorySource* source : {&a, &b, &c}) {
+    source->has_hashes = true;
+    source->DropValues(1, 1);
+  }
+  EXPECT_EQ(DiffOf(a, b).verdict(), Verdict::kSame);
+  EXPECT_EQ(DiffOf(a, c).verdict(), Verdict::kIncomplete);
+  DiffOptions options;
+  options.bitwise = true;
+  EXPECT_EQ(DiffOf(a, c, options).verdict(), Verdict::kDifferent);
+}
+
+TEST(Diff, AnotherShapeOrDtypeIsADifference) {
+  MemorySource a, b;
+  a.Add(a.AddSlot("x", {4}), 1, {1, 2, 3, 4});
+  b.Add(b.AddSlot("x", {2, 2}), 1, {1, 2, 3, 4});
+  const Diff diff = DiffOf(a, b);
+  EXPECT_EQ(diff.verdict(), Verdict::kDifferent);
+  EXPECT_THAT(DiffText(a, b, diff), HasSubstr("f32[4] against f32[2,2]: the shape differs"));
+}
+
+TEST(Diff, AlignsByNameByMapAndByOrder) {
+  MemorySource a, b;
+  a.Add(a.AddSlot("first", {1}), 1, {1});
+  a.Add(a.AddSlot("second", {1}), 1, {2});
+  b.Add(b.AddSlot("eins", {1}), 1, {1});
+  b.Add(b.AddSlot("zwei", {1}), 1, {2});
+  EXPECT_EQ(DiffOf(a, b).compared, 0u);
+  DiffOptions options;
+  options.align.by_order = true;
+  EXPECT_EQ(DiffOf(a, b, options).verdict(), Verdict::kSame);
+  options = {};
+  const auto names = ParseNameMap("first eins  # a comment\n\nsecond\tzwei\n");
+  ASSERT_TRUE(names.ok()) << names.error().message;
+  options.align.names = *names;
+  EXPECT_EQ(DiffOf(a, b, options).verdict(), Verdict::kSame);
+  EXPECT_THAT(ParseNameMap("one two three").error().message, HasSubstr("line 1"));
+  EXPECT_FALSE(ParseNameMap("one two\none three").ok());
+}
+
+TEST(Diff, AlignsByStep) {
+  MemorySource a, b;
+  const std::size_t x = a.AddSlot("x", {1}), y = b.AddSlot("x", {1});
+  a.Add(x, 1, {5}, 100);
+  a.Add(x, 2, {6}, 101);
+  b.Add(y, 7, {5}, 100);
+  b.Add(y, 8, {6}, 101);
+  EXPECT_EQ(DiffOf(a, b).compared, 0u);
+  DiffOptions options;
+  options.align.by_step = true;
+  EXPECT_EQ(DiffOf(a, b, options).verdict(), Verdict::kSame);
+}
+
+TEST(Diff, TheNthCaptureStandsAgainstTheNth) {
+  MemorySource a, b;
+  for (MemorySource* source : {&a, &b}) {
+    for (const int capture : {1, 2}) {
+      const std::size_t slot = source->AddSlot("x", {1});
+      source->Slots()[slot].capture_id = source == &a ? capture : capture + 10;
+      source->Add(slot, 1, {static_cast<float>(capture)});
+    }
+  }
+  EXPECT_EQ(DiffOf(a, b).verdict(), Verdict::kSame);
+  EXPECT_EQ(DiffOf(a, b).compared, 2u);
+}
+
+TEST(Diff, OneRankStandsAgainstAnother) {
+  MemorySource a = TwoLayers(1), b = TwoLayers(1);
+  for (source::Slot& slot : a.Slots()) slot.rank = 0;
+  for (source::Slot& slot : b.Slots()) slot.rank = 3;
+  EXPECT_EQ(DiffOf(a, b).verdict(), Verdict::kSame);
+}
+
+TEST(Diff, ListsTheElementsThatDifferMost) {
+  MemorySource a, b;
+  a.Add(a.AddSlot("x", {4}), 1, {1, 2, 3, 4});
+  b.Add(b.AddSlot("x", {4}), 1, {1, 9, 3.5, 4});
+  DiffOptions options;
+  options.topk = 2;
+  const Diff diff = DiffOf(a, b, options);
+  ASSERT_EQ(diff.first->largest.size(), 2u);
+  EXPECT_EQ(diff.first->largest[0].index, 1u);
+  EXPECT_EQ(diff.first->largest[0].b, "9.0");
+  EXPECT_EQ(diff.first->largest[1].index, 2u);
+}
+
+TEST(Diff, JsonSaysWhatTheTextSays) {
+  MemorySource a = TwoLayers(2), b = TwoLayers(2, NAN);
+  const Json json = DiffJson(a, b, DiffOf(a, b));
+  EXPECT_EQ(json["verdict"], "different");
+  EXPECT_EQ(json["first"]["probe"], "y");
+  EXPECT_EQ(json["first"]["values"]["max_abs"]["value"], "NaN");
+  EXPECT_EQ(json["probes"][0]["different"], 0);
+  EXPECT_THAT(DiffStatText(a, DiffOf(a, b), false), AllOf(HasSubstr("y"), Not(HasSubstr("x  "))));
+  EXPECT_EQ(DiffNamesText(a, DiffOf(a, b)), "y\n");
+}
+
+std::string PatternOf(const std::vector<std::uint64_t>& shape,
+                      const std::vector<std::uint64_t>& flat) {
+  MismatchPattern pattern(shape);
+  for (const std::uint64_t index : flat) pattern.Add(index);
+  return pattern.Text();
+}
+
+TEST(MismatchPattern, NamesTheBoxThatHoldsEveryMismatch) {
+  EXPECT_EQ(PatternOf({2, 3}, {3, 4, 5}),
+            "every mismatch lies in [1, :], all of it  -> the end of dim 0: looks like padding or "
+            "a stale last row");
+  EXPECT_EQ(PatternOf({4, 4}, {0, 5}), "every mismatch lies in [0:2, 0:2], 2 of its 4 elements");
+  EXPECT_THAT(PatternOf({8}, {0, 2, 4}), HasSubstr("[0:5:2], all of it  -> evenly spaced"));
+  EXPECT_EQ(PatternOf({2, 2}, {0, 1, 2, 3}), "every element mismatches");
+  EXPECT_EQ(PatternOf({2, 2}, {0, 3}), "the mismatches are spread over every dimension");
+  EXPECT_EQ(PatternOf({}, {0}), "");
+}
+
+TEST(RangesText, FoldsRuns) {
+  EXPECT_EQ(RangesText({1, 2, 3, 7}), "1..3, 7");
+  EXPECT_EQ(RangesText({1, 3, 5, 7, 9, 11}), "1, 3, 5, 7 and 2 more");
+}
+
+}  // namespace
+}  // namespace cgdebug::analysis

@@ -1,0 +1,160 @@
+// Sources of tensors that are files: what is read, and what is refused.
+#include "client/source/source.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+#include <random>
+
+#include "client/source/safetensors.h"
+#include "tests/support/safetensors_file.h"
+#include "tests/support/temp_dir.h"
+
+namespace cgdebug::source {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing_support::ReadText;
+using testing_support::SafetensorsBytes;
+using testing_support::TempDir;
+using testing_support::WriteFloats;
+using testing_support::WriteText;
+
+std::string RefusalOf(const std::string& header, const std::string& data) {
+  const TempDir dir;
+  WriteText(dir / "a.safetensors", SafetensorsBytes(header, data));
+  const Result<SafetensorsFile> file = OpenSafetensors(dir / "a.safetensors");
+  return file.ok() ? "" : file.error().message;
+}
+
+constexpr const char* kGood = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
+
+TEST(Safetensors, ReadsTensorsWhereTheyLie) {
+  const TempDir dir;
+  WriteText(dir / "a.safetensors",
+            SafetensorsBytes(R"({"__metadata__":{"format":"pt"},)"
+                             R"("b":{"dtype":"BF16","shape":[2,1],"data_offsets":[0,4]},)"
+                             R"("a":{"dtype":"I64","shape":[],"data_offsets":[4,12]}})",
+                             std::string("\x80\x3f\x00\x40", 4) + std::string(8, '\x01')));
+  const Result<SafetensorsFile> file = OpenSafetensors(dir / "a.safetensors");
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  ASSERT_EQ(file->tensors.size(), 2u);
+  EXPECT_EQ(file->tensors[0].name, "b");
+  EXPECT_EQ(file->tensors[0].dtype, layout::Dtype::kBfloat16);
+  EXPECT_THAT(file->tensors[0].shape, ElementsAre(2, 1));
+  EXPECT_EQ(file->tensors[1].bytes.size(), 8u);
+  EXPECT_EQ(static_cast<int>(file->tensors[1].bytes[0]), 1);
+}
+
+TEST(Safetensors, RefusesHeadersThatCannotBe) {
+  const std::string data(8, '\0');
+  EXPECT_EQ(RefusalOf(kGood, data), "");
+  EXPECT_THAT(RefusalOf(kGood, std::string(7, '\0')), HasSubstr("cut off"));
+  EXPECT_THAT(RefusalOf(kGood, std::string(9, '\0')), HasSubstr("belong to none"));
+  const auto entry = [&](const std::string& text) {
+    return RefusalOf("{\"a\":" + text + "}", data);
+  };
+  EXPECT_THAT(entry(R"({"dtype":"F32","shape":[3],"data_offsets":[0,8]})"), HasSubstr("12 bytes"));
+  EXPECT_THAT(entry(R"({"dtype":"F32","shape":[2],"data_offsets":[8,0]})"), HasSubstr("no range"));
+  EXPECT_THAT(entry(R"({"dtype":"F32","shape":[-2],"data_offsets":[0,8]})"),
+              HasSubstr("no number"));
+  EXPECT_THAT(entry(R"({"dtype":"F32","shape":[2.0],"data_offsets":[0,8]})"),
+              HasSubstr("no number"));
+  EXPECT_THAT(entry(R"({"dtype":"F32","shape":[9223372036854775807,4],"data_offsets":[0,8]})"),
+              HasSubstr("64 bits"));
+  EXPECT_THAT(entry(R"({"dtype":"F32","shape":[4611686018427387905],"data_offsets":[0,4]})"),
+              HasSubstr("64 bits"));
+  EXPECT_THAT(entry(R"({"dtype":"F32","shape":[2],"data_offsets":[0,18446744073709551615]})"),
+              HasSubstr("cut off"));
+  EXPECT_THAT(entry(R"({"dtype":5,"shape":[2],"data_offsets":[0,8]})"), HasSubstr("needs dtype"));
+  EXPECT_THAT(entry(R"({"dtype":"F32","shape":[2],"data_offsets":[0]})"), HasSubstr("needs dtype"));
+  EXPECT_THAT(entry("7"), HasSubstr("needs dtype"));
+  EXPECT_THAT(entry(R"([[[[[[[[1]]]]]]]])"), HasSubstr("no JSON object"));
+  EXPECT_THAT(RefusalOf("[]", data), HasSubstr("no JSON object"));
+  EXPECT_THAT(RefusalOf("{", data), HasSubstr("no JSON object"));
+  EXPECT_THAT(RefusalOf(std::string(100'000, '['), data), HasSubstr("no JSON object"));
+  const std::string one = R"("a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]})";
+  EXPECT_THAT(RefusalOf("{" + one + "," + one + "}", data), HasSubstr("twice"));
+}
+
+TEST(Safetensors, RefusesLengthsBeyondTheFile) {
+  const TempDir dir;
+  std::string bytes = SafetensorsBytes(kGood, std::string(8, '\0'));
+  for (const std::uint64_t length :
+       {UINT64_MAX, std::uint64_t{1} << 40, std::uint64_t{99'000'000}}) {
+    std::memcpy(bytes.data(), &length, sizeof(length));
+    WriteText(dir / "a.safetensors", bytes);
+    EXPECT_FALSE(OpenSafetensors(dir / "a.safetensors").ok()) << length;
+  }
+}
+
+TEST(Safetensors, NoTruncationAndNoFlippedBitCrashes) {
+  const TempDir dir;
+  const std::string good = SafetensorsBytes(kGood, std::string(8, '\x3f'));
+  for (std::size_t size = 0; size < good.size(); ++size) {
+    WriteText(dir / "a.safetensors", good.substr(0, size));
+    EXPECT_FALSE(OpenSafetensors(dir / "a.safetensors").ok()) << size;
+  }
+  for (std::size_t bit = 0; bit < 8 * (good.size() - 8); ++bit) {
+    std::string flipped = good;
+    flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << bit % 8));
+    WriteText(dir / "a.safetensors", flipped);
+    const Result<SafetensorsFile> file = OpenSafetensors(dir / "a.safetensors");
+    if (!file.ok()) continue;
+    for (const SafetensorsTensor& tensor : file->tensors) EXPECT_LE(tensor.bytes.size(), 8u);
+  }
+}
+
+TEST(Source, FilesOfAFolderAreReplaysByTheNumberInTheirName) {
+  const TempDir dir;
+  WriteFloats(dir / "step_9.safetensors", {{"x", {1, 2}}});
+  WriteFloats(dir / "step_10.safetensors", {{"x", {3, 4}}});
+  const auto source = Open(dir.path().string());
+  ASSERT_TRUE(source.ok()) << source.error().message;
+  ASSERT_EQ((*source)->slots().size(), 1u);
+  const auto keys = (*source)->Keys(0);
+  ASSERT_TRUE(keys.ok());
+  ASSERT_EQ(keys->size(), 2u);
+  EXPECT_EQ((*keys)[0].replay, 9u);
+  EXPECT_EQ((*keys)[1].replay, 10u);
+  const auto snapshot = (*source)->Get(0, (*keys)[1]);
+  ASSERT_TRUE(snapshot.ok());
+  const auto stats = StatsOf(**source, *snapshot);
+  ASSERT_TRUE(stats.ok());
+  EXPECT_EQ(stats->max, 4);
+}
+
+TEST(Source, FilesThatShareNoNameAreOneReplay) {
+  const TempDir dir;
+  WriteFloats(dir / "model-00001-of-00002.safetensors", {{"x", {1}}});
+  WriteFloats(dir / "model-00002-of-00002.safetensors", {{"y", {2}}});
+  const auto source = Open(dir.path().string());
+  ASSERT_TRUE(source.ok()) << source.error().message;
+  ASSERT_EQ((*source)->slots().size(), 2u);
+  for (const std::size_t slot : {0, 1}) EXPECT_EQ((*source)->Keys(slot)->at(0).replay, 1u);
+}
+
+TEST(Source, WhatIsNoSourceIsRefusedWithWhatIs) {
+  const TempDir dir;
+  EXPECT_THAT(Open(dir / "nowhere").error().message, HasSubstr("does not exist"));
+  EXPECT_THAT(Open(dir.path().string()).error().message, HasSubstr("neither a recording"));
+  WriteText(dir / "text", "a text that is no tensor at all, but long enough");
+  EXPECT_THAT(Open(dir / "text").error().message, HasSubstr("is this a safetensors file?"));
+}
+
+TEST(Source, ChangingMappedValuesLeavesTheFileAlone) {
+  const TempDir dir;
+  WriteFloats(dir / "a.safetensors", {{"x", {1, 2}}});
+  const std::string before = ReadText(dir / "a.safetensors");
+  const Result<SafetensorsFile> file = OpenSafetensors(dir / "a.safetensors");
+  ASSERT_TRUE(file.ok());
+  auto* bytes = const_cast<std::byte*>(file->tensors[0].bytes.data());
+  bytes[0] = std::byte{0xff};
+  EXPECT_EQ(ReadText(dir / "a.safetensors"), before);
+}
+
+}  // namespace
+}  // namespace cgdebug::source
