@@ -38,11 +38,16 @@ GapSummary SummarizeGaps(source::Source& source, const Scope& scope) {
                     info.rank < 0 ? "" : fmt::format(" of rank {}", info.rank), where, causes));
     summary.count += gaps.count;
   }
+  for (const std::string& damage : about.damage) {
+    summary.sentences.push_back("damaged: " + damage);
+    ++summary.count;
+  }
   if (scope.is_open_ended() && (about.is_cut_off || about.is_growing)) {
-    summary.sentences.push_back(
-        fmt::format("{} {}", about.path,
-                    about.is_growing ? "is still being written: what comes is not in it"
-                                     : "has no end: what came after its last snapshot is unknown"));
+    summary.sentences.push_back(fmt::format(
+        "{} {}", about.path,
+        about.is_growing ? "is still being written: what comes is not in it"
+                         : fmt::format("ends early ({}): what came after is not in it",
+                                       about.ending.empty() ? "cut off" : about.ending)));
     ++summary.count;
   }
   return summary;

@@ -32,6 +32,11 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli show blk3.attn.out@1204 --where nonfinite\n"
      "  cgdebug-cli show train.py-4711:blk3.attn.out@-2 -o attn.npy\n",
      AddShow},
+    {"check", "Names the first NaN or Inf and what led to it, and what else looks wrong",
+     "  cgdebug-cli check runs/a.cgrec\n"
+     "  cgdebug-cli check                           the newest live job\n"
+     "  cgdebug-cli check runs/a.cgrec 'blk3.*' --replays 1200..1210\n",
+     AddCheck},
     {"diff", "What differs between two sources, and where it begins",
      "  cgdebug-cli diff --first eager.cgrec graph.cgrec\n"
      "  cgdebug-cli diff a.cgrec b.cgrec 'blk3.*' --replays 100..200\n"

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "client/cli/live_source.h"
+#include "daemon/base/suggest.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -74,6 +75,20 @@ Result<analysis::Scope> MakeScope(const Context& context, const ScopeOptions& op
     scope.wants_rank = [ranks = context.ranks](int rank) { return ranks.Contains(rank); };
   }
   return scope;
+}
+
+int FailNoProbe(const Context& context, const source::Source& source, const ScopeOptions& options) {
+  std::vector<std::string> names;
+  for (const source::Slot& slot : source.slots()) names.push_back(slot.probe);
+  if (options.probes.empty()) {
+    return context.Fail(kExitNoMatch,
+                        fmt::format("{} has no probe{}", source.Describe().path,
+                                    context.ranks.selects_all() ? "" : " on these ranks"));
+  }
+  return context.Fail(
+      kExitNoMatch,
+      fmt::format("no probe matches '{}' in {} ({} probes).{}", options.probes.front(),
+                  source.Describe().path, names.size(), DidYouMean(options.probes.front(), names)));
 }
 
 }  // namespace cgdebug::cli

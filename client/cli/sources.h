@@ -27,4 +27,7 @@ struct ScopeOptions {
 // Fails: a bad glob or range.
 Result<analysis::Scope> MakeScope(const Context& context, const ScopeOptions& options);
 
+// No probe of `source` is wanted: says so, with names that are close.
+int FailNoProbe(const Context& context, const source::Source& source, const ScopeOptions& options);
+
 }  // namespace cgdebug::cli

@@ -5,14 +5,27 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "client/source/recording_source.h"
 #include "client/source/safetensors_source.h"
 #include "daemon/numerics/format.h"
 #include "daemon/numerics/tensor_view.h"
+#include "daemon/recording/recording_reader.h"
 
 namespace cgdebug::source {
 namespace {
 
 namespace fs = std::filesystem;
+
+std::vector<std::string> RecordingsIn(const std::string& folder) {
+  std::vector<std::string> recordings;
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string path = entry.path().string();
+    if (recording::RecordingReader::IsRecording(path)) recordings.push_back(path);
+  }
+  std::sort(recordings.begin(), recordings.end());
+  return recordings;
+}
 
 std::vector<std::string> FilesIn(const std::string& folder, std::string_view extension) {
   std::vector<std::string> files;
@@ -37,6 +50,10 @@ Result<std::unique_ptr<Source>> Open(const std::string& path) {
                     path)};
   }
   if (!fs::is_directory(status)) return OpenSafetensorsFiles(path, {path});
+  if (recording::RecordingReader::IsRecording(path)) return OpenRecording(path);
+  if (const auto recordings = RecordingsIn(path); !recordings.empty()) {
+    return OpenRecordings(path, recordings);
+  }
   if (const auto files = FilesIn(path, ".safetensors"); !files.empty()) {
     return OpenSafetensorsFiles(path, files);
   }

@@ -21,6 +21,10 @@
 #include "daemon/numerics/stats.h"
 #include "proto/layout/dtype.h"
 
+namespace cgdebug::recording {
+class RecordingReader;
+}
+
 namespace cgdebug::source {
 
 // One call of a probe in one captured graph, or one tensor name of a safetensors folder.
@@ -81,8 +85,9 @@ struct Description {
   std::vector<std::string> sessions = {};
   std::uint64_t bytes = 0;  // on disk
   std::string ending = {};  // how it ended, in words; empty when there is nothing to say
-  bool is_growing = false;  // somebody writes it now
-  bool is_cut_off = false;  // its end is missing: what came after is unknown
+  std::vector<std::string> damage = {};  // what was found while reading, in sentences
+  bool is_growing = false;               // somebody writes it now
+  bool is_cut_off = false;               // its end is missing: what came after is unknown
 };
 
 // Thread: one at a time; Values are independent. Lifetime: slots() until the end of the source.
@@ -102,6 +107,8 @@ class Source {
   virtual Result<Values> Load(const Snapshot& snapshot) = 0;
   // Whole after Keys of every slot.
   virtual std::vector<Gap> Gaps() = 0;
+  // The recordings it is made of, none for another kind. Lifetime: of the source.
+  virtual std::vector<const recording::RecordingReader*> Recordings() const { return {}; }
 };
 
 // A recording, a safetensors file, or a folder of either. Fails: anything else; the message says

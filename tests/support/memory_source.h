@@ -22,6 +22,7 @@ class MemorySource : public source::Source {
         gaps(std::move(other.gaps)),
         damaged(std::move(other.damaged)),
         has_hashes(other.has_hashes),
+        has_stats(other.has_stats),
         slots_(std::move(other.slots_)),
         entries_(std::move(other.entries_)) {}
 
@@ -29,6 +30,7 @@ class MemorySource : public source::Source {
   std::vector<source::Gap> gaps;
   std::set<std::size_t> damaged;  // slots whose values cannot be read
   bool has_hashes = false;
+  bool has_stats = true;
 
   // float32 tensors, in graph order.
   std::size_t AddSlot(const std::string& probe, const std::vector<std::uint64_t>& shape,
@@ -55,7 +57,7 @@ class MemorySource : public source::Source {
     entries_[{slot, replay}] = {bytes, step, true};
   }
   void Change(std::size_t slot, std::uint64_t replay, const std::vector<float>& values) {
-    Add(slot, replay, values);
+    Add(slot, replay, values, entries_.at({slot, replay}).step);
   }
   void DropValues(std::size_t slot, std::uint64_t replay) {
     entries_.at({slot, replay}).has_values = false;
@@ -77,8 +79,10 @@ class MemorySource : public source::Source {
     source::Snapshot snapshot{.slot = slot, .key = key, .step = entry.step};
     snapshot.has_values = entry.has_values;
     snapshot.payload_bytes = entry.bytes.size();
-    snapshot.stats = numerics::ComputeStats(
-        *numerics::MakeTensorView(slots_[slot].dtype, slots_[slot].shape, entry.bytes));
+    if (has_stats) {
+      snapshot.stats = numerics::ComputeStats(
+          *numerics::MakeTensorView(slots_[slot].dtype, slots_[slot].shape, entry.bytes));
+    }
     if (has_hashes) {
       snapshot.hash = std::hash<std::string_view>()(
           {reinterpret_cast<const char*>(entry.bytes.data()), entry.bytes.size()});

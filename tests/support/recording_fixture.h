@@ -1,91 +1,102 @@
-// recording_fixture.h: small recordings with values that a test can foretell.
+// recording_fixture.h: writes small recordings with the real writer.
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <memory>
-#include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "daemon/recording/recording_reader.h"
+#include "daemon/numerics/stats.h"
+#include "daemon/numerics/tensor_view.h"
 #include "daemon/recording/recording_writer.h"
 
 namespace cgdebug::testing_support {
 
-inline recording::Session SessionOf(const std::string& uuid = std::string(32, 'a')) {
-  recording::Session session;
-  session.uuid = uuid;
-  session.label = "train-1";
-  session.command = "python train.py";
-  session.hostname = "node1";
-  session.pid = 4711;
-  session.rank = 0;
-  session.created_ns = 1'700'000'000'000'000'000;
-  return session;
+template <typename T>
+T Must(Result<T> result) {
+  if (!result.ok()) throw std::runtime_error(result.error().message);
+  return *std::move(result);
+}
+inline void Must(const Result<void>& result) {
+  if (!result.ok()) throw std::runtime_error(result.error().message);
 }
 
-inline recording::Slot FloatSlot(std::uint32_t session, const std::string& probe,
-                                 std::uint64_t elements, std::uint32_t index) {
-  recording::Slot slot;
-  slot.session = session;
-  slot.probe = probe;
-  slot.site = "train.py:12";
-  slot.device = "cuda:0";
-  slot.dtype = layout::Dtype::kFloat32;
-  slot.shape = {elements};
-  slot.payload_bytes = elements * sizeof(float);
-  slot.capture_id = 3;
-  slot.order = index + 1;
-  slot.index = index;
-  slot.generation = 1;
-  return slot;
-}
-
-// What probe `slot` holds at a replay, everywhere in these tests.
-inline std::vector<float> ValuesAt(std::uint32_t slot, std::uint64_t sequence,
-                                   std::uint64_t elements) {
-  std::vector<float> values(elements);
-  for (std::uint64_t i = 0; i < elements; ++i) {
-    values[i] = static_cast<float>(slot * 1000 + sequence) + static_cast<float>(i) / 1024;
+// One session; float32 tensors.
+class RecordingFixture {
+ public:
+  explicit RecordingFixture(const std::string& directory, int rank = -1)
+      : writer_(Must(recording::RecordingWriter::Open(directory, {}))) {
+    recording::Session session;
+    session.uuid = std::string(30, 'a') + std::to_string(10 + rank);
+    session.label = rank < 0 ? "train.py-7" : "train.py-7/r" + std::to_string(rank);
+    session.rank = rank;
+    session.pid = 7;
+    session_ = Must(writer_->AddSession(session));
   }
-  return values;
-}
 
-inline recording::Snapshot SnapshotAt(std::uint32_t slot, std::uint64_t sequence,
-                                      const std::vector<float>& values) {
-  recording::Snapshot snapshot;
-  snapshot.slot = slot;
-  snapshot.ordinal = sequence;
-  snapshot.sequence = sequence;
-  snapshot.step = static_cast<std::int64_t>(sequence / 2);
-  snapshot.timestamp_ns = 1'700'000'000'000'000'000 + static_cast<std::int64_t>(sequence);
-  const std::vector<std::uint64_t> shape = {values.size()};
-  const auto view =
-      numerics::MakeTensorView(layout::Dtype::kFloat32, shape, std::as_bytes(std::span(values)));
-  if (view.ok()) snapshot.stats = numerics::ComputeStats(*view);
-  return snapshot;
-}
+  std::uint32_t AddSlot(const std::string& probe, const std::vector<std::uint64_t>& shape) {
+    recording::Slot slot;
+    slot.session = session_;
+    slot.probe = probe;
+    slot.device = "cpu";
+    slot.dtype = layout::Dtype::kFloat32;
+    slot.shape = shape;
+    slot.payload_bytes = *numerics::PayloadBytes(slot.dtype, shape);
+    slot.capture_id = 1;
+    slot.order = slots_.size() + 1;
+    slot.index = static_cast<std::uint32_t>(slots_.size());
+    slots_.push_back(slot);
+    return Must(writer_->AddSlot(slot));
+  }
 
-inline void AppendAt(recording::RecordingWriter* writer, std::uint32_t slot, std::uint64_t sequence,
-                     std::uint64_t elements) {
-  const auto values = ValuesAt(slot, sequence, elements);
-  const auto appended =
-      writer->Append(SnapshotAt(slot, sequence, values), std::as_bytes(std::span(values)));
-  ASSERT_TRUE(appended.ok()) << appended.error().message;
-}
+  void Add(std::uint32_t slot, std::uint64_t replay, const std::vector<float>& values,
+           bool stats_only = false) {
+    const std::span<const std::byte> bytes = std::as_bytes(std::span(values));
+    recording::Snapshot snapshot;
+    snapshot.slot = slot;
+    snapshot.ordinal = snapshot.sequence = replay;
+    snapshot.step = static_cast<std::int64_t>(replay) + 1000;
+    snapshot.timestamp_ns = 1;
+    snapshot.stats_only = stats_only;
+    snapshot.stats = numerics::ComputeStats(
+        Must(numerics::MakeTensorView(layout::Dtype::kFloat32, slots_[slot].shape, bytes)));
+    snapshot.payload_bytes = stats_only ? 0 : bytes.size();
+    Must(writer_->Append(snapshot, stats_only ? std::span<const std::byte>() : bytes));
+  }
 
-// The values of a snapshot, or a message why there are none.
-inline Result<std::vector<float>> ValuesOf(const recording::RecordingReader& reader,
-                                           const recording::SnapshotRef& ref) {
-  const auto payload = reader.ReadPayload(ref);
-  if (!payload.ok()) return payload.error();
-  std::vector<float> values(payload->bytes.size() / sizeof(float));
-  std::memcpy(values.data(), payload->bytes.data(), payload->bytes.size());
-  return values;
+  void Lose(std::uint32_t slot, std::uint64_t replay) {
+    recording::Loss loss;
+    loss.slot = slot;
+    loss.count = 1;
+    loss.first_ordinal = loss.last_ordinal = replay;
+    loss.after_sequence = replay - 1;
+    loss.before_sequence = replay + 1;
+    Must(writer_->AddLoss(loss));
+  }
+
+  void Close(recording::StopReason reason = recording::StopReason::kJobEnded) {
+    Must(writer_->Close(reason));
+    writer_.reset();
+  }
+
+ private:
+  std::unique_ptr<recording::RecordingWriter> writer_;
+  std::uint32_t session_ = 0;
+  std::vector<recording::Slot> slots_;
+};
+
+// Two probes, `replays` replays; the values of the second grow with `factor`.
+inline void WriteRecording(const std::string& directory, int replays, float factor = 1,
+                           int rank = -1) {
+  RecordingFixture recording(directory, rank);
+  const std::uint32_t x = recording.AddSlot("x", {2, 2}), y = recording.AddSlot("y", {2});
+  for (int replay = 1; replay <= replays; ++replay) {
+    const auto n = static_cast<float>(replay);
+    recording.Add(x, replay, {n, n + 1, n + 2, n + 3});
+    recording.Add(y, replay, {n, n * factor});
+  }
+  recording.Close();
 }
 
 }  // namespace cgdebug::testing_support

@@ -8,6 +8,7 @@
 
 #include "tests/support/cli_world.h"
 #include "tests/support/fake_daemon.h"
+#include "tests/support/recording_fixture.h"
 #include "tests/support/run_process.h"
 #include "tests/support/safetensors_file.h"
 #include "tests/support/temp_dir.h"
@@ -79,7 +80,7 @@ TEST_F(CommandsTest, UnknownVerbsAndOptionsGetTheNearest) {
 
 TEST_F(CommandsTest, HelpBeginsWithExamples) {
   for (const char* verb :
-       {"run", "ps", "status", "probes", "tail", "show", "diff", "doctor", "daemon"}) {
+       {"run", "ps", "status", "probes", "tail", "show", "check", "diff", "doctor", "daemon"}) {
     const ProcessResult result = Cli({verb, "--help"});
     EXPECT_EQ(result.code, 0) << verb;
     EXPECT_LT(result.out.find("Examples:"), result.out.find("Usage:")) << verb;
@@ -110,6 +111,31 @@ TEST_F(CommandsTest, DiffComparesFilesAndLiveSessionsAlike) {
   EXPECT_EQ(Cli({"diff", dir_ / "a.safetensors", "live"}).code, 4);
   EXPECT_EQ(Cli({"diff", dir_ / "a.safetensors", dir_ / "a.safetensors", "--replays", "0"}).code,
             2);
+}
+
+TEST_F(CommandsTest, CheckNamesTheFirstNonfiniteOfARecording) {
+  using testing_support::RecordingFixture;
+  {
+    RecordingFixture recording(dir_ / "a.cgrec");
+    const std::uint32_t x = recording.AddSlot("x", {2}), y = recording.AddSlot("y", {2});
+    for (const int replay : {1, 2, 3}) {
+      const auto n = static_cast<float>(replay);
+      recording.Add(x, replay, {n, 1});
+      recording.Add(y, replay, {replay == 3 ? INFINITY : n * n, 1});
+    }
+    recording.Close();
+  }
+  const ProcessResult result = Cli({"check", dir_ / "a.cgrec"});
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.out, HasSubstr("first non-finite: replay 3 (step 1003), y (probe 2 of 2"));
+  EXPECT_THAT(result.out, HasSubstr("complete: 2 of 2 probes in replay 3"));
+  EXPECT_THAT(result.err, HasSubstr("a.cgrec:y@3"));
+  EXPECT_EQ(Cli({"check", dir_ / "a.cgrec", "--replays", "1..2"}).code, 0);
+  EXPECT_EQ(Cli({"check", dir_ / "a.cgrec", "x"}).code, 0);
+  EXPECT_EQ(json::parse(Cli({"check", "--json", dir_ / "a.cgrec"}).out)["found"], true);
+  const ProcessResult nothing = Cli({"check", dir_ / "a.cgrec", "xx"});
+  EXPECT_EQ(nothing.code, 4);
+  EXPECT_THAT(nothing.err, HasSubstr("'x'"));
 }
 
 TEST_F(CommandsTest, PsListsSessionsForPeopleScriptsAndJson) {

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "client/source/safetensors.h"
+#include "tests/support/recording_fixture.h"
 #include "tests/support/safetensors_file.h"
 #include "tests/support/temp_dir.h"
 
@@ -18,9 +19,11 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing_support::ReadText;
+using testing_support::RecordingFixture;
 using testing_support::SafetensorsBytes;
 using testing_support::TempDir;
 using testing_support::WriteFloats;
+using testing_support::WriteRecording;
 using testing_support::WriteText;
 
 std::string RefusalOf(const std::string& header, const std::string& data) {
@@ -154,6 +157,73 @@ TEST(Source, ChangingMappedValuesLeavesTheFileAlone) {
   auto* bytes = const_cast<std::byte*>(file->tensors[0].bytes.data());
   bytes[0] = std::byte{0xff};
   EXPECT_EQ(ReadText(dir / "a.safetensors"), before);
+}
+
+TEST(RecordingSource, GivesWhatWasWritten) {
+  const TempDir dir;
+  WriteRecording(dir / "a.cgrec", 3, 10);
+  const auto source = Open(dir / "a.cgrec");
+  ASSERT_TRUE(source.ok()) << source.error().message;
+  ASSERT_EQ((*source)->slots().size(), 2u);
+  EXPECT_EQ(SlotText((*source)->slots()[1]), "y");
+  EXPECT_EQ(TypeText((*source)->slots()[0]), "f32[2,2]");
+  const auto keys = (*source)->Keys(1);
+  ASSERT_TRUE(keys.ok());
+  ASSERT_EQ(keys->size(), 3u);
+  const auto snapshot = (*source)->Get(1, keys->back());
+  ASSERT_TRUE(snapshot.ok()) << snapshot.error().message;
+  EXPECT_EQ(snapshot->step, 1003);
+  EXPECT_TRUE(snapshot->hash.has_value());
+  EXPECT_EQ(snapshot->stats->max, 30);
+  const auto values = (*source)->Load(*snapshot);
+  ASSERT_TRUE(values.ok()) << values.error().message;
+  float second = 0;
+  std::memcpy(&second, values->bytes.data() + 4, 4);
+  EXPECT_EQ(second, 30);
+  EXPECT_TRUE((*source)->Gaps().empty());
+  EXPECT_FALSE((*source)->Describe().is_cut_off);
+}
+
+TEST(RecordingSource, SaysWhatIsMissing) {
+  const TempDir dir;
+  {
+    RecordingFixture recording(dir / "a.cgrec");
+    const std::uint32_t x = recording.AddSlot("x", {1});
+    recording.Add(x, 1, {1});
+    recording.Lose(x, 2);
+    recording.Add(x, 3, {3}, /*stats_only=*/true);
+    const auto growing = Open(dir / "a.cgrec");
+    ASSERT_TRUE(growing.ok()) << growing.error().message;
+    EXPECT_TRUE((*growing)->Describe().is_growing);
+    recording.Close(recording::StopReason::kDiskFull);
+  }
+  const auto source = Open(dir / "a.cgrec");
+  ASSERT_TRUE(source.ok()) << source.error().message;
+  EXPECT_TRUE((*source)->Describe().is_cut_off);
+  ASSERT_EQ((*source)->Gaps().size(), 1u);
+  EXPECT_EQ((*source)->Gaps()[0].count, 1u);
+  const auto keys = (*source)->Keys(0);
+  ASSERT_EQ(keys->size(), 2u);
+  const auto snapshot = (*source)->Get(0, keys->back());
+  ASSERT_TRUE(snapshot.ok());
+  EXPECT_FALSE(snapshot->has_values);
+  EXPECT_FALSE((*source)->Load(*snapshot).ok());
+}
+
+TEST(RecordingSource, AFolderIsItsRanks) {
+  const TempDir dir;
+  WriteRecording(dir / "r0.cgrec", 2, 1, 0);
+  WriteRecording(dir / "r1.cgrec", 2, 5, 1);
+  const auto source = Open(dir.path().string());
+  ASSERT_TRUE(source.ok()) << source.error().message;
+  ASSERT_EQ((*source)->slots().size(), 4u);
+  EXPECT_EQ((*source)->slots()[3].rank, 1);
+  const auto snapshot = (*source)->Get(3, (*source)->Keys(3)->front());
+  ASSERT_TRUE(snapshot.ok());
+  EXPECT_EQ(snapshot->slot, 3u);
+  EXPECT_EQ(snapshot->stats->max, 5);
+  EXPECT_TRUE((*source)->Load(*snapshot).ok());
+  EXPECT_EQ((*source)->Recordings().size(), 2u);
 }
 
 }  // namespace

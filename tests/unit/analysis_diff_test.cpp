@@ -1,4 +1,4 @@
-// diff and check over sources: what they find, and that they never call a gap the same.
+// What differs between two sources, and that a gap is never called the same.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

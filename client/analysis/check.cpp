@@ -1,0 +1,334 @@
+#include "client/analysis/check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "client/analysis/gaps.h"
+
+namespace cgdebug::analysis {
+namespace {
+
+using numerics::Stats;
+using source::Key;
+using source::Slot;
+using source::Snapshot;
+using source::Source;
+
+constexpr double kNearOverflowShare = 0.5;
+constexpr std::size_t kEarlierReplays = 3;
+
+// Slots that were captured together share their replays.
+using Graph = std::tuple<std::string, int, std::uint64_t>;
+Graph GraphOf(const Slot& slot) { return {slot.session, slot.rank, slot.capture_id}; }
+
+struct Scanned {
+  std::size_t slot;
+  std::vector<Key> keys;
+  std::vector<std::uint64_t> unchanged;  // replays
+  bool ever_changed = false;
+};
+
+class Checker {
+ public:
+  Checker(Source& source, const CheckOptions& options) : source_(source), options_(options) {}
+
+  Result<Check> Run() {
+    for (const std::size_t slot : WantedSlots()) {
+      if (const Result<void> done = Scan(slot); !done.ok()) return done.error();
+    }
+    result_.slots = scanned_.size();
+    FindStale();
+    FindNeverWritten();
+    if (first_key_) {
+      if (const Result<void> done = DescribeFirst(); !done.ok()) return done.error();
+    }
+    CountCompleteness();
+    const GapSummary gaps = SummarizeGaps(source_, options_.scope);
+    result_.missing.insert(result_.missing.end(), gaps.sentences.begin(), gaps.sentences.end());
+    result_.missing_count += gaps.count;
+    std::stable_sort(result_.findings.begin(), result_.findings.end(),
+                     [](const Finding& a, const Finding& b) { return a.kind < b.kind; });
+    return std::move(result_);
+  }
+
+ private:
+  std::vector<std::size_t> WantedSlots() const {
+    std::vector<std::size_t> slots;
+    for (std::size_t i = 0; i < source_.slots().size(); ++i) {
+      if (options_.scope.Wants(source_.slots()[i])) slots.push_back(i);
+    }
+    std::stable_sort(slots.begin(), slots.end(), [&](std::size_t a, std::size_t b) {
+      const Slot &x = source_.slots()[a], &y = source_.slots()[b];
+      return std::tie(x.order, x.rank) < std::tie(y.order, y.rank);
+    });
+    return slots;
+  }
+
+  // One probe's findings of one kind, growing with its snapshots.
+  struct FindingRun {
+    std::optional<Finding> finding;
+    void Add(FindingKind kind, std::size_t slot, std::uint64_t replay, double worst = 0) {
+      if (!finding) finding = Finding{.kind = kind, .slot = slot, .first_replay = replay};
+      finding->last_replay = replay;
+      ++finding->count;
+      finding->worst = std::max(finding->worst, worst);
+    }
+  };
+
+  Result<void> Scan(std::size_t slot) {
+    Result<std::vector<Key>> keys = source_.Keys(slot);
+    if (!keys.ok()) return keys.error();
+    std::erase_if(*keys, [&](const Key& key) { return !options_.scope.Wants(key.replay); });
+    Scanned scanned{.slot = slot, .keys = *std::move(keys), .unchanged = {}};
+    FindingRun nonfinite, near_overflow, zero;
+    std::optional<Snapshot> previous;
+    for (const Key& key : scanned.keys) {
+      const Result<Snapshot> snapshot = source_.Get(slot, key);
+      if (!snapshot.ok()) {
+        AddUnread(slot, key, snapshot.error());
+        continue;
+      }
+      const Result<Stats> stats = source::StatsOf(source_, *snapshot);
+      if (!stats.ok()) {
+        AddUnread(slot, key, stats.error());
+        continue;
+      }
+      ++result_.snapshots;
+      if (stats->nonfinite() > 0) {
+        nonfinite.Add(FindingKind::kNonfinite, slot, key.replay);
+        OfferFirst(slot, *snapshot, *stats);
+      }
+      const double share = ShareOfMaximum(slot, *stats);
+      if (share > kNearOverflowShare) {
+        near_overflow.Add(FindingKind::kNearOverflow, slot, key.replay, share);
+      }
+      if (stats->count > 0 && stats->zero == stats->count) {
+        zero.Add(FindingKind::kZero, slot, key.replay);
+      }
+      if (previous) NoteChange(*previous, *snapshot, &scanned);
+      previous = *snapshot;
+    }
+    for (const FindingRun* run : {&nonfinite, &near_overflow}) {
+      if (run->finding) result_.findings.push_back(*run->finding);
+    }
+    if (zero.finding && zero.finding->count == scanned.keys.size()) {
+      result_.findings.push_back(*zero.finding);
+    }
+    if (!scanned.keys.empty()) {
+      result_.last_replay = std::max(result_.last_replay, scanned.keys.back().replay);
+    }
+    scanned_.push_back(std::move(scanned));
+    return {};
+  }
+
+  void AddUnread(std::size_t slot, const Key& key, const Error& error) {
+    ++result_.missing_count;
+    if (unread_.insert(slot).second) {
+      result_.missing.push_back(fmt::format("{}@{} was not looked at: {}",
+                                            SlotText(source_.slots()[slot]), key.replay,
+                                            error.message));
+    }
+  }
+
+  double ShareOfMaximum(std::size_t slot, const Stats& stats) const {
+    const layout::DtypeInfo* info = layout::FindDtype(source_.slots()[slot].dtype);
+    if (info == nullptr || !info->is_floating || !(stats.abs_max > 0)) return 0;
+    return stats.abs_max / info->max_finite;
+  }
+
+  // By replay, then order in the graph, then rank.
+  void OfferFirst(std::size_t slot, const Snapshot& snapshot, const Stats& stats) {
+    const Slot& info = source_.slots()[slot];
+    const auto key = std::make_tuple(snapshot.key.replay, info.order, info.rank);
+    if (first_key_ && *first_key_ <= key) return;
+    first_key_ = key;
+    result_.first = FirstBad{.slot = slot, .snapshot = snapshot, .stats = stats};
+  }
+
+  // --- what changed ---------------------------------------------------------------------------
+
+  std::optional<bool> IsSame(const Snapshot& a, const Snapshot& b) {
+    if (a.hash && b.hash) return *a.hash == *b.hash;
+    if (!a.has_values || !b.has_values) return std::nullopt;
+    const Result<source::Values> x = source_.Load(a), y = source_.Load(b);
+    if (!x.ok() || !y.ok() || x->bytes.size() != y->bytes.size()) return std::nullopt;
+    return x->bytes.empty() || std::memcmp(x->bytes.data(), y->bytes.data(), x->bytes.size()) == 0;
+  }
+
+  void NoteChange(const Snapshot& before, const Snapshot& now, Scanned* scanned) {
+    const std::optional<bool> same = IsSame(before, now);
+    if (!same) return;
+    if (*same) {
+      scanned->unchanged.push_back(now.key.replay);
+      return;
+    }
+    scanned->ever_changed = true;
+    const Slot& slot = source_.slots()[now.slot];
+    const auto [found, is_new] =
+        first_changed_.try_emplace({GraphOf(slot), now.key.replay}, slot.order);
+    if (!is_new) found->second = std::min(found->second, slot.order);
+  }
+
+  void FindStale() {
+    for (const Scanned& scanned : scanned_) {
+      const Slot& slot = source_.slots()[scanned.slot];
+      FindingRun run;
+      for (const std::uint64_t replay : scanned.unchanged) {
+        const auto changed = first_changed_.find({GraphOf(slot), replay});
+        if (changed == first_changed_.end() || changed->second >= slot.order) continue;
+        run.Add(scanned.ever_changed ? FindingKind::kStale : FindingKind::kConstant, scanned.slot,
+                replay);
+      }
+      // Zeros that stay zeros are told once.
+      if (run.finding && !IsAllZero(scanned.slot)) result_.findings.push_back(*run.finding);
+    }
+  }
+
+  bool IsAllZero(std::size_t slot) const {
+    return std::any_of(result_.findings.begin(), result_.findings.end(), [&](const Finding& f) {
+      return f.kind == FindingKind::kZero && f.slot == slot;
+    });
+  }
+
+  void FindNeverWritten() {
+    std::set<std::size_t> with_gap;
+    for (const source::Gap& gap : source_.Gaps()) with_gap.insert(gap.slot);
+    std::map<Graph, std::uint64_t> last;
+    for (const Scanned& scanned : scanned_) {
+      if (scanned.keys.empty()) continue;
+      std::uint64_t& replay = last[GraphOf(source_.slots()[scanned.slot])];
+      replay = std::max(replay, scanned.keys.back().replay);
+    }
+    for (const Scanned& scanned : scanned_) {
+      const Slot& slot = source_.slots()[scanned.slot];
+      const auto graph = last.find(GraphOf(slot));
+      // What the recording was not to have, or has lost, is no fault of the probe.
+      if (!scanned.keys.empty() || graph == last.end() || with_gap.contains(scanned.slot)) continue;
+      result_.findings.push_back({.kind = FindingKind::kNeverWritten,
+                                  .slot = scanned.slot,
+                                  .first_replay = 1,
+                                  .last_replay = graph->second});
+    }
+  }
+
+  // --- the first bad one ------------------------------------------------------------------------
+
+  Result<void> DescribeFirst() {
+    FirstBad& first = *result_.first;
+    const Graph graph = GraphOf(source_.slots()[first.slot]);
+    for (const Scanned& scanned : scanned_) {
+      if (GraphOf(source_.slots()[scanned.slot]) != graph) continue;
+      ++first.place_count;
+      if (first.place > 0) continue;
+      if (scanned.slot == first.slot) first.place = first.place_count;
+      const Key* key = KeyOf(scanned, first.snapshot.key.replay);
+      if (key == nullptr) continue;
+      const Result<Stats> stats = StatsAt(scanned.slot, *key);
+      if (stats.ok()) first.frames.push_back({scanned.slot, *stats});
+    }
+    const std::size_t limit = std::max<std::size_t>(options_.frames, 1);
+    if (first.frames.size() > limit) {
+      first.frames.erase(first.frames.begin(),
+                         first.frames.end() - static_cast<std::ptrdiff_t>(limit));
+    }
+    return DescribeEarlier();
+  }
+
+  Result<void> DescribeEarlier() {
+    FirstBad& first = *result_.first;
+    const auto scanned = std::find_if(scanned_.begin(), scanned_.end(),
+                                      [&](const Scanned& one) { return one.slot == first.slot; });
+    const auto end = std::find_if(scanned->keys.begin(), scanned->keys.end(), [&](const Key& key) {
+      return key.replay >= first.snapshot.key.replay;
+    });
+    const auto count = std::min<std::ptrdiff_t>(end - scanned->keys.begin(), kEarlierReplays);
+    for (auto key = end - count; key != end; ++key) {
+      const Result<Stats> stats = StatsAt(first.slot, *key);
+      if (stats.ok()) first.earlier.push_back({key->replay, stats->abs_max});
+    }
+    if (first.earlier.size() < 2) return {};
+    const FirstBad::Earlier &from = first.earlier.front(), &to = first.earlier.back();
+    const double ratio = to.abs_max / from.abs_max;
+    const auto steps = static_cast<double>(to.replay - from.replay);
+    if (std::isfinite(ratio) && ratio > 1) first.growth = std::pow(ratio, 1 / steps);
+    return {};
+  }
+
+  static const Key* KeyOf(const Scanned& scanned, std::uint64_t replay) {
+    const auto found =
+        std::lower_bound(scanned.keys.begin(), scanned.keys.end(), replay,
+                         [](const Key& key, std::uint64_t value) { return key.replay < value; });
+    return found == scanned.keys.end() || found->replay != replay ? nullptr : &*found;
+  }
+
+  Result<Stats> StatsAt(std::size_t slot, const Key& key) {
+    const Result<Snapshot> snapshot = source_.Get(slot, key);
+    if (!snapshot.ok()) return snapshot.error();
+    return source::StatsOf(source_, *snapshot);
+  }
+
+  // Of the replay of the first bad one, or else of the last one of the largest graph.
+  void CountCompleteness() {
+    if (scanned_.empty()) return;
+    std::map<Graph, std::size_t> sizes;
+    for (const Scanned& scanned : scanned_) ++sizes[GraphOf(source_.slots()[scanned.slot])];
+    const auto largest =
+        std::max_element(sizes.begin(), sizes.end(),
+                         [](const auto& a, const auto& b) { return a.second < b.second; });
+    const Graph graph =
+        result_.first ? GraphOf(source_.slots()[result_.first->slot]) : largest->first;
+    for (const Scanned& scanned : scanned_) {
+      if (result_.first || scanned.keys.empty()) continue;
+      if (GraphOf(source_.slots()[scanned.slot]) != graph) continue;
+      result_.replay = std::max(result_.replay, scanned.keys.back().replay);
+    }
+    if (result_.first) result_.replay = result_.first->snapshot.key.replay;
+    // Of what still runs, the newest replay may be on its way.
+    if (source_.Describe().is_growing && !result_.first && result_.replay > 1) --result_.replay;
+    std::vector<std::string> absent;
+    for (const Scanned& scanned : scanned_) {
+      const Slot& slot = source_.slots()[scanned.slot];
+      if (GraphOf(slot) != graph || result_.replay == 0) continue;
+      if (slot.every > 1 && (result_.replay - 1) % slot.every != 0) continue;
+      ++result_.expected;
+      if (KeyOf(scanned, result_.replay) != nullptr) {
+        ++result_.present;
+      } else {
+        absent.push_back(SlotText(slot));
+      }
+    }
+    if (absent.empty()) return;
+    result_.missing_count += absent.size();
+    constexpr std::size_t kNamed = 3;
+    std::string names;
+    for (std::size_t i = 0; i < std::min(absent.size(), kNamed); ++i) {
+      names += (i == 0 ? "" : ", ") + absent[i];
+    }
+    if (absent.size() > kNamed) names += fmt::format(" and {} more", absent.size() - kNamed);
+    result_.missing.push_back(
+        fmt::format("replay {} has no snapshot of {}", result_.replay, names));
+  }
+
+  Source& source_;
+  const CheckOptions& options_;
+  Check result_;
+  std::vector<Scanned> scanned_;  // in graph order
+  std::set<std::size_t> unread_;
+  std::optional<std::tuple<std::uint64_t, std::uint64_t, int>> first_key_;
+  // For each replay of a graph, the first probe whose value changed.
+  std::map<std::pair<Graph, std::uint64_t>, std::uint64_t> first_changed_;
+};
+
+}  // namespace
+
+Result<Check> RunCheck(Source& source, const CheckOptions& options) {
+  return Checker(source, options).Run();
+}
+
+}  // namespace cgdebug::analysis

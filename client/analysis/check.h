@@ -1,0 +1,87 @@
+// check.h: what is wrong with a source by itself: the first NaN or Inf in graph order and what led
+// to it, values near the end of their type, tensors that stopped changing or never came.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/analysis/align.h"
+#include "client/source/source.h"
+#include "daemon/numerics/stats.h"
+
+namespace cgdebug::analysis {
+
+struct CheckOptions {
+  Scope scope;
+  std::size_t frames = 21;  // probes shown up to the first bad one
+};
+
+struct Frame {
+  std::size_t slot = 0;
+  numerics::Stats stats;
+};
+
+struct FirstBad {
+  std::size_t slot = 0;
+  source::Snapshot snapshot = {};
+  numerics::Stats stats = {};
+  std::size_t place = 0;           // in graph order, from 1
+  std::size_t place_count = 0;     // probes of that graph
+  std::vector<Frame> frames = {};  // of that replay, in graph order; the last is this one
+  struct Earlier {
+    std::uint64_t replay;
+    double abs_max;
+  };
+  std::vector<Earlier> earlier = {};  // the same probe, the last replays before
+  double growth = 0;                  // of abs_max a replay, over them; 0: not growing
+};
+
+enum class FindingKind {
+  kNonfinite,     // one a probe
+  kNearOverflow,  // above half of the dtype's largest
+  kStale,         // stopped changing while an earlier probe of its graph still did
+  kNeverWritten,  // has no snapshot though others of its graph have
+  // What may be as it should, so that it is no reason to exit 1:
+  kConstant,  // never changed while an earlier probe of its graph did: a weight, a mask?
+  kZero,      // nothing but zeros in every replay
+};
+
+struct Finding {
+  FindingKind kind;
+  std::size_t slot = 0;
+  std::uint64_t first_replay = 0;
+  std::uint64_t last_replay = 0;
+  std::uint64_t count = 0;  // snapshots
+  double worst = 0;         // near overflow: the largest share of the dtype's maximum
+  bool is_bad() const { return kind < FindingKind::kConstant; }
+};
+
+struct Check {
+  std::optional<FirstBad> first;
+  std::vector<Finding> findings;  // by kind, then in graph order
+  std::uint64_t snapshots = 0;
+  std::size_t slots = 0;
+  std::uint64_t last_replay = 0;
+  // How many of the probes that ought to have a snapshot of `replay` have one.
+  std::uint64_t replay = 0;
+  std::size_t present = 0;
+  std::size_t expected = 0;
+  std::vector<std::string> missing;  // sentences
+  std::uint64_t missing_count = 0;
+
+  bool found() const {
+    for (const Finding& finding : findings) {
+      if (finding.is_bad()) return true;
+    }
+    return false;
+  }
+  // Whether "nothing found" may be said. Nothing to look at is not enough.
+  bool complete() const { return missing_count == 0 && snapshots > 0; }
+};
+
+// Fails: a source that cannot be read.
+Result<Check> RunCheck(source::Source& source, const CheckOptions& options);
+
+}  // namespace cgdebug::analysis

@@ -1,0 +1,233 @@
+#include "client/analysis/check_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "daemon/numerics/format.h"
+
+namespace cgdebug::analysis {
+namespace {
+
+using numerics::Stats;
+using source::Slot;
+using source::Source;
+
+std::string_view KindName(FindingKind kind) {
+  switch (kind) {
+    case FindingKind::kNonfinite:
+      return "nonfinite";
+    case FindingKind::kNearOverflow:
+      return "near_overflow";
+    case FindingKind::kStale:
+      return "stale";
+    case FindingKind::kNeverWritten:
+      return "never_written";
+    case FindingKind::kConstant:
+      return "constant";
+    case FindingKind::kZero:
+      break;
+  }
+  return "zero";
+}
+
+std::string NonfiniteText(const Stats& stats) {
+  std::string text;
+  const auto add = [&](std::uint64_t count, const char* word) {
+    if (count > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, word);
+  };
+  add(stats.nan, "NaN");
+  add(stats.pos_inf, "+Inf");
+  add(stats.neg_inf, "-Inf");
+  return text;
+}
+
+std::string FrameLine(Source& source, const Frame& frame, std::size_t width, bool is_last) {
+  const Stats& stats = frame.stats;
+  std::string line =
+      fmt::format("  {:<{}}  {:>9.2g}  {:>9.2g}  {:>9.2g}", SlotText(source.slots()[frame.slot]),
+                  width, stats.min, stats.max, stats.abs_max);
+  if (stats.nonfinite() > 0) {
+    line += fmt::format("   {} of {} elements", NonfiniteText(stats), stats.count);
+  }
+  return line + (is_last ? "   <-- here\n" : "\n");
+}
+
+std::string EarlierLine(Source& source, const FirstBad& first) {
+  if (first.earlier.empty()) return "";
+  std::string line = "  same probe before, abs max: ";
+  for (const FirstBad::Earlier& earlier : first.earlier) {
+    line += fmt::format(" {}: {:.2g} ", earlier.replay, earlier.abs_max);
+  }
+  if (first.growth > 1.05) line += fmt::format("  growing {:.2g}x a replay", first.growth);
+  const layout::DtypeInfo* info = layout::FindDtype(source.slots()[first.slot].dtype);
+  if (info != nullptr && info->is_floating) {
+    line += fmt::format("; {} max is {:.3g}", info->short_name, info->max_finite);
+  }
+  return line + "\n";
+}
+
+std::string FirstText(Source& source, const FirstBad& first) {
+  const Slot& slot = source.slots()[first.slot];
+  std::string text = "first non-finite: ";
+  if (slot.rank >= 0) text += fmt::format("rank {}, ", slot.rank);
+  text += fmt::format("replay {}", first.snapshot.key.replay);
+  if (first.snapshot.step >= 0) text += fmt::format(" (step {})", first.snapshot.step);
+  text += fmt::format(", {} (probe {} of {} in graph order)\n", SlotText(slot), first.place,
+                      first.place_count);
+  std::size_t width = 0;
+  for (const Frame& frame : first.frames) {
+    width = std::max(width, SlotText(source.slots()[frame.slot]).size());
+  }
+  const std::string title = fmt::format("last {} probes", first.frames.size());
+  width = std::max(width, title.size());
+  text += fmt::format("  {:<{}}  {:>9}  {:>9}  {:>9}\n", title, width, "min", "max", "abs max");
+  for (const Frame& frame : first.frames) {
+    text += FrameLine(source, frame, width, &frame == &first.frames.back());
+  }
+  text += EarlierLine(source, first);
+  if (first.stats.has_nonfinite) {
+    text += fmt::format("  first element: {} at {}{}\n",
+                        numerics::FormatRepr(first.stats.first_nonfinite_value),
+                        numerics::FormatIndex(first.stats.first_nonfinite, slot.shape),
+                        slot.site.empty() ? "" : "   probed at " + slot.site);
+  }
+  return text;
+}
+
+std::string Replays(const Finding& finding) {
+  if (finding.count <= 1) return fmt::format("replay {}", finding.first_replay);
+  return fmt::format("{} of replays {}..{}", finding.count, finding.first_replay,
+                     finding.last_replay);
+}
+
+std::string FindingText(Source& source, const Finding& finding) {
+  const Slot& slot = source.slots()[finding.slot];
+  std::string name = SlotText(slot);
+  if (slot.rank >= 0) name += fmt::format(" (rank {})", slot.rank);
+  switch (finding.kind) {
+    case FindingKind::kNonfinite:
+      return fmt::format("non-finite: {}, {}", name, Replays(finding));
+    case FindingKind::kNearOverflow:
+      return fmt::format("near overflow: {}, up to {:.0f} % of {} max, {}", name,
+                         100 * finding.worst, layout::DtypeName(slot.dtype), Replays(finding));
+    case FindingKind::kStale:
+      return fmt::format("stale: {} did not change in {} while an earlier probe did", name,
+                         Replays(finding));
+    case FindingKind::kNeverWritten:
+      return fmt::format("never written: {}, though its graph was replayed {} times", name,
+                         finding.last_replay);
+    case FindingKind::kConstant:
+      return fmt::format("note: {} never changed while an earlier probe did: a weight or a mask?",
+                         name);
+    case FindingKind::kZero:
+      break;
+  }
+  return fmt::format("note: {} is all zeros in every replay", name);
+}
+
+std::string FindingsText(Source& source, const Check& check, std::size_t max_rows) {
+  std::string text;
+  for (std::size_t i = 0; i < check.findings.size();) {
+    const FindingKind kind = check.findings[i].kind;
+    std::size_t rows = 0, hidden = 0;
+    for (; i < check.findings.size() && check.findings[i].kind == kind; ++i) {
+      if (rows++ < max_rows) {
+        text += FindingText(source, check.findings[i]) + "\n";
+      } else {
+        ++hidden;
+      }
+    }
+    if (hidden > 0) text += fmt::format("  and {} more like these\n", hidden);
+  }
+  return text;
+}
+
+std::string Completeness(const Check& check) {
+  std::string text;
+  if (check.snapshots == 0) return "nothing to check: no snapshot is in it";
+  if (!check.found()) {
+    text = check.complete() ? fmt::format("nothing found in {} snapshots\n", check.snapshots)
+                            : fmt::format(
+                                  "inconclusive: nothing found in {} snapshots, but some "
+                                  "are missing\n",
+                                  check.snapshots);
+  }
+  text += fmt::format("{}: {} of {} probes in replay {}",
+                      check.present == check.expected ? "complete" : "incomplete", check.present,
+                      check.expected, check.replay);
+  for (const std::string& missing : check.missing) text += "\nmissing: " + missing;
+  return text;
+}
+
+Json FirstJson(Source& source, const Check& check) {
+  if (!check.first) return nullptr;
+  const FirstBad& first = *check.first;
+  const Slot& slot = source.slots()[first.slot];
+  const auto stats_json = [](const Stats& stats) -> Json {
+    return {{"count", stats.count},
+            {"nan", stats.nan},
+            {"pos_inf", stats.pos_inf},
+            {"neg_inf", stats.neg_inf},
+            {"min", JsonNumber(stats.min)},
+            {"max", JsonNumber(stats.max)},
+            {"abs_max", JsonNumber(stats.abs_max)}};
+  };
+  Json frames = Json::array(), earlier = Json::array();
+  for (const Frame& frame : first.frames) {
+    frames.push_back(
+        {{"probe", SlotText(source.slots()[frame.slot])}, {"stats", stats_json(frame.stats)}});
+  }
+  for (const FirstBad::Earlier& one : first.earlier) {
+    earlier.push_back({{"replay", one.replay}, {"abs_max", JsonNumber(one.abs_max)}});
+  }
+  return {{"probe", slot.probe},
+          {"invocation", slot.invocation},
+          {"rank", slot.rank},
+          {"replay", first.snapshot.key.replay},
+          {"step", first.snapshot.step},
+          {"place", first.place},
+          {"of", first.place_count},
+          {"stats", stats_json(first.stats)},
+          {"first_element", first.stats.first_nonfinite},
+          {"frames", std::move(frames)},
+          {"earlier", std::move(earlier)},
+          {"growth", JsonNumber(first.growth)}};
+}
+
+}  // namespace
+
+std::string CheckText(Source& source, const Check& check, std::size_t max_rows) {
+  std::string text = check.first ? FirstText(source, *check.first) : "";
+  return text + FindingsText(source, check, max_rows) + Completeness(check);
+}
+
+Json CheckJson(Source& source, const Check& check) {
+  Json findings = Json::array();
+  for (const Finding& finding : check.findings) {
+    const Slot& slot = source.slots()[finding.slot];
+    findings.push_back({{"kind", KindName(finding.kind)},
+                        {"bad", finding.is_bad()},
+                        {"probe", slot.probe},
+                        {"invocation", slot.invocation},
+                        {"rank", slot.rank},
+                        {"first_replay", finding.first_replay},
+                        {"last_replay", finding.last_replay},
+                        {"count", finding.count},
+                        {"share_of_max", JsonNumber(finding.worst)}});
+  }
+  return {{"source", source.Describe().path},
+          {"found", check.found()},
+          {"complete", check.complete()},
+          {"snapshots", check.snapshots},
+          {"probes", check.slots},
+          {"first_nonfinite", FirstJson(source, check)},
+          {"findings", std::move(findings)},
+          {"replay", check.replay},
+          {"present", check.present},
+          {"expected", check.expected},
+          {"missing_count", check.missing_count},
+          {"missing", check.missing}};
+}
+
+}  // namespace cgdebug::analysis

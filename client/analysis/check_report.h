@@ -1,0 +1,17 @@
+// check_report.h: a Check in words and as JSON; the same words in the command line and in Python.
+#pragma once
+
+#include <string>
+
+#include "client/analysis/check.h"
+#include "client/analysis/json_number.h"
+#include "client/source/source.h"
+
+namespace cgdebug::analysis {
+
+// Several lines, without the newline at the end. At most `max_rows` findings of a kind.
+std::string CheckText(source::Source& source, const Check& check, std::size_t max_rows = 10);
+
+Json CheckJson(source::Source& source, const Check& check);
+
+}  // namespace cgdebug::analysis

@@ -1,0 +1,84 @@
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+#include "client/analysis/check.h"
+#include "client/analysis/check_report.h"
+#include "client/cli/command.h"
+#include "client/cli/sources.h"
+
+namespace cgdebug::cli {
+namespace {
+
+struct CheckCommand {
+  std::string source = "live";
+  ScopeOptions scope;
+  std::size_t frames = 21;
+  std::size_t max_rows = 10;
+};
+
+int ExitCodeOf(const analysis::Check& check) {
+  if (check.found()) return kExitFound;
+  return check.complete() ? kExitOk : kExitInconclusive;
+}
+
+// The line that says it all is red, and so is where it happened.
+std::string Highlighted(const Style& style, const std::string& text) {
+  std::string out;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string line = text.substr(begin, end - begin);
+    const bool is_bad = line.starts_with("first non-finite") || line.ends_with("<-- here") ||
+                        line.starts_with("incomplete") || line.starts_with("inconclusive");
+    const bool is_warning = line.starts_with("near overflow") || line.starts_with("stale") ||
+                            line.starts_with("never written") || line.starts_with("missing");
+    out += is_bad ? style.Red(line) : is_warning ? style.Yellow(line) : line;
+    out += '\n';
+    begin = end + 1;
+  }
+  return out;
+}
+
+int RunCheckCommand(Context& context, const CheckCommand& command) {
+  analysis::CheckOptions options{.scope = {}, .frames = command.frames};
+  Result<analysis::Scope> scope = MakeScope(context, command.scope);
+  if (!scope.ok()) return context.Fail(kExitTrouble, scope.error().message);
+  options.scope = *std::move(scope);
+  std::unique_ptr<source::Source> source;
+  if (const int failed = OpenSource(context, command.source, &source); failed != kExitOk) {
+    return failed;
+  }
+  const Result<analysis::Check> check = analysis::RunCheck(*source, options);
+  if (!check.ok()) return context.Fail(kExitTrouble, check.error().message);
+  if (check->slots == 0) return FailNoProbe(context, *source, command.scope);
+  if (context.options.json) {
+    Context::Print(Dump(analysis::CheckJson(*source, *check), /*indented=*/true) + "\n");
+  } else {
+    const std::string text = analysis::CheckText(*source, *check, command.max_rows);
+    Context::Print(Highlighted(context.out, PrintableLines(text)));
+  }
+  if (check->first && command.source != "live") {
+    const source::Slot& slot = source->slots()[check->first->slot];
+    context.Hint("cgdebug-cli show " +
+                 ShellWord(command.source + ":" + slot.probe + "@" +
+                           std::to_string(check->first->snapshot.key.replay)) +
+                 " --where nonfinite");
+  }
+  return ExitCodeOf(*check);
+}
+
+}  // namespace
+
+RunFunction AddCheck(CLI::App& app) {
+  auto command = std::make_shared<CheckCommand>();
+  app.add_option("SOURCE", command->source, kSourceHelp);
+  app.add_option("PROBE", command->scope.probes, "globs; 're:...', '!...' excludes");
+  app.add_option("--replays", command->scope.replays, "only these")->type_name("100..200");
+  app.add_option("--frames", command->frames, "probes shown before the first bad one; 21")
+      ->type_name("N");
+  app.add_option("--max-rows", command->max_rows, "findings shown of each kind; 10")
+      ->type_name("N");
+  return [command](Context& context) { return RunCheckCommand(context, *command); };
+}
+
+}  // namespace cgdebug::cli

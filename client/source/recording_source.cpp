@@ -1,0 +1,229 @@
+#include "client/source/recording_source.h"
+
+#include <fmt/format.h>
+
+#include "daemon/recording/recording_reader.h"
+
+namespace cgdebug::source {
+namespace {
+
+using recording::RecordingReader;
+using recording::SnapshotRef;
+using recording::StopReason;
+
+bool EndedAsWanted(const RecordingReader& reader) {
+  const StopReason reason = reader.stop_reason();
+  return reader.closed() && (reason == StopReason::kRequested || reason == StopReason::kReached ||
+                             reason == StopReason::kJobEnded);
+}
+
+class RecordingSource : public Source {
+ public:
+  explicit RecordingSource(std::unique_ptr<RecordingReader> reader) : reader_(std::move(reader)) {
+    for (const recording::Slot& slot : reader_->slots()) AddSlot(slot);
+  }
+
+  Description Describe() const override {
+    Description description{.path = reader_->directory(), .kind = "recording"};
+    for (const recording::Session& session : reader_->sessions()) {
+      description.sessions.push_back(session.label);
+    }
+    description.bytes = reader_->bytes();
+    description.is_growing = !reader_->closed() && reader_->being_written();
+    description.is_cut_off = !description.is_growing && !EndedAsWanted(*reader_);
+    if (reader_->closed()) {
+      description.ending = recording::ToText(reader_->stop_reason());
+    } else {
+      description.ending = description.is_growing ? "still being written" : "its writer was killed";
+    }
+    for (const recording::Damage& damage : reader_->damage()) {
+      description.damage.push_back(
+          fmt::format("{} at byte {}: {}", damage.file, damage.offset, damage.what));
+    }
+    return description;
+  }
+
+  const std::vector<Slot>& slots() const override { return slots_; }
+
+  Result<std::vector<Key>> Keys(std::size_t slot) override {
+    std::vector<Key> keys;
+    keys.reserve(reader_->snapshot_count(Id(slot)));
+    for (const SnapshotRef& ref : reader_->Snapshots(Id(slot))) {
+      keys.push_back({ref.sequence, ref.ordinal});
+    }
+    return keys;
+  }
+
+  Result<Snapshot> Get(std::size_t slot, const Key& key) override {
+    const Result<SnapshotRef> ref = Find(slot, key);
+    if (!ref.ok()) return ref.error();
+    const Result<recording::Snapshot> read = reader_->Read(*ref);
+    if (!read.ok()) return read.error();
+    return Snapshot{.slot = slot,
+                    .key = key,
+                    .step = read->step,
+                    .timestamp_ns = read->timestamp_ns,
+                    .has_values = !read->stats_only,
+                    .payload_bytes = read->payload_bytes,
+                    .stats = read->stats,
+                    .hash = HashOf(*read)};
+  }
+
+  Result<Values> Load(const Snapshot& snapshot) override {
+    const Result<SnapshotRef> ref = Find(snapshot.slot, snapshot.key);
+    if (!ref.ok()) return ref.error();
+    Result<recording::MappedBytes> payload = reader_->ReadPayload(*ref);
+    if (!payload.ok()) return payload.error();
+    return Values{payload->bytes, std::move(payload->keep)};
+  }
+
+  std::vector<Gap> Gaps() override {
+    std::vector<Gap> gaps;
+    for (const recording::Loss& loss : reader_->losses()) {
+      if (loss.slot >= slots_.size()) continue;
+      gaps.push_back({loss.slot, loss.count, loss.after_sequence, loss.before_sequence,
+                      std::string(recording::ToText(loss.cause))});
+    }
+    for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
+      if (reader_->slots()[slot].probe.empty() && reader_->snapshot_count(Id(slot)) > 0) {
+        gaps.push_back({slot, reader_->snapshot_count(Id(slot)), 0, 0,
+                        "the record that names the probe is damaged"});
+      }
+    }
+    return gaps;
+  }
+
+  std::vector<const RecordingReader*> Recordings() const override { return {reader_.get()}; }
+
+ private:
+  static std::uint32_t Id(std::size_t slot) { return static_cast<std::uint32_t>(slot); }
+
+  // Of the values; without them there may be none.
+  static std::optional<std::uint64_t> HashOf(const recording::Snapshot& snapshot) {
+    if (snapshot.payload_hash == 0) return std::nullopt;
+    return snapshot.payload_hash;
+  }
+
+  Result<SnapshotRef> Find(std::size_t slot, const Key& key) const {
+    const std::optional<SnapshotRef> ref = reader_->Find(Id(slot), key.replay);
+    if (ref) return *ref;
+    return Error{fmt::format("{} has no replay {} of {}", reader_->directory(), key.replay,
+                             SlotText(slots_[slot]))};
+  }
+
+  void AddSlot(const recording::Slot& from) {
+    Slot slot;
+    slot.probe = from.probe.empty() ? fmt::format("(damaged slot {})", from.id) : from.probe;
+    slot.device = from.device;
+    slot.site = from.site;
+    slot.dtype = from.dtype;
+    slot.dtype_name = layout::DtypeName(from.dtype);
+    slot.shape = from.shape;
+    slot.payload_bytes = from.payload_bytes;
+    slot.capture_id = from.capture_id;
+    slot.invocation = from.invocation;
+    slot.order = from.order;
+    slot.every = from.every;
+    if (from.session < reader_->sessions().size()) {
+      const recording::Session& session = reader_->sessions()[from.session];
+      slot.session = session.label;
+      slot.rank = session.rank;
+    }
+    slots_.push_back(std::move(slot));
+  }
+
+  std::unique_ptr<RecordingReader> reader_;
+  std::vector<Slot> slots_;
+};
+
+class MergedSource : public Source {
+ public:
+  MergedSource(std::string path, std::vector<std::unique_ptr<Source>> parts)
+      : path_(std::move(path)), parts_(std::move(parts)) {
+    for (std::size_t part = 0; part < parts_.size(); ++part) {
+      for (std::size_t slot = 0; slot < parts_[part]->slots().size(); ++slot) {
+        slots_.push_back(parts_[part]->slots()[slot]);
+        places_.push_back({part, slot});
+      }
+    }
+  }
+
+  Description Describe() const override {
+    Description merged{.path = path_, .kind = "recordings"};
+    for (const std::unique_ptr<Source>& part : parts_) {
+      const Description one = part->Describe();
+      merged.sessions.insert(merged.sessions.end(), one.sessions.begin(), one.sessions.end());
+      merged.bytes += one.bytes;
+      merged.is_growing = merged.is_growing || one.is_growing;
+      merged.is_cut_off = merged.is_cut_off || one.is_cut_off;
+      merged.damage.insert(merged.damage.end(), one.damage.begin(), one.damage.end());
+      merged.ending += fmt::format("{}{}: {}", merged.ending.empty() ? "" : "; ",
+                                   one.path.substr(one.path.find_last_of('/') + 1), one.ending);
+    }
+    return merged;
+  }
+  const std::vector<Slot>& slots() const override { return slots_; }
+  Result<std::vector<Key>> Keys(std::size_t slot) override {
+    return parts_[places_[slot].part]->Keys(places_[slot].slot);
+  }
+  Result<Snapshot> Get(std::size_t slot, const Key& key) override {
+    Result<Snapshot> snapshot = parts_[places_[slot].part]->Get(places_[slot].slot, key);
+    if (snapshot.ok()) snapshot->slot = slot;
+    return snapshot;
+  }
+  Result<Values> Load(const Snapshot& snapshot) override {
+    Snapshot inner = snapshot;
+    inner.slot = places_[snapshot.slot].slot;
+    return parts_[places_[snapshot.slot].part]->Load(inner);
+  }
+  std::vector<Gap> Gaps() override {
+    std::vector<Gap> gaps;
+    std::size_t first = 0;
+    for (const std::unique_ptr<Source>& part : parts_) {
+      for (Gap& gap : part->Gaps()) {
+        gap.slot += first;
+        gaps.push_back(std::move(gap));
+      }
+      first += part->slots().size();
+    }
+    return gaps;
+  }
+  std::vector<const RecordingReader*> Recordings() const override {
+    std::vector<const RecordingReader*> readers;
+    for (const std::unique_ptr<Source>& part : parts_) {
+      for (const RecordingReader* reader : part->Recordings()) readers.push_back(reader);
+    }
+    return readers;
+  }
+
+ private:
+  struct Place {
+    std::size_t part;
+    std::size_t slot;
+  };
+  std::string path_;
+  std::vector<std::unique_ptr<Source>> parts_;
+  std::vector<Slot> slots_;
+  std::vector<Place> places_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Source>> OpenRecording(const std::string& directory) {
+  Result<std::unique_ptr<RecordingReader>> reader = RecordingReader::Open(directory);
+  if (!reader.ok()) return reader.error();
+  return std::unique_ptr<Source>(std::make_unique<RecordingSource>(*std::move(reader)));
+}
+
+Result<std::unique_ptr<Source>> OpenRecordings(const std::string& folder,
+                                               const std::vector<std::string>& directories) {
+  std::vector<std::unique_ptr<Source>> parts;
+  for (const std::string& directory : directories) {
+    Result<std::unique_ptr<Source>> part = OpenRecording(directory);
+    if (!part.ok()) return part.error();
+    parts.push_back(*std::move(part));
+  }
+  return std::unique_ptr<Source>(std::make_unique<MergedSource>(folder, std::move(parts)));
+}
+
+}  // namespace cgdebug::source

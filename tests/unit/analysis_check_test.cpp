@@ -1,0 +1,171 @@
+// What is wrong with a source by itself, and that "nothing found" is not said over a gap.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "client/analysis/check.h"
+#include "client/analysis/check_report.h"
+#include "tests/support/memory_source.h"
+
+namespace cgdebug::analysis {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing_support::MemorySource;
+
+Check CheckOf(MemorySource& source, const CheckOptions& options = {}) {
+  Result<Check> check = RunCheck(source, options);
+  EXPECT_TRUE(check.ok()) << check.error().message;
+  return *std::move(check);
+}
+
+const Finding* FindingOf(const Check& check, FindingKind kind) {
+  for (const Finding& finding : check.findings) {
+    if (finding.kind == kind) return &finding;
+  }
+  return nullptr;
+}
+
+// Inputs that change, in three probes.
+MemorySource Healthy(int replays = 4) {
+  MemorySource source;
+  for (const char* name : {"in", "mid", "out"}) source.AddSlot(name, {2});
+  source.has_hashes = true;
+  for (int replay = 1; replay <= replays; ++replay) {
+    for (const std::size_t slot : {0, 1, 2}) {
+      source.Add(slot, replay, {static_cast<float>(replay), static_cast<float>(slot)},
+                 replay + 100);
+    }
+  }
+  return source;
+}
+
+TEST(Check, HealthySourceIsCompleteAndHasNoFinding) {
+  MemorySource source = Healthy();
+  const Check check = CheckOf(source);
+  EXPECT_FALSE(check.found());
+  EXPECT_TRUE(check.complete());
+  EXPECT_EQ(CheckText(source, check),
+            "nothing found in 12 snapshots\ncomplete: 3 of 3 probes in replay 4");
+}
+
+TEST(Check, NamesTheFirstNonfiniteInReplayThenGraphOrderAndWhatLedToIt) {
+  MemorySource source = Healthy();
+  source.Change(1, 2, {100, 1});
+  source.Change(1, 3, {1000, 1});
+  source.Change(1, 4, {INFINITY, 1});
+  source.Change(2, 4, {NAN, 1});
+  const Check check = CheckOf(source);
+  ASSERT_TRUE(check.first.has_value());
+  EXPECT_TRUE(check.found());
+  EXPECT_EQ(check.first->slot, 1u);
+  EXPECT_EQ(check.first->place, 2u);
+  EXPECT_EQ(check.first->place_count, 3u);
+  ASSERT_EQ(check.first->frames.size(), 2u);
+  EXPECT_EQ(check.first->frames[0].slot, 0u);
+  ASSERT_EQ(check.first->earlier.size(), 3u);
+  EXPECT_NEAR(check.first->growth, std::sqrt(1000.0), 1e-9);
+  const std::string text = CheckText(source, check);
+  EXPECT_THAT(text, HasSubstr("first non-finite: replay 4 (step 104), mid (probe 2 of 3 in graph "
+                              "order)"));
+  EXPECT_THAT(text, HasSubstr("1 +Inf of 2 elements   <-- here"));
+  EXPECT_THAT(text, HasSubstr("growing 32x a replay; f32 max is 3.4e+38"));
+  EXPECT_THAT(text, HasSubstr("complete: 3 of 3 probes in replay 4"));
+  EXPECT_EQ(CheckJson(source, check)["first_nonfinite"]["probe"], "mid");
+}
+
+TEST(Check, FramesAreTheLastOnes) {
+  MemorySource source = Healthy(1);
+  source.Change(2, 1, {NAN, 1});
+  CheckOptions options;
+  options.frames = 2;
+  const Check check = CheckOf(source, options);
+  ASSERT_EQ(check.first->frames.size(), 2u);
+  EXPECT_EQ(check.first->frames[0].slot, 1u);
+}
+
+TEST(Check, SaysWhatIsMissingInsteadOfNothingFound) {
+  MemorySource source = Healthy();
+  source.Remove(1, 4);
+  const Check check = CheckOf(source);
+  EXPECT_FALSE(check.found());
+  EXPECT_FALSE(check.complete());
+  EXPECT_THAT(CheckText(source, check), HasSubstr("incomplete: 2 of 3 probes in replay 4\n"
+                                                  "missing: replay 4 has no snapshot of mid"));
+  MemorySource lossy = Healthy();
+  lossy.gaps.push_back({1, 3, 1, 2, "overwritten"});
+  EXPECT_FALSE(CheckOf(lossy).complete());
+  MemorySource cut = Healthy();
+  cut.description.is_cut_off = true;
+  EXPECT_FALSE(CheckOf(cut).complete());
+  MemorySource empty;
+  EXPECT_FALSE(CheckOf(empty).complete());
+  MemorySource damaged = Healthy();
+  damaged.has_stats = false;
+  damaged.damaged.insert(0);
+  EXPECT_FALSE(CheckOf(damaged).complete());
+}
+
+TEST(Check, TellsStaleFromConstant) {
+  MemorySource source = Healthy();
+  source.Change(2, 3, {2, 2});  // as in replay 2
+  source.Change(1, 1, {7, 7});
+  source.Change(1, 2, {7, 7});
+  source.Change(1, 3, {7, 7});
+  source.Change(1, 4, {7, 7});
+  const Check check = CheckOf(source);
+  ASSERT_NE(FindingOf(check, FindingKind::kStale), nullptr);
+  EXPECT_EQ(FindingOf(check, FindingKind::kStale)->slot, 2u);
+  EXPECT_EQ(FindingOf(check, FindingKind::kStale)->first_replay, 3u);
+  ASSERT_NE(FindingOf(check, FindingKind::kConstant), nullptr);
+  EXPECT_EQ(FindingOf(check, FindingKind::kConstant)->slot, 1u);
+  EXPECT_TRUE(check.found());
+  EXPECT_THAT(CheckText(source, check), HasSubstr("stale: out did not change in replay 3"));
+  source.has_hashes = false;  // then by the values
+  EXPECT_NE(FindingOf(CheckOf(source), FindingKind::kStale), nullptr);
+}
+
+TEST(Check, UnchangedWithUnchangedInputsIsNotStale) {
+  MemorySource source = Healthy();
+  for (const std::size_t slot : {0, 1, 2}) source.Change(slot, 3, {2, static_cast<float>(slot)});
+  EXPECT_EQ(FindingOf(CheckOf(source), FindingKind::kStale), nullptr);
+}
+
+TEST(Check, FindsNeverWrittenNearOverflowAndZero) {
+  MemorySource source = Healthy();
+  source.AddSlot("never", {2});
+  const std::size_t half = source.AddSlot("half", {2}, layout::Dtype::kFloat16);
+  const std::size_t zero = source.AddSlot("zero", {1});
+  for (const std::uint64_t replay : {1, 2, 3, 4}) {
+    const std::uint16_t large = replay == 4 ? 0x7900 : 0x3c00;  // 40960 and 1
+    std::vector<std::byte> bytes(4);
+    std::memcpy(bytes.data(), &large, 2);
+    bytes[2] = static_cast<std::byte>(replay);
+    source.AddBytes(half, replay, bytes);
+    source.Add(zero, replay, {0});
+  }
+  const Check check = CheckOf(source);
+  EXPECT_TRUE(check.found());
+  ASSERT_NE(FindingOf(check, FindingKind::kNeverWritten), nullptr);
+  EXPECT_EQ(FindingOf(check, FindingKind::kNeverWritten)->slot, 3u);
+  ASSERT_NE(FindingOf(check, FindingKind::kNearOverflow), nullptr);
+  EXPECT_EQ(FindingOf(check, FindingKind::kNearOverflow)->first_replay, 4u);
+  ASSERT_NE(FindingOf(check, FindingKind::kZero), nullptr);
+  EXPECT_THAT(CheckText(source, check),
+              AllOf(HasSubstr("near overflow: half, up to 63 % of float16 max, replay 4"),
+                    HasSubstr("never written: never"), HasSubstr("note: zero is all zeros")));
+}
+
+TEST(Check, LooksOnlyWhereItIsTold) {
+  MemorySource source = Healthy();
+  source.Change(1, 4, {NAN, 1});
+  CheckOptions options;
+  options.scope.last_replay = 3;
+  EXPECT_FALSE(CheckOf(source, options).found());
+}
+
+}  // namespace
+}  // namespace cgdebug::analysis
