@@ -76,6 +76,10 @@ void ProbeTable::AdoptInThisProcess(ProbeState& probe) {
 // The probe no longer wants the slot: it is disarmed at once, and freed when nobody can reach it.
 void ProbeTable::LetGo(ProbeSlot& slot) {
   slot.armed.store(false, std::memory_order_release);
+  if (slot.block.data != nullptr) {  // for the kernels, which look there
+    auto* head = reinterpret_cast<layout::SlotHead*>(slot.block.data + layout::kSlotHeadOffset);
+    ring::StoreRelaxed(head->disarmed, std::uint64_t{1});
+  }
   slot.probe_gone.store(true, std::memory_order_release);
   Retire(slot);
 }

@@ -53,6 +53,7 @@ SlotStatus StatusOf(const ProbeSlot& slot) {
   status.device_type = static_cast<DeviceType>(r.device_type);
   status.device_index = r.device_index;
   status.lane = static_cast<layout::Lane>(r.lane);
+  status.lane_reason = static_cast<layout::LaneReason>(r.lane_reason);
   status.policy = static_cast<layout::Policy>(r.policy);
   status.capacity = r.capacity;
   status.payload_bytes = r.payload_bytes;
@@ -63,6 +64,7 @@ SlotStatus StatusOf(const ProbeSlot& slot) {
   status.overwrote_unread = head.overwrote_unread;
   status.waits = head.waits;
   status.wait_ns = head.wait_ns;
+  status.suppressed = head.suppressed;
   status.retired = slot.reader->retired();
   status.compares = (r.actions & layout::kActionCompare) != 0;
   const ring::Verdict verdict = slot.reader->verdict();
@@ -90,7 +92,8 @@ void AppendRecords(const ProbeSlot& slot, std::size_t last, std::vector<Timed>* 
   for (std::uint64_t n = newest; n >= oldest && records->size() - before < last; --n) {
     ring::Entry entry;
     if (reader.Read(n, &entry) != ring::ReadStatus::kOk) break;
-    if (!layout::Wants(slot.registration.record_every, entry.sequence)) continue;
+    const bool has_values = (entry.flags & (layout::kEntryIsStats | layout::kEntryDropValues)) == 0;
+    if (!has_values || !layout::Wants(slot.registration.record_every, entry.sequence)) continue;
     records->emplace_back(entry.timestamp_ns, MakeRecord(slot, std::move(entry)));
   }
   const auto first = records->begin() + static_cast<std::ptrdiff_t>(before);
@@ -153,6 +156,7 @@ ProbeStatus ProbeTable::Status(ProbeState& probe) {
   ProbeStatus status;
   status.closed = probe.closed;
   status.last_error = probe.last_error;
+  status.lane_note = probe.lane_note;
   status.daemon_alive = segment_ != nullptr && segment_->gate()->ReaderAlive();
   for (const ProbeSlot* slot : probe.slots) status.slots.push_back(StatusOf(*slot));
   return status;

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "libprobe/capture/cuda_lane.h"
+#include "libprobe/capture/direct_lane.h"
 #include "libprobe/process_identity.h"
 #include "libprobe/registration.h"
 #include "libprobe/ring/reclaim.h"
@@ -38,6 +39,15 @@ bool SameTensor(const layout::SlotRegistration& r, const TensorRef& tensor) {
       [](std::int64_t a, std::uint64_t b) { return static_cast<std::uint64_t>(a) == b; });
 }
 
+// CGDEBUG_LANE decides for probes that leave it open.
+LaneChoice ChooseLane(LaneChoice choice) {
+  const char* setting = std::getenv("CGDEBUG_LANE");
+  if (choice != LaneChoice::kAuto || setting == nullptr) return choice;
+  if (std::strcmp(setting, "callback") == 0) return LaneChoice::kCallback;
+  if (std::strcmp(setting, "direct") == 0) return LaneChoice::kDirect;
+  return choice;
+}
+
 bool OnGpu(const TensorRef& tensor) { return tensor.device_type == DeviceType::kCuda; }
 
 template <typename T>
@@ -56,14 +66,14 @@ Error Named(ProbeState& probe, const Error& error) {
 }  // namespace
 
 void ProbeTable::Register(const std::shared_ptr<ProbeState>& probe) {
-  const bool prints_or_compares = probe->options.print || probe->options.compare;
+  const bool needs_daemon = probe->options.print || probe->options.compare || probe->options.stats;
   bool start_daemon = false;
   {
     const std::lock_guard lock(mutex_);
     probe->id = next_probe_id_++;
     probes_[probe->id] = probe;
     AdoptInThisProcess(*probe);
-    if (prints_or_compares && !asked_for_daemon_ && DaemonSetting() == "1") {
+    if (needs_daemon && !asked_for_daemon_ && DaemonSetting() == "1") {
       start_daemon = asked_for_daemon_ = true;
     }
   }
@@ -125,15 +135,56 @@ std::shared_ptr<ring::Block> ProbeTable::ExpectedBlock(ProbeState& probe, std::s
   return shared;
 }
 
-std::unique_ptr<ProbeSlot> ProbeTable::MakeSlot(ProbeState& probe, const TensorRef& tensor) {
+std::unique_ptr<ProbeSlot> ProbeTable::MakeSlot(ProbeState& probe, const TensorRef& tensor,
+                                                layout::Lane lane, layout::LaneReason reason) {
   const std::uint64_t bytes = CheckTensor(probe.name, tensor);
   Sweep(/*force=*/false);
   auto slot = std::make_unique<ProbeSlot>();
   slot->probe_id = probe.id;
-  slot->registration = MakeRegistration(probe.name, probe.options, tensor, bytes);
-  const auto geometry = layout::ComputeGeometry(bytes, slot->registration.capacity);
+  slot->registration = MakeRegistration(probe.name, probe.options, tensor, bytes, lane);
+  slot->registration.lane_reason = static_cast<std::uint8_t>(reason);
+  const auto geometry =
+      layout::ComputeGeometry(slot->registration.payload_bytes, slot->registration.capacity);
   slot->block = Allocate(probe.name, geometry.block_bytes, geometry.payload_offset);
   return slot;
+}
+
+std::unique_ptr<ProbeSlot> ProbeTable::MakeCaptureSlot(ProbeState& probe, const TensorRef& tensor) {
+  using capture::LaneRefusal;
+  std::optional<LaneRefusal> refusal;
+  std::unique_ptr<ProbeSlot> slot;
+  const LaneChoice choice = ChooseLane(probe.options.lane);
+  if (choice == LaneChoice::kCallback) {
+    refusal = LaneRefusal{layout::LaneReason::kAsked, ""};
+  } else {
+    refusal = capture::DirectLaneRefused(tensor.device_index);
+  }
+  try {
+    if (!refusal) {
+      slot = MakeSlot(probe, tensor, layout::Lane::kDirect, layout::LaneReason::kNone);
+      refusal = capture::MapForDevice(*segment_, slot->block);
+      if (!refusal) {
+        slot->buffers = capture::AllocateBuffers(
+            capture::DirectStagingBytes(slot->registration, tensor.device_index),
+            tensor.device_index, capture::Buffers::Kind::kDirect);
+        return slot;
+      }
+      FreeSlot(*slot);
+      slot.reset();
+    }
+    if (choice == LaneChoice::kDirect) {
+      throw Error(ErrorKind::kUnsupported, "lane=\"direct\" cannot be used here: " + refusal->text +
+                                               ". lane=\"auto\" takes the callback lane instead");
+    }
+    probe.lane_note = refusal->text;
+    slot = MakeSlot(probe, tensor, layout::Lane::kCallback, refusal->reason);
+    slot->buffers = capture::AllocateBuffers(slot->registration.payload_bytes, tensor.device_index,
+                                             capture::Buffers::Kind::kCallback);
+    return slot;
+  } catch (...) {
+    if (slot != nullptr) FreeSlot(*slot);
+    throw;
+  }
 }
 
 std::unique_ptr<ProbeSlot> ProbeTable::TakePrepared(ProbeState& probe, const TensorRef& tensor) {
@@ -195,13 +246,15 @@ ProbeSlot* ProbeTable::EagerSlot(ProbeState& probe, const TensorRef& tensor, voi
   }
   std::unique_ptr<ProbeSlot> slot;
   if (!OnGpu(tensor)) slot = TakePrepared(probe, tensor);
-  if (slot == nullptr) slot = MakeSlot(probe, tensor);
+  if (slot == nullptr) {
+    slot = MakeSlot(probe, tensor, OnGpu(tensor) ? layout::Lane::kCallback : layout::Lane::kHost,
+                    OnGpu(tensor) ? layout::LaneReason::kEager : layout::LaneReason::kNone);
+  }
   slot->eager_stream = stream;
   try {
     if (OnGpu(tensor)) {
-      slot->buffers =
-          capture::AllocateBuffers(slot->registration.payload_bytes, tensor.device_index,
-                                   /*with_staging=*/false);
+      slot->buffers = capture::AllocateBuffers(slot->registration.payload_bytes,
+                                               tensor.device_index, capture::Buffers::Kind::kEager);
     }
     Complete(probe, *slot, tensor, 0, 0);
     return Publish(probe, slot);
@@ -220,15 +273,14 @@ void ProbeTable::CaptureOne(ProbeState& probe, const TensorRef& tensor, void* st
   }
   const std::uint32_t invocation = probe.invocations[capture_id]++;
   std::unique_ptr<ProbeSlot> slot = TakePrepared(probe, tensor);
-  if (slot == nullptr) slot = MakeSlot(probe, tensor);
+  if (slot == nullptr) slot = MakeCaptureSlot(probe, tensor);
   try {
-    if (slot->buffers.pinned == nullptr) {
-      slot->buffers =
-          capture::AllocateBuffers(slot->registration.payload_bytes, tensor.device_index,
-                                   /*with_staging=*/true);
-    }
     Complete(probe, *slot, tensor, capture_id, invocation);
-    capture::CaptureLeaf(slot.get(), tensor, stream);
+    if (slot->buffers.kind == capture::Buffers::Kind::kDirect) {
+      capture::CaptureDirect(slot.get(), *segment_, tensor, stream, probe.options.prefer_link);
+    } else {
+      capture::CaptureLeaf(slot.get(), tensor, stream);
+    }
     Publish(probe, slot);
   } catch (...) {
     slot->armed.store(false);
@@ -302,13 +354,10 @@ void ProbeTable::Prepare(ProbeState& probe, const TensorRef& tensor) {
   AdoptInThisProcess(probe);
   if (probe.closed) throw Error(ErrorKind::kClosed, "probe '" + probe.name + "' is closed");
   try {
-    std::unique_ptr<ProbeSlot> slot = MakeSlot(probe, tensor);
+    std::unique_ptr<ProbeSlot> slot =
+        OnGpu(tensor) ? MakeCaptureSlot(probe, tensor)
+                      : MakeSlot(probe, tensor, layout::Lane::kHost, layout::LaneReason::kNone);
     try {
-      if (OnGpu(tensor)) {
-        slot->buffers =
-            capture::AllocateBuffers(slot->registration.payload_bytes, tensor.device_index,
-                                     /*with_staging=*/true);
-      }
       if (probe.options.compare) {
         ExpectedBlock(probe, ExpectedIndex(probe.name, *probe.options.compare, tensor, 0));
       }

@@ -21,6 +21,7 @@ struct ProbeState {
   std::uint64_t id = 0;
   bool closed = false;
   std::string last_error;
+  std::string lane_note;
   const void* owner = nullptr;  // the table it belongs to; a forked child has one of its own
   std::vector<capture::ProbeSlot*> slots;
   std::unordered_map<std::uint64_t, std::uint32_t> invocations;  // capture id -> calls so far
@@ -67,7 +68,10 @@ class ProbeTable {
   std::shared_ptr<ring::Block> ExpectedBlock(ProbeState& probe, std::size_t index);
 
   // A slot with ring and buffers, not yet shown to readers.
-  std::unique_ptr<capture::ProbeSlot> MakeSlot(ProbeState& probe, const TensorRef& tensor);
+  std::unique_ptr<capture::ProbeSlot> MakeSlot(ProbeState& probe, const TensorRef& tensor,
+                                               layout::Lane lane, layout::LaneReason reason);
+  // The same for a capture, in the direct lane where that works and is asked for, with buffers.
+  std::unique_ptr<capture::ProbeSlot> MakeCaptureSlot(ProbeState& probe, const TensorRef& tensor);
   std::unique_ptr<capture::ProbeSlot> TakePrepared(ProbeState& probe, const TensorRef& tensor);
   // Fills in what only the place of the call tells, and the expected tensor.
   void Complete(ProbeState& probe, capture::ProbeSlot& slot, const TensorRef& tensor,
@@ -99,10 +103,10 @@ class ProbeTable {
 };
 
 // The environment's CGDEBUG: "0" keeps the daemon from being started or waited for, "1" starts it
-// with the first probe that prints or compares. Not for the replay path.
+// with the first probe that needs it. Not for the replay path.
 std::string DaemonSetting();
 bool DaemonForbidden();
-// Whether the slot prints or compares, which only a daemon does.
+// Whether the slot has an action that only a daemon carries out.
 bool NeedsDaemon(const capture::ProbeSlot& slot);
 
 }  // namespace cgdebug

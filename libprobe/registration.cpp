@@ -6,11 +6,13 @@
 #include <cstring>
 
 #include "libprobe/ring/utf8.h"
+#include "proto/layout/device_stats.h"
 
 namespace cgdebug {
 namespace {
 
 constexpr std::uint32_t kDefaultCapacity = 8;             // print and compare only
+constexpr std::uint32_t kStatsCapacity = 256;             // 128 bytes each
 constexpr std::uint64_t kDefaultRingBytes = 64ull << 20;  // unless two entries need more
 constexpr std::uint32_t kMaxRecordCapacity = 1u << 20;    // what a reader accepts
 constexpr std::uint64_t kMaxPayloadBytes = std::uint64_t{1} << 44;
@@ -107,6 +109,9 @@ void CheckProbe(const std::string& name, const ProbeOptions& options) {
     }
   }
   if (options.compare) CheckCompare(name, *options.compare);
+  if (options.stats && options.stats->every == 0) {
+    throw BadArgument(name, "TensorStats(every) must be at least 1");
+  }
 }
 
 std::uint64_t CheckTensor(const std::string& probe, const TensorRef& tensor) {
@@ -149,8 +154,12 @@ std::size_t ExpectedIndex(const std::string& probe, const CompareAction& compare
 }
 
 layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOptions& options,
-                                          const TensorRef& tensor, std::uint64_t payload_bytes) {
+                                          const TensorRef& tensor, std::uint64_t tensor_bytes,
+                                          layout::Lane lane) {
   layout::SlotRegistration r = {};
+  const bool stats_alone = options.stats && !options.print && !options.record && !options.compare;
+  const bool holds_stats = stats_alone && lane == layout::Lane::kDirect;
+  const std::uint64_t payload_bytes = holds_stats ? sizeof(layout::DeviceStats) : tensor_bytes;
   r.dtype = static_cast<std::uint16_t>(tensor.dtype);
   r.dims = static_cast<std::uint8_t>(tensor.shape.size());
   for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
@@ -158,9 +167,9 @@ layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOp
   }
   r.device_type = static_cast<std::uint8_t>(tensor.device_type);
   r.device_index = static_cast<std::int16_t>(tensor.device_index);
-  r.lane = static_cast<std::uint8_t>(
-      tensor.device_type == DeviceType::kCuda ? layout::Lane::kCallback : layout::Lane::kHost);
-  r.capacity = RingCapacity(name, options, payload_bytes);
+  r.lane = static_cast<std::uint8_t>(lane);
+  r.capacity = holds_stats ? kStatsCapacity : RingCapacity(name, options, payload_bytes);
+  if (holds_stats) r.flags |= layout::kSlotHoldsStats;
   r.payload_bytes = payload_bytes;
   const layout::SlotGeometry geometry = layout::ComputeGeometry(payload_bytes, r.capacity);
   r.payload_stride_bytes = geometry.payload_stride_bytes;
@@ -186,6 +195,11 @@ layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOp
     r.compare_atol = options.compare->atol;
     if (options.compare->equal_nan) r.flags |= layout::kCompareEqualNan;
     if (options.compare->bitwise) r.flags |= layout::kCompareBitwise;
+  }
+  if (options.stats) {
+    r.actions |= layout::kActionStats;
+    r.stats_every = options.stats->every;
+    if (!options.stats->hash) r.flags |= layout::kStatsWithoutHash;
   }
   std::memcpy(r.name, name.data(), name.size());
   std::memcpy(r.site, options.site.data(), ring::CutLength(options.site, layout::kMaxNameBytes));

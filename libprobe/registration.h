@@ -19,9 +19,11 @@ void CheckProbe(const std::string& name, const ProbeOptions& options);
 std::size_t ExpectedIndex(const std::string& probe, const CompareAction& compare,
                           const TensorRef& tensor, std::uint32_t invocation);
 
-// Geometry, actions and policy; the fields that only the table knows stay zero.
+// Geometry, actions and policy; the fields that only the table knows stay zero. A probe that wants
+// statistics alone gets a ring of statistics in the direct lane, of values in the others.
 layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOptions& options,
-                                          const TensorRef& tensor, std::uint64_t payload_bytes);
+                                          const TensorRef& tensor, std::uint64_t tensor_bytes,
+                                          layout::Lane lane);
 
 std::string ShapeText(const std::vector<std::int64_t>& shape);
 

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include "libprobe/capture/cuda_check.h"
+#include "libprobe/capture/direct_kernels.h"
 
 namespace cgdebug::capture {
 namespace {
@@ -22,7 +23,7 @@ void FreeNow(const Buffers& buffers) noexcept {
 }
 
 std::uint64_t Held(const Buffers& buffers) {
-  return buffers.bytes * (buffers.staging != nullptr ? 2 : 1);
+  return buffers.bytes * (buffers.kind == Buffers::Kind::kCallback ? 2 : 1);
 }
 
 }  // namespace
@@ -32,8 +33,8 @@ BufferPool& BufferPool::Instance() {
   return *pool;
 }
 
-Buffers BufferPool::Take(std::uint64_t bytes, int device, bool with_staging) {
-  const Key key = {SizeClass(bytes), device, with_staging};
+Buffers BufferPool::Take(std::uint64_t bytes, int device, Buffers::Kind kind) {
+  const Key key = {SizeClass(bytes), device, kind};
   {
     const std::lock_guard lock(mutex_);
     auto found = idle_.find(key);
@@ -45,10 +46,17 @@ Buffers BufferPool::Take(std::uint64_t bytes, int device, bool with_staging) {
     }
   }
   Buffers buffers;
+  buffers.kind = kind;
   buffers.bytes = key.bytes;
   buffers.device = device;
   try {
-    if (with_staging) CGD_CUDA(cudaMalloc(&buffers.staging, buffers.bytes));
+    if (kind == Buffers::Kind::kDirect) {
+      CGD_CUDA(cudaMalloc(&buffers.staging, buffers.bytes + sizeof(DirectState)));
+      buffers.state =
+          reinterpret_cast<DirectState*>(static_cast<std::byte*>(buffers.staging) + buffers.bytes);
+      return buffers;
+    }
+    if (kind == Buffers::Kind::kCallback) CGD_CUDA(cudaMalloc(&buffers.staging, buffers.bytes));
     CGD_CUDA(cudaHostAlloc(&buffers.pinned, buffers.bytes, cudaHostAllocPortable));
   } catch (...) {
     FreeNow(buffers);
@@ -58,9 +66,9 @@ Buffers BufferPool::Take(std::uint64_t bytes, int device, bool with_staging) {
 }
 
 void BufferPool::Give(const Buffers& buffers) noexcept {
-  if (buffers.pinned == nullptr) return;
+  if (buffers.kind == Buffers::Kind::kNone) return;
   const std::lock_guard lock(mutex_);
-  idle_[{buffers.bytes, buffers.device, buffers.staging != nullptr}].push_back(buffers);
+  idle_[{buffers.bytes, buffers.device, buffers.kind}].push_back(buffers);
   idle_bytes_ += Held(buffers);
   if (idle_bytes_ > kMaxIdleBytes) Trim();
 }

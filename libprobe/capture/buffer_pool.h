@@ -23,7 +23,8 @@ class BufferPool {
 
   // Requires: the capture mode of the thread is relaxed when a capture is under way.
   // Fails: throws Error.
-  Buffers Take(std::uint64_t bytes, int device, bool with_staging);
+  // What is in it is undefined, the direct lane's state too.
+  Buffers Take(std::uint64_t bytes, int device, Buffers::Kind kind);
   void Give(const Buffers& buffers) noexcept;
 
   // Bytes held that nobody uses.
@@ -33,7 +34,7 @@ class BufferPool {
   struct Key {
     std::uint64_t bytes;
     int device;
-    bool with_staging;
+    Buffers::Kind kind;
     auto operator<=>(const Key&) const = default;
   };
   void Trim() noexcept;

@@ -16,9 +16,9 @@ struct StreamCapture {
 // Fails: throws Error; also when the stream's capture was invalidated by an earlier error.
 StreamCapture QueryCapture(void* stream);
 
-// Staging and pinned memory for one slot. Legal during a capture in any mode, in any thread.
-// Fails: throws Error kSystem.
-Buffers AllocateBuffers(std::uint64_t bytes, int device, bool with_staging);
+// Memory for one slot of the lane that `kind` says. Legal during a capture in any mode, in any
+// thread. Fails: throws Error kSystem.
+Buffers AllocateBuffers(std::uint64_t bytes, int device, Buffers::Kind kind);
 // Gives them back for reuse. Never called while a graph or a queued callback uses them.
 void FreeBuffers(const Buffers& buffers) noexcept;
 

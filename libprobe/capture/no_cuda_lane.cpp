@@ -1,5 +1,6 @@
 // Built instead of cuda_lane.cpp where there is no CUDA: CPU tensors can be probed, others cannot.
 #include "libprobe/capture/cuda_lane.h"
+#include "libprobe/capture/direct_lane.h"
 #include "libprobe/capture/step_word.h"
 
 namespace cgdebug::capture {
@@ -14,8 +15,16 @@ namespace {
 }  // namespace
 
 StreamCapture QueryCapture(void*) { return {}; }
-Buffers AllocateBuffers(std::uint64_t, int, bool) { Refuse(); }
+Buffers AllocateBuffers(std::uint64_t, int, Buffers::Kind) { Refuse(); }
 void FreeBuffers(const Buffers&) noexcept {}
+std::optional<LaneRefusal> DirectLaneRefused(int) { Refuse(); }
+std::optional<LaneRefusal> MapForDevice(const ring::SegmentWriter&, const ring::Block&) {
+  Refuse();
+}
+std::uint64_t DirectStagingBytes(const layout::SlotRegistration&, int) { Refuse(); }
+void CaptureDirect(ProbeSlot*, const ring::SegmentWriter&, const TensorRef&, void*, bool) {
+  Refuse();
+}
 void CaptureLeaf(ProbeSlot*, const TensorRef&, void*) { Refuse(); }
 void LaunchEager(ProbeSlot*, const TensorRef&, void*) { Refuse(); }
 void SetStepInStreamOrder(std::int64_t, void*) { Refuse(); }

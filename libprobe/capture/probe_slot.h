@@ -14,10 +14,17 @@
 
 namespace cgdebug::capture {
 
+struct DirectState;
+
 // Memory that CUDA copies through. All null for CPU tensors.
 struct Buffers {
-  void* staging = nullptr;  // device: the tensor as it was when the compute path passed the probe
-  void* pinned = nullptr;   // host: where the leaf's copy lands
+  enum class Kind : std::uint8_t { kNone, kEager, kCallback, kDirect };
+  Kind kind = Kind::kNone;
+  // Device: the tensor as it was when the compute path passed the probe, or parts of its
+  // statistics. kCallback, kDirect.
+  void* staging = nullptr;
+  void* pinned = nullptr;        // host: where the copy lands; kEager, kCallback
+  DirectState* state = nullptr;  // device; kDirect
   std::uint64_t bytes = 0;
   int device = 0;
 };

@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "libprobe/capture/cuda_check.h"
+#include "libprobe/capture/direct_kernels.h"
 #include "libprobe/ring/shared_copy.h"
 
 namespace cgdebug::capture {
@@ -14,20 +15,6 @@ namespace {
 using WriteValue64 = CUresult (*)(CUstream, CUdeviceptr, cuuint64_t, unsigned int);
 
 std::atomic<std::int64_t*> word{nullptr};
-
-// Pinned, so that the stream can write it. Never freed: the driver's thread reads it until the end.
-std::int64_t* MakeWord() {
-  static std::int64_t* const created = [] {
-    const RelaxedCapture relaxed;
-    void* memory = nullptr;
-    CGD_CUDA(
-        cudaHostAlloc(&memory, sizeof(std::int64_t), cudaHostAllocPortable | cudaHostAllocMapped));
-    auto* made = static_cast<std::int64_t*>(memory);
-    *made = -1;
-    return made;
-  }();
-  return created;
-}
 
 WriteValue64 FindWriteValue() {
   void* function = nullptr;
@@ -43,25 +30,40 @@ WriteValue64 FindWriteValue() {
 
 }  // namespace
 
+// Pinned, so that the stream can write it. Never freed: the driver's thread reads it until the end.
+std::int64_t* StepWord() {
+  static std::int64_t* const created = [] {
+    const RelaxedCapture relaxed;
+    void* memory = nullptr;
+    CGD_CUDA(
+        cudaHostAlloc(&memory, sizeof(std::int64_t), cudaHostAllocPortable | cudaHostAllocMapped));
+    auto* made = static_cast<std::int64_t*>(memory);
+    *made = kNoStep;
+    word.store(made, std::memory_order_release);
+    return made;
+  }();
+  return created;
+}
+
 void SetStepInStreamOrder(std::int64_t step, void* stream_handle) {
   auto* stream = static_cast<cudaStream_t>(stream_handle);
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   CGD_CUDA(cudaStreamIsCapturing(stream, &status));
   if (status != cudaStreamCaptureStatusNone) return;
   static const WriteValue64 write = FindWriteValue();
-  std::int64_t* target = MakeWord();
+  std::int64_t* target = StepWord();
   const CUresult result = write(stream, reinterpret_cast<CUdeviceptr>(target),
                                 static_cast<cuuint64_t>(step), CU_STREAM_WRITE_VALUE_DEFAULT);
   if (result != CUDA_SUCCESS) {
     throw Error(ErrorKind::kSystem,
                 "cuStreamWriteValue64 failed with CUDA error " + std::to_string(result));
   }
-  word.store(target, std::memory_order_release);
 }
 
 std::int64_t StepOnGpu(std::int64_t otherwise) noexcept {
-  const std::int64_t* step = word.load(std::memory_order_acquire);
-  return step == nullptr ? otherwise : ring::LoadAcquire(*step);
+  const std::int64_t* word_now = word.load(std::memory_order_acquire);
+  const std::int64_t step = word_now == nullptr ? kNoStep : ring::LoadAcquire(*word_now);
+  return step == kNoStep ? otherwise : step;
 }
 
 }  // namespace cgdebug::capture

@@ -14,6 +14,10 @@ namespace cgdebug::capture {
 // Fails: throws Error.
 void SetStepInStreamOrder(std::int64_t step, void* stream);
 
+// Where the stream writes it, as the GPU sees it: kNoStep until the first number.
+// Fails: throws Error.
+std::int64_t* StepWord();
+
 // What the GPU has reached; `otherwise` when no step was ever set in stream order.
 // Thread: any, the driver's included.
 std::int64_t StepOnGpu(std::int64_t otherwise) noexcept;

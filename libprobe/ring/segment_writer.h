@@ -59,6 +59,16 @@ class SegmentWriter {
   // Reads the producer's own ring.
   SlotRingReader OpenSlot(std::uint32_t index, const Block& block) const;
 
+  // The mapping of an extent (from 1) or of the control file (0), for lanes that hand it to a GPU.
+  struct Mapping {
+    std::byte* data;
+    std::uint64_t bytes;
+  };
+  Mapping mapping(std::uint32_t extent) const {
+    const SharedFile& file = extent == 0 ? control_ : extents_[extent - 1];
+    return {file.data(), file.bytes()};
+  }
+
   layout::ProducerLine* producer() const;
   const layout::ConsumerLine* consumer() const;
   ReaderGate* gate() { return &gate_; }

@@ -24,6 +24,8 @@ enum class Dtype : std::uint16_t {
   kBfloat16 = 8,
   kFloat32 = 9,
   kFloat64 = 10,
+  kFloat8E4m3fn = 11,  // no infinity: 0x7f and 0xff are its NaN, 448 its greatest value
+  kFloat8E5m2 = 12,
 };
 
 struct DtypeInfo {
@@ -35,7 +37,7 @@ struct DtypeInfo {
   double max_finite;  // 0 for types that are not floating
 };
 
-inline constexpr std::array<DtypeInfo, 10> kDtypes = {{
+inline constexpr std::array<DtypeInfo, 12> kDtypes = {{
     {Dtype::kBool, "bool", "b8", 1, false, 0},
     {Dtype::kUint8, "uint8", "u8", 1, false, 0},
     {Dtype::kInt8, "int8", "i8", 1, false, 0},
@@ -46,6 +48,8 @@ inline constexpr std::array<DtypeInfo, 10> kDtypes = {{
     {Dtype::kBfloat16, "bfloat16", "bf16", 2, true, 3.3895313892515355e38},
     {Dtype::kFloat32, "float32", "f32", 4, true, 3.4028234663852886e38},
     {Dtype::kFloat64, "float64", "f64", 8, true, 1.7976931348623157e308},
+    {Dtype::kFloat8E4m3fn, "float8_e4m3fn", "f8e4m3", 1, true, 448.0},
+    {Dtype::kFloat8E5m2, "float8_e5m2", "f8e5m2", 1, true, 57344.0},
 }};
 
 // The row of `dtype`, or nullptr for a value that is none of the above (shared memory is not
@@ -62,6 +66,10 @@ constexpr const DtypeInfo* FindDtype(std::string_view name) {
     if (info.name == name || info.short_name == name) return &info;
   }
   return nullptr;
+}
+
+constexpr bool IsFloat8(Dtype dtype) {
+  return dtype == Dtype::kFloat8E4m3fn || dtype == Dtype::kFloat8E5m2;
 }
 
 // 0 for an unknown dtype.

@@ -22,7 +22,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "probe": ("CudaGraphTensorProbe", "ProbeStatus", "SlotStatus", "step"),
-    "actions": ("TensorPrint", "TensorRecord", "TensorCompare"),
+    "actions": ("TensorPrint", "TensorRecord", "TensorCompare", "TensorStats"),
     "snapshot": ("TensorSnapshot", "Stats"),
     "errors": (
         "TensorDebugError",
@@ -45,6 +45,7 @@ if typing.TYPE_CHECKING:  # "as": what the package exports, for type checkers
     from ._native import NativeExtension as NativeExtension
     from ._native import native_extension_available as native_extension_available
     from .actions import TensorCompare as TensorCompare
+    from .actions import TensorStats as TensorStats
     from .actions import TensorPrint as TensorPrint
     from .actions import TensorRecord as TensorRecord
     from .client import Client as Client

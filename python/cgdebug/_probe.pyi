@@ -41,6 +41,7 @@ class _Slot(TypedDict):
     overwrote_unread: int
     waits: int
     wait_ns: int
+    suppressed: int
     retired: bool
     compares: bool
     verdict: _Verdict
@@ -48,6 +49,7 @@ class _Slot(TypedDict):
 class _Status(TypedDict):
     closed: bool
     error: str | None
+    lane_note: str | None
     daemon_alive: bool
     slots: list[_Slot]
 

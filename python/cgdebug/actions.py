@@ -109,7 +109,28 @@ class TensorCompare:
         return not _is_tensor(self.expected) and not _is_array(self.expected)
 
 
-Action = typing.Union[TensorPrint, TensorRecord, TensorCompare]
+@dataclasses.dataclass(frozen=True)
+class TensorStats:
+    """Statistics of every snapshot without its values: range, mean, standard deviation, L1, L2 and
+    the counts of NaN, Inf, zero and subnormal elements. `cgdebug-cli tail` and `probes` show them.
+
+    In a graph of the direct lane they are computed on the GPU and 128 bytes leave it. Elsewhere the
+    values go to the daemon, which computes the same and drops them.
+
+    every: replays 1, 1 + every, ... are looked at.
+    hash:  also the XOR of the elements widened to 64 bits, as `torch.hash_tensor`.
+    """
+
+    every: int = 1
+    hash: bool = True
+    enabled: bool = True
+
+    def __post_init__(self):
+        if self.enabled:
+            _check_count("TensorStats", "every", self.every, 1)
+
+
+Action = typing.Union[TensorPrint, TensorRecord, TensorCompare, TensorStats]
 
 
 # --- for the probe --------------------------------------------------------------------------------
@@ -117,7 +138,12 @@ Action = typing.Union[TensorPrint, TensorRecord, TensorCompare]
 
 def enabled_actions(actions) -> dict[str, Action]:
     """The enabled ones by the keyword that the native probe takes them under."""
-    keywords = {TensorPrint: "print", TensorRecord: "record", TensorCompare: "compare"}
+    keywords = {
+        TensorPrint: "print",
+        TensorRecord: "record",
+        TensorCompare: "compare",
+        TensorStats: "stats",
+    }
     if isinstance(actions, tuple(keywords)) or not isinstance(actions, collections.abc.Iterable):
         raise TypeError(f"actions must be a list, as in [TensorRecord()], not {actions!r}")
     found: dict[str, Action] = {}
@@ -125,7 +151,8 @@ def enabled_actions(actions) -> dict[str, Action]:
         keyword = next((word for kind, word in keywords.items() if isinstance(action, kind)), None)
         if keyword is None:
             raise TypeError(
-                f"an action must be a TensorPrint, TensorRecord or TensorCompare, not {action!r}"
+                f"an action must be a TensorPrint, TensorRecord, TensorCompare or TensorStats, not "
+                f"{action!r}"
             )
         if not action.enabled:
             continue
@@ -140,7 +167,9 @@ def enabled_actions(actions) -> dict[str, Action]:
 
 def native_options(actions: dict[str, Action]) -> dict[str, dict | None]:
     """The keyword arguments of `NativeProbe` for these actions."""
-    options: dict[str, dict | None] = dict.fromkeys(("print", "record", "compare"))
+    options: dict[str, dict | None] = dict.fromkeys(
+        ("print", "record", "compare", "stats")
+    )
     for keyword, action in actions.items():
         fields = {f.name: getattr(action, f.name) for f in dataclasses.fields(action)}
         del fields["enabled"]

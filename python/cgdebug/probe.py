@@ -28,13 +28,20 @@ class CudaGraphTensorProbe:
     """Looks at every tensor that passes `probe(tensor)` and returns that same tensor object.
 
     name:           what the tensor is called everywhere; at most 255 bytes of UTF-8
-    actions:        any of TensorPrint, TensorRecord, TensorCompare, one of each at most. When none
-                    is enabled the probe is a pure no-op and the native module is never loaded.
+    actions:        any of TensorPrint, TensorRecord, TensorCompare, TensorStats, one of each at
+                    most. When none is enabled the probe is a pure no-op and the native module is
+                    never loaded.
     mode:           "capture" acts in calls that are being captured into a CUDA graph and touches
                     nothing in others, such as warm-ups; "always" acts in eager calls too, on CUDA
                     and CPU.
     non_contiguous: "error" refuses such tensors, "copy" packs them first.
-    lane:           "auto" or "callback".
+    lane:           how snapshots leave a graph. "direct": a kernel on a side branch writes them into
+                    shared memory; the launch of the graph stays as fast as without probes.
+                    "callback": the copy engine and a host callback, which works everywhere. "auto"
+                    is direct where the device and the limits allow it; `status().lane_note` says
+                    why not.
+    prefer:         for tensors over 256 KiB in the direct lane: "compute" keeps the transfer from
+                    slowing the kernels of the job, "link" fills the link to the host.
     enabled:        False is the same as disabling every action.
 
     One probe may be called many times in a capture (`invocation_index` tells the calls apart) and
@@ -57,14 +64,16 @@ class CudaGraphTensorProbe:
         mode: typing.Literal["capture", "always"] = "capture",
         non_contiguous: typing.Literal["error", "copy"] = "error",
         *,
-        lane: typing.Literal["auto", "callback"] = "auto",
+        lane: typing.Literal["auto", "callback", "direct"] = "auto",
+        prefer: typing.Literal["compute", "link"] = "compute",
         enabled: bool = True,
     ):
         self._native = None  # first, for a constructor that raises
         _check_name(name)
         _check_choice("mode", mode, ("capture", "always"))
         _check_choice("non_contiguous", non_contiguous, ("error", "copy"))
-        _check_lane(lane)
+        _check_choice("lane", lane, ("auto", "callback", "direct"))
+        _check_choice("prefer", prefer, ("compute", "link"))
         self._name = name
         self._mode = mode
         self._actions = _actions.enabled_actions(actions)
@@ -72,20 +81,24 @@ class CudaGraphTensorProbe:
         self._capture_only = mode == "capture"
         self._site_key = ""
         if self._active:
-            self._create_native(non_contiguous == "copy", _caller_site())
+            self._create_native(
+                copy_non_contiguous=non_contiguous == "copy",
+                site=_caller_site(),
+                lane=lane,
+                prefer_link=prefer == "link",
+            )
 
-    def _create_native(self, copy_non_contiguous: bool, site: str) -> None:
+    def _create_native(self, **options) -> None:
         module = _native.load()
         self._native = module.NativeProbe(
             self._name,
             mode=self._mode,
-            copy_non_contiguous=copy_non_contiguous,
-            site=site,
+            **options,
             **_actions.native_options(self._actions),
         )
         self._site_key = self._native.site_key
         _native.finish_at_exit()
-        if "print" in self._actions or "compare" in self._actions:
+        if self._actions.keys() - {"record"}:
             _native.start_daemon()
 
     @property
@@ -209,7 +222,7 @@ class CudaGraphTensorProbe:
         if self._native is None:
             return ProbeStatus(self._name, self._mode, active=False)
         waited = True
-        if not _is_capturing() and not self._actions.keys().isdisjoint(("print", "compare")):
+        if not _is_capturing() and self._actions.keys() - {"record"}:
             waited = self._native.wait_consumed(float(timeout))
         return self._status(waited)
 
@@ -222,6 +235,7 @@ class CudaGraphTensorProbe:
             daemon_alive=state["daemon_alive"],
             waited=waited,
             error=state["error"],
+            lane_note=state["lane_note"],
             slots=tuple(SlotStatus.from_native(slot) for slot in state["slots"]),
         )
 
@@ -326,12 +340,3 @@ def _check_choice(what: str, value, choices: tuple) -> None:
     if value not in choices:
         words = " or ".join(repr(choice) for choice in choices)
         raise ValueError(f"{what} must be {words}, not {value!r}")
-
-
-def _check_lane(lane) -> None:
-    if lane == "direct":
-        raise ValueError(
-            'lane="direct" is not available in this version of cgdebug; use lane="auto", '
-            "which takes the best lane there is"
-        )
-    _check_choice("lane", lane, ("auto", "callback"))

@@ -171,8 +171,8 @@ class TensorSnapshot:
             if "tensor" not in self.__dict__:
                 raise LookupError(
                     f"only the statistics of probe {self.probe_name!r} at replay "
-                    f"{self.replay_index} are left (the daemon's memory limit was reached): see "
-                    f".stats"
+                    f"{self.replay_index} are here, see .stats: its action is TensorStats, or it was "
+                    f"set to statistics, or the daemon's memory limit was reached"
                 )
             import torch
 

@@ -31,6 +31,7 @@ class SlotStatus:
     overwrote_unread: int
     waits: int
     wait_ns: int
+    suppressed: int
     retired: bool
     verdict: str
     compared: int
@@ -67,6 +68,8 @@ class SlotStatus:
         ]
         if self.lost:
             words.append(f"{self.lost} LOST to the daemon")
+        if self.suppressed:
+            words.append(f"{self.suppressed} replays turned off (cgdebug-cli set)")
         if self.waits:
             words.append(f"waited {self.waits} times, {self.wait_ns / 1e6:.1f} ms")
         if self.verdict == "fail":
@@ -88,6 +91,7 @@ class ProbeStatus:
     active: False for a probe that is a no-op: its actions are disabled, or CGDEBUG_PROBES leaves it
             out.
     error:  the last capture or set-up that failed, None when none did.
+    lane_note: why captures with lane="auto" are not in the direct lane, None when they are.
     waited: whether everything that prints or compares had reached the daemon.
     """
 
@@ -98,6 +102,7 @@ class ProbeStatus:
     daemon_alive: bool = False
     waited: bool = True
     error: str | None = None
+    lane_note: str | None = None
     slots: tuple[SlotStatus, ...] = ()
 
     @property

@@ -55,7 +55,8 @@ ExpectedTensor ParseExpected(const py::handle& item) {
 
 ProbeOptions ParseOptions(const std::string& mode, bool copy_non_contiguous,
                           const std::string& site, const py::object& print,
-                          const py::object& record, const py::object& compare) {
+                          const py::object& record, const py::object& compare,
+                          const py::object& stats, const std::string& lane, bool prefer_link) {
   ProbeOptions options;
   options.mode = mode == "always" ? ProbeMode::kAlways : ProbeMode::kCapture;
   options.copy_non_contiguous = copy_non_contiguous;
@@ -64,6 +65,13 @@ ProbeOptions ParseOptions(const std::string& mode, bool copy_non_contiguous,
     options.print =
         PrintAction{print["max_items"].cast<std::uint32_t>(), print["every"].cast<std::uint32_t>(),
                     print["summary"].cast<bool>()};
+  }
+  options.lane = lane == "direct"     ? LaneChoice::kDirect
+                 : lane == "callback" ? LaneChoice::kCallback
+                                      : LaneChoice::kAuto;
+  options.prefer_link = prefer_link;
+  if (!stats.is_none()) {
+    options.stats = StatsAction{stats["every"].cast<std::uint32_t>(), stats["hash"].cast<bool>()};
   }
   if (!record.is_none()) {
     options.record = RecordAction{record["capacity"].cast<std::uint32_t>(),
@@ -147,6 +155,7 @@ py::dict ToDict(const SlotStatus& slot) {
   item["overwrote_unread"] = slot.overwrote_unread;
   item["waits"] = slot.waits;
   item["wait_ns"] = slot.wait_ns;
+  item["suppressed"] = slot.suppressed;
   item["retired"] = slot.retired;
   item["compares"] = slot.compares;
   py::dict verdict;
@@ -165,8 +174,10 @@ class NativeProbe {
  public:
   NativeProbe(const std::string& name, const std::string& mode, bool copy_non_contiguous,
               const std::string& site, const py::object& print, const py::object& record,
-              const py::object& compare)
-      : probe_(name, ParseOptions(mode, copy_non_contiguous, site, print, record, compare)) {}
+              const py::object& compare, const py::object& stats, const std::string& lane,
+              bool prefer_link)
+      : probe_(name, ParseOptions(mode, copy_non_contiguous, site, print, record, compare, stats,
+                                  lane, prefer_link)) {}
 
   std::uint64_t Id() const { return probe_.id(); }
   std::string SiteKey() const { return std::to_string(probe_.id()) + ":" + probe_.name(); }
@@ -213,6 +224,8 @@ class NativeProbe {
     item["closed"] = status.closed;
     item["error"] =
         status.last_error.empty() ? py::object(py::none()) : py::object(py::str(status.last_error));
+    item["lane_note"] =
+        status.lane_note.empty() ? py::object(py::none()) : py::object(py::str(status.lane_note));
     item["daemon_alive"] = status.daemon_alive;
     py::list slots;
     for (const SlotStatus& slot : status.slots) slots.append(ToDict(slot));
@@ -257,9 +270,11 @@ PYBIND11_MODULE(_probe, module) {
   py::register_exception_translator(&Translate);
   py::class_<NativeProbe>(module, "NativeProbe")
       .def(py::init<const std::string&, const std::string&, bool, const std::string&,
-                    const py::object&, const py::object&, const py::object&>(),
+                    const py::object&, const py::object&, const py::object&, const py::object&,
+                    const std::string&, bool>(),
            py::arg("name"), py::kw_only(), py::arg("mode"), py::arg("copy_non_contiguous"),
-           py::arg("site"), py::arg("print"), py::arg("record"), py::arg("compare"))
+           py::arg("site"), py::arg("print"), py::arg("record"), py::arg("compare"),
+           py::arg("stats") = py::none(), py::arg("lane") = "auto", py::arg("prefer_link") = false)
       .def_property_readonly("id", &NativeProbe::Id)
       .def_property_readonly("site_key", &NativeProbe::SiteKey)
       .def("prepare", &NativeProbe::Prepare, py::arg("dtype"), py::arg("shape"),

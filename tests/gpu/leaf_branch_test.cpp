@@ -1,5 +1,4 @@
-// The callback lane in plain CUDA, without torch: what is in the graph, what it delivers, how it
-// dies.
+// Both lanes in plain CUDA, without torch: what is in the graph, what it delivers, how it dies.
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,7 +16,7 @@ using ::testing::SizeIs;
 
 #define CU(call) ASSERT_EQ((call), cudaSuccess) << #call
 
-class LeafBranch : public ::testing::Test {
+class LeafBranch : public ::testing::TestWithParam<LaneChoice> {
  protected:
   static constexpr int kCount = 1024;
 
@@ -56,6 +55,7 @@ class LeafBranch : public ::testing::Test {
   }
   static ProbeOptions Recording(std::uint32_t capacity) {
     ProbeOptions options;
+    options.lane = GetParam();
     options.record = RecordAction{capacity, 1};
     return options;
   }
@@ -85,7 +85,7 @@ class LeafBranch : public ::testing::Test {
   float* host_ = nullptr;
 };
 
-TEST_F(LeafBranch, EachReplayDeliversItsOwnValues) {
+TEST_P(LeafBranch, EachReplayDeliversItsOwnValues) {
   Probe probe("x", Recording(4));
   Capture(probe);
   for (int replay = 1; replay <= 6; ++replay) {
@@ -101,7 +101,7 @@ TEST_F(LeafBranch, EachReplayDeliversItsOwnValues) {
   }
 }
 
-TEST_F(LeafBranch, TheStreamsOwnDependenciesAreTheStagingCopyOnly) {
+TEST_P(LeafBranch, TheStreamsOwnDependenciesAreTheStagingCopyOnly) {
   Probe probe("x", Recording(2));
   CU(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
   probe.Observe(Tensor(), stream_);
@@ -112,14 +112,15 @@ TEST_F(LeafBranch, TheStreamsOwnDependenciesAreTheStagingCopyOnly) {
   ASSERT_EQ(count, 1u);
   cudaGraphNodeType type;
   CU(cudaGraphNodeGetType(dependencies[0], &type));
-  EXPECT_EQ(type, cudaGraphNodeTypeMemcpy);
+  const bool direct = GetParam() == LaneChoice::kDirect;
+  EXPECT_EQ(type, direct ? cudaGraphNodeTypeKernel : cudaGraphNodeTypeMemcpy);
   std::size_t nodes = 0;
   CU(cudaGraphGetNodes(graph_, nullptr, &nodes));
-  EXPECT_EQ(nodes, 3u) << "staging copy, copy to the host, callback";
+  EXPECT_EQ(nodes, direct ? 2u : 3u) << "staging copy; leaf, or copy to the host and callback";
   CU(cudaStreamEndCapture(stream_, &graph_));
 }
 
-TEST_F(LeafBranch, WorksInEveryCaptureMode) {
+TEST_P(LeafBranch, WorksInEveryCaptureMode) {
   for (const auto mode : {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
                           cudaStreamCaptureModeRelaxed}) {
     Probe probe("x", Recording(2));
@@ -133,7 +134,7 @@ TEST_F(LeafBranch, WorksInEveryCaptureMode) {
   }
 }
 
-TEST_F(LeafBranch, CallsInOneCaptureAreInvocationsOfTheirOwn) {
+TEST_P(LeafBranch, CallsInOneCaptureAreInvocationsOfTheirOwn) {
   Probe probe("x", Recording(2));
   Capture(probe, 3);
   Replay();
@@ -144,7 +145,7 @@ TEST_F(LeafBranch, CallsInOneCaptureAreInvocationsOfTheirOwn) {
   EXPECT_THAT(invocations, ::testing::UnorderedElementsAre(0, 1, 2));
 }
 
-TEST_F(LeafBranch, OutsideACaptureNothingIsTouched) {
+TEST_P(LeafBranch, OutsideACaptureNothingIsTouched) {
   Probe probe("x", Recording(2));
   TensorRef nonsense = Tensor();
   nonsense.shape = {-5};
@@ -152,7 +153,7 @@ TEST_F(LeafBranch, OutsideACaptureNothingIsTouched) {
   EXPECT_TRUE(probe.Status().slots.empty());
 }
 
-TEST_F(LeafBranch, AClosedProbeLeavesItsGraphReplayable) {
+TEST_P(LeafBranch, AClosedProbeLeavesItsGraphReplayable) {
   {
     Probe probe("x", Recording(2));
     Capture(probe);
@@ -162,7 +163,7 @@ TEST_F(LeafBranch, AClosedProbeLeavesItsGraphReplayable) {
   for (int i = 0; i < 10; ++i) Replay();
 }
 
-TEST_F(LeafBranch, RecordsOutliveTheirGraph) {
+TEST_P(LeafBranch, RecordsOutliveTheirGraph) {
   Probe probe("x", Recording(2));
   Capture(probe);
   Fill(7);
@@ -175,7 +176,7 @@ TEST_F(LeafBranch, RecordsOutliveTheirGraph) {
   EXPECT_EQ(Values(probe.Records()[0])[0], 7.0f);
 }
 
-TEST_F(LeafBranch, ManyCapturesReuseMemory) {
+TEST_P(LeafBranch, ManyCapturesReuseMemory) {
   Probe warm("warm", Recording(2));
   auto cycle = [&] {
     Probe probe("x", Recording(2));
@@ -198,7 +199,7 @@ TEST_F(LeafBranch, ManyCapturesReuseMemory) {
   EXPECT_GE(free_after + (4u << 20), free_before);
 }
 
-TEST_F(LeafBranch, EmptyTensorsAreProbedToo) {
+TEST_P(LeafBranch, EmptyTensorsAreProbedToo) {
   Probe probe("x", Recording(2));
   CU(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
   TensorRef empty = Tensor();
@@ -212,7 +213,7 @@ TEST_F(LeafBranch, EmptyTensorsAreProbedToo) {
   EXPECT_TRUE(probe.Records()[0].payload.empty());
 }
 
-TEST_F(LeafBranch, ForkedStreamsNeedNoJoinOfTheProbe) {
+TEST_P(LeafBranch, ForkedStreamsNeedNoJoinOfTheProbe) {
   Probe probe("x", Recording(2));
   cudaStream_t side = nullptr;
   cudaEvent_t fork = nullptr;
@@ -239,7 +240,7 @@ TEST_F(LeafBranch, ForkedStreamsNeedNoJoinOfTheProbe) {
   (void)cudaStreamDestroy(side);
 }
 
-TEST_F(LeafBranch, AConditionalBodyIsRefusedClearlyAndTheCaptureSurvives) {
+TEST_P(LeafBranch, AConditionalBodyIsRefusedClearlyAndTheCaptureSurvives) {
   CU(cudaGraphCreate(&graph_, 0));
   cudaGraphConditionalHandle handle;
   CU(cudaGraphConditionalHandleCreate(&handle, graph_, 1, cudaGraphCondAssignDefault));
@@ -269,7 +270,7 @@ TEST_F(LeafBranch, AConditionalBodyIsRefusedClearlyAndTheCaptureSurvives) {
   EXPECT_THAT(probe.Status().last_error, HasSubstr("conditional"));
 }
 
-TEST_F(LeafBranch, EagerCallsOnTheGpuAreRecordedInStreamOrder) {
+TEST_P(LeafBranch, EagerCallsOnTheGpuAreRecordedInStreamOrder) {
   ProbeOptions options = Recording(8);
   options.mode = ProbeMode::kAlways;
   Probe probe("x", options);
@@ -285,7 +286,7 @@ TEST_F(LeafBranch, EagerCallsOnTheGpuAreRecordedInStreamOrder) {
   for (int i = 0; i < 5; ++i) EXPECT_EQ(Values(records[i])[0], static_cast<float>(i + 1));
 }
 
-TEST_F(LeafBranch, PreparedMemoryIsTakenByTheCapture) {
+TEST_P(LeafBranch, PreparedMemoryIsTakenByTheCapture) {
   Probe probe("x", Recording(2));
   probe.Prepare(Tensor());
   Capture(probe);
@@ -293,7 +294,7 @@ TEST_F(LeafBranch, PreparedMemoryIsTakenByTheCapture) {
   EXPECT_THAT(probe.Records(), SizeIs(1));
 }
 
-TEST_F(LeafBranch, ADestroyedCaptureLeavesTheProbeUsable) {
+TEST_P(LeafBranch, ADestroyedCaptureLeavesTheProbeUsable) {
   Probe probe("x", Recording(2));
   CU(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
   probe.Observe(Tensor(), stream_);
@@ -304,6 +305,12 @@ TEST_F(LeafBranch, ADestroyedCaptureLeavesTheProbeUsable) {
   Replay();
   EXPECT_THAT(probe.Records(), SizeIs(1));
 }
+
+INSTANTIATE_TEST_SUITE_P(Lanes, LeafBranch,
+                         ::testing::Values(LaneChoice::kCallback, LaneChoice::kDirect),
+                         [](const auto& info) {
+                           return info.param == LaneChoice::kDirect ? "Direct" : "Callback";
+                         });
 
 }  // namespace
 }  // namespace cgdebug

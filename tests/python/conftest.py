@@ -38,6 +38,21 @@ def pytest_collection_modifyitems(items):
             item.add_marker(skip)
 
 
+def pytest_generate_tests(metafunc):
+    """GPU tests run in each lane, but for those that name theirs."""
+    marks = metafunc.definition
+    if marks.get_closest_marker("gpu") and not marks.get_closest_marker("own_lane"):
+        metafunc.parametrize("every_lane", ["direct", "callback"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def every_lane(request, monkeypatch):
+    lane = getattr(request, "param", None)
+    if lane:
+        monkeypatch.setenv("CGDEBUG_LANE", lane)
+    return lane
+
+
 def wait_until(condition, what, deadline_s=DEADLINE_S):
     """The first truthy value of condition()."""
     deadline = time.monotonic() + deadline_s

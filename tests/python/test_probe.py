@@ -174,7 +174,7 @@ def test_long_and_foreign_names_work(probe, name):
     [
         ({"mode": "eager"}, "mode must be 'capture' or 'always', not 'eager'"),
         ({"non_contiguous": "skip"}, "non_contiguous must be"),
-        ({"lane": "direct"}, "not available in this version"),
+        ({"prefer": "speed"}, "prefer must be"),
         ({"lane": "fast"}, "lane must be"),
     ],
 )

@@ -25,7 +25,8 @@ import cgdebug  # noqa: E402
 KERNELS, PROBES = 20, 10
 SIZES = (4 << 10, 1 << 20, 4 << 20, 16 << 20)
 PEERS = ("inline_d2d", "inline_empty_callback", "inline_copying_callback")
-VARIANTS = ("plain", *PEERS, "probe")
+PROBE_LANES = {"direct": {"lane": "direct"}, "direct_link": {"lane": "direct", "prefer": "link"}, "callback": {"lane": "callback"}, "stats": {"lane": "direct"}}
+VARIANTS = ("plain", *PEERS, *PROBE_LANES)
 
 
 class Graph:
@@ -48,9 +49,9 @@ class Graph:
         torch.cuda.synchronize()
 
     def observe(self, variant, tensor, index, peers):
-        if variant == "probe":
-            record = cgdebug.TensorRecord(capacity=4)
-            self.probes.append(cgdebug.CudaGraphTensorProbe(f"p{index}", [record]))
+        if variant in PROBE_LANES:
+            action = cgdebug.TensorStats() if variant == "stats" else cgdebug.TensorRecord(capacity=4)
+            self.probes.append(cgdebug.CudaGraphTensorProbe(f"p{index}", [action], **PROBE_LANES[variant]))
             self.probes[-1](tensor)
         elif variant != "plain":
             stream = torch.cuda.current_stream().cuda_stream
@@ -98,9 +99,10 @@ def measure(size, peers, cycles, rounds, replays):
     for _ in range(rounds):
         for variant, graph in graphs.items():
             samples[variant].append((graph.main_us(replays), *graph.replay_and_launch_us(replays)))
-    for index, probe in enumerate(graphs["probe"].probes):
-        value = probe.records(synchronize=True, last=1)[0].tensor
-        assert bool((value == float(index)).all()), f"probe {index} delivered wrong values"
+    for variant in PROBE_LANES.keys() - {"stats"}:
+        for index, probe in enumerate(graphs[variant].probes):
+            value = probe.records(synchronize=True, last=1)[0].tensor
+            assert bool((value == float(index)).all()), f"{variant}: probe {index} delivered wrong values"
     plain = [statistics.median(column) for column in zip(*samples["plain"])]
     result = {}
     for variant in VARIANTS:
@@ -131,8 +133,8 @@ def main():
     for size in SIZES:
         result = measure(size, peers, cycles, options.rounds, options.replays)
         report["sizes"][size] = result
-        bound = 1.3 * result["inline_d2d"]["main_us"] + 1.0
-        print(f"--- {size >> 10} KiB: probe {result['probe']['main_us']:.2f}, 1.3 x inline D2D + 1 us = {bound:.2f}")
+        bound = 1.1 * result["inline_d2d"]["main_us"] + 0.5
+        print(f"--- {size >> 10} KiB: direct {result['direct']['main_us']:.2f}, 1.1 x inline D2D + 0.5 us = {bound:.2f}")
         for variant, row in result.items():
             low, high = row["main_spread_us"]
             print(

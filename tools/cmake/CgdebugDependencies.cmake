@@ -27,7 +27,7 @@ if(CGDEBUG_WITH_PYTHON OR CGDEBUG_WITH_TORCH)
     OUTPUT_VARIABLE CGDEBUG_SITE_PACKAGES OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
 endif()
 
-# The CUDA runtime only (no kernel is compiled): a toolkit, or the one that torch's own wheels bring.
+# The CUDA runtime: a toolkit, or the one that torch's own wheels bring.
 if(CGDEBUG_WITH_CUDA)
   find_path(CGDEBUG_CUDA_INCLUDE cuda_runtime_api.h
     HINTS $ENV{CUDA_HOME} $ENV{CUDA_PATH} ${CGDEBUG_SITE_PACKAGES}/nvidia/cu13 /usr/local/cuda
@@ -42,6 +42,21 @@ if(CGDEBUG_WITH_CUDA)
   add_library(cgdebug_cudart INTERFACE)
   target_include_directories(cgdebug_cudart SYSTEM INTERFACE ${CGDEBUG_CUDA_INCLUDE})
   target_link_libraries(cgdebug_cudart INTERFACE ${CGDEBUG_CUDART_STATIC} Threads::Threads rt dl)
+
+  # The direct lane's kernels need nvcc: a toolkit's, or that of the nvidia-cuda-nvcc wheel. Without
+  # it cgdebug has the callback lane only, and says so.
+  find_program(CGDEBUG_NVCC nvcc
+    HINTS $ENV{CUDA_HOME} $ENV{CUDA_PATH} /usr/local/cuda ${CGDEBUG_SITE_PACKAGES}/nvidia/cu13
+    PATH_SUFFIXES bin)
+  if(CGDEBUG_NVCC)
+    set(CMAKE_CUDA_COMPILER ${CGDEBUG_NVCC})
+    set(CMAKE_CUDA_ARCHITECTURES 75-virtual)
+    enable_language(CUDA)
+    set(CGDEBUG_HAS_NVCC ON)
+  else()
+    message(STATUS "cgdebug: no nvcc: lane=\"direct\" and TensorStats on the GPU are left out. "
+                   "Install the CUDA Toolkit or: pip install nvidia-cuda-nvcc")
+  endif()
 endif()
 
 # torch without find_package(Torch): that wants a full toolkit although the op compiles no kernel.

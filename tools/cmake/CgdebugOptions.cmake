@@ -1,12 +1,13 @@
 # cgdebug_options: what every target of ours is compiled with. Third-party headers are SYSTEM.
 add_library(cgdebug_options INTERFACE)
 add_library(cgdebug::options ALIAS cgdebug_options)
-target_compile_options(cgdebug_options INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion
-                       -Wnon-virtual-dtor)
+target_compile_options(cgdebug_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor>)
 target_compile_definitions(cgdebug_options INTERFACE CGDEBUG_VERSION="${PROJECT_VERSION}")
 if(CGDEBUG_SANITIZE)
-  target_compile_options(cgdebug_options INTERFACE -fsanitize=${CGDEBUG_SANITIZE} -fno-omit-frame-pointer
-                         -fno-sanitize-recover=all)
+  target_compile_options(cgdebug_options INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${CGDEBUG_SANITIZE} -fno-omit-frame-pointer
+    -fno-sanitize-recover=all>)
   target_link_options(cgdebug_options INTERFACE -fsanitize=${CGDEBUG_SANITIZE})
 endif()
 find_program(CCACHE_PROGRAM ccache)

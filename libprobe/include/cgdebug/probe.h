@@ -82,6 +82,20 @@ struct CompareAction {
   std::uint32_t every = 1;
 };
 
+// Statistics without the values: computed on the GPU in a graph of the direct lane, by the daemon
+// from the values elsewhere.
+struct StatsAction {
+  std::uint32_t every = 1;
+  bool hash = true;
+};
+
+// How snapshots leave a graph.
+enum class LaneChoice {
+  kAuto,      // direct where the device and the limits allow it, else callback
+  kCallback,  // copy engine and a host callback: works everywhere
+  kDirect,    // a kernel writes into the ring: no host node; Observe() throws where it cannot work
+};
+
 enum class ProbeMode {
   kCapture,  // only inside a capture; elsewhere Observe() touches nothing
   kAlways,   // eager calls too, on CPU and CUDA
@@ -93,6 +107,11 @@ struct ProbeOptions {
   std::optional<PrintAction> print;
   std::optional<RecordAction> record;
   std::optional<CompareAction> compare;
+  std::optional<StatsAction> stats;
+  LaneChoice lane = LaneChoice::kAuto;
+  // Direct lane: more blocks for tensors over 256 KiB. Fills the link to the host when that is what
+  // limits, at some cost to the compute path.
+  bool prefer_link = false;
   std::string site;  // "train.py:12", shown with the probe
 };
 
@@ -130,6 +149,7 @@ struct SlotStatus {
   DeviceType device_type = DeviceType::kCpu;
   int device_index = 0;
   layout::Lane lane = layout::Lane::kHost;
+  layout::LaneReason lane_reason = layout::LaneReason::kNone;  // why it is not the direct one
   layout::Policy policy = layout::Policy::kOverwrite;
   std::uint32_t capacity = 0;
   std::uint64_t payload_bytes = 0;
@@ -140,7 +160,8 @@ struct SlotStatus {
   std::uint64_t overwrote_unread = 0;
   std::uint64_t waits = 0;
   std::uint64_t wait_ns = 0;
-  bool retired = false;  // its graph is gone
+  std::uint64_t suppressed = 0;  // replays that the live control kept back
+  bool retired = false;          // its graph is gone
   bool compares = false;
   SlotVerdict verdict;
 };
@@ -149,6 +170,8 @@ struct ProbeStatus {
   bool closed = false;
   bool daemon_alive = false;
   std::string last_error;  // of the last refused capture, empty when none
+  std::string
+      lane_note;  // why captures of lane kAuto are not in the direct lane, empty when they are
   std::vector<SlotStatus> slots;
 };
 

@@ -1,0 +1,276 @@
+// The kernels of the direct lane.
+//
+// Memory of the host is written with plain stores and published with one release store at system
+// scope; nothing is ever read, modified and written there. Every thread fences its own stores
+// before the block counts itself done, and the last block of the grid commits. A checksum goes with
+// each entry, so that a store that were not visible after all would be seen.
+#include "libprobe/capture/direct_kernels.h"
+#include "libprobe/capture/direct_replay.cuh"
+#include "libprobe/capture/tensor_stats.cuh"
+
+namespace cgdebug::capture {
+namespace {
+
+// --- copying -----------------------------------------------------------------------------------
+
+__device__ std::uint64_t SumWord(std::uint32_t word, std::uint64_t index) {
+  return static_cast<std::uint64_t>(word) * static_cast<std::uint32_t>(2 * index + 1);
+}
+
+// Adds up over the block; thread 0 gets the sum.
+__device__ std::uint64_t SumInBlock(std::uint64_t mine) {
+  __shared__ unsigned long long total;
+  if (threadIdx.x == 0) total = 0;
+  __syncthreads();
+  for (int offset = 16; offset > 0; offset /= 2) mine += FromLane(mine, offset);
+  if (threadIdx.x % 32 == 0) atomicAdd(&total, static_cast<unsigned long long>(mine));
+  __syncthreads();
+  return total;
+}
+
+// `bytes` from device memory (aligned to 16, readable to the next 16) to an entry's payload; its
+// checksum, of this thread's part. What lies behind the payload is written as zeros.
+__device__ std::uint64_t CopyOut(const std::byte* from, std::byte* to, std::uint64_t bytes,
+                                 std::uint64_t start, std::uint64_t stride) {
+  const auto* source = reinterpret_cast<const uint4*>(from);
+  auto* target = reinterpret_cast<uint4*>(to);
+  const std::uint64_t whole = bytes / 16;
+  std::uint64_t sum = 0;
+#pragma unroll 4
+  for (std::uint64_t i = start; i < whole; i += stride) {
+    const uint4 v = source[i];
+    target[i] = v;
+    sum += SumWord(v.x, 4 * i) + SumWord(v.y, 4 * i + 1) + SumWord(v.z, 4 * i + 2) +
+           SumWord(v.w, 4 * i + 3);
+  }
+  const unsigned rest = static_cast<unsigned>(bytes % 16);
+  if (rest != 0 && start == 0) {
+    union {
+      uint4 vector;
+      std::uint32_t word[4];
+      std::uint8_t byte[16];
+    } last;
+    last.vector = source[whole];
+    for (unsigned k = rest; k < 16; ++k) last.byte[k] = 0;
+    target[whole] = last.vector;
+    for (unsigned k = 0; k < 4; ++k) sum += SumWord(last.word[k], 4 * whole + k);
+  }
+  return sum;
+}
+
+template <typename Unit>
+__global__ void __launch_bounds__(kStageThreads) Stage(StageArgs args) {
+  const auto* from = reinterpret_cast<const Unit*>(args.from);
+  auto* to = reinterpret_cast<Unit*>(args.to);
+  const std::uint64_t count = args.bytes / sizeof(Unit);
+  const std::uint64_t stride = std::uint64_t{gridDim.x} * blockDim.x;
+  const std::uint64_t start = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  // The tensor is on its way before it is known whether anybody wants it: one latency, not two.
+  Unit first = {};
+  if (start < count) first = from[start];
+  if (args.state->skip != 0) return;
+  if (start < count) to[start] = first;
+#pragma unroll 4
+  for (std::uint64_t i = start + stride; i < count; i += stride) to[i] = from[i];
+}
+
+// --- statistics --------------------------------------------------------------------------------
+
+template <typename Type>
+__global__ void __launch_bounds__(kStatsThreads) Stats(StatsArgs args) {
+  __shared__ layout::DeviceStats warps[kStatsThreads / 32];
+  if (args.state->skip != 0) return;
+  Part<Type> part(ShiftOf<Type>(args.from, args.count));
+  part.AddAll(args.from, args.count, args.vectors,
+              std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x,
+              std::uint64_t{gridDim.x} * blockDim.x);
+  const layout::DeviceStats total = ReduceInBlock(part.Result(args.count), warps);
+  if (threadIdx.x == 0) args.parts[blockIdx.x] = total;
+}
+
+__device__ bool TriggerHolds(const layout::SlotControl& control, const layout::DeviceStats& stats) {
+  const bool nonfinite = stats.nan + stats.pos_inf + stats.neg_inf != 0;
+  const double abs_max = fmax(fabs(stats.min), fabs(stats.max));
+  const bool any_finite = stats.min <= stats.max;
+  switch (control.trigger) {
+    case layout::ControlTrigger::kNonfinite:
+      return nonfinite;
+    case layout::ControlTrigger::kInf:
+      return stats.pos_inf + stats.neg_inf != 0;
+    case layout::ControlTrigger::kAbsMax:
+      return nonfinite || (any_finite && abs_max > control.threshold);
+    case layout::ControlTrigger::kNone:
+      return true;
+  }
+  return true;
+}
+
+// One block's thread 0 or more: 128 bytes into the entry; the checksum of this thread's part.
+__device__ std::uint64_t SendStats(const layout::DeviceStats& stats, std::byte* to) {
+  return CopyOut(reinterpret_cast<const std::byte*>(&stats), to, sizeof(stats), threadIdx.x,
+                 blockDim.x);
+}
+
+// --- leaves ------------------------------------------------------------------------------------
+
+// Two blocks an SM, so 32 registers: a leaf must find room beside the kernels of the job. What
+// spills is in the statistics, which a captured probe computes here only while somebody asks for
+// them.
+template <typename Type>
+__global__ void __launch_bounds__(kLeafThreads, 2) Leaf(LeafArgs args) {
+  __shared__ layout::DeviceStats warps[kLeafThreads / 32];
+  __shared__ __align__(16) layout::DeviceStats stats;
+  __shared__ Plan plan;
+  __shared__ HostWords words;
+  __shared__ bool send_values;
+  DirectState* state = args.slot.state;
+  if (threadIdx.x == 0) {
+    plan = MakePlan(args.slot);
+    send_values = plan.outcome == Outcome::kFull;
+  }
+  if (threadIdx.x == 32) words = ReadHostWords(args.slot);
+  __syncthreads();
+  const bool computes = plan.outcome == Outcome::kStats || plan.outcome == Outcome::kTriggered;
+  if (computes && blockIdx.x == 0) {
+    Part<Type> part(ShiftOf<Type>(args.staging, args.count));
+    part.AddAll(args.staging, args.count, /*vectors=*/true, threadIdx.x, blockDim.x);
+    layout::DeviceStats total = ReduceInBlock(part.Result(args.count), warps);
+    if (threadIdx.x == 0) {
+      Close(&total, args.hash);
+      stats = total;
+      const bool wanted =
+          plan.outcome == Outcome::kTriggered && TriggerHolds(state->control, total);
+      // A tensor smaller than its statistics is sent itself.
+      send_values = wanted || args.bytes < sizeof(stats);
+      state->sent = wanted ? kSentValues : send_values ? kSentUnwanted : kSentStats;
+    }
+    __syncthreads();
+  }
+  std::uint64_t sum = 0;
+  // Where statistics decide, block 0 decides and sends alone.
+  if (plan.outcome == Outcome::kFull || (computes && blockIdx.x == 0)) {
+    if (send_values) {
+      const std::uint64_t blocks = computes ? 1 : gridDim.x;
+      const std::uint64_t start = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+      sum = CopyOut(args.staging, plan.payload, args.bytes, start, blocks * blockDim.x);
+    } else {
+      sum = SendStats(stats, plan.payload);
+    }
+    __threadfence_system();
+  }
+  sum = SumInBlock(sum);
+  if (threadIdx.x != 0) return;
+  if (sum != 0) {
+    atomicAdd(reinterpret_cast<unsigned long long*>(&state->checksum),
+              static_cast<unsigned long long>(sum));
+  }
+  if (CountBlockDone(state)) {
+    __threadfence();
+    Finish(args.slot, plan, words);
+  }
+}
+
+__global__ void __launch_bounds__(kStatsLeafThreads) StatsLeaf(StatsLeafArgs args) {
+  __shared__ layout::DeviceStats warps[kStatsLeafThreads / 32];
+  __shared__ __align__(16) layout::DeviceStats stats;
+  __shared__ Plan plan;
+  __shared__ HostWords words;
+  DirectState* state = args.slot.state;
+  if (threadIdx.x == 0) plan = MakePlan(args.slot);
+  if (threadIdx.x == 32) words = ReadHostWords(args.slot);
+  __syncthreads();
+  std::uint64_t sum = 0;
+  if (plan.outcome != Outcome::kSkip) {
+    layout::DeviceStats mine = args.parts[0];
+    if (threadIdx.x != 0) Empty(&mine);
+    for (unsigned i = threadIdx.x == 0 ? blockDim.x : threadIdx.x; i < args.part_count;
+         i += blockDim.x) {
+      AddPart(&mine, args.parts[i]);
+    }
+    const layout::DeviceStats total = ReduceInBlock(mine, warps);
+    if (threadIdx.x == 0) {
+      stats = total;
+      Close(&stats, args.hash);
+      state->sent = kSentStats;
+    }
+    __syncthreads();
+    sum = SendStats(stats, plan.payload);
+    __threadfence_system();
+  }
+  sum = SumInBlock(sum);
+  if (threadIdx.x != 0) return;
+  state->checksum = sum;
+  __threadfence_system();
+  Finish(args.slot, plan, words);
+}
+
+__global__ void Clock(std::uint64_t* now_ns) {
+  *now_ns = GlobalTimer();
+  __threadfence_system();
+}
+
+template <template <typename> class Kernel>
+const void* ForDtype(layout::Dtype dtype) {
+  using layout::Dtype;
+  switch (dtype) {
+    case Dtype::kBool:
+    case Dtype::kUint8:
+      return Kernel<Integer<std::uint8_t>>::Get();
+    case Dtype::kInt8:
+      return Kernel<Integer<std::int8_t>>::Get();
+    case Dtype::kInt16:
+      return Kernel<Integer<std::int16_t>>::Get();
+    case Dtype::kInt32:
+      return Kernel<Integer<std::int32_t>>::Get();
+    case Dtype::kInt64:
+      return Kernel<Integer<std::int64_t>>::Get();
+    case Dtype::kFloat16:
+      return Kernel<Float16>::Get();
+    case Dtype::kBfloat16:
+      return Kernel<Bfloat16>::Get();
+    case Dtype::kFloat32:
+      return Kernel<Float32>::Get();
+    case Dtype::kFloat64:
+      return Kernel<Float64>::Get();
+    case Dtype::kFloat8E4m3fn:
+      return Kernel<Float8E4m3fn>::Get();
+    case Dtype::kFloat8E5m2:
+      return Kernel<Float8E5m2>::Get();
+    case Dtype::kInvalid:
+      break;
+  }
+  return nullptr;
+}
+
+template <typename Type>
+struct LeafOf {
+  static const void* Get() { return reinterpret_cast<const void*>(&Leaf<Type>); }
+};
+template <typename Type>
+struct StatsOf {
+  static const void* Get() { return reinterpret_cast<const void*>(&Stats<Type>); }
+};
+
+}  // namespace
+
+const void* LeafKernel(layout::Dtype dtype) { return ForDtype<LeafOf>(dtype); }
+const void* StatsKernel(layout::Dtype dtype) { return ForDtype<StatsOf>(dtype); }
+const void* StatsLeafKernel() { return reinterpret_cast<const void*>(&StatsLeaf); }
+const void* ClockKernel() { return reinterpret_cast<const void*>(&Clock); }
+
+const void* StageKernel(int unit) {
+  switch (unit) {
+    case 16:
+      return reinterpret_cast<const void*>(&Stage<uint4>);
+    case 8:
+      return reinterpret_cast<const void*>(&Stage<std::uint64_t>);
+    case 4:
+      return reinterpret_cast<const void*>(&Stage<std::uint32_t>);
+    case 2:
+      return reinterpret_cast<const void*>(&Stage<std::uint16_t>);
+    default:
+      return reinterpret_cast<const void*>(&Stage<std::uint8_t>);
+  }
+}
+
+}  // namespace cgdebug::capture

@@ -1,0 +1,114 @@
+// direct_kernels.h: what the kernels of the direct lane are given, and which kernel serves which
+// tensor. The kernels are in direct_kernels.cu; how they fit into a graph is in direct_lane.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "proto/layout/device_stats.h"
+#include "proto/layout/segment_layout.h"
+#include "proto/layout/slot_control.h"
+
+namespace cgdebug::capture {
+
+// One slot's own numbers, in device memory: the GPU counts here, because it cannot count in memory
+// of the host (no read-modify-write over PCIe), and stores the results there. Zero at the start.
+// Only the slot's leaf writes it, when all its blocks are done with it.
+struct alignas(256) DirectState {
+  std::uint64_t sequence;
+  std::uint64_t accepted;
+  std::uint64_t overwrote_unread;
+  std::uint64_t waits;
+  std::uint64_t wait_ns;
+  std::uint64_t suppressed;
+  // Of the replay under way.
+  std::uint64_t checksum;  // the blocks' parts, added
+  std::uint32_t blocks_done;
+  std::uint32_t timed_out;
+  std::uint32_t sent;  // kSent...
+  // For the next replay.
+  std::uint32_t skip;  // nobody wants it: the compute path need not even copy
+  std::uint32_t disarmed;
+  std::uint64_t control_word;  // as `control` was read
+  layout::SlotControl control;
+};
+static_assert(sizeof(DirectState) == 256);
+
+// One a device: a daemon that does not move costs one deadline, not one a replay and slot.
+struct DirectGate {
+  std::uint64_t gave_up_at_progress;
+};
+
+// Where one slot lies, as its device sees it.
+struct DirectSlot {
+  DirectState* state;
+  DirectGate* gate;
+  layout::SlotHead* head;
+  const layout::SlotCredit* credit;
+  layout::EntryHeader* headers;
+  std::byte* payloads;
+  layout::ProducerLine* producer;
+  const layout::ConsumerLine* consumer;
+  const std::int64_t* step;  // in stream order; kNoStep until one was set
+  layout::Periods periods;
+  std::uint32_t capacity;
+  std::uint64_t payload_stride_bytes;
+  std::uint64_t order;
+  std::uint64_t deadline_ns;     // 0 = never wait
+  std::int64_t clock_offset_ns;  // from the GPU's clock to CLOCK_REALTIME
+};
+
+inline constexpr std::uint32_t kSentValues = 0;
+inline constexpr std::uint32_t kSentStats = 1;
+inline constexpr std::uint32_t kSentUnwanted = 2;  // values, being no larger than their statistics
+
+inline constexpr std::int64_t kNoStep = INT64_MIN;
+inline constexpr int kLeafThreads = 1024;
+inline constexpr int kStageThreads = 512;
+inline constexpr int kStatsThreads = 512;
+inline constexpr int kStatsLeafThreads = 128;
+inline constexpr std::uint64_t kStageBytesPerBlock = 16 * 4 * kStageThreads;
+
+// On the compute path: the tensor into the probe's own memory. `unit` bytes at a time (1, 2, 4, 8
+// or 16), to which `from` is aligned.
+struct StageArgs {
+  const std::byte* from;
+  std::byte* to;  // aligned to 256
+  std::uint64_t bytes;
+  const DirectState* state;
+};
+const void* StageKernel(int unit);  // void(StageArgs)
+
+// On the compute path of a probe that wants statistics alone: one part a block.
+struct StatsArgs {
+  const std::byte* from;
+  std::uint64_t count;
+  bool vectors;  // `from` is aligned to 16
+  bool hash;
+  layout::DeviceStats* parts;
+  const DirectState* state;
+};
+const void* StatsKernel(layout::Dtype dtype);  // void(StatsArgs)
+
+// The leaf: sends what was staged, or its statistics, whichever the actions and the control want.
+struct LeafArgs {
+  DirectSlot slot;
+  const std::byte* staging;
+  std::uint64_t bytes;
+  std::uint64_t count;
+  bool hash;
+};
+const void* LeafKernel(layout::Dtype dtype);  // void(LeafArgs)
+
+// The leaf of a probe that wants statistics alone: adds up the parts and sends the sum. One block.
+struct StatsLeafArgs {
+  DirectSlot slot;
+  const layout::DeviceStats* parts;
+  std::uint32_t part_count;
+  bool hash;
+};
+const void* StatsLeafKernel();  // void(StatsLeafArgs)
+
+const void* ClockKernel();  // void(std::uint64_t* globaltimer_ns)
+
+}  // namespace cgdebug::capture

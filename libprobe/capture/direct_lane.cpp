@@ -1,0 +1,293 @@
+#include "libprobe/capture/direct_lane.h"
+
+#include <cuda_runtime_api.h>
+#include <time.h>
+
+#include <algorithm>
+#include <bit>
+#include <deque>
+#include <map>
+#include <vector>
+
+#include "libprobe/capture/cuda_check.h"
+#include "libprobe/capture/direct_kernels.h"
+#include "libprobe/capture/graph_capture.h"
+#include "libprobe/capture/step_word.h"
+
+namespace cgdebug::capture {
+namespace {
+
+using layout::LaneReason;
+
+constexpr std::size_t kOpenCaptures = 32;
+constexpr std::uint64_t kOneBlockBytes = 256ull << 10;
+constexpr int kClockReadings = 5;
+
+std::int64_t RealtimeNs() {
+  timespec now = {};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+int Attribute(cudaDeviceAttr attribute, int device) {
+  int value = 0;
+  CGD_CUDA(cudaDeviceGetAttribute(&value, attribute, device));
+  return value;
+}
+
+// What the lane needs once on every device. Never freed: kernels use it until the process ends.
+struct Device {
+  cudaStream_t stream = nullptr;  // of our own, for set-up; never captured
+  DirectGate* gate = nullptr;
+  std::int64_t clock_offset_ns = 0;
+  int multiprocessors = 0;
+};
+
+void Launch(const void* kernel, int blocks, int threads, void* arguments, cudaStream_t stream) {
+  void* list[] = {arguments};
+  CGD_CUDA(cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(blocks)),
+                            dim3(static_cast<unsigned>(threads)), list, 0, stream));
+}
+
+// From the GPU's clock to CLOCK_REALTIME: the reading that took least time, taken in its middle.
+std::int64_t MeasureClockOffset(cudaStream_t stream) {
+  std::uint64_t* reading = nullptr;
+  CGD_CUDA(cudaHostAlloc(reinterpret_cast<void**>(&reading), sizeof(*reading),
+                         cudaHostAllocPortable | cudaHostAllocMapped));
+  std::int64_t best_ns = INT64_MAX;
+  std::int64_t offset_ns = 0;
+  for (int i = 0; i < kClockReadings; ++i) {
+    const std::int64_t before = RealtimeNs();
+    Launch(ClockKernel(), 1, 1, &reading, stream);
+    CGD_CUDA(cudaStreamSynchronize(stream));
+    const std::int64_t after = RealtimeNs();
+    if (after - before >= best_ns) continue;
+    best_ns = after - before;
+    offset_ns = before + best_ns / 2 - static_cast<std::int64_t>(*reading);
+  }
+  CGD_CUDA(cudaFreeHost(reading));
+  return offset_ns;
+}
+
+// Requires: `index` is the current device.
+Device SetUpDevice(int index) {
+  Device device;
+  CGD_CUDA(cudaStreamCreateWithFlags(&device.stream, cudaStreamNonBlocking));
+  CGD_CUDA(cudaMalloc(reinterpret_cast<void**>(&device.gate), sizeof(*device.gate)));
+  CGD_CUDA(cudaMemsetAsync(device.gate, 0, sizeof(*device.gate), device.stream));
+  device.clock_offset_ns = MeasureClockOffset(device.stream);
+  device.multiprocessors = Attribute(cudaDevAttrMultiProcessorCount, index);
+  return device;
+}
+
+Device& GetDevice(int index) {
+  static auto* devices = new std::map<int, Device>;
+  const auto found = devices->find(index);
+  if (found != devices->end()) return found->second;
+  return devices->emplace(index, SetUpDevice(index)).first->second;
+}
+
+std::optional<LaneRefusal> FindRefusal(int device) {
+  if (ClockKernel() == nullptr) {
+    return LaneRefusal{
+        LaneReason::kNotBuilt,
+        "this cgdebug was built without a CUDA compiler. Put nvcc on PATH (pip install "
+        "nvidia-cuda-nvcc, or the CUDA Toolkit) and install it again"};
+  }
+  if (Attribute(cudaDevAttrCanMapHostMemory, device) == 0 ||
+      Attribute(cudaDevAttrHostRegisterSupported, device) == 0 ||
+      Attribute(cudaDevAttrCanUseHostPointerForRegisteredMem, device) == 0) {
+    return LaneRefusal{LaneReason::kNoMapping,
+                       "device " + std::to_string(device) + " cannot map memory of the host"};
+  }
+  cudaFuncAttributes attributes = {};
+  const cudaError_t status = cudaFuncGetAttributes(&attributes, ClockKernel());
+  if (status == cudaSuccess) return std::nullopt;
+  (void)cudaGetLastError();
+  return LaneRefusal{LaneReason::kNotBuilt, std::string("this cgdebug has no kernels for device ") +
+                                                std::to_string(device) + " (" +
+                                                cudaGetErrorName(status) + ")"};
+}
+
+// The last leaf of each capture under way, a device: the next one follows it.
+struct LastLeaf {
+  unsigned long long capture_id;
+  int device;
+  cudaGraphNode_t node;
+};
+std::deque<LastLeaf>& LastLeaves() {
+  static auto* leaves = new std::deque<LastLeaf>;
+  return *leaves;
+}
+
+template <typename Args>
+void AddLeaf(const CaptureInfo& info, int device, const void* kernel, int blocks, int threads,
+             Args args) {
+  std::vector<cudaGraphNode_t> after(info.dependencies, info.dependencies + info.dependency_count);
+  std::deque<LastLeaf>& leaves = LastLeaves();
+  const auto last = std::find_if(leaves.begin(), leaves.end(), [&](const LastLeaf& leaf) {
+    return leaf.capture_id == info.id && leaf.device == device;
+  });
+  if (last != leaves.end()) after.push_back(last->node);
+  void* list[] = {&args};
+  cudaKernelNodeParams params = {};
+  params.func = const_cast<void*>(kernel);
+  params.gridDim = dim3(static_cast<unsigned>(blocks));
+  params.blockDim = dim3(static_cast<unsigned>(threads));
+  params.kernelParams = list;
+  cudaGraphNode_t node = nullptr;
+  CGD_CUDA(cudaGraphAddKernelNode(&node, info.graph, after.data(), after.size(), &params));
+  if (last != leaves.end()) {
+    last->node = node;
+    return;
+  }
+  leaves.push_back({info.id, device, node});
+  if (leaves.size() > kOpenCaptures) leaves.pop_front();
+}
+
+bool HoldsStats(const layout::SlotRegistration& registration) {
+  return (registration.flags & layout::kSlotHoldsStats) != 0;
+}
+
+std::uint64_t ElementCount(const layout::SlotRegistration& registration) {
+  std::uint64_t count = 1;
+  for (int i = 0; i < registration.dims; ++i) count *= registration.shape[i];
+  return count;
+}
+
+int StatsBlocks(std::uint64_t bytes, int multiprocessors) {
+  constexpr std::uint64_t kBytesPerBlock = 64 * kStatsThreads;  // four vectors a thread
+  const std::uint64_t wanted = (bytes + kBytesPerBlock - 1) / kBytesPerBlock;
+  return static_cast<int>(std::clamp<std::uint64_t>(wanted, 1, 2 * multiprocessors));
+}
+
+DirectSlot Describe(const ProbeSlot& slot, const ring::SegmentWriter& segment,
+                    const Device& device) {
+  const layout::SlotRegistration& r = slot.registration;
+  std::byte* block = slot.block.data;
+  DirectSlot direct = {};
+  direct.state = slot.buffers.state;
+  direct.gate = device.gate;
+  direct.head = reinterpret_cast<layout::SlotHead*>(block + layout::kSlotHeadOffset);
+  direct.credit = reinterpret_cast<const layout::SlotCredit*>(block + layout::kSlotCreditOffset);
+  direct.headers = reinterpret_cast<layout::EntryHeader*>(block + r.headers_offset);
+  direct.payloads = block + r.payload_offset;
+  direct.producer = segment.producer();
+  direct.consumer = segment.consumer();
+  direct.step = StepWord();
+  direct.periods = {r.print_every, r.record_every, r.compare_every, r.stats_every};
+  direct.capacity = r.capacity;
+  direct.payload_stride_bytes = r.payload_stride_bytes;
+  direct.order = r.order;
+  if (r.policy == static_cast<std::uint8_t>(layout::Policy::kWait)) {
+    direct.deadline_ns = std::uint64_t{r.wait_deadline_ms} * 1'000'000;
+  }
+  direct.clock_offset_ns = device.clock_offset_ns;
+  return direct;
+}
+
+void CaptureStats(const ProbeSlot& slot, const DirectSlot& direct, const Device& device,
+                  const TensorRef& tensor, cudaStream_t stream) {
+  const layout::SlotRegistration& r = slot.registration;
+  const std::uint64_t count = ElementCount(r);
+  StatsArgs args = {};
+  args.from = static_cast<const std::byte*>(tensor.data);
+  args.count = count;
+  args.vectors = reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0;
+  args.hash = (r.flags & layout::kStatsWithoutHash) == 0;
+  args.parts = static_cast<layout::DeviceStats*>(slot.buffers.staging);
+  args.state = direct.state;
+  const int blocks = StatsBlocks(count * layout::DtypeBytes(tensor.dtype), device.multiprocessors);
+  Launch(StatsKernel(tensor.dtype), blocks, kStatsThreads, &args, stream);
+  const StatsLeafArgs leaf = {direct, args.parts, static_cast<std::uint32_t>(blocks), args.hash};
+  AddLeaf(GetCaptureInfo(stream), tensor.device_index, StatsLeafKernel(), 1, kStatsLeafThreads,
+          leaf);
+}
+
+void CaptureValues(const ProbeSlot& slot, const DirectSlot& direct, const TensorRef& tensor,
+                   cudaStream_t stream, bool prefer_link) {
+  const layout::SlotRegistration& r = slot.registration;
+  StageArgs args = {};
+  args.from = static_cast<const std::byte*>(tensor.data);
+  args.to = static_cast<std::byte*>(slot.buffers.staging);
+  args.bytes = r.payload_bytes;
+  args.state = direct.state;
+  const std::uint64_t alignment = reinterpret_cast<std::uintptr_t>(tensor.data) | r.payload_bytes;
+  const int unit = 1 << std::min(std::countr_zero(alignment | 16), 4);
+  const std::uint64_t per_block = kStageBytesPerBlock / 16 * static_cast<std::uint64_t>(unit);
+  const std::uint64_t wanted = (r.payload_bytes + per_block - 1) / per_block;
+  const int stage_blocks = static_cast<int>(std::clamp<std::uint64_t>(wanted, 1, 4096));
+  Launch(StageKernel(unit), stage_blocks, kStageThreads, &args, stream);
+  LeafArgs leaf = {};
+  leaf.slot = direct;
+  leaf.staging = args.to;
+  leaf.bytes = r.payload_bytes;
+  leaf.count = ElementCount(r);
+  leaf.hash = (r.flags & layout::kStatsWithoutHash) == 0;
+  const int blocks = prefer_link && r.payload_bytes > kOneBlockBytes ? 2 : 1;
+  AddLeaf(GetCaptureInfo(stream), tensor.device_index, LeafKernel(tensor.dtype), blocks,
+          kLeafThreads, leaf);
+}
+
+}  // namespace
+
+std::optional<LaneRefusal> DirectLaneRefused(int device) {
+  static auto* known = new std::map<int, std::optional<LaneRefusal>>;
+  const auto found = known->find(device);
+  if (found != known->end()) return found->second;
+  const DeviceGuard guard(device);
+  const RelaxedCapture relaxed;
+  return known->emplace(device, FindRefusal(device)).first->second;
+}
+
+std::optional<LaneRefusal> MapForDevice(const ring::SegmentWriter& segment,
+                                        const ring::Block& block) {
+  static auto* mapped = new std::map<std::byte*, std::uint64_t>;
+  static std::optional<LaneRefusal> refused;
+  if (refused) return refused;
+  const RelaxedCapture relaxed;
+  for (const std::uint32_t extent : {std::uint32_t{0}, block.extent}) {
+    const auto [data, bytes] = segment.mapping(extent);
+    if (mapped->count(data) != 0) continue;
+    const cudaError_t status =
+        cudaHostRegister(data, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+    if (status != cudaSuccess) {
+      (void)cudaGetLastError();
+      refused = LaneRefusal{LaneReason::kNotRegistered,
+                            "cudaHostRegister of " + std::to_string(bytes) +
+                                " bytes of shared memory failed: " + cudaGetErrorName(status) +
+                                ". Raise the locked-memory limit: ulimit -l unlimited"};
+      return refused;
+    }
+    mapped->emplace(data, bytes);
+  }
+  return std::nullopt;
+}
+
+std::uint64_t DirectStagingBytes(const layout::SlotRegistration& registration, int device) {
+  if (!HoldsStats(registration)) return registration.payload_bytes;
+  const DeviceGuard guard(device);
+  return sizeof(layout::DeviceStats) * 2 *
+         static_cast<std::uint64_t>(Attribute(cudaDevAttrMultiProcessorCount, device));
+}
+
+void CaptureDirect(ProbeSlot* slot, const ring::SegmentWriter& segment, const TensorRef& tensor,
+                   void* stream_handle, bool prefer_link) {
+  auto* stream = static_cast<cudaStream_t>(stream_handle);
+  const DeviceGuard guard(tensor.device_index);
+  const RelaxedCapture relaxed;
+  const CaptureInfo info = GetCaptureInfo(stream);
+  RefuseConditionalBody(info);
+  const Device& device = GetDevice(tensor.device_index);
+  const DirectSlot direct = Describe(*slot, segment, device);
+  CGD_CUDA(cudaMemsetAsync(direct.state, 0, sizeof(DirectState), device.stream));
+  CGD_CUDA(cudaStreamSynchronize(device.stream));
+  RetainByGraph(info.graph, slot);
+  if (HoldsStats(slot->registration)) {
+    CaptureStats(*slot, direct, device, tensor, stream);
+  } else {
+    CaptureValues(*slot, direct, tensor, stream, prefer_link);
+  }
+}
+
+}  // namespace cgdebug::capture

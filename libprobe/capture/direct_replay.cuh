@@ -1,0 +1,205 @@
+// direct_replay.cuh: what a leaf does around its copy: which entry this replay gets, when to wait
+// for room, and how the entry is committed. The device's side of libprobe/ring/slot_ring_writer.h,
+// with the same labels.
+#pragma once
+
+#include <cstdint>
+
+#include "libprobe/capture/direct_kernels.h"
+
+namespace cgdebug::capture {
+
+using layout::EntryState;
+using layout::EntryWord;
+using layout::Outcome;
+
+// --- memory of the host ------------------------------------------------------------------------
+
+template <typename T>
+__device__ std::uint64_t Load(const T& field) {
+  static_assert(sizeof(T) == 8);
+  std::uint64_t value;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(&field) : "memory");
+  return value;
+}
+template <typename T>
+__device__ std::uint64_t LoadAcquire(const T& field) {
+  static_assert(sizeof(T) == 8);
+  std::uint64_t value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(&field) : "memory");
+  return value;
+}
+template <typename T>
+__device__ void Store(T& field, std::uint64_t value) {
+  static_assert(sizeof(T) == 8);
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(&field), "l"(value) : "memory");
+}
+template <typename T>
+__device__ void StoreRelease(T& field, std::uint64_t value) {
+  static_assert(sizeof(T) == 8);
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(&field), "l"(value) : "memory");
+}
+
+__device__ inline std::uint64_t GlobalTimer() {
+  std::uint64_t now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  return now;
+}
+
+// --- one replay --------------------------------------------------------------------------------
+
+// What every block finds out for itself, from numbers that stand still until all are done.
+struct Plan {
+  Outcome outcome;
+  std::uint64_t sequence;
+  std::uint64_t ordinal;
+  layout::EntryHeader* header;
+  std::byte* payload;
+};
+
+// R4: the ordinal up to which this slot's reader has consumed; never another slot's.
+__device__ inline std::uint64_t Credited(const DirectSlot& slot) {
+  const std::uint64_t consumed = LoadAcquire(slot.credit->consumed);
+  if (LoadAcquire(slot.credit->order) != slot.order) return 0;
+  return Load(slot.credit->consumed) == consumed ? consumed : 0;
+}
+
+// Whether somebody reads the segment, as far as a GPU can see: it left in order, or never came. A
+// reader that was killed is waited for once, for one deadline.
+__device__ inline bool MayBeRead(const DirectSlot& slot) {
+  const std::uint32_t pid = *const_cast<const volatile std::int32_t*>(&slot.consumer->pid);
+  return Load(slot.consumer->generation) != 0 && pid != 0;
+}
+
+// Policy wait. Every block waits for itself: none may depend on another one being scheduled.
+__device__ inline void WaitForRoom(const DirectSlot& slot, std::uint64_t ordinal) {
+  const std::uint64_t needed = ordinal - slot.capacity;
+  if (Credited(slot) >= needed) return;
+  const std::uint64_t start = GlobalTimer();
+  bool gave_up = false;
+  unsigned nap_ns = 100;
+  while (Credited(slot) < needed) {
+    const std::uint64_t progress = Load(slot.consumer->progress);
+    auto* known = reinterpret_cast<unsigned long long*>(&slot.gate->gave_up_at_progress);
+    gave_up = atomicAdd(known, 0ull) == progress + 1;
+    if (!gave_up && (GlobalTimer() - start >= slot.deadline_ns || !MayBeRead(slot))) {
+      atomicExch(known, progress + 1);  // zero means never
+      gave_up = true;
+    }
+    if (gave_up) break;
+    __nanosleep(nap_ns);
+    nap_ns = nap_ns < 5000 ? nap_ns * 2 : nap_ns;
+  }
+  if (gave_up) atomicExch(&slot.state->timed_out, 1u);
+  if (blockIdx.x == 0) {
+    const std::uint64_t waited = GlobalTimer() - start;
+    if (!gave_up || waited >= slot.deadline_ns) ++slot.state->waits;
+    slot.state->wait_ns += waited;
+  }
+}
+
+__device__ inline Plan MakePlan(const DirectSlot& slot) {
+  const DirectState& state = *slot.state;
+  Plan plan;
+  plan.sequence = state.sequence + 1;
+  plan.outcome =
+      state.disarmed != 0 ? Outcome::kSkip : Decide(slot.periods, state.control, plan.sequence);
+  plan.ordinal = state.accepted + 1;
+  const std::uint64_t index = (plan.ordinal - 1) % slot.capacity;
+  plan.header = slot.headers + index;
+  plan.payload = slot.payloads + index * slot.payload_stride_bytes;
+  if (plan.outcome == Outcome::kSkip) return plan;
+  if (blockIdx.x != 0 && plan.outcome != Outcome::kFull) return plan;
+  if (slot.deadline_ns != 0 && plan.ordinal > slot.capacity) WaitForRoom(slot, plan.ordinal);
+  // W2, pairs with R2. Each block for itself: the same word.
+  Store(plan.header->word, EntryWord(plan.ordinal, EntryState::kFilling));
+  __threadfence_system();
+  return plan;
+}
+
+// Whether this block is the last one of the grid. Requires: thread 0, after the block's barrier.
+__device__ inline bool CountBlockDone(DirectState* state) {
+  __threadfence_system();
+  if (gridDim.x == 1) return true;
+  return atomicInc(&state->blocks_done, gridDim.x - 1) == gridDim.x - 1;
+}
+
+// The live control, as ring::LoadControl reads it (C2).
+__device__ inline void RefreshControl(const DirectSlot& slot, std::uint64_t word) {
+  if (word == slot.state->control_word || layout::ControlVersion(word) % 2 != 0) return;
+  LoadAcquire(slot.credit->control);
+  layout::SlotControl fresh = layout::UnpackControl(word);
+  fresh.from = Load(slot.credit->control_from);
+  fresh.until = Load(slot.credit->control_until);
+  fresh.expires_ns = static_cast<std::int64_t>(Load(slot.credit->control_expires_ns));
+  fresh.threshold =
+      __longlong_as_double(static_cast<long long>(Load(slot.credit->control_threshold)));
+  const bool mine = Load(slot.credit->order) == slot.order;
+  __threadfence_system();
+  if (Load(slot.credit->control) != word) return;
+  slot.state->control = mine ? fresh : layout::SlotControl{};
+  slot.state->control_word = word;
+}
+
+// What the host may change about a slot, read while the values are on their way.
+struct HostWords {
+  std::uint64_t control;
+  std::uint64_t disarmed;
+  std::uint64_t step;
+};
+
+__device__ inline HostWords ReadHostWords(const DirectSlot& slot) {
+  HostWords words;
+  words.control = Load(slot.credit->control);
+  words.disarmed = Load(slot.head->disarmed);
+  words.step = Load(*slot.step);
+  if (static_cast<std::int64_t>(words.step) == kNoStep) words.step = Load(slot.producer->step);
+  return words;
+}
+
+// The last block's thread 0, when everything that was to be sent is sent.
+__device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const HostWords& words) {
+  DirectState& state = *slot.state;
+  const std::int64_t now_ns = static_cast<std::int64_t>(GlobalTimer()) + slot.clock_offset_ns;
+  if (plan.outcome != Outcome::kSkip) {
+    std::uint32_t flags = layout::kEntryHasChecksum;
+    if (state.sent == kSentStats) flags |= layout::kEntryIsStats;
+    if (state.sent == kSentUnwanted) flags |= layout::kEntryDropValues;
+    if (Holds(state.control, plan.sequence)) flags |= layout::kEntryForced;
+    layout::EntryHeader& header = *plan.header;
+    Store(header.sequence, plan.sequence);
+    Store(header.timestamp_ns, static_cast<std::uint64_t>(now_ns));
+    Store(header.step, words.step);
+    Store(header.checksum, state.checksum);
+    *const_cast<volatile std::uint32_t*>(&header.flags) = flags;
+    StoreRelease(header.word, EntryWord(plan.ordinal, EntryState::kReady));  // W1, pairs with R1
+    if (state.timed_out != 0) ++state.overwrote_unread;
+    state.accepted = plan.ordinal;
+  } else if (state.disarmed == 0 && Decide(slot.periods, {}, plan.sequence) != Outcome::kSkip) {
+    ++state.suppressed;
+  }
+  if (state.disarmed == 0) {
+    state.sequence = plan.sequence;
+    Store(slot.head->sequence, state.sequence);
+    Store(slot.head->overwrote_unread, state.overwrote_unread);
+    Store(slot.head->waits, state.waits);
+    Store(slot.head->wait_ns, state.wait_ns);
+    Store(slot.head->suppressed, state.suppressed);
+  }
+  if (plan.outcome != Outcome::kSkip) {
+    Store(slot.head->last_timestamp_ns, static_cast<std::uint64_t>(now_ns));
+    StoreRelease(slot.head->accepted, state.accepted);  // W3, pairs with R3
+    StoreRelease(slot.producer->device_activity,
+                 static_cast<std::uint64_t>(now_ns) << 12 ^ slot.order);
+  }
+  state.checksum = 0;
+  state.timed_out = 0;
+  state.sent = kSentValues;
+  state.disarmed = words.disarmed != 0;
+  RefreshControl(slot, words.control);
+  if (state.control.expires_ns != 0 && now_ns >= state.control.expires_ns) state.control = {};
+  state.skip = state.disarmed != 0 ||
+               Decide(slot.periods, state.control, state.sequence + 1) == Outcome::kSkip;
+}
+
+}  // namespace cgdebug::capture

@@ -1,0 +1,84 @@
+#include "libprobe/capture/graph_capture.h"
+
+#include <mutex>
+
+#include "libprobe/capture/cuda_check.h"
+#include "libprobe/capture/host_callback.h"
+
+namespace cgdebug::capture {
+namespace {
+
+// CUDA allows no host node in the body of a conditional node, yet lets one be added: only the
+// instantiation of the whole graph fails, with no hint at the probe. A body graph is recognised by
+// two refusals that no root graph gives (driver 580, CUDA 13.0): it cannot update an exec, with
+// another error than a graph that merely differs, and it cannot be instantiated alone. The first is
+// cheap and clears every root graph; the second only confirms.
+bool IsConditionalBody(cudaGraph_t graph) {
+  static const cudaGraphExec_t one_node = [] {
+    cudaGraph_t tiny = nullptr;
+    cudaGraphNode_t node = nullptr;
+    cudaGraphExec_t exec = nullptr;
+    CGD_CUDA(cudaGraphCreate(&tiny, 0));
+    CGD_CUDA(cudaGraphAddEmptyNode(&node, tiny, nullptr, 0));
+    CGD_CUDA(cudaGraphInstantiate(&exec, tiny, 0));
+    CGD_CUDA(cudaGraphDestroy(tiny));
+    return exec;
+  }();
+  cudaGraphExecUpdateResultInfo ignored = {};
+  const cudaError_t update = cudaGraphExecUpdate(one_node, graph, &ignored);
+  (void)cudaGetLastError();
+  if (update != cudaErrorInvalidValue) return false;
+  cudaGraphExec_t exec = nullptr;
+  const cudaError_t instantiate = cudaGraphInstantiate(&exec, graph, 0);
+  (void)cudaGetLastError();
+  if (instantiate == cudaSuccess) (void)cudaGraphExecDestroy(exec);
+  return instantiate == cudaErrorNotSupported;
+}
+
+}  // namespace
+
+CaptureInfo GetCaptureInfo(cudaStream_t stream) {
+  CaptureInfo info;
+#if CUDART_VERSION >= 13000
+  CGD_CUDA(cudaStreamGetCaptureInfo(stream, &info.status, &info.id, &info.graph, &info.dependencies,
+                                    &info.edges, &info.dependency_count));
+#else
+  CGD_CUDA(cudaStreamGetCaptureInfo_v3(stream, &info.status, &info.id, &info.graph,
+                                       &info.dependencies, &info.edges, &info.dependency_count));
+#endif
+  return info;
+}
+
+void AddDependency(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to) {
+#if CUDART_VERSION >= 13000
+  CGD_CUDA(cudaGraphAddDependencies(graph, &from, &to, nullptr, 1));
+#else
+  CGD_CUDA(cudaGraphAddDependencies(graph, &from, &to, 1));
+#endif
+}
+
+// Asked once a capture: ids are never used again.
+void RefuseConditionalBody(const CaptureInfo& info) {
+  static std::mutex mutex;
+  static unsigned long long last_root_id = ~0ull;
+  const std::lock_guard lock(mutex);
+  if (info.id == last_root_id) return;
+  if (IsConditionalBody(info.graph)) {
+    throw Error(
+        ErrorKind::kUnsupported,
+        "a probe cannot lie in the body of a conditional node (torch.cond, while_loop): CUDA "
+        "allows no host callback there. Move the probe in front of or behind it");
+  }
+  last_root_id = info.id;
+}
+
+void RetainByGraph(cudaGraph_t graph, ProbeSlot* slot) {
+  cudaUserObject_t object = nullptr;
+  CGD_CUDA(cudaUserObjectCreate(&object, slot, OnGraphGone, 1, cudaUserObjectNoDestructorSync));
+  const cudaError_t status = cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove);
+  if (status != cudaSuccess) (void)cudaUserObjectRelease(object, 1);
+  CheckCuda(status, "cudaGraphRetainUserObject");
+  slot->in_graph = true;
+}
+
+}  // namespace cgdebug::capture

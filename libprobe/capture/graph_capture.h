@@ -1,0 +1,32 @@
+// graph_capture.h: the graph that a stream is capturing, and what the lanes do to it.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+
+#include "libprobe/capture/probe_slot.h"
+
+namespace cgdebug::capture {
+
+struct CaptureInfo {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  unsigned long long id = 0;
+  cudaGraph_t graph = nullptr;
+  const cudaGraphNode_t* dependencies = nullptr;  // until the next call on the stream
+  const cudaGraphEdgeData* edges = nullptr;
+  std::size_t dependency_count = 0;
+};
+
+// All of them fail with Error. Requires: relaxed capture mode where a capture is under way.
+CaptureInfo GetCaptureInfo(cudaStream_t stream);
+void AddDependency(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to);
+
+// Fails: throws Error kUnsupported inside the body of a conditional node.
+void RefuseConditionalBody(const CaptureInfo& info);
+
+// Ties the slot to the graph: its `graph_gone` is set when the graph and every exec made of it are
+// gone. From here the driver holds `slot`, also when a later step throws.
+void RetainByGraph(cudaGraph_t graph, ProbeSlot* slot);
+
+}  // namespace cgdebug::capture

@@ -1,0 +1,12 @@
+// Built instead of direct_kernels.cu where there is no CUDA compiler: the direct lane then says so.
+#include "libprobe/capture/direct_kernels.h"
+
+namespace cgdebug::capture {
+
+const void* StageKernel(int) { return nullptr; }
+const void* StatsKernel(layout::Dtype) { return nullptr; }
+const void* LeafKernel(layout::Dtype) { return nullptr; }
+const void* StatsLeafKernel() { return nullptr; }
+const void* ClockKernel() { return nullptr; }
+
+}  // namespace cgdebug::capture

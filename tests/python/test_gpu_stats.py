@@ -1,0 +1,129 @@
+"""TensorStats: what a GPU says about a tensor is what torch says about its values."""
+
+import math
+
+import pytest
+import torch
+
+from cgdebug import TensorRecord, TensorStats
+from conftest import capture, wait_until
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("daemon")]
+
+FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+FLOATS8 = [torch.float8_e4m3fn, torch.float8_e5m2]
+INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
+SIZES = [0, 1, 7, 8, 1000, 4097, (1 << 20) + 5]
+
+
+def looked_at(p, x, daemon, replays=1):
+    """The statistics of `x` after a replay, as a client gets them."""
+    graph, _ = capture(lambda: p(x), warmup=0)
+    for _ in range(replays):
+        graph.replay()
+    torch.cuda.synchronize()
+    p.status()
+    with daemon.connect() as client:
+        return client.get(p.name, graph_id=p.status().slots[-1].graph_id)
+
+
+def same(a, b, rel=1e-12):
+    return (math.isnan(a) and math.isnan(b)) or a == b or math.isclose(a, b, rel_tol=rel)
+
+
+def check(stats, x):
+    wide = x.cpu().to(torch.float64).reshape(-1)
+    finite = wide[torch.isfinite(wide)]
+    nan = float("nan")
+    assert stats.count == wide.numel()
+    assert stats.nan == int(wide.isnan().sum())
+    assert stats.pos_inf == int((wide == math.inf).sum())
+    assert stats.neg_inf == int((wide == -math.inf).sum())
+    assert stats.zero == int((wide == 0).sum())
+    empty = finite.numel() == 0
+    assert same(stats.min, nan if empty else finite.min().item())
+    assert same(stats.max, nan if empty else finite.max().item())
+    assert same(stats.abs_max, nan if empty else finite.abs().max().item())
+    assert same(stats.mean, nan if empty else finite.mean().item(), 1e-9) or abs(
+        stats.mean - finite.mean().item()
+    ) < 1e-12 * max(stats.abs_max, 1)
+    assert same(stats.std, nan if empty else finite.std(correction=0).item(), 1e-9)
+    assert same(stats.l1, finite.abs().sum().item(), 1e-11)
+    assert same(stats.l2, finite.square().sum().sqrt().item(), 1e-11)
+
+
+@pytest.mark.parametrize("count", SIZES)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_of_floating_tensors(daemon, graph_probe, dtype, count):
+    x = (torch.randn(count, device="cuda", dtype=torch.float64) * 3 + 1).to(dtype)
+    if count > 4:
+        x[1], x[2], x[3] = 0, math.inf, -math.inf
+        x[count // 2] = math.nan
+        x[4] = torch.finfo(dtype).tiny / 4
+    snapshot = looked_at(graph_probe(TensorStats(), name=f"{dtype}{count}"), x, daemon)
+    check(snapshot.stats, x)
+
+
+@pytest.mark.parametrize("dtype", FLOATS8, ids=str)
+def test_of_eight_bit_floats(daemon, graph_probe, dtype):
+    x = torch.arange(256, dtype=torch.uint8, device="cuda").repeat(41).view(dtype)
+    snapshot = looked_at(graph_probe(TensorStats(), name=str(dtype)), x, daemon)
+    check(snapshot.stats, x)
+
+
+@pytest.mark.parametrize("count", SIZES)
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_of_integer_tensors(daemon, graph_probe, dtype, count):
+    limit = min(torch.iinfo(dtype).max, 1 << 40)
+    x = torch.randint(max(torch.iinfo(dtype).min, -limit), limit, (count,), device="cuda").to(dtype)
+    snapshot = looked_at(graph_probe(TensorStats(), name=f"{dtype}{count}"), x, daemon)
+    check(snapshot.stats, x)
+
+
+def test_of_booleans(daemon, graph_probe):
+    x = torch.rand(5000, device="cuda") > 0.3
+    check(looked_at(graph_probe(TensorStats(), name="bool"), x, daemon).stats, x)
+
+
+@pytest.mark.parametrize("offset", [1, 3, 5])
+def test_of_tensors_that_are_not_aligned(daemon, graph_probe, offset):
+    x = torch.randn(10_000, device="cuda")[offset:]
+    check(looked_at(graph_probe(TensorStats(), name=f"off{offset}"), x, daemon).stats, x)
+
+
+def test_a_large_mean_does_not_drown_the_deviation(daemon, graph_probe):
+    x = 1e8 + torch.rand(100_000, device="cuda", dtype=torch.float64)
+    snapshot = looked_at(graph_probe(TensorStats(), name="mean"), x, daemon)
+    assert math.isclose(snapshot.stats.std, x.std(correction=0).item(), rel_tol=1e-9)
+
+
+@pytest.mark.own_lane
+def test_values_do_not_leave_the_gpu(daemon, graph_probe):
+    x = torch.ones(1000, device="cuda")
+    snapshot = looked_at(graph_probe(TensorStats(), name="kept", lane="direct"), x, daemon)
+    with pytest.raises(LookupError, match="only the statistics"):
+        snapshot.tensor  # noqa: B018
+
+
+def test_statistics_come_between_the_recorded_replays(daemon, graph_probe):
+    x = torch.zeros(1000, device="cuda")
+    p = graph_probe(TensorStats(), TensorRecord(16, every=4), name="mixed")
+    graph, _ = capture(lambda: p(x.add_(1)), warmup=0)
+    for _ in range(8):
+        graph.replay()
+    torch.cuda.synchronize()
+    assert [r.replay_index for r in p.records()] == [1, 5]
+    wait_until(lambda: p._status(True).slots[0].consumed == 8, "all eight were looked at")
+    with daemon.connect() as client:
+        assert client.get("mixed", replay=7).stats.max == 7
+        assert client.get("mixed", replay=5).tensor[0] == 5
+
+
+@pytest.mark.own_lane
+def test_more_elements_than_32_bits_count(daemon, graph_probe):
+    x = torch.ones((1 << 32) + 3, dtype=torch.int8, device="cuda")
+    x[-1] = -5
+    p = graph_probe(TensorStats(), name="huge", lane="direct")
+    snapshot = looked_at(p, x, daemon)
+    assert (snapshot.stats.count, snapshot.stats.min) == ((1 << 32) + 3, -5)
+    assert snapshot.stats.l1 == (1 << 32) + 2 + 5
