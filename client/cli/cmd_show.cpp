@@ -115,6 +115,12 @@ int Save(Context& context, const ShowOptions& options, const client::Tensor& ten
         "NumPy has no bfloat16: the file holds uint16, the upper half of each float32. "
         "Values: (np.load(FILE).astype('uint32') << 16).view('float32')");
   }
+  if (is_npy && layout::IsFloat8(dtype)) {
+    context.Say(
+        fmt::format("NumPy has no {0}: the file holds uint8, the bits of each element. "
+                    "Values: torch.from_numpy(np.load(FILE)).view(torch.{0}).float()",
+                    layout::DtypeName(dtype)));
+  }
   return kExitOk;
 }
 

@@ -1,5 +1,7 @@
 #include "client/cli/json.h"
 
+#include <fmt/format.h>
+
 #include "client/cli/session_text.h"
 
 namespace cgdebug::cli {
@@ -70,7 +72,8 @@ Json ToJson(const v1::Stats& stats) {
                {"std", JsonNumber(stats.std())},
                {"abs_max", JsonNumber(stats.abs_max())},
                {"l1", JsonNumber(stats.l1())},
-               {"l2", JsonNumber(stats.l2())}};
+               {"l2", JsonNumber(stats.l2())},
+               {"hash", fmt::format("{:016x}", stats.hash())}};
   json["first_nonfinite"] = nullptr;
   if (stats.has_nonfinite()) {
     json["first_nonfinite"] = {{"index", stats.first_nonfinite()},

@@ -28,6 +28,9 @@ const char* Descr(layout::Dtype dtype) {
       return "<f4";
     case Dtype::kFloat64:
       return "<f8";
+    case Dtype::kFloat8E4m3fn:
+    case Dtype::kFloat8E5m2:
+      return "|u1";
     case Dtype::kInvalid:
       break;
   }

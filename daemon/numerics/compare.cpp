@@ -12,6 +12,7 @@
 
 #include "daemon/numerics/decode.h"
 #include "daemon/numerics/format.h"
+#include "daemon/numerics/mismatch_map.h"
 #include "daemon/numerics/ordered_key.h"
 
 namespace cgdebug::numerics {
@@ -72,11 +73,20 @@ bool Matches(T a, T b, const CompareOptions& options) {
 template <typename T>
 bool IsNan(T element) {
   if constexpr (kIsFloatingElement<T>) {
-    const auto key = OrderedKey<T>::FromElement(element);
-    return (key > OrderedKey<T>::kPosInf) | (key < OrderedKey<T>::kNegInf);
+    return OrderedKey<T>::IsNan(OrderedKey<T>::FromElement(element));
   } else {
     return false;
   }
+}
+
+// Requires: neither is NaN.
+template <typename T>
+std::uint64_t UlpDistance(T a, T b) {
+  const auto place = [](T element) -> std::int64_t {  // both zeros at 0, -x opposite to x
+    const auto key = OrderedKey<T>::FromElement(element);
+    return kIsFloatingElement<T> && key < 0 ? std::int64_t{key} + 1 : std::int64_t{key};
+  };
+  return AbsDifference(place(a), place(b));
 }
 
 // Whether every element of a block matches, in loops that vectorize. May say no without need.
@@ -124,13 +134,14 @@ template <typename T>
 class Comparison {
  public:
   Comparison(const TensorView& actual, const TensorView& expected, const CompareOptions& options)
-      : actual_(actual), expected_(expected), options_(options) {}
+      : actual_(actual), expected_(expected), options_(options), map_(actual.shape) {}
 
   CompareResult Run() {
     result_.compared = actual_.count();
     for (std::uint64_t start = 0; start < result_.compared; start += kBlock) RunBlock(start);
     if (result_.mismatched == 0) return std::move(result_);
     result_.ok = false;
+    result_.spans = map_.Spans();
     result_.max_abs = {static_cast<double>(max_abs_.value), max_abs_.index, options_.atol};
     result_.max_rel = {max_rel_.value, max_rel_.index, options_.rtol};
     if (options_.bitwise) {
@@ -150,15 +161,32 @@ class Comparison {
     T a[kBlock], b[kBlock];
     std::memcpy(a, actual_.data.data() + start * sizeof(T), size * sizeof(T));
     std::memcpy(b, expected_.data.data() + start * sizeof(T), size * sizeof(T));
+    CountDistances(a, b, size);
     if (BlockMatches(a, b, size, options_)) return;
     for (std::size_t i = 0; i < size; ++i) {
       if (!Matches(a[i], b[i], options_)) AddMismatch(start + i, Widen(a[i]), Widen(b[i]));
     }
   }
 
+  void CountDistances(const T* a, const T* b, std::size_t size) {
+    if (std::memcmp(a, b, size * sizeof(T)) == 0) {
+      result_.ulp[0] += size;
+      return;
+    }
+    for (std::size_t i = 0; i < size; ++i) {
+      const bool a_is_nan = IsNan(a[i]), b_is_nan = IsNan(b[i]);
+      result_.nan_in_actual += a_is_nan && !b_is_nan;
+      result_.nan_in_expected += b_is_nan && !a_is_nan;
+      if (a_is_nan == b_is_nan) ++result_.ulp[a_is_nan ? 0 : UlpBin(UlpDistance(a[i], b[i]))];
+    }
+  }
+
   void AddMismatch(std::uint64_t index, Wide<T> a, Wide<T> b) {
     if (result_.mismatched++ == 0) result_.first_mismatch = index;
     if (options_.on_mismatch) options_.on_mismatch(index);
+    map_.Add(index);
+    result_.mismatched_zero += a == 0;
+    result_.mismatched_greater += a > b;
     constexpr bool kFloat32 = std::is_same_v<T, float>;
     const bool is_scalar = actual_.shape.empty();
     Abs difference = AbsDifference(a, b);
@@ -236,6 +264,7 @@ class Comparison {
   CompareResult result_;
   Greatest<Abs> max_abs_;
   Greatest<double> max_rel_;
+  MismatchMap map_;
 };
 
 }  // namespace

@@ -32,6 +32,12 @@ struct Half {
 struct Bfloat16 {
   std::uint16_t bits;
 };
+struct Float8E4m3fn {
+  std::uint8_t bits;
+};
+struct Float8E5m2 {
+  std::uint8_t bits;
+};
 
 // Exact for every value; NaN keeps its payload. Without branches and without reading a subnormal
 // float, so it vectorizes and does not depend on the thread's denormals-are-zero mode.
@@ -47,11 +53,25 @@ constexpr float HalfToFloat(std::uint16_t half) {
 constexpr float Bfloat16ToFloat(std::uint16_t bits) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
+constexpr float Float8E4m3fnToFloat(std::uint8_t bits) {
+  const std::uint32_t magnitude = bits & 0x7fu;
+  const std::uint32_t sign = (bits & 0x80u) << 24;
+  const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(
+      static_cast<float>(static_cast<std::int32_t>(magnitude)) * 0x1p-9f);
+  const std::uint32_t normal = (magnitude << 20) + (120u << 23);
+  const std::uint32_t special = magnitude == 0x7fu ? 0x7f800000u : 0u;
+  return std::bit_cast<float>(sign | special | (magnitude < 0x08u ? subnormal : normal));
+}
+constexpr float Float8E5m2ToFloat(std::uint8_t bits) {
+  return HalfToFloat(static_cast<std::uint16_t>(bits << 8));
+}
 
 // The value in a type of the language that holds it exactly: bool, an integer, float or double.
 constexpr bool ToNative(Bool8 element) { return element.bits != 0; }
 constexpr float ToNative(Half element) { return HalfToFloat(element.bits); }
 constexpr float ToNative(Bfloat16 element) { return Bfloat16ToFloat(element.bits); }
+constexpr float ToNative(Float8E4m3fn element) { return Float8E4m3fnToFloat(element.bits); }
+constexpr float ToNative(Float8E5m2 element) { return Float8E5m2ToFloat(element.bits); }
 template <typename T>
 requires std::is_arithmetic_v<T>
 constexpr T ToNative(T element) { return element; }
@@ -64,7 +84,8 @@ constexpr double ToDouble(T element) {
 
 template <typename T>
 inline constexpr bool kIsFloatingElement =
-    std::is_floating_point_v<T> || std::is_same_v<T, Half> || std::is_same_v<T, Bfloat16>;
+    std::is_floating_point_v<T> || std::is_same_v<T, Half> || std::is_same_v<T, Bfloat16> ||
+    std::is_same_v<T, Float8E4m3fn> || std::is_same_v<T, Float8E5m2>;
 
 // Requires: i < data.size() / sizeof(T).
 template <typename T>
@@ -100,6 +121,10 @@ decltype(auto) VisitDtype(layout::Dtype dtype, Visit&& visit) {
       return visit(std::type_identity<float>{});
     case Dtype::kFloat64:
       return visit(std::type_identity<double>{});
+    case Dtype::kFloat8E4m3fn:
+      return visit(std::type_identity<Float8E4m3fn>{});
+    case Dtype::kFloat8E5m2:
+      return visit(std::type_identity<Float8E5m2>{});
     case Dtype::kInvalid:
       break;
   }

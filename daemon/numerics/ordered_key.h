@@ -29,24 +29,38 @@ template <typename T>
 requires kIsFloatingElement<T>
 struct OrderedKey<T> {
   static constexpr bool kIsFloating = true;
-  using Key = std::conditional_t<sizeof(T) == 2, std::int16_t,
-                                 std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>>;
-  static constexpr Key kMagnitude = std::numeric_limits<Key>::max();
-  static constexpr Key kPosInf = std::is_same_v<T, Half>       ? Key{0x7c00}
-                                 : std::is_same_v<T, Bfloat16> ? Key{0x7f80}
-                                 : sizeof(T) == 4              ? static_cast<Key>(0x7f800000)
+  using Bits = std::conditional_t<
+      sizeof(T) == 1, std::int8_t,
+      std::conditional_t<sizeof(T) == 2, std::int16_t,
+                         std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>>>;
+  using Key = std::conditional_t<sizeof(T) == 1, std::int16_t, Bits>;
+  static constexpr Key kMagnitude = std::numeric_limits<Bits>::max();
+  // float8_e4m3fn has no infinity: no element has this key.
+  static constexpr Key kPosInf = std::is_same_v<T, Half>           ? Key{0x7c00}
+                                 : std::is_same_v<T, Bfloat16>     ? Key{0x7f80}
+                                 : std::is_same_v<T, Float8E5m2>   ? Key{0x7c}
+                                 : std::is_same_v<T, Float8E4m3fn> ? Key{0x80}
+                                 : sizeof(T) == 4                  ? static_cast<Key>(0x7f800000)
                                                   : static_cast<Key>(0x7ff0000000000000);
-  static constexpr Key kMinNormal = std::is_same_v<T, Half>       ? Key{0x0400}
-                                    : std::is_same_v<T, Bfloat16> ? Key{0x0080}
-                                    : sizeof(T) == 4              ? static_cast<Key>(0x00800000)
+  static constexpr Key kMinNormal = std::is_same_v<T, Half>           ? Key{0x0400}
+                                    : std::is_same_v<T, Bfloat16>     ? Key{0x0080}
+                                    : std::is_same_v<T, Float8E5m2>   ? Key{0x04}
+                                    : std::is_same_v<T, Float8E4m3fn> ? Key{0x08}
+                                    : sizeof(T) == 4                  ? static_cast<Key>(0x00800000)
                                                      : static_cast<Key>(0x0010000000000000);
   // -x has the key -1 - key(x); so -0.0 is -1.
   static constexpr Key kNegInf = static_cast<Key>(-1 - kPosInf);
-  static constexpr Key kLowestFinite = static_cast<Key>(kNegInf + 1);
-  static constexpr Key kHighestFinite = static_cast<Key>(kPosInf - 1);
+  static constexpr Key kHighestFinite =
+      std::is_same_v<T, Float8E4m3fn> ? Key{0x7e} : static_cast<Key>(kPosInf - 1);
+  static constexpr Key kLowestFinite = static_cast<Key>(-1 - kHighestFinite);
 
-  static constexpr Key FromElement(T element) { return Flip(std::bit_cast<Key>(element)); }
-  static constexpr double ToValue(Key key) { return ToDouble(std::bit_cast<T>(Flip(key))); }
+  static constexpr Key FromElement(T element) { return Flip(std::bit_cast<Bits>(element)); }
+  static constexpr double ToValue(Key key) {
+    return ToDouble(std::bit_cast<T>(static_cast<Bits>(Flip(key))));
+  }
+  static constexpr bool IsNan(Key key) {
+    return (key > kHighestFinite && key != kPosInf) || (key < kLowestFinite && key != kNegInf);
+  }
 
  private:
   static constexpr Key Flip(Key bits) {

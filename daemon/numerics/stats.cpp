@@ -1,6 +1,7 @@
 #include "daemon/numerics/stats.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -179,6 +180,19 @@ Moments DecodeAndSum(const T* block, std::size_t size, bool all_finite, double s
 }
 
 template <typename T>
+std::uint64_t HashBlock(const T* block, std::size_t size) {
+  std::uint64_t hash = 0;
+  for (std::size_t i = 0; i < size; ++i) {
+    if constexpr (kIsFloatingElement<T>) {
+      hash ^= std::bit_cast<std::uint64_t>(ToDouble(block[i]));
+    } else {
+      hash ^= static_cast<std::uint64_t>(ToNative(block[i]));
+    }
+  }
+  return hash;
+}
+
+template <typename T>
 void FindFirstNonfinite(const T* block, std::size_t size, std::uint64_t start, Stats* stats) {
   for (std::size_t i = 0; i < size; ++i) {
     const double value = ToDouble(block[i]);
@@ -198,6 +212,7 @@ Moments CountAndSum(const TensorView& view, Stats* stats, Extent<T>* extent) {
   Moments moments;
   for (std::uint64_t start = 0; start < stats->count; start += kBlock) {
     const std::size_t size = LoadBlock(view, start, block);
+    stats->hash ^= HashBlock(block, size);
     ToKeys(block, size, keys);
     const std::size_t nonfinite = CountBlock(keys, size, stats, extent);
     if (nonfinite > 0 && !stats->has_nonfinite) FindFirstNonfinite(block, size, start, stats);

@@ -28,6 +28,9 @@ struct Stats {
   double abs_max = std::numeric_limits<double>::quiet_NaN();
   double l1 = 0;
   double l2 = 0;
+  // torch.hash_tensor on a CPU: XOR of the elements, each as a double or an int64. float8, which
+  // torch has no hash of, the same way. Of no elements 0.
+  std::uint64_t hash = 0;
   bool has_nonfinite = false;
   std::uint64_t first_nonfinite = 0;  // flat index; with has_nonfinite
   double first_nonfinite_value = 0;

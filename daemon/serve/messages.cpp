@@ -65,6 +65,7 @@ void Fill(const numerics::Stats& stats, v1::Stats* message) {
   message->set_pos_inf(stats.pos_inf);
   message->set_neg_inf(stats.neg_inf);
   message->set_zero(stats.zero);
+  message->set_subnormal(stats.subnormal);
   message->set_min(stats.min);
   message->set_max(stats.max);
   message->set_mean(stats.mean);
@@ -72,6 +73,7 @@ void Fill(const numerics::Stats& stats, v1::Stats* message) {
   message->set_abs_max(stats.abs_max);
   message->set_l1(stats.l1);
   message->set_l2(stats.l2);
+  message->set_hash(stats.hash);
   message->set_has_nonfinite(stats.has_nonfinite);
   message->set_first_nonfinite(stats.first_nonfinite);
   message->set_first_nonfinite_value(stats.first_nonfinite_value);

@@ -42,6 +42,10 @@ Dtype FromTorch(at::ScalarType type) {
       return Dtype::kFloat32;
     case at::kDouble:
       return Dtype::kFloat64;
+    case at::kFloat8_e4m3fn:
+      return Dtype::kFloat8E4m3fn;
+    case at::kFloat8_e5m2:
+      return Dtype::kFloat8E5m2;
     default:
       return Dtype::kInvalid;
   }
@@ -91,8 +95,7 @@ std::string WhyRefused(const ProbeState& probe, const at::Tensor& x, bool contig
   if (FromTorch(x.scalar_type()) == Dtype::kInvalid) {
     return name + "dtype " + c10::toString(x.scalar_type()) +
            " is not supported (supported: bool, uint8, int8, int16, int32, int64, float16, "
-           "bfloat16, "
-           "float32, float64); probe x.to(...)";
+           "bfloat16, float32, float64, float8_e4m3fn, float8_e5m2); probe x.to(...)";
   }
   if (!contiguous && !OptionsOf(probe).copy_non_contiguous) {
     return name + "the tensor " + Text(x.sizes()) + " with strides " + Text(x.strides()) +

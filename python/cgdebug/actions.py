@@ -23,6 +23,8 @@ DTYPES = (
     "bfloat16",
     "float32",
     "float64",
+    "float8_e4m3fn",
+    "float8_e5m2",
 )
 """Element types that can be probed, by torch's name."""
 

@@ -47,7 +47,7 @@ class CudaGraphTensorProbe:
     One probe may be called many times in a capture (`invocation_index` tells the calls apart) and
     used in several captures. It may be closed or garbage-collected before its graphs, which then
     replay without it, and they before it. Dtypes: bool, uint8, int8, int16, int32, int64, float16,
-    bfloat16, float32, float64.
+    bfloat16, float32, float64, float8_e4m3fn, float8_e5m2.
 
     CGDEBUG_PROBES="blk3.*,!*.grad" switches off the probes it does not name; CGDEBUG=0 starts no
     daemon.

@@ -20,14 +20,19 @@ _SHORT_NAMES = {
     "bfloat16": "bf16",
     "float32": "f32",
     "float64": "f64",
+    "float8_e4m3fn": "f8e4m3",
+    "float8_e5m2": "f8e5m2",
 }
+# Types that NumPy has only with ml_dtypes, and the unsigned integer of their size.
+_BITS_OF = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 _REPR_STATS_LIMIT = 1 << 22  # elements; above, repr leaves the statistics out
 
 
 @dataclasses.dataclass(frozen=True)
 class Stats:
     """Statistics of one snapshot. min, max, mean and std are over the finite elements, NaN when
-    there is none; std is the population's."""
+    there is none; std is the population's. `hash` is torch.hash_tensor on a CPU:
+    the XOR of the elements, each as a double or an int64."""
 
     count: int
     nan: int
@@ -41,6 +46,7 @@ class Stats:
     abs_max: float
     l1: float
     l2: float
+    hash: int
 
     @property
     def nonfinite(self) -> int:
@@ -115,28 +121,29 @@ class TensorSnapshot:
 
     @property
     def numpy_is_bits(self) -> bool:
-        """Whether `numpy()` gives bfloat16 as its 16 bits in uint16, because NumPy has no such type
-        and ml_dtypes is not installed."""
-        return self.dtype_name == "bfloat16" and _ml_bfloat16() is None
+        """Whether `numpy()` gives bfloat16 as its 16 bits in uint16 and float8 as its 8 bits in
+        uint8, because NumPy has no such type and ml_dtypes is not installed."""
+        return self.dtype_name in _BITS_OF and _ml_dtype(self.dtype_name) is None
 
     def numpy(self) -> numpy.ndarray:
-        """The values as an array, without a copy. bfloat16 comes as ml_dtypes.bfloat16, or as raw
-        bits in uint16 where ml_dtypes is not installed (see `numpy_is_bits`)."""
+        """The values as an array, without a copy. bfloat16 and float8 come as the types of
+        ml_dtypes, or as raw bits where it is not installed (see `numpy_is_bits`)."""
         import numpy
 
         dtype = self.dtype_name
-        if dtype == "bfloat16":
-            dtype = _ml_bfloat16() or numpy.uint16
+        if dtype in _BITS_OF:
+            dtype = _ml_dtype(dtype) or _BITS_OF[dtype]
         return numpy.frombuffer(self._bytes(), dtype=dtype).reshape(self.shape)
 
     def values(self) -> numpy.ndarray:
-        """The values as float64, bfloat16 included; integers beyond 2**53 are rounded."""
+        """The values as float64, of every dtype; integers beyond 2**53 are rounded."""
         import numpy
 
-        if self.dtype_name != "bfloat16":
+        dtype = self.dtype_name
+        if dtype not in _BITS_OF:
             return self.numpy().astype(numpy.float64)
-        bits = numpy.frombuffer(self._bytes(), dtype=numpy.uint16).astype(numpy.uint32) << 16
-        return bits.view(numpy.float32).astype(numpy.float64).reshape(self.shape)
+        bits = numpy.frombuffer(self._bytes(), dtype=_BITS_OF[dtype])
+        return _decode(dtype, bits).astype(numpy.float64).reshape(self.shape)
 
     def __array__(self, dtype=None, copy=None):
         array = self.numpy()
@@ -213,7 +220,17 @@ class TensorSnapshot:
                 abs_max=float(numpy.abs(finite).max()) if has_finite else nan,
                 l1=float(numpy.abs(finite).sum()),
                 l2=float(numpy.sqrt(numpy.square(finite).sum())),
+                hash=self._make_hash(values),
             )
+
+    def _make_hash(self, values) -> int:
+        import numpy
+
+        if self.dtype_name == "bool" or "int" in self.dtype_name:
+            bits = self.numpy().reshape(-1).astype(numpy.int64).view(numpy.uint64)
+        else:
+            bits = values.view(numpy.uint64)
+        return int(numpy.bitwise_xor.reduce(bits))
 
 
 def _stats_words(stats: Stats) -> list[str]:
@@ -226,9 +243,24 @@ def _stats_words(stats: Stats) -> list[str]:
     return words
 
 
-def _ml_bfloat16():
+def _ml_dtype(name: str):
     try:
         import ml_dtypes
     except ImportError:
         return None
-    return ml_dtypes.bfloat16
+    return getattr(ml_dtypes, name)
+
+
+def _decode(dtype: str, bits: numpy.ndarray) -> numpy.ndarray:
+    """The values of a type that NumPy does not have."""
+    import numpy
+
+    if dtype == "bfloat16":
+        return (bits.astype(numpy.uint32) << 16).view(numpy.float32)
+    if dtype == "float8_e5m2":
+        return (bits.astype(numpy.uint16) << 8).view(numpy.float16)
+    magnitude = bits & 0x7F  # float8_e4m3fn, by its definition
+    significand = numpy.where(magnitude < 8, magnitude, magnitude % 8 + 8).astype(numpy.float32)
+    value = numpy.ldexp(significand, numpy.maximum(magnitude >> 3, 1).astype(numpy.int32) - 10)
+    value = numpy.where(magnitude == 0x7F, numpy.float32("nan"), value)
+    return numpy.copysign(value, numpy.where(bits < 0x80, 1, -1))

@@ -134,7 +134,8 @@ def test_show_writes_what_the_probe_saw(cli, probe, tmp_path):
 @pytest.mark.parametrize(
     "dtype",
     [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
-    + [torch.float16, torch.bfloat16, torch.float32, torch.float64],
+    + [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+    + [torch.float8_e4m3fn, torch.float8_e5m2],
 )
 def test_npy_of_every_dtype(cli, probe, tmp_path, dtype):
     x = (torch.arange(6) % 2 == 0).to(dtype).reshape(2, 3)
@@ -149,6 +150,9 @@ def test_npy_of_every_dtype(cli, probe, tmp_path, dtype):
         assert "bfloat16" in cli(*arguments).stderr
         loaded = (loaded.astype("uint32") << 16).view("float32")
         np.testing.assert_array_equal(loaded, x.float().numpy())
+    elif dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        assert "float8" in cli(*arguments).stderr
+        assert torch.equal(torch.from_numpy(loaded).view(dtype).float(), x.float())
     else:
         np.testing.assert_array_equal(loaded, x.numpy())
 

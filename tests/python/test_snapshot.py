@@ -22,7 +22,10 @@ SAMPLES = {
     torch.bfloat16: [-3.0, 1e-40, float("-inf")],
     torch.float32: [-0.0, 1e-45, 3e38],
     torch.float64: [5e-324, -1.0, 1e308],
+    torch.float8_e4m3fn: [-448.0, 2**-9, float("nan")],
+    torch.float8_e5m2: [-57344.0, 2**-16, float("inf")],
 }
+WITHOUT_NUMPY = {torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2}
 
 
 def snapshot_of(tensor, **fields):
@@ -45,7 +48,7 @@ def test_tensor_has_the_payloads_bits(dtype):
     assert torch.equal(snapshot.tensor.view(torch.uint8), tensor.view(torch.uint8))
 
 
-@pytest.mark.parametrize("dtype", [d for d in SAMPLES if d != torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [d for d in SAMPLES if d not in WITHOUT_NUMPY], ids=str)
 def test_numpy_has_the_payloads_bits(dtype):
     tensor = torch.tensor(SAMPLES[dtype], dtype=dtype)
     snapshot = snapshot_of(tensor)
@@ -61,6 +64,28 @@ def test_bfloat16_is_bits_without_ml_dtypes(monkeypatch):
     assert snapshot.numpy().tolist() == [0x3F80, 0xC000]
     assert snapshot.values().tolist() == [1.0, -2.0]
     assert numpy.asarray(snapshot, dtype="float32").tolist() == [1.0, -2.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_every_float8_is_decoded_as_torch_does(dtype, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    tensor = torch.arange(256, dtype=torch.uint8).view(dtype)
+    snapshot = snapshot_of(tensor)
+    assert snapshot.numpy_is_bits and snapshot.numpy().tolist() == list(range(256))
+    expected = tensor.double().numpy()
+    numpy.testing.assert_array_equal(snapshot.values(), expected)
+    numpy.testing.assert_array_equal(
+        numpy.signbit(snapshot.values()[:127]), numpy.signbit(expected[:127])
+    )
+
+
+@pytest.mark.parametrize("dtype", [d for d in SAMPLES if d.itemsize > 1 or d == torch.int8], ids=str)
+def test_hash_is_torchs(dtype):
+    if not hasattr(torch, "hash_tensor"):
+        pytest.skip("this torch has no hash_tensor")
+    tensor = torch.tensor(SAMPLES[dtype], dtype=dtype)
+    assert snapshot_of(tensor).stats.hash == torch.hash_tensor(tensor).view(torch.int64).item() % 2**64
+    assert snapshot_of(tensor[:0]).stats.hash == 0
 
 
 @pytest.mark.parametrize("shape", [(0,), (2, 0, 3), ()])

@@ -178,6 +178,8 @@ TEST(Layout, DtypeNumbersNeverChange) {
   EXPECT_EQ(static_cast<int>(Dtype::kFloat16), 7);
   EXPECT_EQ(static_cast<int>(Dtype::kBfloat16), 8);
   EXPECT_EQ(static_cast<int>(Dtype::kFloat64), 10);
+  EXPECT_EQ(static_cast<int>(Dtype::kFloat8E4m3fn), 11);
+  EXPECT_EQ(static_cast<int>(Dtype::kFloat8E5m2), 12);
 }
 
 TEST(Layout, LargePayloadsArePageAlignedAndSmallOnesAlignedToALine) {

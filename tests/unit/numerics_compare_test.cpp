@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "daemon/numerics/compare.h"
 #include "tests/unit/numerics_test_util.h"
@@ -221,6 +222,102 @@ TEST(Compare, DefaultTolerancesAreThoseOfAssertClose) {
   EXPECT_EQ(DefaultTolerances(Dtype::kBfloat16).rtol, 1.6e-2);
   EXPECT_EQ(DefaultTolerances(Dtype::kFloat32).rtol, 1.3e-6);
   EXPECT_EQ(DefaultTolerances(Dtype::kInt64).atol, 0);
+}
+
+TEST(Ulp, BinsAreDocumentedPowersOfTwo) {
+  const std::uint64_t distances[] = {0, 1, 2, 3, 4, 5, 8, 9, 16, ~std::uint64_t{0}};
+  const std::size_t bins[] = {0, 1, 2, 3, 3, 4, 4, 5, 5, 65};
+  for (std::size_t i = 0; i < std::size(bins); ++i) {
+    EXPECT_EQ(UlpBin(distances[i]), bins[i]);
+    EXPECT_GE(UlpBinEnd(bins[i]), distances[i]);
+    if (bins[i] > 0) {
+      EXPECT_LT(UlpBinEnd(bins[i] - 1), distances[i]);
+    }
+  }
+}
+
+TEST(Ulp, CountsStepsOfTheOwnGrid) {
+  const auto result = Compare(Bf16Bits({0x3f80, 0x3f81, 0x8001, 0x8000, 0x7f80, 0x3f90}).view(),
+                              Bf16Bits({0x3f80, 0x3f80, 0x0001, 0x0000, 0x7f7f, 0x3f80}).view(),
+                              {.rtol = 1, .atol = 0})
+                          .value();
+  EXPECT_EQ(result.ulp[0], 2u);  // the same, and the two zeros
+  EXPECT_EQ(result.ulp[1], 2u);  // neighbours, and infinity beside the greatest number
+  EXPECT_EQ(result.ulp[2], 1u);  // across zero
+  EXPECT_EQ(result.ulp[5], 1u);  // 16 apart
+}
+
+TEST(Ulp, NanHasADistanceToNanOnly) {
+  const auto result =
+      Compare(F32({kNan, kNan, 1, 2}).view(), F32({-kNan, 1, kNan, 2}).view(), {}).value();
+  EXPECT_EQ(result.ulp[0], 2u);
+  EXPECT_EQ(result.nan_in_actual, 1u);
+  EXPECT_EQ(result.nan_in_expected, 1u);
+}
+
+TEST(Ulp, Int64AndDoubleReachTheLastBin) {
+  const std::int64_t low = std::numeric_limits<std::int64_t>::min(),
+                     high = std::numeric_limits<std::int64_t>::max();
+  EXPECT_EQ(Compare(I64({low}).view(), I64({high}).view(), {}).value().ulp[65], 1u);
+  const double most = std::numeric_limits<double>::max();
+  EXPECT_EQ(Compare(F64({most}).view(), F64({-most}).view(), {}).value().ulp[65], 1u);
+}
+
+TEST(Mismatches, SpansNameTheRowsAndColumns) {
+  const std::uint64_t rows = 50, columns = 70;
+  std::vector<float> expected(2 * rows * columns, 1.0f), actual = expected;
+  for (const std::uint64_t row : {7u, 9u}) {
+    for (std::uint64_t column = 3; column < 66; column += 2) {
+      actual[(rows + row) * columns + column] = 0;
+    }
+  }
+  const TestTensor a(layout::Dtype::kFloat32, {2, rows, columns}, actual),
+      b(layout::Dtype::kFloat32, {2, rows, columns}, expected);
+  const auto result = Compare(a.view(), b.view(), {}).value();
+  ASSERT_EQ(result.spans.size(), 3u);
+  const auto is = [](const MismatchSpan& span, std::uint64_t first, std::uint64_t last,
+                     std::uint64_t distinct) {
+    return span.first == first && span.last == last && span.distinct == distinct;
+  };
+  EXPECT_TRUE(is(result.spans[0], 1, 1, 1));
+  EXPECT_TRUE(is(result.spans[1], 7, 9, 2));
+  EXPECT_TRUE(is(result.spans[2], 3, 65, 32));
+  EXPECT_EQ(result.mismatched_zero, result.mismatched);
+  EXPECT_EQ(result.mismatched_greater, 0u);
+}
+
+TEST(Mismatches, SpansAgreeWithEveryIndexOnRandomShapes) {
+  std::uint32_t state = 7;
+  const auto next = [&state](std::uint32_t below) {
+    state = state * 1664525u + 1013904223u;
+    return (state >> 8) % below;
+  };
+  for (int round = 0; round < 200; ++round) {
+    std::vector<std::uint64_t> shape;
+    std::uint64_t count = 1;
+    for (std::uint32_t dims = next(5); dims > 0; --dims) {
+      shape.push_back(1 + next(round % 2 == 0 ? 9 : 40));
+      count *= shape.back();
+    }
+    std::vector<std::int32_t> expected(count, 0), actual(count, 0);
+    std::vector<std::set<std::uint64_t>> seen(shape.size());
+    for (std::uint32_t wrong = 1 + next(20); wrong > 0; --wrong) {
+      std::uint64_t flat = next(static_cast<std::uint32_t>(count));
+      actual[flat] = 1;
+      for (std::size_t dim = shape.size(); dim-- > 0; flat /= shape[dim]) {
+        seen[dim].insert(flat % shape[dim]);
+      }
+    }
+    const TestTensor a(layout::Dtype::kInt32, shape, actual),
+        b(layout::Dtype::kInt32, shape, expected);
+    const auto spans = Compare(a.view(), b.view(), {.rtol = 0, .atol = 0}).value().spans;
+    ASSERT_EQ(spans.size(), shape.size());
+    for (std::size_t dim = 0; dim < shape.size(); ++dim) {
+      EXPECT_EQ(spans[dim].first, *seen[dim].begin());
+      EXPECT_EQ(spans[dim].last, *seen[dim].rbegin());
+      EXPECT_EQ(spans[dim].distinct, seen[dim].size());
+    }
+  }
 }
 
 }  // namespace

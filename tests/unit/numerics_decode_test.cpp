@@ -47,6 +47,22 @@ TEST(Decode, EveryBfloat16IsTheUpperHalfOfAFloat) {
   }
 }
 
+TEST(Decode, EveryFloat8FollowsItsDefinition) {
+  for (std::uint32_t bits = 0; bits <= 0xff; ++bits) {
+    const double sign = bits & 0x80 ? -1 : 1;
+    const int exponent = bits >> 3 & 0xf, fraction = bits & 7;
+    const double e4m3fn = (bits & 0x7f) == 0x7f ? std::nan("")
+                          : exponent == 0       ? sign * std::ldexp(fraction, -9)
+                                                : sign * std::ldexp(8 + fraction, exponent - 10);
+    const float got = Float8E4m3fnToFloat(static_cast<std::uint8_t>(bits));
+    const float e5m2 = Float8E5m2ToFloat(static_cast<std::uint8_t>(bits));
+    const double half = HalfByDefinition(static_cast<std::uint16_t>(bits << 8));
+    EXPECT_TRUE(std::isnan(e4m3fn) ? std::isnan(got) : got == e4m3fn) << bits;
+    EXPECT_TRUE(std::isnan(half) ? std::isnan(e5m2) : e5m2 == half) << bits;
+    EXPECT_EQ(std::signbit(got), bits >= 0x80) << bits;
+  }
+}
+
 TEST(Decode, NanOfHalfKeepsItsPayload) {
   EXPECT_EQ(std::bit_cast<std::uint32_t>(HalfToFloat(0x7e01)), 0x7fc02000u);
   EXPECT_EQ(std::bit_cast<std::uint32_t>(HalfToFloat(0xfc01)), 0xff802000u);

@@ -163,6 +163,26 @@ TEST(Stats, NegativeZeroIsShownAsZero) {
   EXPECT_FALSE(std::signbit(stats.min));
 }
 
+TEST(Stats, Float8E4m3fnHasNoInfinity) {
+  // 448, NaN, -NaN, smallest subnormal, -0.
+  const auto stats = ComputeStats(
+      Vector<std::uint8_t>(Dtype::kFloat8E4m3fn, {0x7e, 0x7f, 0xff, 0x01, 0x80}).view());
+  EXPECT_EQ(stats.nan, 2u);
+  EXPECT_EQ(stats.pos_inf + stats.neg_inf, 0u);
+  EXPECT_EQ(stats.max, 448);
+  EXPECT_EQ(stats.subnormal, 1u);
+  EXPECT_EQ(stats.zero, 1u);
+  EXPECT_EQ(stats.first_nonfinite, 1u);
+}
+
+TEST(Stats, HashIsTheXorOfTheWidenedElements) {
+  EXPECT_EQ(ComputeStats(F32({1, -1.5f, -0.0f, 3}).view()).hash, 0x4000000000000000u);
+  EXPECT_EQ(ComputeStats(Vector<std::int8_t>(Dtype::kInt8, {1, -1, 0, 3}).view()).hash,
+            0xfffffffffffffffdu);
+  EXPECT_EQ(ComputeStats(Vector<std::uint8_t>(Dtype::kBool, {1, 0, 2}).view()).hash, 0u);
+  EXPECT_EQ(ComputeStats(F64({}).view()).hash, 0u);
+}
+
 TEST(Histogram, BinsTakeTheirLowerEdge) {
   std::vector<float> values;
   for (int i = 0; i <= 8; ++i) values.push_back(static_cast<float>(i));
