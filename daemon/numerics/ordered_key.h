@@ -7,8 +7,10 @@
 #pragma once
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <type_traits>
 
 #include "daemon/numerics/decode.h"
@@ -21,6 +23,8 @@ struct OrderedKey {  // integers and bool: the value itself, in 16 bits at least
   using Key = std::conditional_t<(sizeof(T) < 2), std::int16_t, T>;
   static constexpr Key FromElement(T element) { return static_cast<Key>(ToNative(element)); }
   static constexpr double ToValue(Key key) { return static_cast<double>(key); }
+  // Requires: `value` is one that T has.
+  static constexpr Key FromValue(double value) { return static_cast<Key>(value); }
   static constexpr Key kLowestFinite = std::numeric_limits<Key>::min();
   static constexpr Key kHighestFinite = std::numeric_limits<Key>::max();
 };
@@ -57,6 +61,18 @@ struct OrderedKey<T> {
   static constexpr Key FromElement(T element) { return Flip(std::bit_cast<Bits>(element)); }
   static constexpr double ToValue(Key key) {
     return ToDouble(std::bit_cast<T>(static_cast<Bits>(Flip(key))));
+  }
+  static Key FromValue(double value) {
+    Key low = kLowestFinite, high = kHighestFinite;  // ToValue(low) <= value <= ToValue(high)
+    while (low < high) {
+      const Key middle = std::midpoint(low, high);
+      if (ToValue(middle) < value) {
+        low = static_cast<Key>(middle + 1);
+      } else {
+        high = middle;
+      }
+    }
+    return low == -1 && !std::signbit(value) ? Key{0} : low;
   }
   static constexpr bool IsNan(Key key) {
     return (key > kHighestFinite && key != kPosInf) || (key < kLowestFinite && key != kNegInf);

@@ -8,7 +8,9 @@
 #include <type_traits>
 
 #include "daemon/numerics/decode.h"
+#include "daemon/numerics/moments.h"
 #include "daemon/numerics/ordered_key.h"
+#include "daemon/numerics/stats_kernel.h"
 
 namespace cgdebug::numerics {
 namespace {
@@ -85,26 +87,6 @@ std::size_t CountBlock(const typename OrderedKey<T>::Key* keys, std::size_t size
     return nonfinite;
   }
 }
-
-// Count, mean and squares around the mean of what was seen so far.
-struct Moments {
-  double count = 0;
-  double mean = 0;
-  double squares = 0;
-  double sum_abs = 0;
-  double sum_squared = 0;
-
-  void Merge(const Moments& other) {  // Chan, Golub, LeVeque
-    const double total = count + other.count;
-    if (total == 0) return;
-    const double delta = other.mean - mean;
-    squares += other.squares + delta * delta * (count * other.count / total);
-    mean += delta * (other.count / total);
-    sum_abs += other.sum_abs;
-    sum_squared += other.sum_squared;
-    count = total;
-  }
-};
 
 double Fold(const double (&lanes)[kLanes]) {
   return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) +
@@ -204,20 +186,39 @@ void FindFirstNonfinite(const T* block, std::size_t size, std::uint64_t start, S
   }
 }
 
+// What kernels found, as the plain loops would have: a zero end as the zero that widens the extent.
+template <typename T>
+void Absorb(const KernelSums& sums, Stats* stats, Extent<T>* extent, Moments* moments) {
+  stats->zero += sums.zero;
+  stats->subnormal += sums.subnormal;
+  stats->hash ^= sums.hash;
+  if (sums.moments.count == 0) return;
+  using K = OrderedKey<T>;
+  extent->min = std::min(extent->min, K::FromValue(sums.min == 0 ? -0.0 : sums.min));
+  extent->max = std::max(extent->max, K::FromValue(sums.max == 0 ? 0.0 : sums.max));
+  moments->Merge(sums.moments);
+}
+
 template <typename T>
 Moments CountAndSum(const TensorView& view, Stats* stats, Extent<T>* extent) {
+  const SumKernel sum = ChosenSumKernel();
   T block[kBlock];
   typename OrderedKey<T>::Key keys[kBlock];
   const T origin = LoadElement<T>(view.data, 0);
+  KernelSums sums;
   Moments moments;
-  for (std::uint64_t start = 0; start < stats->count; start += kBlock) {
+  for (std::uint64_t start = 0; start < stats->count;) {
+    start += sum(view.dtype, view.data.data() + start * sizeof(T), stats->count - start, &sums);
+    if (start == stats->count) break;
     const std::size_t size = LoadBlock(view, start, block);
     stats->hash ^= HashBlock(block, size);
     ToKeys(block, size, keys);
     const std::size_t nonfinite = CountBlock(keys, size, stats, extent);
     if (nonfinite > 0 && !stats->has_nonfinite) FindFirstNonfinite(block, size, start, stats);
     moments.Merge(DecodeAndSum(block, size, nonfinite == 0, 1.0, origin));
+    start += size;
   }
+  Absorb(sums, stats, extent, &moments);
   return moments;
 }
 
@@ -268,28 +269,38 @@ template <typename T>
 void FillHistogram(const TensorView& view, const Extent<T>& extent, Stats* stats) {
   using K = OrderedKey<T>;
   using Key = typename K::Key;
+  static_assert(kInnerEdges + 1 == kHistogramBins);
   const auto edges = BinEdges(extent);
-  const Key lowest = K::kLowestFinite, highest = K::kHighestFinite;
+  EdgeCounts counts;
+  std::copy(edges.begin() + 1, edges.end(), counts.edges.begin());
+  counts.highest = K::kHighestFinite;
+  counts.all_finite = stats->nonfinite() == 0;
   T block[kBlock];
   Key keys[kBlock];
-  std::array<std::uint64_t, kHistogramBins + 1> at_or_above{};
-  for (std::uint64_t start = 0; start < stats->count; start += kBlock) {
+  std::uint64_t start = ChosenEdgeKernel()(view.dtype, view.data.data(), stats->count, &counts);
+  while (start < stats->count) {
     const std::size_t size = LoadBlock(view, start, block);
     ToKeys(block, size, keys);
-    // What is not finite goes below every edge.
-    if constexpr (K::kIsFloating) {
-      for (std::size_t i = 0; i < size; ++i) keys[i] = keys[i] > highest ? lowest : keys[i];
-    }
-    for (std::size_t bin = 1; bin < kHistogramBins; ++bin) {
+    for (std::size_t edge = 1; edge < kHistogramBins; ++edge) {
       Key found = 0;
       for (std::size_t i = 0; i < size; ++i)
-        found = static_cast<Key>(found + (keys[i] >= edges[bin]));
-      at_or_above[bin] += static_cast<std::uint64_t>(found);
+        found = static_cast<Key>(found + (keys[i] < edges[edge]));
+      counts.below[edge - 1] += static_cast<std::uint64_t>(found);
     }
+    Key above = 0;
+    for (std::size_t i = 0; i < size; ++i) {
+      above = static_cast<Key>(above + (keys[i] > K::kHighestFinite));
+    }
+    counts.above += static_cast<std::uint64_t>(above);
+    start += size;
   }
-  at_or_above[0] = stats->finite();
+  // Negative NaN and Inf lie below every edge.
+  std::uint64_t at_or_above = stats->finite();
   for (std::size_t bin = 0; bin < kHistogramBins; ++bin) {
-    stats->histogram[bin] = at_or_above[bin] - at_or_above[bin + 1];
+    const std::uint64_t next =
+        bin < kInnerEdges ? stats->count - counts.below[bin] - counts.above : 0;
+    stats->histogram[bin] = at_or_above - next;
+    at_or_above = next;
   }
 }
 
@@ -323,6 +334,9 @@ void Summarize(const TensorView& view, Stats* stats) {
   stats->l2 = std::sqrt(moments.sum_squared) / scale;
   if (stats->min == stats->max && extent.min == extent.max) {
     stats->histogram[0] = stats->finite();
+  } else if constexpr (std::is_same_v<T, Bool8>) {
+    stats->histogram.front() = stats->zero;
+    stats->histogram.back() = stats->count - stats->zero;
   } else {
     FillHistogram(view, extent, stats);
   }

@@ -53,7 +53,7 @@ system_packages() {
   # Debian 12's default Boost is 1.74; cgdebug needs 1.81.
   if [ "$(. /etc/os-release && echo "$ID$VERSION_ID")" = debian12 ]; then boost=libboost1.81-dev; fi
   echo ca-certificates g++ cmake ninja-build ccache $boost protobuf-compiler libprotobuf-dev libcli11-dev \
-    libfmt-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev libsqlite3-dev libgtest-dev libgmock-dev
+    libfmt-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev libsqlite3-dev libhwy-dev libgtest-dev libgmock-dev
   case "$(command -v python3 || true)" in '' | /usr/bin/* | /bin/*) echo python3 python3-venv python3-dev ;; esac
 }
 

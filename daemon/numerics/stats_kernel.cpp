@@ -1,0 +1,389 @@
+#include "daemon/numerics/stats_kernel.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+
+#include "daemon/numerics/cpu.h"
+#include "daemon/numerics/decode.h"
+#include "daemon/numerics/ordered_key.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "daemon/numerics/stats_kernel.cpp"
+#include <hwy/foreach_target.h>
+// After foreach_target.h.
+#include <hwy/highway.h>
+
+#include "daemon/numerics/lanes-inl.h"
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
+HWY_BEFORE_NAMESPACE();
+namespace cgdebug::numerics::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// A block's sums are merged into the tensor's; within it they run in vectors of double, or of float
+// for types of at most 16 bits, whose sums go over to double every kChain additions.
+template <typename T>
+inline constexpr std::size_t kChain = kSumsInDouble<T> ? 256 : 16;
+// Whose subnormal values are normal floats.
+template <typename T>
+inline constexpr bool kHashedAsFloat =
+    std::is_same_v<T, Half> || std::is_same_v<T, Float8E4m3fn> || std::is_same_v<T, Float8E5m2>;
+// Sums and look() have more state than AVX2 has registers, when the sums are of floats.
+template <typename T>
+inline constexpr bool kOneLoop = kSumsInDouble<T> || HWY_TARGET != HWY_AVX2;
+
+// The sums of one block around a pivot.
+template <typename T>
+class BlockSums {
+ public:
+  explicit BlockSums(Sum<T> pivot)
+      : pivot_(hn::Set(d_, pivot)),
+        sum_(hn::Zero(wide_)),
+        squares_(hn::Zero(wide_)),
+        absolute_(hn::Zero(wide_)),
+        hash_(hn::Zero(bits_)) {}
+
+  // A block; calls look(p) at each of its vectors of lanes.
+  template <class Look>
+  HWY_INLINE void AddBlock(const Lane<T>* HWY_RESTRICT p, std::size_t vectors, const Look& look) {
+    const std::size_t step = kChain<T> * hn::Lanes(hn::ScalableTag<Lane<T>>());
+    for (; vectors > kChain<T>; vectors -= kChain<T>, p += step) Add(p, kChain<T>, look);
+    Add(p, vectors, look);
+  }
+
+  Moments Result(double count, double pivot) const {
+    const double sum = SumOf(sum_), squares = SumOf(squares_);
+    Moments moments;
+    moments.count = count;
+    moments.mean = pivot + sum / count;
+    moments.squares = std::max(0.0, squares - sum * sum / count);
+    moments.sum_abs = SumOf(absolute_);
+    moments.sum_squared = std::max(0.0, squares + pivot * (2 * sum + count * pivot));
+    return moments;
+  }
+  // XOR of the bits of the elements as floats. Requires: kHashedAsFloat<T>.
+  std::uint64_t FloatBits() const { return XorOf(hash_); }
+
+ private:
+  using D = hn::ScalableTag<Sum<T>>;
+  using Wide = hn::ScalableTag<double>;
+
+  template <class Look>
+  HWY_INLINE void Add(const Lane<T>* HWY_RESTRICT p, std::size_t vectors, const Look& look) {
+    const hn::ScalableTag<Lane<T>> lane;
+    constexpr std::size_t kParts = sizeof(Sum<T>) / sizeof(T);
+    auto sum0 = hn::Zero(d_), sum1 = sum0, squares0 = sum0, squares1 = sum0, abs0 = sum0,
+         abs1 = sum0;
+    const auto pivot = pivot_;
+    auto hash = hash_;
+    const auto add = [&](auto x, auto& sum, auto& squares, auto& absolute) HWY_ATTR {
+      const auto centred = hn::Sub(x, pivot);
+      sum = hn::Add(sum, centred);
+      squares = hn::MulAdd(centred, centred, squares);
+      absolute = hn::Add(absolute, hn::Abs(x));
+      if constexpr (kHashedAsFloat<T>) hash = hn::Xor(hash, hn::BitCast(bits_, x));
+    };
+    if constexpr (!kOneLoop<T>) {
+      for (std::size_t v = 0; v < vectors; ++v) look(p + v * hn::Lanes(lane));
+    }
+    for (std::size_t v = 0; v < vectors; ++v, p += hn::Lanes(lane)) {
+      if constexpr (kOneLoop<T>) look(p);
+      add(DecodePart<T, 0>(p), sum0, squares0, abs0);
+      if constexpr (kParts > 1) add(DecodePart<T, 1>(p), sum1, squares1, abs1);
+      if constexpr (kParts > 2) {
+        add(DecodePart<T, 2>(p), sum0, squares0, abs0);
+        add(DecodePart<T, 3>(p), sum1, squares1, abs1);
+      }
+    }
+    Widen(sum0, sum1, &sum_);
+    Widen(squares0, squares1, &squares_);
+    Widen(abs0, abs1, &absolute_);
+    hash_ = hash;
+  }
+
+  template <class V, class W>
+  HWY_INLINE static void Widen(V a, V b, W* total) {
+    const Wide wide;
+    if constexpr (kSumsInDouble<T>) {
+      *total = hn::Add(*total, hn::Add(a, b));
+    } else {
+      const hn::Half<D> half;
+      *total = hn::Add(*total, hn::Add(hn::PromoteTo(wide, hn::LowerHalf(half, a)),
+                                       hn::PromoteTo(wide, hn::UpperHalf(half, a))));
+      *total = hn::Add(*total, hn::Add(hn::PromoteTo(wide, hn::LowerHalf(half, b)),
+                                       hn::PromoteTo(wide, hn::UpperHalf(half, b))));
+    }
+  }
+
+  D d_;
+  Wide wide_;
+  hn::RebindToUnsigned<D> bits_;
+  hn::Vec<D> pivot_;
+  hn::Vec<Wide> sum_, squares_, absolute_;
+  hn::Vec<hn::RebindToUnsigned<D>> hash_;
+};
+
+template <typename T>
+HWY_INLINE double PivotOf(const Moments& so_far, const Lane<T>* p) {
+  if constexpr (!kIsFloatingElement<T>) {
+    return so_far.count > 0 && kSumsInDouble<T> ? std::nearbyint(so_far.mean) : 0;
+  } else {
+    const double value =
+        so_far.count > 0
+            ? so_far.mean
+            : ToDouble(LoadElement<T>({reinterpret_cast<const std::byte*>(p), sizeof(T)}, 0));
+    return std::isfinite(value) ? static_cast<double>(static_cast<Sum<T>>(value)) : 0;
+  }
+}
+
+// How many zeros: only asked for where there are elements below the least normal one.
+template <typename T>
+HWY_INLINE std::uint64_t CountZeros(const Lane<T>* HWY_RESTRICT p, std::size_t vectors) {
+  const hn::ScalableTag<hwy::MakeSigned<Lane<T>>> d;
+  using Bits = hn::TFromD<decltype(d)>;
+  const auto magnitude = hn::Set(d, std::numeric_limits<Bits>::max());
+  auto zeros = hn::Zero(d);
+  for (std::size_t v = 0; v < vectors; ++v, p += hn::Lanes(d)) {
+    const auto bits = hn::LoadU(d, reinterpret_cast<const Bits*>(p));
+    const auto is_zero = hn::Eq(hn::And(bits, magnitude), hn::Zero(d));
+    zeros = hn::Sub(zeros, hn::VecFromMask(d, is_zero));
+  }
+  return CountOf(zeros);
+}
+
+// The XOR of `n` elements as doubles from the XOR of their bits. An exponent becomes the double's
+// by an addition that carries nowhere: it keeps the low bits and turns the top bit b into b ? 0x400
+// : kLow, so that it goes through XOR. Requires: no NaN, Inf or subnormal; `zeros` of the `n` are
+// 0.
+template <typename T>
+std::uint64_t HashFromBits(std::uint64_t bits, std::uint64_t n, std::uint64_t zeros) {
+  if constexpr (std::is_same_v<T, double>) return bits;
+  constexpr unsigned kMantissa = static_cast<unsigned>(std::countr_zero(
+      static_cast<std::make_unsigned_t<typename OrderedKey<T>::Key>>(OrderedKey<T>::kMinNormal)));
+  constexpr unsigned kExponent = 8 * sizeof(T) - 1 - kMantissa;
+  constexpr std::uint64_t kTop = std::uint64_t{1} << (kExponent - 1), kLow = 0x400 - kTop;
+  const std::uint64_t sign = bits >> (8 * sizeof(T) - 1) & 1;
+  const std::uint64_t mantissa = bits & ((std::uint64_t{1} << kMantissa) - 1);
+  const std::uint64_t exponent = bits >> kMantissa & (2 * kTop - 1);
+  std::uint64_t wide = exponent & (kTop - 1);
+  if (exponent & kTop) wide ^= 0x400 ^ kLow;
+  if ((n - zeros) % 2 == 1) wide ^= kLow;
+  return sign << 63 | wide << 52 | mantissa << (52 - kMantissa);
+}
+
+// The same where there are subnormals: each element as a double.
+template <typename T>
+std::uint64_t HashSubnormals(const Lane<T>* HWY_RESTRICT p, std::size_t vectors) {
+  const hn::ScalableTag<double> wide;
+  const hn::ScalableTag<std::uint64_t> bits;
+  auto hash = hn::Zero(bits);
+  const auto add = [&](auto part) HWY_ATTR {
+    using V = decltype(part);
+    if constexpr (std::is_same_v<hn::TFromV<V>, double>) {
+      hash = hn::Xor(hash, hn::BitCast(bits, part));
+    } else {
+      const hn::Half<hn::DFromV<V>> half;
+      hash = hn::Xor(hash, hn::BitCast(bits, hn::PromoteTo(wide, hn::LowerHalf(half, part))));
+      hash = hn::Xor(hash, hn::BitCast(bits, hn::PromoteTo(wide, hn::UpperHalf(half, part))));
+    }
+  };
+  for (std::size_t v = 0; v < vectors; ++v, p += hn::Lanes(hn::ScalableTag<Lane<T>>())) {
+    add(DecodePart<T, 0>(p));
+    if constexpr (sizeof(Sum<T>) > sizeof(T)) add(DecodePart<T, 1>(p));
+  }
+  return XorOf(hash);
+}
+
+// --- one block of each family: false when it holds what a kernel does not do ---------------------
+
+// Of 8 and 16 bits: extremes from the bits, in lanes of the element's own width.
+template <typename T>
+bool SmallFloatBlock(const Lane<T>* HWY_RESTRICT p, std::size_t vectors, KernelSums* sums) {
+  using K = OrderedKey<T>;
+  using Bits = Lane<T>;
+  using Unsigned = hwy::MakeUnsigned<Bits>;
+  const hn::ScalableTag<Bits> d;
+  const hn::ScalableTag<Unsigned> du;
+  const auto magnitude = hn::Set(d, std::numeric_limits<Bits>::max());
+  const auto min_normal = hn::Set(d, static_cast<Bits>(K::kMinNormal));
+  auto greatest = hn::Set(d, std::numeric_limits<Bits>::min());
+  auto umax = hn::Zero(du), umin = hn::Set(du, std::numeric_limits<Unsigned>::max());
+  auto tiny = hn::Zero(d), hash = hn::Zero(d);
+  const double pivot = PivotOf<T>(sums->moments, p);
+  BlockSums<T> block(static_cast<float>(pivot));
+  block.AddBlock(p, vectors, [&](const Bits* at) HWY_ATTR {
+    const auto bits = hn::LoadU(d, at);
+    greatest = hn::Max(greatest, bits);
+    umax = hn::Max(umax, hn::BitCast(du, bits));
+    umin = hn::Min(umin, hn::BitCast(du, bits));
+    tiny = hn::Sub(tiny, hn::VecFromMask(d, hn::Lt(hn::And(bits, magnitude), min_normal)));
+    hash = hn::Xor(hash, bits);
+  });
+  // Bits of negative numbers are negative, and the greater the farther from 0 when unsigned.
+  const auto max = Fold(d, greatest, std::numeric_limits<Bits>::min(),
+                        [](Bits a, Bits b) { return std::max(a, b); });
+  const auto high = std::bit_cast<Bits>(
+      Fold(du, umax, Unsigned{0}, [](Unsigned a, Unsigned b) { return std::max(a, b); }));
+  const auto low = std::bit_cast<Bits>(Fold(du, umin, std::numeric_limits<Unsigned>::max(),
+                                            [](Unsigned a, Unsigned b) { return std::min(a, b); }));
+  const auto key_of = [](Bits bits) { return K::FromElement(std::bit_cast<T>(bits)); };
+  const auto max_key = key_of(max >= 0 ? max : low), min_key = key_of(high < 0 ? high : low);
+  if (max_key > K::kHighestFinite || min_key < K::kLowestFinite) return false;
+  const double least = K::ToValue(min_key), most = K::ToValue(max_key);
+  if constexpr (std::is_same_v<T, Bfloat16>) {  // squares of float
+    const double farthest = std::max(std::fabs(least), std::fabs(most));
+    if (farthest > 0x1p60 || (farthest < 0x1p-50 && farthest > 0)) return false;
+  }
+  const std::uint64_t n = vectors * hn::Lanes(d), below_normal = CountOf(tiny);
+  const std::uint64_t zeros = below_normal == 0 ? 0 : CountZeros<T>(p, vectors);
+  sums->min = std::min(sums->min, least);
+  sums->max = std::max(sums->max, most);
+  sums->zero += zeros;
+  sums->subnormal += below_normal - zeros;
+  if constexpr (kHashedAsFloat<T>) {
+    sums->hash ^= HashFromBits<float>(block.FloatBits(), n, zeros);
+  } else {
+    sums->hash ^= below_normal != zeros ? HashSubnormals<T>(p, vectors)
+                                        : HashFromBits<T>(XorOf(hash), n, zeros);
+  }
+  sums->moments.Merge(block.Result(static_cast<double>(n), pivot));
+  return true;
+}
+
+template <typename T>
+bool FloatBlock(const T* HWY_RESTRICT p, std::size_t vectors, KernelSums* sums) {
+  using Bits = typename OrderedKey<T>::Bits;
+  const hn::ScalableTag<T> d;
+  const hn::ScalableTag<Bits> di;
+  const auto magnitude = hn::Set(di, std::numeric_limits<Bits>::max());
+  const auto min_normal = hn::Set(di, OrderedKey<T>::kMinNormal);
+  auto min = hn::Set(d, std::numeric_limits<T>::infinity()), max = hn::Neg(min);
+  auto tiny = hn::Zero(di), hash = hn::Zero(di);
+  const double pivot = PivotOf<T>(sums->moments, p);
+  BlockSums<T> block(pivot);
+  block.AddBlock(p, vectors, [&](const T* at) HWY_ATTR {
+    const auto x = hn::LoadU(d, at);
+    min = hn::Min(min, x);
+    max = hn::Max(max, x);
+    const auto bits = hn::BitCast(di, x);
+    tiny = hn::Sub(tiny, hn::VecFromMask(di, hn::Lt(hn::And(bits, magnitude), min_normal)));
+    hash = hn::Xor(hash, bits);
+  });
+  const std::uint64_t n = vectors * hn::Lanes(d), below_normal = CountOf(tiny);
+  const Moments moments = block.Result(static_cast<double>(n), pivot);
+  // NaN and Inf go through these sums; so does the square of a double that is too large.
+  if (!std::isfinite(moments.squares) || !std::isfinite(moments.sum_squared) ||
+      !std::isfinite(moments.sum_abs)) {
+    return false;
+  }
+  const std::uint64_t zeros = below_normal == 0 ? 0 : CountZeros<T>(p, vectors);
+  sums->min =
+      Fold(d, min, sums->min, [](double a, T b) { return std::min(a, static_cast<double>(b)); });
+  sums->max =
+      Fold(d, max, sums->max, [](double a, T b) { return std::max(a, static_cast<double>(b)); });
+  sums->zero += zeros;
+  sums->subnormal += below_normal - zeros;
+  sums->hash ^= below_normal != zeros ? HashSubnormals<T>(p, vectors)
+                                      : HashFromBits<T>(XorOf(hash), n, zeros);
+  sums->moments.Merge(moments);
+  return true;
+}
+
+template <typename T>
+bool IntegerBlock(const Lane<T>* HWY_RESTRICT p, std::size_t vectors, KernelSums* sums) {
+  using Value = Lane<T>;
+  const hn::ScalableTag<Value> d;
+  auto min = hn::Set(d, std::numeric_limits<Value>::max()),
+       max = hn::Set(d, std::numeric_limits<Value>::min());
+  auto zero = hn::Zero(d), hash = hn::Zero(d);
+  const double pivot = PivotOf<T>(sums->moments, p);
+  BlockSums<T> block(static_cast<Sum<T>>(pivot));
+  block.AddBlock(p, vectors, [&](const Value* at) HWY_ATTR {
+    auto x = hn::LoadU(d, at);
+    if constexpr (std::is_same_v<T, Bool8>) x = hn::Min(x, hn::Set(d, 1));
+    min = hn::Min(min, x);
+    max = hn::Max(max, x);
+    zero = hn::Sub(zero, hn::VecFromMask(d, hn::Eq(x, hn::Zero(d))));
+    hash = hn::Xor(hash, x);
+  });
+  sums->min = Fold(d, min, sums->min,
+                   [](double a, Value b) { return std::min(a, static_cast<double>(b)); });
+  sums->max = Fold(d, max, sums->max,
+                   [](double a, Value b) { return std::max(a, static_cast<double>(b)); });
+  sums->zero += CountOf(zero);
+  sums->hash = Fold(d, hash, sums->hash, [](std::uint64_t a, Value b) {
+    return a ^ static_cast<std::uint64_t>(static_cast<std::int64_t>(b));
+  });
+  const auto n = static_cast<double>(vectors * hn::Lanes(d));
+  sums->moments.Merge(block.Result(n, pivot));
+  return true;
+}
+
+template <typename T>
+std::uint64_t SumOfType(const std::byte* data, std::uint64_t count, KernelSums* sums) {
+  const hn::ScalableTag<Lane<T>> d;
+  const auto* p = reinterpret_cast<const Lane<T>*>(data);
+  std::uint64_t left = count / hn::Lanes(d);
+  while (left > 0) {
+    const auto vectors = static_cast<std::size_t>(std::min<std::uint64_t>(left, kBlockVectors<T>));
+    bool done = false;
+    if constexpr (!kIsFloatingElement<T>) {
+      done = IntegerBlock<T>(p, vectors, sums);
+    } else if constexpr (kSumsInDouble<T>) {
+      done = FloatBlock<T>(p, vectors, sums);
+    } else {
+      done = SmallFloatBlock<T>(p, vectors, sums);
+    }
+    if (!done) break;
+    p += vectors * hn::Lanes(d);
+    left -= vectors;
+  }
+  return count / hn::Lanes(d) * hn::Lanes(d) - left * hn::Lanes(d);
+}
+
+std::uint64_t SumTensor(layout::Dtype dtype, const std::byte* data, std::uint64_t count,
+                        KernelSums* sums) {
+  return VisitDtype(dtype, [&](auto element) -> std::uint64_t {
+    using T = typename decltype(element)::type;
+    if constexpr (std::is_same_v<T, std::int64_t>) {
+      return 0;  // its sums need more than a double
+    } else {
+      return SumOfType<T>(data, count, sums);
+    }
+  });
+}
+
+}  // namespace cgdebug::numerics::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
+
+#if HWY_ONCE
+namespace cgdebug::numerics {
+
+SumKernel ChosenSumKernel() {
+  switch (ChosenCpu()) {
+#if HWY_TARGETS & HWY_AVX3
+    case Cpu::kAvx512:
+      return N_AVX3::SumTensor;
+#endif
+#if HWY_TARGETS & HWY_AVX2
+    case Cpu::kAvx2:
+      return N_AVX2::SumTensor;
+#endif
+#if HWY_TARGETS & HWY_NEON
+    case Cpu::kNeon:
+      return N_NEON::SumTensor;
+#endif
+    default:
+      return [](layout::Dtype, const std::byte*, std::uint64_t, KernelSums*) {
+        return std::uint64_t{0};
+      };
+  }
+}
+
+}  // namespace cgdebug::numerics
+#endif

@@ -1,0 +1,51 @@
+// stats_kernel.h: the loops of ComputeStats, for the vectors of the CPU that runs them. Internal to
+// daemon/numerics.
+//
+// A kernel takes what it is good at, whole vectors of ordinary numbers, and says how far it came;
+// the plain loops of stats.cpp do the rest: tails, blocks with NaN or Inf, ranges whose squares
+// leave the float, CPUs without kernels. Both give the same counts, extremes and hash, and sums
+// that differ in the last digits (stats.h).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "daemon/numerics/moments.h"
+#include "proto/layout/dtype.h"
+
+namespace cgdebug::numerics {
+
+// What a kernel adds up, over finite elements only.
+struct KernelSums {
+  Moments moments;
+  double min = std::numeric_limits<double>::infinity();
+  double max = -std::numeric_limits<double>::infinity();
+  std::uint64_t zero = 0;
+  std::uint64_t subnormal = 0;
+  std::uint64_t hash = 0;
+};
+
+// Edges of the histogram in the dtype's ordered keys (ordered_key.h): how many keys lie below each,
+// and how many above `highest`. A NaN is counted once, on either side.
+inline constexpr std::size_t kInnerEdges = 7;
+struct EdgeCounts {
+  std::array<std::int64_t, kInnerEdges> edges{};
+  std::int64_t highest = 0;
+  bool all_finite = false;
+  std::array<std::uint64_t, kInnerEdges> below{};
+  std::uint64_t above = 0;
+};
+
+// Both return how many elements they did, from the first on; 0 = do one block the plain way.
+using SumKernel = std::uint64_t (*)(layout::Dtype dtype, const std::byte* data, std::uint64_t count,
+                                    KernelSums* sums);
+using EdgeKernel = std::uint64_t (*)(layout::Dtype dtype, const std::byte* data,
+                                     std::uint64_t count, EdgeCounts* counts);
+
+// Of ChosenCpu(); where there are none, functions that do nothing.
+SumKernel ChosenSumKernel();
+EdgeKernel ChosenEdgeKernel();
+
+}  // namespace cgdebug::numerics
