@@ -13,8 +13,17 @@ namespace {
 
 // --- copying -----------------------------------------------------------------------------------
 
+// Loads under way at a time, a thread: one block of 512 threads then reaches four fifths of the
+// link.
+constexpr int kCopyBatch = 8;
+
 __device__ std::uint64_t SumWord(std::uint32_t word, std::uint64_t index) {
   return static_cast<std::uint64_t>(word) * static_cast<std::uint32_t>(2 * index + 1);
+}
+
+__device__ std::uint64_t SumVector(uint4 v, std::uint64_t index) {
+  return SumWord(v.x, 4 * index) + SumWord(v.y, 4 * index + 1) + SumWord(v.z, 4 * index + 2) +
+         SumWord(v.w, 4 * index + 3);
 }
 
 // Adds up over the block; thread 0 gets the sum.
@@ -36,24 +45,32 @@ __device__ std::uint64_t CopyOut(const std::byte* from, std::byte* to, std::uint
   auto* target = reinterpret_cast<uint4*>(to);
   const std::uint64_t whole = bytes / 16;
   std::uint64_t sum = 0;
-#pragma unroll 4
-  for (std::uint64_t i = start; i < whole; i += stride) {
-    const uint4 v = source[i];
-    target[i] = v;
-    sum += SumWord(v.x, 4 * i) + SumWord(v.y, 4 * i + 1) + SumWord(v.z, 4 * i + 2) +
-           SumWord(v.w, 4 * i + 3);
+  std::uint64_t i = start;
+  for (; i + (kCopyBatch - 1) * stride < whole; i += kCopyBatch * stride) {
+    uint4 batch[kCopyBatch];
+#pragma unroll
+    for (int k = 0; k < kCopyBatch; ++k) batch[k] = __ldcs(source + i + k * stride);
+#pragma unroll
+    for (int k = 0; k < kCopyBatch; ++k) {
+      target[i + k * stride] = batch[k];
+      sum += SumVector(batch[k], i + k * stride);
+    }
+  }
+  for (; i < whole; i += stride) {
+    const uint4 vector = source[i];
+    target[i] = vector;
+    sum += SumVector(vector, i);
   }
   const unsigned rest = static_cast<unsigned>(bytes % 16);
   if (rest != 0 && start == 0) {
     union {
       uint4 vector;
-      std::uint32_t word[4];
       std::uint8_t byte[16];
     } last;
     last.vector = source[whole];
     for (unsigned k = rest; k < 16; ++k) last.byte[k] = 0;
     target[whole] = last.vector;
-    for (unsigned k = 0; k < 4; ++k) sum += SumWord(last.word[k], 4 * whole + k);
+    sum += SumVector(last.vector, whole);
   }
   return sum;
 }
@@ -64,28 +81,30 @@ __global__ void __launch_bounds__(kStageThreads) Stage(StageArgs args) {
   auto* to = reinterpret_cast<Unit*>(args.to);
   const std::uint64_t count = args.bytes / sizeof(Unit);
   const std::uint64_t stride = std::uint64_t{gridDim.x} * blockDim.x;
-  const std::uint64_t start = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  std::uint64_t i = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   // The tensor is on its way before it is known whether anybody wants it: one latency, not two.
-  Unit first = {};
-  if (start < count) first = from[start];
+  Unit ahead = {};
+  if (i < count) ahead = from[i];
   if (args.state->skip != 0) return;
-  if (start < count) to[start] = first;
+  if (i < count) to[i] = ahead;
 #pragma unroll 4
-  for (std::uint64_t i = start + stride; i < count; i += stride) to[i] = from[i];
+  for (i += stride; i < count; i += stride) to[i] = from[i];
 }
 
 // --- statistics --------------------------------------------------------------------------------
 
+// A part a warp: what adds the parts up is in the leaf, off the compute path.
 template <typename Type>
 __global__ void __launch_bounds__(kStatsThreads) Stats(StatsArgs args) {
-  __shared__ layout::DeviceStats warps[kStatsThreads / 32];
-  if (args.state->skip != 0) return;
+  const std::uint64_t start = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const std::uint64_t stride = std::uint64_t{gridDim.x} * blockDim.x;
+  // All that is needed is on its way at once: the tensor, the shift, whether anybody wants it.
+  const std::uint64_t vector_count = args.vectors ? args.count / Part<Type>::kPerVector : 0;
+  const Ahead ahead(args.from, vector_count, start, stride);
   Part<Type> part(ShiftOf<Type>(args.from, args.count));
-  part.AddAll(args.from, args.count, args.vectors,
-              std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x,
-              std::uint64_t{gridDim.x} * blockDim.x);
-  const layout::DeviceStats total = ReduceInBlock(part.Result(args.count), warps);
-  if (threadIdx.x == 0) args.parts[blockIdx.x] = total;
+  if (args.state->skip != 0) return;
+  part.AddAll(ahead, args.from, args.count, args.vectors, start, stride);
+  StoreWarpSum(part, args.count, args.parts + start / 32);
 }
 
 __device__ bool TriggerHolds(const layout::SlotControl& control, const layout::DeviceStats& stats) {
@@ -113,9 +132,7 @@ __device__ std::uint64_t SendStats(const layout::DeviceStats& stats, std::byte* 
 
 // --- leaves ------------------------------------------------------------------------------------
 
-// Two blocks an SM, so 32 registers: a leaf must find room beside the kernels of the job. What
-// spills is in the statistics, which a captured probe computes here only while somebody asks for
-// them.
+// Two blocks an SM, so 64 registers: a leaf must find room beside the kernels of the job.
 template <typename Type>
 __global__ void __launch_bounds__(kLeafThreads, 2) Leaf(LeafArgs args) {
   __shared__ layout::DeviceStats warps[kLeafThreads / 32];
@@ -133,7 +150,8 @@ __global__ void __launch_bounds__(kLeafThreads, 2) Leaf(LeafArgs args) {
   const bool computes = plan.outcome == Outcome::kStats || plan.outcome == Outcome::kTriggered;
   if (computes && blockIdx.x == 0) {
     Part<Type> part(ShiftOf<Type>(args.staging, args.count));
-    part.AddAll(args.staging, args.count, /*vectors=*/true, threadIdx.x, blockDim.x);
+    const Ahead ahead(args.staging, args.count / Part<Type>::kPerVector, threadIdx.x, blockDim.x);
+    part.AddAll(ahead, args.staging, args.count, /*vectors=*/true, threadIdx.x, blockDim.x);
     layout::DeviceStats total = ReduceInBlock(part.Result(args.count), warps);
     if (threadIdx.x == 0) {
       Close(&total, args.hash);

@@ -63,11 +63,10 @@ inline constexpr std::uint32_t kSentStats = 1;
 inline constexpr std::uint32_t kSentUnwanted = 2;  // values, being no larger than their statistics
 
 inline constexpr std::int64_t kNoStep = INT64_MIN;
-inline constexpr int kLeafThreads = 1024;
-inline constexpr int kStageThreads = 512;
-inline constexpr int kStatsThreads = 512;
-inline constexpr int kStatsLeafThreads = 128;
-inline constexpr std::uint64_t kStageBytesPerBlock = 16 * 4 * kStageThreads;
+inline constexpr int kLeafThreads = 512;
+inline constexpr int kStageThreads = 256;
+inline constexpr int kStatsThreads = 256;
+inline constexpr int kStatsLeafThreads = 256;
 
 // On the compute path: the tensor into the probe's own memory. `unit` bytes at a time (1, 2, 4, 8
 // or 16), to which `from` is aligned.
@@ -79,7 +78,7 @@ struct StageArgs {
 };
 const void* StageKernel(int unit);  // void(StageArgs)
 
-// On the compute path of a probe that wants statistics alone: one part a block.
+// On the compute path of a probe that wants statistics alone: one part a warp.
 struct StatsArgs {
   const std::byte* from;
   std::uint64_t count;

@@ -21,6 +21,9 @@ using layout::LaneReason;
 
 constexpr std::size_t kOpenCaptures = 32;
 constexpr std::uint64_t kOneBlockBytes = 256ull << 10;
+constexpr std::uint64_t kLinkBoundBytes = 8ull << 20;
+constexpr std::uint64_t kMostStageBlocks = 1024;
+constexpr std::uint64_t kStatsBlocksPerMultiprocessor = 4;
 constexpr int kClockReadings = 5;
 
 std::int64_t RealtimeNs() {
@@ -155,10 +158,16 @@ std::uint64_t ElementCount(const layout::SlotRegistration& registration) {
   return count;
 }
 
-int StatsBlocks(std::uint64_t bytes, int multiprocessors) {
-  constexpr std::uint64_t kBytesPerBlock = 64 * kStatsThreads;  // four vectors a thread
-  const std::uint64_t wanted = (bytes + kBytesPerBlock - 1) / kBytesPerBlock;
-  return static_cast<int>(std::clamp<std::uint64_t>(wanted, 1, 2 * multiprocessors));
+int Blocks(std::uint64_t items, std::uint64_t items_per_block, std::uint64_t most) {
+  const std::uint64_t wanted = (items + items_per_block - 1) / items_per_block;
+  return static_cast<int>(std::clamp<std::uint64_t>(wanted, 1, most));
+}
+
+// One block reaches four fifths of the link and leaves the compute path alone; two fill it. Beyond
+// some MiB the link is what everybody waits for, with one block longer still.
+int LeafBlocks(std::uint64_t bytes, bool prefer_link) {
+  if (bytes <= kOneBlockBytes) return 1;
+  return prefer_link || bytes > kLinkBoundBytes ? 2 : 1;
 }
 
 DirectSlot Describe(const ProbeSlot& slot, const ring::SegmentWriter& segment,
@@ -197,9 +206,12 @@ void CaptureStats(const ProbeSlot& slot, const DirectSlot& direct, const Device&
   args.hash = (r.flags & layout::kStatsWithoutHash) == 0;
   args.parts = static_cast<layout::DeviceStats*>(slot.buffers.staging);
   args.state = direct.state;
-  const int blocks = StatsBlocks(count * layout::DtypeBytes(tensor.dtype), device.multiprocessors);
+  const std::uint64_t bytes = count * layout::DtypeBytes(tensor.dtype);
+  const int blocks =
+      Blocks(bytes, 16 * kStatsThreads, kStatsBlocksPerMultiprocessor * device.multiprocessors);
   Launch(StatsKernel(tensor.dtype), blocks, kStatsThreads, &args, stream);
-  const StatsLeafArgs leaf = {direct, args.parts, static_cast<std::uint32_t>(blocks), args.hash};
+  const StatsLeafArgs leaf = {direct, args.parts,
+                              static_cast<std::uint32_t>(blocks * kStatsThreads / 32), args.hash};
   AddLeaf(GetCaptureInfo(stream), tensor.device_index, StatsLeafKernel(), 1, kStatsLeafThreads,
           leaf);
 }
@@ -214,9 +226,9 @@ void CaptureValues(const ProbeSlot& slot, const DirectSlot& direct, const Tensor
   args.state = direct.state;
   const std::uint64_t alignment = reinterpret_cast<std::uintptr_t>(tensor.data) | r.payload_bytes;
   const int unit = 1 << std::min(std::countr_zero(alignment | 16), 4);
-  const std::uint64_t per_block = kStageBytesPerBlock / 16 * static_cast<std::uint64_t>(unit);
-  const std::uint64_t wanted = (r.payload_bytes + per_block - 1) / per_block;
-  const int stage_blocks = static_cast<int>(std::clamp<std::uint64_t>(wanted, 1, 4096));
+  // One unit a thread is fastest up to some MiB; beyond, starting blocks costs more than loops.
+  const int stage_blocks =
+      Blocks(r.payload_bytes, static_cast<std::uint64_t>(unit) * kStageThreads, kMostStageBlocks);
   Launch(StageKernel(unit), stage_blocks, kStageThreads, &args, stream);
   LeafArgs leaf = {};
   leaf.slot = direct;
@@ -224,9 +236,8 @@ void CaptureValues(const ProbeSlot& slot, const DirectSlot& direct, const Tensor
   leaf.bytes = r.payload_bytes;
   leaf.count = ElementCount(r);
   leaf.hash = (r.flags & layout::kStatsWithoutHash) == 0;
-  const int blocks = prefer_link && r.payload_bytes > kOneBlockBytes ? 2 : 1;
-  AddLeaf(GetCaptureInfo(stream), tensor.device_index, LeafKernel(tensor.dtype), blocks,
-          kLeafThreads, leaf);
+  AddLeaf(GetCaptureInfo(stream), tensor.device_index, LeafKernel(tensor.dtype),
+          LeafBlocks(r.payload_bytes, prefer_link), kLeafThreads, leaf);
 }
 
 }  // namespace
@@ -267,7 +278,7 @@ std::optional<LaneRefusal> MapForDevice(const ring::SegmentWriter& segment,
 std::uint64_t DirectStagingBytes(const layout::SlotRegistration& registration, int device) {
   if (!HoldsStats(registration)) return registration.payload_bytes;
   const DeviceGuard guard(device);
-  return sizeof(layout::DeviceStats) * 2 *
+  return sizeof(layout::DeviceStats) * kStatsBlocksPerMultiprocessor * kStatsThreads / 32 *
          static_cast<std::uint64_t>(Attribute(cudaDevAttrMultiProcessorCount, device));
 }
 

@@ -106,10 +106,24 @@ struct Integer {
 
 // --- one thread's part -------------------------------------------------------------------------
 
+// A thread's first two vectors of 16 bytes, on their way before anything is known about them.
+struct Ahead {
+  uint4 first = {};
+  uint4 second = {};
+
+  __device__ Ahead(const std::byte* from, std::uint64_t vector_count, std::uint64_t start,
+                   std::uint64_t stride) {
+    const auto* wide = reinterpret_cast<const uint4*>(from);
+    if (start < vector_count) first = wide[start];
+    if (start + stride < vector_count) second = wide[start + stride];
+  }
+};
+
 template <typename Type>
 struct Part {
   using Raw = typename Type::Raw;
   using Value = typename Type::Value;
+  static constexpr std::uint64_t kPerVector = 16 / sizeof(Raw);
 
   Value min;
   Value max;
@@ -124,18 +138,17 @@ struct Part {
     min = -max;
   }
 
-  __device__ void Add(Raw raw, std::uint64_t index) {
+  __device__ static bool NonFinite(Raw raw) {
+    if constexpr (Type::kFloating) return Type::NonFinite(raw);
+    return false;
+  }
+
+  __device__ void AddFinite(Raw raw) {
     if constexpr (Type::kFloating) {
-      const Raw exponent = raw & Type::kExponent;
-      if (exponent == 0) {
-        if ((raw & Type::kMantissa) == 0) {
-          ++zero;
-        } else {
-          ++subnormal;
-        }
-      } else if (Type::NonFinite(raw)) {
-        AddNonFinite(raw, index);
-        return;
+      if ((raw & Type::kExponent) == 0) {
+        const bool is_zero = (raw & Type::kMantissa) == 0;
+        zero += is_zero;
+        subnormal += !is_zero;
       }
       const Value value = Type::Get(raw);
       min = value < min ? value : min;
@@ -143,12 +156,20 @@ struct Part {
       AddDouble(static_cast<double>(value));
       hash ^= static_cast<std::uint64_t>(__double_as_longlong(static_cast<double>(value)));
     } else {
-      if (raw == 0) ++zero;
+      zero += raw == 0;
       const double value = static_cast<double>(raw);
       min = value < min ? value : min;
       max = value > max ? value : max;
       AddDouble(value);
       hash ^= static_cast<std::uint64_t>(static_cast<std::int64_t>(raw));
+    }
+  }
+
+  __device__ void Add(Raw raw, std::uint64_t index) {
+    if (NonFinite(raw)) {
+      AddNonFinite(raw, index);
+    } else {
+      AddFinite(raw);
     }
   }
 
@@ -177,26 +198,43 @@ struct Part {
     }
   }
 
-  // Elements start..count by `stride`, 16 bytes at a time where the tensor is aligned to that.
-  __device__ void AddAll(const std::byte* from, std::uint64_t count, bool vectors,
+  // Elements of vector `start`, `start + stride`, ... and what is left behind the last whole
+  // vector. `ahead` holds the first two. One copy of the code, not unrolled: a probe's kernel runs
+  // once a replay, and fetching its instructions is a good part of its time.
+  __device__ void AddAll(Ahead ahead, const std::byte* from, std::uint64_t count, bool vectors,
                          std::uint64_t start, std::uint64_t stride) {
-    constexpr std::uint64_t kPerVector = 16 / sizeof(Raw);
     const std::uint64_t vector_count = vectors ? count / kPerVector : 0;
     const auto* wide = reinterpret_cast<const uint4*>(from);
-#pragma unroll 4
-    for (std::uint64_t i = start; i < vector_count; i += stride) {
-      union {
-        uint4 vector;
-        Raw raw[kPerVector];
-      } pack;
-      pack.vector = wide[i];
-#pragma unroll
-      for (std::uint64_t k = 0; k < kPerVector; ++k) Add(pack.raw[k], i * kPerVector + k);
-    }
     const auto* raw = reinterpret_cast<const Raw*>(from);
+#pragma unroll 1
+    for (std::uint64_t i = start; i < vector_count; i += stride) {
+      const uint4 vector = ahead.first;
+      ahead.first = ahead.second;
+      if (i + 2 * stride < vector_count) ahead.second = wide[i + 2 * stride];
+      AddVector(vector, raw, i * kPerVector);
+    }
+#pragma unroll 1
     for (std::uint64_t i = vector_count * kPerVector + start; i < count; i += stride) {
       Add(raw[i], i);
     }
+  }
+
+  __device__ void AddVector(uint4 vector, const Raw* all, std::uint64_t index) {
+    union {
+      uint4 whole;
+      Raw raw[kPerVector];
+    } pack;
+    pack.whole = vector;
+    bool all_finite = true;
+#pragma unroll
+    for (std::uint64_t k = 0; k < kPerVector; ++k) all_finite &= !NonFinite(pack.raw[k]);
+    if (all_finite) {
+#pragma unroll
+      for (std::uint64_t k = 0; k < kPerVector; ++k) AddFinite(pack.raw[k]);
+      return;
+    }
+#pragma unroll 1
+    for (std::uint64_t k = 0; k < kPerVector; ++k) Add(all[index + k], index + k);
   }
 
   __device__ layout::DeviceStats Result(std::uint64_t count) const {
@@ -285,6 +323,87 @@ __device__ inline layout::DeviceStats FromLane(const layout::DeviceStats& stats,
   other.hash = FromLane(stats.hash, offset);
   other.first_nonfinite = FromLane(stats.first_nonfinite, offset);
   return other;
+}
+
+#if __CUDA_ARCH__ >= 800
+__device__ inline std::uint32_t SumInWarp(std::uint32_t value) {
+  return __reduce_add_sync(0xffffffffu, value);
+}
+__device__ inline std::uint64_t XorInWarp(std::uint64_t value) {
+  const std::uint32_t low = __reduce_xor_sync(0xffffffffu, static_cast<std::uint32_t>(value));
+  const std::uint32_t high =
+      __reduce_xor_sync(0xffffffffu, static_cast<std::uint32_t>(value >> 32));
+  return static_cast<std::uint64_t>(high) << 32 | low;
+}
+__device__ inline float MinInWarp(float value) {  // of numbers; as integers they sort alike
+  const int bits = __float_as_int(value);
+  const int key = __reduce_min_sync(0xffffffffu, bits ^ (bits >> 31 & 0x7fffffff));
+  return __int_as_float(key ^ (key >> 31 & 0x7fffffff));
+}
+#else
+__device__ inline std::uint32_t SumInWarp(std::uint32_t value) {
+  for (int offset = 16; offset > 0; offset /= 2)
+    value += __shfl_xor_sync(0xffffffffu, value, offset);
+  return value;
+}
+__device__ inline std::uint64_t XorInWarp(std::uint64_t value) {
+  for (int offset = 16; offset > 0; offset /= 2)
+    value ^= __shfl_xor_sync(0xffffffffu, value, offset);
+  return value;
+}
+__device__ inline float MinInWarp(float value) {
+  for (int offset = 16; offset > 0; offset /= 2) {
+    value = fminf(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  }
+  return value;
+}
+#endif
+__device__ inline double MinInWarp(double value) {
+  for (int offset = 16; offset > 0; offset /= 2) {
+    value = fmin(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  }
+  return value;
+}
+
+// Four sums over a warp for the price of one and a half: halves of the warp exchange what the other
+// half is to keep. Lane 8 * i gets the sum of value i.
+__device__ inline double SumFourInWarp(double a, double b, double c, double d) {
+  const bool upper = (threadIdx.x & 16) != 0;
+  double first = upper ? c : a;
+  double second = upper ? d : b;
+  first += __shfl_xor_sync(0xffffffffu, upper ? a : c, 16);
+  second += __shfl_xor_sync(0xffffffffu, upper ? b : d, 16);
+  const bool odd = (threadIdx.x & 8) != 0;
+  double value = odd ? second : first;
+  value += __shfl_xor_sync(0xffffffffu, odd ? first : second, 8);
+  for (int offset = 4; offset > 0; offset /= 2) {
+    value += __shfl_xor_sync(0xffffffffu, value, offset);
+  }
+  return value;
+}
+
+// Adds a warp's parts up into *to; every thread calls it. What is rare costs one vote.
+template <typename Type>
+__device__ void StoreWarpSum(Part<Type> part, std::uint64_t count, layout::DeviceStats* to) {
+  part.min = MinInWarp(part.min);
+  part.max = -MinInWarp(-part.max);
+  part.hash = XorInWarp(part.hash);
+  part.zero = SumInWarp(part.zero);
+  part.subnormal = SumInWarp(part.subnormal);
+  if (__any_sync(0xffffffffu, part.first != ~std::uint64_t{0})) {
+    part.nan = SumInWarp(part.nan);
+    part.pos_inf = SumInWarp(part.pos_inf);
+    part.neg_inf = SumInWarp(part.neg_inf);
+    for (int offset = 16; offset > 0; offset /= 2) {
+      const std::uint64_t other = __shfl_xor_sync(0xffffffffu, part.first, offset);
+      part.first = other < part.first ? other : part.first;
+    }
+  }
+  const double sums = SumFourInWarp(part.sum, part.sum_squares, part.l1, part.l2_squared);
+  const unsigned lane = threadIdx.x % 32;
+  if (lane == 0) *to = part.Result(count);
+  __syncwarp();
+  if (lane % 8 == 0) (&to->sum)[lane / 8] = sums;
 }
 
 // Every thread of the block calls it; thread 0 gets the sum. `shared` has one place a warp.
