@@ -35,8 +35,11 @@ ALLOWED = {
     "daemon/sinks": STAGE + RECORDING,
     "daemon/serve": STAGE,
     "daemon": STAGE + RECORDING + ["daemon/ingest", "daemon/sinks", "daemon/serve"],
-    "client": LAYOUT + LEAVES + RECORDING + ["proto"],
-    "python/src": LAYOUT + RECORDING + ["libprobe", "daemon/base", "daemon/numerics"],
+    "client/source": LAYOUT + RECORDING + ["daemon/base", "daemon/numerics"],
+    "client/analysis": LAYOUT + ["daemon/base", "daemon/numerics", "client/source"],
+    "client": LAYOUT + LEAVES + RECORDING + ["proto", "client/source", "client/analysis"],
+    "python/src": LAYOUT + RECORDING + ["libprobe", "daemon/base", "daemon/numerics",
+                                        "client/source", "client/analysis"],
     "tools": LAYOUT + LEAVES + RECORDING + ["libprobe/ring"],
     "proto": [],
     "tests": [],  # and everything else

@@ -7,7 +7,6 @@
 #include <cstring>
 
 #include "client/analysis/gaps.h"
-#include "client/analysis/pattern.h"
 #include "daemon/numerics/decode.h"
 #include "daemon/numerics/format.h"
 
@@ -29,17 +28,8 @@ class Largest {
  public:
   explicit Largest(std::size_t count) : count_(count) {}
 
-  void Add(const TensorView& a, const TensorView& b, std::uint64_t index) {
-    if (count_ == 0) return;
-    const double difference =
-        std::fabs(numerics::ElementAsDouble(a, index) - numerics::ElementAsDouble(b, index));
-    const Entry entry{std::isnan(difference) ? INFINITY : difference, index};
-    const auto is_larger = [](const Entry& x, const Entry& y) {
-      return x.difference != y.difference ? x.difference > y.difference : x.index < y.index;
-    };
-    if (entries_.size() == count_ && !is_larger(entry, entries_.back())) return;
-    if (entries_.size() == count_) entries_.pop_back();
-    entries_.insert(std::upper_bound(entries_.begin(), entries_.end(), entry, is_larger), entry);
+  void AddAll(const TensorView& a, const TensorView& b) {
+    for (std::uint64_t i = 0; count_ > 0 && i < a.count(); ++i) Add(a, b, i);
   }
 
   std::vector<Difference::Element> Elements(const TensorView& a, const TensorView& b) const {
@@ -56,6 +46,20 @@ class Largest {
     double difference;
     std::uint64_t index;
   };
+
+  void Add(const TensorView& a, const TensorView& b, std::uint64_t index) {
+    const double difference =
+        std::fabs(numerics::ElementAsDouble(a, index) - numerics::ElementAsDouble(b, index));
+    if (difference == 0) return;
+    const Entry entry{std::isnan(difference) ? INFINITY : difference, index};
+    const auto is_larger = [](const Entry& x, const Entry& y) {
+      return x.difference != y.difference ? x.difference > y.difference : x.index < y.index;
+    };
+    if (entries_.size() == count_ && !is_larger(entry, entries_.back())) return;
+    if (entries_.size() == count_) entries_.pop_back();
+    entries_.insert(std::upper_bound(entries_.begin(), entries_.end(), entry, is_larger), entry);
+  }
+
   const std::size_t count_;
   std::vector<Entry> entries_;  // largest first
 };
@@ -219,30 +223,16 @@ class Comparer {
     const auto view_b = numerics::MakeTensorView(slot.dtype, slot.shape, b->bytes);
     if (!view_a.ok()) return view_a.error();
     if (!view_b.ok()) return view_b.error();
-    const Result<CompareResult> result = CompareViews(*view_a, *view_b, difference);
+    Result<CompareResult> result = numerics::Compare(*view_a, *view_b, difference->tolerance);
     if (!result.ok()) return result.error();
     if (result->ok) return same_bytes ? Outcome::kBitEqual : Outcome::kClose;
-    difference->values = *result;
-    return Outcome::kDifferent;
-  }
-
-  // The place of the mismatches costs time for each, so it is looked at where it is shown.
-  Result<CompareResult> CompareViews(const TensorView& a, const TensorView& b,
-                                     Difference* difference) {
-    if (result_.first) return numerics::Compare(a, b, difference->tolerance);
-    MismatchPattern pattern(a.shape);
-    Largest largest(options_.topk);
-    CompareOptions options = difference->tolerance;
-    options.on_mismatch = [&](std::uint64_t index) {
-      pattern.Add(index);
-      largest.Add(a, b, index);
-    };
-    Result<CompareResult> result = numerics::Compare(a, b, options);
-    if (result.ok() && !result->ok) {
-      difference->pattern = pattern.Text();
-      difference->largest = largest.Elements(a, b);
+    if (!result_.first) {
+      Largest largest(options_.topk);
+      largest.AddAll(*view_a, *view_b);
+      difference->largest = largest.Elements(*view_a, *view_b);
     }
-    return result;
+    difference->values = *std::move(result);
+    return Outcome::kDifferent;
   }
 
   Source& a_;

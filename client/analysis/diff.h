@@ -32,7 +32,6 @@ struct Difference {
   numerics::CompareOptions tolerance = {};
   std::optional<numerics::CompareResult> values = {};  // absent: they cannot be compared; why:
   std::string reason = {};
-  std::string pattern = {};
   struct Element {
     std::uint64_t index;
     std::string a;

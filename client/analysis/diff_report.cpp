@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "client/analysis/pattern.h"
 #include "daemon/numerics/format.h"
 
 namespace cgdebug::analysis {
@@ -68,7 +69,12 @@ std::string FirstText(Source& a, Source& b, const Diff& diff) {
   if (diff.by_step)
     text += fmt::format("  A replay {}, B replay {}", first.a.key.replay, first.b.key.replay);
   text += "\n" + (first.values ? Body(first.values->message) : first.reason) + "\n";
-  if (!first.pattern.empty()) text += "pattern: " + first.pattern + "\n";
+  if (first.values) {
+    const std::string pattern = PatternText(*first.values, slot.shape);
+    if (!pattern.empty()) text += "pattern: " + pattern + "\n";
+    const std::string ulp = UlpText(*first.values);
+    if (!ulp.empty()) text += "ulp apart: " + ulp + "\n";
+  }
   for (const Difference::Element& element : first.largest) {
     text += fmt::format("  {:<20} A {}  B {}\n", numerics::FormatIndex(element.index, slot.shape),
                         element.a, element.b);
@@ -128,9 +134,15 @@ Json ResultJson(const numerics::CompareResult& result) {
   const auto difference = [](const numerics::Difference& greatest) -> Json {
     return {{"value", JsonNumber(greatest.value)}, {"index", greatest.index}};
   };
-  return {{"mismatched", result.mismatched},         {"elements", result.compared},
-          {"first_mismatch", result.first_mismatch}, {"max_abs", difference(result.max_abs)},
-          {"max_rel", difference(result.max_rel)},   {"message", result.message}};
+  return {{"mismatched", result.mismatched},
+          {"elements", result.compared},
+          {"first_mismatch", result.first_mismatch},
+          {"max_abs", difference(result.max_abs)},
+          {"max_rel", difference(result.max_rel)},
+          {"ulp", result.ulp},
+          {"nan_in_a", result.nan_in_actual},
+          {"nan_in_b", result.nan_in_expected},
+          {"message", result.message}};
 }
 
 Json FirstJson(Source& a, const Diff& diff) {
@@ -149,7 +161,7 @@ Json FirstJson(Source& a, const Diff& diff) {
                {"replay_b", first.b.key.replay},
                {"step", first.a.step},
                {"reason", first.reason},
-               {"pattern", first.pattern},
+               {"pattern", first.values ? PatternText(*first.values, slot.shape) : ""},
                {"rtol", JsonNumber(first.tolerance.rtol)},
                {"atol", JsonNumber(first.tolerance.atol)},
                {"equal_before", first.equal_before},

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "client/source/mapped_file.h"
+#include "client/source/merged_source.h"
 #include "daemon/recording/recording_reader.h"
 
 namespace cgdebug::source {
@@ -54,8 +56,14 @@ class RecordingSource : public Source {
     return keys;
   }
 
+  Result<std::optional<Key>> Find(std::size_t slot, std::uint64_t replay) override {
+    const std::optional<SnapshotRef> ref = reader_->Find(Id(slot), replay);
+    if (!ref) return std::optional<Key>();
+    return std::optional<Key>(Key{ref->sequence, ref->ordinal});
+  }
+
   Result<Snapshot> Get(std::size_t slot, const Key& key) override {
-    const Result<SnapshotRef> ref = Find(slot, key);
+    const Result<SnapshotRef> ref = RefOf(slot, key);
     if (!ref.ok()) return ref.error();
     const Result<recording::Snapshot> read = reader_->Read(*ref);
     if (!read.ok()) return read.error();
@@ -70,11 +78,26 @@ class RecordingSource : public Source {
   }
 
   Result<Values> Load(const Snapshot& snapshot) override {
-    const Result<SnapshotRef> ref = Find(snapshot.slot, snapshot.key);
+    const Result<SnapshotRef> ref = RefOf(snapshot.slot, snapshot.key);
     if (!ref.ok()) return ref.error();
     Result<recording::MappedBytes> payload = reader_->ReadPayload(*ref);
     if (!payload.ok()) return payload.error();
     return Values{payload->bytes, std::move(payload->keep)};
+  }
+
+  Result<Values> LoadWritable(const Snapshot& snapshot) override {
+    const Result<Values> checked = Load(snapshot);
+    if (!checked.ok()) return checked.error();
+    if (checked->bytes.size() < kWorthMappingBytes) return CopyOf(checked->bytes);
+    const Result<SnapshotRef> ref = RefOf(snapshot.slot, snapshot.key);
+    if (!ref.ok()) return ref.error();
+    const recording::SegmentFile& file = reader_->segment(ref->segment);
+    recording::Record record;
+    if (file.Read(ref->offset, &record) != recording::ReadStatus::kRecord ||
+        record.header.payload_bytes != checked->bytes.size()) {
+      return CopyOf(checked->bytes);
+    }
+    return MapPrivately(file.path(), record.payload_offset(), checked->bytes.size());
   }
 
   std::vector<Gap> Gaps() override {
@@ -104,7 +127,7 @@ class RecordingSource : public Source {
     return snapshot.payload_hash;
   }
 
-  Result<SnapshotRef> Find(std::size_t slot, const Key& key) const {
+  Result<SnapshotRef> RefOf(std::size_t slot, const Key& key) const {
     const std::optional<SnapshotRef> ref = reader_->Find(Id(slot), key.replay);
     if (ref) return *ref;
     return Error{fmt::format("{} has no replay {} of {}", reader_->directory(), key.replay,
@@ -136,77 +159,6 @@ class RecordingSource : public Source {
   std::vector<Slot> slots_;
 };
 
-class MergedSource : public Source {
- public:
-  MergedSource(std::string path, std::vector<std::unique_ptr<Source>> parts)
-      : path_(std::move(path)), parts_(std::move(parts)) {
-    for (std::size_t part = 0; part < parts_.size(); ++part) {
-      for (std::size_t slot = 0; slot < parts_[part]->slots().size(); ++slot) {
-        slots_.push_back(parts_[part]->slots()[slot]);
-        places_.push_back({part, slot});
-      }
-    }
-  }
-
-  Description Describe() const override {
-    Description merged{.path = path_, .kind = "recordings"};
-    for (const std::unique_ptr<Source>& part : parts_) {
-      const Description one = part->Describe();
-      merged.sessions.insert(merged.sessions.end(), one.sessions.begin(), one.sessions.end());
-      merged.bytes += one.bytes;
-      merged.is_growing = merged.is_growing || one.is_growing;
-      merged.is_cut_off = merged.is_cut_off || one.is_cut_off;
-      merged.damage.insert(merged.damage.end(), one.damage.begin(), one.damage.end());
-      merged.ending += fmt::format("{}{}: {}", merged.ending.empty() ? "" : "; ",
-                                   one.path.substr(one.path.find_last_of('/') + 1), one.ending);
-    }
-    return merged;
-  }
-  const std::vector<Slot>& slots() const override { return slots_; }
-  Result<std::vector<Key>> Keys(std::size_t slot) override {
-    return parts_[places_[slot].part]->Keys(places_[slot].slot);
-  }
-  Result<Snapshot> Get(std::size_t slot, const Key& key) override {
-    Result<Snapshot> snapshot = parts_[places_[slot].part]->Get(places_[slot].slot, key);
-    if (snapshot.ok()) snapshot->slot = slot;
-    return snapshot;
-  }
-  Result<Values> Load(const Snapshot& snapshot) override {
-    Snapshot inner = snapshot;
-    inner.slot = places_[snapshot.slot].slot;
-    return parts_[places_[snapshot.slot].part]->Load(inner);
-  }
-  std::vector<Gap> Gaps() override {
-    std::vector<Gap> gaps;
-    std::size_t first = 0;
-    for (const std::unique_ptr<Source>& part : parts_) {
-      for (Gap& gap : part->Gaps()) {
-        gap.slot += first;
-        gaps.push_back(std::move(gap));
-      }
-      first += part->slots().size();
-    }
-    return gaps;
-  }
-  std::vector<const RecordingReader*> Recordings() const override {
-    std::vector<const RecordingReader*> readers;
-    for (const std::unique_ptr<Source>& part : parts_) {
-      for (const RecordingReader* reader : part->Recordings()) readers.push_back(reader);
-    }
-    return readers;
-  }
-
- private:
-  struct Place {
-    std::size_t part;
-    std::size_t slot;
-  };
-  std::string path_;
-  std::vector<std::unique_ptr<Source>> parts_;
-  std::vector<Slot> slots_;
-  std::vector<Place> places_;
-};
-
 }  // namespace
 
 Result<std::unique_ptr<Source>> OpenRecording(const std::string& directory) {
@@ -223,7 +175,7 @@ Result<std::unique_ptr<Source>> OpenRecordings(const std::string& folder,
     if (!part.ok()) return part.error();
     parts.push_back(*std::move(part));
   }
-  return std::unique_ptr<Source>(std::make_unique<MergedSource>(folder, std::move(parts)));
+  return Merge(folder, std::move(parts));
 }
 
 }  // namespace cgdebug::source

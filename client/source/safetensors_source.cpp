@@ -99,6 +99,13 @@ class SafetensorsSource : public Source {
     const auto [file, tensor] = places_[snapshot.key.id];
     return Values{files_[file].tensors[tensor].bytes, files_[file].mapping};
   }
+  Result<Values> LoadWritable(const Snapshot& snapshot) override {
+    const auto [file, tensor] = places_[snapshot.key.id];
+    const std::span<const std::byte> bytes = files_[file].tensors[tensor].bytes;
+    if (bytes.size() < kWorthMappingBytes) return CopyOf(bytes);
+    const auto offset = bytes.data() - files_[file].mapping->bytes().data();
+    return MapPrivately(files_[file].path, static_cast<std::uint64_t>(offset), bytes.size());
+  }
   std::vector<Gap> Gaps() override { return {}; }
 
  private:

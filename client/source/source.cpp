@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "client/source/mapped_file.h"
 #include "client/source/recording_source.h"
 #include "client/source/safetensors_source.h"
 #include "daemon/numerics/format.h"
@@ -38,6 +39,22 @@ std::vector<std::string> FilesIn(const std::string& folder, std::string_view ext
 }
 
 }  // namespace
+
+Result<std::optional<Key>> Source::Find(std::size_t slot, std::uint64_t replay) {
+  const Result<std::vector<Key>> keys = Keys(slot);
+  if (!keys.ok()) return keys.error();
+  const auto found =
+      std::lower_bound(keys->begin(), keys->end(), replay,
+                       [](const Key& key, std::uint64_t wanted) { return key.replay < wanted; });
+  if (found == keys->end() || found->replay != replay) return std::optional<Key>();
+  return std::optional<Key>(*found);
+}
+
+Result<Values> Source::LoadWritable(const Snapshot& snapshot) {
+  const Result<Values> values = Load(snapshot);
+  if (!values.ok()) return values.error();
+  return CopyOf(values->bytes);
+}
 
 Result<std::unique_ptr<Source>> Open(const std::string& path) {
   std::error_code failure;

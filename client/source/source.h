@@ -62,8 +62,7 @@ struct Snapshot {
                                            // equal bytes, XXH3-64
 };
 
-// Lifetime: `bytes` live as long as `owner`. They may be changed; the file does not change with
-// them.
+// Lifetime: `bytes` live as long as `owner`.
 struct Values {
   std::span<const std::byte> bytes;
   std::shared_ptr<const void> owner;
@@ -102,9 +101,13 @@ class Source {
   virtual const std::vector<Slot>& slots() const = 0;
   // By replay, ascending, each replay once.
   virtual Result<std::vector<Key>> Keys(std::size_t slot) = 0;
+  // The key of one replay, nothing when it is not there.
+  virtual Result<std::optional<Key>> Find(std::size_t slot, std::uint64_t replay);
   virtual Result<Snapshot> Get(std::size_t slot, const Key& key) = 0;
   // Fails: no values are kept of it, or they are damaged.
   virtual Result<Values> Load(const Snapshot& snapshot) = 0;
+  // The same for somebody who may change them: neither the file nor what Load gives changes then.
+  virtual Result<Values> LoadWritable(const Snapshot& snapshot);
   // Whole after Keys of every slot.
   virtual std::vector<Gap> Gaps() = 0;
   // The recordings it is made of, none for another kind. Lifetime: of the source.

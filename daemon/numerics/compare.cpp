@@ -183,7 +183,6 @@ class Comparison {
 
   void AddMismatch(std::uint64_t index, Wide<T> a, Wide<T> b) {
     if (result_.mismatched++ == 0) result_.first_mismatch = index;
-    if (options_.on_mismatch) options_.on_mismatch(index);
     map_.Add(index);
     result_.mismatched_zero += a == 0;
     result_.mismatched_greater += a > b;

@@ -5,7 +5,6 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,8 +22,6 @@ struct CompareOptions {
   bool equal_nan = false;
   bool bitwise =
       false;  // every bit the same: -0.0 is not 0.0, NaN equals the same NaN; no tolerance
-  // Called with the flat index of each mismatched element, ascending.
-  std::function<void(std::uint64_t)> on_mismatch = {};
 };
 
 struct Difference {

@@ -30,13 +30,15 @@ _HOMES = {
         "TensorNotComparedError",
         "NativeExtensionUnavailableError",
         "DaemonError",
+        "RecordingError",
     ),
     "postprocess": ("drain_records", "export_records_to_tensorboard"),
     "client": ("connect", "Client"),
+    "recording": ("open", "Recording"),
     "_native": ("native_extension_available", "NativeExtension"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = ("actions", "client", "errors", "postprocess", "probe", "snapshot", "tensor_debug")
+_MODULES = ("actions", "client", "errors", "postprocess", "probe", "recording", "snapshot", "tensor_debug", "testing")
 
 __all__ = [*_HOME_OF, "__version__", "tensor_debug"]
 
@@ -52,6 +54,7 @@ if typing.TYPE_CHECKING:  # "as": what the package exports, for type checkers
     from .client import connect as connect
     from .errors import DaemonError as DaemonError
     from .errors import NativeExtensionUnavailableError as NativeExtensionUnavailableError
+    from .errors import RecordingError as RecordingError
     from .errors import TensorCompareMismatchError as TensorCompareMismatchError
     from .errors import TensorDebugError as TensorDebugError
     from .errors import TensorNotComparedError as TensorNotComparedError
@@ -61,6 +64,8 @@ if typing.TYPE_CHECKING:  # "as": what the package exports, for type checkers
     from .probe import ProbeStatus as ProbeStatus
     from .probe import SlotStatus as SlotStatus
     from .probe import step as step
+    from .recording import Recording as Recording
+    from .recording import open as open
     from .snapshot import Stats as Stats
     from .snapshot import TensorSnapshot as TensorSnapshot
 

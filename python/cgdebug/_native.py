@@ -62,6 +62,20 @@ def load():
         return probe
 
 
+def recording_module():
+    """The native reader of recordings; needs no torch.
+
+    Fails: NativeExtensionUnavailableError.
+    """
+    try:
+        from . import _recording
+    except ImportError as error:
+        raise NativeExtensionUnavailableError(
+            f"cgdebug's reader of recordings does not load: {error}. {_INSTALL}"
+        ) from error
+    return _recording
+
+
 def probe_module():
     """The native module when a probe has loaded it, else None."""
     return sys.modules.get("cgdebug._probe")

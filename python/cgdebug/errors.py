@@ -34,6 +34,10 @@ class NativeExtensionUnavailableError(TensorDebugError, RuntimeError):
     """The native module or the torch op library is missing or does not load."""
 
 
+class RecordingError(TensorDebugError, RuntimeError):
+    """A recording or another source cannot be read, or what was asked of it cannot be done."""
+
+
 class DaemonError(TensorDebugError, RuntimeError):
     """The daemon refused a request.
 

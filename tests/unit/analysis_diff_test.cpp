@@ -248,22 +248,41 @@ TEST(Diff, JsonSaysWhatTheTextSays) {
   EXPECT_EQ(DiffNamesText(a, DiffOf(a, b)), "y\n");
 }
 
+// The mismatches of a tensor of ones that is `value` where `flat` says.
 std::string PatternOf(const std::vector<std::uint64_t>& shape,
-                      const std::vector<std::uint64_t>& flat) {
-  MismatchPattern pattern(shape);
-  for (const std::uint64_t index : flat) pattern.Add(index);
-  return pattern.Text();
+                      const std::vector<std::uint64_t>& flat, float value = 5) {
+  const std::uint64_t count = *numerics::ElementCount(shape);
+  std::vector<float> a(count, 1), b(count, 1);
+  for (const std::uint64_t index : flat) a[index] = value;
+  const auto view = [&](const std::vector<float>& values) {
+    return *numerics::MakeTensorView(layout::Dtype::kFloat32, shape,
+                                     std::as_bytes(std::span(values)));
+  };
+  return PatternText(*numerics::Compare(view(a), view(b), {}), shape);
 }
 
-TEST(MismatchPattern, NamesTheBoxThatHoldsEveryMismatch) {
+TEST(Pattern, NamesTheBoxThatHoldsEveryMismatch) {
   EXPECT_EQ(PatternOf({2, 3}, {3, 4, 5}),
             "every mismatch lies in [1, :], all of it  -> the end of dim 0: looks like padding or "
             "a stale last row");
   EXPECT_EQ(PatternOf({4, 4}, {0, 5}), "every mismatch lies in [0:2, 0:2], 2 of its 4 elements");
-  EXPECT_THAT(PatternOf({8}, {0, 2, 4}), HasSubstr("[0:5:2], all of it  -> evenly spaced"));
+  EXPECT_EQ(PatternOf({8}, {0, 2, 4}), "every mismatch lies in [3 of 0:5], all of it");
   EXPECT_EQ(PatternOf({2, 2}, {0, 1, 2, 3}), "every element mismatches");
   EXPECT_EQ(PatternOf({2, 2}, {0, 3}), "the mismatches are spread over every dimension");
   EXPECT_EQ(PatternOf({}, {0}), "");
+  EXPECT_EQ(PatternOf({2, 3}, {3, 4, 5}, 0),
+            "every mismatch lies in [1, :], all of it  -> A is 0 in each of them: never written?");
+  EXPECT_THAT(PatternOf({2, 2}, {0}, NAN), HasSubstr("A is NaN in each of them"));
+}
+
+TEST(Diff, SaysHowFarApartTheElementsAre) {
+  MemorySource a, b;
+  a.Add(a.AddSlot("x", {3}), 1, {1, 1, 1});
+  b.Add(b.AddSlot("x", {3}), 1, {1, std::nextafter(1.0F, 2.0F), 2});
+  DiffOptions options;
+  options.rtol = options.atol = 0;
+  EXPECT_THAT(DiffText(a, b, DiffOf(a, b, options)),
+              HasSubstr("ulp apart: 0: 1  1: 1  4194305-8388608: 1"));
 }
 
 TEST(RangesText, FoldsRuns) {

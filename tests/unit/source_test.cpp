@@ -5,8 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <fstream>
-#include <random>
 
 #include "client/source/safetensors.h"
 #include "tests/support/recording_fixture.h"
@@ -18,7 +16,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing_support::ReadText;
 using testing_support::RecordingFixture;
 using testing_support::SafetensorsBytes;
 using testing_support::TempDir;
@@ -148,15 +145,32 @@ TEST(Source, WhatIsNoSourceIsRefusedWithWhatIs) {
   EXPECT_THAT(Open(dir / "text").error().message, HasSubstr("is this a safetensors file?"));
 }
 
-TEST(Source, ChangingMappedValuesLeavesTheFileAlone) {
-  const TempDir dir;
-  WriteFloats(dir / "a.safetensors", {{"x", {1, 2}}});
-  const std::string before = ReadText(dir / "a.safetensors");
-  const Result<SafetensorsFile> file = OpenSafetensors(dir / "a.safetensors");
-  ASSERT_TRUE(file.ok());
-  auto* bytes = const_cast<std::byte*>(file->tensors[0].bytes.data());
-  bytes[0] = std::byte{0xff};
-  EXPECT_EQ(ReadText(dir / "a.safetensors"), before);
+// Small ones are copied, large ones mapped.
+TEST(Source, ChangingWritableValuesChangesNothingElse) {
+  for (const std::size_t count : {2u, 100'000u}) {
+    const TempDir dir;
+    const std::vector<float> values(count, 7);
+    WriteFloats(dir / "a.safetensors", {{"w", {1}}, {"x", values}});
+    RecordingFixture recording(dir / "a.cgrec");
+    recording.AddSlot("w", {1});
+    recording.Add(recording.AddSlot("x", {count}), 1, values);
+    recording.Close();
+    for (const char* name : {"a.safetensors", "a.cgrec"}) {
+      const auto source = Open(dir / name);
+      ASSERT_TRUE(source.ok()) << source.error().message;
+      const auto snapshot = (*source)->Get(1, (*source)->Keys(1)->front());
+      ASSERT_TRUE(snapshot.ok());
+      const auto writable = (*source)->LoadWritable(*snapshot);
+      ASSERT_TRUE(writable.ok()) << writable.error().message;
+      auto* bytes = const_cast<std::byte*>(writable->bytes.data());
+      ASSERT_EQ(writable->bytes.size(), count * 4);
+      for (std::size_t i = 0; i < writable->bytes.size(); ++i) bytes[i] = std::byte{0xff};
+      for (const auto& again : {(*source)->Load(*snapshot), (*source)->LoadWritable(*snapshot)}) {
+        ASSERT_TRUE(again.ok()) << again.error().message;
+        EXPECT_EQ(std::memcmp(again->bytes.data(), values.data(), again->bytes.size()), 0) << name;
+      }
+    }
+  }
 }
 
 TEST(RecordingSource, GivesWhatWasWritten) {

@@ -1,0 +1,109 @@
+#include "client/source/merged_source.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <utility>
+
+namespace cgdebug::source {
+namespace {
+
+class MergedSource : public Source {
+ public:
+  // `rank`: of the slots to show, nothing for all.
+  MergedSource(std::string path, std::vector<std::unique_ptr<Source>> parts,
+               std::optional<int> rank)
+      : path_(std::move(path)), parts_(std::move(parts)) {
+    for (std::size_t part = 0; part < parts_.size(); ++part) {
+      for (std::size_t slot = 0; slot < parts_[part]->slots().size(); ++slot) {
+        if (rank && parts_[part]->slots()[slot].rank != *rank) continue;
+        slot_at_[{part, slot}] = slots_.size();
+        slots_.push_back(parts_[part]->slots()[slot]);
+        places_.push_back({part, slot});
+      }
+    }
+  }
+
+  Description Describe() const override {
+    if (parts_.size() == 1) return parts_.front()->Describe();
+    Description merged{.path = path_, .kind = "recordings"};
+    for (const std::unique_ptr<Source>& part : parts_) {
+      const Description one = part->Describe();
+      merged.sessions.insert(merged.sessions.end(), one.sessions.begin(), one.sessions.end());
+      merged.bytes += one.bytes;
+      merged.is_growing = merged.is_growing || one.is_growing;
+      merged.is_cut_off = merged.is_cut_off || one.is_cut_off;
+      merged.damage.insert(merged.damage.end(), one.damage.begin(), one.damage.end());
+      merged.ending += fmt::format("{}{}: {}", merged.ending.empty() ? "" : "; ",
+                                   one.path.substr(one.path.find_last_of('/') + 1), one.ending);
+    }
+    return merged;
+  }
+  const std::vector<Slot>& slots() const override { return slots_; }
+  Result<std::vector<Key>> Keys(std::size_t slot) override {
+    return parts_[places_[slot].part]->Keys(places_[slot].slot);
+  }
+  Result<std::optional<Key>> Find(std::size_t slot, std::uint64_t replay) override {
+    return parts_[places_[slot].part]->Find(places_[slot].slot, replay);
+  }
+  Result<Snapshot> Get(std::size_t slot, const Key& key) override {
+    Result<Snapshot> snapshot = parts_[places_[slot].part]->Get(places_[slot].slot, key);
+    if (snapshot.ok()) snapshot->slot = slot;
+    return snapshot;
+  }
+  Result<Values> Load(const Snapshot& snapshot) override {
+    Snapshot inner = snapshot;
+    inner.slot = places_[snapshot.slot].slot;
+    return parts_[places_[snapshot.slot].part]->Load(inner);
+  }
+  Result<Values> LoadWritable(const Snapshot& snapshot) override {
+    Snapshot inner = snapshot;
+    inner.slot = places_[snapshot.slot].slot;
+    return parts_[places_[snapshot.slot].part]->LoadWritable(inner);
+  }
+  std::vector<Gap> Gaps() override {
+    std::vector<Gap> gaps;
+    for (std::size_t part = 0; part < parts_.size(); ++part) {
+      for (Gap& gap : parts_[part]->Gaps()) {
+        const auto slot = slot_at_.find({part, gap.slot});
+        if (slot == slot_at_.end()) continue;
+        gap.slot = slot->second;
+        gaps.push_back(std::move(gap));
+      }
+    }
+    return gaps;
+  }
+  std::vector<const recording::RecordingReader*> Recordings() const override {
+    std::vector<const recording::RecordingReader*> readers;
+    for (const std::unique_ptr<Source>& part : parts_) {
+      for (const recording::RecordingReader* reader : part->Recordings()) readers.push_back(reader);
+    }
+    return readers;
+  }
+
+ private:
+  struct Place {
+    std::size_t part;
+    std::size_t slot;
+  };
+  std::string path_;
+  std::vector<std::unique_ptr<Source>> parts_;
+  std::vector<Slot> slots_;
+  std::vector<Place> places_;
+  std::map<std::pair<std::size_t, std::size_t>, std::size_t> slot_at_;  // by part, then its slot
+};
+
+}  // namespace
+
+std::unique_ptr<Source> Merge(std::string path, std::vector<std::unique_ptr<Source>> parts) {
+  return std::make_unique<MergedSource>(std::move(path), std::move(parts), std::nullopt);
+}
+
+std::unique_ptr<Source> OnlyRank(std::unique_ptr<Source> source, int rank) {
+  std::string path = source->Describe().path;
+  std::vector<std::unique_ptr<Source>> parts;
+  parts.push_back(std::move(source));
+  return std::make_unique<MergedSource>(std::move(path), std::move(parts), rank);
+}
+
+}  // namespace cgdebug::source

@@ -1,0 +1,18 @@
+// merged_source.h: several sources as one, and one as a part of itself.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/source/source.h"
+
+namespace cgdebug::source {
+
+// Requires: at least one part.
+std::unique_ptr<Source> Merge(std::string path, std::vector<std::unique_ptr<Source>> parts);
+
+// With the slots of one rank only.
+std::unique_ptr<Source> OnlyRank(std::unique_ptr<Source> source, int rank);
+
+}  // namespace cgdebug::source

@@ -1,0 +1,65 @@
+"""What the native module found: text for people, a dictionary for programs."""
+
+from __future__ import annotations
+
+import json
+
+
+class _Report:
+    """What the native module found: text for people, a dictionary for programs."""
+
+    def __init__(self, document: str, text: str):
+        self._document = json.loads(document)
+        self._text = text
+
+    def to_dict(self) -> dict:
+        """As `cgdebug-cli --json`."""
+        return self._document
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__.lower()}: {self._text}>"
+
+
+class Diff(_Report):
+    @property
+    def ok(self) -> bool:
+        """Whether both are the same, and nothing that could differ was left out."""
+        return self._document["verdict"] == "same"
+
+    @property
+    def verdict(self) -> str:
+        """ "same", "different", or "incomplete": no difference was seen, but something is missing."""
+        return self._document["verdict"]
+
+    @property
+    def first(self) -> dict | None:
+        """The first difference, in the order of replays and then of the graph."""
+        return self._document["first"]
+
+    @property
+    def missing(self) -> list[str]:
+        """What was not compared, in sentences."""
+        return self._document["missing"]
+
+
+class Check(_Report):
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found, and nothing is missing that would have to be looked at."""
+        return self._document["complete"] and not self._document["found"]
+
+    @property
+    def first(self) -> dict | None:
+        """The first snapshot with NaN or Inf."""
+        return self._document["first_nonfinite"]
+
+    @property
+    def findings(self) -> list[dict]:
+        return self._document["findings"]
+
+    @property
+    def missing(self) -> list[str]:
+        return self._document["missing"]

@@ -1,0 +1,160 @@
+"""The snapshots of one probe in a recording."""
+
+from __future__ import annotations
+
+import collections.abc
+import typing
+
+from .snapshot import Stats, TensorSnapshot
+
+if typing.TYPE_CHECKING:
+    import numpy
+
+    from .recording import Recording
+
+_STAT_ALIASES = {"absmax": "abs_max", "mu": "mean", "sigma": "std"}
+# Those that are one number a snapshot.
+STATS = (*(name for name in Stats.__dataclass_fields__ if name != "hash"), "subnormal")
+
+
+class Series:
+    """The snapshots of one call of a probe: a sequence by replay.
+
+    series[1204] is the snapshot of replay 1204, series[-1] the last one, series[100:200:10] those
+    of replays 100, 110, ... 190 that are there (see `Recording.gaps` for those that are not).
+    """
+
+    def __init__(self, recording: Recording, index: int, **slot):
+        self._reader, self._index, self._path = recording._reader, index, recording.path
+        self.name: str = slot["probe"]
+        self.session: str = slot["session"]
+        self.device: str = slot["device"]
+        self.site: str = slot["site"]
+        self.dtype_name: str = slot["dtype"]
+        self.shape: tuple = slot["shape"]
+        self.rank: int = slot["rank"]
+        self.graph_id: int = slot["graph_id"]
+        self.invocation: int = slot["invocation"]
+        self.order: int = slot["order"]
+
+    @property
+    def label(self) -> str:
+        return self.name if self.invocation == 0 else f"{self.name}#{self.invocation}"
+
+    @property
+    def replays(self) -> list[int]:
+        if "_replays" not in self.__dict__:
+            self._replays = self._reader.replays(self._index)
+        return list(self._replays)
+
+    @property
+    def steps(self) -> numpy.ndarray:
+        """The user's step of each snapshot, -1 where none was set."""
+        return self._reader.column(self._index, "step").astype("int64")
+
+    def stat(self, name: str) -> numpy.ndarray:
+        """One statistic of each snapshot, in the order of `replays`: min, max, mean, std, absmax,
+        l1, l2, nan, pos_inf, neg_inf, zero, subnormal, count."""
+        name = _STAT_ALIASES.get(name, name)
+        if name not in STATS:
+            raise ValueError(f"no statistic {name!r}; there are {', '.join(STATS)}")
+        return self._reader.column(self._index, name)
+
+    def step(self, step: int) -> TensorSnapshot:
+        """The first snapshot of the user's step `step` (`cgdebug.step`)."""
+        for replay, found in zip(self.replays, self.steps):
+            if found == step:
+                return self._snapshot(replay)
+        raise KeyError(f"probe {self.label!r} has no snapshot of step {step} in {self._path}")
+
+    def __len__(self) -> int:
+        return len(self.replays)
+
+    def __iter__(self) -> collections.abc.Iterator[TensorSnapshot]:
+        return (self._snapshot(replay) for replay in self.replays)
+
+    @typing.overload
+    def __getitem__(self, replay: int) -> TensorSnapshot: ...
+    @typing.overload
+    def __getitem__(self, replay: slice) -> list[TensorSnapshot]: ...
+    def __getitem__(self, replay):
+        if isinstance(replay, slice):
+            return [self._snapshot(number) for number in self._wanted(replay)]
+        if replay < 0 and -replay <= len(self):
+            return self._snapshot(self.replays[replay])
+        if replay < 1 or not self._reader.has(self._index, replay):
+            raise KeyError(self._why_not(replay))
+        return self._snapshot(replay)
+
+    def __repr__(self) -> str:
+        replays = self.replays
+        span = f"replays {replays[0]}..{replays[-1]}" if replays else "no replays"
+        rank = f", rank {self.rank}" if self.rank >= 0 else ""
+        return f"<{self.label} {self.dtype_name}{list(self.shape)}: {len(self)} snapshots, {span}{rank}>"
+
+    def _wanted(self, wanted: slice) -> list[int]:
+        step = 1 if wanted.step is None else wanted.step
+        if step < 1:
+            raise ValueError("a slice of replays goes upwards")
+        replays = self.replays
+        start = replays[0] if wanted.start is None and replays else wanted.start or 1
+        stop = replays[-1] + 1 if wanted.stop is None and replays else wanted.stop or 1
+        if start < 0 or stop < 0:
+            raise ValueError("a slice counts replays, from 1; [-1] is the last snapshot")
+        return [n for n in replays if start <= n < stop and (n - start) % step == 0]
+
+    def _why_not(self, replay: int) -> str:
+        replays = self.replays
+        if not replays:
+            return f"probe {self.label!r} has no snapshot in {self._path}"
+        where = f"probe {self.label!r} has no replay {replay} in {self._path}"
+        if replays[0] <= replay <= replays[-1]:
+            return f"{where}: it was lost or not recorded; see .gaps"
+        return f"{where}: it has {replays[0]}..{replays[-1]}"
+
+    def _snapshot(self, replay: int) -> TensorSnapshot:
+        fields = self._reader.get(self._index, replay)
+        return RecordedSnapshot.lazily(self._reader, self, fields)
+
+
+class RecordedSnapshot(TensorSnapshot):
+    """A TensorSnapshot whose values lie in a file and are mapped when they are first asked for."""
+
+    @classmethod
+    def lazily(cls, reader, series: Series, fields: dict):
+        stats = fields["stats"]
+        snapshot = cls.from_payload(
+            None,
+            dtype=series.dtype_name,
+            stats=stats and Stats(**stats),
+            origin=(reader, series._index, fields["has_values"]),
+            probe_name=series.name,
+            replay_index=fields["replay"],
+            shape=series.shape,
+            device=series.device,
+            invocation_index=series.invocation,
+            rank=series.rank,
+            graph_id=series.graph_id,
+            timestamp_ns=fields["timestamp_ns"],
+            step=None if fields["step"] < 0 else fields["step"],
+        )
+        snapshot.__dict__["hash"] = fields["hash"]
+        return snapshot
+
+    def _has_values(self) -> bool:
+        return "tensor" in self.__dict__ or self.__dict__["_origin"][2]
+
+    def _bytes(self):
+        if self.__dict__["_payload"] is None:
+            reader, index, has_values = self.__dict__["_origin"]
+            if not has_values:
+                raise LookupError(
+                    f"only the statistics of probe {self.probe_name!r} at replay "
+                    f"{self.replay_index} were recorded: see .stats"
+                )
+            self.__dict__["_payload"] = reader.values(index, self.replay_index)
+        return self.__dict__["_payload"]
+
+    def _make_stats(self) -> Stats:
+        reader, index, _ = self.__dict__["_origin"]
+        return Stats(**reader.statistics(index, self.replay_index))

@@ -1,0 +1,302 @@
+"""Recordings read offline: no daemon, no GPU, no torch; NumPy is all that is needed.
+
+    r = cgdebug.open("runs/a.cgrec")        # a folder of ranks and .safetensors files too
+    r.probes; r.replays; r.ranks; r.gaps; r.complete
+    s = r["blk3.attn"][1204]                # TensorSnapshot; values are mapped when first asked for
+    r["blk3.attn"].stat("absmax")           # one number a replay
+    d = r.diff("runs/b.cgrec"); assert d.ok, d
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import fnmatch
+import os
+import re
+
+from ._reports import Check, Diff
+from ._series import STATS, RecordedSnapshot, Series
+from .errors import RecordingError
+from .snapshot import TensorSnapshot
+
+__all__ = ["open", "Recording", "Series", "RecordedSnapshot", "Gap", "Diff", "Check"]
+
+
+def open(path: str | os.PathLike, *, rank: int | None = None) -> Recording:
+    """Opens a recording, a folder of recordings (one a rank), a .safetensors file or a folder of
+    those. Works while it is being written, and on one that was cut off anywhere.
+
+    Fails: RecordingError.
+    """
+    return Recording(os.fspath(path), rank=rank)
+
+
+@dataclasses.dataclass(frozen=True)
+class Gap:
+    """Snapshots of one probe that ought to be there and are not."""
+
+    probe: str
+    rank: int
+    count: int
+    after_replay: int
+    before_replay: int
+    cause: str
+
+
+class Recording:
+    """What one or more jobs were seen to compute. Reading is lazy; several threads may read."""
+
+    def __init__(self, path: str, *, rank: int | None = None):
+        self._path, self._rank = path, rank
+        self.refresh()
+
+    def refresh(self) -> Recording:
+        """Looks again at a recording that is still being written. Returns itself."""
+        from ._native import recording_module
+
+        self._reader = recording_module().Reader(self._path, self._rank)
+        self._all = [Series(self, index, **slot) for index, slot in enumerate(self._reader.slots())]
+        self._slots = sorted(self._all, key=lambda series: (series.order, series.rank))
+        if self._rank is not None and not self._slots:
+            raise RecordingError(f"{self._path} has no probe of rank {self._rank}")
+        return self
+
+    # --- what is in it ----------------------------------------------------------------------------
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def probes(self) -> list[str]:
+        """Names of the probes, in graph order."""
+        return list(dict.fromkeys(series.name for series in self._slots))
+
+    @property
+    def series(self) -> list[Series]:
+        """One entry a call of a probe in a captured graph and rank, in graph order."""
+        return list(self._slots)
+
+    @property
+    def replays(self) -> list[int]:
+        """Every replay that any probe has, ascending."""
+        return sorted({replay for series in self._slots for replay in series.replays})
+
+    @property
+    def ranks(self) -> list[int]:
+        """-1 alone when the job was not distributed."""
+        return sorted({series.rank for series in self._slots})
+
+    @property
+    def sessions(self) -> list[str]:
+        return self._reader.describe()["sessions"]
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """Losses by probe, as far as they are known."""
+        gaps = []
+        for gap in self._reader.gaps():
+            series = self._all[gap.pop("slot")]
+            gaps.append(Gap(probe=series.name, rank=series.rank, **gap))
+        return gaps
+
+    @property
+    def missing(self) -> list[str]:
+        """Why it is not `complete`, in sentences."""
+        return self._reader.missing()
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything that it was to record is in it: no loss, no damage, a proper end."""
+        return not self.missing
+
+    @property
+    def growing(self) -> bool:
+        """Whether somebody writes it now. See `refresh`."""
+        return self._reader.describe()["is_growing"]
+
+    def rank(self, rank: int) -> Recording:
+        """The same recording with one rank's probes."""
+        return Recording(self._path, rank=rank)
+
+    def probe(
+        self, name: str, *, graph_id: int | None = None, invocation: int | None = None
+    ) -> Series:
+        """One call of a probe. Of several captures or calls, which one."""
+        found = [
+            series
+            for series in self._slots
+            if series.name == name
+            and graph_id in (None, series.graph_id)
+            and invocation in (None, series.invocation)
+        ]
+        if not found:
+            raise KeyError(f"no probe {name!r} in {self._path}.{self._close_to(name)}")
+        if len(found) == 1:
+            return found[0]
+        if len({series.rank for series in found}) > 1:
+            raise RecordingError(
+                f"probe {name!r} is on ranks {sorted({s.rank for s in found})}: choose one, for "
+                f"example r.rank({found[0].rank})[{name!r}]"
+            )
+        choices = ", ".join(f"graph_id={s.graph_id} invocation={s.invocation}" for s in found)
+        raise RecordingError(
+            f"probe {name!r} was called {len(found)} times: choose one with "
+            f"r.probe({name!r}, graph_id=..., invocation=...): {choices}"
+        )
+
+    def select(self, *patterns: str) -> list[Series]:
+        """By glob ("blk*", "re:...", "!..." excludes), in graph order."""
+        return [series for series in self._slots if _selected(series.name, patterns)]
+
+    def replay(self, replay: int) -> dict[str, TensorSnapshot]:
+        """Every probe's snapshot of one replay, by name ("name#1" for a second call)."""
+        return {
+            series.label: series[replay]
+            for series in self._slots
+            if self._reader.has(series._index, replay)
+        }
+
+    def __getitem__(self, name: str) -> Series:
+        return self.probe(name)
+
+    def __contains__(self, name: object) -> bool:
+        return any(series.name == name for series in self._slots)
+
+    def __iter__(self) -> collections.abc.Iterator[str]:
+        return iter(self.probes)
+
+    def __len__(self) -> int:
+        return len(self.probes)
+
+    def __repr__(self) -> str:
+        replays = self.replays
+        span = f"replays {replays[0]}..{replays[-1]}" if replays else "no replays"
+        state = "growing" if self.growing else "complete" if self.complete else "NOT complete"
+        return f"<recording {self._path}: {len(self)} probes, {span}, {state}>"
+
+    # --- what it says -----------------------------------------------------------------------------
+
+    def check(self, *probes: str, replays: tuple[int, int] | None = None, frames: int = 21) -> Check:
+        """The first NaN or Inf and what led to it, near overflow, stale and never-written tensors."""
+        first, last = replays or (1, _MAX)
+        return Check(*self._reader.check(list(probes), first, last, frames))
+
+    def diff(
+        self,
+        other: Recording | str | os.PathLike,
+        *probes: str,
+        rtol: float | None = None,
+        atol: float | None = None,
+        equal_nan: bool = False,
+        bitwise: bool = False,
+        first: bool = False,
+        by: str = "name",
+        align: str = "replay",
+        names: dict[str, str] | None = None,
+        replays: tuple[int, int] | None = None,
+    ) -> Diff:
+        """Holds this against `other`. Tolerances left out are those of
+        torch.testing.assert_close for the dtype. `first`: looks at nothing after the replay of the
+        first difference. `by`: "name" or "order". `align`: "replay" or "step". `names`: this one's
+        name of a probe to the other's."""
+        from ._native import recording_module
+
+        if by not in ("name", "order") or align not in ("replay", "step"):
+            raise ValueError("by is 'name' or 'order', align is 'replay' or 'step'")
+        other = other if isinstance(other, Recording) else open(other)
+        first_replay, last_replay = replays or (1, _MAX)
+        options = {
+            "probes": list(probes),
+            "first_replay": first_replay,
+            "last_replay": last_replay,
+            "rtol": rtol,
+            "atol": atol,
+            "equal_nan": equal_nan,
+            "bitwise": bitwise,
+            "first": first,
+            "by": by,
+            "align": align,
+            "names": names or {},
+        }
+        return Diff(*recording_module().diff(self._reader, other._reader, options))
+
+    def verify(self) -> list[str]:
+        """Reads every byte; what is damaged, in sentences. Empty: nothing is."""
+        return self._reader.verify()
+
+    def sql(self, query: str, parameters: collections.abc.Sequence = ()) -> list[tuple]:
+        """A read-only query on the catalogue (`cgdebug-cli query --schema`); rows as tuples."""
+        from ._catalogue import query_catalogue
+
+        return query_catalogue(self._path, query, parameters)
+
+    def to_pandas(self, *probes: str):
+        """One row a snapshot: names, replay, step, time and every statistic. Needs pandas."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError(
+                "to_pandas needs pandas: pip install pandas. Without it: r.table()"
+            ) from error
+        return pandas.DataFrame(self.table(*probes))
+
+    def table(self, *probes: str) -> dict[str, list]:
+        """The columns of `to_pandas` as lists."""
+        columns: dict[str, list] = {name: [] for name in _table_names()}
+        for series in self.select(*probes):
+            count = len(series)
+            columns["probe"] += [series.name] * count
+            columns["rank"] += [series.rank] * count
+            columns["graph_id"] += [series.graph_id] * count
+            columns["invocation"] += [series.invocation] * count
+            columns["dtype"] += [series.dtype_name] * count
+            columns["shape"] += [series.shape] * count
+            columns["replay"] += series.replays
+            columns["step"] += [None if step < 0 else int(step) for step in series.steps]
+            for name in STATS:
+                columns[name] += series.stat(name).tolist()
+        return columns
+
+    def export(self, format: str, output: str | os.PathLike, *probes: str, **options):
+        """Writes it in another format; see `cgdebug.export`."""
+        from .export import export
+
+        return export(self, format, output, *probes, **options)
+
+    def close(self) -> None:
+        """Nothing has to be closed; values that are in use stay mapped."""
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.close()
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _close_to(self, name: str) -> str:
+        import difflib
+
+        close = difflib.get_close_matches(name, self.probes, n=3, cutoff=0.5)
+        return f" Close: {', '.join(map(repr, close))}" if close else f" It has {len(self)} probes"
+
+
+_MAX = 2**64 - 1
+
+
+def _table_names() -> tuple[str, ...]:
+    return ("probe", "rank", "graph_id", "invocation", "dtype", "shape", "replay", "step", *STATS)
+
+
+def _selected(name: str, patterns: tuple[str, ...]) -> bool:
+    def matches(pattern: str) -> bool:
+        if pattern.startswith("re:"):
+            return re.search(pattern[3:], name) is not None
+        return pattern == name or fnmatch.fnmatchcase(name, pattern)
+
+    if any(matches(pattern[1:]) for pattern in patterns if pattern.startswith("!")):
+        return False
+    includes = [pattern for pattern in patterns if not pattern.startswith("!")]
+    return not includes or any(map(matches, includes))

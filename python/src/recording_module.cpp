@@ -1,0 +1,348 @@
+// _recording: recordings, safetensors files and folders of either for Python. No torch, no CUDA, no
+// protobuf, no daemon; NumPy only for whole columns of statistics.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <mutex>
+
+#include "client/analysis/check.h"
+#include "client/analysis/check_report.h"
+#include "client/analysis/diff.h"
+#include "client/analysis/diff_report.h"
+#include "client/analysis/gaps.h"
+#include "client/source/merged_source.h"
+#include "client/source/source.h"
+#include "daemon/recording/recording_reader.h"
+#include "python/src/recording_writer.h"
+
+namespace py = pybind11;
+
+namespace cgdebug::python {
+namespace {
+
+using numerics::Stats;
+using source::Key;
+using source::Slot;
+using source::Snapshot;
+using source::Source;
+
+// The columns of Stats by the names that Python uses.
+struct Column {
+  const char* name;
+  double (*get)(const Stats&);
+};
+template <auto member>
+double Get(const Stats& stats) {
+  return static_cast<double>(stats.*member);
+}
+constexpr Column kColumns[] = {
+    {"count", Get<&Stats::count>},     {"nan", Get<&Stats::nan>},
+    {"pos_inf", Get<&Stats::pos_inf>}, {"neg_inf", Get<&Stats::neg_inf>},
+    {"zero", Get<&Stats::zero>},       {"subnormal", Get<&Stats::subnormal>},
+    {"min", Get<&Stats::min>},         {"max", Get<&Stats::max>},
+    {"mean", Get<&Stats::mean>},       {"std", Get<&Stats::std>},
+    {"abs_max", Get<&Stats::abs_max>}, {"l1", Get<&Stats::l1>},
+    {"l2", Get<&Stats::l2>},
+};
+
+py::dict StatsDict(const Stats& stats) {
+  py::dict dict;
+  dict["count"] = stats.count;
+  dict["nan"] = stats.nan;
+  dict["pos_inf"] = stats.pos_inf;
+  dict["neg_inf"] = stats.neg_inf;
+  dict["zero"] = stats.zero;
+  dict["min"] = stats.min;
+  dict["max"] = stats.max;
+  dict["mean"] = stats.mean;
+  dict["std"] = stats.std;
+  dict["abs_max"] = stats.abs_max;
+  dict["l1"] = stats.l1;
+  dict["l2"] = stats.l2;
+  dict["hash"] = stats.hash;
+  return dict;
+}
+
+// Bytes of a tensor with the buffer protocol: writable, but what is written stays in this process.
+class ValueBuffer {
+ public:
+  explicit ValueBuffer(source::Values values) : values_(std::move(values)) {}
+  py::buffer_info Info() {
+    static std::byte nothing;  // NumPy wants an address also for no bytes
+    auto* data = const_cast<std::byte*>(values_.bytes.data());
+    return py::buffer_info(data == nullptr ? &nothing : data, 1, "B", 1,
+                           {static_cast<py::ssize_t>(values_.bytes.size())}, {1});
+  }
+  std::size_t size() const { return values_.bytes.size(); }
+
+ private:
+  source::Values values_;
+};
+
+// A source and its lock: Python threads may call at once, because the interpreter's lock is let go
+// while files are read.
+class Reader {
+ public:
+  static std::unique_ptr<Reader> Open(const std::string& path, std::optional<int> rank) {
+    Result<std::unique_ptr<Source>> source = [&] {
+      const py::gil_scoped_release release;
+      return source::Open(path);
+    }();
+    auto reader = std::make_unique<Reader>();
+    reader->source_ = Checked(std::move(source));
+    if (rank) reader->source_ = source::OnlyRank(std::move(reader->source_), *rank);
+    return reader;
+  }
+
+  // Runs `read` without the interpreter's lock, with ours.
+  template <typename Read>
+  auto Unlocked(const Read& read) {
+    const py::gil_scoped_release release;
+    const std::scoped_lock lock(mutex_);
+    return read(*source_);
+  }
+
+  py::dict Describe() {
+    const source::Description about = Unlocked([](Source& source) { return source.Describe(); });
+    py::dict dict;
+    dict["path"] = about.path;
+    dict["kind"] = about.kind;
+    dict["sessions"] = about.sessions;
+    dict["bytes"] = about.bytes;
+    dict["ending"] = about.ending;
+    dict["damage"] = about.damage;
+    dict["is_growing"] = about.is_growing;
+    dict["is_cut_off"] = about.is_cut_off;
+    return dict;
+  }
+
+  py::list Slots() {
+    py::list list;
+    for (const Slot& slot : source_->slots()) {
+      py::dict dict;
+      dict["probe"] = slot.probe;
+      dict["session"] = slot.session;
+      dict["device"] = slot.device;
+      dict["site"] = slot.site;
+      dict["dtype"] = slot.dtype_name;
+      dict["shape"] = py::tuple(py::cast(slot.shape));
+      dict["rank"] = slot.rank;
+      dict["graph_id"] = slot.capture_id;
+      dict["invocation"] = slot.invocation;
+      dict["order"] = slot.order;
+      list.append(dict);
+    }
+    return list;
+  }
+
+  std::vector<std::uint64_t> Replays(std::size_t slot) {
+    CheckSlot(slot);
+    const auto keys = Checked(Unlocked([&](Source& source) { return source.Keys(slot); }));
+    std::vector<std::uint64_t> replays;
+    for (const Key& key : keys) replays.push_back(key.replay);
+    return replays;
+  }
+
+  bool Has(std::size_t slot, std::uint64_t replay) {
+    CheckSlot(slot);
+    return Checked(Unlocked([&](Source& source) { return source.Find(slot, replay); })).has_value();
+  }
+
+  py::dict Get(std::size_t slot, std::uint64_t replay) {
+    CheckSlot(slot);
+    const Snapshot snapshot =
+        Checked(Unlocked([&](Source& source) { return FindSnapshot(source, slot, replay); }));
+    py::dict dict;
+    dict["replay"] = snapshot.key.replay;
+    dict["step"] = snapshot.step;
+    dict["timestamp_ns"] = snapshot.timestamp_ns;
+    dict["has_values"] = snapshot.has_values;
+    dict["payload_bytes"] = snapshot.payload_bytes;
+    dict["stats"] = snapshot.stats ? py::object(StatsDict(*snapshot.stats)) : py::none();
+    dict["hash"] = snapshot.hash ? py::object(py::int_(*snapshot.hash)) : py::none();
+    return dict;
+  }
+
+  ValueBuffer Values(std::size_t slot, std::uint64_t replay) {
+    CheckSlot(slot);
+    return ValueBuffer(Checked(Unlocked([&](Source& source) -> Result<source::Values> {
+      const Result<Snapshot> snapshot = FindSnapshot(source, slot, replay);
+      if (!snapshot.ok()) return snapshot.error();
+      return source.LoadWritable(*snapshot);
+    })));
+  }
+
+  py::dict Statistics(std::size_t slot, std::uint64_t replay) {
+    CheckSlot(slot);
+    return StatsDict(Checked(Unlocked([&](Source& source) -> Result<Stats> {
+      const Result<Snapshot> snapshot = FindSnapshot(source, slot, replay);
+      if (!snapshot.ok()) return snapshot.error();
+      return source::StatsOf(source, *snapshot);
+    })));
+  }
+
+  // One statistic of every snapshot of a slot; also "step" and "timestamp_ns".
+  py::array_t<double> ColumnOf(std::size_t slot, const std::string& name) {
+    CheckSlot(slot);
+    const Column* column = nullptr;
+    for (const Column& one : kColumns) column = one.name == name ? &one : column;
+    const bool is_step = name == "step", is_time = name == "timestamp_ns";
+    if (column == nullptr && !is_step && !is_time) {
+      throw py::value_error("no statistic '" + name + "'");
+    }
+    const auto values = Checked(Unlocked([&](Source& source) -> Result<std::vector<double>> {
+      const Result<std::vector<Key>> keys = source.Keys(slot);
+      if (!keys.ok()) return keys.error();
+      std::vector<double> numbers;
+      for (const Key& key : *keys) {
+        const Result<Snapshot> snapshot = source.Get(slot, key);
+        if (!snapshot.ok()) return snapshot.error();
+        if (column == nullptr) {
+          numbers.push_back(static_cast<double>(is_step ? snapshot->step : snapshot->timestamp_ns));
+          continue;
+        }
+        const Result<Stats> stats = source::StatsOf(source, *snapshot);
+        if (!stats.ok()) return stats.error();
+        numbers.push_back(column->get(*stats));
+      }
+      return numbers;
+    }));
+    return py::array_t<double>(static_cast<py::ssize_t>(values.size()), values.data());
+  }
+
+  py::list Gaps() {
+    const auto gaps = Unlocked([](Source& source) { return source.Gaps(); });
+    py::list list;
+    for (const source::Gap& gap : gaps) {
+      py::dict dict;
+      dict["slot"] = gap.slot;
+      dict["count"] = gap.count;
+      dict["after_replay"] = gap.after_replay;
+      dict["before_replay"] = gap.before_replay;
+      dict["cause"] = gap.cause;
+      list.append(dict);
+    }
+    return list;
+  }
+
+  // Everything that is known to be missing, in sentences.
+  std::vector<std::string> Missing() {
+    return Unlocked([](Source& source) {
+      return analysis::SummarizeGaps(source, analysis::Scope()).sentences;
+    });
+  }
+
+  // What is damaged, in sentences, after reading every byte.
+  std::vector<std::string> Verify() {
+    return Checked(Unlocked([](Source& source) -> Result<std::vector<std::string>> {
+      std::vector<std::string> sentences;
+      for (const recording::RecordingReader* reader : source.Recordings()) {
+        const Result<std::vector<recording::Damage>> damage = reader->Verify();
+        if (!damage.ok()) return damage.error();
+        for (const recording::Damage& one : *damage) {
+          sentences.push_back(one.file + " at byte " + std::to_string(one.offset) + ": " +
+                              one.what);
+        }
+      }
+      return sentences;
+    }));
+  }
+
+  static py::tuple Diff(Reader& a, Reader& b, const py::dict& options);
+  static py::tuple Check(Reader& reader, const std::vector<std::string>& probes,
+                         std::uint64_t first, std::uint64_t last, std::size_t frames);
+
+ private:
+  void CheckSlot(std::size_t slot) const {
+    if (slot >= source_->slots().size()) throw py::index_error("no such slot");
+  }
+  static Result<Snapshot> FindSnapshot(Source& source, std::size_t slot, std::uint64_t replay) {
+    const Result<std::optional<Key>> key = source.Find(slot, replay);
+    if (!key.ok()) return key.error();
+    if (!*key) return Error{"there is no replay " + std::to_string(replay)};
+    return source.Get(slot, **key);
+  }
+
+  std::mutex mutex_;
+  std::unique_ptr<Source> source_;
+};
+
+analysis::Scope MakeScope(const std::vector<std::string>& probes, std::uint64_t first,
+                          std::uint64_t last) {
+  analysis::Scope scope;
+  scope.probes = Checked(Selector::Parse(probes));
+  scope.first_replay = first;
+  scope.last_replay = last;
+  return scope;
+}
+
+py::tuple Reader::Diff(Reader& a, Reader& b, const py::dict& given) {
+  analysis::DiffOptions options;
+  options.align.scope = MakeScope(given["probes"].cast<std::vector<std::string>>(),
+                                  given["first_replay"].cast<std::uint64_t>(),
+                                  given["last_replay"].cast<std::uint64_t>());
+  options.align.by_order = given["by"].cast<std::string>() == "order";
+  options.align.by_step = given["align"].cast<std::string>() == "step";
+  options.align.names = given["names"].cast<std::map<std::string, std::string>>();
+  options.rtol = given["rtol"].cast<std::optional<double>>();
+  options.atol = given["atol"].cast<std::optional<double>>();
+  options.equal_nan = given["equal_nan"].cast<bool>();
+  options.bitwise = given["bitwise"].cast<bool>();
+  options.stops_after_first = given["first"].cast<bool>();
+  std::string json, text;
+  const Result<void> done = [&]() -> Result<void> {
+    const py::gil_scoped_release release;
+    const std::scoped_lock lock(a.mutex_);
+    const auto other = &a == &b ? std::unique_lock<std::mutex>() : std::unique_lock(b.mutex_);
+    const Result<analysis::Diff> diff = analysis::Compare(*a.source_, *b.source_, options);
+    if (!diff.ok()) return diff.error();
+    json = Dump(analysis::DiffJson(*a.source_, *b.source_, *diff), /*indented=*/false);
+    text = analysis::DiffText(*a.source_, *b.source_, *diff);
+    return {};
+  }();
+  Checked(done);
+  return py::make_tuple(json, text);
+}
+
+py::tuple Reader::Check(Reader& reader, const std::vector<std::string>& probes, std::uint64_t first,
+                        std::uint64_t last, std::size_t frames) {
+  const analysis::CheckOptions options{.scope = MakeScope(probes, first, last), .frames = frames};
+  std::string json, text;
+  Checked(reader.Unlocked([&](Source& source) -> Result<void> {
+    const Result<analysis::Check> check = analysis::RunCheck(source, options);
+    if (!check.ok()) return check.error();
+    json = Dump(analysis::CheckJson(source, *check), /*indented=*/false);
+    text = analysis::CheckText(source, *check);
+    return {};
+  }));
+  return py::make_tuple(json, text);
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_recording, module) {
+  py::class_<ValueBuffer>(module, "Values", py::buffer_protocol())
+      .def_buffer(&ValueBuffer::Info)
+      .def("__len__", &ValueBuffer::size);
+  py::class_<Reader>(module, "Reader")
+      .def(py::init(&Reader::Open), py::arg("path"), py::arg("rank") = py::none())
+      .def("describe", &Reader::Describe)
+      .def("slots", &Reader::Slots)
+      .def("replays", &Reader::Replays, py::arg("slot"))
+      .def("has", &Reader::Has, py::arg("slot"), py::arg("replay"))
+      .def("get", &Reader::Get, py::arg("slot"), py::arg("replay"))
+      .def("values", &Reader::Values, py::arg("slot"), py::arg("replay"))
+      .def("statistics", &Reader::Statistics, py::arg("slot"), py::arg("replay"))
+      .def("column", &Reader::ColumnOf, py::arg("slot"), py::arg("name"))
+      .def("gaps", &Reader::Gaps)
+      .def("missing", &Reader::Missing)
+      .def("verify", &Reader::Verify)
+      .def("check", &Reader::Check, py::arg("probes"), py::arg("first"), py::arg("last"),
+           py::arg("frames"));
+  module.def("diff", &Reader::Diff, py::arg("a"), py::arg("b"), py::arg("options"));
+  RegisterWriter(module);
+}
+
+}  // namespace cgdebug::python

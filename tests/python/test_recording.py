@@ -1,0 +1,313 @@
+"""Recordings read in Python, without daemon and without torch."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+
+import numpy
+import pytest
+
+import cgdebug
+from cgdebug import _recording
+from cgdebug.errors import RecordingError
+
+
+class Writer:
+    """A recording with one session, written with the real writer."""
+
+    def __init__(self, path, rank=-1):
+        self.path = str(path)
+        self._writer = _recording.Writer(self.path)
+        uuid = f"{rank + 1:032x}"
+        self._session = self._writer.add_session(uuid, "job" if rank < 0 else f"job/r{rank}", rank)
+        self._slots = {}
+
+    def add(self, probe, replay, values, dtype=None, **options):
+        values = numpy.ascontiguousarray(values)
+        key = (probe, options.pop("invocation", 0))
+        if key not in self._slots:
+            self._slots[key] = self._writer.add_slot(
+                self._session,
+                probe,
+                dtype or values.dtype.name,
+                values.shape,
+                invocation=key[1],
+            )
+        self._writer.append(self._slots[key], replay, values, **options)
+
+    def lose(self, probe, count, after_replay):
+        self._writer.lose(self._slots[probe, 0], count, after_replay)
+
+    def commit(self):
+        self._writer.commit()
+
+    def close(self):
+        self._writer.close()
+        return self.path
+
+
+def write(path, replays=5, factor=1.0, rank=-1):
+    writer = Writer(path, rank)
+    for n in range(1, replays + 1):
+        writer.add("x", n, numpy.full((2, 3), n, "float32"), step=n + 100)
+        writer.add("y", n, numpy.array([n, n * factor], "float32"), step=n + 100)
+    return writer.close()
+
+
+@pytest.fixture
+def path(tmp_path):
+    return write(tmp_path / "a.cgrec")
+
+
+def test_what_was_written_is_read(path):
+    r = cgdebug.open(path)
+    assert r.probes == ["x", "y"] and list(r) == ["x", "y"] and "x" in r and len(r) == 2
+    assert r.replays == [1, 2, 3, 4, 5] and r.ranks == [-1] and r.sessions == ["job"]
+    assert r.gaps == [] and r.complete and r.missing == [] and not r.growing
+    s = r["x"][3]
+    assert (s.probe_name, s.replay_index, s.shape, s.step) == ("x", 3, (2, 3), 103)
+    assert s.dtype_name == "float32" and s.stats.max == 3 and s.hash is not None
+    numpy.testing.assert_array_equal(s.numpy(), numpy.full((2, 3), 3, "float32"))
+    assert "x @3" in repr(s) and "5 snapshots" in repr(r["x"]) and "complete" in repr(r)
+
+
+def test_series_is_indexed_by_replay(path):
+    x = cgdebug.open(path)["x"]
+    assert x[-1].replay_index == 5
+    assert [s.replay_index for s in x[2:5]] == [2, 3, 4]
+    assert [s.replay_index for s in x[1:6:2]] == [1, 3, 5]
+    assert [s.replay_index for s in x[:]] == [1, 2, 3, 4, 5] == [s.replay_index for s in x]
+    assert x.step(104).replay_index == 4
+    assert x.stat("absmax").tolist() == [1, 2, 3, 4, 5] == x.stat("max").tolist()
+    for bad in (0, 6, -6):
+        with pytest.raises(KeyError, match="it has 1..5"):
+            x[bad]
+    with pytest.raises(KeyError, match="step 7"):
+        x.step(7)
+    with pytest.raises(ValueError, match="absmax|abs_max"):
+        x.stat("median")
+
+
+def test_unknown_names_get_the_nearest(path):
+    with pytest.raises(KeyError, match="'x'"):
+        cgdebug.open(path)["xx"]
+    with pytest.raises(RecordingError, match="does not exist"):
+        cgdebug.open(path + "x")
+
+
+@pytest.mark.parametrize("elements", [4, 100_000])
+def test_values_can_be_changed_and_the_file_does_not_change(tmp_path, elements):
+    writer = Writer(tmp_path / "a.cgrec")
+    writer.add("x", 1, numpy.arange(elements, dtype="float32"))
+    path = writer.close()
+    segment = next(pathlib.Path(path).glob("segment*"))
+    before = segment.read_bytes()
+    r = cgdebug.open(path)
+    array = r["x"][1].numpy()
+    array[:] = 7
+    assert r["x"][1].numpy()[1] == 1
+    assert segment.read_bytes() == before and r.verify() == []
+    del r
+    assert array[0] == 7  # the values outlive the recording
+
+
+@pytest.mark.parametrize(
+    "dtype", ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
+)
+def test_every_dtype_comes_back_in_numpy_and_torch_without_a_warning(tmp_path, dtype, recwarn):
+    torch = pytest.importorskip("torch")
+    tensor = torch.tensor([0, 1, 1, 0]).to(getattr(torch, dtype))
+    writer = Writer(tmp_path / "a.cgrec")
+    raw = tensor.view(torch.uint8).numpy()
+    slot = writer._writer.add_slot(writer._session, "x", dtype, [4])
+    writer._writer.append(slot, 1, raw)
+    s = cgdebug.open(writer.close())["x"][1]
+    assert torch.equal(s.tensor, tensor) and s.tensor.dtype == tensor.dtype == s.dtype
+    assert s.values().tolist() == [0, 1, 1, 0]
+    assert not [w for w in recwarn if "writable" in str(w.message)]
+
+
+def test_empty_and_scalar_tensors(tmp_path):
+    writer = Writer(tmp_path / "a.cgrec")
+    writer.add("empty", 1, numpy.zeros((0, 3), "float32"))
+    writer.add("scalar", 1, numpy.float32(3.5).reshape(()))
+    r = cgdebug.open(writer.close())
+    assert r["empty"][1].numpy().shape == (0, 3)
+    assert r["scalar"][1].numpy() == 3.5
+
+
+def test_losses_are_gaps_and_make_it_incomplete(tmp_path):
+    writer = Writer(tmp_path / "a.cgrec")
+    for n in (1, 4):
+        writer.add("x", n, numpy.float32([n]))
+        if n == 1:
+            writer.lose("x", 2, after_replay=1)
+    r = cgdebug.open(writer.close())
+    assert [(g.probe, g.count, g.after_replay) for g in r.gaps] == [("x", 2, 1)]
+    assert not r.complete and "lacks 2 snapshots of x" in r.missing[0]
+    with pytest.raises(KeyError, match="lost or not recorded"):
+        r["x"][2]
+    assert not r.check().ok and not r.diff(r).ok and r.diff(r).verdict == "incomplete"
+
+
+def test_recording_still_being_written(tmp_path):
+    writer = Writer(tmp_path / "a.cgrec")
+    writer.add("x", 1, numpy.float32([1]))
+    writer.commit()
+    r = cgdebug.open(writer.path)
+    assert r.growing and not r.complete and r["x"].replays == [1]
+    writer.add("x", 2, numpy.float32([2]))
+    writer.commit()
+    assert r["x"].replays == [1] and r.refresh()["x"].replays == [1, 2]
+    writer.close()
+    assert not r.refresh().growing and r.complete
+
+
+def test_cut_off_anywhere_the_longest_valid_prefix_is_read(tmp_path):
+    path = pathlib.Path(write(tmp_path / "a.cgrec"))
+    segment = next(path.glob("segment*"))
+    whole = segment.read_bytes()
+    seen = set()
+    for size in range(0, len(whole), 64):
+        segment.write_bytes(whole[:size])
+        try:
+            r = cgdebug.open(path)
+        except RecordingError:
+            continue
+        assert not r.complete
+        for series in r.series:
+            for s in series:
+                values = s.numpy()
+                assert values.flat[0] == s.replay_index
+        seen.add(len(r.replays))
+    assert {0, 1, 2, 3, 4, 5} <= seen
+
+
+def test_stats_only_snapshots_say_so(tmp_path):
+    writer = Writer(tmp_path / "a.cgrec")
+    writer.add("x", 1, numpy.float32([1, 2]), stats_only=True)
+    s = cgdebug.open(writer.close())["x"][1]
+    assert s.stats.max == 2
+    with pytest.raises(LookupError, match="only the statistics"):
+        s.numpy()
+
+
+def test_folder_of_ranks(tmp_path):
+    write(tmp_path / "r0.cgrec", rank=0)
+    write(tmp_path / "r1.cgrec", factor=2, rank=1)
+    r = cgdebug.open(tmp_path)
+    assert r.ranks == [0, 1]
+    with pytest.raises(RecordingError, match=r"r.rank\(0\)\['x'\]"):
+        r["x"]
+    one = r.rank(1)
+    assert one.ranks == [1] and one["y"][2].numpy().tolist() == [2, 4] and one["y"][2].rank == 1
+    assert r.check().ok and one.check().ok
+    d = r.rank(0).diff(one)
+    assert d.verdict == "different" and d.first["probe"] == "y"
+    with pytest.raises(RecordingError, match="no probe of rank 7"):
+        r.rank(7)
+
+
+def test_several_calls_of_one_probe_are_told_apart(tmp_path):
+    writer = Writer(tmp_path / "a.cgrec")
+    for call in (0, 1):
+        writer.add("x", 1, numpy.float32([call]), invocation=call)
+    r = cgdebug.open(writer.close())
+    with pytest.raises(RecordingError, match="called 2 times"):
+        r["x"]
+    assert r.probe("x", invocation=1)[1].numpy() == [1]
+    assert sorted(r.replay(1)) == ["x", "x#1"]
+
+
+def test_diff_is_ok_only_when_everything_was_compared(tmp_path, path):
+    same = cgdebug.open(path).diff(path)
+    assert same.ok and same.first is None and str(same).startswith("same: 10 snapshots")
+    other = write(tmp_path / "b.cgrec", factor=1.5)
+    d = cgdebug.open(path).diff(other)
+    assert not d.ok and d.first["probe"] == "y" and d.first["replay"] == 1
+    assert "first difference: replay 1, y" in str(d) and d.to_dict()["different"] == 5
+    assert cgdebug.open(path).diff(other, "x").ok
+    assert cgdebug.open(path).diff(other, rtol=1.0, atol=10.0).ok
+    shorter = cgdebug.open(path).diff(write(tmp_path / "c.cgrec", replays=3))
+    assert shorter.verdict == "incomplete" and not shorter.ok
+    assert cgdebug.open(path).diff(str(tmp_path / "c.cgrec"), replays=(1, 3)).ok
+    with pytest.raises(AssertionError, match="first difference"):
+        assert d.ok, d
+
+
+def test_check_names_the_first_nonfinite(tmp_path):
+    writer = Writer(tmp_path / "a.cgrec")
+    for n in (1, 2, 3):
+        writer.add("x", n, numpy.float32([n]))
+        writer.add("y", n, numpy.float32([numpy.inf if n == 3 else n * 10.0]), step=n)
+    c = cgdebug.open(writer.close()).check()
+    assert not c.ok and (c.first["probe"], c.first["replay"], c.first["step"]) == ("y", 3, 3)
+    assert "first non-finite: replay 3" in str(c) and c.findings[0]["kind"] == "nonfinite"
+
+
+def test_table_has_a_row_a_snapshot(path):
+    table = cgdebug.open(path).table("y")
+    assert table["replay"] == [1, 2, 3, 4, 5] and table["step"][0] == 101
+    assert {len(column) for column in table.values()} == {5}
+    pandas = pytest.importorskip("pandas")
+    assert isinstance(cgdebug.open(path).to_pandas(), pandas.DataFrame)
+
+
+def test_damage_is_found_by_verify(path):
+    segment = next(pathlib.Path(path).glob("segment*"))
+    data = bytearray(segment.read_bytes())
+    r = cgdebug.open(path)
+    at = data.index(numpy.full(6, 4, "float32").tobytes())
+    data[at] ^= 1
+    segment.write_bytes(data)
+    assert len(cgdebug.open(path).verify()) >= 1
+    with pytest.raises(RecordingError):
+        cgdebug.open(path)["x"][4].numpy()
+    assert r["x"][3].numpy()[0, 0] == 3
+
+
+def test_threads_may_read_at_once(path):
+    r, wrong = cgdebug.open(path), []
+
+    def read():
+        for n in list(range(1, 6)) * 20:
+            if r["x"][n].numpy()[0, 0] != n or r["y"].stat("max")[n - 1] != n:
+                wrong.append(n)
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_needs_neither_torch_nor_protobuf(path):
+    code = (
+        "import sys\n"
+        "class Block:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] in ('torch', 'google', 'pandas', 'ml_dtypes'):\n"
+        "            raise ImportError(name)\n"
+        "sys.meta_path.insert(0, Block())\n"
+        "import cgdebug\n"
+        f"r = cgdebug.open({path!r})\n"
+        "assert r['x'][2].numpy()[0, 0] == 2 and r.check().ok and r.diff(r).ok\n"
+        "print(sorted({m.split('.')[0] for m in sys.modules} & {'torch', 'google', 'numpy'}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
+    )
+    assert done.stdout.strip() == "['numpy']"
+
+
+def test_safetensors_are_sources_too(tmp_path):
+    safetensors = pytest.importorskip("safetensors.numpy")
+    for n in (1, 2):
+        safetensors.save_file({"x": numpy.float32([n, 2])}, tmp_path / f"step_{n}.safetensors")
+    r = cgdebug.open(tmp_path)
+    assert r["x"].replays == [1, 2] and r["x"].stat("min").tolist() == [1, 2]
+    assert r["x"][1].numpy().tolist() == [1, 2] and r["x"][1].stats.count == 2
+    assert r.diff(tmp_path).ok
