@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "daemon/numerics/compare_kernel.h"
 #include "daemon/numerics/decode.h"
 #include "daemon/numerics/format.h"
 #include "daemon/numerics/mismatch_map.h"
@@ -18,7 +19,7 @@
 namespace cgdebug::numerics {
 namespace {
 
-constexpr std::size_t kBlock = 2048;
+constexpr std::size_t kBlock = kCompareBlock;
 
 // int64 in its own type, everything else in double, which holds it exactly.
 template <typename T>
@@ -91,9 +92,9 @@ std::uint64_t UlpDistance(T a, T b) {
 
 // Whether every element of a block matches, in loops that vectorize. May say no without need.
 template <typename T>
-bool BlockMatches(const T* a, const T* b, std::size_t size, const CompareOptions& options) {
-  if (std::memcmp(a, b, size * sizeof(T)) == 0) {
-    if (options.bitwise || options.equal_nan) return true;
+bool BlockMatches(const T* a, const T* b, std::size_t size, bool same_bits,
+                  const CompareOptions& options) {
+  if (same_bits) {  // so far as there is no NaN in it
     typename OrderedKey<T>::Key nans = 0;
     for (std::size_t i = 0; i < size; ++i) nans = static_cast<decltype(nans)>(nans + IsNan(a[i]));
     return nans == 0;
@@ -115,10 +116,11 @@ struct Greatest {
   std::uint64_t index = 0;
   bool any = false;
 
+  bool Exceeds(Value candidate) const {
+    return !any || candidate > value || (candidate != candidate && value == value);
+  }
   void Add(Value candidate, std::uint64_t at) {
-    const bool greater = candidate > value || (candidate != candidate && value == value);
-    if (any && !greater) return;
-    *this = {candidate, at, true};
+    if (Exceeds(candidate)) *this = {candidate, at, true};
   }
 };
 
@@ -134,7 +136,11 @@ template <typename T>
 class Comparison {
  public:
   Comparison(const TensorView& actual, const TensorView& expected, const CompareOptions& options)
-      : actual_(actual), expected_(expected), options_(options), map_(actual.shape) {}
+      : actual_(actual),
+        expected_(expected),
+        options_(options),
+        map_(actual.shape),
+        kernels_(ChosenCompareKernels()) {}
 
   CompareResult Run() {
     result_.compared = actual_.count();
@@ -158,21 +164,63 @@ class Comparison {
   void RunBlock(std::uint64_t start) {
     const auto size =
         static_cast<std::size_t>(std::min<std::uint64_t>(kBlock, result_.compared - start));
+    const std::byte* a_bytes = actual_.data.data() + start * sizeof(T);
+    const std::byte* b_bytes = expected_.data.data() + start * sizeof(T);
+    const bool same_bits = std::memcmp(a_bytes, b_bytes, size * sizeof(T)) == 0;
+    if (same_bits) {
+      result_.ulp[0] += size;
+      if (options_.bitwise || options_.equal_nan || !kIsFloatingElement<T>) return;
+      if (kernels_.has_nan && !kernels_.has_nan(actual_.dtype, a_bytes, size)) return;
+    } else if (kernels_.compare) {
+      BlockComparison block;
+      if (kernels_.compare(actual_.dtype, a_bytes, b_bytes, size, options_, &block)) {
+        return AddBlock(start, block);
+      }
+    }
     T a[kBlock], b[kBlock];
-    std::memcpy(a, actual_.data.data() + start * sizeof(T), size * sizeof(T));
-    std::memcpy(b, expected_.data.data() + start * sizeof(T), size * sizeof(T));
-    CountDistances(a, b, size);
-    if (BlockMatches(a, b, size, options_)) return;
+    std::memcpy(a, a_bytes, size * sizeof(T));
+    std::memcpy(b, b_bytes, size * sizeof(T));
+    if (!same_bits) CountDistances(a, b, size);
+    if (BlockMatches(a, b, size, same_bits, options_)) return;
     for (std::size_t i = 0; i < size; ++i) {
-      if (!Matches(a[i], b[i], options_)) AddMismatch(start + i, Widen(a[i]), Widen(b[i]));
+      if (Matches(a[i], b[i], options_)) continue;
+      AddMismatch(start + i, Widen(a[i]), Widen(b[i]));
+      AddDifference(start + i, Widen(a[i]), Widen(b[i]));
+    }
+  }
+
+  void AddBlock(std::uint64_t start, const BlockComparison& block) {
+    for (std::size_t bin = 0; bin < kUlpBins; ++bin) result_.ulp[bin] += block.ulp[bin];
+    result_.nan_in_actual += block.nan_in_actual;
+    result_.nan_in_expected += block.nan_in_expected;
+    if (block.mismatched == 0) return;
+    result_.mismatched_zero += block.mismatched_zero;
+    result_.mismatched_greater += block.mismatched_greater;
+    // Where a greatest difference is, is looked for only when this block has a greater one.
+    const bool greater =
+        max_abs_.Exceeds(static_cast<Abs>(block.max_abs)) || max_rel_.Exceeds(block.max_rel);
+    for (std::size_t word = 0; word < block.mismatch.size(); ++word) {
+      std::uint64_t bits = block.mismatch[word];
+      if (bits == 0) continue;
+      const std::uint64_t first = start + 64 * word;
+      if (result_.mismatched == 0) {
+        result_.first_mismatch = first + static_cast<std::uint64_t>(std::countr_zero(bits));
+      }
+      result_.mismatched += static_cast<std::uint64_t>(std::popcount(bits));
+      map_.AddWord(first, bits);
+      if (!greater && !options_.on_mismatch) continue;
+      for (; bits != 0; bits &= bits - 1) {
+        const std::uint64_t at = first + static_cast<std::uint64_t>(std::countr_zero(bits));
+        if (options_.on_mismatch) options_.on_mismatch(at);
+        if (greater) {
+          AddDifference(at, Widen(LoadElement<T>(actual_.data, at)),
+                        Widen(LoadElement<T>(expected_.data, at)));
+        }
+      }
     }
   }
 
   void CountDistances(const T* a, const T* b, std::size_t size) {
-    if (std::memcmp(a, b, size * sizeof(T)) == 0) {
-      result_.ulp[0] += size;
-      return;
-    }
     for (std::size_t i = 0; i < size; ++i) {
       const bool a_is_nan = IsNan(a[i]), b_is_nan = IsNan(b[i]);
       result_.nan_in_actual += a_is_nan && !b_is_nan;
@@ -186,6 +234,9 @@ class Comparison {
     map_.Add(index);
     result_.mismatched_zero += a == 0;
     result_.mismatched_greater += a > b;
+  }
+
+  void AddDifference(std::uint64_t index, Wide<T> a, Wide<T> b) {
     constexpr bool kFloat32 = std::is_same_v<T, float>;
     const bool is_scalar = actual_.shape.empty();
     Abs difference = AbsDifference(a, b);
@@ -264,6 +315,7 @@ class Comparison {
   Greatest<Abs> max_abs_;
   Greatest<double> max_rel_;
   MismatchMap map_;
+  const CompareKernels kernels_;
 };
 
 }  // namespace

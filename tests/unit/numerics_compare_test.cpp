@@ -6,6 +6,7 @@
 #include <set>
 
 #include "daemon/numerics/compare.h"
+#include "daemon/numerics/cpu.h"
 #include "tests/unit/numerics_test_util.h"
 
 namespace cgdebug::numerics {
@@ -319,6 +320,70 @@ TEST(Mismatches, SpansAgreeWithEveryIndexOnRandomShapes) {
     }
   }
 }
+
+class CompareOfDtype : public ::testing::TestWithParam<layout::DtypeInfo> {};
+
+// Random bytes, and bytes that differ from them in few or many elements, a little or much.
+TEST_P(CompareOfDtype, KernelsOfEveryCpuAgreeWithThePlainLoops) {
+  const layout::DtypeInfo& info = GetParam();
+  const Cpu before = ChosenCpu();
+  std::uint32_t state = 99;
+  const auto next = [&state] {
+    state = state * 1664525u + 1013904223u;
+    return state >> 8;
+  };
+  for (int round = 0; round < 60; ++round) {
+    const std::uint64_t count = round % 3 == 0 ? 4096 : 1 + next() % 5000;
+    std::vector<std::uint8_t> expected(count * info.bytes);
+    for (auto& byte : expected) byte = static_cast<std::uint8_t>(next());
+    if (round % 4 != 0) {  // of like magnitude, so that there is no NaN
+      for (std::uint64_t i = 1; i <= count; ++i) {
+        std::uint8_t& last = expected[i * info.bytes - 1];
+        last = static_cast<std::uint8_t>((last & 0x81) | 0x3c);
+      }
+    }
+    std::vector<std::uint8_t> actual = expected;
+    const std::uint32_t rarity = round % 5 == 0 ? 1 : round % 5 == 1 ? 3000 : 7;
+    for (std::uint64_t i = 0; i < count; ++i) {
+      if (next() % rarity != 0) continue;
+      const std::size_t byte = round % 2 == 0 ? 0 : next() % info.bytes;
+      actual[i * info.bytes + byte] ^= static_cast<std::uint8_t>(1u << next() % 8);
+    }
+    const TestTensor a(info.dtype, {count}, actual), b(info.dtype, {count}, expected);
+    CompareOptions options = DefaultTolerances(info.dtype);
+    if (round % 3 == 1) options = {.rtol = 0.05, .atol = 3};
+    options.equal_nan = round % 7 == 0;
+    std::vector<std::uint64_t> indices;
+    options.on_mismatch = [&](std::uint64_t index) { indices.push_back(index); };
+    OverrideCpu(Cpu::kPlain);
+    const CompareResult plain = Compare(a.view(), b.view(), options).value();
+    const std::vector<std::uint64_t> plain_indices = indices;
+    for (const Cpu cpu : AvailableCpus()) {
+      OverrideCpu(cpu);
+      indices.clear();
+      const CompareResult result = Compare(a.view(), b.view(), options).value();
+      SCOPED_TRACE(testing::Message() << "round " << round << " cpu " << static_cast<int>(cpu));
+      EXPECT_EQ(indices, plain_indices);
+      EXPECT_EQ(result.mismatched, plain.mismatched);
+      EXPECT_EQ(result.first_mismatch, plain.first_mismatch);
+      EXPECT_EQ(result.message, plain.message);
+      EXPECT_EQ(result.ulp, plain.ulp);
+      EXPECT_EQ(result.nan_in_actual, plain.nan_in_actual);
+      EXPECT_EQ(result.mismatched_zero, plain.mismatched_zero);
+      EXPECT_EQ(result.mismatched_greater, plain.mismatched_greater);
+      EXPECT_EQ(result.max_abs.index, plain.max_abs.index);
+      EXPECT_EQ(result.max_rel.index, plain.max_rel.index);
+      ASSERT_EQ(result.spans.size(), plain.spans.size());
+      for (std::size_t dim = 0; dim < plain.spans.size(); ++dim) {
+        EXPECT_EQ(result.spans[dim].distinct, plain.spans[dim].distinct);
+      }
+    }
+  }
+  OverrideCpu(before);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CompareOfDtype, ::testing::ValuesIn(layout::kDtypes),
+                         [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
 }  // namespace cgdebug::numerics
