@@ -208,14 +208,10 @@ class Comparison {
       }
       result_.mismatched += static_cast<std::uint64_t>(std::popcount(bits));
       map_.AddWord(first, bits);
-      if (!greater && !options_.on_mismatch) continue;
-      for (; bits != 0; bits &= bits - 1) {
+      for (; greater && bits != 0; bits &= bits - 1) {
         const std::uint64_t at = first + static_cast<std::uint64_t>(std::countr_zero(bits));
-        if (options_.on_mismatch) options_.on_mismatch(at);
-        if (greater) {
-          AddDifference(at, Widen(LoadElement<T>(actual_.data, at)),
-                        Widen(LoadElement<T>(expected_.data, at)));
-        }
+        AddDifference(at, Widen(LoadElement<T>(actual_.data, at)),
+                      Widen(LoadElement<T>(expected_.data, at)));
       }
     }
   }
