@@ -37,7 +37,8 @@ void RunDaemon(const DaemonOptions& options, const std::string& socket_path, Ins
   serving.exit_with = options.exit_with;
   serve::Server server(instance.TakeListener(), {&registry, &events, &store}, serving);
 
-  ingest::IngestLoop ingest({options.keep_dead, socket_path}, {&registry, &events, &sinks});
+  ingest::IngestLoop ingest({options.keep_dead, options.workers, socket_path},
+                            {&registry, &events, &sinks});
   Log("daemon")->info("cgdebug-daemon {} (pid {}) listens on {}", CGDEBUG_VERSION, getpid(),
                       socket_path);
   ingest.Start();

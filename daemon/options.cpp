@@ -72,6 +72,11 @@ ParsedOptions ParseOptions(int argc, char** argv) {
   app.add_option("--max-clients", options.max_clients, "connections at a time (64)")
       ->check(CLI::Range(1, 4096))
       ->type_name("N");
+  app.add_option("--workers", options.workers,
+                 "threads that copy and compute large snapshots; 0 = the reading one does it "
+                 "(half of the cores, at most 4)")
+      ->check(CLI::Range(0, 64))
+      ->type_name("N");
   app.add_option("--max-message", options.max_message_bytes, "largest request (16M)")
       ->transform(CLI::AsSizeValue(false))
       ->type_name("SIZE");

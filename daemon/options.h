@@ -3,11 +3,19 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <thread>
 
 namespace cgdebug {
+
+// Threads that prepare large snapshots: half of the cores, the job has the others, at most 4.
+inline std::size_t DefaultWorkers() {
+  return std::min<std::size_t>(4, std::thread::hardware_concurrency() / 2);
+}
 
 struct DaemonOptions {
   std::string socket;  // empty: where runtime_dir.h says
@@ -17,6 +25,7 @@ struct DaemonOptions {
   std::chrono::milliseconds keep_dead = std::chrono::hours(1);
   std::uint64_t max_memory_bytes = std::uint64_t{1} << 30;
   std::size_t max_clients = 64;
+  std::size_t workers = DefaultWorkers();
   std::uint64_t max_message_bytes = 16u << 20;
   std::string log_level;
   std::string log_file;  // empty: stderr with --foreground, else beside the socket

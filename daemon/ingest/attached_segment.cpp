@@ -133,26 +133,43 @@ void AttachedSegment::CloseSlot(std::uint32_t index) {
   given_up_.pop_front();
 }
 
-bool AttachedSegment::Pass() {
-  bool any = false;
+void AttachedSegment::BeginPass(bool thorough, std::vector<SlotConsumer*>* ready) {
+  if (!alive_ || broken_) return;
+  const SigbusGuard guard;
+  activity_ = view_->activity();
+  if (ever_polled_ && activity_ == seen_activity_ && !thorough) return;
+  ScanDirectory();
+  in_pass_ = true;
+  consumed_any_ = false;
   for (SlotConsumer* slot : graph_order_) {
-    any |= slot->ConsumeNext() == SlotConsumer::Step::kConsumed;
-    if (SigbusGuard::Hit()) break;
+    if (slot->HasWork()) ready->push_back(slot);
   }
-  return any;
+  broken_ = SigbusGuard::Hit();
 }
 
-bool AttachedSegment::Poll(bool thorough) {
-  if (!alive_ || broken_) return false;
+void AttachedSegment::Commit(SlotConsumer* slot) {
+  if (broken_) return;
   const SigbusGuard guard;
-  const std::uint64_t activity = view_->activity();
-  if (ever_polled_ && activity == seen_activity_ && !thorough) return false;
-  ScanDirectory();
-  const bool any = Pass();
-  broken_ = SigbusGuard::Hit();
-  if (!any) {
-    seen_activity_ = activity;
-    ever_polled_ = true;
+  consumed_any_ |= slot->Commit() == SlotConsumer::Step::kConsumed;
+  broken_ = slot->cut_off() || SigbusGuard::Hit();
+}
+
+bool AttachedSegment::EndPass() {
+  if (!std::exchange(in_pass_, false) || consumed_any_) return consumed_any_;
+  seen_activity_ = activity_;
+  ever_polled_ = true;
+  return false;
+}
+
+// As a pass, all of it on this thread.
+bool AttachedSegment::DrainPass() {
+  bool any = false;
+  for (SlotConsumer* slot : graph_order_) {
+    if (!slot->HasWork()) continue;
+    slot->Prepare();
+    any |= slot->Commit() == SlotConsumer::Step::kConsumed;
+    broken_ |= slot->cut_off();
+    if (broken_ || SigbusGuard::Hit()) break;
   }
   return any;
 }
@@ -167,9 +184,9 @@ void AttachedSegment::CheckProducer() {
   for (const SlotConsumer* slot : graph_order_) {
     passes = std::max<std::uint64_t>(passes, slot->slot()->registration.capacity);
   }
-  while (passes-- > 0 && !SigbusGuard::Hit() && Pass()) {
+  while (passes-- > 0 && !broken_ && !SigbusGuard::Hit() && DrainPass()) {
   }
-  broken_ = SigbusGuard::Hit();
+  broken_ |= SigbusGuard::Hit();
   if (broken_) return;
   for (SlotConsumer* slot : graph_order_) slot->Finish();
   End(view_->ProducerExitedCleanly() ? pipeline::SessionState::kExited

@@ -35,9 +35,12 @@ class AttachedSegment {
   std::int64_t last_timestamp_ns() const;
   std::vector<pipeline::SkippedFile> skipped_slots() const;
 
-  // One pass over the slots, one snapshot each at most, in graph order; true when there was any.
+  // One pass over the slots, one snapshot each at most: BeginPass() appends those that have one, in
+  // graph order; Commit() hands over what the slot prepared; EndPass() tells whether there was any.
   // Unless `thorough`, a segment whose activity word stands still costs one cache line.
-  bool Poll(bool thorough);
+  void BeginPass(bool thorough, std::vector<SlotConsumer*>* ready);
+  void Commit(SlotConsumer* slot);
+  bool EndPass();
 
   // Reads the rest and ends the session, if its producer is gone.
   void CheckProducer();
@@ -53,7 +56,7 @@ class AttachedSegment {
   void ScanDirectory();
   void OpenSlot(std::uint32_t index, std::uint64_t word);
   void CloseSlot(std::uint32_t index);
-  bool Pass();
+  bool DrainPass();
   void ShowSession();
   void End(pipeline::SessionState state);
 
@@ -65,7 +68,10 @@ class AttachedSegment {
   std::vector<SlotConsumer*> graph_order_;
   std::deque<pipeline::SlotPtr> given_up_;        // still shown, oldest first
   std::map<std::uint32_t, std::string> refused_;  // index -> reason
-  std::uint64_t seen_activity_ = 0;
+  std::uint64_t activity_ = 0;                    // when the pass began
+  std::uint64_t seen_activity_ = 0;               // up to which everything is read
+  bool consumed_any_ = false;                     // in this pass
+  bool in_pass_ = false;
   bool ever_polled_ = false;
   bool alive_ = true;
   bool broken_ = false;

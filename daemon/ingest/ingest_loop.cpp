@@ -32,6 +32,7 @@ constexpr auto kThorough = milliseconds(20);  // every slot, whatever the activi
 constexpr auto kRefresh = milliseconds(100);  // counters of slots that have nothing new
 constexpr auto kPerSlot = microseconds(50);   // many slots: less often, at most 1 % of a core
 constexpr unsigned long kTimerSlackNs = 5'000;
+constexpr std::uint64_t kLarge = 128u << 10;  // a payload worth another thread's waking up
 constexpr nanoseconds kGrace = std::chrono::minutes(10);
 
 nanoseconds AgeOf(std::int64_t realtime_ns) {
@@ -44,7 +45,10 @@ nanoseconds AgeOf(std::int64_t realtime_ns) {
 }  // namespace
 
 IngestLoop::IngestLoop(const IngestOptions& options, const Destination& destination)
-    : options_(options), destination_(destination), stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+    : options_(options),
+      destination_(destination),
+      stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      pool_(options.workers) {}
 
 IngestLoop::~IngestLoop() { Stop(); }
 
@@ -118,8 +122,27 @@ void IngestLoop::TryAttach(const std::string& name) {
 }
 
 bool IngestLoop::PollAll(bool thorough) {
+  ready_.clear();
+  owners_.clear();
+  for (Segment& segment : segments_) {
+    segment.attached->BeginPass(thorough, &ready_);
+    owners_.resize(ready_.size(), segment.attached.get());
+  }
+  const auto large = static_cast<std::size_t>(
+      std::count_if(ready_.begin(), ready_.end(),
+                    [](const SlotConsumer* slot) { return slot->payload_bytes() >= kLarge; }));
+  const auto prepare = [this](std::size_t i) { ready_[i]->Prepare(); };
+  const auto commit = [this](std::size_t i) { owners_[i]->Commit(ready_[i]); };
+  if (large >= 2 && pool_.workers() > 0) {
+    pool_.Run(ready_.size(), prepare, commit);
+  } else {
+    for (std::size_t i = 0; i < ready_.size(); ++i) {
+      prepare(i);
+      commit(i);
+    }
+  }
   bool any = false;
-  for (Segment& segment : segments_) any |= segment.attached->Poll(thorough);
+  for (Segment& segment : segments_) any |= segment.attached->EndPass();
   return any;
 }
 

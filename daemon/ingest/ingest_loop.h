@@ -10,17 +10,20 @@
 
 #include "daemon/base/unique_fd.h"
 #include "daemon/ingest/attached_segment.h"
+#include "daemon/ingest/ordered_pool.h"
 #include "daemon/ingest/segment_watcher.h"
 
 namespace cgdebug::ingest {
 
 struct IngestOptions {
   std::chrono::nanoseconds keep_dead = std::chrono::hours(1);
-  std::string socket;  // its own: a job that names another socket is left to that daemon
+  std::size_t workers = 0;  // threads that prepare large snapshots for the ingest thread
+  std::string socket;       // its own: a job that names another socket is left to that daemon
 };
 
-// Finds segments, reads them, and keeps what dead jobs left for `keep_dead`. The only thread that
-// touches shared memory and sinks.
+// Finds segments, reads them, and keeps what dead jobs left for `keep_dead`. One thread
+// owns shared memory and sinks; the workers of a pool copy large snapshots out and compute their
+// statistics for it.
 //
 // Waiting: spins for 20 us after the last snapshot, then naps of 50 us doubling to 1 ms, after a
 // second of silence to 20 ms; without a live job it sleeps until something appears in /dev/shm.
@@ -59,6 +62,9 @@ class IngestLoop {
   UniqueFd stop_;
   std::unique_ptr<SegmentWatcher> watcher_;
   std::vector<Segment> segments_;
+  // Of the pass that runs: slots that have a snapshot, and whose they are.
+  std::vector<SlotConsumer*> ready_;
+  std::vector<AttachedSegment*> owners_;
   Clock::time_point last_work_;
   Clock::time_point next_scan_;
   Clock::time_point next_check_;
@@ -66,6 +72,7 @@ class IngestLoop {
   Clock::time_point next_refresh_;
   std::chrono::nanoseconds nap_{0};
   bool stopping_ = false;
+  OrderedPool pool_;
   std::thread thread_;
 };
 

@@ -27,26 +27,39 @@ void SlotConsumer::Start() {
   const std::uint64_t capacity = slot_->registration.capacity;
   const std::uint64_t first = consumed_ > capacity ? consumed_ - capacity + 1 : 1;
   for (std::uint64_t ordinal = first; ordinal <= consumed_; ++ordinal) {
-    if (ring_.Read(ordinal, &entry_) == ReadStatus::kOk && !SigbusGuard::Hit()) Deliver(true);
+    if (ring_.Read(ordinal, &entry_) != ReadStatus::kOk || SigbusGuard::Hit()) continue;
+    MakeSnapshot();
+    Deliver(true);
   }
 }
 
-SlotConsumer::Step SlotConsumer::ConsumeNext() {
-  if (!ring_.valid()) return Step::kGone;
+bool SlotConsumer::HasWork() const { return ring_.valid() && ring_.accepted() > consumed_; }
+
+void SlotConsumer::Prepare() {
+  const SigbusGuard guard;
+  status_ = ReadNext();
+  if (status_ == ReadStatus::kOk) MakeSnapshot();
+  cut_off_ = SigbusGuard::Hit();
+}
+
+ReadStatus SlotConsumer::ReadNext() {
+  if (!ring_.valid()) return ReadStatus::kGone;
   const std::uint64_t accepted = ring_.accepted();
-  if (accepted <= consumed_) return Step::kIdle;
+  if (accepted <= consumed_) return ReadStatus::kNone;
   if (ring_.oldest() > consumed_ + 1) Lose(ring_.oldest());
-  ReadStatus status = ring_.Read(consumed_ + 1, &entry_);
-  if (status == ReadStatus::kOverwritten) {
-    // Its writer is faster than this reader: half a ring ahead, or the next one is lost as well.
-    const std::uint64_t newest = ring_.accepted();
-    const std::uint64_t ahead =
-        newest - std::min<std::uint64_t>(newest, slot_->registration.capacity / 2);
-    Lose(std::max(ahead, consumed_ + 2));
-    status = ring_.Read(consumed_ + 1, &entry_);
-  }
-  if (SigbusGuard::Hit()) return Step::kIdle;
-  switch (status) {
+  const ReadStatus status = ring_.Read(consumed_ + 1, &entry_);
+  if (status != ReadStatus::kOverwritten) return status;
+  // Its writer is faster than this reader: half a ring ahead, or the next one is lost as well.
+  const std::uint64_t newest = ring_.accepted();
+  const std::uint64_t ahead =
+      newest - std::min<std::uint64_t>(newest, slot_->registration.capacity / 2);
+  Lose(std::max(ahead, consumed_ + 2));
+  return ring_.Read(consumed_ + 1, &entry_);
+}
+
+SlotConsumer::Step SlotConsumer::Commit() {
+  if (cut_off_) return Step::kIdle;
+  switch (status_) {
     case ReadStatus::kOk:
       Deliver(false);
       return Step::kConsumed;
@@ -81,15 +94,20 @@ void SlotConsumer::ReportLoss(std::uint64_t before_sequence, std::string_view ca
                                                           before_sequence, cause});
 }
 
+void SlotConsumer::MakeSnapshot() {
+  snapshot_ = std::make_shared<pipeline::Snapshot>();
+  snapshot_->slot = slot_;
+  snapshot_->ordinal = entry_.ordinal;
+  snapshot_->sequence = entry_.sequence;
+  snapshot_->timestamp_ns = entry_.timestamp_ns;
+  snapshot_->step = entry_.step;
+  snapshot_->forced = (entry_.flags & layout::kEntryForced) != 0;
+  payload_ = TakeValues(snapshot_.get());
+}
+
 void SlotConsumer::Deliver(bool seen_before) {
-  auto snapshot = std::make_shared<pipeline::Snapshot>();
-  snapshot->slot = slot_;
-  snapshot->ordinal = entry_.ordinal;
-  snapshot->sequence = entry_.sequence;
-  snapshot->timestamp_ns = entry_.timestamp_ns;
-  snapshot->step = entry_.step;
-  snapshot->forced = (entry_.flags & layout::kEntryForced) != 0;
-  const pipeline::PayloadPtr payload = TakeValues(snapshot.get());
+  const pipeline::SnapshotPtr snapshot = std::move(snapshot_);
+  const pipeline::PayloadPtr payload = std::move(payload_);
   last_timestamp_ns_ = std::max(last_timestamp_ns_, snapshot->timestamp_ns);
   if (!seen_before) {
     ReportLoss(snapshot->sequence, "overwritten before it was read");
@@ -115,14 +133,16 @@ pipeline::PayloadPtr SlotConsumer::TakeValues(pipeline::Snapshot* snapshot) {
   auto payload = std::make_shared<const std::vector<std::byte>>(std::move(entry_.payload));
   const auto view = numerics::MakeTensorView(slot_->dtype, slot_->shape, *payload);
   if (view.ok()) snapshot->stats = numerics::ComputeStats(*view);
-  if (const auto previous = previous_payload_.lock()) {
-    snapshot->changed = *previous != *payload;
+  if (const auto previous = previous_payload_.lock()) {  // bytes only where the hash cannot tell
+    snapshot->changed = snapshot->stats.hash != previous_hash_ ||
+                        std::memcmp(previous->data(), payload->data(), payload->size()) != 0;
   }
   snapshot->has_values =
       (entry_.flags & layout::kEntryDropValues) == 0 &&
       ((entry_.flags & layout::kEntryTriggered) == 0 || TriggerHolds(snapshot->stats));
   if (!snapshot->has_values) return nullptr;
   previous_payload_ = payload;
+  previous_hash_ = snapshot->stats.hash;
   return payload;
 }
 

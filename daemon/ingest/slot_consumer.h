@@ -43,8 +43,16 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   // Opens the slot in the sinks; entries that an earlier daemon consumed and that are still in the
   // ring go to the memory of last values only.
   void Start();
-  // At most one snapshot.
-  Step ConsumeNext();
+
+  // One snapshot, in two steps: Prepare() copies the next one out and computes what there is to say
+  // about it; Commit() hands it to the sinks and then moves the credit.
+  // Thread: Prepare() on any one thread, if nothing else of the consumer runs meanwhile.
+  bool HasWork() const;
+  std::uint64_t payload_bytes() const { return slot_->registration.payload_bytes; }
+  void Prepare();
+  Step Commit();
+  // Whether Prepare() met memory that was cut off.
+  bool cut_off() const { return cut_off_; }
   // Shows the producer's and the own counters to the registry.
   void Refresh();
   // The producer is dead and everything committed is consumed.
@@ -59,6 +67,8 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   void AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) override;
 
  private:
+  ring::ReadStatus ReadNext();
+  void MakeSnapshot();
   void Deliver(bool seen_before);
   // Fills in the statistics, from the values or as the GPU computed them; the values when they are
   // wanted.
@@ -72,7 +82,14 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   ring::SlotRingReader ring_;
   ring::SegmentView* view_;
   Destination destination_;
+  // What Prepare() left for Commit().
+  ring::ReadStatus status_ = ring::ReadStatus::kNone;
+  bool cut_off_ = false;
   ring::Entry entry_;
+  std::shared_ptr<pipeline::Snapshot> snapshot_;
+  pipeline::PayloadPtr payload_;
+
+  std::uint64_t previous_hash_ = 0;
   std::weak_ptr<const std::vector<std::byte>> previous_payload_;
   std::uint64_t consumed_ = 0;  // ordinal up to which everything is consumed or lost
   std::uint64_t lost_ = 0;      // of those

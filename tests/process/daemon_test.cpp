@@ -74,6 +74,44 @@ TEST_F(DaemonTest, ShowsTheJobAndTheValuesOfItsLastReplay) {
               ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
 }
 
+// Large enough for the workers, more slots than they take at a time, small ones between.
+TEST_F(DaemonTest, WorkersKeepTheOrderAndTheCountsOfLargeSnapshots) {
+  std::vector<SlotSpec> slots;
+  for (int i = 0; i < 12; ++i) {
+    slots.push_back(Printing("blk" + std::to_string(i)));
+    slots.back().capacity = 4;
+    if (i % 3 != 2) slots.back().elements = 100'000;
+  }
+  PipeReader terminal;
+  ProducerProcess job(slots, terminal.write_fd());
+  DaemonProcess daemon(directory_, {"--workers", "3"});
+  ASSERT_TRUE(WaitUntil([&] { return daemon.Session(job.key()).has_value(); }));
+  daemon.Stop();
+  for (std::uint32_t i = 0; i < slots.size(); ++i) job.Write(i, 3);
+  daemon.Signal(SIGCONT);
+  for (const SlotSpec& slot : slots) {
+    ASSERT_TRUE(daemon.WaitForConsumed(job.key(), slot.name, 3)) << slot.name;
+    const auto tensor = daemon.Get(job.key(), slot.name);
+    const std::vector<float> values = Floats(tensor.payload);
+    ASSERT_EQ(values.size(), slot.elements);
+    EXPECT_EQ(values.back(), 3 + static_cast<float>(slot.elements - 1));
+    EXPECT_EQ(tensor.reply.snapshot().stats().max(), values.back());
+  }
+  const auto counters = daemon.Session(job.key())->counters();
+  EXPECT_EQ(counters.produced(), 36u);
+  EXPECT_EQ(counters.consumed(), 36u);
+  ASSERT_TRUE(WaitUntil([&] { return CountOf(terminal.text(), "[cgdebug]") == 36; }));
+  std::size_t last = 0;
+  for (int replay = 1; replay <= 3; ++replay) {  // one after the other, each in graph order
+    for (const SlotSpec& slot : slots) {
+      const auto at = terminal.text().find("@" + std::to_string(replay) + " " + slot.name + " ");
+      ASSERT_NE(at, std::string::npos);
+      EXPECT_GE(at, last);
+      last = at;
+    }
+  }
+}
+
 TEST_F(DaemonTest, FindsJobsThatCameBeforeItAndJobsThatComeLater) {
   ProducerProcess before({Recording("a")});
   before.Write(0, 2);
