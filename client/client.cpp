@@ -192,6 +192,14 @@ Result<v1::ProbesReply> Client::Probes(const v1::ProbesRequest& request) {
   return std::move(*response->mutable_probes());
 }
 
+Result<v1::SetReply> Client::Set(const v1::SetRequest& request) {
+  v1::Request call;
+  *call.mutable_set() = request;
+  Result<v1::Response> response = Call(call);
+  if (!response.ok()) return response.error();
+  return std::move(*response->mutable_set());
+}
+
 Result<v1::ShutdownReply> Client::Shutdown(const v1::ShutdownRequest& request) {
   v1::Request call;
   *call.mutable_shutdown() = request;

@@ -23,6 +23,7 @@ void RunDaemon(const DaemonOptions& options, const std::string& socket_path, Ins
   pipeline::Registry registry;
   pipeline::EventLog events;
   pipeline::SnapshotStore store(options.max_memory_bytes);
+  pipeline::ControlQueue controls;
   pipeline::FanOut sinks;
   sinks.Add(std::make_unique<sinks::CompareSink>(&events));
   sinks.Add(std::make_unique<sinks::PrintSink>(&events));
@@ -35,10 +36,10 @@ void RunDaemon(const DaemonOptions& options, const std::string& socket_path, Ins
       std::min<std::uint64_t>(options.max_message_bytes, wire::kMaxMessageBytes));
   serving.idle_timeout_s = std::chrono::duration<double>(options.idle_timeout).count();
   serving.exit_with = options.exit_with;
-  serve::Server server(instance.TakeListener(), {&registry, &events, &store}, serving);
+  serve::Server server(instance.TakeListener(), {&registry, &events, &store, &controls}, serving);
 
   ingest::IngestLoop ingest({options.keep_dead, options.workers, socket_path},
-                            {&registry, &events, &sinks});
+                            {&registry, &controls, &events, &sinks});
   Log("daemon")->info("cgdebug-daemon {} (pid {}) listens on {}", CGDEBUG_VERSION, getpid(),
                       socket_path);
   ingest.Start();

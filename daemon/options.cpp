@@ -2,8 +2,9 @@
 
 #include <CLI/CLI.hpp>
 #include <iostream>
-#include <map>
 #include <string>
+
+#include "daemon/base/duration.h"
 
 namespace cgdebug {
 namespace {
@@ -16,32 +17,14 @@ constexpr const char* kFooter =
     "  cgdebug-cli status                              ask the one that runs\n"
     "  cgdebug-cli daemon stop                         end it";
 
-// "10m" -> "600000": CLI11's own transforms multiply whole numbers only, and "1.5s" is natural.
-std::string ToMilliseconds(std::string text) {
-  static const std::map<std::string, double> kUnits = {
-      {"ms", 1}, {"s", 1e3}, {"m", 60e3}, {"min", 60e3}, {"h", 3600e3}, {"d", 86400e3}, {"", 1e3}};
-  std::size_t used = 0;
-  double number = -1;
-  try {
-    number = std::stod(text, &used);
-  } catch (const std::exception&) {
-    used = 0;
-  }
-  const auto unit = kUnits.find(text.substr(used));
-  constexpr double kLongest = 1e15;
-  if (used == 0 || unit == kUnits.end() || !(number >= 0) || number * unit->second > kLongest) {
-    throw CLI::ValidationError("'" + text +
-                               "' is no duration; write for example 500ms, 30s, 10m, 1h");
-  }
-  return std::to_string(static_cast<std::uint64_t>(number * unit->second));
-}
-
 void AddDuration(CLI::App& app, const std::string& name, std::chrono::milliseconds* value,
                  const std::string& help) {
   app.add_option_function<std::string>(
          name,
          [value](const std::string& text) {
-           *value = std::chrono::milliseconds(std::stoull(ToMilliseconds(text)));
+           const Result<std::chrono::milliseconds> parsed = ParseDuration(text);
+           if (!parsed.ok()) throw CLI::ValidationError(parsed.error().message);
+           *value = *parsed;
          },
          help)
       ->type_name("DURATION");

@@ -59,6 +59,7 @@ std::string VerdictText(const v1::ProbeInfo& probe, const Style& style) {
 std::string LastText(const v1::ProbeInfo& probe, const Style& style) {
   std::vector<std::string> parts;
   if (probe.retired()) parts.push_back(style.Dim("retired"));
+  if (probe.has_control()) parts.push_back(style.Yellow("[" + ControlText(probe.control()) + "]"));
   if (const std::string verdict = VerdictText(probe, style); !verdict.empty()) {
     parts.push_back(verdict);
   }

@@ -34,6 +34,7 @@ RunFunction AddStatus(CLI::App& app);
 RunFunction AddProbes(CLI::App& app);
 RunFunction AddTail(CLI::App& app);
 RunFunction AddShow(CLI::App& app);
+RunFunction AddSet(CLI::App& app);
 RunFunction AddCheck(CLI::App& app);
 RunFunction AddDiff(CLI::App& app);
 RunFunction AddDoctor(CLI::App& app);

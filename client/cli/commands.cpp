@@ -32,6 +32,11 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli show blk3.attn.out@1204 --where nonfinite\n"
      "  cgdebug-cli show train.py-4711:blk3.attn.out@-2 -o attn.npy\n",
      AddShow},
+    {"set", "Changes captured probes while they replay",
+     "  cgdebug-cli set 'blk3.*' --mode off\n"
+     "  cgdebug-cli set blk3.attn.out --mode full --every 1 --count 20\n"
+     "  cgdebug-cli set '*' --on 'absmax>1e4' --ttl 30m\n",
+     AddSet},
     {"check", "Names the first NaN or Inf and what led to it, and what else looks wrong",
      "  cgdebug-cli check runs/a.cgrec\n"
      "  cgdebug-cli check                           the newest live job\n"

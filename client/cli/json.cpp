@@ -110,6 +110,21 @@ Json ToJson(const v1::Session& session) {
           {"first_inf", FirstNonfinite(session.first_inf())}};
 }
 
+Json ToJson(const v1::Control& control) {
+  static constexpr const char* kModes[] = {"registered", "off", "stats", "full"};
+  static constexpr const char* kTriggers[] = {"", "nan", "inf", "absmax"};
+  const auto name = [](auto value, const auto& names) {
+    return static_cast<std::size_t>(value) < std::size(names) ? names[value] : "unknown";
+  };
+  return {{"mode", name(control.mode(), kModes)},
+          {"every", control.every()},
+          {"from", control.from()},
+          {"until", control.until()},
+          {"on", name(control.trigger(), kTriggers)},
+          {"threshold", JsonNumber(control.threshold())},
+          {"expires_ns", control.expires_ns()}};
+}
+
 Json ToJson(const v1::Verdict& verdict) {
   return {{"state", VerdictName(verdict.state())},
           {"compared", verdict.compared()},
@@ -142,6 +157,7 @@ Json ToJson(const v1::ProbeInfo& probe) {
                {"retired", probe.retired()},
                {"counters", ToJson(probe.counters())}};
   json["verdict"] = probe.has_verdict() ? ToJson(probe.verdict()) : Json(nullptr);
+  json["control"] = probe.has_control() ? ToJson(probe.control()) : Json(nullptr);
   json["last_stats"] = probe.has_last_stats() ? ToJson(probe.last_stats()) : Json(nullptr);
   return json;
 }

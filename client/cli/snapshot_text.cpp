@@ -1,5 +1,7 @@
 #include "client/cli/snapshot_text.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "client/cli/terminal.h"
@@ -67,6 +69,27 @@ std::string TensorLine(const v1::Snapshot& snapshot, bool colour, std::size_t ty
   std::string type = TypeText(snapshot.dtype(), snapshot.shape());
   if (type.size() < type_width) type.resize(type_width, ' ');
   return type + "  " + numerics::FormatStats(dtype, shape, StatsOf(snapshot.stats()), colour);
+}
+
+std::string ControlText(const v1::Control& control) {
+  std::string text = control.mode() == v1::Control::OFF     ? "off"
+                     : control.mode() == v1::Control::STATS ? "statistics"
+                     : control.mode() == v1::Control::FULL  ? "values"
+                                                            : "as registered";
+  if (control.every() > 1) text += fmt::format(", one replay in {}", control.every());
+  if (control.from() > 1 && control.until() != 0) {
+    text += fmt::format(", replays {}..{}", control.from(), control.until());
+  } else if (control.from() > 1) {
+    text += fmt::format(", from replay {}", control.from());
+  } else if (control.until() != 0) {
+    text += fmt::format(", {} replay{}", control.until(), control.until() == 1 ? "" : "s");
+  }
+  if (control.trigger() == v1::Control::NONFINITE) text += ", where there is NaN or Inf";
+  if (control.trigger() == v1::Control::INF) text += ", where there is Inf";
+  if (control.trigger() == v1::Control::ABS_MAX) {
+    text += fmt::format(", where abs max > {:g}", control.threshold());
+  }
+  return text;
 }
 
 std::string ProbeText(const std::string& name, std::uint32_t invocation) {

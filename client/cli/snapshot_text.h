@@ -27,6 +27,9 @@ std::string TypeText(const std::string& dtype,
 // The one line of a tensor; the type padded to `type_width`.
 std::string TensorLine(const v1::Snapshot& snapshot, bool colour, std::size_t type_width);
 
+// "off", "statistics", "values, one replay in 10, replays 5..30, where abs max > 1e4".
+std::string ControlText(const v1::Control& control);
+
 // "blk3.attn", "blk3.attn#1" for its second call in one capture.
 std::string ProbeText(const std::string& name, std::uint32_t invocation);
 

@@ -225,6 +225,15 @@ void AttachedSegment::Refresh() {
   broken_ = SigbusGuard::Hit();
 }
 
+void AttachedSegment::SetControl(const pipeline::ControlChange& change) {
+  if (!alive_ || broken_ || change.slot->session != session_) return;
+  const SigbusGuard guard;
+  for (SlotConsumer* slot : graph_order_) {
+    if (slot->slot() == change.slot) slot->SetControl(change);
+  }
+  broken_ = SigbusGuard::Hit();
+}
+
 void AttachedSegment::Remove() {
   if (!view_->ProducerAlive()) ring::UnlinkSegment(name());
   destination_.sink->ForgetSession(session_);

@@ -46,6 +46,8 @@ class AttachedSegment {
   void CheckProducer();
   // Ends it because its memory is gone.
   void Abandon();
+  // Does nothing when the slot is not, or no longer, of this segment.
+  void SetControl(const pipeline::ControlChange& change);
   // Shows the counters of every slot.
   void Refresh();
   // Removes the files and forgets the session.

@@ -71,6 +71,9 @@ void IngestLoop::Run() {
   next_scan_ = next_check_ = next_thorough_ = next_refresh_ = last_work_ = Clock::now();
   while (!stopping_) {
     if (Clock::now() >= next_scan_) FindSegments();
+    for (const pipeline::ControlChange& change : destination_.controls->Take()) {
+      for (Segment& segment : segments_) segment.attached->SetControl(change);
+    }
     const bool thorough = Clock::now() >= next_thorough_;
     const bool any = PollAll(thorough);
     if (thorough) {

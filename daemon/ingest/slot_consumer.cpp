@@ -1,5 +1,7 @@
 #include "daemon/ingest/slot_consumer.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -12,6 +14,16 @@ namespace cgdebug::ingest {
 
 using ring::ReadStatus;
 
+namespace {
+
+std::int64_t RealtimeNs() {
+  timespec now = {};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+}  // namespace
+
 SlotConsumer::SlotConsumer(pipeline::SlotPtr slot, ring::SlotRingReader ring,
                            ring::SegmentView* view, const Destination& destination)
     : slot_(std::move(slot)), ring_(std::move(ring)), view_(view), destination_(destination) {}
@@ -21,7 +33,9 @@ void SlotConsumer::Start() {
   consumed_ = std::min(credit_untrusted.consumed, ring_.accepted());
   lost_ = std::min(credit_untrusted.lost, consumed_);
   bytes_ = (consumed_ - lost_) * slot_->registration.payload_bytes;
+  control_ = ring_.control();  // of a daemon before this one
   Refresh();
+  destination_.registry->SetControl(slot_, control_);
   destination_.sink->OpenSlot(slot_, *this);
   // Not more than a ring, whatever the producer makes of its head meanwhile.
   const std::uint64_t capacity = slot_->registration.capacity;
@@ -185,6 +199,32 @@ void SlotConsumer::Refresh() {
   last_timestamp_ns_ = std::max(last_timestamp_ns_, head_untrusted.last_timestamp_ns);
   shown_ = counters;
   destination_.registry->SetSlot(slot_, counters, last_timestamp_ns_, ring_.retired());
+  if (ControlIsOver(head_untrusted)) ApplyControl({});
+}
+
+void SlotConsumer::SetControl(const pipeline::ControlChange& change) {
+  if (!ring_.valid()) return;
+  layout::SlotControl control = change.control;
+  if (change.from_next) {
+    control.from = ring_.sequence() + 1;
+    control.until += control.from - 1;
+  }
+  ApplyControl(control);
+}
+
+void SlotConsumer::ApplyControl(const layout::SlotControl& control) {
+  control_ = control;
+  ring_.SetControl(control);
+  destination_.registry->SetControl(slot_, control);
+}
+
+// The producer heeds the end by itself; this is for those who ask what is set. Entries that were
+// written under the trigger are read first.
+bool SlotConsumer::ControlIsOver(const layout::SlotHead& head) const {
+  if (control_.mode == layout::ControlMode::kAsRegistered || head.accepted > consumed_)
+    return false;
+  if (control_.until != 0 && head.sequence >= control_.until) return true;
+  return control_.expires_ns != 0 && RealtimeNs() > control_.expires_ns;
 }
 
 void SlotConsumer::Finish() {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/pipeline/control_queue.h"
 #include "daemon/pipeline/event_log.h"
 #include "daemon/pipeline/registry.h"
 #include "daemon/pipeline/sink.h"
@@ -17,6 +18,7 @@ namespace cgdebug::ingest {
 // Where snapshots and news go.
 struct Destination {
   pipeline::Registry* registry;
+  pipeline::ControlQueue* controls;
   pipeline::EventLog* events;
   pipeline::Sink* sink;
 };
@@ -53,8 +55,10 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   Step Commit();
   // Whether Prepare() met memory that was cut off.
   bool cut_off() const { return cut_off_; }
-  // Shows the producer's and the own counters to the registry.
+  // Shows the producer's and the own counters to the registry; ends a control that is over.
   void Refresh();
+  // What the producer is to do from its next replay on.
+  void SetControl(const pipeline::ControlChange& change);
   // The producer is dead and everything committed is consumed.
   void Finish();
   // The producer gave the slot up: what was unread is in its own count now.
@@ -74,6 +78,8 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   // wanted.
   pipeline::PayloadPtr TakeValues(pipeline::Snapshot* snapshot);
   bool TriggerHolds(const numerics::Stats& stats) const;
+  void ApplyControl(const layout::SlotControl& control);
+  bool ControlIsOver(const layout::SlotHead& head) const;
   void Lose(std::uint64_t first_readable);
   void ReportLoss(std::uint64_t before_sequence, std::string_view cause);
   void PublishCredit(std::uint64_t entries);
@@ -97,7 +103,8 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   std::uint64_t lost_at_death_ = 0;
   std::uint64_t lost_damaged_ = 0;  // of those lost
   std::uint64_t bytes_ = 0;
-  pipeline::Counters shown_;  // as the registry has them
+  layout::SlotControl control_;  // as in the ring
+  pipeline::Counters shown_;     // as the registry has them
   std::int64_t last_timestamp_ns_ = 0;
 };
 

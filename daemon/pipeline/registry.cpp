@@ -106,6 +106,12 @@ void Registry::SetVerdict(const SlotPtr& slot, const ring::Verdict& verdict) {
   }
 }
 
+void Registry::SetControl(const SlotPtr& slot, const layout::SlotControl& control) {
+  const std::lock_guard lock(mutex_);
+  SlotRecord* record = FindSlot(slot);
+  if (record != nullptr) record->control = control;
+}
+
 void Registry::SetLast(const SnapshotPtr& snapshot) {
   const std::lock_guard lock(mutex_);
   SlotRecord* record = FindSlot(snapshot->slot);

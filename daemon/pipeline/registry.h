@@ -40,6 +40,7 @@ struct SlotRecord {
   std::int64_t last_timestamp_ns = 0;
   bool retired = false;  // its graph is gone
   ring::Verdict verdict;
+  layout::SlotControl control;  // what a client set
   SnapshotPtr last;
 };
 
@@ -88,6 +89,7 @@ class Registry {
   void SetSlot(const SlotPtr& slot, const Counters& counters, std::int64_t last_timestamp_ns,
                bool retired);
   void SetVerdict(const SlotPtr& slot, const ring::Verdict& verdict);
+  void SetControl(const SlotPtr& slot, const layout::SlotControl& control);
   void SetLast(const SnapshotPtr& snapshot);
   // It is no longer shown: its counters stay in the session's sums.
   void ForgetSlot(const SlotPtr& slot);

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <set>
 #include <utility>
 
 #include "daemon/base/glob.h"
@@ -109,6 +110,9 @@ v1::Response Handlers::Answer(const v1::Request& request, pipeline::PayloadPtr* 
       break;
     case v1::Request::kGet:
       Get(request.get(), &response, payload);
+      break;
+    case v1::Request::kSet:
+      Set(request.set(), &response);
       break;
     case v1::Request::kShutdown:
       Shutdown(request.shutdown(), &response);
@@ -251,6 +255,45 @@ void Handlers::Get(const v1::GetRequest& request, v1::Response* response,
   if (stored->payload == nullptr || request.metadata_only() || stored->payload->empty()) return;
   reply->set_payload_bytes(stored->payload->size());
   *payload = stored->payload;
+}
+
+void Handlers::Set(const v1::SetRequest& request, v1::Response* response) {
+  const std::vector<std::string> patterns(request.probes().begin(), request.probes().end());
+  const Result<Selector> selector = Selector::Parse(patterns);
+  const Result<pipeline::ControlChange> wanted = ToChange(request, RealtimeNs());
+  if (!selector.ok() || !wanted.ok() || patterns.empty()) {
+    return SetError(response, v1::Error::BAD_REQUEST,
+                    !selector.ok() ? selector.error().message
+                    : !wanted.ok() ? wanted.error().message
+                                   : "which probes? Type: cgdebug-cli set '*' ...");
+  }
+  const auto sessions =
+      SelectSessions(*model_.registry, request.session(), response->mutable_error());
+  if (!sessions) return;
+  response->clear_error();
+  std::vector<std::string> names;
+  std::set<std::string> changed;
+  std::vector<pipeline::ControlChange> changes;
+  for (const SessionRecord& session : *sessions) {
+    if (session.state != pipeline::SessionState::kAlive) continue;
+    for (const SlotRecord& slot : model_.registry->Slots(session.session)) {
+      if (slot.retired) continue;
+      names.push_back(slot.slot->probe);
+      if (!selector->Matches(slot.slot->probe)) continue;
+      changed.insert(session.session->uuid + slot.slot->probe);
+      changes.push_back(*wanted);
+      changes.back().slot = slot.slot;
+    }
+  }
+  if (changes.empty()) {
+    return SetNoProbe(fmt::format("{}", fmt::join(patterns, " ")), *sessions, names,
+                      response->mutable_error());
+  }
+  v1::SetReply* reply = response->mutable_set();
+  reply->set_slots(static_cast<std::uint32_t>(changes.size()));
+  reply->set_probes(static_cast<std::uint32_t>(changed.size()));
+  reply->set_expires_ns(wanted->control.expires_ns);
+  model_.controls->Push(std::move(changes));
 }
 
 void Handlers::Shutdown(const v1::ShutdownRequest& request, v1::Response* response) {

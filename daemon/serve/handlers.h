@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include "daemon/pipeline/control_queue.h"
 #include "daemon/pipeline/event_log.h"
 #include "daemon/pipeline/registry.h"
 #include "daemon/pipeline/snapshot_store.h"
@@ -17,6 +18,7 @@ struct Model {
   pipeline::Registry* registry;
   pipeline::EventLog* events;
   pipeline::SnapshotStore* store;
+  pipeline::ControlQueue* controls;
 };
 
 struct ServeOptions {
@@ -45,6 +47,7 @@ class Handlers {
   void Sessions(const v1::SessionsRequest& request, v1::Response* response);
   void Probes(const v1::ProbesRequest& request, v1::Response* response);
   void Get(const v1::GetRequest& request, v1::Response* response, pipeline::PayloadPtr* payload);
+  void Set(const v1::SetRequest& request, v1::Response* response);
   void Shutdown(const v1::ShutdownRequest& request, v1::Response* response);
 
   Model model_;

@@ -1,5 +1,9 @@
 #include "daemon/serve/messages.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
 #include <string>
 
 namespace cgdebug::serve {
@@ -141,6 +145,52 @@ void Fill(const pipeline::SlotRecord& record, v1::ProbeInfo* message) {
   message->set_retired(record.retired);
   message->set_slot(static_cast<std::uint32_t>(registration.order));
   if (slot.Has(layout::kActionCompare)) FillVerdict(record.verdict, message->mutable_verdict());
+  if (record.control.mode != layout::ControlMode::kAsRegistered) {
+    Fill(record.control, message->mutable_control());
+  }
+}
+
+void Fill(const layout::SlotControl& control, v1::Control* message) {
+  message->set_mode(static_cast<v1::Control::Mode>(control.mode));
+  message->set_every(control.every);
+  message->set_from(control.from);
+  message->set_until(control.until);
+  message->set_trigger(static_cast<v1::Control::Trigger>(control.trigger));
+  message->set_threshold(control.threshold);
+  message->set_expires_ns(control.expires_ns);
+}
+
+Result<pipeline::ControlChange> ToChange(const v1::SetRequest& request, std::int64_t now_ns) {
+  const v1::Control& control = request.control();
+  constexpr std::uint64_t kLongestTtlMs = std::uint64_t{366} * 24 * 3600 * 1000;
+  if (!v1::Control::Mode_IsValid(control.mode()) ||
+      !v1::Control::Trigger_IsValid(control.trigger())) {
+    return Error{"this daemon does not know that mode. Install the same cgdebug for both"};
+  }
+  const bool has_trigger = control.trigger() != v1::Control::ALWAYS;
+  if (has_trigger && control.mode() != v1::Control::FULL) {
+    return Error{"a condition says when the values are wanted: it goes with mode full"};
+  }
+  if (!std::isfinite(control.threshold()) || control.threshold() < 0) {
+    return Error{"the threshold of absmax is a finite number, 0 or more"};
+  }
+  if (control.until() != 0 && control.from() > control.until()) {
+    return Error{fmt::format("replays {} to {}: the last is before the first", control.from(),
+                             control.until())};
+  }
+  if (request.ttl_ms() > kLongestTtlMs) return Error{"the longest time to live is 366 days"};
+  pipeline::ControlChange change;
+  change.from_next = control.from() == 0 && control.until() != 0;
+  change.control.mode = static_cast<layout::ControlMode>(control.mode());
+  change.control.trigger = static_cast<layout::ControlTrigger>(control.trigger());
+  change.control.every = control.every();
+  change.control.from = std::max<std::uint64_t>(control.from(), 1);
+  change.control.until = control.until();
+  change.control.threshold = control.threshold();
+  if (request.ttl_ms() != 0) {
+    change.control.expires_ns = now_ns + static_cast<std::int64_t>(request.ttl_ms()) * 1'000'000;
+  }
+  return change;
 }
 
 void Fill(const pipeline::Snapshot& snapshot, v1::Snapshot* message) {

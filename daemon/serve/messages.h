@@ -1,6 +1,8 @@
 // messages.h: the daemon's model as messages of proto/control.proto.
 #pragma once
 
+#include "daemon/base/result.h"
+#include "daemon/pipeline/control_queue.h"
 #include "daemon/pipeline/event_log.h"
 #include "daemon/pipeline/registry.h"
 #include "proto/control.pb.h"
@@ -12,6 +14,11 @@ void Fill(const numerics::Stats& stats, v1::Stats* message);
 void Fill(const pipeline::SessionRecord& record, v1::Session* message);
 void Fill(const pipeline::SlotRecord& record, v1::ProbeInfo* message);
 void Fill(const pipeline::Snapshot& snapshot, v1::Snapshot* message);
+void Fill(const layout::SlotControl& control, v1::Control* message);
+
+// The other way; `slot` is left for the caller.
+// Fails: a mode nobody knows, a condition or a range that makes no sense.
+Result<pipeline::ControlChange> ToChange(const v1::SetRequest& request, std::int64_t now_ns);
 
 // `registry` has the numbers of a session that began or ended.
 void Fill(const pipeline::Event& event, const pipeline::Registry& registry, v1::TailReply* message);

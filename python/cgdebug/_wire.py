@@ -53,6 +53,9 @@ def request(kind: str, **fields):
     for name, value in fields.items():
         if isinstance(value, list):
             getattr(part, name).extend(value)
+        elif isinstance(value, dict):
+            for inner, setting in value.items():
+                setattr(getattr(part, name), inner, setting)
         else:
             setattr(part, name, value)
     return message

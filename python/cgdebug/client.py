@@ -13,6 +13,9 @@ from .snapshot import Stats, TensorSnapshot
 
 _ONLY = {"": 0, "all": 0, "nan": 1, "nonfinite": 1, "changed": 2, "fail": 3, "failed": 3}
 
+_MODES = {"registered": 0, "off": 1, "stats": 2, "full": 3}
+_TRIGGERS = {"nan": 1, "inf": 2, "absmax": 3}
+
 
 def connect(
     socket: str | None = None,
@@ -117,6 +120,53 @@ class Client:
         )
         return self._stream(request)
 
+    def set(
+        self,
+        *probes: str,
+        mode: str | None = None,
+        every: int = 0,
+        first: int = 0,
+        count: int = 0,
+        on: str | None = None,
+        ttl: float | None = 300.0,
+        session: str | None = None,
+    ) -> Answer:
+        """Changes captured probes while they replay; those captured later are as registered.
+
+        probes: globs as in `probes`, one at least
+        mode:   "off", "stats" (no values), "full", or "registered" to undo; "full" with `on`
+        every:  one replay in so many; 0 = as registered
+        first:  the first replay it is about; 0 = from the next one
+        count:  so many snapshots, then as registered
+        on:     "nan" (NaN or Inf), "inf" or "absmax>1e4": values only in replays where it holds,
+                else statistics
+        ttl:    seconds after which it is as registered again, also when the daemon is gone by then;
+                None = when the job ends
+        Returns how many `slots` and `probes` it is about.
+        """
+        if mode is None and on is None:
+            raise ValueError("set: give mode= or on=")
+        control = {
+            "mode": _choice("set", "mode", mode or "full", _MODES),
+            "every": every,
+            "from": first,
+        }
+        if count:
+            last = (count - 1) * max(every, 1)
+            control["until"] = first + last if first else last + 1
+        if on is not None:
+            kind, _, threshold = on.partition(">")
+            control["trigger"] = _choice("set", "on", kind, _TRIGGERS)
+            if kind == "absmax":
+                control["threshold"] = float(threshold)
+        return self._ask(
+            "set",
+            session=self._pick(session),
+            probes=list(probes),
+            control=control,
+            ttl_ms=0 if ttl is None else max(1, round(ttl * 1000)),
+        )
+
     def close(self) -> None:
         self._connection.close()
 
@@ -201,6 +251,14 @@ class Event(Answer):
 
 
 _CLASSES = {"Session": Session, "ProbeInfo": Probe}
+
+
+def _choice(function: str, argument: str, value: str, choices: dict[str, int]) -> int:
+    if value not in choices:
+        raise ValueError(
+            f"{function}: {argument} must be one of {', '.join(choices)}, not {value!r}"
+        )
+    return choices[value]
 
 
 def _event(kind: str, fields: Answer) -> Event:

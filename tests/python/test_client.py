@@ -336,3 +336,36 @@ def test_a_daemon_that_never_answers_times_out(tmp_path):
         with pytest.raises(TimeoutError, match="did not answer within 0.2 s"):
             cgdebug.connect(socket=f"{folder}/x.sock", timeout=0.2)
         listener.close()
+
+
+def test_set_switches_a_probe_off_and_on(client, probe):
+    p = probe(TensorRecord(capacity=8), name="set.x")
+    p(torch.ones(2))
+    seen(client, "set.x", 1)
+
+    def set_and_wait(mode):
+        assert client.set("set.x", mode=mode, ttl=60).slots == 1
+
+        def is_set():
+            control = client.probes("set.x")[0].control
+            return mode == (control.mode if control else "registered")
+
+        wait_until(is_set, f"the job is told: {mode}")
+
+    set_and_wait("off")
+    p(torch.ones(2))
+    set_and_wait("registered")
+    p(torch.ones(2))
+    assert seen(client, "set.x", 3).replay_index == 3
+    assert client.probes("set.x")[0].counters.produced == 2
+
+
+def test_set_refuses_what_it_does_not_know(client):
+    with pytest.raises(ValueError, match="mode= or on="):
+        client.set("x")
+    with pytest.raises(ValueError, match="off"):
+        client.set("x", mode="on")
+    with pytest.raises(ValueError, match="absmax"):
+        client.set("x", on="max>3")
+    with pytest.raises(DaemonError, match="no probe matches"):
+        client.set("nothing.like.this", mode="off")

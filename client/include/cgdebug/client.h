@@ -64,6 +64,7 @@ class Client {
   Result<v1::SessionsReply> Sessions(const v1::SessionsRequest& request);
   Result<v1::ProbesReply> Probes(const v1::ProbesRequest& request);
   Result<Tensor> Get(const v1::GetRequest& request);
+  Result<v1::SetReply> Set(const v1::SetRequest& request);
   Result<v1::ShutdownReply> Shutdown(const v1::ShutdownRequest& request);
 
   // Calls `on_event` for each event, on this thread, until the stream ends, Stop is called or

@@ -1,0 +1,27 @@
+#include "daemon/base/duration.h"
+
+#include <cstdint>
+#include <map>
+#include <stdexcept>
+
+namespace cgdebug {
+
+Result<std::chrono::milliseconds> ParseDuration(const std::string& text) {
+  static const std::map<std::string, double> kUnits = {
+      {"ms", 1}, {"s", 1e3}, {"m", 60e3}, {"min", 60e3}, {"h", 3600e3}, {"d", 86400e3}, {"", 1e3}};
+  std::size_t used = 0;
+  double number = -1;
+  try {
+    number = std::stod(text, &used);
+  } catch (const std::exception&) {
+    used = 0;
+  }
+  const auto unit = kUnits.find(text.substr(used));
+  constexpr double kLongest = 1e15;
+  if (used == 0 || unit == kUnits.end() || !(number >= 0) || number * unit->second > kLongest) {
+    return Error{"'" + text + "' is no duration; write for example 500ms, 30s, 10m, 1h"};
+  }
+  return std::chrono::milliseconds(static_cast<std::int64_t>(number * unit->second));
+}
+
+}  // namespace cgdebug

@@ -1,0 +1,36 @@
+// control_queue.h: what clients want changed, from serve to ingest, which alone writes credits.
+#pragma once
+
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "daemon/pipeline/identity.h"
+#include "proto/layout/slot_control.h"
+
+namespace cgdebug::pipeline {
+
+struct ControlChange {
+  SlotPtr slot;
+  layout::SlotControl control;
+  bool from_next = false;  // `until` counts replays from the next one on
+};
+
+// Thread: any.
+class ControlQueue {
+ public:
+  void Push(std::vector<ControlChange> changes) {
+    const std::lock_guard lock(mutex_);
+    for (ControlChange& change : changes) changes_.push_back(std::move(change));
+  }
+  std::vector<ControlChange> Take() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(changes_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<ControlChange> changes_;
+};
+
+}  // namespace cgdebug::pipeline
