@@ -22,6 +22,7 @@ Failure FailureOf(v1::Error::Code code) {
     case v1::Error::NO_SESSION:
     case v1::Error::NO_PROBE:
     case v1::Error::NO_SNAPSHOT:
+    case v1::Error::NO_RECORDING:
       return Failure::kNothingMatched;
     case v1::Error::VERSION:
       return Failure::kVersion;
@@ -206,6 +207,38 @@ Result<v1::ShutdownReply> Client::Shutdown(const v1::ShutdownRequest& request) {
   Result<v1::Response> response = Call(call);
   if (!response.ok()) return response.error();
   return std::move(*response->mutable_shutdown());
+}
+
+Result<v1::RecordStartReply> Client::RecordStart(const v1::RecordStartRequest& request) {
+  v1::Request call;
+  *call.mutable_record_start() = request;
+  Result<v1::Response> response = Call(call);
+  if (!response.ok()) return response.error();
+  return std::move(*response->mutable_record_start());
+}
+
+Result<v1::RecordStopReply> Client::RecordStop(const v1::RecordStopRequest& request) {
+  v1::Request call;
+  *call.mutable_record_stop() = request;
+  Result<v1::Response> response = Call(call);
+  if (!response.ok()) return response.error();
+  return std::move(*response->mutable_record_stop());
+}
+
+Result<v1::RecordListReply> Client::RecordList(const v1::RecordListRequest& request) {
+  v1::Request call;
+  *call.mutable_record_list() = request;
+  Result<v1::Response> response = Call(call);
+  if (!response.ok()) return response.error();
+  return std::move(*response->mutable_record_list());
+}
+
+Result<v1::FreezeReply> Client::Freeze(const v1::FreezeRequest& request) {
+  v1::Request call;
+  *call.mutable_freeze() = request;
+  Result<v1::Response> response = Call(call);
+  if (!response.ok()) return response.error();
+  return std::move(*response->mutable_freeze());
 }
 
 Result<void> Client::ReceivePayload(std::uint64_t request_id, std::uint64_t payload_bytes,

@@ -9,11 +9,13 @@
 
 #include "daemon/base/log.h"
 #include "daemon/ingest/ingest_loop.h"
+#include "daemon/pipeline/recorder.h"
 #include "daemon/pipeline/sink.h"
 #include "daemon/serve/server.h"
 #include "daemon/sinks/compare_sink.h"
 #include "daemon/sinks/memory_sink.h"
 #include "daemon/sinks/print_sink.h"
+#include "daemon/sinks/record_sink.h"
 #include "daemon/wire/frame.h"
 
 namespace cgdebug {
@@ -24,10 +26,12 @@ void RunDaemon(const DaemonOptions& options, const std::string& socket_path, Ins
   pipeline::EventLog events;
   pipeline::SnapshotStore store(options.max_memory_bytes);
   pipeline::ControlQueue controls;
+  pipeline::Recorder recorder;
   pipeline::FanOut sinks;
   sinks.Add(std::make_unique<sinks::CompareSink>(&events));
   sinks.Add(std::make_unique<sinks::PrintSink>(&events));
   sinks.Add(std::make_unique<sinks::MemorySink>(&store));
+  sinks.Add(std::make_unique<sinks::RecordSink>(&recorder));
 
   serve::ServeOptions serving;
   serving.socket_path = socket_path;
@@ -36,7 +40,7 @@ void RunDaemon(const DaemonOptions& options, const std::string& socket_path, Ins
       std::min<std::uint64_t>(options.max_message_bytes, wire::kMaxMessageBytes));
   serving.idle_timeout_s = std::chrono::duration<double>(options.idle_timeout).count();
   serving.exit_with = options.exit_with;
-  serve::Server server(instance.TakeListener(), {&registry, &events, &store, &controls}, serving);
+  serve::Server server(instance.TakeListener(), {&registry, &events, &store, &controls, &recorder}, serving);
 
   ingest::IngestLoop ingest({options.keep_dead, options.workers, socket_path},
                             {&registry, &controls, &events, &sinks});

@@ -16,8 +16,7 @@ TOPS = ("proto", "libprobe", "daemon", "client", "python", "tests", "tools")
 MAX_LINES = 400
 
 LAYOUT = ["proto/layout"]
-LEAVES = ["daemon/base", "daemon/numerics", "daemon/wire"]
-RECORDING = ["daemon/recording"]
+LEAVES = ["daemon/base", "daemon/numerics", "daemon/recording", "daemon/wire"]
 STAGE = LAYOUT + LEAVES + ["proto", "libprobe/ring", "daemon/pipeline"]
 # Folder -> folders of ours that it may include, besides itself and what lies below it; the longest
 # prefix wins. "proto" is the generated control.pb.h.
@@ -32,15 +31,15 @@ ALLOWED = {
     "daemon/wire": ["proto", "daemon/base"],
     "daemon/pipeline": LAYOUT + LEAVES + ["proto", "libprobe/ring"],
     "daemon/ingest": STAGE,
-    "daemon/sinks": STAGE + RECORDING,
+    "daemon/sinks": STAGE,
     "daemon/serve": STAGE,
-    "daemon": STAGE + RECORDING + ["daemon/ingest", "daemon/sinks", "daemon/serve"],
-    "client/source": LAYOUT + RECORDING + ["daemon/base", "daemon/numerics"],
+    "daemon": STAGE + ["daemon/ingest", "daemon/sinks", "daemon/serve"],
+    "client/source": LAYOUT + ["daemon/base", "daemon/numerics", "daemon/recording"],
     "client/analysis": LAYOUT + ["daemon/base", "daemon/numerics", "client/source"],
-    "client": LAYOUT + LEAVES + RECORDING + ["proto", "client/source", "client/analysis"],
-    "python/src": LAYOUT + RECORDING + ["libprobe", "daemon/base", "daemon/numerics",
-                                        "client/source", "client/analysis"],
-    "tools": LAYOUT + LEAVES + RECORDING + ["libprobe/ring"],
+    "client": LAYOUT + LEAVES + ["proto", "client/source", "client/analysis"],
+    "python/src": LAYOUT + ["libprobe", "daemon/base", "daemon/numerics", "daemon/recording",
+                            "client/source", "client/analysis"],
+    "tools": LAYOUT + LEAVES + ["libprobe/ring"],
     "proto": [],
     "tests": [],  # and everything else
 }

@@ -16,6 +16,7 @@
 #include "client/cli/command.h"
 #include "client/cli/event_printer.h"
 #include "client/cli/job.h"
+#include "client/cli/recording_text.h"
 #include "client/cli/run_summary.h"
 #include "client/cli/run_watch.h"
 
@@ -33,6 +34,8 @@ struct RunOptions {
   bool no_live = false;
   std::string fail_on;
   std::string only;
+  std::string output;
+  std::vector<std::string> record;
   std::vector<std::string> command;
 };
 
@@ -134,6 +137,34 @@ void Report(const Context& context, const RunSummary& summary, const FailOn& fai
   for (const std::string& command : NextCommands(summary)) context.Hint(command);
 }
 
+bool Records(const RunOptions& options) {
+  return !options.output.empty() || !options.record.empty();
+}
+
+// Before the job starts, so that nothing of it is missing. Its number; 0 when it could not begin,
+// which has been said then.
+std::uint64_t StartRecording(Context& context, const RunOptions& options,
+                             const std::string& run_id) {
+  v1::RecordStartRequest request;
+  request.set_directory(RecordingPath(options.output));
+  for (const std::string& glob : options.record) request.add_probes(glob);
+  request.set_run_id(run_id);
+  const auto reply = context.client().RecordStart(request);
+  if (reply.ok()) return reply->recording().id();
+  context.Fail(reply.error());
+  return 0;
+}
+
+// When it had ended by itself, with its last job, that is its report all the same.
+int StopRecording(Context& context, std::uint64_t id) {
+  v1::RecordStopRequest request;
+  request.set_recording(std::to_string(id));
+  request.set_job_ended(true);
+  const auto reply = context.client().RecordStop(request);
+  if (!reply.ok()) return context.Fail(reply.error());
+  return ReportRecording(context, reply->recordings(0));
+}
+
 int RunJob(Context& context, const RunOptions& options) {
   const std::vector<std::string>& command = options.command;
   if (command.empty()) {
@@ -158,6 +189,8 @@ int RunJob(Context& context, const RunOptions& options) {
   std::optional<RunWatch> watch;
   if (!options.no_live) watch.emplace(connect, run_id, ParseOnly(options.only), &printer);
 
+  const std::uint64_t recording = Records(options) ? StartRecording(context, options, run_id) : 0;
+  if (Records(options) && recording == 0) return kExitTrouble;
   Job job;
   const std::string socket = std::filesystem::absolute(context.client().socket());
   const Result<void> started =
@@ -182,6 +215,7 @@ int RunJob(Context& context, const RunOptions& options) {
     watch->Stop();
   }
   Report(context, summary, *fail_on);
+  if (recording != 0) StopRecording(context, recording);
   return ExitCodeOf(summary, *fail_on);
 }
 
@@ -195,6 +229,13 @@ RunFunction AddRun(CLI::App& app) {
   app.add_option("--only", options->only, "which snapshots to show while it runs")
       ->check(CLI::IsMember({"nan", "changed", "fail"}))
       ->type_name("{nan,changed,fail}");
+  app.add_option("-o,--output", options->output,
+                 "record into this directory; default with --record: $CGDEBUG_DIR or runs")
+      ->type_name("DIR");
+  app.add_option("--record", options->record, "which probes to record: globs; default: all")
+      ->type_name("GLOB")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_flag("--no-live", options->no_live, "show nothing while it runs, only the summary");
   return [options](Context& context) { return RunJob(context, *options); };
 }

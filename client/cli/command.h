@@ -37,6 +37,8 @@ RunFunction AddShow(CLI::App& app);
 RunFunction AddSet(CLI::App& app);
 RunFunction AddCheck(CLI::App& app);
 RunFunction AddDiff(CLI::App& app);
+RunFunction AddRecord(CLI::App& app);
+RunFunction AddFreeze(CLI::App& app);
 RunFunction AddDoctor(CLI::App& app);
 RunFunction AddDaemon(CLI::App& app);
 RunFunction AddCompletion(CLI::App& app);

@@ -7,6 +7,7 @@ constexpr Command kCommands[] = {
     {"run", "Runs a job under cgdebug and sums up what its probes saw",
      "  cgdebug-cli run -- python train.py\n"
      "  cgdebug-cli run --fail-on nan,compare -- torchrun --nproc-per-node 8 train.py\n"
+     "  cgdebug-cli run -o runs/a.cgrec --record 'blk*' -- python train.py\n"
      "  cgdebug-cli run --no-live -- ./a.out\n",
      AddRun},
     {"ps", "Jobs with probes: alive, and with -a dead but readable",
@@ -47,6 +48,16 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli diff a.cgrec b.cgrec 'blk3.*' --replays 100..200\n"
      "  cgdebug-cli diff --bitwise --stat before.safetensors after.safetensors\n",
      AddDiff},
+    {"record", "Writes live snapshots to disk",
+     "  cgdebug-cli record start -o runs/a.cgrec --probes 'blk*' --replays 100 --wait\n"
+     "  cgdebug-cli record start -o runs/b.cgrec --max-size 20G\n"
+     "  cgdebug-cli record list\n"
+     "  cgdebug-cli record stop\n",
+     AddRecord},
+    {"freeze", "Writes what is left of a job's newest replays to disk, of a dead one too",
+     "  cgdebug-cli freeze -o runs/last.cgrec\n"
+     "  cgdebug-cli freeze train.py-4711 -o runs/crash.cgrec --last 4\n",
+     AddFreeze},
     {"doctor", "Checks this machine; says what to fix and how",
      "  cgdebug-cli doctor\n"
      "  cgdebug-cli doctor --json\n",

@@ -12,6 +12,7 @@
 
 namespace cgdebug::ingest {
 
+using pipeline::Gap;
 using ring::ReadStatus;
 
 namespace {
@@ -20,6 +21,20 @@ std::int64_t RealtimeNs() {
   timespec now = {};
   clock_gettime(CLOCK_REALTIME, &now);
   return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+std::string_view TextOf(Gap::Cause cause) {
+  switch (cause) {
+    case Gap::Cause::kOverwritten:
+      return "overwritten before it was read";
+    case Gap::Cause::kReleased:
+      return "given up unread by the job";
+    case Gap::Cause::kAtDeath:
+      return "half written when the job ended";
+    case Gap::Cause::kCorrupted:
+      return "damaged on its way: its checksum is wrong";
+  }
+  return "";
 }
 
 }  // namespace
@@ -31,6 +46,7 @@ SlotConsumer::SlotConsumer(pipeline::SlotPtr slot, ring::SlotRingReader ring,
 void SlotConsumer::Start() {
   const layout::SlotCredit credit_untrusted = ring_.credit();
   consumed_ = std::min(credit_untrusted.consumed, ring_.accepted());
+  consumed_before_ = consumed_;
   lost_ = std::min(credit_untrusted.lost, consumed_);
   bytes_ = (consumed_ - lost_) * slot_->registration.payload_bytes;
   control_ = ring_.control();  // of a daemon before this one
@@ -80,10 +96,10 @@ SlotConsumer::Step SlotConsumer::Commit() {
     case ReadStatus::kGone:
       return Step::kGone;
     case ReadStatus::kDamaged:
-      ReportLoss(entry_.sequence, "overwritten before it was read");
+      ReportLoss(entry_.sequence, Gap::Cause::kOverwritten);
       Lose(consumed_ + 2);
       ++lost_damaged_;
-      ReportLoss(entry_.sequence, "damaged on its way: its checksum is wrong");
+      ReportLoss(entry_.sequence, Gap::Cause::kCorrupted);
       PublishCredit(1);
       return Step::kConsumed;
     case ReadStatus::kNone:
@@ -102,10 +118,16 @@ void SlotConsumer::Lose(std::uint64_t first_readable) {
   unreported_lost_ += count;
 }
 
-void SlotConsumer::ReportLoss(std::uint64_t before_sequence, std::string_view cause) {
-  if (unreported_lost_ == 0) return;
-  destination_.events->Add(slot_->session, pipeline::Loss{slot_, std::exchange(unreported_lost_, 0),
-                                                          before_sequence, cause});
+void SlotConsumer::ReportLoss(std::uint64_t before_sequence, Gap::Cause cause) {
+  if (unreported_lost_ != 0) {
+    Report({slot_, cause, std::exchange(unreported_lost_, 0), consumed_, before_sequence});
+  }
+}
+
+void SlotConsumer::Report(const Gap& gap) {
+  destination_.sink->Lose(gap);
+  destination_.events->Add(
+      slot_->session, pipeline::Loss{slot_, gap.count, gap.before_sequence, TextOf(gap.cause)});
 }
 
 void SlotConsumer::MakeSnapshot() {
@@ -124,7 +146,7 @@ void SlotConsumer::Deliver(bool seen_before) {
   const pipeline::PayloadPtr payload = std::move(payload_);
   last_timestamp_ns_ = std::max(last_timestamp_ns_, snapshot->timestamp_ns);
   if (!seen_before) {
-    ReportLoss(snapshot->sequence, "overwritten before it was read");
+    ReportLoss(snapshot->sequence, Gap::Cause::kOverwritten);
     destination_.events->Add(slot_->session, pipeline::SnapshotPtr(snapshot));
     consumed_ = snapshot->ordinal;
   }
@@ -230,11 +252,10 @@ bool SlotConsumer::ControlIsOver(const layout::SlotHead& head) const {
 void SlotConsumer::Finish() {
   if (!ring_.valid()) return;
   if (ring_.accepted() > consumed_) Lose(ring_.accepted() + 1);
-  ReportLoss(0, "overwritten before it was read");
+  ReportLoss(0, Gap::Cause::kOverwritten);
   if (ring_.HasUncommitted()) {
     lost_at_death_ = 1;
-    destination_.events->Add(slot_->session,
-                             pipeline::Loss{slot_, 1, 0, "half written when the job ended"});
+    Report({slot_, Gap::Cause::kAtDeath, 1, consumed_ + 1, 0});
   }
   PublishCredit(0);
   destination_.sink->CloseSlot(slot_, ring_.sequence(), *this);
@@ -242,6 +263,9 @@ void SlotConsumer::Finish() {
 }
 
 void SlotConsumer::GiveUp() {
+  if (shown_.produced > consumed_) {
+    Report({slot_, Gap::Cause::kReleased, shown_.produced - consumed_, shown_.produced, 0});
+  }
   destination_.sink->CloseSlot(slot_, shown_.replays, *this);
   shown_.produced = shown_.consumed + shown_.lost_overwritten + shown_.lost_damaged;
   destination_.registry->SetSlot(slot_, shown_, last_timestamp_ns_, /*retired=*/true);

@@ -68,6 +68,7 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   ring::Verdict verdict() override { return ring_.verdict(); }
   void SetVerdict(const ring::Verdict& verdict) override;
   Result<std::vector<std::byte>> ReadExpected() override;
+  std::uint64_t consumed_before() const override { return consumed_before_; }
   void AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) override;
 
  private:
@@ -81,7 +82,8 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   void ApplyControl(const layout::SlotControl& control);
   bool ControlIsOver(const layout::SlotHead& head) const;
   void Lose(std::uint64_t first_readable);
-  void ReportLoss(std::uint64_t before_sequence, std::string_view cause);
+  void ReportLoss(std::uint64_t before_sequence, pipeline::Gap::Cause cause);
+  void Report(const pipeline::Gap& gap);
   void PublishCredit(std::uint64_t entries);
 
   pipeline::SlotPtr slot_;
@@ -99,6 +101,7 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   std::weak_ptr<const std::vector<std::byte>> previous_payload_;
   std::uint64_t consumed_ = 0;  // ordinal up to which everything is consumed or lost
   std::uint64_t lost_ = 0;      // of those
+  std::uint64_t consumed_before_ = 0;
   std::uint64_t unreported_lost_ = 0;
   std::uint64_t lost_at_death_ = 0;
   std::uint64_t lost_damaged_ = 0;  // of those lost

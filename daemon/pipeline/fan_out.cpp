@@ -11,6 +11,10 @@ void FanOut::Consume(const Delivery& delivery, SlotFeedback& feedback) {
   ++stats_.consumed;
 }
 
+void FanOut::Lose(const Gap& gap) {
+  for (const auto& sink : sinks_) sink->Lose(gap);
+}
+
 void FanOut::CloseSlot(const SlotPtr& slot, std::uint64_t last_sequence, SlotFeedback& feedback) {
   for (const auto& sink : sinks_) sink->CloseSlot(slot, last_sequence, feedback);
 }

@@ -22,6 +22,8 @@ class SlotFeedback {
   virtual void SetVerdict(const ring::Verdict& verdict) = 0;
   // Fails: there is no usable one; the message says why.
   virtual Result<std::vector<std::byte>> ReadExpected() = 0;
+  // Ordinal up to which daemons before this one consumed the slot.
+  virtual std::uint64_t consumed_before() const { return 0; }
   virtual void AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) = 0;
 };
 
@@ -30,6 +32,16 @@ struct Delivery {
   PayloadPtr payload;
   // Consumed by a daemon before this one and still in the ring: for the last values only.
   bool seen_before = false;
+};
+
+// Snapshots that no sink gets.
+struct Gap {
+  enum class Cause { kOverwritten, kReleased, kAtDeath, kCorrupted };
+  SlotPtr slot;
+  Cause cause = Cause::kOverwritten;
+  std::uint64_t count = 0;
+  std::uint64_t last_ordinal = 0;     // of them
+  std::uint64_t before_sequence = 0;  // the replay of the snapshot that came after; 0 = none came
 };
 
 struct SinkStats {
@@ -46,6 +58,8 @@ class Sink {
   // Before the slot's first delivery.
   virtual void OpenSlot(const SlotPtr& /*slot*/, SlotFeedback& /*feedback*/) {}
   virtual void Consume(const Delivery& delivery, SlotFeedback& feedback) = 0;
+  // Told before what comes after the gap, or before CloseSlot().
+  virtual void Lose(const Gap& /*gap*/) {}
   // Nothing more comes: its producer ended after replay `last_sequence`, or gave the slot up.
   virtual void CloseSlot(const SlotPtr& /*slot*/, std::uint64_t /*last_sequence*/,
                          SlotFeedback& /*feedback*/) {}
@@ -66,6 +80,7 @@ class FanOut final : public Sink {
   std::string_view name() const override { return "fan-out"; }
   void OpenSlot(const SlotPtr& slot, SlotFeedback& feedback) override;
   void Consume(const Delivery& delivery, SlotFeedback& feedback) override;
+  void Lose(const Gap& gap) override;
   void CloseSlot(const SlotPtr& slot, std::uint64_t last_sequence, SlotFeedback& feedback) override;
   void EndSession(const SessionPtr& session) override;
   void ForgetSession(const SessionPtr& session) override;

@@ -313,6 +313,8 @@ std::string_view ToText(LossCause cause) {
       return "no daemon was recording";
     case LossCause::kDamaged:
       return "the recording is damaged there";
+    case LossCause::kCorrupted:
+      return "damaged on its way: its checksum is wrong";
   }
   return "unknown cause";
 }

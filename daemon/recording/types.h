@@ -70,6 +70,7 @@ enum class LossCause : std::uint32_t {
   kLimit = 5,        // --max-size
   kDaemonGone = 6,   // no daemon was recording
   kDamaged = 7,      // the file is damaged there; found by the reader, never written
+  kCorrupted = 8,    // not the bytes that the GPU summed up
 };
 std::string_view ToText(LossCause cause);
 

@@ -114,6 +114,18 @@ v1::Response Handlers::Answer(const v1::Request& request, pipeline::PayloadPtr* 
     case v1::Request::kSet:
       Set(request.set(), &response);
       break;
+    case v1::Request::kRecordStart:
+      RecordStart(request.record_start(), &response);
+      break;
+    case v1::Request::kRecordStop:
+      RecordStop(request.record_stop(), &response);
+      break;
+    case v1::Request::kRecordList:
+      RecordList(&response);
+      break;
+    case v1::Request::kFreeze:
+      Freeze(request.freeze(), &response);
+      break;
     case v1::Request::kShutdown:
       Shutdown(request.shutdown(), &response);
       break;
@@ -162,6 +174,9 @@ void Handlers::Status(const v1::StatusRequest& request, v1::Response* response) 
   reply->set_memory_bytes(model_.store->bytes());
   reply->set_memory_limit_bytes(model_.store->max_bytes());
   reply->set_idle_timeout_s(options_.idle_timeout_s);
+  for (const pipeline::RecordingInfo& info : model_.recorder->List()) {
+    if (info.active) Fill(info, reply->add_recordings());
+  }
   struct statvfs shm = {};
   if (statvfs(layout::kShmDirectory, &shm) == 0) {
     reply->set_shm_free_bytes(shm.f_bavail * shm.f_frsize);

@@ -7,6 +7,7 @@
 
 #include "daemon/pipeline/control_queue.h"
 #include "daemon/pipeline/event_log.h"
+#include "daemon/pipeline/recorder.h"
 #include "daemon/pipeline/registry.h"
 #include "daemon/pipeline/snapshot_store.h"
 #include "proto/control.pb.h"
@@ -19,6 +20,7 @@ struct Model {
   pipeline::EventLog* events;
   pipeline::SnapshotStore* store;
   pipeline::ControlQueue* controls;
+  pipeline::Recorder* recorder;
 };
 
 struct ServeOptions {
@@ -49,6 +51,11 @@ class Handlers {
   void Get(const v1::GetRequest& request, v1::Response* response, pipeline::PayloadPtr* payload);
   void Set(const v1::SetRequest& request, v1::Response* response);
   void Shutdown(const v1::ShutdownRequest& request, v1::Response* response);
+  // record_handlers.cpp
+  void RecordStart(const v1::RecordStartRequest& request, v1::Response* response);
+  void RecordStop(const v1::RecordStopRequest& request, v1::Response* response);
+  void RecordList(v1::Response* response);
+  void Freeze(const v1::FreezeRequest& request, v1::Response* response);
 
   Model model_;
   ServeOptions options_;

@@ -247,4 +247,21 @@ void Fill(const pipeline::Event& event, const pipeline::Registry& registry,
   }
 }
 
+void Fill(const pipeline::RecordingInfo& info, v1::Recording* message) {
+  message->set_id(info.id);
+  message->set_directory(info.directory);
+  for (const std::string& session : info.sessions) message->add_sessions(session);
+  for (const std::string& probe : info.probes) message->add_probes(probe);
+  message->set_active(info.active);
+  message->set_state(std::string(recording::ToText(info.status.stopped)));
+  message->set_error(info.status.error);
+  message->set_bytes(info.status.bytes);
+  message->set_snapshots(info.status.snapshots);
+  message->set_durable_snapshots(info.status.durable_snapshots);
+  message->set_lost(info.status.lost);
+  message->set_refused(info.status.refused);
+  message->set_slot_count(static_cast<std::uint32_t>(info.slot_count));
+  message->set_started_ns(info.started_ns);
+}
+
 }  // namespace cgdebug::serve

@@ -4,6 +4,7 @@
 #include "daemon/base/result.h"
 #include "daemon/pipeline/control_queue.h"
 #include "daemon/pipeline/event_log.h"
+#include "daemon/pipeline/recorder.h"
 #include "daemon/pipeline/registry.h"
 #include "proto/control.pb.h"
 
@@ -19,6 +20,7 @@ void Fill(const layout::SlotControl& control, v1::Control* message);
 // The other way; `slot` is left for the caller.
 // Fails: a mode nobody knows, a condition or a range that makes no sense.
 Result<pipeline::ControlChange> ToChange(const v1::SetRequest& request, std::int64_t now_ns);
+void Fill(const pipeline::RecordingInfo& info, v1::Recording* message);
 
 // `registry` has the numbers of a session that began or ended.
 void Fill(const pipeline::Event& event, const pipeline::Registry& registry, v1::TailReply* message);

@@ -107,7 +107,8 @@ void Server::WatchIdle() {
   idle_timer_.expires_after(std::chrono::duration_cast<Clock::duration>(check));
   idle_timer_.async_wait([this, timeout](boost::system::error_code cancelled) {
     if (cancelled || stopping_) return;
-    if (!connections_.empty() || handlers_.model().registry->AliveCount() > 0) {
+    const Model& model = handlers_.model();
+    if (!connections_.empty() || model.registry->AliveCount() > 0 || model.recorder->busy()) {
       busy_at_ = Clock::now();
     }
     if (Clock::now() - busy_at_ > timeout) return Stop("idle");

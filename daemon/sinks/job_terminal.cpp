@@ -5,42 +5,18 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdint>
-#include <cstdlib>
-#include <cstring>
+
+#include "daemon/pipeline/job_process.h"
 
 namespace cgdebug::sinks {
 namespace {
-
-std::uint64_t OwnPidNamespace() {
-  struct stat info = {};
-  return stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
-}
-
-// Field 22 of /proc/<pid>/stat, counted from behind the command, which may hold spaces; 0 when
-// there is no such process.
-std::uint64_t StartTicks(std::int32_t pid) {
-  char text[1024] = {};
-  const UniqueFd fd(open(("/proc/" + std::to_string(pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd || read(fd.get(), text, sizeof(text) - 1) <= 0) return 0;
-  const char* cursor = std::strrchr(text, ')');
-  for (int field = 2; cursor != nullptr && field < 22; ++field) {
-    cursor = std::strchr(cursor + 1, ' ');
-  }
-  return cursor == nullptr ? 0 : std::strtoull(cursor, nullptr, 10);
-}
-
-bool IsTheSameProcess(const pipeline::SessionIdentity& job) {
-  return job.pid > 0 && job.pid_start_ticks != 0 && job.pid_start_ticks == StartTicks(job.pid);
-}
 
 bool IsPipe(const struct stat& info) { return S_ISFIFO(info.st_mode); }
 
 }  // namespace
 
 JobTerminal::JobTerminal(const pipeline::SessionIdentity& job) {
-  if (job.pid_namespace == 0 || job.pid_namespace != OwnPidNamespace()) return;
-  if (!IsTheSameProcess(job)) return;
+  if (!pipeline::IsReachable(job)) return;
   const std::string path = "/proc/" + std::to_string(job.pid) + "/fd/2";
   struct stat before = {};
   if (stat(path.c_str(), &before) != 0 || !(IsPipe(before) || S_ISCHR(before.st_mode))) return;
@@ -48,7 +24,7 @@ JobTerminal::JobTerminal(const pipeline::SessionIdentity& job) {
   struct stat opened = {};
   if (!fd || fstat(fd.get(), &opened) != 0) return;
   if (!IsPipe(opened) && isatty(fd.get()) == 0) return;
-  if (!IsTheSameProcess(job)) return;  // it ended and its pid was reused in between
+  if (!pipeline::IsReachable(job)) return;  // it ended and its pid was reused in between
   fd_ = std::move(fd);
 }
 

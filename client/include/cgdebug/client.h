@@ -66,6 +66,10 @@ class Client {
   Result<Tensor> Get(const v1::GetRequest& request);
   Result<v1::SetReply> Set(const v1::SetRequest& request);
   Result<v1::ShutdownReply> Shutdown(const v1::ShutdownRequest& request);
+  Result<v1::RecordStartReply> RecordStart(const v1::RecordStartRequest& request);
+  Result<v1::RecordStopReply> RecordStop(const v1::RecordStopRequest& request);
+  Result<v1::RecordListReply> RecordList(const v1::RecordListRequest& request);
+  Result<v1::FreezeReply> Freeze(const v1::FreezeRequest& request);
 
   // Calls `on_event` for each event, on this thread, until the stream ends, Stop is called or
   // `on_event` returns false. After kStopped the connection is closed: connect again.

@@ -1,0 +1,203 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/cli/command.h"
+#include "client/cli/interrupt.h"
+#include "client/cli/recording_text.h"
+#include "client/cli/terminal.h"
+#include "daemon/numerics/format.h"
+
+namespace cgdebug::cli {
+namespace {
+
+constexpr std::chrono::milliseconds kPoll{50};
+
+struct RecordOptions {
+  std::string output;
+  std::vector<std::string> probes;
+  std::uint64_t replays = 0;
+  double duration_s = 0;
+  std::uint64_t align = 0;
+  std::uint64_t max_bytes = 0;
+  bool wait = false;
+  std::string which;
+};
+
+// Until the recording is over. Ctrl-C stops it, not only the waiting.
+int WaitFor(Context& context, v1::Recording recording) {
+  const InterruptScope scope(&context.client());
+  while (recording.active()) {
+    if (scope.interrupted()) {
+      if (const int failed = context.Connect(); failed != kExitOk) return failed;
+      v1::RecordStopRequest stop;
+      stop.set_recording(std::to_string(recording.id()));
+      const auto stopped = context.client().RecordStop(stop);
+      if (!stopped.ok()) return context.Fail(stopped.error());
+      return ReportRecording(context, stopped->recordings(0));
+    }
+    std::this_thread::sleep_for(kPoll);
+    const auto list = context.client().RecordList({});
+    if (!list.ok() && scope.interrupted()) continue;
+    if (!list.ok()) return context.Fail(list.error());
+    for (const v1::Recording& one : list->recordings()) {
+      if (one.id() == recording.id()) recording = one;
+    }
+  }
+  return ReportRecording(context, recording);
+}
+
+int RunStart(Context& context, const RecordOptions& options) {
+  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  v1::RecordStartRequest request;
+  request.set_directory(RecordingPath(options.output));
+  request.set_session(context.options.session);
+  for (const std::string& probe : options.probes) request.add_probes(probe);
+  request.set_replays(options.replays);
+  request.set_duration_s(options.duration_s);
+  request.set_align(options.align);
+  request.set_max_bytes(options.max_bytes);
+  const auto reply = context.client().RecordStart(request);
+  if (!reply.ok()) return context.Fail(reply.error());
+  const v1::Recording& recording = reply->recording();
+  if (options.wait) return WaitFor(context, recording);
+  if (context.options.json) {
+    Context::Print(Dump(ToJson(recording), /*indented=*/true) + "\n");
+    return kExitOk;
+  }
+  const bool nothing_yet = recording.sessions().empty();
+  context.Say(
+      fmt::format("recording {} into {}{}", recording.id(), Printable(recording.directory()),
+                  nothing_yet ? "; it begins with the first job that has such a probe" : ""));
+  context.Hint(fmt::format("cgdebug-cli record stop {}", recording.id()));
+  return kExitOk;
+}
+
+int RunStop(Context& context, const RecordOptions& options) {
+  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  v1::RecordStopRequest request;
+  // What looks like a path is one; the rest is a number.
+  const bool is_path = options.which.find_first_not_of("0123456789") != std::string::npos;
+  request.set_recording(is_path ? RecordingPath(options.which) : options.which);
+  const auto reply = context.client().RecordStop(request);
+  if (!reply.ok()) return context.Fail(reply.error());
+  int code = kExitOk;
+  for (const v1::Recording& recording : reply->recordings()) {
+    code = std::max(code, ReportRecording(context, recording));
+  }
+  return code;
+}
+
+int RunList(Context& context) {
+  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  const auto reply = context.client().RecordList({});
+  if (!reply.ok()) return context.Fail(reply.error());
+  if (context.options.json) {
+    Json array = Json::array();
+    for (const v1::Recording& recording : reply->recordings()) array.push_back(ToJson(recording));
+    Context::Print(Dump({{"recordings", std::move(array)}}, /*indented=*/true) + "\n");
+    return kExitOk;
+  }
+  if (reply->recordings().empty()) {
+    return context.Fail(kExitNoMatch,
+                        "nothing is or was recorded by this daemon. Type: cgdebug-cli record start "
+                        "-o runs/a.cgrec");
+  }
+  using Align = TextTable::Align;
+  TextTable table({{"ID", Align::kRight},
+                   {"STATE"},
+                   {"PROBES", Align::kRight},
+                   {"SNAPSHOTS", Align::kRight},
+                   {"ON DISK", Align::kRight},
+                   {"LOST", Align::kRight},
+                   {"SIZE", Align::kRight},
+                   {"DIRECTORY"}});
+  for (const v1::Recording& recording : reply->recordings()) {
+    table.Add({std::to_string(recording.id()), recording.state(),
+               std::to_string(recording.slot_count()), FormatGrouped(recording.snapshots()),
+               FormatGrouped(recording.durable_snapshots()),
+               FormatGrouped(recording.lost() + recording.refused()),
+               context.options.plain ? std::to_string(recording.bytes())
+                                     : numerics::FormatBytes(recording.bytes()),
+               Printable(recording.directory())});
+  }
+  Context::Print(context.options.plain ? table.RenderPlain() : table.Render(context.out, 0));
+  for (const v1::Recording& recording : reply->recordings()) {
+    if (recording.error().empty()) continue;
+    context.Note(
+        fmt::format("{}: {}", Printable(recording.directory()), Printable(recording.error())));
+  }
+  return kExitOk;
+}
+
+int RunFreeze(Context& context, const RecordOptions& options, std::uint64_t last) {
+  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  v1::FreezeRequest request;
+  request.set_session(options.which.empty() ? context.options.session : options.which);
+  request.set_directory(RecordingPath(options.output));
+  for (const std::string& probe : options.probes) request.add_probes(probe);
+  request.set_last(last);
+  const auto reply = context.client().Freeze(request);
+  if (!reply.ok()) return context.Fail(reply.error());
+  return ReportRecording(context, reply->recording());
+}
+
+void AddOutput(CLI::App& app, RecordOptions* options) {
+  app.add_option("-o,--output", options->output,
+                 "directory to make; default: $CGDEBUG_DIR or runs, named by the time")
+      ->type_name("DIR");
+  app.add_option("--probes", options->probes, "globs: 'blk*.attn', '!blk3.*'; default: all")
+      ->type_name("GLOB");
+}
+
+}  // namespace
+
+RunFunction AddRecord(CLI::App& app) {
+  auto options = std::make_shared<RecordOptions>();
+  app.require_subcommand(1);
+  CLI::App* start = app.add_subcommand("start", "writes every snapshot from now on to the disk");
+  AddOutput(*start, options.get());
+  start->add_option("--replays", options->replays, "stop after so many of each probe")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+  start->add_option("--duration", options->duration_s, "stop after so long: 30s, 5m, 1h")
+      ->transform(CLI::AsNumberWithUnit(
+          std::map<std::string, double>{{"ms", 1e-3}, {"s", 1}, {"m", 60}, {"h", 3600}}))
+      ->type_name("DURATION");
+  start
+      ->add_option("--align", options->align,
+                   "begin at a replay that is a multiple of N, so that ranks line up")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+  start->add_option("--max-size", options->max_bytes, "stop when the recording has this size: 20G")
+      ->transform(CLI::AsSizeValue(false))
+      ->type_name("SIZE");
+  start->add_flag("--wait", options->wait, "return when it is over; Ctrl-C stops it");
+  CLI::App* stop = app.add_subcommand("stop", "ends a recording; all of them without a name");
+  stop->add_option("RECORDING", options->which, "its number or its directory");
+  CLI::App* list = app.add_subcommand("list", "what is and was recorded");
+  return [options, start, stop, list](Context& context) {
+    if (start->parsed()) return RunStart(context, *options);
+    if (stop->parsed()) return RunStop(context, *options);
+    return list->parsed() ? RunList(context) : static_cast<int>(kExitTrouble);
+  };
+}
+
+RunFunction AddFreeze(CLI::App& app) {
+  auto options = std::make_shared<RecordOptions>();
+  auto last = std::make_shared<std::uint64_t>(0);
+  app.add_option("SESSION", options->which, "key, label, run id or pid; default: the newest job");
+  AddOutput(app, options.get());
+  app.add_option("--last", *last, "only the newest N replays of each probe")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+  return [options, last](Context& context) { return RunFreeze(context, *options, *last); };
+}
+
+}  // namespace cgdebug::cli

@@ -1,0 +1,92 @@
+#include "client/cli/recording_text.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+
+#include "client/cli/terminal.h"
+#include "daemon/numerics/format.h"
+
+namespace cgdebug::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string Count(std::uint64_t count, std::string_view what) {
+  return fmt::format("{} {}{}", FormatGrouped(count), what, count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+std::string RecordingPath(const std::string& directory) {
+  fs::path path = directory;
+  if (directory.empty()) {
+    const char* chosen = std::getenv("CGDEBUG_DIR");
+    path = chosen != nullptr && *chosen != '\0' ? chosen : "runs";
+    path /= fmt::format("{:%Y%m%d-%H%M%S}.cgrec", fmt::localtime(std::time(nullptr)));
+  }
+  return fs::absolute(path).lexically_normal();
+}
+
+std::string RecordingText(const v1::Recording& recording, const Style& style) {
+  std::string text =
+      fmt::format("{} of {}, {}", Count(recording.snapshots(), "snapshot"),
+                  Count(recording.slot_count(), "probe"), numerics::FormatBytes(recording.bytes()));
+  const std::uint64_t waiting = recording.snapshots() - recording.durable_snapshots();
+  if (waiting > 0) text += fmt::format(", {} not on the disk yet", FormatGrouped(waiting));
+  const std::uint64_t missing = recording.lost() + recording.refused();
+  if (missing > 0) text += ", " + style.Yellow(FormatGrouped(missing) + " lost");
+  return text;
+}
+
+Json ToJson(const v1::Recording& recording) {
+  Json sessions = Json::array();
+  for (const std::string& session : recording.sessions()) sessions.push_back(session);
+  Json probes = Json::array();
+  for (const std::string& probe : recording.probes()) probes.push_back(probe);
+  return {{"id", recording.id()},
+          {"directory", recording.directory()},
+          {"active", recording.active()},
+          {"state", recording.state()},
+          {"error", recording.error()},
+          {"sessions", std::move(sessions)},
+          {"probes", std::move(probes)},
+          {"slots", recording.slot_count()},
+          {"snapshots", recording.snapshots()},
+          {"durable_snapshots", recording.durable_snapshots()},
+          {"lost", recording.lost()},
+          {"refused", recording.refused()},
+          {"bytes", recording.bytes()},
+          {"started_ns", recording.started_ns()}};
+}
+
+int ReportRecording(const Context& context, const v1::Recording& recording) {
+  const bool troubled = !recording.error().empty();
+  const bool missing = troubled || recording.lost() + recording.refused() > 0;
+  if (context.options.json) {
+    Context::Print(Dump(ToJson(recording), /*indented=*/true) + "\n");
+    return missing ? kExitInconclusive : kExitOk;
+  }
+  std::string text = fmt::format("{}: {}", Printable(recording.directory()),
+                                 RecordingText(recording, context.err));
+  if (troubled) {
+    text +=
+        fmt::format("\n  {}: {}", context.err.Red(recording.state()), Printable(recording.error()));
+  } else if (recording.lost() > 0) {
+    text += "\n  " + context.err.Yellow("lost:") +
+            " the job was faster than this machine writes. Record fewer probes (--probes), or let "
+            "the job wait: TensorRecord(to=\"disk\")";
+  }
+  context.Say(text);
+  if (recording.snapshots() == 0) {
+    context.Hint("cgdebug-cli probes");
+  } else {
+    context.Hint("cgdebug-cli check " + ShellWord(recording.directory()));
+  }
+  return missing ? kExitInconclusive : kExitOk;
+}
+
+}  // namespace cgdebug::cli

@@ -1,0 +1,24 @@
+// recording_text.h: recordings of the daemon in words.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "client/cli/context.h"
+#include "client/cli/json.h"
+#include "proto/control.pb.h"
+
+namespace cgdebug::cli {
+
+// The absolute path of a recording that the user called `directory`; when it is empty, a new one
+// under $CGDEBUG_DIR or runs, named by the time.
+std::string RecordingPath(const std::string& directory);
+
+// "1 024 snapshots of 4 probes, 12.0 MiB, all on the disk"
+std::string RecordingText(const v1::Recording& recording, const Style& style);
+Json ToJson(const v1::Recording& recording);
+
+// Says how it ended and what to type next. 0, or 3 when something it wanted is missing.
+int ReportRecording(const Context& context, const v1::Recording& recording);
+
+}  // namespace cgdebug::cli

@@ -1,0 +1,271 @@
+#include "daemon/pipeline/active_recording.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "daemon/base/log.h"
+
+namespace cgdebug::pipeline {
+namespace {
+
+using recording::LossCause;
+using recording::StopReason;
+
+// Every probe has its replays, and nothing came for so long: no other probe is in the middle of
+// one.
+constexpr auto kQuiet = std::chrono::milliseconds(300);
+
+std::int64_t RealtimeNs() {
+  timespec now = {};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+LossCause CauseOf(Gap::Cause cause) {
+  switch (cause) {
+    case Gap::Cause::kOverwritten:
+      return LossCause::kOverwritten;
+    case Gap::Cause::kReleased:
+      return LossCause::kReleased;
+    case Gap::Cause::kAtDeath:
+      return LossCause::kAtDeath;
+    case Gap::Cause::kCorrupted:
+      return LossCause::kCorrupted;
+  }
+  return LossCause::kOverwritten;
+}
+
+}  // namespace
+
+recording::Session ToRecording(const SessionIdentity& session) {
+  recording::Session to;
+  to.uuid = session.uuid;
+  to.label = session.label;
+  to.run_id = session.run_id;
+  to.command = session.command;
+  to.hostname = session.hostname;
+  to.version = session.version;
+  to.pid = session.pid;
+  to.rank = session.rank;
+  to.world_size = session.world_size;
+  to.restart_count = session.restart_count;
+  to.created_ns = session.created_ns;
+  return to;
+}
+
+recording::Slot ToRecording(const SlotIdentity& slot) {
+  recording::Slot to;
+  to.probe = slot.probe;
+  to.site = slot.site;
+  to.device = slot.device;
+  to.dtype = slot.dtype;
+  to.shape = slot.shape;
+  to.payload_bytes = layout::DtypeBytes(slot.dtype);
+  for (const std::uint64_t size : slot.shape) to.payload_bytes *= size;
+  to.capture_id = slot.registration.capture_id;
+  to.invocation = slot.registration.invocation;
+  to.order = slot.registration.order;
+  to.index = slot.index;
+  to.generation = slot.generation;
+  return to;
+}
+
+recording::Snapshot ToRecording(const Snapshot& snapshot) {
+  recording::Snapshot to;
+  to.ordinal = snapshot.ordinal;
+  to.sequence = snapshot.sequence;
+  to.step = snapshot.step;
+  to.timestamp_ns = snapshot.timestamp_ns;
+  to.unchanged = !snapshot.changed;
+  to.stats = snapshot.stats;
+  return to;
+}
+
+ActiveRecording::ActiveRecording(std::uint64_t id, RecordRequest request, Selector selector,
+                                 std::unique_ptr<recording::RecordingWriter> writer)
+    : id_(id),
+      request_(std::move(request)),
+      selector_(std::move(selector)),
+      started_ns_(RealtimeNs()),
+      writer_(std::move(writer)) {}
+
+Result<std::unique_ptr<ActiveRecording>> ActiveRecording::Start(std::uint64_t id,
+                                                                RecordRequest request) {
+  auto selector = Selector::Parse(request.probes);
+  if (!selector.ok()) return selector.error();
+  recording::WriterOptions options;
+  options.max_bytes = request.max_bytes;
+  auto writer = recording::RecordingWriter::Open(request.directory, options);
+  if (!writer.ok()) return writer.error();
+  return std::unique_ptr<ActiveRecording>(
+      new ActiveRecording(id, std::move(request), *std::move(selector), *std::move(writer)));
+}
+
+RecordingInfo ActiveRecording::info() const {
+  RecordingInfo info;
+  info.id = id_;
+  info.directory = request_.directory;
+  info.probes = request_.probes;
+  info.sessions = labels_;
+  info.started_ns = started_ns_;
+  info.slot_count = slots_.size();
+  info.status = writer_->status();
+  info.active = info.status.stopped == StopReason::kNone;
+  return info;
+}
+
+bool ActiveRecording::Wants(const SlotIdentity& slot) const {
+  const SessionIdentity& session = *slot.session;
+  if (request_.to_disk_only && !slot.Has(layout::kActionRecordToDisk)) return false;
+  if (!request_.sessions.empty() && !request_.sessions.contains(session.uuid)) return false;
+  if (!request_.run_id.empty() && session.run_id != request_.run_id) return false;
+  if (request_.rank && session.rank != *request_.rank) return false;
+  return selector_.Matches(slot.probe);
+}
+
+std::optional<std::uint32_t> ActiveRecording::SessionId(const SessionPtr& session) {
+  if (const auto known = sessions_.find(session); known != sessions_.end()) return known->second;
+  const auto added = writer_->AddSession(ToRecording(*session));
+  if (!added.ok()) return std::nullopt;
+  sessions_.emplace(session, *added);
+  alive_.insert(session);
+  labels_.push_back(session->label);
+  return *added;
+}
+
+void ActiveRecording::Open(const SlotPtr& slot, std::uint64_t seen) {
+  if (slots_.contains(slot)) return;
+  const auto session = SessionId(slot->session);
+  if (!session) return;
+  recording::Slot to = ToRecording(*slot);
+  to.session = *session;
+  to.every = request_.to_disk_only ? std::max(slot->registration.record_every, 1u) : 1;
+  to.from_ordinal = seen;
+  const auto added = writer_->AddSlot(std::move(to));
+  if (!added.ok()) return;
+  State state;
+  state.id = *added;
+  state.next_ordinal = writer_->last_ordinal(*added) + 1;
+  slots_.emplace(slot, state);
+}
+
+ActiveRecording::Place ActiveRecording::PlaceOf(State* state, std::uint64_t sequence) const {
+  if (state->first_sequence == 0) {
+    const bool aligned = request_.align < 2 || sequence % request_.align == 0;
+    if (!aligned) return Place::kBefore;
+    state->first_sequence = sequence;
+  }
+  const bool after = request_.replays != 0 && sequence - state->first_sequence >= request_.replays;
+  return after ? Place::kAfter : Place::kInside;
+}
+
+// Ordinals up to `ordinal` that never came here are lost to the recording.
+void ActiveRecording::AccountUpTo(State* state, std::uint64_t ordinal,
+                                  std::uint64_t before_sequence, LossCause cause) {
+  if (ordinal < state->next_ordinal) return;
+  recording::Loss loss;
+  loss.slot = state->id;
+  loss.cause = cause;
+  loss.first_ordinal = state->next_ordinal;
+  loss.last_ordinal = ordinal;
+  loss.count = ordinal - state->next_ordinal + 1;
+  loss.after_sequence = state->last_sequence;
+  loss.before_sequence = before_sequence;
+  loss.timestamp_ns = RealtimeNs();
+  state->next_ordinal = ordinal + 1;
+  Note(writer_->AddLoss(loss));
+}
+
+void ActiveRecording::Consume(const SnapshotPtr& snapshot, const std::byte* payload,
+                              std::size_t payload_bytes) {
+  const auto found = slots_.find(snapshot->slot);
+  if (found == slots_.end()) return;
+  State& state = found->second;
+  if (state.done || snapshot->ordinal < state.next_ordinal) {
+    beyond_ = beyond_ || state.done;
+    return;
+  }
+  const Place place = PlaceOf(&state, snapshot->sequence);
+  if (place == Place::kInside) {
+    AccountUpTo(&state, snapshot->ordinal - 1, snapshot->sequence, LossCause::kOverwritten);
+  }
+  state.next_ordinal = snapshot->ordinal + 1;
+  state.last_sequence = snapshot->sequence;
+  state.done = place == Place::kAfter;
+  beyond_ = beyond_ || state.done;
+  const std::uint32_t every = request_.to_disk_only ? snapshot->slot->registration.record_every : 1;
+  if (place != Place::kInside ||
+      !(snapshot->forced || layout::Wants(std::max(every, 1u), snapshot->sequence))) {
+    ++state.skipped;
+    return;
+  }
+  recording::Snapshot to = ToRecording(*snapshot);
+  to.slot = state.id;
+  to.skipped = std::exchange(state.skipped, 0);
+  to.stats_only = payload == nullptr;
+  Note(writer_->Append(std::move(to), {payload, payload_bytes}));
+  last_append_ = Clock::now();
+  state.done =
+      request_.replays != 0 && snapshot->sequence - state.first_sequence + 1 >= request_.replays;
+}
+
+void ActiveRecording::Lose(const Gap& gap) {
+  const auto found = slots_.find(gap.slot);
+  if (found == slots_.end() || found->second.done) return;
+  // Before the first one that is wanted, nobody knows whether they would have been.
+  if (request_.align >= 2 && found->second.first_sequence == 0) {
+    found->second.next_ordinal = gap.last_ordinal + 1;
+    return;
+  }
+  AccountUpTo(&found->second, gap.last_ordinal, gap.before_sequence, CauseOf(gap.cause));
+}
+
+void ActiveRecording::Close(const SlotPtr& slot, std::uint64_t last_sequence) {
+  const auto found = slots_.find(slot);
+  if (found == slots_.end()) return;
+  recording::Mark mark;
+  mark.kind = recording::MarkKind::kSlotClosed;
+  mark.session = sessions_[slot->session];
+  mark.slot = found->second.id;
+  mark.sequence = last_sequence;
+  mark.timestamp_ns = RealtimeNs();
+  Note(writer_->AddMark(mark));
+  slots_.erase(found);
+}
+
+void ActiveRecording::EndSession(const SessionPtr& session) {
+  if (alive_.erase(session) == 0) return;
+  recording::Mark mark;
+  mark.kind = recording::MarkKind::kSessionEnded;
+  mark.session = sessions_[session];
+  mark.timestamp_ns = RealtimeNs();
+  Note(writer_->AddMark(mark));
+}
+
+// A recording that stopped by itself is said once; its status keeps the reason.
+void ActiveRecording::Note(const Result<void>& written) {
+  if (written.ok() || std::exchange(said_stopped_, true)) return;
+  Log("sinks")->error("{}", written.error().message);
+}
+
+StopReason ActiveRecording::Over() const {
+  const StopReason stopped = writer_->status().stopped;
+  if (stopped != StopReason::kNone) return stopped;
+  if (!sessions_.empty() && alive_.empty()) return StopReason::kJobEnded;
+  if (request_.duration.count() != 0 && Clock::now() - started_ >= request_.duration) {
+    return StopReason::kReached;
+  }
+  if (request_.replays == 0) return StopReason::kNone;
+  bool any = false;
+  for (const auto& [slot, state] : slots_) {
+    // One that has begun has to get its replays; one that was never replayed is not waited for.
+    if (state.first_sequence != 0 && !state.done) return StopReason::kNone;
+    any = any || state.done;
+  }
+  const bool quiet = Clock::now() - last_append_ >= kQuiet;
+  return any && (beyond_ || quiet) ? StopReason::kReached : StopReason::kNone;
+}
+
+}  // namespace cgdebug::pipeline

@@ -1,0 +1,107 @@
+// active_recording.h: one recording while it grows: which snapshots belong in it, and when it has
+// all of them.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "daemon/base/glob.h"
+#include "daemon/base/result.h"
+#include "daemon/pipeline/sink.h"
+#include "daemon/recording/recording_writer.h"
+
+namespace cgdebug::pipeline {
+
+struct RecordRequest {
+  std::string directory;
+  std::vector<std::string> probes;  // globs; none = all
+  std::set<std::string> sessions;   // uuids; none = whoever is there or comes
+  std::string run_id;               // not empty: the sessions of this run instead
+  std::optional<std::int32_t> rank;
+  std::uint64_t replays = 0;             // of each probe; 0 = until it is stopped
+  std::chrono::nanoseconds duration{0};  // 0 = until it is stopped
+  std::uint64_t align = 0;               // starts at a replay that is a multiple of it
+  std::uint64_t max_bytes = 0;           // 0 = as much as the disk takes
+  bool to_disk_only = false;             // of slots that are registered so
+};
+
+struct RecordingInfo {
+  std::uint64_t id = 0;
+  std::string directory;
+  std::vector<std::string> probes;
+  std::vector<std::string> sessions;  // labels
+  std::int64_t started_ns = 0;
+  std::uint64_t slot_count = 0;
+  bool active = true;
+  recording::WriterStatus status;
+};
+
+recording::Session ToRecording(const SessionIdentity& session);
+recording::Slot ToRecording(const SlotIdentity& slot);
+recording::Snapshot ToRecording(const Snapshot& snapshot);
+
+// Thread: one at a time (Recorder's mutex).
+class ActiveRecording {
+ public:
+  // Fails: a bad selection, the directory cannot be written.
+  static Result<std::unique_ptr<ActiveRecording>> Start(std::uint64_t id, RecordRequest request);
+
+  std::uint64_t id() const { return id_; }
+  const RecordRequest& request() const { return request_; }
+  RecordingInfo info() const;
+  recording::RecordingWriter& writer() { return *writer_; }
+
+  bool Wants(const SlotIdentity& slot) const;
+  // `seen`: the last ordinal that came before the recording.
+  // Requires: Wants().
+  void Open(const SlotPtr& slot, std::uint64_t seen);
+  void Consume(const SnapshotPtr& snapshot, const std::byte* payload, std::size_t payload_bytes);
+  void Lose(const Gap& gap);
+  void Close(const SlotPtr& slot, std::uint64_t last_sequence);
+  void EndSession(const SessionPtr& session);
+
+  // Why it is over; kNone while it is not.
+  recording::StopReason Over() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct State {
+    std::uint32_t id = 0;
+    std::uint64_t next_ordinal = 1;  // the first one that is not accounted for yet
+    std::uint64_t skipped = 0;
+    std::uint64_t first_sequence = 0;  // of the recording; 0: none yet
+    std::uint64_t last_sequence = 0;   // seen
+    bool done = false;                 // it has all replays that were asked for
+  };
+  enum class Place { kBefore, kInside, kAfter };
+
+  ActiveRecording(std::uint64_t id, RecordRequest request, Selector selector,
+                  std::unique_ptr<recording::RecordingWriter> writer);
+  Place PlaceOf(State* state, std::uint64_t sequence) const;
+  void AccountUpTo(State* state, std::uint64_t ordinal, std::uint64_t before_sequence,
+                   recording::LossCause cause);
+  std::optional<std::uint32_t> SessionId(const SessionPtr& session);
+  void Note(const Result<void>& written);
+
+  const std::uint64_t id_;
+  const RecordRequest request_;
+  const Selector selector_;
+  const std::int64_t started_ns_;
+  const Clock::time_point started_ = Clock::now();
+  std::unique_ptr<recording::RecordingWriter> writer_;
+  std::map<SlotPtr, State> slots_;
+  std::map<SessionPtr, std::uint32_t> sessions_;
+  std::set<SessionPtr> alive_;
+  std::vector<std::string> labels_;
+  Clock::time_point last_append_ = Clock::now();
+  bool beyond_ = false;  // a replay after the last one that is wanted was seen
+  bool said_stopped_ = false;
+};
+
+}  // namespace cgdebug::pipeline

@@ -1,0 +1,82 @@
+#include "daemon/pipeline/job_process.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string_view>
+
+#include "daemon/base/unique_fd.h"
+
+namespace cgdebug::pipeline {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::uint64_t OwnPidNamespace() {
+  struct stat info = {};
+  return stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
+}
+
+std::string ProcPath(std::int32_t pid, std::string_view name) {
+  return "/proc/" + std::to_string(pid) + "/" + std::string(name);
+}
+
+// Field 22 of /proc/<pid>/stat, counted from behind the command, which may hold spaces; 0 when
+// there is no such process.
+std::uint64_t StartTicks(std::int32_t pid) {
+  char text[1024] = {};
+  const UniqueFd fd(open(ProcPath(pid, "stat").c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd || read(fd.get(), text, sizeof(text) - 1) <= 0) return 0;
+  const char* cursor = std::strrchr(text, ')');
+  for (int field = 2; cursor != nullptr && field < 22; ++field) {
+    cursor = std::strchr(cursor + 1, ' ');
+  }
+  return cursor == nullptr ? 0 : std::strtoull(cursor, nullptr, 10);
+}
+
+// Of the environment the job was started with.
+std::string EnvironmentOf(std::int32_t pid, std::string_view name) {
+  std::ifstream file(ProcPath(pid, "environ"), std::ios::binary);
+  const std::string wanted = std::string(name) + "=";
+  for (std::string entry; std::getline(file, entry, '\0');) {
+    if (entry.starts_with(wanted)) return entry.substr(wanted.size());
+  }
+  return "";
+}
+
+std::string OwnEnvironment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+}  // namespace
+
+bool IsReachable(const SessionIdentity& job) {
+  if (job.pid_namespace == 0 || job.pid_namespace != OwnPidNamespace()) return false;
+  return job.pid > 0 && job.pid_start_ticks != 0 && job.pid_start_ticks == StartTicks(job.pid);
+}
+
+std::string RecordingsDirectory(const SessionIdentity& job) {
+  if (IsReachable(job)) {
+    std::error_code error;
+    const fs::path working = fs::read_symlink(ProcPath(job.pid, "cwd"), error);
+    const std::string chosen = EnvironmentOf(job.pid, "CGDEBUG_DIR");
+    if (!error && IsReachable(job)) return working / (chosen.empty() ? "runs" : chosen);
+  }
+  const std::string chosen = OwnEnvironment("CGDEBUG_DIR");
+  if (fs::path(chosen).is_absolute()) return chosen;
+  const std::string state = OwnEnvironment("XDG_STATE_HOME");
+  const fs::path base = fs::path(state).is_absolute()
+                            ? fs::path(state)
+                            : fs::path(OwnEnvironment("HOME")) / ".local/state";
+  return base / "cgdebug/runs";
+}
+
+}  // namespace cgdebug::pipeline

@@ -1,0 +1,227 @@
+#include "daemon/pipeline/recorder.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "daemon/base/log.h"
+#include "daemon/pipeline/job_process.h"
+
+namespace cgdebug::pipeline {
+namespace {
+
+using recording::StopReason;
+
+constexpr std::size_t kMaxEnded = 64;
+constexpr auto kWatchPeriod = std::chrono::milliseconds(100);
+
+// A label as part of a file's name.
+std::string FileName(std::string label) {
+  std::ranges::replace(label, '/', '-');
+  return label;
+}
+
+}  // namespace
+
+Recorder::Recorder() : watcher_([this] { Watch(); }) {}
+
+Recorder::~Recorder() {
+  {
+    const std::scoped_lock lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  watcher_.join();
+  for (const Active& recording : std::exchange(active_, {})) {
+    Finish(recording, StopReason::kDaemonStopped);
+  }
+}
+
+// Ends what is over: by time, by its replays, with its jobs, or by itself.
+void Recorder::Watch() {
+  pthread_setname_np(pthread_self(), "cgdebug-record");
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    wake_.wait_for(lock, kWatchPeriod);
+    std::vector<std::pair<Active, StopReason>> over;
+    std::erase_if(active_, [&](const Active& recording) {
+      const StopReason reason = recording->Over();
+      if (reason != StopReason::kNone) over.emplace_back(recording, reason);
+      return reason != StopReason::kNone;
+    });
+    lock.unlock();
+    for (const auto& [recording, reason] : over) Finish(recording, reason);
+    lock.lock();
+  }
+}
+
+// Requires: `recording` is no longer in active_.
+RecordingInfo Recorder::Finish(const Active& recording, StopReason reason) {
+  const Result<void> closed = recording->writer().Close(reason);
+  RecordingInfo info = recording->info();
+  info.active = false;
+  if (!closed.ok() && info.status.error.empty()) info.status.error = closed.error().message;
+  Log("sinks")->info("recording {}: {}, {} snapshots, {} bytes{}{}", info.directory,
+                     recording::ToText(info.status.stopped), info.status.snapshots,
+                     info.status.bytes, info.status.error.empty() ? "" : "; ", info.status.error);
+  const std::scoped_lock lock(mutex_);
+  ended_.push_back(info);
+  if (ended_.size() > kMaxEnded) ended_.pop_front();
+  return info;
+}
+
+Result<RecordingInfo> Recorder::Start(RecordRequest request) {
+  const std::scoped_lock lock(mutex_);
+  auto started = ActiveRecording::Start(++last_id_, std::move(request));
+  if (!started.ok()) return started.error();
+  const Active recording = *std::move(started);
+  for (const auto& [slot, seen] : open_slots_) {
+    if (recording->Wants(*slot)) recording->Open(slot, seen);
+  }
+  active_.push_back(recording);
+  return recording->info();
+}
+
+Result<std::vector<RecordingInfo>> Recorder::Stop(const std::string& which, StopReason reason) {
+  std::vector<Active> stopped;
+  {
+    const std::scoped_lock lock(mutex_);
+    std::erase_if(active_, [&](const Active& recording) {
+      const RecordRequest& request = recording->request();
+      const bool meant =
+          which.empty() ? !request.to_disk_only
+                        : which == std::to_string(recording->id()) || which == request.directory;
+      if (meant) stopped.push_back(recording);
+      return meant;
+    });
+    if (stopped.empty()) {
+      // One that ended by itself a moment ago is no mistake of whoever stops it.
+      for (const RecordingInfo& info : ended_) {
+        if (!which.empty() && (which == std::to_string(info.id) || which == info.directory)) {
+          return std::vector<RecordingInfo>{info};
+        }
+      }
+      return Error{which.empty()
+                       ? "nothing is being recorded. Type: cgdebug-cli record start -o DIR"
+                       : "no recording '" + which +
+                             "' is in progress. Type: cgdebug-cli record list"};
+    }
+  }
+  std::vector<RecordingInfo> infos;
+  for (const Active& recording : stopped) infos.push_back(Finish(recording, reason));
+  return infos;
+}
+
+std::vector<RecordingInfo> Recorder::List() const {
+  const std::scoped_lock lock(mutex_);
+  std::vector<RecordingInfo> infos;
+  for (const Active& recording : active_) infos.push_back(recording->info());
+  infos.insert(infos.end(), ended_.rbegin(), ended_.rend());
+  return infos;
+}
+
+bool Recorder::busy() const {
+  const std::scoped_lock lock(mutex_);
+  return !active_.empty();
+}
+
+Result<RecordingInfo> Recorder::Freeze(const FreezeRequest& request, const SnapshotStore& store) {
+  RecordRequest record;
+  record.directory = request.directory;
+  record.probes = request.probes;
+  auto recording = ActiveRecording::Start(0, std::move(record));
+  if (!recording.ok()) return recording.error();
+  for (const SlotPtr& slot : request.slots) {
+    if (!(*recording)->Wants(*slot)) continue;
+    std::vector<StoredSnapshot> history = store.History(slot);
+    if (request.last != 0 && history.size() > request.last) {
+      history.erase(history.begin(), history.end() - static_cast<std::ptrdiff_t>(request.last));
+    }
+    (*recording)->Open(slot, history.empty() ? 0 : history.front().snapshot->ordinal - 1);
+    for (const StoredSnapshot& stored : history) {
+      (*recording)
+          ->Consume(stored.snapshot, stored.payload ? stored.payload->data() : nullptr,
+                    stored.payload ? stored.payload->size() : 0);
+    }
+  }
+  const Result<void> closed = (*recording)->writer().Close(StopReason::kRequested);
+  RecordingInfo info = (*recording)->info();
+  info.active = false;
+  if (!closed.ok()) return closed.error();
+  if (!info.status.error.empty()) return Error{info.status.error};
+  return info;
+}
+
+void Recorder::StartToDisk(const SlotPtr& slot) {
+  const SessionIdentity& session = *slot->session;
+  if (to_disk_.contains(session.uuid)) return;
+  RecordRequest request;
+  request.directory = (std::filesystem::path(RecordingsDirectory(session)) /
+                       (FileName(session.label) + "-" + session.key + ".cgrec"))
+                          .string();
+  request.sessions = {session.uuid};
+  request.to_disk_only = true;
+  auto started = ActiveRecording::Start(++last_id_, std::move(request));
+  to_disk_[session.uuid] = started.ok();
+  if (!started.ok()) {
+    Log("sinks")->error("session {} ({}) is not recorded: {}", session.key, session.label,
+                        started.error().message);
+    RecordingInfo info;
+    info.id = last_id_;
+    info.sessions = {session.label};
+    info.active = false;
+    info.status.stopped = StopReason::kWriteError;
+    info.status.error = started.error().message;
+    ended_.push_back(std::move(info));
+    return;
+  }
+  Log("sinks")->info("session {} ({}) is recorded into {}", session.key, session.label,
+                     (*started)->request().directory);
+  active_.push_back(*std::move(started));
+}
+
+void Recorder::OpenSlot(const SlotPtr& slot, std::uint64_t consumed_before) {
+  const std::scoped_lock lock(mutex_);
+  if (slot->Has(layout::kActionRecordToDisk)) StartToDisk(slot);
+  open_slots_.emplace(slot, consumed_before);
+  for (const Active& recording : active_) {
+    const bool all = recording->request().to_disk_only;
+    if (recording->Wants(*slot)) recording->Open(slot, all ? 0 : consumed_before);
+  }
+}
+
+void Recorder::Consume(const Delivery& delivery) {
+  const std::scoped_lock lock(mutex_);
+  const SnapshotPtr& snapshot = delivery.snapshot;
+  const auto open = open_slots_.find(snapshot->slot);
+  if (open != open_slots_.end()) open->second = std::max(open->second, snapshot->ordinal);
+  for (const Active& recording : active_) {
+    // What an earlier daemon consumed is only taken by a recording that goes on with one of its.
+    if (delivery.seen_before && !recording->request().to_disk_only) continue;
+    recording->Consume(snapshot, delivery.payload ? delivery.payload->data() : nullptr,
+                       delivery.payload ? delivery.payload->size() : 0);
+  }
+}
+
+void Recorder::Lose(const Gap& gap) {
+  const std::scoped_lock lock(mutex_);
+  const auto open = open_slots_.find(gap.slot);
+  if (open != open_slots_.end()) open->second = std::max(open->second, gap.last_ordinal);
+  for (const Active& recording : active_) recording->Lose(gap);
+}
+
+void Recorder::CloseSlot(const SlotPtr& slot, std::uint64_t last_sequence) {
+  const std::scoped_lock lock(mutex_);
+  open_slots_.erase(slot);
+  for (const Active& recording : active_) recording->Close(slot, last_sequence);
+}
+
+void Recorder::EndSession(const SessionPtr& session) {
+  const std::scoped_lock lock(mutex_);
+  for (const Active& recording : active_) recording->EndSession(session);
+  wake_.notify_all();
+}
+
+}  // namespace cgdebug::pipeline

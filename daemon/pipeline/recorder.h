@@ -1,0 +1,76 @@
+// recorder.h: the recordings of this daemon: started by clients and by probes, fed by a sink.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "daemon/pipeline/active_recording.h"
+#include "daemon/pipeline/snapshot_store.h"
+
+namespace cgdebug::pipeline {
+
+struct FreezeRequest {
+  std::string directory;
+  std::vector<std::string> probes;
+  std::vector<SlotPtr> slots;  // of the sessions that are meant
+  std::uint64_t last = 0;      // newest replays of each probe; 0 = all that are kept
+};
+
+// Slots registered with TensorRecord(to="disk") are recorded from their first snapshot on, one
+// recording a session, into RecordingsDirectory()/<label>-<key>.cgrec; a daemon that comes after
+// another goes on with it.
+//
+// Thread: any. Writing happens on the thread that feeds, under one mutex; closing and its waiting
+// for the disk on the caller of Stop() or on an own thread.
+class Recorder {
+ public:
+  Recorder();
+  ~Recorder();  // closes what is open
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+
+  // --- for clients
+  Result<RecordingInfo> Start(RecordRequest request);
+  // `which`: an id, a directory, or empty for all that a client started.
+  // Fails: there is no such recording.
+  Result<std::vector<RecordingInfo>> Stop(const std::string& which, recording::StopReason reason);
+  std::vector<RecordingInfo> List() const;  // active ones, then the last that ended
+  // Writes what `store` keeps of the slots.
+  static Result<RecordingInfo> Freeze(const FreezeRequest& request, const SnapshotStore& store);
+  bool busy() const;
+
+  // --- for the sink
+  // `consumed_before`: the last ordinal that a daemon before this one consumed.
+  void OpenSlot(const SlotPtr& slot, std::uint64_t consumed_before);
+  void Consume(const Delivery& delivery);
+  void Lose(const Gap& gap);
+  void CloseSlot(const SlotPtr& slot, std::uint64_t last_sequence);
+  void EndSession(const SessionPtr& session);
+
+ private:
+  using Active = std::shared_ptr<ActiveRecording>;
+  // With mutex_ held.
+  void StartToDisk(const SlotPtr& slot);
+  RecordingInfo Finish(const Active& recording, recording::StopReason reason);
+  void Watch();
+
+  mutable std::mutex mutex_;
+  std::vector<Active> active_;
+  std::map<SlotPtr, std::uint64_t> open_slots_;  // with the last ordinal seen
+  std::map<std::string, bool> to_disk_;          // session uuid -> whether it could be started
+  std::deque<RecordingInfo> ended_;
+  std::uint64_t last_id_ = 0;
+  bool stopping_ = false;
+  std::condition_variable wake_;
+  std::thread watcher_;
+};
+
+}  // namespace cgdebug::pipeline

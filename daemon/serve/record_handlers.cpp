@@ -1,0 +1,109 @@
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <utility>
+
+#include "daemon/serve/handlers.h"
+#include "daemon/serve/messages.h"
+#include "daemon/serve/selection.h"
+
+// Recordings: the part of Handlers that starts, stops and lists them.
+namespace cgdebug::serve {
+namespace {
+
+using pipeline::RecordingInfo;
+using pipeline::SessionRecord;
+
+void SetError(v1::Response* response, v1::Error::Code code, std::string message) {
+  response->mutable_error()->set_code(code);
+  response->mutable_error()->set_message(std::move(message));
+}
+
+// The daemon's own working directory means nothing to a client.
+bool CheckDirectory(const std::string& directory, v1::Response* response) {
+  if (std::filesystem::path(directory).is_absolute()) return true;
+  SetError(
+      response, v1::Error::BAD_REQUEST,
+      fmt::format("the directory of a recording must be an absolute path, not '{}'", directory));
+  return false;
+}
+
+}  // namespace
+
+void Handlers::RecordStart(const v1::RecordStartRequest& request, v1::Response* response) {
+  if (!CheckDirectory(request.directory(), response)) return;
+  pipeline::RecordRequest record;
+  record.directory = request.directory();
+  record.probes.assign(request.probes().begin(), request.probes().end());
+  record.replays = request.replays();
+  record.align = request.align();
+  record.max_bytes = request.max_bytes();
+  record.run_id = request.run_id();
+  if (request.has_rank()) record.rank = request.rank();
+  record.duration = std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(std::clamp(request.duration_s(), 0.0, 1e9)));
+  if (!request.session().empty()) {
+    const auto sessions =
+        SelectSessions(*model_.registry, request.session(), response->mutable_error());
+    if (!sessions) return;
+    response->clear_error();
+    for (const SessionRecord& session : *sessions) {
+      if (session.state == pipeline::SessionState::kAlive) {
+        record.sessions.insert(session.session->uuid);
+      }
+    }
+    if (record.sessions.empty()) {
+      return SetError(response, v1::Error::NO_SESSION,
+                      fmt::format("session '{}' has ended: nothing new comes of it. What it left: "
+                                  "cgdebug-cli freeze '{}' -o {}",
+                                  request.session(), request.session(), request.directory()));
+    }
+  }
+  const auto info = model_.recorder->Start(std::move(record));
+  if (!info.ok()) return SetError(response, v1::Error::BAD_REQUEST, info.error().message);
+  Fill(*info, response->mutable_record_start()->mutable_recording());
+}
+
+void Handlers::RecordStop(const v1::RecordStopRequest& request, v1::Response* response) {
+  const auto reason =
+      request.job_ended() ? recording::StopReason::kJobEnded : recording::StopReason::kRequested;
+  const auto infos = model_.recorder->Stop(request.recording(), reason);
+  if (!infos.ok()) return SetError(response, v1::Error::NO_RECORDING, infos.error().message);
+  for (const RecordingInfo& info : *infos) {
+    Fill(info, response->mutable_record_stop()->add_recordings());
+  }
+}
+
+void Handlers::RecordList(v1::Response* response) {
+  response->mutable_record_list();
+  for (const RecordingInfo& info : model_.recorder->List()) {
+    Fill(info, response->mutable_record_list()->add_recordings());
+  }
+}
+
+void Handlers::Freeze(const v1::FreezeRequest& request, v1::Response* response) {
+  if (!CheckDirectory(request.directory(), response)) return;
+  const auto sessions =
+      SelectSessions(*model_.registry, request.session(), response->mutable_error());
+  if (!sessions) return;
+  if (sessions->empty())
+    return SetNoSession(request.session(), *sessions, response->mutable_error());
+  response->clear_error();
+  // All ranks of a run, or the newest job.
+  std::vector<SessionRecord> meant = *sessions;
+  if (request.session().empty()) meant = {sessions->back()};
+  pipeline::FreezeRequest freeze;
+  freeze.directory = request.directory();
+  freeze.probes.assign(request.probes().begin(), request.probes().end());
+  freeze.last = request.last();
+  for (const SessionRecord& session : meant) {
+    for (const pipeline::SlotRecord& slot : model_.registry->Slots(session.session)) {
+      freeze.slots.push_back(slot.slot);
+    }
+  }
+  const auto info = pipeline::Recorder::Freeze(freeze, *model_.store);
+  if (!info.ok()) return SetError(response, v1::Error::BAD_REQUEST, info.error().message);
+  Fill(*info, response->mutable_freeze()->mutable_recording());
+}
+
+}  // namespace cgdebug::serve

@@ -1,0 +1,35 @@
+// record_sink.h: hands everything to the recorder.
+#pragma once
+
+#include "daemon/pipeline/recorder.h"
+#include "daemon/pipeline/sink.h"
+
+namespace cgdebug::sinks {
+
+class RecordSink final : public pipeline::Sink {
+ public:
+  // `recorder` outlives the sink.
+  explicit RecordSink(pipeline::Recorder* recorder) : recorder_(recorder) {}
+
+  std::string_view name() const override { return "record"; }
+  void OpenSlot(const pipeline::SlotPtr& slot, pipeline::SlotFeedback& feedback) override {
+    recorder_->OpenSlot(slot, feedback.consumed_before());
+  }
+  void Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedback&) override {
+    recorder_->Consume(delivery);
+    ++stats_.consumed;
+  }
+  void Lose(const pipeline::Gap& gap) override { recorder_->Lose(gap); }
+  void CloseSlot(const pipeline::SlotPtr& slot, std::uint64_t last_sequence,
+                 pipeline::SlotFeedback&) override {
+    recorder_->CloseSlot(slot, last_sequence);
+  }
+  void EndSession(const pipeline::SessionPtr& session) override { recorder_->EndSession(session); }
+  pipeline::SinkStats stats() const override { return stats_; }
+
+ private:
+  pipeline::Recorder* recorder_;
+  pipeline::SinkStats stats_;
+};
+
+}  // namespace cgdebug::sinks

@@ -1,0 +1,198 @@
+// Recordings as a daemon writes them, of real jobs in shared memory.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "daemon/recording/recording_reader.h"
+#include "tests/support/daemon_process.h"
+#include "tests/support/producer_process.h"
+#include "tests/support/recording_fixture.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/wait_until.h"
+
+namespace cgdebug::test {
+namespace {
+
+using recording::RecordingReader;
+using recording::StopReason;
+
+class RecordingDaemon : public testing::Test {
+ protected:
+  v1::Recording Start(v1::RecordStartRequest request) {
+    request.set_directory(path_);
+    auto client = daemon_.Connect();
+    const auto reply = client.RecordStart(request);
+    EXPECT_TRUE(reply.ok()) << reply.error().message;
+    return reply.ok() ? reply->recording() : v1::Recording();
+  }
+  v1::Recording Stop(std::uint64_t id) {
+    auto client = daemon_.Connect();
+    v1::RecordStopRequest request;
+    request.set_recording(std::to_string(id));
+    const auto reply = client.RecordStop(request);
+    EXPECT_TRUE(reply.ok()) << reply.error().message;
+    return reply.ok() ? reply->recordings(0) : v1::Recording();
+  }
+  bool IsOver(std::uint64_t id) {
+    return WaitUntil([&] {
+      auto client = daemon_.Connect();
+      const auto list = client.RecordList({});
+      if (!list.ok()) return false;
+      for (const v1::Recording& one : list->recordings()) {
+        if (one.id() == id) return !one.active();
+      }
+      return false;
+    });
+  }
+  std::unique_ptr<RecordingReader> Read() {
+    auto reader = RecordingReader::Open(path_);
+    EXPECT_TRUE(reader.ok()) << reader.error().message;
+    return *std::move(reader);
+  }
+  // Replay n of a ProducerProcess holds n, n + 1, n + 2, ...
+  void ExpectReplays(const RecordingReader& reader, std::uint32_t slot, std::uint64_t first,
+                     std::uint64_t last) {
+    std::uint64_t sequence = first;
+    for (const auto& ref : reader.Snapshots(slot)) {
+      ASSERT_EQ(ref.sequence, sequence);
+      const auto values = testing_support::ValuesOf(reader, ref);
+      ASSERT_TRUE(values.ok()) << values.error().message;
+      ASSERT_EQ(values->front(), static_cast<float>(sequence));
+      ASSERT_EQ(values->back(), static_cast<float>(sequence + values->size() - 1));
+      ++sequence;
+    }
+    EXPECT_EQ(sequence, last + 1);
+  }
+
+  testing_support::TempDir dir_;
+  DaemonProcess daemon_{dir_};
+  std::string path_ = dir_ / "a.cgrec";
+};
+
+TEST_F(RecordingDaemon, WritesWhatComesUntilItIsStopped) {
+  ProducerProcess job({{.name = "a", .record_every = 1}, {.name = "b", .record_every = 1}});
+  ASSERT_TRUE(daemon_.WaitForConsumed(job.key(), "a", 0));
+  const auto started = Start({});
+  for (int i = 0; i < 20; ++i) {
+    job.Write(0);
+    job.Write(1);
+    ASSERT_TRUE(daemon_.WaitForConsumed(job.key(), "b", i + 1));
+  }
+  const auto stopped = Stop(started.id());
+  EXPECT_EQ(stopped.snapshots(), 40u);
+  EXPECT_EQ(stopped.durable_snapshots(), 40u);
+  EXPECT_EQ(stopped.lost(), 0u);
+  const auto reader = Read();
+  ASSERT_EQ(reader->slots().size(), 2u);
+  EXPECT_EQ(reader->slots()[0].probe, "a");
+  EXPECT_EQ(reader->sessions().at(0).uuid.substr(0, 8), job.key());
+  ExpectReplays(*reader, 0, 1, 20);
+  ExpectReplays(*reader, 1, 1, 20);
+  EXPECT_TRUE(reader->complete());
+}
+
+TEST_F(RecordingDaemon, EndsWithItsReplaysAndItsProbes) {
+  ProducerProcess job({{.name = "a", .capacity = 16, .record_every = 1},
+                       {.name = "b", .capacity = 16, .record_every = 1}});
+  ASSERT_TRUE(daemon_.WaitForConsumed(job.key(), "a", 0));
+  v1::RecordStartRequest request;
+  request.add_probes("a");
+  request.set_replays(3);
+  request.set_align(2);
+  const auto started = Start(request);
+  job.Write(0, 8);
+  job.Write(1, 8);
+  ASSERT_TRUE(IsOver(started.id()));
+  const auto reader = Read();
+  ASSERT_EQ(reader->slots().size(), 1u);
+  ExpectReplays(*reader, 0, 2, 4);
+  EXPECT_EQ(reader->stop_reason(), StopReason::kReached);
+  EXPECT_TRUE(reader->complete());
+}
+
+TEST_F(RecordingDaemon, EndsWithTheJob) {
+  ProducerProcess job({{.name = "a", .capacity = 16, .record_every = 1}});
+  ASSERT_TRUE(daemon_.WaitForConsumed(job.key(), "a", 0));
+  const auto started = Start({});
+  job.Write(0, 5);
+  job.ExitCleanly();
+  ASSERT_TRUE(IsOver(started.id()));
+  const auto reader = Read();
+  ExpectReplays(*reader, 0, 1, 5);
+  EXPECT_EQ(reader->stop_reason(), StopReason::kJobEnded);
+  EXPECT_TRUE(reader->complete());
+}
+
+TEST_F(RecordingDaemon, TellsExactlyWhatWasOverwrittenBeforeItCouldRead) {
+  ProducerProcess job({{.name = "a", .capacity = 4, .record_every = 1}});
+  ASSERT_TRUE(daemon_.WaitForConsumed(job.key(), "a", 0));
+  const auto started = Start({});
+  daemon_.Stop();
+  job.Write(0, 50);
+  daemon_.Signal(SIGCONT);
+  ASSERT_TRUE(WaitUntil([&] {
+    const auto probe = daemon_.Probe(job.key(), "a");
+    return probe && probe->counters().consumed() + probe->counters().lost_overwritten() == 50;
+  }));
+  const auto stopped = Stop(started.id());
+  EXPECT_EQ(stopped.snapshots() + stopped.lost(), 50u);
+  EXPECT_GT(stopped.lost(), 0u);
+  const auto reader = Read();
+  EXPECT_FALSE(reader->complete());
+  std::uint64_t lost = 0;
+  for (const auto& loss : reader->losses()) {
+    lost += loss.count;
+    EXPECT_EQ(loss.count, loss.last_ordinal - loss.first_ordinal + 1);
+  }
+  EXPECT_EQ(reader->snapshot_count(0) + lost, 50u);
+}
+
+TEST_F(RecordingDaemon, FreezesWhatADeadJobLeft) {
+  ProducerProcess job({{.name = "a", .capacity = 8, .record_every = 1}});
+  job.Write(0, 20);
+  job.Kill();
+  ASSERT_TRUE(WaitUntil([&] {
+    const auto session = daemon_.Session(job.key());
+    return session && session->state() == v1::Session::DIED;
+  }));
+  auto client = daemon_.Connect();
+  v1::FreezeRequest request;
+  request.set_session(job.key());
+  request.set_directory(path_);
+  request.set_last(3);
+  const auto reply = client.Freeze(request);
+  ASSERT_TRUE(reply.ok()) << reply.error().message;
+  ExpectReplays(*Read(), 0, 18, 20);
+}
+
+TEST_F(RecordingDaemon, ClosesItsRecordingsWhenItEnds) {
+  ProducerProcess job({{.name = "a", .capacity = 16, .record_every = 1}});
+  ASSERT_TRUE(daemon_.WaitForConsumed(job.key(), "a", 0));
+  Start({});
+  job.Write(0, 5);
+  ASSERT_TRUE(daemon_.WaitForConsumed(job.key(), "a", 5));
+  daemon_.Signal(SIGTERM);
+  EXPECT_EQ(daemon_.WaitForExit(), 0);
+  const auto reader = Read();
+  EXPECT_TRUE(reader->closed());
+  EXPECT_EQ(reader->stop_reason(), StopReason::kDaemonStopped);
+  ExpectReplays(*reader, 0, 1, 5);
+}
+
+TEST_F(RecordingDaemon, RefusesWhatItCannotDoAndSaysWhatToType) {
+  auto client = daemon_.Connect();
+  v1::RecordStartRequest request;
+  request.set_directory("relative.cgrec");
+  EXPECT_FALSE(client.RecordStart(request).ok());
+  request.set_directory("/proc/no/such/place");
+  EXPECT_FALSE(client.RecordStart(request).ok());
+  const auto stopped = client.RecordStop({});
+  ASSERT_FALSE(stopped.ok());
+  EXPECT_THAT(stopped.error().message, testing::HasSubstr("record start"));
+}
+
+}  // namespace
+}  // namespace cgdebug::test
