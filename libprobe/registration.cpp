@@ -186,6 +186,10 @@ layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOp
   if (options.record) {
     r.actions |= layout::kActionRecord;
     r.record_every = options.record->every;
+    if (options.record->to_disk) {
+      r.actions |= layout::kActionRecordToDisk;
+      r.policy = static_cast<std::uint8_t>(layout::Policy::kWait);
+    }
   }
   if (options.compare) {
     r.actions |= layout::kActionCompare;

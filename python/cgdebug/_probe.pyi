@@ -61,6 +61,7 @@ class _Print(TypedDict):
 class _Recording(TypedDict):
     capacity: int
     every: int
+    to: str  # "ring", "disk"
 
 class _Compare(TypedDict):
     expected: list[tuple[str, list[int], Any]]  # dtype, shape, contiguous bytes (a buffer)

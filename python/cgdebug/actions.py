@@ -59,16 +59,22 @@ class TensorRecord:
     capacity: snapshots kept for each call of the probe in each captured graph; each takes the
               tensor's size in /dev/shm. The oldest is overwritten.
     every:    replays 1, 1 + every, ... are kept.
+    to:       "disk": cgdebug-daemon also writes each of them into a recording, and the job waits for
+              it when the ring is full. It lies in $CGDEBUG_DIR, else in ./runs, and is called
+              <session>.cgrec; `cgdebug-cli record list` tells where.
     """
 
     capacity: int = 16
     enabled: bool = True
     every: int = 1
+    to: str = "ring"
 
     def __post_init__(self):
         if self.enabled:
             _check_count("TensorRecord", "capacity", self.capacity, 1)
             _check_count("TensorRecord", "every", self.every, 1)
+            if self.to not in ("ring", "disk"):
+                raise ValueError(f'TensorRecord: to must be "ring" or "disk", not {self.to!r}')
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -133,6 +139,12 @@ class TensorStats:
 
 
 Action = typing.Union[TensorPrint, TensorRecord, TensorCompare, TensorStats]
+
+
+def needs_daemon(actions: dict[str, Action]) -> bool:
+    """Whether one of them is done by the daemon."""
+    record = actions.get("record")
+    return bool(actions.keys() - {"record"}) or (record is not None and record.to == "disk")
 
 
 # --- for the probe --------------------------------------------------------------------------------

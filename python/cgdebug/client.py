@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections.abc
+import os
 import threading
+import time
 import types
 import typing
 
@@ -167,6 +169,59 @@ class Client:
             ttl_ms=0 if ttl is None else max(1, round(ttl * 1000)),
         )
 
+    def record(
+        self,
+        directory: str | os.PathLike,
+        probes: str | collections.abc.Sequence[str] = (),
+        *,
+        replays: int = 0,
+        duration: float = 0.0,
+        align: int = 0,
+        max_bytes: int = 0,
+        session: str | None = None,
+    ) -> LiveRecording:
+        """Writes every snapshot from now on to disk, until `stop()`, the end of a `with` block, so
+        many `replays` of each probe, `duration` seconds, or the end of the job.
+
+            with c.record("out.cgrec", probes="blk*") as rec:
+                ...
+            r = cgdebug.open(rec.directory)
+        """
+        reply = self._ask(
+            "record_start",
+            directory=os.path.abspath(directory),
+            session=self._pick(session),
+            probes=[probes] if isinstance(probes, str) else list(probes),
+            replays=replays,
+            duration_s=duration,
+            align=align,
+            max_bytes=max_bytes,
+        )
+        return LiveRecording(self, reply.recording)
+
+    def recordings(self) -> list[Answer]:
+        """What is and was recorded by this daemon: `directory`, `active`, `state`, `snapshots`,
+        `durable_snapshots`, `lost`, `bytes`, `error`."""
+        return self._ask("record_list").recordings
+
+    def freeze(
+        self,
+        directory: str | os.PathLike,
+        probes: str | collections.abc.Sequence[str] = (),
+        *,
+        last: int = 0,
+        session: str | None = None,
+    ) -> Answer:
+        """Writes what is left of a job's newest replays, of a dead one too: the `last` of each probe,
+        or all that are kept."""
+        return self._ask(
+            "freeze",
+            directory=os.path.abspath(directory),
+            session=self._pick(session),
+            probes=[probes] if isinstance(probes, str) else list(probes),
+            last=last,
+        ).recording
+
     def close(self) -> None:
         self._connection.close()
 
@@ -213,6 +268,53 @@ class Client:
                 yield _snapshot(event, None) if kind == "snapshot" else _event(kind, event)
         finally:
             connection.close()
+
+
+class LiveRecording:
+    """A recording in progress; the end of its `with` block stops it and waits until all of it is on
+    the disk."""
+
+    def __init__(self, client: Client, state: Answer):
+        self._client = client
+        self._state = state
+
+    @property
+    def directory(self) -> str:
+        return self._state.directory
+
+    def refresh(self) -> Answer:
+        """Its state now, as in `Client.recordings`."""
+        found = [one for one in self._client.recordings() if one.id == self._state.id]
+        self._state = found[0] if found else self._state
+        return self._state
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Until it has all it was asked for. False at the timeout."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self.refresh().active:
+            if deadline is not None and time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def stop(self) -> Answer:
+        """Ends it, if it has not ended by itself; tells what is in it."""
+        reply = self._client._ask("record_stop", recording=str(self._state.id))
+        self._state = reply.recordings[0]
+        return self._state
+
+    def __enter__(self) -> LiveRecording:
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        state = self._state
+        return (
+            f"<recording {state.directory}: {state.state}, {state.snapshots} snapshots, "
+            f"{state.lost + state.refused} lost>"
+        )
 
 
 class Answer(types.SimpleNamespace):

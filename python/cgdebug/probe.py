@@ -98,7 +98,7 @@ class CudaGraphTensorProbe:
         )
         self._site_key = self._native.site_key
         _native.finish_at_exit()
-        if self._actions.keys() - {"record"}:
+        if _actions.needs_daemon(self._actions):
             _native.start_daemon()
 
     @property
@@ -222,7 +222,7 @@ class CudaGraphTensorProbe:
         if self._native is None:
             return ProbeStatus(self._name, self._mode, active=False)
         waited = True
-        if not _is_capturing() and self._actions.keys() - {"record"}:
+        if not _is_capturing() and _actions.needs_daemon(self._actions):
             waited = self._native.wait_consumed(float(timeout))
         return self._status(waited)
 

@@ -75,7 +75,8 @@ ProbeOptions ParseOptions(const std::string& mode, bool copy_non_contiguous,
   }
   if (!record.is_none()) {
     options.record = RecordAction{record["capacity"].cast<std::uint32_t>(),
-                                  record["every"].cast<std::uint32_t>()};
+                                  record["every"].cast<std::uint32_t>(),
+                                  record["to"].cast<std::string>() == "disk"};
   }
   if (!compare.is_none()) {
     CompareAction action;

@@ -9,7 +9,7 @@
 #include "daemon/recording/recording_reader.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/producer_process.h"
-#include "tests/support/recording_fixture.h"
+#include "tests/support/known_recording.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/wait_until.h"
 

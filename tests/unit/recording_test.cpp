@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "daemon/recording/meta.h"
-#include "tests/support/recording_fixture.h"
+#include "tests/support/known_recording.h"
 #include "tests/support/temp_dir.h"
 
 namespace cgdebug::recording {

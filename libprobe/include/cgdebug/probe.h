@@ -64,6 +64,7 @@ struct PrintAction {
 struct RecordAction {
   std::uint32_t capacity = 16;  // newest snapshots kept, per slot
   std::uint32_t every = 1;
+  bool to_disk = false;  // the daemon writes each into a recording; the probe waits for it
 };
 
 struct ExpectedTensor {

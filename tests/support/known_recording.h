@@ -1,0 +1,91 @@
+// known_recording.h: small recordings with values that a test can foretell.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "daemon/recording/recording_reader.h"
+#include "daemon/recording/recording_writer.h"
+
+namespace cgdebug::testing_support {
+
+inline recording::Session SessionOf(const std::string& uuid = std::string(32, 'a')) {
+  recording::Session session;
+  session.uuid = uuid;
+  session.label = "train-1";
+  session.command = "python train.py";
+  session.hostname = "node1";
+  session.pid = 4711;
+  session.rank = 0;
+  session.created_ns = 1'700'000'000'000'000'000;
+  return session;
+}
+
+inline recording::Slot FloatSlot(std::uint32_t session, const std::string& probe,
+                                 std::uint64_t elements, std::uint32_t index) {
+  recording::Slot slot;
+  slot.session = session;
+  slot.probe = probe;
+  slot.site = "train.py:12";
+  slot.device = "cuda:0";
+  slot.dtype = layout::Dtype::kFloat32;
+  slot.shape = {elements};
+  slot.payload_bytes = elements * sizeof(float);
+  slot.capture_id = 3;
+  slot.order = index + 1;
+  slot.index = index;
+  slot.generation = 1;
+  return slot;
+}
+
+// What probe `slot` holds at a replay, everywhere in these tests.
+inline std::vector<float> ValuesAt(std::uint32_t slot, std::uint64_t sequence,
+                                   std::uint64_t elements) {
+  std::vector<float> values(elements);
+  for (std::uint64_t i = 0; i < elements; ++i) {
+    values[i] = static_cast<float>(slot * 1000 + sequence) + static_cast<float>(i) / 1024;
+  }
+  return values;
+}
+
+inline recording::Snapshot SnapshotAt(std::uint32_t slot, std::uint64_t sequence,
+                                      const std::vector<float>& values) {
+  recording::Snapshot snapshot;
+  snapshot.slot = slot;
+  snapshot.ordinal = sequence;
+  snapshot.sequence = sequence;
+  snapshot.step = static_cast<std::int64_t>(sequence / 2);
+  snapshot.timestamp_ns = 1'700'000'000'000'000'000 + static_cast<std::int64_t>(sequence);
+  const std::vector<std::uint64_t> shape = {values.size()};
+  const auto view =
+      numerics::MakeTensorView(layout::Dtype::kFloat32, shape, std::as_bytes(std::span(values)));
+  if (view.ok()) snapshot.stats = numerics::ComputeStats(*view);
+  return snapshot;
+}
+
+inline void AppendAt(recording::RecordingWriter* writer, std::uint32_t slot, std::uint64_t sequence,
+                     std::uint64_t elements) {
+  const auto values = ValuesAt(slot, sequence, elements);
+  const auto appended =
+      writer->Append(SnapshotAt(slot, sequence, values), std::as_bytes(std::span(values)));
+  ASSERT_TRUE(appended.ok()) << appended.error().message;
+}
+
+// The values of a snapshot, or a message why there are none.
+inline Result<std::vector<float>> ValuesOf(const recording::RecordingReader& reader,
+                                           const recording::SnapshotRef& ref) {
+  const auto payload = reader.ReadPayload(ref);
+  if (!payload.ok()) return payload.error();
+  std::vector<float> values(payload->bytes.size() / sizeof(float));
+  std::memcpy(values.data(), payload->bytes.data(), payload->bytes.size());
+  return values;
+}
+
+}  // namespace cgdebug::testing_support

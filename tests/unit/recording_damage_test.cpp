@@ -1,0 +1,196 @@
+// What becomes of a recording that is cut off at any byte, or has any bit flipped: what is read is
+// right, and what is missing is said.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "daemon/base/unique_fd.h"
+#include "tests/support/known_recording.h"
+#include "tests/support/temp_dir.h"
+
+namespace cgdebug::recording {
+namespace {
+
+using testing_support::AppendAt;
+using testing_support::ValuesAt;
+using testing_support::ValuesOf;
+
+constexpr std::uint64_t kReplays = 4;
+
+class DamagedRecording : public testing::Test {
+ protected:
+  // In memory: thousands of files are cut and opened.
+  static void SetUpTestSuite() { setenv("TMPDIR", "/dev/shm", 1); }
+
+  // Four replays of a probe.
+  void Write(std::uint64_t elements) {
+    elements_ = elements;
+    auto writer = RecordingWriter::Open(path_, {});
+    ASSERT_TRUE(writer.ok());
+    const auto session = (*writer)->AddSession(testing_support::SessionOf());
+    ASSERT_TRUE((*writer)->AddSlot(testing_support::FloatSlot(*session, "x", elements, 0)).ok());
+    for (std::uint64_t sequence = 1; sequence <= kReplays; ++sequence) {
+      AppendAt(writer->get(), 0, sequence, elements);
+    }
+    ASSERT_TRUE((*writer)->Close(StopReason::kRequested).ok());
+    bytes_ = std::filesystem::file_size(file_);
+  }
+
+  // How many of the replays are read, in order from the first on when `prefix`. Nothing that is
+  // read is wrong; `said`: whether anything tells that something may be missing.
+  std::uint64_t CountRight(const RecordingReader& reader, bool prefix, bool* said) {
+    std::uint64_t right = 0;
+    *said = !reader.complete();
+    for (const Slot& slot : reader.slots()) {
+      if (slot.probe.empty()) continue;
+      EXPECT_EQ(slot.probe, "x");
+      EXPECT_EQ(slot.payload_bytes, elements_ * sizeof(float));
+    }
+    for (const SnapshotRef& ref : reader.Snapshots(0)) {
+      const auto snapshot = reader.Read(ref);
+      const auto values = ValuesOf(reader, ref);
+      if (!snapshot.ok() || !values.ok()) {
+        *said = true;
+        continue;
+      }
+      ++right;
+      if (prefix) EXPECT_EQ(ref.sequence, right);
+      EXPECT_EQ(snapshot->sequence, ref.sequence);
+      EXPECT_EQ(snapshot->ordinal, ref.sequence);
+      EXPECT_EQ(snapshot->step, static_cast<std::int64_t>(ref.sequence / 2));
+      const auto expected = ValuesAt(0, ref.sequence, elements_);
+      EXPECT_EQ(snapshot->stats.max, expected.back());
+      EXPECT_EQ(*values, expected);
+    }
+    return right;
+  }
+
+  void FlipEveryBit(std::uint64_t first_byte, std::uint64_t last_byte) {
+    const UniqueFd fd(::open(file_.c_str(), O_RDWR));
+    std::uint64_t opened = 0;
+    for (std::uint64_t at = first_byte; at < last_byte && !HasFailure(); ++at) {
+      unsigned char byte = 0;
+      ASSERT_EQ(pread(fd.get(), &byte, 1, static_cast<off_t>(at)), 1);
+      for (int bit = 0; bit < 8; ++bit) {
+        const unsigned char flipped = byte ^ static_cast<unsigned char>(1u << bit);
+        ASSERT_EQ(pwrite(fd.get(), &flipped, 1, static_cast<off_t>(at)), 1);
+        SCOPED_TRACE("byte " + std::to_string(at) + " bit " + std::to_string(bit));
+        if (const auto reader = RecordingReader::Open(path_); reader.ok()) {
+          ++opened;
+          bool said = false;
+          const std::uint64_t right = CountRight(**reader, false, &said);
+          EXPECT_TRUE(said || right == kReplays);
+        }
+      }
+      ASSERT_EQ(pwrite(fd.get(), &byte, 1, static_cast<off_t>(at)), 1);
+    }
+    if (first_byte >= layout::kFileHeaderBytes) EXPECT_GT(opened, 0u);
+  }
+
+  testing_support::TempDir dir_;
+  std::string path_ = dir_ / "a.cgrec";
+  std::string file_ = path_ + "/segment-000001.cgd";
+  std::uint64_t elements_ = 0;
+  std::uint64_t bytes_ = 0;
+};
+
+TEST_F(DamagedRecording, CutOffAnywhereGivesItsLongestWholePrefix) {
+  for (const std::uint64_t elements : {8u, 1024u}) {
+    std::filesystem::remove_all(path_);
+    Write(elements);
+    std::vector<std::uint64_t> ends;  // of each snapshot's values
+    std::uint64_t slot_end = 0;
+    {
+      const auto reader = *RecordingReader::Open(path_);
+      for (const SnapshotRef& ref : reader->Snapshots(0)) {
+        Record record;
+        ASSERT_EQ(reader->segment(0).Read(ref.offset, &record), ReadStatus::kRecord);
+        ends.push_back(record.payload_offset() + record.header.payload_bytes);
+        if (slot_end == 0) slot_end = ref.offset;
+      }
+    }
+    for (std::uint64_t bytes = bytes_; bytes-- > 0 && !HasFailure();) {
+      std::filesystem::resize_file(file_, bytes);
+      const auto reader = RecordingReader::Open(path_);
+      ASSERT_EQ(reader.ok(), bytes >= layout::kFileHeaderBytes) << bytes;
+      if (!reader.ok()) continue;
+      const auto whole = static_cast<std::uint64_t>(
+          std::count_if(ends.begin(), ends.end(), [&](std::uint64_t end) { return end <= bytes; }));
+      bool said = false;
+      EXPECT_EQ(CountRight(**reader, true, &said), whole) << bytes;
+      EXPECT_TRUE(said) << bytes;
+    }
+  }
+}
+
+TEST_F(DamagedRecording, AWriterGoesOnAfterACutAnywhere) {
+  Write(8);
+  const std::string copy = dir_ / "copy";
+  std::filesystem::copy_file(file_, copy);
+  for (std::uint64_t bytes = layout::kFileHeaderBytes; bytes < bytes_ && !HasFailure();
+       bytes += 7) {
+    std::filesystem::remove_all(path_);
+    std::filesystem::create_directories(path_);
+    std::filesystem::copy_file(copy, file_);
+    std::filesystem::resize_file(file_, bytes);
+    WriterOptions options;
+    options.durability = Durability::kNone;
+    auto writer = RecordingWriter::Open(path_, options);
+    ASSERT_TRUE(writer.ok()) << writer.error().message << " at " << bytes;
+    const auto session = (*writer)->AddSession(testing_support::SessionOf());
+    ASSERT_TRUE((*writer)->AddSlot(testing_support::FloatSlot(*session, "x", 8, 0)).ok());
+    for (std::uint64_t sequence = 1; sequence <= kReplays; ++sequence) {
+      AppendAt(writer->get(), 0, sequence, 8);
+    }
+    ASSERT_TRUE((*writer)->Close(StopReason::kRequested).ok());
+    bool said = false;
+    const auto reader = RecordingReader::Open(path_);
+    ASSERT_TRUE(reader.ok());
+    EXPECT_EQ(CountRight(**reader, true, &said), kReplays) << bytes;
+    EXPECT_FALSE(said) << bytes;
+    EXPECT_THAT((*reader)->Verify().value(), testing::IsEmpty());
+  }
+}
+
+TEST_F(DamagedRecording, EveryFlippedBitOfTheFileHeaderIsSeen) {
+  Write(8);
+  FlipEveryBit(0, layout::kFileHeaderBytes);
+}
+
+TEST_F(DamagedRecording, EveryFlippedBitIsSeenOrDoesNotMatter) {
+  Write(8);
+  FlipEveryBit(layout::kFileHeaderBytes, bytes_);
+}
+
+TEST_F(DamagedRecording, EveryFlippedBitOfALargePayloadAndBeforeItIsSeen) {
+  Write(1024);
+  const auto ref = RecordingReader::Open(path_).value()->Find(0, 2);
+  FlipEveryBit(ref->offset, ref->offset + 8192);
+}
+
+TEST_F(DamagedRecording, VerifySeesEveryFlippedByte) {
+  Write(1024);
+  const UniqueFd fd(::open(file_.c_str(), O_RDWR));
+  for (std::uint64_t at = 0; at < bytes_ && !HasFailure(); at += 3) {
+    unsigned char byte = 0;
+    ASSERT_EQ(pread(fd.get(), &byte, 1, static_cast<off_t>(at)), 1);
+    const unsigned char flipped = byte ^ 0x10;
+    ASSERT_EQ(pwrite(fd.get(), &flipped, 1, static_cast<off_t>(at)), 1);
+    const auto reader = RecordingReader::Open(path_);
+    if (reader.ok()) {
+      const auto found = (*reader)->Verify();
+      EXPECT_TRUE(!found.ok() || !found->empty() || !(*reader)->complete()) << at;
+    }
+    ASSERT_EQ(pwrite(fd.get(), &byte, 1, static_cast<off_t>(at)), 1);
+  }
+}
+
+}  // namespace
+}  // namespace cgdebug::recording
