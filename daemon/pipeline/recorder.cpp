@@ -8,6 +8,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/pipeline/job_process.h"
+#include "daemon/recording/catalogue.h"
 
 namespace cgdebug::pipeline {
 namespace {
@@ -16,6 +17,7 @@ using recording::StopReason;
 
 constexpr std::size_t kMaxEnded = 64;
 constexpr auto kWatchPeriod = std::chrono::milliseconds(100);
+constexpr int kCatalogueEvery = 20;  // watch periods
 
 // A label as part of a file's name.
 std::string FileName(std::string label) {
@@ -43,8 +45,10 @@ Recorder::~Recorder() {
 void Recorder::Watch() {
   pthread_setname_np(pthread_self(), "cgdebug-record");
   std::unique_lock lock(mutex_);
-  while (!stopping_) {
+  for (int round = 1; !stopping_; ++round) {
     wake_.wait_for(lock, kWatchPeriod);
+    std::vector<Active> growing;
+    if (round % kCatalogueEvery == 0) growing = active_;
     std::vector<std::pair<Active, StopReason>> over;
     std::erase_if(active_, [&](const Active& recording) {
       const StopReason reason = recording->Over();
@@ -52,14 +56,22 @@ void Recorder::Watch() {
       return reason != StopReason::kNone;
     });
     lock.unlock();
+    for (const Active& recording : growing) UpdateCatalogue(*recording);
     for (const auto& [recording, reason] : over) Finish(recording, reason);
     lock.lock();
   }
 }
 
+// The segments have everything: a catalogue that cannot be written is made by whoever needs it.
+void Recorder::UpdateCatalogue(const ActiveRecording& recording) {
+  const auto updated = recording::UpdateCatalogue(recording.request().directory);
+  if (!updated.ok()) Log("sinks")->warn("{}", updated.error().message);
+}
+
 // Requires: `recording` is no longer in active_.
 RecordingInfo Recorder::Finish(const Active& recording, StopReason reason) {
   const Result<void> closed = recording->writer().Close(reason);
+  UpdateCatalogue(*recording);
   RecordingInfo info = recording->info();
   info.active = false;
   if (!closed.ok() && info.status.error.empty()) info.status.error = closed.error().message;
@@ -147,6 +159,7 @@ Result<RecordingInfo> Recorder::Freeze(const FreezeRequest& request, const Snaps
     }
   }
   const Result<void> closed = (*recording)->writer().Close(StopReason::kRequested);
+  UpdateCatalogue(**recording);
   RecordingInfo info = (*recording)->info();
   info.active = false;
   if (!closed.ok()) return closed.error();

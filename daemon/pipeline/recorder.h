@@ -60,6 +60,8 @@ class Recorder {
   // With mutex_ held.
   void StartToDisk(const SlotPtr& slot);
   RecordingInfo Finish(const Active& recording, recording::StopReason reason);
+  // Without mutex_.
+  static void UpdateCatalogue(const ActiveRecording& recording);
   void Watch();
 
   mutable std::mutex mutex_;

@@ -8,12 +8,18 @@ find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_path(CGDEBUG_HIGHWAY_INCLUDE hwy/foreach_target.h REQUIRED)  # Google Highway: libhwy-dev
 
+find_package(SQLite3 REQUIRED)
 find_path(CGDEBUG_XXHASH_INCLUDE xxhash.h)
 if(NOT CGDEBUG_XXHASH_INCLUDE)
   message(FATAL_ERROR "cgdebug: no xxhash.h found. Type: apt-get install libxxhash-dev")
 endif()
 
-# Static protobuf: the daemon and the command line run on machines that have none.
+# Static SQLite and protobuf: the daemon and the command line run on machines that have none.
+find_library(CGDEBUG_SQLITE_STATIC libsqlite3.a)
+if(CGDEBUG_SQLITE_STATIC)
+  set_target_properties(SQLite::SQLite3 PROPERTIES IMPORTED_LOCATION ${CGDEBUG_SQLITE_STATIC}
+    INTERFACE_LINK_LIBRARIES "m;Threads::Threads;${CMAKE_DL_LIBS}")
+endif()
 find_library(CGDEBUG_PROTOBUF_STATIC libprotobuf.a)
 if(CGDEBUG_PROTOBUF_STATIC)
   set_target_properties(protobuf::libprotobuf PROPERTIES

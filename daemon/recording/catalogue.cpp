@@ -1,0 +1,321 @@
+#include "daemon/recording/catalogue.h"
+
+#include <fmt/format.h>
+#include <sqlite3.h>
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "daemon/recording/catalogue_schema.h"
+#include "daemon/recording/meta.h"
+#include "daemon/recording/recording_files.h"
+#include "daemon/recording/segment_file.h"
+
+namespace cgdebug::recording {
+namespace {
+
+using layout::RecordType;
+
+constexpr int kBusyTimeoutMs = 10'000;
+
+struct Closer {
+  void operator()(sqlite3* database) const { sqlite3_close(database); }
+  void operator()(sqlite3_stmt* statement) const { sqlite3_finalize(statement); }
+};
+using Database = std::unique_ptr<sqlite3, Closer>;
+
+// One prepared statement, bound in the order of its parameters and run.
+class Statement {
+ public:
+  Statement(sqlite3* database, const char* sql) {
+    sqlite3_stmt* statement = nullptr;
+    ok_ = sqlite3_prepare_v2(database, sql, -1, &statement, nullptr) == SQLITE_OK;
+    statement_.reset(statement);
+  }
+
+  template <typename... Values>
+  bool Run(const Values&... values) {
+    if (!ok_) return false;
+    sqlite3_reset(statement_.get());
+    int place = 0;
+    (Bind(++place, values), ...);
+    const int result = sqlite3_step(statement_.get());
+    has_row_ = result == SQLITE_ROW;
+    return has_row_ || result == SQLITE_DONE;
+  }
+  bool has_row() const { return has_row_; }
+  std::int64_t Integer(int column) const { return sqlite3_column_int64(statement_.get(), column); }
+  std::string Text(int column) const {
+    const auto* text = sqlite3_column_text(statement_.get(), column);
+    return text == nullptr ? "" : reinterpret_cast<const char*>(text);
+  }
+
+ private:
+  void Bind(int place, double value) { sqlite3_bind_double(statement_.get(), place, value); }
+  void Bind(int place, std::string_view value) {
+    sqlite3_bind_text(statement_.get(), place, value.data(), static_cast<int>(value.size()),
+                      SQLITE_TRANSIENT);
+  }
+  void Bind(int place, const std::string& value) { Bind(place, std::string_view(value)); }
+  void Bind(int place, const std::optional<std::int64_t>& value) {
+    value ? sqlite3_bind_int64(statement_.get(), place, *value)
+          : sqlite3_bind_null(statement_.get(), place);
+  }
+  template <typename Integer>
+  requires std::is_integral_v<Integer>
+  void Bind(int place, Integer value) {
+    sqlite3_bind_int64(statement_.get(), place, static_cast<sqlite3_int64>(value));
+  }
+
+  std::unique_ptr<sqlite3_stmt, Closer> statement_;
+  bool ok_ = false;
+  bool has_row_ = false;
+};
+
+// Where the taking in goes on.
+struct Progress {
+  std::string recording;
+  std::uint32_t segment = 0;
+  std::uint64_t offset = layout::kFileHeaderBytes;
+  std::uint64_t number = 0;
+};
+
+std::string Hex(const std::uint8_t (&uuid)[16]) {
+  std::string text;
+  for (const std::uint8_t byte : uuid) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+std::optional<std::int64_t> OrNull(std::int64_t value, std::int64_t nothing) {
+  if (value == nothing) return std::nullopt;
+  return value;
+}
+
+// The rows of records.
+class Rows {
+ public:
+  explicit Rows(sqlite3* database)
+      : run_(database,
+             "insert or ignore into run (run_id, restart_count, command, world_size) "
+             "values (?,?,?,?)"),
+        session_(database,
+                 "insert or ignore into session select ?, run.id, ?, ?, ?, ?, ?, ?, ? from run "
+                 "where run_id = ? and restart_count = ? and command = ?"),
+        probe_(database, "insert or ignore into probe values (?,?,?,?,?,?,?,?,?,?,?,?)"),
+        snapshot_(database,
+                  "insert or ignore into snapshot values "
+                  "(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"),
+        loss_(database, "insert or ignore into loss values (?,?,?,?,?,?,?,?,?)"),
+        mark_(database, "insert or ignore into mark values (?,?,?,?,?,?,?,?)") {}
+
+  bool Add(const Record& record, std::uint32_t segment) {
+    switch (record.type()) {
+      case RecordType::kSession:
+        return AddSession(Decode<Session>(record.meta));
+      case RecordType::kSlot:
+        return AddSlot(Decode<Slot>(record.meta));
+      case RecordType::kSnapshot:
+        return AddSnapshot(record, segment);
+      case RecordType::kLoss:
+        return AddLoss(record);
+      case RecordType::kMark:
+        return AddMark(record);
+      default:
+        return true;
+    }
+  }
+
+ private:
+  bool AddSession(const std::optional<Session>& s) {
+    if (!s) return true;
+    return run_.Run(s->run_id, s->restart_count, s->command, s->world_size) &&
+           session_.Run(s->id, s->uuid, s->label, OrNull(s->rank, -1), s->pid, s->hostname,
+                        s->version, s->created_ns, s->run_id, s->restart_count, s->command);
+  }
+  bool AddSlot(const std::optional<Slot>& s) {
+    if (!s) return true;
+    const std::string shape = fmt::format("[{}]", fmt::join(s->shape, ", "));
+    return probe_.Run(s->id, s->session, s->probe, s->site, s->device, layout::DtypeName(s->dtype),
+                      shape, s->payload_bytes, s->capture_id, s->invocation, s->order, s->every);
+  }
+  bool AddSnapshot(const Record& record, std::uint32_t segment) {
+    const auto s = Decode<Snapshot>(record.meta);
+    if (!s) return true;
+    const bool has_values = !s->stats_only;
+    const std::uint64_t hash = has_values ? record.header.payload_hash : s->payload_hash;
+    const numerics::Stats& stats = s->stats;
+    const auto first = stats.has_nonfinite
+                           ? std::optional(static_cast<std::int64_t>(stats.first_nonfinite))
+                           : std::nullopt;
+    return snapshot_.Run(record.header.number, s->slot, s->sequence, s->ordinal,
+                         OrNull(s->step, -1), s->timestamp_ns, segment, record.payload_offset(),
+                         record.header.payload_bytes, fmt::format("{:016x}", hash), s->unchanged,
+                         stats.count, stats.nan, stats.pos_inf, stats.neg_inf, stats.zero,
+                         stats.subnormal, stats.min, stats.max, stats.mean, stats.std,
+                         stats.abs_max, stats.l1, stats.l2, first);
+  }
+  bool AddLoss(const Record& record) {
+    const auto s = Decode<Loss>(record.meta);
+    if (!s) return true;
+    return loss_.Run(record.header.number, s->slot, ToText(s->cause), s->count, s->first_ordinal,
+                     s->last_ordinal, s->after_sequence, s->before_sequence, s->timestamp_ns);
+  }
+  bool AddMark(const Record& record) {
+    const auto s = Decode<Mark>(record.meta);
+    if (!s) return true;
+    return mark_.Run(record.header.number, static_cast<std::uint32_t>(s->kind), s->session,
+                     OrNull(s->slot, Mark::kNoSlot), s->sequence, OrNull(s->step, -1),
+                     s->timestamp_ns, s->text);
+  }
+
+  Statement run_;
+  Statement session_;
+  Statement probe_;
+  Statement snapshot_;
+  Statement loss_;
+  Statement mark_;
+};
+
+bool Execute(sqlite3* database, const char* sql) {
+  return sqlite3_exec(database, sql, nullptr, nullptr, nullptr) == SQLITE_OK;
+}
+
+void RemoveFiles(const std::string& path) {
+  std::error_code ignored;
+  for (const char* suffix : {"", "-wal", "-shm"}) std::filesystem::remove(path + suffix, ignored);
+}
+
+// Null when the file is none of ours; it may be made anew then.
+Database OpenDatabase(const std::string& path) {
+  sqlite3* raw = nullptr;
+  const int opened =
+      sqlite3_open_v2(path.c_str(), &raw,
+                      SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_FULLMUTEX, nullptr);
+  Database database(raw);
+  if (opened != SQLITE_OK) return nullptr;
+  sqlite3_busy_timeout(raw, kBusyTimeoutMs);
+  if (!Execute(raw, "pragma journal_mode = wal; pragma synchronous = normal; begin immediate")) {
+    return nullptr;
+  }
+  Statement version(raw, "pragma user_version");
+  if (!version.Run() || !version.has_row()) return nullptr;
+  if (version.Integer(0) == kCatalogueVersion) return database;
+  Statement tables(raw, "select count(*) from sqlite_master");
+  if (version.Integer(0) != 0 || !tables.Run() || tables.Integer(0) != 0) return nullptr;
+  const std::string set_version = fmt::format("pragma user_version = {}", kCatalogueVersion);
+  if (!Execute(raw, kCatalogueSchema) || !Execute(raw, set_version.c_str())) return nullptr;
+  return database;
+}
+
+std::optional<Progress> ReadProgress(sqlite3* database) {
+  Statement select(database, "select recording, segment, next_offset, number from progress");
+  if (!select.Run()) return std::nullopt;
+  if (!select.has_row()) return Progress{};
+  return Progress{select.Text(0), static_cast<std::uint32_t>(select.Integer(1)),
+                  static_cast<std::uint64_t>(select.Integer(2)),
+                  static_cast<std::uint64_t>(select.Integer(3))};
+}
+
+// The records of a file from progress->offset on, as far as they are whole.
+bool TakeIn(const SegmentFile& file, bool is_last, Rows* rows, Progress* progress,
+            std::uint64_t* taken) {
+  Record record;
+  Record after;
+  ReadStatus status = file.Read(progress->offset, &record);
+  while (true) {
+    if (status != ReadStatus::kRecord) {
+      const auto next = file.FindRecord(progress->offset + layout::kRecordAlignment);
+      if (!next) return true;
+      progress->offset = *next;
+      status = file.Read(*next, &record);
+      if (status != ReadStatus::kRecord) return true;
+    }
+    const ReadStatus status_after = file.Read(record.next(), &after);
+    if (is_last && status_after != ReadStatus::kRecord && record.header.payload_bytes != 0 &&
+        !file.PayloadMatchesItsHash(record)) {
+      return true;
+    }
+    if (!rows->Add(record, file.header().segment)) return false;
+    progress->offset = record.next();
+    progress->number = record.header.number;
+    ++*taken;
+    if (status_after == ReadStatus::kEnd) return true;
+    std::swap(record, after);
+    status = status_after;
+  }
+}
+
+enum class Outcome { kDone, kAnew, kFailed };
+
+Outcome Update(const std::string& directory, sqlite3* database, std::uint64_t* taken,
+               std::string* error) {
+  auto progress = ReadProgress(database);
+  if (!progress) return Outcome::kAnew;
+  Rows rows(database);
+  const std::vector<std::string> paths = ListSegments(directory);
+  for (const std::string& path : paths) {
+    const auto file = SegmentFile::Open(path);
+    if (!file.ok()) {
+      *error = file.error().message;
+      continue;
+    }
+    const layout::FileHeader& header = (*file)->header();
+    const std::string uuid = Hex(header.uuid);
+    if (progress->recording.empty()) progress->recording = uuid;
+    if (progress->recording != uuid) return Outcome::kAnew;
+    if (header.segment < progress->segment) continue;
+    if (header.segment > progress->segment) progress->offset = layout::kFileHeaderBytes;
+    // A segment that is shorter than what was taken in was cut off: its rows may be gone.
+    if (progress->offset > (*file)->bytes()) return Outcome::kAnew;
+    progress->segment = header.segment;
+    if (!TakeIn(**file, path == paths.back(), &rows, &*progress, taken)) return Outcome::kFailed;
+  }
+  if (progress->recording.empty()) {
+    if (error->empty()) *error = directory + " is no recording: it holds no segment-000001.cgd";
+    return Outcome::kFailed;
+  }
+  if (*taken == 0) return Outcome::kDone;
+  Statement clear(database, "delete from progress");
+  Statement insert(database, "insert into progress values (?,?,?,?)");
+  const bool written = clear.Run() && insert.Run(progress->recording, progress->segment,
+                                                 progress->offset, progress->number);
+  return written ? Outcome::kDone : Outcome::kFailed;
+}
+
+}  // namespace
+
+std::string CataloguePath(const std::string& directory) { return directory + "/catalogue.sqlite"; }
+
+Result<std::uint64_t> UpdateCatalogue(const std::string& directory) {
+  const std::string path = CataloguePath(directory);
+  if (ListSegments(directory).empty()) {
+    return Error{directory + " is no recording: it holds no segment-000001.cgd"};
+  }
+  // Once as it is, once anew.
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    if (attempt > 0) RemoveFiles(path);
+    const Database database = OpenDatabase(path);
+    if (database == nullptr) continue;
+    std::uint64_t taken = 0;
+    std::string error;
+    const Outcome outcome = Update(directory, database.get(), &taken, &error);
+    if (outcome == Outcome::kAnew) continue;
+    if (outcome == Outcome::kDone && Execute(database.get(), "commit")) return taken;
+    if (error.empty()) error = sqlite3_errmsg(database.get());
+    if (attempt == 1) return Error{fmt::format("cannot write {}: {}", path, error)};
+  }
+  return Error{fmt::format("cannot make {}: no SQLite database can be written there", path)};
+}
+
+Result<std::uint64_t> RebuildCatalogue(const std::string& directory) {
+  if (ListSegments(directory).empty()) {
+    return Error{directory + " is no recording: it holds no segment-000001.cgd"};
+  }
+  RemoveFiles(CataloguePath(directory));
+  return UpdateCatalogue(directory);
+}
+
+}  // namespace cgdebug::recording

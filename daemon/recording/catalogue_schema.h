@@ -1,0 +1,57 @@
+// catalogue_schema.h: the tables and views of a catalogue.
+#pragma once
+
+namespace cgdebug::recording {
+
+// Another version is not read, but made anew.
+inline constexpr int kCatalogueVersion = 1;
+
+inline constexpr const char* kCatalogueSchema = R"sql(
+create table progress (  -- one row: up to where the segments are taken in
+  recording text, segment integer, next_offset integer, number integer);
+create table run (
+  id integer primary key, run_id text, restart_count integer, command text, world_size integer,
+  unique (run_id, restart_count, command));
+create table session (
+  id integer primary key, run integer references run, uuid text, label text, rank integer,
+  pid integer, hostname text, version text, created_ns integer);
+create table probe (  -- one call of a probe in one graph
+  id integer primary key, session integer references session, name text, site text, device text,
+  dtype text, shape text, payload_bytes integer, graph_id integer, invocation integer,
+  graph_order integer, every integer);
+create table snapshot (
+  number integer primary key, probe integer references probe, replay integer, ordinal integer,
+  step integer, timestamp_ns integer, segment integer, offset integer, length integer, hash text,
+  unchanged integer, count integer, nan integer, pos_inf integer, neg_inf integer, zero integer,
+  subnormal integer, min real, max real, mean real, std real, absmax real, l1 real, l2 real,
+  first_nonfinite integer);
+create table loss (
+  number integer primary key, probe integer references probe, cause text, count integer,
+  first_ordinal integer, last_ordinal integer, after_replay integer, before_replay integer,
+  timestamp_ns integer);
+create table mark (
+  number integer primary key, kind integer, session integer references session, probe integer,
+  replay integer, step integer, timestamp_ns integer, text text);
+create index snapshot_by_replay on snapshot (probe, replay);
+create index snapshot_nonfinite on snapshot (replay) where nan + pos_inf + neg_inf > 0;
+
+create view v_snapshots as
+  select session.rank, snapshot.replay, probe.graph_order, probe.name as probe, probe.dtype,
+         probe.shape, snapshot.step, snapshot.min, snapshot.max, snapshot.mean, snapshot.std,
+         snapshot.absmax, snapshot.l1, snapshot.l2, snapshot.nan,
+         snapshot.pos_inf + snapshot.neg_inf as inf, snapshot.zero, snapshot.count,
+         snapshot.unchanged, snapshot.hash, snapshot.timestamp_ns, probe.graph_id,
+         probe.invocation, session.label as session, snapshot.segment, snapshot.offset,
+         snapshot.length
+  from snapshot join probe on probe.id = snapshot.probe join session on session.id = probe.session;
+create view v_gaps as
+  select session.rank, probe.name as probe, loss.after_replay, loss.before_replay, loss.count,
+         loss.cause, session.label as session
+  from loss join probe on probe.id = loss.probe join session on session.id = probe.session;
+create view v_first_nonfinite as  -- of each probe, in the order in which they came
+  select min(replay) as replay, graph_order, probe, rank, nan, inf, step, session
+  from v_snapshots where nan + inf > 0
+  group by session, probe, graph_id, invocation order by replay, graph_order;
+)sql";
+
+}  // namespace cgdebug::recording

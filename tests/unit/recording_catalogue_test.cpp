@@ -1,0 +1,133 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sqlite3.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "daemon/recording/catalogue.h"
+#include "tests/support/known_recording.h"
+#include "tests/support/temp_dir.h"
+
+namespace cgdebug::recording {
+namespace {
+
+using testing_support::AppendAt;
+
+// The rows that `sql` gives, one a line.
+std::string Query(const std::string& path, const std::string& sql) {
+  sqlite3* database = nullptr;
+  EXPECT_EQ(sqlite3_open_v2(path.c_str(), &database, SQLITE_OPEN_READONLY, nullptr), SQLITE_OK);
+  std::string text;
+  const auto add = [](void* to, int columns, char** values, char**) {
+    for (int i = 0; i < columns; ++i) {
+      *static_cast<std::string*>(to) += std::string(values[i] ? values[i] : "NULL") + "|";
+    }
+    *static_cast<std::string*>(to) += "\n";
+    return 0;
+  };
+  char* error = nullptr;
+  EXPECT_EQ(sqlite3_exec(database, sql.c_str(), add, &text, &error), SQLITE_OK) << error;
+  sqlite3_free(error);
+  sqlite3_close(database);
+  return text;
+}
+
+std::string Dump(const std::string& path) {
+  std::string text;
+  for (const char* table : {"progress", "run", "session", "probe", "snapshot", "loss", "mark"}) {
+    text += Query(path, std::string("select * from ") + table + " order by 1");
+  }
+  return text;
+}
+
+class Catalogue : public testing::Test {
+ protected:
+  void SetUp() override {
+    WriterOptions options;
+    options.roll_bytes = 30'000;
+    auto writer = RecordingWriter::Open(path_, options);
+    ASSERT_TRUE(writer.ok());
+    writer_ = *std::move(writer);
+    const auto session = writer_->AddSession(testing_support::SessionOf());
+    ASSERT_TRUE(writer_->AddSlot(testing_support::FloatSlot(*session, "small", 8, 0)).ok());
+    ASSERT_TRUE(writer_->AddSlot(testing_support::FloatSlot(*session, "large", 1024, 1)).ok());
+  }
+  void Append(std::uint64_t first, std::uint64_t last) {
+    for (std::uint64_t sequence = first; sequence <= last; ++sequence) {
+      AppendAt(writer_.get(), 0, sequence, 8);
+      AppendAt(writer_.get(), 1, sequence, 1024);
+    }
+  }
+
+  testing_support::TempDir dir_;
+  std::string path_ = dir_ / "a.cgrec";
+  std::string file_ = CataloguePath(path_);
+  std::unique_ptr<RecordingWriter> writer_;
+};
+
+TEST_F(Catalogue, OneThatGrewAndOneMadeAnewHoldTheSameRows) {
+  for (std::uint64_t first = 1; first <= 30; first += 5) {
+    Append(first, first + 4);
+    ASSERT_TRUE(UpdateCatalogue(path_).ok());
+  }
+  Loss loss;
+  loss.slot = 1;
+  loss.count = 3;
+  loss.first_ordinal = 31;
+  loss.last_ordinal = 33;
+  loss.after_sequence = 30;
+  ASSERT_TRUE(writer_->AddLoss(loss).ok());
+  ASSERT_TRUE(writer_->Close(StopReason::kRequested).ok());
+  ASSERT_TRUE(UpdateCatalogue(path_).ok());
+  const std::string grown = Dump(file_);
+  EXPECT_EQ(Query(file_, "select count(*) from snapshot"), "60|\n");
+  ASSERT_TRUE(RebuildCatalogue(path_).ok());
+  EXPECT_EQ(Dump(file_), grown);
+  EXPECT_EQ(UpdateCatalogue(path_).value(), 0u);
+}
+
+TEST_F(Catalogue, AnswersWhereAValueIsAndWhatItWas) {
+  Append(1, 3);
+  ASSERT_TRUE(writer_->Close(StopReason::kRequested).ok());
+  ASSERT_TRUE(UpdateCatalogue(path_).ok());
+  EXPECT_EQ(Query(file_,
+                  "select replay, min, nan from v_snapshots where probe = 'large' "
+                  "and replay = 2"),
+            "2|1002.0|0|\n");
+  const auto reader = *RecordingReader::Open(path_);
+  const auto ref = reader->Find(1, 2);
+  Record record;
+  ASSERT_EQ(reader->segment(ref->segment).Read(ref->offset, &record), ReadStatus::kRecord);
+  EXPECT_EQ(Query(file_,
+                  "select segment, offset, length from v_snapshots where probe = 'large' "
+                  "and replay = 2"),
+            std::to_string(ref->segment + 1) + "|" + std::to_string(record.payload_offset()) +
+                "|4096|\n");
+  EXPECT_EQ(Query(file_, "select * from v_gaps"), "");
+  EXPECT_EQ(Query(file_, "select * from v_first_nonfinite"), "");
+}
+
+TEST_F(Catalogue, OneThatIsDamagedOrOfAnotherRecordingIsMadeAnew) {
+  Append(1, 10);
+  ASSERT_TRUE(writer_->Close(StopReason::kRequested).ok());
+  ASSERT_TRUE(UpdateCatalogue(path_).ok());
+  const std::string good = Dump(file_);
+  std::ofstream(file_, std::ios::trunc) << "rubbish, rubbish, rubbish and more of it";
+  ASSERT_TRUE(UpdateCatalogue(path_).ok());
+  EXPECT_EQ(Dump(file_), good);
+  // Cut off behind its back.
+  std::filesystem::resize_file(path_ + "/segment-000001.cgd", 12'000);
+  std::filesystem::remove(path_ + "/segment-000002.cgd");
+  ASSERT_TRUE(RebuildCatalogue(path_).ok());
+  EXPECT_NE(Dump(file_), good);
+}
+
+TEST_F(Catalogue, WhatIsNoRecordingGetsNone) {
+  EXPECT_FALSE(UpdateCatalogue(dir_ / "").ok());
+  EXPECT_FALSE(RebuildCatalogue(dir_ / "nothing").ok());
+}
+
+}  // namespace
+}  // namespace cgdebug::recording
