@@ -1,0 +1,30 @@
+// Makes the catalogue of any bytes, twice; goes on with them as a writer.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+
+#include "daemon/recording/catalogue.h"
+#include "daemon/recording/recording_writer.h"
+#include "tests/fuzz/fuzz_segment.h"
+
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  cgdebug::fuzz::WriteSeeds();
+  return 0;
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace cgdebug::recording;
+  const std::string& directory = cgdebug::fuzz::WriteSegment(std::span(data, size));
+  const auto rebuilt = RebuildCatalogue(directory);
+  const auto updated = UpdateCatalogue(directory);
+  // What was taken in is not taken in again.
+  if (rebuilt.ok() && (!updated.ok() || *updated != 0)) std::abort();
+  WriterOptions options;
+  options.durability = Durability::kNone;
+  if (auto writer = RecordingWriter::Open(directory, options); writer.ok()) {
+    (void)(*writer)->AddMark({});
+    (void)(*writer)->Close(StopReason::kRequested);
+  }
+  return 0;
+}
