@@ -17,6 +17,7 @@ namespace cgdebug::capture {
 struct alignas(256) DirectState {
   std::uint64_t sequence;
   std::uint64_t accepted;
+  std::uint64_t index;  // of the next entry: accepted modulo capacity, without a division
   std::uint64_t overwrote_unread;
   std::uint64_t waits;
   std::uint64_t wait_ns;

@@ -34,12 +34,6 @@ __device__ void Store(T& field, std::uint64_t value) {
   static_assert(sizeof(T) == 8);
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(&field), "l"(value) : "memory");
 }
-template <typename T>
-__device__ void StoreRelease(T& field, std::uint64_t value) {
-  static_assert(sizeof(T) == 8);
-  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(&field), "l"(value) : "memory");
-}
-
 __device__ inline std::uint64_t GlobalTimer() {
   std::uint64_t now;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
@@ -105,23 +99,30 @@ __device__ inline Plan MakePlan(const DirectSlot& slot) {
   plan.outcome =
       state.disarmed != 0 ? Outcome::kSkip : Decide(slot.periods, state.control, plan.sequence);
   plan.ordinal = state.accepted + 1;
-  const std::uint64_t index = (plan.ordinal - 1) % slot.capacity;
+  const std::uint64_t index = state.index;
   plan.header = slot.headers + index;
   plan.payload = slot.payloads + index * slot.payload_stride_bytes;
   if (plan.outcome == Outcome::kSkip) return plan;
   if (blockIdx.x != 0 && plan.outcome != Outcome::kFull) return plan;
   if (slot.deadline_ns != 0 && plan.ordinal > slot.capacity) WaitForRoom(slot, plan.ordinal);
-  // W2, pairs with R2. Each block for itself: the same word.
+  // W2, pairs with R2. Each block for itself: the same word. There is no fence behind it: that
+  // takes a microsecond of the link's. Should a byte of the payload overtake the word, a reader of
+  // the entry that lay here finds a checksum that does not fit.
   Store(plan.header->word, EntryWord(plan.ordinal, EntryState::kFilling));
-  __threadfence_system();
   return plan;
 }
 
-// Whether this block is the last one of the grid. Requires: thread 0, after the block's barrier.
-__device__ inline bool CountBlockDone(DirectState* state) {
-  __threadfence_system();
+// Adds the block's checksum to the grid's; true in the last block, which then has the whole sum and
+// may speak for all. Requires: thread 0, after the block's barrier.
+__device__ inline bool AddToGrid(DirectState* state, std::uint64_t* sum) {
   if (gridDim.x == 1) return true;
-  return atomicInc(&state->blocks_done, gridDim.x - 1) == gridDim.x - 1;
+  atomicAdd(reinterpret_cast<unsigned long long*>(&state->checksum),
+            static_cast<unsigned long long>(*sum));
+  __threadfence_system();
+  if (atomicInc(&state->blocks_done, gridDim.x - 1) != gridDim.x - 1) return false;
+  __threadfence();
+  *sum = state->checksum;
+  return true;
 }
 
 // The live control, as ring::LoadControl reads it (C2).
@@ -152,13 +153,15 @@ __device__ inline HostWords ReadHostWords(const DirectSlot& slot) {
   HostWords words;
   words.control = Load(slot.credit->control);
   words.disarmed = Load(slot.head->disarmed);
-  words.step = Load(*slot.step);
-  if (static_cast<std::int64_t>(words.step) == kNoStep) words.step = Load(slot.producer->step);
+  const std::uint64_t step = Load(*slot.step);
+  const std::uint64_t step_of_cpu = Load(slot.producer->step);  // at once: one trip over the link
+  words.step = static_cast<std::int64_t>(step) == kNoStep ? step_of_cpu : step;
   return words;
 }
 
 // The last block's thread 0, when everything that was to be sent is sent.
-__device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const HostWords& words) {
+__device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const HostWords& words,
+                              std::uint64_t checksum) {
   DirectState& state = *slot.state;
   const std::int64_t now_ns = static_cast<std::int64_t>(GlobalTimer()) + slot.clock_offset_ns;
   if (plan.outcome != Outcome::kSkip) {
@@ -170,11 +173,15 @@ __device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const Ho
     Store(header.sequence, plan.sequence);
     Store(header.timestamp_ns, static_cast<std::uint64_t>(now_ns));
     Store(header.step, words.step);
-    Store(header.checksum, state.checksum);
+    Store(header.checksum, checksum);
     *const_cast<volatile std::uint32_t*>(&header.flags) = flags;
-    StoreRelease(header.word, EntryWord(plan.ordinal, EntryState::kReady));  // W1, pairs with R1
+    // W1, pairs with R1. The block's other threads stored before its barrier; the fence carries
+    // that.
+    __threadfence_system();
+    Store(header.word, EntryWord(plan.ordinal, EntryState::kReady));
     if (state.timed_out != 0) ++state.overwrote_unread;
     state.accepted = plan.ordinal;
+    state.index = state.index + 1 == slot.capacity ? 0 : state.index + 1;
   } else if (state.disarmed == 0 && Decide(slot.periods, {}, plan.sequence) != Outcome::kSkip) {
     ++state.suppressed;
   }
@@ -188,9 +195,10 @@ __device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const Ho
   }
   if (plan.outcome != Outcome::kSkip) {
     Store(slot.head->last_timestamp_ns, static_cast<std::uint64_t>(now_ns));
-    StoreRelease(slot.head->accepted, state.accepted);  // W3, pairs with R3
-    StoreRelease(slot.producer->device_activity,
-                 static_cast<std::uint64_t>(now_ns) << 12 ^ slot.order);
+    // W3. Without another fence: a reader that sees it before the word above takes the entry as not
+    // there yet.
+    Store(slot.head->accepted, state.accepted);
+    Store(slot.producer->device_activity, static_cast<std::uint64_t>(now_ns) << 12 ^ slot.order);
   }
   state.checksum = 0;
   state.timed_out = 0;

@@ -168,7 +168,9 @@ ReadStatus SlotRingReader::Read(std::uint64_t ordinal, Entry* out) const {
       block_ + registration_.payload_offset + index * registration_.payload_stride_bytes;
   const std::uint64_t word = LoadAcquire(header->word);  // R1
   if (word != EntryWord(ordinal, EntryState::kReady)) {
-    return valid() ? ReadStatus::kOverwritten : ReadStatus::kGone;
+    if (!valid()) return ReadStatus::kGone;
+    // A GPU's stores of the head and of the word may come in either order.
+    return layout::EntryOrdinal(word) > ordinal ? ReadStatus::kOverwritten : ReadStatus::kNone;
   }
   out->ordinal = ordinal;
   out->sequence = LoadRelaxed(header->sequence);
@@ -187,7 +189,9 @@ ReadStatus SlotRingReader::Read(std::uint64_t ordinal, Entry* out) const {
   if (!valid()) return ReadStatus::kGone;
   if (LoadRelaxed(header->word) != word) return ReadStatus::kOverwritten;
   const bool summed = (out->flags & layout::kEntryHasChecksum) != 0;
-  if (summed && layout::PayloadChecksum(copy, bytes) != checksum) return ReadStatus::kDamaged;
+  if (summed && layout::PayloadChecksum(copy, bytes) != checksum) {
+    return LoadAcquire(header->word) == word ? ReadStatus::kDamaged : ReadStatus::kOverwritten;
+  }
   if (is_stats && !Plausible(out->stats, registration_)) return ReadStatus::kDamaged;
   return ReadStatus::kOk;
 }

@@ -206,7 +206,7 @@ static_assert(std::is_trivially_copyable_v<SlotRegistration>);
 // Whether replay `sequence` (from 1) is one that an action with this period wants: 1, 1 + every,
 // ...
 constexpr bool Wants(std::uint32_t every, std::uint64_t sequence) {
-  return every != 0 && (sequence - 1) % every == 0;
+  return every == 1 || (every != 0 && (sequence - 1) % every == 0);  // a GPU divides in software
 }
 
 // Of a payload, as 32-bit little-endian words, the last one filled up with zeros: each times an odd

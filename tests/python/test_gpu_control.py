@@ -1,0 +1,130 @@
+"""The live control in the direct lane, written as a daemon writes it, by another process."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from cgdebug import TensorRecord, TensorStats, _native
+from conftest import capture
+
+pytestmark = [pytest.mark.gpu, pytest.mark.own_lane, pytest.mark.usefixtures("without_daemon")]
+
+OFF, STATS, FULL = 1, 2, 3
+NONFINITE, INF, ABS_MAX = 1, 2, 3
+
+# SlotCredit as in proto/layout/ring_layout.h. In a process of its own: closing a second descriptor of
+# its segment would drop the lock that says a job lives.
+WRITER = """
+import mmap, struct, sys
+name, index, mode, trigger, every, first, until = sys.argv[1], *map(int, sys.argv[2:8])
+threshold = float(sys.argv[8])
+with open(f"/dev/shm/{name}", "r+b") as file:
+    control = mmap.mmap(file.fileno(), 0)
+    word, offset, size, extent = struct.unpack_from("=QQQI", control, 12288 + 32 * index)
+with open(f"/dev/shm/{name}.{extent}", "r+b") as file:
+    memory = mmap.mmap(file.fileno(), 0)
+    (order,) = struct.unpack_from("=Q", memory, offset + 264)
+    credit = offset + 1088
+    (old,) = struct.unpack_from("=Q", memory, credit + 16)
+    version = (old >> 48 | 1) & 0xFFFF
+    struct.pack_into("=Q", memory, credit + 16, version << 48)
+    struct.pack_into("=QQQqd", memory, credit + 24, order, first, until, 0, threshold)
+    new = (version + 1 & 0xFFFF) << 48 | every << 16 | trigger << 8 | mode
+    struct.pack_into("=Q", memory, credit + 16, new)
+"""
+
+
+class Controlled:
+    def __init__(self, p, x):
+        self.probe, self.x = p, x
+        self.graph, _ = capture(lambda: p(x), warmup=0)
+
+    def set(self, mode, trigger=0, every=0, first=1, until=0, threshold=0.0):
+        (slot,) = self.probe.status(timeout=0).slots
+        name = _native.load().session()["name"]
+        words = [name, slot.slot, mode, trigger, every, first, until, threshold]
+        subprocess.run([sys.executable, "-c", WRITER, *map(str, words)], check=True)
+        self.replay()  # the one that was decided already
+
+    def replay(self, times=1):
+        for _ in range(times):
+            self.graph.replay()
+        torch.cuda.synchronize()
+
+    @property
+    def counts(self):
+        (slot,) = self.probe.status(timeout=0).slots
+        return slot.replays, slot.accepted, slot.suppressed
+
+
+@pytest.fixture
+def controlled(graph_probe):
+    x = torch.zeros(1000, device="cuda")
+    return Controlled(graph_probe(TensorRecord(64), lane="direct"), x)
+
+
+def test_off_and_on_again(controlled):
+    controlled.replay(2)
+    controlled.set(OFF)
+    assert controlled.counts == (3, 3, 0)
+    controlled.replay(10)
+    assert controlled.counts == (13, 3, 10)
+    controlled.set(0)
+    controlled.replay(2)
+    assert controlled.counts == (16, 5, 11)
+    assert [r.replay_index for r in controlled.probe.records()] == [1, 2, 3, 15, 16]
+
+
+def test_a_control_holds_for_its_replays_only(controlled):
+    controlled.set(OFF, first=4, until=6)
+    controlled.replay(9)
+    assert [r.replay_index for r in controlled.probe.records()] == [1, 2, 3, 7, 8, 9, 10]
+
+
+def test_every_nth_replay(controlled):
+    controlled.set(FULL, every=3, first=1)
+    controlled.replay(9)
+    assert [r.replay_index for r in controlled.probe.records()] == [1, 4, 7, 10]
+
+
+def test_statistics_alone_leave_no_values(controlled):
+    controlled.replay(1)
+    controlled.set(STATS)
+    controlled.replay(5)
+    assert controlled.counts == (7, 7, 0)
+    assert [r.replay_index for r in controlled.probe.records()] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "trigger, bad, threshold",
+    [(NONFINITE, float("nan"), 0), (INF, float("-inf"), 0), (ABS_MAX, -5.0, 4.0)],
+)
+def test_a_trigger_sends_the_values_that_it_waits_for(controlled, trigger, bad, threshold):
+    controlled.set(FULL, trigger=trigger, threshold=threshold)
+    controlled.x.fill_(3)
+    controlled.replay(3)
+    controlled.x[517] = bad
+    controlled.replay(1)
+    controlled.x[517] = 3
+    controlled.replay(2)
+    assert controlled.counts == (7, 7, 0)
+    records = controlled.probe.records()
+    assert [r.replay_index for r in records] == [1, 5]
+    assert str(records[1].tensor[517].item()) == str(bad)
+
+
+def test_small_tensors_are_sent_as_they_are(graph_probe):
+    small = Controlled(graph_probe(TensorRecord(8), lane="direct"), torch.ones(3, device="cuda"))
+    small.set(STATS)
+    small.replay(3)
+    assert small.counts == (4, 4, 0)
+    assert [r.replay_index for r in small.probe.records()] == [1]
+
+
+def test_a_probe_of_statistics_is_turned_off_too(graph_probe):
+    p = Controlled(graph_probe(TensorStats(), lane="direct"), torch.ones(100, device="cuda"))
+    p.set(OFF)
+    p.replay(5)
+    assert p.counts == (6, 1, 5)

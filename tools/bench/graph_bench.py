@@ -1,0 +1,115 @@
+"""What the GPU benchmarks share: timed graphs, interleaved rounds, tables."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+
+os.environ.setdefault("CGDEBUG", "0")  # the probe library alone: no daemon reads meanwhile
+
+import torch  # noqa: E402
+
+
+class TimedGraph:
+    """A captured graph, and how long it takes."""
+
+    def __init__(self, body):
+        self.graph = torch.cuda.CUDAGraph()
+        self.start = torch.cuda.Event(enable_timing=True, external=True)
+        self.end = torch.cuda.Event(enable_timing=True, external=True)
+        with torch.cuda.graph(self.graph):
+            self.start.record()
+            body()
+            self.end.record()
+        for _ in range(3):
+            self.graph.replay()
+        torch.cuda.synchronize()
+
+    def main_us(self, replays):
+        """From the first to the last kernel of the compute path."""
+        times = []
+        for _ in range(replays):
+            self.graph.replay()
+            torch.cuda.synchronize()
+            times.append(self.start.elapsed_time(self.end) * 1e3)
+        return statistics.median(times)
+
+    def replay_and_launch_us(self, replays):
+        """Of one of many back-to-back replays: its time, and the CPU's in graph.replay()."""
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        launches = []
+        before.record()
+        for _ in range(replays):
+            started = time.perf_counter()
+            self.graph.replay()
+            launches.append((time.perf_counter() - started) * 1e6)
+        after.record()
+        torch.cuda.synchronize()
+        return before.elapsed_time(after) * 1e3 / replays, statistics.median(launches)
+
+    def sample(self, replays):
+        return (self.main_us(replays), *self.replay_and_launch_us(replays))
+
+
+def interleaved(graphs, rounds, replays):
+    """{variant: [(main, replay, launch), ...]}, one sample of each variant a round."""
+    samples = {variant: [] for variant in graphs}
+    for _ in range(rounds):
+        for variant, graph in graphs.items():
+            samples[variant].append(graph.sample(replays))
+    return samples
+
+
+def medians(samples):
+    return [statistics.median(column) for column in zip(*samples)]
+
+
+def d2h_gb_s():
+    """Of the copy engine into pinned memory, 256 MiB."""
+    source = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+    target = torch.empty(256 << 20, dtype=torch.uint8, pin_memory=True)
+    times = []
+    for _ in range(10):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        target.copy_(source, non_blocking=True)
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end))
+    return source.numel() / statistics.median(times) / 1e6
+
+
+def machine():
+    return {
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "torch": torch.__version__,
+        "cpu": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+    }
+
+
+def table(columns, rows):
+    """Markdown."""
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def parser(description, **defaults):
+    result = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawTextHelpFormatter
+    )
+    result.add_argument("--rounds", type=int, default=defaults.get("rounds", 5))
+    result.add_argument("--replays", type=int, default=defaults.get("replays", 15))
+    result.add_argument("--json", help="write the figures to this file")
+    return result
+
+
+def report(figures, path):
+    if path:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(figures, file, indent=1)
