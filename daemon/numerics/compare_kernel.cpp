@@ -122,19 +122,11 @@ void CountDistances(const hwy::MakeUnsigned<Place<T>>* HWY_RESTRICT distances, s
   using Distance = hwy::MakeUnsigned<Place<T>>;
   const hn::ScalableTag<Distance> d;
   const hn::RebindToSigned<decltype(d)> counters;
+  constexpr std::size_t kManyBins = 12, kFewBins = 4;
   const std::size_t last = UlpBin(greatest);
-  constexpr std::size_t kManyBins = 12;
-  if (last > kManyBins) {
-    // Four tables: an increment of the same counter waits for the one before it.
-    std::uint32_t tables[4][kUlpBins] = {};
-    for (std::size_t i = 0; i < count; ++i) ++tables[i % 4][UlpBin(distances[i])];
-    for (std::size_t bin = 0; bin <= last; ++bin) {
-      for (const auto& table : tables) block->ulp[bin] += table[bin];
-    }
-    return;
-  }
+  const std::size_t counted = last > kManyBins ? kFewBins : last;
   std::uint64_t above = count;
-  for (std::size_t bin = 0; bin <= last; ++bin) {  // how many lie beyond it
+  for (std::size_t bin = 0; bin <= counted; ++bin) {  // how many lie beyond it
     const auto end = hn::Set(d, static_cast<Distance>(UlpBinEnd(bin)));
     auto beyond = hn::Zero(counters);
     for (std::size_t i = 0; i < count; i += hn::Lanes(d)) {
@@ -144,6 +136,19 @@ void CountDistances(const hwy::MakeUnsigned<Place<T>>* HWY_RESTRICT distances, s
     const std::uint64_t left = bin == last ? 0 : CountOf(beyond);
     block->ulp[bin] += above - left;
     above = left;
+  }
+  if (above == 0) return;
+  // The far ones one by one. Four tables: an increment waits for the one before it of its counter.
+  std::uint32_t tables[4][kUlpBins] = {};
+  const auto end = hn::Set(d, static_cast<Distance>(UlpBinEnd(counted)));
+  for (std::size_t i = 0; i < count; i += hn::Lanes(d)) {
+    if (hn::AllFalse(d, hn::Gt(hn::Load(d, distances + i), end))) continue;
+    for (std::size_t lane = 0; lane < hn::Lanes(d); ++lane) {
+      ++tables[lane % 4][UlpBin(distances[i + lane])];
+    }
+  }
+  for (std::size_t bin = counted + 1; bin <= last; ++bin) {
+    for (const auto& table : tables) block->ulp[bin] += table[bin];
   }
 }
 

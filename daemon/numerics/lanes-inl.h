@@ -33,7 +33,7 @@ inline constexpr std::size_t kBlockVectors = sizeof(T) == 1 ? 240 : 512;
 template <typename T>
 inline constexpr bool kSumsInDouble =
     std::is_same_v<T, float> || std::is_same_v<T, double> || std::is_same_v<T, std::int16_t> ||
-    std::is_same_v<T, std::int32_t>;
+    std::is_same_v<T, std::int32_t> || std::is_same_v<T, std::int64_t>;
 template <typename T>
 using Sum = std::conditional_t<kSumsInDouble<T>, double, float>;
 
@@ -45,6 +45,8 @@ HWY_INLINE hn::Vec<hn::ScalableTag<Sum<T>>> DecodePart(const Lane<T>* HWY_RESTRI
   const std::size_t first = i * hn::Lanes(d);
   if constexpr (std::is_same_v<T, double>) {
     return hn::LoadU(d, p);
+  } else if constexpr (std::is_same_v<T, std::int64_t>) {
+    return hn::ConvertTo(d, hn::LoadU(hn::RebindToSigned<D>(), p));
   } else if constexpr (std::is_same_v<T, float> || std::is_same_v<T, std::int32_t>) {
     return hn::PromoteTo(d, hn::LoadU(hn::Rebind<T, D>(), p + first));
   } else if constexpr (std::is_same_v<T, std::int16_t>) {

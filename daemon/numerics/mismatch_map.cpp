@@ -23,24 +23,38 @@ void SetWord(std::vector<std::uint64_t>* bitmap, std::uint64_t place, std::uint6
   }
 }
 
+// One dimension is its bitmap; of several, every set bit is taken apart.
+std::uint64_t MostPlaces(std::span<const std::uint64_t> sizes) {
+  const auto real = std::count_if(sizes.begin(), sizes.end(), [](auto size) { return size > 1; });
+  return real <= 1 ? MismatchMap::kMostOfOne : MismatchMap::kMostOfSeveral;
+}
+
+std::uint64_t Product(std::span<const std::uint64_t> sizes) {
+  std::uint64_t product = 1;
+  for (const std::uint64_t size : sizes) product *= std::max<std::uint64_t>(size, 1);
+  return product;
+}
+
 }  // namespace
 
 MismatchMap::MismatchMap(std::span<const std::uint64_t> shape)
     : shape_(shape), leading_dims_(shape.size()) {
   // A mask of 64 elements then touches two rows at most.
-  while (leading_dims_ > 0 && row_ < kWordBits)
+  while (leading_dims_ > 0 && row_ < kWordBits) {
     row_ *= std::max<std::uint64_t>(shape_[--leading_dims_], 1);
-  std::uint64_t rows = 1;
-  for (std::size_t i = 0; i < leading_dims_; ++i) rows *= std::max<std::uint64_t>(shape_[i], 1);
-  if (row_ > kMaxPlaces || rows > kMaxPlaces) return;
-  leading_.resize(Words(rows));
-  trailing_.resize(Words(row_));
+  }
+  const auto leading = shape_.first(leading_dims_), trailing = shape_.subspan(leading_dims_);
+  fits_ = row_ <= MostPlaces(trailing) && Product(leading) <= MostPlaces(leading);
 }
 
 void MismatchMap::AddWord(std::uint64_t first, std::uint64_t mask) {
   if (mask == 0) return;
   any_ = true;
-  if (trailing_.empty()) return;
+  if (!fits_) return;
+  if (trailing_.empty()) {
+    leading_.resize(Words(Product(shape_.first(leading_dims_))));
+    trailing_.resize(Words(row_));
+  }
   std::uint64_t row = first / row_;
   const std::uint64_t at = first % row_;
   const std::uint64_t left = row_ - at;  // of this row
@@ -59,7 +73,13 @@ void MismatchMap::AppendSpans(const Bitmap& bitmap, std::span<const std::uint64_
                               std::vector<MismatchSpan>* spans) const {
   std::vector<Bitmap> seen;
   for (const std::uint64_t size : sizes) seen.emplace_back(Words(size));
-  for (std::size_t word = 0; word < bitmap.size(); ++word) {
+  const auto real = std::find_if(sizes.begin(), sizes.end(), [](auto size) { return size > 1; });
+  const bool is_one = MostPlaces(sizes) == kMostOfOne;
+  if (is_one) {
+    for (Bitmap& indices : seen) indices.front() = 1;
+    if (real != sizes.end()) seen[static_cast<std::size_t>(real - sizes.begin())] = bitmap;
+  }
+  for (std::size_t word = 0; word < bitmap.size() && !is_one; ++word) {
     for (std::uint64_t bits = bitmap[word]; bits != 0; bits &= bits - 1) {
       std::uint64_t place = word * kWordBits + static_cast<std::uint64_t>(std::countr_zero(bits));
       for (std::size_t dim = sizes.size(); dim-- > 0;) {
@@ -85,7 +105,7 @@ void MismatchMap::AppendSpans(const Bitmap& bitmap, std::span<const std::uint64_
 
 std::vector<MismatchSpan> MismatchMap::Spans() const {
   std::vector<MismatchSpan> spans;
-  if (!any_ || trailing_.empty()) return spans;
+  if (!any_ || !fits_) return spans;
   AppendSpans(leading_, shape_.first(leading_dims_), &spans);
   AppendSpans(trailing_, shape_.subspan(leading_dims_), &spans);
   return spans;

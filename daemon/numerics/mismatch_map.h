@@ -11,11 +11,12 @@
 namespace cgdebug::numerics {
 
 // Marks a place of the leading dimensions and one of the trailing dimensions for each mismatch: two
-// small bitmaps, from which every dimension's indices follow exactly. Tensors that would need more
-// than kMaxPlaces of either get no spans.
+// bitmaps, from which every dimension's indices follow exactly. Tensors that would need more places
+// than these get no spans.
 class MismatchMap {
  public:
-  static constexpr std::uint64_t kMaxPlaces = std::uint64_t{1} << 24;
+  static constexpr std::uint64_t kMostOfOne = std::uint64_t{1} << 27;
+  static constexpr std::uint64_t kMostOfSeveral = std::uint64_t{1} << 20;
 
   // Lifetime: borrows `shape`.
   explicit MismatchMap(std::span<const std::uint64_t> shape);
@@ -37,6 +38,7 @@ class MismatchMap {
   std::uint64_t row_ = 1;  // elements of the trailing dimensions
   Bitmap leading_;
   Bitmap trailing_;
+  bool fits_ = false;
   bool any_ = false;
 };
 

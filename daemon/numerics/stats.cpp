@@ -188,7 +188,8 @@ void FindFirstNonfinite(const T* block, std::size_t size, std::uint64_t start, S
 
 // What kernels found, as the plain loops would have: a zero end as the zero that widens the extent.
 template <typename T>
-void Absorb(const KernelSums& sums, Stats* stats, Extent<T>* extent, Moments* moments) {
+void Absorb(const KernelSums& sums, [[maybe_unused]] T origin, Stats* stats, Extent<T>* extent,
+            Moments* moments) {
   stats->zero += sums.zero;
   stats->subnormal += sums.subnormal;
   stats->hash ^= sums.hash;
@@ -196,7 +197,9 @@ void Absorb(const KernelSums& sums, Stats* stats, Extent<T>* extent, Moments* mo
   using K = OrderedKey<T>;
   extent->min = std::min(extent->min, K::FromValue(sums.min == 0 ? -0.0 : sums.min));
   extent->max = std::max(extent->max, K::FromValue(sums.max == 0 ? 0.0 : sums.max));
-  moments->Merge(sums.moments);
+  Moments seen = sums.moments;
+  if constexpr (std::is_same_v<T, std::int64_t>) seen.mean -= static_cast<double>(origin);
+  moments->Merge(seen);
 }
 
 template <typename T>
@@ -218,7 +221,7 @@ Moments CountAndSum(const TensorView& view, Stats* stats, Extent<T>* extent) {
     moments.Merge(DecodeAndSum(block, size, nonfinite == 0, 1.0, origin));
     start += size;
   }
-  Absorb(sums, stats, extent, &moments);
+  Absorb(sums, origin, stats, extent, &moments);
   return moments;
 }
 

@@ -310,10 +310,16 @@ bool IntegerBlock(const Lane<T>* HWY_RESTRICT p, std::size_t vectors, KernelSums
     zero = hn::Sub(zero, hn::VecFromMask(d, hn::Eq(x, hn::Zero(d))));
     hash = hn::Xor(hash, x);
   });
-  sums->min = Fold(d, min, sums->min,
-                   [](double a, Value b) { return std::min(a, static_cast<double>(b)); });
-  sums->max = Fold(d, max, sums->max,
-                   [](double a, Value b) { return std::max(a, static_cast<double>(b)); });
+  const Value least = Fold(d, min, std::numeric_limits<Value>::max(),
+                           [](Value a, Value b) { return std::min(a, b); });
+  const Value most = Fold(d, max, std::numeric_limits<Value>::min(),
+                          [](Value a, Value b) { return std::max(a, b); });
+  if constexpr (std::is_same_v<T, std::int64_t>) {  // beyond, doubles are not all integers
+    constexpr std::int64_t kExact = std::int64_t{1} << 52;
+    if (least < -kExact || most > kExact) return false;
+  }
+  sums->min = std::min(sums->min, static_cast<double>(least));
+  sums->max = std::max(sums->max, static_cast<double>(most));
   sums->zero += CountOf(zero);
   sums->hash = Fold(d, hash, sums->hash, [](std::uint64_t a, Value b) {
     return a ^ static_cast<std::uint64_t>(static_cast<std::int64_t>(b));
@@ -349,11 +355,7 @@ std::uint64_t SumTensor(layout::Dtype dtype, const std::byte* data, std::uint64_
                         KernelSums* sums) {
   return VisitDtype(dtype, [&](auto element) -> std::uint64_t {
     using T = typename decltype(element)::type;
-    if constexpr (std::is_same_v<T, std::int64_t>) {
-      return 0;  // its sums need more than a double
-    } else {
-      return SumOfType<T>(data, count, sums);
-    }
+    return SumOfType<T>(data, count, sums);
   });
 }
 

@@ -222,6 +222,13 @@ std::vector<std::uint8_t> PatternedBytes(const layout::DtypeInfo& info, std::uin
     state = state * 1664525u + 1013904223u;
     byte = static_cast<std::uint8_t>(state >> 24);
   }
+  if (info.bytes == 8 && !info.is_floating && pattern != 0) {  // int64 of 40 bits, some of 60
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const bool negative = (bytes[i * 8] & 1) != 0;
+      bytes[i * 8 + 5] = bytes[i * 8 + 6] = bytes[i * 8 + 7] = negative ? 0xff : 0;
+      if (pattern == 3 && i % 5000 == 4999) bytes[i * 8 + 7] = 8;
+    }
+  }
   if (!info.is_floating || pattern == 0) return bytes;
   const unsigned top = info.bytes == 1 ? 0x38 : 0x3f;
   for (std::uint64_t i = 0; i < count; ++i) {
