@@ -35,7 +35,7 @@ __device__ std::uint64_t SumInBlock(std::uint64_t mine) {
 
 // Loads under way at a time, a thread: one block then writes as fast as one multiprocessor can,
 // four fifths of the link. Through shared memory (cp.async) it was a third slower.
-constexpr int kCopyBatch = 16;
+constexpr int kCopyBatch = 8;
 
 // Vectors start, start + stride, ... below `whole`.
 __device__ std::uint64_t CopyVectors(const uint4* source, uint4* target, std::uint64_t whole,

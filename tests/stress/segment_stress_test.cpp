@@ -92,7 +92,9 @@ TEST(SegmentStress, AReaderNeverTakesOneSlotForAnother) {
     const std::uint64_t consumed = slot->consumed();
     const bool is_new = slot->generation() != newest;
     newest = slot->generation();
-    if (is_new && slot->valid()) EXPECT_EQ(consumed, 0u) << "nobody has read it";
+    if (is_new && slot->valid()) {
+      EXPECT_EQ(consumed, 0u) << "nobody has read it";
+    }
     slot->SetConsumed(2, 2);
     if (::testing::Test::HasFailure()) break;
   }
