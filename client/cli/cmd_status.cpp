@@ -76,7 +76,7 @@ std::string ReplayText(const Job& job) {
 
 // Every cause by its name, and who: a loss without a place helps nobody.
 std::string LossText(const Job& job, const Style& style) {
-  std::uint64_t overwritten = 0, at_death = 0, released = 0;
+  std::uint64_t overwritten = 0, at_death = 0, released = 0, damaged = 0;
   std::uint64_t unread = 0, waits = 0, wait_ns = 0;
   std::string who;
   for (const v1::Session* session : job.sessions) {
@@ -84,18 +84,20 @@ std::string LossText(const Job& job, const Style& style) {
     overwritten += counters.lost_overwritten();
     at_death += counters.lost_at_death();
     released += counters.lost_released();
+    damaged += counters.lost_damaged();
     unread += counters.overwrote_unread();
     waits += counters.waits();
     wait_ns += counters.wait_ns();
     if (Lost(counters) > 0) who += (who.empty() ? "" : ", ") + RankText(*session);
   }
   std::string text = "lost 0";
-  if (overwritten + at_death + released > 0) {
+  const std::uint64_t lost = overwritten + at_death + released + damaged;
+  if (lost > 0) {
     std::string causes = fmt::format("{} overwritten unread, {} half written at death",
                                      FormatGrouped(overwritten), FormatGrouped(at_death));
     if (released > 0) causes += fmt::format(", {} given up for room", FormatGrouped(released));
-    text = fmt::format("lost {} ({}; {})", FormatGrouped(overwritten + at_death + released), causes,
-                       who);
+    if (damaged > 0) causes += fmt::format(", {} damaged on their way", FormatGrouped(damaged));
+    text = fmt::format("lost {} ({}; {})", FormatGrouped(lost), causes, who);
     text = style.Yellow(text);
   }
   if (unread > 0) text += style.Yellow(fmt::format("  gave up waiting {} times", unread));
@@ -117,6 +119,23 @@ std::string RingsText(const Job& job, const Style& style) {
       fmt::format("{} shared memory  {} snapshots, {} read  ", numerics::FormatBytes(bytes),
                   FormatGrouped(produced), FormatGrouped(consumed));
   return text + LossText(job, style);
+}
+
+// Which lane, and why not the direct one: that is what a user can do something about.
+std::string LanesText(const Job& job) {
+  std::map<std::string, std::uint64_t> uses;
+  for (const v1::Session* session : job.sessions) {
+    for (const v1::LaneUse& use : session->lanes()) {
+      const std::string reason =
+          use.reason().empty() ? "" : fmt::format(" ({})", Printable(use.reason()));
+      uses[Printable(use.lane()) + reason] += use.slots();
+    }
+  }
+  std::string text;
+  for (const auto& [name, slots] : uses) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", slots, name);
+  }
+  return text;
 }
 
 void AppendFirst(const char* what, const v1::FirstNonfinite& first, const Style& style,
@@ -142,6 +161,9 @@ std::string JobText(const Job& job, const Style& style) {
   out += nonfinite == 0 ? "  all finite" : style.Red(fmt::format("  {} saw NaN or Inf", nonfinite));
   if (failed > 0) out += style.Red(fmt::format("  {} failed a comparison", failed));
   out += "\n";
+  if (const std::string lanes = LanesText(job); !lanes.empty()) {
+    out += fmt::format("{}    {}\n", style.Bold("lanes"), lanes);
+  }
   for (const v1::Session* session : job.sessions) {
     AppendFirst("NaN", session->first_nan(), style, &out);
     AppendFirst("Inf", session->first_inf(), style, &out);

@@ -147,6 +147,7 @@ Json ToJson(const v1::ProbeInfo& probe) {
                {"shape", Array(probe.shape())},
                {"device", probe.device()},
                {"lane", probe.lane()},
+               {"lane_reason", probe.lane_reason()},
                {"policy", probe.policy()},
                {"actions", Array(probe.actions())},
                {"capacity", probe.capacity()},

@@ -151,7 +151,9 @@ SessionRecord Registry::Summarize(const Session& session) {
   for (const auto& [key, slot] : session.slots) {
     record.counters.Add(slot.counters);
     record.replay = std::max(record.replay, slot.counters.replays);
-    probes.insert(slot.slot->registration.probe_id);
+    const layout::SlotRegistration& registration = slot.slot->registration;
+    probes.insert(registration.probe_id);
+    ++record.lanes[{registration.lane, registration.lane_reason}];
   }
   record.slot_count = session.slots.size();
   record.probe_count = probes.size();

@@ -69,6 +69,8 @@ struct SessionRecord {
   Counters counters;
   FirstNonfinite first_nan;
   FirstNonfinite first_inf;
+  // Slots by lane and by why it is not the direct one (layout::Lane, layout::LaneReason).
+  std::map<std::pair<std::uint8_t, std::uint8_t>, std::uint64_t> lanes;
 };
 
 struct SkippedFile {

@@ -21,6 +21,24 @@ const char* LaneName(std::uint8_t lane) {
   return "unknown";
 }
 
+const char* ReasonText(std::uint8_t reason_untrusted) {
+  switch (static_cast<layout::LaneReason>(reason_untrusted)) {
+    case layout::LaneReason::kAsked:
+      return "asked for";
+    case layout::LaneReason::kNotBuilt:
+      return "cgdebug was built without nvcc";
+    case layout::LaneReason::kNoMapping:
+      return "the device cannot map memory of the host";
+    case layout::LaneReason::kNotRegistered:
+      return "shared memory cannot be locked: ulimit -l unlimited";
+    case layout::LaneReason::kEager:
+      return "eager call";
+    case layout::LaneReason::kNone:
+      break;
+  }
+  return "";
+}
+
 void FillFirst(const pipeline::FirstNonfinite& first, v1::FirstNonfinite* message) {
   message->set_present(true);
   message->set_probe(first.probe);
@@ -110,6 +128,12 @@ void Fill(const pipeline::SessionRecord& record, v1::Session* message) {
   message->set_failed_probes(record.failed_probes);
   if (record.first_nan.sequence != 0) FillFirst(record.first_nan, message->mutable_first_nan());
   if (record.first_inf.sequence != 0) FillFirst(record.first_inf, message->mutable_first_inf());
+  for (const auto& [lane, slots] : record.lanes) {
+    v1::LaneUse* use = message->add_lanes();
+    use->set_lane(LaneName(lane.first));
+    use->set_reason(ReasonText(lane.second));
+    use->set_slots(slots);
+  }
 }
 
 void Fill(const pipeline::SlotRecord& record, v1::ProbeInfo* message) {
@@ -126,6 +150,7 @@ void Fill(const pipeline::SlotRecord& record, v1::ProbeInfo* message) {
   for (const std::uint64_t size : slot.shape) message->add_shape(size);
   message->set_device(slot.device);
   message->set_lane(LaneName(registration.lane));
+  message->set_lane_reason(ReasonText(registration.lane_reason));
   message->set_policy(registration.policy == static_cast<std::uint8_t>(layout::Policy::kWait)
                           ? "wait"
                           : "overwrite");

@@ -92,6 +92,24 @@ TEST(Registry, SumsCountersOfSlotsThatWereGivenUpToo) {
   EXPECT_EQ(registry.Slots(session).size(), 1u);
 }
 
+TEST(Registry, LanesAreCountedByWhyTheyAreNotTheDirectOne) {
+  Registry registry;
+  const SessionPtr session = registry.AddSession(MakeIdentity("1"));
+  SlotIdentity slot = *MakeSlot(session, "a", 1);
+  for (std::uint32_t index = 0; index < 3; ++index) {
+    slot.index = index;
+    const auto lane = index == 0 ? layout::Lane::kDirect : layout::Lane::kCallback;
+    const auto reason = index == 0 ? layout::LaneReason::kNone : layout::LaneReason::kNotRegistered;
+    slot.registration.lane = static_cast<std::uint8_t>(lane);
+    slot.registration.lane_reason = static_cast<std::uint8_t>(reason);
+    registry.SetSlot(std::make_shared<const SlotIdentity>(slot), {}, 0, false);
+  }
+  const auto lanes = registry.Sessions().front().lanes;
+  ASSERT_EQ(lanes.size(), 2u);
+  EXPECT_EQ(lanes.at({2, 0}), 1u);
+  EXPECT_EQ(lanes.at({1, 4}), 2u);
+}
+
 TEST(Registry, FirstNonfiniteIsTheEarliestReplayThenTheEarliestRegistration) {
   Registry registry;
   const SessionPtr session = registry.AddSession(MakeIdentity("1"));
