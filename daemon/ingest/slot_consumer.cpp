@@ -162,6 +162,9 @@ pipeline::PayloadPtr SlotConsumer::TakeValues(pipeline::Snapshot* snapshot) {
   if ((entry_.flags & layout::kEntryIsStats) != 0) {
     snapshot->stats = numerics::FromDevice(entry_.stats);
     snapshot->has_values = false;
+    snapshot->changed =
+        (entry_.stats.flags & layout::kStatsHasHash) == 0 || snapshot->stats.hash != previous_hash_;
+    previous_hash_ = snapshot->stats.hash;
     bytes_ += sizeof(entry_.stats);
     return nullptr;
   }
@@ -228,7 +231,10 @@ void SlotConsumer::SetControl(const pipeline::ControlChange& change) {
   if (!ring_.valid()) return;
   layout::SlotControl control = change.control;
   if (change.from_next) {
-    control.from = ring_.sequence() + 1;
+    // A kernel has decided about the next replay already, when the last one ended.
+    const bool decided =
+        slot_->registration.lane == static_cast<std::uint8_t>(layout::Lane::kDirect);
+    control.from = ring_.sequence() + (decided ? 2 : 1);
     control.until += control.from - 1;
   }
   ApplyControl(control);

@@ -126,7 +126,8 @@ class TensorStats:
     values go to the daemon, which computes the same and drops them.
 
     every: replays 1, 1 + every, ... are looked at.
-    hash:  also the XOR of the elements widened to 64 bits, as `torch.hash_tensor`.
+    hash:  also the XOR of the elements widened to 64 bits, as `torch.hash_tensor`; without it
+           `Stats.hash` is 0.
     """
 
     every: int = 1
