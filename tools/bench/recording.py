@@ -2,7 +2,7 @@
 """How fast a recording is written, beside a plain write() loop, MCAP and safetensors; how long it
 takes to open one of a million snapshots.
 
-    tools/bench/recording.py --driver build/release/tools/bench/recording_bench [--directory DIR]
+    tools/bench/recording.py --build build/release [--directory DIR]
 
 Every figure is a ratio of medians of one run, in which the writers take turns; each ends with
 fdatasync(). MCAP (PyPI `mcap`, with its checksums) and safetensors (one file a step) are left out
@@ -93,42 +93,62 @@ def measure(arguments, size: int) -> dict[str, list[float]]:
     return seconds
 
 
-def throughput(arguments) -> None:
-    print(f"{'size':>8}  {'raw MB/s':>9}  cgrec/raw  cgrec/mcap  cgrec/safetensors  spread")
+def throughput(arguments) -> list[dict]:
+    rows = []
     for name, size in SIZES.items():
         seconds = measure(arguments, size)
         median = {writer: statistics.median(values) for writer, values in seconds.items()}
         count = max(1, min(arguments.bytes // size, 20_000))
-        ratios = [
-            f"{median[peer] / median['cgrec']:.2f}" if peer in median else "-"
-            for peer in ("raw", "mcap", "safetensors")
-        ]
-        spread = (max(seconds["cgrec"]) - min(seconds["cgrec"])) / median["cgrec"]
-        rate = size * count / median["raw"] / 1e6
-        print(
-            f"{name:>8}  {rate:9.0f}  {ratios[0]:>9}  {ratios[1]:>10}  {ratios[2]:>17}  {spread:5.0%}"
-        )
+        row = {"size": name, "raw_mb_s": size * count / median["raw"] / 1e6}
+        for peer in ("raw", "mcap", "safetensors"):
+            row[f"x_{peer}"] = median[peer] / median["cgrec"] if peer in median else None
+        row["spread"] = (max(seconds["cgrec"]) - min(seconds["cgrec"])) / median["cgrec"]
+        rows.append(row)
+    return rows
 
 
-def opening(arguments) -> None:
+def opening(arguments) -> dict:
     with tempfile.TemporaryDirectory(dir=arguments.directory) as folder:
         path = f"{folder}/a.cgrec"
         driver(arguments, "cgrec", path, 64, SNAPSHOTS)
         opened = [driver(arguments, "open", path) for _ in range(arguments.rounds)]
-    milliseconds = statistics.median(one["seconds"] for one in opened) * 1e3
-    rss = max(one["max_rss_kib"] for one in opened) / 1024
-    print(f"open of {SNAPSHOTS} snapshots and one value: {milliseconds:.1f} ms, {rss:.0f} MiB")
+    return {
+        "snapshots": SNAPSHOTS,
+        "milliseconds": statistics.median(one["seconds"] for one in opened) * 1e3,
+        "mib": max(one["max_rss_kib"] for one in opened) / 1024,
+    }
+
+
+def print_report(rows: list[dict], opened: dict) -> None:
+    print("| size | raw MB/s | x raw | x MCAP | x safetensors | spread |")
+    print("|---|---|---|---|---|---|")
+    for row in rows:
+        ratios = ["-" if row[f"x_{p}"] is None else f"{row[f'x_{p}']:.2f}" for p in PEERS]
+        print(f"| {row['size']} | {row['raw_mb_s']:.0f} | {' | '.join(ratios)} | {row['spread']:.0%} |")
+    print(
+        f"\nOpening a recording of {opened['snapshots']} snapshots and reading one value: "
+        f"{opened['milliseconds']:.1f} ms, {opened['mib']:.0f} MiB."
+    )
+
+
+PEERS = ("raw", "mcap", "safetensors")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--driver", default="build/release/tools/bench/recording_bench")
+    parser.add_argument("--build", default="build/release", help="where recording_bench lies")
     parser.add_argument("--directory", help="where to write; default: the temporary directory")
     parser.add_argument("--bytes", type=int, default=512 << 20, help="of each writer and size")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", help="write the figures to this file")
     arguments = parser.parse_args()
-    throughput(arguments)
-    opening(arguments)
+    arguments.driver = f"{arguments.build}/tools/bench/recording_bench"
+    rows = throughput(arguments)
+    opened = opening(arguments)
+    print_report(rows, opened)
+    if arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as file:
+            json.dump({"throughput": rows, "open": opened}, file, indent=1)
     return 0
 
 
