@@ -40,7 +40,8 @@ void RunDaemon(const DaemonOptions& options, const std::string& socket_path, Ins
       std::min<std::uint64_t>(options.max_message_bytes, wire::kMaxMessageBytes));
   serving.idle_timeout_s = std::chrono::duration<double>(options.idle_timeout).count();
   serving.exit_with = options.exit_with;
-  serve::Server server(instance.TakeListener(), {&registry, &events, &store, &controls, &recorder}, serving);
+  serve::Server server(instance.TakeListener(), {&registry, &events, &store, &controls, &recorder},
+                       serving);
 
   ingest::IngestLoop ingest({options.keep_dead, options.workers, socket_path},
                             {&registry, &controls, &events, &sinks});

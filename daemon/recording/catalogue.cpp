@@ -147,15 +147,15 @@ class Rows {
     const bool has_values = !s->stats_only;
     const std::uint64_t hash = has_values ? record.header.payload_hash : s->payload_hash;
     const numerics::Stats& stats = s->stats;
-    const auto first = stats.has_nonfinite
-                           ? std::optional(static_cast<std::int64_t>(stats.first_nonfinite))
-                           : std::nullopt;
+    constexpr std::int64_t kNone = -1;
+    const auto first =
+        stats.has_nonfinite ? static_cast<std::int64_t>(stats.first_nonfinite) : kNone;
     return snapshot_.Run(record.header.number, s->slot, s->sequence, s->ordinal,
                          OrNull(s->step, -1), s->timestamp_ns, segment, record.payload_offset(),
                          record.header.payload_bytes, fmt::format("{:016x}", hash), s->unchanged,
                          stats.count, stats.nan, stats.pos_inf, stats.neg_inf, stats.zero,
                          stats.subnormal, stats.min, stats.max, stats.mean, stats.std,
-                         stats.abs_max, stats.l1, stats.l2, first);
+                         stats.abs_max, stats.l1, stats.l2, OrNull(first, kNone));
   }
   bool AddLoss(const Record& record) {
     const auto s = Decode<Loss>(record.meta);

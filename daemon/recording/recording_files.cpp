@@ -5,8 +5,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <filesystem>
+#include <span>
 #include <system_error>
+
+#include "daemon/recording/checksum.h"
 
 namespace cgdebug::recording {
 namespace {
@@ -22,6 +26,18 @@ flock WholeFile(short type) {
   lock.l_type = type;
   lock.l_whence = SEEK_SET;
   return lock;
+}
+
+struct NoteBytes {
+  std::uint64_t magic;
+  std::uint64_t offset;
+  std::uint32_t segment;
+  std::uint32_t crc32c;  // of what is before it
+};
+constexpr std::uint64_t kNoteMagic = 0x3165746f6e646763;  // "cgdnote1"
+
+std::uint32_t CrcOf(const NoteBytes& note) {
+  return Crc32c(std::as_bytes(std::span(&note, 1)).first(offsetof(NoteBytes, crc32c)));
 }
 
 }  // namespace
@@ -56,6 +72,23 @@ Result<UniqueFd> LockForWriting(const std::string& directory) {
       fmt::format("another process is writing into {}; choose another directory, or stop it: "
                   "cgdebug-cli record stop",
                   directory)};
+}
+
+// A note that cannot be written costs the next reader time, nothing else.
+void WriteIndexNote(const UniqueFd& lock, const IndexNote& note) {
+  NoteBytes bytes = {kNoteMagic, note.offset, note.segment, 0};
+  bytes.crc32c = CrcOf(bytes);
+  [[maybe_unused]] const ssize_t written = pwrite(lock.get(), &bytes, sizeof(bytes), 0);
+}
+
+std::optional<IndexNote> ReadIndexNote(const std::string& directory) {
+  const UniqueFd fd(::open(LockPath(directory).c_str(), O_RDONLY | O_CLOEXEC));
+  NoteBytes bytes = {};
+  if (!fd || pread(fd.get(), &bytes, sizeof(bytes), 0) != static_cast<ssize_t>(sizeof(bytes))) {
+    return std::nullopt;
+  }
+  if (bytes.magic != kNoteMagic || bytes.crc32c != CrcOf(bytes)) return std::nullopt;
+  return IndexNote{bytes.segment, bytes.offset};
 }
 
 bool IsBeingWritten(const std::string& directory) {

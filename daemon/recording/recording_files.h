@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,5 +19,14 @@ std::vector<std::string> ListSegments(const std::string& directory);
 // Fails: another process writes into the recording.
 Result<UniqueFd> LockForWriting(const std::string& directory);
 bool IsBeingWritten(const std::string& directory);
+
+// Where the last index of an unfinished segment lies: the lock file's content. A hint: a reader
+// that finds none, or no such index there, walks through the segment.
+struct IndexNote {
+  std::uint32_t segment = 0;
+  std::uint64_t offset = 0;
+};
+void WriteIndexNote(const UniqueFd& lock, const IndexNote& note);
+std::optional<IndexNote> ReadIndexNote(const std::string& directory);
 
 }  // namespace cgdebug::recording

@@ -122,6 +122,8 @@ class RecordingReader {
   Result<void> OpenSegments();
   void LoadSegment(std::size_t place);
   bool LoadByIndex(std::size_t place);
+  bool TakeIndexes(std::size_t place, std::uint64_t last_index, std::uint64_t next_number,
+                   std::uint64_t before);
   void Scan(std::size_t place);
   void Accept(std::size_t place, const Record& record, std::vector<layout::IndexRow>* rows);
   void AcceptOther(const Record& record);

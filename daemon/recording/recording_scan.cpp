@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "daemon/recording/meta.h"
+#include "daemon/recording/recording_files.h"
 #include "daemon/recording/recording_reader.h"
 #include "proto/layout/ring_layout.h"
 
@@ -50,38 +51,57 @@ void RecordingReader::LoadSegment(std::size_t place) {
   Scan(place);
 }
 
-// Takes a complete segment in by its index records. False, and nothing taken, when they do not
-// cover it exactly: then it is scanned.
+// Takes a segment in by its index records: one that is complete as a whole, another as far as the
+// note of its writer tells. False when the rest, or all of it, is to be scanned.
 bool RecordingReader::LoadByIndex(std::size_t place) {
   Segment& segment = *segments_[place];
   const SegmentFile& file = *segment.file;
-  const auto end_record = file.ReadEnd();
-  if (!end_record) return false;
-  const auto end = Decode<End>(end_record->meta);
-  if (!end) return false;
+  if (const auto end_record = file.ReadEnd()) {
+    const auto end = Decode<End>(end_record->meta);
+    if (!end ||
+        !TakeIndexes(place, end->index_offset, end_record->header.number, end_record->offset)) {
+      return false;
+    }
+    Accept(place, *end_record, nullptr);
+    return true;
+  }
+  const auto note = ReadIndexNote(directory_);
+  Record index;
+  if (!note || note->segment != file.header().segment ||
+      file.Read(note->offset, &index) != ReadStatus::kRecord ||
+      !TakeIndexes(place, note->offset, index.header.number + 1, index.next())) {
+    return false;
+  }
+  last_number_ = index.header.number;
+  segment.scanned = index.next();
+  return false;
+}
 
+// Takes in what the chain of indexes that ends with `last_index` is about. False, and nothing
+// taken, when they do not cover the segment's records up to `next_number` exactly.
+bool RecordingReader::TakeIndexes(std::size_t place, std::uint64_t last_index,
+                                  std::uint64_t next_number, std::uint64_t before) {
+  const SegmentFile& file = *segments_[place]->file;
   struct Found {
     Record record;
     Index index;
   };
   std::vector<Found> chain;  // the last one first
-  std::uint64_t expected_number = end_record->header.number;
-  std::uint64_t before = end_record->offset;
-  for (std::uint64_t offset = end->index_offset; offset != 0;) {
+  for (std::uint64_t offset = last_index; offset != 0;) {
     Found found;
     if (offset >= before || file.Read(offset, &found.record) != ReadStatus::kRecord) return false;
     auto index = Decode<Index>(found.record.meta);
     if (found.record.type() != RecordType::kIndex || !index ||
-        found.record.header.number + 1 != expected_number) {
+        found.record.header.number + 1 != next_number) {
       return false;
     }
     before = offset;
-    expected_number = index->first_number;
+    next_number = index->first_number;
     offset = index->previous_offset;
     found.index = *std::move(index);
     chain.push_back(std::move(found));
   }
-  if (expected_number != file.header().first_number) return false;
+  if (next_number != file.header().first_number) return false;
 
   std::vector<Record> others;
   for (auto found = chain.rbegin(); found != chain.rend(); ++found) {
@@ -89,10 +109,15 @@ bool RecordingReader::LoadByIndex(std::size_t place) {
       if (file.Read(offset, &others.emplace_back()) != ReadStatus::kRecord) return false;
     }
   }
+  const std::size_t loss_count = losses_.size();
+  const std::size_t mark_count = marks_.size();
   for (const Record& record : others) AcceptOther(record);
   for (const Found& found : chain) {
     for (const SlotRun& run : found.index.runs) {
-      if (run.slot >= slots_.size()) return false;
+      if (run.slot < slots_.size()) continue;
+      losses_.resize(loss_count);
+      marks_.resize(mark_count);
+      return false;
     }
   }
   for (auto found = chain.rbegin(); found != chain.rend(); ++found) {
@@ -105,8 +130,6 @@ bool RecordingReader::LoadByIndex(std::size_t place) {
                                      }),
         found->index.runs);
   }
-  last_number_ = end_record->header.number;
-  Accept(place, *end_record, nullptr);
   return true;
 }
 

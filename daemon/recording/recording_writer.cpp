@@ -63,7 +63,10 @@ Result<std::unique_ptr<RecordingWriter>> RecordingWriter::Open(const std::string
   std::unique_ptr<RecordingWriter> writer(
       new RecordingWriter(directory, options, *std::move(lock)));
   auto started = exists ? writer->Resume() : writer->Start();
-  if (!started.ok()) return started.error();
+  if (!started.ok()) {
+    writer->closing_ = true;  // there is nothing to close
+    return started.error();
+  }
   writer->commit_thread_ = std::thread([raw = writer.get()] { raw->CommitLoop(); });
   return writer;
 }
@@ -166,6 +169,7 @@ Result<void> RecordingWriter::WriteIndex() {
   auto written = Write(RecordType::kIndex, Encode(index), rows, rows.empty() ? 0 : Xxh3(rows));
   if (!written.ok()) return written;
   index_offset_ = offset;
+  WriteIndexNote(lock_, {segment_->segment(), offset});
   index_first_number_ = next_number_;
   index_begin_ = segment_->bytes();
   rows_.clear();

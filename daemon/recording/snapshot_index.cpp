@@ -11,8 +11,9 @@ using layout::IndexRow;
 
 std::span<const IndexRow> IndexBlock::RowsOf(std::uint32_t slot) const {
   std::call_once(loaded_, [this] { rows_ = std::exchange(load_, nullptr)(); });
-  const auto found = std::ranges::equal_range(rows_.rows, slot, {}, &IndexRow::slot);
-  return {found.begin(), found.end()};
+  const auto first = std::ranges::lower_bound(rows_.rows, slot, {}, &IndexRow::slot);
+  const auto last = std::ranges::upper_bound(rows_.rows, slot, {}, &IndexRow::slot);
+  return {first, last};
 }
 
 void SnapshotIndex::Sort(std::vector<IndexRow>* rows) {

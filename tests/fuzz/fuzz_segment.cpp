@@ -50,8 +50,8 @@ void PutRight(std::vector<std::uint8_t>* bytes) {
     const std::size_t room = bytes->size() - at - sizeof(header);
     const std::size_t meta = header.meta_bytes < room ? header.meta_bytes : room;
     std::memcpy(bytes->data() + at, &header, sizeof(header));
-    header.crc32c = recording::Crc32c(
-        std::as_bytes(std::span(*bytes).subspan(at, sizeof(header) + meta)));
+    header.crc32c =
+        recording::Crc32c(std::as_bytes(std::span(*bytes).subspan(at, sizeof(header) + meta)));
     std::memcpy(bytes->data() + at, &header, sizeof(header));
   }
 }
@@ -65,7 +65,8 @@ const std::string& WriteSegment(std::span<const std::uint8_t> input) {
   if (!bytes.empty()) bytes.erase(bytes.begin());
   if (put_right) PutRight(&bytes);
   std::ofstream file(directory + "/segment-000001.cgd", std::ios::binary | std::ios::trunc);
-  file.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  file.write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
   return directory;
 }
 
@@ -103,9 +104,9 @@ void WriteSeeds() {
     std::ifstream in(directory + "/segment-000001.cgd", std::ios::binary);
     const std::string bytes((std::istreambuf_iterator<char>(in)), {});
     for (const char first : {'\0', '\1'}) {
-      std::ofstream out(std::string(seeds) + "/seed-" + std::to_string(replays) +
-                            (first != '\0' ? "-right" : ""),
-                        std::ios::binary);
+      std::ofstream out(
+          std::string(seeds) + "/seed-" + std::to_string(replays) + (first != '\0' ? "-right" : ""),
+          std::ios::binary);
       out << first << bytes;
     }
     fs::remove_all(directory);

@@ -19,8 +19,7 @@ void ReadAll(const RecordingReader& reader) {
       const auto payload = reader.ReadPayload(ref);
       // What is handed out matches its hash, whatever the file says.
       if (!payload.ok() || payload->bytes.empty()) continue;
-      if (!snapshot.ok() ||
-          cgdebug::recording::Xxh3(payload->bytes) != snapshot->payload_hash ||
+      if (!snapshot.ok() || cgdebug::recording::Xxh3(payload->bytes) != snapshot->payload_hash ||
           payload->bytes.size() != slot.payload_bytes) {
         std::abort();
       }

@@ -44,6 +44,7 @@ std::uint32_t PublishSpec(ring::SegmentWriter& segment, const SlotSpec& spec, st
   r.compare_every = spec.compare_every;
   r.actions = (spec.print_every != 0 ? layout::kActionPrint : 0) |
               (spec.record_every != 0 ? layout::kActionRecord : 0) |
+              (spec.to_disk ? layout::kActionRecordToDisk : 0) |
               (spec.compare_every != 0 ? layout::kActionCompare : 0);
   r.flags = layout::kPrintSummary;
   r.print_max_items = spec.print_max_items;

@@ -21,6 +21,7 @@ struct SlotSpec {
   std::uint32_t capacity = 4;
   std::uint32_t print_every = 0;
   std::uint32_t record_every = 0;
+  bool to_disk = false;
   std::uint32_t compare_every = 0;
   layout::Policy policy = layout::Policy::kOverwrite;
   std::uint32_t wait_deadline_ms = 300;

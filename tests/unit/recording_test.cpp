@@ -1,5 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
 
 #include <filesystem>
 #include <fstream>
@@ -160,6 +162,31 @@ TEST_F(Recording, AWriterGoesOnWhereAKilledOneStoppedWithoutDuplicates) {
   EXPECT_EQ(reader->segment_count(), 2u);
 }
 
+TEST_F(Recording, AnUnfinishedOneIsOpenedByItsIndexesAsWellAsByWalkingThroughIt) {
+  WriterOptions options;
+  options.index_bytes = 40'000;
+  auto writer = Write(options);
+  WriteTwoProbes(writer.get(), 30);
+  for (const bool trust_index : {true, false}) {
+    const auto reader = Read({.trust_index = trust_index});
+    ExpectTwoProbes(*reader, 30);
+    EXPECT_EQ(reader->slots().size(), 2u);
+    EXPECT_TRUE(reader->damage().empty());
+    EXPECT_EQ(reader->last_number(), writer->status().records);
+  }
+  // A note that leads nowhere is no harm.
+  std::ofstream(path_ + "/lock", std::ios::in | std::ios::binary).seekp(9) << "x";
+  ExpectTwoProbes(*Read(), 30);
+}
+
+TEST_F(Recording, AWriterRefusesWhatItCannotGoOnWith) {
+  std::filesystem::create_directories(path_);
+  std::ofstream(path_ + "/segment-000001.cgd") << "no recording";
+  const auto writer = RecordingWriter::Open(path_, {});
+  ASSERT_FALSE(writer.ok());
+  EXPECT_THAT(writer.error().message, testing::HasSubstr("segment-000001.cgd"));
+}
+
 TEST_F(Recording, TwoWritersNeverShareADirectory) {
   auto writer = Write();
   const auto second = RecordingWriter::Open(path_, {});
@@ -208,6 +235,64 @@ TEST_F(Recording, StopsAtItsSizeAndStaysWhole) {
   EXPECT_EQ(reader->stop_reason(), StopReason::kMaxSize);
   EXPECT_FALSE(reader->complete());
   EXPECT_LE(reader->bytes(), 100'000u);
+}
+
+// On a file system of its own, which only root can make.
+class RecordingOnASmallDisk : public Recording {
+ protected:
+  void SetUp() override {
+    std::filesystem::create_directories(path_);
+    if (unshare(CLONE_NEWNS) != 0 ||
+        mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        mount("tmpfs", path_.c_str(), "tmpfs", 0, "size=8m") != 0) {
+      GTEST_SKIP() << "no mount namespace here";
+    }
+  }
+  void TearDown() override { umount2(path_.c_str(), MNT_DETACH); }
+  // Until the writer refuses; how many it took.
+  std::uint64_t Fill(RecordingWriter* writer) {
+    const auto session = writer->AddSession(SessionOf());
+    if (!session.ok() || !writer->AddSlot(FloatSlot(*session, "x", 2048, 0)).ok()) return 0;
+    for (std::uint64_t sequence = 1; sequence <= 10'000; ++sequence) {
+      const auto values = ValuesAt(0, sequence, 2048);
+      if (!writer
+               ->Append(testing_support::SnapshotAt(0, sequence, values),
+                        std::as_bytes(std::span(values)))
+               .ok()) {
+        return sequence - 1;
+      }
+    }
+    return 10'000;
+  }
+};
+
+TEST_F(RecordingOnASmallDisk, StopsWhenItIsFullAndStaysWhole) {
+  WriterOptions options;
+  options.min_free_bytes = 0;
+  auto writer = Write(options);
+  const std::uint64_t written = Fill(writer.get());
+  EXPECT_GT(written, 300u);
+  EXPECT_LT(written, 1024u);
+  EXPECT_EQ(writer->status().stopped, StopReason::kDiskFull);
+  EXPECT_THAT(writer->status().error, testing::HasSubstr("No space left"));
+  EXPECT_TRUE(writer->Close(StopReason::kRequested).ok());
+  const auto reader = Read();
+  EXPECT_EQ(reader->snapshot_count(0), written);
+  EXPECT_TRUE(reader->closed());
+  EXPECT_EQ(reader->stop_reason(), StopReason::kDiskFull);
+  EXPECT_FALSE(reader->complete());
+  EXPECT_TRUE(reader->Verify().value().empty());
+}
+
+TEST_F(RecordingOnASmallDisk, LeavesAsMuchFreeAsItWasTold) {
+  WriterOptions options;
+  options.min_free_bytes = 4u << 20;
+  auto writer = Write(options);
+  EXPECT_LT(Fill(writer.get()), 600u);
+  EXPECT_EQ(writer->status().stopped, StopReason::kDiskFull);
+  EXPECT_GE(std::filesystem::space(path_).available, 3u << 20);
+  EXPECT_TRUE(writer->Close(StopReason::kRequested).ok());
+  EXPECT_TRUE(Read()->closed());
 }
 
 TEST_F(Recording, CommitsSayWhatIsOnTheDisk) {

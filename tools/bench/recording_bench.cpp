@@ -114,8 +114,8 @@ int main(int argc, char** argv) {
     seconds = WriteRecording(argv[2], std::strtoull(argv[3], nullptr, 10),
                              std::strtoull(argv[4], nullptr, 10));
   } else if (argc == 5 && what == "raw") {
-    seconds = WriteRaw(argv[2], std::strtoull(argv[3], nullptr, 10),
-                       std::strtoull(argv[4], nullptr, 10));
+    seconds =
+        WriteRaw(argv[2], std::strtoull(argv[3], nullptr, 10), std::strtoull(argv[4], nullptr, 10));
   } else {
     Die("cgrec DIR BYTES COUNT | raw FILE BYTES COUNT | open DIR");
   }
