@@ -26,7 +26,8 @@ std::int64_t RealtimeNs() {
 
 AttachedSegment::AttachedSegment(std::unique_ptr<ring::SegmentView> view,
                                  const Destination& destination)
-    : view_(std::move(view)),
+    : name_(view->name()),
+      view_(std::move(view)),
       destination_(destination),
       session_(destination.registry->AddSession(
           pipeline::MakeSessionIdentity(view_->name(), view_->uuid(), view_->header()))) {}
@@ -50,7 +51,7 @@ Result<std::unique_ptr<AttachedSegment>> AttachedSegment::Adopt(
 }
 
 std::int64_t AttachedSegment::last_timestamp_ns() const {
-  std::int64_t last_ns = session_->created_ns;
+  std::int64_t last_ns = std::max(session_->created_ns, released_last_ns_);
   for (const SlotConsumer* slot : graph_order_) {
     last_ns = std::max(last_ns, slot->last_timestamp_ns());
   }
@@ -189,8 +190,18 @@ void AttachedSegment::CheckProducer() {
   broken_ |= SigbusGuard::Hit();
   if (broken_) return;
   for (SlotConsumer* slot : graph_order_) slot->Finish();
-  End(view_->ProducerExitedCleanly() ? pipeline::SessionState::kExited
-                                     : pipeline::SessionState::kDied);
+  const bool exited = view_->ProducerExitedCleanly();
+  End(exited ? pipeline::SessionState::kExited : pipeline::SessionState::kDied);
+  if (exited) Release();
+}
+
+// The sinks have everything of it: its shared memory is for other jobs.
+void AttachedSegment::Release() {
+  released_last_ns_ = last_timestamp_ns();
+  ring::UnlinkSegment(name_);
+  graph_order_.clear();
+  slots_.clear();
+  view_ = nullptr;
 }
 
 void AttachedSegment::Abandon() {
@@ -235,7 +246,7 @@ void AttachedSegment::SetControl(const pipeline::ControlChange& change) {
 }
 
 void AttachedSegment::Remove() {
-  if (!view_->ProducerAlive()) ring::UnlinkSegment(name());
+  if (view_ != nullptr && !view_->ProducerAlive()) ring::UnlinkSegment(name_);
   destination_.sink->ForgetSession(session_);
   destination_.events->ForgetSession(session_);
   destination_.registry->ForgetSession(session_);

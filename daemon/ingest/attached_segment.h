@@ -26,7 +26,7 @@ class AttachedSegment {
   static Result<std::unique_ptr<AttachedSegment>> Adopt(std::unique_ptr<ring::SegmentView> view,
                                                         const Destination& destination);
 
-  const std::string& name() const { return view_->name(); }
+  const std::string& name() const { return name_; }
   bool alive() const { return alive_; }
   std::size_t slot_count() const { return graph_order_.size(); }
   // Its memory was cut off: nothing more can be read from it.
@@ -61,8 +61,10 @@ class AttachedSegment {
   bool DrainPass();
   void ShowSession();
   void End(pipeline::SessionState state);
+  void Release();
 
-  std::unique_ptr<ring::SegmentView> view_;
+  const std::string name_;
+  std::unique_ptr<ring::SegmentView> view_;  // until a job that said goodbye is read to the end
   Destination destination_;
   pipeline::SessionPtr session_;
   std::vector<std::uint64_t> words_;                  // of the directory, as last seen
@@ -70,6 +72,7 @@ class AttachedSegment {
   std::vector<SlotConsumer*> graph_order_;
   std::deque<pipeline::SlotPtr> given_up_;        // still shown, oldest first
   std::map<std::uint32_t, std::string> refused_;  // index -> reason
+  std::int64_t released_last_ns_ = 0;             // last_timestamp_ns() of the slots that are gone
   std::uint64_t activity_ = 0;                    // when the pass began
   std::uint64_t seen_activity_ = 0;               // up to which everything is read
   bool consumed_any_ = false;                     // in this pass

@@ -2,9 +2,9 @@
 // daemon/numerics.
 //
 // A kernel takes what it is good at, whole vectors of ordinary numbers, and says how far it came;
-// the plain loops of stats.cpp do the rest: tails, blocks with NaN or Inf, int64 beyond 2^52, ranges
-// whose squares leave the float, CPUs without kernels. Both give the same counts, extremes and hash,
-// and sums that differ in the last digits (stats.h).
+// the plain loops of stats.cpp do the rest: tails, blocks with NaN or Inf, int64 beyond 2^52,
+// ranges whose squares leave the float, CPUs without kernels. Both give the same counts, extremes
+// and hash, and sums that differ in the last digits (stats.h).
 #pragma once
 
 #include <array>

@@ -38,11 +38,11 @@ std::optional<TailStream> TailStream::Open(const Model& model, const v1::TailReq
     stream.saw_session_ = true;
     if (record.state == pipeline::SessionState::kAlive) stream.alive_.insert(record.session->uuid);
   }
-  std::size_t left = request.last();
+  std::size_t left = request.last();  // sessions that come and go are shown, and not counted
   for (auto event = events.rbegin(); event != events.rend() && left > 0; ++event) {
     if (!stream.Selects(**event)) continue;
     stream.pending_.emplace_front(*event);
-    --left;
+    if (!std::holds_alternative<pipeline::SessionChange>((*event)->what)) --left;
   }
   stream.pending_.emplace_back(std::in_place_type<v1::TailReply>);
   std::get<v1::TailReply>(stream.pending_.back()).set_caught_up(true);

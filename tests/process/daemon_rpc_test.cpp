@@ -259,6 +259,33 @@ TEST_F(DaemonRpcTest, TailsTheLastEventsInOrderAndThenWhatComes) {
   EXPECT_THAT(seen, ElementsAre("2", "3", "live", "4", "end"));
 }
 
+TEST_F(DaemonRpcTest, LastFailureIsShownAlsoWhenTheSessionEndedSince) {
+  DaemonProcess daemon(directory_);
+  SlotSpec spec = Recording("blk0.out");
+  spec.compare_every = 1;
+  spec.expected = 7;
+  ProducerProcess job({spec});
+  job.WriteValue(0, 7);
+  job.WriteValue(0, 8);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "blk0.out", 2));
+  job.ExitCleanly();
+  ASSERT_TRUE(WaitUntil([&] { return daemon.Session(job.key())->state() == v1::Session::EXITED; }));
+  v1::TailRequest request;
+  request.set_last(1);
+  request.set_only(v1::TailRequest::FAILED);
+  std::vector<std::uint64_t> failed;
+  ASSERT_TRUE(daemon.Connect()
+                  .Tail(request,
+                        [&](const v1::TailReply& event) {
+                          if (event.has_compare_failed()) {
+                            failed.push_back(event.compare_failed().replay());
+                          }
+                          return true;
+                        })
+                  .ok());
+  EXPECT_THAT(failed, ElementsAre(2));
+}
+
 TEST_F(DaemonRpcTest, TailShowsOnlyWhatIsAskedFor) {
   DaemonProcess daemon(directory_);
   SlotSpec compared = Recording("c");

@@ -241,6 +241,39 @@ TEST_F(DaemonTest, TellsAnEndFromADeathAndRemovesTheFilesAfterKeepDead) {
   EXPECT_NE(::access(ring::ShmPath(job.segment() + ".1").c_str(), F_OK), 0);
 }
 
+TEST_F(DaemonTest, SharedMemoryOfAJobThatSaidGoodbyeGoesAndItsValuesStay) {
+  DaemonProcess daemon(directory_);
+  ProducerProcess job({Recording("blk0.out")});
+  job.Write(0, 5);  // some of it perhaps read only after the goodbye
+  job.ExitCleanly();
+  ASSERT_TRUE(WaitUntil([&] {
+    const auto session = daemon.Session(job.key());
+    return session && session->state() == v1::Session::EXITED;
+  }));
+  EXPECT_TRUE(WaitUntil([&] {
+    return ::access(ring::ShmPath(job.segment()).c_str(), F_OK) != 0 &&
+           ::access(ring::ShmPath(job.segment() + ".1").c_str(), F_OK) != 0;
+  }));
+  EXPECT_THAT(Floats(daemon.Get(job.key(), "blk0.out").payload),
+              ElementsAre(5, 6, 7, 8, 9, 10, 11, 12));
+  const auto counters = daemon.Session(job.key())->counters();
+  EXPECT_EQ(counters.produced(), 5u);
+  EXPECT_EQ(counters.consumed() + counters.lost_overwritten(), 5u);
+}
+
+TEST_F(DaemonTest, ItsMemoryIsShownWithoutTheJobs) {
+  DaemonProcess daemon(directory_, {"--max-memory", "1M"});
+  SlotSpec spec = Recording("blk0.out", 16);
+  spec.elements = 1 << 20;
+  ProducerProcess job({spec});
+  for (std::uint64_t i = 1; i <= 16; ++i) {  // every page of a ring of 64 MiB
+    job.Write(0, 1);
+    ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "blk0.out", i));
+  }
+  EXPECT_LT(daemon.Status().rss_bytes(), 48u << 20);
+  EXPECT_GT(daemon.Status().rss_bytes(), 0u);
+}
+
 TEST_F(DaemonTest, FailsAComparisonAtItsFirstReplayAndStaysFailed) {
   DaemonProcess daemon(directory_);
   ProducerProcess job({Comparing("blk0.out", 7)});
