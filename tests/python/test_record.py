@@ -1,0 +1,104 @@
+"""Recording from Python: Client.record, Client.freeze, TensorRecord(to="disk")."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy
+import pytest
+import torch
+
+import cgdebug
+from cgdebug import DaemonError, TensorRecord, _native
+from conftest import wait_until
+
+JOB = """
+import torch, cgdebug
+p = cgdebug.CudaGraphTensorProbe("x", [cgdebug.TensorRecord(2, to="disk")], mode="always")
+for step in range(50):
+    p(torch.full((8,), float(step)))
+assert p.status().replays == 50, p.status()
+"""
+
+
+@pytest.fixture
+def client(daemon):
+    """Connected, and about this very process."""
+    key = _native.probe_module().session()["uuid"][:8]
+    with daemon.connect(session=key) as connected:
+        wait_until(lambda: key in {s.key for s in connected.sessions()}, "the session is known")
+        yield connected
+
+
+def values(recording, name):
+    return [float(numpy.asarray(s.numpy()).reshape(-1)[0]) for s in recording[name]]
+
+
+def newest(client, name):
+    """The replay of a probe that the daemon has; 0 before the first."""
+    try:
+        return client.get(name).replay_index
+    except DaemonError:
+        return 0
+
+
+def wait_for(client, p, replay):
+    wait_until(lambda: newest(client, p.name) == replay, f"{p.name}@{replay} has been read")
+
+
+def test_what_is_recorded_in_a_with_block_is_what_was_probed(client, probe, tmp_path):
+    p = probe(TensorRecord(64), name="recorded")
+    p(torch.zeros(4))
+    wait_for(client, p, 1)
+    with client.record(tmp_path / "a.cgrec", probes=p.name) as live:
+        for step in range(1, 21):
+            p(torch.full((4,), float(step)))
+        wait_for(client, p, 21)
+    assert live.refresh().snapshots == 20 and live.refresh().lost == 0
+    recording = cgdebug.open(live.directory)
+    assert values(recording, p.name) == [float(step) for step in range(1, 21)]
+    assert recording.complete
+
+
+def test_a_recording_ends_with_its_replays(client, probe, tmp_path):
+    p = probe(TensorRecord(64), name="three")
+    p(torch.zeros(4))
+    wait_for(client, p, 1)
+    live = client.record(tmp_path / "a.cgrec", probes=[p.name], replays=3)
+    for step in range(1, 11):
+        p(torch.full((4,), float(step)))
+    assert live.wait(timeout=20)
+    assert live.stop().state == "complete"
+    assert values(cgdebug.open(live.directory), p.name) == [1.0, 2.0, 3.0]
+
+
+def test_freeze_writes_what_is_left(client, probe, tmp_path):
+    p = probe(TensorRecord(4), name="frozen")
+    for step in range(10):
+        p(torch.full((4,), float(step)))
+    wait_until(lambda: newest(client, "frozen") == 10, "the last one is kept")
+    frozen = client.freeze(tmp_path / "f.cgrec", probes=p.name, last=2)
+    assert frozen.snapshots == 2
+    assert values(cgdebug.open(tmp_path / "f.cgrec"), p.name) == [8.0, 9.0]
+
+
+def test_a_directory_that_holds_something_else_is_refused(client, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(DaemonError, match="a directory of its own"):
+        client.record(tmp_path)
+
+
+def test_a_probe_records_to_disk_without_losing_one(daemon, tmp_path):
+    env = {**os.environ, "CGDEBUG_SOCKET": daemon.socket, "CGDEBUG_DIR": "out"}
+    subprocess.run([sys.executable, "-c", JOB], check=True, cwd=tmp_path, env=env, timeout=120)
+    found = list((tmp_path / "out").glob("*.cgrec"))
+    assert len(found) == 1
+    wait_until(lambda: cgdebug.open(found[0]).complete, "the recording is closed")
+    assert values(cgdebug.open(found[0]), "x") == [float(step) for step in range(50)]
+    assert (pathlib.Path(found[0]) / "catalogue.sqlite").exists()
+
+
+def test_where_a_record_goes_is_checked():
+    with pytest.raises(ValueError, match='"ring" or "disk"'):
+        TensorRecord(to="tape")
