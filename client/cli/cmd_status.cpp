@@ -10,6 +10,7 @@
 
 #include "client/cli/command.h"
 #include "client/cli/json.h"
+#include "client/cli/recording_text.h"
 #include "client/cli/session_text.h"
 #include "client/cli/snapshot_text.h"
 #include "daemon/numerics/format.h"
@@ -202,6 +203,11 @@ std::string PlainText(const v1::StatusReply& status, const std::vector<v1::Sessi
         session.rank(), StateText(session.state()), session.replay(), session.counters().produced(),
         session.counters().consumed(), Lost(session.counters()), session.nonfinite_probes());
   }
+  for (const v1::Recording& recording : status.recordings()) {
+    out += fmt::format("recording\t{}\t{}\t{}\t{}\t{}\n", Printable(recording.directory()),
+                       recording.snapshots(), recording.durable_snapshots(), recording.lost(),
+                       recording.bytes());
+  }
   for (const v1::Skipped& file : status.skipped()) {
     out += fmt::format("skipped\t{}\t{}\n", Printable(file.path()), Printable(file.reason()));
   }
@@ -231,6 +237,10 @@ int RunStatus(Context& context, const std::string& selector) {
   for (const Job& job : GroupByJob(sessions)) out += JobText(job, context.out);
   if (sessions.empty()) {
     out += fmt::format("{}  none\n", context.out.Bold("session"));
+  }
+  for (const v1::Recording& recording : status->recordings()) {
+    out += fmt::format("{} {}: {}\n", context.out.Bold("recording"),
+                       Printable(recording.directory()), RecordingText(recording, context.out));
   }
   for (const v1::Skipped& file : status->skipped()) {
     out += fmt::format("{}  {}: {}\n", context.out.Yellow("skipped"), Printable(file.path()),

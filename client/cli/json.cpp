@@ -219,6 +219,27 @@ Json ToJson(const v1::TailReply& event) {
   return named("unknown", Json::object());
 }
 
+Json ToJson(const v1::Recording& recording) {
+  Json sessions = Json::array();
+  for (const std::string& session : recording.sessions()) sessions.push_back(session);
+  Json probes = Json::array();
+  for (const std::string& probe : recording.probes()) probes.push_back(probe);
+  return {{"id", recording.id()},
+          {"directory", recording.directory()},
+          {"active", recording.active()},
+          {"state", recording.state()},
+          {"error", recording.error()},
+          {"sessions", std::move(sessions)},
+          {"probes", std::move(probes)},
+          {"slots", recording.slot_count()},
+          {"snapshots", recording.snapshots()},
+          {"durable_snapshots", recording.durable_snapshots()},
+          {"lost", recording.lost()},
+          {"refused", recording.refused()},
+          {"bytes", recording.bytes()},
+          {"started_ns", recording.started_ns()}};
+}
+
 Json ToJson(const v1::StatusReply& status) {
   Json skipped = Json::array();
   for (const v1::Skipped& file : status.skipped()) {
@@ -238,6 +259,7 @@ Json ToJson(const v1::StatusReply& status) {
         {"idle_timeout_s", JsonNumber(status.idle_timeout_s())}}},
       {"shm", {{"free_bytes", status.shm_free_bytes()}, {"total_bytes", status.shm_total_bytes()}}},
       {"sessions", ArrayOf(status.sessions())},
+      {"recordings", ArrayOf(status.recordings())},
       {"skipped", std::move(skipped)}};
 }
 

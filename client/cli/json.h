@@ -15,6 +15,7 @@ Json ToJson(const v1::ProbeInfo& probe);
 Json ToJson(const v1::Verdict& verdict);
 Json ToJson(const v1::Snapshot& snapshot);
 Json ToJson(const v1::TailReply& event);  // with "event": its kind
+Json ToJson(const v1::Recording& recording);
 Json ToJson(const v1::StatusReply& status);
 
 }  // namespace cgdebug::cli

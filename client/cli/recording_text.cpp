@@ -42,27 +42,6 @@ std::string RecordingText(const v1::Recording& recording, const Style& style) {
   return text;
 }
 
-Json ToJson(const v1::Recording& recording) {
-  Json sessions = Json::array();
-  for (const std::string& session : recording.sessions()) sessions.push_back(session);
-  Json probes = Json::array();
-  for (const std::string& probe : recording.probes()) probes.push_back(probe);
-  return {{"id", recording.id()},
-          {"directory", recording.directory()},
-          {"active", recording.active()},
-          {"state", recording.state()},
-          {"error", recording.error()},
-          {"sessions", std::move(sessions)},
-          {"probes", std::move(probes)},
-          {"slots", recording.slot_count()},
-          {"snapshots", recording.snapshots()},
-          {"durable_snapshots", recording.durable_snapshots()},
-          {"lost", recording.lost()},
-          {"refused", recording.refused()},
-          {"bytes", recording.bytes()},
-          {"started_ns", recording.started_ns()}};
-}
-
 int ReportRecording(const Context& context, const v1::Recording& recording) {
   const bool troubled = !recording.error().empty();
   const bool missing = troubled || recording.lost() + recording.refused() > 0;

@@ -16,7 +16,6 @@ std::string RecordingPath(const std::string& directory);
 
 // "1 024 snapshots of 4 probes, 12.0 MiB, all on the disk"
 std::string RecordingText(const v1::Recording& recording, const Style& style);
-Json ToJson(const v1::Recording& recording);
 
 // Says how it ended and what to type next. 0, or 3 when something it wanted is missing.
 int ReportRecording(const Context& context, const v1::Recording& recording);

@@ -1,0 +1,113 @@
+// The meta blocks beside protobuf's own runtime: what one writes, the other reads.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <string>
+
+#include "daemon/recording/meta.h"
+#include "proto/recording.pb.h"
+
+namespace cgdebug::recording {
+namespace {
+
+constexpr std::uint64_t kMax = std::numeric_limits<std::uint64_t>::max();
+
+TEST(RecordingMeta, ProtobufReadsWhatIsWritten) {
+  Snapshot snapshot;
+  snapshot.slot = 300;
+  snapshot.ordinal = kMax;
+  snapshot.sequence = 1;
+  snapshot.step = -1;
+  snapshot.timestamp_ns = -5;
+  snapshot.stats_only = true;
+  snapshot.payload_hash = 0x8000000000000001;
+  snapshot.stats.count = 7;
+  snapshot.stats.min = -0.0;
+  snapshot.stats.max = std::numeric_limits<double>::infinity();
+  snapshot.stats.has_nonfinite = true;
+  snapshot.stats.first_nonfinite = 0;
+  snapshot.stats.histogram = {1, 2, 3, 0, 0, 0, 0, kMax};
+  pb::Snapshot parsed;
+  ASSERT_TRUE(parsed.ParseFromString(Encode(snapshot)));
+  EXPECT_EQ(parsed.slot(), 300u);
+  EXPECT_EQ(parsed.ordinal(), kMax);
+  EXPECT_EQ(parsed.step(), -1);
+  EXPECT_EQ(parsed.timestamp_ns(), -5);
+  EXPECT_TRUE(parsed.stats_only());
+  EXPECT_EQ(parsed.payload_hash(), 0x8000000000000001);
+  EXPECT_TRUE(std::signbit(parsed.stats().min()));
+  EXPECT_TRUE(std::isnan(parsed.stats().mean()));
+  EXPECT_TRUE(parsed.stats().has_first_nonfinite());
+  EXPECT_EQ(parsed.stats().histogram_size(), 8);
+  EXPECT_EQ(parsed.stats().histogram(7), kMax);
+
+  Slot slot;
+  slot.id = 9;
+  slot.probe = "blk3.attn";
+  slot.shape = {8, 0, kMax};
+  slot.every = 0;
+  pb::Slot parsed_slot;
+  ASSERT_TRUE(parsed_slot.ParseFromString(Encode(slot)));
+  EXPECT_EQ(parsed_slot.probe(), "blk3.attn");
+  EXPECT_EQ(parsed_slot.shape(2), kMax);
+  EXPECT_EQ(parsed_slot.id(), 9u);
+
+  Index index;
+  index.runs = {{1, 2, 3, 4, 5, 6}, {7, 8, 9, 10, 11, 12}};
+  index.others = {4096, 8192};
+  pb::Index parsed_index;
+  ASSERT_TRUE(parsed_index.ParseFromString(Encode(index)));
+  ASSERT_EQ(parsed_index.runs_size(), 2);
+  EXPECT_EQ(parsed_index.runs(1).last_ordinal(), 12u);
+  EXPECT_EQ(parsed_index.others(1), 8192u);
+}
+
+TEST(RecordingMeta, WhatProtobufWritesIsRead) {
+  pb::Mark mark;
+  mark.set_kind(2);
+  mark.set_slot(-1);
+  mark.set_step(-7);
+  mark.set_text("why");
+  const auto read = Decode<Mark>(mark.SerializeAsString());
+  ASSERT_TRUE(read.has_value());
+  EXPECT_EQ(read->slot, Mark::kNoSlot);
+  EXPECT_EQ(read->step, -7);
+  EXPECT_EQ(read->text, "why");
+
+  // A field that is not there is 0, whatever the struct begins with.
+  const auto empty = Decode<Session>("");
+  ASSERT_TRUE(empty.has_value());
+  EXPECT_EQ(empty->rank, 0);
+  EXPECT_EQ(empty->world_size, 0);
+
+  pb::Session session;
+  session.set_rank(-1);
+  session.set_label("train");
+  session.set_id(3);
+  const auto read_session = Decode<Session>(session.SerializeAsString());
+  ASSERT_TRUE(read_session.has_value());
+  EXPECT_EQ(read_session->rank, -1);
+  EXPECT_EQ(read_session->id, 3u);
+}
+
+TEST(RecordingMeta, AnyBytesAreReadOrRefused) {
+  std::mt19937 random(3);
+  std::string good = Encode(Snapshot{});
+  for (int i = 0; i < 100'000; ++i) {
+    std::string bytes = good;
+    bytes.resize(random() % 64, static_cast<char>(random()));
+    for (int change = 0; change < 4 && !bytes.empty(); ++change) {
+      bytes[random() % bytes.size()] = static_cast<char>(random());
+    }
+    (void)Decode<Snapshot>(bytes);
+    (void)Decode<Index>(bytes);
+    (void)Decode<Slot>(bytes);
+  }
+  EXPECT_FALSE(Decode<Snapshot>("\x0a\xff").has_value());  // a length that goes on beyond the end
+  EXPECT_FALSE(Decode<Snapshot>("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff").has_value());
+}
+
+}  // namespace
+}  // namespace cgdebug::recording
