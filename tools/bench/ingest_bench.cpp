@@ -107,10 +107,11 @@ class LatencyWatch {
   }
 
   const Slot& slot_;
-  std::vector<std::atomic<std::int64_t>> committed_ns_ =
-      std::vector<std::atomic<std::int64_t>>(1u << 16);
+  // Atomic: written where it is committed, read where the credit is watched.
+  using Time = std::atomic<std::int64_t>;
+  std::vector<Time> committed_ns_ = std::vector<Time>(1u << 16);
   std::vector<double> latencies_us_;
-  std::atomic<bool> stopping_ = false;
+  std::atomic<bool> stopping_ = false;  // Atomic: ends the watch
   std::thread thread_;
 };
 

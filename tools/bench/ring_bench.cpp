@@ -48,8 +48,8 @@ void PinTo(int core) {
 
 // What the two processes tell each other beside the messages.
 struct Shared {
-  std::atomic<std::uint64_t> received = 0;
-  std::atomic<bool> stop = false;
+  std::atomic<std::uint64_t> received = 0;  // Atomic: written by the reader
+  std::atomic<bool> stop = false;           // Atomic: written by the writer
 };
 
 class Channel {
@@ -110,7 +110,12 @@ class RingChannel final : public Channel {
 
  private:
   std::uint64_t bytes_;
-  ring::SegmentWriter segment_{{.socket = "ring_bench"}};  // no daemon is to read along
+  static ring::Identity ForNoDaemon() {
+    ring::Identity identity;
+    identity.socket = "ring_bench";
+    return identity;
+  }
+  ring::SegmentWriter segment_{ForNoDaemon()};
   std::uint32_t slot_ = 0;
   std::optional<ring::SlotRingWriter> writer_;
   std::unique_ptr<ring::SegmentView> view_;
