@@ -54,7 +54,7 @@ HOMES = {
     r"CLI/": ["daemon", "client/cli"],
     r"nlohmann/": ["client"],
     r"pybind11/": ["python/src"],
-    r"sqlite3": ["daemon/recording"],
+    r"sqlite3": ["daemon/recording", "client/source"],
     r"xxhash": ["daemon/recording"],
     r"(gtest|gmock)/": [],
 }

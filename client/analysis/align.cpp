@@ -39,7 +39,9 @@ bool HasOneRank(const Source& source, const std::vector<std::size_t>& slots) {
 class SlotIdentities {
  public:
   SlotIdentities(const AlignOptions& options, bool ignores_rank)
-      : options_(options), ignores_rank_(ignores_rank) {}
+      : options_(options), ignores_rank_(ignores_rank) {
+    for (const auto& [from, to] : options.names) targets_.insert(to);
+  }
 
   Identity Of(const Slot& slot, bool is_a) {
     std::string name = slot.probe;
@@ -47,6 +49,8 @@ class SlotIdentities {
     if (is_a) {
       if (const auto renamed = options_.names.find(name); renamed != options_.names.end()) {
         name = renamed->second;
+      } else if (targets_.contains(name)) {
+        name.insert(0, 1, '\0');  // its namesake in B stands against another
       }
     }
     if (options_.by_order) {
@@ -60,6 +64,7 @@ class SlotIdentities {
  private:
   const AlignOptions& options_;
   const bool ignores_rank_;
+  std::set<std::string> targets_;  // names of B that the map gives away
   std::map<std::tuple<int, std::string, std::uint32_t>, std::size_t> seen_[2];
 };
 

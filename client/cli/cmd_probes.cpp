@@ -11,6 +11,8 @@
 #include "client/cli/command.h"
 #include "client/cli/json.h"
 #include "client/cli/snapshot_text.h"
+#include "client/cli/source_table.h"
+#include "client/cli/sources.h"
 #include "daemon/numerics/format.h"
 
 namespace cgdebug::cli {
@@ -110,7 +112,36 @@ TextTable MakeTable(const std::vector<v1::ProbeInfo>& probes, const Style& style
   return table;
 }
 
+// Of a file instead of the daemon: `probes a.cgrec 'blk*'`.
+int RunProbesOf(Context& context, const ProbesOptions& options) {
+  std::unique_ptr<source::Source> source;
+  if (const int failed = OpenSource(context, options.probes.front(), &source); failed != kExitOk) {
+    return failed;
+  }
+  const ScopeOptions wanted{.probes = {options.probes.begin() + 1, options.probes.end()},
+                            .replays = ""};
+  const Result<analysis::Scope> scope = MakeScope(context, wanted);
+  if (!scope.ok()) return context.Fail(kExitTrouble, scope.error().message);
+  if (context.options.json) {
+    Result<Json> probes = SlotsJson(*source, *scope);
+    if (!probes.ok()) return context.Fail(kExitTrouble, probes.error().message);
+    if (probes->empty()) return FailNoProbe(context, *source, wanted);
+    Context::Print(Dump({{"probes", *std::move(probes)}}, /*indented=*/true) + "\n");
+    return kExitOk;
+  }
+  const Result<TextTable> table = SlotTable(*source, *scope, context.out);
+  if (!table.ok()) return context.Fail(kExitTrouble, table.error().message);
+  if (table->empty()) return FailNoProbe(context, *source, wanted);
+  Context::Print(context.options.plain
+                     ? table->RenderPlain()
+                     : table->Render(context.out, TerminalColumns(STDOUT_FILENO)));
+  return kExitOk;
+}
+
 int RunProbes(Context& context, const ProbesOptions& options) {
+  if (!options.probes.empty() && source::LooksLikePath(options.probes.front())) {
+    return RunProbesOf(context, options);
+  }
   if (const int failed = context.Connect(); failed != kExitOk) return failed;
   v1::ProbesRequest request;
   request.set_session(context.options.session);
@@ -152,7 +183,9 @@ int RunProbes(Context& context, const ProbesOptions& options) {
 
 RunFunction AddProbes(CLI::App& app) {
   auto options = std::make_shared<ProbesOptions>();
-  app.add_option("PROBE", options->probes, "globs; 're:...' a regular expression, '!...' excludes");
+  app.add_option(
+      "PROBE", options->probes,
+      "globs; 're:...' a regular expression, '!...' excludes; a file first for its probes");
   app.add_option("--sort", options->sort,
                  "order: as in the graph; bytes, lost, replay: largest first")
       ->check(CLI::IsMember({"order", "name", "bytes", "lost", "replay"}))

@@ -12,6 +12,8 @@
 #include "client/cli/npy.h"
 #include "client/cli/session_text.h"
 #include "client/cli/snapshot_text.h"
+#include "client/cli/source_tensor.h"
+#include "client/cli/sources.h"
 #include "client/cli/tensor_report.h"
 #include "daemon/numerics/format.h"
 
@@ -91,11 +93,11 @@ Result<void> WriteFile(const std::string& path, bool force, std::string_view hea
 int Save(Context& context, const ShowOptions& options, const client::Tensor& tensor) {
   const v1::Snapshot& snapshot = tensor.reply.snapshot();
   if (tensor.reply.payload_dropped()) {
-    return context.Fail(kExitNoMatch,
-                        fmt::format("only the statistics of {}@{} are left: the daemon's memory "
-                                    "limit was reached. A newer one: cgdebug-cli show {} -o {}",
-                                    Printable(snapshot.probe()), snapshot.replay(),
-                                    Printable(snapshot.probe()), options.output));
+    return context.Fail(
+        kExitNoMatch, fmt::format("only the statistics of {0}@{1} were kept (the probe was set to "
+                                  "them, or the daemon's memory limit was reached). A newer one: "
+                                  "cgdebug-cli show {0} -o {2}",
+                                  Printable(snapshot.probe()), snapshot.replay(), options.output));
   }
   const layout::Dtype dtype = DtypeOf(snapshot.dtype());
   const bool is_npy = options.output.ends_with(".npy");
@@ -131,12 +133,26 @@ int RunShow(Context& context, const ShowOptions& options) {
     return context.Fail(kExitTrouble,
                         "show shows one tensor: give one rank. Type for example: --ranks 0");
   }
-  if (const int failed = context.Connect(); failed != kExitOk) return failed;
-  const Result<client::Tensor> tensor = Fetch(context, *inside);
+  Result<client::Tensor> tensor = Error{};
+  if (NeedsSource(*inside)) {
+    std::unique_ptr<source::Source> source;
+    const std::string name = inside->source.empty() ? "live" : inside->source;
+    if (const int failed = OpenSource(context, name, &source); failed != kExitOk) return failed;
+    tensor = FindTensor(*source, context.ranks, *inside);
+    if (!tensor.ok()) return context.Fail(kExitNoMatch, tensor.error().message);
+  } else {
+    if (const int failed = context.Connect(); failed != kExitOk) return failed;
+    tensor = Fetch(context, *inside);
+  }
   if (!tensor.ok()) {
     const bool said_by_daemon = context.client().last_failure() != client::Failure::kNone;
     if (!said_by_daemon) return context.Fail(kExitNoMatch, tensor.error().message);
     return context.Fail(tensor.error());
+  }
+  if (!inside->slice.empty()) {
+    if (Result<void> cut = CutSlice(&*tensor, inside->slice); !cut.ok()) {
+      return context.Fail(kExitTrouble, cut.error().message);
+    }
   }
   if (!options.output.empty()) return Save(context, options, *tensor);
   if (context.options.json) {
@@ -153,7 +169,9 @@ int RunShow(Context& context, const ShowOptions& options) {
 
 RunFunction AddShow(CLI::App& app) {
   auto options = std::make_shared<ShowOptions>();
-  app.add_option("INSIDE", options->inside, "[SESSION:]PROBE[@REPLAY]; @-1 is the newest")
+  app.add_option("INSIDE", options->inside,
+                 "[SOURCE:]PROBE[@REPLAY[SLICE]]; a source is a session or a "
+                 "recording; @-1 the newest, @first-nan, @step:N")
       ->required();
   app.add_option("--values", options->report.values,
                  "how many values, from the edges; 64 by default")

@@ -38,6 +38,15 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli set blk3.attn.out --mode full --every 1 --count 20\n"
      "  cgdebug-cli set '*' --on 'absmax>1e4' --ttl 30m\n",
      AddSet},
+    {"info", "What is in a source, and what is missing from it",
+     "  cgdebug-cli info runs/a.cgrec\n"
+     "  cgdebug-cli info runs/ --ranks 0,1 'blk3.*'\n"
+     "  cgdebug-cli info model.safetensors\n",
+     AddInfo},
+    {"stats", "Statistics of every probe over the replays of a source",
+     "  cgdebug-cli stats runs/a.cgrec\n"
+     "  cgdebug-cli stats runs/a.cgrec 'blk3.*' --replays 1200.. --json\n",
+     AddStats},
     {"check", "Names the first NaN or Inf and what led to it, and what else looks wrong",
      "  cgdebug-cli check runs/a.cgrec\n"
      "  cgdebug-cli check                           the newest live job\n"
@@ -58,6 +67,33 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli freeze -o runs/last.cgrec\n"
      "  cgdebug-cli freeze train.py-4711 -o runs/crash.cgrec --last 4\n",
      AddFreeze},
+    {"query", "SQL over the snapshots of a source; nothing can be changed through it",
+     "  cgdebug-cli query runs/a.cgrec 'SELECT * FROM v_first_nonfinite'\n"
+     "  cgdebug-cli query --examples\n"
+     "  cgdebug-cli query --schema\n",
+     AddQuery},
+    {"export", "Writes a recording in another format",
+     "  cgdebug-cli export runs/a.cgrec --to safetensors -o out/        one file a replay\n"
+     "  cgdebug-cli export runs/a.cgrec --to csv -o stats.csv\n"
+     "  cgdebug-cli export runs/a.cgrec --to perfetto -o trace.json\n",
+     AddExport},
+    {"verify", "Reads every byte of a recording and holds it against its checksums",
+     "  cgdebug-cli verify runs/a.cgrec\n"
+     "  cgdebug-cli verify --json runs/\n",
+     AddVerify},
+    {"repair", "Writes what can be read of a damaged recording into a new one",
+     "  cgdebug-cli repair runs/a.cgrec                  writes runs/a.repaired.cgrec\n"
+     "  cgdebug-cli repair runs/a.cgrec --dry-run\n",
+     AddRepair},
+    {"merge", "Makes one recording of several",
+     "  cgdebug-cli merge runs/r0.cgrec runs/r1.cgrec -o all.cgrec\n", AddMerge},
+    {"extract", "Writes some probes and replays into a new recording",
+     "  cgdebug-cli extract runs/a.cgrec --probes 'blk3.*' --replays 1200..1210 -o small.cgrec\n",
+     AddExtract},
+    {"rm", "Removes recordings, and nothing else",
+     "  cgdebug-cli rm runs/a.cgrec              says what would be removed\n"
+     "  cgdebug-cli rm -f runs/a.cgrec\n",
+     AddRemove},
     {"doctor", "Checks this machine; says what to fix and how",
      "  cgdebug-cli doctor\n"
      "  cgdebug-cli doctor --json\n",

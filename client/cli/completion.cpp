@@ -24,7 +24,7 @@ struct Verb {
   std::string description;
   std::vector<Flag> flags;
   std::vector<std::string> words;  // what may stand next: verbs below, or choices
-  std::string dynamic;             // "probes", "sessions"
+  std::string dynamic;             // "probes", "sessions"; "sources": those and files
 };
 
 // "{a,b}" as type name: the values there are.
@@ -44,7 +44,8 @@ std::vector<std::string> Choices(const std::string& type_name) {
 
 void AddPositional(const CLI::Option& option, Verb* verb) {
   const std::string name = option.get_name(true);
-  if (name == "PROBE" || name == "INSIDE") verb->dynamic = "probes";
+  if (name == "SOURCE" || name == "A" || name == "RECORDING") verb->dynamic = "sources";
+  if (verb->dynamic.empty() && (name == "PROBE" || name == "INSIDE")) verb->dynamic = "probes";
   if (name == "SESSION") verb->dynamic = "sessions";
   for (const std::string& choice : Choices(option.get_type_name())) verb->words.push_back(choice);
 }
@@ -124,7 +125,9 @@ std::string ShellBody(const std::vector<Verb>& verbs) {
     words +=
         fmt::format("    '{}')\n      if [[ $cur == -* ]]; then\n        _cgdebug_words '{}'\n",
                     verb.path, Join(FlagNames(verbs.front(), verb)));
-    if (!verb.dynamic.empty()) {
+    if (verb.dynamic == "sources") {
+      words += "      else\n        _cgdebug_files; _cgdebug_live sessions\n";
+    } else if (!verb.dynamic.empty()) {
       words += fmt::format("      else\n        _cgdebug_live {}\n", verb.dynamic);
     } else if (!verb.words.empty()) {
       words += fmt::format("      else\n        _cgdebug_words '{}'\n", Join(verb.words));
@@ -206,7 +209,11 @@ std::string Fish(const std::vector<Verb>& verbs) {
       if (!flag.dynamic.empty()) out += " -xa " + live(flag.dynamic);
       out += " -d " + FishQuoted(flag.description) + "\n";
     }
-    if (!verb.dynamic.empty()) out += line + " -a " + live(verb.dynamic) + "\n";
+    const bool takes_files = verb.dynamic == "sources";
+    if (takes_files) out += line + " -F\n";
+    if (!verb.dynamic.empty()) {
+      out += line + " -a " + live(takes_files ? "sessions" : verb.dynamic) + "\n";
+    }
     for (const std::string& word : verb.words) {
       const auto below = std::find_if(verbs.begin(), verbs.end(), [&](const Verb& other) {
         return other.path == (verb.path.empty() ? word : verb.path + " " + word);

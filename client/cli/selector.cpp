@@ -52,19 +52,41 @@ int RankSet::Single() const {
   return single ? ranges_[0].first : -1;
 }
 
+namespace {
+
+bool ParseReplay(std::string_view text, Inside* inside) {
+  constexpr std::string_view kStep = "step:";
+  if (text == "first-nan") return inside->first_nan = true;
+  if (text.starts_with(kStep)) {
+    const auto step = ParseNumber<std::int64_t>(text.substr(kStep.size()));
+    if (!step || *step < 0) return false;
+    inside->step = *step;
+    return true;
+  }
+  const auto replay = ParseNumber<std::int64_t>(text);
+  if (!replay || *replay == 0) return false;
+  inside->replay = *replay;
+  return true;
+}
+
+}  // namespace
+
 Result<Inside> ParseInside(std::string_view text) {
   const std::string typed(text);
   Inside inside;
   const std::size_t at = text.rfind('@');
   if (at != std::string_view::npos) {
-    const auto replay = ParseNumber<std::int64_t>(text.substr(at + 1));
-    if (!replay || *replay == 0) {
+    std::string_view replay = text.substr(at + 1);
+    if (const std::size_t slice = replay.find('['); slice != std::string_view::npos) {
+      inside.slice = std::string(replay.substr(slice));
+      replay = replay.substr(0, slice);
+    }
+    if (!ParseReplay(replay, &inside)) {
       return Error{"'" + typed +
-                   "': what follows @ is a replay: a number from 1, or -1 for the newest. Type for "
-                   "example: cgdebug-cli show " +
+                   "': what follows @ is a replay: a number from 1, -1 for the newest, first-nan, "
+                   "or step:N. Type for example: cgdebug-cli show " +
                    std::string(text.substr(0, at)) + "@-1"};
     }
-    inside.replay = *replay;
     text = text.substr(0, at);
   }
   inside.text = std::string(text);

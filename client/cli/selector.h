@@ -29,15 +29,18 @@ class RankSet {
   std::vector<Range> ranges_;
 };
 
-// [SOURCE:]PROBE[@REPLAY]
+// [SOURCE:]PROBE[@REPLAY[SLICE]]
 struct Inside {
   std::string text;    // as typed, without @REPLAY: a probe's name may have colons
   std::string source;  // what stands before the first colon, "" for none and for "live"
   std::string probe;
   std::int64_t replay = -1;  // from 1; negatives count back from the newest
+  bool first_nan = false;    // instead: the first replay with NaN or Inf
+  std::int64_t step = -1;    // instead: the first replay of the user's own step
+  std::string slice;         // "[0,:8]", empty for all of it
 };
 
-// Fails: an empty probe, a replay of 0 or one that is no number.
+// Fails: an empty probe, a replay of 0, or one that is no number, "first-nan" or "step:N".
 Result<Inside> ParseInside(std::string_view text);
 
 }  // namespace cgdebug::cli

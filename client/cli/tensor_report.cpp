@@ -192,8 +192,8 @@ Result<std::string> TensorReport(const client::Tensor& tensor, const TensorRepor
   if (options.where.empty() && options.topk == 0) out += Histogram(snapshot.stats());
   if (!HasPayload(tensor)) {
     return out + style.Yellow(
-                     "\n  no values: only the statistics are left, the daemon's memory "
-                     "limit was reached\n");
+                     "\n  no values: only the statistics were kept (the probe was set to them, or "
+                     "the daemon's memory limit was reached)\n");
   }
   const std::vector<std::uint64_t> shape = ShapeOf(snapshot.shape());
   const Result<TensorView> view = ViewOf(tensor, shape);

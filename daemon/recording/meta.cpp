@@ -315,6 +315,8 @@ std::string_view ToText(LossCause cause) {
       return "the recording is damaged there";
     case LossCause::kCorrupted:
       return "damaged on its way: its checksum is wrong";
+    case LossCause::kLeftOut:
+      return "damaged in what it was copied from";
   }
   return "unknown cause";
 }

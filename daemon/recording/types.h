@@ -71,6 +71,7 @@ enum class LossCause : std::uint32_t {
   kDaemonGone = 6,   // no daemon was recording
   kDamaged = 7,      // the file is damaged there; found by the reader, never written
   kCorrupted = 8,    // not the bytes that the GPU summed up
+  kLeftOut = 9,      // damaged in the recording that this one was copied from
 };
 std::string_view ToText(LossCause cause);
 

@@ -1,28 +1,59 @@
-"""The catalogue of a recording: SQLite that anything can read."""
+"""A recording as SQL tables: those of `cgdebug-cli query --schema`."""
 
 from __future__ import annotations
 
 import collections.abc
-import pathlib
 import sqlite3
 
 from .errors import RecordingError
 
 
-def query_catalogue(
-    path: str, query: str, parameters: collections.abc.Sequence = ()
-) -> list[tuple]:
-    """Rows as tuples. Nothing can be changed through it. Fails: RecordingError."""
-    catalogue = pathlib.Path(path) / "catalogue.sqlite"
-    if not catalogue.exists():
-        raise RecordingError(
-            f"{path} has no catalogue. It is made with: cgdebug-cli query {path} 'select 1'"
+def make_database(reader) -> sqlite3.Connection:
+    """In memory; nothing can be changed through it."""
+    from ._native import recording_module
+
+    database = sqlite3.connect(":memory:", check_same_thread=False)
+    database.executescript(recording_module().DATABASE_SCHEMA)
+
+    def insert(table, *values, replace=False):
+        verb = "INSERT OR REPLACE" if replace else "INSERT"
+        database.execute(f"{verb} INTO {table} VALUES ({','.join('?' * len(values))})", values)
+
+    sessions: dict[tuple, int] = {}
+    for index, slot in enumerate(reader.slots()):
+        label, rank = slot["session"], slot["rank"]
+        session = sessions.setdefault((label, rank), len(sessions) + 1)
+        insert("run", session, label, rank, None, None, replace=True)
+        insert("session", session, session, None, label, rank, *[None] * 4, replace=True)
+        insert(
+            "probe",
+            index,
+            session,
+            slot["probe"],
+            slot["site"],
+            slot["device"],
+            slot["dtype"],
+            str(list(slot["shape"])),
+            slot["payload_bytes"],
+            slot["graph_id"],
+            slot["invocation"],
+            slot["order"],
+            slot["every"],
         )
+        for row in reader.rows(index):
+            insert("snapshot", *row)
+    for gap in reader.gaps():
+        losses = (gap["slot"], gap["cause"], gap["count"], None, None)
+        insert("loss", None, *losses, gap["after_replay"], gap["before_replay"], None)
+    database.commit()
+    database.execute("PRAGMA query_only = ON")
+    return database
+
+
+def query(
+    database: sqlite3.Connection, sql: str, parameters: collections.abc.Sequence
+) -> list[tuple]:
     try:
-        connection = sqlite3.connect(f"{catalogue.absolute().as_uri()}?mode=ro", uri=True)
-        try:
-            return connection.execute(query, parameters).fetchall()
-        finally:
-            connection.close()
+        return database.execute(sql, parameters).fetchall()
     except sqlite3.Error as error:
-        raise RecordingError(f"{catalogue}: {error}. Type: cgdebug-cli query --schema") from error
+        raise RecordingError(f"{error}. Type: cgdebug-cli query --schema") from error

@@ -56,6 +56,7 @@ class Recording:
         from ._native import recording_module
 
         self._reader = recording_module().Reader(self._path, self._rank)
+        self._database = None
         self._all = [Series(self, index, **slot) for index, slot in enumerate(self._reader.slots())]
         self._slots = sorted(self._all, key=lambda series: (series.order, series.rank))
         if self._rank is not None and not self._slots:
@@ -227,10 +228,12 @@ class Recording:
         return self._reader.verify()
 
     def sql(self, query: str, parameters: collections.abc.Sequence = ()) -> list[tuple]:
-        """A read-only query on the catalogue (`cgdebug-cli query --schema`); rows as tuples."""
-        from ._catalogue import query_catalogue
+        """A read-only query, rows as tuples. Tables: `cgdebug-cli query --schema`."""
+        from . import _catalogue
 
-        return query_catalogue(self._path, query, parameters)
+        if self._database is None:
+            self._database = _catalogue.make_database(self._reader)
+        return _catalogue.query(self._database, query, parameters)
 
     def to_pandas(self, *probes: str):
         """One row a snapshot: names, replay, step, time and every statistic. Needs pandas."""

@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cmath>
 #include <memory>
 #include <mutex>
 
@@ -14,7 +15,9 @@
 #include "client/analysis/gaps.h"
 #include "client/source/merged_source.h"
 #include "client/source/source.h"
+#include "daemon/recording/catalogue_schema.h"
 #include "daemon/recording/recording_reader.h"
+#include "python/src/recording_stats.h"
 #include "python/src/recording_writer.h"
 
 namespace py = pybind11;
@@ -27,43 +30,6 @@ using source::Key;
 using source::Slot;
 using source::Snapshot;
 using source::Source;
-
-// The columns of Stats by the names that Python uses.
-struct Column {
-  const char* name;
-  double (*get)(const Stats&);
-};
-template <auto member>
-double Get(const Stats& stats) {
-  return static_cast<double>(stats.*member);
-}
-constexpr Column kColumns[] = {
-    {"count", Get<&Stats::count>},     {"nan", Get<&Stats::nan>},
-    {"pos_inf", Get<&Stats::pos_inf>}, {"neg_inf", Get<&Stats::neg_inf>},
-    {"zero", Get<&Stats::zero>},       {"subnormal", Get<&Stats::subnormal>},
-    {"min", Get<&Stats::min>},         {"max", Get<&Stats::max>},
-    {"mean", Get<&Stats::mean>},       {"std", Get<&Stats::std>},
-    {"abs_max", Get<&Stats::abs_max>}, {"l1", Get<&Stats::l1>},
-    {"l2", Get<&Stats::l2>},
-};
-
-py::dict StatsDict(const Stats& stats) {
-  py::dict dict;
-  dict["count"] = stats.count;
-  dict["nan"] = stats.nan;
-  dict["pos_inf"] = stats.pos_inf;
-  dict["neg_inf"] = stats.neg_inf;
-  dict["zero"] = stats.zero;
-  dict["min"] = stats.min;
-  dict["max"] = stats.max;
-  dict["mean"] = stats.mean;
-  dict["std"] = stats.std;
-  dict["abs_max"] = stats.abs_max;
-  dict["l1"] = stats.l1;
-  dict["l2"] = stats.l2;
-  dict["hash"] = stats.hash;
-  return dict;
-}
 
 // Bytes of a tensor with the buffer protocol: writable, but what is written stays in this process.
 class ValueBuffer {
@@ -132,6 +98,8 @@ class Reader {
       dict["graph_id"] = slot.capture_id;
       dict["invocation"] = slot.invocation;
       dict["order"] = slot.order;
+      dict["payload_bytes"] = slot.payload_bytes;
+      dict["every"] = slot.every;
       list.append(dict);
     }
     return list;
@@ -210,6 +178,56 @@ class Reader {
       return numbers;
     }));
     return py::array_t<double>(static_cast<py::ssize_t>(values.size()), values.data());
+  }
+
+  // The snapshots of a slot as rows of the table `snapshot` (daemon/recording/catalogue_schema.h).
+  // What cannot be read is None.
+  py::list Rows(std::size_t slot) {
+    CheckSlot(slot);
+    struct Read {
+      Snapshot snapshot;
+      std::optional<Stats> stats;
+    };
+    const auto rows = Checked(Unlocked([&](Source& source) -> Result<std::vector<Read>> {
+      const Result<std::vector<Key>> keys = source.Keys(slot);
+      if (!keys.ok()) return keys.error();
+      std::vector<Read> read;
+      for (const Key& key : *keys) {
+        Read row{.snapshot = {.slot = slot, .key = key}, .stats = {}};
+        if (Result<Snapshot> snapshot = source.Get(slot, key); snapshot.ok()) {
+          row.snapshot = *std::move(snapshot);
+          const Result<Stats> stats = source::StatsOf(source, row.snapshot);
+          if (stats.ok()) row.stats = *stats;
+        }
+        read.push_back(std::move(row));
+      }
+      return read;
+    }));
+    py::list list;
+    for (const Read& row : rows) {
+      const Snapshot& snapshot = row.snapshot;
+      py::list cells;
+      cells.append(py::none());
+      cells.append(slot);
+      cells.append(snapshot.key.replay);
+      cells.append(py::none());
+      cells.append(snapshot.step < 0 ? py::object(py::none()) : py::int_(snapshot.step));
+      cells.append(snapshot.timestamp_ns);
+      for (int i = 0; i < 3; ++i) cells.append(py::none());
+      cells.append(snapshot.hash ? py::object(py::str(HexOf(*snapshot.hash))) : py::none());
+      cells.append(py::none());
+      for (const Column& column : kColumns) {
+        const double value = row.stats ? column.get(*row.stats) : NAN;
+        const bool is_count = &column < kColumns + kCountColumns;
+        cells.append(!row.stats ? py::object(py::none())
+                     : is_count ? py::object(py::int_(static_cast<std::int64_t>(value)))
+                                : py::object(py::float_(value)));
+      }
+      const bool has_nonfinite = row.stats && row.stats->has_nonfinite;
+      cells.append(has_nonfinite ? py::object(py::int_(row.stats->first_nonfinite)) : py::none());
+      list.append(py::tuple(cells));
+    }
+    return list;
   }
 
   py::list Gaps() {
@@ -336,12 +354,14 @@ PYBIND11_MODULE(_recording, module) {
       .def("values", &Reader::Values, py::arg("slot"), py::arg("replay"))
       .def("statistics", &Reader::Statistics, py::arg("slot"), py::arg("replay"))
       .def("column", &Reader::ColumnOf, py::arg("slot"), py::arg("name"))
+      .def("rows", &Reader::Rows, py::arg("slot"))
       .def("gaps", &Reader::Gaps)
       .def("missing", &Reader::Missing)
       .def("verify", &Reader::Verify)
       .def("check", &Reader::Check, py::arg("probes"), py::arg("first"), py::arg("last"),
            py::arg("frames"));
   module.def("diff", &Reader::Diff, py::arg("a"), py::arg("b"), py::arg("options"));
+  module.attr("DATABASE_SCHEMA") = recording::kCatalogueSchema;
   RegisterWriter(module);
 }
 

@@ -255,6 +255,20 @@ def test_table_has_a_row_a_snapshot(path):
     assert isinstance(cgdebug.open(path).to_pandas(), pandas.DataFrame)
 
 
+def test_sql_answers_and_changes_nothing(path):
+    r = cgdebug.open(path)
+    assert r.sql("SELECT replay, absmax FROM v_snapshots WHERE probe = ? AND replay > 3", "y") == [
+        (4, 4.0),
+        (5, 5.0),
+    ]
+    assert r.sql("SELECT count(*) FROM v_first_nonfinite") == [(0,)]
+    assert r.sql("SELECT step, hash IS NULL FROM snapshot LIMIT 1") == [(101, 0)]
+    for bad in ("DELETE FROM snapshot", "SELECT nothing FROM nowhere"):
+        with pytest.raises(RecordingError, match="query --schema"):
+            r.sql(bad)
+    assert r.sql("SELECT count(*) FROM snapshot") == [(10,)]
+
+
 def test_damage_is_found_by_verify(path):
     segment = next(pathlib.Path(path).glob("segment*"))
     data = bytearray(segment.read_bytes())

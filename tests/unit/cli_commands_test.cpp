@@ -331,6 +331,7 @@ TEST_F(CommandsTest, BashCompletesVerbsOptionsChoicesAndHostileProbeNames) {
   EXPECT_EQ(complete("cgdebug-cli tail --only ''"), "nan\nchanged\nfail\n");
   EXPECT_EQ(complete("cgdebug-cli show blk"), "blk3.attn\n");
   EXPECT_EQ(complete("cgdebug-cli tail -s tr"), "train.py-4710\n");
+  EXPECT_EQ(complete("cgdebug-cli check tr"), "train.py-4710\n");
   EXPECT_THAT(complete("cgdebug-cli tail ''"), HasSubstr("blk3.attn\n"));
   EXPECT_FALSE(std::filesystem::exists(dir_ / "pwned"));
 }

@@ -74,7 +74,7 @@ TEST(TensorReport, DroppedPayloadIsSaidNotInvented) {
   client::Tensor tensor = MakeTensor({1, 2});
   tensor.payload.clear();
   tensor.reply.set_payload_dropped(true);
-  EXPECT_THAT(Report(tensor), HasSubstr("no values: only the statistics are left"));
+  EXPECT_THAT(Report(tensor), HasSubstr("no values: only the statistics were kept"));
   const Json json = TensorReportJson(tensor, {});
   EXPECT_EQ(json["payload_dropped"], true);
   EXPECT_FALSE(json.contains("values"));

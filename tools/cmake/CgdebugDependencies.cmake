@@ -6,6 +6,7 @@ find_package(CLI11 REQUIRED)
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
+find_package(SQLite3 REQUIRED)
 find_path(CGDEBUG_HIGHWAY_INCLUDE hwy/foreach_target.h REQUIRED)  # Google Highway: libhwy-dev
 
 find_package(SQLite3 REQUIRED)

@@ -1,0 +1,80 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/cli/command.h"
+#include "client/cli/sources.h"
+
+namespace cgdebug::cli {
+namespace {
+
+struct ExportOptions {
+  std::string source;
+  std::string format;
+  std::string output;
+  std::vector<std::string> probes;
+  std::string replays;
+  std::string upcast;
+  bool force = false;
+};
+
+// The writers of these formats are Python libraries: python3 -m cgdebug.export takes over this
+// process.
+int RunExport(Context& context, const ExportOptions& options) {
+  if (!source::LooksLikePath(options.source)) {
+    return context.Fail(kExitTrouble,
+                        fmt::format("there is no recording '{0}'. Of a live job make one first: "
+                                    "cgdebug-cli freeze {0} -o {0}.cgrec",
+                                    options.source));
+  }
+  const char* chosen = std::getenv("CGDEBUG_PYTHON");
+  const std::string python = chosen != nullptr && *chosen != '\0' ? chosen : "python3";
+  std::vector<std::string> words = {python,         "-m", "cgdebug.export", options.source, "--to",
+                                    options.format, "-o", options.output};
+  for (const std::string& probe : options.probes) words.insert(words.end(), {"--probes", probe});
+  if (!options.replays.empty()) words.insert(words.end(), {"--replays", options.replays});
+  if (!options.upcast.empty()) words.insert(words.end(), {"--upcast", options.upcast});
+  if (!context.ranks.selects_all()) words.insert(words.end(), {"--ranks", context.options.ranks});
+  if (options.force) words.emplace_back("--force");
+  if (context.options.quiet) words.emplace_back("--quiet");
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  std::fflush(stdout);
+  ::execvp(python.c_str(), arguments.data());
+  return context.Fail(
+      kExitTrouble,
+      ErrnoError("export needs Python with the package cgdebug; cannot run " + python).message +
+          ". Which one: CGDEBUG_PYTHON=/path/to/python");
+}
+
+}  // namespace
+
+RunFunction AddExport(CLI::App& app) {
+  auto options = std::make_shared<ExportOptions>();
+  app.add_option("SOURCE", options->source, "NAME.cgrec, a folder of them, or .safetensors")
+      ->required();
+  app.add_option("--to", options->format, "the format")
+      ->required()
+      ->check(CLI::IsMember(
+          {"safetensors", "npz", "npy", "jsonl", "csv", "parquet", "tensorboard", "perfetto"}))
+      ->type_name("{safetensors,npz,npy,jsonl,csv,parquet,tensorboard,perfetto}");
+  app.add_option("-o,--output", options->output, "a folder, or a file for one file; - for stdout")
+      ->required()
+      ->type_name("PATH");
+  app.add_option("--probes", options->probes, "globs; 're:...', '!...' excludes")
+      ->type_name("GLOB");
+  app.add_option("--replays", options->replays, "only these")->type_name("100..200");
+  app.add_option("--upcast", options->upcast, "for NumPy formats: bfloat16 and float8 as float32")
+      ->check(CLI::IsMember({"float32"}))
+      ->type_name("{float32}");
+  app.add_flag("-f,--force", options->force, "overwrite");
+  return [options](Context& context) { return RunExport(context, *options); };
+}
+
+}  // namespace cgdebug::cli

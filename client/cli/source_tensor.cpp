@@ -1,0 +1,225 @@
+#include "client/cli/source_tensor.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "client/cli/snapshot_text.h"
+#include "daemon/base/suggest.h"
+#include "daemon/numerics/format.h"
+
+namespace cgdebug::cli {
+namespace {
+
+using source::Key;
+using source::Slot;
+using source::Source;
+
+void FillStats(const numerics::Stats& stats, v1::Stats* out) {
+  out->set_count(stats.count);
+  out->set_nan(stats.nan);
+  out->set_pos_inf(stats.pos_inf);
+  out->set_neg_inf(stats.neg_inf);
+  out->set_zero(stats.zero);
+  out->set_subnormal(stats.subnormal);
+  out->set_min(stats.min);
+  out->set_max(stats.max);
+  out->set_mean(stats.mean);
+  out->set_std(stats.std);
+  out->set_abs_max(stats.abs_max);
+  out->set_l1(stats.l1);
+  out->set_l2(stats.l2);
+  out->set_has_nonfinite(stats.has_nonfinite);
+  out->set_first_nonfinite(stats.first_nonfinite);
+  out->set_first_nonfinite_value(stats.first_nonfinite_value);
+  out->set_hash(stats.hash);
+  out->mutable_histogram()->Assign(stats.histogram.begin(), stats.histogram.end());
+}
+
+Result<client::Tensor> TensorOf(Source& source, std::size_t place, const Key& key) {
+  const Slot& slot = source.slots()[place];
+  const Result<source::Snapshot> snapshot = source.Get(place, key);
+  if (!snapshot.ok()) return snapshot.error();
+  client::Tensor tensor;
+  v1::Snapshot& out = *tensor.reply.mutable_snapshot();
+  out.set_session_label(slot.session);
+  out.set_rank(slot.rank);
+  out.set_probe(slot.probe);
+  out.set_replay(key.replay);
+  out.set_capture_id(slot.capture_id);
+  out.set_invocation(slot.invocation);
+  out.set_dtype(slot.dtype_name);
+  out.mutable_shape()->Assign(slot.shape.begin(), slot.shape.end());
+  out.set_device(slot.device.empty() ? "file" : slot.device);
+  out.set_timestamp_ns(snapshot->timestamp_ns);
+  out.set_step(snapshot->step);
+  out.set_payload_bytes(slot.payload_bytes);
+  const Result<numerics::Stats> stats = source::StatsOf(source, *snapshot);
+  if (!stats.ok()) return stats.error();
+  FillStats(*stats, out.mutable_stats());
+  tensor.reply.set_payload_dropped(!snapshot->has_values);
+  if (!snapshot->has_values) return tensor;
+  const Result<source::Values> values = source.Load(*snapshot);
+  if (!values.ok()) return values.error();
+  tensor.payload.assign(reinterpret_cast<const char*>(values->bytes.data()), values->bytes.size());
+  tensor.reply.set_payload_bytes(tensor.payload.size());
+  return tensor;
+}
+
+// Which replay is meant, of one slot; nothing when it has none such.
+Result<std::optional<Key>> FindKey(Source& source, std::size_t slot, const Inside& inside) {
+  if (!inside.first_nan && inside.step < 0 && inside.replay > 0) {
+    return source.Find(slot, static_cast<std::uint64_t>(inside.replay));
+  }
+  const Result<std::vector<Key>> keys = source.Keys(slot);
+  if (!keys.ok()) return keys.error();
+  if (!inside.first_nan && inside.step < 0) {
+    const auto back = static_cast<std::size_t>(-inside.replay);
+    if (back > keys->size()) return std::optional<Key>();
+    return std::optional<Key>((*keys)[keys->size() - back]);
+  }
+  for (const Key& key : *keys) {
+    const Result<source::Snapshot> snapshot = source.Get(slot, key);
+    if (!snapshot.ok()) return snapshot.error();
+    if (inside.step >= 0) {
+      if (snapshot->step == inside.step) return std::optional<Key>(key);
+      continue;
+    }
+    const Result<numerics::Stats> stats = source::StatsOf(source, *snapshot);
+    if (!stats.ok()) return stats.error();
+    if (stats->nonfinite() > 0) return std::optional<Key>(key);
+  }
+  return std::optional<Key>();
+}
+
+std::string WhatThereIs(Source& source, std::size_t slot) {
+  const Result<std::vector<Key>> keys = source.Keys(slot);
+  if (!keys.ok() || keys->empty()) return "it has no snapshot";
+  return fmt::format("it has replays {}..{}", keys->front().replay, keys->back().replay);
+}
+
+// One dimension of a slice.
+struct Cut {
+  std::uint64_t first = 0;
+  std::uint64_t count = 0;
+  bool drops = false;
+};
+
+Result<Cut> ParseCut(std::string_view text, std::uint64_t size) {
+  const auto number = [&](std::string_view word, std::int64_t fallback) {
+    while (!word.empty() && word.front() == ' ') word.remove_prefix(1);
+    while (!word.empty() && word.back() == ' ') word.remove_suffix(1);
+    if (word.empty()) return std::optional<std::int64_t>(fallback);
+    std::int64_t value = 0;
+    const auto parsed = std::from_chars(word.data(), word.data() + word.size(), value);
+    if (parsed.ec != std::errc() || parsed.ptr != word.data() + word.size()) {
+      return std::optional<std::int64_t>();
+    }
+    return std::optional<std::int64_t>(value < 0 ? value + static_cast<std::int64_t>(size) : value);
+  };
+  const std::size_t colon = text.find(':');
+  const auto limit = static_cast<std::int64_t>(size);
+  const bool is_range = colon != std::string_view::npos;
+  const auto first = number(text.substr(0, colon), is_range ? 0 : -1);
+  const auto last = is_range ? number(text.substr(colon + 1), limit)
+                             : std::optional<std::int64_t>(first ? *first + 1 : 0);
+  if (!first || !last || *first < 0 || *first >= limit || *last <= *first) {
+    return Error{fmt::format("'{}' selects nothing of a dimension of {}", text, size)};
+  }
+  return Cut{static_cast<std::uint64_t>(*first),
+             static_cast<std::uint64_t>(std::min(*last, limit) - *first), !is_range};
+}
+
+}  // namespace
+
+bool NeedsSource(const Inside& inside) {
+  return inside.first_nan || inside.step >= 0 ||
+         (!inside.source.empty() && source::LooksLikePath(inside.source));
+}
+
+Result<client::Tensor> FindTensor(Source& source, const RankSet& ranks, const Inside& inside) {
+  std::vector<std::string> names;
+  std::optional<std::size_t> found_slot, other_slot;
+  std::optional<Key> found;
+  for (std::size_t slot = 0; slot < source.slots().size(); ++slot) {
+    const Slot& info = source.slots()[slot];
+    names.push_back(SlotText(info));
+    if ((info.probe != inside.probe && SlotText(info) != inside.probe) ||
+        !ranks.Contains(info.rank)) {
+      continue;
+    }
+    if (found_slot && source.slots()[*found_slot].rank != info.rank) {
+      return Error{fmt::format("{} has '{}' on several ranks. Type for example: --ranks {}",
+                               source.Describe().path, inside.probe, info.rank)};
+    }
+    other_slot = slot;
+    const Result<std::optional<Key>> key = FindKey(source, slot, inside);
+    if (!key.ok()) return key.error();
+    if (!*key || (found && found->replay >= (*key)->replay)) continue;
+    found = *key;
+    found_slot = slot;
+  }
+  if (found) return TensorOf(source, *found_slot, *found);
+  if (other_slot) {
+    return Error{fmt::format("{} has no such replay of '{}': {}", source.Describe().path,
+                             inside.probe, WhatThereIs(source, *other_slot))};
+  }
+  return Error{fmt::format("{} has no probe '{}'.{} Type: cgdebug-cli info {}",
+                           source.Describe().path, inside.probe, DidYouMean(inside.probe, names),
+                           source.Describe().path)};
+}
+
+Result<void> CutSlice(client::Tensor* tensor, const std::string& slice) {
+  v1::Snapshot& snapshot = *tensor->reply.mutable_snapshot();
+  std::vector<std::uint64_t> shape = ShapeOf(snapshot.shape());
+  const layout::Dtype dtype = DtypeOf(snapshot.dtype());
+  const std::size_t item_bytes = layout::DtypeBytes(dtype);
+  if (tensor->reply.payload_dropped() || item_bytes == 0) {
+    return Error{"there are no values to slice"};
+  }
+  if (slice.size() < 3 || slice.back() != ']') return Error{"'" + slice + "' is no slice"};
+  std::string_view rest = std::string_view(slice).substr(1, slice.size() - 2);
+  std::vector<Cut> cuts;
+  while (true) {
+    const std::size_t comma = rest.find(',');
+    if (cuts.size() == shape.size()) {
+      return Error{fmt::format("'{}' has more dimensions than the tensor: {}", slice,
+                               numerics::FormatShape(shape))};
+    }
+    const Result<Cut> cut = ParseCut(rest.substr(0, comma), shape[cuts.size()]);
+    if (!cut.ok()) return cut.error();
+    cuts.push_back(*cut);
+    if (comma == std::string_view::npos) break;
+    rest.remove_prefix(comma + 1);
+  }
+  // Dimension by dimension, each step keeps some of the blocks of the inner ones.
+  std::string kept = std::move(tensor->payload);
+  for (std::size_t dim = 0; dim < cuts.size(); ++dim) {
+    std::size_t inner_bytes = item_bytes;
+    for (std::size_t i = dim + 1; i < shape.size(); ++i) inner_bytes *= shape[i];
+    std::string next;
+    for (std::size_t at = 0; at < kept.size(); at += inner_bytes * shape[dim]) {
+      next.append(kept, at + cuts[dim].first * inner_bytes, cuts[dim].count * inner_bytes);
+    }
+    kept = std::move(next);
+    shape[dim] = cuts[dim].count;
+  }
+  std::vector<std::uint64_t> left;
+  for (std::size_t dim = 0; dim < shape.size(); ++dim) {
+    if (dim >= cuts.size() || !cuts[dim].drops) left.push_back(shape[dim]);
+  }
+  const auto view = numerics::MakeTensorView(
+      dtype, left, {reinterpret_cast<const std::byte*>(kept.data()), kept.size()});
+  if (!view.ok()) return view.error();
+  FillStats(numerics::ComputeStats(*view), snapshot.mutable_stats());
+  snapshot.mutable_shape()->Assign(left.begin(), left.end());
+  snapshot.set_payload_bytes(kept.size());
+  tensor->reply.set_payload_bytes(kept.size());
+  tensor->payload = std::move(kept);
+  return {};
+}
+
+}  // namespace cgdebug::cli

@@ -1,0 +1,26 @@
+// source_tensor.h: one tensor of a source, as the daemon would have sent it.
+#pragma once
+
+#include <string>
+
+#include "cgdebug/client.h"
+#include "client/cli/selector.h"
+#include "client/source/source.h"
+#include "daemon/base/result.h"
+
+namespace cgdebug::cli {
+
+// Whether a daemon's Get cannot answer it: a file, or another selector than a number.
+bool NeedsSource(const Inside& inside);
+
+// By the exact name of the probe, "name#1" for a second call. Of several captures the one whose
+// snapshot is the newest.
+// Fails: no such probe, rank or replay; the message names what there is.
+Result<client::Tensor> FindTensor(source::Source& source, const RankSet& ranks,
+                                  const Inside& inside);
+
+// Keeps "[0, :8]" of the tensor, as NumPy would; a number drops its dimension. The statistics are
+// computed again. Fails: no slice, one that selects nothing, or there are no values.
+Result<void> CutSlice(client::Tensor* tensor, const std::string& slice);
+
+}  // namespace cgdebug::cli

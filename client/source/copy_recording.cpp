@@ -1,0 +1,279 @@
+#include "client/source/copy_recording.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <tuple>
+
+#include "daemon/recording/recording_writer.h"
+
+namespace cgdebug::source {
+namespace {
+
+using recording::Loss;
+using recording::LossCause;
+using recording::RecordingReader;
+using recording::RecordingWriter;
+using recording::Slot;
+using recording::SnapshotRef;
+using recording::StopReason;
+
+// A snapshot of one of the recordings, on its way to a slot of the copy.
+struct Item {
+  std::uint64_t ordinal;
+  std::uint32_t slot;  // of the copy
+  std::uint32_t reader;
+  SnapshotRef ref;
+};
+
+// A slot of the copy: the same in every recording that has it.
+struct Target {
+  Slot slot;
+  std::string session_uuid;
+  std::vector<Item> items = {};
+  std::vector<Loss> losses = {};
+};
+
+bool IsWhole(const RecordingReader& reader) {
+  const StopReason reason = reader.stop_reason();
+  return reader.closed() && reader.damage().empty() &&
+         (reason == StopReason::kRequested || reason == StopReason::kReached ||
+          reason == StopReason::kJobEnded);
+}
+
+class Copier {
+ public:
+  Copier(const std::vector<const RecordingReader*>& from, const CopyOptions& options)
+      : from_(from), options_(options) {}
+
+  Result<CopyResult> Run(const std::string& to) {
+    for (std::uint32_t reader = 0; reader < from_.size(); ++reader) Collect(reader);
+    for (Target& target : targets_) Settle(&target);
+    result_.slots = targets_.size();
+    if (options_.dry_run) {
+      for (const Target& target : targets_) result_.snapshots += target.items.size();
+      return result_;
+    }
+    std::error_code ignored;
+    if (std::filesystem::exists(to, ignored)) {
+      return Error{fmt::format("{} exists. To overwrite it, add: -f", to)};
+    }
+    Result<std::unique_ptr<RecordingWriter>> writer = RecordingWriter::Open(to, {});
+    if (!writer.ok()) return writer.error();
+    writer_ = *std::move(writer);
+    Result<void> done = AddTargets();
+    if (done.ok()) done = CopyItems();
+    if (done.ok()) done = CopyMarks();
+    if (done.ok()) done = writer_->Close(EndReason());
+    if (!done.ok()) return Error{fmt::format("cannot write {}: {}", to, done.error().message)};
+    return result_;
+  }
+
+ private:
+  bool Wants(const Slot& slot, const RecordingReader& reader) const {
+    if (slot.probe.empty() || slot.session >= reader.sessions().size()) return false;
+    return !options_.wants || options_.wants(slot, reader.sessions()[slot.session].rank);
+  }
+
+  void Collect(std::uint32_t number) {
+    const RecordingReader& reader = *from_[number];
+    std::map<std::uint32_t, std::size_t> targets;  // by slot of the reader
+    for (const Slot& slot : reader.slots()) {
+      if (!Wants(slot, reader)) continue;
+      const std::string& uuid = reader.sessions()[slot.session].uuid;
+      const auto [found, is_new] =
+          target_of_.try_emplace({uuid, slot.index, slot.generation}, targets_.size());
+      if (is_new) targets_.push_back({.slot = slot, .session_uuid = uuid});
+      Target& target = targets_[found->second];
+      target.slot.from_ordinal = std::min(target.slot.from_ordinal, slot.from_ordinal);
+      targets[slot.id] = found->second;
+      for (const SnapshotRef& ref :
+           reader.Snapshots(slot.id, options_.first_replay, options_.last_replay)) {
+        target.items.push_back(
+            {ref.ordinal, static_cast<std::uint32_t>(found->second), number, ref});
+      }
+    }
+    for (const Loss& loss : reader.losses()) {
+      const auto target = targets.find(loss.slot);
+      const bool is_before =
+          loss.before_sequence > 0 && loss.before_sequence <= options_.first_replay;
+      if (target == targets.end() || is_before || loss.after_sequence >= options_.last_replay) {
+        continue;
+      }
+      targets_[target->second].losses.push_back(loss);
+    }
+  }
+
+  // Each ordinal once; losses only of what nobody has; and where the slot begins.
+  void Settle(Target* target) {
+    std::vector<Item>& items = target->items;
+    std::stable_sort(items.begin(), items.end(),
+                     [](const Item& a, const Item& b) { return a.ordinal < b.ordinal; });
+    items.erase(std::unique(items.begin(), items.end(),
+                            [](const Item& a, const Item& b) { return a.ordinal == b.ordinal; }),
+                items.end());
+    std::vector<Loss> losses;
+    for (const Loss& loss : target->losses) AppendMissing(loss, items, &losses);
+    target->losses = std::move(losses);
+    std::uint64_t first = items.empty() ? 0 : items.front().ordinal;
+    for (const Loss& loss : target->losses) {
+      if (loss.first_ordinal > 0 && (first == 0 || loss.first_ordinal < first)) {
+        first = loss.first_ordinal;
+      }
+    }
+    if (options_.first_replay > 1 && first > 0) target->slot.from_ordinal = first - 1;
+    for (const Loss& loss : target->losses) result_.lost += loss.count;
+  }
+
+  // The parts of `loss` that none of `items` fills.
+  static void AppendMissing(const Loss& loss, const std::vector<Item>& items,
+                            std::vector<Loss>* losses) {
+    if (loss.first_ordinal == 0 || loss.last_ordinal < loss.first_ordinal) {
+      losses->push_back(loss);
+      return;
+    }
+    auto item = std::lower_bound(
+        items.begin(), items.end(), loss.first_ordinal,
+        [](const Item& one, std::uint64_t ordinal) { return one.ordinal < ordinal; });
+    if (item == items.end() || item->ordinal > loss.last_ordinal) {
+      losses->push_back(loss);
+      return;
+    }
+    std::uint64_t begin = loss.first_ordinal;
+    const auto add = [&](std::uint64_t end) {
+      if (begin == end) return;
+      Loss part = loss;
+      part.first_ordinal = begin;
+      part.last_ordinal = end - 1;
+      part.count = end - begin;
+      losses->push_back(part);
+    };
+    for (; item != items.end() && item->ordinal <= loss.last_ordinal; ++item) {
+      add(item->ordinal);
+      begin = item->ordinal + 1;
+    }
+    add(loss.last_ordinal + 1);
+  }
+
+  Result<void> AddTargets() {
+    for (const RecordingReader* reader : from_) {
+      for (const recording::Session& session : reader->sessions()) {
+        if (session.uuid.empty() || session_ids_.contains(session.uuid)) continue;
+        const Result<std::uint32_t> id = writer_->AddSession(session);
+        if (!id.ok()) return id.error();
+        session_ids_[session.uuid] = *id;
+      }
+    }
+    for (Target& target : targets_) {
+      target.slot.session = session_ids_[target.session_uuid];
+      const Result<std::uint32_t> id = writer_->AddSlot(target.slot);
+      if (!id.ok()) return id.error();
+      target.slot.id = *id;
+    }
+    return {};
+  }
+
+  // Ordinals ascend in each slot; those of one replay stay together.
+  Result<void> CopyItems() {
+    std::vector<Item> items;
+    for (const Target& target : targets_) {
+      items.insert(items.end(), target.items.begin(), target.items.end());
+    }
+    std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
+      return std::tie(a.ordinal, a.slot) < std::tie(b.ordinal, b.slot);
+    });
+    for (const Item& item : items) {
+      if (Result<void> done = CopyOne(item); !done.ok()) return done;
+    }
+    for (const Target& target : targets_) {
+      for (Loss loss : target.losses) {
+        loss.slot = target.slot.id;
+        if (loss.cause == LossCause::kDamaged) loss.cause = LossCause::kLeftOut;
+        if (Result<void> done = writer_->AddLoss(loss); !done.ok()) return done;
+      }
+    }
+    return {};
+  }
+
+  Result<void> CopyOne(const Item& item) {
+    const RecordingReader& reader = *from_[item.reader];
+    const Slot& slot = targets_[item.slot].slot;
+    Result<recording::Snapshot> snapshot = reader.Read(item.ref);
+    if (!snapshot.ok()) return AddDamaged(item, slot);
+    snapshot->slot = slot.id;
+    if (snapshot->ordinal - slot.from_ordinal <= snapshot->skipped) {
+      snapshot->skipped = snapshot->ordinal - slot.from_ordinal - 1;
+    }
+    std::span<const std::byte> bytes;
+    Result<recording::MappedBytes> payload = recording::MappedBytes();
+    if (!snapshot->stats_only) {
+      payload = reader.ReadPayload(item.ref);
+      if (!payload.ok()) return AddDamaged(item, slot);
+      bytes = payload->bytes;
+    }
+    ++result_.snapshots;
+    return writer_->Append(*std::move(snapshot), bytes);
+  }
+
+  Result<void> AddDamaged(const Item& item, const Slot& slot) {
+    ++result_.damaged;
+    Loss loss;
+    loss.slot = slot.id;
+    loss.cause = LossCause::kLeftOut;
+    loss.count = 1;
+    loss.first_ordinal = loss.last_ordinal = item.ordinal;
+    loss.after_sequence = item.ref.sequence - 1;
+    loss.before_sequence = item.ref.sequence + 1;
+    return writer_->AddLoss(loss);
+  }
+
+  Result<void> CopyMarks() {
+    for (const RecordingReader* reader : from_) {
+      for (recording::Mark mark : reader->marks()) {
+        if (mark.session >= reader->sessions().size()) continue;
+        const std::string& uuid = reader->sessions()[mark.session].uuid;
+        const auto session = session_ids_.find(uuid);
+        if (session == session_ids_.end()) continue;
+        mark.session = session->second;
+        if (mark.slot >= 0) {
+          if (static_cast<std::size_t>(mark.slot) >= reader->slots().size()) continue;
+          const Slot& slot = reader->slots()[static_cast<std::size_t>(mark.slot)];
+          const auto target = target_of_.find({uuid, slot.index, slot.generation});
+          if (target == target_of_.end()) continue;
+          mark.slot = targets_[target->second].slot.id;
+        }
+        if (Result<void> done = writer_->AddMark(mark); !done.ok()) return done;
+      }
+    }
+    return {};
+  }
+
+  // A range that lies inside was wanted and is there; anything else is as whole as its sources.
+  StopReason EndReason() const {
+    const bool all_whole = std::all_of(from_.begin(), from_.end(), [&](const auto* reader) {
+      return IsWhole(*reader) || reader->last_sequence() > options_.last_replay;
+    });
+    if (!all_whole) return StopReason::kDaemonStopped;
+    return StopReason::kRequested;
+  }
+
+  const std::vector<const RecordingReader*>& from_;
+  const CopyOptions& options_;
+  CopyResult result_;
+  std::unique_ptr<RecordingWriter> writer_;
+  std::vector<Target> targets_;
+  std::map<std::tuple<std::string, std::uint32_t, std::uint64_t>, std::size_t> target_of_;
+  std::map<std::string, std::uint32_t> session_ids_;  // of the copy, by uuid
+};
+
+}  // namespace
+
+Result<CopyResult> CopyRecordings(const std::vector<const RecordingReader*>& from,
+                                  const std::string& to, const CopyOptions& options) {
+  return Copier(from, options).Run(to);
+}
+
+}  // namespace cgdebug::source

@@ -1,0 +1,36 @@
+// copy_recording.h: writes what can be read of recordings into a new one: to repair, extract,
+// merge.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "daemon/base/result.h"
+#include "daemon/recording/recording_reader.h"
+
+namespace cgdebug::source {
+
+struct CopyOptions {
+  std::function<bool(const recording::Slot& slot, int rank)> wants;  // empty: every slot
+  std::uint64_t first_replay = 1;
+  std::uint64_t last_replay = std::numeric_limits<std::uint64_t>::max();
+  bool dry_run = false;  // counts only
+};
+
+struct CopyResult {
+  std::uint64_t snapshots = 0;
+  std::uint64_t slots = 0;
+  std::uint64_t damaged = 0;  // snapshots that could not be read; losses in the copy
+  std::uint64_t lost = 0;     // losses taken over
+};
+
+// A snapshot that several recordings have is written once, and a loss of one that another has not
+// lost is none. The copy is `complete()` only when everything it was made from is.
+// Fails: `to` exists, or cannot be written; what was written is then left there.
+Result<CopyResult> CopyRecordings(const std::vector<const recording::RecordingReader*>& from,
+                                  const std::string& to, const CopyOptions& options);
+
+}  // namespace cgdebug::source

@@ -1,0 +1,77 @@
+"""Tensors as NumPy and safetensors have them."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+import typing
+
+_SAFETENSORS = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "int16": "I16",
+    "int32": "I32",
+    "int64": "I64",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float32": "F32",
+    "float64": "F64",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+}
+_BITS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
+
+
+def array_of(snapshot, upcast: str | None):
+    """(array, name of the dtype when the array holds its bits, else "")."""
+    import numpy
+
+    if snapshot.dtype_name not in _BITS:
+        return snapshot.numpy(), ""
+    if upcast:
+        return snapshot.values().astype(upcast), ""
+    bits = numpy.frombuffer(snapshot._bytes(), dtype=_BITS[snapshot.dtype_name])
+    return bits.reshape(snapshot.shape), snapshot.dtype_name
+
+
+def write_safetensors(file: typing.BinaryIO, rank: int, replay: int, tensors: dict) -> None:
+    """`tensors`: name -> (series, snapshot), in graph order. What the format has no place for goes
+    into the entry "cgdebug" of its metadata, as JSON."""
+    header: dict = {}
+    about: dict = {"version": 1, "rank": rank, "replay": replay, "tensors": {}}
+    end = 0
+    for name, (series, snapshot) in tensors.items():
+        begin, end = end, end + len(snapshot._bytes())
+        header[name] = {
+            "dtype": _SAFETENSORS[snapshot.dtype_name],
+            "shape": list(snapshot.shape),
+            "data_offsets": [begin, end],
+        }
+        about["tensors"][name] = _about(series, snapshot)
+        if snapshot.step is not None:
+            about["step"] = snapshot.step
+    metadata = {"format": "pt", "cgdebug": json.dumps(about)}
+    text = json.dumps({"__metadata__": metadata, **header}).encode()
+    text += b" " * (-len(text) % 8)
+    file.write(struct.pack("<Q", len(text)) + text)
+    for _, snapshot in tensors.values():
+        file.write(snapshot._bytes())
+
+
+def _about(series, snapshot) -> dict:
+    stats = {
+        name: value if math.isfinite(value) else repr(value)
+        for name, value in vars(snapshot.stats).items()
+        if name != "hash"
+    }
+    return {
+        "probe": series.name,
+        "invocation": series.invocation,
+        "capture": series.graph_id,
+        "order": series.order,
+        "timestamp_ns": snapshot.timestamp_ns,
+        "hash": f"{snapshot.hash:016x}" if snapshot.hash is not None else None,
+        "stats": stats,
+    }

@@ -1,0 +1,372 @@
+"""Recordings in other formats.
+
+    r.export("safetensors", "out/")                  one file a replay, every dtype as it is
+    r.export("npz", "out/", upcast="float32")        NumPy; bfloat16 and float8 as float32
+    r.export("csv", "stats.csv", "blk3.*")           statistics, one row a snapshot
+
+``python3 -m cgdebug.export`` is what ``cgdebug-cli export`` runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import json
+import math
+import os
+import pathlib
+import sys
+import typing
+
+from . import _export_values
+from .errors import RecordingError
+
+MAX_TENSORBOARD_TAGS = 200
+_TENSORBOARD_STATS = ("abs_max", "mean", "std", "nonfinite")
+_PERFETTO_STATS = ("abs_max", "mean")
+
+
+def export(
+    recording,
+    format: str,
+    output: str | os.PathLike,
+    *probes: str,
+    replays: tuple[int, int] | None = None,
+    upcast: str | None = None,
+    force: bool = False,
+) -> list[str]:
+    """Writes `recording` as "safetensors", "npz", "npy" (a folder of values), "jsonl", "csv",
+    "parquet", "tensorboard" or "perfetto" (statistics). Returns remarks: what is not in the result.
+
+    upcast: "float32" for bfloat16 and float8 in the NumPy formats, which have neither; without it
+    their bits go out as uint16 and uint8 beside an entry NAME.dtype.
+
+    Fails: RecordingError; ImportError when the library that writes the format is missing.
+    """
+    if format not in _WRITERS:
+        raise ValueError(f"no format {format!r}; there are {', '.join(_WRITERS)}")
+    if upcast not in (None, "float32") or (upcast and format not in ("npz", "npy")):
+        raise ValueError('upcast is "float32", for npz and npy')
+    target = pathlib.Path(output)
+    is_stdout = str(output) == "-"
+    if is_stdout and format not in ("jsonl", "csv", "perfetto"):
+        raise ValueError(f"{format} cannot be written to stdout")
+    if not is_stdout and target.exists() and not force:
+        if not target.is_dir() or any(target.iterdir()):
+            raise RecordingError(f"{target} exists. To write there all the same, add: -f")
+    first, last = replays or (1, 2**64 - 1)
+    selected = recording.select(*probes)
+    if not selected:
+        raise RecordingError(f"no probe of {recording.path} matches {' '.join(probes) or '*'}")
+    work = _Work(selected, first, last, upcast)
+    _WRITERS[format](work, target, is_stdout)
+    remarks = [f"not in it: {sentence}" for sentence in recording.missing]
+    if work.without_values:
+        remarks.append(
+            f"not in it: {work.without_values} snapshots, of which only statistics were recorded"
+        )
+    return remarks + work.remarks
+
+
+class _Work:
+    """What is exported, and what could not be."""
+
+    def __init__(self, series, first, last, upcast):
+        self.series, self.upcast = series, upcast
+        self.first, self.last = first, last
+        self.without_values = 0
+        self.remarks: list[str] = []
+
+    def replays(self, series) -> list[int]:
+        return [replay for replay in series.replays if self.first <= replay <= self.last]
+
+    def snapshots(self):
+        """Every snapshot, by probe."""
+        for series in self.series:
+            for replay in self.replays(series):
+                yield series, series[replay]
+
+    def by_replay(self):
+        """(rank, replay, {name: (series, snapshot)}) with values, in order."""
+        places: dict[tuple[int, int], list] = {}
+        for series in self.series:
+            for replay in self.replays(series):
+                places.setdefault((series.rank, replay), []).append(series)
+        for (rank, replay), members in sorted(places.items()):
+            tensors = {}
+            for series in members:
+                snapshot = series[replay]
+                if not snapshot._has_values():
+                    self.without_values += 1
+                    continue
+                name = series.label
+                if name in tensors:  # another capture of the same probe
+                    name = f"{name}@g{series.graph_id}"
+                tensors[name] = (series, snapshot)
+            yield rank, replay, tensors
+
+    def rows(self):
+        """Statistics, one dictionary a snapshot."""
+        for series, snapshot in self.snapshots():
+            row = {
+                "probe": series.name,
+                "rank": series.rank,
+                "graph_id": series.graph_id,
+                "invocation": series.invocation,
+                "replay": snapshot.replay_index,
+                "step": snapshot.step,
+                "timestamp_ns": snapshot.timestamp_ns,
+                "dtype": series.dtype_name,
+                "shape": list(series.shape),
+            }
+            stats = dict(vars(snapshot.stats))
+            stats.pop("hash", None)
+            yield {**row, **stats, "nonfinite": snapshot.stats.nonfinite}
+
+
+def file_name(rank: int, replay: int) -> str:
+    return (f"rank-{rank}-" if rank >= 0 else "") + f"replay-{replay:06d}"
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+def _write_safetensors(work, target, is_stdout):
+    target.mkdir(parents=True, exist_ok=True)
+    for rank, replay, tensors in work.by_replay():
+        path = target / f"{file_name(rank, replay)}.safetensors"
+        with _replacing(path) as file:
+            _export_values.write_safetensors(file, rank, replay, tensors)
+
+
+def _write_npz(work, target, is_stdout):
+    import numpy
+
+    target.mkdir(parents=True, exist_ok=True)
+    for rank, replay, tensors in work.by_replay():
+        arrays = {}
+        for name, (_, snapshot) in tensors.items():
+            array, dtype = _export_values.array_of(snapshot, work.upcast)
+            arrays[name] = array
+            if dtype:
+                arrays[f"{name}.dtype"] = numpy.array(dtype)
+        with _replacing(target / f"{file_name(rank, replay)}.npz") as file:
+            numpy.savez(file, **arrays)
+
+
+def _write_npy(work, target, is_stdout):
+    import numpy
+
+    for rank, replay, tensors in work.by_replay():
+        for name, (_, snapshot) in tensors.items():
+            array, dtype = _export_values.array_of(snapshot, work.upcast)
+            folder = target / name.replace("/", "_")
+            folder.mkdir(parents=True, exist_ok=True)
+            with _replacing(folder / f"{file_name(rank, replay)}.npy") as file:
+                numpy.save(file, array)
+            if dtype:
+                (folder / f"{file_name(rank, replay)}.dtype").write_text(f"{dtype}\n")
+
+
+# --- statistics -----------------------------------------------------------------------------------
+
+
+def _write_jsonl(work, target, is_stdout):
+    with _text(target, is_stdout) as file:
+        for row in work.rows():
+            file.write(json.dumps({name: _json_value(row[name]) for name in row}) + "\n")
+
+
+def _write_csv(work, target, is_stdout):
+    with _text(target, is_stdout) as file:
+        writer = None
+        for row in work.rows():
+            row["shape"] = "x".join(map(str, row["shape"]))
+            if writer is None:
+                writer = csv.DictWriter(file, list(row))
+                writer.writeheader()
+            writer.writerow(row)
+
+
+def _write_parquet(work, target, is_stdout):
+    pyarrow = _library("pyarrow", "parquet")
+    import pyarrow.parquet
+
+    columns: dict[str, list] = {}
+    for row in work.rows():
+        for name, value in row.items():
+            columns.setdefault(name, []).append(value)
+    with _replacing(target) as file:
+        pyarrow.parquet.write_table(pyarrow.table(columns), file)
+
+
+def _write_tensorboard(work, target, is_stdout):
+    _library("tensorboard", "tensorboard")
+    _library("torch", "tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    limit = MAX_TENSORBOARD_TAGS // len(_TENSORBOARD_STATS)
+    if len(work.series) > limit:
+        work.remarks.append(
+            f"not in it: {len(work.series) - limit} of {len(work.series)} probes; TensorBoard gets "
+            f"{MAX_TENSORBOARD_TAGS} tags at most. Choose with: --probes GLOB"
+        )
+        work.series = work.series[:limit]
+    with SummaryWriter(str(target)) as writer:
+        for row in work.rows():
+            tag = row["probe"] if row["rank"] < 0 else f"rank{row['rank']}/{row['probe']}"
+            step = row["replay"] if row["step"] is None else row["step"]
+            for name in _TENSORBOARD_STATS:
+                writer.add_scalar(
+                    f"{tag}/{name}", row[name], step, walltime=row["timestamp_ns"] / 1e9
+                )
+
+
+def _write_perfetto(work, target, is_stdout):
+    """Chrome's JSON: a counter track a statistic, grouped by rank; an instant event where NaN or
+    Inf is."""
+    with _text(target, is_stdout) as file:
+        file.write('{"displayTimeUnit": "ns", "traceEvents": [\n')
+        separator = ""
+        for event in _trace_events(work):
+            file.write(separator + json.dumps(event))
+            separator = ",\n"
+        file.write("\n]}\n")
+
+
+def _trace_events(work):
+    named = set()
+    for row in work.rows():
+        pid = max(row["rank"], 0)
+        if pid not in named:
+            named.add(pid)
+            title = {"name": f"rank {pid}" if row["rank"] >= 0 else "job"}
+            yield {"ph": "M", "name": "process_name", "pid": pid, "args": title}
+        time_us = row["timestamp_ns"] / 1e3
+        for name in _PERFETTO_STATS:
+            if math.isfinite(row[name]):
+                track = f"{row['probe']} {name}"
+                yield {"ph": "C", "name": track, "pid": pid, "ts": time_us, "args": {name: row[name]}}
+        if row["nonfinite"]:
+            yield {
+                "ph": "i",
+                "s": "p",
+                "name": f"{row['probe']}: {row['nonfinite']} NaN or Inf",
+                "pid": pid,
+                "tid": 0,
+                "ts": time_us,
+                "args": {"replay": row["replay"], "step": row["step"]},
+            }
+
+
+_WRITERS = {
+    "safetensors": _write_safetensors,
+    "npz": _write_npz,
+    "npy": _write_npy,
+    "jsonl": _write_jsonl,
+    "csv": _write_csv,
+    "parquet": _write_parquet,
+    "tensorboard": _write_tensorboard,
+    "perfetto": _write_perfetto,
+}
+
+
+# --- helpers --------------------------------------------------------------------------------------
+
+
+def _json_value(value):
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _library(name: str, format: str):
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(f"--to {format} is written by {name}: pip install {name}") from error
+
+
+@contextlib.contextmanager
+def _replacing(path: pathlib.Path) -> typing.Iterator[typing.BinaryIO]:
+    """A file that is there whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _text(path: pathlib.Path, is_stdout: bool) -> typing.Iterator[typing.TextIO]:
+    if is_stdout:
+        yield sys.stdout
+        return
+    import io
+
+    with _replacing(path) as file:
+        wrapper = io.TextIOWrapper(file, encoding="utf-8", newline="")
+        yield wrapper
+        wrapper.flush()
+        wrapper.detach()
+
+
+def _parse_range(text: str) -> tuple[int, int]:
+    first, dots, last = text.partition("..")
+    try:
+        low = int(first)
+        high = int(last) if last else (2**64 - 1 if dots else low)
+    except ValueError:
+        low = high = 0
+    if not 1 <= low <= high:
+        raise argparse.ArgumentTypeError(f"{text!r} is no range of replays such as 100..200")
+    return low, high
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="cgdebug-cli export", description=__doc__.split("\n")[0])
+    parser.add_argument("source")
+    parser.add_argument("--to", required=True, choices=list(_WRITERS), dest="format")
+    parser.add_argument("-o", "--output", required=True)
+    parser.add_argument("--probes", action="append", default=[])
+    parser.add_argument("--replays", type=_parse_range)
+    parser.add_argument("--ranks")
+    parser.add_argument("--upcast", choices=["float32"])
+    parser.add_argument("-f", "--force", action="store_true")
+    parser.add_argument("-q", "--quiet", action="store_true")
+    options = parser.parse_args(arguments)
+    from .recording import open as open_recording
+
+    try:
+        rank = int(options.ranks) if options.ranks else None
+    except ValueError:
+        print("cgdebug: export takes one rank: --ranks 0", file=sys.stderr)
+        return 2
+    try:
+        remarks = export(
+            open_recording(options.source, rank=rank),
+            options.format,
+            options.output,
+            *options.probes,
+            replays=options.replays,
+            upcast=options.upcast,
+            force=options.force,
+        )
+    except (RecordingError, ImportError, ValueError, OSError) as error:
+        print(f"cgdebug: {error}", file=sys.stderr)
+        return 2
+    for remark in remarks:
+        print(f"cgdebug: {remark}", file=sys.stderr)
+    if not options.quiet and options.output != "-":
+        print(f"cgdebug: written to {options.output}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

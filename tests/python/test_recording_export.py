@@ -1,0 +1,182 @@
+"""Recordings in other formats, and in the tests of others."""
+
+import csv
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy
+import pytest
+
+import cgdebug
+from cgdebug import testing
+from cgdebug.errors import RecordingError
+from test_recording import Writer, write
+
+
+@pytest.fixture
+def path(tmp_path):
+    return write(tmp_path / "a.cgrec", replays=3)
+
+
+def mixed(tmp_path):
+    writer = Writer(tmp_path / "m.cgrec")
+    bits = numpy.array([0x3F80, 0x4000], "uint16")
+    slot = writer._writer.add_slot(writer._session, "b", "bfloat16", [2])
+    writer._writer.append(slot, 1, bits, step=7, timestamp_ns=5_000)
+    writer.add("i", 1, numpy.array([[1, 2]], "int64"), step=7, timestamp_ns=6_000)
+    return writer.close()
+
+
+def test_safetensors_hold_every_value_and_come_back(tmp_path, path):
+    safetensors = pytest.importorskip("safetensors.numpy")
+    r = cgdebug.open(path)
+    assert r.export("safetensors", tmp_path / "out") == []
+    files = sorted((tmp_path / "out").iterdir())
+    assert [f.name for f in files] == [f"replay-00000{n}.safetensors" for n in (1, 2, 3)]
+    loaded = safetensors.load_file(files[1])
+    numpy.testing.assert_array_equal(loaded["x"], r["x"][2].numpy())
+    back = cgdebug.open(tmp_path / "out")
+    assert back.replays == [1, 2, 3] and back.probes == ["x", "y"] and back["x"][2].step == 102
+    assert r.diff(back, bitwise=True).ok
+
+
+def test_safetensors_keep_bfloat16_and_load_into_torch(tmp_path):
+    torch = pytest.importorskip("torch")
+    load_file = pytest.importorskip("safetensors.torch").load_file
+    cgdebug.open(mixed(tmp_path)).export("safetensors", tmp_path / "out")
+    loaded = load_file(tmp_path / "out" / "replay-000001.safetensors")
+    assert loaded["b"].dtype == torch.bfloat16 and loaded["b"].tolist() == [1, 2]
+
+
+def test_numpy_formats_never_change_a_dtype_silently(tmp_path):
+    r = cgdebug.open(mixed(tmp_path))
+    r.export("npz", tmp_path / "npz")
+    with numpy.load(tmp_path / "npz" / "replay-000001.npz") as arrays:
+        assert arrays["b"].tolist() == [0x3F80, 0x4000] and str(arrays["b.dtype"]) == "bfloat16"
+        assert arrays["i"].tolist() == [[1, 2]] and "i.dtype" not in arrays
+    r.export("npy", tmp_path / "npy", upcast="float32")
+    array = numpy.load(tmp_path / "npy" / "b" / "replay-000001.npy")
+    assert array.dtype == "float32" and array.tolist() == [1, 2]
+    r.export("npy", tmp_path / "bits", "b")
+    assert (tmp_path / "bits" / "b" / "replay-000001.dtype").read_text() == "bfloat16\n"
+
+
+def test_statistics_as_csv_and_json_lines(tmp_path, path):
+    r = cgdebug.open(path)
+    r.export("csv", tmp_path / "s.csv", "y")
+    rows = list(csv.DictReader((tmp_path / "s.csv").open()))
+    assert [row["replay"] for row in rows] == ["1", "2", "3"] and rows[2]["abs_max"] == "3.0"
+    r.export("jsonl", tmp_path / "s.jsonl", replays=(2, 2))
+    lines = [json.loads(line) for line in (tmp_path / "s.jsonl").read_text().splitlines()]
+    assert [(line["probe"], line["replay"], line["step"]) for line in lines] == [
+        ("x", 2, 102),
+        ("y", 2, 102),
+    ]
+
+
+def test_perfetto_has_counters_and_marks_nonfinite(tmp_path):
+    writer = Writer(tmp_path / "a.cgrec")
+    writer.add("x", 1, numpy.float32([1]), timestamp_ns=1_000)
+    writer.add("x", 2, numpy.float32([numpy.nan]), timestamp_ns=2_000)
+    cgdebug.open(writer.close()).export("perfetto", tmp_path / "t.json")
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert {"ph": "C", "name": "x abs_max", "pid": 0, "ts": 1.0, "args": {"abs_max": 1.0}} in events
+    assert [e["name"] for e in events if e["ph"] == "i"] == ["x: 1 NaN or Inf"]
+
+
+def test_tensorboard_reads_the_scalars(tmp_path, path):
+    pytest.importorskip("torch")
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    cgdebug.open(path).export("tensorboard", tmp_path / "tb")
+    events = accumulator.EventAccumulator(str(tmp_path / "tb"))
+    events.Reload()
+    assert [(e.step, e.value) for e in events.Scalars("y/abs_max")] == [(101, 1), (102, 2), (103, 3)]
+
+
+def test_parquet_has_a_row_a_snapshot_or_says_what_to_install(tmp_path, path):
+    r = cgdebug.open(path)
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        with pytest.raises(ImportError, match="pip install pyarrow"):
+            r.export("parquet", tmp_path / "s.parquet")
+        return
+    r.export("parquet", tmp_path / "s.parquet")
+    assert pyarrow.parquet.read_table(tmp_path / "s.parquet").num_rows == 6
+
+
+def test_what_is_missing_is_said_and_nothing_is_overwritten(tmp_path):
+    writer = Writer(tmp_path / "a.cgrec")
+    writer.add("x", 1, numpy.float32([1]), stats_only=True)
+    writer.lose("x", 1, after_replay=1)
+    r = cgdebug.open(writer.close())
+    remarks = r.export("safetensors", tmp_path / "out")
+    assert "lacks 1 snapshot of x" in remarks[0] and "1 snapshots, of which only" in remarks[1]
+    with pytest.raises(RecordingError, match="add: -f"):
+        r.export("safetensors", tmp_path / "out")
+    r.export("safetensors", tmp_path / "out", force=True)
+    with pytest.raises(RecordingError, match="no probe"):
+        r.export("csv", tmp_path / "s.csv", "nothing*")
+    with pytest.raises(ValueError, match="no format"):
+        r.export("xlsx", tmp_path / "s.xlsx")
+
+
+def test_module_is_the_command_lines_export(tmp_path, path):
+    done = subprocess.run(
+        [sys.executable, "-m", "cgdebug.export", path, "--to", "csv", "-o", "-", "--probes", "y"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0 and len(done.stdout.splitlines()) == 4, done.stderr
+    failed = subprocess.run(
+        [sys.executable, "-m", "cgdebug.export", path + "x", "--to", "csv", "-o", "-"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert failed.returncode == 2 and failed.stderr.startswith("cgdebug: ")
+
+
+def test_assert_recordings_close(tmp_path, path):
+    same = write(tmp_path / "b.cgrec", replays=3)
+    assert testing.assert_recordings_close(path, same).ok
+    other = write(tmp_path / "c.cgrec", replays=3, factor=2)
+    with pytest.raises(AssertionError, match="first difference: replay 1, y") as failure:
+        testing.assert_recordings_close(path, other)
+    assert f"cgdebug-cli diff {path} {other}" in str(failure.value)
+    testing.assert_recordings_close(path, other, "x")
+    with pytest.raises(AssertionError, match="inconclusive"):
+        testing.assert_recordings_close(path, write(tmp_path / "d.cgrec", replays=2))
+
+
+def test_plugin_keeps_the_recording_of_a_failed_test_only(tmp_path):
+    (tmp_path / "test_it.py").write_text(
+        "from cgdebug import _recording\n"
+        "import numpy\n"
+        "def write(path):\n"
+        "    w = _recording.Writer(str(path))\n"
+        "    s = w.add_slot(w.add_session('a' * 32, 'job'), 'x', 'float32', [1])\n"
+        "    w.append(s, 1, numpy.float32([1]))\n"
+        "    w.close()\n"
+        "def test_good(cgdebug_recording):\n"
+        "    write(cgdebug_recording)\n"
+        "def test_bad(cgdebug_recording):\n"
+        "    write(cgdebug_recording)\n"
+        "    assert False\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "cgdebug.pytest_plugin", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+    )
+    kept = pathlib.Path("cgdebug-failed/test_it.py-test_bad/test_bad.cgrec")
+    assert f"see: cgdebug-cli check {kept}" in done.stdout, done.stdout
+    assert [p.name for p in (tmp_path / "cgdebug-failed").iterdir()] == ["test_it.py-test_bad"]
+    assert cgdebug.open(tmp_path / kept)["x"][1].numpy() == [1]
