@@ -274,6 +274,8 @@ TEST_F(RecordingToDisk, SurvivesDaemonsThatAreKilledAtAnyTime) {
   stop = true;
   load.join();
   DaemonProcess daemon(dir_);
+  // Of a job that is gone nobody can tell any more where its ./runs was.
+  ASSERT_TRUE(WaitUntil([&] { return daemon.Session(job.key()).has_value(); }));
   job.ExitCleanly();
   ASSERT_TRUE(WaitUntil([&] {
     const auto session = daemon.Session(job.key());
