@@ -110,7 +110,7 @@ RecordingInfo ActiveRecording::info() const {
   info.probes = request_.probes;
   info.sessions = labels_;
   info.started_ns = started_ns_;
-  info.slot_count = slots_.size();
+  info.slot_count = slot_count_;
   info.status = writer_->status();
   info.active = info.status.stopped == StopReason::kNone;
   return info;
@@ -149,6 +149,7 @@ void ActiveRecording::Open(const SlotPtr& slot, std::uint64_t seen) {
   state.id = *added;
   state.next_ordinal = writer_->last_ordinal(*added) + 1;
   slots_.emplace(slot, state);
+  ++slot_count_;
 }
 
 ActiveRecording::Place ActiveRecording::PlaceOf(State* state, std::uint64_t sequence) const {

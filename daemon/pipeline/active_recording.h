@@ -99,6 +99,7 @@ class ActiveRecording {
   std::map<SessionPtr, std::uint32_t> sessions_;
   std::set<SessionPtr> alive_;
   std::vector<std::string> labels_;
+  std::uint64_t slot_count_ = 0;  // those that were closed included
   Clock::time_point last_append_ = Clock::now();
   bool beyond_ = false;  // a replay after the last one that is wanted was seen
   bool said_stopped_ = false;

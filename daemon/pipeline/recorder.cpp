@@ -55,6 +55,7 @@ void Recorder::Watch() {
       if (reason != StopReason::kNone) over.emplace_back(recording, reason);
       return reason != StopReason::kNone;
     });
+    for (const auto& [recording, reason] : over) finishing_.push_back(recording);
     lock.unlock();
     for (const Active& recording : growing) UpdateCatalogue(*recording);
     for (const auto& [recording, reason] : over) Finish(recording, reason);
@@ -81,7 +82,15 @@ RecordingInfo Recorder::Finish(const Active& recording, StopReason reason) {
   const std::scoped_lock lock(mutex_);
   ended_.push_back(info);
   if (ended_.size() > kMaxEnded) ended_.pop_front();
+  std::erase(finishing_, recording);
+  finished_.notify_all();
   return info;
+}
+
+bool Recorder::IsMeant(const Active& recording, const std::string& which) {
+  const RecordRequest& request = recording->request();
+  if (which.empty()) return !request.to_disk_only;
+  return which == std::to_string(recording->id()) || which == request.directory;
 }
 
 Result<RecordingInfo> Recorder::Start(RecordRequest request) {
@@ -99,26 +108,27 @@ Result<RecordingInfo> Recorder::Start(RecordRequest request) {
 Result<std::vector<RecordingInfo>> Recorder::Stop(const std::string& which, StopReason reason) {
   std::vector<Active> stopped;
   {
-    const std::scoped_lock lock(mutex_);
+    std::unique_lock lock(mutex_);
     std::erase_if(active_, [&](const Active& recording) {
-      const RecordRequest& request = recording->request();
-      const bool meant =
-          which.empty() ? !request.to_disk_only
-                        : which == std::to_string(recording->id()) || which == request.directory;
+      const bool meant = IsMeant(recording, which);
       if (meant) stopped.push_back(recording);
       return meant;
     });
+    if (stopped.empty() && which.empty()) {
+      return Error{"nothing is being recorded. Type: cgdebug-cli record start -o DIR"};
+    }
     if (stopped.empty()) {
-      // One that ended by itself a moment ago is no mistake of whoever stops it.
-      for (const RecordingInfo& info : ended_) {
-        if (!which.empty() && (which == std::to_string(info.id) || which == info.directory)) {
-          return std::vector<RecordingInfo>{info};
+      // One that ends by itself at this moment is no mistake of whoever stops it.
+      finished_.wait(lock, [&] {
+        return std::ranges::none_of(
+            finishing_, [&](const Active& recording) { return IsMeant(recording, which); });
+      });
+      for (auto info = ended_.rbegin(); info != ended_.rend(); ++info) {
+        if (which == std::to_string(info->id) || which == info->directory) {
+          return std::vector<RecordingInfo>{*info};
         }
       }
-      return Error{which.empty()
-                       ? "nothing is being recorded. Type: cgdebug-cli record start -o DIR"
-                       : "no recording '" + which +
-                             "' is in progress. Type: cgdebug-cli record list"};
+      return Error{"no recording '" + which + "' is in progress. Type: cgdebug-cli record list"};
     }
   }
   std::vector<RecordingInfo> infos;

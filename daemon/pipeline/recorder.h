@@ -59,6 +59,7 @@ class Recorder {
   using Active = std::shared_ptr<ActiveRecording>;
   // With mutex_ held.
   void StartToDisk(const SlotPtr& slot);
+  static bool IsMeant(const Active& recording, const std::string& which);
   RecordingInfo Finish(const Active& recording, recording::StopReason reason);
   // Without mutex_.
   static void UpdateCatalogue(const ActiveRecording& recording);
@@ -66,12 +67,14 @@ class Recorder {
 
   mutable std::mutex mutex_;
   std::vector<Active> active_;
+  std::vector<Active> finishing_;                // no longer active_, not yet ended_
   std::map<SlotPtr, std::uint64_t> open_slots_;  // with the last ordinal seen
   std::map<std::string, bool> to_disk_;          // session uuid -> whether it could be started
   std::deque<RecordingInfo> ended_;
   std::uint64_t last_id_ = 0;
   bool stopping_ = false;
   std::condition_variable wake_;
+  std::condition_variable finished_;
   std::thread watcher_;
 };
 

@@ -131,6 +131,21 @@ TEST_F(RecordingDaemon, EndsWithTheJob) {
   EXPECT_TRUE(reader->complete());
 }
 
+TEST_F(RecordingDaemon, ToStopWhatIsEndingByItselfIsNoMistake) {
+  ProducerProcess job({{.name = "a", .capacity = 16, .record_every = 1}});
+  ASSERT_TRUE(daemon_.WaitForConsumed(job.key(), "a", 0));
+  const auto started = Start({});
+  job.Write(0, 5);
+  job.ExitCleanly();
+  ASSERT_TRUE(WaitUntil([&] {
+    const auto session = daemon_.Session(job.key());
+    return session && session->state() == v1::Session::EXITED;
+  }));
+  const auto stopped = Stop(started.id());
+  EXPECT_EQ(stopped.snapshots(), 5u);
+  EXPECT_EQ(stopped.slot_count(), 1u);
+}
+
 TEST_F(RecordingDaemon, TellsExactlyWhatWasOverwrittenBeforeItCouldRead) {
   ProducerProcess job({{.name = "a", .capacity = 4, .record_every = 1}});
   ASSERT_TRUE(daemon_.WaitForConsumed(job.key(), "a", 0));
