@@ -36,7 +36,8 @@ class CudaGraphTensorProbe:
                     and CPU.
     non_contiguous: "error" refuses such tensors, "copy" packs them first.
     lane:           how snapshots leave a graph. "direct": a kernel on a side branch writes them into
-                    shared memory; the launch of the graph stays as fast as without probes.
+                    shared memory; launching the graph costs the CPU a few microseconds whatever
+                    the number of probes.
                     "callback": the copy engine and a host callback, which works everywhere. "auto"
                     is direct where the device and the limits allow it; `status().lane_note` says
                     why not.
