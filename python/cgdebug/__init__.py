@@ -38,18 +38,29 @@ _HOMES = {
     "_native": ("native_extension_available", "NativeExtension"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = ("actions", "client", "errors", "postprocess", "probe", "recording", "snapshot", "tensor_debug", "testing")
+_MODULES = (
+    "actions",
+    "client",
+    "errors",
+    "postprocess",
+    "probe",
+    "recording",
+    "snapshot",
+    "tensor_debug",
+    "testing",
+)
 
-__all__ = [*_HOME_OF, "__version__", "tensor_debug"]
+# Not `open`: a star import would hide the built-in one.
+__all__ = [*(_HOME_OF.keys() - {"open"}), "__version__", "tensor_debug"]
 
 if typing.TYPE_CHECKING:  # "as": what the package exports, for type checkers
     from . import tensor_debug as tensor_debug
     from ._native import NativeExtension as NativeExtension
     from ._native import native_extension_available as native_extension_available
     from .actions import TensorCompare as TensorCompare
-    from .actions import TensorStats as TensorStats
     from .actions import TensorPrint as TensorPrint
     from .actions import TensorRecord as TensorRecord
+    from .actions import TensorStats as TensorStats
     from .client import Client as Client
     from .client import connect as connect
     from .errors import DaemonError as DaemonError
@@ -82,4 +93,4 @@ def __getattr__(name: str):
 
 
 def __dir__():
-    return sorted({*globals(), *__all__, *_MODULES})
+    return sorted({*globals(), *__all__, *_MODULES, "open"})

@@ -62,6 +62,11 @@ def test_postprocess_functions_are_reachable_under_tensor_debug():
     assert cgdebug.tensor_debug.postprocess.drain_records is drain_records
 
 
+def test_a_star_import_leaves_the_built_in_open_alone():
+    assert "open" not in cgdebug.__all__ and "open" in dir(cgdebug)
+    assert callable(cgdebug.open)
+
+
 def test_every_public_name_exists():
     for name in cgdebug.__all__:
         assert getattr(cgdebug, name) is not None
