@@ -158,22 +158,8 @@ Result<void> SegmentWriter::Append(layout::RecordType type, std::uint64_t number
     if (ftruncate(fd_.get(), static_cast<off_t>(offset_)) == 0) reserved_end_ = offset_;
     return error;
   }
-  last_offset_ = offset_;
-  last_head_ = std::move(head);
   offset_ = next;
   reserved_end_ = std::max(reserved_end_, offset_);
-  return {};
-}
-
-Result<void> SegmentWriter::Void() {
-  RecordHeader header;
-  std::memcpy(&header, last_head_.data(), sizeof(header));
-  header.type = static_cast<std::uint16_t>(layout::RecordType::kVoid);
-  header.payload_hash = 0;
-  std::memcpy(last_head_.data(), &header, sizeof(header));
-  SetCrc(&last_head_);
-  iovec part = {last_head_.data(), last_head_.size()};
-  if (!WriteAll(fd_.get(), last_offset_, {&part, 1})) return Fail("cannot write into");
   return {};
 }
 

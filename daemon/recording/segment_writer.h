@@ -44,8 +44,6 @@ class SegmentWriter {
   // The new record begins at bytes() as it was before. `payload` is written from where it lies.
   Result<void> Append(layout::RecordType type, std::uint64_t number, std::string_view meta,
                       std::span<const std::byte> payload, std::uint64_t payload_hash);
-  // Turns the record appended last into one that holds nothing.
-  Result<void> Void();
   // Gives back what was set aside and not used.
   Result<void> Trim();
   // Waits until what was written is on the disk. Thread: any.
@@ -63,8 +61,6 @@ class SegmentWriter {
   std::uint64_t offset_ = 0;
   std::uint64_t reserved_end_ = 0;
   std::uint64_t reserve_step_ = 1u << 20;
-  std::uint64_t last_offset_ = 0;  // of the record appended last
-  std::string last_head_;          // its header and meta
   int error_number_ = 0;
 };
 

@@ -29,8 +29,6 @@ bool MetaIsReadable(const Record& record) {
     case RecordType::kRoll:
     case RecordType::kClose:
       return Decode<End>(record.meta).has_value();
-    case RecordType::kVoid:
-      return true;
   }
   return true;  // of a later version
 }
@@ -60,7 +58,7 @@ Result<std::vector<Damage>> RecordingReader::Verify(
       if (!MetaIsReadable(record)) {
         found.push_back({file.path(), offset, bytes, 0, "the meta block of a record is damaged"});
       }
-      if (record.type() != RecordType::kVoid && !file.PayloadMatchesItsHash(record)) {
+      if (!file.PayloadMatchesItsHash(record)) {
         found.push_back({file.path(), record.payload_offset(), record.header.payload_bytes, 0,
                          "values do not match their hash"});
       }

@@ -8,9 +8,9 @@
 //
 //   record := RecordHeader | meta | zeros | payload | zeros      starts at a multiple of 64 bytes
 //
-// Segments only grow: a record is never moved, and never changed but for one case (kVoid). A
-// missing end is normal: it means that the writer is at work, or was killed. Every length is under
-// a CRC before it is believed, every payload under a hash before it is returned.
+// Segments only grow: a record is never moved, and never changed. A missing end is normal: it
+// means that the writer is at work, or was killed. Every length is under a CRC before it is
+// believed, every payload under a hash before it is returned.
 //
 // Versions: a reader refuses another major and an unknown feature bit; record types it does not
 // know it skips by their length. Types from kFirstPrivateType on are nobody's. Little-endian
@@ -58,7 +58,6 @@ enum class RecordType : std::uint16_t {
   kIndex = 7,     // meta: Index; payload: IndexRow[]
   kRoll = 8,      // meta: End; last record of a segment that has a successor
   kClose = 9,     // meta: End; last record of the recording
-  kVoid = 10,     // was a snapshot whose source changed while it was written; holds nothing
 };
 
 struct RecordHeader {

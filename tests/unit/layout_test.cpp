@@ -161,7 +161,7 @@ TEST(Layout, RecordingFilesAreFrozen) {
   EXPECT_EQ(offsetof(IndexRow, ordinal), 8u);
   EXPECT_EQ(offsetof(IndexRow, offset), 24u);
   EXPECT_EQ(static_cast<int>(RecordType::kSession), 1);
-  EXPECT_EQ(static_cast<int>(RecordType::kVoid), 10);
+  EXPECT_EQ(static_cast<int>(RecordType::kClose), 9);
   EXPECT_EQ(kEndRecordBytes, 256u);
 }
 
