@@ -165,7 +165,9 @@ class Checker {
     const std::optional<bool> same = IsSame(before, now);
     if (!same) return;
     if (*same) {
-      scanned->unchanged.push_back(now.key.replay);
+      // NaN stays NaN: that is told already.
+      const bool is_finite = !now.stats || now.stats->nonfinite() == 0;
+      if (is_finite) scanned->unchanged.push_back(now.key.replay);
       return;
     }
     scanned->ever_changed = true;
