@@ -96,7 +96,8 @@ def test_of_tensors_that_are_not_aligned(daemon, graph_probe, offset):
 def test_a_large_mean_does_not_drown_the_deviation(daemon, graph_probe):
     x = 1e8 + torch.rand(100_000, device="cuda", dtype=torch.float64)
     snapshot = looked_at(graph_probe(TensorStats(), name="mean"), x, daemon)
-    assert math.isclose(snapshot.stats.std, x.std(correction=0).item(), rel_tol=1e-9)
+    around_zero = x.cpu() - x[0].cpu()  # torch itself is good to 1e-9 only around 1e8
+    assert math.isclose(snapshot.stats.std, around_zero.std(correction=0).item(), rel_tol=1e-9)
 
 
 @pytest.mark.own_lane
