@@ -9,11 +9,13 @@ import torch
 
 import cgdebug
 from cgdebug.actions import DTYPES
+from conftest import ROOT
 
-LIBRARY = (
-    pathlib.Path(cgdebug.__file__).parents[2] / "tools/bench/libcgdebug_bench_numerics.so"
-)
-if not LIBRARY.exists():
+# Of the build tree that the package runs from, or of the one that it was installed from.
+TREES = (pathlib.Path(cgdebug.__file__).parents[2], ROOT / "build" / "release")
+LIBRARIES = [tree / "tools/bench/libcgdebug_bench_numerics.so" for tree in TREES]
+LIBRARY = next((library for library in LIBRARIES if library.exists()), None)
+if LIBRARY is None:
     pytest.skip("no build tree with the numerics library", allow_module_level=True)
 LIB = ctypes.CDLL(LIBRARY)
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2")

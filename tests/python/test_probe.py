@@ -371,7 +371,7 @@ def test_site_names_the_line_that_makes_the_probe(monkeypatch):
     monkeypatch.setattr(_native, "load", lambda: FakeModule)
     CudaGraphTensorProbe("p", [TensorRecord()])
     assert seen["site"].startswith("test_probe.py:")
-    assert seen["record"] == {"capacity": 16, "every": 1} and seen["print"] is None
+    assert seen["record"] == {"capacity": 16, "every": 1, "to": "ring"} and seen["print"] is None
 
 
 def test_prepare_takes_a_tensor_like_the_later_one(probe):

@@ -6,15 +6,14 @@ import pytest
 import torch
 
 from cgdebug import TensorRecord, TensorStats
-from conftest import wait_until
 
 
 def test_statistics_are_shown_and_values_are_not_kept(daemon, probe):
     p = probe(TensorStats(), name="alone")
     p(torch.tensor([1.0, -3.0, math.inf]))
     assert p.records() == []
+    assert p.status().waited, "the daemon has seen it"
     with daemon.connect() as client:
-        wait_until(lambda: client.probes("alone")[0].counters.consumed == 1, "it was consumed")
         snapshot = client.get("alone")
         assert (snapshot.stats.min, snapshot.stats.max, snapshot.stats.pos_inf) == (-3, 1, 1)
         assert client.probes("alone")[0].actions == ["stats"]
@@ -27,8 +26,8 @@ def test_values_are_kept_where_another_action_wants_them(daemon, probe):
     for i in range(4):
         p(torch.full((3,), float(i)))
     assert [record.replay_index for record in p.records()] == [1, 3]
+    assert p.status().waited, "the daemon has seen them"
     with daemon.connect() as client:
-        wait_until(lambda: client.probes("both")[0].counters.consumed == 4, "all were consumed")
         assert client.get("both", replay=2).stats.max == 1
         assert client.get("both", replay=3).tensor.tolist() == [2, 2, 2]
 
