@@ -1,7 +1,5 @@
 #include "libprobe/probe_table.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -10,6 +8,7 @@
 #include "libprobe/capture/direct_lane.h"
 #include "libprobe/process_identity.h"
 #include "libprobe/registration.h"
+#include "libprobe/ring/realtime.h"
 #include "libprobe/ring/reclaim.h"
 #include "libprobe/ring/shared_copy.h"
 
@@ -21,12 +20,6 @@ using capture::ProbeSlot;
 constexpr double kReclaimAfterSeconds = 3600;
 constexpr std::size_t kMaxEagerSlots = 64;  // of one probe: one a shape
 constexpr std::size_t kMaxOpenCaptures = 16;
-
-std::int64_t RealtimeNs() {
-  timespec now = {};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 bool SameTensor(const layout::SlotRegistration& r, const TensorRef& tensor) {
   if (r.dtype != static_cast<std::uint16_t>(tensor.dtype) || r.dims != tensor.shape.size() ||
@@ -210,7 +203,7 @@ void ProbeTable::Complete(ProbeState& probe, ProbeSlot& slot, const TensorRef& t
   r.capture_id = capture_id;
   r.invocation = invocation;
   r.order = next_order_++;
-  r.created_ns = RealtimeNs();
+  r.created_ns = ring::RealtimeNs();
   const std::string wrong = ring::CheckRegistration(r, slot.block.bytes);
   if (!wrong.empty()) throw Error(ErrorKind::kSystem, "cannot describe the tensor: " + wrong);
   std::memcpy(slot.block.data, &r, sizeof(r));
@@ -335,7 +328,7 @@ void ProbeTable::ObserveHost(ProbeState& probe, const TensorRef& tensor) {
     const std::lock_guard lock(slot->eager_mutex);
     if (slot->writer->Begin()) {
       ring::CopyShared(slot->writer->payload(), tensor.data, slot->writer->payload_bytes());
-      slot->writer->Commit(RealtimeNs());
+      slot->writer->Commit(ring::RealtimeNs());
     }
   }
   slot->pending.fetch_sub(1, std::memory_order_release);

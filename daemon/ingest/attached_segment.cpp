@@ -1,11 +1,10 @@
 #include "daemon/ingest/attached_segment.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "daemon/base/log.h"
+#include "daemon/base/realtime.h"
 #include "daemon/ingest/sigbus_guard.h"
 #include "daemon/pipeline/text.h"
 
@@ -15,12 +14,6 @@ namespace {
 // Slots of a session whose graph is gone and whose last values are still shown. Jobs that capture
 // again and again would fill the daemon without a limit.
 constexpr std::size_t kMaxGivenUp = 256;
-
-std::int64_t RealtimeNs() {
-  timespec now = {};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 }  // namespace
 

@@ -1,11 +1,10 @@
 #include "daemon/ingest/slot_consumer.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
+#include "daemon/base/realtime.h"
 #include "daemon/ingest/sigbus_guard.h"
 #include "daemon/numerics/device_stats.h"
 #include "daemon/numerics/stats.h"
@@ -16,12 +15,6 @@ using pipeline::Gap;
 using ring::ReadStatus;
 
 namespace {
-
-std::int64_t RealtimeNs() {
-  timespec now = {};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 std::string_view TextOf(Gap::Cause cause) {
   switch (cause) {

@@ -1,11 +1,10 @@
 #include "daemon/pipeline/active_recording.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "daemon/base/log.h"
+#include "daemon/base/realtime.h"
 
 namespace cgdebug::pipeline {
 namespace {
@@ -16,12 +15,6 @@ using recording::StopReason;
 // Every probe has its replays, and nothing came for so long: no other probe is in the middle of
 // one.
 constexpr auto kQuiet = std::chrono::milliseconds(300);
-
-std::int64_t RealtimeNs() {
-  timespec now = {};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 LossCause CauseOf(Gap::Cause cause) {
   switch (cause) {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <sys/random.h>
 #include <sys/statvfs.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,6 +10,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "daemon/base/realtime.h"
 #include "daemon/recording/checksum.h"
 #include "daemon/recording/recording_files.h"
 
@@ -21,12 +21,6 @@ using layout::IndexRow;
 using layout::RecordType;
 
 constexpr std::size_t kIndexRows = 16384;  // an index at the latest after so many
-
-std::int64_t RealtimeNs() {
-  timespec now = {};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 std::uint64_t FreeBytes(const std::string& directory) {
   struct statvfs status = {};

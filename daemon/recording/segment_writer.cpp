@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "daemon/base/realtime.h"
 #include "daemon/recording/checksum.h"
 #include "daemon/recording/recording_files.h"
 
@@ -20,12 +20,6 @@ namespace {
 using layout::RecordHeader;
 
 constexpr std::uint64_t kLongestStep = 256u << 20;
-
-std::int64_t RealtimeNs() {
-  timespec now = {};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 void SetCrc(std::string* head) {
   RecordHeader header;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 
 #include "daemon/base/glob.h"
 #include "daemon/base/log.h"
+#include "daemon/base/realtime.h"
 #include "daemon/serve/messages.h"
 #include "daemon/serve/selection.h"
 #include "daemon/wire/endpoint.h"
@@ -23,12 +23,6 @@ namespace {
 using pipeline::SessionRecord;
 using pipeline::SlotRecord;
 using pipeline::StoredSnapshot;
-
-std::int64_t RealtimeNs() {
-  timespec now = {};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 double CpuSeconds() {
   rusage usage = {};

@@ -1,7 +1,6 @@
 #include "libprobe/capture/direct_lane.h"
 
 #include <cuda_runtime_api.h>
-#include <time.h>
 
 #include <algorithm>
 #include <bit>
@@ -13,6 +12,7 @@
 #include "libprobe/capture/direct_kernels.h"
 #include "libprobe/capture/graph_capture.h"
 #include "libprobe/capture/step_word.h"
+#include "libprobe/ring/realtime.h"
 
 namespace cgdebug::capture {
 namespace {
@@ -25,12 +25,6 @@ constexpr std::uint64_t kLinkBoundBytes = 8ull << 20;
 constexpr std::uint64_t kMostStageBlocks = 1024;
 constexpr std::uint64_t kStatsBlocksPerMultiprocessor = 4;
 constexpr int kClockReadings = 5;
-
-std::int64_t RealtimeNs() {
-  timespec now = {};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 int Attribute(cudaDeviceAttr attribute, int device) {
   int value = 0;
@@ -60,10 +54,10 @@ std::int64_t MeasureClockOffset(cudaStream_t stream) {
   std::int64_t best_ns = INT64_MAX;
   std::int64_t offset_ns = 0;
   for (int i = 0; i < kClockReadings; ++i) {
-    const std::int64_t before = RealtimeNs();
+    const std::int64_t before = ring::RealtimeNs();
     Launch(ClockKernel(), 1, 1, &reading, stream);
     CGD_CUDA(cudaStreamSynchronize(stream));
-    const std::int64_t after = RealtimeNs();
+    const std::int64_t after = ring::RealtimeNs();
     if (after - before >= best_ns) continue;
     best_ns = after - before;
     offset_ns = before + best_ns / 2 - static_cast<std::int64_t>(*reading);

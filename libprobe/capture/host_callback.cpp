@@ -1,28 +1,17 @@
 #include "libprobe/capture/host_callback.h"
 
-#include <time.h>
-
 #include "libprobe/capture/probe_slot.h"
 #include "libprobe/capture/step_word.h"
+#include "libprobe/ring/realtime.h"
 #include "libprobe/ring/shared_copy.h"
 
 namespace cgdebug::capture {
-namespace {
-
-std::int64_t RealtimeNs() {
-  timespec now = {};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
-
-}  // namespace
-
 void CUDART_CB OnReplay(void* user_data) {
   auto& slot = *static_cast<ProbeSlot*>(user_data);
   if (!slot.armed.load(std::memory_order_acquire)) return;
   if (!slot.writer->Begin()) return;
   ring::CopyShared(slot.writer->payload(), slot.buffers.pinned, slot.writer->payload_bytes());
-  slot.writer->Commit(RealtimeNs(), StepOnGpu(slot.writer->step()));
+  slot.writer->Commit(ring::RealtimeNs(), StepOnGpu(slot.writer->step()));
 }
 
 void CUDART_CB OnEager(void* user_data) {

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <map>
 #include <string>
 
+#include "libprobe/ring/realtime.h"
 #include "libprobe/ring/record_lock.h"
 #include "libprobe/ring/segment_names.h"
 #include "libprobe/ring/shared_file.h"
@@ -49,12 +49,6 @@ class OwnFile {
   int fd_;
   bool ok_;
 };
-
-std::int64_t RealtimeNs() {
-  timespec now = {};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 // CLOCK_REALTIME of the segment's newest snapshot; `since_ns` when it has none that is newer.
 std::int64_t LastSnapshotNs(const OwnFile& control, const std::string& name,

@@ -1,12 +1,12 @@
 #include "libprobe/ring/segment_view.h"
 
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 
+#include "libprobe/ring/realtime.h"
 #include "libprobe/ring/record_lock.h"
 #include "libprobe/ring/shared_copy.h"
 
@@ -68,10 +68,8 @@ std::string SegmentView::uuid() const { return name().substr(name().size() - kUu
 
 bool SegmentView::BecomeReader() {
   if (!TryLockByte(control_.fd(), layout::kReaderLockByte)) return false;
-  timespec now = {};
-  clock_gettime(CLOCK_REALTIME, &now);
   StoreRelaxed(consumer()->pid, static_cast<std::int32_t>(getpid()));
-  StoreRelaxed(consumer()->attached_ns, std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec);
+  StoreRelaxed(consumer()->attached_ns, RealtimeNs());
   Add(consumer()->generation, std::uint64_t{1});
   Add(consumer()->progress, std::uint64_t{1});  // writers that gave up on the last reader try again
   return true;

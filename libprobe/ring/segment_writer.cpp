@@ -13,6 +13,7 @@
 #include <cstring>
 #include <optional>
 
+#include "libprobe/ring/realtime.h"
 #include "libprobe/ring/record_lock.h"
 #include "libprobe/ring/segment_names.h"
 #include "libprobe/ring/shared_copy.h"
@@ -23,12 +24,6 @@ namespace {
 
 constexpr std::uint64_t kMinExtentBytes = 4ull << 20;
 constexpr std::uint64_t kMaxExtentBytes = 64ull << 20;
-
-std::int64_t RealtimeNs() {
-  timespec now = {};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 void CopyText(char* to, std::size_t bytes, const std::string& text) {
   const std::size_t length = CutLength(text, bytes - 1);

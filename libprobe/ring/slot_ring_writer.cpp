@@ -1,11 +1,10 @@
 #include "libprobe/ring/slot_ring_writer.h"
 
-#include <time.h>
-
 #include <cstring>
 
 #include "libprobe/ring/control.h"
 #include "libprobe/ring/credit.h"
+#include "libprobe/ring/realtime.h"
 #include "libprobe/ring/shared_copy.h"
 
 namespace cgdebug::ring {
@@ -17,10 +16,7 @@ using layout::Outcome;
 namespace {
 
 bool Expired(const layout::SlotControl& control) noexcept {
-  if (control.expires_ns == 0) return false;
-  timespec now = {};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec >= control.expires_ns;
+  return control.expires_ns != 0 && RealtimeNs() >= control.expires_ns;
 }
 
 }  // namespace
