@@ -11,6 +11,24 @@
 namespace cgdebug::capture {
 namespace {
 
+// --- grids that overlap ------------------------------------------------------------------------
+//
+// Programmatic dependent launch (CUDA C++ Programming Guide): a grid may start before the one that
+// it follows ends. It must wait for that one, at its end if not before, or whoever follows it could
+// run before both are done.
+
+__device__ void WaitForGridsBefore() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+__device__ void LetNextGridStart() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // --- copying -----------------------------------------------------------------------------------
 
 __device__ std::uint64_t SumWord(std::uint32_t word, std::uint64_t index) {
@@ -88,6 +106,7 @@ __device__ std::uint64_t CopyOut(const std::byte* from, std::byte* to, std::uint
 
 template <typename Unit>
 __global__ void __launch_bounds__(kStageThreads) Stage(StageArgs args) {
+  WaitForGridsBefore();
   const auto* from = reinterpret_cast<const Unit*>(args.from);
   auto* to = reinterpret_cast<Unit*>(args.to);
   const std::uint64_t count = args.bytes / sizeof(Unit);
@@ -109,11 +128,13 @@ template <typename Type>
 __global__ void __launch_bounds__(kStatsThreads) Stats(StatsArgs args) {
   const std::uint64_t start = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const std::uint64_t stride = std::uint64_t{gridDim.x} * blockDim.x;
-  // All that is needed is on its way at once: the tensor, the shift, whether anybody wants it.
+  // The replay before this one said it: no need to wait.
+  const std::uint32_t skip = *const_cast<const volatile std::uint32_t*>(&args.state->skip);
+  WaitForGridsBefore();
   const std::uint64_t vector_count = args.vectors ? args.count / Part<Type>::kPerVector : 0;
   const Ahead ahead(args.from, vector_count, start, stride);
   Part<Type> part(ShiftOf<Type>(args.from, args.count));
-  if (args.state->skip != 0) return;
+  if (skip != 0) return;
   part.AddAll(ahead, args.from, args.count, args.vectors, start, stride);
   StoreWarpSum(part, args.count, args.parts + start / 32);
 }
@@ -145,6 +166,11 @@ __device__ std::uint64_t SendStats(const layout::DeviceStats& stats, std::byte* 
 
 // --- leaves ------------------------------------------------------------------------------------
 
+// The leaves of a capture follow one another: side by side, those that fill the link would take it
+// from the compute path. A small one lets the next start once it has room in its ring, a large one
+// when its last store is under way.
+constexpr std::uint64_t kOverlapBytes = 64 << 10;
+
 template <typename Type>
 __global__ void __launch_bounds__(kLeafThreads) Leaf(LeafArgs args) {
   __shared__ layout::DeviceStats warps[kLeafThreads / 32];
@@ -156,6 +182,7 @@ __global__ void __launch_bounds__(kLeafThreads) Leaf(LeafArgs args) {
   if (threadIdx.x == 0) {
     plan = MakePlan(args.slot);
     send_values = plan.outcome == Outcome::kFull;
+    if (args.bytes <= kOverlapBytes) LetNextGridStart();
   }
   HostWords read = {};
   if (threadIdx.x == 32) read = ReadHostWords(args.slot);
@@ -190,7 +217,10 @@ __global__ void __launch_bounds__(kLeafThreads) Leaf(LeafArgs args) {
   }
   if (threadIdx.x == 32) words = read;
   sum = SumInBlock(sum);
-  if (threadIdx.x == 0 && AddToGrid(state, &sum)) Finish(args.slot, plan, words, sum);
+  if (threadIdx.x != 0) return;
+  LetNextGridStart();
+  if (AddToGrid(state, &sum)) Finish(args.slot, plan, words, sum);
+  WaitForGridsBefore();
 }
 
 __global__ void __launch_bounds__(kStatsLeafThreads) StatsLeaf(StatsLeafArgs args) {
@@ -199,7 +229,10 @@ __global__ void __launch_bounds__(kStatsLeafThreads) StatsLeaf(StatsLeafArgs arg
   __shared__ Plan plan;
   __shared__ HostWords words;
   DirectState* state = args.slot.state;
-  if (threadIdx.x == 0) plan = MakePlan(args.slot);
+  if (threadIdx.x == 0) {
+    plan = MakePlan(args.slot);
+    LetNextGridStart();
+  }
   HostWords read = {};
   if (threadIdx.x == 32) read = ReadHostWords(args.slot);
   __syncthreads();
@@ -222,7 +255,9 @@ __global__ void __launch_bounds__(kStatsLeafThreads) StatsLeaf(StatsLeafArgs arg
   }
   if (threadIdx.x == 32) words = read;
   sum = SumInBlock(sum);
-  if (threadIdx.x == 0) Finish(args.slot, plan, words, sum);
+  if (threadIdx.x != 0) return;
+  Finish(args.slot, plan, words, sum);
+  WaitForGridsBefore();
 }
 
 __global__ void Clock(std::uint64_t* now_ns) {

@@ -24,6 +24,7 @@ constexpr std::uint64_t kOneBlockBytes = 256ull << 10;
 constexpr std::uint64_t kLinkBoundBytes = 8ull << 20;
 constexpr std::uint64_t kMostStageBlocks = 1024;
 constexpr std::uint64_t kStatsBlocksPerMultiprocessor = 4;
+constexpr std::uint64_t kFewStatsBlocksBytes = 8ull << 20;
 constexpr int kClockReadings = 5;
 
 int Attribute(cudaDeviceAttr attribute, int device) {
@@ -38,12 +39,29 @@ struct Device {
   DirectGate* gate = nullptr;
   std::int64_t clock_offset_ns = 0;
   int multiprocessors = 0;
+  bool overlaps = false;  // grids may start before those that they follow end
 };
 
 void Launch(const void* kernel, int blocks, int threads, void* arguments, cudaStream_t stream) {
   void* list[] = {arguments};
   CGD_CUDA(cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(blocks)),
                             dim3(static_cast<unsigned>(threads)), list, 0, stream));
+}
+
+// On the compute path: its launch overlaps the end of the kernel before it, which it waits for.
+void LaunchBehind(const Device& device, const void* kernel, int blocks, int threads,
+                  void* arguments, cudaStream_t stream) {
+  cudaLaunchAttribute overlap = {};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = device.overlaps ? 1 : 0;
+  void* list[] = {arguments};
+  CGD_CUDA(cudaLaunchKernelExC(&config, kernel, list));
 }
 
 // From the GPU's clock to CLOCK_REALTIME: the reading that took least time, taken in its middle.
@@ -74,6 +92,7 @@ Device SetUpDevice(int index) {
   CGD_CUDA(cudaMemsetAsync(device.gate, 0, sizeof(*device.gate), device.stream));
   device.clock_offset_ns = MeasureClockOffset(device.stream);
   device.multiprocessors = Attribute(cudaDevAttrMultiProcessorCount, index);
+  device.overlaps = Attribute(cudaDevAttrComputeCapabilityMajor, index) >= 9;
   return device;
 }
 
@@ -118,27 +137,25 @@ std::deque<LastLeaf>& LastLeaves() {
 }
 
 template <typename Args>
-void AddLeaf(const CaptureInfo& info, int device, const void* kernel, int blocks, int threads,
+void AddLeaf(const CaptureInfo& info, int device_index, const void* kernel, int blocks, int threads,
              Args args) {
-  std::vector<cudaGraphNode_t> after(info.dependencies, info.dependencies + info.dependency_count);
   std::deque<LastLeaf>& leaves = LastLeaves();
   const auto last = std::find_if(leaves.begin(), leaves.end(), [&](const LastLeaf& leaf) {
-    return leaf.capture_id == info.id && leaf.device == device;
+    return leaf.capture_id == info.id && leaf.device == device_index;
   });
-  if (last != leaves.end()) after.push_back(last->node);
   void* list[] = {&args};
   cudaKernelNodeParams params = {};
   params.func = const_cast<void*>(kernel);
   params.gridDim = dim3(static_cast<unsigned>(blocks));
   params.blockDim = dim3(static_cast<unsigned>(threads));
   params.kernelParams = list;
-  cudaGraphNode_t node = nullptr;
-  CGD_CUDA(cudaGraphAddKernelNode(&node, info.graph, after.data(), after.size(), &params));
+  const cudaGraphNode_t node = AddKernelBehind(info, last == leaves.end() ? nullptr : last->node,
+                                               GetDevice(device_index).overlaps, params);
   if (last != leaves.end()) {
     last->node = node;
     return;
   }
-  leaves.push_back({info.id, device, node});
+  leaves.push_back({info.id, device_index, node});
   if (leaves.size() > kOpenCaptures) leaves.pop_front();
 }
 
@@ -201,17 +218,20 @@ void CaptureStats(const ProbeSlot& slot, const DirectSlot& direct, const Device&
   args.parts = static_cast<layout::DeviceStats*>(slot.buffers.staging);
   args.state = direct.state;
   const std::uint64_t bytes = count * layout::DtypeBytes(tensor.dtype);
-  const int blocks =
-      Blocks(bytes, 16 * kStatsThreads, kStatsBlocksPerMultiprocessor * device.multiprocessors);
-  Launch(StatsKernel(tensor.dtype), blocks, kStatsThreads, &args, stream);
+  // Adding warps up takes as long as reading some vectors: half the warps where there is little.
+  const std::uint64_t per_multiprocessor = bytes <= kFewStatsBlocksBytes
+                                               ? kStatsBlocksPerMultiprocessor / 2
+                                               : kStatsBlocksPerMultiprocessor;
+  const int blocks = Blocks(bytes, 16 * kStatsThreads, per_multiprocessor * device.multiprocessors);
+  LaunchBehind(device, StatsKernel(tensor.dtype), blocks, kStatsThreads, &args, stream);
   const StatsLeafArgs leaf = {direct, args.parts,
                               static_cast<std::uint32_t>(blocks * kStatsThreads / 32), args.hash};
   AddLeaf(GetCaptureInfo(stream), tensor.device_index, StatsLeafKernel(), 1, kStatsLeafThreads,
           leaf);
 }
 
-void CaptureValues(const ProbeSlot& slot, const DirectSlot& direct, const TensorRef& tensor,
-                   cudaStream_t stream, bool prefer_link) {
+void CaptureValues(const ProbeSlot& slot, const DirectSlot& direct, const Device& device,
+                   const TensorRef& tensor, cudaStream_t stream, bool prefer_link) {
   const layout::SlotRegistration& r = slot.registration;
   StageArgs args = {};
   args.from = static_cast<const std::byte*>(tensor.data);
@@ -223,7 +243,7 @@ void CaptureValues(const ProbeSlot& slot, const DirectSlot& direct, const Tensor
   // One unit a thread is fastest up to some MiB; beyond, starting blocks costs more than loops.
   const int stage_blocks =
       Blocks(r.payload_bytes, static_cast<std::uint64_t>(unit) * kStageThreads, kMostStageBlocks);
-  Launch(StageKernel(unit), stage_blocks, kStageThreads, &args, stream);
+  LaunchBehind(device, StageKernel(unit), stage_blocks, kStageThreads, &args, stream);
   LeafArgs leaf = {};
   leaf.slot = direct;
   leaf.staging = args.to;
@@ -291,7 +311,7 @@ void CaptureDirect(ProbeSlot* slot, const ring::SegmentWriter& segment, const Te
   if (HoldsStats(slot->registration)) {
     CaptureStats(*slot, direct, device, tensor, stream);
   } else {
-    CaptureValues(*slot, direct, tensor, stream, prefer_link);
+    CaptureValues(*slot, direct, device, tensor, stream, prefer_link);
   }
 }
 

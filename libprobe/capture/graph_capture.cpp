@@ -1,6 +1,7 @@
 #include "libprobe/capture/graph_capture.h"
 
 #include <mutex>
+#include <vector>
 
 #include "libprobe/capture/cuda_check.h"
 #include "libprobe/capture/host_callback.h"
@@ -55,6 +56,33 @@ void AddDependency(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to) 
 #else
   CGD_CUDA(cudaGraphAddDependencies(graph, &from, &to, 1));
 #endif
+}
+
+cudaGraphNode_t AddKernelBehind(const CaptureInfo& info, cudaGraphNode_t last, bool overlap,
+                                const cudaKernelNodeParams& kernel) {
+  std::vector<cudaGraphNode_t> after(info.dependencies, info.dependencies + info.dependency_count);
+  if (last != nullptr) after.push_back(last);
+  cudaGraphNode_t node = nullptr;
+#if CUDART_VERSION >= 13000
+  if (last != nullptr && overlap) {
+    std::vector<cudaGraphEdgeData> edges(after.size());
+    edges.back().type = cudaGraphDependencyTypeProgrammatic;
+    edges.back().from_port = cudaGraphKernelNodePortProgrammatic;
+    cudaGraphNodeParams params = {};
+    params.type = cudaGraphNodeTypeKernel;
+    params.kernel.func = kernel.func;
+    params.kernel.gridDim = kernel.gridDim;
+    params.kernel.blockDim = kernel.blockDim;
+    params.kernel.kernelParams = kernel.kernelParams;
+    CGD_CUDA(
+        cudaGraphAddNode(&node, info.graph, after.data(), edges.data(), after.size(), &params));
+    return node;
+  }
+#else
+  (void)overlap;
+#endif
+  CGD_CUDA(cudaGraphAddKernelNode(&node, info.graph, after.data(), after.size(), &kernel));
+  return node;
 }
 
 // Asked once a capture: ids are never used again.

@@ -22,6 +22,11 @@ struct CaptureInfo {
 CaptureInfo GetCaptureInfo(cudaStream_t stream);
 void AddDependency(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to);
 
+// A kernel that follows the stream's last nodes and `last`, if any; with `overlap`, `last` decides
+// when it may start (griddepcontrol.launch_dependents), and it has to wait for `last` itself.
+cudaGraphNode_t AddKernelBehind(const CaptureInfo& info, cudaGraphNode_t last, bool overlap,
+                                const cudaKernelNodeParams& kernel);
+
 // Fails: throws Error kUnsupported inside the body of a conditional node.
 void RefuseConditionalBody(const CaptureInfo& info);
 

@@ -106,6 +106,25 @@ def test_many_probes_on_forked_streams_all_deliver(direct):
         assert [float(r.tensor.unique()) for r in p.records()] == [2.0 * i] * 8
 
 
+def test_every_leaf_is_done_when_its_replay_is(direct):
+    sizes = [1, 4 << 20, 10, 100, 4 << 20, 16 << 10, 1, 1, 2 << 20, 5]  # large ones lie behind small
+    tensors = [torch.zeros(size, device="cuda") for size in sizes]
+    probes = [direct(TensorRecord(2), name=f"p{i}") for i in range(len(sizes))]
+
+    def step():
+        for p, x in zip(probes, tensors):
+            p(x.add_(1))
+
+    graph, _ = capture(step, warmup=0)
+    for i in range(1, 31):
+        replay(graph)
+        for p in probes:
+            (slot,) = p.status(timeout=0).slots
+            assert (slot.replays, slot.accepted) == (i, i)
+    for p in probes:
+        assert [float(r.tensor.unique()) for r in p.records()] == [29.0, 30.0]
+
+
 def test_the_graph_holds_no_host_node(direct):
     p = direct(TensorRecord(2))
     x = torch.ones(100, device="cuda")

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Many small probes: 212 of 4 KiB in a chain of bf16 matmuls, as in a real network.
 
-Replay time and CPU time of graph.replay(), beside the same graph without probes. `off` is a probe
+Two chains: kernels of about 5 us, of whose result a row is shown, and the smallest there are, where
+a probe is almost as long as what it looks at. Replay time and CPU time of graph.replay(), beside the same graph without probes. `off` is a probe
 that records one replay in 2^31: it is in the graph and does nothing.
 
 Needs a GPU and torch: PYTHONPATH=BUILD/python python3 tools/bench/many_probes.py
@@ -12,7 +13,9 @@ import torch
 
 import cgdebug
 
-COUNT, WIDTH = 212, 1024
+COUNT = 212
+CHAINS = {"64 x 2048": (64, 2048), "2 x 1024": (2, 1024)}  # rows, width
+SHOWN = 2048  # elements
 VARIANTS = {
     "direct": ({"lane": "direct"}, lambda: cgdebug.TensorRecord(capacity=4)),
     "off": ({"lane": "direct"}, lambda: cgdebug.TensorRecord(capacity=4, every=2**31)),
@@ -21,11 +24,10 @@ VARIANTS = {
 }
 
 
-def main():
-    options = bench.parser(__doc__, replays=30).parse_args()
+def measure(rows, width, options):
     torch.manual_seed(0)
-    x = torch.randn(2, WIDTH, device="cuda", dtype=torch.bfloat16)
-    w = torch.randn(WIDTH, WIDTH, device="cuda", dtype=torch.bfloat16) / WIDTH**0.5
+    x = torch.randn(rows, width, device="cuda", dtype=torch.bfloat16)
+    w = torch.randn(width, width, device="cuda", dtype=torch.bfloat16) / width**0.5
     probes = []
 
     def body(variant):
@@ -35,18 +37,17 @@ def main():
             if variant != "plain":
                 lane, action = VARIANTS[variant]
                 probes.append(cgdebug.CudaGraphTensorProbe(f"{variant}{i}", [action()], **lane))
-                probes[-1](y)
+                probes[-1](y.view(-1)[:SHOWN])
 
     body("plain")
     torch.cuda.synchronize()
     graphs = {v: bench.TimedGraph(lambda v=v: body(v)) for v in ("plain", *VARIANTS)}
     samples = bench.interleaved(graphs, options.rounds, options.replays)
-    figures = {"machine": bench.machine(), "variants": {}}
-    rows = []
     plain = bench.medians(samples["plain"])
+    figures = {}
     for variant in graphs:
         main_us, replay, launch = bench.medians(samples[variant])
-        figures["variants"][variant] = {
+        figures[variant] = {
             "main_us": main_us,
             "replay_us": replay,
             "launch_us": launch,
@@ -54,16 +55,23 @@ def main():
             "replay_ratio": replay / plain[1],
             "launch_ratio": launch / plain[2],
         }
-        rows.append(
-            [variant, f"{replay:.0f}", f"{replay / plain[1]:.2f}",
-             f"{(replay - plain[1]) / COUNT:.2f}", f"{launch:.1f}", f"{launch / plain[2]:.2f}"]
-        )  # fmt: skip
+    return figures
+
+
+def main():
+    options = bench.parser(__doc__, replays=30).parse_args()
+    figures = {"machine": bench.machine(), "chains": {}}
+    rows = []
+    for name, (count, width) in CHAINS.items():
+        figures["chains"][name] = chain = measure(count, width, options)
+        for variant, f in chain.items():
+            rows.append(
+                [name, variant, f"{f['replay_us']:.0f}", f"{f['replay_ratio']:.2f}",
+                 f"{f['added_us_a_probe']:.2f}", f"{f['launch_us']:.1f}", f"{f['launch_ratio']:.2f}"]
+            )  # fmt: skip
     print(f"{COUNT} probes of 4 KiB in a chain of bf16 matmuls.\n")
-    print(
-        bench.table(
-            ["", "replay us", "x plain", "us a probe", "graph.replay() us", "x plain"], rows
-        )
-    )
+    columns = ["rows x width", "", "replay us", "x plain", "us a probe", "graph.replay() us", "x plain"]
+    print(bench.table(columns, rows))
     bench.report(figures, options.json)
 
 
