@@ -32,7 +32,7 @@ def why_not_compared(
     if not consumed and not status.daemon_alive:
         return (
             f"no daemon is running{f' ({daemon_problem})' if daemon_problem else ''}. "
-            f"Type: cgdebug-daemon   and then see: cgdebug-cli status"
+            f"Type: cgdebug-cli daemon start"
         )
     if not consumed:
         return (
@@ -59,7 +59,7 @@ def mismatch_error(status: ProbeStatus) -> TensorCompareMismatchError:
     return TensorCompareMismatchError(
         f"probe {status.name!r}{rank_words()} failed at replay {replay}{call} ({times}).\n"
         f"{failed.verdict_text}\n"
-        f"see: cgdebug-cli show {shlex.quote(f'live:{status.name}@{replay}')}",
+        f"see: cgdebug-cli show -s {os.getpid()} {shlex.quote(f'{status.name}@{replay}')}",
         status.name,
         replay,
         failed.invocation_index,

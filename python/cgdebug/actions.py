@@ -212,8 +212,10 @@ def _payload_of(item) -> tuple[str, list[int], typing.Any]:
 def _check_count(action: str, name: str, value, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{action}: {name} must be an integer, not {value!r}")
-    if not least <= value <= _UINT32_MAX:
+    if value < least:
         raise ValueError(f"{action}: {name} must be at least {least}, not {value}")
+    if value > _UINT32_MAX:
+        raise ValueError(f"{action}: {name} must be at most {_UINT32_MAX}, not {value}")
 
 
 def _check_expected(expected) -> None:

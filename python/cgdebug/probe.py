@@ -118,7 +118,13 @@ class CudaGraphTensorProbe:
         if self._capture_only and not _is_capturing():
             return tensor
         self._check_tensor(tensor)
-        torch.ops.cgdebug.observe(tensor, self._site_key)
+        try:
+            torch.ops.cgdebug.observe(tensor, self._site_key)
+        except NotImplementedError:  # of torch's dispatcher, which does not name the probe
+            raise ValueError(
+                f"probe {self._name!r}: quantized and nested tensors are not supported; probe "
+                f"tensor.dequantize() or tensor.values()"
+            ) from None
         return tensor
 
     def attach_grad(self, tensor: torch.Tensor, strict: bool = False, return_handle: bool = False):
@@ -329,7 +335,10 @@ def _check_name(name) -> None:
         raise ValueError("a probe needs a name: every place that shows the tensor uses it")
     if "\0" in name:
         raise ValueError(f"a probe's name cannot contain a zero byte: {name!r}")
-    size = len(name.encode())
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise ValueError(f"a probe's name must be text that UTF-8 can hold: {name!r}") from None
     if size > _MAX_NAME_BYTES:
         raise ValueError(
             f"a probe's name may have {_MAX_NAME_BYTES} bytes of UTF-8, this one has {size}: "

@@ -132,7 +132,8 @@ class ProbeStatus:
 
     @property
     def lane(self) -> str:
-        """How tensors leave the graph: "callback", or "host" for CPU tensors; "" before any."""
+        """How tensors leave the graph: "direct" or "callback"; "host" for CPU tensors; "" before
+        any."""
         return ", ".join(sorted({slot.lane for slot in self.slots}))
 
     @property

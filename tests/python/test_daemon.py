@@ -56,7 +56,7 @@ def test_a_failure_is_named_and_sticky(daemon, probe, monkeypatch):
     assert lines[0] == "probe 'blk3.attn' (rank 0) failed at replay 17 (first of 3)."
     assert "Mismatched elements: 1 / 8" in str(error)
     assert "Greatest absolute difference: 13.25 at index (1, 2)" in str(error)
-    assert lines[-1] == "see: cgdebug-cli show live:blk3.attn@17"
+    assert lines[-1] == f"see: cgdebug-cli show -s {os.getpid()} blk3.attn@17"
     assert p.status()["ok"] is False and p.status().message in str(error)
 
 

@@ -1,5 +1,7 @@
 """TensorCompare in captured graphs: the daemon's verdict, asked for by assert_ok()."""
 
+import os
+
 import pytest
 import torch
 
@@ -47,7 +49,7 @@ def test_a_failure_is_named_and_sticky(graph_probe):
     assert "Mismatched elements: 1 / 8" in str(error) and "Greatest absolute difference: 1" in str(
         error
     )
-    assert lines[-1] == "see: cgdebug-cli show live:blk3.attn@17"
+    assert lines[-1] == f"see: cgdebug-cli show -s {os.getpid()} blk3.attn@17"
     status = p.status()
     assert not status.ok and status.replay_index == 17 and "FAILED at replay 17" in repr(status)
 

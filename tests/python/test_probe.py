@@ -126,6 +126,7 @@ def test_not_a_tensor_is_refused(probe):
         (torch.ones(2, 2).to_sparse(), "probe 'p': .* not supported"),
         (torch.ones(2, 3).t(), r"probe 'p': .*not contiguous.*non_contiguous=\"copy\""),
         (torch.ones((1,) * 17), "at most 16 dimensions"),
+        (torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8), "probe 'p': quantized"),
     ],
 )
 def test_unsupported_tensors_are_refused(probe, tensor, text):
@@ -309,7 +310,7 @@ def test_assert_ok_never_passes_when_nothing_was_compared(without_daemon, probe)
     with pytest.raises(TensorNotComparedError, match='seen no tensor yet.*mode="always"'):
         p.assert_ok()
     p(torch.ones(2))
-    with pytest.raises(TensorNotComparedError, match="no daemon is running.*cgdebug-daemon"):
+    with pytest.raises(TensorNotComparedError, match="no daemon is running.*cgdebug-cli daemon start"):
         p.assert_ok(timeout=0.1)
     p.close()
     with pytest.raises(TensorNotComparedError, match="closed"):
