@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
+import operator
 import typing
 
 from .snapshot import Stats, TensorSnapshot
@@ -80,9 +81,15 @@ class Series:
     def __getitem__(self, replay):
         if isinstance(replay, slice):
             return [self._snapshot(number) for number in self._wanted(replay)]
+        try:
+            replay = operator.index(replay)
+        except TypeError:
+            raise TypeError(
+                f"a replay is a number from 1, -1 the last, or a slice, not {replay!r}"
+            ) from None
         if replay < 0 and -replay <= len(self):
             return self._snapshot(self.replays[replay])
-        if replay < 1 or not self._reader.has(self._index, replay):
+        if not 1 <= replay < 1 << 64 or not self._reader.has(self._index, replay):
             raise KeyError(self._why_not(replay))
         return self._snapshot(replay)
 

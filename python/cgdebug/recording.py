@@ -12,6 +12,7 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import fnmatch
+import operator
 import os
 import re
 
@@ -141,6 +142,11 @@ class Recording:
                 f"probe {name!r} is on ranks {sorted({s.rank for s in found})}: choose one, for "
                 f"example r.rank({found[0].rank})[{name!r}]"
             )
+        if len({(series.graph_id, series.invocation) for series in found}) == 1:
+            raise RecordingError(
+                f"probe {name!r} was called with tensors of {len(found)} shapes, each a series of "
+                f"its own: choose one of r.select({name!r})"
+            )
         choices = ", ".join(f"graph_id={s.graph_id} invocation={s.invocation}" for s in found)
         raise RecordingError(
             f"probe {name!r} was called {len(found)} times: choose one with "
@@ -152,12 +158,25 @@ class Recording:
         return [series for series in self._slots if _selected(series.name, patterns)]
 
     def replay(self, replay: int) -> dict[str, TensorSnapshot]:
-        """Every probe's snapshot of one replay, by name ("name#1" for a second call)."""
-        return {
-            series.label: series[replay]
-            for series in self._slots
-            if self._reader.has(series._index, replay)
-        }
+        """Every probe's snapshot of one replay, by name: "name#1" for a second call, "name@g2" for
+        another graph, "name@float32[8, 512]" for eager calls with another shape."""
+        if len(self.ranks) > 1:
+            raise RecordingError(
+                f"{self._path} is of ranks {self.ranks}: choose one, for example "
+                f"r.rank({self.ranks[0]}).replay({replay})"
+            )
+        snapshots: dict[str, TensorSnapshot] = {}
+        first: dict[str, Series] = {}
+        for series in self._slots:
+            if not self._reader.has(series._index, replay):
+                continue
+            name, other = series.label, first.setdefault(series.label, series)
+            if other.graph_id != series.graph_id:
+                name += f"@g{series.graph_id}"
+            elif other is not series:
+                name += f"@{series.dtype_name}{list(series.shape)}"
+            snapshots[name] = series[replay]
+        return snapshots
 
     def __getitem__(self, name: str) -> Series:
         return self.probe(name)
@@ -181,7 +200,9 @@ class Recording:
 
     def check(self, *probes: str, replays: tuple[int, int] | None = None, frames: int = 21) -> Check:
         """The first NaN or Inf and what led to it, near overflow, stale and never-written tensors."""
-        first, last = replays or (1, _MAX)
+        first, last = _range(replays)
+        if isinstance(frames, bool) or not isinstance(frames, int) or frames < 1:
+            raise ValueError(f"check: frames is a whole number from 1 on, not {frames!r}")
         return Check(*self._reader.check(list(probes), first, last, frames))
 
     def diff(
@@ -207,7 +228,7 @@ class Recording:
         if by not in ("name", "order") or align not in ("replay", "step"):
             raise ValueError("by is 'name' or 'order', align is 'replay' or 'step'")
         other = other if isinstance(other, Recording) else open(other)
-        first_replay, last_replay = replays or (1, _MAX)
+        first_replay, last_replay = _range(replays)
         options = {
             "probes": list(probes),
             "first_replay": first_replay,
@@ -289,6 +310,18 @@ class Recording:
 _MAX = 2**64 - 1
 
 
+def _range(replays: tuple[int, int] | None) -> tuple[int, int]:
+    if replays is None:
+        return 1, _MAX
+    try:
+        first, last = map(operator.index, replays)
+    except (TypeError, ValueError):
+        first = last = 0
+    if not 1 <= first <= last <= _MAX:
+        raise ValueError(f"replays is (first, last), counted from 1, not {replays!r}")
+    return first, last
+
+
 def _table_names() -> tuple[str, ...]:
     return ("probe", "rank", "graph_id", "invocation", "dtype", "shape", "replay", "step", *STATS)
 
@@ -296,7 +329,10 @@ def _table_names() -> tuple[str, ...]:
 def _selected(name: str, patterns: tuple[str, ...]) -> bool:
     def matches(pattern: str) -> bool:
         if pattern.startswith("re:"):
-            return re.search(pattern[3:], name) is not None
+            try:
+                return re.search(pattern[3:], name) is not None
+            except re.error as error:
+                raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
         return pattern == name or fnmatch.fnmatchcase(name, pattern)
 
     if any(matches(pattern[1:]) for pattern in patterns if pattern.startswith("!")):

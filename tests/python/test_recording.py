@@ -221,6 +221,46 @@ def test_several_calls_of_one_probe_are_told_apart(tmp_path):
     assert sorted(r.replay(1)) == ["x", "x#1"]
 
 
+def test_no_snapshot_of_a_replay_is_left_out(tmp_path):
+    writer = Writer(tmp_path / "a.cgrec")
+    for size in (1, 2, 3):
+        writer._slots.clear()  # eager calls with another shape are another slot
+        writer.add("x", 1, numpy.zeros(size, "float32"))
+    r = cgdebug.open(writer.close())
+    assert {name: s.shape for name, s in r.replay(1).items()} == {
+        "x": (1,),
+        "x@float32[2]": (2,),
+        "x@float32[3]": (3,),
+    }
+    with pytest.raises(RecordingError, match=r"3 shapes.*r\.select\('x'\)"):
+        r["x"]
+    assert [series.shape for series in r.select("x")] == [(1,), (2,), (3,)]
+
+
+def test_a_replay_of_several_ranks_is_refused(tmp_path):
+    for rank in (0, 1):
+        write(tmp_path / f"r{rank}.cgrec", rank=rank)
+    r = cgdebug.open(tmp_path)
+    with pytest.raises(RecordingError, match=r"r\.rank\(0\)\.replay\(2\)"):
+        r.replay(2)
+    assert sorted(r.rank(1).replay(2)) == ["x", "y"]
+
+
+@pytest.mark.parametrize("replay", ["1", 1.0, None])
+def test_what_is_no_replay_is_refused_in_words(path, replay):
+    with pytest.raises(TypeError, match="a replay is a number from 1"):
+        cgdebug.open(path)["x"][replay]
+
+
+@pytest.mark.parametrize("replays", [(-5, 2), (5, 2), 5, ("a", "b"), (1, 2, 3)])
+def test_bad_ranges_are_refused_in_words(path, replays):
+    r = cgdebug.open(path)
+    with pytest.raises(ValueError, match=r"replays is \(first, last\)"):
+        r.check(replays=replays)
+    with pytest.raises(ValueError, match=r"replays is \(first, last\)"):
+        r.diff(r, replays=replays)
+
+
 def test_diff_is_ok_only_when_everything_was_compared(tmp_path, path):
     same = cgdebug.open(path).diff(path)
     assert same.ok and same.first is None and str(same).startswith("same: 10 snapshots")
