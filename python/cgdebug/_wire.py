@@ -51,14 +51,23 @@ def request(kind: str, **fields):
     part = getattr(message, kind)
     part.SetInParent()
     for name, value in fields.items():
+        _assign(part, name, value)
+    return message
+
+
+def _assign(part, name: str, value) -> None:
+    """Fails: TypeError, ValueError; protobuf's own text does not say which field it is about."""
+    if isinstance(value, dict):
+        for inner, setting in value.items():
+            _assign(getattr(part, name), inner, setting)
+        return
+    try:
         if isinstance(value, list):
             getattr(part, name).extend(value)
-        elif isinstance(value, dict):
-            for inner, setting in value.items():
-                setattr(getattr(part, name), inner, setting)
         else:
             setattr(part, name, value)
-    return message
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name} cannot be {value!r}: {error}") from None
 
 
 class Connection:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections.abc
+import contextlib
+import math
 import os
 import threading
 import time
@@ -20,7 +22,7 @@ _TRIGGERS = {"nan": 1, "inf": 2, "absmax": 3}
 
 def connect(
     socket: str | None = None,
-    session: str | None = None,
+    session: str | int | None = None,
     spawn: bool = False,
     timeout: float = 10.0,
 ) -> Client:
@@ -34,6 +36,8 @@ def connect(
     timeout: of each request, in seconds
     Fails: ConnectionError; the text says how to start a daemon.
     """
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
+        raise ValueError(f"connect: timeout is a number of seconds above 0, not {timeout!r}")
     return Client(_wire.socket_path(socket), session or "", spawn, timeout)
 
 
@@ -45,17 +49,17 @@ class Client:
     """
 
     def __init__(
-        self, socket_path: str, session: str = "", spawn: bool = False, timeout: float = 10.0
+        self, socket_path: str, session: str | int = "", spawn: bool = False, timeout: float = 10.0
     ):
         self._socket_path = socket_path
-        self._session = session
+        self._session = str(session)
         self._timeout = timeout
         self._lock = threading.Lock()
         if spawn:
             _wire.ensure_daemon(socket_path, timeout)
         self._connection = _wire.Connection(socket_path, timeout)
 
-    def status(self, session: str | None = None) -> Answer:
+    def status(self, session: str | int | None = None) -> Answer:
         """The daemon and its sessions: version, pid, memory, `sessions`, `skipped` files."""
         return self._ask("status", session=self._pick(session))
 
@@ -63,7 +67,7 @@ class Client:
         """Jobs alive, and with `include_dead` those that ended but can still be read."""
         return self._ask("sessions", include_dead=include_dead).sessions
 
-    def probes(self, *probes: str, session: str | None = None) -> list[Probe]:
+    def probes(self, *probes: str, session: str | int | None = None) -> list[Probe]:
         """Probes by glob ("blk*", "re:...", "!..." excludes), all without one. One entry is one
         call in one captured graph."""
         return self._ask("probes", session=self._pick(session), probes=list(probes)).probes
@@ -73,13 +77,15 @@ class Client:
         probe: str,
         replay: int = -1,
         *,
-        session: str | None = None,
+        session: str | int | None = None,
         graph_id: int = 0,
         invocation: int | None = None,
     ) -> TensorSnapshot:
         """One tensor, by the exact name of its probe. `replay` counts from 1; -1 is the newest, -2
         the one before. The result's `.tensor` is a torch tensor (imports torch), `.numpy()` an
         array."""
+        if replay == 0:
+            raise ValueError("get: replays count from 1; -1 is the newest")
         request: dict[str, typing.Any] = {
             "session": self._pick(session),
             "probe": probe,
@@ -97,7 +103,7 @@ class Client:
         follow: bool = False,
         only: str = "all",
         last: int = 10,
-        session: str | None = None,
+        session: str | int | None = None,
     ) -> collections.abc.Iterator[TensorSnapshot | Event]:
         """What the probes show: the newest `last` events, then with `follow` each new one until
         every session has ended.
@@ -119,6 +125,8 @@ class Client:
             until_exit=follow,
             only=_ONLY[only],
         )
+        if probes and not follow:
+            self.probes(*probes, session=session)  # says so when there is none
         return self._stream(request)
 
     def set(
@@ -130,7 +138,7 @@ class Client:
         count: int = 0,
         on: str | None = None,
         ttl: float | None = 300.0,
-        session: str | None = None,
+        session: str | int | None = None,
     ) -> Answer:
         """Changes captured probes while they replay; those captured later are as registered.
 
@@ -156,10 +164,9 @@ class Client:
             last = (count - 1) * max(every, 1)
             control["until"] = first + last if first else last + 1
         if on is not None:
-            kind, _, threshold = on.partition(">")
-            control["trigger"] = _choice("set", "on", kind, _TRIGGERS)
-            if kind == "absmax":
-                control["threshold"] = float(threshold)
+            control.update(_condition(on))
+        if ttl is not None and not (isinstance(ttl, (int, float)) and 0 < ttl < math.inf):
+            raise ValueError(f"set: ttl is a number of seconds above 0, or None, not {ttl!r}")
         return self._ask(
             "set",
             session=self._pick(session),
@@ -177,7 +184,7 @@ class Client:
         duration: float = 0.0,
         align: int = 0,
         max_bytes: int = 0,
-        session: str | None = None,
+        session: str | int | None = None,
     ) -> LiveRecording:
         """Writes every snapshot from now on to disk, until `stop()`, the end of a `with` block, so
         many `replays` of each probe, `duration` seconds, or the end of the job.
@@ -209,7 +216,7 @@ class Client:
         probes: str | collections.abc.Sequence[str] = (),
         *,
         last: int = 0,
-        session: str | None = None,
+        session: str | int | None = None,
     ) -> Answer:
         """Writes what is left of a job's newest replays, of a dead one too: the `last` of each probe,
         or all that are kept."""
@@ -239,8 +246,8 @@ class Client:
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _pick(self, session: str | None) -> str:
-        return self._session if session is None else session
+    def _pick(self, session: str | int | None) -> str:
+        return self._session if session is None else str(session)
 
     def _ask(self, kind: str, **fields) -> Answer:
         return self._ask_with_payload(kind, **fields)[0]
@@ -314,6 +321,16 @@ class LiveRecording:
             f"<recording {state.directory}: {state.state}, {state.snapshots} snapshots, "
             f"{state.lost + state.refused} lost>"
         )
+
+
+def _condition(on: str) -> dict[str, typing.Any]:
+    kind, _, threshold = on.partition(">")
+    if kind == "absmax":
+        with contextlib.suppress(ValueError):
+            return {"trigger": _TRIGGERS[kind], "threshold": float(threshold)}
+    elif on in _TRIGGERS:
+        return {"trigger": _TRIGGERS[on]}
+    raise ValueError(f"set: on must be 'nan', 'inf' or 'absmax>NUMBER', not {on!r}")
 
 
 def _choice(function: str, argument: str, value: str, choices: dict[str, int]) -> int:

@@ -126,6 +126,23 @@ def test_get_by_replay(client, probe):
     with pytest.raises(DaemonError) as caught:
         client.get("get.replay", replay=99)
     assert caught.value.code == "no_snapshot"
+    with pytest.raises(ValueError, match="count from 1"):
+        client.get("get.replay", replay=0)
+    with pytest.raises(TypeError, match="replay cannot be 1.5"):
+        client.get("get.replay", replay=1.5)
+
+
+def test_a_session_may_be_named_by_its_pid(client, daemon, probe):
+    probe(TensorRecord(), name="by.pid")(torch.ones(1))
+    seen(client, "by.pid", 1)
+    assert client.get("by.pid", session=os.getpid()).replay_index == 1
+    with daemon.connect(session=os.getpid()) as other:
+        assert other.probes("by.pid")[0].name == "by.pid"
+
+
+def test_tail_of_a_name_that_nobody_has_says_so(client):
+    with pytest.raises(DaemonError, match="no probe matches 'no.such'"):
+        client.tail("no.such")
 
 
 def test_a_wrong_name_gets_the_near_ones(client, probe):
@@ -212,6 +229,12 @@ def test_no_daemon_says_how_to_start_one(tmp_path):
         ConnectionError, match="no cgdebug daemon listens at .*cgdebug-cli daemon start"
     ):
         cgdebug.connect(socket=f"{tmp_path}/none.sock")
+
+
+@pytest.mark.parametrize("timeout", [None, 0, -1, "1"])
+def test_a_timeout_is_a_number_of_seconds(timeout):
+    with pytest.raises(ValueError, match="timeout is a number of seconds above 0"):
+        cgdebug.connect(timeout=timeout)
 
 
 def test_spawn_starts_one(no_daemon):
@@ -365,7 +388,11 @@ def test_set_refuses_what_it_does_not_know(client):
         client.set("x")
     with pytest.raises(ValueError, match="off"):
         client.set("x", mode="on")
-    with pytest.raises(ValueError, match="absmax"):
-        client.set("x", on="max>3")
+    for condition in ("max>3", "absmax", "absmax>", "absmax>a", "nan>3"):
+        with pytest.raises(ValueError, match="'absmax>NUMBER'"):
+            client.set("x", on=condition)
+    for ttl in ("5m", 0, -1, float("inf")):
+        with pytest.raises(ValueError, match="ttl is a number of seconds"):
+            client.set("x", mode="off", ttl=ttl)
     with pytest.raises(DaemonError, match="no probe matches"):
         client.set("nothing.like.this", mode="off")
