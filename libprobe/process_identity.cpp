@@ -3,9 +3,11 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <initializer_list>
 #include <iterator>
+#include <system_error>
 
 namespace cgdebug {
 namespace {
@@ -34,6 +36,15 @@ std::string CommandLine() {
   return text;
 }
 
+// $CGDEBUG_DIR, else "runs", as an absolute path; empty when the working directory is gone.
+std::string RecordingsDirectory() {
+  const std::string chosen = FirstOf({"CGDEBUG_DIR"});
+  std::error_code error;
+  const auto working = std::filesystem::current_path(error);
+  if (error && !chosen.starts_with('/')) return {};
+  return working / (chosen.empty() ? "runs" : chosen);
+}
+
 }  // namespace
 
 ring::Identity CurrentIdentity() {
@@ -47,6 +58,7 @@ ring::Identity CurrentIdentity() {
       Number(FirstOf({"TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"}), 0);
   identity.command = CommandLine();
   identity.socket = FirstOf({"CGDEBUG_SOCKET"});
+  identity.recordings = RecordingsDirectory();
   char host[64] = {};
   if (gethostname(host, sizeof(host) - 1) == 0) identity.hostname = host;
   return identity;

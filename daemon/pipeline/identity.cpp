@@ -51,6 +51,7 @@ SessionIdentity MakeSessionIdentity(const std::string& segment, const std::strin
   session.pid_namespace = header.pid_namespace;
   session.pid_start_ticks = header.pid_start_ticks;
   session.created_ns = header.created_ns;
+  session.recordings = header.recordings;
   session.label = !session.run_id.empty()
                       ? session.run_id
                       : ScriptName(session.command) + "-" + std::to_string(session.pid);

@@ -28,6 +28,7 @@ struct SessionIdentity {
   std::uint64_t pid_namespace = 0;
   std::uint64_t pid_start_ticks = 0;
   std::int64_t created_ns = 0;
+  std::string recordings;  // directory for those that it asks for, in its namespace; may be empty
 };
 using SessionPtr = std::shared_ptr<const SessionIdentity>;
 

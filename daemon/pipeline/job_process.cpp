@@ -8,8 +8,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string_view>
 
 #include "daemon/base/unique_fd.h"
@@ -41,16 +39,6 @@ std::uint64_t StartTicks(std::int32_t pid) {
   return cursor == nullptr ? 0 : std::strtoull(cursor, nullptr, 10);
 }
 
-// Of the environment the job was started with.
-std::string EnvironmentOf(std::int32_t pid, std::string_view name) {
-  std::ifstream file(ProcPath(pid, "environ"), std::ios::binary);
-  const std::string wanted = std::string(name) + "=";
-  for (std::string entry; std::getline(file, entry, '\0');) {
-    if (entry.starts_with(wanted)) return entry.substr(wanted.size());
-  }
-  return "";
-}
-
 std::string OwnEnvironment(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
@@ -64,12 +52,8 @@ bool IsReachable(const SessionIdentity& job) {
 }
 
 std::string RecordingsDirectory(const SessionIdentity& job) {
-  if (IsReachable(job)) {
-    std::error_code error;
-    const fs::path working = fs::read_symlink(ProcPath(job.pid, "cwd"), error);
-    const std::string chosen = EnvironmentOf(job.pid, "CGDEBUG_DIR");
-    if (!error && IsReachable(job)) return working / (chosen.empty() ? "runs" : chosen);
-  }
+  const bool same_files = job.pid_namespace != 0 && job.pid_namespace == OwnPidNamespace();
+  if (same_files && fs::path(job.recordings).is_absolute()) return job.recordings;
   const std::string chosen = OwnEnvironment("CGDEBUG_DIR");
   if (fs::path(chosen).is_absolute()) return chosen;
   const std::string state = OwnEnvironment("XDG_STATE_HOME");

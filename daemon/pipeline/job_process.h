@@ -1,5 +1,4 @@
-// job_process.h: what /proc says about a job, for as long as it is the same process that wrote its
-// segment.
+// job_process.h: what a job's process has outside its segment: a place in /proc, a directory.
 #pragma once
 
 #include <string>
@@ -12,8 +11,8 @@ namespace cgdebug::pipeline {
 // opened: the pid may have been reused in between.
 bool IsReachable(const SessionIdentity& job);
 
-// Where recordings of the job go that nobody named: $CGDEBUG_DIR of the job, "runs" in its working
-// directory; when it is not reachable, $CGDEBUG_DIR of the daemon or
+// Where recordings go that the job asks for: where it said, which also holds when it is gone. A job
+// in another PID namespace most likely sees other files: then $CGDEBUG_DIR of the daemon, else
 // $XDG_STATE_HOME/cgdebug/runs (~/.local/state).
 std::string RecordingsDirectory(const SessionIdentity& job);
 

@@ -54,6 +54,7 @@ std::unique_ptr<SegmentView> SegmentView::Attach(const std::string& name, std::s
   Terminate(header.command, sizeof(header.command));
   Terminate(header.hostname, sizeof(header.hostname));
   Terminate(header.socket, sizeof(header.socket));
+  Terminate(header.recordings, sizeof(header.recordings));
   return view;
 }
 

@@ -81,6 +81,9 @@ layout::SegmentHeader MakeHeader(const Identity& identity) {
   CopyText(header.command, sizeof(header.command), identity.command);
   CopyText(header.hostname, sizeof(header.hostname), identity.hostname);
   CopyText(header.socket, sizeof(header.socket), identity.socket);
+  if (identity.recordings.size() < sizeof(header.recordings)) {
+    CopyText(header.recordings, sizeof(header.recordings), identity.recordings);
+  }
   return header;
 }
 

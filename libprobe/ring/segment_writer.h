@@ -20,7 +20,9 @@ struct Identity {
   std::string run_id;
   std::string command;
   std::string hostname;
-  std::string socket;  // of the one daemon that may read it; empty = any
+  std::string socket;      // of the one daemon that may read it; empty = any
+  std::string recordings;  // directory for recordings that the job asks for; never cut: too long a
+                           // one is left out
   std::int32_t rank = -1;
   std::int32_t world_size = 1;
   std::int32_t restart_count = 0;

@@ -26,7 +26,7 @@ namespace cgdebug::layout {
 inline constexpr std::uint64_t kSegmentMagic = 0x3167627564676763;  // "cggdubg1"
 inline constexpr std::uint64_t kExtentMagic = 0x3174786567646763;   // "cgdgext1"
 inline constexpr std::uint16_t kAbiMajor = 1;
-inline constexpr std::uint16_t kAbiMinor = 0;
+inline constexpr std::uint16_t kAbiMinor = 1;
 inline constexpr std::uint32_t kMaxSlots = 16384;
 inline constexpr std::uint32_t kMaxExtents = 4096;
 inline constexpr std::int64_t kProducerLockByte = 0;
@@ -57,8 +57,11 @@ struct SegmentHeader {
   char hostname[64];
   char socket[112];  // of the daemon it was told to use (CGDEBUG_SOCKET); empty: any
   std::uint8_t reserved[88];
+  // Directory of the recordings that the job asks for, absolute; empty: the job could not say. From
+  // minor 1 on; zeros before.
+  char recordings[3072];
 };
-static_assert(sizeof(SegmentHeader) == 1024);
+static_assert(sizeof(SegmentHeader) == kPageBytes);
 
 // Written by the producer's host code only.
 struct alignas(kCacheLineBytes) ProducerLine {

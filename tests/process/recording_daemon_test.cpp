@@ -210,7 +210,8 @@ class RecordingToDisk : public testing::Test {
 
   std::string OnlyRecording() {
     std::string found;
-    for (const auto& entry : std::filesystem::directory_iterator(dir_ / "runs")) {
+    std::error_code none_yet;
+    for (const auto& entry : std::filesystem::directory_iterator(dir_ / "runs", none_yet)) {
       EXPECT_EQ(found, "");
       found = entry.path();
     }
@@ -255,6 +256,21 @@ TEST_F(RecordingToDisk, HoldsEverythingOfAJobThatWaits) {
   ExpectExact(**reader, 500);
 }
 
+TEST_F(RecordingToDisk, OfAJobThatDiedBeforeAnyDaemonSawItLiesWhereTheJobWantedIt) {
+  ProducerProcess job({{.name = "a", .capacity = 8, .record_every = 1, .to_disk = true}});
+  job.Write(0, 20);
+  job.Kill();
+  std::filesystem::current_path("/");
+  DaemonProcess daemon(dir_);
+  ASSERT_TRUE(WaitUntil([&] { return !OnlyRecording().empty(); }));
+  daemon.Signal(SIGTERM);
+  EXPECT_EQ(daemon.WaitForExit(), 0);
+  const auto reader = RecordingReader::Open(OnlyRecording());
+  ASSERT_TRUE(reader.ok()) << reader.error().message;
+  EXPECT_EQ((*reader)->snapshot_count(0), 8u);
+  ExpectExact(**reader, 20);
+}
+
 // CGDEBUG_TEST_KILLS=200 for the whole exercise.
 TEST_F(RecordingToDisk, SurvivesDaemonsThatAreKilledAtAnyTime) {
   const char* wanted = std::getenv("CGDEBUG_TEST_KILLS");
@@ -288,10 +304,8 @@ TEST_F(RecordingToDisk, SurvivesDaemonsThatAreKilledAtAnyTime) {
   }
   stop = true;
   load.join();
+  job.ExitCleanly();  // with nobody there to see it
   DaemonProcess daemon(dir_);
-  // Of a job that is gone nobody can tell any more where its ./runs was.
-  ASSERT_TRUE(WaitUntil([&] { return daemon.Session(job.key()).has_value(); }));
-  job.ExitCleanly();
   ASSERT_TRUE(WaitUntil([&] {
     const auto session = daemon.Session(job.key());
     return session && session->state() == v1::Session::EXITED;

@@ -99,6 +99,29 @@ def test_a_probe_records_to_disk_without_losing_one(daemon, tmp_path):
     assert (pathlib.Path(found[0]) / "catalogue.sqlite").exists()
 
 
+def test_a_job_that_no_daemon_saw_is_recorded_where_it_wanted_to_be(own_daemon, job, tmp_path):
+    gone = job(
+        f"""
+        os.chdir({str(tmp_path)!r})
+        os.environ["CGDEBUG_DIR"] = "out"
+        p = CudaGraphTensorProbe("x", [TensorRecord(4, to="disk")], mode="always")
+        for step in range(10):
+            p(torch.full((8,), float(step)))
+        print("probed")
+        sys.stdin.readline()
+        """
+    )
+    assert gone.line() == "probed"
+    gone.process.kill()
+    gone.process.wait()
+    own_daemon()
+    found = wait_until(lambda: list((tmp_path / "out").glob("*.cgrec")), "it is recorded")
+    wait_until(lambda: not cgdebug.open(found[0]).growing, "the recording is closed")
+    recording = cgdebug.open(found[0])
+    assert values(recording, "x") == [6.0, 7.0, 8.0, 9.0]
+    assert not recording.complete and [gap.count for gap in recording.gaps] == [6]
+
+
 def test_where_a_record_goes_is_checked():
     with pytest.raises(ValueError, match='"ring" or "disk"'):
         TensorRecord(to="tape")

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <random>
 #include <stdexcept>
 
@@ -122,6 +123,7 @@ void ProducerProcess::Child(const std::vector<SlotSpec>& specs, const std::strin
   identity.run_id = run_id;
   identity.command = "python train.py --test";
   identity.hostname = "here";
+  identity.recordings = std::filesystem::current_path() / "runs";
   ring::SegmentWriter segment(identity);
   std::vector<ring::SlotRingWriter> writers;
   std::vector<ring::Block> blocks(specs.size());

@@ -15,6 +15,7 @@ namespace {
 
 TEST(Layout, VersionsAreDecisions) {
   EXPECT_EQ(kAbiMajor, 1);
+  EXPECT_EQ(kAbiMinor, 1);
   EXPECT_EQ(kSegmentMagic, 0x3167627564676763u);
   EXPECT_EQ(kExtentMagic, 0x3174786567646763u);
 }
@@ -80,6 +81,8 @@ TEST(Layout, ControlFileIsFrozen) {
   EXPECT_EQ(offsetof(SegmentHeader, uuid), 24u);
   EXPECT_EQ(offsetof(SegmentHeader, pid), 44u);
   EXPECT_EQ(offsetof(SegmentHeader, run_id), 120u);
+  EXPECT_EQ(offsetof(SegmentHeader, socket), 824u);
+  EXPECT_EQ(offsetof(SegmentHeader, recordings), 1024u);
   EXPECT_EQ(kProducerLineOffset, 4096u);
   EXPECT_EQ(kConsumerLineOffset, 8192u);
   EXPECT_EQ(kDirectoryOffset, 12288u);
