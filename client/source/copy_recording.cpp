@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "daemon/recording/recording_writer.h"
+#include "proto/layout/ring_layout.h"
 
 namespace cgdebug::source {
 namespace {
@@ -34,7 +35,8 @@ struct Target {
   Slot slot;
   std::string session_uuid;
   std::vector<Item> items = {};
-  std::vector<Loss> losses = {};
+  std::vector<Loss> losses = {};   // by ordinal, once it is settled
+  std::size_t written_losses = 0;  // the first of them
 };
 
 bool IsWhole(const RecordingReader& reader) {
@@ -116,7 +118,10 @@ class Copier {
                             [](const Item& a, const Item& b) { return a.ordinal == b.ordinal; }),
                 items.end());
     std::vector<Loss> losses;
-    for (const Loss& loss : target->losses) AppendMissing(loss, items, &losses);
+    for (const Loss& loss : target->losses) {
+      AppendMissing(target->slot.every, loss, items, &losses);
+    }
+    std::ranges::stable_sort(losses, {}, &Loss::first_ordinal);
     target->losses = std::move(losses);
     std::uint64_t first = items.empty() ? 0 : items.front().ordinal;
     for (const Loss& loss : target->losses) {
@@ -128,8 +133,8 @@ class Copier {
     for (const Loss& loss : target->losses) result_.lost += loss.count;
   }
 
-  // The parts of `loss` that none of `items` fills.
-  static void AppendMissing(const Loss& loss, const std::vector<Item>& items,
+  // The parts of `loss` that none of `items` fills and that hold something that was wanted.
+  static void AppendMissing(std::uint32_t every, const Loss& loss, const std::vector<Item>& items,
                             std::vector<Loss>* losses) {
     if (loss.first_ordinal == 0 || loss.last_ordinal < loss.first_ordinal) {
       losses->push_back(loss);
@@ -142,20 +147,26 @@ class Copier {
       losses->push_back(loss);
       return;
     }
-    std::uint64_t begin = loss.first_ordinal;
-    const auto add = [&](std::uint64_t end) {
-      if (begin == end) return;
-      Loss part = loss;
-      part.first_ordinal = begin;
+    Loss part = loss;
+    std::uint64_t left = loss.count;
+    const auto add = [&](std::uint64_t end, std::uint64_t before_sequence) {
       part.last_ordinal = end - 1;
-      part.count = end - begin;
-      losses->push_back(part);
+      part.before_sequence = before_sequence;
+      part.count = std::min(left, end - part.first_ordinal);
+      if (every > 1 && before_sequence != 0) {
+        part.count = std::min(part.count, layout::WantedUpTo(every, before_sequence - 1) -
+                                              layout::WantedUpTo(every, part.after_sequence));
+      }
+      left -= part.count;
+      if (part.count != 0) losses->push_back(part);
     };
     for (; item != items.end() && item->ordinal <= loss.last_ordinal; ++item) {
-      add(item->ordinal);
-      begin = item->ordinal + 1;
+      add(item->ordinal, item->ref.sequence);
+      left -= std::min<std::uint64_t>(left, 1);
+      part.first_ordinal = item->ordinal + 1;
+      part.after_sequence = item->ref.sequence;
     }
-    add(loss.last_ordinal + 1);
+    add(loss.last_ordinal + 1, loss.before_sequence);
   }
 
   Result<void> AddTargets() {
@@ -186,14 +197,24 @@ class Copier {
       return std::tie(a.ordinal, a.slot) < std::tie(b.ordinal, b.slot);
     });
     for (const Item& item : items) {
-      if (Result<void> done = CopyOne(item); !done.ok()) return done;
+      Result<void> done = CopyLosses(&targets_[item.slot], item.ordinal);
+      if (done.ok()) done = CopyOne(item);
+      if (!done.ok()) return done;
     }
-    for (const Target& target : targets_) {
-      for (Loss loss : target.losses) {
-        loss.slot = target.slot.id;
-        if (loss.cause == LossCause::kDamaged) loss.cause = LossCause::kLeftOut;
-        if (Result<void> done = writer_->AddLoss(loss); !done.ok()) return done;
-      }
+    for (Target& target : targets_) {
+      if (Result<void> done = CopyLosses(&target, ~std::uint64_t{0}); !done.ok()) return done;
+    }
+    return {};
+  }
+
+  // Those before `ordinal`: the writer takes a slot's ordinals in their order.
+  Result<void> CopyLosses(Target* target, std::uint64_t ordinal) {
+    for (; target->written_losses < target->losses.size(); ++target->written_losses) {
+      Loss loss = target->losses[target->written_losses];
+      if (loss.first_ordinal >= ordinal) break;
+      loss.slot = target->slot.id;
+      if (loss.cause == LossCause::kDamaged) loss.cause = LossCause::kLeftOut;
+      if (Result<void> done = writer_->AddLoss(loss); !done.ok()) return done;
     }
     return {};
   }

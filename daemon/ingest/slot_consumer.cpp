@@ -89,10 +89,10 @@ SlotConsumer::Step SlotConsumer::Commit() {
     case ReadStatus::kGone:
       return Step::kGone;
     case ReadStatus::kDamaged:
-      ReportLoss(entry_.sequence, Gap::Cause::kOverwritten);
+      ReportLoss(entry_.sequence - 1, entry_.sequence, Gap::Cause::kOverwritten);
       Lose(consumed_ + 2);
       ++lost_damaged_;
-      ReportLoss(entry_.sequence, Gap::Cause::kCorrupted);
+      ReportLoss(entry_.sequence, entry_.sequence, Gap::Cause::kCorrupted);
       PublishCredit(1);
       return Step::kConsumed;
     case ReadStatus::kNone:
@@ -111,9 +111,11 @@ void SlotConsumer::Lose(std::uint64_t first_readable) {
   unreported_lost_ += count;
 }
 
-void SlotConsumer::ReportLoss(std::uint64_t before_sequence, Gap::Cause cause) {
+void SlotConsumer::ReportLoss(std::uint64_t last_sequence, std::uint64_t before_sequence,
+                              Gap::Cause cause) {
   if (unreported_lost_ != 0) {
-    Report({slot_, cause, std::exchange(unreported_lost_, 0), consumed_, before_sequence});
+    Report({slot_, cause, std::exchange(unreported_lost_, 0), consumed_, last_sequence,
+            before_sequence});
   }
 }
 
@@ -139,7 +141,7 @@ void SlotConsumer::Deliver(bool seen_before) {
   const pipeline::PayloadPtr payload = std::move(payload_);
   last_timestamp_ns_ = std::max(last_timestamp_ns_, snapshot->timestamp_ns);
   if (!seen_before) {
-    ReportLoss(snapshot->sequence, Gap::Cause::kOverwritten);
+    ReportLoss(snapshot->sequence - 1, snapshot->sequence, Gap::Cause::kOverwritten);
     destination_.events->Add(slot_->session, pipeline::SnapshotPtr(snapshot));
     consumed_ = snapshot->ordinal;
   }
@@ -251,10 +253,13 @@ bool SlotConsumer::ControlIsOver(const layout::SlotHead& head) const {
 void SlotConsumer::Finish() {
   if (!ring_.valid()) return;
   if (ring_.accepted() > consumed_) Lose(ring_.accepted() + 1);
-  ReportLoss(0, Gap::Cause::kOverwritten);
-  if (ring_.HasUncommitted()) {
-    lost_at_death_ = 1;
-    Report({slot_, Gap::Cause::kAtDeath, 1, consumed_ + 1, 0});
+  lost_at_death_ = ring_.HasUncommitted() ? 1 : 0;
+  // A kernel counts a replay when it is committed, the others when it begins.
+  const bool counted = slot_->registration.lane != static_cast<std::uint8_t>(layout::Lane::kDirect);
+  const std::uint64_t committed = ring_.sequence() - (counted ? lost_at_death_ : 0);
+  ReportLoss(committed, 0, Gap::Cause::kOverwritten);
+  if (lost_at_death_ != 0) {
+    Report({slot_, Gap::Cause::kAtDeath, 1, consumed_ + 1, committed + 1, 0});
   }
   PublishCredit(0);
   destination_.sink->CloseSlot(slot_, ring_.sequence(), *this);
@@ -263,7 +268,8 @@ void SlotConsumer::Finish() {
 
 void SlotConsumer::GiveUp() {
   if (shown_.produced > consumed_) {
-    Report({slot_, Gap::Cause::kReleased, shown_.produced - consumed_, shown_.produced, 0});
+    Report({slot_, Gap::Cause::kReleased, shown_.produced - consumed_, shown_.produced,
+            shown_.replays, 0});
   }
   destination_.sink->CloseSlot(slot_, shown_.replays, *this);
   shown_.produced = shown_.consumed + shown_.lost_overwritten + shown_.lost_damaged;

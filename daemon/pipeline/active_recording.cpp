@@ -136,11 +136,14 @@ void ActiveRecording::Open(const SlotPtr& slot, std::uint64_t seen) {
   to.session = *session;
   to.every = request_.to_disk_only ? std::max(slot->registration.record_every, 1u) : 1;
   to.from_ordinal = seen;
+  State state;
+  state.every = to.every;
   const auto added = writer_->AddSlot(std::move(to));
   if (!added.ok()) return;
-  State state;
   state.id = *added;
-  state.next_ordinal = writer_->last_ordinal(*added) + 1;
+  const auto last = writer_->last(*added);
+  state.next_ordinal = last.ordinal + 1;
+  state.last_sequence = last.sequence;
   slots_.emplace(slot, state);
   ++slot_count_;
 }
@@ -155,20 +158,32 @@ ActiveRecording::Place ActiveRecording::PlaceOf(State* state, std::uint64_t sequ
   return after ? Place::kAfter : Place::kInside;
 }
 
-// Ordinals up to `ordinal` that never came here are lost to the recording.
-void ActiveRecording::AccountUpTo(State* state, std::uint64_t ordinal,
-                                  std::uint64_t before_sequence, LossCause cause) {
-  if (ordinal < state->next_ordinal) return;
+// Ordinals that never came here: those that were wanted are lost to the recording. Between
+// snapshots that the live control asked for, all count as wanted.
+void ActiveRecording::Account(State* state, const Missing& missing) {
+  if (missing.last_ordinal < state->next_ordinal) return;
+  const std::uint64_t ordinals = missing.last_ordinal - state->next_ordinal + 1;
+  std::uint64_t wanted = ordinals;
+  if (state->every > 1 && !state->last_forced && !missing.before_forced) {
+    const std::uint64_t up_to = std::max(missing.last_sequence, state->last_sequence);
+    wanted = std::min(ordinals, layout::WantedUpTo(state->every, up_to) -
+                                    layout::WantedUpTo(state->every, state->last_sequence));
+  }
   recording::Loss loss;
   loss.slot = state->id;
-  loss.cause = cause;
+  loss.cause = missing.cause;
+  loss.count = wanted;
   loss.first_ordinal = state->next_ordinal;
-  loss.last_ordinal = ordinal;
-  loss.count = ordinal - state->next_ordinal + 1;
+  loss.last_ordinal = missing.last_ordinal;
   loss.after_sequence = state->last_sequence;
-  loss.before_sequence = before_sequence;
+  loss.before_sequence = missing.before_sequence;
   loss.timestamp_ns = RealtimeNs();
-  state->next_ordinal = ordinal + 1;
+  state->next_ordinal = missing.last_ordinal + 1;
+  state->last_sequence = std::max(state->last_sequence, missing.last_sequence);
+  if (wanted == 0) {
+    state->skipped += ordinals;
+    return;
+  }
   Note(writer_->AddLoss(loss));
 }
 
@@ -183,15 +198,18 @@ void ActiveRecording::Consume(const SnapshotPtr& snapshot, const std::byte* payl
   }
   const Place place = PlaceOf(&state, snapshot->sequence);
   if (place == Place::kInside) {
-    AccountUpTo(&state, snapshot->ordinal - 1, snapshot->sequence, LossCause::kOverwritten);
+    Account(&state, {.last_ordinal = snapshot->ordinal - 1,
+                     .last_sequence = snapshot->sequence - 1,
+                     .before_sequence = snapshot->sequence,
+                     .before_forced = snapshot->forced});
   }
   state.next_ordinal = snapshot->ordinal + 1;
   state.last_sequence = snapshot->sequence;
+  state.last_forced = snapshot->forced;
   state.done = place == Place::kAfter;
   beyond_ = beyond_ || state.done;
-  const std::uint32_t every = request_.to_disk_only ? snapshot->slot->registration.record_every : 1;
   if (place != Place::kInside ||
-      !(snapshot->forced || layout::Wants(std::max(every, 1u), snapshot->sequence))) {
+      !(snapshot->forced || layout::Wants(state.every, snapshot->sequence))) {
     ++state.skipped;
     return;
   }
@@ -213,7 +231,10 @@ void ActiveRecording::Lose(const Gap& gap) {
     found->second.next_ordinal = gap.last_ordinal + 1;
     return;
   }
-  AccountUpTo(&found->second, gap.last_ordinal, gap.before_sequence, CauseOf(gap.cause));
+  Account(&found->second, {.last_ordinal = gap.last_ordinal,
+                           .last_sequence = gap.last_sequence,
+                           .before_sequence = gap.before_sequence,
+                           .cause = CauseOf(gap.cause)});
 }
 
 void ActiveRecording::Close(const SlotPtr& slot, std::uint64_t last_sequence) {

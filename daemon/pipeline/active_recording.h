@@ -75,8 +75,10 @@ class ActiveRecording {
     std::uint32_t id = 0;
     std::uint64_t next_ordinal = 1;  // the first one that is not accounted for yet
     std::uint64_t skipped = 0;
+    std::uint32_t every = 1;           // replays 1, 1 + every, ... are wanted
     std::uint64_t first_sequence = 0;  // of the recording; 0: none yet
-    std::uint64_t last_sequence = 0;   // seen
+    std::uint64_t last_sequence = 0;   // every replay up to it is accounted for
+    bool last_forced = false;          // the snapshot before was wanted by the live control
     bool done = false;                 // it has all replays that were asked for
   };
   enum class Place { kBefore, kInside, kAfter };
@@ -84,8 +86,14 @@ class ActiveRecording {
   ActiveRecording(std::uint64_t id, RecordRequest request, Selector selector,
                   std::unique_ptr<recording::RecordingWriter> writer);
   Place PlaceOf(State* state, std::uint64_t sequence) const;
-  void AccountUpTo(State* state, std::uint64_t ordinal, std::uint64_t before_sequence,
-                   recording::LossCause cause);
+  struct Missing {
+    std::uint64_t last_ordinal = 0;
+    std::uint64_t last_sequence = 0;
+    std::uint64_t before_sequence = 0;  // 0: none came after
+    recording::LossCause cause = recording::LossCause::kOverwritten;
+    bool before_forced = false;
+  };
+  void Account(State* state, const Missing& missing);
   std::optional<std::uint32_t> SessionId(const SessionPtr& session);
   void Note(const Result<void>& written);
 

@@ -41,6 +41,7 @@ struct Gap {
   Cause cause = Cause::kOverwritten;
   std::uint64_t count = 0;
   std::uint64_t last_ordinal = 0;     // of them
+  std::uint64_t last_sequence = 0;    // none of them is of a later replay
   std::uint64_t before_sequence = 0;  // the replay of the snapshot that came after; 0 = none came
 };
 

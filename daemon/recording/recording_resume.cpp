@@ -16,15 +16,14 @@ Result<void> RecordingWriter::Resume() {
   const RecordingReader& reader = **opened;
   sessions_ = reader.sessions();
   slots_ = reader.slots();
-  last_ordinals_.resize(slots_.size());
+  last_.resize(slots_.size());
   for (const Slot& slot : slots_) {
     slot_ids_.emplace(SlotKey(slot.session, slot.index, slot.generation), slot.id);
-    last_ordinals_[slot.id] = slot.from_ordinal;
-    const auto last = reader.Last(slot.id);
-    if (last) last_ordinals_[slot.id] = std::max(last_ordinals_[slot.id], last->ordinal);
+    last_[slot.id].ordinal = slot.from_ordinal;
+    if (const auto last = reader.Last(slot.id)) last_[slot.id] = {last->ordinal, last->sequence};
   }
   for (const Loss& loss : reader.losses()) {
-    last_ordinals_[loss.slot] = std::max(last_ordinals_[loss.slot], loss.last_ordinal);
+    Advance(loss);
     status_.lost += loss.count;
   }
   status_.snapshots = status_.durable_snapshots = reader.snapshot_count();

@@ -218,14 +218,20 @@ Result<std::uint32_t> RecordingWriter::AddSlot(Slot slot) {
   if (auto room = MakeRoom(meta.size()); !room.ok()) return room.error();
   if (auto written = Write(RecordType::kSlot, meta, {}, 0); !written.ok()) return written.error();
   slot_ids_.emplace(key, slot.id);
-  last_ordinals_.push_back(slot.from_ordinal);
+  last_.push_back({slot.from_ordinal, 0});
   slots_.push_back(std::move(slot));
   return slots_.back().id;
 }
 
-std::uint64_t RecordingWriter::last_ordinal(std::uint32_t slot) const {
+RecordingWriter::Position RecordingWriter::last(std::uint32_t slot) const {
   const std::scoped_lock lock(mutex_);
-  return slot < last_ordinals_.size() ? last_ordinals_[slot] : 0;
+  return slot < last_.size() ? last_[slot] : Position();
+}
+
+void RecordingWriter::Advance(const Loss& loss) {
+  Position& last = last_[loss.slot];
+  last.ordinal = std::max(last.ordinal, loss.last_ordinal);
+  if (loss.before_sequence != 0) last.sequence = std::max(last.sequence, loss.before_sequence - 1);
 }
 
 Result<void> RecordingWriter::Append(Snapshot snapshot, std::span<const std::byte> payload) {
@@ -240,7 +246,7 @@ Result<void> RecordingWriter::Append(Snapshot snapshot, std::span<const std::byt
                                payload.size(), slots_[snapshot.slot].probe,
                                slots_[snapshot.slot].payload_bytes)};
     }
-    if (snapshot.ordinal <= last_ordinals_[snapshot.slot]) return {};
+    if (snapshot.ordinal <= last_[snapshot.slot].ordinal) return {};
     if (status_.stopped != StopReason::kNone) {
       ++status_.refused;
       return Refused();
@@ -258,7 +264,7 @@ Result<void> RecordingWriter::Append(Snapshot snapshot, std::span<const std::byt
       return written;
     }
     ++status_.snapshots;
-    last_ordinals_[snapshot.slot] = snapshot.ordinal;
+    last_[snapshot.slot] = {snapshot.ordinal, snapshot.sequence};
     rows_.push_back({snapshot.slot, 0, snapshot.ordinal, snapshot.sequence, offset});
     if (rows_.size() >= kIndexRows || segment_->bytes() - index_begin_ >= options_.index_bytes) {
       if (auto indexed = WriteIndex(); !indexed.ok()) return indexed;
@@ -274,13 +280,13 @@ Result<void> RecordingWriter::Append(Snapshot snapshot, std::span<const std::byt
 Result<void> RecordingWriter::AddLoss(const Loss& loss) {
   const std::scoped_lock lock(mutex_);
   if (loss.slot >= slots_.size()) return Error{"AddLoss() before AddSlot()"};
-  if (loss.last_ordinal != 0 && loss.last_ordinal <= last_ordinals_[loss.slot]) return {};
+  if (loss.last_ordinal != 0 && loss.last_ordinal <= last_[loss.slot].ordinal) return {};
   if (status_.stopped != StopReason::kNone) return Refused();
   const std::string meta = Encode(loss);
   if (auto room = MakeRoom(meta.size()); !room.ok()) return room;
   if (auto written = Write(RecordType::kLoss, meta, {}, 0); !written.ok()) return written;
   status_.lost += loss.count;
-  last_ordinals_[loss.slot] = std::max(last_ordinals_[loss.slot], loss.last_ordinal);
+  Advance(loss);
   return {};
 }
 

@@ -76,9 +76,13 @@ class RecordingWriter {
   // id. Session::id and Slot::id are ignored.
   Result<std::uint32_t> AddSession(Session session);
   Result<std::uint32_t> AddSlot(Slot slot);
-  // The last ordinal that the recording has of the slot, lost ones included; Slot::from_ordinal
-  // when none. What it has is not written again.
-  std::uint64_t last_ordinal(std::uint32_t slot) const;
+  // Up to where the recording has the slot, lost ones included: Slot::from_ordinal and 0 when it
+  // has nothing. What it has is not written again.
+  struct Position {
+    std::uint64_t ordinal = 0;
+    std::uint64_t sequence = 0;
+  };
+  Position last(std::uint32_t slot) const;
 
   // Takes payload_hash from the snapshot when it is not 0. A snapshot that the recording has
   // already is ignored.
@@ -110,6 +114,7 @@ class RecordingWriter {
   Result<void> WriteEnd(layout::RecordType type, StopReason reason);
   Result<void> Roll();
   void Finish(StopReason reason, std::string error);
+  void Advance(const Loss& loss);
   Error Refused() const;
   void CommitLoop();
 
@@ -126,7 +131,7 @@ class RecordingWriter {
   std::vector<Session> sessions_;
   std::vector<Slot> slots_;
   std::map<SlotKey, std::uint32_t> slot_ids_;
-  std::vector<std::uint64_t> last_ordinals_;
+  std::vector<Position> last_;
   std::vector<layout::IndexRow> rows_;  // since the last index
   std::vector<std::uint64_t> others_;
   std::uint64_t index_first_number_ = 1;

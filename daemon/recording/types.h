@@ -75,7 +75,8 @@ enum class LossCause : std::uint32_t {
 };
 std::string_view ToText(LossCause cause);
 
-// Snapshots of one slot that are missing. With every == 1 the sequences between are exactly those.
+// Snapshots of one slot that are missing. `count` of them were wanted; with every > 1 there may be
+// ordinals among them that were not.
 struct Loss {
   std::uint32_t slot = 0;
   LossCause cause = LossCause::kOverwritten;

@@ -13,11 +13,6 @@ namespace {
 
 using layout::VerdictState;
 
-// How many replays up to `sequence` the comparison wants.
-std::uint64_t WantedUpTo(std::uint32_t every, std::uint64_t sequence) {
-  return every == 0 || sequence == 0 ? 0 : (sequence - 1) / every + 1;
-}
-
 void SetError(ring::Verdict* verdict, std::string text) {
   if (verdict->state == VerdictState::kFail) return;
   verdict->state = VerdictState::kError;
@@ -61,7 +56,7 @@ bool CompareSink::CountMissed(Slot* slot, std::uint32_t every, std::uint64_t las
   ring::Verdict& verdict = slot->verdict;
   if (last_missed <= verdict.covered_sequence) return false;
   const std::uint64_t missed =
-      WantedUpTo(every, last_missed) - WantedUpTo(every, verdict.covered_sequence);
+      layout::WantedUpTo(every, last_missed) - layout::WantedUpTo(every, verdict.covered_sequence);
   verdict.covered_sequence = last_missed;
   if (missed == 0) return false;
   verdict.lost += missed;

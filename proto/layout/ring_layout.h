@@ -209,6 +209,11 @@ constexpr bool Wants(std::uint32_t every, std::uint64_t sequence) {
   return every == 1 || (every != 0 && (sequence - 1) % every == 0);  // a GPU divides in software
 }
 
+// How many replays up to `sequence` it wants.
+constexpr std::uint64_t WantedUpTo(std::uint32_t every, std::uint64_t sequence) {
+  return every == 0 || sequence == 0 ? 0 : (sequence - 1) / every + 1;
+}
+
 // Of a payload, as 32-bit little-endian words, the last one filled up with zeros: each times an odd
 // number that tells its place, so that no single changed or displaced word can hide, and so that
 // threads may add their parts in any order.

@@ -2,13 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <chrono>
-#include <cstdlib>
-#include <filesystem>
-#include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "daemon/recording/recording_reader.h"
@@ -170,24 +164,6 @@ TEST_F(RecordingDaemon, TellsExactlyWhatWasOverwrittenBeforeItCouldRead) {
   EXPECT_EQ(reader->snapshot_count(0) + lost, 50u);
 }
 
-TEST_F(RecordingDaemon, FreezesWhatADeadJobLeft) {
-  ProducerProcess job({{.name = "a", .capacity = 8, .record_every = 1}});
-  job.Write(0, 20);
-  job.Kill();
-  ASSERT_TRUE(WaitUntil([&] {
-    const auto session = daemon_.Session(job.key());
-    return session && session->state() == v1::Session::DIED;
-  }));
-  auto client = daemon_.Connect();
-  v1::FreezeRequest request;
-  request.set_session(job.key());
-  request.set_directory(path_);
-  request.set_last(3);
-  const auto reply = client.Freeze(request);
-  ASSERT_TRUE(reply.ok()) << reply.error().message;
-  ExpectReplays(*Read(), 0, 18, 20);
-}
-
 TEST_F(RecordingDaemon, ClosesItsRecordingsWhenItEnds) {
   ProducerProcess job({{.name = "a", .capacity = 16, .record_every = 1}});
   ASSERT_TRUE(daemon_.WaitForConsumed(job.key(), "a", 0));
@@ -200,124 +176,6 @@ TEST_F(RecordingDaemon, ClosesItsRecordingsWhenItEnds) {
   EXPECT_TRUE(reader->closed());
   EXPECT_EQ(reader->stop_reason(), StopReason::kDaemonStopped);
   ExpectReplays(*reader, 0, 1, 5);
-}
-
-// Of a job that asks for it, into ./runs, by whichever daemon is there.
-class RecordingToDisk : public testing::Test {
- protected:
-  RecordingToDisk() { std::filesystem::current_path(dir_.path()); }
-  ~RecordingToDisk() override { std::filesystem::current_path("/"); }
-
-  std::string OnlyRecording() {
-    std::string found;
-    std::error_code none_yet;
-    for (const auto& entry : std::filesystem::directory_iterator(dir_ / "runs", none_yet)) {
-      EXPECT_EQ(found, "");
-      found = entry.path();
-    }
-    return found;
-  }
-  // Every snapshot the job made is there once and right, or in a loss.
-  void ExpectExact(const RecordingReader& reader, std::uint64_t produced) {
-    std::uint64_t accounted = 0;
-    for (const auto& loss : reader.losses()) accounted += loss.count;
-    std::uint64_t last = 0;
-    for (const auto& ref : reader.Snapshots(0)) {
-      ASSERT_GT(ref.ordinal, last);
-      last = ref.ordinal;
-      const auto values = testing_support::ValuesOf(reader, ref);
-      ASSERT_TRUE(values.ok()) << values.error().message;
-      ASSERT_EQ(values->front(), static_cast<float>(ref.sequence));
-      ++accounted;
-    }
-    EXPECT_EQ(accounted, produced);
-    EXPECT_THAT(reader.damage(), testing::IsEmpty());
-  }
-
-  testing_support::TempDir dir_;
-};
-
-TEST_F(RecordingToDisk, HoldsEverythingOfAJobThatWaits) {
-  ProducerProcess job({{.name = "a",
-                        .capacity = 4,
-                        .record_every = 1,
-                        .to_disk = true,
-                        .policy = layout::Policy::kWait,
-                        .wait_deadline_ms = 30'000}});
-  DaemonProcess daemon(dir_);
-  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a", 0));
-  job.Write(0, 500);
-  job.ExitCleanly();
-  ASSERT_TRUE(WaitUntil([&] { return daemon.Status().recordings().empty(); }));
-  const auto reader = RecordingReader::Open(OnlyRecording());
-  ASSERT_TRUE(reader.ok());
-  EXPECT_EQ((*reader)->snapshot_count(0), 500u);
-  EXPECT_TRUE((*reader)->complete());
-  ExpectExact(**reader, 500);
-}
-
-TEST_F(RecordingToDisk, OfAJobThatDiedBeforeAnyDaemonSawItLiesWhereTheJobWantedIt) {
-  ProducerProcess job({{.name = "a", .capacity = 8, .record_every = 1, .to_disk = true}});
-  job.Write(0, 20);
-  job.Kill();
-  std::filesystem::current_path("/");
-  DaemonProcess daemon(dir_);
-  ASSERT_TRUE(WaitUntil([&] { return !OnlyRecording().empty(); }));
-  daemon.Signal(SIGTERM);
-  EXPECT_EQ(daemon.WaitForExit(), 0);
-  const auto reader = RecordingReader::Open(OnlyRecording());
-  ASSERT_TRUE(reader.ok()) << reader.error().message;
-  EXPECT_EQ((*reader)->snapshot_count(0), 8u);
-  ExpectExact(**reader, 20);
-}
-
-// CGDEBUG_TEST_KILLS=200 for the whole exercise.
-TEST_F(RecordingToDisk, SurvivesDaemonsThatAreKilledAtAnyTime) {
-  const char* wanted = std::getenv("CGDEBUG_TEST_KILLS");
-  const int kills = wanted == nullptr ? 20 : std::atoi(wanted);
-  ProducerProcess job({{.name = "a",
-                        .elements = 2048,
-                        .capacity = 8,
-                        .record_every = 1,
-                        .to_disk = true,
-                        .policy = layout::Policy::kWait,
-                        .wait_deadline_ms = 20}});
-  std::atomic<bool> stop = false;
-  std::uint64_t produced = 0;
-  std::thread load([&] {
-    for (; !stop; produced += 16) job.Write(0, 16);
-  });
-  std::mt19937 random(7);
-  std::uint64_t durable = 0;
-  for (int i = 0; i < kills; ++i) {
-    DaemonProcess daemon(dir_);
-    const auto end =
-        std::chrono::steady_clock::now() + std::chrono::microseconds(random() % 60'000);
-    do {
-      const v1::StatusReply status = daemon.Status();
-      for (const v1::Recording& recording : status.recordings()) {
-        EXPECT_GE(recording.durable_snapshots(), i == 0 ? 0 : durable);
-        durable = std::max(durable, recording.durable_snapshots());
-      }
-    } while (std::chrono::steady_clock::now() < end);
-    daemon.Kill();
-  }
-  stop = true;
-  load.join();
-  job.ExitCleanly();  // with nobody there to see it
-  DaemonProcess daemon(dir_);
-  ASSERT_TRUE(WaitUntil([&] {
-    const auto session = daemon.Session(job.key());
-    return session && session->state() == v1::Session::EXITED;
-  }));
-  daemon.Signal(SIGTERM);
-  EXPECT_EQ(daemon.WaitForExit(), 0);
-  const auto reader = RecordingReader::Open(OnlyRecording());
-  ASSERT_TRUE(reader.ok()) << reader.error().message;
-  EXPECT_GE((*reader)->snapshot_count(0), durable);
-  EXPECT_THAT((*reader)->Verify().value(), testing::IsEmpty());
-  ExpectExact(**reader, produced);
-  RecordProperty("snapshots", static_cast<int>((*reader)->snapshot_count(0)));
 }
 
 TEST_F(RecordingDaemon, RefusesWhatItCannotDoAndSaysWhatToType) {

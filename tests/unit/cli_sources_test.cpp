@@ -161,6 +161,23 @@ TEST_F(CliSourcesTest, ExtractKeepsWhatWasAskedForAndNothingElse) {
   EXPECT_EQ(Cli({"extract", dir_ / "a.cgrec", "--probes", "z", "-o", dir_ / "t.cgrec"}).code, 4);
 }
 
+TEST_F(CliSourcesTest, ACopyTellsOfEveryLossOfWhatItWasMadeFrom) {
+  RecordingFixture recording(dir_ / "a.cgrec");
+  const std::uint32_t x = recording.AddSlot("x", {1});
+  for (std::uint64_t replay = 1; replay <= 5; ++replay) {
+    if (replay == 2) {
+      recording.Lose(x, replay);
+    } else {
+      recording.Add(x, replay, {static_cast<float>(replay)});
+    }
+  }
+  recording.Close();
+  EXPECT_EQ(Cli({"extract", dir_ / "a.cgrec", "-o", dir_ / "b.cgrec"}).code, 0);
+  const json copy = CliJson({"info", dir_ / "b.cgrec"});
+  EXPECT_EQ(copy["probes"][0]["snapshots"], 4);
+  EXPECT_EQ(copy["complete"], false) << copy;
+}
+
 TEST_F(CliSourcesTest, MergeMakesOneOfTheRanksAndFillsLosses) {
   WriteRecording(dir_ / "r0.cgrec", 2, 1, 0);
   WriteRecording(dir_ / "r1.cgrec", 2, 5, 1);

@@ -153,7 +153,7 @@ TEST_F(Recording, AWriterGoesOnWhereAKilledOneStoppedWithoutDuplicates) {
   const std::uint64_t kept = Read()->snapshot_count(1);
   ASSERT_LT(kept, 5u);
   auto writer = Write();
-  EXPECT_EQ(writer->last_ordinal(1), kept);
+  EXPECT_EQ(writer->last(1).ordinal, kept);
   WriteTwoProbes(writer.get(), 9);
   ASSERT_TRUE(writer->Close(StopReason::kRequested).ok());
   const auto reader = Read();

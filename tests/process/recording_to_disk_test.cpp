@@ -1,0 +1,235 @@
+// Recordings that a job asks for with TensorRecord(to="disk"), by whichever daemon is there.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <random>
+#include <string>
+#include <thread>
+
+#include "daemon/recording/recording_reader.h"
+#include "tests/support/daemon_process.h"
+#include "tests/support/known_recording.h"
+#include "tests/support/producer_process.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/wait_until.h"
+
+namespace cgdebug::test {
+namespace {
+
+using recording::RecordingReader;
+using recording::StopReason;
+
+// In ./runs.
+class RecordingToDisk : public testing::Test {
+ protected:
+  RecordingToDisk() { std::filesystem::current_path(dir_.path()); }
+  ~RecordingToDisk() override { std::filesystem::current_path("/"); }
+
+  std::string OnlyRecording() {
+    std::string found;
+    std::error_code none_yet;
+    for (const auto& entry : std::filesystem::directory_iterator(dir_ / "runs", none_yet)) {
+      EXPECT_EQ(found, "");
+      found = entry.path();
+    }
+    return found;
+  }
+  // Every snapshot the job made is there once and right, or in a loss.
+  void ExpectExact(const RecordingReader& reader, std::uint64_t produced) {
+    std::uint64_t accounted = 0;
+    for (const auto& loss : reader.losses()) accounted += loss.count;
+    std::uint64_t last = 0;
+    for (const auto& ref : reader.Snapshots(0)) {
+      ASSERT_GT(ref.ordinal, last);
+      last = ref.ordinal;
+      const auto values = testing_support::ValuesOf(reader, ref);
+      ASSERT_TRUE(values.ok()) << values.error().message;
+      ASSERT_EQ(values->front(), static_cast<float>(ref.sequence));
+      ++accounted;
+    }
+    EXPECT_EQ(accounted, produced);
+    EXPECT_THAT(reader.damage(), testing::IsEmpty());
+  }
+
+  testing_support::TempDir dir_;
+};
+
+TEST_F(RecordingToDisk, HoldsEverythingOfAJobThatWaits) {
+  ProducerProcess job({{.name = "a",
+                        .capacity = 4,
+                        .record_every = 1,
+                        .to_disk = true,
+                        .policy = layout::Policy::kWait,
+                        .wait_deadline_ms = 30'000}});
+  DaemonProcess daemon(dir_);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a", 0));
+  job.Write(0, 500);
+  job.ExitCleanly();
+  ASSERT_TRUE(WaitUntil([&] { return daemon.Status().recordings().empty(); }));
+  const auto reader = RecordingReader::Open(OnlyRecording());
+  ASSERT_TRUE(reader.ok());
+  EXPECT_EQ((*reader)->snapshot_count(0), 500u);
+  EXPECT_TRUE((*reader)->complete());
+  ExpectExact(**reader, 500);
+}
+
+TEST_F(RecordingToDisk, OfAJobThatDiedBeforeAnyDaemonSawItLiesWhereTheJobWantedIt) {
+  ProducerProcess job({{.name = "a", .capacity = 8, .record_every = 1, .to_disk = true}});
+  job.Write(0, 20);
+  job.Kill();
+  std::filesystem::current_path("/");
+  DaemonProcess daemon(dir_);
+  ASSERT_TRUE(WaitUntil([&] { return !OnlyRecording().empty(); }));
+  daemon.Signal(SIGTERM);
+  EXPECT_EQ(daemon.WaitForExit(), 0);
+  const auto reader = RecordingReader::Open(OnlyRecording());
+  ASSERT_TRUE(reader.ok()) << reader.error().message;
+  EXPECT_EQ((*reader)->snapshot_count(0), 8u);
+  ExpectExact(**reader, 20);
+}
+
+// Of a probe that also prints, so that most of what is lost was never wanted on the disk.
+class RecordingEveryTenth : public RecordingToDisk {
+ protected:
+  static SlotSpec Spec(std::uint32_t capacity) {
+    return {
+        .name = "a", .capacity = capacity, .print_every = 1, .record_every = 10, .to_disk = true};
+  }
+  // Of a job that is gone.
+  std::unique_ptr<RecordingReader> ReadAfter(DaemonProcess& daemon, const ProducerProcess& job) {
+    EXPECT_TRUE(WaitUntil([&] {
+      const auto session = daemon.Session(job.key());
+      return session && session->state() != v1::Session::ALIVE &&
+             daemon.Status().recordings().empty();
+    }));
+    auto reader = RecordingReader::Open(OnlyRecording());
+    EXPECT_TRUE(reader.ok()) << reader.error().message;
+    return *std::move(reader);
+  }
+  static std::uint64_t Lost(const RecordingReader& reader) {
+    std::uint64_t lost = 0;
+    for (const auto& loss : reader.losses()) lost += loss.count;
+    return lost;
+  }
+};
+
+TEST_F(RecordingEveryTenth, CountsAsLostOnlyWhatWasWanted) {
+  ProducerProcess job({Spec(15)});
+  job.Write(0, 100);
+  job.Kill();
+  DaemonProcess daemon(dir_);
+  const auto reader = ReadAfter(daemon, job);
+  ASSERT_EQ(reader->snapshot_count(0), 1u);
+  EXPECT_EQ(reader->Last(0)->sequence, 91u);
+  EXPECT_EQ(Lost(*reader), 9u);
+}
+
+TEST_F(RecordingEveryTenth, IsCompleteWhenNothingWantedWasLost) {
+  ProducerProcess job({Spec(16)});
+  DaemonProcess daemon(dir_);
+  job.Write(0, 12);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a", 12));
+  daemon.Stop();
+  job.Write(0, 17);  // replay 13 is overwritten
+  daemon.Signal(SIGCONT);
+  ASSERT_TRUE(WaitUntil([&] {
+    const auto probe = daemon.Probe(job.key(), "a");
+    return probe && probe->counters().consumed() + probe->counters().lost_overwritten() == 29;
+  }));
+  EXPECT_GT(daemon.Probe(job.key(), "a")->counters().lost_overwritten(), 0u);
+  job.ExitCleanly();
+  const auto reader = ReadAfter(daemon, job);
+  EXPECT_EQ(reader->snapshot_count(0), 3u);
+  EXPECT_TRUE(reader->complete());
+}
+
+TEST_F(RecordingEveryTenth, KnowsWhetherWhatWasHalfWrittenWasWanted) {
+  for (const std::uint32_t whole : {9u, 10u}) {
+    ProducerProcess job({Spec(16)});
+    job.Write(0, whole);
+    job.BeginOnly(0);
+    job.Kill();
+    DaemonProcess daemon(dir_);
+    const auto reader = ReadAfter(daemon, job);
+    EXPECT_EQ(reader->snapshot_count(0), 1u);
+    EXPECT_EQ(Lost(*reader), whole == 10 ? 1u : 0u);
+    std::filesystem::remove_all(dir_ / "runs");
+  }
+}
+
+TEST_F(RecordingEveryTenth, DoesNotLoseWhatAnEarlierDaemonHadNotWanted) {
+  ProducerProcess job({Spec(4)});
+  {
+    DaemonProcess daemon(dir_);
+    job.Write(0, 1);
+    ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a", 1));
+    for (std::uint64_t replay = 2; replay <= 9; ++replay) {
+      job.Write(0, 1);
+      ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a", replay));
+    }
+    daemon.Kill();
+  }
+  job.Write(0, 3);
+  job.ExitCleanly();
+  DaemonProcess daemon(dir_);
+  const auto reader = ReadAfter(daemon, job);
+  EXPECT_EQ(reader->snapshot_count(0), 2u);
+  EXPECT_EQ(Lost(*reader), 0u);
+  EXPECT_TRUE(reader->complete());
+}
+
+// CGDEBUG_TEST_KILLS=200 for the whole exercise.
+TEST_F(RecordingToDisk, SurvivesDaemonsThatAreKilledAtAnyTime) {
+  const char* wanted = std::getenv("CGDEBUG_TEST_KILLS");
+  const int kills = wanted == nullptr ? 20 : std::atoi(wanted);
+  ProducerProcess job({{.name = "a",
+                        .elements = 2048,
+                        .capacity = 8,
+                        .record_every = 1,
+                        .to_disk = true,
+                        .policy = layout::Policy::kWait,
+                        .wait_deadline_ms = 20}});
+  std::atomic<bool> stop = false;
+  std::uint64_t produced = 0;
+  std::thread load([&] {
+    for (; !stop; produced += 16) job.Write(0, 16);
+  });
+  std::mt19937 random(7);
+  std::uint64_t durable = 0;
+  for (int i = 0; i < kills; ++i) {
+    DaemonProcess daemon(dir_);
+    const auto end =
+        std::chrono::steady_clock::now() + std::chrono::microseconds(random() % 60'000);
+    do {
+      const v1::StatusReply status = daemon.Status();
+      for (const v1::Recording& recording : status.recordings()) {
+        EXPECT_GE(recording.durable_snapshots(), i == 0 ? 0 : durable);
+        durable = std::max(durable, recording.durable_snapshots());
+      }
+    } while (std::chrono::steady_clock::now() < end);
+    daemon.Kill();
+  }
+  stop = true;
+  load.join();
+  job.ExitCleanly();  // with nobody there to see it
+  DaemonProcess daemon(dir_);
+  ASSERT_TRUE(WaitUntil([&] {
+    const auto session = daemon.Session(job.key());
+    return session && session->state() == v1::Session::EXITED;
+  }));
+  daemon.Signal(SIGTERM);
+  EXPECT_EQ(daemon.WaitForExit(), 0);
+  const auto reader = RecordingReader::Open(OnlyRecording());
+  ASSERT_TRUE(reader.ok()) << reader.error().message;
+  EXPECT_GE((*reader)->snapshot_count(0), durable);
+  EXPECT_THAT((*reader)->Verify().value(), testing::IsEmpty());
+  ExpectExact(**reader, produced);
+  RecordProperty("snapshots", static_cast<int>((*reader)->snapshot_count(0)));
+}
+
+}  // namespace
+}  // namespace cgdebug::test
