@@ -10,6 +10,7 @@
 #include "daemon/base/log.h"
 #include "daemon/ingest/ingest_loop.h"
 #include "daemon/pipeline/recorder.h"
+#include "daemon/pipeline/ring_reads.h"
 #include "daemon/pipeline/sink.h"
 #include "daemon/serve/server.h"
 #include "daemon/sinks/compare_sink.h"
@@ -26,6 +27,7 @@ void RunDaemon(const DaemonOptions& options, const std::string& socket_path, Ins
   pipeline::EventLog events;
   pipeline::SnapshotStore store(options.max_memory_bytes);
   pipeline::ControlQueue controls;
+  pipeline::RingReads reads;
   pipeline::Recorder recorder;
   pipeline::FanOut sinks;
   sinks.Add(std::make_unique<sinks::CompareSink>(&events));
@@ -40,11 +42,11 @@ void RunDaemon(const DaemonOptions& options, const std::string& socket_path, Ins
       std::min<std::uint64_t>(options.max_message_bytes, wire::kMaxMessageBytes));
   serving.idle_timeout_s = std::chrono::duration<double>(options.idle_timeout).count();
   serving.exit_with = options.exit_with;
-  serve::Server server(instance.TakeListener(), {&registry, &events, &store, &controls, &recorder},
+  serve::Server server(instance.TakeListener(), {&registry, &events, &store, &controls, &reads, &recorder},
                        serving);
 
   ingest::IngestLoop ingest({options.keep_dead, options.workers, socket_path},
-                            {&registry, &controls, &events, &sinks});
+                            {&registry, &controls, &reads, &events, &sinks});
   Log("daemon")->info("cgdebug-daemon {} (pid {}) listens on {}", CGDEBUG_VERSION, getpid(),
                       socket_path);
   ingest.Start();

@@ -238,6 +238,16 @@ void AttachedSegment::SetControl(const pipeline::ControlChange& change) {
   broken_ = SigbusGuard::Hit();
 }
 
+void AttachedSegment::Read(const pipeline::RingRequest& request, pipeline::RingContent* content) {
+  if (broken_ || request.slot->session != session_) return;
+  const SigbusGuard guard;
+  for (const SlotConsumer* slot : graph_order_) {
+    if (slot->slot() == request.slot) *content = slot->Read(request);
+  }
+  broken_ = SigbusGuard::Hit();
+  if (broken_) *content = {};
+}
+
 void AttachedSegment::Remove() {
   if (view_ != nullptr && !view_->ProducerAlive()) ring::UnlinkSegment(name_);
   destination_.sink->ForgetSession(session_);

@@ -48,6 +48,8 @@ class AttachedSegment {
   void Abandon();
   // Does nothing when the slot is not, or no longer, of this segment.
   void SetControl(const pipeline::ControlChange& change);
+  // `content` when the slot is of this segment and its ring is still there.
+  void Read(const pipeline::RingRequest& request, pipeline::RingContent* content);
   // Shows the counters of every slot.
   void Refresh();
   // Removes the files and forgets the session.

@@ -74,6 +74,11 @@ void IngestLoop::Run() {
     for (const pipeline::ControlChange& change : destination_.controls->Take()) {
       for (Segment& segment : segments_) segment.attached->SetControl(change);
     }
+    destination_.reads->Serve([this](const pipeline::RingRequest& request) {
+      pipeline::RingContent content;
+      for (Segment& segment : segments_) segment.attached->Read(request, &content);
+      return content;
+    });
     const bool thorough = Clock::now() >= next_thorough_;
     const bool any = PollAll(thorough);
     if (thorough) {
@@ -220,9 +225,10 @@ void IngestLoop::Wait(bool any) {
   if (!any && (!AnyAlive() || Clock::now() - last_work_ > kSpin)) nap = NextNap();
   // While there is work, the descriptors are looked at with the other periodic duties.
   if (nap.count() == 0 && Clock::now() < next_check_) return;
-  pollfd fds[2] = {{stop_.get(), POLLIN, 0}, {watcher_->fd(), POLLIN, 0}};
+  pollfd fds[3] = {
+      {stop_.get(), POLLIN, 0}, {watcher_->fd(), POLLIN, 0}, {destination_.reads->fd(), POLLIN, 0}};
   const timespec timeout = {nap.count() / 1'000'000'000, nap.count() % 1'000'000'000};
-  ppoll(fds, 2, &timeout, nullptr);
+  ppoll(fds, 3, &timeout, nullptr);
   stopping_ = (fds[0].revents & POLLIN) != 0;
   if (watcher_->Drain()) next_scan_ = Clock::now();
 }

@@ -1,13 +1,10 @@
 #include "daemon/ingest/slot_consumer.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "daemon/base/realtime.h"
 #include "daemon/ingest/sigbus_guard.h"
-#include "daemon/numerics/device_stats.h"
-#include "daemon/numerics/stats.h"
 
 namespace cgdebug::ingest {
 
@@ -126,19 +123,14 @@ void SlotConsumer::Report(const Gap& gap) {
 }
 
 void SlotConsumer::MakeSnapshot() {
-  snapshot_ = std::make_shared<pipeline::Snapshot>();
-  snapshot_->slot = slot_;
-  snapshot_->ordinal = entry_.ordinal;
-  snapshot_->sequence = entry_.sequence;
-  snapshot_->timestamp_ns = entry_.timestamp_ns;
-  snapshot_->step = entry_.step;
-  snapshot_->forced = (entry_.flags & layout::kEntryForced) != 0;
-  payload_ = TakeValues(snapshot_.get());
+  const bool is_stats = (entry_.flags & layout::kEntryIsStats) != 0;
+  const bool triggered = (entry_.flags & layout::kEntryTriggered) != 0;
+  bytes_ += is_stats ? sizeof(entry_.stats) : entry_.payload.size();
+  made_ = maker_.Make(slot_, &entry_, triggered ? ring_.control() : layout::SlotControl{});
 }
 
 void SlotConsumer::Deliver(bool seen_before) {
-  const pipeline::SnapshotPtr snapshot = std::move(snapshot_);
-  const pipeline::PayloadPtr payload = std::move(payload_);
+  const auto [snapshot, payload] = std::exchange(made_, {});
   last_timestamp_ns_ = std::max(last_timestamp_ns_, snapshot->timestamp_ns);
   if (!seen_before) {
     ReportLoss(snapshot->sequence - 1, snapshot->sequence, Gap::Cause::kOverwritten);
@@ -153,46 +145,23 @@ void SlotConsumer::Deliver(bool seen_before) {
   }
 }
 
-pipeline::PayloadPtr SlotConsumer::TakeValues(pipeline::Snapshot* snapshot) {
-  if ((entry_.flags & layout::kEntryIsStats) != 0) {
-    snapshot->stats = numerics::FromDevice(entry_.stats);
-    snapshot->has_values = false;
-    snapshot->changed =
-        (entry_.stats.flags & layout::kStatsHasHash) == 0 || snapshot->stats.hash != previous_hash_;
-    previous_hash_ = snapshot->stats.hash;
-    bytes_ += sizeof(entry_.stats);
-    return nullptr;
+pipeline::RingContent SlotConsumer::Read(const pipeline::RingRequest& request) const {
+  pipeline::RingContent content;
+  content.newest = ring_.accepted();
+  content.oldest = ring_.oldest();
+  content.next = std::max(request.first_ordinal, content.oldest);
+  const std::uint64_t last = std::min(request.last_ordinal, content.newest);
+  std::size_t bytes = 0;
+  for (; content.next <= last && (bytes == 0 || bytes < request.max_bytes); ++content.next) {
+    ring::Entry entry;
+    const ReadStatus status = ring_.Read(content.next, &entry);
+    if (status == ReadStatus::kDamaged) content.damaged.push_back(content.next);
+    if (status != ReadStatus::kOk) continue;
+    bytes += sizeof(entry) + entry.payload.size();
+    content.entries.push_back(std::move(entry));
   }
-  bytes_ += entry_.payload.size();
-  auto payload = std::make_shared<const std::vector<std::byte>>(std::move(entry_.payload));
-  const auto view = numerics::MakeTensorView(slot_->dtype, slot_->shape, *payload);
-  if (view.ok()) snapshot->stats = numerics::ComputeStats(*view);
-  if (const auto previous = previous_payload_.lock()) {  // bytes only where the hash cannot tell
-    snapshot->changed = snapshot->stats.hash != previous_hash_ ||
-                        std::memcmp(previous->data(), payload->data(), payload->size()) != 0;
-  }
-  snapshot->has_values =
-      (entry_.flags & layout::kEntryDropValues) == 0 &&
-      ((entry_.flags & layout::kEntryTriggered) == 0 || TriggerHolds(snapshot->stats));
-  if (!snapshot->has_values) return nullptr;
-  previous_payload_ = payload;
-  previous_hash_ = snapshot->stats.hash;
-  return payload;
-}
-
-bool SlotConsumer::TriggerHolds(const numerics::Stats& stats) const {
-  const layout::SlotControl control = ring_.control();
-  switch (control.trigger) {
-    case layout::ControlTrigger::kNonfinite:
-      return stats.nonfinite() != 0;
-    case layout::ControlTrigger::kInf:
-      return stats.pos_inf + stats.neg_inf != 0;
-    case layout::ControlTrigger::kAbsMax:
-      return stats.nonfinite() != 0 || stats.abs_max > control.threshold;
-    case layout::ControlTrigger::kNone:
-      return true;
-  }
-  return true;
+  content.readable = ring_.valid();
+  return content;
 }
 
 void SlotConsumer::PublishCredit(std::uint64_t entries) {

@@ -9,7 +9,9 @@
 #include "daemon/pipeline/control_queue.h"
 #include "daemon/pipeline/event_log.h"
 #include "daemon/pipeline/registry.h"
+#include "daemon/pipeline/ring_reads.h"
 #include "daemon/pipeline/sink.h"
+#include "daemon/pipeline/snapshot_maker.h"
 #include "libprobe/ring/segment_view.h"
 #include "libprobe/ring/slot_ring_reader.h"
 
@@ -19,6 +21,7 @@ namespace cgdebug::ingest {
 struct Destination {
   pipeline::Registry* registry;
   pipeline::ControlQueue* controls;
+  pipeline::RingReads* reads;
   pipeline::EventLog* events;
   pipeline::Sink* sink;
 };
@@ -57,6 +60,8 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   bool cut_off() const { return cut_off_; }
   // Shows the producer's and the own counters to the registry; ends a control that is over.
   void Refresh();
+  // What lies in the ring, consumed or not.
+  pipeline::RingContent Read(const pipeline::RingRequest& request) const;
   // What the producer is to do from its next replay on.
   void SetControl(const pipeline::ControlChange& change);
   // The producer is dead and everything committed is consumed.
@@ -75,10 +80,6 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   ring::ReadStatus ReadNext();
   void MakeSnapshot();
   void Deliver(bool seen_before);
-  // Fills in the statistics, from the values or as the GPU computed them; the values when they are
-  // wanted.
-  pipeline::PayloadPtr TakeValues(pipeline::Snapshot* snapshot);
-  bool TriggerHolds(const numerics::Stats& stats) const;
   void ApplyControl(const layout::SlotControl& control);
   bool ControlIsOver(const layout::SlotHead& head) const;
   void Lose(std::uint64_t first_readable);
@@ -95,11 +96,9 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   ring::ReadStatus status_ = ring::ReadStatus::kNone;
   bool cut_off_ = false;
   ring::Entry entry_;
-  std::shared_ptr<pipeline::Snapshot> snapshot_;
-  pipeline::PayloadPtr payload_;
+  pipeline::StoredSnapshot made_;
+  pipeline::SnapshotMaker maker_;
 
-  std::uint64_t previous_hash_ = 0;
-  std::weak_ptr<const std::vector<std::byte>> previous_payload_;
   std::uint64_t consumed_ = 0;  // ordinal up to which everything is consumed or lost
   std::uint64_t lost_ = 0;      // of those
   std::uint64_t consumed_before_ = 0;

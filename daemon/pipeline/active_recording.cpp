@@ -237,6 +237,20 @@ void ActiveRecording::Lose(const Gap& gap) {
                            .cause = CauseOf(gap.cause)});
 }
 
+void ActiveRecording::LoseValues(const SlotPtr& slot, std::uint64_t count,
+                                 std::uint64_t first_sequence, std::uint64_t last_sequence) {
+  const auto found = slots_.find(slot);
+  if (found == slots_.end() || count == 0) return;
+  recording::Loss loss;
+  loss.slot = found->second.id;
+  loss.cause = LossCause::kValuesGone;
+  loss.count = count;
+  loss.after_sequence = first_sequence - 1;
+  loss.before_sequence = last_sequence + 1;
+  loss.timestamp_ns = RealtimeNs();
+  Note(writer_->AddLoss(loss));
+}
+
 void ActiveRecording::Close(const SlotPtr& slot, std::uint64_t last_sequence) {
   const auto found = slots_.find(slot);
   if (found == slots_.end()) return;

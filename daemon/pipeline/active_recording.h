@@ -63,6 +63,9 @@ class ActiveRecording {
   void Open(const SlotPtr& slot, std::uint64_t seen);
   void Consume(const SnapshotPtr& snapshot, const std::byte* payload, std::size_t payload_bytes);
   void Lose(const Gap& gap);
+  // Of snapshots it got, whose statistics alone are left. Replays first..last hold them all.
+  void LoseValues(const SlotPtr& slot, std::uint64_t count, std::uint64_t first_sequence,
+                  std::uint64_t last_sequence);
   void Close(const SlotPtr& slot, std::uint64_t last_sequence);
   void EndSession(const SessionPtr& session);
 

@@ -149,34 +149,6 @@ bool Recorder::busy() const {
   return !active_.empty();
 }
 
-Result<RecordingInfo> Recorder::Freeze(const FreezeRequest& request, const SnapshotStore& store) {
-  RecordRequest record;
-  record.directory = request.directory;
-  record.probes = request.probes;
-  auto recording = ActiveRecording::Start(0, std::move(record));
-  if (!recording.ok()) return recording.error();
-  for (const SlotPtr& slot : request.slots) {
-    if (!(*recording)->Wants(*slot)) continue;
-    std::vector<StoredSnapshot> history = store.History(slot);
-    if (request.last != 0 && history.size() > request.last) {
-      history.erase(history.begin(), history.end() - static_cast<std::ptrdiff_t>(request.last));
-    }
-    (*recording)->Open(slot, history.empty() ? 0 : history.front().snapshot->ordinal - 1);
-    for (const StoredSnapshot& stored : history) {
-      (*recording)
-          ->Consume(stored.snapshot, stored.payload ? stored.payload->data() : nullptr,
-                    stored.payload ? stored.payload->size() : 0);
-    }
-  }
-  const Result<void> closed = (*recording)->writer().Close(StopReason::kRequested);
-  UpdateCatalogue(**recording);
-  RecordingInfo info = (*recording)->info();
-  info.active = false;
-  if (!closed.ok()) return closed.error();
-  if (!info.status.error.empty()) return Error{info.status.error};
-  return info;
-}
-
 void Recorder::StartToDisk(const SlotPtr& slot) {
   const SessionIdentity& session = *slot->session;
   if (to_disk_.contains(session.uuid)) return;

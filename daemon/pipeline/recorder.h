@@ -13,16 +13,8 @@
 #include <vector>
 
 #include "daemon/pipeline/active_recording.h"
-#include "daemon/pipeline/snapshot_store.h"
 
 namespace cgdebug::pipeline {
-
-struct FreezeRequest {
-  std::string directory;
-  std::vector<std::string> probes;
-  std::vector<SlotPtr> slots;  // of the sessions that are meant
-  std::uint64_t last = 0;      // newest replays of each probe; 0 = all that are kept
-};
 
 // Slots registered with TensorRecord(to="disk") are recorded from their first snapshot on, one
 // recording a session, into RecordingsDirectory()/<label>-<key>.cgrec; a daemon that comes after
@@ -43,8 +35,6 @@ class Recorder {
   // Fails: there is no such recording.
   Result<std::vector<RecordingInfo>> Stop(const std::string& which, recording::StopReason reason);
   std::vector<RecordingInfo> List() const;  // active ones, then the last that ended
-  // Writes what `store` keeps of the slots.
-  static Result<RecordingInfo> Freeze(const FreezeRequest& request, const SnapshotStore& store);
   bool busy() const;
 
   // --- for the sink

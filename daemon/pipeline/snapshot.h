@@ -28,4 +28,9 @@ using SnapshotPtr = std::shared_ptr<const Snapshot>;
 // The values: contiguous, of the slot's dtype and shape. Null for a snapshot that has none.
 using PayloadPtr = std::shared_ptr<const std::vector<std::byte>>;
 
+struct StoredSnapshot {
+  SnapshotPtr snapshot;
+  PayloadPtr payload;  // empty too when the memory limit took it; the statistics stay
+};
+
 }  // namespace cgdebug::pipeline

@@ -14,11 +14,6 @@
 
 namespace cgdebug::pipeline {
 
-struct StoredSnapshot {
-  SnapshotPtr snapshot;
-  PayloadPtr payload;  // empty when the memory limit took it; the statistics stay
-};
-
 // Keeps as many snapshots of a slot as its ring has entries (at most kMaxHistory), payloads
 // included while all of them together fit `max_bytes`. Over the limit the oldest payloads go first:
 // of older snapshots, and only when those are gone of newest ones.

@@ -317,6 +317,8 @@ std::string_view ToText(LossCause cause) {
       return "damaged on its way: its checksum is wrong";
     case LossCause::kLeftOut:
       return "damaged in what it was copied from";
+    case LossCause::kValuesGone:
+      return "their values were no longer kept, only their statistics";
   }
   return "unknown cause";
 }

@@ -72,6 +72,7 @@ enum class LossCause : std::uint32_t {
   kDamaged = 7,      // the file is damaged there; found by the reader, never written
   kCorrupted = 8,    // not the bytes that the GPU summed up
   kLeftOut = 9,      // damaged in the recording that this one was copied from
+  kValuesGone = 10,  // only the values: the statistics were recorded
 };
 std::string_view ToText(LossCause cause);
 

@@ -9,6 +9,7 @@
 #include "daemon/pipeline/event_log.h"
 #include "daemon/pipeline/recorder.h"
 #include "daemon/pipeline/registry.h"
+#include "daemon/pipeline/ring_reads.h"
 #include "daemon/pipeline/snapshot_store.h"
 #include "proto/control.pb.h"
 
@@ -20,6 +21,7 @@ struct Model {
   pipeline::EventLog* events;
   pipeline::SnapshotStore* store;
   pipeline::ControlQueue* controls;
+  pipeline::RingReads* reads;
   pipeline::Recorder* recorder;
 };
 

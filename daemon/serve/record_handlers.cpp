@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "daemon/pipeline/freeze.h"
 #include "daemon/serve/handlers.h"
 #include "daemon/serve/messages.h"
 #include "daemon/serve/selection.h"
@@ -97,11 +98,10 @@ void Handlers::Freeze(const v1::FreezeRequest& request, v1::Response* response) 
   freeze.probes.assign(request.probes().begin(), request.probes().end());
   freeze.last = request.last();
   for (const SessionRecord& session : meant) {
-    for (const pipeline::SlotRecord& slot : model_.registry->Slots(session.session)) {
-      freeze.slots.push_back(slot.slot);
-    }
+    const auto slots = model_.registry->Slots(session.session);
+    freeze.slots.insert(freeze.slots.end(), slots.begin(), slots.end());
   }
-  const auto info = pipeline::Recorder::Freeze(freeze, *model_.store);
+  const auto info = pipeline::Freeze(freeze, *model_.store, model_.reads);
   if (!info.ok()) return SetError(response, v1::Error::BAD_REQUEST, info.error().message);
   Fill(*info, response->mutable_freeze()->mutable_recording());
 }

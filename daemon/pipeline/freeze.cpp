@@ -1,0 +1,152 @@
+#include "daemon/pipeline/freeze.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "daemon/base/log.h"
+#include "daemon/pipeline/snapshot_maker.h"
+#include "daemon/recording/catalogue.h"
+
+namespace cgdebug::pipeline {
+namespace {
+
+// Out of a ring at a time: for so long the ingest thread does nothing else.
+constexpr std::size_t kBatchBytes = 16u << 20;
+
+// What is left of one slot, taken in the order of its ordinals.
+class Remains {
+ public:
+  Remains(SlotPtr slot, const SnapshotStore& store, RingReads* rings)
+      : slot_(std::move(slot)), rings_(rings) {
+    for (StoredSnapshot& stored : store.History(slot_)) {
+      const std::uint64_t ordinal = stored.snapshot->ordinal;
+      kept_.emplace(ordinal, std::move(stored));
+    }
+    ring_ = rings_->Read({slot_, 1, 0, 0});
+  }
+
+  std::uint64_t first() const {
+    const std::uint64_t kept = kept_.empty() ? 0 : kept_.begin()->first;
+    if (!ring_.readable || ring_.newest == 0) return kept;
+    return kept == 0 ? ring_.oldest : std::min(kept, ring_.oldest);
+  }
+  std::uint64_t last() const {
+    const std::uint64_t kept = kept_.empty() ? 0 : kept_.rbegin()->first;
+    return ring_.readable ? std::max(kept, ring_.newest) : kept;
+  }
+  bool IsDamaged(std::uint64_t ordinal) const { return damaged_.contains(ordinal); }
+
+  // Nothing when neither has it; without the values when these alone are gone.
+  std::optional<StoredSnapshot> Take(std::uint64_t ordinal) {
+    const auto kept = kept_.find(ordinal);
+    if (kept != kept_.end() && IsWhole(kept->second)) {
+      maker_.Follow(kept->second);
+      return kept->second;
+    }
+    if (std::optional<StoredSnapshot> read = FromRing(ordinal)) return read;
+    return kept == kept_.end() ? std::nullopt : std::optional(kept->second);
+  }
+
+  static bool IsWhole(const StoredSnapshot& stored) {
+    return stored.payload != nullptr || !stored.snapshot->has_values;
+  }
+
+ private:
+  std::optional<StoredSnapshot> FromRing(std::uint64_t ordinal) {
+    if (!ring_.readable || ordinal > ring_.newest) return std::nullopt;
+    if (ordinal >= read_up_to_) ReadBatch(ordinal);
+    const auto entry = std::ranges::find(batch_, ordinal, &ring::Entry::ordinal);
+    if (entry == batch_.end()) return std::nullopt;
+    // Whatever was wanted of it: the values are there.
+    entry->flags &= ~layout::kEntryDropValues;
+    return maker_.Make(slot_, &*entry, {});
+  }
+
+  // Up to what memory has whole.
+  void ReadBatch(std::uint64_t ordinal) {
+    std::uint64_t last = ring_.newest;
+    for (auto kept = kept_.lower_bound(ordinal); kept != kept_.end(); ++kept) {
+      if (!IsWhole(kept->second)) continue;
+      last = std::min(last, kept->first - 1);
+      break;
+    }
+    RingContent content = rings_->Read({slot_, ordinal, last, kBatchBytes});
+    ring_.readable = content.readable;
+    batch_ = std::move(content.entries);
+    damaged_.insert(content.damaged.begin(), content.damaged.end());
+    read_up_to_ = content.next;
+  }
+
+  SlotPtr slot_;
+  RingReads* rings_;
+  std::map<std::uint64_t, StoredSnapshot> kept_;
+  RingContent ring_;
+  std::vector<ring::Entry> batch_;
+  std::uint64_t read_up_to_ = 0;  // ordinal; those before were asked for
+  std::set<std::uint64_t> damaged_;
+  SnapshotMaker maker_;
+};
+
+void FreezeSlot(ActiveRecording* recording, const SlotRecord& record, std::uint64_t count,
+                const SnapshotStore& store, RingReads* rings) {
+  const SlotPtr& slot = record.slot;
+  Remains remains(slot, store, rings);
+  const std::uint64_t last = remains.last();
+  std::uint64_t first = remains.first();
+  if (count != 0 && last - first >= count) first = last - count + 1;
+  std::uint64_t sequence = 0;  // of the last one that was there
+  const auto lose_up_to = [&](std::uint64_t ordinal, Gap::Cause cause) {
+    recording->Lose(
+        {.slot = slot, .cause = cause, .last_ordinal = ordinal, .last_sequence = sequence});
+  };
+  std::vector<std::uint64_t> without_values;  // replays
+  for (std::uint64_t ordinal = first; ordinal != 0 && ordinal <= last; ++ordinal) {
+    const auto stored = remains.Take(ordinal);
+    if (stored) {
+      if (sequence == 0) recording->Open(slot, ordinal - 1);
+      sequence = stored->snapshot->sequence;
+      recording->Consume(stored->snapshot, stored->payload ? stored->payload->data() : nullptr,
+                         stored->payload ? stored->payload->size() : 0);
+      if (!Remains::IsWhole(*stored)) without_values.push_back(sequence);
+    } else if (sequence != 0 && remains.IsDamaged(ordinal)) {
+      lose_up_to(ordinal - 1, Gap::Cause::kOverwritten);
+      lose_up_to(ordinal, Gap::Cause::kCorrupted);
+    }
+  }
+  if (sequence == 0) recording->Open(slot, 0);
+  const std::uint64_t produced = std::max(last, record.counters.produced);
+  lose_up_to(produced, Gap::Cause::kOverwritten);
+  if (record.counters.lost_at_death != 0) lose_up_to(produced + 1, Gap::Cause::kAtDeath);
+  if (!without_values.empty()) {
+    recording->LoseValues(slot, without_values.size(), without_values.front(),
+                          without_values.back());
+  }
+}
+
+}  // namespace
+
+Result<RecordingInfo> Freeze(const FreezeRequest& request, const SnapshotStore& store,
+                             RingReads* rings) {
+  RecordRequest record;
+  record.directory = request.directory;
+  record.probes = request.probes;
+  auto recording = ActiveRecording::Start(0, std::move(record));
+  if (!recording.ok()) return recording.error();
+  for (const SlotRecord& slot : request.slots) {
+    if (!(*recording)->Wants(*slot.slot)) continue;
+    FreezeSlot(recording->get(), slot, request.last, store, rings);
+  }
+  const Result<void> closed = (*recording)->writer().Close(recording::StopReason::kRequested);
+  const auto indexed = recording::UpdateCatalogue(request.directory);
+  if (!indexed.ok()) Log("serve")->warn("{}", indexed.error().message);
+  RecordingInfo info = (*recording)->info();
+  info.active = false;
+  if (!closed.ok()) return closed.error();
+  if (!info.status.error.empty()) return Error{info.status.error};
+  return info;
+}
+
+}  // namespace cgdebug::pipeline

@@ -1,0 +1,29 @@
+// freeze.h: a recording of what is left of jobs, live or dead.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "daemon/base/result.h"
+#include "daemon/pipeline/active_recording.h"
+#include "daemon/pipeline/registry.h"
+#include "daemon/pipeline/ring_reads.h"
+#include "daemon/pipeline/snapshot_store.h"
+
+namespace cgdebug::pipeline {
+
+struct FreezeRequest {
+  std::string directory;
+  std::vector<std::string> probes;
+  std::vector<SlotRecord> slots;  // of the sessions that are meant
+  std::uint64_t last = 0;         // newest replays of each probe; 0 = all that are there
+};
+
+// Writes what the daemon's memory or the ring still holds of each slot, up to the newest there is
+// when it comes to the slot. The recording begins with the oldest that is left; what is missing
+// after it is a loss, as are values of which the statistics alone are left.
+Result<RecordingInfo> Freeze(const FreezeRequest& request, const SnapshotStore& store,
+                             RingReads* rings);
+
+}  // namespace cgdebug::pipeline

@@ -1,0 +1,30 @@
+// snapshot_maker.h: from what lay in a ring to a snapshot.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "daemon/pipeline/snapshot.h"
+#include "libprobe/ring/slot_ring_reader.h"
+
+namespace cgdebug::pipeline {
+
+// Of one slot, in the order of its ordinals: it knows whether the bytes changed.
+class SnapshotMaker {
+ public:
+  // `control`: the slot's, for entries whose values are wanted under its trigger only. Takes the
+  // entry's payload.
+  StoredSnapshot Make(const SlotPtr& slot, ring::Entry* entry, const layout::SlotControl& control);
+  // The one before the next is this.
+  void Follow(const StoredSnapshot& stored);
+
+ private:
+  PayloadPtr TakeValues(ring::Entry* entry, const layout::SlotControl& control, Snapshot* snapshot);
+
+  std::uint64_t previous_hash_ = 0;
+  std::weak_ptr<const std::vector<std::byte>> previous_payload_;
+};
+
+}  // namespace cgdebug::pipeline

@@ -1,0 +1,133 @@
+// What `freeze` finds of real jobs, in the daemon's memory and in shared memory.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "daemon/recording/recording_reader.h"
+#include "tests/support/daemon_process.h"
+#include "tests/support/known_recording.h"
+#include "tests/support/producer_process.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/wait_until.h"
+
+namespace cgdebug::test {
+namespace {
+
+using recording::LossCause;
+using recording::RecordingReader;
+
+class FreezeDaemon : public testing::Test {
+ protected:
+  static SlotSpec Spec(std::uint32_t capacity) {
+    return {.name = "a", .elements = 1024, .capacity = capacity, .record_every = 1};  // 4 KiB
+  }
+  static bool Ended(DaemonProcess& daemon, const ProducerProcess& job, v1::Session::State state) {
+    return WaitUntil([&] {
+      const auto session = daemon.Session(job.key());
+      return session && session->state() == state;
+    });
+  }
+  std::unique_ptr<RecordingReader> Freeze(DaemonProcess& daemon, const ProducerProcess& job,
+                                          std::uint64_t last = 0) {
+    auto client = daemon.Connect();
+    v1::FreezeRequest request;
+    request.set_session(job.key());
+    request.set_directory(dir_ / "a.cgrec");
+    request.set_last(last);
+    const auto reply = client.Freeze(request);
+    EXPECT_TRUE(reply.ok()) << reply.error().message;
+    auto reader = RecordingReader::Open(dir_ / "a.cgrec");
+    EXPECT_TRUE(reader.ok()) << reader.error().message;
+    return *std::move(reader);
+  }
+  // Replay n of a ProducerProcess holds n, n + 1, n + 2, ...
+  static void ExpectReplays(const RecordingReader& reader, std::uint64_t first,
+                            std::uint64_t last) {
+    std::uint64_t sequence = first;
+    for (const auto& ref : reader.Snapshots(0)) {
+      ASSERT_EQ(ref.sequence, sequence);
+      const auto values = testing_support::ValuesOf(reader, ref);
+      ASSERT_TRUE(values.ok()) << values.error().message;
+      ASSERT_EQ(values->front(), static_cast<float>(sequence));
+      ASSERT_EQ(values->back(), static_cast<float>(sequence + values->size() - 1));
+      ++sequence;
+    }
+    EXPECT_EQ(sequence, last + 1);
+  }
+
+  testing_support::TempDir dir_;
+};
+
+TEST_F(FreezeDaemon, HasTheWholeRingOfADeadJobThatNoDaemonSaw) {
+  ProducerProcess job({Spec(200)});  // more than a daemon's memory keeps of a slot
+  job.Write(0, 300);
+  job.Kill();
+  DaemonProcess daemon(dir_);
+  ASSERT_TRUE(Ended(daemon, job, v1::Session::DIED));
+  const auto reader = Freeze(daemon, job);
+  ExpectReplays(*reader, 101, 300);
+  EXPECT_EQ(reader->slots()[0].from_ordinal, 100u);
+  EXPECT_TRUE(reader->complete());
+}
+
+TEST_F(FreezeDaemon, HasTheNewestThatWereAskedFor) {
+  ProducerProcess job({Spec(100)});
+  DaemonProcess daemon(dir_, {"--max-memory", "10K"});
+  job.Write(0, 100);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a", 100));
+  job.Write(0, 50);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a", 150));
+  ExpectReplays(*Freeze(daemon, job, 70), 81, 150);
+}
+
+TEST_F(FreezeDaemon, HasTheValuesOfALiveJobThatMemoryLetGo) {
+  ProducerProcess job({Spec(32)});
+  DaemonProcess daemon(dir_, {"--max-memory", "10K"});
+  job.Write(0, 32);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a", 32));
+  job.Write(0, 8);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a", 40));
+  const auto reader = Freeze(daemon, job);
+  ExpectReplays(*reader, 9, 40);
+  EXPECT_TRUE(reader->complete());
+}
+
+TEST_F(FreezeDaemon, SaysWhichValuesAreGone) {
+  ProducerProcess job({Spec(8)});
+  DaemonProcess daemon(dir_, {"--max-memory", "10K"});  // two payloads
+  job.Write(0, 8);
+  job.ExitCleanly();
+  ASSERT_TRUE(Ended(daemon, job, v1::Session::EXITED));
+  const auto reader = Freeze(daemon, job);
+  EXPECT_EQ(reader->snapshot_count(0), 8u);
+  EXPECT_FALSE(reader->complete());
+  ASSERT_EQ(reader->losses().size(), 1u);
+  const recording::Loss& loss = reader->losses()[0];
+  EXPECT_EQ(loss.cause, LossCause::kValuesGone);
+  EXPECT_EQ(loss.count, 6u);
+  EXPECT_EQ(loss.before_sequence, 7u);
+  const auto first = reader->Read(*reader->Find(0, 1));
+  ASSERT_TRUE(first.ok());
+  EXPECT_TRUE(first->stats_only);
+  EXPECT_EQ(first->stats.max, 1024);
+}
+
+TEST_F(FreezeDaemon, SaysThatTheLastOneWasHalfWritten) {
+  ProducerProcess job({Spec(8)});
+  job.Write(0, 5);
+  job.BeginOnly(0);
+  job.Kill();
+  DaemonProcess daemon(dir_);
+  ASSERT_TRUE(Ended(daemon, job, v1::Session::DIED));
+  const auto reader = Freeze(daemon, job);
+  ExpectReplays(*reader, 1, 5);
+  EXPECT_FALSE(reader->complete());
+  ASSERT_EQ(reader->losses().size(), 1u);
+  EXPECT_EQ(reader->losses()[0].cause, LossCause::kAtDeath);
+  EXPECT_EQ(reader->losses()[0].count, 1u);
+}
+
+}  // namespace
+}  // namespace cgdebug::test

@@ -1,0 +1,105 @@
+// What `freeze` makes of a ring with holes.
+#include "daemon/pipeline/freeze.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <thread>
+
+#include "daemon/recording/recording_reader.h"
+#include "tests/support/model_fixture.h"
+#include "tests/support/temp_dir.h"
+
+namespace cgdebug::pipeline {
+namespace {
+
+using recording::LossCause;
+
+// A ring of one slot, answered for on a thread of its own, as ingest does.
+class FakeRing {
+ public:
+  explicit FakeRing(RingContent content) : content_(std::move(content)) {}
+  ~FakeRing() {
+    stop_ = true;
+    thread_.join();
+  }
+  RingReads* reads() { return &reads_; }
+
+ private:
+  void Run() {
+    while (!stop_) {
+      pollfd wanted = {reads_.fd(), POLLIN, 0};
+      poll(&wanted, 1, 1);
+      reads_.Serve([this](const RingRequest& request) {
+        RingContent content = content_;
+        const auto outside = [&](std::uint64_t ordinal) {
+          return ordinal < request.first_ordinal || ordinal > request.last_ordinal;
+        };
+        std::erase_if(content.entries, [&](const auto& entry) { return outside(entry.ordinal); });
+        std::erase_if(content.damaged, outside);
+        content.next = request.last_ordinal + 1;
+        return content;
+      });
+    }
+  }
+
+  RingContent content_;
+  RingReads reads_;
+  std::atomic<bool> stop_ = false;
+  std::thread thread_{[this] { Run(); }};
+};
+
+ring::Entry MakeEntry(std::uint64_t ordinal) {
+  ring::Entry entry;
+  entry.ordinal = entry.sequence = ordinal;
+  entry.payload = test::Bytes({static_cast<float>(ordinal), 0});
+  return entry;
+}
+
+TEST(Freeze, TellsOfEveryHoleWithItsCauseAndPrefersWhatIsWhole) {
+  const SlotPtr slot = test::MakeSlot(test::MakeSession("1"), "x", 1);
+  SnapshotStore store(8);  // one payload
+  for (const std::uint64_t replay : {4, 7}) {
+    Delivery delivery = test::MakeDelivery(slot, replay, {static_cast<float>(replay), 0});
+    store.Put(delivery.snapshot, delivery.payload);
+  }
+  RingContent content;
+  content.readable = true;
+  content.oldest = 2;
+  content.newest = 9;
+  for (const std::uint64_t ordinal : {3, 4, 8}) content.entries.push_back(MakeEntry(ordinal));
+  content.damaged = {6};
+  FakeRing ring(content);
+  const testing_support::TempDir dir;
+  FreezeRequest request;
+  request.directory = dir / "a.cgrec";
+  request.slots = {{.slot = slot}};
+  const auto info = Freeze(request, store, ring.reads());
+  ASSERT_TRUE(info.ok()) << info.error().message;
+  EXPECT_EQ(info->status.snapshots, 4u);
+  EXPECT_EQ(info->status.lost, 3u);
+  const auto reader = recording::RecordingReader::Open(request.directory);
+  ASSERT_TRUE(reader.ok()) << reader.error().message;
+  EXPECT_FALSE((*reader)->complete());
+  std::vector<std::uint64_t> ordinals;
+  for (const auto& ref : (*reader)->Snapshots(0)) {
+    ordinals.push_back(ref.ordinal);
+    const auto payload = (*reader)->ReadPayload(ref);
+    ASSERT_TRUE(payload.ok()) << payload.error().message;
+    float value = 0;
+    std::memcpy(&value, payload->bytes.data(), sizeof(value));
+    EXPECT_EQ(value, static_cast<float>(ref.ordinal));
+  }
+  EXPECT_EQ(ordinals, (std::vector<std::uint64_t>{3, 4, 7, 8}));
+  std::map<std::uint64_t, LossCause> lost;
+  for (const auto& loss : (*reader)->losses()) lost[loss.first_ordinal] = loss.cause;
+  EXPECT_EQ(lost, (std::map<std::uint64_t, LossCause>{{5, LossCause::kOverwritten},
+                                                      {6, LossCause::kCorrupted},
+                                                      {9, LossCause::kOverwritten}}));
+}
+
+}  // namespace
+}  // namespace cgdebug::pipeline
