@@ -28,7 +28,7 @@ void RunDaemon(const DaemonOptions& options, const std::string& socket_path, Ins
   pipeline::SnapshotStore store(options.max_memory_bytes);
   pipeline::ControlQueue controls;
   pipeline::RingReads reads;
-  pipeline::Recorder recorder;
+  pipeline::Recorder recorder(options.recording);
   pipeline::FanOut sinks;
   sinks.Add(std::make_unique<sinks::CompareSink>(&events));
   sinks.Add(std::make_unique<sinks::PrintSink>(&events));
@@ -42,8 +42,8 @@ void RunDaemon(const DaemonOptions& options, const std::string& socket_path, Ins
       std::min<std::uint64_t>(options.max_message_bytes, wire::kMaxMessageBytes));
   serving.idle_timeout_s = std::chrono::duration<double>(options.idle_timeout).count();
   serving.exit_with = options.exit_with;
-  serve::Server server(instance.TakeListener(), {&registry, &events, &store, &controls, &reads, &recorder},
-                       serving);
+  serve::Server server(instance.TakeListener(),
+                       {&registry, &events, &store, &controls, &reads, &recorder}, serving);
 
   ingest::IngestLoop ingest({options.keep_dead, options.workers, socket_path},
                             {&registry, &controls, &reads, &events, &sinks});

@@ -30,6 +30,51 @@ void AddDuration(CLI::App& app, const std::string& name, std::chrono::millisecon
       ->type_name("DURATION");
 }
 
+// "5%" or "10G".
+void ReadMinFree(const std::string& text, recording::WriterOptions* options) {
+  const bool is_part = text.ends_with('%');
+  std::string number = text.substr(0, text.size() - (is_part ? 1 : 0));
+  std::uint64_t value = 0;
+  bool good = false;
+  try {
+    good = is_part || CLI::AsSizeValue(false)(number).empty();
+  } catch (const CLI::ValidationError&) {  // an unknown unit
+  }
+  good = good && CLI::detail::lexical_cast(number, value) && !(is_part && value > 99);
+  if (!good) {
+    throw CLI::ValidationError("--min-free-disk", "'" + text +
+                                                      "' is neither a size such as 10G nor a part "
+                                                      "such as 5%");
+  }
+  options->min_free_percent = is_part ? static_cast<std::uint32_t>(value) : 0;
+  options->min_free_bytes = is_part ? 0 : value;
+}
+
+void AddRecordingOptions(CLI::App& app, recording::WriterOptions* options) {
+  app.add_option_function<std::string>(
+         "--durability",
+         [options](const std::string& text) {
+           options->durability = *recording::ParseDurability(text);
+         },
+         "when recordings survive a power failure: none, interval = within a second, each = with "
+         "every snapshot (interval)")
+      ->check(CLI::IsMember({"none", "interval", "each"}))
+      ->type_name("{none,interval,each}");
+  app.add_option("--roll-size", options->roll_bytes,
+                 "a recording begins a new file at this size (4G)")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(static_cast<double>(recording::kMinRollBytes), 1e18))
+      ->type_name("SIZE");
+  app.add_option("--max-disk", options->max_bytes,
+                 "a recording ends at this size; 0 = no limit (0)")
+      ->transform(CLI::AsSizeValue(false))
+      ->type_name("SIZE");
+  app.add_option_function<std::string>(
+         "--min-free-disk", [options](const std::string& text) { ReadMinFree(text, options); },
+         "recordings end when less than this is free on their disk: 10G, 5% (64M)")
+      ->type_name("SIZE|PERCENT");
+}
+
 }  // namespace
 
 ParsedOptions ParseOptions(int argc, char** argv) {
@@ -63,6 +108,7 @@ ParsedOptions ParseOptions(int argc, char** argv) {
   app.add_option("--max-message", options.max_message_bytes, "largest request (16M)")
       ->transform(CLI::AsSizeValue(false))
       ->type_name("SIZE");
+  AddRecordingOptions(app, &options.recording);
   app.add_option("--log-level", options.log_level,
                  "a level, or components as in CGDEBUG_LOG: debug, +ingest,rpc")
       ->type_name("LEVEL");

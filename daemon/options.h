@@ -10,6 +10,8 @@
 #include <string>
 #include <thread>
 
+#include "daemon/recording/recording_writer.h"
+
 namespace cgdebug {
 
 // Threads that prepare large snapshots: half of the cores, the job has the others, at most 4.
@@ -27,6 +29,7 @@ struct DaemonOptions {
   std::size_t max_clients = 64;
   std::size_t workers = DefaultWorkers();
   std::uint64_t max_message_bytes = 16u << 20;
+  recording::WriterOptions recording;
   std::string log_level;
   std::string log_file;  // empty: stderr with --foreground, else beside the socket
   pid_t exit_with = 0;

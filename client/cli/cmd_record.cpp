@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "client/cli/command.h"
+#include "client/cli/disk_options.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/recording_text.h"
 #include "client/cli/terminal.h"
@@ -25,7 +26,7 @@ struct RecordOptions {
   std::uint64_t replays = 0;
   double duration_s = 0;
   std::uint64_t align = 0;
-  std::uint64_t max_bytes = 0;
+  DiskOptions disk;
   bool wait = false;
   std::string which;
 };
@@ -62,7 +63,7 @@ int RunStart(Context& context, const RecordOptions& options) {
   request.set_replays(options.replays);
   request.set_duration_s(options.duration_s);
   request.set_align(options.align);
-  request.set_max_bytes(options.max_bytes);
+  Apply(options.disk, &request);
   const auto reply = context.client().RecordStart(request);
   if (!reply.ok()) return context.Fail(reply.error());
   const v1::Recording& recording = reply->recording();
@@ -175,9 +176,7 @@ RunFunction AddRecord(CLI::App& app) {
                    "begin at a replay that is a multiple of N, so that ranks line up")
       ->check(CLI::PositiveNumber)
       ->type_name("N");
-  start->add_option("--max-size", options->max_bytes, "stop when the recording has this size: 20G")
-      ->transform(CLI::AsSizeValue(false))
-      ->type_name("SIZE");
+  AddDiskOptions(*start, &options->disk);
   start->add_flag("--wait", options->wait, "return when it is over; Ctrl-C stops it");
   CLI::App* stop = app.add_subcommand("stop", "ends a recording; all of them without a name");
   stop->add_option("RECORDING", options->which, "its number or its directory");

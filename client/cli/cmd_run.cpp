@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "client/cli/command.h"
+#include "client/cli/disk_options.h"
 #include "client/cli/event_printer.h"
 #include "client/cli/job.h"
 #include "client/cli/recording_text.h"
@@ -36,6 +37,7 @@ struct RunOptions {
   std::string only;
   std::string output;
   std::vector<std::string> record;
+  DiskOptions disk;
   std::vector<std::string> command;
 };
 
@@ -149,6 +151,7 @@ std::uint64_t StartRecording(Context& context, const RunOptions& options,
   request.set_directory(RecordingPath(options.output));
   for (const std::string& glob : options.record) request.add_probes(glob);
   request.set_run_id(run_id);
+  Apply(options.disk, &request);
   const auto reply = context.client().RecordStart(request);
   if (reply.ok()) return reply->recording().id();
   context.Fail(reply.error());
@@ -170,6 +173,11 @@ int RunJob(Context& context, const RunOptions& options) {
   if (command.empty()) {
     return context.Fail(
         kExitTrouble, "run needs a command. Type for example: cgdebug-cli run -- python train.py");
+  }
+  if (options.disk.any() && !Records(options)) {
+    return context.Fail(kExitTrouble,
+                        "--max-size, --roll-size and --durability are about a recording, and none "
+                        "was asked for. Add: -o DIR.cgrec");
   }
   const Result<FailOn> fail_on = ParseFailOn(options.fail_on);
   if (!fail_on.ok()) return context.Fail(kExitTrouble, fail_on.error().message);
@@ -236,6 +244,7 @@ RunFunction AddRun(CLI::App& app) {
       ->type_name("GLOB")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  AddDiskOptions(app, &options->disk);
   app.add_flag("--no-live", options->no_live, "show nothing while it runs, only the summary");
   return [options](Context& context) { return RunJob(context, *options); };
 }

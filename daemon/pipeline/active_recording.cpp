@@ -85,11 +85,15 @@ ActiveRecording::ActiveRecording(std::uint64_t id, RecordRequest request, Select
       writer_(std::move(writer)) {}
 
 Result<std::unique_ptr<ActiveRecording>> ActiveRecording::Start(std::uint64_t id,
-                                                                RecordRequest request) {
+                                                                RecordRequest request,
+                                                                recording::WriterOptions options) {
   auto selector = Selector::Parse(request.probes);
   if (!selector.ok()) return selector.error();
-  recording::WriterOptions options;
-  options.max_bytes = request.max_bytes;
+  if (request.roll_bytes != 0) options.roll_bytes = request.roll_bytes;
+  options.durability = request.durability.value_or(options.durability);
+  if (options.max_bytes == 0 || (request.max_bytes != 0 && request.max_bytes < options.max_bytes)) {
+    options.max_bytes = request.max_bytes;
+  }
   auto writer = recording::RecordingWriter::Open(request.directory, options);
   if (!writer.ok()) return writer.error();
   return std::unique_ptr<ActiveRecording>(

@@ -24,11 +24,13 @@ struct RecordRequest {
   std::set<std::string> sessions;   // uuids; none = whoever is there or comes
   std::string run_id;               // not empty: the sessions of this run instead
   std::optional<std::int32_t> rank;
-  std::uint64_t replays = 0;             // of each probe; 0 = until it is stopped
-  std::chrono::nanoseconds duration{0};  // 0 = until it is stopped
-  std::uint64_t align = 0;               // starts at a replay that is a multiple of it
-  std::uint64_t max_bytes = 0;           // 0 = as much as the disk takes
-  bool to_disk_only = false;             // of slots that are registered so
+  std::uint64_t replays = 0;                        // of each probe; 0 = until it is stopped
+  std::chrono::nanoseconds duration{0};             // 0 = until it is stopped
+  std::uint64_t align = 0;                          // starts at a replay that is a multiple of it
+  std::uint64_t max_bytes = 0;                      // 0 = as much as the daemon allows
+  std::uint64_t roll_bytes = 0;                     // 0 = as the daemon was told
+  std::optional<recording::Durability> durability;  // likewise
+  bool to_disk_only = false;                        // of slots that are registered so
 };
 
 struct RecordingInfo {
@@ -49,8 +51,10 @@ recording::Snapshot ToRecording(const Snapshot& snapshot);
 // Thread: one at a time (Recorder's mutex).
 class ActiveRecording {
  public:
+  // `options` holds for what the request leaves open; its max_bytes always.
   // Fails: a bad selection, the directory cannot be written.
-  static Result<std::unique_ptr<ActiveRecording>> Start(std::uint64_t id, RecordRequest request);
+  static Result<std::unique_ptr<ActiveRecording>> Start(std::uint64_t id, RecordRequest request,
+                                                        recording::WriterOptions options);
 
   std::uint64_t id() const { return id_; }
   const RecordRequest& request() const { return request_; }

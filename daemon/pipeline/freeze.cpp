@@ -128,12 +128,12 @@ void FreezeSlot(ActiveRecording* recording, const SlotRecord& record, std::uint6
 
 }  // namespace
 
-Result<RecordingInfo> Freeze(const FreezeRequest& request, const SnapshotStore& store,
-                             RingReads* rings) {
+Result<RecordingInfo> Freeze(const FreezeRequest& request, const recording::WriterOptions& options,
+                             const SnapshotStore& store, RingReads* rings) {
   RecordRequest record;
   record.directory = request.directory;
   record.probes = request.probes;
-  auto recording = ActiveRecording::Start(0, std::move(record));
+  auto recording = ActiveRecording::Start(0, std::move(record), options);
   if (!recording.ok()) return recording.error();
   for (const SlotRecord& slot : request.slots) {
     if (!(*recording)->Wants(*slot.slot)) continue;

@@ -27,7 +27,8 @@ std::string FileName(std::string label) {
 
 }  // namespace
 
-Recorder::Recorder() : watcher_([this] { Watch(); }) {}
+Recorder::Recorder(const recording::WriterOptions& options)
+    : options_(options), watcher_([this] { Watch(); }) {}
 
 Recorder::~Recorder() {
   {
@@ -95,7 +96,7 @@ bool Recorder::IsMeant(const Active& recording, const std::string& which) {
 
 Result<RecordingInfo> Recorder::Start(RecordRequest request) {
   const std::scoped_lock lock(mutex_);
-  auto started = ActiveRecording::Start(++last_id_, std::move(request));
+  auto started = ActiveRecording::Start(++last_id_, std::move(request), options_);
   if (!started.ok()) return started.error();
   const Active recording = *std::move(started);
   for (const auto& [slot, seen] : open_slots_) {
@@ -158,7 +159,7 @@ void Recorder::StartToDisk(const SlotPtr& slot) {
                           .string();
   request.sessions = {session.uuid};
   request.to_disk_only = true;
-  auto started = ActiveRecording::Start(++last_id_, std::move(request));
+  auto started = ActiveRecording::Start(++last_id_, std::move(request), options_);
   to_disk_[session.uuid] = started.ok();
   if (!started.ok()) {
     Log("sinks")->error("session {} ({}) is not recorded: {}", session.key, session.label,

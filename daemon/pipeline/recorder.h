@@ -24,7 +24,7 @@ namespace cgdebug::pipeline {
 // for the disk on the caller of Stop() or on an own thread.
 class Recorder {
  public:
-  Recorder();
+  explicit Recorder(const recording::WriterOptions& options);
   ~Recorder();  // closes what is open
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
@@ -36,6 +36,8 @@ class Recorder {
   Result<std::vector<RecordingInfo>> Stop(const std::string& which, recording::StopReason reason);
   std::vector<RecordingInfo> List() const;  // active ones, then the last that ended
   bool busy() const;
+  // Of every recording, but for what its request says otherwise.
+  const recording::WriterOptions& options() const { return options_; }
 
   // --- for the sink
   // `consumed_before`: the last ordinal that a daemon before this one consumed.
@@ -55,6 +57,7 @@ class Recorder {
   static void UpdateCatalogue(const ActiveRecording& recording);
   void Watch();
 
+  const recording::WriterOptions options_;
   mutable std::mutex mutex_;
   std::vector<Active> active_;
   std::vector<Active> finishing_;                // no longer active_, not yet ended_

@@ -22,13 +22,23 @@ using layout::RecordType;
 
 constexpr std::size_t kIndexRows = 16384;  // an index at the latest after so many
 
-std::uint64_t FreeBytes(const std::string& directory) {
+// What is to stay free of the disk, when less than that is; 0 when there is enough.
+std::uint64_t MissingFree(const std::string& directory, const WriterOptions& options) {
   struct statvfs status = {};
-  if (statvfs(directory.c_str(), &status) != 0) return ~std::uint64_t{0};
-  return std::uint64_t{status.f_bavail} * status.f_frsize;
+  if (statvfs(directory.c_str(), &status) != 0) return 0;
+  const std::uint64_t part = status.f_blocks / 100 * status.f_frsize * options.min_free_percent;
+  const std::uint64_t kept = std::max(options.min_free_bytes, part);
+  return std::uint64_t{status.f_bavail} * status.f_frsize < kept ? kept : 0;
 }
 
 }  // namespace
+
+std::optional<Durability> ParseDurability(std::string_view text) {
+  if (text == "none") return Durability::kNone;
+  if (text == "interval") return Durability::kInterval;
+  if (text == "each") return Durability::kEach;
+  return std::nullopt;
+}
 
 RecordingWriter::RecordingWriter(std::string directory, const WriterOptions& options, UniqueFd lock)
     : directory_(std::move(directory)), options_(options), lock_(std::move(lock)) {}
@@ -127,13 +137,14 @@ Result<void> RecordingWriter::MakeRoom(std::uint64_t bytes) {
   const std::uint64_t free_before = segment_->reserved_end();
   auto reserved = segment_->Reserve(bytes + index_bytes);
   if (reserved.ok() && segment_->reserved_end() == free_before) return {};
-  const bool full = reserved.ok() && FreeBytes(directory_) < options_.min_free_bytes;
-  if (reserved.ok() && !full) return {};
-  const bool no_space = full || segment_->error_number() == ENOSPC;
+  const std::uint64_t kept_free = reserved.ok() ? MissingFree(directory_, options_) : 0;
+  if (reserved.ok() && kept_free == 0) return {};
+  const bool no_space = reserved.ok() || segment_->error_number() == ENOSPC;
   Finish(no_space ? StopReason::kDiskFull : StopReason::kWriteError,
-         full ? fmt::format("less than {} MiB are free, which cgdebug keeps free",
-                            options_.min_free_bytes >> 20)
-              : reserved.error().message);
+         reserved.ok() ? fmt::format("less than {} MiB of the disk are free, which cgdebug keeps "
+                                     "free. Less: cgdebug-daemon --min-free-disk SIZE",
+                                     kept_free >> 20)
+                       : reserved.error().message);
   return Refused();
 }
 

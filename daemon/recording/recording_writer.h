@@ -17,8 +17,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <tuple>
 #include <vector>
@@ -37,10 +39,17 @@ enum class Durability {
   kEach,      // on the disk when Append() returns
 };
 
+// "none", "interval" or "each".
+std::optional<Durability> ParseDurability(std::string_view text);
+
+inline constexpr std::uint64_t kMinRollBytes = 1u << 20;  // what people may ask for
+
 struct WriterOptions {
   std::uint64_t roll_bytes = 4ull << 30;  // a new segment file from here on
   std::uint64_t max_bytes = 0;            // of the recording; 0: no limit
+  // Of the disk, the larger of both: a recording that comes nearer to a full disk stops.
   std::uint64_t min_free_bytes = 64u << 20;
+  std::uint32_t min_free_percent = 0;
   Durability durability = Durability::kInterval;
   std::chrono::milliseconds commit_interval{1000};
   std::uint64_t commit_bytes = 1u << 30;

@@ -29,6 +29,25 @@ bool CheckDirectory(const std::string& directory, v1::Response* response) {
   return false;
 }
 
+bool FillWriting(const v1::RecordStartRequest& request, pipeline::RecordRequest* record,
+                 v1::Response* response) {
+  record->roll_bytes = request.roll_bytes();
+  if (record->roll_bytes != 0 && record->roll_bytes < recording::kMinRollBytes) {
+    SetError(response, v1::Error::BAD_REQUEST,
+             fmt::format("a segment file of {} bytes is too small. Type: --roll-size 1M, or more",
+                         record->roll_bytes));
+    return false;
+  }
+  if (request.durability().empty()) return true;
+  record->durability = recording::ParseDurability(request.durability());
+  if (!record->durability) {
+    SetError(response, v1::Error::BAD_REQUEST,
+             fmt::format("there is no durability '{}': it is none, interval or each",
+                         request.durability()));
+  }
+  return record->durability.has_value();
+}
+
 }  // namespace
 
 void Handlers::RecordStart(const v1::RecordStartRequest& request, v1::Response* response) {
@@ -39,6 +58,7 @@ void Handlers::RecordStart(const v1::RecordStartRequest& request, v1::Response* 
   record.replays = request.replays();
   record.align = request.align();
   record.max_bytes = request.max_bytes();
+  if (!FillWriting(request, &record, response)) return;
   record.run_id = request.run_id();
   if (request.has_rank()) record.rank = request.rank();
   record.duration = std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -101,7 +121,8 @@ void Handlers::Freeze(const v1::FreezeRequest& request, v1::Response* response) 
     const auto slots = model_.registry->Slots(session.session);
     freeze.slots.insert(freeze.slots.end(), slots.begin(), slots.end());
   }
-  const auto info = pipeline::Freeze(freeze, *model_.store, model_.reads);
+  const auto info =
+      pipeline::Freeze(freeze, model_.recorder->options(), *model_.store, model_.reads);
   if (!info.ok()) return SetError(response, v1::Error::BAD_REQUEST, info.error().message);
   Fill(*info, response->mutable_freeze()->mutable_recording());
 }

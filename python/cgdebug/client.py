@@ -184,10 +184,16 @@ class Client:
         duration: float = 0.0,
         align: int = 0,
         max_bytes: int = 0,
+        roll_bytes: int = 0,
+        durability: str = "",
         session: str | int | None = None,
     ) -> LiveRecording:
         """Writes every snapshot from now on to disk, until `stop()`, the end of a `with` block, so
         many `replays` of each probe, `duration` seconds, or the end of the job.
+
+        durability: when it survives a power failure: "none", "interval" (within a second) or "each"
+                    (with every snapshot); roll_bytes: of a segment file. Left out: as the daemon
+                    was told.
 
             with c.record("out.cgrec", probes="blk*") as rec:
                 ...
@@ -202,6 +208,8 @@ class Client:
             duration_s=duration,
             align=align,
             max_bytes=max_bytes,
+            roll_bytes=roll_bytes,
+            durability=durability,
         )
         return LiveRecording(self, reply.recording)
 

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -178,6 +179,41 @@ TEST_F(RecordingDaemon, ClosesItsRecordingsWhenItEnds) {
   ExpectReplays(*reader, 0, 1, 5);
 }
 
+TEST_F(RecordingDaemon, IsWrittenAsItsRequestSays) {
+  ProducerProcess job({{.name = "a", .elements = 65536, .capacity = 16, .record_every = 1}});
+  ASSERT_TRUE(daemon_.WaitForConsumed(job.key(), "a", 0));
+  v1::RecordStartRequest request;
+  request.set_durability("each");
+  request.set_roll_bytes(1 << 20);
+  const auto started = Start(request);
+  job.Write(0, 8);  // 256 KiB each
+  ASSERT_TRUE(daemon_.WaitForConsumed(job.key(), "a", 8));
+  auto client = daemon_.Connect();
+  const auto list = client.RecordList({});
+  ASSERT_TRUE(list.ok());
+  EXPECT_EQ(list->recordings(0).snapshots(), 8u);
+  EXPECT_EQ(list->recordings(0).durable_snapshots(), 8u);
+  Stop(started.id());
+  const auto reader = Read();
+  EXPECT_GE(reader->segment_count(), 2u);
+  ExpectReplays(*reader, 0, 1, 8);
+  EXPECT_TRUE(reader->complete());
+}
+
+TEST_F(RecordingDaemon, WithoutDurabilityClaimsNone) {
+  ProducerProcess job({{.name = "a", .capacity = 16, .record_every = 1}});
+  ASSERT_TRUE(daemon_.WaitForConsumed(job.key(), "a", 0));
+  v1::RecordStartRequest request;
+  request.set_durability("none");
+  const auto started = Start(request);
+  job.Write(0, 5);
+  ASSERT_TRUE(daemon_.WaitForConsumed(job.key(), "a", 5));
+  const auto stopped = Stop(started.id());
+  EXPECT_EQ(stopped.snapshots(), 5u);
+  EXPECT_EQ(stopped.durable_snapshots(), 0u);
+  EXPECT_TRUE(Read()->complete());
+}
+
 TEST_F(RecordingDaemon, RefusesWhatItCannotDoAndSaysWhatToType) {
   auto client = daemon_.Connect();
   v1::RecordStartRequest request;
@@ -185,6 +221,14 @@ TEST_F(RecordingDaemon, RefusesWhatItCannotDoAndSaysWhatToType) {
   EXPECT_FALSE(client.RecordStart(request).ok());
   request.set_directory("/proc/no/such/place");
   EXPECT_FALSE(client.RecordStart(request).ok());
+  request.set_directory(path_);
+  request.set_roll_bytes(4096);
+  EXPECT_THAT(client.RecordStart(request).error().message, testing::HasSubstr("--roll-size 1M"));
+  request.set_roll_bytes(0);
+  request.set_durability("ever");
+  EXPECT_THAT(client.RecordStart(request).error().message,
+              testing::HasSubstr("none, interval or each"));
+  EXPECT_FALSE(std::filesystem::exists(path_));
   const auto stopped = client.RecordStop({});
   ASSERT_FALSE(stopped.ok());
   EXPECT_THAT(stopped.error().message, testing::HasSubstr("record start"));

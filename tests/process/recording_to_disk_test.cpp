@@ -231,5 +231,43 @@ TEST_F(RecordingToDisk, SurvivesDaemonsThatAreKilledAtAnyTime) {
   RecordProperty("snapshots", static_cast<int>((*reader)->snapshot_count(0)));
 }
 
+TEST_F(RecordingToDisk, EndsAtTheSizeThatTheDaemonAllowsAndTheJobGoesOn) {
+  ProducerProcess job({{.name = "a",
+                        .elements = 65536,  // 256 KiB
+                        .capacity = 4,
+                        .record_every = 1,
+                        .to_disk = true,
+                        .policy = layout::Policy::kWait,
+                        .wait_deadline_ms = 30'000}});
+  DaemonProcess daemon(dir_, {"--max-disk", "3M", "--roll-size", "1M"});
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a", 0));
+  job.Write(0, 30);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a", 30));
+  job.ExitCleanly();
+  ASSERT_TRUE(WaitUntil([&] { return daemon.Status().recordings().empty(); }));
+  const auto reader = RecordingReader::Open(OnlyRecording());
+  ASSERT_TRUE(reader.ok()) << reader.error().message;
+  EXPECT_EQ((*reader)->stop_reason(), StopReason::kMaxSize);
+  EXPECT_GE((*reader)->segment_count(), 3u);
+  EXPECT_GE((*reader)->snapshot_count(0), 8u);
+  EXPECT_LE((*reader)->bytes(), 3u << 20);
+  EXPECT_FALSE((*reader)->complete());
+}
+
+TEST_F(RecordingToDisk, LeavesTheDiskAsFreeAsTheDaemonWasTold) {
+  ProducerProcess job({{.name = "a", .capacity = 4, .record_every = 1, .to_disk = true}});
+  DaemonProcess daemon(dir_, {"--min-free-disk", "99%"});
+  job.Write(0, 1);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a", 1));
+  v1::Recording ended;
+  ASSERT_TRUE(WaitUntil([&] {
+    auto client = daemon.Connect();
+    const auto list = client.RecordList({});
+    if (list.ok() && list->recordings_size() == 1) ended = list->recordings(0);
+    return ended.state() == "disk full";
+  }));
+  EXPECT_THAT(ended.error(), testing::HasSubstr("--min-free-disk"));
+}
+
 }  // namespace
 }  // namespace cgdebug::test

@@ -165,3 +165,51 @@ def test_json_of_a_tensor_names_its_nan(cli, probe):
     shown = json.loads(cli(*arguments).stdout)
     assert shown["values"] == [1.0, "NaN", "-Infinity"]
     assert shown["stats"]["first_nonfinite"] == {"index": 1, "value": "NaN"}
+
+
+JOB = """
+import torch
+from cgdebug import CudaGraphTensorProbe, TensorPrint, TensorRecord
+
+out = CudaGraphTensorProbe("blk0.out", [TensorRecord(64)], mode="always")
+loss = CudaGraphTensorProbe("loss", [TensorPrint()], mode="always")
+for step in range(1, 21):
+    out(torch.full((65536,), float(step)))  # 256 KiB
+    loss(torch.ones(1))
+"""
+
+
+def test_run_records_the_probes_that_were_asked_for(cli, tmp_path):
+    job = tmp_path / "job.py"
+    job.write_text(JOB)
+    directory = tmp_path / "a.cgrec"
+    how = ["--roll-size", "2M", "--durability", "each", "--max-size", "1G"]
+    result = cli(
+        *["run", "-o", str(directory), "--record", "blk*", *how, "--", sys.executable, str(job)],
+        CGDEBUG_RUN_ID=f"pytest-{os.getpid()}",
+    )
+    assert result.returncode == 0, result.stderr
+    assert f"{directory}: 20 snapshots of 1 probe" in result.stderr
+    recording = cgdebug.open(directory)
+    assert recording.complete and recording.probes == ["blk0.out"]
+    assert [s.replay_index for s in recording["blk0.out"]] == list(range(1, 21))
+    for snapshot in recording["blk0.out"]:
+        np.testing.assert_array_equal(
+            snapshot.numpy(), np.full(65536, snapshot.replay_index, "float32")
+        )
+    assert len(list(directory.glob("segment-*"))) >= 3
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["run", "--durability", "each", "--", "true"], "Add: -o DIR.cgrec"),
+        (["record", "start", "--durability", "always"], "--durability"),
+        (["record", "start", "--roll-size", "4K"], "--roll-size 1M, or more"),
+        (["record", "start", "--max-size", "lots"], "--max-size"),
+    ],
+)
+def test_how_to_record_is_checked(cli, tmp_path, arguments, message):
+    result = cli(*arguments, CGDEBUG_DIR=str(tmp_path))
+    assert result.returncode == 2 and message in result.stderr, result.stderr
+    assert not list(tmp_path.iterdir())

@@ -17,7 +17,7 @@ from cgdebug import (
     TensorRecord,
     _native,
 )
-from conftest import wait_until
+from conftest import find_program, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -269,3 +269,19 @@ def test_importing_the_client_needs_no_torch(daemon):
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert out.stdout.strip() == "False"
     assert cgdebug.connect().status().pid == daemon.process.pid
+
+
+@pytest.mark.parametrize(
+    "flag, value, message",
+    [
+        ("--min-free-disk", "plenty", "neither a size such as 10G nor a part such as 5%"),
+        ("--min-free-disk", "100%", "neither a size such as 10G nor a part such as 5%"),
+        ("--durability", "always", "--durability"),
+        ("--roll-size", "4K", "--roll-size"),
+        ("--max-disk", "lots", "--max-disk"),
+    ],
+)
+def test_flags_about_recordings_are_checked(flag, value, message):
+    words = [find_program("cgdebug-daemon"), flag, value]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and message in done.stderr, done.stderr

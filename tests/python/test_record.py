@@ -83,6 +83,24 @@ def test_freeze_writes_what_is_left(client, probe, tmp_path):
     assert values(cgdebug.open(tmp_path / "f.cgrec"), p.name) == [8.0, 9.0]
 
 
+def test_how_a_recording_is_written_can_be_chosen(client, probe, tmp_path):
+    p = probe(TensorRecord(64), name="rolled")
+    p(torch.zeros(65536))
+    wait_for(client, p, 1)
+    with client.record(
+        tmp_path / "a.cgrec", probes=p.name, roll_bytes=1 << 20, durability="each"
+    ) as live:
+        for step in range(1, 9):
+            p(torch.full((65536,), float(step)))  # 256 KiB
+        wait_for(client, p, 9)
+        state = live.refresh()
+        assert state.snapshots == state.durable_snapshots == 8
+    assert len(list((tmp_path / "a.cgrec").glob("segment-*"))) >= 2
+    assert values(cgdebug.open(live.directory), p.name) == [float(step) for step in range(1, 9)]
+    with pytest.raises(DaemonError, match="none, interval or each"):
+        client.record(tmp_path / "b.cgrec", durability="always")
+
+
 def test_a_directory_that_holds_something_else_is_refused(client, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(DaemonError, match="a directory of its own"):

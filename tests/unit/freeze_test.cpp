@@ -77,7 +77,7 @@ TEST(Freeze, TellsOfEveryHoleWithItsCauseAndPrefersWhatIsWhole) {
   FreezeRequest request;
   request.directory = dir / "a.cgrec";
   request.slots = {{.slot = slot}};
-  const auto info = Freeze(request, store, ring.reads());
+  const auto info = Freeze(request, {}, store, ring.reads());
   ASSERT_TRUE(info.ok()) << info.error().message;
   EXPECT_EQ(info->status.snapshots, 4u);
   EXPECT_EQ(info->status.lost, 3u);
