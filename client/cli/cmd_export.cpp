@@ -23,8 +23,20 @@ struct ExportOptions {
   bool force = false;
 };
 
-// The writers of these formats are Python libraries: python3 -m cgdebug.export takes over this
-// process.
+// python3 -m cgdebug.export, but for a Python that lacks what it needs.
+constexpr const char* kProgram = R"(
+import sys
+try:
+    import cgdebug.export, cgdebug.recording
+except ImportError as error:
+    sys.exit(print(
+        f"cgdebug: export needs Python with the package cgdebug, and with {sys.executable}: {error}. "
+        "Name one that has it: CGDEBUG_PYTHON=/path/to/python cgdebug-cli export ...",
+        file=sys.stderr) or 2)
+sys.exit(cgdebug.export.main())
+)";
+
+// The writers of these formats are Python libraries: Python takes over this process.
 int RunExport(Context& context, const ExportOptions& options) {
   if (!source::LooksLikePath(options.source)) {
     return context.Fail(kExitTrouble,
@@ -34,8 +46,8 @@ int RunExport(Context& context, const ExportOptions& options) {
   }
   const char* chosen = std::getenv("CGDEBUG_PYTHON");
   const std::string python = chosen != nullptr && *chosen != '\0' ? chosen : "python3";
-  std::vector<std::string> words = {python,         "-m", "cgdebug.export", options.source, "--to",
-                                    options.format, "-o", options.output};
+  std::vector<std::string> words = {python, "-c",           kProgram, options.source,
+                                    "--to", options.format, "-o",     options.output};
   for (const std::string& probe : options.probes) words.insert(words.end(), {"--probes", probe});
   if (!options.replays.empty()) words.insert(words.end(), {"--replays", options.replays});
   if (!options.upcast.empty()) words.insert(words.end(), {"--upcast", options.upcast});

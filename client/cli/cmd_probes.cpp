@@ -139,7 +139,12 @@ int RunProbesOf(Context& context, const ProbesOptions& options) {
 }
 
 int RunProbes(Context& context, const ProbesOptions& options) {
-  if (!options.probes.empty() && source::LooksLikePath(options.probes.front())) {
+  if (!options.probes.empty() && source::LooksLikeSource(options.probes.front())) {
+    const std::string& name = options.probes.front();
+    if (!source::IsWrittenAsPath(name)) {
+      context.Note(fmt::format(
+          "cgdebug: '{0}' is read as the folder of that name. A live probe: 're:{0}'", name));
+    }
     return RunProbesOf(context, options);
   }
   if (const int failed = context.Connect(); failed != kExitOk) return failed;
@@ -185,7 +190,8 @@ RunFunction AddProbes(CLI::App& app) {
   auto options = std::make_shared<ProbesOptions>();
   app.add_option(
       "PROBE", options->probes,
-      "globs; 're:...' a regular expression, '!...' excludes; a file first for its probes");
+      "globs; 're:...' a regular expression, '!...' excludes; first a recording or .safetensors "
+      "file, or a folder that holds some, for its probes");
   app.add_option("--sort", options->sort,
                  "order: as in the graph; bytes, lost, replay: largest first")
       ->check(CLI::IsMember({"order", "name", "bytes", "lost", "replay"}))

@@ -2,31 +2,14 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include <memory>
 #include <vector>
 
 #include "daemon/base/unique_fd.h"
 
 namespace cgdebug::source {
-
-Result<std::shared_ptr<MappedFile>> MappedFile::Open(const std::string& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) return ErrnoError("cannot open " + path);
-  struct stat status = {};
-  if (::fstat(fd.get(), &status) != 0) return ErrnoError("cannot read the size of " + path);
-  if (!S_ISREG(status.st_mode)) return Error{path + " is no regular file"};
-  const auto size = static_cast<std::size_t>(status.st_size);
-  if (size == 0) return std::shared_ptr<MappedFile>(new MappedFile(nullptr, 0));
-  void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
-  if (data == MAP_FAILED) return ErrnoError("cannot map " + path);
-  return std::shared_ptr<MappedFile>(new MappedFile(static_cast<std::byte*>(data), size));
-}
-
-MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(data_, size_);
-}
 
 Result<Values> MapPrivately(const std::string& path, std::uint64_t offset, std::size_t size) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));

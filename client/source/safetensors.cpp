@@ -1,15 +1,20 @@
 #include "client/source/safetensors.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
+#include <cerrno>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string_view>
+#include <utility>
 
+#include "daemon/base/unique_fd.h"
 #include "daemon/numerics/tensor_view.h"
 
 namespace cgdebug::source {
@@ -62,23 +67,38 @@ T Number(const Json& object, const char* name, T fallback) {
   return found->get<T>();
 }
 
-// The header's text, with its length checked against the file.
-Result<std::string_view> HeaderText(std::span<const std::byte> file) {
+// False when the file ends before, or cannot be read.
+bool ReadAt(const UniqueFd& fd, std::uint64_t offset, void* to, std::uint64_t bytes) {
+  for (std::uint64_t done = 0; done < bytes;) {
+    const ssize_t got = ::pread(fd.get(), static_cast<char*>(to) + done, bytes - done,
+                                static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    done += static_cast<std::uint64_t>(got);
+  }
+  return true;
+}
+
+// The header's text, with its length checked against the file's.
+Result<std::string> ReadHeader(const UniqueFd& fd, std::uint64_t file_bytes) {
   std::uint64_t length_untrusted = 0;
-  if (file.size() < sizeof(length_untrusted)) return Error{"it is shorter than a header"};
-  std::memcpy(&length_untrusted, file.data(), sizeof(length_untrusted));
+  if (file_bytes < sizeof(length_untrusted) ||
+      !ReadAt(fd, 0, &length_untrusted, sizeof(length_untrusted))) {
+    return Error{"it is shorter than a header"};
+  }
   if (length_untrusted > kMaxHeaderBytes) {
     return Error{
         fmt::format("its header says {} bytes, the format allows {}: is this a "
                     "safetensors file?",
                     length_untrusted, kMaxHeaderBytes)};
   }
-  if (length_untrusted > file.size() - sizeof(length_untrusted)) {
-    return Error{fmt::format("it is cut off inside its header ({} of {} bytes)", file.size(),
+  std::string text(std::min(length_untrusted, file_bytes - sizeof(length_untrusted)), '\0');
+  if (length_untrusted > text.size() ||
+      !ReadAt(fd, sizeof(length_untrusted), text.data(), text.size())) {
+    return Error{fmt::format("it is cut off inside its header ({} of {} bytes)", file_bytes,
                              length_untrusted + sizeof(length_untrusted))};
   }
-  return std::string_view(reinterpret_cast<const char*>(file.data()) + sizeof(length_untrusted),
-                          length_untrusted);
+  return text;
 }
 
 Result<Json> ParseHeader(std::string_view text) {
@@ -101,8 +121,9 @@ Result<Json> ParseHeader(std::string_view text) {
   return header;
 }
 
+// `data_bytes` follow the header, which ends at `data_offset`.
 Result<SafetensorsTensor> ParseTensor(const std::string& name, const Json& entry,
-                                      std::span<const std::byte> data) {
+                                      std::uint64_t data_offset, std::uint64_t data_bytes) {
   const auto bad = [&](std::string_view what) {
     return Error{fmt::format("tensor '{}': {}", name, what)};
   };
@@ -125,21 +146,27 @@ Result<SafetensorsTensor> ParseTensor(const std::string& name, const Json& entry
   const std::optional<std::uint64_t> begin = Unsigned(entry["data_offsets"][0]);
   const std::optional<std::uint64_t> end = Unsigned(entry["data_offsets"][1]);
   if (!begin || !end || *begin > *end) return bad("its data_offsets are no range");
-  if (*end > data.size()) {
-    return bad(fmt::format("its values end at byte {}, the file has {}: it is cut off", *end,
-                           data.size()));
+  if (*end > data_bytes) {
+    return bad(
+        fmt::format("its values end at byte {}, the file has {}: it is cut off", *end, data_bytes));
   }
-  tensor.bytes = data.subspan(*begin, *end - *begin);
+  tensor.offset = data_offset + *begin;
+  tensor.bytes = *end - *begin;
   const std::optional<std::uint64_t> count = numerics::ElementCount(tensor.shape);
   std::uint64_t expected_bytes = 0;
   if (!count || (type != nullptr && __builtin_mul_overflow(*count, type->bytes, &expected_bytes))) {
     return bad("its shape is larger than 64 bits can say");
   }
-  if (type != nullptr && expected_bytes != tensor.bytes.size()) {
+  if (type != nullptr && expected_bytes != tensor.bytes) {
     return bad(fmt::format("its shape and dtype take {} bytes, its data_offsets {}", expected_bytes,
-                           tensor.bytes.size()));
+                           tensor.bytes));
   }
   return tensor;
+}
+
+bool IsSame(const struct stat& a, const struct stat& b) {
+  return a.st_dev == b.st_dev && a.st_ino == b.st_ino && a.st_size == b.st_size &&
+         a.st_mtim.tv_sec == b.st_mtim.tv_sec && a.st_mtim.tv_nsec == b.st_mtim.tv_nsec;
 }
 
 // What `export --to safetensors` wrote about itself; anything odd is as if it were not there.
@@ -164,27 +191,28 @@ void ApplyOwnMetadata(const Json& metadata, SafetensorsFile* file) {
   }
 }
 
-Result<SafetensorsFile> Parse(const std::string& path, std::shared_ptr<const MappedFile> mapping) {
-  const std::span<const std::byte> bytes = mapping->bytes();
-  const Result<std::string_view> text = HeaderText(bytes);
+Result<SafetensorsFile> Parse(const std::string& path, const UniqueFd& fd,
+                              const struct stat& status) {
+  const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
+  const Result<std::string> text = ReadHeader(fd, file_bytes);
   if (!text.ok()) return text.error();
   const Result<Json> header = ParseHeader(*text);
   if (!header.ok()) return header.error();
-  const std::span<const std::byte> data = bytes.subspan(sizeof(std::uint64_t) + text->size());
-  SafetensorsFile file{.path = path, .mapping = std::move(mapping)};
+  const std::uint64_t data_offset = sizeof(std::uint64_t) + text->size();
+  const std::uint64_t data_bytes = file_bytes - data_offset;
+  SafetensorsFile file{.path = path, .status = status};
   std::uint64_t used_bytes = 0;
   for (const auto& [name, entry] : header->items()) {
     if (name == kMetadata) continue;
-    Result<SafetensorsTensor> tensor = ParseTensor(name, entry, data);
+    Result<SafetensorsTensor> tensor = ParseTensor(name, entry, data_offset, data_bytes);
     if (!tensor.ok()) return tensor.error();
     tensor->order = file.tensors.size() + 1;
-    const auto begin = static_cast<std::uint64_t>(tensor->bytes.data() - data.data());
-    used_bytes = std::max<std::uint64_t>(used_bytes, begin + tensor->bytes.size());
+    used_bytes = std::max(used_bytes, tensor->offset - data_offset + tensor->bytes);
     file.tensors.push_back(*std::move(tensor));
   }
-  if (used_bytes != data.size()) {
+  if (used_bytes != data_bytes) {
     return Error{
-        fmt::format("{} bytes after the last tensor belong to none", data.size() - used_bytes)};
+        fmt::format("{} bytes after the last tensor belong to none", data_bytes - used_bytes)};
   }
   if (const auto metadata = header->find(kMetadata); metadata != header->end()) {
     if (!metadata->is_object()) return Error{"its __metadata__ is no JSON object"};
@@ -197,11 +225,26 @@ Result<SafetensorsFile> Parse(const std::string& path, std::shared_ptr<const Map
 
 Result<SafetensorsFile> OpenSafetensors(const std::string& path) {
   static_assert(std::endian::native == std::endian::little);
-  Result<std::shared_ptr<MappedFile>> mapping = MappedFile::Open(path);
-  if (!mapping.ok()) return mapping.error();
-  Result<SafetensorsFile> file = Parse(path, *std::move(mapping));
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return ErrnoError("cannot open " + path);
+  struct stat status = {};
+  if (::fstat(fd.get(), &status) != 0) return ErrnoError("cannot read the size of " + path);
+  if (!S_ISREG(status.st_mode)) return Error{path + " is no regular file"};
+  Result<SafetensorsFile> file = Parse(path, fd, status);
   if (!file.ok()) return Error{path + " cannot be read: " + file.error().message};
   return file;
+}
+
+Result<Values> ReadTensor(const SafetensorsFile& file, const SafetensorsTensor& tensor) {
+  const UniqueFd fd(::open(file.path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return ErrnoError("cannot open " + file.path);
+  auto bytes = std::make_shared<std::vector<std::byte>>(tensor.bytes);
+  const bool whole = ReadAt(fd, tensor.offset, bytes->data(), bytes->size());
+  struct stat now = {};
+  if (!whole || ::fstat(fd.get(), &now) != 0 || !IsSame(file.status, now)) {
+    return Error{file.path + " was changed while it was read. Type the same command again"};
+  }
+  return Values{*bytes, bytes};
 }
 
 }  // namespace cgdebug::source

@@ -4,12 +4,14 @@
 // the file is refused.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "client/source/mapped_file.h"
+#include "client/source/source.h"
+#include "daemon/base/result.h"
 #include "proto/layout/dtype.h"
 
 namespace cgdebug::source {
@@ -20,7 +22,8 @@ struct SafetensorsTensor {
   layout::Dtype dtype = layout::Dtype::kInvalid;  // kInvalid: a type of theirs that is not one of
                                                   // ours
   std::vector<std::uint64_t> shape;
-  std::span<const std::byte> bytes;  // in the mapping
+  std::uint64_t offset = 0;  // of its values in the file
+  std::uint64_t bytes = 0;
   // What `export --to safetensors` adds; the defaults for a file of somebody else.
   std::uint64_t order = 0;
   std::uint64_t capture_id = 0;
@@ -30,7 +33,7 @@ struct SafetensorsTensor {
 
 struct SafetensorsFile {
   std::string path;
-  std::shared_ptr<const MappedFile> mapping;
+  struct stat status = {};                      // when its header was read
   std::vector<SafetensorsTensor> tensors = {};  // in the order of the header
   std::uint64_t replay = 0;                     // 0: it does not say
   std::int64_t step = -1;
@@ -40,5 +43,9 @@ struct SafetensorsFile {
 // Fails: a file that is cut off, that says anything about itself that cannot be, or whose header is
 // larger than the format allows.
 Result<SafetensorsFile> OpenSafetensors(const std::string& path);
+
+// The values, read into memory: pages of a file that somebody cuts off would raise SIGBUS.
+// Fails: the file is no longer the one whose header was read.
+Result<Values> ReadTensor(const SafetensorsFile& file, const SafetensorsTensor& tensor);
 
 }  // namespace cgdebug::source

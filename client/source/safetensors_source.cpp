@@ -82,7 +82,8 @@ class SafetensorsSource : public Source {
 
   Description Describe() const override {
     Description description{.path = path_, .kind = "safetensors"};
-    for (const SafetensorsFile& file : files_) description.bytes += file.mapping->bytes().size();
+    for (const SafetensorsFile& file : files_)
+      description.bytes += static_cast<std::uint64_t>(file.status.st_size);
     return description;
   }
   const std::vector<Slot>& slots() const override { return slots_; }
@@ -93,19 +94,13 @@ class SafetensorsSource : public Source {
                     .key = key,
                     .step = files_[file].step,
                     .has_values = true,
-                    .payload_bytes = files_[file].tensors[tensor].bytes.size()};
+                    .payload_bytes = files_[file].tensors[tensor].bytes};
   }
   Result<Values> Load(const Snapshot& snapshot) override {
     const auto [file, tensor] = places_[snapshot.key.id];
-    return Values{files_[file].tensors[tensor].bytes, files_[file].mapping};
+    return ReadTensor(files_[file], files_[file].tensors[tensor]);
   }
-  Result<Values> LoadWritable(const Snapshot& snapshot) override {
-    const auto [file, tensor] = places_[snapshot.key.id];
-    const std::span<const std::byte> bytes = files_[file].tensors[tensor].bytes;
-    if (bytes.size() < kWorthMappingBytes) return CopyOf(bytes);
-    const auto offset = bytes.data() - files_[file].mapping->bytes().data();
-    return MapPrivately(files_[file].path, static_cast<std::uint64_t>(offset), bytes.size());
-  }
+  Result<Values> LoadWritable(const Snapshot& snapshot) override { return Load(snapshot); }
   std::vector<Gap> Gaps() override { return {}; }
 
  private:
@@ -123,7 +118,7 @@ class SafetensorsSource : public Source {
                           ? tensor.dtype_name
                           : std::string(layout::DtypeName(tensor.dtype));
     slot.shape = tensor.shape;
-    slot.payload_bytes = tensor.bytes.size();
+    slot.payload_bytes = tensor.bytes;
     slot.rank = file.rank;
     slot.capture_id = tensor.capture_id;
     slot.invocation = tensor.invocation;

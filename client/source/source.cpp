@@ -77,13 +77,22 @@ Result<std::unique_ptr<Source>> Open(const std::string& path) {
   return Error{fmt::format("{} holds neither a recording (*.cgrec) nor a .safetensors file", path)};
 }
 
+bool IsWrittenAsPath(const std::string& text) {
+  return text.find('/') != std::string::npos || text.ends_with(".cgrec") ||
+         text.ends_with(".safetensors");
+}
+
 bool LooksLikePath(const std::string& text) {
-  if (text.find('/') != std::string::npos || text.ends_with(".cgrec") ||
-      text.ends_with(".safetensors")) {
-    return true;
-  }
   std::error_code ignored;
-  return fs::exists(text, ignored);
+  return IsWrittenAsPath(text) || fs::exists(text, ignored);
+}
+
+bool LooksLikeSource(const std::string& text) {
+  if (IsWrittenAsPath(text)) return true;
+  std::error_code ignored;
+  return fs::is_directory(text, ignored) &&
+         (recording::RecordingReader::IsRecording(text) || !RecordingsIn(text).empty() ||
+          !FilesIn(text, ".safetensors").empty());
 }
 
 Result<numerics::Stats> StatsOf(Source& source, const Snapshot& snapshot) {

@@ -118,8 +118,14 @@ class Source {
 // what was looked for.
 Result<std::unique_ptr<Source>> Open(const std::string& path);
 
+// With a '/' or the ending of a source.
+bool IsWrittenAsPath(const std::string& text);
+
 // Whether `text` is meant as a path and not as the name of a session: it exists, or looks like one.
 bool LooksLikePath(const std::string& text);
+
+// The same where it may be the name of a probe: what only happens to exist has to be a source too.
+bool LooksLikeSource(const std::string& text);
 
 // As recorded, else computed from the values. Fails: neither is there.
 Result<numerics::Stats> StatsOf(Source& source, const Snapshot& snapshot);

@@ -13,6 +13,7 @@ import pytest
 import cgdebug
 from cgdebug import testing
 from cgdebug.errors import RecordingError
+from conftest import find_program
 from test_recording import Writer, write
 
 
@@ -106,6 +107,31 @@ def test_parquet_has_a_row_a_snapshot_or_says_what_to_install(tmp_path, path):
         return
     r.export("parquet", tmp_path / "s.parquet")
     assert pyarrow.parquet.read_table(tmp_path / "s.parquet").num_rows == 6
+
+
+def test_a_python_without_the_package_is_told_what_to_type(tmp_path, path):
+    python = tmp_path / "bare-python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    python.chmod(0o755)
+    words = [find_program("cgdebug-cli"), "export", path, "--to", "csv", "-o", "-"]
+    bare = subprocess.run(
+        words,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "CGDEBUG_PYTHON": str(python)},
+    )
+    assert bare.returncode == 2 and bare.stdout == ""
+    assert bare.stderr.startswith("cgdebug: export needs Python with the package cgdebug, and ")
+    assert "No module named 'cgdebug'" in bare.stderr and "CGDEBUG_PYTHON=" in bare.stderr
+    good = subprocess.run(
+        words,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "CGDEBUG_PYTHON": sys.executable},
+    )
+    assert good.returncode == 0 and len(good.stdout.splitlines()) == 7, good.stderr
 
 
 def test_what_is_missing_is_said_and_nothing_is_overwritten(tmp_path):

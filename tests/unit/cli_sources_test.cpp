@@ -88,6 +88,27 @@ TEST_F(CliSourcesTest, ProbesAndStatsTakeFiles) {
             json::parse("[10.0, 20.0, 30.0, 40.0]"));
 }
 
+TEST_F(CliSourcesTest, ProbesTakesANameForAFolderOnlyWhenThatIsASourceAndSaysSo) {
+  WriteRecording(dir_ / "runs/a.cgrec", 1);
+  fs::create_directory(dir_ / "blk0");
+  WriteText(dir_ / "blk1", "no tensors");
+  const auto probes_of = [&](const std::string& name) {
+    const std::string in_folder = "cd " + dir_.path().string() + " && exec \"$0\" \"$@\"";
+    return Process({"sh", "-c", in_folder, CGDEBUG_CLI, "--socket", dir_ / "none", "--no-spawn",
+                    "probes", name},
+                   {"NO_COLOR=1"})
+        .Wait();
+  };
+  const ProcessResult folder = probes_of("runs");
+  EXPECT_EQ(folder.code, 0) << folder.err;
+  EXPECT_THAT(folder.out, HasSubstr("x"));
+  EXPECT_THAT(folder.err, HasSubstr("'runs' is read as the folder of that name. A live probe: "
+                                    "'re:runs'"));
+  for (const char* name : {"blk0", "blk1"}) {
+    EXPECT_THAT(probes_of(name).err, HasSubstr("no daemon")) << name;
+  }
+}
+
 TEST_F(CliSourcesTest, ShowFindsOneTensorOfAFile) {
   WriteRecording(dir_ / "a.cgrec", 3);
   const std::string a = dir_ / "a.cgrec";

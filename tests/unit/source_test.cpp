@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <filesystem>
 
 #include "client/source/safetensors.h"
 #include "tests/support/recording_fixture.h"
@@ -45,8 +46,31 @@ TEST(Safetensors, ReadsTensorsWhereTheyLie) {
   EXPECT_EQ(file->tensors[0].name, "b");
   EXPECT_EQ(file->tensors[0].dtype, layout::Dtype::kBfloat16);
   EXPECT_THAT(file->tensors[0].shape, ElementsAre(2, 1));
-  EXPECT_EQ(file->tensors[1].bytes.size(), 8u);
-  EXPECT_EQ(static_cast<int>(file->tensors[1].bytes[0]), 1);
+  EXPECT_EQ(file->tensors[1].bytes, 8u);
+  const Result<Values> values = ReadTensor(*file, file->tensors[1]);
+  ASSERT_TRUE(values.ok()) << values.error().message;
+  ASSERT_EQ(values->bytes.size(), 8u);
+  EXPECT_EQ(static_cast<int>(values->bytes[0]), 1);
+}
+
+TEST(Safetensors, RefusesValuesOfAFileThatWasCutOffOrReplacedSinceItWasOpened) {
+  const TempDir dir;
+  const std::string path = dir / "a.safetensors";
+  const std::vector<float> values(100'000, 7);
+  WriteFloats(path, {{"x", values}});
+  const auto source = Open(path);
+  ASSERT_TRUE(source.ok()) << source.error().message;
+  const auto snapshot = (*source)->Get(0, (*source)->Keys(0)->front());
+  ASSERT_TRUE(snapshot.ok());
+  const auto before = (*source)->LoadWritable(*snapshot);
+  ASSERT_TRUE(before.ok()) << before.error().message;
+  std::filesystem::resize_file(path, 5000);
+  EXPECT_EQ(std::memcmp(before->bytes.data(), values.data(), before->bytes.size()), 0);
+  EXPECT_THAT((*source)->Load(*snapshot).error().message, HasSubstr("changed while it was read"));
+  EXPECT_FALSE((*source)->LoadWritable(*snapshot).ok());
+  WriteFloats(dir / "b.safetensors", {{"x", std::vector<float>(100'000, 8)}});
+  std::filesystem::rename(dir / "b.safetensors", path);
+  EXPECT_FALSE((*source)->Load(*snapshot).ok());
 }
 
 TEST(Safetensors, RefusesHeadersThatCannotBe) {
@@ -104,7 +128,7 @@ TEST(Safetensors, NoTruncationAndNoFlippedBitCrashes) {
     WriteText(dir / "a.safetensors", flipped);
     const Result<SafetensorsFile> file = OpenSafetensors(dir / "a.safetensors");
     if (!file.ok()) continue;
-    for (const SafetensorsTensor& tensor : file->tensors) EXPECT_LE(tensor.bytes.size(), 8u);
+    for (const SafetensorsTensor& tensor : file->tensors) EXPECT_LE(tensor.bytes, 8u);
   }
 }
 
@@ -145,7 +169,7 @@ TEST(Source, WhatIsNoSourceIsRefusedWithWhatIs) {
   EXPECT_THAT(Open(dir / "text").error().message, HasSubstr("is this a safetensors file?"));
 }
 
-// Small ones are copied, large ones mapped.
+// Of recordings small ones are copied, large ones mapped.
 TEST(Source, ChangingWritableValuesChangesNothingElse) {
   for (const std::size_t count : {2u, 100'000u}) {
     const TempDir dir;
