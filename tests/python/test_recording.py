@@ -291,8 +291,12 @@ def test_table_has_a_row_a_snapshot(path):
     table = cgdebug.open(path).table("y")
     assert table["replay"] == [1, 2, 3, 4, 5] and table["step"][0] == 101
     assert {len(column) for column in table.values()} == {5}
-    pandas = pytest.importorskip("pandas")
-    assert isinstance(cgdebug.open(path).to_pandas(), pandas.DataFrame)
+    pytest.importorskip("pandas")
+    frame = cgdebug.open(path).to_pandas("y")
+    assert list(frame["replay"]) == [1, 2, 3, 4, 5] and set(frame["probe"]) == {"y"}
+    assert frame.set_index("replay")["abs_max"].to_dict() == {n: float(n) for n in range(1, 6)}
+    assert frame["step"].max() == 105 and frame["dtype"].iloc[0] == "float32"
+    assert frame.groupby("probe")["count"].sum()["y"] == 10
 
 
 def test_sql_answers_and_changes_nothing(path):

@@ -97,16 +97,35 @@ def test_tensorboard_reads_the_scalars(tmp_path, path):
     assert [(e.step, e.value) for e in events.Scalars("y/abs_max")] == [(101, 1), (102, 2), (103, 3)]
 
 
-def test_parquet_has_a_row_a_snapshot_or_says_what_to_install(tmp_path, path):
+def test_parquet_has_a_row_a_snapshot(tmp_path, path):
+    pyarrow = pytest.importorskip("pyarrow.parquet")
     r = cgdebug.open(path)
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        with pytest.raises(ImportError, match="pip install pyarrow"):
-            r.export("parquet", tmp_path / "s.parquet")
-        return
     r.export("parquet", tmp_path / "s.parquet")
-    assert pyarrow.parquet.read_table(tmp_path / "s.parquet").num_rows == 6
+    rows = pyarrow.read_table(tmp_path / "s.parquet").to_pylist()
+    assert [(row["probe"], row["replay"], row["step"]) for row in rows] == [
+        (probe, replay, 100 + replay) for probe in ("x", "y") for replay in (1, 2, 3)
+    ]
+    for row in rows:
+        stats = r[row["probe"]][row["replay"]].stats
+        assert row["abs_max"] == stats.abs_max and row["count"] == stats.count
+        assert row["dtype"] == "float32" and row["shape"] == list(r[row["probe"]].shape)
+
+
+def test_parquet_keeps_what_is_not_finite_and_steps_that_were_not_set(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow.parquet")
+    writer = Writer(tmp_path / "a.cgrec")
+    writer.add("x", 1, numpy.float32([1, numpy.inf]))
+    writer.add("x", 2, numpy.float32([numpy.nan, 1]), step=5)
+    cgdebug.open(writer.close()).export("parquet", tmp_path / "s.parquet")
+    rows = pyarrow.read_table(tmp_path / "s.parquet").to_pylist()
+    assert [row["step"] for row in rows] == [None, 5]
+    assert [(row["pos_inf"], row["nan"], row["nonfinite"]) for row in rows] == [(1, 0, 1), (0, 1, 1)]
+
+
+def test_what_writes_parquet_is_named_when_it_is_missing(tmp_path, path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError, match="pip install pyarrow"):
+        cgdebug.open(path).export("parquet", tmp_path / "s.parquet")
 
 
 def test_a_python_without_the_package_is_told_what_to_type(tmp_path, path):

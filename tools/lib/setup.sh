@@ -83,8 +83,8 @@ ensure_system_packages() {
 
 # --- Python --------------------------------------------------------------------------------------
 
-python_packages=(torch==2.11.0 numpy 'protobuf>=4.21' safetensors tensorboard pytest pytest-timeout
-  'pybind11>=2.10' 'scikit-build-core>=0.10')
+python_packages=(torch==2.11.0 numpy 'protobuf>=4.21' safetensors tensorboard pandas pyarrow pytest
+  pytest-timeout 'pybind11>=2.10' 'scikit-build-core>=0.10')
 
 has_python_packages() {
   "$PYTHON" - "${python_packages[@]}" >/dev/null 2>&1 <<'CHECK'
