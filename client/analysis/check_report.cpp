@@ -79,7 +79,8 @@ std::string FirstText(Source& source, const FirstBad& first) {
   for (const Frame& frame : first.frames) {
     width = std::max(width, SlotText(source.slots()[frame.slot]).size());
   }
-  const std::string title = fmt::format("last {} probes", first.frames.size());
+  const std::string title =
+      first.frames.size() == 1 ? "last probe" : fmt::format("last {} probes", first.frames.size());
   width = std::max(width, title.size());
   text += fmt::format("  {:<{}}  {:>9}  {:>9}  {:>9}\n", title, width, "min", "max", "abs max");
   for (const Frame& frame : first.frames) {
@@ -147,16 +148,19 @@ std::string Completeness(const Check& check) {
   std::string text;
   if (check.snapshots == 0) return "nothing to check: no snapshot is in it";
   if (!check.found()) {
-    text = check.complete() ? fmt::format("nothing found in {} snapshots\n", check.snapshots)
-                            : fmt::format(
-                                  "inconclusive: nothing found in {} snapshots, but some "
-                                  "are missing\n",
-                                  check.snapshots);
+    text = fmt::format("{}nothing found in {} snapshot{}{}\n",
+                       check.complete() ? "" : "inconclusive: ", check.snapshots,
+                       check.snapshots == 1 ? "" : "s",
+                       check.complete() ? "" : ", but some are missing");
   }
-  text += fmt::format("{}: {} of {} probes in replay {}",
-                      check.present == check.expected ? "complete" : "incomplete", check.present,
-                      check.expected, check.replay);
-  for (const std::string& missing : check.missing) text += "\nmissing: " + missing;
+  // Of eager calls with several shapes none is expected in a certain replay.
+  if (check.expected > 0) {
+    text += fmt::format("{}: {} of {} probes in replay {}\n",
+                        check.present == check.expected ? "complete" : "incomplete", check.present,
+                        check.expected, check.replay);
+  }
+  for (const std::string& missing : check.missing) text += "missing: " + missing + "\n";
+  text.pop_back();
   return text;
 }
 

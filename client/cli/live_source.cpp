@@ -101,9 +101,8 @@ class LiveSource : public source::Source {
     v1::GetRequest request;
     request.set_session(sessions_[slot]);
     request.set_probe(slots_[slot].probe);
-    request.set_capture_id(slots_[slot].capture_id);
-    request.set_invocation(slots_[slot].invocation);
-    request.set_has_invocation(true);
+    request.set_slot(static_cast<std::uint32_t>(slots_[slot].order));
+    request.set_has_slot(true);
     request.set_replay(replay);
     request.set_metadata_only(metadata_only);
     return client_.Get(request);
@@ -131,8 +130,8 @@ Result<std::unique_ptr<source::Source>> OpenLive(client::Client& client,
     if (newest == nullptr || one.created_ns() > newest->created_ns()) newest = &one;
   }
   if (newest == nullptr) {
-    return Error{session.empty() ? "no job of this user has a probe. Type: cgdebug-cli ps -a"
-                                 : "no session '" + session + "'. Type: cgdebug-cli ps -a"};
+    return Error{session.empty() ? "no job of this user has a probe"
+                                 : "no session '" + session + "'"};
   }
   auto live = std::make_unique<LiveSource>(client);
   std::set<std::string> keys;

@@ -47,6 +47,24 @@ void SetError(v1::Response* response, v1::Error::Code code, std::string message)
   response->mutable_error()->set_message(std::move(message));
 }
 
+bool Means(const v1::GetRequest& request, const pipeline::SlotIdentity& slot) {
+  const layout::SlotRegistration& registration = slot.registration;
+  return slot.probe == request.probe() &&
+         (request.capture_id() == 0 || request.capture_id() == registration.capture_id) &&
+         (!request.has_invocation() || request.invocation() == registration.invocation) &&
+         (!request.has_slot() || request.slot() == registration.order);
+}
+
+// The probe is there, its call that was asked for is not.
+void SetNoCall(const v1::GetRequest& request, v1::Error* error) {
+  std::string call;
+  if (request.has_invocation()) call += fmt::format(" {}", request.invocation());
+  if (request.capture_id() != 0) call += fmt::format(" in graph {}", request.capture_id());
+  error->set_code(v1::Error::NO_PROBE);
+  error->set_message(fmt::format("probe '{0}' has no call{1}. Type: cgdebug-cli probes '{0}'",
+                                 request.probe(), call));
+}
+
 // The snapshots of every slot that a Get may mean, each history oldest first.
 struct Candidate {
   SlotRecord slot;
@@ -227,14 +245,14 @@ void Handlers::Get(const v1::GetRequest& request, v1::Response* response,
   for (auto session = sessions->rbegin(); session != sessions->rend() && !found_probe; ++session) {
     for (SlotRecord& slot : model_.registry->Slots(session->session)) {
       names.push_back(slot.slot->probe);
-      const layout::SlotRegistration& registration = slot.slot->registration;
-      if (slot.slot->probe != request.probe()) continue;
-      if (request.capture_id() != 0 && request.capture_id() != registration.capture_id) continue;
-      if (request.has_invocation() && request.invocation() != registration.invocation) continue;
+      if (!Means(request, *slot.slot)) continue;
       found_probe = true;
       std::vector<StoredSnapshot> history = model_.store->History(slot.slot);
       if (!history.empty()) candidates.push_back({std::move(slot), std::move(history)});
     }
+  }
+  if (!found_probe && std::find(names.begin(), names.end(), request.probe()) != names.end()) {
+    return SetNoCall(request, response->mutable_error());
   }
   if (!found_probe) return SetNoProbe(request.probe(), *sessions, names, response->mutable_error());
   if (candidates.empty()) {
@@ -280,6 +298,14 @@ void Handlers::Set(const v1::SetRequest& request, v1::Response* response) {
   const auto sessions =
       SelectSessions(*model_.registry, request.session(), response->mutable_error());
   if (!sessions) return;
+  const bool any_alive = std::any_of(sessions->begin(), sessions->end(), [](const auto& session) {
+    return session.state == pipeline::SessionState::kAlive;
+  });
+  if (!any_alive) {
+    return SetError(response, v1::Error::NO_SESSION,
+                    "a probe can be changed while its job is alive, and none is. "
+                    "Type: cgdebug-cli ps -a");
+  }
   response->clear_error();
   std::vector<std::string> names;
   std::set<std::string> changed;

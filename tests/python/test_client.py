@@ -130,6 +130,8 @@ def test_get_by_replay(client, probe):
         client.get("get.replay", replay=0)
     with pytest.raises(TypeError, match="replay cannot be 1.5"):
         client.get("get.replay", replay=1.5)
+    with pytest.raises(DaemonError, match="probe 'get.replay' has no call 3"):
+        client.get("get.replay", invocation=3)
 
 
 def test_a_session_may_be_named_by_its_pid(client, daemon, probe):
