@@ -1,10 +1,13 @@
 #include "daemon/options.h"
 
 #include <CLI/CLI.hpp>
+#include <climits>
 #include <iostream>
 #include <string>
 
+#include "daemon/base/bytes.h"
 #include "daemon/base/duration.h"
+#include "daemon/base/whole_number.h"
 
 namespace cgdebug {
 namespace {
@@ -17,37 +20,39 @@ constexpr const char* kFooter =
     "  cgdebug-cli status                              ask the one that runs\n"
     "  cgdebug-cli daemon stop                         end it";
 
-void AddDuration(CLI::App& app, const std::string& name, std::chrono::milliseconds* value,
-                 const std::string& help) {
+// An option that `parse` reads: a Result<T> of its text.
+template <typename T>
+void Add(CLI::App& app, const std::string& name, Result<T> (*parse)(const std::string&), T* value,
+         const std::string& type_name, const std::string& help) {
   app.add_option_function<std::string>(
          name,
-         [value](const std::string& text) {
-           const Result<std::chrono::milliseconds> parsed = ParseDuration(text);
-           if (!parsed.ok()) throw CLI::ValidationError(parsed.error().message);
+         [name, parse, value](const std::string& text) {
+           const Result<T> parsed = parse(text);
+           if (!parsed.ok()) throw CLI::ValidationError(name, parsed.error().message);
            *value = *parsed;
          },
          help)
-      ->type_name("DURATION");
+      ->type_name(type_name);
 }
 
 // "5%" or "10G".
 void ReadMinFree(const std::string& text, recording::WriterOptions* options) {
   const bool is_part = text.ends_with('%');
-  std::string number = text.substr(0, text.size() - (is_part ? 1 : 0));
-  std::uint64_t value = 0;
-  bool good = false;
-  try {
-    good = is_part || CLI::AsSizeValue(false)(number).empty();
-  } catch (const CLI::ValidationError&) {  // an unknown unit
-  }
-  good = good && CLI::detail::lexical_cast(number, value) && !(is_part && value > 99);
-  if (!good) {
+  const Result<std::uint64_t> value = ParseBytes(text.substr(0, text.size() - (is_part ? 1 : 0)));
+  if (!value.ok() || (is_part && *value > 99)) {
     throw CLI::ValidationError("--min-free-disk", "'" + text +
                                                       "' is neither a size such as 10G nor a part "
                                                       "such as 5%");
   }
-  options->min_free_percent = is_part ? static_cast<std::uint32_t>(value) : 0;
-  options->min_free_bytes = is_part ? 0 : value;
+  options->min_free_percent = is_part ? static_cast<std::uint32_t>(*value) : 0;
+  options->min_free_bytes = is_part ? 0 : *value;
+}
+
+Result<std::uint64_t> ParseRollBytes(const std::string& text) {
+  const Result<std::uint64_t> bytes = ParseBytes(text);
+  if (!bytes.ok() || *bytes >= recording::kMinRollBytes) return bytes;
+  return Error{"'" + text + "' is too little; the least is " +
+               std::to_string(recording::kMinRollBytes >> 20) + "M"};
 }
 
 void AddRecordingOptions(CLI::App& app, recording::WriterOptions* options) {
@@ -58,17 +63,12 @@ void AddRecordingOptions(CLI::App& app, recording::WriterOptions* options) {
          },
          "when recordings survive a power failure: none, interval = within a second, each = with "
          "every snapshot (interval)")
-      ->check(CLI::IsMember({"none", "interval", "each"}))
+      ->check(CLI::IsMember({"none", "interval", "each"}).description(""))
       ->type_name("{none,interval,each}");
-  app.add_option("--roll-size", options->roll_bytes,
-                 "a recording begins a new file at this size (4G)")
-      ->transform(CLI::AsSizeValue(false))
-      ->check(CLI::Range(static_cast<double>(recording::kMinRollBytes), 1e18))
-      ->type_name("SIZE");
-  app.add_option("--max-disk", options->max_bytes,
-                 "a recording ends at this size; 0 = no limit (0)")
-      ->transform(CLI::AsSizeValue(false))
-      ->type_name("SIZE");
+  Add(app, "--roll-size", &ParseRollBytes, &options->roll_bytes, "SIZE",
+      "a recording begins a new file at this size (4G)");
+  Add(app, "--max-disk", &ParseBytes, &options->max_bytes, "SIZE",
+      "a recording ends at this size; 0 = no limit (0)");
   app.add_option_function<std::string>(
          "--min-free-disk", [options](const std::string& text) { ReadMinFree(text, options); },
          "recordings end when less than this is free on their disk: 10G, 5% (64M)")
@@ -90,24 +90,22 @@ ParsedOptions ParseOptions(int argc, char** argv) {
       ->type_name("PATH");
   app.add_flag("--foreground", options.foreground, "stay in this terminal");
   app.add_flag("--spawned", options.spawned, "started by a probe or a client: quiet");
-  AddDuration(app, "--idle-timeout", &options.idle_timeout,
-              "end after this long without a live job and a client; 0 = never (10m)");
-  AddDuration(app, "--keep-dead", &options.keep_dead,
-              "how long the last values of an ended job stay readable (1h)");
-  app.add_option("--max-memory", options.max_memory_bytes, "for tensor values (1G)")
-      ->transform(CLI::AsSizeValue(false))
-      ->type_name("SIZE");
+  Add(app, "--idle-timeout", &ParseDuration, &options.idle_timeout, "DURATION",
+      "end after this long without a live job and a client; 0 = never (10m)");
+  Add(app, "--keep-dead", &ParseDuration, &options.keep_dead, "DURATION",
+      "how long the last values of an ended job stay readable (1h)");
+  Add(app, "--max-memory", &ParseBytes, &options.max_memory_bytes, "SIZE",
+      "for tensor values (1G)");
   app.add_option("--max-clients", options.max_clients, "connections at a time (64)")
-      ->check(CLI::Range(1, 4096))
+      ->check(WholeNumber(1, 4096))
       ->type_name("N");
   app.add_option("--workers", options.workers,
                  "threads that copy and compute large snapshots; 0 = the reading one does it "
                  "(half of the cores, at most 4)")
-      ->check(CLI::Range(0, 64))
+      ->check(WholeNumber(0, 64))
       ->type_name("N");
-  app.add_option("--max-message", options.max_message_bytes, "largest request (16M)")
-      ->transform(CLI::AsSizeValue(false))
-      ->type_name("SIZE");
+  Add(app, "--max-message", &ParseBytes, &options.max_message_bytes, "SIZE",
+      "largest request (16M)");
   AddRecordingOptions(app, &options.recording);
   app.add_option("--log-level", options.log_level,
                  "a level, or components as in CGDEBUG_LOG: debug, +ingest,rpc")
@@ -116,13 +114,17 @@ ParsedOptions ParseOptions(int argc, char** argv) {
                  "rotating log; default: stderr with --foreground, else beside the socket")
       ->type_name("PATH");
   app.add_option("--exit-with", options.exit_with, "end when this process ends")
-      ->check(CLI::PositiveNumber)
+      ->check(WholeNumber(1, INT_MAX))
       ->type_name("PID");
   try {
     app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
+  } catch (const CLI::Success& help) {
     parsed.done = true;
-    parsed.exit_code = app.exit(error) == 0 ? 0 : 2;
+    parsed.exit_code = app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    std::cerr << "cgdebug-daemon: " << error.what() << ". Type: cgdebug-daemon --help\n";
+    parsed.done = true;
+    parsed.exit_code = 2;
   }
   return parsed;
 }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <climits>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -12,6 +13,7 @@
 #include "client/cli/command.h"
 #include "client/cli/json.h"
 #include "daemon/base/runtime_dir.h"
+#include "daemon/base/whole_number.h"
 #include "daemon/wire/endpoint.h"
 
 namespace cgdebug::cli {
@@ -160,7 +162,9 @@ RunFunction AddDaemon(CLI::App& app) {
   };
   stop->add_flag("--force", options->force, "also while jobs with probes are alive");
   logs->add_flag("-f,--follow", options->follow, "go on with what is written from now on");
-  logs->add_option("-n,--lines", options->lines, "how many, 50 by default")->type_name("N");
+  logs->add_option("-n,--lines", options->lines, "how many, 50 by default")
+      ->check(WholeNumber(0, INT_MAX))
+      ->type_name("N");
   return [verbs](Context& context) {
     for (const RunFunction& verb : verbs) {
       if (const int code = verb(context); code >= 0) return code;

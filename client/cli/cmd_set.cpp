@@ -13,6 +13,7 @@
 #include "client/cli/snapshot_text.h"
 #include "client/cli/terminal.h"
 #include "daemon/base/duration.h"
+#include "daemon/base/whole_number.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -113,13 +114,11 @@ RunFunction AddSet(CLI::App& app) {
                  "off, stats (no values), full, or registered: as the job has it")
       ->check(CLI::IsMember({"off", "stats", "full", "registered"}));
   app.add_option("--every", options->every, "one replay in N; default: as the job has it")
-      ->check(CLI::Range(1u, ~0u))
+      ->check(WholeNumber(1, UINT32_MAX))
       ->type_name("N");
-  app.add_option("--from", options->from, "first replay")
-      ->check(CLI::PositiveNumber)
-      ->type_name("N");
+  app.add_option("--from", options->from, "first replay")->check(WholeNumber(1))->type_name("N");
   app.add_option("--count", options->count, "so many snapshots, then as before")
-      ->check(CLI::PositiveNumber)
+      ->check(WholeNumber(1))
       ->type_name("N");
   app.add_option("--on", options->on,
                  "values only in replays where it holds, else statistics: nan (NaN or Inf), inf, "

@@ -1,0 +1,27 @@
+// whole_number.h: numbers of a command line, refused in words.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cstdint>
+#include <string>
+
+namespace cgdebug {
+
+// Why not CLI11's own: it takes "-1" for 2^64 - 1, and names ranges in 300 digits.
+inline CLI::Validator WholeNumber(std::uint64_t least, std::uint64_t most = UINT64_MAX) {
+  return CLI::Validator(
+      [=](const std::string& text) -> std::string {
+        std::uint64_t value = 0;
+        const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+        const bool is_whole = failure == std::errc() && end == text.data() + text.size();
+        if (is_whole && value >= least && value <= most) return "";
+        const std::string range =
+            most == UINT64_MAX ? "from " + std::to_string(least) + " on"
+                               : "from " + std::to_string(least) + " to " + std::to_string(most);
+        return "'" + text + "' is no whole number " + range;
+      },
+      "");
+}
+
+}  // namespace cgdebug
