@@ -38,6 +38,10 @@ GapSummary SummarizeGaps(source::Source& source, const Scope& scope) {
                     info.rank < 0 ? "" : fmt::format(" of rank {}", info.rank), where, causes));
     summary.count += gaps.count;
   }
+  for (const std::string& why : about.unread) {
+    summary.sentences.push_back("not read: " + why);
+    ++summary.count;
+  }
   for (const std::string& damage : about.damage) {
     summary.sentences.push_back("damaged: " + damage);
     ++summary.count;

@@ -44,6 +44,9 @@ int OpenRecordings(Context& context, const std::vector<std::string>& paths,
     if ((*source)->Recordings().empty()) {
       return context.Fail(kExitTrouble, path + " is no recording");
     }
+    if (const auto unread = (*source)->Describe().unread; !unread.empty()) {
+      return context.Fail(kExitTrouble, unread.front());
+    }
     sources->push_back(*std::move(source));
   }
   return kExitOk;

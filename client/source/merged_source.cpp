@@ -12,8 +12,8 @@ class MergedSource : public Source {
  public:
   // `rank`: of the slots to show, nothing for all.
   MergedSource(std::string path, std::vector<std::unique_ptr<Source>> parts,
-               std::optional<int> rank)
-      : path_(std::move(path)), parts_(std::move(parts)) {
+               std::vector<std::string> unread, std::optional<int> rank)
+      : path_(std::move(path)), parts_(std::move(parts)), unread_(std::move(unread)) {
     for (std::size_t part = 0; part < parts_.size(); ++part) {
       for (std::size_t slot = 0; slot < parts_[part]->slots().size(); ++slot) {
         if (rank && parts_[part]->slots()[slot].rank != *rank) continue;
@@ -25,8 +25,8 @@ class MergedSource : public Source {
   }
 
   Description Describe() const override {
-    if (parts_.size() == 1) return parts_.front()->Describe();
-    Description merged{.path = path_, .kind = "recordings"};
+    if (parts_.size() == 1 && unread_.empty()) return parts_.front()->Describe();
+    Description merged{.path = path_, .kind = "recordings", .unread = unread_};
     for (const std::unique_ptr<Source>& part : parts_) {
       const Description one = part->Describe();
       merged.sessions.insert(merged.sessions.end(), one.sessions.begin(), one.sessions.end());
@@ -88,6 +88,7 @@ class MergedSource : public Source {
   };
   std::string path_;
   std::vector<std::unique_ptr<Source>> parts_;
+  std::vector<std::string> unread_;
   std::vector<Slot> slots_;
   std::vector<Place> places_;
   std::map<std::pair<std::size_t, std::size_t>, std::size_t> slot_at_;  // by part, then its slot
@@ -95,15 +96,18 @@ class MergedSource : public Source {
 
 }  // namespace
 
-std::unique_ptr<Source> Merge(std::string path, std::vector<std::unique_ptr<Source>> parts) {
-  return std::make_unique<MergedSource>(std::move(path), std::move(parts), std::nullopt);
+std::unique_ptr<Source> Merge(std::string path, std::vector<std::unique_ptr<Source>> parts,
+                              std::vector<std::string> unread) {
+  return std::make_unique<MergedSource>(std::move(path), std::move(parts), std::move(unread),
+                                        std::nullopt);
 }
 
 std::unique_ptr<Source> OnlyRank(std::unique_ptr<Source> source, int rank) {
   std::string path = source->Describe().path;
   std::vector<std::unique_ptr<Source>> parts;
   parts.push_back(std::move(source));
-  return std::make_unique<MergedSource>(std::move(path), std::move(parts), rank);
+  return std::make_unique<MergedSource>(std::move(path), std::move(parts),
+                                        std::vector<std::string>{}, rank);
 }
 
 }  // namespace cgdebug::source

@@ -9,8 +9,9 @@
 
 namespace cgdebug::source {
 
-// Requires: at least one part.
-std::unique_ptr<Source> Merge(std::string path, std::vector<std::unique_ptr<Source>> parts);
+// `unread`: what belongs to it and is no part, see Description. Requires: at least one part.
+std::unique_ptr<Source> Merge(std::string path, std::vector<std::unique_ptr<Source>> parts,
+                              std::vector<std::string> unread = {});
 
 // With the slots of one rank only.
 std::unique_ptr<Source> OnlyRank(std::unique_ptr<Source> source, int rank);

@@ -170,12 +170,17 @@ Result<std::unique_ptr<Source>> OpenRecording(const std::string& directory) {
 Result<std::unique_ptr<Source>> OpenRecordings(const std::string& folder,
                                                const std::vector<std::string>& directories) {
   std::vector<std::unique_ptr<Source>> parts;
+  std::vector<std::string> unread;
   for (const std::string& directory : directories) {
     Result<std::unique_ptr<Source>> part = OpenRecording(directory);
-    if (!part.ok()) return part.error();
-    parts.push_back(*std::move(part));
+    if (part.ok()) {
+      parts.push_back(*std::move(part));
+    } else {
+      unread.push_back(part.error().message);
+    }
   }
-  return Merge(folder, std::move(parts));
+  if (parts.empty()) return Error{unread.front()};
+  return Merge(folder, std::move(parts), std::move(unread));
 }
 
 }  // namespace cgdebug::source

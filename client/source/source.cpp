@@ -22,7 +22,8 @@ std::vector<std::string> RecordingsIn(const std::string& folder) {
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
     const std::string path = entry.path().string();
-    if (recording::RecordingReader::IsRecording(path)) recordings.push_back(path);
+    const bool is_named_so = entry.path().extension() == ".cgrec" && entry.is_directory(ignored);
+    if (is_named_so || recording::RecordingReader::IsRecording(path)) recordings.push_back(path);
   }
   std::sort(recordings.begin(), recordings.end());
   return recordings;
@@ -67,6 +68,8 @@ Result<std::unique_ptr<Source>> Open(const std::string& path) {
                     path)};
   }
   if (!fs::is_directory(status)) return OpenSafetensorsFiles(path, {path});
+  const fs::directory_iterator entries(path, failure);
+  if (failure) return Error{fmt::format("cannot read {}: {}", path, failure.message())};
   if (recording::RecordingReader::IsRecording(path)) return OpenRecording(path);
   if (const auto recordings = RecordingsIn(path); !recordings.empty()) {
     return OpenRecordings(path, recordings);

@@ -85,6 +85,7 @@ struct Description {
   std::uint64_t bytes = 0;  // on disk
   std::string ending = {};  // how it ended, in words; empty when there is nothing to say
   std::vector<std::string> damage = {};  // what was found while reading, in sentences
+  std::vector<std::string> unread = {};  // recordings of a folder that cannot be read: why
   bool is_growing = false;               // somebody writes it now
   bool is_cut_off = false;               // its end is missing: what came after is unknown
 };

@@ -142,10 +142,10 @@ class Recording:
                 f"probe {name!r} is on ranks {sorted({s.rank for s in found})}: choose one, for "
                 f"example r.rank({found[0].rank})[{name!r}]"
             )
-        if len({(series.graph_id, series.invocation) for series in found}) == 1:
+        if len({(series.graph_id, series.invocation) for series in found}) < len(found):
             raise RecordingError(
-                f"probe {name!r} was called with tensors of {len(found)} shapes, each a series of "
-                f"its own: choose one of r.select({name!r})"
+                f"probe {name!r} has {len(found)} series, one for each run, shape and call: choose "
+                f"one of r.select({name!r})"
             )
         choices = ", ".join(f"graph_id={s.graph_id} invocation={s.invocation}" for s in found)
         raise RecordingError(

@@ -255,7 +255,7 @@ class Reader {
   // What is damaged, in sentences, after reading every byte.
   std::vector<std::string> Verify() {
     return Checked(Unlocked([](Source& source) -> Result<std::vector<std::string>> {
-      std::vector<std::string> sentences;
+      std::vector<std::string> sentences = source.Describe().unread;
       for (const recording::RecordingReader* reader : source.Recordings()) {
         const Result<std::vector<recording::Damage>> damage = reader->Verify();
         if (!damage.ok()) return damage.error();

@@ -210,6 +210,16 @@ def test_folder_of_ranks(tmp_path):
         r.rank(7)
 
 
+def test_a_folder_tells_which_recordings_cannot_be_read(tmp_path):
+    write(tmp_path / "r0.cgrec", rank=0)
+    (tmp_path / "r1.cgrec").mkdir()
+    r = cgdebug.open(tmp_path)
+    assert r.ranks == [0] and r["x"][5].stats.max == 5
+    assert not r.complete and not r.check().ok
+    for said in (r.missing, r.verify()):
+        assert len(said) == 1 and "r1.cgrec" in said[0]
+
+
 def test_several_calls_of_one_probe_are_told_apart(tmp_path):
     writer = Writer(tmp_path / "a.cgrec")
     for call in (0, 1):
@@ -232,7 +242,7 @@ def test_no_snapshot_of_a_replay_is_left_out(tmp_path):
         "x@float32[2]": (2,),
         "x@float32[3]": (3,),
     }
-    with pytest.raises(RecordingError, match=r"3 shapes.*r\.select\('x'\)"):
+    with pytest.raises(RecordingError, match=r"3 series.*r\.select\('x'\)"):
         r["x"]
     assert [series.shape for series in r.select("x")] == [(1,), (2,), (3,)]
 
