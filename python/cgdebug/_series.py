@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
+import dataclasses
 import operator
 import typing
 
@@ -162,6 +163,18 @@ class RecordedSnapshot(TensorSnapshot):
             self.__dict__["_payload"] = reader.values(index, self.replay_index)
         return self.__dict__["_payload"]
 
+    def __reduce__(self):
+        """Pickled and copied as a snapshot in memory: another process may not have the file."""
+        payload = bytearray(self._bytes()) if self._has_values() else None
+        made = {"dtype", "tensor", "stats"}
+        names = [field.name for field in dataclasses.fields(self) if field.name not in made]
+        fields = {name: getattr(self, name) for name in names}
+        return _in_memory, (payload, self.dtype_name, self.stats, fields)
+
     def _make_stats(self) -> Stats:
         reader, index, _ = self.__dict__["_origin"]
         return Stats(**reader.statistics(index, self.replay_index))
+
+
+def _in_memory(payload, dtype: str, stats: Stats, fields: dict) -> TensorSnapshot:
+    return TensorSnapshot.from_payload(payload, dtype=dtype, stats=stats, **fields)

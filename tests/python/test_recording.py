@@ -1,7 +1,9 @@
 """Recordings read in Python, without daemon and without torch."""
 
+import copy
 import os
 import pathlib
+import pickle
 import subprocess
 import sys
 import threading
@@ -111,6 +113,15 @@ def test_values_can_be_changed_and_the_file_does_not_change(tmp_path, elements):
     assert segment.read_bytes() == before and r.verify() == []
     del r
     assert array[0] == 7  # the values outlive the recording
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
+def test_snapshots_go_to_other_processes_as_copies(path, copied):
+    snapshot = cgdebug.open(path)["x"][3]
+    other = copied(snapshot)
+    numpy.testing.assert_array_equal(other.numpy(), snapshot.numpy())
+    assert (other.probe_name, other.replay_index, other.step) == ("x", 3, 103)
+    assert other.stats == snapshot.stats
 
 
 @pytest.mark.parametrize(
