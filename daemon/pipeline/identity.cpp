@@ -24,7 +24,10 @@ std::string ScriptName(const std::string& command) {
     for (std::size_t i = 1; i < words.size(); ++i) {
       if (words[i] == "-m" && i + 1 < words.size()) return words[i + 1];
       if (words[i] == "-c") break;
-      if (words[i].front() == '-') continue;
+      if (words[i].front() == '-') {
+        if (words[i] == "-W" || words[i] == "-X") ++i;  // these take the next word
+        continue;
+      }
       script = Basename(words[i]);
       break;
     }

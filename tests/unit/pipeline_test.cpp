@@ -54,6 +54,7 @@ std::string LabelOf(const std::string& command, const std::string& run_id = "", 
 TEST(SessionIdentity, IsLabelledByRunElseByScriptAndPid) {
   EXPECT_EQ(LabelOf("/usr/bin/python3 -u /src/train.py --lr 1"), "train-42");
   EXPECT_EQ(LabelOf("python -m pkg.main"), "pkg.main-42");
+  EXPECT_EQ(LabelOf("python -W ignore -X dev train.py"), "train-42");
   EXPECT_EQ(LabelOf("python"), "python-42");
   EXPECT_EQ(LabelOf("./build/bench 3"), "bench-42");
   EXPECT_EQ(LabelOf(""), "job-42");
