@@ -334,6 +334,8 @@ TEST_F(DaemonRpcTest, ASlowClientIsToldExactlyWhatItMissedAndHoldsNobodyUp) {
   spec.policy = layout::Policy::kWait;  // so that the ring loses nothing
   spec.wait_deadline_ms = 20'000;
   ProducerProcess job({spec});
+  // A job waits only for a daemon that reads it.
+  ASSERT_TRUE(WaitUntil([&] { return daemon.Session(job.key()).has_value(); }));
   wire::Channel slow = RawChannel(daemon);
   Greet(slow);
   v1::Request request;
