@@ -246,8 +246,9 @@ std::string ProbeTable::Finish(std::chrono::nanoseconds timeout) {
   const std::uint64_t printed = ring::LoadRelaxed(consumer.printed_lines);
   if (printed == 0) return {};
   const std::uint64_t shown = std::min(printed, ring::LoadRelaxed(consumer.terminal_lines));
-  return "cgdebug: " + std::to_string(printed) + " lines printed, " + std::to_string(shown) +
-         " of them here. All of them: cgdebug-cli tail -s " + key;
+  return "cgdebug: " + std::to_string(printed) + (printed == 1 ? " line" : " lines") +
+         " printed, " + std::to_string(shown) + " of them here. All of them: cgdebug-cli tail -s " +
+         key;
 }
 
 }  // namespace cgdebug

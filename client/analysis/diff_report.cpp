@@ -57,6 +57,15 @@ std::string StatsLine(Source& source, const source::Snapshot& snapshot) {
   return numerics::FormatTensorLine(slot.dtype, slot.shape, *stats);
 }
 
+// Nothing is apart, and still they mismatch: NaN equals nothing, not even itself.
+bool IsNanInBoth(const Slot& slot, const Difference& first) {
+  const layout::DtypeInfo* info = layout::FindDtype(slot.dtype);
+  const numerics::CompareResult& result = *first.values;
+  return info != nullptr && info->is_floating && !first.tolerance.bitwise &&
+         UlpText(result).empty() && result.mismatched > 0 &&
+         result.nan_in_actual + result.nan_in_expected == 0;
+}
+
 std::string FirstText(Source& a, Source& b, const Diff& diff) {
   const Difference& first = *diff.first;
   const ProbeDiff& probe = diff.probes[first.pair];
@@ -74,6 +83,9 @@ std::string FirstText(Source& a, Source& b, const Diff& diff) {
     if (!pattern.empty()) text += "pattern: " + pattern + "\n";
     const std::string ulp = UlpText(*first.values);
     if (!ulp.empty()) text += "ulp apart: " + ulp + "\n";
+    if (IsNanInBoth(slot, first)) {
+      text += "both are NaN where they mismatch: --equal-nan takes that for equal\n";
+    }
   }
   for (const Difference::Element& element : first.largest) {
     text += fmt::format("  {:<20} A {}  B {}\n", numerics::FormatIndex(element.index, slot.shape),
@@ -81,8 +93,9 @@ std::string FirstText(Source& a, Source& b, const Diff& diff) {
   }
   text += fmt::format("A: {}\nB: {}\n", StatsLine(a, first.a), StatsLine(b, first.b));
   text +=
-      fmt::format("before it: {} agree.   after it in the same {}: {} differ.",
-                  Count(first.equal_before, "probe"), PositionWord(diff), first.different_after);
+      fmt::format("before it: {} agree{}.   after it in the same {}: {} differ{}.",
+                  Count(first.equal_before, "probe"), first.equal_before == 1 ? "s" : "",
+                  PositionWord(diff), first.different_after, first.different_after == 1 ? "s" : "");
   return text;
 }
 

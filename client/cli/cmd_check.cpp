@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
@@ -6,6 +8,7 @@
 #include "client/analysis/check_report.h"
 #include "client/cli/command.h"
 #include "client/cli/sources.h"
+#include "daemon/base/whole_number.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -60,8 +63,9 @@ int RunCheckCommand(Context& context, const CheckCommand& command) {
   if (check->first && command.source != "live") {
     const source::Slot& slot = source->slots()[check->first->slot];
     context.Hint("cgdebug-cli show " +
-                 ShellWord(command.source + ":" + slot.probe + "@" +
+                 ShellWord(command.source + ":" + SlotText(slot) + "@" +
                            std::to_string(check->first->snapshot.key.replay)) +
+                 (slot.rank >= 0 ? fmt::format(" --ranks {}", slot.rank) : "") +
                  " --where nonfinite");
   }
   return ExitCodeOf(*check);
@@ -75,8 +79,10 @@ RunFunction AddCheck(CLI::App& app) {
   app.add_option("PROBE", command->scope.probes, "globs; 're:...', '!...' excludes");
   app.add_option("--replays", command->scope.replays, "only these")->type_name("100..200");
   app.add_option("--frames", command->frames, "probes shown before the first bad one; 21")
+      ->check(WholeNumber(1))
       ->type_name("N");
   app.add_option("--max-rows", command->max_rows, "findings shown of each kind; 10")
+      ->check(WholeNumber(1))
       ->type_name("N");
   return [command](Context& context) { return RunCheckCommand(context, *command); };
 }

@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <fstream>
 #include <memory>
 #include <sstream>
@@ -8,6 +9,7 @@
 #include "client/analysis/diff_report.h"
 #include "client/cli/command.h"
 #include "client/cli/sources.h"
+#include "daemon/base/whole_number.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -68,6 +70,10 @@ int RunDiff(Context& context, DiffCommand& command) {
   std::unique_ptr<source::Source> a, b;
   if (const int failed = OpenSource(context, command.a, &a); failed != kExitOk) return failed;
   if (const int failed = OpenSource(context, command.b, &b); failed != kExitOk) return failed;
+  const auto is_wanted = [&](const auto& slot) { return options.align.scope.Wants(slot); };
+  if (std::none_of(a->slots().begin(), a->slots().end(), is_wanted)) {
+    return FailNoProbe(context, *a, command.scope);
+  }
   const Result<analysis::Diff> diff = analysis::Compare(*a, *b, options);
   if (!diff.ok()) return context.Fail(kExitTrouble, diff.error().message);
 
@@ -110,7 +116,9 @@ RunFunction AddDiff(CLI::App& app) {
   app.add_option("--align", command->align, "by replay, or by the step that cgdebug.step(n) set")
       ->check(CLI::IsMember({"replay", "step"}))
       ->type_name("{replay,step}");
-  app.add_option("--topk", command->diff.topk, "the K elements that differ most")->type_name("K");
+  app.add_option("--topk", command->diff.topk, "the K elements that differ most")
+      ->check(WholeNumber(0))
+      ->type_name("K");
   app.add_flag("--stat", command->stat, "one line a probe");
   app.add_flag("--name-only", command->name_only, "names of the probes that differ");
   app.add_flag("--exit-zero", command->exit_zero, "exit 0 where they differ, not 1");

@@ -170,9 +170,9 @@ int RunProbes(Context& context, const ProbesOptions& options) {
   if (probes.empty()) {
     return context.Fail(
         kExitNoMatch,
-        "no job of this user has a probe" +
-            std::string(context.ranks.selects_all() ? "" : " on ranks " + context.options.ranks) +
-            ". Type: cgdebug-cli ps -a");
+        context.ranks.selects_all()
+            ? "no job of this user has a probe. Type: cgdebug-cli run -- python train.py"
+            : "no such probe is on ranks " + context.options.ranks + ". Type: cgdebug-cli ps -a");
   }
   if (context.options.json) return kExitOk;
   if (context.options.plain) {

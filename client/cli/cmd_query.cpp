@@ -64,10 +64,11 @@ std::string RowsJson(const QueryResult& result) {
     for (std::size_t i = 0; i < row.size(); ++i) {
       const QueryResult::Cell& cell = row[i];
       Json number = cell.is_number ? Json::parse(cell.text, nullptr, false) : Json();
-      const bool is_plain = cell.is_number && number.is_number();
-      object[result.columns[i]] = cell.is_null ? Json(nullptr)
-                                  : is_plain   ? number
-                                               : Json(cell.text);
+      // JSON has no infinities; SQLite has no NaN.
+      if (cell.is_number && !number.is_number()) number = JsonNumber(std::stod(cell.text));
+      object[result.columns[i]] = cell.is_null     ? Json(nullptr)
+                                  : cell.is_number ? number
+                                                   : Json(cell.text);
     }
     rows.push_back(std::move(object));
   }
@@ -106,6 +107,12 @@ int RunQuery(Context& context, const QueryOptions& options) {
   }
   if (options.words.empty()) {
     return context.Fail(kExitTrouble, "what is asked? Type: cgdebug-cli query --examples");
+  }
+  const bool is_sql = options.words.front().find(' ') != std::string::npos;
+  if (options.words.size() == 1 && !is_sql && source::LooksLikePath(options.words.front())) {
+    return context.Fail(kExitTrouble, fmt::format("what is asked of {}? Type: cgdebug-cli query "
+                                                  "--examples",
+                                                  options.words.front()));
   }
   std::unique_ptr<source::Source> source;
   const std::string name = options.words.size() > 1 ? options.words.front() : "live";

@@ -4,6 +4,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
+#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -15,6 +17,7 @@
 #include "client/cli/source_tensor.h"
 #include "client/cli/sources.h"
 #include "client/cli/tensor_report.h"
+#include "daemon/base/whole_number.h"
 #include "daemon/numerics/format.h"
 
 namespace cgdebug::cli {
@@ -45,14 +48,33 @@ Result<std::string> SessionOfRank(Context& context, const std::string& selector)
                            selector.empty() ? "" : " '" + selector + "'", rank)};
 }
 
+// As `probes` writes it: "x" is the first call in a capture, "x#1" the second.
+Result<client::Tensor> GetCall(client::Client& client, v1::GetRequest request,
+                               const std::string& text) {
+  request.set_probe(text);
+  request.set_has_invocation(true);
+  Result<client::Tensor> tensor = client.Get(request);
+  const std::size_t mark = text.rfind('#');
+  if (tensor.ok() || mark == std::string::npos ||
+      client.last_failure() != client::Failure::kNothingMatched) {
+    return tensor;
+  }
+  std::uint32_t invocation = 0;
+  const char* end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data() + mark + 1, end, invocation);
+  if (parsed.ec != std::errc() || parsed.ptr != end) return tensor;
+  request.set_probe(text.substr(0, mark));
+  request.set_invocation(invocation);
+  return client.Get(request);
+}
+
 Result<client::Tensor> Fetch(Context& context, const Inside& inside) {
   v1::GetRequest request;
   const Result<std::string> session = SessionOfRank(context, context.options.session);
   if (!session.ok()) return session.error();
   request.set_session(*session);
-  request.set_probe(inside.text);
   request.set_replay(inside.replay);
-  Result<client::Tensor> tensor = context.client().Get(request);
+  Result<client::Tensor> tensor = GetCall(context.client(), request, inside.text);
   // A probe's name may have a colon: what stands before it is a session only if that fails.
   const bool may_have_source = inside.probe != inside.text;
   if (tensor.ok() || !may_have_source ||
@@ -63,8 +85,7 @@ Result<client::Tensor> Fetch(Context& context, const Inside& inside) {
       SessionOfRank(context, inside.source.empty() ? context.options.session : inside.source);
   if (!source.ok()) return source.error();
   request.set_session(*source);
-  request.set_probe(inside.probe);
-  return context.client().Get(request);
+  return GetCall(context.client(), request, inside.probe);
 }
 
 Result<void> WriteFile(const std::string& path, bool force, std::string_view header,
@@ -94,10 +115,9 @@ int Save(Context& context, const ShowOptions& options, const client::Tensor& ten
   const v1::Snapshot& snapshot = tensor.reply.snapshot();
   if (tensor.reply.payload_dropped()) {
     return context.Fail(
-        kExitNoMatch, fmt::format("only the statistics of {0}@{1} were kept (the probe was set to "
-                                  "them, or the daemon's memory limit was reached). A newer one: "
-                                  "cgdebug-cli show {0} -o {2}",
-                                  Printable(snapshot.probe()), snapshot.replay(), options.output));
+        kExitNoMatch,
+        fmt::format("{}@{} has no values: {}. For values, give the probe a TensorRecord",
+                    Printable(snapshot.probe()), snapshot.replay(), kOnlyStatistics));
   }
   const layout::Dtype dtype = DtypeOf(snapshot.dtype());
   const bool is_npy = options.output.ends_with(".npy");
@@ -126,6 +146,20 @@ int Save(Context& context, const ShowOptions& options, const client::Tensor& ten
   return kExitOk;
 }
 
+int FailToFind(Context& context, const Inside& inside, const Error& error) {
+  std::error_code ignored;
+  if (inside.source.empty() && std::filesystem::exists(inside.probe, ignored)) {
+    return context.Fail(kExitTrouble,
+                        fmt::format("'{}' is a file: which probe of it? Type: cgdebug-cli info {}",
+                                    inside.probe, ShellWord(inside.probe)));
+  }
+  if (inside.probe.ends_with("]") && inside.slice.empty()) {
+    return context.Fail(kExitNoMatch, error.message + ". A slice stands behind a replay: @-1[0]");
+  }
+  const bool said_by_daemon = context.client().last_failure() != client::Failure::kNone;
+  return said_by_daemon ? context.Fail(error) : context.Fail(kExitNoMatch, error.message);
+}
+
 int RunShow(Context& context, const ShowOptions& options) {
   const Result<Inside> inside = ParseInside(options.inside);
   if (!inside.ok()) return context.Fail(kExitTrouble, inside.error().message);
@@ -139,16 +173,11 @@ int RunShow(Context& context, const ShowOptions& options) {
     const std::string name = inside->source.empty() ? "live" : inside->source;
     if (const int failed = OpenSource(context, name, &source); failed != kExitOk) return failed;
     tensor = FindTensor(*source, context.ranks, *inside);
-    if (!tensor.ok()) return context.Fail(kExitNoMatch, tensor.error().message);
   } else {
     if (const int failed = context.Connect(); failed != kExitOk) return failed;
     tensor = Fetch(context, *inside);
   }
-  if (!tensor.ok()) {
-    const bool said_by_daemon = context.client().last_failure() != client::Failure::kNone;
-    if (!said_by_daemon) return context.Fail(kExitNoMatch, tensor.error().message);
-    return context.Fail(tensor.error());
-  }
+  if (!tensor.ok()) return FailToFind(context, *inside, tensor.error());
   if (!inside->slice.empty()) {
     if (Result<void> cut = CutSlice(&*tensor, inside->slice); !cut.ok()) {
       return context.Fail(kExitTrouble, cut.error().message);
@@ -175,14 +204,17 @@ RunFunction AddShow(CLI::App& app) {
       ->required();
   app.add_option("--values", options->report.values,
                  "how many values, from the edges; 64 by default")
+      ->check(WholeNumber(0))
       ->type_name("N");
   app.add_option("--precision", options->report.precision,
                  "significant digits; 0: as many as needed")
+      ->check(WholeNumber(0, 17))
       ->type_name("P");
   app.add_option("--where", options->report.where, "list the elements that are NaN or Inf")
       ->check(CLI::IsMember({"nonfinite"}))
       ->type_name("{nonfinite}");
   app.add_option("--topk", options->report.topk, "the K elements of largest magnitude")
+      ->check(WholeNumber(0))
       ->type_name("K");
   app.add_option("-o,--output", options->output, "write the elements: .npy, else raw; - for stdout")
       ->type_name("FILE");

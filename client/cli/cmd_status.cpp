@@ -117,8 +117,8 @@ std::string RingsText(const Job& job, const Style& style) {
     consumed += session->counters().consumed();
   }
   std::string text =
-      fmt::format("{} shared memory  {} snapshots, {} read  ", numerics::FormatBytes(bytes),
-                  FormatGrouped(produced), FormatGrouped(consumed));
+      fmt::format("{} shared memory  {} snapshot{}, {} read  ", numerics::FormatBytes(bytes),
+                  FormatGrouped(produced), produced == 1 ? "" : "s", FormatGrouped(consumed));
   return text + LossText(job, style);
 }
 
@@ -139,13 +139,14 @@ std::string LanesText(const Job& job) {
   return text;
 }
 
-void AppendFirst(const char* what, const v1::FirstNonfinite& first, const Style& style,
-                 std::string* out) {
+void AppendFirst(const char* what, const v1::Session& session, const v1::FirstNonfinite& first,
+                 const Style& style, std::string* out) {
   if (!first.present()) return;
-  *out += fmt::format("         {} {} @{}, {} elements  -> cgdebug-cli show {}\n",
-                      style.Red(fmt::format("first {}:", what)), Printable(first.probe()),
-                      first.replay(), FormatGrouped(first.count()),
-                      ShellWord(fmt::format("{}@{}", first.probe(), first.replay())));
+  *out +=
+      fmt::format("         {} {} @{}, {} element{}  -> cgdebug-cli show -s {} {}\n",
+                  style.Red(fmt::format("first {}:", what)), Printable(first.probe()),
+                  first.replay(), FormatGrouped(first.count()), first.count() == 1 ? "" : "s",
+                  session.key(), ShellWord(fmt::format("{}@{}", first.probe(), first.replay())));
 }
 
 std::string JobText(const Job& job, const Style& style) {
@@ -166,8 +167,8 @@ std::string JobText(const Job& job, const Style& style) {
     out += fmt::format("{}    {}\n", style.Bold("lanes"), lanes);
   }
   for (const v1::Session* session : job.sessions) {
-    AppendFirst("NaN", session->first_nan(), style, &out);
-    AppendFirst("Inf", session->first_inf(), style, &out);
+    AppendFirst("NaN", *session, session->first_nan(), style, &out);
+    AppendFirst("Inf", *session, session->first_inf(), style, &out);
   }
   return out;
 }
@@ -223,6 +224,9 @@ int RunStatus(Context& context, const std::string& selector) {
   std::vector<v1::Session> sessions;
   for (const v1::Session& session : status->sessions()) {
     if (context.ranks.Contains(session.rank())) sessions.push_back(session);
+  }
+  if (sessions.empty() && !context.ranks.selects_all()) {
+    return context.Fail(kExitNoMatch, "no session is on these ranks. Type: cgdebug-cli ps -a");
   }
   if (context.options.json) {
     status->mutable_sessions()->Assign(sessions.begin(), sessions.end());

@@ -10,6 +10,7 @@
 #include "client/cli/command.h"
 #include "client/cli/event_printer.h"
 #include "client/cli/interrupt.h"
+#include "daemon/base/whole_number.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -84,11 +85,16 @@ int CheckSomethingMatches(Context& context, const TailOptions& options, EventPri
     return kExitOk;
   }
   if (!reply.ok()) return context.Fail(reply.error());
+  bool any_rank = reply->probes().empty();
   for (const v1::ProbeInfo& probe : reply->probes()) {
+    any_rank = any_rank || context.ranks.Contains(probe.rank());
     // What has ended sends nothing more; its past, if shown, introduces itself.
     const bool may_speak =
         context.ranks.Contains(probe.rank()) && !(options.follow && probe.retired());
     if (may_speak) printer->See(probe.session(), probe.rank(), probe.session_label());
+  }
+  if (!any_rank && !options.follow) {
+    return context.Fail(kExitNoMatch, "no such probe is on these ranks. Type: cgdebug-cli ps -a");
   }
   if (reply->probes().empty() && !options.follow) {
     return context.Fail(
@@ -141,6 +147,7 @@ RunFunction AddTail(CLI::App& app) {
   app.add_flag("-f,--follow", options->follow,
                "go on with what happens from now on; with --session, until that job ends");
   app.add_option("-n,--lines", options->lines, "events that already happened, 10 by default")
+      ->check(WholeNumber(0, UINT32_MAX))
       ->type_name("N");
   app.add_option("--only", options->only,
                  "nan: NaN or Inf; changed: other statistics; fail: comparisons")

@@ -30,6 +30,8 @@ class HelpFormatter : public CLI::Formatter {
       help +=
           fmt::format("\nGlobal options (--json, --session, --ranks ...): {} --help\n", kProgram);
     }
+    // CLI11 leaves two lines between groups.
+    for (std::size_t at = 0; (at = help.find("\n\n\n")) != std::string::npos;) help.erase(at, 1);
     return help;
   }
   std::string make_usage(const CLI::App* app, std::string name) const override {
@@ -129,7 +131,9 @@ const CLI::App* CommandLine::ParsedApp() const {
 
 int CommandLine::Explain(const CLI::ParseError& error) {
   const CLI::App* parsed = ParsedApp();
-  if (dynamic_cast<const CLI::CallForHelp*>(&error) != nullptr) {
+  const std::vector<std::string> extras = app_.remaining(true);
+  const bool wants_help = dynamic_cast<const CLI::CallForHelp*>(&error) != nullptr;
+  if (wants_help && (parsed != &app_ || extras.empty())) {
     Context::Print(parsed->help());
     return kExitOk;
   }
@@ -139,8 +143,8 @@ int CommandLine::Explain(const CLI::ParseError& error) {
   }
   const std::string verb = parsed == &app_ ? "" : " " + parsed->get_name();
   const std::string help = fmt::format("Type: {}{} --help", kProgram, verb);
-  const std::vector<std::string> extras = app_.remaining(true);
-  if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr || extras.empty()) {
+  const bool is_extra = wants_help || dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
+  if (!is_extra || extras.empty()) {
     return context_.Fail(kExitTrouble, fmt::format("{}. {}", error.what(), help));
   }
   const std::string& extra = extras.front();

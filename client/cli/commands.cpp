@@ -16,7 +16,7 @@ constexpr Command kCommands[] = {
      AddPs},
     {"status", "Health of the daemon, the rings and every rank",
      "  cgdebug-cli status\n"
-     "  cgdebug-cli status train.py-4711\n",
+     "  cgdebug-cli status train-4711\n",
      AddStatus},
     {"probes", "What is probed: shape, lane, last replay, losses",
      "  cgdebug-cli probes\n"
@@ -31,7 +31,7 @@ constexpr Command kCommands[] = {
     {"show", "One tensor: statistics, histogram, values",
      "  cgdebug-cli show blk3.attn.out\n"
      "  cgdebug-cli show blk3.attn.out@1204 --where nonfinite\n"
-     "  cgdebug-cli show train.py-4711:blk3.attn.out@-2 -o attn.npy\n",
+     "  cgdebug-cli show train-4711:blk3.attn.out@-2 -o attn.npy\n",
      AddShow},
     {"set", "Changes captured probes while they replay",
      "  cgdebug-cli set 'blk3.*' --mode off\n"
@@ -65,7 +65,7 @@ constexpr Command kCommands[] = {
      AddRecord},
     {"freeze", "Writes what is left of a job's newest replays to disk, of a dead one too",
      "  cgdebug-cli freeze -o runs/last.cgrec\n"
-     "  cgdebug-cli freeze train.py-4711 -o runs/crash.cgrec --last 4\n",
+     "  cgdebug-cli freeze train-4711 -o runs/crash.cgrec --last 4\n",
      AddFreeze},
     {"query", "SQL over the snapshots of a source; nothing can be changed through it",
      "  cgdebug-cli query runs/a.cgrec 'SELECT * FROM v_first_nonfinite'\n"

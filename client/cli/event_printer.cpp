@@ -70,7 +70,7 @@ std::string Plain(const v1::TailReply& event) {
   }
 }
 
-// Continuation lines stand under the first.
+// Continuation lines stand under the first, without empty ones.
 std::string Indented(std::string_view text) {
   while (text.ends_with('\n')) text.remove_suffix(1);
   std::string out;
@@ -78,9 +78,8 @@ std::string Indented(std::string_view text) {
     const std::size_t end = std::min(text.find('\n'), text.size());
     out += Printable(text.substr(0, end));
     if (end == text.size()) return out;
-    text.remove_prefix(end + 1);
-    if (!text.starts_with('\n')) out += "\n     ";
-    if (text.starts_with('\n')) out += "\n";
+    text.remove_prefix(text.find_first_not_of('\n', end));
+    out += "\n     ";
   }
 }
 
@@ -145,10 +144,10 @@ std::string EventPrinter::HumanSession(const v1::SessionChange& change) {
     return fmt::format("-- session {} joined (pid {})", Printable(session.label()), session.pid());
   }
   const std::uint64_t lost = Lost(session.counters());
-  std::string line =
-      fmt::format("-- session {} {} after {} replays, {} lost", Printable(session.label()),
-                  session.state() == v1::Session::DIED ? "died" : "ended",
-                  FormatGrouped(session.replay()), FormatGrouped(lost));
+  std::string line = fmt::format(
+      "-- session {} {} after {} replay{}, {} lost", Printable(session.label()),
+      session.state() == v1::Session::DIED ? "died" : "ended", FormatGrouped(session.replay()),
+      session.replay() == 1 ? "" : "s", FormatGrouped(lost));
   const bool is_bad = session.state() == v1::Session::DIED || lost > 0;
   return is_bad ? options_.style.Yellow(line) : line;
 }

@@ -23,22 +23,25 @@ std::string SignalName(int signal) {
   return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
 }
 
-// The earliest over the ranks.
-const v1::FirstNonfinite* Earliest(const RunSummary& summary,
-                                   const v1::FirstNonfinite& (v1::Session::*which)() const) {
-  const v1::FirstNonfinite* earliest = nullptr;
+using Which = const v1::FirstNonfinite& (v1::Session::*)() const;
+
+// The session that was the earliest, null when none has any.
+const v1::Session* Earliest(const RunSummary& summary, Which which) {
+  const v1::Session* earliest = nullptr;
   for (const v1::Session& session : summary.sessions) {
     const v1::FirstNonfinite& first = (session.*which)();
     if (!first.present()) continue;
-    if (earliest == nullptr || first.replay() < earliest->replay()) earliest = &first;
+    if (earliest == nullptr || first.replay() < (earliest->*which)().replay()) earliest = &session;
   }
   return earliest;
 }
 
-std::string FirstText(const char* what, const v1::FirstNonfinite* first) {
-  if (first == nullptr) return "";
-  return fmt::format("{}first {}: {} @{}, {}", kIndent, what, Printable(first->probe()),
-                     first->replay(), Plural(first->count(), "element"));
+std::string FirstText(const char* what, const RunSummary& summary, Which which) {
+  const v1::Session* session = Earliest(summary, which);
+  if (session == nullptr) return "";
+  const v1::FirstNonfinite& first = (session->*which)();
+  return fmt::format("{}first {}: {} @{}, {}", kIndent, what, Printable(first.probe()),
+                     first.replay(), Plural(first.count(), "element"));
 }
 
 bool Found(const RunSummary& summary, const FailOn& fail_on) {
@@ -98,8 +101,8 @@ std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const 
   if (summary.NonfiniteProbes() > 0) {
     text +=
         kIndent + style.Red(Plural(summary.NonfiniteProbes(), "probe") + " saw non-finite values.");
-    text += FirstText("NaN", Earliest(summary, &v1::Session::first_nan));
-    text += FirstText("Inf", Earliest(summary, &v1::Session::first_inf));
+    text += FirstText("NaN", summary, &v1::Session::first_nan);
+    text += FirstText("Inf", summary, &v1::Session::first_inf);
   }
   if (summary.FailedProbes() > 0) {
     text += kIndent + style.Red(Plural(summary.FailedProbes(), "probe") + " failed a comparison.");
@@ -118,14 +121,17 @@ std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const 
 
 std::vector<std::string> NextCommands(const RunSummary& summary) {
   std::vector<std::string> commands;
-  const v1::FirstNonfinite* first = Earliest(summary, &v1::Session::first_nan);
-  if (first == nullptr) first = Earliest(summary, &v1::Session::first_inf);
-  if (first != nullptr) {
-    commands.push_back(
-        fmt::format("cgdebug-cli show {} --where nonfinite",
-                    ShellWord(fmt::format("{}@{}", first->probe(), first->replay()))));
+  for (const Which which : {&v1::Session::first_nan, &v1::Session::first_inf}) {
+    const v1::Session* session = Earliest(summary, which);
+    if (session == nullptr || !commands.empty()) continue;
+    const v1::FirstNonfinite& first = (session->*which)();
+    commands.push_back(fmt::format("cgdebug-cli show -s {} {} --where nonfinite", session->key(),
+                                   ShellWord(fmt::format("{}@{}", first.probe(), first.replay()))));
   }
-  if (summary.FailedProbes() > 0) commands.push_back("cgdebug-cli tail --only fail");
+  if (summary.FailedProbes() > 0) {
+    commands.push_back("cgdebug-cli tail --only fail -s " +
+                       ShellWord(summary.sessions.front().run_id()));
+  }
   if (summary.sessions.empty()) {
     commands.push_back("cgdebug-cli doctor");
   } else if (commands.empty()) {

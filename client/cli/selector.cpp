@@ -98,7 +98,8 @@ Result<Inside> ParseInside(std::string_view text) {
   }
   inside.probe = std::string(text);
   if (inside.probe.empty()) {
-    return Error{"'" + typed + "' names no probe. Type: cgdebug-cli probes   to see them"};
+    return Error{"'" + typed + "' names no probe. Type: cgdebug-cli " +
+                 (inside.source.empty() ? "probes" : "info " + inside.source)};
   }
   return inside;
 }

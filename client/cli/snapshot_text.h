@@ -30,6 +30,11 @@ std::string TensorLine(const v1::Snapshot& snapshot, bool colour, std::size_t ty
 // "off", "statistics", "values, one replay in 10, replays 5..30, where abs max > 1e4".
 std::string ControlText(const v1::Control& control);
 
+// Why a snapshot has no values.
+inline constexpr const char* kOnlyStatistics =
+    "only the statistics were kept (its action is TensorStats, it was set to statistics, or the "
+    "daemon's memory limit was reached)";
+
 // "blk3.attn", "blk3.attn#1" for its second call in one capture.
 std::string ProbeText(const std::string& name, std::uint32_t invocation);
 

@@ -122,6 +122,12 @@ std::string LastText(Source& source, const Row& row, const Style& style) {
   return numerics::FormatStats(slot.dtype, slot.shape, *stats, style.enabled());
 }
 
+// A file of tensors was not called at all.
+std::string CaptureText(const Slot& slot) {
+  if (slot.capture_id != 0) return std::to_string(slot.capture_id);
+  return slot.device.empty() ? "-" : "eager";
+}
+
 bool HasRanks(const Source& source) {
   return std::any_of(source.slots().begin(), source.slots().end(),
                      [](const Slot& slot) { return slot.rank >= 0; });
@@ -149,12 +155,12 @@ Result<TextTable> SlotTable(Source& source, const analysis::Scope& scope, const 
     const Slot& slot = source.slots()[row.slot];
     std::vector<std::string> cells;
     if (has_ranks) cells.push_back(std::to_string(slot.rank));
-    cells.insert(cells.end(), {Printable(SlotText(slot)), Printable(TypeText(slot)),
-                               slot.device.empty() ? "-" : Printable(slot.device),
-                               slot.capture_id == 0 ? "-" : std::to_string(slot.capture_id),
-                               std::to_string(row.keys.size()), ReplaysText(row.keys),
-                               row.lost == 0 ? "0" : style.Yellow(std::to_string(row.lost)),
-                               LastText(source, row, style)});
+    cells.insert(cells.end(),
+                 {Printable(SlotText(slot)), Printable(TypeText(slot)),
+                  slot.device.empty() ? "-" : Printable(slot.device), CaptureText(slot),
+                  std::to_string(row.keys.size()), ReplaysText(row.keys),
+                  row.lost == 0 ? "0" : style.Yellow(std::to_string(row.lost)),
+                  LastText(source, row, style)});
     table.Add(std::move(cells));
   }
   return table;

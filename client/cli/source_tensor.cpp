@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "client/cli/snapshot_text.h"
+#include "client/cli/terminal.h"
 #include "daemon/base/suggest.h"
 #include "daemon/numerics/format.h"
 
@@ -95,11 +96,29 @@ Result<std::optional<Key>> FindKey(Source& source, std::size_t slot, const Insid
   return std::optional<Key>();
 }
 
-std::string WhatThereIs(Source& source, std::size_t slot) {
+// Why a probe that is there has not what was asked for.
+std::string WhyNot(Source& source, std::size_t slot, const Inside& inside) {
   const Result<std::vector<Key>> keys = source.Keys(slot);
-  if (!keys.ok() || keys->empty()) return "it has no snapshot";
-  return fmt::format("it has replays {}..{}", keys->front().replay, keys->back().replay);
+  if (!keys.ok() || keys->empty()) return "has no snapshot";
+  const std::uint64_t first = keys->front().replay, last = keys->back().replay;
+  const std::string range = fmt::format("{}..{}", first, last);
+  if (inside.first_nan) return fmt::format("has no NaN or Inf in its replays {}", range);
+  if (inside.step >= 0) {
+    return fmt::format("has no snapshot of step {}, only of replays {}", inside.step, range);
+  }
+  if (inside.replay < 0) return fmt::format("has only {} snapshots", keys->size());
+  const auto replay = static_cast<std::uint64_t>(inside.replay);
+  return fmt::format(
+      "has no replay {}: {}", replay,
+      replay > first && replay < last ? "it was lost or not recorded" : "it has replays " + range);
 }
+
+// One snapshot that is meant; of several calls of the probe, whose it is.
+struct Found {
+  std::size_t slot = 0;
+  Key key;
+  std::int64_t timestamp_ns = 0;
+};
 
 // One dimension of a slice.
 struct Cut {
@@ -127,7 +146,10 @@ Result<Cut> ParseCut(std::string_view text, std::uint64_t size) {
   const auto last = is_range ? number(text.substr(colon + 1), limit)
                              : std::optional<std::int64_t>(first ? *first + 1 : 0);
   if (!first || !last || *first < 0 || *first >= limit || *last <= *first) {
-    return Error{fmt::format("'{}' selects nothing of a dimension of {}", text, size)};
+    return Error{fmt::format(
+        "'{}' selects nothing of a dimension of {}; write an index such as 0 or -1, or a range "
+        "such as 1:3",
+        text, size)};
   }
   return Cut{static_cast<std::uint64_t>(*first),
              static_cast<std::uint64_t>(std::min(*last, limit) - *first), !is_range};
@@ -142,30 +164,33 @@ bool NeedsSource(const Inside& inside) {
 
 Result<client::Tensor> FindTensor(Source& source, const RankSet& ranks, const Inside& inside) {
   std::vector<std::string> names;
-  std::optional<std::size_t> found_slot, other_slot;
-  std::optional<Key> found;
+  std::optional<std::size_t> other_slot;
+  std::optional<Found> found;
   for (std::size_t slot = 0; slot < source.slots().size(); ++slot) {
     const Slot& info = source.slots()[slot];
     names.push_back(SlotText(info));
-    if ((info.probe != inside.probe && SlotText(info) != inside.probe) ||
-        !ranks.Contains(info.rank)) {
-      continue;
-    }
-    if (found_slot && source.slots()[*found_slot].rank != info.rank) {
+    if (SlotText(info) != inside.probe || !ranks.Contains(info.rank)) continue;
+    if (found && source.slots()[found->slot].rank != info.rank) {
       return Error{fmt::format("{} has '{}' on several ranks. Type for example: --ranks {}",
                                source.Describe().path, inside.probe, info.rank)};
     }
     other_slot = slot;
     const Result<std::optional<Key>> key = FindKey(source, slot, inside);
     if (!key.ok()) return key.error();
-    if (!*key || (found && found->replay >= (*key)->replay)) continue;
-    found = *key;
-    found_slot = slot;
+    if (!*key) continue;
+    const Result<source::Snapshot> snapshot = source.Get(slot, **key);
+    if (!snapshot.ok()) return snapshot.error();
+    const Found one{slot, **key, snapshot->timestamp_ns};
+    // Calls in other graphs count their replays themselves: time is what they share.
+    const bool wanted = !found || (inside.first_nan ? one.timestamp_ns < found->timestamp_ns
+                                                    : one.timestamp_ns > found->timestamp_ns);
+    if (wanted) found = one;
   }
-  if (found) return TensorOf(source, *found_slot, *found);
+  if (found) return TensorOf(source, found->slot, found->key);
   if (other_slot) {
-    return Error{fmt::format("{} has no such replay of '{}': {}", source.Describe().path,
-                             inside.probe, WhatThereIs(source, *other_slot))};
+    return Error{fmt::format("in {} '{}' {}. Type: cgdebug-cli info {}", source.Describe().path,
+                             inside.probe, WhyNot(source, *other_slot, inside),
+                             ShellWord(source.Describe().path))};
   }
   return Error{fmt::format("{} has no probe '{}'.{} Type: cgdebug-cli info {}",
                            source.Describe().path, inside.probe, DidYouMean(inside.probe, names),
@@ -178,9 +203,10 @@ Result<void> CutSlice(client::Tensor* tensor, const std::string& slice) {
   const layout::Dtype dtype = DtypeOf(snapshot.dtype());
   const std::size_t item_bytes = layout::DtypeBytes(dtype);
   if (tensor->reply.payload_dropped() || item_bytes == 0) {
-    return Error{"there are no values to slice"};
+    return Error{std::string("there is nothing to slice: ") + kOnlyStatistics};
   }
-  if (slice.size() < 3 || slice.back() != ']') return Error{"'" + slice + "' is no slice"};
+  if (slice.size() < 3 || slice.back() != ']')
+    return Error{"'" + slice + "' is no slice; write for example [0,:8]"};
   std::string_view rest = std::string_view(slice).substr(1, slice.size() - 2);
   std::vector<Cut> cuts;
   while (true) {

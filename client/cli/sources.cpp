@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <optional>
+#include <set>
 
 #include "client/cli/live_source.h"
 #include "daemon/base/suggest.h"
@@ -56,8 +57,12 @@ int OpenSource(Context& context, const std::string& text, std::unique_ptr<source
     if (context.client().last_failure() != client::Failure::kNone) {
       return context.Fail(opened.error());
     }
-    return context.Fail(kExitNoMatch,
-                        opened.error().message + fmt::format(", and there is no file '{}'", text));
+    const bool may_be_a_file = text != "live" && text == session;
+    return context.Fail(
+        kExitNoMatch,
+        fmt::format("{}{}. Type: {}", opened.error().message,
+                    may_be_a_file ? " and no file of this name" : "",
+                    session.empty() ? "cgdebug-cli run -- python train.py" : "cgdebug-cli ps -a"));
   }
   *source = *std::move(opened);
   return kExitOk;
@@ -78,17 +83,21 @@ Result<analysis::Scope> MakeScope(const Context& context, const ScopeOptions& op
 }
 
 int FailNoProbe(const Context& context, const source::Source& source, const ScopeOptions& options) {
-  std::vector<std::string> names;
-  for (const source::Slot& slot : source.slots()) names.push_back(slot.probe);
+  std::set<std::string> distinct;
+  for (const source::Slot& slot : source.slots()) distinct.insert(slot.probe);
+  const std::vector<std::string> names(distinct.begin(), distinct.end());
+  const std::string path = source.Describe().path;
   if (options.probes.empty()) {
     return context.Fail(kExitNoMatch,
-                        fmt::format("{} has no probe{}", source.Describe().path,
+                        fmt::format("{} has no probe{}", path,
                                     context.ranks.selects_all() ? "" : " on these ranks"));
   }
-  return context.Fail(
-      kExitNoMatch,
-      fmt::format("no probe matches '{}' in {} ({} probes).{}", options.probes.front(),
-                  source.Describe().path, names.size(), DidYouMean(options.probes.front(), names)));
+  const std::string& wanted = options.probes.front();
+  return context.Fail(kExitNoMatch,
+                      fmt::format("no probe matches '{}' in {} ({} probe{}).{} Type: cgdebug-cli "
+                                  "info {}",
+                                  wanted, path, names.size(), names.size() == 1 ? "" : "s",
+                                  DidYouMean(wanted, names), ShellWord(path)));
 }
 
 }  // namespace cgdebug::cli

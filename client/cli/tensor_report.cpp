@@ -191,9 +191,7 @@ Result<std::string> TensorReport(const client::Tensor& tensor, const TensorRepor
   std::string out = Head(snapshot, style) + StatisticsBlock(snapshot, style);
   if (options.where.empty() && options.topk == 0) out += Histogram(snapshot.stats());
   if (!HasPayload(tensor)) {
-    return out + style.Yellow(
-                     "\n  no values: only the statistics were kept (the probe was set to them, or "
-                     "the daemon's memory limit was reached)\n");
+    return out + style.Yellow(fmt::format("\n  no values: {}\n", kOnlyStatistics));
   }
   const std::vector<std::uint64_t> shape = ShapeOf(snapshot.shape());
   const Result<TensorView> view = ViewOf(tensor, shape);

@@ -76,7 +76,7 @@ TEST_F(CliEndToEndTest, FollowShowsWhatComesAndTheDeathOfTheJob) {
   job->Write(0, 1);
   while (tail.out().find("@1 x") == std::string::npos) std::this_thread::yield();
   job->Kill();
-  while (tail.out().find("died after 1 replays") == std::string::npos) std::this_thread::yield();
+  while (tail.out().find("died after 1 replay,") == std::string::npos) std::this_thread::yield();
   ::kill(tail.pid(), SIGINT);
   EXPECT_EQ(tail.Wait().code, 130);
 }

@@ -203,6 +203,22 @@ def daemon(daemon_allowed):
 
 
 @pytest.fixture
+def cli(daemon):
+    """cli(*arguments) runs cgdebug-cli against the shared daemon; has returncode, stdout, stderr."""
+
+    def run(*arguments, **environment):
+        return subprocess.run(
+            [find_program("cgdebug-cli"), "--socket", daemon.socket, "--no-spawn", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={**os.environ, "NO_COLOR": "1", **environment},
+        )
+
+    return run
+
+
+@pytest.fixture
 def own_daemon(without_daemon, daemon_allowed, monkeypatch):
     """Makes daemons that a test may kill, one after the other: own_daemon(*flags). Nobody else
     starts one."""

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 
@@ -12,25 +11,9 @@ import pytest
 import torch
 
 import cgdebug
-from conftest import find_program, remove_segments_of, wait_until
+from conftest import remove_segments_of, wait_until
 
 HEADER = "import os, sys, time, torch\nfrom cgdebug import *\n"
-
-
-@pytest.fixture
-def cli(daemon):
-    """cli(*arguments) runs cgdebug-cli against the shared daemon; has returncode, stdout, stderr."""
-
-    def run(*arguments, **environment):
-        return subprocess.run(
-            [find_program("cgdebug-cli"), "--socket", daemon.socket, "--no-spawn", *arguments],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            env={**os.environ, "NO_COLOR": "1", **environment},
-        )
-
-    return run
 
 
 def script(code):

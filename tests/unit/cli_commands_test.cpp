@@ -205,6 +205,7 @@ TEST_F(CommandsTest, ProbeThatIsNotThereIsExitFourWithNearNames) {
 TEST_F(CommandsTest, TailPrintsALineAnEventAndAsksForWhatWasTyped) {
   world_.events = {Event(MakeSnapshot("blk3.attn", 1203, {1, 2})),
                    Event(MakeSnapshot("blk3.attn", 1204, {1, NAN}))};
+  world_.probes[0].set_rank(2);
   Serve();
   const ProcessResult result = Cli({"tail", "-n", "7", "--only", "nan", "--ranks", "2", "blk*"});
   EXPECT_EQ(result.code, 0);

@@ -76,7 +76,7 @@ TEST(RunSummary, NamesTheEarliestNanOverTheRanksAndWhatToType) {
   EXPECT_THAT(text, HasSubstr("2 probes saw non-finite values."));
   EXPECT_THAT(text, HasSubstr("first NaN: early @7, 3 elements"));
   EXPECT_THAT(NextCommands(summary),
-              ::testing::Contains("cgdebug-cli show 'early@7' --where nonfinite"));
+              ::testing::Contains("cgdebug-cli show -s 99999999 'early@7' --where nonfinite"));
 }
 
 class JobTest : public ::testing::Test {

@@ -1,0 +1,190 @@
+"""What cgdebug-cli says is true of what was asked, and says what to type next."""
+
+import json
+import os
+
+import numpy
+import pytest
+import torch
+
+import cgdebug
+from cgdebug import _recording
+from conftest import wait_until
+
+PID = str(os.getpid())
+
+
+@pytest.fixture
+def recording(tmp_path):
+    """x of replays 1, 2 and 4: the 3rd was lost; NaN in none. x.stats has no values."""
+    writer = _recording.Writer(str(tmp_path / "a.cgrec"))
+    session = writer.add_session("0" * 32, "job", -1)
+    slot = writer.add_slot(session, "x", "float32", (2, 2))
+    for replay in (1, 2, 4):
+        writer.append(slot, replay, numpy.full((2, 2), replay, "float32"), step=100 + replay)
+    writer.lose(slot, 1, 2)
+    writer.close()
+    return str(tmp_path / "a.cgrec")
+
+
+def wait_for(cli, name, replay):
+    wait_until(
+        lambda: cli("show", "-s", PID, f"{name}@{replay}").returncode == 0, f"{name}@{replay}"
+    )
+
+
+def test_each_eager_shape_keeps_its_own_values_in_a_live_source(cli, probe):
+    p = probe(cgdebug.TensorRecord(), name="shapes")
+    for size in (1, 2, 3, 3):
+        p(torch.full((size,), float(size)))
+    wait_for(cli, "shapes", 2)
+    probes = json.loads(cli("stats", PID, "shapes", "--json").stdout)["probes"]
+    assert [(one["shape"], one["snapshots"], one["max"]) for one in probes] == [
+        ([1], 1, 1.0),
+        ([2], 1, 2.0),
+        ([3], 2, 3.0),
+    ]
+    checked = json.loads(cli("check", PID, "shapes", "--replays", "1..2", "--json").stdout)
+    assert not checked["found"] and checked["missing"] == []
+
+
+@pytest.mark.parametrize(
+    "what, text",
+    [
+        ("x@3", "has no replay 3: it was lost or not recorded"),
+        ("x@9", "has no replay 9: it has replays 1..4"),
+        ("x@-9", "has only 3 snapshots"),
+        ("x@first-nan", "has no NaN or Inf in its replays 1..4"),
+        ("x@step:7", "has no snapshot of step 7"),
+        ("x[0]", "A slice stands behind a replay: @-1[0]"),
+    ],
+)
+def test_show_says_why_a_recording_has_not_what_was_asked(cli, recording, what, text):
+    result = cli("show", f"{recording}:{what}")
+    assert result.returncode == 4 and text in result.stderr
+
+
+def test_a_call_is_shown_by_the_name_it_is_listed_under(cli, tmp_path):
+    path = str(tmp_path / "a.cgrec")
+    writer = _recording.Writer(path)
+    for rank in (0, 1):
+        session = writer.add_session(f"{rank:032x}", f"job/r{rank}", rank)
+        for call in (0, 1):
+            slot = writer.add_slot(session, "x", "float32", (1,), invocation=call)
+            writer.append(slot, 1, numpy.float32([numpy.nan if call and rank else call]))
+    writer.close()
+    for call, name in enumerate(("x", "x#1")):
+        shown = json.loads(cli("show", "--ranks", "0", f"{path}:{name}@1", "--json").stdout)
+        assert shown["values"] == [call] and shown["invocation"] == call
+    hint = cli("check", path).stderr.split("next:  cgdebug-cli ")[1].split()
+    assert hint == ["show", f"'{path}:x#1@1'", "--ranks", "1", "--where", "nonfinite"]
+
+
+def test_show_of_a_file_without_a_probe_says_how_to_see_its_probes(cli, recording):
+    result = cli("show", recording)
+    assert result.returncode == 2
+    assert f"which probe of it? Type: cgdebug-cli info {recording}" in result.stderr
+
+
+@pytest.mark.parametrize("slice", ["[::2]", "[...]", "[7]"])
+def test_show_says_how_a_slice_is_written(cli, recording, slice):
+    result = cli("show", f"{recording}:x@1{slice}")
+    assert result.returncode == 2 and "write an index such as 0 or -1" in result.stderr
+
+
+def test_show_does_not_promise_values_of_statistics(cli, probe, tmp_path):
+    probe(cgdebug.TensorStats(), name="words.stats")(torch.ones(2))
+    wait_for(cli, "words.stats", 1)
+    result = cli("show", "-s", PID, "words.stats", "-o", str(tmp_path / "x.npy"))
+    assert result.returncode == 4
+    assert "TensorStats" in result.stderr and "give the probe a TensorRecord" in result.stderr
+
+
+def test_status_names_the_session_whose_tensor_it_means(cli, probe):
+    probe(cgdebug.TensorRecord(), name="words.nan")(torch.tensor([float("nan")]))
+    wait_for(cli, "words.nan", 1)
+    key = json.loads(cli("status", PID, "--json").stdout)["sessions"][0]["key"]
+    assert f"cgdebug-cli show -s {key} " in cli("status", PID).stdout
+
+
+@pytest.mark.parametrize("command", [["status"], ["tail"], ["probes"], ["ps", "-a"]])
+def test_ranks_that_nobody_has_match_nothing(cli, probe, command):
+    probe(cgdebug.TensorRecord(), name="words.rank")(torch.ones(1))
+    wait_for(cli, "words.rank", 1)
+    result = cli(*command, "--ranks", "77")
+    assert result.returncode == 4 and "Type: cgdebug-cli ps -a" in result.stderr
+
+
+@pytest.mark.parametrize("number", ["-1", "1.5", "x", "99999999999999999999999"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["show", "x", "--topk"],
+        ["show", "x", "--values"],
+        ["tail", "-n"],
+        ["check", "live", "--frames"],
+        ["set", "x", "--mode", "off", "--count"],
+    ],
+)
+def test_numbers_that_are_none_are_refused_in_words(cli, command, number):
+    result = cli(*command, number)
+    assert result.returncode == 2
+    assert f"'{number}' is no whole number from " in result.stderr
+    assert f"Type: cgdebug-cli {command[0]} --help" in result.stderr
+
+
+def test_diff_of_a_name_that_nobody_has_matches_nothing(cli, recording):
+    result = cli("diff", recording, recording, "nope*")
+    assert result.returncode == 4 and "no probe matches 'nope*'" in result.stderr
+
+
+def test_diff_of_nan_with_itself_names_the_option(cli, tmp_path):
+    path = str(tmp_path / "a.cgrec")
+    writer = _recording.Writer(path)
+    slot = writer.add_slot(writer.add_session("0" * 32, "job", -1), "x", "float32", (2,))
+    writer.append(slot, 1, numpy.float32([1, numpy.nan]))
+    writer.close()
+    result = cli("diff", path, path)
+    assert result.returncode == 1 and "--equal-nan takes that for equal" in result.stdout
+    assert cli("diff", path, path, "--equal-nan").returncode == 0
+
+
+def test_help_of_a_command_that_is_none_names_the_near_ones(cli):
+    result = cli("stauts", "--help")
+    assert result.returncode == 2 and "no command 'stauts'. Close: 'status'" in result.stderr
+
+
+def test_a_query_without_sql_says_what_is_missing(cli, recording):
+    result = cli("query", recording)
+    assert result.returncode == 2 and "Type: cgdebug-cli query --examples" in result.stderr
+    rows = json.loads(cli("query", recording, "SELECT 1e999 AS a, -1e999 AS b", "--json").stdout)
+    assert rows == [{"a": "Infinity", "b": "-Infinity"}]
+
+
+def test_a_session_that_is_none_is_no_file_either(cli):
+    result = cli("check", "nobody")
+    assert result.returncode == 4
+    assert "no session 'nobody' and no file of this name. Type: cgdebug-cli ps -a" in result.stderr
+    result = cli("check", "-s", "nobody")
+    assert result.stderr == "cgdebug: no session 'nobody'. Type: cgdebug-cli ps -a\n"
+
+
+def test_set_needs_a_job_that_is_alive(cli, job):
+    one = job(
+        """
+        p = CudaGraphTensorProbe("words.dead", [TensorRecord()], mode="always")
+        p(torch.ones(1))
+        print("made")
+        sys.stdin.readline()
+        """
+    )
+    one.line()
+    session = str(one.pid)
+    wait_until(lambda: cli("show", "-s", session, "words.dead").returncode == 0, "it is read")
+    one.go_on()
+    one.finish()
+    wait_until(
+        lambda: "exited" in cli("ps", "-a", "-s", session).stdout, "the daemon sees it end"
+    )
+    result = cli("set", "-s", session, "words.dead", "--mode", "off")
+    assert result.returncode == 4 and "while its job is alive, and none is" in result.stderr
