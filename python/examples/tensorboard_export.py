@@ -44,8 +44,6 @@ def main() -> None:
     for step in range(REPLAYS):
         cgdebug.step(100 + step)
         advance()
-        if DEVICE == "cuda":
-            torch.cuda.synchronize()  # only so that the step number belongs to its replay
 
     records = probe.records(synchronize=True)
     with SummaryWriter(folder) as writer:
