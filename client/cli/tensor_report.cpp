@@ -91,13 +91,15 @@ std::string Head(const v1::Snapshot& snapshot, const Style& style) {
       fmt::format("{} on {}", Printable(snapshot.session_label()), Printable(snapshot.device()));
   if (snapshot.rank() >= 0) from += fmt::format(", rank {}", snapshot.rank());
   if (snapshot.step() >= 0) from += fmt::format(", step {}", snapshot.step());
-  if (snapshot.capture_id() == 0) {
-    from += ", eager";
-  } else {
+  if (snapshot.capture_id() != 0) {
     from += fmt::format(", capture {} call {}", snapshot.capture_id(), snapshot.invocation());
   }
-  return head + style.Dim(fmt::format("  {}, {}", from, FormatTime(snapshot.timestamp_ns()))) +
-         "\n";
+  // A file of tensors says neither when nor how they came to be.
+  if (snapshot.timestamp_ns() != 0) {
+    from += fmt::format("{}, {}", snapshot.capture_id() == 0 ? ", eager" : "",
+                        FormatTime(snapshot.timestamp_ns()));
+  }
+  return head + style.Dim("  " + from) + "\n";
 }
 
 std::string StatisticsBlock(const v1::Snapshot& snapshot, const Style& style) {

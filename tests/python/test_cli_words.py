@@ -92,6 +92,12 @@ def test_show_says_how_a_slice_is_written(cli, recording, slice):
     assert result.returncode == 2 and "write an index such as 0 or -1" in result.stderr
 
 
+def test_show_of_a_file_of_tensors_makes_up_no_time(cli, recording, tmp_path):
+    cgdebug.open(recording).export("safetensors", tmp_path / "out", replays=(1, 1))
+    shown = cli("show", f"{tmp_path}/out/replay-000001.safetensors:x@1").stdout
+    assert "on file" in shown and "1970" not in shown and "eager" not in shown
+
+
 def test_show_does_not_promise_values_of_statistics(cli, probe, tmp_path):
     probe(cgdebug.TensorStats(), name="words.stats")(torch.ones(2))
     wait_for(cli, "words.stats", 1)
