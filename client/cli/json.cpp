@@ -84,6 +84,10 @@ Json ToJson(const v1::Stats& stats) {
 }
 
 Json ToJson(const v1::Session& session) {
+  Json lanes = Json::array();
+  for (const v1::LaneUse& use : session.lanes()) {
+    lanes.push_back({{"lane", use.lane()}, {"reason", use.reason()}, {"slots", use.slots()}});
+  }
   return {{"key", session.key()},
           {"label", session.label()},
           {"uuid", session.uuid()},
@@ -100,6 +104,7 @@ Json ToJson(const v1::Session& session) {
           {"state", StateText(session.state())},
           {"probes", session.probe_count()},
           {"slots", session.slot_count()},
+          {"lanes", std::move(lanes)},
           {"replay", session.replay()},
           {"step", session.step()},
           {"shm_bytes", session.shm_bytes()},

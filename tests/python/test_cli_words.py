@@ -109,8 +109,15 @@ def test_show_does_not_promise_values_of_statistics(cli, probe, tmp_path):
 def test_status_names_the_session_whose_tensor_it_means(cli, probe):
     probe(cgdebug.TensorRecord(), name="words.nan")(torch.tensor([float("nan")]))
     wait_for(cli, "words.nan", 1)
-    key = json.loads(cli("status", PID, "--json").stdout)["sessions"][0]["key"]
-    assert f"cgdebug-cli show -s {key} " in cli("status", PID).stdout
+    session = json.loads(cli("status", PID, "--json").stdout)["sessions"][0]
+    assert f"cgdebug-cli show -s {session['key']} " in cli("status", PID).stdout
+
+
+def test_json_of_status_has_the_lanes_too(cli, probe):
+    probe(cgdebug.TensorRecord(), name="words.lanes")(torch.ones(1))
+    wait_for(cli, "words.lanes", 1)
+    session = json.loads(cli("status", PID, "--json").stdout)["sessions"][0]
+    assert session["lanes"][0]["lane"] == "host" and session["lanes"][0]["slots"] >= 1
 
 
 @pytest.mark.parametrize("command", [["status"], ["tail"], ["probes"], ["ps", "-a"]])
