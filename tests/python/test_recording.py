@@ -328,9 +328,12 @@ def test_sql_answers_and_changes_nothing(path):
     ]
     assert r.sql("SELECT count(*) FROM v_first_nonfinite") == [(0,)]
     assert r.sql("SELECT step, hash IS NULL FROM snapshot LIMIT 1") == [(101, 0)]
-    for bad in ("DELETE FROM snapshot", "SELECT nothing FROM nowhere"):
+    other = pathlib.Path(path).with_name("other.db")
+    attach = f"ATTACH '{other}' AS other"
+    for bad in ("DELETE FROM snapshot", "SELECT nothing FROM nowhere", attach):
         with pytest.raises(RecordingError, match="query --schema"):
             r.sql(bad)
+    assert not other.exists()
     assert r.sql("SELECT count(*) FROM snapshot") == [(10,)]
 
 
