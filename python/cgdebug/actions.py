@@ -46,6 +46,7 @@ class TensorPrint:
     enabled: bool = True
 
     def __post_init__(self):
+        _check_flags(self)
         if self.enabled:
             _check_count("TensorPrint", "max_items", self.max_items, 0)
             _check_count("TensorPrint", "every", self.every, 1)
@@ -70,6 +71,7 @@ class TensorRecord:
     to: str = "ring"
 
     def __post_init__(self):
+        _check_flags(self)
         if self.enabled:
             _check_count("TensorRecord", "capacity", self.capacity, 1)
             _check_count("TensorRecord", "every", self.every, 1)
@@ -101,6 +103,7 @@ class TensorCompare:
     every: int = 1
 
     def __post_init__(self):
+        _check_flags(self)
         if not self.enabled:
             return
         for name in ("rtol", "atol"):
@@ -135,6 +138,7 @@ class TensorStats:
     enabled: bool = True
 
     def __post_init__(self):
+        _check_flags(self)
         if self.enabled:
             _check_count("TensorStats", "every", self.every, 1)
 
@@ -207,6 +211,17 @@ def _payload_of(item) -> tuple[str, list[int], typing.Any]:
 
     native = item.astype(item.dtype.newbyteorder("="), order="C", copy=True)
     return _dtype_name(item), list(item.shape), native.reshape(-1).view(numpy.uint8)
+
+
+def _check_flags(action) -> None:
+    """"no" is true to Python: equal_nan="no" would let a NaN pass."""
+    for field in dataclasses.fields(action):
+        is_looked_at = field.name == "enabled" or (action.enabled and field.type == "bool")
+        value = getattr(action, field.name)
+        if is_looked_at and value not in (True, False):
+            raise ValueError(
+                f"{type(action).__name__}: {field.name} must be True or False, not {value!r}"
+            )
 
 
 def _check_count(action: str, name: str, value, least: int) -> None:

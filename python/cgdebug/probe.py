@@ -75,6 +75,7 @@ class CudaGraphTensorProbe:
         _check_choice("non_contiguous", non_contiguous, ("error", "copy"))
         _check_choice("lane", lane, ("auto", "callback", "direct"))
         _check_choice("prefer", prefer, ("compute", "link"))
+        _check_choice("enabled", enabled, (True, False))
         self._name = name
         self._mode = mode
         self._actions = _actions.enabled_actions(actions)

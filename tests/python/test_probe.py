@@ -177,6 +177,7 @@ def test_long_and_foreign_names_work(probe, name):
         ({"non_contiguous": "skip"}, "non_contiguous must be"),
         ({"prefer": "speed"}, "prefer must be"),
         ({"lane": "fast"}, "lane must be"),
+        ({"enabled": "no"}, "enabled must be True or False, not 'no'"),
     ],
 )
 def test_bad_options_are_refused(options, text):
