@@ -63,7 +63,7 @@ class Copier {
     if (std::filesystem::exists(to, ignored)) {
       return Error{fmt::format("{} exists. To overwrite it, add: -f", to)};
     }
-    Result<std::unique_ptr<RecordingWriter>> writer = RecordingWriter::Open(to, {});
+    Result<std::unique_ptr<RecordingWriter>> writer = RecordingWriter::Open(to, {.gather = true});
     if (!writer.ok()) return writer.error();
     writer_ = *std::move(writer);
     Result<void> done = AddTargets();

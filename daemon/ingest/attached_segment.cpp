@@ -15,6 +15,9 @@ namespace {
 // again and again would fill the daemon without a limit.
 constexpr std::size_t kMaxGivenUp = 256;
 
+// Producers wait for their credit no longer than it takes to consume so much.
+constexpr std::uint64_t kSettleBytes = 64u << 10;
+
 }  // namespace
 
 AttachedSegment::AttachedSegment(std::unique_ptr<ring::SegmentView> view,
@@ -144,11 +147,33 @@ void AttachedSegment::BeginPass(bool thorough, std::vector<SlotConsumer*>* ready
 void AttachedSegment::Commit(SlotConsumer* slot) {
   if (broken_) return;
   const SigbusGuard guard;
-  consumed_any_ |= slot->Commit() == SlotConsumer::Step::kConsumed;
+  consumed_any_ |= CommitOne(slot);
   broken_ = slot->cut_off() || SigbusGuard::Hit();
 }
 
+bool AttachedSegment::CommitOne(SlotConsumer* slot) {
+  if (slot->Commit() != SlotConsumer::Step::kConsumed) return false;
+  unsettled_.push_back(slot);
+  unsettled_bytes_ += slot->payload_bytes();
+  if (unsettled_bytes_ >= kSettleBytes) Settle();
+  return true;
+}
+
+// Sinks write small snapshots of many slots at once, and only then the credits move.
+void AttachedSegment::Settle() {
+  if (unsettled_.empty()) return;
+  destination_.sink->Flush();
+  for (SlotConsumer* slot : unsettled_) slot->Settle();
+  unsettled_.clear();
+  unsettled_bytes_ = 0;
+}
+
 bool AttachedSegment::EndPass() {
+  if (!broken_ && !unsettled_.empty()) {
+    const SigbusGuard guard;
+    Settle();
+    broken_ = SigbusGuard::Hit();
+  }
   if (!std::exchange(in_pass_, false) || consumed_any_) return consumed_any_;
   seen_activity_ = activity_;
   ever_polled_ = true;
@@ -161,10 +186,11 @@ bool AttachedSegment::DrainPass() {
   for (SlotConsumer* slot : graph_order_) {
     if (!slot->HasWork()) continue;
     slot->Prepare();
-    any |= slot->Commit() == SlotConsumer::Step::kConsumed;
+    any |= CommitOne(slot);
     broken_ |= slot->cut_off();
     if (broken_ || SigbusGuard::Hit()) break;
   }
+  if (!broken_) Settle();
   return any;
 }
 

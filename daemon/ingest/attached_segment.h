@@ -60,6 +60,9 @@ class AttachedSegment {
   void ScanDirectory();
   void OpenSlot(std::uint32_t index, std::uint64_t word);
   void CloseSlot(std::uint32_t index);
+  // One snapshot of the slot; whether there was one.
+  bool CommitOne(SlotConsumer* slot);
+  void Settle();
   bool DrainPass();
   void ShowSession();
   void End(pipeline::SessionState state);
@@ -78,6 +81,8 @@ class AttachedSegment {
   std::uint64_t activity_ = 0;                    // when the pass began
   std::uint64_t seen_activity_ = 0;               // up to which everything is read
   bool consumed_any_ = false;                     // in this pass
+  std::vector<SlotConsumer*> unsettled_;          // consumed of, credit not moved yet
+  std::uint64_t unsettled_bytes_ = 0;
   bool in_pass_ = false;
   bool ever_polled_ = false;
   bool alive_ = true;

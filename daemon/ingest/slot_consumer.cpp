@@ -90,7 +90,6 @@ SlotConsumer::Step SlotConsumer::Commit() {
       Lose(consumed_ + 2);
       ++lost_damaged_;
       ReportLoss(entry_.sequence, entry_.sequence, Gap::Cause::kCorrupted);
-      PublishCredit(1);
       return Step::kConsumed;
     case ReadStatus::kNone:
     case ReadStatus::kOverwritten:
@@ -139,10 +138,7 @@ void SlotConsumer::Deliver(bool seen_before) {
   }
   destination_.sink->Consume({snapshot, payload, seen_before}, *this);
   destination_.registry->SetLast(snapshot);
-  if (!seen_before) {
-    Refresh();
-    PublishCredit(1);
-  }
+  if (!seen_before) Refresh();
 }
 
 pipeline::RingContent SlotConsumer::Read(const pipeline::RingRequest& request) const {
@@ -230,6 +226,7 @@ void SlotConsumer::Finish() {
   if (lost_at_death_ != 0) {
     Report({slot_, Gap::Cause::kAtDeath, 1, consumed_ + 1, committed + 1, 0});
   }
+  destination_.sink->Flush();
   PublishCredit(0);
   destination_.sink->CloseSlot(slot_, ring_.sequence(), *this);
   Refresh();

@@ -34,7 +34,7 @@ class SlotConsumer final : public pipeline::SlotFeedback {
  public:
   enum class Step {
     kIdle,      // nothing new
-    kConsumed,  // one snapshot went to the sinks, and its credit to the producer
+    kConsumed,  // one snapshot went to the sinks
     kGone,      // the producer gave the slot up
   };
 
@@ -50,12 +50,13 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   void Start();
 
   // One snapshot, in two steps: Prepare() copies the next one out and computes what there is to say
-  // about it; Commit() hands it to the sinks and then moves the credit.
+  // about it; Commit() hands it to the sinks; Settle() moves the credit, when they are flushed.
   // Thread: Prepare() on any one thread, if nothing else of the consumer runs meanwhile.
   bool HasWork() const;
   std::uint64_t payload_bytes() const { return slot_->registration.payload_bytes; }
   void Prepare();
   Step Commit();
+  void Settle() { PublishCredit(1); }
   // Whether Prepare() met memory that was cut off.
   bool cut_off() const { return cut_off_; }
   // Shows the producer's and the own counters to the registry; ends a control that is over.

@@ -90,6 +90,7 @@ Result<std::unique_ptr<ActiveRecording>> ActiveRecording::Start(std::uint64_t id
   auto selector = Selector::Parse(request.probes);
   if (!selector.ok()) return selector.error();
   if (request.roll_bytes != 0) options.roll_bytes = request.roll_bytes;
+  options.gather = true;  // Flush() comes before the credit
   options.durability = request.durability.value_or(options.durability);
   if (options.max_bytes == 0 || (request.max_bytes != 0 && request.max_bytes < options.max_bytes)) {
     options.max_bytes = request.max_bytes;

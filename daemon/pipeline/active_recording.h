@@ -71,6 +71,7 @@ class ActiveRecording {
   void LoseValues(const SlotPtr& slot, std::uint64_t count, std::uint64_t first_sequence,
                   std::uint64_t last_sequence);
   void Close(const SlotPtr& slot, std::uint64_t last_sequence);
+  void Flush() { Note(writer_->Flush()); }
   void EndSession(const SessionPtr& session);
 
   // Why it is over; kNone while it is not.

@@ -103,6 +103,7 @@ Result<RecordingInfo> Recorder::Start(RecordRequest request) {
     if (recording->Wants(*slot)) recording->Open(slot, seen);
   }
   active_.push_back(recording);
+  recording->Flush();
   return recording->info();
 }
 
@@ -186,6 +187,7 @@ void Recorder::OpenSlot(const SlotPtr& slot, std::uint64_t consumed_before) {
     const bool all = recording->request().to_disk_only;
     if (recording->Wants(*slot)) recording->Open(slot, all ? 0 : consumed_before);
   }
+  FlushActive();
 }
 
 void Recorder::Consume(const Delivery& delivery) {
@@ -212,12 +214,23 @@ void Recorder::CloseSlot(const SlotPtr& slot, std::uint64_t last_sequence) {
   const std::scoped_lock lock(mutex_);
   open_slots_.erase(slot);
   for (const Active& recording : active_) recording->Close(slot, last_sequence);
+  FlushActive();
 }
 
 void Recorder::EndSession(const SessionPtr& session) {
   const std::scoped_lock lock(mutex_);
   for (const Active& recording : active_) recording->EndSession(session);
+  FlushActive();
   wake_.notify_all();
+}
+
+void Recorder::Flush() {
+  const std::scoped_lock lock(mutex_);
+  FlushActive();
+}
+
+void Recorder::FlushActive() {
+  for (const Active& recording : active_) recording->Flush();
 }
 
 }  // namespace cgdebug::pipeline

@@ -46,11 +46,14 @@ class Recorder {
   void Lose(const Gap& gap);
   void CloseSlot(const SlotPtr& slot, std::uint64_t last_sequence);
   void EndSession(const SessionPtr& session);
+  // What was consumed before is in the hands of the system then.
+  void Flush();
 
  private:
   using Active = std::shared_ptr<ActiveRecording>;
   // With mutex_ held.
   void StartToDisk(const SlotPtr& slot);
+  void FlushActive();
   static bool IsMeant(const Active& recording, const std::string& which);
   RecordingInfo Finish(const Active& recording, recording::StopReason reason);
   // Without mutex_.

@@ -69,6 +69,7 @@ class Sink {
   virtual void ForgetSession(const SessionPtr& /*session*/) {}
   // The producer gave the slot up: its values are no longer wanted.
   virtual void ForgetSlot(const SlotPtr& /*slot*/) {}
+  // Before the producer is told that what was consumed is.
   virtual void Flush() {}
   virtual SinkStats stats() const = 0;
 };

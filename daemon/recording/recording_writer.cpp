@@ -88,7 +88,7 @@ Result<void> RecordingWriter::StartSegment(std::uint32_t segment) {
   segment_ = *std::move(created);
   index_offset_ = 0;
   index_begin_ = segment_->bytes();
-  index_first_number_ = next_number_;
+  index_first_number_ = written_number_ = next_number_;
   rows_.clear();
   others_.clear();
   for (const Session& session : sessions_) {
@@ -117,6 +117,11 @@ void RecordingWriter::Finish(StopReason reason, std::string error) {
   unsynced_.push_back(segment_);
 }
 
+void RecordingWriter::FinishAfter(const Result<void>& failed) {
+  Finish(segment_->error_number() == ENOSPC ? StopReason::kDiskFull : StopReason::kWriteError,
+         failed.error().message);
+}
+
 // Room for a record of so many bytes, in this segment or the next, and for the end after it.
 Result<void> RecordingWriter::MakeRoom(std::uint64_t bytes) {
   const std::uint64_t index_bytes = rows_.size() * sizeof(IndexRow) + others_.size() * 10 + 4096;
@@ -129,8 +134,7 @@ Result<void> RecordingWriter::MakeRoom(std::uint64_t bytes) {
   if (segment_->bytes() + bytes > options_.roll_bytes &&
       segment_->bytes() > index_begin_ + layout::kFileHeaderBytes) {
     if (auto rolled = Roll(); !rolled.ok()) {
-      Finish(segment_->error_number() == ENOSPC ? StopReason::kDiskFull : StopReason::kWriteError,
-             rolled.error().message);
+      FinishAfter(rolled);
       return Refused();
     }
   }
@@ -154,12 +158,16 @@ Result<void> RecordingWriter::Write(RecordType type, const std::string& meta,
                                     std::uint64_t payload_hash) {
   const std::uint64_t offset = segment_->bytes();
   auto appended = segment_->Append(type, next_number_, meta, payload, payload_hash);
-  if (!appended.ok()) return appended;
+  if (!appended.ok()) {
+    ForgetUnwritten();
+    return appended;
+  }
   ++next_number_;
   status_.records = next_number_ - 1;
   if (IsOther(type)) others_.push_back(offset);
   uncommitted_bytes_ += segment_->bytes() - offset;
-  return {};
+  if (segment_->all_written()) written_number_ = next_number_;
+  return options_.gather ? Result<void>() : FlushSegment();
 }
 
 Result<void> RecordingWriter::WriteIndex() {
@@ -172,6 +180,7 @@ Result<void> RecordingWriter::WriteIndex() {
   const auto rows = std::as_bytes(std::span(rows_));
   const std::uint64_t offset = segment_->bytes();
   auto written = Write(RecordType::kIndex, Encode(index), rows, rows.empty() ? 0 : Xxh3(rows));
+  if (written.ok()) written = FlushSegment();
   if (!written.ok()) return written;
   index_offset_ = offset;
   WriteIndexNote(lock_, {segment_->segment(), offset});
@@ -193,6 +202,7 @@ Result<void> RecordingWriter::WriteEnd(RecordType type, StopReason reason) {
   end.padding.assign(kMetaBytes - Encode(end).size() - 3, '\0');  // two bytes of tag and length
   while (Encode(end).size() < kMetaBytes) end.padding.push_back('\0');
   if (auto written = Write(type, Encode(end), {}, 0); !written.ok()) return written;
+  if (auto flushed = FlushSegment(); !flushed.ok()) return flushed;
   return segment_->Trim();
 }
 
@@ -270,8 +280,7 @@ Result<void> RecordingWriter::Append(Snapshot snapshot, std::span<const std::byt
     const std::uint64_t offset = segment_->bytes();
     if (auto written = Write(RecordType::kSnapshot, meta, payload, hash); !written.ok()) {
       ++status_.refused;
-      Finish(segment_->error_number() == ENOSPC ? StopReason::kDiskFull : StopReason::kWriteError,
-             written.error().message);
+      FinishAfter(written);
       return written;
     }
     ++status_.snapshots;
@@ -307,67 +316,6 @@ Result<void> RecordingWriter::AddMark(const Mark& mark) {
   const std::string meta = Encode(mark);
   if (auto room = MakeRoom(meta.size()); !room.ok()) return room;
   return Write(RecordType::kMark, meta, {}, 0);
-}
-
-// The disk is waited for without the lock: others go on writing behind what is being committed.
-Result<void> RecordingWriter::Commit() {
-  const std::scoped_lock commit_lock(commit_mutex_);
-  std::vector<std::shared_ptr<SegmentWriter>> segments;
-  struct {
-    std::uint64_t records = 0;
-    std::uint64_t snapshots = 0;
-  } target;
-  {
-    const std::scoped_lock lock(mutex_);
-    if (status_.records == status_.durable_records) return {};
-    segments = std::exchange(unsynced_, {});
-    if (segments.empty() || segments.back() != segment_) segments.push_back(segment_);
-    target = {status_.records, status_.snapshots};
-    uncommitted_bytes_ = 0;
-  }
-  for (const auto& segment : segments) {
-    if (auto synced = segment->Sync(); !synced.ok()) {
-      const std::scoped_lock lock(mutex_);
-      Finish(StopReason::kWriteError, synced.error().message);
-      return synced;
-    }
-  }
-  const std::scoped_lock lock(mutex_);
-  status_.durable_records = target.records;
-  status_.durable_snapshots = target.snapshots;
-  if (status_.stopped != StopReason::kNone) return {};
-  const std::string meta = Encode(recording::Commit{target.records, RealtimeNs()});
-  if (auto room = MakeRoom(meta.size()); !room.ok()) return room;
-  const bool nothing_new = status_.records == target.records;
-  auto written = Write(RecordType::kCommit, meta, {}, 0);
-  // A commit by itself is nothing to commit.
-  if (nothing_new) status_.durable_records = status_.records;
-  return written;
-}
-
-void RecordingWriter::CommitLoop() {
-  std::unique_lock lock(mutex_);
-  while (!closing_) {
-    commit_due_.wait_for(lock, options_.commit_interval);
-    if (closing_) return;
-    if (options_.durability != Durability::kInterval) continue;
-    lock.unlock();
-    // A failure stops the recording and is in its status.
-    [[maybe_unused]] const auto committed = Commit();
-    lock.lock();
-  }
-}
-
-Result<void> RecordingWriter::Close(StopReason reason) {
-  {
-    const std::scoped_lock lock(mutex_);
-    if (std::exchange(closing_, true)) return {};
-    Finish(reason, "");
-  }
-  commit_due_.notify_all();
-  if (commit_thread_.joinable()) commit_thread_.join();
-  if (options_.durability == Durability::kNone) return {};
-  return Commit();
 }
 
 WriterStatus RecordingWriter::status() const {

@@ -54,6 +54,9 @@ struct WriterOptions {
   std::chrono::milliseconds commit_interval{1000};
   std::uint64_t commit_bytes = 1u << 30;
   std::uint64_t index_bytes = 64u << 20;  // an index at the latest after so much
+  // Small snapshots are handed to the system at Flush() or Commit(), many at a time, and not before
+  // Append() returns.
+  bool gather = false;
 };
 
 struct WriterStatus {
@@ -100,6 +103,8 @@ class RecordingWriter {
   Result<void> AddLoss(const Loss& loss);
   Result<void> AddMark(const Mark& mark);
 
+  // Hands everything to the system: what was appended before survives the end of this process.
+  Result<void> Flush();
   // Waits until everything written so far is on the disk, and says so in the recording.
   Result<void> Commit();
   // Ends the recording. Later calls do nothing.
@@ -123,7 +128,10 @@ class RecordingWriter {
   Result<void> WriteEnd(layout::RecordType type, StopReason reason);
   Result<void> Roll();
   void Finish(StopReason reason, std::string error);
+  void FinishAfter(const Result<void>& failed);
   void Advance(const Loss& loss);
+  Result<void> FlushSegment();
+  void ForgetUnwritten();
   Error Refused() const;
   void CommitLoop();
 
@@ -137,6 +145,7 @@ class RecordingWriter {
   std::vector<std::shared_ptr<SegmentWriter>> unsynced_;  // complete ones
   std::uint64_t bytes_before_ = 0;                        // of the segments before this one
   std::uint64_t next_number_ = 1;
+  std::uint64_t written_number_ = 1;  // next_number_ when nothing was waiting last
   std::vector<Session> sessions_;
   std::vector<Slot> slots_;
   std::map<SlotKey, std::uint32_t> slot_ids_;

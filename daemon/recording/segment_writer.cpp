@@ -20,15 +20,8 @@ namespace {
 using layout::RecordHeader;
 
 constexpr std::uint64_t kLongestStep = 256u << 20;
-
-void SetCrc(std::string* head) {
-  RecordHeader header;
-  std::memcpy(&header, head->data(), sizeof(header));
-  header.crc32c = 0;
-  std::memcpy(head->data(), &header, sizeof(header));
-  header.crc32c = Crc32c(std::as_bytes(std::span(*head)));
-  std::memcpy(head->data(), &header, sizeof(header));
-}
+constexpr std::size_t kSmallPayloadBytes = 8u << 10;  // worth a copy
+constexpr std::size_t kMaxPendingBytes = 64u << 10;
 
 // False with errno set when not everything could be written.
 bool WriteAll(int fd, std::uint64_t offset, std::span<iovec> parts) {
@@ -121,7 +114,6 @@ Result<void> SegmentWriter::Reserve(std::uint64_t bytes) {
 Result<void> SegmentWriter::Append(layout::RecordType type, std::uint64_t number,
                                    std::string_view meta, std::span<const std::byte> payload,
                                    std::uint64_t payload_hash) {
-  static constexpr std::array<char, layout::kLargePayloadBytes> kZeros = {};
   RecordHeader header = {};
   header.magic = layout::kRecordMagic;
   header.type = static_cast<std::uint16_t>(type);
@@ -132,32 +124,50 @@ Result<void> SegmentWriter::Append(layout::RecordType type, std::uint64_t number
   header.offset = offset_;
   header.segment = header_.segment;
   std::memcpy(&header.tag, header_.uuid, sizeof(header.tag));
-  std::string head(reinterpret_cast<const char*>(&header), sizeof(header));
-  head.append(meta);
-  SetCrc(&head);
+  header.crc32c =
+      Crc32c(std::as_bytes(std::span(meta)), Crc32c(std::as_bytes(std::span(&header, 1))));
 
   const std::uint64_t payload_offset =
       layout::PayloadOffset(offset_, header.meta_bytes, header.payload_bytes);
   const std::uint64_t next = layout::NextRecord(offset_, header.meta_bytes, header.payload_bytes);
-  const auto zeros = const_cast<char*>(kZeros.data());
-  std::array<iovec, 4> parts = {{
-      {head.data(), head.size()},
-      {zeros, payload_offset - offset_ - head.size()},
+  const std::uint64_t zeros = next - payload_offset - payload.size();
+  const std::size_t begin = pending_.size();
+  pending_.append(reinterpret_cast<const char*>(&header), sizeof(header)).append(meta);
+  pending_.resize(begin + payload_offset - offset_);
+  offset_ = next;
+  if (payload.size() > kSmallPayloadBytes) return WritePending(payload, zeros);
+  pending_.append(reinterpret_cast<const char*>(payload.data()), payload.size());
+  pending_.resize(pending_.size() + zeros);
+  return pending_.size() < kMaxPendingBytes ? Result<void>() : Flush();
+}
+
+Result<void> SegmentWriter::WritePending(std::span<const std::byte> payload, std::uint64_t zeros) {
+  static constexpr std::array<char, layout::kRecordAlignment> kZeros = {};
+  const std::uint64_t begin = offset_ - zeros - payload.size() - pending_.size();
+  std::array<iovec, 3> parts = {{
+      {pending_.data(), pending_.size()},
       {const_cast<std::byte*>(payload.data()), payload.size()},
-      {zeros, next - payload_offset - payload.size()},
+      {const_cast<char*>(kZeros.data()), zeros},
   }};
-  if (!WriteAll(fd_.get(), offset_, parts)) {
+  const bool written = WriteAll(fd_.get(), begin, parts);
+  pending_.clear();
+  if (!written) {
     const Error error = Fail("cannot write into");
+    offset_ = begin;
     // What was written of it would be taken for damage.
-    if (ftruncate(fd_.get(), static_cast<off_t>(offset_)) == 0) reserved_end_ = offset_;
+    if (ftruncate(fd_.get(), static_cast<off_t>(begin)) == 0) reserved_end_ = begin;
     return error;
   }
-  offset_ = next;
   reserved_end_ = std::max(reserved_end_, offset_);
   return {};
 }
 
+Result<void> SegmentWriter::Flush() {
+  return pending_.empty() ? Result<void>() : WritePending({}, 0);
+}
+
 Result<void> SegmentWriter::Trim() {
+  if (auto flushed = Flush(); !flushed.ok()) return flushed;
   if (ftruncate(fd_.get(), static_cast<off_t>(offset_)) != 0) return Fail("cannot shorten");
   reserved_end_ = offset_;
   return {};

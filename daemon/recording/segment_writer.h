@@ -17,7 +17,9 @@ namespace cgdebug::recording {
 
 using Uuid = std::array<std::uint8_t, 16>;
 
-// A failed call leaves the file as it was before it, as far as the system lets it.
+// Small records wait in memory for Flush(), so that many of them cost one call of the system. After
+// a failure the file ends with the last record that was written, as far as the system lets it, and
+// bytes() says where that is.
 //
 // Thread: one at a time, but for Sync().
 class SegmentWriter {
@@ -35,7 +37,8 @@ class SegmentWriter {
 
   const std::string& path() const { return path_; }
   std::uint32_t segment() const { return header_.segment; }
-  std::uint64_t bytes() const { return offset_; }
+  std::uint64_t bytes() const { return offset_; }  // those that wait included
+  bool all_written() const { return pending_.empty(); }
   std::uint64_t reserved_end() const { return reserved_end_; }
 
   // Sets space aside, so that appending `bytes` more cannot fail for want of it.
@@ -44,9 +47,11 @@ class SegmentWriter {
   // The new record begins at bytes() as it was before. `payload` is written from where it lies.
   Result<void> Append(layout::RecordType type, std::uint64_t number, std::string_view meta,
                       std::span<const std::byte> payload, std::uint64_t payload_hash);
-  // Gives back what was set aside and not used.
+  // Writes what waits.
+  Result<void> Flush();
+  // The same, and gives back what was set aside and not used.
   Result<void> Trim();
-  // Waits until what was written is on the disk. Thread: any.
+  // Waits until what was written is on the disk. What waits is not. Thread: any.
   Result<void> Sync();
   // Of the last failed call.
   int error_number() const { return error_number_; }
@@ -54,10 +59,13 @@ class SegmentWriter {
  private:
   SegmentWriter(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
   Error Fail(std::string_view what);
+  // What waits, then these, in one call.
+  Result<void> WritePending(std::span<const std::byte> payload, std::uint64_t zeros);
 
   std::string path_;
   UniqueFd fd_;
   layout::FileHeader header_ = {};
+  std::string pending_;  // of the file, up to offset_
   std::uint64_t offset_ = 0;
   std::uint64_t reserved_end_ = 0;
   std::uint64_t reserve_step_ = 1u << 20;

@@ -24,6 +24,7 @@ class RecordSink final : public pipeline::Sink {
                  pipeline::SlotFeedback&) override {
     recorder_->CloseSlot(slot, last_sequence);
   }
+  void Flush() override { recorder_->Flush(); }
   void EndSession(const pipeline::SessionPtr& session) override { recorder_->EndSession(session); }
   pipeline::SinkStats stats() const override { return stats_; }
 

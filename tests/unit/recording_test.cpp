@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -293,6 +295,51 @@ TEST_F(RecordingOnASmallDisk, LeavesAsMuchFreeAsItWasTold) {
   EXPECT_GE(std::filesystem::space(path_).available, 3u << 20);
   EXPECT_TRUE(writer->Close(StopReason::kRequested).ok());
   EXPECT_TRUE(Read()->closed());
+}
+
+TEST_F(Recording, WhatWasGatheredIsInTheFileAfterAFlush) {
+  auto writer = Write({.durability = Durability::kNone, .gather = true});
+  WriteTwoProbes(writer.get(), 3);
+  EXPECT_EQ(Read()->snapshot_count(), 0u);
+  ASSERT_TRUE(writer->Flush().ok());
+  ExpectTwoProbes(*Read(), 3);
+  AppendAt(writer.get(), 0, 4, 8);
+  AppendAt(writer.get(), 1, 4, 2048);
+  ASSERT_TRUE(writer->Commit().ok());
+  EXPECT_EQ(writer->status().durable_snapshots, 8u);
+  ExpectTwoProbes(*Read(), 4);
+  AppendAt(writer.get(), 0, 5, 8);
+  AppendAt(writer.get(), 1, 5, 2048);
+  ASSERT_TRUE(writer->Close(StopReason::kRequested).ok());
+  const auto reader = Read();
+  ExpectTwoProbes(*reader, 5);
+  EXPECT_TRUE(reader->complete());
+  EXPECT_TRUE(reader->Verify().value().empty());
+}
+
+TEST_F(Recording, AFlushThatFailsCountsWhatItLost) {
+  auto writer = Write({.durability = Durability::kNone, .gather = true});
+  WriteTwoProbes(writer.get(), 3);
+  ASSERT_TRUE(writer->Flush().ok());
+  for (std::uint64_t sequence = 4; sequence <= 8; ++sequence) {
+    AppendAt(writer.get(), 0, sequence, 8);
+  }
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit tight = before;
+  tight.rlim_cur = writer->status().bytes - 100;  // in the middle of them
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &tight), 0);
+  EXPECT_FALSE(writer->Flush().ok());
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_EQ(writer->status().stopped, StopReason::kWriteError);
+  EXPECT_EQ(writer->status().snapshots, 6u);
+  EXPECT_EQ(writer->status().refused, 5u);
+  writer.reset();
+  const auto reader = Read();
+  ExpectTwoProbes(*reader, 3);
+  EXPECT_FALSE(reader->complete());
+  EXPECT_TRUE(reader->damage().empty());
 }
 
 TEST_F(Recording, CommitsSayWhatIsOnTheDisk) {

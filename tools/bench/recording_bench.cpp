@@ -60,6 +60,7 @@ double WriteRecording(const std::string& directory, std::uint64_t bytes, std::ui
   const std::vector<std::byte> payload = Payload(bytes);
   cgdebug::recording::WriterOptions options;
   options.durability = cgdebug::recording::Durability::kNone;
+  options.gather = true;  // as the daemon does
   const auto start = Clock::now();
   auto writer = RecordingWriter::Open(directory, options);
   if (!writer.ok()) Die(writer.error().message);
