@@ -146,6 +146,7 @@ def test_a_hung_daemon_is_an_error_and_never_a_pass(own_daemon, probe, monkeypat
     p(torch.ones(2))
     p.assert_ok()
     hung.process.send_signal(signal.SIGSTOP)
+    os.waitpid(hung.process.pid, os.WUNTRACED)  # no thread of it runs any more
     try:
         for _ in range(100):
             p(torch.ones(2))
