@@ -60,6 +60,9 @@ void PutRight(std::vector<std::uint8_t>* bytes) {
 
 const std::string& WriteSegment(std::span<const std::uint8_t> input) {
   static const std::string directory = MakeDirectory();
+  // A writer that goes on with what it finds adds files.
+  fs::remove_all(directory);
+  fs::create_directory(directory);
   std::vector<std::uint8_t> bytes(input.begin(), input.end());
   const bool put_right = !bytes.empty() && (bytes.front() & 1) != 0;
   if (!bytes.empty()) bytes.erase(bytes.begin());
