@@ -219,14 +219,17 @@ std::optional<Progress> ReadProgress(sqlite3* database) {
                   static_cast<std::uint64_t>(select.Integer(3))};
 }
 
-// The records of a file from progress->offset on, as far as they are whole.
-bool TakeIn(const SegmentFile& file, bool is_last, Rows* rows, Progress* progress,
+// The records of a file from progress->offset on, as far as they are whole. `is_live`: a writer
+// appends to it.
+bool TakeIn(const SegmentFile& file, bool is_last, bool is_live, Rows* rows, Progress* progress,
             std::uint64_t* taken) {
   Record record;
   Record after;
   ReadStatus status = file.Read(progress->offset, &record);
   while (true) {
     if (status != ReadStatus::kRecord) {
+      // What is not written yet may be so at the next look.
+      if (is_live && status == ReadStatus::kEnd) return true;
       const auto next = file.FindRecord(progress->offset + layout::kRecordAlignment);
       if (!next) return true;
       progress->offset = *next;
@@ -242,7 +245,6 @@ bool TakeIn(const SegmentFile& file, bool is_last, Rows* rows, Progress* progres
     progress->offset = record.next();
     progress->number = record.header.number;
     ++*taken;
-    if (status_after == ReadStatus::kEnd) return true;
     std::swap(record, after);
     status = status_after;
   }
@@ -271,7 +273,9 @@ Outcome Update(const std::string& directory, sqlite3* database, std::uint64_t* t
     // A segment that is shorter than what was taken in was cut off: its rows may be gone.
     if (progress->offset > (*file)->bytes()) return Outcome::kAnew;
     progress->segment = header.segment;
-    if (!TakeIn(**file, path == paths.back(), &rows, &*progress, taken)) return Outcome::kFailed;
+    const bool is_last = path == paths.back();
+    const bool is_live = is_last && IsBeingWritten(directory);
+    if (!TakeIn(**file, is_last, is_live, &rows, &*progress, taken)) return Outcome::kFailed;
   }
   if (progress->recording.empty()) {
     if (error->empty()) *error = directory + " is no recording: it holds no segment-000001.cgd";

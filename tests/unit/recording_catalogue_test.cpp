@@ -124,6 +124,23 @@ TEST_F(Catalogue, OneThatIsDamagedOrOfAnotherRecordingIsMadeAnew) {
   EXPECT_NE(Dump(file_), good);
 }
 
+TEST_F(Catalogue, WhatLiesBehindAHoleIsTakenInAtOnce) {
+  Append(1, 3);
+  ASSERT_TRUE(writer_->Close(StopReason::kRequested).ok());
+  {
+    const auto reader = *RecordingReader::Open(path_);
+    const auto ref = reader->Find(0, 2);
+    Record record;
+    ASSERT_EQ(reader->segment(ref->segment).Read(ref->offset, &record), ReadStatus::kRecord);
+    std::fstream file(path_ + "/segment-000001.cgd", std::ios::in | std::ios::out);
+    file.seekp(static_cast<std::streamoff>(ref->offset));
+    file << std::string(record.next() - ref->offset, '\0');
+  }
+  ASSERT_TRUE(RebuildCatalogue(path_).ok());
+  EXPECT_EQ(Query(file_, "select count(*) from snapshot"), "5|\n");
+  EXPECT_EQ(UpdateCatalogue(path_).value(), 0u);
+}
+
 TEST_F(Catalogue, WhatIsNoRecordingGetsNone) {
   EXPECT_FALSE(UpdateCatalogue(dir_ / "").ok());
   EXPECT_FALSE(RebuildCatalogue(dir_ / "nothing").ok());
