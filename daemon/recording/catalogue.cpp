@@ -270,8 +270,11 @@ Outcome Update(const std::string& directory, sqlite3* database, std::uint64_t* t
     if (progress->recording != uuid) return Outcome::kAnew;
     if (header.segment < progress->segment) continue;
     if (header.segment > progress->segment) progress->offset = layout::kFileHeaderBytes;
-    // A segment that is shorter than what was taken in was cut off: its rows may be gone.
-    if (progress->offset > (*file)->bytes()) return Outcome::kAnew;
+    // A segment that is shorter than what was taken in was cut off: its rows may be gone. The zeros
+    // behind a last record may be missing from the first.
+    if (progress->offset > layout::RoundUp((*file)->bytes(), layout::kRecordAlignment)) {
+      return Outcome::kAnew;
+    }
     progress->segment = header.segment;
     const bool is_last = path == paths.back();
     const bool is_live = is_last && IsBeingWritten(directory);

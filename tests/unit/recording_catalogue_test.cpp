@@ -141,6 +141,23 @@ TEST_F(Catalogue, WhatLiesBehindAHoleIsTakenInAtOnce) {
   EXPECT_EQ(UpdateCatalogue(path_).value(), 0u);
 }
 
+TEST_F(Catalogue, OneThatIsCutOffBehindARecordIsNotMadeAnewEachTime) {
+  Append(1, 2);
+  ASSERT_TRUE(writer_->Close(StopReason::kRequested).ok());
+  {
+    const auto reader = *RecordingReader::Open(path_);
+    const auto ref = reader->Find(0, 2);
+    Record record;
+    ASSERT_EQ(reader->segment(ref->segment).Read(ref->offset, &record), ReadStatus::kRecord);
+    const std::uint64_t end = record.payload_offset() + record.header.payload_bytes;
+    ASSERT_LT(end, record.next());
+    std::filesystem::resize_file(path_ + "/segment-000001.cgd", end);
+  }
+  ASSERT_TRUE(RebuildCatalogue(path_).ok());
+  EXPECT_EQ(Query(file_, "select count(*) from snapshot"), "3|\n");
+  EXPECT_EQ(UpdateCatalogue(path_).value(), 0u);
+}
+
 TEST_F(Catalogue, WhatIsNoRecordingGetsNone) {
   EXPECT_FALSE(UpdateCatalogue(dir_ / "").ok());
   EXPECT_FALSE(RebuildCatalogue(dir_ / "nothing").ok());
