@@ -238,7 +238,7 @@ bool TakeIn(const SegmentFile& file, bool is_last, bool is_live, Rows* rows, Pro
     }
     const ReadStatus status_after = file.Read(record.next(), &after);
     if (is_last && status_after != ReadStatus::kRecord && record.header.payload_bytes != 0 &&
-        !file.PayloadMatchesItsHash(record)) {
+        !file.PayloadMatchesItsHash(record) && (is_live || !file.FindRecord(record.next()))) {
       return true;
     }
     if (!rows->Add(record, file.header().segment)) return false;

@@ -200,7 +200,7 @@ void RecordingReader::Scan(std::size_t place) {
     const ReadStatus status_after = file.Read(record.next(), &after);
     // The last record of all counts only when it is whole.
     if (is_last && status_after != ReadStatus::kRecord && record.header.payload_bytes != 0 &&
-        !file.PayloadMatchesItsHash(record)) {
+        !file.PayloadMatchesItsHash(record) && (is_live || !file.FindRecord(record.next()))) {
       break;
     }
     Accept(place, record, &rows);

@@ -101,6 +101,30 @@ class DamagedRecording : public testing::Test {
   std::uint64_t bytes_ = 0;
 };
 
+TEST_F(DamagedRecording, DamageOverTwoRecordsHidesNothingBehindThem) {
+  Write(8);
+  std::vector<Record> records;
+  {
+    const auto reader = *RecordingReader::Open(path_);
+    for (const SnapshotRef& ref : reader->Snapshots(0)) {
+      ASSERT_EQ(reader->segment(0).Read(ref.offset, &records.emplace_back()), ReadStatus::kRecord);
+    }
+  }
+  const UniqueFd fd(::open(file_.c_str(), O_RDWR));
+  // The values of one, the header of the next.
+  for (const std::uint64_t at : {records[1].payload_offset(), records[2].offset}) {
+    ASSERT_EQ(pwrite(fd.get(), "?", 1, static_cast<off_t>(at)), 1);
+  }
+  const auto reader = *RecordingReader::Open(path_, {.trust_index = false});
+  bool said = false;
+  EXPECT_EQ(CountRight(*reader, /*prefix=*/false, &said), 2u);
+  EXPECT_TRUE(said);
+  EXPECT_TRUE(reader->Find(0, 4).has_value());
+  EXPECT_TRUE(reader->closed());
+  ASSERT_EQ(reader->damage().size(), 1u);
+  EXPECT_EQ(reader->damage()[0].missing_records, 1u);
+}
+
 TEST_F(DamagedRecording, CutOffAnywhereGivesItsLongestWholePrefix) {
   for (const std::uint64_t elements : {8u, 1024u}) {
     std::filesystem::remove_all(path_);
