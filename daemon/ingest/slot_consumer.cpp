@@ -42,6 +42,7 @@ void SlotConsumer::Start() {
   control_ = ring_.control();  // of a daemon before this one
   Refresh();
   destination_.registry->SetControl(slot_, control_);
+  if (slot_->Has(layout::kActionCompare)) expected_ = ReadExpected();
   destination_.sink->OpenSlot(slot_, *this);
   // Not more than a ring, whatever the producer makes of its head meanwhile.
   const std::uint64_t capacity = slot_->registration.capacity;
@@ -58,7 +59,10 @@ bool SlotConsumer::HasWork() const { return ring_.valid() && ring_.accepted() > 
 void SlotConsumer::Prepare() {
   const SigbusGuard guard;
   status_ = ReadNext();
-  if (status_ == ReadStatus::kOk) MakeSnapshot();
+  if (status_ == ReadStatus::kOk) {
+    MakeSnapshot();
+    comparison_ = Compare();
+  }
   cut_off_ = SigbusGuard::Hit();
 }
 
@@ -136,7 +140,7 @@ void SlotConsumer::Deliver(bool seen_before) {
     destination_.events->Add(slot_->session, pipeline::SnapshotPtr(snapshot));
     consumed_ = snapshot->ordinal;
   }
-  destination_.sink->Consume({snapshot, payload, seen_before}, *this);
+  destination_.sink->Consume({snapshot, payload, seen_before, std::move(comparison_)}, *this);
   destination_.registry->SetLast(snapshot);
   if (!seen_before) Refresh();
 }
@@ -253,6 +257,21 @@ Result<std::vector<std::byte>> SlotConsumer::ReadExpected() {
   if (SigbusGuard::Hit()) return Error{"its shared memory was cut off"};
   if (!expected) return Error{reason};
   return *std::move(expected);
+}
+
+Result<void> SlotConsumer::CanCompare() {
+  if (expected_ && !expected_->ok()) return expected_->error();
+  return {};
+}
+
+pipeline::ComparisonPtr SlotConsumer::Compare() const {
+  const layout::SlotRegistration& registration = slot_->registration;
+  if (!expected_ || !expected_->ok() || made_.payload == nullptr) return nullptr;
+  if (!made_.snapshot->forced &&
+      !layout::Wants(registration.compare_every, made_.snapshot->sequence)) {
+    return nullptr;
+  }
+  return pipeline::CompareWithExpected(*slot_, *made_.payload, **expected_);
 }
 
 void SlotConsumer::AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) {

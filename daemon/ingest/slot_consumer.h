@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -73,13 +74,16 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   // SlotFeedback.
   ring::Verdict verdict() override { return ring_.verdict(); }
   void SetVerdict(const ring::Verdict& verdict) override;
-  Result<std::vector<std::byte>> ReadExpected() override;
+  Result<void> CanCompare() override;
   std::uint64_t consumed_before() const override { return consumed_before_; }
   void AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) override;
 
  private:
   ring::ReadStatus ReadNext();
   void MakeSnapshot();
+  Result<std::vector<std::byte>> ReadExpected();
+  // Null where no comparison is wanted or possible.
+  pipeline::ComparisonPtr Compare() const;
   void Deliver(bool seen_before);
   void ApplyControl(const layout::SlotControl& control);
   bool ControlIsOver(const layout::SlotHead& head) const;
@@ -98,8 +102,10 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   bool cut_off_ = false;
   ring::Entry entry_;
   pipeline::StoredSnapshot made_;
-  pipeline::SnapshotMaker maker_;
+  pipeline::ComparisonPtr comparison_;
 
+  std::optional<Result<std::vector<std::byte>>> expected_;  // with kActionCompare
+  pipeline::SnapshotMaker maker_;
   std::uint64_t consumed_ = 0;  // ordinal up to which everything is consumed or lost
   std::uint64_t lost_ = 0;      // of those
   std::uint64_t consumed_before_ = 0;

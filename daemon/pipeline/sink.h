@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "daemon/base/result.h"
+#include "daemon/pipeline/comparison.h"
 #include "daemon/pipeline/snapshot.h"
 #include "libprobe/ring/slot_ring_reader.h"
 
@@ -20,8 +21,9 @@ class SlotFeedback {
   virtual ~SlotFeedback() = default;
   virtual ring::Verdict verdict() = 0;
   virtual void SetVerdict(const ring::Verdict& verdict) = 0;
-  // Fails: there is no usable one; the message says why.
-  virtual Result<std::vector<std::byte>> ReadExpected() = 0;
+  // Whether the slot's snapshots can be compared at all.
+  // Fails: there is no usable expected tensor; the message says why.
+  virtual Result<void> CanCompare() = 0;
   // Ordinal up to which daemons before this one consumed the slot.
   virtual std::uint64_t consumed_before() const { return 0; }
   virtual void AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) = 0;
@@ -32,6 +34,7 @@ struct Delivery {
   PayloadPtr payload;
   // Consumed by a daemon before this one and still in the ring: for the last values only.
   bool seen_before = false;
+  ComparisonPtr comparison = nullptr;  // null where none was wanted or possible
 };
 
 // Snapshots that no sink gets.

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "daemon/numerics/compare.h"
 #include "daemon/pipeline/text.h"
 
 namespace cgdebug::sinks {
@@ -41,12 +40,10 @@ void CompareSink::OpenSlot(const pipeline::SlotPtr& slot, pipeline::SlotFeedback
              "the daemon was killed while it wrote this verdict, so what it said is not known. "
              "Run the job again");
   }
-  Result<std::vector<std::byte>> expected = feedback.ReadExpected();
-  mine.usable = expected.ok();
-  if (mine.usable) {
-    mine.expected = *std::move(expected);
-  } else {
-    SetError(&mine.verdict, "the expected tensor cannot be read: " + expected.error().message);
+  const Result<void> usable = feedback.CanCompare();
+  mine.usable = usable.ok();
+  if (!mine.usable) {
+    SetError(&mine.verdict, "the expected tensor cannot be read: " + usable.error().message);
   }
   feedback.SetVerdict(mine.verdict);
 }
@@ -64,23 +61,10 @@ bool CompareSink::CountMissed(Slot* slot, std::uint32_t every, std::uint64_t las
   return true;
 }
 
-void CompareSink::CompareOne(const pipeline::Delivery& delivery, Slot* slot) {
+void CompareSink::TakeComparison(const pipeline::Delivery& delivery, Slot* slot) {
   const pipeline::Snapshot& snapshot = *delivery.snapshot;
-  const layout::SlotRegistration& registration = snapshot.slot->registration;
+  const Result<numerics::CompareResult>& result = *delivery.comparison;
   ring::Verdict& verdict = slot->verdict;
-  numerics::CompareOptions options;
-  options.rtol = registration.compare_rtol;
-  options.atol = registration.compare_atol;
-  options.equal_nan = (registration.flags & layout::kCompareEqualNan) != 0;
-  options.bitwise = (registration.flags & layout::kCompareBitwise) != 0;
-  const auto actual =
-      numerics::MakeTensorView(snapshot.slot->dtype, snapshot.slot->shape, *delivery.payload);
-  const auto expected =
-      numerics::MakeTensorView(snapshot.slot->dtype, snapshot.slot->shape, slot->expected);
-  Result<numerics::CompareResult> result =
-      !actual.ok()     ? Result<numerics::CompareResult>(actual.error())
-      : !expected.ok() ? Result<numerics::CompareResult>(expected.error())
-                       : numerics::Compare(*actual, *expected, options);
   if (!result.ok()) {
     ++verdict.lost;
     ++stats_.failed;
@@ -102,7 +86,7 @@ void CompareSink::CompareOne(const pipeline::Delivery& delivery, Slot* slot) {
     verdict.text = result->message;
   }
   events_->Add(snapshot.slot->session,
-               pipeline::CompareFailure{delivery.snapshot, std::move(result->message)});
+               pipeline::CompareFailure{delivery.snapshot, result->message});
 }
 
 void CompareSink::Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedback& feedback) {
@@ -124,7 +108,7 @@ void CompareSink::Consume(const pipeline::Delivery& delivery, pipeline::SlotFeed
       ++slot.verdict.lost;
       if (slot.usable && !slot.torn) SetError(&slot.verdict, MissedText(slot.verdict));
     } else if (slot.usable) {
-      CompareOne(delivery, &slot);
+      TakeComparison(delivery, &slot);
     } else {
       ++slot.verdict.lost;
     }

@@ -1,9 +1,7 @@
-// compare_sink.h: compares snapshots with the expected tensor of their probe.
+// compare_sink.h: keeps the verdict of every slot whose snapshots are compared.
 #pragma once
 
-#include <cstddef>
 #include <map>
-#include <vector>
 
 #include "daemon/pipeline/event_log.h"
 #include "daemon/pipeline/sink.h"
@@ -33,12 +31,12 @@ class CompareSink final : public pipeline::Sink {
  private:
   struct Slot {
     ring::Verdict verdict;
-    std::vector<std::byte> expected;
     bool usable = false;  // the expected tensor
     bool torn = false;    // an earlier daemon was killed in the middle of the verdict
   };
   bool CountMissed(Slot* slot, std::uint32_t every, std::uint64_t last_missed);
-  void CompareOne(const pipeline::Delivery& delivery, Slot* slot);
+  // Requires: `delivery` has a comparison.
+  void TakeComparison(const pipeline::Delivery& delivery, Slot* slot);
 
   pipeline::EventLog* events_;
   std::map<pipeline::SlotPtr, Slot> slots_;

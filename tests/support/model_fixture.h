@@ -77,9 +77,9 @@ class FakeFeedback final : public pipeline::SlotFeedback {
  public:
   ring::Verdict verdict() override { return shared; }
   void SetVerdict(const ring::Verdict& verdict) override { shared = verdict; }
-  Result<std::vector<std::byte>> ReadExpected() override {
+  Result<void> CanCompare() override {
     if (expected.empty()) return Error{"names an impossible extent"};
-    return expected;
+    return {};
   }
   void AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) override {
     printed += lines;

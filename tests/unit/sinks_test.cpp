@@ -33,7 +33,10 @@ class CompareSinkTest : public testing::Test {
     sink_.OpenSlot(slot_, feedback_);
   }
   void Replay(std::uint64_t sequence, float value = 1) {
-    sink_.Consume(MakeDelivery(slot_, sequence, {value, value}), feedback_);
+    pipeline::Delivery delivery = MakeDelivery(slot_, sequence, {value, value});
+    delivery.comparison =
+        pipeline::CompareWithExpected(*slot_, *delivery.payload, feedback_.expected);
+    sink_.Consume(delivery, feedback_);
   }
   const ring::Verdict& verdict() const { return feedback_.shared; }
 

@@ -1,0 +1,21 @@
+// comparison.h: a snapshot beside the expected tensor of its probe.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "daemon/base/result.h"
+#include "daemon/numerics/compare.h"
+#include "daemon/pipeline/identity.h"
+
+namespace cgdebug::pipeline {
+
+using ComparisonPtr = std::shared_ptr<const Result<numerics::CompareResult>>;
+
+// With the tolerances that the probe was given. Thread: any.
+// Fails: the bytes are not a tensor of the slot's dtype and shape.
+ComparisonPtr CompareWithExpected(const SlotIdentity& slot, std::span<const std::byte> values,
+                                  std::span<const std::byte> expected);
+
+}  // namespace cgdebug::pipeline
