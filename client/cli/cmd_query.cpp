@@ -32,6 +32,9 @@ constexpr const char* kExamples[] = {
     "SELECT p.name, a.replay FROM snapshot a JOIN snapshot b ON a.probe = b.probe AND b.replay = "
     "a.replay - 1 JOIN probe p ON p.id = a.probe WHERE a.hash = b.hash",
     "SELECT step, min, max, mean FROM v_snapshots WHERE probe = 'loss' ORDER BY replay",
+    "SELECT probe, min(replay) AS replay, mismatched, max_abs FROM v_comparisons WHERE mismatched "
+    "> 0 "
+    "GROUP BY session, probe ORDER BY replay",
     "SELECT * FROM v_gaps",
 };
 

@@ -127,23 +127,30 @@ class Filler {
 
   Result<void> AddSnapshots() {
     const Result<Statement> insert = Insert("snapshot", 25);
-    if (!insert.ok()) return insert.error();
+    const Result<Statement> insert_comparison = Insert("comparison", 4);
+    if (!insert.ok() || !insert_comparison.ok()) return Failed();
     for (std::size_t slot = 0; slot < source_.slots().size(); ++slot) {
       const Result<std::vector<Key>> keys = source_.Keys(slot);
       if (!keys.ok()) return keys.error();
       for (const Key& key : *keys) {
         Row row(insert->get());
-        FillSnapshot(slot, key, &row);
+        const Result<Snapshot> snapshot = source_.Get(slot, key);
+        FillSnapshot(slot, key, snapshot, &row);
         if (!row.Insert()) return Failed();
+        if (!snapshot.ok() || !snapshot->comparison) continue;
+        Row comparison(insert_comparison->get());
+        comparison.Add(static_cast<std::uint64_t>(sqlite3_last_insert_rowid(database_)));
+        comparison.Add(snapshot->comparison->mismatched).Add(snapshot->comparison->max_abs);
+        comparison.Add(snapshot->comparison->max_rel);
+        if (!comparison.Insert()) return Failed();
       }
     }
     return {};
   }
 
   // What cannot be read is NULL.
-  void FillSnapshot(std::size_t slot, const Key& key, Row* row) {
+  void FillSnapshot(std::size_t slot, const Key& key, const Result<Snapshot>& snapshot, Row* row) {
     row->Null().Add(static_cast<std::uint64_t>(slot)).Add(key.replay).Null();
-    const Result<Snapshot> snapshot = source_.Get(slot, key);
     if (!snapshot.ok()) return;
     snapshot->step < 0 ? row->Null() : row->Add(snapshot->step);
     row->Add(snapshot->timestamp_ns).Null().Null().Null();

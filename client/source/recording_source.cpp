@@ -74,6 +74,7 @@ class RecordingSource : public Source {
                     .has_values = !read->stats_only,
                     .payload_bytes = read->payload_bytes,
                     .stats = read->stats,
+                    .comparison = read->compared ? std::optional(read->comparison) : std::nullopt,
                     .hash = HashOf(*read)};
   }
 

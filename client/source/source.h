@@ -19,6 +19,7 @@
 
 #include "daemon/base/result.h"
 #include "daemon/numerics/stats.h"
+#include "daemon/recording/types.h"
 #include "proto/layout/dtype.h"
 
 namespace cgdebug::recording {
@@ -57,7 +58,8 @@ struct Snapshot {
   std::int64_t timestamp_ns = 0;
   bool has_values = false;
   std::uint64_t payload_bytes = 0;
-  std::optional<numerics::Stats> stats = {};  // as recorded; see StatsOf
+  std::optional<numerics::Stats> stats = {};             // as recorded; see StatsOf
+  std::optional<recording::Comparison> comparison = {};  // as recorded
   std::optional<std::uint64_t> hash = {};  // of the bytes: equal hashes of one source or two mean
                                            // equal bytes, XXH3-64
 };

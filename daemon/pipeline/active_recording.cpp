@@ -5,6 +5,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/base/realtime.h"
+#include "daemon/recording/recording_reader.h"
 
 namespace cgdebug::pipeline {
 namespace {
@@ -87,6 +88,14 @@ ActiveRecording::ActiveRecording(std::uint64_t id, RecordRequest request, Select
 Result<std::unique_ptr<ActiveRecording>> ActiveRecording::Start(std::uint64_t id,
                                                                 RecordRequest request,
                                                                 recording::WriterOptions options) {
+  // One of a killed daemon is gone on with; a finished one would take another job's values in.
+  if (const auto old = recording::RecordingReader::Open(request.directory);
+      old.ok() && (*old)->ended() && !request.to_disk_only) {
+    return Error{request.directory +
+                 " is a finished recording, and nothing is added to one. Choose another directory, "
+                 "or remove it: cgdebug-cli rm -f '" +
+                 request.directory + "'"};
+  }
   auto selector = Selector::Parse(request.probes);
   if (!selector.ok()) return selector.error();
   if (request.roll_bytes != 0) options.roll_bytes = request.roll_bytes;
@@ -192,8 +201,8 @@ void ActiveRecording::Account(State* state, const Missing& missing) {
   Note(writer_->AddLoss(loss));
 }
 
-void ActiveRecording::Consume(const SnapshotPtr& snapshot, const std::byte* payload,
-                              std::size_t payload_bytes) {
+void ActiveRecording::Consume(const StoredSnapshot& stored, const ComparisonPtr& comparison) {
+  const auto& [snapshot, payload] = stored;
   const auto found = slots_.find(snapshot->slot);
   if (found == slots_.end()) return;
   State& state = found->second;
@@ -222,7 +231,13 @@ void ActiveRecording::Consume(const SnapshotPtr& snapshot, const std::byte* payl
   to.slot = state.id;
   to.skipped = std::exchange(state.skipped, 0);
   to.stats_only = payload == nullptr;
-  Note(writer_->Append(std::move(to), {payload, payload_bytes}));
+  if (comparison != nullptr && comparison->ok()) {
+    const numerics::CompareResult& compared = **comparison;
+    to.compared = true;
+    to.comparison = {compared.mismatched, compared.max_abs.value, compared.max_rel.value};
+  }
+  Note(
+      writer_->Append(std::move(to), payload ? std::span(*payload) : std::span<const std::byte>()));
   last_append_ = Clock::now();
   state.done =
       request_.replays != 0 && snapshot->sequence - state.first_sequence + 1 >= request_.replays;

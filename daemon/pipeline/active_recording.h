@@ -65,7 +65,7 @@ class ActiveRecording {
   // `seen`: the last ordinal that came before the recording.
   // Requires: Wants().
   void Open(const SlotPtr& slot, std::uint64_t seen);
-  void Consume(const SnapshotPtr& snapshot, const std::byte* payload, std::size_t payload_bytes);
+  void Consume(const StoredSnapshot& stored, const ComparisonPtr& comparison = nullptr);
   void Lose(const Gap& gap);
   // Of snapshots it got, whose statistics alone are left. Replays first..last hold them all.
   void LoseValues(const SlotPtr& slot, std::uint64_t count, std::uint64_t first_sequence,

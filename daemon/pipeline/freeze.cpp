@@ -108,8 +108,7 @@ void FreezeSlot(ActiveRecording* recording, const SlotRecord& record, std::uint6
     if (stored) {
       if (sequence == 0) recording->Open(slot, ordinal - 1);
       sequence = stored->snapshot->sequence;
-      recording->Consume(stored->snapshot, stored->payload ? stored->payload->data() : nullptr,
-                         stored->payload ? stored->payload->size() : 0);
+      recording->Consume(*stored);
       if (!Remains::IsWhole(*stored)) without_values.push_back(sequence);
     } else if (sequence != 0 && remains.IsDamaged(ordinal)) {
       lose_up_to(ordinal - 1, Gap::Cause::kOverwritten);

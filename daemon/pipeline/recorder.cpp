@@ -198,8 +198,7 @@ void Recorder::Consume(const Delivery& delivery) {
   for (const Active& recording : active_) {
     // What an earlier daemon consumed is only taken by a recording that goes on with one of its.
     if (delivery.seen_before && !recording->request().to_disk_only) continue;
-    recording->Consume(snapshot, delivery.payload ? delivery.payload->data() : nullptr,
-                       delivery.payload ? delivery.payload->size() : 0);
+    recording->Consume({snapshot, delivery.payload}, delivery.comparison);
   }
 }
 

@@ -108,6 +108,7 @@ class Rows {
         snapshot_(database,
                   "insert or ignore into snapshot values "
                   "(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"),
+        comparison_(database, "insert or ignore into comparison values (?,?,?,?)"),
         loss_(database, "insert or ignore into loss values (?,?,?,?,?,?,?,?,?)"),
         mark_(database, "insert or ignore into mark values (?,?,?,?,?,?,?,?)") {}
 
@@ -150,6 +151,10 @@ class Rows {
     constexpr std::int64_t kNone = -1;
     const auto first =
         stats.has_nonfinite ? static_cast<std::int64_t>(stats.first_nonfinite) : kNone;
+    const auto& [mismatched, max_abs, max_rel] = s->comparison;
+    if (s->compared && !comparison_.Run(record.header.number, mismatched, max_abs, max_rel)) {
+      return false;
+    }
     return snapshot_.Run(record.header.number, s->slot, s->sequence, s->ordinal,
                          OrNull(s->step, -1), s->timestamp_ns, segment, record.payload_offset(),
                          record.header.payload_bytes, fmt::format("{:016x}", hash), s->unchanged,
@@ -175,6 +180,7 @@ class Rows {
   Statement session_;
   Statement probe_;
   Statement snapshot_;
+  Statement comparison_;
   Statement loss_;
   Statement mark_;
 };

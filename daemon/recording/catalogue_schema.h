@@ -4,7 +4,7 @@
 namespace cgdebug::recording {
 
 // Another version is not read, but made anew.
-inline constexpr int kCatalogueVersion = 1;
+inline constexpr int kCatalogueVersion = 2;
 
 inline constexpr const char* kCatalogueSchema = R"sql(
 create table progress (  -- one row: up to where the segments are taken in
@@ -25,6 +25,8 @@ create table snapshot (
   unchanged integer, count integer, nan integer, pos_inf integer, neg_inf integer, zero integer,
   subnormal integer, min real, max real, mean real, std real, absmax real, l1 real, l2 real,
   first_nonfinite integer);
+create table comparison (  -- with the expected tensor of the probe; 0 mismatched: it passed
+  number integer primary key references snapshot, mismatched integer, max_abs real, max_rel real);
 create table loss (
   number integer primary key, probe integer references probe, cause text, count integer,
   first_ordinal integer, last_ordinal integer, after_replay integer, before_replay integer,
@@ -44,6 +46,12 @@ create view v_snapshots as
          probe.invocation, session.label as session, snapshot.segment, snapshot.offset,
          snapshot.length
   from snapshot join probe on probe.id = snapshot.probe join session on session.id = probe.session;
+create view v_comparisons as
+  select session.rank, snapshot.replay, probe.graph_order, probe.name as probe, snapshot.step,
+         comparison.mismatched, snapshot.count, comparison.max_abs, comparison.max_rel,
+         session.label as session
+  from comparison join snapshot on snapshot.number = comparison.number
+  join probe on probe.id = snapshot.probe join session on session.id = probe.session;
 create view v_gaps as
   select session.rank, probe.name as probe, loss.after_replay, loss.before_replay, loss.count,
          loss.cause, session.label as session

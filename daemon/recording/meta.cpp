@@ -76,6 +76,9 @@ void Fields(Archive& a, Snapshot& m) {
   a.Varint(8, m.stats_only);
   a.Message(9, m.stats);
   a.Fixed64(10, m.payload_hash);  // of records with a payload it stands in the header
+  a.Optional(11, m.compared, m.comparison.mismatched);
+  a.Double(12, m.comparison.max_abs);
+  a.Double(13, m.comparison.max_rel);
 }
 
 template <typename Archive>

@@ -47,6 +47,13 @@ struct Slot {
   std::uint64_t from_ordinal = 0;   // snapshots up to this one came before the recording
 };
 
+// With the expected tensor of its probe (TensorCompare).
+struct Comparison {
+  std::uint64_t mismatched = 0;  // elements
+  double max_abs = 0;            // of those: the greatest difference,
+  double max_rel = 0;            // and relative to |expected|
+};
+
 // Everything of a snapshot but the values.
 struct Snapshot {
   std::uint32_t slot = 0;
@@ -60,6 +67,8 @@ struct Snapshot {
   numerics::Stats stats;
   std::uint64_t payload_bytes = 0;  // 0 with stats_only
   std::uint64_t payload_hash = 0;   // XXH3-64 of the tensor's bytes
+  bool compared = false;            // then
+  Comparison comparison;
 };
 
 enum class LossCause : std::uint32_t {

@@ -17,7 +17,8 @@ def make_database(reader) -> sqlite3.Connection:
 
     def insert(table, *values, replace=False):
         verb = "INSERT OR REPLACE" if replace else "INSERT"
-        database.execute(f"{verb} INTO {table} VALUES ({','.join('?' * len(values))})", values)
+        values_list = ",".join("?" * len(values))
+        return database.execute(f"{verb} INTO {table} VALUES ({values_list})", values).lastrowid
 
     sessions: dict[tuple, int] = {}
     for index, slot in enumerate(reader.slots()):
@@ -40,8 +41,10 @@ def make_database(reader) -> sqlite3.Connection:
             slot["order"],
             slot["every"],
         )
-        for row in reader.rows(index):
-            insert("snapshot", *row)
+        for row, comparison in reader.rows(index):
+            number = insert("snapshot", *row)
+            if comparison is not None:
+                insert("comparison", number, *comparison)
     for gap in reader.gaps():
         losses = (gap["slot"], gap["cause"], gap["count"], None, None)
         insert("loss", None, *losses, gap["after_replay"], gap["before_replay"], None)

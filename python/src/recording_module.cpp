@@ -180,8 +180,8 @@ class Reader {
     return py::array_t<double>(static_cast<py::ssize_t>(values.size()), values.data());
   }
 
-  // The snapshots of a slot as rows of the table `snapshot` (daemon/recording/catalogue_schema.h).
-  // What cannot be read is None.
+  // The snapshots of a slot as rows of the table `snapshot` (daemon/recording/catalogue_schema.h),
+  // each with what the table `comparison` says of it, or None. What cannot be read is None.
   py::list Rows(std::size_t slot) {
     CheckSlot(slot);
     struct Read {
@@ -225,9 +225,15 @@ class Reader {
       }
       const bool has_nonfinite = row.stats && row.stats->has_nonfinite;
       cells.append(has_nonfinite ? py::object(py::int_(row.stats->first_nonfinite)) : py::none());
-      list.append(py::tuple(cells));
+      list.append(py::make_tuple(py::tuple(cells), ComparisonCells(snapshot)));
     }
     return list;
+  }
+
+  static py::object ComparisonCells(const Snapshot& snapshot) {
+    if (!snapshot.comparison) return py::none();
+    const auto& [mismatched, max_abs, max_rel] = *snapshot.comparison;
+    return py::make_tuple(mismatched, max_abs, max_rel);
   }
 
   py::list Gaps() {

@@ -214,6 +214,27 @@ TEST_F(RecordingDaemon, WithoutDurabilityClaimsNone) {
   EXPECT_TRUE(Read()->complete());
 }
 
+TEST_F(RecordingDaemon, AddsNothingToAFinishedRecording) {
+  ProducerProcess job({{.name = "a", .capacity = 16, .record_every = 1}});
+  ASSERT_TRUE(daemon_.WaitForConsumed(job.key(), "a", 0));
+  const auto started = Start({});
+  job.Write(0, 2);
+  ASSERT_TRUE(daemon_.WaitForConsumed(job.key(), "a", 2));
+  Stop(started.id());
+  auto client = daemon_.Connect();
+  v1::RecordStartRequest again;
+  again.set_directory(path_);
+  const auto refused = client.RecordStart(again);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message, testing::HasSubstr("cgdebug-cli rm -f '" + path_ + "'"));
+  v1::FreezeRequest freeze;
+  freeze.set_directory(path_);
+  EXPECT_FALSE(client.Freeze(freeze).ok());
+  job.Write(0, 2);
+  ASSERT_TRUE(daemon_.WaitForConsumed(job.key(), "a", 4));
+  ExpectReplays(*Read(), 0, 1, 2);
+}
+
 TEST_F(RecordingDaemon, RefusesWhatItCannotDoAndSaysWhatToType) {
   auto client = daemon_.Connect();
   v1::RecordStartRequest request;

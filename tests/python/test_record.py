@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import cgdebug
-from cgdebug import DaemonError, TensorRecord, _native
+from cgdebug import DaemonError, TensorCompare, TensorRecord, _native
 from conftest import wait_until
 
 JOB = """
@@ -99,6 +99,17 @@ def test_how_a_recording_is_written_can_be_chosen(client, probe, tmp_path):
     assert values(cgdebug.open(live.directory), p.name) == [float(step) for step in range(1, 9)]
     with pytest.raises(DaemonError, match="none, interval or each"):
         client.record(tmp_path / "b.cgrec", durability="always")
+
+
+def test_what_was_compared_says_so_in_the_recording(daemon, client, probe, tmp_path):
+    p = probe(TensorRecord(4), TensorCompare(torch.zeros(3)), name="compared")
+    with client.record(tmp_path / "a.cgrec", probes=p.name) as live:
+        for value in (0.0, 0.0, 2.0):
+            p(torch.tensor([0.0, value, 0.0]))
+        wait_for(client, p, 3)
+    asked = "SELECT replay, mismatched, count, max_abs FROM v_comparisons ORDER BY replay"
+    own = cgdebug.open(live.directory)
+    assert own.sql(asked) == [(1, 0, 3, 0.0), (2, 0, 3, 0.0), (3, 1, 3, 2.0)]
 
 
 def test_a_directory_that_holds_something_else_is_refused(client, tmp_path):

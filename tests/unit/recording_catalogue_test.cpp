@@ -109,6 +109,21 @@ TEST_F(Catalogue, AnswersWhereAValueIsAndWhatItWas) {
   EXPECT_EQ(Query(file_, "select * from v_first_nonfinite"), "");
 }
 
+TEST_F(Catalogue, SaysHowEachComparisonCameOut) {
+  const auto values = testing_support::ValuesAt(0, 1, 8);
+  for (const std::uint64_t mismatched : {0, 3}) {
+    Snapshot snapshot = testing_support::SnapshotAt(0, mismatched + 1, values);
+    snapshot.compared = true;
+    snapshot.comparison = {mismatched, 0.25 * static_cast<double>(mismatched), 0.5};
+    ASSERT_TRUE(writer_->Append(snapshot, std::as_bytes(std::span(values))).ok());
+  }
+  Append(9, 9);  // nobody compared these
+  ASSERT_TRUE(writer_->Close(StopReason::kRequested).ok());
+  ASSERT_TRUE(UpdateCatalogue(path_).ok());
+  EXPECT_EQ(Query(file_, "select replay, mismatched, count, max_abs, max_rel from v_comparisons"),
+            "1|0|8|0.0|0.5|\n4|3|8|0.75|0.5|\n");
+}
+
 TEST_F(Catalogue, OneThatIsDamagedOrOfAnotherRecordingIsMadeAnew) {
   Append(1, 10);
   ASSERT_TRUE(writer_->Close(StopReason::kRequested).ok());

@@ -23,6 +23,8 @@ TEST(RecordingMeta, ProtobufReadsWhatIsWritten) {
   snapshot.timestamp_ns = -5;
   snapshot.stats_only = true;
   snapshot.payload_hash = 0x8000000000000001;
+  snapshot.compared = true;
+  snapshot.comparison = {0, 0.5, std::numeric_limits<double>::infinity()};
   snapshot.stats.count = 7;
   snapshot.stats.min = -0.0;
   snapshot.stats.max = std::numeric_limits<double>::infinity();
@@ -37,6 +39,9 @@ TEST(RecordingMeta, ProtobufReadsWhatIsWritten) {
   EXPECT_EQ(parsed.timestamp_ns(), -5);
   EXPECT_TRUE(parsed.stats_only());
   EXPECT_EQ(parsed.payload_hash(), 0x8000000000000001);
+  EXPECT_TRUE(parsed.has_mismatched());
+  EXPECT_EQ(parsed.max_abs(), 0.5);
+  EXPECT_TRUE(std::isinf(parsed.max_rel()));
   EXPECT_TRUE(std::signbit(parsed.stats().min()));
   EXPECT_TRUE(std::isnan(parsed.stats().mean()));
   EXPECT_TRUE(parsed.stats().has_first_nonfinite());
