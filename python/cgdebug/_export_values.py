@@ -50,8 +50,9 @@ def write_safetensors(file: typing.BinaryIO, rank: int, replay: int, tensors: di
             "data_offsets": [begin, end],
         }
         about["tensors"][name] = _about(series, snapshot)
-        if snapshot.step is not None:
-            about["step"] = snapshot.step
+    steps = {snapshot.step for _, snapshot in tensors.values()}
+    if len(steps) == 1 and None not in steps:  # the format of a file has one place for it
+        about["step"] = steps.pop()
     metadata = {"format": "pt", "cgdebug": json.dumps(about)}
     text = json.dumps({"__metadata__": metadata, **header}).encode()
     text += b" " * (-len(text) % 8)

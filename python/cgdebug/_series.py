@@ -43,6 +43,21 @@ class Series:
     def label(self) -> str:
         return self.name if self.invocation == 0 else f"{self.name}#{self.invocation}"
 
+    def name_beside(self, others: dict[str, Series]) -> str:
+        """Its label, and where one of `others` has that, what sets it apart. Adds itself to them."""
+        first = others.get(self.label, self)
+        name = self.label
+        if first.graph_id != self.graph_id:
+            name += f"@g{self.graph_id}"
+        elif first is not self:
+            name += f"@{self.dtype_name}{list(self.shape)}"
+        if name in others:  # of another job, or captured again
+            name += f"@{self.session}"
+        while name in others:
+            name += f"@{self._index}"
+        others[name] = self
+        return name
+
     @property
     def replays(self) -> list[int]:
         if "_replays" not in self.__dict__:

@@ -18,6 +18,7 @@ import os
 import pathlib
 import sys
 import typing
+import urllib.parse
 
 from . import _export_values
 from .errors import RecordingError
@@ -94,16 +95,13 @@ class _Work:
             for replay in self.replays(series):
                 places.setdefault((series.rank, replay), []).append(series)
         for (rank, replay), members in sorted(places.items()):
-            tensors = {}
+            tensors, others = {}, {}
             for series in members:
                 snapshot = series[replay]
                 if not snapshot._has_values():
                     self.without_values += 1
                     continue
-                name = series.label
-                if name in tensors:  # another capture of the same probe
-                    name = f"{name}@g{series.graph_id}"
-                tensors[name] = (series, snapshot)
+                tensors[series.name_beside(others)] = (series, snapshot)
             yield rank, replay, tensors
 
     def rows(self):
@@ -155,13 +153,19 @@ def _write_npz(work, target, is_stdout):
             numpy.savez(file, **arrays)
 
 
+def _folder_name(probe: str) -> str:
+    """One name a probe: what a path gives a meaning to is written as in a URL."""
+    name = urllib.parse.quote(probe, safe=" #@,[]+=:()")
+    return name.replace(".", "%2E") if set(name) == {"."} else name
+
+
 def _write_npy(work, target, is_stdout):
     import numpy
 
     for rank, replay, tensors in work.by_replay():
         for name, (_, snapshot) in tensors.items():
             array, dtype = _export_values.array_of(snapshot, work.upcast)
-            folder = target / name.replace("/", "_")
+            folder = target / _folder_name(name)
             folder.mkdir(parents=True, exist_ok=True)
             with _replacing(folder / f"{file_name(rank, replay)}.npy") as file:
                 numpy.save(file, array)

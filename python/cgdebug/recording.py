@@ -166,16 +166,11 @@ class Recording:
                 f"r.rank({self.ranks[0]}).replay({replay})"
             )
         snapshots: dict[str, TensorSnapshot] = {}
-        first: dict[str, Series] = {}
+        others: dict[str, Series] = {}
         for series in self._slots:
             if not self._reader.has(series._index, replay):
                 continue
-            name, other = series.label, first.setdefault(series.label, series)
-            if other.graph_id != series.graph_id:
-                name += f"@g{series.graph_id}"
-            elif other is not series:
-                name += f"@{series.dtype_name}{list(series.shape)}"
-            snapshots[name] = series[replay]
+            snapshots[series.name_beside(others)] = series[replay]
         return snapshots
 
     def __getitem__(self, name: str) -> Series:

@@ -52,6 +52,26 @@ def test_safetensors_keep_bfloat16_and_load_into_torch(tmp_path):
     assert loaded["b"].dtype == torch.bfloat16 and loaded["b"].tolist() == [1, 2]
 
 
+def test_no_tensor_takes_the_place_of_another(tmp_path):
+    writer = Writer(tmp_path / "shapes.cgrec")
+    for elements in (1, 2, 3):  # eager calls with three shapes
+        slot = writer._writer.add_slot(writer._session, "x", "float32", [elements])
+        writer._writer.append(slot, 1, numpy.full(elements, elements, "float32"), step=elements)
+    for name in ("a/b", "a_b", ".."):
+        writer.add(name, 1, numpy.zeros(1, "float32"), step=9)
+    r = cgdebug.open(writer.close())
+    r.export("npz", tmp_path / "npz")
+    with numpy.load(tmp_path / "npz" / "replay-000001.npz") as arrays:
+        assert set(arrays) == {"x", "x@float32[2]", "x@float32[3]", "a/b", "a_b", ".."}
+        assert arrays["x@float32[3]"].tolist() == [3, 3, 3]
+    r.export("npy", tmp_path / "npy" / "inner")
+    assert [p.name for p in (tmp_path / "npy").iterdir()] == ["inner"]
+    folders = {p.name for p in (tmp_path / "npy" / "inner").iterdir()}
+    assert folders == {"x", "x@float32[2]", "x@float32[3]", "a%2Fb", "a_b", "%2E%2E"}
+    r.export("safetensors", tmp_path / "st")
+    assert cgdebug.open(tmp_path / "st")["a_b"][1].step is None, "it is of several steps"
+
+
 def test_numpy_formats_never_change_a_dtype_silently(tmp_path):
     r = cgdebug.open(mixed(tmp_path))
     r.export("npz", tmp_path / "npz")
