@@ -3,6 +3,8 @@
 #include <array>
 #include <cstring>
 
+#include "daemon/recording/checksum_avx2.h"
+
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -52,6 +54,10 @@ std::uint32_t Crc32c(std::span<const std::byte> bytes, std::uint32_t crc) {
 }
 
 std::uint64_t Xxh3(std::span<const std::byte> bytes) {
+#if defined(__x86_64__)
+  static const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
+  if (has_avx2) return Xxh3Avx2(bytes.data(), bytes.size());
+#endif
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 

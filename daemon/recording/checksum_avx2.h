@@ -1,0 +1,12 @@
+// checksum_avx2.h: for checksum.cpp alone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace cgdebug::recording {
+
+// Requires: a CPU with AVX2.
+std::uint64_t Xxh3Avx2(const void* data, std::size_t bytes);
+
+}  // namespace cgdebug::recording

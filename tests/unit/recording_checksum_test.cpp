@@ -1,0 +1,33 @@
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "daemon/recording/checksum.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace cgdebug::recording {
+namespace {
+
+std::span<const std::byte> BytesOf(std::string_view text) { return std::as_bytes(std::span(text)); }
+
+TEST(Checksum, Crc32cGivesThePublishedValueAndGoesOn) {
+  EXPECT_EQ(Crc32c(BytesOf("123456789")), 0xe3069283u);
+  EXPECT_EQ(Crc32c(BytesOf("56789"), Crc32c(BytesOf("1234"))), 0xe3069283u);
+}
+
+TEST(Checksum, TheVectorsOfThisCpuGiveTheXxh3OfEveryLength) {
+  std::vector<std::byte> bytes(5000);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 131 >> 3);
+  for (std::size_t length = 0; length <= bytes.size() - 3; ++length) {
+    const auto part = std::span(bytes).subspan(length % 3, length);
+    ASSERT_EQ(Xxh3(part), XXH3_64bits(part.data(), part.size())) << length << " bytes";
+  }
+}
+
+}  // namespace
+}  // namespace cgdebug::recording
