@@ -11,7 +11,7 @@
 
 namespace cgdebug::ring {
 
-#if defined(__SANITIZE_THREAD__)
+#if defined(CGDEBUG_SANITIZED_THREAD)
 inline void CopyShared(void* to, const void* from, std::size_t bytes) noexcept {
   auto* destination = static_cast<unsigned char*>(to);
   auto* source = static_cast<unsigned char*>(const_cast<void*>(from));

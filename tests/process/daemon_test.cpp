@@ -262,7 +262,7 @@ TEST_F(DaemonTest, SharedMemoryOfAJobThatSaidGoodbyeGoesAndItsValuesStay) {
 }
 
 TEST_F(DaemonTest, ItsMemoryIsShownWithoutTheJobs) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(CGDEBUG_SANITIZED)
   GTEST_SKIP() << "a sanitizer keeps freed memory and shadows of all of it";
 #endif
   DaemonProcess daemon(directory_, {"--max-memory", "1M"});

@@ -12,7 +12,7 @@
 namespace cgdebug::ring {
 namespace {
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(CGDEBUG_SANITIZED)
 constexpr int kDeaths = 40;
 #else
 constexpr int kDeaths = 200;

@@ -13,7 +13,7 @@
 namespace cgdebug::ring {
 namespace {
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(CGDEBUG_SANITIZED)
 constexpr int kSnapshots = 20'000;
 constexpr int kScribbles = 3'000;
 #else

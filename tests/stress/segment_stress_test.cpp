@@ -16,7 +16,7 @@
 namespace cgdebug::ring {
 namespace {
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(CGDEBUG_SANITIZED)
 constexpr int kSlots = 20'000;
 constexpr int kStarts = 60;
 #else

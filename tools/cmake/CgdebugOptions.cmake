@@ -9,6 +9,9 @@ if(CGDEBUG_SANITIZE)
     $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${CGDEBUG_SANITIZE} -fno-omit-frame-pointer
     -fno-sanitize-recover=all>)
   target_link_options(cgdebug_options INTERFACE -fsanitize=${CGDEBUG_SANITIZE})
+  # GCC and clang have no common word for it.
+  target_compile_definitions(cgdebug_options INTERFACE CGDEBUG_SANITIZED
+    $<$<STREQUAL:${CGDEBUG_SANITIZE},thread>:CGDEBUG_SANITIZED_THREAD>)
 endif()
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)

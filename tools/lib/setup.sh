@@ -2,6 +2,7 @@
 # Sets a machine up for cgdebug: system packages, .venv, cgdebug itself. Sourced by tools/test and
 # tools/demo after `root` is set; everything that is there already is left alone, which takes seconds.
 #
+#   wants_clang=1           with clang, for the sanitizers and for fuzzing
 #   CGDEBUG_PYTHON=PYTHON   use that interpreter (it needs torch, numpy, pybind11, pytest) instead of
 #                           making .venv: then nothing is installed, cgdebug runs from its build tree
 
@@ -49,9 +50,12 @@ step() {
 # --- system packages ---------------------------------------------------------------------------
 
 system_packages() {
-  local boost=libboost-dev
+  local boost=libboost-dev clang=clang
   # Debian 12's default Boost is 1.74; cgdebug needs 1.81.
-  if [ "$(. /etc/os-release && echo "$ID$VERSION_ID")" = debian12 ]; then boost=libboost1.81-dev; fi
+  if [ "$(. /etc/os-release && echo "$ID$VERSION_ID")" = debian12 ]; then
+    boost=libboost1.81-dev clang='clang-14 libclang-rt-14-dev'
+  fi
+  [ -z "${wants_clang:-}" ] || echo "$clang"
   echo ca-certificates g++ cmake ninja-build ccache $boost protobuf-compiler libprotobuf-dev libcli11-dev \
     libfmt-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev libsqlite3-dev libhwy-dev libgtest-dev libgmock-dev
   case "$(command -v python3 || true)" in '' | /usr/bin/* | /bin/*) echo python3 python3-venv python3-dev ;; esac
