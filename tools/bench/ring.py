@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Small messages from one process to another: a slot's ring beside a Unix socket, on the same two cores.
+"""Small messages from one process to another: a slot's ring beside a Unix socket and, where the package is
+there, iceoryx2 through its Python package (the interpreter's share included), on the same two cores.
 
 Both sides poll. `messages_per_s`: the writer waits only when the reader is 1000 behind; `p50_ns`, `p99_ns`:
 one message every 50 us, from before it is written to when the reader has copied it out. Rounds are
@@ -9,19 +10,26 @@ Needs a build: python3 tools/bench/ring.py --build <build>
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import pathlib
 import statistics
 import subprocess
+import sys
 
-KINDS = ("ring", "socket")
+KINDS = ["ring", "socket"]
+if importlib.util.find_spec("iceoryx2"):
+    KINDS.append("iceoryx2")
 SIZES = (64, 1024, 4096)
 
 
 def measure(build, kind, size, seconds):
+    program = [build / "tools/bench/ring_bench", kind]
+    if kind == "iceoryx2":
+        program = [sys.executable, pathlib.Path(__file__).with_name("iceoryx2_bench.py")]
     output = subprocess.run(
-        [build / "tools/bench/ring_bench", kind, str(size), str(seconds)],
+        [*program, str(size), str(seconds)],
         check=True, capture_output=True, text=True, env=os.environ | {"CGDEBUG": "0"},
     )  # fmt: skip
     return json.loads(output.stdout)
