@@ -1,0 +1,90 @@
+"""Several devices in one process."""
+
+import pytest
+import torch
+
+from cgdebug import TensorCompare, TensorRecord, TensorStats
+from conftest import capture
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs"),
+]
+
+
+def capture_on(index, function):
+    """torch's own capture stream lies on the device of the first capture."""
+    return capture(function, warmup=0, stream=torch.cuda.Stream(device=index))[0]
+
+
+def test_each_device_shows_its_own_values(graph_probe, every_lane):
+    graphs = []
+    for index in (0, 1):
+        with torch.cuda.device(index):
+            x = torch.zeros(1 << 20, device=f"cuda:{index}")
+            probes = [graph_probe(TensorRecord(3), name=f"d{index}.{i}") for i in range(4)]
+
+            def step(x=x, probes=probes, index=index):
+                for p in probes:
+                    p(x.add_(1 + index))
+
+            graphs.append((index, x, probes, capture_on(index, step)))
+    for _ in range(5):
+        for index, _, _, graph in graphs:
+            with torch.cuda.device(index):
+                graph.replay()
+    for index, _, probes, _ in graphs:
+        torch.cuda.synchronize(index)
+        for i, p in enumerate(probes):
+            (slot,) = p.status(timeout=0).slots
+            assert (slot.replays, slot.device, slot.lane) == (5, f"cuda:{index}", every_lane)
+            expected = [(1 + index) * (4 * replay + i + 1) for replay in (2, 3, 4)]
+            assert [float(r.tensor.unique()) for r in p.records()] == expected
+
+
+def test_one_capture_spans_both_devices(graph_probe):
+    x = [torch.zeros(5000, device=f"cuda:{index}") for index in (0, 1)]
+    probes = [graph_probe(TensorRecord(4), name=f"d{index}") for index in (0, 1)]
+    stats = [graph_probe(TensorStats(), name=f"s{index}") for index in (0, 1)]
+    side = torch.cuda.Stream(device=1)
+
+    def step():
+        main = torch.cuda.current_stream()
+        probes[0](x[0].add_(1))
+        stats[0](x[0])
+        side.wait_event(main.record_event())
+        with torch.cuda.stream(side):
+            probes[1](x[1].add_(2))
+            stats[1](x[1])
+            done = side.record_event()
+        main.wait_event(done)
+        probes[0](x[0].add_(1))
+
+    graph, _ = capture(step, warmup=0)
+    for _ in range(6):
+        graph.replay()
+    torch.cuda.synchronize(0)
+    torch.cuda.synchronize(1)
+    first, second = sorted(probes[0].status(timeout=0).slots, key=lambda slot: slot.slot)
+    assert (first.replays, second.replays) == (6, 6)
+    values = [float(r.tensor.unique()) for r in probes[1].records()]
+    assert values == [6.0, 8.0, 10.0, 12.0]
+    assert [slot.accepted for p in stats for slot in p.status(timeout=0).slots] == [6, 6]
+
+
+def test_a_comparison_waits_for_the_daemon_on_both_devices(graph_probe, daemon):
+    graphs = []
+    for index in (0, 1):
+        with torch.cuda.device(index):
+            x = torch.ones(1000, device=f"cuda:{index}")
+            p = graph_probe(TensorCompare(torch.ones(1000)), name=f"d{index}")
+            graphs.append((index, p, x, capture_on(index, lambda p=p, x=x: p(x))))
+    for _ in range(200):
+        for index, _, _, graph in graphs:
+            with torch.cuda.device(index):
+                graph.replay()
+    for index, p, _, _ in graphs:
+        torch.cuda.synchronize(index)
+        p.assert_ok(timeout=30)
+        (slot,) = p.status(timeout=30).slots
+        assert (slot.compared, slot.lost) == (200, 0)
