@@ -10,8 +10,10 @@ if(CGDEBUG_SANITIZE)
     -fno-sanitize-recover=all>)
   target_link_options(cgdebug_options INTERFACE -fsanitize=${CGDEBUG_SANITIZE})
   # GCC and clang have no common word for it.
-  target_compile_definitions(cgdebug_options INTERFACE CGDEBUG_SANITIZED
-    $<$<STREQUAL:${CGDEBUG_SANITIZE},thread>:CGDEBUG_SANITIZED_THREAD>)
+  target_compile_definitions(cgdebug_options INTERFACE CGDEBUG_SANITIZED)
+  if(CGDEBUG_SANITIZE STREQUAL "thread")
+    target_compile_definitions(cgdebug_options INTERFACE CGDEBUG_SANITIZED_THREAD)
+  endif()
 endif()
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
