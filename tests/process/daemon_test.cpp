@@ -209,7 +209,7 @@ TEST_F(DaemonTest, ReadsWhatAJobLeftThatDiedBeforeTheDaemonCame) {
   job.Kill();
   DaemonProcess daemon(directory_);
   ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "blk0.out", 4));
-  EXPECT_EQ(daemon.Session(job.key())->state(), v1::Session::DIED);
+  EXPECT_TRUE(WaitUntil([&] { return daemon.Session(job.key())->state() == v1::Session::DIED; }));
   EXPECT_EQ(daemon.Probe(job.key(), "blk0.out")->counters().lost_overwritten(), 2u);
   EXPECT_EQ(Floats(daemon.Get(job.key(), "blk0.out").payload)[0], 6);
   EXPECT_EQ(Floats(daemon.Get(job.key(), "blk1.out").payload)[0], 2);
