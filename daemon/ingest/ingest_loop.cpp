@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "daemon/base/log.h"
+#include "daemon/base/realtime.h"
 #include "daemon/ingest/sigbus_guard.h"
 #include "daemon/pipeline/text.h"
 
@@ -36,10 +37,7 @@ constexpr std::uint64_t kLarge = 128u << 10;  // a payload worth another thread'
 constexpr nanoseconds kGrace = std::chrono::minutes(10);
 
 nanoseconds AgeOf(std::int64_t realtime_ns) {
-  timespec now = {};
-  clock_gettime(CLOCK_REALTIME, &now);
-  const std::int64_t now_ns = std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-  return nanoseconds(std::max<std::int64_t>(now_ns - realtime_ns, 0));
+  return nanoseconds(std::max<std::int64_t>(RealtimeNs() - realtime_ns, 0));
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -15,6 +14,7 @@
 #include <random>
 #include <stdexcept>
 
+#include "libprobe/ring/realtime.h"
 #include "libprobe/ring/segment_writer.h"
 #include "libprobe/ring/slot_ring_writer.h"
 
@@ -22,12 +22,6 @@ namespace cgdebug::test {
 namespace {
 
 constexpr std::size_t kUuidDigits = 32;
-
-std::int64_t RealtimeNs() {
-  timespec now = {};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 std::uint32_t PublishSpec(ring::SegmentWriter& segment, const SlotSpec& spec, std::uint64_t order,
                           ring::Block* block) {
@@ -76,7 +70,7 @@ void WriteOne(ring::SlotRingWriter& writer, float first, float increment) {
     values[i] = first + increment * static_cast<float>(i);
   }
   std::memcpy(writer.payload(), values.data(), writer.payload_bytes());
-  writer.Commit(RealtimeNs());
+  writer.Commit(ring::RealtimeNs());
 }
 
 void ScribbleOver(ring::SegmentWriter& segment, const std::vector<ring::Block>& blocks,

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "libprobe/ring/realtime.h"
 #include "libprobe/ring/record_lock.h"
 #include "tests/support/child_process.h"
 #include "tests/support/ring_fixture.h"
@@ -33,10 +34,7 @@ int Produce(const test::Line& line, std::int64_t timestamp_ns) {
 }
 
 std::int64_t SecondsAgoNs(double seconds) {
-  timespec now = {};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec -
-         static_cast<std::int64_t>(seconds * 1e9);
+  return RealtimeNs() - static_cast<std::int64_t>(seconds * 1e9);
 }
 
 // Its making lies `seconds` back.
