@@ -17,6 +17,7 @@ namespace {
 
 using recording::LossCause;
 using recording::RecordingReader;
+using testing_support::ExpectReplays;
 
 class FreezeDaemon : public testing::Test {
  protected:
@@ -42,21 +43,6 @@ class FreezeDaemon : public testing::Test {
     EXPECT_TRUE(reader.ok()) << reader.error().message;
     return *std::move(reader);
   }
-  // Replay n of a ProducerProcess holds n, n + 1, n + 2, ...
-  static void ExpectReplays(const RecordingReader& reader, std::uint64_t first,
-                            std::uint64_t last) {
-    std::uint64_t sequence = first;
-    for (const auto& ref : reader.Snapshots(0)) {
-      ASSERT_EQ(ref.sequence, sequence);
-      const auto values = testing_support::ValuesOf(reader, ref);
-      ASSERT_TRUE(values.ok()) << values.error().message;
-      ASSERT_EQ(values->front(), static_cast<float>(sequence));
-      ASSERT_EQ(values->back(), static_cast<float>(sequence + values->size() - 1));
-      ++sequence;
-    }
-    EXPECT_EQ(sequence, last + 1);
-  }
-
   testing_support::TempDir dir_;
 };
 
@@ -67,7 +53,7 @@ TEST_F(FreezeDaemon, HasTheWholeRingOfADeadJobThatNoDaemonSaw) {
   DaemonProcess daemon(dir_);
   ASSERT_TRUE(Ended(daemon, job, v1::Session::DIED));
   const auto reader = Freeze(daemon, job);
-  ExpectReplays(*reader, 101, 300);
+  ExpectReplays(*reader, 0, 101, 300);
   EXPECT_EQ(reader->slots()[0].from_ordinal, 100u);
   EXPECT_TRUE(reader->complete());
 }
@@ -79,7 +65,7 @@ TEST_F(FreezeDaemon, HasTheNewestThatWereAskedFor) {
   ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a", 100));
   job.Write(0, 50);
   ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a", 150));
-  ExpectReplays(*Freeze(daemon, job, 70), 81, 150);
+  ExpectReplays(*Freeze(daemon, job, 70), 0, 81, 150);
 }
 
 TEST_F(FreezeDaemon, HasTheValuesOfALiveJobThatMemoryLetGo) {
@@ -90,7 +76,7 @@ TEST_F(FreezeDaemon, HasTheValuesOfALiveJobThatMemoryLetGo) {
   job.Write(0, 8);
   ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a", 40));
   const auto reader = Freeze(daemon, job);
-  ExpectReplays(*reader, 9, 40);
+  ExpectReplays(*reader, 0, 9, 40);
   EXPECT_TRUE(reader->complete());
 }
 
@@ -122,7 +108,7 @@ TEST_F(FreezeDaemon, SaysThatTheLastOneWasHalfWritten) {
   DaemonProcess daemon(dir_);
   ASSERT_TRUE(Ended(daemon, job, v1::Session::DIED));
   const auto reader = Freeze(daemon, job);
-  ExpectReplays(*reader, 1, 5);
+  ExpectReplays(*reader, 0, 1, 5);
   EXPECT_FALSE(reader->complete());
   ASSERT_EQ(reader->losses().size(), 1u);
   EXPECT_EQ(reader->losses()[0].cause, LossCause::kAtDeath);

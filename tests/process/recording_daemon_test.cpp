@@ -18,6 +18,7 @@ namespace {
 
 using recording::RecordingReader;
 using recording::StopReason;
+using testing_support::ExpectReplays;
 
 class RecordingDaemon : public testing::Test {
  protected:
@@ -52,21 +53,6 @@ class RecordingDaemon : public testing::Test {
     EXPECT_TRUE(reader.ok()) << reader.error().message;
     return *std::move(reader);
   }
-  // Replay n of a ProducerProcess holds n, n + 1, n + 2, ...
-  void ExpectReplays(const RecordingReader& reader, std::uint32_t slot, std::uint64_t first,
-                     std::uint64_t last) {
-    std::uint64_t sequence = first;
-    for (const auto& ref : reader.Snapshots(slot)) {
-      ASSERT_EQ(ref.sequence, sequence);
-      const auto values = testing_support::ValuesOf(reader, ref);
-      ASSERT_TRUE(values.ok()) << values.error().message;
-      ASSERT_EQ(values->front(), static_cast<float>(sequence));
-      ASSERT_EQ(values->back(), static_cast<float>(sequence + values->size() - 1));
-      ++sequence;
-    }
-    EXPECT_EQ(sequence, last + 1);
-  }
-
   testing_support::TempDir dir_;
   DaemonProcess daemon_{dir_};
   std::string path_ = dir_ / "a.cgrec";

@@ -88,4 +88,19 @@ inline Result<std::vector<float>> ValuesOf(const recording::RecordingReader& rea
   return values;
 }
 
+// The slot holds replays first..last of a ProducerProcess, whose replay n is n, n + 1, n + 2, ...
+inline void ExpectReplays(const recording::RecordingReader& reader, std::uint32_t slot,
+                          std::uint64_t first, std::uint64_t last) {
+  std::uint64_t sequence = first;
+  for (const auto& ref : reader.Snapshots(slot)) {
+    ASSERT_EQ(ref.sequence, sequence);
+    const auto values = ValuesOf(reader, ref);
+    ASSERT_TRUE(values.ok()) << values.error().message;
+    ASSERT_EQ(values->front(), static_cast<float>(sequence));
+    ASSERT_EQ(values->back(), static_cast<float>(sequence + values->size() - 1));
+    ++sequence;
+  }
+  EXPECT_EQ(sequence, last + 1);
+}
+
 }  // namespace cgdebug::testing_support
