@@ -89,12 +89,14 @@ Result<std::unique_ptr<ActiveRecording>> ActiveRecording::Start(std::uint64_t id
                                                                 RecordRequest request,
                                                                 recording::WriterOptions options) {
   // One of a killed daemon is gone on with; a finished one would take another job's values in.
-  if (const auto old = recording::RecordingReader::Open(request.directory);
-      old.ok() && (*old)->ended() && !request.to_disk_only) {
-    return Error{request.directory +
-                 " is a finished recording, and nothing is added to one. Choose another directory, "
-                 "or remove it: cgdebug-cli rm -f '" +
-                 request.directory + "'"};
+  if (!request.to_disk_only) {
+    const auto old = recording::RecordingReader::Open(request.directory);
+    if (old.ok() && (*old)->ended()) {
+      return Error{request.directory +
+                   " is a finished recording, and nothing is added to one. Choose another "
+                   "directory, or remove it: cgdebug-cli rm -f '" +
+                   request.directory + "'"};
+    }
   }
   auto selector = Selector::Parse(request.probes);
   if (!selector.ok()) return selector.error();
