@@ -31,9 +31,7 @@ inline constexpr std::size_t kBlockVectors = sizeof(T) == 1 ? 240 : 512;
 
 // Sums of small floats run in float, everything else in double.
 template <typename T>
-inline constexpr bool kSumsInDouble =
-    std::is_same_v<T, float> || std::is_same_v<T, double> || std::is_same_v<T, std::int16_t> ||
-    std::is_same_v<T, std::int32_t> || std::is_same_v<T, std::int64_t>;
+inline constexpr bool kSumsInDouble = std::is_arithmetic_v<T>;
 template <typename T>
 using Sum = std::conditional_t<kSumsInDouble<T>, double, float>;
 
@@ -49,9 +47,6 @@ HWY_INLINE hn::Vec<hn::ScalableTag<Sum<T>>> DecodePart(const Lane<T>* HWY_RESTRI
     return hn::ConvertTo(d, hn::LoadU(hn::RebindToSigned<D>(), p));
   } else if constexpr (std::is_same_v<T, float> || std::is_same_v<T, std::int32_t>) {
     return hn::PromoteTo(d, hn::LoadU(hn::Rebind<T, D>(), p + first));
-  } else if constexpr (std::is_same_v<T, std::int16_t>) {
-    const auto quarter = hn::LoadU(hn::Rebind<std::int16_t, D>(), p + first);
-    return hn::PromoteTo(d, hn::PromoteTo(hn::Rebind<std::int32_t, D>(), quarter));
   } else if constexpr (std::is_same_v<T, Bfloat16>) {  // even or odd elements
     const hn::RebindToUnsigned<D> bits;
     const auto two = hn::BitCast(bits, hn::LoadU(hn::ScalableTag<std::int16_t>(), p));
@@ -60,11 +55,6 @@ HWY_INLINE hn::Vec<hn::ScalableTag<Sum<T>>> DecodePart(const Lane<T>* HWY_RESTRI
   } else if constexpr (std::is_same_v<T, Half>) {
     const auto* half = reinterpret_cast<const hwy::float16_t*>(p) + first;
     return hn::PromoteTo(d, hn::LoadU(hn::Rebind<hwy::float16_t, D>(), half));
-  } else if constexpr (!kIsFloatingElement<T>) {
-    const hn::Rebind<std::int32_t, D> whole;
-    auto value = hn::PromoteTo(whole, hn::LoadU(hn::Rebind<Lane<T>, D>(), p + first));
-    if constexpr (std::is_same_v<T, Bool8>) value = hn::Min(value, hn::Set(whole, 1));
-    return hn::ConvertTo(d, value);
   } else {  // float8 through float16, whose exponent is wide enough for both
     const hn::Rebind<std::uint16_t, D> pair;
     const auto* bytes = reinterpret_cast<const std::uint8_t*>(p) + first;

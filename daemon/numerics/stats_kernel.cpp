@@ -19,118 +19,17 @@
 #include "daemon/numerics/lanes-inl.h"
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
+// After lanes-inl.h.
+#include "daemon/numerics/block_sums-inl.h"
+#include "daemon/numerics/integer_sums-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace cgdebug::numerics::HWY_NAMESPACE {
-
-namespace hn = hwy::HWY_NAMESPACE;
-
-// A block's sums are merged into the tensor's; within it they run in vectors of double, or of float
-// for types of at most 16 bits, whose sums go over to double every kChain additions.
-template <typename T>
-inline constexpr std::size_t kChain = kSumsInDouble<T> ? 256 : 16;
-// Whose subnormal values are normal floats.
-template <typename T>
-inline constexpr bool kHashedAsFloat =
-    std::is_same_v<T, Half> || std::is_same_v<T, Float8E4m3fn> || std::is_same_v<T, Float8E5m2>;
-// Sums and look() have more state than AVX2 has registers, when the sums are of floats.
-template <typename T>
-inline constexpr bool kOneLoop = kSumsInDouble<T> || HWY_TARGET != HWY_AVX2;
-
-// The sums of one block around a pivot.
-template <typename T>
-class BlockSums {
- public:
-  explicit BlockSums(Sum<T> pivot)
-      : pivot_(hn::Set(d_, pivot)),
-        sum_(hn::Zero(wide_)),
-        squares_(hn::Zero(wide_)),
-        absolute_(hn::Zero(wide_)),
-        hash_(hn::Zero(bits_)) {}
-
-  // A block; calls look(p) at each of its vectors of lanes.
-  template <class Look>
-  HWY_INLINE void AddBlock(const Lane<T>* HWY_RESTRICT p, std::size_t vectors, const Look& look) {
-    const std::size_t step = kChain<T> * hn::Lanes(hn::ScalableTag<Lane<T>>());
-    for (; vectors > kChain<T>; vectors -= kChain<T>, p += step) Add(p, kChain<T>, look);
-    Add(p, vectors, look);
-  }
-
-  Moments Result(double count, double pivot) const {
-    const double sum = SumOf(sum_), squares = SumOf(squares_);
-    Moments moments;
-    moments.count = count;
-    moments.mean = pivot + sum / count;
-    moments.squares = std::max(0.0, squares - sum * sum / count);
-    moments.sum_abs = SumOf(absolute_);
-    moments.sum_squared = std::max(0.0, squares + pivot * (2 * sum + count * pivot));
-    return moments;
-  }
-  // XOR of the bits of the elements as floats. Requires: kHashedAsFloat<T>.
-  std::uint64_t FloatBits() const { return XorOf(hash_); }
-
- private:
-  using D = hn::ScalableTag<Sum<T>>;
-  using Wide = hn::ScalableTag<double>;
-
-  template <class Look>
-  HWY_INLINE void Add(const Lane<T>* HWY_RESTRICT p, std::size_t vectors, const Look& look) {
-    const hn::ScalableTag<Lane<T>> lane;
-    constexpr std::size_t kParts = sizeof(Sum<T>) / sizeof(T);
-    auto sum0 = hn::Zero(d_), sum1 = sum0, squares0 = sum0, squares1 = sum0, abs0 = sum0,
-         abs1 = sum0;
-    const auto pivot = pivot_;
-    auto hash = hash_;
-    const auto add = [&](auto x, auto& sum, auto& squares, auto& absolute) HWY_ATTR {
-      const auto centred = hn::Sub(x, pivot);
-      sum = hn::Add(sum, centred);
-      squares = hn::MulAdd(centred, centred, squares);
-      absolute = hn::Add(absolute, hn::Abs(x));
-      if constexpr (kHashedAsFloat<T>) hash = hn::Xor(hash, hn::BitCast(bits_, x));
-    };
-    if constexpr (!kOneLoop<T>) {
-      for (std::size_t v = 0; v < vectors; ++v) look(p + v * hn::Lanes(lane));
-    }
-    for (std::size_t v = 0; v < vectors; ++v, p += hn::Lanes(lane)) {
-      if constexpr (kOneLoop<T>) look(p);
-      add(DecodePart<T, 0>(p), sum0, squares0, abs0);
-      if constexpr (kParts > 1) add(DecodePart<T, 1>(p), sum1, squares1, abs1);
-      if constexpr (kParts > 2) {
-        add(DecodePart<T, 2>(p), sum0, squares0, abs0);
-        add(DecodePart<T, 3>(p), sum1, squares1, abs1);
-      }
-    }
-    Widen(sum0, sum1, &sum_);
-    Widen(squares0, squares1, &squares_);
-    Widen(abs0, abs1, &absolute_);
-    hash_ = hash;
-  }
-
-  template <class V, class W>
-  HWY_INLINE static void Widen(V a, V b, W* total) {
-    const Wide wide;
-    if constexpr (kSumsInDouble<T>) {
-      *total = hn::Add(*total, hn::Add(a, b));
-    } else {
-      const hn::Half<D> half;
-      *total = hn::Add(*total, hn::Add(hn::PromoteTo(wide, hn::LowerHalf(half, a)),
-                                       hn::PromoteTo(wide, hn::UpperHalf(half, a))));
-      *total = hn::Add(*total, hn::Add(hn::PromoteTo(wide, hn::LowerHalf(half, b)),
-                                       hn::PromoteTo(wide, hn::UpperHalf(half, b))));
-    }
-  }
-
-  D d_;
-  Wide wide_;
-  hn::RebindToUnsigned<D> bits_;
-  hn::Vec<D> pivot_;
-  hn::Vec<Wide> sum_, squares_, absolute_;
-  hn::Vec<hn::RebindToUnsigned<D>> hash_;
-};
 
 template <typename T>
 HWY_INLINE double PivotOf(const Moments& so_far, const Lane<T>* p) {
   if constexpr (!kIsFloatingElement<T>) {
-    return so_far.count > 0 && kSumsInDouble<T> ? std::nearbyint(so_far.mean) : 0;
+    return so_far.count > 0 ? std::nearbyint(so_far.mean) : 0;
   } else {
     const double value =
         so_far.count > 0
@@ -294,26 +193,24 @@ bool FloatBlock(const T* HWY_RESTRICT p, std::size_t vectors, KernelSums* sums) 
 }
 
 template <typename T>
-bool IntegerBlock(const Lane<T>* HWY_RESTRICT p, std::size_t vectors, KernelSums* sums) {
-  using Value = Lane<T>;
-  const hn::ScalableTag<Value> d;
-  auto min = hn::Set(d, std::numeric_limits<Value>::max()),
-       max = hn::Set(d, std::numeric_limits<Value>::min());
+bool IntegerBlock(const T* HWY_RESTRICT p, std::size_t vectors, KernelSums* sums) {
+  const hn::ScalableTag<T> d;
+  auto min = hn::Set(d, std::numeric_limits<T>::max()),
+       max = hn::Set(d, std::numeric_limits<T>::min());
   auto zero = hn::Zero(d), hash = hn::Zero(d);
   const double pivot = PivotOf<T>(sums->moments, p);
   BlockSums<T> block(static_cast<Sum<T>>(pivot));
-  block.AddBlock(p, vectors, [&](const Value* at) HWY_ATTR {
-    auto x = hn::LoadU(d, at);
-    if constexpr (std::is_same_v<T, Bool8>) x = hn::Min(x, hn::Set(d, 1));
+  block.AddBlock(p, vectors, [&](const T* at) HWY_ATTR {
+    const auto x = hn::LoadU(d, at);
     min = hn::Min(min, x);
     max = hn::Max(max, x);
     zero = hn::Sub(zero, hn::VecFromMask(d, hn::Eq(x, hn::Zero(d))));
     hash = hn::Xor(hash, x);
   });
-  const Value least = Fold(d, min, std::numeric_limits<Value>::max(),
-                           [](Value a, Value b) { return std::min(a, b); });
-  const Value most = Fold(d, max, std::numeric_limits<Value>::min(),
-                          [](Value a, Value b) { return std::max(a, b); });
+  const T least =
+      Fold(d, min, std::numeric_limits<T>::max(), [](T a, T b) { return std::min(a, b); });
+  const T most =
+      Fold(d, max, std::numeric_limits<T>::min(), [](T a, T b) { return std::max(a, b); });
   if constexpr (std::is_same_v<T, std::int64_t>) {  // beyond, doubles are not all integers
     constexpr std::int64_t kExact = std::int64_t{1} << 52;
     if (least < -kExact || most > kExact) return false;
@@ -321,7 +218,7 @@ bool IntegerBlock(const Lane<T>* HWY_RESTRICT p, std::size_t vectors, KernelSums
   sums->min = std::min(sums->min, static_cast<double>(least));
   sums->max = std::max(sums->max, static_cast<double>(most));
   sums->zero += CountOf(zero);
-  sums->hash = Fold(d, hash, sums->hash, [](std::uint64_t a, Value b) {
+  sums->hash = Fold(d, hash, sums->hash, [](std::uint64_t a, T b) {
     return a ^ static_cast<std::uint64_t>(static_cast<std::int64_t>(b));
   });
   const auto n = static_cast<double>(vectors * hn::Lanes(d));
@@ -329,26 +226,46 @@ bool IntegerBlock(const Lane<T>* HWY_RESTRICT p, std::size_t vectors, KernelSums
   return true;
 }
 
+// One part of a tensor: how many vectors were done, 0 when it is left to the plain loops.
+template <typename T>
+std::size_t SumPart(const Lane<T>* HWY_RESTRICT p, std::uint64_t left, KernelSums* sums,
+                    bool* narrow) {
+  const auto at_most = [left](std::size_t most) {
+    return static_cast<std::size_t>(std::min<std::uint64_t>(left, most));
+  };
+  if constexpr (std::is_same_v<T, Bool8>) {
+    return Bools(p, at_most(~std::size_t{0}), sums);
+  } else if constexpr (std::is_integral_v<T> && sizeof(T) <= 4) {
+    const std::size_t vectors = at_most(kNarrowVectors<T>);
+    *narrow = *narrow && NarrowIntegers<T>(p, vectors, sums);
+    if (*narrow) return vectors;
+  }
+  const std::size_t vectors = at_most(kBlockVectors<T>);
+  bool done = false;
+  if constexpr (std::is_integral_v<T>) {
+    if constexpr (sizeof(T) >= 4) done = IntegerBlock<T>(p, vectors, sums);
+  } else if constexpr (std::is_floating_point_v<T>) {
+    done = FloatBlock<T>(p, vectors, sums);
+  } else if constexpr (kIsFloatingElement<T>) {
+    done = SmallFloatBlock<T>(p, vectors, sums);
+  }
+  return done ? vectors : 0;
+}
+
 template <typename T>
 std::uint64_t SumOfType(const std::byte* data, std::uint64_t count, KernelSums* sums) {
   const hn::ScalableTag<Lane<T>> d;
   const auto* p = reinterpret_cast<const Lane<T>*>(data);
-  std::uint64_t left = count / hn::Lanes(d);
+  const std::uint64_t vectors = count / hn::Lanes(d);
+  std::uint64_t left = vectors;
+  bool narrow = true;
   while (left > 0) {
-    const auto vectors = static_cast<std::size_t>(std::min<std::uint64_t>(left, kBlockVectors<T>));
-    bool done = false;
-    if constexpr (!kIsFloatingElement<T>) {
-      done = IntegerBlock<T>(p, vectors, sums);
-    } else if constexpr (kSumsInDouble<T>) {
-      done = FloatBlock<T>(p, vectors, sums);
-    } else {
-      done = SmallFloatBlock<T>(p, vectors, sums);
-    }
-    if (!done) break;
-    p += vectors * hn::Lanes(d);
-    left -= vectors;
+    const std::size_t done = SumPart<T>(p, left, sums, &narrow);
+    if (done == 0) break;
+    p += done * hn::Lanes(d);
+    left -= done;
   }
-  return count / hn::Lanes(d) * hn::Lanes(d) - left * hn::Lanes(d);
+  return (vectors - left) * hn::Lanes(d);
 }
 
 std::uint64_t SumTensor(layout::Dtype dtype, const std::byte* data, std::uint64_t count,

@@ -7,6 +7,7 @@
 // and hash, and sums that differ in the last digits (stats.h).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +18,15 @@
 
 namespace cgdebug::numerics {
 
+// Of integers, exactly.
+struct IntegerTotals {
+  std::uint64_t count = 0;
+  std::uint64_t zero = 0;
+  std::int64_t sum = 0;
+  std::uint64_t absolute = 0;
+  std::uint64_t squared = 0;
+};
+
 // What a kernel adds up, over finite elements only.
 struct KernelSums {
   Moments moments;
@@ -25,6 +35,24 @@ struct KernelSums {
   std::uint64_t zero = 0;
   std::uint64_t subnormal = 0;
   std::uint64_t hash = 0;
+
+  void Add(const IntegerTotals& totals, double least, double most, std::uint64_t hashed) {
+    __extension__ using Wide = __int128;
+    const auto count = static_cast<double>(totals.count);
+    const Wide around_mean = static_cast<Wide>(totals.count) * static_cast<Wide>(totals.squared) -
+                             static_cast<Wide>(totals.sum) * totals.sum;
+    Moments seen;
+    seen.count = count;
+    seen.mean = static_cast<double>(totals.sum) / count;
+    seen.squares = static_cast<double>(around_mean) / count;
+    seen.sum_abs = static_cast<double>(totals.absolute);
+    seen.sum_squared = static_cast<double>(totals.squared);
+    moments.Merge(seen);
+    min = std::min(min, least);
+    max = std::max(max, most);
+    zero += totals.zero;
+    hash ^= hashed;
+  }
 };
 
 // Edges of the histogram in the dtype's ordered keys (ordered_key.h): how many keys lie below each,

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <limits>
 
-#include "daemon/numerics/cpu.h"
 #include "daemon/numerics/decode.h"
 #include "daemon/numerics/stats.h"
 #include "tests/unit/numerics_test_util.h"
@@ -244,15 +243,6 @@ std::vector<std::uint8_t> PatternedBytes(const layout::DtypeInfo& info, std::uin
   }
   return bytes;
 }
-
-class WithCpu {
- public:
-  explicit WithCpu(Cpu cpu) : before_(ChosenCpu()) { OverrideCpu(cpu); }
-  ~WithCpu() { OverrideCpu(before_); }
-
- private:
-  Cpu before_;
-};
 
 // Every dtype against the plainest possible computation, over sizes around the block.
 class StatsOfDtype : public ::testing::TestWithParam<layout::DtypeInfo> {};

@@ -9,12 +9,23 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/numerics/cpu.h"
 #include "daemon/numerics/tensor_view.h"
 
 namespace cgdebug::numerics {
 
 inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 inline constexpr float kInf = std::numeric_limits<float>::infinity();
+
+// Until the end of its scope.
+class WithCpu {
+ public:
+  explicit WithCpu(Cpu cpu) : before_(ChosenCpu()) { OverrideCpu(cpu); }
+  ~WithCpu() { OverrideCpu(before_); }
+
+ private:
+  Cpu before_;
+};
 
 // Owns the bytes that its view borrows.
 class TestTensor {
