@@ -105,10 +105,9 @@ class BlockSums {
       *total = hn::Add(*total, hn::Add(a, b));
     } else {
       const hn::Half<D> half;
-      *total = hn::Add(*total, hn::Add(hn::PromoteTo(wide, hn::LowerHalf(half, a)),
-                                       hn::PromoteTo(wide, hn::UpperHalf(half, a))));
-      *total = hn::Add(*total, hn::Add(hn::PromoteTo(wide, hn::LowerHalf(half, b)),
-                                       hn::PromoteTo(wide, hn::UpperHalf(half, b))));
+      const auto both = hn::Add(a, b);
+      *total = hn::Add(*total, hn::Add(hn::PromoteTo(wide, hn::LowerHalf(half, both)),
+                                       hn::PromoteTo(wide, hn::UpperHalf(half, both))));
     }
   }
 

@@ -39,19 +39,25 @@ HWY_INLINE double PivotOf(const Moments& so_far, const Lane<T>* p) {
   }
 }
 
-// How many zeros: only asked for where there are elements below the least normal one.
+// What lies below the least normal number: only asked for where something does.
+struct Tiny {
+  std::uint64_t zeros = 0;
+  std::uint64_t subnormals = 0;
+};
 template <typename T>
-HWY_INLINE std::uint64_t CountZeros(const Lane<T>* HWY_RESTRICT p, std::size_t vectors) {
+HWY_INLINE Tiny CountTiny(const Lane<T>* HWY_RESTRICT p, std::size_t vectors) {
   const hn::ScalableTag<hwy::MakeSigned<Lane<T>>> d;
   using Bits = hn::TFromD<decltype(d)>;
   const auto magnitude = hn::Set(d, std::numeric_limits<Bits>::max());
-  auto zeros = hn::Zero(d);
+  const auto min_normal = hn::Set(d, static_cast<Bits>(OrderedKey<T>::kMinNormal));
+  auto zeros = hn::Zero(d), tiny = zeros;
   for (std::size_t v = 0; v < vectors; ++v, p += hn::Lanes(d)) {
-    const auto bits = hn::LoadU(d, reinterpret_cast<const Bits*>(p));
-    const auto is_zero = hn::Eq(hn::And(bits, magnitude), hn::Zero(d));
-    zeros = hn::Sub(zeros, hn::VecFromMask(d, is_zero));
+    const auto bits = hn::And(hn::LoadU(d, reinterpret_cast<const Bits*>(p)), magnitude);
+    zeros = hn::Sub(zeros, hn::VecFromMask(d, hn::Eq(bits, hn::Zero(d))));
+    tiny = hn::Sub(tiny, hn::VecFromMask(d, hn::Lt(bits, min_normal)));
   }
-  return CountOf(zeros);
+  const std::uint64_t count = CountOf(zeros);
+  return {count, CountOf(tiny) - count};
 }
 
 // The XOR of `n` elements as doubles from the XOR of their bits. An exponent becomes the double's
@@ -108,46 +114,46 @@ bool SmallFloatBlock(const Lane<T>* HWY_RESTRICT p, std::size_t vectors, KernelS
   const hn::ScalableTag<Bits> d;
   const hn::ScalableTag<Unsigned> du;
   const auto magnitude = hn::Set(d, std::numeric_limits<Bits>::max());
-  const auto min_normal = hn::Set(d, static_cast<Bits>(K::kMinNormal));
   auto greatest = hn::Set(d, std::numeric_limits<Bits>::min());
-  auto umax = hn::Zero(du), umin = hn::Set(du, std::numeric_limits<Unsigned>::max());
-  auto tiny = hn::Zero(d), hash = hn::Zero(d);
+  auto farthest = hn::Zero(du);
+  auto nearest = magnitude, hash = hn::Zero(d);
   const double pivot = PivotOf<T>(sums->moments, p);
   BlockSums<T> block(static_cast<float>(pivot));
   block.AddBlock(p, vectors, [&](const Bits* at) HWY_ATTR {
     const auto bits = hn::LoadU(d, at);
     greatest = hn::Max(greatest, bits);
-    umax = hn::Max(umax, hn::BitCast(du, bits));
-    umin = hn::Min(umin, hn::BitCast(du, bits));
-    tiny = hn::Sub(tiny, hn::VecFromMask(d, hn::Lt(hn::And(bits, magnitude), min_normal)));
+    farthest = hn::Max(farthest, hn::BitCast(du, bits));
+    nearest = hn::Min(nearest, hn::And(bits, magnitude));
     hash = hn::Xor(hash, bits);
   });
   // Bits of negative numbers are negative, and the greater the farther from 0 when unsigned.
   const auto max = Fold(d, greatest, std::numeric_limits<Bits>::min(),
                         [](Bits a, Bits b) { return std::max(a, b); });
   const auto high = std::bit_cast<Bits>(
-      Fold(du, umax, Unsigned{0}, [](Unsigned a, Unsigned b) { return std::max(a, b); }));
-  const auto low = std::bit_cast<Bits>(Fold(du, umin, std::numeric_limits<Unsigned>::max(),
-                                            [](Unsigned a, Unsigned b) { return std::min(a, b); }));
+      Fold(du, farthest, Unsigned{0}, [](Unsigned a, Unsigned b) { return std::max(a, b); }));
+  const auto low = Fold(d, nearest, std::numeric_limits<Bits>::max(),
+                        [](Bits a, Bits b) { return std::min(a, b); });
+  const auto negative_low = static_cast<Bits>(low | std::numeric_limits<Bits>::min());
   const auto key_of = [](Bits bits) { return K::FromElement(std::bit_cast<T>(bits)); };
-  const auto max_key = key_of(max >= 0 ? max : low), min_key = key_of(high < 0 ? high : low);
+  const auto max_key = key_of(max >= 0 ? max : negative_low),
+             min_key = key_of(high < 0 ? high : low);
   if (max_key > K::kHighestFinite || min_key < K::kLowestFinite) return false;
   const double least = K::ToValue(min_key), most = K::ToValue(max_key);
   if constexpr (std::is_same_v<T, Bfloat16>) {  // squares of float
-    const double farthest = std::max(std::fabs(least), std::fabs(most));
-    if (farthest > 0x1p60 || (farthest < 0x1p-50 && farthest > 0)) return false;
+    const double greatest_abs = std::max(std::fabs(least), std::fabs(most));
+    if (greatest_abs > 0x1p60 || (greatest_abs < 0x1p-50 && greatest_abs > 0)) return false;
   }
-  const std::uint64_t n = vectors * hn::Lanes(d), below_normal = CountOf(tiny);
-  const std::uint64_t zeros = below_normal == 0 ? 0 : CountZeros<T>(p, vectors);
+  const std::uint64_t n = vectors * hn::Lanes(d);
+  const Tiny tiny = low < K::kMinNormal ? CountTiny<T>(p, vectors) : Tiny{};
   sums->min = std::min(sums->min, least);
   sums->max = std::max(sums->max, most);
-  sums->zero += zeros;
-  sums->subnormal += below_normal - zeros;
+  sums->zero += tiny.zeros;
+  sums->subnormal += tiny.subnormals;
   if constexpr (kHashedAsFloat<T>) {
-    sums->hash ^= HashFromBits<float>(block.FloatBits(), n, zeros);
+    sums->hash ^= HashFromBits<float>(block.FloatBits(), n, tiny.zeros);
   } else {
-    sums->hash ^= below_normal != zeros ? HashSubnormals<T>(p, vectors)
-                                        : HashFromBits<T>(XorOf(hash), n, zeros);
+    sums->hash ^= tiny.subnormals > 0 ? HashSubnormals<T>(p, vectors)
+                                      : HashFromBits<T>(XorOf(hash), n, tiny.zeros);
   }
   sums->moments.Merge(block.Result(static_cast<double>(n), pivot));
   return true;
@@ -159,9 +165,8 @@ bool FloatBlock(const T* HWY_RESTRICT p, std::size_t vectors, KernelSums* sums) 
   const hn::ScalableTag<T> d;
   const hn::ScalableTag<Bits> di;
   const auto magnitude = hn::Set(di, std::numeric_limits<Bits>::max());
-  const auto min_normal = hn::Set(di, OrderedKey<T>::kMinNormal);
   auto min = hn::Set(d, std::numeric_limits<T>::infinity()), max = hn::Neg(min);
-  auto tiny = hn::Zero(di), hash = hn::Zero(di);
+  auto least = magnitude, hash = hn::Zero(di);
   const double pivot = PivotOf<T>(sums->moments, p);
   BlockSums<T> block(pivot);
   block.AddBlock(p, vectors, [&](const T* at) HWY_ATTR {
@@ -169,25 +174,27 @@ bool FloatBlock(const T* HWY_RESTRICT p, std::size_t vectors, KernelSums* sums) 
     min = hn::Min(min, x);
     max = hn::Max(max, x);
     const auto bits = hn::BitCast(di, x);
-    tiny = hn::Sub(tiny, hn::VecFromMask(di, hn::Lt(hn::And(bits, magnitude), min_normal)));
+    least = hn::Min(least, hn::And(bits, magnitude));
     hash = hn::Xor(hash, bits);
   });
-  const std::uint64_t n = vectors * hn::Lanes(d), below_normal = CountOf(tiny);
+  const std::uint64_t n = vectors * hn::Lanes(d);
   const Moments moments = block.Result(static_cast<double>(n), pivot);
   // NaN and Inf go through these sums; so does the square of a double that is too large.
   if (!std::isfinite(moments.squares) || !std::isfinite(moments.sum_squared) ||
       !std::isfinite(moments.sum_abs)) {
     return false;
   }
-  const std::uint64_t zeros = below_normal == 0 ? 0 : CountZeros<T>(p, vectors);
+  const auto nearest = Fold(di, least, std::numeric_limits<Bits>::max(),
+                            [](Bits a, Bits b) { return std::min(a, b); });
+  const Tiny tiny = nearest < OrderedKey<T>::kMinNormal ? CountTiny<T>(p, vectors) : Tiny{};
   sums->min =
       Fold(d, min, sums->min, [](double a, T b) { return std::min(a, static_cast<double>(b)); });
   sums->max =
       Fold(d, max, sums->max, [](double a, T b) { return std::max(a, static_cast<double>(b)); });
-  sums->zero += zeros;
-  sums->subnormal += below_normal - zeros;
-  sums->hash ^= below_normal != zeros ? HashSubnormals<T>(p, vectors)
-                                      : HashFromBits<T>(XorOf(hash), n, zeros);
+  sums->zero += tiny.zeros;
+  sums->subnormal += tiny.subnormals;
+  sums->hash ^= tiny.subnormals > 0 ? HashSubnormals<T>(p, vectors)
+                                    : HashFromBits<T>(XorOf(hash), n, tiny.zeros);
   sums->moments.Merge(moments);
   return true;
 }
