@@ -5,8 +5,6 @@
 //
 // REPLAYS_PER_SECOND 0: as fast as a writer that waits for room can; otherwise paced, and never
 // waits.
-#include <time.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -18,6 +16,7 @@
 #include <vector>
 
 #include "libprobe/ring/credit.h"
+#include "libprobe/ring/realtime.h"
 #include "libprobe/ring/segment_writer.h"
 #include "libprobe/ring/shared_copy.h"
 #include "libprobe/ring/slot_ring_writer.h"
@@ -66,12 +65,6 @@ Slot MakeSlot(ring::SegmentWriter& segment, std::uint64_t order, std::uint64_t b
   std::memcpy(block.data, &r, sizeof(r));
   segment.Publish(block);
   return {block, ring::SlotRingWriter(block.data, segment.producer(), segment.gate()), order};
-}
-
-std::int64_t RealtimeNs() {
-  timespec now = {};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
 // Watches the credit of one slot; a committed snapshot is timed when the credit covers it.
@@ -147,7 +140,7 @@ int Run(char** argv) {
       if (!slot.writer.Begin()) continue;
       std::memcpy(slot.writer.payload(), values.data(), bytes);
       if (watch != nullptr && &slot == &slots.back()) watch->Committed(ordinal);
-      slot.writer.Commit(RealtimeNs());
+      slot.writer.Commit(ring::RealtimeNs());
     }
   };
   replay(nullptr, 1);
