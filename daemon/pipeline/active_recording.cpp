@@ -5,7 +5,6 @@
 
 #include "daemon/base/log.h"
 #include "daemon/base/realtime.h"
-#include "daemon/recording/recording_reader.h"
 
 namespace cgdebug::pipeline {
 namespace {
@@ -88,20 +87,11 @@ ActiveRecording::ActiveRecording(std::uint64_t id, RecordRequest request, Select
 Result<std::unique_ptr<ActiveRecording>> ActiveRecording::Start(std::uint64_t id,
                                                                 RecordRequest request,
                                                                 recording::WriterOptions options) {
-  // One of a killed daemon is gone on with; a finished one would take another job's values in.
-  if (!request.to_disk_only) {
-    const auto old = recording::RecordingReader::Open(request.directory);
-    if (old.ok() && (*old)->ended()) {
-      return Error{request.directory +
-                   " is a finished recording, and nothing is added to one. Choose another "
-                   "directory, or remove it: cgdebug-cli rm -f '" +
-                   request.directory + "'"};
-    }
-  }
   auto selector = Selector::Parse(request.probes);
   if (!selector.ok()) return selector.error();
   if (request.roll_bytes != 0) options.roll_bytes = request.roll_bytes;
   options.gather = true;  // Flush() comes before the credit
+  options.only_unfinished = !request.to_disk_only;
   options.durability = request.durability.value_or(options.durability);
   if (options.max_bytes == 0 || (request.max_bytes != 0 && request.max_bytes < options.max_bytes)) {
     options.max_bytes = request.max_bytes;

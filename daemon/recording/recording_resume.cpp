@@ -14,6 +14,12 @@ Result<void> RecordingWriter::Resume() {
   auto opened = RecordingReader::Open(directory_);
   if (!opened.ok()) return opened.error();
   const RecordingReader& reader = **opened;
+  if (options_.only_unfinished && reader.ended()) {
+    return Error{directory_ +
+                 " is a finished recording, and nothing is added to one. Choose another "
+                 "directory, or remove it: cgdebug-cli rm -f '" +
+                 directory_ + "'"};
+  }
   sessions_ = reader.sessions();
   slots_ = reader.slots();
   last_.resize(slots_.size());

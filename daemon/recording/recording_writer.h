@@ -57,6 +57,8 @@ struct WriterOptions {
   // Small snapshots are handed to the system at Flush() or Commit(), many at a time, and not before
   // Append() returns.
   bool gather = false;
+  // Refuses to go on with a recording that was ended: it would take another job's values in.
+  bool only_unfinished = false;
 };
 
 struct WriterStatus {
