@@ -60,6 +60,10 @@ class Statement {
                       SQLITE_TRANSIENT);
   }
   void Bind(int place, const std::string& value) { Bind(place, std::string_view(value)); }
+  void Bind(int place, const std::optional<std::string>& value) {
+    value ? Bind(place, std::string_view(*value))
+          : static_cast<void>(sqlite3_bind_null(statement_.get(), place));
+  }
   void Bind(int place, const std::optional<std::int64_t>& value) {
     value ? sqlite3_bind_int64(statement_.get(), place, *value)
           : sqlite3_bind_null(statement_.get(), place);
@@ -145,8 +149,9 @@ class Rows {
   bool AddSnapshot(const Record& record, std::uint32_t segment) {
     const auto s = Decode<Snapshot>(record.meta);
     if (!s) return true;
-    const bool has_values = !s->stats_only;
-    const std::uint64_t hash = has_values ? record.header.payload_hash : s->payload_hash;
+    const std::uint64_t hash = s->stats_only ? s->payload_hash : record.header.payload_hash;
+    // Of statistics alone the bytes may be unknown: two unknown ones are not equal.
+    const auto hash_text = hash == 0 ? std::nullopt : std::optional(fmt::format("{:016x}", hash));
     const numerics::Stats& stats = s->stats;
     constexpr std::int64_t kNone = -1;
     const auto first =
@@ -157,10 +162,10 @@ class Rows {
     }
     return snapshot_.Run(record.header.number, s->slot, s->sequence, s->ordinal,
                          OrNull(s->step, -1), s->timestamp_ns, segment, record.payload_offset(),
-                         record.header.payload_bytes, fmt::format("{:016x}", hash), s->unchanged,
-                         stats.count, stats.nan, stats.pos_inf, stats.neg_inf, stats.zero,
-                         stats.subnormal, stats.min, stats.max, stats.mean, stats.std,
-                         stats.abs_max, stats.l1, stats.l2, OrNull(first, kNone));
+                         record.header.payload_bytes, hash_text, s->unchanged, stats.count,
+                         stats.nan, stats.pos_inf, stats.neg_inf, stats.zero, stats.subnormal,
+                         stats.min, stats.max, stats.mean, stats.std, stats.abs_max, stats.l1,
+                         stats.l2, OrNull(first, kNone));
   }
   bool AddLoss(const Record& record) {
     const auto s = Decode<Loss>(record.meta);

@@ -4,7 +4,7 @@
 namespace cgdebug::recording {
 
 // Another version is not read, but made anew.
-inline constexpr int kCatalogueVersion = 2;
+inline constexpr int kCatalogueVersion = 3;
 
 inline constexpr const char* kCatalogueSchema = R"sql(
 create table progress (  -- one row: up to where the segments are taken in
@@ -21,7 +21,8 @@ create table probe (  -- one call of a probe in one graph
   graph_order integer, every integer);
 create table snapshot (
   number integer primary key, probe integer references probe, replay integer, ordinal integer,
-  step integer, timestamp_ns integer, segment integer, offset integer, length integer, hash text,
+  step integer, timestamp_ns integer, segment integer, offset integer, length integer,
+  hash text,  -- of the bytes, XXH3-64; null where they are not known
   unchanged integer, count integer, nan integer, pos_inf integer, neg_inf integer, zero integer,
   subnormal integer, min real, max real, mean real, std real, absmax real, l1 real, l2 real,
   first_nonfinite integer);

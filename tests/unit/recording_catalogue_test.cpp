@@ -124,6 +124,20 @@ TEST_F(Catalogue, SaysHowEachComparisonCameOut) {
             "1|0|8|0.0|0.5|\n4|3|8|0.75|0.5|\n");
 }
 
+// As TensorStats leaves them: nobody knows whether two of them are equal.
+TEST_F(Catalogue, SnapshotsWithoutValuesHaveNoHashAndEqualNoOther) {
+  for (const std::uint64_t sequence : {1, 2}) {
+    Snapshot snapshot = testing_support::SnapshotAt(0, sequence, {});
+    snapshot.stats_only = true;
+    ASSERT_TRUE(writer_->Append(snapshot, {}).ok());
+  }
+  ASSERT_TRUE(writer_->Close(StopReason::kRequested).ok());
+  ASSERT_TRUE(UpdateCatalogue(path_).ok());
+  EXPECT_EQ(Query(file_, "select count(*), count(hash) from snapshot"), "2|0|\n");
+  EXPECT_EQ(Query(file_, "select count(*) from snapshot a join snapshot b on a.hash = b.hash"),
+            "0|\n");
+}
+
 TEST_F(Catalogue, OneThatIsDamagedOrOfAnotherRecordingIsMadeAnew) {
   Append(1, 10);
   ASSERT_TRUE(writer_->Close(StopReason::kRequested).ok());
