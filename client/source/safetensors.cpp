@@ -24,6 +24,9 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // as the format's own library
 constexpr const char* kMetadata = "__metadata__";
+constexpr const char* kNoSafetensors =
+    "it does not look like a .safetensors file, which are the only files that are read; a "
+    "recording is a directory, NAME.cgrec. Type for example: cgdebug-cli info NAME.cgrec";
 
 struct TypeName {
   std::string_view theirs;
@@ -84,14 +87,10 @@ Result<std::string> ReadHeader(const UniqueFd& fd, std::uint64_t file_bytes) {
   std::uint64_t length_untrusted = 0;
   if (file_bytes < sizeof(length_untrusted) ||
       !ReadAt(fd, 0, &length_untrusted, sizeof(length_untrusted))) {
-    return Error{"it is shorter than a header"};
+    return Error{kNoSafetensors};
   }
-  if (length_untrusted > kMaxHeaderBytes) {
-    return Error{
-        fmt::format("its header says {} bytes, the format allows {}: is this a "
-                    "safetensors file?",
-                    length_untrusted, kMaxHeaderBytes)};
-  }
+  // Eight bytes of any other file are hardly ever so small a number.
+  if (length_untrusted > kMaxHeaderBytes) return Error{kNoSafetensors};
   std::string text(std::min(length_untrusted, file_bytes - sizeof(length_untrusted)), '\0');
   if (length_untrusted > text.size() ||
       !ReadAt(fd, sizeof(length_untrusted), text.data(), text.size())) {

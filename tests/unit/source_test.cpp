@@ -165,8 +165,14 @@ TEST(Source, WhatIsNoSourceIsRefusedWithWhatIs) {
   const TempDir dir;
   EXPECT_THAT(Open(dir / "nowhere").error().message, HasSubstr("does not exist"));
   EXPECT_THAT(Open(dir.path().string()).error().message, HasSubstr("neither a recording"));
-  WriteText(dir / "text", "a text that is no tensor at all, but long enough");
-  EXPECT_THAT(Open(dir / "text").error().message, HasSubstr("is this a safetensors file?"));
+  for (const char* text : {"", "short", "a text that is no tensor at all, but long enough"}) {
+    WriteText(dir / "text", text);
+    EXPECT_EQ(Open(dir / "text").error().message,
+              dir / "text" +
+                  " cannot be read: it does not look like a .safetensors file, which are the only "
+                  "files that are read; a recording is a directory, NAME.cgrec. Type for example: "
+                  "cgdebug-cli info NAME.cgrec");
+  }
 }
 
 // Of recordings small ones are copied, large ones mapped.
