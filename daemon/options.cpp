@@ -7,7 +7,9 @@
 
 #include "daemon/base/bytes.h"
 #include "daemon/base/duration.h"
+#include "daemon/base/parsed_option.h"
 #include "daemon/base/whole_number.h"
+#include "daemon/wire/frame.h"
 
 namespace cgdebug {
 namespace {
@@ -20,20 +22,10 @@ constexpr const char* kFooter =
     "  cgdebug-cli status                              ask the one that runs\n"
     "  cgdebug-cli daemon stop                         end it";
 
-// An option that `parse` reads: a Result<T> of its text.
-template <typename T>
-void Add(CLI::App& app, const std::string& name, Result<T> (*parse)(const std::string&), T* value,
-         const std::string& type_name, const std::string& help) {
-  app.add_option_function<std::string>(
-         name,
-         [name, parse, value](const std::string& text) {
-           const Result<T> parsed = parse(text);
-           if (!parsed.ok()) throw CLI::ValidationError(name, parsed.error().message);
-           *value = *parsed;
-         },
-         help)
-      ->type_name(type_name);
-}
+// Smaller than any request that a client makes.
+constexpr std::uint64_t kLeastMessageBytes = 4u << 10;
+
+Result<std::chrono::milliseconds> ParseWait(const std::string& text) { return ParseDuration(text); }
 
 // "5%" or "10G".
 void ReadMinFree(const std::string& text, recording::WriterOptions* options) {
@@ -48,13 +40,6 @@ void ReadMinFree(const std::string& text, recording::WriterOptions* options) {
   options->min_free_bytes = is_part ? 0 : *value;
 }
 
-Result<std::uint64_t> ParseRollBytes(const std::string& text) {
-  const Result<std::uint64_t> bytes = ParseBytes(text);
-  if (!bytes.ok() || *bytes >= recording::kMinRollBytes) return bytes;
-  return Error{"'" + text + "' is too little; the least is " +
-               std::to_string(recording::kMinRollBytes >> 20) + "M"};
-}
-
 void AddRecordingOptions(CLI::App& app, recording::WriterOptions* options) {
   app.add_option_function<std::string>(
          "--durability",
@@ -65,10 +50,16 @@ void AddRecordingOptions(CLI::App& app, recording::WriterOptions* options) {
          "every snapshot (interval)")
       ->check(CLI::IsMember({"none", "interval", "each"}).description(""))
       ->type_name("{none,interval,each}");
-  Add(app, "--roll-size", &ParseRollBytes, &options->roll_bytes, "SIZE",
-      "a recording begins a new file at this size (4G)");
-  Add(app, "--max-disk", &ParseBytes, &options->max_bytes, "SIZE",
-      "a recording ends at this size; 0 = no limit (0)");
+  AddParsed(
+      app, "--roll-size",
+      [](const std::string& text) { return ParseBytes(text, recording::kMinRollBytes); },
+      &options->roll_bytes, "SIZE", "a recording begins a new file at this size (4G)");
+  AddParsed(
+      app, "--max-disk",
+      [](const std::string& text) {
+        return text == "0" ? ParseBytes(text) : ParseBytes(text, recording::kMinMaxBytes);
+      },
+      &options->max_bytes, "SIZE", "a recording ends at this size; 0 = no limit (0)");
   app.add_option_function<std::string>(
          "--min-free-disk", [options](const std::string& text) { ReadMinFree(text, options); },
          "recordings end when less than this is free on their disk: 10G, 5% (64M)")
@@ -90,12 +81,13 @@ ParsedOptions ParseOptions(int argc, char** argv) {
       ->type_name("PATH");
   app.add_flag("--foreground", options.foreground, "stay in this terminal");
   app.add_flag("--spawned", options.spawned, "started by a probe or a client: quiet");
-  Add(app, "--idle-timeout", &ParseDuration, &options.idle_timeout, "DURATION",
-      "end after this long without a live job and a client; 0 = never (10m)");
-  Add(app, "--keep-dead", &ParseDuration, &options.keep_dead, "DURATION",
-      "how long the last values of an ended job stay readable (1h)");
-  Add(app, "--max-memory", &ParseBytes, &options.max_memory_bytes, "SIZE",
-      "for tensor values (1G)");
+  AddParsed(app, "--idle-timeout", &ParseWait, &options.idle_timeout, "DURATION",
+            "end after this long without a live job and a client; 0 = never (10m)");
+  AddParsed(app, "--keep-dead", &ParseWait, &options.keep_dead, "DURATION",
+            "how long the last values of an ended job stay readable (1h)");
+  AddParsed(
+      app, "--max-memory", [](const std::string& text) { return ParseBytes(text); },
+      &options.max_memory_bytes, "SIZE", "for tensor values; 0 = statistics only (1G)");
   app.add_option("--max-clients", options.max_clients, "connections at a time (64)")
       ->check(WholeNumber(1, 4096))
       ->type_name("N");
@@ -104,8 +96,12 @@ ParsedOptions ParseOptions(int argc, char** argv) {
                  "(half of the cores, at most 4)")
       ->check(WholeNumber(0, 64))
       ->type_name("N");
-  Add(app, "--max-message", &ParseBytes, &options.max_message_bytes, "SIZE",
-      "largest request (16M)");
+  AddParsed(
+      app, "--max-message",
+      [](const std::string& text) {
+        return ParseBytes(text, kLeastMessageBytes, wire::kMaxMessageBytes);
+      },
+      &options.max_message_bytes, "SIZE", "largest request, 4K to 16M (16M)");
   AddRecordingOptions(app, &options.recording);
   app.add_option("--log-level", options.log_level,
                  "a level, or components as in CGDEBUG_LOG: debug, +ingest,rpc")

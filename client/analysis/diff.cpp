@@ -69,6 +69,7 @@ class Comparer {
   Comparer(Source& a, Source& b, const DiffOptions& options) : a_(a), b_(b), options_(options) {}
 
   Result<Diff> Run() {
+    if (const Result<void> good = CheckTolerances(); !good.ok()) return good.error();
     Result<Alignment> alignment = Align(a_, b_, options_.align);
     if (!alignment.ok()) return alignment.error();
     result_.by_step = options_.align.by_step;
@@ -96,6 +97,15 @@ class Comparer {
   }
 
  private:
+  // Here and not only where values are compared: with equal bytes nothing is.
+  Result<void> CheckTolerances() const {
+    for (const auto& [name, value] : {std::pair("rtol", options_.rtol), {"atol", options_.atol}}) {
+      if (!value || (std::isfinite(*value) && *value >= 0)) continue;
+      return Error{fmt::format("{} is {}; a tolerance is finite, and 0 or more", name, *value)};
+    }
+    return {};
+  }
+
   void AddGaps(Source& source) {
     const GapSummary gaps = SummarizeGaps(source, options_.align.scope);
     result_.missing.insert(result_.missing.end(), gaps.sentences.begin(), gaps.sentences.end());

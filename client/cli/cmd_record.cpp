@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
-#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -13,6 +12,9 @@
 #include "client/cli/interrupt.h"
 #include "client/cli/recording_text.h"
 #include "client/cli/terminal.h"
+#include "daemon/base/duration.h"
+#include "daemon/base/parsed_option.h"
+#include "daemon/base/whole_number.h"
 #include "daemon/numerics/format.h"
 
 namespace cgdebug::cli {
@@ -24,7 +26,7 @@ struct RecordOptions {
   std::string output;
   std::vector<std::string> probes;
   std::uint64_t replays = 0;
-  double duration_s = 0;
+  std::chrono::milliseconds duration{0};
   std::uint64_t align = 0;
   DiskOptions disk;
   bool wait = false;
@@ -61,7 +63,7 @@ int RunStart(Context& context, const RecordOptions& options) {
   request.set_session(context.options.session);
   for (const std::string& probe : options.probes) request.add_probes(probe);
   request.set_replays(options.replays);
-  request.set_duration_s(options.duration_s);
+  request.set_duration_s(std::chrono::duration<double>(options.duration).count());
   request.set_align(options.align);
   Apply(options.disk, &request);
   const auto reply = context.client().RecordStart(request);
@@ -165,16 +167,16 @@ RunFunction AddRecord(CLI::App& app) {
   CLI::App* start = app.add_subcommand("start", "writes every snapshot from now on to the disk");
   AddOutput(*start, options.get());
   start->add_option("--replays", options->replays, "stop after so many of each probe")
-      ->check(CLI::PositiveNumber)
+      ->check(WholeNumber(1))
       ->type_name("N");
-  start->add_option("--duration", options->duration_s, "stop after so long: 30s, 5m, 1h")
-      ->transform(CLI::AsNumberWithUnit(
-          std::map<std::string, double>{{"ms", 1e-3}, {"s", 1}, {"m", 60}, {"h", 3600}}))
-      ->type_name("DURATION");
+  AddParsed(
+      *start, "--duration",
+      [](const std::string& text) { return ParseDuration(text, std::chrono::milliseconds(1)); },
+      &options->duration, "DURATION", "stop after so long: 30s, 5m, 1h");
   start
       ->add_option("--align", options->align,
                    "begin at a replay that is a multiple of N, so that ranks line up")
-      ->check(CLI::PositiveNumber)
+      ->check(WholeNumber(1))
       ->type_name("N");
   AddDiskOptions(*start, &options->disk);
   start->add_flag("--wait", options->wait, "return when it is over; Ctrl-C stops it");
@@ -194,7 +196,7 @@ RunFunction AddFreeze(CLI::App& app) {
   app.add_option("SESSION", options->which, "key, label, run id or pid; default: the newest job");
   AddOutput(app, options.get());
   app.add_option("--last", *last, "only the newest N replays of each probe")
-      ->check(CLI::PositiveNumber)
+      ->check(WholeNumber(1))
       ->type_name("N");
   return [options, last](Context& context) { return RunFreeze(context, *options, *last); };
 }

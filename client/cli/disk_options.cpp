@@ -1,17 +1,20 @@
 #include "client/cli/disk_options.h"
 
+#include "daemon/base/bytes.h"
+#include "daemon/base/parsed_option.h"
+#include "daemon/recording/recording_writer.h"
+
 namespace cgdebug::cli {
 
 void AddDiskOptions(CLI::App& app, DiskOptions* options) {
-  app.add_option("--max-size", options->max_bytes, "stop when the recording has this size: 20G")
-      ->transform(CLI::AsSizeValue(false))
-      ->check(CLI::PositiveNumber)
-      ->type_name("SIZE");
-  app.add_option("--roll-size", options->roll_bytes,
-                 "a new segment file at this size, 1M or more (4G)")
-      ->transform(CLI::AsSizeValue(false))
-      ->check(CLI::PositiveNumber)
-      ->type_name("SIZE");
+  AddParsed(
+      app, "--max-size",
+      [](const std::string& text) { return ParseBytes(text, recording::kMinMaxBytes); },
+      &options->max_bytes, "SIZE", "stop when the recording has this size: 20G");
+  AddParsed(
+      app, "--roll-size",
+      [](const std::string& text) { return ParseBytes(text, recording::kMinRollBytes); },
+      &options->roll_bytes, "SIZE", "a new segment file at this size, 1M or more (4G)");
   app.add_option("--durability", options->durability,
                  "when it survives a power failure: none = when the system wrote it, interval = "
                  "within a second (default), each = with every snapshot, which is slow")

@@ -4,8 +4,17 @@
 #include <stdexcept>
 
 namespace cgdebug {
+namespace {
 
-Result<std::uint64_t> ParseBytes(const std::string& text) {
+std::string InLargestUnit(std::uint64_t bytes) {
+  std::size_t place = 0;
+  for (; place < 4 && bytes >= 1024 && bytes % 1024 == 0; ++place) bytes /= 1024;
+  return std::to_string(bytes) + (place == 0 ? "" : std::string(1, "KMGT"[place - 1]));
+}
+
+}  // namespace
+
+Result<std::uint64_t> ParseBytes(const std::string& text, std::uint64_t least, std::uint64_t most) {
   constexpr double kMost = 9223372036854775808.0;
   const Error error{"'" + text + "' is no size; write for example 512M, 1.5G, 20G"};
   std::size_t used = 0;
@@ -24,7 +33,11 @@ Result<std::uint64_t> ParseBytes(const std::string& text) {
   if (unit.size() > 1 || (place == 0 && !unit.empty())) return error;
   for (std::size_t i = 0; i < place; ++i) number *= 1024;
   if (!(number >= 0) || number > kMost) return error;
-  return static_cast<std::uint64_t>(number);
+  const auto bytes = static_cast<std::uint64_t>(number);
+  if (bytes < least)
+    return Error{"'" + text + "' is too little; the least is " + InLargestUnit(least)};
+  if (bytes > most) return Error{"'" + text + "' is too much; the most is " + InLargestUnit(most)};
+  return bytes;
 }
 
 }  // namespace cgdebug

@@ -6,7 +6,8 @@
 
 namespace cgdebug {
 
-Result<std::chrono::milliseconds> ParseDuration(const std::string& text) {
+Result<std::chrono::milliseconds> ParseDuration(const std::string& text,
+                                                std::chrono::milliseconds least) {
   static const std::map<std::string, double> kUnits = {
       {"ms", 1}, {"s", 1e3}, {"m", 60e3}, {"min", 60e3}, {"h", 3600e3}, {"d", 86400e3}, {"", 1e3}};
   std::size_t used = 0;
@@ -17,11 +18,19 @@ Result<std::chrono::milliseconds> ParseDuration(const std::string& text) {
     used = 0;
   }
   const auto unit = kUnits.find(text.substr(used));
-  constexpr double kLongest = 1e15;
-  if (used == 0 || unit == kUnits.end() || !(number >= 0) || number * unit->second > kLongest) {
+  if (used == 0 || unit == kUnits.end() || !(number >= 0)) {
     return Error{"'" + text + "' is no duration; write for example 500ms, 30s, 10m, 1h"};
   }
-  return std::chrono::milliseconds(static_cast<std::int64_t>(number * unit->second));
+  constexpr double kLongest = 36500 * 86400e3;  // added to now, it still is a number of nanoseconds
+  if (number * unit->second > kLongest) {
+    return Error{"'" + text + "' is too long; the longest is 36500d"};
+  }
+  const std::chrono::milliseconds duration(static_cast<std::int64_t>(number * unit->second));
+  if (duration < least) {
+    return Error{"'" + text + "' is too short; the shortest is " + std::to_string(least.count()) +
+                 "ms"};
+  }
+  return duration;
 }
 
 }  // namespace cgdebug

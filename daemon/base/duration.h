@@ -9,7 +9,8 @@
 namespace cgdebug {
 
 // A number and ms, s, m or min, h, d; seconds without a unit.
-// Fails: the text is none, negative, or longer than 30000 years.
-Result<std::chrono::milliseconds> ParseDuration(const std::string& text);
+// Fails: the text is none, negative, or longer than 36500 days; shorter than `least`.
+Result<std::chrono::milliseconds> ParseDuration(const std::string& text,
+                                                std::chrono::milliseconds least = {});
 
 }  // namespace cgdebug

@@ -42,7 +42,9 @@ enum class Durability {
 // "none", "interval" or "each".
 std::optional<Durability> ParseDurability(std::string_view text);
 
-inline constexpr std::uint64_t kMinRollBytes = 1u << 20;  // what people may ask for
+// What people may ask for.
+inline constexpr std::uint64_t kMinRollBytes = 1u << 20;
+inline constexpr std::uint64_t kMinMaxBytes = 64u << 10;  // below it hardly a snapshot fits
 
 struct WriterOptions {
   std::uint64_t roll_bytes = 4ull << 30;  // a new segment file from here on

@@ -280,9 +280,13 @@ def test_importing_the_client_needs_no_torch(daemon):
         ("--durability", "always", "--durability"),
         ("--roll-size", "4K", "--roll-size"),
         ("--max-disk", "lots", "--max-disk"),
+        ("--max-disk", "1", "the least is 64K"),
+        ("--max-message", "0", "the least is 4K"),
+        ("--max-message", "1G", "the most is 16M"),
+        ("--keep-dead", "99999999d", "the longest is 36500d"),
     ],
 )
-def test_flags_about_recordings_are_checked(flag, value, message):
+def test_sizes_and_durations_are_checked(flag, value, message):
     words = [find_program("cgdebug-daemon"), flag, value]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and message in done.stderr, done.stderr

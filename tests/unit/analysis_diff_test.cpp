@@ -121,6 +121,17 @@ TEST(Diff, NeverSameOverWhatIsMissing) {
   }
 }
 
+TEST(Diff, TolerancesThatAreNoneAreRefusedAlsoOverEqualBytes) {
+  MemorySource a = TwoLayers(3), b = TwoLayers(3);
+  for (const double tolerance : {-1.0, std::nan(""), HUGE_VAL}) {
+    DiffOptions options;
+    options.atol = tolerance;
+    const Result<Diff> diff = Compare(a, b, options);
+    ASSERT_FALSE(diff.ok()) << tolerance;
+    EXPECT_THAT(diff.error().message, HasSubstr("a tolerance is finite, and 0 or more"));
+  }
+}
+
 TEST(Diff, ADifferenceWinsOverWhatIsMissing) {
   MemorySource a = TwoLayers(3), b = TwoLayers(2, 1);
   EXPECT_EQ(DiffOf(a, b).verdict(), Verdict::kDifferent);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "daemon/base/bytes.h"
+#include "daemon/base/duration.h"
 #include "daemon/base/whole_number.h"
 
 namespace cgdebug {
@@ -24,6 +25,25 @@ TEST(ParseBytes, RefusesWhatIsNoSize) {
     ASSERT_FALSE(ParseBytes(text).ok()) << text;
     EXPECT_THAT(ParseBytes(text).error().message, HasSubstr("is no size; write for example 512M"));
   }
+}
+
+TEST(ParseBytes, SaysTheLeastAndTheMost) {
+  EXPECT_EQ(ParseBytes("4K", 4096, 16 << 20).value(), 4096u);
+  EXPECT_EQ(ParseBytes("0", 4096).error().message, "'0' is too little; the least is 4K");
+  EXPECT_EQ(ParseBytes("1G", 0, 16 << 20).error().message, "'1G' is too much; the most is 16M");
+  EXPECT_EQ(ParseBytes("9", 0, 7).error().message, "'9' is too much; the most is 7");
+}
+
+TEST(ParseDuration, RefusesWhatIsNoneTooShortOrBeyondEveryClock) {
+  using std::chrono::milliseconds;
+  EXPECT_EQ(ParseDuration("1.5h").value(), std::chrono::minutes(90));
+  EXPECT_EQ(ParseDuration("0").value(), milliseconds(0));
+  for (const char* text : {"", "-1", "5 fortnights", "nan"}) {
+    EXPECT_THAT(ParseDuration(text).error().message, HasSubstr("is no duration"));
+  }
+  EXPECT_EQ(ParseDuration("0", milliseconds(1)).error().message,
+            "'0' is too short; the shortest is 1ms");
+  EXPECT_EQ(ParseDuration("36501d").error().message, "'36501d' is too long; the longest is 36500d");
 }
 
 TEST(WholeNumber, RefusesInWordsWhatIsNoneOrOutOfRange) {

@@ -1,0 +1,24 @@
+// parsed_option.h: options of a command line that a function of ours reads, and refuses in words.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+namespace cgdebug {
+
+// `parse` makes a Result<T> of the text. Lifetime: `value` outlives the parsing.
+template <typename T, typename Parse>
+void AddParsed(CLI::App& app, const std::string& name, const Parse& parse, T* value,
+               const std::string& type_name, const std::string& help) {
+  app.add_option_function<std::string>(
+         name,
+         [name, parse, value](const std::string& text) {
+           const auto parsed = parse(text);
+           if (!parsed.ok()) throw CLI::ValidationError(name, parsed.error().message);
+           *value = *parsed;
+         },
+         help)
+      ->type_name(type_name);
+}
+
+}  // namespace cgdebug
