@@ -146,8 +146,10 @@ std::string FindingsText(Source& source, const Check& check, std::size_t max_row
 
 std::string Completeness(const Check& check) {
   std::string text;
-  if (check.snapshots == 0) return "nothing to check: no snapshot is in it";
-  if (!check.found()) {
+  if (check.snapshots == 0) {
+    text = check.missing.empty() ? "nothing to check: no snapshot is in it\n"
+                                 : "inconclusive: nothing was checked\n";
+  } else if (!check.found()) {
     text = fmt::format("{}nothing found in {} snapshot{}{}\n",
                        check.complete() ? "" : "inconclusive: ", check.snapshots,
                        check.snapshots == 1 ? "" : "s",

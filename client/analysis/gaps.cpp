@@ -2,10 +2,39 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 
 namespace cgdebug::analysis {
+namespace {
+
+using source::Key;
+
+// Why a range of replays leaves nothing to look at; empty when it leaves something, or the source
+// has nothing anyway.
+std::string EmptyRangeText(source::Source& source, const Scope& scope) {
+  std::optional<std::uint64_t> first, last;
+  for (std::size_t slot = 0; slot < source.slots().size(); ++slot) {
+    if (!scope.Wants(source.slots()[slot])) continue;
+    const Result<std::vector<Key>> keys = source.Keys(slot);
+    if (!keys.ok()) return "";
+    for (const Key& key : *keys) {
+      if (scope.Wants(key.replay)) return "";
+      first = std::min(first.value_or(key.replay), key.replay);
+      last = std::max(last.value_or(key.replay), key.replay);
+    }
+  }
+  if (!first) return "";
+  const std::string end = scope.is_open_ended() ? "" : std::to_string(scope.last_replay);
+  return fmt::format(
+      "{} has no snapshot in replays {}..{}, it has some in {}..{}. Type for "
+      "example: --replays {}..{}",
+      source.Describe().path, scope.first_replay, end, *first, *last, *first, *last);
+}
+
+}  // namespace
 
 GapSummary SummarizeGaps(source::Source& source, const Scope& scope) {
   struct OfSlot {
@@ -37,6 +66,10 @@ GapSummary SummarizeGaps(source::Source& source, const Scope& scope) {
                     gaps.count == 1 ? "" : "s", source::SlotText(info),
                     info.rank < 0 ? "" : fmt::format(" of rank {}", info.rank), where, causes));
     summary.count += gaps.count;
+  }
+  if (const std::string why = EmptyRangeText(source, scope); !why.empty()) {
+    summary.sentences.push_back(why);
+    ++summary.count;
   }
   for (const std::string& why : about.unread) {
     summary.sentences.push_back("not read: " + why);

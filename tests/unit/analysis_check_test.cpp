@@ -77,6 +77,20 @@ TEST(Check, NamesTheFirstNonfiniteInReplayThenGraphOrderAndWhatLedToIt) {
   EXPECT_EQ(CheckJson(source, check)["first_nonfinite"]["probe"], "mid");
 }
 
+TEST(Check, SaysThatTheRangeIsWhyNothingWasChecked) {
+  MemorySource source = Healthy();
+  CheckOptions options;
+  options.scope.first_replay = 100;
+  options.scope.last_replay = 200;
+  const Check check = CheckOf(source, options);
+  EXPECT_FALSE(check.complete());
+  EXPECT_EQ(CheckText(source, check),
+            "inconclusive: nothing was checked\n"
+            "missing: memory has no snapshot in replays 100..200, it has some in 1..4. Type for "
+            "example: --replays 1..4");
+  EXPECT_EQ(CheckJson(source, check)["missing"].size(), 1u);
+}
+
 TEST(Check, FramesAreTheLastOnes) {
   MemorySource source = Healthy(1);
   source.Change(2, 1, {NAN, 1});

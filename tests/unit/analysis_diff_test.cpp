@@ -121,6 +121,17 @@ TEST(Diff, NeverSameOverWhatIsMissing) {
   }
 }
 
+TEST(Diff, SaysThatTheRangeIsWhyNothingWasCompared) {
+  MemorySource a = TwoLayers(3), b = TwoLayers(3);
+  DiffOptions options;
+  options.align.scope.first_replay = 100;
+  const Diff diff = DiffOf(a, b, options);
+  EXPECT_EQ(diff.verdict(), Diff::Verdict::kIncomplete);
+  EXPECT_THAT(DiffText(a, b, diff),
+              AllOf(HasSubstr("inconclusive: nothing was compared"),
+                    HasSubstr("no snapshot in replays 100.., it has some in 1..")));
+}
+
 TEST(Diff, TolerancesThatAreNoneAreRefusedAlsoOverEqualBytes) {
   MemorySource a = TwoLayers(3), b = TwoLayers(3);
   for (const double tolerance : {-1.0, std::nan(""), HUGE_VAL}) {
