@@ -49,7 +49,9 @@ std::vector<std::string> SegmentWatcher::Scan() {
   return names;
 }
 
-void SegmentWatcher::Refuse(const std::string& name, const std::string& reason, bool retry) {
+void SegmentWatcher::Refuse(const std::string& name, const std::string& reason_untrusted,
+                            bool retry) {
+  const std::string reason = pipeline::CleanText(reason_untrusted);
   Refused& refused = refused_[name];
   if (refused.reason != reason) {
     Log("ingest")->warn("{} is skipped: {}", ring::ShmPath(name), reason);
@@ -61,7 +63,7 @@ std::vector<pipeline::SkippedFile> SegmentWatcher::skipped() const {
   std::vector<pipeline::SkippedFile> skipped;
   for (const auto& [name, refused] : refused_) {
     if (refused.reason.empty()) continue;
-    skipped.push_back({ring::ShmPath(name), pipeline::CleanText(refused.reason)});
+    skipped.push_back({ring::ShmPath(name), refused.reason});
   }
   return skipped;
 }

@@ -1,5 +1,7 @@
 #include "daemon/pipeline/text.h"
 
+#include <fmt/format.h>
+
 #include <cstddef>
 #include <cstdint>
 
@@ -33,6 +35,12 @@ bool IsControl(std::uint32_t code_point) {
          code_point == 0x2029;
 }
 
+// Whether `text` begins like what a byte becomes.
+bool LooksEscaped(std::string_view text) {
+  const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
+  return text.size() >= 4 && text.starts_with("\\x") && is_digit(text[2]) && is_digit(text[3]);
+}
+
 }  // namespace
 
 std::string CleanText(std::string_view text_untrusted, bool keep_newlines) {
@@ -42,10 +50,14 @@ std::string CleanText(std::string_view text_untrusted, bool keep_newlines) {
     const Decoded decoded = DecodeOne(text_untrusted);
     const std::size_t bytes = decoded.bytes == 0 ? 1 : decoded.bytes;
     const bool kept = keep_newlines && decoded.code_point == '\n';
-    if (decoded.bytes == 0 || (IsControl(decoded.code_point) && !kept)) {
-      clean += '?';
+    const std::string_view character = text_untrusted.substr(0, bytes);
+    if (decoded.bytes == 0 || (IsControl(decoded.code_point) && !kept) ||
+        LooksEscaped(text_untrusted)) {
+      for (const char byte : character) {
+        clean += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
+      }
     } else {
-      clean += text_untrusted.substr(0, bytes);
+      clean += character;
     }
     text_untrusted.remove_prefix(bytes);
   }

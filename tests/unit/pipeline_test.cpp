@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,19 +25,28 @@ using testing::ElementsAre;
 
 TEST(CleanText, KeepsUtf8AndTakesControlCharactersAway) {
   EXPECT_EQ(CleanText("blk3.mlp μ σ 注 😀"), "blk3.mlp μ σ 注 😀");
-  EXPECT_EQ(CleanText("a\x1b[31mb\nc\x7f"), "a?[31mb?c?");
+  EXPECT_EQ(CleanText("a\x1b[31mb\nc\x7f"), R"(a\x1b[31mb\x0ac\x7f)");
   EXPECT_EQ(CleanText("\xc2\x9b"
                       "31m"),
-            "?31m")
+            R"(\xc2\x9b31m)")
       << "CSI as one C1 character";
-  EXPECT_EQ(CleanText("a\nb\x1b", /*keep_newlines=*/true), "a\nb?");
+  EXPECT_EQ(CleanText("a\nb\x1b", /*keep_newlines=*/true), "a\nb\\x1b");
 }
 
 TEST(CleanText, ReplacesWhatIsNoUtf8ByteByByte) {
-  EXPECT_EQ(CleanText("a\xff\xc3"), "a??") << "stray byte, cut character";
-  EXPECT_EQ(CleanText("\xc0\xaf"), "??") << "overlong";
-  EXPECT_EQ(CleanText("\xed\xa0\x80"), "???") << "surrogate";
-  EXPECT_EQ(CleanText("\xf5\x80\x80\x80"), "????") << "beyond Unicode";
+  EXPECT_EQ(CleanText("a\xff\xc3"), R"(a\xff\xc3)") << "stray byte, cut character";
+  EXPECT_EQ(CleanText("\xc0\xaf"), R"(\xc0\xaf)") << "overlong";
+  EXPECT_EQ(CleanText("\xed\xa0\x80"), R"(\xed\xa0\x80)") << "surrogate";
+  EXPECT_EQ(CleanText("\xf5\x80\x80\x80"), R"(\xf5\x80\x80\x80)") << "beyond Unicode";
+}
+
+TEST(CleanText, KeepsTextsApartThatDifferInWhatItReplaces) {
+  const std::vector<std::string> texts = {"a\x01", "a\x02", R"(a\x01)", R"(a\x5cx01)",
+                                          R"(a\)", "a?",    "a\\\x01"};
+  std::set<std::string> clean;
+  for (const std::string& text : texts) clean.insert(CleanText(text));
+  EXPECT_EQ(clean.size(), texts.size());
+  EXPECT_EQ(CleanText(R"(C:\x\new a\x)"), R"(C:\x\new a\x)") << "what is no such byte stays";
 }
 
 // --- identity
