@@ -168,8 +168,7 @@ int RunProbes(Context& context, const ProbesOptions& options) {
     Context::Print(Dump({{"probes", std::move(array)}}, /*indented=*/true) + "\n");
   }
   if (probes.empty()) {
-    return context.Fail(
-        kExitNoMatch,
+    return context.FailNoJob(
         context.ranks.selects_all()
             ? "no job of this user has a probe. Type: cgdebug-cli run -- python train.py"
             : "no such probe is on ranks " + context.options.ranks + ". Type: cgdebug-cli ps -a");

@@ -42,7 +42,7 @@ TextTable MakeTable(const std::vector<v1::Session>& sessions, bool plain) {
   return table;
 }
 
-int NothingToList(const Context& context, std::size_t dead_count) {
+int NothingToList(Context& context, std::size_t dead_count) {
   if (dead_count > 0) {
     return context.Fail(kExitNoMatch,
                         fmt::format("no job with probes is alive; {} dead but readable. Type: "
@@ -50,11 +50,11 @@ int NothingToList(const Context& context, std::size_t dead_count) {
                                     dead_count));
   }
   if (!context.options.session.empty() || !context.ranks.selects_all()) {
-    return context.Fail(kExitNoMatch, "no session matches. Type: cgdebug-cli ps -a");
+    return context.FailNoJob("no session matches. Type: cgdebug-cli ps -a");
   }
-  return context.Fail(kExitNoMatch,
-                      "no job of this user on this machine has probes. Type: cgdebug-cli run -- "
-                      "python train.py   (what may be wrong: cgdebug-cli doctor)");
+  return context.FailNoJob(
+      "no job of this user on this machine has probes. Type: cgdebug-cli run -- "
+      "python train.py   (what may be wrong: cgdebug-cli doctor)");
 }
 
 int RunPs(Context& context, const PsOptions& options) {

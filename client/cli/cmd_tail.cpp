@@ -82,6 +82,7 @@ int CheckSomethingMatches(Context& context, const TailOptions& options, EventPri
       !reply.ok() && context.client().last_failure() == client::Failure::kNothingMatched;
   if (options.follow && nothing && context.options.session.empty()) {
     context.Note("-- waiting: " + reply.error().message);
+    context.NoteSkipped();
     return kExitOk;
   }
   if (!reply.ok()) return context.Fail(reply.error());
@@ -97,8 +98,7 @@ int CheckSomethingMatches(Context& context, const TailOptions& options, EventPri
     return context.Fail(kExitNoMatch, "no such probe is on these ranks. Type: cgdebug-cli ps -a");
   }
   if (reply->probes().empty() && !options.follow) {
-    return context.Fail(
-        kExitNoMatch,
+    return context.FailNoJob(
         "no job of this user has a probe. To wait for one, type: cgdebug-cli tail -f");
   }
   return kExitOk;

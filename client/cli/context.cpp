@@ -63,7 +63,22 @@ int Context::Fail(ExitCode code, std::string_view message) const {
   return code;
 }
 
-int Context::Fail(const Error& error) const {
+int Context::FailNoJob(std::string_view message) {
+  Say(PrintableLines(message));
+  NoteSkipped();
+  return kExitNoMatch;
+}
+
+void Context::NoteSkipped() {
+  const auto status = client_.Status({});
+  if (!status.ok()) return;
+  for (const v1::Skipped& file : status->skipped()) {
+    Note(fmt::format("skipped by the daemon on {}: {}: {}", Printable(status->socket()),
+                     Printable(file.path()), Printable(file.reason())));
+  }
+}
+
+int Context::Fail(const Error& error) {
   std::string message = error.message;
   const auto& close = client_.last_error().close();
   // The daemon may have put them into its sentence.
@@ -73,6 +88,7 @@ int Context::Fail(const Error& error) const {
       message += fmt::format(" '{}'{}", Printable(name), &name == &*close.rbegin() ? "" : ",");
     }
   }
+  if (client_.last_error().code() == v1::Error::NO_SESSION) return FailNoJob(message);
   switch (client_.last_failure()) {
     case client::Failure::kNoDaemon:
     case client::Failure::kNothingMatched:

@@ -60,7 +60,11 @@ class Context {
 
   int Fail(ExitCode code, std::string_view message) const;
   // The error of the client's last call, with the exit code of its kind.
-  int Fail(const Error& error) const;
+  int Fail(const Error& error);
+  // There is no job, or none of that name.
+  int FailNoJob(std::string_view message);
+  // Which jobs this daemon leaves alone, as `status` shows them: another one may have them.
+  void NoteSkipped();
 
  private:
   client::Client client_;

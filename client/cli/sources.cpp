@@ -58,11 +58,9 @@ int OpenSource(Context& context, const std::string& text, std::unique_ptr<source
       return context.Fail(opened.error());
     }
     const bool may_be_a_file = text != "live" && text == session;
-    return context.Fail(
-        kExitNoMatch,
-        fmt::format("{}{}. Type: {}", opened.error().message,
-                    may_be_a_file ? " and no file of this name" : "",
-                    session.empty() ? "cgdebug-cli run -- python train.py" : "cgdebug-cli ps -a"));
+    return context.FailNoJob(fmt::format(
+        "{}{}. Type: {}", opened.error().message, may_be_a_file ? " and no file of this name" : "",
+        session.empty() ? "cgdebug-cli run -- python train.py" : "cgdebug-cli ps -a"));
   }
   *source = *std::move(opened);
   return kExitOk;

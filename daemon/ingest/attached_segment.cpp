@@ -36,7 +36,7 @@ AttachedSegment::~AttachedSegment() {
 
 Result<std::unique_ptr<AttachedSegment>> AttachedSegment::Adopt(
     std::unique_ptr<ring::SegmentView> view, const Destination& destination) {
-  if (!view->BecomeReader()) return Error{"another daemon reads it"};
+  if (!view->BecomeReader()) return Error{"another daemon reads it; it is asked with its --socket"};
   std::unique_ptr<AttachedSegment> segment(new AttachedSegment(std::move(view), destination));
   destination.events->Add(segment->session_, pipeline::SessionChange{false});
   Log("ingest")->info("session {} ({}): pid {}, {}", segment->session_->key,

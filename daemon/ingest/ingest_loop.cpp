@@ -13,7 +13,6 @@
 #include "daemon/base/log.h"
 #include "daemon/base/realtime.h"
 #include "daemon/ingest/sigbus_guard.h"
-#include "daemon/pipeline/text.h"
 
 namespace cgdebug::ingest {
 namespace {
@@ -117,8 +116,10 @@ void IngestLoop::TryAttach(const std::string& name) {
   if (view == nullptr || SigbusGuard::Hit()) return watcher_->Refuse(name, reason, false);
   const std::string meant_for = view->header().socket;
   if (!meant_for.empty() && meant_for != options_.socket) {
-    return watcher_->Refuse(
-        name, "its job belongs to the daemon on " + pipeline::CleanText(meant_for), false);
+    return watcher_->Refuse(name,
+                            "its job belongs to the daemon on " + meant_for +
+                                ". Type: cgdebug-cli --socket '" + meant_for + "' status",
+                            false);
   }
   auto attached = AttachedSegment::Adopt(std::move(view), destination_);
   if (!attached.ok()) return watcher_->Refuse(name, attached.error().message, true);

@@ -11,6 +11,7 @@
 #include "tests/support/daemon_process.h"
 #include "tests/support/producer_process.h"
 #include "tests/support/run_process.h"
+#include "tests/support/wait_until.h"
 
 namespace cgdebug::test {
 namespace {
@@ -111,6 +112,24 @@ TEST_F(CliEndToEndTest, LossesAreCountedWhereverTheyAreShown) {
   EXPECT_THAT(Cli({"tail", "-n", "50"}).out,
               HasSubstr("-- x: " + std::to_string(lost) + " snapshots lost"));
   EXPECT_THAT(Cli({"status"}).out, HasSubstr("lost " + std::to_string(lost)));
+}
+
+TEST_F(CliEndToEndTest, WhereThereIsNoJobItSaysThatAnotherDaemonHasOne) {
+  ProducerProcess job({{.name = "x", .elements = 4, .capacity = 8, .record_every = 1}});
+  DaemonProcess daemon(directory_);
+  ASSERT_TRUE(WaitUntil([&] { return daemon.Session(job.key()).has_value(); }));
+  const testing_support::TempDir elsewhere;
+  DaemonProcess other(elsewhere);
+  ASSERT_TRUE(WaitUntil([&] { return other.Status().skipped_size() == 1; }));
+  const std::vector<std::vector<std::string>> commands = {
+      {"ps"}, {"probes"}, {"tail"}, {"tail", "x"}, {"show", "x"}, {"check"}, {"freeze"}};
+  for (std::vector<std::string> command : commands) {
+    command.insert(command.begin(), {CGDEBUG_CLI, "--socket", other.socket()});
+    const ProcessResult result = Process(command, {"NO_COLOR=1"}).Wait();
+    EXPECT_EQ(result.code, 4) << command[3];
+    EXPECT_THAT(result.err, HasSubstr("skipped by the daemon on " + other.socket())) << command[3];
+    EXPECT_THAT(result.err, HasSubstr(job.segment() + ": another daemon reads it")) << command[3];
+  }
 }
 
 TEST_F(CliEndToEndTest, StartsADaemonAndStopsIt) {
