@@ -144,6 +144,19 @@ void ObserveCuda(const at::Tensor& x, std::string_view site) {
 
 void ObserveMeta(const at::Tensor&, std::string_view) {}
 
+// Inside torch.vmap, where torch itself would say that a batching rule is missing.
+void ObserveBatched(const at::Tensor&, std::string_view site) {
+  AsTorchErrors([&] {
+    const auto probe = Lookup(site);
+    if (probe == nullptr) return;
+    throw Error(ErrorKind::kUnsupported,
+                "probe '" + NameOf(*probe) +
+                    "' is called inside torch.vmap, where a tensor is one of many that do not "
+                    "exist by themselves. Probe the whole batch: what goes into the mapped "
+                    "function, or what comes out of it");
+  });
+}
+
 }  // namespace
 
 TORCH_LIBRARY(cgdebug, library) { library.def("observe(Tensor x, str site) -> ()"); }
@@ -151,6 +164,7 @@ TORCH_LIBRARY_IMPL(cgdebug, CPU, library) { library.impl("observe", &ObserveCpu)
 #ifdef CGDEBUG_TORCH_HAS_CUDA
 TORCH_LIBRARY_IMPL(cgdebug, CUDA, library) { library.impl("observe", &ObserveCuda); }
 #endif
+TORCH_LIBRARY_IMPL(cgdebug, FuncTorchBatched, library) { library.impl("observe", &ObserveBatched); }
 TORCH_LIBRARY_IMPL(cgdebug, Meta, library) { library.impl("observe", &ObserveMeta); }
 // A probe is no part of the gradient: autograd has nothing to do for it.
 TORCH_LIBRARY_IMPL(cgdebug, Autograd, library) {

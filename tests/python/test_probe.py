@@ -137,6 +137,19 @@ def test_unsupported_tensors_are_refused(probe, tensor, text):
     assert len(p.records()) == 1
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_inside_vmap_says_which_probe_and_what_to_probe_instead(probe, depth):
+    p = probe(TensorRecord(), mode="always")
+    function = lambda x: p(x * 2)  # noqa: E731
+    for _ in range(depth):
+        function = torch.vmap(function)
+    with pytest.raises(ValueError, match="probe 'p' is called inside torch.vmap.*whole batch"):
+        function(torch.ones(2, 3, 4))
+    p(torch.vmap(lambda x: x * 2)(torch.ones(2, 3, 4)))
+    torch.func.grad(lambda x: p(x * 2).sum())(torch.ones(3))
+    assert [record.shape for record in p.records()] == [(2, 3, 4), (3,)]
+
+
 def test_non_contiguous_copy_packs(probe):
     p = probe(TensorRecord(), non_contiguous="copy")
     x = torch.arange(6).reshape(2, 3).t()
