@@ -229,7 +229,7 @@ class Copier {
       snapshot->skipped = snapshot->ordinal - slot.from_ordinal - 1;
     }
     std::span<const std::byte> bytes;
-    Result<recording::MappedBytes> payload = recording::MappedBytes();
+    Result<recording::Payload> payload = recording::Payload();
     if (!snapshot->stats_only) {
       payload = reader.ReadPayload(item.ref);
       if (!payload.ok()) return AddDamaged(item, slot);

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "client/source/mapped_file.h"
 #include "client/source/merged_source.h"
 #include "daemon/recording/recording_reader.h"
 
@@ -12,6 +11,8 @@ namespace {
 using recording::RecordingReader;
 using recording::SnapshotRef;
 using recording::StopReason;
+
+constexpr std::size_t kWorthMappingBytes = 64 << 10;
 
 bool EndedAsWanted(const RecordingReader& reader) {
   const StopReason reason = reader.stop_reason();
@@ -81,24 +82,15 @@ class RecordingSource : public Source {
   Result<Values> Load(const Snapshot& snapshot) override {
     const Result<SnapshotRef> ref = RefOf(snapshot.slot, snapshot.key);
     if (!ref.ok()) return ref.error();
-    Result<recording::MappedBytes> payload = reader_->ReadPayload(*ref);
-    if (!payload.ok()) return payload.error();
-    return Values{payload->bytes, std::move(payload->keep)};
+    return ToValues(reader_->ReadPayload(*ref));
   }
 
+  // Only a finished recording is mapped: what is written to, or was cut off, may lose its end.
   Result<Values> LoadWritable(const Snapshot& snapshot) override {
-    const Result<Values> checked = Load(snapshot);
-    if (!checked.ok()) return checked.error();
-    if (checked->bytes.size() < kWorthMappingBytes) return CopyOf(checked->bytes);
+    if (snapshot.payload_bytes < kWorthMappingBytes || !reader_->closed()) return Load(snapshot);
     const Result<SnapshotRef> ref = RefOf(snapshot.slot, snapshot.key);
     if (!ref.ok()) return ref.error();
-    const recording::SegmentFile& file = reader_->segment(ref->segment);
-    recording::Record record;
-    if (file.Read(ref->offset, &record) != recording::ReadStatus::kRecord ||
-        record.header.payload_bytes != checked->bytes.size()) {
-      return CopyOf(checked->bytes);
-    }
-    return MapPrivately(file.path(), record.payload_offset(), checked->bytes.size());
+    return ToValues(reader_->MapPayload(*ref));
   }
 
   std::vector<Gap> Gaps() override {
@@ -121,6 +113,11 @@ class RecordingSource : public Source {
 
  private:
   static std::uint32_t Id(std::size_t slot) { return static_cast<std::uint32_t>(slot); }
+
+  static Result<Values> ToValues(Result<recording::Payload> payload) {
+    if (!payload.ok()) return payload.error();
+    return Values{payload->bytes, std::move(payload->keep)};
+  }
 
   // Of the values; without them there may be none.
   static std::optional<std::uint64_t> HashOf(const recording::Snapshot& snapshot) {

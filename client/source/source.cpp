@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "client/source/mapped_file.h"
 #include "client/source/recording_source.h"
 #include "client/source/safetensors_source.h"
 #include "daemon/numerics/format.h"
@@ -54,7 +53,9 @@ Result<std::optional<Key>> Source::Find(std::size_t slot, std::uint64_t replay) 
 Result<Values> Source::LoadWritable(const Snapshot& snapshot) {
   const Result<Values> values = Load(snapshot);
   if (!values.ok()) return values.error();
-  return CopyOf(values->bytes);
+  const auto copy =
+      std::make_shared<std::vector<std::byte>>(values->bytes.begin(), values->bytes.end());
+  return Values{*copy, copy};
 }
 
 Result<std::unique_ptr<Source>> Open(const std::string& path) {

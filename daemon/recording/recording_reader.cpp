@@ -170,7 +170,9 @@ Result<Snapshot> RecordingReader::Read(const SnapshotRef& ref) const {
   return *std::move(snapshot);
 }
 
-Result<MappedBytes> RecordingReader::ReadPayload(const SnapshotRef& ref) const {
+Result<Payload> RecordingReader::GetPayload(const SnapshotRef& ref,
+                                            Result<Payload> (SegmentFile::*get)(const Record&)
+                                                const) const {
   const auto snapshot = Read(ref);
   if (!snapshot.ok()) return snapshot.error();
   const Slot& slot = slots_[ref.slot];
@@ -181,7 +183,7 @@ Result<MappedBytes> RecordingReader::ReadPayload(const SnapshotRef& ref) const {
   const auto record = ReadRecord(ref);
   if (!record.ok()) return record.error();
   const SegmentFile& file = *segments_[ref.segment]->file;
-  auto payload = file.MapPayload(*record);
+  auto payload = (file.*get)(*record);
   if (!payload.ok()) return payload.error();
   if (!payload->bytes.empty() && Xxh3(payload->bytes) != record->header.payload_hash) {
     return Error{

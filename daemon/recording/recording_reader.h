@@ -5,7 +5,7 @@
 //   for (const Slot& slot : (*reader)->slots()) {
 //     for (const SnapshotRef& ref : (*reader)->Snapshots(slot.id)) {
 //       auto snapshot = (*reader)->Read(ref);         // statistics
-//       auto payload = (*reader)->ReadPayload(ref);   // values, mapped
+//       auto payload = (*reader)->ReadPayload(ref);   // values
 //     }
 //   }
 //
@@ -95,9 +95,15 @@ class RecordingReader {
 
   // Everything but the values.
   Result<Snapshot> Read(const SnapshotRef& ref) const;
-  // The values, compared with their hash.
+  // The values, compared with their hash; read into memory, or on pages of the file (segment_file.h
+  // says when that is dangerous).
   // Fails: also when only statistics were recorded.
-  Result<MappedBytes> ReadPayload(const SnapshotRef& ref) const;
+  Result<Payload> ReadPayload(const SnapshotRef& ref) const {
+    return GetPayload(ref, &SegmentFile::ReadPayload);
+  }
+  Result<Payload> MapPayload(const SnapshotRef& ref) const {
+    return GetPayload(ref, &SegmentFile::MapPayload);
+  }
 
   // Reads every byte, and holds it against every check. `progress` gets how many of bytes() are
   // done, and stops it with false. What it finds is in the result, not in damage().
@@ -127,7 +133,10 @@ class RecordingReader {
   void Scan(std::size_t place);
   void Accept(std::size_t place, const Record& record, std::vector<layout::IndexRow>* rows);
   void AcceptOther(const Record& record);
-  IndexBlock::Rows LoadRows(std::size_t place, std::uint64_t begin, const Record& record) const;
+  Result<Payload> GetPayload(const SnapshotRef& ref,
+                             Result<Payload> (SegmentFile::*get)(const Record&) const) const;
+  std::vector<layout::IndexRow> LoadRows(std::size_t place, std::uint64_t begin,
+                                         const Record& record) const;
   void FindMissing();
   void AddDamage(std::size_t place, std::uint64_t offset, std::uint64_t bytes,
                  std::uint64_t missing_records, std::string what) const;

@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <tuple>
 #include <utility>
 
+#include "daemon/recording/checksum.h"
 #include "daemon/recording/meta.h"
 #include "daemon/recording/recording_files.h"
 #include "daemon/recording/recording_reader.h"
@@ -134,23 +136,22 @@ bool RecordingReader::TakeIndexes(std::size_t place, std::uint64_t last_index,
 }
 
 // The rows of an index record; when they are damaged, by walking through what they are about.
-IndexBlock::Rows RecordingReader::LoadRows(std::size_t place, std::uint64_t begin,
-                                           const Record& record) const {
+std::vector<IndexRow> RecordingReader::LoadRows(std::size_t place, std::uint64_t begin,
+                                                const Record& record) const {
   const SegmentFile& file = *segments_[place]->file;
-  IndexBlock::Rows rows;
-  auto mapped = file.MapPayload(record);
-  const bool good = mapped.ok() && mapped->bytes.size() % sizeof(IndexRow) == 0 &&
-                    file.PayloadMatchesItsHash(record);
+  std::vector<IndexRow> rows;
+  const auto payload = file.ReadPayload(record);
+  const bool good = payload.ok() && payload->bytes.size() % sizeof(IndexRow) == 0 &&
+                    Xxh3(payload->bytes) == record.header.payload_hash;
   if (good) {
-    rows.mapped = *std::move(mapped);
-    rows.rows = {reinterpret_cast<const IndexRow*>(rows.mapped.bytes.data()),
-                 rows.mapped.bytes.size() / sizeof(IndexRow)};
+    rows.resize(payload->bytes.size() / sizeof(IndexRow));
+    std::memcpy(rows.data(), payload->bytes.data(), payload->bytes.size());
     const auto key = [](const IndexRow& row) { return std::tuple(row.slot, row.ordinal); };
-    if (std::ranges::is_sorted(rows.rows, {}, key)) return rows;
+    if (std::ranges::is_sorted(rows, {}, key)) return rows;
   }
   AddDamage(place, record.offset, record.next() - record.offset, 0,
             "an index is damaged; its snapshots were found by walking through them");
-  rows = {};
+  rows.clear();
   Record found;
   for (std::uint64_t offset = begin; offset < record.offset;) {
     if (file.Read(offset, &found) != ReadStatus::kRecord) {
@@ -161,12 +162,11 @@ IndexBlock::Rows RecordingReader::LoadRows(std::size_t place, std::uint64_t begi
     }
     const auto snapshot = Decode<Snapshot>(found.meta);
     if (found.type() == RecordType::kSnapshot && snapshot) {
-      rows.own.push_back({snapshot->slot, 0, snapshot->ordinal, snapshot->sequence, offset});
+      rows.push_back({snapshot->slot, 0, snapshot->ordinal, snapshot->sequence, offset});
     }
     offset = found.next();
   }
-  SnapshotIndex::Sort(&rows.own);
-  rows.rows = rows.own;
+  SnapshotIndex::Sort(&rows);
   return rows;
 }
 
@@ -211,14 +211,10 @@ void RecordingReader::Scan(std::size_t place) {
   if (rows.empty()) return;
   SnapshotIndex::Sort(&rows);
   const auto runs = SnapshotIndex::RunsOf(rows);
-  index_.Add(std::make_shared<IndexBlock>(static_cast<std::uint32_t>(place),
-                                          [rows = std::move(rows)]() mutable {
-                                            IndexBlock::Rows loaded;
-                                            loaded.own = std::move(rows);
-                                            loaded.rows = loaded.own;
-                                            return loaded;
-                                          }),
-             runs);
+  index_.Add(
+      std::make_shared<IndexBlock>(static_cast<std::uint32_t>(place),
+                                   [rows = std::move(rows)]() mutable { return std::move(rows); }),
+      runs);
 }
 
 void RecordingReader::Accept(std::size_t place, const Record& record, std::vector<IndexRow>* rows) {

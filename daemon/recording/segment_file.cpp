@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "daemon/recording/checksum.h"
@@ -164,32 +166,43 @@ std::optional<Record> SegmentFile::ReadEnd() const {
   return record;
 }
 
-Result<MappedBytes> SegmentFile::MapPayload(const Record& record) const {
-  if (record.header.payload_bytes == 0) return MappedBytes{};
-  const std::uint64_t begin = record.payload_offset();
-  const std::uint64_t end = begin + record.header.payload_bytes;
-  const std::scoped_lock lock(mutex_);
+Error SegmentFile::CutOff() const {
+  return Error{fmt::format("{} was cut off while it was read", path_)};
+}
+
+Result<Payload> SegmentFile::ReadPayload(const Record& record) const {
+  if (record.header.payload_bytes == 0) return Payload{};
+  const auto bytes = static_cast<std::size_t>(record.header.payload_bytes);
+  const std::shared_ptr<std::byte[]> memory(new (std::nothrow) std::byte[bytes]);
+  if (memory == nullptr) {
+    return Error{fmt::format("no memory for the {} bytes of values in {}", bytes, path_)};
+  }
+  const std::span<std::byte> values(memory.get(), bytes);
+  if (ReadAt(fd_.get(), record.payload_offset(), values) != bytes) return CutOff();
+  return Payload{values, memory};
+}
+
+Result<Payload> SegmentFile::MapPayload(const Record& record) const {
+  if (record.header.payload_bytes == 0) return Payload{};
   struct stat status = {};
   if (fstat(fd_.get(), &status) != 0) return ErrnoError("cannot look at " + path_);
-  if (end > static_cast<std::uint64_t>(status.st_size)) {
-    return Error{fmt::format("{} was cut off while it was read", path_)};
-  }
-  if (end > mapped_bytes_) {
-    const auto bytes = static_cast<std::size_t>(status.st_size);
-    void* address =
-        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd_.get(), 0);
-    if (address == MAP_FAILED) return ErrnoError("cannot map " + path_);
-    mapping_ = std::shared_ptr<const void>(
-        address, [bytes](const void* mapped) { munmap(const_cast<void*>(mapped), bytes); });
-    mapped_bytes_ = bytes;
-  }
-  const auto* start = static_cast<const std::byte*>(mapping_.get());
-  return MappedBytes{{start + begin, record.header.payload_bytes}, mapping_};
+  const std::uint64_t end = record.payload_offset() + record.header.payload_bytes;
+  if (end > static_cast<std::uint64_t>(status.st_size)) return CutOff();
+  const std::uint64_t before =
+      record.payload_offset() % static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  const std::uint64_t begin = record.payload_offset() - before;
+  const auto bytes = static_cast<std::size_t>(end - begin);
+  void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE,
+                       fd_.get(), static_cast<off_t>(begin));
+  if (address == MAP_FAILED) return ErrnoError("cannot map " + path_);
+  const std::shared_ptr<const void> mapping(
+      address, [bytes](const void* mapped) { munmap(const_cast<void*>(mapped), bytes); });
+  return Payload{{static_cast<const std::byte*>(address) + before, bytes - before}, mapping};
 }
 
 bool SegmentFile::PayloadMatchesItsHash(const Record& record) const {
   if (record.header.payload_bytes == 0) return record.header.payload_hash == 0;
-  const auto payload = MapPayload(record);
+  const auto payload = ReadPayload(record);
   return payload.ok() && Xxh3(payload->bytes) == record.header.payload_hash;
 }
 

@@ -17,12 +17,11 @@
 
 namespace cgdebug::recording {
 
-// Bytes of a file, mapped.
+// Values out of a file, of which nobody else has the same bytes: whoever casts the const away
+// changes these alone, and never the file.
 //
-// Lifetime: as long as a copy of `keep` lives, also after the reader is gone. The pages are private
-// and writable: whoever casts the const away changes a copy of their own, never the file. A file
-// that somebody truncates meanwhile raises SIGBUS, as with every mapped file.
-struct MappedBytes {
+// Lifetime: as long as a copy of `keep` lives, also after the reader is gone.
+struct Payload {
   std::span<const std::byte> bytes;
   std::shared_ptr<const void> keep;
 };
@@ -66,13 +65,18 @@ class SegmentFile {
   // The kRoll or kClose record that ends a complete file.
   std::optional<Record> ReadEnd() const;
 
-  Result<MappedBytes> MapPayload(const Record& record) const;
+  // In memory of their own, which nothing that happens to the file can take away.
+  Result<Payload> ReadPayload(const Record& record) const;
+  // The same on pages of the file, which cost no memory until they are written to. A file that
+  // somebody truncates meanwhile raises SIGBUS, as with every mapped file.
+  Result<Payload> MapPayload(const Record& record) const;
   bool PayloadMatchesItsHash(const Record& record) const;
   // Whether the bytes between the record's parts are zero.
   bool PaddingIsZero(const Record& record) const;
 
  private:
   SegmentFile(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+  Error CutOff() const;
   // Bytes [offset, offset + count) from a window that is read ahead; empty when they are not there.
   std::span<const std::byte> Peek(std::uint64_t offset, std::size_t count) const;
 
@@ -84,8 +88,6 @@ class SegmentFile {
   mutable std::mutex mutex_;  // of what follows
   mutable std::vector<std::byte> window_;
   mutable std::uint64_t window_offset_ = 0;
-  mutable std::shared_ptr<const void> mapping_;
-  mutable std::uint64_t mapped_bytes_ = 0;
 };
 
 }  // namespace cgdebug::recording

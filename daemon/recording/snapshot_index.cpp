@@ -11,8 +11,8 @@ using layout::IndexRow;
 
 std::span<const IndexRow> IndexBlock::RowsOf(std::uint32_t slot) const {
   std::call_once(loaded_, [this] { rows_ = std::exchange(load_, nullptr)(); });
-  const auto first = std::ranges::lower_bound(rows_.rows, slot, {}, &IndexRow::slot);
-  const auto last = std::ranges::upper_bound(rows_.rows, slot, {}, &IndexRow::slot);
+  const auto first = std::ranges::lower_bound(rows_, slot, {}, &IndexRow::slot);
+  const auto last = std::ranges::upper_bound(rows_, slot, {}, &IndexRow::slot);
   return {first, last};
 }
 

@@ -30,11 +30,7 @@ struct SnapshotRef {
 // Rows of one stretch of a segment, sorted by slot, then ordinal.
 class IndexBlock {
  public:
-  struct Rows {
-    std::span<const layout::IndexRow> rows;
-    std::vector<layout::IndexRow> own;  // what `rows` shows, unless that is mapped
-    MappedBytes mapped;
-  };
+  using Rows = std::vector<layout::IndexRow>;
   IndexBlock(std::uint32_t segment, std::function<Rows()> load)
       : segment_(segment), load_(std::move(load)) {}
 

@@ -95,7 +95,7 @@ TEST_F(Recording, LargePayloadsLieOnPagesOfTheFile) {
   WriteTwoProbes(writer.get(), 2);
   ASSERT_TRUE(writer->Close(StopReason::kRequested).ok());
   const auto reader = Read();
-  const auto payload = reader->ReadPayload(*reader->Find(1, 2));
+  const auto payload = reader->MapPayload(*reader->Find(1, 2));
   ASSERT_TRUE(payload.ok());
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(payload->bytes.data()) % 4096, 0u);
 }

@@ -15,6 +15,7 @@
 namespace cgdebug::source {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing_support::RecordingFixture;
@@ -226,6 +227,29 @@ TEST(RecordingSource, GivesWhatWasWritten) {
   EXPECT_EQ(second, 30);
   EXPECT_TRUE((*source)->Gaps().empty());
   EXPECT_FALSE((*source)->Describe().is_cut_off);
+}
+
+// Mapped, they would end the process that reads them.
+TEST(RecordingSource, HeldValuesOutliveAFileThatIsCutOff) {
+  const TempDir dir;
+  const std::vector<float> values(100'000, 7);
+  for (const bool finished : {true, false}) {
+    RecordingFixture recording(dir / "a.cgrec");
+    recording.Add(recording.AddSlot("x", {values.size()}), 1, values);
+    if (finished) recording.Close();
+    const auto source = Open(dir / "a.cgrec");
+    ASSERT_TRUE(source.ok()) << source.error().message;
+    const auto snapshot = (*source)->Get(0, (*source)->Keys(0)->front());
+    ASSERT_TRUE(snapshot.ok()) << snapshot.error().message;
+    const auto held = finished ? (*source)->Load(*snapshot) : (*source)->LoadWritable(*snapshot);
+    ASSERT_TRUE(held.ok()) << held.error().message;
+    std::filesystem::resize_file(dir / "a.cgrec/segment-000001.cgd", 8192);
+    EXPECT_EQ(std::memcmp(held->bytes.data(), values.data(), held->bytes.size()), 0);
+    EXPECT_THAT((*source)->Load(*snapshot).error().message,
+                AnyOf(HasSubstr("was cut off while it was read"), HasSubstr("is damaged at byte")));
+    if (!finished) recording.Close();
+    std::filesystem::remove_all(dir / "a.cgrec");
+  }
 }
 
 TEST(RecordingSource, SaysWhatIsMissing) {
