@@ -173,6 +173,7 @@ class Comparison {
       if (kernels_.has_nan && !kernels_.has_nan(actual_.dtype, a_bytes, size)) return;
     } else if (kernels_.compare) {
       BlockComparison block;
+      block.max_rel_before = max_rel_.value;
       if (kernels_.compare(actual_.dtype, a_bytes, b_bytes, size, options_, &block)) {
         return AddBlock(start, block);
       }

@@ -16,6 +16,7 @@ inline constexpr std::size_t kCompareBlock = 2048;
 // One block: what its elements add to a CompareResult, to the bit as the plain loops of
 // compare.cpp.
 struct BlockComparison {
+  double max_rel_before = 0;  // of the blocks before: smaller ratios need not be found
   std::uint64_t mismatched = 0;
   std::array<std::uint64_t, kCompareBlock / 64> mismatch{};  // bit i of word w: element 64 w + i
   std::uint64_t mismatched_zero = 0;

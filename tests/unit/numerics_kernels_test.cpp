@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
+#include <utility>
 
+#include "daemon/numerics/compare.h"
 #include "daemon/numerics/cpu.h"
 #include "daemon/numerics/stats.h"
 #include "tests/unit/numerics_test_util.h"
@@ -79,6 +82,102 @@ TEST(StatsKernel, EveryByteButZeroIsTrueOnEveryCpu) {
     const Stats none = ComputeStats(Vector(Dtype::kBool, std::vector<std::uint8_t>(512, 0)).view());
     EXPECT_EQ(none.max, 0);
     EXPECT_EQ(none.zero, 512u);
+  }
+}
+
+void ExpectSameOnEveryCpu(const TestTensor& actual, const TestTensor& expected,
+                          const CompareOptions& options) {
+  CompareResult plain;
+  for (const Cpu cpu : AvailableCpus()) {  // the plain one first
+    const WithCpu chosen(cpu);
+    const CompareResult result = Compare(actual.view(), expected.view(), options).value();
+    if (cpu == Cpu::kPlain) plain = result;
+    EXPECT_EQ(result.mismatched, plain.mismatched);
+    EXPECT_EQ(result.first_mismatch, plain.first_mismatch);
+    EXPECT_EQ(result.message, plain.message);
+    EXPECT_EQ(result.ulp, plain.ulp);
+    EXPECT_EQ(result.nan_in_actual, plain.nan_in_actual);
+    EXPECT_EQ(result.nan_in_expected, plain.nan_in_expected);
+    EXPECT_EQ(result.mismatched_zero, plain.mismatched_zero);
+    EXPECT_EQ(result.mismatched_greater, plain.mismatched_greater);
+    EXPECT_EQ(result.max_abs.index, plain.max_abs.index);
+    EXPECT_EQ(result.max_rel.index, plain.max_rel.index);
+  }
+}
+
+// Actual i is change(i, expected i), and expected goes through all magnitudes and both signs.
+template <typename Change>
+void ExpectSameFloats(const Change& change) {
+  constexpr std::size_t kCount = 3 * 2048 + 72;  // blocks, and one of whole vectors and more
+  std::vector<float> expected(kCount), actual(kCount);
+  for (std::size_t i = 0; i < kCount; ++i) {
+    const float magnitude =
+        std::ldexp(1 + static_cast<float>(i % 77) / 77, static_cast<int>(i * 7 % 40) - 20);
+    expected[i] = i % 3 == 0 ? -magnitude : magnitude;
+    actual[i] = change(i, expected[i]);
+  }
+  for (const auto& [rtol, atol] : {std::pair{1.3e-6, 1e-5}, {0.0, 0.0}, {1e-3, 0.0}, {0.0, 0.5}}) {
+    SCOPED_TRACE(testing::Message() << "rtol " << rtol << " atol " << atol);
+    ExpectSameOnEveryCpu(F32(actual), F32(expected), {.rtol = rtol, .atol = atol});
+    ExpectSameOnEveryCpu(F32(expected), F32(actual), {.rtol = rtol, .atol = atol});
+  }
+}
+
+TEST(CompareKernel, RatiosThatStayRiseAndFallAreThoseOfThePlainLoops) {
+  ExpectSameFloats([](std::size_t, float x) { return 2 * x; });
+  ExpectSameFloats([](std::size_t, float x) { return 3 * x; });
+  ExpectSameFloats([](std::size_t i, float x) { return x * (1 + static_cast<float>(i) * 1e-3f); });
+  ExpectSameFloats([](std::size_t i, float x) { return x * (1 + 1 / static_cast<float>(i + 1)); });
+  ExpectSameFloats([](std::size_t i, float x) { return i % 512 == 511 ? x + 1 : x; });
+  ExpectSameFloats([](std::size_t i, float x) { return i % 5 == 0 ? 0 : -x; });
+}
+
+TEST(CompareKernel, PairsAtTheToleranceAreThoseOfThePlainLoops) {
+  ExpectSameFloats([](std::size_t i, float x) {
+    const double bound = 1e-5 + 1.3e-6 * std::fabs(static_cast<double>(x));
+    const auto at = static_cast<float>(x + bound);
+    return i % 3 == 0 ? at : std::nextafter(at, i % 3 == 1 ? -1e30f : 1e30f);
+  });
+  ExpectSameFloats([](std::size_t i, float x) { return i % 2 == 0 ? x + 0.5f : x - 0.5f; });
+}
+
+TEST(CompareKernel, EndsOfTheRangeAreThoseOfThePlainLoops) {
+  constexpr float kMax = std::numeric_limits<float>::max();
+  const float ends[] = {0.0f,  -0.0f,    1e-45f, -1e-45f, 3e-39f, 0x1p-126f, 0x1p-90f, 1.0f,
+                        -1.0f, 0x1p126f, kMax,   -kMax,   kInf,   -kInf,     kNan,     -kNan};
+  constexpr std::size_t kEnds = std::size(ends);
+  for (const std::size_t every : {1u, 64u, 2047u}) {
+    ExpectSameFloats([&](std::size_t i, float x) {
+      return i % every == every - 1 ? ends[i / every % kEnds] : x * 1.5f;
+    });
+  }
+  std::vector<float> actual, expected;  // every pair, in a block of its own and in one with others
+  for (const float a : ends) {
+    for (const float b : ends) {
+      actual.push_back(a);
+      expected.push_back(b);
+      ExpectSameOnEveryCpu(F32(std::vector<float>(8, a)), F32(std::vector<float>(8, b)),
+                           {.rtol = 0, .atol = 0});
+    }
+  }
+  for (const double tolerance : {0.0, 1e-5, 1e-100}) {
+    ExpectSameOnEveryCpu(F32(actual), F32(expected), {.rtol = tolerance, .atol = tolerance});
+  }
+}
+
+TEST(CompareKernel, DistancesOfEveryBinAreCounted) {
+  for (const std::size_t count : {2048u, 2040u, 8u}) {
+    for (const std::uint32_t few : {1u, 3u, 100u}) {  // one in so many is far
+      std::vector<std::int32_t> actual(count), expected(count);
+      for (std::size_t i = 0; i < count; ++i) {
+        const auto near = static_cast<std::uint32_t>(i % 3);
+        const std::uint32_t distance = i % few == 0 ? (1u << (i / few % 32)) + near - 1 : near;
+        expected[i] = std::numeric_limits<std::int32_t>::min() + static_cast<std::int32_t>(i % 2);
+        actual[i] = static_cast<std::int32_t>(static_cast<std::uint32_t>(expected[i]) + distance);
+      }
+      ExpectSameOnEveryCpu(Vector(Dtype::kInt32, actual), Vector(Dtype::kInt32, expected),
+                           {.rtol = 0, .atol = 0});
+    }
   }
 }
 
