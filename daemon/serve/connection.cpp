@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
 #include <utility>
 
@@ -11,6 +12,8 @@
 
 namespace cgdebug::serve {
 namespace {
+
+namespace asio = boost::asio;
 
 constexpr std::size_t kMaxQueuedBytes = 1u << 20;
 constexpr std::size_t kMaxTails = 16;
@@ -24,10 +27,11 @@ v1::Response ErrorResponse(v1::Error::Code code, std::string message) {
 
 }  // namespace
 
-Connection::Connection(Socket socket, Handlers* handlers, const ServeOptions& options, bool full,
-                       std::function<void()> on_change)
+Connection::Connection(Socket socket, Handlers* handlers, asio::thread_pool* slow,
+                       const ServeOptions& options, bool full, std::function<void()> on_change)
     : socket_(std::move(socket)),
       handlers_(handlers),
+      slow_(slow),
       reader_(options.max_message_bytes),
       on_change_(std::move(on_change)),
       full_(full) {}
@@ -44,7 +48,7 @@ void Connection::Close() {
 bool Connection::IsFull() const { return queued_bytes_ >= kMaxQueuedBytes; }
 
 void Connection::ReadNext() {
-  if (!open_ || reading_ || close_when_written_ || IsFull()) return;
+  if (!open_ || reading_ || freezing_ || close_when_written_ || IsFull()) return;
   reading_ = true;
   reader_.Read(socket_, [self = shared_from_this()](bool ok, const std::string& why) {
     self->OnFrame(ok, why);
@@ -90,6 +94,7 @@ void Connection::HandleFrame() {
         false);
   }
   if (request.has_tail()) return OpenTail(id, request.tail());
+  if (request.has_freeze()) return Freeze(id, request.freeze());
   pipeline::PayloadPtr payload;
   const v1::Response response = handlers_->Answer(request, &payload);
   if (request.has_hello()) {
@@ -99,6 +104,25 @@ void Connection::HandleFrame() {
   }
   Send(id, response, payload != nullptr);
   if (payload != nullptr) SendPayload(id, payload);
+}
+
+// Elsewhere, for it writes gigabytes: the other clients are answered meanwhile, and this one's next
+// request is read afterwards.
+void Connection::Freeze(std::uint64_t request_id, v1::FreezeRequest request) {
+  freezing_ = true;
+  auto done = [self = shared_from_this(), request_id](const v1::Response& response) {
+    self->freezing_ = false;
+    if (!self->open_) return;
+    self->Send(request_id, response, false);
+    self->on_change_();
+    self->ReadNext();
+  };
+  // `done` goes back to the serve thread with the last reference to this connection.
+  asio::post(*slow_, [handlers = handlers_, request = std::move(request), done = std::move(done),
+                      serve_thread = socket_.get_executor()]() mutable {
+    asio::post(serve_thread,
+               [response = handlers->Freeze(request), done = std::move(done)] { done(response); });
+  });
 }
 
 void Connection::OpenTail(std::uint64_t request_id, const v1::TailRequest& request) {
@@ -176,23 +200,22 @@ void Connection::WriteNext() {
   const Output& output = outputs_.front();
   const std::byte* payload =
       output.payload == nullptr ? nullptr : output.payload->data() + output.offset;
-  const std::array<boost::asio::const_buffer, 2> buffers = {
-      boost::asio::buffer(output.bytes), boost::asio::buffer(payload, output.payload_bytes)};
-  boost::asio::async_write(
-      socket_, buffers,
-      [self = shared_from_this()](boost::system::error_code failure, std::size_t) {
-        self->writing_ = false;
-        if (!self->open_) return;
-        if (failure) return self->Close();
-        self->queued_bytes_ -=
-            self->outputs_.front().bytes.size() + self->outputs_.front().payload_bytes;
-        self->outputs_.pop_front();
-        if (self->outputs_.empty() && self->close_when_written_) return self->Close();
-        self->WriteNext();
-        self->Pump();
-        self->ReadNext();
-        if (!self->writing_) self->on_change_();
-      });
+  const std::array<asio::const_buffer, 2> buffers = {asio::buffer(output.bytes),
+                                                     asio::buffer(payload, output.payload_bytes)};
+  asio::async_write(socket_, buffers,
+                    [self = shared_from_this()](boost::system::error_code failure, std::size_t) {
+                      self->writing_ = false;
+                      if (!self->open_) return;
+                      if (failure) return self->Close();
+                      self->queued_bytes_ -= self->outputs_.front().bytes.size() +
+                                             self->outputs_.front().payload_bytes;
+                      self->outputs_.pop_front();
+                      if (self->outputs_.empty() && self->close_when_written_) return self->Close();
+                      self->WriteNext();
+                      self->Pump();
+                      self->ReadNext();
+                      if (!self->writing_) self->on_change_();
+                    });
 }
 
 }  // namespace cgdebug::serve

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/thread_pool.hpp>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -24,9 +25,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   using Socket = boost::asio::local::stream_protocol::socket;
 
   // `full`: there are too many clients; the first request is answered with that, then it ends.
-  // `on_change` is called after a request was answered and when the connection ends.
-  Connection(Socket socket, Handlers* handlers, const ServeOptions& options, bool full,
-             std::function<void()> on_change);
+  // `slow` answers what takes long. `on_change` is called after a request was answered and when the
+  // connection ends.
+  Connection(Socket socket, Handlers* handlers, boost::asio::thread_pool* slow,
+             const ServeOptions& options, bool full, std::function<void()> on_change);
 
   void Start() { ReadNext(); }
   // Sends what tails have to send.
@@ -47,6 +49,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void ReadNext();
   void OnFrame(bool ok, const std::string& why);
   void HandleFrame();
+  void Freeze(std::uint64_t request_id, v1::FreezeRequest request);
   void OpenTail(std::uint64_t request_id, const v1::TailRequest& request);
   void Send(std::uint64_t request_id, const v1::Response& response, bool more);
   void SendPayload(std::uint64_t request_id, const pipeline::PayloadPtr& payload);
@@ -57,6 +60,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   Socket socket_;
   Handlers* handlers_;
+  boost::asio::thread_pool* slow_;
   wire::AsyncFrameReader reader_;
   std::function<void()> on_change_;
   std::map<std::uint64_t, TailStream> tails_;  // by request id
@@ -65,6 +69,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool full_;
   bool greeted_ = false;
   bool reading_ = false;
+  bool freezing_ = false;
   bool writing_ = false;
   bool close_when_written_ = false;
   bool open_ = true;

@@ -136,9 +136,6 @@ v1::Response Handlers::Answer(const v1::Request& request, pipeline::PayloadPtr* 
     case v1::Request::kRecordList:
       RecordList(&response);
       break;
-    case v1::Request::kFreeze:
-      Freeze(request.freeze(), &response);
-      break;
     case v1::Request::kShutdown:
       Shutdown(request.shutdown(), &response);
       break;

@@ -38,8 +38,11 @@ class Handlers {
  public:
   Handlers(const Model& model, const ServeOptions& options);
 
-  // Everything but Tail. `payload` is set when raw frames follow the answer.
+  // Everything but Tail and Freeze. `payload` is set when raw frames follow the answer.
   v1::Response Answer(const v1::Request& request, pipeline::PayloadPtr* payload);
+
+  // Takes as long as writing what is left of a job takes. Thread: any.
+  v1::Response Freeze(const v1::FreezeRequest& request) const;
 
   const Model& model() const { return model_; }
   bool shutdown_requested() const { return shutdown_requested_; }
@@ -57,7 +60,7 @@ class Handlers {
   void RecordStart(const v1::RecordStartRequest& request, v1::Response* response);
   void RecordStop(const v1::RecordStopRequest& request, v1::Response* response);
   void RecordList(v1::Response* response);
-  void Freeze(const v1::FreezeRequest& request, v1::Response* response);
+  void Freeze(const v1::FreezeRequest& request, v1::Response* response) const;
 
   Model model_;
   ServeOptions options_;

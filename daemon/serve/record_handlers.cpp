@@ -102,7 +102,13 @@ void Handlers::RecordList(v1::Response* response) {
   }
 }
 
-void Handlers::Freeze(const v1::FreezeRequest& request, v1::Response* response) {
+v1::Response Handlers::Freeze(const v1::FreezeRequest& request) const {
+  v1::Response response;
+  Freeze(request, &response);
+  return response;
+}
+
+void Handlers::Freeze(const v1::FreezeRequest& request, v1::Response* response) const {
   if (!CheckDirectory(request.directory(), response)) return;
   const auto sessions =
       SelectSessions(*model_.registry, request.session(), response->mutable_error());

@@ -48,6 +48,8 @@ void Server::Run() {
   WatchIdle();
   Accept();
   io_.run();
+  slow_.stop();  // what has not begun has no client any more
+  slow_.join();
   handlers_.model().events->SetListener(nullptr);
 }
 
@@ -75,8 +77,8 @@ void Server::OnAccept(Connection::Socket socket) {
   }
   const bool full = ClientCount() >= options_.max_clients;
   if (full && connections_.size() >= 2 * options_.max_clients) return;
-  auto connection = std::make_shared<Connection>(std::move(socket), &handlers_, options_, full,
-                                                 [this] { OnChange(); });
+  auto connection = std::make_shared<Connection>(std::move(socket), &handlers_, &slow_, options_,
+                                                 full, [this] { OnChange(); });
   connections_.push_back(connection);
   handlers_.set_clients(ClientCount());
   connection->Start();

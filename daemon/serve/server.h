@@ -6,6 +6,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/asio/thread_pool.hpp>
 #include <chrono>
 #include <list>
 #include <memory>
@@ -47,6 +48,7 @@ class Server {
   std::list<std::shared_ptr<Connection>> connections_;
   std::chrono::steady_clock::time_point busy_at_ = std::chrono::steady_clock::now();
   bool stopping_ = false;
+  boost::asio::thread_pool slow_{1};  // the last member: what it works with goes after it
 };
 
 }  // namespace cgdebug::serve

@@ -1,10 +1,15 @@
 // What `freeze` finds of real jobs, in the daemon's memory and in shared memory.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "daemon/base/unique_fd.h"
 #include "daemon/recording/recording_reader.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/known_recording.h"
@@ -98,6 +103,30 @@ TEST_F(FreezeDaemon, SaysWhichValuesAreGone) {
   ASSERT_TRUE(first.ok());
   EXPECT_TRUE(first->stats_only);
   EXPECT_EQ(first->stats.max, 1024);
+}
+
+// A pipe where the recording goes holds the freeze up until somebody opens its other end.
+TEST_F(FreezeDaemon, OtherClientsAreAnsweredMeanwhile) {
+  ProducerProcess job({Spec(8)});
+  DaemonProcess daemon(dir_);
+  job.Write(0, 1);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a", 1));
+  const std::string pipe = dir_ / "a.cgrec/segment-000001.cgd";
+  std::filesystem::create_directory(dir_ / "a.cgrec");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  std::thread freezing([&] {
+    auto client = daemon.Connect();
+    v1::FreezeRequest request;
+    request.set_session(job.key());
+    request.set_directory(dir_ / "a.cgrec");
+    EXPECT_FALSE(client.Freeze(request).ok());
+  });
+  EXPECT_TRUE(WaitUntil([&] { return std::filesystem::exists(dir_ / "a.cgrec/lock"); }));
+  EXPECT_NO_THROW(EXPECT_EQ(daemon.Status().sessions_size(), 1));
+  EXPECT_TRUE(WaitUntil(
+      [&] { return bool(UniqueFd(open(pipe.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC))); }));
+  freezing.join();
+  EXPECT_EQ(daemon.Status().sessions_size(), 1);
 }
 
 TEST_F(FreezeDaemon, SaysThatTheLastOneWasHalfWritten) {
