@@ -25,9 +25,6 @@ inline constexpr std::size_t kChain = kSumsInDouble<T> ? 256 : 16;
 template <typename T>
 inline constexpr bool kHashedAsFloat =
     std::is_same_v<T, Half> || std::is_same_v<T, Float8E4m3fn> || std::is_same_v<T, Float8E5m2>;
-// Sums and look() have more state than AVX2 has registers, when the sums are of floats.
-template <typename T>
-inline constexpr bool kOneLoop = kSumsInDouble<T> || HWY_TARGET != HWY_AVX2;
 
 // The sums of one block around a pivot.
 template <typename T>
@@ -80,11 +77,8 @@ class BlockSums {
       absolute = hn::Add(absolute, hn::Abs(x));
       if constexpr (kHashedAsFloat<T>) hash = hn::Xor(hash, hn::BitCast(bits_, x));
     };
-    if constexpr (!kOneLoop<T>) {
-      for (std::size_t v = 0; v < vectors; ++v) look(p + v * hn::Lanes(lane));
-    }
     for (std::size_t v = 0; v < vectors; ++v, p += hn::Lanes(lane)) {
-      if constexpr (kOneLoop<T>) look(p);
+      look(p);
       add(DecodePart<T, 0>(p), sum0, squares0, abs0);
       if constexpr (kParts > 1) add(DecodePart<T, 1>(p), sum1, squares1, abs1);
       if constexpr (kParts > 2) {
