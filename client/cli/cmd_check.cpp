@@ -26,7 +26,7 @@ int ExitCodeOf(const analysis::Check& check) {
 }
 
 // The line that says it all is red, and so is where it happened.
-std::string Highlighted(const Style& style, const std::string& text) {
+std::string HighlightedCheck(const Style& style, const std::string& text) {
   std::string out;
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
@@ -58,7 +58,7 @@ int RunCheckCommand(Context& context, const CheckCommand& command) {
     Context::Print(Dump(analysis::CheckJson(*source, *check), /*indented=*/true) + "\n");
   } else {
     const std::string text = analysis::CheckText(*source, *check, command.max_rows);
-    Context::Print(Highlighted(context.out, PrintableLines(text)));
+    Context::Print(HighlightedCheck(context.out, PrintableLines(text)));
   }
   if (check->first && command.source != "live") {
     const source::Slot& slot = source->slots()[check->first->slot];

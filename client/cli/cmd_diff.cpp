@@ -49,7 +49,7 @@ int ExitCodeOf(const analysis::Diff& diff) {
   return kExitInconclusive;
 }
 
-std::string Highlighted(const Style& style, const std::string& text) {
+std::string HighlightedDiff(const Style& style, const std::string& text) {
   const std::size_t end = text.find('\n');
   const std::string head = text.substr(0, end);
   const std::string rest = end == std::string::npos ? "" : text.substr(end);
@@ -85,7 +85,7 @@ int RunDiff(Context& context, DiffCommand& command) {
     Context::Print(PrintableLines(analysis::DiffStatText(*a, *diff, /*all=*/false)) + "\n");
   } else {
     const std::string text = PrintableLines(analysis::DiffText(*a, *b, *diff));
-    Context::Print(Highlighted(context.out, text) + "\n");
+    Context::Print(HighlightedDiff(context.out, text) + "\n");
   }
   if (!context.options.json && diff->probes.empty()) {
     context.Say("the two have no probe in common. Align by place in the graph with: --by order");

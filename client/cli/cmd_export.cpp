@@ -24,7 +24,7 @@ struct ExportOptions {
 };
 
 // python3 -m cgdebug.export, but for a Python that lacks what it needs.
-constexpr const char* kProgram = R"(
+constexpr const char* kPythonProgram = R"(
 import sys
 try:
     import cgdebug.export, cgdebug.recording
@@ -46,8 +46,8 @@ int RunExport(Context& context, const ExportOptions& options) {
   }
   const char* chosen = std::getenv("CGDEBUG_PYTHON");
   const std::string python = chosen != nullptr && *chosen != '\0' ? chosen : "python3";
-  std::vector<std::string> words = {python, "-c",           kProgram, options.source,
-                                    "--to", options.format, "-o",     options.output};
+  std::vector<std::string> words = {python, "-c",           kPythonProgram, options.source,
+                                    "--to", options.format, "-o",           options.output};
   for (const std::string& probe : options.probes) words.insert(words.end(), {"--probes", probe});
   if (!options.replays.empty()) words.insert(words.end(), {"--replays", options.replays});
   if (!options.upcast.empty()) words.insert(words.end(), {"--upcast", options.upcast});

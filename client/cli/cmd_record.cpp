@@ -20,7 +20,7 @@
 namespace cgdebug::cli {
 namespace {
 
-constexpr std::chrono::milliseconds kPoll{50};
+constexpr std::chrono::milliseconds kStatePoll{50};
 
 struct RecordOptions {
   std::string output;
@@ -45,7 +45,7 @@ int WaitFor(Context& context, v1::Recording recording) {
       if (!stopped.ok()) return context.Fail(stopped.error());
       return ReportRecording(context, stopped->recordings(0));
     }
-    std::this_thread::sleep_for(kPoll);
+    std::this_thread::sleep_for(kStatePoll);
     const auto list = context.client().RecordList({});
     if (!list.ok() && scope.interrupted()) continue;
     if (!list.ok()) return context.Fail(list.error());

@@ -54,13 +54,6 @@ std::string MakeRunId(const std::vector<std::string>& command) {
   return fmt::format("{}-{:06x}", name.substr(0, 60), random() & 0xffffff);
 }
 
-v1::TailRequest::Only ParseOnly(const std::string& only) {
-  if (only == "nan") return v1::TailRequest::NONFINITE;
-  if (only == "changed") return v1::TailRequest::CHANGED;
-  if (only == "fail") return v1::TailRequest::FAILED;
-  return v1::TailRequest::ALL;
-}
-
 Result<FailOn> ParseFailOn(std::string_view list) {
   FailOn fail_on;
   while (!list.empty()) {

@@ -19,19 +19,19 @@ namespace cgdebug::cli {
 namespace {
 
 // The ranks of one job, or one process that is not distributed.
-struct Job {
+struct JobRanks {
   std::string name;
   std::vector<const v1::Session*> sessions;
 };
 
-std::vector<Job> GroupByJob(const std::vector<v1::Session>& sessions) {
-  std::vector<Job> jobs;
+std::vector<JobRanks> GroupByJob(const std::vector<v1::Session>& sessions) {
+  std::vector<JobRanks> jobs;
   for (const v1::Session& session : sessions) {
     std::string name = session.run_id().empty() ? session.label() : session.run_id();
     if (session.restart_count() > 0) name += fmt::format(" (restart {})", session.restart_count());
-    const auto it =
-        std::find_if(jobs.begin(), jobs.end(), [&](const Job& job) { return job.name == name; });
-    Job& job = it == jobs.end() ? jobs.emplace_back(Job{name, {}}) : *it;
+    const auto it = std::find_if(jobs.begin(), jobs.end(),
+                                 [&](const JobRanks& job) { return job.name == name; });
+    JobRanks& job = it == jobs.end() ? jobs.emplace_back(JobRanks{name, {}}) : *it;
     job.sessions.push_back(&session);
   }
   return jobs;
@@ -42,7 +42,7 @@ std::string RankText(const v1::Session& session) {
                             : fmt::format("rank {}", session.rank());
 }
 
-std::string StatesText(const Job& job) {
+std::string StatesText(const JobRanks& job) {
   std::map<v1::Session::State, int> counts;
   for (const v1::Session* session : job.sessions) ++counts[session->state()];
   const bool has_ranks = job.sessions.front()->rank() >= 0;
@@ -58,7 +58,7 @@ std::string StatesText(const Job& job) {
   return text;
 }
 
-std::string ReplayText(const Job& job) {
+std::string ReplayText(const JobRanks& job) {
   std::uint64_t newest = 0;
   for (const v1::Session* session : job.sessions) newest = std::max(newest, session->replay());
   std::string behind;
@@ -76,7 +76,7 @@ std::string ReplayText(const Job& job) {
 }
 
 // Every cause by its name, and who: a loss without a place helps nobody.
-std::string LossText(const Job& job, const Style& style) {
+std::string LossText(const JobRanks& job, const Style& style) {
   std::uint64_t overwritten = 0, at_death = 0, released = 0, damaged = 0;
   std::uint64_t unread = 0, waits = 0, wait_ns = 0;
   std::string who;
@@ -109,7 +109,7 @@ std::string LossText(const Job& job, const Style& style) {
   return text;
 }
 
-std::string RingsText(const Job& job, const Style& style) {
+std::string RingsText(const JobRanks& job, const Style& style) {
   std::uint64_t bytes = 0, produced = 0, consumed = 0;
   for (const v1::Session* session : job.sessions) {
     bytes += session->shm_bytes();
@@ -123,7 +123,7 @@ std::string RingsText(const Job& job, const Style& style) {
 }
 
 // Which lane, and why not the direct one: that is what a user can do something about.
-std::string LanesText(const Job& job) {
+std::string LanesText(const JobRanks& job) {
   std::map<std::string, std::uint64_t> uses;
   for (const v1::Session* session : job.sessions) {
     for (const v1::LaneUse& use : session->lanes()) {
@@ -149,7 +149,7 @@ void AppendFirst(const char* what, const v1::Session& session, const v1::FirstNo
                   session.key(), ShellWord(fmt::format("{}@{}", first.probe(), first.replay())));
 }
 
-std::string JobText(const Job& job, const Style& style) {
+std::string JobText(const JobRanks& job, const Style& style) {
   std::uint64_t probes = 0, nonfinite = 0, failed = 0;
   for (const v1::Session* session : job.sessions) {
     probes += session->probe_count();
@@ -238,7 +238,7 @@ int RunStatus(Context& context, const std::string& selector) {
     return kExitOk;
   }
   std::string out = DaemonText(*status, context.out);
-  for (const Job& job : GroupByJob(sessions)) out += JobText(job, context.out);
+  for (const JobRanks& job : GroupByJob(sessions)) out += JobText(job, context.out);
   if (sessions.empty()) {
     out += fmt::format("{}  none\n", context.out.Bold("session"));
   }

@@ -24,13 +24,6 @@ struct TailOptions {
   bool timestamps = false;
 };
 
-v1::TailRequest::Only ParseOnly(const std::string& only) {
-  if (only == "nan") return v1::TailRequest::NONFINITE;
-  if (only == "changed") return v1::TailRequest::CHANGED;
-  if (only == "fail") return v1::TailRequest::FAILED;
-  return v1::TailRequest::ALL;
-}
-
 v1::TailRequest MakeRequest(const Context& context, const TailOptions& options) {
   v1::TailRequest request;
   request.set_session(context.options.session);

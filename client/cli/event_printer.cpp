@@ -89,6 +89,13 @@ std::string Identity(const std::string& session, const std::string& probe, std::
 
 }  // namespace
 
+v1::TailRequest::Only ParseOnly(const std::string& only) {
+  if (only == "nan") return v1::TailRequest::NONFINITE;
+  if (only == "changed") return v1::TailRequest::CHANGED;
+  if (only == "fail") return v1::TailRequest::FAILED;
+  return v1::TailRequest::ALL;
+}
+
 void EventPrinter::See(const std::string& session, int rank, const std::string& label) {
   const auto [it, is_new] = sources_.try_emplace(session, Source{rank, label});
   if (!label.empty()) it->second.label = label;

@@ -68,4 +68,7 @@ class EventPrinter {
   std::string last_snapshot_;  // which one was printed last
 };
 
+// What --only asks for: "nan", "changed", "fail"; everything when it is empty.
+v1::TailRequest::Only ParseOnly(const std::string& only);
+
 }  // namespace cgdebug::cli

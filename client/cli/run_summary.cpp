@@ -44,7 +44,7 @@ std::string FirstText(const char* what, const RunSummary& summary, Which which) 
                      first.replay(), Plural(first.count(), "element"));
 }
 
-bool Found(const RunSummary& summary, const FailOn& fail_on) {
+bool HasFound(const RunSummary& summary, const FailOn& fail_on) {
   return (fail_on.nan && Earliest(summary, &v1::Session::first_nan) != nullptr) ||
          (fail_on.inf && Earliest(summary, &v1::Session::first_inf) != nullptr) ||
          (fail_on.compare && summary.FailedProbes() > 0);
@@ -80,7 +80,7 @@ std::uint64_t RunSummary::FailedProbes() const {
 int ExitCodeOf(const RunSummary& summary, const FailOn& fail_on) {
   if (summary.job_exit_code != 0) return summary.job_exit_code;
   if (!fail_on.any()) return kExitOk;
-  if (Found(summary, fail_on)) return kExitFound;
+  if (HasFound(summary, fail_on)) return kExitFound;
   if (summary.sessions.empty()) return kExitNoMatch;
   if (summary.LostSnapshots() > 0 || !summary.complete) return kExitInconclusive;
   return kExitOk;

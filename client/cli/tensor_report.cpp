@@ -73,7 +73,7 @@ std::vector<std::uint64_t> FindLargest(const TensorView& view, std::size_t count
   return indices;
 }
 
-std::string Row(std::string_view name, const std::string& text) {
+std::string RowText(std::string_view name, const std::string& text) {
   return fmt::format("  {:<10}{}\n", name, text);
 }
 
@@ -106,22 +106,22 @@ std::string StatisticsBlock(const v1::Snapshot& snapshot, const Style& style) {
   const v1::Stats& stats = snapshot.stats();
   const auto count_row = [&](const char* name, std::uint64_t count, bool is_bad) {
     const std::string text = FormatGrouped(count) + Percent(count, stats.count());
-    return Row(name, is_bad && count > 0 ? style.Red(text) : text);
+    return RowText(name, is_bad && count > 0 ? style.Red(text) : text);
   };
-  std::string out = "\n" + Row("elements", FormatGrouped(stats.count()) + "  " +
-                                               numerics::FormatBytes(snapshot.payload_bytes()));
+  std::string out = "\n" + RowText("elements", FormatGrouped(stats.count()) + "  " +
+                                                   numerics::FormatBytes(snapshot.payload_bytes()));
   out += count_row("NaN", stats.nan(), true);
   out += count_row("+Inf", stats.pos_inf(), true);
   out += count_row("-Inf", stats.neg_inf(), true);
   out += count_row("zero", stats.zero(), false);
   if (stats.has_nonfinite()) {
-    out +=
-        Row("first",
-            fmt::format("{} at {}", numerics::FormatRepr(stats.first_nonfinite_value()),
-                        numerics::FormatIndex(stats.first_nonfinite(), ShapeOf(snapshot.shape()))));
+    out += RowText(
+        "first",
+        fmt::format("{} at {}", numerics::FormatRepr(stats.first_nonfinite_value()),
+                    numerics::FormatIndex(stats.first_nonfinite(), ShapeOf(snapshot.shape()))));
   }
   const auto number_row = [](const char* name, double value) {
-    return Row(name, fmt::format("{:.6g}", value));
+    return RowText(name, fmt::format("{:.6g}", value));
   };
   out += number_row("min", stats.min()) + number_row("max", stats.max());
   out += number_row("mean", stats.mean()) + number_row("std", stats.std());

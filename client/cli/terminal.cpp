@@ -27,7 +27,7 @@ std::size_t EscapeBytes(std::string_view text) {
 bool IsContinuation(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; }
 
 // The first `columns` columns of `text`, with an ellipsis when something is missing.
-std::string Cut(const std::string& text, std::size_t columns) {
+std::string CutTo(const std::string& text, std::size_t columns) {
   if (DisplayWidth(text) <= columns) return text;
   std::size_t bytes = 0;
   bool has_escape = false;
@@ -163,7 +163,7 @@ std::string TextTable::Render(const Style& style, std::size_t max_columns) const
     for (std::size_t i = 0; i < row.size(); ++i) {
       const bool is_last = i + 1 == row.size();
       std::string cell = row[i];
-      if (is_last && max_columns > used_columns + 8) cell = Cut(cell, max_columns - used_columns);
+      if (is_last && max_columns > used_columns + 8) cell = CutTo(cell, max_columns - used_columns);
       const std::size_t width = DisplayWidth(cell);
       const std::string padding(widths[i] > width ? widths[i] - width : 0, ' ');
       if (is_title) cell = style.Bold(cell);
