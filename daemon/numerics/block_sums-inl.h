@@ -21,10 +21,31 @@ namespace cgdebug::numerics::HWY_NAMESPACE {
 // for types of at most 16 bits, whose sums go over to double every kChain additions.
 template <typename T>
 inline constexpr std::size_t kChain = kSumsInDouble<T> ? 256 : 16;
-// Whose subnormal values are normal floats.
+// Whose subnormal values, which are not rare, are normal floats.
 template <typename T>
-inline constexpr bool kHashedAsFloat =
-    std::is_same_v<T, Half> || std::is_same_v<T, Float8E4m3fn> || std::is_same_v<T, Float8E5m2>;
+inline constexpr bool kHashedAsFloat = std::is_same_v<T, Half> || std::is_same_v<T, Float8E5m2>;
+
+// Elements are added that many times smaller than they are.
+template <typename T>
+inline constexpr Sum<T> kScale = std::is_same_v<T, Float8E4m3fn> ? 256 : 1;
+
+// The elements of the vector of lanes at `p`, less by kScale, in any order: each in the upper half
+// of a float16, whose exponent is one bit wider.
+template <class Use>
+HWY_INLINE void DecodeFloat8E4m3fn(const std::int8_t* HWY_RESTRICT p, const Use& use) {
+  const hn::ScalableTag<float> d;
+  const hn::ScalableTag<std::int16_t> pair;
+  const hn::Half<decltype(pair)> half;
+  const hn::Rebind<hwy::float16_t, decltype(d)> d16;
+  const auto bits = hn::LoadU(pair, reinterpret_cast<const std::int16_t*>(p));
+  const auto to_half = [&](auto upper) HWY_ATTR {
+    return hn::And(hn::ShiftRight<1>(upper), hn::Set(pair, static_cast<std::int16_t>(0xbf80)));
+  };
+  const auto widen = [&](auto x) HWY_ATTR { return hn::PromoteTo(d, hn::BitCast(d16, x)); };
+  const auto even = to_half(hn::ShiftLeft<8>(bits)), odd = to_half(bits);
+  use(widen(hn::LowerHalf(half, even)), widen(hn::UpperHalf(half, even)));
+  use(widen(hn::LowerHalf(half, odd)), widen(hn::UpperHalf(half, odd)));
+}
 
 // The sums of one block around a pivot.
 template <typename T>
@@ -51,7 +72,7 @@ class BlockSums {
     moments.count = count;
     moments.mean = pivot + sum / count;
     moments.squares = std::max(0.0, squares - sum * sum / count);
-    moments.sum_abs = SumOf(absolute_);
+    moments.sum_abs = SumOf(absolute_) * kScale<T>;
     moments.sum_squared = std::max(0.0, squares + pivot * (2 * sum + count * pivot));
     return moments;
   }
@@ -65,13 +86,13 @@ class BlockSums {
   template <class Look>
   HWY_INLINE void Add(const Lane<T>* HWY_RESTRICT p, std::size_t vectors, const Look& look) {
     const hn::ScalableTag<Lane<T>> lane;
-    constexpr std::size_t kParts = sizeof(Sum<T>) / sizeof(T);
+    constexpr std::size_t kParts = std::is_same_v<T, Float8E4m3fn> ? 0 : sizeof(Sum<T>) / sizeof(T);
     auto sum0 = hn::Zero(d_), sum1 = sum0, squares0 = sum0, squares1 = sum0, abs0 = sum0,
          abs1 = sum0;
     const auto pivot = pivot_;
     auto hash = hash_;
     const auto add = [&](auto x, auto& sum, auto& squares, auto& absolute) HWY_ATTR {
-      const auto centred = hn::Sub(x, pivot);
+      const auto centred = Centre(x, pivot);
       sum = hn::Add(sum, centred);
       squares = hn::MulAdd(centred, centred, squares);
       absolute = hn::Add(absolute, hn::Abs(x));
@@ -79,7 +100,13 @@ class BlockSums {
     };
     for (std::size_t v = 0; v < vectors; ++v, p += hn::Lanes(lane)) {
       look(p);
-      add(DecodePart<T, 0>(p), sum0, squares0, abs0);
+      if constexpr (std::is_same_v<T, Float8E4m3fn>) {
+        DecodeFloat8E4m3fn(p, [&](auto x0, auto x1) HWY_ATTR {
+          add(x0, sum0, squares0, abs0);
+          add(x1, sum1, squares1, abs1);
+        });
+      }
+      if constexpr (kParts > 0) add(DecodePart<T, 0>(p), sum0, squares0, abs0);
       if constexpr (kParts > 1) add(DecodePart<T, 1>(p), sum1, squares1, abs1);
       if constexpr (kParts > 2) {
         add(DecodePart<T, 2>(p), sum0, squares0, abs0);
@@ -90,6 +117,13 @@ class BlockSums {
     Widen(squares0, squares1, &squares_);
     Widen(abs0, abs1, &absolute_);
     hash_ = hash;
+  }
+
+  template <class V>
+  HWY_INLINE static V Centre(V x, V pivot) {
+    const D d;
+    if constexpr (kScale<T> == 1) return hn::Sub(x, pivot);
+    return hn::MulSub(x, hn::Set(d, kScale<T>), pivot);
   }
 
   template <class V, class W>

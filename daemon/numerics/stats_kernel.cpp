@@ -105,48 +105,65 @@ std::uint64_t HashSubnormals(const Lane<T>* HWY_RESTRICT p, std::size_t vectors)
 
 // --- one block of each family: false when it holds what a kernel does not do ---------------------
 
-// Of 8 and 16 bits: extremes from the bits, in lanes of the element's own width.
+// Extremes of floats of 8 and 16 bits from the bits, in lanes of the element's own width: those of
+// negative numbers are negative, and the greater the farther from 0 when unsigned.
 template <typename T>
-bool SmallFloatBlock(const Lane<T>* HWY_RESTRICT p, std::size_t vectors, KernelSums* sums) {
+struct BitExtremes {
   using K = OrderedKey<T>;
   using Bits = Lane<T>;
   using Unsigned = hwy::MakeUnsigned<Bits>;
-  const hn::ScalableTag<Bits> d;
-  const hn::ScalableTag<Unsigned> du;
-  const auto magnitude = hn::Set(d, std::numeric_limits<Bits>::max());
-  auto greatest = hn::Set(d, std::numeric_limits<Bits>::min());
+
+  // The greatest bits, as signed and as unsigned, and the least magnitude.
+  template <class V, class U>
+  BitExtremes(V greatest_lanes, U farthest_lanes, V nearest_lanes) {
+    const auto greatest = Fold(hn::DFromV<V>(), greatest_lanes, std::numeric_limits<Bits>::min(),
+                               [](Bits a, Bits b) { return std::max(a, b); });
+    const auto farthest =
+        std::bit_cast<Bits>(Fold(hn::DFromV<U>(), farthest_lanes, Unsigned{0},
+                                 [](Unsigned a, Unsigned b) { return std::max(a, b); }));
+    const auto nearest = Fold(hn::DFromV<V>(), nearest_lanes, std::numeric_limits<Bits>::max(),
+                              [](Bits a, Bits b) { return std::min(a, b); });
+    const auto negative = static_cast<Bits>(nearest | std::numeric_limits<Bits>::min());
+    const auto max = K::FromElement(std::bit_cast<T>(greatest >= 0 ? greatest : negative));
+    const auto min = K::FromElement(std::bit_cast<T>(farthest < 0 ? farthest : nearest));
+    least = K::ToValue(min);
+    most = K::ToValue(max);
+    all_finite = max <= K::kHighestFinite && min >= K::kLowestFinite;
+    has_tiny = nearest < K::kMinNormal;
+  }
+
+  double least = 0, most = 0;
+  bool all_finite = false;
+  bool has_tiny = false;
+};
+
+template <typename T>
+bool SmallFloatBlock(const Lane<T>* HWY_RESTRICT p, std::size_t vectors, KernelSums* sums) {
+  const hn::ScalableTag<Lane<T>> d;
+  const hn::ScalableTag<hwy::MakeUnsigned<Lane<T>>> du;
+  const auto magnitude = hn::Set(d, std::numeric_limits<Lane<T>>::max());
+  auto greatest = hn::Set(d, std::numeric_limits<Lane<T>>::min());
   auto farthest = hn::Zero(du);
   auto nearest = magnitude, hash = hn::Zero(d);
   const double pivot = PivotOf<T>(sums->moments, p);
   BlockSums<T> block(static_cast<float>(pivot));
-  block.AddBlock(p, vectors, [&](const Bits* at) HWY_ATTR {
+  block.AddBlock(p, vectors, [&](const Lane<T>* at) HWY_ATTR {
     const auto bits = hn::LoadU(d, at);
     greatest = hn::Max(greatest, bits);
     farthest = hn::Max(farthest, hn::BitCast(du, bits));
     nearest = hn::Min(nearest, hn::And(bits, magnitude));
     hash = hn::Xor(hash, bits);
   });
-  // Bits of negative numbers are negative, and the greater the farther from 0 when unsigned.
-  const auto max = Fold(d, greatest, std::numeric_limits<Bits>::min(),
-                        [](Bits a, Bits b) { return std::max(a, b); });
-  const auto high = std::bit_cast<Bits>(
-      Fold(du, farthest, Unsigned{0}, [](Unsigned a, Unsigned b) { return std::max(a, b); }));
-  const auto low = Fold(d, nearest, std::numeric_limits<Bits>::max(),
-                        [](Bits a, Bits b) { return std::min(a, b); });
-  const auto negative_low = static_cast<Bits>(low | std::numeric_limits<Bits>::min());
-  const auto key_of = [](Bits bits) { return K::FromElement(std::bit_cast<T>(bits)); };
-  const auto max_key = key_of(max >= 0 ? max : negative_low),
-             min_key = key_of(high < 0 ? high : low);
-  if (max_key > K::kHighestFinite || min_key < K::kLowestFinite) return false;
-  const double least = K::ToValue(min_key), most = K::ToValue(max_key);
+  const BitExtremes<T> extremes(greatest, farthest, nearest);
+  if (!extremes.all_finite) return false;
   if constexpr (std::is_same_v<T, Bfloat16>) {  // squares of float
-    const double greatest_abs = std::max(std::fabs(least), std::fabs(most));
-    if (greatest_abs > 0x1p60 || (greatest_abs < 0x1p-50 && greatest_abs > 0)) return false;
+    const double farthest = std::max(std::fabs(extremes.least), std::fabs(extremes.most));
+    if (farthest > 0x1p60 || (farthest < 0x1p-50 && farthest > 0)) return false;
   }
   const std::uint64_t n = vectors * hn::Lanes(d);
-  const Tiny tiny = low < K::kMinNormal ? CountTiny<T>(p, vectors) : Tiny{};
-  sums->min = std::min(sums->min, least);
-  sums->max = std::max(sums->max, most);
+  const Tiny tiny = extremes.has_tiny ? CountTiny<T>(p, vectors) : Tiny{};
+  sums->min = std::min(sums->min, extremes.least);
+  sums->max = std::max(sums->max, extremes.most);
   sums->zero += tiny.zeros;
   sums->subnormal += tiny.subnormals;
   if constexpr (kHashedAsFloat<T>) {
@@ -155,6 +172,58 @@ bool SmallFloatBlock(const Lane<T>* HWY_RESTRICT p, std::size_t vectors, KernelS
     sums->hash ^= tiny.subnormals > 0 ? HashSubnormals<T>(p, vectors)
                                       : HashFromBits<T>(XorOf(hash), n, tiny.zeros);
   }
+  sums->moments.Merge(block.Result(static_cast<double>(n), pivot));
+  return true;
+}
+
+// The hash of `normal` normal numbers and any zeros and subnormals, out of the XOR of them all; bit
+// i of `odd` says whether the i-th from 0 is there an odd number of times, of either sign.
+std::uint64_t HashOfFloat8(std::uint64_t bits, std::uint64_t normal, std::uint64_t odd) {
+  using K = OrderedKey<Float8E4m3fn>;
+  std::uint64_t hash = 0;
+  for (std::int16_t i = 1; i < K::kMinNormal; ++i) {
+    if ((odd >> i & 1) == 0) continue;
+    bits ^= static_cast<std::uint64_t>(i);
+    hash ^= std::bit_cast<std::uint64_t>(K::ToValue(i));
+  }
+  return hash ^ HashFromBits<Float8E4m3fn>(bits, normal, 0);
+}
+
+// Its zeros and subnormals are many, so they are counted with the rest.
+bool Float8E4m3fnBlock(const std::int8_t* HWY_RESTRICT p, std::size_t vectors, KernelSums* sums) {
+  using T = Float8E4m3fn;
+  const hn::ScalableTag<std::uint8_t> d;
+  const hn::ScalableTag<std::int8_t> di;
+  static_assert(OrderedKey<T>::kMinNormal == 8);
+  HWY_ALIGN constexpr std::uint8_t kBitOf[16] = {1, 2, 4, 8, 16, 32, 64, 128};
+  const auto bit_of = hn::LoadDup128(d, kBitOf);
+  auto greatest = hn::Set(di, std::numeric_limits<std::int8_t>::min()),
+       nearest = hn::Set(di, std::numeric_limits<std::int8_t>::max());
+  auto farthest = hn::Zero(d), hash = farthest, odd = farthest, nonzero = farthest,
+       normal = farthest;
+  const double pivot = PivotOf<T>(sums->moments, p);
+  BlockSums<T> block(static_cast<float>(pivot));
+  block.AddBlock(p, vectors, [&](const std::int8_t* at) HWY_ATTR {
+    const auto bits = hn::BitCast(d, hn::LoadU(di, at));
+    const auto magnitude = hn::And(bits, hn::Set(d, 0x7f));
+    greatest = hn::Max(greatest, hn::BitCast(di, bits));
+    farthest = hn::Max(farthest, bits);
+    nearest = hn::Min(nearest, hn::BitCast(di, magnitude));
+    hash = hn::Xor(hash, bits);
+    nonzero = hn::Add(nonzero, hn::Min(magnitude, hn::Set(d, 1)));
+    const auto at_most_normal = hn::Min(magnitude, hn::Set(d, 8));
+    odd = hn::Xor(odd, hn::TableLookupBytes(bit_of, at_most_normal));
+    normal = hn::Add(normal, hn::SaturatedSub(at_most_normal, hn::Set(d, 7)));
+  });
+  const BitExtremes<T> extremes(greatest, farthest, nearest);
+  if (!extremes.all_finite) return false;
+  const std::uint64_t n = vectors * hn::Lanes(d), nonzeros = CountOf(nonzero),
+                      normals = CountOf(normal);
+  sums->min = std::min(sums->min, extremes.least);
+  sums->max = std::max(sums->max, extremes.most);
+  sums->zero += n - nonzeros;
+  sums->subnormal += nonzeros - normals;
+  sums->hash ^= HashOfFloat8(XorOf(hash), normals, XorOf(odd));
   sums->moments.Merge(block.Result(static_cast<double>(n), pivot));
   return true;
 }
@@ -253,6 +322,8 @@ std::size_t SumPart(const Lane<T>* HWY_RESTRICT p, std::uint64_t left, KernelSum
     if constexpr (sizeof(T) >= 4) done = IntegerBlock<T>(p, vectors, sums);
   } else if constexpr (std::is_floating_point_v<T>) {
     done = FloatBlock<T>(p, vectors, sums);
+  } else if constexpr (std::is_same_v<T, Float8E4m3fn>) {
+    done = Float8E4m3fnBlock(p, vectors, sums);
   } else if constexpr (kIsFloatingElement<T>) {
     done = SmallFloatBlock<T>(p, vectors, sums);
   }

@@ -85,6 +85,61 @@ TEST(StatsKernel, EveryByteButZeroIsTrueOnEveryCpu) {
   }
 }
 
+template <typename Bits>
+void ExpectSameCounts(Dtype dtype, const std::vector<Bits>& bits) {
+  const TestTensor tensor = Vector(dtype, bits);
+  Stats plain;
+  for (const Cpu cpu : AvailableCpus()) {  // the plain one first
+    const WithCpu chosen(cpu);
+    const Stats stats = ComputeStats(tensor.view());
+    if (cpu == Cpu::kPlain) plain = stats;
+    EXPECT_EQ(stats.nan, plain.nan);
+    EXPECT_EQ(stats.first_nonfinite, plain.first_nonfinite);
+    EXPECT_EQ(stats.zero, plain.zero);
+    EXPECT_EQ(stats.subnormal, plain.subnormal);
+    EXPECT_EQ(stats.hash, plain.hash);
+    EXPECT_EQ(stats.min, plain.min);
+    EXPECT_EQ(stats.max, plain.max);
+    EXPECT_NEAR(stats.std, plain.std, 2e-6 * plain.abs_max);
+    EXPECT_NEAR(stats.l1, plain.l1, 2e-6 * plain.l1);
+    EXPECT_NEAR(stats.l2, plain.l2, 2e-6 * plain.l2);
+  }
+}
+
+// `first_special`: the least magnitude that is not finite.
+template <typename Bits>
+void ExpectSameSmallFloats(Dtype dtype, unsigned min_normal, unsigned first_special) {
+  constexpr std::size_t kCount = 65'536 + 7;
+  constexpr Bits kSign = static_cast<Bits>(1u << (8 * sizeof(Bits) - 1));
+  const auto fill = [&](auto bits_of) {
+    std::vector<Bits> bits(kCount);
+    for (std::size_t i = 0; i < kCount; ++i) bits[i] = static_cast<Bits>(bits_of(i));
+    return bits;
+  };
+  const auto sign = [&](std::size_t i) { return i / 3 % 2 == 0 ? kSign : Bits{0}; };
+  ExpectSameCounts(dtype, fill([&](std::size_t i) { return i * 17; }));
+  ExpectSameCounts(dtype, fill([&](std::size_t i) { return i % first_special | sign(i); }));
+  ExpectSameCounts(dtype, fill([&](std::size_t i) { return i % first_special | kSign; }));
+  ExpectSameCounts(dtype, fill([&](std::size_t i) { return i % min_normal | sign(i); }));
+  ExpectSameCounts(dtype, fill([&](std::size_t i) { return i % 3 == 0 ? kSign : Bits{0}; }));
+  const unsigned normals = first_special - min_normal;
+  std::vector<Bits> normal =
+      fill([&](std::size_t i) { return (min_normal + i % normals) | kSign; });
+  ExpectSameCounts(dtype, normal);
+  for (const std::size_t at : {std::size_t{0}, std::size_t{511}, kCount - 8, kCount - 1}) {
+    std::vector<Bits> with_nan = normal;
+    with_nan[at] = static_cast<Bits>(~0u);
+    ExpectSameCounts(dtype, with_nan);
+  }
+}
+
+TEST(StatsKernel, SmallFloatsAreCountedAsInThePlainLoops) {
+  ExpectSameSmallFloats<std::uint8_t>(Dtype::kFloat8E4m3fn, 0x08, 0x7f);
+  ExpectSameSmallFloats<std::uint8_t>(Dtype::kFloat8E5m2, 0x04, 0x7c);
+  ExpectSameSmallFloats<std::uint16_t>(Dtype::kFloat16, 0x0400, 0x7c00);
+  ExpectSameSmallFloats<std::uint16_t>(Dtype::kBfloat16, 0x0080, 0x7f80);
+}
+
 void ExpectSameOnEveryCpu(const TestTensor& actual, const TestTensor& expected,
                           const CompareOptions& options) {
   CompareResult plain;
