@@ -35,6 +35,7 @@ int Attribute(cudaDeviceAttr attribute, int device) {
 
 // What the lane needs once on every device. Never freed: kernels use it until the process ends.
 struct Device {
+  int index = 0;
   cudaStream_t stream = nullptr;  // of our own, for set-up; never captured
   DirectGate* gate = nullptr;
   std::int64_t clock_offset_ns = 0;
@@ -42,24 +43,18 @@ struct Device {
   bool overlaps = false;  // grids may start before those that they follow end
 };
 
-void Launch(const void* kernel, int blocks, int threads, void* arguments, cudaStream_t stream) {
-  void* list[] = {arguments};
-  CGD_CUDA(cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(blocks)),
-                            dim3(static_cast<unsigned>(threads)), list, 0, stream));
-}
-
-// On the compute path: its launch overlaps the end of the kernel before it, which it waits for.
-void LaunchBehind(const Device& device, const void* kernel, int blocks, int threads,
-                  void* arguments, cudaStream_t stream) {
-  cudaLaunchAttribute overlap = {};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
+// With `overlap`, the launch overlaps the end of the kernel before it, for which it has to wait.
+void Launch(const void* kernel, int blocks, int threads, void* arguments, cudaStream_t stream,
+            bool overlap = false) {
+  cudaLaunchAttribute serialization = {};
+  serialization.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  serialization.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = device.overlaps ? 1 : 0;
+  config.attrs = &serialization;
+  config.numAttrs = overlap ? 1 : 0;
   void* list[] = {arguments};
   CGD_CUDA(cudaLaunchKernelExC(&config, kernel, list));
 }
@@ -87,6 +82,7 @@ std::int64_t MeasureClockOffset(cudaStream_t stream) {
 // Requires: `index` is the current device.
 Device SetUpDevice(int index) {
   Device device;
+  device.index = index;
   CGD_CUDA(cudaStreamCreateWithFlags(&device.stream, cudaStreamNonBlocking));
   CGD_CUDA(cudaMalloc(reinterpret_cast<void**>(&device.gate), sizeof(*device.gate)));
   CGD_CUDA(cudaMemsetAsync(device.gate, 0, sizeof(*device.gate), device.stream));
@@ -137,11 +133,11 @@ std::deque<LastLeaf>& LastLeaves() {
 }
 
 template <typename Args>
-void AddLeaf(const CaptureInfo& info, int device_index, const void* kernel, int blocks, int threads,
-             Args args) {
+void AddLeaf(const CaptureInfo& info, const Device& device, const void* kernel, int blocks,
+             int threads, Args args) {
   std::deque<LastLeaf>& leaves = LastLeaves();
   const auto last = std::find_if(leaves.begin(), leaves.end(), [&](const LastLeaf& leaf) {
-    return leaf.capture_id == info.id && leaf.device == device_index;
+    return leaf.capture_id == info.id && leaf.device == device.index;
   });
   void* list[] = {&args};
   cudaKernelNodeParams params = {};
@@ -149,13 +145,13 @@ void AddLeaf(const CaptureInfo& info, int device_index, const void* kernel, int 
   params.gridDim = dim3(static_cast<unsigned>(blocks));
   params.blockDim = dim3(static_cast<unsigned>(threads));
   params.kernelParams = list;
-  const cudaGraphNode_t node = AddKernelBehind(info, last == leaves.end() ? nullptr : last->node,
-                                               GetDevice(device_index).overlaps, params);
+  const cudaGraphNode_t node =
+      AddKernelBehind(info, last == leaves.end() ? nullptr : last->node, device.overlaps, params);
   if (last != leaves.end()) {
     last->node = node;
     return;
   }
-  leaves.push_back({info.id, device_index, node});
+  leaves.push_back({info.id, device.index, node});
   if (leaves.size() > kOpenCaptures) leaves.pop_front();
 }
 
@@ -223,11 +219,10 @@ void CaptureStats(const ProbeSlot& slot, const DirectSlot& direct, const Device&
                                                ? kStatsBlocksPerMultiprocessor / 2
                                                : kStatsBlocksPerMultiprocessor;
   const int blocks = Blocks(bytes, 16 * kStatsThreads, per_multiprocessor * device.multiprocessors);
-  LaunchBehind(device, StatsKernel(tensor.dtype), blocks, kStatsThreads, &args, stream);
+  Launch(StatsKernel(tensor.dtype), blocks, kStatsThreads, &args, stream, device.overlaps);
   const StatsLeafArgs leaf = {direct, args.parts,
                               static_cast<std::uint32_t>(blocks * kStatsThreads / 32), args.hash};
-  AddLeaf(GetCaptureInfo(stream), tensor.device_index, StatsLeafKernel(), 1, kStatsLeafThreads,
-          leaf);
+  AddLeaf(GetCaptureInfo(stream), device, StatsLeafKernel(), 1, kStatsLeafThreads, leaf);
 }
 
 void CaptureValues(const ProbeSlot& slot, const DirectSlot& direct, const Device& device,
@@ -243,14 +238,14 @@ void CaptureValues(const ProbeSlot& slot, const DirectSlot& direct, const Device
   // One unit a thread is fastest up to some MiB; beyond, starting blocks costs more than loops.
   const int stage_blocks =
       Blocks(r.payload_bytes, static_cast<std::uint64_t>(unit) * kStageThreads, kMostStageBlocks);
-  LaunchBehind(device, StageKernel(unit), stage_blocks, kStageThreads, &args, stream);
+  Launch(StageKernel(unit), stage_blocks, kStageThreads, &args, stream, device.overlaps);
   LeafArgs leaf = {};
   leaf.slot = direct;
   leaf.staging = args.to;
   leaf.bytes = r.payload_bytes;
   leaf.count = ElementCount(r);
   leaf.hash = (r.flags & layout::kStatsWithoutHash) == 0;
-  AddLeaf(GetCaptureInfo(stream), tensor.device_index, LeafKernel(tensor.dtype),
+  AddLeaf(GetCaptureInfo(stream), device, LeafKernel(tensor.dtype),
           LeafBlocks(r.payload_bytes, prefer_link), kLeafThreads, leaf);
 }
 
