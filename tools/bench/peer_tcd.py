@@ -32,6 +32,10 @@ WIDTH = 1024
 def add_probe(variant, name, tensor, expected, keep):
     if variant == "cgdebug record":
         keep.append(cgdebug.CudaGraphTensorProbe(name, [cgdebug.TensorRecord(capacity=8)]))
+    elif variant == "cgdebug record, link":
+        keep.append(
+            cgdebug.CudaGraphTensorProbe(name, [cgdebug.TensorRecord(capacity=8)], prefer="link")
+        )
     elif variant == "cgdebug compare":
         keep.append(cgdebug.CudaGraphTensorProbe(name, [cgdebug.TensorCompare(expected)]))
     elif variant == "peer record":
@@ -70,7 +74,14 @@ def measure(size, rounds, replays):
             z = z @ w
             add_probe(variant, f"{variant} {i} {size}", z, expected[i], keep)
 
-    variants = ("plain", "peer record", "cgdebug record", "peer check", "cgdebug compare")
+    variants = (
+        "plain",
+        "peer record",
+        "cgdebug record",
+        "cgdebug record, link",
+        "peer check",
+        "cgdebug compare",
+    )
     graphs = {v: bench.TimedGraph(lambda v=v: body(v)) for v in variants}
     one = {v: [] for v in variants}
     sustained = {v: [] for v in variants}
@@ -104,6 +115,7 @@ def main():
         name = f"{size >> 10} KiB" if size < 1 << 20 else f"{size >> 20} MiB"
         for kind, theirs, ours in (
             ("record", "peer record", "cgdebug record"),
+            ('record, prefer="link"', "peer record", "cgdebug record, link"),
             ("compare", "peer check", "cgdebug compare"),
         ):
             cells = []
