@@ -3,12 +3,12 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "daemon/base/log.h"
 #include "daemon/ingest/ingest_loop.h"
+#include "daemon/pipeline/payload_pool.h"
 #include "daemon/pipeline/recorder.h"
 #include "daemon/pipeline/ring_reads.h"
 #include "daemon/pipeline/sink.h"
@@ -17,9 +17,13 @@
 #include "daemon/sinks/memory_sink.h"
 #include "daemon/sinks/print_sink.h"
 #include "daemon/sinks/record_sink.h"
-#include "daemon/wire/frame.h"
 
 namespace cgdebug {
+namespace {
+
+constexpr std::size_t kSparePayloadBytes = 64u << 20;
+
+}  // namespace
 
 void RunDaemon(const DaemonOptions& options, const std::string& socket_path, Instance instance) {
   signal(SIGPIPE, SIG_IGN);  // a job's terminal that is gone is an error of write()
@@ -28,6 +32,7 @@ void RunDaemon(const DaemonOptions& options, const std::string& socket_path, Ins
   pipeline::SnapshotStore store(options.max_memory_bytes);
   pipeline::ControlQueue controls;
   pipeline::RingReads reads;
+  pipeline::PayloadPool payloads(kSparePayloadBytes);
   pipeline::Recorder recorder(options.recording);
   pipeline::FanOut sinks;
   sinks.Add(std::make_unique<sinks::CompareSink>(&events));
@@ -38,15 +43,14 @@ void RunDaemon(const DaemonOptions& options, const std::string& socket_path, Ins
   serve::ServeOptions serving;
   serving.socket_path = socket_path;
   serving.max_clients = options.max_clients;
-  serving.max_message_bytes = static_cast<std::uint32_t>(
-      std::min<std::uint64_t>(options.max_message_bytes, wire::kMaxMessageBytes));
+  serving.max_message_bytes = static_cast<std::uint32_t>(options.max_message_bytes);
   serving.idle_timeout_s = std::chrono::duration<double>(options.idle_timeout).count();
   serving.exit_with = options.exit_with;
   serve::Server server(instance.TakeListener(),
                        {&registry, &events, &store, &controls, &reads, &recorder}, serving);
 
   ingest::IngestLoop ingest({options.keep_dead, options.workers, socket_path},
-                            {&registry, &controls, &reads, &events, &sinks});
+                            {&registry, &controls, &reads, &events, &payloads, &sinks});
   Log("daemon")->info("cgdebug-daemon {} (pid {}) listens on {}", CGDEBUG_VERSION, getpid(),
                       socket_path);
   ingest.Start();

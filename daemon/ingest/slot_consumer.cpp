@@ -31,7 +31,11 @@ std::string_view TextOf(Gap::Cause cause) {
 
 SlotConsumer::SlotConsumer(pipeline::SlotPtr slot, ring::SlotRingReader ring,
                            ring::SegmentView* view, const Destination& destination)
-    : slot_(std::move(slot)), ring_(std::move(ring)), view_(view), destination_(destination) {}
+    : slot_(std::move(slot)),
+      ring_(std::move(ring)),
+      view_(view),
+      destination_(destination),
+      maker_(destination.payloads) {}
 
 void SlotConsumer::Start() {
   const layout::SlotCredit credit_untrusted = ring_.credit();
@@ -71,6 +75,7 @@ ReadStatus SlotConsumer::ReadNext() {
   const std::uint64_t accepted = ring_.accepted();
   if (accepted <= consumed_) return ReadStatus::kNone;
   if (ring_.oldest() > consumed_ + 1) Lose(ring_.oldest());
+  if (entry_.payload.empty()) entry_.payload = destination_.payloads->Take(payload_bytes());
   const ReadStatus status = ring_.Read(consumed_ + 1, &entry_);
   if (status != ReadStatus::kOverwritten) return status;
   // Its writer is faster than this reader: half a ring ahead, or the next one is lost as well.

@@ -9,6 +9,7 @@
 
 #include "daemon/pipeline/control_queue.h"
 #include "daemon/pipeline/event_log.h"
+#include "daemon/pipeline/payload_pool.h"
 #include "daemon/pipeline/registry.h"
 #include "daemon/pipeline/ring_reads.h"
 #include "daemon/pipeline/sink.h"
@@ -24,6 +25,7 @@ struct Destination {
   pipeline::ControlQueue* controls;
   pipeline::RingReads* reads;
   pipeline::EventLog* events;
+  pipeline::PayloadPool* payloads;
   pipeline::Sink* sink;
 };
 

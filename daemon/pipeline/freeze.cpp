@@ -87,7 +87,8 @@ class Remains {
   std::vector<ring::Entry> batch_;
   std::uint64_t read_up_to_ = 0;  // ordinal; those before were asked for
   std::set<std::uint64_t> damaged_;
-  SnapshotMaker maker_;
+  PayloadPool pool_{0};
+  SnapshotMaker maker_{&pool_};
 };
 
 void FreezeSlot(ActiveRecording* recording, const SlotRecord& record, std::uint64_t count,

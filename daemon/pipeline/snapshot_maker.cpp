@@ -53,7 +53,7 @@ PayloadPtr SnapshotMaker::TakeValues(ring::Entry* entry, const layout::SlotContr
     previous_hash_ = snapshot->stats.hash;
     return nullptr;
   }
-  auto payload = std::make_shared<const std::vector<std::byte>>(std::move(entry->payload));
+  PayloadPtr payload = pool_->Share(std::move(entry->payload));
   const auto view =
       numerics::MakeTensorView(snapshot->slot->dtype, snapshot->slot->shape, *payload);
   if (view.ok()) snapshot->stats = numerics::ComputeStats(*view);

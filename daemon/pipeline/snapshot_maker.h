@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "daemon/pipeline/payload_pool.h"
 #include "daemon/pipeline/snapshot.h"
 #include "libprobe/ring/slot_ring_reader.h"
 
@@ -14,6 +15,9 @@ namespace cgdebug::pipeline {
 // Of one slot, in the order of its ordinals: it knows whether the bytes changed.
 class SnapshotMaker {
  public:
+  // `pool` outlives the maker.
+  explicit SnapshotMaker(PayloadPool* pool) : pool_(pool) {}
+
   // `control`: the slot's, for entries whose values are wanted under its trigger only. Takes the
   // entry's payload.
   StoredSnapshot Make(const SlotPtr& slot, ring::Entry* entry, const layout::SlotControl& control);
@@ -23,6 +27,7 @@ class SnapshotMaker {
  private:
   PayloadPtr TakeValues(ring::Entry* entry, const layout::SlotControl& control, Snapshot* snapshot);
 
+  PayloadPool* pool_;
   std::uint64_t previous_hash_ = 0;
   std::weak_ptr<const std::vector<std::byte>> previous_payload_;
 };
