@@ -112,7 +112,8 @@ RunFunction AddSet(CLI::App& app) {
   app.add_option("PROBE", options->probes, "globs, \"!\" excludes; '*' for all")->required();
   app.add_option("--mode", options->mode,
                  "off, stats (no values), full, or registered: as the job has it")
-      ->check(CLI::IsMember({"off", "stats", "full", "registered"}));
+      ->check(CLI::IsMember({"off", "stats", "full", "registered"}))
+      ->type_name("{off,stats,full,registered}");
   app.add_option("--every", options->every, "one replay in N; default: as the job has it")
       ->check(WholeNumber(1, UINT32_MAX))
       ->type_name("N");

@@ -198,7 +198,7 @@ int RunShow(Context& context, const ShowOptions& options) {
 
 RunFunction AddShow(CLI::App& app) {
   auto options = std::make_shared<ShowOptions>();
-  app.add_option("INSIDE", options->inside,
+  app.add_option("TENSOR", options->inside,
                  "[SOURCE:]PROBE[@REPLAY[SLICE]]; a source is a session or a "
                  "recording; @-1 the newest, @first-nan, @step:N")
       ->required();

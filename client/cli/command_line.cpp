@@ -35,9 +35,10 @@ class HelpFormatter : public CLI::Formatter {
     return help;
   }
   std::string make_usage(const CLI::App* app, std::string name) const override {
-    std::string usage = "Usage: " + name;
-    if (app->get_parent() != nullptr) usage = fmt::format("Usage: {} {}", kProgram, name);
-    usage += " [OPTIONS]";
+    for (const CLI::App* parent = app; (parent = parent->get_parent()) != nullptr;) {
+      name = parent->get_name() + " " + name;
+    }
+    std::string usage = "Usage: " + name + " [OPTIONS]";
     for (const CLI::Option* option : app->get_options()) {
       if (!option->get_positional() || option->get_group().empty()) continue;
       const bool many = option->get_items_expected_max() > 1;
@@ -47,9 +48,9 @@ class HelpFormatter : public CLI::Formatter {
     const bool has_verbs = !app->get_subcommands([](const CLI::App*) { return true; }).empty();
     return usage + (has_verbs ? " COMMAND\n" : "\n");
   }
-  std::string make_positionals(const CLI::App*) const override { return ""; }
   std::string make_option_opts(const CLI::Option* option) const override {
-    if (option->get_type_size() == 0 || option->get_type_name().empty()) return "";
+    if (option->get_positional() || option->get_type_size() == 0) return "";
+    if (option->get_type_name().empty()) return "";
     // A validator appends what it allows; where that is a list, the type name says it already.
     const std::string text = option->get_type_name();
     return " " +

@@ -45,7 +45,7 @@ std::vector<std::string> Choices(const std::string& type_name) {
 void AddPositional(const CLI::Option& option, Verb* verb) {
   const std::string name = option.get_name(true);
   if (name == "SOURCE" || name == "A" || name == "RECORDING") verb->dynamic = "sources";
-  if (verb->dynamic.empty() && (name == "PROBE" || name == "INSIDE")) verb->dynamic = "probes";
+  if (verb->dynamic.empty() && (name == "PROBE" || name == "TENSOR")) verb->dynamic = "probes";
   if (name == "SESSION") verb->dynamic = "sessions";
   for (const std::string& choice : Choices(option.get_type_name())) verb->words.push_back(choice);
 }

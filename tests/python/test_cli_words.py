@@ -162,6 +162,12 @@ def test_diff_of_nan_with_itself_names_the_option(cli, tmp_path):
     assert cli("diff", path, path, "--equal-nan").returncode == 0
 
 
+def test_help_says_the_whole_command_and_what_its_words_mean(cli):
+    assert "Usage: cgdebug-cli record start [OPTIONS]\n" in cli("record", "start", "--help").stdout
+    assert "TENSOR   " in cli("show", "--help").stdout
+    assert "[SOURCE:]PROBE[@REPLAY[SLICE]]" in cli("show", "--help").stdout
+
+
 def test_help_of_a_command_that_is_none_names_the_near_ones(cli):
     result = cli("stauts", "--help")
     assert result.returncode == 2 and "no command 'stauts'. Close: 'status'" in result.stderr
