@@ -141,7 +141,7 @@ class Series:
 
 
 class RecordedSnapshot(TensorSnapshot):
-    """A TensorSnapshot whose values lie in a file and are mapped when they are first asked for."""
+    """A TensorSnapshot whose values lie in a file and are loaded when they are first asked for."""
 
     @classmethod
     def lazily(cls, reader, series: Series, fields: dict):

@@ -2,7 +2,7 @@
 
     r = cgdebug.open("runs/a.cgrec")        # a folder of ranks and .safetensors files too
     r.probes; r.replays; r.ranks; r.gaps; r.complete
-    s = r["blk3.attn"][1204]                # TensorSnapshot; values are mapped when first asked for
+    s = r["blk3.attn"][1204]                # TensorSnapshot; values are loaded when first asked for
     r["blk3.attn"].stat("absmax")           # one number a replay
     d = r.diff("runs/b.cgrec"); assert d.ok, d
 """
@@ -285,7 +285,7 @@ class Recording:
         return export(self, format, output, *probes, **options)
 
     def close(self) -> None:
-        """Nothing has to be closed; values that are in use stay mapped."""
+        """Nothing has to be closed; values that are in use stay."""
 
     def __enter__(self) -> Recording:
         return self
