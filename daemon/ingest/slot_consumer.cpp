@@ -75,7 +75,11 @@ ReadStatus SlotConsumer::ReadNext() {
   const std::uint64_t accepted = ring_.accepted();
   if (accepted <= consumed_) return ReadStatus::kNone;
   if (ring_.oldest() > consumed_ + 1) Lose(ring_.oldest());
-  if (entry_.payload.empty()) entry_.payload = destination_.payloads->Take(payload_bytes());
+  // A slot that sends statistics alone would take what others need, and drop it.
+  const bool had_values = (entry_.flags & layout::kEntryIsStats) == 0;
+  if (had_values && entry_.payload.empty()) {
+    entry_.payload = destination_.payloads->Take(payload_bytes());
+  }
   const ReadStatus status = ring_.Read(consumed_ + 1, &entry_);
   if (status != ReadStatus::kOverwritten) return status;
   // Its writer is faster than this reader: half a ring ahead, or the next one is lost as well.

@@ -16,6 +16,7 @@ class PayloadPool::Spares {
   explicit Spares(std::size_t max_bytes) : max_bytes_(max_bytes) {}
 
   std::vector<std::byte> Take(std::size_t bytes) {
+    if (bytes < kSmallBytes) return {};
     const std::scoped_lock lock(mutex_);
     auto spare = by_size_.extract(bytes);
     if (spare.empty()) return {};
