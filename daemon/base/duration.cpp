@@ -21,8 +21,7 @@ Result<std::chrono::milliseconds> ParseDuration(const std::string& text,
   if (used == 0 || unit == kUnits.end() || !(number >= 0)) {
     return Error{"'" + text + "' is no duration; write for example 500ms, 30s, 10m, 1h"};
   }
-  constexpr double kLongest = 36500 * 86400e3;  // added to now, it still is a number of nanoseconds
-  if (number * unit->second > kLongest) {
+  if (number * unit->second > static_cast<double>(kLongestDuration.count())) {
     return Error{"'" + text + "' is too long; the longest is 36500d"};
   }
   const std::chrono::milliseconds duration(static_cast<std::int64_t>(number * unit->second));

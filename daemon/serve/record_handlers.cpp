@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 
+#include <chrono>
 #include <filesystem>
 #include <utility>
 
+#include "daemon/base/duration.h"
 #include "daemon/pipeline/freeze.h"
 #include "daemon/serve/handlers.h"
 #include "daemon/serve/messages.h"
@@ -27,6 +29,29 @@ bool CheckDirectory(const std::string& directory, v1::Response* response) {
       response, v1::Error::BAD_REQUEST,
       fmt::format("the directory of a recording must be an absolute path, not '{}'", directory));
   return false;
+}
+
+bool FillLimits(const v1::RecordStartRequest& request, pipeline::RecordRequest* record,
+                v1::Response* response) {
+  record->replays = request.replays();
+  record->align = request.align();
+  record->max_bytes = request.max_bytes();
+  if (record->max_bytes != 0 && record->max_bytes < recording::kMinMaxBytes) {
+    SetError(response, v1::Error::BAD_REQUEST,
+             fmt::format("a recording of at most {} bytes holds nothing; the least is {}",
+                         record->max_bytes, recording::kMinMaxBytes));
+    return false;
+  }
+  constexpr double kLongest = std::chrono::duration<double>(kLongestDuration).count();
+  if (!(request.duration_s() >= 0 && request.duration_s() <= kLongest)) {
+    SetError(response, v1::Error::BAD_REQUEST,
+             fmt::format("{} s is no duration of a recording; it is 0, which is no limit, to {}",
+                         request.duration_s(), kLongest));
+    return false;
+  }
+  record->duration = std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(request.duration_s()));
+  return true;
 }
 
 bool FillWriting(const v1::RecordStartRequest& request, pipeline::RecordRequest* record,
@@ -55,14 +80,10 @@ void Handlers::RecordStart(const v1::RecordStartRequest& request, v1::Response* 
   pipeline::RecordRequest record;
   record.directory = request.directory();
   record.probes.assign(request.probes().begin(), request.probes().end());
-  record.replays = request.replays();
-  record.align = request.align();
-  record.max_bytes = request.max_bytes();
+  if (!FillLimits(request, &record, response)) return;
   if (!FillWriting(request, &record, response)) return;
   record.run_id = request.run_id();
   if (request.has_rank()) record.rank = request.rank();
-  record.duration = std::chrono::duration_cast<std::chrono::nanoseconds>(
-      std::chrono::duration<double>(std::clamp(request.duration_s(), 0.0, 1e9)));
   if (!request.session().empty()) {
     const auto sessions =
         SelectSessions(*model_.registry, request.session(), response->mutable_error());

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -232,6 +233,14 @@ TEST_F(RecordingDaemon, RefusesWhatItCannotDoAndSaysWhatToType) {
   request.set_roll_bytes(4096);
   EXPECT_THAT(client.RecordStart(request).error().message, testing::HasSubstr("--roll-size 1M"));
   request.set_roll_bytes(0);
+  request.set_max_bytes(1);
+  EXPECT_THAT(client.RecordStart(request).error().message, testing::HasSubstr("holds nothing"));
+  request.set_max_bytes(0);
+  for (const double duration : {-1.0, std::nan(""), HUGE_VAL, 4e9}) {
+    request.set_duration_s(duration);
+    EXPECT_THAT(client.RecordStart(request).error().message, testing::HasSubstr("no duration"));
+  }
+  request.set_duration_s(0);
   request.set_durability("ever");
   EXPECT_THAT(client.RecordStart(request).error().message,
               testing::HasSubstr("none, interval or each"));
