@@ -9,6 +9,7 @@
 
 #include "libprobe/ring/control.h"
 #include "libprobe/ring/credit.h"
+#include "libprobe/ring/payload_checksum.h"
 #include "libprobe/ring/shared_copy.h"
 #include "libprobe/ring/utf8.h"
 
@@ -189,7 +190,7 @@ ReadStatus SlotRingReader::Read(std::uint64_t ordinal, Entry* out) const {
   if (!valid()) return ReadStatus::kGone;
   if (LoadRelaxed(header->word) != word) return ReadStatus::kOverwritten;
   const bool summed = (out->flags & layout::kEntryHasChecksum) != 0;
-  if (summed && layout::PayloadChecksum(copy, bytes) != checksum) {
+  if (summed && PayloadChecksum(copy, bytes) != checksum) {
     return LoadAcquire(header->word) == word ? ReadStatus::kDamaged : ReadStatus::kOverwritten;
   }
   if (is_stats && !Plausible(out->stats, registration_)) return ReadStatus::kDamaged;

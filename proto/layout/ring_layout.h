@@ -67,7 +67,7 @@ struct alignas(kCacheLineBytes) EntryHeader {
   std::uint64_t sequence;     // replay, from 1
   std::int64_t timestamp_ns;  // CLOCK_REALTIME when the snapshot was committed
   std::int64_t step;          // the user's own step marker, -1 when none was set
-  std::uint64_t checksum;     // of the payload, with kEntryHasChecksum: PayloadChecksum()
+  std::uint64_t checksum;     // of the payload, with kEntryHasChecksum: ring/payload_checksum.h
   std::uint32_t flags;
   std::uint32_t reserved[5];
 };
@@ -212,27 +212,6 @@ constexpr bool Wants(std::uint32_t every, std::uint64_t sequence) {
 // How many replays up to `sequence` it wants.
 constexpr std::uint64_t WantedUpTo(std::uint32_t every, std::uint64_t sequence) {
   return every == 0 || sequence == 0 ? 0 : (sequence - 1) / every + 1;
-}
-
-// Of a payload, as 32-bit little-endian words, the last one filled up with zeros: each times an odd
-// number that tells its place, so that no single changed or displaced word can hide, and so that
-// threads may add their parts in any order.
-//
-// Requires: `payload` is aligned to 4 bytes.
-inline std::uint64_t PayloadChecksum(const std::byte* payload, std::uint64_t bytes) {
-  const std::uint64_t words = bytes / 4;
-  std::uint64_t sum = 0;
-  for (std::uint64_t i = 0; i < words; ++i) {
-    std::uint32_t word;
-    __builtin_memcpy(&word, payload + 4 * i, 4);
-    sum += static_cast<std::uint64_t>(word) * static_cast<std::uint32_t>(2 * i + 1);
-  }
-  if (bytes % 4 != 0) {
-    std::uint32_t word = 0;
-    __builtin_memcpy(&word, payload + 4 * words, bytes % 4);
-    sum += static_cast<std::uint64_t>(word) * static_cast<std::uint32_t>(2 * words + 1);
-  }
-  return sum;
 }
 
 // Where a block's parts lie for a given tensor; the writer allocates by it, the reader checks

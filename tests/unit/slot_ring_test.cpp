@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "libprobe/ring/control.h"
+#include "libprobe/ring/payload_checksum.h"
 #include "libprobe/ring/shared_copy.h"
 #include "tests/support/ring_fixture.h"
 
@@ -219,7 +220,7 @@ TEST_F(SlotRing, BytesThatAreNotThoseSummedUpAreRefused) {
   Open(test::MakeSlot("a", 3, 4));
   test::WriteNumbers(*writer_, 5);
   std::byte* payload = slot_.block.data + reader_->registration().payload_offset;
-  Header(1)->checksum = layout::PayloadChecksum(payload, 12);
+  Header(1)->checksum = PayloadChecksum(payload, 12);
   Header(1)->flags = layout::kEntryHasChecksum;
   EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kOk);
   payload[4] ^= std::byte{1};
