@@ -14,9 +14,11 @@
 
 namespace cgdebug {
 
-// Threads that prepare large snapshots: half of the cores, the job has the others, at most 4.
+// Threads that prepare large snapshots: half of the cores up to 4 threads, a quarter up to 8; the
+// job has the others.
 inline std::size_t DefaultWorkers() {
-  return std::min<std::size_t>(4, std::thread::hardware_concurrency() / 2);
+  const std::size_t cores = std::thread::hardware_concurrency();
+  return std::max(std::min<std::size_t>(4, cores / 2), std::min<std::size_t>(8, cores / 4));
 }
 
 struct DaemonOptions {

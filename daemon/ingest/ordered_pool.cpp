@@ -38,7 +38,7 @@ void OrderedPool::Work() {
 
 void OrderedPool::Run(std::size_t count, const std::function<void(std::size_t)>& prepare,
                       const std::function<void(std::size_t)>& commit) {
-  const std::size_t ahead = 2 * threads_.size();
+  const std::size_t ahead = threads_.size() + 2;
   std::unique_lock lock(mutex_);
   prepare_ = &prepare;
   prepared_.assign(count, false);

@@ -29,7 +29,7 @@ TEST(OrderedPool, CommitsInOrderOnTheCallingThreadWhatWasPrepared) {
   }
 }
 
-TEST(OrderedPool, PreparesTwoAWorkerAheadAtMost) {
+TEST(OrderedPool, PreparesAsManyAsItHasWorkersAndTwoAheadAtMost) {
   OrderedPool pool(2);
   std::atomic<int> ahead = 0, most = 0;
   pool.Run(
