@@ -12,11 +12,7 @@ using layout::RecordType;
 
 Result<void> RecordingWriter::FlushSegment() {
   auto flushed = segment_->Flush();
-  if (flushed.ok()) {
-    written_number_ = next_number_;
-  } else {
-    ForgetUnwritten();
-  }
+  if (!flushed.ok()) ForgetUnwritten();
   return flushed;
 }
 
@@ -28,7 +24,7 @@ void RecordingWriter::ForgetUnwritten() {
   std::erase_if(others_, [&](std::uint64_t offset) { return offset >= end; });
   status_.snapshots -= snapshots;
   status_.refused += snapshots;
-  next_number_ = written_number_;
+  next_number_ = segment_->unwritten_number();
   status_.records = next_number_ - 1;
 }
 

@@ -40,7 +40,7 @@ Result<void> RecordingWriter::Resume() {
   std::memcpy(uuid_.data(), last.header().uuid, uuid_.size());
   bytes_before_ = reader.bytes();
   if (!reader.ended()) {
-    auto segment = SegmentWriter::Continue(last.path(), reader.end_offset());
+    auto segment = SegmentWriter::Continue(last.path(), reader.end_offset(), next_number_);
     if (!segment.ok()) return segment.error();
     bytes_before_ -= last.bytes();
     segment_ = *std::move(segment);

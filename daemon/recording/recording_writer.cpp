@@ -88,7 +88,7 @@ Result<void> RecordingWriter::StartSegment(std::uint32_t segment) {
   segment_ = *std::move(created);
   index_offset_ = 0;
   index_begin_ = segment_->bytes();
-  index_first_number_ = written_number_ = next_number_;
+  index_first_number_ = next_number_;
   rows_.clear();
   others_.clear();
   for (const Session& session : sessions_) {
@@ -166,7 +166,6 @@ Result<void> RecordingWriter::Write(RecordType type, const std::string& meta,
   status_.records = next_number_ - 1;
   if (IsOther(type)) others_.push_back(offset);
   uncommitted_bytes_ += segment_->bytes() - offset;
-  if (segment_->all_written()) written_number_ = next_number_;
   return options_.gather ? Result<void>() : FlushSegment();
 }
 
@@ -272,7 +271,7 @@ Result<void> RecordingWriter::Append(Snapshot snapshot, std::span<const std::byt
       ++status_.refused;
       return Refused();
     }
-    const std::uint64_t bytes = meta.size() + payload.size() + 2 * layout::kLargePayloadBytes;
+    const std::uint64_t bytes = meta.size() + payload.size() + 2 * layout::kLargePayloadAlignment;
     if (auto room = MakeRoom(bytes); !room.ok()) {
       ++status_.refused;
       return room;

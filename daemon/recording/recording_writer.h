@@ -149,7 +149,6 @@ class RecordingWriter {
   std::vector<std::shared_ptr<SegmentWriter>> unsynced_;  // complete ones
   std::uint64_t bytes_before_ = 0;                        // of the segments before this one
   std::uint64_t next_number_ = 1;
-  std::uint64_t written_number_ = 1;  // next_number_ when nothing was waiting last
   std::vector<Session> sessions_;
   std::vector<Slot> slots_;
   std::map<SlotKey, std::uint32_t> slot_ids_;

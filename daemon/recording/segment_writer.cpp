@@ -20,8 +20,6 @@ namespace {
 using layout::RecordHeader;
 
 constexpr std::uint64_t kLongestStep = 256u << 20;
-constexpr std::size_t kSmallPayloadBytes = 8u << 10;  // worth a copy
-constexpr std::size_t kMaxPendingBytes = 64u << 10;
 
 // False with errno set when not everything could be written.
 bool WriteAll(int fd, std::uint64_t offset, std::span<iovec> parts) {
@@ -73,12 +71,13 @@ Result<std::unique_ptr<SegmentWriter>> SegmentWriter::Create(const std::string& 
     ::unlink(path.c_str());
     return error;
   }
-  writer->offset_ = writer->reserved_end_ = sizeof(header);
+  writer->BeginAt(sizeof(header), first_number);
   return writer;
 }
 
 Result<std::unique_ptr<SegmentWriter>> SegmentWriter::Continue(const std::string& path,
-                                                               std::uint64_t offset) {
+                                                               std::uint64_t offset,
+                                                               std::uint64_t number) {
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (!fd) return ErrnoError("cannot open " + path);
   std::unique_ptr<SegmentWriter> writer(new SegmentWriter(path, std::move(fd)));
@@ -89,8 +88,14 @@ Result<std::unique_ptr<SegmentWriter>> SegmentWriter::Continue(const std::string
   if (ftruncate(writer->fd_.get(), static_cast<off_t>(offset)) != 0) {
     return writer->Fail("cannot cut off the unfinished end of");
   }
-  writer->offset_ = writer->reserved_end_ = offset;
+  writer->BeginAt(offset, number);
   return writer;
+}
+
+void SegmentWriter::BeginAt(std::uint64_t offset, std::uint64_t number) {
+  offset_ = written_ = reserved_end_ = offset;
+  next_number_ = number;
+  unwritten_ = {offset, number};
 }
 
 Result<void> SegmentWriter::Reserve(std::uint64_t bytes) {
@@ -134,36 +139,70 @@ Result<void> SegmentWriter::Append(layout::RecordType type, std::uint64_t number
   const std::size_t begin = pending_.size();
   pending_.append(reinterpret_cast<const char*>(&header), sizeof(header)).append(meta);
   pending_.resize(begin + payload_offset - offset_);
-  offset_ = next;
-  if (payload.size() > kSmallPayloadBytes) return WritePending(payload, zeros);
+  const std::uint64_t offset = std::exchange(offset_, next);
+  next_number_ = number + 1;
+  const std::uint64_t written_before = written_;
+  auto added = payload.size() < kPieceBytes ? AddSmall(payload, zeros) : AddLarge(payload, zeros);
+  if (added.ok() && written_ != written_before) {  // with what waited before this record
+    unwritten_ = pending_.empty() ? Unwritten{offset_, next_number_} : Unwritten{offset, number};
+  }
+  return added;
+}
+
+// The end of a record goes into memory, and whole pieces from there.
+Result<void> SegmentWriter::AddSmall(std::span<const std::byte> payload, std::uint64_t zeros) {
   pending_.append(reinterpret_cast<const char*>(payload.data()), payload.size());
   pending_.resize(pending_.size() + zeros);
-  return pending_.size() < kMaxPendingBytes ? Result<void>() : Flush();
+  const std::uint64_t whole = offset_ - offset_ % kPieceBytes;
+  if (whole <= written_) return {};
+  const std::string rest = pending_.substr(whole - written_);
+  pending_.resize(whole - written_);
+  auto written = WritePending({}, 0);
+  if (written.ok()) pending_ = rest;
+  return written;
+}
+
+// Whole pieces from where the payload lies, and what is left of it into memory.
+Result<void> SegmentWriter::AddLarge(std::span<const std::byte> payload, std::uint64_t zeros) {
+  const std::uint64_t rest = offset_ % kPieceBytes;
+  const std::uint64_t rest_zeros = std::min(rest, zeros);
+  const auto end = payload.last(rest - rest_zeros);
+  auto written = WritePending(payload.first(payload.size() - end.size()), zeros - rest_zeros);
+  if (written.ok()) {
+    pending_.assign(reinterpret_cast<const char*>(end.data()), end.size());
+    pending_.resize(rest);
+  }
+  return written;
 }
 
 Result<void> SegmentWriter::WritePending(std::span<const std::byte> payload, std::uint64_t zeros) {
   static constexpr std::array<char, layout::kRecordAlignment> kZeros = {};
-  const std::uint64_t begin = offset_ - zeros - payload.size() - pending_.size();
   std::array<iovec, 3> parts = {{
       {pending_.data(), pending_.size()},
       {const_cast<std::byte*>(payload.data()), payload.size()},
       {const_cast<char*>(kZeros.data()), zeros},
   }};
-  const bool written = WriteAll(fd_.get(), begin, parts);
-  pending_.clear();
+  const bool written = WriteAll(fd_.get(), written_, parts);
   if (!written) {
     const Error error = Fail("cannot write into");
-    offset_ = begin;
+    pending_.clear();
+    offset_ = written_ = unwritten_.offset;
+    next_number_ = unwritten_.number;
     // What was written of it would be taken for damage.
-    if (ftruncate(fd_.get(), static_cast<off_t>(begin)) == 0) reserved_end_ = begin;
+    if (ftruncate(fd_.get(), static_cast<off_t>(offset_)) == 0) reserved_end_ = offset_;
     return error;
   }
-  reserved_end_ = std::max(reserved_end_, offset_);
+  written_ += pending_.size() + payload.size() + zeros;
+  pending_.clear();
+  reserved_end_ = std::max(reserved_end_, written_);
   return {};
 }
 
 Result<void> SegmentWriter::Flush() {
-  return pending_.empty() ? Result<void>() : WritePending({}, 0);
+  if (pending_.empty()) return {};
+  auto written = WritePending({}, 0);
+  if (written.ok()) unwritten_ = {offset_, next_number_};
+  return written;
 }
 
 Result<void> SegmentWriter::Trim() {

@@ -29,7 +29,9 @@ inline constexpr std::uint16_t kRecordingMajor = 1;
 inline constexpr std::uint16_t kRecordingMinor = 0;
 inline constexpr std::size_t kFileHeaderBytes = 4096;
 inline constexpr std::size_t kRecordAlignment = 64;
-inline constexpr std::size_t kLargePayloadBytes = 4096;  // from here on payloads are page aligned
+// Payloads from here on begin at a page; of smaller ones that would be a good part of the file.
+inline constexpr std::size_t kLargePayloadBytes = 256u << 10;
+inline constexpr std::size_t kLargePayloadAlignment = 4096;
 inline constexpr std::size_t kMaxMetaBytes = 4u << 20;
 inline constexpr std::uint16_t kFirstPrivateType = 0x8000;
 
@@ -101,7 +103,7 @@ constexpr std::uint64_t RoundUp(std::uint64_t value, std::uint64_t alignment) {
 constexpr std::uint64_t PayloadOffset(std::uint64_t offset, std::uint32_t meta_bytes,
                                       std::uint64_t payload_bytes) {
   return RoundUp(offset + sizeof(RecordHeader) + meta_bytes,
-                 payload_bytes >= kLargePayloadBytes ? kLargePayloadBytes : kRecordAlignment);
+                 payload_bytes >= kLargePayloadBytes ? kLargePayloadAlignment : kRecordAlignment);
 }
 
 // Where the record after it begins.

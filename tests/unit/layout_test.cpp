@@ -156,10 +156,10 @@ TEST(Layout, RecordingFilesAreFrozen) {
 }
 
 TEST(Layout, LargePayloadsInAFileArePageAlignedAndSmallOnesAlignedToALine) {
-  EXPECT_EQ(PayloadOffset(4096, 100, 4096), 8192u);
-  EXPECT_EQ(PayloadOffset(4096, 100, 4095), 4096u + 192u);
+  EXPECT_EQ(PayloadOffset(4096, 100, 262144), 8192u);
+  EXPECT_EQ(PayloadOffset(4096, 100, 262143), 4096u + 192u);
   EXPECT_EQ(NextRecord(4096, 0, 0), 4096u + 64u);
-  EXPECT_EQ(NextRecord(4096, 100, 4097), 8192u + 4096u + 64u);
+  EXPECT_EQ(NextRecord(4096, 100, 262145), 8192u + 262144u + 64u);
 }
 
 TEST(Layout, DtypeNumbersNeverChange) {
