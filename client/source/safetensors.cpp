@@ -14,6 +14,7 @@
 #include <string_view>
 #include <utility>
 
+#include "daemon/base/regular_file.h"
 #include "daemon/base/unique_fd.h"
 #include "daemon/numerics/tensor_view.h"
 
@@ -224,23 +225,22 @@ Result<SafetensorsFile> Parse(const std::string& path, const UniqueFd& fd,
 
 Result<SafetensorsFile> OpenSafetensors(const std::string& path) {
   static_assert(std::endian::native == std::endian::little);
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) return ErrnoError("cannot open " + path);
+  const auto fd = OpenRegularFile(path, O_RDONLY);
+  if (!fd.ok()) return fd.error();
   struct stat status = {};
-  if (::fstat(fd.get(), &status) != 0) return ErrnoError("cannot read the size of " + path);
-  if (!S_ISREG(status.st_mode)) return Error{path + " is no regular file"};
-  Result<SafetensorsFile> file = Parse(path, fd, status);
+  if (::fstat(fd->get(), &status) != 0) return ErrnoError("cannot read the size of " + path);
+  Result<SafetensorsFile> file = Parse(path, *fd, status);
   if (!file.ok()) return Error{path + " cannot be read: " + file.error().message};
   return file;
 }
 
 Result<Values> ReadTensor(const SafetensorsFile& file, const SafetensorsTensor& tensor) {
-  const UniqueFd fd(::open(file.path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) return ErrnoError("cannot open " + file.path);
+  const auto fd = OpenRegularFile(file.path, O_RDONLY);
+  if (!fd.ok()) return fd.error();
   auto bytes = std::make_shared<std::vector<std::byte>>(tensor.bytes);
-  const bool whole = ReadAt(fd, tensor.offset, bytes->data(), bytes->size());
+  const bool whole = ReadAt(*fd, tensor.offset, bytes->data(), bytes->size());
   struct stat now = {};
-  if (!whole || ::fstat(fd.get(), &now) != 0 || !IsSame(file.status, now)) {
+  if (!whole || ::fstat(fd->get(), &now) != 0 || !IsSame(file.status, now)) {
     return Error{file.path + " was changed while it was read. Type the same command again"};
   }
   return Values{*bytes, bytes};

@@ -10,6 +10,7 @@
 #include <span>
 #include <system_error>
 
+#include "daemon/base/regular_file.h"
 #include "daemon/recording/checksum.h"
 
 namespace cgdebug::recording {
@@ -63,10 +64,10 @@ std::vector<std::string> ListSegments(const std::string& directory) {
 
 Result<UniqueFd> LockForWriting(const std::string& directory) {
   const std::string path = LockPath(directory);
-  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!fd) return ErrnoError("cannot open " + path);
+  auto fd = OpenRegularFile(path, O_RDWR | O_CREAT);
+  if (!fd.ok()) return fd.error();
   flock lock = WholeFile(F_WRLCK);
-  if (fcntl(fd.get(), F_OFD_SETLK, &lock) == 0) return fd;
+  if (fcntl(fd->get(), F_OFD_SETLK, &lock) == 0) return fd;
   if (errno != EAGAIN && errno != EACCES) return ErrnoError("cannot lock " + path);
   return Error{
       fmt::format("another process is writing into {}; choose another directory, or stop it: "
@@ -82,9 +83,10 @@ void WriteIndexNote(const UniqueFd& lock, const IndexNote& note) {
 }
 
 std::optional<IndexNote> ReadIndexNote(const std::string& directory) {
-  const UniqueFd fd(::open(LockPath(directory).c_str(), O_RDONLY | O_CLOEXEC));
+  const auto fd = OpenRegularFile(LockPath(directory), O_RDONLY);
   NoteBytes bytes = {};
-  if (!fd || pread(fd.get(), &bytes, sizeof(bytes), 0) != static_cast<ssize_t>(sizeof(bytes))) {
+  if (!fd.ok() ||
+      pread(fd->get(), &bytes, sizeof(bytes), 0) != static_cast<ssize_t>(sizeof(bytes))) {
     return std::nullopt;
   }
   if (bytes.magic != kNoteMagic || bytes.crc32c != CrcOf(bytes)) return std::nullopt;
@@ -92,10 +94,10 @@ std::optional<IndexNote> ReadIndexNote(const std::string& directory) {
 }
 
 bool IsBeingWritten(const std::string& directory) {
-  const UniqueFd fd(::open(LockPath(directory).c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) return false;
+  const auto fd = OpenRegularFile(LockPath(directory), O_RDONLY);
+  if (!fd.ok()) return false;
   flock lock = WholeFile(F_RDLCK);
-  return fcntl(fd.get(), F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+  return fcntl(fd->get(), F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
 }  // namespace cgdebug::recording

@@ -52,9 +52,9 @@ Result<void> RecordingReader::OpenSegments() {
       file = Error{path + " belongs to another recording"};
     }
     if (!file.ok()) {
+      if (first_error.empty()) first_error = file.error().message;
       // A writer has just made it, and will have filled it in by the next look.
       if (being_written()) continue;
-      if (first_error.empty()) first_error = file.error().message;
       const std::scoped_lock lock(mutex_);
       damage_.push_back({path, 0, 0, 0, file.error().message});
       continue;

@@ -11,6 +11,7 @@
 #include <new>
 #include <utility>
 
+#include "daemon/base/regular_file.h"
 #include "daemon/recording/checksum.h"
 
 namespace cgdebug::recording {
@@ -66,9 +67,9 @@ Result<void> CheckHeader(const FileHeader& header, const std::string& path) {
 }  // namespace
 
 Result<std::unique_ptr<SegmentFile>> SegmentFile::Open(const std::string& path) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) return ErrnoError("cannot open " + path);
-  std::unique_ptr<SegmentFile> file(new SegmentFile(path, std::move(fd)));
+  auto fd = OpenRegularFile(path, O_RDONLY);
+  if (!fd.ok()) return fd.error();
+  std::unique_ptr<SegmentFile> file(new SegmentFile(path, *std::move(fd)));
   if (auto size = file->Refresh(); !size.ok()) return size.error();
   auto buffer = std::as_writable_bytes(std::span(&file->header_, 1));
   if (ReadAt(file->fd_.get(), 0, buffer) != buffer.size()) {

@@ -1,15 +1,14 @@
 // What `freeze` finds of real jobs, in the daemon's memory and in shared memory.
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
+#include <sqlite3.h>
 
+#include <atomic>
 #include <filesystem>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "daemon/base/unique_fd.h"
 #include "daemon/recording/recording_reader.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/known_recording.h"
@@ -105,26 +104,30 @@ TEST_F(FreezeDaemon, SaysWhichValuesAreGone) {
   EXPECT_EQ(first->stats.max, 1024);
 }
 
-// A pipe where the recording goes holds the freeze up until somebody opens its other end.
+// Somebody who writes into the catalogue holds the freeze up, for ten seconds at most.
 TEST_F(FreezeDaemon, OtherClientsAreAnsweredMeanwhile) {
   ProducerProcess job({Spec(8)});
   DaemonProcess daemon(dir_);
   job.Write(0, 1);
   ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a", 1));
-  const std::string pipe = dir_ / "a.cgrec/segment-000001.cgd";
-  std::filesystem::create_directory(dir_ / "a.cgrec");
-  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  {  // a recording that nobody finished, for one with other files in it is not begun
+    const auto writer = recording::RecordingWriter::Open(dir_ / "open.cgrec", {});
+    ASSERT_TRUE(writer.ok()) << writer.error().message;
+    std::filesystem::copy(dir_ / "open.cgrec", dir_ / "a.cgrec");
+  }
+  sqlite3* catalogue = nullptr;
+  ASSERT_EQ(sqlite3_open((dir_ / "a.cgrec/catalogue.sqlite").c_str(), &catalogue), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(catalogue, "begin exclusive", nullptr, nullptr, nullptr), SQLITE_OK);
+  std::atomic<bool> is_frozen = false;
   std::thread freezing([&] {
-    auto client = daemon.Connect();
-    v1::FreezeRequest request;
-    request.set_session(job.key());
-    request.set_directory(dir_ / "a.cgrec");
-    EXPECT_FALSE(client.Freeze(request).ok());
+    Freeze(daemon, job);
+    is_frozen = true;
   });
-  EXPECT_TRUE(WaitUntil([&] { return std::filesystem::exists(dir_ / "a.cgrec/lock"); }));
+  EXPECT_TRUE(
+      WaitUntil([&] { return std::filesystem::exists(dir_ / "a.cgrec/segment-000002.cgd"); }));
   EXPECT_NO_THROW(EXPECT_EQ(daemon.Status().sessions_size(), 1));
-  EXPECT_TRUE(WaitUntil(
-      [&] { return bool(UniqueFd(open(pipe.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC))); }));
+  EXPECT_FALSE(is_frozen);
+  sqlite3_close(catalogue);
   freezing.join();
   EXPECT_EQ(daemon.Status().sessions_size(), 1);
 }

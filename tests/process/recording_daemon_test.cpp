@@ -1,6 +1,7 @@
 // Recordings as a daemon writes them, of real jobs in shared memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <filesystem>
@@ -220,6 +221,16 @@ TEST_F(RecordingDaemon, AddsNothingToAFinishedRecording) {
   job.Write(0, 2);
   ASSERT_TRUE(daemon_.WaitForConsumed(job.key(), "a", 4));
   ExpectReplays(*Read(), 0, 1, 2);
+}
+
+TEST_F(RecordingDaemon, IsNotHeldUpByAPipeWhereTheRecordingGoes) {
+  std::filesystem::create_directory(path_);
+  ASSERT_EQ(mkfifo((path_ + "/segment-000001.cgd").c_str(), 0600), 0);
+  auto client = daemon_.Connect();
+  v1::RecordStartRequest request;
+  request.set_directory(path_);
+  EXPECT_THAT(client.RecordStart(request).error().message,
+              testing::HasSubstr("is no regular file"));
 }
 
 TEST_F(RecordingDaemon, RefusesWhatItCannotDoAndSaysWhatToType) {
