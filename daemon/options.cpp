@@ -15,14 +15,13 @@ namespace cgdebug {
 namespace {
 
 constexpr const char* kFooter =
-    "Nothing needs to be started by hand: a probe that prints or compares, and cgdebug-cli, start "
-    "a\n"
-    "daemon when there is none. It ends by itself.\n\n"
+    "Nothing needs to be started by hand: cgdebug-cli starts a daemon when there is none, and\n"
+    "so does a probe that needs one. It ends by itself.\n\n"
     "  cgdebug-daemon --foreground --log-level debug   see what it does\n"
     "  cgdebug-cli status                              ask the one that runs\n"
     "  cgdebug-cli daemon stop                         end it";
 
-// Smaller than any request that a client makes.
+// Room for every request but those that list hundreds of probes.
 constexpr std::uint64_t kLeastMessageBytes = 4u << 10;
 
 Result<std::chrono::milliseconds> ParseWait(const std::string& text) { return ParseDuration(text); }

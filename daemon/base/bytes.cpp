@@ -34,8 +34,9 @@ Result<std::uint64_t> ParseBytes(const std::string& text, std::uint64_t least, s
   for (std::size_t i = 0; i < place; ++i) number *= 1024;
   if (!(number >= 0) || number > kMost) return error;
   const auto bytes = static_cast<std::uint64_t>(number);
-  if (bytes < least)
+  if (bytes < least) {
     return Error{"'" + text + "' is too little; the least is " + InLargestUnit(least)};
+  }
   if (bytes > most) return Error{"'" + text + "' is too much; the most is " + InLargestUnit(most)};
   return bytes;
 }
