@@ -236,7 +236,10 @@ Result<v1::RecordListReply> Client::RecordList(const v1::RecordListRequest& requ
 Result<v1::FreezeReply> Client::Freeze(const v1::FreezeRequest& request) {
   v1::Request call;
   *call.mutable_freeze() = request;
-  Result<v1::Response> response = Call(call);
+  const Result<std::uint64_t> id = Send(call);
+  if (!id.ok()) return id.error();
+  bool more = false;
+  Result<v1::Response> response = ReceiveResponse(*id, wire::kNoDeadline, &more);
   if (!response.ok()) return response.error();
   return std::move(*response->mutable_freeze());
 }

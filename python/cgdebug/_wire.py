@@ -95,7 +95,9 @@ class Connection:
     def ask(self, message) -> tuple:
         """One request, one answer and the payload bytes that follow it."""
         request_id = self._send(message)
-        deadline = time.monotonic() + self._timeout
+        # A freeze takes as long as writing takes.
+        is_slow = message.WhichOneof("kind") == "freeze"
+        deadline = None if is_slow else time.monotonic() + self._timeout
         _, flags, body = self._receive(request_id, deadline, (_RESPONSE,))
         response = message_class("Response").FromString(body)
         payload = bytearray()

@@ -33,7 +33,7 @@ def connect(
     session: the job that every request is about unless it names another: its key, label, run id or
              pid; None means all of them, or the newest where one is needed
     spawn:   start a daemon when none is running
-    timeout: of each request, in seconds
+    timeout: of each request but `freeze`, in seconds
     Fails: ConnectionError; the text says how to start a daemon.
     """
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
@@ -227,7 +227,7 @@ class Client:
         session: str | int | None = None,
     ) -> Answer:
         """Writes what is left of a job's newest replays, of a dead one too: the `last` of each probe,
-        or all that are kept."""
+        or all that are kept. Returns when they are written, however long that takes."""
         return self._ask(
             "freeze",
             directory=os.path.abspath(directory),

@@ -2,15 +2,18 @@
 
 import os
 import pathlib
+import shutil
+import sqlite3
 import subprocess
 import sys
+import threading
 
 import numpy
 import pytest
 import torch
 
 import cgdebug
-from cgdebug import DaemonError, TensorCompare, TensorRecord, _native
+from cgdebug import DaemonError, TensorCompare, TensorRecord, _native, _recording
 from conftest import wait_until
 
 JOB = """
@@ -81,6 +84,22 @@ def test_freeze_writes_what_is_left(client, probe, tmp_path):
     frozen = client.freeze(tmp_path / "f.cgrec", probes=p.name, last=2)
     assert frozen.snapshots == 2
     assert values(cgdebug.open(tmp_path / "f.cgrec"), p.name) == [8.0, 9.0]
+
+
+def test_freeze_takes_as_long_as_it_takes(daemon, client, probe, tmp_path):
+    p = probe(TensorRecord(4), name="slowly")
+    p(torch.ones(4))
+    wait_for(client, p, 1)
+    begun = _recording.Writer(str(tmp_path / "begun.cgrec"))
+    shutil.copytree(tmp_path / "begun.cgrec", tmp_path / "f.cgrec")
+    begun.close()
+    catalogue = sqlite3.connect(
+        tmp_path / "f.cgrec/catalogue.sqlite", isolation_level=None, check_same_thread=False
+    )
+    catalogue.execute("begin exclusive")  # the daemon waits for it
+    threading.Timer(1.0, catalogue.close).start()
+    with cgdebug.connect(daemon.socket, session=os.getpid(), timeout=0.5) as impatient:
+        assert impatient.freeze(tmp_path / "f.cgrec", probes=p.name).snapshots == 1
 
 
 def test_how_a_recording_is_written_can_be_chosen(client, probe, tmp_path):

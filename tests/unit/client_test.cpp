@@ -185,6 +185,23 @@ TEST_F(ClientTest, SilentDaemonIsATimeout) {
   EXPECT_EQ(client_.last_failure(), Failure::kTimeout);
 }
 
+TEST_F(ClientTest, FreezingTakesAsLongAsItTakes) {
+  constexpr std::chrono::milliseconds kTimeout(30);
+  Serve([&](const v1::Request&) {
+    std::this_thread::sleep_for(3 * kTimeout);
+    FakeAnswer answer;
+    answer.responses.emplace_back().mutable_freeze()->mutable_recording()->set_snapshots(7);
+    return answer;
+  });
+  ConnectOptions options = Options();
+  options.timeout = kTimeout;
+  while (!client_.Connect(options).ok()) {
+  }
+  const Result<v1::FreezeReply> reply = client_.Freeze({});
+  ASSERT_TRUE(reply.ok()) << reply.error().message;
+  EXPECT_EQ(reply->recording().snapshots(), 7u);
+}
+
 TEST_F(ClientTest, RequestWithoutAConnectionIsAnErrorNotACrash) {
   EXPECT_FALSE(client_.Status({}).ok());
   EXPECT_FALSE(client_.Tail({}, [](const v1::TailReply&) { return true; }).ok());

@@ -26,7 +26,7 @@ struct ConnectOptions {
   std::string socket;         // empty: $CGDEBUG_SOCKET, else the user's runtime directory
   bool start_daemon = false;  // when nobody listens
   std::string name = "c++";   // what the daemon's log calls this client
-  std::chrono::milliseconds timeout = std::chrono::seconds(10);  // of each request but Tail
+  std::chrono::milliseconds timeout = std::chrono::seconds(10);  // of each request but Tail, Freeze
 };
 
 enum class Failure {
@@ -69,6 +69,7 @@ class Client {
   Result<v1::RecordStartReply> RecordStart(const v1::RecordStartRequest& request);
   Result<v1::RecordStopReply> RecordStop(const v1::RecordStopRequest& request);
   Result<v1::RecordListReply> RecordList(const v1::RecordListRequest& request);
+  // Takes as long as writing takes; Stop() ends the waiting.
   Result<v1::FreezeReply> Freeze(const v1::FreezeRequest& request);
 
   // Calls `on_event` for each event, on this thread, until the stream ends, Stop is called or
