@@ -92,11 +92,14 @@ TEST_F(Recording, GivesBackWhatWasWritten) {
 }
 
 TEST_F(Recording, LargePayloadsLieOnPagesOfTheFile) {
+  constexpr std::uint64_t kElements = layout::kLargePayloadBytes / sizeof(float);
   auto writer = Write();
-  WriteTwoProbes(writer.get(), 2);
+  const auto session = writer->AddSession(SessionOf());
+  ASSERT_EQ(writer->AddSlot(FloatSlot(*session, "large", kElements, 0)).value(), 0u);
+  AppendAt(writer.get(), 0, 1, kElements);
   ASSERT_TRUE(writer->Close(StopReason::kRequested).ok());
   const auto reader = Read();
-  const auto payload = reader->MapPayload(*reader->Find(1, 2));
+  const auto payload = reader->MapPayload(*reader->Find(0, 1));
   ASSERT_TRUE(payload.ok());
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(payload->bytes.data()) % 4096, 0u);
 }
