@@ -156,6 +156,7 @@ TEST_F(Catalogue, OneThatIsDamagedOrOfAnotherRecordingIsMadeAnew) {
 TEST_F(Catalogue, WhatLiesBehindAHoleIsTakenInAtOnce) {
   Append(1, 3);
   ASSERT_TRUE(writer_->Close(StopReason::kRequested).ok());
+  writer_.reset();  // zeros in front of a writer are what it has not written yet
   {
     const auto reader = *RecordingReader::Open(path_);
     const auto ref = reader->Find(0, 2);
