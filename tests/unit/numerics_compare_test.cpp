@@ -6,7 +6,6 @@
 #include <set>
 
 #include "daemon/numerics/compare.h"
-#include "daemon/numerics/cpu.h"
 #include "tests/unit/numerics_test_util.h"
 
 namespace cgdebug::numerics {
@@ -326,7 +325,6 @@ class CompareOfDtype : public ::testing::TestWithParam<layout::DtypeInfo> {};
 // Random bytes, and bytes that differ from them in few or many elements, a little or much.
 TEST_P(CompareOfDtype, KernelsOfEveryCpuAgreeWithThePlainLoops) {
   const layout::DtypeInfo& info = GetParam();
-  const Cpu before = ChosenCpu();
   std::uint32_t state = 99;
   const auto next = [&state] {
     state = state * 1664525u + 1013904223u;
@@ -353,28 +351,9 @@ TEST_P(CompareOfDtype, KernelsOfEveryCpuAgreeWithThePlainLoops) {
     CompareOptions options = DefaultTolerances(info.dtype);
     if (round % 3 == 1) options = {.rtol = 0.05, .atol = 3};
     options.equal_nan = round % 7 == 0;
-    OverrideCpu(Cpu::kPlain);
-    const CompareResult plain = Compare(a.view(), b.view(), options).value();
-    for (const Cpu cpu : AvailableCpus()) {
-      OverrideCpu(cpu);
-      const CompareResult result = Compare(a.view(), b.view(), options).value();
-      SCOPED_TRACE(testing::Message() << "round " << round << " cpu " << static_cast<int>(cpu));
-      EXPECT_EQ(result.mismatched, plain.mismatched);
-      EXPECT_EQ(result.first_mismatch, plain.first_mismatch);
-      EXPECT_EQ(result.message, plain.message);
-      EXPECT_EQ(result.ulp, plain.ulp);
-      EXPECT_EQ(result.nan_in_actual, plain.nan_in_actual);
-      EXPECT_EQ(result.mismatched_zero, plain.mismatched_zero);
-      EXPECT_EQ(result.mismatched_greater, plain.mismatched_greater);
-      EXPECT_EQ(result.max_abs.index, plain.max_abs.index);
-      EXPECT_EQ(result.max_rel.index, plain.max_rel.index);
-      ASSERT_EQ(result.spans.size(), plain.spans.size());
-      for (std::size_t dim = 0; dim < plain.spans.size(); ++dim) {
-        EXPECT_EQ(result.spans[dim].distinct, plain.spans[dim].distinct);
-      }
-    }
+    SCOPED_TRACE(testing::Message() << "round " << round);
+    ExpectSameOnEveryCpu(a, b, options);
   }
-  OverrideCpu(before);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CompareOfDtype, ::testing::ValuesIn(layout::kDtypes),

@@ -7,7 +7,6 @@
 #include <limits>
 #include <utility>
 
-#include "daemon/numerics/compare.h"
 #include "daemon/numerics/cpu.h"
 #include "daemon/numerics/stats.h"
 #include "tests/unit/numerics_test_util.h"
@@ -140,26 +139,6 @@ TEST(StatsKernel, SmallFloatsAreCountedAsInThePlainLoops) {
   ExpectSameSmallFloats<std::uint8_t>(Dtype::kFloat8E5m2, 0x04, 0x7c);
   ExpectSameSmallFloats<std::uint16_t>(Dtype::kFloat16, 0x0400, 0x7c00);
   ExpectSameSmallFloats<std::uint16_t>(Dtype::kBfloat16, 0x0080, 0x7f80);
-}
-
-void ExpectSameOnEveryCpu(const TestTensor& actual, const TestTensor& expected,
-                          const CompareOptions& options) {
-  CompareResult plain;
-  for (const Cpu cpu : AvailableCpus()) {  // the plain one first
-    const WithCpu chosen(cpu);
-    const CompareResult result = Compare(actual.view(), expected.view(), options).value();
-    if (cpu == Cpu::kPlain) plain = result;
-    EXPECT_EQ(result.mismatched, plain.mismatched);
-    EXPECT_EQ(result.first_mismatch, plain.first_mismatch);
-    EXPECT_EQ(result.message, plain.message);
-    EXPECT_EQ(result.ulp, plain.ulp);
-    EXPECT_EQ(result.nan_in_actual, plain.nan_in_actual);
-    EXPECT_EQ(result.nan_in_expected, plain.nan_in_expected);
-    EXPECT_EQ(result.mismatched_zero, plain.mismatched_zero);
-    EXPECT_EQ(result.mismatched_greater, plain.mismatched_greater);
-    EXPECT_EQ(result.max_abs.index, plain.max_abs.index);
-    EXPECT_EQ(result.max_rel.index, plain.max_rel.index);
-  }
 }
 
 // Actual i is change(i, expected i), and expected goes through all magnitudes and both signs.

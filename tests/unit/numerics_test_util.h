@@ -1,6 +1,8 @@
 // Tensors for the tests of daemon/numerics, from values or from raw bits.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -9,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/numerics/compare.h"
 #include "daemon/numerics/cpu.h"
 #include "daemon/numerics/tensor_view.h"
 
@@ -62,6 +65,32 @@ inline TestTensor F16Bits(const std::vector<std::uint16_t>& bits) {
 }
 inline TestTensor Bf16Bits(const std::vector<std::uint16_t>& bits) {
   return Vector(layout::Dtype::kBfloat16, bits);
+}
+
+// What the plain loops say of the two, the kernels of every CPU say.
+inline void ExpectSameOnEveryCpu(const TestTensor& actual, const TestTensor& expected,
+                                 const CompareOptions& options) {
+  CompareResult plain;
+  for (const Cpu cpu : AvailableCpus()) {  // the plain one first
+    SCOPED_TRACE(testing::Message() << "cpu " << static_cast<int>(cpu));
+    const WithCpu chosen(cpu);
+    const CompareResult result = Compare(actual.view(), expected.view(), options).value();
+    if (cpu == Cpu::kPlain) plain = result;
+    EXPECT_EQ(result.mismatched, plain.mismatched);
+    EXPECT_EQ(result.first_mismatch, plain.first_mismatch);
+    EXPECT_EQ(result.message, plain.message);
+    EXPECT_EQ(result.ulp, plain.ulp);
+    EXPECT_EQ(result.nan_in_actual, plain.nan_in_actual);
+    EXPECT_EQ(result.nan_in_expected, plain.nan_in_expected);
+    EXPECT_EQ(result.mismatched_zero, plain.mismatched_zero);
+    EXPECT_EQ(result.mismatched_greater, plain.mismatched_greater);
+    EXPECT_EQ(result.max_abs.index, plain.max_abs.index);
+    EXPECT_EQ(result.max_rel.index, plain.max_rel.index);
+    ASSERT_EQ(result.spans.size(), plain.spans.size());
+    for (std::size_t dim = 0; dim < plain.spans.size(); ++dim) {
+      EXPECT_EQ(result.spans[dim].distinct, plain.spans[dim].distinct);
+    }
+  }
 }
 
 }  // namespace cgdebug::numerics
