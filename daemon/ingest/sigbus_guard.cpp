@@ -2,11 +2,10 @@
 
 #include <signal.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
-
-#include "proto/layout/ring_layout.h"
 
 namespace cgdebug::ingest {
 namespace {
@@ -17,9 +16,9 @@ thread_local volatile sig_atomic_t guard_hit = 0;
 void OnSigbus(int, siginfo_t* info, void*) {
   const int saved_errno = errno;
   if (guard_depth > 0 && info->si_code == BUS_ADRERR) {
-    const auto address =
-        reinterpret_cast<std::uintptr_t>(info->si_addr) & ~(layout::kPageBytes - 1);
-    if (mmap(reinterpret_cast<void*>(address), layout::kPageBytes, PROT_READ | PROT_WRITE,
+    const auto page_bytes = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));  // ARM: also 64 KiB
+    const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr) & ~(page_bytes - 1);
+    if (mmap(reinterpret_cast<void*>(address), page_bytes, PROT_READ | PROT_WRITE,
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED) {
       guard_hit = 1;
       errno = saved_errno;

@@ -9,12 +9,12 @@
 namespace cgdebug::ingest {
 namespace {
 
-constexpr std::size_t kPage = 4096;
+const auto kPage = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
 
 // Two pages of a file that has one.
 volatile char* MapPastTheEnd() {
   const int fd = memfd_create("cut", 0);
-  EXPECT_EQ(ftruncate(fd, kPage), 0);
+  EXPECT_EQ(ftruncate(fd, static_cast<off_t>(kPage)), 0);
   void* data = mmap(nullptr, 2 * kPage, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   EXPECT_NE(data, MAP_FAILED);
   close(fd);
