@@ -28,8 +28,9 @@ ReaderGate::Result ReaderGate::WaitFor(const layout::SlotCredit& credit, std::ui
   Clock::time_point next_alive_check = {};
   std::chrono::nanoseconds waited{0};
   while (CreditedOrdinal(credit, order) < needed) {
-    // Before the question whether it lives: a daemon that comes after the answer moves it on.
-    const std::uint64_t progress = LoadRelaxed(consumer_->progress);
+    // Before the question whether it lives: a daemon that comes after the answer moves it on. A
+    // daemon that had moved it on is found alive (G2, pairs with G1).
+    const std::uint64_t progress = LoadAcquire(consumer_->progress);
     if (progress == LoadRelaxed(gave_up_at_progress_)) return {false, waited};
     const auto now = Clock::now();
     if (now >= next_alive_check) {

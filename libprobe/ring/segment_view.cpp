@@ -72,7 +72,8 @@ bool SegmentView::BecomeReader() {
   StoreRelaxed(consumer()->pid, static_cast<std::int32_t>(getpid()));
   StoreRelaxed(consumer()->attached_ns, RealtimeNs());
   Add(consumer()->generation, std::uint64_t{1});
-  Add(consumer()->progress, std::uint64_t{1});  // writers that gave up on the last reader try again
+  // G1, pairs with G2: writers that gave up on the last reader try again, and see this one.
+  Add(consumer()->progress, std::uint64_t{1});
   return true;
 }
 

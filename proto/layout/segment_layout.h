@@ -82,7 +82,7 @@ static_assert(sizeof(ProducerLine) == 64);
 struct alignas(kCacheLineBytes) ConsumerLine {
   std::uint64_t generation;  // grows by one with each daemon that attaches
   std::uint64_t
-      progress;  // grows with every entry consumed: a writer that gave up waiting tries again
+      progress;  // grows with every entry consumed: a writer that gave up waiting tries again (G1)
   std::int64_t attached_ns;
   std::int32_t pid;  // 0 = it went away in order
   std::uint32_t reserved0;
