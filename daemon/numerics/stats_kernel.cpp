@@ -157,8 +157,8 @@ bool SmallFloatBlock(const Lane<T>* HWY_RESTRICT p, std::size_t vectors, KernelS
   const BitExtremes<T> extremes(greatest, farthest, nearest);
   if (!extremes.all_finite) return false;
   if constexpr (std::is_same_v<T, Bfloat16>) {  // squares of float
-    const double farthest = std::max(std::fabs(extremes.least), std::fabs(extremes.most));
-    if (farthest > 0x1p60 || (farthest < 0x1p-50 && farthest > 0)) return false;
+    const double abs_max = std::max(std::fabs(extremes.least), std::fabs(extremes.most));
+    if (abs_max > 0x1p60 || (abs_max < 0x1p-50 && abs_max > 0)) return false;
   }
   const std::uint64_t n = vectors * hn::Lanes(d);
   const Tiny tiny = extremes.has_tiny ? CountTiny<T>(p, vectors) : Tiny{};
