@@ -42,7 +42,7 @@ if(CGDEBUG_WITH_CUDA)
     PATH_SUFFIXES include)
   find_library(CGDEBUG_CUDART_STATIC cudart_static
     HINTS $ENV{CUDA_HOME} $ENV{CUDA_PATH} ${CGDEBUG_SITE_PACKAGES}/nvidia/cu13 /usr/local/cuda
-    PATH_SUFFIXES lib64 lib lib/x64 targets/x86_64-linux/lib)
+    PATH_SUFFIXES lib64 lib lib/x64 targets/x86_64-linux/lib targets/sbsa-linux/lib)
   if(NOT CGDEBUG_CUDA_INCLUDE OR NOT CGDEBUG_CUDART_STATIC)
     message(FATAL_ERROR "cgdebug: no CUDA runtime found. Install the CUDA Toolkit or torch's CUDA wheels "
                         "(pip install torch), set CUDA_HOME, or configure with --preset offline.")
