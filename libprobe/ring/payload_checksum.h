@@ -6,8 +6,8 @@
 
 namespace cgdebug::ring {
 
-// Word i times 2 * i + 1, without a multiplication a word: of each lane's words the sum, and the sum
-// of all sums on the way, which counts a word once for every round from its own to the last.
+// Word i times 2 * i + 1, without a multiplication a word: of each lane's words the sum, and the
+// sum of all sums on the way, which counts a word once for every round from its own to the last.
 inline std::uint64_t WeightedSum(const std::byte* from, std::uint64_t words) {
   using Lanes [[gnu::vector_size(16)]] = std::uint64_t;  // of two words each
   const std::uint64_t rounds = words / 4;
