@@ -42,11 +42,6 @@ std::uint64_t ResidentBytes() {
   return 0;
 }
 
-void SetError(v1::Response* response, v1::Error::Code code, std::string message) {
-  response->mutable_error()->set_code(code);
-  response->mutable_error()->set_message(std::move(message));
-}
-
 bool Means(const v1::GetRequest& request, const pipeline::SlotIdentity& slot) {
   const layout::SlotRegistration& registration = slot.registration;
   return slot.probe == request.probe() &&

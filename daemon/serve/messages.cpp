@@ -66,6 +66,11 @@ void FillWhere(const pipeline::SlotIdentity& slot, Message* message) {
 
 }  // namespace
 
+void SetError(v1::Response* response, v1::Error::Code code, std::string message) {
+  response->mutable_error()->set_code(code);
+  response->mutable_error()->set_message(std::move(message));
+}
+
 void Fill(const pipeline::Counters& counters, v1::Counters* message) {
   message->set_replays(counters.replays);
   message->set_produced(counters.produced);

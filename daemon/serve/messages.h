@@ -1,6 +1,8 @@
 // messages.h: the daemon's model as messages of proto/control.proto.
 #pragma once
 
+#include <string>
+
 #include "daemon/base/result.h"
 #include "daemon/pipeline/control_queue.h"
 #include "daemon/pipeline/event_log.h"
@@ -9,6 +11,8 @@
 #include "proto/control.pb.h"
 
 namespace cgdebug::serve {
+
+void SetError(v1::Response* response, v1::Error::Code code, std::string message);
 
 void Fill(const pipeline::Counters& counters, v1::Counters* message);
 void Fill(const numerics::Stats& stats, v1::Stats* message);

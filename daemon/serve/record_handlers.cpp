@@ -17,11 +17,6 @@ namespace {
 using pipeline::RecordingInfo;
 using pipeline::SessionRecord;
 
-void SetError(v1::Response* response, v1::Error::Code code, std::string message) {
-  response->mutable_error()->set_code(code);
-  response->mutable_error()->set_message(std::move(message));
-}
-
 // The daemon's own working directory means nothing to a client.
 bool CheckDirectory(const std::string& directory, v1::Response* response) {
   if (std::filesystem::path(directory).is_absolute()) return true;
