@@ -209,8 +209,11 @@ __global__ void __launch_bounds__(kLeafThreads) Leaf(LeafArgs args) {
   if (plan.outcome == Outcome::kFull || (computes && blockIdx.x == 0)) {
     if (send_values) {
       const std::uint64_t blocks = computes ? 1 : gridDim.x;
-      const std::uint64_t start = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-      sum = CopyOut(args.staging, plan.payload, args.bytes, start, blocks * blockDim.x);
+      const std::uint64_t threads = computes ? blockDim.x : args.sending_threads;
+      const std::uint64_t start = blockIdx.x * threads + threadIdx.x;
+      if (threadIdx.x < threads) {
+        sum = CopyOut(args.staging, plan.payload, args.bytes, start, blocks * threads);
+      }
     } else {
       sum = SendStats(stats, plan.payload);
     }

@@ -96,6 +96,7 @@ struct LeafArgs {
   const std::byte* staging;
   std::uint64_t bytes;
   std::uint64_t count;
+  std::uint32_t sending_threads;  // of each block; all, where a single block decides and sends
   bool hash;
 };
 const void* LeafKernel(layout::Dtype dtype);  // void(LeafArgs)

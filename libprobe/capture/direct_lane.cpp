@@ -170,11 +170,18 @@ int Blocks(std::uint64_t items, std::uint64_t items_per_block, std::uint64_t mos
   return static_cast<int>(std::clamp<std::uint64_t>(wanted, 1, most));
 }
 
-// One block reaches four fifths of the link and leaves the compute path alone; two fill it. Beyond
-// some MiB the link is what everybody waits for, with one block longer still.
-int LeafBlocks(std::uint64_t bytes, bool prefer_link) {
-  if (bytes <= kOneBlockBytes) return 1;
-  return prefer_link || bytes > kLinkBoundBytes ? 2 : 1;
+// How a leaf sends values. One block reaches four fifths of the link and leaves the compute path
+// alone. Beyond some MiB the link is what everybody waits for, with one block longer still: three
+// blocks of which a quarter sends nearly fill it. Two full blocks do fill it, and what the compute
+// path copies then queues behind their stores: 17 us of 16 MiB instead of 10 (H200).
+struct LeafGrid {
+  int blocks;
+  int sending_threads;  // a block
+};
+LeafGrid GridOfLeaf(std::uint64_t bytes, bool prefer_link) {
+  if (bytes <= kOneBlockBytes) return {1, kLeafThreads};
+  if (prefer_link) return {2, kLeafThreads};
+  return bytes > kLinkBoundBytes ? LeafGrid{3, kLeafThreads / 4} : LeafGrid{1, kLeafThreads};
 }
 
 DirectSlot Describe(const ProbeSlot& slot, const ring::SegmentWriter& segment,
@@ -245,8 +252,10 @@ void CaptureValues(const ProbeSlot& slot, const DirectSlot& direct, const Device
   leaf.bytes = r.payload_bytes;
   leaf.count = ElementCount(r);
   leaf.hash = (r.flags & layout::kStatsWithoutHash) == 0;
-  AddLeaf(GetCaptureInfo(stream), device, LeafKernel(tensor.dtype),
-          LeafBlocks(r.payload_bytes, prefer_link), kLeafThreads, leaf);
+  const LeafGrid grid = GridOfLeaf(r.payload_bytes, prefer_link);
+  leaf.sending_threads = static_cast<std::uint32_t>(grid.sending_threads);
+  AddLeaf(GetCaptureInfo(stream), device, LeafKernel(tensor.dtype), grid.blocks, kLeafThreads,
+          leaf);
 }
 
 }  // namespace

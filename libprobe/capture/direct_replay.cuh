@@ -73,7 +73,7 @@ __device__ inline void WaitForRoom(const DirectSlot& slot, std::uint64_t ordinal
   bool gave_up = false;
   unsigned nap_ns = 100;
   while (Credited(slot) < needed) {
-    const std::uint64_t progress = Load(slot.consumer->progress);
+    const std::uint64_t progress = LoadAcquire(slot.consumer->progress);  // G2
     auto* known = reinterpret_cast<unsigned long long*>(&slot.gate->gave_up_at_progress);
     gave_up = atomicAdd(known, 0ull) == progress + 1;
     if (!gave_up && (GlobalTimer() - start >= slot.deadline_ns || !MayBeRead(slot))) {

@@ -95,4 +95,43 @@ struct Integer {
   static constexpr bool kFloating = false;
 };
 
+// The least and the greatest element of a vector of 16 bytes, without their signs: bits of
+// magnitudes sort as the magnitudes do, whatever the dtype.
+template <typename Raw>
+struct Extremes {
+  Raw least;
+  Raw most;
+
+  __device__ static Extremes Of(uint4 vector, Raw sign) {
+    if constexpr (sizeof(Raw) == 8) {
+      const Raw a = (static_cast<Raw>(vector.y) << 32 | vector.x) & ~sign;
+      const Raw b = (static_cast<Raw>(vector.w) << 32 | vector.z) & ~sign;
+      return {a < b ? a : b, a < b ? b : a};
+    } else {
+      constexpr std::uint32_t kEach = sizeof(Raw) == 4 ? 1 : sizeof(Raw) == 2 ? 0x10001 : 0x1010101;
+      const std::uint32_t keep = ~(kEach * sign);
+      const std::uint32_t x = vector.x & keep, y = vector.y & keep, z = vector.z & keep,
+                          w = vector.w & keep;
+      std::uint32_t least = Min(Min(x, y), Min(z, w));
+      std::uint32_t most = Max(Max(x, y), Max(z, w));
+#pragma unroll
+      for (int shift = 16; shift >= 8 * static_cast<int>(sizeof(Raw)); shift /= 2) {
+        least = Min(least, least >> shift);
+        most = Max(most, most >> shift);
+      }
+      return {static_cast<Raw>(least), static_cast<Raw>(most)};
+    }
+  }
+
+ private:
+  __device__ static std::uint32_t Min(std::uint32_t a, std::uint32_t b) {
+    if constexpr (sizeof(Raw) == 4) return a < b ? a : b;
+    return sizeof(Raw) == 2 ? __vminu2(a, b) : __vminu4(a, b);
+  }
+  __device__ static std::uint32_t Max(std::uint32_t a, std::uint32_t b) {
+    if constexpr (sizeof(Raw) == 4) return a < b ? b : a;
+    return sizeof(Raw) == 2 ? __vmaxu2(a, b) : __vmaxu4(a, b);
+  }
+};
+
 }  // namespace cgdebug::capture

@@ -15,18 +15,26 @@ namespace cgdebug::capture {
 
 // --- one thread's part -------------------------------------------------------------------------
 
-// A thread's first two vectors of 16 bytes, on their way before anything is known about them.
+// A thread's first vectors of 16 bytes, on their way before anything is known about them.
 struct Ahead {
-  uint4 first = {};
-  uint4 second = {};
+  static constexpr int kVectors = 3;
+  uint4 vectors[kVectors] = {};
 
   __device__ Ahead(const std::byte* from, std::uint64_t vector_count, std::uint64_t start,
                    std::uint64_t stride) {
     const auto* wide = reinterpret_cast<const uint4*>(from);
-    if (start < vector_count) first = wide[start];
-    if (start + stride < vector_count) second = wide[start + stride];
+#pragma unroll
+    for (int k = 0; k < kVectors; ++k) {
+      if (start + k * stride < vector_count) vectors[k] = wide[start + k * stride];
+    }
   }
 };
+
+// Of two numbers, neither of them a NaN.
+__device__ inline float Least(float a, float b) { return fminf(a, b); }
+__device__ inline float Most(float a, float b) { return fmaxf(a, b); }
+__device__ inline double Least(double a, double b) { return a < b ? a : b; }
+__device__ inline double Most(double a, double b) { return a < b ? b : a; }
 
 template <typename Type>
 struct Part {
@@ -53,31 +61,31 @@ struct Part {
   }
 
   __device__ void AddFinite(Raw raw) {
+    Value value;
     if constexpr (Type::kFloating) {
-      if ((raw & Type::kExponent) == 0) {
-        const bool is_zero = (raw & Type::kMantissa) == 0;
-        zero += is_zero;
-        subnormal += !is_zero;
-      }
-      const Value value = Type::Get(raw);
-      min = value < min ? value : min;
-      max = value > max ? value : max;
-      AddDouble(static_cast<double>(value));
+      value = Type::Get(raw);
       hash ^= static_cast<std::uint64_t>(__double_as_longlong(static_cast<double>(value)));
     } else {
       zero += raw == 0;
-      const double value = static_cast<double>(raw);
-      min = value < min ? value : min;
-      max = value > max ? value : max;
-      AddDouble(value);
+      value = static_cast<double>(raw);
       hash ^= static_cast<std::uint64_t>(static_cast<std::int64_t>(raw));
     }
+    min = Least(value, min);
+    max = Most(value, max);
+    AddDouble(static_cast<double>(value));
+  }
+
+  __device__ void CountSmall(Raw raw) {
+    const Raw magnitude = raw & static_cast<Raw>(~Type::kSign);
+    zero += magnitude == 0;
+    subnormal += magnitude != 0 && magnitude <= Type::kMantissa;
   }
 
   __device__ void Add(Raw raw, std::uint64_t index) {
     if (NonFinite(raw)) {
       AddNonFinite(raw, index);
     } else {
+      if constexpr (Type::kFloating) CountSmall(raw);
       AddFinite(raw);
     }
   }
@@ -108,7 +116,7 @@ struct Part {
   }
 
   // Elements of vector `start`, `start + stride`, ... and what is left behind the last whole
-  // vector. `ahead` holds the first two. One copy of the code, not unrolled: a probe's kernel runs
+  // vector. `ahead` holds the first ones. One copy of the code, not unrolled: a probe's kernel runs
   // once a replay, and fetching its instructions is a good part of its time.
   __device__ void AddAll(Ahead ahead, const std::byte* from, std::uint64_t count, bool vectors,
                          std::uint64_t start, std::uint64_t stride) {
@@ -117,9 +125,11 @@ struct Part {
     const auto* raw = reinterpret_cast<const Raw*>(from);
 #pragma unroll 1
     for (std::uint64_t i = start; i < vector_count; i += stride) {
-      const uint4 vector = ahead.first;
-      ahead.first = ahead.second;
-      if (i + 2 * stride < vector_count) ahead.second = wide[i + 2 * stride];
+      const uint4 vector = ahead.vectors[0];
+#pragma unroll
+      for (int k = 1; k < Ahead::kVectors; ++k) ahead.vectors[k - 1] = ahead.vectors[k];
+      const std::uint64_t next = i + Ahead::kVectors * stride;
+      if (next < vector_count) ahead.vectors[Ahead::kVectors - 1] = wide[next];
       AddVector(vector, raw, i * kPerVector);
     }
 #pragma unroll 1
@@ -128,22 +138,27 @@ struct Part {
     }
   }
 
+  // What is rare is asked for once a vector: by its least and its greatest magnitude.
   __device__ void AddVector(uint4 vector, const Raw* all, std::uint64_t index) {
     union {
       uint4 whole;
       Raw raw[kPerVector];
     } pack;
     pack.whole = vector;
-    bool all_finite = true;
-#pragma unroll
-    for (std::uint64_t k = 0; k < kPerVector; ++k) all_finite &= !NonFinite(pack.raw[k]);
-    if (all_finite) {
-#pragma unroll
-      for (std::uint64_t k = 0; k < kPerVector; ++k) AddFinite(pack.raw[k]);
-      return;
-    }
+    if constexpr (Type::kFloating) {
+      const Extremes<Raw> magnitudes = Extremes<Raw>::Of(vector, Type::kSign);
+      if (NonFinite(magnitudes.most)) {
 #pragma unroll 1
-    for (std::uint64_t k = 0; k < kPerVector; ++k) Add(all[index + k], index + k);
+        for (std::uint64_t k = 0; k < kPerVector; ++k) Add(all[index + k], index + k);
+        return;
+      }
+      if (magnitudes.least <= Type::kMantissa) {
+#pragma unroll
+        for (std::uint64_t k = 0; k < kPerVector; ++k) CountSmall(pack.raw[k]);
+      }
+    }
+#pragma unroll
+    for (std::uint64_t k = 0; k < kPerVector; ++k) AddFinite(pack.raw[k]);
   }
 
   __device__ layout::DeviceStats Result(std::uint64_t count) const {
