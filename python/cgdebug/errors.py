@@ -38,6 +38,10 @@ class RecordingError(TensorDebugError, RuntimeError):
     """A recording or another source cannot be read, or what was asked of it cannot be done."""
 
 
+class NothingMatchedError(RecordingError):
+    """A recording has none of the probes, replays or ranks that were asked for."""
+
+
 class DaemonError(TensorDebugError, RuntimeError):
     """The daemon refused a request.
 

@@ -12,20 +12,25 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
+import hashlib
 import json
 import math
 import os
 import pathlib
+import shlex
 import sys
 import typing
 import urllib.parse
 
 from . import _export_values
-from .errors import RecordingError
+from .errors import NothingMatchedError, RecordingError
 
 MAX_TENSORBOARD_TAGS = 200
 _TENSORBOARD_STATS = ("abs_max", "mean", "std", "nonfinite")
 _PERFETTO_STATS = ("abs_max", "mean")
+_MAX_FILE_NAME = 255
+_MAX = 2**64 - 1  # the last replay there can be
+_CLOSED_PIPE = 141  # as a shell has it: 128 and SIGPIPE
 
 
 def export(
@@ -56,11 +61,16 @@ def export(
     if not is_stdout and target.exists() and not force:
         if not target.is_dir() or any(target.iterdir()):
             raise RecordingError(f"{target} exists. To write there all the same, add: -f")
-    first, last = replays or (1, 2**64 - 1)
+    first, last = replays or (1, _MAX)
     selected = recording.select(*probes)
     if not selected:
-        raise RecordingError(f"no probe of {recording.path} matches {' '.join(probes) or '*'}")
+        raise NothingMatchedError(
+            f"no probe of {recording.path} matches {' '.join(probes) or '*'}. "
+            f"Type: cgdebug-cli info {shlex.quote(recording.path)}"
+        )
     work = _Work(selected, first, last, upcast)
+    if not any(map(work.replays, selected)):
+        raise NothingMatchedError(_why_nothing(recording.path, selected, first, last))
     _WRITERS[format](work, target, is_stdout)
     remarks = [f"not in it: {sentence}" for sentence in recording.missing]
     if work.without_values:
@@ -68,6 +78,17 @@ def export(
             f"not in it: {work.without_values} snapshots, of which only statistics were recorded"
         )
     return remarks + work.remarks
+
+
+def _why_nothing(path: str, selected, first: int, last: int) -> str:
+    replays = sorted({replay for series in selected for replay in series.replays})
+    if not replays:
+        return f"{path} has no snapshot. Type: cgdebug-cli info {shlex.quote(path)}"
+    end = "" if last == _MAX else last
+    return (
+        f"{path} has no snapshot in replays {first}..{end}, it has some in {replays[0]}.."
+        f"{replays[-1]}. Type for example: --replays {replays[0]}..{replays[-1]}"
+    )
 
 
 class _Work:
@@ -139,8 +160,7 @@ def _write_safetensors(work, target, is_stdout):
 
 
 def _write_npz(work, target, is_stdout):
-    import numpy
-
+    numpy = _library("numpy", "npz")
     target.mkdir(parents=True, exist_ok=True)
     for rank, replay, tensors in work.by_replay():
         arrays = {}
@@ -154,14 +174,16 @@ def _write_npz(work, target, is_stdout):
 
 
 def _folder_name(probe: str) -> str:
-    """One name a probe: what a path gives a meaning to is written as in a URL."""
+    """One name a probe: what a path gives a meaning to is written as in a URL, and what is too long
+    for one is cut."""
     name = urllib.parse.quote(probe, safe=" #@,[]+=:()")
+    if len(name) > _MAX_FILE_NAME:
+        name = f"{name[:200]}~{hashlib.sha256(probe.encode()).hexdigest()[:16]}"
     return name.replace(".", "%2E") if set(name) == {"."} else name
 
 
 def _write_npy(work, target, is_stdout):
-    import numpy
-
+    numpy = _library("numpy", "npy")
     for rank, replay, tensors in work.by_replay():
         for name, (_, snapshot) in tensors.items():
             array, dtype = _export_values.array_of(snapshot, work.upcast)
@@ -291,7 +313,11 @@ def _library(name: str, format: str):
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ImportError(f"--to {format} is written by {name}: pip install {name}") from error
+        raise ImportError(
+            f"--to {format} is written by {name}, which {sys.executable} has not. "
+            f"Type: {shlex.quote(sys.executable)} -m pip install {name}   or name another Python: "
+            "CGDEBUG_PYTHON=/path/to/python"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -311,6 +337,7 @@ def _replacing(path: pathlib.Path) -> typing.Iterator[typing.BinaryIO]:
 def _text(path: pathlib.Path, is_stdout: bool) -> typing.Iterator[typing.TextIO]:
     if is_stdout:
         yield sys.stdout
+        sys.stdout.flush()
         return
     import io
 
@@ -325,7 +352,7 @@ def _parse_range(text: str) -> tuple[int, int]:
     first, dots, last = text.partition("..")
     try:
         low = int(first)
-        high = int(last) if last else (2**64 - 1 if dots else low)
+        high = int(last) if last else (_MAX if dots else low)
     except ValueError:
         low = high = 0
     if not 1 <= low <= high:
@@ -362,9 +389,13 @@ def main(arguments: list[str] | None = None) -> int:
             upcast=options.upcast,
             force=options.force,
         )
+    except BrokenPipeError:
+        # Silent, as every command. What is still buffered has to go somewhere at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _CLOSED_PIPE
     except (RecordingError, ImportError, ValueError, OSError) as error:
         print(f"cgdebug: {error}", file=sys.stderr)
-        return 2
+        return 4 if isinstance(error, NothingMatchedError) else 2
     for remark in remarks:
         print(f"cgdebug: {remark}", file=sys.stderr)
     if not options.quiet and options.output != "-":

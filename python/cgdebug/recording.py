@@ -18,7 +18,7 @@ import re
 
 from ._reports import Check, Diff
 from ._series import STATS, RecordedSnapshot, Series
-from .errors import RecordingError
+from .errors import NothingMatchedError, RecordingError
 from .snapshot import TensorSnapshot
 
 __all__ = ["open", "Recording", "Series", "RecordedSnapshot", "Gap", "Diff", "Check"]
@@ -61,7 +61,7 @@ class Recording:
         self._all = [Series(self, index, **slot) for index, slot in enumerate(self._reader.slots())]
         self._slots = sorted(self._all, key=lambda series: (series.order, series.rank))
         if self._rank is not None and not self._slots:
-            raise RecordingError(f"{self._path} has no probe of rank {self._rank}")
+            raise NothingMatchedError(f"{self._path} has no probe of rank {self._rank}")
         return self
 
     # --- what is in it ----------------------------------------------------------------------------

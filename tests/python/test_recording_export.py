@@ -12,7 +12,7 @@ import pytest
 
 import cgdebug
 from cgdebug import testing
-from cgdebug.errors import RecordingError
+from cgdebug.errors import NothingMatchedError, RecordingError
 from conftest import find_program
 from test_recording import Writer, write
 
@@ -144,8 +144,16 @@ def test_parquet_keeps_what_is_not_finite_and_steps_that_were_not_set(tmp_path):
 
 def test_what_writes_parquet_is_named_when_it_is_missing(tmp_path, path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ImportError, match="pip install pyarrow"):
+    with pytest.raises(ImportError, match=f"{sys.executable} -m pip install pyarrow"):
         cgdebug.open(path).export("parquet", tmp_path / "s.parquet")
+
+
+@pytest.mark.parametrize("format", ["npz", "npy"])
+def test_what_writes_arrays_is_named_when_it_is_missing(tmp_path, path, format, monkeypatch):
+    r = cgdebug.open(path)
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    with pytest.raises(ImportError, match="-m pip install numpy"):
+        r.export(format, tmp_path / "out")
 
 
 def test_a_python_without_the_package_is_told_what_to_type(tmp_path, path):
@@ -204,6 +212,56 @@ def test_module_is_the_command_lines_export(tmp_path, path):
         check=False,
     )
     assert failed.returncode == 2 and failed.stderr.startswith("cgdebug: ")
+
+
+@pytest.mark.parametrize(
+    "words, text",
+    [
+        (["--replays", "7..9"], "no snapshot in replays 7..9, it has some in 1..3. Type for"),
+        (["--probes", "nothing*"], "no probe of "),
+        (["--ranks", "3"], "no probe of rank 3"),
+    ],
+)
+def test_what_selects_nothing_says_so_and_writes_nothing(tmp_path, path, words, text):
+    done = subprocess.run(
+        [sys.executable, "-m", "cgdebug.export", path, "--to", "csv", "-o", tmp_path / "s.csv"]
+        + words,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 4 and text in done.stderr, done.stderr
+    assert not (tmp_path / "s.csv").exists()
+
+
+def test_a_recording_without_a_snapshot_is_told_from_one_without_the_replays(tmp_path):
+    writer = Writer(tmp_path / "a.cgrec")
+    writer._writer.add_slot(writer._session, "x", "float32", [2])
+    r = cgdebug.open(writer.close())
+    with pytest.raises(NothingMatchedError, match="has no snapshot. Type: cgdebug-cli info"):
+        r.export("csv", tmp_path / "s.csv")
+
+
+def test_a_closed_pipe_ends_it_silently(tmp_path):
+    path = write(tmp_path / "long.cgrec", replays=2000)
+    line = f"{sys.executable} -m cgdebug.export {path} --to jsonl -o - | head -1 >/dev/null"
+    done = subprocess.run(
+        ["bash", "-c", line + "; exit ${PIPESTATUS[0]}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_name_too_long_for_a_folder_is_cut_and_stays_its_own(tmp_path):
+    writer = Writer(tmp_path / "a.cgrec")
+    names = ["層" * 84 + end for end in ("a", "b")]  # 253 bytes, 757 as in a URL
+    for value, name in enumerate(names):
+        writer.add(name, 1, numpy.float32([value]))
+    cgdebug.open(writer.close()).export("npy", tmp_path / "out")
+    found = [numpy.load(file).item() for file in sorted((tmp_path / "out").glob("*/*.npy"))]
+    assert sorted(found) == [0, 1]
 
 
 def test_assert_recordings_close(tmp_path, path):
