@@ -97,8 +97,15 @@ class _Work:
     def __init__(self, series, first, last, upcast):
         self.series, self.upcast = series, upcast
         self.first, self.last = first, last
+        self.has_jobs = len({(one.rank, one.session) for one in series}) > len(
+            {one.rank for one in series}
+        )
         self.without_values = 0
         self.remarks: list[str] = []
+
+    def track(self, row: dict) -> str:
+        """The name of a curve; probes of several jobs may be called the same."""
+        return f"{row['session']}/{row['probe']}" if self.has_jobs else row["probe"]
 
     def replays(self, series) -> list[int]:
         return [replay for replay in series.replays if self.first <= replay <= self.last]
@@ -141,7 +148,8 @@ class _Work:
             }
             stats = dict(vars(snapshot.stats))
             stats.pop("hash", None)
-            yield {**row, **stats, "nonfinite": snapshot.stats.nonfinite}
+            stats["nonfinite"] = snapshot.stats.nonfinite
+            yield {**row, **stats, "session": series.session}
 
 
 def file_name(rank: int, replay: int) -> str:
@@ -241,7 +249,7 @@ def _write_tensorboard(work, target, is_stdout):
         work.series = work.series[:limit]
     with SummaryWriter(str(target)) as writer:
         for row in work.rows():
-            tag = row["probe"] if row["rank"] < 0 else f"rank{row['rank']}/{row['probe']}"
+            tag = work.track(row) if row["rank"] < 0 else f"rank{row['rank']}/{work.track(row)}"
             step = row["replay"] if row["step"] is None else row["step"]
             for name in _TENSORBOARD_STATS:
                 writer.add_scalar(
@@ -272,13 +280,13 @@ def _trace_events(work):
         time_us = row["timestamp_ns"] / 1e3
         for name in _PERFETTO_STATS:
             if math.isfinite(row[name]):
-                track = f"{row['probe']} {name}"
+                track = f"{work.track(row)} {name}"
                 yield {"ph": "C", "name": track, "pid": pid, "ts": time_us, "args": {name: row[name]}}
         if row["nonfinite"]:
             yield {
                 "ph": "i",
                 "s": "p",
-                "name": f"{row['probe']}: {row['nonfinite']} NaN or Inf",
+                "name": f"{work.track(row)}: {row['nonfinite']} NaN or Inf",
                 "pid": pid,
                 "tid": 0,
                 "ts": time_us,

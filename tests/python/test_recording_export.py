@@ -264,6 +264,21 @@ def test_a_name_too_long_for_a_folder_is_cut_and_stays_its_own(tmp_path):
     assert sorted(found) == [0, 1]
 
 
+def test_two_jobs_are_told_apart_in_statistics(tmp_path):
+    one = Writer(tmp_path / "a.cgrec")
+    one.add("x", 1, numpy.float32([1]))
+    other = one._writer.add_session("f" * 32, "other", -1)
+    slot = one._writer.add_slot(other, "x", "float32", (1,))
+    one._writer.append(slot, 1, numpy.float32([2]))
+    r = cgdebug.open(one.close())
+    r.export("csv", tmp_path / "s.csv")
+    rows = list(csv.DictReader((tmp_path / "s.csv").open()))
+    assert [(row["session"], row["max"]) for row in rows] == [("job", "1.0"), ("other", "2.0")]
+    r.export("perfetto", tmp_path / "t.json")
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert {"job/x mean", "other/x mean"} < {event["name"] for event in events}
+
+
 def test_assert_recordings_close(tmp_path, path):
     same = write(tmp_path / "b.cgrec", replays=3)
     assert testing.assert_recordings_close(path, same).ok
