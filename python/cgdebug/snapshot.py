@@ -206,6 +206,9 @@ class TensorSnapshot:
         values = self.values().reshape(-1)
         finite = values[numpy.isfinite(values)]
         has_finite, nan = finite.size > 0, float("nan")
+        abs_max = float(numpy.abs(finite).max()) if has_finite else nan
+        # Squares, and even sums, of doubles that large do not fit in a double.
+        wide = finite.astype(numpy.longdouble) if abs_max > 1e150 else finite
         with numpy.errstate(over="ignore"):
             return Stats(
                 count=int(values.size),
@@ -213,13 +216,13 @@ class TensorSnapshot:
                 pos_inf=int((values == numpy.inf).sum()),
                 neg_inf=int((values == -numpy.inf).sum()),
                 zero=int((values == 0).sum()),
-                min=float(finite.min()) if has_finite else nan,
-                max=float(finite.max()) if has_finite else nan,
-                mean=float(finite.mean()) if has_finite else nan,
-                std=float(finite.std()) if has_finite else nan,
-                abs_max=float(numpy.abs(finite).max()) if has_finite else nan,
-                l1=float(numpy.abs(finite).sum()),
-                l2=float(numpy.sqrt(numpy.square(finite).sum())),
+                min=float(finite.min()) + 0.0 if has_finite else nan,  # not -0.0
+                max=float(finite.max()) + 0.0 if has_finite else nan,
+                mean=float(wide.mean()) if has_finite else nan,
+                std=float(wide.std()) if has_finite else nan,
+                abs_max=abs_max,
+                l1=float(numpy.abs(wide).sum()),
+                l2=float(numpy.sqrt(numpy.square(wide).sum())),
                 hash=self._make_hash(values),
             )
 

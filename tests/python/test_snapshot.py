@@ -129,6 +129,16 @@ def test_stats_count_what_is_not_finite():
     assert stats.mean == pytest.approx(-2 / 3) and stats.l2 == pytest.approx(math.sqrt(10))
 
 
+def test_stats_of_the_largest_doubles_do_not_overflow():
+    stats = snapshot_of(torch.tensor([1e308, 1e308, -1e308], dtype=torch.float64)).stats
+    assert stats.mean == pytest.approx(1e308 / 3) and stats.std == pytest.approx(9.428090415820635e307)
+    assert stats.l2 == pytest.approx(1.7320508075688772e308)
+
+
+def test_the_least_of_zeros_has_no_sign():
+    assert math.copysign(1, snapshot_of(torch.tensor([-0.0, 1.0])).stats.min) == 1
+
+
 def test_stats_of_nothing_finite_are_nan():
     assert math.isnan(snapshot_of(torch.tensor([float("nan")])).stats.mean)
     assert math.isnan(snapshot_of(torch.empty(0)).stats.min)
