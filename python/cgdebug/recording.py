@@ -50,6 +50,7 @@ class Recording:
 
     def __init__(self, path: str, *, rank: int | None = None):
         self._path, self._rank = path, rank
+        self._slots: list[Series] = []  # for the repr of one that cannot be opened
         self.refresh()
 
     def refresh(self) -> Recording:
@@ -186,6 +187,8 @@ class Recording:
         return len(self.probes)
 
     def __repr__(self) -> str:
+        if not self._slots:
+            return f"<recording {self._path}: no probes>"
         replays = self.replays
         span = f"replays {replays[0]}..{replays[-1]}" if replays else "no replays"
         state = "growing" if self.growing else "complete" if self.complete else "NOT complete"

@@ -196,6 +196,18 @@ def test_cut_off_anywhere_the_longest_valid_prefix_is_read(tmp_path):
     assert {0, 1, 2, 3, 4, 5} <= seen
 
 
+def test_what_cannot_be_opened_has_a_repr():
+    class Seen(cgdebug.Recording):
+        def __init__(self, path):
+            try:
+                super().__init__(path)
+            except RecordingError:
+                self.was_refused = True
+
+    seen = Seen("nowhere.cgrec")
+    assert seen.was_refused and repr(seen) == "<recording nowhere.cgrec: no probes>"
+
+
 def test_stats_only_snapshots_say_so(tmp_path):
     writer = Writer(tmp_path / "a.cgrec")
     writer.add("x", 1, numpy.float32([1, 2]), stats_only=True)
