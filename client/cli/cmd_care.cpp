@@ -124,6 +124,35 @@ Result<void> RemoveRecording(const std::string& path) {
   return {};
 }
 
+// "runs/a.cgrec" -> "runs/a.<word>.cgrec".
+std::string Beside(std::string path, const std::string& word) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  const std::string extension = ".cgrec";
+  if (path.ends_with(extension)) path.resize(path.size() - extension.size());
+  return path + "." + word + extension;
+}
+
+// Where a copy is written first: what it overwrites stays until the copy is whole.
+Result<std::string> PlaceToWrite(const CareOptions& options,
+                                 const std::vector<const RecordingReader*>& readers,
+                                 const std::string& output) {
+  std::error_code ignored;
+  if (options.dry_run || !options.force || !fs::exists(output, ignored)) return output;
+  if (!RecordingReader::IsRecording(output)) return Error{output + " is no recording"};
+  for (const RecordingReader* reader : readers) {
+    if (fs::equivalent(reader->directory(), output, ignored)) {
+      return Error{output + " is read from; give another -o DIR"};
+    }
+  }
+  return Beside(output, fmt::format("new-{}", ::getpid()));
+}
+
+Result<void> ReplaceRecording(const std::string& from, const std::string& to) {
+  if (Result<void> removed = RemoveRecording(to); !removed.ok()) return removed;
+  if (::rename(from.c_str(), to.c_str()) != 0) return ErrnoError("cannot rename " + from);
+  return {};
+}
+
 int Copy(Context& context, const CareOptions& options,
          const std::vector<const RecordingReader*>& readers, const std::string& output) {
   source::CopyOptions copy;
@@ -135,21 +164,20 @@ int Copy(Context& context, const CareOptions& options,
   copy.first_replay = scope->first_replay;
   copy.last_replay = scope->last_replay;
   copy.dry_run = options.dry_run;
-  std::error_code ignored;
-  if (!options.dry_run && options.force && fs::exists(output, ignored)) {
-    for (const RecordingReader* reader : readers) {
-      if (fs::equivalent(reader->directory(), output, ignored)) {
-        return context.Fail(kExitTrouble, output + " is read from; give another -o DIR");
-      }
-    }
-    const Result<void> removed = RemoveRecording(output);
-    if (!removed.ok()) return context.Fail(kExitTrouble, removed.error().message);
-  }
-  const Result<source::CopyResult> result = source::CopyRecordings(readers, output, copy);
-  if (!result.ok()) return context.Fail(kExitTrouble, result.error().message);
-  if (result->slots == 0) {
+  const Result<std::string> place = PlaceToWrite(options, readers, output);
+  if (!place.ok()) return context.Fail(kExitTrouble, place.error().message);
+  const Result<source::CopyResult> result = source::CopyRecordings(readers, *place, copy);
+  if (result.ok() && result->slots == 0) {
     return context.Fail(kExitNoMatch, "no probe matches: nothing to write. See: cgdebug-cli info");
   }
+  if (*place != output) {
+    const Result<void> replaced =
+        result.ok() ? ReplaceRecording(*place, output) : RemoveRecording(*place);
+    if (result.ok() && !replaced.ok()) {
+      return context.Fail(kExitTrouble, replaced.error().message + ". The copy is " + *place);
+    }
+  }
+  if (!result.ok()) return context.Fail(kExitTrouble, result.error().message);
   if (context.options.json) {
     Context::Print(Dump({{"output", output},
                          {"dry_run", options.dry_run},
@@ -168,14 +196,6 @@ int Copy(Context& context, const CareOptions& options,
   }
   if (!options.dry_run) context.Hint("cgdebug-cli info " + ShellWord(output));
   return kExitOk;
-}
-
-// "runs/a.cgrec" -> "runs/a.<word>.cgrec".
-std::string Beside(std::string path, const std::string& word) {
-  while (path.size() > 1 && path.back() == '/') path.pop_back();
-  const std::string extension = ".cgrec";
-  if (path.ends_with(extension)) path.resize(path.size() - extension.size());
-  return path + "." + word + extension;
 }
 
 int RunRepair(Context& context, const CareOptions& options) {

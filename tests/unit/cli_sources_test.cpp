@@ -182,6 +182,19 @@ TEST_F(CliSourcesTest, ExtractKeepsWhatWasAskedForAndNothingElse) {
   EXPECT_EQ(Cli({"extract", dir_ / "a.cgrec", "--probes", "z", "-o", dir_ / "t.cgrec"}).code, 4);
 }
 
+TEST_F(CliSourcesTest, WhatACopyOverwritesIsThereUntilTheCopyIs) {
+  WriteRecording(dir_ / "a.cgrec", 6);
+  const std::string copy = dir_ / "s.cgrec";
+  EXPECT_EQ(Cli({"extract", dir_ / "a.cgrec", "--probes", "y", "-o", copy}).code, 0);
+  EXPECT_EQ(Cli({"extract", dir_ / "a.cgrec", "--probes", "z", "-o", copy, "-f"}).code, 4);
+  EXPECT_EQ(CliJson({"info", copy})["probes"][0]["last_replay"], 6);
+  EXPECT_EQ(Cli({"extract", dir_ / "a.cgrec", "--replays", "1..2", "-o", copy, "-f"}).code, 0);
+  EXPECT_EQ(CliJson({"info", copy})["probes"][0]["last_replay"], 2);
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir_ / "")) {
+    EXPECT_THAT(entry.path().filename(), Not(HasSubstr("new-")));
+  }
+}
+
 TEST_F(CliSourcesTest, ACopyTellsOfEveryLossOfWhatItWasMadeFrom) {
   RecordingFixture recording(dir_ / "a.cgrec");
   const std::uint32_t x = recording.AddSlot("x", {1});
