@@ -11,82 +11,47 @@ __device__ inline float HalfToFloat(std::uint16_t bits) {
   return value;
 }
 
-// A floating type by its bits: which are exponent and mantissa, and the value.
-struct Float16 {
-  using Raw = std::uint16_t;
-  using Value = float;
+// A floating type by its bits: a sign, then the exponent, then the mantissa.
+template <typename RawBits, typename Widened, int kMantissaBits>
+struct Floating {
+  using Raw = RawBits;
+  using Value = Widened;
   static constexpr bool kFloating = true;
-  static constexpr Raw kExponent = 0x7c00, kMantissa = 0x03ff, kSign = 0x8000;
+  static constexpr Raw kMantissa = static_cast<Raw>((Raw{1} << kMantissaBits) - 1);
+  static constexpr Raw kSign = static_cast<Raw>(Raw{1} << (8 * sizeof(Raw) - 1));
+  static constexpr Raw kExponent = static_cast<Raw>(kSign - 1 - kMantissa);
+  __device__ static bool NonFinite(Raw raw) { return (raw & kExponent) == kExponent; }
+  __device__ static bool IsNan(Raw raw) { return (raw & kMantissa) != 0; }
+  // Where a float64 has its mantissa.
+  __device__ static std::uint64_t NanMantissa(Raw raw) {
+    return static_cast<std::uint64_t>(raw & kMantissa) << (52 - kMantissaBits);
+  }
+};
+
+struct Float16 : Floating<std::uint16_t, float, 10> {
   __device__ static float Get(Raw raw) { return HalfToFloat(raw); }
-  __device__ static bool NonFinite(Raw raw) { return (raw & kExponent) == kExponent; }
-  __device__ static bool IsNan(Raw raw) { return (raw & kMantissa) != 0; }
-  __device__ static std::uint64_t NanMantissa(Raw raw) {
-    return static_cast<std::uint64_t>(raw & kMantissa) << 42;
-  }
 };
-struct Bfloat16 {
-  using Raw = std::uint16_t;
-  using Value = float;
-  static constexpr bool kFloating = true;
-  static constexpr Raw kExponent = 0x7f80, kMantissa = 0x007f, kSign = 0x8000;
+struct Bfloat16 : Floating<std::uint16_t, float, 7> {
   __device__ static float Get(Raw raw) { return __uint_as_float(std::uint32_t{raw} << 16); }
-  __device__ static bool NonFinite(Raw raw) { return (raw & kExponent) == kExponent; }
-  __device__ static bool IsNan(Raw raw) { return (raw & kMantissa) != 0; }
-  __device__ static std::uint64_t NanMantissa(Raw raw) {
-    return static_cast<std::uint64_t>(raw & kMantissa) << 45;
-  }
 };
-struct Float32 {
-  using Raw = std::uint32_t;
-  using Value = float;
-  static constexpr bool kFloating = true;
-  static constexpr Raw kExponent = 0x7f800000, kMantissa = 0x007fffff, kSign = 0x80000000;
+struct Float32 : Floating<std::uint32_t, float, 23> {
   __device__ static float Get(Raw raw) { return __uint_as_float(raw); }
-  __device__ static bool NonFinite(Raw raw) { return (raw & kExponent) == kExponent; }
-  __device__ static bool IsNan(Raw raw) { return (raw & kMantissa) != 0; }
-  __device__ static std::uint64_t NanMantissa(Raw raw) {
-    return static_cast<std::uint64_t>(raw & kMantissa) << 29;
-  }
 };
-struct Float64 {
-  using Raw = std::uint64_t;
-  using Value = double;
-  static constexpr bool kFloating = true;
-  static constexpr Raw kExponent = 0x7ff0000000000000, kMantissa = 0x000fffffffffffff,
-                       kSign = 0x8000000000000000;
+struct Float64 : Floating<std::uint64_t, double, 52> {
   __device__ static double Get(Raw raw) {
     return __longlong_as_double(static_cast<long long>(raw));
   }
-  __device__ static bool NonFinite(Raw raw) { return (raw & kExponent) == kExponent; }
-  __device__ static bool IsNan(Raw raw) { return (raw & kMantissa) != 0; }
-  __device__ static std::uint64_t NanMantissa(Raw raw) { return raw & kMantissa; }
 };
-struct Float8E5m2 {  // the upper half of a float16
-  using Raw = std::uint8_t;
-  using Value = float;
-  static constexpr bool kFloating = true;
-  static constexpr Raw kExponent = 0x7c, kMantissa = 0x03, kSign = 0x80;
+struct Float8E5m2 : Floating<std::uint8_t, float, 2> {  // the upper half of a float16
   __device__ static float Get(Raw raw) { return HalfToFloat(static_cast<std::uint16_t>(raw << 8)); }
-  __device__ static bool NonFinite(Raw raw) { return (raw & kExponent) == kExponent; }
-  __device__ static bool IsNan(Raw raw) { return (raw & kMantissa) != 0; }
-  __device__ static std::uint64_t NanMantissa(Raw raw) {
-    return static_cast<std::uint64_t>(raw & kMantissa) << 50;
-  }
 };
-struct Float8E4m3fn {  // no infinity; one NaN of either sign
-  using Raw = std::uint8_t;
-  using Value = float;
-  static constexpr bool kFloating = true;
-  static constexpr Raw kExponent = 0x78, kMantissa = 0x07, kSign = 0x80;
+struct Float8E4m3fn : Floating<std::uint8_t, float, 3> {  // no infinity; one NaN of either sign
   __device__ static float Get(Raw raw) {
     const float magnitude = HalfToFloat(static_cast<std::uint16_t>((raw & 0x7f) << 7)) * 256.0f;
     return (raw & kSign) != 0 ? -magnitude : magnitude;
   }
   __device__ static bool NonFinite(Raw raw) { return (raw & 0x7f) == 0x7f; }
   __device__ static bool IsNan(Raw) { return true; }
-  __device__ static std::uint64_t NanMantissa(Raw raw) {
-    return static_cast<std::uint64_t>(raw & kMantissa) << 49;
-  }
 };
 template <typename T>
 struct Integer {
