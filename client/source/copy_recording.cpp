@@ -18,7 +18,6 @@ using recording::Loss;
 using recording::LossCause;
 using recording::RecordingReader;
 using recording::RecordingWriter;
-using recording::Slot;
 using recording::SnapshotRef;
 using recording::StopReason;
 
@@ -32,7 +31,7 @@ struct Item {
 
 // A slot of the copy: the same in every recording that has it.
 struct Target {
-  Slot slot;
+  recording::Slot slot;
   std::string session_uuid;
   std::vector<Item> items = {};
   std::vector<Loss> losses = {};   // by ordinal, once it is settled
@@ -75,7 +74,7 @@ class Copier {
   }
 
  private:
-  bool Wants(const Slot& slot, const RecordingReader& reader) const {
+  bool Wants(const recording::Slot& slot, const RecordingReader& reader) const {
     if (slot.probe.empty() || slot.session >= reader.sessions().size()) return false;
     return !options_.wants || options_.wants(slot, reader.sessions()[slot.session].rank);
   }
@@ -83,7 +82,7 @@ class Copier {
   void Collect(std::uint32_t number) {
     const RecordingReader& reader = *from_[number];
     std::map<std::uint32_t, std::size_t> targets;  // by slot of the reader
-    for (const Slot& slot : reader.slots()) {
+    for (const recording::Slot& slot : reader.slots()) {
       if (!Wants(slot, reader)) continue;
       const std::string& uuid = reader.sessions()[slot.session].uuid;
       const auto [found, is_new] =
@@ -221,7 +220,7 @@ class Copier {
 
   Result<void> CopyOne(const Item& item) {
     const RecordingReader& reader = *from_[item.reader];
-    const Slot& slot = targets_[item.slot].slot;
+    const recording::Slot& slot = targets_[item.slot].slot;
     Result<recording::Snapshot> snapshot = reader.Read(item.ref);
     if (!snapshot.ok()) return AddDamaged(item, slot);
     snapshot->slot = slot.id;
@@ -239,7 +238,7 @@ class Copier {
     return writer_->Append(*std::move(snapshot), bytes);
   }
 
-  Result<void> AddDamaged(const Item& item, const Slot& slot) {
+  Result<void> AddDamaged(const Item& item, const recording::Slot& slot) {
     ++result_.damaged;
     Loss loss;
     loss.slot = slot.id;
@@ -261,7 +260,7 @@ class Copier {
         mark.session = session->second;
         if (mark.slot >= 0) {
           if (static_cast<std::size_t>(mark.slot) >= reader->slots().size()) continue;
-          const Slot& slot = reader->slots()[static_cast<std::size_t>(mark.slot)];
+          const recording::Slot& slot = reader->slots()[static_cast<std::size_t>(mark.slot)];
           const auto target = target_of_.find({uuid, slot.index, slot.generation});
           if (target == target_of_.end()) continue;
           mark.slot = targets_[target->second].slot.id;

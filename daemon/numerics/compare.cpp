@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "daemon/numerics/compare_kernel.h"
+#include "daemon/numerics/compare_message.h"
 #include "daemon/numerics/decode.h"
 #include "daemon/numerics/format.h"
 #include "daemon/numerics/mismatch_map.h"
@@ -18,8 +19,6 @@
 
 namespace cgdebug::numerics {
 namespace {
-
-constexpr std::size_t kBlock = kCompareBlock;
 
 // int64 in its own type, everything else in double, which holds it exactly.
 template <typename T>
@@ -101,7 +100,7 @@ bool BlockMatches(const T* a, const T* b, std::size_t size, bool same_bits,
   }
   if (options.bitwise || std::is_same_v<T, std::int64_t>) return false;
   const double rtol = options.rtol, atol = options.atol;
-  double x[kBlock], y[kBlock];
+  double x[kCompareBlock], y[kCompareBlock];
   for (std::size_t i = 0; i < size; ++i) x[i] = ToDouble(a[i]);
   for (std::size_t i = 0; i < size; ++i) y[i] = ToDouble(b[i]);
   double matched = 0;  // not an integer: the compiler keeps one width through the loop
@@ -144,17 +143,13 @@ class Comparison {
 
   CompareResult Run() {
     result_.compared = actual_.count();
-    for (std::uint64_t start = 0; start < result_.compared; start += kBlock) RunBlock(start);
+    for (std::uint64_t start = 0; start < result_.compared; start += kCompareBlock) RunBlock(start);
     if (result_.mismatched == 0) return std::move(result_);
     result_.ok = false;
     result_.spans = map_.Spans();
     result_.max_abs = {static_cast<double>(max_abs_.value), max_abs_.index, options_.atol};
     result_.max_rel = {max_rel_.value, max_rel_.index, options_.rtol};
-    if (options_.bitwise) {
-      result_.message = BitwiseMessage();
-    } else {
-      result_.message = actual_.shape.empty() ? ScalarMessage() : TensorMessage();
-    }
+    result_.message = MismatchMessage(actual_, expected_, options_, result_, AbsText());
     return std::move(result_);
   }
 
@@ -163,7 +158,7 @@ class Comparison {
 
   void RunBlock(std::uint64_t start) {
     const auto size =
-        static_cast<std::size_t>(std::min<std::uint64_t>(kBlock, result_.compared - start));
+        static_cast<std::size_t>(std::min<std::uint64_t>(kCompareBlock, result_.compared - start));
     const std::byte* a_bytes = actual_.data.data() + start * sizeof(T);
     const std::byte* b_bytes = expected_.data.data() + start * sizeof(T);
     const bool same_bits = std::memcmp(a_bytes, b_bytes, size * sizeof(T)) == 0;
@@ -178,7 +173,7 @@ class Comparison {
         return AddBlock(start, block);
       }
     }
-    T a[kBlock], b[kBlock];
+    T a[kCompareBlock], b[kCompareBlock];
     std::memcpy(a, a_bytes, size * sizeof(T));
     std::memcpy(b, b_bytes, size * sizeof(T));
     if (!same_bits) CountDistances(a, b, size);
@@ -258,14 +253,6 @@ class Comparison {
     max_rel_.Add(ratio, index);
   }
 
-  std::string Heading(std::string_view what) const {
-    const bool exact = options_.rtol == 0 && options_.atol == 0;
-    return fmt::format("{} are not {}!\n\n", what, exact ? "equal" : "close");
-  }
-  std::string Allowed(double tolerance) const {
-    if (options_.rtol == 0 && options_.atol == 0) return "";
-    return fmt::format(" (up to {} allowed)", FormatRepr(tolerance));
-  }
   std::string AbsText() const {
     if constexpr (kIsFloatingElement<T>) {
       return FormatRepr(max_abs_.value);
@@ -273,49 +260,6 @@ class Comparison {
       return fmt::format("{}", static_cast<std::uint64_t>(max_abs_.value));
     }
   }
-  std::string Share() const {
-    return fmt::format(
-        "Mismatched elements: {} / {} ({:.1f}%)", result_.mismatched, result_.compared,
-        100.0 * static_cast<double>(result_.mismatched) / static_cast<double>(result_.compared));
-  }
-
-  std::string TensorMessage() const {
-    return Heading("Tensor-likes") + Share() +
-           fmt::format(
-               "\nGreatest absolute difference: {} at index {}{}"
-               "\nGreatest relative difference: {} at index {}{}",
-               AbsText(), FormatIndexTuple(max_abs_.index, actual_.shape), Allowed(options_.atol),
-               FormatRepr(max_rel_.value), FormatIndexTuple(max_rel_.index, actual_.shape),
-               Allowed(options_.rtol));
-  }
-
-  std::string ScalarMessage() const {
-    return Heading("Scalars") + fmt::format(
-                                    "Expected {} but got {}."
-                                    "\nAbsolute difference: {}{}\nRelative difference: {}{}",
-                                    FormatElement(expected_, 0), FormatElement(actual_, 0),
-                                    AbsText(), Allowed(options_.atol), FormatRepr(max_rel_.value),
-                                    Allowed(options_.rtol));
-  }
-
-  std::string BitwiseMessage() const {
-    const std::uint64_t i = result_.first_mismatch;
-    const auto bits = [i](const TensorView& view) {
-      const auto raw = std::bit_cast<RawBits>(LoadElement<T>(view.data, i));
-      return fmt::format("{} (0x{:0{}x})", FormatElement(view, i), raw, 2 * sizeof(T));
-    };
-    return "Tensor-likes are not bitwise equal!\n\n" + Share() +
-           fmt::format(
-               "\nThe first mismatched element is at index {}: {}, expected {}"
-               "\nGreatest absolute difference: {} at index {}",
-               FormatIndexTuple(i, actual_.shape), bits(actual_), bits(expected_), AbsText(),
-               FormatIndexTuple(max_abs_.index, actual_.shape));
-  }
-
-  using RawBits = std::conditional_t<
-      sizeof(T) == 1, std::uint8_t,
-      std::conditional_t<sizeof(T) == 2, std::uint16_t,
-                         std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>>>;
 
   const TensorView& actual_;
   const TensorView& expected_;
