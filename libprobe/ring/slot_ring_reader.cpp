@@ -246,13 +246,12 @@ bool SlotRingReader::CopyVerdict(layout::SlotVerdict* copy) const {
 }
 
 Verdict SlotRingReader::verdict() const {
-  using Clock = std::chrono::steady_clock;
   layout::SlotVerdict copy = {};
   Verdict verdict;
   if (!CopyVerdict(&copy)) {
-    const auto deadline = Clock::now() + kTornAfter;
+    const auto deadline = std::chrono::steady_clock::now() + kTornAfter;
     while (!CopyVerdict(&copy)) {
-      verdict.torn = Clock::now() > deadline;
+      verdict.torn = std::chrono::steady_clock::now() > deadline;
       if (verdict.torn) return verdict;
       std::this_thread::yield();
     }

@@ -6,13 +6,29 @@ find_package(CLI11 REQUIRED)
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
-find_package(SQLite3 REQUIRED)
 find_path(CGDEBUG_HIGHWAY_INCLUDE hwy/foreach_target.h REQUIRED)  # Google Highway: libhwy-dev
 
 find_package(SQLite3 REQUIRED)
 find_path(CGDEBUG_XXHASH_INCLUDE xxhash.h)
 if(NOT CGDEBUG_XXHASH_INCLUDE)
   message(FATAL_ERROR "cgdebug: no xxhash.h found. Type: apt-get install libxxhash-dev")
+endif()
+
+# fmt and spdlog as headers, because the daemon and the command line run on machines that have neither. What
+# only tests run takes the libraries: the headers are a third of what it compiles.
+add_library(cgdebug_fmt INTERFACE)
+add_library(cgdebug::fmt ALIAS cgdebug_fmt)
+add_library(cgdebug_spdlog INTERFACE)
+add_library(cgdebug::spdlog ALIAS cgdebug_spdlog)
+if(CGDEBUG_SANITIZE)
+  target_link_libraries(cgdebug_fmt INTERFACE fmt::fmt)
+  target_link_libraries(cgdebug_spdlog INTERFACE spdlog::spdlog)
+else()
+  target_link_libraries(cgdebug_fmt INTERFACE fmt::fmt-header-only)
+  # Its own target would bring the shared fmt.
+  target_compile_definitions(cgdebug_spdlog INTERFACE SPDLOG_FMT_EXTERNAL)
+  target_include_directories(cgdebug_spdlog SYSTEM INTERFACE
+    $<TARGET_PROPERTY:spdlog::spdlog_header_only,INTERFACE_INCLUDE_DIRECTORIES>)
 endif()
 
 # Static SQLite and protobuf: the daemon and the command line run on machines that have none.
