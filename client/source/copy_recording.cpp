@@ -54,7 +54,7 @@ class Copier {
     for (std::uint32_t reader = 0; reader < from_.size(); ++reader) Collect(reader);
     for (Target& target : targets_) Settle(&target);
     result_.slots = targets_.size();
-    if (options_.dry_run) {
+    if (options_.dry_run || targets_.empty()) {
       for (const Target& target : targets_) result_.snapshots += target.items.size();
       return result_;
     }

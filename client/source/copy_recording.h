@@ -29,6 +29,7 @@ struct CopyResult {
 
 // A snapshot that several recordings have is written once, and a loss of one that another has not
 // lost is none. The copy is `complete()` only when everything it was made from is.
+// Where no slot is wanted nothing is written.
 // Fails: `to` exists, or cannot be written; what was written is then left there.
 Result<CopyResult> CopyRecordings(const std::vector<const recording::RecordingReader*>& from,
                                   const std::string& to, const CopyOptions& options);

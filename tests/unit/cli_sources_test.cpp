@@ -180,6 +180,7 @@ TEST_F(CliSourcesTest, ExtractKeepsWhatWasAskedForAndNothingElse) {
   EXPECT_EQ(Cli({"diff", dir_ / "s.cgrec", dir_ / "a.cgrec", "y", "--replays", "2..4"}).code, 0);
   EXPECT_EQ(Cli(extract).code, 2);  // it exists
   EXPECT_EQ(Cli({"extract", dir_ / "a.cgrec", "--probes", "z", "-o", dir_ / "t.cgrec"}).code, 4);
+  EXPECT_FALSE(fs::exists(dir_ / "t.cgrec"));
 }
 
 TEST_F(CliSourcesTest, WhatACopyOverwritesIsThereUntilTheCopyIs) {
