@@ -33,8 +33,12 @@ std::array<std::string, 2> FormatEnds(double min, double max, bool integral) {
   if (integral && std::fabs(min) < 1e6 && std::fabs(max) < 1e6) {
     return {fmt::format("{:.0f}", min), fmt::format("{:.0f}", max)};
   }
+  constexpr int kMostDigits = 17;  // these tell any two doubles apart, and two NaN never
   int digits = 3;
-  while (min != max && FormatNumber(min, digits) == FormatNumber(max, digits)) ++digits;
+  while (digits < kMostDigits && min != max &&
+         FormatNumber(min, digits) == FormatNumber(max, digits)) {
+    ++digits;
+  }
   return {FormatNumber(min, digits), FormatNumber(max, digits)};
 }
 

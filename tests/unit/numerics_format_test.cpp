@@ -84,6 +84,13 @@ TEST(FormatTensorLine, WithoutHistogramTheEndsRemain) {
   EXPECT_EQ(FormatTensorLine(Dtype::kFloat32, shape, stats), "f32[3]  n=3 x∈[1, 6] μ=3 σ=2.16");
 }
 
+TEST(FormatTensorLine, StatisticsThatNobodyComputesEndIt) {
+  Stats stats = ComputeStats(F32({1, 2, 6}).view());
+  stats.min = stats.max = kNan;
+  const std::uint64_t shape[] = {3};
+  EXPECT_THAT(FormatTensorLine(Dtype::kFloat32, shape, stats), HasSubstr("x∈[nan "));
+}
+
 TEST(FormatTensorLine, ColourMarksTroubleOnly) {
   const auto line = [](const TestTensor& tensor) {
     const TensorView view = tensor.view();
