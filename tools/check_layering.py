@@ -59,7 +59,7 @@ HOMES = {
     r"(gtest|gmock)/": [],
 }
 ATOMIC_FILES = ("libprobe/ring/", "libprobe/capture/", "libprobe/probe_table.", "daemon/ingest/",
-                "daemon/base/thread_checker.h", "client/cli/interrupt.", "tests/")
+                "client/cli/interrupt.", "tests/")
 ATOMIC = re.compile(r"\bstd::atomic(_ref|_flag|_bool|_int)?\b|\b__atomic_\w+|\b__sync_\w+")
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
 MARK = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")

@@ -8,7 +8,6 @@ void FanOut::OpenSlot(const SlotPtr& slot, SlotFeedback& feedback) {
 
 void FanOut::Consume(const Delivery& delivery, SlotFeedback& feedback) {
   for (const auto& sink : sinks_) sink->Consume(delivery, feedback);
-  ++stats_.consumed;
 }
 
 void FanOut::Lose(const Gap& gap) {

@@ -153,7 +153,7 @@ bool Recorder::busy() const {
 
 void Recorder::StartToDisk(const SlotPtr& slot) {
   const SessionIdentity& session = *slot->session;
-  if (to_disk_.contains(session.uuid)) return;
+  if (!to_disk_.insert(session.uuid).second) return;
   RecordRequest request;
   request.directory = (std::filesystem::path(RecordingsDirectory(session)) /
                        (FileName(session.label) + "-" + session.key + ".cgrec"))
@@ -161,7 +161,6 @@ void Recorder::StartToDisk(const SlotPtr& slot) {
   request.sessions = {session.uuid};
   request.to_disk_only = true;
   auto started = ActiveRecording::Start(++last_id_, std::move(request), options_);
-  to_disk_[session.uuid] = started.ok();
   if (!started.ok()) {
     Log("sinks")->error("session {} ({}) is not recorded: {}", session.key, session.label,
                         started.error().message);

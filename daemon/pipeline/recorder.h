@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -65,7 +66,7 @@ class Recorder {
   std::vector<Active> active_;
   std::vector<Active> finishing_;                // no longer active_, not yet ended_
   std::map<SlotPtr, std::uint64_t> open_slots_;  // with the last ordinal seen
-  std::map<std::string, bool> to_disk_;          // session uuid -> whether it could be started
+  std::set<std::string> to_disk_;                // uuids of sessions that it was started for
   std::deque<RecordingInfo> ended_;
   std::uint64_t last_id_ = 0;
   bool stopping_ = false;

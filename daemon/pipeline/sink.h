@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <string_view>
 #include <vector>
 
 #include "daemon/base/result.h"
@@ -48,16 +47,10 @@ struct Gap {
   std::uint64_t before_sequence = 0;  // the replay of the snapshot that came after; 0 = none came
 };
 
-struct SinkStats {
-  std::uint64_t consumed = 0;
-  std::uint64_t failed = 0;
-};
-
 // Thread: the ingest thread.
 class Sink {
  public:
   virtual ~Sink() = default;
-  virtual std::string_view name() const = 0;
 
   // Before the slot's first delivery.
   virtual void OpenSlot(const SlotPtr& /*slot*/, SlotFeedback& /*feedback*/) {}
@@ -74,7 +67,6 @@ class Sink {
   virtual void ForgetSlot(const SlotPtr& /*slot*/) {}
   // Before the producer is told that what was consumed is.
   virtual void Flush() {}
-  virtual SinkStats stats() const = 0;
 };
 
 // Hands everything to each of its sinks, in the order in which they were added.
@@ -82,7 +74,6 @@ class FanOut final : public Sink {
  public:
   void Add(std::unique_ptr<Sink> sink) { sinks_.push_back(std::move(sink)); }
 
-  std::string_view name() const override { return "fan-out"; }
   void OpenSlot(const SlotPtr& slot, SlotFeedback& feedback) override;
   void Consume(const Delivery& delivery, SlotFeedback& feedback) override;
   void Lose(const Gap& gap) override;
@@ -91,11 +82,9 @@ class FanOut final : public Sink {
   void ForgetSession(const SessionPtr& session) override;
   void ForgetSlot(const SlotPtr& slot) override;
   void Flush() override;
-  SinkStats stats() const override { return stats_; }
 
  private:
   std::vector<std::unique_ptr<Sink>> sinks_;
-  SinkStats stats_;
 };
 
 }  // namespace cgdebug::pipeline

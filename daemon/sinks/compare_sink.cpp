@@ -67,11 +67,9 @@ void CompareSink::TakeComparison(const pipeline::Delivery& delivery, Slot* slot)
   ring::Verdict& verdict = slot->verdict;
   if (!result.ok()) {
     ++verdict.lost;
-    ++stats_.failed;
     return SetError(&verdict, "it cannot be compared: " + result.error().message);
   }
   ++verdict.compared;
-  ++stats_.consumed;
   if (result->ok) {
     if (verdict.state == VerdictState::kNone) verdict.state = VerdictState::kPass;
     if (verdict.state == VerdictState::kError && verdict.lost > 0 && !slot->torn) {

@@ -19,14 +19,12 @@ class CompareSink final : public pipeline::Sink {
   // `events` outlives the sink.
   explicit CompareSink(pipeline::EventLog* events) : events_(events) {}
 
-  std::string_view name() const override { return "compare"; }
   void OpenSlot(const pipeline::SlotPtr& slot, pipeline::SlotFeedback& feedback) override;
   void Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedback& feedback) override;
   void CloseSlot(const pipeline::SlotPtr& slot, std::uint64_t last_sequence,
                  pipeline::SlotFeedback& feedback) override;
   void ForgetSession(const pipeline::SessionPtr& session) override;
   void ForgetSlot(const pipeline::SlotPtr& slot) override;
-  pipeline::SinkStats stats() const override { return stats_; }
 
  private:
   struct Slot {
@@ -40,7 +38,6 @@ class CompareSink final : public pipeline::Sink {
 
   pipeline::EventLog* events_;
   std::map<pipeline::SlotPtr, Slot> slots_;
-  pipeline::SinkStats stats_;
 };
 
 }  // namespace cgdebug::sinks

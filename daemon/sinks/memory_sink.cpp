@@ -4,7 +4,6 @@ namespace cgdebug::sinks {
 
 void MemorySink::Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedback&) {
   store_->Put(delivery.snapshot, delivery.payload);
-  ++stats_.consumed;
 }
 
 void MemorySink::ForgetSession(const pipeline::SessionPtr& session) {

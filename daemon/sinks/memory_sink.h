@@ -12,15 +12,12 @@ class MemorySink final : public pipeline::Sink {
   // `store` outlives the sink.
   explicit MemorySink(pipeline::SnapshotStore* store) : store_(store) {}
 
-  std::string_view name() const override { return "memory"; }
   void Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedback& feedback) override;
   void ForgetSession(const pipeline::SessionPtr& session) override;
   void ForgetSlot(const pipeline::SlotPtr& slot) override;
-  pipeline::SinkStats stats() const override { return stats_; }
 
  private:
   pipeline::SnapshotStore* store_;
-  pipeline::SinkStats stats_;
 };
 
 }  // namespace cgdebug::sinks

@@ -47,8 +47,6 @@ void PrintSink::Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedba
   const bool shown = terminal->second.Write(text + "\n");
   events_->Add(slot.session, pipeline::PrintLine{delivery.snapshot, std::move(text)});
   feedback.AddPrinted(1, shown ? 1 : 0);
-  ++stats_.consumed;
-  if (!shown) ++stats_.failed;
 }
 
 void PrintSink::EndSession(const pipeline::SessionPtr& session) { terminals_.erase(session); }

@@ -17,15 +17,12 @@ class PrintSink final : public pipeline::Sink {
   // `events` outlives the sink.
   explicit PrintSink(pipeline::EventLog* events) : events_(events) {}
 
-  std::string_view name() const override { return "print"; }
   void Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedback& feedback) override;
   void EndSession(const pipeline::SessionPtr& session) override;
-  pipeline::SinkStats stats() const override { return stats_; }
 
  private:
   pipeline::EventLog* events_;
   std::map<pipeline::SessionPtr, JobTerminal> terminals_;
-  pipeline::SinkStats stats_;
 };
 
 // What the line says, without a newline at the end:

@@ -11,13 +11,11 @@ class RecordSink final : public pipeline::Sink {
   // `recorder` outlives the sink.
   explicit RecordSink(pipeline::Recorder* recorder) : recorder_(recorder) {}
 
-  std::string_view name() const override { return "record"; }
   void OpenSlot(const pipeline::SlotPtr& slot, pipeline::SlotFeedback& feedback) override {
     recorder_->OpenSlot(slot, feedback.consumed_before());
   }
   void Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedback&) override {
     recorder_->Consume(delivery);
-    ++stats_.consumed;
   }
   void Lose(const pipeline::Gap& gap) override { recorder_->Lose(gap); }
   void CloseSlot(const pipeline::SlotPtr& slot, std::uint64_t last_sequence,
@@ -26,11 +24,9 @@ class RecordSink final : public pipeline::Sink {
   }
   void Flush() override { recorder_->Flush(); }
   void EndSession(const pipeline::SessionPtr& session) override { recorder_->EndSession(session); }
-  pipeline::SinkStats stats() const override { return stats_; }
 
  private:
   pipeline::Recorder* recorder_;
-  pipeline::SinkStats stats_;
 };
 
 }  // namespace cgdebug::sinks

@@ -84,9 +84,4 @@ void BufferPool::Trim() noexcept {
   (void)cudaThreadExchangeStreamCaptureMode(&mode);
 }
 
-std::uint64_t BufferPool::idle_bytes() const {
-  const std::lock_guard lock(mutex_);
-  return idle_bytes_;
-}
-
 }  // namespace cgdebug::capture

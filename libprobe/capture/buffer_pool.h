@@ -27,9 +27,6 @@ class BufferPool {
   Buffers Take(std::uint64_t bytes, int device, Buffers::Kind kind);
   void Give(const Buffers& buffers) noexcept;
 
-  // Bytes held that nobody uses.
-  std::uint64_t idle_bytes() const;
-
  private:
   struct Key {
     std::uint64_t bytes;
@@ -39,9 +36,9 @@ class BufferPool {
   };
   void Trim() noexcept;
 
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::map<Key, std::vector<Buffers>> idle_;
-  std::uint64_t idle_bytes_ = 0;
+  std::uint64_t idle_bytes_ = 0;  // held that nobody uses
 };
 
 }  // namespace cgdebug::capture

@@ -6,9 +6,9 @@
 namespace cgdebug::ring {
 namespace {
 
-struct flock OneByte(short type, std::int64_t byte) {
+struct flock WriteLock(std::int64_t byte) {
   struct flock lock = {};
-  lock.l_type = type;
+  lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;
   lock.l_start = byte;
   lock.l_len = 1;
@@ -18,17 +18,12 @@ struct flock OneByte(short type, std::int64_t byte) {
 }  // namespace
 
 bool TryLockByte(int fd, std::int64_t byte) noexcept {
-  struct flock lock = OneByte(F_WRLCK, byte);
+  struct flock lock = WriteLock(byte);
   return fcntl(fd, F_SETLK, &lock) == 0;
 }
 
-void UnlockByte(int fd, std::int64_t byte) noexcept {
-  struct flock lock = OneByte(F_UNLCK, byte);
-  fcntl(fd, F_SETLK, &lock);
-}
-
 bool LockedByOther(int fd, std::int64_t byte) noexcept {
-  struct flock lock = OneByte(F_WRLCK, byte);
+  struct flock lock = WriteLock(byte);
   return fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 

@@ -12,7 +12,6 @@ namespace cgdebug::ring {
 // Takes the lock on `byte` without waiting; false when another process holds it. Lasts until the
 // process ends or closes ANY descriptor of the file.
 bool TryLockByte(int fd, std::int64_t byte) noexcept;
-void UnlockByte(int fd, std::int64_t byte) noexcept;
 
 // Whether another process holds the lock on `byte`. The caller's own locks do not count.
 bool LockedByOther(int fd, std::int64_t byte) noexcept;

@@ -79,9 +79,6 @@ bool SegmentView::BecomeReader() {
 
 void SegmentView::Leave() { StoreRelaxed(consumer()->pid, std::int32_t{0}); }
 
-bool SegmentView::ReadByOther() const {
-  return LockedByOther(control_.fd(), layout::kReaderLockByte);
-}
 bool SegmentView::ProducerAlive() const {
   return LockedByOther(control_.fd(), layout::kProducerLockByte);
 }

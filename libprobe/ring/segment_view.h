@@ -32,7 +32,6 @@ class SegmentView {
   bool BecomeReader();
   // Tells the producer that its reader goes away in order: nobody is to be waited for.
   void Leave();
-  bool ReadByOther() const;
   bool ProducerAlive() const;
   bool ProducerExitedCleanly() const;
 

@@ -184,7 +184,7 @@ TEST_F(DaemonDeathTest, ASignalEndsItAndGivesTheSegmentsBack) {
   std::string reason;
   const auto view = ring::SegmentView::Attach(job.segment(), &reason);
   ASSERT_NE(view, nullptr) << reason;
-  EXPECT_FALSE(view->ReadByOther());
+  EXPECT_TRUE(view->BecomeReader());
 }
 
 TEST_F(DaemonDeathTest, EndsWhenIdle) {
