@@ -88,7 +88,7 @@ void AppendRecords(const ProbeSlot& slot, std::size_t last, std::vector<Timed>* 
   const std::size_t before = records->size();
   // Newest first: what is overwritten meanwhile leaves no hole in the middle.
   const std::uint64_t newest = reader.accepted();
-  const std::uint64_t oldest = std::max(reader.oldest(), slot.cleared_ordinal + 1);
+  const std::uint64_t oldest = std::max(reader.oldest(newest), slot.cleared_ordinal + 1);
   for (std::uint64_t n = newest; n >= oldest && records->size() - before < last; --n) {
     ring::Entry entry;
     if (reader.Read(n, &entry) != ring::ReadStatus::kOk) break;

@@ -74,20 +74,24 @@ ReadStatus SlotConsumer::ReadNext() {
   if (!ring_.valid()) return ReadStatus::kGone;
   const std::uint64_t accepted = ring_.accepted();
   if (accepted <= consumed_) return ReadStatus::kNone;
-  if (ring_.oldest() > consumed_ + 1) Lose(ring_.oldest());
+  std::uint64_t next = std::max(consumed_ + 1, ring_.oldest(accepted));
   // A slot that sends statistics alone would take what others need, and drop it.
   const bool had_values = (entry_.flags & layout::kEntryIsStats) == 0;
   if (had_values && entry_.payload.empty()) {
     entry_.payload = destination_.payloads->Take(payload_bytes());
   }
-  const ReadStatus status = ring_.Read(consumed_ + 1, &entry_);
-  if (status != ReadStatus::kOverwritten) return status;
-  // Its writer is faster than this reader: half a ring ahead, or the next one is lost as well.
-  const std::uint64_t newest = ring_.accepted();
-  const std::uint64_t ahead =
-      newest - std::min<std::uint64_t>(newest, slot_->registration.capacity / 2);
-  Lose(std::max(ahead, consumed_ + 2));
-  return ring_.Read(consumed_ + 1, &entry_);
+  ReadStatus status = ring_.Read(next, &entry_);
+  if (status == ReadStatus::kOverwritten) {
+    // Its writer is faster than this reader: half a ring ahead, or the next one is lost as well.
+    const std::uint64_t newest = ring_.accepted();
+    const std::uint64_t ahead =
+        newest - std::min<std::uint64_t>(newest, slot_->registration.capacity / 2);
+    next = std::max(ahead, next + 1);
+    status = ring_.Read(next, &entry_);
+  }
+  // Of a block that changed hands the head may have been the next slot's.
+  if (status != ReadStatus::kGone) Lose(next);
+  return status;
 }
 
 SlotConsumer::Step SlotConsumer::Commit() {
@@ -157,7 +161,7 @@ void SlotConsumer::Deliver(bool seen_before) {
 pipeline::RingContent SlotConsumer::Read(const pipeline::RingRequest& request) const {
   pipeline::RingContent content;
   content.newest = ring_.accepted();
-  content.oldest = ring_.oldest();
+  content.oldest = ring_.oldest(content.newest);
   content.next = std::max(request.first_ordinal, content.oldest);
   const std::uint64_t last = std::min(request.last_ordinal, content.newest);
   std::size_t bytes = 0;
@@ -180,8 +184,8 @@ void SlotConsumer::PublishCredit(std::uint64_t entries) {
 }
 
 void SlotConsumer::Refresh() {
-  if (!ring_.valid()) return;
   const layout::SlotHead head_untrusted = ring_.head();
+  if (!ring_.valid()) return;
   pipeline::Counters counters;
   counters.replays = head_untrusted.sequence;
   counters.produced = std::max(head_untrusted.accepted, consumed_);
@@ -230,7 +234,8 @@ bool SlotConsumer::ControlIsOver(const layout::SlotHead& head) const {
 
 void SlotConsumer::Finish() {
   if (!ring_.valid()) return;
-  if (ring_.accepted() > consumed_) Lose(ring_.accepted() + 1);
+  const std::uint64_t accepted = ring_.accepted();
+  if (accepted > consumed_) Lose(accepted + 1);
   lost_at_death_ = ring_.HasUncommitted() ? 1 : 0;
   // A kernel counts a replay when it is committed, the others when it begins.
   const bool counted = slot_->registration.lane != static_cast<std::uint8_t>(layout::Lane::kDirect);
@@ -246,6 +251,7 @@ void SlotConsumer::Finish() {
 }
 
 void SlotConsumer::GiveUp() {
+  ReportLoss(shown_.replays, 0, Gap::Cause::kOverwritten);
   if (shown_.produced > consumed_) {
     Report({slot_, Gap::Cause::kReleased, shown_.produced - consumed_, shown_.produced,
             shown_.replays, 0});

@@ -260,7 +260,7 @@ void SegmentWriter::Release(std::uint32_t index, const Block& block) {
   layout::DirectoryEntry& entry = directory()[index];
   StoreRelaxed(entry.word, layout::DirectoryWord(layout::DirectoryGeneration(entry.word),
                                                  layout::SlotState::kFree));
-  // Pairs with the fence before valid() in the reader: whoever reads reused bytes sees kFree.
+  // Pairs with SlotRingReader::valid(): whoever reads reused bytes sees kFree.
   std::atomic_thread_fence(std::memory_order_release);
   Add(producer()->activity, std::uint64_t{1});
   free_indexes_.push_back(index);

@@ -48,6 +48,12 @@ std::optional<std::uint64_t> PayloadBytes(const layout::SlotRegistration& r) {
   return bytes;
 }
 
+// A slot too small for statistics never holds any, and one made for them nothing else.
+bool MayHold(const layout::SlotRegistration& r, bool stats) {
+  if (!stats) return (r.flags & layout::kSlotHoldsStats) == 0;
+  return r.payload_bytes >= sizeof(layout::DeviceStats);
+}
+
 // Counts that contradict the registration would be shown as facts about the tensor.
 bool Plausible(const layout::DeviceStats& stats, const layout::SlotRegistration& r) {
   const std::uint64_t bytes = PayloadBytes(r).value_or(0);
@@ -112,13 +118,16 @@ std::optional<SlotRingReader> SlotRingReader::Open(std::byte* block, std::uint64
   }
   CopyShared(&reader.registration_, block, sizeof(layout::SlotRegistration));
   *reason = CheckRegistration(reader.registration_, block_bytes);
-  std::atomic_thread_fence(std::memory_order_acquire);  // as R2: whose registration was that?
-  if (!reader.valid()) reason->clear();
-  if (!reason->empty() || !reader.valid()) return std::nullopt;
+  if (!reader.valid()) {  // whose registration was that?
+    reason->clear();
+    return std::nullopt;
+  }
+  if (!reason->empty()) return std::nullopt;
   return reader;
 }
 
 bool SlotRingReader::valid() const {
+  std::atomic_thread_fence(std::memory_order_acquire);  // pairs with SegmentWriter::Release()
   const std::uint64_t word = LoadRelaxed(directory_->word);
   const auto state = layout::DirectoryState(word);
   return layout::DirectoryGeneration(word) == generation() &&
@@ -129,21 +138,23 @@ bool SlotRingReader::retired() const {
   return layout::DirectoryState(LoadRelaxed(directory_->word)) != layout::SlotState::kLive;
 }
 
-std::uint64_t SlotRingReader::accepted() const { return LoadAcquire(Head(block_).accepted); }
+// Not more than an entry can tell: what is counted from it then ends.
+std::uint64_t SlotRingReader::accepted() const {
+  return std::min(LoadAcquire(Head(block_).accepted), layout::kMaxOrdinal);
+}
 std::uint64_t SlotRingReader::sequence() const { return LoadRelaxed(Head(block_).sequence); }
 std::uint64_t SlotRingReader::consumed() const {
   return CreditedOrdinal(Credit(block_), registration_.order);
 }
 
-std::uint64_t SlotRingReader::oldest() const {
-  const std::uint64_t newest = accepted();
+std::uint64_t SlotRingReader::oldest(std::uint64_t newest) const {
   return newest > registration_.capacity ? newest - registration_.capacity + 1 : 1;
 }
 
 layout::SlotHead SlotRingReader::head() const {
   const layout::SlotHead& shared = Head(block_);
   layout::SlotHead copy = {};
-  copy.accepted = LoadAcquire(shared.accepted);  // R3
+  copy.accepted = accepted();  // R3
   copy.sequence = LoadRelaxed(shared.sequence);
   copy.overwrote_unread = LoadRelaxed(shared.overwrote_unread);
   copy.waits = LoadRelaxed(shared.waits);
@@ -162,7 +173,9 @@ layout::SlotCredit SlotRingReader::credit() const {
 }
 
 ReadStatus SlotRingReader::Read(std::uint64_t ordinal, Entry* out) const {
-  if (ordinal == 0 || ordinal > accepted()) return ReadStatus::kNone;  // R3
+  if (ordinal == 0 || ordinal > accepted()) {  // R3
+    return valid() ? ReadStatus::kNone : ReadStatus::kGone;
+  }
   const std::uint64_t index = (ordinal - 1) % registration_.capacity;
   auto* header = At<layout::EntryHeader>(block_, registration_.headers_offset) + index;
   const std::byte* payload =
@@ -180,15 +193,17 @@ ReadStatus SlotRingReader::Read(std::uint64_t ordinal, Entry* out) const {
   out->flags = LoadRelaxed(header->flags);
   const std::uint64_t checksum = LoadRelaxed(header->checksum);
   const bool is_stats = (out->flags & layout::kEntryIsStats) != 0;
-  // A slot too small for statistics never holds any.
-  if (is_stats && registration_.payload_bytes < sizeof(out->stats)) return ReadStatus::kDamaged;
-  out->payload.resize(is_stats ? 0 : registration_.payload_bytes);
+  const bool is_possible = MayHold(registration_, is_stats);
+  const std::uint64_t bytes = !is_possible ? 0
+                              : is_stats   ? sizeof(out->stats)
+                                           : registration_.payload_bytes;
+  out->payload.resize(is_stats ? 0 : bytes);
   std::byte* copy = is_stats ? reinterpret_cast<std::byte*>(&out->stats) : out->payload.data();
-  const std::uint64_t bytes = is_stats ? sizeof(out->stats) : registration_.payload_bytes;
   CopyShared(copy, payload, bytes);
   std::atomic_thread_fence(std::memory_order_acquire);  // R2, pairs with W2
   if (!valid()) return ReadStatus::kGone;
   if (LoadRelaxed(header->word) != word) return ReadStatus::kOverwritten;
+  if (!is_possible) return ReadStatus::kDamaged;
   const bool summed = (out->flags & layout::kEntryHasChecksum) != 0;
   if (summed && PayloadChecksum(copy, bytes) != checksum) {
     return LoadAcquire(header->word) == word ? ReadStatus::kDamaged : ReadStatus::kOverwritten;

@@ -70,8 +70,9 @@ class SlotRingReader {
   // Copies entry `ordinal`. `out->payload` is reused.
   ReadStatus Read(std::uint64_t ordinal, Entry* out) const;
 
-  // The oldest ordinal that may still be there; 1 when nothing was overwritten yet.
-  std::uint64_t oldest() const;
+  // The oldest ordinal that may still be there when `newest` is the newest; 1 when nothing was
+  // overwritten yet.
+  std::uint64_t oldest(std::uint64_t newest) const;
 
   // Whether the writer claimed an entry after the newest committed one: of a dead producer, a
   // snapshot that was lost at its death.
@@ -92,7 +93,7 @@ class SlotRingReader {
   // What is set; kAsRegistered when nothing is.
   layout::SlotControl control() const;
 
-  // Whether the block still belongs to this slot.
+  // Whether the block still belongs to this slot, and did when anything before this call was read.
   bool valid() const;
   bool retired() const;
 

@@ -48,9 +48,7 @@ constexpr std::uint64_t EntryWord(std::uint64_t ordinal, EntryState state) {
   return ordinal << 8 | static_cast<std::uint64_t>(state);
 }
 constexpr std::uint64_t EntryOrdinal(std::uint64_t word) { return word >> 8; }
-constexpr EntryState EntryStateOf(std::uint64_t word) {
-  return static_cast<EntryState>(word & 0xff);
-}
+inline constexpr std::uint64_t kMaxOrdinal = EntryOrdinal(~std::uint64_t{0});
 
 inline constexpr std::uint32_t kEntryHasChecksum = 1u << 0;
 // The payload is a DeviceStats (device_stats.h): the values stayed on the GPU.

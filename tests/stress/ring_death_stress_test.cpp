@@ -48,7 +48,7 @@ bool ReadNext(SlotRingReader& reader, Entry* entry, Counts* counts, bool* wrong)
   const ReadStatus status = reader.Read(counts->next, entry);
   if (status == ReadStatus::kNone) return false;
   if (status == ReadStatus::kOverwritten) {
-    const std::uint64_t first = std::max(reader.oldest(), counts->next + 1);
+    const std::uint64_t first = std::max(reader.oldest(reader.accepted()), counts->next + 1);
     counts->lost += first - counts->next;
     counts->next = first;
     return true;

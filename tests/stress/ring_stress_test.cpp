@@ -32,7 +32,7 @@ void ReadEverything(SlotRingReader& reader, std::uint64_t elements, std::uint64_
       continue;
     }
     if (status == ReadStatus::kOverwritten) {
-      const std::uint64_t oldest = std::max(reader.oldest(), next + 1);
+      const std::uint64_t oldest = std::max(reader.oldest(reader.accepted()), next + 1);
       *lost += oldest - next;
       next = oldest;
       reader.SetConsumed(next - 1, *lost);

@@ -59,7 +59,7 @@ TEST_F(SlotRing, KeepsTheNewestCapacityEntriesAndNamesTheOldest) {
   Open(test::MakeSlot("a", 1, 4));
   for (int i = 1; i <= 10; ++i) test::WriteNumbers(*writer_, i);
   EXPECT_EQ(reader_->accepted(), 10u);
-  EXPECT_EQ(reader_->oldest(), 7u);
+  EXPECT_EQ(reader_->oldest(10), 7u);
   EXPECT_EQ(reader_->Read(6, &entry_), ReadStatus::kOverwritten);
   for (std::uint64_t i = 7; i <= 10; ++i) {
     ASSERT_EQ(reader_->Read(i, &entry_), ReadStatus::kOk);
@@ -216,6 +216,15 @@ TEST_F(SlotRing, TheControlOfABlocksLastSlotDoesNotPass) {
 
 // --- what a GPU writes -------------------------------------------------------------------------
 
+TEST_F(SlotRing, AHeadBeyondWhatEntriesCanTellIsCutOff) {
+  Open(test::MakeSlot("a", 3, 4));
+  test::WriteNumbers(*writer_, 1);
+  auto* head = reinterpret_cast<layout::SlotHead*>(slot_.block.data + layout::kSlotHeadOffset);
+  StoreRelaxed(head->accepted, ~std::uint64_t{0});
+  EXPECT_EQ(reader_->accepted(), layout::kMaxOrdinal);
+  EXPECT_EQ(reader_->head().accepted, layout::kMaxOrdinal);
+}
+
 TEST_F(SlotRing, BytesThatAreNotThoseSummedUpAreRefused) {
   Open(test::MakeSlot("a", 3, 4));
   test::WriteNumbers(*writer_, 5);
@@ -249,6 +258,8 @@ TEST_F(SlotRing, StatisticsThatContradictTheTensorAreRefused) {
   stats.nan = 4;
   std::memcpy(slot_.block.data + registration.payload_offset, &stats, sizeof(stats));
   EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kDamaged);
+  Header(1)->flags = 0;
+  EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kDamaged) << "128 bytes that are no tensor";
 }
 
 TEST_F(SlotRing, ASlotTooSmallForStatisticsHoldsNone) {
