@@ -28,10 +28,13 @@ class Remains {
     ring_ = rings_->Read({slot_, 1, 0, 0});
   }
 
-  std::uint64_t first() const {
-    const std::uint64_t kept = kept_.empty() ? 0 : kept_.begin()->first;
-    if (!ring_.readable || ring_.newest == 0) return kept;
-    return kept == 0 ? ring_.oldest : std::min(kept, ring_.oldest);
+  // The first ordinal from this one on that either may have; 0: none.
+  std::uint64_t Next(std::uint64_t ordinal) const {
+    const auto kept = kept_.lower_bound(ordinal);
+    const std::uint64_t in_memory = kept == kept_.end() ? 0 : kept->first;
+    const std::uint64_t in_ring = std::max(ordinal, ring_.oldest);
+    if (!ring_.readable || in_ring > ring_.newest) return in_memory;
+    return in_memory == 0 ? in_ring : std::min(in_memory, in_ring);
   }
   std::uint64_t last() const {
     const std::uint64_t kept = kept_.empty() ? 0 : kept_.rbegin()->first;
@@ -96,15 +99,14 @@ void FreezeSlot(ActiveRecording* recording, const SlotRecord& record, std::uint6
   const SlotPtr& slot = record.slot;
   Remains remains(slot, store, rings);
   const std::uint64_t last = remains.last();
-  std::uint64_t first = remains.first();
-  if (count != 0 && last - first >= count) first = last - count + 1;
+  const std::uint64_t first = count != 0 && last >= count ? last - count + 1 : 1;
   std::uint64_t sequence = 0;  // of the last one that was there
   const auto lose_up_to = [&](std::uint64_t ordinal, Gap::Cause cause) {
     recording->Lose(
         {.slot = slot, .cause = cause, .last_ordinal = ordinal, .last_sequence = sequence});
   };
   std::vector<std::uint64_t> without_values;  // replays
-  for (std::uint64_t ordinal = first; ordinal != 0 && ordinal <= last; ++ordinal) {
+  for (auto ordinal = remains.Next(first); ordinal != 0; ordinal = remains.Next(ordinal + 1)) {
     const auto stored = remains.Take(ordinal);
     if (stored) {
       if (sequence == 0) recording->Open(slot, ordinal - 1);

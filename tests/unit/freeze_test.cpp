@@ -101,5 +101,25 @@ TEST(Freeze, TellsOfEveryHoleWithItsCauseAndPrefersWhatIsWhole) {
                                                       {9, LossCause::kOverwritten}}));
 }
 
+TEST(Freeze, GoesFromWhatMemoryHasToAFarRingInOneStep) {
+  const SlotPtr slot = test::MakeSlot(test::MakeSession("1"), "x", 1);
+  SnapshotStore store(1 << 20);
+  const Delivery delivery = test::MakeDelivery(slot, 1, {1, 0});
+  store.Put(delivery.snapshot, delivery.payload);
+  RingContent content;
+  content.readable = true;
+  content.newest = layout::kMaxOrdinal;  // as a head that somebody scribbled on
+  content.oldest = content.newest - 1;
+  FakeRing ring(content);
+  const testing_support::TempDir dir;
+  FreezeRequest request;
+  request.directory = dir / "a.cgrec";
+  request.slots = {{.slot = slot}};
+  const auto info = Freeze(request, {}, store, ring.reads());
+  ASSERT_TRUE(info.ok()) << info.error().message;
+  EXPECT_EQ(info->status.snapshots, 1u);
+  EXPECT_EQ(info->status.lost, layout::kMaxOrdinal - 1);
+}
+
 }  // namespace
 }  // namespace cgdebug::pipeline
