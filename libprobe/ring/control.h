@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "libprobe/ring/credit.h"
 #include "libprobe/ring/shared_copy.h"
 #include "proto/layout/slot_control.h"
 
@@ -29,15 +30,11 @@ inline void LoadControl(const layout::SlotCredit& credit, std::uint64_t order,
 // C1. Thread: the slot's one reader.
 inline void StoreControl(layout::SlotCredit& credit, std::uint64_t order,
                          const layout::SlotControl& control) noexcept {
+  TakeOver(credit, order);
   auto version = layout::ControlVersion(LoadRelaxed(credit.control));
   version = static_cast<std::uint16_t>(version | 1);
   StoreRelaxed(credit.control, layout::ControlWord(version, {}));
   std::atomic_thread_fence(std::memory_order_release);
-  if (LoadRelaxed(credit.order) != order) {
-    StoreRelaxed(credit.consumed, std::uint64_t{0});
-    StoreRelaxed(credit.lost, std::uint64_t{0});
-    StoreRelease(credit.order, order);
-  }
   StoreRelaxed(credit.control_from, control.from);
   StoreRelaxed(credit.control_until, control.until);
   StoreRelaxed(credit.control_expires_ns, control.expires_ns);

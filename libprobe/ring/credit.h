@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "libprobe/ring/shared_copy.h"
-#include "proto/layout/ring_layout.h"
+#include "proto/layout/slot_control.h"
 
 namespace cgdebug::ring {
 
@@ -20,13 +20,23 @@ inline std::uint64_t CreditedOrdinal(const layout::SlotCredit& credit,
   return LoadRelaxed(credit.consumed) == consumed ? consumed : 0;
 }
 
+// Before the first store for the slot with this registration order: what a late daemon left there
+// for the block's last owner, live control included, must not become this slot's with its order.
+inline void TakeOver(layout::SlotCredit& credit, std::uint64_t order) noexcept {
+  if (LoadRelaxed(credit.order) == order) return;
+  StoreRelaxed(credit.consumed, std::uint64_t{0});
+  StoreRelaxed(credit.lost, std::uint64_t{0});
+  if (const std::uint64_t word = LoadRelaxed(credit.control); word != 0) {
+    const int next = (layout::ControlVersion(word) | 1) + 1;  // a kernel compares words
+    StoreRelaxed(credit.control, layout::ControlWord(static_cast<std::uint16_t>(next), {}));
+  }
+  StoreRelease(credit.order, order);
+}
+
 // W4. `lost` first: a credit never hides a loss.
 inline void StoreCredit(layout::SlotCredit& credit, std::uint64_t order, std::uint64_t ordinal,
                         std::uint64_t lost) noexcept {
-  if (LoadRelaxed(credit.order) != order) {
-    StoreRelaxed(credit.consumed, std::uint64_t{0});
-    StoreRelease(credit.order, order);
-  }
+  TakeOver(credit, order);
   StoreRelaxed(credit.lost, lost);
   StoreRelease(credit.consumed, ordinal);
 }

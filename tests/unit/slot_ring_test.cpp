@@ -212,6 +212,9 @@ TEST_F(SlotRing, TheControlOfABlocksLastSlotDoesNotPass) {
   StoreControl(*credit, /*order=*/99, {.mode = layout::ControlMode::kOff});
   test::WriteNumbers(*writer_, 1);
   EXPECT_EQ(reader_->accepted(), 1u);
+  reader_->SetConsumed(1, 0);
+  test::WriteNumbers(*writer_, 2);
+  EXPECT_EQ(reader_->accepted(), 2u) << "nor with this slot's first credit";
 }
 
 // --- what a GPU writes -------------------------------------------------------------------------
