@@ -67,10 +67,9 @@ Result<void> RecordingWriter::Commit() {
   status_.durable_records = target.records;
   status_.durable_snapshots = target.snapshots;
   if (status_.stopped != StopReason::kNone) return {};
-  const std::string meta = Encode(recording::Commit{target.records, RealtimeNs()});
-  if (auto room = MakeRoom(meta.size()); !room.ok()) return room;
   const bool nothing_new = status_.records == target.records;
-  auto written = Write(RecordType::kCommit, meta, {}, 0);
+  auto written =
+      WriteMeta(RecordType::kCommit, Encode(recording::Commit{target.records, RealtimeNs()}));
   // A commit by itself is nothing to commit.
   if (nothing_new) status_.durable_records = status_.records;
   return written;

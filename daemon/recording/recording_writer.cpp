@@ -169,13 +169,20 @@ Result<void> RecordingWriter::Write(RecordType type, const std::string& meta,
   return options_.gather ? Result<void>() : FlushSegment();
 }
 
+Result<void> RecordingWriter::WriteMeta(RecordType type, const std::string& meta) {
+  if (auto room = MakeRoom(meta.size()); !room.ok()) return room;
+  auto written = Write(type, meta, {}, 0);
+  if (!written.ok()) FinishAfter(written);
+  return written;
+}
+
 Result<void> RecordingWriter::WriteIndex() {
   SnapshotIndex::Sort(&rows_);
   Index index;
   index.previous_offset = index_offset_;
   index.first_number = index_first_number_;
   index.runs = SnapshotIndex::RunsOf(rows_);
-  index.others = std::exchange(others_, {});
+  index.others = others_;
   const auto rows = std::as_bytes(std::span(rows_));
   const std::uint64_t offset = segment_->bytes();
   auto written = Write(RecordType::kIndex, Encode(index), rows, rows.empty() ? 0 : Xxh3(rows));
@@ -186,6 +193,7 @@ Result<void> RecordingWriter::WriteIndex() {
   index_first_number_ = next_number_;
   index_begin_ = segment_->bytes();
   rows_.clear();
+  others_.clear();
   return {};
 }
 
@@ -219,11 +227,8 @@ Result<std::uint32_t> RecordingWriter::AddSession(Session session) {
   }
   if (status_.stopped != StopReason::kNone) return Refused();
   session.id = static_cast<std::uint32_t>(sessions_.size());
-  const std::string meta = Encode(session);
-  if (auto room = MakeRoom(meta.size()); !room.ok()) return room.error();
-  if (auto written = Write(RecordType::kSession, meta, {}, 0); !written.ok()) {
+  if (auto written = WriteMeta(RecordType::kSession, Encode(session)); !written.ok())
     return written.error();
-  }
   sessions_.push_back(std::move(session));
   return sessions_.back().id;
 }
@@ -234,9 +239,9 @@ Result<std::uint32_t> RecordingWriter::AddSlot(Slot slot) {
   if (const auto known = slot_ids_.find(key); known != slot_ids_.end()) return known->second;
   if (status_.stopped != StopReason::kNone) return Refused();
   slot.id = static_cast<std::uint32_t>(slots_.size());
-  const std::string meta = Encode(slot);
-  if (auto room = MakeRoom(meta.size()); !room.ok()) return room.error();
-  if (auto written = Write(RecordType::kSlot, meta, {}, 0); !written.ok()) return written.error();
+  if (auto written = WriteMeta(RecordType::kSlot, Encode(slot)); !written.ok()) {
+    return written.error();
+  }
   slot_ids_.emplace(key, slot.id);
   last_.push_back({slot.from_ordinal, 0});
   slots_.push_back(std::move(slot));
@@ -286,7 +291,10 @@ Result<void> RecordingWriter::Append(Snapshot snapshot, std::span<const std::byt
     last_[snapshot.slot] = {snapshot.ordinal, snapshot.sequence};
     rows_.push_back({snapshot.slot, 0, snapshot.ordinal, snapshot.sequence, offset});
     if (rows_.size() >= kIndexRows || segment_->bytes() - index_begin_ >= options_.index_bytes) {
-      if (auto indexed = WriteIndex(); !indexed.ok()) return indexed;
+      if (auto indexed = WriteIndex(); !indexed.ok()) {
+        FinishAfter(indexed);
+        return indexed;
+      }
     }
     if (options_.durability == Durability::kInterval &&
         uncommitted_bytes_ >= options_.commit_bytes) {
@@ -301,9 +309,7 @@ Result<void> RecordingWriter::AddLoss(const Loss& loss) {
   if (loss.slot >= slots_.size()) return Error{"AddLoss() before AddSlot()"};
   if (loss.last_ordinal != 0 && loss.last_ordinal <= last_[loss.slot].ordinal) return {};
   if (status_.stopped != StopReason::kNone) return Refused();
-  const std::string meta = Encode(loss);
-  if (auto room = MakeRoom(meta.size()); !room.ok()) return room;
-  if (auto written = Write(RecordType::kLoss, meta, {}, 0); !written.ok()) return written;
+  if (auto written = WriteMeta(RecordType::kLoss, Encode(loss)); !written.ok()) return written;
   status_.lost += loss.count;
   Advance(loss);
   return {};
@@ -312,9 +318,7 @@ Result<void> RecordingWriter::AddLoss(const Loss& loss) {
 Result<void> RecordingWriter::AddMark(const Mark& mark) {
   const std::scoped_lock lock(mutex_);
   if (status_.stopped != StopReason::kNone) return Refused();
-  const std::string meta = Encode(mark);
-  if (auto room = MakeRoom(meta.size()); !room.ok()) return room;
-  return Write(RecordType::kMark, meta, {}, 0);
+  return WriteMeta(RecordType::kMark, Encode(mark));
 }
 
 WriterStatus RecordingWriter::status() const {

@@ -128,6 +128,8 @@ class RecordingWriter {
   Result<void> Write(layout::RecordType type, const std::string& meta,
                      std::span<const std::byte> payload, std::uint64_t payload_hash);
   Result<void> MakeRoom(std::uint64_t bytes);
+  // A record without a payload, in room of its own. Fails: the recording has stopped then.
+  Result<void> WriteMeta(layout::RecordType type, const std::string& meta);
   Result<void> WriteIndex();
   Result<void> WriteEnd(layout::RecordType type, StopReason reason);
   Result<void> Roll();
