@@ -46,6 +46,7 @@ Result<void> RecordingWriter::Commit() {
   } target;
   {
     const std::scoped_lock lock(mutex_);
+    if (sync_failed_) return Refused();
     if (status_.records == status_.durable_records) return {};
     if (auto flushed = FlushSegment(); !flushed.ok()) {
       FinishAfter(flushed);
@@ -59,6 +60,7 @@ Result<void> RecordingWriter::Commit() {
   for (const auto& segment : segments) {
     if (auto synced = segment->Sync(); !synced.ok()) {
       const std::scoped_lock lock(mutex_);
+      sync_failed_ = true;
       Finish(StopReason::kWriteError, synced.error().message);
       return synced;
     }

@@ -162,6 +162,7 @@ class RecordingWriter {
   std::uint64_t index_begin_ = 0;   // where the next one's stretch begins
   std::uint64_t uncommitted_bytes_ = 0;
   WriterStatus status_;
+  bool sync_failed_ = false;  // the system says so once, and then that all is well
   bool closing_ = false;
 
   std::mutex commit_mutex_;  // one Commit() at a time; before mutex_

@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <memory>
@@ -110,6 +112,59 @@ TEST_F(RecordingInPieces, AWriteThatFailsLeavesTheRecordsBeforeIt) {
     EXPECT_EQ(CountReadable(), status.snapshots) << room;
   }
   EXPECT_GT(failed, 15u);
+}
+
+// A loss that cannot be written would otherwise be a hole in a recording that goes on.
+TEST_F(RecordingInPieces, AWriteThatFailsEndsItWhateverItWasOf) {
+  writer_.reset();
+  path_ = dir_ / "b.cgrec";
+  writer_ = *RecordingWriter::Open(path_, {.durability = Durability::kNone});
+  const auto session = writer_->AddSession(SessionOf());
+  ASSERT_TRUE(writer_->AddSlot(FloatSlot(*session, "x", kElements[0], 0)).ok());
+  AppendAt(writer_.get(), 0, 1, kElements[0]);
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit tight = before;
+  tight.rlim_cur = writer_->status().bytes;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &tight), 0);
+  Loss loss;
+  loss.count = 1;
+  loss.first_ordinal = loss.last_ordinal = 2;
+  EXPECT_FALSE(writer_->AddLoss(loss).ok());
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_EQ(writer_->status().stopped, StopReason::kWriteError);
+  writer_.reset();
+  EXPECT_EQ(CountReadable(), 1u);
+  EXPECT_FALSE((*RecordingReader::Open(path_, {}))->complete());
+}
+
+// A pipe in the place of the file refuses fdatasync(); the file then takes it, as Linux does after
+// it has told of a failure once.
+TEST_F(RecordingInPieces, WhatTheDiskRefusedOnceIsNotCalledDurable) {
+  writer_.reset();
+  path_ = dir_ / "b.cgrec";
+  writer_ = *RecordingWriter::Open(path_, {.commit_interval = std::chrono::hours(1)});
+  const auto session = writer_->AddSession(SessionOf());
+  ASSERT_TRUE(writer_->AddSlot(FloatSlot(*session, "x", kElements[0], 0)).ok());
+  AppendAt(writer_.get(), 0, 1, kElements[0]);
+  int segment = -1;
+  for (const auto& fd : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    if (std::filesystem::read_symlink(fd, gone).extension() == ".cgd") {
+      segment = std::stoi(fd.path().filename());
+    }
+  }
+  ASSERT_GE(segment, 0);
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const int file = dup(segment);
+  ASSERT_EQ(dup2(ends[1], segment), segment);
+  EXPECT_FALSE(writer_->Commit().ok());
+  ASSERT_EQ(dup2(file, segment), segment);
+  EXPECT_FALSE(writer_->Close(StopReason::kRequested).ok());
+  EXPECT_EQ(writer_->status().durable_snapshots, 0u);
+  for (const int fd : {file, ends[0], ends[1]}) close(fd);
 }
 
 }  // namespace

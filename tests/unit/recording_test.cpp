@@ -346,26 +346,6 @@ TEST_F(Recording, AFlushThatFailsCountsWhatItLost) {
   EXPECT_TRUE(reader->damage().empty());
 }
 
-// A loss that cannot be written would otherwise be a hole in a recording that goes on.
-TEST_F(Recording, AWriteThatFailsEndsItWhateverItWasOf) {
-  auto writer = Write({.durability = Durability::kNone});
-  WriteTwoProbes(writer.get(), 3);
-  signal(SIGXFSZ, SIG_IGN);
-  rlimit before = {};
-  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
-  rlimit tight = before;
-  tight.rlim_cur = writer->status().bytes;
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &tight), 0);
-  EXPECT_FALSE(
-      writer->AddLoss({.slot = 0, .count = 1, .first_ordinal = 4, .last_ordinal = 4}).ok());
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
-  EXPECT_EQ(writer->status().stopped, StopReason::kWriteError);
-  writer.reset();
-  const auto reader = Read();
-  ExpectTwoProbes(*reader, 3);
-  EXPECT_FALSE(reader->complete());
-}
-
 TEST_F(Recording, CommitsSayWhatIsOnTheDisk) {
   WriterOptions options;
   options.durability = Durability::kEach;
