@@ -56,7 +56,8 @@ Result<void> RecordingReader::OpenSegments() {
       // A writer has just made it, and will have filled it in by the next look.
       if (being_written()) continue;
       const std::scoped_lock lock(mutex_);
-      damage_.push_back({path, 0, 0, 0, file.error().message});
+      const bool told = std::ranges::count(damage_, path, &Damage::file) != 0;
+      if (!told) damage_.push_back({path, 0, 0, 0, file.error().message});
       continue;
     }
     if (segments_.empty()) {

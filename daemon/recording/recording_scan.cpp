@@ -107,8 +107,11 @@ bool RecordingReader::TakeIndexes(std::size_t place, std::uint64_t last_index,
 
   std::vector<Record> others;
   for (auto found = chain.rbegin(); found != chain.rend(); ++found) {
+    std::uint64_t last = 0;  // each once: what is read is no more than the file
     for (const std::uint64_t offset : found->index.others) {
+      if (offset <= last || offset >= found->record.offset) return false;
       if (file.Read(offset, &others.emplace_back()) != ReadStatus::kRecord) return false;
+      last = offset;
     }
   }
   const std::size_t loss_count = losses_.size();

@@ -8,10 +8,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
 #include "daemon/base/unique_fd.h"
+#include "daemon/recording/meta.h"
+#include "daemon/recording/segment_writer.h"
 #include "tests/support/known_recording.h"
 #include "tests/support/temp_dir.h"
 
@@ -123,6 +126,46 @@ TEST_F(DamagedRecording, DamageOverTwoRecordsHidesNothingBehindThem) {
   EXPECT_TRUE(reader->closed());
   ASSERT_EQ(reader->damage().size(), 1u);
   EXPECT_EQ(reader->damage()[0].missing_records, 1u);
+}
+
+TEST_F(DamagedRecording, AFileThatCannotBeReadIsToldOnceHoweverOftenItIsLookedAt) {
+  Write(8);
+  std::ofstream(path_ + "/segment-000002.cgd") << "rubbish";
+  const auto reader = RecordingReader::Open(path_);
+  ASSERT_TRUE(reader.ok()) << reader.error().message;
+  ASSERT_TRUE((*reader)->Refresh().ok());
+  ASSERT_TRUE((*reader)->Refresh().ok());
+  EXPECT_EQ((*reader)->damage().size(), 1u);
+}
+
+// Else a small file could ask for any amount of memory.
+TEST_F(DamagedRecording, AnIndexThatNamesARecordTwiceIsNotBelieved) {
+  std::filesystem::create_directories(path_);
+  auto segment = *SegmentWriter::Create(path_, {}, 1, 1);
+  std::uint64_t number = 0;
+  const auto append = [&](layout::RecordType type, const std::string& meta) {
+    const std::uint64_t offset = segment->bytes();
+    EXPECT_TRUE(segment->Append(type, ++number, meta, {}, 0).ok());
+    return offset;
+  };
+  using layout::RecordType;
+  Index index;
+  index.first_number = 1;
+  index.others = {append(RecordType::kSession, Encode(testing_support::SessionOf())),
+                  append(RecordType::kSlot, Encode(testing_support::FloatSlot(0, "x", 8, 0))),
+                  append(RecordType::kLoss, Encode(Loss{.count = 1}))};
+  index.others.push_back(index.others.back());
+  End end;
+  end.index_offset = append(RecordType::kIndex, Encode(index));
+  while (Encode(end).size() < layout::kEndRecordBytes - sizeof(layout::RecordHeader)) {
+    end.padding.push_back('\0');
+  }
+  append(RecordType::kClose, Encode(end));
+  ASSERT_TRUE(segment->Trim().ok());
+  const auto reader = RecordingReader::Open(path_);
+  ASSERT_TRUE(reader.ok()) << reader.error().message;
+  EXPECT_TRUE((*reader)->closed());
+  EXPECT_EQ((*reader)->losses().size(), 1u);
 }
 
 TEST_F(DamagedRecording, CutOffAnywhereGivesItsLongestWholePrefix) {
