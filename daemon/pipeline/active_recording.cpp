@@ -5,6 +5,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/base/realtime.h"
+#include "daemon/numerics/tensor_view.h"
 
 namespace cgdebug::pipeline {
 namespace {
@@ -55,8 +56,7 @@ recording::Slot ToRecording(const SlotIdentity& slot) {
   to.device = slot.device;
   to.dtype = slot.dtype;
   to.shape = slot.shape;
-  to.payload_bytes = layout::DtypeBytes(slot.dtype);
-  for (const std::uint64_t size : slot.shape) to.payload_bytes *= size;
+  to.payload_bytes = numerics::PayloadBytes(slot.dtype, slot.shape).value_or(0);
   to.capture_id = slot.registration.capture_id;
   to.invocation = slot.registration.invocation;
   to.order = slot.registration.order;

@@ -87,12 +87,6 @@ struct Progress {
   std::uint64_t number = 0;
 };
 
-std::string Hex(const std::uint8_t (&uuid)[16]) {
-  std::string text;
-  for (const std::uint8_t byte : uuid) text += fmt::format("{:02x}", byte);
-  return text;
-}
-
 std::optional<std::int64_t> OrNull(std::int64_t value, std::int64_t nothing) {
   if (value == nothing) return std::nullopt;
   return value;
@@ -276,7 +270,7 @@ Outcome Update(const std::string& directory, sqlite3* database, std::uint64_t* t
       continue;
     }
     const layout::FileHeader& header = (*file)->header();
-    const std::string uuid = Hex(header.uuid);
+    const std::string uuid = (*file)->uuid();
     if (progress->recording.empty()) progress->recording = uuid;
     if (progress->recording != uuid) return Outcome::kAnew;
     if (header.segment < progress->segment) continue;

@@ -13,17 +13,8 @@
 #include "daemon/recording/recording_files.h"
 
 namespace cgdebug::recording {
-namespace {
 
 using layout::RecordType;
-
-std::string Hex(const std::uint8_t (&uuid)[16]) {
-  std::string text;
-  for (const std::uint8_t byte : uuid) text += fmt::format("{:02x}", byte);
-  return text;
-}
-
-}  // namespace
 
 RecordingReader::RecordingReader(std::string directory, const Options& options)
     : directory_(std::move(directory)), options_(options) {}
@@ -48,7 +39,7 @@ Result<void> RecordingReader::OpenSegments() {
     });
     if (known) continue;
     auto file = SegmentFile::Open(path);
-    if (file.ok() && !segments_.empty() && Hex((*file)->header().uuid) != uuid_) {
+    if (file.ok() && !segments_.empty() && (*file)->uuid() != uuid_) {
       file = Error{path + " belongs to another recording"};
     }
     if (!file.ok()) {
@@ -61,7 +52,7 @@ Result<void> RecordingReader::OpenSegments() {
       continue;
     }
     if (segments_.empty()) {
-      uuid_ = Hex((*file)->header().uuid);
+      uuid_ = (*file)->uuid();
       created_ns_ = (*file)->header().created_ns;
     }
     segments_.push_back(std::make_unique<Segment>());

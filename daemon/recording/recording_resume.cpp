@@ -65,15 +65,9 @@ void RecordingWriter::CollectIndex(const RecordingReader& reader, const SegmentF
     }
   }
   Record record;
-  for (std::uint64_t offset = layout::kFileHeaderBytes; offset < reader.end_offset();) {
-    if (file.Read(offset, &record) != ReadStatus::kRecord) {
-      const auto next = file.FindRecord(offset + layout::kRecordAlignment);
-      if (!next) return;
-      offset = *next;
-      continue;
-    }
-    if (IsOther(record.type())) others_.push_back(offset);
-    offset = record.next();
+  for (std::uint64_t offset = layout::kFileHeaderBytes;
+       file.ReadWithin(offset, reader.end_offset(), &record); offset = record.next()) {
+    if (IsOther(record.type())) others_.push_back(record.offset);
   }
 }
 

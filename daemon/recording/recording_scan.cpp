@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "daemon/numerics/tensor_view.h"
 #include "daemon/recording/checksum.h"
 #include "daemon/recording/meta.h"
 #include "daemon/recording/recording_files.h"
@@ -13,22 +14,9 @@
 
 // How a reader takes segments in: by their indexes, or record by record.
 namespace cgdebug::recording {
-namespace {
 
 using layout::IndexRow;
 using layout::RecordType;
-
-// Bytes that the slot's tensors have, or nothing for a shape that means nothing.
-std::optional<std::uint64_t> TensorBytes(const Slot& slot) {
-  std::uint64_t bytes = layout::DtypeBytes(slot.dtype);
-  if (bytes == 0 || slot.shape.size() > layout::kMaxDims) return std::nullopt;
-  for (const std::uint64_t size : slot.shape) {
-    if (__builtin_mul_overflow(bytes, size, &bytes)) return std::nullopt;
-  }
-  return bytes;
-}
-
-}  // namespace
 
 void RecordingReader::AddDamage(std::size_t place, std::uint64_t offset, std::uint64_t bytes,
                                 std::uint64_t missing_records, std::string what) const {
@@ -156,18 +144,12 @@ std::vector<IndexRow> RecordingReader::LoadRows(std::size_t place, std::uint64_t
             "an index is damaged; its snapshots were found by walking through them");
   rows.clear();
   Record found;
-  for (std::uint64_t offset = begin; offset < record.offset;) {
-    if (file.Read(offset, &found) != ReadStatus::kRecord) {
-      const auto next = file.FindRecord(offset + layout::kRecordAlignment);
-      if (!next) break;
-      offset = *next;
-      continue;
-    }
+  for (std::uint64_t offset = begin; file.ReadWithin(offset, record.offset, &found);
+       offset = found.next()) {
     const auto snapshot = Decode<Snapshot>(found.meta);
     if (found.type() == RecordType::kSnapshot && snapshot) {
-      rows.push_back({snapshot->slot, 0, snapshot->ordinal, snapshot->sequence, offset});
+      rows.push_back({snapshot->slot, 0, snapshot->ordinal, snapshot->sequence, found.offset});
     }
-    offset = found.next();
   }
   SnapshotIndex::Sort(&rows);
   return rows;
@@ -269,7 +251,10 @@ void RecordingReader::AcceptOther(const Record& record) {
     case RecordType::kSlot: {
       auto slot = Decode<Slot>(record.meta);
       if (!slot || slot->id >= most || slot->session >= sessions_.size()) return;
-      if (TensorBytes(*slot) != slot->payload_bytes) return;
+      if (slot->shape.size() > layout::kMaxDims ||
+          numerics::PayloadBytes(slot->dtype, slot->shape) != slot->payload_bytes) {
+        return;
+      }
       while (slots_.size() <= slot->id) {
         const auto id = static_cast<std::uint32_t>(slots_.size());
         slots_.emplace_back().id = id;

@@ -79,6 +79,8 @@ Result<std::unique_ptr<SegmentFile>> SegmentFile::Open(const std::string& path) 
   return file;
 }
 
+std::string SegmentFile::uuid() const { return fmt::format("{:02x}", fmt::join(header_.uuid, "")); }
+
 Result<void> SegmentFile::Refresh() {
   struct stat status = {};
   if (fstat(fd_.get(), &status) != 0) return ErrnoError("cannot look at " + path_);
@@ -155,6 +157,13 @@ std::optional<std::uint64_t> SegmentFile::FindRecord(std::uint64_t offset) const
     offset += got / layout::kRecordAlignment * layout::kRecordAlignment;
   }
   return std::nullopt;
+}
+
+bool SegmentFile::ReadWithin(std::uint64_t offset, std::uint64_t end, Record* record) const {
+  if (offset >= end) return false;
+  if (Read(offset, record) == ReadStatus::kRecord) return true;
+  const auto next = FindRecord(offset + layout::kRecordAlignment);
+  return next && *next < end && Read(*next, record) == ReadStatus::kRecord;
 }
 
 std::optional<Record> SegmentFile::ReadEnd() const {

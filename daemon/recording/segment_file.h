@@ -55,6 +55,7 @@ class SegmentFile {
 
   const std::string& path() const { return path_; }
   const layout::FileHeader& header() const { return header_; }
+  std::string uuid() const;  // of the recording, 32 hex digits
   std::uint64_t bytes() const { return bytes_; }
   // Looks at the file's size again.
   Result<void> Refresh();
@@ -62,6 +63,8 @@ class SegmentFile {
   ReadStatus Read(std::uint64_t offset, Record* record) const;
   // The first good record at or after `offset`.
   std::optional<std::uint64_t> FindRecord(std::uint64_t offset) const;
+  // The first good record that begins in [offset, end), read. False when there is none.
+  bool ReadWithin(std::uint64_t offset, std::uint64_t end, Record* record) const;
   // The kRoll or kClose record that ends a complete file.
   std::optional<Record> ReadEnd() const;
 

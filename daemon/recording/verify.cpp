@@ -46,27 +46,22 @@ Result<std::vector<Damage>> RecordingReader::Verify(
   for (const auto& segment : (*scanned)->segments_) {
     const SegmentFile& file = *segment->file;
     Record record;
-    std::uint64_t offset = layout::kFileHeaderBytes;
-    while (offset < segment->scanned) {
-      if (file.Read(offset, &record) != ReadStatus::kRecord) {
-        const auto next = file.FindRecord(offset + layout::kRecordAlignment);
-        if (!next) break;
-        offset = *next;
-        continue;
-      }
-      const std::uint64_t bytes = record.next() - offset;
+    for (std::uint64_t offset = layout::kFileHeaderBytes;
+         file.ReadWithin(offset, segment->scanned, &record); offset = record.next()) {
+      const std::uint64_t bytes = record.next() - record.offset;
       if (!MetaIsReadable(record)) {
-        found.push_back({file.path(), offset, bytes, 0, "the meta block of a record is damaged"});
+        found.push_back(
+            {file.path(), record.offset, bytes, 0, "the meta block of a record is damaged"});
       }
       if (!file.PayloadMatchesItsHash(record)) {
         found.push_back({file.path(), record.payload_offset(), record.header.payload_bytes, 0,
                          "values do not match their hash"});
       }
       if (!file.PaddingIsZero(record)) {
-        found.push_back({file.path(), offset, bytes, 0, "the space between values is not empty"});
+        found.push_back(
+            {file.path(), record.offset, bytes, 0, "the space between values is not empty"});
       }
-      offset = record.next();
-      if (progress && !progress(done + offset)) return found;
+      if (progress && !progress(done + record.next())) return found;
     }
     done += file.bytes();
   }
