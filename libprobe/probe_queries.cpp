@@ -91,7 +91,9 @@ void AppendRecords(const ProbeSlot& slot, std::size_t last, std::vector<Timed>* 
   const std::uint64_t oldest = std::max(reader.oldest(newest), slot.cleared_ordinal + 1);
   for (std::uint64_t n = newest; n >= oldest && records->size() - before < last; --n) {
     ring::Entry entry;
-    if (reader.Read(n, &entry) != ring::ReadStatus::kOk) break;
+    const ring::ReadStatus status = reader.Read(n, &entry);
+    if (status == ring::ReadStatus::kOverwritten) break;
+    if (status != ring::ReadStatus::kOk) continue;  // damaged, or its head was seen before it
     const bool has_values = (entry.flags & (layout::kEntryIsStats | layout::kEntryDropValues)) == 0;
     if (!has_values || !layout::Wants(slot.registration.record_every, entry.sequence)) continue;
     records->emplace_back(entry.timestamp_ns, MakeRecord(slot, std::move(entry)));

@@ -167,6 +167,19 @@ TEST(ProbeRecords, TheLastOnesAreOfThoseThatWereRecorded) {
   EXPECT_EQ(probe.Records(1).at(0).replay_index, 5u);
 }
 
+TEST(ProbeRecords, OneThatIsDamagedHidesNoOlderOnes) {
+  Probe probe("x", Always(4));
+  for (int i = 1; i <= 4; ++i) probe.Observe(Cpu({float(i)}));
+  const auto extent = ring::SharedFile::Open(CurrentSession()->name + ".1");
+  auto* headers = reinterpret_cast<layout::EntryHeader*>(extent.data() + layout::kExtentDataOffset +
+                                                         layout::kSlotHeadersOffset);
+  ASSERT_EQ(headers[1].sequence, 2u);
+  headers[1].flags |= layout::kEntryHasChecksum;
+  std::vector<float> left;
+  for (const Record& record : probe.Records()) left.push_back(Values(record)[0]);
+  EXPECT_THAT(left, ElementsAre(1, 3, 4));
+}
+
 TEST(ProbeRecords, AClockThatIsSetBackChangesNoOrder) {
   EXPECT_EQ(InChild([] {
               Probe probe("x", Always(4));
