@@ -278,6 +278,7 @@ void ActiveRecording::Close(const SlotPtr& slot, std::uint64_t last_sequence) {
 
 void ActiveRecording::EndSession(const SessionPtr& session) {
   if (alive_.erase(session) == 0) return;
+  std::erase_if(slots_, [&](const auto& slot) { return slot.first->session == session; });
   recording::Mark mark;
   mark.kind = recording::MarkKind::kSessionEnded;
   mark.session = sessions_[session];

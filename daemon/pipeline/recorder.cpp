@@ -217,6 +217,9 @@ void Recorder::CloseSlot(const SlotPtr& slot, std::uint64_t last_sequence) {
 
 void Recorder::EndSession(const SessionPtr& session) {
   const std::scoped_lock lock(mutex_);
+  // Where its memory was cut off, slots were not closed.
+  std::erase_if(open_slots_, [&](const auto& open) { return open.first->session == session; });
+  to_disk_.erase(session->uuid);
   for (const Active& recording : active_) recording->EndSession(session);
   FlushActive();
   wake_.notify_all();
