@@ -64,10 +64,13 @@ PayloadPtr SnapshotMaker::TakeValues(ring::Entry* entry, const layout::SlotContr
   snapshot->has_values =
       (entry->flags & layout::kEntryDropValues) == 0 &&
       ((entry->flags & layout::kEntryTriggered) == 0 || TriggerHolds(control, snapshot->stats));
-  if (!snapshot->has_values) return nullptr;
-  previous_payload_ = payload;
   previous_hash_ = snapshot->stats.hash;
-  return payload;
+  if (snapshot->has_values) {
+    previous_payload_ = payload;
+    return payload;
+  }
+  if (snapshot->changed) previous_payload_.reset();
+  return nullptr;
 }
 
 }  // namespace cgdebug::pipeline

@@ -6,10 +6,13 @@
 #include <vector>
 
 #include "daemon/pipeline/event_log.h"
+#include "daemon/pipeline/recorder.h"
 #include "daemon/pipeline/registry.h"
+#include "daemon/pipeline/snapshot_maker.h"
 #include "daemon/pipeline/snapshot_store.h"
 #include "daemon/pipeline/text.h"
 #include "tests/support/model_fixture.h"
+#include "tests/support/temp_dir.h"
 
 namespace cgdebug::pipeline {
 namespace {
@@ -281,6 +284,44 @@ TEST(SnapshotStore, ForgetsSlotsAndSessionsWithTheirBytes) {
   EXPECT_TRUE(store.History(b).empty());
   EXPECT_EQ(store.bytes(), 8u);
   EXPECT_EQ(store.History(c).size(), 1u);
+}
+
+// --- from the ring to a snapshot ---------------------------------------------------------------
+
+TEST(SnapshotMaker, WhatChangedIsToldFromTheSnapshotBeforeAlsoWhenItsValuesWereDropped) {
+  const SlotPtr slot = MakeSlot(MakeSession("1"), "x", 1);
+  PayloadPool pool(0);
+  SnapshotMaker maker(&pool);
+  std::vector<StoredSnapshot> kept;
+  const auto changed = [&](float value, std::uint32_t flags) {
+    ring::Entry entry;
+    entry.flags = flags;
+    entry.payload = test::Bytes({value, 0});
+    kept.push_back(maker.Make(slot, &entry, {}));
+    return kept.back().snapshot->changed;
+  };
+  EXPECT_TRUE(changed(1, 0));
+  EXPECT_FALSE(changed(1, layout::kEntryDropValues));
+  EXPECT_FALSE(changed(1, 0));
+  EXPECT_TRUE(changed(2, layout::kEntryDropValues));
+  EXPECT_TRUE(changed(1, 0)) << "it was 2 before";
+}
+
+// --- recordings ----------------------------------------------------------------------------------
+
+// Its memory was cut off: slots are not closed one by one.
+TEST(Recorder, ASessionThatEndedIsNotInRecordingsThatBeginLater) {
+  const SessionPtr session = MakeSession("1");
+  Recorder recorder({});
+  recorder.OpenSlot(MakeSlot(session, "x", 1), 0);
+  recorder.EndSession(session);
+  const testing_support::TempDir dir;
+  RecordRequest request;
+  request.directory = dir / "a.cgrec";
+  const auto info = recorder.Start(request);
+  ASSERT_TRUE(info.ok()) << info.error().message;
+  EXPECT_EQ(info->slot_count, 0u);
+  EXPECT_TRUE(info->sessions.empty());
 }
 
 }  // namespace
