@@ -59,7 +59,9 @@ Error Named(ProbeState& probe, const Error& error) {
 }  // namespace
 
 void ProbeTable::Register(const std::shared_ptr<ProbeState>& probe) {
-  const bool needs_daemon = probe->options.print || probe->options.compare || probe->options.stats;
+  const ProbeOptions& options = probe->options;
+  const bool needs_daemon = options.print || options.compare || options.stats ||
+                            (options.record && options.record->to_disk);
   bool start_daemon = false;
   {
     const std::lock_guard lock(mutex_);

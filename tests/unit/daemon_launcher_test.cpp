@@ -90,6 +90,19 @@ TEST_F(Launcher, CGDEBUG1StartsItWithTheFirstProbeThatPrintsOrCompares) {
   EXPECT_EQ(starts(), "start\n");
 }
 
+TEST_F(Launcher, CGDEBUG1StartsItForAProbeThatRecordsToDisk) {
+  Pretend("exit 0");
+  EXPECT_EQ(InJob("1",
+                  [&] {
+                    ProbeOptions options = test::Always();
+                    options.record->to_disk = true;
+                    Probe probe("p", options);
+                    return "";
+                  }),
+            "");
+  EXPECT_EQ(starts(), "start\n");
+}
+
 TEST_F(Launcher, AProbeWorksWithoutTheDaemonThatCouldNotBeStarted) {
   Pretend("exit 3");
   EXPECT_THAT(InJob("1",
