@@ -1,6 +1,5 @@
 #include "daemon/daemon.h"
 
-#include <signal.h>
 #include <unistd.h>
 
 #include <memory>
@@ -26,7 +25,6 @@ constexpr std::size_t kSparePayloadBytes = 64u << 20;
 }  // namespace
 
 void RunDaemon(const DaemonOptions& options, const std::string& socket_path, Instance instance) {
-  signal(SIGPIPE, SIG_IGN);  // a job's terminal that is gone is an error of write()
   pipeline::Registry registry;
   pipeline::EventLog events;
   pipeline::SnapshotStore store(options.max_memory_bytes);

@@ -1,4 +1,5 @@
 // cgdebug-daemon: see options.cpp for what it can be told.
+#include <signal.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -27,14 +28,9 @@ int Fail(const std::string& text) {
   return kExitTrouble;
 }
 
-// Relative paths mean the directory it was started in, and the daemon leaves it.
-void MakeAbsolute(std::string* path) {
-  std::error_code ignored;
-  if (!path->empty()) *path = std::filesystem::absolute(*path, ignored).string();
-}
-
 // Claims the socket and sets up the log; tells the starter, then serves.
 int Serve(const DaemonOptions& options, const std::string& socket_path, Starter starter) {
+  signal(SIGPIPE, SIG_IGN);  // a starter or a job's terminal that is gone is an error of write()
   LogOptions log;
   log.filter = options.log_level;
   log.file = options.log_file;
@@ -68,18 +64,16 @@ int Main(int argc, char** argv) {
   ParsedOptions parsed = ParseOptions(argc, argv);
   if (parsed.done) return parsed.exit_code;
   DaemonOptions& options = parsed.options;
-  MakeAbsolute(&options.socket);
-  MakeAbsolute(&options.log_file);
+  // A relative path means the directory it was started in, and the daemon leaves it.
+  if (!options.log_file.empty()) options.log_file = std::filesystem::absolute(options.log_file);
   const Result<std::string> socket_path =
       PrepareSocketPath(RuntimeEnvironment::OfThisProcess(), options.socket);
   if (!socket_path.ok()) return Fail(socket_path.error().message);
-  std::string absolute_socket = *socket_path;
-  MakeAbsolute(&absolute_socket);
-  if (options.foreground) return Serve(options, absolute_socket, Starter());
+  if (options.foreground) return Serve(options, *socket_path, Starter());
 
   Result<Detached> detached = Detach();
   if (!detached.ok()) return Fail(detached.error().message);
-  if (!detached->is_starter) return Serve(options, absolute_socket, std::move(detached->starter));
+  if (!detached->is_starter) return Serve(options, *socket_path, std::move(detached->starter));
   if (!detached->ok) return Fail(detached->text);
   if (!options.spawned) std::printf("cgdebug-daemon: %s\n", detached->text.c_str());
   return 0;

@@ -30,7 +30,7 @@ struct RuntimeEnvironment {
   static RuntimeEnvironment OfThisProcess();
 };
 
-// The socket's path, for a client: creates nothing; the directory may not exist yet.
+// The socket's absolute path, for a client: creates nothing; the directory may not exist yet.
 // Fails: a directory that is refused (see above), a path too long for a Unix socket.
 Result<std::string> SocketPath(const RuntimeEnvironment& environment,
                                const std::string& flag_path = "");

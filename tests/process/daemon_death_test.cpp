@@ -175,6 +175,20 @@ TEST_F(DaemonDeathTest, ADetachedDaemonKeepsNothingOfItsStarter) {
   EXPECT_TRUE(WaitUntil([&] { return access(socket.c_str(), F_OK) != 0; }));
 }
 
+// Its log is a pipe that nobody reads yet, so that it is not ready before its starter is gone.
+TEST_F(DaemonDeathTest, ADetachedDaemonOutlivesAStarterThatIsKilled) {
+  const std::string socket = directory_ / "d.sock", log = directory_ / "log";
+  ASSERT_EQ(mkfifo(log.c_str(), 0600), 0);
+  const pid_t starter = SpawnDaemon({"--socket", socket, "--log-file", log});
+  ASSERT_TRUE(WaitUntil([&] { return access(socket.c_str(), F_OK) == 0; }));
+  kill(starter, SIGKILL);
+  waitpid(starter, nullptr, 0);
+  const UniqueFd reader(open(log.c_str(), O_RDONLY | O_NONBLOCK));
+  client::Client client;
+  ASSERT_TRUE(WaitUntil([&] { return client.Connect({socket, false, "test"}).ok(); }));
+  EXPECT_TRUE(client.Shutdown({}).ok());
+}
+
 TEST_F(DaemonDeathTest, ASignalEndsItAndGivesTheSegmentsBack) {
   ProducerProcess job({PrintingAndComparing("blk0.out", 4)});
   DaemonProcess daemon(directory_);
