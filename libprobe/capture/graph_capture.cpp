@@ -103,10 +103,10 @@ void RefuseConditionalBody(const CaptureInfo& info) {
 void RetainByGraph(cudaGraph_t graph, ProbeSlot* slot) {
   cudaUserObject_t object = nullptr;
   CGD_CUDA(cudaUserObjectCreate(&object, slot, OnGraphGone, 1, cudaUserObjectNoDestructorSync));
+  slot->in_graph = true;  // the object holds it, also one that the graph does not take
   const cudaError_t status = cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove);
   if (status != cudaSuccess) (void)cudaUserObjectRelease(object, 1);
   CheckCuda(status, "cudaGraphRetainUserObject");
-  slot->in_graph = true;
 }
 
 }  // namespace cgdebug::capture
