@@ -54,7 +54,8 @@ std::string FindDaemon() {
   while (!rest.empty()) {
     const std::size_t colon = rest.find(':');
     const std::string candidate = rest.substr(0, colon) + "/" + kDaemon;
-    if (Executable(candidate)) return candidate;
+    // An entry that is not absolute means whatever directory this is, which may be anybody's.
+    if (rest.front() == '/' && Executable(candidate)) return candidate;
     rest = colon == std::string::npos ? "" : rest.substr(colon + 1);
   }
   return {};

@@ -85,8 +85,10 @@ void ReclaimSegment(const std::string& name, double age_s) {
       LockedByOther(control.fd(), layout::kReaderLockByte)) {
     return;
   }
-  const std::int64_t age_ns = RealtimeNs() - LastSnapshotNs(control, name, header.created_ns);
-  if (static_cast<double>(age_ns) > age_s * 1e9) UnlinkSegment(name);
+  const std::int64_t last_ns = LastSnapshotNs(control, name, header.created_ns);
+  // In double, which holds the difference of any two times.
+  const double age_ns = static_cast<double>(RealtimeNs()) - static_cast<double>(last_ns);
+  if (age_ns > age_s * 1e9) UnlinkSegment(name);
 }
 
 // Its maker locks it, looks whether it still has its name, and renames it: either the lock is taken
