@@ -13,8 +13,7 @@ namespace cgdebug {
 // dead daemon left; whoever does not leaves everything alone.
 //
 // Lifetime: removes the socket on destruction, before the lock is given back. The lock file stays:
-// a
-//           lock on a removed file would exclude nobody.
+//           a lock on a removed file would exclude nobody.
 class Instance {
  public:
   // nullopt: another daemon has the lock.

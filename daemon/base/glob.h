@@ -1,7 +1,7 @@
 // glob.h: which probes a person means.
 //
-//   'blk*.attn.out'   glob: * any run, ? any one byte, [a-c] [!a-c] one of a set; dots are not
-//   special 're:blk[0-9]+$'   regular expression (ECMAScript), found anywhere in the name
+//   'blk*.attn.out'   glob: * any run, ? any one byte, [a-c] [!a-c] one of a set, . itself
+//   're:blk[0-9]+$'   regular expression (ECMAScript), found anywhere in the name
 //   '!blk3.*'         excludes; wins over every include
 //   (none)            everything; only excludes: everything else
 #pragma once

@@ -2,8 +2,7 @@
 //
 //   1. the path a flag gave                      (--socket)
 //   2. $CGDEBUG_SOCKET
-//   3. $XDG_RUNTIME_DIR/cgdebug/daemon.sock      when that directory is ours and only we may write
-//   it
+//   3. $XDG_RUNTIME_DIR/cgdebug/daemon.sock      when that directory is ours alone to write
 //   4. /tmp/cgdebug-<uid>/daemon.sock
 //
 // Who may write a socket's directory can pose as the daemon, so the directory of 3 and 4 must be a

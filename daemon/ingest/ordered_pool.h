@@ -22,7 +22,8 @@ class OrderedPool {
 
   // Calls prepare(i) for every i < count, on the workers or here, and commit(i) here, in order,
   // each after its prepare(i). At most two more than there are workers are prepared ahead of their
-  // commit. Thread: one at a time.
+  // commit.
+  // Thread: one at a time.
   void Run(std::size_t count, const std::function<void(std::size_t)>& prepare,
            const std::function<void(std::size_t)>& commit);
 

@@ -3,9 +3,10 @@
 // Element types are one C++ type each, so that a function over them is a template:
 //
 //   VisitDtype(view.dtype, [&](auto element) {
-//     using T = typename decltype(element)::type;   // Bool8, std::uint8_t, ..., Half, float,
-//     double for (std::uint64_t i = 0; i < view.count(); ++i)
-//     Use(ToNative(LoadElement<T>(view.data, i)));
+//     using T = typename decltype(element)::type;   // Bool8, std::uint8_t, ..., Half, float
+//     for (std::uint64_t i = 0; i < view.count(); ++i) {
+//       Use(ToNative(LoadElement<T>(view.data, i)));
+//     }
 //   });
 #pragma once
 

@@ -18,9 +18,9 @@ struct LineOptions {
 
 // The one line of a tensor:
 //   f16[8,512,4096]  n=16.8M x∈[-41.2 |▁▂▅█▅▂▁▁| 39.8] μ=0.002 σ=1.31
-//   f16[8,512,11008]  n=45.1M x∈[-0.17 |█▃     ▁| 3.8e+04] μ=1.9 σ=88 NEAR-OVERFLOW 58% of max
-//   f16[8,512,11008]  n=45.1M 3 +Inf! 0 NaN  first at [2, 17, 903]  rest∈[-0.17, 3.8e+04] μ=1.9
-//   σ=88 f32[]  = 3.25          f32[64]  n=64 all zeros          b8[8]  n=8 3 true (37.5%)
+//   f16[8,512]  n=4096 x∈[-0.17 |█▃     ▁| 3.8e+04] μ=1.9 σ=88 NEAR-OVERFLOW 58% of max
+//   f16[8,512]  n=4096 3 +Inf! 0 NaN  first at [2, 17]  rest∈[-0.17, 3.8e+04] μ=1.9 σ=88
+//   f32[]  = 3.25          f32[64]  n=64 all zeros          b8[8]  n=8 3 true (37.5%)
 // An empty place in the histogram is an empty bin; a histogram of zeros only (there was no payload
 // to make it from) is left out. `stats` need not come from ComputeStats: it may have crossed a
 // wire.

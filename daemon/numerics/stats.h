@@ -45,7 +45,8 @@ struct Stats {
 // Everything but mean, std, l1 and l2 is exact. Those run in double around a mean of what was seen
 // so far, block by block, and are good to about 1e-13 of abs_max (mean, std) and of themselves (l1,
 // l2) whatever the mean and the range; of float16, bfloat16 and float8 in float for up to 16
-// additions and then in double: to 2e-6. Thread: any. Requires: a view from MakeTensorView.
+// additions and then in double: to 2e-6.
+// Thread: any. Requires: a view from MakeTensorView.
 Stats ComputeStats(const TensorView& view);
 
 }  // namespace cgdebug::numerics

@@ -15,8 +15,7 @@
 
 namespace cgdebug::pipeline {
 
-// Mirrors `Counters` in proto/control.proto. produced = consumed + lost_overwritten + lost_damaged
-// + lost_released + what is still unread.
+// Mirrors `Counters` in proto/control.proto, which says what they add up to.
 struct Counters {
   std::uint64_t replays = 0;
   std::uint64_t produced = 0;

@@ -17,8 +17,9 @@ std::string CataloguePath(const std::string& directory);
 
 // Takes in what the segments have and the catalogue has not, in one transaction; makes the file
 // when there is none, and anew when it is damaged, of another recording or of another version.
-// Number of records it took in. Thread: any; two at a time wait for each other. Fails: no
-// recording, the catalogue cannot be written.
+// Returns how many records it took in.
+// Thread: any; two at a time wait for each other.
+// Fails:  no recording, the catalogue cannot be written.
 Result<std::uint64_t> UpdateCatalogue(const std::string& directory);
 
 // The same from nothing.

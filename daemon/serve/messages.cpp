@@ -26,7 +26,7 @@ const char* ReasonText(std::uint8_t reason_untrusted) {
     case layout::LaneReason::kAsked:
       return "asked for";
     case layout::LaneReason::kNotBuilt:
-      return "cgdebug was built without nvcc";
+      return "cgdebug has no kernels for it: built without nvcc, or for other devices";
     case layout::LaneReason::kNoMapping:
       return "the device cannot map memory of the host";
     case layout::LaneReason::kNotRegistered:

@@ -21,9 +21,9 @@ class BufferPool {
  public:
   static BufferPool& Instance();
 
+  // What is in it is undefined, the direct lane's state too.
   // Requires: the capture mode of the thread is relaxed when a capture is under way.
   // Fails: throws Error.
-  // What is in it is undefined, the direct lane's state too.
   Buffers Take(std::uint64_t bytes, int device, Buffers::Kind kind);
   void Give(const Buffers& buffers) noexcept;
 

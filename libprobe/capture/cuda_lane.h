@@ -1,4 +1,5 @@
-// cuda_lane.h: everything that talks to CUDA. Built without CUDA, every call refuses.
+// cuda_lane.h: the callback lane, and what both lanes ask of CUDA. Built without CUDA, no stream is
+// capturing and what needs a GPU refuses.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@ struct StreamCapture {
 StreamCapture QueryCapture(void* stream);
 
 // Memory for one slot of the lane that `kind` says. Legal during a capture in any mode, in any
-// thread. Fails: throws Error kSystem.
+// thread.
+// Fails: throws Error kSystem.
 Buffers AllocateBuffers(std::uint64_t bytes, int device, Buffers::Kind kind);
 // Gives them back for reuse. Never called while a graph or a queued callback uses them.
 void FreeBuffers(const Buffers& buffers) noexcept;
@@ -27,8 +29,7 @@ void FreeBuffers(const Buffers& buffers) noexcept;
 //   leaf:          staging -> pinned -> host callback     (no join; the stream's dependencies stay)
 // and ties the slot to the graph's lifetime.
 // Fails: throws Error kUnsupported inside a conditional body, kSystem otherwise; the graph then
-// holds
-//        at most the D2D copy.
+//        holds at most the D2D copy.
 void CaptureLeaf(ProbeSlot* slot, const TensorRef& tensor, void* stream);
 
 // The same in eager mode, in stream order: tensor -> pinned -> host callback.

@@ -26,7 +26,8 @@ class ReaderGate {
   // Waits until the slot with this registration order is consumed up to `needed`. Returns at once
   // when no daemon is attached, and when an earlier wait found it dead or ran into its deadline,
   // and the reader has not moved since: a hung daemon costs a job one deadline, not one a replay or
-  // one a slot, and a dead one a system call. Fails: never.
+  // one a slot, and a dead one a system call.
+  // Fails: never.
   Result WaitFor(const layout::SlotCredit& credit, std::uint64_t order, std::uint64_t needed,
                  std::chrono::nanoseconds deadline) noexcept;
 

@@ -45,9 +45,8 @@ class SegmentView {
   std::uint64_t directory_word(std::uint32_t index) const;
 
   // The ring of slot `index` (below slot_count()).
-  // Fails: nullopt with the reason; an empty reason means that the slot is empty or free, or that
-  // it
-  //        changed hands meanwhile: then its directory word is another one.
+  // Fails: nullopt with the reason. An empty reason means that the slot is empty or free, or that
+  //        it changed hands meanwhile: then its directory word is another one.
   std::optional<SlotRingReader> OpenSlot(std::uint32_t index, std::string* reason);
 
   // The expected tensor of a comparing slot, payload_bytes long.

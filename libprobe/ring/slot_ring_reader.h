@@ -44,8 +44,8 @@ enum class ReadStatus {
   kDamaged,      // committed, and its bytes are not those that the writer summed up
 };
 
-// Thread:   one thread at a time; the consuming calls only in the process that holds the reader
-// lock. Lifetime: points into the mapping of the SegmentView or SegmentWriter it came from.
+// Thread:   one at a time; the consuming calls only in the process that holds the reader's lock.
+// Lifetime: points into the mapping of the SegmentView or SegmentWriter it came from.
 class SlotRingReader {
  public:
   // Validates the registration at `block`, which has `block_bytes`. `word` is the directory word
@@ -64,8 +64,8 @@ class SlotRingReader {
   std::uint64_t sequence() const;  // replays seen
   std::uint64_t consumed() const;
   layout::SlotHead head() const;  // counters, each read once; none is older than `accepted`
-  layout::SlotCredit credit()
-      const;  // consumed and lost; a loss that is in `consumed` is in `lost`
+  // Consumed and lost; a loss that is in `consumed` is in `lost`.
+  layout::SlotCredit credit() const;
 
   // Copies entry `ordinal`. `out->payload` is reused.
   ReadStatus Read(std::uint64_t ordinal, Entry* out) const;

@@ -4,19 +4,19 @@
 // eager calls of a probe with one shape. Its tensor size is fixed, so its ring is K equal entries
 // with one writer and one reader: no allocator, no compare-and-swap, nobody waits for a lock.
 //
-//   slot block := SlotRegistration | SlotHead | SlotCredit | SlotVerdict | EntryHeader[K] |
-//   payload[K]
+//   slot block := SlotRegistration | SlotHead | SlotCredit | SlotVerdict
+//                 | EntryHeader[K] | payload[K]
 //
-//   who writes        what               order                       partner
-//   probe             registration       before the directory word   D1 -> D2 (segment_layout.h)
-//   probe, a replay   entry word Filling store, release fence  (W2)  R2: acquire fence, re-read: a
-//   changed word
-//                                                                    rejects the copy
-//   probe, a replay   entry word Ready   store-release         (W1)  R1: load-acquire: the payload
-//   is complete probe, a replay   head.accepted      store-release         (W3)  R3: load-acquire:
-//   entries up to it are Ready daemon            verdict            seqlock, then W4 daemon
-//   credit.consumed    store-release         (W4)  R4: load-acquire: the entry may be overwritten
-//                                                                    and the verdict covers it
+//   writer  what                order                     what its reader knows (partner)
+//   probe   registration        before the directory (D1) it is whole (D2, segment_layout.h)
+//   replay  entry word Filling  store, then fence    (W2) a changed word rejects the copy (R2)
+//   replay  entry word Ready    store-release        (W1) the payload is complete (R1)
+//   replay  head.accepted       store-release        (W3) entries up to it were Ready (R3)
+//   daemon  verdict             seqlock, before W4
+//   daemon  credit.consumed     store-release        (W4) the entry may be overwritten, and the
+//                                                         verdict covers it (R4)
+//
+//   Each reads with load-acquire, but R2, which is an acquire fence and a look at the word again.
 //
 // An entry's `ordinal` n counts accepted snapshots from 1; entry n lies at index (n - 1) % K, and
 // its word carries n, so a reader that asks for n recognises an entry that was overwritten.
@@ -74,12 +74,11 @@ struct alignas(kCacheLineBytes) EntryHeader {
 
 // Written by the slot's one writer only.
 struct alignas(kCacheLineBytes) SlotHead {
-  std::uint64_t accepted;  // ordinal of the newest Ready entry (W3)
-  std::uint64_t sequence;  // replays seen, those without an entry included
-  std::uint64_t
-      overwrote_unread;   // entries given up because the reader did not keep up, policy kWait
-  std::uint64_t waits;    // times the writer waited for a free entry
-  std::uint64_t wait_ns;  // time spent in them
+  std::uint64_t accepted;          // ordinal of the newest Ready entry (W3)
+  std::uint64_t sequence;          // replays seen, those without an entry included
+  std::uint64_t overwrote_unread;  // entries given up unread, policy kWait
+  std::uint64_t waits;             // times the writer waited for a free entry
+  std::uint64_t wait_ns;           // time spent in them
   std::int64_t last_timestamp_ns;
   std::uint64_t disarmed;    // 1 = the probe was closed; written by the producer's host code only
   std::uint64_t suppressed;  // replays that an action wanted and the live control kept back
@@ -141,7 +140,7 @@ inline constexpr std::uint32_t kStatsWithoutHash = 1u << 5;
 enum class LaneReason : std::uint8_t {
   kNone = 0,
   kAsked = 1,          // lane="callback"
-  kNotBuilt = 2,       // no CUDA compiler when cgdebug was built
+  kNotBuilt = 2,       // no kernels for the device, or no CUDA compiler when cgdebug was built
   kNoMapping = 3,      // the device cannot map the host's memory
   kNotRegistered = 4,  // cudaHostRegister refused: locked-memory limit
   kEager = 5,          // not in a graph

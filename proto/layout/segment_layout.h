@@ -1,8 +1,10 @@
 // segment_layout.h: the control file of a producer and its extents.
 //
-//   /dev/shm/cgdebug-<uid>-<uuid>      control file: SegmentHeader | ProducerLine | ConsumerLine |
-//   directory /dev/shm/cgdebug-<uid>-<uuid>.1    extent 1: ExtentHeader | slot blocks and expected
-//   tensors /dev/shm/cgdebug-<uid>-<uuid>.2    ...
+//   /dev/shm/cgdebug-<uid>-<uuid>      SegmentHeader | ProducerLine | ConsumerLine | directory
+//   /dev/shm/cgdebug-<uid>-<uuid>.1    ExtentHeader | slot blocks and expected tensors
+//   /dev/shm/cgdebug-<uid>-<uuid>.2    ...
+//
+// The first is the control file, the others are its extents.
 //
 // A producer creates, fills and grows these files and nothing else: it has no socket and no thread.
 // The control file appears under its name only when it is complete and locked (created under a
@@ -67,10 +69,10 @@ static_assert(sizeof(SegmentHeader) == kPageBytes);
 struct alignas(kCacheLineBytes) ProducerLine {
   std::uint64_t slot_count;  // directory entries in use, store-release after the entry itself (D1)
   std::uint64_t extent_count;  // store-release after the extent is ready
-  std::uint64_t
-      activity;          // grows with every commit: an idle poll of the daemon reads this line only
-  std::int64_t step;     // current step marker, -1 when none
-  std::uint64_t exited;  // 1 after a clean exit
+  // Grows with every commit: an idle poll of the daemon reads this line only.
+  std::uint64_t activity;
+  std::int64_t step;              // current step marker, -1 when none
+  std::uint64_t exited;           // 1 after a clean exit
   std::uint64_t released_unread;  // entries given up unread to make room for others
   std::uint64_t device_activity;  // another number with every commit of a GPU, which cannot count
                                   // in memory of the host: its clock and the slot
@@ -81,8 +83,8 @@ static_assert(sizeof(ProducerLine) == 64);
 // Written by the daemon only.
 struct alignas(kCacheLineBytes) ConsumerLine {
   std::uint64_t generation;  // grows by one with each daemon that attaches
-  std::uint64_t
-      progress;  // grows with every entry consumed: a writer that gave up waiting tries again (G1)
+  // Grows with every entry consumed: a writer that gave up waiting tries again (G1).
+  std::uint64_t progress;
   std::int64_t attached_ns;
   std::int32_t pid;  // 0 = it went away in order
   std::uint32_t reserved0;

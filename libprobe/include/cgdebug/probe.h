@@ -171,8 +171,7 @@ struct ProbeStatus {
   bool closed = false;
   bool daemon_alive = false;
   std::string last_error;  // of the last refused capture, empty when none
-  std::string
-      lane_note;  // why captures of lane kAuto are not in the direct lane, empty when they are
+  std::string lane_note;   // why captures of lane kAuto are not in the direct one, else empty
   std::vector<SlotStatus> slots;
 };
 
@@ -207,8 +206,8 @@ class Probe {
   void ClearRecords();
   void ClearRecords(std::uint32_t slot, std::uint64_t ordinal);
 
-  // Waits until the daemon is done with every snapshot that prints or compares; false at `timeout`
-  // or without a daemon. The caller has synchronized with the GPU.
+  // Waits until the daemon is done with every snapshot, unless the probe records for itself alone;
+  // false at `timeout` or without a daemon. The caller has synchronized with the GPU.
   bool WaitConsumed(std::chrono::nanoseconds timeout) const;
   ProbeStatus Status() const;
 
@@ -247,8 +246,8 @@ std::optional<SessionInfo> CurrentSession();
 // Fails: throws Error when it cannot be started.
 void StartDaemon();
 
-// Clean end of the process: waits for the daemon to consume what prints or compares, then marks the
-// segment. Returns the last line for the user, empty when there is nothing to say. Called at exit.
+// Clean end of the process: waits for the daemon to consume what is for it, then marks the segment.
+// Returns the last line for the user, empty when there is nothing to say. Called at exit.
 std::string Finish(std::chrono::nanoseconds timeout);
 
 std::string Version();
