@@ -11,11 +11,9 @@
 namespace cgdebug {
 namespace {
 
-constexpr std::uint32_t kDefaultCapacity = 8;             // print and compare only
-constexpr std::uint32_t kStatsCapacity = 256;             // 128 bytes each
-constexpr std::uint64_t kDefaultRingBytes = 64ull << 20;  // unless two entries need more
-constexpr std::uint32_t kMaxRecordCapacity = 1u << 20;    // what a reader accepts
-constexpr std::uint64_t kMaxPayloadBytes = std::uint64_t{1} << 44;
+constexpr std::uint32_t kDefaultCapacity = 8;                    // print and compare only
+constexpr std::uint32_t kStatsCapacity = 256;                    // 128 bytes each
+constexpr std::uint64_t kDefaultRingBytes = 64ull << 20;         // unless two entries need more
 constexpr std::uint64_t kMaxRingBytes = std::uint64_t{1} << 59;  // so that no sum overflows
 constexpr std::uint32_t kDefaultWaitMs = 2000;
 
@@ -103,9 +101,9 @@ void CheckProbe(const std::string& name, const ProbeOptions& options) {
   if (options.record) {
     if (options.record->every == 0)
       throw BadArgument(name, "TensorRecord(every) must be at least 1");
-    if (options.record->capacity == 0 || options.record->capacity > kMaxRecordCapacity) {
+    if (options.record->capacity == 0 || options.record->capacity > layout::kMaxCapacity) {
       throw BadArgument(name, "TensorRecord(capacity) must lie between 1 and " +
-                                  std::to_string(kMaxRecordCapacity));
+                                  std::to_string(layout::kMaxCapacity));
     }
   }
   if (options.compare) CheckCompare(name, *options.compare);
@@ -130,7 +128,7 @@ std::uint64_t CheckTensor(const std::string& probe, const TensorRef& tensor) {
       throw BadArgument(probe, "impossible shape " + ShapeText(tensor.shape));
     }
   }
-  if (bytes > kMaxPayloadBytes)
+  if (bytes > layout::kMaxPayloadBytes)
     throw BadArgument(probe, "tensor too large " + ShapeText(tensor.shape));
   return bytes;
 }

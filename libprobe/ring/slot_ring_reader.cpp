@@ -19,8 +19,6 @@ namespace {
 using layout::EntryState;
 using layout::EntryWord;
 
-constexpr std::uint64_t kMaxPayloadBytes = std::uint64_t{1} << 44;
-constexpr std::uint32_t kMaxCapacity = 1u << 20;
 // A live daemon writes a verdict in a microsecond, unless it is not scheduled.
 constexpr auto kTornAfter = std::chrono::milliseconds(50);
 
@@ -75,11 +73,11 @@ std::string CheckRegistration(const layout::SlotRegistration& r, std::uint64_t b
   }
   if (r.dims > layout::kMaxDims) return "too many dimensions";
   auto bytes = PayloadBytes(r);
-  const bool fits = bytes && *bytes <= kMaxPayloadBytes;
+  const bool fits = bytes && *bytes <= layout::kMaxPayloadBytes;
   if ((r.flags & layout::kSlotHoldsStats) != 0) bytes = sizeof(layout::DeviceStats);
   if (!fits || *bytes != r.payload_bytes)
     return "payload size does not follow from shape and dtype";
-  if (r.capacity == 0 || r.capacity > kMaxCapacity) return "impossible ring capacity";
+  if (r.capacity == 0 || r.capacity > layout::kMaxCapacity) return "impossible ring capacity";
   const std::uint64_t stride =
       layout::AlignUp(std::max<std::uint64_t>(*bytes, 1), layout::kPageBytes);
   std::uint64_t total = 0;

@@ -37,6 +37,9 @@ namespace cgdebug::layout {
 inline constexpr std::size_t kCacheLineBytes = 64;
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::size_t kMaxDims = 16;
+// Of one slot; a reader refuses more.
+inline constexpr std::uint64_t kMaxPayloadBytes = std::uint64_t{1} << 44;
+inline constexpr std::uint32_t kMaxCapacity = 1u << 20;
 inline constexpr std::size_t kMaxNameBytes = 255;  // a probe's name, without the terminating zero
 inline constexpr std::size_t kVerdictTextBytes = 1024;
 
