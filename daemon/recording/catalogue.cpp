@@ -193,8 +193,9 @@ void RemoveFiles(const std::string& path) {
   for (const char* suffix : {"", "-wal", "-shm"}) std::filesystem::remove(path + suffix, ignored);
 }
 
-// Null when the file is none of ours; it may be made anew then.
-Database OpenDatabase(const std::string& path) {
+// Null when the file is none of ours; it may be made anew then, unless it is `*busy`: removed under
+// the hands of another process, a database takes the next one's log for its own.
+Database OpenDatabase(const std::string& path, bool* busy) {
   sqlite3* raw = nullptr;
   const int opened =
       sqlite3_open_v2(path.c_str(), &raw,
@@ -203,6 +204,7 @@ Database OpenDatabase(const std::string& path) {
   if (opened != SQLITE_OK) return nullptr;
   sqlite3_busy_timeout(raw, kBusyTimeoutMs);
   if (!Execute(raw, "pragma journal_mode = wal; pragma synchronous = normal; begin immediate")) {
+    *busy = sqlite3_errcode(raw) == SQLITE_BUSY;
     return nullptr;
   }
   Statement version(raw, "pragma user_version");
@@ -309,7 +311,9 @@ Result<std::uint64_t> UpdateCatalogue(const std::string& directory) {
   // Once as it is, once anew.
   for (int attempt = 0; attempt < 2; ++attempt) {
     if (attempt > 0) RemoveFiles(path);
-    const Database database = OpenDatabase(path);
+    bool busy = false;
+    const Database database = OpenDatabase(path, &busy);
+    if (busy) return Error{fmt::format("another process writes {} at this moment", path)};
     if (database == nullptr) continue;
     std::uint64_t taken = 0;
     std::string error;

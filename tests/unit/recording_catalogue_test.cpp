@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sqlite3.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -186,6 +187,20 @@ TEST_F(Catalogue, OneThatIsCutOffBehindARecordIsNotMadeAnewEachTime) {
   ASSERT_TRUE(RebuildCatalogue(path_).ok());
   EXPECT_EQ(Query(file_, "select count(*) from snapshot"), "3|\n");
   EXPECT_EQ(UpdateCatalogue(path_).value(), 0u);
+}
+
+TEST_F(Catalogue, OneThatAnotherProcessWritesIsLeftAlone) {
+  Append(1, 2);
+  ASSERT_TRUE(UpdateCatalogue(path_).ok());
+  sqlite3* other = nullptr;
+  ASSERT_EQ(sqlite3_open(file_.c_str(), &other), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(other, "begin immediate", nullptr, nullptr, nullptr), SQLITE_OK);
+  struct stat before = {}, after = {};
+  ASSERT_EQ(stat(file_.c_str(), &before), 0);
+  EXPECT_FALSE(UpdateCatalogue(path_).ok());
+  ASSERT_EQ(stat(file_.c_str(), &after), 0);
+  EXPECT_EQ(before.st_ino, after.st_ino);
+  sqlite3_close(other);
 }
 
 TEST_F(Catalogue, WhatIsNoRecordingGetsNone) {
