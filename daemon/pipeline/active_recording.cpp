@@ -31,8 +31,6 @@ LossCause CauseOf(Gap::Cause cause) {
   return LossCause::kOverwritten;
 }
 
-}  // namespace
-
 recording::Session ToRecording(const SessionIdentity& session) {
   recording::Session to;
   to.uuid = session.uuid;
@@ -75,6 +73,8 @@ recording::Snapshot ToRecording(const Snapshot& snapshot) {
   to.stats = snapshot.stats;
   return to;
 }
+
+}  // namespace
 
 ActiveRecording::ActiveRecording(std::uint64_t id, RecordRequest request, Selector selector,
                                  std::unique_ptr<recording::RecordingWriter> writer)

@@ -44,10 +44,6 @@ struct RecordingInfo {
   recording::WriterStatus status;
 };
 
-recording::Session ToRecording(const SessionIdentity& session);
-recording::Slot ToRecording(const SlotIdentity& slot);
-recording::Snapshot ToRecording(const Snapshot& snapshot);
-
 // Thread: one at a time (Recorder's mutex).
 class ActiveRecording {
  public:
