@@ -149,7 +149,7 @@ class RecordedSnapshot(TensorSnapshot):
         snapshot = cls.from_payload(
             None,
             dtype=series.dtype_name,
-            stats=stats and Stats(**stats),
+            stats=stats and Stats(**{**stats, "hash": None}),  # it is not recorded
             origin=(reader, series._index, fields["has_values"]),
             probe_name=series.name,
             replay_index=fields["replay"],

@@ -32,7 +32,7 @@ _REPR_STATS_LIMIT = 1 << 22  # elements; above, repr leaves the statistics out
 class Stats:
     """Statistics of one snapshot. min, max, mean and std are over the finite elements, NaN when
     there is none; std is the population's. `hash` is torch.hash_tensor on a CPU:
-    the XOR of the elements, each as a double or an int64."""
+    the XOR of the elements, each as a double or an int64; None in a recording, which keeps none."""
 
     count: int
     nan: int
@@ -46,7 +46,7 @@ class Stats:
     abs_max: float
     l1: float
     l2: float
-    hash: int
+    hash: int | None
 
     @property
     def nonfinite(self) -> int:

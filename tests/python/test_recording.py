@@ -196,6 +196,13 @@ def test_cut_off_anywhere_the_longest_valid_prefix_is_read(tmp_path):
     assert {0, 1, 2, 3, 4, 5} <= seen
 
 
+def test_the_hash_of_the_statistics_is_none_where_it_was_not_kept(tmp_path):
+    writer = Writer(tmp_path / "a.cgrec")
+    writer.add("x", 1, numpy.float32([1, 2, 5]))
+    snapshot = cgdebug.open(writer.close())["x"][1]
+    assert snapshot.stats.hash is None and snapshot.stats.max == 5
+
+
 def test_what_cannot_be_opened_has_a_repr():
     class Seen(cgdebug.Recording):
         def __init__(self, path):
