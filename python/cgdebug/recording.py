@@ -124,15 +124,21 @@ class Recording:
         return Recording(self._path, rank=rank)
 
     def probe(
-        self, name: str, *, graph_id: int | None = None, invocation: int | None = None
+        self,
+        name: str,
+        *,
+        graph_id: int | None = None,
+        invocation: int | None = None,
+        session: str | None = None,
     ) -> Series:
-        """One call of a probe. Of several captures or calls, which one."""
+        """One call of a probe. Of several captures, calls or jobs (`sessions`), which one."""
         found = [
             series
             for series in self._slots
             if series.name == name
             and graph_id in (None, series.graph_id)
             and invocation in (None, series.invocation)
+            and session in (None, series.session)
         ]
         if not found:
             raise KeyError(f"no probe {name!r} in {self._path}.{self._close_to(name)}")
@@ -143,9 +149,14 @@ class Recording:
                 f"probe {name!r} is on ranks {sorted({s.rank for s in found})}: choose one, for "
                 f"example r.rank({found[0].rank})[{name!r}]"
             )
+        if len({series.session for series in found}) > 1:
+            raise RecordingError(
+                f"probe {name!r} is of {len({s.session for s in found})} jobs: choose one, for "
+                f"example r.probe({name!r}, session={found[0].session!r})"
+            )
         if len({(series.graph_id, series.invocation) for series in found}) < len(found):
             raise RecordingError(
-                f"probe {name!r} has {len(found)} series, one for each run, shape and call: choose "
+                f"probe {name!r} has {len(found)} series, one for each shape and call: choose "
                 f"one of r.select({name!r})"
             )
         choices = ", ".join(f"graph_id={s.graph_id} invocation={s.invocation}" for s in found)

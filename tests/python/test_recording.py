@@ -261,6 +261,20 @@ def test_several_calls_of_one_probe_are_told_apart(tmp_path):
     assert sorted(r.replay(1)) == ["x", "x#1"]
 
 
+def test_a_probe_of_several_jobs_is_chosen_by_its_session(tmp_path):
+    writer = Writer(tmp_path / "a.cgrec")
+    writer.add("x", 1, numpy.float32([1]))
+    other = writer._writer.add_session("f" * 32, "other", -1)
+    slot = writer._writer.add_slot(other, "x", "float32", (1,))
+    writer._writer.append(slot, 1, numpy.float32([2]))
+    r = cgdebug.open(writer.close())
+    with pytest.raises(RecordingError, match=r"of 2 jobs: .* r.probe\('x', session='job'\)"):
+        r["x"]
+    assert [r.probe("x", session=one)[1].numpy()[0] for one in r.sessions] == [1, 2]
+    with pytest.raises(KeyError, match="no probe 'x'"):
+        r.probe("x", session="nobody")
+
+
 def test_no_snapshot_of_a_replay_is_left_out(tmp_path):
     writer = Writer(tmp_path / "a.cgrec")
     for size in (1, 2, 3):
