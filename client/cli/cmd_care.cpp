@@ -158,8 +158,11 @@ int Copy(Context& context, const CareOptions& options,
   source::CopyOptions copy;
   const Result<analysis::Scope> scope = MakeScope(context, options.scope);
   if (!scope.ok()) return context.Fail(kExitTrouble, scope.error().message);
-  copy.wants = [&](const recording::Slot& slot, int rank) {
-    return scope->probes.Matches(slot.probe) && (!scope->wants_rank || scope->wants_rank(rank));
+  const std::string& selector = context.options.session;
+  copy.wants = [&](const recording::Slot& slot, const recording::Session& session) {
+    return scope->probes.Matches(slot.probe) &&
+           (!scope->wants_rank || scope->wants_rank(session.rank)) &&
+           (selector.empty() || MatchesSession(session, selector));
   };
   copy.first_replay = scope->first_replay;
   copy.last_replay = scope->last_replay;

@@ -68,8 +68,15 @@ int RunDiff(Context& context, DiffCommand& command) {
     if (!read.ok()) return context.Fail(kExitTrouble, read.error().message);
   }
   std::unique_ptr<source::Source> a, b;
-  if (const int failed = OpenSource(context, command.a, &a); failed != kExitOk) return failed;
-  if (const int failed = OpenSource(context, command.b, &b); failed != kExitOk) return failed;
+  // Beside a live job, --session says which one that is.
+  const bool has_live = command.a == "live" || command.b == "live";
+  for (auto [name, source] : {std::pair(&command.a, &a), std::pair(&command.b, &b)}) {
+    const bool is_meant = *name == "live" || !has_live;
+    const std::string session = is_meant ? context.options.session : "";
+    if (const int failed = OpenSource(context, *name, session, source); failed != kExitOk) {
+      return failed;
+    }
+  }
   const auto is_wanted = [&](const auto& slot) { return options.align.scope.Wants(slot); };
   if (std::none_of(a->slots().begin(), a->slots().end(), is_wanted)) {
     return FailNoProbe(context, *a, command.scope);

@@ -119,6 +119,11 @@ int RunQuery(Context& context, const QueryOptions& options) {
   }
   std::unique_ptr<source::Source> source;
   const std::string name = options.words.size() > 1 ? options.words.front() : "live";
+  if (!context.ranks.selects_all() || (name != "live" && !context.options.session.empty())) {
+    return context.Fail(kExitTrouble,
+                        "query asks every rank and session: select them in SQL. Type for example: "
+                        "cgdebug-cli query SOURCE 'SELECT * FROM v_snapshots WHERE rank = 0'");
+  }
   if (const int failed = OpenSource(context, name, &source); failed != kExitOk) return failed;
   const Result<source::Database> database = source::MakeDatabase(*source);
   if (!database.ok()) return context.Fail(kExitTrouble, database.error().message);

@@ -65,7 +65,8 @@ void AddGlobals(CLI::App& app, GlobalOptions& options) {
   app.add_option("--socket", options.socket, "the daemon's socket")
       ->type_name("PATH")
       ->group(group);
-  app.add_option("-s,--session", options.session, "key, label, run id or pid of a job")
+  app.add_option("-s,--session", options.session,
+                 "key, label, run id or pid of a job, also of one in a recording")
       ->type_name("SESSION")
       ->group(group);
   app.add_option("--ranks", options.ranks, "only these ranks: 0,1,8..15")

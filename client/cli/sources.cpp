@@ -7,7 +7,9 @@
 #include <set>
 
 #include "client/cli/live_source.h"
+#include "client/source/merged_source.h"
 #include "daemon/base/suggest.h"
+#include "daemon/recording/recording_reader.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -40,17 +42,55 @@ Result<void> ParseReplays(std::string_view text, analysis::Scope* scope) {
   return {};
 }
 
+// Leaves in a file the tensors of one job.
+int PickSession(Context& context, const std::string& selector,
+                std::unique_ptr<source::Source>* source) {
+  const std::string path = (*source)->Describe().path;
+  std::set<std::string> wanted;
+  std::vector<std::string> labels;
+  for (const recording::RecordingReader* reader : (*source)->Recordings()) {
+    for (const recording::Session& session : reader->sessions()) {
+      labels.push_back(session.label);
+      if (MatchesSession(session, selector)) wanted.insert(session.label);
+    }
+  }
+  if (labels.empty()) {
+    return context.Fail(kExitTrouble,
+                        fmt::format("{} knows no session: leave --session out", path));
+  }
+  if (wanted.empty()) {
+    return context.Fail(kExitNoMatch,
+                        fmt::format("{} has no session '{}'.{} Type: cgdebug-cli info {}", path,
+                                    selector, DidYouMean(selector, labels), ShellWord(path)));
+  }
+  *source = source::Only(std::move(*source),
+                         [&](const source::Slot& slot) { return wanted.contains(slot.session); });
+  return kExitOk;
+}
+
 }  // namespace
 
+bool MatchesSession(const recording::Session& session, std::string_view selector) {
+  constexpr std::size_t kMinUuidDigits = 4;
+  if (session.label == selector || session.run_id == selector) return true;
+  if (std::to_string(session.pid) == selector) return true;
+  return selector.size() >= kMinUuidDigits && session.uuid.starts_with(selector);
+}
+
 int OpenSource(Context& context, const std::string& text, std::unique_ptr<source::Source>* source) {
+  return OpenSource(context, text, context.options.session, source);
+}
+
+int OpenSource(Context& context, const std::string& text, const std::string& wanted,
+               std::unique_ptr<source::Source>* source) {
   if (source::LooksLikePath(text)) {
     Result<std::unique_ptr<source::Source>> opened = source::Open(text);
     if (!opened.ok()) return context.Fail(kExitTrouble, opened.error().message);
     *source = *std::move(opened);
-    return kExitOk;
+    return wanted.empty() ? static_cast<int>(kExitOk) : PickSession(context, wanted, source);
   }
   if (const int failed = context.Connect(); failed != kExitOk) return failed;
-  std::string session = text == "live" ? context.options.session : text;
+  std::string session = text == "live" ? wanted : text;
   if (session.starts_with("live:")) session.erase(0, 5);
   Result<std::unique_ptr<source::Source>> opened = OpenLive(context.client(), session);
   if (!opened.ok()) {

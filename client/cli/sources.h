@@ -3,11 +3,13 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "client/analysis/align.h"
 #include "client/cli/context.h"
 #include "client/source/source.h"
+#include "daemon/recording/types.h"
 
 namespace cgdebug::cli {
 
@@ -15,9 +17,16 @@ namespace cgdebug::cli {
 inline constexpr const char* kSourceHelp =
     "NAME.cgrec, a folder of them, .safetensors, live or a session";
 
-// Opens it; a path that exists wins over a session of the same name. 0, or what to exit with; the
-// reason has been said then.
+// Opens it; a path that exists wins over a session of the same name. `session`: of a file the
+// tensors of that job only, of "live" which one; empty: all of the file, the newest job. 0, or what
+// to exit with; the reason has been said then.
+int OpenSource(Context& context, const std::string& text, const std::string& session,
+               std::unique_ptr<source::Source>* source);
+// The same with the session that --session names.
 int OpenSource(Context& context, const std::string& text, std::unique_ptr<source::Source>* source);
+
+// As MatchesSession of a live one.
+bool MatchesSession(const recording::Session& session, std::string_view selector);
 
 struct ScopeOptions {
   std::vector<std::string> probes;

@@ -76,7 +76,7 @@ class Copier {
  private:
   bool Wants(const recording::Slot& slot, const RecordingReader& reader) const {
     if (slot.probe.empty() || slot.session >= reader.sessions().size()) return false;
-    return !options_.wants || options_.wants(slot, reader.sessions()[slot.session].rank);
+    return !options_.wants || options_.wants(slot, reader.sessions()[slot.session]);
   }
 
   void Collect(std::uint32_t number) {

@@ -14,7 +14,8 @@
 namespace cgdebug::source {
 
 struct CopyOptions {
-  std::function<bool(const recording::Slot& slot, int rank)> wants;  // empty: every slot
+  // Empty: every slot.
+  std::function<bool(const recording::Slot& slot, const recording::Session& session)> wants;
   std::uint64_t first_replay = 1;
   std::uint64_t last_replay = std::numeric_limits<std::uint64_t>::max();
   bool dry_run = false;  // counts only

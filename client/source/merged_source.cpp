@@ -10,13 +10,13 @@ namespace {
 
 class MergedSource : public Source {
  public:
-  // `rank`: of the slots to show, nothing for all.
+  // `wants`: the slots to show, empty for all.
   MergedSource(std::string path, std::vector<std::unique_ptr<Source>> parts,
-               std::vector<std::string> unread, std::optional<int> rank)
+               std::vector<std::string> unread, const std::function<bool(const Slot&)>& wants)
       : path_(std::move(path)), parts_(std::move(parts)), unread_(std::move(unread)) {
     for (std::size_t part = 0; part < parts_.size(); ++part) {
       for (std::size_t slot = 0; slot < parts_[part]->slots().size(); ++slot) {
-        if (rank && parts_[part]->slots()[slot].rank != *rank) continue;
+        if (wants && !wants(parts_[part]->slots()[slot])) continue;
         slot_at_[{part, slot}] = slots_.size();
         slots_.push_back(parts_[part]->slots()[slot]);
         places_.push_back({part, slot});
@@ -99,15 +99,16 @@ class MergedSource : public Source {
 std::unique_ptr<Source> Merge(std::string path, std::vector<std::unique_ptr<Source>> parts,
                               std::vector<std::string> unread) {
   return std::make_unique<MergedSource>(std::move(path), std::move(parts), std::move(unread),
-                                        std::nullopt);
+                                        nullptr);
 }
 
-std::unique_ptr<Source> OnlyRank(std::unique_ptr<Source> source, int rank) {
+std::unique_ptr<Source> Only(std::unique_ptr<Source> source,
+                             const std::function<bool(const Slot&)>& wants) {
   std::string path = source->Describe().path;
   std::vector<std::unique_ptr<Source>> parts;
   parts.push_back(std::move(source));
   return std::make_unique<MergedSource>(std::move(path), std::move(parts),
-                                        std::vector<std::string>{}, rank);
+                                        std::vector<std::string>{}, wants);
 }
 
 }  // namespace cgdebug::source

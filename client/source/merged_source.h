@@ -1,6 +1,7 @@
 // merged_source.h: several sources as one, and one as a part of itself.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,7 +14,8 @@ namespace cgdebug::source {
 std::unique_ptr<Source> Merge(std::string path, std::vector<std::unique_ptr<Source>> parts,
                               std::vector<std::string> unread = {});
 
-// With the slots of one rank only.
-std::unique_ptr<Source> OnlyRank(std::unique_ptr<Source> source, int rank);
+// With the slots that are wanted only.
+std::unique_ptr<Source> Only(std::unique_ptr<Source> source,
+                             const std::function<bool(const Slot&)>& wants);
 
 }  // namespace cgdebug::source

@@ -58,7 +58,10 @@ class Reader {
     }();
     auto reader = std::make_unique<Reader>();
     reader->source_ = Checked(std::move(source));
-    if (rank) reader->source_ = source::OnlyRank(std::move(reader->source_), *rank);
+    if (rank) {
+      reader->source_ = source::Only(std::move(reader->source_),
+                                     [&](const source::Slot& slot) { return slot.rank == *rank; });
+    }
     return reader;
   }
 

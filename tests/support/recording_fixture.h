@@ -25,11 +25,12 @@ inline void Must(const Result<void>& result) {
 // One session; float32 tensors.
 class RecordingFixture {
  public:
-  explicit RecordingFixture(const std::string& directory, int rank = -1)
+  explicit RecordingFixture(const std::string& directory, int rank = -1,
+                            const std::string& job = "train.py-7")
       : writer_(Must(recording::RecordingWriter::Open(directory, {}))) {
     recording::Session session;
-    session.uuid = std::string(30, 'a') + std::to_string(10 + rank);
-    session.label = rank < 0 ? "train.py-7" : "train.py-7/r" + std::to_string(rank);
+    session.uuid = std::string(30, job.front()) + std::to_string(10 + rank);
+    session.label = rank < 0 ? job : job + "/r" + std::to_string(rank);
     session.rank = rank;
     session.pid = 7;
     session_ = Must(writer_->AddSession(session));
@@ -88,8 +89,8 @@ class RecordingFixture {
 
 // Two probes, `replays` replays; the values of the second grow with `factor`.
 inline void WriteRecording(const std::string& directory, int replays, float factor = 1,
-                           int rank = -1) {
-  RecordingFixture recording(directory, rank);
+                           int rank = -1, const std::string& job = "train.py-7") {
+  RecordingFixture recording(directory, rank, job);
   const std::uint32_t x = recording.AddSlot("x", {2, 2}), y = recording.AddSlot("y", {2});
   for (int replay = 1; replay <= replays; ++replay) {
     const auto n = static_cast<float>(replay);

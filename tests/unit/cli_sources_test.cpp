@@ -79,6 +79,41 @@ TEST_F(CliSourcesTest, InfoSaysWhatIsInItAndWhatIsMissing) {
   EXPECT_EQ(Cli({"info", dir_ / "b.cgrec", "y"}).code, 4);
 }
 
+TEST_F(CliSourcesTest, SessionChoosesAJobOfAFile) {
+  WriteRecording(dir_ / "runs/a.cgrec", 3, 1, -1, "one");
+  WriteRecording(dir_ / "runs/b.cgrec", 3, 5, -1, "two");
+  const std::string runs = dir_ / "runs", y = runs + ":y@2";
+  EXPECT_EQ(CliJson({"show", y, "-s", "one"})["values"], json::parse("[2.0, 2.0]"));
+  EXPECT_EQ(CliJson({"show", y, "-s", "two"})["values"], json::parse("[2.0, 10.0]"));
+  EXPECT_EQ(CliJson({"show", y, "-s", "tttt"})["values"], json::parse("[2.0, 10.0]"));
+  EXPECT_EQ(CliJson({"info", runs})["probes"].size(), 4u);
+  EXPECT_EQ(CliJson({"info", runs, "-s", "two"})["probes"].size(), 2u);
+  EXPECT_EQ(CliJson({"stats", runs, "y", "-s", "two"})["probes"][0]["max"], 15.0);
+  EXPECT_EQ(Cli({"diff", runs, runs, "-s", "two"}).code, 0);
+  for (const char* verb : {"info", "stats", "check", "probes"}) {
+    const ProcessResult nobody = Cli({verb, runs, "-s", "twoo"});
+    EXPECT_EQ(nobody.code, 4) << verb;
+    EXPECT_THAT(nobody.err, HasSubstr("runs has no session 'twoo'. Close: 'two'")) << verb;
+  }
+  WriteFloats(dir_ / "m.safetensors", {{"w", {1}}});
+  EXPECT_EQ(Cli({"info", dir_ / "m.safetensors", "-s", "one"}).code, 2);
+}
+
+TEST_F(CliSourcesTest, SessionIsNeverLeftOutOfAnAnswerInSilence) {
+  WriteRecording(dir_ / "a.cgrec", 2, 1, -1, "one");
+  WriteRecording(dir_ / "b.cgrec", 2, 5, -1, "two");
+  const std::string both = dir_ / "both.cgrec", two = dir_ / "two.cgrec";
+  EXPECT_EQ(Cli({"merge", dir_ / "a.cgrec", dir_ / "b.cgrec", "-o", both}).code, 0);
+  EXPECT_EQ(Cli({"extract", both, "-s", "two", "-o", two}).code, 0);
+  EXPECT_EQ(CliJson({"info", two})["probes"].size(), 2u);
+  EXPECT_EQ(CliJson({"show", two + ":y@2"})["values"], json::parse("[2.0, 10.0]"));
+  EXPECT_EQ(Cli({"extract", both, "-s", "three", "-o", dir_ / "no.cgrec"}).code, 4);
+  EXPECT_THAT(Cli({"query", both, "SELECT 1", "-s", "two"}).err, HasSubstr("select them in SQL"));
+  EXPECT_THAT(Cli({"query", both, "SELECT 1", "--ranks", "0"}).err, HasSubstr("WHERE rank = 0"));
+  EXPECT_THAT(Cli({"export", both, "--to", "csv", "-o", "-", "-s", "two"}).err,
+              HasSubstr("cgdebug-cli -s two extract"));
+}
+
 TEST_F(CliSourcesTest, ProbesAndStatsTakeFiles) {
   WriteRecording(dir_ / "a.cgrec", 4, 10);
   EXPECT_THAT(Cli({"probes", dir_ / "a.cgrec", "y"}).out,
@@ -289,6 +324,14 @@ TEST_F(CliSourcesTest, ExportSaysWhenPythonIsMissing) {
           .Wait();
   EXPECT_EQ(result.code, 2);
   EXPECT_THAT(result.err, HasSubstr("cannot run /nowhere/python3"));
+}
+
+TEST_F(CliSourcesTest, ExportOfALiveJobSaysHowToMakeARecordingFirst) {
+  const auto says = [&](const std::string& source) {
+    return Cli({"export", source, "--to", "csv", "-o", "-"}).err;
+  };
+  EXPECT_THAT(says("live"), HasSubstr("cgdebug-cli freeze -o live.cgrec"));
+  EXPECT_THAT(says("train-7"), HasSubstr("cgdebug-cli freeze train-7 -o train-7.cgrec"));
 }
 
 TEST_F(CliSourcesTest, DiffOverRecordingsTakesMapsAndRanks) {
