@@ -25,6 +25,11 @@ struct Scope {
     return probes.Matches(slot.probe) && (!wants_rank || wants_rank(slot.rank));
   }
   bool Wants(std::uint64_t replay) const { return replay >= first_replay && replay <= last_replay; }
+  // Whether some of it may lie in the replays that are looked at.
+  bool Wants(const source::Gap& gap) const {
+    const bool is_before = gap.before_replay > 0 && gap.before_replay <= first_replay;
+    return !is_before && gap.after_replay < last_replay;
+  }
   // Whether what came after the end of a source is part of the question.
   bool is_open_ended() const { return last_replay == UINT64_MAX; }
 };

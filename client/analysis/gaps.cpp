@@ -45,9 +45,7 @@ GapSummary SummarizeGaps(source::Source& source, const Scope& scope) {
   GapSummary summary;
   std::map<std::size_t, OfSlot> by_slot;
   for (const source::Gap& gap : source.Gaps()) {
-    const bool is_before = gap.before_replay > 0 && gap.before_replay <= scope.first_replay;
-    const bool is_after = gap.after_replay >= scope.last_replay;
-    if (!scope.Wants(source.slots()[gap.slot]) || is_before || is_after) continue;
+    if (!scope.Wants(source.slots()[gap.slot]) || !scope.Wants(gap)) continue;
     OfSlot& slot = by_slot[gap.slot];
     if (slot.count == 0) slot.first = gap;
     slot.count += gap.count;

@@ -40,7 +40,9 @@ Result<std::vector<Row>> Rows(Source& source, const analysis::Scope& scope) {
     return std::tie(x.order, x.rank) < std::tie(y.order, y.rank);
   });
   std::map<std::size_t, std::uint64_t> lost;
-  for (const source::Gap& gap : source.Gaps()) lost[gap.slot] += gap.count;
+  for (const source::Gap& gap : source.Gaps()) {
+    if (scope.Wants(gap)) lost[gap.slot] += gap.count;
+  }
   for (Row& row : rows) {
     if (const auto found = lost.find(row.slot); found != lost.end()) row.lost = found->second;
   }
@@ -61,7 +63,8 @@ Result<Stats> StatsAt(Source& source, std::size_t slot, const Key& key) {
 
 // Over every snapshot of a slot. What cannot be read is counted and told, not left out in silence.
 struct Totals {
-  std::vector<double> abs_max;
+  std::vector<double> abs_max;  // of the finite elements
+  std::vector<double> spark;    // the same; infinite where not every element is finite
   double min = NAN;
   double max = NAN;
   double mean_sum = 0;
@@ -78,7 +81,10 @@ Totals TotalsOf(Source& source, const Row& row) {
       ++totals.unread;
       continue;
     }
-    totals.abs_max.push_back(stats->nonfinite() > 0 ? INFINITY : stats->abs_max);
+    totals.abs_max.push_back(stats->abs_max);
+    if (stats->count > 0) {
+      totals.spark.push_back(stats->nonfinite() > 0 ? INFINITY : stats->abs_max);
+    }
     totals.min = std::fmin(totals.min, stats->min);
     totals.max = std::fmax(totals.max, stats->max);
     totals.nonfinite_snapshots += stats->nonfinite() > 0;
@@ -197,14 +203,16 @@ Result<TextTable> StatsTable(Source& source, const analysis::Scope& scope, const
     if (totals.nonfinite_snapshots > 0) {
       nonfinite = style.Red(std::to_string(totals.nonfinite_snapshots));
     }
-    std::string spark = Sparkline(totals.abs_max, kSparkColumns);
+    std::string spark = Sparkline(totals.spark, kSparkColumns);
+    if (row.lost > 0) spark += style.Yellow(fmt::format("  {} lost", row.lost));
     if (totals.unread > 0) spark += style.Red(fmt::format("  {} unread", totals.unread));
+    const bool any = !totals.spark.empty();
+    const auto number = [&](double value) { return any ? fmt::format("{:.4g}", value) : "-"; };
     std::vector<std::string> cells;
     if (has_ranks) cells.push_back(std::to_string(slot.rank));
-    cells.insert(cells.end(),
-                 {Printable(SlotText(slot)), Printable(TypeText(slot)), ReplaysText(row.keys),
-                  fmt::format("{:.4g}", totals.min), fmt::format("{:.4g}", totals.max),
-                  fmt::format("{:.4g}", MeanOf(totals)), nonfinite, spark});
+    cells.insert(cells.end(), {Printable(SlotText(slot)), Printable(TypeText(slot)),
+                               ReplaysText(row.keys), number(totals.min), number(totals.max),
+                               number(MeanOf(totals)), nonfinite, spark});
     table.Add(std::move(cells));
   }
   return table;

@@ -114,6 +114,30 @@ TEST_F(CliSourcesTest, SessionIsNeverLeftOutOfAnAnswerInSilence) {
               HasSubstr("cgdebug-cli -s two extract"));
 }
 
+TEST_F(CliSourcesTest, StatsTellNanFromInfinityAndNothingFromEither) {
+  RecordingFixture recording(dir_ / "a.cgrec");
+  const std::uint32_t x = recording.AddSlot("x", {2}), empty = recording.AddSlot("empty", {0});
+  recording.AddSlot("unseen", {1});
+  recording.Add(x, 1, {1, NAN});
+  recording.Lose(x, 2);
+  recording.Add(x, 3, {2, 3});
+  recording.Add(empty, 1, {});
+  recording.Close();
+  const json probes = CliJson({"stats", dir_ / "a.cgrec"})["probes"];
+  EXPECT_EQ(probes[0]["abs_max"], json::parse("[1.0, 3.0]"));
+  EXPECT_EQ(probes[0]["nonfinite_snapshots"], 1);
+  EXPECT_EQ(CliJson({"stats", dir_ / "a.cgrec", "--replays", "3.."})["probes"][0]["lost"], 0);
+  std::istringstream table(Cli({"stats", dir_ / "a.cgrec"}).out);
+  std::string line;
+  std::getline(table, line);
+  std::getline(table, line);
+  EXPECT_THAT(line, AllOf(HasSubstr("1..3"), HasSubstr("!"), HasSubstr("  1 lost")));
+  for (const char* name : {"empty", "unseen"}) {
+    std::getline(table, line);
+    EXPECT_THAT(line, AllOf(HasSubstr(name), Not(HasSubstr("!")), Not(HasSubstr("nan"))));
+  }
+}
+
 TEST_F(CliSourcesTest, ProbesAndStatsTakeFiles) {
   WriteRecording(dir_ / "a.cgrec", 4, 10);
   EXPECT_THAT(Cli({"probes", dir_ / "a.cgrec", "y"}).out,
