@@ -7,6 +7,7 @@
 #include "client/analysis/check.h"
 #include "client/analysis/check_report.h"
 #include "client/cli/command.h"
+#include "client/cli/source_table.h"
 #include "client/cli/sources.h"
 #include "daemon/base/whole_number.h"
 
@@ -66,6 +67,7 @@ int RunCheckCommand(Context& context, const CheckCommand& command) {
                  ShellWord(command.source + ":" + SlotText(slot) + "@" +
                            std::to_string(check->first->snapshot.key.replay)) +
                  (slot.rank >= 0 ? fmt::format(" --ranks {}", slot.rank) : "") +
+                 (HasSeveralJobs(*source) ? " -s " + ShellWord(slot.session) : "") +
                  " --where nonfinite");
   }
   return ExitCodeOf(*check);

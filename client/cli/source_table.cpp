@@ -139,15 +139,45 @@ bool HasRanks(const Source& source) {
                      [](const Slot& slot) { return slot.rank >= 0; });
 }
 
+// Whose the rows are, where that is not the same for all.
+class Owners {
+ public:
+  explicit Owners(const Source& source)
+      : has_jobs_(HasSeveralJobs(source)), has_ranks_(HasRanks(source)) {}
+
+  std::vector<TextTable::Column> Columns() const {
+    std::vector<TextTable::Column> columns;
+    if (has_jobs_) columns.push_back({"SESSION"});
+    if (has_ranks_) columns.push_back({"RANK", TextTable::Align::kRight});
+    return columns;
+  }
+  std::vector<std::string> Cells(const Slot& slot) const {
+    std::vector<std::string> cells;
+    if (has_jobs_) cells.push_back(Printable(slot.session));
+    if (has_ranks_) cells.push_back(std::to_string(slot.rank));
+    return cells;
+  }
+
+ private:
+  bool has_jobs_;
+  bool has_ranks_;
+};
+
 }  // namespace
+
+bool HasSeveralJobs(const Source& source) {
+  const std::vector<Slot>& slots = source.slots();
+  return std::any_of(slots.begin(), slots.end(), [&](const Slot& slot) {
+    return slot.rank == slots.front().rank && slot.session != slots.front().session;
+  });
+}
 
 Result<TextTable> SlotTable(Source& source, const analysis::Scope& scope, const Style& style) {
   using Align = TextTable::Align;
   const Result<std::vector<Row>> rows = Rows(source, scope);
   if (!rows.ok()) return rows.error();
-  const bool has_ranks = HasRanks(source);
-  std::vector<TextTable::Column> columns;
-  if (has_ranks) columns.push_back({"RANK", Align::kRight});
+  const Owners owners(source);
+  std::vector<TextTable::Column> columns = owners.Columns();
   columns.insert(columns.end(), {{"PROBE"},
                                  {"TENSOR"},
                                  {"DEVICE"},
@@ -159,8 +189,7 @@ Result<TextTable> SlotTable(Source& source, const analysis::Scope& scope, const 
   TextTable table(columns);
   for (const Row& row : *rows) {
     const Slot& slot = source.slots()[row.slot];
-    std::vector<std::string> cells;
-    if (has_ranks) cells.push_back(std::to_string(slot.rank));
+    std::vector<std::string> cells = owners.Cells(slot);
     cells.insert(cells.end(),
                  {Printable(SlotText(slot)), Printable(TypeText(slot)),
                   slot.device.empty() ? "-" : Printable(slot.device), CaptureText(slot),
@@ -184,9 +213,8 @@ Result<TextTable> StatsTable(Source& source, const analysis::Scope& scope, const
   using Align = TextTable::Align;
   const Result<std::vector<Row>> rows = Rows(source, scope);
   if (!rows.ok()) return rows.error();
-  const bool has_ranks = HasRanks(source);
-  std::vector<TextTable::Column> columns;
-  if (has_ranks) columns.push_back({"RANK", Align::kRight});
+  const Owners owners(source);
+  std::vector<TextTable::Column> columns = owners.Columns();
   columns.insert(columns.end(), {{"PROBE"},
                                  {"TENSOR"},
                                  {"REPLAYS", Align::kRight},
@@ -208,8 +236,7 @@ Result<TextTable> StatsTable(Source& source, const analysis::Scope& scope, const
     if (totals.unread > 0) spark += style.Red(fmt::format("  {} unread", totals.unread));
     const bool any = !totals.spark.empty();
     const auto number = [&](double value) { return any ? fmt::format("{:.4g}", value) : "-"; };
-    std::vector<std::string> cells;
-    if (has_ranks) cells.push_back(std::to_string(slot.rank));
+    std::vector<std::string> cells = owners.Cells(slot);
     cells.insert(cells.end(), {Printable(SlotText(slot)), Printable(TypeText(slot)),
                                ReplaysText(row.keys), number(totals.min), number(totals.max),
                                number(MeanOf(totals)), nonfinite, spark});

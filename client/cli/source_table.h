@@ -10,6 +10,9 @@
 
 namespace cgdebug::cli {
 
+// Whether a probe and a rank of it do not say yet whose tensor is meant.
+bool HasSeveralJobs(const source::Source& source);
+
 // One line a slot: type, device, replays, losses, the last snapshot in one line.
 Result<TextTable> SlotTable(source::Source& source, const analysis::Scope& scope,
                             const Style& style);

@@ -174,6 +174,10 @@ Result<client::Tensor> FindTensor(Source& source, const RankSet& ranks, const In
       return Error{fmt::format("{} has '{}' on several ranks. Type for example: --ranks {}",
                                source.Describe().path, inside.probe, info.rank)};
     }
+    if (found && source.slots()[found->slot].session != info.session) {
+      return Error{fmt::format("{} has '{}' of several jobs. Type for example: -s {}",
+                               source.Describe().path, inside.probe, ShellWord(info.session))};
+    }
     other_slot = slot;
     const Result<std::optional<Key>> key = FindKey(source, slot, inside);
     if (!key.ok()) return key.error();

@@ -114,6 +114,24 @@ TEST_F(CliSourcesTest, SessionIsNeverLeftOutOfAnAnswerInSilence) {
               HasSubstr("cgdebug-cli -s two extract"));
 }
 
+TEST_F(CliSourcesTest, JobsWithProbesOfOneNameAreToldApart) {
+  WriteRecording(dir_ / "runs/a.cgrec", 3, 1, -1, "one");
+  RecordingFixture two(dir_ / "runs/b.cgrec", -1, "two");
+  two.Add(two.AddSlot("x", {1}), 1, {NAN});
+  two.Close();
+  const std::string runs = dir_ / "runs";
+  for (const char* verb : {"info", "stats", "probes"}) {
+    EXPECT_THAT(Cli({verb, runs}).out, AllOf(HasSubstr("SESSION  PROBE"), HasSubstr("two      x")))
+        << verb;
+    EXPECT_THAT(Cli({verb, dir_ / "runs/a.cgrec"}).out, Not(HasSubstr("SESSION  PROBE"))) << verb;
+  }
+  const ProcessResult which = Cli({"show", runs + ":x@1"});
+  EXPECT_EQ(which.code, 4);
+  EXPECT_THAT(which.err, HasSubstr("has 'x' of several jobs. Type for example: -s two"));
+  const std::string hint = Cli({"check", runs}).err;
+  EXPECT_THAT(hint, HasSubstr(":x@1' -s two --where nonfinite"));
+}
+
 TEST_F(CliSourcesTest, StatsTellNanFromInfinityAndNothingFromEither) {
   RecordingFixture recording(dir_ / "a.cgrec");
   const std::uint32_t x = recording.AddSlot("x", {2}), empty = recording.AddSlot("empty", {0});
