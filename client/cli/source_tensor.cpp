@@ -65,6 +65,9 @@ Result<client::Tensor> TensorOf(Source& source, std::size_t place, const Key& ke
   if (!snapshot->has_values) return tensor;
   const Result<source::Values> values = source.Load(*snapshot);
   if (!values.ok()) return values.error();
+  // A recording keeps no hash among its statistics.
+  const auto view = numerics::MakeTensorView(slot.dtype, slot.shape, values->bytes);
+  if (view.ok()) out.mutable_stats()->set_hash(numerics::ComputeStats(*view).hash);
   tensor.payload.assign(reinterpret_cast<const char*>(values->bytes.data()), values->bytes.size());
   tensor.reply.set_payload_bytes(tensor.payload.size());
   return tensor;

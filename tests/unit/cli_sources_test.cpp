@@ -156,6 +156,17 @@ TEST_F(CliSourcesTest, StatsTellNanFromInfinityAndNothingFromEither) {
   }
 }
 
+TEST_F(CliSourcesTest, TheHashIsThatOfTheValuesOrNotKnown) {
+  RecordingFixture recording(dir_ / "a.cgrec");
+  const std::uint32_t x = recording.AddSlot("x", {3});
+  recording.Add(x, 1, {1, 2, 5});
+  recording.Add(x, 2, {1, 2, 5}, /*stats_only=*/true);
+  recording.Close();
+  const std::string a = dir_ / "a.cgrec";
+  EXPECT_EQ(CliJson({"show", a + ":x@1"})["stats"]["hash"], "3fe4000000000000");
+  EXPECT_EQ(CliJson({"show", a + ":x@2"})["stats"]["hash"], nullptr);
+}
+
 TEST_F(CliSourcesTest, ProbesAndStatsTakeFiles) {
   WriteRecording(dir_ / "a.cgrec", 4, 10);
   EXPECT_THAT(Cli({"probes", dir_ / "a.cgrec", "y"}).out,
