@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "daemon/numerics/format.h"
 
@@ -110,8 +111,9 @@ std::string FindingText(Source& source, const Finding& finding) {
     case FindingKind::kNonfinite:
       return fmt::format("non-finite: {}, {}", name, Replays(finding));
     case FindingKind::kNearOverflow:
-      return fmt::format("near overflow: {}, up to {:.0f} % of {} max, {}", name,
-                         100 * finding.worst, layout::DtypeName(slot.dtype), Replays(finding));
+      return fmt::format("near overflow: {}, up to {:.0f}% of {} max, {}", name,
+                         std::floor(100 * finding.worst), layout::DtypeName(slot.dtype),
+                         Replays(finding));
     case FindingKind::kStale:
       return fmt::format("stale: {} did not change in {} while an earlier probe did", name,
                          Replays(finding));

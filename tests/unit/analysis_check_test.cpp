@@ -169,7 +169,7 @@ TEST(Check, FindsNeverWrittenNearOverflowAndZero) {
   EXPECT_EQ(FindingOf(check, FindingKind::kNearOverflow)->first_replay, 4u);
   ASSERT_NE(FindingOf(check, FindingKind::kZero), nullptr);
   EXPECT_THAT(CheckText(source, check),
-              AllOf(HasSubstr("near overflow: half, up to 63 % of float16 max, replay 4"),
+              AllOf(HasSubstr("near overflow: half, up to 62% of float16 max, replay 4"),
                     HasSubstr("never written: never"), HasSubstr("note: zero is all zeros")));
 }
 
