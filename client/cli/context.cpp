@@ -83,10 +83,12 @@ int Context::Fail(const Error& error) {
   const auto& close = client_.last_error().close();
   // The daemon may have put them into its sentence.
   if (!close.empty() && message.find("lose: ") == std::string::npos) {
-    message += "  close:";
+    std::string names;
     for (const std::string& name : close) {
-      message += fmt::format(" '{}'{}", Printable(name), &name == &*close.rbegin() ? "" : ",");
+      names += fmt::format("{}'{}'", names.empty() ? "" : ", ", Printable(name));
     }
+    const std::size_t type = message.find(". Type:");
+    message.insert(type == std::string::npos ? message.size() : type, ". Close: " + names);
   }
   if (client_.last_error().code() == v1::Error::NO_SESSION) return FailNoJob(message);
   switch (client_.last_failure()) {

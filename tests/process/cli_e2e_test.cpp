@@ -47,7 +47,7 @@ TEST_F(CliEndToEndTest, ShowsTheValuesOfTheReplayThatWasAskedFor) {
   EXPECT_EQ(Cli({"show", "blk0.out@9"}).code, 4);
   const ProcessResult typo = Cli({"show", "blk0.ot"});
   EXPECT_EQ(typo.code, 4);
-  EXPECT_THAT(typo.err, HasSubstr("close: 'blk0.out'"));
+  EXPECT_THAT(typo.err, HasSubstr(". Close: 'blk0.out'. Type: cgdebug-cli probes"));
 }
 
 TEST_F(CliEndToEndTest, TailHasEveryReplayOnceAndInOrder) {

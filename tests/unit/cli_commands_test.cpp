@@ -198,7 +198,7 @@ TEST_F(CommandsTest, ProbeThatIsNotThereIsExitFourWithNearNames) {
   for (const char* verb : {"probes", "tail"}) {
     const ProcessResult result = Cli({verb, "x"});
     EXPECT_EQ(result.code, 4) << verb;
-    EXPECT_THAT(result.err, HasSubstr("no probe matches 'x' (2 probes)  close: 'blk3.x'")) << verb;
+    EXPECT_THAT(result.err, HasSubstr("no probe matches 'x' (2 probes). Close: 'blk3.x'")) << verb;
   }
 }
 
