@@ -170,8 +170,14 @@ int Copy(Context& context, const CareOptions& options,
   const Result<std::string> place = PlaceToWrite(options, readers, output);
   if (!place.ok()) return context.Fail(kExitTrouble, place.error().message);
   const Result<source::CopyResult> result = source::CopyRecordings(readers, *place, copy);
-  if (result.ok() && result->slots == 0) {
-    return context.Fail(kExitNoMatch, "no probe matches: nothing to write. See: cgdebug-cli info");
+  if (result.ok() && result->is_nothing) {
+    const std::string from = readers.size() == 1 ? " " + ShellWord(readers[0]->directory()) : "";
+    return context.Fail(
+        kExitNoMatch,
+        fmt::format("{}: nothing to write. Type: cgdebug-cli info{}",
+                    result->slots == 0 ? std::string("no probe matches")
+                                       : "there is no snapshot in replays " + options.scope.replays,
+                    from));
   }
   if (*place != output) {
     const Result<void> replaced =

@@ -54,8 +54,13 @@ class Copier {
     for (std::uint32_t reader = 0; reader < from_.size(); ++reader) Collect(reader);
     for (Target& target : targets_) Settle(&target);
     result_.slots = targets_.size();
-    if (options_.dry_run || targets_.empty()) {
-      for (const Target& target : targets_) result_.snapshots += target.items.size();
+    std::uint64_t snapshots = 0;
+    for (const Target& target : targets_) snapshots += target.items.size();
+    const bool is_range =
+        options_.first_replay > 1 || options_.last_replay < CopyOptions().last_replay;
+    result_.is_nothing = targets_.empty() || (is_range && snapshots == 0);
+    if (options_.dry_run || result_.is_nothing) {
+      result_.snapshots = snapshots;
       return result_;
     }
     std::error_code ignored;

@@ -26,11 +26,12 @@ struct CopyResult {
   std::uint64_t slots = 0;
   std::uint64_t damaged = 0;  // snapshots that could not be read; losses in the copy
   std::uint64_t lost = 0;     // losses taken over
+  bool is_nothing = false;    // no slot is wanted, or no snapshot is in the range of replays
 };
 
 // A snapshot that several recordings have is written once, and a loss of one that another has not
 // lost is none. The copy is `complete()` only when everything it was made from is.
-// Where no slot is wanted nothing is written.
+// Nothing is written where the result `is_nothing`.
 // Fails: `to` exists, or cannot be written; what was written is then left there.
 Result<CopyResult> CopyRecordings(const std::vector<const recording::RecordingReader*>& from,
                                   const std::string& to, const CopyOptions& options);

@@ -269,6 +269,11 @@ TEST_F(CliSourcesTest, ExtractKeepsWhatWasAskedForAndNothingElse) {
   EXPECT_EQ(Cli(extract).code, 2);  // it exists
   EXPECT_EQ(Cli({"extract", dir_ / "a.cgrec", "--probes", "z", "-o", dir_ / "t.cgrec"}).code, 4);
   EXPECT_FALSE(fs::exists(dir_ / "t.cgrec"));
+  const ProcessResult later =
+      Cli({"extract", dir_ / "a.cgrec", "--replays", "7..9", "-o", dir_ / "t.cgrec"});
+  EXPECT_EQ(later.code, 4);
+  EXPECT_THAT(later.err, HasSubstr("there is no snapshot in replays 7..9: nothing to write"));
+  EXPECT_FALSE(fs::exists(dir_ / "t.cgrec"));
 }
 
 TEST_F(CliSourcesTest, WhatACopyOverwritesIsThereUntilTheCopyIs) {
@@ -276,6 +281,7 @@ TEST_F(CliSourcesTest, WhatACopyOverwritesIsThereUntilTheCopyIs) {
   const std::string copy = dir_ / "s.cgrec";
   EXPECT_EQ(Cli({"extract", dir_ / "a.cgrec", "--probes", "y", "-o", copy}).code, 0);
   EXPECT_EQ(Cli({"extract", dir_ / "a.cgrec", "--probes", "z", "-o", copy, "-f"}).code, 4);
+  EXPECT_EQ(Cli({"extract", dir_ / "a.cgrec", "--replays", "7..9", "-o", copy, "-f"}).code, 4);
   EXPECT_EQ(CliJson({"info", copy})["probes"][0]["last_replay"], 6);
   EXPECT_EQ(Cli({"extract", dir_ / "a.cgrec", "--replays", "1..2", "-o", copy, "-f"}).code, 0);
   EXPECT_EQ(CliJson({"info", copy})["probes"][0]["last_replay"], 2);
