@@ -1,10 +1,12 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <utility>
 
 #include "daemon/base/duration.h"
+#include "daemon/base/glob.h"
 #include "daemon/pipeline/freeze.h"
 #include "daemon/serve/handlers.h"
 #include "daemon/serve/messages.h"
@@ -142,6 +144,17 @@ void Handlers::Freeze(const v1::FreezeRequest& request, v1::Response* response) 
   for (const SessionRecord& session : meant) {
     const auto slots = model_.registry->Slots(session.session);
     freeze.slots.insert(freeze.slots.end(), slots.begin(), slots.end());
+  }
+  const Result<Selector> selector = Selector::Parse(freeze.probes);
+  if (!selector.ok()) {
+    return SetError(response, v1::Error::BAD_REQUEST, selector.error().message);
+  }
+  std::vector<std::string> names;
+  for (const pipeline::SlotRecord& slot : freeze.slots) names.push_back(slot.slot->probe);
+  const auto matches = [&](const std::string& name) { return selector->Matches(name); };
+  if (!freeze.probes.empty() && std::ranges::none_of(names, matches)) {
+    return SetNoProbe(fmt::format("{}", fmt::join(freeze.probes, " ")), meant, names,
+                      response->mutable_error());
   }
   const auto info =
       pipeline::Freeze(freeze, model_.recorder->options(), *model_.store, model_.reads);

@@ -72,6 +72,22 @@ TEST_F(FreezeDaemon, HasTheNewestThatWereAskedFor) {
   ExpectReplays(*Freeze(daemon, job, 70), 0, 81, 150);
 }
 
+TEST_F(FreezeDaemon, WritesNothingOfProbesThatTheJobHasNot) {
+  ProducerProcess job({Spec(8)});
+  DaemonProcess daemon(dir_);
+  job.Write(0, 1);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a", 1));
+  auto client = daemon.Connect();
+  v1::FreezeRequest request;
+  request.set_directory(dir_ / "a.cgrec");
+  request.add_probes("b*");
+  const auto reply = client.Freeze(request);
+  ASSERT_FALSE(reply.ok());
+  EXPECT_THAT(reply.error().message, testing::HasSubstr("no probe matches 'b*' in session "));
+  EXPECT_EQ(client.last_failure(), client::Failure::kNothingMatched);
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "a.cgrec"));
+}
+
 TEST_F(FreezeDaemon, HasTheValuesOfALiveJobThatMemoryLetGo) {
   ProducerProcess job({Spec(32)});
   DaemonProcess daemon(dir_, {"--max-memory", "10K"});
