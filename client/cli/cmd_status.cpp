@@ -245,6 +245,9 @@ int RunStatus(Context& context, const std::string& selector) {
   for (const v1::Recording& recording : status->recordings()) {
     out += fmt::format("{} {}: {}\n", context.out.Bold("recording"),
                        Printable(recording.directory()), RecordingText(recording, context.out));
+    if (recording.error().empty()) continue;
+    out += fmt::format("         {}: {}\n", context.out.Red(recording.state()),
+                       Printable(recording.error()));
   }
   for (const v1::Skipped& file : status->skipped()) {
     out += fmt::format("{}  {}: {}\n", context.out.Yellow("skipped"), Printable(file.path()),

@@ -124,11 +124,14 @@ int FailNoProbe(const Context& context, const source::Source& source, const Scop
   std::set<std::string> distinct;
   for (const source::Slot& slot : source.slots()) distinct.insert(slot.probe);
   const std::vector<std::string> names(distinct.begin(), distinct.end());
-  const std::string path = source.Describe().path;
+  const source::Description about = source.Describe();
+  const std::string& path = about.path;
   if (options.probes.empty()) {
-    return context.Fail(kExitNoMatch,
-                        fmt::format("{} has no probe{}", path,
-                                    context.ranks.selects_all() ? "" : " on these ranks"));
+    const bool is_empty = source.slots().empty();
+    return context.Fail(
+        kExitNoMatch, fmt::format("{} has no probe{}{}", path,
+                                  is_empty || context.ranks.selects_all() ? "" : " on these ranks",
+                                  is_empty && !about.ending.empty() ? ": " + about.ending : ""));
   }
   const std::string& wanted = options.probes.front();
   return context.Fail(kExitNoMatch,

@@ -275,6 +275,8 @@ TEST_F(RecordingToDisk, LeavesTheDiskAsFreeAsTheDaemonWasTold) {
     return ended.state() == "disk full";
   }));
   EXPECT_THAT(ended.error(), testing::HasSubstr("--min-free-disk"));
+  ASSERT_EQ(daemon.Status().recordings_size(), 1);
+  EXPECT_EQ(daemon.Status().recordings(0).state(), "disk full");
 }
 
 }  // namespace

@@ -13,6 +13,7 @@ struct World {
   std::vector<v1::Session> sessions = {MakeSession("3f2a91c0")};
   std::vector<v1::ProbeInfo> probes = {MakeProbe("3f2a91c0", "blk3.attn"),
                                        MakeProbe("3f2a91c0", "blk3.mlp")};
+  std::vector<v1::Recording> recordings;
   std::vector<v1::TailReply> events;
   bool keep_open = false;
   bool hang_up = false;
@@ -30,6 +31,13 @@ struct World {
     if (request.has_sessions()) *response.mutable_sessions() = SessionsReply();
     if (request.has_probes()) *response.mutable_probes() = ProbesReply();
     if (request.has_status()) *response.mutable_status() = StatusReply();
+    if (request.has_record_start()) {
+      *response.mutable_record_start()->mutable_recording() = recordings.at(0);
+    }
+    if (request.has_record_stop()) {
+      response.mutable_record_stop()->mutable_recordings()->Assign(recordings.begin(),
+                                                                   recordings.end());
+    }
     if (request.has_get()) return Get(request.get());
     if (request.has_tail()) return Tail();
     answer.responses.push_back(response);
@@ -53,6 +61,7 @@ struct World {
     reply.set_pid(4000);
     reply.set_socket("/somewhere/daemon.sock");
     reply.mutable_sessions()->Assign(sessions.begin(), sessions.end());
+    reply.mutable_recordings()->Assign(recordings.begin(), recordings.end());
     reply.add_skipped()->set_path("/dev/shm/cgdebug-0-old");
     reply.mutable_skipped(0)->set_reason("ABI 7, this daemon reads 1");
     return reply;

@@ -17,6 +17,7 @@ namespace cgdebug::cli {
 namespace {
 
 using nlohmann::json;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -176,6 +177,19 @@ TEST_F(CommandsTest, StatusShowsLossesAndSkippedSegments) {
   const json document = json::parse(Cli({"status", "--json"}).out);
   EXPECT_EQ(document["sessions"][1]["counters"]["lost_overwritten"], 2);
   EXPECT_EQ(document["skipped"].size(), 1u);
+}
+
+TEST_F(CommandsTest, StatusTellsOfARecordingThatTookNoMore) {
+  v1::Recording recording;
+  recording.set_directory("/runs/a.cgrec");
+  recording.set_state("disk full");
+  recording.set_error("less than 64 MiB of the disk are free");
+  recording.set_refused(5);
+  world_.recordings = {recording};
+  Serve();
+  EXPECT_THAT(Cli({"status"}).out,
+              AllOf(HasSubstr("recording /runs/a.cgrec: 0 snapshots"),
+                    HasSubstr("5 lost\n         disk full: less than 64 MiB")));
 }
 
 TEST_F(CommandsTest, ProbesKeepGraphOrderAndSortBySize) {

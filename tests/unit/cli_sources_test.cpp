@@ -77,6 +77,8 @@ TEST_F(CliSourcesTest, InfoSaysWhatIsInItAndWhatIsMissing) {
   EXPECT_EQ(CliJson({"info", dir_ / "b.cgrec"})["complete"], false);
   EXPECT_EQ(CliJson({"info", dir_ / "b.cgrec"})["probes"][0]["lost"], 1);
   EXPECT_EQ(Cli({"info", dir_ / "b.cgrec", "y"}).code, 4);
+  RecordingFixture(dir_ / "c.cgrec").Close(recording::StopReason::kDiskFull);
+  EXPECT_THAT(Cli({"info", dir_ / "c.cgrec"}).err, HasSubstr("c.cgrec has no probe: disk full"));
 }
 
 TEST_F(CliSourcesTest, SessionChoosesAJobOfAFile) {
