@@ -158,7 +158,7 @@ int StopRecording(Context& context, std::uint64_t id) {
   request.set_job_ended(true);
   const auto reply = context.client().RecordStop(request);
   if (!reply.ok()) return context.Fail(reply.error());
-  return ReportRecording(context, reply->recordings(0));
+  return ReportRecording(context, reply->recordings(0), "--record");
 }
 
 int RunJob(Context& context, const RunOptions& options) {

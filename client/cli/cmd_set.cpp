@@ -61,7 +61,9 @@ Result<v1::SetRequest> MakeRequest(const SetOptions& options) {
   const std::string mode = options.mode.empty() ? "full" : options.mode;
   control->set_mode(kModes.at(mode));
   if (options.mode.empty() && options.on.empty()) {
-    return Error{"what is to be set? Give --mode off|stats|full|registered, or --on CONDITION"};
+    return Error{
+        "what is to be set? Give --mode off|stats|full|registered, or --on CONDITION. Type for "
+        "example: cgdebug-cli set 'blk3.*' --mode full --every 10"};
   }
   if (!options.on.empty()) {
     const Result<void> parsed = ParseCondition(options.on, control);

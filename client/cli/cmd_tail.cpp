@@ -121,7 +121,8 @@ int RunTail(Context& context, const TailOptions& options) {
         return std::ferror(stdout) == 0;
       });
   if (!end.ok()) return context.Fail(end.error());
-  if (!any && !interrupt.interrupted()) context.Note("-- " + WhyNothingCame(options));
+  const bool asked = options.lines > 0 || options.follow;
+  if (!any && asked && !interrupt.interrupted()) context.Note("-- " + WhyNothingCame(options));
   if (options.follow) context.Note("-- " + printer.Summary());
   if (*end == client::TailEnd::kDaemonGone) {
     return context.Fail(

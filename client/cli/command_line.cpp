@@ -93,6 +93,14 @@ std::vector<std::string> OptionNames(const CLI::App* app) {
   return names;
 }
 
+std::vector<std::string> SubNames(const CLI::App* app) {
+  std::vector<std::string> names;
+  for (const CLI::App* sub : app->get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(sub->get_name());
+  }
+  return names;
+}
+
 }  // namespace
 
 CommandLine::CommandLine(Context& context)
@@ -145,6 +153,16 @@ int CommandLine::Explain(const CLI::ParseError& error) {
   }
   const std::string verb = parsed == &app_ ? "" : " " + parsed->get_name();
   const std::string help = fmt::format("Type: {}{} --help", kProgram, verb);
+  const bool lacks_verb =
+      dynamic_cast<const CLI::RequiredError*>(&error) != nullptr && !SubNames(parsed).empty();
+  if (lacks_verb && (extras.empty() || !extras.front().starts_with("-"))) {
+    const std::vector<std::string> names = SubNames(parsed);
+    return context_.Fail(
+        kExitTrouble, extras.empty()
+                          ? fmt::format("which of {}? {}", fmt::join(names, ", "), help)
+                          : fmt::format("no command '{} {}'.{} {}", parsed->get_name(),
+                                        extras.front(), DidYouMean(extras.front(), names), help));
+  }
   const bool is_extra = wants_help || dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
   if (!is_extra || extras.empty()) {
     return context_.Fail(kExitTrouble, fmt::format("{}. {}", error.what(), help));

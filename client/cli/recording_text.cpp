@@ -42,7 +42,8 @@ std::string RecordingText(const v1::Recording& recording, const Style& style) {
   return text;
 }
 
-int ReportRecording(const Context& context, const v1::Recording& recording) {
+int ReportRecording(const Context& context, const v1::Recording& recording,
+                    std::string_view option) {
   const bool troubled = !recording.error().empty();
   const bool missing = troubled || recording.lost() + recording.refused() > 0;
   if (context.options.json) {
@@ -56,8 +57,10 @@ int ReportRecording(const Context& context, const v1::Recording& recording) {
         fmt::format("\n  {}: {}", context.err.Red(recording.state()), Printable(recording.error()));
   } else if (recording.lost() > 0) {
     text += "\n  " + context.err.Yellow("lost:") +
-            " the job was faster than this machine writes. Record fewer probes (--probes), or let "
-            "the job wait: TensorRecord(to=\"disk\")";
+            fmt::format(
+                " the job was faster than this machine writes. Record fewer probes ({}), "
+                "or let the job wait: TensorRecord(to=\"disk\")",
+                option);
   }
   context.Say(text);
   if (recording.snapshots() == 0) {

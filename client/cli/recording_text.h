@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "client/cli/context.h"
@@ -17,7 +18,9 @@ std::string RecordingPath(const std::string& directory);
 // "1 024 snapshots of 4 probes, 12.0 MiB, all on the disk"
 std::string RecordingText(const v1::Recording& recording, const Style& style);
 
-// Says how it ended and what to type next. 0, or 3 when something it wanted is missing.
-int ReportRecording(const Context& context, const v1::Recording& recording);
+// Says how it ended and what to type next; `option` chooses its probes. 0, or 3 when something it
+// wanted is missing.
+int ReportRecording(const Context& context, const v1::Recording& recording,
+                    std::string_view option = "--probes");
 
 }  // namespace cgdebug::cli

@@ -77,6 +77,9 @@ TEST_F(CommandsTest, UnknownVerbsAndOptionsGetTheNearest) {
   EXPECT_THAT(option.err, HasSubstr("'--follow'"));
   EXPECT_EQ(Cli({"tail", "--only", "sometimes"}).code, 2);
   EXPECT_EQ(Cli({"ps", "--ranks", "a"}).code, 2);
+  EXPECT_THAT(Cli({"daemon", "strat"}).err, HasSubstr("no command 'daemon strat'. Close: 'start"));
+  EXPECT_THAT(Cli({"record"}).err, HasSubstr("which of start, stop, list? Type: cgdebug-cli "));
+  EXPECT_THAT(Cli({"set", "x", "--every", "10"}).err, HasSubstr("--mode full --every 10"));
 }
 
 TEST_F(CommandsTest, HelpBeginsWithExamples) {
@@ -234,6 +237,12 @@ TEST_F(CommandsTest, TailPrintsALineAnEventAndAsksForWhatWasTyped) {
   const std::string out = Cli({"tail"}).out;
   EXPECT_EQ(std::count(out.begin(), out.end(), '\n'), 2);
   EXPECT_THAT(out, HasSubstr("@1204 blk3.attn  f32[2]"));
+}
+
+TEST_F(CommandsTest, TailOfNoLinesSaysNothing) {
+  Serve();
+  EXPECT_THAT(Cli({"tail"}).err, HasSubstr("no snapshot has come yet"));
+  EXPECT_EQ(Cli({"tail", "-n", "0"}).err, "");
 }
 
 TEST_F(CommandsTest, TailAsJsonIsOneDocumentALine) {
@@ -401,6 +410,18 @@ TEST_F(CommandsTest, RunSumsUpTheSessionsOfItsRunOnly) {
   EXPECT_EQ(run({"--fail-on", "nan,compare"}).code, 1);
   EXPECT_EQ(run({"--fail-on", "inf", "--no-live"}).code, 0);
   EXPECT_EQ(run({"--fail-on", "nan,sometimes"}).code, 2);
+}
+
+TEST_F(CommandsTest, LossesOfARecordingNameTheOptionOfTheCommand) {
+  v1::Recording recording;
+  recording.set_directory("/runs/a.cgrec");
+  recording.set_id(1);
+  recording.set_lost(2);
+  world_.recordings = {recording};
+  Serve();
+  EXPECT_THAT(Cli({"record", "stop"}).err, HasSubstr("Record fewer probes (--probes)"));
+  EXPECT_THAT(Cli({"run", "--no-live", "-o", "/runs/a.cgrec", "--", "true"}).err,
+              HasSubstr("Record fewer probes (--record)"));
 }
 
 TEST_F(CommandsTest, RunNeedsACommand) {
