@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
+#include <string>
 
 #include "client/analysis/gaps.h"
 #include "daemon/numerics/decode.h"
@@ -93,10 +95,23 @@ class Comparer {
       }
       if (const Result<void> done = CompareOne(pair); !done.ok()) return done.error();
     }
+    for (const ProbeDiff& probe : result_.probes) {
+      if (probe.not_compared == 0) continue;
+      const NotCompared& first = not_compared_.at(&probe);
+      const std::string more =
+          probe.not_compared == 1 ? "" : fmt::format(" and {} more", probe.not_compared - 1);
+      result_.missing.push_back(fmt::format("{}@{}{}: {}", source::SlotText(a_.slots()[probe.a]),
+                                            first.replay, more, first.why));
+    }
     return std::move(result_);
   }
 
  private:
+  struct NotCompared {
+    std::uint64_t replay = 0;
+    std::string why;
+  };
+
   // Here and not only where values are compared: with equal bytes nothing is.
   Result<void> CheckTolerances() const {
     for (const auto& [name, value] : {std::pair("rtol", options_.rtol), {"atol", options_.atol}}) {
@@ -115,9 +130,7 @@ class Comparer {
   void AddNotCompared(ProbeDiff* probe, const Snapshot& snapshot, const std::string& why) {
     ++result_.missing_count;
     // One sentence a probe: the first says it for the others.
-    if (probe->not_compared++ > 0) return;
-    result_.missing.push_back(
-        fmt::format("{}@{}: {}", source::SlotText(a_.slots()[probe->a]), snapshot.key.replay, why));
+    if (probe->not_compared++ == 0) not_compared_[probe] = {snapshot.key.replay, why};
   }
 
   CompareOptions Tolerance(layout::Dtype dtype) const {
@@ -249,7 +262,8 @@ class Comparer {
   Source& b_;
   const DiffOptions& options_;
   Diff result_;
-  std::uint64_t equal_here_ = 0;  // in this replay so far
+  std::uint64_t equal_here_ = 0;                          // in this replay so far
+  std::map<const ProbeDiff*, NotCompared> not_compared_;  // the first of a probe
 };
 
 }  // namespace

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <fstream>
@@ -88,6 +90,10 @@ int RunDiff(Context& context, DiffCommand& command) {
     Context::Print(Dump(analysis::DiffJson(*a, *b, *diff), /*indented=*/true) + "\n");
   } else if (command.name_only) {
     Context::Print(PrintableLines(analysis::DiffNamesText(*a, *diff)));
+    if (diff->missing_count > 0) {
+      context.Say(fmt::format("not everything was compared. Why: cgdebug-cli diff --stat {} {}",
+                              ShellWord(command.a), ShellWord(command.b)));
+    }
   } else if (command.stat) {
     Context::Print(PrintableLines(analysis::DiffStatText(*a, *diff, /*all=*/false)) + "\n");
   } else {

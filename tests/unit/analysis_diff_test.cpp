@@ -109,6 +109,8 @@ TEST(Diff, NeverSameOverWhatIsMissing) {
     b.DropValues(1, 3);
     EXPECT_EQ(DiffOf(a, b).verdict(), Verdict::kIncomplete);
     EXPECT_THAT(DiffText(a, b, DiffOf(a, b)), HasSubstr("y@3: memory has only statistics"));
+    b.DropValues(1, 1);
+    EXPECT_THAT(DiffText(a, b, DiffOf(a, b)), HasSubstr("y@1 and 1 more: memory has only stat"));
   }
   {
     MemorySource a, b;  // everything

@@ -407,6 +407,10 @@ TEST_F(CliSourcesTest, DiffOverRecordingsTakesMapsAndRanks) {
   EXPECT_EQ(Cli({"diff", "--by", "order", dir_ / "a.cgrec", dir_ / "a.cgrec"}).code, 0);
   EXPECT_EQ(Cli({"diff", "--align", "step", dir_ / "a.cgrec", dir_ / "a.cgrec"}).code, 0);
   EXPECT_THAT(Cli({"diff", "--stat", dir_ / "a.cgrec", dir_ / "b.cgrec"}).out, HasSubstr("3 of 3"));
+  WriteRecording(dir_ / "c.cgrec", 2);
+  const ProcessResult names = Cli({"diff", "--name-only", dir_ / "a.cgrec", dir_ / "c.cgrec"});
+  EXPECT_EQ(names.code, 3);
+  EXPECT_THAT(names.err, HasSubstr("not everything was compared. Why: cgdebug-cli diff --stat "));
 }
 
 }  // namespace
