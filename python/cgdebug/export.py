@@ -22,12 +22,11 @@ import sys
 import typing
 import urllib.parse
 
-from . import _export_values
+from . import _export_values, _trace_events
 from .errors import NothingMatchedError, RecordingError
 
 MAX_TENSORBOARD_TAGS = 200
 _TENSORBOARD_STATS = ("abs_max", "mean", "std", "nonfinite")
-_PERFETTO_STATS = ("abs_max", "mean")
 _MAX_FILE_NAME = 255
 _MAX = 2**64 - 1  # the last replay there can be
 _CLOSED_PIPE = 141  # as a shell has it: 128 and SIGPIPE
@@ -263,35 +262,10 @@ def _write_perfetto(work, target, is_stdout):
     with _text(target, is_stdout) as file:
         file.write('{"displayTimeUnit": "ns", "traceEvents": [\n')
         separator = ""
-        for event in _trace_events(work):
+        for event in _trace_events.of(work):
             file.write(separator + json.dumps(event))
             separator = ",\n"
         file.write("\n]}\n")
-
-
-def _trace_events(work):
-    named = set()
-    for row in work.rows():
-        pid = max(row["rank"], 0)
-        if pid not in named:
-            named.add(pid)
-            title = {"name": f"rank {pid}" if row["rank"] >= 0 else "job"}
-            yield {"ph": "M", "name": "process_name", "pid": pid, "args": title}
-        time_us = row["timestamp_ns"] / 1e3
-        for name in _PERFETTO_STATS:
-            if math.isfinite(row[name]):
-                track = f"{work.track(row)} {name}"
-                yield {"ph": "C", "name": track, "pid": pid, "ts": time_us, "args": {name: row[name]}}
-        if row["nonfinite"]:
-            yield {
-                "ph": "i",
-                "s": "p",
-                "name": f"{work.track(row)}: {row['nonfinite']} NaN or Inf",
-                "pid": pid,
-                "tid": 0,
-                "ts": time_us,
-                "args": {"replay": row["replay"], "step": row["step"]},
-            }
 
 
 _WRITERS = {

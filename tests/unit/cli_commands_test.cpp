@@ -6,7 +6,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "tests/support/cli_world.h"
+#include "tests/support/commands_fixture.h"
 #include "tests/support/fake_daemon.h"
 #include "tests/support/recording_fixture.h"
 #include "tests/support/run_process.h"
@@ -30,33 +30,6 @@ using testing_support::MakeSnapshot;
 using testing_support::Process;
 using testing_support::ProcessResult;
 using testing_support::World;
-
-class CommandsTest : public ::testing::Test {
- protected:
-  void Serve() {
-    daemon_ = std::make_unique<FakeDaemon>(
-        dir_ / "daemon.sock",
-        [this](const v1::Request& request) { return world_.Answer(request); });
-  }
-  std::vector<std::string> Command(const std::vector<std::string>& arguments) {
-    std::vector<std::string> command = {CGDEBUG_CLI, "--socket", dir_ / "daemon.sock",
-                                        "--no-spawn"};
-    command.insert(command.end(), arguments.begin(), arguments.end());
-    return command;
-  }
-  ProcessResult Cli(const std::vector<std::string>& arguments) {
-    return Process(Command(arguments), {"NO_COLOR=1"}).Wait();
-  }
-  static v1::TailReply Event(const v1::Snapshot& snapshot) {
-    v1::TailReply event;
-    *event.mutable_snapshot() = snapshot;
-    return event;
-  }
-
-  testing_support::TempDir dir_;
-  World world_;
-  std::unique_ptr<FakeDaemon> daemon_;
-};
 
 TEST_F(CommandsTest, NoDaemonIsExitFourAndSaysWhatToType) {
   for (const char* verb : {"ps", "status", "probes", "tail"}) {
@@ -367,67 +340,6 @@ TEST_F(CommandsTest, DaemonStatusSaysWhetherOneRuns) {
   EXPECT_EQ(result.code, 0);
   EXPECT_THAT(result.out, HasSubstr("9.8.7"));
   EXPECT_EQ(Cli({"daemon", "socket"}).out, (dir_ / "daemon.sock") + "\n");
-}
-
-TEST_F(CommandsTest, RunPassesTheExitCodeTheEnvironmentAndTheSummary) {
-  Serve();
-  const ProcessResult result =
-      Cli({"run", "--", "sh", "-c", "echo $CGDEBUG $CGDEBUG_SOCKET ${CGDEBUG_RUN_ID%-*}; exit 7"});
-  EXPECT_EQ(result.code, 7);
-  EXPECT_EQ(result.out, "1 " + (dir_ / "daemon.sock") + " sh\n");
-  EXPECT_THAT(result.err, HasSubstr("job exited 7. No probe was seen"));
-  EXPECT_THAT(result.err, HasSubstr("next:  cgdebug-cli doctor"));
-}
-
-TEST_F(CommandsTest, RunSumsUpTheSessionsOfItsRunOnly) {
-  world_.sessions.push_back(MakeSession("99999999"));
-  v1::Session& session = world_.sessions.back();
-  session.set_run_id("mine");
-  session.set_state(v1::Session::EXITED);
-  session.set_created_ns(INT64_MAX);
-  session.set_nonfinite_probes(1);
-  session.mutable_first_nan()->set_present(true);
-  session.mutable_first_nan()->set_probe("blk3.attn");
-  session.mutable_first_nan()->set_replay(5);
-  world_.events.emplace_back();
-  *world_.events[0].mutable_session_change()->mutable_session() = session;
-  world_.events[0].mutable_session_change()->set_ended(true);
-  world_.events.push_back(Event(MakeSnapshot("other", 1, {1})));
-  world_.keep_open = true;
-  Serve();
-  const auto run = [&](std::vector<std::string> options) {
-    options.insert(options.begin(), "run");
-    options.insert(options.end(), {"--", "true"});
-    return Process(Command(options), {"NO_COLOR=1", "CGDEBUG_RUN_ID=mine"}).Wait();
-  };
-  const ProcessResult result = run({});
-  EXPECT_EQ(result.code, 0);
-  EXPECT_THAT(result.err,
-              HasSubstr("job exited 0 after 1 204 replays. 2 408 snapshots read, 0 lost."));
-  EXPECT_THAT(result.err, HasSubstr("-- session train.py-4710 ended"));
-  EXPECT_THAT(result.err, HasSubstr("first NaN: blk3.attn @5"));
-  EXPECT_THAT(result.err, Not(HasSubstr("other")));
-  EXPECT_EQ(run({"--fail-on", "nan,compare"}).code, 1);
-  EXPECT_EQ(run({"--fail-on", "inf", "--no-live"}).code, 0);
-  EXPECT_EQ(run({"--fail-on", "nan,sometimes"}).code, 2);
-}
-
-TEST_F(CommandsTest, LossesOfARecordingNameTheOptionOfTheCommand) {
-  v1::Recording recording;
-  recording.set_directory("/runs/a.cgrec");
-  recording.set_id(1);
-  recording.set_lost(2);
-  world_.recordings = {recording};
-  Serve();
-  EXPECT_THAT(Cli({"record", "stop"}).err, HasSubstr("Record fewer probes (--probes)"));
-  EXPECT_THAT(Cli({"run", "--no-live", "-o", "/runs/a.cgrec", "--", "true"}).err,
-              HasSubstr("Record fewer probes (--record)"));
-}
-
-TEST_F(CommandsTest, RunNeedsACommand) {
-  Serve();
-  EXPECT_EQ(Cli({"run"}).code, 2);
-  EXPECT_EQ(Cli({"run", "--", "/nonexistent/job"}).code, 127);
 }
 
 }  // namespace

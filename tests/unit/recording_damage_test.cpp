@@ -64,7 +64,9 @@ class DamagedRecording : public testing::Test {
         continue;
       }
       ++right;
-      if (prefix) EXPECT_EQ(ref.sequence, right);
+      if (prefix) {
+        EXPECT_EQ(ref.sequence, right);
+      }
       EXPECT_EQ(snapshot->sequence, ref.sequence);
       EXPECT_EQ(snapshot->ordinal, ref.sequence);
       EXPECT_EQ(snapshot->step, static_cast<std::int64_t>(ref.sequence / 2));
@@ -94,7 +96,9 @@ class DamagedRecording : public testing::Test {
       }
       ASSERT_EQ(pwrite(fd.get(), &byte, 1, static_cast<off_t>(at)), 1);
     }
-    if (first_byte >= layout::kFileHeaderBytes) EXPECT_GT(opened, 0u);
+    if (first_byte >= layout::kFileHeaderBytes) {
+      EXPECT_GT(opened, 0u);
+    }
   }
 
   testing_support::TempDir dir_;

@@ -1,0 +1,33 @@
+"""The events of a trace in Chrome's JSON, which Perfetto reads."""
+
+from __future__ import annotations
+
+import math
+
+_STATS = ("abs_max", "mean")
+
+
+def of(work):
+    """Those of an export's rows, process by process named where it first appears."""
+    named = set()
+    for row in work.rows():
+        pid = max(row["rank"], 0)
+        if pid not in named:
+            named.add(pid)
+            title = {"name": f"rank {pid}" if row["rank"] >= 0 else "job"}
+            yield {"ph": "M", "name": "process_name", "pid": pid, "args": title}
+        time_us = row["timestamp_ns"] / 1e3
+        for name in _STATS:
+            if math.isfinite(row[name]):
+                track = f"{work.track(row)} {name}"
+                yield {"ph": "C", "name": track, "pid": pid, "ts": time_us, "args": {name: row[name]}}
+        if row["nonfinite"]:
+            yield {
+                "ph": "i",
+                "s": "p",
+                "name": f"{work.track(row)}: {row['nonfinite']} NaN or Inf",
+                "pid": pid,
+                "tid": 0,
+                "ts": time_us,
+                "args": {"replay": row["replay"], "step": row["step"]},
+            }

@@ -1,0 +1,84 @@
+"""Recordings of several ranks, jobs and calls, read in Python."""
+
+import numpy
+import pytest
+from test_recording import Writer, write
+
+import cgdebug
+from cgdebug.errors import RecordingError
+
+
+def test_folder_of_ranks(tmp_path):
+    write(tmp_path / "r0.cgrec", rank=0)
+    write(tmp_path / "r1.cgrec", factor=2, rank=1)
+    r = cgdebug.open(tmp_path)
+    assert r.ranks == [0, 1]
+    with pytest.raises(RecordingError, match=r"r.rank\(0\)\['x'\]"):
+        r["x"]
+    one = r.rank(1)
+    assert one.ranks == [1] and one["y"][2].numpy().tolist() == [2, 4] and one["y"][2].rank == 1
+    assert r.check().ok and one.check().ok
+    d = r.rank(0).diff(one)
+    assert d.verdict == "different" and d.first["probe"] == "y"
+    with pytest.raises(RecordingError, match="no probe of rank 7"):
+        r.rank(7)
+
+
+def test_a_folder_tells_which_recordings_cannot_be_read(tmp_path):
+    write(tmp_path / "r0.cgrec", rank=0)
+    (tmp_path / "r1.cgrec").mkdir()
+    r = cgdebug.open(tmp_path)
+    assert r.ranks == [0] and r["x"][5].stats.max == 5
+    assert not r.complete and not r.check().ok
+    for said in (r.missing, r.verify()):
+        assert len(said) == 1 and "r1.cgrec" in said[0]
+
+
+def test_several_calls_of_one_probe_are_told_apart(tmp_path):
+    writer = Writer(tmp_path / "a.cgrec")
+    for call in (0, 1):
+        writer.add("x", 1, numpy.float32([call]), invocation=call)
+    r = cgdebug.open(writer.close())
+    with pytest.raises(RecordingError, match="called 2 times"):
+        r["x"]
+    assert r.probe("x", invocation=1)[1].numpy() == [1]
+    assert sorted(r.replay(1)) == ["x", "x#1"]
+
+
+def test_a_probe_of_several_jobs_is_chosen_by_its_session(tmp_path):
+    writer = Writer(tmp_path / "a.cgrec")
+    writer.add("x", 1, numpy.float32([1]))
+    other = writer._writer.add_session("f" * 32, "other", -1)
+    slot = writer._writer.add_slot(other, "x", "float32", (1,))
+    writer._writer.append(slot, 1, numpy.float32([2]))
+    r = cgdebug.open(writer.close())
+    with pytest.raises(RecordingError, match=r"of 2 jobs: .* r.probe\('x', session='job'\)"):
+        r["x"]
+    assert [r.probe("x", session=one)[1].numpy()[0] for one in r.sessions] == [1, 2]
+    with pytest.raises(KeyError, match="no probe 'x'"):
+        r.probe("x", session="nobody")
+
+
+def test_no_snapshot_of_a_replay_is_left_out(tmp_path):
+    writer = Writer(tmp_path / "a.cgrec")
+    for size in (1, 2, 3):
+        writer._slots.clear()  # eager calls with another shape are another slot
+        writer.add("x", 1, numpy.zeros(size, "float32"))
+    r = cgdebug.open(writer.close())
+    assert {name: s.shape for name, s in r.replay(1).items()} == {
+        "x": (1,),
+        "x@float32[2]": (2,),
+        "x@float32[3]": (3,),
+    }
+    with pytest.raises(RecordingError, match=r"3 series.*r\.select\('x'\)"):
+        r["x"]
+    assert [series.shape for series in r.select("x")] == [(1,), (2,), (3,)]
+
+
+def test_a_replay_of_several_ranks_is_refused(tmp_path):
+    for rank in (0, 1):
+        write(tmp_path / f"r{rank}.cgrec", rank=rank)
+    r = cgdebug.open(tmp_path)
+    with pytest.raises(RecordingError, match=r"r\.rank\(0\)\.replay\(2\)"):
+        r.replay(2)
+    assert sorted(r.rank(1).replay(2)) == ["x", "y"]

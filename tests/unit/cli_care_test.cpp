@@ -1,0 +1,166 @@
+// What makes recordings of recordings, mends and removes them: cgdebug-cli as a process.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/cli_sources_fixture.h"
+#include "tests/support/recording_fixture.h"
+#include "tests/support/safetensors_file.h"
+
+namespace cgdebug::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing_support::ProcessResult;
+using testing_support::ReadText;
+using testing_support::RecordingFixture;
+using testing_support::WriteRecording;
+using testing_support::WriteText;
+
+TEST_F(CliSourcesTest, VerifyFindsDamageAndRepairKeepsTheRest) {
+  WriteRecording(dir_ / "a.cgrec", 5, 3);
+  EXPECT_EQ(Cli({"verify", dir_ / "a.cgrec"}).code, 0);
+  std::string bytes = ReadText(Segment("a.cgrec"));
+  const float values[] = {3, 4, 5, 6};
+  const std::size_t at =
+      bytes.find(std::string(reinterpret_cast<const char*>(values), sizeof(values)));
+  ASSERT_NE(at, std::string::npos);
+  bytes[at] = static_cast<char>(bytes[at] ^ 1);
+  WriteText(Segment("a.cgrec"), bytes);
+  const ProcessResult found = Cli({"verify", dir_ / "a.cgrec"});
+  EXPECT_EQ(found.code, 1);
+  EXPECT_THAT(found.err, HasSubstr("next:  cgdebug-cli repair"));
+  EXPECT_EQ(Cli({"repair", dir_ / "a.cgrec", "--dry-run"}).code, 0);
+  EXPECT_FALSE(fs::exists(dir_ / "a.repaired.cgrec"));
+  const ProcessResult repaired = Cli({"repair", dir_ / "a.cgrec"});
+  EXPECT_EQ(repaired.code, 0) << repaired.err;
+  EXPECT_THAT(repaired.out, HasSubstr("9 snapshots of 2 probe calls, 1 damaged and left out"));
+  // Whole in itself, and it still says that something is missing.
+  const ProcessResult again = Cli({"verify", dir_ / "a.repaired.cgrec"});
+  EXPECT_EQ(again.code, 3);
+  EXPECT_THAT(again.out, HasSubstr("every byte is as it was written"));
+  EXPECT_EQ(CliJson({"show", (dir_ / "a.repaired.cgrec") + ":y@3"})["values"][1], 9.0);
+  EXPECT_EQ(Cli({"diff", dir_ / "a.repaired.cgrec", dir_ / "a.repaired.cgrec"}).code, 3);
+  EXPECT_THAT(Cli({"repair", dir_ / "a.cgrec"}).err, HasSubstr("add: -f"));
+  EXPECT_EQ(Cli({"repair", dir_ / "a.cgrec", "-f"}).code, 0);
+}
+
+TEST_F(CliSourcesTest, RepairOfACutOffRecordingIsNotCalledComplete) {
+  WriteRecording(dir_ / "a.cgrec", 5);
+  const std::string bytes = ReadText(Segment("a.cgrec"));
+  WriteText(Segment("a.cgrec"), bytes.substr(0, bytes.size() * 3 / 4));
+  EXPECT_EQ(Cli({"check", dir_ / "a.cgrec"}).code, 3);
+  EXPECT_EQ(Cli({"repair", dir_ / "a.cgrec"}).code, 0);
+  EXPECT_EQ(Cli({"check", dir_ / "a.repaired.cgrec"}).code, 3);
+}
+
+TEST_F(CliSourcesTest, ExtractKeepsWhatWasAskedForAndNothingElse) {
+  WriteRecording(dir_ / "a.cgrec", 6);
+  const std::vector<std::string> extract = {
+      "extract", dir_ / "a.cgrec", "--probes", "y", "--replays", "2..4", "-o", dir_ / "s.cgrec"};
+  EXPECT_EQ(Cli(extract).code, 0);
+  const json info = CliJson({"info", dir_ / "s.cgrec"});
+  EXPECT_EQ(info["complete"], true) << info;
+  ASSERT_EQ(info["probes"].size(), 1u);
+  EXPECT_EQ(info["probes"][0]["first_replay"], 2);
+  EXPECT_EQ(info["probes"][0]["last_replay"], 4);
+  EXPECT_EQ(Cli({"diff", dir_ / "s.cgrec", dir_ / "a.cgrec", "y", "--replays", "2..4"}).code, 0);
+  EXPECT_EQ(Cli(extract).code, 2);  // it exists
+  EXPECT_EQ(Cli({"extract", dir_ / "a.cgrec", "--probes", "z", "-o", dir_ / "t.cgrec"}).code, 4);
+  EXPECT_FALSE(fs::exists(dir_ / "t.cgrec"));
+  const ProcessResult later =
+      Cli({"extract", dir_ / "a.cgrec", "--replays", "7..9", "-o", dir_ / "t.cgrec"});
+  EXPECT_EQ(later.code, 4);
+  EXPECT_THAT(later.err, HasSubstr("there is no snapshot in replays 7..9: nothing to write"));
+  EXPECT_FALSE(fs::exists(dir_ / "t.cgrec"));
+}
+
+TEST_F(CliSourcesTest, WhatACopyOverwritesIsThereUntilTheCopyIs) {
+  WriteRecording(dir_ / "a.cgrec", 6);
+  const std::string copy = dir_ / "s.cgrec";
+  EXPECT_EQ(Cli({"extract", dir_ / "a.cgrec", "--probes", "y", "-o", copy}).code, 0);
+  EXPECT_EQ(Cli({"extract", dir_ / "a.cgrec", "--probes", "z", "-o", copy, "-f"}).code, 4);
+  EXPECT_EQ(Cli({"extract", dir_ / "a.cgrec", "--replays", "7..9", "-o", copy, "-f"}).code, 4);
+  EXPECT_EQ(CliJson({"info", copy})["probes"][0]["last_replay"], 6);
+  EXPECT_EQ(Cli({"extract", dir_ / "a.cgrec", "--replays", "1..2", "-o", copy, "-f"}).code, 0);
+  EXPECT_EQ(CliJson({"info", copy})["probes"][0]["last_replay"], 2);
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir_ / "")) {
+    EXPECT_THAT(entry.path().filename(), Not(HasSubstr("new-")));
+  }
+}
+
+TEST_F(CliSourcesTest, ACopyTellsOfEveryLossOfWhatItWasMadeFrom) {
+  RecordingFixture recording(dir_ / "a.cgrec");
+  const std::uint32_t x = recording.AddSlot("x", {1});
+  for (std::uint64_t replay = 1; replay <= 5; ++replay) {
+    if (replay == 2) {
+      recording.Lose(x, replay);
+    } else {
+      recording.Add(x, replay, {static_cast<float>(replay)});
+    }
+  }
+  recording.Close();
+  EXPECT_EQ(Cli({"extract", dir_ / "a.cgrec", "-o", dir_ / "b.cgrec"}).code, 0);
+  const json copy = CliJson({"info", dir_ / "b.cgrec"});
+  EXPECT_EQ(copy["probes"][0]["snapshots"], 4);
+  EXPECT_EQ(copy["complete"], false) << copy;
+}
+
+TEST_F(CliSourcesTest, MergeMakesOneOfTheRanksAndFillsLosses) {
+  WriteRecording(dir_ / "r0.cgrec", 2, 1, 0);
+  WriteRecording(dir_ / "r1.cgrec", 2, 5, 1);
+  EXPECT_EQ(Cli({"merge", dir_ / "r0.cgrec", dir_ / "r1.cgrec", "-o", dir_ / "all.cgrec"}).code, 0);
+  const json merged = CliJson({"info", dir_ / "all.cgrec"});
+  EXPECT_EQ(merged["probes"].size(), 4u);
+  EXPECT_EQ(merged["complete"], true);
+  // The same job recorded twice: what one lost the other has.
+  const auto record = [&](const std::string& name, std::uint64_t lost) {
+    RecordingFixture recording(dir_ / name);
+    const std::uint32_t x = recording.AddSlot("x", {1});
+    for (std::uint64_t replay = 1; replay <= 5; ++replay) {
+      if (replay == lost) {
+        recording.Lose(x, replay);
+      } else {
+        recording.Add(x, replay, {static_cast<float>(replay)});
+      }
+    }
+    recording.Close();
+  };
+  record("a.cgrec", 2);
+  record("b.cgrec", 4);
+  EXPECT_EQ(Cli({"merge", dir_ / "a.cgrec", dir_ / "b.cgrec", "-o", dir_ / "ab.cgrec"}).code, 0);
+  const json filled = CliJson({"info", dir_ / "ab.cgrec"});
+  EXPECT_EQ(filled["probes"][0]["snapshots"], 5);
+  EXPECT_EQ(filled["complete"], true) << filled;
+}
+
+TEST_F(CliSourcesTest, RmRemovesRecordingsOnlyAndOnlyWithForce) {
+  WriteRecording(dir_ / "a.cgrec", 1);
+  EXPECT_EQ(Cli({"rm", dir_ / "a.cgrec"}).code, 2);
+  EXPECT_EQ(Cli({"rm", "-f", "--dry-run", dir_ / "a.cgrec"}).code, 0);
+  EXPECT_TRUE(fs::exists(dir_ / "a.cgrec"));
+  WriteText(dir_ / "notes.txt", "mine");
+  EXPECT_EQ(Cli({"rm", "-f", dir_ / "notes.txt"}).code, 2);
+  WriteText((dir_ / "a.cgrec") + "/notes.txt", "mine");
+  EXPECT_THAT(Cli({"rm", "-f", dir_ / "a.cgrec"}).err, HasSubstr("not of a recording"));
+  EXPECT_EQ(ReadText((dir_ / "a.cgrec") + "/notes.txt"), "mine");
+  WriteRecording(dir_ / "b.cgrec", 1);
+  EXPECT_EQ(Cli({"rm", "-f", dir_ / "b.cgrec"}).code, 0);
+  EXPECT_FALSE(fs::exists(dir_ / "b.cgrec"));
+}
+
+TEST_F(CliSourcesTest, NothingTouchesARecordingThatIsBeingWritten) {
+  RecordingFixture recording(dir_ / "a.cgrec");
+  recording.Add(recording.AddSlot("x", {1}), 1, {1});
+  EXPECT_EQ(Cli({"rm", "-f", dir_ / "a.cgrec"}).code, 2);
+  EXPECT_EQ(Cli({"repair", dir_ / "a.cgrec"}).code, 2);
+  EXPECT_TRUE(fs::exists(dir_ / "a.cgrec"));
+}
+
+}  // namespace
+}  // namespace cgdebug::cli
