@@ -142,6 +142,7 @@ std::vector<RecordingInfo> Recorder::List() const {
   const std::scoped_lock lock(mutex_);
   std::vector<RecordingInfo> infos;
   for (const Active& recording : active_) infos.push_back(recording->info());
+  for (const Active& recording : finishing_) infos.push_back(recording->info());
   infos.insert(infos.end(), ended_.rbegin(), ended_.rend());
   return infos;
 }

@@ -103,7 +103,7 @@ class RecordingEveryTenth : public RecordingToDisk {
   std::unique_ptr<RecordingReader> ReadAfter(DaemonProcess& daemon, const ProducerProcess& job) {
     EXPECT_TRUE(WaitUntil([&] {
       const auto session = daemon.Session(job.key());
-      return session && session->state() != v1::Session::ALIVE &&
+      return session && session->state() != v1::Session::ALIVE && !OnlyRecording().empty() &&
              daemon.Status().recordings().empty();
     }));
     auto reader = RecordingReader::Open(OnlyRecording());
@@ -252,7 +252,10 @@ TEST_F(RecordingToDisk, EndsAtTheSizeThatTheDaemonAllowsAndTheJobGoesOn) {
   job.Write(0, 30);
   ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a", 30));
   job.ExitCleanly();
-  ASSERT_TRUE(WaitUntil([&] { return daemon.Status().recordings().empty(); }));
+  ASSERT_TRUE(WaitUntil([&] {
+    const auto status = daemon.Status();
+    return status.recordings_size() == 1 && status.recordings(0).state() == "size limit reached";
+  }));
   const auto reader = RecordingReader::Open(OnlyRecording());
   ASSERT_TRUE(reader.ok()) << reader.error().message;
   EXPECT_EQ((*reader)->stop_reason(), StopReason::kMaxSize);
