@@ -117,11 +117,15 @@ RunFunction AddDiff(CLI::App& app) {
   app.add_option("--replays", command->scope.replays, "only these")->type_name("100..200");
   app.add_flag("--first", command->diff.stops_after_first,
                "look at nothing after the replay of the first difference");
-  app.add_option("--rtol", command->diff.rtol, "relative tolerance; by dtype, as assert_close")
-      ->type_name("R");
-  app.add_option("--atol", command->diff.atol, "absolute tolerance; by dtype")->type_name("A");
+  CLI::Option* rtol =
+      app.add_option("--rtol", command->diff.rtol, "relative tolerance; by dtype, as assert_close");
+  CLI::Option* atol = app.add_option("--atol", command->diff.atol, "absolute tolerance; by dtype");
+  rtol->type_name("R");
+  atol->type_name("A");
   app.add_flag("--equal-nan", command->diff.equal_nan, "NaN equals NaN");
-  app.add_flag("--bitwise", command->diff.bitwise, "every bit counts, no tolerance");
+  app.add_flag("--bitwise", command->diff.bitwise, "every bit counts, no tolerance")
+      ->excludes(rtol)
+      ->excludes(atol);
   app.add_option("--by", command->by, "what stands against what: probe names, or graph order")
       ->check(CLI::IsMember({"name", "order"}))
       ->type_name("{name,order}");

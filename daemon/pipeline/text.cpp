@@ -30,9 +30,13 @@ Decoded DecodeOne(std::string_view text) {
   return {code_point, bytes};
 }
 
+// Those that turn the direction of writing make a terminal show what follows in another order.
 bool IsControl(std::uint32_t code_point) {
-  return code_point < 0x20 || (code_point >= 0x7f && code_point < 0xa0) || code_point == 0x2028 ||
-         code_point == 0x2029;
+  const auto between = [code_point](std::uint32_t first, std::uint32_t last) {
+    return code_point >= first && code_point <= last;
+  };
+  return between(0, 0x1f) || between(0x7f, 0x9f) || code_point == 0x061c ||
+         between(0x200e, 0x200f) || between(0x2028, 0x202e) || between(0x2066, 0x2069);
 }
 
 // Whether `text` begins like what a byte becomes.

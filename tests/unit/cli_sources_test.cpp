@@ -224,6 +224,17 @@ TEST_F(CliSourcesTest, ExportOfALiveJobSaysHowToMakeARecordingFirst) {
   EXPECT_THAT(says("train-7"), HasSubstr("cgdebug-cli freeze train-7 -o train-7.cgrec"));
 }
 
+TEST_F(CliSourcesTest, DiffTakesNoToleranceWhereEveryBitCounts) {
+  WriteRecording(dir_ / "a.cgrec", 2);
+  const std::vector<std::string> same = {"diff", dir_ / "a.cgrec", dir_ / "a.cgrec", "--bitwise"};
+  EXPECT_EQ(Cli(same).code, 0);
+  std::vector<std::string> both = same;
+  both.insert(both.end(), {"--rtol", "1"});
+  const ProcessResult refused = Cli(both);
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("--bitwise"), HasSubstr("--rtol")));
+}
+
 TEST_F(CliSourcesTest, DiffOverRecordingsTakesMapsAndRanks) {
   WriteRecording(dir_ / "a.cgrec", 3);
   WriteRecording(dir_ / "b.cgrec", 3, 2);

@@ -34,6 +34,7 @@ TEST(CleanText, KeepsUtf8AndTakesControlCharactersAway) {
             R"(\xc2\x9b31m)")
       << "CSI as one C1 character";
   EXPECT_EQ(CleanText("a\nb\x1b", /*keep_newlines=*/true), "a\nb\\x1b");
+  EXPECT_EQ(CleanText("a\u202eb\u2066c"), R"(a\xe2\x80\xaeb\xe2\x81\xa6c)");  // right to left
 }
 
 TEST(CleanText, ReplacesWhatIsNoUtf8ByteByByte) {
