@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "daemon/base/session_selector.h"
+
 namespace cgdebug::cli {
 
 std::string_view StateText(v1::Session::State state) {
@@ -31,9 +33,8 @@ double AgeSeconds(const v1::Session& session) {
 }
 
 bool MatchesSession(const v1::Session& session, std::string_view selector) {
-  if (selector.empty() || session.key() == selector || session.label() == selector) return true;
-  if (session.run_id() == selector || std::to_string(session.pid()) == selector) return true;
-  return selector.size() >= 4 && session.uuid().starts_with(selector);
+  return selector.empty() || selector == session.key() ||
+         NamesSession(selector, session.label(), session.run_id(), session.pid(), session.uuid());
 }
 
 }  // namespace cgdebug::cli

@@ -8,6 +8,7 @@
 
 #include "client/cli/live_source.h"
 #include "client/source/merged_source.h"
+#include "daemon/base/session_selector.h"
 #include "daemon/base/suggest.h"
 #include "daemon/recording/recording_reader.h"
 
@@ -71,10 +72,7 @@ int PickSession(Context& context, const std::string& selector,
 }  // namespace
 
 bool MatchesSession(const recording::Session& session, std::string_view selector) {
-  constexpr std::size_t kMinUuidDigits = 4;
-  if (session.label == selector || session.run_id == selector) return true;
-  if (std::to_string(session.pid) == selector) return true;
-  return selector.size() >= kMinUuidDigits && session.uuid.starts_with(selector);
+  return NamesSession(selector, session.label, session.run_id, session.pid, session.uuid);
 }
 
 int OpenSource(Context& context, const std::string& text, std::unique_ptr<source::Source>* source) {

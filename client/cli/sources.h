@@ -25,7 +25,7 @@ int OpenSource(Context& context, const std::string& text, const std::string& ses
 // The same with the session that --session names.
 int OpenSource(Context& context, const std::string& text, std::unique_ptr<source::Source>* source);
 
-// As MatchesSession of a live one.
+// As MatchesSession of a live one, which has a key as well. Requires: a selector.
 bool MatchesSession(const recording::Session& session, std::string_view selector);
 
 struct ScopeOptions {

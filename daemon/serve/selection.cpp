@@ -5,20 +5,14 @@
 #include <algorithm>
 #include <set>
 
+#include "daemon/base/session_selector.h"
 #include "daemon/base/suggest.h"
 
 namespace cgdebug::serve {
-namespace {
-
-constexpr std::size_t kMinUuidDigits = 4;
-
-}  // namespace
 
 bool MatchesSession(const pipeline::SessionIdentity& session, std::string_view selector) {
-  if (selector.empty() || selector == session.key || selector == session.label) return true;
-  if (!session.run_id.empty() && selector == session.run_id) return true;
-  if (selector == std::to_string(session.pid)) return true;
-  return selector.size() >= kMinUuidDigits && session.uuid.starts_with(selector);
+  return selector.empty() || selector == session.key ||
+         NamesSession(selector, session.label, session.run_id, session.pid, session.uuid);
 }
 
 void SetNoSession(const std::string& selector, const std::vector<pipeline::SessionRecord>& sessions,
