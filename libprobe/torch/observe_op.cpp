@@ -95,7 +95,8 @@ std::string WhyRefused(const ProbeState& probe, const at::Tensor& x, bool contig
   if (FromTorch(x.scalar_type()) == Dtype::kInvalid) {
     return name + "dtype " + c10::toString(x.scalar_type()) +
            " is not supported (supported: bool, uint8, int8, int16, int32, int64, float16, "
-           "bfloat16, float32, float64, float8_e4m3fn, float8_e5m2); probe x.to(...)";
+           "bfloat16, float32, float64, float8_e4m3fn, float8_e5m2); probe " +
+           (x.is_complex() ? "torch.view_as_real(x)" : "x.to(...)");
   }
   if (!contiguous && !OptionsOf(probe).copy_non_contiguous) {
     return name + "the tensor " + Text(x.sizes()) + " with strides " + Text(x.strides()) +
