@@ -71,6 +71,12 @@ T Number(const Json& object, const char* name, T fallback) {
   return found->get<T>();
 }
 
+std::string Text(const Json& object, const char* name, const std::string& fallback) {
+  const auto found = object.find(name);
+  if (found == object.end() || !found->is_string()) return fallback;
+  return found->get<std::string>();
+}
+
 // False when the file ends before, or cannot be read.
 bool ReadAt(const UniqueFd& fd, std::uint64_t offset, void* to, std::uint64_t bytes) {
   for (std::uint64_t done = 0; done < bytes;) {
@@ -186,8 +192,8 @@ void ApplyOwnMetadata(const Json& metadata, SafetensorsFile* file) {
     tensor.order = Number<std::uint64_t>(*about, "order", tensor.order);
     tensor.capture_id = Number<std::uint64_t>(*about, "capture", 0);
     tensor.invocation = Number<std::uint32_t>(*about, "invocation", 0);
-    const auto probe = about->find("probe");
-    if (probe != about->end() && probe->is_string()) tensor.probe = probe->get<std::string>();
+    tensor.probe = Text(*about, "probe", tensor.probe);
+    tensor.session = Text(*about, "session", "");
   }
 }
 

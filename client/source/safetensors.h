@@ -28,7 +28,8 @@ struct SafetensorsTensor {
   std::uint64_t order = 0;
   std::uint64_t capture_id = 0;
   std::uint32_t invocation = 0;
-  std::string probe;  // the name, without what export adds to keep names apart
+  std::string probe;    // the name, without what export adds to keep names apart
+  std::string session;  // label of the job
 };
 
 struct SafetensorsFile {

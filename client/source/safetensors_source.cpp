@@ -57,14 +57,14 @@ class SafetensorsSource : public Source {
 
   // Fails: two tensors of one name for one replay.
   Result<void> Index() {
-    using SlotId = std::tuple<int, std::string, std::uint64_t, std::uint32_t, std::string,
-                              std::vector<std::uint64_t>>;
+    using SlotId = std::tuple<int, std::string, std::string, std::uint64_t, std::uint32_t,
+                              std::string, std::vector<std::uint64_t>>;
     std::map<SlotId, std::size_t> slot_of;
     for (std::size_t i = 0; i < files_.size(); ++i) {
       const SafetensorsFile& file = files_[i];
       for (std::size_t j = 0; j < file.tensors.size(); ++j) {
         const SafetensorsTensor& tensor = file.tensors[j];
-        const SlotId id{file.rank,         tensor.probe,      tensor.capture_id,
+        const SlotId id{file.rank,         tensor.session,    tensor.probe, tensor.capture_id,
                         tensor.invocation, tensor.dtype_name, tensor.shape};
         const auto [found, is_new] = slot_of.try_emplace(id, slots_.size());
         if (is_new) AddSlot(file, tensor);
@@ -112,7 +112,8 @@ class SafetensorsSource : public Source {
   void AddSlot(const SafetensorsFile& file, const SafetensorsTensor& tensor) {
     Slot slot;
     slot.probe = tensor.probe;
-    slot.session = std::filesystem::path(file.path).filename().string();
+    slot.session = tensor.session.empty() ? std::filesystem::path(file.path).filename().string()
+                                          : tensor.session;
     slot.dtype = tensor.dtype;
     slot.dtype_name = tensor.dtype == layout::Dtype::kInvalid
                           ? tensor.dtype_name

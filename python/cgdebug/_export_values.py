@@ -69,6 +69,7 @@ def _about(series, snapshot) -> dict:
     }
     return {
         "probe": series.name,
+        "session": series.session,
         "invocation": series.invocation,
         "capture": series.graph_id,
         "order": series.order,

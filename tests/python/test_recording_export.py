@@ -264,13 +264,25 @@ def test_a_name_too_long_for_a_folder_is_cut_and_stays_its_own(tmp_path):
     assert sorted(found) == [0, 1]
 
 
-def test_two_jobs_are_told_apart_in_statistics(tmp_path):
-    one = Writer(tmp_path / "a.cgrec")
+def two_jobs(path):
+    """A recording in which replay 1 of x is 1 in one job and 2 in the other."""
+    one = Writer(path)
     one.add("x", 1, numpy.float32([1]))
     other = one._writer.add_session("f" * 32, "other", -1)
     slot = one._writer.add_slot(other, "x", "float32", (1,))
     one._writer.append(slot, 1, numpy.float32([2]))
-    r = cgdebug.open(one.close())
+    return one.close()
+
+
+def test_two_jobs_come_back_from_safetensors(tmp_path):
+    cgdebug.open(two_jobs(tmp_path / "a.cgrec")).export("safetensors", tmp_path / "out")
+    back = cgdebug.open(tmp_path / "out")
+    values = {job: back.probe("x", session=job)[1].values().item() for job in ("job", "other")}
+    assert values == {"job": 1, "other": 2}
+
+
+def test_two_jobs_are_told_apart_in_statistics(tmp_path):
+    r = cgdebug.open(two_jobs(tmp_path / "a.cgrec"))
     r.export("csv", tmp_path / "s.csv")
     rows = list(csv.DictReader((tmp_path / "s.csv").open()))
     assert [(row["session"], row["max"]) for row in rows] == [("job", "1.0"), ("other", "2.0")]
