@@ -44,6 +44,9 @@ std::optional<TailStream> TailStream::Open(const Model& model, const v1::TailReq
     stream.pending_.emplace_front(*event);
     if (!std::holds_alternative<pipeline::SessionChange>((*event)->what)) --left;
   }
+  // Of probes that no job has had, old comings and goings tell nothing.
+  const bool found = left < request.last();
+  if (!found && !stream.selector_.selects_everything()) stream.pending_.clear();
   stream.pending_.emplace_back(std::in_place_type<v1::TailReply>);
   std::get<v1::TailReply>(stream.pending_.back()).set_caught_up(true);
   return stream;
