@@ -13,6 +13,7 @@
 #include "daemon/pipeline/sink.h"
 #include "daemon/serve/server.h"
 #include "daemon/sinks/compare_sink.h"
+#include "daemon/sinks/job_terminal.h"
 #include "daemon/sinks/memory_sink.h"
 #include "daemon/sinks/print_sink.h"
 #include "daemon/sinks/record_sink.h"
@@ -31,7 +32,9 @@ void RunDaemon(const DaemonOptions& options, const std::string& socket_path, Ins
   pipeline::ControlQueue controls;
   pipeline::RingReads reads;
   pipeline::PayloadPool payloads(kSparePayloadBytes);
-  pipeline::Recorder recorder(options.recording);
+  pipeline::Recorder recorder(options.recording, [](const auto& job, const std::string& text) {
+    sinks::JobTerminal(*job).Write("[cgdebug] " + text + ". Type: cgdebug-cli status\n");
+  });
   pipeline::FanOut sinks;
   sinks.Add(std::make_unique<sinks::CompareSink>(&events));
   sinks.Add(std::make_unique<sinks::PrintSink>(&events));

@@ -1,5 +1,6 @@
 #include "daemon/pipeline/recorder.h"
 
+#include <fmt/format.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -27,8 +28,8 @@ std::string FileName(std::string label) {
 
 }  // namespace
 
-Recorder::Recorder(const recording::WriterOptions& options)
-    : options_(options), watcher_([this] { Watch(); }) {}
+Recorder::Recorder(const recording::WriterOptions& options, Tell tell)
+    : options_(options), tell_(std::move(tell)), watcher_([this] { Watch(); }) {}
 
 Recorder::~Recorder() {
   {
@@ -85,7 +86,19 @@ RecordingInfo Recorder::Finish(const Active& recording, StopReason reason) {
   if (ended_.size() > kMaxEnded) ended_.pop_front();
   std::erase(finishing_, recording);
   finished_.notify_all();
+  if (!info.status.error.empty()) TellJobs(recording->request(), info.status);
   return info;
+}
+
+void Recorder::TellJobs(const RecordRequest& request, const recording::WriterStatus& status) const {
+  if (!request.to_disk_only) return;
+  for (const std::string& uuid : request.sessions) {
+    const auto job = to_disk_.find(uuid);
+    if (job == to_disk_.end()) continue;  // it ended
+    tell_(job->second,
+          fmt::format("nothing more of this job is recorded into {}: {}, {}", request.directory,
+                      recording::ToText(status.stopped), status.error));
+  }
 }
 
 bool Recorder::IsMeant(const Active& recording, const std::string& which) {
@@ -154,7 +167,7 @@ bool Recorder::busy() const {
 
 void Recorder::StartToDisk(const SlotPtr& slot) {
   const SessionIdentity& session = *slot->session;
-  if (!to_disk_.insert(session.uuid).second) return;
+  if (!to_disk_.emplace(session.uuid, slot->session).second) return;
   RecordRequest request;
   request.directory = (std::filesystem::path(RecordingsDirectory(session)) /
                        (FileName(session.label) + "-" + session.key + ".cgrec"))
@@ -172,6 +185,7 @@ void Recorder::StartToDisk(const SlotPtr& slot) {
     info.status.stopped = StopReason::kWriteError;
     info.status.error = started.error().message;
     ended_.push_back(std::move(info));
+    tell_(slot->session, "this job is not recorded: " + started.error().message);
     return;
   }
   Log("sinks")->info("session {} ({}) is recorded into {}", session.key, session.label,

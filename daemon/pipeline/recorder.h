@@ -5,10 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,7 +25,10 @@ namespace cgdebug::pipeline {
 // for the disk on the caller of Stop() or on an own thread.
 class Recorder {
  public:
-  explicit Recorder(const recording::WriterOptions& options);
+  // Tells a job that wanted to be on the disk why it is not; never blocks. Thread: any.
+  using Tell = std::function<void(const SessionPtr& job, const std::string& text)>;
+
+  Recorder(const recording::WriterOptions& options, Tell tell);
   ~Recorder();  // closes what is open
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
@@ -56,17 +59,19 @@ class Recorder {
   void StartToDisk(const SlotPtr& slot);
   void FlushActive();
   static bool IsMeant(const Active& recording, const std::string& which);
+  void TellJobs(const RecordRequest& request, const recording::WriterStatus& status) const;
   RecordingInfo Finish(const Active& recording, recording::StopReason reason);
   // Without mutex_.
   static void UpdateCatalogue(const ActiveRecording& recording);
   void Watch();
 
   const recording::WriterOptions options_;
+  const Tell tell_;
   mutable std::mutex mutex_;
   std::vector<Active> active_;
   std::vector<Active> finishing_;                // no longer active_, not yet ended_
   std::map<SlotPtr, std::uint64_t> open_slots_;  // with the last ordinal seen
-  std::set<std::string> to_disk_;                // uuids of sessions that it was started for
+  std::map<std::string, SessionPtr> to_disk_;    // that it was started for, by uuid
   std::deque<RecordingInfo> ended_;
   std::uint64_t last_id_ = 0;
   bool stopping_ = false;

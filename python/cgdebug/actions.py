@@ -62,7 +62,8 @@ class TensorRecord:
     every:    replays 1, 1 + every, ... are kept.
     to:       "disk": cgdebug-daemon also writes each of them into a recording, and the job waits for
               it when the ring is full. It lies in $CGDEBUG_DIR, else in ./runs, and is called
-              <session>-<key>.cgrec; `cgdebug-cli record list` tells where.
+              <session>-<key>.cgrec; `cgdebug-cli record list` tells where. Where the disk is full
+              it ends, and the job's terminal says so.
     """
 
     capacity: int = 16

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <random>
 #include <string>
 #include <thread>
@@ -13,6 +14,7 @@
 #include "daemon/recording/recording_reader.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/known_recording.h"
+#include "tests/support/pipe_reader.h"
 #include "tests/support/producer_process.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/wait_until.h"
@@ -266,7 +268,9 @@ TEST_F(RecordingToDisk, EndsAtTheSizeThatTheDaemonAllowsAndTheJobGoesOn) {
 }
 
 TEST_F(RecordingToDisk, LeavesTheDiskAsFreeAsTheDaemonWasTold) {
-  ProducerProcess job({{.name = "a", .capacity = 4, .record_every = 1, .to_disk = true}});
+  PipeReader terminal;
+  ProducerProcess job({{.name = "a", .capacity = 4, .record_every = 1, .to_disk = true}},
+                      terminal.write_fd());
   DaemonProcess daemon(dir_, {"--min-free-disk", "99%"});
   job.Write(0, 1);
   ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a", 1));
@@ -280,6 +284,21 @@ TEST_F(RecordingToDisk, LeavesTheDiskAsFreeAsTheDaemonWasTold) {
   EXPECT_THAT(ended.error(), testing::HasSubstr("--min-free-disk"));
   ASSERT_EQ(daemon.Status().recordings_size(), 1);
   EXPECT_EQ(daemon.Status().recordings(0).state(), "disk full");
+  const std::string said = "[cgdebug] nothing more of this job is recorded into ";
+  EXPECT_TRUE(terminal.WaitFor(said)) << terminal.text();
+  EXPECT_THAT(terminal.text(),
+              testing::HasSubstr("--min-free-disk SIZE. Type: cgdebug-cli status"));
+  EXPECT_EQ(CountOf(terminal.text(), said), 1u);
+}
+
+TEST_F(RecordingToDisk, AJobThatCannotBeRecordedIsToldSo) {
+  std::ofstream(dir_ / "runs") << "a file where the folder would be";
+  PipeReader terminal;
+  ProducerProcess job({{.name = "a", .capacity = 4, .record_every = 1, .to_disk = true}},
+                      terminal.write_fd());
+  DaemonProcess daemon(dir_);
+  job.Write(0, 1);
+  EXPECT_TRUE(terminal.WaitFor("[cgdebug] this job is not recorded: ")) << terminal.text();
 }
 
 }  // namespace

@@ -313,7 +313,7 @@ TEST(SnapshotMaker, WhatChangedIsToldFromTheSnapshotBeforeAlsoWhenItsValuesWereD
 // Its memory was cut off: slots are not closed one by one.
 TEST(Recorder, ASessionThatEndedIsNotInRecordingsThatBeginLater) {
   const SessionPtr session = MakeSession("1");
-  Recorder recorder({});
+  Recorder recorder({}, {});
   recorder.OpenSlot(MakeSlot(session, "x", 1), 0);
   recorder.EndSession(session);
   const testing_support::TempDir dir;
