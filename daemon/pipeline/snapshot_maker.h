@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "daemon/pipeline/payload_pool.h"
@@ -28,7 +29,7 @@ class SnapshotMaker {
   PayloadPtr TakeValues(ring::Entry* entry, const layout::SlotControl& control, Snapshot* snapshot);
 
   PayloadPool* pool_;
-  std::uint64_t previous_hash_ = 0;
+  std::optional<std::uint64_t> previous_hash_;
   std::weak_ptr<const std::vector<std::byte>> previous_payload_;
 };
 

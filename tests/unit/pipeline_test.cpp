@@ -308,6 +308,20 @@ TEST(SnapshotMaker, WhatChangedIsToldFromTheSnapshotBeforeAlsoWhenItsValuesWereD
   EXPECT_TRUE(changed(1, 0)) << "it was 2 before";
 }
 
+TEST(SnapshotMaker, TheFirstStatisticsOfASlotAreNewAlsoWhereTheirHashIsZero) {
+  const SlotPtr slot = MakeSlot(MakeSession("1"), "x", 1);
+  PayloadPool pool(0);
+  SnapshotMaker maker(&pool);
+  const auto changed = [&] {
+    ring::Entry entry;
+    entry.flags = layout::kEntryIsStats;
+    entry.stats.flags = layout::kStatsHasHash;
+    return maker.Make(slot, &entry, {}).snapshot->changed;
+  };
+  EXPECT_TRUE(changed());
+  EXPECT_FALSE(changed());
+}
+
 // --- recordings ----------------------------------------------------------------------------------
 
 // Its memory was cut off: slots are not closed one by one.
