@@ -77,7 +77,7 @@ std::string ReplayText(const JobRanks& job) {
 
 // Every cause by its name, and who: a loss without a place helps nobody.
 std::string LossText(const JobRanks& job, const Style& style) {
-  std::uint64_t overwritten = 0, at_death = 0, released = 0, damaged = 0;
+  std::uint64_t overwritten = 0, at_death = 0, released = 0, damaged = 0, no_memory = 0;
   std::uint64_t unread = 0, waits = 0, wait_ns = 0;
   std::string who;
   for (const v1::Session* session : job.sessions) {
@@ -86,18 +86,22 @@ std::string LossText(const JobRanks& job, const Style& style) {
     at_death += counters.lost_at_death();
     released += counters.lost_released();
     damaged += counters.lost_damaged();
+    no_memory += counters.lost_no_memory();
     unread += counters.overwrote_unread();
     waits += counters.waits();
     wait_ns += counters.wait_ns();
     if (Lost(counters) > 0) who += (who.empty() ? "" : ", ") + RankText(*session);
   }
   std::string text = "lost 0";
-  const std::uint64_t lost = overwritten + at_death + released + damaged;
+  const std::uint64_t lost = overwritten + at_death + released + damaged + no_memory;
   if (lost > 0) {
     std::string causes = fmt::format("{} overwritten unread, {} half written at death",
                                      FormatGrouped(overwritten), FormatGrouped(at_death));
     if (released > 0) causes += fmt::format(", {} given up for room", FormatGrouped(released));
     if (damaged > 0) causes += fmt::format(", {} damaged on their way", FormatGrouped(damaged));
+    if (no_memory > 0) {
+      causes += fmt::format(", {} for want of memory in the daemon", FormatGrouped(no_memory));
+    }
     text = fmt::format("lost {} ({}; {})", FormatGrouped(lost), causes, who);
     text = style.Yellow(text);
   }

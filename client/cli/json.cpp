@@ -50,6 +50,7 @@ Json ToJson(const v1::Counters& counters) {
           {"consumed", counters.consumed()},
           {"lost_overwritten", counters.lost_overwritten()},
           {"lost_damaged", counters.lost_damaged()},
+          {"lost_no_memory", counters.lost_no_memory()},
           {"suppressed", counters.suppressed()},
           {"lost_at_death", counters.lost_at_death()},
           {"lost_released", counters.lost_released()},

@@ -48,7 +48,7 @@ std::uint64_t Nonfinite(const v1::Stats& stats) {
 
 std::uint64_t Lost(const v1::Counters& counters) {
   return counters.lost_overwritten() + counters.lost_at_death() + counters.lost_released() +
-         counters.lost_damaged();
+         counters.lost_damaged() + counters.lost_no_memory();
 }
 
 std::string TypeText(const std::string& dtype,

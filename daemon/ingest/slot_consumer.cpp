@@ -1,6 +1,7 @@
 #include "daemon/ingest/slot_consumer.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "daemon/base/realtime.h"
@@ -23,6 +24,8 @@ std::string_view TextOf(Gap::Cause cause) {
       return "half written when the job ended";
     case Gap::Cause::kCorrupted:
       return "damaged on its way: its checksum is wrong";
+    case Gap::Cause::kNoMemory:
+      return "the daemon had no memory to read it";
   }
   return "";
 }
@@ -52,8 +55,12 @@ void SlotConsumer::Start() {
   const std::uint64_t capacity = slot_->registration.capacity;
   const std::uint64_t first = consumed_ > capacity ? consumed_ - capacity + 1 : 1;
   for (std::uint64_t ordinal = first; ordinal <= consumed_; ++ordinal) {
-    if (ring_.Read(ordinal, &entry_) != ReadStatus::kOk || SigbusGuard::Hit()) continue;
-    MakeSnapshot();
+    try {
+      if (ring_.Read(ordinal, &entry_) != ReadStatus::kOk || SigbusGuard::Hit()) continue;
+      MakeSnapshot();
+    } catch (const std::bad_alloc&) {  // it was delivered once
+      continue;
+    }
     Deliver(true);
   }
 }
@@ -62,10 +69,20 @@ bool SlotConsumer::HasWork() const { return ring_.valid() && ring_.accepted() > 
 
 void SlotConsumer::Prepare() {
   const SigbusGuard guard;
-  status_ = ReadNext();
-  if (status_ == ReadStatus::kOk) {
-    MakeSnapshot();
-    comparison_ = Compare();
+  no_memory_ = false;
+  try {
+    status_ = ReadNext();
+    if (status_ == ReadStatus::kOk) {
+      MakeSnapshot();
+      comparison_ = Compare();
+    }
+  } catch (const std::bad_alloc&) {  // a large tensor, most likely; the small ones go on
+    status_ = ReadStatus::kDamaged;
+    no_memory_ = true;
+    Lose(entry_.ordinal);
+    entry_ = {.ordinal = entry_.ordinal, .sequence = entry_.sequence};
+    made_ = {};
+    maker_ = pipeline::SnapshotMaker(destination_.payloads);
   }
   cut_off_ = SigbusGuard::Hit();
 }
@@ -105,8 +122,9 @@ SlotConsumer::Step SlotConsumer::Commit() {
     case ReadStatus::kDamaged:
       ReportLoss(entry_.sequence - 1, entry_.sequence, Gap::Cause::kOverwritten);
       Lose(consumed_ + 2);
-      ++lost_damaged_;
-      ReportLoss(entry_.sequence, entry_.sequence, Gap::Cause::kCorrupted);
+      ++(no_memory_ ? lost_no_memory_ : lost_damaged_);
+      ReportLoss(entry_.sequence, entry_.sequence,
+                 no_memory_ ? Gap::Cause::kNoMemory : Gap::Cause::kCorrupted);
       return Step::kConsumed;
     case ReadStatus::kNone:
     case ReadStatus::kOverwritten:
@@ -167,8 +185,15 @@ pipeline::RingContent SlotConsumer::Read(const pipeline::RingRequest& request) c
   std::size_t bytes = 0;
   for (; content.next <= last && (bytes == 0 || bytes < request.max_bytes); ++content.next) {
     ring::Entry entry;
-    const ReadStatus status = ring_.Read(content.next, &entry);
-    if (status == ReadStatus::kDamaged) content.damaged.push_back(content.next);
+    ReadStatus status = ReadStatus::kNone;
+    try {
+      status = ring_.Read(content.next, &entry);
+    } catch (const std::bad_alloc&) {
+      content.unreadable.emplace(content.next, Gap::Cause::kNoMemory);
+    }
+    if (status == ReadStatus::kDamaged) {
+      content.unreadable.emplace(content.next, Gap::Cause::kCorrupted);
+    }
     if (status != ReadStatus::kOk) continue;
     bytes += sizeof(entry) + entry.payload.size();
     content.entries.push_back(std::move(entry));
@@ -190,8 +215,9 @@ void SlotConsumer::Refresh() {
   counters.replays = head_untrusted.sequence;
   counters.produced = std::max(head_untrusted.accepted, consumed_);
   counters.consumed = consumed_ - lost_;
-  counters.lost_overwritten = lost_ - lost_damaged_;
+  counters.lost_overwritten = lost_ - lost_damaged_ - lost_no_memory_;
   counters.lost_damaged = lost_damaged_;
+  counters.lost_no_memory = lost_no_memory_;
   counters.suppressed = head_untrusted.suppressed;
   counters.lost_at_death = lost_at_death_;
   counters.overwrote_unread = head_untrusted.overwrote_unread;
@@ -257,7 +283,8 @@ void SlotConsumer::GiveUp() {
             shown_.replays, 0});
   }
   destination_.sink->CloseSlot(slot_, shown_.replays, *this);
-  shown_.produced = shown_.consumed + shown_.lost_overwritten + shown_.lost_damaged;
+  shown_.produced =
+      shown_.consumed + shown_.lost_overwritten + shown_.lost_damaged + shown_.lost_no_memory;
   destination_.registry->SetSlot(slot_, shown_, last_timestamp_ns_, /*retired=*/true);
 }
 
@@ -268,7 +295,12 @@ void SlotConsumer::SetVerdict(const ring::Verdict& verdict) {
 
 Result<std::vector<std::byte>> SlotConsumer::ReadExpected() {
   std::string reason;
-  auto expected = view_->ReadExpected(slot_->registration, &reason);
+  std::optional<std::vector<std::byte>> expected;
+  try {
+    expected = view_->ReadExpected(slot_->registration, &reason);
+  } catch (const std::bad_alloc&) {
+    reason = "the daemon has no memory for it";
+  }
   if (SigbusGuard::Hit()) return Error{"its shared memory was cut off"};
   if (!expected) return Error{reason};
   return *std::move(expected);

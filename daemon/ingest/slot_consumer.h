@@ -101,6 +101,7 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   Destination destination_;
   // What Prepare() left for Commit().
   ring::ReadStatus status_ = ring::ReadStatus::kNone;
+  bool no_memory_ = false;  // with kDamaged: nothing is known of it but where it lies
   bool cut_off_ = false;
   ring::Entry entry_;
   pipeline::StoredSnapshot made_;
@@ -113,7 +114,8 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   std::uint64_t consumed_before_ = 0;
   std::uint64_t unreported_lost_ = 0;
   std::uint64_t lost_at_death_ = 0;
-  std::uint64_t lost_damaged_ = 0;  // of those lost
+  std::uint64_t lost_damaged_ = 0;    // of those lost
+  std::uint64_t lost_no_memory_ = 0;  // likewise
   std::uint64_t bytes_ = 0;
   layout::SlotControl control_;  // as in the ring
   pipeline::Counters shown_;     // as the registry has them

@@ -27,6 +27,8 @@ LossCause CauseOf(Gap::Cause cause) {
       return LossCause::kAtDeath;
     case Gap::Cause::kCorrupted:
       return LossCause::kCorrupted;
+    case Gap::Cause::kNoMemory:
+      return LossCause::kNoMemory;
   }
   return LossCause::kOverwritten;
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "daemon/base/log.h"
@@ -40,7 +39,11 @@ class Remains {
     const std::uint64_t kept = kept_.empty() ? 0 : kept_.rbegin()->first;
     return ring_.readable ? std::max(kept, ring_.newest) : kept;
   }
-  bool IsDamaged(std::uint64_t ordinal) const { return damaged_.contains(ordinal); }
+  // Why it cannot be had, although it is there.
+  std::optional<Gap::Cause> WhyNot(std::uint64_t ordinal) const {
+    const auto found = unreadable_.find(ordinal);
+    return found == unreadable_.end() ? std::nullopt : std::optional(found->second);
+  }
 
   // Nothing when neither has it; without the values when these alone are gone.
   std::optional<StoredSnapshot> Take(std::uint64_t ordinal) {
@@ -79,7 +82,7 @@ class Remains {
     RingContent content = rings_->Read({slot_, ordinal, last, kBatchBytes});
     ring_.readable = content.readable;
     batch_ = std::move(content.entries);
-    damaged_.insert(content.damaged.begin(), content.damaged.end());
+    unreadable_.merge(content.unreadable);
     read_up_to_ = content.next;
   }
 
@@ -89,7 +92,7 @@ class Remains {
   RingContent ring_;
   std::vector<ring::Entry> batch_;
   std::uint64_t read_up_to_ = 0;  // ordinal; those before were asked for
-  std::set<std::uint64_t> damaged_;
+  std::map<std::uint64_t, Gap::Cause> unreadable_;
   PayloadPool pool_{0};
   SnapshotMaker maker_{&pool_};
 };
@@ -113,9 +116,9 @@ void FreezeSlot(ActiveRecording* recording, const SlotRecord& record, std::uint6
       sequence = stored->snapshot->sequence;
       recording->Consume(*stored);
       if (!Remains::IsWhole(*stored)) without_values.push_back(sequence);
-    } else if (sequence != 0 && remains.IsDamaged(ordinal)) {
+    } else if (const auto cause = remains.WhyNot(ordinal); cause && sequence != 0) {
       lose_up_to(ordinal - 1, Gap::Cause::kOverwritten);
-      lose_up_to(ordinal, Gap::Cause::kCorrupted);
+      lose_up_to(ordinal, *cause);
     }
   }
   if (sequence == 0) recording->Open(slot, 0);

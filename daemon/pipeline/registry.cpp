@@ -23,6 +23,7 @@ void Counters::Add(const Counters& other) {
   consumed += other.consumed;
   lost_overwritten += other.lost_overwritten;
   lost_damaged += other.lost_damaged;
+  lost_no_memory += other.lost_no_memory;
   suppressed += other.suppressed;
   lost_at_death += other.lost_at_death;
   overwrote_unread += other.overwrote_unread;

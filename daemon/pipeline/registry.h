@@ -26,9 +26,10 @@ struct Counters {
   std::uint64_t waits = 0;
   std::uint64_t wait_ns = 0;
   std::uint64_t bytes = 0;
-  std::uint64_t lost_released = 0;  // of a session only
-  std::uint64_t lost_damaged = 0;   // bytes that are not those the writer summed up
-  std::uint64_t suppressed = 0;     // replays that the live control kept back
+  std::uint64_t lost_released = 0;   // of a session only
+  std::uint64_t lost_damaged = 0;    // bytes that are not those the writer summed up
+  std::uint64_t lost_no_memory = 0;  // of this process, to copy them out
+  std::uint64_t suppressed = 0;      // replays that the live control kept back
 
   void Add(const Counters& other);
 };

@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <functional>
 #include <future>
+#include <map>
 #include <mutex>
 #include <vector>
 
 #include "daemon/base/unique_fd.h"
 #include "daemon/pipeline/identity.h"
+#include "daemon/pipeline/sink.h"
 #include "libprobe/ring/slot_ring_reader.h"
 
 namespace cgdebug::pipeline {
@@ -27,7 +29,7 @@ struct RingContent {
   std::uint64_t newest = 0;
   std::uint64_t next = 1;  // the first ordinal that was not looked at
   std::vector<ring::Entry> entries;
-  std::vector<std::uint64_t> damaged;  // ordinals
+  std::map<std::uint64_t, Gap::Cause> unreadable;  // by ordinal: they are there, and not to be had
 };
 
 class RingReads {

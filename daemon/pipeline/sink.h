@@ -38,7 +38,7 @@ struct Delivery {
 
 // Snapshots that no sink gets.
 struct Gap {
-  enum class Cause { kOverwritten, kReleased, kAtDeath, kCorrupted };
+  enum class Cause { kOverwritten, kReleased, kAtDeath, kCorrupted, kNoMemory };
   SlotPtr slot;
   Cause cause = Cause::kOverwritten;
   std::uint64_t count = 0;

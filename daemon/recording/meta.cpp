@@ -322,6 +322,8 @@ std::string_view ToText(LossCause cause) {
       return "damaged in what it was copied from";
     case LossCause::kValuesGone:
       return "their values were no longer kept, only their statistics";
+    case LossCause::kNoMemory:
+      return "the daemon had no memory to read them";
   }
   return "unknown cause";
 }

@@ -82,6 +82,7 @@ enum class LossCause : std::uint32_t {
   kCorrupted = 8,    // not the bytes that the GPU summed up
   kLeftOut = 9,      // damaged in the recording that this one was copied from
   kValuesGone = 10,  // only the values: the statistics were recorded
+  kNoMemory = 11,    // the daemon had no memory to read it
 };
 std::string_view ToText(LossCause cause);
 

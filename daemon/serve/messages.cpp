@@ -77,6 +77,7 @@ void Fill(const pipeline::Counters& counters, v1::Counters* message) {
   message->set_consumed(counters.consumed);
   message->set_lost_overwritten(counters.lost_overwritten);
   message->set_lost_damaged(counters.lost_damaged);
+  message->set_lost_no_memory(counters.lost_no_memory);
   message->set_suppressed(counters.suppressed);
   message->set_lost_at_death(counters.lost_at_death);
   message->set_overwrote_unread(counters.overwrote_unread);

@@ -39,7 +39,7 @@ class FakeRing {
           return ordinal < request.first_ordinal || ordinal > request.last_ordinal;
         };
         std::erase_if(content.entries, [&](const auto& entry) { return outside(entry.ordinal); });
-        std::erase_if(content.damaged, outside);
+        std::erase_if(content.unreadable, [&](const auto& one) { return outside(one.first); });
         content.next = request.last_ordinal + 1;
         return content;
       });
@@ -71,7 +71,7 @@ TEST(Freeze, TellsOfEveryHoleWithItsCauseAndPrefersWhatIsWhole) {
   content.oldest = 2;
   content.newest = 9;
   for (const std::uint64_t ordinal : {3, 4, 8}) content.entries.push_back(MakeEntry(ordinal));
-  content.damaged = {6};
+  content.unreadable = {{6, Gap::Cause::kCorrupted}, {9, Gap::Cause::kNoMemory}};
   FakeRing ring(content);
   const testing_support::TempDir dir;
   FreezeRequest request;
@@ -98,7 +98,7 @@ TEST(Freeze, TellsOfEveryHoleWithItsCauseAndPrefersWhatIsWhole) {
   for (const auto& loss : (*reader)->losses()) lost[loss.first_ordinal] = loss.cause;
   EXPECT_EQ(lost, (std::map<std::uint64_t, LossCause>{{5, LossCause::kOverwritten},
                                                       {6, LossCause::kCorrupted},
-                                                      {9, LossCause::kOverwritten}}));
+                                                      {9, LossCause::kNoMemory}}));
 }
 
 TEST(Freeze, GoesFromWhatMemoryHasToAFarRingInOneStep) {

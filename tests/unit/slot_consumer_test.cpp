@@ -2,6 +2,13 @@
 #include "daemon/ingest/slot_consumer.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <map>
 
 #include "libprobe/ring/shared_copy.h"
 #include "tests/support/ring_fixture.h"
@@ -21,8 +28,10 @@ class FakeSink final : public pipeline::Sink {
 
 class ConsumedSlot : public ::testing::Test {
  protected:
+  explicit ConsumedSlot(std::uint64_t elements = 3) : elements_(elements) {}
+
   void SetUp() override {
-    const auto registration = test::MakeSlot("a", 3, 4);
+    const auto registration = test::MakeSlot("a", elements_, 4);
     slot_ = test::PublishSlot(segment_, registration);
     writer_.emplace(slot_.block.data, segment_.producer(), segment_.gate());
     std::string reason;
@@ -50,6 +59,7 @@ class ConsumedSlot : public ::testing::Test {
     return &headers[(ordinal - 1) % 4];
   }
 
+  const std::uint64_t elements_;
   ring::SegmentWriter segment_{ring::Identity{}};
   test::Slot slot_;
   std::optional<ring::SlotRingWriter> writer_;
@@ -87,6 +97,70 @@ TEST_F(ConsumedSlot, ReadingARingWhoseHeadIsRubbishEnds) {
   const auto content = consumer_->Read({consumer_->slot(), 1, ~std::uint64_t{0}, 1 << 20});
   EXPECT_TRUE(content.entries.empty());
   EXPECT_EQ(content.newest, layout::kMaxOrdinal);
+}
+
+// Of all that this process may map, hardly anything is left.
+class MemoryLimit {
+ public:
+  MemoryLimit() {
+    std::ifstream("/proc/self/statm") >> mapped_pages_;
+    EXPECT_EQ(getrlimit(RLIMIT_AS, &before_), 0);
+    rlimit limit = before_;
+    limit.rlim_cur = mapped_pages_ * static_cast<rlim_t>(getpagesize()) + kLeftBytes;
+    EXPECT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+  }
+  ~MemoryLimit() { EXPECT_EQ(setrlimit(RLIMIT_AS, &before_), 0); }
+
+  bool Holds() const {
+    void* more = mmap(nullptr, 2 * kLeftBytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return more == MAP_FAILED || munmap(more, 2 * kLeftBytes) != 0;
+  }
+
+ private:
+  static constexpr rlim_t kLeftBytes = 1u << 20;
+  rlim_t mapped_pages_ = 0;
+  rlimit before_ = {};
+};
+
+class LargeSlot : public ConsumedSlot {
+ protected:
+  LargeSlot() : ConsumedSlot(2u << 20) {}
+
+  void Write(std::uint8_t value) {
+    ASSERT_TRUE(writer_->Begin());
+    std::memset(writer_->payload(), value, writer_->payload_bytes());
+    writer_->Commit(0);
+  }
+};
+
+TEST_F(LargeSlot, WhatThereIsNoMemoryForIsLostForThatReasonAndTheNextOneIsRead) {
+#if defined(CGDEBUG_SANITIZED)
+  GTEST_SKIP() << "a sanitizer ends the process where there is no memory";
+#endif
+  Write(1);
+  {
+    const MemoryLimit limit;
+    if (!limit.Holds()) GTEST_SKIP() << "this system has no RLIMIT_AS";
+    const auto content = consumer_->Read({consumer_->slot(), 1, 1, 1 << 20});
+    EXPECT_TRUE(content.entries.empty());
+    EXPECT_EQ(content.unreadable,
+              (std::map<std::uint64_t, Gap::Cause>{{1, Gap::Cause::kNoMemory}}));
+    EXPECT_EQ(Step(), SlotConsumer::Step::kConsumed);
+  }
+  ASSERT_EQ(sink_.gaps.size(), 1u);
+  EXPECT_EQ(sink_.gaps[0].cause, Gap::Cause::kNoMemory);
+  EXPECT_EQ(sink_.gaps[0].count, 1u);
+  EXPECT_EQ(sink_.gaps[0].last_ordinal, 1u);
+  EXPECT_EQ(sink_.gaps[0].last_sequence, 1u);
+  Write(1);
+  EXPECT_EQ(Step(), SlotConsumer::Step::kConsumed);
+  const auto record = registry_.Slots(consumer_->slot()->session).at(0);
+  EXPECT_EQ(record.counters.consumed, 1u);
+  EXPECT_EQ(record.counters.lost_no_memory, 1u);
+  EXPECT_EQ(record.counters.lost_overwritten, 0u);
+  ASSERT_NE(record.last, nullptr);
+  EXPECT_EQ(record.last->ordinal, 2u);
+  EXPECT_TRUE(record.last->changed) << "nobody knows what the one before was";
 }
 
 }  // namespace
