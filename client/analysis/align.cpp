@@ -87,7 +87,8 @@ class Aligner {
     }
     std::stable_sort(result_.snapshots.begin(), result_.snapshots.end(),
                      [](const SnapshotPair& x, const SnapshotPair& y) {
-                       return std::tie(x.position, x.pair) < std::tie(y.position, y.pair);
+                       return std::tie(x.position, x.nth, x.pair) <
+                              std::tie(y.position, y.nth, y.pair);
                      });
     return std::move(result_);
   }
@@ -142,22 +143,35 @@ class Aligner {
     return keys;
   }
 
-  // Keys by position; of several snapshots of one step the first counts.
-  Result<std::vector<std::pair<std::uint64_t, Key>>> Positions(Source& source, std::size_t slot) {
+  // Where a snapshot stands: of several in one step the n-th stands against the n-th.
+  struct Position {
+    std::uint64_t number = 0;  // replay, or step
+    std::uint64_t nth = 0;
+    Key key;
+    auto place() const { return std::tie(number, nth); }
+  };
+
+  Result<std::vector<Position>> Positions(Source& source, std::size_t slot) {
     const Result<std::vector<Key>> keys = WantedKeys(source, slot);
     if (!keys.ok()) return keys.error();
-    std::vector<std::pair<std::uint64_t, Key>> positions;
+    std::vector<Position> positions;
+    std::map<std::uint64_t, std::uint64_t> counts;  // by step
+    std::vector<std::uint64_t> without_step;
     for (const Key& key : *keys) {
       if (!options_.by_step) {
-        positions.emplace_back(key.replay, key);
+        positions.push_back({key.replay, 0, key});
         continue;
       }
       const Result<source::Snapshot> snapshot = source.Get(slot, key);
-      if (!snapshot.ok()) return snapshot.error();
-      if (snapshot->step < 0) continue;
+      if (!snapshot.ok() || snapshot->step < 0) {
+        without_step.push_back(key.replay);
+        continue;
+      }
       const auto step = static_cast<std::uint64_t>(snapshot->step);
-      if (positions.empty() || positions.back().first < step) positions.emplace_back(step, key);
+      positions.push_back({step, counts[step]++, key});
     }
+    std::ranges::sort(positions, {}, &Position::place);
+    TellWithoutStep(source, slot, without_step);
     return positions;
   }
 
@@ -171,12 +185,13 @@ class Aligner {
     auto x = in_a->begin();
     auto y = in_b->begin();
     while (x != in_a->end() || y != in_b->end()) {
-      if (y == in_b->end() || (x != in_a->end() && x->first < y->first)) {
-        only_a.push_back((x++)->first);
-      } else if (x == in_a->end() || y->first < x->first) {
-        only_b.push_back((y++)->first);
+      if (y == in_b->end() || (x != in_a->end() && x->place() < y->place())) {
+        only_a.push_back((x++)->number);
+      } else if (x == in_a->end() || y->place() < x->place()) {
+        only_b.push_back((y++)->number);
       } else {
-        result_.snapshots.push_back({x->first, pair, (x++)->second, (y++)->second});
+        result_.snapshots.push_back({x->number, x->nth, pair, x->key, y->key});
+        ++x, ++y;
       }
     }
     TellOnly(a_, slot_a, only_a);
@@ -184,13 +199,24 @@ class Aligner {
     return {};
   }
 
-  void TellOnly(const Source& source, std::size_t slot, const std::vector<std::uint64_t>& only) {
+  void TellOnly(const Source& source, std::size_t slot, std::vector<std::uint64_t> only) {
     if (only.empty()) return;
+    result_.unmatched_count += only.size();
+    only.erase(std::unique(only.begin(), only.end()), only.end());
     const Slot& info = source.slots()[slot];
     result_.unmatched.push_back(fmt::format("{}{}: {} {} only in {}", source::SlotText(info),
                                             RankText(info), options_.by_step ? "step" : "replay",
                                             RangesText(only), source.Describe().path));
-    result_.unmatched_count += only.size();
+  }
+
+  void TellWithoutStep(const Source& source, std::size_t slot,
+                       const std::vector<std::uint64_t>& replays) {
+    if (replays.empty()) return;
+    result_.unmatched_count += replays.size();
+    const Slot& info = source.slots()[slot];
+    result_.unmatched.push_back(fmt::format("{}{}: no step is known of replay {} of {}",
+                                            source::SlotText(info), RankText(info),
+                                            RangesText(replays), source.Describe().path));
   }
 
   Source& a_;

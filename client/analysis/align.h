@@ -48,6 +48,7 @@ struct SlotPair {
 
 struct SnapshotPair {
   std::uint64_t position = 0;  // replay, or step
+  std::uint64_t nth = 0;       // of several snapshots of the probe in one step, from 0
   std::size_t pair = 0;        // place in Alignment::slots
   source::Key a;
   source::Key b;

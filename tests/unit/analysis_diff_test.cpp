@@ -228,6 +228,32 @@ TEST(Diff, AlignsByStep) {
   EXPECT_EQ(DiffOf(a, b, options).verdict(), Verdict::kSame);
 }
 
+TEST(Diff, EverySnapshotOfAStepIsComparedOrSaidToBeMissing) {
+  MemorySource a, b;
+  DiffOptions options;
+  options.align.by_step = true;
+  const std::size_t x = a.AddSlot("x", {1});
+  b.AddSlot("x", {1});
+  for (MemorySource* source : {&a, &b}) {
+    for (const int replay : {1, 2, 3, 4}) source->Add(x, replay, {1}, (replay + 1) / 2);
+  }
+  EXPECT_EQ(DiffOf(a, b, options).verdict(), Verdict::kSame);
+  EXPECT_EQ(DiffOf(a, b, options).compared, 4u);
+  b.Change(x, 4, {2});  // the second of step 2
+  const Diff second = DiffOf(a, b, options);
+  EXPECT_EQ(second.verdict(), Verdict::kDifferent);
+  EXPECT_EQ(second.first->position, 2u);
+  EXPECT_EQ(second.first->b.key.replay, 4u);
+  b.Remove(x, 4);
+  EXPECT_EQ(DiffOf(a, b, options).verdict(), Verdict::kIncomplete);
+  EXPECT_THAT(DiffText(a, b, DiffOf(a, b, options)), HasSubstr("x: step 2 only in memory"));
+  b.Add(x, 4, {1}, 2);
+  for (MemorySource* source : {&a, &b}) source->Add(x, 5, {1});
+  EXPECT_EQ(DiffOf(a, b, options).verdict(), Verdict::kIncomplete);
+  EXPECT_THAT(DiffText(a, b, DiffOf(a, b, options)),
+              HasSubstr("x: no step is known of replay 5 of memory"));
+}
+
 TEST(Diff, TheNthCaptureStandsAgainstTheNth) {
   MemorySource a, b;
   for (MemorySource* source : {&a, &b}) {
