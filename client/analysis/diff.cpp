@@ -127,10 +127,10 @@ class Comparer {
     result_.missing_count += gaps.count;
   }
 
-  void AddNotCompared(ProbeDiff* probe, const Snapshot& snapshot, const std::string& why) {
+  void AddNotCompared(ProbeDiff* probe, const source::Key& key, const std::string& why) {
     ++result_.missing_count;
     // One sentence a probe: the first says it for the others.
-    if (probe->not_compared++ == 0) not_compared_[probe] = {snapshot.key.replay, why};
+    if (probe->not_compared++ == 0) not_compared_[probe] = {key.replay, why};
   }
 
   CompareOptions Tolerance(layout::Dtype dtype) const {
@@ -146,15 +146,17 @@ class Comparer {
     ProbeDiff& probe = result_.probes[pair.pair];
     Difference difference{.pair = pair.pair, .position = pair.position};
     Result<Snapshot> a = a_.Get(probe.a, pair.a);
-    if (!a.ok()) return a.error();
     Result<Snapshot> b = b_.Get(probe.b, pair.b);
-    if (!b.ok()) return b.error();
+    if (!a.ok() || !b.ok()) {
+      AddNotCompared(&probe, pair.a, (a.ok() ? b : a).error().message);
+      return {};
+    }
     difference.a = *std::move(a);
     difference.b = *std::move(b);
     const Result<Outcome> outcome = Judge(probe, &difference);
     if (!outcome.ok()) return outcome.error();
     if (*outcome == Outcome::kNotCompared) {
-      AddNotCompared(&probe, difference.a, difference.reason);
+      AddNotCompared(&probe, pair.a, difference.reason);
       return {};
     }
     ++probe.compared;

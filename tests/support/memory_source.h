@@ -21,6 +21,7 @@ class MemorySource : public source::Source {
       : description(std::move(other.description)),
         gaps(std::move(other.gaps)),
         damaged(std::move(other.damaged)),
+        gone(std::move(other.gone)),
         has_hashes(other.has_hashes),
         has_stats(other.has_stats),
         slots_(std::move(other.slots_)),
@@ -29,6 +30,8 @@ class MemorySource : public source::Source {
   source::Description description{.path = "memory", .kind = "memory"};
   std::vector<source::Gap> gaps;
   std::set<std::size_t> damaged;  // slots whose values cannot be read
+  std::set<std::pair<std::size_t, std::uint64_t>>
+      gone;  // snapshots that have a key and are no more
   bool has_hashes = false;
   bool has_stats = true;
 
@@ -75,6 +78,7 @@ class MemorySource : public source::Source {
     return keys;
   }
   Result<source::Snapshot> Get(std::size_t slot, const source::Key& key) override {
+    if (gone.contains({slot, key.replay})) return Error{"it is gone"};
     const Entry& entry = entries_.at({slot, key.replay});
     source::Snapshot snapshot{.slot = slot, .key = key, .step = entry.step};
     snapshot.has_values = entry.has_values;

@@ -254,6 +254,17 @@ TEST(Diff, EverySnapshotOfAStepIsComparedOrSaidToBeMissing) {
               HasSubstr("x: no step is known of replay 5 of memory"));
 }
 
+TEST(Diff, WhatIsGoneWhenItIsAskedForIsNotCompared) {
+  MemorySource a = TwoLayers(3), b = TwoLayers(3);
+  b.gone.insert({1, 2});
+  const Diff diff = DiffOf(a, b);
+  EXPECT_EQ(diff.verdict(), Verdict::kIncomplete);
+  EXPECT_EQ(diff.compared, 5u);
+  EXPECT_THAT(DiffText(a, b, diff), HasSubstr("y@2: it is gone"));
+  b.Change(1, 3, {0, 0, 0, 0});
+  EXPECT_EQ(DiffOf(a, b).verdict(), Verdict::kDifferent);
+}
+
 TEST(Diff, TheNthCaptureStandsAgainstTheNth) {
   MemorySource a, b;
   for (MemorySource* source : {&a, &b}) {
