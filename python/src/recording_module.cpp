@@ -321,8 +321,9 @@ py::tuple Reader::Diff(Reader& a, Reader& b, const py::dict& given) {
   std::string json, text;
   const Result<void> done = [&]() -> Result<void> {
     const py::gil_scoped_release release;
-    const std::scoped_lock lock(a.mutex_);
-    const auto other = &a == &b ? std::unique_lock<std::mutex>() : std::unique_lock(b.mutex_);
+    // Both at once: of two threads that hold A against B and B against A neither waits for ever.
+    std::unique_lock lock_a(a.mutex_, std::defer_lock), lock_b(b.mutex_, std::defer_lock);
+    &a == &b ? lock_a.lock() : std::lock(lock_a, lock_b);
     const Result<analysis::Diff> diff = analysis::Compare(*a.source_, *b.source_, options);
     if (!diff.ok()) return diff.error();
     json = Dump(analysis::DiffJson(*a.source_, *b.source_, *diff), /*indented=*/false);

@@ -323,6 +323,21 @@ def test_threads_may_read_at_once(path):
     assert wrong == []
 
 
+def test_threads_may_hold_two_recordings_against_each_other(tmp_path, path):
+    code = (
+        "import sys, threading, cgdebug\n"
+        "a, b = map(cgdebug.open, sys.argv[1:])\n"
+        "def hold(one, other):\n"
+        "    for _ in range(200):\n"
+        "        assert one.diff(other).ok\n"
+        "threads = [threading.Thread(target=hold, args=pair) for pair in ((a, b), (b, a)) * 2]\n"
+        "for thread in threads: thread.start()\n"
+        "for thread in threads: thread.join()\n"
+    )
+    other = write(tmp_path / "b.cgrec")
+    subprocess.run([sys.executable, "-c", code, path, other], check=True, timeout=60, env=os.environ)
+
+
 def test_needs_neither_torch_nor_protobuf(path):
     code = (
         "import sys\n"
