@@ -38,6 +38,17 @@ std::vector<std::string> FilesIn(const std::string& folder, std::string_view ext
   return files;
 }
 
+bool HasEndingOfSource(const std::string& text) {
+  return text.ends_with(".cgrec") || text.ends_with(".safetensors");
+}
+
+// "train-3f2a91/r3": what a session of a distributed job is called.
+bool IsLabelOfRank(const std::string& text) {
+  const std::size_t mark = text.rfind("/r");
+  return mark != std::string::npos && mark + 2 < text.size() &&
+         text.find_first_not_of("0123456789", mark + 2) == std::string::npos;
+}
+
 }  // namespace
 
 Result<std::optional<Key>> Source::Find(std::size_t slot, std::uint64_t replay) {
@@ -82,8 +93,7 @@ Result<std::unique_ptr<Source>> Open(const std::string& path) {
 }
 
 bool IsWrittenAsPath(const std::string& text) {
-  return text.find('/') != std::string::npos || text.ends_with(".cgrec") ||
-         text.ends_with(".safetensors");
+  return HasEndingOfSource(text) || (text.find('/') != std::string::npos && !IsLabelOfRank(text));
 }
 
 bool LooksLikePath(const std::string& text) {
@@ -92,7 +102,7 @@ bool LooksLikePath(const std::string& text) {
 }
 
 bool LooksLikeSource(const std::string& text) {
-  if (IsWrittenAsPath(text)) return true;
+  if (HasEndingOfSource(text)) return true;
   std::error_code ignored;
   return fs::is_directory(text, ignored) &&
          (recording::RecordingReader::IsRecording(text) || !RecordingsIn(text).empty() ||

@@ -121,13 +121,14 @@ class Source {
 // what was looked for.
 Result<std::unique_ptr<Source>> Open(const std::string& path);
 
-// With a '/' or the ending of a source.
+// With the ending of a source, or a '/' that is not that of a session's label, "train-3f2a91/r3".
 bool IsWrittenAsPath(const std::string& text);
 
 // Whether `text` is meant as a path and not as the name of a session: it exists, or looks like one.
 bool LooksLikePath(const std::string& text);
 
-// The same where it may be the name of a probe: what only happens to exist has to be a source too.
+// The same where it may be the name of a probe, which may have a '/' too: what has not the ending
+// of a source has to be one.
 bool LooksLikeSource(const std::string& text);
 
 // As recorded, else computed from the values. Fails: neither is there.

@@ -64,6 +64,23 @@ TEST_F(CommandsTest, HelpBeginsWithExamples) {
   }
 }
 
+TEST_F(CommandsTest, NamesWithASlashAreNoPaths) {
+  v1::Session& session = world_.sessions.emplace_back(MakeSession("99999999", 3));
+  session.set_label("train-3f2a/r3");
+  world_.probes.push_back(MakeProbe("99999999", "blk3/attn"));
+  world_.probes.back().set_session_label(session.label());
+  Serve();
+  const ProcessResult info = Cli({"info", "train-3f2a/r3"});
+  EXPECT_EQ(info.code, 0) << info.err;
+  EXPECT_THAT(info.out, HasSubstr("blk3/attn"));
+  EXPECT_THAT(Cli({"info", "train-3f2b/r3"}).err,
+              HasSubstr("no session 'train-3f2b/r3' and no file of this name"));
+  EXPECT_THAT(Cli({"info", "runs/train"}).err, HasSubstr("runs/train does not exist"));
+  const ProcessResult probes = Cli({"probes", "blk3/*"});
+  EXPECT_EQ(probes.code, 0) << probes.err;
+  EXPECT_EQ(daemon_->requests().back().probes().probes(0), "blk3/*");
+}
+
 TEST_F(CommandsTest, DiffComparesFilesAndLiveSessionsAlike) {
   using testing_support::WriteFloats;
   WriteFloats(dir_ / "a.safetensors", {{"x", {1, 2}}, {"y", {1, 2}}});
