@@ -199,6 +199,8 @@ int RunJob(Context& context, const RunOptions& options) {
                 *signals);
   if (!started.ok()) {
     context.Say(started.error().message);
+    // Or it would wait for a job that never comes, and keep the daemon running.
+    if (recording != 0) StopRecording(context, recording);
     return job.exit_code();
   }
   context.Note(fmt::format("cgdebug: run {} (pid {})", run_id, job.pid()));

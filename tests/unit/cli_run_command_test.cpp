@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/support/commands_fixture.h"
 
 namespace cgdebug::cli {
@@ -67,6 +69,20 @@ TEST_F(CommandsTest, LossesOfARecordingNameTheOptionOfTheCommand) {
   EXPECT_THAT(Cli({"record", "stop"}).err, HasSubstr("Record fewer probes (--probes)"));
   EXPECT_THAT(Cli({"run", "--no-live", "-o", "/runs/a.cgrec", "--", "true"}).err,
               HasSubstr("Record fewer probes (--record)"));
+}
+
+TEST_F(CommandsTest, ARecordingForAJobThatDoesNotStartIsEnded) {
+  v1::Recording recording;
+  recording.set_directory("/runs/a.cgrec");
+  recording.set_id(7);
+  world_.recordings = {recording};
+  Serve();
+  EXPECT_EQ(Cli({"run", "-o", "/runs/a.cgrec", "--", "/nonexistent/job"}).code, 127);
+  const auto requests = daemon_->requests();
+  const auto stop = std::find_if(requests.begin(), requests.end(),
+                                 [](const auto& request) { return request.has_record_stop(); });
+  ASSERT_NE(stop, requests.end());
+  EXPECT_EQ(stop->record_stop().recording(), "7");
 }
 
 TEST_F(CommandsTest, RunNeedsACommand) {
