@@ -52,7 +52,7 @@ std::string VerdictText(const v1::ProbeInfo& probe, const Style& style) {
       return style.Red(fmt::format("FAIL @{} ({} of {})", verdict.first_failed_replay(),
                                    verdict.mismatched(), verdict.compared()));
     case v1::Verdict::ERROR:
-      return style.Red("ERROR");
+      return style.Red("ERROR: " + Printable(verdict.text()));
     default:
       return "";
   }

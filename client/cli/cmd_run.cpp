@@ -9,8 +9,10 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "client/cli/command.h"
@@ -121,6 +123,31 @@ void Drain(client::Client* client, const std::string& run_id, std::int64_t since
   }
 }
 
+std::set<std::string> KeysOf(const RunSummary& summary) {
+  std::set<std::string> keys;
+  for (const v1::Session& session : summary.sessions) keys.insert(session.key());
+  return keys;
+}
+
+// Probes of the run whose comparison says less than "every snapshot matched, or one did not".
+void CountNotCompared(client::Client* client, const std::set<std::string>& sessions,
+                      RunSummary* summary) {
+  const Result<v1::ProbesReply> reply = client->Probes({});
+  if (!reply.ok()) {
+    summary->complete = false;
+    return;
+  }
+  std::set<std::pair<std::string, std::string>> probes;
+  for (const v1::ProbeInfo& probe : reply->probes()) {
+    if (!probe.has_verdict() || !sessions.contains(probe.session())) continue;
+    const v1::Verdict& verdict = probe.verdict();
+    const bool is_whole = verdict.state() == v1::Verdict::FAIL ||
+                          (verdict.state() == v1::Verdict::PASS && verdict.lost() == 0);
+    if (!is_whole && probe.replay() > 0) probes.emplace(probe.session(), probe.name());
+  }
+  summary->not_compared_probes = probes.size();
+}
+
 void Report(const Context& context, const RunSummary& summary, const FailOn& fail_on) {
   if (context.options.json) {
     const std::string line = Dump(SummaryJson(summary), /*indented=*/false) + "\n";
@@ -211,9 +238,9 @@ int RunJob(Context& context, const RunOptions& options) {
   summary.job_exit_code = job.exit_code();
   summary.job_signal = job.signal();
   Drain(&context.client(), run_id, since_ns, &summary);
+  const std::set<std::string> keys = KeysOf(summary);
+  CountNotCompared(&context.client(), keys, &summary);
   if (watch) {
-    std::set<std::string> keys;
-    for (const v1::Session& session : summary.sessions) keys.insert(session.key());
     watch->WaitUntilPrinted(keys, summary.complete ? kDrainTimeout : milliseconds(0));
     watch->Stop();
   }

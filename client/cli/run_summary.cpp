@@ -83,6 +83,7 @@ int ExitCodeOf(const RunSummary& summary, const FailOn& fail_on) {
   if (HasFound(summary, fail_on)) return kExitFound;
   if (summary.sessions.empty()) return kExitNoMatch;
   if (summary.LostSnapshots() > 0 || !summary.complete) return kExitInconclusive;
+  if (fail_on.compare && summary.not_compared_probes > 0) return kExitInconclusive;
   return kExitOk;
 }
 
@@ -107,14 +108,19 @@ std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const 
   if (summary.FailedProbes() > 0) {
     text += kIndent + style.Red(Plural(summary.FailedProbes(), "probe") + " failed a comparison.");
   }
+  if (summary.not_compared_probes > 0) {
+    text += kIndent + style.Yellow(Plural(summary.not_compared_probes, "probe") +
+                                   " had snapshots that were not compared.");
+  }
   if (!summary.complete && !summary.sessions.empty()) {
     text +=
         kIndent + style.Yellow("The daemon has not read everything yet: these numbers may grow.");
   }
   const int code = ExitCodeOf(summary, fail_on);
   if (summary.job_exit_code == 0 && code == kExitInconclusive) {
-    text += fmt::format("{}Nothing of --fail-on was found, but snapshots are missing: exit {}.",
-                        kIndent, code);
+    const bool is_missing = summary.LostSnapshots() > 0 || !summary.complete;
+    text += fmt::format("{}Nothing of --fail-on was found, but snapshots {}: exit {}.", kIndent,
+                        is_missing ? "are missing" : "were not compared", code);
   }
   return text;
 }
@@ -152,6 +158,7 @@ Json SummaryJson(const RunSummary& summary) {
           {"lost", summary.LostSnapshots()},
           {"nonfinite_probes", summary.NonfiniteProbes()},
           {"failed_probes", summary.FailedProbes()},
+          {"not_compared_probes", summary.not_compared_probes},
           {"sessions", std::move(sessions)}};
 }
 

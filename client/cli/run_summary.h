@@ -1,6 +1,7 @@
 // run_summary.h: what a run's sessions add up to, and what it means for the exit code.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@ struct RunSummary {
   int job_signal = 0;
   // Every session had ended before the daemon was asked: nothing is missing from the counters.
   bool complete = false;
+  std::uint64_t not_compared_probes = 0;  // with a comparison that did not reach every snapshot
 
   std::uint64_t Replays() const;
   std::uint64_t Snapshots() const;  // the daemon read
@@ -32,7 +34,8 @@ struct RunSummary {
 };
 
 // The job's exit code when it is not 0. Else 1 when something of `fail_on` was found, 4 when the
-// run had no probe to look at, 3 when nothing was found but snapshots are missing, 0.
+// run had no probe to look at, 3 when nothing was found but snapshots are missing or, where
+// comparisons are asked for, were not compared, 0.
 int ExitCodeOf(const RunSummary& summary, const FailOn& fail_on);
 
 // Several lines for people, without the newline at the end.

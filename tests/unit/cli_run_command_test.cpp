@@ -11,6 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
+using testing_support::MakeProbe;
 using testing_support::MakeSession;
 using testing_support::MakeSnapshot;
 using testing_support::Process;
@@ -57,6 +58,31 @@ TEST_F(CommandsTest, RunSumsUpTheSessionsOfItsRunOnly) {
   EXPECT_EQ(run({"--fail-on", "nan,compare"}).code, 1);
   EXPECT_EQ(run({"--fail-on", "inf", "--no-live"}).code, 0);
   EXPECT_EQ(run({"--fail-on", "nan,sometimes"}).code, 2);
+}
+
+TEST_F(CommandsTest, AComparisonThatWasNotMadeIsNoPass) {
+  v1::Session& session = world_.sessions.emplace_back(MakeSession("99999999"));
+  session.set_run_id("mine");
+  session.set_state(v1::Session::EXITED);
+  session.set_created_ns(INT64_MAX);
+  v1::ProbeInfo& probe = world_.probes.emplace_back(MakeProbe("99999999", "blk3.out"));
+  v1::Verdict& verdict = *probe.mutable_verdict();
+  verdict.set_state(v1::Verdict::ERROR);
+  verdict.set_text("the expected tensor cannot be read");
+  Serve();
+  const auto run = [&](const char* fail_on) {
+    return Process(Command({"run", "--no-live", "--fail-on", fail_on, "--", "true"}),
+                   {"NO_COLOR=1", "CGDEBUG_RUN_ID=mine"})
+        .Wait();
+  };
+  const ProcessResult result = run("compare");
+  EXPECT_EQ(result.code, 3) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("1 probe had snapshots that were not compared"));
+  EXPECT_EQ(run("nan").code, 0);
+  EXPECT_THAT(Cli({"probes", "blk3.out"}).out,
+              HasSubstr("ERROR: the expected tensor cannot be read"));
+  world_.probes.back().set_replay(0);  // in a graph that was never replayed
+  EXPECT_EQ(run("compare").code, 0);
 }
 
 TEST_F(CommandsTest, LossesOfARecordingNameTheOptionOfTheCommand) {

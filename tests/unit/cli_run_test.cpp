@@ -60,6 +60,17 @@ TEST(RunExitCode, NothingFoundOverAGapIsInconclusive) {
   EXPECT_EQ(ExitCodeOf(summary, {.nan = true}), kExitInconclusive);
 }
 
+TEST(RunExitCode, WhatWasNotComparedIsNoPassOfAComparison) {
+  RunSummary summary = HealthyRun();
+  summary.not_compared_probes = 1;
+  EXPECT_EQ(ExitCodeOf(summary, {.compare = true}), kExitInconclusive);
+  EXPECT_EQ(ExitCodeOf(summary, {.nan = true}), kExitOk);
+  const std::string text = SummaryText(summary, {.compare = true}, Style());
+  EXPECT_THAT(text, HasSubstr("1 probe had snapshots that were not compared."));
+  EXPECT_THAT(text, HasSubstr("but snapshots were not compared: exit 3."));
+  EXPECT_EQ(SummaryJson(summary)["not_compared_probes"], 1);
+}
+
 TEST(RunExitCode, NoProbeAtAllIsNoPass) {
   RunSummary summary;
   EXPECT_EQ(ExitCodeOf(summary, {.compare = true}), kExitNoMatch);
