@@ -160,6 +160,12 @@ int FailToFind(Context& context, const Inside& inside, const Error& error) {
   return said_by_daemon ? context.Fail(error) : context.Fail(kExitNoMatch, error.message);
 }
 
+// It is there, but damaged; of a live job it may have gone meanwhile.
+int FailToRead(Context& context, const Error& error) {
+  const bool said_by_daemon = context.client().last_failure() != client::Failure::kNone;
+  return said_by_daemon ? context.Fail(error) : context.Fail(kExitTrouble, error.message);
+}
+
 int RunShow(Context& context, const ShowOptions& options) {
   const Result<Inside> inside = ParseInside(options.inside);
   if (!inside.ok()) return context.Fail(kExitTrouble, inside.error().message);
@@ -172,7 +178,10 @@ int RunShow(Context& context, const ShowOptions& options) {
     std::unique_ptr<source::Source> source;
     const std::string name = inside->source.empty() ? "live" : inside->source;
     if (const int failed = OpenSource(context, name, &source); failed != kExitOk) return failed;
-    tensor = FindTensor(*source, context.ranks, *inside);
+    const Result<FoundTensor> found = FindTensor(*source, context.ranks, *inside);
+    if (!found.ok()) return FailToFind(context, *inside, found.error());
+    tensor = LoadTensor(*source, *found);
+    if (!tensor.ok()) return FailToRead(context, tensor.error());
   } else {
     if (const int failed = context.Connect(); failed != kExitOk) return failed;
     tensor = Fetch(context, *inside);

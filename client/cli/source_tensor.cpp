@@ -40,40 +40,8 @@ void FillStats(const numerics::Stats& stats, v1::Stats* out) {
   out->mutable_histogram()->Assign(stats.histogram.begin(), stats.histogram.end());
 }
 
-Result<client::Tensor> TensorOf(Source& source, std::size_t place, const Key& key) {
-  const Slot& slot = source.slots()[place];
-  const Result<source::Snapshot> snapshot = source.Get(place, key);
-  if (!snapshot.ok()) return snapshot.error();
-  client::Tensor tensor;
-  v1::Snapshot& out = *tensor.reply.mutable_snapshot();
-  out.set_session_label(slot.session);
-  out.set_rank(slot.rank);
-  out.set_probe(slot.probe);
-  out.set_replay(key.replay);
-  out.set_capture_id(slot.capture_id);
-  out.set_invocation(slot.invocation);
-  out.set_dtype(slot.dtype_name);
-  out.mutable_shape()->Assign(slot.shape.begin(), slot.shape.end());
-  out.set_device(slot.device.empty() ? "file" : slot.device);
-  out.set_timestamp_ns(snapshot->timestamp_ns);
-  out.set_step(snapshot->step);
-  out.set_payload_bytes(slot.payload_bytes);
-  const Result<numerics::Stats> stats = source::StatsOf(source, *snapshot);
-  if (!stats.ok()) return stats.error();
-  FillStats(*stats, out.mutable_stats());
-  tensor.reply.set_payload_dropped(!snapshot->has_values);
-  if (!snapshot->has_values) return tensor;
-  const Result<source::Values> values = source.Load(*snapshot);
-  if (!values.ok()) return values.error();
-  // A recording keeps no hash among its statistics.
-  const auto view = numerics::MakeTensorView(slot.dtype, slot.shape, values->bytes);
-  if (view.ok()) out.mutable_stats()->set_hash(numerics::ComputeStats(*view).hash);
-  tensor.payload.assign(reinterpret_cast<const char*>(values->bytes.data()), values->bytes.size());
-  tensor.reply.set_payload_bytes(tensor.payload.size());
-  return tensor;
-}
-
-// Which replay is meant, of one slot; nothing when it has none such.
+// Which replay is meant, of one slot; nothing when it has none such. One that cannot be read may be
+// the one: LoadTensor then says why nobody knows.
 Result<std::optional<Key>> FindKey(Source& source, std::size_t slot, const Inside& inside) {
   if (!inside.first_nan && inside.step < 0 && inside.replay > 0) {
     return source.Find(slot, static_cast<std::uint64_t>(inside.replay));
@@ -87,14 +55,13 @@ Result<std::optional<Key>> FindKey(Source& source, std::size_t slot, const Insid
   }
   for (const Key& key : *keys) {
     const Result<source::Snapshot> snapshot = source.Get(slot, key);
-    if (!snapshot.ok()) return snapshot.error();
+    if (!snapshot.ok()) return std::optional<Key>(key);
     if (inside.step >= 0) {
       if (snapshot->step == inside.step) return std::optional<Key>(key);
       continue;
     }
     const Result<numerics::Stats> stats = source::StatsOf(source, *snapshot);
-    if (!stats.ok()) return stats.error();
-    if (stats->nonfinite() > 0) return std::optional<Key>(key);
+    if (!stats.ok() || stats->nonfinite() > 0) return std::optional<Key>(key);
   }
   return std::optional<Key>();
 }
@@ -115,13 +82,6 @@ std::string WhyNot(Source& source, std::size_t slot, const Inside& inside) {
       "has no replay {}: {}", replay,
       replay > first && replay < last ? "it was lost or not recorded" : "it has replays " + range);
 }
-
-// One snapshot that is meant; of several calls of the probe, whose it is.
-struct Found {
-  std::size_t slot = 0;
-  Key key;
-  std::int64_t timestamp_ns = 0;
-};
 
 // One dimension of a slice.
 struct Cut {
@@ -165,10 +125,11 @@ bool NeedsSource(const Inside& inside) {
          (!inside.source.empty() && source::LooksLikePath(inside.source));
 }
 
-Result<client::Tensor> FindTensor(Source& source, const RankSet& ranks, const Inside& inside) {
+Result<FoundTensor> FindTensor(Source& source, const RankSet& ranks, const Inside& inside) {
   std::vector<std::string> names;
   std::optional<std::size_t> other_slot;
-  std::optional<Found> found;
+  std::optional<FoundTensor> found;
+  std::int64_t found_ns = 0;
   for (std::size_t slot = 0; slot < source.slots().size(); ++slot) {
     const Slot& info = source.slots()[slot];
     names.push_back(SlotText(info));
@@ -186,14 +147,15 @@ Result<client::Tensor> FindTensor(Source& source, const RankSet& ranks, const In
     if (!key.ok()) return key.error();
     if (!*key) continue;
     const Result<source::Snapshot> snapshot = source.Get(slot, **key);
-    if (!snapshot.ok()) return snapshot.error();
-    const Found one{slot, **key, snapshot->timestamp_ns};
+    if (!snapshot.ok()) return FoundTensor{slot, **key};
+    const std::int64_t one_ns = snapshot->timestamp_ns;
     // Calls in other graphs count their replays themselves: time is what they share.
-    const bool wanted = !found || (inside.first_nan ? one.timestamp_ns < found->timestamp_ns
-                                                    : one.timestamp_ns > found->timestamp_ns);
-    if (wanted) found = one;
+    const bool wanted = !found || (inside.first_nan ? one_ns < found_ns : one_ns > found_ns);
+    if (!wanted) continue;
+    found = FoundTensor{slot, **key};
+    found_ns = one_ns;
   }
-  if (found) return TensorOf(source, found->slot, found->key);
+  if (found) return *found;
   if (other_slot) {
     return Error{fmt::format("in {} '{}' {}. Type: cgdebug-cli info {}", source.Describe().path,
                              inside.probe, WhyNot(source, *other_slot, inside),
@@ -201,7 +163,40 @@ Result<client::Tensor> FindTensor(Source& source, const RankSet& ranks, const In
   }
   return Error{fmt::format("{} has no probe '{}'.{} Type: cgdebug-cli info {}",
                            source.Describe().path, inside.probe, DidYouMean(inside.probe, names),
-                           source.Describe().path)};
+                           ShellWord(source.Describe().path))};
+}
+
+Result<client::Tensor> LoadTensor(Source& source, const FoundTensor& found) {
+  const Slot& slot = source.slots()[found.slot];
+  const Result<source::Snapshot> snapshot = source.Get(found.slot, found.key);
+  if (!snapshot.ok()) return snapshot.error();
+  client::Tensor tensor;
+  v1::Snapshot& out = *tensor.reply.mutable_snapshot();
+  out.set_session_label(slot.session);
+  out.set_rank(slot.rank);
+  out.set_probe(slot.probe);
+  out.set_replay(found.key.replay);
+  out.set_capture_id(slot.capture_id);
+  out.set_invocation(slot.invocation);
+  out.set_dtype(slot.dtype_name);
+  out.mutable_shape()->Assign(slot.shape.begin(), slot.shape.end());
+  out.set_device(slot.device.empty() ? "file" : slot.device);
+  out.set_timestamp_ns(snapshot->timestamp_ns);
+  out.set_step(snapshot->step);
+  out.set_payload_bytes(slot.payload_bytes);
+  const Result<numerics::Stats> stats = source::StatsOf(source, *snapshot);
+  if (!stats.ok()) return stats.error();
+  FillStats(*stats, out.mutable_stats());
+  tensor.reply.set_payload_dropped(!snapshot->has_values);
+  if (!snapshot->has_values) return tensor;
+  const Result<source::Values> values = source.Load(*snapshot);
+  if (!values.ok()) return values.error();
+  // A recording keeps no hash among its statistics.
+  const auto view = numerics::MakeTensorView(slot.dtype, slot.shape, values->bytes);
+  if (view.ok()) out.mutable_stats()->set_hash(numerics::ComputeStats(*view).hash);
+  tensor.payload.assign(reinterpret_cast<const char*>(values->bytes.data()), values->bytes.size());
+  tensor.reply.set_payload_bytes(tensor.payload.size());
+  return tensor;
 }
 
 Result<void> CutSlice(client::Tensor* tensor, const std::string& slice) {

@@ -1,6 +1,7 @@
 // source_tensor.h: one tensor of a source, as the daemon would have sent it.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "cgdebug/client.h"
@@ -13,11 +14,19 @@ namespace cgdebug::cli {
 // Whether a daemon's Get cannot answer it: a file, or another selector than a number.
 bool NeedsSource(const Inside& inside);
 
+// Which snapshot is meant.
+struct FoundTensor {
+  std::size_t slot = 0;
+  source::Key key = {};
+};
+
 // By the exact name of the probe, "name#1" for a second call. Of several captures the one whose
 // snapshot is the newest.
 // Fails: no such probe, rank or replay; the message names what there is.
-Result<client::Tensor> FindTensor(source::Source& source, const RankSet& ranks,
-                                  const Inside& inside);
+Result<FoundTensor> FindTensor(source::Source& source, const RankSet& ranks, const Inside& inside);
+
+// Fails: it cannot be read.
+Result<client::Tensor> LoadTensor(source::Source& source, const FoundTensor& found);
 
 // Keeps "[0, :8]" of the tensor, as NumPy would; a number drops its dimension. The statistics are
 // computed again. Fails: no slice, one that selects nothing, or there are no values.

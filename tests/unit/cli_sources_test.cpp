@@ -189,6 +189,21 @@ TEST_F(CliSourcesTest, ShowFindsOneTensorOfAFile) {
   EXPECT_EQ(CliJson({"show", (dir_ / "m.safetensors") + ":w@first-nan"})["stats"]["nan"], 1);
 }
 
+TEST_F(CliSourcesTest, WhatIsDamagedIsTroubleAndNotAbsent) {
+  WriteRecording(dir_ / "a.cgrec", 3, 3);
+  std::string bytes = ReadText(Segment("a.cgrec"));
+  const float values[] = {2, 3, 4, 5};  // of x@2
+  const std::size_t at =
+      bytes.find(std::string(reinterpret_cast<const char*>(values), sizeof(values)));
+  ASSERT_NE(at, std::string::npos);
+  bytes[at] = static_cast<char>(bytes[at] ^ 1);
+  WriteText(Segment("a.cgrec"), bytes);
+  const std::string x = (dir_ / "a.cgrec") + ":x";
+  EXPECT_EQ(Cli({"show", x + "@2"}).code, 2);
+  EXPECT_EQ(Cli({"show", x + "@3"}).code, 0);
+  EXPECT_EQ(Cli({"show", x + "@9"}).code, 4);
+}
+
 TEST_F(CliSourcesTest, QueryAnswersAndEveryExampleRuns) {
   WriteRecording(dir_ / "a.cgrec", 3, 10);
   const std::string a = dir_ / "a.cgrec";
