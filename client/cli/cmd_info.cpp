@@ -113,6 +113,7 @@ int RunStats(Context& context, const InfoOptions& options) {
   std::unique_ptr<source::Source> source;
   analysis::Scope scope;
   if (const int failed = Open(context, options, &source, &scope); failed != kExitOk) return failed;
+  SayUnread(context, *source);
   if (!context.options.json) return PrintTable(context, StatsTable(*source, scope, context.out));
   Result<Json> probes = StatsJson(*source, scope);
   if (!probes.ok()) return context.Fail(kExitTrouble, probes.error().message);

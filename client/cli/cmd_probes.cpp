@@ -118,6 +118,7 @@ int RunProbesOf(Context& context, const ProbesOptions& options) {
   if (const int failed = OpenSource(context, options.probes.front(), &source); failed != kExitOk) {
     return failed;
   }
+  SayUnread(context, *source);
   const ScopeOptions wanted{.probes = {options.probes.begin() + 1, options.probes.end()},
                             .replays = ""};
   const Result<analysis::Scope> scope = MakeScope(context, wanted);

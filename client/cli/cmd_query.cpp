@@ -125,6 +125,7 @@ int RunQuery(Context& context, const QueryOptions& options) {
                         "cgdebug-cli query SOURCE 'SELECT * FROM v_snapshots WHERE rank = 0'");
   }
   if (const int failed = OpenSource(context, name, &source); failed != kExitOk) return failed;
+  SayUnread(context, *source);
   const Result<source::Database> database = source::MakeDatabase(*source);
   if (!database.ok()) return context.Fail(kExitTrouble, database.error().message);
   const Result<QueryResult> result = source::Query(database->get(), options.words.back());

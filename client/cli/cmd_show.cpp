@@ -178,6 +178,7 @@ int RunShow(Context& context, const ShowOptions& options) {
     std::unique_ptr<source::Source> source;
     const std::string name = inside->source.empty() ? "live" : inside->source;
     if (const int failed = OpenSource(context, name, &source); failed != kExitOk) return failed;
+    SayUnread(context, *source);
     const Result<FoundTensor> found = FindTensor(*source, context.ranks, *inside);
     if (!found.ok()) return FailToFind(context, *inside, found.error());
     tensor = LoadTensor(*source, *found);

@@ -104,6 +104,12 @@ int OpenSource(Context& context, const std::string& text, const std::string& wan
   return kExitOk;
 }
 
+void SayUnread(const Context& context, const source::Source& source) {
+  for (const std::string& why : source.Describe().unread) {
+    context.Say(PrintableLines("not read: " + why));
+  }
+}
+
 Result<analysis::Scope> MakeScope(const Context& context, const ScopeOptions& options) {
   analysis::Scope scope;
   Result<Selector> probes = Selector::Parse(options.probes);

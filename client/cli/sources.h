@@ -25,6 +25,9 @@ int OpenSource(Context& context, const std::string& text, const std::string& ses
 // The same with the session that --session names.
 int OpenSource(Context& context, const std::string& text, std::unique_ptr<source::Source>* source);
 
+// Tells of recordings of a folder that cannot be read, where the answer itself does not.
+void SayUnread(const Context& context, const source::Source& source);
+
 // As MatchesSession of a live one, which has a key as well. Requires: a selector.
 bool MatchesSession(const recording::Session& session, std::string_view selector);
 

@@ -221,6 +221,19 @@ TEST_F(CliSourcesTest, QueryAnswersAndEveryExampleRuns) {
   EXPECT_THAT(Cli({"query", "--schema"}).out, HasSubstr("create view v_first_nonfinite"));
 }
 
+TEST_F(CliSourcesTest, WhatOfAFolderCannotBeReadIsToldByEveryCommand) {
+  WriteRecording(dir_ / "runs/a.cgrec", 2);
+  fs::create_directory(dir_ / "runs/b.cgrec");
+  const std::string runs = dir_ / "runs";
+  const std::vector<std::vector<std::string>> commands = {
+      {"stats", runs}, {"probes", runs}, {"query", runs, "SELECT 1"}, {"show", runs + ":x@1"}};
+  for (const std::vector<std::string>& command : commands) {
+    const ProcessResult result = Cli(command);
+    EXPECT_EQ(result.code, 0) << command[0];
+    EXPECT_THAT(result.err, AllOf(HasSubstr("not read: "), HasSubstr("b.cgrec"))) << command[0];
+  }
+}
+
 TEST_F(CliSourcesTest, ExportSaysWhenPythonIsMissing) {
   WriteRecording(dir_ / "a.cgrec", 1);
   const ProcessResult result =
