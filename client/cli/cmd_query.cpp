@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -60,7 +61,21 @@ std::string Csv(const QueryResult& result) {
   return text;
 }
 
+// As keys of an object: the second "replay" is "replay:1", as SQLite names it in a subquery.
+std::vector<std::string> DistinctColumns(const QueryResult& result) {
+  std::vector<std::string> names;
+  for (const std::string& column : result.columns) {
+    std::string name = column;
+    for (int again = 1; std::find(names.begin(), names.end(), name) != names.end(); ++again) {
+      name = fmt::format("{}:{}", column, again);
+    }
+    names.push_back(std::move(name));
+  }
+  return names;
+}
+
 std::string RowsJson(const QueryResult& result) {
+  const std::vector<std::string> columns = DistinctColumns(result);
   Json rows = Json::array();
   for (const auto& row : result.rows) {
     Json object = Json::object();
@@ -69,9 +84,7 @@ std::string RowsJson(const QueryResult& result) {
       Json number = cell.is_number ? Json::parse(cell.text, nullptr, false) : Json();
       // JSON has no infinities; SQLite has no NaN.
       if (cell.is_number && !number.is_number()) number = JsonNumber(std::stod(cell.text));
-      object[result.columns[i]] = cell.is_null     ? Json(nullptr)
-                                  : cell.is_number ? number
-                                                   : Json(cell.text);
+      object[columns[i]] = cell.is_null ? Json(nullptr) : cell.is_number ? number : Json(cell.text);
     }
     rows.push_back(std::move(object));
   }

@@ -221,6 +221,12 @@ TEST_F(CliSourcesTest, QueryAnswersAndEveryExampleRuns) {
   EXPECT_THAT(Cli({"query", "--schema"}).out, HasSubstr("create view v_first_nonfinite"));
 }
 
+TEST_F(CliSourcesTest, JsonHasEveryColumnOfTheTable) {
+  WriteRecording(dir_ / "a.cgrec", 1);
+  const json row = CliJson({"query", dir_ / "a.cgrec", "SELECT 1 AS n, 2 AS n, 3 AS n"})[0];
+  EXPECT_EQ(row, json::parse(R"({"n": 1, "n:1": 2, "n:2": 3})"));
+}
+
 TEST_F(CliSourcesTest, WhatOfAFolderCannotBeReadIsToldByEveryCommand) {
   WriteRecording(dir_ / "runs/a.cgrec", 2);
   fs::create_directory(dir_ / "runs/b.cgrec");
