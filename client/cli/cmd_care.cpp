@@ -35,6 +35,15 @@ std::string Snapshots(std::uint64_t count) {
 
 // --- verify --------------------------------------------------------------------------------------
 
+// What is about whole recordings does not leave half of one out.
+int RefuseSelection(const Context& context, const char* verb) {
+  if (context.options.session.empty() && context.ranks.selects_all()) return kExitOk;
+  return context.Fail(kExitTrouble,
+                      fmt::format("{} is about whole recordings: leave --session and --ranks out. "
+                                  "Some of one: cgdebug-cli extract --help",
+                                  verb));
+}
+
 // Every recording that the paths name; a folder names those in it.
 int OpenRecordings(Context& context, const std::vector<std::string>& paths,
                    std::vector<std::unique_ptr<source::Source>>* sources) {
@@ -61,6 +70,7 @@ Json DamageJson(const recording::Damage& damage) {
 }
 
 int RunVerify(Context& context, const CareOptions& options) {
+  if (const int refused = RefuseSelection(context, "verify"); refused != kExitOk) return refused;
   std::vector<std::unique_ptr<source::Source>> sources;
   if (const int failed = OpenRecordings(context, options.paths, &sources); failed != kExitOk) {
     return failed;
@@ -235,6 +245,7 @@ int RunCopy(Context& context, const CareOptions& options) {
 // --- rm ------------------------------------------------------------------------------------------
 
 int RunRemove(Context& context, const CareOptions& options) {
+  if (const int refused = RefuseSelection(context, "rm"); refused != kExitOk) return refused;
   std::vector<std::unique_ptr<source::Source>> sources;
   if (const int failed = OpenRecordings(context, options.paths, &sources); failed != kExitOk) {
     return failed;

@@ -154,6 +154,22 @@ TEST_F(CliSourcesTest, RmRemovesRecordingsOnlyAndOnlyWithForce) {
   EXPECT_FALSE(fs::exists(dir_ / "b.cgrec"));
 }
 
+TEST_F(CliSourcesTest, RmAndVerifyRefuseToBeAboutAPart) {
+  WriteRecording(dir_ / "a.cgrec", 1);
+  for (const std::vector<std::string>& part :
+       {std::vector<std::string>{"-s", "train.py-7"}, {"--ranks", "0"}}) {
+    for (const char* verb : {"rm", "verify"}) {
+      std::vector<std::string> command = {verb, dir_ / "a.cgrec"};
+      if (command.front() == "rm") command.emplace_back("-f");
+      command.insert(command.end(), part.begin(), part.end());
+      const ProcessResult refused = Cli(command);
+      EXPECT_EQ(refused.code, 2);
+      EXPECT_THAT(refused.err, HasSubstr("leave --session and --ranks out"));
+    }
+  }
+  EXPECT_TRUE(fs::exists(dir_ / "a.cgrec"));
+}
+
 TEST_F(CliSourcesTest, NothingTouchesARecordingThatIsBeingWritten) {
   RecordingFixture recording(dir_ / "a.cgrec");
   recording.Add(recording.AddSlot("x", {1}), 1, {1});
