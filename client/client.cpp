@@ -55,6 +55,14 @@ Error Client::FailWith(const v1::Error& error) {
   return Fail(FailureOf(error.code()), error.message());
 }
 
+// What is left of a request or an answer would be taken for a part of the next one.
+Error Client::FailBroken(Failure failure, const Error& error) {
+  channel_.reset();
+  const bool says_what_to_type = error.message.find("Type: ") != std::string::npos;
+  return Fail(failure,
+              error.message + (says_what_to_type ? "" : ". Type: cgdebug-cli daemon logs"));
+}
+
 wire::Deadline Client::NextDeadline() const { return std::chrono::steady_clock::now() + timeout_; }
 
 Result<void> Client::Open(const ConnectOptions& options) {
@@ -119,7 +127,7 @@ Result<std::uint64_t> Client::Send(const v1::Request& request) {
       wire::EncodeMessage(wire::FrameKind::kRequest, /*flags=*/0, id, request);
   if (!bytes.ok()) return Fail(Failure::kOther, bytes.error().message);
   const Result<void> written = channel_->Write(*bytes, NextDeadline());
-  if (!written.ok()) return Fail(Failure::kOther, written.error().message);
+  if (!written.ok()) return FailBroken(Failure::kDaemonGone, written.error());
   return id;
 }
 
@@ -144,8 +152,7 @@ Result<wire::Frame> Client::Receive(std::uint64_t request_id, wire::Deadline dea
         channel_.reset();
         return Fail(Failure::kStopped, "stopped");
       case wire::ReadStatus::kError:
-        channel_.reset();
-        return Fail(Failure::kOther, error);
+        return FailBroken(Failure::kOther, Error{error});
     }
   }
 }

@@ -79,6 +79,16 @@ TEST_F(ClientTest, ErrorOfTheDaemonKeepsItsKindAndItsNearNames) {
   EXPECT_EQ(client_.last_error().close(0), "x_embed");
 }
 
+TEST_F(ClientTest, ADaemonThatEndedBetweenTwoRequestsSaysWhatToType) {
+  Serve([](const v1::Request&) { return FakeAnswer{{v1::Response()}, "", false, false}; });
+  Connect();
+  daemon_.reset();
+  const Result<v1::StatusReply> status = client_.Status({});
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(client_.last_failure(), Failure::kDaemonGone);
+  EXPECT_THAT(status.error().message, HasSubstr("Type: cgdebug-cli daemon logs"));
+}
+
 FakeAnswer TensorAnswer(std::uint64_t announced_bytes, const std::string& payload) {
   FakeAnswer answer;
   answer.responses.emplace_back().mutable_get()->set_payload_bytes(announced_bytes);

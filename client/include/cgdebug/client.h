@@ -93,6 +93,7 @@ class Client {
  private:
   Error Fail(Failure failure, std::string message);
   Error FailWith(const v1::Error& error);
+  Error FailBroken(Failure failure, const Error& error);
   Result<void> Open(const ConnectOptions& options);
   Result<void> Hello(const std::string& name);
   Result<std::uint64_t> Send(const v1::Request& request);
