@@ -72,8 +72,13 @@ Result<v1::SetRequest> MakeRequest(const SetOptions& options) {
   control->set_every(options.every);
   control->set_from(options.from);
   if (options.count > 0) {
-    const std::uint64_t last = (options.count - 1) * std::max<std::uint64_t>(options.every, 1);
-    control->set_until(options.from == 0 ? last + 1 : options.from + last);
+    std::uint64_t last = 0;
+    const std::uint64_t every = std::max<std::uint64_t>(options.every, 1);
+    if (__builtin_mul_overflow(options.count - 1, every, &last) ||
+        __builtin_add_overflow(last, std::max<std::uint64_t>(options.from, 1), &last)) {
+      return Error{"--count is more than there are replays; leave it out for no end"};
+    }
+    control->set_until(last);
   }
   const Result<std::chrono::milliseconds> ttl = ParseDuration(options.ttl);
   if (!ttl.ok()) return Error{"--ttl " + ttl.error().message};

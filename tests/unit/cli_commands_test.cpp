@@ -53,6 +53,10 @@ TEST_F(CommandsTest, UnknownVerbsAndOptionsGetTheNearest) {
   EXPECT_THAT(Cli({"daemon", "strat"}).err, HasSubstr("no command 'daemon strat'. Close: 'start"));
   EXPECT_THAT(Cli({"record"}).err, HasSubstr("which of start, stop, list? Type: cgdebug-cli "));
   EXPECT_THAT(Cli({"set", "x", "--every", "10"}).err, HasSubstr("--mode full --every 10"));
+  const std::vector<std::string> too_many = {"set",     "x", "--mode",  "full",
+                                             "--every", "2", "--count", "9223372036854775809"};
+  EXPECT_EQ(Cli(too_many).code, 2);
+  EXPECT_THAT(Cli(too_many).err, HasSubstr("--count is more than there are replays"));
 }
 
 TEST_F(CommandsTest, HelpBeginsWithExamples) {
