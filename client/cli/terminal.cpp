@@ -82,13 +82,18 @@ std::size_t DisplayWidth(std::string_view text) {
 std::string Printable(std::string_view text) {
   std::string clean;
   clean.reserve(text.size());
+  bool follows_c2 = false;
   for (const char byte : text) {
     const auto value = static_cast<unsigned char>(byte);
     if ((value < 0x20 && byte != '\t') || value == 0x7f) {
       clean += fmt::format("\\x{:02x}", value);
+    } else if (follows_c2 && value >= 0x80 && value < 0xa0) {  // U+009B is ESC [ to some terminals
+      clean.pop_back();
+      clean += fmt::format("\\x{:02x}", value);
     } else {
       clean += byte;
     }
+    follows_c2 = value == 0xc2;
   }
   return clean;
 }

@@ -98,6 +98,9 @@ TEST(Terminal, WidthCountsColumnsNotBytes) {
 TEST(Terminal, NamesOfAJobCannotDriveTheTerminal) {
   EXPECT_EQ(Printable("a\x1b[2Jb\n"), "a\\x1b[2Jb\\x0a");
   EXPECT_EQ(Printable("blk μ"), "blk μ");
+  EXPECT_EQ(Printable("a\xc2\x9b"
+                      "2Jb\xc2\xb5"),
+            "a\\x9b2Jb\xc2\xb5");
 }
 
 TEST(Terminal, WordsToPasteAreQuotedWhenAShellWouldReadThem) {
