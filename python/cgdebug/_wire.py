@@ -80,20 +80,33 @@ class Connection:
         self._path = path
         self._timeout = timeout
         self._last_id = 0
+        self._pid = os.getpid()
         self._socket = _connect(path, timeout)
-        self.is_open = True
+        self._is_open = True
         try:
             self._greet()
         except BaseException:
             self.close()
             raise
 
+    @property
+    def is_open(self) -> bool:
+        """Not in a forked child: its answers would come to whichever process reads first."""
+        return self._is_open and self._pid == os.getpid()
+
     def close(self) -> None:
-        self.is_open = False
+        self._is_open = False
         self._socket.close()
 
     def ask(self, message) -> tuple:
         """One request, one answer and the payload bytes that follow it."""
+        try:
+            return self._ask(message)
+        except BaseException:  # Ctrl-C too: what still comes is not the answer to the next request
+            self.close()
+            raise
+
+    def _ask(self, message) -> tuple:
         request_id = self._send(message)
         # A freeze takes as long as writing takes.
         is_slow = message.WhichOneof("kind") == "freeze"
@@ -112,7 +125,6 @@ class Connection:
             if not flags & _MORE or len(payload) > wanted:
                 break
         if len(payload) != wanted:
-            self.close()
             raise ConnectionError(
                 f"the daemon announced {wanted} payload bytes and sent {len(payload)}"
             )

@@ -262,7 +262,7 @@ class Client:
 
     def _ask_with_payload(self, kind: str, **fields) -> tuple[Answer, bytearray]:
         with self._lock:
-            if not self._connection.is_open:  # lost in an earlier request
+            if not self._connection.is_open:  # lost in an earlier request, or of the parent process
                 self._connection = _wire.Connection(self._socket_path, self._timeout)
             response, payload = self._connection.ask(_wire.request(kind, **fields))
         return _answers.plain(_answers.checked(response, kind)), payload
