@@ -35,10 +35,11 @@ class Event(Answer):
 
     def __str__(self) -> str:
         if self.kind == "loss":
-            return (
-                f"{self.probe}: {self.count} snapshots lost before replay {self.before_replay} "
-                f"({self.cause})"
-            )
+            # Without a probe it is this client that was too slow, for any of them.
+            of = f"{self.probe}: " if self.probe else ""
+            before = f" before replay {self.before_replay}" if self.before_replay else ""
+            plural = "" if self.count == 1 else "s"
+            return f"{of}{self.count} snapshot{plural} lost{before} ({self.cause})"
         if self.kind == "session":
             return f"session {self.session.label} {self.session.state if self.ended else 'began'}"
         return self.text

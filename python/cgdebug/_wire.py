@@ -233,17 +233,22 @@ def ensure_daemon(path: str, timeout: float) -> None:
     except ConnectionRefusedError:
         pass
     executable = _find_daemon()
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     log_path = f"{path[:-5] if path.endswith('.sock') else path}.log"
-    with open(os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as log:
-        process = subprocess.Popen(
-            [executable, "--spawned", "--socket", path],
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        with open(os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as log:
+            process = subprocess.Popen(
+                [executable, "--spawned", "--socket", path],
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise ConnectionError(
+            f"cannot start the daemon {executable} on {path}: {error}. Type: cgdebug-cli doctor"
+        ) from error
     deadline = time.monotonic() + timeout
     while True:
         try:

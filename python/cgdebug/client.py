@@ -18,6 +18,7 @@ _ONLY = {"": 0, "all": 0, "nan": 1, "nonfinite": 1, "changed": 2, "fail": 3, "fa
 
 _MODES = {"registered": 0, "off": 1, "stats": 2, "full": 3}
 _TRIGGERS = {"nan": 1, "inf": 2, "absmax": 3}
+_MAX_TIMEOUT_S = 1_000_000  # a socket takes no more than a clock does
 
 
 def connect(
@@ -36,8 +37,12 @@ def connect(
     timeout: of each request but `freeze`, in seconds
     Fails: ConnectionError; the text says how to start a daemon.
     """
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
-        raise ValueError(f"connect: timeout is a number of seconds above 0, not {timeout!r}")
+    is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+    if not is_number or not 0 < timeout <= _MAX_TIMEOUT_S:
+        raise ValueError(
+            f"connect: timeout is a number of seconds above 0, {_MAX_TIMEOUT_S} at most, not "
+            f"{timeout!r}"
+        )
     return Client(_wire.socket_path(socket), session or "", spawn, timeout)
 
 
