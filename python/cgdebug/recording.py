@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
-import fnmatch
 import operator
 import os
-import re
 
 from ._reports import Check, Diff
 from ._series import STATS, RecordedSnapshot, Series
@@ -167,7 +165,8 @@ class Recording:
 
     def select(self, *patterns: str) -> list[Series]:
         """By glob ("blk*", "re:...", "!..." excludes), in graph order."""
-        return [series for series in self._slots if _selected(series.name, patterns)]
+        wanted = set(self._reader.select(list(patterns)))
+        return [series for series in self._slots if series._index in wanted]
 
     def replay(self, replay: int) -> dict[str, TensorSnapshot]:
         """Every probe's snapshot of one replay, by name: "name#1" for a second call, "name@g2" for
@@ -333,18 +332,3 @@ def _range(replays: tuple[int, int] | None) -> tuple[int, int]:
 
 def _table_names() -> tuple[str, ...]:
     return ("probe", "rank", "graph_id", "invocation", "dtype", "shape", "replay", "step", *STATS)
-
-
-def _selected(name: str, patterns: tuple[str, ...]) -> bool:
-    def matches(pattern: str) -> bool:
-        if pattern.startswith("re:"):
-            try:
-                return re.search(pattern[3:], name) is not None
-            except re.error as error:
-                raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
-        return pattern == name or fnmatch.fnmatchcase(name, pattern)
-
-    if any(matches(pattern[1:]) for pattern in patterns if pattern.startswith("!")):
-        return False
-    includes = [pattern for pattern in patterns if not pattern.startswith("!")]
-    return not includes or any(map(matches, includes))

@@ -108,6 +108,16 @@ class Reader {
     return list;
   }
 
+  // The slots whose probes these globs mean.
+  std::vector<std::size_t> Select(const std::vector<std::string>& probes) {
+    const Selector selector = Checked(Selector::Parse(probes));
+    std::vector<std::size_t> slots;
+    for (std::size_t slot = 0; slot < source_->slots().size(); ++slot) {
+      if (selector.Matches(source_->slots()[slot].probe)) slots.push_back(slot);
+    }
+    return slots;
+  }
+
   std::vector<std::uint64_t> Replays(std::size_t slot) {
     CheckSlot(slot);
     const auto keys = Checked(Unlocked([&](Source& source) { return source.Keys(slot); }));
@@ -358,6 +368,7 @@ PYBIND11_MODULE(_recording, module) {
       .def(py::init(&Reader::Open), py::arg("path"), py::arg("rank") = py::none())
       .def("describe", &Reader::Describe)
       .def("slots", &Reader::Slots)
+      .def("select", &Reader::Select, py::arg("probes"))
       .def("replays", &Reader::Replays, py::arg("slot"))
       .def("has", &Reader::Has, py::arg("slot"), py::arg("replay"))
       .def("get", &Reader::Get, py::arg("slot"), py::arg("replay"))

@@ -294,6 +294,20 @@ def test_sql_answers_and_changes_nothing(path):
     assert r.sql("SELECT count(*) FROM snapshot") == [(10,)]
 
 
+def test_globs_mean_the_same_wherever_they_are_written(tmp_path):
+    writer = Writer(tmp_path / "a.cgrec")
+    for name in ("a0", "a1", "a^", "b*"):
+        writer.add(name, 1, numpy.float32([1]))
+    r = cgdebug.open(writer.close())
+    for glob in ("a[^0]", "a[!0]", r"b\*", "re:^a[0-9]$", "a[0", "!a*"):
+        names = [series.name for series in r.select(glob)]
+        assert len(names) == r.check(glob).to_dict()["probes"], glob
+        assert names == sorted(set(r.table(glob)["probe"])), glob
+    assert [series.name for series in r.select("a[^0]")] == ["a1", "a^"]
+    with pytest.raises(RecordingError, match="bad regular expression"):
+        r.select("re:(")
+
+
 def test_damage_is_found_by_verify(path):
     segment = next(pathlib.Path(path).glob("segment*"))
     data = bytearray(segment.read_bytes())
