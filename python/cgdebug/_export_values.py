@@ -1,4 +1,4 @@
-"""Tensors as NumPy and safetensors have them."""
+"""Tensors as NumPy and safetensors have them, and their statistics as a row of a table."""
 
 from __future__ import annotations
 
@@ -34,6 +34,24 @@ def array_of(snapshot, upcast: str | None):
         return snapshot.values().astype(upcast), ""
     bits = numpy.frombuffer(snapshot._bytes(), dtype=_BITS[snapshot.dtype_name])
     return bits.reshape(snapshot.shape), snapshot.dtype_name
+
+
+def row_of(series, snapshot) -> dict:
+    row = {
+        "probe": series.name,
+        "rank": series.rank,
+        "graph_id": series.graph_id,
+        "invocation": series.invocation,
+        "replay": snapshot.replay_index,
+        "step": snapshot.step,
+        "timestamp_ns": snapshot.timestamp_ns,
+        "dtype": series.dtype_name,
+        "shape": list(series.shape),
+    }
+    stats = dict(vars(snapshot.stats))
+    stats.pop("hash", None)
+    stats["nonfinite"] = snapshot.stats.nonfinite
+    return {**row, **stats, "session": series.session}
 
 
 def write_safetensors(file: typing.BinaryIO, rank: int, replay: int, tensors: dict) -> None:

@@ -140,6 +140,15 @@ class Series:
         return RecordedSnapshot.lazily(self._reader, self, fields)
 
 
+def names_of(
+    members: collections.abc.Iterable[Series],
+    group: collections.abc.Callable[[Series], typing.Hashable] = lambda one: one.rank,
+) -> dict[Series, str]:
+    """A name for each that no other of its group has, whichever of them a replay has."""
+    others: dict[typing.Hashable, dict[str, Series]] = {}
+    return {one: one.name_beside(others.setdefault(group(one), {})) for one in members}
+
+
 class RecordedSnapshot(TensorSnapshot):
     """A TensorSnapshot whose values lie in a file and are loaded when they are first asked for."""
 

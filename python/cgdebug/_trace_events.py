@@ -10,7 +10,7 @@ _STATS = ("abs_max", "mean")
 def of(work):
     """Those of an export's rows, process by process named where it first appears."""
     named = set()
-    for row in work.rows():
+    for curve, row in work.curves():
         pid = max(row["rank"], 0)
         if pid not in named:
             named.add(pid)
@@ -19,13 +19,13 @@ def of(work):
         time_us = row["timestamp_ns"] / 1e3
         for name in _STATS:
             if math.isfinite(row[name]):
-                track = f"{work.track(row)} {name}"
+                track = f"{curve} {name}"
                 yield {"ph": "C", "name": track, "pid": pid, "ts": time_us, "args": {name: row[name]}}
         if row["nonfinite"]:
             yield {
                 "ph": "i",
                 "s": "p",
-                "name": f"{work.track(row)}: {row['nonfinite']} NaN or Inf",
+                "name": f"{curve}: {row['nonfinite']} NaN or Inf",
                 "pid": pid,
                 "tid": 0,
                 "ts": time_us,

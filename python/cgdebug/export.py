@@ -23,6 +23,7 @@ import typing
 import urllib.parse
 
 from . import _export_values, _trace_events
+from ._series import names_of
 from .errors import NothingMatchedError, RecordingError
 
 MAX_TENSORBOARD_TAGS = 200
@@ -102,12 +103,11 @@ class _Work:
         self.without_values = 0
         self.remarks: list[str] = []
 
-    def track(self, row: dict) -> str:
-        """The name of a curve; probes of several jobs may be called the same."""
-        return f"{row['session']}/{row['probe']}" if self.has_jobs else row["probe"]
-
     def replays(self, series) -> list[int]:
         return [replay for replay in series.replays if self.first <= replay <= self.last]
+
+    def _with_replays(self):
+        return [series for series in self.series if self.replays(series)]
 
     def snapshots(self):
         """Every snapshot, by probe."""
@@ -121,34 +121,29 @@ class _Work:
         for series in self.series:
             for replay in self.replays(series):
                 places.setdefault((series.rank, replay), []).append(series)
+        names = names_of(self._with_replays())
         for (rank, replay), members in sorted(places.items()):
-            tensors, others = {}, {}
+            tensors = {}
             for series in members:
                 snapshot = series[replay]
                 if not snapshot._has_values():
                     self.without_values += 1
                     continue
-                tensors[series.name_beside(others)] = (series, snapshot)
+                tensors[names[series]] = (series, snapshot)
             yield rank, replay, tensors
 
     def rows(self):
         """Statistics, one dictionary a snapshot."""
         for series, snapshot in self.snapshots():
-            row = {
-                "probe": series.name,
-                "rank": series.rank,
-                "graph_id": series.graph_id,
-                "invocation": series.invocation,
-                "replay": snapshot.replay_index,
-                "step": snapshot.step,
-                "timestamp_ns": snapshot.timestamp_ns,
-                "dtype": series.dtype_name,
-                "shape": list(series.shape),
-            }
-            stats = dict(vars(snapshot.stats))
-            stats.pop("hash", None)
-            stats["nonfinite"] = snapshot.stats.nonfinite
-            yield {**row, **stats, "session": series.session}
+            yield _export_values.row_of(series, snapshot)
+
+    def curves(self):
+        """(name of its curve, row) of every snapshot. Each call of a probe has its own curve, and
+        so have the jobs that call their probes the same."""
+        names = names_of(self._with_replays(), lambda one: (one.rank, one.session))
+        for series, snapshot in self.snapshots():
+            job = f"{series.session}/" if self.has_jobs else ""
+            yield job + names[series], _export_values.row_of(series, snapshot)
 
 
 def file_name(rank: int, replay: int) -> str:
@@ -247,8 +242,8 @@ def _write_tensorboard(work, target, is_stdout):
         )
         work.series = work.series[:limit]
     with SummaryWriter(str(target)) as writer:
-        for row in work.rows():
-            tag = work.track(row) if row["rank"] < 0 else f"rank{row['rank']}/{work.track(row)}"
+        for curve, row in work.curves():
+            tag = curve if row["rank"] < 0 else f"rank{row['rank']}/{curve}"
             step = row["replay"] if row["step"] is None else row["step"]
             for name in _TENSORBOARD_STATS:
                 writer.add_scalar(

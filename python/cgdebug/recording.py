@@ -15,7 +15,7 @@ import operator
 import os
 
 from ._reports import Check, Diff
-from ._series import STATS, RecordedSnapshot, Series
+from ._series import STATS, RecordedSnapshot, Series, names_of
 from .errors import NothingMatchedError, RecordingError
 from .snapshot import TensorSnapshot
 
@@ -176,13 +176,12 @@ class Recording:
                 f"{self._path} is of ranks {self.ranks}: choose one, for example "
                 f"r.rank({self.ranks[0]}).replay({replay})"
             )
-        snapshots: dict[str, TensorSnapshot] = {}
-        others: dict[str, Series] = {}
-        for series in self._slots:
-            if not self._reader.has(series._index, replay):
-                continue
-            snapshots[series.name_beside(others)] = series[replay]
-        return snapshots
+        names = names_of(series for series in self._slots if series.replays)
+        return {
+            name: series[replay]
+            for series, name in names.items()
+            if self._reader.has(series._index, replay)
+        }
 
     def __getitem__(self, name: str) -> Series:
         return self.probe(name)

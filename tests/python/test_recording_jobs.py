@@ -1,10 +1,13 @@
 """Recordings of several ranks, jobs and calls, read in Python."""
 
+import json
+
 import numpy
 import pytest
 from test_recording import Writer, write
 
 import cgdebug
+from cgdebug import _recording
 from cgdebug.errors import RecordingError
 
 
@@ -82,3 +85,35 @@ def test_a_replay_of_several_ranks_is_refused(tmp_path):
     with pytest.raises(RecordingError, match=r"r\.rank\(0\)\.replay\(2\)"):
         r.replay(2)
     assert sorted(r.rank(1).replay(2)) == ["x", "y"]
+
+
+def two_graphs(path):
+    """Replays 1 and 2 of x in one graph, 1 to 4 in another; a graph that was never replayed."""
+    writer = _recording.Writer(str(path))
+    session = writer.add_session("0" * 32, "job", -1)
+    for graph_id, replays in ((1, 0), (2, 2), (3, 4)):
+        slot = writer.add_slot(session, "x", "float32", (1,), graph_id=graph_id)
+        for replay in range(1, replays + 1):
+            writer.append(slot, replay, numpy.float32([graph_id]), timestamp_ns=replay * 1000)
+    writer.close()
+    return cgdebug.open(path)
+
+
+def test_a_name_means_the_same_graph_in_every_replay(tmp_path):
+    r = two_graphs(tmp_path / "a.cgrec")
+    for replay, names in ((1, {"x": 2, "x@g3": 3}), (4, {"x@g3": 3})):
+        assert {name: s.graph_id for name, s in r.replay(replay).items()} == names
+    r.export("npy", tmp_path / "npy")
+    for name, graph_id in (("x", 2), ("x@g3", 3)):
+        files = sorted((tmp_path / "npy" / name).iterdir())
+        assert [numpy.load(file).item() for file in files] == [graph_id] * (2 * graph_id - 2)
+
+
+def test_each_call_of_a_probe_has_its_own_curve(tmp_path):
+    two_graphs(tmp_path / "a.cgrec").export("perfetto", tmp_path / "t.json")
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    curves = {}
+    for event in events:
+        if event["ph"] == "C" and "mean" in event["args"]:
+            curves.setdefault(event["name"], []).append(event["args"]["mean"])
+    assert curves == {"x mean": [2, 2], "x@g3 mean": [3, 3, 3, 3]}
