@@ -6,6 +6,7 @@ import json
 import math
 import struct
 import typing
+import zipfile
 
 _SAFETENSORS = {
     "bool": "BOOL",
@@ -52,6 +53,16 @@ def row_of(series, snapshot) -> dict:
     stats.pop("hash", None)
     stats["nonfinite"] = snapshot.stats.nonfinite
     return {**row, **stats, "session": series.session}
+
+
+def write_npz(file: typing.BinaryIO, arrays: dict) -> None:
+    """As numpy.savez, which takes names such as "file" for its own arguments."""
+    import numpy
+
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                numpy.lib.format.write_array(member, numpy.asanyarray(array), allow_pickle=False)
 
 
 def write_safetensors(file: typing.BinaryIO, rank: int, replay: int, tensors: dict) -> None:

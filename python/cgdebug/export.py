@@ -172,7 +172,7 @@ def _write_npz(work, target, is_stdout):
             if dtype:
                 arrays[f"{name}.dtype"] = numpy.array(dtype)
         with _replacing(target / f"{file_name(rank, replay)}.npz") as file:
-            numpy.savez(file, **arrays)
+            _export_values.write_npz(file, arrays)
 
 
 def _folder_name(probe: str) -> str:

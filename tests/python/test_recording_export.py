@@ -72,6 +72,16 @@ def test_no_tensor_takes_the_place_of_another(tmp_path):
     assert cgdebug.open(tmp_path / "st")["a_b"][1].step is None, "it is of several steps"
 
 
+def test_a_probe_may_be_called_as_an_argument_of_numpy(tmp_path):
+    writer = Writer(tmp_path / "a.cgrec")
+    for value, name in enumerate(("file", "allow_pickle", "args")):
+        writer.add(name, 1, numpy.float32([value]))
+    cgdebug.open(writer.close()).export("npz", tmp_path / "npz")
+    with numpy.load(tmp_path / "npz" / "replay-000001.npz") as arrays:
+        found = {name: arrays[name].item() for name in arrays}
+    assert found == {"file": 0, "allow_pickle": 1, "args": 2}
+
+
 def test_numpy_formats_never_change_a_dtype_silently(tmp_path):
     r = cgdebug.open(mixed(tmp_path))
     r.export("npz", tmp_path / "npz")
