@@ -7,6 +7,7 @@ import dataclasses
 import operator
 import typing
 
+from .actions import DTYPES
 from .snapshot import Stats, TensorSnapshot
 
 if typing.TYPE_CHECKING:
@@ -38,6 +39,11 @@ class Series:
         self.graph_id: int = slot["graph_id"]
         self.invocation: int = slot["invocation"]
         self.order: int = slot["order"]
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether this version knows its dtype: a .safetensors file may have others."""
+        return self.dtype_name in DTYPES
 
     @property
     def label(self) -> str:

@@ -68,7 +68,15 @@ def export(
             f"no probe of {recording.path} matches {' '.join(probes) or '*'}. "
             f"Type: cgdebug-cli info {shlex.quote(recording.path)}"
         )
+    unreadable = [series for series in selected if not series.is_readable]
+    selected = [series for series in selected if series.is_readable]
     work = _Work(selected, first, last, upcast)
+    work.remarks = [
+        f"not in it: {one.label}, whose dtype {one.dtype_name} this version cannot read"
+        for one in unreadable
+    ]
+    if unreadable and not selected:
+        raise RecordingError(work.remarks[0])
     if not any(map(work.replays, selected)):
         raise NothingMatchedError(_why_nothing(recording.path, selected, first, last))
     _WRITERS[format](work, target, is_stdout)

@@ -130,7 +130,7 @@ class TensorSnapshot:
         ml_dtypes, or as raw bits where it is not installed (see `numpy_is_bits`)."""
         import numpy
 
-        dtype = self.dtype_name
+        dtype = self._known_dtype()
         if dtype in _BITS_OF:
             dtype = _ml_dtype(dtype) or _BITS_OF[dtype]
         return numpy.frombuffer(self._bytes(), dtype=dtype).reshape(self.shape)
@@ -198,7 +198,16 @@ class TensorSnapshot:
     def _make_dtype(self):
         import torch
 
-        return getattr(torch, self.__dict__["_dtype_name"])
+        return getattr(torch, self._known_dtype())
+
+    def _known_dtype(self) -> str:
+        """NumPy would take "U16", as safetensors calls uint16, for text."""
+        if self.dtype_name not in _SHORT_NAMES:
+            raise ValueError(
+                f"probe {self.probe_name!r} is of dtype {self.dtype_name}, which this version cannot "
+                f"read; there are {', '.join(_SHORT_NAMES)}"
+            )
+        return self.dtype_name
 
     def _make_stats(self) -> Stats:
         import numpy

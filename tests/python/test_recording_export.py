@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import pathlib
+import struct
 import subprocess
 import sys
 
@@ -80,6 +81,27 @@ def test_a_probe_may_be_called_as_an_argument_of_numpy(tmp_path):
     with numpy.load(tmp_path / "npz" / "replay-000001.npz") as arrays:
         found = {name: arrays[name].item() for name in arrays}
     assert found == {"file": 0, "allow_pickle": 1, "args": 2}
+
+
+def test_a_dtype_that_cannot_be_read_is_said_and_is_never_taken_for_another(tmp_path):
+    header = {
+        "odd": {"dtype": "U16", "shape": [32], "data_offsets": [0, 64]},
+        "good": {"dtype": "F32", "shape": [1], "data_offsets": [64, 68]},
+    }
+    text = json.dumps(header).encode()
+    file = tmp_path / "m.safetensors"
+    file.write_bytes(struct.pack("<Q", len(text)) + text + bytes(64) + struct.pack("<f", 3))
+    r = cgdebug.open(file)
+    for read in (lambda s: s.numpy(), lambda s: s.values(), lambda s: s.dtype, lambda s: s.tensor):
+        with pytest.raises(ValueError, match="'odd' is of dtype U16, which this version cannot read"):
+            read(r["odd"][1])
+    for format in ("csv", "npz", "safetensors"):
+        assert r.export(format, tmp_path / format) == [
+            "not in it: odd, whose dtype U16 this version cannot read"
+        ]
+    assert r.export("npy", tmp_path / "npy", "good") == []
+    with pytest.raises(RecordingError, match="not in it: odd"):
+        r.export("npy", tmp_path / "odd", "odd")
 
 
 def test_numpy_formats_never_change_a_dtype_silently(tmp_path):
