@@ -49,7 +49,8 @@ def pytest_runtest_makereport(item, call):
     for recording in sorted(pathlib.Path(tmp_path).rglob("*.cgrec")):
         if not any(recording.glob("segment-*")):
             continue
-        kept = pathlib.Path(keep) / _file_name(item.nodeid) / recording.name
+        place = recording.relative_to(tmp_path)  # others may be called the same
+        kept = pathlib.Path(keep) / _file_name(item.nodeid) / place
         try:
             shutil.rmtree(kept, ignore_errors=True)
             shutil.copytree(recording, kept)

@@ -346,8 +346,9 @@ def test_plugin_keeps_the_recording_of_a_failed_test_only(tmp_path):
         "    w.close()\n"
         "def test_good(cgdebug_recording):\n"
         "    write(cgdebug_recording)\n"
-        "def test_bad(cgdebug_recording):\n"
+        "def test_bad(cgdebug_recording, tmp_path):\n"
         "    write(cgdebug_recording)\n"
+        "    write(tmp_path / 'more' / cgdebug_recording.name)\n"
         "    assert False\n"
     )
     done = subprocess.run(
@@ -362,3 +363,4 @@ def test_plugin_keeps_the_recording_of_a_failed_test_only(tmp_path):
     assert f"see: cgdebug-cli check {kept}" in done.stdout, done.stdout
     assert [p.name for p in (tmp_path / "cgdebug-failed").iterdir()] == ["test_it.py-test_bad"]
     assert cgdebug.open(tmp_path / kept)["x"][1].numpy() == [1]
+    assert cgdebug.open(tmp_path / kept.parent / "more" / kept.name).complete
