@@ -29,6 +29,23 @@ def assert_recordings_close(
     other = expected if isinstance(expected, Recording) else open_recording(expected)
     diff = one.diff(other, *probes, rtol=rtol, atol=atol, **options)
     if not diff.ok:
-        command = f"cgdebug-cli diff {shlex.quote(one.path)} {shlex.quote(other.path)}"
-        raise AssertionError(f"{diff}\nsee: {command}")
+        asked = {"rtol": rtol, "atol": atol, **options}
+        command = ["cgdebug-cli", "diff", one.path, other.path, *probes, *_flags(asked)]
+        if one._rank is not None and one._rank == other._rank:
+            command += ["--ranks", str(one._rank)]
+        raise AssertionError(f"{diff}\nsee: {shlex.join(command)}")
     return diff
+
+
+def _flags(options: dict) -> list[str]:
+    """What makes the command line ask the same. A dictionary of names is a file there."""
+    words = []
+    for name, value in options.items():
+        if name == "replays" and value is not None:
+            value = f"{value[0]}..{value[1]}"
+        if value is None or value is False or name == "names":
+            continue
+        words.append(f"--{name.replace('_', '-')}")
+        if value is not True:
+            words.append(str(value))
+    return words

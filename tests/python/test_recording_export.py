@@ -331,6 +331,13 @@ def test_assert_recordings_close(tmp_path, path):
         testing.assert_recordings_close(path, other)
     assert f"cgdebug-cli diff {path} {other}" in str(failure.value)
     testing.assert_recordings_close(path, other, "x")
+    with pytest.raises(AssertionError) as failure:
+        testing.assert_recordings_close(
+            path, other, "y", "!x", rtol=0.25, equal_nan=True, replays=(2, 3), align="step"
+        )
+    assert str(failure.value).endswith(
+        f"diff {path} {other} y '!x' --rtol 0.25 --equal-nan --replays 2..3 --align step"
+    )
     with pytest.raises(AssertionError, match="inconclusive"):
         testing.assert_recordings_close(path, write(tmp_path / "d.cgrec", replays=2))
 
