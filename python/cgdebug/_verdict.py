@@ -15,6 +15,7 @@ def why_not_compared(
     """Empty when everything was."""
     compared = sum(slot.compared for slot in status.slots)
     lost = sum(max(slot.lost, slot.not_compared) for slot in status.slots)
+    turned_off = sum(slot.suppressed for slot in status.slots)
     broken = next((slot for slot in status.slots if slot.verdict == "error"), None)
     if status.closed:
         return "it is closed. Call assert_ok() before close()"
@@ -27,7 +28,7 @@ def why_not_compared(
             'it has seen no tensor yet. In mode="capture" it looks only inside a captured graph; '
             'call it in one, or use mode="always"'
         )
-    if not any(slot.accepted for slot in status.slots):
+    if not any(slot.accepted or slot.suppressed for slot in status.slots):
         return "its graph was never replayed. Call graph.replay() first"
     if not consumed and not status.daemon_alive:
         return (
@@ -43,6 +44,11 @@ def why_not_compared(
         return (
             f"{lost} snapshots were overwritten before the daemon could read them; the {compared} "
             f"it read matched. Give the probe more room: TensorRecord(capacity=...)"
+        )
+    if turned_off:
+        return (
+            f"it was turned off or down for {turned_off} replays (cgdebug-cli set), the {compared} "
+            f"compared matched. Type: cgdebug-cli set {shlex.quote(status.name)} --mode registered"
         )
     if compared == 0:
         return "the daemon has seen its snapshots but compared none. Type: cgdebug-cli status"
