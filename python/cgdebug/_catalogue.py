@@ -64,5 +64,5 @@ def query(
 ) -> list[tuple]:
     try:
         return database.execute(sql, parameters).fetchall()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, sqlite3.Warning) as error:  # a second statement was a warning once
         raise RecordingError(f"{error}. Type: cgdebug-cli query --schema") from error
