@@ -9,7 +9,7 @@ class _Record(TypedDict):
     slot: int
     ordinal: int
     dtype: str
-    shape: list[int]
+    shape: tuple[int, ...]
     device: str
     timestamp_ns: int
     step: int | None
@@ -28,7 +28,7 @@ class _Slot(TypedDict):
     capture_id: int
     invocation: int
     dtype: str
-    shape: list[int]
+    shape: tuple[int, ...]
     device: str
     lane: str
     policy: str
@@ -72,6 +72,10 @@ class _Compare(TypedDict):
     bitwise: bool
     every: int
 
+class _Stats(TypedDict):
+    every: int
+    hash: bool
+
 class _Session(TypedDict):
     name: str
     uuid: str
@@ -89,6 +93,9 @@ class NativeProbe:
         print: _Print | None,
         record: _Recording | None,
         compare: _Compare | None,
+        stats: _Stats | None = None,
+        lane: str = "auto",
+        prefer_link: bool = False,
     ) -> None: ...
     @property
     def id(self) -> int: ...

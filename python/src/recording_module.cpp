@@ -164,13 +164,12 @@ class Reader {
     })));
   }
 
-  // One statistic of every snapshot of a slot; also "step" and "timestamp_ns".
+  // One statistic of every snapshot of a slot; also "step".
   py::array_t<double> ColumnOf(std::size_t slot, const std::string& name) {
     CheckSlot(slot);
     const Column* column = nullptr;
     for (const Column& one : kColumns) column = one.name == name ? &one : column;
-    const bool is_step = name == "step", is_time = name == "timestamp_ns";
-    if (column == nullptr && !is_step && !is_time) {
+    if (column == nullptr && name != "step") {
       throw py::value_error("no statistic '" + name + "'");
     }
     const auto values = Checked(Unlocked([&](Source& source) -> Result<std::vector<double>> {
@@ -181,7 +180,7 @@ class Reader {
         const Result<Snapshot> snapshot = source.Get(slot, key);
         if (!snapshot.ok()) return snapshot.error();
         if (column == nullptr) {
-          numbers.push_back(static_cast<double>(is_step ? snapshot->step : snapshot->timestamp_ns));
+          numbers.push_back(static_cast<double>(snapshot->step));
           continue;
         }
         const Result<Stats> stats = source::StatsOf(source, *snapshot);
