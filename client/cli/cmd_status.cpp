@@ -154,17 +154,20 @@ void AppendFirst(const char* what, const v1::Session& session, const v1::FirstNo
 }
 
 std::string JobText(const JobRanks& job, const Style& style) {
-  std::uint64_t probes = 0, nonfinite = 0, failed = 0;
+  std::uint64_t probes = 0, nonfinite = 0, failed = 0, lost = 0;
   for (const v1::Session* session : job.sessions) {
     probes += session->probe_count();
     nonfinite += session->nonfinite_probes();
     failed += session->failed_probes();
+    lost += Lost(session->counters());
   }
   std::string out = fmt::format("{}  {}  {}  {}\n", style.Bold("session"), Printable(job.name),
                                 StatesText(job), ReplayText(job));
   out += fmt::format("{}    {}\n", style.Bold("rings"), RingsText(job, style));
   out += fmt::format("{}   {}", style.Bold("probes"), probes);
-  out += nonfinite == 0 ? "  all finite" : style.Red(fmt::format("  {} saw NaN or Inf", nonfinite));
+  out += nonfinite > 0 ? style.Red(fmt::format("  {} saw NaN or Inf", nonfinite))
+         : lost == 0   ? "  all finite"
+                       : "  none saw NaN or Inf, in what was not lost";
   if (failed > 0) out += style.Red(fmt::format("  {} failed a comparison", failed));
   out += "\n";
   if (const std::string lanes = LanesText(job); !lanes.empty()) {

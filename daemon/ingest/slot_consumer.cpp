@@ -49,6 +49,8 @@ void SlotConsumer::Start() {
   control_ = ring_.control();  // of a daemon before this one
   Refresh();
   destination_.registry->SetControl(slot_, control_);
+  firsts_ = ring_.firsts();
+  destination_.registry->SetFirsts(slot_, firsts_);
   if (slot_->Has(layout::kActionCompare)) expected_ = ReadExpected();
   destination_.sink->OpenSlot(slot_, *this);
   // Not more than a ring, whatever the producer makes of its head meanwhile.
@@ -173,7 +175,24 @@ void SlotConsumer::Deliver(bool seen_before) {
   }
   destination_.sink->Consume({snapshot, payload, seen_before, std::move(comparison_)}, *this);
   destination_.registry->SetLast(snapshot);
+  NoteFirsts(*snapshot);
   if (!seen_before) Refresh();
+}
+
+// Replays come in their order: the first that is noted stays the first.
+void SlotConsumer::NoteFirsts(const pipeline::Snapshot& snapshot) {
+  const numerics::Stats& stats = snapshot.stats;
+  const std::uint64_t inf = stats.pos_inf + stats.neg_inf;
+  const bool is_new =
+      (stats.nan != 0 && firsts_.nan.sequence == 0) || (inf != 0 && firsts_.inf.sequence == 0);
+  if (!is_new || !ring_.valid()) return;
+  const auto note = [&](std::uint64_t count, ring::FirstNonfinite* first) {
+    if (count != 0 && first->sequence == 0) *first = {snapshot.sequence, snapshot.step, count};
+  };
+  note(stats.nan, &firsts_.nan);
+  note(inf, &firsts_.inf);
+  ring_.SetFirsts(firsts_);
+  destination_.registry->SetFirsts(slot_, firsts_);
 }
 
 pipeline::RingContent SlotConsumer::Read(const pipeline::RingRequest& request) const {

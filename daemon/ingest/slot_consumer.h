@@ -87,6 +87,7 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   // Null where no comparison is wanted or possible.
   pipeline::ComparisonPtr Compare() const;
   void Deliver(bool seen_before);
+  void NoteFirsts(const pipeline::Snapshot& snapshot);
   void ApplyControl(const layout::SlotControl& control);
   bool ControlIsOver(const layout::SlotHead& head) const;
   void Lose(std::uint64_t first_readable);
@@ -117,8 +118,9 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   std::uint64_t lost_damaged_ = 0;    // of those lost
   std::uint64_t lost_no_memory_ = 0;  // likewise
   std::uint64_t bytes_ = 0;
-  layout::SlotControl control_;  // as in the ring
-  pipeline::Counters shown_;     // as the registry has them
+  layout::SlotControl control_;   // as in the ring
+  ring::FirstNonfinites firsts_;  // likewise
+  pipeline::Counters shown_;      // as the registry has them
   std::int64_t last_timestamp_ns_ = 0;
 };
 

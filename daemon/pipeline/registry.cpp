@@ -7,12 +7,12 @@ namespace {
 
 constexpr std::size_t kKeyDigits = 8;
 
-void Consider(const Snapshot& snapshot, std::uint64_t count, FirstNonfinite* first) {
-  if (count == 0) return;
-  const std::uint64_t order = snapshot.slot->registration.order;
-  const std::pair candidate(snapshot.sequence, order);
-  if (first->sequence != 0 && std::pair(first->sequence, first->order) <= candidate) return;
-  *first = {snapshot.slot->probe, snapshot.sequence, order, snapshot.step, count};
+void Consider(const SlotIdentity& slot, const ring::FirstNonfinite& seen, FirstNonfinite* first) {
+  if (seen.sequence == 0) return;
+  const std::uint64_t order = slot.registration.order;
+  const std::pair known(first->seen.sequence, first->order);
+  if (first->seen.sequence != 0 && known <= std::pair(seen.sequence, order)) return;
+  *first = {slot.probe, order, seen};
 }
 
 }  // namespace
@@ -118,12 +118,16 @@ void Registry::SetLast(const SnapshotPtr& snapshot) {
   SlotRecord* record = FindSlot(snapshot->slot);
   if (record == nullptr) return;
   record->last = snapshot;
-  const numerics::Stats& stats = snapshot->stats;
-  if (!stats.has_nonfinite) return;
-  Session& session = *Find(snapshot->slot->session);
-  session.nonfinite_probes.insert(snapshot->slot->probe);
-  Consider(*snapshot, stats.nan, &session.record.first_nan);
-  Consider(*snapshot, stats.pos_inf + stats.neg_inf, &session.record.first_inf);
+}
+
+void Registry::SetFirsts(const SlotPtr& slot, const ring::FirstNonfinites& firsts) {
+  if (firsts.nan.sequence == 0 && firsts.inf.sequence == 0) return;
+  const std::lock_guard lock(mutex_);
+  Session* session = Find(slot->session);
+  if (session == nullptr) return;
+  session->nonfinite_probes.insert(slot->probe);
+  Consider(*slot, firsts.nan, &session->record.first_nan);
+  Consider(*slot, firsts.inf, &session->record.first_inf);
 }
 
 void Registry::ForgetSlot(const SlotPtr& slot) {

@@ -48,10 +48,8 @@ enum class SessionState { kAlive, kExited, kDied };
 
 struct FirstNonfinite {
   std::string probe;
-  std::uint64_t sequence = 0;  // 0 = none
-  std::uint64_t order = 0;     // of registration
-  std::int64_t step = -1;
-  std::uint64_t count = 0;
+  std::uint64_t order = 0;  // of registration
+  ring::FirstNonfinite seen;
 };
 
 // A session without its slots.
@@ -93,6 +91,8 @@ class Registry {
   void SetVerdict(const SlotPtr& slot, const ring::Verdict& verdict);
   void SetControl(const SlotPtr& slot, const layout::SlotControl& control);
   void SetLast(const SnapshotPtr& snapshot);
+  // Of the slot, in all replays that any daemon saw.
+  void SetFirsts(const SlotPtr& slot, const ring::FirstNonfinites& firsts);
   // It is no longer shown: its counters stay in the session's sums.
   void ForgetSlot(const SlotPtr& slot);
   void SetSkipped(std::vector<SkippedFile> skipped);

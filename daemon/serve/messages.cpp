@@ -42,9 +42,9 @@ const char* ReasonText(std::uint8_t reason_untrusted) {
 void FillFirst(const pipeline::FirstNonfinite& first, v1::FirstNonfinite* message) {
   message->set_present(true);
   message->set_probe(first.probe);
-  message->set_replay(first.sequence);
-  message->set_step(first.step);
-  message->set_count(first.count);
+  message->set_replay(first.seen.sequence);
+  message->set_step(first.seen.step);
+  message->set_count(first.seen.count);
 }
 
 void FillVerdict(const ring::Verdict& verdict, v1::Verdict* message) {
@@ -132,8 +132,8 @@ void Fill(const pipeline::SessionRecord& record, v1::Session* message) {
   message->set_step(record.step);
   message->set_nonfinite_probes(record.nonfinite_probes);
   message->set_failed_probes(record.failed_probes);
-  if (record.first_nan.sequence != 0) FillFirst(record.first_nan, message->mutable_first_nan());
-  if (record.first_inf.sequence != 0) FillFirst(record.first_inf, message->mutable_first_inf());
+  if (record.first_nan.seen.sequence != 0) FillFirst(record.first_nan, message->mutable_first_nan());
+  if (record.first_inf.seen.sequence != 0) FillFirst(record.first_inf, message->mutable_first_inf());
   for (const auto& [lane, slots] : record.lanes) {
     v1::LaneUse* use = message->add_lanes();
     use->set_lane(LaneName(lane.first));

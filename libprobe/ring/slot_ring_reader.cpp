@@ -37,6 +37,22 @@ layout::SlotVerdict& SharedVerdict(std::byte* block) {
   return *At<layout::SlotVerdict>(block, layout::kSlotVerdictOffset);
 }
 
+layout::SlotFirsts& Firsts(std::byte* block) {
+  return *At<layout::SlotFirsts>(block, layout::kSlotFirstsOffset);
+}
+
+void Store(const FirstNonfinite& first, std::uint64_t order, layout::SlotFirst* shared) {
+  if (first.sequence == 0) return;
+  StoreRelaxed(shared->sequence, first.sequence);
+  StoreRelaxed(shared->step, first.step);
+  StoreRelaxed(shared->count, first.count);
+  StoreRelease(shared->order, order);
+}
+FirstNonfinite Load(const layout::SlotFirst& shared, std::uint64_t order) {
+  if (LoadAcquire(shared.order) != order) return {};
+  return {LoadRelaxed(shared.sequence), LoadRelaxed(shared.step), LoadRelaxed(shared.count)};
+}
+
 // elements * element size, or nullopt when it does not fit.
 std::optional<std::uint64_t> PayloadBytes(const layout::SlotRegistration& r) {
   std::uint64_t bytes = layout::DtypeBytes(static_cast<layout::Dtype>(r.dtype));
@@ -247,6 +263,16 @@ void SlotRingReader::SetVerdict(const Verdict& verdict) {
   StoreRelaxed(shared.order, registration_.order);
   CopyShared(shared.text, verdict.text.data(), bytes);
   StoreRelease(shared.version, version + 1);
+}
+
+void SlotRingReader::SetFirsts(const FirstNonfinites& firsts) {
+  Store(firsts.nan, registration_.order, &Firsts(block_).nan);
+  Store(firsts.inf, registration_.order, &Firsts(block_).inf);
+}
+
+FirstNonfinites SlotRingReader::firsts() const {
+  return {Load(Firsts(block_).nan, registration_.order),
+          Load(Firsts(block_).inf, registration_.order)};
 }
 
 bool SlotRingReader::CopyVerdict(layout::SlotVerdict* copy) const {

@@ -36,6 +36,17 @@ struct Verdict {
   bool torn = false;  // its writer died in the middle of it: nothing else in here is known
 };
 
+// The first replay of a slot in which a daemon saw NaN, or Inf.
+struct FirstNonfinite {
+  std::uint64_t sequence = 0;  // 0: none yet
+  std::int64_t step = -1;
+  std::uint64_t count = 0;  // elements
+};
+struct FirstNonfinites {
+  FirstNonfinite nan;
+  FirstNonfinite inf;
+};
+
 enum class ReadStatus {
   kOk,
   kNone,         // not committed yet
@@ -87,6 +98,10 @@ class SlotRingReader {
   void SetVerdict(const Verdict& verdict);
   // Waits some milliseconds for a writer that is in the middle of it.
   Verdict verdict() const;
+
+  // Stores those that have a sequence. As SetVerdict(), before the credit.
+  void SetFirsts(const FirstNonfinites& firsts);
+  FirstNonfinites firsts() const;
 
   // In force from one of the next replays on. Only the slot's reader may call it.
   void SetControl(const layout::SlotControl& control);

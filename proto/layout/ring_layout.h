@@ -4,7 +4,7 @@
 // eager calls of a probe with one shape. Its tensor size is fixed, so its ring is K equal entries
 // with one writer and one reader: no allocator, no compare-and-swap, nobody waits for a lock.
 //
-//   slot block := SlotRegistration | SlotHead | SlotCredit | SlotVerdict
+//   slot block := SlotRegistration | SlotHead | SlotCredit | SlotVerdict | SlotFirsts
 //                 | EntryHeader[K] | payload[K]
 //
 //   writer  what                order                     what its reader knows (partner)
@@ -13,6 +13,7 @@
 //   replay  entry word Ready    store-release        (W1) the payload is complete (R1)
 //   replay  head.accepted       store-release        (W3) entries up to it were Ready (R3)
 //   daemon  verdict             seqlock, before W4
+//   daemon  first NaN, Inf      order last, before W4
 //   daemon  credit.consumed     store-release        (W4) the entry may be overwritten, and the
 //                                                         verdict covers it (R4)
 //
@@ -41,7 +42,7 @@ inline constexpr std::size_t kMaxDims = 16;
 inline constexpr std::uint64_t kMaxPayloadBytes = std::uint64_t{1} << 44;
 inline constexpr std::uint32_t kMaxCapacity = 1u << 20;
 inline constexpr std::size_t kMaxNameBytes = 255;  // a probe's name, without the terminating zero
-inline constexpr std::size_t kVerdictTextBytes = 1024;
+inline constexpr std::size_t kVerdictTextBytes = 960;
 
 // --- the entry -------------------------------------------------------------------------------
 
@@ -114,6 +115,19 @@ struct alignas(kCacheLineBytes) SlotVerdict {
   std::uint64_t covered_sequence;       // every replay up to this one is in the counts above
   std::uint64_t order;                  // as SlotCredit::order
   char text[kVerdictTextBytes];         // of the first failure, UTF-8, not terminated
+};
+
+// Written by the daemon only, each once, for daemons that come after it. `order` is the last word
+// to be stored: another slot's (SlotCredit::order) or 0 means that there was none.
+struct SlotFirst {
+  std::uint64_t sequence;  // replay
+  std::int64_t step;       // as EntryHeader::step
+  std::uint64_t count;     // elements
+  std::uint64_t order;
+};
+struct alignas(kCacheLineBytes) SlotFirsts {
+  SlotFirst nan;
+  SlotFirst inf;
 };
 
 // --- registration ------------------------------------------------------------------------------
@@ -193,12 +207,14 @@ struct SlotRegistration {
 inline constexpr std::size_t kSlotHeadOffset = sizeof(SlotRegistration);
 inline constexpr std::size_t kSlotCreditOffset = kSlotHeadOffset + sizeof(SlotHead);
 inline constexpr std::size_t kSlotVerdictOffset = kSlotCreditOffset + sizeof(SlotCredit);
-inline constexpr std::size_t kSlotHeadersOffset = kSlotVerdictOffset + sizeof(SlotVerdict);
+inline constexpr std::size_t kSlotFirstsOffset = kSlotVerdictOffset + sizeof(SlotVerdict);
+inline constexpr std::size_t kSlotHeadersOffset = kSlotFirstsOffset + sizeof(SlotFirsts);
 
 static_assert(sizeof(EntryHeader) == 64);
 static_assert(sizeof(SlotHead) == 64);
 static_assert(sizeof(SlotCredit) == 64);
-static_assert(sizeof(SlotVerdict) == 1088);
+static_assert(sizeof(SlotVerdict) == 1024);
+static_assert(sizeof(SlotFirsts) == 64);
 static_assert(sizeof(SlotRegistration) == 1024);
 static_assert(kSlotHeadersOffset % kCacheLineBytes == 0);
 static_assert(std::is_trivially_copyable_v<SlotRegistration>);

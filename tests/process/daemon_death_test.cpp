@@ -9,6 +9,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -65,6 +66,30 @@ TEST_F(DaemonDeathTest, ANewDaemonGoesOnWhereTheKilledOneWas) {
   }
   // Consumed by the first, still in the ring: served again, printed and compared once.
   EXPECT_EQ(second.Get(job.key(), "blk0.out", 2).reply.snapshot().stats().max(), 8);
+}
+
+TEST_F(DaemonDeathTest, ANewDaemonKnowsTheFirstNanAndInfThatTheKilledOneSaw) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  ProducerProcess job({{.name = "a", .capacity = 2, .record_every = 1}});
+  {
+    DaemonProcess first(directory_);
+    std::uint64_t replay = 0;
+    for (const float value : {1.0f, kNan, 1.0f, 1.0f, 1.0f}) {  // no longer in the ring at the end
+      job.WriteValue(0, value);
+      ASSERT_TRUE(first.WaitForConsumed(job.key(), "a", ++replay));
+    }
+    first.Kill();
+  }
+  DaemonProcess second(directory_);
+  for (const float value : {kNan, kInf}) job.WriteValue(0, value);
+  ASSERT_TRUE(second.WaitForConsumed(job.key(), "a", 7));
+  const auto session = second.Session(job.key());
+  EXPECT_EQ(session->nonfinite_probes(), 1u);
+  EXPECT_EQ(session->first_nan().probe(), "a");
+  EXPECT_EQ(session->first_nan().replay(), 2u);
+  EXPECT_EQ(session->first_nan().count(), 8u);
+  EXPECT_EQ(session->first_inf().replay(), 7u);
 }
 
 TEST_F(DaemonDeathTest, EveryReplayIsComparedOnceOverManyKilledDaemons) {

@@ -39,6 +39,7 @@ TEST(Layout, SlotBlockIsFrozen) {
   EXPECT_EQ(kSlotHeadOffset, 1024u);
   EXPECT_EQ(kSlotCreditOffset, 1088u);
   EXPECT_EQ(kSlotVerdictOffset, 1152u);
+  EXPECT_EQ(kSlotFirstsOffset, 2176u);
   EXPECT_EQ(kSlotHeadersOffset, 2240u);
   EXPECT_EQ(offsetof(SlotVerdict, text), 64u);
 }
@@ -62,6 +63,8 @@ TEST(Layout, ControlLinesOfASlotAreFrozen) {
   EXPECT_EQ(offsetof(SlotVerdict, compared), 16u);
   EXPECT_EQ(offsetof(SlotVerdict, covered_sequence), 48u);
   EXPECT_EQ(offsetof(SlotVerdict, order), 56u);
+  EXPECT_EQ(offsetof(SlotFirsts, inf), 32u);
+  EXPECT_EQ(offsetof(SlotFirst, order), 24u);
 }
 
 TEST(Layout, LinesOfTheControlFileAreFrozen) {

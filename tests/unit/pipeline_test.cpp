@@ -131,15 +131,13 @@ TEST(Registry, FirstNonfiniteIsTheEarliestReplayThenTheEarliestRegistration) {
   const SlotPtr early = MakeSlot(session, "early", 1);
   const SlotPtr late = MakeSlot(session, "late", 2);
   for (const SlotPtr& slot : {early, late}) registry.SetSlot(slot, {}, 0, false);
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  const float inf = std::numeric_limits<float>::infinity();
-  registry.SetLast(MakeDelivery(late, 7, {nan, inf}).snapshot);
+  registry.SetFirsts(late, {.nan = {7, -1, 1}, .inf = {7, -1, 1}});
   EXPECT_EQ(registry.Sessions().front().first_nan.probe, "late");
-  registry.SetLast(MakeDelivery(early, 7, {nan, nan}).snapshot);
+  registry.SetFirsts(early, {.nan = {7, -1, 2}});
   EXPECT_EQ(registry.Sessions().front().first_nan.probe, "early");
-  EXPECT_EQ(registry.Sessions().front().first_nan.count, 2u);
+  EXPECT_EQ(registry.Sessions().front().first_nan.seen.count, 2u);
   EXPECT_EQ(registry.Sessions().front().first_inf.probe, "late");
-  registry.SetLast(MakeDelivery(late, 8, {nan, 1}).snapshot);
+  registry.SetFirsts(late, {.nan = {8, -1, 1}});
   EXPECT_EQ(registry.Sessions().front().first_nan.probe, "early");
   EXPECT_EQ(registry.Sessions().front().nonfinite_probes, 2u);
 }

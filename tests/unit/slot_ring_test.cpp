@@ -124,6 +124,21 @@ TEST_F(SlotRing, VerdictComesBackWholeAndIsCut) {
   EXPECT_EQ(read.text.size(), layout::kVerdictTextBytes);
 }
 
+TEST_F(SlotRing, TheFirstNonfinitesComeBackAndAreNotThoseOfTheBlocksNextSlot) {
+  Open(test::MakeSlot("a", 1, 2));
+  EXPECT_EQ(reader_->firsts().nan.sequence, 0u);
+  reader_->SetFirsts({.nan = {7, 3, 2}});
+  EXPECT_EQ(reader_->firsts().nan.sequence, 7u);
+  EXPECT_EQ(reader_->firsts().nan.step, 3);
+  EXPECT_EQ(reader_->firsts().nan.count, 2u);
+  EXPECT_EQ(reader_->firsts().inf.sequence, 0u);
+  segment_.Release(slot_.index, slot_.block);
+  layout::SlotRegistration next = test::MakeSlot("b", 1, 2);
+  next.order = 2;
+  Open(next);
+  EXPECT_EQ(reader_->firsts().nan.sequence, 0u);
+}
+
 TEST_F(SlotRing, AReusedBlockIsNoLongerReadable) {
   Open(test::MakeSlot("a", 1, 2));
   test::WriteNumbers(*writer_, 1);
