@@ -285,6 +285,28 @@ class Checker {
            }) > 1;
   }
 
+  // Whether a replay that is not there ought to be. A source does not always know that a probe
+  // wants one replay in N; that without a loss it never had two in a row says so.
+  bool IsWanted(std::size_t slot, std::uint64_t replay) {
+    const std::uint32_t every = source_.slots()[slot].every;
+    if (every > 1) return (replay - 1) % every == 0;
+    const Result<std::vector<Key>> keys = source_.Keys(slot);
+    if (!keys.ok() || keys->empty() || replay < keys->front().replay) return true;
+    std::vector<source::Gap> gaps = source_.Gaps();
+    std::erase_if(gaps, [&](const source::Gap& gap) { return gap.slot != slot; });
+    std::uint64_t before = keys->front().replay, distance = 1;
+    for (std::size_t i = 1; i < keys->size(); ++i) {
+      const std::uint64_t from = (*keys)[i - 1].replay, to = (*keys)[i].replay;
+      if (to < replay) before = to;
+      if (to - from <= distance || (from < replay && replay < to)) continue;
+      const bool is_loss = std::any_of(gaps.begin(), gaps.end(), [&](const source::Gap& gap) {
+        return gap.after_replay < to && (gap.before_replay == 0 || gap.before_replay > from);
+      });
+      if (!is_loss) distance = to - from;
+    }
+    return replay - before >= distance;
+  }
+
   // Of the replay of the first bad one, or else of the last one of the largest graph.
   void CountCompleteness() {
     if (scanned_.empty()) return;
@@ -307,9 +329,10 @@ class Checker {
     for (const Scanned& scanned : scanned_) {
       const Slot& slot = source_.slots()[scanned.slot];
       if (GraphOf(slot) != graph || result_.replay == 0 || IsOfSeveralShapes(slot)) continue;
-      if (slot.every > 1 && (result_.replay - 1) % slot.every != 0) continue;
+      const bool is_there = KeyOf(scanned, result_.replay) != nullptr;
+      if (!is_there && !IsWanted(scanned.slot, result_.replay)) continue;
       ++result_.expected;
-      if (KeyOf(scanned, result_.replay) != nullptr) {
+      if (is_there) {
         ++result_.present;
       } else {
         absent.push_back(SlotText(slot));

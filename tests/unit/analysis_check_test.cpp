@@ -123,6 +123,28 @@ TEST(Check, SaysWhatIsMissingInsteadOfNothingFound) {
   EXPECT_FALSE(CheckOf(damaged).complete());
 }
 
+TEST(Check, ExpectsNoReplayOfAProbeThatWantsOneInThree) {
+  MemorySource source = Healthy();  // replays 1 to 4 of three probes
+  for (int replay = 5; replay <= 8; ++replay) {
+    for (const std::size_t slot : {0, 1, 2}) source.Add(slot, replay, {1.F * replay, 2});
+  }
+  const std::size_t third = source.AddSlot("third", {1});
+  for (const int replay : {1, 4, 7}) source.Add(third, replay, {1.F * replay});
+  const Check check = CheckOf(source);
+  EXPECT_TRUE(check.complete());
+  EXPECT_THAT(CheckText(source, check), HasSubstr("complete: 3 of 3 probes in replay 8"));
+  source.Remove(1, 8);  // of every replay, so that the last one ought to be there
+  EXPECT_THAT(CheckText(source, CheckOf(source)),
+              HasSubstr("incomplete: 2 of 3 probes in replay 8\nmissing: replay 8 has no"));
+  MemorySource lossy = Healthy();
+  lossy.Remove(1, 2);  // lost, which makes it no probe of one replay in two
+  lossy.gaps.push_back({1, 1, 1, 3, "overwritten"});
+  lossy.Remove(1, 4);
+  EXPECT_THAT(CheckText(lossy, CheckOf(lossy)), HasSubstr("incomplete: 2 of 3 probes in replay 4"));
+  for (const std::size_t slot : {0, 1, 2}) source.Add(slot, 10, {NAN, 2});
+  EXPECT_THAT(CheckText(source, CheckOf(source)), HasSubstr("replay 10 has no snapshot of third"));
+}
+
 TEST(Check, TellsStaleFromConstant) {
   MemorySource source = Healthy();
   source.Change(2, 3, {2, 2});  // as in replay 2
