@@ -50,13 +50,15 @@ def make_database(reader) -> sqlite3.Connection:
         insert("loss", None, *losses, gap["after_replay"], gap["before_replay"], None)
     database.commit()
     database.execute("PRAGMA query_only = ON")
-    database.set_authorizer(_refuse_attach)
+    database.set_authorizer(_authorize)
     return database
 
 
-def _refuse_attach(action, *_) -> int:
-    """A query that attaches a file makes it where there is none, whatever `query_only` says."""
-    return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_ATTACH else sqlite3.SQLITE_OK
+def _authorize(action, name, value, *_) -> int:
+    """A query that attaches a file makes it where there is none, whatever `query_only` says; and
+    none may set that back."""
+    unlocks = action == sqlite3.SQLITE_PRAGMA and name == "query_only" and value is not None
+    return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_ATTACH or unlocks else sqlite3.SQLITE_OK
 
 
 def query(

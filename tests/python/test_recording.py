@@ -287,8 +287,8 @@ def test_sql_answers_and_changes_nothing(path):
     assert r.sql("SELECT step, hash IS NULL FROM snapshot LIMIT 1") == [(101, 0)]
     other = pathlib.Path(path).with_name("other.db")
     attach = f"ATTACH '{other}' AS other"
-    two = "SELECT 1; SELECT 2"
-    for bad in ("DELETE FROM snapshot", "SELECT nothing FROM nowhere", attach, two):
+    two, unlock = "SELECT 1; SELECT 2", "PRAGMA query_only = OFF"
+    for bad in (unlock, "DELETE FROM snapshot", "SELECT nothing FROM nowhere", attach, two):
         with pytest.raises(RecordingError, match="query --schema"):
             r.sql(bad)
     assert not other.exists()
