@@ -206,5 +206,7 @@ class RecordedSnapshot(TensorSnapshot):
         return Stats(**reader.statistics(index, self.replay_index))
 
 
-def _in_memory(payload, dtype: str, stats: Stats, fields: dict) -> TensorSnapshot:
-    return TensorSnapshot.from_payload(payload, dtype=dtype, stats=stats, **fields)
+def _in_memory(payload, dtype: str, stats: Stats, fields: dict, of_bytes: int | None):
+    snapshot = TensorSnapshot.from_payload(payload, dtype=dtype, stats=stats, **fields)
+    snapshot.__dict__["hash"] = of_bytes
+    return snapshot

@@ -121,6 +121,7 @@ def test_snapshots_go_to_other_processes_as_copies(path, copied):
     other = copied(snapshot)
     numpy.testing.assert_array_equal(other.numpy(), snapshot.numpy())
     assert (other.probe_name, other.replay_index, other.step) == ("x", 3, 103)
+    assert other.hash == snapshot.hash is not None
     assert other.stats == snapshot.stats
 
 
