@@ -122,6 +122,9 @@ class Series:
         return f"<{self.label} {self.dtype_name}{list(self.shape)}: {len(self)} snapshots, {span}{rank}>"
 
     def _wanted(self, wanted: slice) -> list[int]:
+        for part in (wanted.start, wanted.stop, wanted.step):
+            if part is not None:
+                operator.index(part)  # nothing but a whole number is a replay
         step = 1 if wanted.step is None else wanted.step
         if step < 1:
             raise ValueError("a slice of replays goes upwards")
@@ -199,7 +202,7 @@ class RecordedSnapshot(TensorSnapshot):
         made = {"dtype", "tensor", "stats"}
         names = [field.name for field in dataclasses.fields(self) if field.name not in made]
         fields = {name: getattr(self, name) for name in names}
-        return _in_memory, (payload, self.dtype_name, self.stats, fields)
+        return _in_memory, (payload, self.dtype_name, self.stats, fields, self.hash)
 
     def _make_stats(self) -> Stats:
         reader, index, _ = self.__dict__["_origin"]

@@ -25,11 +25,11 @@ import urllib.parse
 from . import _export_values, _trace_events
 from ._series import names_of
 from .errors import NothingMatchedError, RecordingError
+from .recording import _MAX, Recording, _range
 
 MAX_TENSORBOARD_TAGS = 200
 _TENSORBOARD_STATS = ("abs_max", "mean", "std", "nonfinite")
 _MAX_FILE_NAME = 255
-_MAX = 2**64 - 1  # the last replay there can be
 _CLOSED_PIPE = 141  # as a shell has it: 128 and SIGPIPE
 
 
@@ -61,7 +61,7 @@ def export(
     if not is_stdout and target.exists() and not force:
         if not target.is_dir() or any(target.iterdir()):
             raise RecordingError(f"{target} exists. To write there all the same, add: -f")
-    first, last = replays or (1, _MAX)
+    first, last = _range(replays)
     selected = recording.select(*probes)
     if not selected:
         raise NothingMatchedError(
@@ -357,8 +357,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("-f", "--force", action="store_true")
     parser.add_argument("-q", "--quiet", action="store_true")
     options = parser.parse_args(arguments)
-    from .recording import open as open_recording
-
     try:
         rank = int(options.ranks) if options.ranks else None
     except ValueError:
@@ -366,7 +364,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     try:
         remarks = export(
-            open_recording(options.source, rank=rank),
+            Recording(options.source, rank=rank),
             options.format,
             options.output,
             *options.probes,

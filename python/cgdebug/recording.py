@@ -176,6 +176,8 @@ class Recording:
                 f"{self._path} is of ranks {self.ranks}: choose one, for example "
                 f"r.rank({self.ranks[0]}).replay({replay})"
             )
+        if not 1 <= operator.index(replay) <= _MAX:
+            raise ValueError(f"replays count from 1, {replay} is none; the last is r.replays[-1]")
         names = names_of(series for series in self._slots if series.replays)
         return {
             name: series[replay]
@@ -240,8 +242,8 @@ class Recording:
             "probes": list(probes),
             "first_replay": first_replay,
             "last_replay": last_replay,
-            "rtol": rtol,
-            "atol": atol,
+            "rtol": None if rtol is None else float(rtol),
+            "atol": None if atol is None else float(atol),
             "equal_nan": equal_nan,
             "bitwise": bitwise,
             "first": first,

@@ -56,6 +56,9 @@ class Writer {
               std::int64_t timestamp_ns, bool stats_only) {
     OwnSlot& own = Find(id);
     const py::buffer_info buffer = values.request();
+    if (PyBuffer_IsContiguous(buffer.view(), 'C') == 0) {
+      throw py::value_error("the values are not contiguous");
+    }
     const std::span<const std::byte> bytes(static_cast<const std::byte*>(buffer.ptr),
                                            static_cast<std::size_t>(buffer.size * buffer.itemsize));
     const auto view = Checked(numerics::MakeTensorView(own.slot.dtype, own.slot.shape, bytes));
