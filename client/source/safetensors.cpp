@@ -68,7 +68,11 @@ template <typename T>
 T Number(const Json& object, const char* name, T fallback) {
   const auto found = object.find(name);
   if (found == object.end() || !found->is_number_integer()) return fallback;
-  return found->get<T>();
+  if (const std::optional<std::uint64_t> value = Unsigned(*found)) {
+    return std::in_range<T>(*value) ? static_cast<T>(*value) : fallback;
+  }
+  const auto value = found->get<std::int64_t>();
+  return std::in_range<T>(value) ? static_cast<T>(value) : fallback;
 }
 
 std::string Text(const Json& object, const char* name, const std::string& fallback) {

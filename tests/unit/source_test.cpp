@@ -116,6 +116,21 @@ TEST(Safetensors, RefusesLengthsBeyondTheFile) {
   }
 }
 
+TEST(Safetensors, OwnNumbersThatCannotBeAreAsIfTheyWereNotThere) {
+  const testing_support::TempDir dir;
+  testing_support::WriteText(
+      dir / "a.safetensors",
+      SafetensorsBytes(
+          R"({"__metadata__":{"cgdebug":"{\"replay\":-1,\"rank\":1099511627776,\"step\":1e3}"},)"
+          R"("x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+          std::string(4, 0)));
+  const Result<SafetensorsFile> file = OpenSafetensors(dir / "a.safetensors");
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  EXPECT_EQ(file->replay, 0u);
+  EXPECT_EQ(file->rank, -1);
+  EXPECT_EQ(file->step, -1);
+}
+
 TEST(Safetensors, NoTruncationAndNoFlippedBitCrashes) {
   const TempDir dir;
   const std::string good = SafetensorsBytes(kGood, std::string(8, '\x3f'));
