@@ -112,6 +112,10 @@ bool LooksLikeSource(const std::string& text) {
 Result<numerics::Stats> StatsOf(Source& source, const Snapshot& snapshot) {
   if (snapshot.stats) return *snapshot.stats;
   const Slot& slot = source.slots()[snapshot.slot];
+  if (slot.dtype == layout::Dtype::kInvalid) {
+    return Error{fmt::format("{}@{} is of dtype {}, which this version cannot read", SlotText(slot),
+                             snapshot.key.replay, slot.dtype_name)};
+  }
   const Result<Values> values = source.Load(snapshot);
   if (!values.ok()) return values.error();
   const auto view = numerics::MakeTensorView(slot.dtype, slot.shape, values->bytes);
