@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import struct
 import typing
+import urllib.parse
 import zipfile
 
 _SAFETENSORS = {
@@ -23,6 +25,7 @@ _SAFETENSORS = {
     "float8_e5m2": "F8_E5M2",
 }
 _BITS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
+_MAX_FILE_NAME = 255
 
 
 def array_of(snapshot, upcast: str | None):
@@ -53,6 +56,15 @@ def row_of(series, snapshot) -> dict:
     stats.pop("hash", None)
     stats["nonfinite"] = snapshot.stats.nonfinite
     return {**row, **stats, "session": series.session}
+
+
+def folder_name(probe: str) -> str:
+    """One name a probe: what a path gives a meaning to is written as in a URL, and what is too long
+    for one is cut."""
+    name = urllib.parse.quote(probe, safe=" #@,[]+=:()")
+    if len(name) > _MAX_FILE_NAME:
+        name = f"{name[:200]}~{hashlib.sha256(probe.encode()).hexdigest()[:16]}"
+    return name.replace(".", "%2E") if set(name) == {"."} else name
 
 
 def write_npz(file: typing.BinaryIO, arrays: dict) -> None:

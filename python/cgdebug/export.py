@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
-import hashlib
 import json
 import math
 import os
@@ -20,7 +19,6 @@ import pathlib
 import shlex
 import sys
 import typing
-import urllib.parse
 
 from . import _export_values, _trace_events
 from ._series import names_of
@@ -29,7 +27,6 @@ from .recording import _MAX, Recording, _range
 
 MAX_TENSORBOARD_TAGS = 200
 _TENSORBOARD_STATS = ("abs_max", "mean", "std", "nonfinite")
-_MAX_FILE_NAME = 255
 _CLOSED_PIPE = 141  # as a shell has it: 128 and SIGPIPE
 
 
@@ -85,6 +82,8 @@ def export(
         remarks.append(
             f"not in it: {work.without_values} snapshots, of which only statistics were recorded"
         )
+    if work.damaged:
+        remarks.append(f"not in it: {len(work.damaged)} damaged, the first: {work.damaged[0]}")
     return remarks + work.remarks
 
 
@@ -109,6 +108,7 @@ class _Work:
             {one.rank for one in series}
         )
         self.without_values = 0
+        self.damaged: list[str] = []
         self.remarks: list[str] = []
 
     def replays(self, series) -> list[int]:
@@ -117,11 +117,14 @@ class _Work:
     def _with_replays(self):
         return [series for series in self.series if self.replays(series)]
 
-    def snapshots(self):
-        """Every snapshot, by probe."""
-        for series in self.series:
-            for replay in self.replays(series):
-                yield series, series[replay]
+    def read(self, series, replay, load):
+        """The snapshot, and what `load` makes of it; None where it is damaged."""
+        try:
+            snapshot = series[replay]
+            return snapshot, load(snapshot)
+        except RecordingError as error:
+            self.damaged.append(str(error))
+            return None
 
     def by_replay(self):
         """(rank, replay, {name: (series, snapshot)}) with values, in order."""
@@ -133,25 +136,34 @@ class _Work:
         for (rank, replay), members in sorted(places.items()):
             tensors = {}
             for series in members:
-                snapshot = series[replay]
-                if not snapshot._has_values():
+                found = self.read(series, replay, lambda one: one._has_values() and one._bytes())
+                if found is None:
+                    continue
+                if not found[0]._has_values():
                     self.without_values += 1
                     continue
-                tensors[names[series]] = (series, snapshot)
+                tensors[names[series]] = (series, found[0])
             yield rank, replay, tensors
 
     def rows(self):
         """Statistics, one dictionary a snapshot."""
-        for series, snapshot in self.snapshots():
-            yield _export_values.row_of(series, snapshot)
+        for _, row in self._rows():
+            yield row
+
+    def _rows(self):
+        for series in self.series:
+            for replay in self.replays(series):
+                found = self.read(series, replay, lambda one: _export_values.row_of(series, one))
+                if found is not None:
+                    yield series, found[1]
 
     def curves(self):
         """(name of its curve, row) of every snapshot. Each call of a probe has its own curve, and
         so have the jobs that call their probes the same."""
         names = names_of(self._with_replays(), lambda one: (one.rank, one.session))
-        for series, snapshot in self.snapshots():
+        for series, row in self._rows():
             job = f"{series.session}/" if self.has_jobs else ""
-            yield job + names[series], _export_values.row_of(series, snapshot)
+            yield job + names[series], row
 
 
 def file_name(rank: int, replay: int) -> str:
@@ -183,21 +195,12 @@ def _write_npz(work, target, is_stdout):
             _export_values.write_npz(file, arrays)
 
 
-def _folder_name(probe: str) -> str:
-    """One name a probe: what a path gives a meaning to is written as in a URL, and what is too long
-    for one is cut."""
-    name = urllib.parse.quote(probe, safe=" #@,[]+=:()")
-    if len(name) > _MAX_FILE_NAME:
-        name = f"{name[:200]}~{hashlib.sha256(probe.encode()).hexdigest()[:16]}"
-    return name.replace(".", "%2E") if set(name) == {"."} else name
-
-
 def _write_npy(work, target, is_stdout):
     numpy = _library("numpy", "npy")
     for rank, replay, tensors in work.by_replay():
         for name, (_, snapshot) in tensors.items():
             array, dtype = _export_values.array_of(snapshot, work.upcast)
-            folder = target / _folder_name(name)
+            folder = target / _export_values.folder_name(name)
             folder.mkdir(parents=True, exist_ok=True)
             with _replacing(folder / f"{file_name(rank, replay)}.npy") as file:
                 numpy.save(file, array)

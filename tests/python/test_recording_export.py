@@ -104,6 +104,20 @@ def test_a_dtype_that_cannot_be_read_is_said_and_is_never_taken_for_another(tmp_
         r.export("npy", tmp_path / "odd", "odd")
 
 
+def test_what_is_damaged_is_said_and_the_rest_is_exported(tmp_path, path):
+    segment = next(pathlib.Path(path).glob("segment*"))
+    data = bytearray(segment.read_bytes())
+    data[data.index(numpy.full(6, 2, "float32").tobytes())] ^= 1  # of x@2
+    segment.write_bytes(data)
+    r = cgdebug.open(path)
+    (remark,) = r.export("npz", tmp_path / "npz")
+    assert remark.startswith("not in it: 1 damaged, the first: ") and "is damaged" in remark
+    with numpy.load(tmp_path / "npz" / "replay-000002.npz") as arrays:
+        assert set(arrays) == {"y"}
+    with numpy.load(tmp_path / "npz" / "replay-000003.npz") as arrays:
+        assert set(arrays) == {"x", "y"}
+
+
 def test_numpy_formats_never_change_a_dtype_silently(tmp_path):
     r = cgdebug.open(mixed(tmp_path))
     r.export("npz", tmp_path / "npz")
