@@ -12,6 +12,7 @@
 #include "client/cli/sources.h"
 #include "client/source/database.h"
 #include "daemon/recording/catalogue_schema.h"
+#include "daemon/recording/recording_reader.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -110,6 +111,19 @@ std::string Table(const Context& context, const QueryResult& result) {
   return table.Render(context.out, TerminalColumns(STDOUT_FILENO));
 }
 
+// The tables have no row for a record that is damaged.
+void SayDamaged(const Context& context, const source::Source& source, sqlite3* database) {
+  const auto recordings = source.Recordings();
+  const Result<QueryResult> rows = source::Query(database, "SELECT count(*) FROM snapshot");
+  if (recordings.size() != 1 || !rows.ok() || source.Describe().is_growing) return;
+  const std::uint64_t known = recordings.front()->snapshot_count();
+  const std::uint64_t count = std::stoull(rows->rows.at(0).at(0).text);
+  if (count >= known) return;
+  context.Say(fmt::format("{} damaged snapshot{} not in the tables. Type: cgdebug-cli verify {}",
+                          known - count, known - count == 1 ? " is" : "s are",
+                          ShellWord(recordings.front()->directory())));
+}
+
 int RunQuery(Context& context, const QueryOptions& options) {
   if (options.schema) {
     Context::Print(recording::kCatalogueSchema);
@@ -141,6 +155,7 @@ int RunQuery(Context& context, const QueryOptions& options) {
   SayUnread(context, *source);
   const Result<source::Database> database = source::MakeDatabase(*source);
   if (!database.ok()) return context.Fail(kExitTrouble, database.error().message);
+  SayDamaged(context, *source, database->get());
   const Result<QueryResult> result = source::Query(database->get(), options.words.back());
   if (!result.ok()) {
     return context.Fail(

@@ -221,6 +221,25 @@ TEST_F(CliSourcesTest, QueryAnswersAndEveryExampleRuns) {
   EXPECT_THAT(Cli({"query", "--schema"}).out, HasSubstr("create view v_first_nonfinite"));
 }
 
+TEST_F(CliSourcesTest, QuerySaysThatADamagedSnapshotIsNotInTheTables) {
+  WriteRecording(dir_ / "a.cgrec", 3);
+  const std::vector<std::string> query = {"query", dir_ / "a.cgrec", "SELECT 1"};
+  EXPECT_EQ(Cli(query).err, "");
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir_ / "a.cgrec")) {
+    if (entry.path().filename().string().starts_with("catalogue")) fs::remove(entry.path());
+  }
+  std::string bytes = ReadText(Segment("a.cgrec"));
+  const float values[] = {2, 3, 4, 5};  // of x@2, behind the header of its record
+  const std::size_t at =
+      bytes.find(std::string(reinterpret_cast<const char*>(values), sizeof(values)));
+  ASSERT_NE(at, std::string::npos);
+  bytes[at - 180] = static_cast<char>(bytes[at - 180] ^ 1);
+  WriteText(Segment("a.cgrec"), bytes);
+  const ProcessResult result = Cli(query);
+  EXPECT_EQ(result.code, 0);
+  EXPECT_THAT(result.err, HasSubstr("1 damaged snapshot is not in the tables. Type: cgdebug-cli "));
+}
+
 TEST_F(CliSourcesTest, JsonHasEveryColumnOfTheTable) {
   WriteRecording(dir_ / "a.cgrec", 1);
   const json row = CliJson({"query", dir_ / "a.cgrec", "SELECT 1 AS n, 2 AS n, 3 AS n"})[0];
