@@ -132,8 +132,10 @@ void Fill(const pipeline::SessionRecord& record, v1::Session* message) {
   message->set_step(record.step);
   message->set_nonfinite_probes(record.nonfinite_probes);
   message->set_failed_probes(record.failed_probes);
-  if (record.first_nan.seen.sequence != 0) FillFirst(record.first_nan, message->mutable_first_nan());
-  if (record.first_inf.seen.sequence != 0) FillFirst(record.first_inf, message->mutable_first_inf());
+  if (record.first_nan.seen.sequence != 0)
+    FillFirst(record.first_nan, message->mutable_first_nan());
+  if (record.first_inf.seen.sequence != 0)
+    FillFirst(record.first_inf, message->mutable_first_inf());
   for (const auto& [lane, slots] : record.lanes) {
     v1::LaneUse* use = message->add_lanes();
     use->set_lane(LaneName(lane.first));
