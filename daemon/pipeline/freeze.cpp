@@ -48,12 +48,15 @@ class Remains {
   // Nothing when neither has it; without the values when these alone are gone.
   std::optional<StoredSnapshot> Take(std::uint64_t ordinal) {
     const auto kept = kept_.find(ordinal);
-    if (kept != kept_.end() && IsWhole(kept->second)) {
-      maker_.Follow(kept->second);
-      return kept->second;
+    if (kept == kept_.end() || !IsWhole(kept->second)) {
+      if (std::optional<StoredSnapshot> read = FromRing(ordinal)) {
+        previous_payload_ = read->payload;
+        return read;
+      }
+      if (kept == kept_.end()) return std::nullopt;
     }
-    if (std::optional<StoredSnapshot> read = FromRing(ordinal)) return read;
-    return kept == kept_.end() ? std::nullopt : std::optional(kept->second);
+    maker_.Follow(kept->second);
+    return kept->second;
   }
 
   static bool IsWhole(const StoredSnapshot& stored) {
@@ -95,6 +98,7 @@ class Remains {
   std::map<std::uint64_t, Gap::Cause> unreadable_;
   PayloadPool pool_{0};
   SnapshotMaker maker_{&pool_};
+  PayloadPtr previous_payload_;  // for the maker to compare the next one with
 };
 
 void FreezeSlot(ActiveRecording* recording, const SlotRecord& record, std::uint64_t count,

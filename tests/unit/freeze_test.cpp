@@ -121,5 +121,69 @@ TEST(Freeze, GoesFromWhatMemoryHasToAFarRingInOneStep) {
   EXPECT_EQ(info->status.lost, layout::kMaxOrdinal - 1);
 }
 
+TEST(Freeze, OfASlotWithoutARingTellsWhatItProducedAndMemoryHasNot) {
+  const SlotPtr slot = test::MakeSlot(test::MakeSession("1"), "x", 1);
+  SnapshotStore store(1 << 20);
+  for (const std::uint64_t replay : {4, 5}) {
+    const Delivery delivery = test::MakeDelivery(slot, replay, {1, 0});
+    store.Put(delivery.snapshot, delivery.payload);
+  }
+  FakeRing ring({});
+  const testing_support::TempDir dir;
+  FreezeRequest request;
+  request.directory = dir / "a.cgrec";
+  request.slots = {{.slot = slot, .counters = {.produced = 7, .lost_at_death = 1}}};
+  const auto info = Freeze(request, {}, store, ring.reads());
+  ASSERT_TRUE(info.ok()) << info.error().message;
+  EXPECT_EQ(info->status.snapshots, 2u);
+  const auto reader = recording::RecordingReader::Open(request.directory);
+  ASSERT_TRUE(reader.ok()) << reader.error().message;
+  ASSERT_EQ((*reader)->losses().size(), 2u);
+  EXPECT_EQ((*reader)->losses()[0].count, 2u);
+  EXPECT_EQ((*reader)->losses()[0].cause, LossCause::kOverwritten);
+  EXPECT_EQ((*reader)->losses()[1].count, 1u);
+  EXPECT_EQ((*reader)->losses()[1].cause, LossCause::kAtDeath);
+}
+
+TEST(Freeze, WhatChangedIsToldFromTheSnapshotBeforeWhereverThatIs) {
+  const SlotPtr slot = test::MakeSlot(test::MakeSession("1"), "x", 1);
+  SnapshotStore store(8);  // one payload
+  for (const std::uint64_t replay : {2, 4}) {
+    const Delivery delivery = test::MakeDelivery(slot, replay, {7, static_cast<float>(replay)});
+    store.Put(delivery.snapshot, delivery.payload);
+  }
+  RingContent content;
+  content.readable = true;
+  content.oldest = 1;
+  content.newest = 7;
+  for (const std::uint64_t ordinal : {1, 3, 5, 6, 7}) {
+    content.entries.push_back(MakeEntry(ordinal));
+    content.entries.back().flags = layout::kEntryDropValues;  // they are there all the same
+    const bool is_as_4 = ordinal == 5;
+    content.entries.back().payload =
+        is_as_4 ? test::Bytes({7, 4}) : test::Bytes({static_cast<float>(ordinal / 4), 0});
+  }
+  content.unreadable = {{2, Gap::Cause::kCorrupted}};
+  FakeRing ring(content);
+  const testing_support::TempDir dir;
+  FreezeRequest request;
+  request.directory = dir / "a.cgrec";
+  request.slots = {{.slot = slot}};
+  ASSERT_TRUE(Freeze(request, {}, store, ring.reads()).ok());
+  const auto reader = recording::RecordingReader::Open(request.directory);
+  ASSERT_TRUE(reader.ok()) << reader.error().message;
+  std::map<std::uint64_t, bool> unchanged;
+  for (const auto& ref : (*reader)->Snapshots(0)) {
+    const auto snapshot = (*reader)->Read(ref);
+    ASSERT_TRUE(snapshot.ok()) << snapshot.error().message;
+    EXPECT_EQ(snapshot->stats_only, ref.ordinal == 2) << ref.ordinal;
+    unchanged[ref.ordinal] = snapshot->unchanged;
+  }
+  EXPECT_EQ(unchanged,
+            (std::map<std::uint64_t, bool>{
+                {1, false}, {2, false}, {3, false}, {4, false}, {5, true}, {6, false}, {7, true}}))
+      << "3 is as 1, but 2 was between";
+}
+
 }  // namespace
 }  // namespace cgdebug::pipeline
