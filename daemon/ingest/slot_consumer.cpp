@@ -82,7 +82,10 @@ void SlotConsumer::Prepare() {
     status_ = ReadStatus::kDamaged;
     no_memory_ = true;
     Lose(entry_.ordinal);
-    entry_ = {.ordinal = entry_.ordinal, .sequence = entry_.sequence};
+    entry_ = {.ordinal = entry_.ordinal,
+              .sequence = entry_.sequence,
+              .flags = entry_.flags,
+              .payload = {}};
     made_ = {};
     maker_ = pipeline::SnapshotMaker(destination_.payloads);
   }
@@ -121,13 +124,15 @@ SlotConsumer::Step SlotConsumer::Commit() {
       return Step::kConsumed;
     case ReadStatus::kGone:
       return Step::kGone;
-    case ReadStatus::kDamaged:
-      ReportLoss(entry_.sequence - 1, entry_.sequence, Gap::Cause::kOverwritten);
+    case ReadStatus::kDamaged: {
+      const bool forced = (entry_.flags & layout::kEntryForced) != 0;
+      ReportLoss(entry_.sequence - 1, entry_.sequence, Gap::Cause::kOverwritten, forced);
       Lose(consumed_ + 2);
       ++(no_memory_ ? lost_no_memory_ : lost_damaged_);
       ReportLoss(entry_.sequence, entry_.sequence,
-                 no_memory_ ? Gap::Cause::kNoMemory : Gap::Cause::kCorrupted);
+                 no_memory_ ? Gap::Cause::kNoMemory : Gap::Cause::kCorrupted, forced);
       return Step::kConsumed;
+    }
     case ReadStatus::kNone:
     case ReadStatus::kOverwritten:
       PublishCredit(0);
@@ -145,10 +150,10 @@ void SlotConsumer::Lose(std::uint64_t first_readable) {
 }
 
 void SlotConsumer::ReportLoss(std::uint64_t last_sequence, std::uint64_t before_sequence,
-                              Gap::Cause cause) {
+                              Gap::Cause cause, bool before_forced) {
   if (unreported_lost_ != 0) {
     Report({slot_, cause, std::exchange(unreported_lost_, 0), consumed_, last_sequence,
-            before_sequence});
+            before_sequence, before_forced});
   }
 }
 
@@ -169,7 +174,8 @@ void SlotConsumer::Deliver(bool seen_before) {
   const auto [snapshot, payload] = std::exchange(made_, {});
   last_timestamp_ns_ = std::max(last_timestamp_ns_, snapshot->timestamp_ns);
   if (!seen_before) {
-    ReportLoss(snapshot->sequence - 1, snapshot->sequence, Gap::Cause::kOverwritten);
+    ReportLoss(snapshot->sequence - 1, snapshot->sequence, Gap::Cause::kOverwritten,
+               snapshot->forced);
     destination_.events->Add(slot_->session, pipeline::SnapshotPtr(snapshot));
     consumed_ = snapshot->ordinal;
   }

@@ -248,7 +248,8 @@ void ActiveRecording::Lose(const Gap& gap) {
   Account(&found->second, {.last_ordinal = gap.last_ordinal,
                            .last_sequence = gap.last_sequence,
                            .before_sequence = gap.before_sequence,
-                           .cause = CauseOf(gap.cause)});
+                           .cause = CauseOf(gap.cause),
+                           .before_forced = gap.before_forced});
 }
 
 void ActiveRecording::LoseValues(const SlotPtr& slot, std::uint64_t count,

@@ -45,6 +45,9 @@ struct Gap {
   std::uint64_t last_ordinal = 0;     // of them
   std::uint64_t last_sequence = 0;    // none of them is of a later replay
   std::uint64_t before_sequence = 0;  // the replay of the snapshot that came after; 0 = none came
+  // The live control asked for that snapshot, or for one of them: whatever an action's period is,
+  // they may have been wanted.
+  bool before_forced = false;
 };
 
 // Thread: the ingest thread.

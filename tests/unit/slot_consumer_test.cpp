@@ -1,6 +1,7 @@
 // How one slot's ring is read and accounted for, with a real segment of this process.
 #include "daemon/ingest/slot_consumer.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -8,6 +9,7 @@
 
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <map>
 
 #include "libprobe/ring/shared_copy.h"
@@ -17,32 +19,53 @@ namespace cgdebug::ingest {
 namespace {
 
 using pipeline::Gap;
+using testing::ElementsAre;
 
 class FakeSink final : public pipeline::Sink {
  public:
-  void Consume(const pipeline::Delivery&, pipeline::SlotFeedback&) override {}
+  void Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedback&) override {
+    (delivery.seen_before ? seen_before : ordinals).push_back(delivery.snapshot->ordinal);
+    has_values = delivery.payload != nullptr;
+  }
   void Lose(const Gap& gap) override { gaps.push_back(gap); }
+  void CloseSlot(const pipeline::SlotPtr&, std::uint64_t last_sequence,
+                 pipeline::SlotFeedback&) override {
+    closed_with = last_sequence;
+  }
+  void Flush() override {
+    if (on_flush) on_flush();
+  }
 
   std::vector<Gap> gaps;
+  std::vector<std::uint64_t> ordinals, seen_before;
+  bool has_values = false;  // of the last one
+  std::uint64_t closed_with = 0;
+  std::function<void()> on_flush;
 };
 
 class ConsumedSlot : public ::testing::Test {
  protected:
-  explicit ConsumedSlot(std::uint64_t elements = 3) : elements_(elements) {}
+  explicit ConsumedSlot(std::uint64_t elements = 3)
+      : registration_(test::MakeSlot("a", elements, 4)) {}
 
   void SetUp() override {
-    const auto registration = test::MakeSlot("a", elements_, 4);
-    slot_ = test::PublishSlot(segment_, registration);
+    slot_ = test::PublishSlot(segment_, registration_);
     writer_.emplace(slot_.block.data, segment_.producer(), segment_.gate());
     std::string reason;
     view_ = ring::SegmentView::Attach(segment_.name(), &reason);
     ASSERT_NE(view_, nullptr) << reason;
+    session_ = registry_.AddSession(
+        pipeline::MakeSessionIdentity(view_->name(), view_->uuid(), view_->header()));
+    Attach();
+  }
+  // As a daemon that comes after the one before.
+  void Attach() {
+    std::string reason;
     auto ring = view_->OpenSlot(slot_.index, &reason);
     ASSERT_TRUE(ring) << reason;
-    const auto session = registry_.AddSession(
-        pipeline::MakeSessionIdentity(view_->name(), view_->uuid(), view_->header()));
+    ring_ = ring;
     auto slot = std::make_shared<const pipeline::SlotIdentity>(
-        pipeline::MakeSlotIdentity(session, slot_.index, ring->generation(), registration));
+        pipeline::MakeSlotIdentity(session_, slot_.index, ring->generation(), registration_));
     const Destination destination = {&registry_, &controls_, &reads_, &events_, &payloads_, &sink_};
     consumer_.emplace(std::move(slot), *std::move(ring), view_.get(), destination);
     consumer_->Start();
@@ -53,18 +76,24 @@ class ConsumedSlot : public ::testing::Test {
     consumer_->Prepare();
     return consumer_->Commit();
   }
+  void Write(int count) {
+    for (int i = 1; i <= count; ++i) test::WriteNumbers(*writer_, i);
+  }
+  pipeline::SlotRecord Record() const { return registry_.Slots(session_).at(0); }
   layout::EntryHeader* Header(std::uint64_t ordinal) {
     auto* headers = reinterpret_cast<layout::EntryHeader*>(
         slot_.block.data + consumer_->slot()->registration.headers_offset);
     return &headers[(ordinal - 1) % 4];
   }
 
-  const std::uint64_t elements_;
+  layout::SlotRegistration registration_;
   ring::SegmentWriter segment_{ring::Identity{}};
   test::Slot slot_;
   std::optional<ring::SlotRingWriter> writer_;
   std::unique_ptr<ring::SegmentView> view_;
+  std::optional<ring::SlotRingReader> ring_;  // the consumer's, to look at
   pipeline::Registry registry_;
+  pipeline::SessionPtr session_;
   pipeline::ControlQueue controls_;
   pipeline::RingReads reads_;
   pipeline::EventLog events_;
@@ -78,6 +107,7 @@ TEST_F(ConsumedSlot, TellsOfWhatWasOverwrittenBeforeItIsGivenUp) {
   consumer_->Refresh();
   Header(7)->word = layout::EntryWord(7, layout::EntryState::kFilling);  // not there yet
   EXPECT_EQ(Step(), SlotConsumer::Step::kIdle);
+  EXPECT_EQ(ring_->consumed(), 6u) << "a writer need not wait for what is lost";
   segment_.Release(slot_.index, slot_.block);
   EXPECT_EQ(Step(), SlotConsumer::Step::kGone);
   consumer_->GiveUp();
@@ -88,6 +118,149 @@ TEST_F(ConsumedSlot, TellsOfWhatWasOverwrittenBeforeItIsGivenUp) {
   EXPECT_EQ(sink_.gaps[1].cause, Gap::Cause::kReleased);
   EXPECT_EQ(sink_.gaps[1].count, 4u);
   EXPECT_EQ(sink_.gaps[1].last_ordinal, 10u);
+}
+
+TEST_F(ConsumedSlot, AGapIsToldWithTheReplaysAroundIt) {
+  Write(10);
+  EXPECT_EQ(Step(), SlotConsumer::Step::kConsumed);
+  ASSERT_EQ(sink_.gaps.size(), 1u);
+  EXPECT_EQ(sink_.gaps[0].count, 6u);
+  EXPECT_EQ(sink_.gaps[0].last_ordinal, 6u);
+  EXPECT_EQ(sink_.gaps[0].last_sequence, 6u);
+  EXPECT_EQ(sink_.gaps[0].before_sequence, 7u);
+  EXPECT_FALSE(sink_.gaps[0].before_forced);
+  EXPECT_THAT(sink_.ordinals, ElementsAre(7));
+}
+
+TEST_F(ConsumedSlot, AGapBeforeWhatTheLiveControlAskedForSaysSo) {
+  consumer_->SetControl({consumer_->slot(), {.mode = layout::ControlMode::kFull, .every = 1}});
+  Write(10);
+  EXPECT_EQ(Step(), SlotConsumer::Step::kConsumed);
+  Header(8)->flags |= layout::kEntryHasChecksum;  // of none
+  EXPECT_EQ(Step(), SlotConsumer::Step::kConsumed);
+  ASSERT_EQ(sink_.gaps.size(), 2u);
+  EXPECT_TRUE(sink_.gaps[0].before_forced);
+  EXPECT_EQ(sink_.gaps[1].cause, Gap::Cause::kCorrupted);
+  EXPECT_TRUE(sink_.gaps[1].before_forced) << "it was asked for itself";
+}
+
+TEST_F(ConsumedSlot, WhatIsDamagedIsToldApartFromWhatWasOverwrittenBeforeIt) {
+  Write(10);
+  Header(7)->flags = layout::kEntryHasChecksum;  // of none
+  const auto content = consumer_->Read({consumer_->slot(), 1, 10, 1 << 20});
+  EXPECT_EQ(content.entries.size(), 3u);
+  EXPECT_EQ(content.unreadable, (std::map<std::uint64_t, Gap::Cause>{{7, Gap::Cause::kCorrupted}}));
+  EXPECT_EQ(Step(), SlotConsumer::Step::kConsumed);
+  ASSERT_EQ(sink_.gaps.size(), 2u);
+  EXPECT_EQ(sink_.gaps[0].cause, Gap::Cause::kOverwritten);
+  EXPECT_EQ(sink_.gaps[0].count, 6u);
+  EXPECT_EQ(sink_.gaps[0].last_sequence, 6u);
+  EXPECT_EQ(sink_.gaps[0].before_sequence, 7u);
+  EXPECT_EQ(sink_.gaps[1].cause, Gap::Cause::kCorrupted);
+  EXPECT_EQ(sink_.gaps[1].count, 1u);
+  EXPECT_EQ(sink_.gaps[1].last_ordinal, 7u);
+  EXPECT_EQ(sink_.gaps[1].last_sequence, 7u);
+  EXPECT_EQ(Step(), SlotConsumer::Step::kConsumed);
+  EXPECT_THAT(sink_.ordinals, ElementsAre(8));
+  EXPECT_EQ(Record().counters.lost_overwritten, 6u);
+  EXPECT_EQ(Record().counters.lost_damaged, 1u);
+}
+
+TEST_F(ConsumedSlot, TheNextDaemonGoesOnWithTheCountsOfTheOneBefore) {
+  Write(6);
+  Step();
+  consumer_->Settle();
+  Attach();
+  EXPECT_EQ(consumer_->consumed_before(), 3u);
+  EXPECT_THAT(sink_.seen_before, ElementsAre(3));
+  EXPECT_EQ(Record().counters.consumed, 1u);
+  EXPECT_EQ(Record().counters.lost_overwritten, 2u);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Step(), SlotConsumer::Step::kConsumed);
+  EXPECT_THAT(sink_.ordinals, ElementsAre(3, 4, 5, 6)) << "each once";
+  EXPECT_EQ(Step(), SlotConsumer::Step::kIdle);
+}
+
+TEST_F(ConsumedSlot, ACreditForWhatWasNeverWrittenIsNotBelieved) {
+  Write(1);
+  ring_->SetConsumed(50, 50);
+  Attach();
+  Write(1);
+  EXPECT_EQ(Step(), SlotConsumer::Step::kConsumed);
+  EXPECT_THAT(sink_.ordinals, ElementsAre(2));
+}
+
+TEST_F(ConsumedSlot, WhatADeadJobLeftUnreadIsToldOfBeforeItIsGivenBack) {
+  Write(2);
+  ASSERT_TRUE(writer_->Begin());
+  std::uint64_t credit_at_flush = 99;
+  sink_.on_flush = [&] { credit_at_flush = ring_->consumed(); };
+  consumer_->Finish();
+  EXPECT_EQ(credit_at_flush, 0u);
+  EXPECT_EQ(ring_->consumed(), 2u);
+  ASSERT_EQ(sink_.gaps.size(), 2u);
+  EXPECT_EQ(sink_.gaps[0].count, 2u);
+  EXPECT_EQ(sink_.gaps[0].last_ordinal, 2u);
+  EXPECT_EQ(sink_.gaps[0].last_sequence, 2u);
+  EXPECT_EQ(sink_.gaps[1].cause, Gap::Cause::kAtDeath);
+  EXPECT_EQ(sink_.gaps[1].last_ordinal, 3u);
+  EXPECT_EQ(sink_.gaps[1].last_sequence, 3u);
+  EXPECT_EQ(sink_.closed_with, 3u);
+}
+
+TEST_F(ConsumedSlot, AControlIsOverWhenWhatItAskedForIsRead) {
+  consumer_->SetControl({consumer_->slot(),
+                         {.mode = layout::ControlMode::kFull,
+                          .trigger = layout::ControlTrigger::kNonfinite,
+                          .until = 2},
+                         /*from_next=*/true});
+  EXPECT_EQ(Record().control.from, 1u);
+  EXPECT_EQ(Record().control.until, 2u);
+  Write(2);
+  consumer_->Refresh();
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(Record().control.mode, layout::ControlMode::kFull);
+    EXPECT_EQ(Step(), SlotConsumer::Step::kConsumed);
+    EXPECT_FALSE(sink_.has_values) << "there is no NaN among integers";
+  }
+  EXPECT_EQ(Record().control.mode, layout::ControlMode::kAsRegistered);
+}
+
+class DirectSlot : public ConsumedSlot {
+ protected:
+  DirectSlot() { registration_.lane = static_cast<std::uint8_t>(layout::Lane::kDirect); }
+};
+
+TEST_F(DirectSlot, AControlBeginsWithTheReplayThatNoKernelHasDecidedAbout) {
+  Write(3);
+  consumer_->SetControl({consumer_->slot(), {.mode = layout::ControlMode::kOff, .until = 2}, true});
+  EXPECT_EQ(Record().control.from, 5u);
+  EXPECT_EQ(Record().control.until, 6u);
+}
+
+// Its kernel counts a replay when it is committed.
+TEST_F(DirectSlot, WhatWasHalfWrittenIsOfTheReplayAfterTheLast) {
+  Write(2);
+  for (int i = 0; i < 2; ++i) Step();
+  Header(3)->word = layout::EntryWord(3, layout::EntryState::kFilling);
+  consumer_->Finish();
+  ASSERT_EQ(sink_.gaps.size(), 1u);
+  EXPECT_EQ(sink_.gaps[0].cause, Gap::Cause::kAtDeath);
+  EXPECT_EQ(sink_.gaps[0].last_sequence, 3u);
+}
+
+class FloatSlot : public ConsumedSlot {
+ protected:
+  FloatSlot() { registration_.dtype = static_cast<std::uint16_t>(layout::Dtype::kFloat32); }
+};
+
+TEST_F(FloatSlot, TheFirstInfStaysWhenTheFirstNanComesWithAnother) {
+  test::WriteNumbers(*writer_, 0x7f7ffffe);  // the last of these bits is Inf
+  test::WriteNumbers(*writer_, 0x7f800000);  // Inf, NaN, NaN
+  for (int i = 0; i < 2; ++i) Step();
+  EXPECT_EQ(ring_->firsts().inf.sequence, 1u);
+  EXPECT_EQ(ring_->firsts().inf.count, 1u);
+  EXPECT_EQ(ring_->firsts().nan.sequence, 2u);
+  EXPECT_EQ(ring_->firsts().nan.count, 2u);
 }
 
 TEST_F(ConsumedSlot, ReadingARingWhoseHeadIsRubbishEnds) {
@@ -161,6 +334,24 @@ TEST_F(LargeSlot, WhatThereIsNoMemoryForIsLostForThatReasonAndTheNextOneIsRead) 
   ASSERT_NE(record.last, nullptr);
   EXPECT_EQ(record.last->ordinal, 2u);
   EXPECT_TRUE(record.last->changed) << "nobody knows what the one before was";
+}
+
+TEST_F(LargeSlot, WhatWasOverwrittenBeforeItIsToldApartFromWhatThereIsNoMemoryFor) {
+#if defined(CGDEBUG_SANITIZED)
+  GTEST_SKIP() << "a sanitizer ends the process where there is no memory";
+#endif
+  for (std::uint8_t value = 1; value <= 6; ++value) Write(value);
+  {
+    const MemoryLimit limit;
+    if (!limit.Holds()) GTEST_SKIP() << "this system has no RLIMIT_AS";
+    EXPECT_EQ(Step(), SlotConsumer::Step::kConsumed);
+  }
+  ASSERT_EQ(sink_.gaps.size(), 2u);
+  EXPECT_EQ(sink_.gaps[0].cause, Gap::Cause::kOverwritten);
+  EXPECT_EQ(sink_.gaps[0].count, 2u);
+  EXPECT_EQ(sink_.gaps[1].cause, Gap::Cause::kNoMemory);
+  EXPECT_EQ(sink_.gaps[1].count, 1u);
+  EXPECT_EQ(sink_.gaps[1].last_ordinal, 3u);
 }
 
 }  // namespace

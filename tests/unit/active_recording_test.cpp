@@ -1,0 +1,231 @@
+// What a recording keeps of what it is fed, and what it says of the rest.
+#include "daemon/pipeline/active_recording.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "daemon/recording/recording_reader.h"
+#include "tests/support/model_fixture.h"
+#include "tests/support/temp_dir.h"
+
+namespace cgdebug::pipeline {
+namespace {
+
+using recording::LossCause;
+using recording::RecordingReader;
+using recording::StopReason;
+using testing::ElementsAre;
+
+// Of one slot.
+class Recorded : public testing::Test {
+ protected:
+  // `every` > 1: as the job registered it to be on the disk.
+  void Start(std::uint32_t every = 1, std::uint64_t replays = 0, std::uint64_t align = 0) {
+    SlotIdentity identity = test::MakeSlotIdentity(session_, "x", 1);
+    identity.registration.actions = layout::kActionRecord | layout::kActionRecordToDisk;
+    identity.registration.record_every = every;
+    slot_ = std::make_shared<const SlotIdentity>(identity);
+    RecordRequest request;
+    request.directory = dir_ / "a.cgrec";
+    request.to_disk_only = every > 1;
+    request.replays = replays;
+    request.align = align;
+    auto recording = ActiveRecording::Start(1, std::move(request), {});
+    ASSERT_TRUE(recording.ok()) << recording.error().message;
+    recording_ = *std::move(recording);
+    recording_->Open(slot_, 0);
+  }
+  void Replay(std::uint64_t sequence, bool forced = false, std::uint64_t ordinal = 0) {
+    const Delivery delivery = test::MakeDelivery(slot_, sequence, {1, 2});
+    Snapshot snapshot = *delivery.snapshot;
+    snapshot.forced = forced;
+    if (ordinal != 0) snapshot.ordinal = ordinal;
+    recording_->Consume({std::make_shared<const Snapshot>(snapshot), delivery.payload});
+  }
+  // Up to this replay, before the next one.
+  void Lose(std::uint64_t last, bool before_forced = false,
+            Gap::Cause cause = Gap::Cause::kOverwritten) {
+    recording_->Lose({.slot = slot_,
+                      .cause = cause,
+                      .last_ordinal = last,
+                      .last_sequence = last,
+                      .before_sequence = last + 1,
+                      .before_forced = before_forced});
+  }
+  std::unique_ptr<RecordingReader> Read() {
+    EXPECT_TRUE(recording_->writer().Close(StopReason::kRequested).ok());
+    auto reader = RecordingReader::Open(dir_ / "a.cgrec");
+    EXPECT_TRUE(reader.ok()) << reader.error().message;
+    return *std::move(reader);
+  }
+  static std::vector<std::uint64_t> Replays(const RecordingReader& reader) {
+    std::vector<std::uint64_t> replays;
+    for (const auto& ref : reader.Snapshots(0)) replays.push_back(ref.sequence);
+    return replays;
+  }
+  static std::uint64_t Lost(const RecordingReader& reader) {
+    std::uint64_t lost = 0;
+    for (const auto& loss : reader.losses()) lost += loss.count;
+    return lost;
+  }
+
+  testing_support::TempDir dir_;
+  SessionPtr session_ = test::MakeSession("1");
+  SlotPtr slot_;
+  std::unique_ptr<ActiveRecording> recording_;
+};
+
+TEST_F(Recorded, WhatIsLostBesideASnapshotThatTheLiveControlAskedForWasWanted) {
+  Start(/*every=*/10);
+  Replay(1);
+  Lose(4, /*before_forced=*/true);
+  Replay(5, /*forced=*/true);
+  Lose(8);
+  Replay(9);
+  Lose(10);
+  Replay(11);
+  const auto reader = Read();
+  EXPECT_THAT(Replays(*reader), ElementsAre(1, 5, 11));
+  ASSERT_EQ(reader->losses().size(), 2u);
+  EXPECT_EQ(reader->losses()[0].count, 3u);
+  EXPECT_EQ(reader->losses()[1].count, 3u);
+  EXPECT_EQ(reader->losses()[1].after_sequence, 5u);
+}
+
+TEST_F(Recorded, WhatNobodyToldOfIsLostToo) {
+  Start(/*every=*/10);
+  Replay(1);
+  Replay(31);  // an earlier daemon had 2 to 30, and wrote none of them
+  EXPECT_EQ(recording_->info().status.lost, 2u);
+  Replay(35, /*forced=*/true);
+  EXPECT_EQ(recording_->info().status.lost, 5u);
+}
+
+TEST_F(Recorded, OfTwoGapsInARowEachHasItsOwn) {
+  Start(/*every=*/10);
+  Replay(1);
+  Lose(12);
+  Lose(13, /*before_forced=*/false, Gap::Cause::kCorrupted);
+  Replay(14);
+  EXPECT_EQ(recording_->info().status.lost, 1u) << "replay 11";
+}
+
+TEST_F(Recorded, WhatTheRecordingHasAlreadyIsNeitherTakenAgainNorLost) {
+  Start(/*every=*/2);
+  for (std::uint64_t replay = 1; replay <= 5; ++replay) Replay(replay);
+  recording_ = nullptr;
+  Start(/*every=*/2);  // by a daemon that was given back no more than replay 3
+  for (const std::uint64_t replay : {2, 3}) Replay(replay);
+  Lose(8);
+  Replay(9);
+  const auto reader = Read();
+  EXPECT_THAT(Replays(*reader), ElementsAre(1, 3, 5, 9));
+  ASSERT_EQ(reader->losses().size(), 1u);
+  EXPECT_EQ(reader->losses()[0].count, 1u);
+  EXPECT_EQ(reader->losses()[0].first_ordinal, 6u);
+}
+
+TEST_F(Recorded, KeepsWhatIsKnownOfASnapshot) {
+  Start();
+  Replay(1);
+  const Delivery delivery = test::MakeDelivery(slot_, 2, {1, 2});
+  Snapshot snapshot = *delivery.snapshot;
+  snapshot.changed = false;
+  const ComparisonPtr comparison =
+      CompareWithExpected(*slot_, *delivery.payload, test::Bytes({1, 5}));
+  recording_->Consume({std::make_shared<const Snapshot>(snapshot), delivery.payload}, comparison);
+  const auto reader = Read();
+  const auto read = reader->Read(*reader->Last(0));
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_TRUE(read->unchanged);
+  EXPECT_TRUE(read->compared);
+  EXPECT_EQ(read->comparison.mismatched, 1u);
+  EXPECT_FALSE(reader->Read(*reader->First(0))->unchanged);
+}
+
+TEST_F(Recorded, ValuesThatAreGoneLieInTheReplaysThatAreNamed) {
+  Start();
+  recording_->LoseValues(slot_, 2, 3, 5);
+  const auto reader = Read();
+  ASSERT_EQ(reader->losses().size(), 1u);
+  EXPECT_EQ(reader->losses()[0].cause, LossCause::kValuesGone);
+  EXPECT_EQ(reader->losses()[0].count, 2u);
+  EXPECT_EQ(reader->losses()[0].after_sequence, 2u);
+  EXPECT_EQ(reader->losses()[0].before_sequence, 6u);
+}
+
+TEST_F(Recorded, EndsWithItsReplaysAlsoWhereTheLastOnesHaveNoSnapshot) {
+  Start(/*every=*/1, /*replays=*/3);
+  Replay(1);
+  Replay(4, /*forced=*/false, /*ordinal=*/2);
+  EXPECT_EQ(recording_->Over(), StopReason::kReached);
+  EXPECT_THAT(Replays(*Read()), ElementsAre(1));
+}
+
+TEST_F(Recorded, SkippedAreThoseSinceTheLastOneThatWasWanted) {
+  Start(/*every=*/10);
+  Replay(1);
+  for (std::uint64_t replay = 2; replay <= 5; ++replay) Replay(replay);
+  Lose(10);  // nothing of it was wanted
+  Replay(11);
+  Replay(21, /*forced=*/false, /*ordinal=*/12);
+  const auto reader = Read();
+  std::vector<std::uint64_t> skipped;
+  for (const auto& ref : reader->Snapshots(0)) skipped.push_back(reader->Read(ref)->skipped);
+  EXPECT_THAT(skipped, ElementsAre(0, 9, 0));
+  EXPECT_TRUE(reader->complete());
+}
+
+TEST_F(Recorded, HasItsReplaysFromTheFirstAlignedOneOn) {
+  Start(/*every=*/1, /*replays=*/3, /*align=*/4);
+  Replay(1);
+  Lose(2);  // nobody knows whether it would have been wanted
+  Replay(3);
+  Replay(4);
+  Lose(5, /*before_forced=*/false, Gap::Cause::kCorrupted);
+  EXPECT_EQ(recording_->Over(), StopReason::kNone);
+  Replay(6);
+  Lose(7);
+  Replay(8);
+  EXPECT_EQ(recording_->Over(), StopReason::kReached) << "one after the last was seen";
+  const auto reader = Read();
+  EXPECT_THAT(Replays(*reader), ElementsAre(4, 6));
+  ASSERT_EQ(reader->losses().size(), 1u);
+  EXPECT_EQ(reader->losses()[0].cause, LossCause::kCorrupted);
+  EXPECT_EQ(reader->losses()[0].first_ordinal, 5u);
+}
+
+TEST_F(Recorded, WaitsForAProbeThatHasBegun) {
+  Start(/*every=*/1, /*replays=*/2);
+  const SlotPtr other = test::MakeSlot(session_, "y", 2);
+  recording_->Open(other, 0);
+  const Delivery delivery = test::MakeDelivery(other, 1, {1, 2});
+  recording_->Consume({delivery.snapshot, delivery.payload});
+  for (std::uint64_t replay = 1; replay <= 3; ++replay) Replay(replay);
+  EXPECT_EQ(recording_->Over(), StopReason::kNone);
+  const Delivery second = test::MakeDelivery(other, 2, {1, 2});
+  recording_->Consume({second.snapshot, second.payload});
+  EXPECT_EQ(recording_->Over(), StopReason::kReached);
+}
+
+TEST_F(Recorded, SaysWhichSlotEndedWithWhichReplay) {
+  Start();
+  Replay(1);
+  recording_->Close(slot_, 3);
+  recording_->EndSession(session_);
+  EXPECT_EQ(recording_->Over(), StopReason::kJobEnded);
+  const auto reader = Read();
+  const auto closed =
+      std::ranges::find(reader->marks(), recording::MarkKind::kSlotClosed, &recording::Mark::kind);
+  ASSERT_NE(closed, reader->marks().end());
+  EXPECT_EQ(closed->slot, 0);
+  EXPECT_EQ(closed->sequence, 3u);
+  EXPECT_EQ(std::ranges::count(reader->marks(), recording::MarkKind::kSessionEnded,
+                               &recording::Mark::kind),
+            1);
+}
+
+}  // namespace
+}  // namespace cgdebug::pipeline
