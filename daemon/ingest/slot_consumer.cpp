@@ -131,11 +131,13 @@ SlotConsumer::Step SlotConsumer::Commit() {
       ++(no_memory_ ? lost_no_memory_ : lost_damaged_);
       ReportLoss(entry_.sequence, entry_.sequence,
                  no_memory_ ? Gap::Cause::kNoMemory : Gap::Cause::kCorrupted, forced);
+      Refresh();
       return Step::kConsumed;
     }
     case ReadStatus::kNone:
     case ReadStatus::kOverwritten:
       PublishCredit(0);
+      Refresh();
       return Step::kIdle;
   }
   return Step::kIdle;

@@ -118,6 +118,8 @@ TEST_F(ConsumedSlot, TellsOfWhatWasOverwrittenBeforeItIsGivenUp) {
   EXPECT_EQ(sink_.gaps[1].cause, Gap::Cause::kReleased);
   EXPECT_EQ(sink_.gaps[1].count, 4u);
   EXPECT_EQ(sink_.gaps[1].last_ordinal, 10u);
+  EXPECT_EQ(Record().counters.lost_overwritten, 6u);
+  EXPECT_EQ(Record().counters.produced, 6u) << "what was given up is in the producer's own count";
 }
 
 TEST_F(ConsumedSlot, AGapIsToldWithTheReplaysAroundIt) {
