@@ -45,6 +45,24 @@ bool IsWhole(const RecordingReader& reader) {
           reason == StopReason::kJobEnded);
 }
 
+// What several recordings lost is lost once. `losses`: by ordinal.
+std::vector<Loss> EachOnce(const std::vector<Loss>& losses) {
+  std::vector<Loss> once;
+  std::uint64_t told = 0;
+  for (Loss loss : losses) {
+    if (loss.first_ordinal != 0 && loss.first_ordinal <= loss.last_ordinal) {
+      if (loss.last_ordinal <= told) continue;
+      if (loss.first_ordinal <= told) {
+        loss.first_ordinal = told + 1;
+        loss.count = std::min(loss.count, loss.last_ordinal - told);
+      }
+      told = loss.last_ordinal;
+    }
+    once.push_back(loss);
+  }
+  return once;
+}
+
 class Copier {
  public:
   Copier(const std::vector<const RecordingReader*>& from, const CopyOptions& options)
@@ -126,7 +144,7 @@ class Copier {
       AppendMissing(target->slot.every, loss, items, &losses);
     }
     std::ranges::stable_sort(losses, {}, &Loss::first_ordinal);
-    target->losses = std::move(losses);
+    target->losses = EachOnce(losses);
     std::uint64_t first = items.empty() ? 0 : items.front().ordinal;
     for (const Loss& loss : target->losses) {
       if (loss.first_ordinal > 0 && (first == 0 || loss.first_ordinal < first)) {
