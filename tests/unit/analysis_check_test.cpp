@@ -195,6 +195,78 @@ TEST(Check, FindsNeverWrittenNearOverflowAndZero) {
                     HasSubstr("never written: never"), HasSubstr("note: zero is all zeros")));
 }
 
+TEST(Check, EverySnapshotThatCouldNotBeReadIsCounted) {
+  MemorySource source = Healthy();
+  source.gone = {{1, 2}, {1, 3}};
+  EXPECT_EQ(CheckOf(source).missing_count, 2u);
+  source.has_stats = false;
+  source.damaged.insert(0);
+  EXPECT_EQ(CheckOf(source).missing_count, 6u);
+}
+
+TEST(Check, WithoutValuesAndHashesNobodyKnowsWhatChanged) {
+  MemorySource source = Healthy();
+  source.Change(2, 3, {2, 2});  // as in replay 2
+  source.has_hashes = false;
+  source.DropValues(2, 3);
+  EXPECT_EQ(FindingOf(CheckOf(source), FindingKind::kStale), nullptr);
+}
+
+TEST(Check, NanThatStaysNanIsToldOnce) {
+  MemorySource source = Healthy();
+  for (const std::uint64_t replay : {3, 4}) source.Change(2, replay, {NAN, 2});
+  const Check check = CheckOf(source);
+  EXPECT_NE(FindingOf(check, FindingKind::kNonfinite), nullptr);
+  EXPECT_EQ(FindingOf(check, FindingKind::kStale), nullptr);
+}
+
+TEST(Check, AProbeWhoseSnapshotsWereLostWasWritten) {
+  MemorySource source = Healthy();
+  source.gaps.push_back({source.AddSlot("lost", {2}), 4, 0, 0, "overwritten"});
+  const Check check = CheckOf(source);
+  EXPECT_EQ(FindingOf(check, FindingKind::kNeverWritten), nullptr);
+  EXPECT_FALSE(check.complete());
+}
+
+TEST(Check, OfEveryThirdReplayNoOtherIsExpected) {
+  MemorySource source = Healthy(5);
+  source.Slots()[1].every = 3;
+  for (const std::uint64_t replay : {2, 3, 5}) source.Remove(1, replay);
+  const Check check = CheckOf(source);
+  EXPECT_TRUE(check.complete());
+  EXPECT_EQ(check.expected, 2u);
+  source.Remove(1, 4);
+  CheckOptions options;
+  options.scope.last_replay = 4;
+  EXPECT_FALSE(CheckOf(source, options).complete());
+}
+
+TEST(Check, OfWhatStillRunsTheNewestReplayMayBeOnItsWay) {
+  MemorySource source = Healthy();
+  source.Remove(2, 4);
+  source.description.is_growing = true;
+  const Check check = CheckOf(source);
+  EXPECT_EQ(check.replay, 3u);
+  EXPECT_EQ(check.present, check.expected);
+  EXPECT_FALSE(check.complete()) << "what comes is not in it";
+}
+
+TEST(Check, EagerCallsOfSeveralShapesAreNotExpectedInOneReplay) {
+  MemorySource source = Healthy();
+  source.AddSlot("out", {3});
+  for (source::Slot& slot : source.Slots()) slot.capture_id = 0;
+  source.Add(3, 1, {1, 2, 3});
+  const Check check = CheckOf(source);
+  EXPECT_TRUE(check.complete());
+  EXPECT_EQ(check.expected, 2u) << "in and mid";
+}
+
+TEST(Check, ZeroIsToldOfAProbeThatIsNeverAnythingElse) {
+  MemorySource source = Healthy();
+  source.Change(1, 2, {0, 0});
+  EXPECT_EQ(FindingOf(CheckOf(source), FindingKind::kZero), nullptr);
+}
+
 TEST(Check, LooksOnlyWhereItIsTold) {
   MemorySource source = Healthy();
   source.Change(1, 4, {NAN, 1});
