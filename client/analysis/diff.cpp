@@ -178,7 +178,8 @@ class Comparer {
     if (probe->different++ == 0) probe->first_different = difference.position;
     if (difference.values) {
       const auto raise = [](double* greatest, double value) {
-        if (!(value <= *greatest)) *greatest = value;  // NaN is greatest
+        // NaN is greatest, and stays.
+        if (std::isnan(value) || value > *greatest) *greatest = value;
       };
       raise(&probe->max_abs, difference.values->max_abs.value);
       raise(&probe->max_rel, difference.values->max_rel.value);

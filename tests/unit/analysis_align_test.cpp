@@ -149,5 +149,16 @@ TEST(Diff, EqualNanIsADifferenceAlsoByHashAndWithoutStatistics) {
   EXPECT_EQ(DiffOf(a, b).verdict(), Verdict::kDifferent);
 }
 
+TEST(Diff, NanStaysTheGreatestDifferenceOfAProbe) {
+  MemorySource a = Probes({"x"}), b = Probes({"x"});
+  for (MemorySource* source : {&a, &b}) source->Add(0, 2, {1});
+  b.Change(0, 1, {NAN});
+  b.Change(0, 2, {5});
+  const Diff diff = DiffOf(a, b);
+  EXPECT_EQ(diff.different, 2u);
+  EXPECT_TRUE(std::isnan(diff.probes[0].max_abs)) << diff.probes[0].max_abs;
+  EXPECT_TRUE(std::isnan(diff.probes[0].max_rel)) << diff.probes[0].max_rel;
+}
+
 }  // namespace
 }  // namespace cgdebug::analysis
