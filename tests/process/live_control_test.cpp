@@ -114,6 +114,21 @@ TEST_F(LiveControlTest, ConditionSendsValuesOnlyWhereItHolds) {
   EXPECT_EQ(kept.payload.size(), 8 * sizeof(float));
 }
 
+TEST_F(LiveControlTest, WhatIsAskedForIsComparedWhateverThePeriodIs) {
+  DaemonProcess daemon(directory_);
+  SlotSpec spec = Recording("x", 64);
+  spec.compare_every = 1000;
+  spec.expected = 1;
+  ProducerProcess job({spec});
+  job.WriteValue(0, 1);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "x", 1));
+  Set(daemon, job, Mode(v1::Control::FULL));
+  job.WriteValue(0, 2);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "x", 2));
+  EXPECT_EQ(daemon.Probe(job.key(), "x")->verdict().state(), v1::Verdict::FAIL);
+  EXPECT_EQ(daemon.Probe(job.key(), "x")->verdict().first_failed_replay(), 2u);
+}
+
 TEST_F(LiveControlTest, EndsInTimeWithoutTheDaemonThatSetIt) {
   ProducerProcess job({Recording("x", 64)});
   {

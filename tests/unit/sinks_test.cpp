@@ -126,6 +126,55 @@ TEST_F(CompareSinkTest, CountsTheRestAsMissedWhenTheJobEnds) {
   EXPECT_EQ(verdict().state, VerdictState::kError);
 }
 
+TEST_F(CompareSinkTest, WhatCameWithoutValuesIsMissed) {
+  Open();
+  Replay(1);
+  pipeline::Snapshot snapshot = *MakeDelivery(slot_, 2, {1, 1}).snapshot;
+  snapshot.has_values = false;
+  sink_.Consume({std::make_shared<const pipeline::Snapshot>(snapshot), nullptr}, feedback_);
+  EXPECT_EQ(verdict().state, VerdictState::kError);
+  EXPECT_EQ(verdict().lost, 1u);
+  EXPECT_EQ(verdict().compared, 1u);
+}
+
+TEST_F(CompareSinkTest, WhatCannotBeComparedIsMissed) {
+  Open();
+  pipeline::Delivery delivery = MakeDelivery(slot_, 1, {1, 1});
+  delivery.comparison =
+      std::make_shared<const Result<numerics::CompareResult>>(Error{"no such dtype"});
+  sink_.Consume(delivery, feedback_);
+  EXPECT_EQ(verdict().state, VerdictState::kError);
+  EXPECT_EQ(verdict().lost, 1u);
+  EXPECT_EQ(verdict().compared, 0u);
+  EXPECT_THAT(verdict().text, HasSubstr("no such dtype"));
+}
+
+TEST_F(CompareSinkTest, WithoutAnExpectedTensorEveryReplayIsMissed) {
+  Open();
+  sink_.ForgetSlot(slot_);
+  feedback_.expected.clear();
+  sink_.OpenSlot(slot_, feedback_);
+  for (const std::uint64_t replay : {1, 2})
+    sink_.Consume(MakeDelivery(slot_, replay, {1, 1}), feedback_);
+  EXPECT_EQ(verdict().state, VerdictState::kError);
+  EXPECT_EQ(verdict().lost, 2u);
+  EXPECT_THAT(verdict().text, HasSubstr("expected tensor cannot be read"));
+}
+
+TEST_F(CompareSinkTest, ComparesWhatTheLiveControlAskedForWhateverItsPeriodIs) {
+  Open(/*every=*/10);
+  pipeline::Delivery delivery = MakeDelivery(slot_, 3, {9, 9});
+  pipeline::Snapshot snapshot = *delivery.snapshot;
+  snapshot.forced = true;
+  delivery.snapshot = std::make_shared<const pipeline::Snapshot>(snapshot);
+  delivery.comparison =
+      pipeline::CompareWithExpected(*slot_, *delivery.payload, feedback_.expected);
+  sink_.Consume(delivery, feedback_);
+  EXPECT_EQ(verdict().state, VerdictState::kFail);
+  EXPECT_EQ(verdict().first_failed_sequence, 3u);
+  EXPECT_EQ(verdict().lost, 1u) << "replay 1";
+}
+
 // --- print
 // -------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "libprobe/ring/control.h"
+#include "libprobe/ring/credit.h"
 #include "libprobe/ring/payload_checksum.h"
 #include "libprobe/ring/shared_copy.h"
 #include "tests/support/ring_fixture.h"
@@ -153,7 +154,65 @@ TEST_F(SlotRing, AReusedBlockIsNoLongerReadable) {
   EXPECT_FALSE(reader_->valid()) << "same place, another generation";
 }
 
-// --- the reader's checks ------------------------------------------------------------------------
+// --- credit and verdict --------------------------------------------------------------------------
+
+TEST_F(SlotRing, ACreditOfABlocksLastSlotDoesNotPass) {
+  Open(test::MakeSlot("a", 3, 4));
+  auto* credit =
+      reinterpret_cast<layout::SlotCredit*>(slot_.block.data + layout::kSlotCreditOffset);
+  StoreCredit(*credit, /*order=*/99, 7, 5);
+  EXPECT_EQ(reader_->consumed(), 0u);
+  reader_->SetControl({.mode = layout::ControlMode::kOff});
+  EXPECT_EQ(reader_->consumed(), 0u) << "nor with this slot's first control";
+  StoreRelaxed(credit->consumed, std::uint64_t{9});
+  EXPECT_EQ(reader_->credit().lost, 0u);
+}
+
+TEST_F(SlotRing, NoMoreIsLostThanWasConsumed) {
+  Open(test::MakeSlot("a", 3, 4));
+  reader_->SetConsumed(2, 9);
+  EXPECT_EQ(reader_->credit().consumed, 2u);
+  EXPECT_EQ(reader_->credit().lost, 2u);
+}
+
+TEST_F(SlotRing, AWriterOverwritesWhatWasConsumedWithoutCountingIt) {
+  Open(test::MakeSlot("a", 1, 2, layout::Policy::kWait));
+  for (int i = 1; i <= 2; ++i) test::WriteNumbers(*writer_, i);
+  reader_->SetConsumed(1, 0);
+  test::WriteNumbers(*writer_, 3);
+  EXPECT_EQ(reader_->head().overwrote_unread, 0u);
+  test::WriteNumbers(*writer_, 4);
+  EXPECT_EQ(reader_->head().overwrote_unread, 1u);
+}
+
+TEST_F(SlotRing, AVerdictOfABlocksLastSlotDoesNotPass) {
+  Open(test::MakeSlot("a", 1, 2));
+  reader_->SetVerdict({.state = layout::VerdictState::kPass, .compared = 5, .text = {}});
+  const test::Slot first = slot_;
+  const Verdict verdict = reader_->verdict();
+  EXPECT_EQ(verdict.compared, 5u);
+  segment_.Release(first.index, first.block);
+  layout::SlotRegistration next = test::MakeSlot("b", 1, 2);
+  next.order = 2;
+  Open(next);
+  reader_->SetVerdict(verdict);
+  auto* shared =
+      reinterpret_cast<layout::SlotVerdict*>(slot_.block.data + layout::kSlotVerdictOffset);
+  StoreRelaxed(shared->order, std::uint64_t{1});
+  EXPECT_EQ(reader_->verdict().state, layout::VerdictState::kNone);
+  EXPECT_EQ(reader_->verdict().compared, 0u);
+}
+
+TEST_F(SlotRing, AVerdictThatNobodyFinishedWritingIsTorn) {
+  Open(test::MakeSlot("a", 1, 2));
+  reader_->SetVerdict({.state = layout::VerdictState::kPass, .compared = 5, .text = {}});
+  EXPECT_FALSE(reader_->verdict().torn);
+  auto* shared =
+      reinterpret_cast<layout::SlotVerdict*>(slot_.block.data + layout::kSlotVerdictOffset);
+  StoreRelaxed(shared->version, shared->version | 1);
+  EXPECT_TRUE(reader_->verdict().torn);
+  EXPECT_EQ(reader_->verdict().state, layout::VerdictState::kNone);
+}
 
 // --- live control ------------------------------------------------------------------------------
 
@@ -172,6 +231,15 @@ TEST_F(SlotRing, AControlTurnsTheSlotOffAndOnBetweenReplays) {
   ASSERT_EQ(reader_->Read(2, &entry_), ReadStatus::kOk);
   EXPECT_EQ(entry_.sequence, 4u);
   EXPECT_EQ(entry_.flags, 0u);
+}
+
+TEST_F(SlotRing, OnlyReplaysThatWereWantedCountAsKeptBack) {
+  auto registration = test::MakeSlot("a", 3, 4);
+  registration.record_every = 3;
+  Open(registration);
+  reader_->SetControl({.mode = layout::ControlMode::kOff});
+  for (int i = 1; i <= 6; ++i) test::WriteNumbers(*writer_, i);
+  EXPECT_EQ(reader_->head().suppressed, 2u) << "replays 1 and 4";
 }
 
 TEST_F(SlotRing, AControlEndsWithItsReplaysAndWithItsTime) {
@@ -276,6 +344,9 @@ TEST_F(SlotRing, StatisticsThatContradictTheTensorAreRefused) {
   stats.nan = 4;
   std::memcpy(slot_.block.data + registration.payload_offset, &stats, sizeof(stats));
   EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kDamaged);
+  stats.nan = stats.pos_inf = 2;
+  std::memcpy(slot_.block.data + registration.payload_offset, &stats, sizeof(stats));
+  EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kDamaged) << "4 of 3 elements";
   Header(1)->flags = 0;
   EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kDamaged) << "128 bytes that are no tensor";
 }
