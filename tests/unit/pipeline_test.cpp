@@ -8,7 +8,6 @@
 #include "daemon/pipeline/event_log.h"
 #include "daemon/pipeline/recorder.h"
 #include "daemon/pipeline/registry.h"
-#include "daemon/pipeline/snapshot_maker.h"
 #include "daemon/pipeline/snapshot_store.h"
 #include "daemon/pipeline/text.h"
 #include "tests/support/model_fixture.h"
@@ -283,41 +282,6 @@ TEST(SnapshotStore, ForgetsSlotsAndSessionsWithTheirBytes) {
   EXPECT_TRUE(store.History(b).empty());
   EXPECT_EQ(store.bytes(), 8u);
   EXPECT_EQ(store.History(c).size(), 1u);
-}
-
-// --- from the ring to a snapshot ---------------------------------------------------------------
-
-TEST(SnapshotMaker, WhatChangedIsToldFromTheSnapshotBeforeAlsoWhenItsValuesWereDropped) {
-  const SlotPtr slot = MakeSlot(MakeSession("1"), "x", 1);
-  PayloadPool pool(0);
-  SnapshotMaker maker(&pool);
-  std::vector<StoredSnapshot> kept;
-  const auto changed = [&](float value, std::uint32_t flags) {
-    ring::Entry entry;
-    entry.flags = flags;
-    entry.payload = test::Bytes({value, 0});
-    kept.push_back(maker.Make(slot, &entry, {}));
-    return kept.back().snapshot->changed;
-  };
-  EXPECT_TRUE(changed(1, 0));
-  EXPECT_FALSE(changed(1, layout::kEntryDropValues));
-  EXPECT_FALSE(changed(1, 0));
-  EXPECT_TRUE(changed(2, layout::kEntryDropValues));
-  EXPECT_TRUE(changed(1, 0)) << "it was 2 before";
-}
-
-TEST(SnapshotMaker, TheFirstStatisticsOfASlotAreNewAlsoWhereTheirHashIsZero) {
-  const SlotPtr slot = MakeSlot(MakeSession("1"), "x", 1);
-  PayloadPool pool(0);
-  SnapshotMaker maker(&pool);
-  const auto changed = [&] {
-    ring::Entry entry;
-    entry.flags = layout::kEntryIsStats;
-    entry.stats.flags = layout::kStatsHasHash;
-    return maker.Make(slot, &entry, {}).snapshot->changed;
-  };
-  EXPECT_TRUE(changed());
-  EXPECT_FALSE(changed());
 }
 
 // --- recordings ----------------------------------------------------------------------------------

@@ -1,0 +1,136 @@
+// Which recordings get what, of daemons that come one after the other.
+#include "daemon/pipeline/recorder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <utility>
+
+#include "daemon/recording/recording_reader.h"
+#include "tests/support/model_fixture.h"
+#include "tests/support/temp_dir.h"
+
+namespace cgdebug::pipeline {
+namespace {
+
+using recording::StopReason;
+
+class RecorderTest : public testing::Test {
+ protected:
+  SlotPtr MakeSlot(bool to_disk) {
+    SlotIdentity identity = test::MakeSlotIdentity(session_, "x", 1);
+    identity.registration.actions = layout::kActionRecord;
+    if (to_disk) identity.registration.actions |= layout::kActionRecordToDisk;
+    return std::make_shared<const SlotIdentity>(identity);
+  }
+  void Start() {
+    RecordRequest request;
+    request.directory = dir_ / "a.cgrec";
+    const auto started = recorder_.Start(std::move(request));
+    ASSERT_TRUE(started.ok()) << started.error().message;
+  }
+  void Replay(const SlotPtr& slot, std::uint64_t replay, bool seen_before = false) {
+    Delivery delivery = test::MakeDelivery(slot, replay, {1, 2});
+    delivery.seen_before = seen_before;
+    recorder_.Consume(delivery);
+  }
+  recording::WriterStatus Status() const { return recorder_.List().front().status; }
+
+  testing_support::TempDir dir_;
+  const int chosen_ = setenv("CGDEBUG_DIR", (dir_ / "runs").c_str(), 1);  // before any thread
+  SessionPtr session_ = test::MakeSession("1");
+  std::vector<std::string> told_;
+  Recorder recorder_{{},
+                     [this](const SessionPtr&, const std::string& text) { told_.push_back(text); }};
+};
+
+TEST_F(RecorderTest, WhatAnEarlierDaemonConsumedIsOnTheDiskOrLost) {
+  const SlotPtr slot = MakeSlot(/*to_disk=*/true);
+  recorder_.OpenSlot(slot, /*consumed_before=*/5);
+  for (const std::uint64_t replay : {4, 5}) Replay(slot, replay, /*seen_before=*/true);
+  Replay(slot, 6);
+  EXPECT_EQ(Status().snapshots, 3u);
+  EXPECT_EQ(Status().lost, 3u);
+}
+
+TEST_F(RecorderTest, WhatCameBeforeARecordingWasStartedIsNotLostToIt) {
+  const SlotPtr slot = MakeSlot(/*to_disk=*/false);
+  recorder_.OpenSlot(slot, /*consumed_before=*/3);
+  Start();
+  Replay(slot, 3, /*seen_before=*/true);
+  Replay(slot, 4);
+  EXPECT_EQ(Status().snapshots, 1u);
+  EXPECT_EQ(Status().lost, 0u);
+}
+
+TEST_F(RecorderTest, BeginsAfterTheLastSnapshotThatWasSeen) {
+  const SlotPtr slot = MakeSlot(/*to_disk=*/false);
+  recorder_.OpenSlot(slot, /*consumed_before=*/3);
+  Replay(slot, 4);
+  Start();
+  Replay(slot, 6);
+  EXPECT_EQ(Status().snapshots, 1u);
+  EXPECT_EQ(Status().lost, 1u) << "replay 5";
+}
+
+TEST_F(RecorderTest, BeginsAfterTheLastGapThatWasTold) {
+  const SlotPtr slot = MakeSlot(/*to_disk=*/false);
+  recorder_.OpenSlot(slot, /*consumed_before=*/0);
+  recorder_.Lose({.slot = slot, .count = 4, .last_ordinal = 4, .last_sequence = 4});
+  Start();
+  recorder_.Lose({.slot = slot, .count = 2, .last_ordinal = 6, .last_sequence = 6});
+  Replay(slot, 7);
+  EXPECT_EQ(Status().lost, 2u);
+}
+
+TEST_F(RecorderTest, ASlotThatWasClosedIsNotInRecordingsThatBeginLater) {
+  const SlotPtr slot = MakeSlot(/*to_disk=*/false);
+  recorder_.OpenSlot(slot, 0);
+  recorder_.CloseSlot(slot, 1);
+  Start();
+  EXPECT_EQ(recorder_.List().front().slot_count, 0u);
+}
+
+TEST_F(RecorderTest, SaysWithWhichReplayASlotWasClosed) {
+  const SlotPtr slot = MakeSlot(/*to_disk=*/false);
+  recorder_.OpenSlot(slot, 0);
+  Start();
+  recorder_.CloseSlot(slot, 7);
+  ASSERT_TRUE(recorder_.Stop("", StopReason::kRequested).ok());
+  const auto reader = recording::RecordingReader::Open(dir_ / "a.cgrec");
+  ASSERT_TRUE(reader.ok()) << reader.error().message;
+  EXPECT_EQ(std::ranges::count(
+                (*reader)->marks(), std::pair(recording::MarkKind::kSlotClosed, std::uint64_t{7}),
+                [](const recording::Mark& mark) { return std::pair(mark.kind, mark.sequence); }),
+            1);
+}
+
+TEST_F(RecorderTest, OnTheDiskAreOnlyTheSlotsThatWantToBe) {
+  recorder_.OpenSlot(MakeSlot(/*to_disk=*/true), 0);
+  recorder_.OpenSlot(MakeSlot(/*to_disk=*/false), 0);
+  EXPECT_EQ(recorder_.List().front().slot_count, 1u);
+}
+
+TEST_F(RecorderTest, StopWithoutANameLeavesWhatJobsAskedFor) {
+  recorder_.OpenSlot(MakeSlot(/*to_disk=*/true), 0);
+  EXPECT_FALSE(recorder_.Stop("", StopReason::kRequested).ok());
+  Start();
+  const auto stopped = recorder_.Stop("", StopReason::kRequested);
+  ASSERT_TRUE(stopped.ok()) << stopped.error().message;
+  EXPECT_EQ(stopped->size(), 1u);
+  EXPECT_TRUE(recorder_.busy());
+}
+
+TEST_F(RecorderTest, ShowsTheJobThatCannotBeRecorded) {
+  std::ofstream(dir_ / "runs") << "a file where the folder would be";
+  recorder_.OpenSlot(MakeSlot(/*to_disk=*/true), 0);
+  EXPECT_EQ(Status().stopped, StopReason::kWriteError);
+  EXPECT_NE(Status().error, "");
+  EXPECT_EQ(told_.size(), 1u);
+}
+
+}  // namespace
+}  // namespace cgdebug::pipeline
