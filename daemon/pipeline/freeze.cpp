@@ -107,6 +107,10 @@ void FreezeSlot(ActiveRecording* recording, const SlotRecord& record, std::uint6
   Remains remains(slot, store, rings);
   const std::uint64_t last = remains.last();
   const std::uint64_t first = count != 0 && last >= count ? last - count + 1 : 1;
+  bool opened = false;
+  const auto open_before = [&](std::uint64_t ordinal) {
+    if (!std::exchange(opened, true)) recording->Open(slot, ordinal - 1);
+  };
   std::uint64_t sequence = 0;  // of the last one that was there
   const auto lose_up_to = [&](std::uint64_t ordinal, Gap::Cause cause) {
     recording->Lose(
@@ -116,16 +120,17 @@ void FreezeSlot(ActiveRecording* recording, const SlotRecord& record, std::uint6
   for (auto ordinal = remains.Next(first); ordinal != 0; ordinal = remains.Next(ordinal + 1)) {
     const auto stored = remains.Take(ordinal);
     if (stored) {
-      if (sequence == 0) recording->Open(slot, ordinal - 1);
+      open_before(ordinal);
       sequence = stored->snapshot->sequence;
       recording->Consume(*stored);
       if (!Remains::IsWhole(*stored)) without_values.push_back(sequence);
-    } else if (const auto cause = remains.WhyNot(ordinal); cause && sequence != 0) {
+    } else if (const auto cause = remains.WhyNot(ordinal)) {
+      open_before(ordinal);
       lose_up_to(ordinal - 1, Gap::Cause::kOverwritten);
       lose_up_to(ordinal, *cause);
     }
   }
-  if (sequence == 0) recording->Open(slot, 0);
+  open_before(1);
   const std::uint64_t produced = std::max(last, record.counters.produced);
   lose_up_to(produced, Gap::Cause::kOverwritten);
   if (record.counters.lost_at_death != 0) lose_up_to(produced + 1, Gap::Cause::kAtDeath);

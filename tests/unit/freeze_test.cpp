@@ -71,7 +71,8 @@ TEST(Freeze, TellsOfEveryHoleWithItsCauseAndPrefersWhatIsWhole) {
   content.oldest = 2;
   content.newest = 9;
   for (const std::uint64_t ordinal : {3, 4, 8}) content.entries.push_back(MakeEntry(ordinal));
-  content.unreadable = {{6, Gap::Cause::kCorrupted}, {9, Gap::Cause::kNoMemory}};
+  content.unreadable = {
+      {2, Gap::Cause::kCorrupted}, {6, Gap::Cause::kCorrupted}, {9, Gap::Cause::kNoMemory}};
   FakeRing ring(content);
   const testing_support::TempDir dir;
   FreezeRequest request;
@@ -80,7 +81,7 @@ TEST(Freeze, TellsOfEveryHoleWithItsCauseAndPrefersWhatIsWhole) {
   const auto info = Freeze(request, {}, store, ring.reads());
   ASSERT_TRUE(info.ok()) << info.error().message;
   EXPECT_EQ(info->status.snapshots, 4u);
-  EXPECT_EQ(info->status.lost, 3u);
+  EXPECT_EQ(info->status.lost, 4u);
   const auto reader = recording::RecordingReader::Open(request.directory);
   ASSERT_TRUE(reader.ok()) << reader.error().message;
   EXPECT_FALSE((*reader)->complete());
@@ -96,7 +97,8 @@ TEST(Freeze, TellsOfEveryHoleWithItsCauseAndPrefersWhatIsWhole) {
   EXPECT_EQ(ordinals, (std::vector<std::uint64_t>{3, 4, 7, 8}));
   std::map<std::uint64_t, LossCause> lost;
   for (const auto& loss : (*reader)->losses()) lost[loss.first_ordinal] = loss.cause;
-  EXPECT_EQ(lost, (std::map<std::uint64_t, LossCause>{{5, LossCause::kOverwritten},
+  EXPECT_EQ(lost, (std::map<std::uint64_t, LossCause>{{2, LossCause::kCorrupted},
+                                                      {5, LossCause::kOverwritten},
                                                       {6, LossCause::kCorrupted},
                                                       {9, LossCause::kNoMemory}}));
 }
