@@ -21,12 +21,13 @@ namespace fs = std::filesystem;
 using layout::FileHeader;
 using layout::RecordHeader;
 
-std::string MakeDirectory() {
-  const std::string path = "/dev/shm/fuzz-" + std::to_string(getpid()) + ".cgrec";
-  fs::remove_all(path);
-  fs::create_directories(path);
-  std::atexit([] { fs::remove_all("/dev/shm/fuzz-" + std::to_string(getpid()) + ".cgrec"); });
-  return path;
+// This process's own: several fuzz targets run side by side.
+const std::string& Directory() {
+  static const struct Own {
+    ~Own() { fs::remove_all(path); }
+    std::string path = "/dev/shm/fuzz-" + std::to_string(getpid()) + ".cgrec";
+  } own;
+  return own.path;
 }
 
 void PutRight(std::vector<std::uint8_t>* bytes) {
@@ -59,7 +60,7 @@ void PutRight(std::vector<std::uint8_t>* bytes) {
 }  // namespace
 
 const std::string& WriteSegment(std::span<const std::uint8_t> input) {
-  static const std::string directory = MakeDirectory();
+  const std::string& directory = Directory();
   // A writer that goes on with what it finds adds files.
   fs::remove_all(directory);
   fs::create_directory(directory);
@@ -77,32 +78,31 @@ void WriteSeeds() {
   const char* seeds = std::getenv("CGDEBUG_FUZZ_SEEDS");
   if (seeds == nullptr) return;
   for (const int replays : {1, 3, 40}) {
-    const std::string directory = "/dev/shm/fuzz-seed.cgrec";
+    const std::string& directory = Directory();
     fs::remove_all(directory);
     {
       recording::WriterOptions options;
       options.durability = recording::Durability::kNone;
       options.index_bytes = 2048;
-      auto writer = recording::RecordingWriter::Open(directory, options);
-      if (!writer.ok()) return;
+      auto writer = recording::RecordingWriter::Open(directory, options).value();
       recording::Session session;
       session.uuid = std::string(32, 'a');
       recording::Slot slot;
-      slot.session = *(*writer)->AddSession(session);
+      slot.session = *writer->AddSession(session);
       slot.probe = "x";
       slot.dtype = layout::Dtype::kFloat32;
       slot.shape = {2};
       slot.payload_bytes = 8;
-      (void)(*writer)->AddSlot(slot);
+      (void)writer->AddSlot(slot);
       for (int replay = 1; replay <= replays; ++replay) {
         recording::Snapshot snapshot;
         snapshot.ordinal = snapshot.sequence = static_cast<std::uint64_t>(replay);
         const float values[2] = {1, static_cast<float>(replay)};
-        (void)(*writer)->Append(snapshot, std::as_bytes(std::span(values)));
+        (void)writer->Append(snapshot, std::as_bytes(std::span(values)));
       }
-      (void)(*writer)->AddLoss({});
-      (void)(*writer)->AddMark({});
-      (void)(*writer)->Close(recording::StopReason::kRequested);
+      (void)writer->AddLoss({});
+      (void)writer->AddMark({});
+      (void)writer->Close(recording::StopReason::kRequested);
     }
     std::ifstream in(directory + "/segment-000001.cgd", std::ios::binary);
     const std::string bytes((std::istreambuf_iterator<char>(in)), {});
