@@ -21,14 +21,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-SlotSpec Recording(const std::string& name, std::uint32_t capacity = 16) {
-  SlotSpec spec;
-  spec.name = name;
-  spec.capacity = capacity;
-  spec.record_every = 1;
-  return spec;
-}
-
 class DaemonRpcTest : public testing::Test {
  protected:
   wire::Channel RawChannel(const DaemonProcess& daemon) {

@@ -15,14 +15,6 @@ namespace {
 
 using testing::ElementsAre;
 
-SlotSpec Recording(const std::string& name, std::uint32_t capacity = 16) {
-  SlotSpec spec;
-  spec.name = name;
-  spec.capacity = capacity;
-  spec.record_every = 1;
-  return spec;
-}
-
 class DaemonTail : public testing::Test {
  protected:
   testing_support::TempDir directory_;

@@ -27,14 +27,6 @@ std::vector<float> Floats(const std::string& payload) {
   return values;
 }
 
-SlotSpec Recording(const std::string& name, std::uint32_t capacity = 4) {
-  SlotSpec spec;
-  spec.name = name;
-  spec.capacity = capacity;
-  spec.record_every = 1;
-  return spec;
-}
-
 SlotSpec Printing(const std::string& name, std::uint32_t every = 1) {
   SlotSpec spec = Recording(name, 64);
   spec.record_every = 0;
@@ -57,7 +49,7 @@ class DaemonTest : public testing::Test {
 
 TEST_F(DaemonTest, ShowsTheJobAndTheValuesOfItsLastReplay) {
   DaemonProcess daemon(directory_);
-  ProducerProcess job({Recording("blk0.out")});
+  ProducerProcess job({Recording("blk0.out", 4)});
   job.Write(0, 3);
   ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "blk0.out", 3));
 
@@ -113,10 +105,10 @@ TEST_F(DaemonTest, WorkersKeepTheOrderAndTheCountsOfLargeSnapshots) {
 }
 
 TEST_F(DaemonTest, FindsJobsThatCameBeforeItAndJobsThatComeLater) {
-  ProducerProcess before({Recording("a")});
+  ProducerProcess before({Recording("a", 4)});
   before.Write(0, 2);
   DaemonProcess daemon(directory_);
-  ProducerProcess after({Recording("b")});
+  ProducerProcess after({Recording("b", 4)});
   after.Write(0, 2);
   EXPECT_TRUE(daemon.WaitForConsumed(before.key(), "a", 2));
   EXPECT_TRUE(daemon.WaitForConsumed(after.key(), "b", 2));
@@ -184,7 +176,7 @@ TEST_F(DaemonTest, CountsLinesThatAFullTerminalDidNotTakeAndGoesOn) {
 
 TEST_F(DaemonTest, KeepsTheLastValuesOfAJobThatWasKilled) {
   DaemonProcess daemon(directory_);
-  ProducerProcess job({Recording("blk0.out")});
+  ProducerProcess job({Recording("blk0.out", 4)});
   job.Write(0, 6);
   job.BeginOnly(0);
   job.Kill();
@@ -203,7 +195,7 @@ TEST_F(DaemonTest, KeepsTheLastValuesOfAJobThatWasKilled) {
 }
 
 TEST_F(DaemonTest, ReadsWhatAJobLeftThatDiedBeforeTheDaemonCame) {
-  ProducerProcess job({Recording("blk0.out"), Printing("blk1.out")});
+  ProducerProcess job({Recording("blk0.out", 4), Printing("blk1.out")});
   job.Write(0, 6);
   job.Write(1, 2);
   job.Kill();
@@ -220,7 +212,7 @@ TEST_F(DaemonTest, TellsAnEndFromADeathAndRemovesTheFilesAfterKeepDead) {
   v1::TailRequest request;
   request.set_follow(true);
   request.set_until_exit(true);
-  ProducerProcess job({Recording("blk0.out")});
+  ProducerProcess job({Recording("blk0.out", 4)});
   job.Write(0, 1);
   ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "blk0.out", 1));
   job.ExitCleanly();
@@ -243,7 +235,7 @@ TEST_F(DaemonTest, TellsAnEndFromADeathAndRemovesTheFilesAfterKeepDead) {
 
 TEST_F(DaemonTest, SharedMemoryOfAJobThatSaidGoodbyeGoesAndItsValuesStay) {
   DaemonProcess daemon(directory_);
-  ProducerProcess job({Recording("blk0.out")});
+  ProducerProcess job({Recording("blk0.out", 4)});
   job.Write(0, 5);  // some of it perhaps read only after the goodbye
   job.ExitCleanly();
   ASSERT_TRUE(WaitUntil([&] {
@@ -344,7 +336,7 @@ TEST_F(DaemonTest, NamesTheFirstNanInOrderOfReplayThenRegistration) {
 
 TEST_F(DaemonTest, DropsTheOldestValuesOverTheMemoryLimitAndNeverTheStatistics) {
   DaemonProcess daemon(directory_, {"--max-memory", "100B"});
-  ProducerProcess job({Recording("old"), Recording("new")});
+  ProducerProcess job({Recording("old", 4), Recording("new", 4)});
   for (std::uint32_t slot : {0, 1}) {
     job.Write(slot, 3);
     ASSERT_TRUE(daemon.WaitForConsumed(job.key(), slot == 0 ? "old" : "new", 3));

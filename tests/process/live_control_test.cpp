@@ -15,14 +15,6 @@ namespace {
 
 using testing::HasSubstr;
 
-SlotSpec Recording(const std::string& name, std::uint32_t capacity = 16) {
-  SlotSpec spec;
-  spec.name = name;
-  spec.capacity = capacity;
-  spec.record_every = 1;
-  return spec;
-}
-
 class LiveControlTest : public testing::Test {
  protected:
   testing_support::TempDir directory_;

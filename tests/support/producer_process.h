@@ -31,6 +31,15 @@ struct SlotSpec {
       0;  // not 0: an extent that does not exist, instead of the expected
 };
 
+// A slot whose every replay is recorded.
+inline SlotSpec Recording(const std::string& name, std::uint32_t capacity = 16) {
+  SlotSpec spec;
+  spec.name = name;
+  spec.capacity = capacity;
+  spec.record_every = 1;
+  return spec;
+}
+
 // Requires: the test has one thread when it makes one.
 // Lifetime: kills the child, and removes its files.
 class ProducerProcess {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "client/analysis/diff.h"
+#include "tests/support/diff_of.h"
 #include "tests/support/memory_source.h"
 
 namespace cgdebug::analysis {
@@ -12,14 +13,9 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing_support::DiffOf;
 using testing_support::MemorySource;
 using Verdict = Diff::Verdict;
-
-Diff DiffOf(MemorySource& a, MemorySource& b, const DiffOptions& options = {}) {
-  Result<Diff> diff = Compare(a, b, options);
-  EXPECT_TRUE(diff.ok()) << diff.error().message;
-  return *std::move(diff);
-}
 
 // One replay each; the value is the place.
 MemorySource Probes(const std::vector<std::string>& names) {

@@ -8,6 +8,7 @@
 #include "client/analysis/diff.h"
 #include "client/analysis/diff_report.h"
 #include "client/analysis/pattern.h"
+#include "tests/support/diff_of.h"
 #include "tests/support/memory_source.h"
 
 namespace cgdebug::analysis {
@@ -17,14 +18,9 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using testing_support::DiffOf;
 using testing_support::MemorySource;
 using Verdict = Diff::Verdict;
-
-Diff DiffOf(MemorySource& a, MemorySource& b, const DiffOptions& options = {}) {
-  Result<Diff> diff = Compare(a, b, options);
-  EXPECT_TRUE(diff.ok()) << diff.error().message;
-  return *std::move(diff);
-}
 
 MemorySource TwoLayers(int replays, float offset = 0) {
   MemorySource source;

@@ -1,0 +1,19 @@
+// diff_of.h: two sources compared, in a test that expects it to work.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <utility>
+
+#include "client/analysis/diff.h"
+
+namespace cgdebug::testing_support {
+
+inline analysis::Diff DiffOf(source::Source& a, source::Source& b,
+                             const analysis::DiffOptions& options = {}) {
+  Result<analysis::Diff> diff = analysis::Compare(a, b, options);
+  EXPECT_TRUE(diff.ok()) << diff.error().message;
+  return *std::move(diff);
+}
+
+}  // namespace cgdebug::testing_support
