@@ -2,9 +2,13 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 
+#include "client/analysis/align.h"
 #include "client/analysis/gaps.h"
 #include "client/cli/command.h"
 #include "client/cli/source_table.h"
@@ -44,6 +48,33 @@ std::string Head(source::Source& source, const Style& style) {
     }
   }
   return head;
+}
+
+// Which ranks are here of a job that has more: each node records its own.
+std::string RanksHere(source::Source& source) {
+  struct Run {
+    std::set<std::uint64_t> ranks;
+    std::uint64_t world_size = 0;
+  };
+  std::map<std::string, Run> runs;
+  for (const recording::RecordingReader* reader : source.Recordings()) {
+    for (const recording::Session& session : reader->sessions()) {
+      if (session.rank < 0 || session.world_size <= 0) continue;
+      Run& run = runs[session.run_id];
+      run.ranks.insert(static_cast<std::uint64_t>(session.rank));
+      run.world_size = std::max(run.world_size, static_cast<std::uint64_t>(session.world_size));
+    }
+  }
+  std::string text;
+  for (const auto& [id, run] : runs) {
+    if (run.ranks.size() >= run.world_size) continue;
+    text += fmt::format(
+        "{}rank{} {} of {}: the others are not in here; recordings are joined by "
+        "cgdebug-cli merge\n",
+        runs.size() > 1 ? id + ": " : "", run.ranks.size() == 1 ? "" : "s",
+        analysis::RangesText({run.ranks.begin(), run.ranks.end()}), run.world_size);
+  }
+  return text;
 }
 
 std::string Completeness(const analysis::GapSummary& gaps, const Style& style) {
@@ -105,7 +136,9 @@ int RunInfo(Context& context, const InfoOptions& options) {
   if (!context.options.plain) Context::Print(Head(*source, context.out));
   const Result<TextTable> table = SlotTable(*source, scope, context.out);
   if (const int failed = PrintTable(context, table); failed != kExitOk) return failed;
-  if (!context.options.plain) Context::Print(PrintableLines(Completeness(gaps, context.out)));
+  if (!context.options.plain) {
+    Context::Print(PrintableLines(Completeness(gaps, context.out) + RanksHere(*source)));
+  }
   return kExitOk;
 }
 

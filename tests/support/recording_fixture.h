@@ -22,7 +22,7 @@ inline void Must(const Result<void>& result) {
   if (!result.ok()) throw std::runtime_error(result.error().message);
 }
 
-// One session; float32 tensors.
+// One session, of a job of 4 ranks where it has one; float32 tensors.
 class RecordingFixture {
  public:
   explicit RecordingFixture(const std::string& directory, int rank = -1,
@@ -32,6 +32,7 @@ class RecordingFixture {
     session.uuid = std::string(30, job.front()) + std::to_string(10 + rank);
     session.label = rank < 0 ? job : job + "/r" + std::to_string(rank);
     session.rank = rank;
+    session.world_size = rank < 0 ? 1 : 4;
     session.pid = 7;
     session_ = Must(writer_->AddSession(session));
   }

@@ -50,6 +50,18 @@ TEST_F(CliSourcesTest, InfoSaysWhatIsInItAndWhatIsMissing) {
   EXPECT_THAT(Cli({"info", dir_ / "c.cgrec"}).err, HasSubstr("c.cgrec has no probe: disk full"));
 }
 
+TEST_F(CliSourcesTest, InfoSaysWhichRanksOfAJobAreInIt) {
+  const std::string job = dir_ / "job";
+  for (const int rank : {0, 2}) {
+    WriteRecording(job + "/r" + std::to_string(rank) + ".cgrec", 1, 1, rank);
+  }
+  EXPECT_THAT(Cli({"info", job}).out, HasSubstr("ranks 0, 2 of 4: the others are not in here"));
+  for (const int rank : {1, 3}) {
+    WriteRecording(job + "/r" + std::to_string(rank) + ".cgrec", 1, 1, rank);
+  }
+  EXPECT_THAT(Cli({"info", job}).out, Not(HasSubstr("not in here")));
+}
+
 TEST_F(CliSourcesTest, SessionChoosesAJobOfAFile) {
   WriteRecording(dir_ / "runs/a.cgrec", 3, 1, -1, "one");
   WriteRecording(dir_ / "runs/b.cgrec", 3, 5, -1, "two");
