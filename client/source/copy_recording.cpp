@@ -33,7 +33,8 @@ struct Item {
 struct Target {
   recording::Slot slot;
   std::string session_uuid;
-  std::vector<Item> items = {};
+  std::vector<Item> items = {};    // by ordinal, each once
+  std::vector<Item> others = {};   // by ordinal: what another recording has of the same
   std::vector<Loss> losses = {};   // by ordinal, once it is settled
   std::size_t written_losses = 0;  // the first of them
 };
@@ -136,9 +137,12 @@ class Copier {
     std::vector<Item>& items = target->items;
     std::stable_sort(items.begin(), items.end(),
                      [](const Item& a, const Item& b) { return a.ordinal < b.ordinal; });
-    items.erase(std::unique(items.begin(), items.end(),
-                            [](const Item& a, const Item& b) { return a.ordinal == b.ordinal; }),
-                items.end());
+    std::vector<Item> first_of_each;
+    for (const Item& item : items) {
+      const bool is_first = first_of_each.empty() || first_of_each.back().ordinal != item.ordinal;
+      (is_first ? first_of_each : target->others).push_back(item);
+    }
+    items = std::move(first_of_each);
     std::vector<Loss> losses;
     for (const Loss& loss : target->losses) {
       AppendMissing(target->slot.every, loss, items, &losses);
@@ -220,7 +224,7 @@ class Copier {
     });
     for (const Item& item : items) {
       Result<void> done = CopyLosses(&targets_[item.slot], item.ordinal);
-      if (done.ok()) done = CopyOne(item);
+      if (done.ok()) done = CopyFirstWhole(item);
       if (!done.ok()) return done;
     }
     for (Target& target : targets_) {
@@ -241,11 +245,23 @@ class Copier {
     return {};
   }
 
-  Result<void> CopyOne(const Item& item) {
+  Result<void> CopyFirstWhole(const Item& item) {
+    Result<bool> copied = CopyOne(item);
+    for (const Item& other :
+         std::ranges::equal_range(targets_[item.slot].others, item.ordinal, {}, &Item::ordinal)) {
+      if (!copied.ok() || *copied) break;
+      copied = CopyOne(other);
+    }
+    if (!copied.ok()) return copied.error();
+    return *copied ? Result<void>() : AddDamaged(item, targets_[item.slot].slot);
+  }
+
+  // False when it is damaged. Fails: it cannot be written.
+  Result<bool> CopyOne(const Item& item) {
     const RecordingReader& reader = *from_[item.reader];
     const recording::Slot& slot = targets_[item.slot].slot;
     Result<recording::Snapshot> snapshot = reader.Read(item.ref);
-    if (!snapshot.ok()) return AddDamaged(item, slot);
+    if (!snapshot.ok()) return false;
     snapshot->slot = slot.id;
     if (snapshot->ordinal - slot.from_ordinal <= snapshot->skipped) {
       snapshot->skipped = snapshot->ordinal - slot.from_ordinal - 1;
@@ -254,11 +270,14 @@ class Copier {
     Result<recording::Payload> payload = recording::Payload();
     if (!snapshot->stats_only) {
       payload = reader.ReadPayload(item.ref);
-      if (!payload.ok()) return AddDamaged(item, slot);
+      if (!payload.ok()) return false;
       bytes = payload->bytes;
     }
     ++result_.snapshots;
-    return writer_->Append(*std::move(snapshot), bytes);
+    if (Result<void> done = writer_->Append(*std::move(snapshot), bytes); !done.ok()) {
+      return done.error();
+    }
+    return true;
   }
 
   Result<void> AddDamaged(const Item& item, const recording::Slot& slot) {

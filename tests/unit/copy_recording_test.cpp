@@ -4,8 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <tuple>
 
+#include "daemon/recording/recording_files.h"
+#include "daemon/recording/segment_file.h"
 #include "tests/support/known_recording.h"
 #include "tests/support/temp_dir.h"
 
@@ -153,6 +156,25 @@ TEST_F(Copies, OfTwoThatBeganAtDifferentReplaysBeginsWithTheEarlier) {
   EXPECT_THAT(Replays(*copy), ElementsAre(1, 2, 3, 4));
   EXPECT_EQ(copy->slots()[0].from_ordinal, 0u);
   EXPECT_TRUE(copy->complete());
+}
+
+TEST_F(Copies, WhatOneHasDamagedIsTakenFromAnother) {
+  const RecordingReader* whole = Record({1, 2, 3});
+  const RecordingReader* damaged = Record({2, 3});
+  const std::string segment = recording::ListSegments(damaged->directory()).at(0);
+  for (const auto& ref : damaged->Snapshots(0)) {
+    recording::Record record;
+    ASSERT_EQ((*recording::SegmentFile::Open(segment))->Read(ref.offset, &record),
+              recording::ReadStatus::kRecord);
+    std::fstream file(segment, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(static_cast<std::streamoff>(record.payload_offset()));
+    file.put('x');
+  }
+  const auto copy = Copy({damaged, whole});
+  EXPECT_THAT(Replays(*copy), ElementsAre(1, 2, 3));
+  EXPECT_TRUE(copy->losses().empty());
+  for (const auto& ref : copy->Snapshots(0)) EXPECT_TRUE(copy->ReadPayload(ref).ok());
+  EXPECT_EQ(Copy({damaged, damaged})->losses().size(), 2u) << "each once";
 }
 
 TEST_F(Copies, LossesAfterTheLastSnapshotAreTakenOver) {
