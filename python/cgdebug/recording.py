@@ -258,7 +258,11 @@ class Recording:
         return self._reader.verify()
 
     def sql(self, query: str, parameters: collections.abc.Sequence = ()) -> list[tuple]:
-        """A read-only query, rows as tuples. Tables: `cgdebug-cli query --schema`."""
+        """A read-only query, rows as tuples. Tables: `cgdebug-cli query --schema`.
+
+        They are made in memory, and NULL where only the files of a recording have it (ordinal, place in
+        the file, process of a session), without marks; `cgdebug-cli query` asks the recording's catalogue.
+        """
         from . import _catalogue
 
         if self._database is None:
