@@ -48,7 +48,11 @@ int WaitFor(Context& context, v1::Recording recording) {
     std::this_thread::sleep_for(kStatePoll);
     const auto list = context.client().RecordList({});
     if (!list.ok() && scope.interrupted()) continue;
-    if (!list.ok()) return context.Fail(list.error());
+    if (!list.ok()) {
+      const int failed = context.Fail(list.error());
+      context.Hint("cgdebug-cli info " + ShellWord(recording.directory()));
+      return failed;
+    }
     for (const v1::Recording& one : list->recordings()) {
       if (one.id() == recording.id()) recording = one;
     }

@@ -82,6 +82,18 @@ TEST_F(CliEndToEndTest, FollowShowsWhatComesAndTheDeathOfTheJob) {
   EXPECT_EQ(tail.Wait().code, 130);
 }
 
+TEST_F(CliEndToEndTest, WhenTheDaemonDiesWhoWaitsForARecordingIsToldWhatThereIs) {
+  ProducerProcess job({Recording("x")});
+  DaemonProcess daemon(directory_);
+  const std::string path = directory_ / "a.cgrec";
+  Process record(Command({"record", "start", "-o", path, "--wait"}));
+  while (daemon.Status().recordings().empty()) std::this_thread::yield();
+  daemon.Kill();
+  const ProcessResult result = record.Wait();
+  EXPECT_EQ(result.code, 2);
+  EXPECT_THAT(result.err, HasSubstr("cgdebug-cli info " + path));
+}
+
 TEST_F(CliEndToEndTest, NanIsFoundByTailStatusAndShow) {
   ProducerProcess job({{.name = "x", .elements = 4, .capacity = 8, .record_every = 1}});
   DaemonProcess daemon(directory_);
