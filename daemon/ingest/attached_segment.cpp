@@ -131,13 +131,13 @@ void AttachedSegment::CloseSlot(std::uint32_t index) {
 }
 
 void AttachedSegment::BeginPass(bool thorough, std::vector<SlotConsumer*>* ready) {
+  consumed_any_ = false;
   if (!alive_ || broken_) return;
   const SigbusGuard guard;
   activity_ = view_->activity();
   if (ever_polled_ && activity_ == seen_activity_ && !thorough) return;
   ScanDirectory();
   in_pass_ = true;
-  consumed_any_ = false;
   for (SlotConsumer* slot : graph_order_) {
     if (slot->HasWork()) ready->push_back(slot);
   }

@@ -226,6 +226,29 @@ TEST_F(DaemonDeathTest, ASignalEndsItAndGivesTheSegmentsBack) {
   EXPECT_TRUE(view->BecomeReader());
 }
 
+// How often the thread that reads rings has gone to sleep.
+std::uint64_t SleepsOf(pid_t daemon) {
+  for (const auto& task :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(daemon) + "/task")) {
+    std::ifstream file(task.path() / "status");
+    const std::string text((std::istreambuf_iterator<char>(file)), {});
+    if (text.find("cgdebug-ingest") == std::string::npos) continue;
+    const std::string key = "\nvoluntary_ctxt_switches:";
+    return std::stoull(text.substr(text.find(key) + key.size()));
+  }
+  return 0;
+}
+
+TEST_F(DaemonDeathTest, SleepsOnceItHasReadWhatADeadJobLeft) {
+  ProducerProcess job({Recording("blk0.out")});
+  job.Write(0, 16);
+  job.Kill();
+  DaemonProcess daemon(directory_);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "blk0.out", 16));
+  const std::uint64_t before = SleepsOf(daemon.pid());
+  EXPECT_TRUE(WaitUntil([&] { return SleepsOf(daemon.pid()) >= before + 3; }));
+}
+
 TEST_F(DaemonDeathTest, EndsWhenIdle) {
   DaemonProcess daemon(directory_, {"--idle-timeout", "200ms"});
   EXPECT_EQ(daemon.WaitForExit(), 0);
