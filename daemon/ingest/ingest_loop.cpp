@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "daemon/base/log.h"
@@ -34,6 +35,8 @@ constexpr auto kPerSlot = microseconds(50);   // many slots: less often, at most
 constexpr unsigned long kTimerSlackNs = 5'000;
 constexpr std::uint64_t kLarge = 128u << 10;  // a payload worth another thread's waking up
 constexpr nanoseconds kGrace = std::chrono::minutes(10);
+constexpr auto kLongestStart = std::chrono::seconds(2);  // answers wait that long for jobs found
+constexpr auto kCatchUp = milliseconds(200);             // and that long for jobs that never pause
 
 nanoseconds AgeOf(std::int64_t realtime_ns) {
   return nanoseconds(std::max<std::int64_t>(RealtimeNs() - realtime_ns, 0));
@@ -52,6 +55,7 @@ IngestLoop::~IngestLoop() { Stop(); }
 void IngestLoop::Start() {
   SigbusGuard::Install();
   thread_ = std::thread([this] { Run(); });
+  caught_up_.get_future().wait_for(kLongestStart);
 }
 
 void IngestLoop::Stop() {
@@ -66,6 +70,8 @@ void IngestLoop::Run() {
   prctl(PR_SET_TIMERSLACK, kTimerSlackNs, 0, 0, 0);
   watcher_ = std::make_unique<SegmentWatcher>();
   next_scan_ = next_check_ = next_thorough_ = next_refresh_ = last_work_ = Clock::now();
+  std::optional<Clock::time_point> catch_up_until;
+  bool caught_up = false;
   while (!stopping_) {
     if (Clock::now() >= next_scan_) FindSegments();
     for (const pipeline::ControlChange& change : destination_.controls->Take()) {
@@ -82,13 +88,18 @@ void IngestLoop::Run() {
       next_thorough_ = Clock::now() + std::max<nanoseconds>(kThorough, kPerSlot * LiveSlots());
     }
     if (Clock::now() >= next_check_) {
-      for (Segment& segment : segments_) CheckProducer(&segment, /*just_found=*/false);
+      for (Segment& segment : segments_) CheckProducer(&segment);
       RemoveExpired();
       next_check_ = Clock::now() + kCheck;
     }
     if (Clock::now() >= next_refresh_) {
       for (Segment& segment : segments_) segment.attached->Refresh();
       next_refresh_ = Clock::now() + std::max<nanoseconds>(kRefresh, kPerSlot * LiveSlots());
+    }
+    if (!catch_up_until) catch_up_until = Clock::now() + kCatchUp;
+    if (!caught_up && (!any || Clock::now() >= *catch_up_until)) {
+      caught_up_.set_value();
+      caught_up = true;
     }
     Wait(any);
   }
@@ -124,8 +135,7 @@ void IngestLoop::TryAttach(const std::string& name) {
   auto attached = AttachedSegment::Adopt(std::move(view), destination_);
   if (!attached.ok()) return watcher_->Refuse(name, attached.error().message, true);
   segments_.push_back({*std::move(attached)});
-  CheckProducer(&segments_.back(), /*just_found=*/true);
-  last_work_ = Clock::now();
+  last_work_ = next_check_ = Clock::now();
 }
 
 bool IngestLoop::PollAll(bool thorough) {
@@ -155,8 +165,9 @@ bool IngestLoop::PollAll(bool thorough) {
 
 // A job that ends while this daemon watches is kept from now on; one that was found dead since its
 // last snapshot, but long enough for whoever started this daemon to look at it.
-void IngestLoop::CheckProducer(Segment* segment, bool just_found) {
+void IngestLoop::CheckProducer(Segment* segment) {
   AttachedSegment& attached = *segment->attached;
+  const bool just_found = !std::exchange(segment->checked, true);
   if (!attached.alive()) return;
   if (attached.broken()) {
     attached.Abandon();

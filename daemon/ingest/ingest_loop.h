@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -34,6 +35,8 @@ class IngestLoop {
   IngestLoop(const IngestLoop&) = delete;
   IngestLoop& operator=(const IngestLoop&) = delete;
 
+  // Returns when what was there before is read, or after two seconds: whoever starts a daemon asks
+  // it at once.
   // Thread: any.
   void Start();
   void Stop();
@@ -42,6 +45,7 @@ class IngestLoop {
   using Clock = std::chrono::steady_clock;
   struct Segment {
     std::unique_ptr<AttachedSegment> attached;
+    bool checked = false;                                  // whether its job was looked for
     Clock::time_point expires = Clock::time_point::max();  // set when its job is gone
   };
 
@@ -49,7 +53,7 @@ class IngestLoop {
   void FindSegments();
   void TryAttach(const std::string& name);
   bool PollAll(bool thorough);
-  void CheckProducer(Segment* segment, bool just_found);
+  void CheckProducer(Segment* segment);
   void RemoveExpired();
   void ShowSkipped();
   void Wait(bool any);
@@ -73,6 +77,7 @@ class IngestLoop {
   std::chrono::nanoseconds nap_{0};
   bool stopping_ = false;
   OrderedPool pool_;
+  std::promise<void> caught_up_;
   std::thread thread_;
 };
 

@@ -72,6 +72,20 @@ class DaemonRpcTest : public testing::Test {
   testing_support::TempDir directory_;
 };
 
+// Of a job that runs, and of one that is dead.
+TEST_F(DaemonRpcTest, TheFirstAnswerKnowsAllThatWasThereBefore) {
+  std::vector<SlotSpec> slots;
+  for (int i = 0; i < 200; ++i) slots.push_back(Recording("p" + std::to_string(i), 4));
+  ProducerProcess alive(slots), dead(slots);
+  dead.Write(199, 3);
+  dead.Kill();
+  DaemonProcess daemon(directory_);
+  EXPECT_TRUE(daemon.Probe(alive.key(), "p199").has_value());
+  const auto probe = daemon.Probe(dead.key(), "p199");
+  ASSERT_TRUE(probe.has_value());
+  EXPECT_EQ(probe->counters().consumed(), 3u);
+}
+
 TEST_F(DaemonRpcTest, RefusesAnotherProtocolAndNamesBoth) {
   DaemonProcess daemon(directory_);
   wire::Channel channel = RawChannel(daemon);
