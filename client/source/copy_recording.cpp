@@ -246,14 +246,16 @@ class Copier {
   }
 
   Result<void> CopyFirstWhole(const Item& item) {
+    const std::vector<Item>& others = targets_[item.slot].others;
+    auto other = std::ranges::lower_bound(others, item.ordinal, {}, &Item::ordinal);
     Result<bool> copied = CopyOne(item);
-    for (const Item& other :
-         std::ranges::equal_range(targets_[item.slot].others, item.ordinal, {}, &Item::ordinal)) {
-      if (!copied.ok() || *copied) break;
-      copied = CopyOne(other);
+    for (; copied.ok() && !*copied; ++other) {
+      if (other == others.end() || other->ordinal != item.ordinal) {
+        return AddDamaged(item, targets_[item.slot].slot);
+      }
+      copied = CopyOne(*other);
     }
-    if (!copied.ok()) return copied.error();
-    return *copied ? Result<void>() : AddDamaged(item, targets_[item.slot].slot);
+    return copied.ok() ? Result<void>() : copied.error();
   }
 
   // False when it is damaged. Fails: it cannot be written.
