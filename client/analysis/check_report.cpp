@@ -164,6 +164,8 @@ std::string Completeness(const Check& check) {
                         check.expected, check.replay);
   }
   for (const std::string& missing : check.missing) text += "missing: " + missing + "\n";
+  // Something was found, nothing is missing, and no replay has a set of probes to count.
+  if (text.empty()) text = fmt::format("complete: {} snapshots were looked at\n", check.snapshots);
   text.pop_back();
   return text;
 }

@@ -261,6 +261,19 @@ TEST(Check, EagerCallsOfSeveralShapesAreNotExpectedInOneReplay) {
   EXPECT_EQ(check.expected, 2u) << "in and mid";
 }
 
+TEST(Check, SaysSomethingOfAFindingInAProbeOfSeveralShapesWithNothingMissing) {
+  MemorySource source;
+  for (const std::uint64_t size : {1, 2}) source.AddSlot("v", {size});
+  for (source::Slot& slot : source.Slots()) slot.capture_id = 0;
+  source.Add(0, 1, {NAN});
+  source.Add(1, 1, {1, 2});
+  const Check check = CheckOf(source);
+  EXPECT_TRUE(check.found());
+  EXPECT_EQ(check.expected, 0u) << "no replay is common to two shapes";
+  EXPECT_THAT(CheckText(source, check),
+              HasSubstr("non-finite: v, replay 1\ncomplete: 2 snapshots"));
+}
+
 TEST(Check, ZeroIsToldOfAProbeThatIsNeverAnythingElse) {
   MemorySource source = Healthy();
   source.Change(1, 2, {0, 0});
