@@ -29,8 +29,8 @@ struct QueryOptions {
 // Each runs as it stands; a test runs them all.
 constexpr const char* kExamples[] = {
     "SELECT * FROM v_first_nonfinite",
-    "SELECT probe, replay, absmax FROM v_snapshots ORDER BY absmax DESC LIMIT 10",
-    "SELECT probe, count(*) AS snapshots, max(absmax) AS absmax FROM v_snapshots GROUP BY probe",
+    "SELECT probe, replay, abs_max FROM v_snapshots ORDER BY abs_max DESC LIMIT 10",
+    "SELECT probe, count(*) AS snapshots, max(abs_max) AS abs_max FROM v_snapshots GROUP BY probe",
     "SELECT p.name, a.replay FROM snapshot a JOIN snapshot b ON a.probe = b.probe AND b.replay = "
     "a.replay - 1 JOIN probe p ON p.id = a.probe WHERE a.hash = b.hash",
     "SELECT step, min, max, mean FROM v_snapshots WHERE probe = 'loss' ORDER BY replay",

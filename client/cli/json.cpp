@@ -74,7 +74,8 @@ Json ToJson(const v1::Stats& stats) {
                {"abs_max", JsonNumber(stats.abs_max())},
                {"l1", JsonNumber(stats.l1())},
                {"l2", JsonNumber(stats.l2())},
-               {"hash", fmt::format("{:016x}", stats.hash())}};
+               {"xor_hash", nullptr}};
+  if (stats.has_xor_hash()) json["xor_hash"] = fmt::format("{:016x}", stats.xor_hash());
   json["first_nonfinite"] = nullptr;
   if (stats.has_nonfinite()) {
     json["first_nonfinite"] = {{"index", stats.first_nonfinite()},

@@ -33,7 +33,8 @@ numerics::Stats StatsOf(const v1::Stats& stats) {
   result.abs_max = stats.abs_max();
   result.l1 = stats.l1();
   result.l2 = stats.l2();
-  result.hash = stats.hash();
+  result.has_hash = stats.has_xor_hash();
+  result.hash = stats.xor_hash();
   result.has_nonfinite = stats.has_nonfinite();
   result.first_nonfinite = stats.first_nonfinite();
   result.first_nonfinite_value = stats.first_nonfinite_value();

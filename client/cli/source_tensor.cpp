@@ -36,7 +36,7 @@ void FillStats(const numerics::Stats& stats, v1::Stats* out) {
   out->set_has_nonfinite(stats.has_nonfinite);
   out->set_first_nonfinite(stats.first_nonfinite);
   out->set_first_nonfinite_value(stats.first_nonfinite_value);
-  out->set_hash(stats.hash);
+  if (stats.has_hash) out->set_xor_hash(stats.hash);
   out->mutable_histogram()->Assign(stats.histogram.begin(), stats.histogram.end());
 }
 
@@ -191,9 +191,6 @@ Result<client::Tensor> LoadTensor(Source& source, const FoundTensor& found) {
   if (!snapshot->has_values) return tensor;
   const Result<source::Values> values = source.Load(*snapshot);
   if (!values.ok()) return values.error();
-  // A recording keeps no hash among its statistics.
-  const auto view = numerics::MakeTensorView(slot.dtype, slot.shape, values->bytes);
-  if (view.ok()) out.mutable_stats()->set_hash(numerics::ComputeStats(*view).hash);
   tensor.payload.assign(reinterpret_cast<const char*>(values->bytes.data()), values->bytes.size());
   tensor.reply.set_payload_bytes(tensor.payload.size());
   return tensor;

@@ -217,9 +217,6 @@ Json TensorReportJson(const client::Tensor& tensor, const TensorReportOptions& o
   const v1::Snapshot& snapshot = tensor.reply.snapshot();
   Json json = ToJson(snapshot);
   json["payload_dropped"] = tensor.reply.payload_dropped();
-  // Without the values nobody may have made it.
-  const bool is_known = !tensor.reply.payload_dropped() || snapshot.stats().hash() != 0;
-  if (!is_known) json["stats"]["hash"] = nullptr;
   const std::vector<std::uint64_t> shape = ShapeOf(snapshot.shape());
   const Result<TensorView> view = ViewOf(tensor, shape);
   if (!HasPayload(tensor) || !view.ok()) return json;

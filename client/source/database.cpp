@@ -126,7 +126,7 @@ class Filler {
   }
 
   Result<void> AddSnapshots() {
-    const Result<Statement> insert = Insert("snapshot", 25);
+    const Result<Statement> insert = Insert("snapshot", 26);
     const Result<Statement> insert_comparison = Insert("comparison", 4);
     if (!insert.ok() || !insert_comparison.ok()) return Failed();
     for (std::size_t slot = 0; slot < source_.slots().size(); ++slot) {
@@ -162,6 +162,7 @@ class Filler {
     row->Add(stats->zero).Add(stats->subnormal).Add(stats->min).Add(stats->max);
     row->Add(stats->mean).Add(stats->std).Add(stats->abs_max).Add(stats->l1).Add(stats->l2);
     stats->has_nonfinite ? row->Add(stats->first_nonfinite) : row->Null();
+    stats->has_hash ? row->Add(fmt::format("{:016x}", stats->hash)) : row->Null();
   }
 
   Result<void> AddLosses() {

@@ -16,7 +16,8 @@ Stats FromDevice(const layout::DeviceStats& device) {
   stats.subnormal = device.subnormal;
   stats.l1 = device.l1;
   stats.l2 = std::sqrt(device.l2_squared);
-  stats.hash = device.hash;
+  stats.has_hash = (device.flags & layout::kStatsHasHash) != 0;
+  stats.hash = stats.has_hash ? device.hash : 0;
   stats.has_nonfinite = (device.flags & layout::kStatsHasNonfinite) != 0;
   if (stats.has_nonfinite) {
     stats.first_nonfinite = device.first_nonfinite;

@@ -350,6 +350,7 @@ void Summarize(const TensorView& view, Stats* stats) {
 Stats ComputeStats(const TensorView& view) {
   Stats stats;
   stats.count = view.count();
+  stats.has_hash = true;
   if (stats.count == 0) return stats;
   VisitDtype(view.dtype,
              [&](auto element) { Summarize<typename decltype(element)::type>(view, &stats); });

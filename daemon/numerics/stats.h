@@ -29,7 +29,8 @@ struct Stats {
   double l1 = 0;
   double l2 = 0;
   // torch.hash_tensor on a CPU: XOR of the elements, each as a double or an int64. float8, which
-  // torch has no hash of, the same way. Of no elements 0.
+  // torch has no hash of, the same way. Of no elements 0. Without has_hash it was not computed.
+  bool has_hash = false;
   std::uint64_t hash = 0;
   bool has_nonfinite = false;
   std::uint64_t first_nonfinite = 0;  // flat index; with has_nonfinite

@@ -92,6 +92,8 @@ std::optional<std::int64_t> OrNull(std::int64_t value, std::int64_t nothing) {
   return value;
 }
 
+std::optional<std::string> HexOf(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
+
 // The rows of records.
 class Rows {
  public:
@@ -105,7 +107,7 @@ class Rows {
         probe_(database, "insert or ignore into probe values (?,?,?,?,?,?,?,?,?,?,?,?)"),
         snapshot_(database,
                   "insert or ignore into snapshot values "
-                  "(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"),
+                  "(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"),
         comparison_(database, "insert or ignore into comparison values (?,?,?,?)"),
         loss_(database, "insert or ignore into loss values (?,?,?,?,?,?,?,?,?)"),
         mark_(database, "insert or ignore into mark values (?,?,?,?,?,?,?,?)") {}
@@ -145,7 +147,7 @@ class Rows {
     if (!s) return true;
     const std::uint64_t hash = s->stats_only ? s->payload_hash : record.header.payload_hash;
     // Of statistics alone the bytes may be unknown: two unknown ones are not equal.
-    const auto hash_text = hash == 0 ? std::nullopt : std::optional(fmt::format("{:016x}", hash));
+    const auto hash_text = hash == 0 ? std::nullopt : HexOf(hash);
     const numerics::Stats& stats = s->stats;
     constexpr std::int64_t kNone = -1;
     const auto first =
@@ -154,12 +156,12 @@ class Rows {
     if (s->compared && !comparison_.Run(record.header.number, mismatched, max_abs, max_rel)) {
       return false;
     }
-    return snapshot_.Run(record.header.number, s->slot, s->sequence, s->ordinal,
-                         OrNull(s->step, -1), s->timestamp_ns, segment, record.payload_offset(),
-                         record.header.payload_bytes, hash_text, s->unchanged, stats.count,
-                         stats.nan, stats.pos_inf, stats.neg_inf, stats.zero, stats.subnormal,
-                         stats.min, stats.max, stats.mean, stats.std, stats.abs_max, stats.l1,
-                         stats.l2, OrNull(first, kNone));
+    return snapshot_.Run(
+        record.header.number, s->slot, s->sequence, s->ordinal, OrNull(s->step, -1),
+        s->timestamp_ns, segment, record.payload_offset(), record.header.payload_bytes, hash_text,
+        s->unchanged, stats.count, stats.nan, stats.pos_inf, stats.neg_inf, stats.zero,
+        stats.subnormal, stats.min, stats.max, stats.mean, stats.std, stats.abs_max, stats.l1,
+        stats.l2, OrNull(first, kNone), stats.has_hash ? HexOf(stats.hash) : std::nullopt);
   }
   bool AddLoss(const Record& record) {
     const auto s = Decode<Loss>(record.meta);

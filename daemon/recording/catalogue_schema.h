@@ -4,7 +4,7 @@
 namespace cgdebug::recording {
 
 // Another version is not read, but made anew.
-inline constexpr int kCatalogueVersion = 3;
+inline constexpr int kCatalogueVersion = 4;
 
 inline constexpr const char* kCatalogueSchema = R"sql(
 create table progress (  -- one row: up to where the segments are taken in
@@ -24,8 +24,9 @@ create table snapshot (
   step integer, timestamp_ns integer, segment integer, offset integer, length integer,
   hash text,  -- of the bytes, XXH3-64; null where they are not known
   unchanged integer, count integer, nan integer, pos_inf integer, neg_inf integer, zero integer,
-  subnormal integer, min real, max real, mean real, std real, absmax real, l1 real, l2 real,
-  first_nonfinite integer);
+  subnormal integer, min real, max real, mean real, std real, abs_max real, l1 real, l2 real,
+  first_nonfinite integer,  -- flat index
+  xor_hash text);  -- of the values, torch.hash_tensor; null where it was not computed
 create table comparison (  -- with the expected tensor of the probe; 0 mismatched: it passed
   number integer primary key references snapshot, mismatched integer, max_abs real, max_rel real);
 create table loss (
@@ -41,11 +42,13 @@ create index snapshot_nonfinite on snapshot (replay) where nan + pos_inf + neg_i
 create view v_snapshots as
   select session.rank, snapshot.replay, probe.graph_order, probe.name as probe, probe.dtype,
          probe.shape, snapshot.step, snapshot.min, snapshot.max, snapshot.mean, snapshot.std,
-         snapshot.absmax, snapshot.l1, snapshot.l2, snapshot.nan,
-         snapshot.pos_inf + snapshot.neg_inf as inf, snapshot.zero, snapshot.count,
-         snapshot.unchanged, snapshot.hash, snapshot.timestamp_ns, probe.graph_id,
-         probe.invocation, session.label as session, snapshot.segment, snapshot.offset,
-         snapshot.length
+         snapshot.abs_max, snapshot.l1, snapshot.l2, snapshot.nan,
+         snapshot.pos_inf + snapshot.neg_inf as inf, snapshot.pos_inf, snapshot.neg_inf,
+         snapshot.nan + snapshot.pos_inf + snapshot.neg_inf as nonfinite, snapshot.zero,
+         snapshot.subnormal, snapshot.count, snapshot.first_nonfinite, snapshot.unchanged,
+         snapshot.hash, snapshot.xor_hash, snapshot.timestamp_ns, probe.graph_id,
+         probe.invocation, probe.site, probe.device, session.label as session, snapshot.segment,
+         snapshot.offset, snapshot.length
   from snapshot join probe on probe.id = snapshot.probe join session on session.id = probe.session;
 create view v_comparisons as
   select session.rank, snapshot.replay, probe.graph_order, probe.name as probe, snapshot.step,

@@ -27,6 +27,7 @@ void Fields(Archive& a, numerics::Stats& m) {
   a.Optional(14, m.has_nonfinite, m.first_nonfinite);
   a.Double(15, m.first_nonfinite_value);
   a.Packed(16, m.histogram);
+  a.OptionalFixed64(17, m.has_hash, m.hash);
 }
 
 template <typename Archive>
@@ -154,6 +155,9 @@ class Encoder {
   void Optional(std::uint32_t field, bool present, std::uint64_t value) {
     if (present) out_.PresentVarint(field, value);
   }
+  void OptionalFixed64(std::uint32_t field, bool present, std::uint64_t value) {
+    if (present) out_.PresentFixed64(field, value);
+  }
   template <typename Range>
   void Packed(std::uint32_t field, const Range& values) {
     out_.Packed(field, values);
@@ -206,6 +210,9 @@ class Decoder {
   void Optional(std::uint32_t field, bool& present, std::uint64_t& value) {
     if (Is(field)) present = !clearing_;
     Varint(field, value);
+  }
+  void OptionalFixed64(std::uint32_t field, bool& present, std::uint64_t& value) {
+    Optional(field, present, value);
   }
   template <typename Range>
   void Packed(std::uint32_t field, Range& values) {

@@ -43,6 +43,10 @@ class WireWriter {
     Raw(field << 3);
     Raw(value);
   }
+  void PresentFixed64(std::uint32_t field, std::uint64_t value) {
+    Raw(field << 3 | 1);
+    bytes_.append(reinterpret_cast<const char*>(&value), sizeof(value));
+  }
   void Message(std::uint32_t field, const WireWriter& inner) {
     Raw(field << 3 | 2);
     Raw(inner.bytes_.size());
@@ -54,10 +58,6 @@ class WireWriter {
  private:
   static std::uint64_t ZigZag(std::int64_t value) {
     return static_cast<std::uint64_t>(value) << 1 ^ static_cast<std::uint64_t>(value >> 63);
-  }
-  void PresentFixed64(std::uint32_t field, std::uint64_t value) {
-    Raw(field << 3 | 1);
-    bytes_.append(reinterpret_cast<const char*>(&value), sizeof(value));
   }
   void Raw(std::uint64_t value) {
     while (value >= 0x80) {

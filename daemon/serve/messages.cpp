@@ -101,7 +101,7 @@ void Fill(const numerics::Stats& stats, v1::Stats* message) {
   message->set_abs_max(stats.abs_max);
   message->set_l1(stats.l1);
   message->set_l2(stats.l2);
-  message->set_hash(stats.hash);
+  if (stats.has_hash) message->set_xor_hash(stats.hash);
   message->set_has_nonfinite(stats.has_nonfinite);
   message->set_first_nonfinite(stats.first_nonfinite);
   message->set_first_nonfinite_value(stats.first_nonfinite_value);

@@ -82,6 +82,8 @@ def plain(message) -> typing.Any:
         elif field.enum_type is not None:
             known = field.enum_type.values_by_number.get(value)
             fields[field.name] = known.name.lower() if known else str(value)
+        elif field.containing_oneof is not None and not message.HasField(field.name):
+            fields[field.name] = None  # `optional`, and not there
         else:
             fields[field.name] = value
     return _CLASSES.get(message.DESCRIPTOR.name, Answer)(**fields)

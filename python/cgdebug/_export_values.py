@@ -53,7 +53,7 @@ def row_of(series, snapshot) -> dict:
         "shape": list(series.shape),
     }
     stats = dict(vars(snapshot.stats))
-    stats.pop("hash", None)
+    stats.pop("xor_hash", None)
     stats["nonfinite"] = snapshot.stats.nonfinite
     return {**row, **stats, "session": series.session}
 
@@ -106,7 +106,7 @@ def _about(series, snapshot) -> dict:
     stats = {
         name: value if math.isfinite(value) else repr(value)
         for name, value in vars(snapshot.stats).items()
-        if name != "hash"
+        if name != "xor_hash"
     }
     return {
         "probe": series.name,

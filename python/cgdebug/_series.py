@@ -17,7 +17,7 @@ if typing.TYPE_CHECKING:
 
 _STAT_ALIASES = {"absmax": "abs_max", "mu": "mean", "sigma": "std"}
 # Those that are one number a snapshot.
-STATS = (*(name for name in Stats.__dataclass_fields__ if name != "hash"), "subnormal")
+STATS = (*(name for name in Stats.__dataclass_fields__ if name != "xor_hash"), "subnormal")
 
 
 class Series:
@@ -167,7 +167,7 @@ class RecordedSnapshot(TensorSnapshot):
         snapshot = cls.from_payload(
             None,
             dtype=series.dtype_name,
-            stats=stats and Stats(**{**stats, "hash": None}),  # it is not recorded
+            stats=stats and Stats(**stats),
             origin=(reader, series._index, fields["has_values"]),
             probe_name=series.name,
             replay_index=fields["replay"],

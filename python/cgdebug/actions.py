@@ -131,7 +131,7 @@ class TensorStats:
 
     every: replays 1, 1 + every, ... are looked at.
     hash:  also the XOR of the elements widened to 64 bits, as `torch.hash_tensor`; without it
-           `Stats.hash` is 0.
+           `Stats.xor_hash` is None.
     """
 
     every: int = 1

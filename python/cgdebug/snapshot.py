@@ -31,8 +31,9 @@ _REPR_STATS_LIMIT = 1 << 22  # elements; above, repr leaves the statistics out
 @dataclasses.dataclass(frozen=True)
 class Stats:
     """Statistics of one snapshot. min, max, mean and std are over the finite elements, NaN when
-    there is none; std is the population's. `hash` is torch.hash_tensor on a CPU:
-    the XOR of the elements, each as a double or an int64; None in a recording, which keeps none."""
+    there is none; std is the population's. `xor_hash` is torch.hash_tensor on a
+    CPU: the XOR of the elements, each as a double or an int64; None where it was not computed
+    (`TensorStats(hash=False)`)."""
 
     count: int
     nan: int
@@ -46,7 +47,7 @@ class Stats:
     abs_max: float
     l1: float
     l2: float
-    hash: int | None
+    xor_hash: int | None
 
     @property
     def nonfinite(self) -> int:
@@ -232,7 +233,7 @@ class TensorSnapshot:
                 abs_max=abs_max,
                 l1=float(numpy.abs(wide).sum()),
                 l2=float(numpy.sqrt(numpy.square(wide).sum())),
-                hash=self._make_hash(values),
+                xor_hash=self._make_hash(values),
             )
 
     def _make_hash(self, values) -> int:

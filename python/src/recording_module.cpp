@@ -237,6 +237,8 @@ class Reader {
       }
       const bool has_nonfinite = row.stats && row.stats->has_nonfinite;
       cells.append(has_nonfinite ? py::object(py::int_(row.stats->first_nonfinite)) : py::none());
+      const bool has_hash = row.stats && row.stats->has_hash;
+      cells.append(has_hash ? py::object(py::str(HexOf(row.stats->hash))) : py::none());
       list.append(py::make_tuple(py::tuple(cells), ComparisonCells(snapshot)));
     }
     return list;

@@ -52,7 +52,8 @@ inline pybind11::dict StatsDict(const numerics::Stats& stats) {
   dict["abs_max"] = stats.abs_max;
   dict["l1"] = stats.l1;
   dict["l2"] = stats.l2;
-  dict["hash"] = stats.hash;
+  dict["xor_hash"] = stats.has_hash ? pybind11::object(pybind11::int_(stats.hash))
+                                    : pybind11::object(pybind11::none());
   return dict;
 }
 

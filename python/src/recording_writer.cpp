@@ -53,7 +53,7 @@ class Writer {
   }
 
   void Append(std::uint32_t id, std::uint64_t replay, const py::buffer& values, std::int64_t step,
-              std::int64_t timestamp_ns, bool stats_only) {
+              std::int64_t timestamp_ns, bool stats_only, bool xor_hash) {
     OwnSlot& own = Find(id);
     const py::buffer_info buffer = values.request();
     if (PyBuffer_IsContiguous(buffer.view(), 'C') == 0) {
@@ -74,6 +74,7 @@ class Writer {
     {
       const py::gil_scoped_release release;
       snapshot.stats = numerics::ComputeStats(view);
+      if (!xor_hash) snapshot.stats.has_hash = false;
       done = writer().Append(snapshot, stats_only ? std::span<const std::byte>() : bytes);
     }
     Checked(done);
@@ -130,7 +131,8 @@ void RegisterWriter(py::module_& module) {
            py::arg("shape"), py::arg("graph_id") = 1, py::arg("invocation") = 0,
            py::arg("device") = "cpu")
       .def("append", &Writer::Append, py::arg("slot"), py::arg("replay"), py::arg("values"),
-           py::arg("step") = -1, py::arg("timestamp_ns") = 0, py::arg("stats_only") = false)
+           py::arg("step") = -1, py::arg("timestamp_ns") = 0, py::arg("stats_only") = false,
+           py::arg("xor_hash") = true)
       .def("lose", &Writer::Lose, py::arg("slot"), py::arg("count"), py::arg("after_replay"))
       .def("commit", &Writer::Commit)
       .def("close", &Writer::Close);

@@ -197,11 +197,23 @@ def test_cut_off_anywhere_the_longest_valid_prefix_is_read(tmp_path):
     assert {0, 1, 2, 3, 4, 5} <= seen
 
 
-def test_the_hash_of_the_statistics_is_none_where_it_was_not_kept(tmp_path):
+def test_the_xor_hash_of_the_statistics_is_kept_and_none_where_it_was_not_computed(tmp_path):
     writer = Writer(tmp_path / "a.cgrec")
-    writer.add("x", 1, numpy.float32([1, 2, 5]))
-    snapshot = cgdebug.open(writer.close())["x"][1]
-    assert snapshot.stats.hash is None and snapshot.stats.max == 5
+    values = numpy.float32([1, 2, 5])
+    for replay, options in enumerate(
+        ({}, {"stats_only": True}, {"stats_only": True, "xor_hash": False}), 1
+    ):
+        writer.add("x", replay, values, **options)
+    recording = cgdebug.open(writer.close())
+    snapshots = list(recording["x"])
+    xor = int(numpy.bitwise_xor.reduce(values.astype("float64").view("uint64")))
+    assert [snapshot.stats.xor_hash for snapshot in snapshots] == [xor, xor, None]
+    assert snapshots[2].stats.max == 5
+    assert recording.sql("SELECT xor_hash FROM v_snapshots ORDER BY replay") == [
+        (f"{xor:016x}",),
+        (f"{xor:016x}",),
+        (None,),
+    ]
 
 
 def test_what_cannot_be_opened_has_a_repr():
@@ -280,7 +292,7 @@ def test_table_has_a_row_a_snapshot(path):
 
 def test_sql_answers_and_changes_nothing(path):
     r = cgdebug.open(path)
-    assert r.sql("SELECT replay, absmax FROM v_snapshots WHERE probe = ? AND replay > 3", "y") == [
+    assert r.sql("SELECT replay, abs_max FROM v_snapshots WHERE probe = ? AND replay > 3", "y") == [
         (4, 4.0),
         (5, 5.0),
     ]

@@ -53,7 +53,7 @@ class RecordingFixture {
   }
 
   void Add(std::uint32_t slot, std::uint64_t replay, const std::vector<float>& values,
-           bool stats_only = false) {
+           bool stats_only = false, bool has_hash = true) {
     const std::span<const std::byte> bytes = std::as_bytes(std::span(values));
     recording::Snapshot snapshot;
     snapshot.slot = slot;
@@ -63,6 +63,7 @@ class RecordingFixture {
     snapshot.stats_only = stats_only;
     snapshot.stats = numerics::ComputeStats(
         Must(numerics::MakeTensorView(layout::Dtype::kFloat32, slots_[slot].shape, bytes)));
+    snapshot.stats.has_hash = has_hash;
     snapshot.payload_bytes = stats_only ? 0 : bytes.size();
     Must(writer_->Append(snapshot, stats_only ? std::span<const std::byte>() : bytes));
   }

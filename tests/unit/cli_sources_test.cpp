@@ -139,15 +139,17 @@ TEST_F(CliSourcesTest, StatsTellNanFromInfinityAndNothingFromEither) {
   }
 }
 
-TEST_F(CliSourcesTest, TheHashIsThatOfTheValuesOrNotKnown) {
+TEST_F(CliSourcesTest, TheXorHashIsThatOfTheValuesAlsoWhereTheyWereNotRecorded) {
   RecordingFixture recording(dir_ / "a.cgrec");
   const std::uint32_t x = recording.AddSlot("x", {3});
   recording.Add(x, 1, {1, 2, 5});
   recording.Add(x, 2, {1, 2, 5}, /*stats_only=*/true);
+  recording.Add(x, 3, {1, 2, 5}, /*stats_only=*/true, /*has_hash=*/false);
   recording.Close();
   const std::string a = dir_ / "a.cgrec";
-  EXPECT_EQ(CliJson({"show", a + ":x@1"})["stats"]["hash"], "3fe4000000000000");
-  EXPECT_EQ(CliJson({"show", a + ":x@2"})["stats"]["hash"], nullptr);
+  EXPECT_EQ(CliJson({"show", a + ":x@1"})["stats"]["xor_hash"], "3fe4000000000000");
+  EXPECT_EQ(CliJson({"show", a + ":x@2"})["stats"]["xor_hash"], "3fe4000000000000");
+  EXPECT_EQ(CliJson({"show", a + ":x@3"})["stats"]["xor_hash"], nullptr);
 }
 
 TEST_F(CliSourcesTest, ProbesAndStatsTakeFiles) {
@@ -220,8 +222,8 @@ TEST_F(CliSourcesTest, QueryAnswersAndEveryExampleRuns) {
   WriteRecording(dir_ / "a.cgrec", 3, 10);
   const std::string a = dir_ / "a.cgrec";
   const ProcessResult csv = Cli(
-      {"query", a, "--format", "csv", "SELECT replay, absmax FROM v_snapshots WHERE probe = 'y'"});
-  EXPECT_EQ(csv.out, "replay,absmax\n1,10.0\n2,20.0\n3,30.0\n") << csv.err;
+      {"query", a, "--format", "csv", "SELECT replay, abs_max FROM v_snapshots WHERE probe = 'y'"});
+  EXPECT_EQ(csv.out, "replay,abs_max\n1,10.0\n2,20.0\n3,30.0\n") << csv.err;
   EXPECT_EQ(CliJson({"query", a, "SELECT max(step) AS step FROM snapshot"})[0]["step"], 1003);
   const ProcessResult wrong = Cli({"query", a, "SELECT 1 FROM nowhere"});
   EXPECT_EQ(wrong.code, 2);

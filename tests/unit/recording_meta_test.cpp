@@ -28,6 +28,8 @@ TEST(RecordingMeta, ProtobufReadsWhatIsWritten) {
   snapshot.stats.count = 7;
   snapshot.stats.min = -0.0;
   snapshot.stats.max = std::numeric_limits<double>::infinity();
+  snapshot.stats.has_hash = true;
+  snapshot.stats.hash = 0;
   snapshot.stats.has_nonfinite = true;
   snapshot.stats.first_nonfinite = 0;
   snapshot.stats.histogram = {1, 2, 3, 0, 0, 0, 0, kMax};
@@ -47,6 +49,8 @@ TEST(RecordingMeta, ProtobufReadsWhatIsWritten) {
   EXPECT_TRUE(parsed.stats().has_first_nonfinite());
   EXPECT_EQ(parsed.stats().histogram_size(), 8);
   EXPECT_EQ(parsed.stats().histogram(7), kMax);
+  EXPECT_TRUE(parsed.stats().has_hash());
+  EXPECT_EQ(parsed.stats().hash(), 0u);
 
   Slot slot;
   slot.id = 9;
@@ -67,6 +71,15 @@ TEST(RecordingMeta, ProtobufReadsWhatIsWritten) {
   ASSERT_EQ(parsed_index.runs_size(), 2);
   EXPECT_EQ(parsed_index.runs(1).last_ordinal(), 12u);
   EXPECT_EQ(parsed_index.others(1), 8192u);
+}
+
+TEST(RecordingMeta, AHashThatIsNotThereIsNotOneOfZero) {
+  Snapshot snapshot;
+  EXPECT_FALSE(Decode<Snapshot>(Encode(snapshot))->stats.has_hash);
+  snapshot.stats.has_hash = true;
+  EXPECT_TRUE(Decode<Snapshot>(Encode(snapshot))->stats.has_hash);
+  snapshot.stats.hash = kMax;
+  EXPECT_EQ(Decode<Snapshot>(Encode(snapshot))->stats.hash, kMax);
 }
 
 TEST(RecordingMeta, WhatProtobufWritesIsRead) {
