@@ -32,9 +32,13 @@ void RunDaemon(const DaemonOptions& options, const std::string& socket_path, Ins
   pipeline::ControlQueue controls;
   pipeline::RingReads reads;
   pipeline::PayloadPool payloads(kSparePayloadBytes);
-  pipeline::Recorder recorder(options.recording, [](const auto& job, const std::string& text) {
+  const auto tell = [](const pipeline::SessionPtr& job, const std::string& text) {
     sinks::JobTerminal(*job).Write("[cgdebug] " + text + ". Type: cgdebug-cli status\n");
-  });
+  };
+  const auto set_lossless = [&](const pipeline::SlotPtr& slot, layout::Lossless lossless) {
+    controls.Push({{.slot = slot, .control = {}, .lossless = lossless}});
+  };
+  pipeline::Recorder recorder(options.recording, tell, set_lossless);
   pipeline::FanOut sinks;
   sinks.Add(std::make_unique<sinks::CompareSink>(&events));
   sinks.Add(std::make_unique<sinks::PrintSink>(&events));

@@ -115,7 +115,11 @@ std::string DaemonSetting() {
 bool DaemonForbidden() { return DaemonSetting() == "0"; }
 
 bool NeedsDaemon(const ProbeSlot& slot) {
-  return (slot.registration.actions & ~layout::kActionRecord) != 0;
+  if ((slot.registration.actions & ~layout::kActionRecord) != 0) return true;
+  const auto lossless = slot.reader ? slot.reader->control().lossless : layout::Lossless();
+  return lossless == layout::Lossless::kAsRegistered
+             ? (slot.registration.flags & layout::kSlotLossless) != 0
+             : lossless == layout::Lossless::kOn;
 }
 
 std::vector<Record> ProbeTable::Records(ProbeState& probe, int last) {

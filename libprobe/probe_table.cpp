@@ -10,6 +10,7 @@
 #include "libprobe/registration.h"
 #include "libprobe/ring/realtime.h"
 #include "libprobe/ring/reclaim.h"
+#include "libprobe/ring/recorder_mark.h"
 #include "libprobe/ring/shared_copy.h"
 
 namespace cgdebug {
@@ -39,6 +40,15 @@ LaneChoice ChooseLane(LaneChoice choice) {
   if (std::strcmp(setting, "callback") == 0) return LaneChoice::kCallback;
   if (std::strcmp(setting, "direct") == 0) return LaneChoice::kDirect;
   return choice;
+}
+
+// `cgdebug-cli run -o` says so to its job with CGDEBUG_LOSSLESS; a recording that waits for any job
+// leaves a mark.
+bool LosslessWanted() {
+  if (DaemonForbidden()) return false;
+  const char* setting = std::getenv("CGDEBUG_LOSSLESS");
+  if (setting != nullptr && *setting != '\0') return std::strcmp(setting, "0") != 0;
+  return ring::RecorderWaits();
 }
 
 bool OnGpu(const TensorRef& tensor) { return tensor.device_type == DeviceType::kCuda; }
@@ -92,6 +102,9 @@ ring::SegmentWriter& ProbeTable::Segment() {
     ring::ReclaimDeadSegments(kReclaimAfterSeconds);
     segment_ = std::make_unique<ring::SegmentWriter>(CurrentIdentity());
     ring::StoreRelaxed(segment_->producer()->step, step_);
+    lossless_ = LosslessWanted();
+    // What is written before the daemon has come may be overwritten, and it was asked for.
+    if (lossless_) segment_->gate()->AwaitReader(std::chrono::milliseconds(WaitDeadlineMs()));
   }
   return *segment_;
 }
@@ -141,6 +154,7 @@ std::unique_ptr<ProbeSlot> ProbeTable::MakeSlot(ProbeState& probe, const TensorR
   const auto geometry =
       layout::ComputeGeometry(slot->registration.payload_bytes, slot->registration.capacity);
   slot->block = Allocate(probe.name, geometry.block_bytes, geometry.payload_offset);
+  if (lossless_) slot->registration.flags |= layout::kSlotLossless;
   return slot;
 }
 

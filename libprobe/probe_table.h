@@ -99,6 +99,7 @@ class ProbeTable {
   bool asked_for_daemon_ = false;
   std::unordered_map<std::uint64_t, std::weak_ptr<ProbeState>> probes_;
   std::unique_ptr<ring::SegmentWriter> segment_;
+  bool lossless_ = false;  // a recording waited for this process: its slots lose nothing
   std::vector<std::unique_ptr<capture::ProbeSlot>> slots_;
 };
 
@@ -106,7 +107,7 @@ class ProbeTable {
 // with the first probe that needs it. Not for the replay path.
 std::string DaemonSetting();
 bool DaemonForbidden();
-// Whether the slot has an action that only a daemon carries out.
+// Whether the slot has an action that only a daemon carries out, or a recording needs all of it.
 bool NeedsDaemon(const capture::ProbeSlot& slot);
 
 }  // namespace cgdebug

@@ -1,12 +1,15 @@
 #include "libprobe/process_identity.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <initializer_list>
 #include <iterator>
+#include <string_view>
 #include <system_error>
 
 namespace cgdebug {
@@ -24,6 +27,35 @@ std::int32_t Number(const std::string& text, std::int32_t otherwise) {
   char* end = nullptr;
   const long value = std::strtol(text.c_str(), &end, 10);
   return text.empty() || *end != '\0' ? otherwise : static_cast<std::int32_t>(value);
+}
+
+// "4" of "4(x2),3": the tasks of Slurm's first node, which all nodes of a torch job have.
+std::int32_t LeadingNumber(std::string text) {
+  text.resize(std::min(text.find_first_not_of("0123456789"), text.size()));
+  return Number(text, 0);
+}
+
+std::uint64_t Mix(std::uint64_t hash, std::string_view text) {  // FNV-1a
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash * 0x100000001b3;
+}
+
+// Ranks that meet at one address and have one parent were started together. The parent's start and
+// PID namespace tell it from another process that had its pid.
+std::uint64_t Launch() {
+  const std::string address = FirstOf({"MASTER_ADDR"});
+  const std::string port = FirstOf({"MASTER_PORT"});
+  if (address.empty() || port.empty()) return 0;
+  const pid_t parent = getppid();
+  struct stat pid_namespace = {};
+  (void)stat("/proc/self/ns/pid", &pid_namespace);
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const std::string& part :
+       {address, port, std::to_string(parent), std::to_string(ring::StartTicks(parent)),
+        std::to_string(pid_namespace.st_ino)}) {
+    hash = Mix(hash, part);
+  }
+  return hash == 0 ? 1 : hash;
 }
 
 std::string CommandLine() {
@@ -56,6 +88,11 @@ ring::Identity CurrentIdentity() {
   identity.world_size = Number(FirstOf({"WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"}), 1);
   identity.restart_count =
       Number(FirstOf({"TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"}), 0);
+  if (identity.rank >= 0) identity.launch = Launch();
+  identity.local_rank =
+      Number(FirstOf({"LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"}), -1);
+  identity.local_world_size = LeadingNumber(
+      FirstOf({"LOCAL_WORLD_SIZE", "SLURM_TASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE"}));
   identity.command = CommandLine();
   identity.socket = FirstOf({"CGDEBUG_SOCKET"});
   identity.recordings = RecordingsDirectory();

@@ -29,15 +29,6 @@ std::string DtypeNames() {
   return names;
 }
 
-std::uint32_t WaitDeadlineMs() {
-  const char* text = std::getenv("CGDEBUG_WAIT_MS");
-  if (text == nullptr) return kDefaultWaitMs;
-  char* end = nullptr;
-  const unsigned long value = std::strtoul(text, &end, 10);
-  return end != text && *end == '\0' && value <= 600'000 ? static_cast<std::uint32_t>(value)
-                                                         : kDefaultWaitMs;
-}
-
 std::uint32_t RingCapacity(const std::string& name, const ProbeOptions& options,
                            std::uint64_t payload_bytes) {
   if (options.record) {
@@ -75,6 +66,15 @@ void CheckCompare(const std::string& name, const CompareAction& compare) {
 }
 
 }  // namespace
+
+std::uint32_t WaitDeadlineMs() {
+  const char* text = std::getenv("CGDEBUG_WAIT_MS");
+  if (text == nullptr) return kDefaultWaitMs;
+  char* end = nullptr;
+  const unsigned long value = std::strtoul(text, &end, 10);
+  return end != text && *end == '\0' && value <= 600'000 ? static_cast<std::uint32_t>(value)
+                                                         : kDefaultWaitMs;
+}
 
 std::string ShapeText(const std::vector<std::int64_t>& shape) {
   std::string text = "[";

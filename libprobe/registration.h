@@ -25,6 +25,9 @@ layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOp
                                           const TensorRef& tensor, std::uint64_t tensor_bytes,
                                           layout::Lane lane);
 
+// How long a writer waits for room in a full ring: CGDEBUG_WAIT_MS.
+std::uint32_t WaitDeadlineMs();
+
 std::string ShapeText(const std::vector<std::int64_t>& shape);
 
 }  // namespace cgdebug

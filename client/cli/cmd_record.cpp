@@ -30,6 +30,8 @@ struct RecordOptions {
   std::uint64_t align = 0;
   DiskOptions disk;
   bool wait = false;
+  bool lossy = false;
+  bool lossless = false;
   std::string which;
 };
 
@@ -69,6 +71,8 @@ int RunStart(Context& context, const RecordOptions& options) {
   request.set_replays(options.replays);
   request.set_duration_s(std::chrono::duration<double>(options.duration).count());
   request.set_align(options.align);
+  if (options.lossy) request.set_lossless(v1::RecordStartRequest::NEVER);
+  if (options.lossless) request.set_lossless(v1::RecordStartRequest::ALWAYS);
   Apply(options.disk, &request);
   const auto reply = context.client().RecordStart(request);
   if (!reply.ok()) return context.Fail(reply.error());
@@ -183,6 +187,11 @@ RunFunction AddRecord(CLI::App& app) {
       ->check(WholeNumber(1))
       ->type_name("N");
   AddDiskOptions(*start, &options->disk);
+  CLI::Option* lossy = start->add_flag(
+      "--lossy", options->lossy,
+      "no job waits for the recording; else those that start after it do, to lose nothing");
+  start->add_flag("--lossless", options->lossless, "jobs that run already wait for it as well")
+      ->excludes(lossy);
   start->add_flag("--wait", options->wait, "return when it is over; Ctrl-C stops it");
   CLI::App* stop = app.add_subcommand("stop", "ends a recording; all of them without a name");
   stop->add_option("RECORDING", options->which, "its number or its directory");

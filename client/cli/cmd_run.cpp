@@ -40,6 +40,7 @@ struct RunOptions {
   std::string output;
   std::vector<std::string> record;
   DiskOptions disk;
+  bool lossy = false;
   std::vector<std::string> command;
 };
 
@@ -171,6 +172,8 @@ std::uint64_t StartRecording(Context& context, const RunOptions& options,
   request.set_directory(RecordingPath(options.output));
   for (const std::string& glob : options.record) request.add_probes(glob);
   request.set_run_id(run_id);
+  request.set_owner_pid(::getpid());
+  if (options.lossy) request.set_lossless(v1::RecordStartRequest::NEVER);
   Apply(options.disk, &request);
   const auto reply = context.client().RecordStart(request);
   if (reply.ok()) return reply->recording().id();
@@ -196,8 +199,8 @@ int RunJob(Context& context, const RunOptions& options) {
   }
   if (options.disk.any() && !Records(options)) {
     return context.Fail(kExitTrouble,
-                        "--max-size, --roll-size and --durability are about a recording, and none "
-                        "was asked for. Add: -o DIR.cgrec");
+                        "--max-size, --min-free-disk, --roll-size and --durability are about a "
+                        "recording, and none was asked for. Add: -o DIR.cgrec");
   }
   const Result<FailOn> fail_on = ParseFailOn(options.fail_on);
   if (!fail_on.ok()) return context.Fail(kExitTrouble, fail_on.error().message);
@@ -221,9 +224,10 @@ int RunJob(Context& context, const RunOptions& options) {
   if (Records(options) && recording == 0) return kExitTrouble;
   Job job;
   const std::string socket = std::filesystem::absolute(context.client().socket());
-  const Result<void> started =
-      job.Start(command, {{"CGDEBUG", "1"}, {"CGDEBUG_RUN_ID", run_id}, {"CGDEBUG_SOCKET", socket}},
-                *signals);
+  std::vector<std::pair<std::string, std::string>> environment = {
+      {"CGDEBUG", "1"}, {"CGDEBUG_RUN_ID", run_id}, {"CGDEBUG_SOCKET", socket}};
+  if (Records(options)) environment.emplace_back("CGDEBUG_LOSSLESS", options.lossy ? "0" : "1");
+  const Result<void> started = job.Start(command, environment, *signals);
   if (!started.ok()) {
     context.Say(started.error().message);
     // Or it would wait for a job that never comes, and keep the daemon running.
@@ -267,6 +271,8 @@ RunFunction AddRun(CLI::App& app) {
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   AddDiskOptions(app, &options->disk);
+  app.add_flag("--lossy", options->lossy,
+               "the recorded job never waits for the recording: what comes too fast is lost");
   app.add_flag("--no-live", options->no_live, "show nothing while it runs, only the summary");
   return [options](Context& context) { return RunJob(context, *options); };
 }

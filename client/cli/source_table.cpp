@@ -117,6 +117,7 @@ Json SlotJson(const Slot& slot, const Row& row) {
           {"snapshots", row.keys.size()},
           {"first_replay", row.keys.empty() ? 0 : row.keys.front().replay},
           {"last_replay", row.keys.empty() ? 0 : row.keys.back().replay},
+          {"every", slot.every},
           {"lost", row.lost}};
 }
 
@@ -178,14 +179,17 @@ Result<TextTable> SlotTable(Source& source, const analysis::Scope& scope, const 
   if (!rows.ok()) return rows.error();
   const Owners owners(source);
   std::vector<TextTable::Column> columns = owners.Columns();
+  // Only where something is thinned out: REPLAYS 1..96 would look whole.
+  const bool has_every = std::ranges::any_of(
+      *rows, [&](const Row& row) { return source.slots()[row.slot].every > 1; });
   columns.insert(columns.end(), {{"PROBE"},
                                  {"TENSOR"},
                                  {"DEVICE"},
                                  {"CAPTURE", Align::kRight},
                                  {"SNAPSHOTS", Align::kRight},
-                                 {"REPLAYS", Align::kRight},
-                                 {"LOST", Align::kRight},
-                                 {"LAST"}});
+                                 {"REPLAYS", Align::kRight}});
+  if (has_every) columns.push_back({"EVERY", Align::kRight});
+  columns.insert(columns.end(), {{"LOST", Align::kRight}, {"LAST"}});
   TextTable table(columns);
   for (const Row& row : *rows) {
     const Slot& slot = source.slots()[row.slot];
@@ -193,9 +197,10 @@ Result<TextTable> SlotTable(Source& source, const analysis::Scope& scope, const 
     cells.insert(cells.end(),
                  {Printable(SlotText(slot)), Printable(TypeText(slot)),
                   slot.device.empty() ? "-" : Printable(slot.device), CaptureText(slot),
-                  std::to_string(row.keys.size()), ReplaysText(row.keys),
-                  row.lost == 0 ? "0" : style.Yellow(std::to_string(row.lost)),
-                  LastText(source, row, style)});
+                  std::to_string(row.keys.size()), ReplaysText(row.keys)});
+    if (has_every) cells.push_back(std::to_string(slot.every));
+    cells.insert(cells.end(), {row.lost == 0 ? "0" : style.Yellow(std::to_string(row.lost)),
+                               LastText(source, row, style)});
     table.Add(std::move(cells));
   }
   return table;

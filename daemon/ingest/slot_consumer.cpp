@@ -46,7 +46,11 @@ void SlotConsumer::Start() {
   consumed_before_ = consumed_;
   lost_ = std::min(credit_untrusted.lost, consumed_);
   bytes_ = (consumed_ - lost_) * slot_->registration.payload_bytes;
-  control_ = ring_.control();  // of a daemon before this one
+  control_ = ring_.control();  // of a daemon before this one, whose recordings are over
+  if (control_.lossless != layout::Lossless::kAsRegistered) {
+    control_.lossless = layout::Lossless::kAsRegistered;
+    ring_.SetControl(control_);
+  }
   Refresh();
   destination_.registry->SetControl(slot_, control_);
   firsts_ = ring_.firsts();
@@ -254,13 +258,17 @@ void SlotConsumer::Refresh() {
   last_timestamp_ns_ = std::max(last_timestamp_ns_, head_untrusted.last_timestamp_ns);
   shown_ = counters;
   destination_.registry->SetSlot(slot_, counters, last_timestamp_ns_, ring_.retired());
-  if (ControlIsOver(head_untrusted)) ApplyControl({});
+  if (ControlIsOver(head_untrusted)) ApplyControl(layout::Ended(control_));
 }
 
 void SlotConsumer::SetControl(const pipeline::ControlChange& change) {
   if (!ring_.valid()) return;
   layout::SlotControl control = change.control;
-  if (change.from_next) {
+  control.lossless = control_.lossless;
+  if (change.lossless) {
+    control = control_;
+    control.lossless = *change.lossless;
+  } else if (change.from_next) {
     // A kernel has decided about the next replay already, when the last one ended.
     const bool decided =
         slot_->registration.lane == static_cast<std::uint8_t>(layout::Lane::kDirect);

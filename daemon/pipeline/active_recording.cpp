@@ -1,6 +1,10 @@
 #include "daemon/pipeline/active_recording.h"
 
+#include <signal.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <numeric>
 #include <utility>
 
 #include "daemon/base/log.h"
@@ -92,6 +96,10 @@ Result<std::unique_ptr<ActiveRecording>> ActiveRecording::Start(std::uint64_t id
   auto selector = Selector::Parse(request.probes);
   if (!selector.ok()) return selector.error();
   if (request.roll_bytes != 0) options.roll_bytes = request.roll_bytes;
+  if (request.min_free_bytes) {
+    options.min_free_bytes = *request.min_free_bytes;
+    options.min_free_percent = 0;
+  }
   options.gather = true;  // Flush() comes before the credit
   options.only_unfinished = !request.to_disk_only;
   options.durability = request.durability.value_or(options.durability);
@@ -136,13 +144,35 @@ std::optional<std::uint32_t> ActiveRecording::SessionId(const SessionPtr& sessio
   return *added;
 }
 
+bool ActiveRecording::NeedsAll(const SlotIdentity& slot) const {
+  if (request_.to_disk_only || request_.lossless == LosslessJobs::kNone || !Wants(slot)) {
+    return false;
+  }
+  return request_.lossless == LosslessJobs::kEvery || slot.session->created_ns >= started_ns_;
+}
+
+bool ActiveRecording::AwaitsJobs() const {
+  return !request_.to_disk_only && request_.lossless != LosslessJobs::kNone &&
+         request_.sessions.empty() && request_.run_id.empty();
+}
+
+// Replays 1, 1 + this, ... are all that the slot's actions write.
+std::uint32_t ActiveRecording::EveryOf(const SlotIdentity& slot) const {
+  const layout::SlotRegistration& r = slot.registration;
+  if (request_.to_disk_only) return std::max(r.record_every, 1u);
+  if (NeedsAll(slot)) return 1;
+  const std::uint32_t every =
+      std::gcd(std::gcd(r.print_every, r.record_every), std::gcd(r.compare_every, r.stats_every));
+  return std::max(every, 1u);
+}
+
 void ActiveRecording::Open(const SlotPtr& slot, std::uint64_t seen) {
   if (slots_.contains(slot)) return;
   const auto session = SessionId(slot->session);
   if (!session) return;
   recording::Slot to = ToRecording(*slot);
   to.session = *session;
-  to.every = request_.to_disk_only ? std::max(slot->registration.record_every, 1u) : 1;
+  to.every = EveryOf(*slot);
   to.from_ordinal = seen;
   State state;
   state.every = to.every;
@@ -298,7 +328,8 @@ void ActiveRecording::Note(const Result<void>& written) {
 StopReason ActiveRecording::Over() const {
   const StopReason stopped = writer_->status().stopped;
   if (stopped != StopReason::kNone) return stopped;
-  if (!sessions_.empty() && alive_.empty()) return StopReason::kJobEnded;
+  const bool is_owned = request_.owner != 0 && (kill(request_.owner, 0) == 0 || errno != ESRCH);
+  if (!sessions_.empty() && alive_.empty() && !is_owned) return StopReason::kJobEnded;
   if (request_.duration.count() != 0 && Clock::now() - started_ >= request_.duration) {
     return StopReason::kReached;
   }

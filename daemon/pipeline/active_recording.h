@@ -2,6 +2,8 @@
 // all of them.
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -18,6 +20,13 @@
 
 namespace cgdebug::pipeline {
 
+// Which jobs wait for room and write every replay, whatever `every` of an action is.
+enum class LosslessJobs {
+  kNew,  // those that start after the recording
+  kNone,
+  kEvery,  // also those that run already
+};
+
 struct RecordRequest {
   std::string directory;
   std::vector<std::string> probes;  // globs; none = all
@@ -29,8 +38,11 @@ struct RecordRequest {
   std::uint64_t align = 0;                          // starts at a replay that is a multiple of it
   std::uint64_t max_bytes = 0;                      // 0 = as much as the daemon allows
   std::uint64_t roll_bytes = 0;                     // 0 = as the daemon was told
+  std::optional<std::uint64_t> min_free_bytes;      // of the disk; likewise
   std::optional<recording::Durability> durability;  // likewise
   bool to_disk_only = false;                        // of slots that are registered so
+  LosslessJobs lossless = LosslessJobs::kNew;
+  pid_t owner = 0;  // while it lives, the recording does not end with its jobs; 0 = nobody
 };
 
 struct RecordingInfo {
@@ -58,6 +70,10 @@ class ActiveRecording {
   recording::RecordingWriter& writer() { return *writer_; }
 
   bool Wants(const SlotIdentity& slot) const;
+  // Whether the slot is to lose nothing for its sake.
+  bool NeedsAll(const SlotIdentity& slot) const;
+  // Whether it takes jobs that are yet to come, whoever they are, and needs all of them.
+  bool AwaitsJobs() const;
   // `seen`: the last ordinal that came before the recording.
   // Requires: Wants().
   void Open(const SlotPtr& slot, std::uint64_t seen);
@@ -98,6 +114,7 @@ class ActiveRecording {
     bool before_forced = false;
   };
   void Account(State* state, const Missing& missing);
+  std::uint32_t EveryOf(const SlotIdentity& slot) const;
   std::optional<std::uint32_t> SessionId(const SessionPtr& session);
   void Note(const Result<void>& written);
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,8 @@ struct ControlChange {
   SlotPtr slot;
   layout::SlotControl control;
   bool from_next = false;  // `until` counts replays from the next one on
+  // Set: this changes and nothing else, as recordings begin and end; `control` is not looked at.
+  std::optional<layout::Lossless> lossless = std::nullopt;
 };
 
 // Thread: any.

@@ -1,5 +1,7 @@
 #include "daemon/pipeline/identity.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "daemon/pipeline/text.h"
@@ -51,10 +53,17 @@ SessionIdentity MakeSessionIdentity(const std::string& segment, const std::strin
   session.rank = header.rank;
   session.world_size = header.world_size;
   session.restart_count = header.restart_count;
+  session.local_rank = header.local_rank;
+  session.local_world_size = header.local_world_size;
   session.pid_namespace = header.pid_namespace;
   session.pid_start_ticks = header.pid_start_ticks;
   session.created_ns = header.created_ns;
   session.recordings = header.recordings;
+  // "ddp-9c01ab", as `cgdebug-cli run` calls its jobs.
+  if (session.run_id.empty() && session.rank >= 0 && header.launch != 0) {
+    session.run_id =
+        fmt::format("{}-{:06x}", ScriptName(session.command), header.launch & 0xffffff);
+  }
   session.label = !session.run_id.empty()
                       ? session.run_id
                       : ScriptName(session.command) + "-" + std::to_string(session.pid);

@@ -17,7 +17,7 @@ struct SessionIdentity {
   std::string uuid;     // 32 hex digits
   std::string key;      // the first 8 of them; more when another session has the same 8
   std::string label;    // run id, else "<script>-<pid>"; "/r<rank>" in a distributed job
-  std::string run_id;
+  std::string run_id;   // the launcher's; else made up for the ranks of one launch
   std::string command;
   std::string hostname;
   std::string version;
@@ -25,6 +25,8 @@ struct SessionIdentity {
   std::int32_t rank = -1;
   std::int32_t world_size = 1;
   std::int32_t restart_count = 0;
+  std::int32_t local_rank = -1;       // -1: unknown
+  std::int32_t local_world_size = 0;  // ranks on this machine; 0: unknown
   std::uint64_t pid_namespace = 0;
   std::uint64_t pid_start_ticks = 0;
   std::int64_t created_ns = 0;

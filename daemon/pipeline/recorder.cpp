@@ -28,8 +28,11 @@ std::string FileName(std::string label) {
 
 }  // namespace
 
-Recorder::Recorder(const recording::WriterOptions& options, Tell tell)
-    : options_(options), tell_(std::move(tell)), watcher_([this] { Watch(); }) {}
+Recorder::Recorder(const recording::WriterOptions& options, Tell tell, SetLossless set_lossless)
+    : options_(options),
+      tell_(std::move(tell)),
+      set_lossless_(std::move(set_lossless)),
+      watcher_([this] { Watch(); }) {}
 
 Recorder::~Recorder() {
   {
@@ -58,6 +61,7 @@ void Recorder::Watch() {
       return reason != StopReason::kNone;
     });
     for (const auto& [recording, reason] : over) finishing_.push_back(recording);
+    if (!over.empty()) RecordingsChanged();
     lock.unlock();
     for (const Active& recording : growing) UpdateCatalogue(*recording);
     for (const auto& [recording, reason] : over) Finish(recording, reason);
@@ -112,12 +116,37 @@ Result<RecordingInfo> Recorder::Start(RecordRequest request) {
   auto started = ActiveRecording::Start(++last_id_, std::move(request), options_);
   if (!started.ok()) return started.error();
   const Active recording = *std::move(started);
-  for (const auto& [slot, seen] : open_slots_) {
-    if (recording->Wants(*slot)) recording->Open(slot, seen);
+  for (const auto& [slot, state] : open_slots_) {
+    if (recording->Wants(*slot)) recording->Open(slot, state.seen);
   }
   active_.push_back(recording);
+  RecordingsChanged();
   recording->Flush();
   return recording->info();
+}
+
+// A slot that was made for a recording goes back to what its actions want when there is none.
+void Recorder::TellLossless(const SlotPtr& slot, OpenSlotState* state) {
+  const bool needed = std::ranges::any_of(
+      active_, [&](const Active& recording) { return recording->NeedsAll(*slot); });
+  const bool registered = (slot->registration.flags & layout::kSlotLossless) != 0;
+  const layout::Lossless wanted = needed == registered ? layout::Lossless::kAsRegistered
+                                  : needed             ? layout::Lossless::kOn
+                                                       : layout::Lossless::kOff;
+  if (wanted == std::exchange(state->lossless, wanted) || !set_lossless_) return;
+  set_lossless_(slot, wanted);
+}
+
+void Recorder::RecordingsChanged() {
+  for (auto& [slot, state] : open_slots_) TellLossless(slot, &state);
+  const bool awaits =
+      std::ranges::any_of(active_, [](const Active& recording) { return recording->AwaitsJobs(); });
+  if (!awaits) return mark_.Drop();
+  if (!mark_.Hold()) {
+    Log("sinks")->warn(
+        "the mark that a recording waits cannot be set in /dev/shm: jobs that start from now on do "
+        "not wait for it, and may lose snapshots");
+  }
 }
 
 Result<std::vector<RecordingInfo>> Recorder::Stop(const std::string& which, StopReason reason) {
@@ -129,6 +158,7 @@ Result<std::vector<RecordingInfo>> Recorder::Stop(const std::string& which, Stop
       if (meant) stopped.push_back(recording);
       return meant;
     });
+    if (!stopped.empty()) RecordingsChanged();
     if (stopped.empty() && which.empty()) {
       return Error{"nothing is being recorded. Type: cgdebug-cli record start -o DIR"};
     }
@@ -196,7 +226,9 @@ void Recorder::StartToDisk(const SlotPtr& slot) {
 void Recorder::OpenSlot(const SlotPtr& slot, std::uint64_t consumed_before) {
   const std::scoped_lock lock(mutex_);
   if (slot->Has(layout::kActionRecordToDisk)) StartToDisk(slot);
-  open_slots_.emplace(slot, consumed_before);
+  OpenSlotState& state = open_slots_[slot];
+  state.seen = consumed_before;
+  TellLossless(slot, &state);
   for (const Active& recording : active_) {
     const bool all = recording->request().to_disk_only;
     if (recording->Wants(*slot)) recording->Open(slot, all ? 0 : consumed_before);
@@ -208,7 +240,9 @@ void Recorder::Consume(const Delivery& delivery) {
   const std::scoped_lock lock(mutex_);
   const SnapshotPtr& snapshot = delivery.snapshot;
   const auto open = open_slots_.find(snapshot->slot);
-  if (open != open_slots_.end()) open->second = std::max(open->second, snapshot->ordinal);
+  if (open != open_slots_.end()) {
+    open->second.seen = std::max(open->second.seen, snapshot->ordinal);
+  }
   for (const Active& recording : active_) {
     // What an earlier daemon consumed is only taken by a recording that goes on with one of its.
     if (delivery.seen_before && !recording->request().to_disk_only) continue;
@@ -219,7 +253,9 @@ void Recorder::Consume(const Delivery& delivery) {
 void Recorder::Lose(const Gap& gap) {
   const std::scoped_lock lock(mutex_);
   const auto open = open_slots_.find(gap.slot);
-  if (open != open_slots_.end()) open->second = std::max(open->second, gap.last_ordinal);
+  if (open != open_slots_.end()) {
+    open->second.seen = std::max(open->second.seen, gap.last_ordinal);
+  }
   for (const Active& recording : active_) recording->Lose(gap);
 }
 

@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "daemon/pipeline/active_recording.h"
+#include "libprobe/ring/recorder_mark.h"
+#include "proto/layout/slot_control.h"
 
 namespace cgdebug::pipeline {
 
@@ -27,8 +29,10 @@ class Recorder {
  public:
   // Tells a job that wanted to be on the disk why it is not; never blocks. Thread: any.
   using Tell = std::function<void(const SessionPtr& job, const std::string& text)>;
+  // Tells a slot whether a recording needs all of it; never blocks. Thread: any.
+  using SetLossless = std::function<void(const SlotPtr& slot, layout::Lossless lossless)>;
 
-  Recorder(const recording::WriterOptions& options, Tell tell);
+  Recorder(const recording::WriterOptions& options, Tell tell, SetLossless set_lossless = {});
   ~Recorder();  // closes what is open
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
@@ -55,7 +59,13 @@ class Recorder {
 
  private:
   using Active = std::shared_ptr<ActiveRecording>;
+  struct OpenSlotState {
+    std::uint64_t seen = 0;                                       // the last ordinal
+    layout::Lossless lossless = layout::Lossless::kAsRegistered;  // as it was told
+  };
   // With mutex_ held.
+  void TellLossless(const SlotPtr& slot, OpenSlotState* state);
+  void RecordingsChanged();
   void StartToDisk(const SlotPtr& slot);
   void FlushActive();
   static bool IsMeant(const Active& recording, const std::string& which);
@@ -67,11 +77,13 @@ class Recorder {
 
   const recording::WriterOptions options_;
   const Tell tell_;
+  const SetLossless set_lossless_;
   mutable std::mutex mutex_;
   std::vector<Active> active_;
-  std::vector<Active> finishing_;                // no longer active_, not yet ended_
-  std::map<SlotPtr, std::uint64_t> open_slots_;  // with the last ordinal seen
-  std::map<std::string, SessionPtr> to_disk_;    // that it was started for, by uuid
+  std::vector<Active> finishing_;  // no longer active_, not yet ended_
+  std::map<SlotPtr, OpenSlotState> open_slots_;
+  ring::RecorderMark mark_;
+  std::map<std::string, SessionPtr> to_disk_;  // that it was started for, by uuid
   std::deque<RecordingInfo> ended_;
   std::uint64_t last_id_ = 0;
   bool stopping_ = false;

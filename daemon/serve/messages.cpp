@@ -118,6 +118,8 @@ void Fill(const pipeline::SessionRecord& record, v1::Session* message) {
   message->set_world_size(session.world_size);
   message->set_run_id(session.run_id);
   message->set_restart_count(session.restart_count);
+  message->set_local_rank(session.local_rank);
+  message->set_local_world_size(session.local_world_size);
   message->set_command(session.command);
   message->set_hostname(session.hostname);
   message->set_version(session.version);
@@ -159,9 +161,11 @@ void Fill(const pipeline::SlotRecord& record, v1::ProbeInfo* message) {
   message->set_device(slot.device);
   message->set_lane(LaneName(registration.lane));
   message->set_lane_reason(ReasonText(registration.lane_reason));
-  message->set_policy(registration.policy == static_cast<std::uint8_t>(layout::Policy::kWait)
-                          ? "wait"
-                          : "overwrite");
+  layout::Periods periods;
+  periods.lossless = (registration.flags & layout::kSlotLossless) != 0;
+  const bool waits = registration.policy == static_cast<std::uint8_t>(layout::Policy::kWait) ||
+                     layout::IsLossless(periods, record.control);
+  message->set_policy(waits ? "wait" : "overwrite");
   if (slot.Has(layout::kActionPrint)) message->add_actions("print");
   if (slot.Has(layout::kActionRecord)) message->add_actions("record");
   if (slot.Has(layout::kActionCompare)) message->add_actions("compare");

@@ -60,6 +60,7 @@ bool FillWriting(const v1::RecordStartRequest& request, pipeline::RecordRequest*
                          record->roll_bytes));
     return false;
   }
+  if (request.has_min_free()) record->min_free_bytes = request.min_free_bytes();
   if (request.durability().empty()) return true;
   record->durability = recording::ParseDurability(request.durability());
   if (!record->durability) {
@@ -68,6 +69,17 @@ bool FillWriting(const v1::RecordStartRequest& request, pipeline::RecordRequest*
                          request.durability()));
   }
   return record->durability.has_value();
+}
+
+pipeline::LosslessJobs ToLossless(v1::RecordStartRequest::Lossless lossless) {
+  switch (lossless) {
+    case v1::RecordStartRequest::NEVER:
+      return pipeline::LosslessJobs::kNone;
+    case v1::RecordStartRequest::ALWAYS:
+      return pipeline::LosslessJobs::kEvery;
+    default:
+      return pipeline::LosslessJobs::kNew;
+  }
 }
 
 }  // namespace
@@ -80,6 +92,8 @@ void Handlers::RecordStart(const v1::RecordStartRequest& request, v1::Response* 
   if (!FillLimits(request, &record, response)) return;
   if (!FillWriting(request, &record, response)) return;
   record.run_id = request.run_id();
+  record.owner = request.owner_pid();
+  record.lossless = ToLossless(request.lossless());
   if (request.has_rank()) record.rank = request.rank();
   if (!request.session().empty()) {
     const auto sessions =

@@ -55,7 +55,8 @@ struct DirectSlot {
   std::uint32_t capacity;
   std::uint64_t payload_stride_bytes;
   std::uint64_t order;
-  std::uint64_t deadline_ns;     // 0 = never wait
+  std::uint64_t deadline_ns;     // of a wait for room; 0 = never wait
+  bool waits;                    // also when no recording needs every snapshot
   std::int64_t clock_offset_ns;  // from the GPU's clock to CLOCK_REALTIME
 };
 

@@ -198,13 +198,13 @@ DirectSlot Describe(const ProbeSlot& slot, const ring::SegmentWriter& segment,
   direct.producer = segment.producer();
   direct.consumer = segment.consumer();
   direct.step = StepWord();
-  direct.periods = {r.print_every, r.record_every, r.compare_every, r.stats_every};
+  direct.periods = {r.print_every, r.record_every, r.compare_every, r.stats_every,
+                    (r.flags & layout::kSlotLossless) != 0};
   direct.capacity = r.capacity;
   direct.payload_stride_bytes = r.payload_stride_bytes;
   direct.order = r.order;
-  if (r.policy == static_cast<std::uint8_t>(layout::Policy::kWait)) {
-    direct.deadline_ns = std::uint64_t{r.wait_deadline_ms} * 1'000'000;
-  }
+  direct.deadline_ns = std::uint64_t{r.wait_deadline_ms} * 1'000'000;
+  direct.waits = r.policy == static_cast<std::uint8_t>(layout::Policy::kWait);
   direct.clock_offset_ns = device.clock_offset_ns;
   return direct;
 }

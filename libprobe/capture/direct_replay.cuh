@@ -104,7 +104,10 @@ __device__ inline Plan MakePlan(const DirectSlot& slot) {
   plan.payload = slot.payloads + index * slot.payload_stride_bytes;
   if (plan.outcome == Outcome::kSkip) return plan;
   if (blockIdx.x != 0 && plan.outcome != Outcome::kFull) return plan;
-  if (slot.deadline_ns != 0 && plan.ordinal > slot.capacity) WaitForRoom(slot, plan.ordinal);
+  const bool waits = slot.waits || IsLossless(slot.periods, state.control);
+  if (waits && slot.deadline_ns != 0 && plan.ordinal > slot.capacity) {
+    WaitForRoom(slot, plan.ordinal);
+  }
   // W2, pairs with R2. Each block for itself: the same word. There is no fence behind it: that
   // takes a microsecond of the link's. Should a byte of the payload overtake the word, a reader of
   // the entry that lay here finds a checksum that does not fit.
@@ -182,7 +185,8 @@ __device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const Ho
     if (state.timed_out != 0) ++state.overwrote_unread;
     state.accepted = plan.ordinal;
     state.index = state.index + 1 == slot.capacity ? 0 : state.index + 1;
-  } else if (state.disarmed == 0 && Decide(slot.periods, {}, plan.sequence) != Outcome::kSkip) {
+  } else if (state.disarmed == 0 &&
+             Decide(slot.periods, Ended(state.control), plan.sequence) != Outcome::kSkip) {
     ++state.suppressed;
   }
   if (state.disarmed == 0) {
@@ -205,7 +209,9 @@ __device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const Ho
   state.sent = kSentValues;
   state.disarmed = words.disarmed != 0;
   RefreshControl(slot, words.control);
-  if (state.control.expires_ns != 0 && now_ns >= state.control.expires_ns) state.control = {};
+  if (state.control.expires_ns != 0 && now_ns >= state.control.expires_ns) {
+    state.control = Ended(state.control);
+  }
   state.skip = state.disarmed != 0 ||
                Decide(slot.periods, state.control, state.sequence + 1) == Outcome::kSkip;
 }

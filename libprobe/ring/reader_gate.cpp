@@ -21,6 +21,16 @@ bool ReaderGate::ReaderAlive() const noexcept {
   return LoadRelaxed(consumer_->generation) != 0 && LockedByOther(fd_, layout::kReaderLockByte);
 }
 
+bool ReaderGate::AwaitReader(std::chrono::nanoseconds deadline) const noexcept {
+  const auto start = Clock::now();
+  while (!ReaderAlive()) {
+    if (Clock::now() - start >= deadline) return false;
+    const timespec nap = {0, kNapNs};
+    nanosleep(&nap, nullptr);
+  }
+  return true;
+}
+
 ReaderGate::Result ReaderGate::WaitFor(const layout::SlotCredit& credit, std::uint64_t order,
                                        std::uint64_t needed,
                                        std::chrono::nanoseconds deadline) noexcept {

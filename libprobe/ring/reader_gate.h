@@ -31,6 +31,9 @@ class ReaderGate {
   Result WaitFor(const layout::SlotCredit& credit, std::uint64_t order, std::uint64_t needed,
                  std::chrono::nanoseconds deadline) noexcept;
 
+  // Waits until a daemon has this segment open, at most `deadline`.
+  bool AwaitReader(std::chrono::nanoseconds deadline) const noexcept;
+
   // Whether a daemon has this segment open: one system call.
   bool ReaderAlive() const noexcept;
 

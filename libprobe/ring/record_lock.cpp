@@ -6,9 +6,9 @@
 namespace cgdebug::ring {
 namespace {
 
-struct flock WriteLock(std::int64_t byte) {
+struct flock Lock(short type, std::int64_t byte) {
   struct flock lock = {};
-  lock.l_type = F_WRLCK;
+  lock.l_type = type;
   lock.l_whence = SEEK_SET;
   lock.l_start = byte;
   lock.l_len = 1;
@@ -18,12 +18,17 @@ struct flock WriteLock(std::int64_t byte) {
 }  // namespace
 
 bool TryLockByte(int fd, std::int64_t byte) noexcept {
-  struct flock lock = WriteLock(byte);
+  struct flock lock = Lock(F_WRLCK, byte);
+  return fcntl(fd, F_SETLK, &lock) == 0;
+}
+
+bool TryShareByte(int fd, std::int64_t byte) noexcept {
+  struct flock lock = Lock(F_RDLCK, byte);
   return fcntl(fd, F_SETLK, &lock) == 0;
 }
 
 bool LockedByOther(int fd, std::int64_t byte) noexcept {
-  struct flock lock = WriteLock(byte);
+  struct flock lock = Lock(F_WRLCK, byte);
   return fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 

@@ -13,6 +13,9 @@ namespace cgdebug::ring {
 // process ends or closes ANY descriptor of the file.
 bool TryLockByte(int fd, std::int64_t byte) noexcept;
 
+// The same, with others that share it; false when another process holds it alone.
+bool TryShareByte(int fd, std::int64_t byte) noexcept;
+
 // Whether another process holds the lock on `byte`. The caller's own locks do not count.
 bool LockedByOther(int fd, std::int64_t byte) noexcept;
 

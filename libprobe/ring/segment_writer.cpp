@@ -31,20 +31,6 @@ void CopyText(char* to, std::size_t bytes, const std::string& text) {
   to[length] = '\0';
 }
 
-// Field 22 of /proc/self/stat; counted from behind the command, which may hold spaces.
-std::uint64_t OwnStartTicks() {
-  char text[1024] = {};
-  const int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return 0;
-  const ssize_t bytes = read(fd, text, sizeof(text) - 1);
-  close(fd);
-  const char* cursor = bytes > 0 ? std::strrchr(text, ')') : nullptr;
-  for (int field = 2; cursor != nullptr && field < 22; ++field) {
-    cursor = std::strchr(cursor + 1, ' ');
-  }
-  return cursor == nullptr ? 0 : std::strtoull(cursor, nullptr, 10);
-}
-
 std::uint64_t OwnPidNamespace() {
   struct stat info = {};
   return stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
@@ -70,11 +56,14 @@ layout::SegmentHeader MakeHeader(const Identity& identity) {
   header.uid = geteuid();
   header.pid = getpid();
   header.pid_namespace = OwnPidNamespace();
-  header.pid_start_ticks = OwnStartTicks();
+  header.pid_start_ticks = StartTicks(getpid());
   header.created_ns = RealtimeNs();
   header.rank = identity.rank;
   header.world_size = identity.world_size;
   header.restart_count = identity.restart_count;
+  header.launch = identity.launch;
+  header.local_rank = identity.local_rank;
+  header.local_world_size = identity.local_world_size;
   header.max_slots = layout::kMaxSlots;
   CopyText(header.version, sizeof(header.version), identity.version);
   CopyText(header.run_id, sizeof(header.run_id), identity.run_id);
@@ -138,6 +127,20 @@ SharedFile CreateControlFile(layout::SegmentHeader header) {
 }
 
 }  // namespace
+
+// Counted from behind the command, which may hold spaces.
+std::uint64_t StartTicks(pid_t pid) {
+  char text[1024] = {};
+  const int fd = open(("/proc/" + std::to_string(pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return 0;
+  const ssize_t bytes = read(fd, text, sizeof(text) - 1);
+  close(fd);
+  const char* cursor = bytes > 0 ? std::strrchr(text, ')') : nullptr;
+  for (int field = 2; cursor != nullptr && field < 22; ++field) {
+    cursor = std::strchr(cursor + 1, ' ');
+  }
+  return cursor == nullptr ? 0 : std::strtoull(cursor, nullptr, 10);
+}
 
 SegmentWriter::SegmentWriter(const Identity& identity)
     : control_(CreateControlFile(MakeHeader(identity))), gate_(consumer(), control_.fd()) {}

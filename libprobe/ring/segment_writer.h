@@ -1,6 +1,8 @@
 // segment_writer.h: a producer's own segment: created, grown by extents, given out in blocks.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -26,7 +28,14 @@ struct Identity {
   std::int32_t rank = -1;
   std::int32_t world_size = 1;
   std::int32_t restart_count = 0;
+  std::uint64_t launch = 0;  // as SegmentHeader
+  std::int32_t local_rank = -1;
+  std::int32_t local_world_size = 0;
 };
+
+// Field 22 of /proc/<pid>/stat, which tells a process from another one that had its pid; 0 when it
+// cannot be read.
+std::uint64_t StartTicks(pid_t pid);
 
 // A range of an extent. Page aligned.
 struct Block {

@@ -35,7 +35,7 @@ SlotRingWriter::SlotRingWriter(std::byte* block, layout::ProducerLine* producer,
   capacity_ = registration.capacity;
   order_ = registration.order;
   periods_ = {registration.print_every, registration.record_every, registration.compare_every,
-              registration.stats_every};
+              registration.stats_every, (registration.flags & layout::kSlotLossless) != 0};
   waits_ = registration.policy == static_cast<std::uint8_t>(layout::Policy::kWait);
   deadline_ = std::chrono::milliseconds(registration.wait_deadline_ms);
 }
@@ -45,11 +45,11 @@ SlotRingWriter::SlotRingWriter(std::byte* block, layout::ProducerLine* producer,
 Outcome SlotRingWriter::DecideOutcome(std::uint64_t sequence) noexcept {
   LoadControl(*credit_, order_, &control_);
   layout::SlotControl control = control_;
-  if (Expired(control)) control = {};
+  if (Expired(control)) control = layout::Ended(control);
   const Outcome outcome = layout::Decide(periods_, control, sequence);
   flags_ = 0;
   if (outcome == Outcome::kSkip) {
-    if (layout::Decide(periods_, {}, sequence) != Outcome::kSkip) {
+    if (layout::Decide(periods_, layout::Ended(control), sequence) != Outcome::kSkip) {
       StoreRelaxed(head_->suppressed, head_->suppressed + 1);
     }
     return outcome;
@@ -75,7 +75,8 @@ bool SlotRingWriter::Begin() noexcept {
   StoreRelaxed(head_->sequence, sequence_);
   if (DecideOutcome(sequence_) == Outcome::kSkip) return false;
   ordinal_ = head_->accepted + 1;
-  if (waits_ && ordinal_ > capacity_) MakeRoom(ordinal_);
+  const bool waits = waits_ || layout::IsLossless(periods_, control_);
+  if (waits && ordinal_ > capacity_) MakeRoom(ordinal_);
   const std::uint64_t index = (ordinal_ - 1) % capacity_;
   claimed_ = &headers_[index];
   payload_ = payloads_ + index * payload_stride_bytes_;

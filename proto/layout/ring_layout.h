@@ -152,6 +152,9 @@ inline constexpr std::uint32_t kCompareBitwise = 1u << 3;
 // Every entry is a DeviceStats and payload_bytes is its size; dtype and shape are the tensor's.
 inline constexpr std::uint32_t kSlotHoldsStats = 1u << 4;
 inline constexpr std::uint32_t kStatsWithoutHash = 1u << 5;
+// A recording waited for the job when the slot was made: lossless until the daemon says otherwise
+// (slot_control.h).
+inline constexpr std::uint32_t kSlotLossless = 1u << 6;
 
 // Why a slot is not in the direct lane; texts in libprobe/README.md.
 enum class LaneReason : std::uint8_t {

@@ -28,7 +28,7 @@ namespace cgdebug::layout {
 inline constexpr std::uint64_t kSegmentMagic = 0x3167627564676763;  // "cggdubg1"
 inline constexpr std::uint64_t kExtentMagic = 0x3174786567646763;   // "cgdgext1"
 inline constexpr std::uint16_t kAbiMajor = 1;
-inline constexpr std::uint16_t kAbiMinor = 1;
+inline constexpr std::uint16_t kAbiMinor = 2;
 inline constexpr std::uint32_t kMaxSlots = 16384;
 inline constexpr std::uint32_t kMaxExtents = 4096;
 inline constexpr std::int64_t kProducerLockByte = 0;
@@ -58,7 +58,12 @@ struct SegmentHeader {
   char command[512];        // the job's argv, joined with spaces, cut
   char hostname[64];
   char socket[112];  // of the daemon it was told to use (CGDEBUG_SOCKET); empty: any
-  std::uint8_t reserved[88];
+  // The same number in every rank that one launcher started on this machine, for jobs without a
+  // run id; 0 = not distributed, or nothing tells. From minor 2 on, as the next two.
+  std::uint64_t launch;
+  std::int32_t local_rank;        // -1 = unknown
+  std::int32_t local_world_size;  // ranks on this machine; 0 = unknown
+  std::uint8_t reserved[72];
   // Directory of the recordings that the job asks for, absolute; empty: the job could not say. From
   // minor 1 on; zeros before.
   char recordings[3072];

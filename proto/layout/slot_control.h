@@ -5,7 +5,7 @@
 // and a writer that finds it odd, or changed after it read the others, keeps what it knew. So a
 // control takes effect between replays, whole, without a lock.
 //
-//   control := version(16) | every(32) | trigger(8) | mode(8)
+//   control := version(16) | every(32) | lossless(4) | trigger(4) | mode(8)
 #pragma once
 
 #include <cstdint>
@@ -27,9 +27,18 @@ enum class ControlTrigger : std::uint8_t {
   kAbsMax = 3,  // abs max above the threshold, or not finite
 };
 
+// Whether a recording needs every snapshot of the slot. Then a period of an action thins nothing
+// out, and a full ring is waited for as with Policy::kWait.
+enum class Lossless : std::uint8_t {
+  kAsRegistered = 0,  // kSlotLossless decides
+  kOn = 1,
+  kOff = 2,
+};
+
 struct SlotControl {
   ControlMode mode = ControlMode::kAsRegistered;
   ControlTrigger trigger = ControlTrigger::kNone;  // with kFull: values only when it holds
+  Lossless lossless = Lossless::kAsRegistered;     // holds whatever the mode and its end are
   std::uint32_t every = 0;  // replays from, from + every, ...; 0 = as registered
   std::uint64_t from = 1;
   std::uint64_t until = 0;      // 0 = without end
@@ -40,6 +49,7 @@ struct SlotControl {
 constexpr std::uint64_t ControlWord(std::uint16_t version, const SlotControl& control) {
   return static_cast<std::uint64_t>(version) << 48 |
          static_cast<std::uint64_t>(control.every) << 16 |
+         static_cast<std::uint64_t>(control.lossless) << 12 |
          static_cast<std::uint64_t>(control.trigger) << 8 |
          static_cast<std::uint64_t>(control.mode);
 }
@@ -50,12 +60,20 @@ constexpr std::uint16_t ControlVersion(std::uint64_t word) {
 constexpr SlotControl UnpackControl(std::uint64_t word) {
   SlotControl control;
   const std::uint64_t mode = word & 0xff;
-  const std::uint64_t trigger = word >> 8 & 0xff;
-  if (mode > 3 || trigger > 3) return control;
+  const std::uint64_t trigger = word >> 8 & 0xf;
+  const std::uint64_t lossless = word >> 12 & 0xf;
+  if (mode > 3 || trigger > 3 || lossless > 2) return control;
   control.mode = static_cast<ControlMode>(mode);
   control.trigger = static_cast<ControlTrigger>(trigger);
+  control.lossless = static_cast<Lossless>(lossless);
   control.every = static_cast<std::uint32_t>(word >> 16);
   return control;
+}
+// What is left of a control when its end has come.
+constexpr SlotControl Ended(const SlotControl& control) {
+  SlotControl ended;
+  ended.lossless = control.lossless;
+  return ended;
 }
 
 // What becomes of one replay.
@@ -72,12 +90,20 @@ struct Periods {
   std::uint32_t record = 0;
   std::uint32_t compare = 0;
   std::uint32_t stats = 0;
+  bool lossless = false;  // kSlotLossless
 
   constexpr bool WantValues(std::uint64_t sequence) const {
     return Wants(print, sequence) || Wants(record, sequence) || Wants(compare, sequence);
   }
   constexpr bool WantStats(std::uint64_t sequence) const { return Wants(stats, sequence); }
+  // Whether there is a replay at all of which they want the values.
+  constexpr bool HaveValues() const { return print != 0 || record != 0 || compare != 0; }
 };
+
+constexpr bool IsLossless(const Periods& periods, const SlotControl& control) {
+  return control.lossless == Lossless::kAsRegistered ? periods.lossless
+                                                     : control.lossless == Lossless::kOn;
+}
 
 // Whether `control` has a say in replay `sequence`; its expiry is the caller's.
 constexpr bool Holds(const SlotControl& control, std::uint64_t sequence) {
@@ -87,8 +113,9 @@ constexpr bool Holds(const SlotControl& control, std::uint64_t sequence) {
 
 constexpr Outcome Decide(const Periods& periods, const SlotControl& control,
                          std::uint64_t sequence) {
-  const bool values = periods.WantValues(sequence);
-  const bool any = values || periods.WantStats(sequence);
+  const bool lossless = IsLossless(periods, control);
+  const bool values = lossless ? periods.HaveValues() : periods.WantValues(sequence);
+  const bool any = values || (lossless ? periods.stats != 0 : periods.WantStats(sequence));
   if (!Holds(control, sequence)) {
     return values ? Outcome::kFull : any ? Outcome::kStats : Outcome::kSkip;
   }

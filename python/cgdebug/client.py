@@ -191,6 +191,7 @@ class Client:
         max_bytes: int = 0,
         roll_bytes: int = 0,
         durability: str = "",
+        lossless: bool | None = None,
         session: str | int | None = None,
     ) -> LiveRecording:
         """Writes every snapshot from now on to disk, until `stop()`, the end of a `with` block, so
@@ -199,6 +200,8 @@ class Client:
         durability: when it survives a power failure: "none", "interval" (within a second) or "each"
                     (with every snapshot); roll_bytes: of a segment file. Left out: as the daemon
                     was told.
+        lossless:   whether jobs wait for room rather than lose a snapshot, and write every replay
+                    whatever `every` of an action is. None: those that start after the recording do.
 
             with c.record("out.cgrec", probes="blk*") as rec:
                 ...
@@ -215,6 +218,7 @@ class Client:
             max_bytes=max_bytes,
             roll_bytes=roll_bytes,
             durability=durability,
+            lossless={None: 0, False: 1, True: 2}[lossless],
         )
         return LiveRecording(self, reply.recording)
 

@@ -153,6 +153,48 @@ TEST_F(RecordingDaemon, TellsExactlyWhatWasOverwrittenBeforeItCouldRead) {
   EXPECT_EQ(reader->snapshot_count(0) + lost, 50u);
 }
 
+TEST_F(RecordingDaemon, ARunningJobWaitsForALosslessRecordingUntilItEnds) {
+  ProducerProcess job({{.name = "a", .print_every = 5, .wait_deadline_ms = 10'000}});
+  ASSERT_TRUE(daemon_.WaitForConsumed(job.key(), "a", 0));
+  const auto has_policy = [&](const std::string& policy) {
+    return WaitUntil([&] {
+      const auto probe = daemon_.Probe(job.key(), "a");
+      return probe && probe->policy() == policy;
+    });
+  };
+  EXPECT_TRUE(has_policy("overwrite"));
+  v1::RecordStartRequest request;
+  request.set_lossless(v1::RecordStartRequest::ALWAYS);
+  const auto started = Start(request);
+  ASSERT_TRUE(has_policy("wait"));
+  job.Write(0, 200);
+  ASSERT_TRUE(daemon_.WaitForConsumed(job.key(), "a", 200));
+  const auto stopped = Stop(started.id());
+  EXPECT_EQ(stopped.snapshots(), 200u) << "of a ring of 4, and every replay, not each fifth";
+  EXPECT_EQ(stopped.lost(), 0u);
+  EXPECT_TRUE(has_policy("overwrite"));
+}
+
+TEST_F(RecordingDaemon, OfARunEndsWithItsLastJobOnlyWhenNobodyOwnsIt) {
+  v1::RecordStartRequest request;
+  request.set_run_id("run");
+  request.set_owner_pid(getpid());
+  const auto started = Start(request);
+  for (const int jobs : {1, 2}) {
+    ProducerProcess job({Recording("a")}, -1, "run");
+    ASSERT_TRUE(daemon_.WaitForConsumed(job.key(), "a", 0));
+    job.Write(0, 3);
+    job.ExitCleanly();
+    ASSERT_TRUE(WaitUntil([&] {
+      const auto session = daemon_.Session(job.key());
+      return session && session->state() == v1::Session::EXITED;
+    })) << jobs;
+  }
+  const auto stopped = Stop(started.id());
+  EXPECT_EQ(stopped.slot_count(), 2u);
+  EXPECT_EQ(stopped.snapshots(), 6u);
+}
+
 TEST_F(RecordingDaemon, ClosesItsRecordingsWhenItEnds) {
   ProducerProcess job({{.name = "a", .capacity = 16, .record_every = 1}});
   ASSERT_TRUE(daemon_.WaitForConsumed(job.key(), "a", 0));

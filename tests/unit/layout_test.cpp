@@ -15,7 +15,7 @@ namespace {
 
 TEST(Layout, VersionsAreDecisions) {
   EXPECT_EQ(kAbiMajor, 1);
-  EXPECT_EQ(kAbiMinor, 1);
+  EXPECT_EQ(kAbiMinor, 2);
   EXPECT_EQ(kSegmentMagic, 0x3167627564676763u);
   EXPECT_EQ(kExtentMagic, 0x3174786567646763u);
 }
@@ -85,6 +85,9 @@ TEST(Layout, ControlFileIsFrozen) {
   EXPECT_EQ(offsetof(SegmentHeader, pid), 44u);
   EXPECT_EQ(offsetof(SegmentHeader, run_id), 120u);
   EXPECT_EQ(offsetof(SegmentHeader, socket), 824u);
+  EXPECT_EQ(offsetof(SegmentHeader, launch), 936u);
+  EXPECT_EQ(offsetof(SegmentHeader, local_rank), 944u);
+  EXPECT_EQ(offsetof(SegmentHeader, local_world_size), 948u);
   EXPECT_EQ(offsetof(SegmentHeader, recordings), 1024u);
   EXPECT_EQ(kProducerLineOffset, 4096u);
   EXPECT_EQ(kConsumerLineOffset, 8192u);
@@ -112,6 +115,28 @@ TEST(Layout, ControlWordHoldsModeTriggerAndPeriod) {
   EXPECT_EQ(UnpackControl(word).every, 0xfedcba98u);
   EXPECT_EQ(UnpackControl(word).trigger, ControlTrigger::kAbsMax);
   EXPECT_EQ(UnpackControl(0x0000000000000009u).mode, ControlMode::kAsRegistered);
+  control.lossless = Lossless::kOff;
+  EXPECT_EQ(ControlWord(0x1234, control), 0x1234fedcba982303u);
+  EXPECT_EQ(UnpackControl(ControlWord(2, control)).lossless, Lossless::kOff);
+  EXPECT_EQ(UnpackControl(0x0000000000003000u).lossless, Lossless::kAsRegistered);
+}
+
+TEST(Layout, ALosslessSlotWritesEveryReplayWhateverItsPeriodsAre) {
+  Periods periods{.print = 5};
+  SlotControl control;
+  EXPECT_EQ(Decide(periods, control, 2), Outcome::kSkip);
+  control.lossless = Lossless::kOn;
+  EXPECT_EQ(Decide(periods, control, 2), Outcome::kFull);
+  EXPECT_EQ(Decide({.stats = 5}, control, 2), Outcome::kStats);
+  EXPECT_EQ(Decide({}, control, 2), Outcome::kSkip) << "a probe without actions writes nothing";
+  periods.lossless = true;
+  EXPECT_EQ(Decide(periods, {}, 2), Outcome::kFull);
+  control.lossless = Lossless::kOff;
+  EXPECT_EQ(Decide(periods, control, 2), Outcome::kSkip);
+  control = {.mode = ControlMode::kOff, .lossless = Lossless::kOn};
+  EXPECT_EQ(Decide(periods, control, 2), Outcome::kSkip) << "what a person set wins";
+  EXPECT_EQ(Ended(control).mode, ControlMode::kAsRegistered);
+  EXPECT_EQ(Ended(control).lossless, Lossless::kOn);
 }
 
 TEST(Layout, ControlHoldsForItsReplaysOnly) {

@@ -43,8 +43,11 @@ class RecorderTest : public testing::Test {
   const int chosen_ = setenv("CGDEBUG_DIR", (dir_ / "runs").c_str(), 1);  // before any thread
   SessionPtr session_ = test::MakeSession("1");
   std::vector<std::string> told_;
-  Recorder recorder_{{},
-                     [this](const SessionPtr&, const std::string& text) { told_.push_back(text); }};
+  std::vector<layout::Lossless> lossless_;  // what slots were told
+  Recorder recorder_{
+      {},
+      [this](const SessionPtr&, const std::string& text) { told_.push_back(text); },
+      [this](const SlotPtr&, layout::Lossless lossless) { lossless_.push_back(lossless); }};
 };
 
 TEST_F(RecorderTest, WhatAnEarlierDaemonConsumedIsOnTheDiskOrLost) {
@@ -106,6 +109,50 @@ TEST_F(RecorderTest, SaysWithWhichReplayASlotWasClosed) {
                 (*reader)->marks(), std::pair(recording::MarkKind::kSlotClosed, std::uint64_t{7}),
                 [](const recording::Mark& mark) { return std::pair(mark.kind, mark.sequence); }),
             1);
+}
+
+TEST_F(RecorderTest, ASlotLosesNothingOnlyWhileARecordingNeedsAllOfIt) {
+  recorder_.OpenSlot(MakeSlot(/*to_disk=*/false), 0);
+  RecordRequest request;
+  request.directory = dir_ / "a.cgrec";
+  ASSERT_TRUE(recorder_.Start(request).ok());  // the job was there first: it does not wait
+  EXPECT_THAT(lossless_, testing::IsEmpty());
+  request.directory = dir_ / "b.cgrec";
+  request.lossless = LosslessJobs::kEvery;
+  ASSERT_TRUE(recorder_.Start(request).ok());
+  EXPECT_THAT(lossless_, testing::ElementsAre(layout::Lossless::kOn));
+  ASSERT_TRUE(recorder_.Stop(dir_ / "b.cgrec", StopReason::kRequested).ok());
+  EXPECT_THAT(lossless_,
+              testing::ElementsAre(layout::Lossless::kOn, layout::Lossless::kAsRegistered));
+}
+
+TEST_F(RecorderTest, ASlotThatWasMadeForARecordingGoesBackToItsActionsWithoutOne) {
+  SlotIdentity identity = test::MakeSlotIdentity(
+      std::make_shared<const SessionIdentity>(test::MakeIdentity("1", "run", INT64_MAX)), "x", 1);
+  identity.registration.flags |= layout::kSlotLossless;
+  identity.registration.print_every = 5;
+  RecordRequest request;
+  request.directory = dir_ / "a.cgrec";
+  request.run_id = "run";
+  ASSERT_TRUE(recorder_.Start(request).ok());
+  recorder_.OpenSlot(std::make_shared<const SlotIdentity>(identity), 0);
+  EXPECT_THAT(lossless_, testing::IsEmpty()) << "as it is registered";
+  ASSERT_TRUE(recorder_.Stop("", StopReason::kRequested).ok());
+  EXPECT_THAT(lossless_, testing::ElementsAre(layout::Lossless::kOff));
+  const auto reader = recording::RecordingReader::Open(request.directory);
+  ASSERT_TRUE(reader.ok()) << reader.error().message;
+  EXPECT_EQ((*reader)->slots().at(0).every, 1u);
+}
+
+TEST_F(RecorderTest, ALossyRecordingKnowsWhichReplaysItsProbesLeaveOut) {
+  SlotIdentity identity = test::MakeSlotIdentity(session_, "x", 1);
+  identity.registration.print_every = 5;
+  recorder_.OpenSlot(std::make_shared<const SlotIdentity>(identity), 0);
+  Start();
+  ASSERT_TRUE(recorder_.Stop("", StopReason::kRequested).ok());
+  const auto reader = recording::RecordingReader::Open(dir_ / "a.cgrec");
+  ASSERT_TRUE(reader.ok()) << reader.error().message;
+  EXPECT_EQ((*reader)->slots().at(0).every, 5u);
 }
 
 TEST_F(RecorderTest, OnTheDiskAreOnlyTheSlotsThatWantToBe) {

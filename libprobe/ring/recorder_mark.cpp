@@ -1,0 +1,70 @@
+#include "libprobe/ring/recorder_mark.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <new>
+#include <string>
+
+#include "libprobe/ring/record_lock.h"
+#include "libprobe/ring/shared_file.h"
+#include "proto/layout/segment_layout.h"
+
+namespace cgdebug::ring {
+namespace {
+
+constexpr int kAttempts = 8;
+
+std::string MarkPath() {
+  return ShmPath(std::string(layout::kNamePrefix) + "recorder-" + std::to_string(geteuid()));
+}
+
+// Of this user, and not what somebody made to mislead it.
+bool IsOurs(int fd, struct stat* info) noexcept {
+  return fstat(fd, info) == 0 && info->st_uid == geteuid() && S_ISREG(info->st_mode);
+}
+
+}  // namespace
+
+bool RecorderMark::Hold() noexcept try {
+  if (fd_ >= 0) return true;
+  const std::string path = MarkPath();
+  // Another daemon may remove the file between the two calls: then its lock says nothing.
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    struct stat info = {};
+    if (fd_ >= 0 && IsOurs(fd_, &info) && TryShareByte(fd_, 0)) {
+      if (fstat(fd_, &info) == 0 && info.st_nlink > 0) return true;
+    }
+    if (fd_ >= 0) close(fd_);
+    fd_ = -1;
+  }
+  return false;
+} catch (const std::bad_alloc&) {
+  return false;
+}
+
+void RecorderMark::Drop() noexcept try {
+  if (fd_ < 0) return;
+  // Who holds it alone can make its lock exclusive, and nobody else relies on the file.
+  if (TryLockByte(fd_, 0)) unlink(MarkPath().c_str());
+  close(fd_);
+  fd_ = -1;
+} catch (const std::bad_alloc&) {
+  close(fd_);
+  fd_ = -1;
+}
+
+bool RecorderWaits() noexcept try {
+  const int fd = open(MarkPath().c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) return false;
+  struct stat info = {};
+  const bool waits = IsOurs(fd, &info) && LockedByOther(fd, 0);
+  close(fd);
+  return waits;
+} catch (const std::bad_alloc&) {
+  return false;
+}
+
+}  // namespace cgdebug::ring
