@@ -61,7 +61,9 @@ void AddRecordingOptions(CLI::App& app, recording::WriterOptions* options) {
       &options->max_bytes, "SIZE", "a recording ends at this size; 0 = no limit (0)");
   app.add_option_function<std::string>(
          "--min-free-disk", [options](const std::string& text) { ReadMinFree(text, options); },
-         "recordings end when less than this is free on their disk: 10G, 5% (64M)")
+         "recordings end when less than this is free on their disk: 10G, 5%; also "
+         "CGDEBUG_MIN_FREE_DISK (64M)")
+      ->envname("CGDEBUG_MIN_FREE_DISK")
       ->type_name("SIZE|PERCENT");
 }
 

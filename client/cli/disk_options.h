@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "proto/control.pb.h"
@@ -13,8 +14,11 @@ struct DiskOptions {
   std::string durability;
   std::uint64_t roll_bytes = 0;
   std::uint64_t max_bytes = 0;
+  std::optional<std::uint64_t> min_free_bytes = std::nullopt;
 
-  bool any() const { return !durability.empty() || roll_bytes != 0 || max_bytes != 0; }
+  bool any() const {
+    return !durability.empty() || roll_bytes != 0 || max_bytes != 0 || min_free_bytes;
+  }
 };
 
 // `options` outlives the parsing.

@@ -22,13 +22,19 @@ using layout::RecordType;
 
 constexpr std::size_t kIndexRows = 16384;  // an index at the latest after so many
 
-// What is to stay free of the disk, when less than that is; 0 when there is enough.
-std::uint64_t MissingFree(const std::string& directory, const WriterOptions& options) {
+// Fails: less of the disk is free than is to stay free.
+Result<void> CheckFree(const std::string& directory, const WriterOptions& options) {
   struct statvfs status = {};
-  if (statvfs(directory.c_str(), &status) != 0) return 0;
+  if (statvfs(directory.c_str(), &status) != 0) return {};
   const std::uint64_t part = status.f_blocks / 100 * status.f_frsize * options.min_free_percent;
   const std::uint64_t kept = std::max(options.min_free_bytes, part);
-  return std::uint64_t{status.f_bavail} * status.f_frsize < kept ? kept : 0;
+  const std::uint64_t free = std::uint64_t{status.f_bavail} * status.f_frsize;
+  if (free >= kept) return {};
+  return Error{fmt::format(
+      "{} MiB are free on the disk of {}, and {} MiB are to stay free. Type another directory, or "
+      "leave less free: --min-free-disk 0 of cgdebug-cli run and record start, or "
+      "CGDEBUG_MIN_FREE_DISK=0 where the daemon starts",
+      free >> 20, directory, kept >> 20)};
 }
 
 }  // namespace
@@ -62,6 +68,8 @@ Result<std::unique_ptr<RecordingWriter>> RecordingWriter::Open(const std::string
           fmt::format("{} holds other files ({}); choose a directory of its own", directory, name)};
     }
   }
+  // Before anything is written: a recording that ends with its first snapshot helps nobody.
+  if (auto is_free = CheckFree(directory, options); !is_free.ok()) return is_free.error();
   auto lock = LockForWriting(directory);
   if (!lock.ok()) return lock.error();
   std::unique_ptr<RecordingWriter> writer(
@@ -141,14 +149,10 @@ Result<void> RecordingWriter::MakeRoom(std::uint64_t bytes) {
   const std::uint64_t free_before = segment_->reserved_end();
   auto reserved = segment_->Reserve(bytes + index_bytes);
   if (reserved.ok() && segment_->reserved_end() == free_before) return {};
-  const std::uint64_t kept_free = reserved.ok() ? MissingFree(directory_, options_) : 0;
-  if (reserved.ok() && kept_free == 0) return {};
+  const Result<void> is_free = reserved.ok() ? CheckFree(directory_, options_) : reserved;
+  if (is_free.ok()) return {};
   const bool no_space = reserved.ok() || segment_->error_number() == ENOSPC;
-  Finish(no_space ? StopReason::kDiskFull : StopReason::kWriteError,
-         reserved.ok() ? fmt::format("less than {} MiB of the disk are free, which cgdebug keeps "
-                                     "free. Less: cgdebug-daemon --min-free-disk SIZE",
-                                     kept_free >> 20)
-                       : reserved.error().message);
+  Finish(no_space ? StopReason::kDiskFull : StopReason::kWriteError, is_free.error().message);
   return Refused();
 }
 
