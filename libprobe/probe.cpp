@@ -43,6 +43,9 @@ std::shared_ptr<ProbeState> FindProbe(std::uint64_t id) { return ProbeTable::Ins
 void Observe(ProbeState& probe, const TensorRef& tensor, void* stream) {
   ProbeTable::Instance().Observe(probe, tensor, stream);
 }
+void Prepare(ProbeState& probe, const TensorRef& tensor) {
+  ProbeTable::Instance().Prepare(probe, tensor);
+}
 const ProbeOptions& OptionsOf(const ProbeState& probe) { return probe.options; }
 const std::string& NameOf(const ProbeState& probe) { return probe.name; }
 bool IsCapturing(void* stream) { return capture::QueryCapture(stream).capturing; }

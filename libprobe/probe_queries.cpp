@@ -36,6 +36,7 @@ Record MakeRecord(const ProbeSlot& slot, ring::Entry entry) {
   record.device_index = r.device_index;
   record.timestamp_ns = entry.timestamp_ns;
   record.step = entry.step;
+  record.shard = r.shard;
   record.payload = std::move(entry.payload);
   return record;
 }

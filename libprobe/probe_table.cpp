@@ -25,7 +25,8 @@ constexpr std::size_t kMaxOpenCaptures = 16;
 bool SameTensor(const layout::SlotRegistration& r, const TensorRef& tensor) {
   if (r.dtype != static_cast<std::uint16_t>(tensor.dtype) || r.dims != tensor.shape.size() ||
       r.device_type != static_cast<std::uint8_t>(tensor.device_type) ||
-      r.device_index != tensor.device_index) {
+      r.device_index != tensor.device_index ||
+      tensor.shard.compare(0, layout::kMaxShardBytes, r.shard) != 0) {
     return false;
   }
   return std::equal(

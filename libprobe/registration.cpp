@@ -16,6 +16,7 @@ constexpr std::uint32_t kStatsCapacity = 256;                    // 128 bytes ea
 constexpr std::uint64_t kDefaultRingBytes = 64ull << 20;         // unless two entries need more
 constexpr std::uint64_t kMaxRingBytes = std::uint64_t{1} << 59;  // so that no sum overflows
 constexpr std::uint32_t kDefaultWaitMs = 2000;
+constexpr std::string_view kReservedInNames = "*?@#:{}";  // python/cgdebug/probe.py
 
 Error BadArgument(const std::string& probe, const std::string& text) {
   return Error(ErrorKind::kBadArgument, "probe '" + probe + "': " + text);
@@ -92,8 +93,15 @@ void CheckProbe(const std::string& name, const ProbeOptions& options) {
                                              " bytes, this one " + std::to_string(name.size()) +
                                              ": '" + name.substr(0, 40) + "...'");
   }
-  if (name.find('\0') != std::string::npos) {
-    throw Error(ErrorKind::kBadArgument, "a probe's name cannot contain a zero byte");
+  const auto reserved = std::find_if(name.begin(), name.end(), [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return byte < 0x20 || byte == 0x7f || kReservedInNames.find(c) != std::string_view::npos;
+  });
+  if (reserved != name.end() || name.front() == '!') {
+    throw Error(
+        ErrorKind::kBadArgument,
+        "a probe's name has no control characters and none of " + std::string(kReservedInNames) +
+            ", which selectors such as 'blk*' and NAME@12 use, and no ! in front: '" + name + "'");
   }
   if (options.print && options.print->every == 0) {
     throw BadArgument(name, "TensorPrint(every) must be at least 1");
@@ -205,6 +213,7 @@ layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOp
   }
   std::memcpy(r.name, name.data(), name.size());
   std::memcpy(r.site, options.site.data(), ring::CutLength(options.site, layout::kMaxNameBytes));
+  std::memcpy(r.shard, tensor.shard.data(), ring::CutLength(tensor.shard, layout::kMaxShardBytes));
   return r;
 }
 

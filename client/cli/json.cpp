@@ -162,6 +162,7 @@ Json ToJson(const v1::ProbeInfo& probe) {
                {"replay", probe.replay()},
                {"last_timestamp_ns", probe.last_timestamp_ns()},
                {"site", probe.site()},
+               {"shard", probe.shard()},
                {"retired", probe.retired()},
                {"counters", ToJson(probe.counters())}};
   json["verdict"] = probe.has_verdict() ? ToJson(probe.verdict()) : Json(nullptr);
@@ -183,6 +184,7 @@ Json ToJson(const v1::Snapshot& snapshot) {
           {"device", snapshot.device()},
           {"timestamp_ns", snapshot.timestamp_ns()},
           {"step", snapshot.step()},
+          {"shard", snapshot.shard()},
           {"payload_bytes", snapshot.payload_bytes()},
           {"stats", ToJson(snapshot.stats())}};
 }

@@ -30,6 +30,7 @@ class LiveSource : public source::Source {
     slot.session = probe.session_label();
     slot.device = probe.device();
     slot.site = probe.site();
+    slot.shard = probe.shard();
     slot.dtype_name = probe.dtype();
     slot.dtype = DtypeOf(probe.dtype());
     slot.shape = ShapeOf(probe.shape());

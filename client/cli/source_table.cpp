@@ -113,6 +113,7 @@ Json SlotJson(const Slot& slot, const Row& row) {
           {"capture_id", slot.capture_id},
           {"order", slot.order},
           {"site", slot.site},
+          {"shard", slot.shard},
           {"payload_bytes", slot.payload_bytes},
           {"snapshots", row.keys.size()},
           {"first_replay", row.keys.empty() ? 0 : row.keys.front().replay},
@@ -133,6 +134,11 @@ std::string LastText(Source& source, const Row& row, const Style& style) {
 std::string CaptureText(const Slot& slot) {
   if (slot.capture_id != 0) return std::to_string(slot.capture_id);
   return slot.device.empty() ? "-" : "eager";
+}
+
+bool HasShards(const Source& source) {
+  return std::any_of(source.slots().begin(), source.slots().end(),
+                     [](const Slot& slot) { return !slot.shard.empty(); });
 }
 
 bool HasRanks(const Source& source) {
@@ -189,7 +195,10 @@ Result<TextTable> SlotTable(Source& source, const analysis::Scope& scope, const 
                                  {"SNAPSHOTS", Align::kRight},
                                  {"REPLAYS", Align::kRight}});
   if (has_every) columns.push_back({"EVERY", Align::kRight});
-  columns.insert(columns.end(), {{"LOST", Align::kRight}, {"LAST"}});
+  columns.push_back({"LOST", Align::kRight});
+  const bool has_shards = HasShards(source);
+  if (has_shards) columns.push_back({"SHARD"});
+  columns.push_back({"LAST"});
   TextTable table(columns);
   for (const Row& row : *rows) {
     const Slot& slot = source.slots()[row.slot];
@@ -199,8 +208,9 @@ Result<TextTable> SlotTable(Source& source, const analysis::Scope& scope, const 
                   slot.device.empty() ? "-" : Printable(slot.device), CaptureText(slot),
                   std::to_string(row.keys.size()), ReplaysText(row.keys)});
     if (has_every) cells.push_back(std::to_string(slot.every));
-    cells.insert(cells.end(), {row.lost == 0 ? "0" : style.Yellow(std::to_string(row.lost)),
-                               LastText(source, row, style)});
+    cells.push_back(row.lost == 0 ? "0" : style.Yellow(std::to_string(row.lost)));
+    if (has_shards) cells.push_back(slot.shard.empty() ? "-" : Printable(slot.shard));
+    cells.push_back(LastText(source, row, style));
     table.Add(std::move(cells));
   }
   return table;

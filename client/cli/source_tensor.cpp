@@ -183,6 +183,7 @@ Result<client::Tensor> LoadTensor(Source& source, const FoundTensor& found) {
   out.set_device(slot.device.empty() ? "file" : slot.device);
   out.set_timestamp_ns(snapshot->timestamp_ns);
   out.set_step(snapshot->step);
+  out.set_shard(slot.shard);
   out.set_payload_bytes(slot.payload_bytes);
   const Result<numerics::Stats> stats = source::StatsOf(source, *snapshot);
   if (!stats.ok()) return stats.error();

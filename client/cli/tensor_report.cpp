@@ -99,7 +99,11 @@ std::string Head(const v1::Snapshot& snapshot, const Style& style) {
     from += fmt::format("{}, {}", snapshot.capture_id() == 0 ? ", eager" : "",
                         FormatTime(snapshot.timestamp_ns()));
   }
-  return head + style.Dim("  " + from) + "\n";
+  head += style.Dim("  " + from) + "\n";
+  if (!snapshot.shard().empty()) {
+    head += style.Dim("  shard " + Printable(snapshot.shard())) + "\n";
+  }
+  return head;
 }
 
 std::string StatisticsBlock(const v1::Snapshot& snapshot, const Style& style) {

@@ -108,7 +108,7 @@ class Filler {
   }
 
   Result<void> AddProbes() {
-    const Result<Statement> insert = Insert("probe", 12);
+    const Result<Statement> insert = Insert("probe", 13);
     if (!insert.ok()) return insert.error();
     for (std::size_t i = 0; i < source_.slots().size(); ++i) {
       const Slot& slot = source_.slots()[i];
@@ -119,7 +119,7 @@ class Filler {
       row.Add(slot.device).Add(slot.dtype_name);
       row.Add(fmt::format("[{}]", fmt::join(slot.shape, ", "))).Add(slot.payload_bytes);
       row.Add(slot.capture_id).Add(static_cast<std::uint64_t>(slot.invocation)).Add(slot.order);
-      row.Add(static_cast<std::uint64_t>(slot.every));
+      row.Add(static_cast<std::uint64_t>(slot.every)).Add(slot.shard);
       if (!row.Insert()) return Failed();
     }
     return {};

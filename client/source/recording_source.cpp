@@ -137,6 +137,7 @@ class RecordingSource : public Source {
     slot.probe = from.probe.empty() ? fmt::format("(damaged slot {})", from.id) : from.probe;
     slot.device = from.device;
     slot.site = from.site;
+    slot.shard = from.shard;
     slot.dtype = from.dtype;
     slot.dtype_name = layout::DtypeName(from.dtype);
     slot.shape = from.shape;

@@ -34,6 +34,7 @@ struct Slot {
   std::string session;                            // label of the job, or the file it came from
   std::string device;                             // empty when unknown
   std::string site;                               // "file.py:12", empty when unknown
+  std::string shard;                              // part of a distributed tensor, else empty
   std::string dtype_name;                         // as the source spells it
   layout::Dtype dtype = layout::Dtype::kInvalid;  // kInvalid: a type that this version cannot read
   std::vector<std::uint64_t> shape;

@@ -57,6 +57,7 @@ recording::Slot ToRecording(const SlotIdentity& slot) {
   recording::Slot to;
   to.probe = slot.probe;
   to.site = slot.site;
+  to.shard = slot.shard;
   to.device = slot.device;
   to.dtype = slot.dtype;
   to.shape = slot.shape;

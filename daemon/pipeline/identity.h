@@ -45,6 +45,7 @@ struct SlotIdentity {
   std::string probe;
   std::string site;
   std::string device;  // "cuda:0", "cpu"
+  std::string shard;   // which part of a distributed tensor it is, else empty
 
   bool Has(std::uint32_t action) const { return (registration.actions & action) != 0; }
 };

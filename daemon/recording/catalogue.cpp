@@ -104,7 +104,7 @@ class Rows {
         session_(database,
                  "insert or ignore into session select ?, run.id, ?, ?, ?, ?, ?, ?, ? from run "
                  "where run_id = ? and restart_count = ? and command = ?"),
-        probe_(database, "insert or ignore into probe values (?,?,?,?,?,?,?,?,?,?,?,?)"),
+        probe_(database, "insert or ignore into probe values (?,?,?,?,?,?,?,?,?,?,?,?,?)"),
         snapshot_(database,
                   "insert or ignore into snapshot values "
                   "(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"),
@@ -140,7 +140,8 @@ class Rows {
     if (!s) return true;
     const std::string shape = fmt::format("[{}]", fmt::join(s->shape, ", "));
     return probe_.Run(s->id, s->session, s->probe, s->site, s->device, layout::DtypeName(s->dtype),
-                      shape, s->payload_bytes, s->capture_id, s->invocation, s->order, s->every);
+                      shape, s->payload_bytes, s->capture_id, s->invocation, s->order, s->every,
+                      s->shard);
   }
   bool AddSnapshot(const Record& record, std::uint32_t segment) {
     const auto s = Decode<Snapshot>(record.meta);

@@ -18,7 +18,8 @@ create table session (
 create table probe (  -- one call of a probe in one graph
   id integer primary key, session integer references session, name text, site text, device text,
   dtype text, shape text, payload_bytes integer, graph_id integer, invocation integer,
-  graph_order integer, every integer);
+  graph_order integer, every integer,
+  shard text);  -- which part of a distributed tensor it is, else empty
 create table snapshot (
   number integer primary key, probe integer references probe, replay integer, ordinal integer,
   step integer, timestamp_ns integer, segment integer, offset integer, length integer,

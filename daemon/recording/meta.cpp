@@ -63,6 +63,7 @@ void Fields(Archive& a, Slot& m) {
   a.Varint(13, m.generation);
   a.Varint(14, m.id);
   a.Varint(15, m.from_ordinal);
+  a.Text(16, m.shard);
 }
 
 template <typename Archive>

@@ -35,6 +35,7 @@ struct Slot {
   std::string probe;
   std::string site;    // "file.py:12", empty when unknown
   std::string device;  // "cuda:0", "cpu"
+  std::string shard;   // which part of a distributed tensor it is, else empty
   layout::Dtype dtype = layout::Dtype::kInvalid;
   std::vector<std::uint64_t> shape;
   std::uint64_t payload_bytes = 0;  // of one snapshot

@@ -179,6 +179,7 @@ void Fill(const pipeline::SlotRecord& record, v1::ProbeInfo* message) {
   Fill(record.counters, message->mutable_counters());
   message->set_last_timestamp_ns(record.last_timestamp_ns);
   message->set_site(slot.site);
+  message->set_shard(slot.shard);
   message->set_retired(record.retired);
   message->set_slot(static_cast<std::uint32_t>(registration.order));
   if (slot.Has(layout::kActionCompare)) FillVerdict(record.verdict, message->mutable_verdict());
@@ -244,6 +245,7 @@ void Fill(const pipeline::Snapshot& snapshot, v1::Snapshot* message) {
   message->set_step(snapshot.step);
   Fill(snapshot.stats, message->mutable_stats());
   message->set_payload_bytes(slot.registration.payload_bytes);
+  message->set_shard(slot.shard);
 }
 
 namespace {

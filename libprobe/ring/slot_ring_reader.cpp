@@ -105,8 +105,9 @@ std::string CheckRegistration(const layout::SlotRegistration& r, std::uint64_t b
       g.payload_offset != r.payload_offset || g.block_bytes > block_bytes) {
     return "ring geometry does not follow from payload and capacity";
   }
-  if (!Terminated(r.name, sizeof(r.name)) || !Terminated(r.site, sizeof(r.site))) {
-    return "name is not terminated";
+  if (!Terminated(r.name, sizeof(r.name)) || !Terminated(r.site, sizeof(r.site)) ||
+      !Terminated(r.shard, sizeof(r.shard))) {
+    return "a text is not terminated";
   }
   if (r.name[0] == '\0') return "empty name";
   if (r.lane > static_cast<std::uint8_t>(layout::Lane::kDirect)) return "unknown lane";

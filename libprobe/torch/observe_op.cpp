@@ -1,8 +1,10 @@
-// observe_op.cpp: cgdebug::observe(Tensor x, str site) -> (), the only file that knows libtorch.
+// observe_op.cpp: cgdebug::observe(Tensor x, str site, str shard) -> (), the only file that knows
+// libtorch, and cgdebug::prepare, which allocates for a later observe.
 //
-// `site` is "<probe id>:<name>": a constant for the compiler, and a lookup without hashing names.
-// The op returns nothing: an output that aliases its input is an error in new torch. No Python in
-// here, so one binary serves every Python version.
+// `shard` says which part of a distributed tensor x is, and is empty for others. `site` is "<probe
+// id>:<name>": a constant for the compiler, and a lookup without hashing names. The op returns
+// nothing: an output that aliases its input is an error in new torch. No Python in here, so one
+// binary serves every Python version.
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
@@ -106,47 +108,63 @@ std::string WhyRefused(const ProbeState& probe, const at::Tensor& x, bool contig
   return {};
 }
 
-void ObserveTensor(ProbeState& probe, const at::Tensor& x, void* stream) {
+// Everything but where the data lies.
+// Fails: throws Error when the probe does not take this tensor.
+TensorRef Describe(const ProbeState& probe, const at::Tensor& x, std::string_view shard) {
   const bool contiguous =
       x.layout() == at::kStrided && x.is_contiguous() && !x.is_conj() && !x.is_neg();
   const std::string refused = WhyRefused(probe, x, contiguous);
   if (!refused.empty()) throw Error(ErrorKind::kUnsupported, refused);
-  const at::Tensor dense = contiguous ? x : x.contiguous();
   TensorRef tensor;
-  tensor.data = dense.const_data_ptr();
-  tensor.dtype = FromTorch(dense.scalar_type());
-  tensor.shape = dense.sizes().vec();
-  tensor.device_type = dense.is_cuda() ? DeviceType::kCuda : DeviceType::kCpu;
-  tensor.device_index = dense.is_cuda() ? dense.device().index() : 0;
+  tensor.dtype = FromTorch(x.scalar_type());
+  tensor.shape = x.sizes().vec();
+  tensor.device_type = x.is_cuda() ? DeviceType::kCuda : DeviceType::kCpu;
+  tensor.device_index = x.is_cuda() ? x.device().index() : 0;
   tensor.packed_from_strided = !contiguous;
+  tensor.shard = shard;
+  return tensor;
+}
+
+void ObserveTensor(ProbeState& probe, const at::Tensor& x, std::string_view shard, void* stream) {
+  TensorRef tensor = Describe(probe, x, shard);
+  const at::Tensor dense = tensor.packed_from_strided ? x.contiguous() : x;
+  tensor.data = dense.const_data_ptr();
   Observe(probe, tensor, stream);
 }
 
-void ObserveCpu(const at::Tensor& x, std::string_view site) {
+void ObserveCpu(const at::Tensor& x, std::string_view site, std::string_view shard) {
   AsTorchErrors([&] {
     const auto probe = Lookup(site);
     if (probe == nullptr || OptionsOf(*probe).mode == ProbeMode::kCapture) return;
-    ObserveTensor(*probe, x, nullptr);
+    ObserveTensor(*probe, x, shard, nullptr);
   });
 }
 
 #ifdef CGDEBUG_TORCH_HAS_CUDA
-void ObserveCuda(const at::Tensor& x, std::string_view site) {
+void ObserveCuda(const at::Tensor& x, std::string_view site, std::string_view shard) {
   AsTorchErrors([&] {
     const auto probe = Lookup(site);
     if (probe == nullptr) return;
     const c10::DeviceGuard guard(x.device());
     void* stream = c10::cuda::getCurrentCUDAStream(x.device().index()).stream();
     if (OptionsOf(*probe).mode == ProbeMode::kCapture && !IsCapturing(stream)) return;
-    ObserveTensor(*probe, x, stream);
+    ObserveTensor(*probe, x, shard, stream);
   });
 }
 #endif
 
-void ObserveMeta(const at::Tensor&, std::string_view) {}
+void PrepareAny(const at::Tensor& x, std::string_view site, std::string_view shard) {
+  AsTorchErrors([&] {
+    const auto probe = Lookup(site);
+    if (probe == nullptr) throw Error(ErrorKind::kClosed, "the probe to prepare is closed");
+    Prepare(*probe, Describe(*probe, x, shard));
+  });
+}
+
+void DoNothing(const at::Tensor&, std::string_view, std::string_view) {}
 
 // Inside torch.vmap, where torch itself would say that a batching rule is missing.
-void ObserveBatched(const at::Tensor&, std::string_view site) {
+void ObserveBatched(const at::Tensor&, std::string_view site, std::string_view) {
   AsTorchErrors([&] {
     const auto probe = Lookup(site);
     if (probe == nullptr) return;
@@ -160,16 +178,29 @@ void ObserveBatched(const at::Tensor&, std::string_view site) {
 
 }  // namespace
 
-TORCH_LIBRARY(cgdebug, library) { library.def("observe(Tensor x, str site) -> ()"); }
-TORCH_LIBRARY_IMPL(cgdebug, CPU, library) { library.impl("observe", &ObserveCpu); }
+TORCH_LIBRARY(cgdebug, library) {
+  library.def("observe(Tensor x, str site, str shard=\"\") -> ()");
+  library.def("prepare(Tensor x, str site, str shard=\"\") -> ()");
+}
+TORCH_LIBRARY_IMPL(cgdebug, CPU, library) {
+  library.impl("observe", &ObserveCpu);
+  library.impl("prepare", &PrepareAny);
+}
 #ifdef CGDEBUG_TORCH_HAS_CUDA
-TORCH_LIBRARY_IMPL(cgdebug, CUDA, library) { library.impl("observe", &ObserveCuda); }
+TORCH_LIBRARY_IMPL(cgdebug, CUDA, library) {
+  library.impl("observe", &ObserveCuda);
+  library.impl("prepare", &PrepareAny);
+}
 #endif
 TORCH_LIBRARY_IMPL(cgdebug, FuncTorchBatched, library) { library.impl("observe", &ObserveBatched); }
-TORCH_LIBRARY_IMPL(cgdebug, Meta, library) { library.impl("observe", &ObserveMeta); }
+TORCH_LIBRARY_IMPL(cgdebug, Meta, library) {
+  library.impl("observe", &DoNothing);
+  library.impl("prepare", &DoNothing);
+}
 // A probe is no part of the gradient: autograd has nothing to do for it.
 TORCH_LIBRARY_IMPL(cgdebug, Autograd, library) {
   library.impl("observe", torch::CppFunction::makeFallthrough());
+  library.impl("prepare", torch::CppFunction::makeFallthrough());
 }
 
 }  // namespace cgdebug

@@ -42,6 +42,7 @@ inline constexpr std::size_t kMaxDims = 16;
 inline constexpr std::uint64_t kMaxPayloadBytes = std::uint64_t{1} << 44;
 inline constexpr std::uint32_t kMaxCapacity = 1u << 20;
 inline constexpr std::size_t kMaxNameBytes = 255;  // a probe's name, without the terminating zero
+inline constexpr std::size_t kMaxShardBytes = 511;
 inline constexpr std::size_t kVerdictTextBytes = 960;
 
 // --- the entry -------------------------------------------------------------------------------
@@ -204,6 +205,10 @@ struct SlotRegistration {
   std::uint32_t stats_every;     // 0 = action absent
   std::uint8_t lane_reason;      // LaneReason
   std::uint8_t reserved[235];
+  // Which part of a distributed tensor this is, as text (python/cgdebug/sharding.py); empty when it
+  // is a tensor of its own.
+  char shard[kMaxShardBytes + 1];
+  std::uint8_t reserved2[512];
 };
 
 // Offsets in a slot block.
@@ -218,7 +223,7 @@ static_assert(sizeof(SlotHead) == 64);
 static_assert(sizeof(SlotCredit) == 64);
 static_assert(sizeof(SlotVerdict) == 1024);
 static_assert(sizeof(SlotFirsts) == 64);
-static_assert(sizeof(SlotRegistration) == 1024);
+static_assert(sizeof(SlotRegistration) == 2048);
 static_assert(kSlotHeadersOffset % kCacheLineBytes == 0);
 static_assert(std::is_trivially_copyable_v<SlotRegistration>);
 

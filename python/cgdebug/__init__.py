@@ -32,6 +32,7 @@ _HOMES = {
         "DaemonError",
         "RecordingError",
     ),
+    "sharding": ("TensorShard", "assemble"),
     "postprocess": ("drain_records", "export_records_to_tensorboard"),
     "client": ("connect", "Client"),
     "recording": ("open", "Recording"),
@@ -45,6 +46,7 @@ _MODULES = (
     "postprocess",
     "probe",
     "recording",
+    "sharding",
     "snapshot",
     "tensor_debug",
     "testing",
@@ -77,6 +79,8 @@ if typing.TYPE_CHECKING:  # "as": what the package exports, for type checkers
     from .probe import step as step
     from .recording import Recording as Recording
     from .recording import open as open
+    from .sharding import TensorShard as TensorShard
+    from .sharding import assemble as assemble
     from .snapshot import Stats as Stats
     from .snapshot import TensorSnapshot as TensorSnapshot
 

@@ -6,6 +6,7 @@ import types
 import typing
 
 from .errors import DaemonError
+from .sharding import TensorShard
 from .snapshot import Stats, TensorSnapshot
 
 
@@ -112,4 +113,5 @@ def snapshot(fields: Answer, payload: bytearray | None) -> TensorSnapshot:
         graph_id=fields.capture_id,
         timestamp_ns=fields.timestamp_ns,
         step=None if fields.step < 0 else fields.step,
+        shard=TensorShard.parse(fields.shard),
     )

@@ -40,6 +40,7 @@ def make_database(reader) -> sqlite3.Connection:
             slot["invocation"],
             slot["order"],
             slot["every"],
+            slot["shard"],
         )
         for row, comparison in reader.rows(index):
             number = insert("snapshot", *row)

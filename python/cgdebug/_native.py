@@ -20,6 +20,7 @@ _INSTALL = "In the source tree of cgdebug, type: pip install --no-build-isolatio
 
 _lock = threading.Lock()
 _op_loaded = False
+_dtensor_known = False
 _step: int | None = None
 _finish_in_pid = (
     0  # the process whose exit waits for the daemon: a forked child has its own segment
@@ -60,6 +61,20 @@ def load():
         probe = _load_module()
         _load_op()
         return probe
+
+
+def know_dtensor() -> None:
+    """Makes the ops see a DTensor's local part. Called again and again: DTensor may be imported
+    after the ops were loaded, and is not imported for it. A compiler calls it while it traces."""
+    global _dtensor_known
+    distributed = sys.modules.get("torch.distributed.tensor")
+    if _dtensor_known or distributed is None:
+        return
+    import torch
+
+    for op in ("cgdebug::observe", "cgdebug::prepare"):
+        torch.library.register_torch_dispatch(op, distributed.DTensor, _observe_dtensor)
+    _dtensor_known = True
 
 
 def recording_module():
@@ -203,3 +218,12 @@ def _register_effect() -> None:
         from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 
         _register_effectful_op(op, _EffectType.ORDERED)
+
+
+def _observe_dtensor(_, op, types, args, kwargs) -> None:
+    from .sharding import TensorShard
+
+    tensor, site_key = args[:2]
+    shard = TensorShard.of(tensor)
+    if shard is not None:  # else this rank has no part of it
+        op(tensor._local_tensor, site_key, str(shard))

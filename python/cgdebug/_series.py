@@ -8,6 +8,7 @@ import operator
 import typing
 
 from .actions import DTYPES
+from .sharding import TensorShard
 from .snapshot import Stats, TensorSnapshot
 
 if typing.TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Series:
         self.session: str = slot["session"]
         self.device: str = slot["device"]
         self.site: str = slot["site"]
+        self.shard = TensorShard.parse(slot["shard"])
         self.dtype_name: str = slot["dtype"]
         self.shape: tuple = slot["shape"]
         self.rank: int = slot["rank"]
@@ -178,6 +180,7 @@ class RecordedSnapshot(TensorSnapshot):
             graph_id=series.graph_id,
             timestamp_ns=fields["timestamp_ns"],
             step=None if fields["step"] < 0 else fields["step"],
+            shard=series.shard,
         )
         snapshot.__dict__["hash"] = fields["hash"]
         return snapshot

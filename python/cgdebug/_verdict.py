@@ -24,6 +24,8 @@ def why_not_compared(
     if not status.slots and status.error:
         return status.error
     if not status.slots:
+        if status.mode == "always":
+            return "it was never called: call it on a tensor before assert_ok()"
         return (
             'it has seen no tensor yet. In mode="capture" it looks only inside a captured graph; '
             'call it in one, or use mode="always"'

@@ -9,6 +9,8 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import math
+import numbers
+import operator
 import sys
 import typing
 
@@ -48,8 +50,8 @@ class TensorPrint:
     def __post_init__(self):
         _check_flags(self)
         if self.enabled:
-            _check_count("TensorPrint", "max_items", self.max_items, 0)
-            _check_count("TensorPrint", "every", self.every, 1)
+            _check_count(self, "max_items", 0)
+            _check_count(self, "every", 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +76,8 @@ class TensorRecord:
     def __post_init__(self):
         _check_flags(self)
         if self.enabled:
-            _check_count("TensorRecord", "capacity", self.capacity, 1)
-            _check_count("TensorRecord", "every", self.every, 1)
+            _check_count(self, "capacity", 1)
+            _check_count(self, "every", 1)
             if self.to not in ("ring", "disk"):
                 raise ValueError(f'TensorRecord: to must be "ring" or "disk", not {self.to!r}')
 
@@ -109,11 +111,12 @@ class TensorCompare:
             return
         for name in ("rtol", "atol"):
             value = getattr(self, name)
-            if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+            if not isinstance(value, numbers.Real) or not math.isfinite(value) or value < 0:
                 raise ValueError(
                     f"TensorCompare: {name} must be a finite number >= 0, not {value!r}"
                 )
-        _check_count("TensorCompare", "every", self.every, 1)
+            object.__setattr__(self, name, float(value))
+        _check_count(self, "every", 1)
         _check_expected(self.expected)
 
     @property
@@ -141,7 +144,7 @@ class TensorStats:
     def __post_init__(self):
         _check_flags(self)
         if self.enabled:
-            _check_count("TensorStats", "every", self.every, 1)
+            _check_count(self, "every", 1)
 
 
 Action = typing.Union[TensorPrint, TensorRecord, TensorCompare, TensorStats]
@@ -225,13 +228,35 @@ def _check_flags(action) -> None:
             )
 
 
-def _check_count(action: str, name: str, value, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{action}: {name} must be an integer, not {value!r}")
-    if value < least:
-        raise ValueError(f"{action}: {name} must be at least {least}, not {value}")
-    if value > _UINT32_MAX:
-        raise ValueError(f"{action}: {name} must be at most {_UINT32_MAX}, not {value}")
+def _check_count(action, name: str, least: int) -> None:
+    """Of a field, which becomes an int: NumPy's integers come from a range of theirs."""
+    what = f"{type(action).__name__}: {name}"
+    number = whole_number(what, getattr(action, name))
+    if number < least:
+        raise ValueError(f"{what} must be at least {least}, not {number}")
+    if number > _UINT32_MAX:
+        raise ValueError(f"{what} must be at most {_UINT32_MAX}, not {number}")
+    object.__setattr__(action, name, number)
+
+
+def whole_number(what: str, value) -> int:
+    """The int that `value` is: an integer of Python, NumPy or of a tensor on the CPU, but no bool.
+
+    Fails: ValueError.
+    """
+    is_bool = isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool")
+    is_on_gpu = _is_tensor(value) and value.device.type != "cpu"
+    if is_on_gpu:
+        raise ValueError(
+            f"{what} is a tensor on {value.device}: reading it waits for the GPU. Give the number "
+            f"that the program has, or value.item()"
+        )
+    try:
+        if not is_bool:
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise ValueError(f"{what} must be an integer, not {value!r}")
 
 
 def _check_expected(expected) -> None:

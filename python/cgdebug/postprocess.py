@@ -12,21 +12,24 @@ if typing.TYPE_CHECKING:
 
 def drain_records(
     probe: CudaGraphTensorProbe,
-    consumer: typing.Callable[[list[TensorSnapshot]], object],
+    consumer: typing.Callable[[TensorSnapshot], object],
     synchronize: bool = True,
 ) -> list[TensorSnapshot]:
-    """Gives the probe's records to `consumer`, as one list, then clears exactly those.
+    """Calls `consumer` with each of the probe's records, oldest first, then clears exactly those:
 
-    When `consumer` raises, nothing is cleared and the exception passes through: the next call gets
-    the same records again, unless newer ones have overwritten them meanwhile. Records that arrive
-    while `consumer` runs stay. `consumer` is not called when there is nothing.
+        drain_records(probe, lambda snapshot: my_custom_action(snapshot.tensor))
+
+    When `consumer` raises, nothing is cleared, the records before that one neither, and the
+    exception passes through: the next call gets the same records again, unless newer ones have
+    overwritten them meanwhile. Records that arrive while `consumer` runs stay.
 
     synchronize: wait for the GPU first, so that every replay launched so far is included.
     Returns the records.
     """
     records = probe.records(synchronize=synchronize)
+    for record in records:
+        consumer(record)
     if records:
-        consumer(records)
         probe._clear_up_to(records)
     return records
 

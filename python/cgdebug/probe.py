@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import typing
+import warnings
+import weakref
 
 import torch
 
-from . import _native, _selection
+from . import _accepted, _native, _selection
 from . import _verdict as verdict
 from . import actions as _actions
 from .errors import TensorNotComparedError
+from .sharding import TensorShard
 from .snapshot import TensorSnapshot
 from .status import ProbeStatus, SlotStatus
 
@@ -20,14 +23,17 @@ if typing.TYPE_CHECKING:
 
 __all__ = ["CudaGraphTensorProbe", "ProbeStatus", "SlotStatus", "step"]
 
-_MAX_NAME_BYTES = 255
+_MAX_STEP = 2**63 - 1
+_MAX_LAST = 2**31 - 1  # more than any ring has
 _VERDICT_TIMEOUT_S = 10.0
 
 
 class CudaGraphTensorProbe:
     """Looks at every tensor that passes `probe(tensor)` and returns that same tensor object.
 
-    name:           what the tensor is called everywhere; at most 255 bytes of UTF-8
+    name:           what the tensor is called everywhere; at most 255 bytes of UTF-8 without line
+                    ends and * ? @ # : { }, which selectors use, nor with a ! in front. Two probes
+                    that live at the same time should not share one.
     actions:        any of TensorPrint, TensorRecord, TensorCompare, TensorStats, one of each at
                     most. When none is enabled the probe is a pure no-op and the native module is
                     never loaded.
@@ -46,7 +52,8 @@ class CudaGraphTensorProbe:
     enabled:        False is the same as disabling every action.
 
     One probe may be called many times in a capture (`invocation_index` tells the calls apart) and
-    used in several captures. It may be closed or garbage-collected before its graphs, which then
+    used in several captures. Of a DTensor it sees this rank's part, which `TensorSnapshot.shard`
+    describes and `cgdebug.assemble` puts together with the others. It may be closed or garbage-collected before its graphs, which then
     replay without it, and they before it. Dtypes: bool, uint8, int8, int16, int32, int64, float16,
     bfloat16, float32, float64, float8_e4m3fn, float8_e5m2.
 
@@ -70,7 +77,7 @@ class CudaGraphTensorProbe:
         enabled: bool = True,
     ):
         self._native = None  # first, for a constructor that raises
-        _check_name(name)
+        _accepted.check_name(name)
         _check_choice("mode", mode, ("capture", "always"))
         _check_choice("non_contiguous", non_contiguous, ("error", "copy"))
         _check_choice("lane", lane, ("auto", "callback", "direct"))
@@ -83,11 +90,25 @@ class CudaGraphTensorProbe:
         self._capture_only = mode == "capture"
         self._site_key = ""
         if self._active:
+            self._site = _caller_site()
+            self._warn_of_twin()
             self._create_native(
                 copy_non_contiguous=non_contiguous == "copy",
-                site=_caller_site(),
+                site=self._site,
                 lane=lane,
                 prefer_link=prefer == "link",
+            )
+            _live[name] = self
+
+    def _warn_of_twin(self) -> None:
+        twin = _live.get(self._name)
+        if twin is not None:
+            warnings.warn(
+                f"cgdebug: two probes that are both alive are called {self._name!r} ({twin._site} "
+                f"and {self._site}): they are shown as calls of one. Give each a name of its own, "
+                f"or close() the first",
+                RuntimeWarning,
+                stacklevel=3,
             )
 
     def _create_native(self, **options) -> None:
@@ -114,19 +135,26 @@ class CudaGraphTensorProbe:
         if not self._active:
             return tensor
         if torch.compiler.is_compiling():
+            _know_dtensor()
             torch.ops.cgdebug.observe(tensor, self._site_key)
             return tensor
         if self._capture_only and not _is_capturing():
             return tensor
-        self._check_tensor(tensor)
-        try:
-            torch.ops.cgdebug.observe(tensor, self._site_key)
-        except NotImplementedError:  # of torch's dispatcher, which does not name the probe
-            raise ValueError(
-                f"probe {self._name!r}: quantized and nested tensors are not supported; probe "
-                f"tensor.dequantize() or tensor.values()"
-            ) from None
+        self._run(torch.ops.cgdebug.observe, tensor)
         return tensor
+
+    def _run(self, op, tensor: torch.Tensor) -> None:
+        _accepted.check_tensor(self._name, tensor)
+        if type(tensor) is not torch.Tensor:
+            _native.know_dtensor()
+        try:
+            op(tensor, self._site_key)
+        except NotImplementedError as error:  # of torch's dispatcher, which names no probe
+            raise ValueError(
+                f"probe {self._name!r}: a {type(tensor).__name__} is not supported: torch does not "
+                f"know how to give it to a probe ({str(error).splitlines()[0]}). Probe the tensors "
+                f"that it holds"
+            ) from None
 
     def attach_grad(self, tensor: torch.Tensor, strict: bool = False, return_handle: bool = False):
         """Looks at the gradient of `tensor` when backward computes it; the gradient is not changed.
@@ -153,28 +181,7 @@ class CudaGraphTensorProbe:
         """Allocates for one later capture of a tensor like this, so that the capture does not."""
         if self._native is None:
             return
-        self._check_tensor(tensor)
-        self._native.prepare(
-            str(tensor.dtype).replace("torch.", ""),
-            list(tensor.shape),
-            tensor.device.type,
-            tensor.device.index or 0,
-        )
-
-    def _check_tensor(self, tensor) -> None:
-        """What the op cannot say itself, because such a tensor never reaches it."""
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"probe {self._name!r} got a {type(tensor).__name__}, not a tensor")
-        if tensor.layout != torch.strided:
-            raise ValueError(
-                f"probe {self._name!r}: {tensor.layout} tensors are not supported; probe "
-                f"tensor.to_dense() or tensor.values()"
-            )
-        if tensor.device.type not in ("cpu", "cuda", "meta"):
-            raise ValueError(
-                f"probe {self._name!r}: device {tensor.device} is not supported (supported: "
-                f"cuda, cpu)"
-            )
+        self._run(torch.ops.cgdebug.prepare, tensor)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -186,8 +193,11 @@ class CudaGraphTensorProbe:
         Reads the process's own shared memory: no daemon is needed. Replays that are still running
         are not included unless `synchronize` waits for them. `last` limits the number.
         """
-        if last is not None and (isinstance(last, bool) or not isinstance(last, int) or last < 0):
-            raise ValueError(f"records: last must be an integer >= 0 or None, not {last!r}")
+        if last is not None:
+            last = _actions.whole_number("records: last", last)
+            if last < 0:
+                raise ValueError(f"records: last must be at least 0 or None, not {last}")
+            last = min(last, _MAX_LAST)
         if self._native is None or "record" not in self._actions:
             return []
         if synchronize:
@@ -220,6 +230,7 @@ class CudaGraphTensorProbe:
             graph_id=entry["capture_id"],
             timestamp_ns=entry["timestamp_ns"],
             step=entry["step"],
+            shard=TensorShard.parse(entry["shard"]),
         )
 
     # --- judging ----------------------------------------------------------------------------------
@@ -289,6 +300,8 @@ class CudaGraphTensorProbe:
         on to work, and the memory goes when the last of them goes. What was recorded is gone."""
         if self._native is not None:
             self._native.close()
+            if _live.get(self._name) is self:
+                del _live[self._name]
 
     def __enter__(self) -> CudaGraphTensorProbe:
         return self
@@ -301,14 +314,25 @@ class CudaGraphTensorProbe:
         return f"CudaGraphTensorProbe({self._name!r}, {list(self._actions.values())!r}, {state})"
 
 
+_live: weakref.WeakValueDictionary[str, CudaGraphTensorProbe] = weakref.WeakValueDictionary()
+
+
+@torch.compiler.assume_constant_result
+def _know_dtensor() -> None:
+    """For Dynamo, which calls it once while it traces and leaves it out of the graph."""
+    _native.know_dtensor()
+
+
 def step(number: int | None) -> None:
     """Names the training step that later snapshots belong to, for every probe of the process; None
-    ends it. On a GPU the number takes effect in the order of the current stream: replays that were
+    ends it. Any integer will do, also one of NumPy or of a tensor on the CPU. On a GPU the number takes effect in the order of the current stream: replays that were
     launched before keep theirs, however far the program runs ahead."""
-    if number is not None and (
-        isinstance(number, bool) or not isinstance(number, int) or number < 0
-    ):
-        raise ValueError(f"cgdebug.step: the step must be an integer >= 0 or None, not {number!r}")
+    if number is not None:
+        number = _actions.whole_number("cgdebug.step: the step", number)
+        if not 0 <= number <= _MAX_STEP:
+            raise ValueError(
+                f"cgdebug.step: the step must lie between 0 and {_MAX_STEP}, not {number}"
+            )
     on_gpu = torch.cuda.is_initialized() and not _is_capturing()
     _native.set_step(number, torch.cuda.current_stream().cuda_stream if on_gpu else None)
 
@@ -326,25 +350,7 @@ def _caller_site() -> str:
     if frame is None:
         return ""
     text = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-    return text.encode(errors="replace")[-_MAX_NAME_BYTES:].decode(errors="ignore")
-
-
-def _check_name(name) -> None:
-    if not isinstance(name, str):
-        raise TypeError(f"a probe's name must be a str, not {type(name).__name__}")
-    if not name:
-        raise ValueError("a probe needs a name: every place that shows the tensor uses it")
-    if "\0" in name:
-        raise ValueError(f"a probe's name cannot contain a zero byte: {name!r}")
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError:
-        raise ValueError(f"a probe's name must be text that UTF-8 can hold: {name!r}") from None
-    if size > _MAX_NAME_BYTES:
-        raise ValueError(
-            f"a probe's name may have {_MAX_NAME_BYTES} bytes of UTF-8, this one has {size}: "
-            f"{name[:40]!r}..."
-        )
+    return text.encode(errors="replace")[-_accepted.MAX_NAME_BYTES:].decode(errors="ignore")
 
 
 def _check_choice(what: str, value, choices: tuple) -> None:

@@ -9,6 +9,8 @@ if typing.TYPE_CHECKING:
     import numpy
     import torch
 
+    from .sharding import TensorShard
+
 _SHORT_NAMES = {
     "bool": "b8",
     "uint8": "u8",
@@ -67,6 +69,7 @@ class TensorSnapshot:
     graph_id:         of the capture, unique in the process; 0 = eager
     timestamp_ns:     wall clock when the snapshot was committed
     step:             the user's own (`cgdebug.step`), None when none was set
+    shard:            of a DTensor: which part of it this rank has (`TensorShard`), else None
     stats:            `Stats`, computed when first asked for
     """
 
@@ -81,6 +84,7 @@ class TensorSnapshot:
     graph_id: int = 0
     timestamp_ns: int = 0
     step: int | None = None
+    shard: TensorShard | None = None
     stats: Stats | None = dataclasses.field(default_factory=lambda: None)
 
     @classmethod
@@ -165,6 +169,8 @@ class TensorSnapshot:
         if self.invocation_index:
             parts.append(f"call {self.invocation_index}")
         parts += [f"{short}[{','.join(map(str, self.shape))}]", self.device]
+        if self.shard is not None:
+            parts.append(f"shard {self.shard}")
         if "stats" in self.__dict__ or (self._has_values() and self.numel <= _REPR_STATS_LIMIT):
             parts += _stats_words(self.stats)
         return " ".join(parts)
@@ -187,6 +193,12 @@ class TensorSnapshot:
             flat = self.tensor.detach().cpu().contiguous().reshape(-1)
             self.__dict__["_payload"] = flat.view(torch.uint8).numpy()
         return self.__dict__["_payload"]
+
+    def _item_bytes(self) -> int:
+        import numpy
+
+        dtype = self._known_dtype()
+        return numpy.dtype(_BITS_OF.get(dtype, dtype)).itemsize
 
     def _make_tensor(self):
         import torch

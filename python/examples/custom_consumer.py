@@ -1,8 +1,8 @@
 """Your own code over every record: what runs after the replays, not inside them.
 
 No Python runs in a captured graph. A TensorRecord keeps the newest snapshots; between batches of
-replays drain_records() hands them to a function and clears them only when it succeeded, so a
-consumer that fails loses nothing.
+replays drain_records() gives each of them to a function and clears them when it has taken the last
+one, so a consumer that fails loses nothing.
 
     python custom_consumer.py
 """
@@ -26,14 +26,13 @@ class DeadUnits:
         self.seen, self.dead = 0, collections.Counter()
         self.fail_once = fail_once
 
-    def __call__(self, records: list[TensorSnapshot]) -> None:
+    def __call__(self, snapshot: TensorSnapshot) -> None:
         if self.fail_once:
             self.fail_once = False
             raise OSError("the disk is full")
-        for record in records:
-            self.seen += 1
-            hidden = record.numpy()  # or record.tensor: both share the record's own memory
-            self.dead.update((hidden == 0).all(axis=0).nonzero()[0].tolist())
+        self.seen += 1
+        hidden = snapshot.numpy()  # or snapshot.tensor: both share the snapshot's own memory
+        self.dead.update((hidden == 0).all(axis=0).nonzero()[0].tolist())
 
 
 def main() -> None:

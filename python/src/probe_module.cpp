@@ -27,16 +27,6 @@ std::string DeviceText(DeviceType type, int index) {
   return type == DeviceType::kCuda ? "cuda:" + std::to_string(index) : "cpu";
 }
 
-TensorRef Shaped(const std::string& dtype, std::vector<std::int64_t> shape,
-                 const std::string& device_type, int device_index) {
-  TensorRef tensor;
-  tensor.dtype = ParseDtype(dtype);
-  tensor.shape = std::move(shape);
-  tensor.device_type = device_type == "cuda" ? DeviceType::kCuda : DeviceType::kCpu;
-  tensor.device_index = device_index;
-  return tensor;
-}
-
 ExpectedTensor ParseExpected(const py::handle& item) {
   const auto parts = item.cast<py::tuple>();
   ExpectedTensor expected;
@@ -104,6 +94,7 @@ py::dict ToDict(const Record& record) {
   item["shape"] = py::tuple(py::cast(record.shape));
   item["device"] = DeviceText(record.device_type, record.device_index);
   item["timestamp_ns"] = record.timestamp_ns;
+  item["shard"] = record.shard;
   item["step"] = record.step < 0 ? py::object(py::none()) : py::object(py::int_(record.step));
   // bytearray: writable, so that torch and NumPy can share it without a copy and without a warning.
   item["payload"] =
@@ -182,13 +173,6 @@ class NativeProbe {
 
   std::uint64_t Id() const { return probe_.id(); }
   std::string SiteKey() const { return std::to_string(probe_.id()) + ":" + probe_.name(); }
-
-  void Prepare(const std::string& dtype, std::vector<std::int64_t> shape,
-               const std::string& device_type, int device_index) {
-    const TensorRef tensor = Shaped(dtype, std::move(shape), device_type, device_index);
-    const py::gil_scoped_release unlocked;
-    probe_.Prepare(tensor);
-  }
 
   py::list Records(int last) const {
     std::vector<Record> records;
@@ -278,8 +262,6 @@ PYBIND11_MODULE(_probe, module) {
            py::arg("stats") = py::none(), py::arg("lane") = "auto", py::arg("prefer_link") = false)
       .def_property_readonly("id", &NativeProbe::Id)
       .def_property_readonly("site_key", &NativeProbe::SiteKey)
-      .def("prepare", &NativeProbe::Prepare, py::arg("dtype"), py::arg("shape"),
-           py::arg("device_type"), py::arg("device_index"))
       .def("records", &NativeProbe::Records, py::arg("last") = -1)
       .def("clear_records", &NativeProbe::ClearRecords, py::arg("upto") = py::none())
       .def("wait_consumed", &NativeProbe::WaitConsumed, py::arg("timeout_s"))

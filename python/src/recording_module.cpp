@@ -95,6 +95,7 @@ class Reader {
       dict["session"] = slot.session;
       dict["device"] = slot.device;
       dict["site"] = slot.site;
+      dict["shard"] = slot.shard;
       dict["dtype"] = slot.dtype_name;
       dict["shape"] = py::tuple(py::cast(slot.shape));
       dict["rank"] = slot.rank;

@@ -338,7 +338,7 @@ def test_drain_between_replays_misses_none(graph_probe):
     for _ in range(10):
         for _ in range(8):
             graph.replay()
-        drain_records(p, seen.extend)
+        drain_records(p, seen.append)
     assert [r.tensor[0].item() for r in seen] == list(range(1, 81)) and p.records() == []
 
 

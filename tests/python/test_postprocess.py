@@ -30,28 +30,32 @@ def filled(probe, *numbers, **options):
     return p
 
 
-def test_drain_gives_all_and_clears(probe):
+def test_drain_calls_the_consumer_with_each_snapshot_and_clears(probe):
     p, seen = filled(probe, 1, 2), []
-    assert values(drain_records(p, seen.extend)) == [1, 2] == values(seen)
+    my_custom_action = seen.append
+    drained = drain_records(p, lambda snapshot: my_custom_action(snapshot.tensor))
+    assert [tensor.item() for tensor in seen] == [1, 2] == values(drained)
     assert p.records() == []
     p(torch.tensor([3]))
-    assert values(drain_records(p, seen.extend, synchronize=False)) == [3]
+    assert values(drain_records(p, print, synchronize=False)) == [3]
 
 
-def test_drain_keeps_everything_when_the_consumer_fails(probe):
-    p = filled(probe, 1, 2)
+def test_drain_keeps_everything_when_the_consumer_fails_at_the_last_one(probe):
+    p, taken = filled(probe, 1, 2), []
 
-    def fail(records):
-        raise OSError("disk full")
+    def fail(snapshot):
+        taken.append(snapshot.tensor.item())
+        if len(taken) == 2:
+            raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
         drain_records(p, fail)
-    assert values(p.records()) == [1, 2]
+    assert taken == [1, 2] == values(p.records())
 
 
 def test_drain_keeps_what_arrives_meanwhile(probe):
     p = filled(probe, 1)
-    drain_records(p, lambda records: p(torch.tensor([2])))
+    drain_records(p, lambda _: p(torch.tensor([2])))
     assert values(p.records()) == [2]
 
 
@@ -59,12 +63,12 @@ def test_drain_of_several_shapes_clears_each(probe):
     p = probe(TensorRecord())
     for size in (1, 2, 1):
         p(torch.ones(size))
-    assert len(drain_records(p, lambda records: None)) == 3
+    assert len(drain_records(p, lambda _: None)) == 3
     assert p.records() == []
 
 
 def test_drain_does_not_call_the_consumer_for_nothing(probe):
-    assert drain_records(probe(TensorRecord()), lambda records: 1 / 0) == []
+    assert drain_records(probe(TensorRecord()), lambda _: 1 / 0) == []
 
 
 def test_scalars_have_the_documented_tags_and_values(probe):

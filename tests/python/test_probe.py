@@ -3,6 +3,7 @@
 import gc
 import threading
 
+import numpy
 import pytest
 import torch
 
@@ -68,7 +69,7 @@ def test_last_limits_the_records(probe):
     assert [r.tensor.item() for r in p.records(last=2)] == [4, 5]
     assert p.records(last=0) == [] and len(p.records(last=100)) == 6
     for bad in (-1, 1.5, True):
-        with pytest.raises(ValueError, match="last must be"):
+        with pytest.raises(ValueError, match="last must"):
             p.records(last=bad)
 
 
@@ -102,9 +103,34 @@ def test_step_is_recorded(probe):
     cgdebug.step(None)
     p(torch.ones(1))
     assert [r.step for r in p.records()] == [None, 41, None]
-    for bad in (-1, 1.5, True):
-        with pytest.raises(ValueError, match="the step must be"):
+    for bad in (-1, 1.5, True, 2**63, 2**70, torch.tensor(1.0), numpy.bool_(True)):
+        with pytest.raises(ValueError, match="the step must"):
             cgdebug.step(bad)
+
+
+@pytest.mark.parametrize(
+    "number", [3, numpy.int64(3), numpy.uint8(3), torch.tensor(3), torch.tensor([3])], ids=type
+)
+def test_any_integer_is_a_step_and_a_count(probe, number):
+    p = probe(TensorRecord(capacity=number))
+    cgdebug.step(number)
+    for _ in range(5):
+        p(torch.ones(1))
+    cgdebug.step(None)
+    assert [r.step for r in p.records()] == [3, 3, 3] and len(p.records(last=number)) == 3
+
+
+def test_a_step_out_of_range_raises_at_once_and_leaves_probes_alone(job):
+    out, _ = job(
+        """
+        try:
+            cgdebug.step(2**70)
+        except ValueError as error:
+            print(error)
+        CudaGraphTensorProbe("p", [TensorRecord()], mode="always")(torch.ones(1))
+        """
+    ).finish()
+    assert "the step must lie between 0 and 9223372036854775807" in out
 
 
 def test_capture_mode_outside_a_capture_touches_nothing():
@@ -112,42 +138,6 @@ def test_capture_mode_outside_a_capture_touches_nothing():
     x = torch.ones(4, 4, dtype=torch.complex64).t()
     assert p(3) == 3 and p(None) is None and p(x) is x
     assert p.records() == [] and p.status().slots == ()
-
-
-def test_not_a_tensor_is_refused(probe):
-    with pytest.raises(TypeError, match="probe 'p' got a int, not a tensor"):
-        probe(TensorRecord())(3)
-
-
-@pytest.mark.parametrize(
-    "tensor, text",
-    [
-        (torch.ones(2, dtype=torch.complex64), "probe 'p': dtype .* not supported .*view_as_real"),
-        (torch.ones(2, 2).to_sparse(), "probe 'p': .* not supported"),
-        (torch.ones(2, 3).t(), r"probe 'p': .*not contiguous.*non_contiguous=\"copy\""),
-        (torch.ones((1,) * 17), "at most 16 dimensions"),
-        (torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8), "probe 'p': quantized"),
-    ],
-)
-def test_unsupported_tensors_are_refused(probe, tensor, text):
-    p = probe(TensorRecord())
-    with pytest.raises(ValueError, match=text):
-        p(tensor)
-    p(torch.ones(2))
-    assert len(p.records()) == 1
-
-
-@pytest.mark.parametrize("depth", [1, 2])
-def test_inside_vmap_says_which_probe_and_what_to_probe_instead(probe, depth):
-    p = probe(TensorRecord(), mode="always")
-    function = lambda x: p(x * 2)  # noqa: E731
-    for _ in range(depth):
-        function = torch.vmap(function)
-    with pytest.raises(ValueError, match="probe 'p' is called inside torch.vmap.*whole batch"):
-        function(torch.ones(2, 3, 4))
-    p(torch.vmap(lambda x: x * 2)(torch.ones(2, 3, 4)))
-    torch.func.grad(lambda x: p(x * 2).sum())(torch.ones(3))
-    assert [record.shape for record in p.records()] == [(2, 3, 4), (3,)]
 
 
 def test_non_contiguous_copy_packs(probe):
@@ -158,44 +148,6 @@ def test_non_contiguous_copy_packs(probe):
     p(torch.randn(4, dtype=torch.complex64).conj().imag)
     assert torch.equal(p.records()[0].tensor, x)
     assert p.records()[1].tensor.tolist() == [1, 1, 1]
-
-
-@pytest.mark.parametrize(
-    "name, error",
-    [
-        ("", ValueError),
-        ("x" * 256, ValueError),
-        ("é" * 128, ValueError),
-        ("a\0b", ValueError),
-        ("\ud800", ValueError),
-        (3, TypeError),
-    ],
-)
-def test_bad_names_are_refused(name, error):
-    with pytest.raises(error):
-        CudaGraphTensorProbe(name, [TensorRecord()])
-
-
-@pytest.mark.parametrize("name", ["x" * 255, "é" * 127, "层.3[out] 'quoted'"])
-def test_long_and_foreign_names_work(probe, name):
-    p = probe(TensorRecord(), name=name)
-    p(torch.ones(1))
-    assert p.records()[0].probe_name == name == p.name
-
-
-@pytest.mark.parametrize(
-    "options, text",
-    [
-        ({"mode": "eager"}, "mode must be 'capture' or 'always', not 'eager'"),
-        ({"non_contiguous": "skip"}, "non_contiguous must be"),
-        ({"prefer": "speed"}, "prefer must be"),
-        ({"lane": "fast"}, "lane must be"),
-        ({"enabled": "no"}, "enabled must be True or False, not 'no'"),
-    ],
-)
-def test_bad_options_are_refused(options, text):
-    with pytest.raises(ValueError, match=text):
-        CudaGraphTensorProbe("p", [TensorRecord()], **options)
 
 
 def test_mode_and_non_contiguous_are_the_next_positional_parameters():
@@ -321,7 +273,7 @@ def test_assert_ok_without_a_compare_passes(probe):
 
 def test_assert_ok_never_passes_when_nothing_was_compared(without_daemon, probe):
     p = probe(TensorCompare(torch.ones(2)))
-    with pytest.raises(TensorNotComparedError, match='seen no tensor yet.*mode="always"'):
+    with pytest.raises(TensorNotComparedError, match="never called: call it on a tensor"):
         p.assert_ok()
     p(torch.ones(2))
     with pytest.raises(TensorNotComparedError, match="no daemon is running.*cgdebug-cli daemon start"):
@@ -394,7 +346,7 @@ def test_prepare_takes_a_tensor_like_the_later_one(probe):
     p.prepare(torch.ones(3))
     p(torch.ones(3))
     assert len(p.records()) == 1
-    with pytest.raises(ValueError, match="complex64"):
+    with pytest.raises(ValueError, match="view_as_real"):
         p.prepare(torch.ones(1, dtype=torch.complex64))
     with pytest.raises(TypeError, match="not a tensor"):
         p.prepare(3)

@@ -36,11 +36,12 @@ TEST(Layout, SlotBlockIsFrozen) {
   EXPECT_EQ(offsetof(SlotRegistration, name), 272u);
   EXPECT_EQ(offsetof(SlotRegistration, stats_every), 784u);
   EXPECT_EQ(offsetof(SlotRegistration, lane_reason), 788u);
-  EXPECT_EQ(kSlotHeadOffset, 1024u);
-  EXPECT_EQ(kSlotCreditOffset, 1088u);
-  EXPECT_EQ(kSlotVerdictOffset, 1152u);
-  EXPECT_EQ(kSlotFirstsOffset, 2176u);
-  EXPECT_EQ(kSlotHeadersOffset, 2240u);
+  EXPECT_EQ(offsetof(SlotRegistration, shard), 1024u);
+  EXPECT_EQ(kSlotHeadOffset, 2048u);
+  EXPECT_EQ(kSlotCreditOffset, 2112u);
+  EXPECT_EQ(kSlotVerdictOffset, 2176u);
+  EXPECT_EQ(kSlotFirstsOffset, 3200u);
+  EXPECT_EQ(kSlotHeadersOffset, 3264u);
   EXPECT_EQ(offsetof(SlotVerdict, text), 64u);
 }
 

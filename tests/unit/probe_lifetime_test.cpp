@@ -143,8 +143,8 @@ TEST(ProbeTensors, AnExpectedTensorWhoseBytesAreNotItsShapesIsRefused) {
               AllOf(HasSubstr("'layer0'"), HasSubstr("12 bytes"), HasSubstr("8 were given")));
 }
 
-TEST(ProbeTensors, NamesMayHoldAnyBytesButZero) {
-  for (const char* name : {"a\nb", "\x1b[31mred", "\xff\xfe", "ü ü", "%s%n", "../../x"}) {
+TEST(ProbeTensors, NamesMayHoldAnyBytesThatSelectorsAndLinesDoNotUse) {
+  for (const char* name : {"\xff\xfe", "ü ü", "%s%n", "../../x"}) {
     Probe probe(name, Always());
     probe.Observe(Cpu({1}));
     EXPECT_THAT(probe.Records(), SizeIs(1));

@@ -89,6 +89,13 @@ TEST(Probe, StepIsRecorded) {
   EXPECT_EQ(probe.Records()[0].step, 41);
 }
 
+TEST(Probe, NamesThatSelectorsWouldMisreadAreRefused) {
+  for (const char* name : {"blk*", "a?", "a@3", "a:b", "a{1}", "a#1", "!a", "a\nb"}) {
+    EXPECT_THROW(Probe(name, {}), Error) << name;
+  }
+  EXPECT_NO_THROW(Probe("blk.3/attn[0] 'out'", {}));
+}
+
 TEST(Probe, BadArgumentsAreNamed) {
   EXPECT_THAT(ErrorText(ErrorKind::kBadArgument, [] { Probe("", Always()); }), HasSubstr("empty"));
   EXPECT_THAT(ErrorText(ErrorKind::kBadArgument, [] { Probe(std::string(256, 'n'), Always()); }),

@@ -53,6 +53,8 @@ struct TensorRef {
   DeviceType device_type = DeviceType::kCuda;
   int device_index = 0;
   bool packed_from_strided = false;  // shown with the probe
+  std::string
+      shard;  // which part of a distributed tensor it is, shown with the probe; may be empty
 };
 
 struct PrintAction {
@@ -129,6 +131,7 @@ struct Record {
   int device_index = 0;
   std::int64_t timestamp_ns = 0;  // CLOCK_REALTIME
   std::int64_t step = -1;
+  std::string shard;  // as TensorRef::shard
   std::vector<std::byte> payload;
 };
 
@@ -220,6 +223,7 @@ class Probe {
 // For bindings, which see only a probe's id. Thread: any.
 std::shared_ptr<ProbeState> FindProbe(std::uint64_t id);  // nullptr when closed
 void Observe(ProbeState& probe, const TensorRef& tensor, void* stream);
+void Prepare(ProbeState& probe, const TensorRef& tensor);
 const ProbeOptions& OptionsOf(const ProbeState& probe);
 const std::string& NameOf(const ProbeState& probe);
 // Whether `stream` (a cudaStream_t) is capturing. Fails: throws Error.

@@ -1,0 +1,215 @@
+"""Which part of a distributed tensor (DTensor) a snapshot is, and several ranks' parts put together."""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import re
+import typing
+
+from .snapshot import TensorSnapshot
+
+if typing.TYPE_CHECKING:
+    import numpy
+
+_TEXT = re.compile(
+    r"(?P<placements>\S*) of \[(?P<shape>[\d,]*)\] at \((?P<at>[\d,]*)\) of (?P<mesh>\S*)"
+    r"(, from \[(?P<offset>[\d,]*)\])?"
+)
+_SHARD = re.compile(r"S\((\d+)\)|_S\((\d+),(\d+)\)")
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorShard:
+    """Which part of a DTensor one rank has.
+
+    placements: torch's short form, one for each dimension of the mesh: "S(0)", "R", "P(sum)"
+    shape:      of the whole tensor
+    coordinate: of the rank in the mesh
+    mesh:       (name, size) of each dimension of the mesh; the name is empty when it has none
+    offset:     in the whole tensor, of the first element; None when the part is not one block of it
+    """
+
+    placements: tuple[str, ...]
+    shape: tuple[int, ...]
+    coordinate: tuple[int, ...]
+    mesh: tuple[tuple[str, int], ...]
+    offset: tuple[int, ...] | None
+
+    @classmethod
+    def of(cls, tensor) -> TensorShard | None:
+        """Of a DTensor; None on a rank that is not in its mesh."""
+        mesh = tensor.device_mesh
+        coordinate = mesh.get_coordinate()
+        if coordinate is None:
+            return None
+        sizes = [mesh.size(dim) for dim in range(mesh.ndim)]
+        names = mesh.mesh_dim_names or [""] * mesh.ndim
+        shard = cls(
+            placements=tuple(re.sub(r"\s", "", str(one)) for one in tensor.placements),
+            shape=tuple(tensor.shape),
+            coordinate=tuple(coordinate),
+            mesh=tuple(
+                (re.sub(r"[\s,=]", "_", str(name)), size)
+                for name, size in zip(names, sizes, strict=True)
+            ),
+            offset=None,
+        )
+        return dataclasses.replace(shard, offset=shard._find_offset(tuple(tensor._local_tensor.shape)))
+
+    @classmethod
+    def parse(cls, text: str) -> TensorShard | None:
+        """The inverse of str(); None when the text is empty or was cut."""
+        found = _TEXT.fullmatch(text)
+        if found is None:
+            return None
+        mesh = []
+        for dimension in filter(None, found["mesh"].split(",")):
+            name, _, size = dimension.rpartition("=")
+            if not size.isdecimal():
+                return None
+            mesh.append((name, int(size)))
+        return cls(
+            placements=tuple(re.findall(r"(?:[^,(]|\([^)]*\))+", found["placements"])),
+            shape=_numbers(found["shape"]),
+            coordinate=_numbers(found["at"]),
+            mesh=tuple(mesh),
+            offset=None if found["offset"] is None else _numbers(found["offset"]),
+        )
+
+    def __str__(self) -> str:
+        """As it is kept with the probe: "S(0),R of [8,4] at (1,0) of dp=2,tp=2, from [4,0]"."""
+        mesh = ",".join(f"{name}={size}" if name else str(size) for name, size in self.mesh)
+        text = (
+            f"{','.join(self.placements)} of [{_joined(self.shape)}] at ({_joined(self.coordinate)})"
+            f" of {mesh}"
+        )
+        return text if self.offset is None else f"{text}, from [{_joined(self.offset)}]"
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether its values are terms of the whole tensor's, as in P(sum), and not values of it."""
+        return any(one != "R" and _SHARD.fullmatch(one) is None for one in self.placements)
+
+    def indices(self) -> list[numpy.ndarray]:
+        """For each dimension of the whole tensor, which of its indices this part has, in order."""
+        import numpy
+
+        parts = [numpy.arange(size) for size in self.shape]
+        for placement, (_, size), at in zip(
+            self.placements, self.mesh, self.coordinate, strict=True
+        ):
+            found = _SHARD.fullmatch(placement)
+            if found is None:
+                continue
+            dim = int(found[1] or found[2])
+            # A strided shard takes its share of each part that the placements after it will make.
+            split = _chunks(parts[dim], int(found[3] or 1))
+            parts[dim] = numpy.concatenate([_chunk(part, size, at) for part in split])
+        return parts
+
+    def _find_offset(self, local_shape: tuple[int, ...]) -> tuple[int, ...] | None:
+        parts = self.indices()
+        # DTensor.from_local() takes parts of any size, and does not ask where the others end.
+        if tuple(len(part) for part in parts) != local_shape:
+            return None
+        if any(len(part) and part[-1] - part[0] + 1 != len(part) for part in parts):
+            return None
+        return tuple(
+            int(part[0]) if len(part) else size
+            for part, size in zip(parts, self.shape, strict=True)
+        )
+
+
+def assemble(snapshots: collections.abc.Iterable[TensorSnapshot]) -> TensorSnapshot:
+    """The whole tensor of which these snapshots, one a rank, are the parts:
+
+        r = cgdebug.open("runs/")            # one recording a rank
+        whole = cgdebug.assemble(series[12] for series in r.select("blk3.w"))
+
+    Parts that several ranks have (placement "R") must agree bit for bit.
+
+    Fails: ValueError: a snapshot is no part of a DTensor, or holds terms of a sum ("P(sum)"); the
+           snapshots are of different tensors, replays or steps; a part is missing; replicas differ.
+    """
+    import numpy
+
+    parts = list(snapshots)
+    if not parts:
+        raise ValueError("assemble: there is no snapshot to put together")
+    first = parts[0]
+    names = [f"{part.probe_name}@{part.replay_index} of rank {part.rank}" for part in parts]
+    for part, name in zip(parts, names, strict=True):
+        if part.shard is None:
+            raise ValueError(f"assemble: {name} is no part of a DTensor: its `shard` is None")
+        if part.shard.is_partial:
+            raise ValueError(
+                f"assemble: {name} is placed as {','.join(part.shard.placements)}: its values are "
+                f"terms of the whole tensor's. Add or reduce those of the ranks yourself"
+            )
+        for what in ("probe_name", "replay_index", "step", "dtype_name"):
+            if getattr(part, what) != getattr(first, what):
+                raise ValueError(
+                    f"assemble: {names[0]} and {name} differ in {what}: "
+                    f"{getattr(first, what)!r}, {getattr(part, what)!r}"
+                )
+        whole = (part.shard.shape, part.shard.mesh, part.shard.placements)
+        if whole != (first.shard.shape, first.shard.mesh, first.shard.placements):
+            raise ValueError(
+                f"assemble: {names[0]} and {name} are parts of different tensors: "
+                f"{first.shard} and {part.shard}"
+            )
+    shape = first.shard.shape
+    item = first._item_bytes()
+    values = numpy.zeros((*shape, item), numpy.uint8)
+    owner = numpy.full(shape, -1, numpy.int32)
+    for number, (part, name) in enumerate(zip(parts, names, strict=True)):
+        where = part.shard.indices()
+        if tuple(map(len, where)) != tuple(part.shape):
+            raise ValueError(
+                f"assemble: {name} has shape {list(part.shape)}, which does not follow from "
+                f"{part.shard}"
+            )
+        at = numpy.ix_(*where) if where else ()
+        own = numpy.frombuffer(part._bytes(), numpy.uint8).reshape((*part.shape, item))
+        known = owner[at] >= 0
+        if (known & (values[at] != own).any(axis=-1)).any():
+            other = names[int(owner[at][known].min())]
+            raise ValueError(f"assemble: {other} and {name} are replicas and differ")
+        values[at] = own
+        owner[at] = number
+    missing = numpy.argwhere(owner < 0)
+    if len(missing):
+        raise ValueError(
+            f"assemble: {len(missing)} of {owner.size} elements are on ranks that were not given, "
+            f"the first at {missing[0].tolist()}; given: {', '.join(names)}"
+        )
+    return TensorSnapshot.from_payload(
+        bytearray(values.tobytes()),
+        dtype=first.dtype_name,
+        probe_name=first.probe_name,
+        replay_index=first.replay_index,
+        shape=shape,
+        device=first.device,
+        invocation_index=first.invocation_index,
+        step=first.step,
+        timestamp_ns=max(part.timestamp_ns for part in parts),
+    )
+
+
+def _chunks(indices: numpy.ndarray, count: int) -> list[numpy.ndarray]:
+    return [_chunk(indices, count, at) for at in range(count)]
+
+
+def _chunk(indices: numpy.ndarray, count: int, at: int) -> numpy.ndarray:
+    """As torch.chunk: all of one size but the last ones."""
+    size = -(-len(indices) // count)
+    return indices[at * size : (at + 1) * size]
+
+
+def _joined(numbers: collections.abc.Iterable[int]) -> str:
+    return ",".join(map(str, numbers))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(",") if number)
