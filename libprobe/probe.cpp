@@ -54,6 +54,9 @@ void SetStep(std::int64_t step) { ProbeTable::Instance().SetStep(step); }
 void SetStepInStreamOrder(std::int64_t step, void* stream) {
   capture::SetStepInStreamOrder(step, stream);
 }
+GraphLabel SetGraphLabel(GraphLabel label) {
+  return ProbeTable::Instance().SetGraphLabel(std::move(label));
+}
 std::optional<SessionInfo> CurrentSession() { return ProbeTable::Instance().Session(); }
 std::string Finish(std::chrono::nanoseconds timeout) {
   return ProbeTable::Instance().Finish(timeout);

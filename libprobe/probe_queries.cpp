@@ -28,6 +28,8 @@ Record MakeRecord(const ProbeSlot& slot, ring::Entry entry) {
   record.replay_index = entry.sequence;
   record.invocation_index = r.invocation;
   record.capture_id = r.capture_id;
+  record.graph_label = r.graph_label;
+  record.serial = entry.serial;
   record.slot = slot.index;
   record.ordinal = entry.ordinal;
   record.dtype = static_cast<Dtype>(r.dtype);
@@ -48,6 +50,7 @@ SlotStatus StatusOf(const ProbeSlot& slot) {
   SlotStatus status;
   status.slot = slot.index;
   status.capture_id = r.capture_id;
+  status.graph_label = r.graph_label;
   status.invocation = r.invocation;
   status.dtype = static_cast<Dtype>(r.dtype);
   status.shape = ShapeOf(r);
@@ -79,12 +82,8 @@ SlotStatus StatusOf(const ProbeSlot& slot) {
   return status;
 }
 
-// A record, and the time it is sorted by: its own, unless the clock was set back since an earlier
-// record of its slot.
-using Timed = std::pair<std::int64_t, Record>;
-
 // Appends the newest `last` records of a slot that its TensorRecord wanted, oldest first.
-void AppendRecords(const ProbeSlot& slot, std::size_t last, std::vector<Timed>* records) {
+void AppendRecords(const ProbeSlot& slot, std::size_t last, std::vector<Record>* records) {
   const ring::SlotRingReader& reader = *slot.reader;
   const std::size_t before = records->size();
   // Newest first: what is overwritten meanwhile leaves no hole in the middle.
@@ -97,13 +96,9 @@ void AppendRecords(const ProbeSlot& slot, std::size_t last, std::vector<Timed>* 
     if (status != ring::ReadStatus::kOk) continue;  // damaged, or its head was seen before it
     const bool has_values = (entry.flags & (layout::kEntryIsStats | layout::kEntryDropValues)) == 0;
     if (!has_values || !layout::Wants(slot.registration.record_every, entry.sequence)) continue;
-    records->emplace_back(entry.timestamp_ns, MakeRecord(slot, std::move(entry)));
+    records->push_back(MakeRecord(slot, std::move(entry)));
   }
-  const auto first = records->begin() + static_cast<std::ptrdiff_t>(before);
-  std::reverse(first, records->end());
-  std::int64_t time_ns = std::numeric_limits<std::int64_t>::min();
-  for (auto it = first; it != records->end(); ++it)
-    time_ns = it->first = std::max(time_ns, it->first);
+  std::reverse(records->begin() + static_cast<std::ptrdiff_t>(before), records->end());
 }
 
 }  // namespace
@@ -129,14 +124,11 @@ std::vector<Record> ProbeTable::Records(ProbeState& probe, int last) {
   if (probe.closed) throw Error(ErrorKind::kClosed, "probe '" + probe.name + "' is closed");
   const std::size_t limit =
       last < 0 ? std::numeric_limits<std::size_t>::max() : static_cast<std::size_t>(last);
-  std::vector<Timed> timed;
-  for (const ProbeSlot* slot : probe.slots) AppendRecords(*slot, limit, &timed);
-  std::stable_sort(timed.begin(), timed.end(),
-                   [](const Timed& a, const Timed& b) { return a.first < b.first; });
-  if (timed.size() > limit) timed.erase(timed.begin(), timed.end() - last);
-  std::vector<Record> records;
-  records.reserve(timed.size());
-  for (Timed& record : timed) records.push_back(std::move(record.second));
+  std::vector<Record> records;  // by slot: of one replay, those of earlier calls come first
+  for (const ProbeSlot* slot : probe.slots) AppendRecords(*slot, limit, &records);
+  std::stable_sort(records.begin(), records.end(),
+                   [](const Record& a, const Record& b) { return a.serial < b.serial; });
+  if (records.size() > limit) records.erase(records.begin(), records.end() - last);
   return records;
 }
 

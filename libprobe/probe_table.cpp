@@ -219,6 +219,11 @@ void ProbeTable::Complete(ProbeState& probe, ProbeSlot& slot, const TensorRef& t
   r.probe_id = probe.id;
   r.capture_id = capture_id;
   r.invocation = invocation;
+  if (capture_id != 0) {
+    const Capture& capture = FindCapture(capture_id);
+    slot.graph_serial = capture.serial;
+    std::memcpy(r.graph_label, capture.label.data(), capture.label.size());
+  }
   r.order = next_order_++;
   r.created_ns = ring::RealtimeNs();
   const std::string wrong = ring::CheckRegistration(r, slot.block.bytes);
@@ -343,7 +348,7 @@ void ProbeTable::ObserveHost(ProbeState& probe, const TensorRef& tensor) {
   }
   {
     const std::lock_guard lock(slot->eager_mutex);
-    if (slot->writer->Begin()) {
+    if (slot->writer->Begin(slot->TakeSerial())) {
       ring::CopyShared(slot->writer->payload(), tensor.data, slot->writer->payload_bytes());
       slot->writer->Commit(ring::RealtimeNs());
     }

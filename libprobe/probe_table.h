@@ -50,6 +50,7 @@ class ProbeTable {
   bool WaitConsumed(ProbeState* probe, std::chrono::nanoseconds timeout);  // nullptr = every probe
 
   void SetStep(std::int64_t step);
+  GraphLabel SetGraphLabel(GraphLabel label);
   std::optional<SessionInfo> Session();
   bool DaemonAlive();
   // Makes the segment and gives a daemon that was just started time to find it: milliseconds. What
@@ -73,6 +74,12 @@ class ProbeTable {
   // The same for a capture, in the direct lane where that works and is asked for, with buffers.
   std::unique_ptr<capture::ProbeSlot> MakeCaptureSlot(ProbeState& probe, const TensorRef& tensor);
   std::unique_ptr<capture::ProbeSlot> TakePrepared(ProbeState& probe, const TensorRef& tensor);
+  // A graph that is being captured.
+  struct Capture {
+    std::shared_ptr<ring::SharedSerial> serial = std::make_shared<ring::SharedSerial>();
+    std::string label;
+  };
+  Capture& FindCapture(std::uint64_t id);
   // Fills in what only the place of the call tells, and the expected tensor.
   void Complete(ProbeState& probe, capture::ProbeSlot& slot, const TensorRef& tensor,
                 std::uint64_t capture_id, std::uint32_t invocation);
@@ -101,6 +108,9 @@ class ProbeTable {
   std::unique_ptr<ring::SegmentWriter> segment_;
   bool lossless_ = false;  // a recording waited for this process: its slots lose nothing
   std::vector<std::unique_ptr<capture::ProbeSlot>> slots_;
+  std::unordered_map<std::uint64_t, Capture> captures_;
+  GraphLabel graph_label_;
+  std::uint64_t labelled_capture_ = 0;  // that took graph_label_
 };
 
 // The environment's CGDEBUG: "0" keeps the daemon from being started or waited for, "1" starts it

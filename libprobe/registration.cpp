@@ -120,6 +120,19 @@ void CheckProbe(const std::string& name, const ProbeOptions& options) {
   }
 }
 
+void CheckGraphLabel(const std::string& label) {
+  if (label.size() > layout::kMaxGraphLabelBytes) {
+    throw Error(ErrorKind::kBadArgument,
+                "a graph's label has at most " + std::to_string(layout::kMaxGraphLabelBytes) +
+                    " bytes, this one " + std::to_string(label.size()) + ": '" + label + "'");
+  }
+  // '@' ends a label in PROBE@g:LABEL@REPLAY, '#' numbers graphs of one label.
+  if (label.find_first_of(std::string_view("@#\0", 3)) != std::string::npos) {
+    throw Error(ErrorKind::kBadArgument,
+                "a graph's label has no '@', no '#' and no zero byte: '" + label + "'");
+  }
+}
+
 std::uint64_t CheckTensor(const std::string& probe, const TensorRef& tensor) {
   const layout::DtypeInfo* info = layout::FindDtype(tensor.dtype);
   if (info == nullptr) {

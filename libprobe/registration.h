@@ -14,6 +14,10 @@ std::uint64_t CheckTensor(const std::string& probe, const TensorRef& tensor);
 // Fails: throws Error kBadArgument.
 void CheckProbe(const std::string& name, const ProbeOptions& options);
 
+// A label as the user wrote it; empty: none.
+// Fails: throws Error kBadArgument.
+void CheckGraphLabel(const std::string& label);
+
 // The expected tensor of invocation `invocation`.
 // Fails: throws Error kBadArgument when there is none, or its dtype or shape differs.
 std::size_t ExpectedIndex(const std::string& probe, const CompareAction& compare,

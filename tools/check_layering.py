@@ -14,6 +14,7 @@ SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 TEXT_SUFFIXES = {".py", ".pyi", ".sh", ".cmake", ".proto", ".txt", ".md", ""}
 TOPS = ("proto", "libprobe", "daemon", "client", "python", "tests", "tools")
 MAX_LINES = 400
+MAX_SCHEMA_LINES = 600  # one schema is one thing, and its messages refer to one another
 
 LAYOUT = ["proto/layout"]
 LEAVES = ["daemon/base", "daemon/numerics", "daemon/recording", "daemon/wire"]
@@ -136,8 +137,9 @@ def main():
         relative = str(path.relative_to(ROOT))
         lines = path.read_text(encoding="utf-8").splitlines()
         count += 1
-        if len(lines) > MAX_LINES:
-            findings.append(f"{relative}: {len(lines)} lines, more than {MAX_LINES}; split it")
+        most = MAX_SCHEMA_LINES if path.suffix == ".proto" else MAX_LINES
+        if len(lines) > most:
+            findings.append(f"{relative}: {len(lines)} lines, more than {most}; split it")
         if relative != "tools/check_layering.py":
             findings += [f"{relative}:{number}: unfinished mark"
                          for number, line in enumerate(lines, 1) if MARK.search(line)]

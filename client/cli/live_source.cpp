@@ -39,6 +39,7 @@ class LiveSource : public source::Source {
     slot.capture_id = probe.capture_id();
     slot.invocation = probe.invocation();
     slot.order = probe.slot();
+    slot.graph = probe.graph();
     slots_.push_back(std::move(slot));
     sessions_.push_back(probe.session());
     if (Lost(probe.counters()) > 0) {
@@ -79,6 +80,7 @@ class LiveSource : public source::Source {
     const v1::Snapshot& snapshot = tensor->reply.snapshot();
     return Snapshot{.slot = slot,
                     .key = key,
+                    .serial = snapshot.serial(),
                     .step = snapshot.step(),
                     .timestamp_ns = snapshot.timestamp_ns(),
                     .has_values = !tensor->reply.payload_dropped(),

@@ -108,7 +108,7 @@ class Filler {
   }
 
   Result<void> AddProbes() {
-    const Result<Statement> insert = Insert("probe", 13);
+    const Result<Statement> insert = Insert("probe", 15);
     if (!insert.ok()) return insert.error();
     for (std::size_t i = 0; i < source_.slots().size(); ++i) {
       const Slot& slot = source_.slots()[i];
@@ -120,13 +120,15 @@ class Filler {
       row.Add(fmt::format("[{}]", fmt::join(slot.shape, ", "))).Add(slot.payload_bytes);
       row.Add(slot.capture_id).Add(static_cast<std::uint64_t>(slot.invocation)).Add(slot.order);
       row.Add(static_cast<std::uint64_t>(slot.every)).Add(slot.shard);
+      slot.graph.empty() ? row.Null() : row.Add(slot.graph);
+      slot.graph_is_given ? row.Add(slot.graph) : row.Null();
       if (!row.Insert()) return Failed();
     }
     return {};
   }
 
   Result<void> AddSnapshots() {
-    const Result<Statement> insert = Insert("snapshot", 26);
+    const Result<Statement> insert = Insert("snapshot", 27);
     const Result<Statement> insert_comparison = Insert("comparison", 4);
     if (!insert.ok() || !insert_comparison.ok()) return Failed();
     for (std::size_t slot = 0; slot < source_.slots().size(); ++slot) {
@@ -153,7 +155,7 @@ class Filler {
     row->Null().Add(static_cast<std::uint64_t>(slot)).Add(key.replay).Null();
     if (!snapshot.ok()) return;
     snapshot->step < 0 ? row->Null() : row->Add(snapshot->step);
-    row->Add(snapshot->timestamp_ns).Null().Null().Null();
+    row->Add(snapshot->serial).Add(snapshot->timestamp_ns).Null().Null().Null();
     snapshot->hash ? row->Add(fmt::format("{:016x}", *snapshot->hash)) : row->Null();
     row->Null();
     const Result<numerics::Stats> stats = StatsOf(source_, *snapshot);

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <map>
+
 #include "client/source/merged_source.h"
+#include "daemon/base/graph_labels.h"
 #include "daemon/recording/recording_reader.h"
 
 namespace cgdebug::source {
@@ -24,6 +27,7 @@ class RecordingSource : public Source {
  public:
   explicit RecordingSource(std::unique_ptr<RecordingReader> reader) : reader_(std::move(reader)) {
     for (const recording::Slot& slot : reader_->slots()) AddSlot(slot);
+    NameGraphs();
   }
 
   Description Describe() const override {
@@ -70,6 +74,7 @@ class RecordingSource : public Source {
     if (!read.ok()) return read.error();
     return Snapshot{.slot = slot,
                     .key = key,
+                    .serial = read->serial,
                     .step = read->step,
                     .timestamp_ns = read->timestamp_ns,
                     .has_values = !read->stats_only,
@@ -91,12 +96,6 @@ class RecordingSource : public Source {
     const Result<SnapshotRef> ref = RefOf(snapshot.slot, snapshot.key);
     if (!ref.ok()) return ref.error();
     return ToValues(reader_->MapPayload(*ref));
-  }
-
-  Result<void> Verify(std::size_t slot, const Key& key) const override {
-    const Result<SnapshotRef> ref = RefOf(slot, key);
-    if (!ref.ok()) return ref.error();
-    return reader_->VerifyPayload(*ref);
   }
 
   std::vector<Gap> Gaps() override {
@@ -152,12 +151,33 @@ class RecordingSource : public Source {
     slot.invocation = from.invocation;
     slot.order = from.order;
     slot.every = from.every;
+    slot.graph_is_given = !from.graph_label.empty();
     if (from.session < reader_->sessions().size()) {
       const recording::Session& session = reader_->sessions()[from.session];
       slot.session = session.label;
       slot.rank = session.rank;
     }
     slots_.push_back(std::move(slot));
+  }
+
+  // Of each session by itself.
+  void NameGraphs() {
+    std::map<std::uint32_t, std::vector<GraphSlot>> sessions;
+    for (const recording::Slot& slot : reader_->slots()) {
+      sessions[slot.session].push_back({.capture_id = slot.capture_id,
+                                        .order = slot.order,
+                                        .probe = slot.probe,
+                                        .invocation = slot.invocation,
+                                        .shape = slot.shape,
+                                        .label = slot.graph_label});
+    }
+    for (const auto& [session, slots] : sessions) {
+      const GraphLabels labels = NameGraphsOf(slots);
+      for (const recording::Slot& slot : reader_->slots()) {
+        if (slot.session != session || slot.capture_id == 0) continue;
+        slots_[slot.id].graph = labels.at(slot.capture_id);
+      }
+    }
   }
 
   std::unique_ptr<RecordingReader> reader_;

@@ -27,6 +27,9 @@ struct SafetensorsTensor {
   // What `export --to safetensors` adds; the defaults for a file of somebody else.
   std::uint64_t order = 0;
   std::uint64_t capture_id = 0;
+  std::string graph;            // what the graph was called,
+  bool graph_is_given = false;  // by the user
+  std::uint64_t serial = 0;     // of the replay; 0: unknown
   std::uint32_t invocation = 0;
   std::string probe;    // the name, without what export adds to keep names apart
   std::string session;  // label of the job

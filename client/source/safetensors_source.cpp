@@ -92,6 +92,7 @@ class SafetensorsSource : public Source {
     const auto [file, tensor] = places_[key.id];
     return Snapshot{.slot = slot,
                     .key = key,
+                    .serial = files_[file].tensors[tensor].serial,
                     .step = files_[file].step,
                     .has_values = true,
                     .payload_bytes = files_[file].tensors[tensor].bytes};
@@ -122,6 +123,8 @@ class SafetensorsSource : public Source {
     slot.payload_bytes = tensor.bytes;
     slot.rank = file.rank;
     slot.capture_id = tensor.capture_id;
+    slot.graph = tensor.graph;
+    slot.graph_is_given = tensor.graph_is_given;
     slot.invocation = tensor.invocation;
     slot.order = tensor.order;
     slots_.push_back(std::move(slot));

@@ -41,6 +41,8 @@ struct Slot {
   std::uint64_t payload_bytes = 0;
   int rank = -1;                 // -1: not distributed
   std::uint64_t capture_id = 0;  // 0: eager
+  std::string graph;             // what the graph is called (graph_labels.h); empty: eager
+  bool graph_is_given = false;   // by the user
   std::uint32_t invocation = 0;  // which call of the probe in the capture, from 0
   std::uint64_t order = 0;       // in the graph, within the session
   std::uint32_t every = 1;       // only replays 1, 1 + every, ... were wanted
@@ -55,7 +57,8 @@ struct Key {
 struct Snapshot {
   std::size_t slot = 0;
   Key key;
-  std::int64_t step = -1;  // the user's own, -1: none
+  std::uint64_t serial = 0;  // when its replay began, ns since the epoch; 0: unknown
+  std::int64_t step = -1;    // the user's own, -1: none
   std::int64_t timestamp_ns = 0;
   bool has_values = false;
   std::uint64_t payload_bytes = 0;
@@ -114,9 +117,6 @@ class Source {
   virtual Result<Values> LoadWritable(const Snapshot& snapshot);
   // Whole after Keys of every slot.
   virtual std::vector<Gap> Gaps() = 0;
-  // Reads the values of a snapshot and holds them against Snapshot::hash; without values or hash
-  // there is nothing to hold. Thread: any, several at a time. Fails: they are damaged.
-  virtual Result<void> Verify(std::size_t slot, const Key& key) const;
   // The recordings it is made of, none for another kind. Lifetime: of the source.
   virtual std::vector<const recording::RecordingReader*> Recordings() const { return {}; }
 };
@@ -137,6 +137,19 @@ bool LooksLikeSource(const std::string& text);
 
 // As recorded, else computed from the values. Fails: neither is there.
 Result<numerics::Stats> StatsOf(Source& source, const Snapshot& snapshot);
+
+// Sorts snapshots of several slots in the order in which they came: replays of different slots are
+// counted each by itself, and say nothing about it unless their serials are unknown.
+struct Moment {
+  std::uint64_t serial = 0;
+  std::uint64_t replay = 0;
+  std::uint64_t order = 0;
+  int rank = -1;
+  auto operator<=>(const Moment&) const = default;
+};
+inline Moment MomentOf(const Slot& slot, const Snapshot& snapshot) {
+  return {snapshot.serial, snapshot.key.replay, slot.order, slot.rank};
+}
 
 // "blk3.attn", "blk3.attn#1" for its second call in one capture.
 std::string SlotText(const Slot& slot);

@@ -199,7 +199,9 @@ void SlotConsumer::NoteFirsts(const pipeline::Snapshot& snapshot) {
       (stats.nan != 0 && firsts_.nan.sequence == 0) || (inf != 0 && firsts_.inf.sequence == 0);
   if (!is_new || !ring_.valid()) return;
   const auto note = [&](std::uint64_t count, ring::FirstNonfinite* first) {
-    if (count != 0 && first->sequence == 0) *first = {snapshot.sequence, snapshot.step, count};
+    if (count != 0 && first->sequence == 0) {
+      *first = {snapshot.sequence, snapshot.step, count, snapshot.serial};
+    }
   };
   note(stats.nan, &firsts_.nan);
   note(inf, &firsts_.inf);

@@ -67,6 +67,7 @@ recording::Slot ToRecording(const SlotIdentity& slot) {
   to.order = slot.registration.order;
   to.index = slot.index;
   to.generation = slot.generation;
+  to.graph_label = slot.graph_label;
   return to;
 }
 
@@ -74,6 +75,7 @@ recording::Snapshot ToRecording(const Snapshot& snapshot) {
   recording::Snapshot to;
   to.ordinal = snapshot.ordinal;
   to.sequence = snapshot.sequence;
+  to.serial = snapshot.serial;
   to.step = snapshot.step;
   to.timestamp_ns = snapshot.timestamp_ns;
   to.unchanged = !snapshot.changed;

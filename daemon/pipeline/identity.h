@@ -44,8 +44,9 @@ struct SlotIdentity {
   std::vector<std::uint64_t> shape;
   std::string probe;
   std::string site;
-  std::string device;  // "cuda:0", "cpu"
-  std::string shard;   // which part of a distributed tensor it is, else empty
+  std::string device;       // "cuda:0", "cpu"
+  std::string shard;        // which part of a distributed tensor it is, else empty
+  std::string graph_label;  // what the user calls the graph; empty: nothing
 
   bool Has(std::uint32_t action) const { return (registration.actions & action) != 0; }
 };

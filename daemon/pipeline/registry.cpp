@@ -1,18 +1,20 @@
 #include "daemon/pipeline/registry.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace cgdebug::pipeline {
 namespace {
 
 constexpr std::size_t kKeyDigits = 8;
 
-void Consider(const SlotIdentity& slot, const ring::FirstNonfinite& seen, FirstNonfinite* first) {
+void Consider(const SlotPtr& slot, const ring::FirstNonfinite& seen, FirstNonfinite* first) {
   if (seen.sequence == 0) return;
-  const std::uint64_t order = slot.registration.order;
-  const std::pair known(first->seen.sequence, first->order);
-  if (first->seen.sequence != 0 && known <= std::pair(seen.sequence, order)) return;
-  *first = {slot.probe, order, seen};
+  if (first->slot != nullptr) {
+    const std::pair known(first->seen.serial, first->slot->registration.order);
+    if (known <= std::pair(seen.serial, slot->registration.order)) return;
+  }
+  *first = {slot, seen};
 }
 
 }  // namespace
@@ -91,6 +93,7 @@ void Registry::SetSlot(const SlotPtr& slot, const Counters& counters,
   Session* session = Find(slot->session);
   if (session == nullptr) return;
   SlotRecord& record = session->slots[{slot->index, slot->generation}];
+  if (record.slot == nullptr) session->slots_changed = true;
   record.slot = slot;
   record.counters = counters;
   record.last_timestamp_ns = last_timestamp_ns;
@@ -126,8 +129,9 @@ void Registry::SetFirsts(const SlotPtr& slot, const ring::FirstNonfinites& first
   Session* session = Find(slot->session);
   if (session == nullptr) return;
   session->nonfinite_probes.insert(slot->probe);
-  Consider(*slot, firsts.nan, &session->record.first_nan);
-  Consider(*slot, firsts.inf, &session->record.first_inf);
+  if (SlotRecord* record = FindSlot(slot)) record->firsts = firsts;
+  Consider(slot, firsts.nan, &session->record.first_nan);
+  Consider(slot, firsts.inf, &session->record.first_inf);
 }
 
 void Registry::ForgetSlot(const SlotPtr& slot) {
@@ -138,7 +142,9 @@ void Registry::ForgetSlot(const SlotPtr& slot) {
   if (found == session->slots.end()) return;
   session->forgotten.Add(found->second.counters);
   session->forgotten_replay = std::max(session->forgotten_replay, found->second.counters.replays);
+  NameGraphs(session);  // a label that was shown stays taken
   session->slots.erase(found);
+  session->slots_changed = true;
 }
 
 void Registry::SetSkipped(std::vector<SkippedFile> skipped) {
@@ -191,6 +197,30 @@ std::vector<SlotRecord> Registry::Slots(const SessionPtr& session) const {
     return a.slot->registration.order < b.slot->registration.order;
   });
   return records;
+}
+
+void Registry::NameGraphs(Session* session) {
+  if (!std::exchange(session->slots_changed, false)) return;
+  std::vector<GraphSlot> slots;
+  for (const auto& [key, record] : session->slots) {
+    const SlotIdentity& slot = *record.slot;
+    slots.push_back({.capture_id = slot.registration.capture_id,
+                     .order = slot.registration.order,
+                     .probe = slot.probe,
+                     .invocation = slot.registration.invocation,
+                     .shape = slot.shape,
+                     .label = slot.graph_label});
+  }
+  session->graphs = NameGraphsOf(std::move(slots), std::move(session->graphs));
+}
+
+std::string Registry::GraphOf(const SlotIdentity& slot) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = sessions_.find(slot.session->uuid);
+  if (found == sessions_.end()) return slot.graph_label;
+  NameGraphs(&found->second);
+  const auto label = found->second.graphs.find(slot.registration.capture_id);
+  return label == found->second.graphs.end() ? "" : label->second;
 }
 
 std::vector<SkippedFile> Registry::Skipped() const {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/base/graph_labels.h"
 #include "daemon/pipeline/snapshot.h"
 #include "libprobe/ring/slot_ring_reader.h"
 
@@ -40,15 +41,16 @@ struct SlotRecord {
   std::int64_t last_timestamp_ns = 0;
   bool retired = false;  // its graph is gone
   ring::Verdict verdict;
-  layout::SlotControl control;  // what a client set
+  ring::FirstNonfinites firsts;  // in all replays that any daemon saw
+  layout::SlotControl control;   // what a client set
   SnapshotPtr last;
 };
 
 enum class SessionState { kAlive, kExited, kDied };
 
+// Of all slots of a session, by serial and then in graph order.
 struct FirstNonfinite {
-  std::string probe;
-  std::uint64_t order = 0;  // of registration
+  SlotPtr slot;  // null: none
   ring::FirstNonfinite seen;
 };
 
@@ -100,6 +102,8 @@ class Registry {
   // For serve.
   std::vector<SessionRecord> Sessions() const;                     // oldest first
   std::vector<SlotRecord> Slots(const SessionPtr& session) const;  // in order of registration
+  // What the slot's graph is called (graph_labels.h); empty: eager, or an unknown session.
+  std::string GraphOf(const SlotIdentity& slot) const;
   std::vector<SkippedFile> Skipped() const;
   std::size_t AliveCount() const;
 
@@ -113,13 +117,16 @@ class Registry {
     std::uint64_t forgotten_replay = 0;
     std::set<std::string> nonfinite_probes;
     std::set<std::string> failed_probes;
+    GraphLabels graphs;  // of the slots as they were when `slots_changed` was last cleared
+    bool slots_changed = false;
   };
   Session* Find(const SessionPtr& session);
   SlotRecord* FindSlot(const SlotPtr& slot);
   static SessionRecord Summarize(const Session& session);
+  static void NameGraphs(Session* session);
 
   mutable std::mutex mutex_;
-  std::map<std::string, Session> sessions_;  // by uuid
+  mutable std::map<std::string, Session> sessions_;  // by uuid
   std::vector<SkippedFile> skipped_;
 };
 

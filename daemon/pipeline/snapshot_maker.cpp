@@ -31,6 +31,7 @@ StoredSnapshot SnapshotMaker::Make(const SlotPtr& slot, ring::Entry* entry,
   snapshot->slot = slot;
   snapshot->ordinal = entry->ordinal;
   snapshot->sequence = entry->sequence;
+  snapshot->serial = entry->serial;
   snapshot->timestamp_ns = entry->timestamp_ns;
   snapshot->step = entry->step;
   snapshot->forced = (entry->flags & layout::kEntryForced) != 0;

@@ -1,7 +1,6 @@
 #include "daemon/recording/catalogue.h"
 
 #include <fmt/format.h>
-#include <sqlite3.h>
 
 #include <filesystem>
 #include <memory>
@@ -9,10 +8,12 @@
 #include <string_view>
 #include <utility>
 
+#include "daemon/recording/catalogue_graphs.h"
 #include "daemon/recording/catalogue_schema.h"
 #include "daemon/recording/meta.h"
 #include "daemon/recording/recording_files.h"
 #include "daemon/recording/segment_file.h"
+#include "daemon/recording/sqlite_statement.h"
 
 namespace cgdebug::recording {
 namespace {
@@ -20,64 +21,6 @@ namespace {
 using layout::RecordType;
 
 constexpr int kBusyTimeoutMs = 10'000;
-
-struct Closer {
-  void operator()(sqlite3* database) const { sqlite3_close(database); }
-  void operator()(sqlite3_stmt* statement) const { sqlite3_finalize(statement); }
-};
-using Database = std::unique_ptr<sqlite3, Closer>;
-
-// One prepared statement, bound in the order of its parameters and run.
-class Statement {
- public:
-  Statement(sqlite3* database, const char* sql) {
-    sqlite3_stmt* statement = nullptr;
-    ok_ = sqlite3_prepare_v2(database, sql, -1, &statement, nullptr) == SQLITE_OK;
-    statement_.reset(statement);
-  }
-
-  template <typename... Values>
-  bool Run(const Values&... values) {
-    if (!ok_) return false;
-    sqlite3_reset(statement_.get());
-    int place = 0;
-    (Bind(++place, values), ...);
-    const int result = sqlite3_step(statement_.get());
-    has_row_ = result == SQLITE_ROW;
-    return has_row_ || result == SQLITE_DONE;
-  }
-  bool has_row() const { return has_row_; }
-  std::int64_t Integer(int column) const { return sqlite3_column_int64(statement_.get(), column); }
-  std::string Text(int column) const {
-    const auto* text = sqlite3_column_text(statement_.get(), column);
-    return text == nullptr ? "" : reinterpret_cast<const char*>(text);
-  }
-
- private:
-  void Bind(int place, double value) { sqlite3_bind_double(statement_.get(), place, value); }
-  void Bind(int place, std::string_view value) {
-    sqlite3_bind_text(statement_.get(), place, value.data(), static_cast<int>(value.size()),
-                      SQLITE_TRANSIENT);
-  }
-  void Bind(int place, const std::string& value) { Bind(place, std::string_view(value)); }
-  void Bind(int place, const std::optional<std::string>& value) {
-    value ? Bind(place, std::string_view(*value))
-          : static_cast<void>(sqlite3_bind_null(statement_.get(), place));
-  }
-  void Bind(int place, const std::optional<std::int64_t>& value) {
-    value ? sqlite3_bind_int64(statement_.get(), place, *value)
-          : sqlite3_bind_null(statement_.get(), place);
-  }
-  template <typename Integer>
-  requires std::is_integral_v<Integer>
-  void Bind(int place, Integer value) {
-    sqlite3_bind_int64(statement_.get(), place, static_cast<sqlite3_int64>(value));
-  }
-
-  std::unique_ptr<sqlite3_stmt, Closer> statement_;
-  bool ok_ = false;
-  bool has_row_ = false;
-};
 
 // Where the taking in goes on.
 struct Progress {
@@ -104,13 +47,15 @@ class Rows {
         session_(database,
                  "insert or ignore into session select ?, run.id, ?, ?, ?, ?, ?, ?, ? from run "
                  "where run_id = ? and restart_count = ? and command = ?"),
-        probe_(database, "insert or ignore into probe values (?,?,?,?,?,?,?,?,?,?,?,?,?)"),
+        probe_(database, "insert or ignore into probe values (?,?,?,?,?,?,?,?,?,?,?,?,?,null,?)"),
         snapshot_(database,
                   "insert or ignore into snapshot values "
-                  "(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"),
+                  "(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"),
         comparison_(database, "insert or ignore into comparison values (?,?,?,?)"),
         loss_(database, "insert or ignore into loss values (?,?,?,?,?,?,?,?,?)"),
         mark_(database, "insert or ignore into mark values (?,?,?,?,?,?,?,?)") {}
+
+  bool has_new_slots() const { return has_new_slots_; }
 
   bool Add(const Record& record, std::uint32_t segment) {
     switch (record.type()) {
@@ -138,10 +83,12 @@ class Rows {
   }
   bool AddSlot(const std::optional<Slot>& s) {
     if (!s) return true;
+    has_new_slots_ = true;
     const std::string shape = fmt::format("[{}]", fmt::join(s->shape, ", "));
     return probe_.Run(s->id, s->session, s->probe, s->site, s->device, layout::DtypeName(s->dtype),
                       shape, s->payload_bytes, s->capture_id, s->invocation, s->order, s->every,
-                      s->shard);
+                      s->shard,
+                      s->graph_label.empty() ? std::nullopt : std::optional(s->graph_label));
   }
   bool AddSnapshot(const Record& record, std::uint32_t segment) {
     const auto s = Decode<Snapshot>(record.meta);
@@ -158,7 +105,7 @@ class Rows {
       return false;
     }
     return snapshot_.Run(
-        record.header.number, s->slot, s->sequence, s->ordinal, OrNull(s->step, -1),
+        record.header.number, s->slot, s->sequence, s->ordinal, OrNull(s->step, -1), s->serial,
         s->timestamp_ns, segment, record.payload_offset(), record.header.payload_bytes, hash_text,
         s->unchanged, stats.count, stats.nan, stats.pos_inf, stats.neg_inf, stats.zero,
         stats.subnormal, stats.min, stats.max, stats.mean, stats.std, stats.abs_max, stats.l1,
@@ -185,6 +132,7 @@ class Rows {
   Statement comparison_;
   Statement loss_;
   Statement mark_;
+  bool has_new_slots_ = false;
 };
 
 bool Execute(sqlite3* database, const char* sql) {
@@ -295,6 +243,7 @@ Outcome Update(const std::string& directory, sqlite3* database, std::uint64_t* t
     return Outcome::kFailed;
   }
   if (*taken == 0) return Outcome::kDone;
+  if (rows.has_new_slots() && !NameGraphs(database)) return Outcome::kFailed;
   Statement clear(database, "delete from progress");
   Statement insert(database, "insert into progress values (?,?,?,?)");
   const bool written = clear.Run() && insert.Run(progress->recording, progress->segment,

@@ -4,7 +4,7 @@
 namespace cgdebug::recording {
 
 // Another version is not read, but made anew.
-inline constexpr int kCatalogueVersion = 4;
+inline constexpr int kCatalogueVersion = 6;
 
 inline constexpr const char* kCatalogueSchema = R"sql(
 create table progress (  -- one row: up to where the segments are taken in
@@ -19,10 +19,14 @@ create table probe (  -- one call of a probe in one graph
   id integer primary key, session integer references session, name text, site text, device text,
   dtype text, shape text, payload_bytes integer, graph_id integer, invocation integer,
   graph_order integer, every integer,
-  shard text);  -- which part of a distributed tensor it is, else empty
+  shard text,  -- which part of a distributed tensor it is, else empty
+  graph text,  -- what its graph is called; null: eager
+  graph_label text);  -- what the user called it; null: nothing
 create table snapshot (
   number integer primary key, probe integer references probe, replay integer, ordinal integer,
-  step integer, timestamp_ns integer, segment integer, offset integer, length integer,
+  step integer,
+  serial integer,  -- when the replay began, ns: (serial, graph_order) sorts the snapshots of a run
+  timestamp_ns integer, segment integer, offset integer, length integer,
   hash text,  -- of the bytes, XXH3-64; null where they are not known
   unchanged integer, count integer, nan integer, pos_inf integer, neg_inf integer, zero integer,
   subnormal integer, min real, max real, mean real, std real, abs_max real, l1 real, l2 real,
@@ -47,8 +51,8 @@ create view v_snapshots as
          snapshot.pos_inf + snapshot.neg_inf as inf, snapshot.pos_inf, snapshot.neg_inf,
          snapshot.nan + snapshot.pos_inf + snapshot.neg_inf as nonfinite, snapshot.zero,
          snapshot.subnormal, snapshot.count, snapshot.first_nonfinite, snapshot.unchanged,
-         snapshot.hash, snapshot.xor_hash, snapshot.timestamp_ns, probe.graph_id,
-         probe.invocation, probe.site, probe.device, session.label as session, snapshot.segment,
+         snapshot.hash, snapshot.xor_hash, snapshot.timestamp_ns, snapshot.serial,
+         probe.graph, probe.graph_id, probe.invocation, probe.id as probe_id, probe.site, probe.device, session.label as session, snapshot.segment,
          snapshot.offset, snapshot.length
   from snapshot join probe on probe.id = snapshot.probe join session on session.id = probe.session;
 create view v_comparisons as
@@ -62,9 +66,11 @@ create view v_gaps as
          loss.cause, session.label as session
   from loss join probe on probe.id = loss.probe join session on session.id = probe.session;
 create view v_first_nonfinite as  -- of each probe, in the order in which they came
-  select min(replay) as replay, graph_order, probe, rank, nan, inf, step, session
+  -- Each graph, and each shape of an eager probe, counts its own replays: only `serial` sorts them.
+  select min(replay) as replay, graph_order, probe, shape, graph, rank, nan, inf, step, serial,
+         session
   from v_snapshots where nan + inf > 0
-  group by session, probe, graph_id, invocation order by replay, graph_order;
+  group by probe_id order by serial, replay, graph_order, rank;
 )sql";
 
 }  // namespace cgdebug::recording

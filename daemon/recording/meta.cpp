@@ -64,6 +64,7 @@ void Fields(Archive& a, Slot& m) {
   a.Varint(14, m.id);
   a.Varint(15, m.from_ordinal);
   a.Text(16, m.shard);
+  a.Text(17, m.graph_label);
 }
 
 template <typename Archive>
@@ -81,6 +82,7 @@ void Fields(Archive& a, Snapshot& m) {
   a.Optional(11, m.compared, m.comparison.mismatched);
   a.Double(12, m.comparison.max_abs);
   a.Double(13, m.comparison.max_rel);
+  a.Fixed64(14, m.serial);
 }
 
 template <typename Archive>

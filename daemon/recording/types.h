@@ -46,6 +46,7 @@ struct Slot {
   std::uint32_t index = 0;          // in the segment's directory, with
   std::uint64_t generation = 0;     // that entry's generation
   std::uint64_t from_ordinal = 0;   // snapshots up to this one came before the recording
+  std::string graph_label = {};     // what the user calls the graph; empty: nothing
 };
 
 // With the expected tensor of its probe (TensorCompare).
@@ -60,6 +61,7 @@ struct Snapshot {
   std::uint32_t slot = 0;
   std::uint64_t ordinal = 0;   // of the slot's accepted snapshots, from 1; ascends within a slot
   std::uint64_t sequence = 0;  // replay, from 1; ascends within a slot
+  std::uint64_t serial = 0;    // of the replay (ring_layout.h); 0: unknown
   std::int64_t step = -1;      // the user's own step marker
   std::int64_t timestamp_ns = 0;
   std::uint64_t skipped = 0;  // ordinals just before this one that the recording did not want

@@ -169,7 +169,8 @@ void Handlers::Status(const v1::StatusRequest& request, v1::Response* response) 
   reply->set_cpu_seconds(CpuSeconds());
   reply->set_rss_bytes(ResidentBytes());
   reply->set_socket(options_.socket_path);
-  for (const SessionRecord& record : *sessions) Fill(record, reply->add_sessions());
+  for (const SessionRecord& record : *sessions)
+    Fill(record, *model_.registry, reply->add_sessions());
   for (const pipeline::SkippedFile& skipped : model_.registry->Skipped()) {
     v1::Skipped* message = reply->add_skipped();
     message->set_path(skipped.path);
@@ -193,7 +194,7 @@ void Handlers::Sessions(const v1::SessionsRequest& request, v1::Response* respon
   v1::SessionsReply* reply = response->mutable_sessions();
   for (const SessionRecord& record : model_.registry->Sessions()) {
     const bool alive = record.state == pipeline::SessionState::kAlive;
-    if (alive || request.include_dead()) Fill(record, reply->add_sessions());
+    if (alive || request.include_dead()) Fill(record, *model_.registry, reply->add_sessions());
   }
 }
 
@@ -215,7 +216,7 @@ void Handlers::Probes(const v1::ProbesRequest& request, v1::Response* response) 
   for (const SessionRecord& session : *sessions) {
     for (const SlotRecord& slot : model_.registry->Slots(session.session)) {
       names.push_back(slot.slot->probe);
-      if (selector->Matches(slot.slot->probe)) Fill(slot, reply->add_probes());
+      if (selector->Matches(slot.slot->probe)) Fill(slot, *model_.registry, reply->add_probes());
     }
   }
   if (reply->probes_size() == 0 && !patterns.empty()) {
@@ -269,8 +270,8 @@ void Handlers::Get(const v1::GetRequest& request, v1::Response* response,
                     owner->history.back().snapshot->sequence, request.probe()));
   }
   v1::GetReply* reply = response->mutable_get();
-  Fill(*stored->snapshot, reply->mutable_snapshot());
-  Fill(owner->slot, reply->mutable_probe());
+  Fill(*stored->snapshot, *model_.registry, reply->mutable_snapshot());
+  Fill(owner->slot, *model_.registry, reply->mutable_probe());
   reply->set_payload_dropped(stored->payload == nullptr);
   if (stored->payload == nullptr || request.metadata_only() || stored->payload->empty()) return;
   reply->set_payload_bytes(stored->payload->size());

@@ -39,12 +39,19 @@ const char* ReasonText(std::uint8_t reason_untrusted) {
   return "";
 }
 
-void FillFirst(const pipeline::FirstNonfinite& first, v1::FirstNonfinite* message) {
+void FillFirst(const pipeline::SlotIdentity& slot, const ring::FirstNonfinite& seen,
+               const pipeline::Registry& registry, v1::FirstNonfinite* message) {
   message->set_present(true);
-  message->set_probe(first.probe);
-  message->set_replay(first.seen.sequence);
-  message->set_step(first.seen.step);
-  message->set_count(first.seen.count);
+  message->set_probe(slot.probe);
+  message->set_replay(seen.sequence);
+  message->set_step(seen.step);
+  message->set_count(seen.count);
+  message->set_serial(seen.serial);
+  message->set_graph(registry.GraphOf(slot));
+  message->set_capture_id(slot.registration.capture_id);
+  message->set_invocation(slot.registration.invocation);
+  message->mutable_shape()->Assign(slot.shape.begin(), slot.shape.end());
+  message->set_slot(static_cast<std::uint32_t>(slot.registration.order));
 }
 
 void FillVerdict(const ring::Verdict& verdict, v1::Verdict* message) {
@@ -56,12 +63,24 @@ void FillVerdict(const ring::Verdict& verdict, v1::Verdict* message) {
   message->set_text(verdict.text);
 }
 
-// The parts that PrintLine, Loss and CompareFailed share.
 template <typename Message>
-void FillWhere(const pipeline::SlotIdentity& slot, Message* message) {
+void FillProbe(const pipeline::SlotIdentity& slot, Message* message) {
   message->set_session(slot.session->key);
   message->set_rank(slot.session->rank);
   message->set_probe(slot.probe);
+}
+
+// The parts that PrintLine, Loss and CompareFailed share.
+template <typename Message>
+void FillWhere(const pipeline::SlotIdentity& slot, const pipeline::Registry& registry,
+               Message* message) {
+  FillProbe(slot, message);
+  v1::Slot& of = *message->mutable_slot();
+  of.set_capture_id(slot.registration.capture_id);
+  of.set_invocation(slot.registration.invocation);
+  of.mutable_shape()->Assign(slot.shape.begin(), slot.shape.end());
+  of.set_graph(registry.GraphOf(slot));
+  of.set_slot(static_cast<std::uint32_t>(slot.registration.order));
 }
 
 }  // namespace
@@ -108,7 +127,8 @@ void Fill(const numerics::Stats& stats, v1::Stats* message) {
   for (const std::uint64_t bin : stats.histogram) message->add_histogram(bin);
 }
 
-void Fill(const pipeline::SessionRecord& record, v1::Session* message) {
+void Fill(const pipeline::SessionRecord& record, const pipeline::Registry& registry,
+          v1::Session* message) {
   const pipeline::SessionIdentity& session = *record.session;
   message->set_key(session.key);
   message->set_label(session.label);
@@ -134,10 +154,12 @@ void Fill(const pipeline::SessionRecord& record, v1::Session* message) {
   message->set_step(record.step);
   message->set_nonfinite_probes(record.nonfinite_probes);
   message->set_failed_probes(record.failed_probes);
-  if (record.first_nan.seen.sequence != 0)
-    FillFirst(record.first_nan, message->mutable_first_nan());
-  if (record.first_inf.seen.sequence != 0)
-    FillFirst(record.first_inf, message->mutable_first_inf());
+  if (const auto& [slot, seen] = record.first_nan; slot != nullptr) {
+    FillFirst(*slot, seen, registry, message->mutable_first_nan());
+  }
+  if (const auto& [slot, seen] = record.first_inf; slot != nullptr) {
+    FillFirst(*slot, seen, registry, message->mutable_first_inf());
+  }
   for (const auto& [lane, slots] : record.lanes) {
     v1::LaneUse* use = message->add_lanes();
     use->set_lane(LaneName(lane.first));
@@ -146,7 +168,8 @@ void Fill(const pipeline::SessionRecord& record, v1::Session* message) {
   }
 }
 
-void Fill(const pipeline::SlotRecord& record, v1::ProbeInfo* message) {
+void Fill(const pipeline::SlotRecord& record, const pipeline::Registry& registry,
+          v1::ProbeInfo* message) {
   const pipeline::SlotIdentity& slot = *record.slot;
   const layout::SlotRegistration& registration = slot.registration;
   message->set_session(slot.session->key);
@@ -182,6 +205,13 @@ void Fill(const pipeline::SlotRecord& record, v1::ProbeInfo* message) {
   message->set_shard(slot.shard);
   message->set_retired(record.retired);
   message->set_slot(static_cast<std::uint32_t>(registration.order));
+  message->set_graph(registry.GraphOf(slot));
+  if (record.firsts.nan.sequence != 0) {
+    FillFirst(slot, record.firsts.nan, registry, message->mutable_first_nan());
+  }
+  if (record.firsts.inf.sequence != 0) {
+    FillFirst(slot, record.firsts.inf, registry, message->mutable_first_inf());
+  }
   if (slot.Has(layout::kActionCompare)) FillVerdict(record.verdict, message->mutable_verdict());
   if (record.control.mode != layout::ControlMode::kAsRegistered) {
     Fill(record.control, message->mutable_control());
@@ -231,9 +261,10 @@ Result<pipeline::ControlChange> ToChange(const v1::SetRequest& request, std::int
   return change;
 }
 
-void Fill(const pipeline::Snapshot& snapshot, v1::Snapshot* message) {
+void Fill(const pipeline::Snapshot& snapshot, const pipeline::Registry& registry,
+          v1::Snapshot* message) {
   const pipeline::SlotIdentity& slot = *snapshot.slot;
-  FillWhere(slot, message);
+  FillProbe(slot, message);
   message->set_session_label(slot.session->label);
   message->set_replay(snapshot.sequence);
   message->set_capture_id(slot.registration.capture_id);
@@ -246,6 +277,9 @@ void Fill(const pipeline::Snapshot& snapshot, v1::Snapshot* message) {
   Fill(snapshot.stats, message->mutable_stats());
   message->set_payload_bytes(slot.registration.payload_bytes);
   message->set_shard(slot.shard);
+  message->set_serial(snapshot.serial);
+  message->set_graph(registry.GraphOf(slot));
+  message->set_slot(static_cast<std::uint32_t>(slot.registration.order));
 }
 
 namespace {
@@ -253,12 +287,12 @@ namespace {
 void FillSession(const pipeline::SessionPtr& session, const pipeline::Registry& registry,
                  v1::Session* message) {
   for (const pipeline::SessionRecord& record : registry.Sessions()) {
-    if (record.session->uuid == session->uuid) return Fill(record, message);
+    if (record.session->uuid == session->uuid) return Fill(record, registry, message);
   }
   pipeline::SessionRecord forgotten;
   forgotten.session = session;
   forgotten.state = pipeline::SessionState::kDied;
-  Fill(forgotten, message);
+  Fill(forgotten, registry, message);
 }
 
 }  // namespace
@@ -266,18 +300,20 @@ void FillSession(const pipeline::SessionPtr& session, const pipeline::Registry& 
 void Fill(const pipeline::Event& event, const pipeline::Registry& registry,
           v1::TailReply* message) {
   if (const auto* snapshot = std::get_if<pipeline::SnapshotPtr>(&event.what)) {
-    Fill(**snapshot, message->mutable_snapshot());
+    Fill(**snapshot, registry, message->mutable_snapshot());
   } else if (const auto* line = std::get_if<pipeline::PrintLine>(&event.what)) {
-    FillWhere(*line->snapshot->slot, message->mutable_print());
+    FillWhere(*line->snapshot->slot, registry, message->mutable_print());
+    message->mutable_print()->set_step(line->snapshot->step);
     message->mutable_print()->set_replay(line->snapshot->sequence);
     message->mutable_print()->set_text(line->text);
   } else if (const auto* loss = std::get_if<pipeline::Loss>(&event.what)) {
-    FillWhere(*loss->slot, message->mutable_loss());
+    FillWhere(*loss->slot, registry, message->mutable_loss());
     message->mutable_loss()->set_count(loss->count);
     message->mutable_loss()->set_before_replay(loss->before_sequence);
     message->mutable_loss()->set_cause(std::string(loss->cause));
   } else if (const auto* failure = std::get_if<pipeline::CompareFailure>(&event.what)) {
-    FillWhere(*failure->snapshot->slot, message->mutable_compare_failed());
+    FillWhere(*failure->snapshot->slot, registry, message->mutable_compare_failed());
+    message->mutable_compare_failed()->set_step(failure->snapshot->step);
     message->mutable_compare_failed()->set_replay(failure->snapshot->sequence);
     message->mutable_compare_failed()->set_text(failure->text);
   } else if (const auto* change = std::get_if<pipeline::SessionChange>(&event.what)) {

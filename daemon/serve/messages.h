@@ -16,9 +16,13 @@ void SetError(v1::Response* response, v1::Error::Code code, std::string message)
 
 void Fill(const pipeline::Counters& counters, v1::Counters* message);
 void Fill(const numerics::Stats& stats, v1::Stats* message);
-void Fill(const pipeline::SessionRecord& record, v1::Session* message);
-void Fill(const pipeline::SlotRecord& record, v1::ProbeInfo* message);
-void Fill(const pipeline::Snapshot& snapshot, v1::Snapshot* message);
+// `registry` names the graphs.
+void Fill(const pipeline::SessionRecord& record, const pipeline::Registry& registry,
+          v1::Session* message);
+void Fill(const pipeline::SlotRecord& record, const pipeline::Registry& registry,
+          v1::ProbeInfo* message);
+void Fill(const pipeline::Snapshot& snapshot, const pipeline::Registry& registry,
+          v1::Snapshot* message);
 void Fill(const layout::SlotControl& control, v1::Control* message);
 
 // The other way; `slot` is left for the caller.

@@ -31,6 +31,10 @@ struct alignas(256) DirectState {
   std::uint32_t skip;  // nobody wants it: the compute path need not even copy
   std::uint32_t disarmed;
   std::uint64_t control_word;  // as `control` was read
+  std::uint64_t last_serial;   // of the last replay
+  // Of the replay that the capture's leaves on this device are in: in the state of the first of
+  // them, for all.
+  std::uint64_t shared_serial;
   layout::SlotControl control;
 };
 static_assert(sizeof(DirectState) == 256);
@@ -43,6 +47,7 @@ struct DirectGate {
 // Where one slot lies, as its device sees it.
 struct DirectSlot {
   DirectState* state;
+  std::uint64_t* shared_serial;
   DirectGate* gate;
   layout::SlotHead* head;
   const layout::SlotCredit* credit;
@@ -55,9 +60,10 @@ struct DirectSlot {
   std::uint32_t capacity;
   std::uint64_t payload_stride_bytes;
   std::uint64_t order;
-  std::uint64_t deadline_ns;     // of a wait for room; 0 = never wait
-  bool waits;                    // also when no recording needs every snapshot
-  std::int64_t clock_offset_ns;  // from the GPU's clock to CLOCK_REALTIME
+  std::uint64_t deadline_ns;      // of a wait for room; 0 = never wait
+  bool waits;                     // also when no recording needs every snapshot
+  std::int64_t clock_offset_ns;   // from the GPU's clock to CLOCK_REALTIME
+  std::int64_t serial_offset_ns;  // and to the clock of serials
 };
 
 inline constexpr std::uint32_t kSentValues = 0;

@@ -13,6 +13,7 @@
 #include "libprobe/capture/graph_capture.h"
 #include "libprobe/capture/step_word.h"
 #include "libprobe/ring/realtime.h"
+#include "libprobe/ring/serial.h"
 
 namespace cgdebug::capture {
 namespace {
@@ -39,6 +40,7 @@ struct Device {
   cudaStream_t stream = nullptr;  // of our own, for set-up; never captured
   DirectGate* gate = nullptr;
   std::int64_t clock_offset_ns = 0;
+  std::int64_t serial_offset_ns = 0;
   int multiprocessors = 0;
   bool overlaps = false;  // grids may start before those that they follow end
 };
@@ -59,18 +61,18 @@ void Launch(const void* kernel, int blocks, int threads, void* arguments, cudaSt
   CGD_CUDA(cudaLaunchKernelExC(&config, kernel, list));
 }
 
-// From the GPU's clock to CLOCK_REALTIME: the reading that took least time, taken in its middle.
-std::int64_t MeasureClockOffset(cudaStream_t stream) {
+// From the GPU's clock to that of serials: the reading that took least time, taken in its middle.
+std::int64_t MeasureSerialOffset(cudaStream_t stream) {
   std::uint64_t* reading = nullptr;
   CGD_CUDA(cudaHostAlloc(reinterpret_cast<void**>(&reading), sizeof(*reading),
                          cudaHostAllocPortable | cudaHostAllocMapped));
   std::int64_t best_ns = INT64_MAX;
   std::int64_t offset_ns = 0;
   for (int i = 0; i < kClockReadings; ++i) {
-    const std::int64_t before = ring::RealtimeNs();
+    const std::int64_t before = ring::SerialClockNs();
     Launch(ClockKernel(), 1, 1, &reading, stream);
     CGD_CUDA(cudaStreamSynchronize(stream));
-    const std::int64_t after = ring::RealtimeNs();
+    const std::int64_t after = ring::SerialClockNs();
     if (after - before >= best_ns) continue;
     best_ns = after - before;
     offset_ns = before + best_ns / 2 - static_cast<std::int64_t>(*reading);
@@ -86,7 +88,8 @@ Device SetUpDevice(int index) {
   CGD_CUDA(cudaStreamCreateWithFlags(&device.stream, cudaStreamNonBlocking));
   CGD_CUDA(cudaMalloc(reinterpret_cast<void**>(&device.gate), sizeof(*device.gate)));
   CGD_CUDA(cudaMemsetAsync(device.gate, 0, sizeof(*device.gate), device.stream));
-  device.clock_offset_ns = MeasureClockOffset(device.stream);
+  device.serial_offset_ns = MeasureSerialOffset(device.stream);
+  device.clock_offset_ns = device.serial_offset_ns + ring::RealtimeNs() - ring::SerialClockNs();
   device.multiprocessors = Attribute(cudaDevAttrMultiProcessorCount, index);
   device.overlaps = Attribute(cudaDevAttrComputeCapabilityMajor, index) >= 9;
   return device;
@@ -126,6 +129,7 @@ struct LastLeaf {
   unsigned long long capture_id;
   int device;
   cudaGraphNode_t node;
+  std::uint64_t* serial;  // in the state of the first leaf, for all of them
 };
 std::deque<LastLeaf>& LastLeaves() {
   static auto* leaves = new std::deque<LastLeaf>;
@@ -139,6 +143,7 @@ void AddLeaf(const CaptureInfo& info, const Device& device, const void* kernel, 
   const auto last = std::find_if(leaves.begin(), leaves.end(), [&](const LastLeaf& leaf) {
     return leaf.capture_id == info.id && leaf.device == device.index;
   });
+  args.slot.shared_serial = last == leaves.end() ? &args.slot.state->shared_serial : last->serial;
   void* list[] = {&args};
   cudaKernelNodeParams params = {};
   params.func = const_cast<void*>(kernel);
@@ -151,7 +156,7 @@ void AddLeaf(const CaptureInfo& info, const Device& device, const void* kernel, 
     last->node = node;
     return;
   }
-  leaves.push_back({info.id, device.index, node});
+  leaves.push_back({info.id, device.index, node, args.slot.shared_serial});
   if (leaves.size() > kOpenCaptures) leaves.pop_front();
 }
 
@@ -206,6 +211,7 @@ DirectSlot Describe(const ProbeSlot& slot, const ring::SegmentWriter& segment,
   direct.deadline_ns = std::uint64_t{r.wait_deadline_ms} * 1'000'000;
   direct.waits = r.policy == static_cast<std::uint8_t>(layout::Policy::kWait);
   direct.clock_offset_ns = device.clock_offset_ns;
+  direct.serial_offset_ns = device.serial_offset_ns;
   return direct;
 }
 

@@ -145,8 +145,21 @@ __device__ inline void RefreshControl(const DirectSlot& slot, std::uint64_t word
   slot.state->control_word = word;
 }
 
-// What the host may change about a slot, read while the values are on their way.
+// ring::SharedSerial on the device: the leaf that finds the serial of its own last replay is the
+// first of this replay and takes a new one for all. The blocks of a grid agree in the same way.
+__device__ inline std::uint64_t TakeSerial(const DirectSlot& slot) {
+  const unsigned long long last = slot.state->last_serial;
+  const unsigned long long now = GlobalTimer() + static_cast<std::uint64_t>(slot.serial_offset_ns);
+  const unsigned long long mine = now > last ? now : last + 1;
+  auto* shared = reinterpret_cast<unsigned long long*>(slot.shared_serial);
+  const unsigned long long found = atomicCAS(shared, last, mine);
+  return found == last ? mine : found;
+}
+
+// What is read while the values are on their way: what the host may change about a slot, and the
+// replay's serial.
 struct HostWords {
+  std::uint64_t serial;
   std::uint64_t control;
   std::uint64_t disarmed;
   std::uint64_t step;
@@ -154,6 +167,7 @@ struct HostWords {
 
 __device__ inline HostWords ReadHostWords(const DirectSlot& slot) {
   HostWords words;
+  words.serial = TakeSerial(slot);  // first: the next leaf may have started
   words.control = Load(slot.credit->control);
   words.disarmed = Load(slot.head->disarmed);
   const std::uint64_t step = Load(*slot.step);
@@ -176,6 +190,7 @@ __device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const Ho
     Store(header.sequence, plan.sequence);
     Store(header.timestamp_ns, static_cast<std::uint64_t>(now_ns));
     Store(header.step, words.step);
+    Store(header.serial, words.serial);
     Store(header.checksum, checksum);
     *const_cast<volatile std::uint32_t*>(&header.flags) = flags;
     // W1, pairs with R1. The block's other threads stored before its barrier; the fence carries
@@ -204,6 +219,7 @@ __device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const Ho
     Store(slot.head->accepted, state.accepted);
     Store(slot.producer->device_activity, static_cast<std::uint64_t>(now_ns) << 12 ^ slot.order);
   }
+  state.last_serial = words.serial;
   state.checksum = 0;
   state.timed_out = 0;
   state.sent = kSentValues;

@@ -9,7 +9,7 @@ namespace cgdebug::capture {
 void CUDART_CB OnReplay(void* user_data) {
   auto& slot = *static_cast<ProbeSlot*>(user_data);
   if (!slot.armed.load(std::memory_order_acquire)) return;
-  if (!slot.writer->Begin()) return;
+  if (!slot.writer->Begin(slot.TakeSerial())) return;
   ring::CopyShared(slot.writer->payload(), slot.buffers.pinned, slot.writer->payload_bytes());
   slot.writer->Commit(ring::RealtimeNs(), StepOnGpu(slot.writer->step()));
 }

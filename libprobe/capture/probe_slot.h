@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "libprobe/ring/segment_writer.h"
+#include "libprobe/ring/serial.h"
 #include "libprobe/ring/slot_ring_reader.h"
 #include "libprobe/ring/slot_ring_writer.h"
 #include "proto/layout/ring_layout.h"
@@ -41,6 +42,8 @@ struct ProbeSlot {
   std::optional<ring::SlotRingReader> reader;  // set once published
   std::uint32_t index = 0;                     // in the directory, once published
   Buffers buffers;
+  std::shared_ptr<ring::SharedSerial> graph_serial;  // of the slots of a capture; null when eager
+  std::uint64_t last_serial = 0;                     // of the last replay
   void* eager_stream = nullptr;
   bool in_graph = false;  // the graph holds a user object for this slot
   bool retired = false;
@@ -51,6 +54,12 @@ struct ProbeSlot {
   std::atomic<bool> graph_gone{false};
   std::atomic<bool> probe_gone{false};
   std::atomic<std::uint32_t> pending{0};
+
+  // The serial of the replay that has just begun. Thread: the slot's writer.
+  std::uint64_t TakeSerial() noexcept {
+    last_serial = graph_serial ? graph_serial->After(last_serial) : ring::NextSerial();
+    return last_serial;
+  }
 
   // Whether a driver thread may still write through this slot.
   bool in_use() const {

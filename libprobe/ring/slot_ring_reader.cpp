@@ -46,11 +46,13 @@ void Store(const FirstNonfinite& first, std::uint64_t order, layout::SlotFirst* 
   StoreRelaxed(shared->sequence, first.sequence);
   StoreRelaxed(shared->step, first.step);
   StoreRelaxed(shared->count, first.count);
+  StoreRelaxed(shared->serial, first.serial);
   StoreRelease(shared->order, order);
 }
 FirstNonfinite Load(const layout::SlotFirst& shared, std::uint64_t order) {
   if (LoadAcquire(shared.order) != order) return {};
-  return {LoadRelaxed(shared.sequence), LoadRelaxed(shared.step), LoadRelaxed(shared.count)};
+  return {LoadRelaxed(shared.sequence), LoadRelaxed(shared.step), LoadRelaxed(shared.count),
+          LoadRelaxed(shared.serial)};
 }
 
 // elements * element size, or nullopt when it does not fit.
@@ -106,7 +108,7 @@ std::string CheckRegistration(const layout::SlotRegistration& r, std::uint64_t b
     return "ring geometry does not follow from payload and capacity";
   }
   if (!Terminated(r.name, sizeof(r.name)) || !Terminated(r.site, sizeof(r.site)) ||
-      !Terminated(r.shard, sizeof(r.shard))) {
+      !Terminated(r.shard, sizeof(r.shard)) || !Terminated(r.graph_label, sizeof(r.graph_label))) {
     return "a text is not terminated";
   }
   if (r.name[0] == '\0') return "empty name";
@@ -205,6 +207,7 @@ ReadStatus SlotRingReader::Read(std::uint64_t ordinal, Entry* out) const {
   out->sequence = LoadRelaxed(header->sequence);
   out->timestamp_ns = LoadRelaxed(header->timestamp_ns);
   out->step = LoadRelaxed(header->step);
+  out->serial = LoadRelaxed(header->serial);
   out->flags = LoadRelaxed(header->flags);
   const std::uint64_t checksum = LoadRelaxed(header->checksum);
   const bool is_stats = (out->flags & layout::kEntryIsStats) != 0;

@@ -17,6 +17,7 @@ namespace cgdebug::ring {
 struct Entry {
   std::uint64_t ordinal = 0;   // of accepted entries, from 1
   std::uint64_t sequence = 0;  // replay, from 1
+  std::uint64_t serial = 0;    // of the replay, unique in the process but for its other slots
   std::int64_t timestamp_ns = 0;
   std::int64_t step = -1;
   std::uint32_t flags = 0;         // layout::kEntry...
@@ -40,7 +41,8 @@ struct Verdict {
 struct FirstNonfinite {
   std::uint64_t sequence = 0;  // 0: none yet
   std::int64_t step = -1;
-  std::uint64_t count = 0;  // elements
+  std::uint64_t count = 0;   // elements
+  std::uint64_t serial = 0;  // of the replay
 };
 struct FirstNonfinites {
   FirstNonfinite nan;

@@ -70,7 +70,8 @@ void SlotRingWriter::MakeRoom(std::uint64_t ordinal) noexcept {
   if (!consumed) StoreRelaxed(head_->overwrote_unread, head_->overwrote_unread + 1);
 }
 
-bool SlotRingWriter::Begin() noexcept {
+bool SlotRingWriter::Begin(std::uint64_t serial) noexcept {
+  serial_ = serial;
   sequence_ = head_->sequence + 1;
   StoreRelaxed(head_->sequence, sequence_);
   if (DecideOutcome(sequence_) == Outcome::kSkip) return false;
@@ -94,6 +95,7 @@ void SlotRingWriter::Commit(std::int64_t timestamp_ns, std::int64_t step) noexce
   StoreRelaxed(claimed_->sequence, sequence_);
   StoreRelaxed(claimed_->timestamp_ns, timestamp_ns);
   StoreRelaxed(claimed_->step, step);
+  StoreRelaxed(claimed_->serial, serial_);
   StoreRelaxed(claimed_->flags, flags_);
   StoreRelease(claimed_->word, EntryWord(ordinal_, EntryState::kReady));  // W1, pairs with R1
   StoreRelaxed(head_->last_timestamp_ns, timestamp_ns);

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "libprobe/ring/reader_gate.h"
+#include "libprobe/ring/serial.h"
 #include "proto/layout/segment_layout.h"
 #include "proto/layout/slot_control.h"
 
@@ -26,8 +27,8 @@ class SlotRingWriter {
 
   // Counts a replay. True when an action or the live control wants it: then payload() is to be
   // filled and Commit() to be called. Policy kWait: may wait for the reader, at most for the slot's
-  // deadline.
-  bool Begin() noexcept;
+  // deadline. `serial` is the replay's (serial.h).
+  bool Begin(std::uint64_t serial = NextSerial()) noexcept;
 
   // Room for payload_bytes; valid between Begin() and Commit().
   std::byte* payload() const noexcept { return payload_; }
@@ -63,6 +64,7 @@ class SlotRingWriter {
   std::byte* payload_ = nullptr;
   std::uint64_t ordinal_ = 0;
   std::uint64_t sequence_ = 0;
+  std::uint64_t serial_ = 0;
   std::uint32_t flags_ = 0;
 };
 

@@ -24,6 +24,11 @@
 // `sequence` counts replays from 1; replays that no action wanted (`every`) have a sequence and no
 // ordinal.
 //
+// Each slot counts its own replays, so sequences of two graphs say nothing about which came first.
+// `serial` does: it is the time at which the replay began, in ns since the epoch by a clock that
+// the process sets once and that never jumps. The slots of one replay of a graph share it, and no
+// other replay of the process has it: (serial, order) sorts all snapshots of a process.
+//
 // Rules: fixed-width integers only, offsets never pointers, little-endian, no bool.
 #pragma once
 
@@ -43,6 +48,7 @@ inline constexpr std::uint64_t kMaxPayloadBytes = std::uint64_t{1} << 44;
 inline constexpr std::uint32_t kMaxCapacity = 1u << 20;
 inline constexpr std::size_t kMaxNameBytes = 255;  // a probe's name, without the terminating zero
 inline constexpr std::size_t kMaxShardBytes = 511;
+inline constexpr std::size_t kMaxGraphLabelBytes = 63;  // likewise
 inline constexpr std::size_t kVerdictTextBytes = 960;
 
 // --- the entry -------------------------------------------------------------------------------
@@ -72,7 +78,9 @@ struct alignas(kCacheLineBytes) EntryHeader {
   std::int64_t step;          // the user's own step marker, -1 when none was set
   std::uint64_t checksum;     // of the payload, with kEntryHasChecksum: ring/payload_checksum.h
   std::uint32_t flags;
-  std::uint32_t reserved[5];
+  std::uint32_t reserved0;
+  std::uint64_t serial;  // of the replay
+  std::uint64_t reserved1;
 };
 
 // --- control lines of a slot -------------------------------------------------------------------
@@ -124,6 +132,7 @@ struct SlotFirst {
   std::uint64_t sequence;  // replay
   std::int64_t step;       // as EntryHeader::step
   std::uint64_t count;     // elements
+  std::uint64_t serial;    // as EntryHeader::serial
   std::uint64_t order;
 };
 struct alignas(kCacheLineBytes) SlotFirsts {
@@ -204,7 +213,9 @@ struct SlotRegistration {
   char site[kMaxNameBytes + 1];  // "file.py:12", empty when unknown
   std::uint32_t stats_every;     // 0 = action absent
   std::uint8_t lane_reason;      // LaneReason
-  std::uint8_t reserved[235];
+  // What the user calls the graph; empty: nothing. Several graphs may be called the same.
+  char graph_label[kMaxGraphLabelBytes + 1];
+  std::uint8_t reserved[171];
   // Which part of a distributed tensor this is, as text (python/cgdebug/sharding.py); empty when it
   // is a tensor of its own.
   char shard[kMaxShardBytes + 1];
@@ -222,7 +233,7 @@ static_assert(sizeof(EntryHeader) == 64);
 static_assert(sizeof(SlotHead) == 64);
 static_assert(sizeof(SlotCredit) == 64);
 static_assert(sizeof(SlotVerdict) == 1024);
-static_assert(sizeof(SlotFirsts) == 64);
+static_assert(sizeof(SlotFirsts) == 128);
 static_assert(sizeof(SlotRegistration) == 2048);
 static_assert(kSlotHeadersOffset % kCacheLineBytes == 0);
 static_assert(std::is_trivially_copyable_v<SlotRegistration>);

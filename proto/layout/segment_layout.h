@@ -27,8 +27,8 @@ namespace cgdebug::layout {
 
 inline constexpr std::uint64_t kSegmentMagic = 0x3167627564676763;  // "cggdubg1"
 inline constexpr std::uint64_t kExtentMagic = 0x3174786567646763;   // "cgdgext1"
-inline constexpr std::uint16_t kAbiMajor = 1;
-inline constexpr std::uint16_t kAbiMinor = 2;
+inline constexpr std::uint16_t kAbiMajor = 2;
+inline constexpr std::uint16_t kAbiMinor = 0;
 inline constexpr std::uint32_t kMaxSlots = 16384;
 inline constexpr std::uint32_t kMaxExtents = 4096;
 inline constexpr std::int64_t kProducerLockByte = 0;
@@ -59,13 +59,12 @@ struct SegmentHeader {
   char hostname[64];
   char socket[112];  // of the daemon it was told to use (CGDEBUG_SOCKET); empty: any
   // The same number in every rank that one launcher started on this machine, for jobs without a
-  // run id; 0 = not distributed, or nothing tells. From minor 2 on, as the next two.
+  // run id; 0 = not distributed, or nothing tells.
   std::uint64_t launch;
   std::int32_t local_rank;        // -1 = unknown
   std::int32_t local_world_size;  // ranks on this machine; 0 = unknown
   std::uint8_t reserved[72];
-  // Directory of the recordings that the job asks for, absolute; empty: the job could not say. From
-  // minor 1 on; zeros before.
+  // Directory of the recordings that the job asks for, absolute; empty: the job could not say.
   char recordings[3072];
 };
 static_assert(sizeof(SegmentHeader) == kPageBytes);

@@ -21,7 +21,7 @@ import typing
 __version__ = "0.1.0"
 
 _HOMES = {
-    "probe": ("CudaGraphTensorProbe", "ProbeStatus", "SlotStatus", "step"),
+    "probe": ("CudaGraphTensorProbe", "ProbeStatus", "SlotStatus", "graph_label", "step"),
     "actions": ("TensorPrint", "TensorRecord", "TensorCompare", "TensorStats"),
     "snapshot": ("TensorSnapshot", "Stats"),
     "errors": (
@@ -76,6 +76,7 @@ if typing.TYPE_CHECKING:  # "as": what the package exports, for type checkers
     from .probe import CudaGraphTensorProbe as CudaGraphTensorProbe
     from .probe import ProbeStatus as ProbeStatus
     from .probe import SlotStatus as SlotStatus
+    from .probe import graph_label as graph_label
     from .probe import step as step
     from .recording import Recording as Recording
     from .recording import open as open

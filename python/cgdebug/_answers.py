@@ -111,6 +111,8 @@ def snapshot(fields: Answer, payload: bytearray | None) -> TensorSnapshot:
         invocation_index=fields.invocation,
         rank=fields.rank,
         graph_id=fields.capture_id,
+        graph=fields.graph,
+        serial=fields.serial,
         timestamp_ns=fields.timestamp_ns,
         step=None if fields.step < 0 else fields.step,
         shard=TensorShard.parse(fields.shard),

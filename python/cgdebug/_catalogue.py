@@ -41,6 +41,8 @@ def make_database(reader) -> sqlite3.Connection:
             slot["order"],
             slot["every"],
             slot["shard"],
+            slot["graph"] or None,
+            slot["graph"] if slot["graph_is_given"] else None,
         )
         for row, comparison in reader.rows(index):
             number = insert("snapshot", *row)

@@ -22,6 +22,7 @@ _lock = threading.Lock()
 _op_loaded = False
 _dtensor_known = False
 _step: int | None = None
+_graph_label = ("", False)  # text, scoped: until the native module is loaded
 _finish_in_pid = (
     0  # the process whose exit waits for the daemon: a forked child has its own segment
 )
@@ -104,6 +105,15 @@ def set_step(step: int | None, stream: int | None) -> None:
         probe_module().set_step(step, stream)
 
 
+def set_graph_label(label: str, scoped: bool) -> tuple[str, bool]:
+    """Remembered until the native module is loaded; returns what was set before."""
+    global _graph_label
+    if probe_module() is not None:
+        return probe_module().set_graph_label(label, scoped)
+    before, _graph_label = _graph_label, (label, scoped)
+    return before
+
+
 def start_daemon() -> None:
     """Once per process, unless CGDEBUG=0. A failure is a warning: the job goes on, and what was not
     printed or compared says so."""
@@ -177,6 +187,8 @@ def _load_module():
         ) from error
     if _step is not None:
         _probe.set_step(_step, None)
+    if _graph_label[0]:
+        _probe.set_graph_label(*_graph_label)
     return _probe
 
 

@@ -6,6 +6,8 @@ class _Record(TypedDict):
     replay_index: int
     invocation_index: int
     capture_id: int
+    graph_label: str
+    serial: int
     slot: int
     ordinal: int
     dtype: str
@@ -27,6 +29,7 @@ class _Verdict(TypedDict):
 class _Slot(TypedDict):
     slot: int
     capture_id: int
+    graph_label: str
     invocation: int
     dtype: str
     shape: tuple[int, ...]
@@ -109,6 +112,7 @@ class NativeProbe:
     def close(self) -> None: ...
 
 def set_step(step: int | None, stream: int | None) -> None: ...
+def set_graph_label(label: str, scoped: bool) -> tuple[str, bool]: ...
 def session() -> _Session | None: ...
 def start_daemon() -> None: ...
 def version() -> str: ...

@@ -26,12 +26,7 @@ class Reader:
     def missing(self) -> list[str]: ...
     def verify(self) -> list[str]: ...
     def check(
-        self,
-        probes: Sequence[str],
-        first: int,
-        last: int,
-        frames: int,
-        trust_hashes: bool,
+        self, probes: Sequence[str], first: int, last: int, frames: int
     ) -> tuple[str, str]: ...
 
 class Writer:
@@ -46,6 +41,7 @@ class Writer:
         graph_id: int = 1,
         invocation: int = 0,
         device: str = "cpu",
+        graph_label: str = "",
     ) -> int: ...
     def append(
         self,
@@ -56,6 +52,7 @@ class Writer:
         timestamp_ns: int = 0,
         stats_only: bool = False,
         xor_hash: bool = True,
+        serial: int = 0,
     ) -> None: ...
     def lose(self, slot: int, count: int, after_replay: int) -> None: ...
     def commit(self) -> None: ...

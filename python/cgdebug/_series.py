@@ -39,6 +39,8 @@ class Series:
         self.shape: tuple = slot["shape"]
         self.rank: int = slot["rank"]
         self.graph_id: int = slot["graph_id"]
+        self.graph: str = slot["graph"]
+        self.graph_is_given: bool = slot["graph_is_given"]
         self.invocation: int = slot["invocation"]
         self.order: int = slot["order"]
 
@@ -56,7 +58,7 @@ class Series:
         first = others.get(self.label, self)
         name = self.label
         if first.graph_id != self.graph_id:
-            name += f"@g{self.graph_id}"
+            name += f"@g:{self.graph or 'eager'}"
         elif first is not self:
             name += f"@{self.dtype_name}{list(self.shape)}"
         if name in others:  # of another job, or captured again
@@ -178,6 +180,8 @@ class RecordedSnapshot(TensorSnapshot):
             invocation_index=series.invocation,
             rank=series.rank,
             graph_id=series.graph_id,
+            graph=series.graph,
+            serial=fields["serial"],
             timestamp_ns=fields["timestamp_ns"],
             step=None if fields["step"] < 0 else fields["step"],
             shard=series.shard,

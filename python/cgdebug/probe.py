@@ -21,10 +21,11 @@ from .status import ProbeStatus, SlotStatus
 if typing.TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
-__all__ = ["CudaGraphTensorProbe", "ProbeStatus", "SlotStatus", "step"]
+__all__ = ["CudaGraphTensorProbe", "ProbeStatus", "SlotStatus", "graph_label", "step"]
 
 _MAX_STEP = 2**63 - 1
 _MAX_LAST = 2**31 - 1  # more than any ring has
+_MAX_GRAPH_LABEL_BYTES = 63
 _VERDICT_TIMEOUT_S = 10.0
 
 
@@ -228,6 +229,8 @@ class CudaGraphTensorProbe:
             invocation_index=entry["invocation_index"],
             rank=verdict.rank(),
             graph_id=entry["capture_id"],
+            graph=entry["graph_label"],
+            serial=entry["serial"],
             timestamp_ns=entry["timestamp_ns"],
             step=entry["step"],
             shard=TensorShard.parse(entry["shard"]),
@@ -335,6 +338,42 @@ def step(number: int | None) -> None:
             )
     on_gpu = torch.cuda.is_initialized() and not _is_capturing()
     _native.set_step(number, torch.cuda.current_stream().cuda_stream if on_gpu else None)
+
+
+class graph_label:
+    """Names a CUDA graph, for every place where one is shown: `cgdebug.graph_label("bs=8")`.
+
+    As a call, it names the graph that is being captured, from its next probe on, or else the next
+    one. As a context manager, it names every graph that is captured inside:
+
+        with cgdebug.graph_label("bs=8"):
+            with torch.cuda.graph(graph): ...
+
+    A graph without a label is called by the shapes of its tensors. Graphs with the same label are
+    numbered: "bs=8", "bs=8#2". It holds for the whole process, since backward passes are captured
+    in other threads.
+
+    Fails: ValueError for a label that is empty, longer than 63 bytes, or has '@', '#' or a zero.
+    """
+
+    def __init__(self, label: str):
+        if not isinstance(label, str) or not label or set("@#\0") & set(label):
+            raise ValueError(
+                f"cgdebug.graph_label: a label is a text without '@' and '#', not {label!r}"
+            )
+        if len(label.encode(errors="replace")) > _MAX_GRAPH_LABEL_BYTES:
+            raise ValueError(
+                f"cgdebug.graph_label: a label has at most {_MAX_GRAPH_LABEL_BYTES} bytes: {label!r}"
+            )
+        self.label = label
+        self._before = _native.set_graph_label(label, False)
+
+    def __enter__(self) -> graph_label:
+        _native.set_graph_label(self.label, True)
+        return self
+
+    def __exit__(self, *_) -> None:
+        _native.set_graph_label(*self._before)
 
 
 def _is_capturing() -> bool:

@@ -67,6 +67,10 @@ class TensorSnapshot:
     invocation_index: which call of the probe in its capture, from 0
     rank:             of the process, -1 when the job is not distributed
     graph_id:         of the capture, unique in the process; 0 = eager
+    graph:            what the graph is called (`cgdebug.graph_label`, or made of its shapes); "" = eager.
+                      A probe's own records know only a label that was given
+    serial:           when the replay began, ns since the epoch: sorts the snapshots of all graphs of
+                      a process, whose replays are counted each by itself
     timestamp_ns:     wall clock when the snapshot was committed
     step:             the user's own (`cgdebug.step`), None when none was set
     shard:            of a DTensor: which part of it this rank has (`TensorShard`), else None
@@ -82,6 +86,8 @@ class TensorSnapshot:
     invocation_index: int = 0
     rank: int = -1
     graph_id: int = 0
+    graph: str = ""
+    serial: int = 0
     timestamp_ns: int = 0
     step: int | None = None
     shard: TensorShard | None = None

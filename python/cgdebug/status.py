@@ -16,6 +16,7 @@ class SlotStatus:
 
     slot: int
     graph_id: int
+    graph_label: str
     invocation_index: int
     dtype: str
     shape: tuple
@@ -61,7 +62,8 @@ class SlotStatus:
         )
 
     def __str__(self) -> str:
-        where = f"graph {self.graph_id} call {self.invocation_index}" if self.graph_id else "eager"
+        graph = f"graph {self.graph_label or self.graph_id}"
+        where = f"{graph} call {self.invocation_index}" if self.graph_id else "eager"
         words = [
             f"{where}: {self.dtype}{list(self.shape)} on {self.device}",
             f"{self.replays} replays, {self.accepted} snapshots, {self.capacity} kept",

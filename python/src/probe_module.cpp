@@ -88,6 +88,8 @@ py::dict ToDict(const Record& record) {
   item["replay_index"] = record.replay_index;
   item["invocation_index"] = record.invocation_index;
   item["capture_id"] = record.capture_id;
+  item["graph_label"] = record.graph_label;
+  item["serial"] = record.serial;
   item["slot"] = record.slot;
   item["ordinal"] = record.ordinal;
   item["dtype"] = std::string(DtypeName(record.dtype));
@@ -132,6 +134,7 @@ py::dict ToDict(const SlotStatus& slot) {
   py::dict item;
   item["slot"] = slot.slot;
   item["capture_id"] = slot.capture_id;
+  item["graph_label"] = slot.graph_label;
   item["invocation"] = slot.invocation;
   item["dtype"] = std::string(DtypeName(slot.dtype));
   item["shape"] = py::tuple(py::cast(slot.shape));
@@ -274,6 +277,13 @@ PYBIND11_MODULE(_probe, module) {
         if (stream) SetStepInStreamOrder(step.value_or(-1), reinterpret_cast<void*>(*stream));
       },
       py::arg("step"), py::arg("stream"), py::call_guard<py::gil_scoped_release>());
+  module.def(
+      "set_graph_label",
+      [](std::string label, bool scoped) {
+        const GraphLabel before = SetGraphLabel({std::move(label), scoped});
+        return std::pair(before.text, before.scoped);
+      },
+      py::arg("label"), py::arg("scoped"));
   module.def("session", &SessionDict);
   module.def("start_daemon", &StartDaemon, py::call_guard<py::gil_scoped_release>());
   module.def(

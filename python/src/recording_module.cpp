@@ -100,6 +100,8 @@ class Reader {
       dict["shape"] = py::tuple(py::cast(slot.shape));
       dict["rank"] = slot.rank;
       dict["graph_id"] = slot.capture_id;
+      dict["graph"] = slot.graph;
+      dict["graph_is_given"] = slot.graph_is_given;
       dict["invocation"] = slot.invocation;
       dict["order"] = slot.order;
       dict["payload_bytes"] = slot.payload_bytes;
@@ -138,6 +140,7 @@ class Reader {
         Checked(Unlocked([&](Source& source) { return FindSnapshot(source, slot, replay); }));
     py::dict dict;
     dict["replay"] = snapshot.key.replay;
+    dict["serial"] = snapshot.serial;
     dict["step"] = snapshot.step;
     dict["timestamp_ns"] = snapshot.timestamp_ns;
     dict["has_values"] = snapshot.has_values;
@@ -225,6 +228,7 @@ class Reader {
       cells.append(snapshot.key.replay);
       cells.append(py::none());
       cells.append(snapshot.step < 0 ? py::object(py::none()) : py::int_(snapshot.step));
+      cells.append(snapshot.serial);
       cells.append(snapshot.timestamp_ns);
       for (int i = 0; i < 3; ++i) cells.append(py::none());
       cells.append(snapshot.hash ? py::object(py::str(HexOf(*snapshot.hash))) : py::none());
@@ -291,8 +295,7 @@ class Reader {
 
   static py::tuple Diff(Reader& a, Reader& b, const py::dict& options);
   static py::tuple Check(Reader& reader, const std::vector<std::string>& probes,
-                         std::uint64_t first, std::uint64_t last, std::size_t frames,
-                         bool trust_hashes);
+                         std::uint64_t first, std::uint64_t last, std::size_t frames);
 
  private:
   void CheckSlot(std::size_t slot) const {
@@ -331,7 +334,6 @@ py::tuple Reader::Diff(Reader& a, Reader& b, const py::dict& given) {
   options.equal_nan = given["equal_nan"].cast<bool>();
   options.bitwise = given["bitwise"].cast<bool>();
   options.stops_after_first = given["first"].cast<bool>();
-  options.trusts_hashes = given["trust_hashes"].cast<bool>();
   std::string json, text;
   const Result<void> done = [&]() -> Result<void> {
     const py::gil_scoped_release release;
@@ -349,9 +351,8 @@ py::tuple Reader::Diff(Reader& a, Reader& b, const py::dict& given) {
 }
 
 py::tuple Reader::Check(Reader& reader, const std::vector<std::string>& probes, std::uint64_t first,
-                        std::uint64_t last, std::size_t frames, bool trust_hashes) {
-  const analysis::CheckOptions options{
-      .scope = MakeScope(probes, first, last), .frames = frames, .trusts_hashes = trust_hashes};
+                        std::uint64_t last, std::size_t frames) {
+  const analysis::CheckOptions options{.scope = MakeScope(probes, first, last), .frames = frames};
   std::string json, text;
   Checked(reader.Unlocked([&](Source& source) -> Result<void> {
     const Result<analysis::Check> check = analysis::RunCheck(source, options);
@@ -385,7 +386,7 @@ PYBIND11_MODULE(_recording, module) {
       .def("missing", &Reader::Missing)
       .def("verify", &Reader::Verify)
       .def("check", &Reader::Check, py::arg("probes"), py::arg("first"), py::arg("last"),
-           py::arg("frames"), py::arg("trust_hashes"));
+           py::arg("frames"));
   module.def("diff", &Reader::Diff, py::arg("a"), py::arg("b"), py::arg("options"));
   module.attr("DATABASE_SCHEMA") = recording::kCatalogueSchema;
   RegisterWriter(module);

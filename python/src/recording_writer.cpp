@@ -32,7 +32,8 @@ class Writer {
 
   std::uint32_t AddSlot(std::uint32_t session, const std::string& probe, const std::string& dtype,
                         const std::vector<std::uint64_t>& shape, std::uint64_t graph_id,
-                        std::uint32_t invocation, const std::string& device) {
+                        std::uint32_t invocation, const std::string& device,
+                        const std::string& graph_label) {
     const layout::DtypeInfo* info = layout::FindDtype(std::string_view(dtype));
     if (info == nullptr) throw py::value_error("dtype " + dtype + " cannot be recorded");
     const auto bytes = numerics::PayloadBytes(info->dtype, shape);
@@ -45,6 +46,7 @@ class Writer {
     slot.shape = shape;
     slot.payload_bytes = *bytes;
     slot.capture_id = graph_id;
+    slot.graph_label = graph_label;
     slot.invocation = invocation;
     slot.index = static_cast<std::uint32_t>(slots_.size());
     slot.order = slots_.size() + 1;
@@ -53,7 +55,7 @@ class Writer {
   }
 
   void Append(std::uint32_t id, std::uint64_t replay, const py::buffer& values, std::int64_t step,
-              std::int64_t timestamp_ns, bool stats_only, bool xor_hash) {
+              std::int64_t timestamp_ns, bool stats_only, bool xor_hash, std::uint64_t serial) {
     OwnSlot& own = Find(id);
     const py::buffer_info buffer = values.request();
     if (PyBuffer_IsContiguous(buffer.view(), 'C') == 0) {
@@ -68,6 +70,7 @@ class Writer {
     snapshot.sequence = replay;
     snapshot.step = step;
     snapshot.timestamp_ns = timestamp_ns;
+    snapshot.serial = serial;
     snapshot.stats_only = stats_only;
     snapshot.payload_bytes = stats_only ? 0 : bytes.size();
     Result<void> done;
@@ -129,10 +132,10 @@ void RegisterWriter(py::module_& module) {
            py::arg("rank") = -1)
       .def("add_slot", &Writer::AddSlot, py::arg("session"), py::arg("probe"), py::arg("dtype"),
            py::arg("shape"), py::arg("graph_id") = 1, py::arg("invocation") = 0,
-           py::arg("device") = "cpu")
+           py::arg("device") = "cpu", py::arg("graph_label") = "")
       .def("append", &Writer::Append, py::arg("slot"), py::arg("replay"), py::arg("values"),
            py::arg("step") = -1, py::arg("timestamp_ns") = 0, py::arg("stats_only") = false,
-           py::arg("xor_hash") = true)
+           py::arg("xor_hash") = true, py::arg("serial") = 0)
       .def("lose", &Writer::Lose, py::arg("slot"), py::arg("count"), py::arg("after_replay"))
       .def("commit", &Writer::Commit)
       .def("close", &Writer::Close);

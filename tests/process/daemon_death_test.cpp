@@ -300,7 +300,8 @@ TEST_F(DaemonDeathTest, SkipsRubbishAndSaysWhy) {
   DaemonProcess daemon(directory_);
   EXPECT_THAT(ReasonFor(daemon, FakeSegment('1')), HasSubstr("too short"));
   EXPECT_THAT(ReasonFor(daemon, FakeSegment('2')), HasSubstr("not a segment"));
-  EXPECT_THAT(ReasonFor(daemon, FakeSegment('3')), HasSubstr("layout version 2"));
+  EXPECT_THAT(ReasonFor(daemon, FakeSegment('3')),
+              HasSubstr("layout version " + std::to_string(layout::kAbiMajor + 1)));
   ProducerProcess job({PrintingAndComparing("", 4), PrintingAndComparing("good", 4)});
   EXPECT_THAT(ReasonFor(daemon, ring::ShmPath(job.segment()) + " slot 0"), HasSubstr("empty name"));
   job.WriteValue(1, 7);

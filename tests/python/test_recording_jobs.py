@@ -101,10 +101,10 @@ def two_graphs(path):
 
 def test_a_name_means_the_same_graph_in_every_replay(tmp_path):
     r = two_graphs(tmp_path / "a.cgrec")
-    for replay, names in ((1, {"x": 2, "x@g3": 3}), (4, {"x@g3": 3})):
+    for replay, names in ((1, {"x": 2, "x@g:1#3": 3}), (4, {"x@g:1#3": 3})):
         assert {name: s.graph_id for name, s in r.replay(replay).items()} == names
     r.export("npy", tmp_path / "npy")
-    for name, graph_id in (("x", 2), ("x@g3", 3)):
+    for name, graph_id in (("x", 2), ("x@g:1#3", 3)):
         files = sorted((tmp_path / "npy" / name).iterdir())
         assert [numpy.load(file).item() for file in files] == [graph_id] * (2 * graph_id - 2)
 
@@ -116,4 +116,4 @@ def test_each_call_of_a_probe_has_its_own_curve(tmp_path):
     for event in events:
         if event["ph"] == "C" and "mean" in event["args"]:
             curves.setdefault(event["name"], []).append(event["args"]["mean"])
-    assert curves == {"x mean": [2, 2], "x@g3 mean": [3, 3, 3, 3]}
+    assert curves == {"x mean": [2, 2], "x@g:1#3 mean": [3, 3, 3, 3]}

@@ -14,8 +14,8 @@ namespace cgdebug::layout {
 namespace {
 
 TEST(Layout, VersionsAreDecisions) {
-  EXPECT_EQ(kAbiMajor, 1);
-  EXPECT_EQ(kAbiMinor, 2);
+  EXPECT_EQ(kAbiMajor, 2);
+  EXPECT_EQ(kAbiMinor, 0);
   EXPECT_EQ(kSegmentMagic, 0x3167627564676763u);
   EXPECT_EQ(kExtentMagic, 0x3174786567646763u);
 }
@@ -36,12 +36,13 @@ TEST(Layout, SlotBlockIsFrozen) {
   EXPECT_EQ(offsetof(SlotRegistration, name), 272u);
   EXPECT_EQ(offsetof(SlotRegistration, stats_every), 784u);
   EXPECT_EQ(offsetof(SlotRegistration, lane_reason), 788u);
+  EXPECT_EQ(offsetof(SlotRegistration, graph_label), 789u);
   EXPECT_EQ(offsetof(SlotRegistration, shard), 1024u);
   EXPECT_EQ(kSlotHeadOffset, 2048u);
   EXPECT_EQ(kSlotCreditOffset, 2112u);
   EXPECT_EQ(kSlotVerdictOffset, 2176u);
   EXPECT_EQ(kSlotFirstsOffset, 3200u);
-  EXPECT_EQ(kSlotHeadersOffset, 3264u);
+  EXPECT_EQ(kSlotHeadersOffset, 3328u);
   EXPECT_EQ(offsetof(SlotVerdict, text), 64u);
 }
 
@@ -64,8 +65,10 @@ TEST(Layout, ControlLinesOfASlotAreFrozen) {
   EXPECT_EQ(offsetof(SlotVerdict, compared), 16u);
   EXPECT_EQ(offsetof(SlotVerdict, covered_sequence), 48u);
   EXPECT_EQ(offsetof(SlotVerdict, order), 56u);
-  EXPECT_EQ(offsetof(SlotFirsts, inf), 32u);
-  EXPECT_EQ(offsetof(SlotFirst, order), 24u);
+  EXPECT_EQ(offsetof(SlotFirsts, inf), 40u);
+  EXPECT_EQ(offsetof(SlotFirst, serial), 24u);
+  EXPECT_EQ(offsetof(SlotFirst, order), 32u);
+  EXPECT_EQ(offsetof(EntryHeader, serial), 48u);
 }
 
 TEST(Layout, LinesOfTheControlFileAreFrozen) {

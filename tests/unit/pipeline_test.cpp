@@ -124,21 +124,52 @@ TEST(Registry, LanesAreCountedByWhyTheyAreNotTheDirectOne) {
   EXPECT_EQ(lanes.at({1, 4}), 2u);
 }
 
-TEST(Registry, FirstNonfiniteIsTheEarliestReplayThenTheEarliestRegistration) {
+TEST(Registry, FirstNonfiniteIsTheEarliestSerialThenTheEarliestRegistration) {
   Registry registry;
   const SessionPtr session = registry.AddSession(MakeIdentity("1"));
   const SlotPtr early = MakeSlot(session, "early", 1);
   const SlotPtr late = MakeSlot(session, "late", 2);
   for (const SlotPtr& slot : {early, late}) registry.SetSlot(slot, {}, 0, false);
-  registry.SetFirsts(late, {.nan = {7, -1, 1}, .inf = {7, -1, 1}});
-  EXPECT_EQ(registry.Sessions().front().first_nan.probe, "late");
-  registry.SetFirsts(early, {.nan = {7, -1, 2}});
-  EXPECT_EQ(registry.Sessions().front().first_nan.probe, "early");
+  registry.SetFirsts(late, {.nan = {7, -1, 1, 700}, .inf = {7, -1, 1, 700}});
+  EXPECT_EQ(registry.Sessions().front().first_nan.slot, late);
+  registry.SetFirsts(early, {.nan = {7, -1, 2, 700}});
+  EXPECT_EQ(registry.Sessions().front().first_nan.slot, early);
   EXPECT_EQ(registry.Sessions().front().first_nan.seen.count, 2u);
-  EXPECT_EQ(registry.Sessions().front().first_inf.probe, "late");
-  registry.SetFirsts(late, {.nan = {8, -1, 1}});
-  EXPECT_EQ(registry.Sessions().front().first_nan.probe, "early");
+  EXPECT_EQ(registry.Sessions().front().first_inf.slot, late);
+  registry.SetFirsts(late, {.nan = {8, -1, 1, 800}});
+  EXPECT_EQ(registry.Sessions().front().first_nan.slot, early);
   EXPECT_EQ(registry.Sessions().front().nonfinite_probes, 2u);
+}
+
+TEST(Registry, FirstNonfiniteOfTwoGraphsIsNotTheOneWithTheSmallerReplayNumber) {
+  Registry registry;
+  const SessionPtr session = registry.AddSession(MakeIdentity("1"));
+  const SlotPtr often = MakeSlot(session, "often", 1);
+  const SlotPtr seldom = MakeSlot(session, "seldom", 2);
+  for (const SlotPtr& slot : {often, seldom}) registry.SetSlot(slot, {}, 0, false);
+  registry.SetFirsts(seldom, {.nan = {2, -1, 1, 900}});
+  registry.SetFirsts(often, {.nan = {50, -1, 1, 800}});
+  EXPECT_EQ(registry.Sessions().front().first_nan.slot, often);
+  EXPECT_EQ(registry.Slots(session).back().firsts.nan.sequence, 2u);
+}
+
+TEST(Registry, AGraphsLabelStaysTakenWhenItsSlotsAreForgotten) {
+  Registry registry;
+  const SessionPtr session = registry.AddSession(MakeIdentity("1"));
+  std::vector<SlotPtr> slots;
+  for (std::uint32_t i = 1; i <= 3; ++i) {
+    SlotIdentity slot = *MakeSlot(session, "a", i);
+    slot.registration.capture_id = 10 * i;
+    slot.registration.order = i;
+    slots.push_back(std::make_shared<const SlotIdentity>(slot));
+    registry.SetSlot(slots.back(), {}, 0, false);
+  }
+  const std::string second = registry.GraphOf(*slots[1]);
+  const std::string third = registry.GraphOf(*slots[2]);
+  registry.ForgetSlot(slots[0]);
+  EXPECT_EQ(registry.GraphOf(*slots[1]), second);
+  EXPECT_EQ(registry.GraphOf(*slots[2]), third);
+  EXPECT_NE(second, third);
 }
 
 TEST(Registry, IgnoresWhatComesForASessionThatIsForgotten) {

@@ -214,8 +214,9 @@ TEST_F(DeadSegment, IsReadable) {
 }
 
 TEST_F(DeadSegment, DamagedControlFilesAreRefusedWithAReason) {
-  Poke(path(), offsetof(layout::SegmentHeader, abi_major), std::uint16_t{2});
-  EXPECT_THAT(AttachProblem(), HasSubstr("layout version 2"));
+  Poke(path(), offsetof(layout::SegmentHeader, abi_major), std::uint16_t{layout::kAbiMajor + 1});
+  EXPECT_THAT(AttachProblem(),
+              HasSubstr("layout version " + std::to_string(layout::kAbiMajor + 1)));
   Poke(path(), offsetof(layout::SegmentHeader, abi_major), layout::kAbiMajor);
   Poke(path(), offsetof(layout::SegmentHeader, abi_minor), std::uint16_t{9});
   EXPECT_EQ(AttachProblem(), "none") << "a later minor may be ignored";

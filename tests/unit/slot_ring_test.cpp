@@ -385,7 +385,7 @@ TEST(Registration, WhatNoProducerWritesIsRefusedWithAReason) {
   EXPECT_THAT(refused([](auto& r) { r.payload_offset += 64; }), HasSubstr("geometry"));
   EXPECT_THAT(refused([](auto& r) { r.headers_offset = 0; }), HasSubstr("geometry"));
   EXPECT_THAT(refused([](auto& r) { std::memset(r.name, 'x', sizeof(r.name)); }),
-              HasSubstr("name"));
+              HasSubstr("not terminated"));
   EXPECT_THAT(refused([](auto& r) { r.name[0] = 0; }), HasSubstr("name"));
   EXPECT_THAT(refused([](auto& r) { r.lane = 9; }), HasSubstr("lane"));
   EXPECT_THAT(refused([](auto& r) { r.policy = 9; }), HasSubstr("policy"));

@@ -18,6 +18,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "proto/layout/ring_layout.h"
@@ -123,6 +124,8 @@ struct Record {
   std::uint64_t replay_index = 0;  // from 1
   std::uint32_t invocation_index = 0;
   std::uint64_t capture_id = 0;  // 0 = eager
+  std::string graph_label;       // as set while it was captured
+  std::uint64_t serial = 0;      // of the replay: sorts the records of all probes
   std::uint32_t slot = 0;
   std::uint64_t ordinal = 0;
   Dtype dtype = Dtype::kInvalid;
@@ -147,6 +150,7 @@ struct SlotVerdict {
 struct SlotStatus {
   std::uint32_t slot = 0;
   std::uint64_t capture_id = 0;
+  std::string graph_label;
   std::uint32_t invocation = 0;
   Dtype dtype = Dtype::kInvalid;
   std::vector<std::int64_t> shape;
@@ -237,6 +241,31 @@ void SetStep(std::int64_t step);
 // while `stream` is capturing.
 // Fails: throws Error.
 void SetStepInStreamOrder(std::int64_t step, void* stream);
+
+// What a graph is called, wherever it is shown. Not scoped: the graph that is being captured, from
+// its next probe on, or the one that is captured next. Scoped: every graph until another label is
+// set. An empty text: no name of its own; it is called by the shapes of its tensors.
+struct GraphLabel {
+  std::string text;  // at most 63 bytes, without '@' and '#'
+  bool scoped = false;
+};
+// Returns the label before, an empty one when a graph has taken it. Holds for the whole process:
+// backward passes run in other threads. Fails: throws Error kBadArgument.
+GraphLabel SetGraphLabel(GraphLabel label);
+
+// Names the graphs that are captured while it lives:
+//   { const cgdebug::ScopedGraphLabel label("bs=8"); Capture(model, batch); }
+class ScopedGraphLabel {
+ public:
+  explicit ScopedGraphLabel(std::string text)
+      : before_(SetGraphLabel({std::move(text), /*scoped=*/true})) {}
+  ~ScopedGraphLabel() { SetGraphLabel(std::move(before_)); }
+  ScopedGraphLabel(const ScopedGraphLabel&) = delete;
+  ScopedGraphLabel& operator=(const ScopedGraphLabel&) = delete;
+
+ private:
+  GraphLabel before_;
+};
 
 struct SessionInfo {
   std::string name;  // of the control file in /dev/shm

@@ -1,0 +1,55 @@
+// serial.h: when a replay began, as a number that sorts all replays of the process.
+#pragma once
+
+#include <time.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "libprobe/ring/realtime.h"
+
+namespace cgdebug::ring {
+
+// Nanoseconds since the epoch by the wall clock as it was when the process first asked, and by
+// CLOCK_MONOTONIC from then on: comparable between processes as far as their wall clocks agreed,
+// and nobody who sets the wall clock makes it jump. Thread: any.
+inline std::int64_t SerialClockNs() noexcept {
+  const auto monotonic_ns = [] {
+    timespec now = {};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+  };
+  static const std::int64_t offset_ns = RealtimeNs() - monotonic_ns();
+  return monotonic_ns() + offset_ns;
+}
+
+// The time now, or a little more: greater than every serial before, in all threads of the process.
+// Thread: any; no lock, no allocation.
+inline std::uint64_t NextSerial() noexcept {
+  static std::atomic<std::uint64_t> last{0};
+  const auto now = static_cast<std::uint64_t>(SerialClockNs());
+  std::uint64_t before = last.load(std::memory_order_relaxed);
+  std::uint64_t next = 0;
+  do {
+    next = now > before ? now : before + 1;
+  } while (!last.compare_exchange_weak(before, next, std::memory_order_relaxed));
+  return next;
+}
+
+// The serial that the slots of one graph share. Every slot runs once in each replay: one that finds
+// the serial of its own last replay is the first of this replay, and takes a new one for them all.
+class SharedSerial {
+ public:
+  // `last` is the slot's last serial, 0 at first. Thread: any.
+  std::uint64_t After(std::uint64_t last) noexcept {
+    std::uint64_t shared = serial_.load(std::memory_order_relaxed);
+    if (shared != last) return shared;
+    const std::uint64_t next = NextSerial();
+    return serial_.compare_exchange_strong(shared, next, std::memory_order_relaxed) ? next : shared;
+  }
+
+ private:
+  std::atomic<std::uint64_t> serial_{0};
+};
+
+}  // namespace cgdebug::ring

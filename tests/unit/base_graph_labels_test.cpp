@@ -1,0 +1,63 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "daemon/base/graph_labels.h"
+
+namespace cgdebug {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Pair;
+
+using Shape = std::vector<std::uint64_t>;
+
+const Shape kScalar, k8x512{8, 512}, k16x512{16, 512}, k8x4{8, 4}, k16x4{16, 4};
+
+GraphSlot Slot(std::uint64_t capture, std::uint64_t order, std::string_view probe,
+               const Shape& shape, std::string_view label = {}) {
+  return {.capture_id = capture, .order = order, .probe = probe, .shape = shape, .label = label};
+}
+
+TEST(GraphLabels, AreTheShapeOfTheFirstProbeInGraphOrder) {
+  EXPECT_THAT(NameGraphsOf({Slot(7, 2, "b", k8x4), Slot(7, 1, "a", k8x512),
+                            Slot(9, 3, "a", kScalar), Slot(0, 4, "eager", k8x4)}),
+              ElementsAre(Pair(7, "8x512"), Pair(9, "scalar")));
+}
+
+TEST(GraphLabels, NameTheProbeThatDiffersWhereTheFirstIsEqual) {
+  EXPECT_THAT(NameGraphsOf({Slot(1, 1, "w", k8x512), Slot(1, 2, "x@1", k8x4),
+                            Slot(2, 3, "w", k8x512), Slot(2, 4, "x@1", k16x4)}),
+              ElementsAre(Pair(1, "8x512"), Pair(2, "8x512,x_1=16x4")));
+}
+
+TEST(GraphLabels, OfGraphsThatAreEqualAreNumbered) {
+  EXPECT_THAT(NameGraphsOf({Slot(1, 1, "a", k8x4), Slot(2, 2, "a", k8x4), Slot(3, 3, "a", k8x4)}),
+              ElementsAre(Pair(1, "8x4"), Pair(2, "8x4#2"), Pair(3, "8x4#3")));
+  EXPECT_THAT(NameGraphsOf({Slot(1, 1, "a", k8x4, "bs=8"), Slot(2, 2, "a", k16x4, "bs=8")}),
+              ElementsAre(Pair(1, "bs=8"), Pair(2, "bs=8#2")));
+}
+
+TEST(GraphLabels, TheUsersIsTakenFromAnySlotOfTheGraph) {
+  EXPECT_THAT(NameGraphsOf({Slot(1, 1, "a", k8x4), Slot(1, 2, "b", k8x4, "bs=8")}),
+              ElementsAre(Pair(1, "bs=8")));
+}
+
+TEST(GraphLabels, DoNotChangeWithGraphsThatComeLater) {
+  std::vector<GraphSlot> slots{Slot(1, 1, "a", k8x512), Slot(2, 2, "a", k8x512)};
+  const GraphLabels before = NameGraphsOf(slots);
+  slots.push_back(Slot(3, 3, "a", k8x512));
+  slots.push_back(Slot(4, 4, "a", k16x512));
+  GraphLabels after = NameGraphsOf(slots);
+  EXPECT_EQ(after.at(4), "16x512");
+  after.erase(3);
+  after.erase(4);
+  EXPECT_EQ(after, before);
+}
+
+TEST(GraphLabels, OfGraphsThatAreGoneStayTaken) {
+  EXPECT_THAT(NameGraphsOf({Slot(2, 2, "a", k8x4)}, {{1, "8x4"}}),
+              ElementsAre(Pair(1, "8x4"), Pair(2, "8x4#2")));
+}
+
+}  // namespace
+}  // namespace cgdebug
