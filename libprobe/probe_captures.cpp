@@ -7,12 +7,12 @@
 namespace cgdebug {
 namespace {
 
-constexpr std::size_t kMaxOpenCaptures = 16;
+constexpr std::size_t kMaxKnownCaptures = 16;
 
 }  // namespace
 
 ProbeTable::Capture& ProbeTable::FindCapture(std::uint64_t id) {
-  if (captures_.size() > kMaxOpenCaptures) {
+  if (captures_.size() > kMaxKnownCaptures) {
     std::erase_if(captures_, [&](const auto& item) { return item.first != id; });
   }
   Capture& capture = captures_[id];
