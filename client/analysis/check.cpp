@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "client/analysis/gaps.h"
+#include "client/analysis/verify.h"
 
 namespace cgdebug::analysis {
 namespace {
@@ -43,6 +44,7 @@ class Checker {
       if (const Result<void> done = Scan(slot); !done.ok()) return done.error();
     }
     result_.slots = scanned_.size();
+    VerifyValues();
     FindStale();
     FindNeverWritten();
     if (first_key_) {
@@ -100,6 +102,7 @@ class Checker {
         continue;
       }
       ++result_.snapshots;
+      if (snapshot->has_values && snapshot->hash) with_hash_.push_back({slot, key});
       if (stats->nonfinite() > 0) {
         nonfinite.Add(FindingKind::kNonfinite, slot, key.replay);
         OfferFirst(slot, *snapshot, *stats);
@@ -125,6 +128,17 @@ class Checker {
     }
     scanned_.push_back(std::move(scanned));
     return {};
+  }
+
+  void VerifyValues() {
+    result_.values_read = !options_.trusts_hashes;
+    if (options_.trusts_hashes) return;
+    for (const DamagedSnapshot& one : FindDamaged(source_, with_hash_)) {
+      const auto& [slot, key] = with_hash_[one.place];
+      ++result_.missing_count;
+      result_.missing.push_back(
+          fmt::format("{}@{}: {}", SlotText(source_.slots()[slot]), key.replay, one.why));
+    }
   }
 
   void AddUnread(std::size_t slot, const Key& key, const Error& error) {
@@ -355,6 +369,7 @@ class Checker {
   Check result_;
   std::vector<Scanned> scanned_;  // in graph order
   std::set<std::size_t> unread_;
+  std::vector<SnapshotName> with_hash_;
   std::optional<std::tuple<std::uint64_t, std::uint64_t, int>> first_key_;
   // For each replay of a graph, the first probe whose value changed.
   std::map<std::pair<Graph, std::uint64_t>, std::uint64_t> first_changed_;

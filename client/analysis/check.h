@@ -15,7 +15,8 @@ namespace cgdebug::analysis {
 
 struct CheckOptions {
   Scope scope;
-  std::size_t frames = 21;  // probes shown up to the first bad one
+  std::size_t frames = 21;     // probes shown up to the first bad one
+  bool trusts_hashes = false;  // does not read the values, so that their damage is not seen
 };
 
 struct Frame {
@@ -68,6 +69,7 @@ struct Check {
   std::uint64_t replay = 0;
   std::size_t present = 0;
   std::size_t expected = 0;
+  bool values_read = true;           // and held against their hashes
   std::vector<std::string> missing;  // sentences
   std::uint64_t missing_count = 0;
 

@@ -152,10 +152,11 @@ std::string Completeness(const Check& check) {
     text = check.missing.empty() ? "nothing to check: no snapshot is in it\n"
                                  : "inconclusive: nothing was checked\n";
   } else if (!check.found()) {
-    text = fmt::format("{}nothing found in {} snapshot{}{}\n",
+    text = fmt::format("{}nothing found in {} snapshot{}{}{}\n",
                        check.complete() ? "" : "inconclusive: ", check.snapshots,
                        check.snapshots == 1 ? "" : "s",
-                       check.complete() ? "" : ", but some are missing");
+                       check.complete() ? "" : ", but some are missing",
+                       check.values_read ? "" : " (by their statistics; values not read)");
   }
   // Of eager calls with several shapes none is expected in a certain replay.
   if (check.expected > 0) {
@@ -230,6 +231,7 @@ Json CheckJson(Source& source, const Check& check) {
           {"found", check.found()},
           {"complete", check.complete()},
           {"snapshots", check.snapshots},
+          {"values_read", check.values_read},
           {"probes", check.slots},
           {"first_nonfinite", FirstJson(source, check)},
           {"findings", std::move(findings)},

@@ -9,6 +9,8 @@
 #include <string>
 
 #include "client/analysis/gaps.h"
+#include "client/analysis/statistics_verdict.h"
+#include "client/analysis/verify.h"
 #include "daemon/numerics/decode.h"
 #include "daemon/numerics/format.h"
 
@@ -17,13 +19,31 @@ namespace {
 
 using numerics::CompareOptions;
 using numerics::CompareResult;
+using numerics::Stats;
 using numerics::TensorView;
 using source::Slot;
 using source::Snapshot;
 using source::Source;
 using source::Values;
 
-enum class Outcome { kBitEqual, kClose, kDifferent, kNotCompared };
+enum class Outcome { kBitEqual, kClose, kHashEqual, kStatsEqual, kDifferent, kNotCompared };
+
+std::uint64_t* CountOf(Outcome outcome, Equal* equal) {
+  switch (outcome) {
+    case Outcome::kBitEqual:
+      return &equal->bits;
+    case Outcome::kClose:
+      return &equal->tolerance;
+    case Outcome::kHashEqual:
+      return &equal->hashes;
+    case Outcome::kStatsEqual:
+      return &equal->statistics;
+    case Outcome::kDifferent:
+    case Outcome::kNotCompared:
+      break;
+  }
+  return nullptr;
+}
 
 // Keeps the K elements that differ most.
 class Largest {
@@ -95,11 +115,11 @@ class Comparer {
       }
       if (const Result<void> done = CompareOne(pair); !done.ok()) return done.error();
     }
+    VerifyEqualOnes();
     for (const ProbeDiff& probe : result_.probes) {
-      if (probe.not_compared == 0) continue;
+      if (!not_compared_.contains(&probe)) continue;
       const NotCompared& first = not_compared_.at(&probe);
-      const std::string more =
-          probe.not_compared == 1 ? "" : fmt::format(" and {} more", probe.not_compared - 1);
+      const std::string more = first.count == 1 ? "" : fmt::format(" and {} more", first.count - 1);
       result_.missing.push_back(fmt::format("{}@{}{}: {}", source::SlotText(a_.slots()[probe.a]),
                                             first.replay, more, first.why));
     }
@@ -110,6 +130,12 @@ class Comparer {
   struct NotCompared {
     std::uint64_t replay = 0;
     std::string why;
+    std::uint64_t count = 0;
+  };
+  // Called equal because of its hashes.
+  struct ByHash {
+    SnapshotPair pair;
+    bool is_before_first = false;  // in the replay of the first difference
   };
 
   // Here and not only where values are compared: with equal bytes nothing is.
@@ -129,8 +155,10 @@ class Comparer {
 
   void AddNotCompared(ProbeDiff* probe, const source::Key& key, const std::string& why) {
     ++result_.missing_count;
+    ++probe->not_compared;
     // One sentence a probe: the first says it for the others.
-    if (probe->not_compared++ == 0) not_compared_[probe] = {key.replay, why};
+    NotCompared& first = not_compared_[probe];
+    if (first.count++ == 0) first = {key.replay, why, 1};
   }
 
   CompareOptions Tolerance(layout::Dtype dtype) const {
@@ -161,16 +189,45 @@ class Comparer {
     }
     ++probe.compared;
     ++result_.compared;
-    if (*outcome == Outcome::kBitEqual) {
-      ++probe.bit_equal;
-      ++result_.bit_equal;
-    }
-    if (*outcome != Outcome::kDifferent) {
-      ++equal_here_;
+    if (*outcome == Outcome::kDifferent) {
+      AddDifference(&probe, std::move(difference));
       return {};
     }
-    AddDifference(&probe, std::move(difference));
+    ++*CountOf(*outcome, &probe.equal);
+    ++*CountOf(*outcome, &result_.equal);
+    ++equal_here_;
+    if (*outcome == Outcome::kBitEqual && !values_read_) by_hash_.push_back({pair});
     return {};
+  }
+
+  // Of what was called equal because of its hashes, takes back what does not match them.
+  void VerifyEqualOnes() {
+    std::vector<SnapshotName> of_a, of_b;
+    for (const ByHash& one : by_hash_) {
+      of_a.push_back({result_.probes[one.pair.pair].a, one.pair.a});
+      of_b.push_back({result_.probes[one.pair.pair].b, one.pair.b});
+    }
+    std::map<std::size_t, std::string> damaged;
+    for (DamagedSnapshot& one : FindDamaged(a_, of_a)) damaged[one.place] = std::move(one.why);
+    for (DamagedSnapshot& one : FindDamaged(b_, of_b)) damaged[one.place] = std::move(one.why);
+    std::vector<std::string> sentences;
+    for (const auto& [place, why] : damaged) {
+      const SnapshotPair& pair = by_hash_[place].pair;
+      ProbeDiff& probe = result_.probes[pair.pair];
+      for (auto [compared, equal] : {std::pair(&probe.compared, &probe.equal.bits),
+                                     std::pair(&result_.compared, &result_.equal.bits)}) {
+        --*compared;
+        --*equal;
+      }
+      if (by_hash_[place].is_before_first) --result_.first->equal_before;
+      ++probe.not_compared;
+      ++result_.missing_count;
+      const Slot& slot = a_.slots()[probe.a];
+      sentences.push_back(fmt::format("{}@{}{}: {}", source::SlotText(slot), pair.a.replay,
+                                      slot.rank < 0 ? "" : fmt::format(" of rank {}", slot.rank),
+                                      why));
+    }
+    result_.missing.insert(result_.missing.begin(), sentences.begin(), sentences.end());
   }
 
   void AddDifference(ProbeDiff* probe, Difference difference) {
@@ -181,11 +238,13 @@ class Comparer {
         // NaN is greatest, and stays.
         if (std::isnan(value) || value > *greatest) *greatest = value;
       };
+      probe->has_values = true;
       raise(&probe->max_abs, difference.values->max_abs.value);
       raise(&probe->max_rel, difference.values->max_rel.value);
     }
     if (!result_.first) {
       difference.equal_before = equal_here_;
+      for (ByHash& one : by_hash_) one.is_before_first = one.pair.position == difference.position;
       result_.first = std::move(difference);
     } else if (result_.first->position == difference.position) {
       ++result_.first->different_after;
@@ -214,19 +273,50 @@ class Comparer {
     }
     difference->tolerance = Tolerance(slot_a.dtype);
     const bool have_hashes = a.hash && b.hash;
+    const bool have_values = a.has_values && b.has_values;
+    values_read_ = false;
     if (have_hashes && *a.hash == *b.hash && !NanCanDiffer(a, slot_a.dtype)) {
-      return Outcome::kBitEqual;
+      return have_values && !options_.trusts_hashes ? Outcome::kBitEqual : Outcome::kHashEqual;
     }
-    if (!a.has_values || !b.has_values) {
-      if (have_hashes && *a.hash != *b.hash && options_.bitwise) {
-        difference->reason = "the bits differ; the values were not recorded";
-        return Outcome::kDifferent;
-      }
-      const std::string& where = (a.has_values ? b_ : a_).Describe().path;
-      difference->reason = fmt::format("{} has only statistics, no values", where);
+    if (have_values) {
+      values_read_ = true;
+      return JudgeValues(slot_a, difference);
+    }
+    if (have_hashes && *a.hash != *b.hash && options_.bitwise) {
+      difference->reason = "the bits differ; the values were not recorded";
+      return Outcome::kDifferent;
+    }
+    return JudgeByStatistics(slot_a, difference);
+  }
+
+  std::optional<Stats> StatsOf(Source& source, const Snapshot& snapshot) {
+    if (!snapshot.stats && !snapshot.has_values) return std::nullopt;
+    const Result<Stats> stats = source::StatsOf(source, snapshot);
+    return stats.ok() ? std::optional(*stats) : std::nullopt;
+  }
+
+  Outcome JudgeByStatistics(const Slot& slot, Difference* difference) {
+    const std::optional<Stats> a = StatsOf(a_, difference->a), b = StatsOf(b_, difference->b);
+    if (!a || !b) {
+      difference->reason = (a ? b_ : a_).Describe().path + " has neither values nor statistics";
       return Outcome::kNotCompared;
     }
-    return JudgeValues(slot_a, difference);
+    const layout::DtypeInfo* info = layout::FindDtype(slot.dtype);
+    StatisticsVerdict verdict =
+        JudgeStatistics({*a, a_.Describe().path}, {*b, b_.Describe().path}, difference->tolerance,
+                        {.can_be_nan = info != nullptr && info->is_floating,
+                         .has_tolerance = !options_.bitwise && (options_.rtol || options_.atol)});
+    difference->reason = std::move(verdict.reason);
+    difference->statistics = std::move(verdict.differing);
+    switch (verdict.kind) {
+      case StatisticsVerdict::Kind::kSame:
+        return Outcome::kStatsEqual;
+      case StatisticsVerdict::Kind::kDifferent:
+        return Outcome::kDifferent;
+      case StatisticsVerdict::Kind::kUnknown:
+        break;
+    }
+    return Outcome::kNotCompared;
   }
 
   Result<Outcome> JudgeValues(const Slot& slot, Difference* difference) {
@@ -266,6 +356,8 @@ class Comparer {
   const DiffOptions& options_;
   Diff result_;
   std::uint64_t equal_here_ = 0;                          // in this replay so far
+  bool values_read_ = false;                              // of the last pair that was judged
+  std::vector<ByHash> by_hash_;                           // in order
   std::map<const ProbeDiff*, NotCompared> not_compared_;  // the first of a probe
 };
 

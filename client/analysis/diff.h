@@ -19,6 +19,9 @@ struct DiffOptions {
   std::optional<double> atol;
   bool equal_nan = false;
   bool bitwise = false;
+  // Takes values for equal whose recorded hashes are equal, and does not read them. Without it,
+  // what is called equal was read and held against its hash.
+  bool trusts_hashes = false;
   bool stops_after_first = false;  // looks at nothing after the replay of the first difference
   std::size_t topk = 0;            // of the first difference: its K largest
 };
@@ -32,6 +35,7 @@ struct Difference {
   numerics::CompareOptions tolerance = {};
   std::optional<numerics::CompareResult> values = {};  // absent: they cannot be compared; why:
   std::string reason = {};
+  std::vector<std::string> statistics = {};  // that differ, where only these were recorded
   struct Element {
     std::uint64_t index;
     std::string a;
@@ -42,14 +46,25 @@ struct Difference {
   std::uint64_t different_after = 0;
 };
 
+// Snapshots that agree, by what is known of them.
+struct Equal {
+  std::uint64_t bits = 0;        // the values were read: every bit is the same
+  std::uint64_t tolerance = 0;   // the values were read: all within the tolerance
+  std::uint64_t hashes = 0;      // by the XXH3-64 recorded of the bytes; the values were not read
+  std::uint64_t statistics = 0;  // by all statistics and the XOR hash; there are no values
+
+  std::uint64_t total() const { return bits + tolerance + hashes + statistics; }
+};
+
 struct ProbeDiff {
   std::size_t a = 0;  // slots
   std::size_t b = 0;
   std::uint64_t compared = 0;
-  std::uint64_t bit_equal = 0;
+  Equal equal = {};
   std::uint64_t different = 0;
   std::uint64_t not_compared = 0;
   std::uint64_t first_different = 0;  // position; with different > 0
+  bool has_values = false;            // of what differs; then:
   double max_abs = 0;
   double max_rel = 0;
 };
@@ -60,12 +75,12 @@ struct Diff {
   std::vector<ProbeDiff> probes;  // in graph order
   std::optional<Difference> first;
   std::uint64_t compared = 0;
-  std::uint64_t bit_equal = 0;
+  Equal equal;
   std::uint64_t different = 0;
   std::uint64_t position_count = 0;  // replays, or steps
   bool stopped_early = false;
   bool by_step = false;
-  // Sentences: everything that was not compared, and why.
+  // Sentences: everything that was not compared, and why; damage first.
   std::vector<std::string> missing;
   std::uint64_t missing_count = 0;
 

@@ -99,20 +99,34 @@ std::string FirstText(Source& a, Source& b, const Diff& diff) {
   return text;
 }
 
+// How it is known that they agree; with the numbers where there are several ways.
+std::string EqualText(const Equal& equal) {
+  const std::pair<std::uint64_t, const char*> ways[] = {
+      {equal.bits, "bit for bit"},
+      {equal.tolerance, "within the tolerance"},
+      {equal.hashes, "by recorded hash; values not read"},
+      {equal.statistics, "by hash and statistics; values were not recorded"}};
+  std::string text = equal.total() == 0 ? "nothing was compared" : "";
+  for (const auto& [count, how] : ways) {
+    if (count > 0 && count == equal.total()) return how;
+    if (count > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, how);
+  }
+  return text;
+}
+
 std::string Summary(const Diff& diff) {
   const auto probes = static_cast<std::uint64_t>(
       std::count_if(diff.probes.begin(), diff.probes.end(),
                     [](const ProbeDiff& probe) { return probe.different > 0; }));
-  const std::uint64_t close = diff.compared - diff.bit_equal - diff.different;
   const std::string scope = fmt::format("{} of {} over {}", Count(diff.compared, "snapshot"),
                                         Count(diff.probes.size(), "probe"),
                                         Count(diff.position_count, PositionWord(diff)));
-  const std::string equal =
-      close == 0 ? "bit for bit"
-                 : fmt::format("{} bit for bit, {} within the tolerance", diff.bit_equal, close);
+  const std::string equal = EqualText(diff.equal);
   switch (diff.verdict()) {
     case Diff::Verdict::kSame:
-      return fmt::format("same: {}, {}", scope, equal);
+      return diff.equal.hashes == diff.compared || diff.equal.statistics == diff.compared
+                 ? fmt::format("same {}: {}", equal, scope)
+                 : fmt::format("same: {}, {}", scope, equal);
     case Diff::Verdict::kIncomplete:
       return diff.compared == 0
                  ? std::string("inconclusive: nothing was compared")
@@ -158,6 +172,13 @@ Json ResultJson(const numerics::CompareResult& result) {
           {"message", result.message}};
 }
 
+Json EqualJson(const Equal& equal) {
+  return {{"bits", equal.bits},
+          {"tolerance", equal.tolerance},
+          {"hashes", equal.hashes},
+          {"statistics", equal.statistics}};
+}
+
 Json FirstJson(Source& a, const Diff& diff) {
   if (!diff.first) return nullptr;
   const Difference& first = *diff.first;
@@ -174,6 +195,7 @@ Json FirstJson(Source& a, const Diff& diff) {
                {"replay_b", first.b.key.replay},
                {"step", first.a.step},
                {"reason", first.reason},
+               {"statistics", first.statistics},
                {"pattern", first.values ? PatternText(*first.values, slot.shape) : ""},
                {"rtol", JsonNumber(first.tolerance.rtol)},
                {"atol", JsonNumber(first.tolerance.atol)},
@@ -203,12 +225,14 @@ std::string DiffStatText(Source& a, const Diff& diff, bool all) {
     text += fmt::format("{:<{}}  {:>5} of {:<5} differ", source::SlotText(slot), width,
                         probe.different, probe.compared);
     if (probe.different > 0) {
-      text += fmt::format("  first {}  max abs {:.4g}  max rel {:.4g}", probe.first_different,
-                          probe.max_abs, probe.max_rel);
+      text += fmt::format("  first {}", probe.first_different);
+      text += probe.has_values
+                  ? fmt::format("  max abs {:.4g}  max rel {:.4g}", probe.max_abs, probe.max_rel)
+                  : "  values were not recorded";
     } else if (probe.not_compared > 0) {
       text += fmt::format("  {} not compared", probe.not_compared);
     } else {
-      text += probe.bit_equal == probe.compared ? "  bit for bit" : "  within the tolerance";
+      text += "  " + EqualText(probe.equal);
     }
     text += "\n";
   }
@@ -233,7 +257,7 @@ Json DiffJson(Source& a, Source& b, const Diff& diff) {
          {"invocation", slot.invocation},
          {"rank", slot.rank},
          {"compared", probe.compared},
-         {"bit_equal", probe.bit_equal},
+         {"equal", EqualJson(probe.equal)},
          {"different", probe.different},
          {"not_compared", probe.not_compared},
          {"first_different", probe.different > 0 ? Json(probe.first_different) : Json(nullptr)},
@@ -245,7 +269,7 @@ Json DiffJson(Source& a, Source& b, const Diff& diff) {
           {"b", b.Describe().path},
           {"aligned_by", PositionWord(diff)},
           {"compared", diff.compared},
-          {"bit_equal", diff.bit_equal},
+          {"equal", EqualJson(diff.equal)},
           {"different", diff.different},
           {"stopped_early", diff.stopped_early},
           {"missing_count", diff.missing_count},

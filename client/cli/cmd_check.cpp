@@ -19,6 +19,7 @@ struct CheckCommand {
   ScopeOptions scope;
   std::size_t frames = 21;
   std::size_t max_rows = 10;
+  bool trusts_hashes = false;
 };
 
 int ExitCodeOf(const analysis::Check& check) {
@@ -44,7 +45,8 @@ std::string HighlightedCheck(const Style& style, const std::string& text) {
 }
 
 int RunCheckCommand(Context& context, const CheckCommand& command) {
-  analysis::CheckOptions options{.scope = {}, .frames = command.frames};
+  analysis::CheckOptions options{
+      .scope = {}, .frames = command.frames, .trusts_hashes = command.trusts_hashes};
   Result<analysis::Scope> scope = MakeScope(context, command.scope);
   if (!scope.ok()) return context.Fail(kExitTrouble, scope.error().message);
   options.scope = *std::move(scope);
@@ -83,6 +85,8 @@ RunFunction AddCheck(CLI::App& app) {
   app.add_option("--frames", command->frames, "probes shown before the first bad one; 21")
       ->check(WholeNumber(1))
       ->type_name("N");
+  app.add_flag("--trust-hashes", command->trusts_hashes,
+               "do not read the values to hold them against their hashes");
   app.add_option("--max-rows", command->max_rows, "findings shown of each kind; 10")
       ->check(WholeNumber(1))
       ->type_name("N");

@@ -126,6 +126,8 @@ RunFunction AddDiff(CLI::App& app) {
   app.add_flag("--bitwise", command->diff.bitwise, "every bit counts, no tolerance")
       ->excludes(rtol)
       ->excludes(atol);
+  app.add_flag("--trust-hashes", command->diff.trusts_hashes,
+               "equal recorded hashes are enough: the values are not read");
   app.add_option("--by", command->by, "what stands against what: probe names, or graph order")
       ->check(CLI::IsMember({"name", "order"}))
       ->type_name("{name,order}");

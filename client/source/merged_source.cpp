@@ -61,6 +61,9 @@ class MergedSource : public Source {
     inner.slot = places_[snapshot.slot].slot;
     return parts_[places_[snapshot.slot].part]->LoadWritable(inner);
   }
+  Result<void> Verify(std::size_t slot, const Key& key) const override {
+    return parts_[places_[slot].part]->Verify(places_[slot].slot, key);
+  }
   std::vector<Gap> Gaps() override {
     std::vector<Gap> gaps;
     for (std::size_t part = 0; part < parts_.size(); ++part) {

@@ -98,6 +98,12 @@ class RecordingSource : public Source {
     return ToValues(reader_->MapPayload(*ref));
   }
 
+  Result<void> Verify(std::size_t slot, const Key& key) const override {
+    const Result<SnapshotRef> ref = RefOf(slot, key);
+    if (!ref.ok()) return ref.error();
+    return reader_->VerifyPayload(*ref);
+  }
+
   std::vector<Gap> Gaps() override {
     std::vector<Gap> gaps;
     for (const recording::Loss& loss : reader_->losses()) {

@@ -117,6 +117,9 @@ class Source {
   virtual Result<Values> LoadWritable(const Snapshot& snapshot);
   // Whole after Keys of every slot.
   virtual std::vector<Gap> Gaps() = 0;
+  // Reads the values of a snapshot and holds them against Snapshot::hash; without values or hash
+  // there is nothing to hold. Thread: any, several at a time. Fails: they are damaged.
+  virtual Result<void> Verify(std::size_t slot, const Key& key) const;
   // The recordings it is made of, none for another kind. Lifetime: of the source.
   virtual std::vector<const recording::RecordingReader*> Recordings() const { return {}; }
 };

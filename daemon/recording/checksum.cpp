@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstring>
+#include <new>
 
 #include "daemon/recording/checksum_avx2.h"
 
@@ -53,12 +54,37 @@ std::uint32_t Crc32c(std::span<const std::byte> bytes, std::uint32_t crc) {
   return ~ByTable(bytes, ~crc);
 }
 
+#if defined(__x86_64__)
+namespace {
+bool HasAvx2() {
+  static const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
+  return has_avx2;
+}
+}  // namespace
+#endif
+
 std::uint64_t Xxh3(std::span<const std::byte> bytes) {
 #if defined(__x86_64__)
-  static const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
-  if (has_avx2) return Xxh3Avx2(bytes.data(), bytes.size());
+  if (HasAvx2()) return Xxh3Avx2(bytes.data(), bytes.size());
 #endif
   return XXH3_64bits(bytes.data(), bytes.size());
+}
+
+Xxh3Parts::Xxh3Parts() {
+  static_assert(sizeof(XXH3_state_t) <= kStateBytes && alignof(XXH3_state_t) <= 64);
+  XXH3_64bits_reset(new (state_) XXH3_state_t);
+}
+
+void Xxh3Parts::Add(std::span<const std::byte> part) {
+#if defined(__x86_64__)
+  if (HasAvx2()) return Xxh3AddAvx2(state_, part.data(), part.size());
+#endif
+  XXH3_64bits_update(std::launder(reinterpret_cast<XXH3_state_t*>(state_)), part.data(),
+                     part.size());
+}
+
+std::uint64_t Xxh3Parts::Sum() const {
+  return XXH3_64bits_digest(std::launder(reinterpret_cast<const XXH3_state_t*>(state_)));
 }
 
 }  // namespace cgdebug::recording

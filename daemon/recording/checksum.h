@@ -13,4 +13,16 @@ std::uint32_t Crc32c(std::span<const std::byte> bytes, std::uint32_t crc = 0);
 
 std::uint64_t Xxh3(std::span<const std::byte> bytes);
 
+// Xxh3 of bytes that come one part after another.
+class Xxh3Parts {
+ public:
+  Xxh3Parts();
+  void Add(std::span<const std::byte> part);
+  std::uint64_t Sum() const;
+
+ private:
+  static constexpr std::size_t kStateBytes = 640;
+  alignas(64) std::byte state_[kStateBytes];
+};
+
 }  // namespace cgdebug::recording

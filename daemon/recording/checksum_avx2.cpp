@@ -8,4 +8,8 @@ namespace cgdebug::recording {
 
 std::uint64_t Xxh3Avx2(const void* data, std::size_t bytes) { return XXH3_64bits(data, bytes); }
 
+void Xxh3AddAvx2(void* state, const void* data, std::size_t bytes) {
+  XXH3_64bits_update(static_cast<XXH3_state_t*>(state), data, bytes);
+}
+
 }  // namespace cgdebug::recording

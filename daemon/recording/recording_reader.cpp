@@ -178,12 +178,27 @@ Result<Payload> RecordingReader::GetPayload(const SnapshotRef& ref,
   auto payload = (file.*get)(*record);
   if (!payload.ok()) return payload.error();
   if (!payload->bytes.empty() && Xxh3(payload->bytes) != record->header.payload_hash) {
-    return Error{
-        fmt::format("{} is damaged: the values of probe '{}' at replay {} (byte {}) do not "
-                    "match their hash",
-                    file.path(), slot.probe, ref.sequence, record->payload_offset())};
+    return DamagedValues(ref, *record);
   }
   return payload;
+}
+
+Error RecordingReader::DamagedValues(const SnapshotRef& ref, const Record& record) const {
+  return Error{
+      fmt::format("{} is damaged: the values of probe '{}' at replay {} (byte {}) do not match "
+                  "their hash. See: cgdebug-cli verify {}",
+                  segments_[ref.segment]->file->path(), slots_[ref.slot].probe, ref.sequence,
+                  record.payload_offset(), directory_)};
+}
+
+Result<void> RecordingReader::VerifyPayload(const SnapshotRef& ref) const {
+  const auto record = ReadRecord(ref);
+  if (!record.ok()) return record.error();
+  if (record->header.payload_bytes == 0) return {};
+  const auto hash = segments_[ref.segment]->file->HashPayload(*record);
+  if (!hash.ok()) return hash.error();
+  if (*hash != record->header.payload_hash) return DamagedValues(ref, *record);
+  return {};
 }
 
 }  // namespace cgdebug::recording

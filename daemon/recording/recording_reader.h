@@ -105,6 +105,10 @@ class RecordingReader {
     return GetPayload(ref, &SegmentFile::MapPayload);
   }
 
+  // Reads the values of one snapshot and holds them against their hash; there may be none.
+  // Fails: they are damaged; the message names the file, the place, the probe and the replay.
+  Result<void> VerifyPayload(const SnapshotRef& ref) const;
+
   // Reads every byte, and holds it against every check. `progress` gets how many of bytes() are
   // done, and stops it with false. What it finds is in the result, not in damage().
   Result<std::vector<Damage>> Verify(
@@ -141,6 +145,7 @@ class RecordingReader {
   void AddDamage(std::size_t place, std::uint64_t offset, std::uint64_t bytes,
                  std::uint64_t missing_records, std::string what) const;
   Result<Record> ReadRecord(const SnapshotRef& ref) const;
+  Error DamagedValues(const SnapshotRef& ref, const Record& record) const;
 
   std::string directory_;
   Options options_;

@@ -210,10 +210,24 @@ Result<Payload> SegmentFile::MapPayload(const Record& record) const {
   return Payload{{static_cast<const std::byte*>(address) + before, bytes - before}, mapping};
 }
 
+// Part by part, so that what is read stays in the cache until it is summed up.
+Result<std::uint64_t> SegmentFile::HashPayload(const Record& record) const {
+  static thread_local std::vector<std::byte> buffer(kNearBytes);
+  Xxh3Parts hash;
+  for (std::uint64_t done = 0; done < record.header.payload_bytes;) {
+    const std::span part = std::span(buffer).first(static_cast<std::size_t>(
+        std::min<std::uint64_t>(buffer.size(), record.header.payload_bytes - done)));
+    if (ReadAt(fd_.get(), record.payload_offset() + done, part) != part.size()) return CutOff();
+    hash.Add(part);
+    done += part.size();
+  }
+  return hash.Sum();
+}
+
 bool SegmentFile::PayloadMatchesItsHash(const Record& record) const {
   if (record.header.payload_bytes == 0) return record.header.payload_hash == 0;
-  const auto payload = ReadPayload(record);
-  return payload.ok() && Xxh3(payload->bytes) == record.header.payload_hash;
+  const Result<std::uint64_t> hash = HashPayload(record);
+  return hash.ok() && *hash == record.header.payload_hash;
 }
 
 bool SegmentFile::PaddingIsZero(const Record& record) const {

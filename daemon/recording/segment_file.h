@@ -73,6 +73,8 @@ class SegmentFile {
   // The same on pages of the file, which cost no memory until they are written to. A file that
   // somebody truncates meanwhile raises SIGBUS, as with every mapped file.
   Result<Payload> MapPayload(const Record& record) const;
+  // XXH3-64 of the payload as it lies in the file. Fails: it cannot be read, or was cut off.
+  Result<std::uint64_t> HashPayload(const Record& record) const;
   bool PayloadMatchesItsHash(const Record& record) const;
   // Whether the bytes between the record's parts are zero.
   bool PaddingIsZero(const Record& record) const;

@@ -26,7 +26,12 @@ class Reader:
     def missing(self) -> list[str]: ...
     def verify(self) -> list[str]: ...
     def check(
-        self, probes: Sequence[str], first: int, last: int, frames: int
+        self,
+        probes: Sequence[str],
+        first: int,
+        last: int,
+        frames: int,
+        trust_hashes: bool,
     ) -> tuple[str, str]: ...
 
 class Writer:

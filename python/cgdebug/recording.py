@@ -207,12 +207,19 @@ class Recording:
 
     # --- what it says -----------------------------------------------------------------------------
 
-    def check(self, *probes: str, replays: tuple[int, int] | None = None, frames: int = 21) -> Check:
-        """The first NaN or Inf and what led to it, near overflow, stale and never-written tensors."""
+    def check(
+        self,
+        *probes: str,
+        replays: tuple[int, int] | None = None,
+        frames: int = 21,
+        trust_hashes: bool = False,
+    ) -> Check:
+        """The first NaN or Inf and what led to it, near overflow, stale and never-written tensors.
+        Values are read and held against their hashes, but with `trust_hashes`."""
         first, last = _range(replays)
         if isinstance(frames, bool) or not isinstance(frames, int) or frames < 1:
             raise ValueError(f"check: frames is a whole number from 1 on, not {frames!r}")
-        return Check(*self._reader.check(list(probes), first, last, frames))
+        return Check(*self._reader.check(list(probes), first, last, frames, trust_hashes))
 
     def diff(
         self,
@@ -227,11 +234,13 @@ class Recording:
         align: str = "replay",
         names: dict[str, str] | None = None,
         replays: tuple[int, int] | None = None,
+        trust_hashes: bool = False,
     ) -> Diff:
         """Holds this against `other`. Tolerances left out are those of
         torch.testing.assert_close for the dtype. `first`: looks at nothing after the replay of the
         first difference. `by`: "name" or "order". `align`: "replay" or "step". `names`: this one's
-        name of a probe to the other's."""
+        name of a probe to the other's. `trust_hashes`: where the recorded hashes are equal, the
+        values are not read, and damage to them is not seen."""
         from ._native import recording_module
 
         if by not in ("name", "order") or align not in ("replay", "step"):
@@ -247,6 +256,7 @@ class Recording:
             "equal_nan": equal_nan,
             "bitwise": bitwise,
             "first": first,
+            "trust_hashes": trust_hashes,
             "by": by,
             "align": align,
             "names": names or {},
@@ -254,7 +264,7 @@ class Recording:
         return Diff(*recording_module().diff(self._reader, other._reader, options))
 
     def verify(self) -> list[str]:
-        """Reads every byte; what is damaged, in sentences. Empty: nothing is."""
+        """Reads every byte, which `complete` does not; what is damaged, in sentences. Empty: nothing is."""
         return self._reader.verify()
 
     def sql(self, query: str, parameters: collections.abc.Sequence = ()) -> list[tuple]:

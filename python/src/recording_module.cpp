@@ -295,7 +295,8 @@ class Reader {
 
   static py::tuple Diff(Reader& a, Reader& b, const py::dict& options);
   static py::tuple Check(Reader& reader, const std::vector<std::string>& probes,
-                         std::uint64_t first, std::uint64_t last, std::size_t frames);
+                         std::uint64_t first, std::uint64_t last, std::size_t frames,
+                         bool trust_hashes);
 
  private:
   void CheckSlot(std::size_t slot) const {
@@ -334,6 +335,7 @@ py::tuple Reader::Diff(Reader& a, Reader& b, const py::dict& given) {
   options.equal_nan = given["equal_nan"].cast<bool>();
   options.bitwise = given["bitwise"].cast<bool>();
   options.stops_after_first = given["first"].cast<bool>();
+  options.trusts_hashes = given["trust_hashes"].cast<bool>();
   std::string json, text;
   const Result<void> done = [&]() -> Result<void> {
     const py::gil_scoped_release release;
@@ -351,8 +353,9 @@ py::tuple Reader::Diff(Reader& a, Reader& b, const py::dict& given) {
 }
 
 py::tuple Reader::Check(Reader& reader, const std::vector<std::string>& probes, std::uint64_t first,
-                        std::uint64_t last, std::size_t frames) {
-  const analysis::CheckOptions options{.scope = MakeScope(probes, first, last), .frames = frames};
+                        std::uint64_t last, std::size_t frames, bool trust_hashes) {
+  const analysis::CheckOptions options{
+      .scope = MakeScope(probes, first, last), .frames = frames, .trusts_hashes = trust_hashes};
   std::string json, text;
   Checked(reader.Unlocked([&](Source& source) -> Result<void> {
     const Result<analysis::Check> check = analysis::RunCheck(source, options);
@@ -386,7 +389,7 @@ PYBIND11_MODULE(_recording, module) {
       .def("missing", &Reader::Missing)
       .def("verify", &Reader::Verify)
       .def("check", &Reader::Check, py::arg("probes"), py::arg("first"), py::arg("last"),
-           py::arg("frames"));
+           py::arg("frames"), py::arg("trust_hashes"));
   module.def("diff", &Reader::Diff, py::arg("a"), py::arg("b"), py::arg("options"));
   module.attr("DATABASE_SCHEMA") = recording::kCatalogueSchema;
   RegisterWriter(module);

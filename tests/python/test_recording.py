@@ -197,25 +197,6 @@ def test_cut_off_anywhere_the_longest_valid_prefix_is_read(tmp_path):
     assert {0, 1, 2, 3, 4, 5} <= seen
 
 
-def test_the_xor_hash_of_the_statistics_is_kept_and_none_where_it_was_not_computed(tmp_path):
-    writer = Writer(tmp_path / "a.cgrec")
-    values = numpy.float32([1, 2, 5])
-    for replay, options in enumerate(
-        ({}, {"stats_only": True}, {"stats_only": True, "xor_hash": False}), 1
-    ):
-        writer.add("x", replay, values, **options)
-    recording = cgdebug.open(writer.close())
-    snapshots = list(recording["x"])
-    xor = int(numpy.bitwise_xor.reduce(values.astype("float64").view("uint64")))
-    assert [snapshot.stats.xor_hash for snapshot in snapshots] == [xor, xor, None]
-    assert snapshots[2].stats.max == 5
-    assert recording.sql("SELECT xor_hash FROM v_snapshots ORDER BY replay") == [
-        (f"{xor:016x}",),
-        (f"{xor:016x}",),
-        (None,),
-    ]
-
-
 def test_what_cannot_be_opened_has_a_repr():
     class Seen(cgdebug.Recording):
         def __init__(self, path):
@@ -320,19 +301,6 @@ def test_globs_mean_the_same_wherever_they_are_written(tmp_path):
     assert [series.name for series in r.select("a[^0]")] == ["a1", "a^"]
     with pytest.raises(RecordingError, match="bad regular expression"):
         r.select("re:(")
-
-
-def test_damage_is_found_by_verify(path):
-    segment = next(pathlib.Path(path).glob("segment*"))
-    data = bytearray(segment.read_bytes())
-    r = cgdebug.open(path)
-    at = data.index(numpy.full(6, 4, "float32").tobytes())
-    data[at] ^= 1
-    segment.write_bytes(data)
-    assert len(cgdebug.open(path).verify()) >= 1
-    with pytest.raises(RecordingError):
-        cgdebug.open(path)["x"][4].numpy()
-    assert r["x"][3].numpy()[0, 0] == 3
 
 
 def test_threads_may_read_at_once(path):

@@ -23,6 +23,7 @@ class MemorySource : public source::Source {
         damaged(std::move(other.damaged)),
         gone(std::move(other.gone)),
         has_hashes(other.has_hashes),
+        has_xor_hash(other.has_xor_hash),
         has_stats(other.has_stats),
         slots_(std::move(other.slots_)),
         entries_(std::move(other.entries_)) {}
@@ -33,6 +34,7 @@ class MemorySource : public source::Source {
   std::set<std::pair<std::size_t, std::uint64_t>>
       gone;  // snapshots that have a key and are no more
   bool has_hashes = false;
+  bool has_xor_hash = true;  // among the statistics
   bool has_stats = true;
 
   // float32 tensors, in graph order.
@@ -86,6 +88,7 @@ class MemorySource : public source::Source {
     if (has_stats) {
       snapshot.stats = numerics::ComputeStats(
           *numerics::MakeTensorView(slots_[slot].dtype, slots_[slot].shape, entry.bytes));
+      snapshot.stats->has_hash = has_xor_hash;
     }
     if (has_hashes) {
       snapshot.hash = std::hash<std::string_view>()(
@@ -96,6 +99,10 @@ class MemorySource : public source::Source {
   Result<source::Values> Load(const source::Snapshot& snapshot) override {
     if (damaged.contains(snapshot.slot)) return Error{"the values are damaged"};
     return source::Values{entries_.at({snapshot.slot, snapshot.key.replay}).bytes, nullptr};
+  }
+  Result<void> Verify(std::size_t slot, const source::Key& /*key*/) const override {
+    if (damaged.contains(slot)) return Error{"the values are damaged"};
+    return {};
   }
   std::vector<source::Gap> Gaps() override { return gaps; }
 
@@ -108,5 +115,17 @@ class MemorySource : public source::Source {
   std::vector<source::Slot> slots_;
   std::map<std::pair<std::size_t, std::uint64_t>, Entry> entries_;
 };
+
+// "x" and "y", whose last element is `offset` more.
+inline MemorySource TwoLayers(int replays, float offset = 0) {
+  MemorySource source;
+  const std::size_t x = source.AddSlot("x", {2, 2}), y = source.AddSlot("y", {2, 2});
+  for (int replay = 1; replay <= replays; ++replay) {
+    const auto n = static_cast<float>(replay);
+    source.Add(x, replay, {n, n, n, n});
+    source.Add(y, replay, {n, n, n, n + offset});
+  }
+  return source;
+}
 
 }  // namespace cgdebug::testing_support

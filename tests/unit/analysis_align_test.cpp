@@ -48,7 +48,7 @@ TEST(Align, OfSeveralRanksEachStandsAgainstItself) {
   b.Change(0, 1, {1});  // as rank 1 of the other
   for (const auto& [one, other] : {std::pair(&a, &b), {&b, &a}}) {
     const Diff diff = DiffOf(*one, *other);
-    EXPECT_EQ(diff.bit_equal, 1u);
+    EXPECT_EQ(diff.equal.bits, 1u);
     EXPECT_EQ(diff.verdict(), Verdict::kIncomplete);
     EXPECT_THAT(diff.missing, ElementsAre("x of rank 0 is only in memory (1 snapshots)"));
   }
@@ -59,7 +59,7 @@ TEST(Align, ACallStandsAgainstTheSameCall) {
   a.Slots()[1].invocation = b.Slots()[0].invocation = 1;
   b.Change(0, 1, {1});  // as the second call of the other
   const Diff diff = DiffOf(a, b);
-  EXPECT_EQ(diff.bit_equal, 1u);
+  EXPECT_EQ(diff.equal.bits, 1u);
   EXPECT_EQ(diff.verdict(), Verdict::kIncomplete);
 }
 
@@ -69,7 +69,7 @@ TEST(Align, ANameThatTheMapGivesAwayIsNotItsNamesakes) {
   DiffOptions options;
   options.align.names = {{"x", "y"}};
   const Diff diff = DiffOf(a, b, options);
-  EXPECT_EQ(diff.bit_equal, 1u);
+  EXPECT_EQ(diff.equal.bits, 1u);
   EXPECT_THAT(diff.missing, ElementsAre("y is only in memory (1 snapshots)"));
 }
 

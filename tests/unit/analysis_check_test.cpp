@@ -123,6 +123,23 @@ TEST(Check, SaysWhatIsMissingInsteadOfNothingFound) {
   EXPECT_FALSE(CheckOf(damaged).complete());
 }
 
+TEST(Check, ValuesThatDoNotMatchTheirHashAreMissingAndNotFoundToBeGood) {
+  MemorySource source = Healthy();
+  source.damaged.insert(1);
+  const Check check = CheckOf(source);
+  EXPECT_FALSE(check.found());
+  EXPECT_EQ(check.missing_count, 4u);
+  EXPECT_THAT(CheckText(source, check),
+              AllOf(HasSubstr("inconclusive: nothing found in 12 snapshots, but some are missing"),
+                    HasSubstr("missing: mid@1: the values are damaged")));
+  CheckOptions trusting;
+  trusting.trusts_hashes = true;
+  const Result<Check> unread = RunCheck(source, trusting);
+  EXPECT_TRUE(unread->complete());
+  EXPECT_THAT(CheckText(source, *unread),
+              HasSubstr("nothing found in 12 snapshots (by their statistics; values not read)"));
+}
+
 TEST(Check, ExpectsNoReplayOfAProbeThatWantsOneInThree) {
   MemorySource source = Healthy();  // replays 1 to 4 of three probes
   for (int replay = 5; replay <= 8; ++replay) {

@@ -1,4 +1,5 @@
 // The commands over files: recordings built with the real writer, cgdebug-cli as a process.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -216,6 +217,70 @@ TEST_F(CliSourcesTest, WhatIsDamagedIsTroubleAndNotAbsent) {
   EXPECT_EQ(Cli({"show", x + "@2"}).code, 2);
   EXPECT_EQ(Cli({"show", x + "@3"}).code, 0);
   EXPECT_EQ(Cli({"show", x + "@9"}).code, 4);
+}
+
+TEST_F(CliSourcesTest, WhatIsDamagedIsCalledNeitherTheSameNorGood) {
+  WriteRecording(dir_ / "a.cgrec", 3, 3);
+  fs::copy(dir_ / "a.cgrec", dir_ / "b.cgrec", fs::copy_options::recursive);
+  std::string bytes = ReadText(Segment("b.cgrec"));
+  const float values[] = {2, 3, 4, 5};  // of x@2
+  const std::size_t at =
+      bytes.find(std::string(reinterpret_cast<const char*>(values), sizeof(values)));
+  ASSERT_NE(at, std::string::npos);
+  bytes[at] = static_cast<char>(bytes[at] ^ 1);
+  WriteText(Segment("b.cgrec"), bytes);
+  const std::string a = dir_ / "a.cgrec", b = dir_ / "b.cgrec";
+  const auto names_it = AllOf(HasSubstr("x@2"),
+                              HasSubstr(fmt::format("{} is damaged: the values of probe 'x' at "
+                                                    "replay 2 (byte {})",
+                                                    Segment("b.cgrec"), at)),
+                              HasSubstr("cgdebug-cli verify " + b));
+  for (const auto& [first, second] : {std::pair(a, b), {b, a}, {b, b}}) {
+    for (const std::vector<std::string>& how : {std::vector<std::string>{}, {"--bitwise"}}) {
+      std::vector<std::string> command = {"diff", first, second};
+      command.insert(command.end(), how.begin(), how.end());
+      const ProcessResult diff = Cli(command);
+      EXPECT_EQ(diff.code, 3) << diff.out;
+      EXPECT_THAT(diff.out,
+                  AllOf(HasSubstr("inconclusive: no difference in 5 snapshots"), names_it));
+    }
+  }
+  const ProcessResult trusting = Cli({"diff", "--trust-hashes", a, b});
+  EXPECT_EQ(trusting.code, 0) << trusting.out;
+  EXPECT_THAT(trusting.out, HasSubstr("same by recorded hash; values not read: 6 snapshots"));
+  const ProcessResult check = Cli({"check", b});
+  EXPECT_EQ(check.code, 3) << check.out;
+  EXPECT_THAT(check.out, AllOf(HasSubstr("inconclusive: nothing found in 6 snapshots"), names_it));
+  EXPECT_EQ(Cli({"check", "--trust-hashes", b}).code, 0);
+  EXPECT_EQ(Cli({"check", b, "y"}).code, 0) << "of the others nothing is damaged";
+  WriteRecording(dir_ / "c.cgrec", 3, 4);  // y differs
+  const ProcessResult different = Cli({"diff", dir_ / "c.cgrec", b});
+  EXPECT_EQ(different.code, 1) << different.out;
+  EXPECT_THAT(different.out, names_it);
+}
+
+TEST_F(CliSourcesTest, RecordingsOfStatisticsAreCompared) {
+  const auto record = [&](const std::string& name, float last, bool has_hash) {
+    RecordingFixture recording(dir_ / name);
+    const std::uint32_t x = recording.AddSlot("x", {3});
+    recording.Add(x, 1, {1, 2, last}, /*stats_only=*/true, has_hash);
+    recording.Close();
+    return dir_ / name;
+  };
+  const std::string a = record("a.cgrec", 5, true), same = record("same.cgrec", 5, true),
+                    other = record("other.cgrec", 6, true), none = record("none.cgrec", 5, false);
+  EXPECT_EQ(Cli({"diff", a, a}).code, 0);
+  const ProcessResult equal = Cli({"diff", a, same});
+  EXPECT_EQ(equal.code, 0) << equal.out;
+  EXPECT_THAT(equal.out,
+              HasSubstr("same by hash and statistics; values were not recorded: 1 snap"));
+  const ProcessResult different = Cli({"diff", a, other});
+  EXPECT_EQ(different.code, 1);
+  EXPECT_THAT(different.out, HasSubstr("the statistics differ: max 5.0 against 6.0"));
+  EXPECT_EQ(CliJson({"diff", a, other})["first"]["statistics"][0], "max");
+  const ProcessResult unknown = Cli({"diff", a, none});
+  EXPECT_EQ(unknown.code, 3) << unknown.out;
+  EXPECT_THAT(unknown.out, HasSubstr("none.cgrec has no xor_hash of it"));
 }
 
 TEST_F(CliSourcesTest, QueryAnswersAndEveryExampleRuns) {

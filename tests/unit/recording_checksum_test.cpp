@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <string_view>
@@ -26,6 +27,11 @@ TEST(Checksum, TheVectorsOfThisCpuGiveTheXxh3OfEveryLength) {
   for (std::size_t length = 0; length <= bytes.size() - 3; ++length) {
     const auto part = std::span(bytes).subspan(length % 3, length);
     ASSERT_EQ(Xxh3(part), XXH3_64bits(part.data(), part.size())) << length << " bytes";
+    Xxh3Parts parts;
+    for (std::size_t at = 0; at < length; at += 1000) {
+      parts.Add(part.subspan(at, std::min<std::size_t>(1000, length - at)));
+    }
+    ASSERT_EQ(parts.Sum(), Xxh3(part)) << length << " bytes in parts";
   }
 }
 

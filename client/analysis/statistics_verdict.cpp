@@ -1,0 +1,66 @@
+#include "client/analysis/statistics_verdict.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+
+#include "daemon/numerics/stats_difference.h"
+
+namespace cgdebug::analysis {
+namespace {
+
+using Kind = StatisticsVerdict::Kind;
+
+constexpr std::string_view kNoValues = "the values were not recorded";
+
+}  // namespace
+
+StatisticsVerdict JudgeStatistics(const RecordedStats& a, const RecordedStats& b,
+                                  const numerics::CompareOptions& tolerance,
+                                  const StatisticsOptions& options) {
+  StatisticsVerdict verdict;
+  std::string differing;
+  for (const numerics::StatsDifference& one : numerics::DifferencesOf(a.stats, b.stats)) {
+    verdict.differing.push_back(one.name);
+    differing +=
+        fmt::format("{}{} {} against {}", differing.empty() ? "" : ", ", one.name, one.a, one.b);
+  }
+  const auto say = [&](Kind kind, const std::string& what) {
+    verdict.kind = kind;
+    verdict.reason = fmt::format("{}; {}", what, kNoValues);
+    return verdict;
+  };
+  const bool has_nan = options.can_be_nan && a.stats.nan + b.stats.nan > 0;
+  if (has_nan && !tolerance.bitwise && !tolerance.equal_nan) {
+    return say(Kind::kDifferent,
+               fmt::format("{} NaN against {}, and NaN equals nothing, not even itself: "
+                           "--equal-nan takes that for equal",
+                           a.stats.nan, b.stats.nan));
+  }
+  const bool differs_by_hash_alone =
+      verdict.differing.size() == 1 && verdict.differing.front() == "xor_hash";
+  if (differs_by_hash_alone && has_nan && !tolerance.bitwise) {
+    return say(
+        Kind::kUnknown,
+        "only the xor_hash differs, and with a NaN it can differ though all values are equal");
+  }
+  if (!verdict.differing.empty() && options.has_tolerance &&
+      numerics::MayBeClose(a.stats, b.stats, tolerance.rtol, tolerance.atol)) {
+    return say(Kind::kUnknown, fmt::format("the statistics differ, {}, but not beyond the "
+                                           "tolerance, and cannot tell whether every value is "
+                                           "within it",
+                                           differing));
+  }
+  if (!verdict.differing.empty()) {
+    return say(Kind::kDifferent, fmt::format("the statistics differ: {}", differing));
+  }
+  if (!a.stats.has_hash || !b.stats.has_hash) {
+    return say(Kind::kUnknown,
+               fmt::format("{} has no xor_hash of it, and equal statistics alone do not make "
+                           "equal values",
+                           (a.stats.has_hash ? b : a).path));
+  }
+  return verdict;
+}
+
+}  // namespace cgdebug::analysis

@@ -1,0 +1,39 @@
+// statistics_verdict.h: what can be said of two snapshots of which only statistics were recorded.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "daemon/numerics/compare.h"
+#include "daemon/numerics/stats.h"
+
+namespace cgdebug::analysis {
+
+struct RecordedStats {
+  const numerics::Stats& stats;
+  std::string path;  // where they were recorded
+};
+
+struct StatisticsVerdict {
+  enum class Kind {
+    kSame,  // all statistics and the XOR hash: the same values with all likelihood, in some order
+    kDifferent,
+    kUnknown,
+  };
+  Kind kind = Kind::kSame;
+  std::string reason = {};                  // unless they are the same
+  std::vector<std::string> differing = {};  // names of statistics
+};
+
+struct StatisticsOptions {
+  bool can_be_nan = false;     // a floating type
+  bool has_tolerance = false;  // somebody asked for rtol or atol: what differs may lie within them
+};
+
+// As assert_close has it, NaN equals nothing unless `tolerance.equal_nan`. Then the hash proves no
+// difference where there is a NaN, since NaN has many bit patterns.
+StatisticsVerdict JudgeStatistics(const RecordedStats& a, const RecordedStats& b,
+                                  const numerics::CompareOptions& tolerance,
+                                  const StatisticsOptions& options);
+
+}  // namespace cgdebug::analysis
