@@ -19,6 +19,7 @@ namespace {
 using capture::ProbeSlot;
 
 constexpr double kReclaimAfterSeconds = 3600;
+constexpr std::size_t kMaxOpenCaptures = 16;
 
 bool SameTensor(const layout::SlotRegistration& r, const TensorRef& tensor) {
   if (r.dtype != static_cast<std::uint16_t>(tensor.dtype) || r.dims != tensor.shape.size() ||
