@@ -240,7 +240,7 @@ void AttachedSegment::ShowSession() {
 void AttachedSegment::End(pipeline::SessionState state) {
   alive_ = false;
   if (!broken_) ShowSession();
-  destination_.sink->EndSession(session_);
+  destination_.sink->EndSession(session_, state == pipeline::SessionState::kDied);
   destination_.registry->EndSession(session_, state, RealtimeNs());
   destination_.events->Add(session_, pipeline::SessionChange{true});
   Log("ingest")->info("session {} ({}) {}", session_->key, session_->label,
@@ -272,23 +272,6 @@ void AttachedSegment::Read(const pipeline::RingRequest& request, pipeline::RingC
   }
   broken_ = SigbusGuard::Hit();
   if (broken_) *content = {};
-}
-
-void AttachedSegment::AddHeads(pipeline::RingHeads* heads) {
-  if (!alive_ || broken_) return;
-  const SigbusGuard guard;
-  ScanDirectory();
-  pipeline::RingHeads mine;
-  for (const SlotConsumer* slot : graph_order_) mine.push_back(slot->head());
-  broken_ = SigbusGuard::Hit();
-  if (!broken_) heads->insert(heads->end(), mine.begin(), mine.end());
-}
-
-bool AttachedSegment::IsRead(const pipeline::RingHead& head) const {
-  if (!alive_ || broken_ || head.slot->session != session_) return true;
-  return std::ranges::all_of(graph_order_, [&](const SlotConsumer* slot) {
-    return slot->slot() != head.slot || slot->consumed() >= head.ordinal;
-  });
 }
 
 void AttachedSegment::Remove() {

@@ -49,6 +49,8 @@ void PrintSink::Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedba
   feedback.AddPrinted(1, shown ? 1 : 0);
 }
 
-void PrintSink::EndSession(const pipeline::SessionPtr& session) { terminals_.erase(session); }
+void PrintSink::EndSession(const pipeline::SessionPtr& session, bool /*died*/) {
+  terminals_.erase(session);
+}
 
 }  // namespace cgdebug::sinks

@@ -18,7 +18,7 @@ class PrintSink final : public pipeline::Sink {
   explicit PrintSink(pipeline::EventLog* events) : events_(events) {}
 
   void Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedback& feedback) override;
-  void EndSession(const pipeline::SessionPtr& session) override;
+  void EndSession(const pipeline::SessionPtr& session, bool died) override;
 
  private:
   pipeline::EventLog* events_;

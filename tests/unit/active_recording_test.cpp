@@ -214,7 +214,7 @@ TEST_F(Recorded, SaysWhichSlotEndedWithWhichReplay) {
   Start();
   Replay(1);
   recording_->Close(slot_, 3);
-  recording_->EndSession(session_);
+  recording_->EndSession(session_, /*died=*/false);
   EXPECT_EQ(recording_->Over(), StopReason::kJobEnded);
   const auto reader = Read();
   const auto closed =

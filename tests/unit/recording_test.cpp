@@ -296,6 +296,7 @@ TEST_F(RecordingOnASmallDisk, LeavesAsMuchFreeAsItWasTold) {
   auto writer = Write(options);
   EXPECT_LT(Fill(writer.get()), 600u);
   EXPECT_EQ(writer->status().stopped, StopReason::kDiskFull);
+  EXPECT_FALSE(RecordingWriter::Open(path_ + "/b", {.min_free_bytes = 1u << 30}).ok());
   EXPECT_GE(std::filesystem::space(path_).available, 3u << 20);
   EXPECT_TRUE(writer->Close(StopReason::kRequested).ok());
   EXPECT_TRUE(Read()->closed());
