@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -27,12 +26,6 @@ std::int32_t Number(const std::string& text, std::int32_t otherwise) {
   char* end = nullptr;
   const long value = std::strtol(text.c_str(), &end, 10);
   return text.empty() || *end != '\0' ? otherwise : static_cast<std::int32_t>(value);
-}
-
-// "4" of "4(x2),3": the tasks of Slurm's first node, which all nodes of a torch job have.
-std::int32_t LeadingNumber(std::string text) {
-  text.resize(std::min(text.find_first_not_of("0123456789"), text.size()));
-  return Number(text, 0);
 }
 
 std::uint64_t Mix(std::uint64_t hash, std::string_view text) {  // FNV-1a
@@ -89,10 +82,11 @@ ring::Identity CurrentIdentity() {
   identity.restart_count =
       Number(FirstOf({"TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"}), 0);
   if (identity.rank >= 0) identity.launch = Launch();
-  identity.local_rank =
-      Number(FirstOf({"LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"}), -1);
-  identity.local_world_size = LeadingNumber(
-      FirstOf({"LOCAL_WORLD_SIZE", "SLURM_TASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE"}));
+  // torchrun gives a machine consecutive ranks; others may deal them out in any order.
+  if (!FirstOf({"TORCHELASTIC_RUN_ID"}).empty()) {
+    identity.local_rank = Number(FirstOf({"LOCAL_RANK"}), -1);
+    identity.local_world_size = Number(FirstOf({"LOCAL_WORLD_SIZE"}), 0);
+  }
   identity.command = CommandLine();
   identity.socket = FirstOf({"CGDEBUG_SOCKET"});
   identity.recordings = RecordingsDirectory();

@@ -8,8 +8,6 @@
 #include <set>
 #include <string>
 
-#include "client/analysis/align.h"
-#include "client/analysis/check_report.h"
 #include "client/analysis/gaps.h"
 #include "client/cli/command.h"
 #include "client/cli/source_table.h"
@@ -27,9 +25,10 @@ struct InfoOptions {
 
 constexpr std::size_t kMaxMissingLines = 8;
 
-std::string SessionLine(const recording::Session& session) {
+std::string SessionLine(const recording::Session& session, bool died) {
   std::string line =
-      fmt::format("  {}  pid {}", session.label.empty() ? "(damaged)" : session.label, session.pid);
+      fmt::format("  {}  pid {}{}", session.label.empty() ? "(damaged)" : session.label,
+                  session.pid, died ? "  died" : "");
   if (session.rank >= 0) line += fmt::format("  rank {} of {}", session.rank, session.world_size);
   if (!session.hostname.empty()) line += "  on " + session.hostname;
   if (session.created_ns > 0) line += "  since " + FormatTime(session.created_ns);
@@ -45,48 +44,18 @@ std::string Head(source::Source& source, const Style& style) {
   head += "\n";
   for (const recording::RecordingReader* reader : source.Recordings()) {
     for (const recording::Session& session : reader->sessions()) {
-      head += PrintableLines(SessionLine(session));
+      const bool died = std::ranges::any_of(reader->marks(), [&](const recording::Mark& mark) {
+        return mark.kind == recording::MarkKind::kSessionDied && mark.session == session.id;
+      });
+      head += PrintableLines(SessionLine(session, died));
     }
   }
   return head;
 }
 
-// Which ranks are here of a job that has more: each node records its own.
-std::string RanksHere(source::Source& source) {
-  struct Run {
-    std::set<std::uint64_t> ranks;
-    std::uint64_t world_size = 0;
-  };
-  std::map<std::string, Run> runs;
-  for (const recording::RecordingReader* reader : source.Recordings()) {
-    for (const recording::Session& session : reader->sessions()) {
-      if (session.rank < 0 || session.world_size <= 0) continue;
-      Run& run = runs[session.run_id];
-      run.ranks.insert(static_cast<std::uint64_t>(session.rank));
-      run.world_size = std::max(run.world_size, static_cast<std::uint64_t>(session.world_size));
-    }
-  }
-  std::string text;
-  for (const auto& [id, run] : runs) {
-    if (run.ranks.size() >= run.world_size) continue;
-    text += fmt::format(
-        "{}rank{} {} of {}: the others are not in here; recordings are joined by "
-        "cgdebug-cli merge\n",
-        runs.size() > 1 ? id + ": " : "", run.ranks.size() == 1 ? "" : "s",
-        analysis::RangesText({run.ranks.begin(), run.ranks.end()}), run.world_size);
-  }
-  return text;
-}
-
 std::string Completeness(const analysis::GapSummary& gaps, const Style& style) {
-  const std::string account = ToText(gaps.account);
-  if (gaps.count == 0) {
-    const char* words = gaps.goes_on.empty() ? "complete: nothing is known to be missing"
-                                             : "nothing is missing so far";
-    return style.Green(words) + fmt::format(" ({})\n", account) +
-           (gaps.goes_on.empty() ? "" : "  " + gaps.goes_on + "\n");
-  }
-  std::string text = style.Yellow("not complete") + fmt::format(": {}\n", account);
+  if (gaps.count == 0) return style.Green("complete: nothing is known to be missing") + "\n";
+  std::string text = style.Yellow("not complete") + "\n";
   for (std::size_t i = 0; i < std::min(gaps.sentences.size(), kMaxMissingLines); ++i) {
     text += "  " + gaps.sentences[i] + "\n";
   }
@@ -123,8 +92,7 @@ int RunInfo(Context& context, const InfoOptions& options) {
   std::unique_ptr<source::Source> source;
   analysis::Scope scope;
   if (const int failed = Open(context, options, &source, &scope); failed != kExitOk) return failed;
-  analysis::GapSummary gaps = analysis::SummarizeGaps(*source, scope);
-  analysis::AddUnreadable(*source, scope, &gaps);
+  const analysis::GapSummary gaps = analysis::SummarizeGaps(*source, scope);
   if (context.options.json) {
     const source::Description about = source->Describe();
     Result<Json> probes = SlotsJson(*source, scope);
@@ -134,9 +102,7 @@ int RunInfo(Context& context, const InfoOptions& options) {
                          {"bytes", about.bytes},
                          {"ending", about.ending},
                          {"sessions", about.sessions},
-                         {"complete", gaps.count == 0 && gaps.goes_on.empty()},
-                         {"goes_on", !gaps.goes_on.empty()},
-                         {"account", analysis::AccountJson(gaps.account)},
+                         {"complete", gaps.count == 0},
                          {"missing", gaps.sentences},
                          {"probes", *std::move(probes)}},
                         /*indented=*/true) +
@@ -159,26 +125,12 @@ int RunStats(Context& context, const InfoOptions& options) {
   SayUnread(context, *source);
   if (!context.options.json) {
     const int failed = PrintTable(context, StatsTable(*source, scope, context.out));
-    analysis::GapSummary gaps = analysis::SummarizeGaps(*source, scope);
-    analysis::AddUnreadable(*source, scope, &gaps);
-    if (gaps.count > 0 && !gaps.sentences.empty()) {
-      context.Say(PrintableLines(fmt::format(
-          "not all of it: {}{}", gaps.sentences.front(),
-          gaps.sentences.size() > 1 ? fmt::format(", and {} more", gaps.sentences.size() - 1)
-                                    : "")));
-    }
+    if (!context.options.plain) Context::Print(PrintableLines(RanksHere(*source)));
     return failed;
   }
   Result<Json> probes = StatsJson(*source, scope);
   if (!probes.ok()) return context.Fail(kExitTrouble, probes.error().message);
-  analysis::GapSummary gaps = analysis::SummarizeGaps(*source, scope);
-  analysis::AddUnreadable(*source, scope, &gaps);
-  Context::Print(Dump({{"probes", *std::move(probes)},
-                       {"complete", gaps.count == 0 && gaps.goes_on.empty()},
-                       {"missing", gaps.sentences},
-                       {"account", analysis::AccountJson(gaps.account)}},
-                      /*indented=*/true) +
-                 "\n");
+  Context::Print(Dump({{"probes", *std::move(probes)}}, /*indented=*/true) + "\n");
   return kExitOk;
 }
 

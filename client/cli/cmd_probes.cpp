@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include "client/cli/command.h"
 #include "client/cli/json.h"
+#include "client/cli/session_text.h"
 #include "client/cli/snapshot_text.h"
 #include "client/cli/source_table.h"
 #include "client/cli/sources.h"
@@ -21,8 +23,54 @@ namespace {
 struct ProbesOptions {
   std::vector<std::string> probes;
   std::string sort = "order";
+  bool all = false;
 };
 
+// Of the sessions that are shown where none was named, the oldest first. What the note says is
+// about the others.
+Result<std::vector<v1::ProbeInfo>> CurrentProbes(Context& context, const ProbesOptions& options,
+                                                 const v1::ProbesReply& reply, std::string* note) {
+  v1::SessionsRequest request;
+  request.set_include_dead(true);
+  const Result<v1::SessionsReply> all = context.client().Sessions(request);
+  if (!all.ok()) return all.error();
+  // Of those that have such a probe: others hide nothing.
+  std::set<std::string> with_probes;
+  for (const v1::ProbeInfo& probe : reply.probes()) {
+    if (context.ranks.Contains(probe.rank())) with_probes.insert(probe.session());
+  }
+  std::vector<v1::Session> sessions;
+  for (const v1::Session& session : all->sessions()) {
+    if (with_probes.erase(session.key()) == 1) sessions.push_back(session);
+  }
+  std::set<std::string> shown;
+  for (const v1::Session& session : sessions) shown.insert(session.key());
+  if (!options.all && context.options.session.empty()) {
+    shown.clear();
+    const std::vector<v1::Session> current = Current(sessions);
+    for (const v1::Session& session : current) shown.insert(session.key());
+    const std::size_t hidden = sessions.size() - current.size();
+    if (!current.empty() && current.front().state() != v1::Session::ALIVE) {
+      *note = fmt::format("no job is alive; the newest that ended is {}. ",
+                          Printable(GroupByJob(current).front().name));
+    }
+    if (hidden > 0) *note += fmt::format("{} more ended: cgdebug-cli probes -a", hidden);
+  }
+  std::vector<v1::ProbeInfo> probes;
+  for (const v1::Session& session : sessions) {
+    if (!shown.contains(session.key())) continue;
+    for (const v1::ProbeInfo& probe : reply.probes()) {
+      if (probe.session() == session.key()) probes.push_back(probe);
+    }
+  }
+  // Of a session that was forgotten, or found, between the two answers.
+  for (const v1::ProbeInfo& probe : reply.probes()) {
+    if (with_probes.contains(probe.session())) probes.push_back(probe);
+  }
+  return probes;
+}
+
+// Requires: the probes of a session are together, and sessions in order of their beginning.
 void Sort(const std::string& by, std::vector<v1::ProbeInfo>* probes) {
   const auto order = [&](auto key) {
     std::stable_sort(
@@ -30,8 +78,10 @@ void Sort(const std::string& by, std::vector<v1::ProbeInfo>* probes) {
         [&](const v1::ProbeInfo& a, const v1::ProbeInfo& b) { return key(a) < key(b); });
   };
   using Probe = const v1::ProbeInfo&;
+  std::map<std::string, std::size_t> place;
+  for (Probe probe : *probes) place.emplace(probe.session(), place.size());
   if (by == "order")
-    order([](Probe probe) { return std::make_pair(probe.session(), probe.slot()); });
+    order([&](Probe probe) { return std::make_pair(place.at(probe.session()), probe.slot()); });
   if (by == "name") order([](Probe probe) { return probe.name(); });
   // Largest first: that is what one looks for.
   if (by == "bytes") order([](Probe probe) { return ~probe.payload_bytes(); });
@@ -155,13 +205,12 @@ int RunProbes(Context& context, const ProbesOptions& options) {
   const Result<v1::ProbesReply> reply = context.client().Probes(request);
   if (!reply.ok()) return context.Fail(reply.error());
 
-  std::vector<v1::ProbeInfo> probes;
+  std::string note;
+  Result<std::vector<v1::ProbeInfo>> current = CurrentProbes(context, options, *reply, &note);
+  if (!current.ok()) return context.Fail(current.error());
+  std::vector<v1::ProbeInfo>& probes = *current;
   std::set<std::string> sessions;
-  for (const v1::ProbeInfo& probe : reply->probes()) {
-    if (!context.ranks.Contains(probe.rank())) continue;
-    probes.push_back(probe);
-    sessions.insert(probe.session());
-  }
+  for (const v1::ProbeInfo& probe : probes) sessions.insert(probe.session());
   Sort(options.sort, &probes);
   if (context.options.json) {
     Json array = Json::array();
@@ -181,6 +230,7 @@ int RunProbes(Context& context, const ProbesOptions& options) {
   }
   Context::Print(MakeTable(probes, context.out, sessions.size() > 1)
                      .Render(context.out, TerminalColumns(STDOUT_FILENO)));
+  if (!note.empty()) context.Note(note);
   return kExitOk;
 }
 
@@ -192,6 +242,7 @@ RunFunction AddProbes(CLI::App& app) {
       "PROBE", options->probes,
       "globs; 're:...' a regular expression, '!...' excludes; first a recording or .safetensors "
       "file, or a folder that holds some, for its probes");
+  app.add_flag("-a,--all", options->all, "of jobs that ended, too");
   app.add_option("--sort", options->sort,
                  "order: as in the graph; bytes, lost, replay: largest first")
       ->check(CLI::IsMember({"order", "name", "bytes", "lost", "replay"}))

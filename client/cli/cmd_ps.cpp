@@ -2,13 +2,19 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
+#include <map>
 #include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "client/cli/command.h"
 #include "client/cli/json.h"
 #include "client/cli/session_text.h"
 #include "client/cli/snapshot_text.h"
+#include "daemon/base/suggest.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -42,7 +48,47 @@ TextTable MakeTable(const std::vector<v1::Session>& sessions, bool plain) {
   return table;
 }
 
-int NothingToList(Context& context, std::size_t dead_count) {
+// One row a run. Ranks one by one: --ranks, or -s.
+TextTable MakeRunTable(const std::vector<JobRanks>& jobs) {
+  using Align = TextTable::Align;
+  TextTable table({{"KEY"},
+                   {"SESSION"},
+                   {"PID", Align::kRight},
+                   {"RANKS", Align::kRight},
+                   {"STATE"},
+                   {"AGE", Align::kRight},
+                   {"PROBES", Align::kRight},
+                   {"REPLAY", Align::kRight},
+                   {"LOST", Align::kRight},
+                   {"COMMAND"}});
+  for (const JobRanks& job : jobs) {
+    const v1::Session& first = *job.sessions.front();
+    double age_s = 0;
+    std::uint64_t probes = 0, replay = 0, lost = 0;
+    std::map<std::string_view, std::size_t> states;
+    for (const v1::Session* session : job.sessions) {
+      age_s = std::max(age_s, AgeSeconds(*session));
+      probes += session->probe_count();
+      replay = std::max(replay, session->replay());
+      lost += Lost(session->counters());
+      ++states[StateText(session->state())];
+    }
+    std::string state;
+    for (const auto& [name, count] : states) {
+      if (!state.empty()) state += ", ";
+      if (states.size() > 1) state += fmt::format("{} ", count);
+      state += name;
+    }
+    const bool is_one = job.sessions.size() == 1;
+    table.Add({is_one ? Printable(first.key()) : "-", Printable(is_one ? first.label() : job.name),
+               is_one ? std::to_string(first.pid()) : "-", job.has_ranks() ? RanksText(job) : "-",
+               state, FormatDuration(age_s), std::to_string(probes), std::to_string(replay),
+               std::to_string(lost), Printable(first.command())});
+  }
+  return table;
+}
+
+int NothingToList(Context& context, std::size_t dead_count, const std::vector<std::string>& names) {
   if (dead_count > 0) {
     return context.Fail(kExitNoMatch,
                         fmt::format("no job with probes is alive; {} dead but readable. Type: "
@@ -50,7 +96,8 @@ int NothingToList(Context& context, std::size_t dead_count) {
                                     dead_count));
   }
   if (!context.options.session.empty() || !context.ranks.selects_all()) {
-    return context.FailNoJob("no session matches. Type: cgdebug-cli ps -a");
+    return context.FailNoJob("no session matches." + DidYouMean(context.options.session, names) +
+                             " Type: cgdebug-cli ps -a");
   }
   return context.FailNoJob(
       "no job of this user on this machine has probes. Type: cgdebug-cli run -- "
@@ -66,7 +113,9 @@ int RunPs(Context& context, const PsOptions& options) {
 
   std::vector<v1::Session> sessions;
   std::size_t dead_count = 0;
+  std::vector<std::string> names;
   for (const v1::Session& session : reply->sessions()) {
+    names.push_back(session.label());
     if (!MatchesSession(session, context.options.session)) continue;
     if (!context.ranks.Contains(session.rank())) continue;
     const bool is_dead = session.state() != v1::Session::ALIVE;
@@ -78,9 +127,13 @@ int RunPs(Context& context, const PsOptions& options) {
     for (const v1::Session& session : sessions) array.push_back(ToJson(session));
     Context::Print(Dump({{"sessions", std::move(array)}}, /*indented=*/true) + "\n");
   }
-  if (sessions.empty()) return NothingToList(context, dead_count);
+  if (sessions.empty()) return NothingToList(context, dead_count, names);
   if (context.options.json) return kExitOk;
-  const TextTable table = MakeTable(sessions, context.options.plain);
+  const std::vector<JobRanks> jobs = GroupByJob(sessions);
+  const bool has_runs = jobs.size() < sessions.size() && context.options.session.empty() &&
+                        context.ranks.selects_all() && !context.options.plain;
+  const TextTable table =
+      has_runs ? MakeRunTable(jobs) : MakeTable(sessions, context.options.plain);
   if (context.options.plain) {
     Context::Print(table.RenderPlain());
     return kExitOk;

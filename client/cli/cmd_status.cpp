@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "client/analysis/align.h"
 #include "client/cli/command.h"
 #include "client/cli/json.h"
 #include "client/cli/recording_text.h"
@@ -18,44 +20,41 @@
 namespace cgdebug::cli {
 namespace {
 
-// The ranks of one job, or one process that is not distributed.
-struct JobRanks {
-  std::string name;
-  std::vector<const v1::Session*> sessions;
-};
-
-std::vector<JobRanks> GroupByJob(const std::vector<v1::Session>& sessions) {
-  std::vector<JobRanks> jobs;
-  for (const v1::Session& session : sessions) {
-    std::string name = session.run_id().empty() ? session.label() : session.run_id();
-    if (session.restart_count() > 0) name += fmt::format(" (restart {})", session.restart_count());
-    const auto it = std::find_if(jobs.begin(), jobs.end(),
-                                 [&](const JobRanks& job) { return job.name == name; });
-    JobRanks& job = it == jobs.end() ? jobs.emplace_back(JobRanks{name, {}}) : *it;
-    job.sessions.push_back(&session);
-  }
-  return jobs;
-}
-
 std::string RankText(const v1::Session& session) {
   return session.rank() < 0 ? fmt::format("pid {}", session.pid())
                             : fmt::format("rank {}", session.rank());
 }
 
 std::string StatesText(const JobRanks& job) {
-  std::map<v1::Session::State, int> counts;
-  for (const v1::Session* session : job.sessions) ++counts[session->state()];
-  const bool has_ranks = job.sessions.front()->rank() >= 0;
-  std::string text;
-  for (const auto& [state, count] : counts) {
-    if (!text.empty()) text += ", ";
-    if (has_ranks) text += fmt::format("{} rank{} ", count, count == 1 ? "" : "s");
-    text += StateText(state);
+  if (!job.has_ranks()) {
+    std::map<v1::Session::State, std::vector<int>> pids;
+    for (const v1::Session* session : job.sessions) {
+      pids[session->state()].push_back(session->pid());
+    }
+    std::string text;
+    for (const auto& [state, some] : pids) {
+      text += fmt::format("{}{} (pid {})", text.empty() ? "" : ", ", StateText(state),
+                          fmt::join(some, ", "));
+    }
+    return text;
   }
-  if (!has_ranks) text += fmt::format(" (pid {})", job.sessions.front()->pid());
-  const int missing = job.sessions.front()->world_size() - static_cast<int>(job.sessions.size());
-  if (has_ranks && missing > 0) text += fmt::format(", {} not on this node or not joined", missing);
-  return text;
+  std::map<v1::Session::State, std::set<std::uint64_t>> ranks;
+  for (const v1::Session* session : job.sessions) {
+    ranks[session->state()].insert(static_cast<std::uint64_t>(session->rank()));
+  }
+  std::string text = fmt::format("ranks {} ", RanksText(job));
+  if (ranks.size() == 1) {
+    text += StateText(ranks.begin()->first);
+  } else {
+    std::string states;
+    for (const auto& [state, some] : ranks) {
+      states += fmt::format("{}{} {}", states.empty() ? "" : ", ",
+                            analysis::RangesText({some.begin(), some.end()}), StateText(state));
+    }
+    text += "(" + states + ")";
+  }
+  const std::string missing = MissingRanksText(job);
+  return missing.empty() ? text : text + "; " + missing;
 }
 
 std::string ReplayText(const JobRanks& job) {
@@ -114,17 +113,15 @@ std::string LossText(const JobRanks& job, const Style& style) {
 }
 
 std::string RingsText(const JobRanks& job, const Style& style) {
-  std::uint64_t bytes = 0, produced = 0, consumed = 0, kept = 0;
+  std::uint64_t bytes = 0, produced = 0, consumed = 0;
   for (const v1::Session* session : job.sessions) {
     bytes += session->shm_bytes();
     produced += session->counters().produced();
     consumed += session->counters().consumed();
-    kept += session->counters().kept();
   }
   std::string text =
-      fmt::format("{} shared memory  {} snapshot{}, {} read, {} kept  ",
-                  numerics::FormatBytes(bytes), FormatGrouped(produced), produced == 1 ? "" : "s",
-                  FormatGrouped(consumed), FormatGrouped(kept));
+      fmt::format("{} shared memory  {} snapshot{}, {} read  ", numerics::FormatBytes(bytes),
+                  FormatGrouped(produced), produced == 1 ? "" : "s", FormatGrouped(consumed));
   return text + LossText(job, style);
 }
 
@@ -148,35 +145,28 @@ std::string LanesText(const JobRanks& job) {
 void AppendFirst(const char* what, const v1::Session& session, const v1::FirstNonfinite& first,
                  const Style& style, std::string* out) {
   if (!first.present()) return;
-  *out += fmt::format("         {} {} @{}, {} element{}", style.Red(fmt::format("first {}:", what)),
-                      Printable(first.probe()), first.replay(), FormatGrouped(first.count()),
-                      first.count() == 1 ? "" : "s");
-  if (first.kept() == v1::FirstNonfinite::NOTHING) {
-    *out += "  (no longer kept: another daemon read it)\n";
-    return;
-  }
-  *out += fmt::format("  -> cgdebug-cli show -s {} {}{}\n", session.key(),
-                      ShellWord(fmt::format("{}@{}", first.probe(), first.replay())),
-                      first.kept() == v1::FirstNonfinite::STATISTICS ? "  (its statistics)" : "");
+  *out +=
+      fmt::format("         {} {} @{}, {} element{}  -> cgdebug-cli show -s {} {}\n",
+                  style.Red(fmt::format("first {}:", what)), Printable(first.probe()),
+                  first.replay(), FormatGrouped(first.count()), first.count() == 1 ? "" : "s",
+                  session.key(), ShellWord(fmt::format("{}@{}", first.probe(), first.replay())));
 }
 
 std::string JobText(const JobRanks& job, const Style& style) {
-  std::uint64_t probes = 0, nonfinite = 0, failed = 0, lost = 0, produced = 0, consumed = 0;
+  std::uint64_t probes = 0, nonfinite = 0, failed = 0, lost = 0;
   for (const v1::Session* session : job.sessions) {
     probes += session->probe_count();
     nonfinite += session->nonfinite_probes();
     failed += session->failed_probes();
     lost += Lost(session->counters());
-    produced += session->counters().produced();
-    consumed += session->counters().consumed();
   }
   std::string out = fmt::format("{}  {}  {}  {}\n", style.Bold("session"), Printable(job.name),
                                 StatesText(job), ReplayText(job));
   out += fmt::format("{}    {}\n", style.Bold("rings"), RingsText(job, style));
   out += fmt::format("{}   {}", style.Bold("probes"), probes);
   out += nonfinite > 0 ? style.Red(fmt::format("  {} saw NaN or Inf", nonfinite))
-         : lost == 0 && consumed >= produced ? "  all finite"
-                                             : "  none saw NaN or Inf, in what was read";
+         : lost == 0   ? "  all finite"
+                       : "  none saw NaN or Inf, in what was not lost";
   if (failed > 0) out += style.Red(fmt::format("  {} failed a comparison", failed));
   out += "\n";
   if (const std::string lanes = LanesText(job); !lanes.empty()) {
@@ -231,10 +221,28 @@ std::string PlainText(const v1::StatusReply& status, const std::vector<v1::Sessi
   return out;
 }
 
-int RunStatus(Context& context, const std::string& selector) {
+struct StatusOptions {
+  std::string selector;
+  bool all = false;
+};
+
+// Leaves what has to do with these sessions.
+void LeaveOnly(const std::vector<v1::Session>& sessions, v1::StatusReply* status) {
+  status->clear_skipped();
+  std::set<std::string> labels;
+  for (const v1::Session& session : sessions) labels.insert(session.label());
+  std::vector<v1::Recording> recordings;
+  for (const v1::Recording& recording : status->recordings()) {
+    const auto is_meant = [&](const std::string& label) { return labels.contains(label); };
+    if (std::ranges::any_of(recording.sessions(), is_meant)) recordings.push_back(recording);
+  }
+  status->mutable_recordings()->Assign(recordings.begin(), recordings.end());
+}
+
+int RunStatus(Context& context, const StatusOptions& options) {
   if (const int failed = context.Connect(); failed != kExitOk) return failed;
   v1::StatusRequest request;
-  request.set_session(selector.empty() ? context.options.session : selector);
+  request.set_session(options.selector.empty() ? context.options.session : options.selector);
   Result<v1::StatusReply> status = context.client().Status(request);
   if (!status.ok()) return context.Fail(status.error());
   std::vector<v1::Session> sessions;
@@ -243,6 +251,14 @@ int RunStatus(Context& context, const std::string& selector) {
   }
   if (sessions.empty() && !context.ranks.selects_all()) {
     return context.Fail(kExitNoMatch, "no session is on these ranks. Type: cgdebug-cli ps -a");
+  }
+  std::size_t hidden = 0;
+  if (!request.session().empty()) {
+    LeaveOnly(sessions, &*status);
+  } else if (!options.all) {
+    std::vector<v1::Session> current = Current(sessions);
+    hidden = sessions.size() - current.size();
+    sessions = std::move(current);
   }
   if (context.options.json) {
     status->mutable_sessions()->Assign(sessions.begin(), sessions.end());
@@ -270,6 +286,7 @@ int RunStatus(Context& context, const std::string& selector) {
                        Printable(file.reason()));
   }
   Context::Print(out);
+  if (hidden > 0) context.Note(fmt::format("{} more ended: cgdebug-cli status -a", hidden));
   if (sessions.empty()) context.Hint("cgdebug-cli run -- python train.py");
   return kExitOk;
 }
@@ -277,9 +294,11 @@ int RunStatus(Context& context, const std::string& selector) {
 }  // namespace
 
 RunFunction AddStatus(CLI::App& app) {
-  auto selector = std::make_shared<std::string>();
-  app.add_option("SESSION", *selector, "key, label, run id or pid; every job when left out");
-  return [selector](Context& context) { return RunStatus(context, *selector); };
+  auto options = std::make_shared<StatusOptions>();
+  app.add_option("SESSION", options->selector,
+                 "key, label, run id or pid; the jobs that are alive when left out");
+  app.add_flag("-a,--all", options->all, "jobs that ended, too");
+  return [options](Context& context) { return RunStatus(context, *options); };
 }
 
 }  // namespace cgdebug::cli

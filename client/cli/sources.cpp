@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <map>
 #include <optional>
 #include <set>
 
+#include "client/analysis/align.h"
 #include "client/cli/live_source.h"
 #include "client/source/merged_source.h"
 #include "daemon/base/session_selector.h"
@@ -69,6 +71,16 @@ int PickSession(Context& context, const std::string& selector,
   return kExitOk;
 }
 
+std::vector<std::string> LabelsOf(client::Client& client) {
+  v1::SessionsRequest request;
+  request.set_include_dead(true);
+  std::vector<std::string> labels;
+  const Result<v1::SessionsReply> reply = client.Sessions(request);
+  if (!reply.ok()) return labels;
+  for (const v1::Session& session : reply->sessions()) labels.push_back(session.label());
+  return labels;
+}
+
 }  // namespace
 
 bool MatchesSession(const recording::Session& session, std::string_view selector) {
@@ -96,12 +108,41 @@ int OpenSource(Context& context, const std::string& text, const std::string& wan
       return context.Fail(opened.error());
     }
     const bool may_be_a_file = text != "live" && text == session;
-    return context.FailNoJob(fmt::format(
-        "{}{}. Type: {}", opened.error().message, may_be_a_file ? " and no file of this name" : "",
-        session.empty() ? "cgdebug-cli run -- python train.py" : "cgdebug-cli ps -a"));
+    return context.FailNoJob(
+        fmt::format("{}{}.{} Type: {}", opened.error().message,
+                    may_be_a_file ? " and no file of this name" : "",
+                    DidYouMean(session, LabelsOf(context.client())),
+                    session.empty() ? "cgdebug-cli run -- python train.py" : "cgdebug-cli ps -a"));
   }
   *source = *std::move(opened);
   return kExitOk;
+}
+
+std::string RanksHere(source::Source& source) {
+  if (const std::string ranks = source.Describe().ranks; !ranks.empty()) return ranks + "\n";
+  struct Run {
+    std::set<std::uint64_t> ranks;
+    std::uint64_t world_size = 0;
+  };
+  std::map<std::string, Run> runs;
+  for (const recording::RecordingReader* reader : source.Recordings()) {
+    for (const recording::Session& session : reader->sessions()) {
+      if (session.rank < 0 || session.world_size <= 0) continue;
+      Run& run = runs[session.run_id];
+      run.ranks.insert(static_cast<std::uint64_t>(session.rank));
+      run.world_size = std::max(run.world_size, static_cast<std::uint64_t>(session.world_size));
+    }
+  }
+  std::string text;
+  for (const auto& [id, run] : runs) {
+    if (run.ranks.size() >= run.world_size) continue;
+    text += fmt::format(
+        "{}rank{} {} of {}: the others are not in here; recordings are joined by "
+        "cgdebug-cli merge\n",
+        runs.size() > 1 ? id + ": " : "", run.ranks.size() == 1 ? "" : "s",
+        analysis::RangesText({run.ranks.begin(), run.ranks.end()}), run.world_size);
+  }
+  return text;
 }
 
 void SayUnread(const Context& context, const source::Source& source) {

@@ -25,6 +25,9 @@ int OpenSource(Context& context, const std::string& text, const std::string& ses
 // The same with the session that --session names.
 int OpenSource(Context& context, const std::string& text, std::unique_ptr<source::Source>* source);
 
+// Which ranks of a distributed job are in it, in lines, where some are not; of a live one always.
+std::string RanksHere(source::Source& source);
+
 // Tells of recordings of a folder that cannot be read, where the answer itself does not.
 void SayUnread(const Context& context, const source::Source& source);
 
