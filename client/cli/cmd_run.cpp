@@ -22,6 +22,7 @@
 #include "client/cli/recording_text.h"
 #include "client/cli/run_summary.h"
 #include "client/cli/run_watch.h"
+#include "daemon/base/suggest.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -32,9 +33,11 @@ using std::chrono::steady_clock;
 constexpr milliseconds kDrainTimeout{5000};
 constexpr milliseconds kFirstSessionTimeout{500};
 constexpr milliseconds kPoll{20};
+constexpr std::size_t kMaxNames = 10;
 
 struct RunOptions {
   bool no_live = false;
+  bool tail = false;
   std::string fail_on;
   std::string only;
   std::string output;
@@ -90,8 +93,20 @@ EventPrinterOptions PrintingOf(const Context& context) {
   if (context.options.plain) printing.format = EventFormat::kPlain;
   if (context.options.json) printing.format = EventFormat::kJson;
   printing.style = context.err;
-  printing.print_lines = !PrintsReachStderr();
   return printing;
+}
+
+RunWatchOptions WatchingOf(const Context& context, const RunOptions& options,
+                           const std::string& run_id, std::int64_t since_ns) {
+  RunWatchOptions watching;
+  watching.run_id = run_id;
+  watching.since_ns = since_ns;
+  watching.stream = options.tail || !options.only.empty();
+  watching.only = ParseOnly(options.only);
+  watching.prints_reach_terminal = PrintsReachStderr();
+  const bool for_people = !context.options.json && !context.options.plain;
+  watching.status_line = for_people && !context.options.quiet && !watching.stream;
+  return watching;
 }
 
 std::vector<v1::Session> SessionsOf(client::Client* client, const std::string& run_id,
@@ -107,17 +122,21 @@ std::vector<v1::Session> SessionsOf(client::Client* client, const std::string& r
   return sessions;
 }
 
-// Until the daemon has seen the end of every session of the run. One that appears late has
-// kFirstSessionTimeout.
+// Until the daemon has seen the end of every session of the run, as long as it gets on with them.
+// One that appears late has kFirstSessionTimeout.
 void Drain(client::Client* client, const std::string& run_id, std::int64_t since_ns,
            RunSummary* summary) {
-  const auto start = steady_clock::now();
+  auto start = steady_clock::now();
+  std::uint64_t seen = 0;
   while (true) {
     summary->sessions = SessionsOf(client, run_id, since_ns);
     summary->complete = !summary->sessions.empty();
     for (const v1::Session& session : summary->sessions) {
       if (session.state() == v1::Session::ALIVE) summary->complete = false;
     }
+    const bool moved = summary->Snapshots() != seen;
+    seen = summary->Snapshots();
+    if (moved) start = steady_clock::now();
     const auto timeout = summary->sessions.empty() ? kFirstSessionTimeout : kDrainTimeout;
     if (summary->complete || steady_clock::now() - start > timeout) return;
     std::this_thread::sleep_for(kPoll);
@@ -160,6 +179,39 @@ void Report(const Context& context, const RunSummary& summary, const FailOn& fai
   for (const std::string& command : NextCommands(summary)) context.Hint(command);
 }
 
+// What a recording lacks that this command made, and what to do about it.
+std::string RemedyOf(const RunOptions& options) {
+  return fmt::format("Record fewer probes (--record), or {}",
+                     options.lossy ? "let the job wait: leave --lossy out"
+                                   : "let the job wait longer: CGDEBUG_WAIT_MS=60000");
+}
+
+// Of a recording without a probe: what there was to record.
+int FailNothingRecorded(Context& context, const RunOptions& options,
+                        const std::set<std::string>& sessions) {
+  std::set<std::string> distinct;
+  if (const Result<v1::ProbesReply> reply = context.client().Probes({}); reply.ok()) {
+    for (const v1::ProbeInfo& probe : reply->probes()) {
+      if (sessions.contains(probe.session())) distinct.insert(Printable(probe.name()));
+    }
+  }
+  if (distinct.empty()) {
+    return context.Fail(kExitNoMatch,
+                        "nothing was recorded: no probe of the job saw a tensor. Type: cgdebug-cli "
+                        "doctor");
+  }
+  std::vector<std::string> names(distinct.begin(), distinct.end());
+  const std::string wanted = fmt::format("{}", fmt::join(options.record, " "));
+  const std::string close = DidYouMean(wanted, names);
+  const std::size_t more = names.size() - std::min(names.size(), kMaxNames);
+  names.resize(names.size() - more);
+  return context.Fail(
+      kExitNoMatch,
+      fmt::format("nothing was recorded: no probe matches --record '{}'. The job has: {}{}.{}",
+                  wanted, fmt::join(names, ", "),
+                  more == 0 ? "" : fmt::format(" and {} more", more), close));
+}
+
 bool Records(const RunOptions& options) {
   return !options.output.empty() || !options.record.empty();
 }
@@ -182,13 +234,18 @@ std::uint64_t StartRecording(Context& context, const RunOptions& options,
 }
 
 // When it had ended by itself, with its last job, that is its report all the same.
-int StopRecording(Context& context, std::uint64_t id) {
+int StopRecording(Context& context, const RunOptions& options, std::uint64_t id,
+                  const std::set<std::string>& sessions) {
   v1::RecordStopRequest request;
   request.set_recording(std::to_string(id));
   request.set_job_ended(true);
   const auto reply = context.client().RecordStop(request);
   if (!reply.ok()) return context.Fail(reply.error());
-  return ReportRecording(context, reply->recordings(0), "--record");
+  const v1::Recording& recording = reply->recordings(0);
+  if (recording.slot_count() == 0 && recording.error().empty() && recording.lost() == 0) {
+    return FailNothingRecorded(context, options, sessions);
+  }
+  return ReportRecording(context, recording, RemedyOf(options));
 }
 
 int RunJob(Context& context, const RunOptions& options) {
@@ -217,11 +274,12 @@ int RunJob(Context& context, const RunOptions& options) {
   connect.socket = context.client().socket();
   connect.start_daemon = false;
   EventPrinter printer(PrintingOf(context), stderr);
-  std::optional<RunWatch> watch;
-  if (!options.no_live) watch.emplace(connect, run_id, ParseOnly(options.only), &printer);
-
   const std::uint64_t recording = Records(options) ? StartRecording(context, options, run_id) : 0;
   if (Records(options) && recording == 0) return kExitTrouble;
+  std::optional<RunWatch> watch;
+  if (!options.no_live) {
+    watch.emplace(connect, WatchingOf(context, options, run_id, since_ns), &printer);
+  }
   Job job;
   const std::string socket = std::filesystem::absolute(context.client().socket());
   std::vector<std::pair<std::string, std::string>> environment = {
@@ -231,7 +289,7 @@ int RunJob(Context& context, const RunOptions& options) {
   if (!started.ok()) {
     context.Say(started.error().message);
     // Or it would wait for a job that never comes, and keep the daemon running.
-    if (recording != 0) StopRecording(context, recording);
+    if (recording != 0) StopRecording(context, options, recording, {});
     return job.exit_code();
   }
   context.Note(fmt::format("cgdebug: run {} (pid {})", run_id, job.pid()));
@@ -245,12 +303,18 @@ int RunJob(Context& context, const RunOptions& options) {
   const std::set<std::string> keys = KeysOf(summary);
   CountNotCompared(&context.client(), keys, &summary);
   if (watch) {
-    watch->WaitUntilPrinted(keys, summary.complete ? kDrainTimeout : milliseconds(0));
+    watch->WaitUntilSeen(keys, summary.complete ? kDrainTimeout : milliseconds(0));
     watch->Stop();
+    if (watch->left_out() > 0) {
+      context.Note(fmt::format("-- and {} more findings: cgdebug-cli tail -n 1000 --only nan -s {}",
+                               watch->left_out(), ShellWord(run_id)));
+    }
   }
   Report(context, summary, *fail_on);
-  if (recording != 0) StopRecording(context, recording);
-  return ExitCodeOf(summary, *fail_on);
+  const int code = ExitCodeOf(summary, *fail_on);
+  if (recording == 0) return code;
+  const int recorded = StopRecording(context, options, recording, keys);
+  return code == kExitOk ? recorded : code;
 }
 
 }  // namespace
@@ -260,7 +324,9 @@ RunFunction AddRun(CLI::App& app) {
   app.add_option("COMMAND", options->command, "after --: the job and its arguments");
   app.add_option("--fail-on", options->fail_on, "exit 1 when one of these happened: a comma list")
       ->type_name("{nan,inf,compare}");
-  app.add_option("--only", options->only, "which snapshots to show while it runs")
+  app.add_flag("--tail", options->tail,
+               "one line a snapshot while it runs; else findings alone, and a status line");
+  app.add_option("--only", options->only, "as --tail, but these snapshots alone")
       ->check(CLI::IsMember({"nan", "changed", "fail"}))
       ->type_name("{nan,changed,fail}");
   app.add_option("-o,--output", options->output,

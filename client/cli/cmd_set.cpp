@@ -103,7 +103,7 @@ int RunSet(Context& context, const SetOptions& options) {
   }
   const bool forever = reply->expires_ns() == 0;
   context.Say(fmt::format(
-      "{} probe{} in {} captured call{}: {}{}", reply->probes(), reply->probes() == 1 ? "" : "s",
+      "{} probe{}, {} call{}: {}{}", reply->probes(), reply->probes() == 1 ? "" : "s",
       reply->slots(), reply->slots() == 1 ? "" : "s", ControlText(request->control()),
       request->control().mode() == v1::Control::AS_REGISTERED ? ""
       : forever                                               ? ", until the job ends"

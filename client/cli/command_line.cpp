@@ -168,6 +168,13 @@ int CommandLine::Explain(const CLI::ParseError& error) {
     return context_.Fail(kExitTrouble, fmt::format("{}. {}", error.what(), help));
   }
   const std::string& extra = extras.front();
+  if (extra.starts_with("-") && parsed->get_name() == "run" && parsed->count("COMMAND") > 0) {
+    return context_.Fail(
+        kExitTrouble,
+        fmt::format("{0} run has no option '{1}'. If it is the job's: put -- before the job. Type: "
+                    "{0} run -- {2} ...",
+                    kProgram, extra, parsed->get_option("COMMAND")->results().front()));
+  }
   if (extra.starts_with("-")) {
     return context_.Fail(kExitTrouble,
                          fmt::format("{}{} has no option '{}'.{} {}", kProgram, verb, extra,

@@ -43,7 +43,7 @@ std::string RecordingText(const v1::Recording& recording, const Style& style) {
 }
 
 int ReportRecording(const Context& context, const v1::Recording& recording,
-                    std::string_view option) {
+                    std::string_view remedy) {
   const bool troubled = !recording.error().empty();
   const bool missing = troubled || recording.lost() + recording.refused() > 0;
   if (context.options.json) {
@@ -57,10 +57,7 @@ int ReportRecording(const Context& context, const v1::Recording& recording,
         fmt::format("\n  {}: {}", context.err.Red(recording.state()), Printable(recording.error()));
   } else if (recording.lost() > 0) {
     text += "\n  " + context.err.Yellow("lost:") +
-            fmt::format(
-                " the job was faster than this machine writes. Record fewer probes ({}), "
-                "or let the job wait: TensorRecord(to=\"disk\")",
-                option);
+            fmt::format(" the job was faster than this machine writes. {}", remedy);
   }
   context.Say(text);
   if (recording.snapshots() == 0) {

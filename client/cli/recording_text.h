@@ -18,9 +18,10 @@ std::string RecordingPath(const std::string& directory);
 // "1 024 snapshots of 4 probes, 12.0 MiB, all on the disk"
 std::string RecordingText(const v1::Recording& recording, const Style& style);
 
-// Says how it ended and what to type next; `option` chooses its probes. 0, or 3 when something it
-// wanted is missing.
-int ReportRecording(const Context& context, const v1::Recording& recording,
-                    std::string_view option = "--probes");
+// Says how it ended and what to type next; `remedy` is what to do where the job was too fast. 0, or
+// 3 when something it wanted is missing.
+int ReportRecording(
+    const Context& context, const v1::Recording& recording,
+    std::string_view remedy = "Record fewer probes (--probes), or let the job wait: --lossless");
 
 }  // namespace cgdebug::cli

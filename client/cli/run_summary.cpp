@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "client/cli/exit_codes.h"
 #include "client/cli/snapshot_text.h"
@@ -23,30 +24,49 @@ std::string SignalName(int signal) {
   return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
 }
 
-using Which = const v1::FirstNonfinite& (v1::Session::*)() const;
+// The first NaN or Inf of one session.
+struct Finding {
+  const char* what;
+  const v1::Session* session;
+  const v1::FirstNonfinite* first;
+};
 
-// The session that was the earliest, null when none has any.
-const v1::Session* Earliest(const RunSummary& summary, Which which) {
-  const v1::Session* earliest = nullptr;
+// By the time at which their replays began, and in one replay by graph order.
+bool IsEarlier(const Finding& a, const Finding& b) {
+  return std::pair(a.first->serial(), a.first->slot()) <
+         std::pair(b.first->serial(), b.first->slot());
+}
+
+// The earliest NaN and the earliest Inf of all ranks, the earlier one first.
+std::vector<Finding> Earliest(const RunSummary& summary) {
+  std::vector<Finding> nan, inf;
   for (const v1::Session& session : summary.sessions) {
-    const v1::FirstNonfinite& first = (session.*which)();
-    if (!first.present()) continue;
-    if (earliest == nullptr || first.replay() < (earliest->*which)().replay()) earliest = &session;
+    if (session.first_nan().present()) nan.push_back({"NaN", &session, &session.first_nan()});
+    if (session.first_inf().present()) inf.push_back({"Inf", &session, &session.first_inf()});
   }
+  std::vector<Finding> earliest;
+  for (const std::vector<Finding>& one : {inf, nan}) {
+    if (!one.empty()) earliest.push_back(*std::ranges::min_element(one, IsEarlier));
+  }
+  std::ranges::stable_sort(earliest, IsEarlier);
   return earliest;
 }
 
-std::string FirstText(const char* what, const RunSummary& summary, Which which) {
-  const v1::Session* session = Earliest(summary, which);
-  if (session == nullptr) return "";
-  const v1::FirstNonfinite& first = (session->*which)();
-  return fmt::format("{}first {}: {} @{}, {}", kIndent, what, Printable(first.probe()),
-                     first.replay(), Plural(first.count(), "element"));
+std::string FindingText(const Finding& finding) {
+  const v1::FirstNonfinite& first = *finding.first;
+  std::string text =
+      fmt::format("first {}: {} @{}", finding.what, Printable(first.probe()), first.replay());
+  if (finding.session->rank() >= 0) text += fmt::format(" on rank {}", finding.session->rank());
+  return text;
 }
 
 bool HasFound(const RunSummary& summary, const FailOn& fail_on) {
-  return (fail_on.nan && Earliest(summary, &v1::Session::first_nan) != nullptr) ||
-         (fail_on.inf && Earliest(summary, &v1::Session::first_inf) != nullptr) ||
+  const auto any = [&](auto first) {
+    return std::ranges::any_of(
+        summary.sessions, [&](const v1::Session& session) { return (session.*first)().present(); });
+  };
+  return (fail_on.nan && any(&v1::Session::first_nan)) ||
+         (fail_on.inf && any(&v1::Session::first_inf)) ||
          (fail_on.compare && summary.FailedProbes() > 0);
 }
 
@@ -102,8 +122,10 @@ std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const 
   if (summary.NonfiniteProbes() > 0) {
     text +=
         kIndent + style.Red(Plural(summary.NonfiniteProbes(), "probe") + " saw non-finite values.");
-    text += FirstText("NaN", summary, &v1::Session::first_nan);
-    text += FirstText("Inf", summary, &v1::Session::first_inf);
+    for (const Finding& finding : Earliest(summary)) {
+      text += fmt::format("{}{}, {}", kIndent, FindingText(finding),
+                          Plural(finding.first->count(), "element"));
+    }
   }
   if (summary.FailedProbes() > 0) {
     text += kIndent + style.Red(Plural(summary.FailedProbes(), "probe") + " failed a comparison.");
@@ -125,14 +147,18 @@ std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const 
   return text;
 }
 
+std::string FirstFinding(const RunSummary& summary) {
+  const std::vector<Finding> found = Earliest(summary);
+  return found.empty() ? "" : FindingText(found.front());
+}
+
 std::vector<std::string> NextCommands(const RunSummary& summary) {
   std::vector<std::string> commands;
-  for (const Which which : {&v1::Session::first_nan, &v1::Session::first_inf}) {
-    const v1::Session* session = Earliest(summary, which);
-    if (session == nullptr || !commands.empty()) continue;
-    const v1::FirstNonfinite& first = (session->*which)();
-    commands.push_back(fmt::format("cgdebug-cli show -s {} {} --where nonfinite", session->key(),
-                                   ShellWord(fmt::format("{}@{}", first.probe(), first.replay()))));
+  if (const std::vector<Finding> found = Earliest(summary); !found.empty()) {
+    const auto& [what, session, first] = found.front();
+    commands.push_back(
+        fmt::format("cgdebug-cli show -s {} {} --where nonfinite", session->key(),
+                    ShellWord(fmt::format("{}@{}", first->probe(), first->replay()))));
   }
   if (summary.FailedProbes() > 0) {
     commands.push_back("cgdebug-cli tail --only fail -s " +

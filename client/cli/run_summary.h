@@ -40,6 +40,8 @@ int ExitCodeOf(const RunSummary& summary, const FailOn& fail_on);
 
 // Several lines for people, without the newline at the end.
 std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const Style& style);
+// "first NaN: blk3.attn @37 on rank 1": what came first in any rank; empty when there is none.
+std::string FirstFinding(const RunSummary& summary);
 // What to type next.
 std::vector<std::string> NextCommands(const RunSummary& summary);
 Json SummaryJson(const RunSummary& summary);

@@ -1,13 +1,27 @@
 #include "client/cli/run_watch.h"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <utility>
+
+#include "client/cli/run_summary.h"
+#include "client/cli/snapshot_text.h"
+#include "client/cli/terminal.h"
 
 namespace cgdebug::cli {
 namespace {
 
-constexpr std::chrono::milliseconds kRetry{200};
+using std::chrono::milliseconds;
+
+constexpr milliseconds kRetry{200};
 // A job does not wait longer for a view of it.
-constexpr std::chrono::milliseconds kSubscribeTimeout{2000};
+constexpr milliseconds kSubscribeTimeout{2000};
+constexpr milliseconds kTick{50};
+constexpr milliseconds kReorder{100};
+constexpr milliseconds kStatusPeriod{250};
+constexpr std::size_t kMaxHeld = 4096;
 
 std::string SessionOf(const v1::TailReply& event) {
   switch (event.event_case()) {
@@ -26,15 +40,43 @@ std::string SessionOf(const v1::TailReply& event) {
   }
 }
 
+bool IsOfSnapshot(const v1::PrintLine& print, const v1::TailReply& event) {
+  return event.has_snapshot() && event.snapshot().session() == print.session() &&
+         event.snapshot().replay() == print.replay() && event.snapshot().probe() == print.probe();
+}
+
 }  // namespace
 
-RunWatch::RunWatch(client::ConnectOptions connect, std::string run_id, v1::TailRequest::Only only,
-                   EventPrinter* printer)
-    : connect_(std::move(connect)), run_id_(std::move(run_id)), only_(only), printer_(printer) {
+std::string StatusText(const std::vector<v1::Session>& sessions, double replays_per_second) {
+  RunSummary summary;
+  summary.sessions = sessions;
+  std::string text;
+  if (sessions.empty()) return "no probe has seen a tensor yet";
+  if (sessions.size() > 1) text += fmt::format("{} jobs  ", sessions.size());
+  if (std::ranges::all_of(sessions, [](const auto& one) { return one.rank() >= 0; })) {
+    text = fmt::format("{} rank{}  ", sessions.size(), sessions.size() == 1 ? "" : "s");
+  }
+  text += fmt::format("replay {}  {:.0f} replays/s  lost {}", FormatGrouped(summary.Replays()),
+                      replays_per_second, FormatGrouped(summary.LostSnapshots()));
+  if (const std::string first = FirstFinding(summary); !first.empty()) text += "  " + first;
+  if (summary.FailedProbes() > 0) {
+    text += fmt::format("  {} failed a comparison", summary.FailedProbes());
+  }
+  return text;
+}
+
+RunWatch::RunWatch(client::ConnectOptions connect, RunWatchOptions options, EventPrinter* printer)
+    : connect_(std::move(connect)),
+      options_(std::move(options)),
+      printer_(printer),
+      line_(STDERR_FILENO) {
   (void)tail_.Connect(connect_).ok();
-  thread_ = std::thread([this] { Run(); });
-  std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, kSubscribeTimeout, [this] { return subscribed_ || done_; });
+  thread_ = std::thread([this] { Tail(); });
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, kSubscribeTimeout, [this] { return subscribed_ || done_; });
+  }
+  ticker_ = std::thread([this] { Tick(); });
 }
 
 RunWatch::~RunWatch() { Stop(); }
@@ -46,13 +88,17 @@ void RunWatch::Stop() {
     changed_.notify_all();
   }
   tail_.Stop();
+  status_.Stop();
   if (thread_.joinable()) thread_.join();
+  if (ticker_.joinable()) ticker_.join();
+  line_.Clear();
+  PrintHeld(Clock::time_point::max());
 }
 
-void RunWatch::Run() {
+void RunWatch::Tail() {
   v1::TailRequest request;
   request.set_follow(true);
-  request.set_only(only_);
+  request.set_only(options_.stream ? options_.only : v1::TailRequest::FINDINGS);
   while (true) {
     const Result<client::TailEnd> end = tail_.Tail(request, [this](const v1::TailReply& event) {
       OnEvent(event);
@@ -78,7 +124,7 @@ bool RunWatch::IsOurs(const std::string& session_key) {
   if (!reply.ok() && lookup_.Connect(connect_).ok()) reply = lookup_.Sessions(request);
   if (!reply.ok()) return false;
   for (const v1::Session& session : reply->sessions()) {
-    ours_[session.key()] = session.run_id() == run_id_;
+    ours_[session.key()] = session.run_id() == options_.run_id;
   }
   return ours_[session_key];
 }
@@ -91,18 +137,88 @@ void RunWatch::OnEvent(const v1::TailReply& event) {
   }
   const std::string session_key = SessionOf(event);
   if (event.has_session_change()) {
-    ours_[session_key] = event.session_change().session().run_id() == run_id_;
+    ours_[session_key] = event.session_change().session().run_id() == options_.run_id;
   }
   if (session_key.empty() || !IsOurs(session_key)) return;
-  printer_->Print(event);
-  if (!event.has_session_change() || !event.session_change().ended()) return;
   const std::lock_guard lock(mutex_);
+  Hold(event);
+  if (!event.has_session_change() || !event.session_change().ended()) return;
   ended_.insert(session_key);
   changed_.notify_all();
 }
 
-bool RunWatch::WaitUntilPrinted(const std::set<std::string>& session_keys,
-                                std::chrono::milliseconds timeout) {
+// Requires: mutex_. What TensorPrint wrote belongs to its snapshot; where it stands on the
+// terminal, that snapshot needs no line of its own.
+void RunWatch::Hold(const v1::TailReply& event) {
+  // What is no snapshot stays behind what came before it.
+  auto order = held_.empty() ? decltype(Held::order)() : held_.back().order;
+  auto place = held_.end();
+  if (event.has_print()) {
+    const auto of = std::find_if(held_.rbegin(), held_.rend(), [&](const Held& held) {
+      return IsOfSnapshot(event.print(), held.event);
+    });
+    if (options_.prints_reach_terminal) {
+      if (of != held_.rend()) held_.erase(std::next(of).base());
+      return;
+    }
+    if (of != held_.rend()) {
+      order = of->order;
+      place = of.base();
+    }
+  } else if (event.has_snapshot()) {
+    order = {event.snapshot().serial(), event.snapshot().slot()};
+    while (place != held_.begin() && std::prev(place)->order > order) --place;
+  }
+  if (!options_.stream && !findings_.Wants(event)) return;
+  held_.insert(place, {order, Clock::now(), event});
+  if (held_.size() > kMaxHeld) PrintHeld(Clock::time_point::max());
+}
+
+// Requires: mutex_, or that the threads have ended. Stops at the first that came later.
+void RunWatch::PrintHeld(Clock::time_point arrived_before) {
+  while (!held_.empty() && held_.front().arrived < arrived_before) {
+    printer_->Print(held_.front().event);
+    held_.pop_front();
+  }
+}
+
+void RunWatch::Tick() {
+  std::unique_lock lock(mutex_);
+  while (!changed_.wait_for(lock, kTick, [this] { return stopping_; })) {
+    const auto now = Clock::now();
+    PrintHeld(now - kReorder);
+    if (!options_.status_line || !line_.usable() || now - last_status_ < kStatusPeriod) continue;
+    lock.unlock();
+    ShowStatus(now);
+    lock.lock();
+  }
+}
+
+void RunWatch::ShowStatus(Clock::time_point now) {
+  v1::SessionsRequest request;
+  request.set_include_dead(true);
+  Result<v1::SessionsReply> reply = status_.Sessions(request);
+  if (!reply.ok() && status_.Connect(connect_).ok()) reply = status_.Sessions(request);
+  if (!reply.ok()) return;
+  std::vector<v1::Session> sessions;
+  std::uint64_t replays = 0;
+  for (const v1::Session& session : reply->sessions()) {
+    if (session.run_id() != options_.run_id || session.created_ns() < options_.since_ns) continue;
+    replays = std::max(replays, session.replay());
+    sessions.push_back(session);
+  }
+  const double seconds = std::chrono::duration<double>(now - last_status_).count();
+  const double rate =
+      replays < last_replays_ ? 0 : static_cast<double>(replays - last_replays_) / seconds;
+  last_replays_ = replays;
+  last_status_ = now;
+  const std::string text = fmt::format("{}  {}", options_.run_id, StatusText(sessions, rate));
+  const std::lock_guard lock(mutex_);
+  if (!stopping_) line_.Show(text);
+}
+
+bool RunWatch::WaitUntilSeen(const std::set<std::string>& session_keys,
+                             std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
   const auto all_ended = [&] {
     return std::includes(ended_.begin(), ended_.end(), session_keys.begin(), session_keys.end());

@@ -26,23 +26,6 @@ std::size_t EscapeBytes(std::string_view text) {
 
 bool IsContinuation(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; }
 
-// The first `columns` columns of `text`, with an ellipsis when something is missing.
-std::string CutTo(const std::string& text, std::size_t columns) {
-  if (DisplayWidth(text) <= columns) return text;
-  std::size_t bytes = 0;
-  bool has_escape = false;
-  for (std::size_t seen = 0; bytes < text.size();) {
-    if (const std::size_t escape_bytes = EscapeBytes(std::string_view(text).substr(bytes))) {
-      bytes += escape_bytes;
-      has_escape = true;
-      continue;
-    }
-    if (!IsContinuation(text[bytes]) && ++seen >= columns) break;
-    ++bytes;
-  }
-  return text.substr(0, bytes) + "…" + (has_escape ? "\x1b[0m" : "");
-}
-
 std::string LocalTime(std::int64_t realtime_ns, const char* format) {
   const std::time_t seconds = static_cast<std::time_t>(realtime_ns / 1'000'000'000);
   std::tm parts{};
@@ -64,6 +47,22 @@ bool WantsColor(ColorChoice choice, int fd) {
 std::string Style::Wrap(const char* code, std::string_view text) const {
   if (!enabled_ || text.empty()) return std::string(text);
   return fmt::format("\x1b[{}m{}\x1b[0m", code, text);
+}
+
+std::string CutToColumns(const std::string& text, std::size_t columns) {
+  if (DisplayWidth(text) <= columns) return text;
+  std::size_t bytes = 0;
+  bool has_escape = false;
+  for (std::size_t seen = 0; bytes < text.size();) {
+    if (const std::size_t escape_bytes = EscapeBytes(std::string_view(text).substr(bytes))) {
+      bytes += escape_bytes;
+      has_escape = true;
+      continue;
+    }
+    if (!IsContinuation(text[bytes]) && ++seen >= columns) break;
+    ++bytes;
+  }
+  return text.substr(0, bytes) + "…" + (has_escape ? "\x1b[0m" : "");
 }
 
 std::size_t DisplayWidth(std::string_view text) {
@@ -168,7 +167,8 @@ std::string TextTable::Render(const Style& style, std::size_t max_columns) const
     for (std::size_t i = 0; i < row.size(); ++i) {
       const bool is_last = i + 1 == row.size();
       std::string cell = row[i];
-      if (is_last && max_columns > used_columns + 8) cell = CutTo(cell, max_columns - used_columns);
+      if (is_last && max_columns > used_columns + 8)
+        cell = CutToColumns(cell, max_columns - used_columns);
       const std::size_t width = DisplayWidth(cell);
       const std::string padding(widths[i] > width ? widths[i] - width : 0, ' ');
       if (is_title) cell = style.Bold(cell);

@@ -33,6 +33,9 @@ class Style {
   bool enabled_ = false;
 };
 
+// The first `columns` columns of `text`, with an ellipsis when something is missing.
+std::string CutToColumns(const std::string& text, std::size_t columns);
+
 // Columns on a terminal; escape sequences take none, every other code point takes one.
 std::size_t DisplayWidth(std::string_view text);
 

@@ -73,14 +73,18 @@ bool TailStream::Selects(const pipeline::Event& event) {
   if (const auto* loss = std::get_if<pipeline::Loss>(&event.what)) return SelectsSlot(loss->slot);
   const auto* failure = std::get_if<pipeline::CompareFailure>(&event.what);
   if (failure != nullptr) {
-    const bool wanted =
-        request_.only() == v1::TailRequest::ALL || request_.only() == v1::TailRequest::FAILED;
+    const bool wanted = request_.only() == v1::TailRequest::ALL ||
+                        request_.only() == v1::TailRequest::FAILED ||
+                        request_.only() == v1::TailRequest::FINDINGS;
     return wanted && SelectsSlot(failure->snapshot->slot);
   }
   const auto* line = std::get_if<pipeline::PrintLine>(&event.what);
   const pipeline::Snapshot& snapshot =
       line != nullptr ? *line->snapshot : *std::get<pipeline::SnapshotPtr>(event.what);
   switch (request_.only()) {
+    case v1::TailRequest::FINDINGS:
+      if (line == nullptr && !snapshot.stats.has_nonfinite) return false;
+      break;
     case v1::TailRequest::NONFINITE:
       if (!snapshot.stats.has_nonfinite) return false;
       break;

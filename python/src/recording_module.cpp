@@ -271,7 +271,11 @@ class Reader {
   }
 
   // Everything that is known to be missing, in sentences.
-  std::vector<std::string> Missing() { return Unlocked(analysis::WhyNotComplete); }
+  std::vector<std::string> Missing() {
+    return Unlocked([](Source& source) {
+      return analysis::SummarizeGaps(source, analysis::Scope()).sentences;
+    });
+  }
 
   // What is damaged, in sentences, after reading every byte.
   std::vector<std::string> Verify() {

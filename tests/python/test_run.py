@@ -1,9 +1,13 @@
 """`cgdebug-cli run` and recordings that wait for a job: what they record, and what they say."""
 
+import fcntl
 import json
 import os
+import pty
+import struct
 import subprocess
 import sys
+import termios
 import time
 
 import pytest
@@ -110,6 +114,157 @@ def test_info_shows_what_a_lossy_recording_leaves_out(cli, job_file, tmp_path):
     assert "EVERY" in info, info
     probes = json.loads(cli("--json", "info", directory).stdout)["probes"]
     assert {probe["every"] for probe in probes} == {5}
+
+
+def test_a_job_that_died_is_said_in_its_recording(cli, job_file, tmp_path):
+    path = job_file(JOB + "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    directory = str(tmp_path / "a.cgrec")
+    run = cli("run", "-o", directory, "--", sys.executable, path)
+    assert run.returncode == 128 + 9, run.stderr
+    recording = cgdebug.open(directory)
+    assert {name: len(recording[name]) for name in PROBES} == dict.fromkeys(PROBES, STEPS)
+    assert "  died" in cli("info", directory).stdout
+
+
+def test_a_recording_that_cannot_begin_keeps_the_job_from_starting(cli, tmp_path):
+    marker = tmp_path / "started"
+    run = cli("run", "-o", str(tmp_path / "a.cgrec"), "--min-free-disk", "900T", "--", "touch",
+              str(marker))  # fmt: skip
+    assert run.returncode == 2 and "--min-free-disk 0" in run.stderr, run.stderr
+    assert not marker.exists()
+
+
+def test_a_recording_that_ended_early_is_exit_3(cli, job_file, tmp_path):
+    run = cli("run", "-o", str(tmp_path / "a.cgrec"), "--max-size", "64K", "--", sys.executable,
+              job_file(JOB))  # fmt: skip
+    assert run.returncode == 3 and "size limit reached" in run.stderr, run.stderr
+
+
+def test_a_glob_that_matched_nothing_is_exit_4_and_names_what_there_is(cli, job_file, tmp_path):
+    run = cli("run", "-o", str(tmp_path / "a.cgrec"), "--record", "zzz*", "--", sys.executable,
+              job_file(JOB))  # fmt: skip
+    assert run.returncode == 4, run.stderr
+    assert "no probe matches --record 'zzz*'. The job has: p0, p1, p2, p3, p4." in run.stderr
+
+
+NAN_JOB = """
+import torch
+from cgdebug import *
+a = CudaGraphTensorProbe("a", [TensorPrint()], mode="always")
+b = CudaGraphTensorProbe("b", [TensorRecord()], mode="always")
+for step in range(20):
+    x = torch.full([4], float("nan") if step >= 10 else float(step))
+    a(x)
+    b(x)
+"""
+
+
+def test_into_a_pipe_run_says_findings_alone(cli, job_file, tmp_path):
+    # Recorded, so that nothing is lost, which would be a finding as well.
+    run = cli("run", "-o", str(tmp_path / "a.cgrec"), "--", sys.executable, job_file(NAN_JOB))
+    assert run.returncode == 0, run.stderr
+    ours = [line for line in run.stderr.splitlines() if line.startswith("@")]
+    # What TensorPrint wrote of `a` stands there already.
+    assert [line.split()[:2] for line in ours] == [["@11", "b"]], run.stderr
+    assert "first NaN: a @11, 4 elements" in run.stderr
+
+
+def test_run_tail_streams_each_snapshot_once_and_in_order(cli, job_file, tmp_path):
+    run = cli("run", "--tail", "-o", str(tmp_path / "a.cgrec"), "--", sys.executable,
+              job_file(NAN_JOB))  # fmt: skip
+    lines = [line for line in run.stderr.splitlines() if line.startswith(("@", "[cgdebug] @"))]
+    ours = [tuple(line.split()[:2]) for line in lines if line.startswith("@")]
+    # What TensorPrint wrote stands there already, written by the daemon.
+    assert ours == [(f"@{n}", "b") for n in range(1, 21)], run.stderr
+    assert sum(line.startswith("[cgdebug]") for line in lines) == 20, run.stderr
+
+
+def test_on_a_terminal_run_keeps_one_status_line_and_gives_the_row_back(
+    daemon, job_file, tmp_path
+):
+    path = job_file(NAN_JOB + "import time\ntime.sleep(1)\n")
+    command = [find_program("cgdebug-cli"), "--socket", daemon.socket, "run", "-o",
+               str(tmp_path / "a.cgrec"), "--", sys.executable]  # fmt: skip
+    parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    process = subprocess.Popen([*command, path], stdin=child, stdout=child, stderr=child,
+                               env={**os.environ, "TERM": "xterm"})  # fmt: skip
+    os.close(child)
+    out = b""
+    try:
+        while chunk := os.read(parent, 65536):
+            out += chunk
+    except OSError:  # the other end is closed
+        pass
+    os.close(parent)
+    assert process.wait(30) == 0, out
+    text = out.decode()
+    assert "\x1b[1;23r" in text and "replays/s" in text and "first NaN: a @11" in text, text
+    assert text.rindex("\x1b[r") > text.rindex("replays/s"), text
+    assert text.rindex("job exited 0") > text.rindex("\x1b[r"), text
+
+
+RANK_JOB = """
+import sys, torch
+from cgdebug import *
+probe = CudaGraphTensorProbe("x", [TensorRecord()], mode="always")
+probe(torch.ones(1))
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+LAUNCHER = """
+import os, subprocess, sys
+ranks = [subprocess.Popen([sys.executable, sys.argv[1]], stdin=subprocess.PIPE,
+                          env={**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+         for rank in (0, 1)]
+sys.stdin.readline()
+for rank in ranks:
+    rank.communicate(b"x")
+"""
+
+
+@pytest.fixture
+def launch(job_file):
+    """launch() starts two ranks as torchrun does, without a run id, and waits until they probe."""
+    started = []
+
+    def start(**environment):
+        script = job_file(RANK_JOB, name="ranked.py")
+        launcher = subprocess.Popen(
+            [sys.executable, "-c", LAUNCHER, script],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
+                 "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none",
+                 **environment},
+        )  # fmt: skip
+        started.append(launcher)
+        assert [launcher.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+        return launcher
+
+    yield start
+    for launcher in started:
+        launcher.communicate("\n")
+
+
+def test_ranks_of_one_launch_are_one_run_and_those_of_another_are_not(cli, launch):
+    def runs():
+        found = {}
+        for session in json.loads(cli("ps", "--json").stdout)["sessions"]:
+            if session["command"].endswith("ranked.py"):
+                found.setdefault(session["run_id"], []).append(session["rank"])
+        return found
+
+    launch()
+    wait_until(lambda: [sorted(ranks) for ranks in runs().values()] == [[0, 1]], "one run")
+    (run,) = runs()
+    assert run.startswith("ranked-")
+    assert f"session  {run}  ranks 0..1 of 2 alive  " in cli("status").stdout
+    checked = cli("check", run)
+    assert "ranks 0..1 of 2" in checked.stdout, checked.stdout + checked.stderr
+    launch()
+    wait_until(lambda: [sorted(ranks) for ranks in runs().values()] == [[0, 1]] * 2, "two runs")
+    launch(WORLD_SIZE="4")
+    assert "ranks 0..1 of 4 alive; ranks 2..3 run on other machines" in cli("status").stdout
 
 
 @pytest.mark.gpu

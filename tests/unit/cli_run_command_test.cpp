@@ -1,4 +1,5 @@
-// cgdebug-cli run as a process, and what is said of the recordings that it makes.
+// cgdebug-cli run as a process, what is said of the recordings that it makes, and which jobs and
+// ranks the commands show.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -52,8 +53,9 @@ TEST_F(CommandsTest, RunSumsUpTheSessionsOfItsRunOnly) {
   EXPECT_EQ(result.code, 0);
   EXPECT_THAT(result.err,
               HasSubstr("job exited 0 after 1 204 replays. 2 408 snapshots read, 0 lost."));
-  EXPECT_THAT(result.err, HasSubstr("-- session train.py-4710 ended"));
   EXPECT_THAT(result.err, HasSubstr("first NaN: blk3.attn @5"));
+  EXPECT_THAT(result.err, Not(HasSubstr("-- session"))) << "one that ends well is no finding";
+  EXPECT_THAT(run({"--tail"}).err, HasSubstr("-- session train.py-4710 ended"));
   EXPECT_THAT(result.err, Not(HasSubstr("other")));
   EXPECT_EQ(run({"--fail-on", "nan,compare"}).code, 1);
   EXPECT_EQ(run({"--fail-on", "inf", "--no-live"}).code, 0);
@@ -79,7 +81,7 @@ TEST_F(CommandsTest, AComparisonThatWasNotMadeIsNoPass) {
   EXPECT_EQ(result.code, 3) << result.err;
   EXPECT_THAT(result.err, HasSubstr("1 probe had snapshots that were not compared"));
   EXPECT_EQ(run("nan").code, 0);
-  EXPECT_THAT(Cli({"probes", "blk3.out"}).out,
+  EXPECT_THAT(Cli({"probes", "-a", "blk3.out"}).out,
               HasSubstr("ERROR: the expected tensor cannot be read"));
   world_.probes.back().set_replay(0);  // in a graph that was never replayed
   EXPECT_EQ(run("compare").code, 0);
@@ -97,6 +99,39 @@ TEST_F(CommandsTest, LossesOfARecordingNameTheOptionOfTheCommand) {
               HasSubstr("Record fewer probes (--record)"));
 }
 
+TEST_F(CommandsTest, ARecordingThatEndedInTroubleIsNoSuccess) {
+  v1::Recording recording;
+  recording.set_directory("/runs/a.cgrec");
+  recording.set_id(1);
+  recording.set_slot_count(3);
+  recording.set_state("disk full");
+  recording.set_error("the disk is full");
+  world_.recordings = {recording};
+  Serve();
+  EXPECT_EQ(Cli({"run", "--no-live", "-o", "/runs/a.cgrec", "--", "true"}).code, 3);
+  EXPECT_EQ(Cli({"run", "--no-live", "-o", "/runs/a.cgrec", "--", "sh", "-c", "exit 7"}).code, 7);
+}
+
+TEST_F(CommandsTest, ARecordingOfNoProbeSaysWhatTheJobHas) {
+  v1::Session& session = world_.sessions.front();
+  session.set_run_id("mine");
+  session.set_state(v1::Session::EXITED);
+  session.set_created_ns(INT64_MAX);
+  v1::Recording recording;
+  recording.set_directory("/runs/a.cgrec");
+  recording.set_id(1);
+  world_.recordings = {recording};
+  Serve();
+  const ProcessResult result =
+      Process(
+          Command({"run", "--no-live", "-o", "/runs/a.cgrec", "--record", "zzz*", "--", "true"}),
+          {"NO_COLOR=1", "CGDEBUG_RUN_ID=mine"})
+          .Wait();
+  EXPECT_EQ(result.code, 4);
+  EXPECT_THAT(result.err, HasSubstr("no probe matches --record 'zzz*'. The job has: blk3.attn, "
+                                    "blk3.mlp."));
+}
+
 TEST_F(CommandsTest, ARecordingForAJobThatDoesNotStartIsEnded) {
   v1::Recording recording;
   recording.set_directory("/runs/a.cgrec");
@@ -109,6 +144,76 @@ TEST_F(CommandsTest, ARecordingForAJobThatDoesNotStartIsEnded) {
                                  [](const auto& request) { return request.has_record_stop(); });
   ASSERT_NE(stop, requests.end());
   EXPECT_EQ(stop->record_stop().recording(), "7");
+}
+
+TEST_F(CommandsTest, RanksOfOneRunAreShownTogetherAndTheMissingOnesByNumber) {
+  world_.sessions = {MakeSession("aaaaaaaa", 0), MakeSession("bbbbbbbb", 1)};
+  for (v1::Session& session : world_.sessions) {
+    session.set_run_id("ddp-9c01ab");
+    session.set_world_size(8);
+  }
+  world_.sessions[1].set_state(v1::Session::DIED);
+  Serve();
+  EXPECT_THAT(Cli({"status"}).out,
+              HasSubstr("session  ddp-9c01ab  ranks 0 of 8 alive; ranks 1..7 not seen by"));
+  EXPECT_THAT(Cli({"status", "-a"}).out,
+              HasSubstr("ranks 0..1 of 8 (0 alive, 1 died); ranks 2..7 not seen by this daemon"));
+  EXPECT_THAT(Cli({"ps", "-a"}).out, HasSubstr("-    ddp-9c01ab    -  0..1 of 8  1 alive, 1 died"));
+  EXPECT_THAT(Cli({"ps", "-a", "-s", "ddp-9c01ab"}).out, HasSubstr("bbbbbbbb"));
+}
+
+TEST_F(CommandsTest, WhereTheLauncherTellsStatusSaysWhyARankIsMissing) {
+  world_.sessions = {MakeSession("aaaaaaaa", 4), MakeSession("bbbbbbbb", 5)};
+  for (v1::Session& session : world_.sessions) {
+    session.set_run_id("ddp-9c01ab");
+    session.set_world_size(8);
+    session.set_local_rank(session.rank() - 4);
+    session.set_local_world_size(3);
+  }
+  Serve();
+  EXPECT_THAT(Cli({"status"}).out,
+              HasSubstr("ranks 4..5 of 8 alive; rank 6 has used no probe; ranks 0..3, 7 run on "
+                        "other machines"));
+}
+
+TEST_F(CommandsTest, WhatEndedIsShownWhereItIsAskedForOrAllThereIs) {
+  world_.sessions.push_back(MakeSession("99999999"));
+  world_.sessions[0].set_state(v1::Session::EXITED);
+  world_.sessions[0].set_label("old-1");
+  world_.sessions[1].set_label("new-2");
+  world_.sessions[1].set_created_ns(1);
+  world_.probes.push_back(MakeProbe("99999999", "head"));
+  v1::Recording recording;
+  recording.set_directory("/runs/a.cgrec");
+  recording.add_sessions("new-2");
+  world_.recordings = {recording};
+  Serve();
+  EXPECT_THAT(Cli({"status"}).out, AllOf(HasSubstr("new-2"), Not(HasSubstr("old-1"))));
+  EXPECT_THAT(Cli({"status"}).err, HasSubstr("1 more ended: cgdebug-cli status -a"));
+  EXPECT_THAT(Cli({"status", "-a"}).out, HasSubstr("old-1"));
+  EXPECT_THAT(Cli({"probes"}).out, AllOf(HasSubstr("head"), Not(HasSubstr("blk3.attn"))));
+  const std::string all = Cli({"probes", "-a"}).out;
+  EXPECT_LT(all.find("blk3.attn"), all.find("head")) << "the newest last";
+  // The fake daemon does not select; the command leaves out what is no session's.
+  EXPECT_THAT(Cli({"status", "new-2"}).out,
+              AllOf(HasSubstr("/runs/a.cgrec"), Not(HasSubstr("skipped"))));
+}
+
+TEST_F(CommandsTest, WhereNothingIsAliveTheNewestThatEndedIsShown) {
+  world_.sessions.push_back(MakeSession("99999999"));
+  for (v1::Session& session : world_.sessions) session.set_state(v1::Session::DIED);
+  world_.sessions[1].set_label("new-2");
+  world_.sessions[1].set_created_ns(1);
+  world_.probes.push_back(MakeProbe("99999999", "head"));
+  Serve();
+  EXPECT_THAT(Cli({"probes"}).out, AllOf(HasSubstr("head"), Not(HasSubstr("blk3.attn"))));
+  EXPECT_THAT(Cli({"probes"}).err, HasSubstr("no job is alive; the newest that ended is new-2"));
+}
+
+TEST_F(CommandsTest, AnOptionOfTheJobIsToldFromOneOfRun) {
+  const ProcessResult result = Cli({"run", "python", "-c", "pass"});
+  EXPECT_EQ(result.code, 2);
+  EXPECT_THAT(result.err, HasSubstr("put -- before the job. Type: cgdebug-cli run -- python"));
 }
 
 TEST_F(CommandsTest, RunNeedsACommand) {

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "client/cli/exit_codes.h"
+#include "client/cli/finding_filter.h"
 #include "client/cli/job.h"
 #include "client/cli/run_summary.h"
 #include "tests/support/fake_daemon.h"
@@ -28,6 +29,7 @@ v1::FirstNonfinite First(const std::string& probe, std::uint64_t replay) {
   first.set_present(true);
   first.set_probe(probe);
   first.set_replay(replay);
+  first.set_serial(replay);
   first.set_count(3);
   return first;
 }
@@ -85,9 +87,50 @@ TEST(RunSummary, NamesTheEarliestNanOverTheRanksAndWhatToType) {
   const std::string text = SummaryText(summary, {}, Style());
   EXPECT_THAT(text, HasSubstr("job exited 0 after 1 204 replays. 4 816 snapshots read, 0 lost."));
   EXPECT_THAT(text, HasSubstr("2 probes saw non-finite values."));
-  EXPECT_THAT(text, HasSubstr("first NaN: early @7, 3 elements"));
+  EXPECT_THAT(text, HasSubstr("first NaN: early @7 on rank 1, 3 elements"));
   EXPECT_THAT(NextCommands(summary),
               ::testing::Contains("cgdebug-cli show -s 99999999 'early@7' --where nonfinite"));
+}
+
+TEST(RunSummary, TellsTheCauseBeforeTheSymptomOfAnotherRank) {
+  RunSummary summary = HealthyRun();
+  *summary.sessions[0].mutable_first_nan() = First("grad.allreduced", 18);
+  *summary.sessions[1].mutable_first_inf() = First("l1.out", 17);
+  for (v1::Session& session : summary.sessions) session.set_nonfinite_probes(1);
+  const std::string text = SummaryText(summary, {}, Style());
+  EXPECT_LT(text.find("first Inf: l1.out @17 on rank 1"),
+            text.find("first NaN: grad.allreduced @18 on rank 0"));
+  EXPECT_THAT(FirstFinding(summary), HasSubstr("first Inf: l1.out @17 on rank 1"));
+  EXPECT_THAT(NextCommands(summary).front(), HasSubstr("show -s 99999999 'l1.out@17'"));
+}
+
+v1::TailReply SnapshotEvent(const std::string& probe, std::uint64_t replay, std::uint64_t nan) {
+  v1::TailReply event;
+  event.mutable_snapshot()->set_session("3f2a91c0");
+  event.mutable_snapshot()->set_probe(probe);
+  event.mutable_snapshot()->set_replay(replay);
+  event.mutable_snapshot()->mutable_stats()->set_nan(nan);
+  return event;
+}
+
+TEST(FindingFilter, LetsTheFirstBadSnapshotOfEachProbeThrough) {
+  FindingFilter filter;
+  EXPECT_FALSE(filter.Wants(SnapshotEvent("a", 1, 0)));
+  EXPECT_TRUE(filter.Wants(SnapshotEvent("a", 2, 3)));
+  EXPECT_FALSE(filter.Wants(SnapshotEvent("a", 3, 3)));
+  EXPECT_TRUE(filter.Wants(SnapshotEvent("b", 3, 3)));
+  v1::TailReply loss;
+  loss.mutable_loss()->set_session("3f2a91c0");
+  EXPECT_FALSE(filter.Wants(loss)) << "this client was slow: the daemon has them";
+  loss.mutable_loss()->set_probe("a");
+  EXPECT_TRUE(filter.Wants(loss));
+  EXPECT_FALSE(filter.Wants(loss));
+}
+
+TEST(FindingFilter, CountsWhatItsBoundLeavesOut) {
+  FindingFilter filter;
+  for (int i = 0; i < 1000; ++i) (void)filter.Wants(SnapshotEvent(std::to_string(i), 1, 1));
+  EXPECT_EQ(filter.left_out(), 900u);
 }
 
 class JobTest : public ::testing::Test {

@@ -1,0 +1,29 @@
+// finding_filter.h: which events of a run are worth a line by themselves.
+#pragma once
+
+#include <cstddef>
+#include <set>
+#include <string>
+
+#include "proto/control.pb.h"
+
+namespace cgdebug::cli {
+
+// Of each probe the first snapshot with NaN or Inf, the first failed comparison and the first loss;
+// jobs that died; and what TensorPrint wrote. All but the last are bounded.
+//
+// Thread: one at a time.
+class FindingFilter {
+ public:
+  bool Wants(const v1::TailReply& event);
+  // Findings that the bound left out.
+  std::size_t left_out() const { return left_out_; }
+
+ private:
+  bool IsFirst(const std::string& key);
+
+  std::set<std::string> seen_;  // kind, session, probe
+  std::size_t left_out_ = 0;
+};
+
+}  // namespace cgdebug::cli
