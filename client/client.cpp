@@ -251,6 +251,14 @@ Result<v1::FreezeReply> Client::Freeze(const v1::FreezeRequest& request) {
   return std::move(*response->mutable_freeze());
 }
 
+Result<v1::SyncReply> Client::Sync(const v1::SyncRequest& request) {
+  v1::Request call;
+  *call.mutable_sync() = request;
+  Result<v1::Response> response = Call(call);
+  if (!response.ok()) return response.error();
+  return std::move(*response->mutable_sync());
+}
+
 Result<void> Client::ReceivePayload(std::uint64_t request_id, std::uint64_t payload_bytes,
                                     std::string* payload) {
   payload->reserve(std::min(payload_bytes, kReserveBytes));

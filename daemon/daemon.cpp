@@ -38,7 +38,7 @@ void RunDaemon(const DaemonOptions& options, const std::string& socket_path, Ins
   const auto set_lossless = [&](const pipeline::SlotPtr& slot, layout::Lossless lossless) {
     controls.Push({{.slot = slot, .control = {}, .lossless = lossless}});
   };
-  pipeline::Recorder recorder(options.recording, tell, set_lossless);
+  pipeline::Recorder recorder(options.recording, tell, set_lossless, &reads);
   pipeline::FanOut sinks;
   sinks.Add(std::make_unique<sinks::CompareSink>(&events));
   sinks.Add(std::make_unique<sinks::PrintSink>(&events));

@@ -57,6 +57,9 @@ void SetStepInStreamOrder(std::int64_t step, void* stream) {
 GraphLabel SetGraphLabel(GraphLabel label) {
   return ProbeTable::Instance().SetGraphLabel(std::move(label));
 }
+void SetFallbackAllocator(const DeviceAllocator& allocator) {
+  capture::SetFallbackAllocator(allocator);
+}
 std::optional<SessionInfo> CurrentSession() { return ProbeTable::Instance().Session(); }
 std::string Finish(std::chrono::nanoseconds timeout) {
   return ProbeTable::Instance().Finish(timeout);

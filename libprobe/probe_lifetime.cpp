@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <unordered_map>
 
 #include "libprobe/capture/cuda_lane.h"
 #include "libprobe/probe_table.h"
@@ -17,10 +18,32 @@ using capture::ProbeSlot;
 // that makes and closes probes all the time would fill /dev/shm, which others need as well.
 constexpr std::uint64_t kMaxUnreadBytes = 256ull << 20;
 
+// Of one probe: one a shape and stream.
+constexpr std::size_t kMaxEagerSlots = 64;
+
+// The records of a graph that is gone can still be asked for. Kept are those of the newest such
+// graph of each probe, and older ones within these bounds: a job may capture again and again.
+constexpr std::size_t kMaxRetiredSlots = 64;  // of one probe
+constexpr std::uint64_t kMaxRetiredBytes = 256ull << 20;
+
 void FinishAtExit() { (void)Finish(std::chrono::seconds(2)); }
 
 bool Unread(const ProbeSlot& slot) {
   return slot.reader && slot.reader->consumed() < slot.reader->accepted();
+}
+
+void Add(const SlotStatus& from, SlotStatus* to) {
+  to->replays += from.replays;
+  to->accepted += from.accepted;
+  to->consumed += from.consumed;
+  to->lost += from.lost;
+  to->overwrote_unread += from.overwrote_unread;
+  to->waits += from.waits;
+  to->wait_ns += from.wait_ns;
+  to->suppressed += from.suppressed;
+  to->verdict.compared += from.verdict.compared;
+  to->verdict.mismatched += from.verdict.mismatched;
+  to->verdict.lost += from.verdict.lost;
 }
 
 bool Reachable(const ProbeSlot& slot) {
@@ -54,7 +77,7 @@ void ProbeTable::AtForkChild() {
   instance_->parent_ = parent;
   instance_->probes_ = parent->probes_;
   instance_->next_probe_id_ = parent->next_probe_id_;
-  instance_->step_ = parent->step_;
+  instance_->step_ = parent->step_.load();
   parent->mutex_.unlock();
 }
 
@@ -67,6 +90,7 @@ void ProbeTable::AdoptInThisProcess(ProbeState& probe) {
     probe.prepared.clear();
     for (auto& block : probe.expected) (void)new std::shared_ptr<ring::Block>(std::move(block));
     probe.expected.clear();
+    probe.evicted.clear();
   }
   probe.owner = this;
 }
@@ -84,6 +108,78 @@ void ProbeTable::LetGo(ProbeSlot& slot) {
   Retire(slot);
 }
 
+void ProbeTable::Evict(ProbeState& probe, ProbeSlot& slot) {
+  std::erase(probe.slots, &slot);
+  slot.evicted = true;
+  LetGo(slot);
+}
+
+// Makes room for one more: the slots that were not used for the longest time go. A slot that still
+// has calls on their way to the GPU stays, so there may be more of them for a while.
+void ProbeTable::EvictOldEager(ProbeState& probe) {
+  std::size_t count = 0;
+  std::vector<ProbeSlot*> idle;
+  for (ProbeSlot* slot : probe.slots) {
+    if (slot->in_graph) continue;
+    ++count;
+    if (!slot->in_use()) idle.push_back(slot);
+  }
+  if (count < kMaxEagerSlots) return;
+  std::sort(idle.begin(), idle.end(),
+            [](const ProbeSlot* a, const ProbeSlot* b) { return a->last_used < b->last_used; });
+  idle.resize(std::min(idle.size(), count - kMaxEagerSlots + 1));
+  for (ProbeSlot* slot : idle) Evict(probe, *slot);
+}
+
+void ProbeTable::EvictOldRetired(bool all) {
+  struct Kept {
+    std::shared_ptr<ProbeState> probe;
+    std::uint64_t newest_capture = 0;
+    std::size_t slots = 0;
+  };
+  std::unordered_map<std::uint64_t, Kept> probes;
+  std::uint64_t bytes = 0;
+  for (auto it = slots_.rbegin(); it != slots_.rend(); ++it) {  // newest first
+    ProbeSlot& slot = **it;
+    if (!slot.retired || slot.probe_gone.load(std::memory_order_relaxed)) continue;
+    const auto [found, is_newest] = probes.try_emplace(slot.probe_id);
+    Kept& kept = found->second;
+    if (is_newest) {
+      const auto probe = probes_.find(slot.probe_id);
+      if (probe != probes_.end()) kept.probe = probe->second.lock();
+      kept.newest_capture = slot.registration.capture_id;
+    }
+    if (kept.probe == nullptr) continue;  // it is being closed
+    const bool fits = slot.registration.capture_id == kept.newest_capture ||
+                      (kept.slots < kMaxRetiredSlots && bytes < kMaxRetiredBytes);
+    if (all || !fits) {
+      Evict(*kept.probe, slot);
+    } else {
+      ++kept.slots;
+      bytes += slot.block.bytes;
+    }
+  }
+}
+
+// A comparison that failed, or was not made, stays known when its slot is freed.
+void ProbeTable::KeepVerdict(const ProbeSlot& slot) {
+  if (!slot.evicted || (slot.registration.actions & layout::kActionCompare) == 0) return;
+  const auto found = probes_.find(slot.probe_id);
+  const auto probe = found == probes_.end() ? nullptr : found->second.lock();
+  if (probe == nullptr) return;
+  SlotStatus status = StatusOf(slot);
+  status.lost += status.accepted - std::min(status.accepted, status.consumed);
+  status.consumed = status.accepted;
+  const auto same = std::find_if(
+      probe->evicted.begin(), probe->evicted.end(),
+      [&](const SlotStatus& other) { return other.verdict.state == status.verdict.state; });
+  if (same == probe->evicted.end()) {
+    probe->evicted.push_back(std::move(status));
+  } else {
+    Add(status, &*same);
+  }
+}
+
 void ProbeTable::Retire(ProbeSlot& slot) {
   if (slot.retired || !slot.reader) return;
   slot.retired = true;
@@ -91,6 +187,7 @@ void ProbeTable::Retire(ProbeSlot& slot) {
 }
 
 void ProbeTable::FreeSlot(ProbeSlot& slot) {
+  if (slot.reader) KeepVerdict(slot);
   capture::FreeBuffers(slot.buffers);
   slot.buffers = {};
   if (slot.reader) {
@@ -104,10 +201,18 @@ void ProbeTable::FreeSlot(ProbeSlot& slot) {
 void ProbeTable::Sweep(bool force) {
   // After Finish the process ends: what it leaves behind stays readable.
   if (segment_ == nullptr || finished_) return;
+  bool graphs_died = force;
+  for (const auto& slot : slots_) {
+    if (!slot->in_graph || !slot->graph_gone.load(std::memory_order_acquire)) continue;
+    graphs_died = graphs_died || !slot->retired;
+    Retire(*slot);
+    capture::FreeBuffers(slot->buffers);  // nobody runs the graph's nodes any more
+    slot->buffers = {};
+  }
+  if (graphs_died) EvictOldRetired(/*all=*/force);
   std::uint64_t unread_bytes = 0;
   const ProbeSlot* newest_unread = nullptr;
   std::erase_if(slots_, [&](const std::unique_ptr<ProbeSlot>& slot) {
-    if (slot->in_graph && slot->graph_gone.load(std::memory_order_acquire)) Retire(*slot);
     if (Reachable(*slot)) return false;
     if (Unread(*slot)) {
       unread_bytes += slot->block.bytes;
@@ -125,7 +230,7 @@ void ProbeTable::Sweep(bool force) {
     const bool awaited = alive || (may_come && NeedsDaemon(*slot));
     const bool affordable = alive || unread_bytes <= kMaxUnreadBytes || slot.get() == newest_unread;
     if (awaited && affordable && !force) return false;
-    if (awaited) {
+    if (awaited || slot->evicted) {
       const std::uint64_t unread = slot->reader->accepted() - slot->reader->consumed();
       ring::Add(segment_->producer()->released_unread, unread);
     }

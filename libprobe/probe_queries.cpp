@@ -43,6 +43,8 @@ Record MakeRecord(const ProbeSlot& slot, ring::Entry entry) {
   return record;
 }
 
+}  // namespace
+
 SlotStatus StatusOf(const ProbeSlot& slot) {
   const layout::SlotRegistration& r = slot.registration;
   const layout::SlotHead head = slot.reader->head();
@@ -82,13 +84,23 @@ SlotStatus StatusOf(const ProbeSlot& slot) {
   return status;
 }
 
-// Appends the newest `last` records of a slot that its TensorRecord wanted, oldest first.
-void AppendRecords(const ProbeSlot& slot, std::size_t last, std::vector<Record>* records) {
+namespace {
+
+// A slot that is not freed meanwhile.
+struct Unpin {
+  void operator()(ProbeSlot* slot) const { slot->pending.fetch_sub(1, std::memory_order_release); }
+};
+using Pin = std::unique_ptr<ProbeSlot, Unpin>;
+
+// Appends the newest `last` records of a slot that its TensorRecord wanted and that lie behind
+// `cleared`, oldest first.
+void AppendRecords(const ProbeSlot& slot, std::uint64_t cleared, std::size_t last,
+                   std::vector<Record>* records) {
   const ring::SlotRingReader& reader = *slot.reader;
   const std::size_t before = records->size();
   // Newest first: what is overwritten meanwhile leaves no hole in the middle.
   const std::uint64_t newest = reader.accepted();
-  const std::uint64_t oldest = std::max(reader.oldest(newest), slot.cleared_ordinal + 1);
+  const std::uint64_t oldest = std::max(reader.oldest(newest), cleared + 1);
   for (std::uint64_t n = newest; n >= oldest && records->size() - before < last; --n) {
     ring::Entry entry;
     const ring::ReadStatus status = reader.Read(n, &entry);
@@ -119,13 +131,21 @@ bool NeedsDaemon(const ProbeSlot& slot) {
 }
 
 std::vector<Record> ProbeTable::Records(ProbeState& probe, int last) {
-  const std::lock_guard lock(mutex_);
-  AdoptInThisProcess(probe);
-  if (probe.closed) throw Error(ErrorKind::kClosed, "probe '" + probe.name + "' is closed");
+  std::vector<std::pair<Pin, std::uint64_t>> slots;  // and up to where each was cleared
+  {
+    const std::lock_guard lock(mutex_);
+    AdoptInThisProcess(probe);
+    if (probe.closed) throw Error(ErrorKind::kClosed, "probe '" + probe.name + "' is closed");
+    slots.reserve(probe.slots.size());
+    for (ProbeSlot* slot : probe.slots) {
+      slot->pending.fetch_add(1, std::memory_order_relaxed);
+      slots.emplace_back(Pin(slot), slot->cleared_ordinal);
+    }
+  }
   const std::size_t limit =
       last < 0 ? std::numeric_limits<std::size_t>::max() : static_cast<std::size_t>(last);
   std::vector<Record> records;  // by slot: of one replay, those of earlier calls come first
-  for (const ProbeSlot* slot : probe.slots) AppendRecords(*slot, limit, &records);
+  for (const auto& [slot, cleared] : slots) AppendRecords(*slot, cleared, limit, &records);
   std::stable_sort(records.begin(), records.end(),
                    [](const Record& a, const Record& b) { return a.serial < b.serial; });
   if (records.size() > limit) records.erase(records.begin(), records.end() - last);
@@ -158,6 +178,7 @@ ProbeStatus ProbeTable::Status(ProbeState& probe) {
   status.lane_note = probe.lane_note;
   status.daemon_alive = segment_ != nullptr && segment_->gate()->ReaderAlive();
   for (const ProbeSlot* slot : probe.slots) status.slots.push_back(StatusOf(*slot));
+  status.slots.insert(status.slots.end(), probe.evicted.begin(), probe.evicted.end());
   return status;
 }
 
@@ -208,9 +229,9 @@ bool ProbeTable::WaitConsumed(ProbeState* probe, std::chrono::nanoseconds timeou
 }
 
 void ProbeTable::SetStep(std::int64_t step) {
-  const std::lock_guard lock(mutex_);
-  step_ = step;
-  if (segment_ != nullptr) ring::StoreRelaxed(segment_->producer()->step, step);
+  step_.store(step);
+  layout::ProducerLine* producer = producer_.load();
+  if (producer != nullptr) ring::StoreRelaxed(producer->step, step);
 }
 
 std::optional<SessionInfo> ProbeTable::Session() {
@@ -219,6 +240,7 @@ std::optional<SessionInfo> ProbeTable::Session() {
   SessionInfo info;
   info.name = segment_->name();
   info.shm_bytes = segment_->shm_bytes();
+  info.released_unread = ring::LoadRelaxed(segment_->producer()->released_unread);
   info.slots = static_cast<std::uint32_t>(std::count_if(
       slots_.begin(), slots_.end(), [](const auto& slot) { return slot->reader.has_value(); }));
   return info;

@@ -19,7 +19,6 @@ namespace {
 using capture::ProbeSlot;
 
 constexpr double kReclaimAfterSeconds = 3600;
-constexpr std::size_t kMaxEagerSlots = 64;  // of one probe: one a shape
 constexpr std::size_t kMaxOpenCaptures = 16;
 
 bool SameTensor(const layout::SlotRegistration& r, const TensorRef& tensor) {
@@ -102,7 +101,12 @@ ring::SegmentWriter& ProbeTable::Segment() {
   if (segment_ == nullptr) {
     ring::ReclaimDeadSegments(kReclaimAfterSeconds);
     segment_ = std::make_unique<ring::SegmentWriter>(CurrentIdentity());
-    ring::StoreRelaxed(segment_->producer()->step, step_);
+    // A step that is set meanwhile is seen here, or sees the producer's line itself.
+    producer_.store(segment_->producer());
+    for (std::int64_t step = step_.load();; step = step_.load()) {
+      ring::StoreRelaxed(segment_->producer()->step, step);
+      if (step == step_.load()) break;
+    }
     lossless_ = LosslessWanted();
     // What is written before the daemon has come may be overwritten, and it was asked for.
     if (lossless_) segment_->gate()->AwaitReader(std::chrono::milliseconds(WaitDeadlineMs()));
@@ -172,7 +176,7 @@ std::unique_ptr<ProbeSlot> ProbeTable::MakeCaptureSlot(ProbeState& probe, const 
   try {
     if (!refusal) {
       slot = MakeSlot(probe, tensor, layout::Lane::kDirect, layout::LaneReason::kNone);
-      refusal = capture::MapForDevice(*segment_, slot->block);
+      refusal = capture::MapForDevice(*segment_, slot->block, tensor.device_index);
       if (!refusal) {
         slot->buffers = capture::AllocateBuffers(
             capture::DirectStagingBytes(slot->registration, tensor.device_index),
@@ -249,16 +253,13 @@ ProbeSlot* ProbeTable::Publish(ProbeState& probe, std::unique_ptr<ProbeSlot>& sl
 }
 
 ProbeSlot* ProbeTable::EagerSlot(ProbeState& probe, const TensorRef& tensor, void* stream) {
-  std::vector<ProbeSlot*> eager;
   for (ProbeSlot* slot : probe.slots) {
-    if (slot->in_graph) continue;
-    if (slot->eager_stream == stream && SameTensor(slot->registration, tensor)) return slot;
-    eager.push_back(slot);
+    if (slot->in_graph || slot->eager_stream != stream) continue;
+    if (!SameTensor(slot->registration, tensor)) continue;
+    slot->last_used = ++eager_uses_;
+    return slot;
   }
-  if (eager.size() >= kMaxEagerSlots) {
-    std::erase(probe.slots, eager.front());
-    LetGo(*eager.front());
-  }
+  EvictOldEager(probe);
   std::unique_ptr<ProbeSlot> slot;
   if (!OnGpu(tensor)) slot = TakePrepared(probe, tensor);
   if (slot == nullptr) {
@@ -266,6 +267,7 @@ ProbeSlot* ProbeTable::EagerSlot(ProbeState& probe, const TensorRef& tensor, voi
                     OnGpu(tensor) ? layout::LaneReason::kEager : layout::LaneReason::kNone);
   }
   slot->eager_stream = stream;
+  slot->last_used = ++eager_uses_;
   try {
     if (OnGpu(tensor)) {
       slot->buffers = capture::AllocateBuffers(slot->registration.payload_bytes,

@@ -1,6 +1,7 @@
 // probe_table.h: the one table of a process: its segment, its slots, and what may be freed.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -27,9 +28,11 @@ struct ProbeState {
   std::unordered_map<std::uint64_t, std::uint32_t> invocations;  // capture id -> calls so far
   std::vector<std::shared_ptr<ring::Block>> expected;            // in shared memory, by index
   std::vector<std::unique_ptr<capture::ProbeSlot>> prepared;     // not published yet
+  std::vector<SlotStatus> evicted;  // slots that compared and were given up, summed up by verdict
 };
 
-// Thread:   any; one mutex, never taken on the replay path.
+// Thread:   any; one mutex, never taken on the replay path, by SetStep(), or while payloads are
+//           copied.
 // Lifetime: never destroyed: driver threads may call back after static objects are gone. A forked
 //           child gets a new table and leaves its parent's segment alone.
 class ProbeTable {
@@ -91,6 +94,11 @@ class ProbeTable {
   void ObserveCuda(ProbeState& probe, const TensorRef& tensor, void* stream);
 
   void LetGo(capture::ProbeSlot& slot);
+  // The same for one slot of a probe that goes on. What nobody read of it is counted.
+  void Evict(ProbeState& probe, capture::ProbeSlot& slot);
+  void EvictOldEager(ProbeState& probe);
+  void EvictOldRetired(bool all);
+  void KeepVerdict(const capture::ProbeSlot& slot);
   void Retire(capture::ProbeSlot& slot);
   void FreeSlot(capture::ProbeSlot& slot);
   void Sweep(bool force);
@@ -101,7 +109,7 @@ class ProbeTable {
   std::mutex mutex_;
   std::uint64_t next_probe_id_ = 1;
   std::uint64_t next_order_ = 1;
-  std::int64_t step_ = -1;
+  std::uint64_t eager_uses_ = 0;
   bool finished_ = false;
   bool asked_for_daemon_ = false;
   std::unordered_map<std::uint64_t, std::weak_ptr<ProbeState>> probes_;
@@ -111,12 +119,17 @@ class ProbeTable {
   std::unordered_map<std::uint64_t, Capture> captures_;
   GraphLabel graph_label_;
   std::uint64_t labelled_capture_ = 0;  // that took graph_label_
+  // Atomic: SetStep() is called in every step of a training loop, which must not wait for a thread
+  // that captures or asks for the status.
+  std::atomic<std::int64_t> step_{-1};
+  std::atomic<layout::ProducerLine*> producer_{nullptr};  // the segment's, once there is one
 };
 
 // The environment's CGDEBUG: "0" keeps the daemon from being started or waited for, "1" starts it
 // with the first probe that needs it. Not for the replay path.
 std::string DaemonSetting();
 bool DaemonForbidden();
+SlotStatus StatusOf(const capture::ProbeSlot& slot);
 // Whether the slot has an action that only a daemon carries out, or a recording needs all of it.
 bool NeedsDaemon(const capture::ProbeSlot& slot);
 

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "client/analysis/gaps.h"
+#include "client/analysis/lead_up.h"
 #include "client/analysis/verify.h"
 
 namespace cgdebug::analysis {
@@ -22,17 +23,15 @@ using source::Snapshot;
 using source::Source;
 
 constexpr double kNearOverflowShare = 0.5;
-constexpr std::size_t kEarlierReplays = 3;
 
 // Slots that were captured together share their replays.
 using Graph = std::tuple<std::string, int, std::uint64_t>;
 Graph GraphOf(const Slot& slot) { return {slot.session, slot.rank, slot.capture_id}; }
 
-struct Scanned {
-  std::size_t slot;
-  std::vector<Key> keys;
+struct Scanned : SeenProbe {
   std::vector<std::uint64_t> unchanged;  // replays
   bool ever_changed = false;
+  bool is_empty = false;  // also outside the replays that are looked at
 };
 
 class Checker {
@@ -45,15 +44,17 @@ class Checker {
     }
     result_.slots = scanned_.size();
     VerifyValues();
+    TakeTold();
     FindStale();
     FindNeverWritten();
-    if (first_key_) {
-      if (const Result<void> done = DescribeFirst(); !done.ok()) return done.error();
-    }
+    if (result_.first) DescribeFirst();
     CountCompleteness();
     const GapSummary gaps = SummarizeGaps(source_, options_.scope);
     result_.missing.insert(result_.missing.end(), gaps.sentences.begin(), gaps.sentences.end());
     result_.missing_count += gaps.count;
+    result_.goes_on = !gaps.goes_on.empty();
+    result_.account = gaps.account;
+    result_.replays.assign(replays_.begin(), replays_.end());
     std::stable_sort(result_.findings.begin(), result_.findings.end(),
                      [](const Finding& a, const Finding& b) { return a.kind < b.kind; });
     return std::move(result_);
@@ -86,9 +87,14 @@ class Checker {
   Result<void> Scan(std::size_t slot) {
     Result<std::vector<Key>> keys = source_.Keys(slot);
     if (!keys.ok()) return keys.error();
+    const bool is_empty = keys->empty();
     std::erase_if(*keys, [&](const Key& key) { return !options_.scope.Wants(key.replay); });
-    Scanned scanned{.slot = slot, .keys = *std::move(keys), .unchanged = {}};
-    FindingRun nonfinite, near_overflow, zero;
+    Scanned scanned;
+    scanned.slot = slot;
+    scanned.keys = *std::move(keys);
+    scanned.is_empty = is_empty;
+    scanned.abs_max.assign(scanned.keys.size(), NAN);
+    FindingRun nonfinite, mismatch, near_overflow, zero;
     std::optional<Snapshot> previous;
     for (const Key& key : scanned.keys) {
       const Result<Snapshot> snapshot = source_.Get(slot, key);
@@ -103,6 +109,11 @@ class Checker {
       }
       ++result_.snapshots;
       if (snapshot->has_values && snapshot->hash) with_hash_.push_back({slot, key});
+      replays_.insert(key.replay);
+      scanned.abs_max[static_cast<std::size_t>(&key - scanned.keys.data())] = stats->abs_max;
+      if (snapshot->comparison && snapshot->comparison->mismatched > 0) {
+        mismatch.Add(FindingKind::kMismatch, slot, key.replay);
+      }
       if (stats->nonfinite() > 0) {
         nonfinite.Add(FindingKind::kNonfinite, slot, key.replay);
         OfferFirst(slot, *snapshot, *stats);
@@ -117,7 +128,7 @@ class Checker {
       if (previous) NoteChange(*previous, *snapshot, &scanned);
       previous = *snapshot;
     }
-    for (const FindingRun* run : {&nonfinite, &near_overflow}) {
+    for (const FindingRun* run : {&nonfinite, &mismatch, &near_overflow}) {
       if (run->finding) result_.findings.push_back(*run->finding);
     }
     if (zero.finding && zero.finding->count == scanned.keys.size()) {
@@ -156,13 +167,47 @@ class Checker {
     return stats.abs_max / info->max_finite;
   }
 
-  // By replay, then order in the graph, then rank.
   void OfferFirst(std::size_t slot, const Snapshot& snapshot, const Stats& stats) {
-    const Slot& info = source_.slots()[slot];
-    const auto key = std::make_tuple(snapshot.key.replay, info.order, info.rank);
-    if (first_key_ && *first_key_ <= key) return;
-    first_key_ = key;
+    const source::Moment moment = MomentOf(source_.slots()[slot], snapshot);
+    if (first_moment_ && *first_moment_ <= moment) return;
+    first_moment_ = moment;
     result_.first = FirstBad{.slot = slot, .snapshot = snapshot, .stats = stats};
+  }
+
+  // What the daemon found counts whether its snapshot is here or not: here it was looked at
+  // already.
+  void TakeTold() {
+    for (const source::Finding& told : source_.Findings()) {
+      const auto scanned = std::find_if(scanned_.begin(), scanned_.end(),
+                                        [&](const Scanned& one) { return one.slot == told.slot; });
+      if (scanned == scanned_.end() || !options_.scope.Wants(told.replay)) continue;
+      const bool is_mismatch = told.kind == source::Finding::Kind::kMismatch;
+      if (!is_mismatch && KeyOf(*scanned, told.replay) != nullptr) continue;
+      const FindingKind kind = is_mismatch ? FindingKind::kMismatch : FindingKind::kNonfinite;
+      AddTold(kind, told);
+      if (is_mismatch) continue;
+      const Slot& slot = source_.slots()[told.slot];
+      const source::Moment moment{told.serial, told.replay, slot.order, slot.rank};
+      if (first_moment_ && *first_moment_ < moment) continue;
+      if (first_told_moment_ && *first_told_moment_ <= moment) continue;
+      first_told_moment_ = moment;
+      result_.first_told = told;
+    }
+  }
+
+  void AddTold(FindingKind kind, const source::Finding& told) {
+    for (Finding& finding : result_.findings) {
+      if (finding.kind != kind || finding.slot != told.slot) continue;
+      if (told.replay >= finding.first_replay) return;
+      finding.told = told;  // before those that are here
+      return;
+    }
+    result_.findings.push_back({.kind = kind,
+                                .slot = told.slot,
+                                .first_replay = told.replay,
+                                .last_replay = told.replay,
+                                .count = 1,
+                                .told = told});
   }
 
   // --- what changed ---------------------------------------------------------------------------
@@ -225,7 +270,7 @@ class Checker {
       const Slot& slot = source_.slots()[scanned.slot];
       const auto graph = last.find(GraphOf(slot));
       // What the recording was not to have, or has lost, is no fault of the probe.
-      if (!scanned.keys.empty() || graph == last.end() || with_gap.contains(scanned.slot)) continue;
+      if (!scanned.is_empty || graph == last.end() || with_gap.contains(scanned.slot)) continue;
       result_.findings.push_back({.kind = FindingKind::kNeverWritten,
                                   .slot = scanned.slot,
                                   .first_replay = 1,
@@ -235,58 +280,17 @@ class Checker {
 
   // --- the first bad one ------------------------------------------------------------------------
 
-  Result<void> DescribeFirst() {
+  void DescribeFirst() {
     FirstBad& first = *result_.first;
     const Graph graph = GraphOf(source_.slots()[first.slot]);
+    std::vector<const SeenProbe*> of_graph;
     for (const Scanned& scanned : scanned_) {
       if (GraphOf(source_.slots()[scanned.slot]) != graph) continue;
-      ++first.place_count;
-      if (first.place > 0) continue;
-      if (scanned.slot == first.slot) first.place = first.place_count;
-      const Key* key = KeyOf(scanned, first.snapshot.key.replay);
-      if (key == nullptr) continue;
-      const Result<Stats> stats = StatsAt(scanned.slot, *key);
-      if (stats.ok()) first.frames.push_back({scanned.slot, *stats});
+      of_graph.push_back(&scanned);
+      if (scanned.slot == first.slot) first.place = of_graph.size();
     }
-    const std::size_t limit = std::max<std::size_t>(options_.frames, 1);
-    if (first.frames.size() > limit) {
-      first.frames.erase(first.frames.begin(),
-                         first.frames.end() - static_cast<std::ptrdiff_t>(limit));
-    }
-    return DescribeEarlier();
-  }
-
-  Result<void> DescribeEarlier() {
-    FirstBad& first = *result_.first;
-    const auto scanned = std::find_if(scanned_.begin(), scanned_.end(),
-                                      [&](const Scanned& one) { return one.slot == first.slot; });
-    const auto end = std::find_if(scanned->keys.begin(), scanned->keys.end(), [&](const Key& key) {
-      return key.replay >= first.snapshot.key.replay;
-    });
-    const auto count = std::min<std::ptrdiff_t>(end - scanned->keys.begin(), kEarlierReplays);
-    for (auto key = end - count; key != end; ++key) {
-      const Result<Stats> stats = StatsAt(first.slot, *key);
-      if (stats.ok()) first.earlier.push_back({key->replay, stats->abs_max});
-    }
-    if (first.earlier.size() < 2) return {};
-    const FirstBad::Earlier &from = first.earlier.front(), &to = first.earlier.back();
-    const double ratio = to.abs_max / from.abs_max;
-    const auto steps = static_cast<double>(to.replay - from.replay);
-    if (std::isfinite(ratio) && ratio > 1) first.growth = std::pow(ratio, 1 / steps);
-    return {};
-  }
-
-  static const Key* KeyOf(const Scanned& scanned, std::uint64_t replay) {
-    const auto found =
-        std::lower_bound(scanned.keys.begin(), scanned.keys.end(), replay,
-                         [](const Key& key, std::uint64_t value) { return key.replay < value; });
-    return found == scanned.keys.end() || found->replay != replay ? nullptr : &*found;
-  }
-
-  Result<Stats> StatsAt(std::size_t slot, const Key& key) {
-    const Result<Snapshot> snapshot = source_.Get(slot, key);
-    if (!snapshot.ok()) return snapshot.error();
-    return source::StatsOf(source_, *snapshot);
+    first.place_count = of_graph.size();
+    DescribeLeadUp(source_, of_graph, options_.frames, &first);
   }
 
   // Eager calls with tensors of several shapes are several slots, and each counts its own calls: of
@@ -370,7 +374,9 @@ class Checker {
   std::vector<Scanned> scanned_;  // in graph order
   std::set<std::size_t> unread_;
   std::vector<SnapshotName> with_hash_;
-  std::optional<std::tuple<std::uint64_t, std::uint64_t, int>> first_key_;
+  std::set<std::uint64_t> replays_;
+  std::optional<source::Moment> first_moment_;
+  std::optional<source::Moment> first_told_moment_;
   // For each replay of a graph, the first probe whose value changed.
   std::map<std::pair<Graph, std::uint64_t>, std::uint64_t> first_changed_;
 };

@@ -21,26 +21,38 @@ struct CheckOptions {
 
 struct Frame {
   std::size_t slot = 0;
+  std::uint64_t replay = 0;
   numerics::Stats stats;
+};
+
+// A probe whose largest value grew more from one snapshot to the next than values do.
+struct Jump {
+  std::size_t slot = 0;
+  std::uint64_t replay = 0;  // of the larger one
+  double from = 0;           // abs max
+  double to = 0;
 };
 
 struct FirstBad {
   std::size_t slot = 0;
   source::Snapshot snapshot = {};
   numerics::Stats stats = {};
-  std::size_t place = 0;           // in graph order, from 1
-  std::size_t place_count = 0;     // probes of that graph
-  std::vector<Frame> frames = {};  // of that replay, in graph order; the last is this one
+  std::size_t place = 0;        // in graph order, from 1
+  std::size_t place_count = 0;  // probes of that graph
+  // What led to it, from earlier replays of its graph on; the last is this one.
+  std::vector<Frame> frames = {};
   struct Earlier {
     std::uint64_t replay;
     double abs_max;
   };
   std::vector<Earlier> earlier = {};  // the same probe, the last replays before
-  double growth = 0;                  // of abs_max a replay, over them; 0: not growing
+  double growth = 0;              // of abs_max a replay, over them; 0: not growing, or not evenly
+  std::optional<Jump> jump = {};  // the first one in its graph, before it
 };
 
 enum class FindingKind {
   kNonfinite,     // one a probe
+  kMismatch,      // a comparison that failed; one a probe
   kNearOverflow,  // above half of the dtype's largest
   kStale,         // stopped changing while an earlier probe of its graph still did
   kNeverWritten,  // has no snapshot though others of its graph have
@@ -56,11 +68,15 @@ struct Finding {
   std::uint64_t last_replay = 0;
   std::uint64_t count = 0;  // snapshots
   double worst = 0;         // near overflow: the largest share of the dtype's maximum
+  // The daemon found it in a snapshot that is not here; `count` is 1, and later ones are not known.
+  std::optional<source::Finding> told = {};
   bool is_bad() const { return kind < FindingKind::kConstant; }
 };
 
 struct Check {
   std::optional<FirstBad> first;
+  // What the daemon found before that in a snapshot that is not here.
+  std::optional<source::Finding> first_told;
   std::vector<Finding> findings;  // by kind, then in graph order
   std::uint64_t snapshots = 0;
   std::size_t slots = 0;
@@ -72,6 +88,9 @@ struct Check {
   bool values_read = true;           // and held against their hashes
   std::vector<std::string> missing;  // sentences
   std::uint64_t missing_count = 0;
+  std::vector<std::uint64_t> replays;  // that were looked at, of any probe; ascending
+  bool goes_on = false;                // more will come; nothing of that is missing yet
+  recording::Account account;          // of the probes that were looked at
 
   bool found() const {
     for (const Finding& finding : findings) {

@@ -18,6 +18,8 @@ std::string_view KindName(FindingKind kind) {
   switch (kind) {
     case FindingKind::kNonfinite:
       return "nonfinite";
+    case FindingKind::kMismatch:
+      return "mismatch";
     case FindingKind::kNearOverflow:
       return "near_overflow";
     case FindingKind::kStale:
@@ -43,11 +45,18 @@ std::string NonfiniteText(const Stats& stats) {
   return text;
 }
 
-std::string FrameLine(Source& source, const Frame& frame, std::size_t width, bool is_last) {
+// With its replay where that is an earlier one.
+std::string FrameName(Source& source, const Frame& frame, const FirstBad& first) {
+  std::string name = SlotText(source.slots()[frame.slot]);
+  if (frame.replay != first.snapshot.key.replay) name += fmt::format(" @{}", frame.replay);
+  return name;
+}
+
+std::string FrameLine(const std::string& name, const Frame& frame, std::size_t width,
+                      bool is_last) {
   const Stats& stats = frame.stats;
-  std::string line =
-      fmt::format("  {:<{}}  {:>9.2g}  {:>9.2g}  {:>9.2g}", SlotText(source.slots()[frame.slot]),
-                  width, stats.min, stats.max, stats.abs_max);
+  std::string line = fmt::format("  {:<{}}  {:>9.2g}  {:>9.2g}  {:>9.2g}", name, width, stats.min,
+                                 stats.max, stats.abs_max);
   if (stats.nonfinite() > 0) {
     line += fmt::format("   {} of {} elements", NonfiniteText(stats), stats.count);
   }
@@ -78,16 +87,22 @@ std::string FirstText(Source& source, const FirstBad& first) {
                       first.place_count);
   std::size_t width = 0;
   for (const Frame& frame : first.frames) {
-    width = std::max(width, SlotText(source.slots()[frame.slot]).size());
+    width = std::max(width, FrameName(source, frame, first).size());
   }
   const std::string title =
       first.frames.size() == 1 ? "last probe" : fmt::format("last {} probes", first.frames.size());
   width = std::max(width, title.size());
   text += fmt::format("  {:<{}}  {:>9}  {:>9}  {:>9}\n", title, width, "min", "max", "abs max");
   for (const Frame& frame : first.frames) {
-    text += FrameLine(source, frame, width, &frame == &first.frames.back());
+    text +=
+        FrameLine(FrameName(source, frame, first), frame, width, &frame == &first.frames.back());
   }
   text += EarlierLine(source, first);
+  if (first.jump) {
+    const Jump& jump = *first.jump;
+    text += fmt::format("  first jump before: {} {:.2g} -> {:.2g} @{}\n",
+                        SlotText(source.slots()[jump.slot]), jump.from, jump.to, jump.replay);
+  }
   if (first.stats.has_nonfinite) {
     text += fmt::format("  first element: {} at {}{}\n",
                         numerics::FormatRepr(first.stats.first_nonfinite_value),
@@ -97,11 +112,38 @@ std::string FirstText(Source& source, const FirstBad& first) {
   return text;
 }
 
+// "3 NaN", as the daemon counted them.
+std::string ToldText(const source::Finding& told) {
+  const char* what = told.kind == source::Finding::Kind::kNan ? "NaN" : "Inf";
+  return told.count == 0 ? what : fmt::format("{} {}", told.count, what);
+}
+
+std::string FirstToldText(Source& source, const source::Finding& told) {
+  const Slot& slot = source.slots()[told.slot];
+  std::string text = "first non-finite: ";
+  if (slot.rank >= 0) text += fmt::format("rank {}, ", slot.rank);
+  text += fmt::format("replay {}", told.replay);
+  if (told.step >= 0) text += fmt::format(" (step {})", told.step);
+  return text + fmt::format(", {}: {}, seen by the daemon; the tensor itself is not in here\n",
+                            SlotText(slot), ToldText(told));
+}
+
 std::string Replays(const Finding& finding) {
+  if (finding.told && finding.told->replay < finding.first_replay) {
+    return fmt::format("replay {} (seen by the daemon, not in here), and {} of replays {}..{}",
+                       finding.told->replay, finding.count, finding.first_replay,
+                       finding.last_replay);
+  }
+  if (finding.told) {
+    return fmt::format("replay {} (seen by the daemon, not in here)", finding.first_replay);
+  }
+
   if (finding.count <= 1) return fmt::format("replay {}", finding.first_replay);
   return fmt::format("{} of replays {}..{}", finding.count, finding.first_replay,
                      finding.last_replay);
 }
+
+std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 std::string FindingText(Source& source, const Finding& finding) {
   const Slot& slot = source.slots()[finding.slot];
@@ -110,6 +152,12 @@ std::string FindingText(Source& source, const Finding& finding) {
   switch (finding.kind) {
     case FindingKind::kNonfinite:
       return fmt::format("non-finite: {}, {}", name, Replays(finding));
+    case FindingKind::kMismatch:
+      if (finding.told && finding.told->replay == finding.first_replay && finding.count <= 1) {
+        return fmt::format("failed comparison: {}, first in replay {}: {}", name,
+                           finding.first_replay, FirstLine(finding.told->text));
+      }
+      return fmt::format("failed comparison: {}, {}", name, Replays(finding));
     case FindingKind::kNearOverflow:
       return fmt::format("near overflow: {}, up to {:.0f}% of {} max, {}", name,
                          std::floor(100 * finding.worst), layout::DtypeName(slot.dtype),
@@ -146,27 +194,49 @@ std::string FindingsText(Source& source, const Check& check, std::size_t max_row
   return text;
 }
 
+// What "nothing found" is about, where that is not every replay.
+std::string Where(const Check& check) {
+  if (check.replays.empty()) return "";
+  if (check.missing_count > 0) {
+    return fmt::format(": only replays {} were looked at", RangesText(check.replays));
+  }
+  if (check.replays.front() == 1) return "";
+  return fmt::format(", of replays {}..{}", check.replays.front(), check.replays.back());
+}
+
+std::string NothingFound(const Check& check) {
+  const std::string snapshots =
+      fmt::format("{} snapshot{}", check.snapshots, check.snapshots == 1 ? "" : "s");
+  const char* how = check.values_read ? "" : " (by their statistics; values not read)";
+  if (!check.complete()) {
+    return fmt::format("inconclusive: nothing found in {}, but some are missing{}{}\n", snapshots,
+                       Where(check), how);
+  }
+  if (!check.goes_on) return fmt::format("nothing found in {}{}{}\n", snapshots, Where(check), how);
+  return fmt::format("nothing found up to replay {}, in {}{}{}\n", check.last_replay, snapshots,
+                     Where(check), how);
+}
+
 std::string Completeness(const Check& check) {
   std::string text;
   if (check.snapshots == 0) {
     text = check.missing.empty() ? "nothing to check: no snapshot is in it\n"
                                  : "inconclusive: nothing was checked\n";
   } else if (!check.found()) {
-    text = fmt::format("{}nothing found in {} snapshot{}{}{}\n",
-                       check.complete() ? "" : "inconclusive: ", check.snapshots,
-                       check.snapshots == 1 ? "" : "s",
-                       check.complete() ? "" : ", but some are missing",
-                       check.values_read ? "" : " (by their statistics; values not read)");
+    text = NothingFound(check);
   }
   // Of eager calls with several shapes none is expected in a certain replay.
   if (check.expected > 0) {
-    text += fmt::format("{}: {} of {} probes in replay {}\n",
-                        check.present == check.expected ? "complete" : "incomplete", check.present,
-                        check.expected, check.replay);
+    const char* word = check.present < check.expected ? "incomplete: "
+                       : check.missing_count == 0     ? "complete: "
+                                                      : "";
+    text += fmt::format("{}{} of {} probes in replay {}\n", word, check.present, check.expected,
+                        check.replay);
   }
   for (const std::string& missing : check.missing) text += "missing: " + missing + "\n";
   // Something was found, nothing is missing, and no replay has a set of probes to count.
   if (text.empty()) text = fmt::format("complete: {} snapshots were looked at\n", check.snapshots);
+  if (check.goes_on) text += "more will come: the job goes on\n";
   text.pop_back();
   return text;
 }
@@ -186,11 +256,19 @@ Json FirstJson(Source& source, const Check& check) {
   };
   Json frames = Json::array(), earlier = Json::array();
   for (const Frame& frame : first.frames) {
-    frames.push_back(
-        {{"probe", SlotText(source.slots()[frame.slot])}, {"stats", stats_json(frame.stats)}});
+    frames.push_back({{"probe", SlotText(source.slots()[frame.slot])},
+                      {"replay", frame.replay},
+                      {"stats", stats_json(frame.stats)}});
   }
   for (const FirstBad::Earlier& one : first.earlier) {
     earlier.push_back({{"replay", one.replay}, {"abs_max", JsonNumber(one.abs_max)}});
+  }
+  Json jump = nullptr;
+  if (first.jump) {
+    jump = {{"probe", SlotText(source.slots()[first.jump->slot])},
+            {"replay", first.jump->replay},
+            {"from", JsonNumber(first.jump->from)},
+            {"to", JsonNumber(first.jump->to)}};
   }
   return {{"probe", slot.probe},
           {"invocation", slot.invocation},
@@ -203,13 +281,35 @@ Json FirstJson(Source& source, const Check& check) {
           {"first_element", first.stats.first_nonfinite},
           {"frames", std::move(frames)},
           {"earlier", std::move(earlier)},
-          {"growth", JsonNumber(first.growth)}};
+          {"growth", JsonNumber(first.growth)},
+          {"jump", std::move(jump)}};
+}
+
+Json ToldJson(Source& source, const source::Finding& told) {
+  const Slot& slot = source.slots()[told.slot];
+  return {{"probe", slot.probe}, {"invocation", slot.invocation},
+          {"rank", slot.rank},   {"replay", told.replay},
+          {"step", told.step},   {"count", told.count}};
 }
 
 }  // namespace
 
+Json AccountJson(const recording::Account& account) {
+  return {{"before", account.before},
+          {"produced", account.produced},
+          {"not_wanted", account.not_wanted},
+          {"kept", account.kept},
+          {"lost", account.lost},
+          {"unread", account.unread},
+          {"without_values", account.without_values}};
+}
+
 std::string CheckText(Source& source, const Check& check, std::size_t max_rows) {
-  std::string text = check.first ? FirstText(source, *check.first) : "";
+  std::string text = check.first_told ? FirstToldText(source, *check.first_told) : "";
+  if (check.first) {
+    if (check.first_told) text += "the first that is in here:\n";
+    text += FirstText(source, *check.first);
+  }
   return text + FindingsText(source, check, max_rows) + Completeness(check);
 }
 
@@ -225,6 +325,7 @@ Json CheckJson(Source& source, const Check& check) {
                         {"first_replay", finding.first_replay},
                         {"last_replay", finding.last_replay},
                         {"count", finding.count},
+                        {"told", finding.told ? ToldJson(source, *finding.told) : Json()},
                         {"share_of_max", JsonNumber(finding.worst)}});
   }
   return {{"source", source.Describe().path},
@@ -234,10 +335,13 @@ Json CheckJson(Source& source, const Check& check) {
           {"values_read", check.values_read},
           {"probes", check.slots},
           {"first_nonfinite", FirstJson(source, check)},
+          {"first_told", check.first_told ? ToldJson(source, *check.first_told) : Json()},
           {"findings", std::move(findings)},
           {"replay", check.replay},
           {"present", check.present},
           {"expected", check.expected},
+          {"goes_on", check.goes_on},
+          {"account", AccountJson(check.account)},
           {"missing_count", check.missing_count},
           {"missing", check.missing}};
 }

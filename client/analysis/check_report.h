@@ -9,6 +9,8 @@
 
 namespace cgdebug::analysis {
 
+Json AccountJson(const recording::Account& account);
+
 // Several lines, without the newline at the end. At most `max_rows` findings of a kind.
 std::string CheckText(source::Source& source, const Check& check, std::size_t max_rows = 10);
 

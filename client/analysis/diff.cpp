@@ -151,6 +151,9 @@ class Comparer {
     const GapSummary gaps = SummarizeGaps(source, options_.align.scope);
     result_.missing.insert(result_.missing.end(), gaps.sentences.begin(), gaps.sentences.end());
     result_.missing_count += gaps.count;
+    if (gaps.goes_on.empty()) return;
+    result_.missing.push_back(gaps.goes_on);
+    ++result_.missing_count;
   }
 
   void AddNotCompared(ProbeDiff* probe, const source::Key& key, const std::string& why) {

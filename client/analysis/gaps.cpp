@@ -34,6 +34,37 @@ std::string EmptyRangeText(source::Source& source, const Scope& scope) {
       source.Describe().path, scope.first_replay, end, *first, *last, *first, *last);
 }
 
+// What the account of a slot has as missing and no gap tells of.
+void AddAccounts(source::Source& source, const Scope& scope, const source::Description& about,
+                 GapSummary* summary) {
+  const bool is_everything = scope.first_replay <= 1 && scope.is_open_ended();
+  std::map<std::size_t, std::uint64_t> in_gaps;
+  for (const source::Gap& gap : source.Gaps()) in_gaps[gap.slot] += gap.count;
+  for (std::size_t slot = 0; slot < source.slots().size(); ++slot) {
+    const source::Slot& info = source.slots()[slot];
+    if (!scope.Wants(info)) continue;
+    const Result<recording::Account> account = source.AccountOf(slot);
+    if (!account.ok()) continue;  // whoever reads its snapshots is told
+    summary->account.Add(*account);
+    if (!is_everything) continue;
+    const std::uint64_t missing = account->produced - account->not_wanted - account->kept -
+                                  (about.is_growing ? account->unread : 0) +
+                                  account->without_values;
+    if (missing > in_gaps[slot]) {
+      const std::uint64_t untold = missing - in_gaps[slot];
+      summary->sentences.push_back(fmt::format("{} lacks {} snapshot{} of {}: {}", about.path,
+                                               untold, untold == 1 ? "" : "s",
+                                               source::SlotText(info), ToText(*account)));
+      summary->count += untold;
+    } else if (!account->is_end_known && !about.is_growing && !about.is_cut_off) {
+      summary->sentences.push_back(
+          fmt::format("{} does not know how many snapshots of {} came after its last one",
+                      about.path, source::SlotText(info)));
+      ++summary->count;
+    }
+  }
+}
+
 }  // namespace
 
 GapSummary SummarizeGaps(source::Source& source, const Scope& scope) {
@@ -77,15 +108,48 @@ GapSummary SummarizeGaps(source::Source& source, const Scope& scope) {
     summary.sentences.push_back("damaged: " + damage);
     ++summary.count;
   }
-  if (scope.is_open_ended() && (about.is_cut_off || about.is_growing)) {
-    summary.sentences.push_back(fmt::format(
-        "{} {}", about.path,
-        about.is_growing ? "is still being written: what comes is not in it"
-                         : fmt::format("ends early ({}): what came after is not in it",
-                                       about.ending.empty() ? "cut off" : about.ending)));
+  if (scope.is_open_ended() && about.is_cut_off) {
+    summary.sentences.push_back(fmt::format("{} ends early ({}): what came after is not in it",
+                                            about.path,
+                                            about.ending.empty() ? "cut off" : about.ending));
     ++summary.count;
   }
+  if (scope.is_open_ended() && about.is_growing) {
+    summary.goes_on =
+        about.kind == "live"
+            ? fmt::format("{} goes on: what comes is not in it", about.path)
+            : fmt::format("{} is still being written: what comes is not in it", about.path);
+  }
+  AddAccounts(source, scope, about, &summary);
   return summary;
+}
+
+void AddUnreadable(source::Source& source, const Scope& scope, GapSummary* summary) {
+  for (std::size_t slot = 0; slot < source.slots().size(); ++slot) {
+    if (!scope.Wants(source.slots()[slot])) continue;
+    const Result<std::vector<Key>> keys = source.Keys(slot);
+    std::uint64_t unreadable = 0;
+    std::string why = keys.ok() ? "" : keys.error().message;
+    for (const Key& key : keys.ok() ? *keys : std::vector<Key>()) {
+      if (!scope.Wants(key.replay)) continue;
+      const Result<source::Snapshot> snapshot = source.Get(slot, key);
+      if (snapshot.ok()) continue;
+      if (unreadable++ == 0) why = snapshot.error().message;
+    }
+    if (why.empty()) continue;
+    summary->sentences.push_back(
+        unreadable > 1 ? fmt::format("{}, and {} more like it", why, unreadable - 1) : why);
+    summary->count += std::max<std::uint64_t>(unreadable, 1);
+    summary->account.kept -= std::min(summary->account.kept, unreadable);
+    summary->account.lost[std::string(ToText(recording::LossCause::kDamaged))] += unreadable;
+  }
+}
+
+std::vector<std::string> WhyNotComplete(source::Source& source) {
+  GapSummary gaps = SummarizeGaps(source, Scope());
+  AddUnreadable(source, Scope(), &gaps);
+  if (!gaps.goes_on.empty()) gaps.sentences.push_back(gaps.goes_on);
+  return gaps.sentences;
 }
 
 }  // namespace cgdebug::analysis

@@ -13,8 +13,18 @@ namespace cgdebug::analysis {
 struct GapSummary {
   std::uint64_t count = 0;             // snapshots that are missing; an unknown end counts as one
   std::vector<std::string> sentences;  // one a slot, and one for an end that is missing
+  recording::Account account;          // of all slots in scope, whatever replays are looked at
+  // Why more will come: nothing of that is missing yet. Empty when nothing will.
+  std::string goes_on;
 };
 
 GapSummary SummarizeGaps(source::Source& source, const Scope& scope);
+
+// Reads every snapshot but its values, for those who say what a source has and do not read it
+// themselves: what an index names and nobody can read is missing too.
+void AddUnreadable(source::Source& source, const Scope& scope, GapSummary* summary);
+
+// All of it in sentences; empty when the source is complete.
+std::vector<std::string> WhyNotComplete(source::Source& source);
 
 }  // namespace cgdebug::analysis

@@ -36,7 +36,8 @@ std::string HighlightedCheck(const Style& style, const std::string& text) {
     const bool is_bad = line.starts_with("first non-finite") || line.ends_with("<-- here") ||
                         line.starts_with("incomplete") || line.starts_with("inconclusive");
     const bool is_warning = line.starts_with("near overflow") || line.starts_with("stale") ||
-                            line.starts_with("never written") || line.starts_with("missing");
+                            line.starts_with("never written") || line.starts_with("missing") ||
+                            line.starts_with("failed comparison");
     out += is_bad ? style.Red(line) : is_warning ? style.Yellow(line) : line;
     out += '\n';
     begin = end + 1;
@@ -60,7 +61,8 @@ int RunCheckCommand(Context& context, const CheckCommand& command) {
   if (context.options.json) {
     Context::Print(Dump(analysis::CheckJson(*source, *check), /*indented=*/true) + "\n");
   } else {
-    const std::string text = analysis::CheckText(*source, *check, command.max_rows);
+    std::string text = analysis::CheckText(*source, *check, command.max_rows);
+    if (const std::string head = source->Describe().head; !head.empty()) text = head + "\n" + text;
     Context::Print(HighlightedCheck(context.out, PrintableLines(text)) +
                    PrintableLines(RanksHere(*source)));
   }

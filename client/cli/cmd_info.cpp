@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 
+#include "client/analysis/check_report.h"
 #include "client/analysis/gaps.h"
 #include "client/cli/command.h"
 #include "client/cli/source_table.h"
@@ -54,8 +55,14 @@ std::string Head(source::Source& source, const Style& style) {
 }
 
 std::string Completeness(const analysis::GapSummary& gaps, const Style& style) {
-  if (gaps.count == 0) return style.Green("complete: nothing is known to be missing") + "\n";
-  std::string text = style.Yellow("not complete") + "\n";
+  const std::string account = ToText(gaps.account);
+  if (gaps.count == 0) {
+    const char* words = gaps.goes_on.empty() ? "complete: nothing is known to be missing"
+                                             : "nothing is missing so far";
+    return style.Green(words) + fmt::format(" ({})\n", account) +
+           (gaps.goes_on.empty() ? "" : "  " + gaps.goes_on + "\n");
+  }
+  std::string text = style.Yellow("not complete") + fmt::format(": {}\n", account);
   for (std::size_t i = 0; i < std::min(gaps.sentences.size(), kMaxMissingLines); ++i) {
     text += "  " + gaps.sentences[i] + "\n";
   }
@@ -92,7 +99,8 @@ int RunInfo(Context& context, const InfoOptions& options) {
   std::unique_ptr<source::Source> source;
   analysis::Scope scope;
   if (const int failed = Open(context, options, &source, &scope); failed != kExitOk) return failed;
-  const analysis::GapSummary gaps = analysis::SummarizeGaps(*source, scope);
+  analysis::GapSummary gaps = analysis::SummarizeGaps(*source, scope);
+  analysis::AddUnreadable(*source, scope, &gaps);
   if (context.options.json) {
     const source::Description about = source->Describe();
     Result<Json> probes = SlotsJson(*source, scope);
@@ -102,7 +110,9 @@ int RunInfo(Context& context, const InfoOptions& options) {
                          {"bytes", about.bytes},
                          {"ending", about.ending},
                          {"sessions", about.sessions},
-                         {"complete", gaps.count == 0},
+                         {"complete", gaps.count == 0 && gaps.goes_on.empty()},
+                         {"goes_on", !gaps.goes_on.empty()},
+                         {"account", analysis::AccountJson(gaps.account)},
                          {"missing", gaps.sentences},
                          {"probes", *std::move(probes)}},
                         /*indented=*/true) +
@@ -125,12 +135,27 @@ int RunStats(Context& context, const InfoOptions& options) {
   SayUnread(context, *source);
   if (!context.options.json) {
     const int failed = PrintTable(context, StatsTable(*source, scope, context.out));
+    analysis::GapSummary gaps = analysis::SummarizeGaps(*source, scope);
+    analysis::AddUnreadable(*source, scope, &gaps);
+    if (gaps.count > 0 && !gaps.sentences.empty()) {
+      context.Say(PrintableLines(fmt::format(
+          "not all of it: {}{}", gaps.sentences.front(),
+          gaps.sentences.size() > 1 ? fmt::format(", and {} more", gaps.sentences.size() - 1)
+                                    : "")));
+    }
     if (!context.options.plain) Context::Print(PrintableLines(RanksHere(*source)));
     return failed;
   }
   Result<Json> probes = StatsJson(*source, scope);
   if (!probes.ok()) return context.Fail(kExitTrouble, probes.error().message);
-  Context::Print(Dump({{"probes", *std::move(probes)}}, /*indented=*/true) + "\n");
+  analysis::GapSummary gaps = analysis::SummarizeGaps(*source, scope);
+  analysis::AddUnreadable(*source, scope, &gaps);
+  Context::Print(Dump({{"probes", *std::move(probes)},
+                       {"complete", gaps.count == 0 && gaps.goes_on.empty()},
+                       {"missing", gaps.sentences},
+                       {"account", analysis::AccountJson(gaps.account)}},
+                      /*indented=*/true) +
+                 "\n");
   return kExitOk;
 }
 

@@ -113,15 +113,17 @@ std::string LossText(const JobRanks& job, const Style& style) {
 }
 
 std::string RingsText(const JobRanks& job, const Style& style) {
-  std::uint64_t bytes = 0, produced = 0, consumed = 0;
+  std::uint64_t bytes = 0, produced = 0, consumed = 0, kept = 0;
   for (const v1::Session* session : job.sessions) {
     bytes += session->shm_bytes();
     produced += session->counters().produced();
     consumed += session->counters().consumed();
+    kept += session->counters().kept();
   }
   std::string text =
-      fmt::format("{} shared memory  {} snapshot{}, {} read  ", numerics::FormatBytes(bytes),
-                  FormatGrouped(produced), produced == 1 ? "" : "s", FormatGrouped(consumed));
+      fmt::format("{} shared memory  {} snapshot{}, {} read, {} kept  ",
+                  numerics::FormatBytes(bytes), FormatGrouped(produced), produced == 1 ? "" : "s",
+                  FormatGrouped(consumed), FormatGrouped(kept));
   return text + LossText(job, style);
 }
 
@@ -145,28 +147,35 @@ std::string LanesText(const JobRanks& job) {
 void AppendFirst(const char* what, const v1::Session& session, const v1::FirstNonfinite& first,
                  const Style& style, std::string* out) {
   if (!first.present()) return;
-  *out +=
-      fmt::format("         {} {} @{}, {} element{}  -> cgdebug-cli show -s {} {}\n",
-                  style.Red(fmt::format("first {}:", what)), Printable(first.probe()),
-                  first.replay(), FormatGrouped(first.count()), first.count() == 1 ? "" : "s",
-                  session.key(), ShellWord(fmt::format("{}@{}", first.probe(), first.replay())));
+  *out += fmt::format("         {} {} @{}, {} element{}", style.Red(fmt::format("first {}:", what)),
+                      Printable(first.probe()), first.replay(), FormatGrouped(first.count()),
+                      first.count() == 1 ? "" : "s");
+  if (first.kept() == v1::FirstNonfinite::NOTHING) {
+    *out += "  (no longer kept: another daemon read it)\n";
+    return;
+  }
+  *out += fmt::format("  -> cgdebug-cli show -s {} {}{}\n", session.key(),
+                      ShellWord(fmt::format("{}@{}", first.probe(), first.replay())),
+                      first.kept() == v1::FirstNonfinite::STATISTICS ? "  (its statistics)" : "");
 }
 
 std::string JobText(const JobRanks& job, const Style& style) {
-  std::uint64_t probes = 0, nonfinite = 0, failed = 0, lost = 0;
+  std::uint64_t probes = 0, nonfinite = 0, failed = 0, lost = 0, produced = 0, consumed = 0;
   for (const v1::Session* session : job.sessions) {
     probes += session->probe_count();
     nonfinite += session->nonfinite_probes();
     failed += session->failed_probes();
     lost += Lost(session->counters());
+    produced += session->counters().produced();
+    consumed += session->counters().consumed();
   }
   std::string out = fmt::format("{}  {}  {}  {}\n", style.Bold("session"), Printable(job.name),
                                 StatesText(job), ReplayText(job));
   out += fmt::format("{}    {}\n", style.Bold("rings"), RingsText(job, style));
   out += fmt::format("{}   {}", style.Bold("probes"), probes);
   out += nonfinite > 0 ? style.Red(fmt::format("  {} saw NaN or Inf", nonfinite))
-         : lost == 0   ? "  all finite"
-                       : "  none saw NaN or Inf, in what was not lost";
+         : lost == 0 && consumed >= produced ? "  all finite"
+                                             : "  none saw NaN or Inf, in what was read";
   if (failed > 0) out += style.Red(fmt::format("  {} failed a comparison", failed));
   out += "\n";
   if (const std::string lanes = LanesText(job); !lanes.empty()) {

@@ -52,6 +52,7 @@ Json ToJson(const v1::Counters& counters) {
           {"lost_damaged", counters.lost_damaged()},
           {"lost_no_memory", counters.lost_no_memory()},
           {"suppressed", counters.suppressed()},
+          {"kept", counters.kept()},
           {"lost_at_death", counters.lost_at_death()},
           {"lost_released", counters.lost_released()},
           {"overwrote_unread", counters.overwrote_unread()},

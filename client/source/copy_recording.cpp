@@ -33,17 +33,16 @@ struct Item {
 struct Target {
   recording::Slot slot;
   std::string session_uuid;
-  std::vector<Item> items = {};    // by ordinal, each once
-  std::vector<Item> others = {};   // by ordinal: what another recording has of the same
-  std::vector<Loss> losses = {};   // by ordinal, once it is settled
+  std::vector<Item> items = {};   // by ordinal, each once
+  std::vector<Item> others = {};  // by ordinal: what another recording has of the same
+  std::vector<Loss> losses = {};  // by ordinal, once it is settled
+  // The ordinals that each recording was about: after the first, up to the second.
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> stretches = {};
   std::size_t written_losses = 0;  // the first of them
 };
 
 bool IsWhole(const RecordingReader& reader) {
-  const StopReason reason = reader.stop_reason();
-  return reader.closed() && reader.damage().empty() &&
-         (reason == StopReason::kRequested || reason == StopReason::kReached ||
-          reason == StopReason::kJobEnded);
+  return reader.closed() && reader.damage().empty() && recording::HadAll(reader.stop_reason());
 }
 
 // What several recordings lost is lost once. `losses`: by ordinal.
@@ -75,9 +74,7 @@ class Copier {
     result_.slots = targets_.size();
     std::uint64_t snapshots = 0;
     for (const Target& target : targets_) snapshots += target.items.size();
-    const bool is_range =
-        options_.first_replay > 1 || options_.last_replay < CopyOptions().last_replay;
-    result_.is_nothing = targets_.empty() || (is_range && snapshots == 0);
+    result_.is_nothing = targets_.empty() || (is_range() && snapshots == 0);
     if (options_.dry_run || result_.is_nothing) {
       result_.snapshots = snapshots;
       return result_;
@@ -114,6 +111,9 @@ class Copier {
       if (is_new) targets_.push_back({.slot = slot, .session_uuid = uuid});
       Target& target = targets_[found->second];
       target.slot.from_ordinal = std::min(target.slot.from_ordinal, slot.from_ordinal);
+      target.slot.from_sequence = std::min(target.slot.from_sequence, slot.from_sequence);
+      target.stretches.emplace_back(slot.from_ordinal,
+                                    slot.from_ordinal + reader.AccountOf(slot.id).produced);
       targets[slot.id] = found->second;
       for (const SnapshotRef& ref :
            reader.Snapshots(slot.id, options_.first_replay, options_.last_replay)) {
@@ -123,11 +123,7 @@ class Copier {
     }
     for (const Loss& loss : reader.losses()) {
       const auto target = targets.find(loss.slot);
-      const bool is_before =
-          loss.before_sequence > 0 && loss.before_sequence <= options_.first_replay;
-      if (target == targets.end() || is_before || loss.after_sequence >= options_.last_replay) {
-        continue;
-      }
+      if (target == targets.end() || !IsWanted(loss)) continue;
       targets_[target->second].losses.push_back(loss);
     }
   }
@@ -143,6 +139,7 @@ class Copier {
       (is_first ? first_of_each : target->others).push_back(item);
     }
     items = std::move(first_of_each);
+    AddHoles(target);
     std::vector<Loss> losses;
     for (const Loss& loss : target->losses) {
       AppendMissing(target->slot.every, loss, items, &losses);
@@ -157,6 +154,31 @@ class Copier {
     }
     if (options_.first_replay > 1 && first > 0) target->slot.from_ordinal = first - 1;
     for (const Loss& loss : target->losses) result_.lost += loss.count;
+  }
+
+  // What the job produced between two recordings, while none was written.
+  void AddHoles(Target* target) const {
+    std::ranges::sort(target->stretches);
+    std::uint64_t told = target->stretches.front().first;
+    for (const auto& [from, to] : target->stretches) {
+      if (from > told) {
+        const auto after = std::ranges::upper_bound(target->items, from, {}, &Item::ordinal);
+        Loss hole{.cause = LossCause::kDaemonGone,
+                  .count = from - told,
+                  .first_ordinal = told + 1,
+                  .last_ordinal = from};
+        if (after != target->items.end()) hole.before_sequence = after->ref.sequence;
+        if (after != target->items.begin()) hole.after_sequence = (after - 1)->ref.sequence;
+        if (IsWanted(hole)) target->losses.push_back(hole);
+      }
+      told = std::max(told, to);
+    }
+  }
+
+  bool IsWanted(const Loss& loss) const {
+    const bool is_before =
+        loss.before_sequence > 0 && loss.before_sequence <= options_.first_replay;
+    return !is_before && loss.after_sequence < options_.last_replay;
   }
 
   // The parts of `loss` that none of `items` fills and that hold something that was wanted.
@@ -308,11 +330,30 @@ class Copier {
           const auto target = target_of_.find({uuid, slot.index, slot.generation});
           if (target == target_of_.end()) continue;
           mark.slot = targets_[target->second].slot.id;
+          if (is_range() && !FitToRange(targets_[target->second], &mark)) continue;
         }
         if (Result<void> done = writer_->AddMark(mark); !done.ok()) return done;
       }
     }
     return {};
+  }
+
+  bool is_range() const {
+    return options_.first_replay > 1 || options_.last_replay < CopyOptions().last_replay;
+  }
+
+  // Ends the slot with what was copied of it. False: the mark is about another replay.
+  bool FitToRange(const Target& target, recording::Mark* mark) const {
+    if (recording::IsFinding(mark->kind)) {
+      return mark->sequence >= options_.first_replay && mark->sequence <= options_.last_replay;
+    }
+    if (mark->kind != recording::MarkKind::kSlotClosed) return true;
+    mark->ordinal = target.slot.from_ordinal;
+    mark->skipped = 0;
+    if (!target.items.empty()) mark->ordinal = target.items.back().ordinal;
+    for (const Loss& loss : target.losses)
+      mark->ordinal = std::max(mark->ordinal, loss.last_ordinal);
+    return true;
   }
 
   // A range that lies inside was wanted and is there; anything else is as whole as its sources.

@@ -76,6 +76,21 @@ class MergedSource : public Source {
     }
     return gaps;
   }
+  Result<recording::Account> AccountOf(std::size_t slot) override {
+    return parts_[places_[slot].part]->AccountOf(places_[slot].slot);
+  }
+  std::vector<Finding> Findings() override {
+    std::vector<Finding> findings;
+    for (std::size_t part = 0; part < parts_.size(); ++part) {
+      for (Finding& finding : parts_[part]->Findings()) {
+        const auto slot = slot_at_.find({part, finding.slot});
+        if (slot == slot_at_.end()) continue;
+        finding.slot = slot->second;
+        findings.push_back(std::move(finding));
+      }
+    }
+    return findings;
+  }
   std::vector<const recording::RecordingReader*> Recordings() const override {
     std::vector<const recording::RecordingReader*> readers;
     for (const std::unique_ptr<Source>& part : parts_) {

@@ -1,8 +1,14 @@
 #include "client/source/recording_source.h"
 
 #include <fmt/format.h>
+#include <signal.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
 #include <map>
+#include <set>
+#include <thread>
 
 #include "client/source/merged_source.h"
 #include "daemon/base/graph_labels.h"
@@ -13,14 +19,33 @@ namespace {
 
 using recording::RecordingReader;
 using recording::SnapshotRef;
-using recording::StopReason;
 
 constexpr std::size_t kWorthMappingBytes = 64 << 10;
 
 bool EndedAsWanted(const RecordingReader& reader) {
-  const StopReason reason = reader.stop_reason();
-  return reader.closed() && (reason == StopReason::kRequested || reason == StopReason::kReached ||
-                             reason == StopReason::kJobEnded);
+  return reader.closed() && recording::HadAll(reader.stop_reason());
+}
+
+// Whether no process on this machine that the recording is about is there any more. Of a job in a
+// container nobody here can tell: then the answer may be wrong.
+bool JobsAreGone(const RecordingReader& reader) {
+  return !reader.sessions().empty() &&
+         std::ranges::all_of(reader.sessions(), [](const recording::Session& session) {
+           return session.pid > 0 && kill(session.pid, 0) != 0 && errno == ESRCH;
+         });
+}
+
+// A daemon closes a recording some milliseconds after its last job ended. Whoever asks right after
+// the job is to be told of a whole recording.
+Result<void> WaitForClose(RecordingReader* reader) {
+  constexpr auto kPatience = std::chrono::seconds(2);
+  constexpr auto kPoll = std::chrono::milliseconds(5);
+  if (reader->closed() || !reader->being_written() || !JobsAreGone(*reader)) return {};
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (reader->being_written() && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(kPoll);
+  }
+  return reader->Refresh();
 }
 
 class RecordingSource : public Source {
@@ -121,6 +146,33 @@ class RecordingSource : public Source {
     return gaps;
   }
 
+  Result<recording::Account> AccountOf(std::size_t slot) override {
+    return reader_->AccountOf(Id(slot));
+  }
+
+  // A daemon that goes on with a recording writes down again what the one before it found.
+  std::vector<Finding> Findings() override {
+    std::vector<Finding> findings;
+    std::set<std::pair<std::int64_t, recording::MarkKind>> told;
+    for (const recording::Mark& mark : reader_->marks()) {
+      const bool is_slot = mark.slot >= 0 && static_cast<std::size_t>(mark.slot) < slots_.size();
+      if (!recording::IsFinding(mark.kind) || !is_slot) continue;
+      if (!told.emplace(mark.slot, mark.kind).second) continue;
+      findings.push_back({.slot = static_cast<std::size_t>(mark.slot),
+                          .kind = mark.kind == recording::MarkKind::kFirstNan ? Finding::Kind::kNan
+                                  : mark.kind == recording::MarkKind::kFirstInf
+                                      ? Finding::Kind::kInf
+                                      : Finding::Kind::kMismatch,
+                          .replay = mark.sequence,
+                          .serial = mark.serial,
+                          .step = mark.step,
+                          .timestamp_ns = mark.timestamp_ns,
+                          .count = mark.count,
+                          .text = mark.text});
+    }
+    return findings;
+  }
+
   std::vector<const RecordingReader*> Recordings() const override { return {reader_.get()}; }
 
  private:
@@ -196,6 +248,7 @@ class RecordingSource : public Source {
 Result<std::unique_ptr<Source>> OpenRecording(const std::string& directory) {
   Result<std::unique_ptr<RecordingReader>> reader = RecordingReader::Open(directory);
   if (!reader.ok()) return reader.error();
+  if (const Result<void> waited = WaitForClose(reader->get()); !waited.ok()) return waited.error();
   return std::unique_ptr<Source>(std::make_unique<RecordingSource>(*std::move(reader)));
 }
 

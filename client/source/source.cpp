@@ -61,6 +61,19 @@ Result<std::optional<Key>> Source::Find(std::size_t slot, std::uint64_t replay) 
   return std::optional<Key>(*found);
 }
 
+// Of a source that nobody counted for: it holds all there ever was but its gaps.
+Result<recording::Account> Source::AccountOf(std::size_t slot) {
+  const Result<std::vector<Key>> keys = Keys(slot);
+  if (!keys.ok()) return keys.error();
+  recording::Account account;
+  account.kept = keys->size();
+  for (const Gap& gap : Gaps()) {
+    if (gap.slot == slot) account.lost[gap.cause] += gap.count;
+  }
+  account.produced = account.kept + account.lost_count();
+  return account;
+}
+
 Result<Values> Source::LoadWritable(const Snapshot& snapshot) {
   const Result<Values> values = Load(snapshot);
   if (!values.ok()) return values.error();

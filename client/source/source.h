@@ -19,6 +19,7 @@
 
 #include "daemon/base/result.h"
 #include "daemon/numerics/stats.h"
+#include "daemon/recording/account.h"
 #include "daemon/recording/types.h"
 #include "proto/layout/dtype.h"
 
@@ -83,6 +84,20 @@ struct Gap {
   std::string cause;
 };
 
+// The first of its kind that the daemon found in a slot, while it read every snapshot it could get:
+// that one may not be here any more.
+struct Finding {
+  enum class Kind { kNan, kInf, kMismatch };
+  std::size_t slot = 0;
+  Kind kind = Kind::kNan;
+  std::uint64_t replay = 0;
+  std::uint64_t serial = 0;  // as Snapshot::serial
+  std::int64_t step = -1;
+  std::int64_t timestamp_ns = 0;  // 0: not known
+  std::uint64_t count = 0;        // elements; 0: not known
+  std::string text = {};          // of a mismatch
+};
+
 // What a source is, for `info`.
 struct Description {
   std::string path;
@@ -90,6 +105,7 @@ struct Description {
   std::vector<std::string> sessions = {};
   std::uint64_t bytes = 0;  // on disk
   std::string ending = {};  // how it ended, in words; empty when there is nothing to say
+  std::string head = {};    // of live jobs: which they are and how they are, one a line
   std::vector<std::string> damage = {};  // what was found while reading, in sentences
   std::vector<std::string> unread = {};  // recordings of a folder that cannot be read: why
   std::string ranks = {};   // which of a live run's are in it, and which are not; empty: no ranks
@@ -116,8 +132,11 @@ class Source {
   virtual Result<Values> Load(const Snapshot& snapshot) = 0;
   // The same for somebody who may change them: neither the file nor what Load gives changes then.
   virtual Result<Values> LoadWritable(const Snapshot& snapshot);
-  // Whole after Keys of every slot.
+  // Everything that the account of a slot has as lost, where it is known to lie.
   virtual std::vector<Gap> Gaps() = 0;
+  // What there is of what the job produced. Fails: as Keys().
+  virtual Result<recording::Account> AccountOf(std::size_t slot);
+  virtual std::vector<Finding> Findings() { return {}; }
   // Reads the values of a snapshot and holds them against Snapshot::hash; without values or hash
   // there is nothing to hold. Thread: any, several at a time. Fails: they are damaged.
   virtual Result<void> Verify(std::size_t slot, const Key& key) const;

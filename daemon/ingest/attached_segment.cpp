@@ -274,6 +274,23 @@ void AttachedSegment::Read(const pipeline::RingRequest& request, pipeline::RingC
   if (broken_) *content = {};
 }
 
+void AttachedSegment::AddHeads(pipeline::RingHeads* heads) {
+  if (!alive_ || broken_) return;
+  const SigbusGuard guard;
+  ScanDirectory();
+  pipeline::RingHeads mine;
+  for (const SlotConsumer* slot : graph_order_) mine.push_back(slot->head());
+  broken_ = SigbusGuard::Hit();
+  if (!broken_) heads->insert(heads->end(), mine.begin(), mine.end());
+}
+
+bool AttachedSegment::IsRead(const pipeline::RingHead& head) const {
+  if (!alive_ || broken_ || head.slot->session != session_) return true;
+  return std::ranges::all_of(graph_order_, [&](const SlotConsumer* slot) {
+    return slot->slot() != head.slot || slot->consumed() >= head.ordinal;
+  });
+}
+
 void AttachedSegment::Remove() {
   if (view_ != nullptr && !view_->ProducerAlive()) ring::UnlinkSegment(name_);
   destination_.sink->ForgetSession(session_);

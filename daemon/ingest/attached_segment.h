@@ -50,6 +50,10 @@ class AttachedSegment {
   void SetControl(const pipeline::ControlChange& change);
   // `content` when the slot is of this segment and its ring is still there.
   void Read(const pipeline::RingRequest& request, pipeline::RingContent* content);
+  // The heads of all slots there are now.
+  void AddHeads(pipeline::RingHeads* heads);
+  // Whether it has nothing to read up to this head, of whichever slot.
+  bool IsRead(const pipeline::RingHead& head) const;
   // Shows the counters of every slot.
   void Refresh();
   // Removes the files and forgets the session.

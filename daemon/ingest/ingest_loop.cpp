@@ -77,13 +77,19 @@ void IngestLoop::Run() {
     for (const pipeline::ControlChange& change : destination_.controls->Take()) {
       for (Segment& segment : segments_) segment.attached->SetControl(change);
     }
-    destination_.reads->Serve([this](const pipeline::RingRequest& request) {
-      pipeline::RingContent content;
-      for (Segment& segment : segments_) segment.attached->Read(request, &content);
-      return content;
-    });
+    destination_.reads->Serve(
+        [this](const pipeline::RingRequest& request) {
+          pipeline::RingContent content;
+          for (Segment& segment : segments_) segment.attached->Read(request, &content);
+          return content;
+        },
+        [this] { return Heads(); });
     const bool thorough = Clock::now() >= next_thorough_;
     const bool any = PollAll(thorough);
+    destination_.reads->Settle([this](const pipeline::RingHead& head) {
+      return std::ranges::all_of(
+          segments_, [&](const Segment& segment) { return segment.attached->IsRead(head); });
+    });
     if (thorough) {
       next_thorough_ = Clock::now() + std::max<nanoseconds>(kThorough, kPerSlot * LiveSlots());
     }
@@ -103,6 +109,7 @@ void IngestLoop::Run() {
     }
     Wait(any);
   }
+  destination_.reads->End();
   destination_.sink->Flush();
   segments_.clear();  // gives the readers' locks back
   watcher_ = nullptr;
@@ -117,6 +124,17 @@ void IngestLoop::FindSegments() {
   }
   ShowSkipped();
   next_scan_ = Clock::now() + kRescan;
+}
+
+// Of everything that was there before the call, so that whoever asks misses nothing.
+pipeline::RingHeads IngestLoop::Heads() {
+  FindSegments();
+  pipeline::RingHeads heads;
+  for (Segment& segment : segments_) {
+    CheckProducer(&segment);
+    segment.attached->AddHeads(&heads);
+  }
+  return heads;
 }
 
 void IngestLoop::TryAttach(const std::string& name) {

@@ -51,6 +51,7 @@ class IngestLoop {
 
   void Run();
   void FindSegments();
+  pipeline::RingHeads Heads();
   void TryAttach(const std::string& name);
   bool PollAll(bool thorough);
   void CheckProducer(Segment* segment);

@@ -12,26 +12,6 @@ namespace cgdebug::ingest {
 using pipeline::Gap;
 using ring::ReadStatus;
 
-namespace {
-
-std::string_view TextOf(Gap::Cause cause) {
-  switch (cause) {
-    case Gap::Cause::kOverwritten:
-      return "overwritten before it was read";
-    case Gap::Cause::kReleased:
-      return "given up unread by the job";
-    case Gap::Cause::kAtDeath:
-      return "half written when the job ended";
-    case Gap::Cause::kCorrupted:
-      return "damaged on its way: its checksum is wrong";
-    case Gap::Cause::kNoMemory:
-      return "the daemon had no memory to read it";
-  }
-  return "";
-}
-
-}  // namespace
-
 SlotConsumer::SlotConsumer(pipeline::SlotPtr slot, ring::SlotRingReader ring,
                            ring::SegmentView* view, const Destination& destination)
     : slot_(std::move(slot)),
@@ -57,6 +37,8 @@ void SlotConsumer::Start() {
   destination_.registry->SetFirsts(slot_, firsts_);
   if (slot_->Has(layout::kActionCompare)) expected_ = ReadExpected();
   destination_.sink->OpenSlot(slot_, *this);
+  AddFinding(pipeline::Finding::Kind::kNan, firsts_.nan);
+  AddFinding(pipeline::Finding::Kind::kInf, firsts_.inf);
   // Not more than a ring, whatever the producer makes of its head meanwhile.
   const std::uint64_t capacity = slot_->registration.capacity;
   const std::uint64_t first = consumed_ > capacity ? consumed_ - capacity + 1 : 1;
@@ -69,6 +51,12 @@ void SlotConsumer::Start() {
     }
     Deliver(true);
   }
+  TellFindings();
+}
+
+pipeline::RingHead SlotConsumer::head() const {
+  const layout::SlotHead head = ring_.head();
+  return {slot_, head.accepted, head.sequence};
 }
 
 bool SlotConsumer::HasWork() const { return ring_.valid() && ring_.accepted() > consumed_; }
@@ -166,7 +154,7 @@ void SlotConsumer::ReportLoss(std::uint64_t last_sequence, std::uint64_t before_
 void SlotConsumer::Report(const Gap& gap) {
   destination_.sink->Lose(gap);
   destination_.events->Add(
-      slot_->session, pipeline::Loss{slot_, gap.count, gap.before_sequence, TextOf(gap.cause)});
+      slot_->session, pipeline::Loss{slot_, gap.count, gap.before_sequence, ToText(gap.cause)});
 }
 
 void SlotConsumer::MakeSnapshot() {
@@ -188,7 +176,31 @@ void SlotConsumer::Deliver(bool seen_before) {
   destination_.sink->Consume({snapshot, payload, seen_before, std::move(comparison_)}, *this);
   destination_.registry->SetLast(snapshot);
   NoteFirsts(*snapshot);
-  if (!seen_before) Refresh();
+  for (pipeline::Finding& finding : findings_) {
+    if (finding.sequence != snapshot->sequence) continue;
+    finding.serial = snapshot->serial;
+    finding.step = snapshot->step;
+    finding.timestamp_ns = snapshot->timestamp_ns;
+  }
+  if (seen_before) return;  // Start() tells, when all of them are with the sinks
+  TellFindings();
+  Refresh();
+}
+
+void SlotConsumer::AddFinding(pipeline::Finding::Kind kind, const ring::FirstNonfinite& first) {
+  if (first.sequence == 0) return;
+  findings_.push_back({.slot = slot_,
+                       .kind = kind,
+                       .sequence = first.sequence,
+                       .serial = first.serial,
+                       .step = first.step,
+                       .count = first.count});
+}
+
+void SlotConsumer::TellFindings() {
+  for (const pipeline::Finding& finding : std::exchange(findings_, {})) {
+    destination_.sink->Found(finding);
+  }
 }
 
 // Replays come in their order: the first that is noted stays the first.
@@ -198,13 +210,14 @@ void SlotConsumer::NoteFirsts(const pipeline::Snapshot& snapshot) {
   const bool is_new =
       (stats.nan != 0 && firsts_.nan.sequence == 0) || (inf != 0 && firsts_.inf.sequence == 0);
   if (!is_new || !ring_.valid()) return;
-  const auto note = [&](std::uint64_t count, ring::FirstNonfinite* first) {
-    if (count != 0 && first->sequence == 0) {
-      *first = {snapshot.sequence, snapshot.step, count, snapshot.serial};
-    }
+  const auto note = [&](std::uint64_t count, pipeline::Finding::Kind kind,
+                        ring::FirstNonfinite* first) {
+    if (count == 0 || first->sequence != 0) return;
+    *first = {snapshot.sequence, snapshot.step, count, snapshot.serial};
+    AddFinding(kind, *first);
   };
-  note(stats.nan, &firsts_.nan);
-  note(inf, &firsts_.inf);
+  note(stats.nan, pipeline::Finding::Kind::kNan, &firsts_.nan);
+  note(inf, pipeline::Finding::Kind::kInf, &firsts_.inf);
   ring_.SetFirsts(firsts_);
   destination_.registry->SetFirsts(slot_, firsts_);
 }
@@ -328,6 +341,11 @@ void SlotConsumer::GiveUp() {
 void SlotConsumer::SetVerdict(const ring::Verdict& verdict) {
   if (ring_.valid()) ring_.SetVerdict(verdict);
   destination_.registry->SetVerdict(slot_, verdict);
+  if (verdict.state != layout::VerdictState::kFail || std::exchange(mismatch_told_, true)) return;
+  findings_.push_back({.slot = slot_,
+                       .kind = pipeline::Finding::Kind::kMismatch,
+                       .sequence = verdict.first_failed_sequence,
+                       .text = verdict.text});
 }
 
 Result<std::vector<std::byte>> SlotConsumer::ReadExpected() {

@@ -56,6 +56,9 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   // about it; Commit() hands it to the sinks; Settle() moves the credit, when they are flushed.
   // Thread: Prepare() on any one thread, if nothing else of the consumer runs meanwhile.
   bool HasWork() const;
+  // Up to where the producer has written, and up to where everything is consumed or lost.
+  pipeline::RingHead head() const;
+  std::uint64_t consumed() const { return consumed_; }
   std::uint64_t payload_bytes() const { return slot_->registration.payload_bytes; }
   void Prepare();
   Step Commit();
@@ -88,6 +91,8 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   pipeline::ComparisonPtr Compare() const;
   void Deliver(bool seen_before);
   void NoteFirsts(const pipeline::Snapshot& snapshot);
+  void AddFinding(pipeline::Finding::Kind kind, const ring::FirstNonfinite& first);
+  void TellFindings();
   void ApplyControl(const layout::SlotControl& control);
   bool ControlIsOver(const layout::SlotHead& head) const;
   void Lose(std::uint64_t first_readable);
@@ -118,9 +123,11 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   std::uint64_t lost_damaged_ = 0;    // of those lost
   std::uint64_t lost_no_memory_ = 0;  // likewise
   std::uint64_t bytes_ = 0;
-  layout::SlotControl control_;   // as in the ring
-  ring::FirstNonfinites firsts_;  // likewise
-  pipeline::Counters shown_;      // as the registry has them
+  layout::SlotControl control_;              // as in the ring
+  ring::FirstNonfinites firsts_;             // likewise
+  std::vector<pipeline::Finding> findings_;  // that the sinks are still to be told of
+  bool mismatch_told_ = false;
+  pipeline::Counters shown_;  // as the registry has them
   std::int64_t last_timestamp_ns_ = 0;
 };
 

@@ -9,7 +9,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/base/realtime.h"
-#include "daemon/numerics/tensor_view.h"
+#include "daemon/pipeline/to_recording.h"
 
 namespace cgdebug::pipeline {
 namespace {
@@ -20,68 +20,6 @@ using recording::StopReason;
 // Every probe has its replays, and nothing came for so long: no other probe is in the middle of
 // one.
 constexpr auto kQuiet = std::chrono::milliseconds(300);
-
-LossCause CauseOf(Gap::Cause cause) {
-  switch (cause) {
-    case Gap::Cause::kOverwritten:
-      return LossCause::kOverwritten;
-    case Gap::Cause::kReleased:
-      return LossCause::kReleased;
-    case Gap::Cause::kAtDeath:
-      return LossCause::kAtDeath;
-    case Gap::Cause::kCorrupted:
-      return LossCause::kCorrupted;
-    case Gap::Cause::kNoMemory:
-      return LossCause::kNoMemory;
-  }
-  return LossCause::kOverwritten;
-}
-
-recording::Session ToRecording(const SessionIdentity& session) {
-  recording::Session to;
-  to.uuid = session.uuid;
-  to.label = session.label;
-  to.run_id = session.run_id;
-  to.command = session.command;
-  to.hostname = session.hostname;
-  to.version = session.version;
-  to.pid = session.pid;
-  to.rank = session.rank;
-  to.world_size = session.world_size;
-  to.restart_count = session.restart_count;
-  to.created_ns = session.created_ns;
-  return to;
-}
-
-recording::Slot ToRecording(const SlotIdentity& slot) {
-  recording::Slot to;
-  to.probe = slot.probe;
-  to.site = slot.site;
-  to.shard = slot.shard;
-  to.device = slot.device;
-  to.dtype = slot.dtype;
-  to.shape = slot.shape;
-  to.payload_bytes = numerics::PayloadBytes(slot.dtype, slot.shape).value_or(0);
-  to.capture_id = slot.registration.capture_id;
-  to.invocation = slot.registration.invocation;
-  to.order = slot.registration.order;
-  to.index = slot.index;
-  to.generation = slot.generation;
-  to.graph_label = slot.graph_label;
-  return to;
-}
-
-recording::Snapshot ToRecording(const Snapshot& snapshot) {
-  recording::Snapshot to;
-  to.ordinal = snapshot.ordinal;
-  to.sequence = snapshot.sequence;
-  to.serial = snapshot.serial;
-  to.step = snapshot.step;
-  to.timestamp_ns = snapshot.timestamp_ns;
-  to.unchanged = !snapshot.changed;
-  to.stats = snapshot.stats;
-  return to;
-}
 
 }  // namespace
 
@@ -169,16 +107,18 @@ std::uint32_t ActiveRecording::EveryOf(const SlotIdentity& slot) const {
   return std::max(every, 1u);
 }
 
-void ActiveRecording::Open(const SlotPtr& slot, std::uint64_t seen) {
-  if (slots_.contains(slot)) return;
+void ActiveRecording::Open(const SlotPtr& slot, std::uint64_t seen, std::uint64_t seen_sequence) {
+  if (ending_ || slots_.contains(slot)) return;
   const auto session = SessionId(slot->session);
   if (!session) return;
   recording::Slot to = ToRecording(*slot);
   to.session = *session;
   to.every = EveryOf(*slot);
   to.from_ordinal = seen;
+  to.from_sequence = seen_sequence;
   State state;
   state.every = to.every;
+  state.from_sequence = seen_sequence;
   const auto added = writer_->AddSlot(std::move(to));
   if (!added.ok()) return;
   state.id = *added;
@@ -201,7 +141,9 @@ ActiveRecording::Place ActiveRecording::PlaceOf(State* state, std::uint64_t sequ
 
 // Ordinals that never came here: those that were wanted are lost to the recording. Between
 // snapshots that the live control asked for, all count as wanted.
-void ActiveRecording::Account(State* state, const Missing& missing) {
+void ActiveRecording::Account(State* state, const Missing& all_missing) {
+  Missing missing = all_missing;
+  missing.last_ordinal = std::min(missing.last_ordinal, state->until);
   if (missing.last_ordinal < state->next_ordinal) return;
   const std::uint64_t ordinals = missing.last_ordinal - state->next_ordinal + 1;
   std::uint64_t wanted = ordinals;
@@ -244,6 +186,7 @@ void ActiveRecording::Consume(const StoredSnapshot& stored, const ComparisonPtr&
                      .before_sequence = snapshot->sequence,
                      .before_forced = snapshot->forced});
   }
+  if (snapshot->ordinal > state.until) return;
   state.next_ordinal = snapshot->ordinal + 1;
   state.last_sequence = snapshot->sequence;
   state.last_forced = snapshot->forced;
@@ -281,7 +224,7 @@ void ActiveRecording::Lose(const Gap& gap) {
   Account(&found->second, {.last_ordinal = gap.last_ordinal,
                            .last_sequence = gap.last_sequence,
                            .before_sequence = gap.before_sequence,
-                           .cause = CauseOf(gap.cause),
+                           .cause = ToRecording(gap.cause),
                            .before_forced = gap.before_forced});
 }
 
@@ -302,14 +245,60 @@ void ActiveRecording::LoseValues(const SlotPtr& slot, std::uint64_t count,
 void ActiveRecording::Close(const SlotPtr& slot, std::uint64_t last_sequence) {
   const auto found = slots_.find(slot);
   if (found == slots_.end()) return;
+  MarkClosed(slot, found->second, last_sequence);
+  slots_.erase(found);
+}
+
+void ActiveRecording::MarkClosed(const SlotPtr& slot, const State& state,
+                                 std::uint64_t last_sequence) {
   recording::Mark mark;
   mark.kind = recording::MarkKind::kSlotClosed;
   mark.session = sessions_[slot->session];
-  mark.slot = found->second.id;
+  mark.slot = state.id;
   mark.sequence = last_sequence;
+  mark.ordinal = state.next_ordinal - 1;
+  mark.skipped = state.skipped;
   mark.timestamp_ns = RealtimeNs();
   Note(writer_->AddMark(mark));
-  slots_.erase(found);
+}
+
+void ActiveRecording::Found(const Finding& finding) {
+  const auto found = slots_.find(finding.slot);
+  if (found == slots_.end() || finding.sequence <= found->second.from_sequence) return;
+  recording::Mark mark;
+  mark.kind = ToRecording(finding.kind);
+  mark.session = sessions_[finding.slot->session];
+  mark.slot = found->second.id;
+  mark.sequence = finding.sequence;
+  mark.serial = finding.serial;
+  mark.step = finding.step;
+  mark.count = finding.count;
+  mark.text = finding.text;
+  mark.timestamp_ns = finding.timestamp_ns;
+  Note(writer_->AddMark(mark));
+}
+
+void ActiveRecording::EndAt(const std::vector<RingHead>& heads) {
+  if (ending_) return;
+  is_late_ = IsLate();
+  ending_ = true;
+  std::map<SlotPtr, std::uint64_t> last;
+  for (const RingHead& head : heads) last[head.slot] = head.ordinal;
+  for (auto& [slot, state] : slots_) {
+    const auto head = last.find(slot);
+    const std::uint64_t seen = state.next_ordinal - 1;
+    state.until = head == last.end() ? seen : std::max(head->second, seen);
+  }
+}
+
+void ActiveRecording::CloseSlots() {
+  for (auto& [slot, state] : slots_) {
+    if (ending_ && !state.done) {
+      Account(&state, {.last_ordinal = state.until, .cause = LossCause::kUnread});
+    }
+    MarkClosed(slot, state, state.last_sequence);
+  }
+  slots_.clear();
 }
 
 void ActiveRecording::EndSession(const SessionPtr& session, bool died) {
@@ -328,14 +317,17 @@ void ActiveRecording::Note(const Result<void>& written) {
   Log("sinks")->error("{}", written.error().message);
 }
 
+bool ActiveRecording::IsLate() const {
+  return !ending_ && request_.duration.count() != 0 && Clock::now() - started_ >= request_.duration;
+}
+
 StopReason ActiveRecording::Over() const {
   const StopReason stopped = writer_->status().stopped;
   if (stopped != StopReason::kNone) return stopped;
   const bool is_owned = request_.owner != 0 && (kill(request_.owner, 0) == 0 || errno != ESRCH);
   if (!sessions_.empty() && alive_.empty() && !is_owned) return StopReason::kJobEnded;
-  if (request_.duration.count() != 0 && Clock::now() - started_ >= request_.duration) {
-    return StopReason::kReached;
-  }
+  // Of one that a client stops, the client tells.
+  if (ending_) return is_late_ ? StopReason::kReached : StopReason::kNone;
   if (request_.replays == 0) return StopReason::kNone;
   bool any = false;
   for (const auto& [slot, state] : slots_) {

@@ -15,6 +15,7 @@
 
 #include "daemon/base/glob.h"
 #include "daemon/base/result.h"
+#include "daemon/pipeline/ring_reads.h"
 #include "daemon/pipeline/sink.h"
 #include "daemon/recording/recording_writer.h"
 
@@ -74,23 +75,33 @@ class ActiveRecording {
   bool NeedsAll(const SlotIdentity& slot) const;
   // Whether it takes jobs that are yet to come, whoever they are, and needs all of them.
   bool AwaitsJobs() const;
-  // `seen`: the last ordinal that came before the recording.
-  // Requires: Wants().
-  void Open(const SlotPtr& slot, std::uint64_t seen);
+  // `seen`: the last ordinal that came before the recording, of replay `seen_sequence` or an
+  // earlier one. Requires: Wants().
+  void Open(const SlotPtr& slot, std::uint64_t seen, std::uint64_t seen_sequence = 0);
   void Consume(const StoredSnapshot& stored, const ComparisonPtr& comparison = nullptr);
   void Lose(const Gap& gap);
   // Of snapshots it got, whose statistics alone are left. Replays first..last hold them all.
   void LoseValues(const SlotPtr& slot, std::uint64_t count, std::uint64_t first_sequence,
                   std::uint64_t last_sequence);
   void Close(const SlotPtr& slot, std::uint64_t last_sequence);
+  // What the daemon found while it read; a replay before the recording is not its own.
+  void Found(const Finding& finding);
+  // It takes nothing after these heads any more, and nothing of slots that come.
+  void EndAt(const std::vector<RingHead>& heads);
+  // Writes down up to where each slot was the recording's to take. What was not read up to there is
+  // lost.
+  void CloseSlots();
   void Flush() { Note(writer_->Flush()); }
   void EndSession(const SessionPtr& session, bool died);
 
+  // Whether its time is over, and it was not told yet where to end.
+  bool IsLate() const;
   // Why it is over; kNone while it is not.
   recording::StopReason Over() const;
 
  private:
   using Clock = std::chrono::steady_clock;
+  static constexpr std::uint64_t kNoEnd = ~std::uint64_t{0};
   struct State {
     std::uint32_t id = 0;
     std::uint64_t next_ordinal = 1;  // the first one that is not accounted for yet
@@ -98,6 +109,8 @@ class ActiveRecording {
     std::uint32_t every = 1;           // replays 1, 1 + every, ... are wanted
     std::uint64_t first_sequence = 0;  // of the recording; 0: none yet
     std::uint64_t last_sequence = 0;   // every replay up to it is accounted for
+    std::uint64_t from_sequence = 0;   // replays up to it came before
+    std::uint64_t until = kNoEnd;      // the last ordinal that it takes
     bool last_forced = false;          // the snapshot before was wanted by the live control
     bool done = false;                 // it has all replays that were asked for
   };
@@ -115,6 +128,7 @@ class ActiveRecording {
   };
   void Account(State* state, const Missing& missing);
   std::uint32_t EveryOf(const SlotIdentity& slot) const;
+  void MarkClosed(const SlotPtr& slot, const State& state, std::uint64_t last_sequence);
   std::optional<std::uint32_t> SessionId(const SessionPtr& session);
   void Note(const Result<void>& written);
 
@@ -132,6 +146,8 @@ class ActiveRecording {
   Clock::time_point last_append_ = Clock::now();
   bool beyond_ = false;  // a replay after the last one that is wanted was seen
   bool said_stopped_ = false;
+  bool ending_ = false;   // EndAt() was called,
+  bool is_late_ = false;  // because its time was over
 };
 
 }  // namespace cgdebug::pipeline

@@ -106,38 +106,50 @@ void FreezeSlot(ActiveRecording* recording, const SlotRecord& record, std::uint6
   const SlotPtr& slot = record.slot;
   Remains remains(slot, store, rings);
   const std::uint64_t last = remains.last();
-  const std::uint64_t first = count != 0 && last >= count ? last - count + 1 : 1;
-  bool opened = false;
-  const auto open_before = [&](std::uint64_t ordinal) {
-    if (!std::exchange(opened, true)) recording->Open(slot, ordinal - 1);
+  const std::uint64_t produced = std::max(last, record.counters.produced);
+  const std::uint64_t first = count != 0 && produced >= count ? produced - count + 1 : 1;
+  recording->Open(slot, first - 1);
+  std::uint64_t told = first - 1;  // the ordinal up to which everything is written down
+  std::uint64_t sequence = 0;      // of the last one that was there
+  const auto lose_up_to = [&](std::uint64_t ordinal, Gap::Cause cause, std::uint64_t before) {
+    if (ordinal <= told) return;
+    told = ordinal;
+    recording->Lose({.slot = slot,
+                     .cause = cause,
+                     .last_ordinal = ordinal,
+                     .last_sequence = before == 0 ? sequence : before - 1,
+                     .before_sequence = before});
   };
-  std::uint64_t sequence = 0;  // of the last one that was there
-  const auto lose_up_to = [&](std::uint64_t ordinal, Gap::Cause cause) {
-    recording->Lose(
-        {.slot = slot, .cause = cause, .last_ordinal = ordinal, .last_sequence = sequence});
+  // Of what is not there, so many were never read. Nobody knows which: the oldest are called so.
+  std::uint64_t never_read = produced - std::min(produced, record.counters.consumed);
+  const auto miss_up_to = [&](std::uint64_t ordinal, std::uint64_t before) {
+    if (ordinal <= told) return;
+    const std::uint64_t overwritten = std::min(never_read, ordinal - told);
+    never_read -= overwritten;
+    lose_up_to(told + overwritten, Gap::Cause::kOverwritten, before);
+    lose_up_to(ordinal, Gap::Cause::kNotKept, before);
   };
   std::vector<std::uint64_t> without_values;  // replays
   for (auto ordinal = remains.Next(first); ordinal != 0; ordinal = remains.Next(ordinal + 1)) {
     const auto stored = remains.Take(ordinal);
     if (stored) {
-      open_before(ordinal);
       sequence = stored->snapshot->sequence;
+      miss_up_to(ordinal - 1, sequence);
+      told = ordinal;
       recording->Consume(*stored);
       if (!Remains::IsWhole(*stored)) without_values.push_back(sequence);
     } else if (const auto cause = remains.WhyNot(ordinal)) {
-      open_before(ordinal);
-      lose_up_to(ordinal - 1, Gap::Cause::kOverwritten);
-      lose_up_to(ordinal, *cause);
+      miss_up_to(ordinal - 1, 0);
+      lose_up_to(ordinal, *cause, 0);
     }
   }
-  open_before(1);
-  const std::uint64_t produced = std::max(last, record.counters.produced);
-  lose_up_to(produced, Gap::Cause::kOverwritten);
-  if (record.counters.lost_at_death != 0) lose_up_to(produced + 1, Gap::Cause::kAtDeath);
+  miss_up_to(produced, 0);
+  if (record.counters.lost_at_death != 0) lose_up_to(produced + 1, Gap::Cause::kAtDeath, 0);
   if (!without_values.empty()) {
     recording->LoseValues(slot, without_values.size(), without_values.front(),
                           without_values.back());
   }
+  for (const Finding& finding : FindingsOf(record)) recording->Found(finding);
 }
 
 }  // namespace
@@ -153,6 +165,7 @@ Result<RecordingInfo> Freeze(const FreezeRequest& request, const recording::Writ
     if (!(*recording)->Wants(*slot.slot)) continue;
     FreezeSlot(recording->get(), slot, request.last, store, rings);
   }
+  (*recording)->CloseSlots();
   const Result<void> closed = (*recording)->writer().Close(recording::StopReason::kRequested);
   const auto indexed = recording::UpdateCatalogue(request.directory);
   if (!indexed.ok()) Log("serve")->warn("{}", indexed.error().message);

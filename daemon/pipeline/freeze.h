@@ -21,8 +21,9 @@ struct FreezeRequest {
 };
 
 // Writes what the daemon's memory or the ring still holds of each slot, up to the newest there is
-// when it comes to the slot. The recording begins with the oldest that is left; what is missing
-// after it is a loss, as are values of which the statistics alone are left.
+// when it comes to the slot, and what the daemon found. Without `last` the recording is about
+// everything that the job produced: what is no longer kept is a loss, as are values of which the
+// statistics alone are left.
 Result<RecordingInfo> Freeze(const FreezeRequest& request, const recording::WriterOptions& options,
                              const SnapshotStore& store, RingReads* rings);
 

@@ -19,6 +19,8 @@ using recording::StopReason;
 constexpr std::size_t kMaxEnded = 64;
 constexpr auto kWatchPeriod = std::chrono::milliseconds(100);
 constexpr int kCatalogueEvery = 20;  // watch periods
+// An entry that was claimed and not committed may never be: its job may be stopped in the middle.
+constexpr auto kDrainPatience = std::chrono::seconds(5);
 
 // A label as part of a file's name.
 std::string FileName(std::string label) {
@@ -28,10 +30,12 @@ std::string FileName(std::string label) {
 
 }  // namespace
 
-Recorder::Recorder(const recording::WriterOptions& options, Tell tell, SetLossless set_lossless)
+Recorder::Recorder(const recording::WriterOptions& options, Tell tell, SetLossless set_lossless,
+                   RingReads* rings)
     : options_(options),
       tell_(std::move(tell)),
       set_lossless_(std::move(set_lossless)),
+      rings_(rings),
       watcher_([this] { Watch(); }) {}
 
 Recorder::~Recorder() {
@@ -52,6 +56,12 @@ void Recorder::Watch() {
   std::unique_lock lock(mutex_);
   for (int round = 1; !stopping_; ++round) {
     wake_.wait_for(lock, kWatchPeriod);
+    const auto is_late = [](const Active& recording) { return recording->IsLate(); };
+    if (std::ranges::any_of(active_, is_late)) {
+      lock.unlock();
+      Drain(is_late);
+      lock.lock();
+    }
     std::vector<Active> growing;
     if (round % kCatalogueEvery == 0) growing = active_;
     std::vector<std::pair<Active, StopReason>> over;
@@ -77,6 +87,7 @@ void Recorder::UpdateCatalogue(const ActiveRecording& recording) {
 
 // Requires: `recording` is no longer in active_.
 RecordingInfo Recorder::Finish(const Active& recording, StopReason reason) {
+  if (recording::HadAll(reason)) recording->CloseSlots();
   const Result<void> closed = recording->writer().Close(reason);
   UpdateCatalogue(*recording);
   RecordingInfo info = recording->info();
@@ -112,16 +123,33 @@ bool Recorder::IsMeant(const Active& recording, const std::string& which) {
 }
 
 Result<RecordingInfo> Recorder::Start(RecordRequest request) {
-  const std::scoped_lock lock(mutex_);
-  auto started = ActiveRecording::Start(++last_id_, std::move(request), options_);
+  std::unique_lock lock(mutex_);
+  const std::uint64_t id = ++last_id_;
+  lock.unlock();
+  auto started = ActiveRecording::Start(id, std::move(request), options_);
   if (!started.ok()) return started.error();
   const Active recording = *std::move(started);
-  for (const auto& [slot, state] : open_slots_) {
-    if (recording->Wants(*slot)) recording->Open(slot, state.seen);
+  const auto begin = [&](const RingHeads& heads) {
+    std::map<SlotPtr, RingHead> head_of;
+    for (const RingHead& head : heads) head_of.emplace(head.slot, head);
+    const std::scoped_lock feeding(mutex_);
+    for (const auto& [slot, state] : open_slots_) {
+      if (!recording->Wants(*slot)) continue;
+      const auto head = head_of.find(slot);
+      const bool is_known = head != head_of.end() && head->second.ordinal >= state.seen;
+      recording->Open(slot, is_known ? head->second.ordinal : state.seen,
+                      is_known ? head->second.sequence : 0);
+    }
+    active_.push_back(recording);
+    RecordingsChanged();
+    recording->Flush();
+  };
+  if (rings_ == nullptr) {
+    begin({});
+  } else {
+    rings_->AtHeads(begin);
   }
-  active_.push_back(recording);
-  RecordingsChanged();
-  recording->Flush();
+  lock.lock();
   return recording->info();
 }
 
@@ -149,7 +177,23 @@ void Recorder::RecordingsChanged() {
   }
 }
 
+void Recorder::Drain(const std::function<bool(const Active&)>& is_meant) {
+  const auto end = [&](const RingHeads& heads) {
+    const std::scoped_lock lock(mutex_);
+    for (const Active& recording : active_) {
+      if (is_meant(recording)) recording->EndAt(heads);
+    }
+  };
+  if (rings_ == nullptr) return end({});
+  if (!rings_->DrainTo(end, kDrainPatience)) {
+    Log("sinks")->warn(
+        "a ring was not read up to its head in time; what is left of it is lost to "
+        "the recordings that end");
+  }
+}
+
 Result<std::vector<RecordingInfo>> Recorder::Stop(const std::string& which, StopReason reason) {
+  Drain([&](const Active& recording) { return IsMeant(recording, which); });
   std::vector<Active> stopped;
   {
     std::unique_lock lock(mutex_);
@@ -158,6 +202,7 @@ Result<std::vector<RecordingInfo>> Recorder::Stop(const std::string& which, Stop
       if (meant) stopped.push_back(recording);
       return meant;
     });
+    finishing_.insert(finishing_.end(), stopped.begin(), stopped.end());
     if (!stopped.empty()) RecordingsChanged();
     if (stopped.empty() && which.empty()) {
       return Error{"nothing is being recorded. Type: cgdebug-cli record start -o DIR"};
@@ -188,6 +233,16 @@ std::vector<RecordingInfo> Recorder::List() const {
   for (const Active& recording : finishing_) infos.push_back(recording->info());
   infos.insert(infos.end(), ended_.rbegin(), ended_.rend());
   return infos;
+}
+
+bool Recorder::WaitForFinishing(std::chrono::nanoseconds patience) {
+  std::unique_lock lock(mutex_);
+  wake_.notify_all();
+  return finished_.wait_for(lock, patience, [&] {
+    return finishing_.empty() && std::ranges::none_of(active_, [](const Active& recording) {
+             return recording->Over() == StopReason::kJobEnded;
+           });
+  });
 }
 
 bool Recorder::busy() const {
@@ -257,6 +312,11 @@ void Recorder::Lose(const Gap& gap) {
     open->second.seen = std::max(open->second.seen, gap.last_ordinal);
   }
   for (const Active& recording : active_) recording->Lose(gap);
+}
+
+void Recorder::Found(const Finding& finding) {
+  const std::scoped_lock lock(mutex_);
+  for (const Active& recording : active_) recording->Found(finding);
 }
 
 void Recorder::CloseSlot(const SlotPtr& slot, std::uint64_t last_sequence) {

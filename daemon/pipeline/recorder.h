@@ -32,17 +32,23 @@ class Recorder {
   // Tells a slot whether a recording needs all of it; never blocks. Thread: any.
   using SetLossless = std::function<void(const SlotPtr& slot, layout::Lossless lossless)>;
 
-  Recorder(const recording::WriterOptions& options, Tell tell, SetLossless set_lossless = {});
+  // `rings` outlives the recorder. Null: whoever feeds it has read everything there is.
+  Recorder(const recording::WriterOptions& options, Tell tell, SetLossless set_lossless = {},
+           RingReads* rings = nullptr);
   ~Recorder();  // closes what is open
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
-  // --- for clients
+  // --- for clients. Both wait for the thread that feeds.
+  // The recording begins after the head that each ring has when this is called.
   Result<RecordingInfo> Start(RecordRequest request);
-  // `which`: an id, a directory, or empty for all that a client started.
-  // Fails: there is no such recording.
+  // `which`: an id, a directory, or empty for all that a client started. The recording ends with
+  // the head that each ring has when this is called: up to there everything is in it or counted as
+  // lost. Fails: there is no such recording.
   Result<std::vector<RecordingInfo>> Stop(const std::string& which, recording::StopReason reason);
   std::vector<RecordingInfo> List() const;  // active ones, then the last that ended
+  // Until what is over by now is closed on the disk. False: it took longer.
+  bool WaitForFinishing(std::chrono::nanoseconds patience);
   bool busy() const;
   // Of every recording, but for what its request says otherwise.
   const recording::WriterOptions& options() const { return options_; }
@@ -52,6 +58,7 @@ class Recorder {
   void OpenSlot(const SlotPtr& slot, std::uint64_t consumed_before);
   void Consume(const Delivery& delivery);
   void Lose(const Gap& gap);
+  void Found(const Finding& finding);
   void CloseSlot(const SlotPtr& slot, std::uint64_t last_sequence);
   void EndSession(const SessionPtr& session, bool died);
   // What was consumed before is in the hands of the system then.
@@ -69,6 +76,8 @@ class Recorder {
   void StartToDisk(const SlotPtr& slot);
   void FlushActive();
   static bool IsMeant(const Active& recording, const std::string& which);
+  // Lets those that `is_meant` names take what the rings have now, and nothing more.
+  void Drain(const std::function<bool(const Active&)>& is_meant);
   void TellJobs(const RecordRequest& request, const recording::WriterStatus& status) const;
   RecordingInfo Finish(const Active& recording, recording::StopReason reason);
   // Without mutex_.
@@ -78,6 +87,7 @@ class Recorder {
   const recording::WriterOptions options_;
   const Tell tell_;
   const SetLossless set_lossless_;
+  RingReads* const rings_;
   mutable std::mutex mutex_;
   std::vector<Active> active_;
   std::vector<Active> finishing_;  // no longer active_, not yet ended_

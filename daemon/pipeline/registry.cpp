@@ -19,6 +19,28 @@ void Consider(const SlotPtr& slot, const ring::FirstNonfinite& seen, FirstNonfin
 
 }  // namespace
 
+std::vector<Finding> FindingsOf(const SlotRecord& record) {
+  std::vector<Finding> findings;
+  const auto add = [&](Finding::Kind kind, const ring::FirstNonfinite& first) {
+    if (first.sequence == 0) return;
+    findings.push_back({.slot = record.slot,
+                        .kind = kind,
+                        .sequence = first.sequence,
+                        .serial = first.serial,
+                        .step = first.step,
+                        .count = first.count});
+  };
+  add(Finding::Kind::kNan, record.firsts.nan);
+  add(Finding::Kind::kInf, record.firsts.inf);
+  if (record.verdict.state == layout::VerdictState::kFail) {
+    findings.push_back({.slot = record.slot,
+                        .kind = Finding::Kind::kMismatch,
+                        .sequence = record.verdict.first_failed_sequence,
+                        .text = record.verdict.text});
+  }
+  return findings;
+}
+
 void Counters::Add(const Counters& other) {
   replays += other.replays;
   produced += other.produced;
@@ -128,6 +150,7 @@ void Registry::SetFirsts(const SlotPtr& slot, const ring::FirstNonfinites& first
   const std::lock_guard lock(mutex_);
   Session* session = Find(slot->session);
   if (session == nullptr) return;
+  if (SlotRecord* record = FindSlot(slot)) record->firsts = firsts;
   session->nonfinite_probes.insert(slot->probe);
   if (SlotRecord* record = FindSlot(slot)) record->firsts = firsts;
   Consider(slot, firsts.nan, &session->record.first_nan);

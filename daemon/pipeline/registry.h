@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "daemon/base/graph_labels.h"
+#include "daemon/pipeline/sink.h"
 #include "daemon/pipeline/snapshot.h"
 #include "libprobe/ring/slot_ring_reader.h"
 
@@ -45,6 +46,9 @@ struct SlotRecord {
   layout::SlotControl control;   // what a client set
   SnapshotPtr last;
 };
+
+// What any daemon found in the slot.
+std::vector<Finding> FindingsOf(const SlotRecord& record);
 
 enum class SessionState { kAlive, kExited, kDied };
 

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "daemon/base/result.h"
@@ -38,7 +40,15 @@ struct Delivery {
 
 // Snapshots that no sink gets.
 struct Gap {
-  enum class Cause { kOverwritten, kReleased, kAtDeath, kCorrupted, kNoMemory };
+  enum class Cause {
+    kOverwritten,
+    kReleased,
+    kAtDeath,
+    kCorrupted,
+    kNoMemory,
+    kNotKept,  // of a freeze: read when it came, and gone since
+    kUnread,   // of a recording that was stopped: not read in time
+  };
   SlotPtr slot;
   Cause cause = Cause::kOverwritten;
   std::uint64_t count = 0;
@@ -48,6 +58,22 @@ struct Gap {
   // The live control asked for that snapshot, or for one of them: whatever an action's period is,
   // they may have been wanted.
   bool before_forced = false;
+};
+
+// For events: a literal.
+std::string_view ToText(Gap::Cause cause);
+
+// The first snapshot of its slot that something is wrong with, in all replays that any daemon saw.
+struct Finding {
+  enum class Kind { kNan, kInf, kMismatch };
+  SlotPtr slot;
+  Kind kind = Kind::kNan;
+  std::uint64_t sequence = 0;
+  std::uint64_t serial = 0;  // of the replay; 0: not known
+  std::int64_t step = -1;
+  std::int64_t timestamp_ns = 0;  // 0: an earlier daemon found it
+  std::uint64_t count = 0;        // elements; 0: not known
+  std::string text = {};          // of a mismatch
 };
 
 // Thread: the ingest thread.
@@ -60,6 +86,8 @@ class Sink {
   virtual void Consume(const Delivery& delivery, SlotFeedback& feedback) = 0;
   // Told before what comes after the gap, or before CloseSlot().
   virtual void Lose(const Gap& /*gap*/) {}
+  // After the delivery of that snapshot to every sink, or after OpenSlot().
+  virtual void Found(const Finding& /*finding*/) {}
   // Nothing more comes: its producer ended after replay `last_sequence`, or gave the slot up.
   virtual void CloseSlot(const SlotPtr& /*slot*/, std::uint64_t /*last_sequence*/,
                          SlotFeedback& /*feedback*/) {}
@@ -81,6 +109,7 @@ class FanOut final : public Sink {
   void OpenSlot(const SlotPtr& slot, SlotFeedback& feedback) override;
   void Consume(const Delivery& delivery, SlotFeedback& feedback) override;
   void Lose(const Gap& gap) override;
+  void Found(const Finding& finding) override;
   void CloseSlot(const SlotPtr& slot, std::uint64_t last_sequence, SlotFeedback& feedback) override;
   void EndSession(const SessionPtr& session, bool died) override;
   void ForgetSession(const SessionPtr& session) override;

@@ -34,7 +34,43 @@ void SnapshotStore::Put(SnapshotPtr snapshot, PayloadPtr payload) {
     bytes_ += slot.back().stored.payload->size();
     newest_[arrivals_] = &slot.back();
   }
-  while (bytes_ > max_bytes_) Drop((older_.empty() ? newest_ : older_).begin()->second);
+  Trim();
+}
+
+void SnapshotStore::Trim() {
+  while (bytes_ != 0 && bytes_ + pinned_bytes_ > max_bytes_) {
+    Drop((older_.empty() ? newest_ : older_).begin()->second);
+  }
+}
+
+void SnapshotStore::Pin(const SlotPtr& slot, std::uint64_t sequence) {
+  const std::lock_guard lock(mutex_);
+  const auto found = slots_.find(KeyOf(*slot));
+  if (found == slots_.end()) return;
+  const std::deque<Kept>& kept = found->second;
+  const auto first_after = std::find_if(kept.begin(), kept.end(), [&](const Kept& one) {
+    return one.stored.snapshot->sequence > sequence;
+  });
+  if (first_after == kept.begin() || (first_after - 1)->stored.snapshot->sequence != sequence) {
+    return;
+  }
+  Pinned& pinned = pinned_[found->first];
+  // The one that was found first: it has the room before those that led to it.
+  std::size_t left = kPinnedBefore + 1;
+  for (auto one = first_after; one != kept.begin() && left > 0; --left) {
+    StoredSnapshot stored = (--one)->stored;
+    const std::uint64_t bytes = stored.payload == nullptr ? 0 : stored.payload->size();
+    if (pinned_bytes_ + bytes > max_bytes_ / 4) stored.payload = nullptr;
+    const auto [place, is_new] = pinned.try_emplace(stored.snapshot->ordinal, stored);
+    if (is_new && stored.payload != nullptr) pinned_bytes_ += bytes;
+  }
+  Trim();
+}
+
+void SnapshotStore::Unpin(const Pinned& pinned) {
+  for (const auto& [ordinal, stored] : pinned) {
+    if (stored.payload != nullptr) pinned_bytes_ -= stored.payload->size();
+  }
 }
 
 void SnapshotStore::ForgetSlot(const SlotPtr& slot) {
@@ -42,6 +78,10 @@ void SnapshotStore::ForgetSlot(const SlotPtr& slot) {
   const auto found = slots_.find(KeyOf(*slot));
   if (found == slots_.end()) return;
   for (Kept& kept : found->second) Drop(&kept);
+  if (const auto pinned = pinned_.find(found->first); pinned != pinned_.end()) {
+    Unpin(pinned->second);
+    pinned_.erase(pinned);
+  }
   slots_.erase(found);
 }
 
@@ -55,6 +95,11 @@ void SnapshotStore::ForgetSession(const SessionPtr& session) {
     for (Kept& kept : slot->second) Drop(&kept);
     slot = slots_.erase(slot);
   }
+  std::erase_if(pinned_, [&](const auto& pinned) {
+    const bool is_meant = std::get<0>(pinned.first) == session->uuid;
+    if (is_meant) Unpin(pinned.second);
+    return is_meant;
+  });
 }
 
 std::vector<StoredSnapshot> SnapshotStore::History(const SlotPtr& slot) const {
@@ -62,13 +107,46 @@ std::vector<StoredSnapshot> SnapshotStore::History(const SlotPtr& slot) const {
   const std::lock_guard lock(mutex_);
   const auto found = slots_.find(KeyOf(*slot));
   if (found == slots_.end()) return history;
-  for (const Kept& kept : found->second) history.push_back(kept.stored);
+  const auto pinned = pinned_.find(found->first);
+  if (pinned != pinned_.end()) {
+    const std::uint64_t oldest =
+        found->second.empty() ? UINT64_MAX : found->second.front().stored.snapshot->ordinal;
+    for (const auto& [ordinal, stored] : pinned->second) {
+      if (ordinal < oldest) history.push_back(stored);
+    }
+  }
+  for (const Kept& kept : found->second) {
+    history.push_back(kept.stored);
+    if (kept.stored.payload != nullptr || pinned == pinned_.end()) continue;
+    const auto same = pinned->second.find(kept.stored.snapshot->ordinal);
+    if (same != pinned->second.end()) history.back() = same->second;
+  }
   return history;
+}
+
+std::uint64_t SnapshotStore::CountOf(const SlotPtr& slot) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = slots_.find(KeyOf(*slot));
+  if (found == slots_.end()) return 0;
+  std::uint64_t count = found->second.size();
+  const auto pinned = pinned_.find(found->first);
+  if (pinned == pinned_.end() || found->second.empty()) return count;
+  const std::uint64_t oldest = found->second.front().stored.snapshot->ordinal;
+  const auto end = pinned->second.lower_bound(oldest);
+  return count + static_cast<std::uint64_t>(std::distance(pinned->second.begin(), end));
+}
+
+std::optional<StoredSnapshot> SnapshotStore::Find(const SlotPtr& slot,
+                                                  std::uint64_t sequence) const {
+  for (StoredSnapshot& stored : History(slot)) {
+    if (stored.snapshot->sequence == sequence) return std::move(stored);
+  }
+  return std::nullopt;
 }
 
 std::uint64_t SnapshotStore::bytes() const {
   const std::lock_guard lock(mutex_);
-  return bytes_;
+  return bytes_ + pinned_bytes_;
 }
 
 }  // namespace cgdebug::pipeline

@@ -65,6 +65,7 @@ void Fields(Archive& a, Slot& m) {
   a.Varint(15, m.from_ordinal);
   a.Text(16, m.shard);
   a.Text(17, m.graph_label);
+  a.Varint(20, m.from_sequence);
 }
 
 template <typename Archive>
@@ -106,6 +107,10 @@ void Fields(Archive& a, Mark& m) {
   a.Signed(5, m.step);
   a.Varint(6, m.timestamp_ns);
   a.Text(7, m.text);
+  a.Varint(20, m.ordinal);
+  a.Varint(21, m.skipped);
+  a.Varint(22, m.count);
+  a.Fixed64(23, m.serial);
 }
 
 template <typename Archive>
@@ -334,6 +339,10 @@ std::string_view ToText(LossCause cause) {
       return "their values were no longer kept, only their statistics";
     case LossCause::kNoMemory:
       return "the daemon had no memory to read them";
+    case LossCause::kNotKept:
+      return "no longer kept";
+    case LossCause::kUnread:
+      return "not read in time when the recording was stopped";
   }
   return "unknown cause";
 }

@@ -84,11 +84,41 @@ std::uint64_t RecordingReader::bytes() const {
   return bytes;
 }
 
+bool RecordingReader::had_all() const { return closed_ && HadAll(stop_reason_); }
+
 bool RecordingReader::complete() const {
-  const bool had_all = stop_reason_ == StopReason::kRequested ||
-                       stop_reason_ == StopReason::kReached ||
-                       stop_reason_ == StopReason::kJobEnded;
-  return closed_ && had_all && losses_.empty() && damage().empty();
+  if (!had_all() || !losses_.empty() || !damage().empty()) return false;
+  return std::ranges::all_of(slots_,
+                             [this](const Slot& slot) { return AccountOf(slot.id).is_end_known; });
+}
+
+Account RecordingReader::AccountOf(std::uint32_t slot) const {
+  Account account;
+  account.before = slots_[slot].from_ordinal;
+  account.kept = snapshot_count(slot);
+  std::uint64_t last = account.before;
+  if (const auto newest = Last(slot)) last = std::max(last, newest->ordinal);
+  for (const Loss& loss : losses_) {
+    if (loss.slot != slot) continue;
+    last = std::max(last, loss.last_ordinal);
+    (loss.cause == LossCause::kValuesGone ? account.without_values
+                                          : account.lost[std::string(ToText(loss.cause))]) +=
+        loss.count;
+  }
+  // A recording without any such mark was written by something else than a daemon.
+  bool any_closed = false, closed = false;
+  for (const Mark& mark : marks_) {
+    if (mark.kind != MarkKind::kSlotClosed) continue;
+    any_closed = true;
+    if (mark.slot != static_cast<std::int64_t>(slot)) continue;
+    closed = true;
+    last = std::max(last, mark.ordinal);
+  }
+  account.is_end_known = closed || (!any_closed && had_all());
+  const std::uint64_t known = account.kept + account.lost_count();
+  account.produced = std::max(last - account.before, known);
+  account.not_wanted = account.produced - known;
+  return account;
 }
 
 bool RecordingReader::being_written() const { return IsBeingWritten(directory_); }

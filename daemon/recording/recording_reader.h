@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "daemon/base/result.h"
+#include "daemon/recording/account.h"
 #include "daemon/recording/segment_file.h"
 #include "daemon/recording/snapshot_index.h"
 #include "daemon/recording/types.h"
@@ -76,6 +77,8 @@ class RecordingReader {
   // Whether it was closed because it had everything it wanted, and nothing of that is missing, as
   // far as is known without reading every payload (Verify).
   bool complete() const;
+  // Of one slot, by id.
+  Account AccountOf(std::uint32_t slot) const;
   // Every record up to this number was on the disk when the writer said so.
   std::uint64_t durable_number() const { return durable_number_; }
   std::uint64_t last_number() const { return last_number_; }
@@ -142,6 +145,8 @@ class RecordingReader {
   std::vector<layout::IndexRow> LoadRows(std::size_t place, std::uint64_t begin,
                                          const Record& record) const;
   void FindMissing();
+  void FindMissingEnds();
+  bool had_all() const;
   void AddDamage(std::size_t place, std::uint64_t offset, std::uint64_t bytes,
                  std::uint64_t missing_records, std::string what) const;
   Result<Record> ReadRecord(const SnapshotRef& ref) const;

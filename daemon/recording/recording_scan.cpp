@@ -283,6 +283,7 @@ void RecordingReader::AcceptOther(const Record& record) {
 // Snapshots that went with damaged records: gaps in a slot's ordinals that no loss tells of.
 void RecordingReader::FindMissing() {
   std::erase_if(losses_, [](const Loss& loss) { return loss.cause == LossCause::kDamaged; });
+  FindMissingEnds();
   const bool any = std::ranges::any_of(
       damage(), [](const Damage& damage) { return damage.missing_records != 0; });
   if (!any) return;
@@ -307,6 +308,33 @@ void RecordingReader::FindMissing() {
       ordinal = ref.ordinal;
       sequence = ref.sequence;
     }
+  }
+  losses_.insert(losses_.end(), found.begin(), found.end());
+}
+
+// Between the last snapshot of a slot and the mark that closed it.
+void RecordingReader::FindMissingEnds() {
+  std::vector<Loss> found;
+  for (const Mark& mark : marks_) {
+    const bool is_slot = mark.slot >= 0 && static_cast<std::size_t>(mark.slot) < slots_.size();
+    if (mark.kind != MarkKind::kSlotClosed || !is_slot) continue;
+    const Slot& slot = slots_[static_cast<std::size_t>(mark.slot)];
+    std::uint64_t ordinal = slot.from_ordinal;
+    std::uint64_t sequence = 0;
+    if (const auto last = Last(slot.id); last && last->ordinal > ordinal) {
+      ordinal = last->ordinal;
+      sequence = last->sequence;
+    }
+    if (mark.ordinal <= ordinal) continue;
+    std::uint64_t missing = mark.ordinal - ordinal;
+    missing -= std::min(missing, mark.skipped);
+    for (const Loss& loss : losses_) {
+      if (loss.slot != slot.id || loss.first_ordinal <= ordinal) continue;
+      missing -= std::min(missing, loss.last_ordinal - loss.first_ordinal + 1);
+    }
+    if (missing == 0) continue;
+    found.push_back({slot.id, LossCause::kDamaged, missing, ordinal + 1, mark.ordinal, sequence, 0,
+                     mark.timestamp_ns});
   }
   losses_.insert(losses_.end(), found.begin(), found.end());
 }

@@ -45,7 +45,8 @@ struct Slot {
   std::uint32_t every = 1;          // replays 1, 1 + every, ... are recorded
   std::uint32_t index = 0;          // in the segment's directory, with
   std::uint64_t generation = 0;     // that entry's generation
-  std::uint64_t from_ordinal = 0;   // snapshots up to this one came before the recording
+  std::uint64_t from_ordinal = 0;   // snapshots up to this one came before the recording,
+  std::uint64_t from_sequence = 0;  // and so did replays up to this one
   std::string graph_label = {};     // what the user calls the graph; empty: nothing
 };
 
@@ -86,6 +87,8 @@ enum class LossCause : std::uint32_t {
   kLeftOut = 9,      // damaged in the recording that this one was copied from
   kValuesGone = 10,  // only the values: the statistics were recorded
   kNoMemory = 11,    // the daemon had no memory to read it
+  kNotKept = 12,     // read when it came, and neither in a ring nor in the daemon's memory any more
+  kUnread = 13,      // not read in time when the recording was stopped
 };
 std::string_view ToText(LossCause cause);
 
@@ -109,6 +112,11 @@ enum class MarkKind : std::uint32_t {
   kSessionDied = 4,
   kSlotClosed = 5,  // nothing more comes of the slot; `sequence` is its last replay
   kNote = 6,
+  // What the daemon found while it read, whether the recording has that snapshot or not: the first
+  // of each slot.
+  kFirstNan = 7,
+  kFirstInf = 8,
+  kFirstMismatch = 9,  // a comparison that failed; the text says how
 };
 
 struct Mark {
@@ -120,7 +128,17 @@ struct Mark {
   std::int64_t step = -1;
   std::int64_t timestamp_ns = 0;
   std::string text;
+  std::uint64_t ordinal = 0;  // kSlotClosed: snapshots up to this one were the recording's to take
+  std::uint64_t skipped = 0;  // likewise: it did not want those just before and with that one
+  std::uint64_t count = 0;    // of a finding: elements
+  std::uint64_t serial = 0;   // likewise: of its replay, as Snapshot::serial
 };
+
+// Whether a mark is about the first snapshot of its slot that something was wrong with.
+constexpr bool IsFinding(MarkKind kind) {
+  return kind == MarkKind::kFirstNan || kind == MarkKind::kFirstInf ||
+         kind == MarkKind::kFirstMismatch;
+}
 
 enum class StopReason : std::uint32_t {
   kNone = 0,       // still recording
@@ -134,5 +152,11 @@ enum class StopReason : std::uint32_t {
   kCutOff = 8,      // a copy of one whose end was missing
 };
 std::string_view ToText(StopReason reason);
+
+// Whether a recording that ended so got everything that it was to record.
+constexpr bool HadAll(StopReason reason) {
+  return reason == StopReason::kRequested || reason == StopReason::kReached ||
+         reason == StopReason::kJobEnded;
+}
 
 }  // namespace cgdebug::recording

@@ -48,7 +48,7 @@ void Connection::Close() {
 bool Connection::IsFull() const { return queued_bytes_ >= kMaxQueuedBytes; }
 
 void Connection::ReadNext() {
-  if (!open_ || reading_ || freezing_ || close_when_written_ || IsFull()) return;
+  if (!open_ || reading_ || answering_slowly_ || close_when_written_ || IsFull()) return;
   reading_ = true;
   reader_.Read(socket_, [self = shared_from_this()](bool ok, const std::string& why) {
     self->OnFrame(ok, why);
@@ -94,7 +94,7 @@ void Connection::HandleFrame() {
         false);
   }
   if (request.has_tail()) return OpenTail(id, request.tail());
-  if (request.has_freeze()) return Freeze(id, request.freeze());
+  if (Handlers::IsSlow(request)) return AnswerSlowly(id, std::move(request));
   pipeline::PayloadPtr payload;
   const v1::Response response = handlers_->Answer(request, &payload);
   if (request.has_hello()) {
@@ -106,12 +106,12 @@ void Connection::HandleFrame() {
   if (payload != nullptr) SendPayload(id, payload);
 }
 
-// Elsewhere, for it writes gigabytes: the other clients are answered meanwhile, and this one's next
-// request is read afterwards.
-void Connection::Freeze(std::uint64_t request_id, v1::FreezeRequest request) {
-  freezing_ = true;
+// Elsewhere, for it writes gigabytes or waits for the rings to be read: the other clients are
+// answered meanwhile, and this one's next request is read afterwards.
+void Connection::AnswerSlowly(std::uint64_t request_id, v1::Request request) {
+  answering_slowly_ = true;
   auto done = [self = shared_from_this(), request_id](const v1::Response& response) {
-    self->freezing_ = false;
+    self->answering_slowly_ = false;
     if (!self->open_) return;
     self->Send(request_id, response, false);
     self->on_change_();
@@ -120,8 +120,9 @@ void Connection::Freeze(std::uint64_t request_id, v1::FreezeRequest request) {
   // `done` goes back to the serve thread with the last reference to this connection.
   asio::post(*slow_, [handlers = handlers_, request = std::move(request), done = std::move(done),
                       serve_thread = socket_.get_executor()]() mutable {
-    asio::post(serve_thread,
-               [response = handlers->Freeze(request), done = std::move(done)] { done(response); });
+    asio::post(serve_thread, [response = handlers->AnswerSlowly(request), done = std::move(done)] {
+      done(response);
+    });
   });
 }
 

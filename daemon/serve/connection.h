@@ -49,7 +49,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void ReadNext();
   void OnFrame(bool ok, const std::string& why);
   void HandleFrame();
-  void Freeze(std::uint64_t request_id, v1::FreezeRequest request);
+  void AnswerSlowly(std::uint64_t request_id, v1::Request request);
   void OpenTail(std::uint64_t request_id, const v1::TailRequest& request);
   void Send(std::uint64_t request_id, const v1::Response& response, bool more);
   void SendPayload(std::uint64_t request_id, const pipeline::PayloadPtr& payload);
@@ -69,7 +69,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool full_;
   bool greeted_ = false;
   bool reading_ = false;
-  bool freezing_ = false;
+  bool answering_slowly_ = false;
   bool writing_ = false;
   bool close_when_written_ = false;
   bool open_ = true;

@@ -50,6 +50,13 @@ bool Means(const v1::GetRequest& request, const pipeline::SlotIdentity& slot) {
          (!request.has_slot() || request.slot() == registration.order);
 }
 
+v1::FirstNonfinite::Kept KeptOf(const pipeline::SnapshotStore& store, const SlotRecord& slot,
+                                const v1::FirstNonfinite& first) {
+  const auto stored = store.Find(slot.slot, first.replay());
+  if (!stored) return v1::FirstNonfinite::NOTHING;
+  return stored->payload == nullptr ? v1::FirstNonfinite::STATISTICS : v1::FirstNonfinite::VALUES;
+}
+
 // The probe is there, its call that was asked for is not.
 void SetNoCall(const v1::GetRequest& request, v1::Error* error) {
   std::string call;
@@ -122,12 +129,6 @@ v1::Response Handlers::Answer(const v1::Request& request, pipeline::PayloadPtr* 
     case v1::Request::kSet:
       Set(request.set(), &response);
       break;
-    case v1::Request::kRecordStart:
-      RecordStart(request.record_start(), &response);
-      break;
-    case v1::Request::kRecordStop:
-      RecordStop(request.record_stop(), &response);
-      break;
     case v1::Request::kRecordList:
       RecordList(&response);
       break;
@@ -169,8 +170,11 @@ void Handlers::Status(const v1::StatusRequest& request, v1::Response* response) 
   reply->set_cpu_seconds(CpuSeconds());
   reply->set_rss_bytes(ResidentBytes());
   reply->set_socket(options_.socket_path);
-  for (const SessionRecord& record : *sessions)
-    Fill(record, *model_.registry, reply->add_sessions());
+  for (const SessionRecord& record : *sessions) {
+    v1::Session* message = reply->add_sessions();
+    Fill(record, *model_.registry, message);
+    FillKept(record, message);
+  }
   for (const pipeline::SkippedFile& skipped : model_.registry->Skipped()) {
     v1::Skipped* message = reply->add_skipped();
     message->set_path(skipped.path);
@@ -194,7 +198,32 @@ void Handlers::Sessions(const v1::SessionsRequest& request, v1::Response* respon
   v1::SessionsReply* reply = response->mutable_sessions();
   for (const SessionRecord& record : model_.registry->Sessions()) {
     const bool alive = record.state == pipeline::SessionState::kAlive;
-    if (alive || request.include_dead()) Fill(record, *model_.registry, reply->add_sessions());
+    if (!alive && !request.include_dead()) continue;
+    v1::Session* message = reply->add_sessions();
+    Fill(record, *model_.registry, message);
+    FillKept(record, message);
+  }
+}
+
+void Handlers::FillKept(const SessionRecord& record, v1::Session* message) const {
+  std::uint64_t kept = 0;
+  for (const SlotRecord& slot : model_.registry->Slots(record.session)) {
+    kept += model_.store->CountOf(slot.slot);
+    if (slot.slot == record.first_nan.slot) {
+      message->mutable_first_nan()->set_kept(KeptOf(*model_.store, slot, message->first_nan()));
+    }
+    if (slot.slot == record.first_inf.slot) {
+      message->mutable_first_inf()->set_kept(KeptOf(*model_.store, slot, message->first_inf()));
+    }
+  }
+  message->mutable_counters()->set_kept(kept);
+}
+
+void Handlers::FillKept(const SlotRecord& record, v1::ProbeInfo* message) const {
+  message->mutable_counters()->set_kept(model_.store->CountOf(record.slot));
+  for (auto* first : {message->has_first_nan() ? message->mutable_first_nan() : nullptr,
+                      message->has_first_inf() ? message->mutable_first_inf() : nullptr}) {
+    if (first != nullptr) first->set_kept(KeptOf(*model_.store, record, *first));
   }
 }
 
@@ -216,7 +245,10 @@ void Handlers::Probes(const v1::ProbesRequest& request, v1::Response* response) 
   for (const SessionRecord& session : *sessions) {
     for (const SlotRecord& slot : model_.registry->Slots(session.session)) {
       names.push_back(slot.slot->probe);
-      if (selector->Matches(slot.slot->probe)) Fill(slot, *model_.registry, reply->add_probes());
+      if (!selector->Matches(slot.slot->probe)) continue;
+      v1::ProbeInfo* message = reply->add_probes();
+      Fill(slot, *model_.registry, message);
+      FillKept(slot, message);
     }
   }
   if (reply->probes_size() == 0 && !patterns.empty()) {
@@ -272,6 +304,7 @@ void Handlers::Get(const v1::GetRequest& request, v1::Response* response,
   v1::GetReply* reply = response->mutable_get();
   Fill(*stored->snapshot, *model_.registry, reply->mutable_snapshot());
   Fill(owner->slot, *model_.registry, reply->mutable_probe());
+  FillKept(owner->slot, reply->mutable_probe());
   reply->set_payload_dropped(stored->payload == nullptr);
   if (stored->payload == nullptr || request.metadata_only() || stored->payload->empty()) return;
   reply->set_payload_bytes(stored->payload->size());

@@ -38,11 +38,13 @@ class Handlers {
  public:
   Handlers(const Model& model, const ServeOptions& options);
 
-  // Everything but Tail and Freeze. `payload` is set when raw frames follow the answer.
+  // Everything but Tail and what is slow. `payload` is set when raw frames follow the answer.
   v1::Response Answer(const v1::Request& request, pipeline::PayloadPtr* payload);
 
-  // Takes as long as writing what is left of a job takes. Thread: any.
-  v1::Response Freeze(const v1::FreezeRequest& request) const;
+  // What waits for the ingest thread, and for as long as writing a recording takes.
+  static bool IsSlow(const v1::Request& request);
+  // Thread: any.
+  v1::Response AnswerSlowly(const v1::Request& request) const;
 
   const Model& model() const { return model_; }
   bool shutdown_requested() const { return shutdown_requested_; }
@@ -55,10 +57,14 @@ class Handlers {
   void Probes(const v1::ProbesRequest& request, v1::Response* response);
   void Get(const v1::GetRequest& request, v1::Response* response, pipeline::PayloadPtr* payload);
   void Set(const v1::SetRequest& request, v1::Response* response);
+  // What memory has of it.
+  void FillKept(const pipeline::SessionRecord& record, v1::Session* message) const;
+  void FillKept(const pipeline::SlotRecord& record, v1::ProbeInfo* message) const;
   void Shutdown(const v1::ShutdownRequest& request, v1::Response* response);
   // record_handlers.cpp
-  void RecordStart(const v1::RecordStartRequest& request, v1::Response* response);
-  void RecordStop(const v1::RecordStopRequest& request, v1::Response* response);
+  void RecordStart(const v1::RecordStartRequest& request, v1::Response* response) const;
+  void RecordStop(const v1::RecordStopRequest& request, v1::Response* response) const;
+  void Sync(v1::Response* response) const;
   void RecordList(v1::Response* response);
   void Freeze(const v1::FreezeRequest& request, v1::Response* response) const;
 

@@ -280,6 +280,7 @@ void Fill(const pipeline::Snapshot& snapshot, const pipeline::Registry& registry
   message->set_serial(snapshot.serial);
   message->set_graph(registry.GraphOf(slot));
   message->set_slot(static_cast<std::uint32_t>(slot.registration.order));
+  message->set_ordinal(snapshot.ordinal);
 }
 
 namespace {

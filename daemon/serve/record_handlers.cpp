@@ -19,6 +19,8 @@ namespace {
 using pipeline::RecordingInfo;
 using pipeline::SessionRecord;
 
+constexpr auto kSyncPatience = std::chrono::seconds(2);
+
 // The daemon's own working directory means nothing to a client.
 bool CheckDirectory(const std::string& directory, v1::Response* response) {
   if (std::filesystem::path(directory).is_absolute()) return true;
@@ -84,8 +86,9 @@ pipeline::LosslessJobs ToLossless(v1::RecordStartRequest::Lossless lossless) {
 
 }  // namespace
 
-void Handlers::RecordStart(const v1::RecordStartRequest& request, v1::Response* response) {
+void Handlers::RecordStart(const v1::RecordStartRequest& request, v1::Response* response) const {
   if (!CheckDirectory(request.directory(), response)) return;
+  model_.reads->AtHeads([](const pipeline::RingHeads&) {});  // jobs that are there are known then
   pipeline::RecordRequest record;
   record.directory = request.directory();
   record.probes.assign(request.probes().begin(), request.probes().end());
@@ -117,7 +120,7 @@ void Handlers::RecordStart(const v1::RecordStartRequest& request, v1::Response* 
   Fill(*info, response->mutable_record_start()->mutable_recording());
 }
 
-void Handlers::RecordStop(const v1::RecordStopRequest& request, v1::Response* response) {
+void Handlers::RecordStop(const v1::RecordStopRequest& request, v1::Response* response) const {
   const auto reason =
       request.job_ended() ? recording::StopReason::kJobEnded : recording::StopReason::kRequested;
   const auto infos = model_.recorder->Stop(request.recording(), reason);
@@ -134,14 +137,29 @@ void Handlers::RecordList(v1::Response* response) {
   }
 }
 
-v1::Response Handlers::Freeze(const v1::FreezeRequest& request) const {
+bool Handlers::IsSlow(const v1::Request& request) {
+  return request.has_freeze() || request.has_record_start() || request.has_record_stop() ||
+         request.has_sync();
+}
+
+v1::Response Handlers::AnswerSlowly(const v1::Request& request) const {
   v1::Response response;
-  Freeze(request, &response);
+  if (request.has_freeze()) Freeze(request.freeze(), &response);
+  if (request.has_record_start()) RecordStart(request.record_start(), &response);
+  if (request.has_record_stop()) RecordStop(request.record_stop(), &response);
+  if (request.has_sync()) Sync(&response);
   return response;
+}
+
+void Handlers::Sync(v1::Response* response) const {
+  v1::SyncReply* reply = response->mutable_sync();
+  reply->set_complete(model_.reads->DrainTo([](const pipeline::RingHeads&) {}, kSyncPatience) &&
+                      model_.recorder->WaitForFinishing(kSyncPatience));
 }
 
 void Handlers::Freeze(const v1::FreezeRequest& request, v1::Response* response) const {
   if (!CheckDirectory(request.directory(), response)) return;
+  model_.reads->DrainTo([](const pipeline::RingHeads&) {}, kSyncPatience);
   const auto sessions =
       SelectSessions(*model_.registry, request.session(), response->mutable_error());
   if (!sessions) return;

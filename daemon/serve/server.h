@@ -48,7 +48,7 @@ class Server {
   std::list<std::shared_ptr<Connection>> connections_;
   std::chrono::steady_clock::time_point busy_at_ = std::chrono::steady_clock::now();
   bool stopping_ = false;
-  boost::asio::thread_pool slow_{1};  // the last member: what it works with goes after it
+  boost::asio::thread_pool slow_{4};  // the last member: what it works with goes after it
 };
 
 }  // namespace cgdebug::serve

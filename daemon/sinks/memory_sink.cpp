@@ -6,6 +6,10 @@ void MemorySink::Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedb
   store_->Put(delivery.snapshot, delivery.payload);
 }
 
+void MemorySink::Found(const pipeline::Finding& finding) {
+  store_->Pin(finding.slot, finding.sequence);
+}
+
 void MemorySink::ForgetSession(const pipeline::SessionPtr& session) {
   store_->ForgetSession(session);
 }

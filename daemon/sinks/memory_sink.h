@@ -13,6 +13,8 @@ class MemorySink final : public pipeline::Sink {
   explicit MemorySink(pipeline::SnapshotStore* store) : store_(store) {}
 
   void Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedback& feedback) override;
+  // The tensor stays, with the few before it: whoever is told of it later can look at it.
+  void Found(const pipeline::Finding& finding) override;
   void ForgetSession(const pipeline::SessionPtr& session) override;
   void ForgetSlot(const pipeline::SlotPtr& slot) override;
 

@@ -22,6 +22,7 @@ class RecordSink final : public pipeline::Sink {
                  pipeline::SlotFeedback&) override {
     recorder_->CloseSlot(slot, last_sequence);
   }
+  void Found(const pipeline::Finding& finding) override { recorder_->Found(finding); }
   void Flush() override { recorder_->Flush(); }
   void EndSession(const pipeline::SessionPtr& session, bool died) override {
     recorder_->EndSession(session, died);

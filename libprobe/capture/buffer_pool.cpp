@@ -2,7 +2,10 @@
 
 #include <cuda_runtime_api.h>
 
+#include <thread>
+
 #include "libprobe/capture/cuda_check.h"
+#include "libprobe/capture/device_guard.h"
 #include "libprobe/capture/direct_kernels.h"
 
 namespace cgdebug::capture {
@@ -17,11 +20,6 @@ std::uint64_t SizeClass(std::uint64_t bytes) {
   return layout::AlignUp(bytes == 0 ? 1 : bytes, step);
 }
 
-void FreeNow(const Buffers& buffers) noexcept {
-  if (buffers.staging != nullptr) (void)cudaFree(buffers.staging);
-  if (buffers.pinned != nullptr) (void)cudaFreeHost(buffers.pinned);
-}
-
 std::uint64_t Held(const Buffers& buffers) {
   return buffers.bytes * (buffers.kind == Buffers::Kind::kCallback ? 2 : 1);
 }
@@ -31,6 +29,58 @@ std::uint64_t Held(const Buffers& buffers) {
 BufferPool& BufferPool::Instance() {
   static auto* pool = new BufferPool;
   return *pool;
+}
+
+void BufferPool::SetFallback(const DeviceAllocator& allocator) {
+  const std::lock_guard lock(mutex_);
+  fallback_ = allocator;
+}
+
+void BufferPool::FreeNow(const Buffers& buffers) const noexcept {
+  try {
+    const DeviceGuard guard(buffers.device);
+    if (buffers.staging != nullptr) {
+      if (buffers.from_fallback) {
+        fallback_.free(buffers.staging);
+      } else {
+        (void)cudaFree(buffers.staging);
+      }
+    }
+    if (buffers.pinned != nullptr) (void)cudaFreeHost(buffers.pinned);
+  } catch (const Error&) {  // no such device any more: nor is its memory there
+  }
+}
+
+// What is kept for reuse is given up before the job is asked for memory. Requires: `mutex_` is
+// free.
+void BufferPool::AllocateStaging(std::uint64_t bytes, Buffers* buffers) {
+  cudaError_t status = cudaMalloc(&buffers->staging, bytes);
+  if (status != cudaErrorMemoryAllocation) return CheckCuda(status, "cudaMalloc");
+  (void)cudaGetLastError();
+  DeviceAllocator fallback;
+  {
+    const std::lock_guard lock(mutex_);
+    Trim();
+    fallback = fallback_;
+  }
+  status = cudaMalloc(&buffers->staging, bytes);
+  if (status == cudaErrorMemoryAllocation && fallback.allocate != nullptr) {
+    (void)cudaGetLastError();
+    // A thread of its own: while this one captures, an allocator may serve it from the memory of
+    // the graph, which is used again at each replay.
+    std::thread([&] {
+      try {
+        const DeviceGuard guard(buffers->device);
+        const RelaxedCapture relaxed;
+        buffers->staging = fallback.allocate(bytes, buffers->device);
+      } catch (const Error&) {
+        buffers->staging = nullptr;
+      }
+    }).join();
+    buffers->from_fallback = buffers->staging != nullptr;
+    if (buffers->from_fallback) return;
+  }
+  CheckCuda(status, "cudaMalloc");
 }
 
 Buffers BufferPool::Take(std::uint64_t bytes, int device, Buffers::Kind kind) {
@@ -51,12 +101,12 @@ Buffers BufferPool::Take(std::uint64_t bytes, int device, Buffers::Kind kind) {
   buffers.device = device;
   try {
     if (kind == Buffers::Kind::kDirect) {
-      CGD_CUDA(cudaMalloc(&buffers.staging, buffers.bytes + sizeof(DirectState)));
+      AllocateStaging(buffers.bytes + sizeof(DirectState), &buffers);
       buffers.state =
           reinterpret_cast<DirectState*>(static_cast<std::byte*>(buffers.staging) + buffers.bytes);
       return buffers;
     }
-    if (kind == Buffers::Kind::kCallback) CGD_CUDA(cudaMalloc(&buffers.staging, buffers.bytes));
+    if (kind == Buffers::Kind::kCallback) AllocateStaging(buffers.bytes, &buffers);
     CGD_CUDA(cudaHostAlloc(&buffers.pinned, buffers.bytes, cudaHostAllocPortable));
   } catch (...) {
     FreeNow(buffers);

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "cgdebug/probe.h"
 #include "libprobe/capture/probe_slot.h"
 
 namespace cgdebug::capture {
@@ -22,10 +23,13 @@ class BufferPool {
   static BufferPool& Instance();
 
   // What is in it is undefined, the direct lane's state too.
-  // Requires: the capture mode of the thread is relaxed when a capture is under way.
+  // Requires: the capture mode of the thread is relaxed when a capture is under way, and `device`
+  // is
+  //           its current device.
   // Fails: throws Error.
   Buffers Take(std::uint64_t bytes, int device, Buffers::Kind kind);
   void Give(const Buffers& buffers) noexcept;
+  void SetFallback(const DeviceAllocator& allocator);
 
  private:
   struct Key {
@@ -34,11 +38,14 @@ class BufferPool {
     Buffers::Kind kind;
     auto operator<=>(const Key&) const = default;
   };
+  void AllocateStaging(std::uint64_t bytes, Buffers* buffers);
+  void FreeNow(const Buffers& buffers) const noexcept;
   void Trim() noexcept;
 
   std::mutex mutex_;
   std::map<Key, std::vector<Buffers>> idle_;
   std::uint64_t idle_bytes_ = 0;  // held that nobody uses
+  DeviceAllocator fallback_ = {};
 };
 
 }  // namespace cgdebug::capture

@@ -32,24 +32,6 @@ class RelaxedCapture {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-class DeviceGuard {
- public:
-  explicit DeviceGuard(int device) {
-    CheckCuda(cudaGetDevice(&previous_), "cudaGetDevice");
-    if (previous_ != device) CheckCuda(cudaSetDevice(device), "cudaSetDevice");
-    changed_ = previous_ != device;
-  }
-  ~DeviceGuard() {
-    if (changed_) (void)cudaSetDevice(previous_);
-  }
-  DeviceGuard(const DeviceGuard&) = delete;
-  DeviceGuard& operator=(const DeviceGuard&) = delete;
-
- private:
-  int previous_ = 0;
-  bool changed_ = false;
-};
-
 }  // namespace cgdebug::capture
 
 #define CGD_CUDA(call) ::cgdebug::capture::CheckCuda((call), #call)

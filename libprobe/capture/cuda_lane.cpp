@@ -4,6 +4,7 @@
 
 #include "libprobe/capture/buffer_pool.h"
 #include "libprobe/capture/cuda_check.h"
+#include "libprobe/capture/device_guard.h"
 #include "libprobe/capture/graph_capture.h"
 #include "libprobe/capture/host_callback.h"
 
@@ -22,13 +23,13 @@ void StageOnComputePath(const ProbeSlot& slot, const TensorRef& tensor, cudaStre
   }
 }
 
-cudaGraphNode_t AddHostNode(cudaGraph_t graph, ProbeSlot* slot) {
+void AddHostNode(cudaGraph_t graph, const cudaGraphNode_t* after, std::size_t count,
+                 ProbeSlot* slot) {
   cudaHostNodeParams params = {};
   params.fn = OnReplay;
   params.userData = slot;
   cudaGraphNode_t node = nullptr;
-  CGD_CUDA(cudaGraphAddHostNode(&node, graph, nullptr, 0, &params));
-  return node;
+  CGD_CUDA(cudaGraphAddHostNode(&node, graph, after, count, &params));
 }
 
 }  // namespace
@@ -50,6 +51,10 @@ Buffers AllocateBuffers(std::uint64_t bytes, int device, Buffers::Kind kind) {
 
 void FreeBuffers(const Buffers& buffers) noexcept { BufferPool::Instance().Give(buffers); }
 
+void SetFallbackAllocator(const DeviceAllocator& allocator) {
+  BufferPool::Instance().SetFallback(allocator);
+}
+
 void CaptureLeaf(ProbeSlot* slot, const TensorRef& tensor, void* stream_handle) {
   auto* stream = static_cast<cudaStream_t>(stream_handle);
   const DeviceGuard guard(tensor.device_index);
@@ -58,21 +63,18 @@ void CaptureLeaf(ProbeSlot* slot, const TensorRef& tensor, void* stream_handle) 
   RefuseConditionalBody(before);
   cudaGraph_t graph = before.graph;
   RetainByGraph(graph, slot);
-  cudaGraphNode_t callback = AddHostNode(graph, slot);
   StageOnComputePath(*slot, tensor, stream);
   const CaptureInfo info = GetCaptureInfo(stream);
-  cudaGraphNode_t last = nullptr;
   const std::uint64_t bytes = slot->registration.payload_bytes;
-  if (bytes != 0) {
-    CGD_CUDA(cudaGraphAddMemcpyNode1D(&last, graph, info.dependencies, info.dependency_count,
-                                      slot->buffers.pinned, slot->buffers.staging, bytes,
-                                      cudaMemcpyDeviceToHost));
-    AddDependency(graph, last, callback);
+  if (bytes == 0) {
+    AddHostNode(graph, info.dependencies, info.dependency_count, slot);
     return;
   }
-  for (std::size_t i = 0; i < info.dependency_count; ++i) {
-    AddDependency(graph, info.dependencies[i], callback);
-  }
+  cudaGraphNode_t last = nullptr;
+  CGD_CUDA(cudaGraphAddMemcpyNode1D(&last, graph, info.dependencies, info.dependency_count,
+                                    slot->buffers.pinned, slot->buffers.staging, bytes,
+                                    cudaMemcpyDeviceToHost));
+  AddHostNode(graph, &last, 1, slot);  // last: a host node makes each launch of the graph wait
 }
 
 void LaunchEager(ProbeSlot* slot, const TensorRef& tensor, void* stream_handle) {

@@ -24,12 +24,14 @@ Buffers AllocateBuffers(std::uint64_t bytes, int device, Buffers::Kind kind);
 // Gives them back for reuse. Never called while a graph or a queued callback uses them.
 void FreeBuffers(const Buffers& buffers) noexcept;
 
+void SetFallbackAllocator(const DeviceAllocator& allocator);
+
 // Adds the callback lane to the graph that `stream` is capturing:
 //   compute path:  D2D into staging
 //   leaf:          staging -> pinned -> host callback     (no join; the stream's dependencies stay)
 // and ties the slot to the graph's lifetime.
 // Fails: throws Error kUnsupported inside a conditional body, kSystem otherwise; the graph then
-//        holds at most the D2D copy.
+//        holds at most the two copies.
 void CaptureLeaf(ProbeSlot* slot, const TensorRef& tensor, void* stream);
 
 // The same in eager mode, in stream order: tensor -> pinned -> host callback.

@@ -171,6 +171,55 @@ __device__ std::uint64_t SendStats(const layout::DeviceStats& stats, std::byte* 
 // when its last store is under way.
 constexpr std::uint64_t kOverlapBytes = 64 << 10;
 
+__device__ bool Computes(Outcome outcome) {
+  return outcome == Outcome::kStats || outcome == Outcome::kTriggered;
+}
+
+// Part `index`, which another multiprocessor may have written: from behind the first cache.
+__device__ layout::DeviceStats LoadPart(const layout::DeviceStats* parts, unsigned index) {
+  union {
+    uint4 vectors[sizeof(layout::DeviceStats) / sizeof(uint4)];
+    layout::DeviceStats part;
+  } copy;
+  const auto* from = reinterpret_cast<const uint4*>(parts + index);
+  for (unsigned i = 0; i < sizeof(copy.vectors) / sizeof(uint4); ++i) {
+    copy.vectors[i] = __ldcg(from + i);
+  }
+  return copy.part;
+}
+
+// The statistics of what was staged, with all blocks. True in the last one to be done, whose thread
+// 0 gets the sum in *total. Every thread calls it.
+template <typename Type>
+__device__ bool ComputeInGrid(const LeafArgs& args, layout::DeviceStats* warps,
+                              layout::DeviceStats* total) {
+  __shared__ bool last;
+  const std::uint64_t start = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const std::uint64_t stride = std::uint64_t{gridDim.x} * blockDim.x;
+  Part<Type> part(ShiftOf<Type>(args.staging, args.count));
+  const Ahead ahead(args.staging, args.count / Part<Type>::kPerVector, start, stride);
+  part.AddAll(ahead, args.staging, args.count, /*vectors=*/true, start, stride);
+  *total = ReduceInBlock(part.Result(args.count), warps);
+  if (gridDim.x == 1) return true;
+  if (threadIdx.x == 0) {
+    args.parts[blockIdx.x] = *total;
+    __threadfence();
+    last = atomicInc(&args.slot.state->blocks_done, gridDim.x - 1) == gridDim.x - 1;
+    __threadfence();
+  }
+  __syncthreads();
+  if (!last) return false;
+  layout::DeviceStats mine = LoadPart(args.parts, threadIdx.x < gridDim.x ? threadIdx.x : 0);
+  if (threadIdx.x >= gridDim.x) Empty(&mine);
+  *total = ReduceInBlock(mine, warps);
+  return true;
+}
+
+// A grid has ended when all of its blocks have, so one of them waits for the grids before.
+__device__ void EndBlock() {
+  if (blockIdx.x == 0 && threadIdx.x == 0) WaitForGridsBefore();
+}
+
 template <typename Type>
 __global__ void __launch_bounds__(kLeafThreads) Leaf(LeafArgs args) {
   __shared__ layout::DeviceStats warps[kLeafThreads / 32];
@@ -179,20 +228,29 @@ __global__ void __launch_bounds__(kLeafThreads) Leaf(LeafArgs args) {
   __shared__ HostWords words;
   __shared__ bool send_values;
   DirectState* state = args.slot.state;
+  const bool sends = blockIdx.x < args.sending_blocks;
   if (threadIdx.x == 0) {
     plan = MakePlan(args.slot);
-    send_values = plan.outcome == Outcome::kFull;
-    if (args.bytes <= kOverlapBytes) LetNextGridStart();
+    if (plan.outcome == Outcome::kFull && sends) Claim(args.slot, plan, blockIdx.x == 0);
+    if (args.bytes <= kOverlapBytes && !Computes(plan.outcome)) LetNextGridStart();
   }
   HostWords read = {};
-  if (threadIdx.x == 32) read = ReadHostWords(args.slot);
+  if (threadIdx.x == 32 && sends) read = ReadHostWords(args.slot);
   __syncthreads();
-  const bool computes = plan.outcome == Outcome::kStats || plan.outcome == Outcome::kTriggered;
-  if (computes && blockIdx.x == 0) {
-    Part<Type> part(ShiftOf<Type>(args.staging, args.count));
-    const Ahead ahead(args.staging, args.count / Part<Type>::kPerVector, threadIdx.x, blockDim.x);
-    part.AddAll(ahead, args.staging, args.count, /*vectors=*/true, threadIdx.x, blockDim.x);
-    layout::DeviceStats total = ReduceInBlock(part.Result(args.count), warps);
+  const bool computes = Computes(plan.outcome);
+  std::uint64_t sum = 0;
+  if (!computes && !sends) {
+    if (threadIdx.x == 0 && AddToGrid(state, /*wrote=*/false, &sum)) {
+      Finish(args.slot, plan, ReadHostWords(args.slot), sum);
+    }
+    return;
+  }
+  if (computes) {
+    layout::DeviceStats total;
+    if (!ComputeInGrid<Type>(args, warps, &total)) {
+      EndBlock();
+      return;
+    }
     if (threadIdx.x == 0) {
       Close(&total, args.hash);
       stats = total;
@@ -201,29 +259,24 @@ __global__ void __launch_bounds__(kLeafThreads) Leaf(LeafArgs args) {
       // A tensor smaller than its statistics is sent itself.
       send_values = wanted || args.bytes < sizeof(stats);
       state->sent = wanted ? kSentValues : send_values ? kSentUnwanted : kSentStats;
+      Claim(args.slot, plan, /*counts=*/true);
     }
     __syncthreads();
+    sum = send_values ? CopyOut(args.staging, plan.payload, args.bytes, threadIdx.x, blockDim.x)
+                      : SendStats(stats, plan.payload);
+  } else if (plan.outcome == Outcome::kFull && threadIdx.x < args.sending_threads) {
+    sum = CopyOut(args.staging, plan.payload, args.bytes,
+                  std::uint64_t{blockIdx.x} * args.sending_threads + threadIdx.x,
+                  std::uint64_t{args.sending_blocks} * args.sending_threads);
   }
-  std::uint64_t sum = 0;
-  // Where statistics decide, block 0 decides and sends alone.
-  if (plan.outcome == Outcome::kFull || (computes && blockIdx.x == 0)) {
-    if (send_values) {
-      const std::uint64_t blocks = computes ? 1 : gridDim.x;
-      const std::uint64_t threads = computes ? blockDim.x : args.sending_threads;
-      const std::uint64_t start = blockIdx.x * threads + threadIdx.x;
-      if (threadIdx.x < threads) {
-        sum = CopyOut(args.staging, plan.payload, args.bytes, start, blocks * threads);
-      }
-    } else {
-      sum = SendStats(stats, plan.payload);
-    }
-  }
-  if (threadIdx.x == 32) words = read;
+  if (threadIdx.x == 32) words = sends ? read : ReadHostWords(args.slot);
   sum = SumInBlock(sum);
-  if (threadIdx.x != 0) return;
-  LetNextGridStart();
-  if (AddToGrid(state, &sum)) Finish(args.slot, plan, words, sum);
-  WaitForGridsBefore();
+  if (threadIdx.x == 0) {
+    LetNextGridStart();
+    const bool wrote = plan.outcome != Outcome::kSkip;
+    if (computes || AddToGrid(state, wrote, &sum)) Finish(args.slot, plan, words, sum);
+  }
+  EndBlock();
 }
 
 __global__ void __launch_bounds__(kStatsLeafThreads) StatsLeaf(StatsLeafArgs args) {
@@ -234,6 +287,7 @@ __global__ void __launch_bounds__(kStatsLeafThreads) StatsLeaf(StatsLeafArgs arg
   DirectState* state = args.slot.state;
   if (threadIdx.x == 0) {
     plan = MakePlan(args.slot);
+    if (plan.outcome != Outcome::kSkip) Claim(args.slot, plan, /*counts=*/true);
     LetNextGridStart();
   }
   HostWords read = {};

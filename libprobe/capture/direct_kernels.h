@@ -60,7 +60,7 @@ struct DirectSlot {
   std::uint32_t capacity;
   std::uint64_t payload_stride_bytes;
   std::uint64_t order;
-  std::uint64_t deadline_ns;      // of a wait for room; 0 = never wait
+  std::uint64_t deadline_ns;      // of a wait for room
   bool waits;                     // also when no recording needs every snapshot
   std::int64_t clock_offset_ns;   // from the GPU's clock to CLOCK_REALTIME
   std::int64_t serial_offset_ns;  // and to the clock of serials
@@ -75,6 +75,7 @@ inline constexpr int kLeafThreads = 512;
 inline constexpr int kStageThreads = 256;
 inline constexpr int kStatsThreads = 256;
 inline constexpr int kStatsLeafThreads = 256;
+inline constexpr int kMostLeafBlocks = 16;
 
 // On the compute path: the tensor into the probe's own memory. `unit` bytes at a time (1, 2, 4, 8
 // or 16), to which `from` is aligned.
@@ -98,12 +99,15 @@ struct StatsArgs {
 const void* StatsKernel(layout::Dtype dtype);  // void(StatsArgs)
 
 // The leaf: sends what was staged, or its statistics, whichever the actions and the control want.
+// All blocks compute statistics; the last one to be done with its part decides and sends alone.
 struct LeafArgs {
   DirectSlot slot;
   const std::byte* staging;
   std::uint64_t bytes;
   std::uint64_t count;
-  std::uint32_t sending_threads;  // of each block; all, where a single block decides and sends
+  layout::DeviceStats* parts;     // one a block, where there are several
+  std::uint32_t sending_blocks;   // the first of the grid send values, the others end at once
+  std::uint32_t sending_threads;  // of each of them
   bool hash;
 };
 const void* LeafKernel(layout::Dtype dtype);  // void(LeafArgs)

@@ -1,6 +1,7 @@
 #include "libprobe/capture/direct_lane.h"
 
 #include <cuda_runtime_api.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <bit>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "libprobe/capture/cuda_check.h"
+#include "libprobe/capture/device_guard.h"
 #include "libprobe/capture/direct_kernels.h"
 #include "libprobe/capture/graph_capture.h"
 #include "libprobe/capture/step_word.h"
@@ -27,6 +29,9 @@ constexpr std::uint64_t kMostStageBlocks = 1024;
 constexpr std::uint64_t kStatsBlocksPerMultiprocessor = 4;
 constexpr std::uint64_t kFewStatsBlocksBytes = 8ull << 20;
 constexpr int kClockReadings = 5;
+
+// Blocks of a leaf that computes statistics: one takes 5 us for so much.
+constexpr std::uint64_t kLeafBytesPerBlock = 256ull << 10;
 
 int Attribute(cudaDeviceAttr attribute, int device) {
   int value = 0;
@@ -124,6 +129,23 @@ std::optional<LaneRefusal> FindRefusal(int device) {
                                                 cudaGetErrorName(status) + ")"};
 }
 
+// Any other failure is the job's, such as a kernel of its that failed before, and passes.
+bool SaysThatMemoryCannotBeLocked(cudaError_t status) {
+  return status == cudaErrorMemoryAllocation || status == cudaErrorOperatingSystem ||
+         status == cudaErrorNotSupported || status == cudaErrorNotPermitted ||
+         status == cudaErrorInvalidValue;
+}
+
+std::string LockedMemoryAdvice() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    return "Raise the limit of locked memory, which is " + std::to_string(limit.rlim_cur >> 10) +
+           " KiB: ulimit -l unlimited";
+  }
+  return "Locked memory is not limited here, so the driver or the container forbids it. Type: "
+         "cgdebug-cli doctor";
+}
+
 // The last leaf of each capture under way, a device: the next one follows it.
 struct LastLeaf {
   unsigned long long capture_id;
@@ -180,13 +202,23 @@ int Blocks(std::uint64_t items, std::uint64_t items_per_block, std::uint64_t mos
 // blocks of which a quarter sends nearly fill it. Two full blocks do fill it, and what the compute
 // path copies then queues behind their stores: 17 us of 16 MiB instead of 10 (H200).
 struct LeafGrid {
-  int blocks;
+  int sending_blocks;
   int sending_threads;  // a block
 };
 LeafGrid GridOfLeaf(std::uint64_t bytes, bool prefer_link) {
   if (bytes <= kOneBlockBytes) return {1, kLeafThreads};
   if (prefer_link) return {2, kLeafThreads};
   return bytes > kLinkBoundBytes ? LeafGrid{3, kLeafThreads / 4} : LeafGrid{1, kLeafThreads};
+}
+
+// The live control may ask for statistics of a slot that was captured for values.
+int LeafStatsBlocks(std::uint64_t bytes) {
+  return static_cast<int>(
+      std::clamp<std::uint64_t>(bytes / kLeafBytesPerBlock, 1, kMostLeafBlocks));
+}
+// Where the parts of such statistics lie in the staging memory.
+std::uint64_t PartsOffset(const layout::SlotRegistration& registration) {
+  return layout::AlignUp(registration.payload_bytes, 256);
 }
 
 DirectSlot Describe(const ProbeSlot& slot, const ring::SegmentWriter& segment,
@@ -258,10 +290,13 @@ void CaptureValues(const ProbeSlot& slot, const DirectSlot& direct, const Device
   leaf.bytes = r.payload_bytes;
   leaf.count = ElementCount(r);
   leaf.hash = (r.flags & layout::kStatsWithoutHash) == 0;
+  leaf.parts = reinterpret_cast<layout::DeviceStats*>(args.to + PartsOffset(r));
   const LeafGrid grid = GridOfLeaf(r.payload_bytes, prefer_link);
+  leaf.sending_blocks = static_cast<std::uint32_t>(grid.sending_blocks);
   leaf.sending_threads = static_cast<std::uint32_t>(grid.sending_threads);
-  AddLeaf(GetCaptureInfo(stream), device, LeafKernel(tensor.dtype), grid.blocks, kLeafThreads,
-          leaf);
+  const int computing_blocks = LeafStatsBlocks(r.payload_bytes);
+  AddLeaf(GetCaptureInfo(stream), device, LeafKernel(tensor.dtype),
+          std::max(grid.sending_blocks, computing_blocks), kLeafThreads, leaf);
 }
 
 }  // namespace
@@ -276,31 +311,36 @@ std::optional<LaneRefusal> DirectLaneRefused(int device) {
 }
 
 std::optional<LaneRefusal> MapForDevice(const ring::SegmentWriter& segment,
-                                        const ring::Block& block) {
+                                        const ring::Block& block, int device) {
   static auto* mapped = new std::map<std::byte*, std::uint64_t>;
   static std::optional<LaneRefusal> refused;
   if (refused) return refused;
+  const DeviceGuard guard(device);
   const RelaxedCapture relaxed;
   for (const std::uint32_t extent : {std::uint32_t{0}, block.extent}) {
     const auto [data, bytes] = segment.mapping(extent);
     if (mapped->count(data) != 0) continue;
     const cudaError_t status =
         cudaHostRegister(data, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
-    if (status != cudaSuccess) {
+    if (SaysThatMemoryCannotBeLocked(status)) {
       (void)cudaGetLastError();
       refused = LaneRefusal{LaneReason::kNotRegistered,
                             "cudaHostRegister of " + std::to_string(bytes) +
                                 " bytes of shared memory failed: " + cudaGetErrorName(status) +
-                                ". Raise the locked-memory limit: ulimit -l unlimited"};
+                                ". " + LockedMemoryAdvice()};
       return refused;
     }
+    CheckCuda(status, "cudaHostRegister");
     mapped->emplace(data, bytes);
   }
   return std::nullopt;
 }
 
 std::uint64_t DirectStagingBytes(const layout::SlotRegistration& registration, int device) {
-  if (!HoldsStats(registration)) return registration.payload_bytes;
+  if (!HoldsStats(registration)) {
+    const int blocks = LeafStatsBlocks(registration.payload_bytes);
+    return PartsOffset(registration) + (blocks == 1 ? 0 : blocks * sizeof(layout::DeviceStats));
+  }
   const DeviceGuard guard(device);
   return sizeof(layout::DeviceStats) * kStatsBlocksPerMultiprocessor * kStatsThreads / 32 *
          static_cast<std::uint64_t>(Attribute(cudaDevAttrMultiProcessorCount, device));

@@ -31,8 +31,9 @@ std::optional<LaneRefusal> DirectLaneRefused(int device);
 
 // Registers the memory of the slot's block with CUDA, once an extent. A refusal is remembered:
 // memory that cannot be locked now will not be lockable for the next probe.
+// Fails: throws Error when CUDA fails for another reason than that the memory cannot be locked.
 std::optional<LaneRefusal> MapForDevice(const ring::SegmentWriter& segment,
-                                        const ring::Block& block);
+                                        const ring::Block& block, int device);
 
 // Bytes of device memory that a slot of this registration wants as staging.
 std::uint64_t DirectStagingBytes(const layout::SlotRegistration& registration, int device);

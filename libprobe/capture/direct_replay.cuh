@@ -65,8 +65,9 @@ __device__ inline bool MayBeRead(const DirectSlot& slot) {
   return Load(slot.consumer->generation) != 0 && pid != 0;
 }
 
-// Policy wait. Every block waits for itself: none may depend on another one being scheduled.
-__device__ inline void WaitForRoom(const DirectSlot& slot, std::uint64_t ordinal) {
+// Policy wait. Every block waits for itself: none may depend on another one being scheduled. One of
+// them `counts`.
+__device__ inline void WaitForRoom(const DirectSlot& slot, std::uint64_t ordinal, bool counts) {
   const std::uint64_t needed = ordinal - slot.capacity;
   if (Credited(slot) >= needed) return;
   const std::uint64_t start = GlobalTimer();
@@ -85,7 +86,7 @@ __device__ inline void WaitForRoom(const DirectSlot& slot, std::uint64_t ordinal
     nap_ns = nap_ns < 5000 ? nap_ns * 2 : nap_ns;
   }
   if (gave_up) atomicExch(&slot.state->timed_out, 1u);
-  if (blockIdx.x == 0) {
+  if (counts) {
     const std::uint64_t waited = GlobalTimer() - start;
     if (!gave_up || waited >= slot.deadline_ns) ++slot.state->waits;
     slot.state->wait_ns += waited;
@@ -102,26 +103,28 @@ __device__ inline Plan MakePlan(const DirectSlot& slot) {
   const std::uint64_t index = state.index;
   plan.header = slot.headers + index;
   plan.payload = slot.payloads + index * slot.payload_stride_bytes;
-  if (plan.outcome == Outcome::kSkip) return plan;
-  if (blockIdx.x != 0 && plan.outcome != Outcome::kFull) return plan;
-  const bool waits = slot.waits || IsLossless(slot.periods, state.control);
-  if (waits && slot.deadline_ns != 0 && plan.ordinal > slot.capacity) {
-    WaitForRoom(slot, plan.ordinal);
-  }
+  return plan;
+}
+
+// Before the first store to the entry.
+__device__ inline void Claim(const DirectSlot& slot, const Plan& plan, bool counts) {
+  const bool waits = slot.waits || IsLossless(slot.periods, slot.state->control);
+  if (waits && plan.ordinal > slot.capacity) WaitForRoom(slot, plan.ordinal, counts);
   // W2, pairs with R2. Each block for itself: the same word. There is no fence behind it: that
   // takes a microsecond of the link's. Should a byte of the payload overtake the word, a reader of
   // the entry that lay here finds a checksum that does not fit.
   Store(plan.header->word, EntryWord(plan.ordinal, EntryState::kFilling));
-  return plan;
 }
 
-// Adds the block's checksum to the grid's; true in the last block, which then has the whole sum and
-// may speak for all. Requires: thread 0, after the block's barrier.
-__device__ inline bool AddToGrid(DirectState* state, std::uint64_t* sum) {
+// Adds the checksum of a block that `wrote` to the grid's; true in the last block, which then has
+// the whole sum and may speak for all. Requires: thread 0, after the block's barrier.
+__device__ inline bool AddToGrid(DirectState* state, bool wrote, std::uint64_t* sum) {
   if (gridDim.x == 1) return true;
-  atomicAdd(reinterpret_cast<unsigned long long*>(&state->checksum),
-            static_cast<unsigned long long>(*sum));
-  __threadfence_system();
+  if (wrote) {
+    atomicAdd(reinterpret_cast<unsigned long long*>(&state->checksum),
+              static_cast<unsigned long long>(*sum));
+    __threadfence_system();
+  }
   if (atomicInc(&state->blocks_done, gridDim.x - 1) != gridDim.x - 1) return false;
   __threadfence();
   *sum = state->checksum;
@@ -191,7 +194,9 @@ __device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const Ho
     Store(header.timestamp_ns, static_cast<std::uint64_t>(now_ns));
     Store(header.step, words.step);
     Store(header.serial, words.serial);
-    Store(header.checksum, checksum);
+    Store(header.checksum,
+          checksum + layout::HeaderSum(plan.ordinal, plan.sequence, now_ns,
+                                       static_cast<std::int64_t>(words.step), words.serial, flags));
     *const_cast<volatile std::uint32_t*>(&header.flags) = flags;
     // W1, pairs with R1. The block's other threads stored before its barrier; the fence carries
     // that.

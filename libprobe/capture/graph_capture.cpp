@@ -1,5 +1,7 @@
 #include "libprobe/capture/graph_capture.h"
 
+#include <algorithm>
+#include <array>
 #include <mutex>
 #include <vector>
 
@@ -50,14 +52,6 @@ CaptureInfo GetCaptureInfo(cudaStream_t stream) {
   return info;
 }
 
-void AddDependency(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to) {
-#if CUDART_VERSION >= 13000
-  CGD_CUDA(cudaGraphAddDependencies(graph, &from, &to, nullptr, 1));
-#else
-  CGD_CUDA(cudaGraphAddDependencies(graph, &from, &to, 1));
-#endif
-}
-
 cudaGraphNode_t AddKernelBehind(const CaptureInfo& info, cudaGraphNode_t last, bool overlap,
                                 const cudaKernelNodeParams& kernel) {
   std::vector<cudaGraphNode_t> after(info.dependencies, info.dependencies + info.dependency_count);
@@ -85,19 +79,21 @@ cudaGraphNode_t AddKernelBehind(const CaptureInfo& info, cudaGraphNode_t last, b
   return node;
 }
 
-// Asked once a capture: ids are never used again.
+// Asked once a capture: ids are never used again. Several captures may be under way.
 void RefuseConditionalBody(const CaptureInfo& info) {
   static std::mutex mutex;
-  static unsigned long long last_root_id = ~0ull;
+  static std::array<unsigned long long, 16> root_ids = {};  // ids start at 1
+  static std::size_t next = 0;
   const std::lock_guard lock(mutex);
-  if (info.id == last_root_id) return;
+  if (std::find(root_ids.begin(), root_ids.end(), info.id) != root_ids.end()) return;
   if (IsConditionalBody(info.graph)) {
     throw Error(
         ErrorKind::kUnsupported,
-        "a probe cannot lie in the body of a conditional node (torch.cond, while_loop): CUDA "
-        "allows no host callback there. Move the probe in front of or behind it");
+        "a probe cannot lie in the body of a conditional node (torch.cond, while_loop): the body "
+        "runs any number of times in one replay, so its snapshots would carry wrong replay "
+        "numbers. Move the probe in front of or behind it");
   }
-  last_root_id = info.id;
+  root_ids[next++ % root_ids.size()] = info.id;
 }
 
 void RetainByGraph(cudaGraph_t graph, ProbeSlot* slot) {

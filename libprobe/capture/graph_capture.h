@@ -20,13 +20,14 @@ struct CaptureInfo {
 
 // All of them fail with Error. Requires: relaxed capture mode where a capture is under way.
 CaptureInfo GetCaptureInfo(cudaStream_t stream);
-void AddDependency(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to);
 
 // A kernel that follows the stream's last nodes and `last`, if any; with `overlap`, `last` decides
 // when it may start (griddepcontrol.launch_dependents), and it has to wait for `last` itself.
 cudaGraphNode_t AddKernelBehind(const CaptureInfo& info, cudaGraphNode_t last, bool overlap,
                                 const cudaKernelNodeParams& kernel);
 
+// Why in both lanes: CUDA allows no host node in such a body, and a kernel there would count how
+// often the body ran and not the replays.
 // Fails: throws Error kUnsupported inside the body of a conditional node.
 void RefuseConditionalBody(const CaptureInfo& info);
 

@@ -28,11 +28,12 @@ struct Buffers {
   DirectState* state = nullptr;  // device; kDirect
   std::uint64_t bytes = 0;
   int device = 0;
+  bool from_fallback = false;  // staging comes from the DeviceAllocator
 };
 
 // Owned by the probe table, which frees it when nobody needs it any more: the graph says so through
 // `graph_gone` (set on a driver thread, which may do nothing else), the probe through `probe_gone`,
-// queued eager callbacks through `pending`.
+// queued eager callbacks and whoever is reading its records through `pending`.
 struct ProbeSlot {
   std::uint64_t probe_id = 0;
   layout::SlotRegistration registration = {};
@@ -47,6 +48,8 @@ struct ProbeSlot {
   void* eager_stream = nullptr;
   bool in_graph = false;  // the graph holds a user object for this slot
   bool retired = false;
+  bool evicted = false;               // its probe lives on and gave it up to make room
+  std::uint64_t last_used = 0;        // of an eager slot; the probe table counts the uses
   std::uint64_t cleared_ordinal = 0;  // Records() starts behind it
   std::mutex eager_mutex;             // eager CPU calls may come from several threads
 
@@ -61,7 +64,7 @@ struct ProbeSlot {
     return last_serial;
   }
 
-  // Whether a driver thread may still write through this slot.
+  // Whether a driver thread may still write through this slot, or somebody reads it.
   bool in_use() const {
     return (in_graph && !graph_gone.load(std::memory_order_acquire)) ||
            pending.load(std::memory_order_acquire) != 0;

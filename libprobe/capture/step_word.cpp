@@ -7,6 +7,7 @@
 
 #include "libprobe/capture/cuda_check.h"
 #include "libprobe/capture/direct_kernels.h"
+#include "libprobe/capture/driver_function.h"
 #include "libprobe/ring/shared_copy.h"
 
 namespace cgdebug::capture {
@@ -15,18 +16,6 @@ namespace {
 using WriteValue64 = CUresult (*)(CUstream, CUdeviceptr, cuuint64_t, unsigned int);
 
 std::atomic<std::int64_t*> word{nullptr};
-
-WriteValue64 FindWriteValue() {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-  CGD_CUDA(cudaGetDriverEntryPointByVersion("cuStreamWriteValue64", &function, 12000,
-                                            cudaEnableDefault, &found));
-  if (found != cudaDriverEntryPointSuccess) {
-    throw Error(ErrorKind::kUnsupported,
-                "this driver has no cuStreamWriteValue64, which step() needs");
-  }
-  return reinterpret_cast<WriteValue64>(function);
-}
 
 }  // namespace
 
@@ -50,7 +39,8 @@ void SetStepInStreamOrder(std::int64_t step, void* stream_handle) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   CGD_CUDA(cudaStreamIsCapturing(stream, &status));
   if (status != cudaStreamCaptureStatusNone) return;
-  static const WriteValue64 write = FindWriteValue();
+  static const auto write =
+      reinterpret_cast<WriteValue64>(DriverFunction("cuStreamWriteValue64", 12000));
   std::int64_t* target = StepWord();
   const CUresult result = write(stream, reinterpret_cast<CUdeviceptr>(target),
                                 static_cast<cuuint64_t>(step), CU_STREAM_WRITE_VALUE_DEFAULT);

@@ -189,7 +189,13 @@ layout::SlotCredit SlotRingReader::credit() const {
   return copy;
 }
 
+// A GPU's stores may become visible late, one after the commit: a second look tells.
 ReadStatus SlotRingReader::Read(std::uint64_t ordinal, Entry* out) const {
+  const ReadStatus status = ReadOnce(ordinal, out);
+  return status == ReadStatus::kDamaged ? ReadOnce(ordinal, out) : status;
+}
+
+ReadStatus SlotRingReader::ReadOnce(std::uint64_t ordinal, Entry* out) const {
   if (ordinal == 0 || ordinal > accepted()) {  // R3
     return valid() ? ReadStatus::kNone : ReadStatus::kGone;
   }
@@ -222,8 +228,12 @@ ReadStatus SlotRingReader::Read(std::uint64_t ordinal, Entry* out) const {
   if (!valid()) return ReadStatus::kGone;
   if (LoadRelaxed(header->word) != word) return ReadStatus::kOverwritten;
   if (!is_possible) return ReadStatus::kDamaged;
-  const bool summed = (out->flags & layout::kEntryHasChecksum) != 0;
-  if (summed && PayloadChecksum(copy, bytes) != checksum) {
+  const bool has_checksum = (out->flags & layout::kEntryHasChecksum) != 0;
+  const bool needs_checksum =
+      registration_.lane == static_cast<std::uint8_t>(layout::Lane::kDirect);
+  const std::uint64_t header_sum = layout::HeaderSum(ordinal, out->sequence, out->timestamp_ns,
+                                                     out->step, out->serial, out->flags);
+  if (has_checksum ? PayloadChecksum(copy, bytes) + header_sum != checksum : needs_checksum) {
     return LoadAcquire(header->word) == word ? ReadStatus::kDamaged : ReadStatus::kOverwritten;
   }
   if (is_stats && !Plausible(out->stats, registration_)) return ReadStatus::kDamaged;

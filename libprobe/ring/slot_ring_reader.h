@@ -80,7 +80,7 @@ class SlotRingReader {
   // Consumed and lost; a loss that is in `consumed` is in `lost`.
   layout::SlotCredit credit() const;
 
-  // Copies entry `ordinal`. `out->payload` is reused.
+  // Copies entry `ordinal`. `out->payload` is reused. What is damaged was read twice.
   ReadStatus Read(std::uint64_t ordinal, Entry* out) const;
 
   // The oldest ordinal that may still be there when `newest` is the newest; 1 when nothing was
@@ -116,6 +116,7 @@ class SlotRingReader {
 
  private:
   SlotRingReader() = default;
+  ReadStatus ReadOnce(std::uint64_t ordinal, Entry* out) const;
   bool CopyVerdict(layout::SlotVerdict* copy) const;  // false: it was being written
   std::byte* block_ = nullptr;
   const layout::DirectoryEntry* directory_ = nullptr;

@@ -81,9 +81,11 @@ bool SlotRingWriter::Begin(std::uint64_t serial) noexcept {
   const std::uint64_t index = (ordinal_ - 1) % capacity_;
   claimed_ = &headers_[index];
   payload_ = payloads_ + index * payload_stride_bytes_;
-  // W2, pairs with R2: whoever sees a byte written from here on also sees the word change.
+  // W2, pairs with R2: whoever sees a byte written from here on also sees the word change. A full
+  // fence: memcpy stores large payloads past the caches, and x86 does not order such stores behind
+  // an earlier plain one.
   StoreRelaxed(claimed_->word, EntryWord(ordinal_, EntryState::kFilling));
-  std::atomic_thread_fence(std::memory_order_release);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   return true;
 }
 

@@ -16,6 +16,7 @@
 #include "cgdebug/probe.h"
 
 #ifdef CGDEBUG_TORCH_HAS_CUDA
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
 #endif
 
@@ -151,6 +152,31 @@ void ObserveCuda(const at::Tensor& x, std::string_view site, std::string_view sh
     ObserveTensor(*probe, x, shard, stream);
   });
 }
+
+// Blocks that torch keeps of what the job freed belong to a stream, the default one in most jobs,
+// on which their last use may still be queued.
+void* AllocateFromTorch(std::uint64_t bytes, int device) noexcept {
+  void* memory = nullptr;
+  try {
+    const auto stream = c10::cuda::getDefaultCUDAStream(static_cast<c10::DeviceIndex>(device));
+    memory = c10::cuda::CUDACachingAllocator::raw_alloc_with_stream(bytes, stream.stream());
+    stream.synchronize();
+    return memory;
+  } catch (...) {  // it has none either, or the stream takes part in a capture
+    if (memory != nullptr) c10::cuda::CUDACachingAllocator::raw_delete(memory);
+    return nullptr;
+  }
+}
+void FreeToTorch(void* memory) noexcept {
+  try {
+    c10::cuda::CUDACachingAllocator::raw_delete(memory);
+  } catch (...) {  // torch no longer knows it: the process ends
+  }
+}
+const bool is_installed = [] {
+  SetFallbackAllocator({&AllocateFromTorch, &FreeToTorch});
+  return true;
+}();
 #endif
 
 void PrepareAny(const at::Tensor& x, std::string_view site, std::string_view shard) {

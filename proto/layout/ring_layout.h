@@ -76,12 +76,25 @@ struct alignas(kCacheLineBytes) EntryHeader {
   std::uint64_t sequence;     // replay, from 1
   std::int64_t timestamp_ns;  // CLOCK_REALTIME when the snapshot was committed
   std::int64_t step;          // the user's own step marker, -1 when none was set
-  std::uint64_t checksum;     // of the payload, with kEntryHasChecksum: ring/payload_checksum.h
+  // With kEntryHasChecksum: of the payload (ring/payload_checksum.h) plus HeaderSum(). Every entry
+  // of the direct lane has one.
+  std::uint64_t checksum;
   std::uint32_t flags;
   std::uint32_t reserved0;
   std::uint64_t serial;  // of the replay
   std::uint64_t reserved1;
 };
+
+// What a checksum says about the header: each field times an odd number of its own, so that a field
+// of an older entry cannot pass for one of this entry.
+constexpr std::uint64_t HeaderSum(std::uint64_t ordinal, std::uint64_t sequence,
+                                  std::int64_t timestamp_ns, std::int64_t step,
+                                  std::uint64_t serial, std::uint32_t flags) {
+  return ordinal * 0x9e3779b97f4a7c15 + sequence * 0xbf58476d1ce4e5b9 +
+         static_cast<std::uint64_t>(timestamp_ns) * 0x94d049bb133111eb +
+         static_cast<std::uint64_t>(step) * 0xd6e8feb86659fd93 + serial * 0xc4ceb9fe1a85ec53 +
+         flags * 0xff51afd7ed558ccd;
+}
 
 // --- control lines of a slot -------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import collections.abc
 import contextlib
 import math
 import os
+import sys
 import threading
 import time
 import typing
@@ -197,6 +198,10 @@ class Client:
         """Writes every snapshot from now on to disk, until `stop()`, the end of a `with` block, so
         many `replays` of each probe, `duration` seconds, or the end of the job.
 
+        Exactly the probe calls made after this returns and before `stop()` is called are in it, or
+        counted as lost. Of a CUDA graph those count that the GPU has run: in a process that uses
+        torch both wait for it, another process has to.
+
         durability: when it survives a power failure: "none", "interval" (within a second) or "each"
                     (with every snapshot); roll_bytes: of a segment file. Left out: as the daemon
                     was told.
@@ -207,6 +212,7 @@ class Client:
                 ...
             r = cgdebug.open(rec.directory)
         """
+        _finish_gpu_work()
         reply = self._ask(
             "record_start",
             directory=os.path.abspath(directory),
@@ -321,7 +327,9 @@ class LiveRecording:
         return True
 
     def stop(self) -> Answer:
-        """Ends it, if it has not ended by itself; tells what is in it."""
+        """Ends it, if it has not ended by itself; tells what is in it. What probes saw before this
+        call is in it, or counted as lost, when it returns."""
+        _finish_gpu_work()
         reply = self._client._ask("record_stop", recording=str(self._state.id))
         self._state = reply.recordings[0]
         return self._state
@@ -338,6 +346,16 @@ class LiveRecording:
             f"<recording {state.directory}: {state.state}, {state.snapshots} snapshots, "
             f"{state.lost + state.refused} lost>"
         )
+
+
+def _finish_gpu_work() -> None:
+    """Probe calls of this process that the GPU has yet to run are in no ring."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
+        return
+    for device in range(torch.cuda.device_count()):
+        if torch._C._cuda_hasPrimaryContext(device):
+            torch.cuda.synchronize(device)
 
 
 def _condition(on: str) -> dict[str, typing.Any]:

@@ -57,6 +57,7 @@ class Recording:
 
         self._reader = recording_module().Reader(self._path, self._rank)
         self._database = None
+        self._missing: list[str] | None = None
         self._all = [Series(self, index, **slot) for index, slot in enumerate(self._reader.slots())]
         self._slots = sorted(self._all, key=lambda series: (series.order, series.rank))
         if self._rank is not None and not self._slots:
@@ -105,7 +106,9 @@ class Recording:
     @property
     def missing(self) -> list[str]:
         """Why it is not `complete`, in sentences."""
-        return self._reader.missing()
+        if self._missing is None:
+            self._missing = self._reader.missing()
+        return list(self._missing)
 
     @property
     def complete(self) -> bool:

@@ -4,6 +4,8 @@
 
 #include <cmath>
 #include <cstring>
+#include <map>
+#include <memory>
 
 #include "cgdebug/probe.h"
 
@@ -83,6 +85,7 @@ ProbeOptions ParseOptions(const std::string& mode, bool copy_non_contiguous,
   return options;
 }
 
+// Without the payload.
 py::dict ToDict(const Record& record) {
   py::dict item;
   item["replay_index"] = record.replay_index;
@@ -98,9 +101,6 @@ py::dict ToDict(const Record& record) {
   item["timestamp_ns"] = record.timestamp_ns;
   item["shard"] = record.shard;
   item["step"] = record.step < 0 ? py::object(py::none()) : py::object(py::int_(record.step));
-  // bytearray: writable, so that torch and NumPy can share it without a copy and without a warning.
-  item["payload"] =
-      py::bytearray(reinterpret_cast<const char*>(record.payload.data()), record.payload.size());
   return item;
 }
 
@@ -165,49 +165,76 @@ py::dict ToDict(const SlotStatus& slot) {
   return item;
 }
 
+// Nothing of the probe is called with the interpreter's lock held: a capture in another thread may
+// hold the probe table's lock and wait in the driver for a callback in Python.
 class NativeProbe {
  public:
   NativeProbe(const std::string& name, const std::string& mode, bool copy_non_contiguous,
               const std::string& site, const py::object& print, const py::object& record,
               const py::object& compare, const py::object& stats, const std::string& lane,
-              bool prefer_link)
-      : probe_(name, ParseOptions(mode, copy_non_contiguous, site, print, record, compare, stats,
-                                  lane, prefer_link)) {}
+              bool prefer_link) {
+    ProbeOptions options = ParseOptions(mode, copy_non_contiguous, site, print, record, compare,
+                                        stats, lane, prefer_link);
+    const py::gil_scoped_release unlocked;
+    probe_ = std::make_unique<Probe>(name, std::move(options));
+  }
+  ~NativeProbe() {
+    const py::gil_scoped_release unlocked;
+    probe_.reset();
+  }
 
-  std::uint64_t Id() const { return probe_.id(); }
-  std::string SiteKey() const { return std::to_string(probe_.id()) + ":" + probe_.name(); }
+  std::uint64_t Id() const { return probe_->id(); }
+  std::string SiteKey() const { return std::to_string(probe_->id()) + ":" + probe_->name(); }
 
   py::list Records(int last) const {
     std::vector<Record> records;
     {
       const py::gil_scoped_release unlocked;
-      records = probe_.Records(last);
+      records = probe_->Records(last);
     }
     py::list list;
     for (Record& record : records) {
-      list.append(ToDict(record));
-      record.payload = {};
+      // Writable, so that torch and NumPy can share it without a copy and without a warning.
+      py::object payload = py::reinterpret_steal<py::object>(
+          PyByteArray_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(record.payload.size())));
+      if (!payload) throw py::error_already_set();
+      char* to = PyByteArray_AS_STRING(payload.ptr());
+      {
+        const py::gil_scoped_release unlocked;  // nobody else knows the array
+        if (!record.payload.empty()) {
+          std::memcpy(to, record.payload.data(), record.payload.size());
+        }
+        record.payload = {};
+      }
+      py::dict item = ToDict(record);
+      item["payload"] = std::move(payload);
+      list.append(std::move(item));
     }
     return list;
   }
 
   void ClearRecords(const py::object& upto) {
     if (upto.is_none()) {
-      probe_.ClearRecords();
+      const py::gil_scoped_release unlocked;
+      probe_->ClearRecords();
       return;
     }
-    for (const auto& item : upto.cast<py::dict>()) {
-      probe_.ClearRecords(item.first.cast<std::uint32_t>(), item.second.cast<std::uint64_t>());
-    }
+    const auto ordinals = upto.cast<std::map<std::uint32_t, std::uint64_t>>();
+    const py::gil_scoped_release unlocked;
+    for (const auto& [slot, ordinal] : ordinals) probe_->ClearRecords(slot, ordinal);
   }
 
   bool WaitConsumed(double timeout_s) const {
     const py::gil_scoped_release unlocked;
-    return probe_.WaitConsumed(Seconds(timeout_s));
+    return probe_->WaitConsumed(Seconds(timeout_s));
   }
 
   py::dict Status() const {
-    const ProbeStatus status = probe_.Status();
+    ProbeStatus status;
+    {
+      const py::gil_scoped_release unlocked;
+      status = probe_->Status();
+    }
     py::dict item;
     item["closed"] = status.closed;
     item["error"] =
@@ -223,21 +250,26 @@ class NativeProbe {
 
   void Close() {
     const py::gil_scoped_release unlocked;
-    probe_.Close();
+    probe_->Close();
   }
 
  private:
-  Probe probe_;
+  std::unique_ptr<Probe> probe_;
 };
 
 py::object SessionDict() {
-  const std::optional<SessionInfo> info = CurrentSession();
+  std::optional<SessionInfo> info;
+  {
+    const py::gil_scoped_release unlocked;
+    info = CurrentSession();
+  }
   if (!info) return py::none();
   py::dict item;
   item["name"] = info->name;
   item["uuid"] = info->name.substr(info->name.rfind('-') + 1);
   item["shm_bytes"] = info->shm_bytes;
   item["slots"] = info->slots;
+  item["released_unread"] = info->released_unread;
   return item;
 }
 

@@ -271,11 +271,7 @@ class Reader {
   }
 
   // Everything that is known to be missing, in sentences.
-  std::vector<std::string> Missing() {
-    return Unlocked([](Source& source) {
-      return analysis::SummarizeGaps(source, analysis::Scope()).sentences;
-    });
-  }
+  std::vector<std::string> Missing() { return Unlocked(analysis::WhyNotComplete); }
 
   // What is damaged, in sentences, after reading every byte.
   std::vector<std::string> Verify() {

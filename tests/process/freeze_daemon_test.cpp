@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 #include <sqlite3.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <thread>
 #include <vector>
@@ -58,8 +61,45 @@ TEST_F(FreezeDaemon, HasTheWholeRingOfADeadJobThatNoDaemonSaw) {
   ASSERT_TRUE(Ended(daemon, job, v1::Session::DIED));
   const auto reader = Freeze(daemon, job);
   ExpectReplays(*reader, 0, 101, 300);
-  EXPECT_EQ(reader->slots()[0].from_ordinal, 100u);
+  EXPECT_FALSE(reader->complete()) << "nobody looked at replays 1..100";
+  const recording::Account account = reader->AccountOf(0);
+  EXPECT_EQ(account.produced, 300u);
+  EXPECT_EQ(account.kept, 200u);
+  EXPECT_EQ(account.lost,
+            (std::map<std::string, std::uint64_t>{{"overwritten before it was read", 100}}));
+}
+
+TEST_F(FreezeDaemon, OfTheNewestThatWereAskedForIsCompleteWithoutTheOthers) {
+  ProducerProcess job({Spec(8)});
+  DaemonProcess daemon(dir_);
+  job.Write(0, 8);
+  const auto reader = Freeze(daemon, job, 3);
+  ExpectReplays(*reader, 0, 6, 8);
   EXPECT_TRUE(reader->complete());
+  EXPECT_EQ(reader->AccountOf(0).before, 5u);
+}
+
+TEST_F(FreezeDaemon, HasWhatTheDaemonFoundAndPinned) {
+  ProducerProcess job({Spec(4)});
+  DaemonProcess daemon(dir_);
+  for (int replay = 1; replay <= 40; ++replay) {
+    replay == 11 ? job.WriteValue(0, NAN) : job.Write(0);
+    ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a", replay));
+  }
+  job.ExitCleanly();
+  const auto reader = Freeze(daemon, job);
+  std::vector<std::uint64_t> replays;
+  for (const auto& ref : reader->Snapshots(0)) replays.push_back(ref.sequence);
+  EXPECT_EQ(replays, (std::vector<std::uint64_t>{8, 9, 10, 11, 37, 38, 39, 40}))
+      << "the ring has 4, so that memory had 3 before the NaN";
+  EXPECT_TRUE(reader->ReadPayload(*reader->Find(0, 11)).ok());
+  const auto is_nan = [](const recording::Mark& mark) {
+    return mark.kind == recording::MarkKind::kFirstNan && mark.sequence == 11 && mark.count == 1024;
+  };
+  EXPECT_EQ(std::ranges::count_if(reader->marks(), is_nan), 1);
+  const recording::Account account = reader->AccountOf(0);
+  EXPECT_EQ(account.produced, 40u);
+  EXPECT_EQ(account.lost, (std::map<std::string, std::uint64_t>{{"no longer kept", 32}}));
 }
 
 TEST_F(FreezeDaemon, HasTheNewestThatWereAskedFor) {
@@ -97,7 +137,7 @@ TEST_F(FreezeDaemon, HasTheValuesOfALiveJobThatMemoryLetGo) {
   ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a", 40));
   const auto reader = Freeze(daemon, job);
   ExpectReplays(*reader, 0, 9, 40);
-  EXPECT_TRUE(reader->complete());
+  EXPECT_EQ(reader->AccountOf(0).lost_count(), 8u);
 }
 
 TEST_F(FreezeDaemon, SaysWhichValuesAreGone) {

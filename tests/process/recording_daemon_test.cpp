@@ -82,6 +82,79 @@ TEST_F(RecordingDaemon, WritesWhatComesUntilItIsStopped) {
   EXPECT_TRUE(reader->complete());
 }
 
+// Nobody waits for the daemon between the calls and the requests: it is to see them by itself.
+TEST_F(RecordingDaemon, HasExactlyTheCallsBetweenItsStartAndItsStop) {
+  ProducerProcess job({{.name = "a", .capacity = 256, .record_every = 1},
+                       {.name = "b", .capacity = 256, .record_every = 1}});
+  std::uint64_t before = 0;
+  for (int round = 0; round < 10; ++round) {
+    path_ = dir_ / ("round" + std::to_string(round) + ".cgrec");
+    job.Write(0, 3);  // before the start
+    const auto started = Start({});
+    job.Write(0, 100);
+    job.Write(1, 7);
+    const auto stopped = Stop(started.id());
+    job.Write(0, 2);  // after the end
+    EXPECT_EQ(stopped.snapshots(), 107u);
+    EXPECT_EQ(stopped.lost(), 0u);
+    const auto reader = Read();
+    ASSERT_EQ(reader->slots().size(), 2u);
+    ExpectReplays(*reader, 0, before + 4, before + 103);
+    EXPECT_TRUE(reader->complete());
+    const recording::Account account = reader->AccountOf(0);
+    EXPECT_EQ(account.before, before + 3);
+    EXPECT_EQ(account.produced, 100u);
+    EXPECT_EQ(account.kept, 100u);
+    EXPECT_EQ(reader->slots()[0].from_sequence, before + 3);
+    before += 105;
+  }
+}
+
+TEST_F(RecordingDaemon, CountsWhatWasOverwrittenBeforeItWasStopped) {
+  ProducerProcess job({{.name = "a", .capacity = 4, .record_every = 1}});
+  const auto started = Start({});
+  daemon_.Stop();
+  job.Write(0, 50);
+  daemon_.Signal(SIGCONT);
+  const auto stopped = Stop(started.id());
+  EXPECT_EQ(stopped.snapshots(), 4u);
+  EXPECT_EQ(stopped.lost(), 46u);
+  const auto reader = Read();
+  const recording::Account account = reader->AccountOf(0);
+  EXPECT_EQ(account.produced, 50u);
+  EXPECT_EQ(account.lost_count(), 46u);
+  EXPECT_FALSE(reader->complete());
+}
+
+TEST_F(RecordingDaemon, ThatItsTimeIsOverForHasWhatWasWrittenUntilThen) {
+  ProducerProcess job({{.name = "a", .capacity = 64, .record_every = 1}});
+  v1::RecordStartRequest request;
+  request.set_duration_s(0.2);
+  const auto started = Start(request);
+  job.Write(0, 50);
+  ASSERT_TRUE(IsOver(started.id()));
+  const auto reader = Read();
+  EXPECT_EQ(reader->stop_reason(), StopReason::kReached);
+  ExpectReplays(*reader, 0, 1, 50);
+  EXPECT_TRUE(reader->complete());
+}
+
+TEST_F(RecordingDaemon, HasWhatTheDaemonFoundWhileItRan) {
+  ProducerProcess job({{.name = "a", .capacity = 16, .record_every = 1}});
+  job.WriteValue(0, INFINITY);  // before it: not its own
+  const auto started = Start({});
+  job.Write(0, 2);
+  job.WriteValue(0, NAN);
+  Stop(started.id());
+  std::vector<std::pair<recording::MarkKind, std::uint64_t>> found;
+  const auto reader = Read();
+  for (const recording::Mark& mark : reader->marks()) {
+    if (recording::IsFinding(mark.kind)) found.emplace_back(mark.kind, mark.sequence);
+  }
+  EXPECT_EQ(found, (std::vector<std::pair<recording::MarkKind, std::uint64_t>>{
+                       {recording::MarkKind::kFirstNan, 4}}));
+}
+
 TEST_F(RecordingDaemon, EndsWithItsReplaysAndItsProbes) {
   ProducerProcess job({{.name = "a", .capacity = 16, .record_every = 1},
                        {.name = "b", .capacity = 16, .record_every = 1}});

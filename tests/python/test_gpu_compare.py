@@ -54,6 +54,19 @@ def test_a_failure_is_named_and_sticky(graph_probe):
     assert not status.ok and status.replay_index == 17 and "FAILED at replay 17" in repr(status)
 
 
+def test_a_failure_is_not_forgotten_with_its_graph(graph_probe):
+    p = graph_probe(TensorCompare(torch.ones(8)))
+    replayed(p, torch.zeros(8, device="cuda"))
+    x = torch.ones(8, device="cuda")
+    for _ in range(150):  # more dead graphs than rings are kept of
+        replayed(p, x)
+    torch.cuda.synchronize()
+    assert len(p.status().slots) < 120
+    with pytest.raises(TensorCompareMismatchError, match="failed at replay 1"):
+        p.assert_ok()
+    assert sum(slot.compared for slot in p.status().slots) == 151
+
+
 def test_a_sequence_has_one_expected_tensor_for_each_call(graph_probe):
     p = graph_probe(TensorCompare([torch.full((4,), float(i)) for i in range(3)]))
     x = torch.zeros(4, device="cuda")

@@ -88,3 +88,36 @@ def test_a_comparison_waits_for_the_daemon_on_both_devices(graph_probe, daemon):
         p.assert_ok(timeout=30)
         (slot,) = p.status(timeout=30).slots
         assert (slot.compared, slot.lost) == (200, 0)
+
+
+def test_a_job_of_one_device_gets_no_context_on_another(job):
+    """Half a GiB each. Also by threads that never used a GPU."""
+    out, _ = job(
+        """
+        import ctypes, threading
+        torch.cuda.set_device(1)
+        p = CudaGraphTensorProbe("p", [TensorRecord(2)])
+        x = torch.zeros(1000, device="cuda:1")
+        p.prepare(x)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            p(x)
+        graph.replay()
+        torch.cuda.synchronize()
+
+        def elsewhere():
+            q = CudaGraphTensorProbe("q", [TensorRecord(2)])
+            q.prepare(torch.empty(600 << 20, dtype=torch.uint8, device="cuda:1"))
+            q.close()  # more than is kept for reuse: it is freed in this thread
+
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        flags, active = ctypes.c_uint(), ctypes.c_int()
+        driver = ctypes.CDLL("libcuda.so.1")
+        assert driver.cuDevicePrimaryCtxGetState(0, ctypes.byref(flags), ctypes.byref(active)) == 0
+        print("contexts on device 0:", active.value)
+        """
+    ).finish()
+    assert "contexts on device 0: 0" in out

@@ -164,6 +164,33 @@ def test_graphs_and_probes_that_come_and_go_leave_no_memory_behind():
     assert device_after <= device_before + (32 << 20)
 
 
+def test_a_capture_takes_memory_that_torch_keeps(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)  # torch.cuda.graph calls it
+    p = new_probe(capacity=2)
+    x = torch.zeros(64 << 20, device="cuda")  # 256 MiB
+    torch.cuda.synchronize()
+    free, _ = torch.cuda.mem_get_info()
+    hog = torch.empty(free - (200 << 20), dtype=torch.uint8, device="cuda")
+    del hog  # torch keeps it: less than the staging copy needs is left
+    assert torch.cuda.mem_get_info()[0] < 256 << 20
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        p(x)
+    others = [torch.full((1 << 20,), 7.0, device="cuda") for _ in range(8)]
+    for value in (1.0, 2.0):
+        x.fill_(value)
+        graph.replay()
+        for other in others:
+            other.fill_(9)
+    torch.cuda.synchronize()
+    assert [(r.tensor == r.replay_index).all() for r in p.records()] == [True, True]
+    del graph
+    p.close()
+    gc.collect()
+    monkeypatch.undo()
+    torch.cuda.empty_cache()
+
+
 def test_keep_graph_instantiated_twice():
     if "keep_graph" not in (torch.cuda.CUDAGraph.__doc__ or ""):
         pytest.skip("this torch has no keep_graph")

@@ -30,6 +30,20 @@ def run_python(code):
     ).stdout
 
 
+def test_the_probe_library_stays_when_somebody_closes_it():
+    """Graphs hold functions and kernels of it."""
+    cgdebug.CudaGraphTensorProbe("p", [cgdebug.TensorRecord()]).close()
+    maps = pathlib.Path("/proc/self/maps").read_text()
+    library = re.search(r"/\S*libcgdebug_probe\.so\S*", maps).group()
+    loaded = run_python(
+        "import ctypes, _ctypes\n"
+        f"library = ctypes.CDLL({str(library)!r})\n"
+        "_ctypes.dlclose(library._handle)\n"
+        "print('libcgdebug_probe' in open('/proc/self/maps').read())"
+    )
+    assert loaded.strip() == "True"
+
+
 def test_import_loads_neither_torch_nor_the_native_module_nor_numpy():
     loaded = run_python(
         "import sys, cgdebug, cgdebug.tensor_debug\n"

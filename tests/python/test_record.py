@@ -14,7 +14,7 @@ import torch
 
 import cgdebug
 from cgdebug import DaemonError, TensorCompare, TensorRecord, _native, _recording
-from conftest import wait_until
+from conftest import find_program, wait_until
 
 JOB = """
 import torch, cgdebug
@@ -62,6 +62,44 @@ def test_what_is_recorded_in_a_with_block_is_what_was_probed(client, probe, tmp_
     recording = cgdebug.open(live.directory)
     assert values(recording, p.name) == [float(step) for step in range(1, 21)]
     assert recording.complete
+
+
+def test_a_with_block_has_exactly_its_calls_however_far_the_daemon_is(client, probe, tmp_path):
+    p = probe(TensorRecord(256), name="exact")
+    for turn in range(5):
+        p(torch.full((4,), -1.0))  # before it, by rule and not by chance
+        with client.record(tmp_path / f"{turn}.cgrec", probes=p.name) as live:
+            for step in range(100):
+                p(torch.full((4,), float(step)))
+        p(torch.full((4,), -2.0))
+        recording = cgdebug.open(live.directory)
+        assert values(recording, p.name) == [float(step) for step in range(100)]
+        assert recording.complete, recording.missing
+
+
+def test_right_after_its_job_a_recording_is_whole(no_daemon, job, tmp_path):
+    job(JOB, CGDEBUG_DIR=str(tmp_path)).finish()
+    (recording,) = tmp_path.glob("*.cgrec")
+    result = subprocess.run(
+        [find_program("cgdebug-cli"), "check", recording], capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert cgdebug.open(recording).complete
+
+
+def test_right_after_its_end_a_job_is_known_to_have_ended(cli, job):
+    code = """
+    p = CudaGraphTensorProbe("x", [TensorRecord(64)], mode="always")
+    for step in range(20):
+        p(torch.full((8,), float(step)))
+    """
+    ended = job(code, CGDEBUG_RUN_ID="has-just-ended")
+    ended.finish()
+    result = cli("-s", str(ended.pid), "check")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.startswith("job has-just-ended ("), result.stdout
+    assert f" has exited (pid {ended.pid}, " in result.stdout
+    assert "nothing found in 20 snapshots\n" in result.stdout
 
 
 def test_a_recording_ends_with_its_replays(client, probe, tmp_path):

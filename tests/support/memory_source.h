@@ -20,6 +20,7 @@ class MemorySource : public source::Source {
   MemorySource(MemorySource&& other) noexcept
       : description(std::move(other.description)),
         gaps(std::move(other.gaps)),
+        findings(std::move(other.findings)),
         damaged(std::move(other.damaged)),
         gone(std::move(other.gone)),
         has_hashes(other.has_hashes),
@@ -30,6 +31,7 @@ class MemorySource : public source::Source {
 
   source::Description description{.path = "memory", .kind = "memory"};
   std::vector<source::Gap> gaps;
+  std::vector<source::Finding> findings;
   std::set<std::size_t> damaged;  // slots whose values cannot be read
   std::set<std::pair<std::size_t, std::uint64_t>>
       gone;  // snapshots that have a key and are no more
@@ -105,6 +107,7 @@ class MemorySource : public source::Source {
     return {};
   }
   std::vector<source::Gap> Gaps() override { return gaps; }
+  std::vector<source::Finding> Findings() override { return findings; }
 
  private:
   struct Entry {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "libprobe/ring/payload_checksum.h"
 #include "libprobe/ring/segment_view.h"
 #include "libprobe/ring/segment_writer.h"
 #include "libprobe/ring/slot_ring_writer.h"
@@ -59,6 +60,18 @@ inline void WriteNumbers(ring::SlotRingWriter& writer, std::int32_t first) {
   std::iota(values.begin(), values.end(), first);
   if (!values.empty()) std::memcpy(writer.payload(), values.data(), writer.payload_bytes());
   writer.Commit(first);
+}
+
+// Gives an entry that was written the checksum that a kernel of the direct lane writes.
+inline void Seal(std::byte* block, std::uint64_t ordinal) {
+  const auto& r = *reinterpret_cast<const layout::SlotRegistration*>(block);
+  const std::uint64_t index = (ordinal - 1) % r.capacity;
+  auto& header = reinterpret_cast<layout::EntryHeader*>(block + r.headers_offset)[index];
+  header.flags |= layout::kEntryHasChecksum;
+  header.checksum = ring::PayloadChecksum(block + r.payload_offset + index * r.payload_stride_bytes,
+                                          r.payload_bytes) +
+                    layout::HeaderSum(ordinal, header.sequence, header.timestamp_ns, header.step,
+                                      header.serial, header.flags);
 }
 
 inline std::vector<std::int32_t> Numbers(const ring::Entry& entry) {

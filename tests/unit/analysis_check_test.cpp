@@ -7,41 +7,17 @@
 
 #include "client/analysis/check.h"
 #include "client/analysis/check_report.h"
-#include "tests/support/memory_source.h"
+#include "tests/support/check_fixture.h"
 
 namespace cgdebug::analysis {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing_support::CheckOf;
+using testing_support::FindingOf;
+using testing_support::Healthy;
 using testing_support::MemorySource;
-
-Check CheckOf(MemorySource& source, const CheckOptions& options = {}) {
-  Result<Check> check = RunCheck(source, options);
-  EXPECT_TRUE(check.ok()) << check.error().message;
-  return *std::move(check);
-}
-
-const Finding* FindingOf(const Check& check, FindingKind kind) {
-  for (const Finding& finding : check.findings) {
-    if (finding.kind == kind) return &finding;
-  }
-  return nullptr;
-}
-
-// Inputs that change, in three probes.
-MemorySource Healthy(int replays = 4) {
-  MemorySource source;
-  for (const char* name : {"in", "mid", "out"}) source.AddSlot(name, {2});
-  source.has_hashes = true;
-  for (int replay = 1; replay <= replays; ++replay) {
-    for (const std::size_t slot : {0, 1, 2}) {
-      source.Add(slot, replay, {static_cast<float>(replay), static_cast<float>(slot)},
-                 replay + 100);
-    }
-  }
-  return source;
-}
 
 TEST(Check, HealthySourceIsCompleteAndHasNoFinding) {
   MemorySource source = Healthy();
@@ -64,8 +40,9 @@ TEST(Check, NamesTheFirstNonfiniteInReplayThenGraphOrderAndWhatLedToIt) {
   EXPECT_EQ(check.first->slot, 1u);
   EXPECT_EQ(check.first->place, 2u);
   EXPECT_EQ(check.first->place_count, 3u);
-  ASSERT_EQ(check.first->frames.size(), 2u);
-  EXPECT_EQ(check.first->frames[0].slot, 0u);
+  ASSERT_EQ(check.first->frames.size(), 11u) << "two of replay 4, and the three before it";
+  EXPECT_EQ(check.first->frames[9].slot, 0u);
+  EXPECT_EQ(check.first->frames[8].replay, 3u);
   ASSERT_EQ(check.first->earlier.size(), 3u);
   EXPECT_NEAR(check.first->growth, std::sqrt(1000.0), 1e-9);
   const std::string text = CheckText(source, check);
@@ -265,7 +242,11 @@ TEST(Check, OfWhatStillRunsTheNewestReplayMayBeOnItsWay) {
   const Check check = CheckOf(source);
   EXPECT_EQ(check.replay, 3u);
   EXPECT_EQ(check.present, check.expected);
-  EXPECT_FALSE(check.complete()) << "what comes is not in it";
+  EXPECT_TRUE(check.complete()) << "nothing is missing so far";
+  EXPECT_EQ(CheckText(source, check),
+            "nothing found up to replay 4, in 11 snapshots\n"
+            "complete: 3 of 3 probes in replay 3\n"
+            "more will come: the job goes on");
 }
 
 TEST(Check, EagerCallsOfSeveralShapesAreNotExpectedInOneReplay) {

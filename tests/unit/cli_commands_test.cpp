@@ -174,7 +174,7 @@ TEST_F(CommandsTest, StatusShowsLossesAndSkippedSegments) {
               HasSubstr("session  run-3f2a  ranks 0..1 of 2 alive  replay 1204 (rank 1: 1203)"));
   EXPECT_THAT(result.out,
               HasSubstr("lost 2 (2 overwritten unread, 0 half written at death; rank 1)"));
-  EXPECT_THAT(result.out, HasSubstr("none saw NaN or Inf, in what was not lost"));
+  EXPECT_THAT(result.out, HasSubstr("none saw NaN or Inf, in what was read"));
   EXPECT_THAT(result.out, HasSubstr("skipped  /dev/shm/cgdebug-0-old: ABI 7"));
   const json document = json::parse(Cli({"status", "--json"}).out);
   EXPECT_EQ(document["sessions"][1]["counters"]["lost_overwritten"], 2);

@@ -272,6 +272,56 @@ std::vector<std::pair<std::uint64_t, bool>> Kept(const SnapshotStore& store, con
 
 using Expected = std::vector<std::pair<std::uint64_t, bool>>;
 
+TEST(SnapshotStore, WhatIsPinnedStaysWithTheFewBeforeIt) {
+  SnapshotStore store(1 << 20);
+  const SlotPtr slot = MakeSlot(MakeSession("1"), "x", 1);  // keeps two
+  const auto put = [&](std::uint64_t replay) {
+    const Delivery delivery = MakeDelivery(slot, replay, {static_cast<float>(replay), 0});
+    store.Put(delivery.snapshot, delivery.payload);
+  };
+  const auto replays = [&] {
+    std::vector<std::uint64_t> all;
+    for (const StoredSnapshot& stored : store.History(slot)) {
+      all.push_back(stored.snapshot->sequence);
+      EXPECT_NE(stored.payload, nullptr);
+    }
+    EXPECT_EQ(store.CountOf(slot), all.size());
+    return all;
+  };
+  for (const std::uint64_t replay : {1, 2, 3}) put(replay);
+  store.Pin(slot, 3);
+  store.Pin(slot, 9);  // not there
+  EXPECT_THAT(replays(), ElementsAre(2, 3));
+  for (const std::uint64_t replay : {4, 5, 6}) put(replay);
+  EXPECT_THAT(replays(), ElementsAre(2, 3, 5, 6));
+  ASSERT_TRUE(store.Find(slot, 3));
+  EXPECT_FALSE(store.Find(slot, 4));
+  EXPECT_EQ(store.bytes(), 4 * 2 * sizeof(float));
+  store.ForgetSlot(slot);
+  EXPECT_THAT(replays(), ElementsAre());
+  EXPECT_EQ(store.bytes(), 0u);
+}
+
+TEST(SnapshotStore, PinsTheValuesThatFitAQuarterOfItsMemoryAndTheStatisticsOfTheRest) {
+  const std::uint64_t payload = 2 * sizeof(float);
+  SnapshotStore store(4 * payload);
+  const SlotPtr slot = MakeSlot(MakeSession("1"), "x", 1);
+  for (const std::uint64_t replay : {1, 2}) {
+    const Delivery delivery = MakeDelivery(slot, replay, {1, 0});
+    store.Put(delivery.snapshot, delivery.payload);
+  }
+  store.Pin(slot, 2);
+  for (const std::uint64_t replay : {3, 4, 5, 6}) {
+    const Delivery delivery = MakeDelivery(slot, replay, {1, 0});
+    store.Put(delivery.snapshot, delivery.payload);
+  }
+  ASSERT_TRUE(store.Find(slot, 1));
+  ASSERT_TRUE(store.Find(slot, 2));
+  EXPECT_EQ(store.Find(slot, 1)->payload, nullptr);
+  EXPECT_NE(store.Find(slot, 2)->payload, nullptr) << "the one that was found comes first";
+  EXPECT_LE(store.bytes(), 4 * payload);
+}
+
 TEST(SnapshotStore, KeepsAsManyOfASlotAsItsRingHas) {
   SnapshotStore store(1000);
   const SlotPtr slot = MakeSlot(MakeSession("1"), "a", 1);

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <thread>
@@ -39,6 +41,25 @@ TEST(ProbeSlots, OfShapesThatAreOutOfUseAreGivenBackAlsoWhenNobodyAsksForTheStat
   Probe probe("x", Always(1));
   for (std::size_t n = 1; n <= 1000; ++n) probe.Observe(Cpu(std::vector<float>(n)));
   EXPECT_LE(CurrentSession()->slots, 70u);
+}
+
+TEST(ProbeSlots, OfManyShapesTheLeastRecentlyUsedIsGivenUpAndWhatItHeldIsCounted) {
+  EXPECT_EQ(InChild([] {
+              Probe probe("x", Always(512));
+              for (std::size_t n = 1; n <= 200; ++n) {
+                probe.Observe(Cpu(std::vector<float>(n)));
+                probe.Observe(Cpu({7}));  // of the first shape
+              }
+              std::size_t of_first_shape = 0;
+              const auto records = probe.Records();
+              for (const Record& record : records) {
+                of_first_shape += record.shape.at(0) == 1 ? 1 : 0;
+              }
+              if (of_first_shape != 201) return 1;
+              if (probe.Status().slots.size() != 64) return 2;
+              return records.size() + CurrentSession()->released_unread == 400 ? 0 : 3;
+            }),
+            0);
 }
 
 TEST(ProbeSlots, AFullDirectoryIsAClearErrorThatCostsNothingAndEndsWithAClose) {
@@ -178,6 +199,33 @@ TEST(ProbeRecords, OneThatIsDamagedHidesNoOlderOnes) {
   std::vector<float> left;
   for (const Record& record : probe.Records()) left.push_back(Values(record)[0]);
   EXPECT_THAT(left, ElementsAre(1, 3, 4));
+}
+
+TEST(ProbeRecords, AreReadWithoutHoldingUpTheStepsOfATrainingLoop) {
+  using Clock = std::chrono::steady_clock;
+  Probe probe("x", Always(4));
+  const std::vector<float> values(2 * kMiB);
+  for (int i = 0; i < 4; ++i) probe.Observe(Cpu(values));
+  std::vector<double> longest_parts;  // of the time that the records take
+  for (int round = 0; round < 11; ++round) {
+    std::atomic<bool> done{false};
+    const auto start = Clock::now();
+    std::thread monitor([&] {
+      EXPECT_THAT(probe.Records(), SizeIs(4));
+      done = true;
+    });
+    Clock::duration longest{0};
+    while (!done) {
+      const auto before = Clock::now();
+      SetStep(round);
+      longest = std::max(longest, Clock::now() - before);
+    }
+    longest_parts.push_back(std::chrono::duration<double>(longest) / (Clock::now() - start));
+    monitor.join();
+  }
+  SetStep(-1);
+  std::sort(longest_parts.begin(), longest_parts.end());
+  EXPECT_LT(longest_parts[5], 0.5);
 }
 
 TEST(ProbeRecords, AClockThatIsSetBackChangesNoOrder) {

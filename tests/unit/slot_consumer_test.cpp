@@ -242,6 +242,7 @@ TEST_F(DirectSlot, AControlBeginsWithTheReplayThatNoKernelHasDecidedAbout) {
 // Its kernel counts a replay when it is committed.
 TEST_F(DirectSlot, WhatWasHalfWrittenIsOfTheReplayAfterTheLast) {
   Write(2);
+  for (const std::uint64_t ordinal : {1, 2}) test::Seal(slot_.block.data, ordinal);
   for (int i = 0; i < 2; ++i) Step();
   Header(3)->word = layout::EntryWord(3, layout::EntryState::kFilling);
   consumer_->Finish();

@@ -315,11 +315,44 @@ TEST_F(SlotRing, BytesThatAreNotThoseSummedUpAreRefused) {
   Open(test::MakeSlot("a", 3, 4));
   test::WriteNumbers(*writer_, 5);
   std::byte* payload = slot_.block.data + reader_->registration().payload_offset;
-  Header(1)->checksum = PayloadChecksum(payload, 12);
-  Header(1)->flags = layout::kEntryHasChecksum;
+  test::Seal(slot_.block.data, 1);
   EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kOk);
   payload[4] ^= std::byte{1};
   EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kDamaged);
+}
+
+TEST_F(SlotRing, AHeaderThatIsNotTheOneSummedUpIsRefused) {
+  Open(test::MakeSlot("a", 3, 4));
+  test::WriteNumbers(*writer_, 5);
+  test::Seal(slot_.block.data, 1);
+  const layout::EntryHeader whole = *Header(1);
+  ASSERT_EQ(reader_->Read(1, &entry_), ReadStatus::kOk);
+  Header(1)->sequence = 2;
+  EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kDamaged);
+  *Header(1) = whole;
+  Header(1)->timestamp_ns += 1;
+  EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kDamaged);
+  *Header(1) = whole;
+  Header(1)->step = 7;
+  EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kDamaged);
+  *Header(1) = whole;
+  Header(1)->serial += 1;
+  EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kDamaged);
+  *Header(1) = whole;
+  Header(1)->flags |= layout::kEntryForced;
+  EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kDamaged);
+  *Header(1) = whole;
+  EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kOk);
+}
+
+TEST_F(SlotRing, AnEntryOfTheDirectLaneWhoseFlagsAreNotThereIsRefused) {
+  auto registration = test::MakeSlot("a", 3, 4);
+  registration.lane = static_cast<std::uint8_t>(layout::Lane::kDirect);
+  Open(registration);
+  test::WriteNumbers(*writer_, 5);
+  EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kDamaged);
+  test::Seal(slot_.block.data, 1);
+  EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kOk);
 }
 
 TEST_F(SlotRing, StatisticsThatContradictTheTensorAreRefused) {

@@ -71,6 +71,8 @@ class Client {
   Result<v1::RecordListReply> RecordList(const v1::RecordListRequest& request);
   // Takes as long as writing takes; Stop() ends the waiting.
   Result<v1::FreezeReply> Freeze(const v1::FreezeRequest& request);
+  // Everything that jobs did before this call is known to the daemon when it returns.
+  Result<v1::SyncReply> Sync(const v1::SyncRequest& request);
 
   // Calls `on_event` for each event, on this thread, until the stream ends, Stop is called or
   // `on_event` returns false. After kStopped the connection is closed: connect again.

@@ -179,6 +179,7 @@ struct ProbeStatus {
   bool daemon_alive = false;
   std::string last_error;  // of the last refused capture, empty when none
   std::string lane_note;   // why captures of lane kAuto are not in the direct one, else empty
+  // One more for each verdict of the slots that compared and were given up to make room, summed up.
   std::vector<SlotStatus> slots;
 };
 
@@ -207,7 +208,8 @@ class Probe {
   void Prepare(const TensorRef& tensor);
 
   // Newest `last` snapshots (all when negative), oldest first. Reads the process's own ring; what
-  // is being overwritten meanwhile is left out.
+  // is being overwritten meanwhile is left out. Of graphs that are gone, those of the newest one
+  // are there, and older ones as far as 256 MiB go. No other call waits for this one.
   std::vector<Record> Records(int last = -1) const;
   // Hides what Records() returned: all, or up to `ordinal` in `slot`.
   void ClearRecords();
@@ -267,10 +269,21 @@ class ScopedGraphLabel {
   GraphLabel before_;
 };
 
+// Device memory for when cudaMalloc has none left, such as what the job's own allocator keeps for
+// itself. Nothing that was enqueued before may still use what `allocate` returns, and no graph's
+// private pool may hold it. Called in a thread of its own, whose capture mode is relaxed.
+struct DeviceAllocator {
+  void* (*allocate)(std::uint64_t bytes, int device) noexcept;  // nullptr: there is none
+  void (*free)(void* memory) noexcept;
+};
+// Once, before the first probe.
+void SetFallbackAllocator(const DeviceAllocator& allocator);
+
 struct SessionInfo {
   std::string name;  // of the control file in /dev/shm
   std::uint64_t shm_bytes = 0;
   std::uint32_t slots = 0;
+  std::uint64_t released_unread = 0;  // snapshots that were given up unread to make room for others
 };
 std::optional<SessionInfo> CurrentSession();
 

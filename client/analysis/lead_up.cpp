@@ -1,0 +1,124 @@
+#include "client/analysis/lead_up.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace cgdebug::analysis {
+namespace {
+
+using numerics::Stats;
+using source::Key;
+using source::Source;
+
+constexpr std::size_t kEarlierReplays = 3;
+constexpr double kJump = 10;  // times as large as in the snapshot before
+
+std::vector<Key>::const_iterator FirstAtOrAfter(const SeenProbe& probe, std::uint64_t replay) {
+  return std::lower_bound(probe.keys.begin(), probe.keys.end(), replay,
+                          [](const Key& key, std::uint64_t value) { return key.replay < value; });
+}
+
+Result<Stats> StatsAt(Source& source, std::size_t slot, const Key& key) {
+  const Result<source::Snapshot> snapshot = source.Get(slot, key);
+  if (!snapshot.ok()) return snapshot.error();
+  return source::StatsOf(source, *snapshot);
+}
+
+// Back from the first bad one, through the probes before it and then through earlier replays: what
+// makes a weight NaN is most often in the replay before.
+void AddFrames(Source& source, const std::vector<const SeenProbe*>& of_graph,
+               std::size_t max_frames, FirstBad* first) {
+  const std::size_t limit = std::max<std::size_t>(max_frames, 1);
+  std::size_t place = first->place;
+  std::uint64_t replay = first->snapshot.key.replay;
+  while (first->frames.size() < limit) {
+    while (place > 0 && first->frames.size() < limit) {
+      const SeenProbe& probe = *of_graph[--place];
+      const Key* key = KeyOf(probe, replay);
+      if (key == nullptr) continue;
+      const Result<Stats> stats = StatsAt(source, probe.slot, *key);
+      if (stats.ok()) first->frames.push_back({probe.slot, replay, *stats});
+    }
+    std::uint64_t earlier = 0;
+    for (const SeenProbe* probe : of_graph) {
+      const auto after = FirstAtOrAfter(*probe, replay);
+      if (after != probe->keys.begin()) earlier = std::max(earlier, (after - 1)->replay);
+    }
+    if (earlier == 0) break;
+    replay = earlier;
+    place = of_graph.size();
+  }
+  std::reverse(first->frames.begin(), first->frames.end());
+}
+
+// The first jump that is not small beside the largest: each one makes the next ones larger.
+void FindJump(Source& source, const std::vector<const SeenProbe*>& of_graph, FirstBad* first) {
+  struct Found {
+    Jump jump;
+    std::uint64_t order;
+    double ratio;
+  };
+  const auto end = std::make_pair(first->snapshot.key.replay, source.slots()[first->slot].order);
+  std::vector<Found> jumps;
+  double largest = 0;
+  for (const SeenProbe* probe : of_graph) {
+    const std::uint64_t order = source.slots()[probe->slot].order;
+    for (std::size_t i = 1; i < probe->keys.size(); ++i) {
+      const std::uint64_t replay = probe->keys[i].replay;
+      const double from = probe->abs_max[i - 1], to = probe->abs_max[i];
+      const bool is_known = from > 0 && std::isfinite(from) && std::isfinite(to);
+      if (!is_known || to < kJump * from || std::make_pair(replay, order) >= end) continue;
+      jumps.push_back({{probe->slot, replay, from, to}, order, to / from});
+      largest = std::max(largest, to / from);
+    }
+  }
+  std::erase_if(jumps, [&](const Found& found) { return found.ratio < std::sqrt(largest); });
+  const auto earliest = std::ranges::min_element(
+      jumps, {}, [](const Found& found) { return std::make_pair(found.jump.replay, found.order); });
+  if (earliest != jumps.end()) first->jump = earliest->jump;
+}
+
+// One number for several steps is true when they are alike: of 0.9, 1.3 and 350 it would not be.
+bool GrowsEvenly(const std::vector<FirstBad::Earlier>& earlier) {
+  double least = INFINITY, most = 0;
+  for (std::size_t i = 1; i < earlier.size(); ++i) {
+    const auto steps = static_cast<double>(earlier[i].replay - earlier[i - 1].replay);
+    const double growth = std::log(earlier[i].abs_max / earlier[i - 1].abs_max) / steps;
+    least = std::min(least, growth);
+    most = std::max(most, growth);
+  }
+  return least > 0.4 * most;
+}
+
+void AddEarlier(Source& source, const SeenProbe& probe, FirstBad* first) {
+  const auto end = FirstAtOrAfter(probe, first->snapshot.key.replay);
+  const auto count = std::min<std::ptrdiff_t>(end - probe.keys.begin(), kEarlierReplays);
+  for (auto key = end - count; key != end; ++key) {
+    const Result<Stats> stats = StatsAt(source, first->slot, *key);
+    if (stats.ok()) first->earlier.push_back({key->replay, stats->abs_max});
+  }
+  if (first->earlier.size() < 2) return;
+  const FirstBad::Earlier &from = first->earlier.front(), &to = first->earlier.back();
+  const double ratio = to.abs_max / from.abs_max;
+  const auto steps = static_cast<double>(to.replay - from.replay);
+  if (std::isfinite(ratio) && ratio > 1 && GrowsEvenly(first->earlier)) {
+    first->growth = std::pow(ratio, 1 / steps);
+  }
+}
+
+}  // namespace
+
+const Key* KeyOf(const SeenProbe& probe, std::uint64_t replay) {
+  const auto found = FirstAtOrAfter(probe, replay);
+  return found == probe.keys.end() || found->replay != replay ? nullptr : &*found;
+}
+
+void DescribeLeadUp(Source& source, const std::vector<const SeenProbe*>& of_graph,
+                    std::size_t max_frames, FirstBad* first) {
+  AddFrames(source, of_graph, max_frames, first);
+  FindJump(source, of_graph, first);
+  AddEarlier(source, *of_graph[first->place - 1], first);
+}
+
+}  // namespace cgdebug::analysis

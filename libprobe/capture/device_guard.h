@@ -1,0 +1,24 @@
+// device_guard.h: makes a device the current one of this thread for a while.
+#pragma once
+
+#include <cuda.h>
+
+namespace cgdebug::capture {
+
+// The thread gets back the context that it had, also none: cudaSetDevice(0) at the end would make a
+// context on device 0, half a GiB, for a thread that never used it.
+//
+// Fails: throws Error.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int device);
+  ~DeviceGuard();
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  CUcontext previous_ = nullptr;
+  bool changed_ = false;
+};
+
+}  // namespace cgdebug::capture

@@ -1,0 +1,25 @@
+// driver_function.h: functions of the CUDA driver, which is not linked: a job may have none.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+#include "libprobe/capture/cuda_check.h"
+
+namespace cgdebug::capture {
+
+// `version` is the CUDA version (12000 = 12.0) whose form of the function is meant.
+// Fails: throws Error kUnsupported when this driver has none.
+inline void* DriverFunction(const char* name, unsigned version) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+  CGD_CUDA(cudaGetDriverEntryPointByVersion(name, &function, version, cudaEnableDefault, &found));
+  if (found != cudaDriverEntryPointSuccess) {
+    throw Error(ErrorKind::kUnsupported,
+                std::string("this CUDA driver has no ") + name + ", which cgdebug needs");
+  }
+  return function;
+}
+
+}  // namespace cgdebug::capture
