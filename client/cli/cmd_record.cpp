@@ -75,7 +75,14 @@ int RunStart(Context& context, const RecordOptions& options) {
   if (options.lossless) request.set_lossless(v1::RecordStartRequest::ALWAYS);
   Apply(options.disk, &request);
   const auto reply = context.client().RecordStart(request);
-  if (!reply.ok()) return context.Fail(reply.error());
+  if (!reply.ok()) {
+    const int failed = context.Fail(reply.error());
+    // It may have begun before the answer was lost.
+    if (context.client().last_failure() == client::Failure::kDaemonGone) {
+      context.Hint("cgdebug-cli info " + ShellWord(request.directory()));
+    }
+    return failed;
+  }
   const v1::Recording& recording = reply->recording();
   if (options.wait) return WaitFor(context, recording);
   if (context.options.json) {
