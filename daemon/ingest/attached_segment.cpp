@@ -18,6 +18,9 @@ constexpr std::size_t kMaxGivenUp = 256;
 // Producers wait for their credit no longer than it takes to consume so much.
 constexpr std::uint64_t kSettleBytes = 64u << 10;
 
+// Of what nobody waits for, in one pass: some ten milliseconds of work.
+constexpr std::uint64_t kBacklogBytes = 128u << 20;
+
 }  // namespace
 
 AttachedSegment::AttachedSegment(std::unique_ptr<ring::SegmentView> view,
@@ -35,8 +38,13 @@ AttachedSegment::~AttachedSegment() {
 }
 
 Result<std::unique_ptr<AttachedSegment>> AttachedSegment::Adopt(
-    std::unique_ptr<ring::SegmentView> view, const Destination& destination) {
-  if (!view->BecomeReader()) return Error{"another daemon reads it; it is asked with its --socket"};
+    std::unique_ptr<ring::SegmentView> view, const std::string& socket,
+    const Destination& destination) {
+  if (!view->BecomeReader(socket)) {
+    const std::string other = pipeline::CleanText(view->ReaderSocket());
+    return Error{"another daemon reads it" +
+                 (other.empty() ? "" : ". Type: cgdebug-cli --socket '" + other + "' status")};
+  }
   std::unique_ptr<AttachedSegment> segment(new AttachedSegment(std::move(view), destination));
   destination.events->Add(segment->session_, pipeline::SessionChange{false});
   Log("ingest")->info("session {} ({}): pid {}, {}", segment->session_->key,
@@ -57,9 +65,8 @@ std::int64_t AttachedSegment::last_timestamp_ns() const {
 std::vector<pipeline::SkippedFile> AttachedSegment::skipped_slots() const {
   std::vector<pipeline::SkippedFile> skipped;
   if (broken_) skipped.push_back({ring::ShmPath(name()), "its shared memory was cut off"});
-  for (const auto& [index, reason] : refused_) {
-    skipped.push_back(
-        {ring::ShmPath(name()) + " slot " + std::to_string(index), pipeline::CleanText(reason)});
+  for (const auto& [index, refused] : refused_) {
+    skipped.push_back({ring::ShmPath(name()) + " slot " + std::to_string(index), refused.reason});
   }
   return skipped;
 }
@@ -85,7 +92,11 @@ void AttachedSegment::ScanDirectory() {
     }
     changed = true;
     CloseSlot(index);
-    if (readable) OpenSlot(index, word);
+    if (readable) {
+      OpenSlot(index, word);
+    } else {
+      refused_.erase(index);
+    }
   }
   if (!changed) return;
   graph_order_.clear();
@@ -99,12 +110,11 @@ void AttachedSegment::ScanDirectory() {
 
 void AttachedSegment::OpenSlot(std::uint32_t index, std::uint64_t word) {
   std::string reason;
-  auto ring = view_->OpenSlot(index, &reason);
+  bool may_pass = false;
+  auto ring = view_->OpenSlot(index, &reason, &may_pass);
   if (SigbusGuard::Hit()) return;
   if (!ring) {
-    if (reason.empty()) return;
-    Log("ingest")->warn("session {}: slot {} is skipped: {}", session_->key, index, reason);
-    refused_[index] = reason;
+    if (!reason.empty()) RefuseSlot(index, pipeline::CleanText(reason), may_pass);
     return;
   }
   if (ring->generation() != layout::DirectoryGeneration(word)) {
@@ -116,10 +126,32 @@ void AttachedSegment::OpenSlot(std::uint32_t index, std::uint64_t word) {
   slots_[index] =
       std::make_unique<SlotConsumer>(std::move(slot), *std::move(ring), view_.get(), destination_);
   slots_[index]->Start();
+  view_->Accept(index);
+  if (refused_.erase(index) != 0) {
+    Log("ingest")->info("session {}: slot {} can be read now", session_->key, index);
+  }
+}
+
+// Its writer must not wait for a credit that never comes.
+void AttachedSegment::RefuseSlot(std::uint32_t index, const std::string& reason, bool may_pass) {
+  view_->Refuse(index);
+  Refused& refused = refused_[index];
+  if (refused.reason != reason) {
+    Log("ingest")->warn("session {}: slot {} is skipped: {}", session_->key, index, reason);
+  }
+  refused = {reason, may_pass};
+}
+
+void AttachedSegment::RetryRefused() {
+  if (!alive_ || broken_) return;
+  for (const auto& [index, refused] : refused_) {
+    if (!refused.may_pass) continue;
+    words_[index] = 0;
+    ever_polled_ = false;
+  }
 }
 
 void AttachedSegment::CloseSlot(std::uint32_t index) {
-  refused_.erase(index);
   if (slots_[index] == nullptr) return;
   slots_[index]->GiveUp();
   given_up_.push_back(slots_[index]->slot());
@@ -131,15 +163,26 @@ void AttachedSegment::CloseSlot(std::uint32_t index) {
 }
 
 void AttachedSegment::BeginPass(bool thorough, std::vector<SlotConsumer*>* ready) {
-  consumed_any_ = false;
+  consumed_any_ = coming_ = put_off_ = false;
   if (!alive_ || broken_) return;
   const SigbusGuard guard;
   activity_ = view_->activity();
-  if (ever_polled_ && activity_ == seen_activity_ && !thorough) return;
+  if (ever_polled_ && activity_ == seen_activity_ && !thorough && !draining_) return;
   ScanDirectory();
   in_pass_ = true;
-  for (SlotConsumer* slot : graph_order_) {
-    if (slot->HasWork()) ready->push_back(slot);
+  std::uint64_t backlog_bytes = 0;
+  const std::size_t count = graph_order_.size();
+  const std::size_t begin = draining_ && count != 0 ? next_slot_ % count : 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    SlotConsumer* slot = graph_order_[(begin + i) % count];
+    if (!slot->HasWork()) continue;
+    if (draining_ || slot->IsReadingAgain()) {
+      put_off_ |= backlog_bytes >= kBacklogBytes;
+      if (put_off_) continue;
+      backlog_bytes += slot->payload_bytes();
+      next_slot_ = begin + i + 1;
+    }
+    ready->push_back(slot);
   }
   broken_ = SigbusGuard::Hit();
 }
@@ -152,7 +195,10 @@ void AttachedSegment::Commit(SlotConsumer* slot) {
 }
 
 bool AttachedSegment::CommitOne(SlotConsumer* slot) {
-  if (slot->Commit() != SlotConsumer::Step::kConsumed) return false;
+  const SlotConsumer::Step step = slot->Commit();
+  coming_ |= step == SlotConsumer::Step::kComing;
+  if (step != SlotConsumer::Step::kConsumed) return false;
+  if (drain_left_ > 0) --drain_left_;
   unsettled_.push_back(slot);
   unsettled_bytes_ += slot->payload_bytes();
   if (unsettled_bytes_ >= kSettleBytes) Settle();
@@ -174,41 +220,47 @@ bool AttachedSegment::EndPass() {
     Settle();
     broken_ = SigbusGuard::Hit();
   }
-  if (!std::exchange(in_pass_, false) || consumed_any_) return consumed_any_;
+  if (!std::exchange(in_pass_, false)) return false;
+  if (draining_ && !broken_) {
+    empty_passes_ = consumed_any_ ? 0 : empty_passes_ + 1;
+    const bool was_whole = !put_off_ || empty_passes_ > graph_order_.size();
+    const SigbusGuard guard;
+    if ((was_whole && !consumed_any_) || drain_left_ == 0) EndDrained();
+    return true;
+  }
+  if (consumed_any_) return true;
+  // The head of a ring may be seen before the entry that it announces. It is looked at again soon,
+  // once: a job that never finishes an entry must not keep this thread awake.
+  if (coming_ && retried_activity_ != activity_) {
+    retried_activity_ = activity_;
+    return false;
+  }
   seen_activity_ = activity_;
   ever_polled_ = true;
   return false;
 }
 
-// As a pass, all of it on this thread.
-bool AttachedSegment::DrainPass() {
-  bool any = false;
-  for (SlotConsumer* slot : graph_order_) {
-    if (!slot->HasWork()) continue;
-    slot->Prepare();
-    any |= CommitOne(slot);
-    broken_ |= slot->cut_off();
-    if (broken_ || SigbusGuard::Hit()) break;
-  }
-  if (!broken_) Settle();
-  return any;
-}
-
 void AttachedSegment::CheckProducer() {
-  if (!alive_ || broken_ || view_->ProducerAlive()) return;
+  if (!alive_ || broken_ || draining_ || view_->ProducerAlive()) return;
   const SigbusGuard guard;
   ScanDirectory();
-  // A ring full for each slot is all that a dead job can have left; a stray child of it that goes
-  // on writing is not read for ever.
-  std::uint64_t passes = 1;
+  draining_ = true;
+  // A ring full for each slot, and what is read again, is all that a dead job can have left; a
+  // stray child of it that goes on writing is not read for ever.
+  bool has_work = false;
   for (const SlotConsumer* slot : graph_order_) {
-    passes = std::max<std::uint64_t>(passes, slot->slot()->registration.capacity);
-  }
-  while (passes-- > 0 && !broken_ && !SigbusGuard::Hit() && DrainPass()) {
+    drain_left_ += 2 * std::uint64_t{slot->slot()->registration.capacity};
+    has_work |= slot->HasWork();
   }
   broken_ |= SigbusGuard::Hit();
-  if (broken_) return;
+  if (!has_work && !broken_) EndDrained();
+}
+
+void AttachedSegment::EndDrained() {
   for (SlotConsumer* slot : graph_order_) slot->Finish();
+  broken_ |= SigbusGuard::Hit();
+  if (broken_) return;
+  draining_ = false;
   const bool exited = view_->ProducerExitedCleanly();
   End(exited ? pipeline::SessionState::kExited : pipeline::SessionState::kDied);
   if (exited) Release();

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -38,8 +39,21 @@ constexpr nanoseconds kGrace = std::chrono::minutes(10);
 constexpr auto kLongestStart = std::chrono::seconds(2);  // answers wait that long for jobs found
 constexpr auto kCatchUp = milliseconds(200);             // and that long for jobs that never pause
 
+// A daemon without descriptors could not be asked why it reads nothing.
+constexpr rlim_t kDescriptorsForClients = 32;
+
+// A new descriptor has the lowest number that is free.
+bool IsAmongTheLast(int fd) {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
+  const rlim_t kept = std::min(kDescriptorsForClients, limit.rlim_cur / 4);
+  return static_cast<rlim_t>(fd) >= limit.rlim_cur - kept;
+}
+
+// `realtime_ns` is a job's word, and may be anything.
 nanoseconds AgeOf(std::int64_t realtime_ns) {
-  return nanoseconds(std::max<std::int64_t>(RealtimeNs() - realtime_ns, 0));
+  const std::int64_t since_ns = std::max<std::int64_t>(realtime_ns, 0);
+  return nanoseconds(std::max<std::int64_t>(RealtimeNs() - since_ns, 0));
 }
 
 }  // namespace
@@ -122,6 +136,7 @@ void IngestLoop::FindSegments() {
     });
     if (!known) TryAttach(name);
   }
+  for (Segment& segment : segments_) segment.attached->RetryRefused();
   ShowSkipped();
   next_scan_ = Clock::now() + kRescan;
 }
@@ -140,9 +155,16 @@ pipeline::RingHeads IngestLoop::Heads() {
 void IngestLoop::TryAttach(const std::string& name) {
   const SigbusGuard guard;
   std::string reason;
-  auto view = ring::SegmentView::Attach(name, &reason);
+  bool may_pass = false;
+  auto view = ring::SegmentView::Attach(name, &reason, &may_pass);
   if (SigbusGuard::Hit()) reason = "its shared memory was cut off";
-  if (view == nullptr || SigbusGuard::Hit()) return watcher_->Refuse(name, reason, false);
+  if (view == nullptr || SigbusGuard::Hit()) return watcher_->Refuse(name, reason, may_pass);
+  if (IsAmongTheLast(view->fd())) {
+    return watcher_->Refuse(name,
+                            "the daemon has too many open files. Type: cgdebug-cli daemon stop "
+                            "--force; ulimit -n 65536; cgdebug-cli daemon start",
+                            true);
+  }
   const std::string meant_for = view->header().socket;
   if (!meant_for.empty() && meant_for != options_.socket) {
     return watcher_->Refuse(name,
@@ -150,7 +172,7 @@ void IngestLoop::TryAttach(const std::string& name) {
                                 ". Type: cgdebug-cli --socket '" + meant_for + "' status",
                             false);
   }
-  auto attached = AttachedSegment::Adopt(std::move(view), destination_);
+  auto attached = AttachedSegment::Adopt(std::move(view), options_.socket, destination_);
   if (!attached.ok()) return watcher_->Refuse(name, attached.error().message, true);
   segments_.push_back({*std::move(attached)});
   last_work_ = next_check_ = Clock::now();
@@ -185,16 +207,16 @@ bool IngestLoop::PollAll(bool thorough) {
 // last snapshot, but long enough for whoever started this daemon to look at it.
 void IngestLoop::CheckProducer(Segment* segment) {
   AttachedSegment& attached = *segment->attached;
-  const bool just_found = !std::exchange(segment->checked, true);
-  if (!attached.alive()) return;
-  if (attached.broken()) {
-    attached.Abandon();
-  } else {
-    attached.CheckProducer();
+  if (segment->ended) return;
+  attached.CheckProducer();
+  if (!std::exchange(segment->checked, true)) {
+    segment->found_dead = attached.draining() || !attached.alive();
   }
+  if (attached.broken()) attached.Abandon();
   if (attached.alive()) return;
+  segment->ended = true;
   nanoseconds left = options_.keep_dead;
-  if (just_found) {
+  if (segment->found_dead) {
     left = std::max(left - AgeOf(attached.last_timestamp_ns()), std::min(left, kGrace));
   }
   segment->expires = Clock::now() + left;

@@ -46,6 +46,8 @@ class IngestLoop {
   struct Segment {
     std::unique_ptr<AttachedSegment> attached;
     bool checked = false;                                  // whether its job was looked for
+    bool found_dead = false;                               // then already
+    bool ended = false;                                    // seen to be
     Clock::time_point expires = Clock::time_point::max();  // set when its job is gone
   };
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "daemon/base/log.h"
 #include "daemon/pipeline/text.h"
@@ -14,7 +15,7 @@ namespace cgdebug::ingest {
 
 SegmentWatcher::SegmentWatcher() : inotify_(inotify_init1(IN_NONBLOCK | IN_CLOEXEC)) {
   if (!inotify_) return;
-  if (inotify_add_watch(inotify_.get(), layout::kShmDirectory, IN_MOVED_TO | IN_DELETE) < 0) {
+  if (inotify_add_watch(inotify_.get(), layout::kShmDirectory, IN_MOVED_TO) < 0) {
     Log("ingest")->warn("cannot watch {}: new jobs are found by scanning only",
                         layout::kShmDirectory);
     inotify_.reset();
@@ -25,15 +26,24 @@ bool SegmentWatcher::Drain() {
   if (!inotify_) return false;
   alignas(inotify_event) char buffer[4096];
   bool any = false;
-  while (read(inotify_.get(), buffer, sizeof(buffer)) > 0) any = true;
+  ssize_t bytes = 0;
+  while ((bytes = read(inotify_.get(), buffer, sizeof(buffer))) > 0) {
+    const char* next = buffer;
+    while (next < buffer + bytes) {
+      inotify_event event;
+      std::memcpy(&event, next, sizeof(event));
+      const char* name = next + sizeof(event);             // terminated when there is one
+      any |= event.len == 0 || ring::IsControlName(name);  // none: some news were dropped
+      next += sizeof(event) + event.len;
+    }
+  }
   return any;
 }
 
 SegmentWatcher::Version SegmentWatcher::VersionOf(const std::string& name) {
   struct stat info = {};
   if (lstat(ring::ShmPath(name).c_str(), &info) != 0) return {};
-  return {info.st_ino, info.st_size,
-          std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec};
+  return {info.st_ino, info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec};
 }
 
 std::vector<std::string> SegmentWatcher::Scan() {

@@ -23,7 +23,8 @@ class SegmentWatcher {
   // Becomes readable when something appears in /dev/shm; -1 where inotify does not work. It does
   // not see what other mount namespaces create: scan from time to time as well.
   int fd() const { return inotify_.get(); }
-  // Empties the descriptor; true when it had news.
+  // Empties the descriptor; true when a file that may be a segment appeared. Other programs' files
+  // come and go there all the time.
   bool Drain();
 
   // Names of control files that are not refused.
@@ -36,6 +37,7 @@ class SegmentWatcher {
   struct Version {  // of a file: another one means another content, most likely
     ino_t inode = 0;
     off_t bytes = 0;
+    std::int64_t changed_s = 0;
     std::int64_t changed_ns = 0;
     bool operator==(const Version&) const = default;
   };

@@ -12,6 +12,14 @@ namespace cgdebug::ingest {
 using pipeline::Gap;
 using ring::ReadStatus;
 
+namespace {
+
+// Of a slot, when a daemon takes over. More is read when somebody asks for it.
+constexpr std::uint64_t kAgainBytes = 1u << 20;
+constexpr std::uint64_t kAgainAtLeast = 2;
+
+}  // namespace
+
 SlotConsumer::SlotConsumer(pipeline::SlotPtr slot, ring::SlotRingReader ring,
                            ring::SegmentView* view, const Destination& destination)
     : slot_(std::move(slot)),
@@ -41,17 +49,38 @@ void SlotConsumer::Start() {
   AddFinding(pipeline::Finding::Kind::kInf, firsts_.inf);
   // Not more than a ring, whatever the producer makes of its head meanwhile.
   const std::uint64_t capacity = slot_->registration.capacity;
-  const std::uint64_t first = consumed_ > capacity ? consumed_ - capacity + 1 : 1;
-  for (std::uint64_t ordinal = first; ordinal <= consumed_; ++ordinal) {
-    try {
-      if (ring_.Read(ordinal, &entry_) != ReadStatus::kOk || SigbusGuard::Hit()) continue;
-      MakeSnapshot();
-    } catch (const std::bad_alloc&) {  // it was delivered once
-      continue;
-    }
-    Deliver(true);
+  const std::uint64_t affordable = kAgainBytes / std::max<std::uint64_t>(payload_bytes(), 1);
+  const std::uint64_t wanted =
+      NeedsAllAgain() ? capacity : std::min(capacity, std::max(affordable, kAgainAtLeast));
+  if (consumed_ != 0) again_ = consumed_ > wanted ? consumed_ - wanted + 1 : 1;
+  if (again_ == 0) TellFindings();
+}
+
+bool SlotConsumer::HasWork() const {
+  return ring_.valid() && (again_ != 0 || ring_.accepted() > consumed_);
+}
+
+// A recording that goes on where an earlier daemon's ended may lack some.
+bool SlotConsumer::NeedsAllAgain() const { return slot_->Has(layout::kActionRecordToDisk); }
+
+// Large ones only while there is nothing new: their writer may be waiting.
+void SlotConsumer::PrepareAgain() {
+  const bool is_large = payload_bytes() > kAgainBytes / kAgainAtLeast;
+  if (is_large && !NeedsAllAgain() && ring_.accepted() > consumed_) {
+    again_ = 0;
+    return;
   }
-  TellFindings();
+  const std::uint64_t ordinal = again_;
+  again_ = ordinal < consumed_before_ ? ordinal + 1 : 0;
+  try {
+    if (ring_.Read(ordinal, &entry_) != ReadStatus::kOk) return;
+    const std::uint64_t bytes = bytes_;  // it is in there
+    MakeSnapshot();
+    bytes_ = bytes;
+    is_again_ = true;
+  } catch (const std::bad_alloc&) {  // it was delivered once
+    made_ = {};
+  }
 }
 
 pipeline::RingHead SlotConsumer::head() const {
@@ -59,11 +88,14 @@ pipeline::RingHead SlotConsumer::head() const {
   return {slot_, head.accepted, head.sequence};
 }
 
-bool SlotConsumer::HasWork() const { return ring_.valid() && ring_.accepted() > consumed_; }
-
 void SlotConsumer::Prepare() {
   const SigbusGuard guard;
-  no_memory_ = false;
+  no_memory_ = is_again_ = false;
+  while (again_ != 0 && !is_again_ && !SigbusGuard::Hit()) PrepareAgain();
+  if (is_again_ || SigbusGuard::Hit()) {
+    cut_off_ = SigbusGuard::Hit();
+    return;
+  }
   try {
     status_ = ReadNext();
     if (status_ == ReadStatus::kOk) {
@@ -110,6 +142,9 @@ ReadStatus SlotConsumer::ReadNext() {
 
 SlotConsumer::Step SlotConsumer::Commit() {
   if (cut_off_) return Step::kIdle;
+  if (is_again_) Deliver(true);
+  if (again_ == 0) TellFindings();  // what there is of the replays before is with the sinks
+  if (is_again_) return Step::kConsumed;
   switch (status_) {
     case ReadStatus::kOk:
       Deliver(false);
@@ -130,7 +165,7 @@ SlotConsumer::Step SlotConsumer::Commit() {
     case ReadStatus::kOverwritten:
       PublishCredit(0);
       Refresh();
-      return Step::kIdle;
+      return HasWork() ? Step::kComing : Step::kIdle;
   }
   return Step::kIdle;
 }
@@ -182,7 +217,7 @@ void SlotConsumer::Deliver(bool seen_before) {
     finding.step = snapshot->step;
     finding.timestamp_ns = snapshot->timestamp_ns;
   }
-  if (seen_before) return;  // Start() tells, when all of them are with the sinks
+  if (seen_before) return;  // Commit() tells, when all of them are with the sinks
   TellFindings();
   Refresh();
 }

@@ -37,6 +37,7 @@ class SlotConsumer final : public pipeline::SlotFeedback {
  public:
   enum class Step {
     kIdle,      // nothing new
+    kComing,    // its head is there, the entry is not yet
     kConsumed,  // one snapshot went to the sinks
     kGone,      // the producer gave the slot up
   };
@@ -48,8 +49,8 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   const pipeline::SlotPtr& slot() const { return slot_; }
   std::int64_t last_timestamp_ns() const { return last_timestamp_ns_; }
 
-  // Opens the slot in the sinks; entries that an earlier daemon consumed and that are still in the
-  // ring go to the memory of last values only.
+  // Opens the slot in the sinks. The newest entries of those that an earlier daemon consumed and
+  // that are still in the ring are read again, for the memory of last values only.
   void Start();
 
   // One snapshot, in two steps: Prepare() copies the next one out and computes what there is to say
@@ -59,6 +60,8 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   // Up to where the producer has written, and up to where everything is consumed or lost.
   pipeline::RingHead head() const;
   std::uint64_t consumed() const { return consumed_; }
+  // Whether the next one was consumed before.
+  bool IsReadingAgain() const { return again_ != 0; }
   std::uint64_t payload_bytes() const { return slot_->registration.payload_bytes; }
   void Prepare();
   Step Commit();
@@ -85,6 +88,8 @@ class SlotConsumer final : public pipeline::SlotFeedback {
 
  private:
   ring::ReadStatus ReadNext();
+  bool NeedsAllAgain() const;
+  void PrepareAgain();
   void MakeSnapshot();
   Result<std::vector<std::byte>> ReadExpected();
   // Null where no comparison is wanted or possible.
@@ -118,6 +123,9 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   std::uint64_t consumed_ = 0;  // ordinal up to which everything is consumed or lost
   std::uint64_t lost_ = 0;      // of those
   std::uint64_t consumed_before_ = 0;
+  std::uint64_t again_ =
+      0;                   // the next ordinal that is read again, up to consumed_before_; 0 = none
+  bool is_again_ = false;  // what Prepare() left was consumed before
   std::uint64_t unreported_lost_ = 0;
   std::uint64_t lost_at_death_ = 0;
   std::uint64_t lost_damaged_ = 0;    // of those lost

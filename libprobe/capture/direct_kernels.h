@@ -30,6 +30,7 @@ struct alignas(256) DirectState {
   // For the next replay.
   std::uint32_t skip;  // nobody wants it: the compute path need not even copy
   std::uint32_t disarmed;
+  std::uint64_t gave_up;       // layout::GaveUpMark() of the last wait that failed; 0 = none
   std::uint64_t control_word;  // as `control` was read
   std::uint64_t last_serial;   // of the last replay
   // Of the replay that the capture's leaves on this device are in: in the state of the first of
@@ -39,7 +40,8 @@ struct alignas(256) DirectState {
 };
 static_assert(sizeof(DirectState) == 256);
 
-// One a device: a daemon that does not move costs one deadline, not one a replay and slot.
+// One a device: a daemon that does not move costs one deadline, not one a replay and slot. A slot
+// that it does not read costs one at most (DirectState::gave_up).
 struct DirectGate {
   std::uint64_t gave_up_at_progress;
 };
@@ -55,7 +57,8 @@ struct DirectSlot {
   std::byte* payloads;
   layout::ProducerLine* producer;
   const layout::ConsumerLine* consumer;
-  const std::int64_t* step;  // in stream order; kNoStep until one was set
+  const layout::Refusal* refusal;  // the slot's word
+  const std::int64_t* step;        // in stream order; kNoStep until one was set
   layout::Periods periods;
   std::uint32_t capacity;
   std::uint64_t payload_stride_bytes;

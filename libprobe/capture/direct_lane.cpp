@@ -234,6 +234,7 @@ DirectSlot Describe(const ProbeSlot& slot, const ring::SegmentWriter& segment,
   direct.payloads = block + r.payload_offset;
   direct.producer = segment.producer();
   direct.consumer = segment.consumer();
+  direct.refusal = segment.refusals() + r.order % layout::kMaxSlots;
   direct.step = StepWord();
   direct.periods = {r.print_every, r.record_every, r.compare_every, r.stats_every,
                     (r.flags & layout::kSlotLossless) != 0};

@@ -65,6 +65,11 @@ __device__ inline bool MayBeRead(const DirectSlot& slot) {
   return Load(slot.consumer->generation) != 0 && pid != 0;
 }
 
+__device__ inline bool Refused(const DirectSlot& slot) {
+  return *const_cast<const volatile layout::Refusal*>(slot.refusal) ==
+         static_cast<layout::Refusal>(slot.order);
+}
+
 // Policy wait. Every block waits for itself: none may depend on another one being scheduled. One of
 // them `counts`.
 __device__ inline void WaitForRoom(const DirectSlot& slot, std::uint64_t ordinal, bool counts) {
@@ -73,12 +78,18 @@ __device__ inline void WaitForRoom(const DirectSlot& slot, std::uint64_t ordinal
   const std::uint64_t start = GlobalTimer();
   bool gave_up = false;
   unsigned nap_ns = 100;
+  auto* own = reinterpret_cast<unsigned long long*>(&slot.state->gave_up);
   while (Credited(slot) < needed) {
     const std::uint64_t progress = LoadAcquire(slot.consumer->progress);  // G2
     auto* known = reinterpret_cast<unsigned long long*>(&slot.gate->gave_up_at_progress);
-    gave_up = atomicAdd(known, 0ull) == progress + 1;
-    if (!gave_up && (GlobalTimer() - start >= slot.deadline_ns || !MayBeRead(slot))) {
+    const std::uint64_t mark =
+        layout::GaveUpMark(Load(slot.consumer->generation), Load(slot.credit->consumed));
+    gave_up =
+        atomicAdd(known, 0ull) == progress + 1 || atomicAdd(own, 0ull) == mark || Refused(slot);
+    const bool too_long = GlobalTimer() - start >= slot.deadline_ns;
+    if (!gave_up && (too_long || !MayBeRead(slot))) {
       atomicExch(known, progress + 1);  // zero means never
+      if (too_long) atomicExch(own, mark);
       gave_up = true;
     }
     if (gave_up) break;

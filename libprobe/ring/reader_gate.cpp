@@ -31,9 +31,13 @@ bool ReaderGate::AwaitReader(std::chrono::nanoseconds deadline) const noexcept {
   return true;
 }
 
+bool ReaderGate::Refused(std::uint64_t order) const noexcept {
+  return LoadRelaxed(refusals_[order % layout::kMaxSlots]) == static_cast<layout::Refusal>(order);
+}
+
 ReaderGate::Result ReaderGate::WaitFor(const layout::SlotCredit& credit, std::uint64_t order,
-                                       std::uint64_t needed,
-                                       std::chrono::nanoseconds deadline) noexcept {
+                                       std::uint64_t needed, std::chrono::nanoseconds deadline,
+                                       std::uint64_t* gave_up) noexcept {
   Clock::time_point start = {};
   Clock::time_point next_alive_check = {};
   std::chrono::nanoseconds waited{0};
@@ -41,7 +45,11 @@ ReaderGate::Result ReaderGate::WaitFor(const layout::SlotCredit& credit, std::ui
     // Before the question whether it lives: a daemon that comes after the answer moves it on. A
     // daemon that had moved it on is found alive (G2, pairs with G1).
     const std::uint64_t progress = LoadAcquire(consumer_->progress);
-    if (progress == LoadRelaxed(gave_up_at_progress_)) return {false, waited};
+    const std::uint64_t mark =
+        layout::GaveUpMark(LoadRelaxed(consumer_->generation), LoadRelaxed(credit.consumed));
+    if (progress == LoadRelaxed(gave_up_at_progress_) || mark == *gave_up || Refused(order)) {
+      return {false, waited};
+    }
     const auto now = Clock::now();
     if (now >= next_alive_check) {
       if (!ReaderAlive()) {
@@ -54,6 +62,7 @@ ReaderGate::Result ReaderGate::WaitFor(const layout::SlotCredit& credit, std::ui
     waited = std::max<std::chrono::nanoseconds>(now - start, std::chrono::nanoseconds(1));
     if (waited >= deadline) {
       StoreRelaxed(gave_up_at_progress_, progress);
+      *gave_up = mark;
       return {false, waited};
     }
     if (waited >= kSpin) {

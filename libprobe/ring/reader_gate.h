@@ -11,7 +11,7 @@ namespace cgdebug::ring {
 
 // One a segment. A writer whose ring is full asks it to wait for the reader.
 //
-// Thread: any number of writers at a time.
+// Thread: any number of writers at a time, each with a slot of its own.
 class ReaderGate {
  public:
   struct Result {
@@ -19,17 +19,21 @@ class ReaderGate {
     std::chrono::nanoseconds waited;  // 0 when there was nobody to wait for
   };
 
-  // `fd` is the control file's descriptor; both stay valid as long as the gate.
-  ReaderGate(const layout::ConsumerLine* consumer, int fd) noexcept
-      : consumer_(consumer), fd_(fd) {}
+  // `fd` is the control file's descriptor, `refusals` its table; all stay valid as long as the
+  // gate.
+  ReaderGate(const layout::ConsumerLine* consumer, const layout::Refusal* refusals, int fd) noexcept
+      : consumer_(consumer), refusals_(refusals), fd_(fd) {}
 
   // Waits until the slot with this registration order is consumed up to `needed`. Returns at once
-  // when no daemon is attached, and when an earlier wait found it dead or ran into its deadline,
-  // and the reader has not moved since: a hung daemon costs a job one deadline, not one a replay or
-  // one a slot, and a dead one a system call.
+  // when no daemon is attached, when the daemon refused the slot, when an earlier wait found the
+  // daemon dead or ran into its deadline and the daemon has not moved since, and when an earlier
+  // wait for this slot failed and neither its credit nor the daemon changed since. So a hung daemon
+  // costs a job one deadline, not one a replay or one a slot, a slot that is not read costs one
+  // deadline at most, and a dead daemon a system call.
+  // `gave_up` is the slot's own memory of that; 0 at first.
   // Fails: never.
   Result WaitFor(const layout::SlotCredit& credit, std::uint64_t order, std::uint64_t needed,
-                 std::chrono::nanoseconds deadline) noexcept;
+                 std::chrono::nanoseconds deadline, std::uint64_t* gave_up) noexcept;
 
   // Waits until a daemon has this segment open, at most `deadline`.
   bool AwaitReader(std::chrono::nanoseconds deadline) const noexcept;
@@ -39,7 +43,10 @@ class ReaderGate {
 
  private:
   static constexpr std::uint64_t kNeverGaveUp = ~std::uint64_t{0};
+  bool Refused(std::uint64_t order) const noexcept;
+
   const layout::ConsumerLine* consumer_;
+  const layout::Refusal* refusals_;
   int fd_;
   std::uint64_t gave_up_at_progress_ = kNeverGaveUp;  // ConsumerLine::progress at that moment
 };

@@ -64,7 +64,8 @@ std::int64_t LastSnapshotNs(const OwnFile& control, const std::string& name,
     if (!control.Read(offset, &entry)) break;
     const auto state = layout::DirectoryState(entry.word);
     if (state != layout::SlotState::kLive && state != layout::SlotState::kRetired) continue;
-    if (entry.extent == 0 || entry.extent > layout::kMaxExtents) continue;
+    if (entry.extent == 0) continue;
+    if (extents.size() >= layout::kMaxExtents) break;
     const OwnFile& extent =
         extents.try_emplace(entry.extent, name + "." + std::to_string(entry.extent)).first->second;
     if (!extent.Read(entry.offset + layout::kSlotHeadOffset, &head)) continue;
@@ -98,9 +99,9 @@ void ReclaimTemporary(const std::string& name, double age_s) {
   const OwnFile file(name);
   struct stat info = {};
   if (!file.ok() || fstat(file.fd(), &info) != 0) return;
-  const std::int64_t made_ns =
-      std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
-  if (static_cast<double>(RealtimeNs() - made_ns) < std::min(age_s, kStartSeconds) * 1e9) return;
+  const double age = static_cast<double>(RealtimeNs()) * 1e-9 -
+                     static_cast<double>(info.st_mtim.tv_sec);  // any time fits
+  if (age < std::min(age_s, kStartSeconds)) return;
   if (TryLockByte(file.fd(), layout::kProducerLockByte)) unlink(ShmPath(name).c_str());
 }
 

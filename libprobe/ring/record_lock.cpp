@@ -32,4 +32,10 @@ bool LockedByOther(int fd, std::int64_t byte) noexcept {
   return fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
+pid_t LockHolder(int fd, std::int64_t byte) noexcept {
+  struct flock lock = Lock(F_WRLCK, byte);
+  if (fcntl(fd, F_GETLK, &lock) != 0 || lock.l_type == F_UNLCK) return 0;
+  return lock.l_pid > 0 ? lock.l_pid : 0;
+}
+
 }  // namespace cgdebug::ring

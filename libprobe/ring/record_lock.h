@@ -5,6 +5,8 @@
 // whole file through a descriptor of its own, and two parties must hold a byte each of one file.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 
 namespace cgdebug::ring {
@@ -18,5 +20,9 @@ bool TryShareByte(int fd, std::int64_t byte) noexcept;
 
 // Whether another process holds the lock on `byte`. The caller's own locks do not count.
 bool LockedByOther(int fd, std::int64_t byte) noexcept;
+
+// Who that is: a pid of this process's PID namespace, which the kernel vouches for; 0 when nobody
+// holds the lock, or a process that cannot be seen from here.
+pid_t LockHolder(int fd, std::int64_t byte) noexcept;
 
 }  // namespace cgdebug::ring

@@ -14,7 +14,7 @@
 namespace cgdebug::ring {
 namespace {
 
-constexpr int kAttempts = 8;
+constexpr int kOpenAttempts = 8;
 
 std::string MarkPath() {
   return ShmPath(std::string(layout::kNamePrefix) + "recorder-" + std::to_string(geteuid()));
@@ -31,7 +31,7 @@ bool RecorderMark::Hold() noexcept try {
   if (fd_ >= 0) return true;
   const std::string path = MarkPath();
   // Another daemon may remove the file between the two calls: then its lock says nothing.
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+  for (int attempt = 0; attempt < kOpenAttempts; ++attempt) {
     fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     struct stat info = {};
     if (fd_ >= 0 && IsOurs(fd_, &info) && TryShareByte(fd_, 0)) {

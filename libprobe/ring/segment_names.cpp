@@ -11,8 +11,7 @@
 namespace cgdebug::ring {
 namespace {
 
-constexpr std::size_t kMaxExtentDigits = 4;
-static_assert(layout::kMaxExtents < 10'000);
+constexpr std::size_t kMaxExtentDigits = 10;  // of 32 bits
 
 bool Only(std::string_view text, std::string_view characters) {
   return text.find_first_not_of(characters) == std::string_view::npos;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <new>
 
 #include "libprobe/ring/realtime.h"
 #include "libprobe/ring/record_lock.h"
@@ -13,12 +14,18 @@
 namespace cgdebug::ring {
 namespace {
 
+void Set(bool* flag, bool value) {
+  if (flag != nullptr) *flag = value;
+}
+
 void Terminate(char* text, std::size_t bytes) { text[bytes - 1] = '\0'; }
 
 }  // namespace
 
-std::unique_ptr<SegmentView> SegmentView::Attach(const std::string& name, std::string* reason) {
+std::unique_ptr<SegmentView> SegmentView::Attach(const std::string& name, std::string* reason,
+                                                 bool* may_pass) {
   std::unique_ptr<SegmentView> view;
+  Set(may_pass, false);
   if (!IsControlName(name)) {
     *reason = "not the name of a segment of this user";
     return nullptr;
@@ -27,6 +34,7 @@ std::unique_ptr<SegmentView> SegmentView::Attach(const std::string& name, std::s
     view.reset(new SegmentView(SharedFile::Open(name)));
   } catch (const SharedMemoryError& error) {
     *reason = error.what();
+    Set(may_pass, error.code() != 0);
     return nullptr;
   }
   layout::SegmentHeader& header = view->header_;
@@ -67,8 +75,12 @@ layout::ConsumerLine* SegmentView::consumer() const {
 
 std::string SegmentView::uuid() const { return name().substr(name().size() - kUuidHexDigits); }
 
-bool SegmentView::BecomeReader() {
+bool SegmentView::BecomeReader(const std::string& socket) {
   if (!TryLockByte(control_.fd(), layout::kReaderLockByte)) return false;
+  auto* name = reinterpret_cast<layout::ReaderName*>(control_.data() + layout::kReaderNameOffset);
+  layout::ReaderName own = {};
+  socket.copy(own.socket, sizeof(own.socket) - 1);
+  CopyShared(name, &own, sizeof(own));
   StoreRelaxed(consumer()->pid, static_cast<std::int32_t>(getpid()));
   StoreRelaxed(consumer()->attached_ns, RealtimeNs());
   Add(consumer()->generation, std::uint64_t{1});
@@ -77,10 +89,20 @@ bool SegmentView::BecomeReader() {
   return true;
 }
 
+std::string SegmentView::ReaderSocket() const {
+  layout::ReaderName copy = {};
+  CopyShared(&copy, control_.data() + layout::kReaderNameOffset, sizeof(copy));
+  Terminate(copy.socket, sizeof(copy.socket));
+  return copy.socket;
+}
+
 void SegmentView::Leave() { StoreRelaxed(consumer()->pid, std::int32_t{0}); }
 
 bool SegmentView::ProducerAlive() const {
   return LockedByOther(control_.fd(), layout::kProducerLockByte);
+}
+pid_t SegmentView::ProducerPid() const {
+  return LockHolder(control_.fd(), layout::kProducerLockByte);
 }
 bool SegmentView::ProducerExitedCleanly() const { return LoadRelaxed(producer()->exited) == 1; }
 std::uint64_t SegmentView::activity() const {
@@ -104,19 +126,22 @@ std::uint64_t SegmentView::shm_bytes() const {
   return bytes;
 }
 
-std::uint64_t SegmentView::directory_word(std::uint32_t index) const {
-  const auto* directory =
-      reinterpret_cast<const layout::DirectoryEntry*>(control_.data() + layout::kDirectoryOffset);
-  return LoadAcquire(directory[index].word);
+const layout::DirectoryEntry& SegmentView::entry(std::uint32_t index) const {
+  return reinterpret_cast<const layout::DirectoryEntry*>(control_.data() +
+                                                         layout::kDirectoryOffset)[index];
 }
 
-const SharedFile* SegmentView::Extent(std::uint32_t index, std::string* reason) {
-  if (index == 0 || index > layout::kMaxExtents) {
+std::uint64_t SegmentView::directory_word(std::uint32_t index) const {
+  return LoadAcquire(entry(index).word);
+}
+
+const SharedFile* SegmentView::Extent(std::uint32_t index, std::string* reason, bool* may_pass) {
+  const auto found = extents_.find(index);
+  if (found != extents_.end()) return &found->second;
+  if (index == 0 || extents_.size() >= layout::kMaxExtents) {
     *reason = "names an impossible extent";
     return nullptr;
   }
-  const auto found = extents_.find(index);
-  if (found != extents_.end()) return &found->second;
   try {
     SharedFile file = SharedFile::Open(name() + "." + std::to_string(index));
     layout::ExtentHeader header = {};
@@ -131,23 +156,29 @@ const SharedFile* SegmentView::Extent(std::uint32_t index, std::string* reason) 
                 std::to_string(file.bytes()) + " of " + std::to_string(header.bytes) + " bytes";
       return nullptr;
     }
+    file.CloseDescriptor();
     return &extents_.emplace(index, std::move(file)).first->second;
   } catch (const SharedMemoryError& error) {
     *reason = error.what();
+    Set(may_pass, error.code() != 0);
+    return nullptr;
+  } catch (const std::bad_alloc&) {
+    *reason = "the daemon has no memory for it";
+    Set(may_pass, true);
     return nullptr;
   }
 }
 
-std::optional<SlotRingReader> SegmentView::OpenSlot(std::uint32_t index, std::string* reason) {
+std::optional<SlotRingReader> SegmentView::OpenSlot(std::uint32_t index, std::string* reason,
+                                                    bool* may_pass) {
   reason->clear();
-  const auto* entry =
-      reinterpret_cast<const layout::DirectoryEntry*>(control_.data() + layout::kDirectoryOffset) +
-      index;
+  Set(may_pass, false);
+  const layout::DirectoryEntry* entry = &this->entry(index);
   const std::uint64_t word = LoadAcquire(entry->word);  // D2, pairs with D1
   const auto state = layout::DirectoryState(word);
   if (state != layout::SlotState::kLive && state != layout::SlotState::kRetired)
     return std::nullopt;
-  auto reader = OpenBlock(entry, word, reason);
+  auto reader = OpenBlock(entry, word, reason, may_pass);
   // What was wrong was half of one slot and half of the next.
   std::atomic_thread_fence(std::memory_order_acquire);
   const std::uint64_t word_now = LoadRelaxed(entry->word);
@@ -159,11 +190,12 @@ std::optional<SlotRingReader> SegmentView::OpenSlot(std::uint32_t index, std::st
 }
 
 std::optional<SlotRingReader> SegmentView::OpenBlock(const layout::DirectoryEntry* entry,
-                                                     std::uint64_t word, std::string* reason) {
+                                                     std::uint64_t word, std::string* reason,
+                                                     bool* may_pass) {
   const std::uint32_t extent_untrusted = LoadRelaxed(entry->extent);
   const std::uint64_t offset_untrusted = LoadRelaxed(entry->offset);
   const std::uint64_t bytes_untrusted = LoadRelaxed(entry->bytes);
-  const SharedFile* extent = Extent(extent_untrusted, reason);
+  const SharedFile* extent = Extent(extent_untrusted, reason, may_pass);
   if (extent == nullptr) return std::nullopt;
   if (offset_untrusted < layout::kExtentDataOffset || offset_untrusted % layout::kPageBytes != 0 ||
       offset_untrusted > extent->bytes() || bytes_untrusted > extent->bytes() - offset_untrusted) {
@@ -172,6 +204,22 @@ std::optional<SlotRingReader> SegmentView::OpenBlock(const layout::DirectoryEntr
   }
   return SlotRingReader::Open(extent->data() + offset_untrusted, bytes_untrusted, entry, word,
                               reason);
+}
+
+layout::Refusal* SegmentView::refusal(std::uint32_t order) const {
+  auto* refusals = reinterpret_cast<layout::Refusal*>(control_.data() + layout::kRefusalsOffset);
+  return &refusals[order % layout::kMaxSlots];
+}
+
+void SegmentView::Refuse(std::uint32_t index) {
+  const std::uint32_t order_untrusted = LoadRelaxed(entry(index).order);
+  StoreRelaxed(*refusal(order_untrusted), order_untrusted);
+}
+
+void SegmentView::Accept(std::uint32_t index) {
+  const std::uint32_t order_untrusted = LoadRelaxed(entry(index).order);
+  layout::Refusal* shared = refusal(order_untrusted);
+  if (LoadRelaxed(*shared) == order_untrusted) StoreRelaxed(*shared, layout::Refusal{0});
 }
 
 std::optional<std::vector<std::byte>> SegmentView::ReadExpected(

@@ -1,6 +1,8 @@
 // segment_view.h: another process's segment, seen by the daemon.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -21,18 +23,29 @@ namespace cgdebug::ring {
 class SegmentView {
  public:
   // Opens and checks a control file. Never opens the caller's own segment: closing it would drop
-  // the caller's locks. Fails: nullptr, with the reason in *reason.
-  static std::unique_ptr<SegmentView> Attach(const std::string& name, std::string* reason);
+  // the caller's locks.
+  // Fails: nullptr, with the reason in *reason; *may_pass: the system refused something, and may
+  //        not when it is asked again.
+  static std::unique_ptr<SegmentView> Attach(const std::string& name, std::string* reason,
+                                             bool* may_pass = nullptr);
 
   const std::string& name() const { return control_.name(); }
   const layout::SegmentHeader& header() const { return header_; }
+  // The one descriptor that it holds.
+  int fd() const { return control_.fd(); }
   std::string uuid() const;
 
   // Claims the reader's end: false when another daemon has it. Held until the view is destroyed.
-  bool BecomeReader();
+  // `socket`: where clients reach this daemon.
+  bool BecomeReader(const std::string& socket = "");
+  // Where the daemon listens that reads it, or did last; empty when none said.
+  std::string ReaderSocket() const;
   // Tells the producer that its reader goes away in order: nobody is to be waited for.
   void Leave();
   bool ProducerAlive() const;
+  // The producer's pid in this process's PID namespace, as the kernel knows it; 0 when it is dead,
+  // or in a namespace that cannot be seen from here.
+  pid_t ProducerPid() const;
   bool ProducerExitedCleanly() const;
 
   std::uint64_t activity() const;  // changes when anything was committed or registered
@@ -45,9 +58,14 @@ class SegmentView {
   std::uint64_t directory_word(std::uint32_t index) const;
 
   // The ring of slot `index` (below slot_count()).
-  // Fails: nullopt with the reason. An empty reason means that the slot is empty or free, or that
-  //        it changed hands meanwhile: then its directory word is another one.
-  std::optional<SlotRingReader> OpenSlot(std::uint32_t index, std::string* reason);
+  // Fails: nullopt with the reason; *may_pass as Attach(). An empty reason means that the slot is
+  //        empty or free, or that it changed hands meanwhile: then its directory word is another
+  //        one.
+  std::optional<SlotRingReader> OpenSlot(std::uint32_t index, std::string* reason,
+                                         bool* may_pass = nullptr);
+  // Tells the slot's writer that nobody reads it, so that it does not wait; and takes that back.
+  void Refuse(std::uint32_t index);
+  void Accept(std::uint32_t index);
 
   // The expected tensor of a comparing slot, payload_bytes long.
   // Fails: nullopt with the reason.
@@ -60,10 +78,12 @@ class SegmentView {
 
  private:
   explicit SegmentView(SharedFile control) : control_(std::move(control)) {}
-  const SharedFile* Extent(std::uint32_t index, std::string* reason);
+  const SharedFile* Extent(std::uint32_t index, std::string* reason, bool* may_pass = nullptr);
   // Where the directory said that the slot lies, which had this word before it was asked.
   std::optional<SlotRingReader> OpenBlock(const layout::DirectoryEntry* entry, std::uint64_t word,
-                                          std::string* reason);
+                                          std::string* reason, bool* may_pass);
+  const layout::DirectoryEntry& entry(std::uint32_t index) const;
+  layout::Refusal* refusal(std::uint32_t order) const;
   layout::ProducerLine* producer() const;
   layout::ConsumerLine* consumer() const;
 

@@ -23,7 +23,11 @@ namespace cgdebug::ring {
 namespace {
 
 constexpr std::uint64_t kMinExtentBytes = 4ull << 20;
-constexpr std::uint64_t kMaxExtentBytes = 64ull << 20;
+// What an extent has beyond what is needed now: as much again as the one before, but not more than
+// this or a part of what the job has, so that most of what is reserved is used.
+constexpr std::uint64_t kHeadroomBytes = 64ull << 20;
+constexpr std::uint64_t kHeadroomPart = 4;
+constexpr int kNameAttempts = 16;
 
 void CopyText(char* to, std::size_t bytes, const std::string& text) {
   const std::size_t length = CutLength(text, bytes - 1);
@@ -76,10 +80,10 @@ layout::SegmentHeader MakeHeader(const Identity& identity) {
   return header;
 }
 
-void FillRandom(std::uint8_t (&bytes)[16]) {
+void FillRandom(void* out, std::size_t bytes) {
   std::size_t filled = 0;
-  while (filled < sizeof(bytes)) {
-    const ssize_t got = getrandom(bytes + filled, sizeof(bytes) - filled, 0);
+  while (filled < bytes) {
+    const ssize_t got = getrandom(static_cast<std::byte*>(out) + filled, bytes - filled, 0);
     if (got > 0) filled += static_cast<std::size_t>(got);
     if (got <= 0 && errno != EINTR) {
       throw SharedMemoryError(std::string("the system gives no random bytes for a segment name: ") +
@@ -118,7 +122,7 @@ std::optional<SharedFile> TryCreateControlFile(const layout::SegmentHeader& head
 SharedFile CreateControlFile(layout::SegmentHeader header) {
   constexpr int kAttempts = 1000;
   for (int i = 0; i < kAttempts; ++i) {
-    FillRandom(header.uuid);
+    FillRandom(header.uuid, sizeof(header.uuid));
     if (auto control = TryCreateControlFile(header)) return *std::move(control);
     const timespec nap = {0, 100'000};  // whoever cleans up is in the middle of it
     nanosleep(&nap, nullptr);
@@ -143,7 +147,8 @@ std::uint64_t StartTicks(pid_t pid) {
 }
 
 SegmentWriter::SegmentWriter(const Identity& identity)
-    : control_(CreateControlFile(MakeHeader(identity))), gate_(consumer(), control_.fd()) {}
+    : control_(CreateControlFile(MakeHeader(identity))),
+      gate_(consumer(), refusals(), control_.fd()) {}
 
 layout::ProducerLine* SegmentWriter::producer() const {
   return reinterpret_cast<layout::ProducerLine*>(control_.data() + layout::kProducerLineOffset);
@@ -152,13 +157,16 @@ const layout::ConsumerLine* SegmentWriter::consumer() const {
   return reinterpret_cast<const layout::ConsumerLine*>(control_.data() +
                                                        layout::kConsumerLineOffset);
 }
+const layout::Refusal* SegmentWriter::refusals() const {
+  return reinterpret_cast<const layout::Refusal*>(control_.data() + layout::kRefusalsOffset);
+}
 layout::DirectoryEntry* SegmentWriter::directory() const {
   return reinterpret_cast<layout::DirectoryEntry*>(control_.data() + layout::kDirectoryOffset);
 }
 
 std::uint64_t SegmentWriter::shm_bytes() const {
   std::uint64_t bytes = control_.bytes();
-  for (const SharedFile& extent : extents_) bytes += extent.bytes();
+  for (const auto& [index, extent] : extents_) bytes += extent.bytes();
   return bytes;
 }
 
@@ -167,19 +175,22 @@ void SegmentWriter::Grow(std::uint64_t bytes) {
     throw SharedMemoryError(
         "a job can have at most " + std::to_string(layout::kMaxExtents) + " extents", false);
   }
-  const auto index = static_cast<std::uint32_t>(extents_.size() + 1);
-  const std::string name = control_.name() + "." + std::to_string(index);
   const std::uint64_t needed =
       layout::AlignUp(bytes + layout::kExtentDataOffset, layout::kPageBytes);
-  const std::uint64_t doubled = extents_.empty() ? kMinExtentBytes : 2 * extents_.back().bytes();
-  const std::uint64_t roomy = std::max(needed, std::min(doubled, kMaxExtentBytes));
+  const std::uint64_t doubled =
+      extents_.empty() ? kMinExtentBytes : 2 * extents_.at(last_extent_).bytes();
+  const std::uint64_t most =
+      layout::AlignUp(std::max(kHeadroomBytes, shm_bytes() / kHeadroomPart), layout::kPageBytes);
+  const std::uint64_t roomy = std::max(needed, std::min(doubled, most));
+  std::uint32_t index = 0;
   SharedFile extent;
   try {
-    extent = SharedFile::Create(name, roomy);
+    extent = CreateExtent(roomy, &index);
   } catch (const SharedMemoryError& error) {
     if (!error.no_space() || roomy == needed) throw;
-    extent = SharedFile::Create(name, needed);  // less headroom, but this probe works
+    extent = CreateExtent(needed, &index);  // less headroom, but this probe works
   }
+  extent.CloseDescriptor();
   if (unlinked_) extent.Unlink();
   layout::ExtentHeader header = {};
   header.magic = layout::kExtentMagic;
@@ -189,8 +200,25 @@ void SegmentWriter::Grow(std::uint64_t bytes) {
   header.bytes = extent.bytes();
   std::memcpy(extent.data(), &header, sizeof(header));
   free_[{index, layout::kExtentDataOffset}] = extent.bytes() - layout::kExtentDataOffset;
-  extents_.push_back(std::move(extent));
-  StoreRelease(producer()->extent_count, std::uint64_t{index});
+  extents_.emplace(index, std::move(extent));
+  last_extent_ = index;
+  StoreRelease(producer()->extent_count, std::uint64_t{extents_.size()});
+}
+
+// The name of the control file is public, so another user may have taken the names that follow from
+// it. Nobody can take all of them.
+SharedFile SegmentWriter::CreateExtent(std::uint64_t bytes, std::uint32_t* index) {
+  *index = last_extent_ + 1;
+  for (int attempt = 1;; ++attempt) {
+    try {
+      return SharedFile::Create(control_.name() + "." + std::to_string(*index), bytes);
+    } catch (const SharedMemoryError& error) {
+      if (error.code() != EEXIST || attempt == kNameAttempts) throw;
+    }
+    do {
+      FillRandom(index, sizeof(*index));
+    } while (*index == 0 || extents_.count(*index) != 0);
+  }
 }
 
 Block SegmentWriter::Allocate(std::uint64_t bytes, std::uint64_t block_header_bytes) {
@@ -205,7 +233,7 @@ Block SegmentWriter::Allocate(std::uint64_t bytes, std::uint64_t block_header_by
   block.extent = found->first.first;
   block.offset = found->first.second;
   block.bytes = bytes;
-  block.data = extents_[block.extent - 1].data() + block.offset;
+  block.data = extents_.at(block.extent).data() + block.offset;
   const std::uint64_t rest = found->second - bytes;
   free_.erase(found);
   if (rest != 0) free_[{block.extent, block.offset + bytes}] = rest;
@@ -246,6 +274,8 @@ std::uint32_t SegmentWriter::Publish(const Block& block) {
   StoreRelaxed(entry.extent, block.extent);
   StoreRelaxed(entry.offset, block.offset);
   StoreRelaxed(entry.bytes, block.bytes);
+  const auto* registration = reinterpret_cast<const layout::SlotRegistration*>(block.data);
+  StoreRelaxed(entry.order, static_cast<std::uint32_t>(registration->order));
   StoreRelease(entry.word, layout::DirectoryWord(generation, layout::SlotState::kLive));  // D1
   if (!reuse) StoreRelease(producer()->slot_count, std::uint64_t{slot_count_});
   Add(producer()->activity, std::uint64_t{1});

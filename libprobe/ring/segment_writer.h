@@ -76,12 +76,13 @@ class SegmentWriter {
     std::uint64_t bytes;
   };
   Mapping mapping(std::uint32_t extent) const {
-    const SharedFile& file = extent == 0 ? control_ : extents_[extent - 1];
+    const SharedFile& file = extent == 0 ? control_ : extents_.at(extent);
     return {file.data(), file.bytes()};
   }
 
   layout::ProducerLine* producer() const;
   const layout::ConsumerLine* consumer() const;
+  const layout::Refusal* refusals() const;
   ReaderGate* gate() { return &gate_; }
   const std::string& name() const { return control_.name(); }
   std::uint64_t shm_bytes() const;
@@ -92,11 +93,14 @@ class SegmentWriter {
 
  private:
   void Grow(std::uint64_t bytes);
+  // A new extent of `bytes`, under the next number, or under any where somebody took that name.
+  SharedFile CreateExtent(std::uint64_t bytes, std::uint32_t* index);
   layout::DirectoryEntry* directory() const;
 
   SharedFile control_;
   ReaderGate gate_;
-  std::vector<SharedFile> extents_;  // extent i is extents_[i - 1]
+  std::map<std::uint32_t, SharedFile> extents_;  // by number
+  std::uint32_t last_extent_ = 0;
   std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t>
       free_;  // (extent, offset) -> bytes
   std::vector<std::uint32_t> free_indexes_;

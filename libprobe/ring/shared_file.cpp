@@ -124,7 +124,7 @@ SharedFile SharedFile::Create(const std::string& name, std::size_t bytes) {
     if (code == ENOSPC) throw SharedMemoryError(NoSpaceText(bytes), true);
     throw SharedMemoryError(
         "cannot create " + ShmPath(name) + ": " + Reason(error) + ". Type: cgdebug-cli doctor",
-        false);
+        false, code);
   }
   return file;
 }
@@ -137,7 +137,7 @@ SharedFile SharedFile::Open(const std::string& name) {
     struct stat info = {};
     if (fstat(file.fd(), &info) != 0) {
       throw SharedMemoryError("cannot inspect " + ShmPath(name) + ": " + std::strerror(errno),
-                              false);
+                              false, errno);
     }
     if (info.st_uid != geteuid()) {
       throw SharedMemoryError(ShmPath(name) + " belongs to uid " + std::to_string(info.st_uid),
@@ -149,7 +149,9 @@ SharedFile SharedFile::Open(const std::string& name) {
     file.region_ = bip::mapped_region(file.object_, bip::read_write, 0,
                                       static_cast<std::size_t>(info.st_size));
   } catch (const bip::interprocess_exception& error) {
-    throw SharedMemoryError("cannot open " + ShmPath(name) + ": " + Reason(error), false);
+    const int code = error.get_native_error();
+    throw SharedMemoryError("cannot open " + ShmPath(name) + ": " + Reason(error), false,
+                            code == 0 ? EIO : code);
   }
   return file;
 }

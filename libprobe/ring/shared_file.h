@@ -13,16 +13,19 @@ namespace cgdebug::ring {
 // Shared memory that could not be created, reserved or mapped. The text says what to type.
 class SharedMemoryError : public std::runtime_error {
  public:
-  SharedMemoryError(const std::string& text, bool no_space)
-      : std::runtime_error(text), no_space_(no_space) {}
+  SharedMemoryError(const std::string& text, bool no_space, int code = 0)
+      : std::runtime_error(text), no_space_(no_space), code_(code) {}
   bool no_space() const { return no_space_; }
+  // The errno of the system call that failed; 0 when the file itself is not what it should be.
+  int code() const { return code_; }
 
  private:
   bool no_space_;
+  int code_;
 };
 
-// Lifetime: the mapping and the one descriptor live as long as the object; the name stays until
-//           Unlink().
+// Lifetime: the mapping and the one descriptor live as long as the object, unless the descriptor is
+//           closed before; the name stays until Unlink().
 class SharedFile {
  public:
   // A new file of `bytes`, mode 0600, every page reserved: a full /dev/shm is an error here and
@@ -42,6 +45,9 @@ class SharedFile {
   std::size_t bytes() const { return region_.get_size(); }
   const std::string& name() const { return name_; }
   int fd() const { return object_.get_mapping_handle().handle; }
+
+  // The mapping stays. For files without locks: a process may have few descriptors and many rings.
+  void CloseDescriptor() { object_ = {}; }
 
   // Gives the file its final name in one step.
   void Rename(const std::string& name);

@@ -62,7 +62,7 @@ Outcome SlotRingWriter::DecideOutcome(std::uint64_t sequence) noexcept {
 
 void SlotRingWriter::MakeRoom(std::uint64_t ordinal) noexcept {
   const std::uint64_t needed = ordinal - capacity_;  // R4: this entry must have been consumed
-  const auto [consumed, waited] = gate_->WaitFor(*credit_, order_, needed, deadline_);
+  const auto [consumed, waited] = gate_->WaitFor(*credit_, order_, needed, deadline_, &gave_up_);
   if (waited.count() != 0) {
     StoreRelaxed(head_->waits, head_->waits + 1);
     StoreRelaxed(head_->wait_ns, head_->wait_ns + static_cast<std::uint64_t>(waited.count()));

@@ -59,6 +59,7 @@ class SlotRingWriter {
   layout::SlotControl control_;
   bool waits_;
   std::chrono::nanoseconds deadline_;
+  std::uint64_t gave_up_ = 0;  // as ReaderGate::WaitFor() left it
   // The entry being filled.
   layout::EntryHeader* claimed_ = nullptr;
   std::byte* payload_ = nullptr;

@@ -1,6 +1,7 @@
 // segment_layout.h: the control file of a producer and its extents.
 //
-//   /dev/shm/cgdebug-<uid>-<uuid>      SegmentHeader | ProducerLine | ConsumerLine | directory
+//   /dev/shm/cgdebug-<uid>-<uuid>      SegmentHeader | ProducerLine, RoomRequest
+//                                      | ConsumerLine, ReaderName | directory | refusals
 //   /dev/shm/cgdebug-<uid>-<uuid>.1    ExtentHeader | slot blocks and expected tensors
 //   /dev/shm/cgdebug-<uid>-<uuid>.2    ...
 //
@@ -30,7 +31,7 @@ inline constexpr std::uint64_t kExtentMagic = 0x3174786567646763;   // "cgdgext1
 inline constexpr std::uint16_t kAbiMajor = 2;
 inline constexpr std::uint16_t kAbiMinor = 0;
 inline constexpr std::uint32_t kMaxSlots = 16384;
-inline constexpr std::uint32_t kMaxExtents = 4096;
+inline constexpr std::uint32_t kMaxExtents = 4096;  // of one segment; their numbers may be any
 inline constexpr std::int64_t kProducerLockByte = 0;
 inline constexpr std::int64_t kReaderLockByte = 1;
 inline constexpr const char* kShmDirectory = "/dev/shm";
@@ -84,6 +85,15 @@ struct alignas(kCacheLineBytes) ProducerLine {
 };
 static_assert(sizeof(ProducerLine) == 64);
 
+// A producer that finds /dev/shm full asks the daemon to remove what dead jobs left there.
+// Written by the producer's host code only.
+struct alignas(kCacheLineBytes) RoomRequest {
+  std::uint64_t number;  // of the request, from 1; store-release after `bytes`
+  std::uint64_t bytes;   // that must be free
+  std::uint64_t reserved[6];
+};
+static_assert(sizeof(RoomRequest) == 64);
+
 // Written by the daemon only.
 struct alignas(kCacheLineBytes) ConsumerLine {
   std::uint64_t generation;  // grows by one with each daemon that attaches
@@ -94,9 +104,17 @@ struct alignas(kCacheLineBytes) ConsumerLine {
   std::uint32_t reserved0;
   std::uint64_t printed_lines;   // lines the daemon rendered for this job
   std::uint64_t terminal_lines;  // of those, the ones that reached the job's own stderr
-  std::uint64_t reserved[2];
+  std::uint64_t room_answered;   // RoomRequest::number of the last request it dealt with
+  std::uint64_t reserved[1];
 };
 static_assert(sizeof(ConsumerLine) == 64);
+
+// Where clients find the daemon that reads the segment. Written by that daemon before it raises
+// ConsumerLine::generation. It stays when the daemon is gone: ask who holds the reader's lock.
+struct alignas(kCacheLineBytes) ReaderName {
+  char socket[128];  // absolute path, terminated
+};
+static_assert(sizeof(ReaderName) == 128);
 
 enum class SlotState : std::uint8_t {
   kEmpty = 0,
@@ -119,9 +137,22 @@ struct DirectoryEntry {
   std::uint64_t offset;  // of the slot block, in its extent
   std::uint64_t bytes;   // of the slot block
   std::uint32_t extent;  // from 1
-  std::uint32_t reserved;
+  std::uint32_t order;   // the low 32 bits of SlotRegistration::order
 };
 static_assert(sizeof(DirectoryEntry) == 32);
+
+// Slots that the daemon cannot open: word `order % kMaxSlots` holds the low 32 bits of the order of
+// a slot that nobody is to wait for, because nobody reads it. Written by the daemon only. It lies
+// in the control file, because an extent that cannot be mapped is the most likely reason. When two
+// such slots share a word, the one that lost it waits once, for one deadline.
+using Refusal = std::uint32_t;
+
+// What a writer remembers of a wait that it gave up: until another daemon comes or the slot's
+// SlotCredit::consumed moves, it is not worth another one. Never 0. Of the bare word, not of what
+// CreditedOrdinal() makes of it, which is 0 while the word changes.
+constexpr std::uint64_t GaveUpMark(std::uint64_t generation, std::uint64_t consumed) {
+  return (generation << 56 ^ consumed) | std::uint64_t{1} << 63;
+}
 
 struct ExtentHeader {
   std::uint64_t magic;
@@ -133,9 +164,13 @@ struct ExtentHeader {
 static_assert(sizeof(ExtentHeader) == 40);
 
 inline constexpr std::size_t kProducerLineOffset = kPageBytes;
+inline constexpr std::size_t kRoomRequestOffset = kProducerLineOffset + sizeof(ProducerLine);
 inline constexpr std::size_t kConsumerLineOffset = 2 * kPageBytes;
+inline constexpr std::size_t kReaderNameOffset = kConsumerLineOffset + sizeof(ConsumerLine);
 inline constexpr std::size_t kDirectoryOffset = 3 * kPageBytes;
-inline constexpr std::size_t kControlBytes = kDirectoryOffset + kMaxSlots * sizeof(DirectoryEntry);
+inline constexpr std::size_t kRefusalsOffset =
+    kDirectoryOffset + kMaxSlots * sizeof(DirectoryEntry);
+inline constexpr std::size_t kControlBytes = kRefusalsOffset + kMaxSlots * sizeof(Refusal);
 inline constexpr std::size_t kExtentDataOffset = kPageBytes;
 
 }  // namespace cgdebug::layout

@@ -14,8 +14,11 @@ extern char** environ;
 
 namespace cgdebug::test {
 
-pid_t SpawnDaemon(const std::vector<std::string>& arguments) {
+pid_t SpawnDaemon(const std::vector<std::string>& arguments, const std::string& shell) {
   std::vector<std::string> words = {CGDEBUG_DAEMON_BINARY};
+  if (!shell.empty()) {
+    words = {"/bin/sh", "-c", shell + " && exec \"$0\" \"$@\"", CGDEBUG_DAEMON_BINARY};
+  }
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
@@ -28,12 +31,12 @@ pid_t SpawnDaemon(const std::vector<std::string>& arguments) {
 }
 
 DaemonProcess::DaemonProcess(const testing_support::TempDir& directory,
-                             const std::vector<std::string>& arguments)
+                             const std::vector<std::string>& arguments, const std::string& shell)
     : socket_(directory / "d.sock") {
   std::vector<std::string> words = {"--foreground",      "--socket",    socket_, "--log-file",
                                     directory / "d.log", "--log-level", "debug"};
   words.insert(words.end(), arguments.begin(), arguments.end());
-  pid_ = SpawnDaemon(words);
+  pid_ = SpawnDaemon(words, shell);
   const bool up = WaitUntil([&] {
     client::Client client;
     return client.Connect({socket_, false, "test"}).ok();

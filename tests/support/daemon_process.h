@@ -17,8 +17,10 @@ namespace cgdebug::test {
 class DaemonProcess {
  public:
   // Returns when it accepts connections; throws when it does not. `directory` outlives it.
+  // `shell`: commands that a shell runs before it becomes the daemon, as "ulimit -n 64".
   explicit DaemonProcess(const testing_support::TempDir& directory,
-                         const std::vector<std::string>& arguments = {});
+                         const std::vector<std::string>& arguments = {},
+                         const std::string& shell = "");
   ~DaemonProcess();
   DaemonProcess(const DaemonProcess&) = delete;
   DaemonProcess& operator=(const DaemonProcess&) = delete;
@@ -52,6 +54,6 @@ class DaemonProcess {
 };
 
 // Starts the binary and leaves it alone.
-pid_t SpawnDaemon(const std::vector<std::string>& arguments);
+pid_t SpawnDaemon(const std::vector<std::string>& arguments, const std::string& shell = "");
 
 }  // namespace cgdebug::test

@@ -80,8 +80,11 @@ TEST(Layout, LinesOfTheControlFileAreFrozen) {
   EXPECT_EQ(offsetof(ConsumerLine, generation), 0u);
   EXPECT_EQ(offsetof(ConsumerLine, progress), 8u);
   EXPECT_EQ(offsetof(ConsumerLine, pid), 24u);
+  EXPECT_EQ(offsetof(ConsumerLine, room_answered), 48u);
+  EXPECT_EQ(offsetof(RoomRequest, bytes), 8u);
   EXPECT_EQ(offsetof(DirectoryEntry, word), 0u);
   EXPECT_EQ(offsetof(DirectoryEntry, extent), 24u);
+  EXPECT_EQ(offsetof(DirectoryEntry, order), 28u);
 }
 
 TEST(Layout, ControlFileIsFrozen) {
@@ -96,7 +99,10 @@ TEST(Layout, ControlFileIsFrozen) {
   EXPECT_EQ(kProducerLineOffset, 4096u);
   EXPECT_EQ(kConsumerLineOffset, 8192u);
   EXPECT_EQ(kDirectoryOffset, 12288u);
-  EXPECT_EQ(kControlBytes, 12288u + 16384u * 32u);
+  EXPECT_EQ(kRoomRequestOffset, 4096u + 64u);
+  EXPECT_EQ(kReaderNameOffset, 8192u + 64u);
+  EXPECT_EQ(kRefusalsOffset, 12288u + 16384u * 32u);
+  EXPECT_EQ(kControlBytes, 12288u + 16384u * 36u);
 }
 
 TEST(Layout, DeviceStatsAreFrozen) {

@@ -28,7 +28,8 @@ class Gate : public ::testing::Test {
   SlotRingWriter Writer(const test::Slot& slot) {
     return SlotRingWriter(slot.block.data, segment_.producer(), segment_.gate());
   }
-  // A daemon that attaches and then consumes slot 0 up to the ordinal it is told, or ends at "".
+  // A daemon that attaches and then consumes slot 0 up to the ordinal it is told, refuses or
+  // accepts slot 1, or ends at "".
   test::ChildProcess Daemon() {
     return test::ChildProcess([name = segment_.name()](const test::Line& line) {
       std::string reason;
@@ -37,10 +38,16 @@ class Gate : public ::testing::Test {
       auto slot = view->OpenSlot(0, &reason);
       line.Send("ready");
       for (std::string text = line.Receive(); !text.empty(); text = line.Receive()) {
-        const std::uint64_t ordinal = std::stoull(text);
-        while (slot->accepted() < ordinal) std::this_thread::yield();
-        slot->SetConsumed(ordinal, 0);
-        view->AddProgress(1);
+        if (text == "refuse") {
+          view->Refuse(1);
+        } else if (text == "accept") {
+          view->Accept(1);
+        } else {
+          const std::uint64_t ordinal = std::stoull(text);
+          while (slot->accepted() < ordinal) std::this_thread::yield();
+          slot->SetConsumed(ordinal, 0);
+          view->AddProgress(1);
+        }
         line.Send("done");
       }
       return 0;
@@ -92,6 +99,53 @@ TEST_F(Gate, AHungReaderCostsOneDeadlineForAllSlotsTogether) {
   EXPECT_EQ(head_a.waits, 1u);
   EXPECT_GE(head_a.wait_ns, 150'000'000u);
   EXPECT_EQ(head_b.waits, 0u);
+}
+
+TEST_F(Gate, ASlotThatNobodyReadsCostsOneDeadlineWhileItsNeighbourIsRead) {
+  const auto read = Slot(1, milliseconds(60'000));
+  const auto unread = Slot(2, milliseconds(100));
+  SlotRingWriter writer_read = Writer(read);
+  SlotRingWriter writer_unread = Writer(unread);
+  auto daemon = Daemon();
+  ASSERT_EQ(daemon.line().Receive(), "ready");
+  for (int i = 1; i <= 20; ++i) {
+    test::WriteNumbers(writer_read, i);
+    daemon.line().Send(std::to_string(i));  // the reader moves between any two of its replays
+    ASSERT_EQ(daemon.line().Receive(), "done");
+    test::WriteNumbers(writer_unread, i);
+  }
+  const layout::SlotHead head = segment_.OpenSlot(unread.index, unread.block).head();
+  EXPECT_EQ(head.overwrote_unread, 19u);
+  EXPECT_EQ(head.waits, 1u);
+  EXPECT_LT(head.wait_ns, 200'000'000u);
+  EXPECT_EQ(segment_.OpenSlot(read.index, read.block).head().overwrote_unread, 0u);
+}
+
+TEST_F(Gate, ARefusedSlotIsNotWaitedForUntilItIsAccepted) {
+  const auto slot = Slot(1, milliseconds(60'000));
+  const auto refused = Slot(2, milliseconds(60'000));
+  SlotRingWriter writer = Writer(refused);
+  const SlotRingReader reader = segment_.OpenSlot(refused.index, refused.block);
+  auto daemon = Daemon();
+  ASSERT_EQ(daemon.line().Receive(), "ready");
+  test::WriteNumbers(writer, 1);
+  std::thread waiting([&] { test::WriteNumbers(writer, 2); });
+  while (reader.sequence() < 2) std::this_thread::yield();
+  daemon.line().Send("refuse");  // ends a wait that has begun
+  ASSERT_EQ(daemon.line().Receive(), "done");
+  waiting.join();
+  for (int i = 3; i <= 10; ++i) test::WriteNumbers(writer, i);
+  EXPECT_EQ(reader.head().overwrote_unread, 9u);
+  EXPECT_LE(reader.head().waits, 1u);
+  EXPECT_LT(reader.head().wait_ns, 30'000'000'000u);
+  daemon.line().Send("accept");
+  ASSERT_EQ(daemon.line().Receive(), "done");
+  std::thread again([&] { test::WriteNumbers(writer, 11); });
+  while (reader.sequence() < 11) std::this_thread::yield();
+  daemon.Kill();
+  again.join();
+  EXPECT_GT(reader.head().waits, 0u) << "it was waited for until its reader died";
+  (void)slot;
 }
 
 // Writers that wait side by side stop together, when the first of them gives up.

@@ -129,17 +129,18 @@ TEST(Reclaim, RemovesExtentsWhoseControlFileIsGoneOnly) {
   test::ChildProcess live([](const test::Line& line) { return Produce(line, 1); });
   const std::string live_name = live.line().Receive();
   const std::string gone = OwnPrefix() + std::string(32, 'd');
-  for (const char* suffix : {".1", ".17", ".note", ".12345"}) {
+  for (const char* suffix : {".1", ".17", ".4294967295", ".note", ".12345678901"}) {
     std::ofstream(ShmPath(gone + suffix)) << "x";
   }
   Reclaim(3600);
   EXPECT_FALSE(Exists(gone + ".1"));
   EXPECT_FALSE(Exists(gone + ".17"));
+  EXPECT_FALSE(Exists(gone + ".4294967295"));
   EXPECT_TRUE(Exists(gone + ".note")) << "nothing of cgdebug's";
-  EXPECT_TRUE(Exists(gone + ".12345"));
+  EXPECT_TRUE(Exists(gone + ".12345678901"));
   EXPECT_TRUE(Exists(live_name + ".1"));
   fs::remove(ShmPath(gone + ".note"));
-  fs::remove(ShmPath(gone + ".12345"));
+  fs::remove(ShmPath(gone + ".12345678901"));
   UnlinkSegment(live_name);
 }
 

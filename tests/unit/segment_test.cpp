@@ -96,6 +96,44 @@ TEST_F(Blocks, LargerThanAnyExtentGetOneOfTheirOwn) {
   EXPECT_GT(segment_.shm_bytes(), 100u << 20);
 }
 
+std::size_t OpenDescriptors() {
+  const fs::directory_iterator fds("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(fds), end(fds)));
+}
+
+TEST_F(Blocks, AreManyWithoutADescriptorEach) {
+  const std::size_t before = OpenDescriptors();
+  std::uint64_t largest = 0;
+  std::uint32_t extents = 0;
+  for (int i = 0; i < 50; ++i) {
+    const Block block = segment_.Allocate(16 << 20);
+    largest = std::max(largest, segment_.mapping(block.extent).bytes);
+    extents = block.extent;
+  }
+  EXPECT_GT(extents, 5u);
+  EXPECT_EQ(OpenDescriptors(), before);
+  EXPECT_GT(largest, 64u << 20) << "extents of a large job are larger, and fewer";
+}
+
+// Another user may take them: the directory is everybody's, and the control file's name is known.
+TEST_F(Blocks, NeedNoNameThatSomebodyTook) {
+  for (std::uint32_t index = 1; index <= 20; ++index) {
+    std::ofstream(ShmPath(segment_.name() + "." + std::to_string(index))) << "taken";
+  }
+  const Block block = segment_.Allocate(kPage);
+  EXPECT_GT(block.extent, 20u);
+  EXPECT_NE(segment_.Allocate(64 << 20).extent, block.extent);
+  const auto slot = test::PublishSlot(segment_, test::MakeSlot("a", 8, 2));
+  SlotRingWriter writer(slot.block.data, segment_.producer(), segment_.gate());
+  test::WriteNumbers(writer, 1);
+  EXPECT_EQ(test::InChild([&] {
+              std::string reason;
+              const auto view = SegmentView::Attach(segment_.name(), &reason);
+              return view != nullptr && view->OpenSlot(slot.index, &reason) ? 0 : 1;
+            }),
+            0);
+}
+
 TEST_F(Blocks, StartWithZeroesWhereAskedAlsoWhenUsedAgain) {
   Block block = segment_.Allocate(2 * kPage);
   std::memset(block.data, 0xff, block.bytes);
@@ -200,6 +238,25 @@ class DeadSegment : public ::testing::Test {
 
   std::string name_;
 };
+
+// The kernel's word, where the segment's own could be anything.
+TEST(LiveSegment, ItsProducerIsKnownByTheLockThatItHolds) {
+  test::ChildProcess child([](const test::Line& line) {
+    SegmentWriter segment{Identity{}};
+    line.Send(segment.name());
+    line.Receive();
+    segment.Close(/*unlink=*/true);
+    return 0;
+  });
+  const std::string name = child.line().Receive();
+  std::string reason;
+  const auto view = SegmentView::Attach(name, &reason);
+  ASSERT_NE(view, nullptr) << reason;
+  EXPECT_EQ(view->ProducerPid(), child.pid());
+  child.Kill();
+  EXPECT_EQ(view->ProducerPid(), 0);
+  UnlinkSegment(name);
+}
 
 TEST_F(DeadSegment, IsReadable) {
   EXPECT_EQ(AttachProblem(), "none");

@@ -106,7 +106,7 @@ TEST_F(ConsumedSlot, TellsOfWhatWasOverwrittenBeforeItIsGivenUp) {
   for (int i = 1; i <= 10; ++i) test::WriteNumbers(*writer_, i);
   consumer_->Refresh();
   Header(7)->word = layout::EntryWord(7, layout::EntryState::kFilling);  // not there yet
-  EXPECT_EQ(Step(), SlotConsumer::Step::kIdle);
+  EXPECT_EQ(Step(), SlotConsumer::Step::kComing);
   EXPECT_EQ(ring_->consumed(), 6u) << "a writer need not wait for what is lost";
   segment_.Release(slot_.index, slot_.block);
   EXPECT_EQ(Step(), SlotConsumer::Step::kGone);
@@ -174,7 +174,10 @@ TEST_F(ConsumedSlot, TheNextDaemonGoesOnWithTheCountsOfTheOneBefore) {
   consumer_->Settle();
   Attach();
   EXPECT_EQ(consumer_->consumed_before(), 3u);
+  EXPECT_TRUE(consumer_->IsReadingAgain());
+  EXPECT_EQ(Step(), SlotConsumer::Step::kConsumed);
   EXPECT_THAT(sink_.seen_before, ElementsAre(3));
+  EXPECT_FALSE(consumer_->IsReadingAgain());
   EXPECT_EQ(Record().counters.consumed, 1u);
   EXPECT_EQ(Record().counters.lost_overwritten, 2u);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(Step(), SlotConsumer::Step::kConsumed);
@@ -187,6 +190,8 @@ TEST_F(ConsumedSlot, ACreditForWhatWasNeverWrittenIsNotBelieved) {
   ring_->SetConsumed(50, 50);
   Attach();
   Write(1);
+  EXPECT_EQ(Step(), SlotConsumer::Step::kConsumed);
+  EXPECT_THAT(sink_.seen_before, ElementsAre(1));
   EXPECT_EQ(Step(), SlotConsumer::Step::kConsumed);
   EXPECT_THAT(sink_.ordinals, ElementsAre(2));
 }
@@ -355,6 +360,39 @@ TEST_F(LargeSlot, WhatWasOverwrittenBeforeItIsToldApartFromWhatThereIsNoMemoryFo
   EXPECT_EQ(sink_.gaps[1].cause, Gap::Cause::kNoMemory);
   EXPECT_EQ(sink_.gaps[1].count, 1u);
   EXPECT_EQ(sink_.gaps[1].last_ordinal, 3u);
+}
+
+// --- a daemon that takes over --------------------------------------------------------------------
+
+class SlotTakenOver : public ConsumedSlot {
+ protected:
+  SlotTakenOver() : ConsumedSlot(/*elements=*/1 << 18) {}  // 1 MiB
+};
+
+TEST_F(SlotTakenOver, ATakeoverReadsTheNewestEntriesOnly) {
+  Write(4);
+  for (int i = 0; i < 4; ++i) Step();
+  consumer_->Settle();
+  Attach();
+  EXPECT_THAT(sink_.seen_before, ElementsAre()) << "nothing is read before the first pass";
+  EXPECT_EQ(Step(), SlotConsumer::Step::kConsumed);
+  EXPECT_EQ(Step(), SlotConsumer::Step::kConsumed);
+  EXPECT_EQ(Step(), SlotConsumer::Step::kIdle);
+  EXPECT_THAT(sink_.seen_before, ElementsAre(3, 4));
+  EXPECT_EQ(Record().counters.bytes, 4u << 20) << "each counts once";
+}
+
+TEST_F(SlotTakenOver, ATakeoverReadsWhatIsNewBeforeWhatWasReadBefore) {
+  Write(3);
+  for (int i = 0; i < 3; ++i) Step();
+  consumer_->Settle();
+  Attach();
+  Write(1);
+  EXPECT_EQ(Step(), SlotConsumer::Step::kConsumed);
+  EXPECT_EQ(ring_->consumed(), 3u);
+  consumer_->Settle();
+  EXPECT_EQ(ring_->consumed(), 4u) << "its writer may be waiting for that";
+  EXPECT_THAT(sink_.seen_before, ElementsAre());
 }
 
 }  // namespace

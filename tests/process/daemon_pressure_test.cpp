@@ -1,0 +1,130 @@
+// What the daemon cannot open, what it has no room for, and what takes it long: no job waits for
+// it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/support/daemon_process.h"
+#include "tests/support/producer_process.h"
+#include "tests/support/wait_until.h"
+
+namespace cgdebug::test {
+namespace {
+
+using testing::HasSubstr;
+
+class DaemonPressureTest : public testing::Test {
+ protected:
+  testing_support::TempDir directory_;
+};
+
+SlotSpec Waiting(const std::string& name, std::uint64_t elements, std::uint32_t capacity) {
+  SlotSpec spec = Recording(name, capacity);
+  spec.elements = elements;
+  spec.policy = layout::Policy::kWait;
+  return spec;
+}
+
+TEST_F(DaemonPressureTest, ASlotThatItCannotReadDoesNotHoldUpTheJob) {
+  DaemonProcess daemon(directory_);
+  SlotSpec unreadable = Waiting("", 8, 2);  // no name: refused
+  unreadable.wait_deadline_ms = 500;
+  ProducerProcess job({unreadable, Waiting("good", 8, 64)});
+  std::uint64_t took_ns = 0;
+  for (std::uint64_t i = 1; i <= 20; ++i) {
+    job.Write(1);
+    ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "good", i)) << "the daemon moves";
+    took_ns += job.Write(0);
+  }
+  EXPECT_LT(took_ns, 500'000'000u) << "less than one deadline in all";
+}
+
+TEST_F(DaemonPressureTest, TwoHundredSlotsNeedNoDescriptorEach) {
+  constexpr std::uint32_t kJobs = 20, kSlots = 10, kReplays = 5;
+  std::vector<SlotSpec> specs;
+  for (std::uint32_t i = 0; i < kSlots; ++i) {
+    specs.push_back(Waiting("a" + std::to_string(i), 200'000, 4));  // 3 MiB of ring
+    specs.back().wait_deadline_ms = 20'000;
+  }
+  std::vector<std::unique_ptr<ProducerProcess>> jobs;
+  for (std::uint32_t i = 0; i < kJobs; ++i)
+    jobs.push_back(std::make_unique<ProducerProcess>(specs));
+  DaemonProcess daemon(directory_, {}, "ulimit -n 64");
+  for (std::uint32_t replay = 0; replay < kReplays; ++replay) {
+    for (const auto& job : jobs) {
+      for (std::uint32_t slot = 0; slot < kSlots; ++slot) job->Write(slot);
+    }
+  }
+  std::uint64_t wait_ns = 0;
+  for (const auto& job : jobs) {
+    for (const SlotSpec& spec : specs) {
+      ASSERT_TRUE(daemon.WaitForConsumed(job->key(), spec.name, kReplays)) << spec.name;
+      const v1::Counters counters = daemon.Probe(job->key(), spec.name)->counters();
+      EXPECT_EQ(counters.overwrote_unread(), 0u);
+      wait_ns += counters.wait_ns();
+    }
+  }
+  EXPECT_LT(wait_ns, 20'000'000'000u) << "less than one deadline in all";
+}
+
+TEST_F(DaemonPressureTest, AJobThatItHadNoDescriptorForIsReadWhenItHasOne) {
+  DaemonProcess daemon(directory_, {}, "ulimit -n 24");
+  std::vector<std::unique_ptr<ProducerProcess>> jobs;
+  for (int i = 0; i < 20; ++i) {
+    jobs.push_back(std::make_unique<ProducerProcess>(std::vector{Recording("a")}));
+    jobs.back()->Write(0, 3);
+  }
+  ASSERT_TRUE(WaitUntil([&] { return daemon.Status().skipped_size() > 0; }));
+  EXPECT_THAT(daemon.Status().skipped(0).reason(), HasSubstr("too many open files"));
+  const auto is_read = [&](const auto& job) {
+    const auto probe = daemon.Probe(job->key(), "a");
+    return probe && probe->counters().consumed() == 3;
+  };
+  while (!jobs.empty()) {
+    auto found = jobs.end();
+    ASSERT_TRUE(WaitUntil([&] {
+      found = std::find_if(jobs.begin(), jobs.end(), is_read);
+      return found != jobs.end();
+    })) << jobs.size()
+        << " jobs were not read";
+    (*found)->ExitCleanly();  // its files are closed then
+    jobs.erase(found);
+  }
+}
+
+TEST_F(DaemonPressureTest, ADeadJobsBacklogDoesNotHoldUpALiveJob) {
+  std::vector<SlotSpec> large;
+  for (int i = 0; i < 8; ++i) {
+    large.push_back(Recording("a" + std::to_string(i), 32));
+    large.back().elements = 1 << 20;  // 4 MiB
+  }
+  ProducerProcess dead(large);
+  for (std::uint32_t slot = 0; slot < large.size(); ++slot) dead.Write(slot, 32);
+  dead.Kill();
+  SlotSpec small = Waiting("b", 8, 2);
+  small.wait_deadline_ms = 60'000;
+  ProducerProcess live({small});
+  DaemonProcess daemon(directory_, {"--max-memory", "0"});
+  std::uint64_t replays = 0;
+  const auto died = [&] {
+    const auto session = daemon.Session(dead.key());
+    return session && session->state() == v1::Session::DIED;
+  };
+  while (!died()) {
+    live.Write(0);
+    ++replays;
+  }
+  EXPECT_GT(replays, 6u) << "the live job goes on while the backlog is read";
+  live.Write(0);
+  ASSERT_TRUE(daemon.WaitForConsumed(live.key(), "b", replays + 1));
+  for (const SlotSpec& spec : large) {
+    EXPECT_EQ(daemon.Probe(dead.key(), spec.name)->counters().consumed(), 32u);
+  }
+}
+
+}  // namespace
+}  // namespace cgdebug::test
