@@ -153,7 +153,7 @@ TextTable MakeTable(const std::vector<v1::ProbeInfo>& probes, const Style& style
         row.end(),
         {ProbeText(probe.name(), probe.invocation()), TypeText(probe.dtype(), probe.shape()),
          Printable(probe.device()), Printable(probe.lane()), Printable(probe.policy()),
-         Actions(probe), probe.capture_id() == 0 ? "eager" : std::to_string(probe.capture_id()),
+         Actions(probe), probe.graph_id() == 0 ? "eager" : std::to_string(probe.graph_id()),
          fmt::format("{}x{}", probe.capacity(), numerics::FormatBytes(probe.payload_bytes())),
          std::to_string(probe.replay()), lost == 0 ? "0" : style.Yellow(std::to_string(lost)),
          LastText(probe, style)});

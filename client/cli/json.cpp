@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "client/cli/session_text.h"
+#include "client/cli/snapshot_text.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -66,6 +67,8 @@ Json ToJson(const v1::Stats& stats) {
                {"nan", stats.nan()},
                {"pos_inf", stats.pos_inf()},
                {"neg_inf", stats.neg_inf()},
+               {"inf", stats.pos_inf() + stats.neg_inf()},
+               {"nonfinite", Nonfinite(stats)},
                {"zero", stats.zero()},
                {"subnormal", stats.subnormal()},
                {"min", JsonNumber(stats.min())},
@@ -149,7 +152,7 @@ Json ToJson(const v1::ProbeInfo& probe) {
                {"name", probe.name()},
                {"slot", probe.slot()},
                {"probe_id", probe.probe_id()},
-               {"capture_id", probe.capture_id()},
+               {"graph_id", probe.graph_id()},
                {"invocation", probe.invocation()},
                {"dtype", probe.dtype()},
                {"shape", Array(probe.shape())},
@@ -178,7 +181,7 @@ Json ToJson(const v1::Snapshot& snapshot) {
           {"rank", snapshot.rank()},
           {"probe", snapshot.probe()},
           {"replay", snapshot.replay()},
-          {"capture_id", snapshot.capture_id()},
+          {"graph_id", snapshot.graph_id()},
           {"invocation", snapshot.invocation()},
           {"dtype", snapshot.dtype()},
           {"shape", Array(snapshot.shape())},

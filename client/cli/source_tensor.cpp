@@ -176,7 +176,7 @@ Result<client::Tensor> LoadTensor(Source& source, const FoundTensor& found) {
   out.set_rank(slot.rank);
   out.set_probe(slot.probe);
   out.set_replay(found.key.replay);
-  out.set_capture_id(slot.capture_id);
+  out.set_graph_id(slot.capture_id);
   out.set_invocation(slot.invocation);
   out.set_dtype(slot.dtype_name);
   out.mutable_shape()->Assign(slot.shape.begin(), slot.shape.end());

@@ -91,12 +91,12 @@ std::string Head(const v1::Snapshot& snapshot, const Style& style) {
       fmt::format("{} on {}", Printable(snapshot.session_label()), Printable(snapshot.device()));
   if (snapshot.rank() >= 0) from += fmt::format(", rank {}", snapshot.rank());
   if (snapshot.step() >= 0) from += fmt::format(", step {}", snapshot.step());
-  if (snapshot.capture_id() != 0) {
-    from += fmt::format(", capture {} call {}", snapshot.capture_id(), snapshot.invocation());
+  if (snapshot.graph_id() != 0) {
+    from += fmt::format(", capture {} call {}", snapshot.graph_id(), snapshot.invocation());
   }
   // A file of tensors says neither when nor how they came to be.
   if (snapshot.timestamp_ns() != 0) {
-    from += fmt::format("{}, {}", snapshot.capture_id() == 0 ? ", eager" : "",
+    from += fmt::format("{}, {}", snapshot.graph_id() == 0 ? ", eager" : "",
                         FormatTime(snapshot.timestamp_ns()));
   }
   head += style.Dim("  " + from) + "\n";

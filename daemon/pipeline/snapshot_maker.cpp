@@ -5,6 +5,7 @@
 
 #include "daemon/numerics/device_stats.h"
 #include "daemon/numerics/stats.h"
+#include "daemon/numerics/stats_difference.h"
 
 namespace cgdebug::pipeline {
 namespace {
@@ -21,6 +22,11 @@ bool TriggerHolds(const layout::SlotControl& control, const numerics::Stats& sta
       return true;
   }
   return true;
+}
+
+// As far as statistics can tell. The hash comes first, because it nearly always differs.
+bool AreOfEqualValues(const numerics::Stats& a, const numerics::Stats& b) {
+  return a.has_hash && b.has_hash && a.hash == b.hash && numerics::DifferencesOf(a, b).empty();
 }
 
 }  // namespace
@@ -40,7 +46,7 @@ StoredSnapshot SnapshotMaker::Make(const SlotPtr& slot, ring::Entry* entry,
 }
 
 void SnapshotMaker::Follow(const StoredSnapshot& stored) {
-  previous_hash_ = stored.snapshot->stats.hash;
+  previous_stats_ = stored.snapshot->stats;
   previous_payload_ = stored.payload;
 }
 
@@ -49,9 +55,8 @@ PayloadPtr SnapshotMaker::TakeValues(ring::Entry* entry, const layout::SlotContr
   if ((entry->flags & layout::kEntryIsStats) != 0) {
     snapshot->stats = numerics::FromDevice(entry->stats);
     snapshot->has_values = false;
-    snapshot->changed =
-        (entry->stats.flags & layout::kStatsHasHash) == 0 || snapshot->stats.hash != previous_hash_;
-    previous_hash_ = snapshot->stats.hash;
+    snapshot->changed = !previous_stats_ || !AreOfEqualValues(*previous_stats_, snapshot->stats);
+    previous_stats_ = snapshot->stats;
     return nullptr;
   }
   PayloadPtr payload = pool_->Share(std::move(entry->payload));
@@ -59,13 +64,13 @@ PayloadPtr SnapshotMaker::TakeValues(ring::Entry* entry, const layout::SlotContr
       numerics::MakeTensorView(snapshot->slot->dtype, snapshot->slot->shape, *payload);
   if (view.ok()) snapshot->stats = numerics::ComputeStats(*view);
   if (const auto previous = previous_payload_.lock()) {  // bytes only where the hash cannot tell
-    snapshot->changed = snapshot->stats.hash != previous_hash_ ||
+    snapshot->changed = snapshot->stats.hash != previous_stats_->hash ||
                         std::memcmp(previous->data(), payload->data(), payload->size()) != 0;
   }
   snapshot->has_values =
       (entry->flags & layout::kEntryDropValues) == 0 &&
       ((entry->flags & layout::kEntryTriggered) == 0 || TriggerHolds(control, snapshot->stats));
-  previous_hash_ = snapshot->stats.hash;
+  previous_stats_ = snapshot->stats;
   if (snapshot->has_values) {
     previous_payload_ = payload;
     return payload;

@@ -29,7 +29,7 @@ class SnapshotMaker {
   PayloadPtr TakeValues(ring::Entry* entry, const layout::SlotControl& control, Snapshot* snapshot);
 
   PayloadPool* pool_;
-  std::optional<std::uint64_t> previous_hash_;
+  std::optional<numerics::Stats> previous_stats_;
   std::weak_ptr<const std::vector<std::byte>> previous_payload_;
 };
 

@@ -52,8 +52,8 @@ create view v_snapshots as
          snapshot.nan + snapshot.pos_inf + snapshot.neg_inf as nonfinite, snapshot.zero,
          snapshot.subnormal, snapshot.count, snapshot.first_nonfinite, snapshot.unchanged,
          snapshot.hash, snapshot.xor_hash, snapshot.timestamp_ns, snapshot.serial,
-         probe.graph, probe.graph_id, probe.invocation, probe.id as probe_id, probe.site, probe.device, session.label as session, snapshot.segment,
-         snapshot.offset, snapshot.length
+         probe.graph, probe.graph_id, probe.invocation, probe.id as probe_id, probe.site,
+         probe.device, session.label as session, snapshot.segment, snapshot.offset, snapshot.length
   from snapshot join probe on probe.id = snapshot.probe join session on session.id = probe.session;
 create view v_comparisons as
   select session.rank, snapshot.replay, probe.graph_order, probe.name as probe, snapshot.step,

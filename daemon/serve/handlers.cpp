@@ -45,7 +45,7 @@ std::uint64_t ResidentBytes() {
 bool Means(const v1::GetRequest& request, const pipeline::SlotIdentity& slot) {
   const layout::SlotRegistration& registration = slot.registration;
   return slot.probe == request.probe() &&
-         (request.capture_id() == 0 || request.capture_id() == registration.capture_id) &&
+         (request.graph_id() == 0 || request.graph_id() == registration.capture_id) &&
          (!request.has_invocation() || request.invocation() == registration.invocation) &&
          (!request.has_slot() || request.slot() == registration.order);
 }
@@ -61,7 +61,7 @@ v1::FirstNonfinite::Kept KeptOf(const pipeline::SnapshotStore& store, const Slot
 void SetNoCall(const v1::GetRequest& request, v1::Error* error) {
   std::string call;
   if (request.has_invocation()) call += fmt::format(" {}", request.invocation());
-  if (request.capture_id() != 0) call += fmt::format(" in graph {}", request.capture_id());
+  if (request.graph_id() != 0) call += fmt::format(" in graph {}", request.graph_id());
   error->set_code(v1::Error::NO_PROBE);
   error->set_message(fmt::format("probe '{0}' has no call{1}. Type: cgdebug-cli probes '{0}'",
                                  request.probe(), call));

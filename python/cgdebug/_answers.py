@@ -110,7 +110,7 @@ def snapshot(fields: Answer, payload: bytearray | None) -> TensorSnapshot:
         device=fields.device,
         invocation_index=fields.invocation,
         rank=fields.rank,
-        graph_id=fields.capture_id,
+        graph_id=fields.graph_id,
         graph=fields.graph,
         serial=fields.serial,
         timestamp_ns=fields.timestamp_ns,

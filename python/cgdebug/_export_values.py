@@ -40,24 +40,6 @@ def array_of(snapshot, upcast: str | None):
     return bits.reshape(snapshot.shape), snapshot.dtype_name
 
 
-def row_of(series, snapshot) -> dict:
-    row = {
-        "probe": series.name,
-        "rank": series.rank,
-        "graph_id": series.graph_id,
-        "invocation": series.invocation,
-        "replay": snapshot.replay_index,
-        "step": snapshot.step,
-        "timestamp_ns": snapshot.timestamp_ns,
-        "dtype": series.dtype_name,
-        "shape": list(series.shape),
-    }
-    stats = dict(vars(snapshot.stats))
-    stats.pop("xor_hash", None)
-    stats["nonfinite"] = snapshot.stats.nonfinite
-    return {**row, **stats, "session": series.session}
-
-
 def folder_name(probe: str) -> str:
     """One name a probe: what a path gives a meaning to is written as in a URL, and what is too long
     for one is cut."""
@@ -116,7 +98,7 @@ def _about(series, snapshot) -> dict:
         "graph": series.graph,
         "graph_is_given": int(series.graph_is_given),
         "serial": snapshot.serial,
-        "order": series.order,
+        "order": series.graph_order,
         "timestamp_ns": snapshot.timestamp_ns,
         "hash": f"{snapshot.hash:016x}" if snapshot.hash is not None else None,
         "stats": stats,

@@ -7,6 +7,7 @@ import dataclasses
 import operator
 import typing
 
+from ._columns import ALIASES, STATS, Columns
 from .actions import DTYPES
 from .sharding import TensorShard
 from .snapshot import Stats, TensorSnapshot
@@ -16,9 +17,6 @@ if typing.TYPE_CHECKING:
 
     from .recording import Recording
 
-_STAT_ALIASES = {"absmax": "abs_max", "mu": "mean", "sigma": "std"}
-# Those that are one number a snapshot.
-STATS = (*(name for name in Stats.__dataclass_fields__ if name != "xor_hash"), "subnormal")
 
 
 class Series:
@@ -42,7 +40,12 @@ class Series:
         self.graph: str = slot["graph"]
         self.graph_is_given: bool = slot["graph_is_given"]
         self.invocation: int = slot["invocation"]
-        self.order: int = slot["order"]
+        self.graph_order: int = slot["order"]
+
+    @property
+    def probe(self) -> str:
+        """The probe's name."""
+        return self.name
 
     @property
     def is_readable(self) -> bool:
@@ -77,18 +80,22 @@ class Series:
     @property
     def steps(self) -> numpy.ndarray:
         """The user's step of each snapshot, -1 where none was set."""
-        return self._reader.column(self._index, "step").astype("int64")
+        return self._columns().arrays["step"]
 
     def stat(self, name: str) -> numpy.ndarray:
-        """One statistic of each snapshot, in the order of `replays`: min, max, mean, std, absmax,
-        l1, l2, nan, pos_inf, neg_inf, zero, subnormal, count."""
-        name = _STAT_ALIASES.get(name, name)
+        """One statistic of each snapshot, in the order of `replays`: min, max, mean, std, abs_max,
+        l1, l2, nan, inf, pos_inf, neg_inf, nonfinite, zero, subnormal, count."""
+        name = ALIASES.get(name, name)
         if name not in STATS:
             raise ValueError(f"no statistic {name!r}; there are {', '.join(STATS)}")
-        return self._reader.column(self._index, name)
+        return self._columns().arrays[name].astype("float64")
 
     def step(self, step: int) -> TensorSnapshot:
         """The first snapshot of the user's step `step` (`cgdebug.step`)."""
+        try:
+            step = operator.index(step)
+        except TypeError:
+            raise TypeError(f"a step is a whole number, not {step!r}") from None
         for replay, found in zip(self.replays, self.steps):
             if found == step:
                 return self._snapshot(replay)
@@ -124,6 +131,11 @@ class Series:
         span = f"replays {replays[0]}..{replays[-1]}" if replays else "no replays"
         rank = f", rank {self.rank}" if self.rank >= 0 else ""
         return f"<{self.label} {self.dtype_name}{list(self.shape)}: {len(self)} snapshots, {span}{rank}>"
+
+    def _columns(self) -> Columns:
+        if "_all_columns" not in self.__dict__:
+            self._all_columns = Columns(self._reader, [self]).checked()
+        return self._all_columns
 
     def _wanted(self, wanted: slice) -> list[int]:
         for part in (wanted.start, wanted.stop, wanted.step):
@@ -162,8 +174,25 @@ def names_of(
     return {one: one.name_beside(others.setdefault(group(one), {})) for one in members}
 
 
+class DtypeName(str):
+    """Torch's name of a dtype, "float32": equal to that text and to torch.float32, without torch."""
+
+    def __eq__(self, other: object) -> bool:
+        return str.__eq__(self, other if isinstance(other, str) else _without_module(other))
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = str.__hash__
+
+
+def _without_module(dtype: object) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 class RecordedSnapshot(TensorSnapshot):
-    """A TensorSnapshot whose values lie in a file and are loaded when they are first asked for."""
+    """A TensorSnapshot whose values lie in a file and are loaded when they are first asked for. Its
+    `dtype` is a `DtypeName`; that of `tensor` is torch's."""
 
     @classmethod
     def lazily(cls, reader, series: Series, fields: dict):
@@ -188,6 +217,9 @@ class RecordedSnapshot(TensorSnapshot):
         )
         snapshot.__dict__["hash"] = fields["hash"]
         return snapshot
+
+    def _make_dtype(self) -> DtypeName:
+        return DtypeName(self._known_dtype())
 
     def _has_values(self) -> bool:
         return "tensor" in self.__dict__ or self.__dict__["_origin"][2]

@@ -10,7 +10,7 @@ _STATS = ("abs_max", "mean")
 def of(work):
     """Those of an export's rows, process by process named where it first appears."""
     named = set()
-    for curve, row in work.curves():
+    for curve, _, row in work.curves():
         pid = max(row["rank"], 0)
         if pid not in named:
             named.add(pid)

@@ -96,7 +96,7 @@ class Client:
             "session": self._pick(session),
             "probe": probe,
             "replay": replay,
-            "capture_id": graph_id,
+            "graph_id": graph_id,
         }
         if invocation is not None:
             request.update(invocation=invocation, has_invocation=True)

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import csv
 import json
 import math
@@ -18,15 +17,17 @@ import os
 import pathlib
 import shlex
 import sys
-import typing
 
 from . import _export_values, _trace_events
+from ._columns import _MAX, Columns
+from ._output_files import replacing, text_file
 from ._series import names_of
 from .errors import NothingMatchedError, RecordingError
-from .recording import _MAX, Recording, _range
+from .recording import Recording, _range
 
 MAX_TENSORBOARD_TAGS = 200
 _TENSORBOARD_STATS = ("abs_max", "mean", "std", "nonfinite")
+_INCONCLUSIVE = 3
 _CLOSED_PIPE = 141  # as a shell has it: 128 and SIGPIPE
 
 
@@ -45,14 +46,23 @@ def export(
     upcast: "float32" for bfloat16 and float8 in the NumPy formats, which have neither; without it
     their bits go out as uint16 and uint8 beside an entry NAME.dtype.
 
+    TensorBoard's files go into a folder of the recording's name below `output`: several recordings
+    that are written there are told apart.
+
     Fails: RecordingError; ImportError when the library that writes the format is missing.
     """
+    return _export(recording, format, output, probes, replays, upcast, force).remarks
+
+
+def _export(recording, format, output, probes, replays, upcast, force) -> _Work:
     if format not in _WRITERS:
         raise ValueError(f"no format {format!r}; there are {', '.join(_WRITERS)}")
     if upcast not in (None, "float32") or (upcast and format not in ("npz", "npy")):
         raise ValueError('upcast is "float32", for npz and npy')
     target = pathlib.Path(output)
     is_stdout = str(output) == "-"
+    if format == "tensorboard" and not is_stdout:
+        target /= pathlib.Path(os.path.abspath(recording.path)).stem
     if is_stdout and format not in ("jsonl", "csv", "perfetto"):
         raise ValueError(f"{format} cannot be written to stdout")
     if not is_stdout and target.exists() and not force:
@@ -67,7 +77,7 @@ def export(
         )
     unreadable = [series for series in selected if not series.is_readable]
     selected = [series for series in selected if series.is_readable]
-    work = _Work(selected, first, last, upcast)
+    work = _Work(recording, selected, first, last, upcast)
     work.remarks = [
         f"not in it: {one.label}, whose dtype {one.dtype_name} this version cannot read"
         for one in unreadable
@@ -84,7 +94,8 @@ def export(
         )
     if work.damaged:
         remarks.append(f"not in it: {len(work.damaged)} damaged, the first: {work.damaged[0]}")
-    return remarks + work.remarks
+    work.remarks = remarks + work.remarks
+    return work
 
 
 def _why_nothing(path: str, selected, first: int, last: int) -> str:
@@ -101,8 +112,8 @@ def _why_nothing(path: str, selected, first: int, last: int) -> str:
 class _Work:
     """What is exported, and what could not be."""
 
-    def __init__(self, series, first, last, upcast):
-        self.series, self.upcast = series, upcast
+    def __init__(self, recording, series, first, last, upcast):
+        self.recording, self.series, self.upcast = recording, series, upcast
         self.first, self.last = first, last
         self.has_jobs = len({(one.rank, one.session) for one in series}) > len(
             {one.rank for one in series}
@@ -145,25 +156,25 @@ class _Work:
                 tensors[names[series]] = (series, found[0])
             yield rank, replay, tensors
 
+    def columns(self, series=None) -> Columns:
+        """Statistics of all, or of one series."""
+        wanted = self.series if series is None else [series]
+        columns = Columns(self.recording._reader, wanted, self.first, self.last)
+        self.damaged += columns.errors
+        return columns
+
     def rows(self):
         """Statistics, one dictionary a snapshot."""
-        for _, row in self._rows():
-            yield row
-
-    def _rows(self):
-        for series in self.series:
-            for replay in self.replays(series):
-                found = self.read(series, replay, lambda one: _export_values.row_of(series, one))
-                if found is not None:
-                    yield series, found[1]
+        return self.columns().rows()
 
     def curves(self):
-        """(name of its curve, row) of every snapshot. Each call of a probe has its own curve, and
-        so have the jobs that call their probes the same."""
+        """(name of its curve, series, row) of every snapshot. Each call of a probe has its own
+        curve, and so have the jobs that call their probes the same."""
         names = names_of(self._with_replays(), lambda one: (one.rank, one.session))
-        for series, row in self._rows():
-            job = f"{series.session}/" if self.has_jobs else ""
-            yield job + names[series], row
+        for series, name in names.items():
+            curve = f"{series.session}/{name}" if self.has_jobs else name
+            for row in self.columns(series).rows():
+                yield curve, series, row
 
 
 def file_name(rank: int, replay: int) -> str:
@@ -177,7 +188,7 @@ def _write_safetensors(work, target, is_stdout):
     target.mkdir(parents=True, exist_ok=True)
     for rank, replay, tensors in work.by_replay():
         path = target / f"{file_name(rank, replay)}.safetensors"
-        with _replacing(path) as file:
+        with replacing(path) as file:
             _export_values.write_safetensors(file, rank, replay, tensors)
 
 
@@ -191,7 +202,7 @@ def _write_npz(work, target, is_stdout):
             arrays[name] = array
             if dtype:
                 arrays[f"{name}.dtype"] = numpy.array(dtype)
-        with _replacing(target / f"{file_name(rank, replay)}.npz") as file:
+        with replacing(target / f"{file_name(rank, replay)}.npz") as file:
             _export_values.write_npz(file, arrays)
 
 
@@ -202,7 +213,7 @@ def _write_npy(work, target, is_stdout):
             array, dtype = _export_values.array_of(snapshot, work.upcast)
             folder = target / _export_values.folder_name(name)
             folder.mkdir(parents=True, exist_ok=True)
-            with _replacing(folder / f"{file_name(rank, replay)}.npy") as file:
+            with replacing(folder / f"{file_name(rank, replay)}.npy") as file:
                 numpy.save(file, array)
             if dtype:
                 (folder / f"{file_name(rank, replay)}.dtype").write_text(f"{dtype}\n")
@@ -212,13 +223,13 @@ def _write_npy(work, target, is_stdout):
 
 
 def _write_jsonl(work, target, is_stdout):
-    with _text(target, is_stdout) as file:
+    with text_file(target, is_stdout) as file:
         for row in work.rows():
             file.write(json.dumps({name: _json_value(row[name]) for name in row}) + "\n")
 
 
 def _write_csv(work, target, is_stdout):
-    with _text(target, is_stdout) as file:
+    with text_file(target, is_stdout) as file:
         writer = None
         for row in work.rows():
             row["shape"] = "x".join(map(str, row["shape"]))
@@ -229,43 +240,45 @@ def _write_csv(work, target, is_stdout):
 
 
 def _write_parquet(work, target, is_stdout):
-    pyarrow = _library("pyarrow", "parquet")
+    _library("pyarrow", "parquet")
     import pyarrow.parquet
 
-    columns: dict[str, list] = {}
-    for row in work.rows():
-        for name, value in row.items():
-            columns.setdefault(name, []).append(value)
-    with _replacing(target) as file:
-        pyarrow.parquet.write_table(pyarrow.table(columns), file)
+    with replacing(target) as file:
+        pyarrow.parquet.write_table(work.columns().arrow(), file)
 
 
 def _write_tensorboard(work, target, is_stdout):
+    """Curves of statistics, and histograms of the finite values where values were recorded."""
+    numpy = _library("numpy", "tensorboard")
     _library("tensorboard", "tensorboard")
-    _library("torch", "tensorboard")
-    from torch.utils.tensorboard import SummaryWriter
+    from . import _tensorboard
 
-    limit = MAX_TENSORBOARD_TAGS // len(_TENSORBOARD_STATS)
+    limit = MAX_TENSORBOARD_TAGS // (len(_TENSORBOARD_STATS) + 1)
     if len(work.series) > limit:
         work.remarks.append(
             f"not in it: {len(work.series) - limit} of {len(work.series)} probes; TensorBoard gets "
             f"{MAX_TENSORBOARD_TAGS} tags at most. Choose with: --probes GLOB"
         )
         work.series = work.series[:limit]
-    with SummaryWriter(str(target)) as writer:
-        for curve, row in work.curves():
+    with _tensorboard.Writer(target) as writer:
+        for curve, series, row in work.curves():
             tag = curve if row["rank"] < 0 else f"rank{row['rank']}/{curve}"
             step = row["replay"] if row["step"] is None else row["step"]
+            time = row["timestamp_ns"] / 1e9
             for name in _TENSORBOARD_STATS:
-                writer.add_scalar(
-                    f"{tag}/{name}", row[name], step, walltime=row["timestamp_ns"] / 1e9
-                )
+                writer.add_scalar(f"{tag}/{name}", row[name], step, time)
+            found = work.read(series, row["replay"], lambda one: one._has_values() and one.values())
+            if found is None or not found[0]._has_values():
+                continue
+            finite = found[1][numpy.isfinite(found[1])]
+            if finite.size:
+                writer.add_histogram(f"{tag}/values", finite, step, time)
 
 
 def _write_perfetto(work, target, is_stdout):
     """Chrome's JSON: a counter track a statistic, grouped by rank; an instant event where NaN or
     Inf is."""
-    with _text(target, is_stdout) as file:
+    with text_file(target, is_stdout) as file:
         file.write('{"displayTimeUnit": "ns", "traceEvents": [\n')
         separator = ""
         for event in _trace_events.of(work):
@@ -308,34 +321,6 @@ def _library(name: str, format: str):
         ) from error
 
 
-@contextlib.contextmanager
-def _replacing(path: pathlib.Path) -> typing.Iterator[typing.BinaryIO]:
-    """A file that is there whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            yield file
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _text(path: pathlib.Path, is_stdout: bool) -> typing.Iterator[typing.TextIO]:
-    if is_stdout:
-        yield sys.stdout
-        sys.stdout.flush()
-        return
-    import io
-
-    with _replacing(path) as file:
-        wrapper = io.TextIOWrapper(file, encoding="utf-8", newline="")
-        yield wrapper
-        wrapper.flush()
-        wrapper.detach()
-
-
 def _parse_range(text: str) -> tuple[int, int]:
     first, dots, last = text.partition("..")
     try:
@@ -366,14 +351,15 @@ def main(arguments: list[str] | None = None) -> int:
         print("cgdebug: export takes one rank: --ranks 0", file=sys.stderr)
         return 2
     try:
-        remarks = export(
-            Recording(options.source, rank=rank),
+        recording = Recording(options.source, rank=rank)
+        work = _export(
+            recording,
             options.format,
             options.output,
-            *options.probes,
-            replays=options.replays,
-            upcast=options.upcast,
-            force=options.force,
+            options.probes,
+            options.replays,
+            options.upcast,
+            options.force,
         )
     except BrokenPipeError:
         # Silent, as every command. What is still buffered has to go somewhere at exit.
@@ -382,11 +368,12 @@ def main(arguments: list[str] | None = None) -> int:
     except (RecordingError, ImportError, ValueError, OSError) as error:
         print(f"cgdebug: {error}", file=sys.stderr)
         return 4 if isinstance(error, NothingMatchedError) else 2
-    for remark in remarks:
+    for remark in work.remarks:
         print(f"cgdebug: {remark}", file=sys.stderr)
     if not options.quiet and options.output != "-":
         print(f"cgdebug: written to {options.output}", file=sys.stderr)
-    return 0
+    # What was lost while it was recorded was said; what is damaged was there.
+    return _INCONCLUSIVE if work.damaged or recording._reader.describe()["damage"] else 0
 
 
 if __name__ == "__main__":

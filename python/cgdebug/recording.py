@@ -3,7 +3,7 @@
     r = cgdebug.open("runs/a.cgrec")        # a folder of ranks and .safetensors files too
     r.probes; r.replays; r.ranks; r.gaps; r.complete
     s = r["blk3.attn"][1204]                # TensorSnapshot; values are loaded when first asked for
-    r["blk3.attn"].stat("absmax")           # one number a replay
+    r["blk3.attn"].stat("abs_max")          # one number a replay
     d = r.diff("runs/b.cgrec"); assert d.ok, d
 """
 
@@ -13,11 +13,16 @@ import collections.abc
 import dataclasses
 import operator
 import os
+import typing
 
+from ._columns import _MAX, Columns
 from ._reports import Check, Diff
-from ._series import STATS, RecordedSnapshot, Series, names_of
+from ._series import RecordedSnapshot, Series, names_of
 from .errors import NothingMatchedError, RecordingError
 from .snapshot import TensorSnapshot
+
+if typing.TYPE_CHECKING:
+    from ._catalogue import Row
 
 __all__ = ["open", "Recording", "Series", "RecordedSnapshot", "Gap", "Diff", "Check"]
 
@@ -59,7 +64,7 @@ class Recording:
         self._database = None
         self._missing: list[str] | None = None
         self._all = [Series(self, index, **slot) for index, slot in enumerate(self._reader.slots())]
-        self._slots = sorted(self._all, key=lambda series: (series.order, series.rank))
+        self._slots = sorted(self._all, key=lambda series: (series.graph_order, series.rank))
         if self._rank is not None and not self._slots:
             raise NothingMatchedError(f"{self._path} has no probe of rank {self._rank}")
         return self
@@ -142,7 +147,7 @@ class Recording:
             and session in (None, series.session)
         ]
         if not found:
-            raise KeyError(f"no probe {name!r} in {self._path}.{self._close_to(name)}")
+            raise KeyError(self._why_no_probe(name))
         if len(found) == 1:
             return found[0]
         if len({series.rank for series in found}) > 1:
@@ -270,8 +275,8 @@ class Recording:
         """Reads every byte, which `complete` does not; what is damaged, in sentences. Empty: nothing is."""
         return self._reader.verify()
 
-    def sql(self, query: str, parameters: collections.abc.Sequence = ()) -> list[tuple]:
-        """A read-only query, rows as tuples. Tables: `cgdebug-cli query --schema`.
+    def sql(self, query: str, parameters: collections.abc.Sequence = ()) -> list[Row]:
+        """A read-only query; rows are tuples whose columns are attributes too. Tables: `cgdebug-cli query --schema`.
 
         They are made in memory, and NULL where only the files of a recording have it (ordinal, place in
         the file, process of a session), without marks; `cgdebug-cli query` asks the recording's catalogue.
@@ -279,35 +284,23 @@ class Recording:
         from . import _catalogue
 
         if self._database is None:
-            self._database = _catalogue.make_database(self._reader)
+            self._database = _catalogue.make_database(self._reader, self._all)
         return _catalogue.query(self._database, query, parameters)
 
     def to_pandas(self, *probes: str):
-        """One row a snapshot: names, replay, step, time and every statistic. Needs pandas."""
+        """One row a snapshot: names, replay, step, time, every statistic and the hashes. Needs
+        pandas."""
         try:
             import pandas
         except ImportError as error:
             raise ImportError(
                 "to_pandas needs pandas: pip install pandas. Without it: r.table()"
             ) from error
-        return pandas.DataFrame(self.table(*probes))
+        return pandas.DataFrame(self._columns(*probes).frame())
 
     def table(self, *probes: str) -> dict[str, list]:
         """The columns of `to_pandas` as lists."""
-        columns: dict[str, list] = {name: [] for name in _table_names()}
-        for series in self.select(*probes):
-            count = len(series)
-            columns["probe"] += [series.name] * count
-            columns["rank"] += [series.rank] * count
-            columns["graph_id"] += [series.graph_id] * count
-            columns["invocation"] += [series.invocation] * count
-            columns["dtype"] += [series.dtype_name] * count
-            columns["shape"] += [series.shape] * count
-            columns["replay"] += series.replays
-            columns["step"] += [None if step < 0 else int(step) for step in series.steps]
-            for name in STATS:
-                columns[name] += series.stat(name).tolist()
-        return columns
+        return self._columns(*probes).lists()
 
     def export(self, format: str, output: str | os.PathLike, *probes: str, **options):
         """Writes it in another format; see `cgdebug.export`."""
@@ -326,14 +319,21 @@ class Recording:
 
     # --- inside -----------------------------------------------------------------------------------
 
+    def _columns(self, *probes: str) -> Columns:
+        return Columns(self._reader, self.select(*probes)).checked()
+
+    def _why_no_probe(self, name: str) -> str:
+        text = f"no probe {name!r} in {self._path}."
+        if not set(name) & set("*?[") and not name.startswith(("re:", "!")):
+            return text + self._close_to(name)
+        count = len({series.name for series in self.select(name)})
+        return f"{text} {count} match it as a pattern: r.select({name!r})"
+
     def _close_to(self, name: str) -> str:
         import difflib
 
         close = difflib.get_close_matches(name, self.probes, n=3, cutoff=0.5)
         return f" Close: {', '.join(map(repr, close))}" if close else f" It has {len(self)} probes"
-
-
-_MAX = 2**64 - 1
 
 
 def _range(replays: tuple[int, int] | None) -> tuple[int, int]:
@@ -346,7 +346,3 @@ def _range(replays: tuple[int, int] | None) -> tuple[int, int]:
     if not 1 <= first <= last <= _MAX:
         raise ValueError(f"replays is (first, last), counted from 1, not {replays!r}")
     return first, last
-
-
-def _table_names() -> tuple[str, ...]:
-    return ("probe", "rank", "graph_id", "invocation", "dtype", "shape", "replay", "step", *STATS)

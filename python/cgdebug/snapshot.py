@@ -52,14 +52,19 @@ class Stats:
     xor_hash: int | None
 
     @property
+    def inf(self) -> int:
+        return self.pos_inf + self.neg_inf
+
+    @property
     def nonfinite(self) -> int:
-        return self.nan + self.pos_inf + self.neg_inf
+        return self.nan + self.inf
 
 
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class TensorSnapshot:
     """A copy of one probed tensor. It owns its bytes: later replays do not change it.
 
+    probe_name:       also `probe`; `replay` and `invocation` are short for the next ones
     replay_index:     from 1, counted for each captured call
     shape:            a tuple; dtype: a torch.dtype (`dtype_name` needs no torch)
     device:           where the tensor was, "cuda:0" or "cpu"
@@ -117,6 +122,22 @@ class TensorSnapshot:
         value = makers[name]()
         self.__dict__[name] = value
         return value
+
+    # The same by the names that they have in tables, SQL and JSON.
+    @property
+    def probe(self) -> str:
+        return self.probe_name
+
+    @property
+    def replay(self) -> int:
+        return self.replay_index
+
+    @property
+    def invocation(self) -> int:
+        return self.invocation_index
+
+    def __dir__(self):
+        return sorted({*super().__dir__(), "tensor", "dtype", "stats"})  # made when asked for
 
     @property
     def dtype_name(self) -> str:
@@ -209,10 +230,10 @@ class TensorSnapshot:
     def _make_tensor(self):
         import torch
 
-        payload = self._bytes()
+        payload, dtype = self._bytes(), getattr(torch, self._known_dtype())
         if self.numel == 0:
-            return torch.empty(self.shape, dtype=self.dtype)
-        return torch.frombuffer(payload, dtype=self.dtype).reshape(self.shape)
+            return torch.empty(self.shape, dtype=dtype)
+        return torch.frombuffer(payload, dtype=dtype).reshape(self.shape)
 
     def _make_dtype(self):
         import torch

@@ -1,10 +1,9 @@
 // _recording: recordings, safetensors files and folders of either for Python. No torch, no CUDA, no
-// protobuf, no daemon; NumPy only for whole columns of statistics.
-#include <pybind11/numpy.h>
+// protobuf, no daemon; NumPy only for columns of statistics.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <cmath>
+#include <limits>
 #include <memory>
 #include <mutex>
 
@@ -17,6 +16,7 @@
 #include "client/source/source.h"
 #include "daemon/recording/catalogue_schema.h"
 #include "daemon/recording/recording_reader.h"
+#include "python/src/recording_columns.h"
 #include "python/src/recording_stats.h"
 #include "python/src/recording_writer.h"
 
@@ -168,91 +168,12 @@ class Reader {
     })));
   }
 
-  // One statistic of every snapshot of a slot; also "step".
-  py::array_t<double> ColumnOf(std::size_t slot, const std::string& name) {
-    CheckSlot(slot);
-    const Column* column = nullptr;
-    for (const Column& one : kColumns) column = one.name == name ? &one : column;
-    if (column == nullptr && name != "step") {
-      throw py::value_error("no statistic '" + name + "'");
-    }
-    const auto values = Checked(Unlocked([&](Source& source) -> Result<std::vector<double>> {
-      const Result<std::vector<Key>> keys = source.Keys(slot);
-      if (!keys.ok()) return keys.error();
-      std::vector<double> numbers;
-      for (const Key& key : *keys) {
-        const Result<Snapshot> snapshot = source.Get(slot, key);
-        if (!snapshot.ok()) return snapshot.error();
-        if (column == nullptr) {
-          numbers.push_back(static_cast<double>(snapshot->step));
-          continue;
-        }
-        const Result<Stats> stats = source::StatsOf(source, *snapshot);
-        if (!stats.ok()) return stats.error();
-        numbers.push_back(column->get(*stats));
-      }
-      return numbers;
-    }));
-    return py::array_t<double>(static_cast<py::ssize_t>(values.size()), values.data());
-  }
-
-  // The snapshots of a slot as rows of the table `snapshot` (daemon/recording/catalogue_schema.h),
-  // each with what the table `comparison` says of it, or None. What cannot be read is None.
-  py::list Rows(std::size_t slot) {
-    CheckSlot(slot);
-    struct Read {
-      Snapshot snapshot;
-      std::optional<Stats> stats;
-    };
-    const auto rows = Checked(Unlocked([&](Source& source) -> Result<std::vector<Read>> {
-      const Result<std::vector<Key>> keys = source.Keys(slot);
-      if (!keys.ok()) return keys.error();
-      std::vector<Read> read;
-      for (const Key& key : *keys) {
-        Read row{.snapshot = {.slot = slot, .key = key}, .stats = {}};
-        if (Result<Snapshot> snapshot = source.Get(slot, key); snapshot.ok()) {
-          row.snapshot = *std::move(snapshot);
-          const Result<Stats> stats = source::StatsOf(source, row.snapshot);
-          if (stats.ok()) row.stats = *stats;
-        }
-        read.push_back(std::move(row));
-      }
-      return read;
-    }));
-    py::list list;
-    for (const Read& row : rows) {
-      const Snapshot& snapshot = row.snapshot;
-      py::list cells;
-      cells.append(py::none());
-      cells.append(slot);
-      cells.append(snapshot.key.replay);
-      cells.append(py::none());
-      cells.append(snapshot.step < 0 ? py::object(py::none()) : py::int_(snapshot.step));
-      cells.append(snapshot.serial);
-      cells.append(snapshot.timestamp_ns);
-      for (int i = 0; i < 3; ++i) cells.append(py::none());
-      cells.append(snapshot.hash ? py::object(py::str(HexOf(*snapshot.hash))) : py::none());
-      cells.append(py::none());
-      for (const Column& column : kColumns) {
-        const double value = row.stats ? column.get(*row.stats) : NAN;
-        const bool is_count = &column < kColumns + kCountColumns;
-        cells.append(!row.stats ? py::object(py::none())
-                     : is_count ? py::object(py::int_(static_cast<std::int64_t>(value)))
-                                : py::object(py::float_(value)));
-      }
-      const bool has_nonfinite = row.stats && row.stats->has_nonfinite;
-      cells.append(has_nonfinite ? py::object(py::int_(row.stats->first_nonfinite)) : py::none());
-      const bool has_hash = row.stats && row.stats->has_hash;
-      cells.append(has_hash ? py::object(py::str(HexOf(row.stats->hash))) : py::none());
-      list.append(py::make_tuple(py::tuple(cells), ComparisonCells(snapshot)));
-    }
-    return list;
-  }
-
-  static py::object ComparisonCells(const Snapshot& snapshot) {
-    if (!snapshot.comparison) return py::none();
-    const auto& [mismatched, max_abs, max_rel] = *snapshot.comparison;
-    return py::make_tuple(mismatched, max_abs, max_rel);
+  // What is known of every snapshot of these slots (recording_columns.h).
+  py::dict Columns(const std::vector<std::size_t>& slots, std::uint64_t first_replay,
+                   std::uint64_t last_replay) {
+    for (const std::size_t slot : slots) CheckSlot(slot);
+    return ToDict(Checked(Unlocked(
+        [&](Source& source) { return ReadColumns(source, slots, first_replay, last_replay); })));
   }
 
   py::list Gaps() {
@@ -379,8 +300,8 @@ PYBIND11_MODULE(_recording, module) {
       .def("get", &Reader::Get, py::arg("slot"), py::arg("replay"))
       .def("values", &Reader::Values, py::arg("slot"), py::arg("replay"))
       .def("statistics", &Reader::Statistics, py::arg("slot"), py::arg("replay"))
-      .def("column", &Reader::ColumnOf, py::arg("slot"), py::arg("name"))
-      .def("rows", &Reader::Rows, py::arg("slot"))
+      .def("columns", &Reader::Columns, py::arg("slots"), py::arg("first") = 1,
+           py::arg("last") = std::numeric_limits<std::uint64_t>::max())
       .def("gaps", &Reader::Gaps)
       .def("missing", &Reader::Missing)
       .def("verify", &Reader::Verify)

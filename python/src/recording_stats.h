@@ -3,9 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
-#include <cstdint>
-#include <cstdio>
-#include <string>
+#include <cstddef>
 
 #include "daemon/numerics/stats.h"
 
@@ -31,12 +29,6 @@ inline constexpr Column kColumns[] = {
 };
 
 inline constexpr std::size_t kCountColumns = 6;  // the first ones, which are whole numbers
-
-inline std::string HexOf(std::uint64_t value) {
-  char text[17];
-  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(value));
-  return text;
-}
 
 inline pybind11::dict StatsDict(const numerics::Stats& stats) {
   pybind11::dict dict;

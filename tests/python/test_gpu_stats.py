@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from cgdebug import TensorRecord, TensorStats
+import cgdebug
+from cgdebug import DaemonError, TensorRecord, TensorStats, _native
 from conftest import capture, wait_until
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("daemon")]
@@ -130,3 +131,53 @@ def test_more_elements_than_32_bits_count(daemon, graph_probe):
     snapshot = looked_at(p, x, daemon)
     assert (snapshot.stats.count, snapshot.stats.min) == ((1 << 32) + 3, -5)
     assert snapshot.stats.l1 == (1 << 32) + 2 + 5
+
+
+def recorded(client, p, call, path):
+    """A recording of steps 1 to 3 of `p`, which `call` makes; step 0 comes before it."""
+
+    def newest():
+        try:
+            return client.get(p.name).step
+        except DaemonError:
+            return None
+
+    for step in range(4):
+        cgdebug.step(step)
+        call(step)
+        torch.cuda.synchronize()
+        wait_until(lambda step=step: newest() == step, f"step {step} of {p.name} has been read")
+        if step == 0:
+            live = client.record(path, probes=p.name)
+    live.stop()
+    return cgdebug.open(live.directory)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *FLOATS8, *INTEGERS, torch.bool], ids=str)
+def test_a_run_on_the_gpu_and_one_on_the_cpu_are_the_same(
+    daemon, graph_probe, probe, tmp_path, dtype
+):
+    generator = torch.Generator().manual_seed(1)
+    steps = [torch.randn(100_003, generator=generator, dtype=torch.float64) * 50 for _ in range(4)]
+    steps = [x.abs() if dtype is torch.uint8 else x for x in steps]
+    steps = [x.to(torch.float32).to(dtype) for x in steps]
+    steps[2].view(-1)[:2] = torch.zeros(2).to(dtype)
+    if dtype in FLOATS:
+        steps[2][3], steps[2][4], steps[2][5] = math.inf, -math.inf, -0.0
+    on_gpu = graph_probe(TensorStats(), name=f"gpu {dtype}")
+    x = steps[0].cuda()
+    graph, _ = capture(lambda: on_gpu(x), warmup=0)
+
+    def replay(step):
+        x.copy_(steps[step])
+        graph.replay()
+
+    on_cpu = probe(TensorStats(), name=f"cpu {dtype}", mode="always")
+    key = _native.probe_module().session()["uuid"][:8]
+    with daemon.connect(session=key) as client:
+        wait_until(lambda: key in {s.key for s in client.sessions()}, "the session is known")
+        of_gpu = recorded(client, on_gpu, replay, tmp_path / "gpu.cgrec")
+        of_cpu = recorded(client, on_cpu, lambda step: on_cpu(steps[step]), tmp_path / "cpu.cgrec")
+    diff = of_gpu.diff(of_cpu, align="step", names={on_gpu.name: on_cpu.name})
+    assert diff.ok, diff
+    assert diff.to_dict()["equal"]["statistics"] == 3

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import cgdebug
-from cgdebug import DaemonError, TensorCompare, TensorRecord, _native, _recording
+from cgdebug import DaemonError, TensorCompare, TensorRecord, TensorStats, _native, _recording
 from conftest import find_program, wait_until
 
 JOB = """
@@ -100,6 +100,28 @@ def test_right_after_its_end_a_job_is_known_to_have_ended(cli, job):
     assert result.stdout.startswith("job has-just-ended ("), result.stdout
     assert f" has exited (pid {ended.pid}, " in result.stdout
     assert "nothing found in 20 snapshots\n" in result.stdout
+
+
+def test_two_recordings_of_statistics_are_compared(client, probe, tmp_path):
+    p = probe(TensorStats(), name="hashed")
+    p(torch.zeros(4))
+    paths = []
+    for name, last in (("a", 1.0), ("b", 1.0), ("c", 2.0)):
+        replay = p.status().replays
+        wait_for(client, p, replay)
+        with client.record(tmp_path / f"{name}.cgrec", probes=p.name) as live:
+            for step in range(3):
+                cgdebug.step(step)
+                p(torch.tensor([float(step), -1.0, 3.0, last if step == 2 else 1.0]))
+            wait_for(client, p, replay + 3)
+        paths.append(live.directory)
+    a = cgdebug.open(paths[0])
+    assert [s.stats.xor_hash is not None for s in a[p.name]] == [True] * 3
+    same = a.diff(paths[1], align="step")
+    assert same.ok and "same by hash and statistics; values were not recorded" in str(same)
+    other = a.diff(paths[2], align="step")
+    assert other.verdict == "different" and other.first["step"] == 2
+    assert {"mean", "l1", "xor_hash"} <= set(other.first["statistics"])
 
 
 def test_a_recording_ends_with_its_replays(client, probe, tmp_path):

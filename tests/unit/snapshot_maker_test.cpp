@@ -47,6 +47,23 @@ TEST(SnapshotMaker, TheFirstStatisticsOfASlotAreNewAlsoWhereTheirHashIsZero) {
   EXPECT_FALSE(changed());
 }
 
+TEST(SnapshotMaker, StatisticsThatDifferAreAChangeAlsoWhereTheHashIsEqual) {
+  const SlotPtr slot = MakeSlot(MakeSession("1"), "x", 1);
+  PayloadPool pool(0);
+  SnapshotMaker maker(&pool);
+  const auto changed = [&](double value) {  // of two such elements: the XOR is 0
+    ring::Entry entry;
+    entry.flags = layout::kEntryIsStats;
+    entry.stats.flags = layout::kStatsHasHash;
+    entry.stats.count = 2;
+    entry.stats.min = entry.stats.max = value;
+    return maker.Make(slot, &entry, {}).snapshot->changed;
+  };
+  EXPECT_TRUE(changed(1));
+  EXPECT_FALSE(changed(1));
+  EXPECT_TRUE(changed(2));
+}
+
 TEST(SnapshotMaker, BytesDecideWhereHashesAreEqual) {
   const SlotPtr slot = MakeSlot(MakeSession("1"), "x", 1);
   PayloadPool pool(0);

@@ -1,0 +1,137 @@
+"""Statistics of many snapshots as columns, read in one pass.
+
+A thing has one name wherever it is shown: here, in `Recording.table` and `to_pandas`, in what
+`export` writes as csv, jsonl and parquet, in the view v_snapshots of SQL, and as an attribute of
+`Series`, `TensorSnapshot` and `Stats`.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import typing
+
+from .errors import RecordingError
+
+if typing.TYPE_CHECKING:
+    import numpy
+
+    from ._series import Series
+
+COUNTS = ("count", "nan", "inf", "pos_inf", "neg_inf", "nonfinite", "zero", "subnormal")
+NUMBERS = ("min", "max", "mean", "std", "abs_max", "l1", "l2")
+# Those that are one number a snapshot.
+STATS = (*COUNTS, *NUMBERS)
+_OF_SERIES = ("probe", "rank", "session", "graph", "graph_id", "invocation", "graph_order", "site")
+_OF_TENSOR = ("device", "dtype", "shape")
+_WHEN = ("replay", "step", "serial", "timestamp_ns")
+NAMES = (*_OF_SERIES, *_WHEN, *_OF_TENSOR, *STATS, "first_nonfinite", "hash", "xor_hash")
+ALIASES = {"absmax": "abs_max", "mu": "mean", "sigma": "std"}
+_MAX = 2**64 - 1
+
+
+class Columns:
+    """The snapshots of some series: a row each, series by series, replays ascending. Those that
+    cannot be read are left out, or None with `unread`, and `errors` says why."""
+
+    def __init__(
+        self,
+        reader,
+        series: list[Series],
+        first: int = 1,
+        last: int = _MAX,
+        *,
+        unread: bool = False,
+    ):
+        import numpy
+
+        self.series = series
+        arrays = reader.columns([one._index for one in series], first, last)
+        self.errors: list[str] = arrays.pop("errors")
+        self.comparisons: list[tuple] = arrays.pop("comparisons")
+        if self.errors and not unread:
+            arrays = {name: array[arrays["is_read"]] for name, array in arrays.items()}
+        arrays["inf"] = arrays["pos_inf"] + arrays["neg_inf"]
+        arrays["nonfinite"] = arrays["nan"] + arrays["inf"]
+        places = {one._index: place for place, one in enumerate(series)}
+        if len(arrays["slot"]):
+            lookup = numpy.zeros(max(places) + 1, "int64")
+            lookup[list(places)] = list(places.values())
+            arrays["place"] = lookup[arrays["slot"]]
+        else:
+            arrays["place"] = arrays["slot"]
+        self.arrays: dict[str, numpy.ndarray] = arrays
+
+    def __len__(self) -> int:
+        return len(self.arrays["replay"])
+
+    def checked(self) -> Columns:
+        if self.errors:
+            raise RecordingError(self.errors[0])
+        return self
+
+    def of_series(self, name: str) -> list:
+        """One value a series, of a column that says the same in all of its rows."""
+        return [one.dtype_name if name == "dtype" else getattr(one, name) for one in self.series]
+
+    def column(self, name: str) -> list:
+        """A column as Python has it; None where there is nothing."""
+        arrays = self.arrays
+        if name in _OF_SERIES or name in _OF_TENSOR:
+            values = self.of_series(name)
+            return [values[place] for place in arrays["place"].tolist()]
+        values = arrays[name].tolist()
+        if name in ("step", "first_nonfinite"):
+            return [None if value < 0 else value for value in values]
+        if name in ("hash", "xor_hash"):
+            there = arrays[f"has_{name}"].tolist()
+            return [f"{value:016x}" if known else None for value, known in zip(values, there)]
+        if self.errors and name != "replay":
+            whole = arrays["is_read"].tolist()
+            return [value if known else None for value, known in zip(values, whole)]
+        return values
+
+    def lists(self) -> dict[str, list]:
+        return {name: self.column(name) for name in NAMES}
+
+    def rows(self) -> collections.abc.Iterator[dict[str, typing.Any]]:
+        for values in zip(*self.lists().values()):
+            yield dict(zip(NAMES, values))
+
+    def frame(self) -> dict:
+        """The columns for pandas: arrays where they say the same as lists."""
+        import numpy
+
+        columns: dict[str, typing.Any] = {}
+        for name in NAMES:
+            if name in _OF_SERIES or name in _OF_TENSOR:
+                values = numpy.empty(len(self.series), object)
+                for place, value in enumerate(self.of_series(name)):
+                    values[place] = value
+                columns[name] = values[self.arrays["place"]]
+                if name in ("rank", "graph_id", "invocation", "graph_order"):
+                    columns[name] = columns[name].astype("int64")
+            elif name in STATS or name in ("replay", "serial", "timestamp_ns"):
+                columns[name] = self.arrays[name]
+            else:
+                columns[name] = self.column(name)
+        return columns
+
+    def arrow(self):
+        """As a table of pyarrow."""
+        import pyarrow
+
+        columns = {}
+        for name in NAMES:
+            if name in _OF_SERIES or name in _OF_TENSOR:
+                is_shape = name == "shape"
+                values = [list(one) if is_shape else one for one in self.of_series(name)]
+                kind = pyarrow.list_(pyarrow.int64()) if is_shape else None
+                of_series = pyarrow.array(values, kind)
+                columns[name] = of_series.take(pyarrow.array(self.arrays["place"]))
+            elif name in ("step", "first_nonfinite"):
+                columns[name] = pyarrow.array(self.arrays[name], mask=self.arrays[name] < 0)
+            elif name in ("hash", "xor_hash"):
+                columns[name] = pyarrow.array(self.column(name), pyarrow.string())
+            else:
+                columns[name] = pyarrow.array(self.arrays[name])
+        return pyarrow.table(columns)

@@ -1,0 +1,38 @@
+// recording_columns.h: what is known of many snapshots, but for their values, as columns.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/source/source.h"
+#include "daemon/numerics/stats.h"
+
+namespace cgdebug::python {
+
+// A row a snapshot: slot by slot as asked for, replays ascending within each.
+struct SnapshotColumns {
+  struct Row {
+    std::size_t slot = 0;
+    source::Key key;
+    std::optional<source::Snapshot> snapshot;  // absent: it cannot be read
+    std::optional<numerics::Stats> stats;
+  };
+  std::vector<Row> rows;
+  std::vector<std::string> errors;  // why rows are not whole, one each
+};
+
+// Reads every snapshot of these slots once, in the order in which they lie in a recording.
+// Thread: any; it needs no interpreter. Fails: a slot cannot be read at all.
+Result<SnapshotColumns> ReadColumns(source::Source& source, const std::vector<std::size_t>& slots,
+                                    std::uint64_t first_replay, std::uint64_t last_replay);
+
+// NumPy arrays by name; of what is absent -1, 0 or NaN. `is_read` says which rows are whole,
+// `errors` why the others are not, `comparisons` are tuples (row, mismatched, max_abs, max_rel).
+pybind11::dict ToDict(const SnapshotColumns& columns);
+
+}  // namespace cgdebug::python
