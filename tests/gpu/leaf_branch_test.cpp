@@ -262,8 +262,13 @@ TEST_P(LeafBranch, EagerCallsOfManyShapesLoseNothingUncounted) {
     probe.Observe(tensor, stream_);
   };
   {
-    Probe warm("warm", options);  // so that the calls below allocate no memory of CUDA's
-    for (int n = 1; n <= kShapes; ++n) observe(warm, n);
+    // One probe keeps 64 slots. Two leave enough buffers that the calls below allocate no memory of
+    // CUDA's, which would wait for the stream that `go` holds up.
+    Probe warm("warm", options), too("warm too", options);
+    for (int n = 1; n <= kShapes / 2; ++n) {
+      observe(warm, n);
+      observe(too, n);
+    }
     CU(cudaStreamSynchronize(stream_));
   }
   Probe probe("x", options);
