@@ -57,6 +57,7 @@ void SetStepInStreamOrder(std::int64_t step, void* stream) {
 GraphLabel SetGraphLabel(GraphLabel label) {
   return ProbeTable::Instance().SetGraphLabel(std::move(label));
 }
+void SetSiteProvider(SiteProvider provider) { ProbeTable::Instance().SetSiteProvider(provider); }
 void SetFallbackAllocator(const DeviceAllocator& allocator) {
   capture::SetFallbackAllocator(allocator);
 }

@@ -18,9 +18,6 @@ using capture::ProbeSlot;
 // that makes and closes probes all the time would fill /dev/shm, which others need as well.
 constexpr std::uint64_t kMaxUnreadBytes = 256ull << 20;
 
-// Of one probe: one a shape and stream.
-constexpr std::size_t kMaxEagerSlots = 64;
-
 // The records of a graph that is gone can still be asked for. Kept are those of the newest such
 // graph of each probe, and older ones within these bounds: a job may capture again and again.
 constexpr std::size_t kMaxRetiredSlots = 64;  // of one probe
@@ -78,6 +75,7 @@ void ProbeTable::AtForkChild() {
   instance_->probes_ = parent->probes_;
   instance_->next_probe_id_ = parent->next_probe_id_;
   instance_->step_ = parent->step_.load();
+  instance_->site_provider_ = parent->site_provider_.load();
   parent->mutex_.unlock();
 }
 
@@ -112,23 +110,6 @@ void ProbeTable::Evict(ProbeState& probe, ProbeSlot& slot) {
   std::erase(probe.slots, &slot);
   slot.evicted = true;
   LetGo(slot);
-}
-
-// Makes room for one more: the slots that were not used for the longest time go. A slot that still
-// has calls on their way to the GPU stays, so there may be more of them for a while.
-void ProbeTable::EvictOldEager(ProbeState& probe) {
-  std::size_t count = 0;
-  std::vector<ProbeSlot*> idle;
-  for (ProbeSlot* slot : probe.slots) {
-    if (slot->in_graph) continue;
-    ++count;
-    if (!slot->in_use()) idle.push_back(slot);
-  }
-  if (count < kMaxEagerSlots) return;
-  std::sort(idle.begin(), idle.end(),
-            [](const ProbeSlot* a, const ProbeSlot* b) { return a->last_used < b->last_used; });
-  idle.resize(std::min(idle.size(), count - kMaxEagerSlots + 1));
-  for (ProbeSlot* slot : idle) Evict(probe, *slot);
 }
 
 void ProbeTable::EvictOldRetired(bool all) {

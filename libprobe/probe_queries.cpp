@@ -51,6 +51,7 @@ SlotStatus StatusOf(const ProbeSlot& slot) {
   const layout::SlotCredit credit = slot.reader->credit();
   SlotStatus status;
   status.slot = slot.index;
+  status.site = r.site;
   status.capture_id = r.capture_id;
   status.graph_label = r.graph_label;
   status.invocation = r.invocation;

@@ -12,6 +12,7 @@
 #include "libprobe/ring/reclaim.h"
 #include "libprobe/ring/recorder_mark.h"
 #include "libprobe/ring/shared_copy.h"
+#include "libprobe/ring/utf8.h"
 
 namespace cgdebug {
 namespace {
@@ -20,18 +21,6 @@ using capture::ProbeSlot;
 
 constexpr double kReclaimAfterSeconds = 3600;
 constexpr std::size_t kMaxOpenCaptures = 16;
-
-bool SameTensor(const layout::SlotRegistration& r, const TensorRef& tensor) {
-  if (r.dtype != static_cast<std::uint16_t>(tensor.dtype) || r.dims != tensor.shape.size() ||
-      r.device_type != static_cast<std::uint8_t>(tensor.device_type) ||
-      r.device_index != tensor.device_index ||
-      tensor.shard.compare(0, layout::kMaxShardBytes, r.shard) != 0) {
-    return false;
-  }
-  return std::equal(
-      tensor.shape.begin(), tensor.shape.end(), r.shape,
-      [](std::int64_t a, std::uint64_t b) { return static_cast<std::uint64_t>(a) == b; });
-}
 
 // CGDEBUG_LANE decides for probes that leave it open.
 LaneChoice ChooseLane(LaneChoice choice) {
@@ -212,8 +201,13 @@ std::unique_ptr<ProbeSlot> ProbeTable::TakePrepared(ProbeState& probe, const Ten
 }
 
 void ProbeTable::Complete(ProbeState& probe, ProbeSlot& slot, const TensorRef& tensor,
-                          std::uint64_t capture_id, std::uint32_t invocation) {
+                          std::uint64_t capture_id, std::uint32_t invocation,
+                          const std::string& site) {
   layout::SlotRegistration& r = slot.registration;
+  if (!site.empty()) {
+    std::memset(r.site, 0, sizeof(r.site));
+    std::memcpy(r.site, site.data(), ring::CutLength(site, layout::kMaxNameBytes));
+  }
   if (probe.options.compare) {
     const CompareAction& compare = *probe.options.compare;
     slot.expected = ExpectedBlock(probe, ExpectedIndex(probe.name, compare, tensor, invocation));
@@ -252,39 +246,10 @@ ProbeSlot* ProbeTable::Publish(ProbeState& probe, std::unique_ptr<ProbeSlot>& sl
   return probe.slots.back();
 }
 
-ProbeSlot* ProbeTable::EagerSlot(ProbeState& probe, const TensorRef& tensor, void* stream) {
-  for (ProbeSlot* slot : probe.slots) {
-    if (slot->in_graph || slot->eager_stream != stream) continue;
-    if (!SameTensor(slot->registration, tensor)) continue;
-    slot->last_used = ++eager_uses_;
-    return slot;
-  }
-  EvictOldEager(probe);
-  std::unique_ptr<ProbeSlot> slot;
-  if (!OnGpu(tensor)) slot = TakePrepared(probe, tensor);
-  if (slot == nullptr) {
-    slot = MakeSlot(probe, tensor, OnGpu(tensor) ? layout::Lane::kCallback : layout::Lane::kHost,
-                    OnGpu(tensor) ? layout::LaneReason::kEager : layout::LaneReason::kNone);
-  }
-  slot->eager_stream = stream;
-  slot->last_used = ++eager_uses_;
-  try {
-    if (OnGpu(tensor)) {
-      slot->buffers = capture::AllocateBuffers(slot->registration.payload_bytes,
-                                               tensor.device_index, capture::Buffers::Kind::kEager);
-    }
-    Complete(probe, *slot, tensor, 0, 0);
-    return Publish(probe, slot);
-  } catch (...) {
-    FreeSlot(*slot);
-    throw;
-  }
-}
-
 // --- observing ---------------------------------------------------------------------------------
 
 void ProbeTable::CaptureOne(ProbeState& probe, const TensorRef& tensor, void* stream,
-                            std::uint64_t capture_id) {
+                            std::uint64_t capture_id, const std::string& site) {
   if (probe.invocations.size() > kMaxOpenCaptures) {
     std::erase_if(probe.invocations, [&](const auto& item) { return item.first != capture_id; });
   }
@@ -292,7 +257,7 @@ void ProbeTable::CaptureOne(ProbeState& probe, const TensorRef& tensor, void* st
   std::unique_ptr<ProbeSlot> slot = TakePrepared(probe, tensor);
   if (slot == nullptr) slot = MakeCaptureSlot(probe, tensor);
   try {
-    Complete(probe, *slot, tensor, capture_id, invocation);
+    Complete(probe, *slot, tensor, capture_id, invocation, site);
     if (slot->buffers.kind == capture::Buffers::Kind::kDirect) {
       capture::CaptureDirect(slot.get(), *segment_, tensor, stream, probe.options.prefer_link);
     } else {
@@ -320,14 +285,15 @@ void ProbeTable::ObserveCuda(ProbeState& probe, const TensorRef& tensor, void* s
     throw Named(probe, error);
   }
   if (!capture.capturing && probe.options.mode == ProbeMode::kCapture) return;
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   AdoptInThisProcess(probe);
   if (probe.closed) return;
   try {
     if (capture.capturing) {
-      CaptureOne(probe, tensor, stream, capture.id);
-    } else {
-      capture::LaunchEager(EagerSlot(probe, tensor, stream), tensor, stream);
+      const std::string site = CallSite(probe, lock);
+      if (!probe.closed) CaptureOne(probe, tensor, stream, capture.id, site);
+    } else if (ProbeSlot* slot = EagerSlot(probe, tensor, stream, lock)) {
+      capture::LaunchEager(slot, tensor, stream);
     }
   } catch (const Error& error) {
     throw Named(probe, error);
@@ -338,14 +304,15 @@ void ProbeTable::ObserveHost(ProbeState& probe, const TensorRef& tensor) {
   if (probe.options.mode == ProbeMode::kCapture) return;
   ProbeSlot* slot = nullptr;
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     AdoptInThisProcess(probe);
     if (probe.closed) return;
     try {
-      slot = EagerSlot(probe, tensor, nullptr);
+      slot = EagerSlot(probe, tensor, nullptr, lock);
     } catch (const Error& error) {
       throw Named(probe, error);
     }
+    if (slot == nullptr) return;
     slot->pending.fetch_add(1, std::memory_order_relaxed);
   }
   {

@@ -53,6 +53,7 @@ class ProbeTable {
   bool WaitConsumed(ProbeState* probe, std::chrono::nanoseconds timeout);  // nullptr = every probe
 
   void SetStep(std::int64_t step);
+  void SetSiteProvider(SiteProvider provider) { site_provider_.store(provider); }
   GraphLabel SetGraphLabel(GraphLabel label);
   std::optional<SessionInfo> Session();
   bool DaemonAlive();
@@ -85,11 +86,18 @@ class ProbeTable {
   Capture& FindCapture(std::uint64_t id);
   // Fills in what only the place of the call tells, and the expected tensor.
   void Complete(ProbeState& probe, capture::ProbeSlot& slot, const TensorRef& tensor,
-                std::uint64_t capture_id, std::uint32_t invocation);
+                std::uint64_t capture_id, std::uint32_t invocation, const std::string& site);
   capture::ProbeSlot* Publish(ProbeState& probe, std::unique_ptr<capture::ProbeSlot>& slot);
-  capture::ProbeSlot* EagerSlot(ProbeState& probe, const TensorRef& tensor, void* stream);
+  // Where the probe is called. Lets go of `lock` meanwhile: the answer may take the interpreter's
+  // lock, whose holder may wait for this one.
+  std::string CallSite(ProbeState& probe, std::unique_lock<std::mutex>& lock);
+  static capture::ProbeSlot* FindEagerSlot(ProbeState& probe, const TensorRef& tensor,
+                                           void* stream);
+  // nullptr when the probe was closed.
+  capture::ProbeSlot* EagerSlot(ProbeState& probe, const TensorRef& tensor, void* stream,
+                                std::unique_lock<std::mutex>& lock);
   void CaptureOne(ProbeState& probe, const TensorRef& tensor, void* stream,
-                  std::uint64_t capture_id);
+                  std::uint64_t capture_id, const std::string& site);
   void ObserveHost(ProbeState& probe, const TensorRef& tensor);
   void ObserveCuda(ProbeState& probe, const TensorRef& tensor, void* stream);
 
@@ -122,6 +130,7 @@ class ProbeTable {
   // Atomic: SetStep() is called in every step of a training loop, which must not wait for a thread
   // that captures or asks for the status.
   std::atomic<std::int64_t> step_{-1};
+  std::atomic<SiteProvider> site_provider_{nullptr};
   std::atomic<layout::ProducerLine*> producer_{nullptr};  // the segment's, once there is one
 };
 

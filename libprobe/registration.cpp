@@ -77,6 +77,18 @@ std::uint32_t WaitDeadlineMs() {
                                                          : kDefaultWaitMs;
 }
 
+bool SameTensor(const layout::SlotRegistration& r, const TensorRef& tensor) {
+  if (r.dtype != static_cast<std::uint16_t>(tensor.dtype) || r.dims != tensor.shape.size() ||
+      r.device_type != static_cast<std::uint8_t>(tensor.device_type) ||
+      r.device_index != tensor.device_index ||
+      tensor.shard.compare(0, layout::kMaxShardBytes, r.shard) != 0) {
+    return false;
+  }
+  return std::equal(
+      tensor.shape.begin(), tensor.shape.end(), r.shape,
+      [](std::int64_t a, std::uint64_t b) { return static_cast<std::uint64_t>(a) == b; });
+}
+
 std::string ShapeText(const std::vector<std::int64_t>& shape) {
   std::string text = "[";
   for (std::size_t i = 0; i < shape.size(); ++i) {

@@ -32,6 +32,9 @@ layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOp
 // How long a writer waits for room in a full ring: CGDEBUG_WAIT_MS.
 std::uint32_t WaitDeadlineMs();
 
+// Whether a slot made for the one takes the other.
+bool SameTensor(const layout::SlotRegistration& registration, const TensorRef& tensor);
+
 std::string ShapeText(const std::vector<std::int64_t>& shape);
 
 }  // namespace cgdebug

@@ -12,6 +12,7 @@ import time
 import warnings
 from multiprocessing import util
 
+from . import _site
 from .errors import NativeExtensionUnavailableError
 
 OP_LIBRARY = pathlib.Path(__file__).parent / "lib" / "libcgdebug_torch.so"
@@ -185,6 +186,7 @@ def _load_module():
         raise NativeExtensionUnavailableError(
             f"cgdebug's native module does not load: {error}. {_INSTALL}"
         ) from error
+    _probe.set_site_provider(_site.of_call)
     if _step is not None:
         _probe.set_step(_step, None)
     if _graph_label[0]:

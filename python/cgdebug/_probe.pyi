@@ -1,5 +1,6 @@
 """The native module: slots, rings and the process's segment. Package-internal; use `cgdebug`."""
 
+from collections.abc import Callable
 from typing import Any, TypedDict
 
 class _Record(TypedDict):
@@ -28,6 +29,7 @@ class _Verdict(TypedDict):
 
 class _Slot(TypedDict):
     slot: int
+    site: str
     capture_id: int
     graph_label: str
     invocation: int
@@ -85,6 +87,7 @@ class _Session(TypedDict):
     uuid: str
     shm_bytes: int
     slots: int
+    released_unread: int
 
 class NativeProbe:
     def __init__(
@@ -111,6 +114,7 @@ class NativeProbe:
     def status(self) -> _Status: ...
     def close(self) -> None: ...
 
+def set_site_provider(function: Callable[[], str]) -> None: ...
 def set_step(step: int | None, stream: int | None) -> None: ...
 def set_graph_label(label: str, scoped: bool) -> tuple[str, bool]: ...
 def session() -> _Session | None: ...

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import typing
 import warnings
 import weakref
 
 import torch
 
-from . import _accepted, _native, _selection
+from . import _accepted, _native, _selection, _site
 from . import _verdict as verdict
 from . import actions as _actions
 from .errors import TensorNotComparedError
@@ -91,7 +89,7 @@ class CudaGraphTensorProbe:
         self._capture_only = mode == "capture"
         self._site_key = ""
         if self._active:
-            self._site = _caller_site()
+            self._site = _site.of_caller()
             self._warn_of_twin()
             self._create_native(
                 copy_non_contiguous=non_contiguous == "copy",
@@ -379,17 +377,6 @@ class graph_label:
 def _is_capturing() -> bool:
     # Why the first test: the second needs a driver, which a CUDA build of torch may lack.
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-
-
-def _caller_site() -> str:
-    """Where the probe is made, as in "file.py:12"."""
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename == __file__:
-        frame = frame.f_back
-    if frame is None:
-        return ""
-    text = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-    return text.encode(errors="replace")[-_accepted.MAX_NAME_BYTES:].decode(errors="ignore")
 
 
 def _check_choice(what: str, value, choices: tuple) -> None:

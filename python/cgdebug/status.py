@@ -40,6 +40,7 @@ class SlotStatus:
     not_compared: int
     first_failed_replay: int
     verdict_text: str
+    site: str = ""  # where the probe was called, "train.py:32 in forward"
 
     @classmethod
     def from_native(cls, slot: dict) -> SlotStatus:

@@ -133,6 +133,8 @@ std::string LaneText(layout::Lane lane) {
 py::dict ToDict(const SlotStatus& slot) {
   py::dict item;
   item["slot"] = slot.slot;
+  item["site"] = py::reinterpret_steal<py::str>(
+      PyUnicode_DecodeUTF8(slot.site.data(), static_cast<Py_ssize_t>(slot.site.size()), "replace"));
   item["capture_id"] = slot.capture_id;
   item["graph_label"] = slot.graph_label;
   item["invocation"] = slot.invocation;
@@ -257,6 +259,18 @@ class NativeProbe {
   std::unique_ptr<Probe> probe_;
 };
 
+PyObject* site_function = nullptr;  // never released: probes may be called until the very end
+
+std::string CallSite() {
+  if (Py_IsInitialized() == 0) return {};
+  const py::gil_scoped_acquire locked;
+  try {
+    return py::reinterpret_borrow<py::object>(site_function)().cast<std::string>();
+  } catch (const py::error_already_set&) {
+    return {};  // a probe that cannot tell where it is called still looks at its tensor
+  }
+}
+
 py::object SessionDict() {
   std::optional<SessionInfo> info;
   {
@@ -317,6 +331,13 @@ PYBIND11_MODULE(_probe, module) {
       },
       py::arg("label"), py::arg("scoped"));
   module.def("session", &SessionDict);
+  module.def(
+      "set_site_provider",
+      [](const py::object& function) {
+        site_function = function.inc_ref().ptr();
+        SetSiteProvider(&CallSite);
+      },
+      py::arg("function"));
   module.def("start_daemon", &StartDaemon, py::call_guard<py::gil_scoped_release>());
   module.def(
       "finish", [](double timeout_s) { return Finish(Seconds(timeout_s)); }, py::arg("timeout_s"),

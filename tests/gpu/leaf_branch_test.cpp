@@ -4,16 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <bit>
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <limits>
-#include <memory>
 #include <vector>
 
 #include "cgdebug/probe.h"
-#include "libprobe/ring/segment_view.h"
+#include "tests/gpu/leaf_branch_fixture.h"
 #include "tests/support/wait_until.h"
 
 namespace cgdebug {
@@ -21,77 +17,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
-
-#define CU(call) ASSERT_EQ((call), cudaSuccess) << #call
-
-class LeafBranch : public ::testing::TestWithParam<LaneChoice> {
- protected:
-  static constexpr int kCount = 1024;
-
-  void SetUp() override {
-    int devices = 0;
-    ASSERT_EQ(cudaGetDeviceCount(&devices), cudaSuccess) << "this test needs a GPU";
-    CU(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-    CU(cudaMalloc(reinterpret_cast<void**>(&device_), kCount * sizeof(float)));
-    CU(cudaMallocHost(reinterpret_cast<void**>(&host_), kCount * sizeof(float)));
-    Fill(0);
-  }
-  void TearDown() override {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    cudaGraph_t unfinished = nullptr;
-    if (cudaStreamIsCapturing(stream_, &status) == cudaSuccess &&
-        status != cudaStreamCaptureStatusNone) {
-      (void)cudaStreamEndCapture(stream_, &unfinished);
-    }
-    (void)cudaStreamSynchronize(stream_);
-    if (exec_ != nullptr) (void)cudaGraphExecDestroy(exec_);
-    if (graph_ != nullptr) (void)cudaGraphDestroy(graph_);
-    (void)cudaFreeHost(host_);
-    (void)cudaFree(device_);
-    (void)cudaStreamDestroy(stream_);
-  }
-
-  void Fill(float first) {
-    for (int i = 0; i < kCount; ++i) host_[i] = first + static_cast<float>(i);
-  }
-  TensorRef Tensor() const {
-    TensorRef tensor;
-    tensor.data = device_;
-    tensor.dtype = Dtype::kFloat32;
-    tensor.shape = {kCount};
-    return tensor;
-  }
-  static ProbeOptions Recording(std::uint32_t capacity) {
-    ProbeOptions options;
-    options.lane = GetParam();
-    options.record = RecordAction{capacity, 1};
-    return options;
-  }
-  // host -> device, then the probe, `times` times.
-  void Capture(Probe& probe, int times = 1,
-               cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal) {
-    CU(cudaStreamBeginCapture(stream_, mode));
-    CU(cudaMemcpyAsync(device_, host_, kCount * sizeof(float), cudaMemcpyHostToDevice, stream_));
-    for (int i = 0; i < times; ++i) probe.Observe(Tensor(), stream_);
-    CU(cudaStreamEndCapture(stream_, &graph_));
-    CU(cudaGraphInstantiate(&exec_, graph_, 0));
-  }
-  void Replay() {
-    CU(cudaGraphLaunch(exec_, stream_));
-    CU(cudaStreamSynchronize(stream_));
-  }
-  static std::vector<float> Values(const Record& record) {
-    std::vector<float> values(record.payload.size() / sizeof(float));
-    std::memcpy(values.data(), record.payload.data(), record.payload.size());
-    return values;
-  }
-
-  cudaStream_t stream_ = nullptr;
-  cudaGraph_t graph_ = nullptr;
-  cudaGraphExec_t exec_ = nullptr;
-  float* device_ = nullptr;
-  float* host_ = nullptr;
-};
 
 TEST_P(LeafBranch, EachReplayDeliversItsOwnValues) {
   Probe probe("x", Recording(4));
@@ -304,140 +229,6 @@ TEST_P(LeafBranch, WithoutADeadlineWhatIsOverwrittenUnreadIsCounted) {
   for (int i = 0; i < 5; ++i) Replay();
   EXPECT_EQ(probe.Status().slots.at(0).overwrote_unread, 3u);
 }
-
-// --- what the live control asks of the direct lane -----------------------------------------------
-
-class LiveControl : public LeafBranch {
- protected:
-  void TearDown() override {
-    LeafBranch::TearDown();
-    (void)cudaFree(large_);
-  }
-
-  // A capture of `count` floats, -500 to 499 again and again.
-  void CaptureLarge(Probe& probe, std::size_t count) {
-    values_.resize(count);
-    for (std::size_t i = 0; i < count; ++i) {
-      values_[i] = static_cast<float>(static_cast<int>(i * 7 % 1000) - 500);
-    }
-    CU(cudaMalloc(&large_, count * sizeof(float)));
-    Upload();
-    TensorRef ref = Tensor();
-    ref.data = large_;
-    ref.shape = {static_cast<std::int64_t>(count)};
-    CU(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
-    probe.Observe(ref, stream_);
-    CU(cudaStreamEndCapture(stream_, &graph_));
-    CU(cudaGraphInstantiate(&exec_, graph_, 0));
-    // Kept: closing a second descriptor of the segment would drop the lock of this process.
-    static ring::SegmentView* view = nullptr;
-    std::string reason;
-    if (view == nullptr)
-      view = ring::SegmentView::Attach(CurrentSession()->name, &reason).release();
-    ASSERT_NE(view, nullptr) << reason;
-    auto slot = view->OpenSlot(probe.Status().slots.at(0).slot, &reason);
-    ASSERT_TRUE(slot) << reason;
-    slot_ = std::make_unique<ring::SlotRingReader>(*slot);
-  }
-  void Upload() {
-    CU(cudaMemcpy(large_, values_.data(), values_.size() * sizeof(float), cudaMemcpyHostToDevice));
-  }
-  // The next replay is decided already; this is the one after it.
-  void ReplayWith(const layout::SlotControl& control) {
-    slot_->SetControl(control);
-    Replay();
-    Replay();
-    ASSERT_EQ(slot_->Read(slot_->accepted(), &entry_), ring::ReadStatus::kOk);
-  }
-  void ExpectStatistics() {
-    ASSERT_NE(entry_.flags & layout::kEntryIsStats, 0u);
-    std::uint64_t hash = 0, nan = 0, zero = 0, first = 0;
-    double sum = 0, sum_squares = 0, l1 = 0;
-    double min = std::numeric_limits<double>::infinity(), max = -min;
-    for (std::size_t i = 0; i < values_.size(); ++i) {
-      const double value = values_[i];
-      hash ^= std::bit_cast<std::uint64_t>(value);
-      if (std::isnan(value)) {
-        if (nan++ == 0) first = i;
-        continue;
-      }
-      zero += value == 0 ? 1 : 0;
-      sum += value - entry_.stats.shift;
-      sum_squares += (value - entry_.stats.shift) * (value - entry_.stats.shift);
-      l1 += std::abs(value);
-      min = std::min(min, value);
-      max = std::max(max, value);
-    }
-    const layout::DeviceStats& stats = entry_.stats;
-    EXPECT_EQ(stats.count, values_.size());
-    EXPECT_EQ(stats.hash, hash);
-    EXPECT_EQ(stats.nan, nan);
-    EXPECT_EQ(stats.zero, zero);
-    EXPECT_EQ(stats.min, min);
-    EXPECT_EQ(stats.max, max);
-    EXPECT_EQ(stats.sum, sum) << "whole numbers: exact in any order";
-    EXPECT_EQ(stats.sum_squares, sum_squares);
-    EXPECT_EQ(stats.l1, l1);
-    EXPECT_EQ(stats.first_nonfinite, first);
-  }
-  void ExpectValues() {
-    ASSERT_EQ(entry_.flags & layout::kEntryIsStats, 0u);
-    ASSERT_EQ(entry_.payload.size(), values_.size() * sizeof(float));
-    EXPECT_EQ(std::memcmp(entry_.payload.data(), values_.data(), entry_.payload.size()), 0);
-  }
-
-  void* large_ = nullptr;
-  std::vector<float> values_;
-  std::unique_ptr<ring::SlotRingReader> slot_;
-  ring::Entry entry_;
-};
-
-TEST_P(LiveControl, StatisticsAndTriggersOfLargeTensorsAreRight) {
-  const layout::SlotControl stats = {.mode = layout::ControlMode::kStats};
-  const layout::SlotControl on_nan = {.mode = layout::ControlMode::kFull,
-                                      .trigger = layout::ControlTrigger::kNonfinite};
-  for (const std::size_t count : {64u << 10, 150'001u, 1u << 20, (3u << 20) + 1, 5u << 20}) {
-    for (const bool prefer_link : {false, true}) {
-      SCOPED_TRACE(std::to_string(count) + (prefer_link ? " link" : ""));
-      ProbeOptions options = Recording(3);
-      options.prefer_link = prefer_link;
-      Probe probe("x", options);
-      CaptureLarge(probe, count);
-      for (int round = 0; round < 3; ++round) {
-        values_[round] += 1;
-        Upload();
-        ReplayWith({});
-        ExpectValues();
-        ReplayWith(stats);
-        ExpectStatistics();
-        ReplayWith(on_nan);
-        ExpectStatistics();
-        values_[count - 2 - round] = std::numeric_limits<float>::quiet_NaN();
-        Upload();
-        ReplayWith(on_nan);
-        ExpectValues();
-        ReplayWith(stats);
-        ExpectStatistics();
-        values_[count - 2 - round] = 1;
-      }
-      EXPECT_EQ(slot_->head().accepted, 30u);
-      EXPECT_EQ(slot_->head().sequence, 30u);
-      slot_.reset();
-      CU(cudaGraphExecDestroy(exec_));
-      CU(cudaGraphDestroy(graph_));
-      exec_ = nullptr;
-      graph_ = nullptr;
-      CU(cudaFree(large_));
-      large_ = nullptr;
-    }
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Lanes, LiveControl, ::testing::Values(LaneChoice::kDirect),
-                         [](const auto&) { return "Direct"; });
-
-// --- tensors and places
-// ----------------------------------------------------------------------------
 
 TEST_P(LeafBranch, EmptyTensorsAreProbedToo) {
   Probe probe("x", Recording(2));

@@ -325,22 +325,6 @@ def test_a_constructor_that_fails_leaves_a_collectable_object():
     gc.collect()
 
 
-def test_site_names_the_line_that_makes_the_probe(monkeypatch):
-    seen = {}
-    from cgdebug import _native
-
-    class FakeModule:
-        @staticmethod
-        def NativeProbe(name, **options):
-            seen.update(options)
-            return type("Native", (), {"site_key": "0:p", "close": lambda self: None})()
-
-    monkeypatch.setattr(_native, "load", lambda: FakeModule)
-    CudaGraphTensorProbe("p", [TensorRecord()])
-    assert seen["site"].startswith("test_probe.py:")
-    assert seen["record"] == {"capacity": 16, "every": 1, "to": "ring"} and seen["print"] is None
-
-
 def test_prepare_takes_a_tensor_like_the_later_one(probe):
     p = probe(TensorRecord())
     p.prepare(torch.ones(3))

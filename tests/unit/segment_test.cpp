@@ -9,6 +9,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include "libprobe/ring/shared_copy.h"
 #include "tests/support/child_process.h"
@@ -386,6 +387,46 @@ TEST_F(DeadSegment, UnlinkRemovesAllOfItAndNothingElse) {
   EXPECT_TRUE(fs::exists(ShmPath(other)));
   fs::remove(ShmPath(name_ + ".note"));
   fs::remove(ShmPath(other));
+}
+
+// --- registrations ------------------------------------------------------------------------------
+
+TEST(Registration, ARightOneIsAccepted) {
+  const auto r = test::MakeSlot("a", 100, 4);
+  EXPECT_EQ(CheckRegistration(r, layout::ComputeGeometry(400, 4).block_bytes), "");
+}
+
+TEST(Registration, WhatNoProducerWritesIsRefusedWithAReason) {
+  const std::uint64_t block_bytes = layout::ComputeGeometry(400, 4).block_bytes;
+  auto refused = [&](auto change) {
+    auto r = test::MakeSlot("a", 100, 4);
+    change(r);
+    return CheckRegistration(r, block_bytes);
+  };
+  EXPECT_THAT(refused([](auto& r) { r.dtype = 99; }), HasSubstr("dtype"));
+  EXPECT_THAT(refused([](auto& r) { r.dims = 17; }), HasSubstr("dimensions"));
+  EXPECT_THAT(refused([](auto& r) { r.shape[0] = 101; }), HasSubstr("payload size"));
+  EXPECT_THAT(refused([](auto& r) { r.payload_bytes = ~0ull; }), HasSubstr("payload size"));
+  EXPECT_THAT(refused([](auto& r) {
+                r.dims = 4;
+                for (int i = 0; i < 4; ++i) r.shape[i] = std::uint64_t{1} << 62;
+              }),
+              HasSubstr("payload size"));
+  EXPECT_THAT(refused([](auto& r) { r.capacity = 0; }), HasSubstr("capacity"));
+  EXPECT_THAT(refused([](auto& r) { r.capacity = ~0u; }), HasSubstr("capacity"));
+  EXPECT_THAT(refused([](auto& r) { r.capacity = 5; }), HasSubstr("geometry"));
+  EXPECT_THAT(refused([](auto& r) { r.payload_offset += 64; }), HasSubstr("geometry"));
+  EXPECT_THAT(refused([](auto& r) { r.headers_offset = 0; }), HasSubstr("geometry"));
+  EXPECT_THAT(refused([](auto& r) { std::memset(r.name, 'x', sizeof(r.name)); }),
+              HasSubstr("not terminated"));
+  EXPECT_THAT(refused([](auto& r) { r.name[0] = 0; }), HasSubstr("name"));
+  EXPECT_THAT(refused([](auto& r) { r.lane = 9; }), HasSubstr("lane"));
+  EXPECT_THAT(refused([](auto& r) { r.policy = 9; }), HasSubstr("policy"));
+  EXPECT_THAT(refused([](auto& r) { r.device_type = 9; }), HasSubstr("device"));
+  EXPECT_THAT(refused([](auto& r) { r.compare_rtol = std::numeric_limits<double>::quiet_NaN(); }),
+              HasSubstr("tolerances"));
+  EXPECT_THAT(CheckRegistration(test::MakeSlot("a", 100, 4), block_bytes - layout::kPageBytes),
+              HasSubstr("geometry"));
 }
 
 }  // namespace

@@ -116,7 +116,7 @@ struct ProbeOptions {
   // Direct lane: more blocks for tensors over 256 KiB. Fills the link to the host when that is what
   // limits, at some cost to the compute path.
   bool prefer_link = false;
-  std::string site;  // "train.py:12", shown with the probe
+  std::string site;  // "train.py:12 in forward", shown where a binding cannot tell the call
 };
 
 // One snapshot of the probe's own ring.
@@ -149,6 +149,7 @@ struct SlotVerdict {
 
 struct SlotStatus {
   std::uint32_t slot = 0;
+  std::string site;  // where the probe was called when the slot was made
   std::uint64_t capture_id = 0;
   std::string graph_label;
   std::uint32_t invocation = 0;
@@ -268,6 +269,11 @@ class ScopedGraphLabel {
  private:
   GraphLabel before_;
 };
+
+// For bindings: tells where the calling thread calls a probe, such as "train.py:12 in forward", for
+// each new slot; empty where it cannot tell. Called without a lock of the library's.
+using SiteProvider = std::string (*)();
+void SetSiteProvider(SiteProvider provider);
 
 // Device memory for when cudaMalloc has none left, such as what the job's own allocator keeps for
 // itself. Nothing that was enqueued before may still use what `allocate` returns, and no graph's

@@ -1,0 +1,58 @@
+"""Where a probe is made or called, as in "train.py:32 in forward"."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+
+_MAX_BYTES = 255
+_OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+def of_call() -> str:
+    """The line that calls a probe, for the native module, which asks while the call runs. Frames of
+    cgdebug and of torch, such as those of a module's call and its hooks, are left out. Empty in
+    code that torch.compile made: its lines are nobody's."""
+    return _text(_first_foreign(sys._getframe(1), must_pass_own=True))
+
+
+def of_caller() -> str:
+    """The line outside of cgdebug that called."""
+    return _text(_first_foreign(sys._getframe(1)))
+
+
+def _first_foreign(frame, must_pass_own: bool = False):
+    passed_own = not must_pass_own
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name.startswith(_OWN):
+            passed_own = True
+        elif not name.startswith(_torch_folder()):
+            break
+        frame = frame.f_back
+    return frame if passed_own else None
+
+
+def _torch_folder() -> str:
+    torch = sys.modules.get("torch")
+    return os.path.dirname(torch.__file__) + os.sep if torch is not None else _OWN
+
+
+def _text(frame) -> str:
+    if frame is None:
+        return ""
+    function = frame.f_code.co_name
+    where = "" if function.startswith("<") else f" in {function}"
+    text = f"{_short(frame.f_code.co_filename)}:{frame.f_lineno}{where}"
+    return text.encode(errors="replace")[-_MAX_BYTES:].decode(errors="ignore")
+
+
+@functools.lru_cache(maxsize=1024)
+def _short(path: str) -> str:
+    """Behind the folder that it is imported or run from; else the file's name."""
+    folders = [folder for folder in (*sys.path, os.path.dirname(os.path.abspath(sys.argv[0]))) if folder]
+    inside = [folder for folder in folders if path.startswith(folder.rstrip(os.sep) + os.sep)]
+    if not inside:
+        return os.path.basename(path)
+    return path[len(max(inside, key=len).rstrip(os.sep)) + 1 :]

@@ -1,0 +1,151 @@
+// What the live control asks of slots in the direct lane that were captured for values.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cgdebug/probe.h"
+#include "libprobe/ring/segment_view.h"
+#include "tests/gpu/leaf_branch_fixture.h"
+
+namespace cgdebug {
+namespace {
+
+class LiveControl : public LeafBranch {
+ protected:
+  void TearDown() override {
+    LeafBranch::TearDown();
+    (void)cudaFree(large_);
+  }
+
+  // A capture of `count` floats, -500 to 499 again and again.
+  void CaptureLarge(Probe& probe, std::size_t count) {
+    values_.resize(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      values_[i] = static_cast<float>(static_cast<int>(i * 7 % 1000) - 500);
+    }
+    CU(cudaMalloc(&large_, count * sizeof(float)));
+    Upload();
+    TensorRef ref = Tensor();
+    ref.data = large_;
+    ref.shape = {static_cast<std::int64_t>(count)};
+    CU(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
+    probe.Observe(ref, stream_);
+    CU(cudaStreamEndCapture(stream_, &graph_));
+    CU(cudaGraphInstantiate(&exec_, graph_, 0));
+    // Kept: closing a second descriptor of the segment would drop the lock of this process.
+    static ring::SegmentView* view = nullptr;
+    std::string reason;
+    if (view == nullptr)
+      view = ring::SegmentView::Attach(CurrentSession()->name, &reason).release();
+    ASSERT_NE(view, nullptr) << reason;
+    auto slot = view->OpenSlot(probe.Status().slots.at(0).slot, &reason);
+    ASSERT_TRUE(slot) << reason;
+    slot_ = std::make_unique<ring::SlotRingReader>(*slot);
+  }
+  void Upload() {
+    CU(cudaMemcpy(large_, values_.data(), values_.size() * sizeof(float), cudaMemcpyHostToDevice));
+  }
+  // The next replay is decided already; this is the one after it.
+  void ReplayWith(const layout::SlotControl& control) {
+    slot_->SetControl(control);
+    Replay();
+    Replay();
+    ASSERT_EQ(slot_->Read(slot_->accepted(), &entry_), ring::ReadStatus::kOk);
+  }
+  void ExpectStatistics() {
+    ASSERT_NE(entry_.flags & layout::kEntryIsStats, 0u);
+    std::uint64_t hash = 0, nan = 0, zero = 0, first = 0;
+    double sum = 0, sum_squares = 0, l1 = 0;
+    double min = std::numeric_limits<double>::infinity(), max = -min;
+    for (std::size_t i = 0; i < values_.size(); ++i) {
+      const double value = values_[i];
+      hash ^= std::bit_cast<std::uint64_t>(value);
+      if (std::isnan(value)) {
+        if (nan++ == 0) first = i;
+        continue;
+      }
+      zero += value == 0 ? 1 : 0;
+      sum += value - entry_.stats.shift;
+      sum_squares += (value - entry_.stats.shift) * (value - entry_.stats.shift);
+      l1 += std::abs(value);
+      min = std::min(min, value);
+      max = std::max(max, value);
+    }
+    const layout::DeviceStats& stats = entry_.stats;
+    EXPECT_EQ(stats.count, values_.size());
+    EXPECT_EQ(stats.hash, hash);
+    EXPECT_EQ(stats.nan, nan);
+    EXPECT_EQ(stats.zero, zero);
+    EXPECT_EQ(stats.min, min);
+    EXPECT_EQ(stats.max, max);
+    EXPECT_EQ(stats.sum, sum) << "whole numbers: exact in any order";
+    EXPECT_EQ(stats.sum_squares, sum_squares);
+    EXPECT_EQ(stats.l1, l1);
+    EXPECT_EQ(stats.first_nonfinite, first);
+  }
+  void ExpectValues() {
+    ASSERT_EQ(entry_.flags & layout::kEntryIsStats, 0u);
+    ASSERT_EQ(entry_.payload.size(), values_.size() * sizeof(float));
+    EXPECT_EQ(std::memcmp(entry_.payload.data(), values_.data(), entry_.payload.size()), 0);
+  }
+
+  void* large_ = nullptr;
+  std::vector<float> values_;
+  std::unique_ptr<ring::SlotRingReader> slot_;
+  ring::Entry entry_;
+};
+
+TEST_P(LiveControl, StatisticsAndTriggersOfLargeTensorsAreRight) {
+  const layout::SlotControl stats = {.mode = layout::ControlMode::kStats};
+  const layout::SlotControl on_nan = {.mode = layout::ControlMode::kFull,
+                                      .trigger = layout::ControlTrigger::kNonfinite};
+  for (const std::size_t count : {64u << 10, 150'001u, 1u << 20, (3u << 20) + 1, 5u << 20}) {
+    for (const bool prefer_link : {false, true}) {
+      SCOPED_TRACE(std::to_string(count) + (prefer_link ? " link" : ""));
+      ProbeOptions options = Recording(3);
+      options.prefer_link = prefer_link;
+      Probe probe("x", options);
+      CaptureLarge(probe, count);
+      for (int round = 0; round < 3; ++round) {
+        values_[round] += 1;
+        Upload();
+        ReplayWith({});
+        ExpectValues();
+        ReplayWith(stats);
+        ExpectStatistics();
+        ReplayWith(on_nan);
+        ExpectStatistics();
+        values_[count - 2 - round] = std::numeric_limits<float>::quiet_NaN();
+        Upload();
+        ReplayWith(on_nan);
+        ExpectValues();
+        ReplayWith(stats);
+        ExpectStatistics();
+        values_[count - 2 - round] = 1;
+      }
+      EXPECT_EQ(slot_->head().accepted, 30u);
+      EXPECT_EQ(slot_->head().sequence, 30u);
+      slot_.reset();
+      CU(cudaGraphExecDestroy(exec_));
+      CU(cudaGraphDestroy(graph_));
+      exec_ = nullptr;
+      graph_ = nullptr;
+      CU(cudaFree(large_));
+      large_ = nullptr;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Lanes, LiveControl, ::testing::Values(LaneChoice::kDirect),
+                         [](const auto&) { return "Direct"; });
+
+}  // namespace
+}  // namespace cgdebug
