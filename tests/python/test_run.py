@@ -126,6 +126,18 @@ def test_a_job_that_died_is_said_in_its_recording(cli, job_file, tmp_path):
     assert "  died" in cli("info", directory).stdout
 
 
+def test_what_was_cut_off_and_repaired_blames_no_daemon(cli, job_file, tmp_path):
+    directory = tmp_path / "a.cgrec"
+    run = cli("run", "-o", str(directory), "--", sys.executable, job_file(JOB))
+    assert run.returncode == 0, run.stderr
+    (segment,) = directory.glob("segment-*")
+    os.truncate(segment, segment.stat().st_size - 100)
+    assert "or it was cut off" in cli("info", str(directory)).stdout
+    repaired = cli("repair", str(directory))
+    info = cli("info", str(tmp_path / "a.repaired.cgrec")).stdout
+    assert "copied from one without its end" in info, repaired.stderr + info
+
+
 def test_a_recording_that_cannot_begin_keeps_the_job_from_starting(cli, tmp_path):
     marker = tmp_path / "started"
     run = cli("run", "-o", str(tmp_path / "a.cgrec"), "--min-free-disk", "900T", "--", "touch",
