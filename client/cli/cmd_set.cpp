@@ -29,7 +29,7 @@ struct SetOptions {
 };
 
 Result<void> ParseCondition(const std::string& text, v1::Control* control) {
-  constexpr std::string_view kAbsMax = "absmax>";
+  constexpr std::string_view kAbsMax = "abs_max>";
   if (text == "nan") {
     control->set_trigger(v1::Control::NONFINITE);
   } else if (text == "inf") {
@@ -39,12 +39,12 @@ Result<void> ParseCondition(const std::string& text, v1::Control* control) {
     const char* number = text.c_str() + kAbsMax.size();
     const double threshold = std::strtod(number, &end);
     if (end == number || *end != '\0' || !std::isfinite(threshold) || threshold < 0) {
-      return Error{"--on " + text + ": write for example --on 'absmax>1e4'"};
+      return Error{"--on " + text + ": write for example --on 'abs_max>1e4'"};
     }
     control->set_trigger(v1::Control::ABS_MAX);
     control->set_threshold(threshold);
   } else {
-    return Error{"--on is nan (NaN or Inf), inf or 'absmax>NUMBER', not '" + text + "'"};
+    return Error{"--on is nan (NaN or Inf), inf or 'abs_max>NUMBER', not '" + text + "'"};
   }
   return {};
 }
@@ -130,7 +130,7 @@ RunFunction AddSet(CLI::App& app) {
       ->type_name("N");
   app.add_option("--on", options->on,
                  "values only in replays where it holds, else statistics: nan (NaN or Inf), inf, "
-                 "absmax>X")
+                 "abs_max>X")
       ->type_name("CONDITION");
   app.add_option("--ttl", options->ttl,
                  "then as registered again, whoever still runs; 0 = not before the job ends (5m)")

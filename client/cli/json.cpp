@@ -123,7 +123,7 @@ Json ToJson(const v1::Session& session) {
 
 Json ToJson(const v1::Control& control) {
   static constexpr const char* kModes[] = {"registered", "off", "stats", "full"};
-  static constexpr const char* kTriggers[] = {"", "nan", "inf", "absmax"};
+  static constexpr const char* kTriggers[] = {"", "nan", "inf", "abs_max"};
   const auto name = [](auto value, const auto& names) {
     return static_cast<std::size_t>(value) < std::size(names) ? names[value] : "unknown";
   };

@@ -240,7 +240,7 @@ Result<pipeline::ControlChange> ToChange(const v1::SetRequest& request, std::int
     return Error{"a condition says when the values are wanted: it goes with mode full"};
   }
   if (!std::isfinite(control.threshold()) || control.threshold() < 0) {
-    return Error{"the threshold of absmax is a finite number, 0 or more"};
+    return Error{"the threshold of abs_max is a finite number, 0 or more"};
   }
   if (control.until() != 0 && control.from() > control.until()) {
     return Error{fmt::format("replays {} to {}: the last is before the first", control.from(),

@@ -25,7 +25,6 @@ _OF_SERIES = ("probe", "rank", "session", "graph", "graph_id", "invocation", "gr
 _OF_TENSOR = ("device", "dtype", "shape")
 _WHEN = ("replay", "step", "serial", "timestamp_ns")
 NAMES = (*_OF_SERIES, *_WHEN, *_OF_TENSOR, *STATS, "first_nonfinite", "hash", "xor_hash")
-ALIASES = {"absmax": "abs_max", "mu": "mean", "sigma": "std"}
 _MAX = 2**64 - 1
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import operator
 import typing
 
-from ._columns import ALIASES, STATS, Columns
+from ._columns import STATS, Columns
 from .actions import DTYPES
 from .sharding import TensorShard
 from .snapshot import Stats, TensorSnapshot
@@ -85,7 +85,6 @@ class Series:
     def stat(self, name: str) -> numpy.ndarray:
         """One statistic of each snapshot, in the order of `replays`: min, max, mean, std, abs_max,
         l1, l2, nan, inf, pos_inf, neg_inf, nonfinite, zero, subnormal, count."""
-        name = ALIASES.get(name, name)
         if name not in STATS:
             raise ValueError(f"no statistic {name!r}; there are {', '.join(STATS)}")
         return self._columns().arrays[name].astype("float64")

@@ -18,7 +18,7 @@ from .snapshot import TensorSnapshot
 _ONLY = {"": 0, "all": 0, "nan": 1, "nonfinite": 1, "changed": 2, "fail": 3, "failed": 3}
 
 _MODES = {"registered": 0, "off": 1, "stats": 2, "full": 3}
-_TRIGGERS = {"nan": 1, "inf": 2, "absmax": 3}
+_TRIGGERS = {"nan": 1, "inf": 2, "abs_max": 3}
 _MAX_TIMEOUT_S = 1_000_000  # a socket takes no more than a clock does
 
 
@@ -153,7 +153,7 @@ class Client:
         every:  one replay in so many; 0 = as registered
         first:  the first replay it is about; 0 = from the next one
         count:  so many snapshots, then as registered
-        on:     "nan" (NaN or Inf), "inf" or "absmax>1e4": values only in replays where it holds,
+        on:     "nan" (NaN or Inf), "inf" or "abs_max>1e4": values only in replays where it holds,
                 else statistics
         ttl:    seconds after which it is as registered again, also when the daemon is gone by then;
                 None = when the job ends
@@ -360,12 +360,12 @@ def _finish_gpu_work() -> None:
 
 def _condition(on: str) -> dict[str, typing.Any]:
     kind, _, threshold = on.partition(">")
-    if kind == "absmax":
+    if kind == "abs_max":
         with contextlib.suppress(ValueError):
             return {"trigger": _TRIGGERS[kind], "threshold": float(threshold)}
     elif on in _TRIGGERS:
         return {"trigger": _TRIGGERS[on]}
-    raise ValueError(f"set: on must be 'nan', 'inf' or 'absmax>NUMBER', not {on!r}")
+    raise ValueError(f"set: on must be 'nan', 'inf' or 'abs_max>NUMBER', not {on!r}")
 
 
 def _choice(function: str, argument: str, value: str, choices: dict[str, int]) -> int:
