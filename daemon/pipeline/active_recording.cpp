@@ -294,7 +294,9 @@ void ActiveRecording::EndAt(const std::vector<RingHead>& heads) {
 void ActiveRecording::CloseSlots() {
   for (auto& [slot, state] : slots_) {
     if (ending_ && !state.done) {
-      Account(&state, {.last_ordinal = state.until, .cause = LossCause::kUnread});
+      // Nobody knows which replays they are of: any of them may have been wanted.
+      Account(&state,
+              {.last_ordinal = state.until, .cause = LossCause::kUnread, .before_forced = true});
     }
     MarkClosed(slot, state, state.last_sequence);
   }

@@ -94,6 +94,87 @@ TEST_F(Recorded, WhatIsLostBesideASnapshotThatTheLiveControlAskedForWasWanted) {
   EXPECT_EQ(reader->losses()[1].after_sequence, 5u);
 }
 
+TEST_F(Recorded, TakesNothingAfterTheHeadAtWhichItWasStopped) {
+  Start();
+  Replay(1);
+  recording_->EndAt({{.slot = slot_, .ordinal = 3, .sequence = 3}});
+  for (const std::uint64_t replay : {2, 3, 4}) Replay(replay);
+  recording_->CloseSlots();
+  const auto reader = Read();
+  EXPECT_THAT(Replays(*reader), ElementsAre(1, 2, 3));
+  EXPECT_TRUE(reader->complete());
+  const recording::Account account = reader->AccountOf(0);
+  EXPECT_EQ(account.produced, 3u);
+  EXPECT_EQ(account.kept, 3u);
+}
+
+TEST_F(Recorded, OfALossAcrossTheHeadAtWhichItWasStoppedItHasThePartBefore) {
+  Start();
+  Replay(1);
+  recording_->EndAt({{.slot = slot_, .ordinal = 3, .sequence = 3}});
+  Lose(5);
+  Replay(6);
+  recording_->CloseSlots();
+  const auto reader = Read();
+  EXPECT_EQ(Lost(*reader), 2u);
+  EXPECT_EQ(reader->AccountOf(0).produced, 3u);
+}
+
+TEST_F(Recorded, WhatWasNotReadInTimeWhenItWasStoppedIsLost) {
+  Start(/*every=*/10);
+  Replay(1);
+  recording_->EndAt({{.slot = slot_, .ordinal = 5, .sequence = 41}});
+  recording_->CloseSlots();
+  const auto reader = Read();
+  EXPECT_FALSE(reader->complete());
+  ASSERT_EQ(reader->losses().size(), 1u);
+  EXPECT_EQ(reader->losses()[0].cause, LossCause::kUnread);
+  EXPECT_EQ(reader->losses()[0].count, 4u);
+  EXPECT_EQ(reader->AccountOf(0).produced, 5u);
+}
+
+TEST_F(Recorded, ASlotThatComesWhenItWasStoppedIsNotTaken) {
+  Start();
+  recording_->EndAt({});
+  slot_ = test::MakeSlot(session_, "y", 2);
+  recording_->Open(slot_, 0);
+  Replay(1);
+  recording_->CloseSlots();
+  EXPECT_EQ(Read()->slots().size(), 1u);
+}
+
+TEST_F(Recorded, WhatIsMissingBeforeTheMarkThatClosedASlotIsDamage) {
+  Start();
+  Replay(1);
+  recording::Mark mark;
+  mark.kind = recording::MarkKind::kSlotClosed;
+  mark.slot = 0;
+  mark.ordinal = 6;  // five more
+  mark.skipped = 2;  // two of which it did not want
+  ASSERT_TRUE(recording_->writer().AddMark(mark).ok());
+  const auto reader = Read();
+  EXPECT_FALSE(reader->complete());
+  ASSERT_EQ(reader->losses().size(), 1u);
+  EXPECT_EQ(reader->losses()[0].cause, LossCause::kDamaged);
+  const recording::Account account = reader->AccountOf(0);
+  EXPECT_EQ(account.produced, 6u);
+  EXPECT_EQ(account.not_wanted, 2u);
+  EXPECT_EQ(account.lost_count(), 3u);
+}
+
+TEST_F(Recorded, KnowsWhatTheDaemonFoundInItsReplaysAndNoEarlierOne) {
+  Start();
+  slot_ = test::MakeSlot(session_, "y", 2);
+  recording_->Open(slot_, 4, /*seen_sequence=*/4);
+  recording_->Found({.slot = slot_, .kind = Finding::Kind::kInf, .sequence = 4, .count = 1});
+  recording_->Found({.slot = slot_, .kind = Finding::Kind::kNan, .sequence = 5, .count = 2});
+  const auto reader = Read();
+  ASSERT_EQ(reader->marks().size(), 1u);
+  EXPECT_EQ(reader->marks()[0].kind, recording::MarkKind::kFirstNan);
+  EXPECT_EQ(reader->marks()[0].sequence, 5u);
+  EXPECT_EQ(reader->marks()[0].count, 2u);
+}
+
 TEST_F(Recorded, WhatNobodyToldOfIsLostToo) {
   Start(/*every=*/10);
   Replay(1);
