@@ -338,8 +338,10 @@ void AttachedSegment::AddHeads(pipeline::RingHeads* heads) {
 
 bool AttachedSegment::IsRead(const pipeline::RingHead& head) const {
   if (!alive_ || broken_ || head.slot->session != session_) return true;
+  if (draining_) return false;  // its job is dead: the session ends when all of it is read
   return std::ranges::all_of(graph_order_, [&](const SlotConsumer* slot) {
-    return slot->slot() != head.slot || slot->consumed() >= head.ordinal;
+    return slot->slot() != head.slot ||
+           (slot->consumed() >= head.ordinal && !slot->IsReadingAgain());
   });
 }
 

@@ -60,7 +60,8 @@ class AttachedSegment {
   void Read(const pipeline::RingRequest& request, pipeline::RingContent* content);
   // The heads of all slots there are now.
   void AddHeads(pipeline::RingHeads* heads);
-  // Whether it has nothing to read up to this head, of whichever slot.
+  // Whether it has nothing to read up to this head, of whichever slot, nor again for the memory of
+  // last values; of a dead job, whether it has ended here.
   bool IsRead(const pipeline::RingHead& head) const;
   // Shows the counters of every slot.
   void Refresh();
