@@ -72,8 +72,11 @@ Result<void> Client::Open(const ConnectOptions& options) {
                                        : SocketPath(environment, options.socket);
   if (!path.ok()) return Fail(Failure::kOther, path.error().message);
   socket_ = *path;
-  Result<UniqueFd> fd = options.start_daemon ? wire::ConnectOrStart(socket_, {}, &started_daemon_)
-                                             : wire::TryConnect(socket_);
+  wire::AutostartOptions autostart;
+  autostart.arguments = options.daemon_options;
+  Result<UniqueFd> fd = options.start_daemon
+                            ? wire::ConnectOrStart(socket_, autostart, &started_daemon_)
+                            : wire::TryConnect(socket_);
   if (!fd.ok()) return Fail(Failure::kNoDaemon, fd.error().message);
   if (!*fd) return Fail(Failure::kNoDaemon, wire::NoDaemon(socket_).message);
   const Result<wire::Peer> peer = wire::CheckPeer(fd->get());

@@ -226,9 +226,10 @@ std::string DiffStatText(Source& a, const Diff& diff, bool all) {
                         probe.different, probe.compared);
     if (probe.different > 0) {
       text += fmt::format("  first {}", probe.first_different);
-      text += probe.has_values
-                  ? fmt::format("  max abs {:.4g}  max rel {:.4g}", probe.max_abs, probe.max_rel)
-                  : "  values were not recorded";
+      text += probe.has_values ? fmt::format("  max abs {}  max rel {}",
+                                             numerics::FormatNumber(probe.max_abs, 4),
+                                             numerics::FormatNumber(probe.max_rel, 4))
+                               : "  values were not recorded";
     } else if (probe.not_compared > 0) {
       text += fmt::format("  {} not compared", probe.not_compared);
     } else {

@@ -9,6 +9,7 @@
 
 #include "client/analysis/json_number.h"
 #include "client/cli/command.h"
+#include "client/cli/recording_text.h"
 #include "client/cli/sources.h"
 #include "client/source/copy_recording.h"
 #include "daemon/numerics/format.h"
@@ -208,8 +209,8 @@ int Copy(Context& context, const CareOptions& options,
                    "\n");
   } else {
     Context::Print(PrintableLines(fmt::format(
-        "{}{}: {} of {} probe calls{}{}\n", options.dry_run ? "would write " : "", output,
-        Snapshots(result->snapshots), result->slots,
+        "{}{}: {} of {} probe call{}{}{}\n", options.dry_run ? "would write " : "", output,
+        Snapshots(result->snapshots), result->slots, result->slots == 1 ? "" : "s",
         result->damaged > 0 ? fmt::format(", {} damaged and left out", result->damaged) : "",
         result->lost > 0 ? fmt::format(", {} were lost before", result->lost) : "")));
   }
@@ -227,7 +228,7 @@ int RunRepair(Context& context, const CareOptions& options) {
                         path + " is being written now. Type: cgdebug-cli record stop");
   }
   return Copy(context, options, {reader->get()},
-              options.output.empty() ? Beside(path, "repaired") : options.output);
+              options.output.empty() ? Beside(path, "repaired") : RecordingPath(options.output));
 }
 
 int RunCopy(Context& context, const CareOptions& options) {
@@ -239,7 +240,7 @@ int RunCopy(Context& context, const CareOptions& options) {
   for (const auto& source : sources) {
     for (const RecordingReader* reader : source->Recordings()) readers.push_back(reader);
   }
-  return Copy(context, options, readers, options.output);
+  return Copy(context, options, readers, RecordingPath(options.output));
 }
 
 // --- rm ------------------------------------------------------------------------------------------

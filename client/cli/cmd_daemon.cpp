@@ -14,6 +14,7 @@
 #include "client/cli/json.h"
 #include "daemon/base/runtime_dir.h"
 #include "daemon/base/whole_number.h"
+#include "daemon/wire/autostart.h"
 #include "daemon/wire/endpoint.h"
 
 namespace cgdebug::cli {
@@ -24,15 +25,52 @@ constexpr int kStopTimeoutMs = 10'000;
 struct DaemonOptions {
   bool follow = false;
   bool force = false;
+  bool help = false;
   int lines = 50;
 };
 
-int RunStart(Context& context) {
+// The block of options of a help text.
+std::string OptionsIn(const std::string& help) {
+  const std::size_t begin = help.find("\n  -");
+  if (begin == std::string::npos) return help;
+  const std::size_t end = help.find("\n\n", begin);
+  return help.substr(begin + 1, end == std::string::npos ? end : end - begin);
+}
+
+// The daemon knows its options: it is asked for them.
+int HelpOfStart(Context& context, const CLI::App& start) {
+  Context::Print(start.help());
+  const Result<std::string> daemon = wire::FindDaemon();
+  if (!daemon.ok()) return context.Fail(kExitTrouble, daemon.error().message);
+  const auto close = [](std::FILE* pipe) { ::pclose(pipe); };
+  const std::unique_ptr<std::FILE, decltype(close)> pipe(
+      ::popen((ShellWord(*daemon) + " --help").c_str(), "r"), close);
+  if (pipe == nullptr)
+    return context.Fail(kExitTrouble, ErrnoError("cannot run " + *daemon).message);
+  std::string text;
+  char part[4096];
+  for (std::size_t bytes = 0; (bytes = std::fread(part, 1, sizeof(part), pipe.get())) > 0;) {
+    text.append(part, bytes);
+  }
+  Context::Print("\nOptions of the daemon, which start hands on:\n" + OptionsIn(text));
+  return kExitOk;
+}
+
+int RunStart(Context& context, const CLI::App& start, const DaemonOptions& options) {
+  if (options.help) return HelpOfStart(context, start);
   client::ConnectOptions connect = context.MakeConnectOptions();
   connect.start_daemon = true;
+  connect.daemon_options = context.app->remaining(true);
+  std::erase(connect.daemon_options, "--");
   const Result<void> connected = context.client().Connect(connect);
   if (!connected.ok()) return context.Fail(connected.error());
   const bool started = context.client().started_daemon();
+  if (!started && !connect.daemon_options.empty()) {
+    return context.Fail(kExitTrouble,
+                        fmt::format("a daemon runs already (pid {}) and keeps its options. Type: "
+                                    "cgdebug-cli daemon stop",
+                                    context.client().daemon_pid()));
+  }
   if (context.options.json) {
     Context::Print(Dump({{"started", started},
                          {"pid", context.client().daemon_pid()},
@@ -141,10 +179,17 @@ RunFunction AddDaemon(CLI::App& app) {
       return run(context, *path);
     };
   };
+  CLI::App* start = nullptr;
   CLI::App* stop = nullptr;
   CLI::App* logs = nullptr;
+  const auto start_app = std::make_shared<const CLI::App*>();
   std::vector<RunFunction> verbs = {
-      AddVerb(app, "start", "starts a daemon, unless one runs", RunStart),
+      AddVerb(
+          app, "start", "starts a daemon, unless one runs",
+          [options, start_app](Context& context) {
+            return RunStart(context, **start_app, *options);
+          },
+          &start),
       AddVerb(
           app, "stop", "ends it; jobs go on, their rings keep the last replays",
           [options](Context& context) { return RunStop(context, *options); }, &stop),
@@ -160,6 +205,13 @@ RunFunction AddDaemon(CLI::App& app) {
                 return static_cast<int>(kExitOk);
               })),
   };
+  *start_app = start;
+  start->footer(
+      "  cgdebug-cli daemon start --idle-timeout 0 --max-memory 4G\n"
+      "  cgdebug-cli daemon start --min-free-disk 10G --log-level debug\n");
+  start->allow_extras();
+  start->set_help_flag();
+  start->add_flag("-h,--help", options->help, "this text, and the daemon's options");
   stop->add_flag("--force", options->force, "also while jobs with probes are alive");
   logs->add_flag("-f,--follow", options->follow, "go on with what is written from now on");
   logs->add_option("-n,--lines", options->lines, "how many, 50 by default")

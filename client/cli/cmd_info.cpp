@@ -64,7 +64,7 @@ std::string Completeness(const analysis::GapSummary& gaps, const Style& style) {
   }
   std::string text = style.Yellow("not complete") + fmt::format(": {}\n", account);
   for (std::size_t i = 0; i < std::min(gaps.sentences.size(), kMaxMissingLines); ++i) {
-    text += "  " + gaps.sentences[i] + "\n";
+    text += "  " + PrintableLines(gaps.sentences[i]) + "\n";
   }
   if (gaps.sentences.size() > kMaxMissingLines) {
     text += fmt::format("  and {} more like these\n", gaps.sentences.size() - kMaxMissingLines);
@@ -123,7 +123,7 @@ int RunInfo(Context& context, const InfoOptions& options) {
   const Result<TextTable> table = SlotTable(*source, scope, context.out);
   if (const int failed = PrintTable(context, table); failed != kExitOk) return failed;
   if (!context.options.plain) {
-    Context::Print(PrintableLines(Completeness(gaps, context.out) + RanksHere(*source)));
+    Context::Print(Completeness(gaps, context.out) + PrintableLines(RanksHere(*source)));
   }
   return kExitOk;
 }

@@ -137,12 +137,14 @@ TextTable MakeTable(const std::vector<v1::ProbeInfo>& probes, const Style& style
   using Align = TextTable::Align;
   std::vector<TextTable::Column> columns;
   if (with_session) columns.push_back({"SESSION"});
-  for (const char* title : {"PROBE", "TENSOR", "DEVICE", "LANE", "POLICY", "ACTIONS"}) {
-    columns.push_back({title});
+  for (const char* title : {"PROBE", "TENSOR"}) columns.push_back({title});
+  for (const char* title : {"DEVICE", "LANE", "POLICY", "ACTIONS"}) {
+    columns.push_back({title, Align::kLeft, /*is_optional=*/true});
   }
-  for (const char* title : {"CAPTURE", "RING", "REPLAY", "LOST"}) {
-    columns.push_back({title, Align::kRight});
+  for (const char* title : {"CAPTURE", "RING"}) {
+    columns.push_back({title, Align::kRight, /*is_optional=*/true});
   }
+  for (const char* title : {"REPLAY", "LOST"}) columns.push_back({title, Align::kRight});
   columns.push_back({"LAST"});
   TextTable table(columns);
   for (const v1::ProbeInfo& probe : probes) {

@@ -29,10 +29,10 @@ TextTable MakeTable(const std::vector<v1::Session>& sessions, bool plain) {
   TextTable table({{"KEY"},
                    {"SESSION"},
                    {"PID", Align::kRight},
-                   {"RANK", Align::kRight},
+                   {"RANK", Align::kRight, true},
                    {"STATE"},
                    {"AGE", Align::kRight},
-                   {"PROBES", Align::kRight},
+                   {"PROBES", Align::kRight, true},
                    {"REPLAY", Align::kRight},
                    {"LOST", Align::kRight},
                    {"COMMAND"}});

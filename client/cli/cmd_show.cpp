@@ -91,8 +91,8 @@ Result<client::Tensor> Fetch(Context& context, const Inside& inside) {
 Result<void> WriteFile(const std::string& path, bool force, std::string_view header,
                        std::string_view payload) {
   if (path == "-") {
-    Context::Print(header);
-    Context::Print(payload);
+    Context::PrintRaw(header);
+    Context::PrintRaw(payload);
     return {};
   }
   const int flags = O_WRONLY | O_CREAT | O_CLOEXEC | (force ? O_TRUNC : O_EXCL);
@@ -153,9 +153,6 @@ int FailToFind(Context& context, const Inside& inside, const Error& error) {
                         fmt::format("'{}' is a file: which probe of it? Type: cgdebug-cli info {}",
                                     inside.probe, ShellWord(inside.probe)));
   }
-  if (inside.probe.ends_with("]") && inside.slice.empty()) {
-    return context.Fail(kExitNoMatch, error.message + ". A slice stands behind a replay: @-1[0]");
-  }
   const bool said_by_daemon = context.client().last_failure() != client::Failure::kNone;
   return said_by_daemon ? context.Fail(error) : context.Fail(kExitNoMatch, error.message);
 }
@@ -167,7 +164,7 @@ int FailToRead(Context& context, const Error& error) {
 }
 
 int RunShow(Context& context, const ShowOptions& options) {
-  const Result<Inside> inside = ParseInside(options.inside);
+  Result<Inside> inside = ParseInside(options.inside);
   if (!inside.ok()) return context.Fail(kExitTrouble, inside.error().message);
   if (!context.ranks.selects_all() && context.ranks.Single() < 0) {
     return context.Fail(kExitTrouble,
@@ -179,13 +176,18 @@ int RunShow(Context& context, const ShowOptions& options) {
     const std::string name = inside->source.empty() ? "live" : inside->source;
     if (const int failed = OpenSource(context, name, &source); failed != kExitOk) return failed;
     SayUnread(context, *source);
-    const Result<FoundTensor> found = FindTensor(*source, context.ranks, *inside);
+    Result<FoundTensor> found = FindTensor(*source, context.ranks, *inside);
+    if (!found.ok() && TakeSliceOffName(&*inside)) {
+      found = FindTensor(*source, context.ranks, *inside);
+    }
     if (!found.ok()) return FailToFind(context, *inside, found.error());
     tensor = LoadTensor(*source, *found);
     if (!tensor.ok()) return FailToRead(context, tensor.error());
   } else {
     if (const int failed = context.Connect(); failed != kExitOk) return failed;
     tensor = Fetch(context, *inside);
+    const bool is_unknown = context.client().last_failure() == client::Failure::kNothingMatched;
+    if (!tensor.ok() && is_unknown && TakeSliceOffName(&*inside)) tensor = Fetch(context, *inside);
   }
   if (!tensor.ok()) return FailToFind(context, *inside, tensor.error());
   if (!inside->slice.empty()) {

@@ -130,7 +130,7 @@ int RunTail(Context& context, const TailOptions& options) {
         "the daemon ended; what happens now is not shown. Type: cgdebug-cli tail -f "
         "  to go on with a new one");
   }
-  return interrupt.interrupted() ? kExitInterrupted : kExitOk;
+  return interrupt.interrupted() ? InterruptExitCode() : static_cast<int>(kExitOk);
 }
 
 }  // namespace

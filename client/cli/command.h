@@ -50,6 +50,8 @@ RunFunction AddExtract(CLI::App& app);
 RunFunction AddRemove(CLI::App& app);
 RunFunction AddDoctor(CLI::App& app);
 RunFunction AddDaemon(CLI::App& app);
+RunFunction AddConfig(CLI::App& app);
+RunFunction AddHelp(CLI::App& app);
 RunFunction AddCompletion(CLI::App& app);
 RunFunction AddComplete(CLI::App& app);
 

@@ -93,6 +93,14 @@ std::vector<std::string> OptionNames(const CLI::App* app) {
   return names;
 }
 
+// CLI11 says "Could not convert: --rtol = abc".
+std::string NoNumber(const std::string& said) {
+  const std::size_t name = said.find("--"), equals = said.find(" = ");
+  if (name == std::string::npos || equals == std::string::npos || equals < name) return said;
+  return fmt::format("{} '{}' is no number", said.substr(name, equals - name),
+                     said.substr(equals + 3));
+}
+
 std::vector<std::string> SubNames(const CLI::App* app) {
   std::vector<std::string> names;
   for (const CLI::App* sub : app->get_subcommands([](const CLI::App*) { return true; })) {
@@ -122,6 +130,7 @@ CommandLine::CommandLine(Context& context)
     if (command.examples.empty()) sub->group("");
     entries_.push_back({sub, command.add(*sub)});
   }
+  app_.allow_extras();  // after the commands, which would inherit it: Run() looks at them
   context.app = &app_;
 }
 
@@ -163,6 +172,9 @@ int CommandLine::Explain(const CLI::ParseError& error) {
                           : fmt::format("no command '{} {}'.{} {}", parsed->get_name(),
                                         extras.front(), DidYouMean(extras.front(), names), help));
   }
+  if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr) {
+    return context_.Fail(kExitTrouble, fmt::format("{}. {}", NoNumber(error.what()), help));
+  }
   const bool is_extra = wants_help || dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
   if (!is_extra || extras.empty()) {
     return context_.Fail(kExitTrouble, fmt::format("{}. {}", error.what(), help));
@@ -190,6 +202,11 @@ int CommandLine::Explain(const CLI::ParseError& error) {
 int CommandLine::Run(int argc, const char* const* argv) {
   try {
     app_.parse(argc, argv);
+    // Words that no command knows end up here; `daemon start` hands them on.
+    const CLI::App* parsed = ParsedApp();
+    if (app_.remaining_size(true) > 0 && (parsed == &app_ || !parsed->get_allow_extras())) {
+      throw CLI::ExtrasError(app_.remaining(true));
+    }
     const Result<void> resolved = context_.Resolve();
     if (!resolved.ok()) return context_.Fail(kExitTrouble, resolved.error().message);
     for (const Entry& entry : entries_) {

@@ -103,6 +103,15 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli daemon logs -f\n"
      "  cgdebug-cli daemon stop\n",
      AddDaemon},
+    {"config", "How a C++ program is compiled and linked with the probe library",
+     "  g++ -std=c++20 main.cpp $(cgdebug-cli config --cflags --libs)\n"
+     "  cmake -DCMAKE_PREFIX_PATH=$(cgdebug-cli config --prefix) ..\n",
+     AddConfig},
+    {"help", "The help of a command; the manual page",
+     "  cgdebug-cli help check\n"
+     "  cgdebug-cli help daemon start\n"
+     "  cgdebug-cli help --man | man -l -\n",
+     AddHelp},
     {"completion", "Prints a completion script for a shell",
      "  source <(cgdebug-cli completion bash)\n"
      "  cgdebug-cli completion zsh > ~/.zfunc/_cgdebug-cli\n"

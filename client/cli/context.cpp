@@ -5,6 +5,8 @@
 
 #include <cstdio>
 
+#include "client/cli/interrupt.h"
+
 namespace cgdebug::cli {
 
 Result<void> Context::Resolve() {
@@ -17,6 +19,9 @@ Result<void> Context::Resolve() {
   const bool for_scripts = options.json || options.plain;
   out = Style(!for_scripts && WantsColor(choice, STDOUT_FILENO));
   err = Style(WantsColor(choice, STDERR_FILENO));
+  // JSON is the same everywhere: nothing in it is ours to spell otherwise.
+  SetTextForm(
+      {.is_ascii = !options.json && (options.plain || LocaleIsAscii()), .wraps = !for_scripts});
   return {};
 }
 
@@ -42,7 +47,7 @@ int Context::ConnectWith(const client::ConnectOptions& connect) {
 void Context::Say(std::string_view message) const {
   const std::string line = fmt::format("{} {}\n", err.Bold("cgdebug:"), message);
   std::fflush(stdout);
-  std::fwrite(line.data(), 1, line.size(), stderr);
+  WriteText(stderr, line);
 }
 
 void Context::Hint(std::string_view command) const {
@@ -53,10 +58,14 @@ void Context::Note(std::string_view line) const {
   if (options.quiet) return;
   const std::string text = err.Dim(line) + "\n";
   std::fflush(stdout);
-  std::fwrite(text.data(), 1, text.size(), stderr);
+  WriteText(stderr, text);
 }
 
-void Context::Print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+void Context::Print(std::string_view text) { WriteText(stdout, text); }
+
+void Context::PrintRaw(std::string_view bytes) {
+  std::fwrite(bytes.data(), 1, bytes.size(), stdout);
+}
 
 int Context::Fail(ExitCode code, std::string_view message) const {
   Say(PrintableLines(message));
@@ -98,7 +107,7 @@ int Context::Fail(const Error& error) {
     case client::Failure::kTimeout:
       return Fail(kExitTimeout, message);
     case client::Failure::kStopped:
-      return kExitInterrupted;
+      return InterruptExitCode();
     default:
       return Fail(kExitTrouble, message);
   }

@@ -55,8 +55,10 @@ class Context {
   void Hint(std::string_view command) const;
   // A line on stderr that is no data but belongs to a view; nothing with -q.
   void Note(std::string_view line) const;
-  // Data: stdout.
+  // Text: stdout, in the form of the terminal (terminal.h).
   static void Print(std::string_view text);
+  // Bytes that are not for people: stdout, as they are.
+  static void PrintRaw(std::string_view bytes);
 
   int Fail(ExitCode code, std::string_view message) const;
   // The error of the client's last call, with the exit code of its kind.

@@ -212,7 +212,7 @@ void EventPrinter::Print(const v1::TailReply& event) {
   }
   if (line.empty()) return;
   line += '\n';
-  std::fwrite(line.data(), 1, line.size(), out_);
+  WriteText(out_, line);
 }
 
 std::string EventPrinter::Summary() const {

@@ -10,7 +10,8 @@ enum ExitCode : int {
   kExitInconclusive = 3,  // nothing found, but something was not looked at
   kExitNoMatch = 4,       // no daemon, session or probe matched; the message says why
   kExitTimeout = 5,
-  kExitInterrupted = 130,  // Ctrl-C; a closed pipe ends the process with SIGPIPE, a shell's 141
+  // 128 + the signal that ended it (interrupt.h): 130 for Ctrl-C, 143 for SIGTERM. A closed pipe
+  // ends the process with SIGPIPE, a shell's 141.
 };
 
 }  // namespace cgdebug::cli

@@ -8,10 +8,10 @@ namespace cgdebug::cli {
 namespace {
 
 std::atomic<client::Client*> stopped_client{nullptr};
-volatile sig_atomic_t interrupted_flag = 0;
+volatile sig_atomic_t interrupting_signal = 0;
 
-void OnSignal(int) {
-  interrupted_flag = 1;
+void OnSignal(int signal) {
+  interrupting_signal = signal;
   if (client::Client* client = stopped_client.load()) client->Stop();
 }
 
@@ -27,7 +27,7 @@ void Install(void (*handler)(int), int flags) {
 }  // namespace
 
 InterruptScope::InterruptScope(client::Client* client) {
-  interrupted_flag = 0;
+  interrupting_signal = 0;
   stopped_client = client;
   Install(OnSignal, static_cast<int>(SA_RESETHAND | SA_RESTART));
 }
@@ -37,6 +37,8 @@ InterruptScope::~InterruptScope() {
   stopped_client = nullptr;
 }
 
-bool InterruptScope::interrupted() const { return interrupted_flag != 0; }
+bool InterruptScope::interrupted() const { return interrupting_signal != 0; }
+
+int InterruptExitCode() { return 128 + interrupting_signal; }
 
 }  // namespace cgdebug::cli

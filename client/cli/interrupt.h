@@ -18,4 +18,8 @@ class InterruptScope {
   bool interrupted() const;
 };
 
+// What a shell calls the end by the signal that came last: 130 for Ctrl-C, 143 for SIGTERM.
+// Requires: one came.
+int InterruptExitCode();
+
 }  // namespace cgdebug::cli

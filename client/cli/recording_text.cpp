@@ -28,7 +28,10 @@ std::string RecordingPath(const std::string& directory) {
     path = chosen != nullptr && *chosen != '\0' ? chosen : "runs";
     path /= fmt::format("{:%Y%m%d-%H%M%S}.cgrec", fmt::localtime(std::time(nullptr)));
   }
-  return fs::absolute(path).lexically_normal();
+  path = fs::absolute(path).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();  // "runs/a/"
+  if (path.extension() != ".cgrec") path += ".cgrec";
+  return path;
 }
 
 std::string RecordingText(const v1::Recording& recording, const Style& style) {

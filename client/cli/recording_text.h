@@ -11,8 +11,9 @@
 
 namespace cgdebug::cli {
 
-// The absolute path of a recording that the user called `directory`; when it is empty, a new one
-// under $CGDEBUG_DIR or runs, named by the time.
+// The absolute path of a recording that the user called `directory`, with .cgrec at its end, by
+// which recordings are known; when it is empty, a new one under $CGDEBUG_DIR or runs, named by the
+// time.
 std::string RecordingPath(const std::string& directory);
 
 // "1 024 snapshots of 4 probes, 12.0 MiB, all on the disk"

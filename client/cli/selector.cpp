@@ -90,7 +90,9 @@ Result<Inside> ParseInside(std::string_view text) {
     text = text.substr(0, at);
   }
   inside.text = std::string(text);
-  const std::size_t colon = text.find(':');
+  // "blk[2:]" is no tensor of a session called "blk[2".
+  const std::size_t colon =
+      text.ends_with(']') ? text.substr(0, text.rfind('[')).find(':') : text.find(':');
   if (colon != std::string_view::npos) {
     inside.source = std::string(text.substr(0, colon));
     if (inside.source == "live") inside.source.clear();
@@ -102,6 +104,17 @@ Result<Inside> ParseInside(std::string_view text) {
                  (inside.source.empty() ? "probes" : "info " + inside.source)};
   }
   return inside;
+}
+
+bool TakeSliceOffName(Inside* inside) {
+  const std::size_t bracket = inside->probe.rfind('[');
+  if (!inside->slice.empty() || !inside->probe.ends_with(']') || bracket == 0 ||
+      bracket == std::string::npos) {
+    return false;
+  }
+  inside->slice = inside->probe.substr(bracket);
+  inside->probe.resize(bracket);
+  return true;
 }
 
 }  // namespace cgdebug::cli

@@ -43,4 +43,8 @@ struct Inside {
 // Fails: an empty probe, a replay of 0, or one that is no number, "first-nan" or "step:N".
 Result<Inside> ParseInside(std::string_view text);
 
+// "blk[0][-2:,:5]" names the newest tensor of blk[0], sliced; but a name may end in brackets, so it
+// is looked for as a whole first. True when `inside` names another tensor now.
+bool TakeSliceOffName(Inside* inside);
+
 }  // namespace cgdebug::cli

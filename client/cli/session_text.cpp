@@ -127,12 +127,7 @@ double SecondsSince(std::int64_t realtime_ns) {
   return static_cast<double>(now_ns - realtime_ns) * 1e-9;
 }
 
-double AgeSeconds(const v1::Session& session) {
-  if (session.state() == v1::Session::ALIVE || session.ended_ns() == 0) {
-    return SecondsSince(session.created_ns());
-  }
-  return static_cast<double>(session.ended_ns() - session.created_ns()) * 1e-9;
-}
+double AgeSeconds(const v1::Session& session) { return SecondsSince(session.created_ns()); }
 
 bool MatchesSession(const v1::Session& session, std::string_view selector) {
   return selector.empty() || selector == session.key() ||

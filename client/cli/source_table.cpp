@@ -190,14 +190,14 @@ Result<TextTable> SlotTable(Source& source, const analysis::Scope& scope, const 
       *rows, [&](const Row& row) { return source.slots()[row.slot].every > 1; });
   columns.insert(columns.end(), {{"PROBE"},
                                  {"TENSOR"},
-                                 {"DEVICE"},
-                                 {"CAPTURE", Align::kRight},
+                                 {"DEVICE", Align::kLeft, true},
+                                 {"CAPTURE", Align::kRight, true},
                                  {"SNAPSHOTS", Align::kRight},
                                  {"REPLAYS", Align::kRight}});
   if (has_every) columns.push_back({"EVERY", Align::kRight});
   columns.push_back({"LOST", Align::kRight});
   const bool has_shards = HasShards(source);
-  if (has_shards) columns.push_back({"SHARD"});
+  if (has_shards) columns.push_back({"SHARD", Align::kLeft, true});
   columns.push_back({"LAST"});
   TextTable table(columns);
   for (const Row& row : *rows) {
@@ -231,11 +231,11 @@ Result<TextTable> StatsTable(Source& source, const analysis::Scope& scope, const
   const Owners owners(source);
   std::vector<TextTable::Column> columns = owners.Columns();
   columns.insert(columns.end(), {{"PROBE"},
-                                 {"TENSOR"},
+                                 {"TENSOR", Align::kLeft, true},
                                  {"REPLAYS", Align::kRight},
                                  {"MIN", Align::kRight},
                                  {"MAX", Align::kRight},
-                                 {"MEAN", Align::kRight},
+                                 {"MEAN", Align::kRight, true},
                                  {"NON-FINITE", Align::kRight},
                                  {"ABS MAX OVER REPLAYS"}});
   TextTable table(columns);
@@ -250,7 +250,7 @@ Result<TextTable> StatsTable(Source& source, const analysis::Scope& scope, const
     if (row.lost > 0) spark += style.Yellow(fmt::format("  {} lost", row.lost));
     if (totals.unread > 0) spark += style.Red(fmt::format("  {} unread", totals.unread));
     const bool any = !totals.spark.empty();
-    const auto number = [&](double value) { return any ? fmt::format("{:.4g}", value) : "-"; };
+    const auto number = [&](double value) { return any ? numerics::FormatNumber(value, 4) : "-"; };
     std::vector<std::string> cells = owners.Cells(slot);
     cells.insert(cells.end(), {Printable(SlotText(slot)), Printable(TypeText(slot)),
                                ReplaysText(row.keys), number(totals.min), number(totals.max),

@@ -125,12 +125,15 @@ std::string StatisticsBlock(const v1::Snapshot& snapshot, const Style& style) {
                     numerics::FormatIndex(stats.first_nonfinite(), ShapeOf(snapshot.shape()))));
   }
   const auto number_row = [](const char* name, double value) {
-    return RowText(name, fmt::format("{:.6g}", value));
+    return RowText(name, numerics::FormatNumber(value, 6));
   };
   out += number_row("min", stats.min()) + number_row("max", stats.max());
   out += number_row("mean", stats.mean()) + number_row("std", stats.std());
   out += number_row("abs max", stats.abs_max());
-  return out + number_row("L1", stats.l1()) + number_row("L2", stats.l2());
+  // Sums over no element are 0, which beside a mean of nan reads as a value.
+  const bool has_finite = Nonfinite(stats) < stats.count();
+  return out + number_row("L1", has_finite ? stats.l1() : NAN) +
+         number_row("L2", has_finite ? stats.l2() : NAN);
 }
 
 std::string Histogram(const v1::Stats& stats) {

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <ctime>
@@ -25,6 +26,25 @@ std::size_t EscapeBytes(std::string_view text) {
 }
 
 bool IsContinuation(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; }
+
+TextForm text_form;
+
+// What our own lines are made of and ASCII has not; with what stands beside a letter, which a name
+// may have as well. Bars are one column wide in both.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kInAscii = {{
+    {"▁", "_"},
+    {"▂", "."},
+    {"▃", "-"},
+    {"▄", "="},
+    {"▅", "+"},
+    {"▆", "*"},
+    {"▇", "%"},
+    {"█", "#"},
+    {"…", "~"},
+    {"∈[", " in ["},
+    {"μ=", "mean="},
+    {"σ=", "std="},
+}};
 
 std::string LocalTime(std::int64_t realtime_ns, const char* format) {
   const std::time_t seconds = static_cast<std::time_t>(realtime_ns / 1'000'000'000);
@@ -124,6 +144,87 @@ std::size_t TerminalColumns(int fd) {
   return size.ws_col;
 }
 
+bool LocaleIsAscii() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    std::string locale(Variable(name));
+    if (locale.empty()) continue;
+    std::transform(locale.begin(), locale.end(), locale.begin(),
+                   [](unsigned char c) { return std::toupper(c); });
+    return locale.find("UTF-8") == std::string::npos && locale.find("UTF8") == std::string::npos;
+  }
+  return false;
+}
+
+std::string ToAscii(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const auto* found = IsContinuation(text.front()) || (text.front() & 0x80) == 0
+                            ? kInAscii.end()
+                            : std::find_if(kInAscii.begin(), kInAscii.end(), [&](const auto& pair) {
+                                return text.starts_with(pair.first);
+                              });
+    const bool is_ours = found != kInAscii.end();
+    out += is_ours ? found->second : text.substr(0, 1);
+    text.remove_prefix(is_ours ? found->first.size() : 1);
+  }
+  return out;
+}
+
+namespace {
+
+// How many bytes of `line` to write before it is broken, at a space; all of them where there is
+// none.
+std::size_t BytesThatFit(std::string_view line, std::size_t columns) {
+  std::size_t seen = 0, last_space = 0;
+  const std::size_t begin = std::min(line.find_first_not_of(' '), line.size());
+  for (std::size_t i = 0; i < line.size();) {
+    if (const std::size_t escape_bytes = EscapeBytes(line.substr(i)); escape_bytes > 0) {
+      i += escape_bytes;
+      continue;
+    }
+    if (seen > columns && last_space > 0) return last_space;
+    if (line[i] == ' ' && i > begin) last_space = i;
+    if (!IsContinuation(line[i])) ++seen;
+    ++i;
+  }
+  return seen > columns && last_space > 0 ? last_space : line.size();
+}
+
+}  // namespace
+
+std::string WrapLines(std::string_view text, std::size_t columns) {
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    std::string line(text.substr(0, end));
+    const std::size_t indent =
+        std::min(columns / 2, std::min(line.find_first_not_of(' '), line.size()) + 4);
+    while (DisplayWidth(line) > columns) {
+      const std::size_t bytes = BytesThatFit(line, columns);
+      if (bytes == line.size()) break;
+      out += line.substr(0, line.find_last_not_of(' ', bytes) + 1) + "\n";
+      const std::size_t rest = std::min(line.find_first_not_of(' ', bytes), line.size());
+      line = std::string(indent, ' ') + line.substr(rest);
+    }
+    out += line;
+    if (end < text.size()) out += '\n';
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return out;
+}
+
+void SetTextForm(const TextForm& form) { text_form = form; }
+
+void WriteText(std::FILE* stream, std::string_view text) {
+  std::string formed(text);
+  if (text_form.is_ascii) formed = ToAscii(formed);
+  const std::size_t columns = text_form.wraps ? TerminalColumns(::fileno(stream)) : 0;
+  // A line that is drawn over itself knows the width.
+  if (columns > 0 && formed.find('\r') == std::string::npos) formed = WrapLines(formed, columns);
+  std::fwrite(formed.data(), 1, formed.size(), stream);
+}
+
 std::string FormatDuration(double seconds) {
   if (seconds < 0) seconds = 0;
   if (seconds < 1) return fmt::format("{} ms", std::llround(seconds * 1000));
@@ -151,33 +252,72 @@ std::string FormatGrouped(std::uint64_t value) {
   return text;
 }
 
-std::string TextTable::Render(const Style& style, std::size_t max_columns) const {
-  std::vector<std::size_t> widths;
-  for (const Column& column : columns_) widths.push_back(DisplayWidth(column.title));
+TextTable::Fit TextTable::FitInto(std::size_t max_columns) const {
+  constexpr std::size_t kGap = 2;
+  constexpr std::size_t kLeastText = 10;  // columns of a name that was cut
+  Fit fit;
+  fit.is_shown.assign(columns_.size(), true);
+  for (const Column& column : columns_) fit.widths.push_back(DisplayWidth(column.title));
   for (const auto& row : rows_) {
     for (std::size_t i = 0; i < row.size(); ++i) {
-      widths[i] = std::max(widths[i], DisplayWidth(row[i]));
+      fit.widths[i] = std::max(fit.widths[i], DisplayWidth(row[i]));
     }
   }
-  std::size_t used_columns = 0;
-  for (std::size_t i = 0; i + 1 < widths.size(); ++i) used_columns += widths[i] + 2;
+  if (max_columns == 0) return fit;
+  const auto least = [&](std::size_t i) {
+    if (columns_[i].align == Align::kRight) return fit.widths[i];
+    return std::min(fit.widths[i], std::max(kLeastText, DisplayWidth(columns_[i].title)));
+  };
+  const auto total = [&](auto width_of) {
+    std::size_t sum = 0;
+    for (std::size_t i = 0; i < columns_.size(); ++i) {
+      if (fit.is_shown[i]) sum += width_of(i) + kGap;
+    }
+    return sum - std::min(sum, kGap);
+  };
+  for (std::size_t i = columns_.size(); i-- > 0 && total(least) > max_columns;) {
+    if (columns_[i].is_optional) fit.is_shown[i] = false;
+  }
+  const auto give_up = [&](std::size_t i) {
+    const std::size_t used = total([&](std::size_t column) { return fit.widths[column]; });
+    const std::size_t wanted = used > max_columns ? used - max_columns : 0;
+    fit.widths[i] -= std::min(wanted, fit.widths[i] - least(i));
+  };
+  if (!columns_.empty()) give_up(columns_.size() - 1);
+  std::vector<std::size_t> widest_first;
+  for (std::size_t i = 0; i < columns_.size(); ++i) {
+    if (fit.is_shown[i]) widest_first.push_back(i);
+  }
+  std::stable_sort(widest_first.begin(), widest_first.end(),
+                   [&](std::size_t a, std::size_t b) { return fit.widths[a] > fit.widths[b]; });
+  for (const std::size_t i : widest_first) give_up(i);
+  return fit;
+}
+
+std::string TextTable::Render(const Style& style, std::size_t max_columns) const {
+  const Fit fit = FitInto(max_columns);
+  std::size_t last = 0;
+  std::string left_out;
+  for (std::size_t i = 0; i < columns_.size(); ++i) {
+    if (fit.is_shown[i]) last = i;
+    if (!fit.is_shown[i]) left_out += (left_out.empty() ? "" : " ") + columns_[i].title;
+  }
   std::string out;
   const auto render_row = [&](const std::vector<std::string>& row, bool is_title) {
     std::string line;
     for (std::size_t i = 0; i < row.size(); ++i) {
-      const bool is_last = i + 1 == row.size();
-      std::string cell = row[i];
-      if (is_last && max_columns > used_columns + 8)
-        cell = CutToColumns(cell, max_columns - used_columns);
+      if (!fit.is_shown[i]) continue;
+      std::string cell = text_form.is_ascii ? ToAscii(row[i]) : row[i];
+      if (max_columns > 0) cell = CutToColumns(cell, fit.widths[i]);
       const std::size_t width = DisplayWidth(cell);
-      const std::string padding(widths[i] > width ? widths[i] - width : 0, ' ');
+      const std::string padding(fit.widths[i] > width ? fit.widths[i] - width : 0, ' ');
       if (is_title) cell = style.Bold(cell);
       if (columns_[i].align == Align::kRight) {
         line += padding + cell;
       } else {
-        line += cell + (is_last ? "" : padding);
+        line += cell + (i == last ? "" : padding);
       }
-      if (!is_last) line += "  ";
+      if (i != last) line += "  ";
     }
     out += line + "\n";
   };
@@ -185,6 +325,10 @@ std::string TextTable::Render(const Style& style, std::size_t max_columns) const
   for (const Column& column : columns_) titles.push_back(column.title);
   render_row(titles, true);
   for (const auto& row : rows_) render_row(row, false);
+  if (!left_out.empty()) {
+    out +=
+        style.Dim(fmt::format("left out for want of room: {}; --json has them", left_out)) + "\n";
+  }
   return out;
 }
 
@@ -194,7 +338,7 @@ std::string TextTable::RenderPlain() const {
     for (std::size_t i = 0; i < row.size(); ++i) {
       std::string cell = row[i];
       std::replace(cell.begin(), cell.end(), '\t', ' ');
-      out += cell + (i + 1 == row.size() ? "\n" : "\t");
+      out += ToAscii(cell) + (i + 1 == row.size() ? "\n" : "\t");
     }
   }
   return out;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,6 +52,28 @@ std::string ShellWord(std::string_view text);
 // Of the terminal behind `fd`; 0 when it is none.
 std::size_t TerminalColumns(int fd);
 
+// Whether LC_ALL, LC_CTYPE or LANG names a locale without UTF-8, such as C. Where none is set, as
+// in most containers, the terminal is taken to have it.
+bool LocaleIsAscii();
+
+// `text` with the bars and Greek letters of our own lines spelled in ASCII: "x in [0 |#_____| 1]
+// mean=0.4 std=0.9". Names that a job chose are left as they are.
+std::string ToAscii(std::string_view text);
+
+// `text` with its lines broken at spaces where they are wider than `columns`; what follows is
+// indented under its line. A word that is wider by itself stays whole.
+std::string WrapLines(std::string_view text, std::size_t columns);
+
+// How WriteText() writes from now on, to every stream.
+struct TextForm {
+  bool is_ascii = false;
+  bool wraps = true;  // to the terminal it is written to
+};
+void SetTextForm(const TextForm& form);
+
+// Writes words for people: every line of a command but its raw data goes through here.
+void WriteText(std::FILE* stream, std::string_view text);
+
 // "950 ms", "42s", "2h13m", "3d4h".
 std::string FormatDuration(double seconds);
 
@@ -67,6 +90,7 @@ class TextTable {
   struct Column {
     std::string title;
     Align align = Align::kLeft;
+    bool is_optional = false;  // may be left out where the terminal is narrow
   };
 
   explicit TextTable(std::vector<Column> columns) : columns_(std::move(columns)) {}
@@ -74,12 +98,20 @@ class TextTable {
   void Add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
   bool empty() const { return rows_.empty(); }
 
-  // Aligned, titles bold. `max_columns` cuts the last column so that a row fits; 0 = never.
+  // Aligned, titles bold. So that a row fits into `max_columns` (0 = any width), text is cut with
+  // an ellipsis, the last column first, and optional columns are left out, the last one first; a
+  // line below the table names them. Numbers are never cut.
   std::string Render(const Style& style, std::size_t max_columns) const;
   // One record a line, tabs, no titles, no colours.
   std::string RenderPlain() const;
 
  private:
+  struct Fit {
+    std::vector<std::size_t> widths;
+    std::vector<bool> is_shown;
+  };
+  Fit FitInto(std::size_t max_columns) const;
+
   std::vector<Column> columns_;
   std::vector<std::vector<std::string>> rows_;
 };

@@ -24,10 +24,6 @@ std::string Paint(std::string_view colour, const std::string& text, bool on) {
   return on ? fmt::format("{}{}{}", colour, text, kPlain) : text;
 }
 
-std::string FormatNumber(double value, int digits) {
-  return fmt::format("{:.{}g}", value == 0 ? 0.0 : value, digits);
-}
-
 // Three digits, or as many as it takes to tell the two ends apart.
 std::array<std::string, 2> FormatEnds(double min, double max, bool integral) {
   if (integral && std::fabs(min) < 1e6 && std::fabs(max) < 1e6) {
@@ -156,6 +152,11 @@ std::string FormatTensorLine(layout::Dtype dtype, std::span<const std::uint64_t>
                              const Stats& stats, const LineOptions& options) {
   return fmt::format("{:<{}}  {}", FormatTensorType(dtype, shape), options.type_width,
                      FormatStats(dtype, shape, stats, options.colour));
+}
+
+std::string FormatNumber(double value, int digits) {
+  if (std::isnan(value)) return "nan";  // whatever its sign
+  return fmt::format("{:.{}g}", value == 0 ? 0.0 : value, digits);
 }
 
 std::string FormatRepr(double value) {

@@ -42,6 +42,9 @@ std::string FormatValues(const TensorView& view, std::size_t max_items, int prec
 // One element, exactly: "1.0", "0.1", "-3", "True", "nan". Requires: i < view.count().
 std::string FormatElement(const TensorView& view, std::uint64_t i);
 
+// With so many significant digits; "nan" and "0" without a sign.
+std::string FormatNumber(double value, int digits);
+
 // As Python's repr: the shortest text that reads back as the same double; "1.0", "1e-05", "inf".
 std::string FormatRepr(double value);
 

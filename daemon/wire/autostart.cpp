@@ -79,13 +79,16 @@ class SpawnSetup {
   SpawnSetup(const SpawnSetup&) = delete;
   SpawnSetup& operator=(const SpawnSetup&) = delete;
 
-  Result<pid_t> Spawn(const std::string& executable, const std::string& socket_path) {
-    std::string arguments[] = {executable, "--spawned", "--socket", socket_path};
-    char* argv[] = {arguments[0].data(), arguments[1].data(), arguments[2].data(),
-                    arguments[3].data(), nullptr};
+  Result<pid_t> Spawn(const std::string& executable, const std::string& socket_path,
+                      const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {executable, "--spawned", "--socket", socket_path};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
     pid_t pid = 0;
     const int failure =
-        ::posix_spawn(&pid, executable.c_str(), &actions_, &attributes_, argv, environ);
+        ::posix_spawn(&pid, executable.c_str(), &actions_, &attributes_, argv.data(), environ);
     if (failure != 0) return ErrnoError("cannot start " + executable, failure);
     return pid;
   }
@@ -171,7 +174,8 @@ Result<UniqueFd> ConnectOrStart(const std::string& socket_path, const AutostartO
   if (!log.ok()) return log.error();
   const off_t log_offset = ::lseek(log->get(), 0, SEEK_END);
 
-  const Result<pid_t> pid = SpawnSetup(log->get()).Spawn(*executable, absolute_socket);
+  const Result<pid_t> pid =
+      SpawnSetup(log->get()).Spawn(*executable, absolute_socket, options.arguments);
   if (!pid.ok()) return pid.error();
   *started = true;
   return WaitUntilItAccepts(*pid, absolute_socket, options.timeout, log_path, log_offset);

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <string>
+#include <vector>
 
 #include "daemon/base/result.h"
 #include "daemon/base/unique_fd.h"
@@ -12,6 +13,7 @@ namespace cgdebug::wire {
 struct AutostartOptions {
   std::string executable;  // empty: FindDaemon()
   std::chrono::milliseconds timeout = std::chrono::seconds(5);
+  std::vector<std::string> arguments;  // more options of the daemon
 };
 
 // $CGDEBUG_DAEMON, else cgdebug-daemon beside this process's own executable, else on PATH.

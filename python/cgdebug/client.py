@@ -215,7 +215,7 @@ class Client:
         _finish_gpu_work()
         reply = self._ask(
             "record_start",
-            directory=os.path.abspath(directory),
+            directory=_recording_path(directory),
             session=self._pick(session),
             probes=[probes] if isinstance(probes, str) else list(probes),
             replays=replays,
@@ -245,7 +245,7 @@ class Client:
         or all that are kept. Returns when they are written, however long that takes."""
         return self._ask(
             "freeze",
-            directory=os.path.abspath(directory),
+            directory=_recording_path(directory),
             session=self._pick(session),
             probes=[probes] if isinstance(probes, str) else list(probes),
             last=last,
@@ -374,3 +374,9 @@ def _choice(function: str, argument: str, value: str, choices: dict[str, int]) -
             f"{function}: {argument} must be one of {', '.join(choices)}, not {value!r}"
         )
     return choices[value]
+
+
+def _recording_path(directory: str | os.PathLike) -> str:
+    """With .cgrec at its end, by which recordings are known."""
+    path = os.path.abspath(directory)
+    return path if path.endswith(".cgrec") else f"{path}.cgrec"

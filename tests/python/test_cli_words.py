@@ -56,7 +56,6 @@ def test_each_eager_shape_keeps_its_own_values_in_a_live_source(cli, probe):
         ("x@-9", "has only 3 snapshots"),
         ("x@first-nan", "has no NaN or Inf in its replays 1..4"),
         ("x@step:7", "has no snapshot of step 7"),
-        ("x[0]", "A slice stands behind a replay: @-1[0]"),
     ],
 )
 def test_show_says_why_a_recording_has_not_what_was_asked(cli, recording, what, text):

@@ -1,6 +1,7 @@
 """DTensors: each rank's part, what is known of it, and the parts put together."""
 
 import json
+import os
 import re
 
 import numpy
@@ -166,7 +167,7 @@ def test_the_shard_goes_through_daemon_recording_and_tables(cli, daemon, probe, 
         seen = lambda: [one for one in client.probes() if one.name == "blk.w" and one.replay]  # noqa: E731
         assert [one.shard for one in wait_until(seen, "the daemon reads blk.w")] == [text]
         assert str(client.get("blk.w").shard) == text
-    assert cli("freeze", "-o", path).returncode == 0
+    assert cli("freeze", str(os.getpid()), "-o", path).returncode == 0
     series = cgdebug.open(path)["blk.w"]
     assert str(series.shard) == text == str(series[1].shard)
     assert cgdebug.open(path).sql("select shard from probe where name = 'blk.w'") == [(text,)]

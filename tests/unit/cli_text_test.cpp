@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 
 #include "client/cli/json.h"
@@ -129,6 +130,57 @@ TEST(TextTable, AlignsCutsTheLastColumnAndHasAPlainForm) {
             "μ             7  a long command…\n"
             "long.name  1234  b\n");
   EXPECT_EQ(table.RenderPlain(), "μ\t7\ta long command that does not fit\nlong.name\t1234\tb\n");
+}
+
+TEST(TextTable, ARowFitsTheTerminalWithoutAnyNumberCut) {
+  using Align = TextTable::Align;
+  TextTable table({{"PROBE"},
+                   {"LANE", Align::kLeft, true},
+                   {"RING", Align::kRight, true},
+                   {"REPLAY", Align::kRight},
+                   {"LAST"}});
+  table.Add({"transformer.blocks.11.mlp.down_proj.weight", "direct", "16x84MiB", "123456789",
+             "f32[4096,4096] and what follows it"});
+  const std::string wide = table.Render(Style(), 200);
+  EXPECT_THAT(wide, HasSubstr("down_proj.weight  direct  16x84MiB  123456789  f32[4096,4096]"));
+  for (const std::size_t columns : {40, 60, 80, 100}) {
+    const std::string text = table.Render(Style(), columns);
+    std::size_t begin = 0;
+    for (std::size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+      const std::string line = text.substr(begin, end - begin);
+      if (!line.starts_with("left out")) EXPECT_LE(DisplayWidth(line), columns) << line;
+    }
+    EXPECT_THAT(text, HasSubstr("123456789")) << columns;
+  }
+  EXPECT_EQ(table.Render(Style(), 45),
+            "PROBE           LANE       REPLAY  LAST\n"
+            "transformer.b…  direct  123456789  f32[4096,…\n"
+            "left out for want of room: RING; --json has them\n");
+}
+
+TEST(Ascii, OurOwnGlyphsAreSpelledAndNamesAreLeft) {
+  EXPECT_EQ(ToAscii("层μσ.out@3  n=8 x∈[0 |█▁ ▄| 11.6] μ=0.456 σ=0.978…"),
+            "层μσ.out@3  n=8 x in [0 |#_ =| 11.6] mean=0.456 std=0.978~");
+}
+
+TEST(Ascii, TheLocaleDecidesAndNoLocaleIsUtf8) {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) ::unsetenv(name);
+  EXPECT_FALSE(LocaleIsAscii());
+  ::setenv("LANG", "C", 1);
+  EXPECT_TRUE(LocaleIsAscii());
+  ::setenv("LC_CTYPE", "en_US.utf8", 1);
+  EXPECT_FALSE(LocaleIsAscii());
+  ::setenv("LC_ALL", "POSIX", 1);
+  EXPECT_TRUE(LocaleIsAscii());
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) ::unsetenv(name);
+}
+
+TEST(WrapLines, BreaksAtSpacesAndIndentsWhatFollows) {
+  EXPECT_EQ(WrapLines("one two three\n  four five six\nshort\n", 9),
+            "one two\n    three\n  four\n    five\n    six\nshort\n");
+  EXPECT_EQ(WrapLines("a-word-that-is-wider than it\n", 10),
+            "a-word-that-is-wider\n    than\n    it\n");
+  EXPECT_EQ(WrapLines("\x1b[31mred\x1b[0m and so on", 7), "\x1b[31mred\x1b[0m and\n   so\n   on");
 }
 
 TEST(TextTable, PlainFieldsHoldNoTab) {

@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "daemon/base/result.h"
 #include "daemon/base/unique_fd.h"
@@ -27,6 +28,7 @@ struct ConnectOptions {
   bool start_daemon = false;  // when nobody listens
   std::string name = "c++";   // what the daemon's log calls this client
   std::chrono::milliseconds timeout = std::chrono::seconds(10);  // of each request but Tail, Freeze
+  std::vector<std::string> daemon_options = {};                  // of a daemon that is started
 };
 
 enum class Failure {

@@ -1,0 +1,261 @@
+"""What cgdebug-cli looks like: 80 columns, LANG=C, --plain, and how it ends."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+
+import pytest
+import torch
+
+import cgdebug
+from conftest import find_program, wait_until
+
+ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+GLYPHS = re.compile("[^\x00-\x7f]")
+LONG = "model.layers.11.self_attention.output_projection.weight"
+
+
+def on_terminal(daemon, *arguments, columns=80, **environment):
+    """What a terminal of so many columns gets of stdout and stderr, as lines without colours."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    env = {**os.environ, "TERM": "xterm-256color", "LANG": "C.UTF-8", **environment}
+    env.pop("NO_COLOR", None)
+    process = subprocess.Popen(
+        [find_program("cgdebug-cli"), "--socket", daemon.socket, "--no-spawn", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=slave,
+        stderr=slave,
+        env=env,
+    )
+    os.close(slave)
+    out, deadline = b"", time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if not select.select([master], [], [], 1)[0]:
+            continue
+        try:
+            part = os.read(master, 65536)
+        except OSError:  # the other side is closed
+            break
+        if not part:
+            break
+        out += part
+    os.close(master)
+    process.wait(10)
+    return ESCAPE.sub("", out.decode()).replace("\r\n", "\n").splitlines()
+
+
+@pytest.fixture
+def watched(cli, daemon, probe, tmp_path):
+    """A recording of probes with long names, several shapes, a NaN, and numbers that must not be cut."""
+    made = [
+        probe(cgdebug.TensorRecord(), name=name) for name in (LONG, "blk0.attn", "blk1.mlp/down.proj")
+    ]
+    for number in range(6):
+        for index, one in enumerate(made):
+            x = torch.linspace(-1, 1, 512).reshape(8, 64) * (index + 1)
+            if number == 4 and index == 1:
+                x[0, 3] = float("nan")
+            one(x)
+    label = str(os.getpid())  # earlier tests of this process left their rows in it as well
+    wait_until(
+        lambda: all(
+            cli("show", "-s", label, f"{one.name}@6").returncode == 0 for one in made
+        ),
+        "the daemon reads all",
+    )
+    path = str(tmp_path / "a.cgrec")
+    assert cli("freeze", label, "-o", path).returncode == 0
+    return path
+
+
+def commands(path):
+    pid = str(os.getpid())
+    return [
+        ["ps", "-a"],
+        ["status"],
+        ["probes"],
+        ["probes", path],
+        ["tail", "-n", "50", "--prefix"],
+        ["tail", "-n", "50", "--prefix", "-t"],
+        ["show", f"{path}:{LONG}@2"],
+        ["info", path],
+        ["stats", path],
+        ["check", path],
+        ["check", pid],
+        ["diff", path, path, "--stat"],
+        ["record", "list"],
+        ["query", path, "select probe, replay, min, max, mean, std, l1, l2 from v_snapshots limit 5"],
+        ["verify", path],
+        ["doctor"],
+        ["--help"],
+        ["help", "run"],
+        ["daemon", "start", "--help"],
+    ]
+
+
+def test_no_command_is_wider_than_the_terminal(watched, daemon):
+    wide = {}
+    for words in commands(watched):
+        for line in on_terminal(daemon, *words):
+            # A single word, such as a path or a line of an error, cannot be broken.
+            if len(line) > 80 and len(line.split()) > 1 and max(map(len, line.split())) < 60:
+                wide.setdefault(" ".join(words), []).append(line)
+    assert wide == {}
+
+
+def test_a_row_of_a_table_is_one_line_and_keeps_its_numbers(watched, daemon):
+    lines = on_terminal(daemon, "probes", watched)
+    rows = [line for line in lines if "1..6" in line]
+    assert [row[:9] for row in rows[:3]] == ["model.lay", "blk0.attn", "blk1.mlp/"]
+    assert all(" 6 " in row and row.endswith("…") for row in rows)
+    narrow = on_terminal(daemon, "probes", watched, columns=50)
+    assert any("left out for want of room" in line for line in narrow)
+    assert LONG in " ".join(on_terminal(daemon, "probes", watched, columns=300))
+
+
+def test_without_a_terminal_nothing_is_cut(watched, cli):
+    out = cli("probes", watched).stdout
+    assert LONG in out and "left out" not in out and "…" not in out
+
+
+def test_info_has_no_escape_spelled_out(watched, daemon):
+    text = "\n".join(on_terminal(daemon, "--color", "always", "info", watched))
+    assert r"\x1b" not in text and "complete" in text
+
+
+@pytest.mark.parametrize("locale", [{"LC_ALL": "C"}, {"LANG": "C", "LC_ALL": ""}])
+def test_the_c_locale_gets_ascii(watched, cli, locale):
+    for words in commands(watched):
+        found = cli(*words, **locale)
+        text = found.stdout + found.stderr
+        assert not GLYPHS.search(text), (words, GLYPHS.findall(text))
+    stats = cli("probes", watched, **locale).stdout
+    assert " in [" in stats and "mean=" in stats
+
+
+def test_utf8_has_its_glyphs_and_plain_has_none(watched, cli):
+    assert GLYPHS.search(cli("probes", watched, LC_ALL="C.UTF-8").stdout)
+    for words in (["probes", watched], ["stats", watched], ["tail", "-n", "20"], ["probes"]):
+        assert not GLYPHS.search(cli("--plain", *words, LC_ALL="C.UTF-8").stdout), words
+
+
+def test_plain_leaves_a_foreign_name_as_it_is(cli, probe):
+    p = probe(cgdebug.TensorRecord(), name="层.μσ")
+    p(torch.ones(2))
+    wait_until(lambda: "层.μσ" in cli("--plain", "probes").stdout, "the daemon reads it")
+
+
+def test_nan_has_no_sign(cli, probe, tmp_path):
+    p = probe(cgdebug.TensorRecord(), name="signed")
+    p(torch.tensor([-float("nan")]).view(torch.int32).bitwise_or(-(2**31)).view(torch.float32))
+    assert str(p.records()[0].tensor.view(torch.int32).item()).startswith("-")
+    wait_until(lambda: cli("show", "signed@1").returncode == 0, "the daemon reads it")
+    for words in (["show", "signed"], ["probes", "signed"], ["tail", "-n", "5", "signed"]):
+        out = cli(*words).stdout
+        assert "nan" in out and "-nan" not in out
+    shown = cli("show", "signed").stdout
+    assert re.search(r"L1 +nan", shown) and re.search(r"L2 +nan", shown)
+
+
+def test_a_view_that_a_signal_ends_exits_with_128_and_its_number(daemon, probe):
+    probe(cgdebug.TensorRecord(), name="followed")(torch.ones(1))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        process = subprocess.Popen(
+            [find_program("cgdebug-cli"), "--socket", daemon.socket, "tail", "-f", "-n", "1000"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert process.stdout.readline()  # it follows now
+        process.send_signal(number)
+        assert process.wait(20) == 128 + number
+        process.stdout.close()
+
+
+def test_the_age_of_a_dead_job_goes_on(cli, job):
+    made = job("CudaGraphTensorProbe('aged', [TensorRecord()], mode='always')(torch.ones(1))")
+    made.finish()
+
+    def age():
+        rows = [line.split("\t") for line in cli("--plain", "ps", "-a").stdout.splitlines()]
+        return next((int(row[5]) for row in rows if row[2] == str(made.pid)), 0)
+
+    wait_until(lambda: age() >= 2, "two seconds since it started")
+
+
+def test_a_word_that_is_no_number_is_named(cli):
+    found = cli("diff", "a", "b", "--rtol", "abc")
+    assert found.returncode == 2 and "--rtol 'abc' is no number" in found.stderr
+
+
+def test_help_knows_every_command_and_its_verbs(cli):
+    assert cli("help", "check").stdout == cli("check", "--help").stdout
+    assert "start" in cli("help", "daemon").stdout
+    assert "cgdebug-cli daemon start" in cli("help", "daemon", "start").stdout
+    assert cli("help").stdout == cli("--help").stdout
+    wrong = cli("help", "chekc")
+    assert wrong.returncode == 2 and "Close: 'check'" in wrong.stderr
+    page = cli("help", "--man").stdout
+    assert page.startswith(".TH CGDEBUG") and ".SS daemon start" in page and ".SS check" in page
+
+
+def test_daemon_start_lists_and_hands_on_the_options_of_the_daemon(own_daemon, tmp_path):
+    program, socket = find_program("cgdebug-cli"), str(tmp_path / "d.sock")
+    env = {**os.environ, "CGDEBUG_DAEMON": find_program("cgdebug-daemon")}
+
+    def run(*words):
+        words = [program, "--socket", socket, *words]
+        return subprocess.run(words, capture_output=True, text=True, timeout=60, env=env)
+
+    listed = run("daemon", "start", "--help").stdout
+    assert "--idle-timeout DURATION" in listed and "--min-free-disk" in listed
+    started = run("daemon", "start", "--idle-timeout", "7s", "--json")
+    assert started.returncode == 0, started.stderr
+    pid = json.loads(started.stdout)["pid"]
+    with open(f"/proc/{pid}/cmdline", encoding="utf-8") as file:
+        assert "--idle-timeout\0007s" in file.read()
+    again = run("daemon", "start", "--idle-timeout", "8s")
+    assert again.returncode == 2 and "keeps its options" in again.stderr
+    assert run("daemon", "stop").returncode == 0
+    wrong = run("daemon", "start", "--nonsense")
+    assert wrong.returncode != 0 and "--nonsense" in wrong.stderr
+
+
+def test_python_m_cgdebug_is_the_command_line():
+    import sys
+
+    words = [sys.executable, "-m", "cgdebug", "--version"]
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == (
+        f"cgdebug-cli {cgdebug.__version__}\n"
+    )
+
+
+def test_a_recording_is_called_cgrec_whatever_was_typed(cli, daemon, probe, tmp_path):
+    p = probe(cgdebug.TensorRecord(), name="named")
+    p(torch.ones(1))
+    wait_until(lambda: cli("show", "named@1").returncode == 0, "the daemon reads it")
+    assert cli("freeze", "-o", str(tmp_path / "one")).returncode == 0
+    with daemon.connect() as client:
+        client.freeze(tmp_path / "two")
+    assert cli("extract", str(tmp_path / "one.cgrec"), "-o", str(tmp_path / "three/")).returncode == 0
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["one.cgrec", "three.cgrec", "two.cgrec"]
+
+
+def test_a_slice_of_the_newest_needs_no_replay(cli, probe):
+    p = probe(cgdebug.TensorRecord(), name="blk[0]")
+    p(torch.arange(12.0).reshape(3, 4))
+    wait_until(lambda: cli("show", "blk[0]@1").returncode == 0, "the daemon reads it")
+    assert "[3,4]" in cli("show", "blk[0]").stdout  # a name may end in brackets
+    shown = json.loads(cli("show", "blk[0][-2:,:2]", "--json").stdout)
+    assert shown["shape"] == [2, 2] and shown["values"] == [4, 5, 8, 9]
+    wrong = cli("show", "nosuch[0]")
+    assert wrong.returncode == 4 and "nosuch" in wrong.stderr
