@@ -222,41 +222,6 @@ void SlotConsumer::Deliver(bool seen_before) {
   Refresh();
 }
 
-void SlotConsumer::AddFinding(pipeline::Finding::Kind kind, const ring::FirstNonfinite& first) {
-  if (first.sequence == 0) return;
-  findings_.push_back({.slot = slot_,
-                       .kind = kind,
-                       .sequence = first.sequence,
-                       .serial = first.serial,
-                       .step = first.step,
-                       .count = first.count});
-}
-
-void SlotConsumer::TellFindings() {
-  for (const pipeline::Finding& finding : std::exchange(findings_, {})) {
-    destination_.sink->Found(finding);
-  }
-}
-
-// Replays come in their order: the first that is noted stays the first.
-void SlotConsumer::NoteFirsts(const pipeline::Snapshot& snapshot) {
-  const numerics::Stats& stats = snapshot.stats;
-  const std::uint64_t inf = stats.pos_inf + stats.neg_inf;
-  const bool is_new =
-      (stats.nan != 0 && firsts_.nan.sequence == 0) || (inf != 0 && firsts_.inf.sequence == 0);
-  if (!is_new || !ring_.valid()) return;
-  const auto note = [&](std::uint64_t count, pipeline::Finding::Kind kind,
-                        ring::FirstNonfinite* first) {
-    if (count == 0 || first->sequence != 0) return;
-    *first = {snapshot.sequence, snapshot.step, count, snapshot.serial};
-    AddFinding(kind, *first);
-  };
-  note(stats.nan, pipeline::Finding::Kind::kNan, &firsts_.nan);
-  note(inf, pipeline::Finding::Kind::kInf, &firsts_.inf);
-  ring_.SetFirsts(firsts_);
-  destination_.registry->SetFirsts(slot_, firsts_);
-}
-
 pipeline::RingContent SlotConsumer::Read(const pipeline::RingRequest& request) const {
   pipeline::RingContent content;
   content.newest = ring_.accepted();
@@ -371,16 +336,6 @@ void SlotConsumer::GiveUp() {
   shown_.produced =
       shown_.consumed + shown_.lost_overwritten + shown_.lost_damaged + shown_.lost_no_memory;
   destination_.registry->SetSlot(slot_, shown_, last_timestamp_ns_, /*retired=*/true);
-}
-
-void SlotConsumer::SetVerdict(const ring::Verdict& verdict) {
-  if (ring_.valid()) ring_.SetVerdict(verdict);
-  destination_.registry->SetVerdict(slot_, verdict);
-  if (verdict.state != layout::VerdictState::kFail || std::exchange(mismatch_told_, true)) return;
-  findings_.push_back({.slot = slot_,
-                       .kind = pipeline::Finding::Kind::kMismatch,
-                       .sequence = verdict.first_failed_sequence,
-                       .text = verdict.text});
 }
 
 Result<std::vector<std::byte>> SlotConsumer::ReadExpected() {
