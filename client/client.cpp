@@ -74,6 +74,13 @@ Result<void> Client::Open(const ConnectOptions& options) {
   socket_ = *path;
   wire::AutostartOptions autostart;
   autostart.arguments = options.daemon_options;
+  if (!IsChosen(environment, options.socket)) {
+    autostart.find_socket = [this, &environment] {
+      const Result<std::string> now = SocketPath(environment);
+      if (now.ok()) socket_ = *now;
+      return socket_;
+    };
+  }
   Result<UniqueFd> fd = options.start_daemon
                             ? wire::ConnectOrStart(socket_, autostart, &started_daemon_)
                             : wire::TryConnect(socket_);
@@ -96,6 +103,12 @@ Result<void> Client::Connect(const ConnectOptions& options) {
   Result<void> opened = Open(options);
   if (!opened.ok()) return opened;
   Result<void> greeted = Hello(options.name);
+  // A daemon that is about to end, or was just killed, accepts and answers no more.
+  if (!greeted.ok() && channel_ == nullptr && last_failure_ != Failure::kStopped) {
+    opened = Open(options);
+    if (!opened.ok()) return opened;
+    greeted = Hello(options.name);
+  }
   if (!greeted.ok()) channel_.reset();
   return greeted;
 }
@@ -209,6 +222,14 @@ Result<v1::SetReply> Client::Set(const v1::SetRequest& request) {
   Result<v1::Response> response = Call(call);
   if (!response.ok()) return response.error();
   return std::move(*response->mutable_set());
+}
+
+Result<v1::PruneReply> Client::Prune() {
+  v1::Request call;
+  call.mutable_prune();
+  Result<v1::Response> response = Call(call);
+  if (!response.ok()) return response.error();
+  return std::move(*response->mutable_prune());
 }
 
 Result<v1::ShutdownReply> Client::Shutdown(const v1::ShutdownRequest& request) {

@@ -54,7 +54,8 @@ void RunDaemon(const DaemonOptions& options, const std::string& socket_path, Ins
   serve::Server server(instance.TakeListener(),
                        {&registry, &events, &store, &controls, &reads, &recorder}, serving);
 
-  ingest::IngestLoop ingest({options.keep_dead, options.workers, socket_path},
+  ingest::IngestLoop ingest({options.keep_dead, options.workers.value_or(DefaultWorkers()),
+                             socket_path, options.is_private},
                             {&registry, &controls, &reads, &events, &payloads, &sinks});
   Log("daemon")->info("cgdebug-daemon {} (pid {}) listens on {}", CGDEBUG_VERSION, getpid(),
                       socket_path);

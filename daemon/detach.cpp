@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <linux/close_range.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -96,6 +98,23 @@ Result<Detached> Detach() {
   }
   write_end.reset();
   return WaitForDaemon(std::move(read_end), child);
+}
+
+void RaiseLimits() {
+  for (const auto resource : {RLIMIT_NOFILE, RLIMIT_FSIZE, RLIMIT_AS, RLIMIT_DATA, RLIMIT_CPU}) {
+    rlimit limit = {};
+    if (getrlimit(resource, &limit) != 0) continue;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(resource, &limit);
+  }
+}
+
+void LeaveJobsShare() {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) CPU_SET(cpu, &all);
+  sched_setaffinity(0, sizeof(all), &all);  // the kernel leaves out what the cgroup may not use
+  setpriority(PRIO_PROCESS, 0, 0);          // may be refused: then it stays as nice as the job
 }
 
 }  // namespace cgdebug

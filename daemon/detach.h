@@ -35,4 +35,11 @@ struct Detached {
 // Requires: one thread.
 Result<Detached> Detach();
 
+// Raises the process's soft limits to the hard ones: a daemon maps the rings and writes the
+// recordings of many jobs.
+void RaiseLimits();
+// Gives up what a daemon that a job started has from that job and not from its user: the cores that
+// the rank is bound to, its nice value.
+void LeaveJobsShare();
+
 }  // namespace cgdebug

@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "daemon/base/daemon_mark.h"
 #include "daemon/base/log.h"
 #include "daemon/base/runtime_dir.h"
 #include "daemon/daemon.h"
@@ -17,6 +18,7 @@
 #include "daemon/instance.h"
 #include "daemon/options.h"
 #include "daemon/wire/endpoint.h"
+#include "proto/layout/segment_layout.h"
 
 namespace cgdebug {
 namespace {
@@ -28,30 +30,51 @@ int Fail(const std::string& text) {
   return kExitTrouble;
 }
 
-// Claims the socket and sets up the log; tells the starter, then serves.
+// Says that another daemon serves, which is no error.
+int Leave(const DaemonOptions& options, const std::string& other_socket, Starter starter) {
+  const std::string text = "another daemon runs already, on " + other_socket;
+  starter.Ready(text);
+  if (options.foreground && !options.spawned) {
+    std::fprintf(stderr, "cgdebug-daemon: %s\n", text.c_str());
+  }
+  return 0;
+}
+
+// Claims mark and socket and sets up the log; tells the starter, then serves.
 int Serve(const DaemonOptions& options, const std::string& socket_path, Starter starter) {
+  signal(SIGXFSZ, SIG_IGN);  // a recording at the hard limit of files is an error of write()
   signal(SIGPIPE, SIG_IGN);  // a starter or a job's terminal that is gone is an error of write()
   LogOptions log;
   log.filter = options.log_level;
   log.file = options.log_file;
   if (log.file.empty() && !options.foreground) log.file = wire::LogPath(socket_path);
+  std::optional<DaemonMark> mark;
+  std::string without_mark;  // why
+  if (!options.is_private) {
+    Result<std::optional<DaemonMark>> claimed =
+        DaemonMark::Claim(layout::kShmDirectory, socket_path);
+    if (claimed.ok() && !*claimed) {
+      return Leave(options, MarkedSocket(layout::kShmDirectory), std::move(starter));
+    }
+    if (claimed.ok()) {
+      mark.emplace(*std::move(*claimed));
+    } else {
+      without_mark = claimed.error().message;
+    }
+  }
   Result<std::optional<Instance>> instance = Instance::Claim(socket_path);
   if (!instance.ok()) {
     starter.Failed(instance.error().message);
     return options.foreground ? Fail(instance.error().message) : kExitTrouble;
   }
-  if (!*instance) {
-    starter.Ready("another daemon runs already, on " + socket_path);
-    if (options.foreground && !options.spawned) {
-      std::fprintf(stderr, "cgdebug-daemon: another daemon runs already, on %s\n",
-                   socket_path.c_str());
-    }
-    return 0;
-  }
+  if (!*instance) return Leave(options, socket_path, std::move(starter));
   const Result<void> logging = InitLog(log);
   if (!logging.ok()) {
     starter.Failed(logging.error().message);
     return options.foreground ? Fail(logging.error().message) : kExitTrouble;
+  }
+  if (!without_mark.empty()) {
+    Log("daemon")->warn("found by its socket only: {}", without_mark);
   }
   spdlog::flush_every(std::chrono::seconds(1));
   starter.Ready("started (pid " + std::to_string(getpid()) + "), socket " + socket_path);
@@ -64,10 +87,13 @@ int Main(int argc, char** argv) {
   ParsedOptions parsed = ParseOptions(argc, argv);
   if (parsed.done) return parsed.exit_code;
   DaemonOptions& options = parsed.options;
+  RaiseLimits();
+  if (!options.foreground) LeaveJobsShare();
   // A relative path means the directory it was started in, and the daemon leaves it.
   if (!options.log_file.empty()) options.log_file = std::filesystem::absolute(options.log_file);
-  const Result<std::string> socket_path =
-      PrepareSocketPath(RuntimeEnvironment::OfThisProcess(), options.socket);
+  const RuntimeEnvironment environment = RuntimeEnvironment::OfThisDaemon();
+  options.is_private = IsChosen(environment, options.socket);
+  const Result<std::string> socket_path = PrepareSocketPath(environment, options.socket);
   if (!socket_path.ok()) return Fail(socket_path.error().message);
   if (options.foreground) return Serve(options, *socket_path, Starter());
 

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -22,14 +23,15 @@ inline std::size_t DefaultWorkers() {
 }
 
 struct DaemonOptions {
-  std::string socket;  // empty: where runtime_dir.h says
+  std::string socket;       // empty: where runtime_dir.h says
+  bool is_private = false;  // the user chose the socket
   bool foreground = false;
   bool spawned = false;  // started by a probe or a client: says nothing when all is well
   std::chrono::milliseconds idle_timeout = std::chrono::minutes(10);  // 0 = never
   std::chrono::milliseconds keep_dead = std::chrono::hours(1);
   std::uint64_t max_memory_bytes = std::uint64_t{1} << 30;
   std::size_t max_clients = 64;
-  std::size_t workers = DefaultWorkers();
+  std::optional<std::size_t> workers;  // nothing: DefaultWorkers()
   std::uint64_t max_message_bytes = 16u << 20;
   recording::WriterOptions recording;
   std::string log_level;

@@ -7,6 +7,7 @@
 
 #include "libprobe/capture/cuda_lane.h"
 #include "libprobe/probe_table.h"
+#include "libprobe/ring/reclaim.h"
 #include "libprobe/ring/shared_copy.h"
 
 namespace cgdebug {
@@ -22,6 +23,9 @@ constexpr std::uint64_t kMaxUnreadBytes = 256ull << 20;
 // graph of each probe, and older ones within these bounds: a job may capture again and again.
 constexpr std::size_t kMaxRetiredSlots = 64;  // of one probe
 constexpr std::uint64_t kMaxRetiredBytes = 256ull << 20;
+
+constexpr std::uint64_t kRoomBeside = 1u << 20;  // for a control file, an extent's header
+constexpr std::chrono::milliseconds kRoomPatience{500};
 
 void FinishAtExit() { (void)Finish(std::chrono::seconds(2)); }
 
@@ -219,6 +223,15 @@ void ProbeTable::Sweep(bool force) {
     FreeSlot(*slot);
     return true;
   });
+}
+
+// What dead jobs left goes, oldest first: what nobody reads, and then what the daemon keeps.
+void ProbeTable::MakeRoom(std::uint64_t bytes) {
+  bytes += kRoomBeside;
+  const std::string own = segment_ == nullptr ? "" : segment_->name();
+  ring::EvictDeadSegments(bytes, [&own](const std::string& name) { return name == own; });
+  if (segment_ == nullptr || ring::GetShmSpace().free_bytes >= static_cast<double>(bytes)) return;
+  segment_->AskForRoom(bytes, kRoomPatience);
 }
 
 void ProbeTable::Close(ProbeState& probe) {

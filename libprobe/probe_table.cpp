@@ -112,9 +112,15 @@ ring::Block ProbeTable::Allocate(const std::string& probe, std::uint64_t bytes,
       return Segment().Allocate(bytes, header_bytes);
     } catch (const ring::SharedMemoryError& error) {
       if (!error.no_space()) throw;
-      Sweep(/*force=*/true);
-      return Segment().Allocate(bytes, header_bytes);
     }
+    Sweep(/*force=*/true);
+    try {
+      return Segment().Allocate(bytes, header_bytes);
+    } catch (const ring::SharedMemoryError& error) {
+      if (!error.no_space()) throw;
+    }
+    MakeRoom(bytes);
+    return Segment().Allocate(bytes, header_bytes);
   } catch (const ring::SharedMemoryError& error) {
     throw Error(error.no_space() ? ErrorKind::kNoSpace : ErrorKind::kSystem,
                 "probe '" + probe + "': " + error.what());

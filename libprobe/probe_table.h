@@ -70,6 +70,7 @@ class ProbeTable {
   void AdoptInThisProcess(ProbeState& probe);
   ring::SegmentWriter& Segment();
   ring::Block Allocate(const std::string& probe, std::uint64_t bytes, std::uint64_t header_bytes);
+  void MakeRoom(std::uint64_t bytes);
   std::shared_ptr<ring::Block> ExpectedBlock(ProbeState& probe, std::size_t index);
 
   // A slot with ring and buffers, not yet shown to readers.

@@ -15,6 +15,7 @@
 #include "client/cli/session_text.h"
 #include "client/cli/snapshot_text.h"
 #include "daemon/base/suggest.h"
+#include "daemon/numerics/format.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -22,6 +23,7 @@ namespace {
 struct PsOptions {
   bool all = false;
   bool no_trunc = false;
+  bool prune = false;
 };
 
 TextTable MakeTable(const std::vector<v1::Session>& sessions, bool plain) {
@@ -104,8 +106,24 @@ int NothingToList(Context& context, std::size_t dead_count, const std::vector<st
       "python train.py   (what may be wrong: cgdebug-cli doctor)");
 }
 
+int RunPrune(Context& context) {
+  const Result<v1::PruneReply> reply = context.client().Prune();
+  if (!reply.ok()) return context.Fail(reply.error());
+  if (context.options.json) {
+    Context::Print(
+        Dump({{"sessions", reply->sessions()}, {"bytes", reply->bytes()}}, /*indented=*/true) +
+        "\n");
+    return kExitOk;
+  }
+  context.Say(fmt::format("{} dead job{} forgotten, {} of shared memory given back",
+                          reply->sessions(), reply->sessions() == 1 ? "" : "s",
+                          numerics::FormatBytes(reply->bytes())));
+  return kExitOk;
+}
+
 int RunPs(Context& context, const PsOptions& options) {
   if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  if (options.prune) return RunPrune(context);
   v1::SessionsRequest request;
   request.set_include_dead(true);
   const Result<v1::SessionsReply> reply = context.client().Sessions(request);
@@ -151,6 +169,8 @@ RunFunction AddPs(CLI::App& app) {
   auto options = std::make_shared<PsOptions>();
   app.add_flag("-a,--all", options->all, "dead ones too, as long as their rings can be read");
   app.add_flag("--no-trunc", options->no_trunc, "do not cut the command to the terminal");
+  app.add_flag("--prune", options->prune,
+               "forget every dead job, and give its shared memory back; recordings stay");
   return [options](Context& context) { return RunPs(context, *options); };
 }
 

@@ -17,9 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A shell line that nobody reads helps nobody.
-constexpr std::uint64_t kShownOrphans = 3;
-
 struct Segment {
   std::string path;  // of the control file
   std::uint64_t bytes = 0;
@@ -69,7 +66,6 @@ std::vector<Check> CheckStaleSegments(const std::string& directory) {
   std::uint64_t alive_count = 0, alive_bytes = 0, held_count = 0, held_bytes = 0;
   std::uint64_t orphan_bytes = 0;
   int holder = 0;
-  std::string orphans;
   std::uint64_t orphan_count = 0;
   for (const auto& [name, segment] : FindSegments(directory)) {
     const bool has_control = !segment.path.empty();
@@ -83,7 +79,6 @@ std::vector<Check> CheckStaleSegments(const std::string& directory) {
     } else {
       ++orphan_count;
       orphan_bytes += segment.bytes;
-      if (orphan_count <= kShownOrphans) orphans += fmt::format(" {}/{}*", directory, name);
     }
   }
   std::vector<Check> checks;
@@ -102,8 +97,8 @@ std::vector<Check> CheckStaleSegments(const std::string& directory) {
     checks.push_back({"dead jobs", Level::kWarn,
                       fmt::format("{} left rings that no daemon holds, {}", orphan_count,
                                   numerics::FormatBytes(orphan_bytes)),
-                      "cgdebug-cli ps -a   to look at them, or to free the memory: rm" + orphans +
-                          (orphan_count > kShownOrphans ? "   and so on" : "")});
+                      "cgdebug-cli ps -a   to look at them. They go when a job needs the room; to "
+                      "free it now, type: cgdebug-cli ps --prune"});
   }
   return checks;
 }

@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <utility>
 
+#include "daemon/base/daemon_mark.h"
+
 namespace cgdebug {
 namespace {
 
@@ -93,6 +95,10 @@ Result<std::string> Locate(const RuntimeEnvironment& environment, const std::str
     }
     return CheckLength(std::move(chosen));
   }
+  if (!environment.mark_dir.empty()) {
+    std::string marked = MarkedSocket(environment.mark_dir);
+    if (!marked.empty()) return CheckLength(std::move(marked));
+  }
   const std::string directory = DefaultDirectory(environment);
   if (create) {
     const Result<void> made = MakeDirectory(directory);
@@ -106,6 +112,16 @@ Result<std::string> Locate(const RuntimeEnvironment& environment, const std::str
 }  // namespace
 
 RuntimeEnvironment RuntimeEnvironment::OfThisProcess() {
+  RuntimeEnvironment environment = OfThisDaemon();
+  environment.mark_dir = "/dev/shm";
+  return environment;
+}
+
+bool IsChosen(const RuntimeEnvironment& environment, const std::string& flag_path) {
+  return !flag_path.empty() || !environment.socket.empty();
+}
+
+RuntimeEnvironment RuntimeEnvironment::OfThisDaemon() {
   const auto variable = [](const char* name) {
     const char* value = std::getenv(name);
     return std::string(value == nullptr ? "" : value);

@@ -2,10 +2,11 @@
 //
 //   1. the path a flag gave                      (--socket)
 //   2. $CGDEBUG_SOCKET
-//   3. $XDG_RUNTIME_DIR/cgdebug/daemon.sock      when that directory is ours alone to write
-//   4. /tmp/cgdebug-<uid>/daemon.sock
+//   3. where the user's daemon listens           (daemon_mark.h; clients only)
+//   4. $XDG_RUNTIME_DIR/cgdebug/daemon.sock      when that directory is ours alone to write
+//   5. /tmp/cgdebug-<uid>/daemon.sock
 //
-// Who may write a socket's directory can pose as the daemon, so the directory of 3 and 4 must be a
+// Who may write a socket's directory can pose as the daemon, so the directory of 4 and 5 must be a
 // real directory (no symlink), ours, and not writable by group or others; anything else is refused
 // by the daemon and by its clients alike. A path of 1 and 2 was chosen by the user: its directory
 // is created when it is missing, and otherwise not judged.
@@ -24,10 +25,17 @@ struct RuntimeEnvironment {
   std::string socket;           // $CGDEBUG_SOCKET, empty when unset
   std::string xdg_runtime_dir;  // $XDG_RUNTIME_DIR, empty when unset
   std::string tmp_dir = "/tmp";
+  std::string mark_dir;  // where the daemon's mark lies; empty: none is looked for
   uid_t uid = 0;
 
+  // Of a client.
   static RuntimeEnvironment OfThisProcess();
+  // Of a daemon: where it would listen itself.
+  static RuntimeEnvironment OfThisDaemon();
 };
+
+// Whether the user chose the socket (1 and 2): such a daemon keeps to itself.
+bool IsChosen(const RuntimeEnvironment& environment, const std::string& flag_path);
 
 // The socket's absolute path, for a client: creates nothing; the directory may not exist yet.
 // Fails: a directory that is refused (see above), a path too long for a Unix socket.

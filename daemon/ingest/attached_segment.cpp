@@ -28,8 +28,8 @@ AttachedSegment::AttachedSegment(std::unique_ptr<ring::SegmentView> view,
     : name_(view->name()),
       view_(std::move(view)),
       destination_(destination),
-      session_(destination.registry->AddSession(
-          pipeline::MakeSessionIdentity(view_->name(), view_->uuid(), view_->header()))) {}
+      session_(destination.registry->AddSession(pipeline::MakeSessionIdentity(
+          view_->name(), view_->uuid(), view_->header(), view_->ProducerPid()))) {}
 
 AttachedSegment::~AttachedSegment() {
   if (!alive_ || broken_) return;
@@ -266,8 +266,9 @@ void AttachedSegment::EndDrained() {
   if (exited) Release();
 }
 
-// The sinks have everything of it: its shared memory is for other jobs.
+// The sinks have everything of it.
 void AttachedSegment::Release() {
+  if (view_ == nullptr) return;
   released_last_ns_ = last_timestamp_ns();
   ring::UnlinkSegment(name_);
   graph_order_.clear();
@@ -343,6 +344,18 @@ bool AttachedSegment::IsRead(const pipeline::RingHead& head) const {
     return slot->slot() != head.slot ||
            (slot->consumed() >= head.ordinal && !slot->IsReadingAgain());
   });
+}
+
+std::uint64_t AttachedSegment::RoomWanted() const {
+  if (!alive_ || broken_) return 0;
+  const SigbusGuard guard;
+  const std::uint64_t bytes = view_->RoomWanted();
+  return SigbusGuard::Hit() ? 0 : bytes;
+}
+
+void AttachedSegment::AnswerRoom() {
+  const SigbusGuard guard;
+  view_->AnswerRoom();
 }
 
 void AttachedSegment::Remove() {

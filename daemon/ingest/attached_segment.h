@@ -65,8 +65,17 @@ class AttachedSegment {
   bool IsRead(const pipeline::RingHead& head) const;
   // Shows the counters of every slot.
   void Refresh();
+  // Its shared memory; 0 when that is given back.
+  std::uint64_t shm_bytes() const { return view_ == nullptr ? 0 : view_->shm_bytes(); }
+  // Of a job that ended: gives its shared memory to other jobs. What the daemon's own memory holds
+  // of it stays.
+  void Release();
   // Removes the files and forgets the session.
   void Remove();
+
+  // How many bytes its producer wants to be free in /dev/shm; 0: it asks for none.
+  std::uint64_t RoomWanted() const;
+  void AnswerRoom();
 
  private:
   struct Refused {
@@ -85,7 +94,6 @@ class AttachedSegment {
   void EndDrained();
   void ShowSession();
   void End(pipeline::SessionState state);
-  void Release();
 
   const std::string name_;
   std::unique_ptr<ring::SegmentView> view_;  // until a job that said goodbye is read to the end

@@ -12,9 +12,11 @@
 #include <optional>
 #include <utility>
 
+#include "daemon/base/daemon_mark.h"
 #include "daemon/base/log.h"
 #include "daemon/base/realtime.h"
 #include "daemon/ingest/sigbus_guard.h"
+#include "libprobe/ring/reclaim.h"
 
 namespace cgdebug::ingest {
 namespace {
@@ -37,7 +39,13 @@ constexpr unsigned long kTimerSlackNs = 5'000;
 constexpr std::uint64_t kLarge = 128u << 10;  // a payload worth another thread's waking up
 constexpr nanoseconds kGrace = std::chrono::minutes(10);
 constexpr auto kLongestStart = std::chrono::seconds(2);  // answers wait that long for jobs found
-constexpr auto kCatchUp = milliseconds(200);             // and that long for jobs that never pause
+constexpr auto kReclaim = std::chrono::minutes(1);       // what other daemons' dead jobs left
+constexpr double kReclaimAfterSeconds = 3600;
+// Of /dev/shm: what stays free while dead jobs hold some, and what these may hold in all.
+constexpr double kFreePart = 1.0 / 16;
+constexpr double kDeadPart = 1.0 / 4;
+constexpr std::size_t kMaxDead = 64;          // sessions shown
+constexpr auto kCatchUp = milliseconds(200);  // and that long for jobs that never pause
 
 // A daemon without descriptors could not be asked why it reads nothing.
 constexpr rlim_t kDescriptorsForClients = 32;
@@ -83,7 +91,8 @@ void IngestLoop::Run() {
   pthread_setname_np(pthread_self(), "cgdebug-ingest");
   prctl(PR_SET_TIMERSLACK, kTimerSlackNs, 0, 0, 0);
   watcher_ = std::make_unique<SegmentWatcher>();
-  next_scan_ = next_check_ = next_thorough_ = next_refresh_ = last_work_ = Clock::now();
+  next_scan_ = next_check_ = next_thorough_ = next_refresh_ = next_reclaim_ = last_work_ =
+      Clock::now();
   std::optional<Clock::time_point> catch_up_until;
   bool caught_up = false;
   while (!stopping_) {
@@ -98,6 +107,7 @@ void IngestLoop::Run() {
           return content;
         },
         [this] { return Heads(); });
+    if (destination_.controls->TakePrune()) Prune();
     const bool thorough = Clock::now() >= next_thorough_;
     const bool any = PollAll(thorough);
     destination_.reads->Settle([this](const pipeline::RingHead& head) {
@@ -110,6 +120,7 @@ void IngestLoop::Run() {
     if (Clock::now() >= next_check_) {
       for (Segment& segment : segments_) CheckProducer(&segment);
       RemoveExpired();
+      ServeRoomRequests();
       next_check_ = Clock::now() + kCheck;
     }
     if (Clock::now() >= next_refresh_) {
@@ -131,12 +142,10 @@ void IngestLoop::Run() {
 
 void IngestLoop::FindSegments() {
   for (const std::string& name : watcher_->Scan()) {
-    const bool known = std::any_of(segments_.begin(), segments_.end(), [&](const Segment& segment) {
-      return segment.attached->name() == name;
-    });
-    if (!known) TryAttach(name);
+    if (!IsAttached(name)) TryAttach(name);
   }
   for (Segment& segment : segments_) segment.attached->RetryRefused();
+  LimitDead();
   ShowSkipped();
   next_scan_ = Clock::now() + kRescan;
 }
@@ -171,6 +180,15 @@ void IngestLoop::TryAttach(const std::string& name) {
                             "its job belongs to the daemon on " + meant_for +
                                 ". Type: cgdebug-cli --socket '" + meant_for + "' status",
                             false);
+  }
+  if (meant_for.empty() && options_.is_private) {
+    const std::string common = MarkedSocket(layout::kShmDirectory);
+    if (!common.empty()) {
+      return watcher_->Refuse(name,
+                              "its job belongs to the daemon on " + common +
+                                  ". Type: cgdebug-cli --socket '" + common + "' status",
+                              true);
+    }
   }
   auto attached = AttachedSegment::Adopt(std::move(view), options_.socket, destination_);
   if (!attached.ok()) return watcher_->Refuse(name, attached.error().message, true);
@@ -229,6 +247,77 @@ void IngestLoop::RemoveExpired() {
     segment.attached->Remove();
     return true;
   });
+}
+
+bool IngestLoop::IsAttached(const std::string& name) const {
+  return std::any_of(segments_.begin(), segments_.end(),
+                     [&](const Segment& segment) { return segment.attached->name() == name; });
+}
+
+// Oldest first.
+std::vector<IngestLoop::Segment*> IngestLoop::DeadWithFiles() {
+  std::vector<Segment*> dead;
+  for (Segment& segment : segments_) {
+    if (segment.ended && segment.attached->shm_bytes() != 0) dead.push_back(&segment);
+  }
+  std::stable_sort(dead.begin(), dead.end(), [](const Segment* a, const Segment* b) {
+    return a->attached->last_timestamp_ns() < b->attached->last_timestamp_ns();
+  });
+  return dead;
+}
+
+void IngestLoop::MakeRoom(std::uint64_t bytes) {
+  ring::EvictDeadSegments(bytes, [this](const std::string& name) { return IsAttached(name); });
+  for (Segment* segment : DeadWithFiles()) {
+    if (ring::GetShmSpace().free_bytes >= static_cast<double>(bytes)) return;
+    segment->attached->Release();
+  }
+}
+
+void IngestLoop::ServeRoomRequests() {
+  for (Segment& segment : segments_) {
+    const std::uint64_t bytes = segment.attached->RoomWanted();
+    if (bytes == 0) continue;
+    MakeRoom(bytes);
+    segment.attached->AnswerRoom();
+  }
+}
+
+void IngestLoop::LimitDead() {
+  if (Clock::now() >= next_reclaim_) {
+    ring::ReclaimDeadSegments(kReclaimAfterSeconds,
+                              [this](const std::string& name) { return IsAttached(name); });
+    next_reclaim_ = Clock::now() + kReclaim;
+  }
+  std::vector<Segment*> dead = DeadWithFiles();
+  const ring::ShmSpace space = ring::GetShmSpace();
+  if (!dead.empty() && space.free_bytes < kFreePart * space.total_bytes) {
+    MakeRoom(static_cast<std::uint64_t>(kFreePart * space.total_bytes));
+    dead = DeadWithFiles();
+  }
+  double bytes = 0;
+  for (const Segment* segment : dead) bytes += static_cast<double>(segment->attached->shm_bytes());
+  // The newest stays: it is what its user will look at.
+  for (std::size_t i = 0; i + 1 < dead.size() && bytes > kDeadPart * space.total_bytes; ++i) {
+    bytes -= static_cast<double>(dead[i]->attached->shm_bytes());
+    if (space.total_bytes > 0) dead[i]->attached->Release();
+  }
+  std::size_t count = static_cast<std::size_t>(std::count_if(
+      segments_.begin(), segments_.end(), [](const Segment& segment) { return segment.ended; }));
+  for (Segment& segment : segments_) {  // in the order in which they were found
+    if (count <= kMaxDead) break;
+    if (!segment.ended) continue;
+    segment.expires = Clock::now();
+    --count;
+  }
+}
+
+void IngestLoop::Prune() {
+  for (Segment& segment : segments_) {
+    if (!segment.attached->alive()) segment.expires = Clock::now();
+  }
+  RemoveExpired();
+  ring::ReclaimDeadSegments(0, [this](const std::string& name) { return IsAttached(name); });
 }
 
 void IngestLoop::ShowSkipped() {

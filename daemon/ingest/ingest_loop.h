@@ -20,6 +20,7 @@ struct IngestOptions {
   std::chrono::nanoseconds keep_dead = std::chrono::hours(1);
   std::size_t workers = 0;  // threads that prepare large snapshots for the ingest thread
   std::string socket;       // its own: a job that names another socket is left to that daemon
+  bool is_private = false;  // jobs that name no socket are left to the user's daemon, if one runs
 };
 
 // Finds segments, reads them, and keeps what dead jobs left for `keep_dead`. One thread
@@ -58,6 +59,14 @@ class IngestLoop {
   bool PollAll(bool thorough);
   void CheckProducer(Segment* segment);
   void RemoveExpired();
+  // Bounds what dead jobs hold, and serves jobs that ask for room.
+  void LimitDead();
+  void ServeRoomRequests();
+  // Gives back what dead jobs left, oldest first, until `bytes` are free in /dev/shm.
+  void MakeRoom(std::uint64_t bytes);
+  void Prune();
+  std::vector<Segment*> DeadWithFiles();
+  bool IsAttached(const std::string& name) const;
   void ShowSkipped();
   void Wait(bool any);
   std::chrono::nanoseconds NextNap();
@@ -77,6 +86,7 @@ class IngestLoop {
   Clock::time_point next_check_;
   Clock::time_point next_thorough_;
   Clock::time_point next_refresh_;
+  Clock::time_point next_reclaim_;
   std::chrono::nanoseconds nap_{0};
   bool stopping_ = false;
   OrderedPool pool_;

@@ -31,9 +31,20 @@ class ControlQueue {
     return std::exchange(changes_, {});
   }
 
+  // Every dead job is to be forgotten, and its shared memory given back.
+  void Prune() {
+    const std::lock_guard lock(mutex_);
+    prune_ = true;
+  }
+  bool TakePrune() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(prune_, false);
+  }
+
  private:
   std::mutex mutex_;
   std::vector<ControlChange> changes_;
+  bool prune_ = false;
 };
 
 }  // namespace cgdebug::pipeline

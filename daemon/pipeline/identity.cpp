@@ -41,7 +41,7 @@ std::string ScriptName(const std::string& command) {
 }  // namespace
 
 SessionIdentity MakeSessionIdentity(const std::string& segment, const std::string& uuid,
-                                    const layout::SegmentHeader& header) {
+                                    const layout::SegmentHeader& header, std::int32_t lock_holder) {
   SessionIdentity session;
   session.segment = segment;
   session.uuid = uuid;
@@ -50,6 +50,7 @@ SessionIdentity MakeSessionIdentity(const std::string& segment, const std::strin
   session.hostname = CleanText(header.hostname);
   session.version = CleanText(header.version);
   session.pid = header.pid;
+  session.is_pid_true = lock_holder > 0 && lock_holder == header.pid;
   session.rank = header.rank;
   session.world_size = header.world_size;
   session.restart_count = header.restart_count;

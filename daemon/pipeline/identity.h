@@ -21,7 +21,10 @@ struct SessionIdentity {
   std::string command;
   std::string hostname;
   std::string version;
-  std::int32_t pid = 0;  // in its own PID namespace
+  std::int32_t pid = 0;  // in its own PID namespace, as it says
+  // The kernel says so too: whoever held the producer's lock when the daemon found the segment has
+  // this pid here. Nothing outside the segment is touched on the word of the segment alone.
+  bool is_pid_true = false;
   std::int32_t rank = -1;
   std::int32_t world_size = 1;
   std::int32_t restart_count = 0;
@@ -52,9 +55,11 @@ struct SlotIdentity {
 };
 using SlotPtr = std::shared_ptr<const SlotIdentity>;
 
-// `key` is left for the registry, which knows the other sessions.
+// `key` is left for the registry, which knows the other sessions. `lock_holder` is the pid of who
+// holds the producer's lock (ring::SegmentView::ProducerPid()).
 SessionIdentity MakeSessionIdentity(const std::string& segment, const std::string& uuid,
-                                    const layout::SegmentHeader& header);
+                                    const layout::SegmentHeader& header,
+                                    std::int32_t lock_holder = 0);
 
 // Requires: `registration` is validated (ring::SlotRingReader::registration()).
 SlotIdentity MakeSlotIdentity(SessionPtr session, std::uint32_t index, std::uint64_t generation,

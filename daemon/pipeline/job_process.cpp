@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include <string_view>
 
 #include "daemon/base/unique_fd.h"
+#include "daemon/recording/recording_reader.h"
 
 namespace cgdebug::pipeline {
 namespace {
@@ -44,16 +46,19 @@ std::string OwnEnvironment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-}  // namespace
-
-bool IsReachable(const SessionIdentity& job) {
-  if (job.pid_namespace == 0 || job.pid_namespace != OwnPidNamespace()) return false;
-  return job.pid > 0 && job.pid_start_ticks != 0 && job.pid_start_ticks == StartTicks(job.pid);
+// Only a daemon that knew the job makes one, so its place was the job's to choose.
+bool IsRecordingOf(const SessionIdentity& job, const std::string& path) {
+  std::error_code failure;
+  if (!fs::is_directory(path, failure)) return false;
+  const auto reader = recording::RecordingReader::Open(path);
+  if (!reader.ok()) return false;
+  const auto& sessions = (*reader)->sessions();
+  return std::any_of(sessions.begin(), sessions.end(),
+                     [&](const auto& session) { return session.uuid == job.uuid; });
 }
 
-std::string RecordingsDirectory(const SessionIdentity& job) {
-  const bool same_files = job.pid_namespace != 0 && job.pid_namespace == OwnPidNamespace();
-  if (same_files && fs::path(job.recordings).is_absolute()) return job.recordings;
+// Of recordings of jobs that nobody vouches for.
+fs::path OwnRecordings() {
   const std::string chosen = OwnEnvironment("CGDEBUG_DIR");
   if (fs::path(chosen).is_absolute()) return chosen;
   const std::string state = OwnEnvironment("XDG_STATE_HOME");
@@ -61,6 +66,23 @@ std::string RecordingsDirectory(const SessionIdentity& job) {
                             ? fs::path(state)
                             : fs::path(OwnEnvironment("HOME")) / ".local/state";
   return base / "cgdebug/runs";
+}
+
+}  // namespace
+
+bool IsReachable(const SessionIdentity& job) {
+  if (job.pid_namespace == 0 || job.pid_namespace != OwnPidNamespace()) return false;
+  return job.is_pid_true && job.pid > 0 && job.pid_start_ticks != 0 &&
+         job.pid_start_ticks == StartTicks(job.pid);
+}
+
+std::string RecordingPath(const SessionIdentity& job, const std::string& name) {
+  const bool same_files = job.pid_namespace != 0 && job.pid_namespace == OwnPidNamespace();
+  if (same_files && fs::path(job.recordings).is_absolute()) {
+    const std::string path = fs::path(job.recordings) / name;
+    if (job.is_pid_true || IsRecordingOf(job, path)) return path;
+  }
+  return OwnRecordings() / name;
 }
 
 }  // namespace cgdebug::pipeline

@@ -254,9 +254,8 @@ void Recorder::StartToDisk(const SlotPtr& slot) {
   const SessionIdentity& session = *slot->session;
   if (!to_disk_.emplace(session.uuid, slot->session).second) return;
   RecordRequest request;
-  request.directory = (std::filesystem::path(RecordingsDirectory(session)) /
-                       (FileName(session.label) + "-" + session.key + ".cgrec"))
-                          .string();
+  request.directory =
+      RecordingPath(session, FileName(session.label) + "-" + session.key + ".cgrec");
   request.sessions = {session.uuid};
   request.to_disk_only = true;
   auto started = ActiveRecording::Start(++last_id_, std::move(request), options_);

@@ -20,7 +20,7 @@
 namespace cgdebug::pipeline {
 
 // Slots registered with TensorRecord(to="disk") are recorded from their first snapshot on, one
-// recording a session, into RecordingsDirectory()/<label>-<key>.cgrec; a daemon that comes after
+// recording a session, into RecordingPath(<label>-<key>.cgrec); a daemon that comes after
 // another goes on with it.
 //
 // Thread: any. Writing happens on the thread that feeds, under one mutex; closing and its waiting

@@ -132,6 +132,9 @@ v1::Response Handlers::Answer(const v1::Request& request, pipeline::PayloadPtr* 
     case v1::Request::kRecordList:
       RecordList(&response);
       break;
+    case v1::Request::kPrune:
+      Prune(&response);
+      break;
     case v1::Request::kShutdown:
       Shutdown(request.shutdown(), &response);
       break;
@@ -359,6 +362,16 @@ void Handlers::Set(const v1::SetRequest& request, v1::Response* response) {
   reply->set_probes(static_cast<std::uint32_t>(changed.size()));
   reply->set_expires_ns(wanted->control.expires_ns);
   model_.controls->Push(std::move(changes));
+}
+
+void Handlers::Prune(v1::Response* response) {
+  v1::PruneReply* reply = response->mutable_prune();
+  for (const SessionRecord& record : model_.registry->Sessions()) {
+    if (record.state == pipeline::SessionState::kAlive) continue;
+    reply->set_sessions(reply->sessions() + 1);
+    reply->set_bytes(reply->bytes() + record.shm_bytes);
+  }
+  model_.controls->Prune();
 }
 
 void Handlers::Shutdown(const v1::ShutdownRequest& request, v1::Response* response) {

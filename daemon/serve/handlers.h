@@ -61,6 +61,7 @@ class Handlers {
   void FillKept(const pipeline::SessionRecord& record, v1::Session* message) const;
   void FillKept(const pipeline::SlotRecord& record, v1::ProbeInfo* message) const;
   void Shutdown(const v1::ShutdownRequest& request, v1::Response* response);
+  void Prune(v1::Response* response);
   // record_handlers.cpp
   void RecordStart(const v1::RecordStartRequest& request, v1::Response* response) const;
   void RecordStop(const v1::RecordStopRequest& request, v1::Response* response) const;

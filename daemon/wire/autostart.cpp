@@ -24,6 +24,8 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr milliseconds kRetry{5};
+// The daemon that was there when ours left may have been about to end.
+constexpr milliseconds kStartAgainAfter{300};
 constexpr off_t kMaxLogBytes = 4 << 20;
 constexpr std::size_t kShownLogBytes = 2000;
 
@@ -79,9 +81,11 @@ class SpawnSetup {
   SpawnSetup(const SpawnSetup&) = delete;
   SpawnSetup& operator=(const SpawnSetup&) = delete;
 
+  // `socket_path` is empty when the daemon finds its place by itself.
   Result<pid_t> Spawn(const std::string& executable, const std::string& socket_path,
                       const std::vector<std::string>& more) {
-    std::vector<std::string> arguments = {executable, "--spawned", "--socket", socket_path};
+    std::vector<std::string> arguments = {executable, "--spawned"};
+    if (!socket_path.empty()) arguments.insert(arguments.end(), {"--socket", socket_path});
     arguments.insert(arguments.end(), more.begin(), more.end());
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
@@ -109,12 +113,17 @@ Error DidNotComeUp(const std::string& what, const std::string& log_path, off_t l
                "\nlog: " + log_path + "\nTo see it start, type: cgdebug-daemon --foreground"};
 }
 
-Result<UniqueFd> WaitUntilItAccepts(pid_t pid, const std::string& socket_path, milliseconds timeout,
+// `start` starts one more.
+Result<UniqueFd> WaitUntilItAccepts(pid_t pid, const std::string& socket_path,
+                                    const AutostartOptions& options,
+                                    const std::function<Result<pid_t>()>& start,
                                     const std::string& log_path, off_t log_offset) {
+  const milliseconds timeout = options.timeout;
   const auto deadline = steady_clock::now() + timeout;
   bool child_gone = false;
+  auto start_again = steady_clock::time_point::max();
   while (true) {
-    Result<UniqueFd> fd = TryConnect(socket_path);
+    Result<UniqueFd> fd = TryConnect(options.find_socket ? options.find_socket() : socket_path);
     if (!fd.ok() || *fd) return fd;
     int status = 0;
     if (!child_gone && ::waitpid(pid, &status, WNOHANG) == pid) {
@@ -123,6 +132,13 @@ Result<UniqueFd> WaitUntilItAccepts(pid_t pid, const std::string& socket_path, m
         return DidNotComeUp("the daemon " + ExitText(status), log_path, log_offset);
       }
       child_gone = true;
+      start_again = steady_clock::now() + kStartAgainAfter;
+    }
+    if (child_gone && steady_clock::now() >= start_again) {
+      const Result<pid_t> again = start();
+      if (!again.ok()) return again.error();
+      pid = *again;
+      child_gone = false;
     }
     if (steady_clock::now() >= deadline) {
       return DidNotComeUp(
@@ -174,11 +190,14 @@ Result<UniqueFd> ConnectOrStart(const std::string& socket_path, const AutostartO
   if (!log.ok()) return log.error();
   const off_t log_offset = ::lseek(log->get(), 0, SEEK_END);
 
-  const Result<pid_t> pid =
-      SpawnSetup(log->get()).Spawn(*executable, absolute_socket, options.arguments);
+  const auto start = [&] {
+    return SpawnSetup(log->get())
+        .Spawn(*executable, options.find_socket ? "" : absolute_socket, options.arguments);
+  };
+  const Result<pid_t> pid = start();
   if (!pid.ok()) return pid.error();
   *started = true;
-  return WaitUntilItAccepts(*pid, absolute_socket, options.timeout, log_path, log_offset);
+  return WaitUntilItAccepts(*pid, absolute_socket, options, start, log_path, log_offset);
 }
 
 }  // namespace cgdebug::wire

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,9 @@ struct AutostartOptions {
   std::string executable;  // empty: FindDaemon()
   std::chrono::milliseconds timeout = std::chrono::seconds(5);
   std::vector<std::string> arguments;  // more options of the daemon
+  // Set when nobody chose the socket: the daemon finds its place by itself, and this tells where
+  // the user's daemon listens by now, which may be elsewhere.
+  std::function<std::string()> find_socket;
 };
 
 // $CGDEBUG_DAEMON, else cgdebug-daemon beside this process's own executable, else on PATH.

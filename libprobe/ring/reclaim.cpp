@@ -8,7 +8,10 @@
 #include <cerrno>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "libprobe/ring/realtime.h"
 #include "libprobe/ring/record_lock.h"
@@ -74,21 +77,28 @@ std::int64_t LastSnapshotNs(const OwnFile& control, const std::string& name,
   return since_ns;
 }
 
-void ReclaimSegment(const std::string& name, double age_s) {
-  const OwnFile control(name);
+// CLOCK_REALTIME of its last snapshot, if it is the segment of a dead producer that no daemon has
+// open; `control` has the producer's lock then.
+std::optional<std::int64_t> LastOfDead(const OwnFile& control, const std::string& name) {
   layout::SegmentHeader header = {};
   if (!control.Read(0, &header) || header.magic != layout::kSegmentMagic ||
       header.abi_major != layout::kAbiMajor) {
-    return;
+    return std::nullopt;
   }
   // The lock itself, not a look at it: only who gets it knows that the producer is dead.
   if (!TryLockByte(control.fd(), layout::kProducerLockByte) ||
       LockedByOther(control.fd(), layout::kReaderLockByte)) {
-    return;
+    return std::nullopt;
   }
-  const std::int64_t last_ns = LastSnapshotNs(control, name, header.created_ns);
+  return LastSnapshotNs(control, name, header.created_ns);
+}
+
+void ReclaimSegment(const std::string& name, double age_s) {
+  const OwnFile control(name);
+  const std::optional<std::int64_t> last_ns = LastOfDead(control, name);
+  if (!last_ns) return;
   // In double, which holds the difference of any two times.
-  const double age_ns = static_cast<double>(RealtimeNs()) - static_cast<double>(last_ns);
+  const double age_ns = static_cast<double>(RealtimeNs()) - static_cast<double>(*last_ns);
   if (age_ns > age_s * 1e9) UnlinkSegment(name);
 }
 
@@ -116,15 +126,35 @@ void ReclaimExtent(const std::string& name, const std::string& control) {
 
 }  // namespace
 
-void ReclaimDeadSegments(double age_s) noexcept {
+void ReclaimDeadSegments(double age_s, const IsOpenHere& is_open_here) noexcept {
   for (const std::string& name : ListShm()) {
     if (IsControlName(name)) {
-      ReclaimSegment(name, age_s);
+      if (!is_open_here || !is_open_here(name)) ReclaimSegment(name, age_s);
     } else if (IsTemporaryName(name)) {
       ReclaimTemporary(name, age_s);
     } else if (const auto control = ControlNameOfExtent(name); !control.empty()) {
       ReclaimExtent(name, std::string(control));
     }
+  }
+}
+
+void EvictDeadSegments(std::uint64_t bytes, const IsOpenHere& is_open_here) noexcept {
+  const auto is_enough = [bytes] { return GetShmSpace().free_bytes >= static_cast<double>(bytes); };
+  if (is_enough()) return;
+  std::vector<std::pair<std::int64_t, std::string>> dead;  // oldest first
+  for (const std::string& name : ListShm()) {
+    if (const auto control = ControlNameOfExtent(name); !control.empty()) {
+      ReclaimExtent(name, std::string(control));
+    } else if (IsControlName(name) && !(is_open_here && is_open_here(name))) {
+      const OwnFile file(name);
+      if (const auto last_ns = LastOfDead(file, name)) dead.emplace_back(*last_ns, name);
+    }
+  }
+  std::sort(dead.begin(), dead.end());
+  for (const auto& [last_ns, name] : dead) {
+    if (is_enough()) return;
+    const OwnFile control(name);  // a daemon may have found it meanwhile
+    if (LastOfDead(control, name)) UnlinkSegment(name);
   }
 }
 

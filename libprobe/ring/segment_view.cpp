@@ -243,4 +243,17 @@ void SegmentView::AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) {
   Add(consumer()->terminal_lines, on_terminal);
 }
 
+std::uint64_t SegmentView::RoomWanted() const {
+  const auto* request =
+      reinterpret_cast<const layout::RoomRequest*>(control_.data() + layout::kRoomRequestOffset);
+  if (LoadAcquire(request->number) == LoadRelaxed(consumer()->room_answered)) return 0;
+  return LoadRelaxed(request->bytes);
+}
+
+void SegmentView::AnswerRoom() {
+  const auto* request =
+      reinterpret_cast<const layout::RoomRequest*>(control_.data() + layout::kRoomRequestOffset);
+  StoreRelease(consumer()->room_answered, LoadAcquire(request->number));
+}
+
 }  // namespace cgdebug::ring

@@ -76,6 +76,11 @@ class SegmentView {
   void AddProgress(std::uint64_t entries);
   void AddPrinted(std::uint64_t lines, std::uint64_t on_terminal);
 
+  // How many bytes the producer wants to be free in /dev/shm; 0 when it asked for none, or has its
+  // answer.
+  std::uint64_t RoomWanted() const;
+  void AnswerRoom();
+
  private:
   explicit SegmentView(SharedFile control) : control_(std::move(control)) {}
   const SharedFile* Extent(std::uint32_t index, std::string* reason, bool* may_pass = nullptr);

@@ -309,6 +309,21 @@ SlotRingReader SegmentWriter::OpenSlot(std::uint32_t index, const Block& block) 
   return *reader;
 }
 
+bool SegmentWriter::AskForRoom(std::uint64_t bytes, std::chrono::nanoseconds patience) {
+  if (!gate_.ReaderAlive()) return false;
+  auto* request =
+      reinterpret_cast<layout::RoomRequest*>(control_.data() + layout::kRoomRequestOffset);
+  StoreRelaxed(request->bytes, bytes);
+  StoreRelease(request->number, ++room_requests_);
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  while (LoadAcquire(consumer()->room_answered) != room_requests_) {
+    if (std::chrono::steady_clock::now() >= deadline) return false;
+    const timespec nap = {0, 1'000'000};
+    nanosleep(&nap, nullptr);
+  }
+  return true;
+}
+
 void SegmentWriter::Close(bool unlink) {
   StoreRelease(producer()->exited, std::uint64_t{1});
   Add(producer()->activity, std::uint64_t{1});

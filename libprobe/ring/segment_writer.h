@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -87,6 +88,10 @@ class SegmentWriter {
   const std::string& name() const { return control_.name(); }
   std::uint64_t shm_bytes() const;
 
+  // Asks the daemon to remove what dead jobs left, until `bytes` are free in /dev/shm, and waits
+  // for its answer. False when none reads the segment or none came within `patience`.
+  bool AskForRoom(std::uint64_t bytes, std::chrono::nanoseconds patience);
+
   // After a clean end: marks it, and removes the files when `unlink` (nobody is there to read
   // them).
   void Close(bool unlink);
@@ -105,6 +110,7 @@ class SegmentWriter {
       free_;  // (extent, offset) -> bytes
   std::vector<std::uint32_t> free_indexes_;
   std::uint32_t slot_count_ = 0;  // what readers could write to must not steer the writer
+  std::uint64_t room_requests_ = 0;
   bool unlinked_ = false;
 };
 

@@ -26,18 +26,6 @@ std::string MiB(double bytes) {
   return text;
 }
 
-struct ShmSpace {
-  double free_bytes;
-  double total_bytes;  // 0 = without a limit
-};
-
-ShmSpace GetShmSpace() {
-  struct statvfs fs = {};
-  if (statvfs(layout::kShmDirectory, &fs) != 0) return {0, 0};
-  const double block = static_cast<double>(fs.f_frsize);
-  return {block * static_cast<double>(fs.f_bavail), block * static_cast<double>(fs.f_blocks)};
-}
-
 std::string NoSpaceText(std::size_t bytes) {
   const ShmSpace space = GetShmSpace();
   const double needed = static_cast<double>(bytes);
@@ -99,6 +87,13 @@ std::string Reason(const bip::interprocess_exception& error) {
 
 std::string ShmPath(const std::string& name) {
   return std::string(layout::kShmDirectory) + "/" + name;
+}
+
+ShmSpace GetShmSpace() noexcept {
+  struct statvfs fs = {};
+  if (statvfs(layout::kShmDirectory, &fs) != 0) return {0, 0};
+  const double block = static_cast<double>(fs.f_frsize);
+  return {block * static_cast<double>(fs.f_bavail), block * static_cast<double>(fs.f_blocks)};
 }
 
 SharedFile SharedFile::Create(const std::string& name, std::size_t bytes) {

@@ -61,4 +61,10 @@ class SharedFile {
 
 std::string ShmPath(const std::string& name);
 
+struct ShmSpace {
+  double free_bytes;
+  double total_bytes;  // 0 = without a limit
+};
+ShmSpace GetShmSpace() noexcept;
+
 }  // namespace cgdebug::ring

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import errno
+import fcntl
 import os
 import pathlib
 import shutil
@@ -20,7 +21,13 @@ _REQUEST, _RESPONSE, _PAYLOAD = 1, 2, 3
 _MORE = 1
 _MAX_BODY_BYTES = {_RESPONSE: 16 << 20, _PAYLOAD: 4 << 20}
 _DESCRIPTOR_SET = pathlib.Path(__file__).parent / "cgdebug.fds"
+_FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux
+_START_AGAIN_AFTER_S = 0.3
 _messages: dict[str, type] = {}
+
+
+class ConnectionLost(ConnectionError):
+    """The daemon went away in the middle of it."""
 
 
 def message_class(name: str) -> type:
@@ -88,6 +95,10 @@ class Connection:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def path(self) -> str:
+        return self._path
 
     @property
     def is_open(self) -> bool:
@@ -200,7 +211,7 @@ class Connection:
                 f"Type: cgdebug-cli daemon status"
             )
         why = f": {error.strerror or error}" if error else ""
-        return ConnectionError(
+        return ConnectionLost(
             f"the daemon at {self._path} closed the connection{why}. Type: cgdebug-cli daemon logs"
         )
 
@@ -217,45 +228,41 @@ def socket_path(explicit: str | None = None) -> str:
     chosen = explicit or os.environ.get("CGDEBUG_SOCKET", "")
     if chosen:
         return os.path.abspath(chosen)
+    if marked := _marked_socket():
+        return marked
     directory = _default_directory()
     _check_directory(directory)
     return f"{directory}/daemon.sock"
 
 
-def ensure_daemon(path: str, timeout: float) -> None:
-    """Starts a daemon on `path`, detached, when nobody listens there, and waits until it does.
+def ensure_daemon(explicit: str | None, timeout: float) -> None:
+    """Starts a daemon, detached, when nobody listens on socket_path(explicit), and waits until
+    one does.
 
     Fails: ConnectionError.
     """
+    path = socket_path(explicit)
     try:
         _connect(path, timeout).close()
         return
     except ConnectionRefusedError:
         pass
-    executable = _find_daemon()
+    is_chosen = bool(explicit or os.environ.get("CGDEBUG_SOCKET"))
+    command = [_find_daemon(), "--spawned", *(["--socket", path] if is_chosen else [])]
     log_path = f"{path[:-5] if path.endswith('.sock') else path}.log"
-    try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        with open(os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as log:
-            process = subprocess.Popen(
-                [executable, "--spawned", "--socket", path],
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-    except OSError as error:
-        raise ConnectionError(
-            f"cannot start the daemon {executable} on {path}: {error}. Type: cgdebug-cli doctor"
-        ) from error
+    process = _start(command, path, log_path)
     deadline = time.monotonic() + timeout
+    start_again = time.monotonic() + _START_AGAIN_AFTER_S
     while True:
         try:
-            _connect(path, timeout).close()
+            _connect(socket_path(explicit), timeout).close()
             return
         except ConnectionRefusedError:
-            # Exit 0: another daemon has the lock, or it went to the background.
+            # Exit 0: another daemon has the lock, or it went to the background. The other one may
+            # have been about to end.
+            if process.poll() == 0 and time.monotonic() > start_again:
+                process = _start(command, path, log_path)
+                start_again = time.monotonic() + _START_AGAIN_AFTER_S
             if process.poll() not in (None, 0):
                 why = f"exited with {process.returncode}"
             elif time.monotonic() > deadline:
@@ -267,6 +274,48 @@ def ensure_daemon(path: str, timeout: float) -> None:
             f"the daemon {why}; its log is {log_path}. "
             f"To see it start, type: cgdebug-daemon --foreground"
         )
+
+
+def _start(command: list, path: str, log_path: str) -> subprocess.Popen:
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        with open(os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as log:
+            return subprocess.Popen(
+                command,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise ConnectionError(
+            f"cannot start the daemon {command[0]} on {path}: {error}. Type: cgdebug-cli doctor"
+        ) from error
+
+
+def _marked_socket() -> str:
+    """Where the user's daemon listens, whatever XDG_RUNTIME_DIR says: it keeps a lock on a file
+    beside the segments (daemon/base/daemon_mark.h). "" when there is none."""
+    try:
+        mark = os.open(
+            f"/dev/shm/cgdebug-daemon-{os.geteuid()}", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+        )
+    except OSError:
+        return ""
+    try:
+        info = os.fstat(mark)
+        if not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid():
+            return ""
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        if _FLOCK.unpack(fcntl.fcntl(mark, fcntl.F_GETLK, asked))[0] == fcntl.F_UNLCK:
+            return ""
+        path = os.fsdecode(os.pread(mark, 4096, 0))
+        return path if path.startswith("/") else ""
+    except OSError:
+        return ""
+    finally:
+        os.close(mark)
 
 
 def _connect(path: str, timeout: float) -> socket.socket:

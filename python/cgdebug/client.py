@@ -30,8 +30,7 @@ def connect(
 ) -> Client:
     """Connects to the user's daemon.
 
-    socket:  its path; None means $CGDEBUG_SOCKET, else $XDG_RUNTIME_DIR/cgdebug/daemon.sock, else
-             /tmp/cgdebug-<uid>/daemon.sock
+    socket:  its path; None means $CGDEBUG_SOCKET, else where the user's daemon listens
     session: the job that every request is about unless it names another: its key, label, run id or
              pid; None means all of them, or the newest where one is needed
     spawn:   start a daemon when none is running
@@ -44,7 +43,7 @@ def connect(
             f"connect: timeout is a number of seconds above 0, {_MAX_TIMEOUT_S} at most, not "
             f"{timeout!r}"
         )
-    return Client(_wire.socket_path(socket), session or "", spawn, timeout)
+    return Client(socket, session or "", spawn, timeout)
 
 
 class Client:
@@ -55,15 +54,20 @@ class Client:
     """
 
     def __init__(
-        self, socket_path: str, session: str | int = "", spawn: bool = False, timeout: float = 10.0
+        self,
+        socket: str | None,
+        session: str | int = "",
+        spawn: bool = False,
+        timeout: float = 10.0,
     ):
-        self._socket_path = socket_path
+        self._socket = socket
         self._session = str(session)
         self._timeout = timeout
         self._lock = threading.Lock()
-        if spawn:
-            _wire.ensure_daemon(socket_path, timeout)
-        self._connection = _wire.Connection(socket_path, timeout)
+        try:
+            self._connection = self._connect(spawn)
+        except _wire.ConnectionLost:  # that daemon was about to end, or was just killed
+            self._connection = self._connect(spawn)
 
     def status(self, session: str | int | None = None) -> Answer:
         """The daemon and its sessions: version, pid, memory, `sessions`, `skipped` files."""
@@ -264,10 +268,15 @@ class Client:
         about = f", session {self._session!r}" if self._session else ""
         return (
             f"<cgdebug.Client of daemon {self._connection.daemon_version} "
-            f"(pid {self._connection.daemon_pid}) at {self._socket_path}{about}>"
+            f"(pid {self._connection.daemon_pid}) at {self._connection.path}{about}>"
         )
 
     # --- inside -----------------------------------------------------------------------------------
+
+    def _connect(self, spawn: bool = False) -> _wire.Connection:
+        if spawn:
+            _wire.ensure_daemon(self._socket, self._timeout)
+        return _wire.Connection(_wire.socket_path(self._socket), self._timeout)
 
     def _pick(self, session: str | int | None) -> str:
         return self._session if session is None else str(session)
@@ -278,12 +287,12 @@ class Client:
     def _ask_with_payload(self, kind: str, **fields) -> tuple[Answer, bytearray]:
         with self._lock:
             if not self._connection.is_open:  # lost in an earlier request, or of the parent process
-                self._connection = _wire.Connection(self._socket_path, self._timeout)
+                self._connection = self._connect()
             response, payload = self._connection.ask(_wire.request(kind, **fields))
         return _answers.plain(_answers.checked(response, kind)), payload
 
     def _stream(self, request) -> collections.abc.Iterator[TensorSnapshot | Event]:
-        connection = _wire.Connection(self._socket_path, self._timeout)
+        connection = self._connect()
         skipped = {None, "caught_up"} | ({"session_change"} if request.tail.only else set())
         try:
             for response in connection.stream(request):

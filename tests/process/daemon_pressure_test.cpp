@@ -2,12 +2,17 @@
 // it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "libprobe/ring/segment_writer.h"
+#include "tests/support/child_process.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/producer_process.h"
 #include "tests/support/wait_until.h"
@@ -124,6 +129,57 @@ TEST_F(DaemonPressureTest, ADeadJobsBacklogDoesNotHoldUpALiveJob) {
   for (const SlotSpec& spec : large) {
     EXPECT_EQ(daemon.Probe(dead.key(), spec.name)->counters().consumed(), 32u);
   }
+}
+
+// --- what dead jobs leave
+// --------------------------------------------------------------------------
+
+TEST_F(DaemonPressureTest, AJobThatAsksForRoomGetsWhatADeadOneHeld) {
+  constexpr std::uint64_t kBytes = 1200ull << 20;
+  SlotSpec large = Recording("a", 4);
+  large.elements = kBytes / 4 / sizeof(float);
+  ProducerProcess dead({large});
+  dead.Kill();
+  DaemonProcess daemon(directory_);
+  const auto died = [&] {
+    const auto session = daemon.Session(dead.key());
+    return session && session->state() == v1::Session::DIED;
+  };
+  ASSERT_TRUE(WaitUntil(died));
+  EXPECT_EQ(InChild([] {
+              ring::SegmentWriter segment{ring::Identity{}};
+              while (!segment.gate()->ReaderAlive()) std::this_thread::yield();
+              try {
+                segment.Allocate(kBytes);
+                return 1;
+              } catch (const ring::SharedMemoryError& error) {
+                if (!error.no_space()) return 2;
+              }
+              if (!segment.AskForRoom(kBytes + (1 << 20), std::chrono::seconds(20))) return 3;
+              segment.Allocate(kBytes);
+              segment.Close(/*unlink=*/true);
+              return 0;
+            }),
+            0);
+  EXPECT_TRUE(died()) << "what is known of it stays";
+}
+
+TEST_F(DaemonPressureTest, PruningForgetsDeadJobsAndNoOthers) {
+  ProducerProcess dead({Recording("a")}), live({Recording("b")});
+  dead.Write(0, 3);
+  dead.Kill();
+  DaemonProcess daemon(directory_);
+  ASSERT_TRUE(daemon.WaitForConsumed(dead.key(), "a", 3));
+  ASSERT_TRUE(WaitUntil([&] { return daemon.Session(dead.key())->state() == v1::Session::DIED; }));
+  client::Client client = daemon.Connect();
+  const auto reply = client.Prune();
+  ASSERT_TRUE(reply.ok());
+  EXPECT_EQ(reply->sessions(), 1u);
+  EXPECT_GT(reply->bytes(), 0u);
+  EXPECT_TRUE(WaitUntil([&] { return !daemon.Session(dead.key()); }));
+  EXPECT_NE(access(ring::ShmPath(dead.segment()).c_str(), F_OK), 0);
+  live.Write(0, 1);
+  EXPECT_TRUE(daemon.WaitForConsumed(live.key(), "b", 1));
 }
 
 }  // namespace

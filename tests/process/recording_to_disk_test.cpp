@@ -28,8 +28,14 @@ using recording::StopReason;
 // In ./runs.
 class RecordingToDisk : public testing::Test {
  protected:
-  RecordingToDisk() { std::filesystem::current_path(dir_.path()); }
-  ~RecordingToDisk() override { std::filesystem::current_path("/"); }
+  RecordingToDisk() {
+    std::filesystem::current_path(dir_.path());
+    setenv("CGDEBUG_DIR", (dir_ / "runs").c_str(), 1);  // the daemon's own, for jobs that are dead
+  }
+  ~RecordingToDisk() override {
+    unsetenv("CGDEBUG_DIR");
+    std::filesystem::current_path("/");
+  }
 
   std::string OnlyRecording() {
     std::string found;
@@ -79,7 +85,10 @@ TEST_F(RecordingToDisk, HoldsEverythingOfAJobThatWaits) {
   ExpectExact(**reader, 500);
 }
 
-TEST_F(RecordingToDisk, OfAJobThatDiedBeforeAnyDaemonSawItLiesWhereTheJobWantedIt) {
+// A dead job holds no lock that would say who it was.
+TEST_F(RecordingToDisk, OfAJobThatDiedBeforeAnyDaemonSawItLiesInTheDaemonsFolder) {
+  std::filesystem::create_directory(dir_ / "elsewhere");
+  std::filesystem::current_path(dir_ / "elsewhere");
   ProducerProcess job({{.name = "a", .capacity = 8, .record_every = 1, .to_disk = true}});
   job.Write(0, 20);
   job.Kill();
@@ -92,6 +101,33 @@ TEST_F(RecordingToDisk, OfAJobThatDiedBeforeAnyDaemonSawItLiesWhereTheJobWantedI
   ASSERT_TRUE(reader.ok()) << reader.error().message;
   EXPECT_EQ((*reader)->snapshot_count(0), 8u);
   ExpectExact(**reader, 20);
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "elsewhere/runs"));
+}
+
+// As a container may that shares /dev/shm: what its segment says is not what the kernel says.
+TEST_F(RecordingToDisk, AJobThatPosesAsAnotherProcessGetsNeitherItsTerminalNorAPathOfItsChoice) {
+  PipeReader terminal;
+  std::filesystem::create_directory(dir_ / "elsewhere");
+  std::filesystem::current_path(dir_ / "elsewhere");
+  ProducerProcess victim({Recording("v")}, terminal.write_fd());
+  ProducerProcess job(
+      {{.name = "a", .capacity = 8, .print_every = 1, .record_every = 1, .to_disk = true}});
+  layout::SegmentHeader header = {};
+  std::fstream from(ring::ShmPath(victim.segment()), std::ios::in | std::ios::binary);
+  from.read(reinterpret_cast<char*>(&header), sizeof(header));
+  std::fstream to(ring::ShmPath(job.segment()), std::ios::in | std::ios::out | std::ios::binary);
+  to.seekp(offsetof(layout::SegmentHeader, pid));
+  const std::size_t bytes = offsetof(layout::SegmentHeader, created_ns) -
+                            offsetof(layout::SegmentHeader, pid);  // pid, namespace, start time
+  to.write(reinterpret_cast<const char*>(&header) + offsetof(layout::SegmentHeader, pid),
+           static_cast<std::streamsize>(bytes));
+  to.close();
+  DaemonProcess daemon(dir_);
+  job.Write(0, 3);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a", 3));
+  ASSERT_TRUE(WaitUntil([&] { return !OnlyRecording().empty(); }));
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "elsewhere/runs"));
+  EXPECT_EQ(terminal.text(), "");
 }
 
 // Of a probe that also prints, so that most of what is lost was never wanted on the disk.

@@ -1,13 +1,15 @@
 """A client that is interrupted, forked, or cannot start a daemon."""
 
 import os
+import signal
+import socket
 
 import pytest
 import torch
 
 import cgdebug
 from cgdebug import TensorRecord, _answers, _native, _wire
-from conftest import find_program
+from conftest import find_program, wait_until
 from test_client import seen
 
 
@@ -69,3 +71,55 @@ def test_a_daemon_that_cannot_be_started_is_a_connection_error(tmp_path, monkeyp
 )
 def test_a_loss_is_told_as_the_command_line_does(fields, text):
     assert str(_answers.Event(kind="loss", cause="full", **fields)) == text
+
+
+def test_the_users_daemon_is_found_whatever_the_runtime_directory_is(monkeypatch, tmp_path):
+    monkeypatch.delenv("CGDEBUG_SOCKET", raising=False)
+    if _wire._marked_socket():
+        pytest.skip("this user has a daemon of their own running")
+    places = [tmp_path / "a", tmp_path / "b"]
+    for place in places:
+        place.mkdir(mode=0o700)
+    monkeypatch.setenv("CGDEBUG_DAEMON", find_program("cgdebug-daemon"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(places[0]))
+    with cgdebug.connect(spawn=True) as first:
+        pid = first.status().pid
+        try:
+            monkeypatch.setenv("XDG_RUNTIME_DIR", str(places[1]))
+            with cgdebug.connect(spawn=True) as again:
+                assert again.status().pid == pid
+            assert _wire.socket_path() == f"{places[0]}/cgdebug/daemon.sock"
+        finally:
+            os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: not _wire._marked_socket(), "the daemon gives its mark back")
+
+
+def test_a_connection_that_is_lost_before_the_first_answer_is_made_again(daemon, monkeypatch):
+    greet, lost = _wire.Connection._greet, []
+
+    def lose_the_first(connection):
+        if not lost:
+            lost.append(connection)
+            connection._socket.shutdown(socket.SHUT_RDWR)
+        greet(connection)
+
+    monkeypatch.setattr(_wire.Connection, "_greet", lose_the_first)
+    with daemon.connect() as client:
+        assert client.status().pid == daemon.process.pid
+    assert lost
+
+
+def test_socket_path_rules(monkeypatch, tmp_path):
+    uid = os.geteuid()
+    monkeypatch.setattr(_wire, "_marked_socket", lambda: "")
+    monkeypatch.delenv("CGDEBUG_SOCKET", raising=False)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    assert _wire.socket_path() == f"/tmp/cgdebug-{uid}/daemon.sock"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    os.chmod(tmp_path, 0o700)
+    assert _wire.socket_path() == f"{tmp_path}/cgdebug/daemon.sock"
+    os.chmod(tmp_path, 0o777)  # others could pose as the daemon
+    assert _wire.socket_path() == f"/tmp/cgdebug-{uid}/daemon.sock"
+    monkeypatch.setenv("CGDEBUG_SOCKET", "/somewhere/a.sock")
+    assert _wire.socket_path() == "/somewhere/a.sock"
+    assert _wire.socket_path("/else/b.sock") == "/else/b.sock"

@@ -124,7 +124,7 @@ TEST_F(DoctorSegmentsTest, DeadOneThatNobodyHoldsIsAWarningWithItsSizeAndPath) {
   ASSERT_EQ(checks.size(), 2u);
   EXPECT_EQ(checks[1].level, Level::kWarn);
   EXPECT_THAT(checks[1].text, HasSubstr("1 left rings"));
-  EXPECT_THAT(checks[1].fix, HasSubstr("rm " + path + "*"));
+  EXPECT_THAT(checks[1].fix, HasSubstr("cgdebug-cli ps --prune"));
 }
 
 }  // namespace

@@ -144,6 +144,32 @@ TEST(Reclaim, RemovesExtentsWhoseControlFileIsGoneOnly) {
   UnlinkSegment(live_name);
 }
 
+TEST(Reclaim, UnderPressureTheOldestGoFirstAndNoMoreThanAreNeeded) {
+  std::vector<std::string> dead;
+  for (int i = 1; i <= 3; ++i) {  // its last snapshot is at i ns
+    test::ChildProcess child([i](const test::Line& line) { return Produce(line, i); });
+    dead.push_back(child.line().Receive());
+    child.Kill();
+  }
+  const auto evict = [](std::uint64_t more, const std::string& open_here) {
+    const auto bytes = static_cast<std::uint64_t>(GetShmSpace().free_bytes) + more;
+    return test::InChild([&] {
+      EvictDeadSegments(bytes, [&](const std::string& name) { return name == open_here; });
+      return 0;
+    });
+  };
+  ASSERT_EQ(evict(0, ""), 0);
+  EXPECT_TRUE(Exists(dead[0])) << "there was enough";
+  ASSERT_EQ(evict(4096, dead[0]), 0);
+  EXPECT_TRUE(Exists(dead[0])) << "the caller has it open";
+  EXPECT_FALSE(Exists(dead[1]));
+  EXPECT_TRUE(Exists(dead[2]));
+  ASSERT_EQ(evict(4096, ""), 0);
+  EXPECT_FALSE(Exists(dead[0]));
+  EXPECT_TRUE(Exists(dead[2])) << "one was enough";
+  UnlinkSegment(dead[2]);
+}
+
 TEST(Reclaim, LeavesAloneWhatItDoesNotUnderstand) {
   const std::string name = OwnPrefix() + std::string(32, 'c');
   std::ofstream(ShmPath(name)) << "short";

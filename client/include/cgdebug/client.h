@@ -68,6 +68,8 @@ class Client {
   Result<Tensor> Get(const v1::GetRequest& request);
   Result<v1::SetReply> Set(const v1::SetRequest& request);
   Result<v1::ShutdownReply> Shutdown(const v1::ShutdownRequest& request);
+  // Forgets every dead job; the daemon does it within milliseconds.
+  Result<v1::PruneReply> Prune();
   Result<v1::RecordStartReply> RecordStart(const v1::RecordStartRequest& request);
   Result<v1::RecordStopReply> RecordStop(const v1::RecordStopRequest& request);
   Result<v1::RecordListReply> RecordList(const v1::RecordListRequest& request);
