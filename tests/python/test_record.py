@@ -192,9 +192,11 @@ def test_what_was_compared_says_so_in_the_recording(daemon, client, probe, tmp_p
 
 
 def test_a_directory_that_holds_something_else_is_refused(client, tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
+    mine = tmp_path / "mine.cgrec"
+    mine.mkdir()
+    (mine / "notes.txt").write_text("mine")
     with pytest.raises(DaemonError, match="a directory of its own"):
-        client.record(tmp_path)
+        client.record(mine)
 
 
 def test_a_probe_records_to_disk_without_losing_one(daemon, tmp_path):
