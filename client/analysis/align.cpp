@@ -14,10 +14,6 @@ using source::Key;
 using source::Slot;
 using source::Source;
 
-// A slot's identity across two sources: the captures of two runs have different ids, so the n-th
-// with that name stands against the n-th.
-using Identity = std::tuple<int, std::string, std::uint32_t, std::size_t>;
-
 std::vector<std::size_t> InOrder(const Source& source, const Scope& scope) {
   const std::vector<Slot>& slots = source.slots();
   std::vector<std::size_t> wanted;
@@ -36,16 +32,19 @@ bool HasOneRank(const Source& source, const std::vector<std::size_t>& slots) {
   });
 }
 
-class SlotIdentities {
+// A call of a probe, whatever graph it lies in: rank, name and number.
+using Call = std::tuple<int, std::string, std::uint32_t>;
+
+// What the calls of two sources are called, so that equal ones stand against one another.
+class CallNames {
  public:
-  SlotIdentities(const AlignOptions& options, bool ignores_rank)
+  CallNames(const AlignOptions& options, bool ignores_rank)
       : options_(options), ignores_rank_(ignores_rank) {
     for (const auto& [from, to] : options.names) targets_.insert(to);
   }
 
-  Identity Of(const Slot& slot, bool is_a) {
+  Call Of(const Slot& slot, bool is_a) const {
     std::string name = slot.probe;
-    std::uint32_t invocation = slot.invocation;
     if (is_a) {
       if (const auto renamed = options_.names.find(name); renamed != options_.names.end()) {
         name = renamed->second;
@@ -53,20 +52,39 @@ class SlotIdentities {
         name.insert(0, 1, '\0');  // its namesake in B stands against another
       }
     }
-    if (options_.by_order) {
-      name.clear();
-      invocation = 0;
-    }
-    const int rank = ignores_rank_ ? -1 : slot.rank;
-    return {rank, name, invocation, seen_[is_a][{rank, name, invocation}]++};
+    return {RankOf(slot), name, slot.invocation};
   }
+  int RankOf(const Slot& slot) const { return ignores_rank_ ? -1 : slot.rank; }
 
  private:
   const AlignOptions& options_;
   const bool ignores_rank_;
   std::set<std::string> targets_;  // names of B that the map gives away
-  std::map<std::tuple<int, std::string, std::uint32_t>, std::size_t> seen_[2];
 };
+
+// The slots of one captured graph.
+struct CapturedGraph {
+  const Slot* first = nullptr;
+  std::vector<std::size_t> slots;  // in graph order
+  std::vector<std::pair<Call, std::vector<std::uint64_t>>> signature;
+  bool is_paired = false;
+};
+
+// The slots of one source that are looked at, and what stands against what already.
+struct Side {
+  std::vector<std::size_t> slots;  // in graph order
+  std::map<std::size_t, Call> calls;
+  std::map<Call, std::vector<std::size_t>> of_call;
+  std::vector<CapturedGraph> graphs;
+  std::set<std::size_t> paired;
+};
+
+bool ShareACall(const CapturedGraph& a, const CapturedGraph& b) {
+  return std::any_of(a.signature.begin(), a.signature.end(), [&](const auto& x) {
+    return std::any_of(b.signature.begin(), b.signature.end(),
+                       [&](const auto& y) { return x.first == y.first; });
+  });
+}
 
 std::string RankText(const Slot& slot) {
   return slot.rank < 0 ? "" : fmt::format(" of rank {}", slot.rank);
@@ -95,25 +113,123 @@ class Aligner {
 
  private:
   Result<void> PairSlots() {
-    const std::vector<std::size_t> in_a = InOrder(a_, options_.scope);
-    const std::vector<std::size_t> in_b = InOrder(b_, MappedScope());
-    SlotIdentities identities(
-        options_, !in_a.empty() && !in_b.empty() && HasOneRank(a_, in_a) && HasOneRank(b_, in_b));
-    std::map<Identity, std::size_t> of_b;
-    for (const std::size_t slot : in_b) of_b[identities.Of(b_.slots()[slot], false)] = slot;
-    for (const std::size_t slot : in_a) {
-      const auto found = of_b.find(identities.Of(a_.slots()[slot], true));
-      if (found == of_b.end()) {
-        if (Result<void> told = TellUnmatched(a_, slot); !told.ok()) return told;
-        continue;
-      }
-      result_.slots.push_back({slot, found->second});
-      of_b.erase(found);
+    Side a, b;
+    a.slots = InOrder(a_, options_.scope);
+    b.slots = InOrder(b_, MappedScope());
+    const CallNames names(options_, !a.slots.empty() && !b.slots.empty() &&
+                                        HasOneRank(a_, a.slots) && HasOneRank(b_, b.slots));
+    Describe(a_, names, /*is_a=*/true, &a);
+    Describe(b_, names, /*is_a=*/false, &b);
+    if (options_.by_order) {
+      PairByOrder(names, &a, &b);
+    } else {
+      PairGraphs(&a, &b);
+      PairCalls(&a, &b);
     }
-    for (const auto& [identity, slot] : of_b) {
-      if (Result<void> told = TellUnmatched(b_, slot); !told.ok()) return told;
+    std::map<std::size_t, std::size_t> place;
+    for (std::size_t i = 0; i < a.slots.size(); ++i) place[a.slots[i]] = i;
+    std::ranges::sort(result_.slots, {}, [&](const SlotPair& pair) { return place[pair.a]; });
+    for (const auto& [source, side] : {std::pair(&a_, &a), std::pair(&b_, &b)}) {
+      for (const std::size_t slot : side->slots) {
+        if (side->paired.contains(slot)) continue;
+        if (Result<void> told = TellUnmatched(*source, slot); !told.ok()) return told;
+      }
     }
     return {};
+  }
+
+  static void Describe(const Source& source, const CallNames& names, bool is_a, Side* side) {
+    using Capture = std::tuple<std::string, int, std::uint64_t>;
+    std::map<Capture, std::size_t> places;
+    for (const std::size_t slot : side->slots) {
+      const Slot& info = source.slots()[slot];
+      const Call& call = side->calls[slot] = names.Of(info, is_a);
+      side->of_call[call].push_back(slot);
+      if (info.capture_id == 0) continue;
+      const auto [place, is_new] = places.try_emplace(
+          Capture{info.session, info.rank, info.capture_id}, side->graphs.size());
+      if (is_new) side->graphs.emplace_back().first = &info;
+      CapturedGraph& graph = side->graphs[place->second];
+      graph.slots.push_back(slot);
+      graph.signature.emplace_back(call, info.shape);
+    }
+  }
+
+  void Pair(std::size_t slot_a, std::size_t slot_b, Side* a, Side* b) {
+    result_.slots.push_back({slot_a, slot_b});
+    a->paired.insert(slot_a);
+    b->paired.insert(slot_b);
+  }
+
+  void PairByOrder(const CallNames& names, Side* a, Side* b) {
+    std::map<int, std::vector<std::size_t>> of_b;  // by rank
+    for (const std::size_t slot : b->slots) of_b[names.RankOf(b_.slots()[slot])].push_back(slot);
+    std::map<int, std::size_t> next;
+    for (const std::size_t slot : a->slots) {
+      const int rank = names.RankOf(a_.slots()[slot]);
+      const std::size_t nth = next[rank]++;
+      if (nth < of_b[rank].size()) Pair(slot, of_b[rank][nth], a, b);
+    }
+  }
+
+  // The numbers of captures mean nothing in another process, and neither does their order. Graphs
+  // that the user gave a label stand against those of the same label; the others against graphs of
+  // the same probes and shapes, or else of the same label, which is made of them.
+  void PairGraphs(Side* a, Side* b) {
+    const auto pair_where = [&](const auto& is_same) {
+      for (CapturedGraph& x : a->graphs) {
+        if (x.is_paired) continue;
+        const auto y = std::ranges::find_if(b->graphs, [&](const CapturedGraph& other) {
+          return !other.is_paired && is_same(x, other) && ShareACall(x, other);
+        });
+        if (y == b->graphs.end()) continue;
+        x.is_paired = y->is_paired = true;
+        PairSlotsOf(x, *y, a, b);
+      }
+    };
+    const auto are_given = [](const CapturedGraph& x, const CapturedGraph& y) {
+      return x.first->graph_is_given && y.first->graph_is_given;
+    };
+    pair_where([&](const CapturedGraph& x, const CapturedGraph& y) {
+      return are_given(x, y) && x.first->graph == y.first->graph;
+    });
+    pair_where([&](const CapturedGraph& x, const CapturedGraph& y) {
+      return !are_given(x, y) && x.signature == y.signature;
+    });
+    pair_where([&](const CapturedGraph& x, const CapturedGraph& y) {
+      return !are_given(x, y) && !x.first->graph.empty() && x.first->graph == y.first->graph;
+    });
+  }
+
+  void PairSlotsOf(const CapturedGraph& x, const CapturedGraph& y, Side* a, Side* b) {
+    for (const std::size_t slot : x.slots) {
+      const auto other = std::ranges::find_if(y.slots, [&](std::size_t one) {
+        return !b->paired.contains(one) && b->calls[one] == a->calls[slot];
+      });
+      if (other != y.slots.end()) Pair(slot, *other, a, b);
+    }
+  }
+
+  // What is in no graph that was paired: eager calls by name and shape, on either side; and a call
+  // that each side has once, whatever its shape and graph.
+  void PairCalls(Side* a, Side* b) {
+    const auto pair_where = [&](const auto& is_same) {
+      for (const std::size_t slot : a->slots) {
+        if (a->paired.contains(slot)) continue;
+        const std::vector<std::size_t>& others = b->of_call[a->calls[slot]];
+        const auto other = std::ranges::find_if(others, [&](std::size_t one) {
+          return !b->paired.contains(one) &&
+                 is_same(a_.slots()[slot], b_.slots()[one], a->calls[slot]);
+        });
+        if (other != others.end()) Pair(slot, *other, a, b);
+      }
+    };
+    pair_where([](const Slot& x, const Slot& y, const Call&) {
+      return (x.capture_id == 0 || y.capture_id == 0) && x.shape == y.shape;
+    });
+    pair_where([&](const Slot&, const Slot&, const Call& call) {
+      return a->of_call[call].size() == 1 && b->of_call[call].size() == 1;
+    });
   }
 
   // Of B: a glob selects by A's names, so what B calls otherwise is wanted under its own.

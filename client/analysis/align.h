@@ -11,18 +11,21 @@
 
 #include "client/source/source.h"
 #include "daemon/base/glob.h"
+#include "daemon/base/graph_labels.h"
 
 namespace cgdebug::analysis {
 
 // What of a source is looked at.
 struct Scope {
   Selector probes;
+  WhichSlots which;
   std::uint64_t first_replay = 1;
   std::uint64_t last_replay = UINT64_MAX;
   std::function<bool(int rank)> wants_rank;  // empty: all
 
   bool Wants(const source::Slot& slot) const {
-    return probes.Matches(slot.probe) && (!wants_rank || wants_rank(slot.rank));
+    return probes.Matches(slot.probe) && Matches(which, slot) &&
+           (!wants_rank || wants_rank(slot.rank));
   }
   bool Wants(std::uint64_t replay) const { return replay >= first_replay && replay <= last_replay; }
   // Whether some of it may lie in the replays that are looked at.

@@ -167,6 +167,8 @@ class Checker {
     return stats.abs_max / info->max_finite;
   }
 
+  // The earliest: replays of two graphs, or two shapes of an eager probe, are counted each by
+  // itself.
   void OfferFirst(std::size_t slot, const Snapshot& snapshot, const Stats& stats) {
     const source::Moment moment = MomentOf(source_.slots()[slot], snapshot);
     if (first_moment_ && *first_moment_ <= moment) return;
@@ -299,7 +301,7 @@ class Checker {
     return slot.capture_id == 0 &&
            std::count_if(scanned_.begin(), scanned_.end(), [&](const Scanned& other) {
              const Slot& info = source_.slots()[other.slot];
-             return GraphOf(info) == GraphOf(slot) && SlotText(info) == SlotText(slot);
+             return GraphOf(info) == GraphOf(slot) && SlotName(info) == SlotName(slot);
            }) > 1;
   }
 

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <tuple>
+#include <vector>
 
 #include "daemon/numerics/format.h"
 
@@ -13,6 +16,8 @@ namespace {
 using numerics::Stats;
 using source::Slot;
 using source::Source;
+
+constexpr std::size_t kMostSlotsInLines = 3;
 
 std::string_view KindName(FindingKind kind) {
   switch (kind) {
@@ -177,16 +182,43 @@ std::string FindingText(Source& source, const Finding& finding) {
   return fmt::format("note: {} is all zeros in every replay", name);
 }
 
+// Findings of one kind from *begin on, those of one probe together, in the order of their first.
+std::vector<std::vector<const Finding*>> ByProbe(const Source& source, const Check& check,
+                                                 std::size_t* begin) {
+  std::vector<std::vector<const Finding*>> probes;
+  std::map<std::tuple<std::string, int, std::string>, std::size_t> places;
+  const FindingKind kind = check.findings[*begin].kind;
+  for (; *begin < check.findings.size() && check.findings[*begin].kind == kind; ++*begin) {
+    const Finding& finding = check.findings[*begin];
+    const Slot& slot = source.slots()[finding.slot];
+    const auto [place, is_new] =
+        places.try_emplace({slot.session, slot.rank, SlotName(slot)}, probes.size());
+    if (is_new) probes.emplace_back();
+    probes[place->second].push_back(&finding);
+  }
+  return probes;
+}
+
 std::string FindingsText(Source& source, const Check& check, std::size_t max_rows) {
   std::string text;
   for (std::size_t i = 0; i < check.findings.size();) {
     const FindingKind kind = check.findings[i].kind;
     std::size_t rows = 0, hidden = 0;
-    for (; i < check.findings.size() && check.findings[i].kind == kind; ++i) {
-      if (rows++ < max_rows) {
-        text += FindingText(source, check.findings[i]) + "\n";
-      } else {
-        ++hidden;
+    for (const std::vector<const Finding*>& probe : ByProbe(source, check, &i)) {
+      // A probe of 51 graphs would hide all others.
+      const bool is_one_line = probe.size() > kMostSlotsInLines;
+      for (const Finding* finding : probe) {
+        if (is_one_line && finding != probe.front()) continue;
+        if (rows++ >= max_rows) {
+          ++hidden;
+          continue;
+        }
+        text += FindingText(source, *finding);
+        if (is_one_line) {
+          text += fmt::format("  and {} more of its graphs or shapes (--graph, --shape)",
+                              probe.size() - 1);
+        }
+        text += "\n";
       }
     }
     if (hidden > 0) text += fmt::format("  and {} more like these\n", hidden);
@@ -256,7 +288,9 @@ Json FirstJson(Source& source, const Check& check) {
   };
   Json frames = Json::array(), earlier = Json::array();
   for (const Frame& frame : first.frames) {
-    frames.push_back({{"probe", SlotText(source.slots()[frame.slot])},
+    frames.push_back({{"probe", SlotName(source.slots()[frame.slot])},
+                      {"graph", source.slots()[frame.slot].graph},
+                      {"shape", source.slots()[frame.slot].shape},
                       {"replay", frame.replay},
                       {"stats", stats_json(frame.stats)}});
   }
@@ -273,7 +307,11 @@ Json FirstJson(Source& source, const Check& check) {
   return {{"probe", slot.probe},
           {"invocation", slot.invocation},
           {"rank", slot.rank},
+          {"graph", slot.graph},
+          {"graph_id", slot.capture_id},
+          {"shape", slot.shape},
           {"replay", first.snapshot.key.replay},
+          {"serial", first.snapshot.serial},
           {"step", first.snapshot.step},
           {"place", first.place},
           {"of", first.place_count},
@@ -322,6 +360,9 @@ Json CheckJson(Source& source, const Check& check) {
                         {"probe", slot.probe},
                         {"invocation", slot.invocation},
                         {"rank", slot.rank},
+                        {"graph", slot.graph},
+                        {"graph_id", slot.capture_id},
+                        {"shape", slot.shape},
                         {"first_replay", finding.first_replay},
                         {"last_replay", finding.last_replay},
                         {"count", finding.count},

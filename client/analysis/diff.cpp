@@ -237,13 +237,14 @@ class Comparer {
     ++result_.different;
     if (probe->different++ == 0) probe->first_different = difference.position;
     if (difference.values) {
-      const auto raise = [](double* greatest, double value) {
-        // NaN is greatest, and stays.
-        if (std::isnan(value) || value > *greatest) *greatest = value;
+      const auto raise = [](double* greatest, double value, double finite) {
+        *greatest = std::max(*greatest, std::isfinite(value) ? value : finite);
       };
       probe->has_values = true;
-      raise(&probe->max_abs, difference.values->max_abs.value);
-      raise(&probe->max_rel, difference.values->max_rel.value);
+      const double max_abs = difference.values->max_abs.value;
+      raise(&probe->max_abs, max_abs, difference.finite_abs);
+      raise(&probe->max_rel, difference.values->max_rel.value, difference.finite_rel);
+      probe->with_nonfinite += !std::isfinite(max_abs);
     }
     if (!result_.first) {
       difference.equal_before = equal_here_;
@@ -322,6 +323,20 @@ class Comparer {
     return Outcome::kNotCompared;
   }
 
+  // NaN is greater than any number, and would hide them all.
+  static void FindFinite(const TensorView& a, const TensorView& b, Difference* difference) {
+    const CompareOptions& tolerance = difference->tolerance;
+    for (std::uint64_t i = 0; i < a.count(); ++i) {
+      const double expected = numerics::ElementAsDouble(b, i);
+      const double apart = std::fabs(numerics::ElementAsDouble(a, i) - expected);
+      const double allowed = tolerance.atol + tolerance.rtol * std::fabs(expected);
+      if (!std::isfinite(apart) || (!tolerance.bitwise && apart <= allowed)) continue;
+      difference->finite_abs = std::max(difference->finite_abs, apart);
+      if (expected == 0) continue;
+      difference->finite_rel = std::max(difference->finite_rel, apart / std::fabs(expected));
+    }
+  }
+
   Result<Outcome> JudgeValues(const Slot& slot, Difference* difference) {
     const Result<Values> a = a_.Load(difference->a);
     const Result<Values> b = b_.Load(difference->b);
@@ -345,6 +360,9 @@ class Comparer {
     Result<CompareResult> result = numerics::Compare(*view_a, *view_b, difference->tolerance);
     if (!result.ok()) return result.error();
     if (result->ok) return same_bytes ? Outcome::kBitEqual : Outcome::kClose;
+    if (!std::isfinite(result->max_abs.value) || !std::isfinite(result->max_rel.value)) {
+      FindFinite(*view_a, *view_b, difference);
+    }
     if (!result_.first) {
       Largest largest(options_.topk);
       largest.AddAll(*view_a, *view_b);

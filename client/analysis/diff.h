@@ -42,6 +42,9 @@ struct Difference {
     std::string b;
   };
   std::vector<Element> largest = {};
+  // The greatest finite differences, where max_abs or max_rel of `values` is not finite.
+  double finite_abs = 0;
+  double finite_rel = 0;
   std::uint64_t equal_before = 0;  // snapshots of that replay, in graph order
   std::uint64_t different_after = 0;
 };
@@ -65,8 +68,9 @@ struct ProbeDiff {
   std::uint64_t not_compared = 0;
   std::uint64_t first_different = 0;  // position; with different > 0
   bool has_values = false;            // of what differs; then:
-  double max_abs = 0;
+  double max_abs = 0;                 // of finite differences; the others are counted:
   double max_rel = 0;
+  std::uint64_t with_nonfinite = 0;  // snapshots with elements whose difference is NaN or infinite
 };
 
 struct Diff {

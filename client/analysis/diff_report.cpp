@@ -190,6 +190,8 @@ Json FirstJson(Source& a, const Diff& diff) {
   Json json = {{"probe", slot.probe},
                {"invocation", slot.invocation},
                {"rank", slot.rank},
+               {"graph", slot.graph},
+               {"shape", slot.shape},
                {"place", first.pair + 1},
                {"replay", first.a.key.replay},
                {"replay_b", first.b.key.replay},
@@ -213,23 +215,35 @@ std::string DiffText(Source& a, Source& b, const Diff& diff) {
   return text + Summary(diff) + MissingText(diff);
 }
 
+namespace {
+
+std::string RowName(const Slot& slot) {
+  const std::string name = source::SlotText(slot);
+  return slot.rank < 0 ? name : fmt::format("{} rank {}", name, slot.rank);
+}
+
+}  // namespace
+
 std::string DiffStatText(Source& a, const Diff& diff, bool all) {
   std::size_t width = 0;
   for (const ProbeDiff& probe : diff.probes) {
-    width = std::max(width, source::SlotText(a.slots()[probe.a]).size());
+    width = std::max(width, RowName(a.slots()[probe.a]).size());
   }
   std::string text;
   for (const ProbeDiff& probe : diff.probes) {
     const Slot& slot = a.slots()[probe.a];
     if (probe.different == 0 && !all) continue;
-    text += fmt::format("{:<{}}  {:>5} of {:<5} differ", source::SlotText(slot), width,
-                        probe.different, probe.compared);
+    text += fmt::format("{:<{}}  {:>5} of {:<5} differ", RowName(slot), width, probe.different,
+                        probe.compared);
     if (probe.different > 0) {
       text += fmt::format("  first {}", probe.first_different);
       text += probe.has_values ? fmt::format("  max abs {}  max rel {}",
                                              numerics::FormatNumber(probe.max_abs, 4),
                                              numerics::FormatNumber(probe.max_rel, 4))
                                : "  values were not recorded";
+      if (probe.with_nonfinite > 0) {
+        text += fmt::format("  {} by NaN or Inf", probe.with_nonfinite);
+      }
     } else if (probe.not_compared > 0) {
       text += fmt::format("  {} not compared", probe.not_compared);
     } else {
@@ -257,12 +271,15 @@ Json DiffJson(Source& a, Source& b, const Diff& diff) {
          {"probe_b", b.slots()[probe.b].probe},
          {"invocation", slot.invocation},
          {"rank", slot.rank},
+         {"graph", slot.graph},
+         {"shape", slot.shape},
          {"compared", probe.compared},
          {"equal", EqualJson(probe.equal)},
          {"different", probe.different},
          {"not_compared", probe.not_compared},
          {"first_different", probe.different > 0 ? Json(probe.first_different) : Json(nullptr)},
          {"max_abs", JsonNumber(probe.max_abs)},
+         {"with_nonfinite", probe.with_nonfinite},
          {"max_rel", JsonNumber(probe.max_rel)}});
   }
   return {{"verdict", Verdict(diff.verdict())},

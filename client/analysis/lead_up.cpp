@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
+#include <string>
 #include <utility>
 
 namespace cgdebug::analysis {
@@ -50,6 +52,46 @@ void AddFrames(Source& source, const std::vector<const SeenProbe*>& of_graph,
     place = of_graph.size();
   }
   std::reverse(first->frames.begin(), first->frames.end());
+}
+
+// Eager calls of several shapes count their replays each by itself: they are put in order by time.
+void AddFramesByTime(Source& source, const std::vector<const SeenProbe*>& of_graph,
+                     std::size_t max_frames, FirstBad* first) {
+  struct Call {
+    std::uint64_t serial;
+    std::size_t slot;
+    Key key;
+  };
+  const std::size_t limit = std::max<std::size_t>(max_frames, 1);
+  std::vector<Call> calls;
+  for (const SeenProbe* probe : of_graph) {
+    const auto end =
+        std::partition_point(probe->keys.begin(), probe->keys.end(), [&](const Key& key) {
+          const Result<source::Snapshot> snapshot = source.Get(probe->slot, key);
+          return snapshot.ok() && snapshot->serial <= first->snapshot.serial;
+        });
+    const auto count = std::min(end - probe->keys.begin(), static_cast<std::ptrdiff_t>(limit));
+    for (auto key = end - count; key != end; ++key) {
+      const Result<source::Snapshot> snapshot = source.Get(probe->slot, *key);
+      if (snapshot.ok()) calls.push_back({snapshot->serial, probe->slot, *key});
+    }
+  }
+  std::ranges::sort(calls, {}, &Call::serial);
+  if (calls.size() > limit)
+    calls.erase(calls.begin(), calls.end() - static_cast<std::ptrdiff_t>(limit));
+  for (const Call& call : calls) {
+    const Result<Stats> stats = StatsAt(source, call.slot, call.key);
+    if (stats.ok()) first->frames.push_back({call.slot, call.key.replay, *stats});
+  }
+}
+
+bool HasSeveralShapes(const Source& source, const std::vector<const SeenProbe*>& of_graph) {
+  std::set<std::string> names;
+  for (const SeenProbe* probe : of_graph) {
+    const source::Slot& slot = source.slots()[probe->slot];
+    if (slot.capture_id == 0 && !names.insert(SlotName(slot)).second) return true;
+  }
+  return false;
 }
 
 // The first jump that is not small beside the largest: each one makes the next ones larger.
@@ -116,8 +158,12 @@ const Key* KeyOf(const SeenProbe& probe, std::uint64_t replay) {
 
 void DescribeLeadUp(Source& source, const std::vector<const SeenProbe*>& of_graph,
                     std::size_t max_frames, FirstBad* first) {
-  AddFrames(source, of_graph, max_frames, first);
-  FindJump(source, of_graph, first);
+  if (first->snapshot.serial != 0 && HasSeveralShapes(source, of_graph)) {
+    AddFramesByTime(source, of_graph, max_frames, first);
+  } else {
+    AddFrames(source, of_graph, max_frames, first);
+    FindJump(source, of_graph, first);
+  }
   AddEarlier(source, *of_graph[first->place - 1], first);
 }
 

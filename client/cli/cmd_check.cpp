@@ -85,6 +85,7 @@ RunFunction AddCheck(CLI::App& app) {
   app.add_option("SOURCE", command->source, kSourceHelp);
   app.add_option("PROBE", command->scope.probes, "globs; 're:...', '!...' excludes");
   app.add_option("--replays", command->scope.replays, "only these")->type_name("100..200");
+  AddWhichOptions(app, &command->scope.which);
   app.add_option("--frames", command->frames, "probes shown before the first bad one; 21")
       ->check(WholeNumber(1))
       ->type_name("N");

@@ -115,6 +115,7 @@ RunFunction AddDiff(CLI::App& app) {
   app.add_option("B", command->b, "the same; what A is held against")->required();
   app.add_option("PROBE", command->scope.probes, "globs; 're:...', '!...' excludes");
   app.add_option("--replays", command->scope.replays, "only these")->type_name("100..200");
+  AddWhichOptions(app, &command->scope.which);
   app.add_flag("--first", command->diff.stops_after_first,
                "look at nothing after the replay of the first difference");
   CLI::Option* rtol =

@@ -21,6 +21,7 @@ struct ExportOptions {
   std::string replays;
   std::string upcast;
   bool force = false;
+  WhichOptions which;
 };
 
 // python3 -m cgdebug.export, but for a Python that lacks what it needs.
@@ -58,6 +59,11 @@ int RunExport(Context& context, const ExportOptions& options) {
                                     "--to", options.format, "-o",           options.output};
   for (const std::string& probe : options.probes) words.insert(words.end(), {"--probes", probe});
   if (!options.replays.empty()) words.insert(words.end(), {"--replays", options.replays});
+  if (const Result<WhichSlots> which = options.which.Parse(); !which.ok()) {
+    return context.Fail(kExitTrouble, which.error().message);
+  }
+  if (!options.which.graph.empty()) words.insert(words.end(), {"--graph", options.which.graph});
+  if (!options.which.shape.empty()) words.insert(words.end(), {"--shape", options.which.shape});
   if (!options.upcast.empty()) words.insert(words.end(), {"--upcast", options.upcast});
   if (!context.ranks.selects_all()) words.insert(words.end(), {"--ranks", context.options.ranks});
   if (options.force) words.emplace_back("--force");
@@ -90,6 +96,7 @@ RunFunction AddExport(CLI::App& app) {
   app.add_option("--probes", options->probes, "globs; 're:...', '!...' excludes")
       ->type_name("GLOB");
   app.add_option("--replays", options->replays, "only these")->type_name("100..200");
+  AddWhichOptions(app, &options->which);
   app.add_option("--upcast", options->upcast, "for NumPy formats: bfloat16 and float8 as float32")
       ->check(CLI::IsMember({"float32"}))
       ->type_name("{float32}");

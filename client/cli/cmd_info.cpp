@@ -164,6 +164,7 @@ std::shared_ptr<InfoOptions> AddOptions(CLI::App& app) {
   app.add_option("SOURCE", options->source, kSourceHelp);
   app.add_option("PROBE", options->scope.probes, "globs; 're:...', '!...' excludes");
   app.add_option("--replays", options->scope.replays, "only these")->type_name("100..200");
+  AddWhichOptions(app, &options->scope.which);
   return options;
 }
 

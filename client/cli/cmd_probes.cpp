@@ -7,6 +7,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "client/cli/command.h"
@@ -20,9 +21,13 @@
 namespace cgdebug::cli {
 namespace {
 
+constexpr std::size_t kMostLinesOfAProbe = 3;
+
 struct ProbesOptions {
   std::vector<std::string> probes;
   std::string sort = "order";
+  WhichOptions which;
+  bool each = false;  // graph and shape
   bool all = false;
 };
 
@@ -132,8 +137,80 @@ std::string Actions(const v1::ProbeInfo& probe) {
   return text.empty() ? "-" : text;
 }
 
-TextTable MakeTable(const std::vector<v1::ProbeInfo>& probes, const Style& style,
-                    bool with_session) {
+// Calls of one name in several graphs, or with several shapes.
+using Group = std::vector<const v1::ProbeInfo*>;
+using Groups = std::map<std::tuple<std::string, std::string, std::uint32_t>, Group>;
+
+Groups::key_type GroupKey(const v1::ProbeInfo& probe) {
+  return {probe.session(), probe.name(), probe.invocation()};
+}
+
+// Those that would take too many lines.
+Groups GroupsOf(const std::vector<v1::ProbeInfo>& probes) {
+  Groups groups;
+  for (const v1::ProbeInfo& probe : probes) groups[GroupKey(probe)].push_back(&probe);
+  std::erase_if(groups,
+                [](const auto& group) { return group.second.size() <= kMostLinesOfAProbe; });
+  return groups;
+}
+
+// "3 saw NaN or Inf, first bs=16".
+std::string FindingsText(const Group& group, const Style& style) {
+  std::uint64_t bad = 0, failed = 0;
+  const v1::FirstNonfinite* first = nullptr;
+  for (const v1::ProbeInfo* probe : group) {
+    bad += probe->has_first_nan() || probe->has_first_inf();
+    failed += probe->verdict().state() == v1::Verdict::FAIL;
+    for (const v1::FirstNonfinite* one : {&probe->first_nan(), &probe->first_inf()}) {
+      if (!one->present()) continue;
+      if (first == nullptr || one->serial() < first->serial()) first = one;
+    }
+  }
+  std::string text;
+  if (first != nullptr) {
+    const std::string where =
+        first->qualifier().starts_with("@g:") ? first->qualifier().substr(3) : first->qualifier();
+    text = style.Red(
+        fmt::format("{} saw NaN or Inf, first {} @{}", bad, Printable(where), first->replay()));
+  } else {
+    text = "none saw NaN or Inf";
+  }
+  if (failed > 0) text += style.Red(fmt::format("  {} FAIL", failed));
+  return text;
+}
+
+// One line for all of them.
+void AppendGroup(const Group& group, const Style& style, std::vector<std::string>* row) {
+  std::set<std::string> types, devices, lanes, policies, actions;
+  std::set<std::uint64_t> graphs;
+  std::uint64_t replay = 0, lost = 0;
+  for (const v1::ProbeInfo* probe : group) {
+    types.insert(TypeText(probe->dtype(), probe->shape()));
+    devices.insert(Printable(probe->device()));
+    lanes.insert(Printable(probe->lane()));
+    policies.insert(Printable(probe->policy()));
+    actions.insert(Actions(*probe));
+    graphs.insert(probe->graph_id());
+    replay = std::max(replay, probe->replay());
+    lost += Lost(probe->counters());
+  }
+  const auto one_of = [](const std::set<std::string>& texts, const char* noun) {
+    return texts.size() == 1 ? *texts.begin() : fmt::format("{} {}", texts.size(), noun);
+  };
+  const v1::ProbeInfo& front = *group.front();
+  row->insert(row->end(),
+              {ProbeText(front.name(), front.invocation()), one_of(types, "shapes"),
+               one_of(devices, "devices"), one_of(lanes, "lanes"), one_of(policies, "policies"),
+               one_of(actions, "kinds"),
+               graphs.size() > 1    ? fmt::format("{} graphs", graphs.size())
+               : graphs.contains(0) ? std::string("eager")
+                                    : Printable(front.graph()),
+               "-", std::to_string(replay), lost == 0 ? "0" : style.Yellow(std::to_string(lost)),
+               FindingsText(group, style) + style.Dim("  -v: each")});
+}
+
+TextTable MakeTable(const std::vector<v1::ProbeInfo>& probes, const Style& style, bool with_session,
+                    bool is_whole) {
   using Align = TextTable::Align;
   std::vector<TextTable::Column> columns;
   if (with_session) columns.push_back({"SESSION"});
@@ -141,13 +218,22 @@ TextTable MakeTable(const std::vector<v1::ProbeInfo>& probes, const Style& style
   for (const char* title : {"DEVICE", "LANE", "POLICY", "ACTIONS"}) {
     columns.push_back({title, Align::kLeft, /*is_optional=*/true});
   }
-  for (const char* title : {"CAPTURE", "RING"}) {
-    columns.push_back({title, Align::kRight, /*is_optional=*/true});
-  }
+  columns.push_back({"GRAPH"});
+  columns.push_back({"RING", Align::kRight, /*is_optional=*/true});
   for (const char* title : {"REPLAY", "LOST"}) columns.push_back({title, Align::kRight});
   columns.push_back({"LAST"});
   TextTable table(columns);
+  const Groups groups = is_whole ? Groups() : GroupsOf(probes);
   for (const v1::ProbeInfo& probe : probes) {
+    const auto group = groups.find(GroupKey(probe));
+    if (group != groups.end()) {
+      if (group->second.front() != &probe) continue;
+      std::vector<std::string> row;
+      if (with_session) row.push_back(Printable(probe.session_label()));
+      AppendGroup(group->second, style, &row);
+      table.Add(std::move(row));
+      continue;
+    }
     std::vector<std::string> row;
     if (with_session) row.push_back(Printable(probe.session_label()));
     const std::uint64_t lost = Lost(probe.counters());
@@ -155,7 +241,7 @@ TextTable MakeTable(const std::vector<v1::ProbeInfo>& probes, const Style& style
         row.end(),
         {ProbeText(probe.name(), probe.invocation()), TypeText(probe.dtype(), probe.shape()),
          Printable(probe.device()), Printable(probe.lane()), Printable(probe.policy()),
-         Actions(probe), probe.graph_id() == 0 ? "eager" : std::to_string(probe.graph_id()),
+         Actions(probe), probe.graph_id() == 0 ? "eager" : Printable(probe.graph()),
          fmt::format("{}x{}", probe.capacity(), numerics::FormatBytes(probe.payload_bytes())),
          std::to_string(probe.replay()), lost == 0 ? "0" : style.Yellow(std::to_string(lost)),
          LastText(probe, style)});
@@ -172,7 +258,8 @@ int RunProbesOf(Context& context, const ProbesOptions& options) {
   }
   SayUnread(context, *source);
   const ScopeOptions wanted{.probes = {options.probes.begin() + 1, options.probes.end()},
-                            .replays = ""};
+                            .replays = "",
+                            .which = options.which};
   const Result<analysis::Scope> scope = MakeScope(context, wanted);
   if (!scope.ok()) return context.Fail(kExitTrouble, scope.error().message);
   if (context.options.json) {
@@ -200,6 +287,8 @@ int RunProbes(Context& context, const ProbesOptions& options) {
     }
     return RunProbesOf(context, options);
   }
+  const Result<WhichSlots> which = options.which.Parse();
+  if (!which.ok()) return context.Fail(kExitTrouble, which.error().message);
   if (const int failed = context.Connect(); failed != kExitOk) return failed;
   v1::ProbesRequest request;
   request.set_session(context.options.session);
@@ -211,6 +300,9 @@ int RunProbes(Context& context, const ProbesOptions& options) {
   Result<std::vector<v1::ProbeInfo>> current = CurrentProbes(context, options, *reply, &note);
   if (!current.ok()) return context.Fail(current.error());
   std::vector<v1::ProbeInfo>& probes = *current;
+  std::erase_if(probes, [&](const v1::ProbeInfo& probe) {
+    return !which->Matches(probe.graph_id(), probe.graph(), ShapeOf(probe.shape()));
+  });
   std::set<std::string> sessions;
   for (const v1::ProbeInfo& probe : probes) sessions.insert(probe.session());
   Sort(options.sort, &probes);
@@ -227,10 +319,12 @@ int RunProbes(Context& context, const ProbesOptions& options) {
   }
   if (context.options.json) return kExitOk;
   if (context.options.plain) {
-    Context::Print(MakeTable(probes, Style(), /*with_session=*/true).RenderPlain());
+    Context::Print(
+        MakeTable(probes, Style(), /*with_session=*/true, /*is_whole=*/true).RenderPlain());
     return kExitOk;
   }
-  Context::Print(MakeTable(probes, context.out, sessions.size() > 1)
+  const bool is_whole = options.each || !which->selects_all();
+  Context::Print(MakeTable(probes, context.out, sessions.size() > 1, is_whole)
                      .Render(context.out, TerminalColumns(STDOUT_FILENO)));
   if (!note.empty()) context.Note(note);
   return kExitOk;
@@ -245,6 +339,8 @@ RunFunction AddProbes(CLI::App& app) {
       "globs; 're:...' a regular expression, '!...' excludes; first a recording or .safetensors "
       "file, or a folder that holds some, for its probes");
   app.add_flag("-a,--all", options->all, "of jobs that ended, too");
+  AddWhichOptions(app, &options->which);
+  app.add_flag("-v,--verbose", options->each, "a line for each graph and shape of a probe");
   app.add_option("--sort", options->sort,
                  "order: as in the graph; bytes, lost, replay: largest first")
       ->check(CLI::IsMember({"order", "name", "bytes", "lost", "replay"}))

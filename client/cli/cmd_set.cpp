@@ -11,6 +11,7 @@
 #include "client/cli/command.h"
 #include "client/cli/json.h"
 #include "client/cli/snapshot_text.h"
+#include "client/cli/sources.h"
 #include "client/cli/terminal.h"
 #include "daemon/base/duration.h"
 #include "daemon/base/whole_number.h"
@@ -26,6 +27,7 @@ struct SetOptions {
   std::uint32_t every = 0;
   std::uint64_t from = 0;
   std::uint64_t count = 0;
+  WhichOptions which;
 };
 
 Result<void> ParseCondition(const std::string& text, v1::Control* control) {
@@ -57,6 +59,9 @@ Result<v1::SetRequest> MakeRequest(const SetOptions& options) {
       {"registered", v1::Control::AS_REGISTERED}};
   v1::SetRequest request;
   for (const std::string& probe : options.probes) request.add_probes(probe);
+  const Result<WhichSlots> which = options.which.Parse();
+  if (!which.ok()) return which.error();
+  SetWhich(*which, request.mutable_which());
   v1::Control* control = request.mutable_control();
   const std::string mode = options.mode.empty() ? "full" : options.mode;
   control->set_mode(kModes.at(mode));
@@ -117,6 +122,7 @@ int RunSet(Context& context, const SetOptions& options) {
 RunFunction AddSet(CLI::App& app) {
   auto options = std::make_shared<SetOptions>();
   app.add_option("PROBE", options->probes, "globs, \"!\" excludes; '*' for all")->required();
+  AddWhichOptions(app, &options->which);
   app.add_option("--mode", options->mode,
                  "off, stats (no values), full, or registered: as the job has it")
       ->check(CLI::IsMember({"off", "stats", "full", "registered"}))

@@ -28,6 +28,7 @@ struct ShowOptions {
   TensorReportOptions report;
   std::string output;
   bool force = false;
+  WhichOptions which;
 };
 
 // The session of one rank: `--ranks 3` with or without -s.
@@ -74,6 +75,7 @@ Result<client::Tensor> Fetch(Context& context, const Inside& inside) {
   if (!session.ok()) return session.error();
   request.set_session(*session);
   request.set_replay(inside.replay);
+  SetWhich(inside.which, request.mutable_which());
   Result<client::Tensor> tensor = GetCall(context.client(), request, inside.text);
   // A probe's name may have a colon: what stands before it is a session only if that fails.
   const bool may_have_source = inside.probe != inside.text;
@@ -166,6 +168,10 @@ int FailToRead(Context& context, const Error& error) {
 int RunShow(Context& context, const ShowOptions& options) {
   Result<Inside> inside = ParseInside(options.inside);
   if (!inside.ok()) return context.Fail(kExitTrouble, inside.error().message);
+  const Result<WhichSlots> which = options.which.Parse();
+  if (!which.ok()) return context.Fail(kExitTrouble, which.error().message);
+  if (!which->graph.empty()) inside->which.graph = which->graph;
+  if (which->shape) inside->which.shape = which->shape;
   if (!context.ranks.selects_all() && context.ranks.Single() < 0) {
     return context.Fail(kExitTrouble,
                         "show shows one tensor: give one rank. Type for example: --ranks 0");
@@ -211,9 +217,10 @@ int RunShow(Context& context, const ShowOptions& options) {
 RunFunction AddShow(CLI::App& app) {
   auto options = std::make_shared<ShowOptions>();
   app.add_option("TENSOR", options->inside,
-                 "[SOURCE:]PROBE[@REPLAY[SLICE]]; a source is a session or a "
+                 "[SOURCE:]PROBE[{SHAPE}][@g:GRAPH][@REPLAY[SLICE]]; a source is a session or a "
                  "recording; @-1 the newest, @first-nan, @step:N")
       ->required();
+  AddWhichOptions(app, &options->which);
   app.add_option("--values", options->report.values,
                  "how many values, from the edges; 64 by default")
       ->check(WholeNumber(0))

@@ -148,14 +148,14 @@ void AppendFirst(const char* what, const v1::Session& session, const v1::FirstNo
                  const Style& style, std::string* out) {
   if (!first.present()) return;
   *out += fmt::format("         {} {} @{}, {} element{}", style.Red(fmt::format("first {}:", what)),
-                      Printable(first.probe()), first.replay(), FormatGrouped(first.count()),
+                      Printable(SelectorOf(first)), first.replay(), FormatGrouped(first.count()),
                       first.count() == 1 ? "" : "s");
   if (first.kept() == v1::FirstNonfinite::NOTHING) {
     *out += "  (no longer kept: another daemon read it)\n";
     return;
   }
   *out += fmt::format("  -> cgdebug-cli show -s {} {}{}\n", session.key(),
-                      ShellWord(fmt::format("{}@{}", first.probe(), first.replay())),
+                      ShellWord(fmt::format("{}@{}", SelectorOf(first), first.replay())),
                       first.kept() == v1::FirstNonfinite::STATISTICS ? "  (its statistics)" : "");
 }
 

@@ -10,6 +10,7 @@
 #include "client/cli/command.h"
 #include "client/cli/event_printer.h"
 #include "client/cli/interrupt.h"
+#include "client/cli/sources.h"
 #include "daemon/base/whole_number.h"
 
 namespace cgdebug::cli {
@@ -22,12 +23,15 @@ struct TailOptions {
   std::string only;
   bool prefix = false;
   bool timestamps = false;
+  WhichOptions which;
 };
 
-v1::TailRequest MakeRequest(const Context& context, const TailOptions& options) {
+v1::TailRequest MakeRequest(const Context& context, const TailOptions& options,
+                            const WhichSlots& which) {
   v1::TailRequest request;
   request.set_session(context.options.session);
   for (const std::string& probe : options.probes) request.add_probes(probe);
+  if (!which.selects_all()) SetWhich(which, request.mutable_which());
   request.set_last(options.lines);
   request.set_follow(options.follow);
   // Who named a job wants its prompt back when that job has ended.
@@ -98,6 +102,8 @@ int CheckSomethingMatches(Context& context, const TailOptions& options, EventPri
 }
 
 int RunTail(Context& context, const TailOptions& options) {
+  const Result<WhichSlots> which = options.which.Parse();
+  if (!which.ok()) return context.Fail(kExitTrouble, which.error().message);
   if (const int failed = context.Connect(); failed != kExitOk) return failed;
   EventPrinterOptions printing;
   if (context.options.plain) printing.format = EventFormat::kPlain;
@@ -114,7 +120,7 @@ int RunTail(Context& context, const TailOptions& options) {
   const InterruptScope interrupt(&context.client());
   bool any = false;
   const Result<client::TailEnd> end =
-      context.client().Tail(MakeRequest(context, options), [&](const v1::TailReply& event) {
+      context.client().Tail(MakeRequest(context, options, *which), [&](const v1::TailReply& event) {
         if (!event.has_caught_up() && !context.ranks.Contains(RankOf(event))) return true;
         any = any || !event.has_caught_up();
         printer.Print(event);
@@ -138,6 +144,7 @@ int RunTail(Context& context, const TailOptions& options) {
 RunFunction AddTail(CLI::App& app) {
   auto options = std::make_shared<TailOptions>();
   app.add_option("PROBE", options->probes, "globs; 're:...' a regular expression, '!...' excludes");
+  AddWhichOptions(app, &options->which);
   app.add_flag("-f,--follow", options->follow,
                "go on with what happens from now on; with --session, until that job ends");
   app.add_option("-n,--lines", options->lines, "events that already happened, 10 by default")

@@ -70,6 +70,12 @@ std::string Plain(const v1::TailReply& event) {
   }
 }
 
+// The shape stands in the tensor's type.
+std::string GraphPart(const std::string& qualifier) {
+  const std::size_t graph = qualifier.find("@g:");
+  return graph == std::string::npos ? "" : Printable(qualifier.substr(graph));
+}
+
 // Continuation lines stand under the first, without empty ones.
 std::string Indented(std::string_view text) {
   while (text.ends_with('\n')) text.remove_suffix(1);
@@ -83,8 +89,8 @@ std::string Indented(std::string_view text) {
   }
 }
 
-std::string Identity(const std::string& session, const std::string& probe, std::uint64_t replay) {
-  return fmt::format("{} {} {}", session, replay, probe);
+std::string Identity(const std::string& session, std::uint32_t slot, std::uint64_t replay) {
+  return fmt::format("{} {} {}", session, replay, slot);
 }
 
 }  // namespace
@@ -113,20 +119,23 @@ std::string EventPrinter::Prefix(const std::string& session, int rank) const {
   return Printable(named ? it->second.label : session) + " ";
 }
 
-std::string EventPrinter::Where(const std::string& session, int rank, std::uint64_t replay) {
+std::string EventPrinter::Where(const std::string& session, int rank, std::uint64_t replay,
+                                std::int64_t step) {
   See(session, rank, "");
-  return options_.style.Dim(fmt::format("{}@{}", Prefix(session, rank), replay)) + " ";
+  const std::string of_step = step < 0 ? "" : fmt::format("/s{}", step);
+  return options_.style.Dim(fmt::format("{}@{}{}", Prefix(session, rank), replay, of_step)) + " ";
 }
 
 std::string EventPrinter::HumanSnapshot(const v1::Snapshot& snapshot) {
   See(snapshot.session(), snapshot.rank(), snapshot.session_label());
-  last_snapshot_ = Identity(snapshot.session(), snapshot.probe(), snapshot.replay());
+  last_snapshot_ = Identity(snapshot.session(), snapshot.slot(), snapshot.replay());
   std::string line;
   if (options_.timestamps) {
     line += options_.style.Dim(FormatTimeOfDay(snapshot.timestamp_ns())) + " ";
   }
-  line += Where(snapshot.session(), snapshot.rank(), snapshot.replay());
-  line += Pad(ProbeText(snapshot.probe(), snapshot.invocation()), &name_width_, kMaxNameWidth);
+  line += Where(snapshot.session(), snapshot.rank(), snapshot.replay(), snapshot.step());
+  line += Pad(ProbeText(snapshot.probe(), snapshot.invocation()) + GraphPart(snapshot.qualifier()),
+              &name_width_, kMaxNameWidth);
   type_width_ = std::max(
       type_width_, std::min(kMaxTypeWidth, TypeText(snapshot.dtype(), snapshot.shape()).size()));
   return line + "  " + TensorLine(snapshot, options_.style.enabled(), type_width_);
@@ -138,7 +147,8 @@ std::string EventPrinter::HumanPrint(const v1::PrintLine& print) {
   if (!options_.print_lines) return "";
   See(print.session(), print.rank(), "");
   const std::string_view text = print.text();
-  const bool repeats = Identity(print.session(), print.probe(), print.replay()) == last_snapshot_;
+  const bool repeats =
+      Identity(print.session(), print.slot().slot(), print.replay()) == last_snapshot_;
   const std::size_t values = text.find_first_not_of(" \n", std::min(text.find('\n'), text.size()));
   if (!repeats || values == std::string_view::npos) return Indented(text);
   return "     " + Indented(text.substr(values));
@@ -168,15 +178,16 @@ std::string EventPrinter::Human(const v1::TailReply& event) {
     case v1::TailReply::kLoss: {
       const v1::Loss& loss = event.loss();
       // Without a probe it is the client that was too slow, for any of them.
-      const std::string of = loss.probe().empty() ? "" : Printable(loss.probe()) + ": ";
+      const std::string of =
+          loss.probe().empty() ? "" : Printable(loss.probe() + loss.slot().qualifier()) + ": ";
       return Where(loss.session(), loss.rank(), loss.before_replay()) +
              options_.style.Yellow(fmt::format("-- {}{}", of, LossText(loss)));
     }
     case v1::TailReply::kCompareFailed: {
       const v1::CompareFailed& failed = event.compare_failed();
-      return Where(failed.session(), failed.rank(), failed.replay()) +
-             options_.style.Red("-- comparison FAILED: ") + Printable(failed.probe()) + ": " +
-             Indented(failed.text());
+      return Where(failed.session(), failed.rank(), failed.replay(), failed.step()) +
+             options_.style.Red("-- comparison FAILED: ") +
+             Printable(failed.probe() + failed.slot().qualifier()) + ": " + Indented(failed.text());
     }
     case v1::TailReply::kSessionChange:
       return HumanSession(event.session_change());

@@ -55,7 +55,8 @@ class EventPrinter {
   std::string HumanSnapshot(const v1::Snapshot& snapshot);
   std::string HumanPrint(const v1::PrintLine& print);
   std::string HumanSession(const v1::SessionChange& change);
-  std::string Where(const std::string& session, int rank, std::uint64_t replay);
+  std::string Where(const std::string& session, int rank, std::uint64_t replay,
+                    std::int64_t step = -1);
   std::string Prefix(const std::string& session, int rank) const;
 
   EventPrinterOptions options_;

@@ -21,19 +21,29 @@ const char* VerdictName(v1::Verdict::State state) {
   }
 }
 
-Json FirstNonfinite(const v1::FirstNonfinite& first) {
-  if (!first.present()) return nullptr;
-  return {{"probe", first.probe()},
-          {"replay", first.replay()},
-          {"step", first.step()},
-          {"count", first.count()}};
-}
-
 template <typename Repeated>
 Json Array(const Repeated& values) {
   Json array = Json::array();
   for (const auto& value : values) array.push_back(value);
   return array;
+}
+
+Json FirstNonfinite(const v1::FirstNonfinite& first) {
+  if (!first.present()) return nullptr;
+  return {{"probe", first.probe()},        {"invocation", first.invocation()},
+          {"graph", first.graph()},        {"graph_id", first.graph_id()},
+          {"shape", Array(first.shape())}, {"slot", first.slot()},
+          {"replay", first.replay()},      {"serial", first.serial()},
+          {"step", first.step()},          {"count", first.count()}};
+}
+
+// Of which slot an event is; of a client's own loss, none.
+void AddSlot(const v1::Slot& slot, Json* json) {
+  json->update({{"graph", slot.graph()},
+                {"graph_id", slot.graph_id()},
+                {"invocation", slot.invocation()},
+                {"shape", Array(slot.shape())},
+                {"slot", slot.slot()}});
 }
 
 template <typename Repeated>
@@ -152,6 +162,7 @@ Json ToJson(const v1::ProbeInfo& probe) {
                {"name", probe.name()},
                {"slot", probe.slot()},
                {"probe_id", probe.probe_id()},
+               {"graph", probe.graph()},
                {"graph_id", probe.graph_id()},
                {"invocation", probe.invocation()},
                {"dtype", probe.dtype()},
@@ -169,6 +180,8 @@ Json ToJson(const v1::ProbeInfo& probe) {
                {"shard", probe.shard()},
                {"retired", probe.retired()},
                {"counters", ToJson(probe.counters())}};
+  json["first_nan"] = FirstNonfinite(probe.first_nan());
+  json["first_inf"] = FirstNonfinite(probe.first_inf());
   json["verdict"] = probe.has_verdict() ? ToJson(probe.verdict()) : Json(nullptr);
   json["control"] = probe.has_control() ? ToJson(probe.control()) : Json(nullptr);
   json["last_stats"] = probe.has_last_stats() ? ToJson(probe.last_stats()) : Json(nullptr);
@@ -180,7 +193,10 @@ Json ToJson(const v1::Snapshot& snapshot) {
           {"session_label", snapshot.session_label()},
           {"rank", snapshot.rank()},
           {"probe", snapshot.probe()},
+          {"slot", snapshot.slot()},
           {"replay", snapshot.replay()},
+          {"serial", snapshot.serial()},
+          {"graph", snapshot.graph()},
           {"graph_id", snapshot.graph_id()},
           {"invocation", snapshot.invocation()},
           {"dtype", snapshot.dtype()},
@@ -194,9 +210,12 @@ Json ToJson(const v1::Snapshot& snapshot) {
 }
 
 Json ToJson(const v1::TailReply& event) {
-  const auto named = [](const char* kind, Json fields) {
+  const auto named = [&event](const char* kind, Json fields) {
     Json json = {{"event", kind}};
     json.update(fields);
+    if (event.has_print()) AddSlot(event.print().slot(), &json);
+    if (event.has_loss() && event.loss().has_slot()) AddSlot(event.loss().slot(), &json);
+    if (event.has_compare_failed()) AddSlot(event.compare_failed().slot(), &json);
     return json;
   };
   switch (event.event_case()) {
@@ -207,6 +226,7 @@ Json ToJson(const v1::TailReply& event) {
                              {"rank", event.print().rank()},
                              {"probe", event.print().probe()},
                              {"replay", event.print().replay()},
+                             {"step", event.print().step()},
                              {"text", event.print().text()}});
     case v1::TailReply::kLoss:
       return named("loss", {{"session", event.loss().session()},
@@ -220,6 +240,7 @@ Json ToJson(const v1::TailReply& event) {
                                       {"rank", event.compare_failed().rank()},
                                       {"probe", event.compare_failed().probe()},
                                       {"replay", event.compare_failed().replay()},
+                                      {"step", event.compare_failed().step()},
                                       {"text", event.compare_failed().text()}});
     case v1::TailReply::kSessionChange:
       return named(event.session_change().ended() ? "session_ended" : "session_joined",

@@ -61,6 +61,7 @@ class LiveSource : public source::Source {
     slot.invocation = probe.invocation();
     slot.order = probe.slot();
     slot.graph = probe.graph();
+    slot.qualifier = probe.qualifier();
     slots_.push_back(std::move(slot));
     live_.push_back({.probe = probe});
   }

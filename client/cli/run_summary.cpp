@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "client/cli/exit_codes.h"
 #include "client/cli/snapshot_text.h"
@@ -55,7 +56,7 @@ std::vector<Finding> Earliest(const RunSummary& summary) {
 std::string FindingText(const Finding& finding) {
   const v1::FirstNonfinite& first = *finding.first;
   std::string text =
-      fmt::format("first {}: {} @{}", finding.what, Printable(first.probe()), first.replay());
+      fmt::format("first {}: {} @{}", finding.what, Printable(SelectorOf(first)), first.replay());
   if (finding.session->rank() >= 0) text += fmt::format(" on rank {}", finding.session->rank());
   return text;
 }
@@ -158,7 +159,7 @@ std::vector<std::string> NextCommands(const RunSummary& summary) {
     const auto& [what, session, first] = found.front();
     commands.push_back(
         fmt::format("cgdebug-cli show -s {} {} --where nonfinite", session->key(),
-                    ShellWord(fmt::format("{}@{}", first->probe(), first->replay()))));
+                    ShellWord(fmt::format("{}@{}", SelectorOf(*first), first->replay()))));
   }
   if (summary.FailedProbes() > 0) {
     commands.push_back("cgdebug-cli tail --only fail -s " +

@@ -74,8 +74,9 @@ bool ParseReplay(std::string_view text, Inside* inside) {
 Result<Inside> ParseInside(std::string_view text) {
   const std::string typed(text);
   Inside inside;
-  const std::size_t at = text.rfind('@');
-  if (at != std::string_view::npos) {
+  constexpr std::string_view kGraph = "g:";
+  std::size_t at = text.rfind('@');
+  if (at != std::string_view::npos && !text.substr(at + 1).starts_with(kGraph)) {
     std::string_view replay = text.substr(at + 1);
     if (const std::size_t slice = replay.find('['); slice != std::string_view::npos) {
       inside.slice = std::string(replay.substr(slice));
@@ -84,10 +85,20 @@ Result<Inside> ParseInside(std::string_view text) {
     if (!ParseReplay(replay, &inside)) {
       return Error{"'" + typed +
                    "': what follows @ is a replay: a number from 1, -1 for the newest, first-nan, "
-                   "or step:N. Type for example: cgdebug-cli show " +
+                   "or step:N; or a graph: g:LABEL. Type for example: cgdebug-cli show " +
                    std::string(text.substr(0, at)) + "@-1"};
     }
     text = text.substr(0, at);
+    at = text.rfind('@');
+  }
+  if (at != std::string_view::npos && text.substr(at + 1).starts_with(kGraph)) {
+    inside.which.graph = std::string(text.substr(at + 1 + kGraph.size()));
+    text = text.substr(0, at);
+  }
+  if (const std::size_t brace = text.rfind('{');
+      brace != std::string_view::npos && text.ends_with('}')) {
+    inside.which.shape = ParseShape(text.substr(brace));
+    if (inside.which.shape) text = text.substr(0, brace);
   }
   inside.text = std::string(text);
   // "blk[2:]" is no tensor of a session called "blk[2".

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "daemon/base/graph_labels.h"
 #include "daemon/base/result.h"
 
 namespace cgdebug::cli {
@@ -29,11 +30,12 @@ class RankSet {
   std::vector<Range> ranges_;
 };
 
-// [SOURCE:]PROBE[@REPLAY[SLICE]]
+// [SOURCE:]PROBE[{SHAPE}][@g:GRAPH][@REPLAY[SLICE]]
 struct Inside {
-  std::string text;    // as typed, without @REPLAY: a probe's name may have colons
+  std::string text;    // as typed, without what follows it: a probe's name may have colons
   std::string source;  // what stands before the first colon, "" for none and for "live"
   std::string probe;
+  WhichSlots which;          // {16,100}, @g:bs=8
   std::int64_t replay = -1;  // from 1; negatives count back from the newest
   bool first_nan = false;    // instead: the first replay with NaN or Inf
   std::int64_t step = -1;    // instead: the first replay of the user's own step

@@ -52,6 +52,11 @@ std::uint64_t Lost(const v1::Counters& counters) {
          counters.lost_damaged() + counters.lost_no_memory();
 }
 
+std::string SelectorOf(const v1::FirstNonfinite& first) {
+  const std::string call = first.invocation() == 0 ? "" : fmt::format("#{}", first.invocation());
+  return first.probe() + call + first.qualifier();
+}
+
 std::string TypeText(const std::string& dtype,
                      const google::protobuf::RepeatedField<std::uint64_t>& shape) {
   const layout::Dtype known = DtypeOf(dtype);

@@ -37,5 +37,7 @@ inline constexpr const char* kOnlyStatistics =
 
 // "blk3.attn", "blk3.attn#1" for its second call in one capture.
 std::string ProbeText(const std::string& name, std::uint32_t invocation);
+// With what tells it from other slots of its probe, unprintable characters and all: what to type.
+std::string SelectorOf(const v1::FirstNonfinite& first);
 
 }  // namespace cgdebug::cli

@@ -110,6 +110,7 @@ Json SlotJson(const Slot& slot, const Row& row) {
           {"dtype", slot.dtype_name},
           {"shape", slot.shape},
           {"device", slot.device},
+          {"graph", slot.graph},
           {"graph_id", slot.capture_id},
           {"graph_order", slot.order},
           {"site", slot.site},
@@ -131,8 +132,10 @@ std::string LastText(Source& source, const Row& row, const Style& style) {
 }
 
 // A file of tensors was not called at all.
-std::string CaptureText(const Slot& slot) {
-  if (slot.capture_id != 0) return std::to_string(slot.capture_id);
+std::string GraphText(const Slot& slot) {
+  if (slot.capture_id != 0) {
+    return slot.graph.empty() ? std::to_string(slot.capture_id) : Printable(slot.graph);
+  }
   return slot.device.empty() ? "-" : "eager";
 }
 
@@ -191,7 +194,7 @@ Result<TextTable> SlotTable(Source& source, const analysis::Scope& scope, const 
   columns.insert(columns.end(), {{"PROBE"},
                                  {"TENSOR"},
                                  {"DEVICE", Align::kLeft, true},
-                                 {"CAPTURE", Align::kRight, true},
+                                 {"GRAPH"},
                                  {"SNAPSHOTS", Align::kRight},
                                  {"REPLAYS", Align::kRight}});
   if (has_every) columns.push_back({"EVERY", Align::kRight});
@@ -203,10 +206,9 @@ Result<TextTable> SlotTable(Source& source, const analysis::Scope& scope, const 
   for (const Row& row : *rows) {
     const Slot& slot = source.slots()[row.slot];
     std::vector<std::string> cells = owners.Cells(slot);
-    cells.insert(cells.end(),
-                 {Printable(SlotText(slot)), Printable(TypeText(slot)),
-                  slot.device.empty() ? "-" : Printable(slot.device), CaptureText(slot),
-                  std::to_string(row.keys.size()), ReplaysText(row.keys)});
+    cells.insert(cells.end(), {Printable(SlotName(slot)), Printable(TypeText(slot)),
+                               slot.device.empty() ? "-" : Printable(slot.device), GraphText(slot),
+                               std::to_string(row.keys.size()), ReplaysText(row.keys)});
     if (has_every) cells.push_back(std::to_string(slot.every));
     cells.push_back(row.lost == 0 ? "0" : style.Yellow(std::to_string(row.lost)));
     if (has_shards) cells.push_back(slot.shard.empty() ? "-" : Printable(slot.shard));

@@ -5,6 +5,8 @@
 #include <charconv>
 #include <cstring>
 #include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "client/cli/snapshot_text.h"
@@ -128,12 +130,18 @@ bool NeedsSource(const Inside& inside) {
 Result<FoundTensor> FindTensor(Source& source, const RankSet& ranks, const Inside& inside) {
   std::vector<std::string> names;
   std::optional<std::size_t> other_slot;
+  std::set<std::string> others;  // of that name, and not meant
+  std::set<std::string> with_replay;
   std::optional<FoundTensor> found;
-  std::int64_t found_ns = 0;
+  source::Moment found_at;
   for (std::size_t slot = 0; slot < source.slots().size(); ++slot) {
     const Slot& info = source.slots()[slot];
-    names.push_back(SlotText(info));
-    if (SlotText(info) != inside.probe || !ranks.Contains(info.rank)) continue;
+    names.push_back(SlotName(info));
+    if (SlotName(info) != inside.probe || !ranks.Contains(info.rank)) continue;
+    if (!Matches(inside.which, info)) {
+      others.insert(SlotText(info));
+      continue;
+    }
     if (found && source.slots()[found->slot].rank != info.rank) {
       return Error{fmt::format("{} has '{}' on several ranks. Type for example: --ranks {}",
                                source.Describe().path, inside.probe, info.rank)};
@@ -148,14 +156,24 @@ Result<FoundTensor> FindTensor(Source& source, const RankSet& ranks, const Insid
     if (!*key) continue;
     const Result<source::Snapshot> snapshot = source.Get(slot, **key);
     if (!snapshot.ok()) return FoundTensor{slot, **key};
-    const std::int64_t one_ns = snapshot->timestamp_ns;
-    // Calls in other graphs count their replays themselves: time is what they share.
-    const bool wanted = !found || (inside.first_nan ? one_ns < found_ns : one_ns > found_ns);
-    if (!wanted) continue;
+    with_replay.insert(SlotText(info));
+    const source::Moment moment = MomentOf(info, *snapshot);
+    const bool is_earliest = inside.first_nan || inside.step >= 0;
+    if (found && (is_earliest ? moment >= found_at : moment <= found_at)) continue;
     found = FoundTensor{slot, **key};
-    found_ns = one_ns;
+    found_at = moment;
+  }
+  const bool has_number = !inside.first_nan && inside.step < 0 && inside.replay > 0;
+  if (const std::string ambiguous =
+          AmbiguousReplay({with_replay.begin(), with_replay.end()}, inside.replay);
+      has_number && !ambiguous.empty()) {
+    return Error{source.Describe().path + ": " + ambiguous};
   }
   if (found) return *found;
+  if (!other_slot && !others.empty()) {
+    return Error{fmt::format("in {} there is no '{}{}', only {}", source.Describe().path,
+                             inside.probe, inside.which.Text(), fmt::join(others, ", "))};
+  }
   if (other_slot) {
     return Error{fmt::format("in {} '{}' {}. Type: cgdebug-cli info {}", source.Describe().path,
                              inside.probe, WhyNot(source, *other_slot, inside),
@@ -177,6 +195,10 @@ Result<client::Tensor> LoadTensor(Source& source, const FoundTensor& found) {
   out.set_probe(slot.probe);
   out.set_replay(found.key.replay);
   out.set_graph_id(slot.capture_id);
+  out.set_graph(slot.graph);
+  out.set_qualifier(slot.qualifier);
+  out.set_serial(snapshot->serial);
+  out.set_slot(static_cast<std::uint32_t>(slot.order));
   out.set_invocation(slot.invocation);
   out.set_dtype(slot.dtype_name);
   out.mutable_shape()->Assign(slot.shape.begin(), slot.shape.end());

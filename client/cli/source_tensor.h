@@ -20,9 +20,10 @@ struct FoundTensor {
   source::Key key = {};
 };
 
-// By the exact name of the probe, "name#1" for a second call. Of several captures the one whose
-// snapshot is the newest.
-// Fails: no such probe, rank or replay; the message names what there is.
+// By the exact name of the probe, "name#1" for a second call. Of several captures and shapes the
+// one whose snapshot is the newest, or with first_nan and step the earliest, by serial. Fails: no
+// such probe, rank or replay, or a replay number that several of them have; the message
+//        names what there is.
 Result<FoundTensor> FindTensor(source::Source& source, const RankSet& ranks, const Inside& inside);
 
 // Fails: it cannot be read.

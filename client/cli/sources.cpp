@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <charconv>
 #include <map>
 #include <optional>
@@ -151,11 +152,34 @@ void SayUnread(const Context& context, const source::Source& source) {
   }
 }
 
+Result<WhichSlots> WhichOptions::Parse() const {
+  WhichSlots which{.graph = graph};
+  if (shape.empty()) return which;
+  which.shape = ParseShape(shape);
+  if (which.shape) return which;
+  return Error{fmt::format("'{}' is no shape. Type for example: --shape 16,100", shape)};
+}
+
+void AddWhichOptions(CLI::App& app, WhichOptions* options) {
+  app.add_option("--graph", options->graph, "only of this graph: its label, or eager")
+      ->type_name("LABEL");
+  app.add_option("--shape", options->shape, "only tensors of this shape")->type_name("16,100");
+}
+
+void SetWhich(const WhichSlots& which, v1::Which* message) {
+  message->set_graph(which.graph);
+  message->set_has_shape(which.shape.has_value());
+  if (which.shape) message->mutable_shape()->Assign(which.shape->begin(), which.shape->end());
+}
+
 Result<analysis::Scope> MakeScope(const Context& context, const ScopeOptions& options) {
   analysis::Scope scope;
   Result<Selector> probes = Selector::Parse(options.probes);
   if (!probes.ok()) return probes.error();
   scope.probes = *std::move(probes);
+  Result<WhichSlots> which = options.which.Parse();
+  if (!which.ok()) return which.error();
+  scope.which = *std::move(which);
   if (Result<void> replays = ParseReplays(options.replays, &scope); !replays.ok()) {
     return replays.error();
   }
@@ -171,6 +195,15 @@ int FailNoProbe(const Context& context, const source::Source& source, const Scop
   const std::vector<std::string> names(distinct.begin(), distinct.end());
   const source::Description about = source.Describe();
   const std::string& path = about.path;
+  if (!options.which.graph.empty() || !options.which.shape.empty()) {
+    std::set<std::string> graphs;
+    for (const source::Slot& slot : source.slots()) {
+      graphs.insert((slot.graph.empty() ? "eager" : slot.graph) + " " + ShapeSelector(slot.shape));
+    }
+    return context.Fail(kExitNoMatch,
+                        fmt::format("{} has no such probe in that graph and shape, only {}", path,
+                                    fmt::join(graphs, ", ")));
+  }
   if (options.probes.empty()) {
     const bool is_empty = source.slots().empty();
     return context.Fail(

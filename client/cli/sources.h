@@ -9,7 +9,13 @@
 #include "client/analysis/align.h"
 #include "client/cli/context.h"
 #include "client/source/source.h"
+#include "daemon/base/graph_labels.h"
 #include "daemon/recording/types.h"
+#include "proto/control.pb.h"
+
+namespace CLI {
+class App;
+}
 
 namespace cgdebug::cli {
 
@@ -34,9 +40,20 @@ void SayUnread(const Context& context, const source::Source& source);
 // As MatchesSession of a live one, which has a key as well. Requires: a selector.
 bool MatchesSession(const recording::Session& session, std::string_view selector);
 
+// --graph and --shape: which slots of the probes.
+struct WhichOptions {
+  std::string graph;
+  std::string shape;
+  // Fails: a shape that is none.
+  Result<WhichSlots> Parse() const;
+};
+void AddWhichOptions(CLI::App& app, WhichOptions* options);
+void SetWhich(const WhichSlots& which, v1::Which* message);
+
 struct ScopeOptions {
   std::vector<std::string> probes;
   std::string replays;  // "7", "100..200", "100.."
+  WhichOptions which = {};
 };
 
 // Fails: a bad glob or range.

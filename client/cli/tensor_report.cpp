@@ -92,7 +92,9 @@ std::string Head(const v1::Snapshot& snapshot, const Style& style) {
   if (snapshot.rank() >= 0) from += fmt::format(", rank {}", snapshot.rank());
   if (snapshot.step() >= 0) from += fmt::format(", step {}", snapshot.step());
   if (snapshot.graph_id() != 0) {
-    from += fmt::format(", capture {} call {}", snapshot.graph_id(), snapshot.invocation());
+    const std::string graph =
+        snapshot.graph().empty() ? std::to_string(snapshot.graph_id()) : snapshot.graph();
+    from += fmt::format(", graph {} call {}", Printable(graph), snapshot.invocation());
   }
   // A file of tensors says neither when nor how they came to be.
   if (snapshot.timestamp_ns() != 0) {

@@ -221,20 +221,26 @@ class RecordingSource : public Source {
 
   // Of each session by itself.
   void NameGraphs() {
-    std::map<std::uint32_t, std::vector<GraphSlot>> sessions;
-    for (const recording::Slot& slot : reader_->slots()) {
-      sessions[slot.session].push_back({.capture_id = slot.capture_id,
-                                        .order = slot.order,
-                                        .probe = slot.probe,
-                                        .invocation = slot.invocation,
-                                        .shape = slot.shape,
-                                        .label = slot.graph_label});
+    std::map<std::uint32_t, std::vector<std::size_t>> sessions;
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+      sessions[reader_->slots()[i].session].push_back(i);
     }
-    for (const auto& [session, slots] : sessions) {
+    for (const auto& [session, members] : sessions) {
+      std::vector<GraphSlot> slots;
+      for (const std::size_t member : members) {
+        const recording::Slot& slot = reader_->slots()[member];
+        slots.push_back({.capture_id = slot.capture_id,
+                         .order = slot.order,
+                         .probe = slot.probe,
+                         .invocation = slot.invocation,
+                         .shape = slot.shape,
+                         .label = slot.graph_label});
+      }
       const GraphLabels labels = NameGraphsOf(slots);
-      for (const recording::Slot& slot : reader_->slots()) {
-        if (slot.session != session || slot.capture_id == 0) continue;
-        slots_[slot.id].graph = labels.at(slot.capture_id);
+      const std::vector<std::string> qualifiers = SlotQualifiers(slots, labels);
+      for (std::size_t i = 0; i < members.size(); ++i) {
+        slots_[members[i]].qualifier = qualifiers[i];
+        if (slots[i].capture_id != 0) slots_[members[i]].graph = labels.at(slots[i].capture_id);
       }
     }
   }

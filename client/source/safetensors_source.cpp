@@ -77,6 +77,7 @@ class SafetensorsSource : public Source {
         places_.push_back({i, j});
       }
     }
+    QualifySlots();
     return {};
   }
 
@@ -129,6 +130,30 @@ class SafetensorsSource : public Source {
     slot.order = tensor.order;
     slots_.push_back(std::move(slot));
     keys_.emplace_back();
+  }
+
+  void QualifySlots() {
+    std::map<std::pair<int, std::string>, std::vector<std::size_t>> jobs;
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+      jobs[{slots_[i].rank, slots_[i].session}].push_back(i);
+    }
+    for (const auto& [job, members] : jobs) {
+      std::vector<GraphSlot> slots;
+      GraphLabels labels;
+      for (const std::size_t member : members) {
+        const Slot& slot = slots_[member];
+        slots.push_back({.capture_id = slot.capture_id,
+                         .order = slot.order,
+                         .probe = slot.probe,
+                         .invocation = slot.invocation,
+                         .shape = slot.shape});
+        if (!slot.graph.empty()) labels[slot.capture_id] = slot.graph;
+      }
+      const std::vector<std::string> qualifiers = SlotQualifiers(slots, labels);
+      for (std::size_t i = 0; i < members.size(); ++i) {
+        slots_[members[i]].qualifier = qualifiers[i];
+      }
+    }
   }
 
   std::string path_;

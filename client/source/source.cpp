@@ -141,7 +141,13 @@ Result<numerics::Stats> StatsOf(Source& source, const Snapshot& snapshot) {
   return numerics::ComputeStats(*view);
 }
 
-std::string SlotText(const Slot& slot) {
+bool Matches(const WhichSlots& which, const Slot& slot) {
+  return which.Matches(slot.capture_id, slot.graph, slot.shape);
+}
+
+std::string SlotText(const Slot& slot) { return SlotName(slot) + slot.qualifier; }
+
+std::string SlotName(const Slot& slot) {
   return slot.invocation == 0 ? slot.probe : fmt::format("{}#{}", slot.probe, slot.invocation);
 }
 

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/base/graph_labels.h"
 #include "daemon/base/result.h"
 #include "daemon/numerics/stats.h"
 #include "daemon/recording/account.h"
@@ -44,6 +45,7 @@ struct Slot {
   std::uint64_t capture_id = 0;  // 0: eager
   std::string graph;             // what the graph is called (graph_labels.h); empty: eager
   bool graph_is_given = false;   // by the user
+  std::string qualifier;  // what tells it from other slots of its probe (graph_labels.h), if any
   std::uint32_t invocation = 0;  // which call of the probe in the capture, from 0
   std::uint64_t order = 0;       // in the graph, within the session
   std::uint32_t every = 1;       // only replays 1, 1 + every, ... were wanted
@@ -174,7 +176,13 @@ inline Moment MomentOf(const Slot& slot, const Snapshot& snapshot) {
   return {snapshot.serial, snapshot.key.replay, slot.order, slot.rank};
 }
 
+// Whether the graph or the shape is one that is meant.
+bool Matches(const WhichSlots& which, const Slot& slot);
+
 // "blk3.attn", "blk3.attn#1" for its second call in one capture.
+std::string SlotName(const Slot& slot);
+// The same with what tells it from other slots of its probe: "blk3.attn{8,512}",
+// "blk3.attn@g:bs=8".
 std::string SlotText(const Slot& slot);
 // "bf16[8,512]", also for a dtype that this version does not know.
 std::string TypeText(const Slot& slot);

@@ -1,7 +1,10 @@
 #include "daemon/base/graph_labels.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
+#include <set>
+#include <utility>
 
 namespace cgdebug {
 namespace {
@@ -49,6 +52,85 @@ std::string GivenLabel(const Graph& graph) {
 }
 
 }  // namespace
+
+std::vector<std::string> SlotQualifiers(const std::vector<GraphSlot>& slots,
+                                        const GraphLabels& labels) {
+  struct OfName {
+    std::set<std::uint64_t> captures;
+    std::map<std::uint64_t, std::set<std::vector<std::uint64_t>>> shapes;  // by capture
+  };
+  std::map<std::pair<std::string_view, std::uint32_t>, OfName> names;
+  for (const GraphSlot& slot : slots) {
+    OfName& name = names[{slot.probe, slot.invocation}];
+    name.captures.insert(slot.capture_id);
+    name.shapes[slot.capture_id].emplace(slot.shape.begin(), slot.shape.end());
+  }
+  std::vector<std::string> qualifiers;
+  for (const GraphSlot& slot : slots) {
+    const OfName& name = names[{slot.probe, slot.invocation}];
+    std::string& text = qualifiers.emplace_back();
+    if (name.shapes.at(slot.capture_id).size() > 1) text = ShapeSelector(slot.shape);
+    if (name.captures.size() == 1) continue;
+    const auto label = labels.find(slot.capture_id);
+    text += "@g:" + (label != labels.end()  ? label->second
+                     : slot.capture_id == 0 ? "eager"
+                                            : std::to_string(slot.capture_id));
+  }
+  return qualifiers;
+}
+
+bool WhichSlots::Matches(std::uint64_t capture_id, std::string_view label,
+                         std::span<const std::uint64_t> of_shape) const {
+  if (shape && !std::ranges::equal(*shape, of_shape)) return false;
+  if (graph.empty()) return true;
+  if (capture_id == 0) return graph == "eager";
+  return graph == label || graph == std::to_string(capture_id);
+}
+
+std::string WhichSlots::Text() const {
+  return (shape ? ShapeSelector(*shape) : "") + (graph.empty() ? "" : "@g:" + graph);
+}
+
+std::string AmbiguousReplay(const std::vector<std::string>& names, std::int64_t replay) {
+  if (names.size() < 2) return "";
+  constexpr std::size_t kNamed = 3;
+  const bool are_graphs = names.front().find("@g:") != std::string::npos;
+  const std::string at = "@" + std::to_string(replay);
+  std::string text =
+      std::to_string(names.size()) + (are_graphs ? " graphs" : " shapes") + " have " + at + ": ";
+  for (std::size_t i = 0; i < std::min(names.size(), kNamed); ++i) {
+    text += (i == 0 ? "" : ", ") + names[i] + at;
+  }
+  if (names.size() > kNamed) text += " and " + std::to_string(names.size() - kNamed) + " more";
+  return text + ". Type for example: cgdebug-cli show '" + names.front() + at + "'";
+}
+
+std::string ShapeSelector(std::span<const std::uint64_t> shape) {
+  std::string text;
+  for (const std::uint64_t size : shape) text += (text.empty() ? "" : ",") + std::to_string(size);
+  return "{" + text + "}";
+}
+
+std::optional<std::vector<std::uint64_t>> ParseShape(std::string_view text) {
+  const bool has_brackets = text.size() >= 2 && ((text.front() == '[' && text.back() == ']') ||
+                                                 (text.front() == '{' && text.back() == '}'));
+  if (has_brackets) text = text.substr(1, text.size() - 2);
+  std::vector<std::uint64_t> shape;
+  if (text == "scalar" || (text.empty() && has_brackets)) return shape;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (true) {
+    while (at != end && *at == ' ') ++at;
+    std::uint64_t size = 0;
+    const auto parsed = std::from_chars(at, end, size);
+    if (parsed.ec != std::errc()) return std::nullopt;
+    shape.push_back(size);
+    at = parsed.ptr;
+    if (at == end) return shape;
+    if (*at != ',' && *at != 'x') return std::nullopt;
+    ++at;
+  }
+}
 
 std::string ShapeLabel(std::span<const std::uint64_t> shape) {
   if (shape.empty()) return "scalar";

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,7 +33,34 @@ using GraphLabels = std::map<std::uint64_t, std::string>;  // by capture id
 // graphs had which have no slot any more; they stay taken, and are in the answer too.
 GraphLabels NameGraphsOf(std::vector<GraphSlot> slots, GraphLabels before = {});
 
+// What a person types, and reads, to tell slots of one name apart, for each of `slots`:
+// "@g:bs=8" where they lie in several graphs, "{8,512}" where they have several shapes in one, as
+// eager calls may. Empty where the name and the number of the call are enough.
+std::vector<std::string> SlotQualifiers(const std::vector<GraphSlot>& slots,
+                                        const GraphLabels& labels);
+
+// Which slots of the probes that are named. Nothing set: all.
+struct WhichSlots {
+  std::string graph = {};  // a label, the number of a capture, or "eager"
+  std::optional<std::vector<std::uint64_t>> shape = {};
+
+  bool selects_all() const { return graph.empty() && !shape; }
+  bool Matches(std::uint64_t capture_id, std::string_view label,
+               std::span<const std::uint64_t> of_shape) const;
+  // "@g:bs=8", "{8,512}", both or nothing.
+  std::string Text() const;
+};
+
+// Why a replay number alone does not say which snapshot is meant, of several slots, and what to
+// type. `names`: those that have that replay, with qualifiers. Empty for less than two.
+std::string AmbiguousReplay(const std::vector<std::string>& names, std::int64_t replay);
+
 // "8x512"; "scalar" without dimensions.
 std::string ShapeLabel(std::span<const std::uint64_t> shape);
+// "{8,512}", "{}".
+std::string ShapeSelector(std::span<const std::uint64_t> shape);
+// Of "8,512", "8x512", "[8, 512]", "{8,512}"; "scalar" or nothing between brackets has no
+// dimensions. Fails: nullopt for anything else.
+std::optional<std::vector<std::uint64_t>> ParseShape(std::string_view text);
 
 }  // namespace cgdebug

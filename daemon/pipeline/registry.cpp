@@ -225,7 +225,9 @@ std::vector<SlotRecord> Registry::Slots(const SessionPtr& session) const {
 void Registry::NameGraphs(Session* session) {
   if (!std::exchange(session->slots_changed, false)) return;
   std::vector<GraphSlot> slots;
+  std::vector<SlotKey> keys;
   for (const auto& [key, record] : session->slots) {
+    keys.push_back(key);
     const SlotIdentity& slot = *record.slot;
     slots.push_back({.capture_id = slot.registration.capture_id,
                      .order = slot.registration.order,
@@ -234,16 +236,24 @@ void Registry::NameGraphs(Session* session) {
                      .shape = slot.shape,
                      .label = slot.graph_label});
   }
-  session->graphs = NameGraphsOf(std::move(slots), std::move(session->graphs));
+  session->graphs = NameGraphsOf(slots, std::move(session->graphs));
+  session->qualifiers.clear();
+  std::vector<std::string> qualifiers = SlotQualifiers(slots, session->graphs);
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (!qualifiers[i].empty()) session->qualifiers[keys[i]] = std::move(qualifiers[i]);
+  }
 }
 
-std::string Registry::GraphOf(const SlotIdentity& slot) const {
+SlotPlace Registry::PlaceOf(const SlotIdentity& slot) const {
   const std::lock_guard lock(mutex_);
   const auto found = sessions_.find(slot.session->uuid);
-  if (found == sessions_.end()) return slot.graph_label;
+  if (found == sessions_.end()) return {slot.graph_label, ""};
   NameGraphs(&found->second);
-  const auto label = found->second.graphs.find(slot.registration.capture_id);
-  return label == found->second.graphs.end() ? "" : label->second;
+  const Session& session = found->second;
+  const auto label = session.graphs.find(slot.registration.capture_id);
+  const auto qualifier = session.qualifiers.find({slot.index, slot.generation});
+  return {label == session.graphs.end() ? "" : label->second,
+          qualifier == session.qualifiers.end() ? "" : qualifier->second};
 }
 
 std::vector<SkippedFile> Registry::Skipped() const {

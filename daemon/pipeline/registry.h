@@ -77,6 +77,12 @@ struct SessionRecord {
   std::map<std::pair<std::uint8_t, std::uint8_t>, std::uint64_t> lanes;
 };
 
+// What a slot is called beside its probe (graph_labels.h).
+struct SlotPlace {
+  std::string graph;      // empty: eager, or an unknown session
+  std::string qualifier;  // what tells it from other slots of its probe, if there are any
+};
+
 struct SkippedFile {
   std::string path;
   std::string reason;
@@ -106,8 +112,7 @@ class Registry {
   // For serve.
   std::vector<SessionRecord> Sessions() const;                     // oldest first
   std::vector<SlotRecord> Slots(const SessionPtr& session) const;  // in order of registration
-  // What the slot's graph is called (graph_labels.h); empty: eager, or an unknown session.
-  std::string GraphOf(const SlotIdentity& slot) const;
+  SlotPlace PlaceOf(const SlotIdentity& slot) const;
   std::vector<SkippedFile> Skipped() const;
   std::size_t AliveCount() const;
 
@@ -121,7 +126,9 @@ class Registry {
     std::uint64_t forgotten_replay = 0;
     std::set<std::string> nonfinite_probes;
     std::set<std::string> failed_probes;
-    GraphLabels graphs;  // of the slots as they were when `slots_changed` was last cleared
+    // Of the slots as they were when `slots_changed` was last cleared.
+    GraphLabels graphs;
+    std::map<SlotKey, std::string> qualifiers;  // those that are not empty
     bool slots_changed = false;
   };
   Session* Find(const SessionPtr& session);

@@ -1,11 +1,9 @@
 #include "daemon/recording/catalogue_graphs.h"
 
-#include <charconv>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -13,21 +11,6 @@
 #include "daemon/recording/sqlite_statement.h"
 
 namespace cgdebug::recording {
-namespace {
-
-// Of "[8, 512]".
-std::vector<std::uint64_t> ParseShape(std::string_view text) {
-  std::vector<std::uint64_t> shape;
-  for (std::size_t at = 0; (at = text.find_first_of("0123456789", at)) != std::string_view::npos;) {
-    std::uint64_t size = 0;
-    const auto end = std::from_chars(text.data() + at, text.data() + text.size(), size).ptr;
-    shape.push_back(size);
-    at = static_cast<std::size_t>(end - text.data());
-  }
-  return shape;
-}
-
-}  // namespace
 
 bool NameGraphs(sqlite3* database) {
   struct Row {
@@ -44,7 +27,7 @@ bool NameGraphs(sqlite3* database) {
   for (; done && select.has_row(); done = select.Next()) {
     Row& row = sessions[select.Integer(0)].emplace_back();
     row.probe = select.Text(3);
-    row.shape = ParseShape(select.Text(5));
+    row.shape = ParseShape(select.Text(5)).value_or(std::vector<std::uint64_t>());
     row.label = select.Text(6);
     row.slot = {.capture_id = static_cast<std::uint64_t>(select.Integer(1)),
                 .order = static_cast<std::uint64_t>(select.Integer(2)),

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "daemon/base/glob.h"
+#include "daemon/base/graph_labels.h"
 #include "daemon/base/log.h"
 #include "daemon/base/realtime.h"
 #include "daemon/serve/messages.h"
@@ -42,12 +43,14 @@ std::uint64_t ResidentBytes() {
   return 0;
 }
 
-bool Means(const v1::GetRequest& request, const pipeline::SlotIdentity& slot) {
+bool Means(const v1::GetRequest& request, const pipeline::Registry& registry,
+           const pipeline::SlotIdentity& slot) {
   const layout::SlotRegistration& registration = slot.registration;
   return slot.probe == request.probe() &&
          (request.graph_id() == 0 || request.graph_id() == registration.capture_id) &&
          (!request.has_invocation() || request.invocation() == registration.invocation) &&
-         (!request.has_slot() || request.slot() == registration.order);
+         (!request.has_slot() || request.slot() == registration.order) &&
+         MatchesWhich(registry, slot, request.which());
 }
 
 v1::FirstNonfinite::Kept KeptOf(const pipeline::SnapshotStore& store, const SlotRecord& slot,
@@ -62,6 +65,7 @@ void SetNoCall(const v1::GetRequest& request, v1::Error* error) {
   std::string call;
   if (request.has_invocation()) call += fmt::format(" {}", request.invocation());
   if (request.graph_id() != 0) call += fmt::format(" in graph {}", request.graph_id());
+  call += ToWhich(request.which()).Text();
   error->set_code(v1::Error::NO_PROBE);
   error->set_message(fmt::format("probe '{0}' has no call{1}. Type: cgdebug-cli probes '{0}'",
                                  request.probe(), call));
@@ -73,8 +77,9 @@ struct Candidate {
   std::vector<StoredSnapshot> history;
 };
 
-std::int64_t NewestNs(const Candidate& candidate) {
-  return candidate.history.back().snapshot->timestamp_ns;
+// When its newest snapshot came: replays of two slots are counted each by itself.
+std::uint64_t NewestSerial(const Candidate& candidate) {
+  return candidate.history.back().snapshot->serial;
 }
 
 const StoredSnapshot* FindReplay(const std::vector<Candidate>& candidates, std::int64_t replay,
@@ -83,7 +88,7 @@ const StoredSnapshot* FindReplay(const std::vector<Candidate>& candidates, std::
   for (const Candidate& candidate : candidates) {
     for (const StoredSnapshot& stored : candidate.history) {
       if (stored.snapshot->sequence != static_cast<std::uint64_t>(replay)) continue;
-      if (found != nullptr && found->snapshot->timestamp_ns > stored.snapshot->timestamp_ns) {
+      if (found != nullptr && found->snapshot->serial > stored.snapshot->serial) {
         continue;
       }
       found = &stored;
@@ -96,11 +101,27 @@ const StoredSnapshot* FindReplay(const std::vector<Candidate>& candidates, std::
 // `back`: 1 is the newest snapshot of the slot that has the newest of all.
 const StoredSnapshot* FindFromEnd(const std::vector<Candidate>& candidates, std::uint64_t back,
                                   const Candidate** owner) {
-  *owner =
-      &*std::max_element(candidates.begin(), candidates.end(),
-                         [](const auto& a, const auto& b) { return NewestNs(a) < NewestNs(b); });
+  *owner = &*std::max_element(
+      candidates.begin(), candidates.end(),
+      [](const auto& a, const auto& b) { return NewestSerial(a) < NewestSerial(b); });
   const auto& history = (*owner)->history;
   return back > history.size() ? nullptr : &history[history.size() - back];
+}
+
+// Why a replay number alone is not enough, and what to type; empty where it is.
+std::string Ambiguous(const std::vector<Candidate>& candidates, std::int64_t replay,
+                      const pipeline::Registry& registry) {
+  if (replay <= 0) return "";
+  std::set<std::string> names;
+  for (const Candidate& candidate : candidates) {
+    const auto has = [&](const StoredSnapshot& stored) {
+      return stored.snapshot->sequence == static_cast<std::uint64_t>(replay);
+    };
+    if (!std::any_of(candidate.history.begin(), candidate.history.end(), has)) continue;
+    const pipeline::SlotIdentity& slot = *candidate.slot.slot;
+    names.insert(slot.probe + registry.PlaceOf(slot).qualifier);
+  }
+  return AmbiguousReplay({names.begin(), names.end()}, replay);
 }
 
 }  // namespace
@@ -276,7 +297,7 @@ void Handlers::Get(const v1::GetRequest& request, v1::Response* response,
   for (auto session = sessions->rbegin(); session != sessions->rend() && !found_probe; ++session) {
     for (SlotRecord& slot : model_.registry->Slots(session->session)) {
       names.push_back(slot.slot->probe);
-      if (!Means(request, *slot.slot)) continue;
+      if (!Means(request, *model_.registry, *slot.slot)) continue;
       found_probe = true;
       std::vector<StoredSnapshot> history = model_.store->History(slot.slot);
       if (!history.empty()) candidates.push_back({std::move(slot), std::move(history)});
@@ -294,6 +315,10 @@ void Handlers::Get(const v1::GetRequest& request, v1::Response* response,
   }
   const Candidate* owner = nullptr;
   const std::int64_t replay = request.replay() == 0 ? -1 : request.replay();
+  if (const std::string ambiguous = Ambiguous(candidates, replay, *model_.registry);
+      !ambiguous.empty()) {
+    return SetError(response, v1::Error::NO_SNAPSHOT, ambiguous);
+  }
   const StoredSnapshot* stored =
       replay > 0 ? FindReplay(candidates, replay, &owner)
                  : FindFromEnd(candidates, -static_cast<std::uint64_t>(replay), &owner);
@@ -348,6 +373,7 @@ void Handlers::Set(const v1::SetRequest& request, v1::Response* response) {
       if (slot.retired) continue;
       names.push_back(slot.slot->probe);
       if (!selector->Matches(slot.slot->probe)) continue;
+      if (!MatchesWhich(*model_.registry, *slot.slot, request.which())) continue;
       changed.insert(session.session->uuid + slot.slot->probe);
       changes.push_back(*wanted);
       changes.back().slot = slot.slot;

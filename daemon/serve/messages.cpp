@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 
 namespace cgdebug::serve {
 namespace {
@@ -39,6 +40,12 @@ const char* ReasonText(std::uint8_t reason_untrusted) {
   return "";
 }
 
+template <typename Message>
+void SetPlace(pipeline::SlotPlace place, Message* message) {
+  message->set_graph(std::move(place.graph));
+  message->set_qualifier(std::move(place.qualifier));
+}
+
 void FillFirst(const pipeline::SlotIdentity& slot, const ring::FirstNonfinite& seen,
                const pipeline::Registry& registry, v1::FirstNonfinite* message) {
   message->set_present(true);
@@ -47,7 +54,7 @@ void FillFirst(const pipeline::SlotIdentity& slot, const ring::FirstNonfinite& s
   message->set_step(seen.step);
   message->set_count(seen.count);
   message->set_serial(seen.serial);
-  message->set_graph(registry.GraphOf(slot));
+  SetPlace(registry.PlaceOf(slot), message);
   message->set_graph_id(slot.registration.capture_id);
   message->set_invocation(slot.registration.invocation);
   message->mutable_shape()->Assign(slot.shape.begin(), slot.shape.end());
@@ -79,7 +86,7 @@ void FillWhere(const pipeline::SlotIdentity& slot, const pipeline::Registry& reg
   of.set_graph_id(slot.registration.capture_id);
   of.set_invocation(slot.registration.invocation);
   of.mutable_shape()->Assign(slot.shape.begin(), slot.shape.end());
-  of.set_graph(registry.GraphOf(slot));
+  SetPlace(registry.PlaceOf(slot), &of);
   of.set_slot(static_cast<std::uint32_t>(slot.registration.order));
 }
 
@@ -205,7 +212,7 @@ void Fill(const pipeline::SlotRecord& record, const pipeline::Registry& registry
   message->set_shard(slot.shard);
   message->set_retired(record.retired);
   message->set_slot(static_cast<std::uint32_t>(registration.order));
-  message->set_graph(registry.GraphOf(slot));
+  SetPlace(registry.PlaceOf(slot), message);
   if (record.firsts.nan.sequence != 0) {
     FillFirst(slot, record.firsts.nan, registry, message->mutable_first_nan());
   }
@@ -278,7 +285,7 @@ void Fill(const pipeline::Snapshot& snapshot, const pipeline::Registry& registry
   message->set_payload_bytes(slot.registration.payload_bytes);
   message->set_shard(slot.shard);
   message->set_serial(snapshot.serial);
-  message->set_graph(registry.GraphOf(slot));
+  SetPlace(registry.PlaceOf(slot), message);
   message->set_slot(static_cast<std::uint32_t>(slot.registration.order));
   message->set_ordinal(snapshot.ordinal);
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "daemon/base/graph_labels.h"
 #include "daemon/base/session_selector.h"
 #include "daemon/base/suggest.h"
 
@@ -13,6 +14,20 @@ namespace cgdebug::serve {
 bool MatchesSession(const pipeline::SessionIdentity& session, std::string_view selector) {
   return selector.empty() || selector == session.key ||
          NamesSession(selector, session.label, session.run_id, session.pid, session.uuid);
+}
+
+WhichSlots ToWhich(const v1::Which& which) {
+  WhichSlots wanted{.graph = which.graph()};
+  if (which.has_shape()) wanted.shape.emplace(which.shape().begin(), which.shape().end());
+  return wanted;
+}
+
+bool MatchesWhich(const pipeline::Registry& registry, const pipeline::SlotIdentity& slot,
+                  const v1::Which& which) {
+  const WhichSlots wanted = ToWhich(which);
+  if (wanted.selects_all()) return true;
+  const std::string label = wanted.graph.empty() ? "" : registry.PlaceOf(slot).graph;
+  return wanted.Matches(slot.registration.capture_id, label, slot.shape);
 }
 
 void SetNoSession(const std::string& selector, const std::vector<pipeline::SessionRecord>& sessions,

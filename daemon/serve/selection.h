@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "daemon/base/graph_labels.h"
 #include "daemon/pipeline/registry.h"
 #include "proto/control.pb.h"
 
@@ -14,6 +15,12 @@ namespace cgdebug::serve {
 // `selector`: empty for every session, else its key, the beginning of its uuid (4 digits at least),
 // its label, its run id or its pid.
 bool MatchesSession(const pipeline::SessionIdentity& session, std::string_view selector);
+
+WhichSlots ToWhich(const v1::Which& which);
+
+// A slot of the probes that are named.
+bool MatchesWhich(const pipeline::Registry& registry, const pipeline::SlotIdentity& slot,
+                  const v1::Which& which);
 
 // Fails: nullopt with *error when a selector matches none.
 std::optional<std::vector<pipeline::SessionRecord>> SelectSessions(

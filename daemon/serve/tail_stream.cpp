@@ -58,10 +58,13 @@ bool TailStream::SelectsSession(const pipeline::SessionIdentity& session) const 
 }
 
 bool TailStream::SelectsSlot(const pipeline::SlotPtr& slot) {
-  if (selector_.selects_everything()) return true;
+  if (selector_.selects_everything() && !request_.has_which()) return true;
   if (selected_slots_.size() > kMaxSlotCache) selected_slots_.clear();
   const auto [found, is_new] = selected_slots_.try_emplace(slot, false);
-  if (is_new) found->second = selector_.Matches(slot->probe);
+  if (is_new) {
+    found->second =
+        selector_.Matches(slot->probe) && MatchesWhich(*model_.registry, *slot, request_.which());
+  }
   return found->second;
 }
 

@@ -56,6 +56,11 @@ class Series:
     def label(self) -> str:
         return self.name if self.invocation == 0 else f"{self.name}#{self.invocation}"
 
+    def lies_in(self, graph: str | None, shape: tuple[int, ...] | None) -> bool:
+        """Whether it is of the graph of this label, or number, and of this shape; None: of any."""
+        graphs = (self.graph, str(self.graph_id)) if self.graph_id else ("eager",)
+        return graph in (None, *graphs) and (shape is None or tuple(shape) == tuple(self.shape))
+
     def name_beside(self, others: dict[str, Series]) -> str:
         """Its label, and where one of `others` has that, what sets it apart. Adds itself to them."""
         first = others.get(self.label, self)

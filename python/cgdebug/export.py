@@ -15,6 +15,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import shlex
 import sys
 
@@ -37,12 +38,15 @@ def export(
     output: str | os.PathLike,
     *probes: str,
     replays: tuple[int, int] | None = None,
+    graph: str | None = None,
+    shape: tuple[int, ...] | None = None,
     upcast: str | None = None,
     force: bool = False,
 ) -> list[str]:
     """Writes `recording` as "safetensors", "npz", "npy" (a folder of values), "jsonl", "csv",
     "parquet", "tensorboard" or "perfetto" (statistics). Returns remarks: what is not in the result.
 
+    graph:  of the graph with this label only; "eager" for calls in none. shape: of this shape only.
     upcast: "float32" for bfloat16 and float8 in the NumPy formats, which have neither; without it
     their bits go out as uint16 and uint8 beside an entry NAME.dtype.
 
@@ -51,10 +55,14 @@ def export(
 
     Fails: RecordingError; ImportError when the library that writes the format is missing.
     """
-    return _export(recording, format, output, probes, replays, upcast, force).remarks
+    return _export(
+        recording, format, output, probes, replays, upcast, force, graph, shape
+    ).remarks
 
 
-def _export(recording, format, output, probes, replays, upcast, force) -> _Work:
+def _export(
+    recording, format, output, probes, replays, upcast, force, graph=None, shape=None
+) -> _Work:
     if format not in _WRITERS:
         raise ValueError(f"no format {format!r}; there are {', '.join(_WRITERS)}")
     if upcast not in (None, "float32") or (upcast and format not in ("npz", "npy")):
@@ -69,7 +77,7 @@ def _export(recording, format, output, probes, replays, upcast, force) -> _Work:
         if not target.is_dir() or any(target.iterdir()):
             raise RecordingError(f"{target} exists. To write there all the same, add: -f")
     first, last = _range(replays)
-    selected = recording.select(*probes)
+    selected = [one for one in recording.select(*probes) if one.lies_in(graph, shape)]
     if not selected:
         raise NothingMatchedError(
             f"no probe of {recording.path} matches {' '.join(probes) or '*'}. "
@@ -333,6 +341,11 @@ def _parse_range(text: str) -> tuple[int, int]:
     return low, high
 
 
+def _parse_shape(text: str) -> tuple[int, ...]:
+    """As `cgdebug-cli --shape` takes it, which has checked it."""
+    return tuple(int(size) for size in re.findall(r"\d+", text))
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="cgdebug-cli export", description=__doc__.split("\n")[0])
     parser.add_argument("source")
@@ -340,6 +353,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("-o", "--output", required=True)
     parser.add_argument("--probes", action="append", default=[])
     parser.add_argument("--replays", type=_parse_range)
+    parser.add_argument("--graph")
+    parser.add_argument("--shape", type=_parse_shape)
     parser.add_argument("--ranks")
     parser.add_argument("--upcast", choices=["float32"])
     parser.add_argument("-f", "--force", action="store_true")
@@ -360,6 +375,8 @@ def main(arguments: list[str] | None = None) -> int:
             options.replays,
             options.upcast,
             options.force,
+            options.graph,
+            options.shape,
         )
     except BrokenPipeError:
         # Silent, as every command. What is still buffered has to go somewhere at exit.

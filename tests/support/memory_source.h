@@ -23,6 +23,7 @@ class MemorySource : public source::Source {
         findings(std::move(other.findings)),
         damaged(std::move(other.damaged)),
         gone(std::move(other.gone)),
+        serials(std::move(other.serials)),
         has_hashes(other.has_hashes),
         has_xor_hash(other.has_xor_hash),
         has_stats(other.has_stats),
@@ -35,6 +36,7 @@ class MemorySource : public source::Source {
   std::set<std::size_t> damaged;  // slots whose values cannot be read
   std::set<std::pair<std::size_t, std::uint64_t>>
       gone;  // snapshots that have a key and are no more
+  std::map<std::pair<std::size_t, std::uint64_t>, std::uint64_t> serials;  // by slot and replay
   bool has_hashes = false;
   bool has_xor_hash = true;  // among the statistics
   bool has_stats = true;
@@ -85,6 +87,8 @@ class MemorySource : public source::Source {
     if (gone.contains({slot, key.replay})) return Error{"it is gone"};
     const Entry& entry = entries_.at({slot, key.replay});
     source::Snapshot snapshot{.slot = slot, .key = key, .step = entry.step};
+    const auto serial = serials.find({slot, key.replay});
+    if (serial != serials.end()) snapshot.serial = serial->second;
     snapshot.has_values = entry.has_values;
     snapshot.payload_bytes = entry.bytes.size();
     if (has_stats) {

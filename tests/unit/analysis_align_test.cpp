@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "client/analysis/diff.h"
+#include "client/analysis/diff_report.h"
 #include "tests/support/diff_of.h"
 #include "tests/support/memory_source.h"
 
@@ -145,15 +146,83 @@ TEST(Diff, EqualNanIsADifferenceAlsoByHashAndWithoutStatistics) {
   EXPECT_EQ(DiffOf(a, b).verdict(), Verdict::kDifferent);
 }
 
-TEST(Diff, NanStaysTheGreatestDifferenceOfAProbe) {
+TEST(Diff, NanDoesNotHideTheGreatestFiniteDifferenceOfAProbe) {
   MemorySource a = Probes({"x"}), b = Probes({"x"});
   for (MemorySource* source : {&a, &b}) source->Add(0, 2, {1});
   b.Change(0, 1, {NAN});
   b.Change(0, 2, {5});
   const Diff diff = DiffOf(a, b);
   EXPECT_EQ(diff.different, 2u);
-  EXPECT_TRUE(std::isnan(diff.probes[0].max_abs)) << diff.probes[0].max_abs;
-  EXPECT_TRUE(std::isnan(diff.probes[0].max_rel)) << diff.probes[0].max_rel;
+  EXPECT_EQ(diff.probes[0].max_abs, 4);
+  EXPECT_EQ(diff.probes[0].with_nonfinite, 1u);
+  EXPECT_THAT(DiffStatText(a, diff, false), HasSubstr("max abs 4  max rel 0.8  1 by NaN or Inf"));
+}
+
+TEST(Diff, NanDoesNotHideTheGreatestFiniteDifferenceOfItsTensor) {
+  MemorySource a, b;
+  for (MemorySource* source : {&a, &b}) source->Add(source->AddSlot("x", {3}), 1, {1, 2, 3});
+  b.Change(0, 1, {NAN, 2.5, 3});
+  EXPECT_EQ(DiffOf(a, b).probes[0].max_abs, 0.5);
+}
+
+TEST(Diff, RowsOfSeveralRanksNameThem) {
+  MemorySource a = Probes({"x", "x"}), b = Probes({"x", "x"});
+  for (MemorySource* source : {&a, &b}) source->Slots()[1].rank = 1;
+  for (MemorySource* source : {&a, &b}) source->Slots()[0].rank = 0;
+  b.Change(1, 1, {9});
+  EXPECT_THAT(DiffStatText(a, DiffOf(a, b), false), ::testing::StartsWith("x rank 1 "));
+}
+
+// One probe in a graph for each shape; the value is the shape.
+MemorySource Graphs(const std::vector<std::uint64_t>& shapes, const std::string& label = "") {
+  MemorySource source;
+  for (const std::uint64_t shape : shapes) {
+    const std::size_t slot = source.AddSlot("x", {shape});
+    source.Slots()[slot].capture_id = slot + 1;
+    source.Slots()[slot].graph = label + std::to_string(shape);
+    source.Slots()[slot].graph_is_given = !label.empty();
+    source.Add(slot, 1, std::vector<float>(shape, static_cast<float>(shape)));
+  }
+  return source;
+}
+
+TEST(Align, GraphsStandAgainstThoseOfEqualNamesAndShapesInAnyOrder) {
+  MemorySource a = Graphs({8, 16, 64}), b = Graphs({64, 8, 16});
+  const Diff diff = DiffOf(a, b);
+  EXPECT_EQ(diff.verdict(), Verdict::kSame);
+  EXPECT_EQ(diff.equal.bits, 3u);
+}
+
+TEST(Align, GraphsOfOtherShapesDoNotStandAgainstEachOther) {
+  MemorySource a = Graphs({8, 16}), b = Graphs({8, 32});
+  const Diff diff = DiffOf(a, b);
+  EXPECT_EQ(diff.equal.bits, 1u);
+  EXPECT_EQ(diff.missing_count, 2u);
+  EXPECT_EQ(diff.verdict(), Verdict::kIncomplete);
+}
+
+TEST(Align, TheOnlyGraphOfAProbeStandsAgainstTheOnlyOneWhateverItsShape) {
+  MemorySource a = Graphs({8}), b = Graphs({16});
+  EXPECT_EQ(DiffOf(a, b).verdict(), Verdict::kDifferent);
+}
+
+TEST(Align, LabelsThatWereGivenDecide) {
+  MemorySource a = Graphs({8, 8}, "bs="), b = Graphs({8, 8}, "bs=");
+  a.Slots()[0].graph = b.Slots()[1].graph = "prefill";
+  a.Change(0, 1, std::vector<float>(8, 3));
+  b.Change(1, 1, std::vector<float>(8, 3));
+  EXPECT_EQ(DiffOf(a, b).verdict(), Verdict::kSame);
+  b.Slots()[1].graph = "decode";
+  EXPECT_EQ(DiffOf(a, b).missing_count, 2u);
+}
+
+TEST(Align, EagerCallsStandAgainstTheGraphOfTheirShape) {
+  MemorySource a = Graphs({8, 16}), b = Graphs({16, 8});
+  for (source::Slot& slot : a.Slots()) {
+    slot.capture_id = 0;
+    slot.graph.clear();
+  }
+  EXPECT_EQ(DiffOf(a, b).equal.bits, 2u);
 }
 
 }  // namespace

@@ -54,6 +54,52 @@ TEST(Check, NamesTheFirstNonfiniteInReplayThenGraphOrderAndWhatLedToIt) {
   EXPECT_EQ(CheckJson(source, check)["first_nonfinite"]["probe"], "mid");
 }
 
+// Eager calls of a probe with two shapes after a layer each; [1] is bad at replay 3, before [2]
+// at 1.
+MemorySource TwoShapes() {
+  MemorySource source;
+  for (const char* name : {"layer", "x"}) {
+    for (const std::uint64_t size : {1, 2}) {
+      const std::size_t slot = source.AddSlot(name, {size});
+      source.Slots()[slot].capture_id = 0;
+      source.Slots()[slot].qualifier = ShapeSelector(std::vector<std::uint64_t>{size});
+    }
+  }
+  std::uint64_t serial = 0;
+  const auto call = [&](std::size_t slot, std::uint64_t replay, std::vector<float> values) {
+    source.Add(slot, replay, values);
+    source.serials[{slot, replay}] = ++serial;
+  };
+  for (const std::uint64_t replay : {1, 2, 3}) {
+    call(0, replay, {static_cast<float>(replay)});
+    call(2, replay, {replay == 3 ? NAN : 1.0f});
+  }
+  call(1, 1, {1, 2});
+  call(3, 1, {NAN, 1});
+  return source;
+}
+
+TEST(Check, TheFirstOfTwoShapesIsTheEarlierAndNotTheOneWithTheSmallerReplay) {
+  MemorySource source = TwoShapes();
+  const Check check = CheckOf(source);
+  ASSERT_TRUE(check.first.has_value());
+  EXPECT_EQ(check.first->slot, 2u);
+  EXPECT_EQ(check.first->snapshot.key.replay, 3u);
+  const std::string text = CheckText(source, check);
+  EXPECT_THAT(text, AllOf(HasSubstr("replay 3, x{1}"), HasSubstr("non-finite: x{2}, replay 1")));
+}
+
+TEST(Check, FramesOfSeveralShapesAreInTheOrderOfTime) {
+  MemorySource source = TwoShapes();
+  source.Change(2, 3, {1});
+  const Check check = CheckOf(source);
+  ASSERT_TRUE(check.first.has_value());
+  EXPECT_EQ(check.first->slot, 3u);
+  std::vector<std::size_t> slots;
+  for (const Frame& frame : check.first->frames) slots.push_back(frame.slot);
+  EXPECT_THAT(slots, ::testing::ElementsAre(0, 2, 0, 2, 0, 2, 1, 3));
+}
+
 TEST(Check, SaysThatTheRangeIsWhyNothingWasChecked) {
   MemorySource source = Healthy();
   CheckOptions options;

@@ -59,5 +59,39 @@ TEST(GraphLabels, OfGraphsThatAreGoneStayTaken) {
               ElementsAre(Pair(1, "8x4"), Pair(2, "8x4#2")));
 }
 
+TEST(SlotQualifiers, NameWhatIsNotTheSame) {
+  const std::vector<GraphSlot> slots{Slot(1, 1, "a", k8x4),  Slot(2, 2, "a", k16x4),
+                                     Slot(0, 3, "a", k8x4),  Slot(0, 4, "b", k8x4),
+                                     Slot(0, 5, "b", k16x4), Slot(1, 6, "c", k8x4)};
+  EXPECT_THAT(SlotQualifiers(slots, NameGraphsOf(slots)),
+              ElementsAre("@g:8x4", "@g:16x4", "@g:eager", "{8,4}", "{16,4}", ""));
+}
+
+TEST(WhichSlots, MatchByLabelNumberAndShape) {
+  EXPECT_TRUE(WhichSlots{}.Matches(0, "", k8x4));
+  EXPECT_TRUE(WhichSlots{.graph = "bs=8"}.Matches(7, "bs=8", k8x4));
+  EXPECT_TRUE(WhichSlots{.graph = "7"}.Matches(7, "bs=8", k8x4));
+  EXPECT_FALSE(WhichSlots{.graph = "bs=8"}.Matches(0, "", k8x4));
+  EXPECT_TRUE(WhichSlots{.graph = "eager"}.Matches(0, "", k8x4));
+  EXPECT_FALSE(WhichSlots{.shape = k16x4}.Matches(0, "", k8x4));
+}
+
+TEST(ParseShape, TakesTheUsualSpellingsAndNothingElse) {
+  for (const char* text : {"8,512", "8x512", "[8, 512]", "{8,512}"}) {
+    EXPECT_EQ(ParseShape(text), k8x512) << text;
+  }
+  for (const char* text : {"scalar", "[]", "{}"}) EXPECT_EQ(ParseShape(text), kScalar) << text;
+  for (const char* text : {"", "eight", "8,", "8;4", "-1", "[8", "8 4"}) {
+    EXPECT_FALSE(ParseShape(text).has_value()) << text;
+  }
+}
+
+TEST(AmbiguousReplay, NamesSomeAndSaysWhatToType) {
+  EXPECT_EQ(AmbiguousReplay({"x"}, 3), "");
+  EXPECT_EQ(AmbiguousReplay({"x{1}", "x{2}", "x{3}", "x{4}"}, 20),
+            "4 shapes have @20: x{1}@20, x{2}@20, x{3}@20 and 1 more. Type for example: "
+            "cgdebug-cli show 'x{1}@20'");
+}
+
 }  // namespace
 }  // namespace cgdebug

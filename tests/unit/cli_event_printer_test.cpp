@@ -105,6 +105,7 @@ TEST_F(EventPrinterTest, FailedComparisonKeepsItsLinesUnderIt) {
   v1::TailReply event;
   event.mutable_compare_failed()->set_probe("blk3.attn");
   event.mutable_compare_failed()->set_replay(17);
+  event.mutable_compare_failed()->set_step(-1);
   event.mutable_compare_failed()->set_text("Tensor-likes are not close!\n\nMismatched: 3\n");
   EXPECT_EQ(Print({event}),
             "@17 -- comparison FAILED: blk3.attn: Tensor-likes are not close!\n"

@@ -57,6 +57,22 @@ TEST(Inside, TakesProbeSessionAndReplay) {
   EXPECT_EQ(parse("a:b:c").probe, "b:c");
 }
 
+TEST(Inside, TakesAShapeAndAGraph) {
+  const auto parse = [](const char* text) { return *ParseInside(text); };
+  const Inside both = parse("a.cgrec:x#1{16,100}@g:bs=8#2@20[0,:8]");
+  EXPECT_EQ(both.source, "a.cgrec");
+  EXPECT_EQ(both.probe, "x#1");
+  EXPECT_EQ(both.which.Text(), "{16,100}@g:bs=8#2");
+  EXPECT_EQ(both.replay, 20);
+  EXPECT_EQ(both.slice, "[0,:8]");
+  EXPECT_EQ(parse("x@g:8x512").which.graph, "8x512");
+  EXPECT_EQ(parse("x@g:8x512").replay, -1);
+  EXPECT_EQ(parse("x@g:bs=8@first-nan").which.graph, "bs=8");
+  EXPECT_TRUE(parse("x@g:bs=8@first-nan").first_nan);
+  EXPECT_TRUE(parse("x{}@3").which.shape->empty());
+  EXPECT_EQ(parse("x{name}").probe, "x{name}");
+}
+
 TEST(Inside, RefusesAReplayThatIsNone) {
   for (const char* text : {"x@", "x@0", "x@last", "x@1.5", "@3", "live:@3", "", "live:"}) {
     EXPECT_FALSE(ParseInside(text).ok()) << text;

@@ -164,12 +164,13 @@ TEST(Registry, AGraphsLabelStaysTakenWhenItsSlotsAreForgotten) {
     slots.push_back(std::make_shared<const SlotIdentity>(slot));
     registry.SetSlot(slots.back(), {}, 0, false);
   }
-  const std::string second = registry.GraphOf(*slots[1]);
-  const std::string third = registry.GraphOf(*slots[2]);
+  const std::string second = registry.PlaceOf(*slots[1]).graph;
+  const std::string third = registry.PlaceOf(*slots[2]).graph;
   registry.ForgetSlot(slots[0]);
-  EXPECT_EQ(registry.GraphOf(*slots[1]), second);
-  EXPECT_EQ(registry.GraphOf(*slots[2]), third);
+  EXPECT_EQ(registry.PlaceOf(*slots[1]).graph, second);
+  EXPECT_EQ(registry.PlaceOf(*slots[2]).graph, third);
   EXPECT_NE(second, third);
+  EXPECT_EQ(registry.PlaceOf(*slots[1]).qualifier, "@g:" + second);
 }
 
 TEST(Registry, IgnoresWhatComesForASessionThatIsForgotten) {
