@@ -14,6 +14,7 @@
 #include "daemon/base/graph_labels.h"
 #include "daemon/base/log.h"
 #include "daemon/base/realtime.h"
+#include "daemon/serve/candidates.h"
 #include "daemon/serve/messages.h"
 #include "daemon/serve/selection.h"
 #include "daemon/wire/endpoint.h"
@@ -69,59 +70,6 @@ void SetNoCall(const v1::GetRequest& request, v1::Error* error) {
   error->set_code(v1::Error::NO_PROBE);
   error->set_message(fmt::format("probe '{0}' has no call{1}. Type: cgdebug-cli probes '{0}'",
                                  request.probe(), call));
-}
-
-// The snapshots of every slot that a Get may mean, each history oldest first.
-struct Candidate {
-  SlotRecord slot;
-  std::vector<StoredSnapshot> history;
-};
-
-// When its newest snapshot came: replays of two slots are counted each by itself.
-std::uint64_t NewestSerial(const Candidate& candidate) {
-  return candidate.history.back().snapshot->serial;
-}
-
-const StoredSnapshot* FindReplay(const std::vector<Candidate>& candidates, std::int64_t replay,
-                                 const Candidate** owner) {
-  const StoredSnapshot* found = nullptr;
-  for (const Candidate& candidate : candidates) {
-    for (const StoredSnapshot& stored : candidate.history) {
-      if (stored.snapshot->sequence != static_cast<std::uint64_t>(replay)) continue;
-      if (found != nullptr && found->snapshot->serial > stored.snapshot->serial) {
-        continue;
-      }
-      found = &stored;
-      *owner = &candidate;
-    }
-  }
-  return found;
-}
-
-// `back`: 1 is the newest snapshot of the slot that has the newest of all.
-const StoredSnapshot* FindFromEnd(const std::vector<Candidate>& candidates, std::uint64_t back,
-                                  const Candidate** owner) {
-  *owner = &*std::max_element(
-      candidates.begin(), candidates.end(),
-      [](const auto& a, const auto& b) { return NewestSerial(a) < NewestSerial(b); });
-  const auto& history = (*owner)->history;
-  return back > history.size() ? nullptr : &history[history.size() - back];
-}
-
-// Why a replay number alone is not enough, and what to type; empty where it is.
-std::string Ambiguous(const std::vector<Candidate>& candidates, std::int64_t replay,
-                      const pipeline::Registry& registry) {
-  if (replay <= 0) return "";
-  std::set<std::string> names;
-  for (const Candidate& candidate : candidates) {
-    const auto has = [&](const StoredSnapshot& stored) {
-      return stored.snapshot->sequence == static_cast<std::uint64_t>(replay);
-    };
-    if (!std::any_of(candidate.history.begin(), candidate.history.end(), has)) continue;
-    const pipeline::SlotIdentity& slot = *candidate.slot.slot;
-    names.insert(slot.probe + registry.PlaceOf(slot).qualifier);
-  }
-  return AmbiguousReplay({names.begin(), names.end()}, replay);
 }
 
 }  // namespace

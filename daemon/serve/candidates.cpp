@@ -1,0 +1,61 @@
+#include "daemon/serve/candidates.h"
+
+#include <algorithm>
+#include <set>
+
+#include "daemon/base/graph_labels.h"
+
+namespace cgdebug::serve {
+
+using pipeline::StoredSnapshot;
+
+namespace {
+
+// When its newest snapshot came: replays of two slots are counted each by itself.
+std::uint64_t NewestSerial(const Candidate& candidate) {
+  return candidate.history.back().snapshot->serial;
+}
+
+}  // namespace
+
+const StoredSnapshot* FindReplay(const std::vector<Candidate>& candidates, std::int64_t replay,
+                                 const Candidate** owner) {
+  const StoredSnapshot* found = nullptr;
+  for (const Candidate& candidate : candidates) {
+    for (const StoredSnapshot& stored : candidate.history) {
+      if (stored.snapshot->sequence != static_cast<std::uint64_t>(replay)) continue;
+      if (found != nullptr && found->snapshot->serial > stored.snapshot->serial) {
+        continue;
+      }
+      found = &stored;
+      *owner = &candidate;
+    }
+  }
+  return found;
+}
+
+const StoredSnapshot* FindFromEnd(const std::vector<Candidate>& candidates, std::uint64_t back,
+                                  const Candidate** owner) {
+  *owner = &*std::max_element(
+      candidates.begin(), candidates.end(),
+      [](const auto& a, const auto& b) { return NewestSerial(a) < NewestSerial(b); });
+  const auto& history = (*owner)->history;
+  return back > history.size() ? nullptr : &history[history.size() - back];
+}
+
+std::string Ambiguous(const std::vector<Candidate>& candidates, std::int64_t replay,
+                      const pipeline::Registry& registry) {
+  if (replay <= 0) return "";
+  std::set<std::string> names;
+  for (const Candidate& candidate : candidates) {
+    const auto has = [&](const StoredSnapshot& stored) {
+      return stored.snapshot->sequence == static_cast<std::uint64_t>(replay);
+    };
+    if (!std::any_of(candidate.history.begin(), candidate.history.end(), has)) continue;
+    const pipeline::SlotIdentity& slot = *candidate.slot.slot;
+    names.insert(slot.probe + registry.PlaceOf(slot).qualifier);
+  }
+  return AmbiguousReplay({names.begin(), names.end()}, replay);
+}
+
+}  // namespace cgdebug::serve

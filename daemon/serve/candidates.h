@@ -1,0 +1,31 @@
+// candidates.h: which snapshot a Get means, of the slots that have the probe's name.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "daemon/pipeline/registry.h"
+#include "daemon/pipeline/snapshot.h"
+
+namespace cgdebug::serve {
+
+// The snapshots of one slot that a Get may mean, oldest first; one at least.
+struct Candidate {
+  pipeline::SlotRecord slot;
+  std::vector<pipeline::StoredSnapshot> history;
+};
+
+// Null when no candidate has that replay. Lifetime: the result points into `candidates`.
+const pipeline::StoredSnapshot* FindReplay(const std::vector<Candidate>& candidates,
+                                           std::int64_t replay, const Candidate** owner);
+
+// `back`: 1 is the newest snapshot of the slot that has the newest of all. Null when it has fewer.
+const pipeline::StoredSnapshot* FindFromEnd(const std::vector<Candidate>& candidates,
+                                            std::uint64_t back, const Candidate** owner);
+
+// Why a replay number alone is not enough, and what to type; empty where it is.
+std::string Ambiguous(const std::vector<Candidate>& candidates, std::int64_t replay,
+                      const pipeline::Registry& registry);
+
+}  // namespace cgdebug::serve
