@@ -70,6 +70,9 @@ class RingReads {
   // Nothing is served after it.
   void End();
 
+  // Makes the ingest thread look now for what waits for it. Thread: any.
+  void Wake() const;
+
  private:
   struct Pending {
     const RingRequest* request;
@@ -83,7 +86,6 @@ class RingReads {
   };
   using DrainPtr = std::shared_ptr<Drain>;
   DrainPtr Push(const std::function<void(const RingHeads&)>& now);
-  void Wake() const;
 
   UniqueFd wanted_;
   std::mutex mutex_;

@@ -346,6 +346,7 @@ void Handlers::Prune(v1::Response* response) {
     reply->set_bytes(reply->bytes() + record.shm_bytes);
   }
   model_.controls->Prune();
+  model_.reads->Wake();  // without a live job it sleeps
 }
 
 void Handlers::Shutdown(const v1::ShutdownRequest& request, v1::Response* response) {
