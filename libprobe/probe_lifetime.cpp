@@ -2,7 +2,9 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
+#include <new>
 #include <unordered_map>
 
 #include "libprobe/capture/cuda_lane.h"
@@ -27,7 +29,13 @@ constexpr std::uint64_t kMaxRetiredBytes = 256ull << 20;
 constexpr std::uint64_t kRoomBeside = 1u << 20;  // for a control file, an extent's header
 constexpr std::chrono::milliseconds kRoomPatience{500};
 
-void FinishAtExit() { (void)Finish(std::chrono::seconds(2)); }
+void FinishAtExit() {
+  try {
+    (void)Finish(std::chrono::seconds(2));
+  } catch (const std::bad_alloc&) {
+    std::fputs("cgdebug: no memory is left to end this job's segment in order\n", stderr);
+  }
+}
 
 bool Unread(const ProbeSlot& slot) {
   return slot.reader && slot.reader->consumed() < slot.reader->accepted();

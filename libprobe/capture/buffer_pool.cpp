@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <new>
 #include <thread>
 
 #include "libprobe/capture/cuda_check.h"
@@ -116,10 +117,14 @@ Buffers BufferPool::Take(std::uint64_t bytes, int device, Buffers::Kind kind) {
 }
 
 void BufferPool::Give(const Buffers& buffers) noexcept {
-  if (buffers.kind == Buffers::Kind::kNone) return;
   const std::lock_guard lock(mutex_);
-  idle_[{buffers.bytes, buffers.device, buffers.kind}].push_back(buffers);
   idle_bytes_ += Held(buffers);
+  try {
+    idle_[{buffers.bytes, buffers.device, buffers.kind}].push_back(buffers);
+  } catch (const std::bad_alloc&) {
+    // Lost until the process ends: giving it back here could wait for a capture of another thread.
+    idle_bytes_ -= Held(buffers);
+  }
   if (idle_bytes_ > kMaxIdleBytes) Trim();
 }
 

@@ -49,7 +49,9 @@ Buffers AllocateBuffers(std::uint64_t bytes, int device, Buffers::Kind kind) {
   return BufferPool::Instance().Take(bytes, device, kind);
 }
 
-void FreeBuffers(const Buffers& buffers) noexcept { BufferPool::Instance().Give(buffers); }
+void FreeBuffers(const Buffers& buffers) noexcept {
+  if (buffers.kind != Buffers::Kind::kNone) BufferPool::Instance().Give(buffers);
+}
 
 void SetFallbackAllocator(const DeviceAllocator& allocator) {
   BufferPool::Instance().SetFallback(allocator);

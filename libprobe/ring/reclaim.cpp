@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <map>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -127,14 +128,17 @@ void ReclaimExtent(const std::string& name, const std::string& control) {
 }  // namespace
 
 void ReclaimDeadSegments(double age_s, const IsOpenHere& is_open_here) noexcept {
-  for (const std::string& name : ListShm()) {
-    if (IsControlName(name)) {
-      if (!is_open_here || !is_open_here(name)) ReclaimSegment(name, age_s);
-    } else if (IsTemporaryName(name)) {
-      ReclaimTemporary(name, age_s);
-    } else if (const auto control = ControlNameOfExtent(name); !control.empty()) {
-      ReclaimExtent(name, std::string(control));
+  try {
+    for (const std::string& name : ListShm()) {
+      if (IsControlName(name)) {
+        if (!is_open_here || !is_open_here(name)) ReclaimSegment(name, age_s);
+      } else if (IsTemporaryName(name)) {
+        ReclaimTemporary(name, age_s);
+      } else if (const auto control = ControlNameOfExtent(name); !control.empty()) {
+        ReclaimExtent(name, std::string(control));
+      }
     }
+  } catch (const std::bad_alloc&) {  // the next job does it
   }
 }
 

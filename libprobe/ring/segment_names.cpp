@@ -57,11 +57,14 @@ std::vector<std::string> ListSegments() {
 }
 
 void UnlinkSegment(const std::string& name) noexcept {
-  for (const std::string& file : ListShm()) {
-    if (ControlNameOfExtent(file) == name) unlink(ShmPath(file).c_str());
+  try {
+    for (const std::string& file : ListShm()) {
+      if (ControlNameOfExtent(file) == name) unlink(ShmPath(file).c_str());
+    }
+    // Last: what is interrupted here is still a segment, and is removed by whoever comes next.
+    unlink(ShmPath(name).c_str());
+  } catch (const std::bad_alloc&) {  // as if it was interrupted
   }
-  // Last: what is interrupted here is still a segment, and is removed by whoever comes next.
-  unlink(ShmPath(name).c_str());
 }
 
 }  // namespace cgdebug::ring

@@ -11,7 +11,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <optional>
+#include <tuple>
 
 #include "libprobe/ring/realtime.h"
 #include "libprobe/ring/record_lock.h"
@@ -199,8 +201,19 @@ void SegmentWriter::Grow(std::uint64_t bytes) {
   header.index = index;
   header.bytes = extent.bytes();
   std::memcpy(extent.data(), &header, sizeof(header));
-  free_[{index, layout::kExtentDataOffset}] = extent.bytes() - layout::kExtentDataOffset;
-  extents_.emplace(index, std::move(extent));
+  // Both or none: a free range whose extent is not known would be written behind the end of
+  // another.
+  auto range = free_.end();
+  const std::uint64_t room = extent.bytes() - layout::kExtentDataOffset;
+  try {
+    range = free_.insert({{index, layout::kExtentDataOffset}, 0}).first;
+    extents_.emplace(index, std::move(extent));
+  } catch (const std::bad_alloc&) {  // before the extent was moved
+    if (range != free_.end()) free_.erase(range);
+    extent.Unlink();
+    throw;
+  }
+  range->second = room;
   last_extent_ = index;
   StoreRelease(producer()->extent_count, std::uint64_t{extents_.size()});
 }
@@ -241,9 +254,15 @@ Block SegmentWriter::Allocate(std::uint64_t bytes, std::uint64_t block_header_by
   return block;
 }
 
-void SegmentWriter::Free(const Block& block) {
-  auto [range, inserted] = free_.insert({{block.extent, block.offset}, block.bytes});
-  if (!inserted) return;
+void SegmentWriter::Free(const Block& block) noexcept {
+  FreeBlocks::iterator range;
+  try {
+    bool inserted = false;
+    std::tie(range, inserted) = free_.insert({{block.extent, block.offset}, block.bytes});
+    if (!inserted) return;
+  } catch (const std::bad_alloc&) {
+    return;  // nobody uses the block again
+  }
   const auto next = std::next(range);
   if (next != free_.end() && next->first == std::pair(block.extent, block.offset + range->second)) {
     range->second += next->second;
@@ -289,14 +308,17 @@ void SegmentWriter::Retire(std::uint32_t index) {
   Add(producer()->activity, std::uint64_t{1});
 }
 
-void SegmentWriter::Release(std::uint32_t index, const Block& block) {
+void SegmentWriter::Release(std::uint32_t index, const Block& block) noexcept {
   layout::DirectoryEntry& entry = directory()[index];
   StoreRelaxed(entry.word, layout::DirectoryWord(layout::DirectoryGeneration(entry.word),
                                                  layout::SlotState::kFree));
   // Pairs with SlotRingReader::valid(): whoever reads reused bytes sees kFree.
   std::atomic_thread_fence(std::memory_order_release);
   Add(producer()->activity, std::uint64_t{1});
-  free_indexes_.push_back(index);
+  try {
+    free_indexes_.push_back(index);
+  } catch (const std::bad_alloc&) {  // nobody uses the directory's entry again
+  }
   Free(block);
 }
 

@@ -56,7 +56,7 @@ class SegmentWriter {
   // Room for a slot block or an expected tensor; the first block_header_bytes are zero.
   // Fails: throws SharedMemoryError; what was there stays usable.
   Block Allocate(std::uint64_t bytes, std::uint64_t block_header_bytes = 0);
-  void Free(const Block& block);
+  void Free(const Block& block) noexcept;
 
   // Shows the slot at the start of `block` to readers; returns its directory index.
   // Requires: the registration is written.
@@ -66,7 +66,7 @@ class SegmentWriter {
   // Its graph is gone: nothing new comes.
   void Retire(std::uint32_t index);
   // Its entries are no longer wanted: block and index may be used again.
-  void Release(std::uint32_t index, const Block& block);
+  void Release(std::uint32_t index, const Block& block) noexcept;
 
   // Reads the producer's own ring.
   SlotRingReader OpenSlot(std::uint32_t index, const Block& block) const;
@@ -106,8 +106,8 @@ class SegmentWriter {
   ReaderGate gate_;
   std::map<std::uint32_t, SharedFile> extents_;  // by number
   std::uint32_t last_extent_ = 0;
-  std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t>
-      free_;  // (extent, offset) -> bytes
+  using FreeBlocks = std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t>;
+  FreeBlocks free_;  // (extent, offset) -> bytes
   std::vector<std::uint32_t> free_indexes_;
   std::uint32_t slot_count_ = 0;  // what readers could write to must not steer the writer
   std::uint64_t room_requests_ = 0;

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "proto/layout/segment_layout.h"
 
@@ -99,10 +100,12 @@ ShmSpace GetShmSpace() noexcept {
 SharedFile SharedFile::Create(const std::string& name, std::size_t bytes) {
   CheckRoom(bytes);
   SharedFile file;
+  std::string own_name =
+      name;  // nothing is allocated between the file's making and its naming here
   try {
     file.object_ = bip::shared_memory_object(bip::create_only, name.c_str(), bip::read_write,
                                              bip::permissions(0600));
-    file.name_ = name;
+    file.name_ = std::move(own_name);
     const int status = Reserve(file.fd(), bytes);
     if (status != 0) {
       file.Unlink();
