@@ -25,7 +25,10 @@ constexpr std::size_t kSparePayloadBytes = 64u << 20;
 
 }  // namespace
 
-void RunDaemon(const DaemonOptions& options, const std::string& socket_path, Instance instance) {
+// Where memory runs out the daemon ends at once, as by SIGKILL: the credits have not moved, and the
+// next daemon reads on from there. Unwinding would close recordings as if they were whole.
+void RunDaemon(const DaemonOptions& options, const std::string& socket_path,
+               Instance instance) noexcept {
   pipeline::Registry registry;
   pipeline::EventLog events;
   pipeline::SnapshotStore store(options.max_memory_bytes);

@@ -1,4 +1,5 @@
 // cgdebug-daemon: see options.cpp for what it can be told.
+#include <google/protobuf/stubs/logging.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 #include "daemon/base/daemon_mark.h"
 #include "daemon/base/log.h"
 #include "daemon/base/runtime_dir.h"
+#include "daemon/base/terminate.h"
 #include "daemon/daemon.h"
 #include "daemon/detach.h"
 #include "daemon/instance.h"
@@ -24,6 +26,15 @@ namespace cgdebug {
 namespace {
 
 constexpr int kExitTrouble = 2;
+
+// The log may be a file, and stderr nobody's.
+void LogEnd(const char* message) {
+  Log("daemon")->critical("{}", message);
+  spdlog::default_logger()->flush();
+}
+
+// Before the constructors of what is linked in, which allocate as well.
+[[gnu::constructor(101)]] void BeforeOthers() { EndInsteadOfAborting("cgdebug-daemon", nullptr); }
 
 int Fail(const std::string& text) {
   std::fprintf(stderr, "cgdebug-daemon: %s\n", text.c_str());
@@ -43,6 +54,8 @@ int Leave(const DaemonOptions& options, const std::string& other_socket, Starter
 // Claims mark and socket and sets up the log; tells the starter, then serves.
 int Serve(const DaemonOptions& options, const std::string& socket_path, Starter starter) {
   signal(SIGXFSZ, SIG_IGN);  // a recording at the hard limit of files is an error of write()
+  // What a client sends is told in the log, once; protobuf would write a line for each bad string.
+  google::protobuf::SetLogHandler(nullptr);
   signal(SIGPIPE, SIG_IGN);  // a starter or a job's terminal that is gone is an error of write()
   LogOptions log;
   log.filter = options.log_level;
@@ -77,6 +90,7 @@ int Serve(const DaemonOptions& options, const std::string& socket_path, Starter 
     Log("daemon")->warn("found by its socket only: {}", without_mark);
   }
   spdlog::flush_every(std::chrono::seconds(1));
+  EndInsteadOfAborting("cgdebug-daemon", &LogEnd);
   starter.Ready("started (pid " + std::to_string(getpid()) + "), socket " + socket_path);
   RunDaemon(options, socket_path, std::move(**instance));
   spdlog::shutdown();

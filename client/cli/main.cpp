@@ -3,8 +3,18 @@
 #include <cstdio>
 
 #include "client/cli/command_line.h"
+#include "daemon/base/terminate.h"
 
-int main(int argc, char** argv) {
+namespace {
+
+// Before the constructors of what is linked in, which allocate as well.
+[[gnu::constructor(101)]] void BeforeOthers() {
+  cgdebug::EndInsteadOfAborting(cgdebug::cli::kProgram, nullptr);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) noexcept {
   using namespace cgdebug::cli;
   // A closed pipe ends the process silently, as it does for cat; a parent may have ignored it.
   ::signal(SIGPIPE, SIG_DFL);
