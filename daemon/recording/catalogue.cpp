@@ -215,8 +215,12 @@ Outcome Update(const std::string& directory, sqlite3* database, std::uint64_t* t
   auto progress = ReadProgress(database);
   if (!progress) return Outcome::kAnew;
   Rows rows(database);
-  const std::vector<std::string> paths = ListSegments(directory);
-  for (const std::string& path : paths) {
+  const auto paths = ListSegments(directory);
+  if (!paths.ok()) {
+    *error = paths.error().message;
+    return Outcome::kFailed;
+  }
+  for (const std::string& path : *paths) {
     const auto file = SegmentFile::Open(path);
     if (!file.ok()) {
       *error = file.error().message;
@@ -234,7 +238,7 @@ Outcome Update(const std::string& directory, sqlite3* database, std::uint64_t* t
       return Outcome::kAnew;
     }
     progress->segment = header.segment;
-    const bool is_last = path == paths.back();
+    const bool is_last = path == paths->back();
     const bool is_live = is_last && IsBeingWritten(directory);
     if (!TakeIn(**file, is_last, is_live, &rows, &*progress, taken)) return Outcome::kFailed;
   }
@@ -255,11 +259,20 @@ Outcome Update(const std::string& directory, sqlite3* database, std::uint64_t* t
 
 std::string CataloguePath(const std::string& directory) { return directory + "/catalogue.sqlite"; }
 
+namespace {
+
+Result<void> CheckRecording(const std::string& directory) {
+  const auto paths = ListSegments(directory);
+  if (!paths.ok()) return paths.error();
+  if (!paths->empty()) return {};
+  return Error{directory + " is no recording: it holds no segment-000001.cgd"};
+}
+
+}  // namespace
+
 Result<std::uint64_t> UpdateCatalogue(const std::string& directory) {
   const std::string path = CataloguePath(directory);
-  if (ListSegments(directory).empty()) {
-    return Error{directory + " is no recording: it holds no segment-000001.cgd"};
-  }
+  if (auto is_one = CheckRecording(directory); !is_one.ok()) return is_one.error();
   // Once as it is, once anew.
   for (int attempt = 0; attempt < 2; ++attempt) {
     if (attempt > 0) RemoveFiles(path);
@@ -279,9 +292,7 @@ Result<std::uint64_t> UpdateCatalogue(const std::string& directory) {
 }
 
 Result<std::uint64_t> RebuildCatalogue(const std::string& directory) {
-  if (ListSegments(directory).empty()) {
-    return Error{directory + " is no recording: it holds no segment-000001.cgd"};
-  }
+  if (auto is_one = CheckRecording(directory); !is_one.ok()) return is_one.error();
   RemoveFiles(CataloguePath(directory));
   return UpdateCatalogue(directory);
 }

@@ -47,7 +47,7 @@ std::string SegmentPath(const std::string& directory, std::uint32_t segment) {
   return fmt::format("{}/{}{:06}{}", directory, kPrefix, segment, kSuffix);
 }
 
-std::vector<std::string> ListSegments(const std::string& directory) {
+Result<std::vector<std::string>> ListSegments(const std::string& directory) {
   std::vector<std::string> paths;
   std::error_code error;
   for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
@@ -55,6 +55,9 @@ std::vector<std::string> ListSegments(const std::string& directory) {
     const std::string name = entry->path().filename();
     if (name.starts_with(kPrefix) && name.ends_with(kSuffix)) paths.push_back(entry->path());
   }
+  const bool absent =
+      error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
+  if (error && !absent) return ErrnoError("cannot read " + directory, error.value());
   // Numbers beyond 999999 are longer.
   std::ranges::sort(paths, [](const std::string& a, const std::string& b) {
     return a.size() != b.size() ? a.size() < b.size() : a < b;

@@ -13,7 +13,8 @@ namespace cgdebug::recording {
 
 std::string SegmentPath(const std::string& directory, std::uint32_t segment);
 // In the order of their numbers; empty when there is no such directory.
-std::vector<std::string> ListSegments(const std::string& directory);
+// Fails: it cannot be read. A part of the list would make a recording look shorter than it is.
+Result<std::vector<std::string>> ListSegments(const std::string& directory);
 
 // Held for as long as the descriptor is open.
 // Fails: another process writes into the recording.

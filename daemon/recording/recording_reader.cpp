@@ -20,7 +20,8 @@ RecordingReader::RecordingReader(std::string directory, const Options& options)
     : directory_(std::move(directory)), options_(options) {}
 
 bool RecordingReader::IsRecording(const std::string& directory) {
-  return !ListSegments(directory).empty();
+  const auto paths = ListSegments(directory);
+  return !paths.ok() || !paths->empty();  // Open() says why it cannot be read
 }
 
 Result<std::unique_ptr<RecordingReader>> RecordingReader::Open(const std::string& directory,
@@ -33,7 +34,9 @@ Result<std::unique_ptr<RecordingReader>> RecordingReader::Open(const std::string
 // Finds segments that were not there yet. A later one that cannot be read is damage, not an end.
 Result<void> RecordingReader::OpenSegments() {
   std::string first_error;
-  for (const std::string& path : ListSegments(directory_)) {
+  const auto paths = ListSegments(directory_);
+  if (!paths.ok()) return paths.error();
+  for (const std::string& path : *paths) {
     const bool known = std::any_of(segments_.begin(), segments_.end(), [&](const auto& segment) {
       return segment->file->path() == path;
     });

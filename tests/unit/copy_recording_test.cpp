@@ -161,7 +161,7 @@ TEST_F(Copies, OfTwoThatBeganAtDifferentReplaysBeginsWithTheEarlier) {
 TEST_F(Copies, WhatOneHasDamagedIsTakenFromAnother) {
   const RecordingReader* whole = Record({1, 2, 3});
   const RecordingReader* damaged = Record({2, 3});
-  const std::string segment = recording::ListSegments(damaged->directory()).at(0);
+  const std::string segment = recording::ListSegments(damaged->directory())->at(0);
   for (const auto& ref : damaged->Snapshots(0)) {
     recording::Record record;
     ASSERT_EQ((*recording::SegmentFile::Open(segment))->Read(ref.offset, &record),
