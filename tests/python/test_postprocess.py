@@ -98,6 +98,16 @@ def test_prefix_and_histograms(probe):
     assert writer.scalars == {} and writer.histograms == {("run/p/invocation_0/values", 1): [1, 2]}
 
 
+def test_a_histogram_leaves_out_what_is_not_finite_and_is_absent_where_nothing_is(probe):
+    p = probe(TensorRecord())
+    inf, nan = float("inf"), float("nan")
+    p(torch.tensor([inf, 1.0, nan, -inf, 2.0]))
+    p(torch.tensor([inf, nan, -inf, nan, inf]))
+    writer = Writer()
+    export_records_to_tensorboard(writer, p.records(), write_scalars=False, write_histograms=True)
+    assert writer.histograms == {("p/invocation_0/values", 1): [1, 2]}
+
+
 @pytest.mark.parametrize(
     "step, expected",
     [(None, [1, 2]), (9, [9]), (0, [0]), (lambda record: record.replay_index * 10, [10, 20])],

@@ -29,6 +29,7 @@ def status(**slot):
             "turned off or down for 2 replays",
         ),
         ({"replays": 5, "accepted": 5, "compared": 3, "lost": 2}, "2 snapshots were overwritten"),
+        ({"replays": 5, "accepted": 5, "compared": 3, "not_compared": 2}, "2 snapshots were"),
     ],
 )
 def test_why_it_is_not_compared(slot, text):
