@@ -372,23 +372,6 @@ def test_set_switches_a_probe_off_and_on(client, probe):
     assert client.probes("set.x")[0].counters.produced == 2
 
 
-@pytest.mark.parametrize(
-    "first, every, count, off",
-    [(3, 0, 2, [3, 4]), (2, 2, 2, [2, 3, 4]), (0, 0, 3, [2, 3, 4]), (0, 2, 2, [2, 3, 4])],
-)
-def test_set_with_a_count_ends_after_the_last_of_them(client, probe, first, every, count, off):
-    name = f"set.{first}.{every}.{count}"
-    p = probe(TensorRecord(capacity=8), name=name)
-    p(torch.ones(2))
-    seen(client, name, 1)
-    assert client.set(name, mode="off", first=first, every=every, count=count).slots == 1
-    wait_until(lambda: client.probes(name)[0].control, "the job is told")
-    for _ in range(6):
-        p(torch.ones(2))
-    replays = [record.replay_index for record in p.records()]
-    assert replays == [replay for replay in range(1, 8) if replay not in off]
-
-
 def test_set_refuses_what_it_does_not_know(client):
     with pytest.raises(ValueError, match="mode= or on="):
         client.set("x")

@@ -12,7 +12,7 @@ import numpy
 import pytest
 
 import cgdebug
-from cgdebug import export, testing
+from cgdebug import testing
 from cgdebug.errors import NothingMatchedError, RecordingError
 from conftest import find_program
 from test_recording import Writer, write
@@ -43,29 +43,6 @@ def test_safetensors_hold_every_value_and_come_back(tmp_path, path):
     back = cgdebug.open(tmp_path / "out")
     assert back.replays == [1, 2, 3] and back.probes == ["x", "y"] and back["x"][2].step == 102
     assert r.diff(back, bitwise=True).ok
-
-
-def test_the_header_of_safetensors_ends_on_eight_bytes_whatever_the_names(tmp_path):
-    for length in range(1, 9):
-        writer = Writer(tmp_path / f"{length}.cgrec")
-        writer.add("n" * length, 1, numpy.ones(2, "float32"))
-        cgdebug.open(writer.close()).export("safetensors", tmp_path / f"out{length}")
-        (file,) = (tmp_path / f"out{length}").iterdir()
-        (header,) = struct.unpack_from("<Q", file.read_bytes())
-        assert header % 8 == 0, length
-
-
-def test_an_export_that_fails_half_way_leaves_no_file_and_the_one_that_was_there(tmp_path):
-    whole = tmp_path / "x.npz"
-    for before in (None, b"before"):
-        if before is not None:
-            whole.write_bytes(before)
-        with pytest.raises(OSError, match="no room"), export._replacing(whole) as file:
-            file.write(b"half")
-            raise OSError("no room")
-        names = [path.name for path in tmp_path.iterdir()]
-        assert names == ([] if before is None else ["x.npz"])
-    assert whole.read_bytes() == b"before"
 
 
 def test_safetensors_keep_bfloat16_and_load_into_torch(tmp_path):

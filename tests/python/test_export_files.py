@@ -1,0 +1,33 @@
+"""The files that an export makes: their form, and that they are whole or not there."""
+
+import struct
+
+import numpy
+import pytest
+
+import cgdebug
+from cgdebug import export
+from test_recording import Writer
+
+
+def test_the_header_of_safetensors_ends_on_eight_bytes_whatever_the_names(tmp_path):
+    for length in range(1, 9):
+        writer = Writer(tmp_path / f"{length}.cgrec")
+        writer.add("n" * length, 1, numpy.ones(2, "float32"))
+        cgdebug.open(writer.close()).export("safetensors", tmp_path / f"out{length}")
+        (file,) = (tmp_path / f"out{length}").iterdir()
+        (header,) = struct.unpack_from("<Q", file.read_bytes())
+        assert header % 8 == 0, length
+
+
+def test_an_export_that_fails_half_way_leaves_no_file_and_the_one_that_was_there(tmp_path):
+    whole = tmp_path / "x.npz"
+    for before in (None, b"before"):
+        if before is not None:
+            whole.write_bytes(before)
+        with pytest.raises(OSError, match="no room"), export._replacing(whole) as file:
+            file.write(b"half")
+            raise OSError("no room")
+        names = [path.name for path in tmp_path.iterdir()]
+        assert names == ([] if before is None else ["x.npz"])
+    assert whole.read_bytes() == b"before"
