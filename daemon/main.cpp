@@ -1,5 +1,4 @@
 // cgdebug-daemon: see options.cpp for what it can be told.
-#include <google/protobuf/stubs/logging.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -54,8 +53,6 @@ int Leave(const DaemonOptions& options, const std::string& other_socket, Starter
 // Claims mark and socket and sets up the log; tells the starter, then serves.
 int Serve(const DaemonOptions& options, const std::string& socket_path, Starter starter) {
   signal(SIGXFSZ, SIG_IGN);  // a recording at the hard limit of files is an error of write()
-  // What a client sends is told in the log, once; protobuf would write a line for each bad string.
-  google::protobuf::SetLogHandler(nullptr);
   signal(SIGPIPE, SIG_IGN);  // a starter or a job's terminal that is gone is an error of write()
   LogOptions log;
   log.filter = options.log_level;

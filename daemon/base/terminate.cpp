@@ -13,7 +13,7 @@ namespace {
 
 const char* program_name = "cgdebug";
 void (*tell_end)(const char* message) = nullptr;
-std::atomic<bool> ending = false;
+std::atomic<bool> ending = false;  // Atomic: two threads may end at once
 
 // Without an allocation: there may be nothing left to allocate from.
 [[noreturn]] void End() {

@@ -1,5 +1,6 @@
 #include "daemon/serve/server.h"
 
+#include <google/protobuf/stubs/logging.h>
 #include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -36,6 +37,8 @@ Server::~Server() { handlers_.model().events->SetListener(nullptr); }
 
 void Server::Run() {
   pthread_setname_np(pthread_self(), "cgdebug-serve");
+  // What a client sends is told in the log, once; protobuf would write a line for each bad string.
+  google::protobuf::SetLogHandler(nullptr);
   handlers_.model().events->SetListener([this] {
     asio::post(io_, [this] {
       for (const auto& connection : connections_) connection->Pump();
