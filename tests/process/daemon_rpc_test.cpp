@@ -1,9 +1,14 @@
 // What clients ask, and what hostile ones try.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
 #include <random>
 #include <string>
 #include <vector>
@@ -11,6 +16,7 @@
 #include "daemon/wire/channel.h"
 #include "daemon/wire/endpoint.h"
 #include "daemon/wire/frame.h"
+#include "tests/support/child_process.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/producer_process.h"
 #include "tests/support/wait_until.h"
@@ -296,6 +302,57 @@ TEST_F(DaemonRpcTest, AnswersWhileATailIsOpenOnTheSameConnection) {
   wire::FrameHeader header;
   EXPECT_TRUE(ReadResponse(channel, &header).has_status());
   EXPECT_EQ(header.request_id, 3u);
+}
+
+TEST_F(DaemonRpcTest, RefusesTheSeventeenthTailOfAConnectionAndASecondOfOneName) {
+  DaemonProcess daemon(directory_);
+  wire::Channel channel = RawChannel(daemon);
+  Greet(channel);
+  v1::Request request;
+  request.mutable_tail()->set_follow(true);
+  for (std::uint64_t id = 2; id < 18; ++id) {
+    SendRequest(channel, id, request);
+    EXPECT_TRUE(ReadResponse(channel).tail().caught_up()) << id;
+  }
+  for (const std::uint64_t id : {18, 2}) {
+    SendRequest(channel, id, request);
+    wire::FrameHeader header;
+    EXPECT_EQ(ReadResponse(channel, &header).error().code(), v1::Error::BAD_REQUEST) << id;
+    EXPECT_EQ(header.request_id, id);
+  }
+}
+
+TEST_F(DaemonRpcTest, AnotherUserGetsNoAnswer) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root";
+  DaemonProcess daemon(directory_);
+  const std::filesystem::path socket_path = daemon.socket();
+  ASSERT_EQ(chmod(socket_path.parent_path().c_str(), 0777), 0);
+  ASSERT_EQ(chmod(socket_path.c_str(), 0777), 0);
+  const auto ask = [&](uid_t uid) {
+    return InChild([&] {
+      if (chdir(socket_path.parent_path().c_str()) != 0) return 10;
+      if (setresuid(uid, uid, uid) != 0) return 11;
+      signal(SIGPIPE, SIG_IGN);
+      UniqueFd fd(socket(AF_UNIX, SOCK_STREAM, 0));
+      sockaddr_un address = {};
+      address.sun_family = AF_UNIX;
+      std::strcpy(address.sun_path, socket_path.filename().c_str());
+      if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) return 12;
+      wire::Channel channel(std::move(fd));
+      v1::Request hello;
+      hello.mutable_hello()->set_protocol(wire::kProtocol);
+      const auto frame = wire::EncodeMessage(wire::FrameKind::kRequest, 0, 1, hello);
+      (void)channel.Write(*frame, Soon()).ok();
+      wire::Frame answer;
+      std::string error;
+      return static_cast<int>(channel.Read(&answer, Soon(), -1, &error));
+    });
+  };
+  EXPECT_EQ(ask(0), static_cast<int>(wire::ReadStatus::kFrame));
+  const int refused = ask(65534);
+  EXPECT_LT(refused, 10);
+  EXPECT_NE(refused, static_cast<int>(wire::ReadStatus::kFrame));
+  EXPECT_NE(refused, static_cast<int>(wire::ReadStatus::kTimeout));
 }
 
 }  // namespace

@@ -162,6 +162,17 @@ TEST(Diff, TolerancesAndBitsDecide) {
   EXPECT_EQ(DiffOf(a, b, options).verdict(), Verdict::kDifferent);
 }
 
+TEST(Diff, TheRelativeToleranceIsOfTheSecondSource) {
+  MemorySource small, large;
+  small.Add(small.AddSlot("x", {1}), 1, {9.05f});
+  large.Add(large.AddSlot("x", {1}), 1, {10});
+  DiffOptions options;
+  options.rtol = 0.1;
+  options.atol = 0;
+  EXPECT_EQ(DiffOf(small, large, options).verdict(), Verdict::kSame);
+  EXPECT_EQ(DiffOf(large, small, options).verdict(), Verdict::kDifferent);
+}
+
 TEST(Diff, AnotherShapeOrDtypeIsADifference) {
   MemorySource a, b;
   a.Add(a.AddSlot("x", {4}), 1, {1, 2, 3, 4});

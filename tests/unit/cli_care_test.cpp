@@ -2,10 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/cli_sources_fixture.h"
+#include "tests/support/known_recording.h"
 #include "tests/support/recording_fixture.h"
 #include "tests/support/safetensors_file.h"
 
@@ -176,6 +178,53 @@ TEST_F(CliSourcesTest, NothingTouchesARecordingThatIsBeingWritten) {
   EXPECT_EQ(Cli({"rm", "-f", dir_ / "a.cgrec"}).code, 2);
   EXPECT_EQ(Cli({"repair", dir_ / "a.cgrec"}).code, 2);
   EXPECT_TRUE(fs::exists(dir_ / "a.cgrec"));
+}
+
+// A probe with a value a replay, and a replay that was lost where there is a gap.
+void WriteWithGap(const std::string& path, float last, bool has_gap) {
+  auto writer = *recording::RecordingWriter::Open(path, {});
+  const auto session = writer->AddSession(testing_support::SessionOf());
+  ASSERT_TRUE(writer->AddSlot(testing_support::FloatSlot(*session, "x", 1, 0)).ok());
+  for (const std::uint64_t sequence : {1, 2, 4}) {
+    const std::vector<float> values = {sequence == 4 ? last : 1};
+    if (sequence == 4 && has_gap) {
+      recording::Loss loss;
+      loss.count = 1;
+      loss.first_ordinal = loss.last_ordinal = 3;
+      loss.after_sequence = 2;
+      loss.before_sequence = 4;
+      ASSERT_TRUE(writer->AddLoss(loss).ok());
+    }
+    auto snapshot = testing_support::SnapshotAt(0, sequence, values);
+    if (sequence == 4 && !has_gap) snapshot.ordinal = 3;
+    ASSERT_TRUE(writer->Append(snapshot, std::as_bytes(std::span(values))).ok());
+  }
+  ASSERT_TRUE(writer->Close(recording::StopReason::kRequested).ok());
+}
+
+TEST_F(CliSourcesTest, AFindingOutweighsAGapAndAGapOutweighsNothing) {
+  const std::string whole = dir_ / "whole.cgrec", gap = dir_ / "gap.cgrec",
+                    nan = dir_ / "nan.cgrec";
+  WriteWithGap(whole, 1, false);
+  WriteWithGap(gap, 1, true);
+  WriteWithGap(nan, NAN, true);
+  EXPECT_EQ(Cli({"check", whole}).code, 0);
+  EXPECT_EQ(Cli({"check", gap}).code, 3);
+  EXPECT_EQ(Cli({"check", nan}).code, 1);
+  EXPECT_EQ(Cli({"diff", whole, whole}).code, 0);
+  EXPECT_EQ(Cli({"diff", gap, nan}).code, 1);
+  EXPECT_EQ(Cli({"diff", gap, nan, "--exit-zero"}).code, 0);
+  EXPECT_EQ(Cli({"diff", gap, gap, "--exit-zero"}).code, 3);
+}
+
+TEST_F(CliSourcesTest, ARangeOfReplaysThatEndsBeforeItBeginsIsRefused) {
+  WriteRecording(dir_ / "a.cgrec", 5);
+  EXPECT_EQ(Cli({"check", dir_ / "a.cgrec", "--replays", "2..5"}).code, 0);
+  for (const char* range : {"5..2", "0..2", "2..1", ".."}) {
+    const ProcessResult result = Cli({"check", dir_ / "a.cgrec", "--replays", range});
+    EXPECT_EQ(result.code, 2) << range;
+    EXPECT_THAT(result.err, HasSubstr("is no range of replays")) << range;
+  }
 }
 
 }  // namespace

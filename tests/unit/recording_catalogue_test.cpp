@@ -154,6 +154,19 @@ TEST_F(Catalogue, OneThatIsDamagedOrOfAnotherRecordingIsMadeAnew) {
   EXPECT_NE(Dump(file_), good);
 }
 
+TEST_F(Catalogue, RowsOfWhatWasCutOffSinceAreGone) {
+  Append(1, 3);
+  ASSERT_TRUE(writer_->Close(StopReason::kRequested).ok());
+  writer_.reset();
+  ASSERT_TRUE(UpdateCatalogue(path_).ok());
+  EXPECT_EQ(Query(file_, "select count(*) from snapshot"), "6|\n");
+  const auto ref = (*RecordingReader::Open(path_))->Find(1, 2);
+  ASSERT_TRUE(ref);
+  std::filesystem::resize_file(path_ + "/segment-000001.cgd", ref->offset);
+  ASSERT_TRUE(UpdateCatalogue(path_).ok());
+  EXPECT_EQ(Query(file_, "select count(*) from snapshot"), "3|\n");
+}
+
 TEST_F(Catalogue, WhatLiesBehindAHoleIsTakenInAtOnce) {
   Append(1, 3);
   ASSERT_TRUE(writer_->Close(StopReason::kRequested).ok());

@@ -172,6 +172,34 @@ TEST_F(DamagedRecording, AnIndexThatNamesARecordTwiceIsNotBelieved) {
   EXPECT_EQ((*reader)->losses().size(), 1u);
 }
 
+// The records that it leaves out are found by walking through the file.
+TEST_F(DamagedRecording, AChainOfIndexesThatBeginsTooLateIsNotBelieved) {
+  std::filesystem::create_directories(path_);
+  auto segment = *SegmentWriter::Create(path_, {}, 1, 1);
+  std::uint64_t number = 0;
+  const auto append = [&](layout::RecordType type, const std::string& meta) {
+    const std::uint64_t offset = segment->bytes();
+    EXPECT_TRUE(segment->Append(type, ++number, meta, {}, 0).ok());
+    return offset;
+  };
+  using layout::RecordType;
+  append(RecordType::kSession, Encode(testing_support::SessionOf()));
+  append(RecordType::kSlot, Encode(testing_support::FloatSlot(0, "x", 8, 0)));
+  Index index;
+  index.first_number = 3;
+  index.others = {append(RecordType::kLoss, Encode(Loss{.count = 1}))};
+  End end;
+  end.index_offset = append(RecordType::kIndex, Encode(index));
+  while (Encode(end).size() < layout::kEndRecordBytes - sizeof(layout::RecordHeader)) {
+    end.padding.push_back('\0');
+  }
+  append(RecordType::kClose, Encode(end));
+  ASSERT_TRUE(segment->Trim().ok());
+  const auto reader = RecordingReader::Open(path_);
+  ASSERT_TRUE(reader.ok()) << reader.error().message;
+  EXPECT_EQ((*reader)->slots().size(), 1u);
+}
+
 TEST_F(DamagedRecording, CutOffAnywhereGivesItsLongestWholePrefix) {
   for (const std::uint64_t elements : {8u, 1024u}) {
     std::filesystem::remove_all(path_);

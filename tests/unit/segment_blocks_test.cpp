@@ -67,6 +67,19 @@ TEST_F(Blocks, NeighboursThatAreFreeBecomeOneGap) {
   }
 }
 
+// The end of what is free in one extent is no neighbour of what has that offset in the next.
+TEST_F(Blocks, OfTwoExtentsNeverBecomeOneGap) {
+  std::vector<Block> pages;
+  do {
+    pages.push_back(segment_.Allocate(kPage));
+  } while (pages.back().extent == 1 || pages.back().offset < 3 * kPage);
+  ASSERT_EQ(pages[1].extent, 1u);
+  ASSERT_EQ(pages[1].offset + pages[1].bytes, pages.back().offset);
+  segment_.Free(pages[1]);
+  segment_.Free(pages.back());
+  EXPECT_EQ(segment_.Allocate(2 * kPage).extent, 2u);
+}
+
 TEST_F(Blocks, GrowByExtentsThatGetLargerAndAreUsedAgain) {
   const std::uint64_t mib = 1 << 20;
   std::vector<Block> blocks;

@@ -1,0 +1,126 @@
+// Whole passes over a segment of this process.
+#include "daemon/ingest/attached_segment.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/ring_fixture.h"
+
+namespace cgdebug::ingest {
+namespace {
+
+class CallingSink final : public pipeline::Sink {
+ public:
+  void Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedback&) override {
+    if (on_consume) on_consume(delivery);
+  }
+  void Lose(const pipeline::Gap& gap) override { lost += gap.count; }
+  void Flush() override {
+    if (on_flush) on_flush();
+  }
+  std::function<void(const pipeline::Delivery&)> on_consume;
+  std::function<void()> on_flush;
+  std::uint64_t lost = 0;
+};
+
+class PassedOver : public ::testing::Test {
+ protected:
+  void Adopt() {
+    std::string reason;
+    auto view = ring::SegmentView::Attach(segment_.name(), &reason);
+    ASSERT_NE(view, nullptr) << reason;
+    auto adopted = AttachedSegment::Adopt(
+        std::move(view), {&registry_, &controls_, &reads_, &events_, &payloads_, &sink_});
+    ASSERT_TRUE(adopted.ok()) << adopted.error().message;
+    attached_ = *std::move(adopted);
+  }
+  void TearDown() override { segment_.Close(/*unlink=*/true); }
+
+  bool Pass() {
+    std::vector<SlotConsumer*> ready;
+    attached_->BeginPass(/*thorough=*/true, &ready);
+    for (SlotConsumer* slot : ready) {
+      slot->Prepare();
+      attached_->Commit(slot);
+    }
+    return attached_->EndPass();
+  }
+
+  ring::SegmentWriter segment_{ring::Identity{}};
+  pipeline::Registry registry_;
+  pipeline::ControlQueue controls_;
+  pipeline::RingReads reads_;
+  pipeline::EventLog events_;
+  pipeline::PayloadPool payloads_{1 << 20};
+  CallingSink sink_;
+  std::unique_ptr<AttachedSegment> attached_;
+};
+
+// What is not on its way to the disk is still the job's when the daemon dies.
+TEST_F(PassedOver, TheCreditMovesWhenTheSinksAreFlushed) {
+  const test::Slot slot = test::PublishSlot(segment_, test::MakeSlot("a", 3, 4));
+  ring::SlotRingWriter writer(slot.block.data, segment_.producer(), segment_.gate());
+  const ring::SlotRingReader reader = segment_.OpenSlot(slot.index, slot.block);
+  Adopt();
+  std::vector<std::uint64_t> credits, consumed;
+  sink_.on_consume = [&](const pipeline::Delivery&) { consumed.push_back(reader.consumed()); };
+  sink_.on_flush = [&] { credits.push_back(reader.consumed()); };
+  test::WriteNumbers(writer, 1);
+  test::WriteNumbers(writer, 2);
+  EXPECT_TRUE(Pass());
+  EXPECT_EQ(reader.consumed(), 1u);
+  EXPECT_TRUE(Pass());
+  EXPECT_EQ(reader.consumed(), 2u);
+  EXPECT_THAT(consumed, testing::ElementsAre(0, 1));
+  EXPECT_THAT(credits, testing::ElementsAre(0, 1));
+}
+
+// Every value of a slot names the slot: of one that takes another's place nothing is shown as its.
+TEST_F(PassedOver, ASlotThatTakesTheBlockOfAnotherIsNeverReadAsIt) {
+  constexpr int kSlots = 400;
+  std::uint64_t wrong = 0;
+  std::map<std::string, std::uint64_t> seen;
+  sink_.on_consume = [&](const pipeline::Delivery& delivery) {
+    if (delivery.payload == nullptr) return;
+    std::int32_t value = 0;
+    std::memcpy(&value, delivery.payload->data(), sizeof(value));
+    const std::string& probe = delivery.snapshot->slot->probe;
+    wrong += probe != std::to_string(value / 10);
+    std::uint64_t& last = seen[probe];
+    wrong += delivery.snapshot->ordinal <= last;
+    last = delivery.snapshot->ordinal;
+  };
+  Adopt();
+  std::atomic<bool> done = false;
+  std::thread job([&] {
+    for (int i = 1; i <= kSlots; ++i) {
+      const test::Slot slot = test::PublishSlot(segment_, test::MakeSlot(std::to_string(i), 3, 4));
+      ring::SlotRingWriter writer(slot.block.data, segment_.producer(), segment_.gate());
+      for (int value = 1; value <= 6; ++value) test::WriteNumbers(writer, i * 10 + value);
+      segment_.Retire(slot.index);
+      segment_.Release(slot.index, slot.block);
+    }
+    const test::Slot last = test::PublishSlot(segment_, test::MakeSlot("999", 3, 4));
+    ring::SlotRingWriter writer(last.block.data, segment_.producer(), segment_.gate());
+    test::WriteNumbers(writer, 9990);
+    done = true;
+  });
+  while (!done) Pass();
+  job.join();
+  while (Pass()) {
+  }
+  EXPECT_EQ(wrong, 0u);
+  EXPECT_EQ(seen["999"], 1u);
+}
+
+}  // namespace
+}  // namespace cgdebug::ingest

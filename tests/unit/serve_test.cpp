@@ -1,0 +1,139 @@
+// What is answered, of jobs and values that no process has.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/serve/handlers.h"
+#include "daemon/serve/tail_stream.h"
+#include "tests/support/model_fixture.h"
+
+namespace cgdebug::serve {
+namespace {
+
+class Served : public testing::Test {
+ protected:
+  pipeline::SessionPtr AddJob(const std::string& uuid, std::int64_t created_ns) {
+    return registry_.AddSession(test::MakeIdentity(uuid, "run" + uuid, created_ns));
+  }
+  pipeline::SlotPtr AddSlot(const pipeline::SessionPtr& session, const std::string& probe,
+                            std::uint64_t order, bool retired = false) {
+    auto slot = test::MakeSlot(session, probe, order);
+    registry_.SetSlot(slot, {}, 1, retired);
+    return slot;
+  }
+  void AddValue(const pipeline::SlotPtr& slot, std::uint64_t replay, float value,
+                std::int64_t timestamp_ns) {
+    const auto delivery = test::MakeDelivery(slot, replay, {value, value});
+    auto snapshot = std::make_shared<pipeline::Snapshot>(*delivery.snapshot);
+    snapshot->timestamp_ns = timestamp_ns;
+    store_.Put(snapshot, delivery.payload);
+    registry_.SetLast(snapshot);
+  }
+  double Got(const std::string& probe, std::int64_t replay) {
+    v1::Request request;
+    request.mutable_get()->set_probe(probe);
+    request.mutable_get()->set_replay(replay);
+    pipeline::PayloadPtr payload;
+    const v1::Response response = handlers_.Answer(request, &payload);
+    EXPECT_FALSE(response.has_error()) << response.error().message();
+    return response.get().snapshot().stats().max();
+  }
+
+  pipeline::Registry registry_;
+  pipeline::EventLog events_;
+  pipeline::SnapshotStore store_{1 << 20};
+  pipeline::ControlQueue controls_;
+  pipeline::RingReads reads_;
+  pipeline::Recorder recorder_{{}, [](const auto&, const std::string&) {}};
+  Model model_{&registry_, &events_, &store_, &controls_, &reads_, &recorder_};
+  Handlers handlers_{model_, {}};
+};
+
+TEST_F(Served, AValueIsThatOfTheNewestJobThatHasTheProbe) {
+  const auto old_job = AddJob("aa", 10);
+  const auto new_job = AddJob("bb", 20);
+  const auto newest_job = AddJob("cc", 30);
+  AddValue(AddSlot(old_job, "x", 1), 1, 1, 1);
+  AddValue(AddSlot(new_job, "x", 1), 1, 2, 2);
+  AddValue(AddSlot(newest_job, "y", 1), 1, 3, 3);
+  EXPECT_EQ(Got("x", -1), 2);
+  EXPECT_EQ(Got("x", 1), 2);
+}
+
+TEST_F(Served, AReplayThatTwoGraphsHaveIsTheLaterOne) {
+  const auto job = AddJob("aa", 10);
+  const auto first = AddSlot(job, "x", 1);
+  const auto second = AddSlot(job, "x", 2);
+  AddValue(first, 3, 1, 500);
+  AddValue(second, 3, 2, 400);
+  EXPECT_EQ(Got("x", 3), 1);
+  AddValue(first, 4, 1, 600);
+  AddValue(second, 4, 2, 700);
+  EXPECT_EQ(Got("x", 4), 2);
+}
+
+TEST_F(Served, ADeadJobIsListedOnlyWhenItIsAskedFor) {
+  const auto dead = AddJob("aa", 10);
+  const auto alive = AddJob("bb", 20);
+  registry_.EndSession(dead, pipeline::SessionState::kDied, 15);
+  const auto sessions = [&](bool include_dead) {
+    v1::Request request;
+    request.mutable_sessions()->set_include_dead(include_dead);
+    pipeline::PayloadPtr payload;
+    std::vector<std::string> keys;
+    const v1::Response response = handlers_.Answer(request, &payload);
+    for (const v1::Session& session : response.sessions().sessions()) keys.push_back(session.key());
+    return keys;
+  };
+  EXPECT_THAT(sessions(false), testing::ElementsAre(alive->key));
+  EXPECT_THAT(sessions(true), testing::UnorderedElementsAre(dead->key, alive->key));
+}
+
+TEST_F(Served, AChangeIsForSlotsWhoseGraphIsThere) {
+  const auto job = AddJob("aa", 10);
+  const auto live = AddSlot(job, "x", 1);
+  AddSlot(job, "x", 2, /*retired=*/true);
+  v1::Request request;
+  request.mutable_set()->add_probes("x");
+  request.mutable_set()->mutable_control()->set_mode(v1::Control::OFF);
+  pipeline::PayloadPtr payload;
+  const v1::Response response = handlers_.Answer(request, &payload);
+  ASSERT_FALSE(response.has_error()) << response.error().message();
+  EXPECT_EQ(response.set().slots(), 1u);
+  EXPECT_EQ(response.set().probes(), 1u);
+  const auto changes = controls_.Take();
+  ASSERT_EQ(changes.size(), 1u);
+  EXPECT_EQ(changes[0].slot, live);
+}
+
+TEST_F(Served, ATailIsToldOfWhatItMissedOfItsOwnJobOnly) {
+  const auto own = AddJob("aa", 10);
+  const auto other = AddJob("bb", 20);
+  const auto own_slot = AddSlot(own, "x", 1);
+  const auto other_slot = AddSlot(other, "x", 1);
+  v1::TailRequest request;
+  request.set_session(own->key);
+  request.set_follow(true);
+  v1::Error error;
+  auto tail = TailStream::Open(model_, request, &error);
+  ASSERT_TRUE(tail) << error.message();
+  // More than the log keeps, of both.
+  events_.Add(own, pipeline::Loss{own_slot, 1, 2, "overwritten before it was read"});
+  for (int i = 0; i < 200'000; ++i) {
+    events_.Add(other, pipeline::Loss{other_slot, 1, 2, "overwritten before it was read"});
+  }
+  tail->Collect();
+  std::uint64_t missed = 0;
+  while (auto reply = tail->Next()) {
+    if (!reply->has_loss()) continue;
+    EXPECT_EQ(reply->loss().session(), own->key);
+    missed += reply->loss().count();
+  }
+  EXPECT_EQ(missed, 1u);
+}
+
+}  // namespace
+}  // namespace cgdebug::serve
