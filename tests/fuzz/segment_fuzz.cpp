@@ -168,7 +168,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   {
     const ingest::SigbusGuard guard;
     auto adopted = ingest::AttachedSegment::Adopt(
-        std::move(view), {&registry, &controls, &reads, &events, &payloads, &sinks});
+        std::move(view), "", {&registry, &controls, &reads, &events, &payloads, &sinks});
     if (!adopted.ok()) return 0;
     attached = *std::move(adopted);
   }
@@ -192,6 +192,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     attached->Abandon();
   } else {
     attached->CheckProducer();
+    for (int pass = 0; pass < 8 && attached->alive(); ++pass) Pass(attached.get());
   }
   (void)attached->skipped_slots();
   attached->Remove();

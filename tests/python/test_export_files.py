@@ -6,7 +6,7 @@ import numpy
 import pytest
 
 import cgdebug
-from cgdebug import export
+from cgdebug._output_files import replacing
 from test_recording import Writer
 
 
@@ -25,7 +25,7 @@ def test_an_export_that_fails_half_way_leaves_no_file_and_the_one_that_was_there
     for before in (None, b"before"):
         if before is not None:
             whole.write_bytes(before)
-        with pytest.raises(OSError, match="no room"), export._replacing(whole) as file:
+        with pytest.raises(OSError, match="no room"), replacing(whole) as file:
             file.write(b"half")
             raise OSError("no room")
         names = [path.name for path in tmp_path.iterdir()]

@@ -39,7 +39,7 @@ class PassedOver : public ::testing::Test {
     auto view = ring::SegmentView::Attach(segment_.name(), &reason);
     ASSERT_NE(view, nullptr) << reason;
     auto adopted = AttachedSegment::Adopt(
-        std::move(view), {&registry_, &controls_, &reads_, &events_, &payloads_, &sink_});
+        std::move(view), "", {&registry_, &controls_, &reads_, &events_, &payloads_, &sink_});
     ASSERT_TRUE(adopted.ok()) << adopted.error().message;
     attached_ = *std::move(adopted);
   }
