@@ -142,7 +142,7 @@ void ReclaimDeadSegments(double age_s, const IsOpenHere& is_open_here) noexcept 
   }
 }
 
-void EvictDeadSegments(std::uint64_t bytes, const IsOpenHere& is_open_here) noexcept {
+void EvictDeadSegments(std::uint64_t bytes, const IsOpenHere& is_open_here) noexcept try {
   const auto is_enough = [bytes] { return GetShmSpace().free_bytes >= static_cast<double>(bytes); };
   if (is_enough()) return;
   std::vector<std::pair<std::int64_t, std::string>> dead;  // oldest first
@@ -160,6 +160,7 @@ void EvictDeadSegments(std::uint64_t bytes, const IsOpenHere& is_open_here) noex
     const OwnFile control(name);  // a daemon may have found it meanwhile
     if (LastOfDead(control, name)) UnlinkSegment(name);
   }
+} catch (const std::bad_alloc&) {  // then what was evicted so far has to do
 }
 
 }  // namespace cgdebug::ring
