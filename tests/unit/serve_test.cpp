@@ -25,10 +25,10 @@ class Served : public testing::Test {
     return slot;
   }
   void AddValue(const pipeline::SlotPtr& slot, std::uint64_t replay, float value,
-                std::int64_t timestamp_ns) {
+                std::uint64_t serial) {
     const auto delivery = test::MakeDelivery(slot, replay, {value, value});
     auto snapshot = std::make_shared<pipeline::Snapshot>(*delivery.snapshot);
-    snapshot->timestamp_ns = timestamp_ns;
+    snapshot->serial = serial;
     store_.Put(snapshot, delivery.payload);
     registry_.SetLast(snapshot);
   }
