@@ -16,7 +16,23 @@ std::uint64_t NewestSerial(const Candidate& candidate) {
   return candidate.history.back().snapshot->serial;
 }
 
+bool HasReplay(const Candidate& candidate, std::int64_t replay) {
+  return std::any_of(candidate.history.begin(), candidate.history.end(),
+                     [&](const StoredSnapshot& stored) {
+                       return stored.snapshot->sequence == static_cast<std::uint64_t>(replay);
+                     });
+}
+
 }  // namespace
+
+void PreferLiving(std::vector<Candidate>* candidates, std::int64_t replay) {
+  const bool is_in_living =
+      std::any_of(candidates->begin(), candidates->end(), [&](const Candidate& candidate) {
+        return !candidate.slot.retired && HasReplay(candidate, replay);
+      });
+  if (!is_in_living) return;
+  std::erase_if(*candidates, [](const Candidate& candidate) { return candidate.slot.retired; });
+}
 
 const StoredSnapshot* FindReplay(const std::vector<Candidate>& candidates, std::int64_t replay,
                                  const Candidate** owner) {
@@ -48,10 +64,7 @@ std::string Ambiguous(const std::vector<Candidate>& candidates, std::int64_t rep
   if (replay <= 0) return "";
   std::set<std::string> names;
   for (const Candidate& candidate : candidates) {
-    const auto has = [&](const StoredSnapshot& stored) {
-      return stored.snapshot->sequence == static_cast<std::uint64_t>(replay);
-    };
-    if (!std::any_of(candidate.history.begin(), candidate.history.end(), has)) continue;
+    if (!HasReplay(candidate, replay)) continue;
     const pipeline::SlotIdentity& slot = *candidate.slot.slot;
     names.insert(slot.probe + registry.PlaceOf(slot).qualifier);
   }

@@ -16,6 +16,10 @@ struct Candidate {
   std::vector<pipeline::StoredSnapshot> history;
 };
 
+// Drops the slots whose graph is gone where a graph that still replays has that replay: a job that
+// captures its model again means the graph that it runs.
+void PreferLiving(std::vector<Candidate>* candidates, std::int64_t replay);
+
 // Null when no candidate has that replay. Lifetime: the result points into `candidates`.
 const pipeline::StoredSnapshot* FindReplay(const std::vector<Candidate>& candidates,
                                            std::int64_t replay, const Candidate** owner);

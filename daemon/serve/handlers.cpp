@@ -263,6 +263,7 @@ void Handlers::Get(const v1::GetRequest& request, v1::Response* response,
   }
   const Candidate* owner = nullptr;
   const std::int64_t replay = request.replay() == 0 ? -1 : request.replay();
+  PreferLiving(&candidates, replay);
   if (const std::string ambiguous = Ambiguous(candidates, replay, *model_.registry);
       !ambiguous.empty()) {
     return SetError(response, v1::Error::NO_SNAPSHOT, ambiguous);

@@ -304,14 +304,16 @@ TEST_F(RecordingToDisk, EndsAtTheSizeThatTheDaemonAllowsAndTheJobGoesOn) {
 }
 
 TEST_F(RecordingToDisk, LeavesTheDiskAsFreeAsTheDaemonWasTold) {
+  constexpr std::uint64_t kMiB = 1 << 20;
   PipeReader terminal;
-  ProducerProcess job({{.name = "a", .capacity = 4, .record_every = 1, .to_disk = true}},
-                      terminal.write_fd());
-  DaemonProcess daemon(dir_, {"--min-free-disk", "99%"});
-  job.Write(0, 1);
-  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a", 1));
+  ProducerProcess job(
+      {{.name = "a", .elements = 4 * kMiB, .capacity = 2, .record_every = 1, .to_disk = true}},
+      terminal.write_fd());
+  const std::uint64_t free_mib = std::filesystem::space(dir_ / ".").available / kMiB;
+  DaemonProcess daemon(dir_, {"--min-free-disk", std::to_string(free_mib - 100) + "M"});
   v1::Recording ended;
   ASSERT_TRUE(WaitUntil([&] {
+    job.Write(0, 1);  // 16 MiB
     auto client = daemon.Connect();
     const auto list = client.RecordList({});
     if (list.ok() && list->recordings_size() == 1) ended = list->recordings(0);
@@ -322,9 +324,18 @@ TEST_F(RecordingToDisk, LeavesTheDiskAsFreeAsTheDaemonWasTold) {
   EXPECT_EQ(daemon.Status().recordings(0).state(), "disk full");
   const std::string said = "[cgdebug] nothing more of this job is recorded into ";
   EXPECT_TRUE(terminal.WaitFor(said)) << terminal.text();
-  EXPECT_THAT(terminal.text(),
-              testing::HasSubstr("--min-free-disk SIZE. Type: cgdebug-cli status"));
+  EXPECT_THAT(terminal.text(), testing::HasSubstr("--min-free-disk"));
   EXPECT_EQ(CountOf(terminal.text(), said), 1u);
+}
+
+TEST_F(RecordingToDisk, BeginsNothingWhereLessIsFreeThanTheDaemonWasTold) {
+  PipeReader terminal;
+  ProducerProcess job({{.name = "a", .capacity = 4, .record_every = 1, .to_disk = true}},
+                      terminal.write_fd());
+  DaemonProcess daemon(dir_, {"--min-free-disk", "99%"});
+  job.Write(0, 1);
+  EXPECT_TRUE(terminal.WaitFor("[cgdebug] this job is not recorded: ")) << terminal.text();
+  EXPECT_THAT(terminal.text(), testing::HasSubstr("--min-free-disk"));
 }
 
 TEST_F(RecordingToDisk, AJobThatCannotBeRecordedIsToldSo) {

@@ -164,7 +164,7 @@ def test_diff_of_nan_with_itself_names_the_option(cli, tmp_path):
 def test_help_says_the_whole_command_and_what_its_words_mean(cli):
     assert "Usage: cgdebug-cli record start [OPTIONS]\n" in cli("record", "start", "--help").stdout
     assert "TENSOR   " in cli("show", "--help").stdout
-    assert "[SOURCE:]PROBE[@REPLAY[SLICE]]" in cli("show", "--help").stdout
+    assert "[SOURCE:]PROBE[{SHAPE}][@g:GRAPH][@REPLAY[SLICE]]" in cli("show", "--help").stdout
 
 
 def test_help_of_a_command_that_is_none_names_the_near_ones(cli):

@@ -209,7 +209,9 @@ def test_a_probe_records_to_disk_without_losing_one(daemon, tmp_path):
     assert (pathlib.Path(found[0]) / "catalogue.sqlite").exists()
 
 
-def test_a_job_that_no_daemon_saw_is_recorded_where_it_wanted_to_be(own_daemon, job, tmp_path):
+def test_a_job_that_no_daemon_saw_alive_is_recorded_in_the_daemons_folder(
+    own_daemon, job, tmp_path, monkeypatch
+):
     gone = job(
         f"""
         os.chdir({str(tmp_path)!r})
@@ -224,8 +226,10 @@ def test_a_job_that_no_daemon_saw_is_recorded_where_it_wanted_to_be(own_daemon, 
     assert gone.line() == "probed"
     gone.process.kill()
     gone.process.wait()
+    # The path that a dead job asked for is not believed: nobody can say any more who wrote it.
+    monkeypatch.setenv("CGDEBUG_DIR", str(tmp_path / "daemons"))
     own_daemon()
-    found = wait_until(lambda: list((tmp_path / "out").glob("*.cgrec")), "it is recorded")
+    found = wait_until(lambda: list((tmp_path / "daemons").glob("*.cgrec")), "it is recorded")
     wait_until(lambda: not cgdebug.open(found[0]).growing, "the recording is closed")
     recording = cgdebug.open(found[0])
     assert values(recording, "x") == [6.0, 7.0, 8.0, 9.0]

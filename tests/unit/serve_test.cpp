@@ -75,6 +75,17 @@ TEST_F(Served, AReplayThatTwoGraphsHaveIsTheLaterOne) {
   EXPECT_EQ(Got("x", 4), 2);
 }
 
+TEST_F(Served, AReplayIsThatOfAGraphThatStillReplaysWhereOneHasIt) {
+  const auto job = AddJob("aa", 10);
+  const auto gone = AddSlot(job, "x", 1, /*retired=*/true);
+  const auto living = AddSlot(job, "x", 2);
+  AddValue(living, 3, 1, 400);
+  AddValue(gone, 3, 2, 500);
+  AddValue(gone, 4, 3, 600);
+  EXPECT_EQ(Got("x", 3), 1);
+  EXPECT_EQ(Got("x", 4), 3);
+}
+
 TEST_F(Served, ADeadJobIsListedOnlyWhenItIsAskedFor) {
   const auto dead = AddJob("aa", 10);
   const auto alive = AddJob("bb", 20);
