@@ -1,5 +1,7 @@
 """Labels and serials of captured graphs, in both lanes."""
 
+import uuid
+
 import pytest
 import torch
 
@@ -52,10 +54,13 @@ def test_large_and_small_probes_of_a_replay_share_its_serial(graph_probe):
 
 def test_the_first_nan_of_two_graphs_is_the_earlier_one(daemon, graph_probe):
     p = graph_probe(TensorRecord(64), name="v")
+    # A label stays that of the graph which had it first, also when that graph is gone.
+    tag = uuid.uuid4().hex[:8]
+    few, many = f"{tag} bs=8", f"{tag} bs=64"
     small, large = torch.ones(8, device="cuda"), torch.ones(64, device="cuda")
-    with cgdebug.graph_label("bs=8"):
+    with cgdebug.graph_label(few):
         often, _ = capture(lambda: p(small))
-    cgdebug.graph_label("bs=64")
+    cgdebug.graph_label(many)
     seldom, _ = capture(lambda: p(large))
     filled(seldom, large, 1)
     for _ in range(49):
@@ -71,10 +76,10 @@ def test_the_first_nan_of_two_graphs_is_the_earlier_one(daemon, graph_probe):
             return len(slots) == 2 and {one.graph: one.first_nan for one in slots}
 
     first = wait_until(firsts, "both graphs have shown NaN")
-    assert first["bs=8"].replay == 50 and first["bs=64"].replay == 2
-    assert first["bs=8"].serial < first["bs=64"].serial
+    assert first[few].replay == 50 and first[many].replay == 2
+    assert first[few].serial < first[many].serial
     with daemon.connect() as client:
-        assert client.get("v", 2, graph_id=p.status().slots[1].graph_id).graph == "bs=64"
+        assert client.get("v", 2, graph_id=p.status().slots[1].graph_id).graph == many
 
 
 def test_a_plain_label_names_one_graph_and_a_block_all_in_it(graph_probe):
