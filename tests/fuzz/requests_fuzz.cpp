@@ -21,6 +21,7 @@ using namespace cgdebug;
 
 struct World {
   World() {
+    reads.End();  // no ingest thread answers here
     for (const char* label : {"alive", "dead"}) {
       auto session = registry.AddSession(test::MakeIdentity(label[0] == 'd' ? "dead" : "abcd"));
       for (std::uint32_t index = 0; index < 3; ++index) {
