@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "cgdebug/probe.h"
 
@@ -169,6 +170,14 @@ py::dict ToDict(const SlotStatus& slot) {
 
 // Nothing of the probe is called with the interpreter's lock held: a capture in another thread may
 // hold the probe table's lock and wait in the driver for a callback in Python.
+bool IsInterpreterEnding() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsFinalizing() != 0;
+#else
+  return _Py_IsFinalizing() != 0;
+#endif
+}
+
 class NativeProbe {
  public:
   NativeProbe(const std::string& name, const std::string& mode, bool copy_non_contiguous,
@@ -181,7 +190,10 @@ class NativeProbe {
     probe_ = std::make_unique<Probe>(name, std::move(options));
   }
   ~NativeProbe() {
-    const py::gil_scoped_release unlocked;
+    // A thread that gets the GIL while the interpreter ends is unwound by force, and where C++ code
+    // on its stack allows no exception, that ends the process: the GIL stays here then.
+    std::optional<py::gil_scoped_release> unlocked;
+    if (!IsInterpreterEnding()) unlocked.emplace();
     probe_.reset();
   }
 
