@@ -5,12 +5,12 @@
 #include <memory>
 #include <utility>
 
-#include "daemon/base/log.h"
 #include "daemon/ingest/ingest_loop.h"
+#include "daemon/log.h"
 #include "daemon/pipeline/payload_pool.h"
-#include "daemon/pipeline/recorder.h"
-#include "daemon/pipeline/ring_reads.h"
 #include "daemon/pipeline/sink.h"
+#include "daemon/record/recorder.h"
+#include "daemon/record/ring_reads.h"
 #include "daemon/serve/server.h"
 #include "daemon/sinks/compare_sink.h"
 #include "daemon/sinks/job_terminal.h"

@@ -1,7 +1,7 @@
 // daemon.h: puts the parts together.
 #pragma once
 
-#include "daemon/base/result.h"
+#include "daemon/core/base/result.h"
 #include "daemon/instance.h"
 #include "daemon/options.h"
 

@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
-#include "daemon/base/result.h"
-#include "daemon/base/unique_fd.h"
+#include "daemon/core/base/result.h"
+#include "daemon/core/base/unique_fd.h"
 
 namespace cgdebug {
 

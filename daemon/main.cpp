@@ -10,15 +10,15 @@
 #include <string>
 #include <utility>
 
-#include "daemon/base/daemon_mark.h"
-#include "daemon/base/log.h"
-#include "daemon/base/runtime_dir.h"
-#include "daemon/base/terminate.h"
+#include "daemon/core/base/daemon_mark.h"
+#include "daemon/core/base/runtime_dir.h"
+#include "daemon/core/base/terminate.h"
+#include "daemon/core/wire/endpoint.h"
 #include "daemon/daemon.h"
 #include "daemon/detach.h"
 #include "daemon/instance.h"
+#include "daemon/log.h"
 #include "daemon/options.h"
-#include "daemon/wire/endpoint.h"
 #include "proto/layout/segment_layout.h"
 
 namespace cgdebug {

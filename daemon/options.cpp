@@ -5,11 +5,11 @@
 #include <iostream>
 #include <string>
 
-#include "daemon/base/bytes.h"
-#include "daemon/base/duration.h"
-#include "daemon/base/parsed_option.h"
-#include "daemon/base/whole_number.h"
-#include "daemon/wire/frame.h"
+#include "daemon/core/base/bytes.h"
+#include "daemon/core/base/duration.h"
+#include "daemon/core/options/parsed_option.h"
+#include "daemon/core/options/whole_number.h"
+#include "daemon/core/wire/frame.h"
 
 namespace cgdebug {
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 #include <thread>
 
-#include "daemon/recording/recording_writer.h"
+#include "daemon/core/recording/recording_writer.h"
 
 namespace cgdebug {
 

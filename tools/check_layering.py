@@ -17,30 +17,34 @@ MAX_LINES = 400
 MAX_SCHEMA_LINES = 600  # one schema is one thing, and its messages refer to one another
 
 LAYOUT = ["proto/layout"]
-LEAVES = ["daemon/base", "daemon/numerics", "daemon/recording", "daemon/wire"]
-STAGE = LAYOUT + LEAVES + ["proto", "libprobe/ring", "daemon/pipeline"]
+CORE = ["daemon/core/base", "daemon/core/numerics", "daemon/core/recording", "daemon/core/wire"]
+STAGE = LAYOUT + CORE + ["proto", "libprobe/ring", "daemon/model", "daemon/pipeline", "daemon/log"]
 # Folder -> folders of ours that it may include, besides itself and what lies below it; the longest
-# prefix wins. "proto" is the generated control.pb.h.
+# prefix wins. "proto" is the generated control.pb.h, "daemon/log" the one header of that name.
 ALLOWED = {
     "proto/layout": [],
     "libprobe/ring": LAYOUT,
     "libprobe/torch": LAYOUT + ["libprobe"],
     "libprobe": LAYOUT + ["libprobe/ring"],
-    "daemon/base": [],
-    "daemon/numerics": LAYOUT + ["daemon/base"],
-    "daemon/recording": LAYOUT + ["daemon/base", "daemon/numerics"],
-    "daemon/wire": ["proto", "daemon/base"],
-    "daemon/pipeline": LAYOUT + LEAVES + ["proto", "libprobe/ring"],
-    "daemon/ingest": STAGE,
-    "daemon/sinks": STAGE,
-    "daemon/serve": STAGE,
-    "daemon": STAGE + ["daemon/ingest", "daemon/sinks", "daemon/serve"],
-    "client/source": LAYOUT + ["daemon/base", "daemon/numerics", "daemon/recording"],
-    "client/analysis": LAYOUT + ["daemon/base", "daemon/numerics", "client/source"],
-    "client": LAYOUT + LEAVES + ["proto", "client/source", "client/analysis"],
-    "python/src": LAYOUT + ["libprobe", "daemon/base", "daemon/numerics", "daemon/recording",
+    "daemon/core/base": [],
+    "daemon/core/numerics": LAYOUT + ["daemon/core/base"],
+    "daemon/core/options": ["daemon/core/base"],
+    "daemon/core/recording": LAYOUT + ["daemon/core/base", "daemon/core/numerics"],
+    "daemon/core/wire": ["proto", "daemon/core/base"],
+    "daemon/log": ["daemon/core/base"],
+    "daemon/model": LAYOUT + ["daemon/core/base", "daemon/core/numerics", "libprobe/ring"],
+    "daemon/pipeline": LAYOUT + ["daemon/core/base", "daemon/core/numerics", "libprobe/ring", "daemon/model"],
+    "daemon/record": STAGE,
+    "daemon/ingest": STAGE + ["daemon/record"],
+    "daemon/sinks": STAGE + ["daemon/record"],
+    "daemon/serve": STAGE + ["daemon/record"],
+    "daemon": STAGE + ["daemon/core/options", "daemon/record", "daemon/ingest", "daemon/sinks", "daemon/serve"],
+    "client/source": LAYOUT + ["daemon/core/base", "daemon/core/numerics", "daemon/core/recording"],
+    "client/analysis": LAYOUT + ["daemon/core/base", "daemon/core/numerics", "client/source"],
+    "client": LAYOUT + CORE + ["daemon/core/options", "proto", "client/source", "client/analysis"],
+    "python/src": LAYOUT + ["libprobe", "daemon/core/base", "daemon/core/numerics", "daemon/core/recording",
                             "client/source", "client/analysis"],
-    "tools": LAYOUT + LEAVES + ["libprobe/ring"],
+    "tools": LAYOUT + CORE + ["libprobe/ring"],
     "proto": [],
     "tests": [],  # and everything else
 }
@@ -49,14 +53,14 @@ ALLOWED = {
 HOMES = {
     r"(torch|ATen|c10)/": ["libprobe/torch"],
     r"cuda": ["libprobe", "!libprobe/ring", "tools/bench"],
-    r"google/protobuf/": ["daemon/wire", "daemon/serve", "client"],
+    r"google/protobuf/": ["daemon/core/wire", "daemon/serve", "client"],
     r"(fmt|spdlog)/": ["daemon", "client"],
-    r"boost/asio": ["daemon/wire", "daemon/serve", "daemon", "client"],
+    r"boost/asio": ["daemon/core/wire", "daemon/serve", "daemon", "client"],
     r"CLI/": ["daemon", "client/cli"],
     r"nlohmann/": ["client"],
     r"pybind11/": ["python/src"],
-    r"sqlite3": ["daemon/recording", "client/source"],
-    r"xxhash": ["daemon/recording"],
+    r"sqlite3": ["daemon/core/recording", "client/source"],
+    r"xxhash": ["daemon/core/recording"],
     r"(gtest|gmock)/": [],
 }
 ATOMIC_FILES = ("libprobe/ring/", "libprobe/capture/", "libprobe/probe_table.", "daemon/ingest/",
@@ -83,6 +87,8 @@ def owner_of(include):
         return "libprobe"
     if include == "cgdebug/client.h":
         return "client"
+    if include == "daemon/log.h":
+        return "daemon/log"
     parent = str(Path(include).parent)
     return parent if parent.split("/")[0] in TOPS else None
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "client/source/source.h"
-#include "daemon/base/glob.h"
-#include "daemon/base/graph_labels.h"
+#include "daemon/core/base/glob.h"
+#include "daemon/core/base/graph_labels.h"
 
 namespace cgdebug::analysis {
 

@@ -9,7 +9,7 @@
 
 #include "client/analysis/align.h"
 #include "client/source/source.h"
-#include "daemon/numerics/stats.h"
+#include "daemon/core/numerics/stats.h"
 
 namespace cgdebug::analysis {
 

@@ -8,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-#include "daemon/numerics/format.h"
+#include "daemon/core/numerics/format.h"
 
 namespace cgdebug::analysis {
 namespace {

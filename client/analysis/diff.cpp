@@ -11,8 +11,8 @@
 #include "client/analysis/gaps.h"
 #include "client/analysis/statistics_verdict.h"
 #include "client/analysis/verify.h"
-#include "daemon/numerics/decode.h"
-#include "daemon/numerics/format.h"
+#include "daemon/core/numerics/decode.h"
+#include "daemon/core/numerics/format.h"
 
 namespace cgdebug::analysis {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "client/analysis/align.h"
 #include "client/source/source.h"
-#include "daemon/numerics/compare.h"
+#include "daemon/core/numerics/compare.h"
 
 namespace cgdebug::analysis {
 

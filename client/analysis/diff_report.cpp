@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "client/analysis/pattern.h"
-#include "daemon/numerics/format.h"
+#include "daemon/core/numerics/format.h"
 
 namespace cgdebug::analysis {
 namespace {

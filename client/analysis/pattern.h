@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "daemon/numerics/compare.h"
+#include "daemon/core/numerics/compare.h"
 
 namespace cgdebug::analysis {
 

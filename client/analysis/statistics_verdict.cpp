@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-#include "daemon/numerics/stats_difference.h"
+#include "daemon/core/numerics/stats_difference.h"
 
 namespace cgdebug::analysis {
 namespace {

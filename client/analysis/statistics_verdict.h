@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "daemon/numerics/compare.h"
-#include "daemon/numerics/stats.h"
+#include "daemon/core/numerics/compare.h"
+#include "daemon/core/numerics/stats.h"
 
 namespace cgdebug::analysis {
 

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <exception>
 
-#include "daemon/base/suggest.h"
+#include "daemon/core/base/suggest.h"
 
 namespace cgdebug::cli {
 namespace {

@@ -8,8 +8,8 @@
 #include "cgdebug/client.h"
 #include "client/cli/exit_codes.h"
 #include "client/cli/selector.h"
-#include "client/cli/terminal.h"
-#include "daemon/base/result.h"
+#include "client/cli/views/terminal.h"
+#include "daemon/core/base/result.h"
 
 namespace CLI {
 class App;

@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "client/cli/command_line.h"
-#include "daemon/base/terminate.h"
+#include "daemon/core/base/terminate.h"
 
 namespace {
 

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "daemon/base/graph_labels.h"
-#include "daemon/base/result.h"
+#include "daemon/core/base/graph_labels.h"
+#include "daemon/core/base/result.h"
 
 namespace cgdebug::cli {
 

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "client/cli/snapshot_text.h"
-#include "client/cli/terminal.h"
-#include "daemon/base/suggest.h"
-#include "daemon/numerics/format.h"
+#include "client/cli/views/snapshot_text.h"
+#include "client/cli/views/terminal.h"
+#include "daemon/core/base/suggest.h"
+#include "daemon/core/numerics/format.h"
 
 namespace cgdebug::cli {
 namespace {

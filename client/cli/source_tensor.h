@@ -7,7 +7,7 @@
 #include "cgdebug/client.h"
 #include "client/cli/selector.h"
 #include "client/source/source.h"
-#include "daemon/base/result.h"
+#include "daemon/core/base/result.h"
 
 namespace cgdebug::cli {
 

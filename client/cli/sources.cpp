@@ -9,11 +9,11 @@
 #include <set>
 
 #include "client/analysis/align.h"
-#include "client/cli/live_source.h"
+#include "client/live/live_source.h"
 #include "client/source/merged_source.h"
-#include "daemon/base/session_selector.h"
-#include "daemon/base/suggest.h"
-#include "daemon/recording/recording_reader.h"
+#include "daemon/core/base/session_selector.h"
+#include "daemon/core/base/suggest.h"
+#include "daemon/core/recording/recording_reader.h"
 
 namespace cgdebug::cli {
 namespace {

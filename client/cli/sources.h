@@ -9,8 +9,8 @@
 #include "client/analysis/align.h"
 #include "client/cli/context.h"
 #include "client/source/source.h"
-#include "daemon/base/graph_labels.h"
-#include "daemon/recording/types.h"
+#include "daemon/core/base/graph_labels.h"
+#include "daemon/core/recording/types.h"
 #include "proto/control.pb.h"
 
 namespace CLI {

@@ -8,7 +8,7 @@
 #include <memory>
 #include <tuple>
 
-#include "daemon/recording/recording_writer.h"
+#include "daemon/core/recording/recording_writer.h"
 #include "proto/layout/ring_layout.h"
 
 namespace cgdebug::source {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "daemon/base/result.h"
-#include "daemon/recording/recording_reader.h"
+#include "daemon/core/base/result.h"
+#include "daemon/core/recording/recording_reader.h"
 
 namespace cgdebug::source {
 

@@ -6,10 +6,10 @@
 #include <map>
 #include <utility>
 
-#include "daemon/numerics/format.h"
-#include "daemon/recording/catalogue.h"
-#include "daemon/recording/catalogue_schema.h"
-#include "daemon/recording/recording_reader.h"
+#include "daemon/core/numerics/format.h"
+#include "daemon/core/recording/catalogue.h"
+#include "daemon/core/recording/catalogue_schema.h"
+#include "daemon/core/recording/recording_reader.h"
 
 namespace cgdebug::source {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "client/source/source.h"
-#include "daemon/base/result.h"
+#include "daemon/core/base/result.h"
 
 struct sqlite3;
 
@@ -17,8 +17,8 @@ struct CloseDatabase {
 };
 using Database = std::unique_ptr<sqlite3, CloseDatabase>;
 
-// The tables of daemon/recording/catalogue_schema.h: of a recording its own catalogue, of any other
-// source the same in memory.
+// The tables of daemon/core/recording/catalogue_schema.h: of a recording its own catalogue, of any
+// other source the same in memory.
 Result<Database> MakeDatabase(Source& source);
 
 struct QueryResult {

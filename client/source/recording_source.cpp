@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "client/source/merged_source.h"
-#include "daemon/base/graph_labels.h"
-#include "daemon/recording/recording_reader.h"
+#include "daemon/core/base/graph_labels.h"
+#include "daemon/core/recording/recording_reader.h"
 
 namespace cgdebug::source {
 namespace {

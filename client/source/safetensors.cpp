@@ -14,9 +14,9 @@
 #include <string_view>
 #include <utility>
 
-#include "daemon/base/regular_file.h"
-#include "daemon/base/unique_fd.h"
-#include "daemon/numerics/tensor_view.h"
+#include "daemon/core/base/regular_file.h"
+#include "daemon/core/base/unique_fd.h"
+#include "daemon/core/numerics/tensor_view.h"
 
 namespace cgdebug::source {
 namespace {

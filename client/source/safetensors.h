@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "client/source/source.h"
-#include "daemon/base/result.h"
+#include "daemon/core/base/result.h"
 #include "proto/layout/dtype.h"
 
 namespace cgdebug::source {

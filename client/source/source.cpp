@@ -7,9 +7,9 @@
 
 #include "client/source/recording_source.h"
 #include "client/source/safetensors_source.h"
-#include "daemon/numerics/format.h"
-#include "daemon/numerics/tensor_view.h"
-#include "daemon/recording/recording_reader.h"
+#include "daemon/core/numerics/format.h"
+#include "daemon/core/numerics/tensor_view.h"
+#include "daemon/core/recording/recording_reader.h"
 
 namespace cgdebug::source {
 namespace {

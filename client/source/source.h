@@ -17,11 +17,11 @@
 #include <string>
 #include <vector>
 
-#include "daemon/base/graph_labels.h"
-#include "daemon/base/result.h"
-#include "daemon/numerics/stats.h"
-#include "daemon/recording/account.h"
-#include "daemon/recording/types.h"
+#include "daemon/core/base/graph_labels.h"
+#include "daemon/core/base/result.h"
+#include "daemon/core/numerics/stats.h"
+#include "daemon/core/recording/account.h"
+#include "daemon/core/recording/types.h"
 #include "proto/layout/dtype.h"
 
 namespace cgdebug::recording {

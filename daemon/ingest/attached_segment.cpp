@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "daemon/base/log.h"
-#include "daemon/base/realtime.h"
+#include "daemon/core/base/realtime.h"
 #include "daemon/ingest/sigbus_guard.h"
-#include "daemon/pipeline/text.h"
+#include "daemon/log.h"
+#include "daemon/model/text.h"
 
 namespace cgdebug::ingest {
 namespace {

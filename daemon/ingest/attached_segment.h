@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "daemon/base/result.h"
+#include "daemon/core/base/result.h"
 #include "daemon/ingest/slot_consumer.h"
-#include "daemon/pipeline/registry.h"
+#include "daemon/model/registry.h"
 #include "libprobe/ring/segment_view.h"
 
 namespace cgdebug::ingest {

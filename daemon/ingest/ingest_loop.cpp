@@ -12,10 +12,10 @@
 #include <optional>
 #include <utility>
 
-#include "daemon/base/daemon_mark.h"
-#include "daemon/base/log.h"
-#include "daemon/base/realtime.h"
+#include "daemon/core/base/daemon_mark.h"
+#include "daemon/core/base/realtime.h"
 #include "daemon/ingest/sigbus_guard.h"
+#include "daemon/log.h"
 #include "libprobe/ring/reclaim.h"
 
 namespace cgdebug::ingest {

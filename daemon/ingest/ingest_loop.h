@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "daemon/base/unique_fd.h"
+#include "daemon/core/base/unique_fd.h"
 #include "daemon/ingest/attached_segment.h"
 #include "daemon/ingest/ordered_pool.h"
 #include "daemon/ingest/segment_watcher.h"

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "daemon/base/log.h"
-#include "daemon/pipeline/text.h"
+#include "daemon/log.h"
+#include "daemon/model/text.h"
 #include "libprobe/ring/segment_view.h"
 
 namespace cgdebug::ingest {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "daemon/base/unique_fd.h"
-#include "daemon/pipeline/registry.h"
+#include "daemon/core/base/unique_fd.h"
+#include "daemon/model/registry.h"
 
 namespace cgdebug::ingest {
 

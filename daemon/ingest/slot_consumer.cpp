@@ -4,7 +4,7 @@
 #include <new>
 #include <utility>
 
-#include "daemon/base/realtime.h"
+#include "daemon/core/base/realtime.h"
 #include "daemon/ingest/sigbus_guard.h"
 
 namespace cgdebug::ingest {

@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "daemon/pipeline/control_queue.h"
-#include "daemon/pipeline/event_log.h"
+#include "daemon/model/control_queue.h"
+#include "daemon/model/event_log.h"
+#include "daemon/model/registry.h"
 #include "daemon/pipeline/payload_pool.h"
-#include "daemon/pipeline/registry.h"
-#include "daemon/pipeline/ring_reads.h"
 #include "daemon/pipeline/sink.h"
 #include "daemon/pipeline/snapshot_maker.h"
+#include "daemon/record/ring_reads.h"
 #include "libprobe/ring/segment_view.h"
 #include "libprobe/ring/slot_ring_reader.h"
 

@@ -5,9 +5,9 @@
 #include <memory>
 #include <span>
 
-#include "daemon/base/result.h"
-#include "daemon/numerics/compare.h"
-#include "daemon/pipeline/identity.h"
+#include "daemon/core/base/result.h"
+#include "daemon/core/numerics/compare.h"
+#include "daemon/model/identity.h"
 
 namespace cgdebug::pipeline {
 

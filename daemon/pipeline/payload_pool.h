@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "daemon/pipeline/snapshot.h"
+#include "daemon/model/snapshot.h"
 
 namespace cgdebug::pipeline {
 

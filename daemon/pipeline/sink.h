@@ -7,9 +7,10 @@
 #include <string_view>
 #include <vector>
 
-#include "daemon/base/result.h"
+#include "daemon/core/base/result.h"
+#include "daemon/model/finding.h"
+#include "daemon/model/snapshot.h"
 #include "daemon/pipeline/comparison.h"
-#include "daemon/pipeline/snapshot.h"
 #include "libprobe/ring/slot_ring_reader.h"
 
 namespace cgdebug::pipeline {
@@ -62,19 +63,6 @@ struct Gap {
 
 // For events: a literal.
 std::string_view ToText(Gap::Cause cause);
-
-// The first snapshot of its slot that something is wrong with, in all replays that any daemon saw.
-struct Finding {
-  enum class Kind { kNan, kInf, kMismatch };
-  SlotPtr slot;
-  Kind kind = Kind::kNan;
-  std::uint64_t sequence = 0;
-  std::uint64_t serial = 0;  // of the replay; 0: not known
-  std::int64_t step = -1;
-  std::int64_t timestamp_ns = 0;  // 0: an earlier daemon found it
-  std::uint64_t count = 0;        // elements; 0: not known
-  std::string text = {};          // of a mismatch
-};
 
 // Thread: the ingest thread.
 class Sink {

@@ -3,9 +3,9 @@
 #include <cstring>
 #include <utility>
 
-#include "daemon/numerics/device_stats.h"
-#include "daemon/numerics/stats.h"
-#include "daemon/numerics/stats_difference.h"
+#include "daemon/core/numerics/device_stats.h"
+#include "daemon/core/numerics/stats.h"
+#include "daemon/core/numerics/stats_difference.h"
 
 namespace cgdebug::pipeline {
 namespace {

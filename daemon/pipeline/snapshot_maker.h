@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
+#include "daemon/model/snapshot.h"
 #include "daemon/pipeline/payload_pool.h"
-#include "daemon/pipeline/snapshot.h"
 #include "libprobe/ring/slot_ring_reader.h"
 
 namespace cgdebug::pipeline {

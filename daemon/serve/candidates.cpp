@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "daemon/base/graph_labels.h"
+#include "daemon/core/base/graph_labels.h"
 
 namespace cgdebug::serve {
 

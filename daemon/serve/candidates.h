@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "daemon/pipeline/registry.h"
-#include "daemon/pipeline/snapshot.h"
+#include "daemon/model/registry.h"
+#include "daemon/model/snapshot.h"
 
 namespace cgdebug::serve {
 

@@ -7,8 +7,8 @@
 #include <boost/asio/write.hpp>
 #include <utility>
 
-#include "daemon/base/log.h"
-#include "daemon/wire/frame.h"
+#include "daemon/core/wire/frame.h"
+#include "daemon/log.h"
 
 namespace cgdebug::serve {
 namespace {

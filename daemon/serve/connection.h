@@ -10,9 +10,9 @@
 #include <memory>
 #include <string>
 
+#include "daemon/core/wire/async_frame.h"
 #include "daemon/serve/handlers.h"
 #include "daemon/serve/tail_stream.h"
-#include "daemon/wire/async_frame.h"
 
 namespace cgdebug::serve {
 

@@ -10,14 +10,14 @@
 #include <set>
 #include <utility>
 
-#include "daemon/base/glob.h"
-#include "daemon/base/graph_labels.h"
-#include "daemon/base/log.h"
-#include "daemon/base/realtime.h"
+#include "daemon/core/base/glob.h"
+#include "daemon/core/base/graph_labels.h"
+#include "daemon/core/base/realtime.h"
+#include "daemon/core/wire/endpoint.h"
+#include "daemon/log.h"
 #include "daemon/serve/candidates.h"
 #include "daemon/serve/messages.h"
 #include "daemon/serve/selection.h"
-#include "daemon/wire/endpoint.h"
 
 namespace cgdebug::serve {
 namespace {

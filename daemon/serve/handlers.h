@@ -5,12 +5,12 @@
 #include <functional>
 #include <string>
 
-#include "daemon/pipeline/control_queue.h"
-#include "daemon/pipeline/event_log.h"
-#include "daemon/pipeline/recorder.h"
-#include "daemon/pipeline/registry.h"
-#include "daemon/pipeline/ring_reads.h"
-#include "daemon/pipeline/snapshot_store.h"
+#include "daemon/model/control_queue.h"
+#include "daemon/model/event_log.h"
+#include "daemon/model/registry.h"
+#include "daemon/model/snapshot_store.h"
+#include "daemon/record/recorder.h"
+#include "daemon/record/ring_reads.h"
 #include "proto/control.pb.h"
 
 namespace cgdebug::serve {

@@ -3,11 +3,11 @@
 
 #include <string>
 
-#include "daemon/base/result.h"
-#include "daemon/pipeline/control_queue.h"
-#include "daemon/pipeline/event_log.h"
-#include "daemon/pipeline/recorder.h"
-#include "daemon/pipeline/registry.h"
+#include "daemon/core/base/result.h"
+#include "daemon/model/control_queue.h"
+#include "daemon/model/event_log.h"
+#include "daemon/model/registry.h"
+#include "daemon/record/recorder.h"
 #include "proto/control.pb.h"
 
 namespace cgdebug::serve {

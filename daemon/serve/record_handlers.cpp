@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <utility>
 
-#include "daemon/base/duration.h"
-#include "daemon/base/glob.h"
-#include "daemon/pipeline/freeze.h"
+#include "daemon/core/base/duration.h"
+#include "daemon/core/base/glob.h"
+#include "daemon/record/freeze.h"
 #include "daemon/serve/handlers.h"
 #include "daemon/serve/messages.h"
 #include "daemon/serve/selection.h"

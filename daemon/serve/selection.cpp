@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <set>
 
-#include "daemon/base/graph_labels.h"
-#include "daemon/base/session_selector.h"
-#include "daemon/base/suggest.h"
+#include "daemon/core/base/graph_labels.h"
+#include "daemon/core/base/session_selector.h"
+#include "daemon/core/base/suggest.h"
 
 namespace cgdebug::serve {
 

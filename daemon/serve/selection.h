@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "daemon/base/graph_labels.h"
-#include "daemon/pipeline/registry.h"
+#include "daemon/core/base/graph_labels.h"
+#include "daemon/model/registry.h"
 #include "proto/control.pb.h"
 
 namespace cgdebug::serve {

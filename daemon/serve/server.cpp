@@ -10,8 +10,8 @@
 #include <csignal>
 #include <utility>
 
-#include "daemon/base/log.h"
-#include "daemon/wire/endpoint.h"
+#include "daemon/core/wire/endpoint.h"
+#include "daemon/log.h"
 
 namespace cgdebug::serve {
 namespace {

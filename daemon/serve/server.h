@@ -11,7 +11,7 @@
 #include <list>
 #include <memory>
 
-#include "daemon/base/unique_fd.h"
+#include "daemon/core/base/unique_fd.h"
 #include "daemon/serve/connection.h"
 #include "daemon/serve/handlers.h"
 

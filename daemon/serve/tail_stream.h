@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <variant>
 
-#include "daemon/base/glob.h"
+#include "daemon/core/base/glob.h"
 #include "daemon/serve/handlers.h"
 
 namespace cgdebug::serve {

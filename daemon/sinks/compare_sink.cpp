@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "daemon/pipeline/text.h"
+#include "daemon/model/text.h"
 
 namespace cgdebug::sinks {
 namespace {

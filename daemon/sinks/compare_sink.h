@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "daemon/pipeline/event_log.h"
+#include "daemon/model/event_log.h"
 #include "daemon/pipeline/sink.h"
 
 namespace cgdebug::sinks {

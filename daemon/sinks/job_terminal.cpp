@@ -6,7 +6,7 @@
 
 #include <cerrno>
 
-#include "daemon/pipeline/job_process.h"
+#include "daemon/record/job_process.h"
 
 namespace cgdebug::sinks {
 namespace {

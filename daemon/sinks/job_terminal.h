@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
-#include "daemon/base/unique_fd.h"
-#include "daemon/pipeline/identity.h"
+#include "daemon/core/base/unique_fd.h"
+#include "daemon/model/identity.h"
 
 namespace cgdebug::sinks {
 

@@ -1,8 +1,8 @@
 // memory_sink.h: keeps the last values.
 #pragma once
 
+#include "daemon/model/snapshot_store.h"
 #include "daemon/pipeline/sink.h"
-#include "daemon/pipeline/snapshot_store.h"
 
 namespace cgdebug::sinks {
 

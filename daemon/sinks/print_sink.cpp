@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "daemon/numerics/format.h"
+#include "daemon/core/numerics/format.h"
 
 namespace cgdebug::sinks {
 namespace {

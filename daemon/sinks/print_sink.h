@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "daemon/pipeline/event_log.h"
+#include "daemon/model/event_log.h"
 #include "daemon/pipeline/sink.h"
 #include "daemon/sinks/job_terminal.h"
 

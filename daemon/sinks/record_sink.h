@@ -1,8 +1,8 @@
 // record_sink.h: hands everything to the recorder.
 #pragma once
 
-#include "daemon/pipeline/recorder.h"
 #include "daemon/pipeline/sink.h"
+#include "daemon/record/recorder.h"
 
 namespace cgdebug::sinks {
 

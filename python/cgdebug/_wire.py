@@ -296,7 +296,7 @@ def _start(command: list, path: str, log_path: str) -> subprocess.Popen:
 
 def _marked_socket() -> str:
     """Where the user's daemon listens, whatever XDG_RUNTIME_DIR says: it keeps a lock on a file
-    beside the segments (daemon/base/daemon_mark.h). "" when there is none."""
+    beside the segments (daemon/core/base/daemon_mark.h). "" when there is none."""
     try:
         mark = os.open(
             f"/dev/shm/cgdebug-daemon-{os.geteuid()}", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW

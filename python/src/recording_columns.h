@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "client/source/source.h"
-#include "daemon/numerics/stats.h"
+#include "daemon/core/numerics/stats.h"
 
 namespace cgdebug::python {
 

@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-#include "daemon/numerics/stats.h"
+#include "daemon/core/numerics/stats.h"
 
 namespace cgdebug::python {
 

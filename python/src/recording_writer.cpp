@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "daemon/numerics/stats.h"
-#include "daemon/numerics/tensor_view.h"
-#include "daemon/recording/recording_writer.h"
+#include "daemon/core/numerics/stats.h"
+#include "daemon/core/numerics/tensor_view.h"
+#include "daemon/core/recording/recording_writer.h"
 
 namespace py = pybind11;
 

@@ -3,7 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
-#include "daemon/base/result.h"
+#include "daemon/core/base/result.h"
 
 namespace cgdebug::python {
 

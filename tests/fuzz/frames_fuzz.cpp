@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "daemon/wire/frame.h"
+#include "daemon/core/wire/frame.h"
 #include "proto/control.pb.h"
 
 extern "C" int LLVMFuzzerInitialize(int*, char***) {

@@ -10,8 +10,8 @@
 #include <iterator>
 #include <vector>
 
-#include "daemon/recording/checksum.h"
-#include "daemon/recording/recording_writer.h"
+#include "daemon/core/recording/checksum.h"
+#include "daemon/core/recording/recording_writer.h"
 #include "proto/layout/recording_layout.h"
 
 namespace cgdebug::fuzz {

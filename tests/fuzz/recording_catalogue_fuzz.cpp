@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <span>
 
-#include "daemon/recording/catalogue.h"
-#include "daemon/recording/recording_writer.h"
+#include "daemon/core/recording/catalogue.h"
+#include "daemon/core/recording/recording_writer.h"
 #include "tests/fuzz/fuzz_segment.h"
 
 extern "C" int LLVMFuzzerInitialize(int*, char***) {

@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <span>
 
-#include "daemon/recording/checksum.h"
-#include "daemon/recording/recording_reader.h"
+#include "daemon/core/recording/checksum.h"
+#include "daemon/core/recording/recording_reader.h"
 #include "tests/fuzz/fuzz_segment.h"
 
 using cgdebug::recording::RecordingReader;

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "daemon/base/log.h"
+#include "daemon/core/wire/frame.h"
+#include "daemon/log.h"
 #include "daemon/serve/handlers.h"
 #include "daemon/serve/tail_stream.h"
-#include "daemon/wire/frame.h"
 #include "tests/fuzz/patches.h"
 #include "tests/support/model_fixture.h"
 

@@ -1,5 +1,5 @@
 // One daemon for a user and /dev/shm, and what it keeps of whoever started it.
-#include "daemon/base/daemon_mark.h"
+#include "daemon/core/base/daemon_mark.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

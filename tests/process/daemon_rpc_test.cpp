@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "daemon/wire/channel.h"
-#include "daemon/wire/endpoint.h"
-#include "daemon/wire/frame.h"
+#include "daemon/core/wire/channel.h"
+#include "daemon/core/wire/endpoint.h"
+#include "daemon/core/wire/frame.h"
 #include "tests/support/child_process.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/producer_process.h"

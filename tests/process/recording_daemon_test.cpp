@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/recording/recording_reader.h"
+#include "daemon/core/recording/recording_reader.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/known_recording.h"
 #include "tests/support/producer_process.h"

@@ -11,7 +11,7 @@
 #include <string>
 #include <thread>
 
-#include "daemon/recording/recording_reader.h"
+#include "daemon/core/recording/recording_reader.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/known_recording.h"
 #include "tests/support/pipe_reader.h"

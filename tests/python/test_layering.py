@@ -19,17 +19,17 @@ def run(tree, path, text):
 @pytest.mark.parametrize(("path", "text"), [
     ("client/a.cpp", '#include "libprobe/ring/segment_view.h"'),
     ("client/a.cpp", '#include "daemon/serve/handlers.h"'),
-    ("daemon/base/a.cpp", "std::atomic<int> count;"),
-    ("daemon/numerics/a.cpp", '#include "daemon/pipeline/snapshot.h"'),
+    ("daemon/core/base/a.cpp", "std::atomic<int> count;"),
+    ("daemon/core/numerics/a.cpp", '#include "daemon/model/snapshot.h"'),
     ("daemon/sinks/a.cpp", '#include "daemon/ingest/ingest_loop.h"'),
     ("daemon/serve/a.cpp", "x\n" * 400),
-    ("daemon/wire/a.cpp", "// TO" + "DO: later"),
-    ("libprobe/a.cpp", '#include "daemon/base/result.h"'),
+    ("daemon/core/wire/a.cpp", "// TO" + "DO: later"),
+    ("libprobe/a.cpp", '#include "daemon/core/base/result.h"'),
     ("libprobe/a.cpp", "#include <fmt/core.h>"),
     ("libprobe/capture/a.cpp", "#include <torch/library.h>"),
     ("libprobe/ring/a.h", '#include "libprobe/probe_table.h"'),
     ("libprobe/ring/a.h", "#include <cuda_runtime_api.h>"),
-    ("proto/layout/a.h", '#include "daemon/base/result.h"'),
+    ("proto/layout/a.h", '#include "daemon/core/base/result.h"'),
     ("python/src/a.cpp", '#include "libprobe/ring/segment_view.h"'),
 ])
 def test_a_violation_is_found_and_named(tmp_path, path, text):
@@ -39,8 +39,8 @@ def test_a_violation_is_found_and_named(tmp_path, path, text):
 
 
 @pytest.mark.parametrize(("path", "text"), [
-    ("client/cli/a.cpp", '#include "daemon/wire/frame.h"\n#include <CLI/CLI.hpp>'),
-    ("daemon/base/a.h", "// Atomic: set by a signal handler.\nstd::atomic<int> count;"),
+    ("client/cli/a.cpp", '#include "daemon/core/wire/frame.h"\n#include <CLI/CLI.hpp>'),
+    ("daemon/core/base/a.h", "// Atomic: set by a signal handler.\nstd::atomic<int> count;"),
     ("daemon/ingest/a.cpp", '#include "libprobe/ring/segment_view.h"\n#include "proto/control.pb.h"'),
     ("daemon/main.cpp", '#include "daemon/serve/control_server.h"\n#include <spdlog/spdlog.h>'),
     ("libprobe/capture/a.cpp", '#include "libprobe/ring/slot_ring_writer.h"\n#include <cuda_runtime_api.h>'),

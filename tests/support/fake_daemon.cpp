@@ -10,7 +10,7 @@
 #include <limits>
 #include <stdexcept>
 
-#include "daemon/wire/endpoint.h"
+#include "daemon/core/wire/endpoint.h"
 
 namespace cgdebug::testing_support {
 namespace {

@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include "daemon/base/unique_fd.h"
-#include "daemon/wire/frame.h"
+#include "daemon/core/base/unique_fd.h"
+#include "daemon/core/wire/frame.h"
 #include "proto/control.pb.h"
 
 namespace cgdebug::testing_support {

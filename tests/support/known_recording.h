@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "daemon/recording/recording_reader.h"
-#include "daemon/recording/recording_writer.h"
+#include "daemon/core/recording/recording_reader.h"
+#include "daemon/core/recording/recording_writer.h"
 
 namespace cgdebug::testing_support {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "client/source/source.h"
-#include "daemon/numerics/tensor_view.h"
+#include "daemon/core/numerics/tensor_view.h"
 
 namespace cgdebug::testing_support {
 

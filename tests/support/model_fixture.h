@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "daemon/numerics/stats.h"
-#include "daemon/numerics/tensor_view.h"
+#include "daemon/core/numerics/stats.h"
+#include "daemon/core/numerics/tensor_view.h"
 #include "daemon/pipeline/sink.h"
 
 namespace cgdebug::test {

@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "daemon/base/unique_fd.h"
+#include "daemon/core/base/unique_fd.h"
 #include "tests/support/wait_until.h"
 
 namespace cgdebug::test {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/base/unique_fd.h"
+#include "daemon/core/base/unique_fd.h"
 #include "libprobe/ring/segment_view.h"
 #include "proto/layout/ring_layout.h"
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "daemon/numerics/stats.h"
-#include "daemon/numerics/tensor_view.h"
-#include "daemon/recording/recording_writer.h"
+#include "daemon/core/numerics/stats.h"
+#include "daemon/core/numerics/tensor_view.h"
+#include "daemon/core/recording/recording_writer.h"
 
 namespace cgdebug::testing_support {
 

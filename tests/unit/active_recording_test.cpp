@@ -1,12 +1,12 @@
 // What a recording keeps of what it is fed, and what it says of the rest.
-#include "daemon/pipeline/active_recording.h"
+#include "daemon/record/active_recording.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "daemon/recording/recording_reader.h"
+#include "daemon/core/recording/recording_reader.h"
 #include "tests/support/model_fixture.h"
 #include "tests/support/temp_dir.h"
 

@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "daemon/base/glob.h"
+#include "daemon/core/base/glob.h"
 
 namespace cgdebug {
 namespace {

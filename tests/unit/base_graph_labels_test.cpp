@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "daemon/base/graph_labels.h"
+#include "daemon/core/base/graph_labels.h"
 
 namespace cgdebug {
 namespace {

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "daemon/base/regular_file.h"
+#include "daemon/core/base/regular_file.h"
 #include "tests/support/temp_dir.h"
 
 namespace cgdebug {

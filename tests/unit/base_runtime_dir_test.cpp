@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "daemon/base/runtime_dir.h"
+#include "daemon/core/base/runtime_dir.h"
 
 namespace cgdebug {
 namespace {

@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "daemon/base/suggest.h"
+#include "daemon/core/base/suggest.h"
 
 namespace cgdebug {
 namespace {

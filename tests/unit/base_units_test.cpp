@@ -1,9 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "daemon/base/bytes.h"
-#include "daemon/base/duration.h"
-#include "daemon/base/whole_number.h"
+#include "daemon/core/base/bytes.h"
+#include "daemon/core/base/duration.h"
+#include "daemon/core/options/whole_number.h"
 
 namespace cgdebug {
 namespace {

@@ -4,8 +4,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "client/cli/doctor_checks.h"
-#include "daemon/base/unique_fd.h"
+#include "client/cli/doctor/checks.h"
+#include "daemon/core/base/unique_fd.h"
 #include "proto/layout/segment_layout.h"
 #include "tests/support/temp_dir.h"
 

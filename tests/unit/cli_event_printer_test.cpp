@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "client/cli/event_printer.h"
+#include "client/cli/views/event_printer.h"
 #include "tests/support/fake_daemon.h"
 
 namespace cgdebug::cli {

@@ -5,9 +5,9 @@
 #include <thread>
 
 #include "client/cli/exit_codes.h"
-#include "client/cli/finding_filter.h"
-#include "client/cli/job.h"
-#include "client/cli/run_summary.h"
+#include "client/cli/run/job.h"
+#include "client/cli/run/run_summary.h"
+#include "client/cli/views/finding_filter.h"
 #include "tests/support/fake_daemon.h"
 #include "tests/support/temp_dir.h"
 

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "client/cli/tensor_report.h"
+#include "client/cli/views/tensor_report.h"
 #include "tests/support/fake_daemon.h"
 
 namespace cgdebug::cli {

@@ -6,10 +6,10 @@
 #include <cstdlib>
 #include <limits>
 
-#include "client/cli/json.h"
-#include "client/cli/npy.h"
 #include "client/cli/selector.h"
-#include "client/cli/terminal.h"
+#include "client/cli/views/json.h"
+#include "client/cli/views/npy.h"
+#include "client/cli/views/terminal.h"
 #include "tests/support/fake_daemon.h"
 
 namespace cgdebug::cli {

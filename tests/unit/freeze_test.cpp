@@ -1,5 +1,5 @@
 // What `freeze` makes of a ring with holes.
-#include "daemon/pipeline/freeze.h"
+#include "daemon/record/freeze.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -9,7 +9,7 @@
 #include <map>
 #include <thread>
 
-#include "daemon/recording/recording_reader.h"
+#include "daemon/core/recording/recording_reader.h"
 #include "tests/support/model_fixture.h"
 #include "tests/support/temp_dir.h"
 

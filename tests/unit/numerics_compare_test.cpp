@@ -5,7 +5,7 @@
 #include <limits>
 #include <set>
 
-#include "daemon/numerics/compare.h"
+#include "daemon/core/numerics/compare.h"
 #include "tests/unit/numerics_test_util.h"
 
 namespace cgdebug::numerics {

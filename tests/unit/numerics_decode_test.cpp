@@ -5,9 +5,9 @@
 #include <cmath>
 #include <limits>
 
-#include "daemon/numerics/decode.h"
-#include "daemon/numerics/ordered_key.h"
-#include "daemon/numerics/tensor_view.h"
+#include "daemon/core/numerics/decode.h"
+#include "daemon/core/numerics/ordered_key.h"
+#include "daemon/core/numerics/tensor_view.h"
 #include "tests/unit/numerics_test_util.h"
 
 namespace cgdebug::numerics {

@@ -5,8 +5,8 @@
 #include <limits>
 #include <numeric>
 
-#include "daemon/numerics/device_stats.h"
-#include "daemon/numerics/format.h"
+#include "daemon/core/numerics/device_stats.h"
+#include "daemon/core/numerics/format.h"
 #include "tests/unit/numerics_test_util.h"
 
 namespace cgdebug::numerics {

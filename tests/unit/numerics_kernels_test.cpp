@@ -7,8 +7,8 @@
 #include <limits>
 #include <utility>
 
-#include "daemon/numerics/cpu.h"
-#include "daemon/numerics/stats.h"
+#include "daemon/core/numerics/cpu.h"
+#include "daemon/core/numerics/stats.h"
 #include "tests/unit/numerics_test_util.h"
 
 namespace cgdebug::numerics {

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "daemon/numerics/decode.h"
-#include "daemon/numerics/stats.h"
+#include "daemon/core/numerics/decode.h"
+#include "daemon/core/numerics/stats.h"
 #include "tests/unit/numerics_test_util.h"
 
 namespace cgdebug::numerics {

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/numerics/compare.h"
-#include "daemon/numerics/cpu.h"
-#include "daemon/numerics/tensor_view.h"
+#include "daemon/core/numerics/compare.h"
+#include "daemon/core/numerics/cpu.h"
+#include "daemon/core/numerics/tensor_view.h"
 
 namespace cgdebug::numerics {
 

@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "daemon/pipeline/event_log.h"
-#include "daemon/pipeline/recorder.h"
-#include "daemon/pipeline/registry.h"
-#include "daemon/pipeline/snapshot_store.h"
-#include "daemon/pipeline/text.h"
+#include "daemon/model/event_log.h"
+#include "daemon/model/registry.h"
+#include "daemon/model/snapshot_store.h"
+#include "daemon/model/text.h"
+#include "daemon/record/recorder.h"
 #include "tests/support/model_fixture.h"
 #include "tests/support/temp_dir.h"
 

@@ -1,5 +1,5 @@
 // Which recordings get what, of daemons that come one after the other.
-#include "daemon/pipeline/recorder.h"
+#include "daemon/record/recorder.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <fstream>
 #include <utility>
 
-#include "daemon/recording/recording_reader.h"
+#include "daemon/core/recording/recording_reader.h"
 #include "tests/support/model_fixture.h"
 #include "tests/support/temp_dir.h"
 

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <string>
 
-#include "daemon/recording/catalogue.h"
+#include "daemon/core/recording/catalogue.h"
 #include "tests/support/known_recording.h"
 #include "tests/support/temp_dir.h"
 

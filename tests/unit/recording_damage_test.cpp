@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "daemon/base/unique_fd.h"
-#include "daemon/recording/meta.h"
-#include "daemon/recording/segment_writer.h"
+#include "daemon/core/base/unique_fd.h"
+#include "daemon/core/recording/meta.h"
+#include "daemon/core/recording/segment_writer.h"
 #include "tests/support/known_recording.h"
 #include "tests/support/temp_dir.h"
 

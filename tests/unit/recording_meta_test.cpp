@@ -6,7 +6,7 @@
 #include <random>
 #include <string>
 
-#include "daemon/recording/meta.h"
+#include "daemon/core/recording/meta.h"
 #include "proto/recording.pb.h"
 
 namespace cgdebug::recording {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/recording/meta.h"
+#include "daemon/core/recording/meta.h"
 #include "tests/support/known_recording.h"
 #include "tests/support/temp_dir.h"
 

@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <thread>
 
-#include "daemon/wire/autostart.h"
-#include "daemon/wire/endpoint.h"
+#include "daemon/core/wire/autostart.h"
+#include "daemon/core/wire/endpoint.h"
 #include "tests/support/temp_dir.h"
 
 namespace cgdebug::wire {

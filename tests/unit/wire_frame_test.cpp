@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "daemon/wire/frame.h"
+#include "daemon/core/wire/frame.h"
 #include "proto/control.pb.h"
 
 namespace cgdebug::wire {

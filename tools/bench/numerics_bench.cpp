@@ -7,11 +7,11 @@
 #include <span>
 #include <string>
 
-#include "daemon/numerics/compare.h"
-#include "daemon/numerics/cpu.h"
-#include "daemon/numerics/stats.h"
-#include "daemon/numerics/stats_kernel.h"
-#include "daemon/numerics/tensor_view.h"
+#include "daemon/core/numerics/compare.h"
+#include "daemon/core/numerics/cpu.h"
+#include "daemon/core/numerics/stats.h"
+#include "daemon/core/numerics/stats_kernel.h"
+#include "daemon/core/numerics/tensor_view.h"
 
 namespace {
 

@@ -16,9 +16,9 @@
 #include <string>
 #include <vector>
 
-#include "daemon/base/result.h"
-#include "daemon/base/unique_fd.h"
-#include "daemon/wire/channel.h"
+#include "daemon/core/base/result.h"
+#include "daemon/core/base/unique_fd.h"
+#include "daemon/core/wire/channel.h"
 #include "proto/control.pb.h"
 
 namespace cgdebug::client {

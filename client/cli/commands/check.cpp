@@ -1,0 +1,101 @@
+#include "client/analysis/check.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+#include "client/analysis/check_report.h"
+#include "client/cli/command.h"
+#include "client/cli/sources.h"
+#include "client/cli/views/source_table.h"
+#include "daemon/core/options/whole_number.h"
+
+namespace cgdebug::cli {
+namespace {
+
+struct CheckCommand {
+  std::string source = "live";
+  ScopeOptions scope;
+  std::size_t frames = 21;
+  std::size_t max_rows = 10;
+  bool trusts_hashes = false;
+};
+
+int ExitCodeOf(const analysis::Check& check) {
+  if (check.found()) return kExitFound;
+  return check.complete() ? kExitOk : kExitInconclusive;
+}
+
+// The line that says it all is red, and so is where it happened.
+std::string HighlightedCheck(const Style& style, const std::string& text) {
+  std::string out;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string line = text.substr(begin, end - begin);
+    const bool is_bad = line.starts_with("first non-finite") || line.ends_with("<-- here") ||
+                        line.starts_with("incomplete") || line.starts_with("inconclusive");
+    const bool is_warning = line.starts_with("near overflow") || line.starts_with("stale") ||
+                            line.starts_with("never written") || line.starts_with("missing") ||
+                            line.starts_with("failed comparison");
+    out += is_bad ? style.Red(line) : is_warning ? style.Yellow(line) : line;
+    out += '\n';
+    begin = end + 1;
+  }
+  return out;
+}
+
+int RunCheckCommand(Context& context, const CheckCommand& command) {
+  analysis::CheckOptions options{
+      .scope = {}, .frames = command.frames, .trusts_hashes = command.trusts_hashes};
+  Result<analysis::Scope> scope = MakeScope(context, command.scope);
+  if (!scope.ok()) return context.Fail(kExitTrouble, scope.error().message);
+  options.scope = *std::move(scope);
+  std::unique_ptr<source::Source> source;
+  if (const int failed = OpenSource(context, command.source, &source); failed != kExitOk) {
+    return failed;
+  }
+  const Result<analysis::Check> check = analysis::RunCheck(*source, options);
+  if (!check.ok()) return context.Fail(kExitTrouble, check.error().message);
+  if (check->slots == 0) return FailNoProbe(context, *source, command.scope);
+  if (context.options.json) {
+    Context::Print(Dump(analysis::CheckJson(*source, *check), /*indented=*/true) + "\n");
+  } else {
+    std::string text = analysis::CheckText(*source, *check, command.max_rows);
+    if (const std::string head = source->Describe().head; !head.empty()) text = head + "\n" + text;
+    Context::Print(HighlightedCheck(context.out, PrintableLines(text)) +
+                   PrintableLines(RanksHere(*source)));
+  }
+  if (check->first && command.source != "live") {
+    const source::Slot& slot = source->slots()[check->first->slot];
+    context.Hint("cgdebug-cli show " +
+                 ShellWord(command.source + ":" + SlotText(slot) + "@" +
+                           std::to_string(check->first->snapshot.key.replay)) +
+                 (slot.rank >= 0 ? fmt::format(" --ranks {}", slot.rank) : "") +
+                 (HasSeveralJobs(*source) ? " -s " + ShellWord(slot.session) : "") +
+                 " --where nonfinite");
+  }
+  return ExitCodeOf(*check);
+}
+
+}  // namespace
+
+RunFunction AddCheck(CLI::App& app) {
+  auto command = std::make_shared<CheckCommand>();
+  app.add_option("SOURCE", command->source, kSourceHelp);
+  app.add_option("PROBE", command->scope.probes, "globs; 're:...', '!...' excludes");
+  app.add_option("--replays", command->scope.replays, "only these")->type_name("100..200");
+  AddWhichOptions(app, &command->scope.which);
+  app.add_option("--frames", command->frames, "probes shown before the first bad one; 21")
+      ->check(WholeNumber(1))
+      ->type_name("N");
+  app.add_flag("--trust-hashes", command->trusts_hashes,
+               "do not read the values to hold them against their hashes");
+  app.add_option("--max-rows", command->max_rows, "findings shown of each kind; 10")
+      ->check(WholeNumber(1))
+      ->type_name("N");
+  return [command](Context& context) { return RunCheckCommand(context, *command); };
+}
+
+}  // namespace cgdebug::cli

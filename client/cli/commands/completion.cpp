@@ -1,0 +1,66 @@
+#include "client/cli/completion.h"
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "client/cli/command.h"
+
+namespace cgdebug::cli {
+namespace {
+
+// Completion may never print an error, wait, or start anything.
+client::ConnectOptions QuietConnect(const Context& context) {
+  client::ConnectOptions connect = context.MakeConnectOptions();
+  connect.start_daemon = false;
+  connect.timeout = std::chrono::milliseconds(500);
+  return connect;
+}
+
+int PrintProbes(Context& context) {
+  v1::ProbesRequest request;
+  request.set_session(context.options.session);
+  const Result<v1::ProbesReply> reply = context.client().Probes(request);
+  if (!reply.ok()) return kExitOk;
+  std::set<std::string> names;
+  for (const v1::ProbeInfo& probe : reply->probes()) names.insert(Printable(probe.name()));
+  for (const std::string& name : names) Context::Print(name + "\n");
+  return kExitOk;
+}
+
+int PrintSessions(Context& context) {
+  v1::SessionsRequest request;
+  request.set_include_dead(true);
+  const Result<v1::SessionsReply> reply = context.client().Sessions(request);
+  if (!reply.ok()) return kExitOk;
+  for (const v1::Session& session : reply->sessions()) {
+    Context::Print(Printable(session.label()) + "\n");
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+RunFunction AddCompletion(CLI::App& app) {
+  auto shell = std::make_shared<std::string>();
+  app.add_option("SHELL", *shell, "bash, zsh or fish")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}))
+      ->type_name("{bash,zsh,fish}");
+  return [shell](Context& context) {
+    Context::Print(CompletionScript(*context.app, *shell));
+    return static_cast<int>(kExitOk);
+  };
+}
+
+RunFunction AddComplete(CLI::App& app) {
+  auto kind = std::make_shared<std::string>();
+  app.add_option("KIND", *kind, "probes or sessions")->required();
+  return [kind](Context& context) {
+    if (!context.client().Connect(QuietConnect(context)).ok()) return static_cast<int>(kExitOk);
+    return *kind == "sessions" ? PrintSessions(context) : PrintProbes(context);
+  };
+}
+
+}  // namespace cgdebug::cli

@@ -1,0 +1,149 @@
+#include "client/analysis/diff.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+
+#include "client/analysis/diff_report.h"
+#include "client/cli/command.h"
+#include "client/cli/sources.h"
+#include "daemon/core/options/whole_number.h"
+
+namespace cgdebug::cli {
+namespace {
+
+struct DiffCommand {
+  std::string a;
+  std::string b;
+  ScopeOptions scope;
+  analysis::DiffOptions diff;
+  std::string by = "name";
+  std::string align = "replay";
+  std::string map;
+  bool stat = false;
+  bool name_only = false;
+  bool exit_zero = false;
+};
+
+Result<void> ReadMap(const std::string& path, analysis::AlignOptions* align) {
+  std::ifstream file(path);
+  std::stringstream text;
+  if (!file || !(text << file.rdbuf())) return ErrnoError("cannot read " + path);
+  Result<std::map<std::string, std::string>> names = analysis::ParseNameMap(text.str());
+  if (!names.ok()) return Error{path + ": " + names.error().message};
+  align->names = *std::move(names);
+  return {};
+}
+
+int ExitCodeOf(const analysis::Diff& diff) {
+  switch (diff.verdict()) {
+    case analysis::Diff::Verdict::kSame:
+      return kExitOk;
+    case analysis::Diff::Verdict::kDifferent:
+      return kExitFound;
+    case analysis::Diff::Verdict::kIncomplete:
+      break;
+  }
+  return kExitInconclusive;
+}
+
+std::string HighlightedDiff(const Style& style, const std::string& text) {
+  const std::size_t end = text.find('\n');
+  const std::string head = text.substr(0, end);
+  const std::string rest = end == std::string::npos ? "" : text.substr(end);
+  return (text.starts_with("same") ? style.Green(head) : style.Red(head)) + rest;
+}
+
+int RunDiff(Context& context, DiffCommand& command) {
+  Result<analysis::Scope> scope = MakeScope(context, command.scope);
+  if (!scope.ok()) return context.Fail(kExitTrouble, scope.error().message);
+  analysis::DiffOptions& options = command.diff;
+  options.align.scope = *std::move(scope);
+  options.align.by_order = command.by == "order";
+  options.align.by_step = command.align == "step";
+  if (!command.map.empty()) {
+    const Result<void> read = ReadMap(command.map, &options.align);
+    if (!read.ok()) return context.Fail(kExitTrouble, read.error().message);
+  }
+  std::unique_ptr<source::Source> a, b;
+  // Beside a live job, --session says which one that is.
+  const bool has_live = command.a == "live" || command.b == "live";
+  for (auto [name, source] : {std::pair(&command.a, &a), std::pair(&command.b, &b)}) {
+    const bool is_meant = *name == "live" || !has_live;
+    const std::string session = is_meant ? context.options.session : "";
+    if (const int failed = OpenSource(context, *name, session, source); failed != kExitOk) {
+      return failed;
+    }
+  }
+  const auto is_wanted = [&](const auto& slot) { return options.align.scope.Wants(slot); };
+  if (std::none_of(a->slots().begin(), a->slots().end(), is_wanted)) {
+    return FailNoProbe(context, *a, command.scope);
+  }
+  const Result<analysis::Diff> diff = analysis::Compare(*a, *b, options);
+  if (!diff.ok()) return context.Fail(kExitTrouble, diff.error().message);
+
+  if (context.options.json) {
+    Context::Print(Dump(analysis::DiffJson(*a, *b, *diff), /*indented=*/true) + "\n");
+  } else if (command.name_only) {
+    Context::Print(PrintableLines(analysis::DiffNamesText(*a, *diff)));
+    if (diff->missing_count > 0) {
+      context.Say(fmt::format("not everything was compared. Why: cgdebug-cli diff --stat {} {}",
+                              ShellWord(command.a), ShellWord(command.b)));
+    }
+  } else if (command.stat) {
+    Context::Print(PrintableLines(analysis::DiffStatText(*a, *diff, /*all=*/false)) + "\n");
+  } else {
+    const std::string text = PrintableLines(analysis::DiffText(*a, *b, *diff));
+    Context::Print(HighlightedDiff(context.out, text) + "\n");
+  }
+  if (!context.options.json && diff->probes.empty()) {
+    context.Say("the two have no probe in common. Align by place in the graph with: --by order");
+  }
+  const int code = ExitCodeOf(*diff);
+  return code == kExitFound && command.exit_zero ? static_cast<int>(kExitOk) : code;
+}
+
+}  // namespace
+
+RunFunction AddDiff(CLI::App& app) {
+  auto command = std::make_shared<DiffCommand>();
+  app.add_option("A", command->a, kSourceHelp)->required();
+  app.add_option("B", command->b, "the same; what A is held against")->required();
+  app.add_option("PROBE", command->scope.probes, "globs; 're:...', '!...' excludes");
+  app.add_option("--replays", command->scope.replays, "only these")->type_name("100..200");
+  AddWhichOptions(app, &command->scope.which);
+  app.add_flag("--first", command->diff.stops_after_first,
+               "look at nothing after the replay of the first difference");
+  CLI::Option* rtol =
+      app.add_option("--rtol", command->diff.rtol, "relative tolerance; by dtype, as assert_close");
+  CLI::Option* atol = app.add_option("--atol", command->diff.atol, "absolute tolerance; by dtype");
+  rtol->type_name("R");
+  atol->type_name("A");
+  app.add_flag("--equal-nan", command->diff.equal_nan, "NaN equals NaN");
+  app.add_flag("--bitwise", command->diff.bitwise, "every bit counts, no tolerance")
+      ->excludes(rtol)
+      ->excludes(atol);
+  app.add_flag("--trust-hashes", command->diff.trusts_hashes,
+               "equal recorded hashes are enough: the values are not read");
+  app.add_option("--by", command->by, "what stands against what: probe names, or graph order")
+      ->check(CLI::IsMember({"name", "order"}))
+      ->type_name("{name,order}");
+  app.add_option("--map", command->map, "a file of lines NAME_IN_A NAME_IN_B")->type_name("FILE");
+  app.add_option("--align", command->align, "by replay, or by the step that cgdebug.step(n) set")
+      ->check(CLI::IsMember({"replay", "step"}))
+      ->type_name("{replay,step}");
+  app.add_option("--topk", command->diff.topk, "the K elements that differ most")
+      ->check(WholeNumber(0))
+      ->type_name("K");
+  app.add_flag("--stat", command->stat, "one line a probe");
+  app.add_flag("--name-only", command->name_only, "names of the probes that differ");
+  app.add_flag("--exit-zero", command->exit_zero, "exit 0 where they differ, not 1");
+  return [command](Context& context) { return RunDiff(context, *command); };
+}
+
+}  // namespace cgdebug::cli

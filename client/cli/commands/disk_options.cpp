@@ -1,0 +1,38 @@
+#include "client/cli/commands/disk_options.h"
+
+#include "daemon/core/base/bytes.h"
+#include "daemon/core/options/parsed_option.h"
+#include "daemon/core/recording/recording_writer.h"
+
+namespace cgdebug::cli {
+
+void AddDiskOptions(CLI::App& app, DiskOptions* options) {
+  AddParsed(
+      app, "--max-size",
+      [](const std::string& text) { return ParseBytes(text, recording::kMinMaxBytes); },
+      &options->max_bytes, "SIZE", "stop when the recording has this size: 20G");
+  AddParsed(
+      app, "--roll-size",
+      [](const std::string& text) { return ParseBytes(text, recording::kMinRollBytes); },
+      &options->roll_bytes, "SIZE", "a new segment file at this size, 1M or more (4G)");
+  AddParsed(
+      app, "--min-free-disk", [](const std::string& text) { return ParseBytes(text); },
+      &options->min_free_bytes, "SIZE", "stop when less than this is free on the disk (64M)");
+  app.add_option("--durability", options->durability,
+                 "when it survives a power failure: none = when the system wrote it, interval = "
+                 "within a second (default), each = with every snapshot, which is slow")
+      ->check(CLI::IsMember({"none", "interval", "each"}))
+      ->type_name("{none,interval,each}");
+}
+
+void Apply(const DiskOptions& options, v1::RecordStartRequest* request) {
+  request->set_durability(options.durability);
+  request->set_roll_bytes(options.roll_bytes);
+  request->set_max_bytes(options.max_bytes);
+  if (options.min_free_bytes) {
+    request->set_has_min_free(true);
+    request->set_min_free_bytes(*options.min_free_bytes);
+  }
+}
+
+}  // namespace cgdebug::cli

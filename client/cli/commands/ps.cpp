@@ -1,0 +1,177 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "client/cli/command.h"
+#include "client/cli/views/json.h"
+#include "client/cli/views/session_text.h"
+#include "client/cli/views/snapshot_text.h"
+#include "daemon/core/base/suggest.h"
+#include "daemon/core/numerics/format.h"
+
+namespace cgdebug::cli {
+namespace {
+
+struct PsOptions {
+  bool all = false;
+  bool no_trunc = false;
+  bool prune = false;
+};
+
+TextTable MakeTable(const std::vector<v1::Session>& sessions, bool plain) {
+  using Align = TextTable::Align;
+  TextTable table({{"KEY"},
+                   {"SESSION"},
+                   {"PID", Align::kRight},
+                   {"RANK", Align::kRight, true},
+                   {"STATE"},
+                   {"AGE", Align::kRight},
+                   {"PROBES", Align::kRight, true},
+                   {"REPLAY", Align::kRight},
+                   {"LOST", Align::kRight},
+                   {"COMMAND"}});
+  for (const v1::Session& session : sessions) {
+    const double age_s = AgeSeconds(session);
+    table.Add({Printable(session.key()), Printable(session.label()), std::to_string(session.pid()),
+               session.rank() < 0 ? "-" : std::to_string(session.rank()),
+               std::string(StateText(session.state())),
+               plain ? fmt::format("{:.0f}", age_s) : FormatDuration(age_s),
+               std::to_string(session.probe_count()), std::to_string(session.replay()),
+               std::to_string(Lost(session.counters())), Printable(session.command())});
+  }
+  return table;
+}
+
+// One row a run. Ranks one by one: --ranks, or -s.
+TextTable MakeRunTable(const std::vector<JobRanks>& jobs) {
+  using Align = TextTable::Align;
+  TextTable table({{"KEY"},
+                   {"SESSION"},
+                   {"PID", Align::kRight},
+                   {"RANKS", Align::kRight},
+                   {"STATE"},
+                   {"AGE", Align::kRight},
+                   {"PROBES", Align::kRight},
+                   {"REPLAY", Align::kRight},
+                   {"LOST", Align::kRight},
+                   {"COMMAND"}});
+  for (const JobRanks& job : jobs) {
+    const v1::Session& first = *job.sessions.front();
+    double age_s = 0;
+    std::uint64_t probes = 0, replay = 0, lost = 0;
+    std::map<std::string_view, std::size_t> states;
+    for (const v1::Session* session : job.sessions) {
+      age_s = std::max(age_s, AgeSeconds(*session));
+      probes += session->probe_count();
+      replay = std::max(replay, session->replay());
+      lost += Lost(session->counters());
+      ++states[StateText(session->state())];
+    }
+    std::string state;
+    for (const auto& [name, count] : states) {
+      if (!state.empty()) state += ", ";
+      if (states.size() > 1) state += fmt::format("{} ", count);
+      state += name;
+    }
+    const bool is_one = job.sessions.size() == 1;
+    table.Add({is_one ? Printable(first.key()) : "-", Printable(is_one ? first.label() : job.name),
+               is_one ? std::to_string(first.pid()) : "-", job.has_ranks() ? RanksText(job) : "-",
+               state, FormatDuration(age_s), std::to_string(probes), std::to_string(replay),
+               std::to_string(lost), Printable(first.command())});
+  }
+  return table;
+}
+
+int NothingToList(Context& context, std::size_t dead_count, const std::vector<std::string>& names) {
+  if (dead_count > 0) {
+    return context.Fail(kExitNoMatch,
+                        fmt::format("no job with probes is alive; {} dead but readable. Type: "
+                                    "cgdebug-cli ps -a",
+                                    dead_count));
+  }
+  if (!context.options.session.empty() || !context.ranks.selects_all()) {
+    return context.FailNoJob("no session matches." + DidYouMean(context.options.session, names) +
+                             " Type: cgdebug-cli ps -a");
+  }
+  return context.FailNoJob(
+      "no job of this user on this machine has probes. Type: cgdebug-cli run -- "
+      "python train.py   (what may be wrong: cgdebug-cli doctor)");
+}
+
+int RunPrune(Context& context) {
+  const Result<v1::PruneReply> reply = context.client().Prune();
+  if (!reply.ok()) return context.Fail(reply.error());
+  if (context.options.json) {
+    Context::Print(
+        Dump({{"sessions", reply->sessions()}, {"bytes", reply->bytes()}}, /*indented=*/true) +
+        "\n");
+    return kExitOk;
+  }
+  context.Say(fmt::format("{} dead job{} forgotten, {} of shared memory given back",
+                          reply->sessions(), reply->sessions() == 1 ? "" : "s",
+                          numerics::FormatBytes(reply->bytes())));
+  return kExitOk;
+}
+
+int RunPs(Context& context, const PsOptions& options) {
+  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  if (options.prune) return RunPrune(context);
+  v1::SessionsRequest request;
+  request.set_include_dead(true);
+  const Result<v1::SessionsReply> reply = context.client().Sessions(request);
+  if (!reply.ok()) return context.Fail(reply.error());
+
+  std::vector<v1::Session> sessions;
+  std::size_t dead_count = 0;
+  std::vector<std::string> names;
+  for (const v1::Session& session : reply->sessions()) {
+    names.push_back(session.label());
+    if (!MatchesSession(session, context.options.session)) continue;
+    if (!context.ranks.Contains(session.rank())) continue;
+    const bool is_dead = session.state() != v1::Session::ALIVE;
+    if (is_dead) ++dead_count;
+    if (!is_dead || options.all) sessions.push_back(session);
+  }
+  if (context.options.json) {
+    Json array = Json::array();
+    for (const v1::Session& session : sessions) array.push_back(ToJson(session));
+    Context::Print(Dump({{"sessions", std::move(array)}}, /*indented=*/true) + "\n");
+  }
+  if (sessions.empty()) return NothingToList(context, dead_count, names);
+  if (context.options.json) return kExitOk;
+  const std::vector<JobRanks> jobs = GroupByJob(sessions);
+  const bool has_runs = jobs.size() < sessions.size() && context.options.session.empty() &&
+                        context.ranks.selects_all() && !context.options.plain;
+  const TextTable table =
+      has_runs ? MakeRunTable(jobs) : MakeTable(sessions, context.options.plain);
+  if (context.options.plain) {
+    Context::Print(table.RenderPlain());
+    return kExitOk;
+  }
+  Context::Print(table.Render(context.out, options.no_trunc ? 0 : TerminalColumns(STDOUT_FILENO)));
+  if (dead_count > 0 && !options.all) {
+    context.Note(fmt::format("{} more dead but readable: cgdebug-cli ps -a", dead_count));
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+RunFunction AddPs(CLI::App& app) {
+  auto options = std::make_shared<PsOptions>();
+  app.add_flag("-a,--all", options->all, "dead ones too, as long as their rings can be read");
+  app.add_flag("--no-trunc", options->no_trunc, "do not cut the command to the terminal");
+  app.add_flag("--prune", options->prune,
+               "forget every dead job, and give its shared memory back; recordings stay");
+  return [options](Context& context) { return RunPs(context, *options); };
+}
+
+}  // namespace cgdebug::cli

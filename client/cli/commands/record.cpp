@@ -1,0 +1,224 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/cli/command.h"
+#include "client/cli/commands/disk_options.h"
+#include "client/cli/interrupt.h"
+#include "client/cli/views/recording_text.h"
+#include "client/cli/views/terminal.h"
+#include "daemon/core/base/duration.h"
+#include "daemon/core/numerics/format.h"
+#include "daemon/core/options/parsed_option.h"
+#include "daemon/core/options/whole_number.h"
+
+namespace cgdebug::cli {
+namespace {
+
+constexpr std::chrono::milliseconds kStatePoll{50};
+
+struct RecordOptions {
+  std::string output;
+  std::vector<std::string> probes;
+  std::uint64_t replays = 0;
+  std::chrono::milliseconds duration{0};
+  std::uint64_t align = 0;
+  DiskOptions disk;
+  bool wait = false;
+  bool lossy = false;
+  bool lossless = false;
+  std::string which;
+};
+
+// Until the recording is over. Ctrl-C stops it, not only the waiting.
+int WaitFor(Context& context, v1::Recording recording) {
+  const InterruptScope scope(&context.client());
+  while (recording.active()) {
+    if (scope.interrupted()) {
+      if (const int failed = context.Connect(); failed != kExitOk) return failed;
+      v1::RecordStopRequest stop;
+      stop.set_recording(std::to_string(recording.id()));
+      const auto stopped = context.client().RecordStop(stop);
+      if (!stopped.ok()) return context.Fail(stopped.error());
+      return ReportRecording(context, stopped->recordings(0));
+    }
+    std::this_thread::sleep_for(kStatePoll);
+    const auto list = context.client().RecordList({});
+    if (!list.ok() && scope.interrupted()) continue;
+    if (!list.ok()) {
+      const int failed = context.Fail(list.error());
+      context.Hint("cgdebug-cli info " + ShellWord(recording.directory()));
+      return failed;
+    }
+    for (const v1::Recording& one : list->recordings()) {
+      if (one.id() == recording.id()) recording = one;
+    }
+  }
+  return ReportRecording(context, recording);
+}
+
+int RunStart(Context& context, const RecordOptions& options) {
+  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  v1::RecordStartRequest request;
+  request.set_directory(RecordingPath(options.output));
+  request.set_session(context.options.session);
+  for (const std::string& probe : options.probes) request.add_probes(probe);
+  request.set_replays(options.replays);
+  request.set_duration_s(std::chrono::duration<double>(options.duration).count());
+  request.set_align(options.align);
+  if (options.lossy) request.set_lossless(v1::RecordStartRequest::NEVER);
+  if (options.lossless) request.set_lossless(v1::RecordStartRequest::ALWAYS);
+  Apply(options.disk, &request);
+  const auto reply = context.client().RecordStart(request);
+  if (!reply.ok()) {
+    const int failed = context.Fail(reply.error());
+    // It may have begun before the answer was lost.
+    if (context.client().last_failure() == client::Failure::kDaemonGone) {
+      context.Hint("cgdebug-cli info " + ShellWord(request.directory()));
+    }
+    return failed;
+  }
+  const v1::Recording& recording = reply->recording();
+  if (options.wait) return WaitFor(context, recording);
+  if (context.options.json) {
+    Context::Print(Dump(ToJson(recording), /*indented=*/true) + "\n");
+    return kExitOk;
+  }
+  const bool nothing_yet = recording.sessions().empty();
+  context.Say(
+      fmt::format("recording {} into {}{}", recording.id(), Printable(recording.directory()),
+                  nothing_yet ? "; it begins with the first job that has such a probe" : ""));
+  context.Hint(fmt::format("cgdebug-cli record stop {}", recording.id()));
+  return kExitOk;
+}
+
+int RunStop(Context& context, const RecordOptions& options) {
+  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  v1::RecordStopRequest request;
+  // What looks like a path is one; the rest is a number.
+  const bool is_path = options.which.find_first_not_of("0123456789") != std::string::npos;
+  request.set_recording(is_path ? RecordingPath(options.which) : options.which);
+  const auto reply = context.client().RecordStop(request);
+  if (!reply.ok()) return context.Fail(reply.error());
+  int code = kExitOk;
+  for (const v1::Recording& recording : reply->recordings()) {
+    code = std::max(code, ReportRecording(context, recording));
+  }
+  return code;
+}
+
+int RunList(Context& context) {
+  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  const auto reply = context.client().RecordList({});
+  if (!reply.ok()) return context.Fail(reply.error());
+  if (context.options.json) {
+    Json array = Json::array();
+    for (const v1::Recording& recording : reply->recordings()) array.push_back(ToJson(recording));
+    Context::Print(Dump({{"recordings", std::move(array)}}, /*indented=*/true) + "\n");
+    return kExitOk;
+  }
+  if (reply->recordings().empty()) {
+    return context.Fail(kExitNoMatch,
+                        "nothing is or was recorded by this daemon. Type: cgdebug-cli record start "
+                        "-o runs/a.cgrec");
+  }
+  using Align = TextTable::Align;
+  TextTable table({{"ID", Align::kRight},
+                   {"STATE"},
+                   {"PROBES", Align::kRight},
+                   {"SNAPSHOTS", Align::kRight},
+                   {"ON DISK", Align::kRight},
+                   {"LOST", Align::kRight},
+                   {"SIZE", Align::kRight},
+                   {"DIRECTORY"}});
+  for (const v1::Recording& recording : reply->recordings()) {
+    table.Add({std::to_string(recording.id()), recording.state(),
+               std::to_string(recording.slot_count()), FormatGrouped(recording.snapshots()),
+               FormatGrouped(recording.durable_snapshots()),
+               FormatGrouped(recording.lost() + recording.refused()),
+               context.options.plain ? std::to_string(recording.bytes())
+                                     : numerics::FormatBytes(recording.bytes()),
+               Printable(recording.directory())});
+  }
+  Context::Print(context.options.plain ? table.RenderPlain() : table.Render(context.out, 0));
+  for (const v1::Recording& recording : reply->recordings()) {
+    if (recording.error().empty()) continue;
+    context.Note(
+        fmt::format("{}: {}", Printable(recording.directory()), Printable(recording.error())));
+  }
+  return kExitOk;
+}
+
+int RunFreeze(Context& context, const RecordOptions& options, std::uint64_t last) {
+  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  v1::FreezeRequest request;
+  request.set_session(options.which.empty() ? context.options.session : options.which);
+  request.set_directory(RecordingPath(options.output));
+  for (const std::string& probe : options.probes) request.add_probes(probe);
+  request.set_last(last);
+  const auto reply = context.client().Freeze(request);
+  if (!reply.ok()) return context.Fail(reply.error());
+  return ReportRecording(context, reply->recording());
+}
+
+void AddOutput(CLI::App& app, RecordOptions* options) {
+  app.add_option("-o,--output", options->output,
+                 "directory to make; default: $CGDEBUG_DIR or runs, named by the time")
+      ->type_name("DIR");
+  app.add_option("--probes", options->probes, "globs: 'blk*.attn', '!blk3.*'; default: all")
+      ->type_name("GLOB");
+}
+
+}  // namespace
+
+RunFunction AddRecord(CLI::App& app) {
+  auto options = std::make_shared<RecordOptions>();
+  app.require_subcommand(1);
+  CLI::App* start = app.add_subcommand("start", "writes every snapshot from now on to the disk");
+  AddOutput(*start, options.get());
+  start->add_option("--replays", options->replays, "stop after so many of each probe")
+      ->check(WholeNumber(1))
+      ->type_name("N");
+  AddParsed(
+      *start, "--duration",
+      [](const std::string& text) { return ParseDuration(text, std::chrono::milliseconds(1)); },
+      &options->duration, "DURATION", "stop after so long: 30s, 5m, 1h");
+  start
+      ->add_option("--align", options->align,
+                   "begin at a replay that is a multiple of N, so that ranks line up")
+      ->check(WholeNumber(1))
+      ->type_name("N");
+  AddDiskOptions(*start, &options->disk);
+  CLI::Option* lossy = start->add_flag(
+      "--lossy", options->lossy,
+      "no job waits for the recording; else those that start after it do, to lose nothing");
+  start->add_flag("--lossless", options->lossless, "jobs that run already wait for it as well")
+      ->excludes(lossy);
+  start->add_flag("--wait", options->wait, "return when it is over; Ctrl-C stops it");
+  CLI::App* stop = app.add_subcommand("stop", "ends a recording; all of them without a name");
+  stop->add_option("RECORDING", options->which, "its number or its directory");
+  CLI::App* list = app.add_subcommand("list", "what is and was recorded");
+  return [options, start, stop, list](Context& context) {
+    if (start->parsed()) return RunStart(context, *options);
+    if (stop->parsed()) return RunStop(context, *options);
+    return list->parsed() ? RunList(context) : static_cast<int>(kExitTrouble);
+  };
+}
+
+RunFunction AddFreeze(CLI::App& app) {
+  auto options = std::make_shared<RecordOptions>();
+  auto last = std::make_shared<std::uint64_t>(0);
+  app.add_option("SESSION", options->which, "key, label, run id or pid; default: the newest job");
+  AddOutput(app, options.get());
+  app.add_option("--last", *last, "only the newest N replays of each probe")
+      ->check(WholeNumber(1))
+      ->type_name("N");
+  return [options, last](Context& context) { return RunFreeze(context, *options, *last); };
+}
+
+}  // namespace cgdebug::cli

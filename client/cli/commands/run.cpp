@@ -1,0 +1,346 @@
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "client/cli/command.h"
+#include "client/cli/commands/disk_options.h"
+#include "client/cli/run/job.h"
+#include "client/cli/run/run_summary.h"
+#include "client/cli/run/run_watch.h"
+#include "client/cli/views/event_printer.h"
+#include "client/cli/views/recording_text.h"
+#include "daemon/core/base/suggest.h"
+
+namespace cgdebug::cli {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr milliseconds kDrainTimeout{5000};
+constexpr milliseconds kFirstSessionTimeout{500};
+constexpr milliseconds kPoll{20};
+constexpr std::size_t kMaxNames = 10;
+
+struct RunOptions {
+  bool no_live = false;
+  bool tail = false;
+  std::string fail_on;
+  std::string only;
+  std::string output;
+  std::vector<std::string> record;
+  DiskOptions disk;
+  bool lossy = false;
+  std::vector<std::string> command;
+};
+
+// "train-3f2a91": the script's name is what one looks for in a list, the rest makes it unique.
+std::string MakeRunId(const std::vector<std::string>& command) {
+  std::string name = std::filesystem::path(command[0]).filename();
+  for (const std::string& argument : command) {
+    if (argument.ends_with(".py")) {
+      name = std::filesystem::path(argument).stem();
+      break;
+    }
+  }
+  std::random_device random;
+  return fmt::format("{}-{:06x}", name.substr(0, 60), random() & 0xffffff);
+}
+
+Result<FailOn> ParseFailOn(std::string_view list) {
+  FailOn fail_on;
+  while (!list.empty()) {
+    const std::size_t comma = std::min(list.find(','), list.size());
+    const std::string_view kind = list.substr(0, comma);
+    list.remove_prefix(std::min(comma + 1, list.size()));
+    if (kind == "nan") {
+      fail_on.nan = true;
+    } else if (kind == "inf") {
+      fail_on.inf = true;
+    } else if (kind == "compare") {
+      fail_on.compare = true;
+    } else {
+      return Error{fmt::format(
+          "--fail-on knows nan, inf and compare, not '{}'. Type for example: --fail-on nan,inf",
+          kind)};
+    }
+  }
+  return fail_on;
+}
+
+// What TensorPrint wrote stands on our stderr already, unless that is a file, which the daemon does
+// not write into.
+bool PrintsReachStderr() {
+  struct stat info {};
+  return ::fstat(STDERR_FILENO, &info) == 0 && !S_ISREG(info.st_mode);
+}
+
+EventPrinterOptions PrintingOf(const Context& context) {
+  EventPrinterOptions printing;
+  if (context.options.plain) printing.format = EventFormat::kPlain;
+  if (context.options.json) printing.format = EventFormat::kJson;
+  printing.style = context.err;
+  return printing;
+}
+
+RunWatchOptions WatchingOf(const Context& context, const RunOptions& options,
+                           const std::string& run_id, std::int64_t since_ns) {
+  RunWatchOptions watching;
+  watching.run_id = run_id;
+  watching.since_ns = since_ns;
+  watching.stream = options.tail || !options.only.empty();
+  watching.only = ParseOnly(options.only);
+  watching.prints_reach_terminal = PrintsReachStderr();
+  const bool for_people = !context.options.json && !context.options.plain;
+  watching.status_line = for_people && !context.options.quiet && !watching.stream;
+  return watching;
+}
+
+std::vector<v1::Session> SessionsOf(client::Client* client, const std::string& run_id,
+                                    std::int64_t since_ns) {
+  v1::SessionsRequest request;
+  request.set_include_dead(true);
+  const Result<v1::SessionsReply> reply = client->Sessions(request);
+  std::vector<v1::Session> sessions;
+  if (!reply.ok()) return sessions;
+  for (const v1::Session& session : reply->sessions()) {
+    if (session.run_id() == run_id && session.created_ns() >= since_ns) sessions.push_back(session);
+  }
+  return sessions;
+}
+
+// Until the daemon has seen the end of every session of the run, as long as it gets on with them.
+// One that appears late has kFirstSessionTimeout.
+void Drain(client::Client* client, const std::string& run_id, std::int64_t since_ns,
+           RunSummary* summary) {
+  auto start = steady_clock::now();
+  std::uint64_t seen = 0;
+  while (true) {
+    summary->sessions = SessionsOf(client, run_id, since_ns);
+    summary->complete = !summary->sessions.empty();
+    for (const v1::Session& session : summary->sessions) {
+      if (session.state() == v1::Session::ALIVE) summary->complete = false;
+    }
+    const bool moved = summary->Snapshots() != seen;
+    seen = summary->Snapshots();
+    if (moved) start = steady_clock::now();
+    const auto timeout = summary->sessions.empty() ? kFirstSessionTimeout : kDrainTimeout;
+    if (summary->complete || steady_clock::now() - start > timeout) return;
+    std::this_thread::sleep_for(kPoll);
+  }
+}
+
+std::set<std::string> KeysOf(const RunSummary& summary) {
+  std::set<std::string> keys;
+  for (const v1::Session& session : summary.sessions) keys.insert(session.key());
+  return keys;
+}
+
+// Probes of the run whose comparison says less than "every snapshot matched, or one did not".
+void CountNotCompared(client::Client* client, const std::set<std::string>& sessions,
+                      RunSummary* summary) {
+  const Result<v1::ProbesReply> reply = client->Probes({});
+  if (!reply.ok()) {
+    summary->complete = false;
+    return;
+  }
+  std::set<std::pair<std::string, std::string>> probes;
+  for (const v1::ProbeInfo& probe : reply->probes()) {
+    if (!probe.has_verdict() || !sessions.contains(probe.session())) continue;
+    const v1::Verdict& verdict = probe.verdict();
+    const bool is_whole = verdict.state() == v1::Verdict::FAIL ||
+                          (verdict.state() == v1::Verdict::PASS && verdict.lost() == 0);
+    if (!is_whole && probe.replay() > 0) probes.emplace(probe.session(), probe.name());
+  }
+  summary->not_compared_probes = probes.size();
+}
+
+void Report(const Context& context, const RunSummary& summary, const FailOn& fail_on) {
+  if (context.options.json) {
+    const std::string line = Dump(SummaryJson(summary), /*indented=*/false) + "\n";
+    std::fwrite(line.data(), 1, line.size(), stderr);
+    return;
+  }
+  if (context.options.quiet) return;
+  context.Say(SummaryText(summary, fail_on, context.err));
+  for (const std::string& command : NextCommands(summary)) context.Hint(command);
+}
+
+// What a recording lacks that this command made, and what to do about it.
+std::string RemedyOf(const RunOptions& options) {
+  return fmt::format("Record fewer probes (--record), or {}",
+                     options.lossy ? "let the job wait: leave --lossy out"
+                                   : "let the job wait longer: CGDEBUG_WAIT_MS=60000");
+}
+
+// Of a recording without a probe: what there was to record.
+int FailNothingRecorded(Context& context, const RunOptions& options,
+                        const std::set<std::string>& sessions) {
+  std::set<std::string> distinct;
+  if (const Result<v1::ProbesReply> reply = context.client().Probes({}); reply.ok()) {
+    for (const v1::ProbeInfo& probe : reply->probes()) {
+      if (sessions.contains(probe.session())) distinct.insert(Printable(probe.name()));
+    }
+  }
+  if (distinct.empty()) {
+    return context.Fail(kExitNoMatch,
+                        "nothing was recorded: no probe of the job saw a tensor. Type: cgdebug-cli "
+                        "doctor");
+  }
+  std::vector<std::string> names(distinct.begin(), distinct.end());
+  const std::string wanted = fmt::format("{}", fmt::join(options.record, " "));
+  const std::string close = DidYouMean(wanted, names);
+  const std::size_t more = names.size() - std::min(names.size(), kMaxNames);
+  names.resize(names.size() - more);
+  return context.Fail(
+      kExitNoMatch,
+      fmt::format("nothing was recorded: no probe matches --record '{}'. The job has: {}{}.{}",
+                  wanted, fmt::join(names, ", "),
+                  more == 0 ? "" : fmt::format(" and {} more", more), close));
+}
+
+bool Records(const RunOptions& options) {
+  return !options.output.empty() || !options.record.empty();
+}
+
+// Before the job starts, so that nothing of it is missing. Its number; 0 when it could not begin,
+// which has been said then.
+std::uint64_t StartRecording(Context& context, const RunOptions& options,
+                             const std::string& run_id) {
+  v1::RecordStartRequest request;
+  request.set_directory(RecordingPath(options.output));
+  for (const std::string& glob : options.record) request.add_probes(glob);
+  request.set_run_id(run_id);
+  request.set_owner_pid(::getpid());
+  if (options.lossy) request.set_lossless(v1::RecordStartRequest::NEVER);
+  Apply(options.disk, &request);
+  const auto reply = context.client().RecordStart(request);
+  if (reply.ok()) return reply->recording().id();
+  context.Fail(reply.error());
+  return 0;
+}
+
+// When it had ended by itself, with its last job, that is its report all the same.
+int StopRecording(Context& context, const RunOptions& options, std::uint64_t id,
+                  const std::set<std::string>& sessions) {
+  v1::RecordStopRequest request;
+  request.set_recording(std::to_string(id));
+  request.set_job_ended(true);
+  const auto reply = context.client().RecordStop(request);
+  if (!reply.ok()) return context.Fail(reply.error());
+  const v1::Recording& recording = reply->recordings(0);
+  if (recording.slot_count() == 0 && recording.error().empty() && recording.lost() == 0) {
+    return FailNothingRecorded(context, options, sessions);
+  }
+  return ReportRecording(context, recording, RemedyOf(options));
+}
+
+int RunJob(Context& context, const RunOptions& options) {
+  const std::vector<std::string>& command = options.command;
+  if (command.empty()) {
+    return context.Fail(
+        kExitTrouble, "run needs a command. Type for example: cgdebug-cli run -- python train.py");
+  }
+  if (options.disk.any() && !Records(options)) {
+    return context.Fail(kExitTrouble,
+                        "--max-size, --min-free-disk, --roll-size and --durability are about a "
+                        "recording, and none was asked for. Add: -o DIR.cgrec");
+  }
+  const Result<FailOn> fail_on = ParseFailOn(options.fail_on);
+  if (!fail_on.ok()) return context.Fail(kExitTrouble, fail_on.error().message);
+  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  const char* inherited = std::getenv("CGDEBUG_RUN_ID");
+  const bool has_inherited = inherited != nullptr && *inherited != '\0';
+  const std::string run_id = has_inherited ? inherited : MakeRunId(command);
+  const auto since = std::chrono::system_clock::now().time_since_epoch();
+  const std::int64_t since_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(since).count();
+
+  auto signals = std::make_unique<JobSignals>();
+  ::signal(SIGPIPE, SIG_IGN);  // a closed stderr ends the view, not the job
+  client::ConnectOptions connect = context.MakeConnectOptions();
+  connect.socket = context.client().socket();
+  connect.start_daemon = false;
+  EventPrinter printer(PrintingOf(context), stderr);
+  const std::uint64_t recording = Records(options) ? StartRecording(context, options, run_id) : 0;
+  if (Records(options) && recording == 0) return kExitTrouble;
+  std::optional<RunWatch> watch;
+  if (!options.no_live) {
+    watch.emplace(connect, WatchingOf(context, options, run_id, since_ns), &printer);
+  }
+  Job job;
+  const std::string socket = std::filesystem::absolute(context.client().socket());
+  std::vector<std::pair<std::string, std::string>> environment = {
+      {"CGDEBUG", "1"}, {"CGDEBUG_RUN_ID", run_id}, {"CGDEBUG_SOCKET", socket}};
+  if (Records(options)) environment.emplace_back("CGDEBUG_LOSSLESS", options.lossy ? "0" : "1");
+  const Result<void> started = job.Start(command, environment, *signals);
+  if (!started.ok()) {
+    context.Say(started.error().message);
+    // Or it would wait for a job that never comes, and keep the daemon running.
+    if (recording != 0) StopRecording(context, options, recording, {});
+    return job.exit_code();
+  }
+  context.Note(fmt::format("cgdebug: run {} (pid {})", run_id, job.pid()));
+  job.Wait(*signals);
+  signals.reset();  // from here on Ctrl-C means us
+
+  RunSummary summary;
+  summary.job_exit_code = job.exit_code();
+  summary.job_signal = job.signal();
+  Drain(&context.client(), run_id, since_ns, &summary);
+  const std::set<std::string> keys = KeysOf(summary);
+  CountNotCompared(&context.client(), keys, &summary);
+  if (watch) {
+    watch->WaitUntilSeen(keys, summary.complete ? kDrainTimeout : milliseconds(0));
+    watch->Stop();
+    if (watch->left_out() > 0) {
+      context.Note(fmt::format("-- and {} more findings: cgdebug-cli tail -n 1000 --only nan -s {}",
+                               watch->left_out(), ShellWord(run_id)));
+    }
+  }
+  Report(context, summary, *fail_on);
+  const int code = ExitCodeOf(summary, *fail_on);
+  if (recording == 0) return code;
+  const int recorded = StopRecording(context, options, recording, keys);
+  return code == kExitOk ? recorded : code;
+}
+
+}  // namespace
+
+RunFunction AddRun(CLI::App& app) {
+  auto options = std::make_shared<RunOptions>();
+  app.add_option("COMMAND", options->command, "after --: the job and its arguments");
+  app.add_option("--fail-on", options->fail_on, "exit 1 when one of these happened: a comma list")
+      ->type_name("{nan,inf,compare}");
+  app.add_flag("--tail", options->tail,
+               "one line a snapshot while it runs; else findings alone, and a status line");
+  app.add_option("--only", options->only, "as --tail, but these snapshots alone")
+      ->check(CLI::IsMember({"nan", "changed", "fail"}))
+      ->type_name("{nan,changed,fail}");
+  app.add_option("-o,--output", options->output,
+                 "record into this directory; default with --record: $CGDEBUG_DIR or runs")
+      ->type_name("DIR");
+  app.add_option("--record", options->record, "which probes to record: globs; default: all")
+      ->type_name("GLOB")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  AddDiskOptions(app, &options->disk);
+  app.add_flag("--lossy", options->lossy,
+               "the recorded job never waits for the recording: what comes too fast is lost");
+  app.add_flag("--no-live", options->no_live, "show nothing while it runs, only the summary");
+  return [options](Context& context) { return RunJob(context, *options); };
+}
+
+}  // namespace cgdebug::cli

@@ -1,0 +1,147 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/cli/command.h"
+#include "client/cli/sources.h"
+#include "client/cli/views/json.h"
+#include "client/cli/views/snapshot_text.h"
+#include "client/cli/views/terminal.h"
+#include "daemon/core/base/duration.h"
+#include "daemon/core/options/whole_number.h"
+
+namespace cgdebug::cli {
+namespace {
+
+struct SetOptions {
+  std::vector<std::string> probes;
+  std::string mode;
+  std::string on;
+  std::string ttl = "5m";
+  std::uint32_t every = 0;
+  std::uint64_t from = 0;
+  std::uint64_t count = 0;
+  WhichOptions which;
+};
+
+Result<void> ParseCondition(const std::string& text, v1::Control* control) {
+  constexpr std::string_view kAbsMax = "abs_max>";
+  if (text == "nan") {
+    control->set_trigger(v1::Control::NONFINITE);
+  } else if (text == "inf") {
+    control->set_trigger(v1::Control::INF);
+  } else if (text.starts_with(kAbsMax)) {
+    char* end = nullptr;
+    const char* number = text.c_str() + kAbsMax.size();
+    const double threshold = std::strtod(number, &end);
+    if (end == number || *end != '\0' || !std::isfinite(threshold) || threshold < 0) {
+      return Error{"--on " + text + ": write for example --on 'abs_max>1e4'"};
+    }
+    control->set_trigger(v1::Control::ABS_MAX);
+    control->set_threshold(threshold);
+  } else {
+    return Error{"--on is nan (NaN or Inf), inf or 'abs_max>NUMBER', not '" + text + "'"};
+  }
+  return {};
+}
+
+Result<v1::SetRequest> MakeRequest(const SetOptions& options) {
+  static const std::map<std::string, v1::Control::Mode> kModes = {
+      {"off", v1::Control::OFF},
+      {"stats", v1::Control::STATS},
+      {"full", v1::Control::FULL},
+      {"registered", v1::Control::AS_REGISTERED}};
+  v1::SetRequest request;
+  for (const std::string& probe : options.probes) request.add_probes(probe);
+  const Result<WhichSlots> which = options.which.Parse();
+  if (!which.ok()) return which.error();
+  SetWhich(*which, request.mutable_which());
+  v1::Control* control = request.mutable_control();
+  const std::string mode = options.mode.empty() ? "full" : options.mode;
+  control->set_mode(kModes.at(mode));
+  if (options.mode.empty() && options.on.empty()) {
+    return Error{
+        "what is to be set? Give --mode off|stats|full|registered, or --on CONDITION. Type for "
+        "example: cgdebug-cli set 'blk3.*' --mode full --every 10"};
+  }
+  if (!options.on.empty()) {
+    const Result<void> parsed = ParseCondition(options.on, control);
+    if (!parsed.ok()) return parsed.error();
+  }
+  control->set_every(options.every);
+  control->set_from(options.from);
+  if (options.count > 0) {
+    std::uint64_t last = 0;
+    const std::uint64_t every = std::max<std::uint64_t>(options.every, 1);
+    if (__builtin_mul_overflow(options.count - 1, every, &last) ||
+        __builtin_add_overflow(last, std::max<std::uint64_t>(options.from, 1), &last)) {
+      return Error{"--count is more than there are replays; leave it out for no end"};
+    }
+    control->set_until(last);
+  }
+  const Result<std::chrono::milliseconds> ttl = ParseDuration(options.ttl);
+  if (!ttl.ok()) return Error{"--ttl " + ttl.error().message};
+  request.set_ttl_ms(static_cast<std::uint64_t>(ttl->count()));
+  return request;
+}
+
+int RunSet(Context& context, const SetOptions& options) {
+  Result<v1::SetRequest> request = MakeRequest(options);
+  if (!request.ok()) return context.Fail(kExitTrouble, request.error().message);
+  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  request->set_session(context.options.session);
+  const Result<v1::SetReply> reply = context.client().Set(*request);
+  if (!reply.ok()) return context.Fail(reply.error());
+  if (context.options.json) {
+    Context::Print(Dump({{"slots", reply->slots()},
+                         {"probes", reply->probes()},
+                         {"expires_ns", reply->expires_ns()}},
+                        /*indented=*/true) +
+                   "\n");
+    return kExitOk;
+  }
+  const bool forever = reply->expires_ns() == 0;
+  context.Say(fmt::format(
+      "{} probe{}, {} call{}: {}{}", reply->probes(), reply->probes() == 1 ? "" : "s",
+      reply->slots(), reply->slots() == 1 ? "" : "s", ControlText(request->control()),
+      request->control().mode() == v1::Control::AS_REGISTERED ? ""
+      : forever                                               ? ", until the job ends"
+                : ", for " + FormatDuration(static_cast<double>(request->ttl_ms()) / 1e3)));
+  context.Hint("cgdebug-cli probes");
+  return kExitOk;
+}
+
+}  // namespace
+
+RunFunction AddSet(CLI::App& app) {
+  auto options = std::make_shared<SetOptions>();
+  app.add_option("PROBE", options->probes, "globs, \"!\" excludes; '*' for all")->required();
+  AddWhichOptions(app, &options->which);
+  app.add_option("--mode", options->mode,
+                 "off, stats (no values), full, or registered: as the job has it")
+      ->check(CLI::IsMember({"off", "stats", "full", "registered"}))
+      ->type_name("{off,stats,full,registered}");
+  app.add_option("--every", options->every, "one replay in N; default: as the job has it")
+      ->check(WholeNumber(1, UINT32_MAX))
+      ->type_name("N");
+  app.add_option("--from", options->from, "first replay")->check(WholeNumber(1))->type_name("N");
+  app.add_option("--count", options->count, "so many snapshots, then as before")
+      ->check(WholeNumber(1))
+      ->type_name("N");
+  app.add_option("--on", options->on,
+                 "values only in replays where it holds, else statistics: nan (NaN or Inf), inf, "
+                 "abs_max>X")
+      ->type_name("CONDITION");
+  app.add_option("--ttl", options->ttl,
+                 "then as registered again, whoever still runs; 0 = not before the job ends (5m)")
+      ->type_name("DURATION");
+  return [options](Context& context) { return RunSet(context, *options); };
+}
+
+}  // namespace cgdebug::cli

@@ -1,0 +1,244 @@
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "client/cli/command.h"
+#include "client/cli/source_tensor.h"
+#include "client/cli/sources.h"
+#include "client/cli/views/json.h"
+#include "client/cli/views/npy.h"
+#include "client/cli/views/session_text.h"
+#include "client/cli/views/snapshot_text.h"
+#include "client/cli/views/tensor_report.h"
+#include "daemon/core/numerics/format.h"
+#include "daemon/core/options/whole_number.h"
+
+namespace cgdebug::cli {
+namespace {
+
+struct ShowOptions {
+  std::string inside;
+  TensorReportOptions report;
+  std::string output;
+  bool force = false;
+  WhichOptions which;
+};
+
+// The session of one rank: `--ranks 3` with or without -s.
+Result<std::string> SessionOfRank(Context& context, const std::string& selector) {
+  const int rank = context.ranks.Single();
+  if (context.ranks.selects_all()) return selector;
+  v1::SessionsRequest request;
+  request.set_include_dead(true);
+  const Result<v1::SessionsReply> reply = context.client().Sessions(request);
+  if (!reply.ok()) return reply.error();
+  const v1::Session* newest = nullptr;
+  for (const v1::Session& session : reply->sessions()) {
+    if (session.rank() != rank || !MatchesSession(session, selector)) continue;
+    if (newest == nullptr || session.created_ns() > newest->created_ns()) newest = &session;
+  }
+  if (newest != nullptr) return newest->key();
+  return Error{fmt::format("no session{} has rank {}. Type: cgdebug-cli ps -a",
+                           selector.empty() ? "" : " '" + selector + "'", rank)};
+}
+
+// As `probes` writes it: "x" is the first call in a capture, "x#1" the second.
+Result<client::Tensor> GetCall(client::Client& client, v1::GetRequest request,
+                               const std::string& text) {
+  request.set_probe(text);
+  request.set_has_invocation(true);
+  Result<client::Tensor> tensor = client.Get(request);
+  const std::size_t mark = text.rfind('#');
+  if (tensor.ok() || mark == std::string::npos ||
+      client.last_failure() != client::Failure::kNothingMatched) {
+    return tensor;
+  }
+  std::uint32_t invocation = 0;
+  const char* end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data() + mark + 1, end, invocation);
+  if (parsed.ec != std::errc() || parsed.ptr != end) return tensor;
+  request.set_probe(text.substr(0, mark));
+  request.set_invocation(invocation);
+  return client.Get(request);
+}
+
+Result<client::Tensor> Fetch(Context& context, const Inside& inside) {
+  v1::GetRequest request;
+  const Result<std::string> session = SessionOfRank(context, context.options.session);
+  if (!session.ok()) return session.error();
+  request.set_session(*session);
+  request.set_replay(inside.replay);
+  SetWhich(inside.which, request.mutable_which());
+  Result<client::Tensor> tensor = GetCall(context.client(), request, inside.text);
+  // A probe's name may have a colon: what stands before it is a session only if that fails.
+  const bool may_have_source = inside.probe != inside.text;
+  if (tensor.ok() || !may_have_source ||
+      context.client().last_failure() != client::Failure::kNothingMatched) {
+    return tensor;
+  }
+  const Result<std::string> source =
+      SessionOfRank(context, inside.source.empty() ? context.options.session : inside.source);
+  if (!source.ok()) return source.error();
+  request.set_session(*source);
+  return GetCall(context.client(), request, inside.probe);
+}
+
+Result<void> WriteFile(const std::string& path, bool force, std::string_view header,
+                       std::string_view payload) {
+  if (path == "-") {
+    Context::PrintRaw(header);
+    Context::PrintRaw(payload);
+    return {};
+  }
+  const int flags = O_WRONLY | O_CREAT | O_CLOEXEC | (force ? O_TRUNC : O_EXCL);
+  const UniqueFd fd(::open(path.c_str(), flags, 0666));
+  if (!fd && errno == EEXIST) {
+    return Error{fmt::format("{} exists. To overwrite it, add: -f", path)};
+  }
+  if (!fd) return ErrnoError("cannot create " + path);
+  for (std::string_view part : {header, payload}) {
+    while (!part.empty()) {
+      const ssize_t written = ::write(fd.get(), part.data(), part.size());
+      if (written < 0) return ErrnoError("cannot write " + path);
+      part.remove_prefix(static_cast<std::size_t>(written));
+    }
+  }
+  return {};
+}
+
+int Save(Context& context, const ShowOptions& options, const client::Tensor& tensor) {
+  const v1::Snapshot& snapshot = tensor.reply.snapshot();
+  if (tensor.reply.payload_dropped()) {
+    return context.Fail(
+        kExitNoMatch,
+        fmt::format("{}@{} has no values: {}. For values, give the probe a TensorRecord",
+                    Printable(snapshot.probe()), snapshot.replay(), kOnlyStatistics));
+  }
+  const layout::Dtype dtype = DtypeOf(snapshot.dtype());
+  const bool is_npy = options.output.ends_with(".npy");
+  if (is_npy && dtype == layout::Dtype::kInvalid) {
+    return context.Fail(kExitTrouble, "this version does not know dtype " +
+                                          Printable(snapshot.dtype()) + "; give -o FILE.bin");
+  }
+  const std::string header = is_npy ? NpyHeader(dtype, ShapeOf(snapshot.shape())) : "";
+  const Result<void> written = WriteFile(options.output, options.force, header, tensor.payload);
+  if (!written.ok()) return context.Fail(kExitTrouble, written.error().message);
+  context.Note(fmt::format(
+      "{}@{} written to {}: {} {}, {}{}", Printable(snapshot.probe()), snapshot.replay(),
+      options.output, Printable(snapshot.dtype()), numerics::FormatShape(ShapeOf(snapshot.shape())),
+      numerics::FormatBytes(tensor.payload.size()), is_npy ? "" : ", raw little-endian elements"));
+  if (is_npy && dtype == layout::Dtype::kBfloat16) {
+    context.Say(
+        "NumPy has no bfloat16: the file holds uint16, the upper half of each float32. "
+        "Values: (np.load(FILE).astype('uint32') << 16).view('float32')");
+  }
+  if (is_npy && layout::IsFloat8(dtype)) {
+    context.Say(
+        fmt::format("NumPy has no {0}: the file holds uint8, the bits of each element. "
+                    "Values: torch.from_numpy(np.load(FILE)).view(torch.{0}).float()",
+                    layout::DtypeName(dtype)));
+  }
+  return kExitOk;
+}
+
+int FailToFind(Context& context, const Inside& inside, const Error& error) {
+  std::error_code ignored;
+  if (inside.source.empty() && std::filesystem::exists(inside.probe, ignored)) {
+    return context.Fail(kExitTrouble,
+                        fmt::format("'{}' is a file: which probe of it? Type: cgdebug-cli info {}",
+                                    inside.probe, ShellWord(inside.probe)));
+  }
+  const bool said_by_daemon = context.client().last_failure() != client::Failure::kNone;
+  return said_by_daemon ? context.Fail(error) : context.Fail(kExitNoMatch, error.message);
+}
+
+// It is there, but damaged; of a live job it may have gone meanwhile.
+int FailToRead(Context& context, const Error& error) {
+  const bool said_by_daemon = context.client().last_failure() != client::Failure::kNone;
+  return said_by_daemon ? context.Fail(error) : context.Fail(kExitTrouble, error.message);
+}
+
+int RunShow(Context& context, const ShowOptions& options) {
+  Result<Inside> inside = ParseInside(options.inside);
+  if (!inside.ok()) return context.Fail(kExitTrouble, inside.error().message);
+  const Result<WhichSlots> which = options.which.Parse();
+  if (!which.ok()) return context.Fail(kExitTrouble, which.error().message);
+  if (!which->graph.empty()) inside->which.graph = which->graph;
+  if (which->shape) inside->which.shape = which->shape;
+  if (!context.ranks.selects_all() && context.ranks.Single() < 0) {
+    return context.Fail(kExitTrouble,
+                        "show shows one tensor: give one rank. Type for example: --ranks 0");
+  }
+  Result<client::Tensor> tensor = Error{};
+  if (NeedsSource(*inside)) {
+    std::unique_ptr<source::Source> source;
+    const std::string name = inside->source.empty() ? "live" : inside->source;
+    if (const int failed = OpenSource(context, name, &source); failed != kExitOk) return failed;
+    SayUnread(context, *source);
+    Result<FoundTensor> found = FindTensor(*source, context.ranks, *inside);
+    if (!found.ok() && TakeSliceOffName(&*inside)) {
+      found = FindTensor(*source, context.ranks, *inside);
+    }
+    if (!found.ok()) return FailToFind(context, *inside, found.error());
+    tensor = LoadTensor(*source, *found);
+    if (!tensor.ok()) return FailToRead(context, tensor.error());
+  } else {
+    if (const int failed = context.Connect(); failed != kExitOk) return failed;
+    tensor = Fetch(context, *inside);
+    const bool is_unknown = context.client().last_failure() == client::Failure::kNothingMatched;
+    if (!tensor.ok() && is_unknown && TakeSliceOffName(&*inside)) tensor = Fetch(context, *inside);
+  }
+  if (!tensor.ok()) return FailToFind(context, *inside, tensor.error());
+  if (!inside->slice.empty()) {
+    if (Result<void> cut = CutSlice(&*tensor, inside->slice); !cut.ok()) {
+      return context.Fail(kExitTrouble, cut.error().message);
+    }
+  }
+  if (!options.output.empty()) return Save(context, options, *tensor);
+  if (context.options.json) {
+    Context::Print(Dump(TensorReportJson(*tensor, options.report), /*indented=*/true) + "\n");
+    return kExitOk;
+  }
+  const Result<std::string> report = TensorReport(*tensor, options.report, context.out);
+  if (!report.ok()) return context.Fail(kExitTrouble, report.error().message);
+  Context::Print(*report);
+  return kExitOk;
+}
+
+}  // namespace
+
+RunFunction AddShow(CLI::App& app) {
+  auto options = std::make_shared<ShowOptions>();
+  app.add_option("TENSOR", options->inside,
+                 "[SOURCE:]PROBE[{SHAPE}][@g:GRAPH][@REPLAY[SLICE]]; a source is a session or a "
+                 "recording; @-1 the newest, @first-nan, @step:N")
+      ->required();
+  AddWhichOptions(app, &options->which);
+  app.add_option("--values", options->report.values,
+                 "how many values, from the edges; 64 by default")
+      ->check(WholeNumber(0))
+      ->type_name("N");
+  app.add_option("--precision", options->report.precision,
+                 "significant digits; 0: as many as needed")
+      ->check(WholeNumber(0, 17))
+      ->type_name("P");
+  app.add_option("--where", options->report.where, "list the elements that are NaN or Inf")
+      ->check(CLI::IsMember({"nonfinite"}))
+      ->type_name("{nonfinite}");
+  app.add_option("--topk", options->report.topk, "the K elements of largest magnitude")
+      ->check(WholeNumber(0))
+      ->type_name("K");
+  app.add_option("-o,--output", options->output, "write the elements: .npy, else raw; - for stdout")
+      ->type_name("FILE");
+  app.add_flag("-f,--force", options->force, "overwrite FILE");
+  return [options](Context& context) { return RunShow(context, *options); };
+}
+
+}  // namespace cgdebug::cli

@@ -1,0 +1,192 @@
+#include "client/cli/run/run_summary.h"
+
+#include <fmt/format.h>
+#include <string.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "client/cli/exit_codes.h"
+#include "client/cli/views/snapshot_text.h"
+
+namespace cgdebug::cli {
+namespace {
+
+constexpr const char* kIndent = "\n         ";
+
+std::string Plural(std::uint64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", FormatGrouped(count), noun, count == 1 ? "" : "s");
+}
+
+// "SIGKILL".
+std::string SignalName(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
+}
+
+// The first NaN or Inf of one session.
+struct Finding {
+  const char* what;
+  const v1::Session* session;
+  const v1::FirstNonfinite* first;
+};
+
+// By the time at which their replays began, and in one replay by graph order.
+bool IsEarlier(const Finding& a, const Finding& b) {
+  return std::pair(a.first->serial(), a.first->slot()) <
+         std::pair(b.first->serial(), b.first->slot());
+}
+
+// The earliest NaN and the earliest Inf of all ranks, the earlier one first.
+std::vector<Finding> Earliest(const RunSummary& summary) {
+  std::vector<Finding> nan, inf;
+  for (const v1::Session& session : summary.sessions) {
+    if (session.first_nan().present()) nan.push_back({"NaN", &session, &session.first_nan()});
+    if (session.first_inf().present()) inf.push_back({"Inf", &session, &session.first_inf()});
+  }
+  std::vector<Finding> earliest;
+  for (const std::vector<Finding>& one : {inf, nan}) {
+    if (!one.empty()) earliest.push_back(*std::ranges::min_element(one, IsEarlier));
+  }
+  std::ranges::stable_sort(earliest, IsEarlier);
+  return earliest;
+}
+
+std::string FindingText(const Finding& finding) {
+  const v1::FirstNonfinite& first = *finding.first;
+  std::string text =
+      fmt::format("first {}: {} @{}", finding.what, Printable(SelectorOf(first)), first.replay());
+  if (finding.session->rank() >= 0) text += fmt::format(" on rank {}", finding.session->rank());
+  return text;
+}
+
+bool HasFound(const RunSummary& summary, const FailOn& fail_on) {
+  const auto any = [&](auto first) {
+    return std::ranges::any_of(
+        summary.sessions, [&](const v1::Session& session) { return (session.*first)().present(); });
+  };
+  return (fail_on.nan && any(&v1::Session::first_nan)) ||
+         (fail_on.inf && any(&v1::Session::first_inf)) ||
+         (fail_on.compare && summary.FailedProbes() > 0);
+}
+
+template <typename Get>
+std::uint64_t Sum(const RunSummary& summary, Get get) {
+  std::uint64_t sum = 0;
+  for (const v1::Session& session : summary.sessions) sum += get(session);
+  return sum;
+}
+
+}  // namespace
+
+std::uint64_t RunSummary::Replays() const {
+  std::uint64_t newest = 0;
+  for (const v1::Session& session : sessions) newest = std::max(newest, session.replay());
+  return newest;
+}
+std::uint64_t RunSummary::Snapshots() const {
+  return Sum(*this, [](const v1::Session& session) { return session.counters().consumed(); });
+}
+std::uint64_t RunSummary::LostSnapshots() const {
+  return Sum(*this, [](const v1::Session& session) { return Lost(session.counters()); });
+}
+std::uint64_t RunSummary::NonfiniteProbes() const {
+  return Sum(*this, [](const v1::Session& session) { return session.nonfinite_probes(); });
+}
+std::uint64_t RunSummary::FailedProbes() const {
+  return Sum(*this, [](const v1::Session& session) { return session.failed_probes(); });
+}
+
+int ExitCodeOf(const RunSummary& summary, const FailOn& fail_on) {
+  if (summary.job_exit_code != 0) return summary.job_exit_code;
+  if (!fail_on.any()) return kExitOk;
+  if (HasFound(summary, fail_on)) return kExitFound;
+  if (summary.sessions.empty()) return kExitNoMatch;
+  if (summary.LostSnapshots() > 0 || !summary.complete) return kExitInconclusive;
+  if (fail_on.compare && summary.not_compared_probes > 0) return kExitInconclusive;
+  return kExitOk;
+}
+
+std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const Style& style) {
+  std::string text = summary.job_signal != 0
+                         ? style.Red("job was killed by " + SignalName(summary.job_signal))
+                         : fmt::format("job exited {}", summary.job_exit_code);
+  if (summary.sessions.empty()) {
+    text += ". No probe was seen: it created none, or not under this user on this node.";
+  } else {
+    text += fmt::format(" after {}. {} read, ", Plural(summary.Replays(), "replay"),
+                        Plural(summary.Snapshots(), "snapshot"));
+    const std::string lost = fmt::format("{} lost", FormatGrouped(summary.LostSnapshots()));
+    text += (summary.LostSnapshots() > 0 ? style.Yellow(lost) : lost) + ".";
+  }
+  if (summary.NonfiniteProbes() > 0) {
+    text +=
+        kIndent + style.Red(Plural(summary.NonfiniteProbes(), "probe") + " saw non-finite values.");
+    for (const Finding& finding : Earliest(summary)) {
+      text += fmt::format("{}{}, {}", kIndent, FindingText(finding),
+                          Plural(finding.first->count(), "element"));
+    }
+  }
+  if (summary.FailedProbes() > 0) {
+    text += kIndent + style.Red(Plural(summary.FailedProbes(), "probe") + " failed a comparison.");
+  }
+  if (summary.not_compared_probes > 0) {
+    text += kIndent + style.Yellow(Plural(summary.not_compared_probes, "probe") +
+                                   " had snapshots that were not compared.");
+  }
+  if (!summary.complete && !summary.sessions.empty()) {
+    text +=
+        kIndent + style.Yellow("The daemon has not read everything yet: these numbers may grow.");
+  }
+  const int code = ExitCodeOf(summary, fail_on);
+  if (summary.job_exit_code == 0 && code == kExitInconclusive) {
+    const bool is_missing = summary.LostSnapshots() > 0 || !summary.complete;
+    text += fmt::format("{}Nothing of --fail-on was found, but snapshots {}: exit {}.", kIndent,
+                        is_missing ? "are missing" : "were not compared", code);
+  }
+  return text;
+}
+
+std::string FirstFinding(const RunSummary& summary) {
+  const std::vector<Finding> found = Earliest(summary);
+  return found.empty() ? "" : FindingText(found.front());
+}
+
+std::vector<std::string> NextCommands(const RunSummary& summary) {
+  std::vector<std::string> commands;
+  if (const std::vector<Finding> found = Earliest(summary); !found.empty()) {
+    const auto& [what, session, first] = found.front();
+    commands.push_back(
+        fmt::format("cgdebug-cli show -s {} {} --where nonfinite", session->key(),
+                    ShellWord(fmt::format("{}@{}", SelectorOf(*first), first->replay()))));
+  }
+  if (summary.FailedProbes() > 0) {
+    commands.push_back("cgdebug-cli tail --only fail -s " +
+                       ShellWord(summary.sessions.front().run_id()));
+  }
+  if (summary.sessions.empty()) {
+    commands.push_back("cgdebug-cli doctor");
+  } else if (commands.empty()) {
+    commands.push_back("cgdebug-cli probes -s " + ShellWord(summary.sessions.front().key()));
+  }
+  return commands;
+}
+
+Json SummaryJson(const RunSummary& summary) {
+  Json sessions = Json::array();
+  for (const v1::Session& session : summary.sessions) sessions.push_back(ToJson(session));
+  return {{"event", "summary"},
+          {"job_exit_code", summary.job_exit_code},
+          {"job_signal", summary.job_signal},
+          {"complete", summary.complete},
+          {"replays", summary.Replays()},
+          {"snapshots", summary.Snapshots()},
+          {"lost", summary.LostSnapshots()},
+          {"nonfinite_probes", summary.NonfiniteProbes()},
+          {"failed_probes", summary.FailedProbes()},
+          {"not_compared_probes", summary.not_compared_probes},
+          {"sessions", std::move(sessions)}};
+}
+
+}  // namespace cgdebug::cli

@@ -1,0 +1,49 @@
+// run_summary.h: what a run's sessions add up to, and what it means for the exit code.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "client/cli/views/json.h"
+#include "client/cli/views/terminal.h"
+#include "proto/control.pb.h"
+
+namespace cgdebug::cli {
+
+struct FailOn {
+  bool nan = false;
+  bool inf = false;
+  bool compare = false;
+  bool any() const { return nan || inf || compare; }
+};
+
+struct RunSummary {
+  std::vector<v1::Session> sessions;
+  int job_exit_code = 0;
+  int job_signal = 0;
+  // Every session had ended before the daemon was asked: nothing is missing from the counters.
+  bool complete = false;
+  std::uint64_t not_compared_probes = 0;  // with a comparison that did not reach every snapshot
+
+  std::uint64_t Replays() const;
+  std::uint64_t Snapshots() const;  // the daemon read
+  std::uint64_t LostSnapshots() const;
+  std::uint64_t NonfiniteProbes() const;
+  std::uint64_t FailedProbes() const;
+};
+
+// The job's exit code when it is not 0. Else 1 when something of `fail_on` was found, 4 when the
+// run had no probe to look at, 3 when nothing was found but snapshots are missing or, where
+// comparisons are asked for, were not compared, 0.
+int ExitCodeOf(const RunSummary& summary, const FailOn& fail_on);
+
+// Several lines for people, without the newline at the end.
+std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const Style& style);
+// "first NaN: blk3.attn @37 on rank 1": what came first in any rank; empty when there is none.
+std::string FirstFinding(const RunSummary& summary);
+// What to type next.
+std::vector<std::string> NextCommands(const RunSummary& summary);
+Json SummaryJson(const RunSummary& summary);
+
+}  // namespace cgdebug::cli

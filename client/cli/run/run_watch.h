@@ -1,0 +1,91 @@
+// run_watch.h: what one run does, shown while it runs, on threads of its own.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cgdebug/client.h"
+#include "client/cli/views/event_printer.h"
+#include "client/cli/views/finding_filter.h"
+#include "client/cli/views/status_line.h"
+
+namespace cgdebug::cli {
+
+struct RunWatchOptions {
+  std::string run_id;
+  std::int64_t since_ns = 0;  // sessions before it are of an earlier run with this id
+  bool stream = false;        // every event that `only` selects; else findings alone
+  v1::TailRequest::Only only = v1::TailRequest::ALL;
+  bool prints_reach_terminal = false;  // what TensorPrint writes stands there already
+  bool status_line = false;
+};
+
+// Prints through `printer` what the sessions of the run do, and keeps a status line on stderr.
+//
+// A stream is held back for kReorder, so that snapshots come in the order of their replays: the
+// daemon reads slot by slot.
+class RunWatch {
+ public:
+  // Returns when the daemon has the subscription: nothing of a job that starts now is missed.
+  RunWatch(client::ConnectOptions connect, RunWatchOptions options, EventPrinter* printer);
+  ~RunWatch();
+  RunWatch(const RunWatch&) = delete;
+  RunWatch& operator=(const RunWatch&) = delete;
+
+  // Until the end of each of these sessions was seen, or `timeout`.
+  bool WaitUntilSeen(const std::set<std::string>& session_keys, std::chrono::milliseconds timeout);
+  // Prints what is held back, clears the status line, ends the threads.
+  void Stop();
+  // Findings that were too many to show. After Stop().
+  std::size_t left_out() const { return findings_.left_out(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Held {
+    std::pair<std::uint64_t, std::uint32_t> order;  // serial of the replay, place in the graph
+    Clock::time_point arrived;
+    v1::TailReply event;
+  };
+  void Tail();
+  void OnEvent(const v1::TailReply& event);
+  bool IsOurs(const std::string& session_key);
+  void Hold(const v1::TailReply& event);
+  void PrintHeld(Clock::time_point arrived_before);
+  void Tick();
+  void ShowStatus(Clock::time_point now);
+
+  const client::ConnectOptions connect_;
+  const RunWatchOptions options_;
+  EventPrinter* printer_;
+  client::Client tail_;
+  client::Client lookup_;             // of the tail's thread: whose session is this?
+  client::Client status_;             // of the ticking thread
+  std::map<std::string, bool> ours_;  // by session key
+  FindingFilter findings_;
+  StatusLine line_;
+  std::uint64_t last_replays_ = 0;
+  Clock::time_point last_status_ = Clock::now();
+  std::mutex mutex_;  // of all below, and of what goes to the terminal
+  std::condition_variable changed_;
+  std::list<Held> held_;  // in order
+  std::set<std::string> ended_;
+  bool subscribed_ = false;
+  bool stopping_ = false;
+  bool done_ = false;
+  std::thread thread_;
+  std::thread ticker_;
+};
+
+// "2 ranks  replay 1 204  310 replays/s  lost 0  first NaN: blk3.attn @37".
+std::string StatusText(const std::vector<v1::Session>& sessions, double replays_per_second);
+
+}  // namespace cgdebug::cli

@@ -1,0 +1,75 @@
+// event_printer.h: the events of a tail, one line each, and what they add up to.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <set>
+#include <string>
+
+#include "client/cli/views/terminal.h"
+#include "proto/control.pb.h"
+
+namespace cgdebug::cli {
+
+enum class EventFormat { kHuman, kPlain, kJson };
+
+struct EventPrinterOptions {
+  EventFormat format = EventFormat::kHuman;
+  Style style;
+  bool always_prefix = false;
+  bool timestamps = false;
+  bool print_lines = true;  // what TensorPrint wrote
+};
+
+struct EventTotals {
+  std::uint64_t snapshots = 0;
+  std::uint64_t lost = 0;
+  std::uint64_t nonfinite = 0;  // snapshots with NaN or Inf
+  std::uint64_t compare_failures = 0;
+  std::set<std::string> probes;
+};
+
+// Thread: one at a time.
+class EventPrinter {
+ public:
+  EventPrinter(EventPrinterOptions options, std::FILE* out) : options_(options), out_(out) {}
+
+  void Print(const v1::TailReply& event);
+
+  // Tells of a session whose events may come, so that the first line has its prefix already.
+  void See(const std::string& session, int rank, const std::string& label);
+
+  const EventTotals& totals() const { return totals_; }
+  // "12 snapshots of 3 probes, 0 lost, 1 with NaN or Inf".
+  std::string Summary() const;
+
+ private:
+  struct Source {
+    int rank;
+    std::string label;
+  };
+  void Count(const v1::TailReply& event);
+  std::string Human(const v1::TailReply& event);
+  std::string HumanSnapshot(const v1::Snapshot& snapshot);
+  std::string HumanPrint(const v1::PrintLine& print);
+  std::string HumanSession(const v1::SessionChange& change);
+  std::string Where(const std::string& session, int rank, std::uint64_t replay,
+                    std::int64_t step = -1);
+  std::string Prefix(const std::string& session, int rank) const;
+
+  EventPrinterOptions options_;
+  std::FILE* out_;
+  EventTotals totals_;
+  std::map<std::string, Source> sources_;  // by session key
+  bool ranks_are_enough_ = true;           // to tell the sessions apart
+  std::size_t name_width_ = 0;
+  std::size_t type_width_ = 0;
+  std::string last_snapshot_;  // which one was printed last
+};
+
+// What --only asks for: "nan", "changed", "fail"; everything when it is empty.
+v1::TailRequest::Only ParseOnly(const std::string& only);
+
+}  // namespace cgdebug::cli

@@ -1,0 +1,76 @@
+#include "client/cli/views/recording_text.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+
+#include "client/cli/views/terminal.h"
+#include "daemon/core/numerics/format.h"
+
+namespace cgdebug::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string Count(std::uint64_t count, std::string_view what) {
+  return fmt::format("{} {}{}", FormatGrouped(count), what, count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+std::string RecordingPath(const std::string& directory) {
+  fs::path path = directory;
+  if (directory.empty()) {
+    const char* chosen = std::getenv("CGDEBUG_DIR");
+    path = chosen != nullptr && *chosen != '\0' ? chosen : "runs";
+    path /= fmt::format("{:%Y%m%d-%H%M%S}.cgrec", fmt::localtime(std::time(nullptr)));
+  }
+  path = fs::absolute(path).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();  // "runs/a/"
+  // A folder that is there keeps its name: the daemon says that it is no recording.
+  std::error_code ignored;
+  if (path.extension() != ".cgrec" && !fs::is_directory(path, ignored)) path += ".cgrec";
+  return path;
+}
+
+std::string RecordingText(const v1::Recording& recording, const Style& style) {
+  std::string text =
+      fmt::format("{} of {}, {}", Count(recording.snapshots(), "snapshot"),
+                  Count(recording.slot_count(), "probe"), numerics::FormatBytes(recording.bytes()));
+  const std::uint64_t waiting = recording.snapshots() - recording.durable_snapshots();
+  if (waiting > 0) text += fmt::format(", {} not on the disk yet", FormatGrouped(waiting));
+  const std::uint64_t missing = recording.lost() + recording.refused();
+  if (missing > 0) text += ", " + style.Yellow(FormatGrouped(missing) + " lost");
+  return text;
+}
+
+int ReportRecording(const Context& context, const v1::Recording& recording,
+                    std::string_view remedy) {
+  const bool troubled = !recording.error().empty();
+  const bool missing = troubled || recording.lost() + recording.refused() > 0;
+  if (context.options.json) {
+    Context::Print(Dump(ToJson(recording), /*indented=*/true) + "\n");
+    return missing ? kExitInconclusive : kExitOk;
+  }
+  std::string text = fmt::format("{}: {}", Printable(recording.directory()),
+                                 RecordingText(recording, context.err));
+  if (troubled) {
+    text +=
+        fmt::format("\n  {}: {}", context.err.Red(recording.state()), Printable(recording.error()));
+  } else if (recording.lost() > 0) {
+    text += "\n  " + context.err.Yellow("lost:") +
+            fmt::format(" the job was faster than this machine writes. {}", remedy);
+  }
+  context.Say(text);
+  if (recording.snapshots() == 0) {
+    context.Hint("cgdebug-cli probes");
+  } else {
+    context.Hint("cgdebug-cli check " + ShellWord(recording.directory()));
+  }
+  return missing ? kExitInconclusive : kExitOk;
+}
+
+}  // namespace cgdebug::cli

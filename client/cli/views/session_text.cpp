@@ -1,0 +1,137 @@
+#include "client/cli/views/session_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <set>
+
+#include "client/analysis/align.h"
+#include "daemon/core/base/session_selector.h"
+
+namespace cgdebug::cli {
+namespace {
+
+using Ranks = std::set<std::uint64_t>;
+
+constexpr std::int32_t kMostRanks = 1 << 20;  // what a job says of itself is not trusted
+
+Ranks RanksOf(const JobRanks& job) {
+  Ranks ranks;
+  for (const v1::Session* session : job.sessions) {
+    if (session->rank() >= 0) ranks.insert(static_cast<std::uint64_t>(session->rank()));
+  }
+  return ranks;
+}
+
+std::int32_t WorldSize(const JobRanks& job) {
+  std::int32_t size = 0;
+  for (const v1::Session* session : job.sessions) size = std::max(size, session->world_size());
+  return std::min(size, kMostRanks);
+}
+
+// What its launcher put on this machine; nothing where it does not tell.
+Ranks LocalRanks(const JobRanks& job) {
+  Ranks ranks;
+  for (const v1::Session* session : job.sessions) {
+    const std::int32_t first = session->rank() - session->local_rank();
+    if (session->local_rank() < 0 || session->local_world_size() > kMostRanks || first < 0)
+      continue;
+    for (std::int32_t i = 0; i < session->local_world_size(); ++i) {
+      ranks.insert(static_cast<std::uint64_t>(first + i));
+    }
+  }
+  return ranks;
+}
+
+std::string Text(const Ranks& ranks) {
+  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s",
+                     analysis::RangesText({ranks.begin(), ranks.end()}));
+}
+
+}  // namespace
+
+std::vector<JobRanks> GroupByJob(const std::vector<v1::Session>& sessions) {
+  std::vector<JobRanks> jobs;
+  for (const v1::Session& session : sessions) {
+    std::string name = session.run_id().empty() ? session.label() : session.run_id();
+    if (session.restart_count() > 0) name += fmt::format(" (restart {})", session.restart_count());
+    const auto it = std::find_if(jobs.begin(), jobs.end(),
+                                 [&](const JobRanks& job) { return job.name == name; });
+    JobRanks& job = it == jobs.end() ? jobs.emplace_back(JobRanks{name, {}}) : *it;
+    job.sessions.push_back(&session);
+  }
+  return jobs;
+}
+
+std::vector<v1::Session> Current(const std::vector<v1::Session>& sessions) {
+  std::vector<v1::Session> current;
+  std::ranges::copy_if(sessions, std::back_inserter(current), [](const v1::Session& session) {
+    return session.state() == v1::Session::ALIVE;
+  });
+  if (!current.empty() || sessions.empty()) return current;
+  const v1::Session* newest = &*std::ranges::max_element(
+      sessions, {}, [](const v1::Session& session) { return session.created_ns(); });
+  for (const JobRanks& job : GroupByJob(sessions)) {
+    if (std::ranges::find(job.sessions, newest) == job.sessions.end()) continue;
+    for (const v1::Session* session : job.sessions) current.push_back(*session);
+  }
+  return current;
+}
+
+std::string RanksText(const JobRanks& job) {
+  const Ranks ranks = RanksOf(job);
+  return fmt::format("{} of {}", analysis::RangesText({ranks.begin(), ranks.end()}),
+                     std::max<std::size_t>(static_cast<std::size_t>(WorldSize(job)), ranks.size()));
+}
+
+std::string MissingRanksText(const JobRanks& job) {
+  const Ranks seen = RanksOf(job);
+  const Ranks local = LocalRanks(job);
+  Ranks silent, elsewhere;
+  for (std::int32_t i = 0; i < WorldSize(job); ++i) {
+    const auto rank = static_cast<std::uint64_t>(i);
+    if (seen.contains(rank)) continue;
+    (local.contains(rank) ? silent : elsewhere).insert(rank);
+  }
+  std::string text;
+  if (!silent.empty()) {
+    text = fmt::format("{} {} used no probe", Text(silent), silent.size() == 1 ? "has" : "have");
+  }
+  if (!elsewhere.empty()) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : "; ", Text(elsewhere),
+                        local.empty()           ? "not seen by this daemon"
+                        : elsewhere.size() == 1 ? "runs on another machine"
+                                                : "run on other machines");
+  }
+  return text;
+}
+
+std::string_view StateText(v1::Session::State state) {
+  switch (state) {
+    case v1::Session::ALIVE:
+      return "alive";
+    case v1::Session::EXITED:
+      return "exited";
+    case v1::Session::DIED:
+      return "died";
+    default:
+      return "unknown";
+  }
+}
+
+double SecondsSince(std::int64_t realtime_ns) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const auto now_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+  return static_cast<double>(now_ns - realtime_ns) * 1e-9;
+}
+
+double AgeSeconds(const v1::Session& session) { return SecondsSince(session.created_ns()); }
+
+bool MatchesSession(const v1::Session& session, std::string_view selector) {
+  return selector.empty() || selector == session.key() ||
+         NamesSession(selector, session.label(), session.run_id(), session.pid(), session.uuid());
+}
+
+}  // namespace cgdebug::cli

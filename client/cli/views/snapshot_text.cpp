@@ -1,0 +1,105 @@
+#include "client/cli/views/snapshot_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "client/cli/views/terminal.h"
+#include "daemon/core/numerics/format.h"
+
+namespace cgdebug::cli {
+
+layout::Dtype DtypeOf(const std::string& name) {
+  const layout::DtypeInfo* info = layout::FindDtype(std::string_view(name));
+  return info == nullptr ? layout::Dtype::kInvalid : info->dtype;
+}
+
+std::vector<std::uint64_t> ShapeOf(const google::protobuf::RepeatedField<std::uint64_t>& shape) {
+  return {shape.begin(), shape.end()};
+}
+
+numerics::Stats StatsOf(const v1::Stats& stats) {
+  numerics::Stats result;
+  result.count = stats.count();
+  result.nan = stats.nan();
+  result.pos_inf = stats.pos_inf();
+  result.neg_inf = stats.neg_inf();
+  result.zero = stats.zero();
+  result.subnormal = stats.subnormal();
+  result.min = stats.min();
+  result.max = stats.max();
+  result.mean = stats.mean();
+  result.std = stats.std();
+  result.abs_max = stats.abs_max();
+  result.l1 = stats.l1();
+  result.l2 = stats.l2();
+  result.has_hash = stats.has_xor_hash();
+  result.hash = stats.xor_hash();
+  result.has_nonfinite = stats.has_nonfinite();
+  result.first_nonfinite = stats.first_nonfinite();
+  result.first_nonfinite_value = stats.first_nonfinite_value();
+  const int bins = std::min<int>(stats.histogram_size(), numerics::kHistogramBins);
+  std::copy_n(stats.histogram().begin(), bins, result.histogram.begin());
+  return result;
+}
+
+std::uint64_t Nonfinite(const v1::Stats& stats) {
+  return stats.nan() + stats.pos_inf() + stats.neg_inf();
+}
+
+std::uint64_t Lost(const v1::Counters& counters) {
+  return counters.lost_overwritten() + counters.lost_at_death() + counters.lost_released() +
+         counters.lost_damaged() + counters.lost_no_memory();
+}
+
+std::string SelectorOf(const v1::FirstNonfinite& first) {
+  const std::string call = first.invocation() == 0 ? "" : fmt::format("#{}", first.invocation());
+  return first.probe() + call + first.qualifier();
+}
+
+std::string TypeText(const std::string& dtype,
+                     const google::protobuf::RepeatedField<std::uint64_t>& shape) {
+  const layout::Dtype known = DtypeOf(dtype);
+  const std::vector<std::uint64_t> sizes = ShapeOf(shape);
+  if (known == layout::Dtype::kInvalid) return Printable(dtype) + numerics::FormatShape(sizes);
+  return numerics::FormatTensorType(known, sizes);
+}
+
+std::string TensorLine(const v1::Snapshot& snapshot, bool colour, std::size_t type_width) {
+  const layout::Dtype dtype = DtypeOf(snapshot.dtype());
+  const std::vector<std::uint64_t> shape = ShapeOf(snapshot.shape());
+  if (dtype != layout::Dtype::kInvalid) {
+    return numerics::FormatTensorLine(dtype, shape, StatsOf(snapshot.stats()),
+                                      {colour, type_width});
+  }
+  std::string type = TypeText(snapshot.dtype(), snapshot.shape());
+  if (type.size() < type_width) type.resize(type_width, ' ');
+  return type + "  " + numerics::FormatStats(dtype, shape, StatsOf(snapshot.stats()), colour);
+}
+
+std::string ControlText(const v1::Control& control) {
+  std::string text = control.mode() == v1::Control::OFF     ? "off"
+                     : control.mode() == v1::Control::STATS ? "statistics"
+                     : control.mode() == v1::Control::FULL  ? "values"
+                                                            : "as registered";
+  if (control.every() > 1) text += fmt::format(", one replay in {}", control.every());
+  if (control.from() > 1 && control.until() != 0) {
+    text += fmt::format(", replays {}..{}", control.from(), control.until());
+  } else if (control.from() > 1) {
+    text += fmt::format(", from replay {}", control.from());
+  } else if (control.until() != 0) {
+    text += fmt::format(", {} replay{}", control.until(), control.until() == 1 ? "" : "s");
+  }
+  if (control.trigger() == v1::Control::NONFINITE) text += ", where there is NaN or Inf";
+  if (control.trigger() == v1::Control::INF) text += ", where there is Inf";
+  if (control.trigger() == v1::Control::ABS_MAX) {
+    text += fmt::format(", where abs max > {:g}", control.threshold());
+  }
+  return text;
+}
+
+std::string ProbeText(const std::string& name, std::uint32_t invocation) {
+  return Printable(name) + (invocation == 0 ? "" : "#" + std::to_string(invocation));
+}
+
+}  // namespace cgdebug::cli

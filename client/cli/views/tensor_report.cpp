@@ -1,0 +1,244 @@
+#include "client/cli/views/tensor_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <vector>
+
+#include "client/cli/views/snapshot_text.h"
+#include "daemon/core/numerics/decode.h"
+#include "daemon/core/numerics/format.h"
+
+namespace cgdebug::cli {
+namespace {
+
+using numerics::TensorView;
+
+Result<TensorView> ViewOf(const client::Tensor& tensor, std::span<const std::uint64_t> shape) {
+  return numerics::MakeTensorView(
+      DtypeOf(tensor.reply.snapshot().dtype()), shape,
+      {reinterpret_cast<const std::byte*>(tensor.payload.data()), tensor.payload.size()});
+}
+
+// Flat indices of the first elements that are NaN or Inf.
+std::vector<std::uint64_t> FindNonfinite(const TensorView& view, std::size_t limit) {
+  std::vector<std::uint64_t> found;
+  numerics::VisitDtype(view.dtype, [&](auto element) {
+    using T = typename decltype(element)::type;
+    if constexpr (numerics::kIsFloatingElement<T>) {
+      for (std::uint64_t i = 0; i < view.count() && found.size() < limit; ++i) {
+        if (!std::isfinite(numerics::ToNative(numerics::LoadElement<T>(view.data, i)))) {
+          found.push_back(i);
+        }
+      }
+    }
+  });
+  return found;
+}
+
+// Flat indices of the elements of largest magnitude, largest first; NaN counts as largest.
+std::vector<std::uint64_t> FindLargest(const TensorView& view, std::size_t count) {
+  struct Entry {
+    bool is_nan;
+    double magnitude;
+    std::uint64_t index;
+  };
+  const auto is_larger = [](const Entry& a, const Entry& b) {
+    if (a.is_nan != b.is_nan) return a.is_nan;
+    if (!a.is_nan && a.magnitude != b.magnitude) return a.magnitude > b.magnitude;
+    return a.index < b.index;
+  };
+  std::vector<Entry> heap;  // the smallest of the chosen on top
+  count = std::min<std::uint64_t>(count, view.count());
+  if (count == 0) return {};
+  numerics::VisitDtype(view.dtype, [&](auto element) {
+    using T = typename decltype(element)::type;
+    for (std::uint64_t i = 0; i < view.count(); ++i) {
+      const double value = numerics::ToDouble(numerics::LoadElement<T>(view.data, i));
+      const Entry entry{std::isnan(value), std::abs(value), i};
+      if (heap.size() == count && !is_larger(entry, heap.front())) continue;
+      if (heap.size() == count) {
+        std::pop_heap(heap.begin(), heap.end(), is_larger);
+        heap.pop_back();
+      }
+      heap.push_back(entry);
+      std::push_heap(heap.begin(), heap.end(), is_larger);
+    }
+  });
+  std::sort(heap.begin(), heap.end(), is_larger);
+  std::vector<std::uint64_t> indices;
+  for (const Entry& entry : heap) indices.push_back(entry.index);
+  return indices;
+}
+
+std::string RowText(std::string_view name, const std::string& text) {
+  return fmt::format("  {:<10}{}\n", name, text);
+}
+
+std::string Percent(std::uint64_t part, std::uint64_t whole) {
+  if (part == 0 || whole == 0) return "";
+  return fmt::format(" ({:.3g}%)", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+}
+
+std::string Head(const v1::Snapshot& snapshot, const Style& style) {
+  std::string head =
+      fmt::format("{} {}\n", style.Bold(ProbeText(snapshot.probe(), snapshot.invocation())),
+                  style.Dim(fmt::format("@{}", snapshot.replay())));
+  head += "  " + TensorLine(snapshot, style.enabled(), 0) + "\n";
+  std::string from =
+      fmt::format("{} on {}", Printable(snapshot.session_label()), Printable(snapshot.device()));
+  if (snapshot.rank() >= 0) from += fmt::format(", rank {}", snapshot.rank());
+  if (snapshot.step() >= 0) from += fmt::format(", step {}", snapshot.step());
+  if (snapshot.graph_id() != 0) {
+    const std::string graph =
+        snapshot.graph().empty() ? std::to_string(snapshot.graph_id()) : snapshot.graph();
+    from += fmt::format(", graph {} call {}", Printable(graph), snapshot.invocation());
+  }
+  // A file of tensors says neither when nor how they came to be.
+  if (snapshot.timestamp_ns() != 0) {
+    from += fmt::format("{}, {}", snapshot.graph_id() == 0 ? ", eager" : "",
+                        FormatTime(snapshot.timestamp_ns()));
+  }
+  head += style.Dim("  " + from) + "\n";
+  if (!snapshot.shard().empty()) {
+    head += style.Dim("  shard " + Printable(snapshot.shard())) + "\n";
+  }
+  return head;
+}
+
+std::string StatisticsBlock(const v1::Snapshot& snapshot, const Style& style) {
+  const v1::Stats& stats = snapshot.stats();
+  const auto count_row = [&](const char* name, std::uint64_t count, bool is_bad) {
+    const std::string text = FormatGrouped(count) + Percent(count, stats.count());
+    return RowText(name, is_bad && count > 0 ? style.Red(text) : text);
+  };
+  std::string out = "\n" + RowText("elements", FormatGrouped(stats.count()) + "  " +
+                                                   numerics::FormatBytes(snapshot.payload_bytes()));
+  out += count_row("NaN", stats.nan(), true);
+  out += count_row("+Inf", stats.pos_inf(), true);
+  out += count_row("-Inf", stats.neg_inf(), true);
+  out += count_row("zero", stats.zero(), false);
+  if (stats.has_nonfinite()) {
+    out += RowText(
+        "first",
+        fmt::format("{} at {}", numerics::FormatRepr(stats.first_nonfinite_value()),
+                    numerics::FormatIndex(stats.first_nonfinite(), ShapeOf(snapshot.shape()))));
+  }
+  const auto number_row = [](const char* name, double value) {
+    return RowText(name, numerics::FormatNumber(value, 6));
+  };
+  out += number_row("min", stats.min()) + number_row("max", stats.max());
+  out += number_row("mean", stats.mean()) + number_row("std", stats.std());
+  out += number_row("abs max", stats.abs_max());
+  // Sums over no element are 0, which beside a mean of nan reads as a value.
+  const bool has_finite = Nonfinite(stats) < stats.count();
+  return out + number_row("L1", has_finite ? stats.l1() : NAN) +
+         number_row("L2", has_finite ? stats.l2() : NAN);
+}
+
+std::string Histogram(const v1::Stats& stats) {
+  std::uint64_t highest = 0;
+  for (const std::uint64_t bin : stats.histogram()) highest = std::max(highest, bin);
+  if (highest == 0 || !(stats.max() > stats.min())) return "";
+  constexpr double kBarColumns = 40;
+  std::string out = "\n  histogram of the finite elements\n";
+  const int bins = stats.histogram_size();
+  // min + i * width would overflow for a range of nearly the whole type.
+  const auto edge = [&](int i) {
+    const double part = static_cast<double>(i) / bins;
+    return stats.min() * (1 - part) + stats.max() * part;
+  };
+  for (int i = 0; i < bins; ++i) {
+    const std::uint64_t bin = stats.histogram(i);
+    const double share = static_cast<double>(bin) / static_cast<double>(highest);
+    const int full = static_cast<int>(std::ceil(share * kBarColumns));
+    std::string bar;
+    for (int column = 0; column < full; ++column) bar += "█";
+    out += fmt::format("  {:>11.4g} .. {:<11.4g} {:>14}  {}\n", edge(i), edge(i + 1),
+                       FormatGrouped(bin), bar);
+  }
+  return out;
+}
+
+std::string Elements(const char* title, const TensorView& view,
+                     const std::vector<std::uint64_t>& indices, std::uint64_t more_count) {
+  std::string out = fmt::format("\n  {}\n", title);
+  for (const std::uint64_t i : indices) {
+    out += fmt::format("  {:<24}{}\n", numerics::FormatIndex(i, view.shape),
+                       numerics::FormatElement(view, i));
+  }
+  if (indices.empty()) out += "  none\n";
+  if (more_count > 0) out += fmt::format("  and {} more\n", FormatGrouped(more_count));
+  return out;
+}
+
+Json ElementJson(const TensorView& view, std::uint64_t i) {
+  const layout::DtypeInfo* info = layout::FindDtype(view.dtype);
+  if (view.dtype == layout::Dtype::kBool) return numerics::ElementAsInt64(view, i) != 0;
+  if (!info->is_floating) return numerics::ElementAsInt64(view, i);
+  return JsonNumber(numerics::ElementAsDouble(view, i));
+}
+
+Json ElementsJson(const TensorView& view, const std::vector<std::uint64_t>& indices) {
+  Json array = Json::array();
+  for (const std::uint64_t i : indices) {
+    array.push_back({{"index", i}, {"value", ElementJson(view, i)}});
+  }
+  return array;
+}
+
+bool HasPayload(const client::Tensor& tensor) {
+  return !tensor.reply.payload_dropped() &&
+         (!tensor.payload.empty() || tensor.reply.snapshot().stats().count() == 0);
+}
+
+}  // namespace
+
+Result<std::string> TensorReport(const client::Tensor& tensor, const TensorReportOptions& options,
+                                 const Style& style) {
+  const v1::Snapshot& snapshot = tensor.reply.snapshot();
+  std::string out = Head(snapshot, style) + StatisticsBlock(snapshot, style);
+  if (options.where.empty() && options.topk == 0) out += Histogram(snapshot.stats());
+  if (!HasPayload(tensor)) {
+    return out + style.Yellow(fmt::format("\n  no values: {}\n", kOnlyStatistics));
+  }
+  const std::vector<std::uint64_t> shape = ShapeOf(snapshot.shape());
+  const Result<TensorView> view = ViewOf(tensor, shape);
+  if (!view.ok()) return view.error();
+  if (options.where == "nonfinite") {
+    const std::uint64_t all = Nonfinite(snapshot.stats());
+    const auto found = FindNonfinite(*view, kMaxListedElements);
+    out += Elements("elements that are NaN or Inf", *view, found,
+                    all > found.size() ? all - found.size() : 0);
+  }
+  if (options.topk > 0) {
+    out += Elements("elements of largest magnitude", *view, FindLargest(*view, options.topk), 0);
+  }
+  if (options.where.empty() && options.topk == 0 && options.values > 0) {
+    out += "\n  " + numerics::FormatValues(*view, options.values, options.precision) + "\n";
+  }
+  return out;
+}
+
+Json TensorReportJson(const client::Tensor& tensor, const TensorReportOptions& options) {
+  const v1::Snapshot& snapshot = tensor.reply.snapshot();
+  Json json = ToJson(snapshot);
+  json["payload_dropped"] = tensor.reply.payload_dropped();
+  const std::vector<std::uint64_t> shape = ShapeOf(snapshot.shape());
+  const Result<TensorView> view = ViewOf(tensor, shape);
+  if (!HasPayload(tensor) || !view.ok()) return json;
+  Json values = Json::array();
+  for (std::uint64_t i = 0; i < std::min<std::uint64_t>(options.values, view->count()); ++i) {
+    values.push_back(ElementJson(*view, i));
+  }
+  json["values"] = std::move(values);
+  if (options.where == "nonfinite") {
+    json["nonfinite"] = ElementsJson(*view, FindNonfinite(*view, kMaxListedElements));
+  }
+  if (options.topk > 0) json["topk"] = ElementsJson(*view, FindLargest(*view, options.topk));
+  return json;
+}
+
+}  // namespace cgdebug::cli

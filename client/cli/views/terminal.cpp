@@ -1,0 +1,347 @@
+#include "client/cli/views/terminal.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <ctime>
+
+namespace cgdebug::cli {
+namespace {
+
+std::string_view Variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::string_view() : std::string_view(value);
+}
+
+// The length of the escape sequence "\x1b[...m" at the start of `text`, 0 when there is none.
+std::size_t EscapeBytes(std::string_view text) {
+  if (!text.starts_with("\x1b[")) return 0;
+  const std::size_t end = text.find('m');
+  return end == std::string_view::npos ? 0 : end + 1;
+}
+
+bool IsContinuation(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; }
+
+TextForm text_form;
+
+// What our own lines are made of and ASCII has not; with what stands beside a letter, which a name
+// may have as well. Bars are one column wide in both.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kInAscii = {{
+    {"▁", "_"},
+    {"▂", "."},
+    {"▃", "-"},
+    {"▄", "="},
+    {"▅", "+"},
+    {"▆", "*"},
+    {"▇", "%"},
+    {"█", "#"},
+    {"…", "~"},
+    {"∈[", " in ["},
+    {"μ=", "mean="},
+    {"σ=", "std="},
+}};
+
+std::string LocalTime(std::int64_t realtime_ns, const char* format) {
+  const std::time_t seconds = static_cast<std::time_t>(realtime_ns / 1'000'000'000);
+  std::tm parts{};
+  ::localtime_r(&seconds, &parts);
+  char text[64];
+  const std::size_t bytes = std::strftime(text, sizeof(text), format, &parts);
+  return fmt::format("{}.{:03}", std::string_view(text, bytes), realtime_ns / 1'000'000 % 1000);
+}
+
+}  // namespace
+
+bool WantsColor(ColorChoice choice, int fd) {
+  if (choice != ColorChoice::kAuto) return choice == ColorChoice::kAlways;
+  if (!Variable("NO_COLOR").empty()) return false;
+  if (const std::string_view force = Variable("FORCE_COLOR"); !force.empty()) return force != "0";
+  return Variable("TERM") != "dumb" && ::isatty(fd) == 1;
+}
+
+std::string Style::Wrap(const char* code, std::string_view text) const {
+  if (!enabled_ || text.empty()) return std::string(text);
+  return fmt::format("\x1b[{}m{}\x1b[0m", code, text);
+}
+
+std::string CutToColumns(const std::string& text, std::size_t columns) {
+  if (DisplayWidth(text) <= columns) return text;
+  std::size_t bytes = 0;
+  bool has_escape = false;
+  for (std::size_t seen = 0; bytes < text.size();) {
+    if (const std::size_t escape_bytes = EscapeBytes(std::string_view(text).substr(bytes))) {
+      bytes += escape_bytes;
+      has_escape = true;
+      continue;
+    }
+    if (!IsContinuation(text[bytes]) && ++seen >= columns) break;
+    ++bytes;
+  }
+  return text.substr(0, bytes) + "…" + (has_escape ? "\x1b[0m" : "");
+}
+
+std::size_t DisplayWidth(std::string_view text) {
+  std::size_t columns = 0;
+  for (std::size_t i = 0; i < text.size();) {
+    if (const std::size_t escape_bytes = EscapeBytes(text.substr(i)); escape_bytes > 0) {
+      i += escape_bytes;
+      continue;
+    }
+    if (!IsContinuation(text[i])) ++columns;
+    ++i;
+  }
+  return columns;
+}
+
+std::string Printable(std::string_view text) {
+  std::string clean;
+  clean.reserve(text.size());
+  bool follows_c2 = false;
+  for (const char byte : text) {
+    const auto value = static_cast<unsigned char>(byte);
+    if ((value < 0x20 && byte != '\t') || value == 0x7f) {
+      clean += fmt::format("\\x{:02x}", value);
+    } else if (follows_c2 && value >= 0x80 && value < 0xa0) {  // U+009B is ESC [ to some terminals
+      clean.pop_back();
+      clean += fmt::format("\\x{:02x}", value);
+    } else {
+      clean += byte;
+    }
+    follows_c2 = value == 0xc2;
+  }
+  return clean;
+}
+
+std::string PrintableLines(std::string_view text) {
+  std::string out;
+  while (true) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    out += Printable(text.substr(0, end));
+    if (end == text.size()) return out;
+    out += '\n';
+    text.remove_prefix(end + 1);
+  }
+}
+
+std::string ShellWord(std::string_view text) {
+  constexpr std::string_view kSafe =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/:+,=%";
+  const std::string clean = Printable(text);
+  if (!clean.empty() && clean.find_first_not_of(kSafe) == std::string::npos) return clean;
+  std::string word = "'";
+  for (const char byte : clean) word += byte == '\'' ? std::string("'\\''") : std::string(1, byte);
+  return word + "'";
+}
+
+std::size_t TerminalColumns(int fd) {
+  winsize size{};
+  if (::isatty(fd) != 1 || ::ioctl(fd, TIOCGWINSZ, &size) != 0) return 0;
+  return size.ws_col;
+}
+
+bool LocaleIsAscii() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    std::string locale(Variable(name));
+    if (locale.empty()) continue;
+    std::transform(locale.begin(), locale.end(), locale.begin(),
+                   [](unsigned char c) { return std::toupper(c); });
+    return locale.find("UTF-8") == std::string::npos && locale.find("UTF8") == std::string::npos;
+  }
+  return false;
+}
+
+std::string ToAscii(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const auto* found = IsContinuation(text.front()) || (text.front() & 0x80) == 0
+                            ? kInAscii.end()
+                            : std::find_if(kInAscii.begin(), kInAscii.end(), [&](const auto& pair) {
+                                return text.starts_with(pair.first);
+                              });
+    const bool is_ours = found != kInAscii.end();
+    out += is_ours ? found->second : text.substr(0, 1);
+    text.remove_prefix(is_ours ? found->first.size() : 1);
+  }
+  return out;
+}
+
+namespace {
+
+// How many bytes of `line` to write before it is broken, at a space; all of them where there is
+// none.
+std::size_t BytesThatFit(std::string_view line, std::size_t columns) {
+  std::size_t seen = 0, last_space = 0;
+  const std::size_t begin = std::min(line.find_first_not_of(' '), line.size());
+  for (std::size_t i = 0; i < line.size();) {
+    if (const std::size_t escape_bytes = EscapeBytes(line.substr(i)); escape_bytes > 0) {
+      i += escape_bytes;
+      continue;
+    }
+    if (seen > columns && last_space > 0) return last_space;
+    if (line[i] == ' ' && i > begin) last_space = i;
+    if (!IsContinuation(line[i])) ++seen;
+    ++i;
+  }
+  return seen > columns && last_space > 0 ? last_space : line.size();
+}
+
+}  // namespace
+
+std::string WrapLines(std::string_view text, std::size_t columns) {
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    std::string line(text.substr(0, end));
+    const std::size_t indent =
+        std::min(columns / 2, std::min(line.find_first_not_of(' '), line.size()) + 4);
+    while (DisplayWidth(line) > columns) {
+      const std::size_t bytes = BytesThatFit(line, columns);
+      if (bytes == line.size()) break;
+      out += line.substr(0, line.find_last_not_of(' ', bytes) + 1) + "\n";
+      const std::size_t rest = std::min(line.find_first_not_of(' ', bytes), line.size());
+      line = std::string(indent, ' ') + line.substr(rest);
+    }
+    out += line;
+    if (end < text.size()) out += '\n';
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return out;
+}
+
+void SetTextForm(const TextForm& form) { text_form = form; }
+
+void WriteText(std::FILE* stream, std::string_view text) {
+  std::string formed(text);
+  if (text_form.is_ascii) formed = ToAscii(formed);
+  const std::size_t columns = text_form.wraps ? TerminalColumns(::fileno(stream)) : 0;
+  // A line that is drawn over itself knows the width.
+  if (columns > 0 && formed.find('\r') == std::string::npos) formed = WrapLines(formed, columns);
+  std::fwrite(formed.data(), 1, formed.size(), stream);
+}
+
+std::string FormatDuration(double seconds) {
+  if (seconds < 0) seconds = 0;
+  if (seconds < 1) return fmt::format("{} ms", std::llround(seconds * 1000));
+  const auto whole = static_cast<std::uint64_t>(seconds);
+  const std::uint64_t minutes = whole / 60;
+  const std::uint64_t hours = minutes / 60;
+  if (whole < 60) return fmt::format("{}s", whole);
+  if (minutes < 60) return fmt::format("{}m{:02}s", minutes, whole % 60);
+  if (hours < 24) return fmt::format("{}h{:02}m", hours, minutes % 60);
+  return fmt::format("{}d{}h", hours / 24, hours % 24);
+}
+
+std::string FormatTime(std::int64_t realtime_ns) {
+  return LocalTime(realtime_ns, "%Y-%m-%d %H:%M:%S");
+}
+
+std::string FormatTimeOfDay(std::int64_t realtime_ns) { return LocalTime(realtime_ns, "%H:%M:%S"); }
+
+std::string FormatGrouped(std::uint64_t value) {
+  std::string text = std::to_string(value);
+  for (std::size_t at = text.size(); at > 3;) {
+    at -= 3;
+    text.insert(at, " ");
+  }
+  return text;
+}
+
+TextTable::Fit TextTable::FitInto(std::size_t max_columns) const {
+  constexpr std::size_t kGap = 2;
+  constexpr std::size_t kLeastText = 10;  // columns of a name that was cut
+  Fit fit;
+  fit.is_shown.assign(columns_.size(), true);
+  for (const Column& column : columns_) fit.widths.push_back(DisplayWidth(column.title));
+  for (const auto& row : rows_) {
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      fit.widths[i] = std::max(fit.widths[i], DisplayWidth(row[i]));
+    }
+  }
+  if (max_columns == 0) return fit;
+  const auto least = [&](std::size_t i) {
+    if (columns_[i].align == Align::kRight) return fit.widths[i];
+    return std::min(fit.widths[i], std::max(kLeastText, DisplayWidth(columns_[i].title)));
+  };
+  const auto total = [&](auto width_of) {
+    std::size_t sum = 0;
+    for (std::size_t i = 0; i < columns_.size(); ++i) {
+      if (fit.is_shown[i]) sum += width_of(i) + kGap;
+    }
+    return sum - std::min(sum, kGap);
+  };
+  for (std::size_t i = columns_.size(); i-- > 0 && total(least) > max_columns;) {
+    if (columns_[i].is_optional) fit.is_shown[i] = false;
+  }
+  const auto give_up = [&](std::size_t i) {
+    const std::size_t used = total([&](std::size_t column) { return fit.widths[column]; });
+    const std::size_t wanted = used > max_columns ? used - max_columns : 0;
+    fit.widths[i] -= std::min(wanted, fit.widths[i] - least(i));
+  };
+  if (!columns_.empty()) give_up(columns_.size() - 1);
+  std::vector<std::size_t> widest_first;
+  for (std::size_t i = 0; i < columns_.size(); ++i) {
+    if (fit.is_shown[i]) widest_first.push_back(i);
+  }
+  std::stable_sort(widest_first.begin(), widest_first.end(),
+                   [&](std::size_t a, std::size_t b) { return fit.widths[a] > fit.widths[b]; });
+  for (const std::size_t i : widest_first) give_up(i);
+  return fit;
+}
+
+std::string TextTable::Render(const Style& style, std::size_t max_columns) const {
+  const Fit fit = FitInto(max_columns);
+  std::size_t last = 0;
+  std::string left_out;
+  for (std::size_t i = 0; i < columns_.size(); ++i) {
+    if (fit.is_shown[i]) last = i;
+    if (!fit.is_shown[i]) left_out += (left_out.empty() ? "" : " ") + columns_[i].title;
+  }
+  std::string out;
+  const auto render_row = [&](const std::vector<std::string>& row, bool is_title) {
+    std::string line;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      if (!fit.is_shown[i]) continue;
+      std::string cell = text_form.is_ascii ? ToAscii(row[i]) : row[i];
+      if (max_columns > 0) cell = CutToColumns(cell, fit.widths[i]);
+      const std::size_t width = DisplayWidth(cell);
+      const std::string padding(fit.widths[i] > width ? fit.widths[i] - width : 0, ' ');
+      if (is_title) cell = style.Bold(cell);
+      if (columns_[i].align == Align::kRight) {
+        line += padding + cell;
+      } else {
+        line += cell + (i == last ? "" : padding);
+      }
+      if (i != last) line += "  ";
+    }
+    out += line + "\n";
+  };
+  std::vector<std::string> titles;
+  for (const Column& column : columns_) titles.push_back(column.title);
+  render_row(titles, true);
+  for (const auto& row : rows_) render_row(row, false);
+  if (!left_out.empty()) {
+    out +=
+        style.Dim(fmt::format("left out for want of room: {}; --json has them", left_out)) + "\n";
+  }
+  return out;
+}
+
+std::string TextTable::RenderPlain() const {
+  std::string out;
+  for (const auto& row : rows_) {
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      std::string cell = row[i];
+      std::replace(cell.begin(), cell.end(), '\t', ' ');
+      out += ToAscii(cell) + (i + 1 == row.size() ? "\n" : "\t");
+    }
+  }
+  return out;
+}
+
+}  // namespace cgdebug::cli

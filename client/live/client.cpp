@@ -1,0 +1,352 @@
+#include "cgdebug/client.h"
+
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <new>
+
+#include "daemon/core/base/runtime_dir.h"
+#include "daemon/core/wire/autostart.h"
+#include "daemon/core/wire/endpoint.h"
+#include "daemon/core/wire/frame.h"
+
+namespace cgdebug::client {
+namespace {
+
+constexpr const char* kRestart = "Type: cgdebug-cli daemon stop   and run this again";
+// A length that the daemon announces is believed up to here; the rest is allocated as it comes.
+constexpr std::uint64_t kReserveBytes = 256u << 20;
+
+Failure FailureOf(v1::Error::Code code) {
+  switch (code) {
+    case v1::Error::NO_SESSION:
+    case v1::Error::NO_PROBE:
+    case v1::Error::NO_SNAPSHOT:
+    case v1::Error::NO_RECORDING:
+      return Failure::kNothingMatched;
+    case v1::Error::VERSION:
+      return Failure::kVersion;
+    default:
+      return Failure::kOther;
+  }
+}
+
+std::string OurVersion() {
+  return "cgdebug " CGDEBUG_VERSION " speaks protocol " + std::to_string(wire::kProtocol);
+}
+
+}  // namespace
+
+Client::Client() : stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+void Client::Stop() noexcept {
+  const int saved_errno = errno;
+  ::eventfd_write(stop_.get(), 1);
+  errno = saved_errno;
+}
+
+Error Client::Fail(Failure failure, std::string message) {
+  last_failure_ = failure;
+  return Error{std::move(message)};
+}
+
+Error Client::FailWith(const v1::Error& error) {
+  last_error_ = error;
+  return Fail(FailureOf(error.code()), error.message());
+}
+
+// What is left of a request or an answer would be taken for a part of the next one.
+Error Client::FailBroken(Failure failure, const Error& error) {
+  channel_.reset();
+  const bool says_what_to_type = error.message.find("Type: ") != std::string::npos;
+  return Fail(failure,
+              error.message + (says_what_to_type ? "" : ". Type: cgdebug-cli daemon logs"));
+}
+
+wire::Deadline Client::NextDeadline() const { return std::chrono::steady_clock::now() + timeout_; }
+
+Result<void> Client::Open(const ConnectOptions& options) {
+  const auto environment = RuntimeEnvironment::OfThisProcess();
+  const Result<std::string> path = options.start_daemon
+                                       ? PrepareSocketPath(environment, options.socket)
+                                       : SocketPath(environment, options.socket);
+  if (!path.ok()) return Fail(Failure::kOther, path.error().message);
+  socket_ = *path;
+  wire::AutostartOptions autostart;
+  autostart.arguments = options.daemon_options;
+  if (!IsChosen(environment, options.socket)) {
+    autostart.find_socket = [this, &environment] {
+      const Result<std::string> now = SocketPath(environment);
+      if (now.ok()) socket_ = *now;
+      return socket_;
+    };
+  }
+  Result<UniqueFd> fd = options.start_daemon
+                            ? wire::ConnectOrStart(socket_, autostart, &started_daemon_)
+                            : wire::TryConnect(socket_);
+  if (!fd.ok()) return Fail(Failure::kNoDaemon, fd.error().message);
+  if (!*fd) return Fail(Failure::kNoDaemon, wire::NoDaemon(socket_).message);
+  const Result<wire::Peer> peer = wire::CheckPeer(fd->get());
+  if (!peer.ok()) return Fail(Failure::kOther, peer.error().message);
+  daemon_pid_ = peer->pid;
+  channel_ = std::make_unique<wire::Channel>(*std::move(fd));
+  return {};
+}
+
+Result<void> Client::Connect(const ConnectOptions& options) {
+  channel_.reset();
+  eventfd_t ignored = 0;
+  ::eventfd_read(stop_.get(), &ignored);
+  timeout_ = options.timeout;
+  started_daemon_ = false;
+  daemon_.Clear();
+  Result<void> opened = Open(options);
+  if (!opened.ok()) return opened;
+  Result<void> greeted = Hello(options.name);
+  // A daemon that is about to end, or was just killed, accepts and answers no more.
+  if (!greeted.ok() && channel_ == nullptr && last_failure_ != Failure::kStopped) {
+    opened = Open(options);
+    if (!opened.ok()) return opened;
+    greeted = Hello(options.name);
+  }
+  if (!greeted.ok()) channel_.reset();
+  return greeted;
+}
+
+Result<void> Client::Hello(const std::string& name) {
+  v1::Request request;
+  request.mutable_hello()->set_protocol(wire::kProtocol);
+  request.mutable_hello()->set_client(name);
+  request.mutable_hello()->set_version(CGDEBUG_VERSION);
+  const Result<v1::Response> response = Call(request);
+  if (!response.ok()) {
+    if (last_failure_ != Failure::kVersion) return response.error();
+    return Fail(Failure::kVersion, "the daemon (pid " + std::to_string(daemon_pid_) +
+                                       ") and this client do not speak the same protocol: " +
+                                       response.error().message + "; " + OurVersion() + ". " +
+                                       kRestart);
+  }
+  daemon_ = response->hello();
+  if (daemon_.protocol() == wire::kProtocol) return {};
+  return Fail(Failure::kVersion, "the daemon (pid " + std::to_string(daemon_pid_) +
+                                     ") is cgdebug " + daemon_.version() + " and speaks protocol " +
+                                     std::to_string(daemon_.protocol()) + ", this is " +
+                                     OurVersion() + ". " + kRestart);
+}
+
+Result<std::uint64_t> Client::Send(const v1::Request& request) {
+  last_failure_ = Failure::kNone;
+  last_error_.Clear();
+  if (channel_ == nullptr) return Fail(Failure::kOther, "not connected: call Connect first");
+  const std::uint64_t id = ++last_request_id_;
+  const Result<std::string> bytes =
+      wire::EncodeMessage(wire::FrameKind::kRequest, /*flags=*/0, id, request);
+  if (!bytes.ok()) return Fail(Failure::kOther, bytes.error().message);
+  const Result<void> written = channel_->Write(*bytes, NextDeadline());
+  if (!written.ok()) return FailBroken(Failure::kDaemonGone, written.error());
+  return id;
+}
+
+Result<wire::Frame> Client::Receive(std::uint64_t request_id, wire::Deadline deadline) {
+  wire::Frame frame;
+  std::string error;
+  while (true) {
+    switch (channel_->Read(&frame, deadline, stop_.get(), &error)) {
+      case wire::ReadStatus::kFrame:
+        // What a request that timed out still gets is not the answer to this one.
+        if (frame.header.request_id == request_id) return frame;
+        continue;
+      case wire::ReadStatus::kClosed:
+        channel_.reset();
+        return Fail(Failure::kDaemonGone,
+                    "the daemon closed the connection. Type: cgdebug-cli daemon logs");
+      case wire::ReadStatus::kTimeout:
+        return Fail(Failure::kTimeout, "the daemon did not answer within " +
+                                           std::to_string(timeout_.count()) +
+                                           " ms. Type: cgdebug-cli daemon logs");
+      case wire::ReadStatus::kStopped:
+        channel_.reset();
+        return Fail(Failure::kStopped, "stopped");
+      case wire::ReadStatus::kError:
+        return FailBroken(Failure::kOther, Error{error});
+    }
+  }
+}
+
+Result<v1::Response> Client::ReceiveResponse(std::uint64_t request_id, wire::Deadline deadline,
+                                             bool* more) {
+  const Result<wire::Frame> frame = Receive(request_id, deadline);
+  if (!frame.ok()) return frame.error();
+  v1::Response response;
+  const Result<void> decoded = wire::DecodeMessage(*frame, wire::FrameKind::kResponse, &response);
+  if (!decoded.ok()) return Fail(Failure::kOther, decoded.error().message);
+  if (response.has_error()) return FailWith(response.error());
+  *more = frame->header.more();
+  return response;
+}
+
+Result<v1::Response> Client::Call(const v1::Request& request) {
+  const Result<std::uint64_t> id = Send(request);
+  if (!id.ok()) return id.error();
+  bool more = false;
+  return ReceiveResponse(*id, NextDeadline(), &more);
+}
+
+Result<v1::StatusReply> Client::Status(const v1::StatusRequest& request) {
+  v1::Request call;
+  *call.mutable_status() = request;
+  Result<v1::Response> response = Call(call);
+  if (!response.ok()) return response.error();
+  return std::move(*response->mutable_status());
+}
+
+Result<v1::SessionsReply> Client::Sessions(const v1::SessionsRequest& request) {
+  v1::Request call;
+  *call.mutable_sessions() = request;
+  Result<v1::Response> response = Call(call);
+  if (!response.ok()) return response.error();
+  return std::move(*response->mutable_sessions());
+}
+
+Result<v1::ProbesReply> Client::Probes(const v1::ProbesRequest& request) {
+  v1::Request call;
+  *call.mutable_probes() = request;
+  Result<v1::Response> response = Call(call);
+  if (!response.ok()) return response.error();
+  return std::move(*response->mutable_probes());
+}
+
+Result<v1::SetReply> Client::Set(const v1::SetRequest& request) {
+  v1::Request call;
+  *call.mutable_set() = request;
+  Result<v1::Response> response = Call(call);
+  if (!response.ok()) return response.error();
+  return std::move(*response->mutable_set());
+}
+
+Result<v1::PruneReply> Client::Prune() {
+  v1::Request call;
+  call.mutable_prune();
+  Result<v1::Response> response = Call(call);
+  if (!response.ok()) return response.error();
+  return std::move(*response->mutable_prune());
+}
+
+Result<v1::ShutdownReply> Client::Shutdown(const v1::ShutdownRequest& request) {
+  v1::Request call;
+  *call.mutable_shutdown() = request;
+  Result<v1::Response> response = Call(call);
+  if (!response.ok()) return response.error();
+  return std::move(*response->mutable_shutdown());
+}
+
+Result<v1::RecordStartReply> Client::RecordStart(const v1::RecordStartRequest& request) {
+  v1::Request call;
+  *call.mutable_record_start() = request;
+  Result<v1::Response> response = Call(call);
+  if (!response.ok()) return response.error();
+  return std::move(*response->mutable_record_start());
+}
+
+Result<v1::RecordStopReply> Client::RecordStop(const v1::RecordStopRequest& request) {
+  v1::Request call;
+  *call.mutable_record_stop() = request;
+  Result<v1::Response> response = Call(call);
+  if (!response.ok()) return response.error();
+  return std::move(*response->mutable_record_stop());
+}
+
+Result<v1::RecordListReply> Client::RecordList(const v1::RecordListRequest& request) {
+  v1::Request call;
+  *call.mutable_record_list() = request;
+  Result<v1::Response> response = Call(call);
+  if (!response.ok()) return response.error();
+  return std::move(*response->mutable_record_list());
+}
+
+Result<v1::FreezeReply> Client::Freeze(const v1::FreezeRequest& request) {
+  v1::Request call;
+  *call.mutable_freeze() = request;
+  const Result<std::uint64_t> id = Send(call);
+  if (!id.ok()) return id.error();
+  bool more = false;
+  Result<v1::Response> response = ReceiveResponse(*id, wire::kNoDeadline, &more);
+  if (!response.ok()) return response.error();
+  return std::move(*response->mutable_freeze());
+}
+
+Result<v1::SyncReply> Client::Sync(const v1::SyncRequest& request) {
+  v1::Request call;
+  *call.mutable_sync() = request;
+  Result<v1::Response> response = Call(call);
+  if (!response.ok()) return response.error();
+  return std::move(*response->mutable_sync());
+}
+
+Result<void> Client::ReceivePayload(std::uint64_t request_id, std::uint64_t payload_bytes,
+                                    std::string* payload) {
+  payload->reserve(std::min(payload_bytes, kReserveBytes));
+  bool more = true;
+  while (more) {
+    const Result<wire::Frame> frame = Receive(request_id, NextDeadline());
+    if (!frame.ok()) return frame.error();
+    if (frame->header.kind != wire::FrameKind::kPayload ||
+        frame->body.size() > payload_bytes - payload->size()) {
+      channel_.reset();
+      return Fail(Failure::kOther, "the daemon sent another payload than it announced");
+    }
+    payload->append(frame->body);
+    more = frame->header.more();
+  }
+  if (payload->size() == payload_bytes) return {};
+  return Fail(Failure::kOther, "the daemon announced " + std::to_string(payload_bytes) +
+                                   " bytes of tensor and sent " + std::to_string(payload->size()));
+}
+
+Result<Tensor> Client::Get(const v1::GetRequest& request) {
+  v1::Request call;
+  *call.mutable_get() = request;
+  const Result<std::uint64_t> id = Send(call);
+  if (!id.ok()) return id.error();
+  bool more = false;
+  Result<v1::Response> response = ReceiveResponse(*id, NextDeadline(), &more);
+  if (!response.ok()) return response.error();
+  Tensor tensor;
+  tensor.reply = std::move(*response->mutable_get());
+  if (tensor.reply.payload_bytes() == 0) return tensor;
+  try {
+    const Result<void> received =
+        ReceivePayload(*id, tensor.reply.payload_bytes(), &tensor.payload);
+    if (!received.ok()) return received.error();
+  } catch (const std::bad_alloc&) {
+    channel_.reset();
+    return Fail(Failure::kOther, "no memory for a tensor of " +
+                                     std::to_string(tensor.reply.payload_bytes()) + " bytes");
+  }
+  return tensor;
+}
+
+Result<TailEnd> Client::Tail(const v1::TailRequest& request,
+                             const std::function<bool(const v1::TailReply&)>& on_event) {
+  v1::Request call;
+  *call.mutable_tail() = request;
+  const Result<std::uint64_t> id = Send(call);
+  if (!id.ok()) return id.error();
+  bool more = true;
+  while (more) {
+    const Result<v1::Response> response = ReceiveResponse(*id, wire::kNoDeadline, &more);
+    if (!response.ok()) {
+      if (last_failure_ == Failure::kDaemonGone) return TailEnd::kDaemonGone;
+      if (last_failure_ == Failure::kStopped) return TailEnd::kStopped;
+      return response.error();
+    }
+    if (response->tail().event_case() == v1::TailReply::EVENT_NOT_SET) continue;
+    if (!on_event(response->tail())) {
+      channel_.reset();
+      return TailEnd::kStopped;
+    }
+  }
+  return TailEnd::kFinished;
+}
+
+}  // namespace cgdebug::client

@@ -1,0 +1,306 @@
+#include "client/live/live_source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "client/cli/views/session_text.h"
+#include "client/cli/views/snapshot_text.h"
+#include "client/cli/views/terminal.h"
+
+namespace cgdebug::cli {
+namespace {
+
+using source::Key;
+using source::Slot;
+using source::Snapshot;
+using source::Values;
+
+class LiveSource : public source::Source {
+ public:
+  explicit LiveSource(client::Client& client) : client_(client) {}
+
+  // `shown`: the snapshots that its probes produced, of those that the daemon shows.
+  void AddSession(const v1::Session& session, std::uint64_t shown) {
+    labels_.push_back(session.label());
+    jobs_.push_back(session);
+    is_alive_ = is_alive_ || session.state() == v1::Session::ALIVE;
+    head_ += fmt::format("{}job {} ({}) {}, replay {}{}", head_.empty() ? "" : "\n",
+                         session.label(), session.key(), StateInWords(session), session.replay(),
+                         session.step() >= 0 ? fmt::format(", step {}", session.step()) : "");
+    ending_ = StateText(session.state());
+    const v1::Counters& counters = session.counters();
+    if (counters.lost_released() > 0) {
+      unread_.push_back(fmt::format("{} snapshots that job {} gave up unread, to make room",
+                                    counters.lost_released(), session.label()));
+    }
+    if (counters.produced() > shown + counters.lost_released()) {
+      unread_.push_back(fmt::format(
+          "{} snapshots of job {}, of graphs that are gone and that the daemon no longer shows",
+          counters.produced() - shown - counters.lost_released(), session.label()));
+    }
+  }
+
+  void AddProbe(const v1::ProbeInfo& probe) {
+    Slot slot;
+    slot.probe = probe.name();
+    slot.session = probe.session_label();
+    slot.device = probe.device();
+    slot.site = probe.site();
+    slot.shard = probe.shard();
+    slot.dtype_name = probe.dtype();
+    slot.dtype = DtypeOf(probe.dtype());
+    slot.shape = ShapeOf(probe.shape());
+    slot.payload_bytes = probe.payload_bytes();
+    slot.rank = probe.rank();
+    slot.capture_id = probe.graph_id();
+    slot.invocation = probe.invocation();
+    slot.order = probe.slot();
+    slot.graph = probe.graph();
+    slot.qualifier = probe.qualifier();
+    slots_.push_back(std::move(slot));
+    live_.push_back({.probe = probe});
+  }
+
+  source::Description Describe() const override {
+    source::Description description{.path = "live", .kind = "live", .sessions = labels_};
+    if (labels_.size() == 1) {
+      description.path = labels_.front();
+      description.ending = ending_;
+    }
+    description.head = head_;
+    description.unread = unread_;
+    description.is_growing = is_alive_;
+    for (const JobRanks& job : GroupByJob(jobs_)) {
+      if (!job.has_ranks()) continue;
+      const std::string missing = MissingRanksText(job);
+      description.ranks += fmt::format("{}ranks {}{}", description.ranks.empty() ? "" : "\n",
+                                       RanksText(job), missing.empty() ? "" : ": " + missing);
+    }
+    return description;
+  }
+  const std::vector<Slot>& slots() const override { return slots_; }
+
+  // The daemon keeps the newest; they are asked for one after another, back from the newest, by
+  // their number, so that a new one in between shifts nothing. What came after the counters were
+  // asked for is left out: it is not in the account.
+  Result<std::vector<Key>> Keys(std::size_t slot) override {
+    Live& live = live_[slot];
+    if (live.keys) return *live.keys;
+    std::vector<Key> keys;
+    for (std::int64_t back = -1;; --back) {
+      const Result<client::Tensor> tensor = Ask(slot, back, /*metadata_only=*/true);
+      if (!tensor.ok()) {
+        if (client_.last_failure() == client::Failure::kNothingMatched) break;
+        return tensor.error();
+      }
+      const v1::Snapshot& snapshot = tensor->reply.snapshot();
+      const std::uint64_t replay = snapshot.replay();
+      if (replay > live.probe.replay()) continue;
+      if (!keys.empty() && replay >= keys.back().replay) continue;
+      keys.push_back({replay, snapshot.ordinal() == 0 ? replay : snapshot.ordinal()});
+      live.snapshots[replay] = ToSnapshot(slot, keys.back(), tensor->reply);
+    }
+    std::reverse(keys.begin(), keys.end());
+    live.keys = keys;
+    return keys;
+  }
+
+  Result<Snapshot> Get(std::size_t slot, const Key& key) override {
+    const auto known = live_[slot].snapshots.find(key.replay);
+    if (known != live_[slot].snapshots.end()) return known->second;
+    const Result<client::Tensor> tensor =
+        Ask(slot, static_cast<std::int64_t>(key.replay), /*metadata_only=*/true);
+    if (!tensor.ok()) return tensor.error();
+    return ToSnapshot(slot, key, tensor->reply);
+  }
+
+  Result<Values> Load(const Snapshot& snapshot) override {
+    Result<client::Tensor> tensor =
+        Ask(snapshot.slot, static_cast<std::int64_t>(snapshot.key.replay), false);
+    if (!tensor.ok()) return tensor.error();
+    auto payload = std::make_shared<std::string>(std::move(tensor->payload));
+    const auto* data = reinterpret_cast<const std::byte*>(payload->data());
+    return Values{{data, payload->size()}, payload};
+  }
+
+  // The counters say how many are gone and why, the ordinals of those that are there where. Which
+  // of them were never read nobody knows: the oldest are called so.
+  std::vector<source::Gap> Gaps() override {
+    std::vector<source::Gap> gaps;
+    for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
+      const Result<recording::Account> account = AccountOf(slot);
+      if (!account.ok()) continue;  // whoever reads its snapshots is told
+      std::map<std::string, std::uint64_t> left = account->lost;
+      std::uint64_t ordinal = 0, replay = 0;
+      const auto miss = [&](std::uint64_t count, std::uint64_t before_replay) {
+        for (const recording::LossCause kind :
+             {recording::LossCause::kOverwritten, recording::LossCause::kCorrupted,
+              recording::LossCause::kNoMemory, recording::LossCause::kNotKept,
+              recording::LossCause::kAtDeath}) {
+          const std::string cause(recording::ToText(kind));
+          std::uint64_t& lost = left[cause];
+          const std::uint64_t here = std::min(count, lost);
+          if (here > 0) gaps.push_back({slot, here, replay, before_replay, cause});
+          lost -= here;
+          count -= here;
+        }
+      };
+      for (const Key& key : *live_[slot].keys) {
+        miss(key.id - ordinal - 1, key.replay);
+        ordinal = key.id;
+        replay = key.replay;
+      }
+      miss(UINT64_MAX, 0);
+    }
+    return gaps;
+  }
+
+  Result<recording::Account> AccountOf(std::size_t slot) override {
+    const Result<std::vector<Key>> keys = Keys(slot);
+    if (!keys.ok()) return keys.error();
+    const v1::Counters& counters = live_[slot].probe.counters();
+    recording::Account account;
+    account.kept = keys->size();
+    account.produced = std::max(counters.produced() + counters.lost_at_death(), account.kept);
+    const auto lose = [&](recording::LossCause cause, std::uint64_t count) {
+      if (count > 0) account.lost[std::string(recording::ToText(cause))] += count;
+    };
+    lose(recording::LossCause::kOverwritten, counters.lost_overwritten());
+    lose(recording::LossCause::kAtDeath, counters.lost_at_death());
+    lose(recording::LossCause::kCorrupted, counters.lost_damaged());
+    lose(recording::LossCause::kNoMemory, counters.lost_no_memory());
+    lose(recording::LossCause::kNotKept,
+         counters.consumed() - std::min(counters.consumed(), account.kept));
+    const std::uint64_t known = account.kept + account.lost_count();
+    account.unread = account.produced - std::min(account.produced, known);
+    return account;
+  }
+
+  std::vector<source::Finding> Findings() override {
+    std::vector<source::Finding> findings;
+    for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
+      const v1::ProbeInfo& probe = live_[slot].probe;
+      const auto add = [&](source::Finding::Kind kind, const v1::FirstNonfinite& first) {
+        if (!first.present()) return;
+        findings.push_back({.slot = slot,
+                            .kind = kind,
+                            .replay = first.replay(),
+                            .serial = first.serial(),
+                            .step = first.step(),
+                            .count = first.count()});
+      };
+      add(source::Finding::Kind::kNan, probe.first_nan());
+      add(source::Finding::Kind::kInf, probe.first_inf());
+      if (probe.verdict().state() != v1::Verdict::FAIL) continue;
+      findings.push_back({.slot = slot,
+                          .kind = source::Finding::Kind::kMismatch,
+                          .replay = probe.verdict().first_failed_replay(),
+                          .text = probe.verdict().text()});
+    }
+    return findings;
+  }
+
+ private:
+  struct Live {
+    v1::ProbeInfo probe;
+    std::optional<std::vector<Key>> keys = {};
+    std::map<std::uint64_t, Snapshot> snapshots = {};  // by replay
+  };
+
+  static std::string StateInWords(const v1::Session& session) {
+    const std::string pid = fmt::format("pid {}", session.pid());
+    switch (session.state()) {
+      case v1::Session::EXITED:
+        return fmt::format("has exited ({}, {} ago)", pid,
+                           FormatDuration(SecondsSince(session.ended_ns())));
+      case v1::Session::DIED:
+        return fmt::format("died ({}, {} ago)", pid,
+                           FormatDuration(SecondsSince(session.ended_ns())));
+      default:
+        return fmt::format("is alive ({})", pid);
+    }
+  }
+
+  static Snapshot ToSnapshot(std::size_t slot, const Key& key, const v1::GetReply& reply) {
+    const v1::Snapshot& snapshot = reply.snapshot();
+    return Snapshot{.slot = slot,
+                    .key = key,
+                    .serial = snapshot.serial(),
+                    .step = snapshot.step(),
+                    .timestamp_ns = snapshot.timestamp_ns(),
+                    .has_values = !reply.payload_dropped(),
+                    .payload_bytes = snapshot.payload_bytes(),
+                    .stats = StatsOf(snapshot.stats())};
+  }
+
+  Result<client::Tensor> Ask(std::size_t slot, std::int64_t replay, bool metadata_only) {
+    v1::GetRequest request;
+    request.set_session(live_[slot].probe.session());
+    request.set_probe(slots_[slot].probe);
+    request.set_slot(static_cast<std::uint32_t>(slots_[slot].order));
+    request.set_has_slot(true);
+    request.set_replay(replay);
+    request.set_metadata_only(metadata_only);
+    return client_.Get(request);
+  }
+
+  client::Client& client_;
+  std::vector<std::string> labels_;
+  std::string head_;
+  std::string ending_;
+  std::vector<std::string> unread_;
+  std::vector<v1::Session> jobs_;
+  bool is_alive_ = false;
+  std::vector<Slot> slots_;
+  std::vector<Live> live_;  // of each slot
+};
+
+}  // namespace
+
+Result<std::unique_ptr<source::Source>> OpenLive(client::Client& client,
+                                                 const std::string& session) {
+  // What a job did just now is read before anything is said about it, and one that has just ended
+  // is known to have.
+  [[maybe_unused]] const auto synced = client.Sync({});
+  v1::SessionsRequest sessions_request;
+  sessions_request.set_include_dead(true);
+  const Result<v1::SessionsReply> sessions = client.Sessions(sessions_request);
+  if (!sessions.ok()) return sessions.error();
+  const v1::Session* newest = nullptr;
+  for (const v1::Session& one : sessions->sessions()) {
+    if (!MatchesSession(one, session)) continue;
+    if (newest == nullptr || one.created_ns() > newest->created_ns()) newest = &one;
+  }
+  if (newest == nullptr) {
+    return Error{session.empty() ? "no job of this user has a probe"
+                                 : "no session '" + session + "'"};
+  }
+  const Result<v1::ProbesReply> probes = client.Probes({});
+  if (!probes.ok()) return probes.error();
+  auto live = std::make_unique<LiveSource>(client);
+  std::set<std::string> keys;
+  for (const v1::Session& one : sessions->sessions()) {
+    const bool is_same_job = &one == newest || (!one.run_id().empty() && session.empty() &&
+                                                one.run_id() == newest->run_id() &&
+                                                one.restart_count() == newest->restart_count());
+    if (session.empty() ? !is_same_job : !MatchesSession(one, session)) continue;
+    std::uint64_t shown = 0;
+    for (const v1::ProbeInfo& probe : probes->probes()) {
+      if (probe.session() == one.key()) shown += probe.counters().produced();
+    }
+    live->AddSession(one, shown);
+    keys.insert(one.key());
+  }
+  for (const v1::ProbeInfo& probe : probes->probes()) {
+    if (keys.contains(probe.session())) live->AddProbe(probe);
+  }
+  if (live->slots().empty()) return Error{"session " + newest->label() + " has no probe"};
+  return std::unique_ptr<source::Source>(std::move(live));
+}
+
+}  // namespace cgdebug::cli

@@ -1,0 +1,40 @@
+// daemon_mark.h: the one daemon of a user and /dev/shm, found where the segments are.
+//
+// /dev/shm/cgdebug-daemon-<uid> holds the path of its socket. The daemon keeps a record lock on the
+// file, which the kernel drops when it dies. So a login session, a cron job and a container that
+// share /dev/shm share the daemon, whatever their XDG_RUNTIME_DIR says. A daemon on a socket that
+// somebody chose (--socket, CGDEBUG_SOCKET) has no mark.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "daemon/core/base/result.h"
+#include "daemon/core/base/unique_fd.h"
+
+namespace cgdebug {
+
+// Where the user's daemon listens; empty when none has the mark in `directory`.
+// Requires: this process does not hold the mark (closing a second descriptor would drop its lock).
+std::string MarkedSocket(const std::string& directory);
+
+// Lifetime: gives the mark back, and removes the file.
+class DaemonMark {
+ public:
+  // nullopt: another daemon has it.
+  // Fails: the file cannot be made, or is another user's.
+  static Result<std::optional<DaemonMark>> Claim(const std::string& directory,
+                                                 const std::string& socket_path);
+
+  DaemonMark(DaemonMark&&) = default;
+  DaemonMark& operator=(DaemonMark&&) = delete;
+  ~DaemonMark();
+
+ private:
+  DaemonMark(UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
+
+  UniqueFd fd_;
+  std::string path_;
+};
+
+}  // namespace cgdebug

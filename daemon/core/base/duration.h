@@ -1,0 +1,19 @@
+// duration.h: "500ms", "30s", "10m", "1h" as people type them.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "daemon/core/base/result.h"
+
+namespace cgdebug {
+
+// Added to now, it still is a number of nanoseconds.
+inline constexpr std::chrono::milliseconds kLongestDuration = std::chrono::hours(36500 * 24);
+
+// A number and ms, s, m or min, h, d; seconds without a unit.
+// Fails: the text is none, negative, or longer than 36500 days; shorter than `least`.
+Result<std::chrono::milliseconds> ParseDuration(const std::string& text,
+                                                std::chrono::milliseconds least = {});
+
+}  // namespace cgdebug

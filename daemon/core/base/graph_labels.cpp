@@ -1,0 +1,166 @@
+#include "daemon/core/base/graph_labels.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <set>
+#include <utility>
+
+namespace cgdebug {
+namespace {
+
+using Graph = std::vector<GraphSlot>;  // slots of one capture, in graph order
+
+bool IsSame(const GraphSlot& a, const GraphSlot& b) {
+  return a.probe == b.probe && a.invocation == b.invocation && std::ranges::equal(a.shape, b.shape);
+}
+
+// The first slot of `graph` that is not as the one at its place in `other`; null: there is none.
+const GraphSlot* FirstDifference(const Graph& graph, const Graph& other) {
+  for (std::size_t i = 0; i < graph.size(); ++i) {
+    if (i >= other.size() || !IsSame(graph[i], other[i])) return &graph[i];
+  }
+  return nullptr;
+}
+
+// A probe's name as part of a label, in which '@' and '#' have a meaning.
+std::string Plain(std::string_view name) {
+  std::string text(name);
+  std::ranges::replace_if(
+      text, [](char c) { return c == '@' || c == '#'; }, '_');
+  return text;
+}
+
+std::vector<Graph> GraphsOf(std::vector<GraphSlot> slots) {
+  std::erase_if(slots, [](const GraphSlot& slot) { return slot.capture_id == 0; });
+  std::ranges::stable_sort(slots, {}, &GraphSlot::order);
+  std::vector<Graph> graphs;
+  std::map<std::uint64_t, std::size_t> places;
+  for (const GraphSlot& slot : slots) {
+    const auto [found, is_new] = places.try_emplace(slot.capture_id, graphs.size());
+    if (is_new) graphs.emplace_back();
+    graphs[found->second].push_back(slot);
+  }
+  return graphs;
+}
+
+std::string GivenLabel(const Graph& graph) {
+  for (const GraphSlot& slot : graph) {
+    if (!slot.label.empty()) return std::string(slot.label);
+  }
+  return "";
+}
+
+}  // namespace
+
+std::vector<std::string> SlotQualifiers(const std::vector<GraphSlot>& slots,
+                                        const GraphLabels& labels) {
+  struct OfName {
+    std::set<std::uint64_t> captures;
+    std::map<std::uint64_t, std::set<std::vector<std::uint64_t>>> shapes;  // by capture
+  };
+  std::map<std::pair<std::string_view, std::uint32_t>, OfName> names;
+  for (const GraphSlot& slot : slots) {
+    OfName& name = names[{slot.probe, slot.invocation}];
+    name.captures.insert(slot.capture_id);
+    name.shapes[slot.capture_id].emplace(slot.shape.begin(), slot.shape.end());
+  }
+  std::vector<std::string> qualifiers;
+  for (const GraphSlot& slot : slots) {
+    const OfName& name = names[{slot.probe, slot.invocation}];
+    std::string& text = qualifiers.emplace_back();
+    if (name.shapes.at(slot.capture_id).size() > 1) text = ShapeSelector(slot.shape);
+    if (name.captures.size() == 1) continue;
+    const auto label = labels.find(slot.capture_id);
+    text += "@g:" + (label != labels.end()  ? label->second
+                     : slot.capture_id == 0 ? "eager"
+                                            : std::to_string(slot.capture_id));
+  }
+  return qualifiers;
+}
+
+bool WhichSlots::Matches(std::uint64_t capture_id, std::string_view label,
+                         std::span<const std::uint64_t> of_shape) const {
+  if (shape && !std::ranges::equal(*shape, of_shape)) return false;
+  if (graph.empty()) return true;
+  if (capture_id == 0) return graph == "eager";
+  return graph == label || graph == std::to_string(capture_id);
+}
+
+std::string WhichSlots::Text() const {
+  return (shape ? ShapeSelector(*shape) : "") + (graph.empty() ? "" : "@g:" + graph);
+}
+
+std::string AmbiguousReplay(const std::vector<std::string>& names, std::int64_t replay) {
+  if (names.size() < 2) return "";
+  constexpr std::size_t kNamed = 3;
+  const bool are_graphs = names.front().find("@g:") != std::string::npos;
+  const std::string at = "@" + std::to_string(replay);
+  std::string text =
+      std::to_string(names.size()) + (are_graphs ? " graphs" : " shapes") + " have " + at + ": ";
+  for (std::size_t i = 0; i < std::min(names.size(), kNamed); ++i) {
+    text += (i == 0 ? "" : ", ") + names[i] + at;
+  }
+  if (names.size() > kNamed) text += " and " + std::to_string(names.size() - kNamed) + " more";
+  return text + ". Type for example: cgdebug-cli show '" + names.front() + at + "'";
+}
+
+std::string ShapeSelector(std::span<const std::uint64_t> shape) {
+  std::string text;
+  for (const std::uint64_t size : shape) text += (text.empty() ? "" : ",") + std::to_string(size);
+  return "{" + text + "}";
+}
+
+std::optional<std::vector<std::uint64_t>> ParseShape(std::string_view text) {
+  const bool has_brackets = text.size() >= 2 && ((text.front() == '[' && text.back() == ']') ||
+                                                 (text.front() == '{' && text.back() == '}'));
+  if (has_brackets) text = text.substr(1, text.size() - 2);
+  std::vector<std::uint64_t> shape;
+  if (text == "scalar" || (text.empty() && has_brackets)) return shape;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (true) {
+    while (at != end && *at == ' ') ++at;
+    std::uint64_t size = 0;
+    const auto parsed = std::from_chars(at, end, size);
+    if (parsed.ec != std::errc()) return std::nullopt;
+    shape.push_back(size);
+    at = parsed.ptr;
+    if (at == end) return shape;
+    if (*at != ',' && *at != 'x') return std::nullopt;
+    ++at;
+  }
+}
+
+std::string ShapeLabel(std::span<const std::uint64_t> shape) {
+  if (shape.empty()) return "scalar";
+  std::string text;
+  for (const std::uint64_t size : shape) text += (text.empty() ? "" : "x") + std::to_string(size);
+  return text;
+}
+
+GraphLabels NameGraphsOf(std::vector<GraphSlot> slots, GraphLabels before) {
+  const std::vector<Graph> graphs = GraphsOf(std::move(slots));
+  for (const Graph& graph : graphs) before.erase(graph.front().capture_id);
+  std::map<std::string, const Graph*> holders;  // by label; null: a graph that is gone
+  for (const auto& [id, label] : before) holders[label] = nullptr;
+  GraphLabels labels = std::move(before);
+  for (const Graph& graph : graphs) {
+    std::string label = GivenLabel(graph);
+    const bool is_given = !label.empty();
+    if (!is_given) label = ShapeLabel(graph.front().shape);
+    const auto holder = holders.find(label);
+    if (!is_given && holder != holders.end() && holder->second != nullptr) {
+      if (const GraphSlot* slot = FirstDifference(graph, *holder->second)) {
+        label += "," + Plain(slot->probe) + "=" + ShapeLabel(slot->shape);
+      }
+    }
+    const std::string base = label;
+    for (int n = 2; holders.contains(label); ++n) label = base + "#" + std::to_string(n);
+    holders[label] = &graph;
+    labels[graph.front().capture_id] = label;
+  }
+  return labels;
+}
+
+}  // namespace cgdebug

@@ -1,0 +1,20 @@
+#include "daemon/core/base/regular_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+
+namespace cgdebug {
+
+Result<UniqueFd> OpenRegularFile(const std::string& path, int flags) {
+  UniqueFd fd(::open(path.c_str(), flags | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0600));
+  const bool may_be_other = errno == ENXIO || errno == EISDIR;  // a socket, a directory
+  if (!fd && !may_be_other) return ErrnoError("cannot open " + path);
+  struct stat status = {};
+  if (fd && ::fstat(fd.get(), &status) != 0) return ErrnoError("cannot look at " + path);
+  if (!S_ISREG(status.st_mode)) return Error{path + " is no regular file"};
+  return fd;
+}
+
+}  // namespace cgdebug

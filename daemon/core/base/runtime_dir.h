@@ -1,0 +1,49 @@
+// runtime_dir.h: where the daemon's socket lives.
+//
+//   1. the path a flag gave                      (--socket)
+//   2. $CGDEBUG_SOCKET
+//   3. where the user's daemon listens           (daemon_mark.h; clients only)
+//   4. $XDG_RUNTIME_DIR/cgdebug/daemon.sock      when that directory is ours alone to write
+//   5. /tmp/cgdebug-<uid>/daemon.sock
+//
+// Who may write a socket's directory can pose as the daemon, so the directory of 4 and 5 must be a
+// real directory (no symlink), ours, and not writable by group or others; anything else is refused
+// by the daemon and by its clients alike. A path of 1 and 2 was chosen by the user: its directory
+// is created when it is missing, and otherwise not judged.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "daemon/core/base/result.h"
+
+namespace cgdebug {
+
+// What the decision depends on; tests make their own.
+struct RuntimeEnvironment {
+  std::string socket;           // $CGDEBUG_SOCKET, empty when unset
+  std::string xdg_runtime_dir;  // $XDG_RUNTIME_DIR, empty when unset
+  std::string tmp_dir = "/tmp";
+  std::string mark_dir;  // where the daemon's mark lies; empty: none is looked for
+  uid_t uid = 0;
+
+  // Of a client.
+  static RuntimeEnvironment OfThisProcess();
+  // Of a daemon: where it would listen itself.
+  static RuntimeEnvironment OfThisDaemon();
+};
+
+// Whether the user chose the socket (1 and 2): such a daemon keeps to itself.
+bool IsChosen(const RuntimeEnvironment& environment, const std::string& flag_path);
+
+// The socket's absolute path, for a client: creates nothing; the directory may not exist yet.
+// Fails: a directory that is refused (see above), a path too long for a Unix socket.
+Result<std::string> SocketPath(const RuntimeEnvironment& environment,
+                               const std::string& flag_path = "");
+
+// The same for the daemon: the directory exists afterwards, mode 0700 when it was created here.
+Result<std::string> PrepareSocketPath(const RuntimeEnvironment& environment,
+                                      const std::string& flag_path = "");
+
+}  // namespace cgdebug

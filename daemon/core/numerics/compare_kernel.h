@@ -1,0 +1,46 @@
+// compare_kernel.h: the loops of Compare, for the vectors of the CPU that runs them. Internal to
+// daemon/numerics.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "daemon/core/numerics/compare.h"
+#include "proto/layout/dtype.h"
+
+namespace cgdebug::numerics {
+
+inline constexpr std::size_t kCompareBlock = 2048;
+
+// One block: what its elements add to a CompareResult, to the bit as the plain loops of
+// compare.cpp.
+struct BlockComparison {
+  double max_rel_before = 0;  // of the blocks before: smaller ratios need not be found
+  std::uint64_t mismatched = 0;
+  std::array<std::uint64_t, kCompareBlock / 64> mismatch{};  // bit i of word w: element 64 w + i
+  std::uint64_t mismatched_zero = 0;
+  std::uint64_t mismatched_greater = 0;
+  std::uint64_t nan_in_actual = 0;
+  std::uint64_t nan_in_expected = 0;
+  double max_abs = 0;  // of the mismatches; NaN when one is
+  double max_rel = 0;
+  std::array<std::uint64_t, kUlpBins> ulp{};
+};
+
+// Takes a block of `count` elements. False, with nothing done, when it is left to the plain loops:
+// `count` is no whole number of vectors, or options and dtype ask for it.
+using CompareKernel = bool (*)(layout::Dtype dtype, const std::byte* actual,
+                               const std::byte* expected, std::size_t count,
+                               const CompareOptions& options, BlockComparison* block);
+using NanKernel = bool (*)(layout::Dtype dtype, const std::byte* data, std::size_t count);
+
+struct CompareKernels {
+  CompareKernel compare = nullptr;
+  NanKernel has_nan = nullptr;
+};
+
+// Of ChosenCpu(); nulls where there are none.
+CompareKernels ChosenCompareKernels();
+
+}  // namespace cgdebug::numerics

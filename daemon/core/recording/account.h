@@ -1,0 +1,53 @@
+// account.h: what a source has of what a job produced: the one measure of "complete" for live jobs,
+// jobs that ended, frozen rings, recordings and what was merged of them.
+//
+//   produced = not_wanted + kept + lost, by cause, + unread
+//
+// `produced` never comes from what is there: it is what the job itself counted in the head of its
+// ring, within the stretch that the source is about. So what nobody looked at cannot be left out.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "daemon/core/recording/types.h"
+
+namespace cgdebug::recording {
+
+// Of one slot, or the sum of several. Units: snapshots.
+struct Account {
+  std::uint64_t before = 0;    // produced before the stretch begins: never asked for
+  std::uint64_t produced = 0;  // within it
+  std::uint64_t not_wanted =
+      0;                   // of those: left out by a period, a selection or a limit of replays
+  std::uint64_t kept = 0;  // and those that are here, their statistics at least
+  std::map<std::string, std::uint64_t> lost;  // by ToText(LossCause)
+  std::uint64_t unread = 0;                   // a live job's, which its daemon has yet to read
+  std::uint64_t without_values = 0;           // of those kept: only the statistics are left
+  bool is_end_known = true;                   // false: more may have been produced than this counts
+
+  std::uint64_t lost_count() const {
+    std::uint64_t count = 0;
+    for (const auto& [cause, of_cause] : lost) count += of_cause;
+    return count;
+  }
+  bool is_complete() const {
+    return is_end_known && unread == 0 && without_values == 0 && lost_count() == 0;
+  }
+  void Add(const Account& other) {
+    before += other.before;
+    produced += other.produced;
+    not_wanted += other.not_wanted;
+    kept += other.kept;
+    for (const auto& [cause, count] : other.lost) lost[cause] += count;
+    unread += other.unread;
+    without_values += other.without_values;
+    is_end_known = is_end_known && other.is_end_known;
+  }
+};
+
+// "40 produced, 4 kept, 36 lost (no longer kept)"
+std::string ToText(const Account& account);
+
+}  // namespace cgdebug::recording

@@ -1,0 +1,300 @@
+#include "daemon/core/recording/catalogue.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "daemon/core/recording/catalogue_graphs.h"
+#include "daemon/core/recording/catalogue_schema.h"
+#include "daemon/core/recording/meta.h"
+#include "daemon/core/recording/recording_files.h"
+#include "daemon/core/recording/segment_file.h"
+#include "daemon/core/recording/sqlite_statement.h"
+
+namespace cgdebug::recording {
+namespace {
+
+using layout::RecordType;
+
+constexpr int kBusyTimeoutMs = 10'000;
+
+// Where the taking in goes on.
+struct Progress {
+  std::string recording;
+  std::uint32_t segment = 0;
+  std::uint64_t offset = layout::kFileHeaderBytes;
+  std::uint64_t number = 0;
+};
+
+std::optional<std::int64_t> OrNull(std::int64_t value, std::int64_t nothing) {
+  if (value == nothing) return std::nullopt;
+  return value;
+}
+
+std::optional<std::string> HexOf(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
+
+// The rows of records.
+class Rows {
+ public:
+  explicit Rows(sqlite3* database)
+      : run_(database,
+             "insert or ignore into run (run_id, restart_count, command, world_size) "
+             "values (?,?,?,?)"),
+        session_(database,
+                 "insert or ignore into session select ?, run.id, ?, ?, ?, ?, ?, ?, ? from run "
+                 "where run_id = ? and restart_count = ? and command = ?"),
+        probe_(database, "insert or ignore into probe values (?,?,?,?,?,?,?,?,?,?,?,?,?,null,?)"),
+        snapshot_(database,
+                  "insert or ignore into snapshot values "
+                  "(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"),
+        comparison_(database, "insert or ignore into comparison values (?,?,?,?)"),
+        loss_(database, "insert or ignore into loss values (?,?,?,?,?,?,?,?,?)"),
+        mark_(database, "insert or ignore into mark values (?,?,?,?,?,?,?,?)") {}
+
+  bool has_new_slots() const { return has_new_slots_; }
+
+  bool Add(const Record& record, std::uint32_t segment) {
+    switch (record.type()) {
+      case RecordType::kSession:
+        return AddSession(Decode<Session>(record.meta));
+      case RecordType::kSlot:
+        return AddSlot(Decode<Slot>(record.meta));
+      case RecordType::kSnapshot:
+        return AddSnapshot(record, segment);
+      case RecordType::kLoss:
+        return AddLoss(record);
+      case RecordType::kMark:
+        return AddMark(record);
+      default:
+        return true;
+    }
+  }
+
+ private:
+  bool AddSession(const std::optional<Session>& s) {
+    if (!s) return true;
+    return run_.Run(s->run_id, s->restart_count, s->command, s->world_size) &&
+           session_.Run(s->id, s->uuid, s->label, OrNull(s->rank, -1), s->pid, s->hostname,
+                        s->version, s->created_ns, s->run_id, s->restart_count, s->command);
+  }
+  bool AddSlot(const std::optional<Slot>& s) {
+    if (!s) return true;
+    has_new_slots_ = true;
+    const std::string shape = fmt::format("[{}]", fmt::join(s->shape, ", "));
+    return probe_.Run(s->id, s->session, s->probe, s->site, s->device, layout::DtypeName(s->dtype),
+                      shape, s->payload_bytes, s->capture_id, s->invocation, s->order, s->every,
+                      s->shard,
+                      s->graph_label.empty() ? std::nullopt : std::optional(s->graph_label));
+  }
+  bool AddSnapshot(const Record& record, std::uint32_t segment) {
+    const auto s = Decode<Snapshot>(record.meta);
+    if (!s) return true;
+    const std::uint64_t hash = s->stats_only ? s->payload_hash : record.header.payload_hash;
+    // Of statistics alone the bytes may be unknown: two unknown ones are not equal.
+    const auto hash_text = hash == 0 ? std::nullopt : HexOf(hash);
+    const numerics::Stats& stats = s->stats;
+    constexpr std::int64_t kNone = -1;
+    const auto first =
+        stats.has_nonfinite ? static_cast<std::int64_t>(stats.first_nonfinite) : kNone;
+    const auto& [mismatched, max_abs, max_rel] = s->comparison;
+    if (s->compared && !comparison_.Run(record.header.number, mismatched, max_abs, max_rel)) {
+      return false;
+    }
+    return snapshot_.Run(
+        record.header.number, s->slot, s->sequence, s->ordinal, OrNull(s->step, -1), s->serial,
+        s->timestamp_ns, segment, record.payload_offset(), record.header.payload_bytes, hash_text,
+        s->unchanged, stats.count, stats.nan, stats.pos_inf, stats.neg_inf, stats.zero,
+        stats.subnormal, stats.min, stats.max, stats.mean, stats.std, stats.abs_max, stats.l1,
+        stats.l2, OrNull(first, kNone), stats.has_hash ? HexOf(stats.hash) : std::nullopt);
+  }
+  bool AddLoss(const Record& record) {
+    const auto s = Decode<Loss>(record.meta);
+    if (!s) return true;
+    return loss_.Run(record.header.number, s->slot, ToText(s->cause), s->count, s->first_ordinal,
+                     s->last_ordinal, s->after_sequence, s->before_sequence, s->timestamp_ns);
+  }
+  bool AddMark(const Record& record) {
+    const auto s = Decode<Mark>(record.meta);
+    if (!s) return true;
+    return mark_.Run(record.header.number, static_cast<std::uint32_t>(s->kind), s->session,
+                     OrNull(s->slot, Mark::kNoSlot), s->sequence, OrNull(s->step, -1),
+                     s->timestamp_ns, s->text);
+  }
+
+  Statement run_;
+  Statement session_;
+  Statement probe_;
+  Statement snapshot_;
+  Statement comparison_;
+  Statement loss_;
+  Statement mark_;
+  bool has_new_slots_ = false;
+};
+
+bool Execute(sqlite3* database, const char* sql) {
+  return sqlite3_exec(database, sql, nullptr, nullptr, nullptr) == SQLITE_OK;
+}
+
+void RemoveFiles(const std::string& path) {
+  std::error_code ignored;
+  for (const char* suffix : {"", "-wal", "-shm"}) std::filesystem::remove(path + suffix, ignored);
+}
+
+// Null when the file is none of ours; it may be made anew then, unless it is `*busy`: removed under
+// the hands of another process, a database takes the next one's log for its own.
+Database OpenDatabase(const std::string& path, bool* busy) {
+  sqlite3* raw = nullptr;
+  const int opened =
+      sqlite3_open_v2(path.c_str(), &raw,
+                      SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_FULLMUTEX, nullptr);
+  Database database(raw);
+  if (opened != SQLITE_OK) return nullptr;
+  sqlite3_busy_timeout(raw, kBusyTimeoutMs);
+  if (!Execute(raw, "pragma journal_mode = wal; pragma synchronous = normal; begin immediate")) {
+    *busy = sqlite3_errcode(raw) == SQLITE_BUSY;
+    return nullptr;
+  }
+  Statement version(raw, "pragma user_version");
+  if (!version.Run() || !version.has_row()) return nullptr;
+  if (version.Integer(0) == kCatalogueVersion) return database;
+  Statement tables(raw, "select count(*) from sqlite_master");
+  if (version.Integer(0) != 0 || !tables.Run() || tables.Integer(0) != 0) return nullptr;
+  const std::string set_version = fmt::format("pragma user_version = {}", kCatalogueVersion);
+  if (!Execute(raw, kCatalogueSchema) || !Execute(raw, set_version.c_str())) return nullptr;
+  return database;
+}
+
+std::optional<Progress> ReadProgress(sqlite3* database) {
+  Statement select(database, "select recording, segment, next_offset, number from progress");
+  if (!select.Run()) return std::nullopt;
+  if (!select.has_row()) return Progress{};
+  return Progress{select.Text(0), static_cast<std::uint32_t>(select.Integer(1)),
+                  static_cast<std::uint64_t>(select.Integer(2)),
+                  static_cast<std::uint64_t>(select.Integer(3))};
+}
+
+// The records of a file from progress->offset on, as far as they are whole. `is_live`: a writer
+// appends to it.
+bool TakeIn(const SegmentFile& file, bool is_last, bool is_live, Rows* rows, Progress* progress,
+            std::uint64_t* taken) {
+  Record record;
+  Record after;
+  ReadStatus status = file.Read(progress->offset, &record);
+  while (true) {
+    if (status != ReadStatus::kRecord) {
+      // What is not written yet may be so at the next look.
+      if (is_live && status == ReadStatus::kEnd) return true;
+      const auto next = file.FindRecord(progress->offset + layout::kRecordAlignment);
+      if (!next) return true;
+      progress->offset = *next;
+      status = file.Read(*next, &record);
+      if (status != ReadStatus::kRecord) return true;
+    }
+    const ReadStatus status_after = file.Read(record.next(), &after);
+    if (is_last && status_after != ReadStatus::kRecord && record.header.payload_bytes != 0 &&
+        !file.PayloadMatchesItsHash(record) && (is_live || !file.FindRecord(record.next()))) {
+      return true;
+    }
+    if (!rows->Add(record, file.header().segment)) return false;
+    progress->offset = record.next();
+    progress->number = record.header.number;
+    ++*taken;
+    std::swap(record, after);
+    status = status_after;
+  }
+}
+
+enum class Outcome { kDone, kAnew, kFailed };
+
+Outcome Update(const std::string& directory, sqlite3* database, std::uint64_t* taken,
+               std::string* error) {
+  auto progress = ReadProgress(database);
+  if (!progress) return Outcome::kAnew;
+  Rows rows(database);
+  const auto paths = ListSegments(directory);
+  if (!paths.ok()) {
+    *error = paths.error().message;
+    return Outcome::kFailed;
+  }
+  for (const std::string& path : *paths) {
+    const auto file = SegmentFile::Open(path);
+    if (!file.ok()) {
+      *error = file.error().message;
+      continue;
+    }
+    const layout::FileHeader& header = (*file)->header();
+    const std::string uuid = (*file)->uuid();
+    if (progress->recording.empty()) progress->recording = uuid;
+    if (progress->recording != uuid) return Outcome::kAnew;
+    if (header.segment < progress->segment) continue;
+    if (header.segment > progress->segment) progress->offset = layout::kFileHeaderBytes;
+    // A segment that is shorter than what was taken in was cut off: its rows may be gone. The zeros
+    // behind a last record may be missing from the first.
+    if (progress->offset > layout::RoundUp((*file)->bytes(), layout::kRecordAlignment)) {
+      return Outcome::kAnew;
+    }
+    progress->segment = header.segment;
+    const bool is_last = path == paths->back();
+    const bool is_live = is_last && IsBeingWritten(directory);
+    if (!TakeIn(**file, is_last, is_live, &rows, &*progress, taken)) return Outcome::kFailed;
+  }
+  if (progress->recording.empty()) {
+    if (error->empty()) *error = directory + " is no recording: it holds no segment-000001.cgd";
+    return Outcome::kFailed;
+  }
+  if (*taken == 0) return Outcome::kDone;
+  if (rows.has_new_slots() && !NameGraphs(database)) return Outcome::kFailed;
+  Statement clear(database, "delete from progress");
+  Statement insert(database, "insert into progress values (?,?,?,?)");
+  const bool written = clear.Run() && insert.Run(progress->recording, progress->segment,
+                                                 progress->offset, progress->number);
+  return written ? Outcome::kDone : Outcome::kFailed;
+}
+
+}  // namespace
+
+std::string CataloguePath(const std::string& directory) { return directory + "/catalogue.sqlite"; }
+
+namespace {
+
+Result<void> CheckRecording(const std::string& directory) {
+  const auto paths = ListSegments(directory);
+  if (!paths.ok()) return paths.error();
+  if (!paths->empty()) return {};
+  return Error{directory + " is no recording: it holds no segment-000001.cgd"};
+}
+
+}  // namespace
+
+Result<std::uint64_t> UpdateCatalogue(const std::string& directory) {
+  const std::string path = CataloguePath(directory);
+  if (auto is_one = CheckRecording(directory); !is_one.ok()) return is_one.error();
+  // Once as it is, once anew.
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    if (attempt > 0) RemoveFiles(path);
+    bool busy = false;
+    const Database database = OpenDatabase(path, &busy);
+    if (busy) return Error{fmt::format("another process writes {} at this moment", path)};
+    if (database == nullptr) continue;
+    std::uint64_t taken = 0;
+    std::string error;
+    const Outcome outcome = Update(directory, database.get(), &taken, &error);
+    if (outcome == Outcome::kAnew) continue;
+    if (outcome == Outcome::kDone && Execute(database.get(), "commit")) return taken;
+    if (error.empty()) error = sqlite3_errmsg(database.get());
+    if (attempt == 1) return Error{fmt::format("cannot write {}: {}", path, error)};
+  }
+  return Error{fmt::format("cannot make {}: no SQLite database can be written there", path)};
+}
+
+Result<std::uint64_t> RebuildCatalogue(const std::string& directory) {
+  if (auto is_one = CheckRecording(directory); !is_one.ok()) return is_one.error();
+  RemoveFiles(CataloguePath(directory));
+  return UpdateCatalogue(directory);
+}
+
+}  // namespace cgdebug::recording

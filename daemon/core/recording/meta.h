@@ -1,0 +1,82 @@
+// meta.h: the meta blocks of records to and from bytes.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "daemon/core/recording/types.h"
+#include "proto/layout/recording_layout.h"
+
+namespace cgdebug::recording {
+
+struct Commit {
+  std::uint64_t number = 0;  // every record up to this one is on the disk
+  std::int64_t timestamp_ns = 0;
+};
+
+struct SlotRun {
+  std::uint32_t slot = 0;
+  std::uint64_t row_count = 0;
+  std::uint64_t first_sequence = 0;
+  std::uint64_t last_sequence = 0;
+  std::uint64_t first_ordinal = 0;
+  std::uint64_t last_ordinal = 0;
+};
+
+struct Index {
+  std::uint64_t previous_offset = 0;  // 0: the first of its file
+  std::uint64_t first_number = 0;
+  std::vector<SlotRun> runs;
+  std::vector<std::uint64_t> others;  // offsets of records that are no snapshots
+};
+
+// Whether an index tells where records of this type lie.
+constexpr bool IsOther(layout::RecordType type) {
+  using layout::RecordType;
+  return type == RecordType::kSession || type == RecordType::kSlot || type == RecordType::kLoss ||
+         type == RecordType::kMark || type == RecordType::kCommit;
+}
+
+struct End {
+  std::uint64_t index_offset = 0;  // 0: none
+  StopReason reason = StopReason::kNone;
+  std::uint64_t snapshots = 0;
+  std::uint64_t lost = 0;
+  std::int64_t timestamp_ns = 0;
+  std::string padding;
+};
+
+std::string Encode(const Session& session);
+std::string Encode(const Slot& slot);
+std::string Encode(const Snapshot& snapshot);
+std::string Encode(const Loss& loss);
+std::string Encode(const Mark& mark);
+std::string Encode(const Commit& commit);
+std::string Encode(const Index& index);
+std::string Encode(const End& end);
+
+// Empty for bytes that are no such message. Unknown fields are skipped. What a value means is not
+// looked at: that a slot exists, that a shape fits its bytes.
+template <typename T>
+std::optional<T> Decode(std::string_view bytes);
+template <>
+std::optional<Session> Decode(std::string_view bytes);
+template <>
+std::optional<Slot> Decode(std::string_view bytes);
+template <>
+std::optional<Snapshot> Decode(std::string_view bytes);
+template <>
+std::optional<Loss> Decode(std::string_view bytes);
+template <>
+std::optional<Mark> Decode(std::string_view bytes);
+template <>
+std::optional<Commit> Decode(std::string_view bytes);
+template <>
+std::optional<Index> Decode(std::string_view bytes);
+template <>
+std::optional<End> Decode(std::string_view bytes);
+
+}  // namespace cgdebug::recording

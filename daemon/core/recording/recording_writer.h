@@ -1,0 +1,173 @@
+// recording_writer.h: writes a recording, or goes on with one.
+//
+//   auto writer = RecordingWriter::Open("runs/a.cgrec", {});
+//   session.id = (*writer)->AddSession(session);
+//   slot.id = (*writer)->AddSlot(slot);
+//   (*writer)->Append(snapshot, bytes);
+//   (*writer)->Close(StopReason::kRequested);
+//
+// A full disk, --max-size or a failed write stops the recording: what was written is closed and
+// stays whole, later calls are refused and counted, status() says why. Nothing is thrown away
+// silently.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "daemon/core/base/result.h"
+#include "daemon/core/recording/meta.h"
+#include "daemon/core/recording/recording_reader.h"
+#include "daemon/core/recording/segment_writer.h"
+#include "daemon/core/recording/types.h"
+
+namespace cgdebug::recording {
+
+enum class Durability {
+  kNone,  // the system writes when it likes; safe from a crash of the daemon, not of the machine
+  kInterval,  // on the disk at the latest after commit_interval or commit_bytes
+  kEach,      // on the disk when Append() returns
+};
+
+// "none", "interval" or "each".
+std::optional<Durability> ParseDurability(std::string_view text);
+
+// What people may ask for.
+inline constexpr std::uint64_t kMinRollBytes = 1u << 20;
+inline constexpr std::uint64_t kMinMaxBytes = 64u << 10;  // below it hardly a snapshot fits
+
+struct WriterOptions {
+  std::uint64_t roll_bytes = 4ull << 30;  // a new segment file from here on
+  std::uint64_t max_bytes = 0;            // of the recording; 0: no limit
+  // Of the disk, the larger of both: a recording that comes nearer to a full disk stops.
+  std::uint64_t min_free_bytes = 64u << 20;
+  std::uint32_t min_free_percent = 0;
+  Durability durability = Durability::kInterval;
+  std::chrono::milliseconds commit_interval{1000};
+  std::uint64_t commit_bytes = 1u << 30;
+  std::uint64_t index_bytes = 64u << 20;  // an index at the latest after so much
+  // Small snapshots are handed to the system at Flush() or Commit(), many at a time, and not before
+  // Append() returns.
+  bool gather = false;
+  // Refuses to go on with a recording that was ended: it would take another job's values in.
+  bool only_unfinished = false;
+};
+
+struct WriterStatus {
+  std::uint64_t bytes = 0;  // of the segment files, without what is only set aside
+  std::uint64_t records = 0;
+  std::uint64_t snapshots = 0;
+  std::uint64_t durable_snapshots = 0;  // of those, the ones that are on the disk for certain
+  std::uint64_t durable_records = 0;
+  std::uint64_t lost = 0;     // by AddLoss()
+  std::uint64_t refused = 0;  // snapshots that came after the recording had stopped
+  StopReason stopped = StopReason::kNone;
+  std::string error;  // with kDiskFull and kWriteError
+};
+
+// Thread: any. Hashing runs in the caller, outside the lock; writes go one after the other.
+class RecordingWriter {
+ public:
+  // Makes the directory and its parents, or goes on with the recording in it, after a crash too.
+  // Fails: another process writes there, it holds something else, no space.
+  static Result<std::unique_ptr<RecordingWriter>> Open(const std::string& directory,
+                                                       const WriterOptions& options);
+  ~RecordingWriter();  // as Close(kDaemonStopped)
+  RecordingWriter(const RecordingWriter&) = delete;
+  RecordingWriter& operator=(const RecordingWriter&) = delete;
+
+  const std::string& directory() const { return directory_; }
+
+  // Those that the recording has already, by uuid, and by session, index and generation, keep their
+  // id. Session::id and Slot::id are ignored.
+  Result<std::uint32_t> AddSession(Session session);
+  Result<std::uint32_t> AddSlot(Slot slot);
+  // Up to where the recording has the slot, lost ones included: Slot::from_ordinal and 0 when it
+  // has nothing. What it has is not written again.
+  struct Position {
+    std::uint64_t ordinal = 0;
+    std::uint64_t sequence = 0;
+  };
+  Position last(std::uint32_t slot) const;
+
+  // Takes payload_hash from the snapshot when it is not 0. A snapshot that the recording has
+  // already is ignored.
+  // Requires: `payload` is the slot's payload_bytes long, or empty with stats_only.
+  Result<void> Append(Snapshot snapshot, std::span<const std::byte> payload);
+  Result<void> AddLoss(const Loss& loss);
+  Result<void> AddMark(const Mark& mark);
+
+  // Hands everything to the system: what was appended before survives the end of this process.
+  Result<void> Flush();
+  // Waits until everything written so far is on the disk, and says so in the recording.
+  Result<void> Commit();
+  // Ends the recording. Later calls do nothing.
+  Result<void> Close(StopReason reason);
+
+  WriterStatus status() const;
+
+ private:
+  using SlotKey = std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>;
+
+  RecordingWriter(std::string directory, const WriterOptions& options, UniqueFd lock);
+  Result<void> Start();
+  Result<void> Resume();
+  void CollectIndex(const RecordingReader& reader, const SegmentFile& file);
+  Result<void> StartSegment(std::uint32_t segment);
+  // All of these with mutex_ held.
+  Result<void> Write(layout::RecordType type, const std::string& meta,
+                     std::span<const std::byte> payload, std::uint64_t payload_hash);
+  Result<void> MakeRoom(std::uint64_t bytes);
+  // A record without a payload, in room of its own. Fails: the recording has stopped then.
+  Result<void> WriteMeta(layout::RecordType type, const std::string& meta);
+  Result<void> WriteIndex();
+  Result<void> WriteEnd(layout::RecordType type, StopReason reason);
+  Result<void> Roll();
+  void Finish(StopReason reason, std::string error);
+  void FinishAfter(const Result<void>& failed);
+  void Advance(const Loss& loss);
+  Result<void> FlushSegment();
+  void ForgetUnwritten();
+  Error Refused() const;
+  void CommitLoop();
+
+  const std::string directory_;
+  const WriterOptions options_;
+  const UniqueFd lock_;
+  Uuid uuid_ = {};
+
+  mutable std::mutex mutex_;  // of what follows
+  std::shared_ptr<SegmentWriter> segment_;
+  std::vector<std::shared_ptr<SegmentWriter>> unsynced_;  // complete ones
+  std::uint64_t bytes_before_ = 0;                        // of the segments before this one
+  std::uint64_t next_number_ = 1;
+  std::vector<Session> sessions_;
+  std::vector<Slot> slots_;
+  std::map<SlotKey, std::uint32_t> slot_ids_;
+  std::vector<Position> last_;
+  std::vector<layout::IndexRow> rows_;  // since the last index
+  std::vector<std::uint64_t> others_;
+  std::uint64_t index_first_number_ = 1;
+  std::uint64_t index_offset_ = 0;  // of the last index in this segment
+  std::uint64_t index_begin_ = 0;   // where the next one's stretch begins
+  std::uint64_t uncommitted_bytes_ = 0;
+  WriterStatus status_;
+  bool sync_failed_ = false;  // the system says so once, and then that all is well
+  bool closing_ = false;
+
+  std::mutex commit_mutex_;  // one Commit() at a time; before mutex_
+  std::condition_variable commit_due_;
+  std::thread commit_thread_;
+};
+
+}  // namespace cgdebug::recording

@@ -1,0 +1,98 @@
+// segment_file.h: one segment file, read record by record; nothing in it is believed unchecked.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "daemon/core/base/result.h"
+#include "daemon/core/base/unique_fd.h"
+#include "proto/layout/recording_layout.h"
+
+namespace cgdebug::recording {
+
+// Values out of a file, of which nobody else has the same bytes: whoever casts the const away
+// changes these alone, and never the file.
+//
+// Lifetime: as long as a copy of `keep` lives, also after the reader is gone.
+struct Payload {
+  std::span<const std::byte> bytes;
+  std::shared_ptr<const void> keep;
+};
+
+// A record whose header and meta passed their checks, and whose payload lies within the file.
+struct Record {
+  std::uint64_t offset = 0;
+  layout::RecordHeader header = {};
+  std::string meta;
+
+  layout::RecordType type() const { return static_cast<layout::RecordType>(header.type); }
+  std::uint64_t payload_offset() const {
+    return layout::PayloadOffset(offset, header.meta_bytes, header.payload_bytes);
+  }
+  std::uint64_t next() const {
+    return layout::NextRecord(offset, header.meta_bytes, header.payload_bytes);
+  }
+};
+
+enum class ReadStatus {
+  kRecord,
+  kEnd,      // zeros, or the end of the file: nothing was written here
+  kDamaged,  // something that is no whole record
+};
+
+// Thread: any; Refresh() alone.
+class SegmentFile {
+ public:
+  // Fails: not there, no recording, another version.
+  static Result<std::unique_ptr<SegmentFile>> Open(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  const layout::FileHeader& header() const { return header_; }
+  std::string uuid() const;  // of the recording, 32 hex digits
+  std::uint64_t bytes() const { return bytes_; }
+  // Looks at the file's size again.
+  Result<void> Refresh();
+
+  ReadStatus Read(std::uint64_t offset, Record* record) const;
+  // The first good record at or after `offset`.
+  std::optional<std::uint64_t> FindRecord(std::uint64_t offset) const;
+  // The first good record that begins in [offset, end), read. False when there is none.
+  bool ReadWithin(std::uint64_t offset, std::uint64_t end, Record* record) const;
+  // The kRoll or kClose record that ends a complete file.
+  std::optional<Record> ReadEnd() const;
+
+  // In memory of their own, which nothing that happens to the file can take away.
+  Result<Payload> ReadPayload(const Record& record) const;
+  // The same on pages of the file, which cost no memory until they are written to. A file that
+  // somebody truncates meanwhile raises SIGBUS, as with every mapped file.
+  Result<Payload> MapPayload(const Record& record) const;
+  // XXH3-64 of the payload as it lies in the file. Fails: it cannot be read, or was cut off.
+  Result<std::uint64_t> HashPayload(const Record& record) const;
+  bool PayloadMatchesItsHash(const Record& record) const;
+  // Whether the bytes between the record's parts are zero.
+  bool PaddingIsZero(const Record& record) const;
+
+ private:
+  SegmentFile(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+  Error CutOff() const;
+  // Bytes [offset, offset + count) from a window that is read ahead; empty when they are not there.
+  std::span<const std::byte> Peek(std::uint64_t offset, std::size_t count) const;
+
+  std::string path_;
+  UniqueFd fd_;
+  layout::FileHeader header_ = {};
+  std::uint64_t bytes_ = 0;
+
+  mutable std::mutex mutex_;  // of what follows
+  mutable std::vector<std::byte> window_;
+  mutable std::uint64_t window_offset_ = 0;
+};
+
+}  // namespace cgdebug::recording

@@ -1,0 +1,162 @@
+// types.h: what a recording holds, as the writer takes it and the reader gives it. Mirrors
+// proto/recording.proto.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "daemon/core/numerics/stats.h"
+#include "proto/layout/dtype.h"
+
+namespace cgdebug::recording {
+
+// A traced process.
+struct Session {
+  std::uint32_t id = 0;  // place in RecordingReader::sessions()
+  std::string uuid;      // 32 hex digits
+  std::string label;     // run id, else "<script>-<pid>"; "/r<rank>" in a distributed job
+  std::string run_id;
+  std::string command;
+  std::string hostname;
+  std::string version;  // of the probe library
+  std::int32_t pid = 0;
+  std::int32_t rank = -1;  // -1: not distributed
+  std::int32_t world_size = 1;
+  std::int32_t restart_count = 0;
+  std::int64_t created_ns = 0;
+};
+
+// One call of a probe in one captured graph, or its eager calls with one shape.
+struct Slot {
+  std::uint32_t id = 0;  // place in RecordingReader::slots()
+  std::uint32_t session = 0;
+  std::string probe;
+  std::string site;    // "file.py:12", empty when unknown
+  std::string device;  // "cuda:0", "cpu"
+  std::string shard;   // which part of a distributed tensor it is, else empty
+  layout::Dtype dtype = layout::Dtype::kInvalid;
+  std::vector<std::uint64_t> shape;
+  std::uint64_t payload_bytes = 0;  // of one snapshot
+  std::uint64_t capture_id = 0;     // 0: eager
+  std::uint32_t invocation = 0;     // which call of the probe in the capture, from 0
+  std::uint64_t order = 0;          // of registration in the process, from 1: graph order
+  std::uint32_t every = 1;          // replays 1, 1 + every, ... are recorded
+  std::uint32_t index = 0;          // in the segment's directory, with
+  std::uint64_t generation = 0;     // that entry's generation
+  std::uint64_t from_ordinal = 0;   // snapshots up to this one came before the recording,
+  std::uint64_t from_sequence = 0;  // and so did replays up to this one
+  std::string graph_label = {};     // what the user calls the graph; empty: nothing
+};
+
+// With the expected tensor of its probe (TensorCompare).
+struct Comparison {
+  std::uint64_t mismatched = 0;  // elements
+  double max_abs = 0;            // of those: the greatest difference,
+  double max_rel = 0;            // and relative to |expected|
+};
+
+// Everything of a snapshot but the values.
+struct Snapshot {
+  std::uint32_t slot = 0;
+  std::uint64_t ordinal = 0;   // of the slot's accepted snapshots, from 1; ascends within a slot
+  std::uint64_t sequence = 0;  // replay, from 1; ascends within a slot
+  std::uint64_t serial = 0;    // of the replay (ring_layout.h); 0: unknown
+  std::int64_t step = -1;      // the user's own step marker
+  std::int64_t timestamp_ns = 0;
+  std::uint64_t skipped = 0;  // ordinals just before this one that the recording did not want
+  bool unchanged = false;     // the same bytes as the slot's snapshot before it
+  bool stats_only = false;    // no payload was recorded
+  numerics::Stats stats;
+  std::uint64_t payload_bytes = 0;  // 0 with stats_only
+  std::uint64_t payload_hash = 0;   // XXH3-64 of the tensor's bytes
+  bool compared = false;            // then
+  Comparison comparison;
+};
+
+enum class LossCause : std::uint32_t {
+  kOverwritten = 1,  // in the ring, before the daemon read it
+  kReleased = 2,     // the job gave the slot up with snapshots unread
+  kAtDeath = 3,      // half written when the job ended
+  kDisk = 4,         // the disk was full, or a write failed
+  kLimit = 5,        // --max-size
+  kDaemonGone = 6,   // no daemon was recording
+  kDamaged = 7,      // the file is damaged there; found by the reader, never written
+  kCorrupted = 8,    // not the bytes that the GPU summed up
+  kLeftOut = 9,      // damaged in the recording that this one was copied from
+  kValuesGone = 10,  // only the values: the statistics were recorded
+  kNoMemory = 11,    // the daemon had no memory to read it
+  kNotKept = 12,     // read when it came, and neither in a ring nor in the daemon's memory any more
+  kUnread = 13,      // not read in time when the recording was stopped
+};
+std::string_view ToText(LossCause cause);
+
+// Snapshots of one slot that are missing. `count` of them were wanted; with every > 1 there may be
+// ordinals among them that were not.
+struct Loss {
+  std::uint32_t slot = 0;
+  LossCause cause = LossCause::kOverwritten;
+  std::uint64_t count = 0;
+  std::uint64_t first_ordinal = 0;  // 0: they never had one
+  std::uint64_t last_ordinal = 0;
+  std::uint64_t after_sequence = 0;   // the last replay seen before; 0: none
+  std::uint64_t before_sequence = 0;  // the first replay seen after; 0: none came
+  std::int64_t timestamp_ns = 0;
+};
+
+enum class MarkKind : std::uint32_t {
+  kStarted = 1,       // a writer began, or went on
+  kStopped = 2,       // a writer ended; the text says why
+  kSessionEnded = 3,  // the job exited
+  kSessionDied = 4,
+  kSlotClosed = 5,  // nothing more comes of the slot; `sequence` is its last replay
+  kNote = 6,
+  // What the daemon found while it read, whether the recording has that snapshot or not: the first
+  // of each slot.
+  kFirstNan = 7,
+  kFirstInf = 8,
+  kFirstMismatch = 9,  // a comparison that failed; the text says how
+};
+
+struct Mark {
+  static constexpr std::int64_t kNoSlot = -1;
+  MarkKind kind = MarkKind::kNote;
+  std::uint32_t session = 0;
+  std::int64_t slot = kNoSlot;
+  std::uint64_t sequence = 0;
+  std::int64_t step = -1;
+  std::int64_t timestamp_ns = 0;
+  std::string text;
+  std::uint64_t ordinal = 0;  // kSlotClosed: snapshots up to this one were the recording's to take
+  std::uint64_t skipped = 0;  // likewise: it did not want those just before and with that one
+  std::uint64_t count = 0;    // of a finding: elements
+  std::uint64_t serial = 0;   // likewise: of its replay, as Snapshot::serial
+};
+
+// Whether a mark is about the first snapshot of its slot that something was wrong with.
+constexpr bool IsFinding(MarkKind kind) {
+  return kind == MarkKind::kFirstNan || kind == MarkKind::kFirstInf ||
+         kind == MarkKind::kFirstMismatch;
+}
+
+enum class StopReason : std::uint32_t {
+  kNone = 0,       // still recording
+  kRequested = 1,  // record stop, or the client went
+  kReached = 2,    // --replays or --duration
+  kJobEnded = 3,
+  kDaemonStopped = 4,
+  kMaxSize = 5,
+  kDiskFull = 6,    // or the space that is kept free
+  kWriteError = 7,  // anything else the system said
+  kCutOff = 8,      // a copy of one whose end was missing
+};
+std::string_view ToText(StopReason reason);
+
+// Whether a recording that ended so got everything that it was to record.
+constexpr bool HadAll(StopReason reason) {
+  return reason == StopReason::kRequested || reason == StopReason::kReached ||
+         reason == StopReason::kJobEnded;
+}
+
+}  // namespace cgdebug::recording

@@ -1,0 +1,50 @@
+// control_queue.h: what clients want changed, from serve to ingest, which alone writes credits.
+#pragma once
+
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "daemon/model/identity.h"
+#include "proto/layout/slot_control.h"
+
+namespace cgdebug::pipeline {
+
+struct ControlChange {
+  SlotPtr slot;
+  layout::SlotControl control;
+  bool from_next = false;  // `until` counts replays from the next one on
+  // Set: this changes and nothing else, as recordings begin and end; `control` is not looked at.
+  std::optional<layout::Lossless> lossless = std::nullopt;
+};
+
+// Thread: any.
+class ControlQueue {
+ public:
+  void Push(std::vector<ControlChange> changes) {
+    const std::lock_guard lock(mutex_);
+    for (ControlChange& change : changes) changes_.push_back(std::move(change));
+  }
+  std::vector<ControlChange> Take() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(changes_, {});
+  }
+
+  // Every dead job is to be forgotten, and its shared memory given back.
+  void Prune() {
+    const std::lock_guard lock(mutex_);
+    prune_ = true;
+  }
+  bool TakePrune() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(prune_, false);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<ControlChange> changes_;
+  bool prune_ = false;
+};
+
+}  // namespace cgdebug::pipeline

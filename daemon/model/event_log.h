@@ -1,0 +1,100 @@
+// event_log.h: what happened, in order, for `tail`: bounded for each session.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "daemon/model/snapshot.h"
+
+namespace cgdebug::pipeline {
+
+// A line of TensorPrint, as it went to the job's terminal.
+struct PrintLine {
+  SnapshotPtr snapshot;
+  std::string text;
+};
+struct Loss {
+  SlotPtr slot;
+  std::uint64_t count = 0;
+  std::uint64_t before_sequence = 0;  // the replay of the snapshot that came after; 0 = none came
+  std::string_view cause;             // a literal
+};
+struct CompareFailure {
+  SnapshotPtr snapshot;
+  std::string text;
+};
+struct SessionChange {
+  bool ended = false;
+};
+
+struct Event {
+  std::uint64_t number = 0;  // over all sessions, from 1
+  SessionPtr session;
+  std::variant<SnapshotPtr, PrintLine, Loss, CompareFailure, SessionChange> what;
+};
+using EventPtr = std::shared_ptr<const Event>;
+
+// Two bounded streams a session: snapshots, which are many, cannot push out the print log and the
+// notices.
+//
+// Thread: any; one mutex, held for as long as it takes to copy pointers.
+class EventLog {
+ public:
+  struct Limits {
+    std::size_t snapshots = 4096;
+    std::size_t notices = 16384;
+    std::size_t notice_text_bytes = 4u << 20;
+  };
+  // How far a follower has read. A default-constructed one stands before everything.
+  struct Cursor {
+    std::map<std::string, std::array<std::uint64_t, 2>> next;  // by uuid: index in each stream
+  };
+  // What the log dropped before the follower read it, by session.
+  using Missed = std::map<SessionPtr, std::uint64_t>;
+
+  EventLog() = default;
+  explicit EventLog(const Limits& limits) : limits_(limits) {}
+
+  // Called after Add() when the follower side has read everything before it, so that a burst of
+  // events is one call. On the adding thread, without the mutex.
+  void SetListener(std::function<void()> listener);
+
+  void Add(const SessionPtr& session, decltype(Event::what) what);
+  void ForgetSession(const SessionPtr& session);
+
+  // Up to `max_events` events after `cursor`, in order; moves the cursor behind them.
+  std::vector<EventPtr> Read(Cursor* cursor, std::size_t max_events, Missed* missed);
+  // Everything there is, in order; `end` then stands behind it.
+  std::vector<EventPtr> All(Cursor* end);
+
+ private:
+  struct Stream {
+    std::deque<EventPtr> events;
+    std::uint64_t dropped = 0;  // so events[i] has index dropped + i
+    std::size_t text_bytes = 0;
+  };
+  struct Session {
+    SessionPtr session;
+    std::array<Stream, 2> streams;
+  };
+  void Trim(Stream* stream, std::size_t max_events, std::size_t max_text_bytes);
+
+  Limits limits_;
+  mutable std::mutex mutex_;
+  std::map<std::string, Session> sessions_;  // by uuid
+  std::uint64_t last_number_ = 0;
+  bool listener_due_ = true;
+  std::function<void()> listener_;
+};
+
+}  // namespace cgdebug::pipeline

@@ -1,0 +1,24 @@
+// finding.h: what is wrong with a slot's values, and where it was first.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "daemon/model/identity.h"
+
+namespace cgdebug::pipeline {
+
+// The first snapshot of its slot that something is wrong with, in all replays that any daemon saw.
+struct Finding {
+  enum class Kind { kNan, kInf, kMismatch };
+  SlotPtr slot;
+  Kind kind = Kind::kNan;
+  std::uint64_t sequence = 0;
+  std::uint64_t serial = 0;  // of the replay; 0: not known
+  std::int64_t step = -1;
+  std::int64_t timestamp_ns = 0;  // 0: an earlier daemon found it
+  std::uint64_t count = 0;        // elements; 0: not known
+  std::string text = {};          // of a mismatch
+};
+
+}  // namespace cgdebug::pipeline

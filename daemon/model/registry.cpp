@@ -1,0 +1,271 @@
+#include "daemon/model/registry.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace cgdebug::pipeline {
+namespace {
+
+constexpr std::size_t kKeyDigits = 8;
+
+void Consider(const SlotPtr& slot, const ring::FirstNonfinite& seen, FirstNonfinite* first) {
+  if (seen.sequence == 0) return;
+  if (first->slot != nullptr) {
+    const std::pair known(first->seen.serial, first->slot->registration.order);
+    if (known <= std::pair(seen.serial, slot->registration.order)) return;
+  }
+  *first = {slot, seen};
+}
+
+}  // namespace
+
+std::vector<Finding> FindingsOf(const SlotRecord& record) {
+  std::vector<Finding> findings;
+  const auto add = [&](Finding::Kind kind, const ring::FirstNonfinite& first) {
+    if (first.sequence == 0) return;
+    findings.push_back({.slot = record.slot,
+                        .kind = kind,
+                        .sequence = first.sequence,
+                        .serial = first.serial,
+                        .step = first.step,
+                        .count = first.count});
+  };
+  add(Finding::Kind::kNan, record.firsts.nan);
+  add(Finding::Kind::kInf, record.firsts.inf);
+  if (record.verdict.state == layout::VerdictState::kFail) {
+    findings.push_back({.slot = record.slot,
+                        .kind = Finding::Kind::kMismatch,
+                        .sequence = record.verdict.first_failed_sequence,
+                        .text = record.verdict.text});
+  }
+  return findings;
+}
+
+void Counters::Add(const Counters& other) {
+  replays += other.replays;
+  produced += other.produced;
+  consumed += other.consumed;
+  lost_overwritten += other.lost_overwritten;
+  lost_damaged += other.lost_damaged;
+  lost_no_memory += other.lost_no_memory;
+  suppressed += other.suppressed;
+  lost_at_death += other.lost_at_death;
+  overwrote_unread += other.overwrote_unread;
+  waits += other.waits;
+  wait_ns += other.wait_ns;
+  bytes += other.bytes;
+  lost_released += other.lost_released;
+}
+
+Registry::Session* Registry::Find(const SessionPtr& session) {
+  const auto found = sessions_.find(session->uuid);
+  return found == sessions_.end() ? nullptr : &found->second;
+}
+
+SlotRecord* Registry::FindSlot(const SlotPtr& slot) {
+  Session* session = Find(slot->session);
+  if (session == nullptr) return nullptr;
+  const auto found = session->slots.find({slot->index, slot->generation});
+  return found == session->slots.end() ? nullptr : &found->second;
+}
+
+SessionPtr Registry::AddSession(SessionIdentity identity) {
+  const std::lock_guard lock(mutex_);
+  std::size_t digits = kKeyDigits;
+  const auto taken = [&](const std::string& key) {
+    return std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& other) {
+      return other.first != identity.uuid && other.second.record.session->key == key;
+    });
+  };
+  while (digits < identity.uuid.size() && taken(identity.uuid.substr(0, digits))) ++digits;
+  identity.key = identity.uuid.substr(0, digits);
+  auto session = std::make_shared<const SessionIdentity>(std::move(identity));
+  Session& entry = sessions_[session->uuid];
+  entry = {};
+  entry.record.session = session;
+  return session;
+}
+
+void Registry::SetSession(const SessionPtr& session, std::uint64_t shm_bytes, std::int64_t step,
+                          std::uint64_t lost_released) {
+  const std::lock_guard lock(mutex_);
+  if (Session* entry = Find(session)) {
+    entry->record.shm_bytes = shm_bytes;
+    entry->record.step = step;
+    entry->lost_released = lost_released;
+  }
+}
+
+void Registry::EndSession(const SessionPtr& session, SessionState state, std::int64_t ended_ns) {
+  const std::lock_guard lock(mutex_);
+  if (Session* entry = Find(session)) {
+    entry->record.state = state;
+    entry->record.ended_ns = ended_ns;
+  }
+}
+
+void Registry::ForgetSession(const SessionPtr& session) {
+  const std::lock_guard lock(mutex_);
+  sessions_.erase(session->uuid);
+}
+
+void Registry::SetSlot(const SlotPtr& slot, const Counters& counters,
+                       std::int64_t last_timestamp_ns, bool retired) {
+  const std::lock_guard lock(mutex_);
+  Session* session = Find(slot->session);
+  if (session == nullptr) return;
+  SlotRecord& record = session->slots[{slot->index, slot->generation}];
+  if (record.slot == nullptr) session->slots_changed = true;
+  record.slot = slot;
+  record.counters = counters;
+  record.last_timestamp_ns = last_timestamp_ns;
+  record.retired = retired;
+}
+
+void Registry::SetVerdict(const SlotPtr& slot, const ring::Verdict& verdict) {
+  const std::lock_guard lock(mutex_);
+  SlotRecord* record = FindSlot(slot);
+  if (record == nullptr) return;
+  record->verdict = verdict;
+  if (verdict.state == layout::VerdictState::kFail) {
+    Find(slot->session)->failed_probes.insert(slot->probe);
+  }
+}
+
+void Registry::SetControl(const SlotPtr& slot, const layout::SlotControl& control) {
+  const std::lock_guard lock(mutex_);
+  SlotRecord* record = FindSlot(slot);
+  if (record != nullptr) record->control = control;
+}
+
+void Registry::SetLast(const SnapshotPtr& snapshot) {
+  const std::lock_guard lock(mutex_);
+  SlotRecord* record = FindSlot(snapshot->slot);
+  if (record == nullptr) return;
+  record->last = snapshot;
+}
+
+void Registry::SetFirsts(const SlotPtr& slot, const ring::FirstNonfinites& firsts) {
+  if (firsts.nan.sequence == 0 && firsts.inf.sequence == 0) return;
+  const std::lock_guard lock(mutex_);
+  Session* session = Find(slot->session);
+  if (session == nullptr) return;
+  if (SlotRecord* record = FindSlot(slot)) record->firsts = firsts;
+  session->nonfinite_probes.insert(slot->probe);
+  if (SlotRecord* record = FindSlot(slot)) record->firsts = firsts;
+  Consider(slot, firsts.nan, &session->record.first_nan);
+  Consider(slot, firsts.inf, &session->record.first_inf);
+}
+
+void Registry::ForgetSlot(const SlotPtr& slot) {
+  const std::lock_guard lock(mutex_);
+  Session* session = Find(slot->session);
+  if (session == nullptr) return;
+  const auto found = session->slots.find({slot->index, slot->generation});
+  if (found == session->slots.end()) return;
+  session->forgotten.Add(found->second.counters);
+  session->forgotten_replay = std::max(session->forgotten_replay, found->second.counters.replays);
+  NameGraphs(session);  // a label that was shown stays taken
+  session->slots.erase(found);
+  session->slots_changed = true;
+}
+
+void Registry::SetSkipped(std::vector<SkippedFile> skipped) {
+  const std::lock_guard lock(mutex_);
+  skipped_ = std::move(skipped);
+}
+
+SessionRecord Registry::Summarize(const Session& session) {
+  SessionRecord record = session.record;
+  record.counters = session.forgotten;
+  record.counters.produced += session.lost_released;
+  record.counters.lost_released = session.lost_released;
+  record.replay = session.forgotten_replay;
+  std::set<std::uint64_t> probes;
+  for (const auto& [key, slot] : session.slots) {
+    record.counters.Add(slot.counters);
+    record.replay = std::max(record.replay, slot.counters.replays);
+    const layout::SlotRegistration& registration = slot.slot->registration;
+    probes.insert(registration.probe_id);
+    ++record.lanes[{registration.lane, registration.lane_reason}];
+  }
+  record.slot_count = session.slots.size();
+  record.probe_count = probes.size();
+  record.nonfinite_probes = session.nonfinite_probes.size();
+  record.failed_probes = session.failed_probes.size();
+  return record;
+}
+
+std::vector<SessionRecord> Registry::Sessions() const {
+  std::vector<SessionRecord> records;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [uuid, session] : sessions_) records.push_back(Summarize(session));
+  }
+  std::stable_sort(records.begin(), records.end(), [](const auto& a, const auto& b) {
+    return a.session->created_ns < b.session->created_ns;
+  });
+  return records;
+}
+
+std::vector<SlotRecord> Registry::Slots(const SessionPtr& session) const {
+  std::vector<SlotRecord> records;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = sessions_.find(session->uuid);
+    if (found == sessions_.end()) return records;
+    for (const auto& [key, slot] : found->second.slots) records.push_back(slot);
+  }
+  std::stable_sort(records.begin(), records.end(), [](const auto& a, const auto& b) {
+    return a.slot->registration.order < b.slot->registration.order;
+  });
+  return records;
+}
+
+void Registry::NameGraphs(Session* session) {
+  if (!std::exchange(session->slots_changed, false)) return;
+  std::vector<GraphSlot> slots;
+  std::vector<SlotKey> keys;
+  for (const auto& [key, record] : session->slots) {
+    keys.push_back(key);
+    const SlotIdentity& slot = *record.slot;
+    slots.push_back({.capture_id = slot.registration.capture_id,
+                     .order = slot.registration.order,
+                     .probe = slot.probe,
+                     .invocation = slot.registration.invocation,
+                     .shape = slot.shape,
+                     .label = slot.graph_label});
+  }
+  session->graphs = NameGraphsOf(slots, std::move(session->graphs));
+  session->qualifiers.clear();
+  std::vector<std::string> qualifiers = SlotQualifiers(slots, session->graphs);
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (!qualifiers[i].empty()) session->qualifiers[keys[i]] = std::move(qualifiers[i]);
+  }
+}
+
+SlotPlace Registry::PlaceOf(const SlotIdentity& slot) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = sessions_.find(slot.session->uuid);
+  if (found == sessions_.end()) return {slot.graph_label, ""};
+  NameGraphs(&found->second);
+  const Session& session = found->second;
+  const auto label = session.graphs.find(slot.registration.capture_id);
+  const auto qualifier = session.qualifiers.find({slot.index, slot.generation});
+  return {label == session.graphs.end() ? "" : label->second,
+          qualifier == session.qualifiers.end() ? "" : qualifier->second};
+}
+
+std::vector<SkippedFile> Registry::Skipped() const {
+  const std::lock_guard lock(mutex_);
+  return skipped_;
+}
+
+std::size_t Registry::AliveCount() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<std::size_t>(std::count_if(
+      sessions_.begin(), sessions_.end(),
+      [](const auto& session) { return session.second.record.state == SessionState::kAlive; }));
+}
+
+}  // namespace cgdebug::pipeline

@@ -1,0 +1,144 @@
+// registry.h: what the daemon knows about the jobs it reads: written by ingest, read by serve.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "daemon/core/base/graph_labels.h"
+#include "daemon/model/finding.h"
+#include "daemon/model/snapshot.h"
+#include "libprobe/ring/slot_ring_reader.h"
+
+namespace cgdebug::pipeline {
+
+// Mirrors `Counters` in proto/control.proto, which says what they add up to.
+struct Counters {
+  std::uint64_t replays = 0;
+  std::uint64_t produced = 0;
+  std::uint64_t consumed = 0;
+  std::uint64_t lost_overwritten = 0;
+  std::uint64_t lost_at_death = 0;
+  std::uint64_t overwrote_unread = 0;
+  std::uint64_t waits = 0;
+  std::uint64_t wait_ns = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t lost_released = 0;   // of a session only
+  std::uint64_t lost_damaged = 0;    // bytes that are not those the writer summed up
+  std::uint64_t lost_no_memory = 0;  // of this process, to copy them out
+  std::uint64_t suppressed = 0;      // replays that the live control kept back
+
+  void Add(const Counters& other);
+};
+
+struct SlotRecord {
+  SlotPtr slot;
+  Counters counters;
+  std::int64_t last_timestamp_ns = 0;
+  bool retired = false;  // its graph is gone
+  ring::Verdict verdict;
+  ring::FirstNonfinites firsts;  // in all replays that any daemon saw
+  layout::SlotControl control;   // what a client set
+  SnapshotPtr last;
+};
+
+// What any daemon found in the slot.
+std::vector<Finding> FindingsOf(const SlotRecord& record);
+
+enum class SessionState { kAlive, kExited, kDied };
+
+// Of all slots of a session, by serial and then in graph order.
+struct FirstNonfinite {
+  SlotPtr slot;  // null: none
+  ring::FirstNonfinite seen;
+};
+
+// A session without its slots.
+struct SessionRecord {
+  SessionPtr session;
+  SessionState state = SessionState::kAlive;
+  std::int64_t ended_ns = 0;
+  std::uint64_t shm_bytes = 0;
+  std::int64_t step = -1;
+  std::uint64_t replay = 0;  // highest sequence of any slot
+  std::uint64_t probe_count = 0;
+  std::uint64_t slot_count = 0;
+  std::uint64_t nonfinite_probes = 0;
+  std::uint64_t failed_probes = 0;
+  Counters counters;
+  FirstNonfinite first_nan;
+  FirstNonfinite first_inf;
+  // Slots by lane and by why it is not the direct one (layout::Lane, layout::LaneReason).
+  std::map<std::pair<std::uint8_t, std::uint8_t>, std::uint64_t> lanes;
+};
+
+// What a slot is called beside its probe (graph_labels.h).
+struct SlotPlace {
+  std::string graph;      // empty: eager, or an unknown session
+  std::string qualifier;  // what tells it from other slots of its probe, if there are any
+};
+
+struct SkippedFile {
+  std::string path;
+  std::string reason;
+};
+
+// Thread: any; one mutex, held for as long as it takes to copy records.
+class Registry {
+ public:
+  // For ingest. `identity.key` is chosen here.
+  SessionPtr AddSession(SessionIdentity identity);
+  void SetSession(const SessionPtr& session, std::uint64_t shm_bytes, std::int64_t step,
+                  std::uint64_t lost_released);
+  void EndSession(const SessionPtr& session, SessionState state, std::int64_t ended_ns);
+  void ForgetSession(const SessionPtr& session);
+  // Creates or replaces the record's counters and flags; `last` and the verdict stay.
+  void SetSlot(const SlotPtr& slot, const Counters& counters, std::int64_t last_timestamp_ns,
+               bool retired);
+  void SetVerdict(const SlotPtr& slot, const ring::Verdict& verdict);
+  void SetControl(const SlotPtr& slot, const layout::SlotControl& control);
+  void SetLast(const SnapshotPtr& snapshot);
+  // Of the slot, in all replays that any daemon saw.
+  void SetFirsts(const SlotPtr& slot, const ring::FirstNonfinites& firsts);
+  // It is no longer shown: its counters stay in the session's sums.
+  void ForgetSlot(const SlotPtr& slot);
+  void SetSkipped(std::vector<SkippedFile> skipped);
+
+  // For serve.
+  std::vector<SessionRecord> Sessions() const;                     // oldest first
+  std::vector<SlotRecord> Slots(const SessionPtr& session) const;  // in order of registration
+  SlotPlace PlaceOf(const SlotIdentity& slot) const;
+  std::vector<SkippedFile> Skipped() const;
+  std::size_t AliveCount() const;
+
+ private:
+  using SlotKey = std::pair<std::uint32_t, std::uint64_t>;  // index, generation
+  struct Session {
+    SessionRecord record;
+    std::map<SlotKey, SlotRecord> slots;
+    std::uint64_t lost_released = 0;
+    Counters forgotten;  // of slots that are no longer shown
+    std::uint64_t forgotten_replay = 0;
+    std::set<std::string> nonfinite_probes;
+    std::set<std::string> failed_probes;
+    // Of the slots as they were when `slots_changed` was last cleared.
+    GraphLabels graphs;
+    std::map<SlotKey, std::string> qualifiers;  // those that are not empty
+    bool slots_changed = false;
+  };
+  Session* Find(const SessionPtr& session);
+  SlotRecord* FindSlot(const SlotPtr& slot);
+  static SessionRecord Summarize(const Session& session);
+  static void NameGraphs(Session* session);
+
+  mutable std::mutex mutex_;
+  mutable std::map<std::string, Session> sessions_;  // by uuid
+  std::vector<SkippedFile> skipped_;
+};
+
+}  // namespace cgdebug::pipeline

@@ -1,0 +1,37 @@
+// snapshot.h: one tensor at one replay.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "daemon/core/numerics/stats.h"
+#include "daemon/model/identity.h"
+
+namespace cgdebug::pipeline {
+
+// Everything but the values. Never changed once it is made; kept for long.
+struct Snapshot {
+  SlotPtr slot;
+  std::uint64_t ordinal = 0;   // of the slot's accepted snapshots, from 1
+  std::uint64_t sequence = 0;  // replay, from 1
+  std::uint64_t serial = 0;    // of the replay: (serial, order) sorts all snapshots of a session
+  std::int64_t timestamp_ns = 0;
+  std::int64_t step = -1;
+  numerics::Stats stats;
+  bool changed = true;     // its bytes differ from those of the slot's snapshot before it
+  bool has_values = true;  // false: only the statistics left the job, or only they were wanted
+  bool forced = false;     // the live control asked for it: wanted whatever an action's period is
+};
+using SnapshotPtr = std::shared_ptr<const Snapshot>;
+
+// The values: contiguous, of the slot's dtype and shape. Null for a snapshot that has none.
+using PayloadPtr = std::shared_ptr<const std::vector<std::byte>>;
+
+struct StoredSnapshot {
+  SnapshotPtr snapshot;
+  PayloadPtr payload;  // empty too when the memory limit took it; the statistics stay
+};
+
+}  // namespace cgdebug::pipeline

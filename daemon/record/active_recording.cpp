@@ -1,0 +1,344 @@
+#include "daemon/record/active_recording.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <numeric>
+#include <utility>
+
+#include "daemon/core/base/realtime.h"
+#include "daemon/log.h"
+#include "daemon/record/to_recording.h"
+
+namespace cgdebug::pipeline {
+namespace {
+
+using recording::LossCause;
+using recording::StopReason;
+
+// Every probe has its replays, and nothing came for so long: no other probe is in the middle of
+// one.
+constexpr auto kQuiet = std::chrono::milliseconds(300);
+
+}  // namespace
+
+ActiveRecording::ActiveRecording(std::uint64_t id, RecordRequest request, Selector selector,
+                                 std::unique_ptr<recording::RecordingWriter> writer)
+    : id_(id),
+      request_(std::move(request)),
+      selector_(std::move(selector)),
+      started_ns_(RealtimeNs()),
+      writer_(std::move(writer)) {}
+
+Result<std::unique_ptr<ActiveRecording>> ActiveRecording::Start(std::uint64_t id,
+                                                                RecordRequest request,
+                                                                recording::WriterOptions options) {
+  auto selector = Selector::Parse(request.probes);
+  if (!selector.ok()) return selector.error();
+  if (request.roll_bytes != 0) options.roll_bytes = request.roll_bytes;
+  if (request.min_free_bytes) {
+    options.min_free_bytes = *request.min_free_bytes;
+    options.min_free_percent = 0;
+  }
+  options.gather = true;  // Flush() comes before the credit
+  options.only_unfinished = !request.to_disk_only;
+  options.durability = request.durability.value_or(options.durability);
+  if (options.max_bytes == 0 || (request.max_bytes != 0 && request.max_bytes < options.max_bytes)) {
+    options.max_bytes = request.max_bytes;
+  }
+  auto writer = recording::RecordingWriter::Open(request.directory, options);
+  if (!writer.ok()) return writer.error();
+  return std::unique_ptr<ActiveRecording>(
+      new ActiveRecording(id, std::move(request), *std::move(selector), *std::move(writer)));
+}
+
+RecordingInfo ActiveRecording::info() const {
+  RecordingInfo info;
+  info.id = id_;
+  info.directory = request_.directory;
+  info.probes = request_.probes;
+  info.sessions = labels_;
+  info.started_ns = started_ns_;
+  info.slot_count = slot_count_;
+  info.status = writer_->status();
+  info.active = info.status.stopped == StopReason::kNone;
+  return info;
+}
+
+bool ActiveRecording::Wants(const SlotIdentity& slot) const {
+  const SessionIdentity& session = *slot.session;
+  if (request_.to_disk_only && !slot.Has(layout::kActionRecordToDisk)) return false;
+  if (!request_.sessions.empty() && !request_.sessions.contains(session.uuid)) return false;
+  if (!request_.run_id.empty() && session.run_id != request_.run_id) return false;
+  if (request_.rank && session.rank != *request_.rank) return false;
+  return selector_.Matches(slot.probe);
+}
+
+std::optional<std::uint32_t> ActiveRecording::SessionId(const SessionPtr& session) {
+  if (const auto known = sessions_.find(session); known != sessions_.end()) return known->second;
+  const auto added = writer_->AddSession(ToRecording(*session));
+  if (!added.ok()) return std::nullopt;
+  sessions_.emplace(session, *added);
+  alive_.insert(session);
+  labels_.push_back(session->label);
+  return *added;
+}
+
+bool ActiveRecording::NeedsAll(const SlotIdentity& slot) const {
+  if (request_.to_disk_only || request_.lossless == LosslessJobs::kNone || !Wants(slot)) {
+    return false;
+  }
+  return request_.lossless == LosslessJobs::kEvery || slot.session->created_ns >= started_ns_;
+}
+
+bool ActiveRecording::AwaitsJobs() const {
+  return !request_.to_disk_only && request_.lossless != LosslessJobs::kNone &&
+         request_.sessions.empty() && request_.run_id.empty();
+}
+
+// Replays 1, 1 + this, ... are all that the slot's actions write.
+std::uint32_t ActiveRecording::EveryOf(const SlotIdentity& slot) const {
+  const layout::SlotRegistration& r = slot.registration;
+  if (request_.to_disk_only) return std::max(r.record_every, 1u);
+  if (NeedsAll(slot)) return 1;
+  const std::uint32_t every =
+      std::gcd(std::gcd(r.print_every, r.record_every), std::gcd(r.compare_every, r.stats_every));
+  return std::max(every, 1u);
+}
+
+void ActiveRecording::Open(const SlotPtr& slot, std::uint64_t seen, std::uint64_t seen_sequence) {
+  if (ending_ || slots_.contains(slot)) return;
+  const auto session = SessionId(slot->session);
+  if (!session) return;
+  recording::Slot to = ToRecording(*slot);
+  to.session = *session;
+  to.every = EveryOf(*slot);
+  to.from_ordinal = seen;
+  to.from_sequence = seen_sequence;
+  State state;
+  state.every = to.every;
+  state.from_sequence = seen_sequence;
+  const auto added = writer_->AddSlot(std::move(to));
+  if (!added.ok()) return;
+  state.id = *added;
+  const auto last = writer_->last(*added);
+  state.next_ordinal = last.ordinal + 1;
+  state.last_sequence = last.sequence;
+  slots_.emplace(slot, state);
+  ++slot_count_;
+}
+
+ActiveRecording::Place ActiveRecording::PlaceOf(State* state, std::uint64_t sequence) const {
+  if (state->first_sequence == 0) {
+    const bool aligned = request_.align < 2 || sequence % request_.align == 0;
+    if (!aligned) return Place::kBefore;
+    state->first_sequence = sequence;
+  }
+  const bool after = request_.replays != 0 && sequence - state->first_sequence >= request_.replays;
+  return after ? Place::kAfter : Place::kInside;
+}
+
+// Ordinals that never came here: those that were wanted are lost to the recording. Between
+// snapshots that the live control asked for, all count as wanted.
+void ActiveRecording::Account(State* state, const Missing& all_missing) {
+  Missing missing = all_missing;
+  missing.last_ordinal = std::min(missing.last_ordinal, state->until);
+  if (missing.last_ordinal < state->next_ordinal) return;
+  const std::uint64_t ordinals = missing.last_ordinal - state->next_ordinal + 1;
+  std::uint64_t wanted = ordinals;
+  if (state->every > 1 && !state->last_forced && !missing.before_forced) {
+    const std::uint64_t up_to = std::max(missing.last_sequence, state->last_sequence);
+    wanted = std::min(ordinals, layout::WantedUpTo(state->every, up_to) -
+                                    layout::WantedUpTo(state->every, state->last_sequence));
+  }
+  recording::Loss loss;
+  loss.slot = state->id;
+  loss.cause = missing.cause;
+  loss.count = wanted;
+  loss.first_ordinal = state->next_ordinal;
+  loss.last_ordinal = missing.last_ordinal;
+  loss.after_sequence = state->last_sequence;
+  loss.before_sequence = missing.before_sequence;
+  loss.timestamp_ns = RealtimeNs();
+  state->next_ordinal = missing.last_ordinal + 1;
+  state->last_sequence = std::max(state->last_sequence, missing.last_sequence);
+  if (wanted == 0) {
+    state->skipped += ordinals;
+    return;
+  }
+  Note(writer_->AddLoss(loss));
+}
+
+void ActiveRecording::Consume(const StoredSnapshot& stored, const ComparisonPtr& comparison) {
+  const auto& [snapshot, payload] = stored;
+  const auto found = slots_.find(snapshot->slot);
+  if (found == slots_.end()) return;
+  State& state = found->second;
+  if (state.done || snapshot->ordinal < state.next_ordinal) {
+    beyond_ = beyond_ || state.done;
+    return;
+  }
+  const Place place = PlaceOf(&state, snapshot->sequence);
+  if (place == Place::kInside) {
+    Account(&state, {.last_ordinal = snapshot->ordinal - 1,
+                     .last_sequence = snapshot->sequence - 1,
+                     .before_sequence = snapshot->sequence,
+                     .before_forced = snapshot->forced});
+  }
+  if (snapshot->ordinal > state.until) return;
+  state.next_ordinal = snapshot->ordinal + 1;
+  state.last_sequence = snapshot->sequence;
+  state.last_forced = snapshot->forced;
+  state.done = place == Place::kAfter;
+  beyond_ = beyond_ || state.done;
+  if (place != Place::kInside ||
+      !(snapshot->forced || layout::Wants(state.every, snapshot->sequence))) {
+    ++state.skipped;
+    return;
+  }
+  recording::Snapshot to = ToRecording(*snapshot);
+  to.slot = state.id;
+  to.skipped = std::exchange(state.skipped, 0);
+  to.stats_only = payload == nullptr;
+  if (comparison != nullptr && comparison->ok()) {
+    const numerics::CompareResult& compared = **comparison;
+    to.compared = true;
+    to.comparison = {compared.mismatched, compared.max_abs.value, compared.max_rel.value};
+  }
+  Note(
+      writer_->Append(std::move(to), payload ? std::span(*payload) : std::span<const std::byte>()));
+  last_append_ = Clock::now();
+  state.done =
+      request_.replays != 0 && snapshot->sequence - state.first_sequence + 1 >= request_.replays;
+}
+
+void ActiveRecording::Lose(const Gap& gap) {
+  const auto found = slots_.find(gap.slot);
+  if (found == slots_.end() || found->second.done) return;
+  // Before the first one that is wanted, nobody knows whether they would have been.
+  if (request_.align >= 2 && found->second.first_sequence == 0) {
+    found->second.next_ordinal = gap.last_ordinal + 1;
+    return;
+  }
+  Account(&found->second, {.last_ordinal = gap.last_ordinal,
+                           .last_sequence = gap.last_sequence,
+                           .before_sequence = gap.before_sequence,
+                           .cause = ToRecording(gap.cause),
+                           .before_forced = gap.before_forced});
+}
+
+void ActiveRecording::LoseValues(const SlotPtr& slot, std::uint64_t count,
+                                 std::uint64_t first_sequence, std::uint64_t last_sequence) {
+  const auto found = slots_.find(slot);
+  if (found == slots_.end() || count == 0) return;
+  recording::Loss loss;
+  loss.slot = found->second.id;
+  loss.cause = LossCause::kValuesGone;
+  loss.count = count;
+  loss.after_sequence = first_sequence - 1;
+  loss.before_sequence = last_sequence + 1;
+  loss.timestamp_ns = RealtimeNs();
+  Note(writer_->AddLoss(loss));
+}
+
+void ActiveRecording::Close(const SlotPtr& slot, std::uint64_t last_sequence) {
+  const auto found = slots_.find(slot);
+  if (found == slots_.end()) return;
+  MarkClosed(slot, found->second, last_sequence);
+  slots_.erase(found);
+}
+
+void ActiveRecording::MarkClosed(const SlotPtr& slot, const State& state,
+                                 std::uint64_t last_sequence) {
+  recording::Mark mark;
+  mark.kind = recording::MarkKind::kSlotClosed;
+  mark.session = sessions_[slot->session];
+  mark.slot = state.id;
+  mark.sequence = last_sequence;
+  mark.ordinal = state.next_ordinal - 1;
+  mark.skipped = state.skipped;
+  mark.timestamp_ns = RealtimeNs();
+  Note(writer_->AddMark(mark));
+}
+
+void ActiveRecording::Found(const Finding& finding) {
+  const auto found = slots_.find(finding.slot);
+  if (found == slots_.end() || finding.sequence <= found->second.from_sequence) return;
+  recording::Mark mark;
+  mark.kind = ToRecording(finding.kind);
+  mark.session = sessions_[finding.slot->session];
+  mark.slot = found->second.id;
+  mark.sequence = finding.sequence;
+  mark.serial = finding.serial;
+  mark.step = finding.step;
+  mark.count = finding.count;
+  mark.text = finding.text;
+  mark.timestamp_ns = finding.timestamp_ns;
+  Note(writer_->AddMark(mark));
+}
+
+void ActiveRecording::EndAt(const std::vector<RingHead>& heads) {
+  if (ending_) return;
+  is_late_ = IsLate();
+  ending_ = true;
+  std::map<SlotPtr, std::uint64_t> last;
+  for (const RingHead& head : heads) last[head.slot] = head.ordinal;
+  for (auto& [slot, state] : slots_) {
+    const auto head = last.find(slot);
+    const std::uint64_t seen = state.next_ordinal - 1;
+    state.until = head == last.end() ? seen : std::max(head->second, seen);
+  }
+}
+
+void ActiveRecording::CloseSlots() {
+  for (auto& [slot, state] : slots_) {
+    if (ending_ && !state.done) {
+      // Nobody knows which replays they are of: any of them may have been wanted.
+      Account(&state,
+              {.last_ordinal = state.until, .cause = LossCause::kUnread, .before_forced = true});
+    }
+    MarkClosed(slot, state, state.last_sequence);
+  }
+  slots_.clear();
+}
+
+void ActiveRecording::EndSession(const SessionPtr& session, bool died) {
+  if (alive_.erase(session) == 0) return;
+  std::erase_if(slots_, [&](const auto& slot) { return slot.first->session == session; });
+  recording::Mark mark;
+  mark.kind = died ? recording::MarkKind::kSessionDied : recording::MarkKind::kSessionEnded;
+  mark.session = sessions_[session];
+  mark.timestamp_ns = RealtimeNs();
+  Note(writer_->AddMark(mark));
+}
+
+// A recording that stopped by itself is said once; its status keeps the reason.
+void ActiveRecording::Note(const Result<void>& written) {
+  if (written.ok() || std::exchange(said_stopped_, true)) return;
+  Log("sinks")->error("{}", written.error().message);
+}
+
+bool ActiveRecording::IsLate() const {
+  return !ending_ && request_.duration.count() != 0 && Clock::now() - started_ >= request_.duration;
+}
+
+StopReason ActiveRecording::Over() const {
+  const StopReason stopped = writer_->status().stopped;
+  if (stopped != StopReason::kNone) return stopped;
+  const bool is_owned = request_.owner != 0 && (kill(request_.owner, 0) == 0 || errno != ESRCH);
+  if (!sessions_.empty() && alive_.empty() && !is_owned) return StopReason::kJobEnded;
+  // Of one that a client stops, the client tells.
+  if (ending_) return is_late_ ? StopReason::kReached : StopReason::kNone;
+  if (request_.replays == 0) return StopReason::kNone;
+  bool any = false;
+  for (const auto& [slot, state] : slots_) {
+    // One that has begun has to get its replays; one that was never replayed is not waited for.
+    if (state.first_sequence != 0 && !state.done) return StopReason::kNone;
+    any = any || state.done;
+  }
+  const bool quiet = Clock::now() - last_append_ >= kQuiet;
+  return any && (beyond_ || quiet) ? StopReason::kReached : StopReason::kNone;
+}
+
+}  // namespace cgdebug::pipeline

@@ -1,0 +1,153 @@
+// active_recording.h: one recording while it grows: which snapshots belong in it, and when it has
+// all of them.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "daemon/core/base/glob.h"
+#include "daemon/core/base/result.h"
+#include "daemon/core/recording/recording_writer.h"
+#include "daemon/pipeline/sink.h"
+#include "daemon/record/ring_reads.h"
+
+namespace cgdebug::pipeline {
+
+// Which jobs wait for room and write every replay, whatever `every` of an action is.
+enum class LosslessJobs {
+  kNew,  // those that start after the recording
+  kNone,
+  kEvery,  // also those that run already
+};
+
+struct RecordRequest {
+  std::string directory;
+  std::vector<std::string> probes;  // globs; none = all
+  std::set<std::string> sessions;   // uuids; none = whoever is there or comes
+  std::string run_id;               // not empty: the sessions of this run instead
+  std::optional<std::int32_t> rank;
+  std::uint64_t replays = 0;                        // of each probe; 0 = until it is stopped
+  std::chrono::nanoseconds duration{0};             // 0 = until it is stopped
+  std::uint64_t align = 0;                          // starts at a replay that is a multiple of it
+  std::uint64_t max_bytes = 0;                      // 0 = as much as the daemon allows
+  std::uint64_t roll_bytes = 0;                     // 0 = as the daemon was told
+  std::optional<std::uint64_t> min_free_bytes;      // of the disk; likewise
+  std::optional<recording::Durability> durability;  // likewise
+  bool to_disk_only = false;                        // of slots that are registered so
+  LosslessJobs lossless = LosslessJobs::kNew;
+  pid_t owner = 0;  // while it lives, the recording does not end with its jobs; 0 = nobody
+};
+
+struct RecordingInfo {
+  std::uint64_t id = 0;
+  std::string directory;
+  std::vector<std::string> probes;
+  std::vector<std::string> sessions;  // labels
+  std::int64_t started_ns = 0;
+  std::uint64_t slot_count = 0;
+  bool active = true;
+  recording::WriterStatus status;
+};
+
+// Thread: one at a time (Recorder's mutex).
+class ActiveRecording {
+ public:
+  // `options` holds for what the request leaves open; its max_bytes always.
+  // Fails: a bad selection, the directory cannot be written.
+  static Result<std::unique_ptr<ActiveRecording>> Start(std::uint64_t id, RecordRequest request,
+                                                        recording::WriterOptions options);
+
+  std::uint64_t id() const { return id_; }
+  const RecordRequest& request() const { return request_; }
+  RecordingInfo info() const;
+  recording::RecordingWriter& writer() { return *writer_; }
+
+  bool Wants(const SlotIdentity& slot) const;
+  // Whether the slot is to lose nothing for its sake.
+  bool NeedsAll(const SlotIdentity& slot) const;
+  // Whether it takes jobs that are yet to come, whoever they are, and needs all of them.
+  bool AwaitsJobs() const;
+  // `seen`: the last ordinal that came before the recording, of replay `seen_sequence` or an
+  // earlier one. Requires: Wants().
+  void Open(const SlotPtr& slot, std::uint64_t seen, std::uint64_t seen_sequence = 0);
+  void Consume(const StoredSnapshot& stored, const ComparisonPtr& comparison = nullptr);
+  void Lose(const Gap& gap);
+  // Of snapshots it got, whose statistics alone are left. Replays first..last hold them all.
+  void LoseValues(const SlotPtr& slot, std::uint64_t count, std::uint64_t first_sequence,
+                  std::uint64_t last_sequence);
+  void Close(const SlotPtr& slot, std::uint64_t last_sequence);
+  // What the daemon found while it read; a replay before the recording is not its own.
+  void Found(const Finding& finding);
+  // It takes nothing after these heads any more, and nothing of slots that come.
+  void EndAt(const std::vector<RingHead>& heads);
+  // Writes down up to where each slot was the recording's to take. What was not read up to there is
+  // lost.
+  void CloseSlots();
+  void Flush() { Note(writer_->Flush()); }
+  void EndSession(const SessionPtr& session, bool died);
+
+  // Whether its time is over, and it was not told yet where to end.
+  bool IsLate() const;
+  // Why it is over; kNone while it is not.
+  recording::StopReason Over() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::uint64_t kNoEnd = ~std::uint64_t{0};
+  struct State {
+    std::uint32_t id = 0;
+    std::uint64_t next_ordinal = 1;  // the first one that is not accounted for yet
+    std::uint64_t skipped = 0;
+    std::uint32_t every = 1;           // replays 1, 1 + every, ... are wanted
+    std::uint64_t first_sequence = 0;  // of the recording; 0: none yet
+    std::uint64_t last_sequence = 0;   // every replay up to it is accounted for
+    std::uint64_t from_sequence = 0;   // replays up to it came before
+    std::uint64_t until = kNoEnd;      // the last ordinal that it takes
+    bool last_forced = false;          // the snapshot before was wanted by the live control
+    bool done = false;                 // it has all replays that were asked for
+  };
+  enum class Place { kBefore, kInside, kAfter };
+
+  ActiveRecording(std::uint64_t id, RecordRequest request, Selector selector,
+                  std::unique_ptr<recording::RecordingWriter> writer);
+  Place PlaceOf(State* state, std::uint64_t sequence) const;
+  struct Missing {
+    std::uint64_t last_ordinal = 0;
+    std::uint64_t last_sequence = 0;
+    std::uint64_t before_sequence = 0;  // 0: none came after
+    recording::LossCause cause = recording::LossCause::kOverwritten;
+    bool before_forced = false;
+  };
+  void Account(State* state, const Missing& missing);
+  std::uint32_t EveryOf(const SlotIdentity& slot) const;
+  void MarkClosed(const SlotPtr& slot, const State& state, std::uint64_t last_sequence);
+  std::optional<std::uint32_t> SessionId(const SessionPtr& session);
+  void Note(const Result<void>& written);
+
+  const std::uint64_t id_;
+  const RecordRequest request_;
+  const Selector selector_;
+  const std::int64_t started_ns_;
+  const Clock::time_point started_ = Clock::now();
+  std::unique_ptr<recording::RecordingWriter> writer_;
+  std::map<SlotPtr, State> slots_;
+  std::map<SessionPtr, std::uint32_t> sessions_;
+  std::set<SessionPtr> alive_;
+  std::vector<std::string> labels_;
+  std::uint64_t slot_count_ = 0;  // those that were closed included
+  Clock::time_point last_append_ = Clock::now();
+  bool beyond_ = false;  // a replay after the last one that is wanted was seen
+  bool said_stopped_ = false;
+  bool ending_ = false;   // EndAt() was called,
+  bool is_late_ = false;  // because its time was over
+};
+
+}  // namespace cgdebug::pipeline

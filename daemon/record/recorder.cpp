@@ -1,0 +1,347 @@
+#include "daemon/record/recorder.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "daemon/core/recording/catalogue.h"
+#include "daemon/log.h"
+#include "daemon/record/job_process.h"
+
+namespace cgdebug::pipeline {
+namespace {
+
+using recording::StopReason;
+
+constexpr std::size_t kMaxEnded = 64;
+constexpr auto kWatchPeriod = std::chrono::milliseconds(100);
+constexpr int kCatalogueEvery = 20;  // watch periods
+// An entry that was claimed and not committed may never be: its job may be stopped in the middle.
+constexpr auto kDrainPatience = std::chrono::seconds(5);
+
+// A label as part of a file's name.
+std::string FileName(std::string label) {
+  std::ranges::replace(label, '/', '-');
+  return label;
+}
+
+}  // namespace
+
+Recorder::Recorder(const recording::WriterOptions& options, Tell tell, SetLossless set_lossless,
+                   RingReads* rings)
+    : options_(options),
+      tell_(std::move(tell)),
+      set_lossless_(std::move(set_lossless)),
+      rings_(rings),
+      watcher_([this] { Watch(); }) {}
+
+Recorder::~Recorder() {
+  {
+    const std::scoped_lock lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  watcher_.join();
+  for (const Active& recording : std::exchange(active_, {})) {
+    Finish(recording, StopReason::kDaemonStopped);
+  }
+}
+
+// Ends what is over: by time, by its replays, with its jobs, or by itself.
+void Recorder::Watch() {
+  pthread_setname_np(pthread_self(), "cgdebug-record");
+  std::unique_lock lock(mutex_);
+  for (int round = 1; !stopping_; ++round) {
+    wake_.wait_for(lock, kWatchPeriod);
+    const auto is_late = [](const Active& recording) { return recording->IsLate(); };
+    if (std::ranges::any_of(active_, is_late)) {
+      lock.unlock();
+      Drain(is_late);
+      lock.lock();
+    }
+    std::vector<Active> growing;
+    if (round % kCatalogueEvery == 0) growing = active_;
+    std::vector<std::pair<Active, StopReason>> over;
+    std::erase_if(active_, [&](const Active& recording) {
+      const StopReason reason = recording->Over();
+      if (reason != StopReason::kNone) over.emplace_back(recording, reason);
+      return reason != StopReason::kNone;
+    });
+    for (const auto& [recording, reason] : over) finishing_.push_back(recording);
+    if (!over.empty()) RecordingsChanged();
+    lock.unlock();
+    for (const Active& recording : growing) UpdateCatalogue(*recording);
+    for (const auto& [recording, reason] : over) Finish(recording, reason);
+    lock.lock();
+  }
+}
+
+// The segments have everything: a catalogue that cannot be written is made by whoever needs it.
+void Recorder::UpdateCatalogue(const ActiveRecording& recording) {
+  const auto updated = recording::UpdateCatalogue(recording.request().directory);
+  if (!updated.ok()) Log("sinks")->warn("{}", updated.error().message);
+}
+
+// Requires: `recording` is no longer in active_.
+RecordingInfo Recorder::Finish(const Active& recording, StopReason reason) {
+  if (recording::HadAll(reason)) recording->CloseSlots();
+  const Result<void> closed = recording->writer().Close(reason);
+  UpdateCatalogue(*recording);
+  RecordingInfo info = recording->info();
+  info.active = false;
+  if (!closed.ok() && info.status.error.empty()) info.status.error = closed.error().message;
+  Log("sinks")->info("recording {}: {}, {} snapshots, {} bytes{}{}", info.directory,
+                     recording::ToText(info.status.stopped), info.status.snapshots,
+                     info.status.bytes, info.status.error.empty() ? "" : "; ", info.status.error);
+  const std::scoped_lock lock(mutex_);
+  ended_.push_back(info);
+  if (ended_.size() > kMaxEnded) ended_.pop_front();
+  std::erase(finishing_, recording);
+  finished_.notify_all();
+  if (!info.status.error.empty()) TellJobs(recording->request(), info.status);
+  return info;
+}
+
+void Recorder::TellJobs(const RecordRequest& request, const recording::WriterStatus& status) const {
+  if (!request.to_disk_only) return;
+  for (const std::string& uuid : request.sessions) {
+    const auto job = to_disk_.find(uuid);
+    if (job == to_disk_.end()) continue;  // it ended
+    tell_(job->second,
+          fmt::format("nothing more of this job is recorded into {}: {}, {}", request.directory,
+                      recording::ToText(status.stopped), status.error));
+  }
+}
+
+bool Recorder::IsMeant(const Active& recording, const std::string& which) {
+  const RecordRequest& request = recording->request();
+  if (which.empty()) return !request.to_disk_only;
+  return which == std::to_string(recording->id()) || which == request.directory;
+}
+
+Result<RecordingInfo> Recorder::Start(RecordRequest request) {
+  std::unique_lock lock(mutex_);
+  const std::uint64_t id = ++last_id_;
+  lock.unlock();
+  auto started = ActiveRecording::Start(id, std::move(request), options_);
+  if (!started.ok()) return started.error();
+  const Active recording = *std::move(started);
+  const auto begin = [&](const RingHeads& heads) {
+    std::map<SlotPtr, RingHead> head_of;
+    for (const RingHead& head : heads) head_of.emplace(head.slot, head);
+    const std::scoped_lock feeding(mutex_);
+    for (const auto& [slot, state] : open_slots_) {
+      if (!recording->Wants(*slot)) continue;
+      const auto head = head_of.find(slot);
+      const bool is_known = head != head_of.end() && head->second.ordinal >= state.seen;
+      recording->Open(slot, is_known ? head->second.ordinal : state.seen,
+                      is_known ? head->second.sequence : 0);
+    }
+    active_.push_back(recording);
+    RecordingsChanged();
+    recording->Flush();
+  };
+  if (rings_ == nullptr) {
+    begin({});
+  } else {
+    rings_->AtHeads(begin);
+  }
+  lock.lock();
+  return recording->info();
+}
+
+// A slot that was made for a recording goes back to what its actions want when there is none.
+void Recorder::TellLossless(const SlotPtr& slot, OpenSlotState* state) {
+  const bool needed = std::ranges::any_of(
+      active_, [&](const Active& recording) { return recording->NeedsAll(*slot); });
+  const bool registered = (slot->registration.flags & layout::kSlotLossless) != 0;
+  const layout::Lossless wanted = needed == registered ? layout::Lossless::kAsRegistered
+                                  : needed             ? layout::Lossless::kOn
+                                                       : layout::Lossless::kOff;
+  if (wanted == std::exchange(state->lossless, wanted) || !set_lossless_) return;
+  set_lossless_(slot, wanted);
+}
+
+void Recorder::RecordingsChanged() {
+  for (auto& [slot, state] : open_slots_) TellLossless(slot, &state);
+  const bool awaits =
+      std::ranges::any_of(active_, [](const Active& recording) { return recording->AwaitsJobs(); });
+  if (!awaits) return mark_.Drop();
+  if (!mark_.Hold()) {
+    Log("sinks")->warn(
+        "the mark that a recording waits cannot be set in /dev/shm: jobs that start from now on do "
+        "not wait for it, and may lose snapshots");
+  }
+}
+
+void Recorder::Drain(const std::function<bool(const Active&)>& is_meant) {
+  const auto end = [&](const RingHeads& heads) {
+    const std::scoped_lock lock(mutex_);
+    for (const Active& recording : active_) {
+      if (is_meant(recording)) recording->EndAt(heads);
+    }
+  };
+  if (rings_ == nullptr) return end({});
+  if (!rings_->DrainTo(end, kDrainPatience)) {
+    Log("sinks")->warn(
+        "a ring was not read up to its head in time; what is left of it is lost to "
+        "the recordings that end");
+  }
+}
+
+Result<std::vector<RecordingInfo>> Recorder::Stop(const std::string& which, StopReason reason) {
+  Drain([&](const Active& recording) { return IsMeant(recording, which); });
+  std::vector<Active> stopped;
+  {
+    std::unique_lock lock(mutex_);
+    std::erase_if(active_, [&](const Active& recording) {
+      const bool meant = IsMeant(recording, which);
+      if (meant) stopped.push_back(recording);
+      return meant;
+    });
+    finishing_.insert(finishing_.end(), stopped.begin(), stopped.end());
+    if (!stopped.empty()) RecordingsChanged();
+    if (stopped.empty() && which.empty()) {
+      return Error{"nothing is being recorded. Type: cgdebug-cli record start -o DIR"};
+    }
+    if (stopped.empty()) {
+      // One that ends by itself at this moment is no mistake of whoever stops it.
+      finished_.wait(lock, [&] {
+        return std::ranges::none_of(
+            finishing_, [&](const Active& recording) { return IsMeant(recording, which); });
+      });
+      for (auto info = ended_.rbegin(); info != ended_.rend(); ++info) {
+        if (which == std::to_string(info->id) || which == info->directory) {
+          return std::vector<RecordingInfo>{*info};
+        }
+      }
+      return Error{"no recording '" + which + "' is in progress. Type: cgdebug-cli record list"};
+    }
+  }
+  std::vector<RecordingInfo> infos;
+  for (const Active& recording : stopped) infos.push_back(Finish(recording, reason));
+  return infos;
+}
+
+std::vector<RecordingInfo> Recorder::List() const {
+  const std::scoped_lock lock(mutex_);
+  std::vector<RecordingInfo> infos;
+  for (const Active& recording : active_) infos.push_back(recording->info());
+  for (const Active& recording : finishing_) infos.push_back(recording->info());
+  infos.insert(infos.end(), ended_.rbegin(), ended_.rend());
+  return infos;
+}
+
+bool Recorder::WaitForFinishing(std::chrono::nanoseconds patience) {
+  std::unique_lock lock(mutex_);
+  wake_.notify_all();
+  return finished_.wait_for(lock, patience, [&] {
+    return finishing_.empty() && std::ranges::none_of(active_, [](const Active& recording) {
+             return recording->Over() == StopReason::kJobEnded;
+           });
+  });
+}
+
+bool Recorder::busy() const {
+  const std::scoped_lock lock(mutex_);
+  return !active_.empty();
+}
+
+void Recorder::StartToDisk(const SlotPtr& slot) {
+  const SessionIdentity& session = *slot->session;
+  if (!to_disk_.emplace(session.uuid, slot->session).second) return;
+  RecordRequest request;
+  request.directory =
+      RecordingPath(session, FileName(session.label) + "-" + session.key + ".cgrec");
+  request.sessions = {session.uuid};
+  request.to_disk_only = true;
+  auto started = ActiveRecording::Start(++last_id_, std::move(request), options_);
+  if (!started.ok()) {
+    Log("sinks")->error("session {} ({}) is not recorded: {}", session.key, session.label,
+                        started.error().message);
+    RecordingInfo info;
+    info.id = last_id_;
+    info.sessions = {session.label};
+    info.active = false;
+    info.status.stopped = StopReason::kWriteError;
+    info.status.error = started.error().message;
+    ended_.push_back(std::move(info));
+    tell_(slot->session, "this job is not recorded: " + started.error().message);
+    return;
+  }
+  Log("sinks")->info("session {} ({}) is recorded into {}", session.key, session.label,
+                     (*started)->request().directory);
+  active_.push_back(*std::move(started));
+}
+
+void Recorder::OpenSlot(const SlotPtr& slot, std::uint64_t consumed_before) {
+  const std::scoped_lock lock(mutex_);
+  if (slot->Has(layout::kActionRecordToDisk)) StartToDisk(slot);
+  OpenSlotState& state = open_slots_[slot];
+  state.seen = consumed_before;
+  TellLossless(slot, &state);
+  for (const Active& recording : active_) {
+    const bool all = recording->request().to_disk_only;
+    if (recording->Wants(*slot)) recording->Open(slot, all ? 0 : consumed_before);
+  }
+  FlushActive();
+}
+
+void Recorder::Consume(const Delivery& delivery) {
+  const std::scoped_lock lock(mutex_);
+  const SnapshotPtr& snapshot = delivery.snapshot;
+  const auto open = open_slots_.find(snapshot->slot);
+  if (open != open_slots_.end()) {
+    open->second.seen = std::max(open->second.seen, snapshot->ordinal);
+  }
+  for (const Active& recording : active_) {
+    // What an earlier daemon consumed is only taken by a recording that goes on with one of its.
+    if (delivery.seen_before && !recording->request().to_disk_only) continue;
+    recording->Consume({snapshot, delivery.payload}, delivery.comparison);
+  }
+}
+
+void Recorder::Lose(const Gap& gap) {
+  const std::scoped_lock lock(mutex_);
+  const auto open = open_slots_.find(gap.slot);
+  if (open != open_slots_.end()) {
+    open->second.seen = std::max(open->second.seen, gap.last_ordinal);
+  }
+  for (const Active& recording : active_) recording->Lose(gap);
+}
+
+void Recorder::Found(const Finding& finding) {
+  const std::scoped_lock lock(mutex_);
+  for (const Active& recording : active_) recording->Found(finding);
+}
+
+void Recorder::CloseSlot(const SlotPtr& slot, std::uint64_t last_sequence) {
+  const std::scoped_lock lock(mutex_);
+  open_slots_.erase(slot);
+  for (const Active& recording : active_) recording->Close(slot, last_sequence);
+  FlushActive();
+}
+
+void Recorder::EndSession(const SessionPtr& session, bool died) {
+  const std::scoped_lock lock(mutex_);
+  // Where its memory was cut off, slots were not closed.
+  std::erase_if(open_slots_, [&](const auto& open) { return open.first->session == session; });
+  to_disk_.erase(session->uuid);
+  for (const Active& recording : active_) recording->EndSession(session, died);
+  FlushActive();
+  wake_.notify_all();
+}
+
+void Recorder::Flush() {
+  const std::scoped_lock lock(mutex_);
+  FlushActive();
+}
+
+void Recorder::FlushActive() {
+  for (const Active& recording : active_) recording->Flush();
+}
+
+}  // namespace cgdebug::pipeline

@@ -1,0 +1,105 @@
+// recorder.h: the recordings of this daemon: started by clients and by probes, fed by a sink.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "daemon/record/active_recording.h"
+#include "libprobe/ring/recorder_mark.h"
+#include "proto/layout/slot_control.h"
+
+namespace cgdebug::pipeline {
+
+// Slots registered with TensorRecord(to="disk") are recorded from their first snapshot on, one
+// recording a session, into RecordingPath(<label>-<key>.cgrec); a daemon that comes after
+// another goes on with it.
+//
+// Thread: any. Writing happens on the thread that feeds, under one mutex; closing and its waiting
+// for the disk on the caller of Stop() or on an own thread.
+class Recorder {
+ public:
+  // Tells a job that wanted to be on the disk why it is not; never blocks. Thread: any.
+  using Tell = std::function<void(const SessionPtr& job, const std::string& text)>;
+  // Tells a slot whether a recording needs all of it; never blocks. Thread: any.
+  using SetLossless = std::function<void(const SlotPtr& slot, layout::Lossless lossless)>;
+
+  // `rings` outlives the recorder. Null: whoever feeds it has read everything there is.
+  Recorder(const recording::WriterOptions& options, Tell tell, SetLossless set_lossless = {},
+           RingReads* rings = nullptr);
+  ~Recorder();  // closes what is open
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+
+  // --- for clients. Both wait for the thread that feeds.
+  // The recording begins after the head that each ring has when this is called.
+  Result<RecordingInfo> Start(RecordRequest request);
+  // `which`: an id, a directory, or empty for all that a client started. The recording ends with
+  // the head that each ring has when this is called: up to there everything is in it or counted as
+  // lost. Fails: there is no such recording.
+  Result<std::vector<RecordingInfo>> Stop(const std::string& which, recording::StopReason reason);
+  std::vector<RecordingInfo> List() const;  // active ones, then the last that ended
+  // Until what is over by now is closed on the disk. False: it took longer.
+  bool WaitForFinishing(std::chrono::nanoseconds patience);
+  bool busy() const;
+  // Of every recording, but for what its request says otherwise.
+  const recording::WriterOptions& options() const { return options_; }
+
+  // --- for the sink
+  // `consumed_before`: the last ordinal that a daemon before this one consumed.
+  void OpenSlot(const SlotPtr& slot, std::uint64_t consumed_before);
+  void Consume(const Delivery& delivery);
+  void Lose(const Gap& gap);
+  void Found(const Finding& finding);
+  void CloseSlot(const SlotPtr& slot, std::uint64_t last_sequence);
+  void EndSession(const SessionPtr& session, bool died);
+  // What was consumed before is in the hands of the system then.
+  void Flush();
+
+ private:
+  using Active = std::shared_ptr<ActiveRecording>;
+  struct OpenSlotState {
+    std::uint64_t seen = 0;                                       // the last ordinal
+    layout::Lossless lossless = layout::Lossless::kAsRegistered;  // as it was told
+  };
+  // With mutex_ held.
+  void TellLossless(const SlotPtr& slot, OpenSlotState* state);
+  void RecordingsChanged();
+  void StartToDisk(const SlotPtr& slot);
+  void FlushActive();
+  static bool IsMeant(const Active& recording, const std::string& which);
+  // Lets those that `is_meant` names take what the rings have now, and nothing more.
+  void Drain(const std::function<bool(const Active&)>& is_meant);
+  void TellJobs(const RecordRequest& request, const recording::WriterStatus& status) const;
+  RecordingInfo Finish(const Active& recording, recording::StopReason reason);
+  // Without mutex_.
+  static void UpdateCatalogue(const ActiveRecording& recording);
+  void Watch();
+
+  const recording::WriterOptions options_;
+  const Tell tell_;
+  const SetLossless set_lossless_;
+  RingReads* const rings_;
+  mutable std::mutex mutex_;
+  std::vector<Active> active_;
+  std::vector<Active> finishing_;  // no longer active_, not yet ended_
+  std::map<SlotPtr, OpenSlotState> open_slots_;
+  ring::RecorderMark mark_;
+  std::map<std::string, SessionPtr> to_disk_;  // that it was started for, by uuid
+  std::deque<RecordingInfo> ended_;
+  std::uint64_t last_id_ = 0;
+  bool stopping_ = false;
+  std::condition_variable wake_;
+  std::condition_variable finished_;
+  std::thread watcher_;
+};
+
+}  // namespace cgdebug::pipeline

@@ -1,0 +1,98 @@
+// ring_reads.h: what clients want of rings, done by the ingest thread, which owns them all: entries
+// read out of one, and the position of every ring at one moment.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "daemon/core/base/unique_fd.h"
+#include "daemon/model/identity.h"
+#include "daemon/pipeline/sink.h"
+#include "libprobe/ring/slot_ring_reader.h"
+
+namespace cgdebug::pipeline {
+
+struct RingRequest {
+  SlotPtr slot;
+  std::uint64_t first_ordinal = 1;
+  std::uint64_t last_ordinal = 0;
+  std::size_t max_bytes = 0;  // stop after so many; one entry at least
+};
+
+struct RingContent {
+  bool readable = false;     // false: the ring is gone, nothing below means anything
+  std::uint64_t oldest = 1;  // ordinals that may be there
+  std::uint64_t newest = 0;
+  std::uint64_t next = 1;  // the first ordinal that was not looked at
+  std::vector<ring::Entry> entries;
+  std::map<std::uint64_t, Gap::Cause> unreadable;  // by ordinal: they are there, and not to be had
+};
+
+// Up to where a job has written one ring.
+struct RingHead {
+  SlotPtr slot;
+  std::uint64_t ordinal = 0;   // of the newest committed entry
+  std::uint64_t sequence = 0;  // replays seen
+};
+using RingHeads = std::vector<RingHead>;
+
+class RingReads {
+ public:
+  RingReads();
+
+  // Waits for the ingest thread. Empty when that has ended.
+  // Thread: any but that.
+  RingContent Read(const RingRequest& request);
+
+  // Calls `now` with the heads of every ring of a live job. Nothing is consumed while it runs. Jobs
+  // and slots that were there before this call are among them; jobs that had ended before it are
+  // read to their end.
+  // Thread: `now` runs on the ingest thread; with no heads on the caller's when that has ended.
+  void AtHeads(const std::function<void(const RingHeads&)>& now);
+  // Likewise, then waits until the sinks have everything up to these heads, or know that it is
+  // lost. False: that took longer than `patience`.
+  bool DrainTo(const std::function<void(const RingHeads&)>& now, std::chrono::nanoseconds patience);
+
+  // --- for the ingest thread
+  // Readable when something is wanted.
+  int fd() const { return wanted_.get(); }
+  void Serve(const std::function<RingContent(const RingRequest&)>& read,
+             const std::function<RingHeads()>& heads);
+  // After each pass. `is_read`: whether a slot is consumed up to a head, and settled.
+  void Settle(const std::function<bool(const RingHead&)>& is_read);
+  // Nothing is served after it.
+  void End();
+
+  // Makes the ingest thread look now for what waits for it. Thread: any.
+  void Wake() const;
+
+ private:
+  struct Pending {
+    const RingRequest* request;
+    std::promise<RingContent> content;
+  };
+  struct Drain {
+    const std::function<void(const RingHeads&)>* now;
+    RingHeads unread = {};
+    std::promise<void> called = {};
+    std::promise<void> drained = {};
+  };
+  using DrainPtr = std::shared_ptr<Drain>;
+  DrainPtr Push(const std::function<void(const RingHeads&)>& now);
+
+  UniqueFd wanted_;
+  std::mutex mutex_;
+  bool ended_ = false;
+  std::vector<Pending> pending_;
+  std::vector<DrainPtr> wanted_drains_;
+  std::vector<DrainPtr> drains_;  // of the ingest thread: `now` was called
+};
+
+}  // namespace cgdebug::pipeline

@@ -1,0 +1,85 @@
+#include "daemon/record/to_recording.h"
+
+#include "daemon/core/numerics/tensor_view.h"
+
+namespace cgdebug::pipeline {
+
+recording::LossCause ToRecording(Gap::Cause cause) {
+  switch (cause) {
+    case Gap::Cause::kOverwritten:
+      return recording::LossCause::kOverwritten;
+    case Gap::Cause::kReleased:
+      return recording::LossCause::kReleased;
+    case Gap::Cause::kAtDeath:
+      return recording::LossCause::kAtDeath;
+    case Gap::Cause::kCorrupted:
+      return recording::LossCause::kCorrupted;
+    case Gap::Cause::kNoMemory:
+      return recording::LossCause::kNoMemory;
+    case Gap::Cause::kNotKept:
+      return recording::LossCause::kNotKept;
+    case Gap::Cause::kUnread:
+      return recording::LossCause::kUnread;
+  }
+  return recording::LossCause::kOverwritten;
+}
+
+recording::Session ToRecording(const SessionIdentity& session) {
+  recording::Session to;
+  to.uuid = session.uuid;
+  to.label = session.label;
+  to.run_id = session.run_id;
+  to.command = session.command;
+  to.hostname = session.hostname;
+  to.version = session.version;
+  to.pid = session.pid;
+  to.rank = session.rank;
+  to.world_size = session.world_size;
+  to.restart_count = session.restart_count;
+  to.created_ns = session.created_ns;
+  return to;
+}
+
+recording::Slot ToRecording(const SlotIdentity& slot) {
+  recording::Slot to;
+  to.probe = slot.probe;
+  to.site = slot.site;
+  to.shard = slot.shard;
+  to.device = slot.device;
+  to.dtype = slot.dtype;
+  to.shape = slot.shape;
+  to.payload_bytes = numerics::PayloadBytes(slot.dtype, slot.shape).value_or(0);
+  to.capture_id = slot.registration.capture_id;
+  to.invocation = slot.registration.invocation;
+  to.order = slot.registration.order;
+  to.index = slot.index;
+  to.generation = slot.generation;
+  to.graph_label = slot.graph_label;
+  return to;
+}
+
+recording::Snapshot ToRecording(const Snapshot& snapshot) {
+  recording::Snapshot to;
+  to.ordinal = snapshot.ordinal;
+  to.sequence = snapshot.sequence;
+  to.serial = snapshot.serial;
+  to.step = snapshot.step;
+  to.timestamp_ns = snapshot.timestamp_ns;
+  to.unchanged = !snapshot.changed;
+  to.stats = snapshot.stats;
+  return to;
+}
+
+recording::MarkKind ToRecording(Finding::Kind kind) {
+  switch (kind) {
+    case Finding::Kind::kNan:
+      return recording::MarkKind::kFirstNan;
+    case Finding::Kind::kInf:
+      return recording::MarkKind::kFirstInf;
+    case Finding::Kind::kMismatch:
+      break;
+  }
+  return recording::MarkKind::kFirstMismatch;
+}
+
+}  // namespace cgdebug::pipeline

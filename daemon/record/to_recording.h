@@ -1,0 +1,16 @@
+// to_recording.h: the daemon's model as what a recording holds.
+#pragma once
+
+#include "daemon/core/recording/types.h"
+#include "daemon/pipeline/sink.h"
+
+namespace cgdebug::pipeline {
+
+// Ids are left for the writer to choose.
+recording::Session ToRecording(const SessionIdentity& session);
+recording::Slot ToRecording(const SlotIdentity& slot);
+recording::Snapshot ToRecording(const Snapshot& snapshot);
+recording::LossCause ToRecording(Gap::Cause cause);
+recording::MarkKind ToRecording(Finding::Kind kind);
+
+}  // namespace cgdebug::pipeline
