@@ -33,17 +33,26 @@ ALLOWED = {
     "daemon/core/wire": ["proto", "daemon/core/base"],
     "daemon/log": ["daemon/core/base"],
     "daemon/model": LAYOUT + ["daemon/core/base", "daemon/core/numerics", "libprobe/ring"],
-    "daemon/pipeline": LAYOUT + ["daemon/core/base", "daemon/core/numerics", "libprobe/ring", "daemon/model"],
+    "daemon/pipeline": LAYOUT
+    + ["daemon/core/base", "daemon/core/numerics", "libprobe/ring", "daemon/model"],
     "daemon/record": STAGE,
     "daemon/ingest": STAGE + ["daemon/record"],
     "daemon/sinks": STAGE + ["daemon/record"],
     "daemon/serve": STAGE + ["daemon/record"],
-    "daemon": STAGE + ["daemon/core/options", "daemon/record", "daemon/ingest", "daemon/sinks", "daemon/serve"],
+    "daemon": STAGE
+    + ["daemon/core/options", "daemon/record", "daemon/ingest", "daemon/sinks", "daemon/serve"],
     "client/source": LAYOUT + ["daemon/core/base", "daemon/core/numerics", "daemon/core/recording"],
     "client/analysis": LAYOUT + ["daemon/core/base", "daemon/core/numerics", "client/source"],
     "client": LAYOUT + CORE + ["daemon/core/options", "proto", "client/source", "client/analysis"],
-    "python/src": LAYOUT + ["libprobe", "daemon/core/base", "daemon/core/numerics", "daemon/core/recording",
-                            "client/source", "client/analysis"],
+    "python/src": LAYOUT
+    + [
+        "libprobe",
+        "daemon/core/base",
+        "daemon/core/numerics",
+        "daemon/core/recording",
+        "client/source",
+        "client/analysis",
+    ],
     "tools": LAYOUT + CORE + ["libprobe/ring"],
     "proto": [],
     "tests": [],  # and everything else
@@ -63,8 +72,14 @@ HOMES = {
     r"xxhash": ["daemon/core/recording"],
     r"(gtest|gmock)/": [],
 }
-ATOMIC_FILES = ("libprobe/ring/", "libprobe/capture/", "libprobe/probe_table.", "daemon/ingest/",
-                "client/cli/interrupt.", "tests/")
+ATOMIC_FILES = (
+    "libprobe/ring/",
+    "libprobe/capture/",
+    "libprobe/probe_table.",
+    "daemon/ingest/",
+    "client/cli/interrupt.",
+    "tests/",
+)
 ATOMIC = re.compile(r"\bstd::atomic(_ref|_flag|_bool|_int)?\b|\b__atomic_\w+|\b__sync_\w+")
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
 MARK = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
@@ -99,8 +114,9 @@ def may_include(rule, owner):
 
 
 def at_home(folder, homes):
-    return (any(under(folder, home) for home in homes)
-            and not any(under(folder, home[1:]) for home in homes if home.startswith("!")))
+    return any(under(folder, home) for home in homes) and not any(
+        under(folder, home[1:]) for home in homes if home.startswith("!")
+    )
 
 
 def check_source(path, relative, lines, findings):
@@ -111,7 +127,9 @@ def check_source(path, relative, lines, findings):
         if ATOMIC.search(line) and not relative.startswith(ATOMIC_FILES):
             previous = lines[number - 2] if number > 1 else ""
             if "Atomic:" not in line and "Atomic:" not in previous:
-                findings.append(f"{where}: no atomics here; if one must be, a comment 'Atomic: ...' says why")
+                findings.append(
+                    f"{where}: no atomics here; if one must be, a comment 'Atomic: ...' says why"
+                )
         match = INCLUDE.match(line)
         if not match or rule is None:
             continue
@@ -121,10 +139,14 @@ def check_source(path, relative, lines, findings):
             allowed = ", ".join(ALLOWED[rule]) or "the standard library only"
             findings.append(f"{where}: {rule} may not include {include}; it may include {allowed}")
         if owner is None and (path.parent / include).exists():
-            findings.append(f'{where}: write "{folder}/{include}": includes start at the repository root')
+            findings.append(
+                f'{where}: write "{folder}/{include}": includes start at the repository root'
+            )
         for pattern, homes in HOMES.items():
             if rule != "tests" and re.match(pattern, include) and not at_home(folder, homes):
-                findings.append(f"{where}: only {', '.join(homes) or 'tests'} may include {include}")
+                findings.append(
+                    f"{where}: only {', '.join(homes) or 'tests'} may include {include}"
+                )
 
 
 def source_files():
@@ -147,8 +169,11 @@ def main():
         if len(lines) > most:
             findings.append(f"{relative}: {len(lines)} lines, more than {most}; split it")
         if relative != "tools/check_layering.py":
-            findings += [f"{relative}:{number}: unfinished mark"
-                         for number, line in enumerate(lines, 1) if MARK.search(line)]
+            findings += [
+                f"{relative}:{number}: unfinished mark"
+                for number, line in enumerate(lines, 1)
+                if MARK.search(line)
+            ]
         if is_source:
             check_source(path, relative, lines, findings)
     print("\n".join(findings + [f"check_layering: {count} files, {len(findings)} findings"]))

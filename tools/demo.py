@@ -16,7 +16,7 @@ import cgdebug
 from cgdebug import CudaGraphTensorProbe, TensorCompare, TensorPrint, TensorRecord
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-from tiny_gpt import TinyGpt, load_text  # noqa: E402
+from tiny_gpt import TinyGpt, load_text
 
 LAYERS, LENGTH, BATCH = 4, 64, 16
 FAULT_LAYER = 2
@@ -32,13 +32,17 @@ class Probes:
             return CudaGraphTensorProbe(name, list(actions), mode=mode)
 
         recorded = [f"blk{i}.{part}" for i in range(LAYERS) for part in ("attn", "mlp.act", "out")]
-        self.forward = {name: make(name, TensorRecord(capacity=16)) for name in recorded + ["logits"]}
+        self.forward = {
+            name: make(name, TensorRecord(capacity=16)) for name in recorded + ["logits"]
+        }
         self.forward["loss"] = make("loss", TensorPrint(every=20), TensorRecord(capacity=16))
         # A frozen weight must stay what it was: compared in every step, bit for bit.
         expected = frozen_weight.detach().cpu().clone()
         self.forward[frozen_name] = make(frozen_name, TensorCompare(expected, bitwise=True))
-        self.backward = {name: make(f"{name}.grad", TensorRecord(capacity=16))
-                         for name in ("blk0.out", "blk3.out")}
+        self.backward = {
+            name: make(f"{name}.grad", TensorRecord(capacity=16))
+            for name in ("blk0.out", "blk3.out")
+        }
 
     def __call__(self, name, tensor):
         if name in self.backward:
@@ -56,7 +60,9 @@ class Trainer:
         torch.manual_seed(seed)
         self.device = device
         self.probe = lambda name, tensor: tensor
-        self.model = TinyGpt(lambda name, tensor: self.probe(name, tensor), LAYERS, length=LENGTH).to(device)
+        self.model = TinyGpt(
+            lambda name, tensor: self.probe(name, tensor), LAYERS, length=LENGTH
+        ).to(device)
         self.frozen = self.model.blocks[FAULT_LAYER].up.weight.requires_grad_(False)
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.Adam(self.trained, lr=1e-3, capturable=device.type == "cuda")
@@ -96,8 +102,12 @@ class Trainer:
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--fault", choices=["overflow"], help="make one activation overflow float16")
-    parser.add_argument("--fault-step", type=int, help="where the weight begins to grow (default: half)")
+    parser.add_argument(
+        "--fault", choices=["overflow"], help="make one activation overflow float16"
+    )
+    parser.add_argument(
+        "--fault-step", type=int, help="where the weight begins to grow (default: half)"
+    )
     parser.add_argument("--device", choices=["cpu", "cuda"])
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -112,8 +122,11 @@ def main():
     arguments = parse_arguments()
     device = torch.device(arguments.device)
     trainer = Trainer(device, arguments.seed)
-    trainer.probe = Probes(f"blk{FAULT_LAYER}.mlp.up.weight", trainer.frozen,
-                           "capture" if device.type == "cuda" else "always")
+    trainer.probe = Probes(
+        f"blk{FAULT_LAYER}.mlp.up.weight",
+        trainer.frozen,
+        "capture" if device.type == "cuda" else "always",
+    )
     text = load_text()
     starts = torch.Generator().manual_seed(arguments.seed)
     offsets = torch.arange(LENGTH + 1)
@@ -125,9 +138,12 @@ def main():
     if device.type == "cuda":
         trainer.tokens.copy_(batch())
         trainer.capture()
-    print(f"{sum(p.numel() for p in trainer.model.parameters()):,} parameters, {len(text):,} characters, "
-          f"{len(trainer.probe)} probes, {arguments.steps} steps on {device.type}, "
-          f"{'one CUDA graph a step' if trainer.graph else 'eager'}", flush=True)
+    print(
+        f"{sum(p.numel() for p in trainer.model.parameters()):,} parameters, {len(text):,} characters, "
+        f"{len(trainer.probe)} probes, {arguments.steps} steps on {device.type}, "
+        f"{'one CUDA graph a step' if trainer.graph else 'eager'}",
+        flush=True,
+    )
     began = time.perf_counter()
     for step in range(1, arguments.steps + 1):
         if arguments.fault and step >= arguments.fault_step:
@@ -135,8 +151,11 @@ def main():
         cgdebug.step(step)
         trainer.run(batch())
     seconds = time.perf_counter() - began
-    print(f"loss {trainer.loss.item():.3f} after {arguments.steps} steps, "
-          f"{1e3 * seconds / arguments.steps:.2f} ms a step", flush=True)
+    print(
+        f"loss {trainer.loss.item():.3f} after {arguments.steps} steps, "
+        f"{1e3 * seconds / arguments.steps:.2f} ms a step",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -22,7 +22,9 @@ def find_program() -> str | None:
 def main() -> None:
     program = find_program()
     if program is None:
-        sys.exit("cgdebug: cgdebug-cli is neither beside this Python nor on PATH. Type: pip install .")
+        sys.exit(
+            "cgdebug: cgdebug-cli is neither beside this Python nor on PATH. Type: pip install ."
+        )
     os.environ["CGDEBUG_PREFIX"] = str(pathlib.Path(__file__).parent)
     os.execv(program, ["cgdebug-cli", *sys.argv[1:]])
 

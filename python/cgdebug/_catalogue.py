@@ -99,8 +99,7 @@ def make_database(reader, series: list[Series]) -> sqlite3.Connection:
     ]
     numbers = range(1, len(columns) + 1)
     database.executemany(
-        f"INSERT INTO snapshot (number, {', '.join(_SNAPSHOT)}) "
-        f"VALUES (?{',?' * len(_SNAPSHOT)})",
+        f"INSERT INTO snapshot (number, {', '.join(_SNAPSHOT)}) VALUES (?{',?' * len(_SNAPSHOT)})",
         zip(numbers, *values),
     )
     for row, *comparison in columns.comparisons:

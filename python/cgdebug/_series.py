@@ -18,7 +18,6 @@ if typing.TYPE_CHECKING:
     from .recording import Recording
 
 
-
 class Series:
     """The snapshots of one call of a probe: a sequence by replay.
 

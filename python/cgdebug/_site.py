@@ -51,7 +51,9 @@ def _text(frame) -> str:
 @functools.lru_cache(maxsize=1024)
 def _short(path: str) -> str:
     """Behind the folder that it is imported or run from; else the file's name."""
-    folders = [folder for folder in (*sys.path, os.path.dirname(os.path.abspath(sys.argv[0]))) if folder]
+    folders = [
+        folder for folder in (*sys.path, os.path.dirname(os.path.abspath(sys.argv[0]))) if folder
+    ]
     inside = [folder for folder in folders if path.startswith(folder.rstrip(os.sep) + os.sep)]
     if not inside:
         return os.path.basename(path)

@@ -20,7 +20,13 @@ def of(work):
         for name in _STATS:
             if math.isfinite(row[name]):
                 track = f"{curve} {name}"
-                yield {"ph": "C", "name": track, "pid": pid, "ts": time_us, "args": {name: row[name]}}
+                yield {
+                    "ph": "C",
+                    "name": track,
+                    "pid": pid,
+                    "ts": time_us,
+                    "args": {name: row[name]},
+                }
         if row["nonfinite"]:
             yield {
                 "ph": "i",

@@ -190,9 +190,7 @@ def enabled_actions(actions) -> dict[str, Action]:
 
 def native_options(actions: dict[str, Action]) -> dict[str, dict | None]:
     """The keyword arguments of `NativeProbe` for these actions."""
-    options: dict[str, dict | None] = dict.fromkeys(
-        ("print", "record", "compare", "stats")
-    )
+    options: dict[str, dict | None] = dict.fromkeys(("print", "record", "compare", "stats"))
     for keyword, action in actions.items():
         fields = {f.name: getattr(action, f.name) for f in dataclasses.fields(action)}
         del fields["enabled"]
@@ -218,7 +216,7 @@ def _payload_of(item) -> tuple[str, list[int], typing.Any]:
 
 
 def _check_flags(action) -> None:
-    """"no" is true to Python: equal_nan="no" would let a NaN pass."""
+    """ "no" is true to Python: equal_nan="no" would let a NaN pass."""
     for field in dataclasses.fields(action):
         is_looked_at = field.name == "enabled" or (action.enabled and field.type == "bool")
         value = getattr(action, field.name)

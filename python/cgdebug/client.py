@@ -303,7 +303,11 @@ class Client:
                 if kind in skipped:
                     continue
                 event = _answers.plain(getattr(reply, kind))
-                yield _answers.snapshot(event, None) if kind == "snapshot" else _answers.event(kind, event)
+                yield (
+                    _answers.snapshot(event, None)
+                    if kind == "snapshot"
+                    else _answers.event(kind, event)
+                )
         finally:
             connection.close()
 

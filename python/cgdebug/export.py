@@ -55,9 +55,7 @@ def export(
 
     Fails: RecordingError; ImportError when the library that writes the format is missing.
     """
-    return _export(
-        recording, format, output, probes, replays, upcast, force, graph, shape
-    ).remarks
+    return _export(recording, format, output, probes, replays, upcast, force, graph, shape).remarks
 
 
 def _export(

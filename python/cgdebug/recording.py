@@ -1,10 +1,10 @@
 """Recordings read offline: no daemon, no GPU, no torch; NumPy is all that is needed.
 
-    r = cgdebug.open("runs/a.cgrec")        # a folder of ranks and .safetensors files too
-    r.probes; r.replays; r.ranks; r.gaps; r.complete
-    s = r["blk3.attn"][1204]                # TensorSnapshot; values are loaded when first asked for
-    r["blk3.attn"].stat("abs_max")          # one number a replay
-    d = r.diff("runs/b.cgrec"); assert d.ok, d
+r = cgdebug.open("runs/a.cgrec")        # a folder of ranks and .safetensors files too
+r.probes; r.replays; r.ranks; r.gaps; r.complete
+s = r["blk3.attn"][1204]                # TensorSnapshot; values are loaded when first asked for
+r["blk3.attn"].stat("abs_max")          # one number a replay
+d = r.diff("runs/b.cgrec"); assert d.ok, d
 """
 
 from __future__ import annotations

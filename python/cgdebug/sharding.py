@@ -55,7 +55,9 @@ class TensorShard:
             ),
             offset=None,
         )
-        return dataclasses.replace(shard, offset=shard._find_offset(tuple(tensor._local_tensor.shape)))
+        return dataclasses.replace(
+            shard, offset=shard._find_offset(tuple(tensor._local_tensor.shape))
+        )
 
     @classmethod
     def parse(cls, text: str) -> TensorShard | None:

@@ -205,9 +205,13 @@ class World:
         """Whatever the job was told to be written is in its ring's count."""
         self.slots = {}
         for line in self.job.stdout().splitlines():
-            found = re.match(r"probe (\w+) done (\d+) accepted (\d+) consumed (\d+) lost (\d+)", line)
+            found = re.match(
+                r"probe (\w+) done (\d+) accepted (\d+) consumed (\d+) lost (\d+)", line
+            )
             if found:
-                numbers = dict(zip(("done", "accepted", "consumed", "lost"), map(int, found.groups()[1:])))
+                numbers = dict(
+                    zip(("done", "accepted", "consumed", "lost"), map(int, found.groups()[1:]))
+                )
                 every = 3 if found[1] == "third" else 1
                 assert numbers["accepted"] == (numbers["done"] + every - 1) // every, line
                 self.slots[found[1]] = numbers | {"verdict": line.split(" verdict ")[1]}
@@ -261,12 +265,16 @@ class World:
     def everything_said(self):
         texts = [process.stderr() + process.stdout() for process in self.started]
         log = self.folder / "daemon.log"
-        return self.said + "".join(texts) + (log.read_text(errors="replace") if log.exists() else "")
+        return (
+            self.said + "".join(texts) + (log.read_text(errors="replace") if log.exists() else "")
+        )
 
     def check_it_was_said(self):
         text = self.everything_said()
         if not re.search(WORDS[self.plan.error], text):
-            lines = [line for line in text.splitlines() if not line.startswith(("{", "probe", "part"))]
+            lines = [
+                line for line in text.splitlines() if not line.startswith(("{", "probe", "part"))
+            ]
             raise AssertionError("nobody says what failed: " + "\n".join(lines)[-2000:])
 
     def clean_up(self):

@@ -123,7 +123,9 @@ class World:
 
     def add_job(self, session, name, grows):
         def add(probe, produced, kept, **more):
-            self.cases[f"{name}, {probe}"] = Case(session, probe, produced, kept, grows=grows, **more)
+            self.cases[f"{name}, {probe}"] = Case(
+                session, probe, produced, kept, grows=grows, **more
+            )
             self.cases[f"frozen of {name}, {probe}"] = Case(frozen, probe, produced, kept, **more)
 
         frozen = self.path(f"frozen-{name}")
@@ -143,7 +145,9 @@ class World:
         self.daemon.process.kill()
         self.daemon.process.wait()
         self.daemon = Daemon()
-        self.cases["recorded, daemon killed"] = Case(self.path("killed"), "killed", 10, 10, gap=True)
+        self.cases["recorded, daemon killed"] = Case(
+            self.path("killed"), "killed", 10, 10, gap=True
+        )
 
     def make_recordings(self):
         with self.record("whole", "late"):
@@ -259,7 +263,9 @@ def test_check_says_nothing_found_of_nothing_that_nobody_looked_at(world, name):
     case = world.cases[name]
     result = world.cli("check", case.source, case.probe)
     assert result.returncode == (1 if case.found else 3 if case.gap else 0), result.stdout
-    assert bool(re.search("^nothing found", result.stdout, re.M)) == (not case.found and not case.gap)
+    assert bool(re.search("^nothing found", result.stdout, re.M)) == (
+        not case.found and not case.gap
+    )
     if case.gap:
         assert not re.search(r"^complete", result.stdout, re.M), result.stdout
         assert "missing: " in result.stdout

@@ -33,7 +33,10 @@ def test_actions_are_frozen_and_replaceable():
     "make, text",
     [
         (lambda: TensorRecord(capacity=0), "TensorRecord: capacity must be at least 1, not 0"),
-        (lambda: TensorRecord(capacity=2**32), "capacity must be at most 4294967295, not 4294967296"),
+        (
+            lambda: TensorRecord(capacity=2**32),
+            "capacity must be at most 4294967295, not 4294967296",
+        ),
         (lambda: TensorRecord(capacity=2.5), "capacity must be an integer"),
         (lambda: TensorRecord(capacity=True), "capacity must be an integer"),
         (lambda: TensorRecord(every=0), "every must be at least 1"),

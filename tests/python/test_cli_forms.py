@@ -57,7 +57,8 @@ def on_terminal(daemon, *arguments, columns=80, **environment):
 def watched(cli, daemon, probe, tmp_path):
     """A recording of probes with long names, several shapes, a NaN, and numbers that must not be cut."""
     made = [
-        probe(cgdebug.TensorRecord(), name=name) for name in (LONG, "blk0.attn", "blk1.mlp/down.proj")
+        probe(cgdebug.TensorRecord(), name=name)
+        for name in (LONG, "blk0.attn", "blk1.mlp/down.proj")
     ]
     for number in range(6):
         for index, one in enumerate(made):
@@ -67,9 +68,7 @@ def watched(cli, daemon, probe, tmp_path):
             one(x)
     label = str(os.getpid())  # earlier tests of this process left their rows in it as well
     wait_until(
-        lambda: all(
-            cli("show", "-s", label, f"{one.name}@6").returncode == 0 for one in made
-        ),
+        lambda: all(cli("show", "-s", label, f"{one.name}@6").returncode == 0 for one in made),
         "the daemon reads all",
     )
     path = str(tmp_path / "a.cgrec")
@@ -93,7 +92,11 @@ def commands(path):
         ["check", pid],
         ["diff", path, path, "--stat"],
         ["record", "list"],
-        ["query", path, "select probe, replay, min, max, mean, std, l1, l2 from v_snapshots limit 5"],
+        [
+            "query",
+            path,
+            "select probe, replay, min, max, mean, std, l1, l2 from v_snapshots limit 5",
+        ],
         ["verify", path],
         ["doctor"],
         ["--help"],
@@ -245,7 +248,9 @@ def test_a_recording_is_called_cgrec_whatever_was_typed(cli, daemon, probe, tmp_
     assert cli("freeze", "-o", str(tmp_path / "one")).returncode == 0
     with daemon.connect() as client:
         client.freeze(tmp_path / "two")
-    assert cli("extract", str(tmp_path / "one.cgrec"), "-o", str(tmp_path / "three/")).returncode == 0
+    assert (
+        cli("extract", str(tmp_path / "one.cgrec"), "-o", str(tmp_path / "three/")).returncode == 0
+    )
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["one.cgrec", "three.cgrec", "two.cgrec"]
 

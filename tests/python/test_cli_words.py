@@ -201,8 +201,6 @@ def test_set_needs_a_job_that_is_alive(cli, job):
     wait_until(lambda: cli("show", "-s", session, "words.dead").returncode == 0, "it is read")
     one.go_on()
     one.finish()
-    wait_until(
-        lambda: "exited" in cli("ps", "-a", "-s", session).stdout, "the daemon sees it end"
-    )
+    wait_until(lambda: "exited" in cli("ps", "-a", "-s", session).stdout, "the daemon sees it end")
     result = cli("set", "-s", session, "words.dead", "--mode", "off")
     assert result.returncode == 4 and "while its job is alive, and none is" in result.stderr

@@ -6,11 +6,11 @@ import socket
 
 import pytest
 import torch
+from test_client import seen
 
 import cgdebug
 from cgdebug import TensorRecord, _answers, _native, _wire
 from conftest import find_program, wait_until
-from test_client import seen
 
 
 @pytest.fixture
@@ -54,7 +54,9 @@ def test_a_timeout_that_no_socket_takes_is_refused_in_words(timeout):
 
 def test_a_daemon_that_cannot_be_started_is_a_connection_error(tmp_path, monkeypatch):
     monkeypatch.setenv("CGDEBUG_DAEMON", "/nowhere/cgdebug-daemon")
-    with pytest.raises(ConnectionError, match="cannot start the daemon /nowhere.*cgdebug-cli doctor"):
+    with pytest.raises(
+        ConnectionError, match="cannot start the daemon /nowhere.*cgdebug-cli doctor"
+    ):
         cgdebug.connect(socket=f"{tmp_path}/a.sock", spawn=True)
     monkeypatch.setenv("CGDEBUG_DAEMON", find_program("cgdebug-daemon"))
     (tmp_path / "file").touch()
@@ -65,7 +67,10 @@ def test_a_daemon_that_cannot_be_started_is_a_connection_error(tmp_path, monkeyp
 @pytest.mark.parametrize(
     "fields, text",
     [
-        ({"probe": "x", "count": 1, "before_replay": 7}, "x: 1 snapshot lost before replay 7 (full)"),
+        (
+            {"probe": "x", "count": 1, "before_replay": 7},
+            "x: 1 snapshot lost before replay 7 (full)",
+        ),
         ({"probe": "", "count": 2, "before_replay": 0}, "2 snapshots lost (full)"),
     ],
 )

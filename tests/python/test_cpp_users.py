@@ -93,7 +93,9 @@ def test_python_m_cgdebug_names_the_prefix_of_its_own_package():
 
     prefix = run(sys.executable, "-m", "cgdebug", "config", "--prefix").strip()
     assert prefix == os.path.dirname(cgdebug.__file__)
-    assert f"-I{prefix}/include/cgdebug" in run(sys.executable, "-m", "cgdebug", "config", "--cflags")
+    assert f"-I{prefix}/include/cgdebug" in run(
+        sys.executable, "-m", "cgdebug", "config", "--cflags"
+    )
 
 
 def test_cmake_install_gives_library_headers_package_and_manual(project):

@@ -181,7 +181,9 @@ def test_what_is_read_is_true_and_what_is_missing_is_counted(own_daemon, job, tm
     for one in (one for one in world.jobs if not one.was_killed):
         one.finish()
     for one in world.jobs:
-        wait_until(lambda one=one: settled(one), f"the recording in {one.folder} has all or says so")
+        wait_until(
+            lambda one=one: settled(one), f"the recording in {one.folder} has all or says so"
+        )
     for path in sorted(tmp_path.rglob("*.cgrec")):
         recording = cgdebug.open(path)
         for series in recording.series:

@@ -4,10 +4,10 @@ import struct
 
 import numpy
 import pytest
+from test_recording import Writer
 
 import cgdebug
 from cgdebug._output_files import replacing
-from test_recording import Writer
 
 
 def test_the_header_of_safetensors_ends_on_eight_bytes_whatever_the_names(tmp_path):

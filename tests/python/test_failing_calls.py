@@ -40,7 +40,11 @@ def fail_calls(total, sample, run):
     if len(CHOSEN) == 3:
         numbers = [int(CHOSEN[2])]
     elif not SETTING:
-        numbers = sorted({1 + total * (2 * i + 1) // (2 * sample) for i in range(sample)}) if total else []
+        numbers = (
+            sorted({1 + total * (2 * i + 1) // (2 * sample) for i in range(sample)})
+            if total
+            else []
+        )
     for nth in numbers:
         try:
             if not run(nth) and nth > total:
@@ -119,7 +123,9 @@ COMMANDS = {
 
 def without_times(text):
     """What two runs of one command must have in common."""
-    return re.sub(r"(?m)^(daemon|memory|/dev/shm) .*$|\d+(\.\d+)? ?[mµ]?s( ago)?\b|SINCE.*", "", text)
+    return re.sub(
+        r"(?m)^(daemon|memory|/dev/shm) .*$|\d+(\.\d+)? ?[mµ]?s( ago)?\b|SINCE.*", "", text
+    )
 
 
 @pytest.mark.timeout(0 if SETTING else 120)
@@ -153,7 +159,9 @@ def fail_command(world, places, name, words, kind):
         out = world.folder / f"{name}-{kind}-{number[0]}"
         plan = Plan.make(world.folder / "plan", kind, nth)
         world.plan, world.failing = plan, "cli"
-        process = world.cli(*(str(out) if word == "OUT" else places.get(word, word) for word in words))
+        process = world.cli(
+            *(str(out) if word == "OUT" else places.get(word, word) for word in words)
+        )
         return plan, process
 
     plan, good = run(0)

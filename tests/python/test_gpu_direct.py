@@ -107,7 +107,18 @@ def test_many_probes_on_forked_streams_all_deliver(direct):
 
 
 def test_every_leaf_is_done_when_its_replay_is(direct):
-    sizes = [1, 4 << 20, 10, 100, 4 << 20, 16 << 10, 1, 1, 2 << 20, 5]  # large ones lie behind small
+    sizes = [
+        1,
+        4 << 20,
+        10,
+        100,
+        4 << 20,
+        16 << 10,
+        1,
+        1,
+        2 << 20,
+        5,
+    ]  # large ones lie behind small
     tensors = [torch.zeros(size, device="cuda") for size in sizes]
     probes = [direct(TensorRecord(2), name=f"p{i}") for i in range(len(sizes))]
 
@@ -186,7 +197,10 @@ def test_a_closed_probe_goes_quiet_and_its_graph_goes_on(direct):
 
 
 def test_two_devices_lanes_and_probes_share_one_capture(direct, graph_probe):
-    a, b = direct(TensorRecord(4), name="a"), graph_probe(TensorRecord(4), name="b", lane="callback")
+    a, b = (
+        direct(TensorRecord(4), name="a"),
+        graph_probe(TensorRecord(4), name="b", lane="callback"),
+    )
     x = torch.zeros(4, device="cuda")
     graph, _ = capture(lambda: b(a(x.add_(1)).mul(2)), warmup=0)
     replay(graph, 3)

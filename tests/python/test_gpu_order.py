@@ -29,9 +29,7 @@ def test_slots_of_a_replay_share_its_serial_and_replays_ascend(graph_probe):
     of_p, of_q = p.records(synchronize=True), q.records(synchronize=True)
     assert [r.serial for r in of_p] == sorted(r.serial for r in of_p)
     graphs = list(dict.fromkeys(r.graph_id for r in of_p))
-    serials = [
-        sorted({r.serial for r in of_p if r.graph_id == graph_id}) for graph_id in graphs
-    ]
+    serials = [sorted({r.serial for r in of_p if r.graph_id == graph_id}) for graph_id in graphs]
     assert [len(one) for one in serials] == [10, 10]
     assert [r.serial for r in of_q] == serials[0]
     merged = sorted((serial, graph) for graph, one in enumerate(serials) for serial in one)

@@ -16,37 +16,52 @@ def run(tree, path, text):
     return subprocess.run([sys.executable, CHECK, tree], capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.parametrize(("path", "text"), [
-    ("client/a.cpp", '#include "libprobe/ring/segment_view.h"'),
-    ("client/a.cpp", '#include "daemon/serve/handlers.h"'),
-    ("daemon/core/base/a.cpp", "std::atomic<int> count;"),
-    ("daemon/core/numerics/a.cpp", '#include "daemon/model/snapshot.h"'),
-    ("daemon/sinks/a.cpp", '#include "daemon/ingest/ingest_loop.h"'),
-    ("daemon/serve/a.cpp", "x\n" * 400),
-    ("daemon/core/wire/a.cpp", "// TO" + "DO: later"),
-    ("libprobe/a.cpp", '#include "daemon/core/base/result.h"'),
-    ("libprobe/a.cpp", "#include <fmt/core.h>"),
-    ("libprobe/capture/a.cpp", "#include <torch/library.h>"),
-    ("libprobe/ring/a.h", '#include "libprobe/probe_table.h"'),
-    ("libprobe/ring/a.h", "#include <cuda_runtime_api.h>"),
-    ("proto/layout/a.h", '#include "daemon/core/base/result.h"'),
-    ("python/src/a.cpp", '#include "libprobe/ring/segment_view.h"'),
-])
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("client/a.cpp", '#include "libprobe/ring/segment_view.h"'),
+        ("client/a.cpp", '#include "daemon/serve/handlers.h"'),
+        ("daemon/core/base/a.cpp", "std::atomic<int> count;"),
+        ("daemon/core/numerics/a.cpp", '#include "daemon/model/snapshot.h"'),
+        ("daemon/sinks/a.cpp", '#include "daemon/ingest/ingest_loop.h"'),
+        ("daemon/serve/a.cpp", "x\n" * 400),
+        ("daemon/core/wire/a.cpp", "// TO" + "DO: later"),
+        ("libprobe/a.cpp", '#include "daemon/core/base/result.h"'),
+        ("libprobe/a.cpp", "#include <fmt/core.h>"),
+        ("libprobe/capture/a.cpp", "#include <torch/library.h>"),
+        ("libprobe/ring/a.h", '#include "libprobe/probe_table.h"'),
+        ("libprobe/ring/a.h", "#include <cuda_runtime_api.h>"),
+        ("proto/layout/a.h", '#include "daemon/core/base/result.h"'),
+        ("python/src/a.cpp", '#include "libprobe/ring/segment_view.h"'),
+    ],
+)
 def test_a_violation_is_found_and_named(tmp_path, path, text):
     result = run(tmp_path, path, text)
     assert result.returncode == 1
     assert result.stdout.startswith(path), result.stdout + result.stderr
 
 
-@pytest.mark.parametrize(("path", "text"), [
-    ("client/cli/a.cpp", '#include "daemon/core/wire/frame.h"\n#include <CLI/CLI.hpp>'),
-    ("daemon/core/base/a.h", "// Atomic: set by a signal handler.\nstd::atomic<int> count;"),
-    ("daemon/ingest/a.cpp", '#include "libprobe/ring/segment_view.h"\n#include "proto/control.pb.h"'),
-    ("daemon/main.cpp", '#include "daemon/serve/control_server.h"\n#include <spdlog/spdlog.h>'),
-    ("libprobe/capture/a.cpp", '#include "libprobe/ring/slot_ring_writer.h"\n#include <cuda_runtime_api.h>'),
-    ("libprobe/torch/a.cpp", '#include <torch/library.h>\n#include "cgdebug/probe.h"'),
-    ("tests/unit/a_test.cpp", '#include "daemon/ingest/ingest_loop.h"\n#include <gtest/gtest.h>'),
-])
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("client/cli/a.cpp", '#include "daemon/core/wire/frame.h"\n#include <CLI/CLI.hpp>'),
+        ("daemon/core/base/a.h", "// Atomic: set by a signal handler.\nstd::atomic<int> count;"),
+        (
+            "daemon/ingest/a.cpp",
+            '#include "libprobe/ring/segment_view.h"\n#include "proto/control.pb.h"',
+        ),
+        ("daemon/main.cpp", '#include "daemon/serve/control_server.h"\n#include <spdlog/spdlog.h>'),
+        (
+            "libprobe/capture/a.cpp",
+            '#include "libprobe/ring/slot_ring_writer.h"\n#include <cuda_runtime_api.h>',
+        ),
+        ("libprobe/torch/a.cpp", '#include <torch/library.h>\n#include "cgdebug/probe.h"'),
+        (
+            "tests/unit/a_test.cpp",
+            '#include "daemon/ingest/ingest_loop.h"\n#include <gtest/gtest.h>',
+        ),
+    ],
+)
 def test_what_the_layers_allow_is_not_a_finding(tmp_path, path, text):
     result = run(tmp_path, path, text)
     assert (result.returncode, result.stdout.count("\n")) == (0, 1), result.stdout

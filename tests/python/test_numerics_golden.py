@@ -27,7 +27,13 @@ class Stats(ctypes.Structure):
         *(
             (name, ctypes.c_uint64)
             for name in (
-                "nan", "pos_inf", "neg_inf", "zero", "subnormal", "first_nonfinite", "hash"
+                "nan",
+                "pos_inf",
+                "neg_inf",
+                "zero",
+                "subnormal",
+                "first_nonfinite",
+                "hash",
             )  # fmt: skip
         ),
         ("histogram", ctypes.c_uint64 * 8),
@@ -53,7 +59,7 @@ def random_tensor(dtype, count, generator, nonfinite=False):
         info = torch.iinfo(torch_dtype)
         return torch.randint(info.min, info.max, (count,), dtype=torch_dtype, generator=generator)
     tensor = torch.randn(count, dtype=torch.float64, generator=generator) * 3
-    tensor[:: 11] = 0
+    tensor[::11] = 0
     if nonfinite:
         tensor[5::101] = math.nan
         if dtype != "float8_e4m3fn":

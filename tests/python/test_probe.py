@@ -276,7 +276,9 @@ def test_assert_ok_never_passes_when_nothing_was_compared(without_daemon, probe)
     with pytest.raises(TensorNotComparedError, match="never called: call it on a tensor"):
         p.assert_ok()
     p(torch.ones(2))
-    with pytest.raises(TensorNotComparedError, match="no daemon is running.*cgdebug-cli daemon start"):
+    with pytest.raises(
+        TensorNotComparedError, match="no daemon is running.*cgdebug-cli daemon start"
+    ):
         p.assert_ok(timeout=0.1)
     p.close()
     with pytest.raises(TensorNotComparedError, match="closed"):

@@ -126,7 +126,19 @@ def test_snapshots_go_to_other_processes_as_copies(path, copied):
 
 
 @pytest.mark.parametrize(
-    "dtype", ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
+    "dtype",
+    [
+        "bool",
+        "uint8",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "float16",
+        "bfloat16",
+        "float32",
+        "float64",
+    ],
 )
 def test_every_dtype_comes_back_in_numpy_and_torch_without_a_warning(tmp_path, dtype, recwarn):
     torch = pytest.importorskip("torch")
@@ -331,7 +343,9 @@ def test_threads_may_hold_two_recordings_against_each_other(tmp_path, path):
         "for thread in threads: thread.join()\n"
     )
     other = write(tmp_path / "b.cgrec")
-    subprocess.run([sys.executable, "-c", code, path, other], check=True, timeout=60, env=os.environ)
+    subprocess.run(
+        [sys.executable, "-c", code, path, other], check=True, timeout=60, env=os.environ
+    )
 
 
 def test_needs_neither_torch_nor_protobuf(path):

@@ -10,12 +10,12 @@ import sys
 
 import numpy
 import pytest
+from test_recording import Writer, write
 
 import cgdebug
 from cgdebug import _columns
 from cgdebug.errors import RecordingError
 from conftest import find_program
-from test_recording import Writer, write
 
 
 @pytest.fixture
@@ -93,7 +93,9 @@ def test_a_thing_has_one_name_by_every_door(tmp_path, path):
     show = [find_program("cgdebug-cli"), "--json", "show", f"{path}:x@2"]
     shown = json.loads(subprocess.run(show, capture_output=True, text=True, check=True).stdout)
     assert {"probe", "replay", "invocation", "rank", "graph_id", "step", "dtype"} <= set(shown)
-    assert {*_columns.NUMBERS, "count", "nan", "inf", "nonfinite", "xor_hash"} <= set(shown["stats"])
+    assert {*_columns.NUMBERS, "count", "nan", "inf", "nonfinite", "xor_hash"} <= set(
+        shown["stats"]
+    )
     info = [find_program("cgdebug-cli"), "--json", "info", path]
     said = json.loads(subprocess.run(info, capture_output=True, text=True, check=True).stdout)
     assert {"probe", "graph_id", "graph_order", "invocation", "site"} <= set(said["probes"][0])

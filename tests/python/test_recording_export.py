@@ -10,12 +10,12 @@ import sys
 
 import numpy
 import pytest
+from test_recording import Writer, write
 
 import cgdebug
 from cgdebug import testing
 from cgdebug.errors import NothingMatchedError, RecordingError
 from conftest import find_program
-from test_recording import Writer, write
 
 
 @pytest.fixture
@@ -93,7 +93,9 @@ def test_a_dtype_that_cannot_be_read_is_said_and_is_never_taken_for_another(tmp_
     file.write_bytes(struct.pack("<Q", len(text)) + text + bytes(64) + struct.pack("<f", 3))
     r = cgdebug.open(file)
     for read in (lambda s: s.numpy(), lambda s: s.values(), lambda s: s.dtype, lambda s: s.tensor):
-        with pytest.raises(ValueError, match="'odd' is of dtype U16, which this version cannot read"):
+        with pytest.raises(
+            ValueError, match="'odd' is of dtype U16, which this version cannot read"
+        ):
             read(r["odd"][1])
     for format in ("csv", "npz", "safetensors"):
         assert r.export(format, tmp_path / format) == [
@@ -159,7 +161,11 @@ def test_tensorboard_reads_the_scalars(tmp_path, path):
     cgdebug.open(path).export("tensorboard", tmp_path / "tb")
     events = accumulator.EventAccumulator(str(tmp_path / "tb" / "a"))
     events.Reload()
-    assert [(e.step, e.value) for e in events.Scalars("y/abs_max")] == [(101, 1), (102, 2), (103, 3)]
+    assert [(e.step, e.value) for e in events.Scalars("y/abs_max")] == [
+        (101, 1),
+        (102, 2),
+        (103, 3),
+    ]
 
 
 def test_parquet_has_a_row_a_snapshot(tmp_path, path):
@@ -184,7 +190,10 @@ def test_parquet_keeps_what_is_not_finite_and_steps_that_were_not_set(tmp_path):
     cgdebug.open(writer.close()).export("parquet", tmp_path / "s.parquet")
     rows = pyarrow.read_table(tmp_path / "s.parquet").to_pylist()
     assert [row["step"] for row in rows] == [None, 5]
-    assert [(row["pos_inf"], row["nan"], row["nonfinite"]) for row in rows] == [(1, 0, 1), (0, 1, 1)]
+    assert [(row["pos_inf"], row["nan"], row["nonfinite"]) for row in rows] == [
+        (1, 0, 1),
+        (0, 1, 1),
+    ]
 
 
 def test_what_writes_parquet_is_named_when_it_is_missing(tmp_path, path, monkeypatch):

@@ -11,9 +11,9 @@ import termios
 import time
 
 import pytest
-from conftest import find_program, wait_until
 
 import cgdebug
+from conftest import find_program, wait_until
 
 # 20 of them take a minute; what fails once in 20 runs fails in CI soon enough.
 RUNS = int(os.environ.get("CGDEBUG_TEST_RUNS", "3"))
@@ -191,9 +191,7 @@ def test_run_tail_streams_each_snapshot_once_and_in_order(cli, job_file, tmp_pat
     assert sum(line.startswith("[cgdebug]") for line in lines) == 20, run.stderr
 
 
-def test_on_a_terminal_run_keeps_one_status_line_and_gives_the_row_back(
-    daemon, job_file, tmp_path
-):
+def test_on_a_terminal_run_keeps_one_status_line_and_gives_the_row_back(daemon, job_file, tmp_path):
     path = job_file(NAN_JOB + "import time\ntime.sleep(1)\n")
     command = [find_program("cgdebug-cli"), "--socket", daemon.socket, "run", "-o",
                str(tmp_path / "a.cgrec"), "--", sys.executable]  # fmt: skip

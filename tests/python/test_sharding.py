@@ -7,11 +7,11 @@ import re
 import numpy
 import pytest
 import torch
-from conftest import wait_until
 from test_recording import Writer
 
 import cgdebug
 from cgdebug import TensorShard, TensorSnapshot, assemble
+from conftest import wait_until
 
 TEXT = "S(0),R of [5,3] at (1,0) of dp=2,tp=2, from [3,0]"
 
@@ -131,7 +131,10 @@ for name, one in seen.items():
 
 def test_a_dtensor_is_probed_as_the_part_of_its_rank(job, tmp_path):
     rendezvous = f"file://{tmp_path}/rendezvous"
-    code = RANK.replace('"gloo")', f'"gloo", init_method="{rendezvous}", rank=int(os.environ["RANK"]), world_size=2)')
+    code = RANK.replace(
+        '"gloo")',
+        f'"gloo", init_method="{rendezvous}", rank=int(os.environ["RANK"]), world_size=2)',
+    )
     ranks = [job(code, CGDEBUG="0", RANK=str(rank), WORLD_SIZE="2") for rank in range(2)]
     said = [dict(line.split(": ", 1) for line in one.finish(120)[0].splitlines()) for one in ranks]
     where = ["of [5,3] at (0) of tp=2, from [0,0]", "of [5,3] at (1) of tp=2, from [3,0]"]

@@ -76,7 +76,7 @@ def test_the_line_that_makes_a_probe_is_told_with_its_function(monkeypatch):
 
     class Module:
         @staticmethod
-        def NativeProbe(name, **options):  # noqa: N802
+        def NativeProbe(name, **options):
             seen.update(options)
             return type("Native", (), {"site_key": "0:p", "close": lambda self: None})()
 

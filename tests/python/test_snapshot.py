@@ -79,12 +79,17 @@ def test_every_float8_is_decoded_as_torch_does(dtype, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("dtype", [d for d in SAMPLES if d.itemsize > 1 or d == torch.int8], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [d for d in SAMPLES if d.itemsize > 1 or d == torch.int8], ids=str
+)
 def test_hash_is_torchs(dtype):
     if not hasattr(torch, "hash_tensor"):
         pytest.skip("this torch has no hash_tensor")
     tensor = torch.tensor(SAMPLES[dtype], dtype=dtype)
-    assert snapshot_of(tensor).stats.xor_hash == torch.hash_tensor(tensor).view(torch.int64).item() % 2**64
+    assert (
+        snapshot_of(tensor).stats.xor_hash
+        == torch.hash_tensor(tensor).view(torch.int64).item() % 2**64
+    )
     assert snapshot_of(tensor[:0]).stats.xor_hash == 0
 
 
@@ -131,7 +136,9 @@ def test_stats_count_what_is_not_finite():
 
 def test_stats_of_the_largest_doubles_do_not_overflow():
     stats = snapshot_of(torch.tensor([1e308, 1e308, -1e308], dtype=torch.float64)).stats
-    assert stats.mean == pytest.approx(1e308 / 3) and stats.std == pytest.approx(9.428090415820635e307)
+    assert stats.mean == pytest.approx(1e308 / 3) and stats.std == pytest.approx(
+        9.428090415820635e307
+    )
     assert stats.l2 == pytest.approx(1.7320508075688772e308)
 
 

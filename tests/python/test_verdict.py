@@ -11,7 +11,9 @@ from cgdebug.status import ProbeStatus, SlotStatus
 
 def status(**slot):
     counts = dict.fromkeys((field.name for field in dataclasses.fields(SlotStatus)), 0)
-    return ProbeStatus("a b", "capture", slots=(SlotStatus(**{**counts, "verdict": "pass", **slot}),))
+    return ProbeStatus(
+        "a b", "capture", slots=(SlotStatus(**{**counts, "verdict": "pass", **slot}),)
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import time
 
 os.environ.setdefault("CGDEBUG", "0")  # the probe library alone: no daemon reads meanwhile
 
-import torch  # noqa: E402
+import torch
 
 
 class TimedGraph:

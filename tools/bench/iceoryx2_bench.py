@@ -106,7 +106,12 @@ def run(size, seconds):
     os.wait()
     del node
     rate = many / took
-    return {"messages_per_s": round(rate), "gbs": round(rate * size / 1e9, 3), "p50_ns": p50, "p99_ns": p99}
+    return {
+        "messages_per_s": round(rate),
+        "gbs": round(rate * size / 1e9, 3),
+        "p50_ns": p50,
+        "p99_ns": p99,
+    }
 
 
 if __name__ == "__main__":

@@ -36,7 +36,9 @@ class Daemon:
             time.sleep(0.01)
 
     def cpu_seconds(self):
-        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        fields = (
+            pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        )
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def switches(self):
@@ -83,7 +85,10 @@ def idle(build, workers, seconds):
         cpu, switches = daemon.cpu_seconds() - cpu, daemon.switches() - switches
         job.kill()
         job.wait()
-    return {"cpu_percent": round(100 * cpu / seconds, 2), "wakeups_per_s": round(switches / seconds)}
+    return {
+        "cpu_percent": round(100 * cpu / seconds, 2),
+        "wakeups_per_s": round(switches / seconds),
+    }
 
 
 def print_table(rows):

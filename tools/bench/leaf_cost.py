@@ -116,7 +116,9 @@ def main():
             for s in SIZES
         ]
     )
-    print(f"Microseconds added a probe, compute path / back-to-back replays; link {link:.1f} GB/s.\n")
+    print(
+        f"Microseconds added a probe, compute path / back-to-back replays; link {link:.1f} GB/s.\n"
+    )
     print(bench.table(["", *names], rows))
     bench.report(figures, options.json)
 

@@ -70,7 +70,15 @@ def main():
                  f"{f['added_us_a_probe']:.2f}", f"{f['launch_us']:.1f}", f"{f['launch_ratio']:.2f}"]
             )  # fmt: skip
     print(f"{COUNT} probes of 4 KiB in a chain of bf16 matmuls.\n")
-    columns = ["rows x width", "", "replay us", "x plain", "us a probe", "graph.replay() us", "x plain"]
+    columns = [
+        "rows x width",
+        "",
+        "replay us",
+        "x plain",
+        "us a probe",
+        "graph.replay() us",
+        "x plain",
+    ]
     print(bench.table(columns, rows))
     bench.report(figures, options.json)
 

@@ -29,7 +29,20 @@ import torch  # noqa: E402
 
 torch.set_num_threads(1)
 
-DTYPES = "float32 float64 float16 bfloat16 float8_e4m3fn float8_e5m2 int8 uint8 int16 int32 int64 bool".split()
+DTYPES = [
+    "float32",
+    "float64",
+    "float16",
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "int8",
+    "uint8",
+    "int16",
+    "int32",
+    "int64",
+    "bool",
+]
 NUMPY_DTYPES = {"float32", "float64", "float16", "int8", "uint8", "int16", "int32", "int64", "bool"}
 CPUS = ("plain", "NEON", "AVX2", "AVX-512")
 PAIRS = ("equal", "close", "sparse", "everywhere")
@@ -41,9 +54,9 @@ def make(dtype, mib, generator):
         return torch.rand(count, generator=generator) > 0.5
     if "int" in dtype:
         top = 100 if dtype.endswith("int8") else 10000
-        return torch.randint(0 if dtype == "uint8" else -top, top, (count,), generator=generator).to(
-            getattr(torch, dtype)
-        )
+        return torch.randint(
+            0 if dtype == "uint8" else -top, top, (count,), generator=generator
+        ).to(getattr(torch, dtype))
     return torch.randn(count, generator=generator).to(getattr(torch, dtype))
 
 

@@ -18,11 +18,11 @@ import time
 os.environ["CGDEBUG_SOCKET"] = os.path.join(tempfile.mkdtemp(prefix="cgdebug-bench-"), "d.sock")
 os.environ["CGDEBUG"] = "auto"
 
-import graph_bench as bench  # noqa: E402
-import torch  # noqa: E402
-from torch_cudagraph_debug import tensor_debug as peer  # noqa: E402
+import graph_bench as bench
+import torch
+from torch_cudagraph_debug import tensor_debug as peer
 
-import cgdebug  # noqa: E402
+import cgdebug
 
 COUNT = 32
 ROWS = {256 << 10: 128, 4 << 20: 2048}  # of 1024 bf16
@@ -123,7 +123,9 @@ def main():
                 a, b = result[theirs][when], result[ours][when]
                 cells += [f"{a:.1f}", f"{b:.1f}", f"{a / b:.1f}" if b > 0 else "-"]
             rows.append([f"{kind}, {name}", *cells])
-    print("Microseconds added a probe; torch-cudagraph-debug 0.2.0 / cgdebug, and how many times.\n")
+    print(
+        "Microseconds added a probe; torch-cudagraph-debug 0.2.0 / cgdebug, and how many times.\n"
+    )
     columns = ["", "one: peer", "cgdebug", "x", "sustained: peer", "cgdebug", "x"]
     print(bench.table(columns, rows))
     bench.report(figures, options.json)

@@ -124,7 +124,9 @@ def print_report(rows: list[dict], opened: dict) -> None:
     print("|---|---|---|---|---|---|")
     for row in rows:
         ratios = ["-" if row[f"x_{p}"] is None else f"{row[f'x_{p}']:.2f}" for p in PEERS]
-        print(f"| {row['size']} | {row['raw_mb_s']:.0f} | {' | '.join(ratios)} | {row['spread']:.0%} |")
+        print(
+            f"| {row['size']} | {row['raw_mb_s']:.0f} | {' | '.join(ratios)} | {row['spread']:.0%} |"
+        )
     print(
         f"\nOpening a recording of {opened['snapshots']} snapshots and reading one value: "
         f"{opened['milliseconds']:.1f} ms, {opened['mib']:.0f} MiB."
