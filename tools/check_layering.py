@@ -2,7 +2,7 @@
 """Checks the source tree against its layering: who may include whom, and a few habits.
 
 Every include arrow points upstream along the data path. Prints a line for each finding and exits 1
-on any. Another tree than this one may be given as the only argument.
+on any. A long file is only pointed out. Another tree may be given as the only argument.
 """
 
 import re
@@ -13,8 +13,9 @@ ROOT = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().paren
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 TEXT_SUFFIXES = {".py", ".pyi", ".sh", ".cmake", ".proto", ".txt", ".md", ""}
 TOPS = ("proto", "libprobe", "daemon", "client", "python", "tests", "tools")
-MAX_LINES = 400
-MAX_SCHEMA_LINES = 600  # one schema is one thing, and its messages refer to one another
+# Beyond so many lines it is worth asking whether a file holds two things. A class is never cut in two
+# for it, and a test or a schema is one thing.
+MANY_LINES = 400
 
 LAYOUT = ["proto/layout"]
 CORE = ["daemon/core/base", "daemon/core/numerics", "daemon/core/recording", "daemon/core/wire"]
@@ -157,7 +158,7 @@ def source_files():
 
 
 def main():
-    findings, count = [], 0
+    findings, notes, count = [], [], 0
     for path in source_files():
         is_source = path.suffix in SUFFIXES
         if not is_source and path.suffix not in TEXT_SUFFIXES:
@@ -165,9 +166,8 @@ def main():
         relative = str(path.relative_to(ROOT))
         lines = path.read_text(encoding="utf-8").splitlines()
         count += 1
-        most = MAX_SCHEMA_LINES if path.suffix == ".proto" else MAX_LINES
-        if len(lines) > most:
-            findings.append(f"{relative}: {len(lines)} lines, more than {most}; split it")
+        if is_source and len(lines) > MANY_LINES and not relative.startswith("tests/"):
+            notes.append(f"note: {relative} has {len(lines)} lines: does it hold two things?")
         if relative != "tools/check_layering.py":
             findings += [
                 f"{relative}:{number}: unfinished mark"
@@ -176,7 +176,7 @@ def main():
             ]
         if is_source:
             check_source(path, relative, lines, findings)
-    print("\n".join(findings + [f"check_layering: {count} files, {len(findings)} findings"]))
+    print("\n".join(findings + notes + [f"check_layering: {count} files, {len(findings)} findings"]))
     return 1 if findings else 0
 
 

@@ -31,8 +31,7 @@ class Diff(_Report):
 
     @property
     def verdict(self) -> str:
-        """One of "same", "different" and "incomplete". The last means that no difference was seen,
-        but something is missing."""
+        """ "same", "different", or "incomplete": no difference was seen, but something is missing."""
         return self._document["verdict"]
 
     @property

@@ -36,9 +36,7 @@ def _first_foreign(frame, must_pass_own: bool = False):
 
 def _torch_folder() -> str:
     torch = sys.modules.get("torch")
-    if torch is None or torch.__file__ is None:
-        return _OWN
-    return os.path.dirname(torch.__file__) + os.sep
+    return os.path.dirname(torch.__file__) + os.sep if torch is not None else _OWN
 
 
 def _text(frame) -> str:

@@ -14,7 +14,6 @@ import struct
 import subprocess
 import sys
 import time
-import typing
 
 PROTOCOL = 1
 _HEADER = struct.Struct("<IHHQ")  # body bytes, kind, flags, request id
@@ -24,14 +23,14 @@ _MAX_BODY_BYTES = {_RESPONSE: 16 << 20, _PAYLOAD: 4 << 20}
 _DESCRIPTOR_SET = pathlib.Path(__file__).parent / "cgdebug.fds"
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux
 _START_AGAIN_AFTER_S = 0.3
-_messages: dict[str, typing.Any] = {}
+_messages: dict[str, type] = {}
 
 
 class ConnectionLost(ConnectionError):
     """The daemon went away in the middle of it."""
 
 
-def message_class(name: str) -> typing.Any:
+def message_class(name: str) -> type:
     """A class of proto/control.proto, built at run time: generated code is tied to one protobuf
     version, the descriptor set is not."""
     if not _messages:
@@ -193,7 +192,7 @@ class Connection:
             left = None if deadline is None else deadline - time.monotonic()
             try:
                 if left is not None and left <= 0:
-                    raise TimeoutError("timed out")
+                    raise socket.timeout("timed out")
                 self._socket.settimeout(left)
                 count = self._socket.recv_into(view[done:])
             except OSError as error:

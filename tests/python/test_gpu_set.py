@@ -19,7 +19,7 @@ def live(graph_probe, daemon):
 
     def replay(times=1):
         for _ in range(times):
-            graph.replay()  # noqa: F821, deleted after the test
+            graph.replay()
         torch.cuda.synchronize()
         (slot,) = p.status().slots
         return slot

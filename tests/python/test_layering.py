@@ -24,7 +24,6 @@ def run(tree, path, text):
         ("daemon/core/base/a.cpp", "std::atomic<int> count;"),
         ("daemon/core/numerics/a.cpp", '#include "daemon/model/snapshot.h"'),
         ("daemon/sinks/a.cpp", '#include "daemon/ingest/ingest_loop.h"'),
-        ("daemon/serve/a.cpp", "x\n" * 400),
         ("daemon/core/wire/a.cpp", "// TO" + "DO: later"),
         ("libprobe/a.cpp", '#include "daemon/core/base/result.h"'),
         ("libprobe/a.cpp", "#include <fmt/core.h>"),
@@ -65,3 +64,10 @@ def test_a_violation_is_found_and_named(tmp_path, path, text):
 def test_what_the_layers_allow_is_not_a_finding(tmp_path, path, text):
     result = run(tmp_path, path, text)
     assert (result.returncode, result.stdout.count("\n")) == (0, 1), result.stdout
+
+
+@pytest.mark.parametrize(("path", "is_told"), [("daemon/serve/a.cpp", True), ("tests/unit/a_test.cpp", False)])
+def test_a_long_file_is_pointed_out_and_no_finding(tmp_path, path, is_told):
+    result = run(tmp_path, path, "x\n" * 400)
+    assert result.returncode == 0
+    assert (f"note: {path} has 401 lines" in result.stdout) == is_told, result.stdout

@@ -13,7 +13,6 @@ Needs torch and a build: PYTHONPATH=<build>/python python3 tools/bench/numerics.
 """
 
 import argparse
-import contextlib
 import ctypes
 import json
 import os
@@ -91,8 +90,10 @@ def pair_of(kind, t):
 
 def failing(function):
     def call():
-        with contextlib.suppress(AssertionError):
+        try:
             function()
+        except AssertionError:
+            pass
 
     return call
 

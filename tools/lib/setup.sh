@@ -2,7 +2,7 @@
 # Sets a machine up for cgdebug: system packages, .venv, cgdebug itself. Sourced by tools/test and
 # tools/demo after `root` is set; everything that is there already is left alone, which takes seconds.
 #
-#   wants_clang=1           with clang, for the sanitizers and for fuzzing
+#   wants_clang=1           with clang, for the sanitizers, clang-tidy and fuzzing
 #   CGDEBUG_PYTHON=PYTHON   use that interpreter (it needs torch, numpy, pybind11, pytest) instead of
 #                           making .venv: then nothing is installed, cgdebug runs from its build tree
 
@@ -53,7 +53,7 @@ system_packages() {
   local boost=libboost-dev clang=clang
   # Debian 12's default Boost is 1.74; cgdebug needs 1.81.
   if [ "$(. /etc/os-release && echo "$ID$VERSION_ID")" = debian12 ]; then
-    boost=libboost1.81-dev clang='clang-14 libclang-rt-14-dev'
+    boost=libboost1.81-dev clang='clang-14 libclang-rt-14-dev clang-tidy-14'
   fi
   [ -z "${wants_clang:-}" ] || echo "$clang"
   echo ca-certificates g++ cmake ninja-build ccache $boost protobuf-compiler libprotobuf-dev libcli11-dev \
@@ -88,7 +88,7 @@ ensure_system_packages() {
 # --- Python --------------------------------------------------------------------------------------
 
 python_packages=(torch==2.11.0 numpy 'protobuf>=4.21' safetensors tensorboard pandas pyarrow pytest
-  pytest-timeout 'ruff==0.17.6' 'mypy>=1.15' 'pybind11>=2.10' 'scikit-build-core>=0.10')
+  pytest-timeout 'pybind11>=2.10' 'scikit-build-core>=0.10')
 
 has_python_packages() {
   "$PYTHON" - "${python_packages[@]}" >/dev/null 2>&1 <<'CHECK'
@@ -151,18 +151,14 @@ ensure_built() {
   export PATH=$build_dir/bin:$PATH PYTHONPATH=$build_dir/python${PYTHONPATH:+:$PYTHONPATH}
 }
 
-# Sets PYTHON, with what the tests need of it.
-ensure_python() {
+# ensure_cgdebug ON|OFF: with or without the C++ tests. Sets PYTHON, build_dir, package_dir and PATH.
+ensure_cgdebug() {
   if [ -n "${CGDEBUG_PYTHON:-}" ]; then
     PYTHON=$(command -v "$CGDEBUG_PYTHON") || die "--python: no such program: $CGDEBUG_PYTHON"
+    ensure_built "$1"
   else
     ensure_system_packages
     ensure_venv
+    ensure_installed "$1"
   fi
-}
-
-# ensure_cgdebug ON|OFF: with or without the C++ tests. Sets PYTHON, build_dir, package_dir and PATH.
-ensure_cgdebug() {
-  ensure_python
-  if [ -n "${CGDEBUG_PYTHON:-}" ]; then ensure_built "$1"; else ensure_installed "$1"; fi
 }
