@@ -53,7 +53,8 @@ _MODULES = (
 )
 
 # Not `open`: a star import would hide the built-in one.
-__all__ = [*(_HOME_OF.keys() - {"open"}), "__version__", "tensor_debug"]
+__all__ = [name for name in _HOME_OF if name != "open"]
+__all__ += ["__version__", "tensor_debug"]
 
 if typing.TYPE_CHECKING:  # "as": what the package exports, for type checkers
     from . import tensor_debug as tensor_debug

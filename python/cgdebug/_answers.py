@@ -72,7 +72,7 @@ def checked(response, kind: str):
 
 def plain(message) -> typing.Any:
     """A message as plain Python objects: enums as lower-case names, repeated fields as lists."""
-    fields = {}
+    fields: dict[str, typing.Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
         if _is_repeated(field):

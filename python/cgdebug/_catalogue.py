@@ -13,7 +13,7 @@ if typing.TYPE_CHECKING:
     from ._series import Series
 
 
-_SNAPSHOT = ("probe", "replay", "step", "serial", "timestamp_ns", "hash")
+_SNAPSHOT: tuple[str, ...] = ("probe", "replay", "step", "serial", "timestamp_ns", "hash")
 _SNAPSHOT += ("count", "nan", "pos_inf", "neg_inf", "zero", "subnormal", *NUMBERS)
 _SNAPSHOT += ("first_nonfinite", "xor_hash")
 

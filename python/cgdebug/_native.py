@@ -99,7 +99,8 @@ def probe_module():
 
 
 def set_step(step: int | None, stream: int | None) -> None:
-    """Remembered until the native module is loaded. `stream`: where replays are launched, a cudaStream_t."""
+    """Remembered until the native module is loaded. `stream`: the cudaStream_t that replays are
+    launched on."""
     global _step
     _step = step
     if probe_module() is not None:

@@ -1,7 +1,9 @@
 """The native reader of recordings. Package-internal; use `cgdebug.open`."""
 
-from collections.abc import Buffer, Sequence
+from collections.abc import Sequence
 from typing import Any
+
+from typing_extensions import Buffer
 
 class Values(Buffer):
     def __len__(self) -> int: ...

@@ -31,7 +31,8 @@ class Diff(_Report):
 
     @property
     def verdict(self) -> str:
-        """ "same", "different", or "incomplete": no difference was seen, but something is missing."""
+        """One of "same", "different" and "incomplete". The last means that no difference was seen,
+        but something is missing."""
         return self._document["verdict"]
 
     @property

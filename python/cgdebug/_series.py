@@ -61,7 +61,8 @@ class Series:
         return graph in (None, *graphs) and (shape is None or tuple(shape) == tuple(self.shape))
 
     def name_beside(self, others: dict[str, Series]) -> str:
-        """Its label, and where one of `others` has that, what sets it apart. Adds itself to them."""
+        """Its label, and if one of `others` has the same, what sets it apart. Adds itself to
+        `others`."""
         first = others.get(self.label, self)
         name = self.label
         if first.graph_id != self.graph_id:
@@ -133,7 +134,8 @@ class Series:
         replays = self.replays
         span = f"replays {replays[0]}..{replays[-1]}" if replays else "no replays"
         rank = f", rank {self.rank}" if self.rank >= 0 else ""
-        return f"<{self.label} {self.dtype_name}{list(self.shape)}: {len(self)} snapshots, {span}{rank}>"
+        tensor = f"{self.dtype_name}{list(self.shape)}"
+        return f"<{self.label} {tensor}: {len(self)} snapshots, {span}{rank}>"
 
     def _columns(self) -> Columns:
         if "_all_columns" not in self.__dict__:
@@ -178,7 +180,7 @@ def names_of(
 
 
 class DtypeName(str):
-    """Torch's name of a dtype, "float32": equal to that text and to torch.float32, without torch."""
+    """Torch's name of a dtype. "float32" equals that text and torch.float32, and needs no torch."""
 
     def __eq__(self, other: object) -> bool:
         return str.__eq__(self, other if isinstance(other, str) else _without_module(other))

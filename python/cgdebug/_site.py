@@ -36,7 +36,9 @@ def _first_foreign(frame, must_pass_own: bool = False):
 
 def _torch_folder() -> str:
     torch = sys.modules.get("torch")
-    return os.path.dirname(torch.__file__) + os.sep if torch is not None else _OWN
+    if torch is None or torch.__file__ is None:
+        return _OWN
+    return os.path.dirname(torch.__file__) + os.sep
 
 
 def _text(frame) -> str:

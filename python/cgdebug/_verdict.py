@@ -6,7 +6,7 @@ import os
 import shlex
 
 from .errors import TensorCompareMismatchError
-from .status import ProbeStatus
+from .status import ProbeStatus, SlotStatus
 
 
 def why_not_compared(
@@ -57,9 +57,8 @@ def why_not_compared(
     return ""
 
 
-def mismatch_error(status: ProbeStatus) -> TensorCompareMismatchError:
-    """Of the first snapshot that failed."""
-    failed = status.first_failure
+def mismatch_error(status: ProbeStatus, failed: SlotStatus) -> TensorCompareMismatchError:
+    """For `failed`, the status's first failure."""
     count = sum(slot.mismatched for slot in status.slots)
     times = f"first of {count}" if count > 1 else "the only one"
     call = f", call {failed.invocation_index}" if failed.invocation_index else ""

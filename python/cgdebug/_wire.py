@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import time
+import typing
 
 PROTOCOL = 1
 _HEADER = struct.Struct("<IHHQ")  # body bytes, kind, flags, request id
@@ -23,14 +24,14 @@ _MAX_BODY_BYTES = {_RESPONSE: 16 << 20, _PAYLOAD: 4 << 20}
 _DESCRIPTOR_SET = pathlib.Path(__file__).parent / "cgdebug.fds"
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux
 _START_AGAIN_AFTER_S = 0.3
-_messages: dict[str, type] = {}
+_messages: dict[str, typing.Any] = {}
 
 
 class ConnectionLost(ConnectionError):
     """The daemon went away in the middle of it."""
 
 
-def message_class(name: str) -> type:
+def message_class(name: str) -> typing.Any:
     """A class of proto/control.proto, built at run time: generated code is tied to one protobuf
     version, the descriptor set is not."""
     if not _messages:
@@ -192,7 +193,7 @@ class Connection:
             left = None if deadline is None else deadline - time.monotonic()
             try:
                 if left is not None and left <= 0:
-                    raise socket.timeout("timed out")
+                    raise TimeoutError("timed out")
                 self._socket.settimeout(left)
                 count = self._socket.recv_into(view[done:])
             except OSError as error:

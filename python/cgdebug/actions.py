@@ -62,10 +62,10 @@ class TensorRecord:
     capacity: snapshots kept for each call of the probe in each captured graph; each takes the
               tensor's size in /dev/shm. The oldest is overwritten.
     every:    replays 1, 1 + every, ... are kept.
-    to:       "disk": cgdebug-daemon also writes each of them into a recording, and the job waits for
-              it when the ring is full. It lies in $CGDEBUG_DIR, else in ./runs, and is called
-              <session>-<key>.cgrec; `cgdebug-cli record list` tells where. Where the disk is full
-              it ends, and the job's terminal says so.
+    to:       "disk": cgdebug-daemon also writes each of them into a recording, and the job waits
+              for the daemon when the ring is full. The recording is <session>-<key>.cgrec in
+              $CGDEBUG_DIR, else in ./runs; `cgdebug-cli record list` tells where. When the disk
+              is full the recording ends, and the job's terminal says so.
     """
 
     capacity: int = 16
@@ -147,13 +147,13 @@ class TensorStats:
             _check_count(self, "every", 1)
 
 
-Action = typing.Union[TensorPrint, TensorRecord, TensorCompare, TensorStats]
+Action = TensorPrint | TensorRecord | TensorCompare | TensorStats
 
 
 def needs_daemon(actions: dict[str, Action]) -> bool:
     """Whether one of them is done by the daemon."""
     record = actions.get("record")
-    return bool(actions.keys() - {"record"}) or (record is not None and record.to == "disk")
+    return bool(actions.keys() - {"record"}) or getattr(record, "to", "") == "disk"
 
 
 # --- for the probe --------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def native_options(actions: dict[str, Action]) -> dict[str, dict | None]:
     for keyword, action in actions.items():
         fields = {f.name: getattr(action, f.name) for f in dataclasses.fields(action)}
         del fields["enabled"]
-        if keyword == "compare":
+        if isinstance(action, TensorCompare):
             fields["per_invocation"] = action.per_invocation
             items = action.expected if action.per_invocation else [action.expected]
             fields["expected"] = [_payload_of(item) for item in items]
@@ -216,7 +216,7 @@ def _payload_of(item) -> tuple[str, list[int], typing.Any]:
 
 
 def _check_flags(action) -> None:
-    """ "no" is true to Python: equal_nan="no" would let a NaN pass."""
+    """Only bool is taken: in Python "no" is true, and equal_nan="no" would let a NaN pass."""
     for field in dataclasses.fields(action):
         is_looked_at = field.name == "enabled" or (action.enabled and field.type == "bool")
         value = getattr(action, field.name)

@@ -245,8 +245,8 @@ class Client:
         last: int = 0,
         session: str | int | None = None,
     ) -> Answer:
-        """Writes what is left of a job's newest replays, of a dead one too: the `last` of each probe,
-        or all that are kept. Returns when they are written, however long that takes."""
+        """Writes a job's newest replays that are still in memory: the `last` of each probe, or all.
+        The job may be dead. Returns when they are written, however long that takes."""
         return self._ask(
             "freeze",
             directory=_recording_path(directory),

@@ -71,9 +71,9 @@ def _export(
         target /= pathlib.Path(os.path.abspath(recording.path)).stem
     if is_stdout and format not in ("jsonl", "csv", "perfetto"):
         raise ValueError(f"{format} cannot be written to stdout")
-    if not is_stdout and target.exists() and not force:
-        if not target.is_dir() or any(target.iterdir()):
-            raise RecordingError(f"{target} exists. To write there all the same, add: -f")
+    is_taken = target.exists() and (not target.is_dir() or any(target.iterdir()))
+    if is_taken and not is_stdout and not force:
+        raise RecordingError(f"{target} exists. To write there all the same, add: -f")
     first, last = _range(replays)
     selected = [one for one in recording.select(*probes) if one.lies_in(graph, shape)]
     if not selected:

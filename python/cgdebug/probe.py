@@ -40,9 +40,9 @@ class CudaGraphTensorProbe:
                     nothing in others, such as warm-ups; "always" acts in eager calls too, on CUDA
                     and CPU.
     non_contiguous: "error" refuses such tensors, "copy" packs them first.
-    lane:           how snapshots leave a graph. "direct": a kernel on a side branch writes them into
-                    shared memory; launching the graph costs the CPU a few microseconds whatever
-                    the number of probes.
+    lane:           how snapshots leave a graph. "direct": a kernel on a side branch writes them
+                    into shared memory; launching the graph costs the CPU a few microseconds
+                    whatever the number of probes.
                     "callback": the copy engine and a host callback, which works everywhere. "auto"
                     is direct where the device and the limits allow it; `status().lane_note` says
                     why not.
@@ -52,9 +52,10 @@ class CudaGraphTensorProbe:
 
     One probe may be called many times in a capture (`invocation_index` tells the calls apart) and
     used in several captures. Of a DTensor it sees this rank's part, which `TensorSnapshot.shard`
-    describes and `cgdebug.assemble` puts together with the others. It may be closed or garbage-collected before its graphs, which then
-    replay without it, and they before it. Dtypes: bool, uint8, int8, int16, int32, int64, float16,
-    bfloat16, float32, float64, float8_e4m3fn, float8_e5m2.
+    describes and `cgdebug.assemble` puts together with the others. Probe and graphs may be closed
+    or garbage-collected in any order; a graph whose probe is gone replays without it.
+    Dtypes: bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32, float64,
+    float8_e4m3fn, float8_e5m2.
 
     CGDEBUG_PROBES="blk3.*,!*.grad" switches off the probes it does not name; CGDEBUG=0 starts no
     daemon.
@@ -75,7 +76,8 @@ class CudaGraphTensorProbe:
         prefer: typing.Literal["compute", "link"] = "compute",
         enabled: bool = True,
     ):
-        self._native = None  # first, for a constructor that raises
+        # Set first: close() must work after a constructor that raised.
+        self._native: typing.Any = None  # a _probe.NativeProbe when active
         _accepted.check_name(name)
         _check_choice("mode", mode, ("capture", "always"))
         _check_choice("non_contiguous", non_contiguous, ("error", "copy"))
@@ -274,8 +276,9 @@ class CudaGraphTensorProbe:
         self._synchronize("assert_ok()")
         consumed = self._native.wait_consumed(float(timeout))
         status = self._status(consumed)
-        if status.first_failure is not None:
-            raise verdict.mismatch_error(status)
+        failed = status.first_failure
+        if failed is not None:
+            raise verdict.mismatch_error(status, failed)
         problem = verdict.why_not_compared(status, consumed, timeout, _native.daemon_problem())
         if problem:
             raise TensorNotComparedError(
@@ -326,8 +329,9 @@ def _know_dtensor() -> None:
 
 def step(number: int | None) -> None:
     """Names the training step that later snapshots belong to, for every probe of the process; None
-    ends it. Any integer will do, also one of NumPy or of a tensor on the CPU. On a GPU the number takes effect in the order of the current stream: replays that were
-    launched before keep theirs, however far the program runs ahead."""
+    ends it. Any integer will do, also one of NumPy or of a tensor on the CPU. On a GPU the number
+    takes effect in the order of the current stream: replays that were launched before keep theirs,
+    however far the program runs ahead."""
     if number is not None:
         number = _actions.whole_number("cgdebug.step: the step", number)
         if not 0 <= number <= _MAX_STEP:
@@ -361,7 +365,8 @@ class graph_label:
             )
         if len(label.encode(errors="replace")) > _MAX_GRAPH_LABEL_BYTES:
             raise ValueError(
-                f"cgdebug.graph_label: a label has at most {_MAX_GRAPH_LABEL_BYTES} bytes: {label!r}"
+                f"cgdebug.graph_label: a label has at most {_MAX_GRAPH_LABEL_BYTES} bytes, not "
+                f"{label!r}"
             )
         self.label = label
         self._before = _native.set_graph_label(label, False)

@@ -22,6 +22,8 @@ from .errors import NothingMatchedError, RecordingError
 from .snapshot import TensorSnapshot
 
 if typing.TYPE_CHECKING:
+    import sqlite3
+
     from ._catalogue import Row
 
 __all__ = ["open", "Recording", "Series", "RecordedSnapshot", "Gap", "Diff", "Check"]
@@ -61,7 +63,7 @@ class Recording:
         from ._native import recording_module
 
         self._reader = recording_module().Reader(self._path, self._rank)
-        self._database = None
+        self._database: sqlite3.Connection | None = None
         self._missing: list[str] | None = None
         self._all = [Series(self, index, **slot) for index, slot in enumerate(self._reader.slots())]
         self._slots = sorted(self._all, key=lambda series: (series.graph_order, series.rank))
@@ -177,8 +179,8 @@ class Recording:
         return [series for series in self._slots if series._index in wanted]
 
     def replay(self, replay: int) -> dict[str, TensorSnapshot]:
-        """Every probe's snapshot of one replay, by name: "name#1" for a second call, "name@g:LABEL" for
-        another graph, "name@float32[8, 512]" for eager calls with another shape."""
+        """Every probe's snapshot of one replay, by name: "name#1" for a second call, "name@g:LABEL"
+        for another graph, "name@float32[8, 512]" for eager calls with another shape."""
         if len(self.ranks) > 1:
             raise RecordingError(
                 f"{self._path} is of ranks {self.ranks}: choose one, for example "
@@ -272,14 +274,16 @@ class Recording:
         return Diff(*recording_module().diff(self._reader, other._reader, options))
 
     def verify(self) -> list[str]:
-        """Reads every byte, which `complete` does not; what is damaged, in sentences. Empty: nothing is."""
+        """Reads every byte, which `complete` does not. Returns one sentence for each damaged place;
+        an empty list means that nothing is damaged."""
         return self._reader.verify()
 
     def sql(self, query: str, parameters: collections.abc.Sequence = ()) -> list[Row]:
-        """A read-only query; rows are tuples whose columns are attributes too. Tables: `cgdebug-cli query --schema`.
+        """A read-only query; rows are tuples whose columns are attributes too. The tables are those
+        of `cgdebug-cli query --schema`.
 
-        They are made in memory, and NULL where only the files of a recording have it (ordinal, place in
-        the file, process of a session), without marks; `cgdebug-cli query` asks the recording's catalogue.
+        They are made in memory, without marks. What only the files of a recording have (ordinal,
+        place in the file, process of a session) is NULL; `cgdebug-cli query` has it.
         """
         from . import _catalogue
 

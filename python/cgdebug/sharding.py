@@ -1,4 +1,4 @@
-"""Which part of a distributed tensor (DTensor) a snapshot is, and several ranks' parts put together."""
+"""Which part of a distributed tensor (DTensor) a snapshot is, and how parts are put together."""
 
 from __future__ import annotations
 
@@ -83,14 +83,15 @@ class TensorShard:
         """As it is kept with the probe: "S(0),R of [8,4] at (1,0) of dp=2,tp=2, from [4,0]"."""
         mesh = ",".join(f"{name}={size}" if name else str(size) for name, size in self.mesh)
         text = (
-            f"{','.join(self.placements)} of [{_joined(self.shape)}] at ({_joined(self.coordinate)})"
+            f"{','.join(self.placements)} of [{_joined(self.shape)}] "
+            f"at ({_joined(self.coordinate)})"
             f" of {mesh}"
         )
         return text if self.offset is None else f"{text}, from [{_joined(self.offset)}]"
 
     @property
     def is_partial(self) -> bool:
-        """Whether its values are terms of the whole tensor's, as in P(sum), and not values of it."""
+        """Whether its values have yet to be reduced over the ranks, as in P(sum)."""
         return any(one != "R" and _SHARD.fullmatch(one) is None for one in self.placements)
 
     def indices(self) -> list[numpy.ndarray]:
@@ -140,6 +141,7 @@ def assemble(snapshots: collections.abc.Iterable[TensorSnapshot]) -> TensorSnaps
     if not parts:
         raise ValueError("assemble: there is no snapshot to put together")
     first = parts[0]
+    shards = []
     names = [f"{part.probe_name}@{part.replay_index} of rank {part.rank}" for part in parts]
     for part, name in zip(parts, names, strict=True):
         if part.shard is None:
@@ -155,22 +157,22 @@ def assemble(snapshots: collections.abc.Iterable[TensorSnapshot]) -> TensorSnaps
                     f"assemble: {names[0]} and {name} differ in {what}: "
                     f"{getattr(first, what)!r}, {getattr(part, what)!r}"
                 )
+        shards.append(part.shard)
         whole = (part.shard.shape, part.shard.mesh, part.shard.placements)
-        if whole != (first.shard.shape, first.shard.mesh, first.shard.placements):
+        if whole != (shards[0].shape, shards[0].mesh, shards[0].placements):
             raise ValueError(
                 f"assemble: {names[0]} and {name} are parts of different tensors: "
                 f"{first.shard} and {part.shard}"
             )
-    shape = first.shard.shape
+    shape = shards[0].shape
     item = first._item_bytes()
     values = numpy.zeros((*shape, item), numpy.uint8)
     owner = numpy.full(shape, -1, numpy.int32)
-    for number, (part, name) in enumerate(zip(parts, names, strict=True)):
-        where = part.shard.indices()
+    for number, (part, shard, name) in enumerate(zip(parts, shards, names, strict=True)):
+        where = shard.indices()
         if tuple(map(len, where)) != tuple(part.shape):
             raise ValueError(
-                f"assemble: {name} has shape {list(part.shape)}, which does not follow from "
-                f"{part.shard}"
+                f"assemble: {name} has shape {list(part.shape)}, which does not follow from {shard}"
             )
         at = numpy.ix_(*where) if where else ()
         own = numpy.frombuffer(part._bytes(), numpy.uint8).reshape((*part.shape, item))

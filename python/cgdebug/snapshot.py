@@ -8,6 +8,7 @@ import typing
 if typing.TYPE_CHECKING:
     import numpy
     import torch
+    from numpy import ndarray  # inside the class "numpy" is the method
 
     from .sharding import TensorShard
 
@@ -60,6 +61,11 @@ class Stats:
         return self.nan + self.inf
 
 
+def _not_yet() -> typing.Any:
+    """The default of a field that is made when it is first asked for."""
+    return None
+
+
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class TensorSnapshot:
     """A copy of one probed tensor. It owns its bytes: later replays do not change it.
@@ -72,10 +78,10 @@ class TensorSnapshot:
     invocation_index: which call of the probe in its capture, from 0
     rank:             of the process, -1 when the job is not distributed
     graph_id:         of the capture, unique in the process; 0 = eager
-    graph:            what the graph is called (`cgdebug.graph_label`, or made of its shapes); "" = eager.
-                      A probe's own records know only a label that was given
-    serial:           when the replay began, ns since the epoch: sorts the snapshots of all graphs of
-                      a process, whose replays are counted each by itself
+    graph:            what the graph is called (`cgdebug.graph_label`, or made of its shapes);
+                      "" = eager. A probe's own records know only a label that was given
+    serial:           when the replay began, ns since the epoch. It sorts the snapshots of several
+                      graphs, each of which counts its own replays
     timestamp_ns:     wall clock when the snapshot was committed
     step:             the user's own (`cgdebug.step`), None when none was set
     shard:            of a DTensor: which part of it this rank has (`TensorShard`), else None
@@ -96,7 +102,7 @@ class TensorSnapshot:
     timestamp_ns: int = 0
     step: int | None = None
     shard: TensorShard | None = None
-    stats: Stats | None = dataclasses.field(default_factory=lambda: None)
+    stats: Stats = dataclasses.field(default_factory=_not_yet)
 
     @classmethod
     def from_payload(
@@ -104,7 +110,7 @@ class TensorSnapshot:
     ):
         """From contiguous bytes and torch's name of the dtype; needs no torch. `payload` may be
         None when only the metadata are known; `origin` is what the maker needs to find it again."""
-        snapshot = cls(dtype=None, tensor=None, stats=stats, **fields)
+        snapshot = cls(dtype=_not_yet(), tensor=_not_yet(), stats=stats or _not_yet(), **fields)
         # Why: __getattr__ fills in what is not there, so that it costs nothing until it is wanted.
         for name in ("dtype", "tensor"):
             del snapshot.__dict__[name]
@@ -157,7 +163,7 @@ class TensorSnapshot:
         uint8, because NumPy has no such type and ml_dtypes is not installed."""
         return self.dtype_name in _BITS_OF and _ml_dtype(self.dtype_name) is None
 
-    def numpy(self) -> numpy.ndarray:
+    def numpy(self) -> ndarray:
         """The values as an array, without a copy. bfloat16 and float8 come as the types of
         ml_dtypes, or as raw bits where it is not installed (see `numpy_is_bits`)."""
         import numpy
@@ -167,7 +173,7 @@ class TensorSnapshot:
             dtype = _ml_dtype(dtype) or _BITS_OF[dtype]
         return numpy.frombuffer(self._bytes(), dtype=dtype).reshape(self.shape)
 
-    def values(self) -> numpy.ndarray:
+    def values(self) -> ndarray:
         """The values as float64, of every dtype; integers beyond 2**53 are rounded."""
         import numpy
 
@@ -212,8 +218,8 @@ class TensorSnapshot:
             if "tensor" not in self.__dict__:
                 raise LookupError(
                     f"only the statistics of probe {self.probe_name!r} at replay "
-                    f"{self.replay_index} are here, see .stats: its action is TensorStats, or it was "
-                    f"set to statistics, or the daemon's memory limit was reached"
+                    f"{self.replay_index} are here, see .stats: its action is TensorStats, or it "
+                    f"was set to statistics, or the daemon's memory limit was reached"
                 )
             import torch
 
@@ -244,8 +250,8 @@ class TensorSnapshot:
         """NumPy would take "U16", as safetensors calls uint16, for text."""
         if self.dtype_name not in _SHORT_NAMES:
             raise ValueError(
-                f"probe {self.probe_name!r} is of dtype {self.dtype_name}, which this version cannot "
-                f"read; there are {', '.join(_SHORT_NAMES)}"
+                f"probe {self.probe_name!r} is of dtype {self.dtype_name}, which this version "
+                f"cannot read; there are {', '.join(_SHORT_NAMES)}"
             )
         return self.dtype_name
 

@@ -22,7 +22,9 @@ def assert_recordings_close(
     """Every snapshot of `actual` is close to its counterpart in `expected`, and none is missing.
 
     Tolerances left out are those of torch.testing.assert_close for the dtype; `options` as of
-    `Recording.diff`. Fails: AssertionError with the first difference, or with what was not compared.
+    `Recording.diff`.
+
+    Fails: AssertionError with the first difference, or with what was not compared.
     """
     __tracebackhide__ = True
     one = actual if isinstance(actual, Recording) else open_recording(actual)

@@ -140,7 +140,9 @@ class World:
         log = ("--log-file", str(self.folder / "daemon.log"))
         for attempt in (name, "daemon-again"):
             daemon = self.start(attempt, program, "--foreground", "--socket", self.socket, *log)
-            wait_until(lambda: self.accepts() or not daemon.alive(), "the daemon starts or ends")
+            wait_until(
+                lambda one=daemon: self.accepts() or not one.alive(), "the daemon starts or ends"
+            )
             if daemon.alive():
                 return daemon
             assert daemon.end() != 0

@@ -38,7 +38,7 @@ def test_every_byte_of_every_size_arrives(direct, count, prefer):
     p = direct(TensorRecord(3), prefer=prefer)
     graph, _ = capture(lambda: p(x), warmup=0)
     expected = []
-    for i in range(5):
+    for _ in range(5):
         x.random_(0, 256)
         replay(graph)
         expected.append(x.cpu())

@@ -85,7 +85,7 @@ def test_every_public_name_exists():
     for name in cgdebug.__all__:
         assert getattr(cgdebug, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        cgdebug.nothing
+        _ = cgdebug.nothing
 
 
 def test_version_is_the_one_of_the_build():

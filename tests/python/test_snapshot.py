@@ -113,7 +113,7 @@ def test_fields_cannot_be_set():
     with pytest.raises(dataclasses.FrozenInstanceError):
         snapshot.replay_index = 5
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        snapshot.nothing
+        _ = snapshot.nothing
 
 
 def test_snapshot_can_be_made_of_a_tensor():
@@ -169,4 +169,4 @@ def test_metadata_alone_say_that_the_values_are_gone():
     )
     assert repr(snapshot) == "<p @3 f32[2] cpu>"
     with pytest.raises(LookupError, match="only the statistics of probe 'p' at replay 3"):
-        snapshot.tensor
+        _ = snapshot.tensor

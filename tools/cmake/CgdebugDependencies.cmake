@@ -45,7 +45,7 @@ if(CGDEBUG_PROTOBUF_STATIC)
 endif()
 
 if(CGDEBUG_WITH_PYTHON OR CGDEBUG_WITH_TORCH)
-  find_package(Python 3.9 COMPONENTS Interpreter Development.Module REQUIRED)
+  find_package(Python 3.10 COMPONENTS Interpreter Development.Module REQUIRED)
   execute_process(
     COMMAND ${Python_EXECUTABLE} -c "import sysconfig; print(sysconfig.get_path('purelib'))"
     OUTPUT_VARIABLE CGDEBUG_SITE_PACKAGES OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)

@@ -88,7 +88,7 @@ ensure_system_packages() {
 # --- Python --------------------------------------------------------------------------------------
 
 python_packages=(torch==2.11.0 numpy 'protobuf>=4.21' safetensors tensorboard pandas pyarrow pytest
-  pytest-timeout 'pybind11>=2.10' 'scikit-build-core>=0.10')
+  pytest-timeout 'ruff==0.17.6' 'mypy>=1.15' 'pybind11>=2.10' 'scikit-build-core>=0.10')
 
 has_python_packages() {
   "$PYTHON" - "${python_packages[@]}" >/dev/null 2>&1 <<'CHECK'
@@ -151,14 +151,18 @@ ensure_built() {
   export PATH=$build_dir/bin:$PATH PYTHONPATH=$build_dir/python${PYTHONPATH:+:$PYTHONPATH}
 }
 
-# ensure_cgdebug ON|OFF: with or without the C++ tests. Sets PYTHON, build_dir, package_dir and PATH.
-ensure_cgdebug() {
+# Sets PYTHON, with what the tests need of it.
+ensure_python() {
   if [ -n "${CGDEBUG_PYTHON:-}" ]; then
     PYTHON=$(command -v "$CGDEBUG_PYTHON") || die "--python: no such program: $CGDEBUG_PYTHON"
-    ensure_built "$1"
   else
     ensure_system_packages
     ensure_venv
-    ensure_installed "$1"
   fi
+}
+
+# ensure_cgdebug ON|OFF: with or without the C++ tests. Sets PYTHON, build_dir, package_dir and PATH.
+ensure_cgdebug() {
+  ensure_python
+  if [ -n "${CGDEBUG_PYTHON:-}" ]; then ensure_built "$1"; else ensure_installed "$1"; fi
 }
