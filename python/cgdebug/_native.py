@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import dataclasses
 import os
 import pathlib
@@ -21,6 +22,8 @@ _INSTALL = "In the source tree of cgdebug, type: pip install --no-build-isolatio
 
 _lock = threading.Lock()
 _op_loaded = False
+_op_library = None
+_autograd_library = None  # torch forgets what it registered when it goes
 _dtensor_known = False
 _step: int | None = None
 _graph_label = ("", False)  # text, scoped: until the native module is loaded
@@ -196,7 +199,7 @@ def _load_module():
 
 
 def _load_op() -> None:
-    global _op_loaded
+    global _op_loaded, _op_library
     if _op_loaded:
         return
     try:
@@ -216,8 +219,25 @@ def _load_op() -> None:
             f"cgdebug's torch op does not load into torch {torch.__version__}: {error}. It was "
             f"built against another torch; build it again. {_INSTALL}"
         ) from error
+    _op_library = ctypes.CDLL(str(OP_LIBRARY))
+    _leave_out_of_autograd()
     _register_effect()
     _op_loaded = True
+
+
+def op_refused() -> bool:
+    """Whether the op that failed last on this thread failed by the caller's mistake."""
+    return _op_library is not None and bool(_op_library.cgdebug_op_refused())
+
+
+def _leave_out_of_autograd() -> None:
+    """A probe is no part of the gradient: autograd has nothing to do for it."""
+    global _autograd_library
+    import torch
+
+    _autograd_library = torch.library.Library("cgdebug", "IMPL")
+    for op in ("observe", "prepare"):
+        _autograd_library.impl(op, torch.library.fallthrough_kernel, "Autograd")
 
 
 def _register_effect() -> None:

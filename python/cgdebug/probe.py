@@ -156,6 +156,10 @@ class CudaGraphTensorProbe:
                 f"know how to give it to a probe ({str(error).splitlines()[0]}). Probe the tensors "
                 f"that it holds"
             ) from None
+        except RuntimeError as error:  # torch 2.15 and later drop the type of an op's exception
+            if not _native.op_refused():
+                raise
+            raise ValueError(str(error)) from None
 
     def attach_grad(self, tensor: torch.Tensor, strict: bool = False, return_handle: bool = False):
         """Looks at the gradient of `tensor` when backward computes it; the gradient is not changed.

@@ -1,0 +1,83 @@
+#include "libprobe/torch/observe.h"
+
+#include <charconv>
+
+namespace cgdebug::torch_op {
+namespace {
+
+thread_local bool last_was_refusal = false;
+
+std::string Text(const std::vector<std::int64_t>& numbers) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(numbers[i]);
+  }
+  return text + "]";
+}
+
+// Empty when the probe takes this tensor, otherwise what is wrong with it and what to pass instead.
+std::string WhyRefused(const ProbeState& probe, const TorchTensor& x) {
+  const std::string name = "probe '" + NameOf(probe) + "': ";
+  if (!x.is_strided) {
+    return name +
+           "sparse and other tensors that are not strided are not supported; probe "
+           "x.to_dense() or x.values()";
+  }
+  if (x.dtype == Dtype::kInvalid) {
+    return name + "dtype " + x.dtype_name +
+           " is not supported (supported: bool, uint8, int8, int16, int32, int64, float16, "
+           "bfloat16, float32, float64, float8_e4m3fn, float8_e5m2); probe " +
+           (x.is_complex ? "torch.view_as_real(x)" : "x.to(...)");
+  }
+  if (!x.is_contiguous && !OptionsOf(probe).copy_non_contiguous) {
+    return name + "the tensor " + Text(x.sizes) + " with strides " + Text(x.strides) +
+           " is not contiguous. Pass x.contiguous(), or CudaGraphTensorProbe(..., "
+           "non_contiguous=\"copy\")";
+  }
+  return {};
+}
+
+}  // namespace
+
+std::shared_ptr<ProbeState> Lookup(std::string_view site) {
+  std::uint64_t id = 0;
+  const auto parsed = std::from_chars(site.data(), site.data() + site.size(), id);
+  if (parsed.ec != std::errc()) {
+    throw Error(ErrorKind::kBadArgument, "cgdebug::observe: '" + std::string(site) +
+                                             "' names no probe. Call the probe, not the op");
+  }
+  return FindProbe(id);
+}
+
+TensorRef Describe(const ProbeState& probe, TorchTensor x, std::string_view shard) {
+  const std::string refused = WhyRefused(probe, x);
+  if (!refused.empty()) throw Error(ErrorKind::kUnsupported, refused);
+  TensorRef tensor;
+  tensor.dtype = x.dtype;
+  tensor.shape = std::move(x.sizes);
+  tensor.device_type = x.is_cuda ? DeviceType::kCuda : DeviceType::kCpu;
+  tensor.device_index = x.is_cuda ? x.device_index : 0;
+  tensor.packed_from_strided = !x.is_contiguous;
+  tensor.shard = shard;
+  return tensor;
+}
+
+void RememberRefusal(bool refused) { last_was_refusal = refused; }
+
+void RefuseBatched(std::string_view site) {
+  const auto probe = Lookup(site);
+  if (probe == nullptr) return;
+  throw Error(ErrorKind::kUnsupported,
+              "probe '" + NameOf(*probe) +
+                  "' is called inside torch.vmap, where a tensor is one of many that do not "
+                  "exist by themselves. Probe the whole batch: what goes into the mapped "
+                  "function, or what comes out of it");
+}
+
+}  // namespace cgdebug::torch_op
+
+// For the Python package: 1 when the last failed call on this thread was the caller's mistake.
+// Asking forgets it, so that an exception of torch's own after it is not taken for it.
+extern "C" __attribute__((visibility("default"))) int cgdebug_op_refused() {
+  return std::exchange(cgdebug::torch_op::last_was_refusal, false) ? 1 : 0;
+}

@@ -1,0 +1,71 @@
+// observe.h: what cgdebug::observe and cgdebug::prepare do, whichever way torch calls them.
+//
+// The ops exist twice: observe_op_stable.cpp on torch's stable ABI, one binary for torch 2.10 and
+// later, and observe_op_aten.cpp for older ones, built against one torch. Both describe the tensor
+// as a TorchTensor, and everything else is here. No Python anywhere in the op library, so one
+// binary serves every Python version.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cgdebug/probe.h"
+
+namespace cgdebug::torch_op {
+
+// `shard` says which part of a distributed tensor x is, and is empty for others. `site` is
+// "<probe id>:<name>": a constant for the compiler, and a lookup without hashing names. The op
+// returns nothing: an output that aliases its input is an error in new torch.
+inline constexpr const char* kObserveSchema = "observe(Tensor x, str site, str shard=\"\") -> ()";
+inline constexpr const char* kPrepareSchema = "prepare(Tensor x, str site, str shard=\"\") -> ()";
+
+// Everything about a tensor but where its data lies.
+struct TorchTensor {
+  Dtype dtype = Dtype::kInvalid;  // kInvalid: cgdebug does not take it
+  std::string dtype_name;         // torch's, for messages
+  bool is_complex = false;
+  bool is_strided = true;  // false: sparse and other layouts
+  bool is_contiguous = true;
+  std::vector<std::int64_t> sizes;
+  std::vector<std::int64_t> strides;  // empty where is_strided is false
+  bool is_cuda = false;
+  int device_index = 0;
+};
+
+// The probe that `site` names; nullptr once it was closed, and the call then does nothing.
+// Fails: throws Error when `site` names no probe.
+std::shared_ptr<ProbeState> Lookup(std::string_view site);
+
+// `x` without its data.
+// Fails: throws Error when the probe does not take this tensor; the text says what to pass instead.
+TensorRef Describe(const ProbeState& probe, TorchTensor x, std::string_view shard);
+
+// Inside torch.vmap, where torch itself would say that a batching rule is missing.
+// Fails: always, unless the probe was closed.
+void RefuseBatched(std::string_view site);
+
+// Says for this thread whether its last failed call was the caller's mistake: from torch 2.15 on,
+// the dispatcher turns every exception of an op on the stable ABI into a RuntimeError.
+void RememberRefusal(bool refused);
+
+// Calls `function`. Errors that the caller can mend become std::invalid_argument, which Python sees
+// as ValueError, and all others std::runtime_error.
+template <typename Function>
+void WithStandardErrors(Function&& function) {
+  try {
+    std::forward<Function>(function)();
+  } catch (const Error& error) {
+    const bool refused =
+        error.kind() == ErrorKind::kBadArgument || error.kind() == ErrorKind::kUnsupported;
+    RememberRefusal(refused);
+    if (refused) throw std::invalid_argument(error.what());
+    throw std::runtime_error(error.what());
+  }
+}
+
+}  // namespace cgdebug::torch_op

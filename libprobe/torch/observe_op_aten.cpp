@@ -1,0 +1,152 @@
+// observe_op_aten.cpp: the ops on ATen, for torch before 2.10. Built against one torch, for that
+// one.
+#include <ATen/ATen.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include <string_view>
+
+#include "libprobe/torch/observe.h"
+
+#ifdef CGDEBUG_TORCH_HAS_CUDA
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAStream.h>
+#endif
+
+namespace cgdebug::torch_op {
+namespace {
+
+Dtype FromTorch(at::ScalarType type) {
+  switch (type) {
+    case at::kBool:
+      return Dtype::kBool;
+    case at::kByte:
+      return Dtype::kUint8;
+    case at::kChar:
+      return Dtype::kInt8;
+    case at::kShort:
+      return Dtype::kInt16;
+    case at::kInt:
+      return Dtype::kInt32;
+    case at::kLong:
+      return Dtype::kInt64;
+    case at::kHalf:
+      return Dtype::kFloat16;
+    case at::kBFloat16:
+      return Dtype::kBfloat16;
+    case at::kFloat:
+      return Dtype::kFloat32;
+    case at::kDouble:
+      return Dtype::kFloat64;
+    case at::kFloat8_e4m3fn:
+      return Dtype::kFloat8E4m3fn;
+    case at::kFloat8_e5m2:
+      return Dtype::kFloat8E5m2;
+    default:
+      return Dtype::kInvalid;
+  }
+}
+
+TorchTensor Facts(const at::Tensor& x) {
+  TorchTensor facts;
+  facts.dtype = FromTorch(x.scalar_type());
+  facts.dtype_name = c10::toString(x.scalar_type());
+  facts.is_complex = x.is_complex();
+  facts.is_strided = x.layout() == at::kStrided;
+  facts.is_contiguous = facts.is_strided && x.is_contiguous() && !x.is_conj() && !x.is_neg();
+  facts.sizes = x.sizes().vec();
+  if (facts.is_strided) facts.strides = x.strides().vec();
+  facts.is_cuda = x.is_cuda();
+  facts.device_index = x.device().index();
+  return facts;
+}
+
+void ObserveTensor(ProbeState& probe, const at::Tensor& x, std::string_view shard, void* stream) {
+  TensorRef tensor = Describe(probe, Facts(x), shard);
+  const at::Tensor dense = tensor.packed_from_strided ? x.contiguous() : x;
+  tensor.data = dense.const_data_ptr();
+  Observe(probe, tensor, stream);
+}
+
+void ObserveCpu(const at::Tensor& x, std::string_view site, std::string_view shard) {
+  WithStandardErrors([&] {
+    const auto probe = Lookup(site);
+    if (probe == nullptr || OptionsOf(*probe).mode == ProbeMode::kCapture) return;
+    ObserveTensor(*probe, x, shard, nullptr);
+  });
+}
+
+#ifdef CGDEBUG_TORCH_HAS_CUDA
+void ObserveCuda(const at::Tensor& x, std::string_view site, std::string_view shard) {
+  WithStandardErrors([&] {
+    const auto probe = Lookup(site);
+    if (probe == nullptr) return;
+    const c10::DeviceGuard guard(x.device());
+    void* stream = c10::cuda::getCurrentCUDAStream(x.device().index()).stream();
+    if (OptionsOf(*probe).mode == ProbeMode::kCapture && !IsCapturing(stream)) return;
+    ObserveTensor(*probe, x, shard, stream);
+  });
+}
+
+// Blocks that torch keeps of what the job freed belong to a stream, the default one in most jobs,
+// on which their last use may still be queued.
+void* AllocateFromTorch(std::uint64_t bytes, int device) noexcept {
+  void* memory = nullptr;
+  try {
+    const auto stream = c10::cuda::getDefaultCUDAStream(static_cast<c10::DeviceIndex>(device));
+    memory = c10::cuda::CUDACachingAllocator::raw_alloc_with_stream(bytes, stream.stream());
+    stream.synchronize();
+    return memory;
+  } catch (...) {  // it has none either, or the stream takes part in a capture
+    if (memory != nullptr) c10::cuda::CUDACachingAllocator::raw_delete(memory);
+    return nullptr;
+  }
+}
+void FreeToTorch(void* memory) noexcept {
+  try {
+    c10::cuda::CUDACachingAllocator::raw_delete(memory);
+  } catch (...) {  // torch no longer knows it: the process ends
+  }
+}
+const bool is_installed = [] {
+  SetFallbackAllocator({&AllocateFromTorch, &FreeToTorch});
+  return true;
+}();
+#endif
+
+void PrepareAny(const at::Tensor& x, std::string_view site, std::string_view shard) {
+  WithStandardErrors([&] {
+    const auto probe = Lookup(site);
+    if (probe == nullptr) throw Error(ErrorKind::kClosed, "the probe to prepare is closed");
+    Prepare(*probe, Describe(*probe, Facts(x), shard));
+  });
+}
+
+void DoNothing(const at::Tensor&, std::string_view, std::string_view) {}
+
+void ObserveBatched(const at::Tensor&, std::string_view site, std::string_view) {
+  WithStandardErrors([&] { RefuseBatched(site); });
+}
+
+}  // namespace
+
+TORCH_LIBRARY(cgdebug, library) {
+  library.def(kObserveSchema);
+  library.def(kPrepareSchema);
+}
+TORCH_LIBRARY_IMPL(cgdebug, CPU, library) {
+  library.impl("observe", &ObserveCpu);
+  library.impl("prepare", &PrepareAny);
+}
+#ifdef CGDEBUG_TORCH_HAS_CUDA
+TORCH_LIBRARY_IMPL(cgdebug, CUDA, library) {
+  library.impl("observe", &ObserveCuda);
+  library.impl("prepare", &PrepareAny);
+}
+#endif
+TORCH_LIBRARY_IMPL(cgdebug, FuncTorchBatched, library) { library.impl("observe", &ObserveBatched); }
+TORCH_LIBRARY_IMPL(cgdebug, Meta, library) {
+  library.impl("observe", &DoNothing);
+  library.impl("prepare", &DoNothing);
+}
+}  // namespace cgdebug::torch_op

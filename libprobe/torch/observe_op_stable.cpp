@@ -1,0 +1,226 @@
+// observe_op_stable.cpp: the ops on torch's stable ABI: one binary for torch 2.10 and every later
+// one, with CUDA and without.
+//
+// Source: docs.pytorch.org/docs/stable/notes/libtorch_stable_abi.html. Headers of a newer torch
+// restrict themselves to what TORCH_TARGET_VERSION has.
+#include <dlfcn.h>
+#include <torch/csrc/stable/accelerator.h>
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/ScalarType.h>
+
+#include <optional>
+#include <string>
+
+#include "libprobe/torch/observe.h"
+
+namespace cgdebug::torch_op {
+namespace {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+Dtype FromTorch(ScalarType type) {
+  switch (type) {
+    case ScalarType::Bool:
+      return Dtype::kBool;
+    case ScalarType::Byte:
+      return Dtype::kUint8;
+    case ScalarType::Char:
+      return Dtype::kInt8;
+    case ScalarType::Short:
+      return Dtype::kInt16;
+    case ScalarType::Int:
+      return Dtype::kInt32;
+    case ScalarType::Long:
+      return Dtype::kInt64;
+    case ScalarType::Half:
+      return Dtype::kFloat16;
+    case ScalarType::BFloat16:
+      return Dtype::kBfloat16;
+    case ScalarType::Float:
+      return Dtype::kFloat32;
+    case ScalarType::Double:
+      return Dtype::kFloat64;
+    case ScalarType::Float8_e4m3fn:
+      return Dtype::kFloat8E4m3fn;
+    case ScalarType::Float8_e5m2:
+      return Dtype::kFloat8E5m2;
+    default:
+      return Dtype::kInvalid;
+  }
+}
+
+// Fails: throws std::runtime_error naming the call; torch has logged why.
+void Check(AOTITorchError status, const char* call) {
+  if (status == AOTI_TORCH_SUCCESS) return;
+  throw std::runtime_error(std::string("cgdebug::observe: torch's ") + call + " failed");
+}
+
+TorchTensor Facts(const Tensor& x) {
+  TorchTensor facts;
+  std::int32_t type = 0;
+  std::int32_t layout = 0;
+  Check(aoti_torch_get_dtype(x.get(), &type), "aoti_torch_get_dtype");
+  Check(aoti_torch_get_layout(x.get(), &layout), "aoti_torch_get_layout");
+  // Types that this build's headers do not know yet are numbers here, and are refused like others.
+  const auto scalar = static_cast<ScalarType>(type);
+  facts.dtype = FromTorch(scalar);
+  facts.dtype_name = torch::headeronly::toString(scalar);
+  facts.is_complex = type == aoti_torch_dtype_complex32() || type == aoti_torch_dtype_complex64() ||
+                     type == aoti_torch_dtype_complex128();
+  facts.is_strided = layout == aoti_torch_layout_strided();
+  facts.is_contiguous = facts.is_strided && x.is_contiguous();
+  const auto sizes = x.sizes();
+  facts.sizes.assign(sizes.begin(), sizes.end());
+  if (facts.is_strided) {
+    const auto strides = x.strides();
+    facts.strides.assign(strides.begin(), strides.end());
+  }
+  facts.is_cuda = x.is_cuda();
+  facts.device_index = x.get_device_index();
+  return facts;
+}
+
+// A tensor with the conjugate or the negative bit never comes here: torch's fallbacks for these
+// bits call the op with the tensor that they mean.
+void ObserveTensor(ProbeState& probe, const Tensor& x, std::string_view shard, void* stream) {
+  TensorRef tensor = Describe(probe, Facts(x), shard);
+  const Tensor dense = tensor.packed_from_strided ? torch::stable::contiguous(x) : x;
+  tensor.data = dense.const_data_ptr();
+  Observe(probe, tensor, stream);
+}
+
+void ObserveCpu(const Tensor& x, std::string site, std::string shard) {
+  WithStandardErrors([&] {
+    const auto probe = Lookup(site);
+    if (probe == nullptr || OptionsOf(*probe).mode == ProbeMode::kCapture) return;
+    ObserveTensor(*probe, x, shard, nullptr);
+  });
+}
+
+// What only a torch with CUDA has. Looked up instead of linked, so that this library loads into a
+// torch without CUDA too.
+struct CudaTorch {
+  using Guard = struct CUDAStreamGuardOpaque*;
+  AOTITorchError (*get_current_stream)(std::int32_t device, void** stream) = nullptr;
+  AOTITorchError (*create_stream_guard)(void* stream, std::int32_t device, Guard*) = nullptr;
+  AOTITorchError (*delete_stream_guard)(Guard) = nullptr;
+  AOTITorchError (*raw_alloc)(std::uint64_t bytes, void** memory) = nullptr;
+  AOTITorchError (*raw_delete)(void* memory) = nullptr;
+  AOTITorchError (*synchronize)(void* stream, std::int32_t device) = nullptr;
+};
+
+// Null where this torch has no CUDA, or lacks one of the functions.
+const CudaTorch* Cuda() {
+  static const std::optional<CudaTorch> cuda = []() -> std::optional<CudaTorch> {
+    // Not loaded by this: a tensor on a GPU means that torch has loaded it.
+    void* const library = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
+    if (library == nullptr) return std::nullopt;
+    CudaTorch found;
+    bool complete = true;
+    const auto find = [&](auto& function, const char* name) {
+      function =
+          reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
+      complete = complete && function != nullptr;
+    };
+    find(found.get_current_stream, "aoti_torch_get_current_cuda_stream");
+    find(found.create_stream_guard, "aoti_torch_create_cuda_stream_guard");
+    find(found.delete_stream_guard, "aoti_torch_delete_cuda_stream_guard");
+    find(found.raw_alloc, "aoti_torch_cuda_caching_allocator_raw_alloc");
+    find(found.raw_delete, "aoti_torch_cuda_caching_allocator_raw_delete");
+    find(found.synchronize, "torch_cuda_stream_synchronize");
+    if (!complete) return std::nullopt;
+    return found;
+  }();
+  return cuda ? &*cuda : nullptr;
+}
+
+// Blocks that torch keeps of what the job freed belong to a stream, the default one in most jobs,
+// on which their last use may still be queued.
+void* AllocateFromTorch(std::uint64_t bytes, int device) noexcept {
+  const CudaTorch* const cuda = Cuda();
+  CudaTorch::Guard guard = nullptr;
+  void* const default_stream = nullptr;
+  if (cuda == nullptr || cuda->create_stream_guard(default_stream, device, &guard) != 0) {
+    return nullptr;
+  }
+  void* memory = nullptr;
+  if (cuda->raw_alloc(bytes, &memory) != AOTI_TORCH_SUCCESS) {
+    memory = nullptr;  // it has none either
+  } else if (cuda->synchronize(default_stream, device) != AOTI_TORCH_SUCCESS) {
+    (void)cuda->raw_delete(memory);  // the stream takes part in a capture
+    memory = nullptr;
+  }
+  (void)cuda->delete_stream_guard(guard);
+  return memory;
+}
+void FreeToTorch(void* memory) noexcept {
+  const CudaTorch* const cuda = Cuda();
+  if (cuda != nullptr)
+    (void)cuda->raw_delete(memory);  // fails where the process ends: torch is gone
+}
+
+void ObserveCuda(const Tensor& x, std::string site, std::string shard) {
+  WithStandardErrors([&] {
+    const auto probe = Lookup(site);
+    if (probe == nullptr) return;
+    const CudaTorch* const cuda = Cuda();
+    if (cuda == nullptr) {
+      throw Error(
+          ErrorKind::kSystem,
+          "cgdebug::observe: this torch's libtorch_cuda.so lacks functions of its stable ABI. "
+          "cgdebug needs torch 2.10 or later, or a build from source for this torch");
+    }
+    static const bool is_installed = [] {
+      SetFallbackAllocator({&AllocateFromTorch, &FreeToTorch});
+      return true;
+    }();
+    (void)is_installed;
+    const int device = x.get_device_index();
+    const torch::stable::accelerator::DeviceGuard guard(device);
+    void* stream = nullptr;
+    Check(cuda->get_current_stream(device, &stream), "aoti_torch_get_current_cuda_stream");
+    if (OptionsOf(*probe).mode == ProbeMode::kCapture && !IsCapturing(stream)) return;
+    ObserveTensor(*probe, x, shard, stream);
+  });
+}
+
+void PrepareAny(const Tensor& x, std::string site, std::string shard) {
+  WithStandardErrors([&] {
+    const auto probe = Lookup(site);
+    if (probe == nullptr) throw Error(ErrorKind::kClosed, "the probe to prepare is closed");
+    Prepare(*probe, Describe(*probe, Facts(x), shard));
+  });
+}
+
+void DoNothing(const Tensor&, std::string, std::string) {}
+
+void ObserveBatched(const Tensor&, std::string site, std::string) {
+  WithStandardErrors([&] { RefuseBatched(site); });
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY(cgdebug, library) {
+  library.def(kObserveSchema);
+  library.def(kPrepareSchema);
+}
+STABLE_TORCH_LIBRARY_IMPL(cgdebug, CPU, library) {
+  library.impl("observe", TORCH_BOX(&ObserveCpu));
+  library.impl("prepare", TORCH_BOX(&PrepareAny));
+}
+STABLE_TORCH_LIBRARY_IMPL(cgdebug, CUDA, library) {
+  library.impl("observe", TORCH_BOX(&ObserveCuda));
+  library.impl("prepare", TORCH_BOX(&PrepareAny));
+}
+STABLE_TORCH_LIBRARY_IMPL(cgdebug, FuncTorchBatched, library) {
+  library.impl("observe", TORCH_BOX(&ObserveBatched));
+}
+STABLE_TORCH_LIBRARY_IMPL(cgdebug, Meta, library) {
+  library.impl("observe", TORCH_BOX(&DoNothing));
+  library.impl("prepare", TORCH_BOX(&DoNothing));
+}
+
+}  // namespace cgdebug::torch_op
