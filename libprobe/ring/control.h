@@ -10,8 +10,8 @@
 
 namespace cgdebug::ring {
 
-// Takes over what the daemon wrote for the slot with this registration order, into *control; leaves
-// it as it is when the daemon is in the middle of writing (C2, pairs with C1).
+// Copies what the daemon wrote for the slot with this registration order into *control. Leaves
+// *control unchanged while the daemon is writing (C2, pairs with C1).
 inline void LoadControl(const layout::SlotCredit& credit, std::uint64_t order,
                         layout::SlotControl* control) noexcept {
   const std::uint64_t word = LoadAcquire(credit.control);

@@ -1,4 +1,5 @@
-// credit.h: how far a slot's reader is, told apart from what it says about the block's last owner.
+// credit.h: how far a slot has been read, without mistaking the credit of the block's previous slot
+// for it.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +11,9 @@ namespace cgdebug::ring {
 
 // The ordinal up to which the slot with this registration order was consumed (R4, pairs with W4).
 //
-// Why the order: a daemon that is stopped between looking at the directory and storing its credit
-// may store it when the block belongs to another slot. Such a credit must not pass as that slot's,
-// or snapshots that nobody read would count as read.
+// Why the order is checked: a daemon may be stopped between reading the directory and storing its
+// credit, and wake up when the block belongs to another slot. If its late credit counted for that
+// slot, snapshots that nobody read would count as read.
 inline std::uint64_t CreditedOrdinal(const layout::SlotCredit& credit,
                                      std::uint64_t order) noexcept {
   const std::uint64_t consumed = LoadAcquire(credit.consumed);
@@ -20,8 +21,8 @@ inline std::uint64_t CreditedOrdinal(const layout::SlotCredit& credit,
   return LoadRelaxed(credit.consumed) == consumed ? consumed : 0;
 }
 
-// Before the first store for the slot with this registration order: what a late daemon left there
-// for the block's last owner, live control included, must not become this slot's with its order.
+// Clears what a late daemon may have left for the block's previous slot, live control included,
+// before anything is stored for the slot with this registration order.
 inline void TakeOver(layout::SlotCredit& credit, std::uint64_t order) noexcept {
   if (LoadRelaxed(credit.order) == order) return;
   StoreRelaxed(credit.consumed, std::uint64_t{0});

@@ -1,4 +1,4 @@
-// payload_checksum.h: what a kernel of the direct lane adds up of a payload, and its reader again.
+// payload_checksum.h: the checksum that a kernel of the direct lane stores and the reader verifies.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +6,9 @@
 
 namespace cgdebug::ring {
 
-// Word i times 2 * i + 1, without a multiplication a word: of each lane's words the sum, and the
-// sum of all sums on the way, which counts a word once for every round from its own to the last.
+// The sum of word[i] * (2 * i + 1), without a multiplication per word. Each lane keeps the sum of
+// its words and the sum of its running sums; the latter counts a word once per round from its own
+// to the last.
 inline std::uint64_t WeightedSum(const std::byte* from, std::uint64_t words) {
   using Lanes [[gnu::vector_size(16)]] = std::uint64_t;  // of two words each
   const std::uint64_t rounds = words / 4;
@@ -34,11 +35,11 @@ inline std::uint64_t WeightedSum(const std::byte* from, std::uint64_t words) {
   return total;
 }
 
-// Of a payload, as 32-bit little-endian words, the last one filled up with zeros: each times an odd
-// 32-bit number that tells its place, so that no single changed or displaced word can hide, and so
-// that threads may add their parts in any order.
+// The checksum of a payload, as 32-bit little-endian words, the last one padded with zeros. Each
+// word is multiplied by an odd 32-bit number that depends on its place, so that no single changed
+// or displaced word goes unnoticed, and threads may add their parts in any order.
 inline std::uint64_t PayloadChecksum(const std::byte* payload, std::uint64_t bytes) {
-  constexpr std::uint64_t kPeriodWords = std::uint64_t{1} << 31;  // then the numbers begin anew
+  constexpr std::uint64_t kPeriodWords = std::uint64_t{1} << 31;  // then the factors repeat
   const std::uint64_t words = bytes / 4;
   std::uint64_t sum = 0;
   for (std::uint64_t begin = 0; begin < words; begin += kPeriodWords) {

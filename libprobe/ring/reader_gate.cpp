@@ -42,8 +42,8 @@ ReaderGate::Result ReaderGate::WaitFor(const layout::SlotCredit& credit, std::ui
   Clock::time_point next_alive_check = {};
   std::chrono::nanoseconds waited{0};
   while (CreditedOrdinal(credit, order) < needed) {
-    // Before the question whether it lives: a daemon that comes after the answer moves it on. A
-    // daemon that had moved it on is found alive (G2, pairs with G1).
+    // Read before asking whether the daemon lives: a daemon that attaches after that answer moves
+    // `progress` on, and one that moved it before is found alive (G2, pairs with G1).
     const std::uint64_t progress = LoadAcquire(consumer_->progress);
     const std::uint64_t mark =
         layout::GaveUpMark(LoadRelaxed(consumer_->generation), LoadRelaxed(credit.consumed));

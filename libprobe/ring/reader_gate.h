@@ -1,5 +1,5 @@
-// reader_gate.h: how long a producer waits for its reader: at most one deadline, and for no dead
-// one.
+// reader_gate.h: how long a producer waits for its reader: at most one deadline, and not at all for
+// a dead one.
 #pragma once
 
 #include <chrono>
@@ -9,7 +9,7 @@
 
 namespace cgdebug::ring {
 
-// One a segment. A writer whose ring is full asks it to wait for the reader.
+// One per segment. A writer whose ring is full asks it to wait for the reader.
 //
 // Thread: any number of writers at a time, each with a slot of its own.
 class ReaderGate {
@@ -25,12 +25,13 @@ class ReaderGate {
       : consumer_(consumer), refusals_(refusals), fd_(fd) {}
 
   // Waits until the slot with this registration order is consumed up to `needed`. Returns at once
-  // when no daemon is attached, when the daemon refused the slot, when an earlier wait found the
-  // daemon dead or ran into its deadline and the daemon has not moved since, and when an earlier
-  // wait for this slot failed and neither its credit nor the daemon changed since. So a hung daemon
-  // costs a job one deadline, not one a replay or one a slot, a slot that is not read costs one
-  // deadline at most, and a dead daemon a system call.
-  // `gave_up` is the slot's own memory of that; 0 at first.
+  // if
+  //   - no daemon is attached, or the daemon refused the slot;
+  //   - an earlier wait found the daemon dead or ran into its deadline, and it has not moved since;
+  //   - an earlier wait for this slot failed, and neither its credit nor the daemon changed since.
+  // So a hung daemon costs a job one deadline in total, not one per replay or slot; a slot that
+  // nobody reads costs at most one deadline; a dead daemon costs one system call.
+  // `gave_up` is where the slot remembers that; 0 at first.
   // Fails: never.
   Result WaitFor(const layout::SlotCredit& credit, std::uint64_t order, std::uint64_t needed,
                  std::chrono::nanoseconds deadline, std::uint64_t* gave_up) noexcept;

@@ -25,8 +25,8 @@ namespace {
 
 constexpr double kStartSeconds = 60;  // longer than any process needs to make its control file
 
-// A regular file of this user, read with pread: one that is cut off meanwhile is a short read,
-// where a mapping of it would be a SIGBUS.
+// A regular file of this user, read with pread(): if it is truncated meanwhile, that is a short
+// read, where a mapping would raise SIGBUS.
 class OwnFile {
  public:
   explicit OwnFile(const std::string& name)
@@ -54,7 +54,7 @@ class OwnFile {
   bool ok_;
 };
 
-// CLOCK_REALTIME of the segment's newest snapshot; `since_ns` when it has none that is newer.
+// CLOCK_REALTIME of the segment's newest snapshot, or `since_ns` if it has none that is newer.
 std::int64_t LastSnapshotNs(const OwnFile& control, const std::string& name,
                             std::int64_t since_ns) {
   layout::ProducerLine producer = {};
@@ -78,15 +78,15 @@ std::int64_t LastSnapshotNs(const OwnFile& control, const std::string& name,
   return since_ns;
 }
 
-// CLOCK_REALTIME of its last snapshot, if it is the segment of a dead producer that no daemon has
-// open; `control` has the producer's lock then.
+// CLOCK_REALTIME of the last snapshot of a segment whose producer is dead and that no daemon has
+// open. `control` then holds the producer's lock.
 std::optional<std::int64_t> LastOfDead(const OwnFile& control, const std::string& name) {
   layout::SegmentHeader header = {};
   if (!control.Read(0, &header) || header.magic != layout::kSegmentMagic ||
       header.abi_major != layout::kAbiMajor) {
     return std::nullopt;
   }
-  // The lock itself, not a look at it: only who gets it knows that the producer is dead.
+  // Take the lock instead of asking who holds it: only its owner knows that the producer is dead.
   if (!TryLockByte(control.fd(), layout::kProducerLockByte) ||
       LockedByOther(control.fd(), layout::kReaderLockByte)) {
     return std::nullopt;
@@ -98,14 +98,15 @@ void ReclaimSegment(const std::string& name, double age_s) {
   const OwnFile control(name);
   const std::optional<std::int64_t> last_ns = LastOfDead(control, name);
   if (!last_ns) return;
-  // In double, which holds the difference of any two times.
+  // As double, which holds the difference of any two times.
   const double age_ns = static_cast<double>(RealtimeNs()) - static_cast<double>(*last_ns);
   if (age_ns > age_s * 1e9) UnlinkSegment(name);
 }
 
-// Its maker locks it, looks whether it still has its name, and renames it: either the lock is taken
-// here first and the maker starts again, or the maker lives and has it. A young file is left alone,
-// so that a machine where many jobs start does not make one of them start again and again.
+// The process that makes the file locks it, checks that it still has its name, and renames it. So
+// either the lock is taken here first and that process starts again, or that process lives and
+// holds it. A young file is left alone: where many jobs start, none should have to start again and
+// again.
 void ReclaimTemporary(const std::string& name, double age_s) {
   const OwnFile file(name);
   struct stat info = {};
@@ -116,8 +117,8 @@ void ReclaimTemporary(const std::string& name, double age_s) {
   if (TryLockByte(file.fd(), layout::kProducerLockByte)) unlink(ShmPath(name).c_str());
 }
 
-// A producer names its control file before it makes the first extent, so an extent in the list
-// whose control file is not there now has lost it.
+// A producer names its control file before it makes the first extent. So if the control file is
+// missing now, it is gone, and the extent is left over.
 void ReclaimExtent(const std::string& name, const std::string& control) {
   struct stat info = {};
   if (lstat(ShmPath(control).c_str(), &info) != 0 && errno == ENOENT) {
@@ -138,7 +139,7 @@ void ReclaimDeadSegments(double age_s, const IsOpenHere& is_open_here) noexcept 
         ReclaimExtent(name, std::string(control));
       }
     }
-  } catch (const std::bad_alloc&) {  // the next job does it
+  } catch (const std::bad_alloc&) {  // the next job reclaims it
   }
 }
 
@@ -160,7 +161,7 @@ void EvictDeadSegments(std::uint64_t bytes, const IsOpenHere& is_open_here) noex
     const OwnFile control(name);  // a daemon may have found it meanwhile
     if (LastOfDead(control, name)) UnlinkSegment(name);
   }
-} catch (const std::bad_alloc&) {  // then what was evicted so far has to do
+} catch (const std::bad_alloc&) {  // what was evicted so far must be enough
 }
 
 }  // namespace cgdebug::ring

@@ -20,7 +20,7 @@ std::string MarkPath() {
   return ShmPath(std::string(layout::kNamePrefix) + "recorder-" + std::to_string(geteuid()));
 }
 
-// Of this user, and not what somebody made to mislead it.
+// Whether the file belongs to this user and is what Hold() makes.
 bool IsOurs(int fd, struct stat* info) noexcept {
   return fstat(fd, info) == 0 && info->st_uid == geteuid() && S_ISREG(info->st_mode);
 }
@@ -30,7 +30,8 @@ bool IsOurs(int fd, struct stat* info) noexcept {
 bool RecorderMark::Hold() noexcept try {
   if (fd_ >= 0) return true;
   const std::string path = MarkPath();
-  // Another daemon may remove the file between the two calls: then its lock says nothing.
+  // Another daemon may remove the file between the two calls. A lock on a removed file says
+  // nothing.
   for (int attempt = 0; attempt < kOpenAttempts; ++attempt) {
     fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     struct stat info = {};
@@ -47,7 +48,7 @@ bool RecorderMark::Hold() noexcept try {
 
 void RecorderMark::Drop() noexcept try {
   if (fd_ < 0) return;
-  // Who holds it alone can make its lock exclusive, and nobody else relies on the file.
+  // If the shared lock becomes exclusive, no other daemon relies on the file.
   if (TryLockByte(fd_, 0)) unlink(MarkPath().c_str());
   close(fd_);
   fd_ = -1;

@@ -1,7 +1,7 @@
 // recorder_mark.h: how a job learns, as it starts, that a recording waits for it.
 //
-// /dev/shm/cgdebug-recorder-<uid> is an empty file. A daemon with a recording that takes jobs which
-// are yet to come holds a shared record lock on its first byte, which the kernel drops when the
+// /dev/shm/cgdebug-recorder-<uid> is an empty file. A daemon with a recording that waits for jobs
+// yet to come holds a shared record lock on its first byte; the kernel drops the lock when the
 // daemon dies. Why a file: the traced process has no socket, and its first snapshots come before a
 // daemon has found its segment.
 #pragma once
@@ -10,7 +10,7 @@ namespace cgdebug::ring {
 
 // The daemon's side.
 //
-// Thread: one at a time; one object in a process, as its lock is the process's.
+// Thread: one at a time, and one object per process, because the lock belongs to the process.
 class RecorderMark {
  public:
   RecorderMark() = default;
@@ -18,7 +18,7 @@ class RecorderMark {
   RecorderMark(const RecorderMark&) = delete;
   RecorderMark& operator=(const RecorderMark&) = delete;
 
-  // Fails: false when the file cannot be made, or is another user's.
+  // Fails: false when the file cannot be made, or belongs to another user.
   bool Hold() noexcept;
   // Removes the file when no other daemon holds it.
   void Drop() noexcept;

@@ -11,7 +11,7 @@
 namespace cgdebug::ring {
 namespace {
 
-constexpr std::size_t kMaxExtentDigits = 10;  // of 32 bits
+constexpr std::size_t kMaxExtentDigits = 10;  // enough for 32 bits
 
 bool Only(std::string_view text, std::string_view characters) {
   return text.find_first_not_of(characters) == std::string_view::npos;
@@ -61,9 +61,10 @@ void UnlinkSegment(const std::string& name) noexcept {
     for (const std::string& file : ListShm()) {
       if (ControlNameOfExtent(file) == name) unlink(ShmPath(file).c_str());
     }
-    // Last: what is interrupted here is still a segment, and is removed by whoever comes next.
+    // Last: if this is interrupted, what is left is still a segment, and the next process removes
+    // it.
     unlink(ShmPath(name).c_str());
-  } catch (const std::bad_alloc&) {  // as if it was interrupted
+  } catch (const std::bad_alloc&) {  // the same as an interruption
   }
 }
 

@@ -84,7 +84,7 @@ bool SegmentView::BecomeReader(const std::string& socket) {
   StoreRelaxed(consumer()->pid, static_cast<std::int32_t>(getpid()));
   StoreRelaxed(consumer()->attached_ns, RealtimeNs());
   Add(consumer()->generation, std::uint64_t{1});
-  // G1, pairs with G2: writers that gave up on the last reader try again, and see this one.
+  // G1, pairs with G2: writers that gave up on the previous reader try again, and find this one.
   Add(consumer()->progress, std::uint64_t{1});
   return true;
 }
@@ -106,8 +106,8 @@ pid_t SegmentView::ProducerPid() const {
 }
 bool SegmentView::ProducerExitedCleanly() const { return LoadRelaxed(producer()->exited) == 1; }
 std::uint64_t SegmentView::activity() const {
-  // Acquire, so that heads read later are not older than it. Two words: a GPU cannot add to memory
-  // of the host, so it stores another number each time.
+  // Acquire, so that heads read later are not older than it. Two words, because a GPU cannot add to
+  // host memory: it stores a different number each time.
   return LoadAcquire(producer()->activity) ^ LoadAcquire(producer()->device_activity);
 }
 std::int64_t SegmentView::step() const { return LoadRelaxed(producer()->step); }
@@ -179,7 +179,7 @@ std::optional<SlotRingReader> SegmentView::OpenSlot(std::uint32_t index, std::st
   if (state != layout::SlotState::kLive && state != layout::SlotState::kRetired)
     return std::nullopt;
   auto reader = OpenBlock(entry, word, reason, may_pass);
-  // What was wrong was half of one slot and half of the next.
+  // The registration that looked wrong was half of one slot and half of the next.
   std::atomic_thread_fence(std::memory_order_acquire);
   const std::uint64_t word_now = LoadRelaxed(entry->word);
   if (layout::DirectoryGeneration(word_now) != layout::DirectoryGeneration(word) ||

@@ -17,34 +17,34 @@
 
 namespace cgdebug::ring {
 
-// Nothing in the segment is believed: sizes come from the validated copies made here.
+// Trusts nothing in the segment: sizes come from the validated copies made here.
 //
-// Thread: one thread at a time.
+// Thread: one at a time.
 class SegmentView {
  public:
   // Opens and checks a control file. Never opens the caller's own segment: closing it would drop
   // the caller's locks.
-  // Fails: nullptr, with the reason in *reason; *may_pass: the system refused something, and may
-  //        not when it is asked again.
+  // Fails: nullptr, with the reason in *reason; *may_pass says whether the system refused something
+  //        that it may grant later.
   static std::unique_ptr<SegmentView> Attach(const std::string& name, std::string* reason,
                                              bool* may_pass = nullptr);
 
   const std::string& name() const { return control_.name(); }
   const layout::SegmentHeader& header() const { return header_; }
-  // The one descriptor that it holds.
+  // The only descriptor it holds.
   int fd() const { return control_.fd(); }
   std::string uuid() const;
 
   // Claims the reader's end: false when another daemon has it. Held until the view is destroyed.
   // `socket`: where clients reach this daemon.
   bool BecomeReader(const std::string& socket = "");
-  // Where the daemon listens that reads it, or did last; empty when none said.
+  // Where the daemon that reads the segment listens, or the last one that did; empty if none said.
   std::string ReaderSocket() const;
-  // Tells the producer that its reader goes away in order: nobody is to be waited for.
+  // Tells the producer that its reader leaves in order, so that it waits for nobody.
   void Leave();
   bool ProducerAlive() const;
-  // The producer's pid in this process's PID namespace, as the kernel knows it; 0 when it is dead,
-  // or in a namespace that cannot be seen from here.
+  // The producer's pid in this process's PID namespace, as the kernel says; 0 if the producer is
+  // dead or cannot be seen from here.
   pid_t ProducerPid() const;
   bool ProducerExitedCleanly() const;
 
@@ -54,16 +54,17 @@ class SegmentView {
   std::uint32_t slot_count() const;
   std::uint64_t shm_bytes() const;  // control file and the extents opened so far
 
-  // The directory word of a slot: changes when the slot's block changes hands.
+  // The directory word of a slot. It changes when the block is given to another slot.
   std::uint64_t directory_word(std::uint32_t index) const;
 
   // The ring of slot `index` (below slot_count()).
-  // Fails: nullopt with the reason; *may_pass as Attach(). An empty reason means that the slot is
-  //        empty or free, or that it changed hands meanwhile: then its directory word is another
-  //        one.
+  // Fails: nullopt with the reason; *may_pass as for Attach(). An empty reason means that the slot
+  //        is empty or free, or was replaced meanwhile; in that case its directory word has
+  //        changed.
   std::optional<SlotRingReader> OpenSlot(std::uint32_t index, std::string* reason,
                                          bool* may_pass = nullptr);
-  // Tells the slot's writer that nobody reads it, so that it does not wait; and takes that back.
+  // Tells the slot's writer that nobody reads it, so that it does not wait; Accept() takes that
+  // back.
   void Refuse(std::uint32_t index);
   void Accept(std::uint32_t index);
 
@@ -76,7 +77,7 @@ class SegmentView {
   void AddProgress(std::uint64_t entries);
   void AddPrinted(std::uint64_t lines, std::uint64_t on_terminal);
 
-  // How many bytes the producer wants to be free in /dev/shm; 0 when it asked for none, or has its
+  // How many bytes the producer wants to be free in /dev/shm; 0 if it asked for none or has its
   // answer.
   std::uint64_t RoomWanted() const;
   void AnswerRoom();
@@ -84,7 +85,8 @@ class SegmentView {
  private:
   explicit SegmentView(SharedFile control) : control_(std::move(control)) {}
   const SharedFile* Extent(std::uint32_t index, std::string* reason, bool* may_pass = nullptr);
-  // Where the directory said that the slot lies, which had this word before it was asked.
+  // Opens the slot where the directory says it lies. `word` is the directory word as it was read
+  // before that place.
   std::optional<SlotRingReader> OpenBlock(const layout::DirectoryEntry* entry, std::uint64_t word,
                                           std::string* reason, bool* may_pass);
   const layout::DirectoryEntry& entry(std::uint32_t index) const;

@@ -25,8 +25,8 @@ namespace cgdebug::ring {
 namespace {
 
 constexpr std::uint64_t kMinExtentBytes = 4ull << 20;
-// What an extent has beyond what is needed now: as much again as the one before, but not more than
-// this or a part of what the job has, so that most of what is reserved is used.
+// What an extent reserves beyond what is needed now: as much as the extent before it, but at most
+// this, and at most a part of what the job has, so that most of what is reserved is used.
 constexpr std::uint64_t kHeadroomBytes = 64ull << 20;
 constexpr std::uint64_t kHeadroomPart = 4;
 constexpr int kNameAttempts = 16;
@@ -95,9 +95,9 @@ void FillRandom(void* out, std::size_t bytes) {
   }
 }
 
-// The file appears under its final name only when it is complete and locked. Until the lock is
-// taken, somebody who cleans up (ReclaimDeadSegments) may take it for a dead process's.
-// Fails: nullopt when somebody did.
+// The file gets its final name only when it is complete and locked. Until the lock is taken, a
+// process that cleans up (ReclaimDeadSegments) may take it for a dead producer's.
+// Fails: nullopt when one did.
 std::optional<SharedFile> TryCreateControlFile(const layout::SegmentHeader& header) {
   const std::string name = OwnPrefix() + Hex(header.uuid);
   SharedFile control = SharedFile::Create("." + name, layout::kControlBytes);
@@ -126,7 +126,7 @@ SharedFile CreateControlFile(layout::SegmentHeader header) {
   for (int i = 0; i < kAttempts; ++i) {
     FillRandom(header.uuid, sizeof(header.uuid));
     if (auto control = TryCreateControlFile(header)) return *std::move(control);
-    const timespec nap = {0, 100'000};  // whoever cleans up is in the middle of it
+    const timespec nap = {0, 100'000};  // the process that cleans up is still at it
     nanosleep(&nap, nullptr);
   }
   throw SharedMemoryError("another process removes new files from /dev/shm again and again", false);
@@ -134,7 +134,7 @@ SharedFile CreateControlFile(layout::SegmentHeader header) {
 
 }  // namespace
 
-// Counted from behind the command, which may hold spaces.
+// Fields are counted from behind the command, which may contain spaces.
 std::uint64_t StartTicks(pid_t pid) {
   char text[1024] = {};
   const int fd = open(("/proc/" + std::to_string(pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC);
@@ -190,7 +190,7 @@ void SegmentWriter::Grow(std::uint64_t bytes) {
     extent = CreateExtent(roomy, &index);
   } catch (const SharedMemoryError& error) {
     if (!error.no_space() || roomy == needed) throw;
-    extent = CreateExtent(needed, &index);  // less headroom, but this probe works
+    extent = CreateExtent(needed, &index);  // no headroom, but this probe works
   }
   extent.CloseDescriptor();
   if (unlinked_) extent.Unlink();
@@ -201,14 +201,14 @@ void SegmentWriter::Grow(std::uint64_t bytes) {
   header.index = index;
   header.bytes = extent.bytes();
   std::memcpy(extent.data(), &header, sizeof(header));
-  // Both or none: a free range whose extent is not known would be written behind the end of
-  // another.
+  // Both or neither: if a free range were known without its extent, the next block would be written
+  // behind the end of another.
   auto range = free_.end();
   const std::uint64_t room = extent.bytes() - layout::kExtentDataOffset;
   try {
     range = free_.insert({{index, layout::kExtentDataOffset}, 0}).first;
     extents_.emplace(index, std::move(extent));
-  } catch (const std::bad_alloc&) {  // before the extent was moved
+  } catch (const std::bad_alloc&) {  // thrown before the extent was moved
     if (range != free_.end()) free_.erase(range);
     extent.Unlink();
     throw;
@@ -218,8 +218,8 @@ void SegmentWriter::Grow(std::uint64_t bytes) {
   StoreRelease(producer()->extent_count, std::uint64_t{extents_.size()});
 }
 
-// The name of the control file is public, so another user may have taken the names that follow from
-// it. Nobody can take all of them.
+// The name of the control file is public, so another user may have taken names that follow from it.
+// Nobody can take all of them.
 SharedFile SegmentWriter::CreateExtent(std::uint64_t bytes, std::uint32_t* index) {
   *index = last_extent_ + 1;
   for (int attempt = 1;; ++attempt) {
@@ -261,7 +261,7 @@ void SegmentWriter::Free(const Block& block) noexcept {
     std::tie(range, inserted) = free_.insert({{block.extent, block.offset}, block.bytes});
     if (!inserted) return;
   } catch (const std::bad_alloc&) {
-    return;  // nobody uses the block again
+    return;  // the block is not used again
   }
   const auto next = std::next(range);
   if (next != free_.end() && next->first == std::pair(block.extent, block.offset + range->second)) {
@@ -312,12 +312,12 @@ void SegmentWriter::Release(std::uint32_t index, const Block& block) noexcept {
   layout::DirectoryEntry& entry = directory()[index];
   StoreRelaxed(entry.word, layout::DirectoryWord(layout::DirectoryGeneration(entry.word),
                                                  layout::SlotState::kFree));
-  // Pairs with SlotRingReader::valid(): whoever reads reused bytes sees kFree.
+  // Pairs with SlotRingReader::valid(): a reader that sees reused bytes also sees kFree.
   std::atomic_thread_fence(std::memory_order_release);
   Add(producer()->activity, std::uint64_t{1});
   try {
     free_indexes_.push_back(index);
-  } catch (const std::bad_alloc&) {  // nobody uses the directory's entry again
+  } catch (const std::bad_alloc&) {  // the directory's entry is not used again
   }
   Free(block);
 }

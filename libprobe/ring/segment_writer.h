@@ -1,4 +1,4 @@
-// segment_writer.h: a producer's own segment: created, grown by extents, given out in blocks.
+// segment_writer.h: a producer's own segment: creates it, grows it by extents, hands out blocks.
 #pragma once
 
 #include <sys/types.h>
@@ -17,15 +17,15 @@
 
 namespace cgdebug::ring {
 
-// Who the producer is; the daemon shows it. Texts that are too long are cut.
+// Who the producer is, as the daemon shows it. Texts that are too long are cut.
 struct Identity {
   std::string version;
   std::string run_id;
   std::string command;
   std::string hostname;
   std::string socket;      // of the one daemon that may read it; empty = any
-  std::string recordings;  // directory for recordings that the job asks for; never cut: too long a
-                           // one is left out
+  std::string recordings;  // directory for recordings that the job asks for; left out, not cut, if
+                           // it is too long
   std::int32_t rank = -1;
   std::int32_t world_size = 1;
   std::int32_t restart_count = 0;
@@ -63,9 +63,9 @@ class SegmentWriter {
   // Fails: throws SharedMemoryError when the directory is full.
   std::uint32_t Publish(const Block& block);
   bool directory_full() const { return free_indexes_.empty() && slot_count_ >= layout::kMaxSlots; }
-  // Its graph is gone: nothing new comes.
+  // Says that its graph is gone: nothing new comes.
   void Retire(std::uint32_t index);
-  // Its entries are no longer wanted: block and index may be used again.
+  // Says that its entries are no longer wanted: block and index may be used again.
   void Release(std::uint32_t index, const Block& block) noexcept;
 
   // Reads the producer's own ring.
@@ -92,13 +92,12 @@ class SegmentWriter {
   // for its answer. False when none reads the segment or none came within `patience`.
   bool AskForRoom(std::uint64_t bytes, std::chrono::nanoseconds patience);
 
-  // After a clean end: marks it, and removes the files when `unlink` (nobody is there to read
-  // them).
+  // Marks a clean end. With `unlink`, for when nobody will read the files, removes them.
   void Close(bool unlink);
 
  private:
   void Grow(std::uint64_t bytes);
-  // A new extent of `bytes`, under the next number, or under any where somebody took that name.
+  // Creates an extent of `bytes` under the next number, or under another one if that name is taken.
   SharedFile CreateExtent(std::uint64_t bytes, std::uint32_t* index);
   layout::DirectoryEntry* directory() const;
 
@@ -109,7 +108,7 @@ class SegmentWriter {
   using FreeBlocks = std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t>;
   FreeBlocks free_;  // (extent, offset) -> bytes
   std::vector<std::uint32_t> free_indexes_;
-  std::uint32_t slot_count_ = 0;  // what readers could write to must not steer the writer
+  std::uint32_t slot_count_ = 0;  // own copy: shared memory must not steer the writer
   std::uint64_t room_requests_ = 0;
   bool unlinked_ = false;
 };

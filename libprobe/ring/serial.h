@@ -10,9 +10,9 @@
 
 namespace cgdebug::ring {
 
-// Nanoseconds since the epoch by the wall clock as it was when the process first asked, and by
-// CLOCK_MONOTONIC from then on: comparable between processes as far as their wall clocks agreed,
-// and nobody who sets the wall clock makes it jump. Thread: any.
+// Nanoseconds since the epoch: the wall clock when the process first asked, plus CLOCK_MONOTONIC
+// since. Comparable between processes as far as their wall clocks agreed, and setting the wall
+// clock does not make it jump. Thread: any.
 inline std::int64_t SerialClockNs() noexcept {
   const auto monotonic_ns = [] {
     timespec now = {};
@@ -23,7 +23,7 @@ inline std::int64_t SerialClockNs() noexcept {
   return monotonic_ns() + offset_ns;
 }
 
-// The time now, or a little more: greater than every serial before, in all threads of the process.
+// The time now, or a little more: greater than every earlier serial of any thread of the process.
 // Thread: any; no lock, no allocation.
 inline std::uint64_t NextSerial() noexcept {
   static std::atomic<std::uint64_t> last{0};
@@ -36,8 +36,9 @@ inline std::uint64_t NextSerial() noexcept {
   return next;
 }
 
-// The serial that the slots of one graph share. Every slot runs once in each replay: one that finds
-// the serial of its own last replay is the first of this replay, and takes a new one for them all.
+// The serial that the slots of one graph share. Every slot runs once per replay, so a slot that
+// finds the serial of its own last replay is the first slot of a new replay, and takes a new serial
+// for all.
 class SharedSerial {
  public:
   // `last` is the slot's last serial, 0 at first. Thread: any.

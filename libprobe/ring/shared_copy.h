@@ -44,8 +44,8 @@ template <typename T>
 void StoreRelease(T& field, T value) noexcept {
   std::atomic_ref(field).store(value, std::memory_order_release);
 }
-// For counters that several host threads grow. Release: whoever sees the new count sees what was
-// stored before it.
+// Adds to a counter that several host threads grow. Release: a thread that sees the new count sees
+// what was stored before it.
 template <typename T>
 void Add(T& field, T value) noexcept {
   std::atomic_ref(field).fetch_add(value, std::memory_order_release);

@@ -46,9 +46,9 @@ std::string NoSpaceText(std::size_t bytes) {
          "TensorRecord(capacity=...).";
 }
 
-// Not to be found out by the kernel: it would fill /dev/shm to the brim before it gives up, and
-// whoever else lives there would be refused meanwhile; and it answers a file larger than the
-// process may write with SIGXFSZ.
+// Checked here instead of leaving it to the kernel, which would fill /dev/shm to the brim before it
+// gives up, so that other processes would be refused meanwhile; and which answers a file larger
+// than the process may write with SIGXFSZ.
 void CheckRoom(std::size_t bytes) {
   rlimit limit = {};
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur) {
@@ -64,8 +64,8 @@ void CheckRoom(std::size_t bytes) {
   }
 }
 
-// In pieces: a signal, as of a profiler's timer, undoes the whole of a call, and a large one would
-// never get through between two of them. Returns an errno.
+// In pieces: a signal, such as a profiler's timer, undoes the whole call, and a large one would
+// never finish between two of them. Returns an errno.
 int Reserve(int fd, std::size_t bytes) {
   for (std::size_t offset = 0; offset < bytes; offset += kPieceBytes) {
     const std::size_t piece = std::min(kPieceBytes, bytes - offset);
@@ -100,8 +100,7 @@ ShmSpace GetShmSpace() noexcept {
 SharedFile SharedFile::Create(const std::string& name, std::size_t bytes) {
   CheckRoom(bytes);
   SharedFile file;
-  std::string own_name =
-      name;  // nothing is allocated between the file's making and its naming here
+  std::string own_name = name;  // nothing is allocated between creating the file and naming it here
   try {
     file.object_ = bip::shared_memory_object(bip::create_only, name.c_str(), bip::read_write,
                                              bip::permissions(0600));
@@ -109,7 +108,7 @@ SharedFile SharedFile::Create(const std::string& name, std::size_t bytes) {
     const int status = Reserve(file.fd(), bytes);
     if (status != 0) {
       file.Unlink();
-      file.object_ = {};  // its pages are given back before anybody is told how many are free
+      file.object_ = {};  // give its pages back before the message says how many are free
       if (status == ENOSPC || status == ENOMEM) throw SharedMemoryError(NoSpaceText(bytes), true);
       throw SharedMemoryError("cannot reserve " + std::to_string(bytes) + " bytes in " +
                                   ShmPath(name) + ": " + std::strerror(status),
@@ -142,7 +141,7 @@ SharedFile SharedFile::Open(const std::string& name) {
                               false);
     }
     if (!S_ISREG(info.st_mode) || info.st_size <= 0) {
-      throw SharedMemoryError(ShmPath(name) + " is empty or no regular file", false);
+      throw SharedMemoryError(ShmPath(name) + " is empty or not a regular file", false);
     }
     file.region_ = bip::mapped_region(file.object_, bip::read_write, 0,
                                       static_cast<std::size_t>(info.st_size));

@@ -24,17 +24,17 @@ class SharedMemoryError : public std::runtime_error {
   int code_;
 };
 
-// Lifetime: the mapping and the one descriptor live as long as the object, unless the descriptor is
-//           closed before; the name stays until Unlink().
+// Lifetime: the mapping and its one descriptor live as long as the object, unless the descriptor is
+//           closed earlier; the name stays until Unlink().
 class SharedFile {
  public:
-  // A new file of `bytes`, mode 0600, every page reserved: a full /dev/shm is an error here and
-  // never a SIGBUS later.
-  // Fails: throws SharedMemoryError; nothing is left behind.
+  // Creates a file of `bytes`, mode 0600, with every page reserved: a full /dev/shm is an error
+  // here and never a SIGBUS later.
+  // Fails: throws SharedMemoryError and leaves nothing behind.
   static SharedFile Create(const std::string& name, std::size_t bytes);
 
-  // An existing file, whole, readable and writable.
-  // Fails: throws SharedMemoryError, also when it belongs to another user or is empty.
+  // Maps the whole of an existing file, readable and writable.
+  // Fails: throws SharedMemoryError, also if it belongs to another user or is empty.
   static SharedFile Open(const std::string& name);
 
   SharedFile() = default;
@@ -46,7 +46,7 @@ class SharedFile {
   const std::string& name() const { return name_; }
   int fd() const { return object_.get_mapping_handle().handle; }
 
-  // The mapping stays. For files without locks: a process may have few descriptors and many rings.
+  // Keeps the mapping. For files without locks: a process may have few descriptors and many rings.
   void CloseDescriptor() { object_ = {}; }
 
   // Gives the file its final name in one step.

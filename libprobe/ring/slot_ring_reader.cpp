@@ -19,7 +19,7 @@ namespace {
 using layout::EntryState;
 using layout::EntryWord;
 
-// A live daemon writes a verdict in a microsecond, unless it is not scheduled.
+// A live daemon writes a verdict in a microsecond if it is scheduled.
 constexpr auto kTornAfter = std::chrono::milliseconds(50);
 
 template <typename T>
@@ -64,13 +64,15 @@ std::optional<std::uint64_t> PayloadBytes(const layout::SlotRegistration& r) {
   return bytes;
 }
 
-// A slot too small for statistics never holds any, and one made for them nothing else.
+// A slot whose payload is smaller than statistics never holds any; a slot made for statistics holds
+// nothing else.
 bool MayHold(const layout::SlotRegistration& r, bool stats) {
   if (!stats) return (r.flags & layout::kSlotHoldsStats) == 0;
   return r.payload_bytes >= sizeof(layout::DeviceStats);
 }
 
-// Counts that contradict the registration would be shown as facts about the tensor.
+// Whether the counts fit the registration: what contradicts it would be shown as a fact about the
+// tensor.
 bool Plausible(const layout::DeviceStats& stats, const layout::SlotRegistration& r) {
   const std::uint64_t bytes = PayloadBytes(r).value_or(0);
   const std::uint64_t element_bytes = layout::DtypeBytes(static_cast<layout::Dtype>(r.dtype));
@@ -137,7 +139,7 @@ std::optional<SlotRingReader> SlotRingReader::Open(std::byte* block, std::uint64
   }
   CopyShared(&reader.registration_, block, sizeof(layout::SlotRegistration));
   *reason = CheckRegistration(reader.registration_, block_bytes);
-  if (!reader.valid()) {  // whose registration was that?
+  if (!reader.valid()) {  // the registration may have been another slot's
     reason->clear();
     return std::nullopt;
   }
@@ -157,7 +159,7 @@ bool SlotRingReader::retired() const {
   return layout::DirectoryState(LoadRelaxed(directory_->word)) != layout::SlotState::kLive;
 }
 
-// Not more than an entry can tell: what is counted from it then ends.
+// Cut off at the greatest ordinal that an entry can hold, so that loops over ordinals end.
 std::uint64_t SlotRingReader::accepted() const {
   return std::min(LoadAcquire(Head(block_).accepted), layout::kMaxOrdinal);
 }
@@ -191,7 +193,7 @@ layout::SlotCredit SlotRingReader::credit() const {
   return copy;
 }
 
-// A GPU's stores may become visible late, one after the commit: a second look tells.
+// Reads twice if needed: a GPU's stores may become visible late, some after the commit.
 ReadStatus SlotRingReader::Read(std::uint64_t ordinal, Entry* out) const {
   const ReadStatus status = ReadOnce(ordinal, out);
   return status == ReadStatus::kDamaged ? ReadOnce(ordinal, out) : status;

@@ -13,11 +13,11 @@
 
 namespace cgdebug::ring {
 
-// One snapshot, copied out and known to be whole.
+// One snapshot, copied out of the ring and known to be whole.
 struct Entry {
   std::uint64_t ordinal = 0;   // of accepted entries, from 1
   std::uint64_t sequence = 0;  // replay, from 1
-  std::uint64_t serial = 0;    // of the replay, unique in the process but for its other slots
+  std::uint64_t serial = 0;    // of the replay; only slots of the same replay share it
   std::int64_t timestamp_ns = 0;
   std::int64_t step = -1;
   std::uint32_t flags = 0;         // layout::kEntry...
@@ -34,7 +34,7 @@ struct Verdict {
   std::uint64_t first_failed_sequence = 0;
   std::uint64_t covered_sequence = 0;  // every replay up to this one is in the counts
   std::string text;                    // cut to kVerdictTextBytes
-  bool torn = false;  // its writer died in the middle of it: nothing else in here is known
+  bool torn = false;  // its writer died while writing it: nothing else in here is valid
 };
 
 // The first replay of a slot in which a daemon saw NaN, or Inf.
@@ -54,22 +54,22 @@ enum class ReadStatus {
   kNone,         // not committed yet
   kOverwritten,  // a newer snapshot took its place, before or while it was copied
   kGone,         // the block was given to another slot
-  kDamaged,      // committed, and its bytes are not those that the writer summed up
+  kDamaged,      // committed, but its bytes do not match its checksum
 };
 
-// Thread:   one at a time; the consuming calls only in the process that holds the reader's lock.
+// Thread:   one at a time; only the process that holds the reader's lock may consume.
 // Lifetime: points into the mapping of the SegmentView or SegmentWriter it came from.
 class SlotRingReader {
  public:
   // Validates the registration at `block`, which has `block_bytes`. `word` is the directory word
-  // that was read before the directory said where the block lies.
-  // Fails: nullopt, with the reason in *reason, when anything in it is not what a producer writes;
-  //        with an empty reason when the slot changed hands since `word` was read.
+  // that was read before the place of the block.
+  // Fails: nullopt with the reason in *reason if the registration is not what a producer writes;
+  //        with an empty reason if the block was given to another slot since `word` was read.
   static std::optional<SlotRingReader> Open(std::byte* block, std::uint64_t block_bytes,
                                             const layout::DirectoryEntry* directory,
                                             std::uint64_t word, std::string* reason);
 
-  // The validated copy; nothing in shared memory can change it any more.
+  // The validated copy. Nothing in shared memory can change it any more.
   const layout::SlotRegistration& registration() const { return registration_; }
   std::uint64_t generation() const { return layout::DirectoryGeneration(word_); }
 
@@ -77,40 +77,41 @@ class SlotRingReader {
   std::uint64_t sequence() const;  // replays seen
   std::uint64_t consumed() const;
   layout::SlotHead head() const;  // counters, each read once; none is older than `accepted`
-  // Consumed and lost; a loss that is in `consumed` is in `lost`.
+  // Consumed and lost. Every loss that `consumed` covers is in `lost`.
   layout::SlotCredit credit() const;
 
-  // Copies entry `ordinal`. `out->payload` is reused. What is damaged was read twice.
+  // Copies entry `ordinal`; reuses `out->payload`. Reports kDamaged only after a second read.
   ReadStatus Read(std::uint64_t ordinal, Entry* out) const;
 
-  // The oldest ordinal that may still be there when `newest` is the newest; 1 when nothing was
-  // overwritten yet.
+  // The oldest ordinal that may still be there if `newest` is the newest; 1 if nothing was
+  // overwritten.
   std::uint64_t oldest(std::uint64_t newest) const;
 
-  // Whether the writer claimed an entry after the newest committed one: of a dead producer, a
-  // snapshot that was lost at its death.
+  // Whether the writer claimed an entry and did not commit it. If the producer is dead, that
+  // snapshot was lost at its death.
   bool HasUncommitted() const;
 
-  // W4: everything up to `ordinal` is consumed, `lost` of all entries so far were overwritten
+  // W4: everything up to `ordinal` is consumed; `lost` of all entries so far were overwritten
   // unread.
   void SetConsumed(std::uint64_t ordinal, std::uint64_t lost);
 
-  // Written before SetConsumed() covers the entry that caused it: a probe that sees the credit sees
-  // the verdict.
+  // Must come before the SetConsumed() that covers the entry which caused it: a probe that sees the
+  // credit also sees the verdict.
   void SetVerdict(const Verdict& verdict);
-  // Waits some milliseconds for a writer that is in the middle of it.
+  // Waits a few milliseconds for a writer that is writing it.
   Verdict verdict() const;
 
-  // Stores those that have a sequence. As SetVerdict(), before the credit.
+  // Stores those that have a sequence. Must come before the credit, as SetVerdict().
   void SetFirsts(const FirstNonfinites& firsts);
   FirstNonfinites firsts() const;
 
-  // In force from one of the next replays on. Only the slot's reader may call it.
+  // Takes effect from one of the next replays on. Only the slot's reader may call it.
   void SetControl(const layout::SlotControl& control);
   // What is set; kAsRegistered when nothing is.
   layout::SlotControl control() const;
 
-  // Whether the block still belongs to this slot, and did when anything before this call was read.
+  // Whether the block still belongs to this slot. If so, what was read before this call was the
+  // slot's.
   bool valid() const;
   bool retired() const;
 
@@ -124,7 +125,7 @@ class SlotRingReader {
   layout::SlotRegistration registration_ = {};
 };
 
-// Empty when a reader may use the registration: otherwise what is wrong with it.
+// Empty if a reader may use the registration, else what is wrong with it.
 std::string CheckRegistration(const layout::SlotRegistration& registration,
                               std::uint64_t block_bytes);
 

@@ -40,8 +40,8 @@ SlotRingWriter::SlotRingWriter(std::byte* block, layout::ProducerLine* producer,
   deadline_ = std::chrono::milliseconds(registration.wait_deadline_ms);
 }
 
-// This writer moves values and computes nothing: where statistics alone are wanted it sends the
-// values and says so.
+// This writer moves values and computes nothing. If only statistics are wanted, it sends the values
+// with a flag that says so.
 Outcome SlotRingWriter::DecideOutcome(std::uint64_t sequence) noexcept {
   LoadControl(*credit_, order_, &control_);
   layout::SlotControl control = control_;
@@ -81,9 +81,9 @@ bool SlotRingWriter::Begin(std::uint64_t serial) noexcept {
   const std::uint64_t index = (ordinal_ - 1) % capacity_;
   claimed_ = &headers_[index];
   payload_ = payloads_ + index * payload_stride_bytes_;
-  // W2, pairs with R2: whoever sees a byte written from here on also sees the word change. A full
-  // fence: memcpy stores large payloads past the caches, and x86 does not order such stores behind
-  // an earlier plain one.
+  // W2, pairs with R2: a reader that sees a byte written after this also sees the changed word. A
+  // full fence: memcpy stores large payloads past the caches, and x86 does not order such stores
+  // after an earlier plain one.
   StoreRelaxed(claimed_->word, EntryWord(ordinal_, EntryState::kFilling));
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return true;

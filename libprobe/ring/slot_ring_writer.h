@@ -12,11 +12,12 @@
 
 namespace cgdebug::ring {
 
-// Writes snapshots of one fixed size. Claim, fill, commit; an entry that is not committed stays
+// Writes snapshots of one fixed size: claim, fill, commit. An entry that is not committed stays
 // Filling and is never read.
 //
-// In Begin() and Commit() there is no CUDA call (a host callback must not), no lock, no allocation,
-// no Python and no log; the only system calls are those of a wait for a full ring (ReaderGate).
+// Begin() and Commit() make no CUDA call (a host callback must not), take no lock, allocate
+// nothing, and touch neither Python nor a log. Their only system calls are those of a wait for a
+// full ring (ReaderGate).
 //
 // Thread:   one writer at a time. CUDA orders the replays of one graph, so a slot has one.
 // Lifetime: `block`, `producer` and `gate` outlive the writer.
@@ -25,15 +26,15 @@ class SlotRingWriter {
   // Requires: `block` starts with the slot's registration and is as large as its geometry says.
   SlotRingWriter(std::byte* block, layout::ProducerLine* producer, ReaderGate* gate) noexcept;
 
-  // Counts a replay. True when an action or the live control wants it: then payload() is to be
-  // filled and Commit() to be called. Policy kWait: may wait for the reader, at most for the slot's
+  // Counts a replay. Returns true if an action or the live control wants it; then fill payload()
+  // and call Commit(). With policy kWait it may wait for the reader, at most for the slot's
   // deadline. `serial` is the replay's (serial.h).
   bool Begin(std::uint64_t serial = NextSerial()) noexcept;
 
   // Room for payload_bytes; valid between Begin() and Commit().
   std::byte* payload() const noexcept { return payload_; }
 
-  // Publishes the claimed entry, with the step that the producer's CPU has reached or another one.
+  // Publishes the claimed entry, with the step that the producer's CPU has reached or with `step`.
   void Commit(std::int64_t timestamp_ns) noexcept;
   void Commit(std::int64_t timestamp_ns, std::int64_t step) noexcept;
   std::int64_t step() const noexcept;
@@ -50,7 +51,7 @@ class SlotRingWriter {
   const layout::SlotCredit* credit_;
   layout::EntryHeader* headers_;
   std::byte* payloads_;
-  // Copies of the registration: what the daemon could write to must not steer the writer.
+  // Copies of the registration: what the daemon could overwrite must not steer the writer.
   std::uint64_t payload_bytes_;
   std::uint64_t payload_stride_bytes_;
   std::uint64_t capacity_;

@@ -6,7 +6,8 @@
 
 namespace cgdebug::ring {
 
-// Bytes of the longest start of `text` that has at most `limit` bytes and splits no character.
+// The length in bytes of the longest prefix of `text` that has at most `limit` bytes and splits no
+// character.
 constexpr std::size_t CutLength(std::string_view text, std::size_t limit) noexcept {
   if (text.size() <= limit) return text.size();
   std::size_t length = limit;
