@@ -35,8 +35,8 @@ std::string Parent(const std::string& path) {
   return slash == std::string::npos ? std::string() : path.substr(0, slash);
 }
 
-// CGDEBUG_DAEMON, then the bin folder of the environment or build tree this library lies in, then
-// PATH.
+// CGDEBUG_DAEMON, then the bin folder of the environment or build tree that contains this library,
+// then PATH.
 std::string FindDaemon() {
   if (const char* path = std::getenv("CGDEBUG_DAEMON"); path != nullptr && *path != '\0')
     return path;
@@ -54,15 +54,15 @@ std::string FindDaemon() {
   while (!rest.empty()) {
     const std::size_t colon = rest.find(':');
     const std::string candidate = rest.substr(0, colon) + "/" + kDaemon;
-    // An entry that is not absolute means whatever directory this is, which may be anybody's.
+    // A relative entry names a folder of the current directory, which may belong to anybody.
     if (rest.front() == '/' && Executable(candidate)) return candidate;
     rest = colon == std::string::npos ? "" : rest.substr(colon + 1);
   }
   return {};
 }
 
-// The exit status of `child`; 0 when the job reaps its children itself.
-// Fails: throws Error when it does not end: a daemon that hangs must not hang the job.
+// The exit status of `child`; 0 if the job reaps its children itself.
+// Fails: throws Error if the child does not end: a daemon that hangs must not hang the job.
 int WaitFor(pid_t child, const std::string& path) {
   const auto deadline = std::chrono::steady_clock::now() + kStartTimeout;
   int exit_status = 0;
@@ -79,7 +79,7 @@ int WaitFor(pid_t child, const std::string& path) {
   }
 }
 
-// posix_spawn, not fork: no handler of the job runs and no page of it is copied. The daemon
+// posix_spawn instead of fork: no handler of the job runs and no page of it is copied. The daemon
 // detaches itself and its starter ends at once, so the wait is short.
 void Spawn(const std::string& path) {
   posix_spawn_file_actions_t actions;

@@ -1,4 +1,4 @@
-// The table's graphs: what they are called, and the serial that their slots share.
+// The table's graphs: their names, and the serial that their slots share.
 #include <utility>
 
 #include "libprobe/probe_table.h"

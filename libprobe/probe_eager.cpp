@@ -10,7 +10,7 @@ namespace {
 
 using capture::ProbeSlot;
 
-constexpr std::size_t kMaxEagerSlots = 64;  // of one probe: one a shape and stream
+constexpr std::size_t kMaxEagerSlots = 64;  // per probe: one per shape and stream
 
 }  // namespace
 
@@ -68,8 +68,8 @@ ProbeSlot* ProbeTable::EagerSlot(ProbeState& probe, const TensorRef& tensor, voi
   }
 }
 
-// Makes room for one more: the slots that were not used for the longest time go. A slot that still
-// has calls on their way to the GPU stays, so there may be more of them for a while.
+// Makes room for one more by giving up the slots that were unused for the longest time. A slot with
+// calls still on their way to the GPU stays, so there may be more of them for a while.
 void ProbeTable::EvictOldEager(ProbeState& probe) {
   std::size_t count = 0;
   std::vector<ProbeSlot*> idle;

@@ -17,16 +17,17 @@ namespace {
 
 using capture::ProbeSlot;
 
-// What closed probes wrote is kept for a daemon that may still come, but not without end: a job
+// What closed probes wrote is kept for a daemon that may still come, but not without limit: a job
 // that makes and closes probes all the time would fill /dev/shm, which others need as well.
 constexpr std::uint64_t kMaxUnreadBytes = 256ull << 20;
 
 // The records of a graph that is gone can still be asked for. Kept are those of the newest such
-// graph of each probe, and older ones within these bounds: a job may capture again and again.
-constexpr std::size_t kMaxRetiredSlots = 64;  // of one probe
+// graph of each probe, and older ones within these limits, because a job may capture again and
+// again.
+constexpr std::size_t kMaxRetiredSlots = 64;  // per probe
 constexpr std::uint64_t kMaxRetiredBytes = 256ull << 20;
 
-constexpr std::uint64_t kRoomBeside = 1u << 20;  // for a control file, an extent's header
+constexpr std::uint64_t kRoomBeside = 1u << 20;  // for a control file and an extent's header
 constexpr std::chrono::milliseconds kRoomPatience{500};
 
 void FinishAtExit() {
@@ -79,7 +80,7 @@ ProbeTable& ProbeTable::Instance() {
 void ProbeTable::AtForkPrepare() { instance_->mutex_.lock(); }
 void ProbeTable::AtForkParent() { instance_->mutex_.unlock(); }
 
-// The child's probes keep their names and ids; segment, slots and CUDA memory are the parent's.
+// The child's probes keep their names and ids; segment, slots and CUDA memory belong to the parent.
 void ProbeTable::AtForkChild() {
   ProbeTable* parent = instance_;
   instance_ = new ProbeTable;
@@ -96,7 +97,7 @@ void ProbeTable::AdoptInThisProcess(ProbeState& probe) {
   if (probe.owner != nullptr) {
     probe.slots.clear();
     probe.invocations.clear();
-    for (auto& slot : probe.prepared) (void)slot.release();  // the parent's memory, not to be freed
+    for (auto& slot : probe.prepared) (void)slot.release();  // the parent's memory: do not free it
     probe.prepared.clear();
     for (auto& block : probe.expected) (void)new std::shared_ptr<ring::Block>(std::move(block));
     probe.expected.clear();
@@ -107,10 +108,10 @@ void ProbeTable::AdoptInThisProcess(ProbeState& probe) {
 
 // --- slots -------------------------------------------------------------------------------------
 
-// The probe no longer wants the slot: it is disarmed at once, and freed when nobody can reach it.
+// Disarms a slot that its probe no longer wants; the slot is freed when nothing can reach it.
 void ProbeTable::LetGo(ProbeSlot& slot) {
   slot.armed.store(false, std::memory_order_release);
-  if (slot.block.data != nullptr) {  // for the kernels, which look there
+  if (slot.block.data != nullptr) {  // where the kernels look
     auto* head = reinterpret_cast<layout::SlotHead*>(slot.block.data + layout::kSlotHeadOffset);
     ring::StoreRelaxed(head->disarmed, std::uint64_t{1});
   }
@@ -154,7 +155,7 @@ void ProbeTable::EvictOldRetired(bool all) {
   }
 }
 
-// A comparison that failed, or was not made, stays known when its slot is freed.
+// Keeps what a comparison found, or that none was made, when its slot is freed.
 void ProbeTable::KeepVerdict(const ProbeSlot& slot) {
   if (!slot.evicted || (slot.registration.actions & layout::kActionCompare) == 0) return;
   const auto found = probes_.find(slot.probe_id);
@@ -192,14 +193,14 @@ void ProbeTable::FreeSlot(ProbeSlot& slot) {
 }
 
 void ProbeTable::Sweep(bool force) {
-  // After Finish the process ends: what it leaves behind stays readable.
+  // After Finish() the process ends, and what it leaves behind stays readable.
   if (segment_ == nullptr || finished_) return;
   bool graphs_died = force;
   for (const auto& slot : slots_) {
     if (!slot->in_graph || !slot->graph_gone.load(std::memory_order_acquire)) continue;
     graphs_died = graphs_died || !slot->retired;
     Retire(*slot);
-    capture::FreeBuffers(slot->buffers);  // nobody runs the graph's nodes any more
+    capture::FreeBuffers(slot->buffers);  // the graph's nodes run no more
     slot->buffers = {};
   }
   if (graphs_died) EvictOldRetired(/*all=*/force);
@@ -218,7 +219,7 @@ void ProbeTable::Sweep(bool force) {
   if (newest_unread == nullptr) return;
   const bool alive = segment_->gate()->ReaderAlive();
   const bool may_come = !DaemonForbidden();
-  std::erase_if(slots_, [&](const std::unique_ptr<ProbeSlot>& slot) {  // in the order of making
+  std::erase_if(slots_, [&](const std::unique_ptr<ProbeSlot>& slot) {  // in order of creation
     if (Reachable(*slot) || !Unread(*slot)) return false;
     const bool awaited = alive || (may_come && NeedsDaemon(*slot));
     const bool affordable = alive || unread_bytes <= kMaxUnreadBytes || slot.get() == newest_unread;
@@ -233,7 +234,8 @@ void ProbeTable::Sweep(bool force) {
   });
 }
 
-// What dead jobs left goes, oldest first: what nobody reads, and then what the daemon keeps.
+// Removes what dead jobs left, oldest first: first what no daemon reads, then what the daemon
+// keeps.
 void ProbeTable::MakeRoom(std::uint64_t bytes) {
   bytes += kRoomBeside;
   const std::string own = segment_ == nullptr ? "" : segment_->name();

@@ -14,7 +14,7 @@ namespace {
 using capture::ProbeSlot;
 using Clock = std::chrono::steady_clock;
 
-// Without a daemon this long, nobody is coming: it was started before the first replay.
+// If no daemon came in this time, none will: it was started before the first replay.
 constexpr auto kDaemonGrace = std::chrono::seconds(3);
 constexpr auto kPoll = std::chrono::microseconds(200);
 
@@ -87,26 +87,26 @@ SlotStatus StatusOf(const ProbeSlot& slot) {
 
 namespace {
 
-// A slot that is not freed meanwhile.
+// Keeps a slot from being freed.
 struct Unpin {
   void operator()(ProbeSlot* slot) const { slot->pending.fetch_sub(1, std::memory_order_release); }
 };
 using Pin = std::unique_ptr<ProbeSlot, Unpin>;
 
-// Appends the newest `last` records of a slot that its TensorRecord wanted and that lie behind
+// Appends the newest `last` records of a slot that its TensorRecord wanted and that are newer than
 // `cleared`, oldest first.
 void AppendRecords(const ProbeSlot& slot, std::uint64_t cleared, std::size_t last,
                    std::vector<Record>* records) {
   const ring::SlotRingReader& reader = *slot.reader;
   const std::size_t before = records->size();
-  // Newest first: what is overwritten meanwhile leaves no hole in the middle.
+  // Newest first: what is overwritten meanwhile then leaves no hole in the middle.
   const std::uint64_t newest = reader.accepted();
   const std::uint64_t oldest = std::max(reader.oldest(newest), cleared + 1);
   for (std::uint64_t n = newest; n >= oldest && records->size() - before < last; --n) {
     ring::Entry entry;
     const ring::ReadStatus status = reader.Read(n, &entry);
     if (status == ring::ReadStatus::kOverwritten) break;
-    if (status != ring::ReadStatus::kOk) continue;  // damaged, or its head was seen before it
+    if (status != ring::ReadStatus::kOk) continue;  // damaged, or not visible yet
     const bool has_values = (entry.flags & (layout::kEntryIsStats | layout::kEntryDropValues)) == 0;
     if (!has_values || !layout::Wants(slot.registration.record_every, entry.sequence)) continue;
     records->push_back(MakeRecord(slot, std::move(entry)));
@@ -132,7 +132,7 @@ bool NeedsDaemon(const ProbeSlot& slot) {
 }
 
 std::vector<Record> ProbeTable::Records(ProbeState& probe, int last) {
-  std::vector<std::pair<Pin, std::uint64_t>> slots;  // and up to where each was cleared
+  std::vector<std::pair<Pin, std::uint64_t>> slots;  // and where each was cleared
   {
     const std::lock_guard lock(mutex_);
     AdoptInThisProcess(probe);
@@ -145,7 +145,7 @@ std::vector<Record> ProbeTable::Records(ProbeState& probe, int last) {
   }
   const std::size_t limit =
       last < 0 ? std::numeric_limits<std::size_t>::max() : static_cast<std::size_t>(last);
-  std::vector<Record> records;  // by slot: of one replay, those of earlier calls come first
+  std::vector<Record> records;  // by slot, so that earlier calls of a replay come first
   for (const auto& [slot, cleared] : slots) AppendRecords(*slot, cleared, limit, &records);
   std::stable_sort(records.begin(), records.end(),
                    [](const Record& a, const Record& b) { return a.serial < b.serial; });
@@ -203,7 +203,7 @@ void ProbeTable::AwaitDaemon(std::chrono::nanoseconds timeout) {
   }
 }
 
-// nullptr = every probe, closed ones included.
+// `probe` nullptr means every probe, closed ones included.
 bool ProbeTable::AllDrained(const ProbeState* probe) {
   for (const auto& slot : slots_) {
     if (!slot->reader || !NeedsDaemon(*slot)) continue;
@@ -256,7 +256,7 @@ std::string ProbeTable::Finish(std::chrono::nanoseconds timeout) {
   const bool drained = WaitConsumed(nullptr, timeout);
   const std::lock_guard lock(mutex_);
   const bool daemon = segment_->gate()->ReaderAlive();
-  // Somebody may still come for what was to be printed or compared; for the rest nobody will.
+  // A daemon may still come for what was to be printed or compared; nobody will come for the rest.
   segment_->Close(/*unlink=*/!daemon && (drained || DaemonForbidden()));
   const std::string key = segment_->name().substr(segment_->name().rfind('-') + 1, 8);
   if (!drained && !DaemonForbidden()) {

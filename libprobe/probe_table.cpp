@@ -31,8 +31,8 @@ LaneChoice ChooseLane(LaneChoice choice) {
   return choice;
 }
 
-// `cgdebug-cli run -o` says so to its job with CGDEBUG_LOSSLESS; a recording that waits for any job
-// leaves a mark.
+// `cgdebug-cli run -o` sets CGDEBUG_LOSSLESS for its job; a recording that waits for any job leaves
+// a mark.
 bool LosslessWanted() {
   if (DaemonForbidden()) return false;
   const char* setting = std::getenv("CGDEBUG_LOSSLESS");
@@ -47,7 +47,7 @@ void MakeRoomForOne(std::vector<T>& list) {
   if (list.size() == list.capacity()) list.reserve(2 * list.size() + 1);
 }
 
-// Keeps the error for status(), and makes sure that it says which probe it happened to.
+// Keeps the error for status() and makes sure that it names the probe.
 Error Named(ProbeState& probe, const Error& error) {
   const std::string text = error.what();
   const std::string name = "probe '" + probe.name + "'";
@@ -76,7 +76,7 @@ void ProbeTable::Register(const std::shared_ptr<ProbeState>& probe) {
     StartDaemon();
   } catch (const Error& error) {
     const std::lock_guard lock(mutex_);
-    (void)Named(*probe, error);  // the job goes on; what was not printed or compared says so
+    (void)Named(*probe, error);  // the job goes on; what is not printed or compared says so
   }
 }
 
@@ -90,14 +90,15 @@ ring::SegmentWriter& ProbeTable::Segment() {
   if (segment_ == nullptr) {
     ring::ReclaimDeadSegments(kReclaimAfterSeconds);
     segment_ = std::make_unique<ring::SegmentWriter>(CurrentIdentity());
-    // A step that is set meanwhile is seen here, or sees the producer's line itself.
+    // A SetStep() that runs meanwhile either is seen here or finds the producer's line itself.
     producer_.store(segment_->producer());
     for (std::int64_t step = step_.load();; step = step_.load()) {
       ring::StoreRelaxed(segment_->producer()->step, step);
       if (step == step_.load()) break;
     }
     lossless_ = LosslessWanted();
-    // What is written before the daemon has come may be overwritten, and it was asked for.
+    // Snapshots written before the daemon has come may be overwritten, and all of them were asked
+    // for.
     if (lossless_) segment_->gate()->AwaitReader(std::chrono::milliseconds(WaitDeadlineMs()));
   }
   return *segment_;
@@ -236,9 +237,10 @@ void ProbeTable::Complete(ProbeState& probe, ProbeSlot& slot, const TensorRef& t
   slot.writer.emplace(slot.block.data, segment_->producer(), segment_->gate());
 }
 
-// Takes `slot` only when it succeeds: until then its caller must see to it, as a graph may hold it.
+// Takes `slot` only if it succeeds. Until then the caller keeps it, because a graph may refer to
+// it.
 ProbeSlot* ProbeTable::Publish(ProbeState& probe, std::unique_ptr<ProbeSlot>& slot) {
-  MakeRoomForOne(slots_);  // nothing may throw once it is published
+  MakeRoomForOne(slots_);  // now: nothing may throw once it is published
   MakeRoomForOne(probe.slots);
   try {
     if (segment_->directory_full()) Sweep(/*force=*/true);

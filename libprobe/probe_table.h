@@ -1,4 +1,4 @@
-// probe_table.h: the one table of a process: its segment, its slots, and what may be freed.
+// probe_table.h: the one table of a process: its segment and its slots, and when they are freed.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,8 @@
 
 namespace cgdebug {
 
-// What a Probe is made of. Everything below `mutex` in the table; options and name never change.
+// The state of a Probe. The table's mutex guards everything but options and name, which never
+// change.
 struct ProbeState {
   std::string name;
   ProbeOptions options;
@@ -23,15 +24,15 @@ struct ProbeState {
   bool closed = false;
   std::string last_error;
   std::string lane_note;
-  const void* owner = nullptr;  // the table it belongs to; a forked child has one of its own
+  const void* owner = nullptr;  // the table it belongs to; a forked child has its own
   std::vector<capture::ProbeSlot*> slots;
   std::unordered_map<std::uint64_t, std::uint32_t> invocations;  // capture id -> calls so far
   std::vector<std::shared_ptr<ring::Block>> expected;            // in shared memory, by index
   std::vector<std::unique_ptr<capture::ProbeSlot>> prepared;     // not published yet
-  std::vector<SlotStatus> evicted;  // slots that compared and were given up, summed up by verdict
+  std::vector<SlotStatus> evicted;  // slots that compared and were given up, added up by verdict
 };
 
-// Thread:   any; one mutex, never taken on the replay path, by SetStep(), or while payloads are
+// Thread:   any. One mutex, never taken on the replay path, by SetStep(), or while payloads are
 //           copied.
 // Lifetime: never destroyed: driver threads may call back after static objects are gone. A forked
 //           child gets a new table and leaves its parent's segment alone.
@@ -50,15 +51,15 @@ class ProbeTable {
   void ClearRecords(ProbeState& probe, std::uint32_t slot, std::uint64_t ordinal);
   void ClearAllRecords(ProbeState& probe);
   ProbeStatus Status(ProbeState& probe);
-  bool WaitConsumed(ProbeState* probe, std::chrono::nanoseconds timeout);  // nullptr = every probe
+  bool WaitConsumed(ProbeState* probe, std::chrono::nanoseconds timeout);  // nullptr: every probe
 
   void SetStep(std::int64_t step);
   void SetSiteProvider(SiteProvider provider) { site_provider_.store(provider); }
   GraphLabel SetGraphLabel(GraphLabel label);
   std::optional<SessionInfo> Session();
   bool DaemonAlive();
-  // Makes the segment and gives a daemon that was just started time to find it: milliseconds. What
-  // is written before that may be overwritten unread.
+  // Makes the segment and gives a daemon that was just started a few milliseconds to find it. What
+  // is written earlier may be overwritten unread.
   void AwaitDaemon(std::chrono::nanoseconds timeout);
   std::string Finish(std::chrono::nanoseconds timeout);
 
@@ -73,10 +74,10 @@ class ProbeTable {
   void MakeRoom(std::uint64_t bytes);
   std::shared_ptr<ring::Block> ExpectedBlock(ProbeState& probe, std::size_t index);
 
-  // A slot with ring and buffers, not yet shown to readers.
+  // Makes a slot with ring and buffers that readers do not see yet.
   std::unique_ptr<capture::ProbeSlot> MakeSlot(ProbeState& probe, const TensorRef& tensor,
                                                layout::Lane lane, layout::LaneReason reason);
-  // The same for a capture, in the direct lane where that works and is asked for, with buffers.
+  // The same for a capture: in the direct lane if it is wanted and works, and with buffers.
   std::unique_ptr<capture::ProbeSlot> MakeCaptureSlot(ProbeState& probe, const TensorRef& tensor);
   std::unique_ptr<capture::ProbeSlot> TakePrepared(ProbeState& probe, const TensorRef& tensor);
   // A graph that is being captured.
@@ -85,16 +86,16 @@ class ProbeTable {
     std::string label;
   };
   Capture& FindCapture(std::uint64_t id);
-  // Fills in what only the place of the call tells, and the expected tensor.
+  // Fills in what only the calling code knows, and the expected tensor.
   void Complete(ProbeState& probe, capture::ProbeSlot& slot, const TensorRef& tensor,
                 std::uint64_t capture_id, std::uint32_t invocation, const std::string& site);
   capture::ProbeSlot* Publish(ProbeState& probe, std::unique_ptr<capture::ProbeSlot>& slot);
-  // Where the probe is called. Lets go of `lock` meanwhile: the answer may take the interpreter's
-  // lock, whose holder may wait for this one.
+  // Where the probe is called. Releases `lock` meanwhile: finding out may take the interpreter's
+  // lock, whose owner may wait for this one.
   std::string CallSite(ProbeState& probe, std::unique_lock<std::mutex>& lock);
   static capture::ProbeSlot* FindEagerSlot(ProbeState& probe, const TensorRef& tensor,
                                            void* stream);
-  // nullptr when the probe was closed.
+  // nullptr if the probe was closed.
   capture::ProbeSlot* EagerSlot(ProbeState& probe, const TensorRef& tensor, void* stream,
                                 std::unique_lock<std::mutex>& lock);
   void CaptureOne(ProbeState& probe, const TensorRef& tensor, void* stream,
@@ -103,7 +104,7 @@ class ProbeTable {
   void ObserveCuda(ProbeState& probe, const TensorRef& tensor, void* stream);
 
   void LetGo(capture::ProbeSlot& slot);
-  // The same for one slot of a probe that goes on. What nobody read of it is counted.
+  // Gives up one slot of a probe that goes on, and counts what was unread in it.
   void Evict(ProbeState& probe, capture::ProbeSlot& slot);
   void EvictOldEager(ProbeState& probe);
   void EvictOldRetired(bool all);
@@ -114,7 +115,7 @@ class ProbeTable {
   bool AllDrained(const ProbeState* probe);
 
   static ProbeTable* instance_;
-  const ProbeTable* parent_ = nullptr;  // of the process that forked this one; not to be touched
+  const ProbeTable* parent_ = nullptr;  // of the process that forked this one; never touched
   std::mutex mutex_;
   std::uint64_t next_probe_id_ = 1;
   std::uint64_t next_order_ = 1;
@@ -123,24 +124,25 @@ class ProbeTable {
   bool asked_for_daemon_ = false;
   std::unordered_map<std::uint64_t, std::weak_ptr<ProbeState>> probes_;
   std::unique_ptr<ring::SegmentWriter> segment_;
-  bool lossless_ = false;  // a recording waited for this process: its slots lose nothing
+  bool lossless_ = false;  // a recording waited for this process, so its slots lose nothing
   std::vector<std::unique_ptr<capture::ProbeSlot>> slots_;
   std::unordered_map<std::uint64_t, Capture> captures_;
   GraphLabel graph_label_;
-  std::uint64_t labelled_capture_ = 0;  // that took graph_label_
-  // Atomic: SetStep() is called in every step of a training loop, which must not wait for a thread
-  // that captures or asks for the status.
+  std::uint64_t labelled_capture_ = 0;  // the capture that took graph_label_
+  // Atomic: a training loop calls SetStep() in every step, and must not wait for a thread that
+  // captures or asks for the status.
   std::atomic<std::int64_t> step_{-1};
   std::atomic<SiteProvider> site_provider_{nullptr};
-  std::atomic<layout::ProducerLine*> producer_{nullptr};  // the segment's, once there is one
+  std::atomic<layout::ProducerLine*> producer_{nullptr};  // in the segment, once there is one
 };
 
-// The environment's CGDEBUG: "0" keeps the daemon from being started or waited for, "1" starts it
-// with the first probe that needs it. Not for the replay path.
+// The environment variable CGDEBUG: "0" forbids starting or awaiting the daemon, "1" starts it with
+// the first probe that needs it. Not for the replay path.
 std::string DaemonSetting();
 bool DaemonForbidden();
 SlotStatus StatusOf(const capture::ProbeSlot& slot);
-// Whether the slot has an action that only a daemon carries out, or a recording needs all of it.
+// Whether the slot has an action that only a daemon carries out, or a recording needs every
+// snapshot.
 bool NeedsDaemon(const capture::ProbeSlot& slot);
 
 }  // namespace cgdebug

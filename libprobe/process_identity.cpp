@@ -33,8 +33,8 @@ std::uint64_t Mix(std::uint64_t hash, std::string_view text) {  // FNV-1a
   return hash * 0x100000001b3;
 }
 
-// Ranks that meet at one address and have one parent were started together. The parent's start and
-// PID namespace tell it from another process that had its pid.
+// Ranks that meet at one address and have the same parent were started together. The parent's start
+// time and PID namespace distinguish it from a later process with the same pid.
 std::uint64_t Launch() {
   const std::string address = FirstOf({"MASTER_ADDR"});
   const std::string port = FirstOf({"MASTER_PORT"});
@@ -61,7 +61,7 @@ std::string CommandLine() {
   return text;
 }
 
-// $CGDEBUG_DIR, else "runs", as an absolute path; empty when the working directory is gone.
+// $CGDEBUG_DIR, else "runs", as an absolute path; empty if the working directory is gone.
 std::string RecordingsDirectory() {
   const std::string chosen = FirstOf({"CGDEBUG_DIR"});
   std::error_code error;
@@ -82,7 +82,7 @@ ring::Identity CurrentIdentity() {
   identity.restart_count =
       Number(FirstOf({"TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"}), 0);
   if (identity.rank >= 0) identity.launch = Launch();
-  // torchrun gives a machine consecutive ranks; others may deal them out in any order.
+  // torchrun gives a machine consecutive ranks; other launchers may distribute them in any order.
   if (!FirstOf({"TORCHELASTIC_RUN_ID"}).empty()) {
     identity.local_rank = Number(FirstOf({"LOCAL_RANK"}), -1);
     identity.local_world_size = Number(FirstOf({"LOCAL_WORLD_SIZE"}), 0);

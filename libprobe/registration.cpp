@@ -14,7 +14,7 @@ namespace {
 constexpr std::uint32_t kDefaultCapacity = 8;                    // print and compare only
 constexpr std::uint32_t kStatsCapacity = 256;                    // 128 bytes each
 constexpr std::uint64_t kDefaultRingBytes = 64ull << 20;         // unless two entries need more
-constexpr std::uint64_t kMaxRingBytes = std::uint64_t{1} << 59;  // so that no sum overflows
+constexpr std::uint64_t kMaxRingBytes = std::uint64_t{1} << 59;  // no sum of these overflows
 constexpr std::uint32_t kDefaultWaitMs = 2000;
 constexpr std::string_view kReservedInNames = "*?@#:{}";  // python/cgdebug/probe.py
 
@@ -138,7 +138,7 @@ void CheckGraphLabel(const std::string& label) {
                 "a graph's label has at most " + std::to_string(layout::kMaxGraphLabelBytes) +
                     " bytes, this one " + std::to_string(label.size()) + ": '" + label + "'");
   }
-  // '@' ends a label in PROBE@g:LABEL@REPLAY, '#' numbers graphs of one label.
+  // '@' ends a label in PROBE@g:LABEL@REPLAY, and '#' numbers graphs that share a label.
   if (label.find_first_of(std::string_view("@#\0", 3)) != std::string::npos) {
     throw Error(ErrorKind::kBadArgument,
                 "a graph's label has no '@', no '#' and no zero byte: '" + label + "'");

@@ -1,4 +1,4 @@
-// registration.h: from a tensor and a probe's options to what the daemon is told about a slot.
+// registration.h: turns a tensor and a probe's options into what the daemon learns about a slot.
 #pragma once
 
 #include "cgdebug/probe.h"
@@ -6,7 +6,7 @@
 
 namespace cgdebug {
 
-// Bytes of the tensor.
+// The size of the tensor in bytes.
 // Fails: throws Error: unsupported dtype, too many dimensions, negative or overflowing sizes.
 std::uint64_t CheckTensor(const std::string& probe, const TensorRef& tensor);
 
@@ -14,25 +14,26 @@ std::uint64_t CheckTensor(const std::string& probe, const TensorRef& tensor);
 // Fails: throws Error kBadArgument.
 void CheckProbe(const std::string& name, const ProbeOptions& options);
 
-// A label as the user wrote it; empty: none.
+// Checks a label as the user wrote it; empty means none.
 // Fails: throws Error kBadArgument.
 void CheckGraphLabel(const std::string& label);
 
-// The expected tensor of invocation `invocation`.
-// Fails: throws Error kBadArgument when there is none, or its dtype or shape differs.
+// The index of the expected tensor of call `invocation`.
+// Fails: throws Error kBadArgument if there is none, or its dtype or shape differs.
 std::size_t ExpectedIndex(const std::string& probe, const CompareAction& compare,
                           const TensorRef& tensor, std::uint32_t invocation);
 
-// Geometry, actions and policy; the fields that only the table knows stay zero. A probe that wants
-// statistics alone gets a ring of statistics in the direct lane, of values in the others.
+// Fills in geometry, actions and policy; the fields that only the table knows stay zero. A probe
+// that wants only statistics gets a ring of statistics in the direct lane and of values in the
+// others.
 layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOptions& options,
                                           const TensorRef& tensor, std::uint64_t tensor_bytes,
                                           layout::Lane lane);
 
-// How long a writer waits for room in a full ring: CGDEBUG_WAIT_MS.
+// CGDEBUG_WAIT_MS: how long a writer waits for room in a full ring.
 std::uint32_t WaitDeadlineMs();
 
-// Whether a slot made for the one takes the other.
+// Whether a slot with this registration can hold `tensor`.
 bool SameTensor(const layout::SlotRegistration& registration, const TensorRef& tensor);
 
 std::string ShapeText(const std::vector<std::int64_t>& shape);

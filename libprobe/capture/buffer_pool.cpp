@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint64_t kMaxIdleBytes = 256ull << 20;  // device and host together
 
-// A quarter of a power of two: reuse across similar shapes wastes at most a quarter.
+// Rounds up to quarters of a power of two: reuse across similar shapes wastes at most a quarter.
 std::uint64_t SizeClass(std::uint64_t bytes) {
   std::uint64_t step = 256;
   while (step * 8 < bytes) step *= 2;
@@ -48,12 +48,11 @@ void BufferPool::FreeNow(const Buffers& buffers) const noexcept {
       }
     }
     if (buffers.pinned != nullptr) (void)cudaFreeHost(buffers.pinned);
-  } catch (const Error&) {  // no such device any more: nor is its memory there
+  } catch (const Error&) {  // the device is gone, and its memory with it
   }
 }
 
-// What is kept for reuse is given up before the job is asked for memory. Requires: `mutex_` is
-// free.
+// Frees what is kept for reuse before asking the job for memory. Requires: `mutex_` is free.
 void BufferPool::AllocateStaging(std::uint64_t bytes, Buffers* buffers) {
   cudaError_t status = cudaMalloc(&buffers->staging, bytes);
   if (status != cudaErrorMemoryAllocation) return CheckCuda(status, "cudaMalloc");
@@ -67,8 +66,8 @@ void BufferPool::AllocateStaging(std::uint64_t bytes, Buffers* buffers) {
   status = cudaMalloc(&buffers->staging, bytes);
   if (status == cudaErrorMemoryAllocation && fallback.allocate != nullptr) {
     (void)cudaGetLastError();
-    // A thread of its own: while this one captures, an allocator may serve it from the memory of
-    // the graph, which is used again at each replay.
+    // In its own thread: while this thread captures, an allocator may serve it from the graph's
+    // memory, which is used again at each replay.
     std::thread([&] {
       try {
         const DeviceGuard guard(buffers->device);
@@ -122,7 +121,7 @@ void BufferPool::Give(const Buffers& buffers) noexcept {
   try {
     idle_[{buffers.bytes, buffers.device, buffers.kind}].push_back(buffers);
   } catch (const std::bad_alloc&) {
-    // Lost until the process ends: giving it back here could wait for a capture of another thread.
+    // Lost until the process ends: freeing it here could wait for another thread's capture.
     idle_bytes_ -= Held(buffers);
   }
   if (idle_bytes_ > kMaxIdleBytes) Trim();

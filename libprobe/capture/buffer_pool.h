@@ -1,7 +1,7 @@
 // buffer_pool.h: staging and pinned memory, reused from slot to slot.
 //
 // Why a pool: cudaFree and cudaFreeHost synchronize with the device, so a probe whose graph was
-// deleted must not call them while the job runs; and a job that captures again wants the same
+// deleted must not call them while the job runs. And a job that captures again wants the same
 // sizes.
 #pragma once
 
@@ -22,10 +22,8 @@ class BufferPool {
  public:
   static BufferPool& Instance();
 
-  // What is in it is undefined, the direct lane's state too.
-  // Requires: the capture mode of the thread is relaxed when a capture is under way, and `device`
-  // is
-  //           its current device.
+  // The contents are undefined, the direct lane's state included.
+  // Requires: relaxed capture mode if a capture is under way; `device` is current.
   // Fails: throws Error.
   Buffers Take(std::uint64_t bytes, int device, Buffers::Kind kind);
   void Give(const Buffers& buffers) noexcept;
@@ -44,7 +42,7 @@ class BufferPool {
 
   std::mutex mutex_;
   std::map<Key, std::vector<Buffers>> idle_;
-  std::uint64_t idle_bytes_ = 0;  // held that nobody uses
+  std::uint64_t idle_bytes_ = 0;  // held and unused
   DeviceAllocator fallback_ = {};
 };
 

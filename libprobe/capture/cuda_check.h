@@ -1,4 +1,4 @@
-// cuda_check.h: every CUDA call is checked; a failure says which call, and what CUDA called it.
+// cuda_check.h: checks every CUDA call; a failure names the call and CUDA's error.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,14 +11,14 @@ namespace cgdebug::capture {
 
 inline void CheckCuda(cudaError_t status, const char* call) {
   if (status == cudaSuccess) return;
-  (void)cudaGetLastError();  // the error was reported here; the job's next check must not see it
+  (void)cudaGetLastError();  // reported here: the job's next check must not see it
   throw Error(ErrorKind::kSystem, std::string(call) + " failed: " + cudaGetErrorName(status) +
                                       " (" + cudaGetErrorString(status) +
                                       "). Type: cgdebug-cli doctor");
 }
 
-// Set-up calls would break a capture in "global" or "thread_local" mode; in relaxed mode they are
-// legal. Swaps the mode of this thread only.
+// Swaps this thread's capture mode to relaxed, in which set-up calls are legal. In "global" or
+// "thread_local" mode they would break the capture.
 class RelaxedCapture {
  public:
   RelaxedCapture() {

@@ -11,8 +11,8 @@
 namespace cgdebug::capture {
 namespace {
 
-// The staging copy, on the compute path: a leaf that read the tensor itself would race with a later
-// write in place, or with the allocator giving the block to somebody else.
+// The staging copy on the compute path. A leaf that read the tensor itself would race with a later
+// write in place, or with the allocator giving the block away.
 void StageOnComputePath(const ProbeSlot& slot, const TensorRef& tensor, cudaStream_t stream) {
   const std::uint64_t bytes = slot.registration.payload_bytes;
   if (bytes != 0) {

@@ -21,8 +21,8 @@ SetContext FindSetContext() {
 
 DeviceGuard::DeviceGuard(int device) {
   static const auto get = reinterpret_cast<GetContext>(DriverFunction("cuCtxGetCurrent", 4000));
-  (void)FindSetContext();  // fails here, not in the destructor
-  // Before the driver was used at all there is no context either.
+  (void)FindSetContext();  // so that it fails here and not in the destructor
+  // Before the first use of the driver there is no context either.
   if (get(&previous_) != CUDA_SUCCESS) previous_ = nullptr;
   int current = 0;
   CheckCuda(cudaGetDevice(&current), "cudaGetDevice");

@@ -5,7 +5,7 @@
 
 namespace cgdebug::capture {
 
-// The thread gets back the context that it had, also none: cudaSetDevice(0) at the end would make a
+// Restores the thread's context, also if it had none: cudaSetDevice(0) instead would create a
 // context on device 0, half a GiB, for a thread that never used it.
 //
 // Fails: throws Error.

@@ -1,9 +1,8 @@
 // The kernels of the direct lane.
 //
-// Memory of the host is written with plain stores and published by one fence at system scope and
-// the store behind it; nothing is ever read, modified and written there. The last block of the grid
-// commits. A checksum goes with each entry, so that a store that were not visible after all would
-// be seen.
+// Host memory is written with plain stores and published by one fence at system scope followed by a
+// store; the GPU never reads, modifies and writes there. The last block of the grid commits. Each
+// entry carries a checksum, so that a store that never became visible is detected.
 #include "libprobe/capture/direct_kernels.h"
 #include "libprobe/capture/direct_replay.cuh"
 #include "libprobe/capture/tensor_stats.cuh"
@@ -13,9 +12,9 @@ namespace {
 
 // --- grids that overlap ------------------------------------------------------------------------
 //
-// Programmatic dependent launch (CUDA C++ Programming Guide): a grid may start before the one that
-// it follows ends. It must wait for that one, at its end if not before, or whoever follows it could
-// run before both are done.
+// Programmatic dependent launch (CUDA C++ Programming Guide): a grid may start before the grid that
+// it follows ends. It must wait for that grid, at its own end at the latest; else the grid that
+// follows it could run before both are done.
 
 __device__ void WaitForGridsBefore() {
 #if __CUDA_ARCH__ >= 900
@@ -51,11 +50,11 @@ __device__ std::uint64_t SumInBlock(std::uint64_t mine) {
   return total;
 }
 
-// Loads under way at a time, a thread: one block then writes as fast as one multiprocessor can,
-// four fifths of the link. Through shared memory (cp.async) it was a third slower.
+// Loads that each thread keeps in flight. One block then writes as fast as one multiprocessor can,
+// which is four fifths of the link. Through shared memory (cp.async) it was a third slower.
 constexpr int kCopyBatch = 8;
 
-// Vectors start, start + stride, ... below `whole`.
+// Copies vectors start, start + stride, ... below `whole`.
 __device__ std::uint64_t CopyVectors(const uint4* source, uint4* target, std::uint64_t whole,
                                      std::uint64_t start, std::uint64_t stride) {
   std::uint64_t sum = 0;
@@ -79,14 +78,14 @@ __device__ std::uint64_t CopyVectors(const uint4* source, uint4* target, std::ui
   return sum;
 }
 
-// The first `bytes` bytes of a word, zeros behind them.
+// The first `bytes` bytes of a word, followed by zeros.
 __device__ std::uint32_t Keep(std::uint32_t word, int bytes) {
   if (bytes >= 4) return word;
   return bytes <= 0 ? 0 : word & ((1u << 8 * bytes) - 1);
 }
 
-// `bytes` from device memory (aligned to 16, readable to the next 16) to an entry's payload; its
-// checksum, of this thread's part. What lies behind the payload is written as zeros.
+// Copies `bytes` from device memory (aligned to 16, readable to the next 16) to an entry's payload
+// and returns this thread's part of the checksum. Writes zeros behind the payload.
 __device__ std::uint64_t CopyOut(const std::byte* from, std::byte* to, std::uint64_t bytes,
                                  std::uint64_t start, std::uint64_t stride) {
   const auto* source = reinterpret_cast<const uint4*>(from);
@@ -112,7 +111,8 @@ __global__ void __launch_bounds__(kStageThreads) Stage(StageArgs args) {
   const std::uint64_t count = args.bytes / sizeof(Unit);
   const std::uint64_t stride = std::uint64_t{gridDim.x} * blockDim.x;
   std::uint64_t i = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  // The tensor is on its way before it is known whether anybody wants it: one latency, not two.
+  // Starts loading the tensor before it is known whether anybody wants it: one latency instead of
+  // two.
   Unit ahead = {};
   if (i < count) ahead = from[i];
   if (args.state->skip != 0) return;
@@ -123,12 +123,12 @@ __global__ void __launch_bounds__(kStageThreads) Stage(StageArgs args) {
 
 // --- statistics --------------------------------------------------------------------------------
 
-// A part a warp: what adds the parts up is in the leaf, off the compute path.
+// One part per warp. The leaf adds the parts up, off the compute path.
 template <typename Type>
 __global__ void __launch_bounds__(kStatsThreads) Stats(StatsArgs args) {
   const std::uint64_t start = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const std::uint64_t stride = std::uint64_t{gridDim.x} * blockDim.x;
-  // The replay before this one said it: no need to wait.
+  // Decided by the replay before this one, so there is nothing to wait for.
   const std::uint32_t skip = *const_cast<const volatile std::uint32_t*>(&args.state->skip);
   WaitForGridsBefore();
   const std::uint64_t vector_count = args.vectors ? args.count / Part<Type>::kPerVector : 0;
@@ -156,7 +156,7 @@ __device__ bool TriggerHolds(const layout::SlotControl& control, const layout::D
   return true;
 }
 
-// 128 bytes from shared memory into the entry; the checksum of this thread's part.
+// Copies 128 bytes from shared memory into the entry; returns this thread's part of the checksum.
 __device__ std::uint64_t SendStats(const layout::DeviceStats& stats, std::byte* to) {
   if (threadIdx.x >= sizeof(stats) / 16) return 0;
   const uint4 vector = reinterpret_cast<const uint4*>(&stats)[threadIdx.x];
@@ -167,15 +167,15 @@ __device__ std::uint64_t SendStats(const layout::DeviceStats& stats, std::byte* 
 // --- leaves ------------------------------------------------------------------------------------
 
 // The leaves of a capture follow one another: side by side, those that fill the link would take it
-// from the compute path. A small one lets the next start once it has room in its ring, a large one
-// when its last store is under way.
+// from the compute path. A small leaf lets the next one start once it has room in its ring, a large
+// one when its last store is in flight.
 constexpr std::uint64_t kOverlapBytes = 64 << 10;
 
 __device__ bool Computes(Outcome outcome) {
   return outcome == Outcome::kStats || outcome == Outcome::kTriggered;
 }
 
-// Part `index`, which another multiprocessor may have written: from behind the first cache.
+// Part `index`, which another multiprocessor may have written: read past the first-level cache.
 __device__ layout::DeviceStats LoadPart(const layout::DeviceStats* parts, unsigned index) {
   union {
     uint4 vectors[sizeof(layout::DeviceStats) / sizeof(uint4)];
@@ -188,8 +188,8 @@ __device__ layout::DeviceStats LoadPart(const layout::DeviceStats* parts, unsign
   return copy.part;
 }
 
-// The statistics of what was staged, with all blocks. True in the last one to be done, whose thread
-// 0 gets the sum in *total. Every thread calls it.
+// Statistics of the staged tensor, with all blocks. Every thread calls it. Returns true in the last
+// block to finish, whose thread 0 gets the sum in *total.
 template <typename Type>
 __device__ bool ComputeInGrid(const LeafArgs& args, layout::DeviceStats* warps,
                               layout::DeviceStats* total) {
@@ -215,7 +215,7 @@ __device__ bool ComputeInGrid(const LeafArgs& args, layout::DeviceStats* warps,
   return true;
 }
 
-// A grid has ended when all of its blocks have, so one of them waits for the grids before.
+// A grid has ended when all of its blocks have, so one of them waits for the earlier grids.
 __device__ void EndBlock() {
   if (blockIdx.x == 0 && threadIdx.x == 0) WaitForGridsBefore();
 }

@@ -1,5 +1,5 @@
-// direct_kernels.h: what the kernels of the direct lane are given, and which kernel serves which
-// tensor. The kernels are in direct_kernels.cu; how they fit into a graph is in direct_lane.h.
+// direct_kernels.h: the arguments of the direct lane's kernels, and which kernel serves which
+// tensor. The kernels are in direct_kernels.cu; direct_lane.h says how they fit into a graph.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +11,9 @@
 
 namespace cgdebug::capture {
 
-// One slot's own numbers, in device memory: the GPU counts here, because it cannot count in memory
-// of the host (no read-modify-write over PCIe), and stores the results there. Zero at the start.
-// Only the slot's leaf writes it, when all its blocks are done with it.
+// One slot's own counters, in device memory: the GPU counts here, because it cannot count in host
+// memory (no read-modify-write over PCIe), and stores the results there. Starts as zeros. Only the
+// slot's leaf writes it, after all its blocks have finished with it.
 struct alignas(256) DirectState {
   std::uint64_t sequence;
   std::uint64_t accepted;
@@ -22,8 +22,8 @@ struct alignas(256) DirectState {
   std::uint64_t waits;
   std::uint64_t wait_ns;
   std::uint64_t suppressed;
-  // Of the replay under way.
-  std::uint64_t checksum;  // the blocks' parts, added
+  // About the replay under way.
+  std::uint64_t checksum;  // the blocks' parts, added up
   std::uint32_t blocks_done;
   std::uint32_t timed_out;
   std::uint32_t sent;  // kSent...
@@ -33,20 +33,20 @@ struct alignas(256) DirectState {
   std::uint64_t gave_up;       // layout::GaveUpMark() of the last wait that failed; 0 = none
   std::uint64_t control_word;  // as `control` was read
   std::uint64_t last_serial;   // of the last replay
-  // Of the replay that the capture's leaves on this device are in: in the state of the first of
-  // them, for all.
+  // The serial of the current replay, for all leaves of the capture on this device; kept in the
+  // state of the first of them.
   std::uint64_t shared_serial;
   layout::SlotControl control;
 };
 static_assert(sizeof(DirectState) == 256);
 
-// One a device: a daemon that does not move costs one deadline, not one a replay and slot. A slot
-// that it does not read costs one at most (DirectState::gave_up).
+// One per device: a daemon that hangs costs one deadline in total, not one per replay and slot. A
+// slot that it does not read costs at most one (DirectState::gave_up).
 struct DirectGate {
   std::uint64_t gave_up_at_progress;
 };
 
-// Where one slot lies, as its device sees it.
+// Where one slot lies, as its device addresses it.
 struct DirectSlot {
   DirectState* state;
   std::uint64_t* shared_serial;
@@ -57,21 +57,21 @@ struct DirectSlot {
   std::byte* payloads;
   layout::ProducerLine* producer;
   const layout::ConsumerLine* consumer;
-  const layout::Refusal* refusal;  // the slot's word
+  const layout::Refusal* refusal;  // this slot's word of the table
   const std::int64_t* step;        // in stream order; kNoStep until one was set
   layout::Periods periods;
   std::uint32_t capacity;
   std::uint64_t payload_stride_bytes;
   std::uint64_t order;
   std::uint64_t deadline_ns;      // of a wait for room
-  bool waits;                     // also when no recording needs every snapshot
+  bool waits;                     // even if no recording needs every snapshot
   std::int64_t clock_offset_ns;   // from the GPU's clock to CLOCK_REALTIME
-  std::int64_t serial_offset_ns;  // and to the clock of serials
+  std::int64_t serial_offset_ns;  // from the GPU's clock to the clock of serials
 };
 
 inline constexpr std::uint32_t kSentValues = 0;
 inline constexpr std::uint32_t kSentStats = 1;
-inline constexpr std::uint32_t kSentUnwanted = 2;  // values, being no larger than their statistics
+inline constexpr std::uint32_t kSentUnwanted = 2;  // values, no larger than their statistics
 
 inline constexpr std::int64_t kNoStep = INT64_MIN;
 inline constexpr int kLeafThreads = 512;
@@ -80,8 +80,8 @@ inline constexpr int kStatsThreads = 256;
 inline constexpr int kStatsLeafThreads = 256;
 inline constexpr int kMostLeafBlocks = 16;
 
-// On the compute path: the tensor into the probe's own memory. `unit` bytes at a time (1, 2, 4, 8
-// or 16), to which `from` is aligned.
+// On the compute path: copies the tensor into the probe's own memory, `unit` bytes at a time (1, 2,
+// 4, 8 or 16), to which `from` is aligned.
 struct StageArgs {
   const std::byte* from;
   std::byte* to;  // aligned to 256
@@ -90,7 +90,7 @@ struct StageArgs {
 };
 const void* StageKernel(int unit);  // void(StageArgs)
 
-// On the compute path of a probe that wants statistics alone: one part a warp.
+// On the compute path of a probe that wants only statistics: computes one part per warp.
 struct StatsArgs {
   const std::byte* from;
   std::uint64_t count;
@@ -101,21 +101,21 @@ struct StatsArgs {
 };
 const void* StatsKernel(layout::Dtype dtype);  // void(StatsArgs)
 
-// The leaf: sends what was staged, or its statistics, whichever the actions and the control want.
-// All blocks compute statistics; the last one to be done with its part decides and sends alone.
+// The leaf: sends the staged values or their statistics, whichever the actions and the control
+// want. All blocks compute statistics; the last one to finish decides and sends alone.
 struct LeafArgs {
   DirectSlot slot;
   const std::byte* staging;
   std::uint64_t bytes;
   std::uint64_t count;
-  layout::DeviceStats* parts;     // one a block, where there are several
-  std::uint32_t sending_blocks;   // the first of the grid send values, the others end at once
-  std::uint32_t sending_threads;  // of each of them
+  layout::DeviceStats* parts;     // one per block, if there are several
+  std::uint32_t sending_blocks;   // the first blocks send values, the others end at once
+  std::uint32_t sending_threads;  // of each of these blocks
   bool hash;
 };
 const void* LeafKernel(layout::Dtype dtype);  // void(LeafArgs)
 
-// The leaf of a probe that wants statistics alone: adds up the parts and sends the sum. One block.
+// The leaf of a probe that wants only statistics: adds the parts up and sends the sum. One block.
 struct StatsLeafArgs {
   DirectSlot slot;
   const layout::DeviceStats* parts;

@@ -30,7 +30,7 @@ constexpr std::uint64_t kStatsBlocksPerMultiprocessor = 4;
 constexpr std::uint64_t kFewStatsBlocksBytes = 8ull << 20;
 constexpr int kClockReadings = 5;
 
-// Blocks of a leaf that computes statistics: one takes 5 us for so much.
+// How much one block of a leaf takes on to compute statistics: 5 us of work.
 constexpr std::uint64_t kLeafBytesPerBlock = 256ull << 10;
 
 int Attribute(cudaDeviceAttr attribute, int device) {
@@ -39,18 +39,18 @@ int Attribute(cudaDeviceAttr attribute, int device) {
   return value;
 }
 
-// What the lane needs once on every device. Never freed: kernels use it until the process ends.
+// What the lane needs once per device. Never freed: kernels use it until the process ends.
 struct Device {
   int index = 0;
-  cudaStream_t stream = nullptr;  // of our own, for set-up; never captured
+  cudaStream_t stream = nullptr;  // our own, for set-up; never captured
   DirectGate* gate = nullptr;
   std::int64_t clock_offset_ns = 0;
   std::int64_t serial_offset_ns = 0;
   int multiprocessors = 0;
-  bool overlaps = false;  // grids may start before those that they follow end
+  bool overlaps = false;  // a grid may start before the one it follows ends
 };
 
-// With `overlap`, the launch overlaps the end of the kernel before it, for which it has to wait.
+// With `overlap`, the kernel may start before the kernel in front of it ends, and must wait for it.
 void Launch(const void* kernel, int blocks, int threads, void* arguments, cudaStream_t stream,
             bool overlap = false) {
   cudaLaunchAttribute serialization = {};
@@ -66,7 +66,8 @@ void Launch(const void* kernel, int blocks, int threads, void* arguments, cudaSt
   CGD_CUDA(cudaLaunchKernelExC(&config, kernel, list));
 }
 
-// From the GPU's clock to that of serials: the reading that took least time, taken in its middle.
+// The offset from the GPU's clock to that of serials: of several readings the fastest, at its
+// middle.
 std::int64_t MeasureSerialOffset(cudaStream_t stream) {
   std::uint64_t* reading = nullptr;
   CGD_CUDA(cudaHostAlloc(reinterpret_cast<void**>(&reading), sizeof(*reading),
@@ -129,7 +130,7 @@ std::optional<LaneRefusal> FindRefusal(int device) {
                                                 cudaGetErrorName(status) + ")"};
 }
 
-// Any other failure is the job's, such as a kernel of its that failed before, and passes.
+// Any other failure is the job's, for instance an earlier kernel's, and is passed on.
 bool SaysThatMemoryCannotBeLocked(cudaError_t status) {
   return status == cudaErrorMemoryAllocation || status == cudaErrorOperatingSystem ||
          status == cudaErrorNotSupported || status == cudaErrorNotPermitted ||
@@ -146,12 +147,12 @@ std::string LockedMemoryAdvice() {
          "cgdebug-cli doctor";
 }
 
-// The last leaf of each capture under way, a device: the next one follows it.
+// The last leaf of each capture under way, per device: the next leaf follows it.
 struct LastLeaf {
   unsigned long long capture_id;
   int device;
   cudaGraphNode_t node;
-  std::uint64_t* serial;  // in the state of the first leaf, for all of them
+  std::uint64_t* serial;  // in the state of the first leaf, shared by all
 };
 std::deque<LastLeaf>& LastLeaves() {
   static auto* leaves = new std::deque<LastLeaf>;
@@ -198,12 +199,12 @@ int Blocks(std::uint64_t items, std::uint64_t items_per_block, std::uint64_t mos
 }
 
 // How a leaf sends values. One block reaches four fifths of the link and leaves the compute path
-// alone. Beyond some MiB the link is what everybody waits for, with one block longer still: three
-// blocks of which a quarter sends nearly fill it. Two full blocks do fill it, and what the compute
-// path copies then queues behind their stores: 17 us of 16 MiB instead of 10 (H200).
+// alone. Beyond some MiB everybody waits for the link, and longer with one block: three blocks that
+// send with a quarter of their threads nearly fill it. Two full blocks do fill it, but then the
+// compute path's copies queue behind their stores: 17 us for 16 MiB instead of 10 (H200).
 struct LeafGrid {
   int sending_blocks;
-  int sending_threads;  // a block
+  int sending_threads;  // per block
 };
 LeafGrid GridOfLeaf(std::uint64_t bytes, bool prefer_link) {
   if (bytes <= kOneBlockBytes) return {1, kLeafThreads};
@@ -216,7 +217,7 @@ int LeafStatsBlocks(std::uint64_t bytes) {
   return static_cast<int>(
       std::clamp<std::uint64_t>(bytes / kLeafBytesPerBlock, 1, kMostLeafBlocks));
 }
-// Where the parts of such statistics lie in the staging memory.
+// The offset in the staging memory at which the parts of such statistics lie.
 std::uint64_t PartsOffset(const layout::SlotRegistration& registration) {
   return layout::AlignUp(registration.payload_bytes, 256);
 }
@@ -260,7 +261,7 @@ void CaptureStats(const ProbeSlot& slot, const DirectSlot& direct, const Device&
   args.parts = static_cast<layout::DeviceStats*>(slot.buffers.staging);
   args.state = direct.state;
   const std::uint64_t bytes = count * layout::DtypeBytes(tensor.dtype);
-  // Adding warps up takes as long as reading some vectors: half the warps where there is little.
+  // Adding up warps takes as long as reading some vectors, so small tensors use half the warps.
   const std::uint64_t per_multiprocessor = bytes <= kFewStatsBlocksBytes
                                                ? kStatsBlocksPerMultiprocessor / 2
                                                : kStatsBlocksPerMultiprocessor;
@@ -281,7 +282,7 @@ void CaptureValues(const ProbeSlot& slot, const DirectSlot& direct, const Device
   args.state = direct.state;
   const std::uint64_t alignment = reinterpret_cast<std::uintptr_t>(tensor.data) | r.payload_bytes;
   const int unit = 1 << std::min(std::countr_zero(alignment | 16), 4);
-  // One unit a thread is fastest up to some MiB; beyond, starting blocks costs more than loops.
+  // One unit per thread is fastest up to some MiB. Beyond, starting blocks costs more than loops.
   const int stage_blocks =
       Blocks(r.payload_bytes, static_cast<std::uint64_t>(unit) * kStageThreads, kMostStageBlocks);
   Launch(StageKernel(unit), stage_blocks, kStageThreads, &args, stream, device.overlaps);

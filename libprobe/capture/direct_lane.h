@@ -22,20 +22,21 @@ namespace cgdebug::capture {
 
 struct LaneRefusal {
   layout::LaneReason reason = layout::LaneReason::kNone;
-  std::string text;  // what stands in the way, and what to do
+  std::string text;  // what prevents it, and what to do
 };
 
-// Why the device cannot take part; nullopt when it can. Asked once a device, then remembered.
-// Thread: one at a time (the probe table's mutex), as all calls here.
+// Why the device cannot use the lane; nullopt if it can. Determined once per device, then
+// remembered.
+// Thread: one at a time (the probe table's mutex), like all calls here.
 std::optional<LaneRefusal> DirectLaneRefused(int device);
 
-// Registers the memory of the slot's block with CUDA, once an extent. A refusal is remembered:
-// memory that cannot be locked now will not be lockable for the next probe.
-// Fails: throws Error when CUDA fails for another reason than that the memory cannot be locked.
+// Registers the memory of the slot's block with CUDA, once per extent. Remembers a refusal: memory
+// that cannot be locked now cannot be locked for the next probe either.
+// Fails: throws Error if CUDA fails for another reason than that memory cannot be locked.
 std::optional<LaneRefusal> MapForDevice(const ring::SegmentWriter& segment,
                                         const ring::Block& block, int device);
 
-// Bytes of device memory that a slot of this registration wants as staging.
+// How many bytes of device memory a slot with this registration needs as staging.
 std::uint64_t DirectStagingBytes(const layout::SlotRegistration& registration, int device);
 
 // Adds the lane to the graph that `stream` is capturing, and ties the slot to the graph's lifetime.

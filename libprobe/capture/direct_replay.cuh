@@ -1,6 +1,6 @@
-// direct_replay.cuh: what a leaf does around its copy: which entry this replay gets, when to wait
-// for room, and how the entry is committed. The device's side of libprobe/ring/slot_ring_writer.h,
-// with the same labels.
+// direct_replay.cuh: what a leaf does around its copy: it picks this replay's entry, waits for room
+// if it must, and commits. The device's side of libprobe/ring/slot_ring_writer.h, with the same
+// labels.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ __device__ inline std::uint64_t GlobalTimer() {
 
 // --- one replay --------------------------------------------------------------------------------
 
-// What every block finds out for itself, from numbers that stand still until all are done.
+// What every block works out for itself, from numbers that do not change until all blocks are done.
 struct Plan {
   Outcome outcome;
   std::uint64_t sequence;
@@ -51,15 +51,15 @@ struct Plan {
   std::byte* payload;
 };
 
-// R4: the ordinal up to which this slot's reader has consumed; never another slot's.
+// R4: the ordinal up to which this slot's reader has consumed it; never another slot's.
 __device__ inline std::uint64_t Credited(const DirectSlot& slot) {
   const std::uint64_t consumed = LoadAcquire(slot.credit->consumed);
   if (LoadAcquire(slot.credit->order) != slot.order) return 0;
   return Load(slot.credit->consumed) == consumed ? consumed : 0;
 }
 
-// Whether somebody reads the segment, as far as a GPU can see: it left in order, or never came. A
-// reader that was killed is waited for once, for one deadline.
+// Whether a daemon may read the segment, as far as a GPU can tell: false if it left in order or
+// never came. A daemon that was killed costs one wait of one deadline.
 __device__ inline bool MayBeRead(const DirectSlot& slot) {
   const std::uint32_t pid = *const_cast<const volatile std::int32_t*>(&slot.consumer->pid);
   return Load(slot.consumer->generation) != 0 && pid != 0;
@@ -70,8 +70,8 @@ __device__ inline bool Refused(const DirectSlot& slot) {
          static_cast<layout::Refusal>(slot.order);
 }
 
-// Policy wait. Every block waits for itself: none may depend on another one being scheduled. One of
-// them `counts`.
+// Policy wait. Every block waits by itself, because none may depend on another being scheduled. One
+// of them `counts`.
 __device__ inline void WaitForRoom(const DirectSlot& slot, std::uint64_t ordinal, bool counts) {
   const std::uint64_t needed = ordinal - slot.capacity;
   if (Credited(slot) >= needed) return;
@@ -117,18 +117,18 @@ __device__ inline Plan MakePlan(const DirectSlot& slot) {
   return plan;
 }
 
-// Before the first store to the entry.
+// Called before the first store to the entry.
 __device__ inline void Claim(const DirectSlot& slot, const Plan& plan, bool counts) {
   const bool waits = slot.waits || IsLossless(slot.periods, slot.state->control);
   if (waits && plan.ordinal > slot.capacity) WaitForRoom(slot, plan.ordinal, counts);
-  // W2, pairs with R2. Each block for itself: the same word. There is no fence behind it: that
-  // takes a microsecond of the link's. Should a byte of the payload overtake the word, a reader of
-  // the entry that lay here finds a checksum that does not fit.
+  // W2, pairs with R2. Each block stores the same word. No fence follows, because a fence costs a
+  // microsecond on the link. If a byte of the payload overtakes the word, a reader of the entry
+  // that was here finds a checksum that does not match.
   Store(plan.header->word, EntryWord(plan.ordinal, EntryState::kFilling));
 }
 
-// Adds the checksum of a block that `wrote` to the grid's; true in the last block, which then has
-// the whole sum and may speak for all. Requires: thread 0, after the block's barrier.
+// Adds the checksum of a block that `wrote` to the grid's. Returns true in the last block, which
+// then has the whole sum and acts for all. Requires: thread 0, after the block's barrier.
 __device__ inline bool AddToGrid(DirectState* state, bool wrote, std::uint64_t* sum) {
   if (gridDim.x == 1) return true;
   if (wrote) {
@@ -142,7 +142,7 @@ __device__ inline bool AddToGrid(DirectState* state, bool wrote, std::uint64_t* 
   return true;
 }
 
-// The live control, as ring::LoadControl reads it (C2).
+// Reads the live control as ring::LoadControl does (C2).
 __device__ inline void RefreshControl(const DirectSlot& slot, std::uint64_t word) {
   if (word == slot.state->control_word || layout::ControlVersion(word) % 2 != 0) return;
   LoadAcquire(slot.credit->control);
@@ -160,7 +160,7 @@ __device__ inline void RefreshControl(const DirectSlot& slot, std::uint64_t word
 }
 
 // ring::SharedSerial on the device: the leaf that finds the serial of its own last replay is the
-// first of this replay and takes a new one for all. The blocks of a grid agree in the same way.
+// first of this replay and takes a new serial for all. The blocks of a grid agree in the same way.
 __device__ inline std::uint64_t TakeSerial(const DirectSlot& slot) {
   const unsigned long long last = slot.state->last_serial;
   const unsigned long long now = GlobalTimer() + static_cast<std::uint64_t>(slot.serial_offset_ns);
@@ -170,7 +170,7 @@ __device__ inline std::uint64_t TakeSerial(const DirectSlot& slot) {
   return found == last ? mine : found;
 }
 
-// What is read while the values are on their way: what the host may change about a slot, and the
+// What is read while the values are in flight: what the host may change about a slot, and the
 // replay's serial.
 struct HostWords {
   std::uint64_t serial;
@@ -190,7 +190,7 @@ __device__ inline HostWords ReadHostWords(const DirectSlot& slot) {
   return words;
 }
 
-// The last block's thread 0, when everything that was to be sent is sent.
+// Called by the last block's thread 0 when everything is sent.
 __device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const HostWords& words,
                               std::uint64_t checksum) {
   DirectState& state = *slot.state;
@@ -209,8 +209,8 @@ __device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const Ho
           checksum + layout::HeaderSum(plan.ordinal, plan.sequence, now_ns,
                                        static_cast<std::int64_t>(words.step), words.serial, flags));
     *const_cast<volatile std::uint32_t*>(&header.flags) = flags;
-    // W1, pairs with R1. The block's other threads stored before its barrier; the fence carries
-    // that.
+    // W1, pairs with R1. The block's other threads stored before its barrier; the fence covers
+    // their stores.
     __threadfence_system();
     Store(header.word, EntryWord(plan.ordinal, EntryState::kReady));
     if (state.timed_out != 0) ++state.overwrote_unread;
@@ -230,8 +230,8 @@ __device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const Ho
   }
   if (plan.outcome != Outcome::kSkip) {
     Store(slot.head->last_timestamp_ns, static_cast<std::uint64_t>(now_ns));
-    // W3. Without another fence: a reader that sees it before the word above takes the entry as not
-    // there yet.
+    // W3. No second fence: a reader that sees this store before the word above takes the entry as
+    // not there yet.
     Store(slot.head->accepted, state.accepted);
     Store(slot.producer->device_activity, static_cast<std::uint64_t>(now_ns) << 12 ^ slot.order);
   }

@@ -1,4 +1,4 @@
-// driver_function.h: functions of the CUDA driver, which is not linked: a job may have none.
+// driver_function.h: functions of the CUDA driver, which is not linked: a machine may have none.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,8 +9,8 @@
 
 namespace cgdebug::capture {
 
-// `version` is the CUDA version (12000 = 12.0) whose form of the function is meant.
-// Fails: throws Error kUnsupported when this driver has none.
+// `version` is the CUDA version (12000 = 12.0) whose form of the function is wanted.
+// Fails: throws Error kUnsupported if this driver does not have it.
 inline void* DriverFunction(const char* name, unsigned version) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;

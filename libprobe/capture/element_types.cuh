@@ -1,4 +1,4 @@
-// element_types.cuh: the dtypes as kernels see them: raw bits, and what the bits say.
+// element_types.cuh: the dtypes as kernels see them: raw bits and their meaning.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ __device__ inline float HalfToFloat(std::uint16_t bits) {
   return value;
 }
 
-// A floating type by its bits: a sign, then the exponent, then the mantissa.
+// A floating type by its bits: sign, exponent, mantissa.
 template <typename RawBits, typename Widened, int kMantissaBits>
 struct Floating {
   using Raw = RawBits;
@@ -22,7 +22,7 @@ struct Floating {
   static constexpr Raw kExponent = static_cast<Raw>(kSign - 1 - kMantissa);
   __device__ static bool NonFinite(Raw raw) { return (raw & kExponent) == kExponent; }
   __device__ static bool IsNan(Raw raw) { return (raw & kMantissa) != 0; }
-  // Where a float64 has its mantissa.
+  // The mantissa of a NaN, moved to where a float64 has it.
   __device__ static std::uint64_t NanMantissa(Raw raw) {
     return static_cast<std::uint64_t>(raw & kMantissa) << (52 - kMantissaBits);
   }
@@ -60,8 +60,8 @@ struct Integer {
   static constexpr bool kFloating = false;
 };
 
-// The least and the greatest element of a vector of 16 bytes, without their signs: bits of
-// magnitudes sort as the magnitudes do, whatever the dtype.
+// The smallest and largest magnitude in a vector of 16 bytes. Bits of magnitudes sort as the
+// magnitudes do, for every dtype.
 template <typename Raw>
 struct Extremes {
   Raw least;

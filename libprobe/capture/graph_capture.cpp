@@ -11,11 +11,11 @@
 namespace cgdebug::capture {
 namespace {
 
-// CUDA allows no host node in the body of a conditional node, yet lets one be added: only the
-// instantiation of the whole graph fails, with no hint at the probe. A body graph is recognised by
-// two refusals that no root graph gives (driver 580, CUDA 13.0): it cannot update an exec, with
-// another error than a graph that merely differs, and it cannot be instantiated alone. The first is
-// cheap and clears every root graph; the second only confirms.
+// CUDA allows no host node in the body of a conditional node, yet lets one be added: only
+// instantiating the whole graph fails, without naming the probe. Two refusals that no root graph
+// gives reveal a body graph (driver 580, CUDA 13.0): it cannot update an exec, with another error
+// than a graph that merely differs, and it cannot be instantiated alone. The first check is cheap
+// and clears every root graph; the second only confirms.
 bool IsConditionalBody(cudaGraph_t graph) {
   static const cudaGraphExec_t one_node = [] {
     cudaGraph_t tiny = nullptr;
@@ -79,7 +79,7 @@ cudaGraphNode_t AddKernelBehind(const CaptureInfo& info, cudaGraphNode_t last, b
   return node;
 }
 
-// Asked once a capture: ids are never used again. Several captures may be under way.
+// Determined once per capture: ids are never reused. Several captures may be under way.
 void RefuseConditionalBody(const CaptureInfo& info) {
   static std::mutex mutex;
   static std::array<unsigned long long, 16> root_ids = {};  // ids start at 1
@@ -99,7 +99,7 @@ void RefuseConditionalBody(const CaptureInfo& info) {
 void RetainByGraph(cudaGraph_t graph, ProbeSlot* slot) {
   cudaUserObject_t object = nullptr;
   CGD_CUDA(cudaUserObjectCreate(&object, slot, OnGraphGone, 1, cudaUserObjectNoDestructorSync));
-  slot->in_graph = true;  // the object holds it, also one that the graph does not take
+  slot->in_graph = true;  // the object refers to it, even if the graph does not take the object
   const cudaError_t status = cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove);
   if (status != cudaSuccess) (void)cudaUserObjectRelease(object, 1);
   CheckCuda(status, "cudaGraphRetainUserObject");

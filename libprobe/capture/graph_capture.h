@@ -21,18 +21,18 @@ struct CaptureInfo {
 // All of them fail with Error. Requires: relaxed capture mode where a capture is under way.
 CaptureInfo GetCaptureInfo(cudaStream_t stream);
 
-// A kernel that follows the stream's last nodes and `last`, if any; with `overlap`, `last` decides
-// when it may start (griddepcontrol.launch_dependents), and it has to wait for `last` itself.
+// Adds a kernel that follows the stream's last nodes and `last`, if any. With `overlap`, `last`
+// decides when it may start (griddepcontrol.launch_dependents), and it must wait for `last` itself.
 cudaGraphNode_t AddKernelBehind(const CaptureInfo& info, cudaGraphNode_t last, bool overlap,
                                 const cudaKernelNodeParams& kernel);
 
-// Why in both lanes: CUDA allows no host node in such a body, and a kernel there would count how
-// often the body ran and not the replays.
+// Applies to both lanes: CUDA allows no host node in such a body, and a kernel there would count
+// runs of the body instead of replays.
 // Fails: throws Error kUnsupported inside the body of a conditional node.
 void RefuseConditionalBody(const CaptureInfo& info);
 
-// Ties the slot to the graph: its `graph_gone` is set when the graph and every exec made of it are
-// gone. From here the driver holds `slot`, also when a later step throws.
+// Ties the slot to the graph: sets `graph_gone` when the graph and every exec made from it are
+// gone. From here on the driver refers to `slot`, even if a later step throws.
 void RetainByGraph(cudaGraph_t graph, ProbeSlot* slot);
 
 }  // namespace cgdebug::capture

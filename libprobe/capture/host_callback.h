@@ -8,13 +8,13 @@
 
 namespace cgdebug::capture {
 
-// `slot` is a ProbeSlot. A replay of a captured probe.
+// A replay of a captured probe. `slot` is a ProbeSlot.
 void CUDART_CB OnReplay(void* slot);
 
-// An eager call, queued with the slot's `pending` raised.
+// An eager call, queued after `pending` of the slot was raised.
 void CUDART_CB OnEager(void* slot);
 
-// The graph and every exec made from it are gone. Runs on a driver thread: only flags.
+// The graph and every exec made from it are gone. Runs on a driver thread, so it only sets a flag.
 void CUDART_CB OnGraphGone(void* slot);
 
 }  // namespace cgdebug::capture

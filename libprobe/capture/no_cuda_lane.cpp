@@ -1,4 +1,4 @@
-// Built instead of cuda_lane.cpp where there is no CUDA: CPU tensors can be probed, others cannot.
+// Built instead of cuda_lane.cpp if there is no CUDA: only CPU tensors can be probed.
 #include "libprobe/capture/cuda_lane.h"
 #include "libprobe/capture/direct_lane.h"
 #include "libprobe/capture/step_word.h"

@@ -1,4 +1,4 @@
-// Built instead of direct_kernels.cu where there is no CUDA compiler: the direct lane then says so.
+// Built instead of direct_kernels.cu if there is no CUDA compiler: the direct lane then says so.
 #include "libprobe/capture/direct_kernels.h"
 
 namespace cgdebug::capture {

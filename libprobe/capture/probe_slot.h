@@ -1,4 +1,4 @@
-// probe_slot.h: one slot of this process: its ring, its buffers, and who still needs it.
+// probe_slot.h: one slot of this process: its ring, its buffers, and what still needs it.
 #pragma once
 
 #include <atomic>
@@ -21,19 +21,19 @@ struct DirectState;
 struct Buffers {
   enum class Kind : std::uint8_t { kNone, kEager, kCallback, kDirect };
   Kind kind = Kind::kNone;
-  // Device: the tensor as it was when the compute path passed the probe, or parts of its
+  // Device memory: the tensor as it was when the compute path passed the probe, or parts of its
   // statistics. kCallback, kDirect.
   void* staging = nullptr;
-  void* pinned = nullptr;        // host: where the copy lands; kEager, kCallback
-  DirectState* state = nullptr;  // device; kDirect
+  void* pinned = nullptr;        // host memory: target of the copy; kEager, kCallback
+  DirectState* state = nullptr;  // device memory; kDirect
   std::uint64_t bytes = 0;
   int device = 0;
-  bool from_fallback = false;  // staging comes from the DeviceAllocator
+  bool from_fallback = false;  // staging came from the DeviceAllocator
 };
 
-// Owned by the probe table, which frees it when nobody needs it any more: the graph says so through
-// `graph_gone` (set on a driver thread, which may do nothing else), the probe through `probe_gone`,
-// queued eager callbacks and whoever is reading its records through `pending`.
+// Owned by the probe table, which frees it when nothing needs it any more. The graph says so
+// through `graph_gone` (set on a driver thread, which may do nothing else), the probe through
+// `probe_gone`, queued eager callbacks and readers of its records through `pending`.
 struct ProbeSlot {
   std::uint64_t probe_id = 0;
   layout::SlotRegistration registration = {};
@@ -43,14 +43,14 @@ struct ProbeSlot {
   std::optional<ring::SlotRingReader> reader;  // set once published
   std::uint32_t index = 0;                     // in the directory, once published
   Buffers buffers;
-  std::shared_ptr<ring::SharedSerial> graph_serial;  // of the slots of a capture; null when eager
+  std::shared_ptr<ring::SharedSerial> graph_serial;  // of a capture's slots; null when eager
   std::uint64_t last_serial = 0;                     // of the last replay
   void* eager_stream = nullptr;
   bool in_graph = false;  // the graph holds a user object for this slot
   bool retired = false;
-  bool evicted = false;               // its probe lives on and gave it up to make room
-  std::uint64_t last_used = 0;        // of an eager slot; the probe table counts the uses
-  std::uint64_t cleared_ordinal = 0;  // Records() starts behind it
+  bool evicted = false;               // its probe goes on, and gave it up to make room
+  std::uint64_t last_used = 0;        // of an eager slot, as a count of uses in the probe table
+  std::uint64_t cleared_ordinal = 0;  // Records() starts after it
   std::mutex eager_mutex;             // eager CPU calls may come from several threads
 
   std::atomic<bool> armed{true};
@@ -64,7 +64,7 @@ struct ProbeSlot {
     return last_serial;
   }
 
-  // Whether a driver thread may still write through this slot, or somebody reads it.
+  // Whether a driver thread may still write through this slot, or a thread reads it.
   bool in_use() const {
     return (in_graph && !graph_gone.load(std::memory_order_acquire)) ||
            pending.load(std::memory_order_acquire) != 0;

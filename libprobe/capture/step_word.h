@@ -1,8 +1,8 @@
 // step_word.h: the user's step number in stream order.
 //
-// The job's CPU runs ahead of the GPU: the number it sets now belongs to replays that come later. A
-// snapshot that took whatever number the CPU has reached would carry a wrong one. So the number is
-// written by the stream itself, between the replays it separates.
+// The job's CPU runs ahead of the GPU: the number it sets now belongs to later replays, so a
+// snapshot with the CPU's number would carry a wrong one. Therefore the stream itself writes the
+// number, between the replays it separates.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 namespace cgdebug::capture {
 
 // Enqueues the write on `stream` (a cudaStream_t), on the current device. Does nothing while the
-// stream is capturing: the graph would set the number again at every replay.
+// stream is capturing, because the graph would set the number again at every replay.
 // Fails: throws Error.
 void SetStepInStreamOrder(std::int64_t step, void* stream);
 
-// Where the stream writes it, as the GPU sees it: kNoStep until the first number.
+// Where the stream writes it, as the GPU addresses it: kNoStep until the first number.
 // Fails: throws Error.
 std::int64_t* StepWord();
 
-// What the GPU has reached; `otherwise` when no step was ever set in stream order.
+// The step that the GPU has reached; `otherwise` if none was ever set in stream order.
 // Thread: any, the driver's included.
 std::int64_t StepOnGpu(std::int64_t otherwise) noexcept;
 

@@ -1,9 +1,9 @@
 // tensor_stats.cuh: statistics of a tensor in one pass, on the GPU.
 //
-// Every element is widened to double, which is exact but for int64; sums are of doubles around a
-// shift, one element of the tensor, so that the variance does not drown in a large mean (Chan,
-// Golub, LeVeque, "Algorithms for computing the sample variance", 1983). Parts that share a shift
-// add up, in any order.
+// Every element is widened to double, which is exact except for int64. Sums are of doubles around a
+// shift, one element of the tensor, so that a large mean does not swamp the variance (Chan, Golub,
+// LeVeque, "Algorithms for computing the sample variance", 1983). Parts with the same shift can be
+// added in any order.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace cgdebug::capture {
 
 // --- one thread's part -------------------------------------------------------------------------
 
-// A thread's first vectors of 16 bytes, on their way before anything is known about them.
+// A thread's first vectors of 16 bytes, loaded before anything is known about them.
 struct Ahead {
   static constexpr int kVectors = 3;
   uint4 vectors[kVectors] = {};
@@ -30,7 +30,7 @@ struct Ahead {
   }
 };
 
-// Of two numbers, neither of them a NaN.
+// The smaller of two numbers that are not NaN.
 __device__ inline float Least(float a, float b) { return fminf(a, b); }
 __device__ inline float Most(float a, float b) { return fmaxf(a, b); }
 __device__ inline double Least(double a, double b) { return a < b ? a : b; }
@@ -107,17 +107,17 @@ struct Part {
       if (kind == 2) ++neg_inf;
       const std::uint64_t key = index * 4 + kind;
       first = key < first ? key : first;
-      // Widened by hand: a conversion on the GPU forgets what a NaN carries. A signalling NaN
-      // becomes quiet, as on the CPU.
+      // Widened by hand: the GPU's conversion drops the payload of a NaN. A signalling NaN becomes
+      // quiet, as on the CPU.
       std::uint64_t wide = 0x7ff0000000000000;
       if (kind == 0) wide |= Type::NanMantissa(raw) | (sizeof(Raw) < 8 ? 0x0008000000000000 : 0);
       hash ^= wide | (negative ? 0x8000000000000000 : 0);
     }
   }
 
-  // Elements of vector `start`, `start + stride`, ... and what is left behind the last whole
+  // Adds the elements of vectors `start`, `start + stride`, ... and those behind the last whole
   // vector. `ahead` holds the first ones. One copy of the code, not unrolled: a probe's kernel runs
-  // once a replay, and fetching its instructions is a good part of its time.
+  // once per replay, and fetching its instructions is a good part of its time.
   __device__ void AddAll(Ahead ahead, const std::byte* from, std::uint64_t count, bool vectors,
                          std::uint64_t start, std::uint64_t stride) {
     const std::uint64_t vector_count = vectors ? count / kPerVector : 0;
@@ -138,7 +138,7 @@ struct Part {
     }
   }
 
-  // What is rare is asked for once a vector: by its least and its greatest magnitude.
+  // Checks for rare elements once per vector, by its smallest and largest magnitude.
   __device__ void AddVector(uint4 vector, const Raw* all, std::uint64_t index) {
     union {
       uint4 whole;
@@ -183,8 +183,8 @@ struct Part {
   }
 };
 
-// The first element that is finite, of the first few: any number will do, and all parts must take
-// the same one.
+// The shift: the first finite element among the first few. Any number will do, as long as all parts
+// use the same one.
 template <typename Type>
 __device__ double ShiftOf(const std::byte* from, std::uint64_t count) {
   if (count == 0) return 0;
@@ -198,7 +198,7 @@ __device__ double ShiftOf(const std::byte* from, std::uint64_t count) {
 
 // --- parts added up ----------------------------------------------------------------------------
 
-// While parts are being added, first_nonfinite holds index * 4 + kind, all ones for none.
+// While parts are added, first_nonfinite holds index * 4 + kind; all ones means none.
 __device__ inline void AddPart(layout::DeviceStats* into, const layout::DeviceStats& part) {
   into->nan += part.nan;
   into->pos_inf += part.pos_inf;
@@ -216,7 +216,7 @@ __device__ inline void AddPart(layout::DeviceStats* into, const layout::DeviceSt
       part.first_nonfinite < into->first_nonfinite ? part.first_nonfinite : into->first_nonfinite;
 }
 
-// A part of no elements, with the shift and the count of the others.
+// Makes a part without elements that has the shift and the count of the others.
 __device__ inline void Empty(layout::DeviceStats* part) {
   part->nan = part->pos_inf = part->neg_inf = part->zero = part->subnormal = part->hash = 0;
   part->max = -__longlong_as_double(0x7ff0000000000000);
@@ -259,7 +259,7 @@ __device__ inline std::uint64_t XorInWarp(std::uint64_t value) {
       __reduce_xor_sync(0xffffffffu, static_cast<std::uint32_t>(value >> 32));
   return static_cast<std::uint64_t>(high) << 32 | low;
 }
-__device__ inline float MinInWarp(float value) {  // of numbers; as integers they sort alike
+__device__ inline float MinInWarp(float value) {  // no NaN among them; as integers they sort alike
   const int bits = __float_as_int(value);
   const int key = __reduce_min_sync(0xffffffffu, bits ^ (bits >> 31 & 0x7fffffff));
   return __int_as_float(key ^ (key >> 31 & 0x7fffffff));
@@ -289,8 +289,8 @@ __device__ inline double MinInWarp(double value) {
   return value;
 }
 
-// Four sums over a warp for the price of one and a half: halves of the warp exchange what the other
-// half is to keep. Lane 8 * i gets the sum of value i.
+// Four sums over a warp for the price of one and a half: the halves of the warp exchange what the
+// other half keeps. Lane 8 * i gets the sum of value i.
 __device__ inline double SumFourInWarp(double a, double b, double c, double d) {
   const bool upper = (threadIdx.x & 16) != 0;
   double first = upper ? c : a;
@@ -306,7 +306,7 @@ __device__ inline double SumFourInWarp(double a, double b, double c, double d) {
   return value;
 }
 
-// Adds a warp's parts up into *to; every thread calls it. What is rare costs one vote.
+// Adds up a warp's parts into *to; every thread calls it. Rare values cost one vote.
 template <typename Type>
 __device__ void StoreWarpSum(Part<Type> part, std::uint64_t count, layout::DeviceStats* to) {
   part.min = MinInWarp(part.min);
@@ -330,7 +330,7 @@ __device__ void StoreWarpSum(Part<Type> part, std::uint64_t count, layout::Devic
   if (lane % 8 == 0) (&to->sum)[lane / 8] = sums;
 }
 
-// Every thread of the block calls it; thread 0 gets the sum. `shared` has one place a warp.
+// Every thread of the block calls it; thread 0 gets the sum. `shared` has one place per warp.
 __device__ inline layout::DeviceStats ReduceInBlock(layout::DeviceStats mine,
                                                     layout::DeviceStats* shared) {
   const unsigned lane = threadIdx.x % 32;
@@ -349,7 +349,7 @@ __device__ inline layout::DeviceStats ReduceInBlock(layout::DeviceStats mine,
   return mine;
 }
 
-// What leaves the GPU, of the sum of all parts.
+// Turns the sum of all parts into what leaves the GPU.
 __device__ inline void Close(layout::DeviceStats* stats, bool hash) {
   const std::uint64_t key = stats->first_nonfinite;
   stats->flags = hash ? layout::kStatsHasHash : 0;

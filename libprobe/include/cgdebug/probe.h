@@ -8,7 +8,7 @@
 //   for (const cgdebug::Record& record : probe.Records()) ...
 //
 // A probe writes snapshots into shared memory and does nothing else. cgdebug-daemon prints,
-// compares and serves them; set CGDEBUG=1 and the first probe that needs it starts it.
+// compares and serves them. With CGDEBUG=1 the first probe that needs the daemon starts it.
 #pragma once
 
 #include <chrono>
@@ -86,8 +86,8 @@ struct CompareAction {
   std::uint32_t every = 1;
 };
 
-// Statistics without the values: computed on the GPU in a graph of the direct lane, by the daemon
-// from the values elsewhere.
+// Statistics without the values. In a graph of the direct lane the GPU computes them, elsewhere the
+// daemon does, from the values.
 struct StatsAction {
   std::uint32_t every = 1;
   bool hash = true;
@@ -97,7 +97,7 @@ struct StatsAction {
 enum class LaneChoice {
   kAuto,      // direct where the device and the limits allow it, else callback
   kCallback,  // copy engine and a host callback: works everywhere
-  kDirect,    // a kernel writes into the ring: no host node; Observe() throws where it cannot work
+  kDirect,    // a kernel writes into the ring: no host node; Observe() throws if it cannot
 };
 
 enum class ProbeMode {
@@ -113,8 +113,8 @@ struct ProbeOptions {
   std::optional<CompareAction> compare;
   std::optional<StatsAction> stats;
   LaneChoice lane = LaneChoice::kAuto;
-  // Direct lane: more blocks for tensors over 256 KiB. Fills the link to the host when that is what
-  // limits, at some cost to the compute path.
+  // Direct lane: uses more blocks for tensors over 256 KiB. That fills the link to the host, at
+  // some cost to the compute path.
   bool prefer_link = false;
   std::string site;  // "train.py:12 in forward", shown where a binding cannot tell the call
 };
@@ -124,7 +124,7 @@ struct Record {
   std::uint64_t replay_index = 0;  // from 1
   std::uint32_t invocation_index = 0;
   std::uint64_t capture_id = 0;  // 0 = eager
-  std::string graph_label;       // as set while it was captured
+  std::string graph_label;       // as it was when the graph was captured
   std::uint64_t serial = 0;      // of the replay: sorts the records of all probes
   std::uint32_t slot = 0;
   std::uint64_t ordinal = 0;
@@ -164,8 +164,8 @@ struct SlotStatus {
   std::uint64_t payload_bytes = 0;
   std::uint64_t replays = 0;
   std::uint64_t accepted = 0;  // snapshots written
-  std::uint64_t consumed = 0;  // of those, done with by the daemon
-  std::uint64_t lost = 0;      // of those consumed, overwritten before the daemon could read them
+  std::uint64_t consumed = 0;  // of those, the ones that the daemon has consumed
+  std::uint64_t lost = 0;  // of those consumed, the ones overwritten before the daemon read them
   std::uint64_t overwrote_unread = 0;
   std::uint64_t waits = 0;
   std::uint64_t wait_ns = 0;
@@ -179,8 +179,8 @@ struct ProbeStatus {
   bool closed = false;
   bool daemon_alive = false;
   std::string last_error;  // of the last refused capture, empty when none
-  std::string lane_note;   // why captures of lane kAuto are not in the direct one, else empty
-  // One more for each verdict of the slots that compared and were given up to make room, summed up.
+  std::string lane_note;   // why lane kAuto did not choose the direct lane, else empty
+  // Each slot; then, summed up by verdict, the slots that compared and were given up to make room.
   std::vector<SlotStatus> slots;
 };
 
@@ -201,23 +201,23 @@ class Probe {
   const ProbeOptions& options() const;
 
   // `stream` is a cudaStream_t, ignored for CPU tensors. In a capture: copies the tensor into the
-  // probe's own device buffer on the compute path and hangs everything else off it as a leaf
-  // branch.
+  // probe's own device buffer on the compute path and adds everything else as a leaf branch.
   void Observe(const TensorRef& tensor, void* stream = nullptr);
 
-  // Allocates for one later capture of a tensor like this one, so that the capture does not.
+  // Allocates now what a later capture of a tensor like this one needs, so that the capture does
+  // not.
   void Prepare(const TensorRef& tensor);
 
-  // Newest `last` snapshots (all when negative), oldest first. Reads the process's own ring; what
-  // is being overwritten meanwhile is left out. Of graphs that are gone, those of the newest one
-  // are there, and older ones as far as 256 MiB go. No other call waits for this one.
+  // The newest `last` snapshots (all if negative), oldest first, from the process's own ring.
+  // Leaves out what is being overwritten meanwhile. Graphs that are gone: the newest one's
+  // snapshots are there, older ones' as far as 256 MiB allow. Does not hold up any other call.
   std::vector<Record> Records(int last = -1) const;
   // Hides what Records() returned: all, or up to `ordinal` in `slot`.
   void ClearRecords();
   void ClearRecords(std::uint32_t slot, std::uint64_t ordinal);
 
-  // Waits until the daemon is done with every snapshot, unless the probe records for itself alone;
-  // false at `timeout` or without a daemon. The caller has synchronized with the GPU.
+  // Waits until the daemon has consumed every snapshot; a probe that only records does not wait.
+  // False after `timeout` or without a daemon. Requires: the caller has synchronized with the GPU.
   bool WaitConsumed(std::chrono::nanoseconds timeout) const;
   ProbeStatus Status() const;
 
@@ -227,7 +227,7 @@ class Probe {
   std::shared_ptr<ProbeState> state_;
 };
 
-// For bindings, which see only a probe's id. Thread: any.
+// For bindings, which know only a probe's id. Thread: any.
 std::shared_ptr<ProbeState> FindProbe(std::uint64_t id);  // nullptr when closed
 void Observe(ProbeState& probe, const TensorRef& tensor, void* stream);
 void Prepare(ProbeState& probe, const TensorRef& tensor);
@@ -237,23 +237,23 @@ const std::string& NameOf(const ProbeState& probe);
 bool IsCapturing(void* stream);
 
 // The user's own step number, recorded with every later snapshot; -1 = none. Takes effect at once,
-// which is right for CPU tensors.
+// as CPU tensors need it.
 void SetStep(std::int64_t step);
 // The same for replays and eager calls on the GPU: takes effect when `stream` (a cudaStream_t) gets
-// there, so replays launched before keep their number however far the CPU runs ahead. Does nothing
-// while `stream` is capturing.
+// there, so replays that were launched earlier keep their number however far the CPU runs ahead.
+// Does nothing while `stream` is capturing.
 // Fails: throws Error.
 void SetStepInStreamOrder(std::int64_t step, void* stream);
 
-// What a graph is called, wherever it is shown. Not scoped: the graph that is being captured, from
-// its next probe on, or the one that is captured next. Scoped: every graph until another label is
-// set. An empty text: no name of its own; it is called by the shapes of its tensors.
+// What a graph is called wherever it is shown. Not scoped: names the graph that is being captured,
+// from its next probe on, or else the next one captured. Scoped: names every graph until another
+// label is set. Empty: the graph is called by the shapes of its tensors.
 struct GraphLabel {
   std::string text;  // at most 63 bytes, without '@' and '#'
   bool scoped = false;
 };
-// Returns the label before, an empty one when a graph has taken it. Holds for the whole process:
-// backward passes run in other threads. Fails: throws Error kBadArgument.
+// Returns the label that was set before; an empty one if a graph has taken it. Holds for the whole
+// process, because backward passes run in other threads. Fails: throws Error kBadArgument.
 GraphLabel SetGraphLabel(GraphLabel label);
 
 // Names the graphs that are captured while it lives:
@@ -270,14 +270,14 @@ class ScopedGraphLabel {
   GraphLabel before_;
 };
 
-// For bindings: tells where the calling thread calls a probe, such as "train.py:12 in forward", for
-// each new slot; empty where it cannot tell. Called without a lock of the library's.
+// For bindings: says where the calling thread calls a probe, such as "train.py:12 in forward", for
+// each new slot; empty if it cannot tell. Called without holding any lock of the library.
 using SiteProvider = std::string (*)();
 void SetSiteProvider(SiteProvider provider);
 
-// Device memory for when cudaMalloc has none left, such as what the job's own allocator keeps for
-// itself. Nothing that was enqueued before may still use what `allocate` returns, and no graph's
-// private pool may hold it. Called in a thread of its own, whose capture mode is relaxed.
+// Provides device memory when cudaMalloc has none left, such as memory that the job's own allocator
+// keeps. Work that is already enqueued must not use what `allocate` returns, and no graph's private
+// pool may hold it. Called in a thread of its own, in relaxed capture mode.
 struct DeviceAllocator {
   void* (*allocate)(std::uint64_t bytes, int device) noexcept;  // nullptr: there is none
   void (*free)(void* memory) noexcept;
@@ -293,13 +293,13 @@ struct SessionInfo {
 };
 std::optional<SessionInfo> CurrentSession();
 
-// Starts cgdebug-daemon, detached, when none reads this process: beside this library, then on PATH.
-// CGDEBUG=0 forbids it.
-// Fails: throws Error when it cannot be started.
+// Starts cgdebug-daemon, detached, unless one reads this process: the program beside this library,
+// else the one on PATH. CGDEBUG=0 forbids it.
+// Fails: throws Error if it cannot be started.
 void StartDaemon();
 
-// Clean end of the process: waits for the daemon to consume what is for it, then marks the segment.
-// Returns the last line for the user, empty when there is nothing to say. Called at exit.
+// Ends the process cleanly: waits for the daemon to consume what it must, then marks the segment.
+// Returns the last line for the user, empty if there is nothing to say. Called at exit.
 std::string Finish(std::chrono::nanoseconds timeout);
 
 std::string Version();
