@@ -1,4 +1,4 @@
-// device_stats.h: what leaves the GPU of a tensor whose values stay there: 128 bytes.
+// device_stats.h: the 128 bytes that leave the GPU for a tensor whose values stay there.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@ namespace cgdebug::layout {
 
 inline constexpr std::uint64_t kStatsHasHash = 1u << 0;
 inline constexpr std::uint64_t kStatsHasNonfinite = 1u << 1;
-// What lies at first_nonfinite, in flags from this bit on: 0 = NaN, 1 = +Inf, 2 = -Inf.
+// From this bit of `flags` on: the value at first_nonfinite, 0 = NaN, 1 = +Inf, 2 = -Inf.
 inline constexpr int kStatsFirstKindShift = 8;
 
 // Minimum to the sums are over the finite elements, in double. `sum` and `sum_squares` are of
-// x - shift, so that the variance does not drown in a large mean.
+// x - shift, so that a large mean does not swamp the variance.
 struct DeviceStats {
   std::uint64_t count;
   std::uint64_t nan;

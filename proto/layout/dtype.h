@@ -14,7 +14,7 @@ namespace cgdebug::layout {
 
 enum class Dtype : std::uint16_t {
   kInvalid = 0,
-  kBool = 1,  // one byte an element, 0 or 1
+  kBool = 1,  // one byte per element, 0 or 1
   kUint8 = 2,
   kInt8 = 3,
   kInt16 = 4,
@@ -24,17 +24,17 @@ enum class Dtype : std::uint16_t {
   kBfloat16 = 8,
   kFloat32 = 9,
   kFloat64 = 10,
-  kFloat8E4m3fn = 11,  // no infinity: 0x7f and 0xff are its NaN, 448 its greatest value
+  kFloat8E4m3fn = 11,  // no infinity: NaN is 0x7f or 0xff, the greatest value 448
   kFloat8E5m2 = 12,
 };
 
 struct DtypeInfo {
   Dtype dtype;
   std::string_view name;        // torch's name without "torch."
-  std::string_view short_name;  // what one line of output has room for
+  std::string_view short_name;  // for output on one line
   std::size_t bytes;            // of one element
   bool is_floating;
-  double max_finite;  // 0 for types that are not floating
+  double max_finite;  // 0 for types that are not floating-point
 };
 
 inline constexpr std::array<DtypeInfo, 12> kDtypes = {{
@@ -52,8 +52,7 @@ inline constexpr std::array<DtypeInfo, 12> kDtypes = {{
     {Dtype::kFloat8E5m2, "float8_e5m2", "f8e5m2", 1, true, 57344.0},
 }};
 
-// The row of `dtype`, or nullptr for a value that is none of the above (shared memory is not
-// trusted).
+// The row of `dtype`, or nullptr for an unknown value (shared memory is not trusted).
 constexpr const DtypeInfo* FindDtype(Dtype dtype) {
   for (const DtypeInfo& info : kDtypes) {
     if (info.dtype == dtype) return &info;

@@ -1,5 +1,5 @@
-// recording_layout.h: every byte of a recording's segment files but the meta blocks, whose schema
-// is proto/recording.proto.
+// recording_layout.h: every byte of a recording's segment files, except the meta blocks, whose
+// schema is proto/recording.proto.
 //
 //   NAME.cgrec/segment-000001.cgd   FileHeader | record | record | ... | end record
 //              segment-000002.cgd   ...
@@ -8,13 +8,13 @@
 //
 //   record := RecordHeader | meta | zeros | payload | zeros      starts at a multiple of 64 bytes
 //
-// Segments only grow: a record is never moved, and never changed. A missing end is normal: it
-// means that the writer is at work, or was killed. Every length is under a CRC before it is
-// believed, every payload under a hash before it is returned.
+// Segments only grow: a record is never moved or changed. A missing end is normal: the writer is at
+// work or was killed. A CRC is checked before any length is used, a hash before any payload is
+// returned.
 //
-// Versions: a reader refuses another major and an unknown feature bit; record types it does not
-// know it skips by their length. Types from kFirstPrivateType on are nobody's. Little-endian
-// throughout.
+// Versions: a reader refuses another major and an unknown feature bit, and skips record types that
+// it does not know by their length. Types from kFirstPrivateType on are free for private use.
+// Little-endian throughout.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,7 @@ inline constexpr std::uint16_t kRecordingMajor = 1;
 inline constexpr std::uint16_t kRecordingMinor = 0;
 inline constexpr std::size_t kFileHeaderBytes = 4096;
 inline constexpr std::size_t kRecordAlignment = 64;
-// Payloads from here on begin at a page; of smaller ones that would be a good part of the file.
+// Payloads of at least this size begin at a page; for smaller ones the padding would be too much.
 inline constexpr std::size_t kLargePayloadBytes = 256u << 10;
 inline constexpr std::size_t kLargePayloadAlignment = 4096;
 inline constexpr std::size_t kMaxMetaBytes = 4u << 20;
@@ -39,7 +39,7 @@ struct FileHeader {
   std::uint64_t magic;
   std::uint16_t major;
   std::uint16_t minor;
-  std::uint32_t features;  // 0; a reader refuses what it does not know
+  std::uint32_t features;  // 0; a reader refuses features it does not know
   std::uint8_t uuid[16];   // of the recording, the same in all of its segments
   std::uint32_t segment;   // from 1, as in the file's name
   std::uint32_t reserved0;
@@ -91,8 +91,8 @@ struct IndexRow {
 };
 static_assert(sizeof(IndexRow) == 32);
 
-// kRoll and kClose records take exactly this much, so that the last bytes of a file tell whether it
-// is complete.
+// The size of kRoll and kClose records, so that the last bytes of a file tell whether it is
+// complete.
 inline constexpr std::size_t kEndRecordBytes = 256;
 
 constexpr std::uint64_t RoundUp(std::uint64_t value, std::uint64_t alignment) {
@@ -106,7 +106,7 @@ constexpr std::uint64_t PayloadOffset(std::uint64_t offset, std::uint32_t meta_b
                  payload_bytes >= kLargePayloadBytes ? kLargePayloadAlignment : kRecordAlignment);
 }
 
-// Where the record after it begins.
+// Where the next record begins.
 // Requires: payload_bytes does not overflow (it is compared with the file's size first).
 constexpr std::uint64_t NextRecord(std::uint64_t offset, std::uint32_t meta_bytes,
                                    std::uint64_t payload_bytes) {

@@ -2,7 +2,7 @@
 //
 // A slot is (probe, capture id, invocation): one call of a probe in one captured graph, or the
 // eager calls of a probe with one shape. Its tensor size is fixed, so its ring is K equal entries
-// with one writer and one reader: no allocator, no compare-and-swap, nobody waits for a lock.
+// with one writer and one reader: no allocator, no compare-and-swap, no lock.
 //
 //   slot block := SlotRegistration | SlotHead | SlotCredit | SlotVerdict | SlotFirsts
 //                 | EntryHeader[K] | payload[K]
@@ -17,17 +17,17 @@
 //   daemon  credit.consumed     store-release        (W4) the entry may be overwritten, and the
 //                                                         verdict covers it (R4)
 //
-//   Each reads with load-acquire, but R2, which is an acquire fence and a look at the word again.
+//   Readers use load-acquire; R2 is an acquire fence followed by a second look at the word.
 //
 // An entry's `ordinal` n counts accepted snapshots from 1; entry n lies at index (n - 1) % K, and
 // its word carries n, so a reader that asks for n recognises an entry that was overwritten.
-// `sequence` counts replays from 1; replays that no action wanted (`every`) have a sequence and no
+// `sequence` counts replays from 1; a replay that no action wanted (`every`) has a sequence but no
 // ordinal.
 //
 // Each slot counts its own replays, so sequences of two graphs say nothing about which came first.
-// `serial` does: it is the time at which the replay began, in ns since the epoch by a clock that
-// the process sets once and that never jumps. The slots of one replay of a graph share it, and no
-// other replay of the process has it: (serial, order) sorts all snapshots of a process.
+// `serial` does: it is the time at which the replay began, in ns since the epoch, by a clock that
+// the process sets once and that never jumps. The slots of one replay of a graph share it, and each
+// replay of the process has its own, so (serial, order) sorts all snapshots of a process.
 //
 // Rules: fixed-width integers only, offsets never pointers, little-endian, no bool.
 #pragma once
@@ -43,7 +43,7 @@ namespace cgdebug::layout {
 inline constexpr std::size_t kCacheLineBytes = 64;
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::size_t kMaxDims = 16;
-// Of one slot; a reader refuses more.
+// Limits of one slot; a reader refuses more.
 inline constexpr std::uint64_t kMaxPayloadBytes = std::uint64_t{1} << 44;
 inline constexpr std::uint32_t kMaxCapacity = 1u << 20;
 inline constexpr std::size_t kMaxNameBytes = 255;  // a probe's name, without the terminating zero
@@ -64,20 +64,20 @@ inline constexpr std::uint64_t kMaxOrdinal = EntryOrdinal(~std::uint64_t{0});
 inline constexpr std::uint32_t kEntryHasChecksum = 1u << 0;
 // The payload is a DeviceStats (device_stats.h): the values stayed on the GPU.
 inline constexpr std::uint32_t kEntryIsStats = 1u << 1;
-// Only the statistics are wanted (live control, in a lane that cannot compute them itself).
+// The live control wants only the statistics, and the lane cannot compute them itself.
 inline constexpr std::uint32_t kEntryDropValues = 1u << 2;
-// The same, unless the trigger of the live control holds for these values.
+// The same, unless the live control's trigger holds for these values.
 inline constexpr std::uint32_t kEntryTriggered = 1u << 3;
-// Written because of the live control: sinks take it as wanted whatever their period is.
+// Written because of the live control: sinks treat it as wanted, whatever their period is.
 inline constexpr std::uint32_t kEntryForced = 1u << 4;
 
 struct alignas(kCacheLineBytes) EntryHeader {
   std::uint64_t word;         // EntryWord; the commit
   std::uint64_t sequence;     // replay, from 1
-  std::int64_t timestamp_ns;  // CLOCK_REALTIME when the snapshot was committed
+  std::int64_t timestamp_ns;  // CLOCK_REALTIME of the commit
   std::int64_t step;          // the user's own step marker, -1 when none was set
-  // With kEntryHasChecksum: of the payload (ring/payload_checksum.h) plus HeaderSum(). Every entry
-  // of the direct lane has one.
+  // With kEntryHasChecksum: the payload's checksum (ring/payload_checksum.h) plus HeaderSum().
+  // Every entry of the direct lane has one.
   std::uint64_t checksum;
   std::uint32_t flags;
   std::uint32_t reserved0;
@@ -85,8 +85,8 @@ struct alignas(kCacheLineBytes) EntryHeader {
   std::uint64_t reserved1;
 };
 
-// What a checksum says about the header: each field times an odd number of its own, so that a field
-// of an older entry cannot pass for one of this entry.
+// The header's part of a checksum: each field times an odd number of its own, so that a field of an
+// older entry cannot be mistaken for this entry's.
 constexpr std::uint64_t HeaderSum(std::uint64_t ordinal, std::uint64_t sequence,
                                   std::int64_t timestamp_ns, std::int64_t step,
                                   std::uint64_t serial, std::uint32_t flags) {
@@ -107,7 +107,7 @@ struct alignas(kCacheLineBytes) SlotHead {
   std::uint64_t wait_ns;           // time spent in them
   std::int64_t last_timestamp_ns;
   std::uint64_t disarmed;    // 1 = the probe was closed; written by the producer's host code only
-  std::uint64_t suppressed;  // replays that an action wanted and the live control kept back
+  std::uint64_t suppressed;  // replays that an action wanted but the live control left out
 };
 
 // Written by the daemon only.
@@ -115,7 +115,7 @@ struct alignas(kCacheLineBytes) SlotCredit {
   std::uint64_t consumed;  // ordinal up to which every entry was consumed or counted as lost (W4)
   std::uint64_t lost;      // of those, entries that were overwritten before they could be read
   std::uint64_t control;   // live control (slot_control.h); 0 = as registered
-  std::uint64_t order;     // SlotRegistration::order of the slot that all this is about: a daemon
+  std::uint64_t order;     // SlotRegistration::order of the slot that this line is about: a daemon
                            // stopped in mid-store may wake up when the block is another slot's
   std::uint64_t control_from;       // the control holds for replays from..until
   std::uint64_t control_until;      // 0 = without end
@@ -139,8 +139,8 @@ struct alignas(kCacheLineBytes) SlotVerdict {
   char text[kVerdictTextBytes];         // of the first failure, UTF-8, not terminated
 };
 
-// Written by the daemon only, each once, for daemons that come after it. `order` is the last word
-// to be stored: another slot's (SlotCredit::order) or 0 means that there was none.
+// Written by the daemon only, each once, for the daemons after it. `order` is stored last: if it is
+// 0 or another slot's (SlotCredit::order), there was none.
 struct SlotFirst {
   std::uint64_t sequence;  // replay
   std::int64_t step;       // as EntryHeader::step
@@ -175,8 +175,8 @@ inline constexpr std::uint32_t kCompareBitwise = 1u << 3;
 // Every entry is a DeviceStats and payload_bytes is its size; dtype and shape are the tensor's.
 inline constexpr std::uint32_t kSlotHoldsStats = 1u << 4;
 inline constexpr std::uint32_t kStatsWithoutHash = 1u << 5;
-// A recording waited for the job when the slot was made: lossless until the daemon says otherwise
-// (slot_control.h).
+// A recording waited for the job when the slot was made, so the slot is lossless until the daemon
+// says otherwise (slot_control.h).
 inline constexpr std::uint32_t kSlotLossless = 1u << 6;
 
 // Why a slot is not in the direct lane; texts in libprobe/README.md.
@@ -189,8 +189,8 @@ enum class LaneReason : std::uint8_t {
   kEager = 5,          // not in a graph
 };
 
-// Written once, before the slot is published. Everything a reader needs to interpret the ring; a
-// reader takes sizes and offsets ONLY from its validated copy of it.
+// Written once, before the slot is published. It holds everything a reader needs to interpret the
+// ring; a reader takes sizes and offsets ONLY from its validated copy.
 struct SlotRegistration {
   std::uint64_t probe_id;    // unique in the process
   std::uint64_t capture_id;  // cudaStreamGetCaptureInfo's id; 0 = eager
@@ -226,11 +226,11 @@ struct SlotRegistration {
   char site[kMaxNameBytes + 1];  // "file.py:12", empty when unknown
   std::uint32_t stats_every;     // 0 = action absent
   std::uint8_t lane_reason;      // LaneReason
-  // What the user calls the graph; empty: nothing. Several graphs may be called the same.
+  // The user's label of the graph, or empty. Several graphs may have the same label.
   char graph_label[kMaxGraphLabelBytes + 1];
   std::uint8_t reserved[171];
-  // Which part of a distributed tensor this is, as text (python/cgdebug/sharding.py); empty when it
-  // is a tensor of its own.
+  // Which part of a distributed tensor this is, as text (python/cgdebug/sharding.py); empty if it
+  // is not part of one.
   char shard[kMaxShardBytes + 1];
   std::uint8_t reserved2[512];
 };
@@ -251,8 +251,7 @@ static_assert(sizeof(SlotRegistration) == 2048);
 static_assert(kSlotHeadersOffset % kCacheLineBytes == 0);
 static_assert(std::is_trivially_copyable_v<SlotRegistration>);
 
-// Whether replay `sequence` (from 1) is one that an action with this period wants: 1, 1 + every,
-// ...
+// Whether an action with this period wants replay `sequence`: it wants 1, 1 + every, ...
 constexpr bool Wants(std::uint32_t every, std::uint64_t sequence) {
   return every == 1 || (every != 0 && (sequence - 1) % every == 0);  // a GPU divides in software
 }
@@ -262,8 +261,8 @@ constexpr std::uint64_t WantedUpTo(std::uint32_t every, std::uint64_t sequence) 
   return every == 0 || sequence == 0 ? 0 : (sequence - 1) / every + 1;
 }
 
-// Where a block's parts lie for a given tensor; the writer allocates by it, the reader checks
-// against it.
+// Where a block's parts lie for a given tensor: the writer allocates by it, the reader checks by
+// it.
 struct SlotGeometry {
   std::uint64_t payload_stride_bytes;
   std::uint64_t headers_offset;
@@ -275,7 +274,7 @@ constexpr std::uint64_t AlignUp(std::uint64_t value, std::uint64_t alignment) {
   return (value + alignment - 1) / alignment * alignment;
 }
 
-// Requires: capacity > 0; payload_bytes * capacity does not overflow (callers bound both).
+// Requires: capacity > 0, and payload_bytes * capacity does not overflow (callers limit both).
 constexpr SlotGeometry ComputeGeometry(std::uint64_t payload_bytes, std::uint32_t capacity) {
   const std::uint64_t alignment = payload_bytes >= kPageBytes ? kPageBytes : kCacheLineBytes;
   SlotGeometry g{};

@@ -7,16 +7,16 @@
 //
 // The first is the control file, the others are its extents.
 //
-// A producer creates, fills and grows these files and nothing else: it has no socket and no thread.
-// The control file appears under its name only when it is complete and locked (created under a
-// temporary name, then renamed), so "not yet published" is a state that no reader can meet.
+// A producer creates, fills and grows these files and does nothing else: it has no socket and no
+// thread. The control file gets its name only when it is complete and locked (it is created under a
+// temporary name, then renamed), so no reader ever sees a file that is not ready.
 //
 // Liveness: the producer holds a POSIX record lock on byte kProducerLockByte of the control file,
-// the daemon that reads it one on kReaderLockByte. The kernel drops them at death, also after
-// SIGKILL, and they are seen across PID namespaces. A process opens a control file once: closing
+// the daemon that reads it holds one on kReaderLockByte. The kernel drops them at death, also after
+// SIGKILL, and shows them across PID namespaces. A process opens a control file once: closing
 // any other descriptor of the same file would drop its lock.
 //
-// Versions: a reader refuses another major; a minor only adds what an old reader may ignore.
+// Versions: a reader refuses another major; a new minor only adds what an old reader may ignore.
 #pragma once
 
 #include <cstddef>
@@ -60,12 +60,12 @@ struct SegmentHeader {
   char hostname[64];
   char socket[112];  // of the daemon it was told to use (CGDEBUG_SOCKET); empty: any
   // The same number in every rank that one launcher started on this machine, for jobs without a
-  // run id; 0 = not distributed, or nothing tells.
+  // run id; 0 = not distributed, or unknown.
   std::uint64_t launch;
   std::int32_t local_rank;        // -1 = unknown
   std::int32_t local_world_size;  // ranks on this machine; 0 = unknown
   std::uint8_t reserved[72];
-  // Directory of the recordings that the job asks for, absolute; empty: the job could not say.
+  // Absolute directory of the recordings that the job asks for; empty if it is not known.
   char recordings[3072];
 };
 static_assert(sizeof(SegmentHeader) == kPageBytes);
@@ -79,8 +79,8 @@ struct alignas(kCacheLineBytes) ProducerLine {
   std::int64_t step;              // current step marker, -1 when none
   std::uint64_t exited;           // 1 after a clean exit
   std::uint64_t released_unread;  // entries given up unread to make room for others
-  std::uint64_t device_activity;  // another number with every commit of a GPU, which cannot count
-                                  // in memory of the host: its clock and the slot
+  std::uint64_t device_activity;  // a different number at each commit of a GPU, which cannot count
+                                  // in host memory: made of its clock and the slot
   std::uint64_t reserved[1];
 };
 static_assert(sizeof(ProducerLine) == 64);
@@ -97,7 +97,7 @@ static_assert(sizeof(RoomRequest) == 64);
 // Written by the daemon only.
 struct alignas(kCacheLineBytes) ConsumerLine {
   std::uint64_t generation;  // grows by one with each daemon that attaches
-  // Grows with every entry consumed: a writer that gave up waiting tries again (G1).
+  // Grows with every consumed entry, so that a writer that gave up waiting tries again (G1).
   std::uint64_t progress;
   std::int64_t attached_ns;
   std::int32_t pid;  // 0 = it went away in order
@@ -109,8 +109,8 @@ struct alignas(kCacheLineBytes) ConsumerLine {
 };
 static_assert(sizeof(ConsumerLine) == 64);
 
-// Where clients find the daemon that reads the segment. Written by that daemon before it raises
-// ConsumerLine::generation. It stays when the daemon is gone: ask who holds the reader's lock.
+// Where clients find the daemon that reads the segment. That daemon writes it before it raises
+// ConsumerLine::generation. It stays when the daemon is gone, so check who holds the reader's lock.
 struct alignas(kCacheLineBytes) ReaderName {
   char socket[128];  // absolute path, terminated
 };
@@ -119,11 +119,11 @@ static_assert(sizeof(ReaderName) == 128);
 enum class SlotState : std::uint8_t {
   kEmpty = 0,
   kLive = 1,
-  kRetired = 2,  // its graph is gone: nothing new comes, what is there stays readable
-  kFree = 3,     // the block may be used again; nothing in it may be read
+  kRetired = 2,  // its graph is gone: nothing new comes, but its entries stay readable
+  kFree = 3,     // the block may be reused; nothing in it may be read
 };
 
-// The generation makes a reader notice that a block was given to another slot while it read.
+// The generation tells a reader that the block was given to another slot while it was reading.
 constexpr std::uint64_t DirectoryWord(std::uint64_t generation, SlotState state) {
   return generation << 8 | static_cast<std::uint64_t>(state);
 }
@@ -141,15 +141,15 @@ struct DirectoryEntry {
 };
 static_assert(sizeof(DirectoryEntry) == 32);
 
-// Slots that the daemon cannot open: word `order % kMaxSlots` holds the low 32 bits of the order of
-// a slot that nobody is to wait for, because nobody reads it. Written by the daemon only. It lies
-// in the control file, because an extent that cannot be mapped is the most likely reason. When two
-// such slots share a word, the one that lost it waits once, for one deadline.
+// Slots that the daemon cannot open. Word `order % kMaxSlots` holds the low 32 bits of the order of
+// a slot that nobody reads, so that its writer does not wait. Written by the daemon only. It lies
+// in the control file, because the most likely reason is an extent that cannot be mapped. If two
+// such slots share a word, the one whose word was overwritten waits once, for one deadline.
 using Refusal = std::uint32_t;
 
-// What a writer remembers of a wait that it gave up: until another daemon comes or the slot's
-// SlotCredit::consumed moves, it is not worth another one. Never 0. Of the bare word, not of what
-// CreditedOrdinal() makes of it, which is 0 while the word changes.
+// What a writer remembers of a wait that it gave up. It does not wait again until another daemon
+// comes or the slot's SlotCredit::consumed changes. Never 0. `consumed` is the bare word, not the
+// result of CreditedOrdinal(), which is 0 while the word changes.
 constexpr std::uint64_t GaveUpMark(std::uint64_t generation, std::uint64_t consumed) {
   return (generation << 56 ^ consumed) | std::uint64_t{1} << 63;
 }

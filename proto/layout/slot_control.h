@@ -1,9 +1,9 @@
 // slot_control.h: what a daemon may change about a captured slot while it replays.
 //
-// The control lies in SlotCredit, in the line that the daemon alone writes. `control` holds mode,
-// trigger, period and a version in one word; the version is odd while the fields around it change,
-// and a writer that finds it odd, or changed after it read the others, keeps what it knew. So a
-// control takes effect between replays, whole, without a lock.
+// The control lies in SlotCredit, a line that only the daemon writes. `control` holds mode,
+// trigger, period and a version in one word. The version is odd while the fields around it change;
+// a writer that finds it odd, or changed after it read the other fields, keeps the control it had.
+// So a control takes effect between replays, as a whole, without a lock.
 //
 //   control := version(16) | every(32) | lossless(4) | trigger(4) | mode(8)
 #pragma once
@@ -27,8 +27,8 @@ enum class ControlTrigger : std::uint8_t {
   kAbsMax = 3,  // abs max above the threshold, or not finite
 };
 
-// Whether a recording needs every snapshot of the slot. Then a period of an action thins nothing
-// out, and a full ring is waited for as with Policy::kWait.
+// Whether a recording needs every snapshot of the slot. If so, the periods of its actions leave
+// nothing out, and the writer waits for room in a full ring as with Policy::kWait.
 enum class Lossless : std::uint8_t {
   kAsRegistered = 0,  // kSlotLossless decides
   kOn = 1,
@@ -37,8 +37,8 @@ enum class Lossless : std::uint8_t {
 
 struct SlotControl {
   ControlMode mode = ControlMode::kAsRegistered;
-  ControlTrigger trigger = ControlTrigger::kNone;  // with kFull: values only when it holds
-  Lossless lossless = Lossless::kAsRegistered;     // holds whatever the mode and its end are
+  ControlTrigger trigger = ControlTrigger::kNone;  // with kFull: values only if it holds
+  Lossless lossless = Lossless::kAsRegistered;     // independent of the mode and its end
   std::uint32_t every = 0;  // replays from, from + every, ...; 0 = as registered
   std::uint64_t from = 1;
   std::uint64_t until = 0;      // 0 = without end
@@ -56,7 +56,7 @@ constexpr std::uint64_t ControlWord(std::uint16_t version, const SlotControl& co
 constexpr std::uint16_t ControlVersion(std::uint64_t word) {
   return static_cast<std::uint16_t>(word >> 48);
 }
-// The fields that the word holds. Numbers that no daemon writes become "as registered".
+// The fields in the word. Numbers that no daemon writes become "as registered".
 constexpr SlotControl UnpackControl(std::uint64_t word) {
   SlotControl control;
   const std::uint64_t mode = word & 0xff;
@@ -69,19 +69,19 @@ constexpr SlotControl UnpackControl(std::uint64_t word) {
   control.every = static_cast<std::uint32_t>(word >> 16);
   return control;
 }
-// What is left of a control when its end has come.
+// What remains of a control after its end.
 constexpr SlotControl Ended(const SlotControl& control) {
   SlotControl ended;
   ended.lossless = control.lossless;
   return ended;
 }
 
-// What becomes of one replay.
+// What is sent of one replay.
 enum class Outcome : std::uint8_t {
   kSkip = 0,
   kStats = 1,
   kFull = 2,
-  kTriggered = 3,  // values when the trigger holds, else statistics
+  kTriggered = 3,  // values if the trigger holds, else statistics
 };
 
 // Periods of the actions, as registered.
@@ -96,7 +96,7 @@ struct Periods {
     return Wants(print, sequence) || Wants(record, sequence) || Wants(compare, sequence);
   }
   constexpr bool WantStats(std::uint64_t sequence) const { return Wants(stats, sequence); }
-  // Whether there is a replay at all of which they want the values.
+  // Whether they want the values of any replay.
   constexpr bool HaveValues() const { return print != 0 || record != 0 || compare != 0; }
 };
 
@@ -105,7 +105,7 @@ constexpr bool IsLossless(const Periods& periods, const SlotControl& control) {
                                                      : control.lossless == Lossless::kOn;
 }
 
-// Whether `control` has a say in replay `sequence`; its expiry is the caller's.
+// Whether `control` applies to replay `sequence`; the caller checks its expiry.
 constexpr bool Holds(const SlotControl& control, std::uint64_t sequence) {
   return control.mode != ControlMode::kAsRegistered && sequence >= control.from &&
          (control.until == 0 || sequence <= control.until);
