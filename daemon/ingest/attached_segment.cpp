@@ -11,14 +11,15 @@
 namespace cgdebug::ingest {
 namespace {
 
-// Slots of a session whose graph is gone and whose last values are still shown. Jobs that capture
-// again and again would fill the daemon without a limit.
+// Slots of a session whose graph is gone and whose last values are still shown. Without a limit,
+// jobs that capture again and again would fill the daemon.
 constexpr std::size_t kMaxGivenUp = 256;
 
-// Producers wait for their credit no longer than it takes to consume so much.
+// Credits are settled after this many bytes, so that producers wait no longer than it takes to
+// consume them.
 constexpr std::uint64_t kSettleBytes = 64u << 10;
 
-// Of what nobody waits for, in one pass: some ten milliseconds of work.
+// How much backlog, for which nobody waits, one pass reads: some ten milliseconds of work.
 constexpr std::uint64_t kBacklogBytes = 128u << 20;
 
 }  // namespace
@@ -118,7 +119,7 @@ void AttachedSegment::OpenSlot(std::uint32_t index, std::uint64_t word) {
     return;
   }
   if (ring->generation() != layout::DirectoryGeneration(word)) {
-    words_[index] = 0;  // changed hands again meanwhile: the next scan opens it
+    words_[index] = 0;  // reassigned again meanwhile: the next scan opens it
     return;
   }
   auto slot = std::make_shared<const pipeline::SlotIdentity>(
@@ -132,7 +133,7 @@ void AttachedSegment::OpenSlot(std::uint32_t index, std::uint64_t word) {
   }
 }
 
-// Its writer must not wait for a credit that never comes.
+// Tells the slot's writer not to wait for a credit that never comes.
 void AttachedSegment::RefuseSlot(std::uint32_t index, const std::string& reason, bool may_pass) {
   view_->Refuse(index);
   Refused& refused = refused_[index];
@@ -205,7 +206,7 @@ bool AttachedSegment::CommitOne(SlotConsumer* slot) {
   return true;
 }
 
-// Sinks write small snapshots of many slots at once, and only then the credits move.
+// Credits move only after the sinks have written what they gathered from many slots.
 void AttachedSegment::Settle() {
   if (unsettled_.empty()) return;
   destination_.sink->Flush();
@@ -229,7 +230,7 @@ bool AttachedSegment::EndPass() {
     return true;
   }
   if (consumed_any_) return true;
-  // The head of a ring may be seen before the entry that it announces. It is looked at again soon,
+  // The head of a ring may be visible before the entry that it announces. Look again soon, but only
   // once: a job that never finishes an entry must not keep this thread awake.
   if (coming_ && retried_activity_ != activity_) {
     retried_activity_ = activity_;
@@ -245,8 +246,8 @@ void AttachedSegment::CheckProducer() {
   const SigbusGuard guard;
   ScanDirectory();
   draining_ = true;
-  // A ring full for each slot, and what is read again, is all that a dead job can have left; a
-  // stray child of it that goes on writing is not read for ever.
+  // A dead job can have left at most a ring full per slot, plus what is read again. A stray child
+  // of it that goes on writing is not read for ever.
   bool has_work = false;
   for (const SlotConsumer* slot : graph_order_) {
     drain_left_ += 2 * std::uint64_t{slot->slot()->registration.capacity};
@@ -266,7 +267,7 @@ void AttachedSegment::EndDrained() {
   if (exited) Release();
 }
 
-// The sinks have everything of it.
+// Releases the mapping. The sinks have all of it.
 void AttachedSegment::Release() {
   if (view_ == nullptr) return;
   released_last_ns_ = last_timestamp_ns();
@@ -339,7 +340,7 @@ void AttachedSegment::AddHeads(pipeline::RingHeads* heads) {
 
 bool AttachedSegment::IsRead(const pipeline::RingHead& head) const {
   if (!alive_ || broken_ || head.slot->session != session_) return true;
-  if (draining_) return false;  // its job is dead: the session ends when all of it is read
+  if (draining_) return false;  // its job is dead: the session ends when everything is read
   return std::ranges::all_of(graph_order_, [&](const SlotConsumer* slot) {
     return slot->slot() != head.slot ||
            (slot->consumed() >= head.ordinal && !slot->IsReadingAgain());

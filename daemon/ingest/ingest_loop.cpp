@@ -31,23 +31,23 @@ constexpr nanoseconds kLongestNap = milliseconds(1);
 constexpr nanoseconds kLongestQuietNap = milliseconds(20);
 constexpr auto kQuietAfter = std::chrono::seconds(1);
 constexpr auto kRescan = milliseconds(500);
-constexpr auto kCheck = milliseconds(20);     // producers' locks
-constexpr auto kThorough = milliseconds(20);  // every slot, whatever the activity words say
-constexpr auto kRefresh = milliseconds(100);  // counters of slots that have nothing new
-constexpr auto kPerSlot = microseconds(50);   // many slots: less often, at most 1 % of a core
+constexpr auto kCheck = milliseconds(20);     // how often producers' locks are looked at
+constexpr auto kThorough = milliseconds(20);  // how often every slot is looked at
+constexpr auto kRefresh = milliseconds(100);  // of counters of slots that have nothing new
+constexpr auto kPerSlot = microseconds(50);   // with many slots less often: at most 1 % of a core
 constexpr unsigned long kTimerSlackNs = 5'000;
-constexpr std::uint64_t kLarge = 128u << 10;  // a payload worth another thread's waking up
+constexpr std::uint64_t kLarge = 128u << 10;  // a payload worth waking another thread for
 constexpr nanoseconds kGrace = std::chrono::minutes(10);
-constexpr auto kLongestStart = std::chrono::seconds(2);  // answers wait that long for jobs found
-constexpr auto kReclaim = std::chrono::minutes(1);       // what other daemons' dead jobs left
+constexpr auto kLongestStart = std::chrono::seconds(2);  // how long answers wait for jobs found
+constexpr auto kReclaim = std::chrono::minutes(1);       // of what other daemons' dead jobs left
 constexpr double kReclaimAfterSeconds = 3600;
-// Of /dev/shm: what stays free while dead jobs hold some, and what these may hold in all.
+// Parts of /dev/shm: what stays free while dead jobs hold some, and what these may hold together.
 constexpr double kFreePart = 1.0 / 16;
 constexpr double kDeadPart = 1.0 / 4;
 constexpr std::size_t kMaxDead = 64;          // sessions shown
-constexpr auto kCatchUp = milliseconds(200);  // and that long for jobs that never pause
+constexpr auto kCatchUp = milliseconds(200);  // how long for jobs that never pause
 
-// A daemon without descriptors could not be asked why it reads nothing.
+// Descriptors kept for clients: a daemon without any could not be asked why it reads nothing.
 constexpr rlim_t kDescriptorsForClients = 32;
 
 // A new descriptor has the lowest number that is free.
@@ -58,7 +58,7 @@ bool IsAmongTheLast(int fd) {
   return static_cast<rlim_t>(fd) >= limit.rlim_cur - kept;
 }
 
-// `realtime_ns` is a job's word, and may be anything.
+// `realtime_ns` comes from a job and may be anything.
 nanoseconds AgeOf(std::int64_t realtime_ns) {
   const std::int64_t since_ns = std::max<std::int64_t>(realtime_ns, 0);
   return nanoseconds(std::max<std::int64_t>(RealtimeNs() - since_ns, 0));
@@ -150,7 +150,7 @@ void IngestLoop::FindSegments() {
   next_scan_ = Clock::now() + kRescan;
 }
 
-// Of everything that was there before the call, so that whoever asks misses nothing.
+// Of every slot that existed before the call, so that the caller misses nothing.
 pipeline::RingHeads IngestLoop::Heads() {
   FindSegments();
   pipeline::RingHeads heads;
@@ -221,8 +221,8 @@ bool IngestLoop::PollAll(bool thorough) {
   return any;
 }
 
-// A job that ends while this daemon watches is kept from now on; one that was found dead since its
-// last snapshot, but long enough for whoever started this daemon to look at it.
+// A job that ends while this daemon watches is kept from now on. One that was found dead is kept
+// from its last snapshot on, but long enough for the person who started this daemon to look at it.
 void IngestLoop::CheckProducer(Segment* segment) {
   AttachedSegment& attached = *segment->attached;
   if (segment->ended) return;
@@ -297,7 +297,7 @@ void IngestLoop::LimitDead() {
   }
   double bytes = 0;
   for (const Segment* segment : dead) bytes += static_cast<double>(segment->attached->shm_bytes());
-  // The newest stays: it is what its user will look at.
+  // The newest stays, because its user will look at it.
   for (std::size_t i = 0; i + 1 < dead.size() && bytes > kDeadPart * space.total_bytes; ++i) {
     bytes -= static_cast<double>(dead[i]->attached->shm_bytes());
     if (space.total_bytes > 0) dead[i]->attached->Release();
@@ -362,7 +362,7 @@ void IngestLoop::Wait(bool any) {
   }
   nanoseconds nap(0);
   if (!any && (!AnyAlive() || Clock::now() - last_work_ > kSpin)) nap = NextNap();
-  // While there is work, the descriptors are looked at with the other periodic duties.
+  // While there is work, descriptors are polled together with the other periodic duties.
   if (nap.count() == 0 && Clock::now() < next_check_) return;
   pollfd fds[3] = {
       {stop_.get(), POLLIN, 0}, {watcher_->fd(), POLLIN, 0}, {destination_.reads->fd(), POLLIN, 0}};

@@ -1,4 +1,4 @@
-// ingest_loop.h: the thread that reads.
+// ingest_loop.h: the thread that reads shared memory.
 #pragma once
 
 #include <chrono>
@@ -19,16 +19,15 @@ namespace cgdebug::ingest {
 struct IngestOptions {
   std::chrono::nanoseconds keep_dead = std::chrono::hours(1);
   std::size_t workers = 0;  // threads that prepare large snapshots for the ingest thread
-  std::string socket;       // its own: a job that names another socket is left to that daemon
+  std::string socket;       // its own; jobs that name another socket are left to that daemon
   bool is_private = false;  // jobs that name no socket are left to the user's daemon, if one runs
 };
 
-// Finds segments, reads them, and keeps what dead jobs left for `keep_dead`. One thread
-// owns shared memory and sinks; the workers of a pool copy large snapshots out and compute their
-// statistics for it.
+// Finds segments, reads them, and keeps what dead jobs left for `keep_dead`. One thread owns shared
+// memory and sinks; the workers of a pool copy large snapshots and compute their statistics for it.
 //
-// Waiting: spins for 20 us after the last snapshot, then naps of 50 us doubling to 1 ms, after a
-// second of silence to 20 ms; without a live job it sleeps until something appears in /dev/shm.
+// Waiting: spins for 20 us after the last snapshot, then naps from 50 us doubling to 1 ms, and 20
+// ms after a second of silence. Without a live job it sleeps until something appears in /dev/shm.
 class IngestLoop {
  public:
   IngestLoop(const IngestOptions& options, const Destination& destination);
@@ -36,8 +35,8 @@ class IngestLoop {
   IngestLoop(const IngestLoop&) = delete;
   IngestLoop& operator=(const IngestLoop&) = delete;
 
-  // Returns when what was there before is read, or after two seconds: whoever starts a daemon asks
-  // it at once.
+  // Returns when what was there before is read, or after two seconds: a client that starts a daemon
+  // asks it at once.
   // Thread: any.
   void Start();
   void Stop();
@@ -47,8 +46,8 @@ class IngestLoop {
   struct Segment {
     std::unique_ptr<AttachedSegment> attached;
     bool checked = false;                                  // whether its job was looked for
-    bool found_dead = false;                               // then already
-    bool ended = false;                                    // seen to be
+    bool found_dead = false;                               // it was dead when it was found
+    bool ended = false;                                    // its end was seen
     Clock::time_point expires = Clock::time_point::max();  // set when its job is gone
   };
 
@@ -59,7 +58,7 @@ class IngestLoop {
   bool PollAll(bool thorough);
   void CheckProducer(Segment* segment);
   void RemoveExpired();
-  // Bounds what dead jobs hold, and serves jobs that ask for room.
+  // Limits what dead jobs hold, and serves jobs that ask for room.
   void LimitDead();
   void ServeRoomRequests();
   // Gives back what dead jobs left, oldest first, until `bytes` are free in /dev/shm.
@@ -78,7 +77,7 @@ class IngestLoop {
   UniqueFd stop_;
   std::unique_ptr<SegmentWatcher> watcher_;
   std::vector<Segment> segments_;
-  // Of the pass that runs: slots that have a snapshot, and whose they are.
+  // The slots of the current pass that have a snapshot, and the segments they belong to.
   std::vector<SlotConsumer*> ready_;
   std::vector<AttachedSegment*> owners_;
   Clock::time_point last_work_;

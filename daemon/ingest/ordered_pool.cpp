@@ -46,7 +46,7 @@ void OrderedPool::Run(std::size_t count, const std::function<void(std::size_t)>&
   limit_ = std::min(count, ahead);
   may_prepare_.notify_all();
   for (std::size_t index = 0; index < count; ++index) {
-    if (next_ == index) {  // no worker came to it yet
+    if (next_ == index) {  // no worker has taken it yet
       ++next_;
       limit_ = std::max(limit_, next_);
       lock.unlock();

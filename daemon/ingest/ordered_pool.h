@@ -1,4 +1,4 @@
-// ordered_pool.h: work done in parallel, its results taken in order.
+// ordered_pool.h: does work in parallel and takes the results in order.
 #pragma once
 
 #include <condition_variable>
@@ -35,8 +35,8 @@ class OrderedPool {
   std::condition_variable is_prepared_;
   const std::function<void(std::size_t)>* prepare_ = nullptr;
   std::vector<bool> prepared_;
-  std::size_t next_ = 0;   // to be prepared
-  std::size_t limit_ = 0;  // the first that is not to be prepared yet
+  std::size_t next_ = 0;   // the next to prepare
+  std::size_t limit_ = 0;  // the first that may not be prepared yet
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };

@@ -33,7 +33,7 @@ bool SegmentWatcher::Drain() {
       inotify_event event;
       std::memcpy(&event, next, sizeof(event));
       const char* name = next + sizeof(event);             // terminated when there is one
-      any |= event.len == 0 || ring::IsControlName(name);  // none: some news were dropped
+      any |= event.len == 0 || ring::IsControlName(name);  // no name: events were dropped
       next += sizeof(event) + event.len;
     }
   }

@@ -1,4 +1,4 @@
-// segment_watcher.h: which segments there are, and which of them are not to be read.
+// segment_watcher.h: which segments there are, and which of them must not be read.
 #pragma once
 
 #include <sys/types.h>
@@ -13,28 +13,28 @@
 
 namespace cgdebug::ingest {
 
-// A refused file is tried again when it changes, not before, so that rubbish costs one look.
+// A refused file is tried again when it changes and not before, so that rubbish costs one look.
 //
 // Thread: the ingest thread.
 class SegmentWatcher {
  public:
   SegmentWatcher();
 
-  // Becomes readable when something appears in /dev/shm; -1 where inotify does not work. It does
-  // not see what other mount namespaces create: scan from time to time as well.
+  // Becomes readable when something appears in /dev/shm; -1 if inotify does not work. inotify does
+  // not see what other mount namespaces create, so scan from time to time as well.
   int fd() const { return inotify_.get(); }
-  // Empties the descriptor; true when a file that may be a segment appeared. Other programs' files
-  // come and go there all the time.
+  // Empties the descriptor. Returns true if a file appeared that may be a segment; other programs'
+  // files come and go there all the time.
   bool Drain();
 
-  // Names of control files that are not refused.
+  // Names of control files, except those that are refused.
   std::vector<std::string> Scan();
-  // `retry`: ask again at the next scan.
+  // `retry`: look at it again at the next scan.
   void Refuse(const std::string& name, const std::string& reason, bool retry);
   std::vector<pipeline::SkippedFile> skipped() const;
 
  private:
-  struct Version {  // of a file: another one means another content, most likely
+  struct Version {  // of a file: if it differs, so most likely does the content
     ino_t inode = 0;
     off_t bytes = 0;
     std::int64_t changed_s = 0;

@@ -25,7 +25,7 @@ void OnSigbus(int, siginfo_t* info, void*) {
       return;
     }
   }
-  signal(SIGBUS, SIG_DFL);  // the access repeats and ends the process, as it would have
+  signal(SIGBUS, SIG_DFL);  // the access repeats and ends the process
 }
 
 }  // namespace

@@ -1,16 +1,16 @@
-// sigbus_guard.h: shared memory that somebody truncated does not kill the daemon.
+// sigbus_guard.h: keeps truncated shared memory from killing the daemon.
 #pragma once
 
 namespace cgdebug::ingest {
 
-// While one exists on a thread, a mapped page whose file no longer reaches it is replaced by a page
-// of zeros, and Hit() tells. Why not a jump out of the handler: it would skip destructors.
+// While one exists on a thread, a mapped page that its file no longer covers is replaced by a page
+// of zeros, and Hit() returns true. Why not jump out of the handler: that would skip destructors.
 //
-// Requires: what was read is thrown away when Hit().
+// Requires: the caller discards what it read if Hit().
 // Thread:   the thread that made it.
 class SigbusGuard {
  public:
-  // Once in the process.
+  // Once per process.
   static void Install();
 
   SigbusGuard() noexcept;

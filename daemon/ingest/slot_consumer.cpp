@@ -14,7 +14,8 @@ using ring::ReadStatus;
 
 namespace {
 
-// Of a slot, when a daemon takes over. More is read when somebody asks for it.
+// How much of a slot is read again when a daemon takes over. More is read when somebody asks for
+// it.
 constexpr std::uint64_t kAgainBytes = 1u << 20;
 constexpr std::uint64_t kAgainAtLeast = 2;
 
@@ -34,7 +35,7 @@ void SlotConsumer::Start() {
   consumed_before_ = consumed_;
   lost_ = std::min(credit_untrusted.lost, consumed_);
   bytes_ = (consumed_ - lost_) * slot_->registration.payload_bytes;
-  control_ = ring_.control();  // of a daemon before this one, whose recordings are over
+  control_ = ring_.control();  // set by an earlier daemon, whose recordings are over
   if (control_.lossless != layout::Lossless::kAsRegistered) {
     control_.lossless = layout::Lossless::kAsRegistered;
     ring_.SetControl(control_);
@@ -47,7 +48,7 @@ void SlotConsumer::Start() {
   destination_.sink->OpenSlot(slot_, *this);
   AddFinding(pipeline::Finding::Kind::kNan, firsts_.nan);
   AddFinding(pipeline::Finding::Kind::kInf, firsts_.inf);
-  // Not more than a ring, whatever the producer makes of its head meanwhile.
+  // At most a ring full, whatever the producer does to its head meanwhile.
   const std::uint64_t capacity = slot_->registration.capacity;
   const std::uint64_t affordable = kAgainBytes / std::max<std::uint64_t>(payload_bytes(), 1);
   const std::uint64_t wanted =
@@ -60,10 +61,10 @@ bool SlotConsumer::HasWork() const {
   return ring_.valid() && (again_ != 0 || ring_.accepted() > consumed_);
 }
 
-// A recording that goes on where an earlier daemon's ended may lack some.
+// A recording that goes on where an earlier daemon's ended may lack some of these.
 bool SlotConsumer::NeedsAllAgain() const { return slot_->Has(layout::kActionRecordToDisk); }
 
-// Large ones only while there is nothing new: their writer may be waiting.
+// Large ones are read again only while there is nothing new: their writer may be waiting.
 void SlotConsumer::PrepareAgain() {
   const bool is_large = payload_bytes() > kAgainBytes / kAgainAtLeast;
   if (is_large && !NeedsAllAgain() && ring_.accepted() > consumed_) {
@@ -74,11 +75,11 @@ void SlotConsumer::PrepareAgain() {
   again_ = ordinal < consumed_before_ ? ordinal + 1 : 0;
   try {
     if (ring_.Read(ordinal, &entry_) != ReadStatus::kOk) return;
-    const std::uint64_t bytes = bytes_;  // it is in there
+    const std::uint64_t bytes = bytes_;  // that snapshot is in there already
     MakeSnapshot();
     bytes_ = bytes;
     is_again_ = true;
-  } catch (const std::bad_alloc&) {  // it was delivered once
+  } catch (const std::bad_alloc&) {  // an earlier daemon delivered it
     made_ = {};
   }
 }
@@ -102,7 +103,7 @@ void SlotConsumer::Prepare() {
       MakeSnapshot();
       comparison_ = Compare();
     }
-  } catch (const std::bad_alloc&) {  // a large tensor, most likely; the small ones go on
+  } catch (const std::bad_alloc&) {  // most likely a large tensor; small ones go on
     status_ = ReadStatus::kDamaged;
     no_memory_ = true;
     Lose(entry_.ordinal);
@@ -121,21 +122,21 @@ ReadStatus SlotConsumer::ReadNext() {
   const std::uint64_t accepted = ring_.accepted();
   if (accepted <= consumed_) return ReadStatus::kNone;
   std::uint64_t next = std::max(consumed_ + 1, ring_.oldest(accepted));
-  // A slot that sends statistics alone would take what others need, and drop it.
+  // A slot that sends only statistics would take a buffer that others need, and drop it.
   const bool had_values = (entry_.flags & layout::kEntryIsStats) == 0;
   if (had_values && entry_.payload.empty()) {
     entry_.payload = destination_.payloads->Take(payload_bytes());
   }
   ReadStatus status = ring_.Read(next, &entry_);
   if (status == ReadStatus::kOverwritten) {
-    // Its writer is faster than this reader: half a ring ahead, or the next one is lost as well.
+    // The writer is faster than this reader: skip half a ring, or the next entry is lost as well.
     const std::uint64_t newest = ring_.accepted();
     const std::uint64_t ahead =
         newest - std::min<std::uint64_t>(newest, slot_->registration.capacity / 2);
     next = std::max(ahead, next + 1);
     status = ring_.Read(next, &entry_);
   }
-  // Of a block that changed hands the head may have been the next slot's.
+  // If the block was reassigned meanwhile, this head may belong to its new owner.
   if (status != ReadStatus::kGone) Lose(next);
   return status;
 }
@@ -143,7 +144,7 @@ ReadStatus SlotConsumer::ReadNext() {
 SlotConsumer::Step SlotConsumer::Commit() {
   if (cut_off_) return Step::kIdle;
   if (is_again_) Deliver(true);
-  if (again_ == 0) TellFindings();  // what there is of the replays before is with the sinks
+  if (again_ == 0) TellFindings();  // the sinks have what there is of earlier replays
   if (is_again_) return Step::kConsumed;
   switch (status_) {
     case ReadStatus::kOk:
@@ -170,7 +171,7 @@ SlotConsumer::Step SlotConsumer::Commit() {
   return Step::kIdle;
 }
 
-// Everything before `first_readable` is overwritten.
+// Counts everything before `first_readable` as overwritten.
 void SlotConsumer::Lose(std::uint64_t first_readable) {
   const std::uint64_t count = first_readable - 1 - consumed_;
   consumed_ += count;
@@ -217,7 +218,7 @@ void SlotConsumer::Deliver(bool seen_before) {
     finding.step = snapshot->step;
     finding.timestamp_ns = snapshot->timestamp_ns;
   }
-  if (seen_before) return;  // Commit() tells, when all of them are with the sinks
+  if (seen_before) return;  // Commit() tells it when the sinks have all of them
   TellFindings();
   Refresh();
 }
@@ -299,8 +300,8 @@ void SlotConsumer::ApplyControl(const layout::SlotControl& control) {
   destination_.registry->SetControl(slot_, control);
 }
 
-// The producer heeds the end by itself; this is for those who ask what is set. Entries that were
-// written under the trigger are read first.
+// Whether a control has ended. The producer notices the end by itself; this is for clients that ask
+// what is set. Entries that were written under the trigger are read first.
 bool SlotConsumer::ControlIsOver(const layout::SlotHead& head) const {
   if (control_.mode == layout::ControlMode::kAsRegistered || head.accepted > consumed_)
     return false;
@@ -313,7 +314,7 @@ void SlotConsumer::Finish() {
   const std::uint64_t accepted = ring_.accepted();
   if (accepted > consumed_) Lose(accepted + 1);
   lost_at_death_ = ring_.HasUncommitted() ? 1 : 0;
-  // A kernel counts a replay when it is committed, the others when it begins.
+  // A kernel counts a replay when it commits it, the other lanes when it begins.
   const bool counted = slot_->registration.lane != static_cast<std::uint8_t>(layout::Lane::kDirect);
   const std::uint64_t committed = ring_.sequence() - (counted ? lost_at_death_ : 0);
   ReportLoss(committed, 0, Gap::Cause::kOverwritten);

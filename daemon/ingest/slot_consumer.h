@@ -1,4 +1,4 @@
-// slot_consumer.h: reads one slot's ring, exactly once, with exact gaps.
+// slot_consumer.h: reads one slot's ring: every snapshot once, every gap exactly.
 #pragma once
 
 #include <cstdint>
@@ -29,15 +29,15 @@ struct Destination {
   pipeline::Sink* sink;
 };
 
-// produced = consumed + lost + unread, over all daemons that ever read the slot: both counts go on
-// from the slot's credit.
+// produced = consumed + lost + unread, over all daemons that ever read the slot: both counts
+// continue from the slot's credit.
 //
 // Thread: the ingest thread, under a SigbusGuard.
 class SlotConsumer final : public pipeline::SlotFeedback {
  public:
   enum class Step {
     kIdle,      // nothing new
-    kComing,    // its head is there, the entry is not yet
+    kComing,    // the head announces an entry that is not visible yet
     kConsumed,  // one snapshot went to the sinks
     kGone,      // the producer gave the slot up
   };
@@ -49,34 +49,34 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   const pipeline::SlotPtr& slot() const { return slot_; }
   std::int64_t last_timestamp_ns() const { return last_timestamp_ns_; }
 
-  // Opens the slot in the sinks. The newest entries of those that an earlier daemon consumed and
-  // that are still in the ring are read again, for the memory of last values only.
+  // Opens the slot in the sinks. Reads the newest of the entries again that an earlier daemon
+  // consumed and that are still in the ring, for the memory of last values only.
   void Start();
 
-  // One snapshot, in two steps: Prepare() copies the next one out and computes what there is to say
-  // about it; Commit() hands it to the sinks; Settle() moves the credit, when they are flushed.
+  // Handles one snapshot in three steps: Prepare() copies the next one and computes what is said
+  // about it; Commit() hands it to the sinks; Settle() moves the credit after they were flushed.
   // Thread: Prepare() on any one thread, if nothing else of the consumer runs meanwhile.
   bool HasWork() const;
-  // Up to where the producer has written, and up to where everything is consumed or lost.
+  // How far the producer has written; consumed(): up to where everything is consumed or lost.
   pipeline::RingHead head() const;
   std::uint64_t consumed() const { return consumed_; }
-  // Whether the next one was consumed before.
+  // Whether an earlier daemon consumed the next one.
   bool IsReadingAgain() const { return again_ != 0; }
   std::uint64_t payload_bytes() const { return slot_->registration.payload_bytes; }
   void Prepare();
   Step Commit();
   void Settle() { PublishCredit(1); }
-  // Whether Prepare() met memory that was cut off.
+  // Whether Prepare() met truncated memory.
   bool cut_off() const { return cut_off_; }
-  // Shows the producer's and the own counters to the registry; ends a control that is over.
+  // Shows the producer's counters and its own to the registry; ends a control that is over.
   void Refresh();
-  // What lies in the ring, consumed or not.
+  // What is in the ring, consumed or not.
   pipeline::RingContent Read(const pipeline::RingRequest& request) const;
-  // What the producer is to do from its next replay on.
+  // Sets what the producer does from its next replay on.
   void SetControl(const pipeline::ControlChange& change);
-  // The producer is dead and everything committed is consumed.
+  // Requires: the producer is dead and everything committed is consumed.
   void Finish();
-  // The producer gave the slot up: what was unread is in its own count now.
+  // Called when the producer gave the slot up, and counted itself what was unread.
   void GiveUp();
 
   // SlotFeedback.
@@ -92,7 +92,7 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   void PrepareAgain();
   void MakeSnapshot();
   Result<std::vector<std::byte>> ReadExpected();
-  // Null where no comparison is wanted or possible.
+  // Null if no comparison is wanted or possible.
   pipeline::ComparisonPtr Compare() const;
   void Deliver(bool seen_before);
   void NoteFirsts(const pipeline::Snapshot& snapshot);
@@ -112,7 +112,7 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   Destination destination_;
   // What Prepare() left for Commit().
   ring::ReadStatus status_ = ring::ReadStatus::kNone;
-  bool no_memory_ = false;  // with kDamaged: nothing is known of it but where it lies
+  bool no_memory_ = false;  // with kDamaged: only the place of the entry is known
   bool cut_off_ = false;
   ring::Entry entry_;
   pipeline::StoredSnapshot made_;
@@ -133,7 +133,7 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   std::uint64_t bytes_ = 0;
   layout::SlotControl control_;              // as in the ring
   ring::FirstNonfinites firsts_;             // likewise
-  std::vector<pipeline::Finding> findings_;  // that the sinks are still to be told of
+  std::vector<pipeline::Finding> findings_;  // not yet told to the sinks
   bool mismatch_told_ = false;
   pipeline::Counters shown_;  // as the registry has them
   std::int64_t last_timestamp_ns_ = 0;

@@ -21,7 +21,7 @@ void SlotConsumer::TellFindings() {
   }
 }
 
-// Replays come in their order: the first that is noted stays the first.
+// Replays come in order, so the first one noted stays the first.
 void SlotConsumer::NoteFirsts(const pipeline::Snapshot& snapshot) {
   const numerics::Stats& stats = snapshot.stats;
   const std::uint64_t inf = stats.pos_inf + stats.neg_inf;

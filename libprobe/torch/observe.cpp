@@ -15,7 +15,7 @@ std::string Text(const std::vector<std::int64_t>& numbers) {
   return text + "]";
 }
 
-// Empty when the probe takes this tensor, otherwise what is wrong with it and what to pass instead.
+// Empty if the probe takes this tensor, else what is wrong with it and what to pass instead.
 std::string WhyRefused(const ProbeState& probe, const TorchTensor& x) {
   const std::string name = "probe '" + NameOf(probe) + "': ";
   if (!x.is_strided) {
@@ -76,8 +76,8 @@ void RefuseBatched(std::string_view site) {
 
 }  // namespace cgdebug::torch_op
 
-// For the Python package: 1 when the last failed call on this thread was the caller's mistake.
-// Asking forgets it, so that an exception of torch's own after it is not taken for it.
+// For the Python package: 1 if the last failed call on this thread was the caller's mistake. Asking
+// clears it, so that a later exception of torch's own is not taken for one.
 extern "C" __attribute__((visibility("default"))) int cgdebug_op_refused() {
   return std::exchange(cgdebug::torch_op::last_was_refusal, false) ? 1 : 0;
 }

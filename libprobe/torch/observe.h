@@ -18,13 +18,13 @@
 
 namespace cgdebug::torch_op {
 
-// `shard` says which part of a distributed tensor x is, and is empty for others. `site` is
-// "<probe id>:<name>": a constant for the compiler, and a lookup without hashing names. The op
-// returns nothing: an output that aliases its input is an error in new torch.
+// `shard` says which part of a distributed tensor x is; empty for others. `site` is "<probe
+// id>:<name>": a constant for the compiler, and found without hashing names. The op returns
+// nothing: new torch refuses an output that aliases its input.
 inline constexpr const char* kObserveSchema = "observe(Tensor x, str site, str shard=\"\") -> ()";
 inline constexpr const char* kPrepareSchema = "prepare(Tensor x, str site, str shard=\"\") -> ()";
 
-// Everything about a tensor but where its data lies.
+// Describes a tensor, without the address of its data.
 struct TorchTensor {
   Dtype dtype = Dtype::kInvalid;  // kInvalid: cgdebug does not take it
   std::string dtype_name;         // torch's, for messages
@@ -37,15 +37,15 @@ struct TorchTensor {
   int device_index = 0;
 };
 
-// The probe that `site` names; nullptr once it was closed, and the call then does nothing.
-// Fails: throws Error when `site` names no probe.
+// The probe that `site` names; nullptr if it was closed, in which case the call does nothing.
+// Fails: throws Error if `site` names no probe.
 std::shared_ptr<ProbeState> Lookup(std::string_view site);
 
 // `x` without its data.
-// Fails: throws Error when the probe does not take this tensor; the text says what to pass instead.
+// Fails: throws Error if the probe does not take this tensor; the text says what to pass instead.
 TensorRef Describe(const ProbeState& probe, TorchTensor x, std::string_view shard);
 
-// Inside torch.vmap, where torch itself would say that a batching rule is missing.
+// Called inside torch.vmap, where torch itself would say that a batching rule is missing.
 // Fails: always, unless the probe was closed.
 void RefuseBatched(std::string_view site);
 
@@ -53,8 +53,8 @@ void RefuseBatched(std::string_view site);
 // the dispatcher turns every exception of an op on the stable ABI into a RuntimeError.
 void RememberRefusal(bool refused);
 
-// Calls `function`. Errors that the caller can mend become std::invalid_argument, which Python sees
-// as ValueError, and all others std::runtime_error.
+// Calls `function`. Errors that the caller can fix become std::invalid_argument, which Python sees
+// as ValueError; all others become std::runtime_error.
 template <typename Function>
 void WithStandardErrors(Function&& function) {
   try {

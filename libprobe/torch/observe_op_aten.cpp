@@ -88,8 +88,8 @@ void ObserveCuda(const at::Tensor& x, std::string_view site, std::string_view sh
   });
 }
 
-// Blocks that torch keeps of what the job freed belong to a stream, the default one in most jobs,
-// on which their last use may still be queued.
+// Blocks that torch keeps from what the job freed belong to a stream, in most jobs the default one,
+// and their last use may still be queued there.
 void* AllocateFromTorch(std::uint64_t bytes, int device) noexcept {
   void* memory = nullptr;
   try {
@@ -97,7 +97,7 @@ void* AllocateFromTorch(std::uint64_t bytes, int device) noexcept {
     memory = c10::cuda::CUDACachingAllocator::raw_alloc_with_stream(bytes, stream.stream());
     stream.synchronize();
     return memory;
-  } catch (...) {  // it has none either, or the stream takes part in a capture
+  } catch (...) {  // torch has none either, or the stream takes part in a capture
     if (memory != nullptr) c10::cuda::CUDACachingAllocator::raw_delete(memory);
     return nullptr;
   }
@@ -105,7 +105,7 @@ void* AllocateFromTorch(std::uint64_t bytes, int device) noexcept {
 void FreeToTorch(void* memory) noexcept {
   try {
     c10::cuda::CUDACachingAllocator::raw_delete(memory);
-  } catch (...) {  // torch no longer knows it: the process ends
+  } catch (...) {  // torch no longer knows it, because the process ends
   }
 }
 const bool is_installed = [] {

@@ -112,10 +112,10 @@ struct CudaTorch {
   AOTITorchError (*synchronize)(void* stream, std::int32_t device) = nullptr;
 };
 
-// Null where this torch has no CUDA, or lacks one of the functions.
+// Null if this torch has no CUDA, or lacks one of the functions.
 const CudaTorch* Cuda() {
   static const std::optional<CudaTorch> cuda = []() -> std::optional<CudaTorch> {
-    // Not loaded by this: a tensor on a GPU means that torch has loaded it.
+    // Not loaded here: a tensor on a GPU means that torch has loaded it.
     void* const library = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
     if (library == nullptr) return std::nullopt;
     CudaTorch found;
@@ -137,8 +137,8 @@ const CudaTorch* Cuda() {
   return cuda ? &*cuda : nullptr;
 }
 
-// Blocks that torch keeps of what the job freed belong to a stream, the default one in most jobs,
-// on which their last use may still be queued.
+// Blocks that torch keeps from what the job freed belong to a stream, in most jobs the default one,
+// and their last use may still be queued there.
 void* AllocateFromTorch(std::uint64_t bytes, int device) noexcept {
   const CudaTorch* const cuda = Cuda();
   CudaTorch::Guard guard = nullptr;
@@ -148,7 +148,7 @@ void* AllocateFromTorch(std::uint64_t bytes, int device) noexcept {
   }
   void* memory = nullptr;
   if (cuda->raw_alloc(bytes, &memory) != AOTI_TORCH_SUCCESS) {
-    memory = nullptr;  // it has none either
+    memory = nullptr;  // torch has none either
   } else if (cuda->synchronize(default_stream, device) != AOTI_TORCH_SUCCESS) {
     (void)cuda->raw_delete(memory);  // the stream takes part in a capture
     memory = nullptr;
@@ -159,7 +159,7 @@ void* AllocateFromTorch(std::uint64_t bytes, int device) noexcept {
 void FreeToTorch(void* memory) noexcept {
   const CudaTorch* const cuda = Cuda();
   if (cuda != nullptr)
-    (void)cuda->raw_delete(memory);  // fails where the process ends: torch is gone
+    (void)cuda->raw_delete(memory);  // fails when the process ends: torch is gone
 }
 
 void ObserveCuda(const Tensor& x, std::string site, std::string shard) {
