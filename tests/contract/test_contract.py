@@ -1,0 +1,178 @@
+"""What cgdebug promises under every torch that it supports. Uses public names only and no other file of
+this tree, so it runs against any installed package, beside any torch, without a GPU."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+os.environ["CGDEBUG"] = "0"  # before any probe: only the tests that want a daemon start one
+
+import torch
+
+import cgdebug
+from cgdebug import CudaGraphTensorProbe, TensorRecord
+
+TORCH = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+BACKENDS = ["aot_eager", "inductor"]
+
+
+@pytest.fixture
+def probe():
+    made = []
+
+    def make(name="p", **options):
+        made.append(
+            CudaGraphTensorProbe(name, [TensorRecord(capacity=8)], mode="always", **options)
+        )
+        return made[-1]
+
+    yield make
+    for p in made:
+        p.close()
+
+
+def values(p):
+    return [record.tensor.flatten()[0].item() for record in p.records()]
+
+
+def test_a_call_returns_its_tensor_and_keeps_its_values(probe):
+    p, x = probe(), torch.arange(6, dtype=torch.float32).reshape(2, 3)
+    assert p(x) is x
+    (record,) = p.records()
+    assert torch.equal(record.tensor, x)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 float8_e4m3fn float8_e5m2".split(),
+)
+def test_every_dtype_arrives_bit_for_bit(probe, dtype):
+    x = torch.arange(5).to(getattr(torch, dtype))
+    p = probe()
+    p(x)
+    (record,) = p.records()
+    assert record.tensor.dtype == x.dtype
+    assert torch.equal(record.tensor.view(torch.uint8), x.view(torch.uint8))
+
+
+def test_strided_tensors_are_packed_where_the_probe_copies(probe):
+    x = torch.arange(12.0).reshape(3, 4)
+    p = probe(non_contiguous="copy")
+    p(x.t())
+    assert torch.equal(p.records()[0].tensor, x.t().contiguous())
+
+
+def test_conjugate_and_negative_views_are_taken_for_what_they_mean(probe):
+    x = torch.view_as_complex(torch.tensor([[1.0, 2.0], [3.0, 4.0]])).conj().imag  # negative bit
+    p = probe(non_contiguous="copy")
+    p(x)
+    assert p.records()[0].tensor.tolist() == [-2, -4]
+
+
+def test_refusals_are_value_errors_in_our_words(probe):
+    with pytest.raises(ValueError, match="not contiguous"):
+        probe()(torch.ones(3, 4).t())
+    with pytest.raises(ValueError, match="view_as_real"):
+        probe()(torch.ones(2, dtype=torch.complex64))
+    with pytest.raises(ValueError, match="sparse"):
+        probe()(torch.eye(3).to_sparse())
+    with pytest.raises(TypeError, match="not a tensor"):
+        probe()([1, 2])
+
+
+def test_vmap_is_refused_in_our_words(probe):
+    p = probe()
+    with pytest.raises((ValueError, RuntimeError), match=r"torch\.vmap"):
+        torch.vmap(lambda row: p(row) * 2)(torch.ones(2, 3))
+
+
+def test_probes_do_not_enter_the_gradient(probe):
+    p, g = probe("forward"), probe("gradient", non_contiguous="copy")
+    x = torch.ones(2, requires_grad=True)
+    g.attach_grad(p(x * 3)).sum().backward()
+    assert x.grad.tolist() == [3, 3] and values(g) == [1]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_compiled_code_calls_each_probe_once_and_in_order(probe, backend):
+    first, second = probe("first"), probe("second")
+
+    def step(x):
+        second(x + 2)
+        first(x + 1)
+        return second(x + 3).sum()
+
+    compiled = torch.compile(step, fullgraph=True, backend=backend)
+    for i in range(2):
+        assert compiled(torch.full((4,), float(i))).item() == 4 * (i + 3)
+    assert values(first) == [1, 2] and values(second) == [2, 3, 3, 4]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_compiled_backward_keeps_probes(probe, backend):
+    p = probe()
+    compiled = torch.compile(lambda x: (p(x * 2) ** 2).sum(), fullgraph=True, backend=backend)
+    x = torch.full((3,), 2.0, requires_grad=True)
+    compiled(x).backward()
+    assert x.grad.tolist() == [16.0] * 3 and values(p) == [4]
+
+
+@pytest.mark.skipif(TORCH < (2, 11), reason="torch 2.10 compiles no hook of an intermediate tensor")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_compiled_gradients_are_seen(probe, backend):
+    g = probe()
+    compiled = torch.compile(
+        lambda x: (g.attach_grad(x * 2) ** 2).sum(), fullgraph=True, backend=backend
+    )
+    compiled(torch.full((3,), 2.0, requires_grad=True)).backward()
+    assert values(g) == [8]
+
+
+def test_nothing_is_compiled_again_from_call_to_call(probe):
+    import torch._dynamo
+
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    p = probe()
+    compiled = torch.compile(lambda x: p(x) + 1, fullgraph=True, backend="aot_eager")
+    for i in range(5):
+        compiled(torch.full((2,), float(i)))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+JOB = """
+import torch
+from cgdebug import CudaGraphTensorProbe, TensorRecord
+p = CudaGraphTensorProbe("layer.out", [TensorRecord(capacity=4)], mode="always")
+for i in range(4):
+    p(torch.full((8,), float("nan") if i == 2 else float(i)))
+"""
+
+
+def test_the_command_line_records_a_job_and_names_its_nan(tmp_path):
+    environment = {key: value for key, value in os.environ.items() if key != "CGDEBUG"}
+    runtime = tmp_path / "run"
+    runtime.mkdir(mode=0o700)
+    environment["XDG_RUNTIME_DIR"] = str(runtime)
+
+    def cli(*arguments):
+        return subprocess.run(
+            ["cgdebug-cli", *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    recording = tmp_path / "a.cgrec"
+    try:
+        ran = cli("run", "-o", str(recording), "--", sys.executable, "-c", JOB)
+        assert "layer.out" in ran.stderr and "@3" in ran.stderr, ran.stderr
+        checked = cli("check", str(recording))
+        assert checked.returncode == 1 and "layer.out" in checked.stdout, checked.stdout
+    finally:
+        cli("daemon", "stop")
+    series = cgdebug.open(str(recording)).select("layer.out")[0]
+    assert len(series) == 4 and series[4].tensor.tolist() == [3.0] * 8
