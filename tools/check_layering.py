@@ -27,13 +27,14 @@ ALLOWED = {
     "libprobe/ring": LAYOUT,
     "libprobe/torch": LAYOUT + ["libprobe"],
     "libprobe": LAYOUT + ["libprobe/ring"],
-    "daemon/core/base": [],
+    "daemon/core/base": LAYOUT,
     "daemon/core/numerics": LAYOUT + ["daemon/core/base"],
     "daemon/core/options": ["daemon/core/base"],
     "daemon/core/recording": LAYOUT + ["daemon/core/base", "daemon/core/numerics"],
     "daemon/core/wire": ["proto", "daemon/core/base"],
     "daemon/log": ["daemon/core/base"],
-    "daemon/model": LAYOUT + ["daemon/core/base", "daemon/core/numerics", "libprobe/ring"],
+    "daemon/model": LAYOUT
+    + ["daemon/core/base", "daemon/core/numerics", "daemon/core/recording", "libprobe/ring"],
     "daemon/pipeline": LAYOUT
     + ["daemon/core/base", "daemon/core/numerics", "libprobe/ring", "daemon/model"],
     "daemon/record": STAGE,
@@ -176,7 +177,9 @@ def main():
             ]
         if is_source:
             check_source(path, relative, lines, findings)
-    print("\n".join(findings + notes + [f"check_layering: {count} files, {len(findings)} findings"]))
+    print(
+        "\n".join(findings + notes + [f"check_layering: {count} files, {len(findings)} findings"])
+    )
     return 1 if findings else 0
 
 

@@ -13,6 +13,7 @@
 #include "client/cli/views/terminal.h"
 #include "daemon/core/base/suggest.h"
 #include "daemon/core/numerics/format.h"
+#include "daemon/core/wire/message_fields.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -20,27 +21,6 @@ namespace {
 using source::Key;
 using source::Slot;
 using source::Source;
-
-void FillStats(const numerics::Stats& stats, v1::Stats* out) {
-  out->set_count(stats.count);
-  out->set_nan(stats.nan);
-  out->set_pos_inf(stats.pos_inf);
-  out->set_neg_inf(stats.neg_inf);
-  out->set_zero(stats.zero);
-  out->set_subnormal(stats.subnormal);
-  out->set_min(stats.min);
-  out->set_max(stats.max);
-  out->set_mean(stats.mean);
-  out->set_std(stats.std);
-  out->set_abs_max(stats.abs_max);
-  out->set_l1(stats.l1);
-  out->set_l2(stats.l2);
-  out->set_has_nonfinite(stats.has_nonfinite);
-  out->set_first_nonfinite(stats.first_nonfinite);
-  out->set_first_nonfinite_value(stats.first_nonfinite_value);
-  if (stats.has_hash) out->set_xor_hash(stats.hash);
-  out->mutable_histogram()->Assign(stats.histogram.begin(), stats.histogram.end());
-}
 
 // Which replay is meant, of one slot; nothing when it has none such. One that cannot be read may be
 // the one: LoadTensor then says why nobody knows.
@@ -209,7 +189,7 @@ Result<client::Tensor> LoadTensor(Source& source, const FoundTensor& found) {
   out.set_payload_bytes(slot.payload_bytes);
   const Result<numerics::Stats> stats = source::StatsOf(source, *snapshot);
   if (!stats.ok()) return stats.error();
-  FillStats(*stats, out.mutable_stats());
+  FillMessage(*stats, out.mutable_stats());
   tensor.reply.set_payload_dropped(!snapshot->has_values);
   if (!snapshot->has_values) return tensor;
   const Result<source::Values> values = source.Load(*snapshot);
@@ -262,7 +242,7 @@ Result<void> CutSlice(client::Tensor* tensor, const std::string& slice) {
   const auto view = numerics::MakeTensorView(
       dtype, left, {reinterpret_cast<const std::byte*>(kept.data()), kept.size()});
   if (!view.ok()) return view.error();
-  FillStats(numerics::ComputeStats(*view), snapshot.mutable_stats());
+  FillMessage(numerics::ComputeStats(*view), snapshot.mutable_stats());
   snapshot.mutable_shape()->Assign(left.begin(), left.end());
   snapshot.set_payload_bytes(kept.size());
   tensor->reply.set_payload_bytes(kept.size());

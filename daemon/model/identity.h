@@ -7,32 +7,24 @@
 #include <string>
 #include <vector>
 
+#include "daemon/core/recording/types.h"
 #include "proto/layout/segment_layout.h"
 
 namespace cgdebug::pipeline {
 
-// One traced process. Texts are clean (text.h).
-struct SessionIdentity {
+// One traced process. Texts are clean (text.h). `run_id` is the launcher's, else made up for the
+// ranks of one launch; `pid` is what the process says, in its own PID namespace; `id` is not used.
+struct SessionIdentity : recording::Session {
   std::string segment;  // name of the control file in /dev/shm
-  std::string uuid;     // 32 hex digits
-  std::string key;      // the first 8 of them; more when another session has the same 8
-  std::string label;    // run id, else "<script>-<pid>"; "/r<rank>" in a distributed job
-  std::string run_id;   // the launcher's; else made up for the ranks of one launch
-  std::string command;
-  std::string hostname;
-  std::string version;
-  std::int32_t pid = 0;  // in its own PID namespace, as it says
-  // The kernel says so too: whoever held the producer's lock when the daemon found the segment has
-  // this pid here. Nothing outside the segment is touched on the word of the segment alone.
+  std::string key;      // the first 8 digits of the uuid; more when another session has the same 8
+  // The kernel agrees with `pid`: whoever held the producer's lock when the daemon found the
+  // segment has this pid here. Nothing outside the segment is touched on the word of the segment
+  // alone.
   bool is_pid_true = false;
-  std::int32_t rank = -1;
-  std::int32_t world_size = 1;
-  std::int32_t restart_count = 0;
   std::int32_t local_rank = -1;       // -1: unknown
   std::int32_t local_world_size = 0;  // ranks on this machine; 0: unknown
   std::uint64_t pid_namespace = 0;
   std::uint64_t pid_start_ticks = 0;
-  std::int64_t created_ns = 0;
   std::string recordings;  // directory for those that it asks for, in its namespace; may be empty
 };
 using SessionPtr = std::shared_ptr<const SessionIdentity>;

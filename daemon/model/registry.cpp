@@ -41,22 +41,6 @@ std::vector<Finding> FindingsOf(const SlotRecord& record) {
   return findings;
 }
 
-void Counters::Add(const Counters& other) {
-  replays += other.replays;
-  produced += other.produced;
-  consumed += other.consumed;
-  lost_overwritten += other.lost_overwritten;
-  lost_damaged += other.lost_damaged;
-  lost_no_memory += other.lost_no_memory;
-  suppressed += other.suppressed;
-  lost_at_death += other.lost_at_death;
-  overwrote_unread += other.overwrote_unread;
-  waits += other.waits;
-  wait_ns += other.wait_ns;
-  bytes += other.bytes;
-  lost_released += other.lost_released;
-}
-
 Registry::Session* Registry::Find(const SessionPtr& session) {
   const auto found = sessions_.find(session->uuid);
   return found == sessions_.end() ? nullptr : &found->second;

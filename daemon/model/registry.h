@@ -14,27 +14,11 @@
 #include "daemon/model/finding.h"
 #include "daemon/model/snapshot.h"
 #include "libprobe/ring/slot_ring_reader.h"
+#include "proto/layout/counters.h"
 
 namespace cgdebug::pipeline {
 
-// Mirrors `Counters` in proto/control.proto, which says what they add up to.
-struct Counters {
-  std::uint64_t replays = 0;
-  std::uint64_t produced = 0;
-  std::uint64_t consumed = 0;
-  std::uint64_t lost_overwritten = 0;
-  std::uint64_t lost_at_death = 0;
-  std::uint64_t overwrote_unread = 0;
-  std::uint64_t waits = 0;
-  std::uint64_t wait_ns = 0;
-  std::uint64_t bytes = 0;
-  std::uint64_t lost_released = 0;   // of a session only
-  std::uint64_t lost_damaged = 0;    // bytes that are not those the writer summed up
-  std::uint64_t lost_no_memory = 0;  // of this process, to copy them out
-  std::uint64_t suppressed = 0;      // replays that the live control kept back
-
-  void Add(const Counters& other);
-};
+using layout::Counters;
 
 struct SlotRecord {
   SlotPtr slot;

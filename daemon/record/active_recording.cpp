@@ -77,7 +77,7 @@ bool ActiveRecording::Wants(const SlotIdentity& slot) const {
 
 std::optional<std::uint32_t> ActiveRecording::SessionId(const SessionPtr& session) {
   if (const auto known = sessions_.find(session); known != sessions_.end()) return known->second;
-  const auto added = writer_->AddSession(ToRecording(*session));
+  const auto added = writer_->AddSession(*session);
   if (!added.ok()) return std::nullopt;
   sessions_.emplace(session, *added);
   alive_.insert(session);

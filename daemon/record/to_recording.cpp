@@ -24,22 +24,6 @@ recording::LossCause ToRecording(Gap::Cause cause) {
   return recording::LossCause::kOverwritten;
 }
 
-recording::Session ToRecording(const SessionIdentity& session) {
-  recording::Session to;
-  to.uuid = session.uuid;
-  to.label = session.label;
-  to.run_id = session.run_id;
-  to.command = session.command;
-  to.hostname = session.hostname;
-  to.version = session.version;
-  to.pid = session.pid;
-  to.rank = session.rank;
-  to.world_size = session.world_size;
-  to.restart_count = session.restart_count;
-  to.created_ns = session.created_ns;
-  return to;
-}
-
 recording::Slot ToRecording(const SlotIdentity& slot) {
   recording::Slot to;
   to.probe = slot.probe;

@@ -7,7 +7,6 @@
 namespace cgdebug::pipeline {
 
 // Ids are left for the writer to choose.
-recording::Session ToRecording(const SessionIdentity& session);
 recording::Slot ToRecording(const SlotIdentity& slot);
 recording::Snapshot ToRecording(const Snapshot& snapshot);
 recording::LossCause ToRecording(Gap::Cause cause);

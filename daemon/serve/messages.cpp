@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "daemon/core/wire/message_fields.h"
+
 namespace cgdebug::serve {
 namespace {
 
@@ -97,65 +99,18 @@ void SetError(v1::Response* response, v1::Error::Code code, std::string message)
   response->mutable_error()->set_message(std::move(message));
 }
 
-void Fill(const pipeline::Counters& counters, v1::Counters* message) {
-  message->set_replays(counters.replays);
-  message->set_produced(counters.produced);
-  message->set_consumed(counters.consumed);
-  message->set_lost_overwritten(counters.lost_overwritten);
-  message->set_lost_damaged(counters.lost_damaged);
-  message->set_lost_no_memory(counters.lost_no_memory);
-  message->set_suppressed(counters.suppressed);
-  message->set_lost_at_death(counters.lost_at_death);
-  message->set_overwrote_unread(counters.overwrote_unread);
-  message->set_waits(counters.waits);
-  message->set_wait_ns(counters.wait_ns);
-  message->set_bytes(counters.bytes);
-  message->set_lost_released(counters.lost_released);
-}
-
-void Fill(const numerics::Stats& stats, v1::Stats* message) {
-  message->set_count(stats.count);
-  message->set_nan(stats.nan);
-  message->set_pos_inf(stats.pos_inf);
-  message->set_neg_inf(stats.neg_inf);
-  message->set_zero(stats.zero);
-  message->set_subnormal(stats.subnormal);
-  message->set_min(stats.min);
-  message->set_max(stats.max);
-  message->set_mean(stats.mean);
-  message->set_std(stats.std);
-  message->set_abs_max(stats.abs_max);
-  message->set_l1(stats.l1);
-  message->set_l2(stats.l2);
-  if (stats.has_hash) message->set_xor_hash(stats.hash);
-  message->set_has_nonfinite(stats.has_nonfinite);
-  message->set_first_nonfinite(stats.first_nonfinite);
-  message->set_first_nonfinite_value(stats.first_nonfinite_value);
-  for (const std::uint64_t bin : stats.histogram) message->add_histogram(bin);
-}
-
 void Fill(const pipeline::SessionRecord& record, const pipeline::Registry& registry,
           v1::Session* message) {
   const pipeline::SessionIdentity& session = *record.session;
   message->set_key(session.key);
-  message->set_label(session.label);
-  message->set_uuid(session.uuid);
-  message->set_pid(session.pid);
-  message->set_rank(session.rank);
-  message->set_world_size(session.world_size);
-  message->set_run_id(session.run_id);
-  message->set_restart_count(session.restart_count);
+  FillMessage<recording::Session>(session, message);
   message->set_local_rank(session.local_rank);
   message->set_local_world_size(session.local_world_size);
-  message->set_command(session.command);
-  message->set_hostname(session.hostname);
-  message->set_version(session.version);
-  message->set_created_ns(session.created_ns);
   message->set_state(static_cast<v1::Session::State>(record.state));
   message->set_probe_count(static_cast<std::uint32_t>(record.probe_count));
   message->set_slot_count(static_cast<std::uint32_t>(record.slot_count));
   message->set_replay(record.replay);
-  Fill(record.counters, message->mutable_counters());
+  FillMessage(record.counters, message->mutable_counters());
   message->set_ended_ns(record.ended_ns);
   message->set_shm_bytes(record.shm_bytes);
   message->set_step(record.step);
@@ -204,9 +159,9 @@ void Fill(const pipeline::SlotRecord& record, const pipeline::Registry& registry
   message->set_payload_bytes(registration.payload_bytes);
   if (record.last != nullptr) {
     message->set_replay(record.last->sequence);
-    Fill(record.last->stats, message->mutable_last_stats());
+    FillMessage(record.last->stats, message->mutable_last_stats());
   }
-  Fill(record.counters, message->mutable_counters());
+  FillMessage(record.counters, message->mutable_counters());
   message->set_last_timestamp_ns(record.last_timestamp_ns);
   message->set_site(slot.site);
   message->set_shard(slot.shard);
@@ -281,7 +236,7 @@ void Fill(const pipeline::Snapshot& snapshot, const pipeline::Registry& registry
   message->set_device(slot.device);
   message->set_timestamp_ns(snapshot.timestamp_ns);
   message->set_step(snapshot.step);
-  Fill(snapshot.stats, message->mutable_stats());
+  FillMessage(snapshot.stats, message->mutable_stats());
   message->set_payload_bytes(slot.registration.payload_bytes);
   message->set_shard(slot.shard);
   message->set_serial(snapshot.serial);

@@ -14,8 +14,6 @@ namespace cgdebug::serve {
 
 void SetError(v1::Response* response, v1::Error::Code code, std::string message);
 
-void Fill(const pipeline::Counters& counters, v1::Counters* message);
-void Fill(const numerics::Stats& stats, v1::Stats* message);
 // `registry` names the graphs.
 void Fill(const pipeline::SessionRecord& record, const pipeline::Registry& registry,
           v1::Session* message);

@@ -25,7 +25,7 @@ namespace cgdebug::layout {
 
 inline constexpr std::uint64_t kRecordingMagic = 0x3167657264676763;  // "cggdreg1"
 inline constexpr std::uint32_t kRecordMagic = 0x63657263;             // "crec"
-inline constexpr std::uint16_t kRecordingMajor = 1;
+inline constexpr std::uint16_t kRecordingMajor = 2;
 inline constexpr std::uint16_t kRecordingMinor = 0;
 inline constexpr std::size_t kFileHeaderBytes = 4096;
 inline constexpr std::size_t kRecordAlignment = 64;

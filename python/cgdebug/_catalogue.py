@@ -6,7 +6,7 @@ import collections.abc
 import sqlite3
 import typing
 
-from ._columns import NUMBERS, Columns
+from ._columns import NUMBERS, STORED_COUNTS, Columns
 from .errors import RecordingError
 
 if typing.TYPE_CHECKING:
@@ -14,7 +14,7 @@ if typing.TYPE_CHECKING:
 
 
 _SNAPSHOT: tuple[str, ...] = ("probe", "replay", "step", "serial", "timestamp_ns", "hash")
-_SNAPSHOT += ("count", "nan", "pos_inf", "neg_inf", "zero", "subnormal", *NUMBERS)
+_SNAPSHOT += (*STORED_COUNTS, *NUMBERS)
 _SNAPSHOT += ("first_nonfinite", "xor_hash")
 
 

@@ -8,17 +8,23 @@ A thing has one name wherever it is shown: here, in `Recording.table` and `to_pa
 from __future__ import annotations
 
 import collections.abc
+import dataclasses
 import typing
 
 from .errors import RecordingError
+from .snapshot import Stats
 
 if typing.TYPE_CHECKING:
     import numpy
 
     from ._series import Series
 
-COUNTS = ("count", "nan", "inf", "pos_inf", "neg_inf", "nonfinite", "zero", "subnormal")
-NUMBERS = ("min", "max", "mean", "std", "abs_max", "l1", "l2")
+# The statistics as recorded, in the order of `Stats`: counts, then measures.
+_FIELDS = {field.name: field.type for field in dataclasses.fields(Stats)}
+STORED_COUNTS = tuple(name for name, kind in _FIELDS.items() if kind == "int")
+NUMBERS = tuple(name for name, kind in _FIELDS.items() if kind == "float")
+_SUMS = {"pos_inf": ("inf", "pos_inf"), "neg_inf": ("neg_inf", "nonfinite")}
+COUNTS = tuple(name for stored in STORED_COUNTS for name in _SUMS.get(stored, (stored,)))
 # Those that are one number a snapshot.
 STATS = (*COUNTS, *NUMBERS)
 _OF_SERIES = ("probe", "rank", "session", "graph", "graph_id", "invocation", "graph_order", "site")

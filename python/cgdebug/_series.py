@@ -88,8 +88,8 @@ class Series:
         return self._columns().arrays["step"]
 
     def stat(self, name: str) -> numpy.ndarray:
-        """One statistic of each snapshot, in the order of `replays`: min, max, mean, std, abs_max,
-        l1, l2, nan, inf, pos_inf, neg_inf, nonfinite, zero, subnormal, count."""
+        """One statistic of each snapshot, in the order of `replays`: a number of `Stats`, or inf or
+        nonfinite."""
         if name not in STATS:
             raise ValueError(f"no statistic {name!r}; there are {', '.join(STATS)}")
         return self._columns().arrays[name].astype("float64")

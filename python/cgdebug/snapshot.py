@@ -28,6 +28,14 @@ _SHORT_NAMES = {
 }
 # Types that NumPy has only with ml_dtypes, and the unsigned integer of their size.
 _BITS_OF = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
+_LEAST_NORMAL = {
+    "float16": 2.0**-14,
+    "bfloat16": 2.0**-126,
+    "float32": 2.0**-126,
+    "float64": 2.0**-1022,
+    "float8_e4m3fn": 2.0**-6,
+    "float8_e5m2": 2.0**-14,
+}
 _REPR_STATS_LIMIT = 1 << 22  # elements; above, repr leaves the statistics out
 
 
@@ -43,6 +51,7 @@ class Stats:
     pos_inf: int
     neg_inf: int
     zero: int
+    subnormal: int
     min: float
     max: float
     mean: float
@@ -261,6 +270,7 @@ class TensorSnapshot:
         values = self.values().reshape(-1)
         finite = values[numpy.isfinite(values)]
         has_finite, nan = finite.size > 0, float("nan")
+        least_normal = _LEAST_NORMAL.get(self.dtype_name, 0.0)  # integers have no subnormal values
         abs_max = float(numpy.abs(finite).max()) if has_finite else nan
         # Squares, and even sums, of doubles that large do not fit in a double.
         wide = finite.astype(numpy.longdouble) if abs_max > 1e150 else finite
@@ -271,6 +281,7 @@ class TensorSnapshot:
                 pos_inf=int((values == numpy.inf).sum()),
                 neg_inf=int((values == -numpy.inf).sum()),
                 zero=int((values == 0).sum()),
+                subnormal=int(((values != 0) & (numpy.abs(values) < least_normal)).sum()),
                 min=float(finite.min()) + 0.0 if has_finite else nan,  # not -0.0
                 max=float(finite.max()) + 0.0 if has_finite else nan,
                 mean=float(wide.mean()) if has_finite else nan,

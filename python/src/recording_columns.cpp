@@ -6,8 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <tuple>
-
-#include "python/src/recording_stats.h"
+#include <type_traits>
 
 namespace py = pybind11;
 
@@ -84,11 +83,14 @@ py::dict ToDict(const SnapshotColumns& columns) {
   of_snapshot("step", -1, [](const Snapshot& one) { return one.step; });
   of_snapshot("serial", 0, [](const Snapshot& one) { return one.serial; });
   of_snapshot("timestamp_ns", 0, [](const Snapshot& one) { return one.timestamp_ns; });
-  for (const Column& column : kColumns) {
-    const bool is_count = &column < kColumns + kCountColumns;
-    dict[column.name] = is_count ? py::object(OfStats<std::int64_t>(columns, 0, column.get))
-                                 : py::object(OfStats<double>(columns, NAN, column.get));
-  }
+  Stats::ForEachNumber([&](const layout::Field& field, auto member) {
+    const auto get = [&](const Stats& stats) { return stats.*member; };
+    if constexpr (std::is_same_v<decltype(member), double Stats::*>) {
+      dict[field.name] = OfStats<double>(columns, NAN, get);
+    } else {
+      dict[field.name] = OfStats<std::int64_t>(columns, 0, get);
+    }
+  });
   dict["first_nonfinite"] = OfStats<std::int64_t>(columns, -1, [](const Stats& stats) {
     return stats.has_nonfinite ? static_cast<std::int64_t>(stats.first_nonfinite) : -1;
   });

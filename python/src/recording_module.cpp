@@ -308,7 +308,7 @@ PYBIND11_MODULE(_recording, module) {
       .def("check", &Reader::Check, py::arg("probes"), py::arg("first"), py::arg("last"),
            py::arg("frames"), py::arg("trust_hashes"));
   module.def("diff", &Reader::Diff, py::arg("a"), py::arg("b"), py::arg("options"));
-  module.attr("DATABASE_SCHEMA") = recording::kCatalogueSchema;
+  module.attr("DATABASE_SCHEMA") = recording::CatalogueSchema();
   RegisterWriter(module);
 }
 

@@ -190,8 +190,7 @@ v1::Snapshot MakeSnapshot(const std::string& probe, std::uint64_t replay,
   for (std::size_t i = 0; i < values.size(); ++i) {
     const double value = values[i];
     if (!std::isfinite(value)) {
-      if (!stats.has_nonfinite()) {
-        stats.set_has_nonfinite(true);
+      if (!stats.has_first_nonfinite()) {
         stats.set_first_nonfinite(i);
         stats.set_first_nonfinite_value(value);
       }

@@ -171,7 +171,7 @@ TEST(Layout, ControlHoldsForItsReplaysOnly) {
 TEST(Layout, RecordingFilesAreFrozen) {
   EXPECT_EQ(kRecordingMagic, 0x3167657264676763u);
   EXPECT_EQ(kRecordMagic, 0x63657263u);
-  EXPECT_EQ(kRecordingMajor, 1);
+  EXPECT_EQ(kRecordingMajor, 2);
   EXPECT_EQ(offsetof(FileHeader, uuid), 16u);
   EXPECT_EQ(offsetof(FileHeader, segment), 32u);
   EXPECT_EQ(offsetof(FileHeader, created_ns), 40u);

@@ -5,8 +5,13 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <tuple>
+#include <type_traits>
 
 #include "daemon/core/recording/meta.h"
+#include "daemon/core/wire/message_fields.h"
+#include "proto/control.pb.h"
+#include "proto/layout/counters.h"
 #include "proto/recording.pb.h"
 
 namespace cgdebug::recording {
@@ -49,8 +54,8 @@ TEST(RecordingMeta, ProtobufReadsWhatIsWritten) {
   EXPECT_TRUE(parsed.stats().has_first_nonfinite());
   EXPECT_EQ(parsed.stats().histogram_size(), 8);
   EXPECT_EQ(parsed.stats().histogram(7), kMax);
-  EXPECT_TRUE(parsed.stats().has_hash());
-  EXPECT_EQ(parsed.stats().hash(), 0u);
+  EXPECT_TRUE(parsed.stats().has_xor_hash());
+  EXPECT_EQ(parsed.stats().xor_hash(), 0u);
 
   Slot slot;
   slot.id = 9;
@@ -73,6 +78,83 @@ TEST(RecordingMeta, ProtobufReadsWhatIsWritten) {
   ASSERT_EQ(parsed_index.runs_size(), 2);
   EXPECT_EQ(parsed_index.runs(1).last_ordinal(), 12u);
   EXPECT_EQ(parsed_index.others(1), 8192u);
+}
+
+// Holds the list of fields of a struct against the message: each has its name, number and encoding,
+// and the message has no other but `others`.
+template <typename T>
+void ExpectListedAs(const google::protobuf::Descriptor* message, int others = 0) {
+  using google::protobuf::FieldDescriptor;
+  SCOPED_TRACE(message->full_name());
+  int listed = 0;
+  const auto expect = [&](const layout::Field& field, const auto& value, bool is_optional) {
+    using Value = std::decay_t<decltype(value)>;
+    SCOPED_TRACE(field.name);
+    ++listed;
+    const FieldDescriptor* there = message->FindFieldByNumber(static_cast<int>(field.number));
+    ASSERT_NE(there, nullptr);
+    EXPECT_EQ(std::string(there->name()), field.name);
+    EXPECT_EQ(there->has_presence() && there->type() != FieldDescriptor::TYPE_MESSAGE, is_optional);
+    const auto type = there->type();
+    if constexpr (std::is_same_v<Value, double>) {
+      EXPECT_EQ(type, FieldDescriptor::TYPE_DOUBLE);
+    } else if constexpr (std::is_arithmetic_v<Value>) {
+      EXPECT_EQ(field.encoding == layout::Encoding::kFixed, type == FieldDescriptor::TYPE_FIXED64);
+      EXPECT_EQ(field.encoding == layout::Encoding::kSigned,
+                type == FieldDescriptor::TYPE_SINT32 || type == FieldDescriptor::TYPE_SINT64);
+      EXPECT_NE(type, FieldDescriptor::TYPE_DOUBLE);
+    }
+  };
+  const T value{};
+  T::ForEachField(value, [&](const layout::Field& field, const auto&... members) {
+    constexpr bool kIsOptional = sizeof...(members) == 2;
+    expect(field, std::get<sizeof...(members) - 1>(std::tie(members...)), kIsOptional);
+  });
+  EXPECT_EQ(listed + others, message->field_count());
+}
+
+TEST(RecordingMeta, EveryListOfFieldsIsThatOfItsMessage) {
+  ExpectListedAs<numerics::Stats>(v1::Stats::descriptor());
+  ExpectListedAs<layout::Counters>(v1::Counters::descriptor());
+  ExpectListedAs<Session>(pb::Session::descriptor());
+  ExpectListedAs<Slot>(pb::Slot::descriptor());
+  ExpectListedAs<Snapshot>(pb::Snapshot::descriptor());
+  ExpectListedAs<Loss>(pb::Loss::descriptor());
+  ExpectListedAs<Mark>(pb::Mark::descriptor());
+  ExpectListedAs<Commit>(pb::Commit::descriptor());
+  ExpectListedAs<SlotRun>(pb::SlotRun::descriptor());
+  ExpectListedAs<Index>(pb::Index::descriptor());
+  ExpectListedAs<End>(pb::End::descriptor());
+  // A daemon's session has what a recording has of it, under the same numbers.
+  const Session session{};
+  Session::ForEachField(session, [](const layout::Field& field, const auto&) {
+    if (std::string(field.name) == "id") return;
+    const auto* there =
+        v1::Session::descriptor()->FindFieldByNumber(static_cast<int>(field.number));
+    ASSERT_NE(there, nullptr) << field.name;
+    EXPECT_EQ(std::string(there->name()), field.name);
+    EXPECT_EQ(there->type(), pb::Session::descriptor()->FindFieldByName(field.name)->type());
+  });
+}
+
+TEST(RecordingMeta, StatisticsGoThroughAMessageWhole) {
+  numerics::Stats stats;
+  stats.count = kMax;
+  stats.min = -0.0;
+  stats.has_nonfinite = true;  // at index 0
+  stats.histogram = {1, 2, 3, 0, 0, 0, 0, kMax};
+  v1::Stats message;
+  FillMessage(stats, &message);
+  EXPECT_EQ(message.count(), kMax);
+  EXPECT_TRUE(message.has_first_nonfinite());
+  EXPECT_FALSE(message.has_xor_hash());
+  const auto back = FieldsOf<numerics::Stats>(message);
+  EXPECT_EQ(back.count, kMax);
+  EXPECT_TRUE(std::signbit(back.min));
+  EXPECT_TRUE(std::isnan(back.max));
+  EXPECT_TRUE(back.has_nonfinite);
+  EXPECT_FALSE(back.has_hash);
+  EXPECT_EQ(back.histogram, stats.histogram);
 }
 
 TEST(RecordingMeta, AHashThatIsNotThereIsNotOneOfZero) {

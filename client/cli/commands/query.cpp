@@ -126,7 +126,7 @@ void SayDamaged(const Context& context, const source::Source& source, sqlite3* d
 
 int RunQuery(Context& context, const QueryOptions& options) {
   if (options.schema) {
-    Context::Print(recording::kCatalogueSchema);
+    Context::Print(recording::CatalogueSchema());
     return kExitOk;
   }
   if (options.examples) {

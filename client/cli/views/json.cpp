@@ -2,8 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <string_view>
+#include <type_traits>
+
 #include "client/cli/views/session_text.h"
 #include "client/cli/views/snapshot_text.h"
+#include "daemon/core/recording/types.h"
+#include "daemon/core/wire/message_fields.h"
+#include "proto/layout/counters.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -46,6 +52,25 @@ void AddSlot(const v1::Slot& slot, Json* json) {
                 {"slot", slot.slot()}});
 }
 
+template <typename T>
+Json FieldJson(const T& value) {
+  if constexpr (std::is_same_v<T, double>) {
+    return JsonNumber(value);
+  } else {
+    return value;
+  }
+}
+
+// Of a struct that lists its fields, in the order of the list.
+template <typename T>
+Json FieldsJson(const T& fields) {
+  Json json = Json::object();
+  T::ForEachField(fields, [&](const layout::Field& field, const auto& value) {
+    json[field.name] = FieldJson(value);
+  });
+  return json;
+}
+
 template <typename Repeated>
 Json ArrayOf(const Repeated& messages) {
   Json array = Json::array();
@@ -56,46 +81,26 @@ Json ArrayOf(const Repeated& messages) {
 }  // namespace
 
 Json ToJson(const v1::Counters& counters) {
-  return {{"replays", counters.replays()},
-          {"produced", counters.produced()},
-          {"consumed", counters.consumed()},
-          {"lost_overwritten", counters.lost_overwritten()},
-          {"lost_damaged", counters.lost_damaged()},
-          {"lost_no_memory", counters.lost_no_memory()},
-          {"suppressed", counters.suppressed()},
-          {"kept", counters.kept()},
-          {"lost_at_death", counters.lost_at_death()},
-          {"lost_released", counters.lost_released()},
-          {"overwrote_unread", counters.overwrote_unread()},
-          {"waits", counters.waits()},
-          {"wait_ns", counters.wait_ns()},
-          {"bytes", counters.bytes()}};
+  return FieldsJson(FieldsOf<layout::Counters>(counters));
 }
 
-Json ToJson(const v1::Stats& stats) {
-  Json json = {{"count", stats.count()},
-               {"nan", stats.nan()},
-               {"pos_inf", stats.pos_inf()},
-               {"neg_inf", stats.neg_inf()},
-               {"inf", stats.pos_inf() + stats.neg_inf()},
-               {"nonfinite", Nonfinite(stats)},
-               {"zero", stats.zero()},
-               {"subnormal", stats.subnormal()},
-               {"min", JsonNumber(stats.min())},
-               {"max", JsonNumber(stats.max())},
-               {"mean", JsonNumber(stats.mean())},
-               {"std", JsonNumber(stats.std())},
-               {"abs_max", JsonNumber(stats.abs_max())},
-               {"l1", JsonNumber(stats.l1())},
-               {"l2", JsonNumber(stats.l2())},
-               {"xor_hash", nullptr}};
-  if (stats.has_xor_hash()) json["xor_hash"] = fmt::format("{:016x}", stats.xor_hash());
+Json ToJson(const v1::Stats& message) {
+  const numerics::Stats stats = StatsOf(message);
+  Json json;
+  numerics::Stats::ForEachNumber([&](const layout::Field& field, auto member) {
+    json[field.name] = FieldJson(stats.*member);
+    if (std::string_view(field.name) != "neg_inf") return;
+    json["inf"] = stats.pos_inf + stats.neg_inf;
+    json["nonfinite"] = stats.nonfinite();
+  });
+  json["xor_hash"] = nullptr;
+  if (stats.has_hash) json["xor_hash"] = fmt::format("{:016x}", stats.hash);
   json["first_nonfinite"] = nullptr;
-  if (stats.has_nonfinite()) {
-    json["first_nonfinite"] = {{"index", stats.first_nonfinite()},
-                               {"value", JsonNumber(stats.first_nonfinite_value())}};
+  if (stats.has_nonfinite) {
+    json["first_nonfinite"] = {{"index", stats.first_nonfinite},
+                               {"value", JsonNumber(stats.first_nonfinite_value)}};
   }
-  json["histogram"] = Array(stats.histogram());
+  json["histogram"] = stats.histogram;
   return json;
 }
 
@@ -104,31 +109,23 @@ Json ToJson(const v1::Session& session) {
   for (const v1::LaneUse& use : session.lanes()) {
     lanes.push_back({{"lane", use.lane()}, {"reason", use.reason()}, {"slots", use.slots()}});
   }
-  return {{"key", session.key()},
-          {"label", session.label()},
-          {"uuid", session.uuid()},
-          {"pid", session.pid()},
-          {"rank", session.rank()},
-          {"world_size", session.world_size()},
-          {"run_id", session.run_id()},
-          {"restart_count", session.restart_count()},
-          {"command", session.command()},
-          {"hostname", session.hostname()},
-          {"version", session.version()},
-          {"created_ns", session.created_ns()},
-          {"ended_ns", session.ended_ns()},
-          {"state", StateText(session.state())},
-          {"probes", session.probe_count()},
-          {"slots", session.slot_count()},
-          {"lanes", std::move(lanes)},
-          {"replay", session.replay()},
-          {"step", session.step()},
-          {"shm_bytes", session.shm_bytes()},
-          {"counters", ToJson(session.counters())},
-          {"nonfinite_probes", session.nonfinite_probes()},
-          {"failed_probes", session.failed_probes()},
-          {"first_nan", FirstNonfinite(session.first_nan())},
-          {"first_inf", FirstNonfinite(session.first_inf())}};
+  Json json = {{"key", session.key()}};
+  json.update(FieldsJson(FieldsOf<recording::Session>(session)));
+  json.erase("id");
+  json.update({{"ended_ns", session.ended_ns()},
+               {"state", StateText(session.state())},
+               {"probes", session.probe_count()},
+               {"slots", session.slot_count()},
+               {"lanes", std::move(lanes)},
+               {"replay", session.replay()},
+               {"step", session.step()},
+               {"shm_bytes", session.shm_bytes()},
+               {"counters", ToJson(session.counters())},
+               {"nonfinite_probes", session.nonfinite_probes()},
+               {"failed_probes", session.failed_probes()},
+               {"first_nan", FirstNonfinite(session.first_nan())},
+               {"first_inf", FirstNonfinite(session.first_inf())}});
+  return json;
 }
 
 Json ToJson(const v1::Control& control) {

@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "client/cli/views/terminal.h"
 #include "daemon/core/numerics/format.h"
+#include "daemon/core/wire/message_fields.h"
+#include "proto/layout/counters.h"
 
 namespace cgdebug::cli {
 
@@ -18,38 +18,14 @@ std::vector<std::uint64_t> ShapeOf(const google::protobuf::RepeatedField<std::ui
   return {shape.begin(), shape.end()};
 }
 
-numerics::Stats StatsOf(const v1::Stats& stats) {
-  numerics::Stats result;
-  result.count = stats.count();
-  result.nan = stats.nan();
-  result.pos_inf = stats.pos_inf();
-  result.neg_inf = stats.neg_inf();
-  result.zero = stats.zero();
-  result.subnormal = stats.subnormal();
-  result.min = stats.min();
-  result.max = stats.max();
-  result.mean = stats.mean();
-  result.std = stats.std();
-  result.abs_max = stats.abs_max();
-  result.l1 = stats.l1();
-  result.l2 = stats.l2();
-  result.has_hash = stats.has_xor_hash();
-  result.hash = stats.xor_hash();
-  result.has_nonfinite = stats.has_nonfinite();
-  result.first_nonfinite = stats.first_nonfinite();
-  result.first_nonfinite_value = stats.first_nonfinite_value();
-  const int bins = std::min<int>(stats.histogram_size(), numerics::kHistogramBins);
-  std::copy_n(stats.histogram().begin(), bins, result.histogram.begin());
-  return result;
-}
+numerics::Stats StatsOf(const v1::Stats& stats) { return FieldsOf<numerics::Stats>(stats); }
 
 std::uint64_t Nonfinite(const v1::Stats& stats) {
   return stats.nan() + stats.pos_inf() + stats.neg_inf();
 }
 
 std::uint64_t Lost(const v1::Counters& counters) {
-  return counters.lost_overwritten() + counters.lost_at_death() + counters.lost_released() +
-         counters.lost_damaged() + counters.lost_no_memory();
+  return FieldsOf<layout::Counters>(counters).lost();
 }
 
 std::string SelectorOf(const v1::FirstNonfinite& first) {

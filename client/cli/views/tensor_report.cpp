@@ -109,33 +109,32 @@ std::string Head(const v1::Snapshot& snapshot, const Style& style) {
 }
 
 std::string StatisticsBlock(const v1::Snapshot& snapshot, const Style& style) {
-  const v1::Stats& stats = snapshot.stats();
-  const auto count_row = [&](const char* name, std::uint64_t count, bool is_bad) {
-    const std::string text = FormatGrouped(count) + Percent(count, stats.count());
-    return RowText(name, is_bad && count > 0 ? style.Red(text) : text);
-  };
-  std::string out = "\n" + RowText("elements", FormatGrouped(stats.count()) + "  " +
-                                                   numerics::FormatBytes(snapshot.payload_bytes()));
-  out += count_row("NaN", stats.nan(), true);
-  out += count_row("+Inf", stats.pos_inf(), true);
-  out += count_row("-Inf", stats.neg_inf(), true);
-  out += count_row("zero", stats.zero(), false);
-  if (stats.has_nonfinite()) {
-    out += RowText(
+  const numerics::Stats stats = StatsOf(snapshot.stats());
+  std::string counts, measures;
+  numerics::Stats::ForEachNumber([&](const numerics::StatField& field, auto member) {
+    if (field.label == nullptr) return;
+    const auto& value = stats.*member;
+    if constexpr (std::is_same_v<decltype(value), const double&>) {
+      // Sums over no element are 0, which beside a mean of nan reads as a value.
+      const bool is_sum = field.agreement == numerics::Agreement::kToItself;
+      const double shown = is_sum && stats.finite() == 0 ? NAN : value;
+      measures += RowText(field.label, numerics::FormatNumber(shown, 6));
+    } else {
+      const bool is_bad = &value != &stats.zero && value > 0;
+      const std::string text = FormatGrouped(value) + Percent(value, stats.count);
+      counts += RowText(field.label, is_bad ? style.Red(text) : text);
+    }
+  });
+  std::string first;
+  if (stats.has_nonfinite) {
+    first = RowText(
         "first",
-        fmt::format("{} at {}", numerics::FormatRepr(stats.first_nonfinite_value()),
-                    numerics::FormatIndex(stats.first_nonfinite(), ShapeOf(snapshot.shape()))));
+        fmt::format("{} at {}", numerics::FormatRepr(stats.first_nonfinite_value),
+                    numerics::FormatIndex(stats.first_nonfinite, ShapeOf(snapshot.shape()))));
   }
-  const auto number_row = [](const char* name, double value) {
-    return RowText(name, numerics::FormatNumber(value, 6));
-  };
-  out += number_row("min", stats.min()) + number_row("max", stats.max());
-  out += number_row("mean", stats.mean()) + number_row("std", stats.std());
-  out += number_row("abs max", stats.abs_max());
-  // Sums over no element are 0, which beside a mean of nan reads as a value.
-  const bool has_finite = Nonfinite(stats) < stats.count();
-  return out + number_row("L1", has_finite ? stats.l1() : NAN) +
-         number_row("L2", has_finite ? stats.l2() : NAN);
+  const std::string elements =
+      FormatGrouped(stats.count) + "  " + numerics::FormatBytes(snapshot.payload_bytes());
+  return "\n" + RowText("elements", elements) + counts + first + measures;
 }
 
 std::string Histogram(const v1::Stats& stats) {

@@ -7,12 +7,29 @@
 #include <limits>
 
 #include "daemon/core/numerics/tensor_view.h"
+#include "proto/layout/field.h"
 
 namespace cgdebug::numerics {
 
 inline constexpr std::size_t kHistogramBins = 8;
 
-// Mirrors `Stats` in proto/control.proto. Minimum to histogram are over the finite elements.
+// How well two machines agree about a statistic of the same values.
+enum class Agreement : std::uint8_t {
+  kExact,     // to the last bit
+  kToAbsMax,  // within rounding, relative to the largest magnitude: means and deviations
+  kToItself,  // within rounding, relative to itself: sums
+};
+
+// A statistic that is one number of a tensor.
+struct StatField : layout::Field {
+  constexpr StatField(std::uint32_t number, const char* name, const char* label,
+                      Agreement agreement = Agreement::kExact)
+      : Field{number, name}, label(label), agreement(agreement) {}
+  const char* label;  // in a report about one tensor; null: it is not shown there
+  Agreement agreement;
+};
+
+// Minimum to histogram are over the finite elements.
 struct Stats {
   std::uint64_t count = 0;
   std::uint64_t nan = 0;
@@ -38,6 +55,37 @@ struct Stats {
   // Equal bins over [min, max], each with its lower edge, the last with both. All in the first when
   // min == max.
   std::array<std::uint64_t, kHistogramBins> histogram{};
+
+  // The statistics that are one number, in the order of tables: counts (std::uint64_t), then
+  // measures (double). `visit` takes a StatField and a pointer to the member.
+  template <typename Visitor>
+  static constexpr void ForEachNumber(Visitor&& visit) {
+    using enum Agreement;
+    visit(StatField(1, "count", nullptr), &Stats::count);
+    visit(StatField(2, "nan", "NaN"), &Stats::nan);
+    visit(StatField(3, "pos_inf", "+Inf"), &Stats::pos_inf);
+    visit(StatField(4, "neg_inf", "-Inf"), &Stats::neg_inf);
+    visit(StatField(5, "zero", "zero"), &Stats::zero);
+    visit(StatField(6, "subnormal", nullptr), &Stats::subnormal);
+    visit(StatField(7, "min", "min"), &Stats::min);
+    visit(StatField(8, "max", "max"), &Stats::max);
+    visit(StatField(9, "mean", "mean", kToAbsMax), &Stats::mean);
+    visit(StatField(10, "std", "std", kToAbsMax), &Stats::std);
+    visit(StatField(11, "abs_max", "abs max"), &Stats::abs_max);
+    visit(StatField(12, "l1", "L1", kToItself), &Stats::l1);
+    visit(StatField(13, "l2", "L2", kToItself), &Stats::l2);
+  }
+
+  // Every field. Numbers and names are those of `Stats` in proto/tensor.proto.
+  template <typename Self, typename Visitor>
+  static constexpr void ForEachField(Self& self, Visitor&& visit) {
+    using layout::Field;
+    ForEachNumber([&](const StatField& field, auto member) { visit(field, self.*member); });
+    visit(Field{16, "first_nonfinite"}, self.has_nonfinite, self.first_nonfinite);
+    visit(Field{17, "first_nonfinite_value"}, self.first_nonfinite_value);
+    visit(Field{18, "histogram"}, self.histogram);
+    visit(Field{19, "xor_hash", layout::Encoding::kFixed}, self.has_hash, self.hash);
+  }
 
   std::uint64_t nonfinite() const { return nan + pos_inf + neg_inf; }
   std::uint64_t finite() const { return count - nonfinite(); }

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
+#include <type_traits>
 
 #include "daemon/core/numerics/format.h"
 
@@ -24,31 +24,31 @@ bool CloseSums(double a, double b, double scale) {
   return std::fabs(a - b) <= kSumError * scale;
 }
 
+// Of the statistics that agree exactly on any machine, or of the others.
+void FindDifferences(const Stats& a, const Stats& b, bool exact,
+                     std::vector<StatsDifference>* found) {
+  const double largest = LargestMagnitude(a, b);
+  Stats::ForEachNumber([&](const StatField& field, auto member) {
+    if ((field.agreement == Agreement::kExact) != exact) return;
+    const auto of_a = a.*member, of_b = b.*member;
+    if constexpr (std::is_same_v<decltype(of_a), const double>) {
+      const bool is_same = field.agreement == Agreement::kExact ? SameNumber(of_a, of_b)
+                           : field.agreement == Agreement::kToAbsMax
+                               ? CloseSums(of_a, of_b, largest)
+                               : CloseSums(of_a, of_b, std::fmax(of_a, of_b));
+      if (!is_same) found->push_back({field.name, FormatRepr(of_a), FormatRepr(of_b)});
+    } else if (of_a != of_b) {
+      found->push_back({field.name, std::to_string(of_a), std::to_string(of_b)});
+    }
+  });
+}
+
 }  // namespace
 
 std::vector<StatsDifference> DifferencesOf(const Stats& a, const Stats& b) {
   std::vector<StatsDifference> found;
-  const std::pair<const char*, std::uint64_t Stats::*> counts[] = {
-      {"count", &Stats::count},     {"nan", &Stats::nan},   {"pos_inf", &Stats::pos_inf},
-      {"neg_inf", &Stats::neg_inf}, {"zero", &Stats::zero}, {"subnormal", &Stats::subnormal}};
-  for (const auto& [name, member] : counts) {
-    if (a.*member != b.*member) {
-      found.push_back({name, std::to_string(a.*member), std::to_string(b.*member)});
-    }
-  }
-  const auto differ = [&](const char* name, double of_a, double of_b) {
-    found.push_back({name, FormatRepr(of_a), FormatRepr(of_b)});
-  };
-  const std::pair<const char*, double Stats::*> extremes[] = {
-      {"min", &Stats::min}, {"max", &Stats::max}, {"abs_max", &Stats::abs_max}};
-  for (const auto& [name, member] : extremes) {
-    if (!SameNumber(a.*member, b.*member)) differ(name, a.*member, b.*member);
-  }
-  const double largest = LargestMagnitude(a, b);
-  if (!CloseSums(a.mean, b.mean, largest)) differ("mean", a.mean, b.mean);
-  if (!CloseSums(a.std, b.std, largest)) differ("std", a.std, b.std);
-  if (!CloseSums(a.l1, b.l1, std::fmax(a.l1, b.l1))) differ("l1", a.l1, b.l1);
-  if (!CloseSums(a.l2, b.l2, std::fmax(a.l2, b.l2))) differ("l2", a.l2, b.l2);
+  FindDifferences(a, b, /*exact=*/true, &found);
+  FindDifferences(a, b, /*exact=*/false, &found);
   if (a.has_hash && b.has_hash && a.hash != b.hash) {
     found.push_back({"xor_hash", fmt::format("{:016x}", a.hash), fmt::format("{:016x}", b.hash)});
   }

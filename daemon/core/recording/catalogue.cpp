@@ -13,6 +13,7 @@
 #include "daemon/core/recording/meta.h"
 #include "daemon/core/recording/recording_files.h"
 #include "daemon/core/recording/segment_file.h"
+#include "daemon/core/recording/snapshot_row.h"
 #include "daemon/core/recording/sqlite_statement.h"
 
 namespace cgdebug::recording {
@@ -35,8 +36,6 @@ std::optional<std::int64_t> OrNull(std::int64_t value, std::int64_t nothing) {
   return value;
 }
 
-std::optional<std::string> HexOf(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
-
 // The rows of records.
 class Rows {
  public:
@@ -48,10 +47,7 @@ class Rows {
                  "insert or ignore into session select ?, run.id, ?, ?, ?, ?, ?, ?, ? from run "
                  "where run_id = ? and restart_count = ? and command = ?"),
         probe_(database, "insert or ignore into probe values (?,?,?,?,?,?,?,?,?,?,?,?,?,null,?)"),
-        snapshot_(database,
-                  "insert or ignore into snapshot values "
-                  "(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"),
-        comparison_(database, "insert or ignore into comparison values (?,?,?,?)"),
+        snapshot_(database),
         loss_(database, "insert or ignore into loss values (?,?,?,?,?,?,?,?,?)"),
         mark_(database, "insert or ignore into mark values (?,?,?,?,?,?,?,?)") {}
 
@@ -94,22 +90,22 @@ class Rows {
     const auto s = Decode<Snapshot>(record.meta);
     if (!s) return true;
     const std::uint64_t hash = s->stats_only ? s->payload_hash : record.header.payload_hash;
+    SnapshotRow row{.number = record.header.number,
+                    .probe = s->slot,
+                    .replay = s->sequence,
+                    .ordinal = s->ordinal,
+                    .step = OrNull(s->step, -1),
+                    .serial = s->serial,
+                    .timestamp_ns = s->timestamp_ns,
+                    .segment = segment,
+                    .offset = record.payload_offset(),
+                    .length = record.header.payload_bytes,
+                    .unchanged = s->unchanged,
+                    .stats = s->stats};
     // Of statistics alone the bytes may be unknown: two unknown ones are not equal.
-    const auto hash_text = hash == 0 ? std::nullopt : HexOf(hash);
-    const numerics::Stats& stats = s->stats;
-    constexpr std::int64_t kNone = -1;
-    const auto first =
-        stats.has_nonfinite ? static_cast<std::int64_t>(stats.first_nonfinite) : kNone;
-    const auto& [mismatched, max_abs, max_rel] = s->comparison;
-    if (s->compared && !comparison_.Run(record.header.number, mismatched, max_abs, max_rel)) {
-      return false;
-    }
-    return snapshot_.Run(
-        record.header.number, s->slot, s->sequence, s->ordinal, OrNull(s->step, -1), s->serial,
-        s->timestamp_ns, segment, record.payload_offset(), record.header.payload_bytes, hash_text,
-        s->unchanged, stats.count, stats.nan, stats.pos_inf, stats.neg_inf, stats.zero,
-        stats.subnormal, stats.min, stats.max, stats.mean, stats.std, stats.abs_max, stats.l1,
-        stats.l2, OrNull(first, kNone), stats.has_hash ? HexOf(stats.hash) : std::nullopt);
+    if (hash != 0) row.hash = HashText(hash);
+    if (s->compared) row.comparison = s->comparison;
+    return snapshot_.Run(row);
   }
   bool AddLoss(const Record& record) {
     const auto s = Decode<Loss>(record.meta);
@@ -128,8 +124,7 @@ class Rows {
   Statement run_;
   Statement session_;
   Statement probe_;
-  Statement snapshot_;
-  Statement comparison_;
+  SnapshotInsert snapshot_;
   Statement loss_;
   Statement mark_;
   bool has_new_slots_ = false;
@@ -164,7 +159,8 @@ Database OpenDatabase(const std::string& path, bool* busy) {
   Statement tables(raw, "select count(*) from sqlite_master");
   if (version.Integer(0) != 0 || !tables.Run() || tables.Integer(0) != 0) return nullptr;
   const std::string set_version = fmt::format("pragma user_version = {}", kCatalogueVersion);
-  if (!Execute(raw, kCatalogueSchema) || !Execute(raw, set_version.c_str())) return nullptr;
+  if (!Execute(raw, CatalogueSchema().c_str()) || !Execute(raw, set_version.c_str()))
+    return nullptr;
   return database;
 }
 

@@ -1,76 +1,14 @@
 // catalogue_schema.h: the tables and views of a catalogue.
 #pragma once
 
+#include <string>
+
 namespace cgdebug::recording {
 
 // Another version is not read, but made anew.
-inline constexpr int kCatalogueVersion = 6;
+inline constexpr int kCatalogueVersion = 7;
 
-inline constexpr const char* kCatalogueSchema = R"sql(
-create table progress (  -- one row: up to where the segments are taken in
-  recording text, segment integer, next_offset integer, number integer);
-create table run (
-  id integer primary key, run_id text, restart_count integer, command text, world_size integer,
-  unique (run_id, restart_count, command));
-create table session (
-  id integer primary key, run integer references run, uuid text, label text, rank integer,
-  pid integer, hostname text, version text, created_ns integer);
-create table probe (  -- one call of a probe in one graph
-  id integer primary key, session integer references session, name text, site text, device text,
-  dtype text, shape text, payload_bytes integer, graph_id integer, invocation integer,
-  graph_order integer, every integer,
-  shard text,  -- which part of a distributed tensor it is, else empty
-  graph text,  -- what its graph is called; null: eager
-  graph_label text);  -- what the user called it; null: nothing
-create table snapshot (
-  number integer primary key, probe integer references probe, replay integer, ordinal integer,
-  step integer,
-  serial integer,  -- when the replay began, ns: (serial, graph_order) sorts the snapshots of a run
-  timestamp_ns integer, segment integer, offset integer, length integer,
-  hash text,  -- of the bytes, XXH3-64; null where they are not known
-  unchanged integer, count integer, nan integer, pos_inf integer, neg_inf integer, zero integer,
-  subnormal integer, min real, max real, mean real, std real, abs_max real, l1 real, l2 real,
-  first_nonfinite integer,  -- flat index
-  xor_hash text);  -- of the values, torch.hash_tensor; null where it was not computed
-create table comparison (  -- with the expected tensor of the probe; 0 mismatched: it passed
-  number integer primary key references snapshot, mismatched integer, max_abs real, max_rel real);
-create table loss (
-  number integer primary key, probe integer references probe, cause text, count integer,
-  first_ordinal integer, last_ordinal integer, after_replay integer, before_replay integer,
-  timestamp_ns integer);
-create table mark (
-  number integer primary key, kind integer, session integer references session, probe integer,
-  replay integer, step integer, timestamp_ns integer, text text);
-create index snapshot_by_replay on snapshot (probe, replay);
-create index snapshot_nonfinite on snapshot (replay) where nan + pos_inf + neg_inf > 0;
-
-create view v_snapshots as
-  select session.rank, snapshot.replay, probe.graph_order, probe.name as probe, probe.dtype,
-         probe.shape, snapshot.step, snapshot.min, snapshot.max, snapshot.mean, snapshot.std,
-         snapshot.abs_max, snapshot.l1, snapshot.l2, snapshot.nan,
-         snapshot.pos_inf + snapshot.neg_inf as inf, snapshot.pos_inf, snapshot.neg_inf,
-         snapshot.nan + snapshot.pos_inf + snapshot.neg_inf as nonfinite, snapshot.zero,
-         snapshot.subnormal, snapshot.count, snapshot.first_nonfinite, snapshot.unchanged,
-         snapshot.hash, snapshot.xor_hash, snapshot.timestamp_ns, snapshot.serial,
-         probe.graph, probe.graph_id, probe.invocation, probe.id as probe_id, probe.site,
-         probe.device, session.label as session, snapshot.segment, snapshot.offset, snapshot.length
-  from snapshot join probe on probe.id = snapshot.probe join session on session.id = probe.session;
-create view v_comparisons as
-  select session.rank, snapshot.replay, probe.graph_order, probe.name as probe, snapshot.step,
-         comparison.mismatched, snapshot.count, comparison.max_abs, comparison.max_rel,
-         session.label as session
-  from comparison join snapshot on snapshot.number = comparison.number
-  join probe on probe.id = snapshot.probe join session on session.id = probe.session;
-create view v_gaps as
-  select session.rank, probe.name as probe, loss.after_replay, loss.before_replay, loss.count,
-         loss.cause, session.label as session
-  from loss join probe on probe.id = loss.probe join session on session.id = probe.session;
-create view v_first_nonfinite as  -- of each probe, in the order in which they came
-  -- Each graph, and each shape of an eager probe, counts its own replays: only `serial` sorts them.
-  select min(replay) as replay, graph_order, probe, shape, graph, rank, nan, inf, step, serial,
-         session
-  from v_snapshots where nan + inf > 0
-  group by probe_id order by serial, replay, graph_order, rank;
-)sql";
+// The columns of statistics are the numbers of numerics::Stats.
+const std::string& CatalogueSchema();
 
 }  // namespace cgdebug::recording

@@ -15,6 +15,14 @@ namespace cgdebug::recording {
 struct Commit {
   std::uint64_t number = 0;  // every record up to this one is on the disk
   std::int64_t timestamp_ns = 0;
+
+  // Numbers and names are those of `Commit` in proto/recording.proto.
+  template <typename Self, typename Visitor>
+  static constexpr void ForEachField(Self& self, Visitor&& visit) {
+    using layout::Field;
+    visit(Field{1, "number"}, self.number);
+    visit(Field{2, "timestamp_ns"}, self.timestamp_ns);
+  }
 };
 
 struct SlotRun {
@@ -24,6 +32,18 @@ struct SlotRun {
   std::uint64_t last_sequence = 0;
   std::uint64_t first_ordinal = 0;
   std::uint64_t last_ordinal = 0;
+
+  // Numbers and names are those of `SlotRun` in proto/recording.proto.
+  template <typename Self, typename Visitor>
+  static constexpr void ForEachField(Self& self, Visitor&& visit) {
+    using layout::Field;
+    visit(Field{1, "slot"}, self.slot);
+    visit(Field{2, "row_count"}, self.row_count);
+    visit(Field{3, "first_sequence"}, self.first_sequence);
+    visit(Field{4, "last_sequence"}, self.last_sequence);
+    visit(Field{5, "first_ordinal"}, self.first_ordinal);
+    visit(Field{6, "last_ordinal"}, self.last_ordinal);
+  }
 };
 
 struct Index {
@@ -31,6 +51,16 @@ struct Index {
   std::uint64_t first_number = 0;
   std::vector<SlotRun> runs;
   std::vector<std::uint64_t> others;  // offsets of records that are no snapshots
+
+  // Numbers and names are those of `Index` in proto/recording.proto.
+  template <typename Self, typename Visitor>
+  static constexpr void ForEachField(Self& self, Visitor&& visit) {
+    using layout::Field;
+    visit(Field{1, "previous_offset"}, self.previous_offset);
+    visit(Field{2, "first_number"}, self.first_number);
+    visit(Field{3, "runs"}, self.runs);
+    visit(Field{4, "others"}, self.others);
+  }
 };
 
 // Whether an index tells where records of this type lie.
@@ -47,6 +77,18 @@ struct End {
   std::uint64_t lost = 0;
   std::int64_t timestamp_ns = 0;
   std::string padding;
+
+  // Numbers and names are those of `End` in proto/recording.proto.
+  template <typename Self, typename Visitor>
+  static constexpr void ForEachField(Self& self, Visitor&& visit) {
+    using layout::Field;
+    visit(Field{1, "index_offset"}, self.index_offset);
+    visit(Field{2, "reason"}, self.reason);
+    visit(Field{3, "snapshots"}, self.snapshots);
+    visit(Field{4, "lost"}, self.lost);
+    visit(Field{5, "timestamp_ns"}, self.timestamp_ns);
+    visit(Field{15, "padding"}, self.padding);
+  }
 };
 
 std::string Encode(const Session& session);

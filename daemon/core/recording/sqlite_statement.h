@@ -10,6 +10,8 @@
 #include <string_view>
 #include <type_traits>
 
+#include "daemon/core/numerics/stats.h"
+
 namespace cgdebug::recording {
 
 struct Closer {
@@ -27,12 +29,13 @@ class Statement {
     statement_.reset(statement);
   }
 
+  // Statistics take a place for each of their numbers; what is absent is null, and so is NaN.
   template <typename... Values>
   bool Run(const Values&... values) {
     if (!ok_) return false;
     sqlite3_reset(statement_.get());
-    int place = 0;
-    (Bind(++place, values), ...);
+    place_ = 0;
+    (Bind(values), ...);
     return Next();
   }
   // The next row of what Run() began.
@@ -49,28 +52,31 @@ class Statement {
   }
 
  private:
-  void Bind(int place, double value) { sqlite3_bind_double(statement_.get(), place, value); }
-  void Bind(int place, std::string_view value) {
-    sqlite3_bind_text(statement_.get(), place, value.data(), static_cast<int>(value.size()),
+  void Bind(double value) { sqlite3_bind_double(statement_.get(), ++place_, value); }
+  void Bind(std::string_view value) {
+    sqlite3_bind_text(statement_.get(), ++place_, value.data(), static_cast<int>(value.size()),
                       SQLITE_TRANSIENT);
   }
-  void Bind(int place, const std::string& value) { Bind(place, std::string_view(value)); }
-  void Bind(int place, const std::optional<std::string>& value) {
-    value ? Bind(place, std::string_view(*value))
-          : static_cast<void>(sqlite3_bind_null(statement_.get(), place));
+  void Bind(const std::string& value) { Bind(std::string_view(value)); }
+  void Bind(std::nullopt_t) { sqlite3_bind_null(statement_.get(), ++place_); }
+  template <typename Value>
+  void Bind(const std::optional<Value>& value) {
+    value ? Bind(*value) : Bind(std::nullopt);
   }
-  void Bind(int place, const std::optional<std::int64_t>& value) {
-    value ? sqlite3_bind_int64(statement_.get(), place, *value)
-          : sqlite3_bind_null(statement_.get(), place);
+  void Bind(const std::optional<numerics::Stats>& stats) {
+    numerics::Stats::ForEachNumber([&](const layout::Field&, auto member) {
+      stats ? Bind((*stats).*member) : Bind(std::nullopt);
+    });
   }
   template <typename Integer>
   requires std::is_integral_v<Integer>
-  void Bind(int place, Integer value) {
-    sqlite3_bind_int64(statement_.get(), place, static_cast<sqlite3_int64>(value));
+  void Bind(Integer value) {
+    sqlite3_bind_int64(statement_.get(), ++place_, static_cast<sqlite3_int64>(value));
   }
 
   std::unique_ptr<sqlite3_stmt, Closer> statement_;
   bool ok_ = false;
+  int place_ = 0;  // of the last value bound
   bool has_row_ = false;
 };
 

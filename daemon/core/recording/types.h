@@ -1,14 +1,17 @@
-// types.h: what a recording holds, as the writer takes it and the reader gives it. Mirrors
-// proto/recording.proto.
+// types.h: what a recording holds, as the writer takes it and the reader gives it, and which fields
+// of proto/recording.proto hold it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "daemon/core/numerics/stats.h"
 #include "proto/layout/dtype.h"
+#include "proto/layout/field.h"
 
 namespace cgdebug::recording {
 
@@ -26,6 +29,25 @@ struct Session {
   std::int32_t world_size = 1;
   std::int32_t restart_count = 0;
   std::int64_t created_ns = 0;
+
+  // Numbers and names are those of `Session` in proto/recording.proto and, but for `id`, in
+  // proto/control.proto.
+  template <typename Self, typename Visitor>
+  static constexpr void ForEachField(Self& self, Visitor&& visit) {
+    using layout::Encoding, layout::Field;
+    visit(Field{2, "label"}, self.label);
+    visit(Field{3, "uuid"}, self.uuid);
+    visit(Field{4, "pid"}, self.pid);
+    visit(Field{5, "rank", Encoding::kSigned}, self.rank);
+    visit(Field{6, "world_size"}, self.world_size);
+    visit(Field{7, "run_id"}, self.run_id);
+    visit(Field{8, "restart_count"}, self.restart_count);
+    visit(Field{9, "command"}, self.command);
+    visit(Field{10, "hostname"}, self.hostname);
+    visit(Field{11, "version"}, self.version);
+    visit(Field{12, "created_ns"}, self.created_ns);
+    visit(Field{15, "id"}, self.id);
+  }
 };
 
 // One call of a probe in one captured graph, or its eager calls with one shape.
@@ -48,6 +70,30 @@ struct Slot {
   std::uint64_t from_ordinal = 0;   // snapshots up to this one came before the recording,
   std::uint64_t from_sequence = 0;  // and so did replays up to this one
   std::string graph_label = {};     // what the user calls the graph; empty: nothing
+
+  // Numbers and names are those of `Slot` in proto/recording.proto.
+  template <typename Self, typename Visitor>
+  static constexpr void ForEachField(Self& self, Visitor&& visit) {
+    using layout::Field;
+    visit(Field{1, "session"}, self.session);
+    visit(Field{2, "probe"}, self.probe);
+    visit(Field{3, "site"}, self.site);
+    visit(Field{4, "device"}, self.device);
+    visit(Field{5, "dtype"}, self.dtype);
+    visit(Field{6, "shape"}, self.shape);
+    visit(Field{7, "payload_bytes"}, self.payload_bytes);
+    visit(Field{8, "capture_id"}, self.capture_id);
+    visit(Field{9, "invocation"}, self.invocation);
+    visit(Field{10, "order"}, self.order);
+    visit(Field{11, "every"}, self.every);
+    visit(Field{12, "index"}, self.index);
+    visit(Field{13, "generation"}, self.generation);
+    visit(Field{14, "id"}, self.id);
+    visit(Field{15, "from_ordinal"}, self.from_ordinal);
+    visit(Field{16, "shard"}, self.shard);
+    visit(Field{17, "graph_label"}, self.graph_label);
+    visit(Field{18, "from_sequence"}, self.from_sequence);
+  }
 };
 
 // With the expected tensor of its probe (TensorCompare).
@@ -73,6 +119,27 @@ struct Snapshot {
   std::uint64_t payload_hash = 0;   // XXH3-64 of the tensor's bytes
   bool compared = false;            // then
   Comparison comparison;
+
+  // Numbers and names are those of `Snapshot` in proto/recording.proto.
+  template <typename Self, typename Visitor>
+  static constexpr void ForEachField(Self& self, Visitor&& visit) {
+    using layout::Encoding, layout::Field;
+    visit(Field{1, "slot"}, self.slot);
+    visit(Field{2, "ordinal"}, self.ordinal);
+    visit(Field{3, "sequence"}, self.sequence);
+    visit(Field{4, "step", Encoding::kSigned}, self.step);
+    visit(Field{5, "timestamp_ns"}, self.timestamp_ns);
+    visit(Field{6, "skipped"}, self.skipped);
+    visit(Field{7, "unchanged"}, self.unchanged);
+    visit(Field{8, "stats_only"}, self.stats_only);
+    visit(Field{9, "stats"}, self.stats);
+    // Of records with a payload it stands in the header.
+    visit(Field{10, "payload_hash", Encoding::kFixed}, self.payload_hash);
+    visit(Field{11, "mismatched"}, self.compared, self.comparison.mismatched);
+    visit(Field{12, "max_abs"}, self.comparison.max_abs);
+    visit(Field{13, "max_rel"}, self.comparison.max_rel);
+    visit(Field{14, "serial", Encoding::kFixed}, self.serial);
+  }
 };
 
 enum class LossCause : std::uint32_t {
@@ -103,6 +170,20 @@ struct Loss {
   std::uint64_t after_sequence = 0;   // the last replay seen before; 0: none
   std::uint64_t before_sequence = 0;  // the first replay seen after; 0: none came
   std::int64_t timestamp_ns = 0;
+
+  // Numbers and names are those of `Loss` in proto/recording.proto.
+  template <typename Self, typename Visitor>
+  static constexpr void ForEachField(Self& self, Visitor&& visit) {
+    using layout::Field;
+    visit(Field{1, "slot"}, self.slot);
+    visit(Field{2, "cause"}, self.cause);
+    visit(Field{3, "count"}, self.count);
+    visit(Field{4, "first_ordinal"}, self.first_ordinal);
+    visit(Field{5, "last_ordinal"}, self.last_ordinal);
+    visit(Field{6, "after_sequence"}, self.after_sequence);
+    visit(Field{7, "before_sequence"}, self.before_sequence);
+    visit(Field{8, "timestamp_ns"}, self.timestamp_ns);
+  }
 };
 
 enum class MarkKind : std::uint32_t {
@@ -132,6 +213,23 @@ struct Mark {
   std::uint64_t skipped = 0;  // likewise: it did not want those just before and with that one
   std::uint64_t count = 0;    // of a finding: elements
   std::uint64_t serial = 0;   // likewise: of its replay, as Snapshot::serial
+
+  // Numbers and names are those of `Mark` in proto/recording.proto.
+  template <typename Self, typename Visitor>
+  static constexpr void ForEachField(Self& self, Visitor&& visit) {
+    using layout::Encoding, layout::Field;
+    visit(Field{1, "kind"}, self.kind);
+    visit(Field{2, "session"}, self.session);
+    visit(Field{3, "slot", Encoding::kSigned}, self.slot);
+    visit(Field{4, "sequence"}, self.sequence);
+    visit(Field{5, "step", Encoding::kSigned}, self.step);
+    visit(Field{6, "timestamp_ns"}, self.timestamp_ns);
+    visit(Field{7, "text"}, self.text);
+    visit(Field{8, "ordinal"}, self.ordinal);
+    visit(Field{9, "skipped"}, self.skipped);
+    visit(Field{10, "count"}, self.count);
+    visit(Field{11, "serial", Encoding::kFixed}, self.serial);
+  }
 };
 
 // Whether a mark is about the first snapshot of its slot that something was wrong with.
@@ -151,7 +249,14 @@ enum class StopReason : std::uint32_t {
   kWriteError = 7,  // anything else the system said
   kCutOff = 8,      // a copy of one whose end was missing
 };
-std::string_view ToText(StopReason reason);
+constexpr std::string_view ToText(StopReason reason) {
+  constexpr std::string_view kTexts[] = {
+      "recording", "stopped",        "complete",
+      "job ended", "daemon stopped", "size limit reached",
+      "disk full", "write failed",   "copied from one without its end"};
+  const auto place = static_cast<std::size_t>(reason);
+  return place < std::size(kTexts) ? kTexts[place] : "unknown reason";
+}
 
 // Whether a recording that ended so got everything that it was to record.
 constexpr bool HadAll(StopReason reason) {

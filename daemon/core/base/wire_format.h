@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace cgdebug::recording {
+namespace cgdebug {
 
 // Fields with their default value are left out, as protobuf does.
 class WireWriter {
@@ -141,4 +141,4 @@ class WireReader {
   bool ok_ = true;
 };
 
-}  // namespace cgdebug::recording
+}  // namespace cgdebug

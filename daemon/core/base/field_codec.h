@@ -1,0 +1,154 @@
+// field_codec.h: structs that list their fields (proto/layout/field.h) to and from protobuf's wire
+// format, without protobuf.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "daemon/core/base/wire_format.h"
+#include "proto/layout/field.h"
+
+namespace cgdebug {
+
+template <typename T>
+concept IsRange = requires(T& value) {
+  value.begin();
+};
+// What a struct with a list of fields is, here: a message.
+template <typename T>
+concept IsMessage = std::is_class_v<T> && !IsRange<T>;
+
+class FieldEncoder {
+ public:
+  template <typename T>
+  void operator()(const layout::Field& field, const T& value) {
+    const std::uint32_t number = field.number;
+    if constexpr (std::is_same_v<T, std::string>) {
+      out_.Bytes(number, value);
+    } else if constexpr (std::is_same_v<T, double>) {
+      out_.Double(number, value);
+    } else if constexpr (IsRange<T>) {
+      PutRange(number, value);
+    } else if constexpr (IsMessage<T>) {
+      PutMessage(number, value);
+    } else {
+      const auto bits = static_cast<std::uint64_t>(value);
+      switch (field.encoding) {
+        case layout::Encoding::kPlain:
+          return out_.Varint(number, bits);
+        case layout::Encoding::kSigned:
+          return out_.Signed(number, static_cast<std::int64_t>(value));
+        case layout::Encoding::kFixed:
+          return out_.Fixed64(number, bits);
+      }
+    }
+  }
+  void operator()(const layout::Field& field, bool present, std::uint64_t value) {
+    if (!present) return;
+    field.encoding == layout::Encoding::kFixed ? out_.PresentFixed64(field.number, value)
+                                               : out_.PresentVarint(field.number, value);
+  }
+  const std::string& bytes() const { return out_.bytes(); }
+
+ private:
+  template <typename T>
+  void PutRange(std::uint32_t number, const T& values) {
+    if constexpr (IsMessage<typename T::value_type>) {
+      for (const auto& value : values) PutMessage(number, value);
+    } else {
+      out_.Packed(number, values);
+    }
+  }
+  template <typename T>
+  void PutMessage(std::uint32_t number, const T& message) {
+    FieldEncoder inner;
+    T::ForEachField(message, inner);
+    out_.Message(number, inner.out_);
+  }
+
+  WireWriter out_;
+};
+
+// Visits every field of the message once for each field on the wire and fills in the one that it
+// is. Before the first, it clears them all: absent means 0, whatever a struct begins with.
+class FieldDecoder {
+ public:
+  explicit FieldDecoder(std::string_view bytes) : in_(bytes) {}
+
+  template <typename T>
+  bool Read(T& message) {
+    T::ForEachField(message, *this);
+    clearing_ = false;
+    while (in_.Next()) T::ForEachField(message, *this);
+    return ok_ && in_.ok();
+  }
+
+  template <typename T>
+  void operator()(const layout::Field& field, T& value) {
+    if (!clearing_ && in_.field() != field.number) return;
+    if constexpr (std::is_same_v<T, std::string>) {
+      value = in_.chunk();
+    } else if constexpr (std::is_same_v<T, double>) {
+      value = in_.double_value();
+    } else if constexpr (IsRange<T>) {
+      TakeRange(value);
+    } else if constexpr (IsMessage<T>) {
+      ok_ = FieldDecoder(in_.chunk()).Read(value) && ok_;
+    } else if (field.encoding == layout::Encoding::kSigned) {
+      value = static_cast<T>(in_.signed_value());
+    } else {
+      value = static_cast<T>(in_.value());
+    }
+  }
+  void operator()(const layout::Field& field, bool& present, std::uint64_t& value) {
+    if (clearing_ || in_.field() == field.number) present = !clearing_;
+    (*this)(field, value);
+  }
+
+ private:
+  template <typename T>
+  void TakeRange(T& values) {
+    if constexpr (IsMessage<typename T::value_type>) {
+      if (clearing_) return values.clear();
+      ok_ = FieldDecoder(in_.chunk()).Read(values.emplace_back()) && ok_;
+    } else if constexpr (requires { values.push_back(0); }) {
+      if (clearing_) values.clear();
+      WireReader packed(in_.chunk());
+      for (std::uint64_t value = 0; ok_ && !packed.empty();) {
+        ok_ = packed.Take(&value);
+        if (ok_) values.push_back(value);
+      }
+    } else {
+      if (clearing_) values = {};
+      WireReader packed(in_.chunk());
+      for (auto value = values.begin(); ok_ && !packed.empty() && value != values.end(); ++value) {
+        ok_ = packed.Take(&*value);
+      }
+    }
+  }
+
+  WireReader in_;
+  bool clearing_ = true;
+  bool ok_ = true;
+};
+
+template <typename T>
+std::string EncodeFields(const T& message) {
+  FieldEncoder encoder;
+  T::ForEachField(message, encoder);
+  return encoder.bytes();
+}
+
+// Empty for bytes that are no such message. Unknown fields are skipped.
+template <typename T>
+std::optional<T> DecodeFields(std::string_view bytes) {
+  T message;
+  if (!FieldDecoder(bytes).Read(message)) return std::nullopt;
+  return message;
+}
+
+}  // namespace cgdebug

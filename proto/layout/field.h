@@ -1,0 +1,29 @@
+// field.h: how a struct lists its fields once, for everything that stores, sends or shows them.
+//
+//   struct Counters {
+//     std::uint64_t waits = 0;
+//
+//     template <typename Self, typename Visitor>
+//     static constexpr void ForEachField(Self& self, Visitor&& visit) {
+//       visit(Field{7, "waits"}, self.waits);
+//     }
+//   };
+//
+// A visitor takes (field, value), and (field, present, value) where a field may be absent. The
+// codec of recordings, the messages of control.proto, JSON, SQL and Python are visitors.
+#pragma once
+
+#include <cstdint>
+
+namespace cgdebug::layout {
+
+// How an integer is encoded: as a plain varint, zigzag (sint32, sint64) or 8 bytes (fixed64).
+enum class Encoding : std::uint8_t { kPlain, kSigned, kFixed };
+
+struct Field {
+  std::uint32_t number;  // in the .proto file
+  const char* name;      // there, in JSON, in SQL and in Python
+  Encoding encoding = Encoding::kPlain;
+};
+
+}  // namespace cgdebug::layout
