@@ -34,28 +34,18 @@ struct TypeName {
   std::string_view ours;
   std::uint64_t bytes;  // of one element
 };
-constexpr TypeName kTypes[] = {
-    {"BOOL", "bool", 1},
-    {"U8", "uint8", 1},
-    {"I8", "int8", 1},
-    {"I16", "int16", 2},
-    {"I32", "int32", 4},
-    {"I64", "int64", 8},
-    {"F16", "float16", 2},
-    {"BF16", "bfloat16", 2},
-    {"F32", "float32", 4},
-    {"F64", "float64", 8},
-    {"F8_E4M3", "float8_e4m3fn", 1},
-    {"F8_E5M2", "float8_e5m2", 1},
-    {"U16", "uint16", 2},
-    {"U32", "uint32", 4},
-    {"U64", "uint64", 8},
-};
+// Those of torch that cannot be probed.
+constexpr TypeName kOtherTypes[] = {
+    {"U16", "uint16", 2}, {"U32", "uint32", 4}, {"U64", "uint64", 8}};
 
-const TypeName* FindType(std::string_view name) {
-  const auto* const found = std::find_if(std::begin(kTypes), std::end(kTypes),
-                                         [&](const TypeName& type) { return type.theirs == name; });
-  return found == std::end(kTypes) ? nullptr : found;
+std::optional<TypeName> FindType(std::string_view name) {
+  for (const layout::DtypeInfo& info : layout::kDtypes) {
+    if (info.safetensors == name) return TypeName{name, info.name, info.bytes};
+  }
+  for (const TypeName& type : kOtherTypes) {
+    if (type.theirs == name) return type;
+  }
+  return std::nullopt;
 }
 
 // A number that fits 64 bits and is not negative; nothing for anything else.
@@ -145,8 +135,8 @@ Result<SafetensorsTensor> ParseTensor(const std::string& name, const Json& entry
   SafetensorsTensor tensor;
   tensor.name = tensor.probe = name;
   tensor.dtype_name = entry["dtype"].get<std::string>();
-  const TypeName* type = FindType(tensor.dtype_name);
-  const layout::DtypeInfo* ours = type == nullptr ? nullptr : layout::FindDtype(type->ours);
+  const std::optional<TypeName> type = FindType(tensor.dtype_name);
+  const layout::DtypeInfo* ours = type ? layout::FindDtype(type->ours) : nullptr;
   if (ours != nullptr) tensor.dtype = ours->dtype;
   for (const Json& size : entry["shape"]) {
     const std::optional<std::uint64_t> value = Unsigned(size);
@@ -164,10 +154,10 @@ Result<SafetensorsTensor> ParseTensor(const std::string& name, const Json& entry
   tensor.bytes = *end - *begin;
   const std::optional<std::uint64_t> count = numerics::ElementCount(tensor.shape);
   std::uint64_t expected_bytes = 0;
-  if (!count || (type != nullptr && __builtin_mul_overflow(*count, type->bytes, &expected_bytes))) {
+  if (!count || (type && __builtin_mul_overflow(*count, type->bytes, &expected_bytes))) {
     return bad("its shape is larger than 64 bits can say");
   }
-  if (type != nullptr && expected_bytes != tensor.bytes) {
+  if (type && expected_bytes != tensor.bytes) {
     return bad(fmt::format("its shape and dtype take {} bytes, its data_offsets {}", expected_bytes,
                            tensor.bytes));
   }

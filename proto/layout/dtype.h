@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace cgdebug::layout {
@@ -34,22 +35,24 @@ struct DtypeInfo {
   std::string_view short_name;  // for output on one line
   std::size_t bytes;            // of one element
   bool is_floating;
-  double max_finite;  // 0 for types that are not floating-point
+  double max_finite;             // 0 for types that are not floating-point
+  std::string_view safetensors;  // what that format calls it
+  std::string_view npy;          // and NumPy's, of the bits where NumPy has no such type
 };
 
 inline constexpr std::array<DtypeInfo, 12> kDtypes = {{
-    {Dtype::kBool, "bool", "b8", 1, false, 0},
-    {Dtype::kUint8, "uint8", "u8", 1, false, 0},
-    {Dtype::kInt8, "int8", "i8", 1, false, 0},
-    {Dtype::kInt16, "int16", "i16", 2, false, 0},
-    {Dtype::kInt32, "int32", "i32", 4, false, 0},
-    {Dtype::kInt64, "int64", "i64", 8, false, 0},
-    {Dtype::kFloat16, "float16", "f16", 2, true, 65504.0},
-    {Dtype::kBfloat16, "bfloat16", "bf16", 2, true, 3.3895313892515355e38},
-    {Dtype::kFloat32, "float32", "f32", 4, true, 3.4028234663852886e38},
-    {Dtype::kFloat64, "float64", "f64", 8, true, 1.7976931348623157e308},
-    {Dtype::kFloat8E4m3fn, "float8_e4m3fn", "f8e4m3", 1, true, 448.0},
-    {Dtype::kFloat8E5m2, "float8_e5m2", "f8e5m2", 1, true, 57344.0},
+    {Dtype::kBool, "bool", "b8", 1, false, 0, "BOOL", "|b1"},
+    {Dtype::kUint8, "uint8", "u8", 1, false, 0, "U8", "|u1"},
+    {Dtype::kInt8, "int8", "i8", 1, false, 0, "I8", "|i1"},
+    {Dtype::kInt16, "int16", "i16", 2, false, 0, "I16", "<i2"},
+    {Dtype::kInt32, "int32", "i32", 4, false, 0, "I32", "<i4"},
+    {Dtype::kInt64, "int64", "i64", 8, false, 0, "I64", "<i8"},
+    {Dtype::kFloat16, "float16", "f16", 2, true, 65504.0, "F16", "<f2"},
+    {Dtype::kBfloat16, "bfloat16", "bf16", 2, true, 3.3895313892515355e38, "BF16", "<u2"},
+    {Dtype::kFloat32, "float32", "f32", 4, true, 3.4028234663852886e38, "F32", "<f4"},
+    {Dtype::kFloat64, "float64", "f64", 8, true, 1.7976931348623157e308, "F64", "<f8"},
+    {Dtype::kFloat8E4m3fn, "float8_e4m3fn", "f8e4m3", 1, true, 448.0, "F8_E4M3", "|u1"},
+    {Dtype::kFloat8E5m2, "float8_e5m2", "f8e5m2", 1, true, 57344.0, "F8_E5M2", "|u1"},
 }};
 
 // The row of `dtype`, or nullptr for an unknown value (shared memory is not trusted).
@@ -80,6 +83,15 @@ constexpr std::size_t DtypeBytes(Dtype dtype) {
 constexpr std::string_view DtypeName(Dtype dtype) {
   const DtypeInfo* info = FindDtype(dtype);
   return info == nullptr ? std::string_view("unknown") : info->name;
+}
+
+// "bool, uint8, ...": what a message says can be probed.
+inline std::string DtypeNames() {
+  std::string names;
+  for (const DtypeInfo& info : kDtypes) {
+    names += (names.empty() ? "" : ", ") + std::string(info.name);
+  }
+  return names;
 }
 
 }  // namespace cgdebug::layout

@@ -34,6 +34,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <string_view>
 #include <type_traits>
 
 #include "proto/layout/dtype.h"
@@ -52,6 +54,12 @@ inline constexpr std::size_t kMaxGraphLabelBytes = 63;  // likewise
 inline constexpr std::size_t kVerdictTextBytes = 960;
 
 // --- the entry -------------------------------------------------------------------------------
+
+// The name at `place`, which may come from another process.
+template <std::size_t kCount>
+constexpr std::string_view NameAt(const std::string_view (&names)[kCount], std::size_t place) {
+  return place < kCount ? names[place] : "unknown";
+}
 
 enum class EntryState : std::uint8_t { kFree = 0, kFilling = 1, kReady = 2 };
 
@@ -124,6 +132,10 @@ struct alignas(kCacheLineBytes) SlotCredit {
 };
 
 enum class VerdictState : std::uint32_t { kNone = 0, kPass = 1, kFail = 2, kError = 3 };
+constexpr std::string_view NameOf(VerdictState state) {
+  constexpr std::string_view kNames[] = {"none", "pass", "fail", "error"};
+  return NameAt(kNames, static_cast<std::size_t>(state));
+}
 
 // Written by the daemon only. `version` is a seqlock: odd while the rest is being written.
 struct alignas(kCacheLineBytes) SlotVerdict {
@@ -159,7 +171,15 @@ enum class Policy : std::uint8_t {
   kOverwrite = 0,  // a flight recorder: the writer never waits
   kWait = 1,       // the writer waits for a free entry, with a deadline, while a daemon is alive
 };
+constexpr std::string_view NameOf(Policy policy) {
+  constexpr std::string_view kNames[] = {"overwrite", "wait"};
+  return NameAt(kNames, static_cast<std::size_t>(policy));
+}
 enum class Lane : std::uint8_t { kHost = 0, kCallback = 1, kDirect = 2 };
+constexpr std::string_view NameOf(Lane lane) {
+  constexpr std::string_view kNames[] = {"host", "callback", "direct"};
+  return NameAt(kNames, static_cast<std::size_t>(lane));
+}
 enum class DeviceType : std::uint8_t { kCpu = 0, kCuda = 1 };
 
 inline constexpr std::uint32_t kActionPrint = 1u << 0;
@@ -167,6 +187,8 @@ inline constexpr std::uint32_t kActionRecord = 1u << 1;
 inline constexpr std::uint32_t kActionCompare = 1u << 2;
 inline constexpr std::uint32_t kActionStats = 1u << 3;
 inline constexpr std::uint32_t kActionRecordToDisk = 1u << 4;
+// By the number of their bit.
+inline constexpr std::string_view kActionNames[] = {"print", "record", "compare", "stats"};
 
 inline constexpr std::uint32_t kPrintSummary = 1u << 0;
 inline constexpr std::uint32_t kCompareEqualNan = 1u << 1;
@@ -188,6 +210,18 @@ enum class LaneReason : std::uint8_t {
   kNotRegistered = 4,  // cudaHostRegister refused: locked-memory limit
   kEager = 5,          // not in a graph
 };
+// For people; empty where there is nothing to say.
+constexpr std::string_view TextOf(LaneReason reason) {
+  constexpr std::string_view kTexts[] = {
+      "",
+      "asked for",
+      "cgdebug has no kernels for it: built without nvcc, or for other devices",
+      "the device cannot map memory of the host",
+      "shared memory cannot be locked: ulimit -l unlimited",
+      "eager call"};
+  const auto place = static_cast<std::size_t>(reason);
+  return place < std::size(kTexts) ? kTexts[place] : "";
+}
 
 // Written once, before the slot is published. It holds everything a reader needs to interpret the
 // ring; a reader takes sizes and offsets ONLY from its validated copy.

@@ -20,12 +20,20 @@ enum class ControlMode : std::uint8_t {
   kStats = 2,  // statistics only
   kFull = 3,   // the values
 };
+constexpr std::string_view NameOf(ControlMode mode) {
+  constexpr std::string_view kNames[] = {"registered", "off", "stats", "full"};
+  return NameAt(kNames, static_cast<std::size_t>(mode));
+}
 enum class ControlTrigger : std::uint8_t {
   kNone = 0,
   kNonfinite = 1,  // NaN or Inf
   kInf = 2,
   kAbsMax = 3,  // abs max above the threshold, or not finite
 };
+constexpr std::string_view NameOf(ControlTrigger trigger) {
+  constexpr std::string_view kNames[] = {"", "nan", "inf", "abs_max"};
+  return NameAt(kNames, static_cast<std::size_t>(trigger));
+}
 
 // Whether a recording needs every snapshot of the slot. If so, the periods of its actions leave
 // nothing out, and the writer waits for room in a full ring as with Policy::kWait.

@@ -10,21 +10,8 @@ import typing
 import urllib.parse
 import zipfile
 
-_SAFETENSORS = {
-    "bool": "BOOL",
-    "uint8": "U8",
-    "int8": "I8",
-    "int16": "I16",
-    "int32": "I32",
-    "int64": "I64",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "float32": "F32",
-    "float64": "F64",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-}
-_BITS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
+from ._dtypes import TABLE, bits_of
+
 _MAX_FILE_NAME = 255
 
 
@@ -32,11 +19,12 @@ def array_of(snapshot, upcast: str | None):
     """(array, name of the dtype when the array holds its bits, else "")."""
     import numpy
 
-    if snapshot.dtype_name not in _BITS:
+    kind = bits_of(snapshot.dtype_name)
+    if kind is None:
         return snapshot.numpy(), ""
     if upcast:
         return snapshot.values().astype(upcast), ""
-    bits = numpy.frombuffer(snapshot._bytes(), dtype=_BITS[snapshot.dtype_name])
+    bits = numpy.frombuffer(snapshot._bytes(), dtype=kind)
     return bits.reshape(snapshot.shape), snapshot.dtype_name
 
 
@@ -68,7 +56,7 @@ def write_safetensors(file: typing.BinaryIO, rank: int, replay: int, tensors: di
     for name, (series, snapshot) in tensors.items():
         begin, end = end, end + len(snapshot._bytes())
         header[name] = {
-            "dtype": _SAFETENSORS[snapshot.dtype_name],
+            "dtype": TABLE[snapshot.dtype_name].safetensors,
             "shape": list(snapshot.shape),
             "data_offsets": [begin, end],
         }

@@ -14,20 +14,9 @@ import operator
 import sys
 import typing
 
-DTYPES = (
-    "bool",
-    "uint8",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "float16",
-    "bfloat16",
-    "float32",
-    "float64",
-    "float8_e4m3fn",
-    "float8_e5m2",
-)
+from ._dtypes import TABLE
+
+DTYPES = tuple(TABLE)
 """Element types that can be probed, by torch's name."""
 
 _UINT32_MAX = 2**32 - 1

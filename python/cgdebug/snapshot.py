@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import typing
 
+from ._dtypes import TABLE, bits_of
+
 if typing.TYPE_CHECKING:
     import numpy
     import torch
@@ -12,30 +14,6 @@ if typing.TYPE_CHECKING:
 
     from .sharding import TensorShard
 
-_SHORT_NAMES = {
-    "bool": "b8",
-    "uint8": "u8",
-    "int8": "i8",
-    "int16": "i16",
-    "int32": "i32",
-    "int64": "i64",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "float32": "f32",
-    "float64": "f64",
-    "float8_e4m3fn": "f8e4m3",
-    "float8_e5m2": "f8e5m2",
-}
-# Types that NumPy has only with ml_dtypes, and the unsigned integer of their size.
-_BITS_OF = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
-_LEAST_NORMAL = {
-    "float16": 2.0**-14,
-    "bfloat16": 2.0**-126,
-    "float32": 2.0**-126,
-    "float64": 2.0**-1022,
-    "float8_e4m3fn": 2.0**-6,
-    "float8_e5m2": 2.0**-14,
-}
 _REPR_STATS_LIMIT = 1 << 22  # elements; above, repr leaves the statistics out
 
 
@@ -170,7 +148,7 @@ class TensorSnapshot:
     def numpy_is_bits(self) -> bool:
         """Whether `numpy()` gives bfloat16 as its 16 bits in uint16 and float8 as its 8 bits in
         uint8, because NumPy has no such type and ml_dtypes is not installed."""
-        return self.dtype_name in _BITS_OF and _ml_dtype(self.dtype_name) is None
+        return bits_of(self.dtype_name) is not None and _ml_dtype(self.dtype_name) is None
 
     def numpy(self) -> ndarray:
         """The values as an array, without a copy. bfloat16 and float8 come as the types of
@@ -178,8 +156,8 @@ class TensorSnapshot:
         import numpy
 
         dtype = self._known_dtype()
-        if dtype in _BITS_OF:
-            dtype = _ml_dtype(dtype) or _BITS_OF[dtype]
+        if bits := bits_of(dtype):
+            dtype = _ml_dtype(dtype) or bits
         return numpy.frombuffer(self._bytes(), dtype=dtype).reshape(self.shape)
 
     def values(self) -> ndarray:
@@ -187,9 +165,9 @@ class TensorSnapshot:
         import numpy
 
         dtype = self.dtype_name
-        if dtype not in _BITS_OF:
+        if bits_of(dtype) is None:
             return self.numpy().astype(numpy.float64)
-        bits = numpy.frombuffer(self._bytes(), dtype=_BITS_OF[dtype])
+        bits = numpy.frombuffer(self._bytes(), dtype=bits_of(dtype))
         return _decode(dtype, bits).astype(numpy.float64).reshape(self.shape)
 
     def __array__(self, dtype=None, copy=None):
@@ -206,7 +184,7 @@ class TensorSnapshot:
 
     def describe(self) -> str:
         """One line: name, replay, type, shape, range; non-finite values are loud."""
-        short = _SHORT_NAMES.get(self.dtype_name, self.dtype_name)
+        short = TABLE[self.dtype_name].short if self.dtype_name in TABLE else self.dtype_name
         parts = [self.probe_name, f"@{self.replay_index}"]
         if self.invocation_index:
             parts.append(f"call {self.invocation_index}")
@@ -240,7 +218,7 @@ class TensorSnapshot:
         import numpy
 
         dtype = self._known_dtype()
-        return numpy.dtype(_BITS_OF.get(dtype, dtype)).itemsize
+        return numpy.dtype(bits_of(dtype) or dtype).itemsize
 
     def _make_tensor(self):
         import torch
@@ -257,10 +235,10 @@ class TensorSnapshot:
 
     def _known_dtype(self) -> str:
         """NumPy would take "U16", as safetensors calls uint16, for text."""
-        if self.dtype_name not in _SHORT_NAMES:
+        if self.dtype_name not in TABLE:
             raise ValueError(
                 f"probe {self.probe_name!r} is of dtype {self.dtype_name}, which this version "
-                f"cannot read; there are {', '.join(_SHORT_NAMES)}"
+                f"cannot read; there are {', '.join(TABLE)}"
             )
         return self.dtype_name
 
@@ -270,7 +248,7 @@ class TensorSnapshot:
         values = self.values().reshape(-1)
         finite = values[numpy.isfinite(values)]
         has_finite, nan = finite.size > 0, float("nan")
-        least_normal = _LEAST_NORMAL.get(self.dtype_name, 0.0)  # integers have no subnormal values
+        least_normal = TABLE[self._known_dtype()].least_normal
         abs_max = float(numpy.abs(finite).max()) if has_finite else nan
         # Squares, and even sums, of doubles that large do not fit in a double.
         wide = finite.astype(numpy.longdouble) if abs_max > 1e150 else finite

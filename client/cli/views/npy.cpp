@@ -5,36 +5,9 @@ namespace {
 
 constexpr std::size_t kAlignBytes = 64;
 
-const char* Descr(layout::Dtype dtype) {
-  using layout::Dtype;
-  switch (dtype) {
-    case Dtype::kBool:
-      return "|b1";
-    case Dtype::kUint8:
-      return "|u1";
-    case Dtype::kInt8:
-      return "|i1";
-    case Dtype::kInt16:
-      return "<i2";
-    case Dtype::kInt32:
-      return "<i4";
-    case Dtype::kInt64:
-      return "<i8";
-    case Dtype::kFloat16:
-      return "<f2";
-    case Dtype::kBfloat16:
-      return "<u2";
-    case Dtype::kFloat32:
-      return "<f4";
-    case Dtype::kFloat64:
-      return "<f8";
-    case Dtype::kFloat8E4m3fn:
-    case Dtype::kFloat8E5m2:
-      return "|u1";
-    case Dtype::kInvalid:
-      break;
-  }
-  return "|V1";
+std::string Descr(layout::Dtype dtype) {
+  const layout::DtypeInfo* info = layout::FindDtype(dtype);
+  return info == nullptr ? "|V1" : std::string(info->npy);
 }
 
 }  // namespace
