@@ -62,7 +62,7 @@ std::string FindDaemon() {
 }
 
 // The exit status of `child`; 0 if the job reaps its children itself.
-// Fails: throws Error if the child does not end: a daemon that hangs must not hang the job.
+// Fails: throws ProbeError if the child does not end: a daemon that hangs must not hang the job.
 int WaitFor(pid_t child, const std::string& path) {
   const auto deadline = std::chrono::steady_clock::now() + kStartTimeout;
   int exit_status = 0;
@@ -71,9 +71,9 @@ int WaitFor(pid_t child, const std::string& path) {
     if (ended == child) return exit_status;
     if (ended < 0 && errno != EINTR) return 0;
     if (std::chrono::steady_clock::now() > deadline) {
-      throw Error(ErrorKind::kSystem, path + " did not say within " +
-                                          std::to_string(kStartTimeout.count()) +
-                                          " s that it is ready. Type: cgdebug-daemon --foreground");
+      throw ProbeError(ErrorKind::kSystem,
+                       path + " did not say within " + std::to_string(kStartTimeout.count()) +
+                           " s that it is ready. Type: cgdebug-daemon --foreground");
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -94,19 +94,19 @@ void Spawn(const std::string& path) {
   const int status = posix_spawn(&child, path.c_str(), &actions, nullptr, arguments, environ);
   posix_spawn_file_actions_destroy(&actions);
   if (status != 0) {
-    throw Error(ErrorKind::kSystem, "cannot start " + path + ": " + std::strerror(status) +
-                                        ". Type: cgdebug-cli daemon start");
+    throw ProbeError(ErrorKind::kSystem, "cannot start " + path + ": " + std::strerror(status) +
+                                             ". Type: cgdebug-cli daemon start");
   }
   const int exit_status = WaitFor(child, path);
   if (WIFSIGNALED(exit_status)) {
-    throw Error(ErrorKind::kSystem, path + " was ended by signal " +
-                                        std::to_string(WTERMSIG(exit_status)) +
-                                        " while it started. Type: cgdebug-daemon --foreground");
+    throw ProbeError(ErrorKind::kSystem,
+                     path + " was ended by signal " + std::to_string(WTERMSIG(exit_status)) +
+                         " while it started. Type: cgdebug-daemon --foreground");
   }
   if (WIFEXITED(exit_status) && WEXITSTATUS(exit_status) != 0) {
-    throw Error(ErrorKind::kSystem, path + " did not start (exit code " +
-                                        std::to_string(WEXITSTATUS(exit_status)) +
-                                        "). Type: cgdebug-daemon --foreground");
+    throw ProbeError(ErrorKind::kSystem, path + " did not start (exit code " +
+                                             std::to_string(WEXITSTATUS(exit_status)) +
+                                             "). Type: cgdebug-daemon --foreground");
   }
 }
 
@@ -117,7 +117,7 @@ void StartDaemon() {
   if (ProbeTable::Instance().DaemonAlive()) return;
   const std::string path = FindDaemon();
   if (path.empty()) {
-    throw Error(
+    throw ProbeError(
         ErrorKind::kSystem,
         "cgdebug-daemon was not found beside the probe library or on PATH; without it nothing is "
         "printed or compared. Install cgdebug in this environment, or set CGDEBUG_DAEMON");

@@ -136,7 +136,7 @@ std::vector<Record> ProbeTable::Records(ProbeState& probe, int last) {
   {
     const std::lock_guard lock(mutex_);
     AdoptInThisProcess(probe);
-    if (probe.closed) throw Error(ErrorKind::kClosed, "probe '" + probe.name + "' is closed");
+    if (probe.closed) throw ProbeError(ErrorKind::kClosed, "probe '" + probe.name + "' is closed");
     slots.reserve(probe.slots.size());
     for (ProbeSlot* slot : probe.slots) {
       slot->pending.fetch_add(1, std::memory_order_relaxed);
@@ -196,7 +196,7 @@ void ProbeTable::AwaitDaemon(std::chrono::nanoseconds timeout) {
       try {
         if (Segment().gate()->ReaderAlive()) return;
       } catch (const ring::SharedMemoryError& error) {
-        throw Error(error.no_space() ? ErrorKind::kNoSpace : ErrorKind::kSystem, error.what());
+        throw ProbeError(error.no_space() ? ErrorKind::kNoSpace : ErrorKind::kSystem, error.what());
       }
     }
     std::this_thread::sleep_for(kPoll);

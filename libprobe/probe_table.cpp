@@ -48,11 +48,11 @@ void MakeRoomForOne(std::vector<T>& list) {
 }
 
 // Keeps the error for status() and makes sure that it names the probe.
-Error Named(ProbeState& probe, const Error& error) {
+ProbeError Named(ProbeState& probe, const ProbeError& error) {
   const std::string text = error.what();
   const std::string name = "probe '" + probe.name + "'";
   probe.last_error = text.rfind(name, 0) == 0 ? text : name + ": " + text;
-  return Error(error.kind(), probe.last_error);
+  return ProbeError(error.kind(), probe.last_error);
 }
 
 }  // namespace
@@ -74,7 +74,7 @@ void ProbeTable::Register(const std::shared_ptr<ProbeState>& probe) {
   if (!start_daemon) return;
   try {
     StartDaemon();
-  } catch (const Error& error) {
+  } catch (const ProbeError& error) {
     const std::lock_guard lock(mutex_);
     (void)Named(*probe, error);  // the job goes on; what is not printed or compared says so
   }
@@ -123,8 +123,8 @@ ring::Block ProbeTable::Allocate(const std::string& probe, std::uint64_t bytes,
     MakeRoom(bytes);
     return Segment().Allocate(bytes, header_bytes);
   } catch (const ring::SharedMemoryError& error) {
-    throw Error(error.no_space() ? ErrorKind::kNoSpace : ErrorKind::kSystem,
-                "probe '" + probe + "': " + error.what());
+    throw ProbeError(error.no_space() ? ErrorKind::kNoSpace : ErrorKind::kSystem,
+                     "probe '" + probe + "': " + error.what());
   }
 }
 
@@ -183,8 +183,9 @@ std::unique_ptr<ProbeSlot> ProbeTable::MakeCaptureSlot(ProbeState& probe, const 
       slot.reset();
     }
     if (choice == LaneChoice::kDirect) {
-      throw Error(ErrorKind::kUnsupported, "lane=\"direct\" cannot be used here: " + refusal->text +
-                                               ". lane=\"auto\" takes the callback lane instead");
+      throw ProbeError(ErrorKind::kUnsupported,
+                       "lane=\"direct\" cannot be used here: " + refusal->text +
+                           ". lane=\"auto\" takes the callback lane instead");
     }
     probe.lane_note = refusal->text;
     slot = MakeSlot(probe, tensor, layout::Lane::kCallback, refusal->reason);
@@ -232,7 +233,7 @@ void ProbeTable::Complete(ProbeState& probe, ProbeSlot& slot, const TensorRef& t
   r.order = next_order_++;
   r.created_ns = ring::RealtimeNs();
   const std::string wrong = ring::CheckRegistration(r, slot.block.bytes);
-  if (!wrong.empty()) throw Error(ErrorKind::kSystem, "cannot describe the tensor: " + wrong);
+  if (!wrong.empty()) throw ProbeError(ErrorKind::kSystem, "cannot describe the tensor: " + wrong);
   std::memcpy(slot.block.data, &r, sizeof(r));
   slot.writer.emplace(slot.block.data, segment_->producer(), segment_->gate());
 }
@@ -247,7 +248,7 @@ ProbeSlot* ProbeTable::Publish(ProbeState& probe, std::unique_ptr<ProbeSlot>& sl
     slot->index = segment_->Publish(slot->block);
     slot->reader = segment_->OpenSlot(slot->index, slot->block);
   } catch (const ring::SharedMemoryError& error) {
-    throw Error(ErrorKind::kNoSpace, "probe '" + probe.name + "': " + error.what());
+    throw ProbeError(ErrorKind::kNoSpace, "probe '" + probe.name + "': " + error.what());
   }
   probe.slots.push_back(slot.get());
   slots_.push_back(std::move(slot));
@@ -288,7 +289,7 @@ void ProbeTable::ObserveCuda(ProbeState& probe, const TensorRef& tensor, void* s
   capture::StreamCapture capture;
   try {
     capture = capture::QueryCapture(stream);
-  } catch (const Error& error) {
+  } catch (const ProbeError& error) {
     const std::lock_guard lock(mutex_);
     throw Named(probe, error);
   }
@@ -303,7 +304,7 @@ void ProbeTable::ObserveCuda(ProbeState& probe, const TensorRef& tensor, void* s
     } else if (ProbeSlot* slot = EagerSlot(probe, tensor, stream, lock)) {
       capture::LaunchEager(slot, tensor, stream);
     }
-  } catch (const Error& error) {
+  } catch (const ProbeError& error) {
     throw Named(probe, error);
   }
 }
@@ -317,7 +318,7 @@ void ProbeTable::ObserveHost(ProbeState& probe, const TensorRef& tensor) {
     if (probe.closed) return;
     try {
       slot = EagerSlot(probe, tensor, nullptr, lock);
-    } catch (const Error& error) {
+    } catch (const ProbeError& error) {
       throw Named(probe, error);
     }
     if (slot == nullptr) return;
@@ -344,7 +345,7 @@ void ProbeTable::Observe(ProbeState& probe, const TensorRef& tensor, void* strea
 void ProbeTable::Prepare(ProbeState& probe, const TensorRef& tensor) {
   const std::lock_guard lock(mutex_);
   AdoptInThisProcess(probe);
-  if (probe.closed) throw Error(ErrorKind::kClosed, "probe '" + probe.name + "' is closed");
+  if (probe.closed) throw ProbeError(ErrorKind::kClosed, "probe '" + probe.name + "' is closed");
   try {
     std::unique_ptr<ProbeSlot> slot =
         OnGpu(tensor) ? MakeCaptureSlot(probe, tensor)
@@ -359,7 +360,7 @@ void ProbeTable::Prepare(ProbeState& probe, const TensorRef& tensor) {
       throw;
     }
     probe.prepared.push_back(std::move(slot));
-  } catch (const Error& error) {
+  } catch (const ProbeError& error) {
     throw Named(probe, error);
   }
 }

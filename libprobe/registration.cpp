@@ -18,16 +18,8 @@ constexpr std::uint64_t kMaxRingBytes = std::uint64_t{1} << 59;  // no sum of th
 constexpr std::uint32_t kDefaultWaitMs = 2000;
 constexpr std::string_view kReservedInNames = "*?@#:{}";  // python/cgdebug/probe.py
 
-Error BadArgument(const std::string& probe, const std::string& text) {
-  return Error(ErrorKind::kBadArgument, "probe '" + probe + "': " + text);
-}
-
-std::string DtypeNames() {
-  std::string names;
-  for (const layout::DtypeInfo& info : layout::kDtypes) {
-    names += (names.empty() ? "" : ", ") + std::string(info.name);
-  }
-  return names;
+ProbeError BadArgument(const std::string& probe, const std::string& text) {
+  return ProbeError(ErrorKind::kBadArgument, "probe '" + probe + "': " + text);
 }
 
 std::uint32_t RingCapacity(const std::string& name, const ProbeOptions& options,
@@ -98,19 +90,20 @@ std::string ShapeText(const std::vector<std::int64_t>& shape) {
 }
 
 void CheckProbe(const std::string& name, const ProbeOptions& options) {
-  if (name.empty()) throw Error(ErrorKind::kBadArgument, "a probe needs a name that is not empty");
+  if (name.empty())
+    throw ProbeError(ErrorKind::kBadArgument, "a probe needs a name that is not empty");
   if (name.size() > layout::kMaxNameBytes) {
-    throw Error(ErrorKind::kBadArgument, "a probe's name has at most " +
-                                             std::to_string(layout::kMaxNameBytes) +
-                                             " bytes, this one " + std::to_string(name.size()) +
-                                             ": '" + name.substr(0, 40) + "...'");
+    throw ProbeError(ErrorKind::kBadArgument,
+                     "a probe's name has at most " + std::to_string(layout::kMaxNameBytes) +
+                         " bytes, this one " + std::to_string(name.size()) + ": '" +
+                         name.substr(0, 40) + "...'");
   }
   const auto reserved = std::find_if(name.begin(), name.end(), [](char c) {
     const auto byte = static_cast<unsigned char>(c);
     return byte < 0x20 || byte == 0x7f || kReservedInNames.find(c) != std::string_view::npos;
   });
   if (reserved != name.end() || name.front() == '!') {
-    throw Error(
+    throw ProbeError(
         ErrorKind::kBadArgument,
         "a probe's name has no control characters and none of " + std::string(kReservedInNames) +
             ", which selectors such as 'blk*' and NAME@12 use, and no ! in front: '" + name + "'");
@@ -134,22 +127,23 @@ void CheckProbe(const std::string& name, const ProbeOptions& options) {
 
 void CheckGraphLabel(const std::string& label) {
   if (label.size() > layout::kMaxGraphLabelBytes) {
-    throw Error(ErrorKind::kBadArgument,
-                "a graph's label has at most " + std::to_string(layout::kMaxGraphLabelBytes) +
-                    " bytes, this one " + std::to_string(label.size()) + ": '" + label + "'");
+    throw ProbeError(ErrorKind::kBadArgument,
+                     "a graph's label has at most " + std::to_string(layout::kMaxGraphLabelBytes) +
+                         " bytes, this one " + std::to_string(label.size()) + ": '" + label + "'");
   }
   // '@' ends a label in PROBE@g:LABEL@REPLAY, and '#' numbers graphs that share a label.
   if (label.find_first_of(std::string_view("@#\0", 3)) != std::string::npos) {
-    throw Error(ErrorKind::kBadArgument,
-                "a graph's label has no '@', no '#' and no zero byte: '" + label + "'");
+    throw ProbeError(ErrorKind::kBadArgument,
+                     "a graph's label has no '@', no '#' and no zero byte: '" + label + "'");
   }
 }
 
 std::uint64_t CheckTensor(const std::string& probe, const TensorRef& tensor) {
   const layout::DtypeInfo* info = layout::FindDtype(tensor.dtype);
   if (info == nullptr) {
-    throw Error(ErrorKind::kUnsupported,
-                "probe '" + probe + "': unsupported dtype (supported: " + DtypeNames() + ")");
+    throw ProbeError(
+        ErrorKind::kUnsupported,
+        "probe '" + probe + "': unsupported dtype (supported: " + layout::DtypeNames() + ")");
   }
   if (tensor.shape.size() > layout::kMaxDims) {
     throw BadArgument(probe,

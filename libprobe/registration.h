@@ -7,19 +7,19 @@
 namespace cgdebug {
 
 // The size of the tensor in bytes.
-// Fails: throws Error: unsupported dtype, too many dimensions, negative or overflowing sizes.
+// Fails: throws ProbeError: unsupported dtype, too many dimensions, negative or overflowing sizes.
 std::uint64_t CheckTensor(const std::string& probe, const TensorRef& tensor);
 
 // Checks name, actions and tolerances.
-// Fails: throws Error kBadArgument.
+// Fails: throws ProbeError kBadArgument.
 void CheckProbe(const std::string& name, const ProbeOptions& options);
 
 // Checks a label as the user wrote it; empty means none.
-// Fails: throws Error kBadArgument.
+// Fails: throws ProbeError kBadArgument.
 void CheckGraphLabel(const std::string& label);
 
 // The index of the expected tensor of call `invocation`.
-// Fails: throws Error kBadArgument if there is none, or its dtype or shape differs.
+// Fails: throws ProbeError kBadArgument if there is none, or its dtype or shape differs.
 std::size_t ExpectedIndex(const std::string& probe, const CompareAction& compare,
                           const TensorRef& tensor, std::uint32_t invocation);
 

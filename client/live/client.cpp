@@ -6,7 +6,9 @@
 #include <new>
 
 #include "daemon/core/base/runtime_dir.h"
+#include "daemon/core/base/unique_fd.h"
 #include "daemon/core/wire/autostart.h"
+#include "daemon/core/wire/channel.h"
 #include "daemon/core/wire/endpoint.h"
 #include "daemon/core/wire/frame.h"
 
@@ -37,11 +39,14 @@ std::string OurVersion() {
 
 }  // namespace
 
-Client::Client() : stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+Client::Client() : stop_(std::make_unique<UniqueFd>(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))) {}
+Client::~Client() = default;
+Client::Client(Client&&) noexcept = default;
+Client& Client::operator=(Client&&) noexcept = default;
 
 void Client::Stop() noexcept {
   const int saved_errno = errno;
-  ::eventfd_write(stop_.get(), 1);
+  ::eventfd_write(stop_->get(), 1);
   errno = saved_errno;
 }
 
@@ -63,7 +68,9 @@ Error Client::FailBroken(Failure failure, const Error& error) {
               error.message + (says_what_to_type ? "" : ". Type: cgdebug-cli daemon logs"));
 }
 
-wire::Deadline Client::NextDeadline() const { return std::chrono::steady_clock::now() + timeout_; }
+Client::Deadline Client::NextDeadline() const {
+  return std::chrono::steady_clock::now() + timeout_;
+}
 
 Result<void> Client::Open(const ConnectOptions& options) {
   const auto environment = RuntimeEnvironment::OfThisProcess();
@@ -96,7 +103,7 @@ Result<void> Client::Open(const ConnectOptions& options) {
 Result<void> Client::Connect(const ConnectOptions& options) {
   channel_.reset();
   eventfd_t ignored = 0;
-  ::eventfd_read(stop_.get(), &ignored);
+  ::eventfd_read(stop_->get(), &ignored);
   timeout_ = options.timeout;
   started_daemon_ = false;
   daemon_.Clear();
@@ -151,7 +158,7 @@ Result<wire::Frame> Client::Receive(std::uint64_t request_id, wire::Deadline dea
   wire::Frame frame;
   std::string error;
   while (true) {
-    switch (channel_->Read(&frame, deadline, stop_.get(), &error)) {
+    switch (channel_->Read(&frame, deadline, stop_->get(), &error)) {
       case wire::ReadStatus::kFrame:
         // What a request that timed out still gets is not the answer to this one.
         if (frame.header.request_id == request_id) return frame;

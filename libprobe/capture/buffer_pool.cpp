@@ -48,7 +48,7 @@ void BufferPool::FreeNow(const Buffers& buffers) const noexcept {
       }
     }
     if (buffers.pinned != nullptr) (void)cudaFreeHost(buffers.pinned);
-  } catch (const Error&) {  // the device is gone, and its memory with it
+  } catch (const ProbeError&) {  // the device is gone, and its memory with it
   }
 }
 
@@ -73,7 +73,7 @@ void BufferPool::AllocateStaging(std::uint64_t bytes, Buffers* buffers) {
         const DeviceGuard guard(buffers->device);
         const RelaxedCapture relaxed;
         buffers->staging = fallback.allocate(bytes, buffers->device);
-      } catch (const Error&) {
+      } catch (const ProbeError&) {
         buffers->staging = nullptr;
       }
     }).join();

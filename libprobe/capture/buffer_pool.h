@@ -24,7 +24,7 @@ class BufferPool {
 
   // The contents are undefined, the direct lane's state included.
   // Requires: relaxed capture mode if a capture is under way; `device` is current.
-  // Fails: throws Error.
+  // Fails: throws ProbeError.
   Buffers Take(std::uint64_t bytes, int device, Buffers::Kind kind);
   void Give(const Buffers& buffers) noexcept;
   void SetFallback(const DeviceAllocator& allocator);

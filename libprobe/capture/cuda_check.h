@@ -12,7 +12,7 @@ namespace cgdebug::capture {
 inline void CheckCuda(cudaError_t status, const char* call) {
   if (status == cudaSuccess) return;
   (void)cudaGetLastError();  // reported here: the job's next check must not see it
-  throw Error(ErrorKind::kSystem, std::string(call) + " failed: " + cudaGetErrorName(status) +
+  throw ProbeError(ErrorKind::kSystem, std::string(call) + " failed: " + cudaGetErrorName(status) +
                                       " (" + cudaGetErrorString(status) +
                                       "). Type: cgdebug-cli doctor");
 }

@@ -37,8 +37,9 @@ void AddHostNode(cudaGraph_t graph, const cudaGraphNode_t* after, std::size_t co
 StreamCapture QueryCapture(void* stream) {
   const CaptureInfo info = GetCaptureInfo(static_cast<cudaStream_t>(stream));
   if (info.status == cudaStreamCaptureStatusInvalidated) {
-    throw Error(ErrorKind::kSystem,
-                "the stream's capture was already broken by an earlier error; nothing was probed");
+    throw ProbeError(
+        ErrorKind::kSystem,
+        "the stream's capture was already broken by an earlier error; nothing was probed");
   }
   return {info.status == cudaStreamCaptureStatusActive, info.id};
 }

@@ -14,12 +14,12 @@ struct StreamCapture {
   std::uint64_t id = 0;  // unique over the lifetime of the process
 };
 
-// Fails: throws Error, also if an earlier error invalidated the stream's capture.
+// Fails: throws ProbeError, also if an earlier error invalidated the stream's capture.
 StreamCapture QueryCapture(void* stream);
 
 // Memory for one slot of the lane that `kind` names. Legal during a capture in any mode, in any
 // thread.
-// Fails: throws Error kSystem.
+// Fails: throws ProbeError kSystem.
 Buffers AllocateBuffers(std::uint64_t bytes, int device, Buffers::Kind kind);
 // Gives them back for reuse. Requires: no graph and no queued callback uses them.
 void FreeBuffers(const Buffers& buffers) noexcept;
@@ -30,8 +30,8 @@ void SetFallbackAllocator(const DeviceAllocator& allocator);
 //   compute path:  D2D into staging
 //   leaf:          staging -> pinned -> host callback     (no join; the stream's dependencies stay)
 // and ties the slot to the graph's lifetime.
-// Fails: throws Error kUnsupported inside a conditional body, else kSystem; the graph then holds at
-//        most the two copies.
+// Fails: throws ProbeError kUnsupported inside a conditional body, else kSystem; the graph then
+//        holds at most the two copies.
 void CaptureLeaf(ProbeSlot* slot, const TensorRef& tensor, void* stream);
 
 // The same in eager mode, in stream order: tensor -> pinned -> host callback.

@@ -8,7 +8,7 @@ namespace cgdebug::capture {
 // Restores the thread's context, also if it had none: cudaSetDevice(0) instead would create a
 // context on device 0, half a GiB, for a thread that never used it.
 //
-// Fails: throws Error.
+// Fails: throws ProbeError.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device);

@@ -32,7 +32,7 @@ std::optional<LaneRefusal> DirectLaneRefused(int device);
 
 // Registers the memory of the slot's block with CUDA, once per extent. Remembers a refusal: memory
 // that cannot be locked now cannot be locked for the next probe either.
-// Fails: throws Error if CUDA fails for another reason than that memory cannot be locked.
+// Fails: throws ProbeError if CUDA fails for another reason than that memory cannot be locked.
 std::optional<LaneRefusal> MapForDevice(const ring::SegmentWriter& segment,
                                         const ring::Block& block, int device);
 
@@ -41,7 +41,7 @@ std::uint64_t DirectStagingBytes(const layout::SlotRegistration& registration, i
 
 // Adds the lane to the graph that `stream` is capturing, and ties the slot to the graph's lifetime.
 // Requires: the slot's block is mapped, its registration complete, its buffers of kind kDirect.
-// Fails: throws Error; the graph then holds at most the kernel on the compute path.
+// Fails: throws ProbeError; the graph then holds at most the kernel on the compute path.
 void CaptureDirect(ProbeSlot* slot, const ring::SegmentWriter& segment, const TensorRef& tensor,
                    void* stream, bool prefer_link);
 

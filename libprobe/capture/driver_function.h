@@ -10,14 +10,14 @@
 namespace cgdebug::capture {
 
 // `version` is the CUDA version (12000 = 12.0) whose form of the function is wanted.
-// Fails: throws Error kUnsupported if this driver does not have it.
+// Fails: throws ProbeError kUnsupported if this driver does not have it.
 inline void* DriverFunction(const char* name, unsigned version) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
   CGD_CUDA(cudaGetDriverEntryPointByVersion(name, &function, version, cudaEnableDefault, &found));
   if (found != cudaDriverEntryPointSuccess) {
-    throw Error(ErrorKind::kUnsupported,
-                std::string("this CUDA driver has no ") + name + ", which cgdebug needs");
+    throw ProbeError(ErrorKind::kUnsupported,
+                     std::string("this CUDA driver has no ") + name + ", which cgdebug needs");
   }
   return function;
 }

@@ -87,7 +87,7 @@ void RefuseConditionalBody(const CaptureInfo& info) {
   const std::lock_guard lock(mutex);
   if (std::find(root_ids.begin(), root_ids.end(), info.id) != root_ids.end()) return;
   if (IsConditionalBody(info.graph)) {
-    throw Error(
+    throw ProbeError(
         ErrorKind::kUnsupported,
         "a probe cannot lie in the body of a conditional node (torch.cond, while_loop): the body "
         "runs any number of times in one replay, so its snapshots would carry wrong replay "

@@ -18,7 +18,7 @@ struct CaptureInfo {
   std::size_t dependency_count = 0;
 };
 
-// All of them fail with Error. Requires: relaxed capture mode where a capture is under way.
+// All of them fail with ProbeError. Requires: relaxed capture mode where a capture is under way.
 CaptureInfo GetCaptureInfo(cudaStream_t stream);
 
 // Adds a kernel that follows the stream's last nodes and `last`, if any. With `overlap`, `last`
@@ -28,7 +28,7 @@ cudaGraphNode_t AddKernelBehind(const CaptureInfo& info, cudaGraphNode_t last, b
 
 // Applies to both lanes: CUDA allows no host node in such a body, and a kernel there would count
 // runs of the body instead of replays.
-// Fails: throws Error kUnsupported inside the body of a conditional node.
+// Fails: throws ProbeError kUnsupported inside the body of a conditional node.
 void RefuseConditionalBody(const CaptureInfo& info);
 
 // Ties the slot to the graph: sets `graph_gone` when the graph and every exec made from it are

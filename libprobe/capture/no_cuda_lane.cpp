@@ -7,9 +7,9 @@ namespace cgdebug::capture {
 namespace {
 
 [[noreturn]] void Refuse() {
-  throw Error(ErrorKind::kUnsupported,
-              "this build of cgdebug has no CUDA support. Install it where torch has CUDA: "
-              "pip install --no-build-isolation .");
+  throw ProbeError(ErrorKind::kUnsupported,
+                   "this build of cgdebug has no CUDA support. Install it where torch has CUDA: "
+                   "pip install --no-build-isolation .");
 }
 
 }  // namespace

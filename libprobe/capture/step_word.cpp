@@ -45,8 +45,8 @@ void SetStepInStreamOrder(std::int64_t step, void* stream_handle) {
   const CUresult result = write(stream, reinterpret_cast<CUdeviceptr>(target),
                                 static_cast<cuuint64_t>(step), CU_STREAM_WRITE_VALUE_DEFAULT);
   if (result != CUDA_SUCCESS) {
-    throw Error(ErrorKind::kSystem,
-                "cuStreamWriteValue64 failed with CUDA error " + std::to_string(result));
+    throw ProbeError(ErrorKind::kSystem,
+                     "cuStreamWriteValue64 failed with CUDA error " + std::to_string(result));
   }
 }
 

@@ -11,11 +11,11 @@ namespace cgdebug::capture {
 
 // Enqueues the write on `stream` (a cudaStream_t), on the current device. Does nothing while the
 // stream is capturing, because the graph would set the number again at every replay.
-// Fails: throws Error.
+// Fails: throws ProbeError.
 void SetStepInStreamOrder(std::int64_t step, void* stream);
 
 // Where the stream writes it, as the GPU addresses it: kNoStep until the first number.
-// Fails: throws Error.
+// Fails: throws ProbeError.
 std::int64_t* StepWord();
 
 // The step that the GPU has reached; `otherwise` if none was ever set in stream order.

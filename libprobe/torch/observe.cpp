@@ -25,8 +25,7 @@ std::string WhyRefused(const ProbeState& probe, const TorchTensor& x) {
   }
   if (x.dtype == Dtype::kInvalid) {
     return name + "dtype " + x.dtype_name +
-           " is not supported (supported: bool, uint8, int8, int16, int32, int64, float16, "
-           "bfloat16, float32, float64, float8_e4m3fn, float8_e5m2); probe " +
+           " is not supported (supported: " + layout::DtypeNames() + "); probe " +
            (x.is_complex ? "torch.view_as_real(x)" : "x.to(...)");
   }
   if (!x.is_contiguous && !OptionsOf(probe).copy_non_contiguous) {
@@ -43,15 +42,15 @@ std::shared_ptr<ProbeState> Lookup(std::string_view site) {
   std::uint64_t id = 0;
   const auto parsed = std::from_chars(site.data(), site.data() + site.size(), id);
   if (parsed.ec != std::errc()) {
-    throw Error(ErrorKind::kBadArgument, "cgdebug::observe: '" + std::string(site) +
-                                             "' names no probe. Call the probe, not the op");
+    throw ProbeError(ErrorKind::kBadArgument, "cgdebug::observe: '" + std::string(site) +
+                                                  "' names no probe. Call the probe, not the op");
   }
   return FindProbe(id);
 }
 
 TensorRef Describe(const ProbeState& probe, TorchTensor x, std::string_view shard) {
   const std::string refused = WhyRefused(probe, x);
-  if (!refused.empty()) throw Error(ErrorKind::kUnsupported, refused);
+  if (!refused.empty()) throw ProbeError(ErrorKind::kUnsupported, refused);
   TensorRef tensor;
   tensor.dtype = x.dtype;
   tensor.shape = std::move(x.sizes);
@@ -67,11 +66,11 @@ void RememberRefusal(bool refused) { last_was_refusal = refused; }
 void RefuseBatched(std::string_view site) {
   const auto probe = Lookup(site);
   if (probe == nullptr) return;
-  throw Error(ErrorKind::kUnsupported,
-              "probe '" + NameOf(*probe) +
-                  "' is called inside torch.vmap, where a tensor is one of many that do not "
-                  "exist by themselves. Probe the whole batch: what goes into the mapped "
-                  "function, or what comes out of it");
+  throw ProbeError(ErrorKind::kUnsupported,
+                   "probe '" + NameOf(*probe) +
+                       "' is called inside torch.vmap, where a tensor is one of many that do not "
+                       "exist by themselves. Probe the whole batch: what goes into the mapped "
+                       "function, or what comes out of it");
 }
 
 }  // namespace cgdebug::torch_op

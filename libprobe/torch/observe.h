@@ -38,11 +38,12 @@ struct TorchTensor {
 };
 
 // The probe that `site` names; nullptr if it was closed, in which case the call does nothing.
-// Fails: throws Error if `site` names no probe.
+// Fails: throws ProbeError if `site` names no probe.
 std::shared_ptr<ProbeState> Lookup(std::string_view site);
 
 // `x` without its data.
-// Fails: throws Error if the probe does not take this tensor; the text says what to pass instead.
+// Fails: throws ProbeError if the probe does not take this tensor; the text says what to pass
+//        instead.
 TensorRef Describe(const ProbeState& probe, TorchTensor x, std::string_view shard);
 
 // Called inside torch.vmap, where torch itself would say that a batching rule is missing.
@@ -59,7 +60,7 @@ template <typename Function>
 void WithStandardErrors(Function&& function) {
   try {
     std::forward<Function>(function)();
-  } catch (const Error& error) {
+  } catch (const ProbeError& error) {
     const bool refused =
         error.kind() == ErrorKind::kBadArgument || error.kind() == ErrorKind::kUnsupported;
     RememberRefusal(refused);

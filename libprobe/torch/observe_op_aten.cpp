@@ -117,7 +117,7 @@ const bool is_installed = [] {
 void PrepareAny(const at::Tensor& x, std::string_view site, std::string_view shard) {
   WithStandardErrors([&] {
     const auto probe = Lookup(site);
-    if (probe == nullptr) throw Error(ErrorKind::kClosed, "the probe to prepare is closed");
+    if (probe == nullptr) throw ProbeError(ErrorKind::kClosed, "the probe to prepare is closed");
     Prepare(*probe, Describe(*probe, Facts(x), shard));
   });
 }

@@ -168,7 +168,7 @@ void ObserveCuda(const Tensor& x, std::string site, std::string shard) {
     if (probe == nullptr) return;
     const CudaTorch* const cuda = Cuda();
     if (cuda == nullptr) {
-      throw Error(
+      throw ProbeError(
           ErrorKind::kSystem,
           "cgdebug::observe: this torch's libtorch_cuda.so lacks functions of its stable ABI. "
           "cgdebug needs torch 2.10 or later, or a build from source for this torch");
@@ -190,7 +190,7 @@ void ObserveCuda(const Tensor& x, std::string site, std::string shard) {
 void PrepareAny(const Tensor& x, std::string site, std::string shard) {
   WithStandardErrors([&] {
     const auto probe = Lookup(site);
-    if (probe == nullptr) throw Error(ErrorKind::kClosed, "the probe to prepare is closed");
+    if (probe == nullptr) throw ProbeError(ErrorKind::kClosed, "the probe to prepare is closed");
     Prepare(*probe, Describe(*probe, Facts(x), shard));
   });
 }

@@ -105,32 +105,6 @@ py::dict ToDict(const Record& record) {
   return item;
 }
 
-std::string VerdictText(layout::VerdictState state) {
-  switch (state) {
-    case layout::VerdictState::kNone:
-      return "none";
-    case layout::VerdictState::kPass:
-      return "pass";
-    case layout::VerdictState::kFail:
-      return "fail";
-    case layout::VerdictState::kError:
-      return "error";
-  }
-  return "error";
-}
-
-std::string LaneText(layout::Lane lane) {
-  switch (lane) {
-    case layout::Lane::kHost:
-      return "host";
-    case layout::Lane::kCallback:
-      return "callback";
-    case layout::Lane::kDirect:
-      return "direct";
-  }
-  return "unknown";
-}
-
 py::dict ToDict(const SlotStatus& slot) {
   py::dict item;
   item["slot"] = slot.slot;
@@ -142,8 +116,8 @@ py::dict ToDict(const SlotStatus& slot) {
   item["dtype"] = std::string(DtypeName(slot.dtype));
   item["shape"] = py::tuple(py::cast(slot.shape));
   item["device"] = DeviceText(slot.device_type, slot.device_index);
-  item["lane"] = LaneText(slot.lane);
-  item["policy"] = slot.policy == layout::Policy::kWait ? "wait" : "overwrite";
+  item["lane"] = std::string(layout::NameOf(slot.lane));
+  item["policy"] = std::string(layout::NameOf(slot.policy));
   item["capacity"] = slot.capacity;
   item["payload_bytes"] = slot.payload_bytes;
   item["replays"] = slot.replays;
@@ -157,7 +131,7 @@ py::dict ToDict(const SlotStatus& slot) {
   item["retired"] = slot.retired;
   item["compares"] = slot.compares;
   py::dict verdict;
-  verdict["state"] = VerdictText(slot.verdict.state);
+  verdict["state"] = std::string(layout::NameOf(slot.verdict.state));
   verdict["compared"] = slot.verdict.compared;
   verdict["mismatched"] = slot.verdict.mismatched;
   verdict["lost"] = slot.verdict.lost;
@@ -302,7 +276,7 @@ py::object SessionDict() {
 void Translate(std::exception_ptr raised) {
   try {
     if (raised) std::rethrow_exception(raised);
-  } catch (const Error& error) {
+  } catch (const ProbeError& error) {
     const bool value =
         error.kind() == ErrorKind::kBadArgument || error.kind() == ErrorKind::kUnsupported;
     PyErr_SetString(value ? PyExc_ValueError : PyExc_RuntimeError, error.what());

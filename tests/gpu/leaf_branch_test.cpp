@@ -271,7 +271,7 @@ TEST_P(LeafBranch, AConditionalBodyIsRefusedClearlyAndTheCaptureSurvives) {
   try {
     probe.Observe(Tensor(), stream_);
     FAIL() << "a conditional body allows no host node";
-  } catch (const Error& error) {
+  } catch (const ProbeError& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kUnsupported);
     EXPECT_THAT(error.what(), HasSubstr("conditional"));
   }

@@ -26,7 +26,7 @@ constexpr std::size_t kFloatsPerMiB = (1 << 20) / sizeof(float);
 std::string Observe(Probe& probe, const std::vector<float>& values) {
   try {
     probe.Observe(Cpu(values));
-  } catch (const Error& error) {
+  } catch (const ProbeError& error) {
     return (error.kind() == ErrorKind::kNoSpace ? "" : "wrong kind: ") + std::string(error.what());
   }
   return {};

@@ -65,17 +65,14 @@ def compiler():
     return found
 
 
-def build_with_cmake(project, prefix):
+def build_with_cmake(project, prefix, build, program):
     cmake = shutil.which("cmake")
     if cmake is None:
         pytest.skip("no cmake here")
     environment = {**os.environ, "CXX": compiler()}
-    run(
-        *(cmake, "-S", project, "-B", project / "build", f"-DCMAKE_PREFIX_PATH={prefix}"),
-        env=environment,
-    )
-    run(cmake, "--build", project / "build")
-    return run(project / "build" / "outside")
+    run(*(cmake, "-S", project, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}"), env=environment)
+    run(cmake, "--build", build)
+    return build / program
 
 
 def test_the_flags_of_config_compile_and_link_a_program(project):
@@ -85,7 +82,7 @@ def test_the_flags_of_config_compile_and_link_a_program(project):
 
 
 def test_find_package_finds_what_config_names(project):
-    assert build_with_cmake(project, config("--prefix")) == SAID
+    assert run(build_with_cmake(project, config("--prefix"), project / "build", "outside")) == SAID
 
 
 def test_python_m_cgdebug_names_the_prefix_of_its_own_package():
@@ -98,7 +95,7 @@ def test_python_m_cgdebug_names_the_prefix_of_its_own_package():
     )
 
 
-def test_cmake_install_gives_library_headers_package_and_manual(project):
+def test_cmake_install_gives_libraries_headers_package_and_manual(project, daemon):
     """Only from a build tree: a wheel has its own layout, which config finds."""
     build = os.path.dirname(os.path.dirname(find_program("cgdebug-cli")))
     if not os.path.exists(f"{build}/CMakeCache.txt") or shutil.which("cmake") is None:
@@ -107,7 +104,11 @@ def test_cmake_install_gives_library_headers_package_and_manual(project):
     run("cmake", "--install", build, "--prefix", prefix)
     assert (prefix / "share/man/man1/cgdebug-cli.1").read_text().startswith(".TH CGDEBUG")
     assert run(prefix / "bin/cgdebug-cli", "config", "--prefix").strip() == str(prefix)
-    assert build_with_cmake(project, prefix) == SAID
+    assert run(build_with_cmake(project, prefix, project / "build", "outside")) == SAID
+    # Both public headers in one file, linked with both libraries.
+    consumer = ROOT / "tests/consumer"
+    program = build_with_cmake(consumer, prefix, project / "consumer", "consumer")
+    assert run(program, daemon.socket) == "mean 2.5 of 16 bytes\n"
     package_config = shutil.which("pkg-config")
     if package_config:
         environment = {**os.environ, "PKG_CONFIG_PATH": str(prefix / "lib/pkgconfig")}

@@ -46,7 +46,7 @@ template <typename Function>
 std::string ErrorText(ErrorKind kind, Function&& function) {
   try {
     function();
-  } catch (const Error& error) {
+  } catch (const ProbeError& error) {
     EXPECT_EQ(error.kind(), kind) << error.what();
     return error.what();
   }

@@ -31,7 +31,7 @@ class Launcher : public ::testing::Test {
       setenv("CGDEBUG_DAEMON", program_.c_str(), 1);
       try {
         line.Send(job());
-      } catch (const Error& error) {
+      } catch (const ProbeError& error) {
         line.Send(error.what());
       }
       setenv("CGDEBUG", "0", 1);

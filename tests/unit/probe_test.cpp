@@ -91,7 +91,7 @@ TEST(Probe, StepIsRecorded) {
 
 TEST(Probe, NamesThatSelectorsWouldMisreadAreRefused) {
   for (const char* name : {"blk*", "a?", "a@3", "a:b", "a{1}", "a#1", "!a", "a\nb"}) {
-    EXPECT_THROW(Probe(name, {}), Error) << name;
+    EXPECT_THROW(Probe(name, {}), ProbeError) << name;
   }
   EXPECT_NO_THROW(Probe("blk.3/attn[0] 'out'", {}));
 }

@@ -1,4 +1,6 @@
-# find_package(cgdebug): the target cgdebug::probe, from where this file lies.
+# find_package(cgdebug [COMPONENTS probe client]), from where this file lies: the target cgdebug::probe
+# and, of an install that has the client library, cgdebug::client. That one needs protobuf's headers of
+# the version that cgdebug was built with.
 get_filename_component(_cgdebug_prefix "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
 if(NOT TARGET cgdebug::probe)
   add_library(cgdebug::probe SHARED IMPORTED)
@@ -8,4 +10,29 @@ if(NOT TARGET cgdebug::probe)
     INTERFACE_INCLUDE_DIRECTORIES "${_cgdebug_prefix}/include/cgdebug"
     INTERFACE_COMPILE_FEATURES cxx_std_20)
 endif()
+if(NOT TARGET cgdebug::client AND EXISTS "${_cgdebug_prefix}/lib/libcgdebug_client.a")
+  find_package(Protobuf QUIET)
+  find_package(Threads QUIET)
+  if(TARGET protobuf::libprotobuf AND TARGET Threads::Threads)
+    add_library(cgdebug::client STATIC IMPORTED)
+    set_target_properties(cgdebug::client PROPERTIES
+      IMPORTED_LOCATION "${_cgdebug_prefix}/lib/libcgdebug_client.a"
+      INTERFACE_INCLUDE_DIRECTORIES "${_cgdebug_prefix}/include/cgdebug"
+      INTERFACE_COMPILE_FEATURES cxx_std_20
+      INTERFACE_LINK_LIBRARIES "${_cgdebug_prefix}/lib/libcgdebug_wire.a;${_cgdebug_prefix}/lib/libcgdebug_base.a;${_cgdebug_prefix}/lib/libcgdebug_proto.a;protobuf::libprotobuf;Threads::Threads")
+  endif()
+endif()
+set(cgdebug_probe_FOUND TRUE)
+set(cgdebug_client_FOUND FALSE)
+if(TARGET cgdebug::client)
+  set(cgdebug_client_FOUND TRUE)
+endif()
+foreach(_cgdebug_component IN LISTS cgdebug_FIND_COMPONENTS)
+  if(cgdebug_FIND_REQUIRED_${_cgdebug_component} AND NOT cgdebug_${_cgdebug_component}_FOUND)
+    set(cgdebug_FOUND FALSE)
+    set(cgdebug_NOT_FOUND_MESSAGE
+      "cgdebug has no component ${_cgdebug_component} here; the client needs an install by CMake and protobuf's headers")
+  endif()
+endforeach()
+unset(_cgdebug_component)
 unset(_cgdebug_prefix)

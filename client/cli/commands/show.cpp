@@ -17,6 +17,7 @@
 #include "client/cli/views/session_text.h"
 #include "client/cli/views/snapshot_text.h"
 #include "client/cli/views/tensor_report.h"
+#include "daemon/core/base/unique_fd.h"
 #include "daemon/core/numerics/format.h"
 #include "daemon/core/options/whole_number.h"
 
@@ -53,7 +54,7 @@ Result<std::string> SessionOfRank(Context& context, const std::string& selector)
 Result<client::Tensor> GetCall(client::Client& client, v1::GetRequest request,
                                const std::string& text) {
   request.set_probe(text);
-  request.set_has_invocation(true);
+  request.set_invocation(0);
   Result<client::Tensor> tensor = client.Get(request);
   const std::size_t mark = text.rfind('#');
   if (tensor.ok() || mark == std::string::npos ||

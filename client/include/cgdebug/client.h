@@ -17,9 +17,15 @@
 #include <vector>
 
 #include "daemon/core/base/result.h"
-#include "daemon/core/base/unique_fd.h"
-#include "daemon/core/wire/channel.h"
 #include "proto/control.pb.h"
+
+namespace cgdebug {
+class UniqueFd;
+namespace wire {
+class Channel;
+struct Frame;
+}  // namespace wire
+}  // namespace cgdebug
 
 namespace cgdebug::client {
 
@@ -58,6 +64,9 @@ struct Tensor {
 class Client {
  public:
   Client();
+  ~Client();
+  Client(Client&&) noexcept;
+  Client& operator=(Client&&) noexcept;
 
   // Finds the daemon, starts it if the options say so, and checks that both speak one protocol.
   Result<void> Connect(const ConnectOptions& options);
@@ -88,31 +97,31 @@ class Client {
   void Stop() noexcept;
 
   Failure last_failure() const { return last_failure_; }
-  const v1::Error& last_error() const {
-    return last_error_;
-  }  // of the daemon, empty when not its own
+  // Of the daemon; empty when it is not the daemon's own.
+  const v1::Error& last_error() const { return last_error_; }
   const std::string& socket() const { return socket_; }
   const v1::HelloReply& daemon() const { return daemon_; }
   int daemon_pid() const { return daemon_pid_; }  // from the kernel, also after kVersion
   bool started_daemon() const { return started_daemon_; }
 
  private:
+  using Deadline = std::chrono::steady_clock::time_point;
+
   Error Fail(Failure failure, std::string message);
   Error FailWith(const v1::Error& error);
   Error FailBroken(Failure failure, const Error& error);
   Result<void> Open(const ConnectOptions& options);
   Result<void> Hello(const std::string& name);
   Result<std::uint64_t> Send(const v1::Request& request);
-  Result<wire::Frame> Receive(std::uint64_t request_id, wire::Deadline deadline);
-  Result<v1::Response> ReceiveResponse(std::uint64_t request_id, wire::Deadline deadline,
-                                       bool* more);
+  Result<wire::Frame> Receive(std::uint64_t request_id, Deadline deadline);
+  Result<v1::Response> ReceiveResponse(std::uint64_t request_id, Deadline deadline, bool* more);
   Result<v1::Response> Call(const v1::Request& request);
   Result<void> ReceivePayload(std::uint64_t request_id, std::uint64_t payload_bytes,
                               std::string* payload);
-  wire::Deadline NextDeadline() const;
+  Deadline NextDeadline() const;
 
   std::unique_ptr<wire::Channel> channel_;
-  UniqueFd stop_;
+  std::unique_ptr<UniqueFd> stop_;  // an eventfd
   std::chrono::milliseconds timeout_{};
   std::uint64_t last_request_id_ = 0;
   std::string socket_;

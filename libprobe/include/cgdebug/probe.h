@@ -37,9 +37,9 @@ enum class ErrorKind {
 };
 
 // Everything the library throws. The text names the probe and says what to type next.
-class Error : public std::runtime_error {
+class ProbeError : public std::runtime_error {
  public:
-  Error(ErrorKind kind, const std::string& text) : std::runtime_error(text), kind_(kind) {}
+  ProbeError(ErrorKind kind, const std::string& text) : std::runtime_error(text), kind_(kind) {}
   ErrorKind kind() const { return kind_; }
 
  private:
@@ -188,7 +188,7 @@ struct ProbeState;
 
 // Thread:   every call from any thread; Observe() of one probe from one thread at a time.
 // Lifetime: may be closed or destroyed before the graphs that contain it, and the other way round.
-// Fails:    throws Error.
+// Fails:    throws ProbeError.
 class Probe {
  public:
   Probe(std::string name, ProbeOptions options);
@@ -233,7 +233,7 @@ void Observe(ProbeState& probe, const TensorRef& tensor, void* stream);
 void Prepare(ProbeState& probe, const TensorRef& tensor);
 const ProbeOptions& OptionsOf(const ProbeState& probe);
 const std::string& NameOf(const ProbeState& probe);
-// Whether `stream` (a cudaStream_t) is capturing. Fails: throws Error.
+// Whether `stream` (a cudaStream_t) is capturing. Fails: throws ProbeError.
 bool IsCapturing(void* stream);
 
 // The user's own step number, recorded with every later snapshot; -1 = none. Takes effect at once,
@@ -242,7 +242,7 @@ void SetStep(std::int64_t step);
 // The same for replays and eager calls on the GPU: takes effect when `stream` (a cudaStream_t) gets
 // there, so replays that were launched earlier keep their number however far the CPU runs ahead.
 // Does nothing while `stream` is capturing.
-// Fails: throws Error.
+// Fails: throws ProbeError.
 void SetStepInStreamOrder(std::int64_t step, void* stream);
 
 // What a graph is called wherever it is shown. Not scoped: names the graph that is being captured,
@@ -253,7 +253,7 @@ struct GraphLabel {
   bool scoped = false;
 };
 // Returns the label that was set before; an empty one if a graph has taken it. Holds for the whole
-// process, because backward passes run in other threads. Fails: throws Error kBadArgument.
+// process, because backward passes run in other threads. Fails: throws ProbeError kBadArgument.
 GraphLabel SetGraphLabel(GraphLabel label);
 
 // Names the graphs that are captured while it lives:
@@ -295,7 +295,7 @@ std::optional<SessionInfo> CurrentSession();
 
 // Starts cgdebug-daemon, detached, unless one reads this process: the program beside this library,
 // else the one on PATH. CGDEBUG=0 forbids it.
-// Fails: throws Error if it cannot be started.
+// Fails: throws ProbeError if it cannot be started.
 void StartDaemon();
 
 // Ends the process cleanly: waits for the daemon to consume what it must, then marks the segment.
