@@ -168,8 +168,8 @@ void AddWhichOptions(CLI::App& app, WhichOptions* options) {
 
 void SetWhich(const WhichSlots& which, v1::Which* message) {
   message->set_graph(which.graph);
-  message->set_has_shape(which.shape.has_value());
-  if (which.shape) message->mutable_shape()->Assign(which.shape->begin(), which.shape->end());
+  if (!which.shape) return;
+  message->mutable_shape()->mutable_sizes()->Assign(which.shape->begin(), which.shape->end());
 }
 
 Result<analysis::Scope> MakeScope(const Context& context, const ScopeOptions& options) {

@@ -186,7 +186,7 @@ class LiveSource : public source::Source {
     for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
       const v1::ProbeInfo& probe = live_[slot].probe;
       const auto add = [&](source::Finding::Kind kind, const v1::FirstNonfinite& first) {
-        if (!first.present()) return;
+        if (first.replay() == 0) return;
         findings.push_back({.slot = slot,
                             .kind = kind,
                             .replay = first.replay(),
@@ -243,7 +243,6 @@ class LiveSource : public source::Source {
     request.set_session(live_[slot].probe.session());
     request.set_probe(slots_[slot].probe);
     request.set_slot(static_cast<std::uint32_t>(slots_[slot].order));
-    request.set_has_slot(true);
     request.set_replay(replay);
     request.set_metadata_only(metadata_only);
     return client_.Get(request);

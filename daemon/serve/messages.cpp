@@ -12,34 +12,8 @@
 namespace cgdebug::serve {
 namespace {
 
-const char* LaneName(std::uint8_t lane) {
-  switch (static_cast<layout::Lane>(lane)) {
-    case layout::Lane::kHost:
-      return "host";
-    case layout::Lane::kCallback:
-      return "callback";
-    case layout::Lane::kDirect:
-      return "direct";
-  }
-  return "unknown";
-}
-
-const char* ReasonText(std::uint8_t reason_untrusted) {
-  switch (static_cast<layout::LaneReason>(reason_untrusted)) {
-    case layout::LaneReason::kAsked:
-      return "asked for";
-    case layout::LaneReason::kNotBuilt:
-      return "cgdebug has no kernels for it: built without nvcc, or for other devices";
-    case layout::LaneReason::kNoMapping:
-      return "the device cannot map memory of the host";
-    case layout::LaneReason::kNotRegistered:
-      return "shared memory cannot be locked: ulimit -l unlimited";
-    case layout::LaneReason::kEager:
-      return "eager call";
-    case layout::LaneReason::kNone:
-      break;
-  }
-  return "";
+std::string ReasonText(std::uint8_t reason_untrusted) {
+  return std::string(layout::TextOf(static_cast<layout::LaneReason>(reason_untrusted)));
 }
 
 template <typename Message>
@@ -50,7 +24,6 @@ void SetPlace(pipeline::SlotPlace place, Message* message) {
 
 void FillFirst(const pipeline::SlotIdentity& slot, const ring::FirstNonfinite& seen,
                const pipeline::Registry& registry, v1::FirstNonfinite* message) {
-  message->set_present(true);
   message->set_probe(slot.probe);
   message->set_replay(seen.sequence);
   message->set_step(seen.step);
@@ -124,7 +97,7 @@ void Fill(const pipeline::SessionRecord& record, const pipeline::Registry& regis
   }
   for (const auto& [lane, slots] : record.lanes) {
     v1::LaneUse* use = message->add_lanes();
-    use->set_lane(LaneName(lane.first));
+    use->set_lane(static_cast<v1::ProbeInfo::Lane>(lane.first));
     use->set_reason(ReasonText(lane.second));
     use->set_slots(slots);
   }
@@ -144,17 +117,17 @@ void Fill(const pipeline::SlotRecord& record, const pipeline::Registry& registry
   message->set_dtype(std::string(layout::DtypeName(slot.dtype)));
   for (const std::uint64_t size : slot.shape) message->add_shape(size);
   message->set_device(slot.device);
-  message->set_lane(LaneName(registration.lane));
+  message->set_lane(static_cast<v1::ProbeInfo::Lane>(registration.lane));
   message->set_lane_reason(ReasonText(registration.lane_reason));
   layout::Periods periods;
   periods.lossless = (registration.flags & layout::kSlotLossless) != 0;
   const bool waits = registration.policy == static_cast<std::uint8_t>(layout::Policy::kWait) ||
                      layout::IsLossless(periods, record.control);
-  message->set_policy(waits ? "wait" : "overwrite");
-  if (slot.Has(layout::kActionPrint)) message->add_actions("print");
-  if (slot.Has(layout::kActionRecord)) message->add_actions("record");
-  if (slot.Has(layout::kActionCompare)) message->add_actions("compare");
-  if (slot.Has(layout::kActionStats)) message->add_actions("stats");
+  message->set_policy(waits ? v1::ProbeInfo::WAIT : v1::ProbeInfo::OVERWRITE);
+  if (slot.Has(layout::kActionPrint)) message->add_actions(v1::ProbeInfo::PRINT);
+  if (slot.Has(layout::kActionRecord)) message->add_actions(v1::ProbeInfo::RECORD);
+  if (slot.Has(layout::kActionCompare)) message->add_actions(v1::ProbeInfo::COMPARE);
+  if (slot.Has(layout::kActionStats)) message->add_actions(v1::ProbeInfo::STATS);
   message->set_capacity(registration.capacity);
   message->set_payload_bytes(registration.payload_bytes);
   if (record.last != nullptr) {

@@ -62,15 +62,16 @@ bool FillWriting(const v1::RecordStartRequest& request, pipeline::RecordRequest*
                          record->roll_bytes));
     return false;
   }
-  if (request.has_min_free()) record->min_free_bytes = request.min_free_bytes();
-  if (request.durability().empty()) return true;
-  record->durability = recording::ParseDurability(request.durability());
-  if (!record->durability) {
+  if (request.has_min_free_bytes()) record->min_free_bytes = request.min_free_bytes();
+  if (!request.has_durability()) return true;
+  if (!v1::RecordStartRequest::Durability_IsValid(request.durability())) {
     SetError(response, v1::Error::BAD_REQUEST,
-             fmt::format("there is no durability '{}': it is none, interval or each",
-                         request.durability()));
+             fmt::format("there is no durability {}: it is none, interval or each",
+                         static_cast<int>(request.durability())));
+    return false;
   }
-  return record->durability.has_value();
+  record->durability = static_cast<recording::Durability>(request.durability());
+  return true;
 }
 
 pipeline::LosslessJobs ToLossless(v1::RecordStartRequest::Lossless lossless) {

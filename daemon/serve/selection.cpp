@@ -18,7 +18,9 @@ bool MatchesSession(const pipeline::SessionIdentity& session, std::string_view s
 
 WhichSlots ToWhich(const v1::Which& which) {
   WhichSlots wanted{.graph = which.graph()};
-  if (which.has_shape()) wanted.shape.emplace(which.shape().begin(), which.shape().end());
+  if (which.has_shape()) {
+    wanted.shape.emplace(which.shape().sizes().begin(), which.shape().sizes().end());
+  }
   return wanted;
 }
 

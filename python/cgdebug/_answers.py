@@ -75,19 +75,26 @@ def plain(message) -> typing.Any:
     fields: dict[str, typing.Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
-        if _is_repeated(field):
-            is_message = field.message_type is not None
-            fields[field.name] = [plain(item) for item in value] if is_message else list(value)
+        if _is_repeated(field) and field.message_type is not None:
+            fields[field.name] = [plain(item) for item in value]
+        elif _is_repeated(field):
+            fields[field.name] = [
+                _name_of(field, item) if field.enum_type else item for item in value
+            ]
         elif field.message_type is not None:
             fields[field.name] = plain(value) if message.HasField(field.name) else None
-        elif field.enum_type is not None:
-            known = field.enum_type.values_by_number.get(value)
-            fields[field.name] = known.name.lower() if known else str(value)
+        elif field.enum_type is not None and field.containing_oneof is None:
+            fields[field.name] = _name_of(field, value)
         elif field.containing_oneof is not None and not message.HasField(field.name):
             fields[field.name] = None  # `optional`, and not there
         else:
             fields[field.name] = value
     return _CLASSES.get(message.DESCRIPTOR.name, Answer)(**fields)
+
+
+def _name_of(field, number: int) -> str:
+    known = field.enum_type.values_by_number.get(number)
+    return known.name.lower() if known else str(number)
 
 
 def _is_repeated(field) -> bool:

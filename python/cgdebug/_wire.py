@@ -16,7 +16,7 @@ import sys
 import time
 import typing
 
-PROTOCOL = 1
+PROTOCOL = 2
 _HEADER = struct.Struct("<IHHQ")  # body bytes, kind, flags, request id
 _REQUEST, _RESPONSE, _PAYLOAD = 1, 2, 3
 _MORE = 1
@@ -69,6 +69,9 @@ def _assign(part, name: str, value) -> None:
         for inner, setting in value.items():
             _assign(getattr(part, name), inner, setting)
         return
+    field = part.DESCRIPTOR.fields_by_name.get(name)
+    if field is not None and field.enum_type is not None and isinstance(value, str):
+        value = field.enum_type.values_by_name[value].number
     try:
         if isinstance(value, list):
             getattr(part, name).extend(value)

@@ -15,10 +15,13 @@ from . import _answers, _wire
 from ._answers import Answer, Event, Probe, Session
 from .snapshot import TensorSnapshot
 
-_ONLY = {"": 0, "all": 0, "nan": 1, "nonfinite": 1, "changed": 2, "fail": 3, "failed": 3}
-
-_MODES = {"registered": 0, "off": 1, "stats": 2, "full": 3}
-_TRIGGERS = {"nan": 1, "inf": 2, "abs_max": 3}
+# What people say, and the names of it in proto/control.proto.
+_ONLY = {"": "ALL", "all": "ALL", "nan": "NONFINITE", "nonfinite": "NONFINITE"}
+_ONLY.update(changed="CHANGED", fail="FAILED", failed="FAILED")
+_MODES = {"registered": "AS_REGISTERED", "off": "OFF", "stats": "STATS", "full": "FULL"}
+_TRIGGERS = {"nan": "NONFINITE", "inf": "INF", "abs_max": "ABS_MAX"}
+_DURABILITIES = {"none": "NONE", "interval": "INTERVAL", "each": "EACH"}
+_LOSSLESS = {None: "NEW_JOBS", False: "NEVER", True: "ALWAYS"}
 _MAX_TIMEOUT_S = 1_000_000  # a socket takes no more than a clock does
 
 
@@ -103,7 +106,7 @@ class Client:
             "graph_id": graph_id,
         }
         if invocation is not None:
-            request.update(invocation=invocation, has_invocation=True)
+            request["invocation"] = invocation
         reply, payload = self._ask_with_payload("get", **request)
         return _answers.snapshot(reply.snapshot, None if reply.payload_dropped else payload)
 
@@ -216,6 +219,9 @@ class Client:
                 ...
             r = cgdebug.open(rec.directory)
         """
+        how: dict[str, str] = {}
+        if durability:
+            how["durability"] = _choice("record", "durability", durability, _DURABILITIES)
         _finish_gpu_work()
         reply = self._ask(
             "record_start",
@@ -227,8 +233,8 @@ class Client:
             align=align,
             max_bytes=max_bytes,
             roll_bytes=roll_bytes,
-            durability=durability,
-            lossless={None: 0, False: 1, True: 2}[lossless],
+            lossless=_LOSSLESS[lossless],
+            **how,
         )
         return LiveRecording(self, reply.recording)
 
@@ -381,7 +387,7 @@ def _condition(on: str) -> dict[str, typing.Any]:
     raise ValueError(f"set: on must be 'nan', 'inf' or 'abs_max>NUMBER', not {on!r}")
 
 
-def _choice(function: str, argument: str, value: str, choices: dict[str, int]) -> int:
+def _choice(function: str, argument: str, value: str, choices: dict[str, str]) -> str:
     if value not in choices:
         raise ValueError(
             f"{function}: {argument} must be one of {', '.join(choices)}, not {value!r}"

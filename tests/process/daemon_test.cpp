@@ -379,7 +379,7 @@ TEST_F(DaemonTest, AnotherSlotInTheSamePlaceStartsAnew) {
   const auto session = daemon.Session(job.key());
   EXPECT_EQ(session->slot_count(), 21u) << "those that were given up are still shown";
   ASSERT_EQ(session->lanes_size(), 1);
-  EXPECT_EQ(session->lanes(0).lane(), "host");
+  EXPECT_EQ(session->lanes(0).lane(), v1::ProbeInfo::HOST);
   EXPECT_EQ(session->lanes(0).slots(), 21u);
   EXPECT_EQ(session->counters().produced(), 61u);
   EXPECT_EQ(session->counters().consumed(), 61u);

@@ -229,23 +229,23 @@ TEST_F(RecordingDaemon, TellsExactlyWhatWasOverwrittenBeforeItCouldRead) {
 TEST_F(RecordingDaemon, ARunningJobWaitsForALosslessRecordingUntilItEnds) {
   ProducerProcess job({{.name = "a", .print_every = 5, .wait_deadline_ms = 10'000}});
   ASSERT_TRUE(daemon_.WaitForConsumed(job.key(), "a", 0));
-  const auto has_policy = [&](const std::string& policy) {
+  const auto has_policy = [&](v1::ProbeInfo::Policy policy) {
     return WaitUntil([&] {
       const auto probe = daemon_.Probe(job.key(), "a");
       return probe && probe->policy() == policy;
     });
   };
-  EXPECT_TRUE(has_policy("overwrite"));
+  EXPECT_TRUE(has_policy(v1::ProbeInfo::OVERWRITE));
   v1::RecordStartRequest request;
   request.set_lossless(v1::RecordStartRequest::ALWAYS);
   const auto started = Start(request);
-  ASSERT_TRUE(has_policy("wait"));
+  ASSERT_TRUE(has_policy(v1::ProbeInfo::WAIT));
   job.Write(0, 200);
   ASSERT_TRUE(daemon_.WaitForConsumed(job.key(), "a", 200));
   const auto stopped = Stop(started.id());
   EXPECT_EQ(stopped.snapshots(), 200u) << "of a ring of 4, and every replay, not each fifth";
   EXPECT_EQ(stopped.lost(), 0u);
-  EXPECT_TRUE(has_policy("overwrite"));
+  EXPECT_TRUE(has_policy(v1::ProbeInfo::OVERWRITE));
 }
 
 TEST_F(RecordingDaemon, OfARunEndsWithItsLastJobOnlyWhenNobodyOwnsIt) {
@@ -286,7 +286,7 @@ TEST_F(RecordingDaemon, IsWrittenAsItsRequestSays) {
   ProducerProcess job({{.name = "a", .elements = 65536, .capacity = 16, .record_every = 1}});
   ASSERT_TRUE(daemon_.WaitForConsumed(job.key(), "a", 0));
   v1::RecordStartRequest request;
-  request.set_durability("each");
+  request.set_durability(v1::RecordStartRequest::EACH);
   request.set_roll_bytes(1 << 20);
   const auto started = Start(request);
   job.Write(0, 8);  // 256 KiB each
@@ -307,7 +307,7 @@ TEST_F(RecordingDaemon, WithoutDurabilityClaimsNone) {
   ProducerProcess job({{.name = "a", .capacity = 16, .record_every = 1}});
   ASSERT_TRUE(daemon_.WaitForConsumed(job.key(), "a", 0));
   v1::RecordStartRequest request;
-  request.set_durability("none");
+  request.set_durability(v1::RecordStartRequest::NONE);
   const auto started = Start(request);
   job.Write(0, 5);
   ASSERT_TRUE(daemon_.WaitForConsumed(job.key(), "a", 5));
@@ -367,7 +367,7 @@ TEST_F(RecordingDaemon, RefusesWhatItCannotDoAndSaysWhatToType) {
     EXPECT_THAT(client.RecordStart(request).error().message, testing::HasSubstr("no duration"));
   }
   request.set_duration_s(0);
-  request.set_durability("ever");
+  request.set_durability(static_cast<v1::RecordStartRequest::Durability>(9));
   EXPECT_THAT(client.RecordStart(request).error().message,
               testing::HasSubstr("none, interval or each"));
   EXPECT_FALSE(std::filesystem::exists(path_));

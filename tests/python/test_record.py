@@ -176,7 +176,7 @@ def test_how_a_recording_is_written_can_be_chosen(client, probe, tmp_path):
         assert state.snapshots == state.durable_snapshots == 8
     assert len(list((tmp_path / "a.cgrec").glob("segment-*"))) >= 2
     assert values(cgdebug.open(live.directory), p.name) == [float(step) for step in range(1, 9)]
-    with pytest.raises(DaemonError, match="none, interval or each"):
+    with pytest.raises(ValueError, match="none, interval, each, not 'always'"):
         client.record(tmp_path / "b.cgrec", durability="always")
 
 

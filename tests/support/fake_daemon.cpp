@@ -157,9 +157,9 @@ v1::ProbeInfo MakeProbe(const std::string& session_key, const std::string& name)
   probe.set_dtype("float32");
   probe.add_shape(4);
   probe.set_device("cuda:0");
-  probe.set_lane("direct");
-  probe.set_policy("overwrite");
-  probe.add_actions("print");
+  probe.set_lane(v1::ProbeInfo::DIRECT);
+  probe.set_policy(v1::ProbeInfo::OVERWRITE);
+  probe.add_actions(v1::ProbeInfo::PRINT);
   probe.set_capacity(16);
   probe.set_payload_bytes(16);
   probe.set_replay(1204);

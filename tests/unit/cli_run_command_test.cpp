@@ -35,7 +35,6 @@ TEST_F(CommandsTest, RunSumsUpTheSessionsOfItsRunOnly) {
   session.set_state(v1::Session::EXITED);
   session.set_created_ns(INT64_MAX);
   session.set_nonfinite_probes(1);
-  session.mutable_first_nan()->set_present(true);
   session.mutable_first_nan()->set_probe("blk3.attn");
   session.mutable_first_nan()->set_replay(5);
   world_.events.emplace_back();

@@ -26,7 +26,6 @@ RunSummary HealthyRun() {
 
 v1::FirstNonfinite First(const std::string& probe, std::uint64_t replay) {
   v1::FirstNonfinite first;
-  first.set_present(true);
   first.set_probe(probe);
   first.set_replay(replay);
   first.set_serial(replay);

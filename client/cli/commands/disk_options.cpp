@@ -26,13 +26,12 @@ void AddDiskOptions(CLI::App& app, DiskOptions* options) {
 }
 
 void Apply(const DiskOptions& options, v1::RecordStartRequest* request) {
-  request->set_durability(options.durability);
+  if (const auto durability = recording::ParseDurability(options.durability)) {
+    request->set_durability(static_cast<v1::RecordStartRequest::Durability>(*durability));
+  }
   request->set_roll_bytes(options.roll_bytes);
   request->set_max_bytes(options.max_bytes);
-  if (options.min_free_bytes) {
-    request->set_has_min_free(true);
-    request->set_min_free_bytes(*options.min_free_bytes);
-  }
+  if (options.min_free_bytes) request->set_min_free_bytes(*options.min_free_bytes);
 }
 
 }  // namespace cgdebug::cli

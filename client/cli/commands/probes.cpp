@@ -132,9 +132,7 @@ std::string LastText(const v1::ProbeInfo& probe, const Style& style) {
 }
 
 std::string Actions(const v1::ProbeInfo& probe) {
-  std::string text;
-  for (const std::string& action : probe.actions()) text += (text.empty() ? "" : ",") + action;
-  return text.empty() ? "-" : text;
+  return probe.actions().empty() ? "-" : fmt::format("{}", fmt::join(ActionsOf(probe), ","));
 }
 
 // Calls of one name in several graphs, or with several shapes.
@@ -162,7 +160,7 @@ std::string FindingsText(const Group& group, const Style& style) {
     bad += probe->has_first_nan() || probe->has_first_inf();
     failed += probe->verdict().state() == v1::Verdict::FAIL;
     for (const v1::FirstNonfinite* one : {&probe->first_nan(), &probe->first_inf()}) {
-      if (!one->present()) continue;
+      if (one->replay() == 0) continue;
       if (first == nullptr || one->serial() < first->serial()) first = one;
     }
   }
@@ -187,8 +185,8 @@ void AppendGroup(const Group& group, const Style& style, std::vector<std::string
   for (const v1::ProbeInfo* probe : group) {
     types.insert(TypeText(probe->dtype(), probe->shape()));
     devices.insert(Printable(probe->device()));
-    lanes.insert(Printable(probe->lane()));
-    policies.insert(Printable(probe->policy()));
+    lanes.insert(LaneName(probe->lane()));
+    policies.insert(PolicyName(probe->policy()));
     actions.insert(Actions(*probe));
     graphs.insert(probe->graph_id());
     replay = std::max(replay, probe->replay());
@@ -240,7 +238,7 @@ TextTable MakeTable(const std::vector<v1::ProbeInfo>& probes, const Style& style
     row.insert(
         row.end(),
         {ProbeText(probe.name(), probe.invocation()), TypeText(probe.dtype(), probe.shape()),
-         Printable(probe.device()), Printable(probe.lane()), Printable(probe.policy()),
+         Printable(probe.device()), LaneName(probe.lane()), PolicyName(probe.policy()),
          Actions(probe), probe.graph_id() == 0 ? "eager" : Printable(probe.graph()),
          fmt::format("{}x{}", probe.capacity(), numerics::FormatBytes(probe.payload_bytes())),
          std::to_string(probe.replay()), lost == 0 ? "0" : style.Yellow(std::to_string(lost)),

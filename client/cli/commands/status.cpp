@@ -134,7 +134,7 @@ std::string LanesText(const JobRanks& job) {
     for (const v1::LaneUse& use : session->lanes()) {
       const std::string reason =
           use.reason().empty() ? "" : fmt::format(" ({})", Printable(use.reason()));
-      uses[Printable(use.lane()) + reason] += use.slots();
+      uses[LaneName(use.lane()) + reason] += use.slots();
     }
   }
   std::string text;
@@ -146,7 +146,7 @@ std::string LanesText(const JobRanks& job) {
 
 void AppendFirst(const char* what, const v1::Session& session, const v1::FirstNonfinite& first,
                  const Style& style, std::string* out) {
-  if (!first.present()) return;
+  if (first.replay() == 0) return;
   *out += fmt::format("         {} {} @{}, {} element{}", style.Red(fmt::format("first {}:", what)),
                       Printable(SelectorOf(first)), first.replay(), FormatGrouped(first.count()),
                       first.count() == 1 ? "" : "s");

@@ -37,10 +37,7 @@ v1::TailRequest MakeRequest(const Context& context, const TailOptions& options,
   // Who named a job wants its prompt back when that job has ended.
   request.set_until_exit(options.follow && !context.options.session.empty());
   request.set_only(ParseOnly(options.only));
-  if (context.ranks.Single() >= 0) {
-    request.set_rank(context.ranks.Single());
-    request.set_has_rank(true);
-  }
+  if (context.ranks.Single() >= 0) request.set_rank(context.ranks.Single());
   return request;
 }
 

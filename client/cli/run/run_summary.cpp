@@ -42,8 +42,8 @@ bool IsEarlier(const Finding& a, const Finding& b) {
 std::vector<Finding> Earliest(const RunSummary& summary) {
   std::vector<Finding> nan, inf;
   for (const v1::Session& session : summary.sessions) {
-    if (session.first_nan().present()) nan.push_back({"NaN", &session, &session.first_nan()});
-    if (session.first_inf().present()) inf.push_back({"Inf", &session, &session.first_inf()});
+    if (session.has_first_nan()) nan.push_back({"NaN", &session, &session.first_nan()});
+    if (session.has_first_inf()) inf.push_back({"Inf", &session, &session.first_inf()});
   }
   std::vector<Finding> earliest;
   for (const std::vector<Finding>& one : {inf, nan}) {
@@ -63,8 +63,9 @@ std::string FindingText(const Finding& finding) {
 
 bool HasFound(const RunSummary& summary, const FailOn& fail_on) {
   const auto any = [&](auto first) {
-    return std::ranges::any_of(
-        summary.sessions, [&](const v1::Session& session) { return (session.*first)().present(); });
+    return std::ranges::any_of(summary.sessions, [&](const v1::Session& session) {
+      return (session.*first)().replay() != 0;
+    });
   };
   return (fail_on.nan && any(&v1::Session::first_nan)) ||
          (fail_on.inf && any(&v1::Session::first_inf)) ||

@@ -10,21 +10,15 @@
 #include "daemon/core/recording/types.h"
 #include "daemon/core/wire/message_fields.h"
 #include "proto/layout/counters.h"
+#include "proto/layout/slot_control.h"
 
 namespace cgdebug::cli {
 namespace {
 
-const char* VerdictName(v1::Verdict::State state) {
-  switch (state) {
-    case v1::Verdict::PASS:
-      return "pass";
-    case v1::Verdict::FAIL:
-      return "fail";
-    case v1::Verdict::ERROR:
-      return "error";
-    default:
-      return "none";
-  }
+// An enum of the wire as one of proto/layout, which has the names.
+template <typename Layout, typename Wire>
+std::string_view NameOf(Wire value) {
+  return layout::NameOf(static_cast<Layout>(value));
 }
 
 template <typename Repeated>
@@ -35,7 +29,7 @@ Json Array(const Repeated& values) {
 }
 
 Json FirstNonfinite(const v1::FirstNonfinite& first) {
-  if (!first.present()) return nullptr;
+  if (first.replay() == 0) return nullptr;
   return {{"probe", first.probe()},        {"invocation", first.invocation()},
           {"graph", first.graph()},        {"graph_id", first.graph_id()},
           {"shape", Array(first.shape())}, {"slot", first.slot()},
@@ -107,7 +101,8 @@ Json ToJson(const v1::Stats& message) {
 Json ToJson(const v1::Session& session) {
   Json lanes = Json::array();
   for (const v1::LaneUse& use : session.lanes()) {
-    lanes.push_back({{"lane", use.lane()}, {"reason", use.reason()}, {"slots", use.slots()}});
+    lanes.push_back(
+        {{"lane", LaneName(use.lane())}, {"reason", use.reason()}, {"slots", use.slots()}});
   }
   Json json = {{"key", session.key()}};
   json.update(FieldsJson(FieldsOf<recording::Session>(session)));
@@ -129,22 +124,17 @@ Json ToJson(const v1::Session& session) {
 }
 
 Json ToJson(const v1::Control& control) {
-  static constexpr const char* kModes[] = {"registered", "off", "stats", "full"};
-  static constexpr const char* kTriggers[] = {"", "nan", "inf", "abs_max"};
-  const auto name = [](auto value, const auto& names) {
-    return static_cast<std::size_t>(value) < std::size(names) ? names[value] : "unknown";
-  };
-  return {{"mode", name(control.mode(), kModes)},
+  return {{"mode", NameOf<layout::ControlMode>(control.mode())},
           {"every", control.every()},
           {"from", control.from()},
           {"until", control.until()},
-          {"on", name(control.trigger(), kTriggers)},
+          {"on", NameOf<layout::ControlTrigger>(control.trigger())},
           {"threshold", JsonNumber(control.threshold())},
           {"expires_ns", control.expires_ns()}};
 }
 
 Json ToJson(const v1::Verdict& verdict) {
-  return {{"state", VerdictName(verdict.state())},
+  return {{"state", NameOf<layout::VerdictState>(verdict.state())},
           {"compared", verdict.compared()},
           {"mismatched", verdict.mismatched()},
           {"lost", verdict.lost()},
@@ -165,10 +155,10 @@ Json ToJson(const v1::ProbeInfo& probe) {
                {"dtype", probe.dtype()},
                {"shape", Array(probe.shape())},
                {"device", probe.device()},
-               {"lane", probe.lane()},
+               {"lane", LaneName(probe.lane())},
                {"lane_reason", probe.lane_reason()},
-               {"policy", probe.policy()},
-               {"actions", Array(probe.actions())},
+               {"policy", PolicyName(probe.policy())},
+               {"actions", ActionsOf(probe)},
                {"capacity", probe.capacity()},
                {"payload_bytes", probe.payload_bytes()},
                {"replay", probe.replay()},

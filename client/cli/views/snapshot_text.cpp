@@ -6,6 +6,7 @@
 #include "daemon/core/numerics/format.h"
 #include "daemon/core/wire/message_fields.h"
 #include "proto/layout/counters.h"
+#include "proto/layout/ring_layout.h"
 
 namespace cgdebug::cli {
 
@@ -26,6 +27,22 @@ std::uint64_t Nonfinite(const v1::Stats& stats) {
 
 std::uint64_t Lost(const v1::Counters& counters) {
   return FieldsOf<layout::Counters>(counters).lost();
+}
+
+std::string LaneName(v1::ProbeInfo::Lane lane) {
+  return std::string(layout::NameOf(static_cast<layout::Lane>(lane)));
+}
+
+std::string PolicyName(v1::ProbeInfo::Policy policy) {
+  return std::string(layout::NameOf(static_cast<layout::Policy>(policy)));
+}
+
+std::vector<std::string_view> ActionsOf(const v1::ProbeInfo& probe) {
+  std::vector<std::string_view> names;
+  for (const int action : probe.actions()) {
+    names.push_back(layout::NameAt(layout::kActionNames, static_cast<std::size_t>(action)));
+  }
+  return names;
 }
 
 std::string SelectorOf(const v1::FirstNonfinite& first) {

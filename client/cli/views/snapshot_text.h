@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "daemon/core/numerics/stats.h"
@@ -17,6 +18,13 @@ layout::Dtype DtypeOf(const std::string& name);
 std::vector<std::uint64_t> ShapeOf(const google::protobuf::RepeatedField<std::uint64_t>& shape);
 numerics::Stats StatsOf(const v1::Stats& stats);
 std::uint64_t Nonfinite(const v1::Stats& stats);
+
+// "direct", "callback" or "host".
+std::string LaneName(v1::ProbeInfo::Lane lane);
+// "overwrite" or "wait".
+std::string PolicyName(v1::ProbeInfo::Policy policy);
+// "print", "record", ...
+std::vector<std::string_view> ActionsOf(const v1::ProbeInfo& probe);
 
 // What was lost of a slot or session, all causes.
 std::uint64_t Lost(const v1::Counters& counters);

@@ -33,6 +33,7 @@
 
 namespace cgdebug::recording {
 
+// Numbers as in RecordStartRequest of proto/control.proto.
 enum class Durability {
   kNone,  // the system writes when it likes; safe from a crash of the daemon, not of the machine
   kInterval,  // on the disk at the latest after commit_interval or commit_bytes

@@ -14,7 +14,7 @@ namespace cgdebug::wire {
 
 // Changes when an old client would misread a new daemon or the other way round; then both refuse,
 // and name both numbers. New fields and messages do not change it.
-inline constexpr std::uint32_t kProtocol = 1;
+inline constexpr std::uint32_t kProtocol = 2;
 
 inline constexpr const char* kDaemonName = "cgdebug-daemon";
 
