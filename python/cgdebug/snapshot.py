@@ -37,6 +37,7 @@ class Stats:
     abs_max: float
     l1: float
     l2: float
+    rms: float
     xor_hash: int | None
 
     @property
@@ -267,6 +268,7 @@ class TensorSnapshot:
                 abs_max=abs_max,
                 l1=float(numpy.abs(wide).sum()),
                 l2=float(numpy.sqrt(numpy.square(wide).sum())),
+                rms=float(numpy.sqrt(numpy.square(wide).mean())) if has_finite else nan,
                 xor_hash=self._make_hash(values),
             )
 

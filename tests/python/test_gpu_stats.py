@@ -53,6 +53,7 @@ def check(stats, x):
     assert same(stats.std, nan if empty else finite.std(correction=0).item(), rel)
     assert same(stats.l1, finite.abs().sum().item(), rel)
     assert same(stats.l2, finite.square().sum().sqrt().item(), rel)
+    assert same(stats.rms, nan if empty else finite.square().mean().sqrt().item(), rel)
 
 
 @pytest.mark.parametrize("count", SIZES)

@@ -132,6 +132,15 @@ def test_stats_count_what_is_not_finite():
     assert (stats.count, stats.nan, stats.pos_inf, stats.neg_inf, stats.zero) == (6, 1, 1, 1, 1)
     assert (stats.min, stats.max, stats.abs_max, stats.l1, stats.nonfinite) == (-3, 1, 3, 4, 3)
     assert stats.mean == pytest.approx(-2 / 3) and stats.l2 == pytest.approx(math.sqrt(10))
+    assert stats.rms == pytest.approx(math.sqrt(10 / 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_stats_count_subnormal_numbers_of_the_own_type(dtype):
+    tiny = torch.finfo(dtype).tiny
+    values = torch.tensor([tiny, -tiny, tiny / 2, -tiny / 4, 0.0], dtype=torch.float64).to(dtype)
+    assert snapshot_of(values).stats.subnormal == 2
+    assert snapshot_of(torch.tensor([1, 0])).stats.subnormal == 0
 
 
 def test_stats_of_the_largest_doubles_do_not_overflow():
@@ -140,6 +149,7 @@ def test_stats_of_the_largest_doubles_do_not_overflow():
         9.428090415820635e307
     )
     assert stats.l2 == pytest.approx(1.7320508075688772e308)
+    assert stats.rms == pytest.approx(1e308)
 
 
 def test_the_least_of_zeros_has_no_sign():

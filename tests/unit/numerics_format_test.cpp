@@ -224,6 +224,7 @@ TEST(DeviceStats, MomentsAreThoseOfTheTensorAndThereIsNoHistogram) {
   EXPECT_DOUBLE_EQ(stats.mean, 11);
   EXPECT_DOUBLE_EQ(stats.std, std::sqrt(2.0 / 3));
   EXPECT_DOUBLE_EQ(stats.l2, std::sqrt(365.0));
+  EXPECT_DOUBLE_EQ(stats.rms, std::sqrt(365.0 / 3));
   EXPECT_EQ(stats.abs_max, 12);
   EXPECT_EQ(stats.first_nonfinite_value, std::numeric_limits<double>::infinity());
   const std::vector<std::uint64_t> shape = {4};
@@ -241,6 +242,7 @@ TEST(DeviceStats, OfATensorWithoutFiniteElementsSayNothingAboutThem) {
   const Stats stats = FromDevice(device);
   EXPECT_TRUE(std::isnan(stats.min));
   EXPECT_TRUE(std::isnan(stats.mean));
+  EXPECT_TRUE(std::isnan(stats.rms));
   EXPECT_TRUE(std::isnan(stats.first_nonfinite_value));
 }
 

@@ -30,6 +30,7 @@ TEST(Stats, FourNumbers) {
   EXPECT_DOUBLE_EQ(stats.std, std::sqrt(14.0 / 4));
   EXPECT_EQ(stats.l1, 6);
   EXPECT_DOUBLE_EQ(stats.l2, std::sqrt(18.0));
+  EXPECT_DOUBLE_EQ(stats.rms, std::sqrt(18.0 / 4));
   EXPECT_FALSE(stats.has_nonfinite);
 }
 
@@ -38,6 +39,7 @@ TEST(Stats, EmptyTensorHasNoExtent) {
   EXPECT_EQ(stats.count, 0u);
   EXPECT_TRUE(std::isnan(stats.min));
   EXPECT_TRUE(std::isnan(stats.mean));
+  EXPECT_TRUE(std::isnan(stats.rms));
   EXPECT_EQ(stats.l1, 0);
   EXPECT_FALSE(stats.has_nonfinite);
   EXPECT_THAT(stats.histogram, Each(0u));
@@ -52,6 +54,7 @@ TEST(Stats, NonfiniteIsCountedAndLeftOut) {
   EXPECT_EQ(stats.max, 4);
   EXPECT_EQ(stats.mean, 3);
   EXPECT_EQ(stats.std, 1);
+  EXPECT_DOUBLE_EQ(stats.rms, std::sqrt((4.0 + 16.0) / 2));
   EXPECT_TRUE(stats.has_nonfinite);
   EXPECT_EQ(stats.first_nonfinite, 1u);
   EXPECT_EQ(stats.first_nonfinite_value, kInf);
@@ -115,6 +118,7 @@ TEST(Stats, DoublesAtTheEndsOfTheRangeDoNotOverflow) {
   EXPECT_EQ(large.mean, 1e308);
   EXPECT_EQ(large.std, 0);
   EXPECT_EQ(large.l2, kInf);  // truly out of range
+  EXPECT_DOUBLE_EQ(large.rms, 1e308);
   const Stats both = ComputeStats(F64({1e308, -1e308}).view());
   EXPECT_EQ(both.mean, 0);
   EXPECT_DOUBLE_EQ(both.std, 1e308);

@@ -34,6 +34,7 @@ Stats FromDevice(const layout::DeviceStats& device) {
   stats.abs_max = std::max(std::fabs(device.min), std::fabs(device.max));
   const double mean = device.sum / finite;  // of x - shift
   stats.mean = device.shift + mean;
+  stats.rms = std::sqrt(device.l2_squared / finite);
   stats.std = std::sqrt(std::max(device.sum_squares / finite - mean * mean, 0.0));
   return stats;
 }

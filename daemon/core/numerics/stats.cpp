@@ -335,6 +335,7 @@ void Summarize(const TensorView& view, Stats* stats) {
   stats->std = extent.min == extent.max ? 0 : std::sqrt(moments.squares / moments.count) / scale;
   stats->l1 = moments.sum_abs / scale;
   stats->l2 = std::sqrt(moments.sum_squared) / scale;
+  stats->rms = std::sqrt(moments.sum_squared / moments.count) / scale;
   if (stats->min == stats->max && extent.min == extent.max) {
     stats->histogram[0] = stats->finite();
   } else if constexpr (std::is_same_v<T, Bool8>) {

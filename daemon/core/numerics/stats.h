@@ -45,6 +45,7 @@ struct Stats {
   double abs_max = std::numeric_limits<double>::quiet_NaN();
   double l1 = 0;
   double l2 = 0;
+  double rms = std::numeric_limits<double>::quiet_NaN();  // root mean square
   // torch.hash_tensor on a CPU: XOR of the elements, each as a double or an int64. float8, which
   // torch has no hash of, the same way. Of no elements 0. Without has_hash it was not computed.
   bool has_hash = false;
@@ -74,6 +75,7 @@ struct Stats {
     visit(StatField(11, "abs_max", "abs max"), &Stats::abs_max);
     visit(StatField(12, "l1", "L1", kToItself), &Stats::l1);
     visit(StatField(13, "l2", "L2", kToItself), &Stats::l2);
+    visit(StatField(14, "rms", "RMS", kToItself), &Stats::rms);
   }
 
   // Every field. Numbers and names are those of `Stats` in proto/tensor.proto.
@@ -91,11 +93,10 @@ struct Stats {
   std::uint64_t finite() const { return count - nonfinite(); }
 };
 
-// Everything but mean, std, l1 and l2 is exact. Those run in double around a mean of what was seen
-// so far, block by block, and are good to about 1e-13 of abs_max (mean, std) and of themselves (l1,
-// l2) whatever the mean and the range; of float16, bfloat16 and float8 in float for up to 16
-// additions and then in double: to 2e-6.
-// Thread: any. Requires: a view from MakeTensorView.
+// Everything but mean, std, l1, l2 and rms is exact. Those run in double around a mean of what was
+// seen so far, block by block, and are good to about 1e-13 of abs_max (mean, std) and of themselves
+// (l1, l2, rms) whatever the mean and the range; of float16, bfloat16 and float8 in float for up to
+// 16 additions and then in double: to 2e-6. Thread: any. Requires: a view from MakeTensorView.
 Stats ComputeStats(const TensorView& view);
 
 }  // namespace cgdebug::numerics
