@@ -46,7 +46,20 @@ def test_a_call_returns_its_tensor_and_keeps_its_values(probe):
 
 @pytest.mark.parametrize(
     "dtype",
-    "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 float8_e4m3fn float8_e5m2".split(),
+    [
+        "bool",
+        "uint8",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "float16",
+        "bfloat16",
+        "float32",
+        "float64",
+        "float8_e4m3fn",
+        "float8_e5m2",
+    ],
 )
 def test_every_dtype_arrives_bit_for_bit(probe, dtype):
     x = torch.arange(5).to(getattr(torch, dtype))
