@@ -48,7 +48,7 @@ Record MakeRecord(const ProbeSlot& slot, ring::Entry entry) {
 SlotStatus StatusOf(const ProbeSlot& slot) {
   const layout::SlotRegistration& r = slot.registration;
   const layout::SlotHead head = slot.reader->head();
-  const layout::SlotCredit credit = slot.reader->credit();
+  const ring::Credit credit = slot.reader->credit();
   SlotStatus status;
   status.slot = slot.index;
   status.site = r.site;

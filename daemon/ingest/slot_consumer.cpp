@@ -30,7 +30,7 @@ SlotConsumer::SlotConsumer(pipeline::SlotPtr slot, ring::SlotRingReader ring,
       maker_(destination.payloads) {}
 
 void SlotConsumer::Start() {
-  const layout::SlotCredit credit_untrusted = ring_.credit();
+  const ring::Credit credit_untrusted = ring_.credit();
   consumed_ = std::min(credit_untrusted.consumed, ring_.accepted());
   consumed_before_ = consumed_;
   lost_ = std::min(credit_untrusted.lost, consumed_);

@@ -2,6 +2,8 @@
 // for it.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 
 #include "libprobe/ring/shared_copy.h"
@@ -26,7 +28,6 @@ inline std::uint64_t CreditedOrdinal(const layout::SlotCredit& credit,
 inline void TakeOver(layout::SlotCredit& credit, std::uint64_t order) noexcept {
   if (LoadRelaxed(credit.order) == order) return;
   StoreRelaxed(credit.consumed, std::uint64_t{0});
-  StoreRelaxed(credit.lost, std::uint64_t{0});
   if (const std::uint64_t word = LoadRelaxed(credit.control); word != 0) {
     const int next = (layout::ControlVersion(word) | 1) + 1;  // a kernel compares words
     StoreRelaxed(credit.control, layout::ControlWord(static_cast<std::uint16_t>(next), {}));
@@ -34,11 +35,43 @@ inline void TakeOver(layout::SlotCredit& credit, std::uint64_t order) noexcept {
   StoreRelease(credit.order, order);
 }
 
-// W4. `lost` first: a credit never hides a loss.
-inline void StoreCredit(layout::SlotCredit& credit, std::uint64_t order, std::uint64_t ordinal,
-                        std::uint64_t lost) noexcept {
+struct Credit {
+  std::uint64_t consumed = 0;  // entries that were consumed or lost
+  std::uint64_t lost = 0;      // of those
+};
+
+// The credit of the slot with this registration order, and the losses that belong to it.
+inline Credit LoadCredit(const layout::SlotCredit& credit, const layout::SlotHistory& history,
+                         std::uint64_t order) noexcept {
+  // A daemon at work may move the credit meanwhile, and then write over the losses of this one. No
+  // daemon does so at every look: what does is a hostile job, which may have any count.
+  constexpr int kLooks = 100;
+  Credit copy;
+  for (int look = 0; look < kLooks; ++look) {
+    copy = {CreditedOrdinal(credit, order), 0};
+    for (const layout::SlotLost& lost : history.lost) {
+      if (LoadAcquire(lost.order) != order || LoadRelaxed(lost.consumed) != copy.consumed) continue;
+      copy.lost = std::min(LoadRelaxed(lost.lost), copy.consumed);
+    }
+    std::atomic_thread_fence(std::memory_order_acquire);  // pairs with the fence in StoreCredit()
+    if (CreditedOrdinal(credit, order) == copy.consumed) break;
+  }
+  return copy;
+}
+
+// W4. Thread: the slot's one reader. Requires: the credit is not at `ordinal` yet.
+inline void StoreCredit(layout::SlotCredit& credit, layout::SlotHistory& history,
+                        std::uint64_t order, std::uint64_t ordinal, std::uint64_t lost) noexcept {
   TakeOver(credit, order);
-  StoreRelaxed(credit.lost, lost);
+  const bool first_is_in_use =
+      LoadRelaxed(history.lost[0].order) == order &&
+      LoadRelaxed(history.lost[0].consumed) == LoadRelaxed(credit.consumed);
+  layout::SlotLost& unused = history.lost[first_is_in_use ? 1 : 0];
+  // Whoever sees these stores sees that the credit they spoil is over.
+  std::atomic_thread_fence(std::memory_order_release);
+  StoreRelaxed(unused.consumed, ordinal);
+  StoreRelaxed(unused.lost, lost);
+  StoreRelease(unused.order, order);
   StoreRelease(credit.consumed, ordinal);
 }
 

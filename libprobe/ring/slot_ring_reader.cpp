@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "libprobe/ring/control.h"
-#include "libprobe/ring/credit.h"
 #include "libprobe/ring/payload_checksum.h"
 #include "libprobe/ring/shared_copy.h"
 #include "libprobe/ring/utf8.h"
@@ -30,15 +29,15 @@ T* At(std::byte* block, std::size_t offset) {
 const layout::SlotHead& Head(std::byte* block) {
   return *At<layout::SlotHead>(block, layout::kSlotHeadOffset);
 }
-layout::SlotCredit& Credit(std::byte* block) {
+layout::SlotCredit& SharedCredit(std::byte* block) {
   return *At<layout::SlotCredit>(block, layout::kSlotCreditOffset);
 }
 layout::SlotVerdict& SharedVerdict(std::byte* block) {
   return *At<layout::SlotVerdict>(block, layout::kSlotVerdictOffset);
 }
 
-layout::SlotFirsts& Firsts(std::byte* block) {
-  return *At<layout::SlotFirsts>(block, layout::kSlotFirstsOffset);
+layout::SlotHistory& History(std::byte* block) {
+  return *At<layout::SlotHistory>(block, layout::kSlotHistoryOffset);
 }
 
 void Store(const FirstNonfinite& first, std::uint64_t order, layout::SlotFirst* shared) {
@@ -165,7 +164,7 @@ std::uint64_t SlotRingReader::accepted() const {
 }
 std::uint64_t SlotRingReader::sequence() const { return LoadRelaxed(Head(block_).sequence); }
 std::uint64_t SlotRingReader::consumed() const {
-  return CreditedOrdinal(Credit(block_), registration_.order);
+  return CreditedOrdinal(SharedCredit(block_), registration_.order);
 }
 
 std::uint64_t SlotRingReader::oldest(std::uint64_t newest) const {
@@ -185,12 +184,8 @@ layout::SlotHead SlotRingReader::head() const {
   return copy;
 }
 
-layout::SlotCredit SlotRingReader::credit() const {
-  layout::SlotCredit copy = {};
-  copy.consumed = consumed();
-  copy.lost = std::min(LoadRelaxed(Credit(block_).lost), copy.consumed);
-  copy.order = registration_.order;
-  return copy;
+Credit SlotRingReader::credit() const {
+  return LoadCredit(SharedCredit(block_), History(block_), registration_.order);
 }
 
 // Reads twice if needed: a GPU's stores may become visible late, some after the commit.
@@ -245,12 +240,12 @@ ReadStatus SlotRingReader::ReadOnce(std::uint64_t ordinal, Entry* out) const {
 }
 
 void SlotRingReader::SetControl(const layout::SlotControl& control) {
-  StoreControl(Credit(block_), registration_.order, control);
+  StoreControl(SharedCredit(block_), registration_.order, control);
 }
 
 layout::SlotControl SlotRingReader::control() const {
   layout::SlotControl control;
-  LoadControl(Credit(block_), registration_.order, &control);
+  LoadControl(SharedCredit(block_), registration_.order, &control);
   return control;
 }
 
@@ -262,7 +257,8 @@ bool SlotRingReader::HasUncommitted() const {
 }
 
 void SlotRingReader::SetConsumed(std::uint64_t ordinal, std::uint64_t lost) {
-  StoreCredit(Credit(block_), registration_.order, ordinal, lost);  // W4, pairs with R4
+  StoreCredit(SharedCredit(block_), History(block_), registration_.order, ordinal,
+              lost);  // W4, pairs with R4
 }
 
 void SlotRingReader::SetVerdict(const Verdict& verdict) {
@@ -284,13 +280,13 @@ void SlotRingReader::SetVerdict(const Verdict& verdict) {
 }
 
 void SlotRingReader::SetFirsts(const FirstNonfinites& firsts) {
-  Store(firsts.nan, registration_.order, &Firsts(block_).nan);
-  Store(firsts.inf, registration_.order, &Firsts(block_).inf);
+  Store(firsts.nan, registration_.order, &History(block_).nan);
+  Store(firsts.inf, registration_.order, &History(block_).inf);
 }
 
 FirstNonfinites SlotRingReader::firsts() const {
-  return {Load(Firsts(block_).nan, registration_.order),
-          Load(Firsts(block_).inf, registration_.order)};
+  return {Load(History(block_).nan, registration_.order),
+          Load(History(block_).inf, registration_.order)};
 }
 
 bool SlotRingReader::CopyVerdict(layout::SlotVerdict* copy) const {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "libprobe/ring/credit.h"
 #include "proto/layout/device_stats.h"
 #include "proto/layout/segment_layout.h"
 #include "proto/layout/slot_control.h"
@@ -77,8 +78,7 @@ class SlotRingReader {
   std::uint64_t sequence() const;  // replays seen
   std::uint64_t consumed() const;
   layout::SlotHead head() const;  // counters, each read once; none is older than `accepted`
-  // Consumed and lost. Every loss that `consumed` covers is in `lost`.
-  layout::SlotCredit credit() const;
+  Credit credit() const;
 
   // Copies entry `ordinal`; reuses `out->payload`. Reports kDamaged only after a second read.
   ReadStatus Read(std::uint64_t ordinal, Entry* out) const;
@@ -93,6 +93,7 @@ class SlotRingReader {
 
   // W4: everything up to `ordinal` is consumed; `lost` of all entries so far were overwritten
   // unread.
+  // Requires: consumed() is not `ordinal` yet.
   void SetConsumed(std::uint64_t ordinal, std::uint64_t lost);
 
   // Must come before the SetConsumed() that covers the entry which caused it: a probe that sees the

@@ -4,7 +4,7 @@
 // eager calls of a probe with one shape. Its tensor size is fixed, so its ring is K equal entries
 // with one writer and one reader: no allocator, no compare-and-swap, no lock.
 //
-//   slot block := SlotRegistration | SlotHead | SlotCredit | SlotVerdict | SlotFirsts
+//   slot block := SlotRegistration | SlotHead | SlotCredit | SlotVerdict | SlotHistory
 //                 | EntryHeader[K] | payload[K]
 //
 //   writer  what                order                     what its reader knows (partner)
@@ -14,6 +14,7 @@
 //   replay  head.accepted       store-release        (W3) entries up to it were Ready (R3)
 //   daemon  verdict             seqlock, before W4
 //   daemon  first NaN, Inf      order last, before W4
+//   daemon  losses in a credit  before W4
 //   daemon  credit.consumed     store-release        (W4) the entry may be overwritten, and the
 //                                                         verdict covers it (R4)
 //
@@ -121,10 +122,10 @@ struct alignas(kCacheLineBytes) SlotHead {
 // Written by the daemon only.
 struct alignas(kCacheLineBytes) SlotCredit {
   std::uint64_t consumed;  // ordinal up to which every entry was consumed or counted as lost (W4)
-  std::uint64_t lost;      // of those, entries that were overwritten before they could be read
-  std::uint64_t control;   // live control (slot_control.h); 0 = as registered
-  std::uint64_t order;     // SlotRegistration::order of the slot that this line is about: a daemon
-                           // stopped in mid-store may wake up when the block is another slot's
+  std::uint64_t reserved;
+  std::uint64_t control;  // live control (slot_control.h); 0 = as registered
+  std::uint64_t order;    // SlotRegistration::order of the slot that this line is about: a daemon
+                          // stopped in mid-store may wake up when the block is another slot's
   std::uint64_t control_from;       // the control holds for replays from..until
   std::uint64_t control_until;      // 0 = without end
   std::int64_t control_expires_ns;  // CLOCK_REALTIME after which it does not hold; 0 = never
@@ -151,8 +152,8 @@ struct alignas(kCacheLineBytes) SlotVerdict {
   char text[kVerdictTextBytes];         // of the first failure, UTF-8, not terminated
 };
 
-// Written by the daemon only, each once, for the daemons after it. `order` is stored last: if it is
-// 0 or another slot's (SlotCredit::order), there was none.
+// Each written once. `order` is stored last: if it is 0 or another slot's (SlotCredit::order), there
+// was none.
 struct SlotFirst {
   std::uint64_t sequence;  // replay
   std::int64_t step;       // as EntryHeader::step
@@ -160,9 +161,24 @@ struct SlotFirst {
   std::uint64_t serial;    // as EntryHeader::serial
   std::uint64_t order;
 };
-struct alignas(kCacheLineBytes) SlotFirsts {
+// How many of the entries that a credit covers were overwritten before they could be read. It says
+// so about the credit with this `consumed` and `order`, and about no other.
+struct SlotLost {
+  std::uint64_t consumed;  // SlotCredit::consumed
+  std::uint64_t lost;
+  std::uint64_t order;
+};
+
+// Written by the daemon only, for daemons that come after it.
+//
+// Why two counts of losses: the count and the credit cannot be stored in one step. The daemon
+// writes the one that the present credit does not mean, then moves the credit. If it is killed in
+// between, the next daemon still finds the count of the present credit, so no loss is counted
+// twice.
+struct alignas(kCacheLineBytes) SlotHistory {
   SlotFirst nan;
   SlotFirst inf;
+  SlotLost lost[2];
 };
 
 // --- registration ------------------------------------------------------------------------------
@@ -273,14 +289,14 @@ struct SlotRegistration {
 inline constexpr std::size_t kSlotHeadOffset = sizeof(SlotRegistration);
 inline constexpr std::size_t kSlotCreditOffset = kSlotHeadOffset + sizeof(SlotHead);
 inline constexpr std::size_t kSlotVerdictOffset = kSlotCreditOffset + sizeof(SlotCredit);
-inline constexpr std::size_t kSlotFirstsOffset = kSlotVerdictOffset + sizeof(SlotVerdict);
-inline constexpr std::size_t kSlotHeadersOffset = kSlotFirstsOffset + sizeof(SlotFirsts);
+inline constexpr std::size_t kSlotHistoryOffset = kSlotVerdictOffset + sizeof(SlotVerdict);
+inline constexpr std::size_t kSlotHeadersOffset = kSlotHistoryOffset + sizeof(SlotHistory);
 
 static_assert(sizeof(EntryHeader) == 64);
 static_assert(sizeof(SlotHead) == 64);
 static_assert(sizeof(SlotCredit) == 64);
 static_assert(sizeof(SlotVerdict) == 1024);
-static_assert(sizeof(SlotFirsts) == 128);
+static_assert(sizeof(SlotHistory) == 128);
 static_assert(sizeof(SlotRegistration) == 2048);
 static_assert(kSlotHeadersOffset % kCacheLineBytes == 0);
 static_assert(std::is_trivially_copyable_v<SlotRegistration>);

@@ -123,7 +123,7 @@ int ReadUntilKilled(const std::string& name, const test::Line& line, Seen* seen)
     return 1;
   }
   auto reader = view->OpenSlot(0, &reason);
-  const layout::SlotCredit credit = reader->credit();
+  const Credit credit = reader->credit();
   Counts counts;
   counts.next = credit.consumed + 1;
   counts.lost = credit.lost;

@@ -14,7 +14,7 @@ namespace cgdebug::layout {
 namespace {
 
 TEST(Layout, VersionsAreDecisions) {
-  EXPECT_EQ(kAbiMajor, 2);
+  EXPECT_EQ(kAbiMajor, 3);
   EXPECT_EQ(kAbiMinor, 0);
   EXPECT_EQ(kSegmentMagic, 0x3167627564676763u);
   EXPECT_EQ(kExtentMagic, 0x3174786567646763u);
@@ -41,7 +41,7 @@ TEST(Layout, SlotBlockIsFrozen) {
   EXPECT_EQ(kSlotHeadOffset, 2048u);
   EXPECT_EQ(kSlotCreditOffset, 2112u);
   EXPECT_EQ(kSlotVerdictOffset, 2176u);
-  EXPECT_EQ(kSlotFirstsOffset, 3200u);
+  EXPECT_EQ(kSlotHistoryOffset, 3200u);
   EXPECT_EQ(kSlotHeadersOffset, 3328u);
   EXPECT_EQ(offsetof(SlotVerdict, text), 64u);
 }
@@ -54,7 +54,6 @@ TEST(Layout, ControlLinesOfASlotAreFrozen) {
   EXPECT_EQ(offsetof(SlotHead, disarmed), 48u);
   EXPECT_EQ(offsetof(SlotHead, suppressed), 56u);
   EXPECT_EQ(offsetof(SlotCredit, consumed), 0u);
-  EXPECT_EQ(offsetof(SlotCredit, lost), 8u);
   EXPECT_EQ(offsetof(SlotCredit, control), 16u);
   EXPECT_EQ(offsetof(SlotCredit, order), 24u);
   EXPECT_EQ(offsetof(SlotCredit, control_from), 32u);
@@ -65,7 +64,9 @@ TEST(Layout, ControlLinesOfASlotAreFrozen) {
   EXPECT_EQ(offsetof(SlotVerdict, compared), 16u);
   EXPECT_EQ(offsetof(SlotVerdict, covered_sequence), 48u);
   EXPECT_EQ(offsetof(SlotVerdict, order), 56u);
-  EXPECT_EQ(offsetof(SlotFirsts, inf), 40u);
+  EXPECT_EQ(offsetof(SlotHistory, inf), 40u);
+  EXPECT_EQ(offsetof(SlotHistory, lost), 80u);
+  EXPECT_EQ(sizeof(SlotLost), 24u);
   EXPECT_EQ(offsetof(SlotFirst, serial), 24u);
   EXPECT_EQ(offsetof(SlotFirst, order), 32u);
   EXPECT_EQ(offsetof(EntryHeader, serial), 48u);

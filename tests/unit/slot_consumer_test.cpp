@@ -185,6 +185,26 @@ TEST_F(ConsumedSlot, TheNextDaemonGoesOnWithTheCountsOfTheOneBefore) {
   EXPECT_EQ(Step(), SlotConsumer::Step::kIdle);
 }
 
+TEST_F(ConsumedSlot, ADaemonThatIsKilledBeforeItMovesTheCreditLeavesNoLossToCountTwice) {
+  Write(10);
+  Step();
+  consumer_->Settle();
+  Write(10);
+  Step();
+  consumer_->Settle();
+  auto* credit =
+      reinterpret_cast<layout::SlotCredit*>(slot_.block.data + layout::kSlotCreditOffset);
+  ring::StoreRelaxed(credit->consumed, std::uint64_t{7});  // the last store of the second Settle()
+  Attach();
+  EXPECT_EQ(Record().counters.lost_overwritten, 6u);
+  EXPECT_EQ(Record().counters.consumed, 1u);
+  while (Step() == SlotConsumer::Step::kConsumed) {
+  }
+  EXPECT_EQ(Record().counters.lost_overwritten, 15u);
+  EXPECT_EQ(Record().counters.consumed, 5u);
+  EXPECT_EQ(Record().counters.produced, 20u);
+}
+
 TEST_F(ConsumedSlot, ACreditForWhatWasNeverWrittenIsNotBelieved) {
   Write(1);
   ring_->SetConsumed(50, 50);

@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "libprobe/ring/control.h"
 #include "libprobe/ring/credit.h"
 #include "libprobe/ring/payload_checksum.h"
@@ -158,12 +160,43 @@ TEST_F(SlotRing, ACreditOfABlocksLastSlotDoesNotPass) {
   Open(test::MakeSlot("a", 3, 4));
   auto* credit =
       reinterpret_cast<layout::SlotCredit*>(slot_.block.data + layout::kSlotCreditOffset);
-  StoreCredit(*credit, /*order=*/99, 7, 5);
+  auto* history =
+      reinterpret_cast<layout::SlotHistory*>(slot_.block.data + layout::kSlotHistoryOffset);
+  StoreCredit(*credit, *history, /*order=*/99, 7, 5);
   EXPECT_EQ(reader_->consumed(), 0u);
   reader_->SetControl({.mode = layout::ControlMode::kOff});
   EXPECT_EQ(reader_->consumed(), 0u) << "nor with this slot's first control";
   StoreRelaxed(credit->consumed, std::uint64_t{9});
   EXPECT_EQ(reader_->credit().lost, 0u);
+}
+
+// The state that a killed daemon leaves, whichever of its stores it came to.
+TEST_F(SlotRing, ACreditThatIsHalfWrittenIsTheOneBeforeIt) {
+  Open(test::MakeSlot("a", 3, 4));
+  auto* credit =
+      reinterpret_cast<layout::SlotCredit*>(slot_.block.data + layout::kSlotCreditOffset);
+  auto* history =
+      reinterpret_cast<layout::SlotHistory*>(slot_.block.data + layout::kSlotHistoryOffset);
+  Credit before;
+  for (const Credit next : {Credit{3, 1}, Credit{8, 4}, Credit{9, 5}, Credit{20, 7}}) {
+    layout::SlotLost old[2], now[2];
+    std::memcpy(old, history->lost, sizeof(old));
+    reader_->SetConsumed(next.consumed, next.lost);
+    std::memcpy(now, history->lost, sizeof(now));
+    credit->consumed = before.consumed;
+    const auto* old_words = reinterpret_cast<const std::uint64_t*>(old);
+    const auto* new_words = reinterpret_cast<const std::uint64_t*>(now);
+    auto* words = reinterpret_cast<std::uint64_t*>(history->lost);
+    for (unsigned stored = 0; stored < 1u << 6; ++stored) {
+      for (unsigned i = 0; i < 6; ++i) words[i] = (stored >> i & 1 ? new_words : old_words)[i];
+      EXPECT_EQ(reader_->credit().consumed, before.consumed);
+      EXPECT_EQ(reader_->credit().lost, before.lost) << "stores " << stored;
+    }
+    credit->consumed = next.consumed;
+    EXPECT_EQ(reader_->credit().consumed, next.consumed);
+    EXPECT_EQ(reader_->credit().lost, next.lost);
+    before = next;
+  }
 }
 
 TEST_F(SlotRing, NoMoreIsLostThanWasConsumed) {

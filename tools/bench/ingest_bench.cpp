@@ -37,9 +37,12 @@ struct Slot {
         order);
   }
   std::uint64_t lost() const {
-    const auto* credit =
-        reinterpret_cast<const layout::SlotCredit*>(block.data + layout::kSlotCreditOffset);
-    return ring::LoadRelaxed(credit->lost);
+    return ring::LoadCredit(
+               *reinterpret_cast<const layout::SlotCredit*>(block.data + layout::kSlotCreditOffset),
+               *reinterpret_cast<const layout::SlotHistory*>(block.data +
+                                                             layout::kSlotHistoryOffset),
+               order)
+        .lost;
   }
 };
 
