@@ -1,6 +1,5 @@
 #include "libprobe/process_identity.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -40,12 +39,10 @@ std::uint64_t Launch() {
   const std::string port = FirstOf({"MASTER_PORT"});
   if (address.empty() || port.empty()) return 0;
   const pid_t parent = getppid();
-  struct stat pid_namespace = {};
-  (void)stat("/proc/self/ns/pid", &pid_namespace);
   std::uint64_t hash = 0xcbf29ce484222325;
   for (const std::string& part :
        {address, port, std::to_string(parent), std::to_string(ring::StartTicks(parent)),
-        std::to_string(pid_namespace.st_ino)}) {
+        std::to_string(ring::OwnPidNamespace())}) {
     hash = Mix(hash, part);
   }
   return hash == 0 ? 1 : hash;

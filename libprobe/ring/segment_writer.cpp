@@ -15,6 +15,7 @@
 #include <optional>
 #include <tuple>
 
+#include "libprobe/ring/process_origin.h"
 #include "libprobe/ring/realtime.h"
 #include "libprobe/ring/record_lock.h"
 #include "libprobe/ring/segment_names.h"
@@ -35,11 +36,6 @@ void CopyText(char* to, std::size_t bytes, const std::string& text) {
   const std::size_t length = CutLength(text, bytes - 1);
   std::memcpy(to, text.data(), length);
   to[length] = '\0';
-}
-
-std::uint64_t OwnPidNamespace() {
-  struct stat info = {};
-  return stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
 }
 
 std::string Hex(const std::uint8_t (&bytes)[16]) {
@@ -133,20 +129,6 @@ SharedFile CreateControlFile(layout::SegmentHeader header) {
 }
 
 }  // namespace
-
-// Fields are counted from behind the command, which may contain spaces.
-std::uint64_t StartTicks(pid_t pid) {
-  char text[1024] = {};
-  const int fd = open(("/proc/" + std::to_string(pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return 0;
-  const ssize_t bytes = read(fd, text, sizeof(text) - 1);
-  close(fd);
-  const char* cursor = bytes > 0 ? std::strrchr(text, ')') : nullptr;
-  for (int field = 2; cursor != nullptr && field < 22; ++field) {
-    cursor = std::strchr(cursor + 1, ' ');
-  }
-  return cursor == nullptr ? 0 : std::strtoull(cursor, nullptr, 10);
-}
 
 SegmentWriter::SegmentWriter(const Identity& identity)
     : control_(CreateControlFile(MakeHeader(identity))),

@@ -34,10 +34,6 @@ struct Identity {
   std::int32_t local_world_size = 0;
 };
 
-// Field 22 of /proc/<pid>/stat, which tells a process from another one that had its pid; 0 when it
-// cannot be read.
-std::uint64_t StartTicks(pid_t pid);
-
 // A range of an extent. Page aligned.
 struct Block {
   std::uint32_t extent = 0;  // 0 = none
