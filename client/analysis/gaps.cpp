@@ -141,7 +141,7 @@ void AddUnreadable(source::Source& source, const Scope& scope, GapSummary* summa
         unreadable > 1 ? fmt::format("{}, and {} more like it", why, unreadable - 1) : why);
     summary->count += std::max<std::uint64_t>(unreadable, 1);
     summary->account.kept -= std::min(summary->account.kept, unreadable);
-    summary->account.lost[std::string(ToText(recording::LossCause::kDamaged))] += unreadable;
+    summary->account.lost[std::string(ToText(layout::LossCause::kDamaged))] += unreadable;
   }
 }
 

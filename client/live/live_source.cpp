@@ -138,11 +138,11 @@ class LiveSource : public source::Source {
       std::map<std::string, std::uint64_t> left = account->lost;
       std::uint64_t ordinal = 0, replay = 0;
       const auto miss = [&](std::uint64_t count, std::uint64_t before_replay) {
-        for (const recording::LossCause kind :
-             {recording::LossCause::kOverwritten, recording::LossCause::kCorrupted,
-              recording::LossCause::kNoMemory, recording::LossCause::kNotKept,
-              recording::LossCause::kAtDeath}) {
-          const std::string cause(recording::ToText(kind));
+        for (const layout::LossCause kind :
+             {layout::LossCause::kOverwritten, layout::LossCause::kCorrupted,
+              layout::LossCause::kNoMemory, layout::LossCause::kNotKept,
+              layout::LossCause::kAtDeath}) {
+          const std::string cause(ToText(kind));
           std::uint64_t& lost = left[cause];
           const std::uint64_t here = std::min(count, lost);
           if (here > 0) gaps.push_back({slot, here, replay, before_replay, cause});
@@ -167,14 +167,14 @@ class LiveSource : public source::Source {
     recording::Account account;
     account.kept = keys->size();
     account.produced = std::max(counters.produced() + counters.lost_at_death(), account.kept);
-    const auto lose = [&](recording::LossCause cause, std::uint64_t count) {
-      if (count > 0) account.lost[std::string(recording::ToText(cause))] += count;
+    const auto lose = [&](layout::LossCause cause, std::uint64_t count) {
+      if (count > 0) account.lost[std::string(ToText(cause))] += count;
     };
-    lose(recording::LossCause::kOverwritten, counters.lost_overwritten());
-    lose(recording::LossCause::kAtDeath, counters.lost_at_death());
-    lose(recording::LossCause::kCorrupted, counters.lost_damaged());
-    lose(recording::LossCause::kNoMemory, counters.lost_no_memory());
-    lose(recording::LossCause::kNotKept,
+    lose(layout::LossCause::kOverwritten, counters.lost_overwritten());
+    lose(layout::LossCause::kAtDeath, counters.lost_at_death());
+    lose(layout::LossCause::kCorrupted, counters.lost_damaged());
+    lose(layout::LossCause::kNoMemory, counters.lost_no_memory());
+    lose(layout::LossCause::kNotKept,
          counters.consumed() - std::min(counters.consumed(), account.kept));
     const std::uint64_t known = account.kept + account.lost_count();
     account.unread = account.produced - std::min(account.produced, known);

@@ -135,7 +135,7 @@ class RecordingSource : public Source {
     for (const recording::Loss& loss : reader_->losses()) {
       if (loss.slot >= slots_.size()) continue;
       gaps.push_back({loss.slot, loss.count, loss.after_sequence, loss.before_sequence,
-                      std::string(recording::ToText(loss.cause))});
+                      std::string(ToText(loss.cause))});
     }
     for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
       if (reader_->slots()[slot].probe.empty() && reader_->snapshot_count(Id(slot)) > 0) {

@@ -9,6 +9,7 @@
 
 namespace cgdebug::ingest {
 
+using layout::LossCause;
 using pipeline::Gap;
 using ring::ReadStatus;
 
@@ -154,11 +155,11 @@ SlotConsumer::Step SlotConsumer::Commit() {
       return Step::kGone;
     case ReadStatus::kDamaged: {
       const bool forced = (entry_.flags & layout::kEntryForced) != 0;
-      ReportLoss(entry_.sequence - 1, entry_.sequence, Gap::Cause::kOverwritten, forced);
+      ReportLoss(entry_.sequence - 1, entry_.sequence, LossCause::kOverwritten, forced);
       Lose(consumed_ + 2);
       ++(no_memory_ ? lost_no_memory_ : lost_damaged_);
       ReportLoss(entry_.sequence, entry_.sequence,
-                 no_memory_ ? Gap::Cause::kNoMemory : Gap::Cause::kCorrupted, forced);
+                 no_memory_ ? LossCause::kNoMemory : LossCause::kCorrupted, forced);
       Refresh();
       return Step::kConsumed;
     }
@@ -180,7 +181,7 @@ void SlotConsumer::Lose(std::uint64_t first_readable) {
 }
 
 void SlotConsumer::ReportLoss(std::uint64_t last_sequence, std::uint64_t before_sequence,
-                              Gap::Cause cause, bool before_forced) {
+                              LossCause cause, bool before_forced) {
   if (unreported_lost_ != 0) {
     Report({slot_, cause, std::exchange(unreported_lost_, 0), consumed_, last_sequence,
             before_sequence, before_forced});
@@ -204,7 +205,7 @@ void SlotConsumer::Deliver(bool seen_before) {
   const auto [snapshot, payload] = std::exchange(made_, {});
   last_timestamp_ns_ = std::max(last_timestamp_ns_, snapshot->timestamp_ns);
   if (!seen_before) {
-    ReportLoss(snapshot->sequence - 1, snapshot->sequence, Gap::Cause::kOverwritten,
+    ReportLoss(snapshot->sequence - 1, snapshot->sequence, LossCause::kOverwritten,
                snapshot->forced);
     destination_.events->Add(slot_->session, pipeline::SnapshotPtr(snapshot));
     consumed_ = snapshot->ordinal;
@@ -236,10 +237,10 @@ pipeline::RingContent SlotConsumer::Read(const pipeline::RingRequest& request) c
     try {
       status = ring_.Read(content.next, &entry);
     } catch (const std::bad_alloc&) {
-      content.unreadable.emplace(content.next, Gap::Cause::kNoMemory);
+      content.unreadable.emplace(content.next, LossCause::kNoMemory);
     }
     if (status == ReadStatus::kDamaged) {
-      content.unreadable.emplace(content.next, Gap::Cause::kCorrupted);
+      content.unreadable.emplace(content.next, LossCause::kCorrupted);
     }
     if (status != ReadStatus::kOk) continue;
     bytes += sizeof(entry) + entry.payload.size();
@@ -317,9 +318,9 @@ void SlotConsumer::Finish() {
   // A kernel counts a replay when it commits it, the other lanes when it begins.
   const bool counted = slot_->registration.lane != static_cast<std::uint8_t>(layout::Lane::kDirect);
   const std::uint64_t committed = ring_.sequence() - (counted ? lost_at_death_ : 0);
-  ReportLoss(committed, 0, Gap::Cause::kOverwritten);
+  ReportLoss(committed, 0, LossCause::kOverwritten);
   if (lost_at_death_ != 0) {
-    Report({slot_, Gap::Cause::kAtDeath, 1, consumed_ + 1, committed + 1, 0});
+    Report({slot_, LossCause::kAtDeath, 1, consumed_ + 1, committed + 1, 0});
   }
   destination_.sink->Flush();
   PublishCredit(0);
@@ -328,9 +329,9 @@ void SlotConsumer::Finish() {
 }
 
 void SlotConsumer::GiveUp() {
-  ReportLoss(shown_.replays, 0, Gap::Cause::kOverwritten);
+  ReportLoss(shown_.replays, 0, LossCause::kOverwritten);
   if (shown_.produced > consumed_) {
-    Report({slot_, Gap::Cause::kReleased, shown_.produced - consumed_, shown_.produced,
+    Report({slot_, LossCause::kReleased, shown_.produced - consumed_, shown_.produced,
             shown_.replays, 0});
   }
   destination_.sink->CloseSlot(slot_, shown_.replays, *this);

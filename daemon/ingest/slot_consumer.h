@@ -102,7 +102,7 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   bool ControlIsOver(const layout::SlotHead& head) const;
   void Lose(std::uint64_t first_readable);
   void ReportLoss(std::uint64_t last_sequence, std::uint64_t before_sequence,
-                  pipeline::Gap::Cause cause, bool before_forced = false);
+                  layout::LossCause cause, bool before_forced = false);
   void Report(const pipeline::Gap& gap);
   void PublishCredit(std::uint64_t entries);
 

@@ -2,25 +2,6 @@
 
 namespace cgdebug::pipeline {
 
-std::string_view ToText(Gap::Cause cause) {
-  switch (cause) {
-    case Gap::Cause::kOverwritten:
-      return "overwritten before it was read";
-    case Gap::Cause::kReleased:
-      return "given up unread by the job";
-    case Gap::Cause::kAtDeath:
-      return "half written when the job ended";
-    case Gap::Cause::kCorrupted:
-      return "damaged on its way: its checksum is wrong";
-    case Gap::Cause::kNoMemory:
-      return "the daemon had no memory to read it";
-    case Gap::Cause::kNotKept:
-    case Gap::Cause::kUnread:
-      break;  // of recordings alone
-  }
-  return "";
-}
-
 void FanOut::OpenSlot(const SlotPtr& slot, SlotFeedback& feedback) {
   for (const auto& sink : sinks_) sink->OpenSlot(slot, feedback);
 }

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "daemon/core/base/result.h"
@@ -12,6 +11,7 @@
 #include "daemon/model/snapshot.h"
 #include "daemon/pipeline/comparison.h"
 #include "libprobe/ring/slot_ring_reader.h"
+#include "proto/layout/loss_cause.h"
 
 namespace cgdebug::pipeline {
 
@@ -41,17 +41,8 @@ struct Delivery {
 
 // Snapshots that no sink gets.
 struct Gap {
-  enum class Cause {
-    kOverwritten,
-    kReleased,
-    kAtDeath,
-    kCorrupted,
-    kNoMemory,
-    kNotKept,  // of a freeze: read when it came, and gone since
-    kUnread,   // of a recording that was stopped: not read in time
-  };
   SlotPtr slot;
-  Cause cause = Cause::kOverwritten;
+  layout::LossCause cause = layout::LossCause::kOverwritten;
   std::uint64_t count = 0;
   std::uint64_t last_ordinal = 0;     // of them
   std::uint64_t last_sequence = 0;    // none of them is of a later replay
@@ -60,9 +51,6 @@ struct Gap {
   // they may have been wanted.
   bool before_forced = false;
 };
-
-// For events: a literal.
-std::string_view ToText(Gap::Cause cause);
 
 // Thread: the ingest thread.
 class Sink {

@@ -14,7 +14,7 @@
 namespace cgdebug::pipeline {
 namespace {
 
-using recording::LossCause;
+using layout::LossCause;
 using recording::StopReason;
 
 // Every probe has its replays, and nothing came for so long: no other probe is in the middle of
@@ -224,7 +224,7 @@ void ActiveRecording::Lose(const Gap& gap) {
   Account(&found->second, {.last_ordinal = gap.last_ordinal,
                            .last_sequence = gap.last_sequence,
                            .before_sequence = gap.before_sequence,
-                           .cause = ToRecording(gap.cause),
+                           .cause = gap.cause,
                            .before_forced = gap.before_forced});
 }
 

@@ -123,7 +123,7 @@ class ActiveRecording {
     std::uint64_t last_ordinal = 0;
     std::uint64_t last_sequence = 0;
     std::uint64_t before_sequence = 0;  // 0: none came after
-    recording::LossCause cause = recording::LossCause::kOverwritten;
+    layout::LossCause cause = layout::LossCause::kOverwritten;
     bool before_forced = false;
   };
   void Account(State* state, const Missing& missing);

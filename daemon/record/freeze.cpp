@@ -10,6 +10,9 @@
 #include "daemon/pipeline/snapshot_maker.h"
 
 namespace cgdebug::pipeline {
+
+using layout::LossCause;
+
 namespace {
 
 // Out of a ring at a time: for so long the ingest thread does nothing else.
@@ -40,7 +43,7 @@ class Remains {
     return ring_.readable ? std::max(kept, ring_.newest) : kept;
   }
   // Why it cannot be had, although it is there.
-  std::optional<Gap::Cause> WhyNot(std::uint64_t ordinal) const {
+  std::optional<LossCause> WhyNot(std::uint64_t ordinal) const {
     const auto found = unreadable_.find(ordinal);
     return found == unreadable_.end() ? std::nullopt : std::optional(found->second);
   }
@@ -95,7 +98,7 @@ class Remains {
   RingContent ring_;
   std::vector<ring::Entry> batch_;
   std::uint64_t read_up_to_ = 0;  // ordinal; those before were asked for
-  std::map<std::uint64_t, Gap::Cause> unreadable_;
+  std::map<std::uint64_t, LossCause> unreadable_;
   PayloadPool pool_{0};
   SnapshotMaker maker_{&pool_};
   PayloadPtr previous_payload_;  // for the maker to compare the next one with
@@ -111,7 +114,7 @@ void FreezeSlot(ActiveRecording* recording, const SlotRecord& record, std::uint6
   recording->Open(slot, first - 1);
   std::uint64_t told = first - 1;  // the ordinal up to which everything is written down
   std::uint64_t sequence = 0;      // of the last one that was there
-  const auto lose_up_to = [&](std::uint64_t ordinal, Gap::Cause cause, std::uint64_t before) {
+  const auto lose_up_to = [&](std::uint64_t ordinal, LossCause cause, std::uint64_t before) {
     if (ordinal <= told) return;
     told = ordinal;
     recording->Lose({.slot = slot,
@@ -126,8 +129,8 @@ void FreezeSlot(ActiveRecording* recording, const SlotRecord& record, std::uint6
     if (ordinal <= told) return;
     const std::uint64_t overwritten = std::min(never_read, ordinal - told);
     never_read -= overwritten;
-    lose_up_to(told + overwritten, Gap::Cause::kOverwritten, before);
-    lose_up_to(ordinal, Gap::Cause::kNotKept, before);
+    lose_up_to(told + overwritten, LossCause::kOverwritten, before);
+    lose_up_to(ordinal, LossCause::kNotKept, before);
   };
   std::vector<std::uint64_t> without_values;  // replays
   for (auto ordinal = remains.Next(first); ordinal != 0; ordinal = remains.Next(ordinal + 1)) {
@@ -144,7 +147,7 @@ void FreezeSlot(ActiveRecording* recording, const SlotRecord& record, std::uint6
     }
   }
   miss_up_to(produced, 0);
-  if (record.counters.lost_at_death != 0) lose_up_to(produced + 1, Gap::Cause::kAtDeath, 0);
+  if (record.counters.lost_at_death != 0) lose_up_to(produced + 1, LossCause::kAtDeath, 0);
   if (!without_values.empty()) {
     recording->LoseValues(slot, without_values.size(), without_values.front(),
                           without_values.back());

@@ -32,7 +32,8 @@ struct RingContent {
   std::uint64_t newest = 0;
   std::uint64_t next = 1;  // the first ordinal that was not looked at
   std::vector<ring::Entry> entries;
-  std::map<std::uint64_t, Gap::Cause> unreadable;  // by ordinal: they are there, and not to be had
+  std::map<std::uint64_t, layout::LossCause>
+      unreadable;  // by ordinal: they are there, and not to be had
 };
 
 // Up to where a job has written one ring.

@@ -4,26 +4,6 @@
 
 namespace cgdebug::pipeline {
 
-recording::LossCause ToRecording(Gap::Cause cause) {
-  switch (cause) {
-    case Gap::Cause::kOverwritten:
-      return recording::LossCause::kOverwritten;
-    case Gap::Cause::kReleased:
-      return recording::LossCause::kReleased;
-    case Gap::Cause::kAtDeath:
-      return recording::LossCause::kAtDeath;
-    case Gap::Cause::kCorrupted:
-      return recording::LossCause::kCorrupted;
-    case Gap::Cause::kNoMemory:
-      return recording::LossCause::kNoMemory;
-    case Gap::Cause::kNotKept:
-      return recording::LossCause::kNotKept;
-    case Gap::Cause::kUnread:
-      return recording::LossCause::kUnread;
-  }
-  return recording::LossCause::kOverwritten;
-}
-
 recording::Slot ToRecording(const SlotIdentity& slot) {
   recording::Slot to;
   to.probe = slot.probe;

@@ -9,7 +9,6 @@ namespace cgdebug::pipeline {
 // Ids are left for the writer to choose.
 recording::Slot ToRecording(const SlotIdentity& slot);
 recording::Snapshot ToRecording(const Snapshot& snapshot);
-recording::LossCause ToRecording(Gap::Cause cause);
 recording::MarkKind ToRecording(Finding::Kind kind);
 
 }  // namespace cgdebug::pipeline

@@ -22,7 +22,7 @@
 namespace cgdebug::test {
 namespace {
 
-using recording::LossCause;
+using layout::LossCause;
 using recording::RecordingReader;
 using testing_support::ExpectReplays;
 

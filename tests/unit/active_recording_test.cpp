@@ -13,7 +13,7 @@
 namespace cgdebug::pipeline {
 namespace {
 
-using recording::LossCause;
+using layout::LossCause;
 using recording::RecordingReader;
 using recording::StopReason;
 using testing::ElementsAre;
@@ -46,7 +46,7 @@ class Recorded : public testing::Test {
   }
   // Up to this replay, before the next one.
   void Lose(std::uint64_t last, bool before_forced = false,
-            Gap::Cause cause = Gap::Cause::kOverwritten) {
+            layout::LossCause cause = layout::LossCause::kOverwritten) {
     recording_->Lose({.slot = slot_,
                       .cause = cause,
                       .last_ordinal = last,
@@ -188,7 +188,7 @@ TEST_F(Recorded, OfTwoGapsInARowEachHasItsOwn) {
   Start(/*every=*/10);
   Replay(1);
   Lose(12);
-  Lose(13, /*before_forced=*/false, Gap::Cause::kCorrupted);
+  Lose(13, /*before_forced=*/false, layout::LossCause::kCorrupted);
   Replay(14);
   EXPECT_EQ(recording_->info().status.lost, 1u) << "replay 11";
 }
@@ -265,7 +265,7 @@ TEST_F(Recorded, HasItsReplaysFromTheFirstAlignedOneOn) {
   Lose(2);  // nobody knows whether it would have been wanted
   Replay(3);
   Replay(4);
-  Lose(5, /*before_forced=*/false, Gap::Cause::kCorrupted);
+  Lose(5, /*before_forced=*/false, layout::LossCause::kCorrupted);
   EXPECT_EQ(recording_->Over(), StopReason::kNone);
   Replay(6);
   Lose(7);

@@ -15,8 +15,8 @@
 namespace cgdebug::source {
 namespace {
 
+using layout::LossCause;
 using recording::Loss;
-using recording::LossCause;
 using recording::RecordingReader;
 using recording::RecordingWriter;
 using recording::StopReason;

@@ -16,7 +16,7 @@
 namespace cgdebug::pipeline {
 namespace {
 
-using recording::LossCause;
+using layout::LossCause;
 
 // A ring of one slot, answered for on a thread of its own, as ingest does.
 class FakeRing {
@@ -74,8 +74,9 @@ TEST(Freeze, TellsOfEveryHoleWithItsCauseAndPrefersWhatIsWhole) {
   content.oldest = 2;
   content.newest = 9;
   for (const std::uint64_t ordinal : {3, 4, 8}) content.entries.push_back(MakeEntry(ordinal));
-  content.unreadable = {
-      {2, Gap::Cause::kCorrupted}, {6, Gap::Cause::kCorrupted}, {9, Gap::Cause::kNoMemory}};
+  content.unreadable = {{2, layout::LossCause::kCorrupted},
+                        {6, layout::LossCause::kCorrupted},
+                        {9, layout::LossCause::kNoMemory}};
   FakeRing ring(content);
   const testing_support::TempDir dir;
   FreezeRequest request;
@@ -175,7 +176,7 @@ TEST(Freeze, WhatChangedIsToldFromTheSnapshotBeforeWhereverThatIs) {
     content.entries.back().payload =
         is_as_4 ? test::Bytes({7, 4}) : test::Bytes({static_cast<float>(ordinal / 4), 0});
   }
-  content.unreadable = {{2, Gap::Cause::kCorrupted}};
+  content.unreadable = {{2, layout::LossCause::kCorrupted}};
   FakeRing ring(content);
   const testing_support::TempDir dir;
   FreezeRequest request;

@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include "proto/layout/device_stats.h"
+#include "proto/layout/loss_cause.h"
 #include "proto/layout/recording_layout.h"
 #include "proto/layout/segment_layout.h"
 #include "proto/layout/slot_control.h"
@@ -209,6 +210,16 @@ TEST(Layout, DtypeNumbersNeverChange) {
   EXPECT_EQ(static_cast<int>(Dtype::kFloat64), 10);
   EXPECT_EQ(static_cast<int>(Dtype::kFloat8E4m3fn), 11);
   EXPECT_EQ(static_cast<int>(Dtype::kFloat8E5m2), 12);
+}
+
+TEST(Layout, EveryLossCauseHasANumberThatNeverChangesAndAText) {
+  for (std::size_t i = 0; i < kLossCauses.size(); ++i) {
+    EXPECT_EQ(static_cast<std::size_t>(kLossCauses[i].cause), i + 1);
+    EXPECT_EQ(ToText(kLossCauses[i].cause), kLossCauses[i].text);
+    EXPECT_FALSE(kLossCauses[i].text.empty());
+  }
+  EXPECT_EQ(static_cast<int>(LossCause::kUnread), 13);
+  EXPECT_EQ(kLossCauses.size(), 13u);
 }
 
 TEST(Layout, LargePayloadsArePageAlignedAndSmallOnesAlignedToALine) {

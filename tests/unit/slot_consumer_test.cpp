@@ -112,10 +112,10 @@ TEST_F(ConsumedSlot, TellsOfWhatWasOverwrittenBeforeItIsGivenUp) {
   EXPECT_EQ(Step(), SlotConsumer::Step::kGone);
   consumer_->GiveUp();
   ASSERT_EQ(sink_.gaps.size(), 2u);
-  EXPECT_EQ(sink_.gaps[0].cause, Gap::Cause::kOverwritten);
+  EXPECT_EQ(sink_.gaps[0].cause, layout::LossCause::kOverwritten);
   EXPECT_EQ(sink_.gaps[0].count, 6u);
   EXPECT_EQ(sink_.gaps[0].last_ordinal, 6u);
-  EXPECT_EQ(sink_.gaps[1].cause, Gap::Cause::kReleased);
+  EXPECT_EQ(sink_.gaps[1].cause, layout::LossCause::kReleased);
   EXPECT_EQ(sink_.gaps[1].count, 4u);
   EXPECT_EQ(sink_.gaps[1].last_ordinal, 10u);
   EXPECT_EQ(Record().counters.lost_overwritten, 6u);
@@ -142,7 +142,7 @@ TEST_F(ConsumedSlot, AGapBeforeWhatTheLiveControlAskedForSaysSo) {
   EXPECT_EQ(Step(), SlotConsumer::Step::kConsumed);
   ASSERT_EQ(sink_.gaps.size(), 2u);
   EXPECT_TRUE(sink_.gaps[0].before_forced);
-  EXPECT_EQ(sink_.gaps[1].cause, Gap::Cause::kCorrupted);
+  EXPECT_EQ(sink_.gaps[1].cause, layout::LossCause::kCorrupted);
   EXPECT_TRUE(sink_.gaps[1].before_forced) << "it was asked for itself";
 }
 
@@ -151,14 +151,15 @@ TEST_F(ConsumedSlot, WhatIsDamagedIsToldApartFromWhatWasOverwrittenBeforeIt) {
   Header(7)->flags = layout::kEntryHasChecksum;  // of none
   const auto content = consumer_->Read({consumer_->slot(), 1, 10, 1 << 20});
   EXPECT_EQ(content.entries.size(), 3u);
-  EXPECT_EQ(content.unreadable, (std::map<std::uint64_t, Gap::Cause>{{7, Gap::Cause::kCorrupted}}));
+  EXPECT_EQ(content.unreadable,
+            (std::map<std::uint64_t, layout::LossCause>{{7, layout::LossCause::kCorrupted}}));
   EXPECT_EQ(Step(), SlotConsumer::Step::kConsumed);
   ASSERT_EQ(sink_.gaps.size(), 2u);
-  EXPECT_EQ(sink_.gaps[0].cause, Gap::Cause::kOverwritten);
+  EXPECT_EQ(sink_.gaps[0].cause, layout::LossCause::kOverwritten);
   EXPECT_EQ(sink_.gaps[0].count, 6u);
   EXPECT_EQ(sink_.gaps[0].last_sequence, 6u);
   EXPECT_EQ(sink_.gaps[0].before_sequence, 7u);
-  EXPECT_EQ(sink_.gaps[1].cause, Gap::Cause::kCorrupted);
+  EXPECT_EQ(sink_.gaps[1].cause, layout::LossCause::kCorrupted);
   EXPECT_EQ(sink_.gaps[1].count, 1u);
   EXPECT_EQ(sink_.gaps[1].last_ordinal, 7u);
   EXPECT_EQ(sink_.gaps[1].last_sequence, 7u);
@@ -228,7 +229,7 @@ TEST_F(ConsumedSlot, WhatADeadJobLeftUnreadIsToldOfBeforeItIsGivenBack) {
   EXPECT_EQ(sink_.gaps[0].count, 2u);
   EXPECT_EQ(sink_.gaps[0].last_ordinal, 2u);
   EXPECT_EQ(sink_.gaps[0].last_sequence, 2u);
-  EXPECT_EQ(sink_.gaps[1].cause, Gap::Cause::kAtDeath);
+  EXPECT_EQ(sink_.gaps[1].cause, layout::LossCause::kAtDeath);
   EXPECT_EQ(sink_.gaps[1].last_ordinal, 3u);
   EXPECT_EQ(sink_.gaps[1].last_sequence, 3u);
   EXPECT_EQ(sink_.closed_with, 3u);
@@ -272,7 +273,7 @@ TEST_F(DirectSlot, WhatWasHalfWrittenIsOfTheReplayAfterTheLast) {
   Header(3)->word = layout::EntryWord(3, layout::EntryState::kFilling);
   consumer_->Finish();
   ASSERT_EQ(sink_.gaps.size(), 1u);
-  EXPECT_EQ(sink_.gaps[0].cause, Gap::Cause::kAtDeath);
+  EXPECT_EQ(sink_.gaps[0].cause, layout::LossCause::kAtDeath);
   EXPECT_EQ(sink_.gaps[0].last_sequence, 3u);
 }
 
@@ -345,11 +346,11 @@ TEST_F(LargeSlot, WhatThereIsNoMemoryForIsLostForThatReasonAndTheNextOneIsRead) 
     const auto content = consumer_->Read({consumer_->slot(), 1, 1, 1 << 20});
     EXPECT_TRUE(content.entries.empty());
     EXPECT_EQ(content.unreadable,
-              (std::map<std::uint64_t, Gap::Cause>{{1, Gap::Cause::kNoMemory}}));
+              (std::map<std::uint64_t, layout::LossCause>{{1, layout::LossCause::kNoMemory}}));
     EXPECT_EQ(Step(), SlotConsumer::Step::kConsumed);
   }
   ASSERT_EQ(sink_.gaps.size(), 1u);
-  EXPECT_EQ(sink_.gaps[0].cause, Gap::Cause::kNoMemory);
+  EXPECT_EQ(sink_.gaps[0].cause, layout::LossCause::kNoMemory);
   EXPECT_EQ(sink_.gaps[0].count, 1u);
   EXPECT_EQ(sink_.gaps[0].last_ordinal, 1u);
   EXPECT_EQ(sink_.gaps[0].last_sequence, 1u);
@@ -375,9 +376,9 @@ TEST_F(LargeSlot, WhatWasOverwrittenBeforeItIsToldApartFromWhatThereIsNoMemoryFo
     EXPECT_EQ(Step(), SlotConsumer::Step::kConsumed);
   }
   ASSERT_EQ(sink_.gaps.size(), 2u);
-  EXPECT_EQ(sink_.gaps[0].cause, Gap::Cause::kOverwritten);
+  EXPECT_EQ(sink_.gaps[0].cause, layout::LossCause::kOverwritten);
   EXPECT_EQ(sink_.gaps[0].count, 2u);
-  EXPECT_EQ(sink_.gaps[1].cause, Gap::Cause::kNoMemory);
+  EXPECT_EQ(sink_.gaps[1].cause, layout::LossCause::kNoMemory);
   EXPECT_EQ(sink_.gaps[1].count, 1u);
   EXPECT_EQ(sink_.gaps[1].last_ordinal, 3u);
 }

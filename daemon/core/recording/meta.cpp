@@ -46,36 +46,5 @@ std::optional<End> Decode(std::string_view bytes) {
   return DecodeFields<End>(bytes);
 }
 
-std::string_view ToText(LossCause cause) {
-  switch (cause) {
-    case LossCause::kOverwritten:
-      return "overwritten before it was read";
-    case LossCause::kReleased:
-      return "given up unread by the job";
-    case LossCause::kAtDeath:
-      return "half written when the job ended";
-    case LossCause::kDisk:
-      return "the disk was full or failed";
-    case LossCause::kLimit:
-      return "the recording had reached its size";
-    case LossCause::kDaemonGone:
-      return "no daemon was recording";
-    case LossCause::kDamaged:
-      return "the recording is damaged there";
-    case LossCause::kCorrupted:
-      return "damaged on its way: its checksum is wrong";
-    case LossCause::kLeftOut:
-      return "damaged in what it was copied from";
-    case LossCause::kValuesGone:
-      return "their values were no longer kept, only their statistics";
-    case LossCause::kNoMemory:
-      return "the daemon had no memory to read them";
-    case LossCause::kNotKept:
-      return "no longer kept";
-    case LossCause::kUnread:
-      return "not read in time when the recording was stopped";
-  }
-  return "unknown cause";
-}
 
 }  // namespace cgdebug::recording

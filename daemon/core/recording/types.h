@@ -12,6 +12,7 @@
 #include "daemon/core/numerics/stats.h"
 #include "proto/layout/dtype.h"
 #include "proto/layout/field.h"
+#include "proto/layout/loss_cause.h"
 
 namespace cgdebug::recording {
 
@@ -142,22 +143,7 @@ struct Snapshot {
   }
 };
 
-enum class LossCause : std::uint32_t {
-  kOverwritten = 1,  // in the ring, before the daemon read it
-  kReleased = 2,     // the job gave the slot up with snapshots unread
-  kAtDeath = 3,      // half written when the job ended
-  kDisk = 4,         // the disk was full, or a write failed
-  kLimit = 5,        // --max-size
-  kDaemonGone = 6,   // no daemon was recording
-  kDamaged = 7,      // the file is damaged there; found by the reader, never written
-  kCorrupted = 8,    // not the bytes that the GPU summed up
-  kLeftOut = 9,      // damaged in the recording that this one was copied from
-  kValuesGone = 10,  // only the values: the statistics were recorded
-  kNoMemory = 11,    // the daemon had no memory to read it
-  kNotKept = 12,     // read when it came, and neither in a ring nor in the daemon's memory any more
-  kUnread = 13,      // not read in time when the recording was stopped
-};
-std::string_view ToText(LossCause cause);
+using layout::LossCause;
 
 // Snapshots of one slot that are missing. `count` of them were wanted; with every > 1 there may be
 // ordinals among them that were not.
