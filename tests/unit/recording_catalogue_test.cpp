@@ -185,6 +185,35 @@ TEST_F(Catalogue, WhatLiesBehindAHoleIsTakenInAtOnce) {
   EXPECT_EQ(UpdateCatalogue(path_).value(), 0u);
 }
 
+TEST_F(Catalogue, ASegmentThatCouldNotBeReadForAWhileIsTakenInWhenItCan) {
+  Append(1, 30);
+  ASSERT_TRUE(writer_->Close(StopReason::kRequested).ok());
+  writer_.reset();
+  ASSERT_TRUE(UpdateCatalogue(path_).ok());
+  const std::string whole = Dump(file_);
+  const std::string second = path_ + "/segment-000002.cgd";
+  ASSERT_TRUE(std::filesystem::exists(path_ + "/segment-000003.cgd"));
+  std::filesystem::rename(second, dir_ / "aside");
+  std::ofstream(second) << "not there yet";
+  ASSERT_TRUE(RebuildCatalogue(path_).ok());
+  EXPECT_NE(Dump(file_), whole);
+  EXPECT_EQ(Query(file_, "select count(*) from snapshot where replay = 30"), "2|\n");
+  std::filesystem::rename(dir_ / "aside", second);
+  EXPECT_GT(UpdateCatalogue(path_).value(), 0u);
+  EXPECT_EQ(Dump(file_), whole);
+}
+
+TEST_F(Catalogue, RowsOfASegmentThatWasRemovedAreGone) {
+  Append(1, 30);
+  ASSERT_TRUE(writer_->Close(StopReason::kRequested).ok());
+  writer_.reset();
+  ASSERT_TRUE(UpdateCatalogue(path_).ok());
+  std::filesystem::remove(path_ + "/segment-000002.cgd");
+  ASSERT_TRUE(UpdateCatalogue(path_).ok());
+  EXPECT_EQ(Query(file_, "select count(*) from snapshot where segment = 2"), "0|\n");
+  EXPECT_EQ(Query(file_, "select count(*) from snapshot where replay = 30"), "2|\n");
+}
+
 TEST_F(Catalogue, OneThatIsCutOffBehindARecordIsNotMadeAnewEachTime) {
   Append(1, 2);
   ASSERT_TRUE(writer_->Close(StopReason::kRequested).ok());

@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -12,7 +15,7 @@
 #include "daemon/core/recording/catalogue_schema.h"
 #include "daemon/core/recording/meta.h"
 #include "daemon/core/recording/recording_files.h"
-#include "daemon/core/recording/segment_file.h"
+#include "daemon/core/recording/segment_walk.h"
 #include "daemon/core/recording/snapshot_row.h"
 #include "daemon/core/recording/sqlite_statement.h"
 
@@ -23,12 +26,17 @@ using layout::RecordType;
 
 constexpr int kBusyTimeoutMs = 10'000;
 
-// Where the taking in goes on.
+// Up to where each segment is taken in.
+//
+// Why each: one that cannot be read for a while does not hold up those behind it, and its rows come
+// when it can be read.
 struct Progress {
+  struct Place {
+    std::uint64_t offset = layout::kFileHeaderBytes;
+    std::uint64_t number = 0;  // of the last record
+  };
   std::string recording;
-  std::uint32_t segment = 0;
-  std::uint64_t offset = layout::kFileHeaderBytes;
-  std::uint64_t number = 0;
+  std::map<std::uint32_t, Place> segments;  // by number
 };
 
 std::optional<std::int64_t> OrNull(std::int64_t value, std::int64_t nothing) {
@@ -165,43 +173,39 @@ Database OpenDatabase(const std::string& path, bool* busy) {
 }
 
 std::optional<Progress> ReadProgress(sqlite3* database) {
+  Progress progress;
   Statement select(database, "select recording, segment, next_offset, number from progress");
-  if (!select.Run()) return std::nullopt;
-  if (!select.has_row()) return Progress{};
-  return Progress{select.Text(0), static_cast<std::uint32_t>(select.Integer(1)),
-                  static_cast<std::uint64_t>(select.Integer(2)),
-                  static_cast<std::uint64_t>(select.Integer(3))};
+  bool done = select.Run();
+  for (; done && select.has_row(); done = select.Next()) {
+    progress.recording = select.Text(0);
+    progress.segments[static_cast<std::uint32_t>(select.Integer(1))] = {
+        static_cast<std::uint64_t>(select.Integer(2)),
+        static_cast<std::uint64_t>(select.Integer(3))};
+  }
+  return done ? std::optional(progress) : std::nullopt;
 }
 
-// The records of a file from progress->offset on, as far as they are whole. `is_live`: a writer
-// appends to it.
-bool TakeIn(const SegmentFile& file, bool is_last, bool is_live, Rows* rows, Progress* progress,
-            std::uint64_t* taken) {
-  Record record;
-  Record after;
-  ReadStatus status = file.Read(progress->offset, &record);
-  while (true) {
-    if (status != ReadStatus::kRecord) {
-      // What is not written yet may be so at the next look.
-      if (is_live && status == ReadStatus::kEnd) return true;
-      const auto next = file.FindRecord(progress->offset + layout::kRecordAlignment);
-      if (!next) return true;
-      progress->offset = *next;
-      status = file.Read(*next, &record);
-      if (status != ReadStatus::kRecord) return true;
-    }
-    const ReadStatus status_after = file.Read(record.next(), &after);
-    if (is_last && status_after != ReadStatus::kRecord && record.header.payload_bytes != 0 &&
-        !file.PayloadMatchesItsHash(record) && (is_live || !file.FindRecord(record.next()))) {
-      return true;
-    }
-    if (!rows->Add(record, file.header().segment)) return false;
-    progress->offset = record.next();
-    progress->number = record.header.number;
-    ++*taken;
-    std::swap(record, after);
-    status = status_after;
+bool WriteProgress(sqlite3* database, const Progress& progress) {
+  Statement clear(database, "delete from progress");
+  Statement insert(database, "insert into progress values (?,?,?,?)");
+  bool done = clear.Run();
+  for (const auto& [segment, place] : progress.segments) {
+    done = done && insert.Run(progress.recording, segment, place.offset, place.number);
   }
+  return done;
+}
+
+// The records of a file from *place on, as far as they are whole.
+bool TakeIn(const SegmentFile& file, const SegmentWalk::Options& options, Rows* rows,
+            Progress::Place* place, std::uint64_t* taken) {
+  SegmentWalk walk(file, place->offset, options);
+  while (const Record* record = walk.Next()) {
+    if (!rows->Add(*record, file.header().segment)) return false;
+    place->number = record->header.number;
+    ++*taken;
+  }
+  place->offset = walk.offset();
+  return true;
 }
 
 enum class Outcome { kDone, kAnew, kFailed };
@@ -216,39 +220,42 @@ Outcome Update(const std::string& directory, sqlite3* database, std::uint64_t* t
     *error = paths.error().message;
     return Outcome::kFailed;
   }
+  std::string recording;
+  std::set<std::uint32_t> present;
   for (const std::string& path : *paths) {
     const auto file = SegmentFile::Open(path);
     if (!file.ok()) {
       *error = file.error().message;
       continue;
     }
-    const layout::FileHeader& header = (*file)->header();
-    const std::string uuid = (*file)->uuid();
-    if (progress->recording.empty()) progress->recording = uuid;
-    if (progress->recording != uuid) return Outcome::kAnew;
-    if (header.segment < progress->segment) continue;
-    if (header.segment > progress->segment) progress->offset = layout::kFileHeaderBytes;
+    if (recording.empty()) recording = (*file)->uuid();
+    if (recording != (*file)->uuid()) continue;  // a stray of another one
+    if (progress->recording.empty()) progress->recording = recording;
+    if (progress->recording != recording) return Outcome::kAnew;
+    present.insert((*file)->header().segment);
+    Progress::Place& place = progress->segments[(*file)->header().segment];
     // A segment that is shorter than what was taken in was cut off: its rows may be gone. The zeros
     // behind a last record may be missing from the first.
-    if (progress->offset > layout::RoundUp((*file)->bytes(), layout::kRecordAlignment)) {
+    if (place.offset > layout::RoundUp((*file)->bytes(), layout::kRecordAlignment)) {
       return Outcome::kAnew;
     }
-    progress->segment = header.segment;
     const bool is_last = path == paths->back();
-    const bool is_live = is_last && IsBeingWritten(directory);
-    if (!TakeIn(**file, is_last, is_live, &rows, &*progress, taken)) return Outcome::kFailed;
+    const SegmentWalk::Options options = {.is_last = is_last,
+                                          .is_live = is_last && IsBeingWritten(directory)};
+    if (!TakeIn(**file, options, &rows, &place, taken)) return Outcome::kFailed;
   }
-  if (progress->recording.empty()) {
+  if (recording.empty()) {
     if (error->empty()) *error = directory + " is no recording: it holds no segment-000001.cgd";
     return Outcome::kFailed;
   }
+  // The rows of a segment that was removed are gone as well.
+  const bool all_were_read = error->empty();
+  const bool is_gone = std::ranges::any_of(
+      progress->segments, [&](const auto& segment) { return present.count(segment.first) == 0; });
+  if (all_were_read && is_gone) return Outcome::kAnew;
   if (*taken == 0) return Outcome::kDone;
   if (rows.has_new_slots() && !NameGraphs(database)) return Outcome::kFailed;
-  Statement clear(database, "delete from progress");
-  Statement insert(database, "insert into progress values (?,?,?,?)");
-  const bool written = clear.Run() && insert.Run(progress->recording, progress->segment,
-                                                 progress->offset, progress->number);
-  return written ? Outcome::kDone : Outcome::kFailed;
+  return WriteProgress(database, *progress) ? Outcome::kDone : Outcome::kFailed;
 }
 
 }  // namespace

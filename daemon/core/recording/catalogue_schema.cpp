@@ -11,7 +11,7 @@ namespace {
 using numerics::Stats;
 
 constexpr std::string_view kSchema = R"sql(
-create table progress (  -- one row: up to where the segments are taken in
+create table progress (  -- up to where each segment is taken in
   recording text, segment integer, next_offset integer, number integer);
 create table run (
   id integer primary key, run_id text, restart_count integer, command text, world_size integer,

@@ -6,7 +6,7 @@
 namespace cgdebug::recording {
 
 // Another version is not read, but made anew.
-inline constexpr int kCatalogueVersion = 7;
+inline constexpr int kCatalogueVersion = 8;
 
 // The columns of statistics are the numbers of numerics::Stats.
 const std::string& CatalogueSchema();

@@ -46,5 +46,4 @@ std::optional<End> Decode(std::string_view bytes) {
   return DecodeFields<End>(bytes);
 }
 
-
 }  // namespace cgdebug::recording

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "daemon/core/recording/recording_writer.h"
+#include "daemon/core/recording/segment_walk.h"
 
 // How a writer goes on with a recording that another one began.
 namespace cgdebug::recording {
@@ -64,10 +65,9 @@ void RecordingWriter::CollectIndex(const RecordingReader& reader, const SegmentF
       }
     }
   }
-  Record record;
-  for (std::uint64_t offset = layout::kFileHeaderBytes;
-       file.ReadWithin(offset, reader.end_offset(), &record); offset = record.next()) {
-    if (IsOther(record.type())) others_.push_back(record.offset);
+  SegmentWalk walk(file, layout::kFileHeaderBytes, {.end = reader.end_offset()});
+  while (const Record* record = walk.Next()) {
+    if (IsOther(record->type())) others_.push_back(record->offset);
   }
 }
 

@@ -10,6 +10,7 @@
 #include "daemon/core/recording/meta.h"
 #include "daemon/core/recording/recording_files.h"
 #include "daemon/core/recording/recording_reader.h"
+#include "daemon/core/recording/segment_walk.h"
 #include "proto/layout/ring_layout.h"
 
 // How a reader takes segments in: by their indexes, or record by record.
@@ -143,12 +144,11 @@ std::vector<IndexRow> RecordingReader::LoadRows(std::size_t place, std::uint64_t
   AddDamage(place, record.offset, record.next() - record.offset, 0,
             "an index is damaged; its snapshots were found by walking through them");
   rows.clear();
-  Record found;
-  for (std::uint64_t offset = begin; file.ReadWithin(offset, record.offset, &found);
-       offset = found.next()) {
-    const auto snapshot = Decode<Snapshot>(found.meta);
-    if (found.type() == RecordType::kSnapshot && snapshot) {
-      rows.push_back({snapshot->slot, 0, snapshot->ordinal, snapshot->sequence, found.offset});
+  SegmentWalk walk(file, begin, {.end = record.offset});
+  while (const Record* found = walk.Next()) {
+    const auto snapshot = Decode<Snapshot>(found->meta);
+    if (found->type() == RecordType::kSnapshot && snapshot) {
+      rows.push_back({snapshot->slot, 0, snapshot->ordinal, snapshot->sequence, found->offset});
     }
   }
   SnapshotIndex::Sort(&rows);
@@ -157,41 +157,24 @@ std::vector<IndexRow> RecordingReader::LoadRows(std::size_t place, std::uint64_t
 
 void RecordingReader::Scan(std::size_t place) {
   Segment& segment = *segments_[place];
-  const SegmentFile& file = *segment.file;
   const bool is_last = place + 1 == segments_.size();
-  const bool is_live = is_last && being_written();
   std::vector<IndexRow> rows;
-  Record record;
-  Record after;
-  ReadStatus status = file.Read(segment.scanned, &record);
+  SegmentWalk walk(*segment.file, segment.scanned,
+                   {.is_last = is_last, .is_live = is_last && being_written()});
   while (!segment.ended) {
-    if (status != ReadStatus::kRecord) {
-      // While a writer is at work, what is not whole yet may be so at the next look.
-      if (is_live && status == ReadStatus::kEnd) break;
-      const auto next = file.FindRecord(segment.scanned + layout::kRecordAlignment);
-      if (!next) {
-        if (!is_last) AddDamage(place, segment.scanned, 0, 0, "it ends without its last records");
-        break;
-      }
-      status = file.Read(*next, &record);
-      if (status != ReadStatus::kRecord) break;
+    const Record* record = walk.Next();
+    if (const auto& hole = walk.hole()) {
       const std::uint64_t missing =
-          record.header.number - std::min(record.header.number, last_number_ + 1);
-      AddDamage(place, segment.scanned, *next - segment.scanned, missing,
-                "no readable record here");
-      last_number_ = std::max(last_number_, record.header.number - 1);
-      segment.scanned = *next;
+          hole->next_number - std::min(hole->next_number, last_number_ + 1);
+      AddDamage(place, hole->offset, hole->bytes, missing, "no readable record here");
+      last_number_ = std::max(last_number_, hole->next_number - 1);
     }
-    const ReadStatus status_after = file.Read(record.next(), &after);
-    // The last record of all counts only when it is whole.
-    if (is_last && status_after != ReadStatus::kRecord && record.header.payload_bytes != 0 &&
-        !file.PayloadMatchesItsHash(record) && (is_live || !file.FindRecord(record.next()))) {
-      break;
-    }
-    Accept(place, record, &rows);
-    segment.scanned = record.next();
-    std::swap(record, after);
-    status = status_after;
+    if (record == nullptr) break;
+    Accept(place, *record, &rows);
+  }
+  segment.scanned = walk.offset();
+  if (!segment.ended && !is_last) {
+    AddDamage(place, segment.scanned, 0, 0, "it ends without its last records");
   }
   if (rows.empty()) return;
   SnapshotIndex::Sort(&rows);

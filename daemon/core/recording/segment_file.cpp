@@ -159,13 +159,6 @@ std::optional<std::uint64_t> SegmentFile::FindRecord(std::uint64_t offset) const
   return std::nullopt;
 }
 
-bool SegmentFile::ReadWithin(std::uint64_t offset, std::uint64_t end, Record* record) const {
-  if (offset >= end) return false;
-  if (Read(offset, record) == ReadStatus::kRecord) return true;
-  const auto next = FindRecord(offset + layout::kRecordAlignment);
-  return next && *next < end && Read(*next, record) == ReadStatus::kRecord;
-}
-
 std::optional<Record> SegmentFile::ReadEnd() const {
   if (bytes_ < layout::kFileHeaderBytes + layout::kEndRecordBytes) return std::nullopt;
   Record record;

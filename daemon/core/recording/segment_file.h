@@ -63,8 +63,6 @@ class SegmentFile {
   ReadStatus Read(std::uint64_t offset, Record* record) const;
   // The first good record at or after `offset`.
   std::optional<std::uint64_t> FindRecord(std::uint64_t offset) const;
-  // The first good record that begins in [offset, end), read. False when there is none.
-  bool ReadWithin(std::uint64_t offset, std::uint64_t end, Record* record) const;
   // The kRoll or kClose record that ends a complete file.
   std::optional<Record> ReadEnd() const;
 

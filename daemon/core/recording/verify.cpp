@@ -4,6 +4,7 @@
 
 #include "daemon/core/recording/meta.h"
 #include "daemon/core/recording/recording_reader.h"
+#include "daemon/core/recording/segment_walk.h"
 
 namespace cgdebug::recording {
 namespace {
@@ -45,9 +46,9 @@ Result<std::vector<Damage>> RecordingReader::Verify(
   std::uint64_t done = 0;
   for (const auto& segment : (*scanned)->segments_) {
     const SegmentFile& file = *segment->file;
-    Record record;
-    for (std::uint64_t offset = layout::kFileHeaderBytes;
-         file.ReadWithin(offset, segment->scanned, &record); offset = record.next()) {
+    SegmentWalk walk(file, layout::kFileHeaderBytes, {.end = segment->scanned});
+    while (const Record* next = walk.Next()) {
+      const Record& record = *next;
       const std::uint64_t bytes = record.next() - record.offset;
       if (!MetaIsReadable(record)) {
         found.push_back(
