@@ -10,6 +10,8 @@
 #include <string_view>
 #include <system_error>
 
+#include "libprobe/ring/process_origin.h"
+
 namespace cgdebug {
 namespace {
 

@@ -132,6 +132,78 @@ TEST_F(DamagedRecording, DamageOverTwoRecordsHidesNothingBehindThem) {
   EXPECT_EQ(reader->damage()[0].missing_records, 1u);
 }
 
+// Of every third replay, all of which have an ordinal: the others were not wanted, also those just
+// before the record that is damaged.
+TEST_F(DamagedRecording, OneDamagedRecordOfASlotWithAPeriodIsOneLoss) {
+  elements_ = 8;
+  auto writer = *RecordingWriter::Open(path_, {});
+  const auto session = writer->AddSession(testing_support::SessionOf());
+  Slot slot = testing_support::FloatSlot(*session, "x", elements_, 0);
+  slot.every = 3;
+  ASSERT_TRUE(writer->AddSlot(slot).ok());
+  for (const std::uint64_t sequence : {1, 4, 7, 10}) {
+    const auto values = ValuesAt(0, sequence, elements_);
+    Snapshot snapshot = testing_support::SnapshotAt(0, sequence, values);
+    snapshot.skipped = sequence == 1 ? 0 : 2;
+    ASSERT_TRUE(writer->Append(snapshot, std::as_bytes(std::span(values))).ok());
+  }
+  ASSERT_TRUE(writer
+                  ->AddMark({.kind = MarkKind::kSlotClosed,
+                             .slot = 0,
+                             .sequence = 12,
+                             .text = "",
+                             .ordinal = 12,
+                             .skipped = 2})
+                  .ok());
+  ASSERT_TRUE(writer->Close(StopReason::kRequested).ok());
+  std::vector<SnapshotRef> refs;
+  {
+    const auto whole = *RecordingReader::Open(path_);
+    for (const SnapshotRef& ref : whole->Snapshots(0)) refs.push_back(ref);
+  }
+  ASSERT_EQ(refs.size(), 4u);
+  for (const std::size_t damaged : {1, 2, 3}) {
+    const UniqueFd fd(::open(file_.c_str(), O_RDWR));
+    char byte = 0;
+    const auto at = static_cast<off_t>(refs[damaged].offset);
+    ASSERT_EQ(pread(fd.get(), &byte, 1, at), 1);
+    ASSERT_EQ(pwrite(fd.get(), "?", 1, at), 1);
+    const auto reader = *RecordingReader::Open(path_, {.trust_index = false});
+    ASSERT_EQ(reader->losses().size(), 1u) << "record " << damaged;
+    EXPECT_EQ(reader->losses()[0].cause, LossCause::kDamaged);
+    EXPECT_EQ(reader->losses()[0].count, 1u) << "record " << damaged;
+    EXPECT_EQ(reader->AccountOf(0).not_wanted, 8u);
+    ASSERT_EQ(pwrite(fd.get(), &byte, 1, at), 1);
+  }
+}
+
+// What the live control asked for is not what the period wants: each may have been asked for.
+TEST_F(DamagedRecording, DamagedRecordsThatTheLiveControlAskedForAllCount) {
+  elements_ = 8;
+  auto writer = *RecordingWriter::Open(path_, {});
+  const auto session = writer->AddSession(testing_support::SessionOf());
+  Slot slot = testing_support::FloatSlot(*session, "x", elements_, 0);
+  slot.every = 100;
+  ASSERT_TRUE(writer->AddSlot(slot).ok());
+  for (std::uint64_t sequence = 1; sequence <= 6; ++sequence) {
+    AppendAt(writer.get(), 0, sequence, elements_);
+  }
+  ASSERT_TRUE(writer->Close(StopReason::kRequested).ok());
+  std::vector<SnapshotRef> refs;
+  {
+    const auto whole = *RecordingReader::Open(path_);
+    for (const SnapshotRef& ref : whole->Snapshots(0)) refs.push_back(ref);
+  }
+  ASSERT_EQ(refs.size(), 6u);
+  const UniqueFd fd(::open(file_.c_str(), O_RDWR));
+  for (const std::size_t damaged : {2, 3}) {
+    ASSERT_EQ(pwrite(fd.get(), "?", 1, static_cast<off_t>(refs[damaged].offset)), 1);
+  }
+  const auto reader = *RecordingReader::Open(path_, {.trust_index = false});
+  ASSERT_EQ(reader->losses().size(), 1u);
+  EXPECT_EQ(reader->losses()[0].count, 2u);
+}
+
 TEST_F(DamagedRecording, AFileThatCannotBeReadIsToldOnceHoweverOftenItIsLookedAt) {
   Write(8);
   std::ofstream(path_ + "/segment-000002.cgd") << "rubbish";

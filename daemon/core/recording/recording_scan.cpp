@@ -19,6 +19,23 @@ namespace cgdebug::recording {
 using layout::IndexRow;
 using layout::RecordType;
 
+namespace {
+
+// How many of `missing` ordinals the slot's period can have wanted, where they are of replays after
+// `after` and up to `last`. One at least: that there is a gap is known. If the live control had
+// asked for the snapshot before them, it may have asked for all of them.
+std::uint64_t WantedOf(const Slot& slot, std::uint64_t missing, std::uint64_t after,
+                       std::uint64_t last) {
+  const bool forced = after != 0 && !layout::Wants(slot.every, after);
+  after = std::max(after, slot.from_sequence);
+  if (slot.every <= 1 || missing == 0 || forced || last < after) return missing;
+  const std::uint64_t wanted =
+      layout::WantedUpTo(slot.every, last) - layout::WantedUpTo(slot.every, after);
+  return std::clamp<std::uint64_t>(wanted, 1, missing);
+}
+
+}  // namespace
+
 void RecordingReader::AddDamage(std::size_t place, std::uint64_t offset, std::uint64_t bytes,
                                 std::uint64_t missing_records, std::string what) const {
   const std::scoped_lock lock(mutex_);
@@ -284,6 +301,8 @@ void RecordingReader::FindMissing() {
       }
       const auto snapshot = missing == 0 ? Snapshot() : Read(ref).value_or(Snapshot());
       missing -= std::min(missing, snapshot.skipped);
+      const bool forced = slot.every > 1 && !layout::Wants(slot.every, ref.sequence);
+      if (!forced) missing = WantedOf(slot, missing, sequence, ref.sequence - 1);
       if (missing != 0) {
         found.push_back({slot.id, LossCause::kDamaged, missing, ordinal + 1, ref.ordinal - 1,
                          sequence, ref.sequence, snapshot.timestamp_ns});
@@ -311,6 +330,7 @@ void RecordingReader::FindMissingEnds() {
     if (mark.ordinal <= ordinal) continue;
     std::uint64_t missing = mark.ordinal - ordinal;
     missing -= std::min(missing, mark.skipped);
+    missing = WantedOf(slot, missing, sequence, mark.sequence);
     for (const Loss& loss : losses_) {
       if (loss.slot != slot.id || loss.first_ordinal <= ordinal) continue;
       missing -= std::min(missing, loss.last_ordinal - loss.first_ordinal + 1);
