@@ -229,7 +229,11 @@ pipeline::RingContent SlotConsumer::Read(const pipeline::RingRequest& request) c
   content.newest = ring_.accepted();
   content.oldest = ring_.oldest(content.newest);
   content.next = std::max(request.first_ordinal, content.oldest);
-  const std::uint64_t last = std::min(request.last_ordinal, content.newest);
+  std::uint64_t last = std::min(request.last_ordinal, content.newest);
+  if (request.sequence != 0) {
+    last = ring_.FindReplay(request.sequence);
+    content.next = std::max<std::uint64_t>(last, 1);
+  }
   std::size_t bytes = 0;
   for (; content.next <= last && (bytes == 0 || bytes < request.max_bytes); ++content.next) {
     ring::Entry entry;

@@ -23,7 +23,8 @@ struct RingRequest {
   SlotPtr slot;
   std::uint64_t first_ordinal = 1;
   std::uint64_t last_ordinal = 0;
-  std::size_t max_bytes = 0;  // stop after so many; one entry at least
+  std::size_t max_bytes = 0;   // stop after so many; one entry at least
+  std::uint64_t sequence = 0;  // not 0: the entry of this replay alone, whatever its ordinal is
 };
 
 struct RingContent {

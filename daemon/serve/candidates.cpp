@@ -4,6 +4,7 @@
 #include <set>
 
 #include "daemon/core/base/graph_labels.h"
+#include "daemon/pipeline/snapshot_maker.h"
 
 namespace cgdebug::serve {
 
@@ -16,14 +17,47 @@ std::uint64_t NewestSerial(const Candidate& candidate) {
   return candidate.history.back().snapshot->serial;
 }
 
+template <typename History>
+auto FindIn(History& history, std::int64_t replay) {
+  return std::find_if(history.begin(), history.end(), [&](const StoredSnapshot& stored) {
+    return stored.snapshot->sequence == static_cast<std::uint64_t>(replay);
+  });
+}
+
 bool HasReplay(const Candidate& candidate, std::int64_t replay) {
-  return std::any_of(candidate.history.begin(), candidate.history.end(),
-                     [&](const StoredSnapshot& stored) {
-                       return stored.snapshot->sequence == static_cast<std::uint64_t>(replay);
-                     });
+  return FindIn(candidate.history, replay) != candidate.history.end();
 }
 
 }  // namespace
+
+bool RingMayHave(const Candidate& candidate, std::int64_t replay, bool metadata_only) {
+  if (replay <= 0 || static_cast<std::uint64_t>(replay) > candidate.slot.counters.replays) {
+    return false;
+  }
+  const auto found = FindIn(candidate.history, replay);
+  if (found == candidate.history.end()) return true;
+  return found->payload == nullptr && found->snapshot->has_values && !metadata_only;
+}
+
+void AddFromRing(Candidate* candidate, std::int64_t replay, pipeline::RingReads* rings) {
+  const pipeline::SlotPtr& slot = candidate->slot.slot;
+  pipeline::RingContent content =
+      rings->Read({.slot = slot, .sequence = static_cast<std::uint64_t>(replay)});
+  if (!content.readable || content.entries.empty()) return;
+  ring::Entry& entry = content.entries.front();
+  entry.flags &= ~layout::kEntryDropValues;  // whatever was wanted of it: the values are there
+  pipeline::PayloadPool pool(0);
+  StoredSnapshot stored = pipeline::SnapshotMaker(&pool).Make(slot, &entry, {});
+  const auto found = FindIn(candidate->history, replay);
+  if (found != candidate->history.end()) {
+    found->payload = std::move(stored.payload);
+    return;
+  }
+  const auto behind =
+      std::ranges::upper_bound(candidate->history, stored.snapshot->ordinal, {},
+                               [](const StoredSnapshot& other) { return other.snapshot->ordinal; });
+  candidate->history.insert(behind, std::move(stored));
+}
 
 void PreferLiving(std::vector<Candidate>* candidates, std::int64_t replay) {
   const bool is_in_living =

@@ -7,6 +7,7 @@
 
 #include "daemon/model/registry.h"
 #include "daemon/model/snapshot.h"
+#include "daemon/record/ring_reads.h"
 
 namespace cgdebug::serve {
 
@@ -15,6 +16,13 @@ struct Candidate {
   pipeline::SlotRecord slot;
   std::vector<pipeline::StoredSnapshot> history;
 };
+
+// Whether memory lacks replay `replay` of the slot, or its values where these are wanted, and its
+// ring may still hold it.
+bool RingMayHave(const Candidate& candidate, std::int64_t replay, bool metadata_only);
+// Adds it to the history when the ring does. Waits for the ingest thread.
+// Thread: any but that.
+void AddFromRing(Candidate* candidate, std::int64_t replay, pipeline::RingReads* rings);
 
 // Drops the slots whose graph is gone where a graph that still replays has that replay: a job that
 // captures its model again means the graph that it runs.

@@ -94,35 +94,36 @@ void Connection::HandleFrame() {
         false);
   }
   if (request.has_tail()) return OpenTail(id, request.tail());
-  if (Handlers::IsSlow(request)) return AnswerSlowly(id, std::move(request));
   pipeline::PayloadPtr payload;
-  const v1::Response response = handlers_->Answer(request, &payload);
+  const std::optional<v1::Response> response = handlers_->Answer(request, &payload);
+  if (!response) return AnswerSlowly(id, std::move(request));
   if (request.has_hello()) {
-    greeted_ = !response.has_error();
+    greeted_ = !response->has_error();
     close_when_written_ = !greeted_;
     Log("rpc")->debug("client {} {}", request.hello().client(), request.hello().version());
   }
-  Send(id, response, payload != nullptr);
-  if (payload != nullptr) SendPayload(id, payload);
+  SendAnswer(id, *response, payload);
 }
 
 // Elsewhere, for it writes gigabytes or waits for the rings to be read: the other clients are
 // answered meanwhile, and this one's next request is read afterwards.
 void Connection::AnswerSlowly(std::uint64_t request_id, v1::Request request) {
   answering_slowly_ = true;
-  auto done = [self = shared_from_this(), request_id](const v1::Response& response) {
+  auto done = [self = shared_from_this(), request_id](const v1::Response& response,
+                                                      const pipeline::PayloadPtr& payload) {
     self->answering_slowly_ = false;
     if (!self->open_) return;
-    self->Send(request_id, response, false);
+    self->SendAnswer(request_id, response, payload);
     self->on_change_();
     self->ReadNext();
   };
   // `done` goes back to the serve thread with the last reference to this connection.
   asio::post(*slow_, [handlers = handlers_, request = std::move(request), done = std::move(done),
                       serve_thread = socket_.get_executor()]() mutable {
-    asio::post(serve_thread, [response = handlers->AnswerSlowly(request), done = std::move(done)] {
-      done(response);
-    });
+    pipeline::PayloadPtr payload;
+    v1::Response response = handlers->AnswerSlowly(request, &payload);
+    asio::post(serve_thread, [response = std::move(response), payload = std::move(payload),
+                              done = std::move(done)] { done(response, payload); });
   });
 }
 
@@ -175,6 +176,12 @@ void Connection::Send(std::uint64_t request_id, const v1::Response& response, bo
     if (!frame.ok()) return;
   }
   Enqueue({*std::move(frame), nullptr, 0, 0});
+}
+
+void Connection::SendAnswer(std::uint64_t request_id, const v1::Response& response,
+                            const pipeline::PayloadPtr& payload) {
+  Send(request_id, response, payload != nullptr);
+  if (payload != nullptr) SendPayload(request_id, payload);
 }
 
 void Connection::SendPayload(std::uint64_t request_id, const pipeline::PayloadPtr& payload) {

@@ -77,7 +77,8 @@ void SetNoCall(const v1::GetRequest& request, v1::Error* error) {
 Handlers::Handlers(const Model& model, const ServeOptions& options)
     : model_(model), options_(options), started_ns_(RealtimeNs()) {}
 
-v1::Response Handlers::Answer(const v1::Request& request, pipeline::PayloadPtr* payload) {
+std::optional<v1::Response> Handlers::Answer(const v1::Request& request,
+                                             pipeline::PayloadPtr* payload) {
   v1::Response response;
   switch (request.kind_case()) {
     case v1::Request::kHello:
@@ -93,7 +94,7 @@ v1::Response Handlers::Answer(const v1::Request& request, pipeline::PayloadPtr* 
       Probes(request.probes(), &response);
       break;
     case v1::Request::kGet:
-      Get(request.get(), &response, payload);
+      if (!Get(request.get(), /*may_wait=*/false, &response, payload)) return std::nullopt;
       break;
     case v1::Request::kSet:
       Set(request.set(), &response);
@@ -107,6 +108,11 @@ v1::Response Handlers::Answer(const v1::Request& request, pipeline::PayloadPtr* 
     case v1::Request::kShutdown:
       Shutdown(request.shutdown(), &response);
       break;
+    case v1::Request::kFreeze:
+    case v1::Request::kRecordStart:
+    case v1::Request::kRecordStop:
+    case v1::Request::kSync:
+      return std::nullopt;
     default:
       SetError(&response, v1::Error::BAD_REQUEST,
                "cgdebug-daemon " CGDEBUG_VERSION
@@ -233,11 +239,18 @@ void Handlers::Probes(const v1::ProbesRequest& request, v1::Response* response) 
   }
 }
 
-void Handlers::Get(const v1::GetRequest& request, v1::Response* response,
-                   pipeline::PayloadPtr* payload) {
+bool Handlers::Get(const v1::GetRequest& request, bool may_wait, v1::Response* response,
+                   pipeline::PayloadPtr* payload) const {
+  const auto fail = [&](v1::Error::Code code, std::string message) {
+    SetError(response, code, std::move(message));
+    return true;
+  };
   auto sessions = SelectSessions(*model_.registry, request.session(), response->mutable_error());
-  if (!sessions) return;
-  if (sessions->empty()) return SetNoSession("", *sessions, response->mutable_error());
+  if (!sessions) return true;
+  if (sessions->empty()) {
+    SetNoSession("", *sessions, response->mutable_error());
+    return true;
+  }
   response->clear_error();
   std::vector<std::string> names;
   std::vector<Candidate> candidates;
@@ -247,32 +260,46 @@ void Handlers::Get(const v1::GetRequest& request, v1::Response* response,
       names.push_back(slot.slot->probe);
       if (!Means(request, *model_.registry, *slot.slot)) continue;
       found_probe = true;
-      std::vector<StoredSnapshot> history = model_.store->History(slot.slot);
-      if (!history.empty()) candidates.push_back({std::move(slot), std::move(history)});
+      Candidate candidate = {std::move(slot), {}};
+      candidate.history = model_.store->History(candidate.slot.slot);
+      if (RingMayHave(candidate, request.replay(), request.metadata_only())) {
+        if (!may_wait) return false;
+        AddFromRing(&candidate, request.replay(), model_.reads);
+      }
+      if (!candidate.history.empty()) candidates.push_back(std::move(candidate));
     }
   }
-  if (!found_probe && std::find(names.begin(), names.end(), request.probe()) != names.end()) {
-    return SetNoCall(request, response->mutable_error());
+  if (!found_probe) {
+    const bool is_known = std::find(names.begin(), names.end(), request.probe()) != names.end();
+    is_known ? SetNoCall(request, response->mutable_error())
+             : SetNoProbe(request.probe(), *sessions, names, response->mutable_error());
+    return true;
   }
-  if (!found_probe) return SetNoProbe(request.probe(), *sessions, names, response->mutable_error());
   if (candidates.empty()) {
-    return SetError(response, v1::Error::NO_SNAPSHOT,
-                    fmt::format("probe '{}' has no snapshot yet: its graph was not replayed since. "
-                                "Type: cgdebug-cli tail -f '{}'",
-                                request.probe(), request.probe()));
+    return fail(v1::Error::NO_SNAPSHOT,
+                fmt::format("probe '{}' has no snapshot yet: its graph was not replayed since. "
+                            "Type: cgdebug-cli tail -f '{}'",
+                            request.probe(), request.probe()));
   }
+  FillGet(request, &candidates, response, payload);
+  return true;
+}
+
+// Of candidates that have one snapshot at least.
+void Handlers::FillGet(const v1::GetRequest& request, std::vector<Candidate>* candidates,
+                       v1::Response* response, pipeline::PayloadPtr* payload) const {
   const Candidate* owner = nullptr;
   const std::int64_t replay = request.replay() == 0 ? -1 : request.replay();
-  PreferLiving(&candidates, replay);
-  if (const std::string ambiguous = Ambiguous(candidates, replay, *model_.registry);
+  PreferLiving(candidates, replay);
+  if (const std::string ambiguous = Ambiguous(*candidates, replay, *model_.registry);
       !ambiguous.empty()) {
     return SetError(response, v1::Error::NO_SNAPSHOT, ambiguous);
   }
   const StoredSnapshot* stored =
-      replay > 0 ? FindReplay(candidates, replay, &owner)
-                 : FindFromEnd(candidates, -static_cast<std::uint64_t>(replay), &owner);
+      replay > 0 ? FindReplay(*candidates, replay, &owner)
+                 : FindFromEnd(*candidates, -static_cast<std::uint64_t>(replay), &owner);
   if (stored == nullptr) {
-    FindFromEnd(candidates, 1, &owner);
+    FindFromEnd(*candidates, 1, &owner);
     return SetError(
         response, v1::Error::NO_SNAPSHOT,
         fmt::format("probe '{}' has no snapshot of replay {}: {} are kept, replays {} to {}. "

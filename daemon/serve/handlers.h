@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "daemon/model/control_queue.h"
 #include "daemon/model/event_log.h"
@@ -11,6 +13,7 @@
 #include "daemon/model/snapshot_store.h"
 #include "daemon/record/recorder.h"
 #include "daemon/record/ring_reads.h"
+#include "daemon/serve/candidates.h"
 #include "proto/control.pb.h"
 
 namespace cgdebug::serve {
@@ -38,13 +41,12 @@ class Handlers {
  public:
   Handlers(const Model& model, const ServeOptions& options);
 
-  // Everything but Tail and what is slow. `payload` is set when raw frames follow the answer.
-  v1::Response Answer(const v1::Request& request, pipeline::PayloadPtr* payload);
-
-  // What waits for the ingest thread, and for as long as writing a recording takes.
-  static bool IsSlow(const v1::Request& request);
+  // Everything but Tail. `payload` is set when raw frames follow the answer. Nothing for what waits
+  // for the ingest thread, or for as long as writing a recording takes: AnswerSlowly() answers
+  // that.
+  std::optional<v1::Response> Answer(const v1::Request& request, pipeline::PayloadPtr* payload);
   // Thread: any.
-  v1::Response AnswerSlowly(const v1::Request& request) const;
+  v1::Response AnswerSlowly(const v1::Request& request, pipeline::PayloadPtr* payload) const;
 
   const Model& model() const { return model_; }
   bool shutdown_requested() const { return shutdown_requested_; }
@@ -55,7 +57,11 @@ class Handlers {
   void Status(const v1::StatusRequest& request, v1::Response* response);
   void Sessions(const v1::SessionsRequest& request, v1::Response* response);
   void Probes(const v1::ProbesRequest& request, v1::Response* response);
-  void Get(const v1::GetRequest& request, v1::Response* response, pipeline::PayloadPtr* payload);
+  // False, without `may_wait`: a ring may hold the replay, and the ingest thread is to be asked.
+  bool Get(const v1::GetRequest& request, bool may_wait, v1::Response* response,
+           pipeline::PayloadPtr* payload) const;
+  void FillGet(const v1::GetRequest& request, std::vector<Candidate>* candidates,
+               v1::Response* response, pipeline::PayloadPtr* payload) const;
   void Set(const v1::SetRequest& request, v1::Response* response);
   // What memory has of it.
   void FillKept(const pipeline::SessionRecord& record, v1::Session* message) const;

@@ -138,13 +138,10 @@ void Handlers::RecordList(v1::Response* response) {
   }
 }
 
-bool Handlers::IsSlow(const v1::Request& request) {
-  return request.has_freeze() || request.has_record_start() || request.has_record_stop() ||
-         request.has_sync();
-}
-
-v1::Response Handlers::AnswerSlowly(const v1::Request& request) const {
+v1::Response Handlers::AnswerSlowly(const v1::Request& request,
+                                    pipeline::PayloadPtr* payload) const {
   v1::Response response;
+  if (request.has_get()) Get(request.get(), /*may_wait=*/true, &response, payload);
   if (request.has_freeze()) Freeze(request.freeze(), &response);
   if (request.has_record_start()) RecordStart(request.record_start(), &response);
   if (request.has_record_stop()) RecordStop(request.record_stop(), &response);

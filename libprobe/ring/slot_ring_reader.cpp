@@ -239,6 +239,21 @@ ReadStatus SlotRingReader::ReadOnce(std::uint64_t ordinal, Entry* out) const {
   return ReadStatus::kOk;
 }
 
+std::uint64_t SlotRingReader::FindReplay(std::uint64_t sequence) const {
+  const auto* headers = At<layout::EntryHeader>(block_, registration_.headers_offset);
+  const std::uint64_t newest = accepted();
+  for (std::uint64_t ordinal = newest; ordinal != 0 && ordinal >= oldest(newest); --ordinal) {
+    const layout::EntryHeader& header = headers[(ordinal - 1) % registration_.capacity];
+    const std::uint64_t word = LoadAcquire(header.word);  // R1
+    const std::uint64_t found = LoadRelaxed(header.sequence);
+    std::atomic_thread_fence(std::memory_order_acquire);  // R2, pairs with W2
+    if (word != EntryWord(ordinal, EntryState::kReady) || LoadRelaxed(header.word) != word)
+      continue;
+    if (found <= sequence) return found == sequence && valid() ? ordinal : 0;  // they ascend
+  }
+  return 0;
+}
+
 void SlotRingReader::SetControl(const layout::SlotControl& control) {
   StoreControl(SharedCredit(block_), registration_.order, control);
 }

@@ -58,6 +58,7 @@ void Look(ring::SlotRingReader& reader, ring::Entry* entry) {
   }
   (void)reader.oldest(accepted);
   (void)reader.head();
+  (void)reader.FindReplay(accepted);
   (void)reader.credit();
   (void)reader.HasUncommitted();
   (void)reader.firsts();

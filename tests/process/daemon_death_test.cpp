@@ -68,6 +68,28 @@ TEST_F(DaemonDeathTest, ANewDaemonGoesOnWhereTheKilledOneWas) {
   EXPECT_EQ(second.Get(job.key(), "blk0.out", 2).reply.snapshot().stats().max(), 8);
 }
 
+// It reads the newest of what the first one consumed by itself, and the rest when it is asked.
+TEST_F(DaemonDeathTest, ANewDaemonAnswersWithAReplayThatOnlyTheRingStillHolds) {
+  SlotSpec spec = Recording("large");
+  spec.elements = 1 << 18;
+  ProducerProcess job({spec});
+  {
+    DaemonProcess first(directory_);
+    job.Write(0, 10);
+    ASSERT_TRUE(first.WaitForConsumed(job.key(), "large", 10));
+    first.Kill();
+  }
+  DaemonProcess second(directory_, {"--max-memory", "4M"});
+  ASSERT_TRUE(second.WaitForConsumed(job.key(), "large", 10));
+  for (const std::int64_t replay : {1, 6, 10}) {
+    const client::Tensor tensor = second.Get(job.key(), "large", replay);
+    EXPECT_EQ(tensor.reply.snapshot().replay(), static_cast<std::uint64_t>(replay));
+    EXPECT_EQ(tensor.reply.snapshot().stats().min(), static_cast<double>(replay));
+    EXPECT_FALSE(tensor.reply.payload_dropped());
+    EXPECT_EQ(tensor.payload.size(), std::size_t{1} << 20);
+  }
+}
+
 TEST_F(DaemonDeathTest, ANewDaemonKnowsTheFirstNanAndInfThatTheKilledOneSaw) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   constexpr float kInf = std::numeric_limits<float>::infinity();

@@ -1,9 +1,11 @@
 // What is answered, of jobs and values that no process has.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "daemon/serve/handlers.h"
@@ -37,7 +39,7 @@ class Served : public testing::Test {
     request.mutable_get()->set_probe(probe);
     request.mutable_get()->set_replay(replay);
     pipeline::PayloadPtr payload;
-    const v1::Response response = handlers_.Answer(request, &payload);
+    const v1::Response response = *handlers_.Answer(request, &payload);
     EXPECT_FALSE(response.has_error()) << response.error().message();
     return response.get().snapshot().stats().max();
   }
@@ -86,6 +88,44 @@ TEST_F(Served, AReplayIsThatOfAGraphThatStillReplaysWhereOneHasIt) {
   EXPECT_EQ(Got("x", 4), 3);
 }
 
+TEST_F(Served, AReplayThatMemoryLacksIsLookedForInTheRing) {
+  const auto slot = AddSlot(AddJob("aa", 10), "x", 1);
+  AddValue(slot, 3, 1, 1);
+  registry_.SetSlot(slot, {.replays = 3}, 1, false);
+  v1::Request request;
+  request.mutable_get()->set_probe("x");
+  pipeline::PayloadPtr payload;
+  const auto is_answered_at_once = [&](std::int64_t replay) {
+    request.mutable_get()->set_replay(replay);
+    return handlers_.Answer(request, &payload).has_value();
+  };
+  EXPECT_TRUE(is_answered_at_once(3));
+  EXPECT_TRUE(is_answered_at_once(-1));
+  EXPECT_TRUE(is_answered_at_once(4)) << "no ring has what was not produced";
+  EXPECT_FALSE(is_answered_at_once(2));
+  std::thread ingest([&] {
+    pollfd wanted = {reads_.fd(), POLLIN, 0};
+    EXPECT_EQ(poll(&wanted, 1, 10'000), 1);
+    reads_.Serve(
+        [&](const pipeline::RingRequest& ring) {
+          EXPECT_EQ(ring.slot, slot);
+          EXPECT_EQ(ring.sequence, 2u);
+          pipeline::RingContent content;
+          content.readable = true;
+          content.entries.push_back({.ordinal = 2, .sequence = 2, .payload = test::Bytes({7, 7})});
+          return content;
+        },
+        [] { return pipeline::RingHeads(); });
+  });
+  const v1::Response response = handlers_.AnswerSlowly(request, &payload);
+  ingest.join();
+  ASSERT_FALSE(response.has_error()) << response.error().message();
+  EXPECT_EQ(response.get().snapshot().replay(), 2u);
+  EXPECT_EQ(response.get().snapshot().stats().max(), 7);
+  ASSERT_NE(payload, nullptr);
+  EXPECT_EQ(*payload, test::Bytes({7, 7}));
+}
+
 TEST_F(Served, ADeadJobIsListedOnlyWhenItIsAskedFor) {
   const auto dead = AddJob("aa", 10);
   const auto alive = AddJob("bb", 20);
@@ -95,7 +135,7 @@ TEST_F(Served, ADeadJobIsListedOnlyWhenItIsAskedFor) {
     request.mutable_sessions()->set_include_dead(include_dead);
     pipeline::PayloadPtr payload;
     std::vector<std::string> keys;
-    const v1::Response response = handlers_.Answer(request, &payload);
+    const v1::Response response = *handlers_.Answer(request, &payload);
     for (const v1::Session& session : response.sessions().sessions()) keys.push_back(session.key());
     return keys;
   };
@@ -111,7 +151,7 @@ TEST_F(Served, AChangeIsForSlotsWhoseGraphIsThere) {
   request.mutable_set()->add_probes("x");
   request.mutable_set()->mutable_control()->set_mode(v1::Control::OFF);
   pipeline::PayloadPtr payload;
-  const v1::Response response = handlers_.Answer(request, &payload);
+  const v1::Response response = *handlers_.Answer(request, &payload);
   ASSERT_FALSE(response.has_error()) << response.error().message();
   EXPECT_EQ(response.set().slots(), 1u);
   EXPECT_EQ(response.set().probes(), 1u);

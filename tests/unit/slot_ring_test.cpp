@@ -93,6 +93,22 @@ TEST_F(SlotRing, ReplaysThatNoActionWantsHaveASequenceAndNoEntry) {
   EXPECT_THAT(sequences, ElementsAre(1, 4, 6, 7));
 }
 
+TEST_F(SlotRing, AReplayIsFoundByItsHeaderAsLongAsTheRingHoldsIt) {
+  auto registration = test::MakeSlot("a", 1, 3);
+  registration.record_every = 2;
+  Open(registration);
+  EXPECT_EQ(reader_->FindReplay(1), 0u);
+  for (int i = 1; i <= 9; ++i) test::WriteNumbers(*writer_, i);  // 1, 3, 5, 7, 9 have entries
+  EXPECT_EQ(reader_->FindReplay(3), 0u) << "overwritten";
+  EXPECT_EQ(reader_->FindReplay(5), 3u);
+  EXPECT_EQ(reader_->FindReplay(6), 0u) << "nobody wanted it";
+  EXPECT_EQ(reader_->FindReplay(9), 5u);
+  EXPECT_EQ(reader_->FindReplay(10), 0u);
+  Header(4)->word = layout::EntryWord(7, layout::EntryState::kFilling);
+  EXPECT_EQ(reader_->FindReplay(7), 0u) << "it is being overwritten";
+  EXPECT_EQ(reader_->FindReplay(5), 3u);
+}
+
 TEST_F(SlotRing, EmptyTensorsAreSnapshotsToo) {
   Open(test::MakeSlot("a", 0, 2));
   test::WriteNumbers(*writer_, 1);
