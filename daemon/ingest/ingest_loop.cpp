@@ -58,12 +58,6 @@ bool IsAmongTheLast(int fd) {
   return static_cast<rlim_t>(fd) >= limit.rlim_cur - kept;
 }
 
-// `realtime_ns` comes from a job and may be anything.
-nanoseconds AgeOf(std::int64_t realtime_ns) {
-  const std::int64_t since_ns = std::max<std::int64_t>(realtime_ns, 0);
-  return nanoseconds(std::max<std::int64_t>(RealtimeNs() - since_ns, 0));
-}
-
 }  // namespace
 
 IngestLoop::IngestLoop(const IngestOptions& options, const Destination& destination)

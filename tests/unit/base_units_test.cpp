@@ -1,14 +1,29 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <limits>
+
 #include "daemon/core/base/bytes.h"
 #include "daemon/core/base/duration.h"
+#include "daemon/core/base/realtime.h"
 #include "daemon/core/options/whole_number.h"
 
 namespace cgdebug {
 namespace {
 
 using ::testing::HasSubstr;
+
+TEST(AgeOf, TakesAnyTimeThatAJobMayClaim) {
+  constexpr auto kMin = std::numeric_limits<std::int64_t>::min();
+  constexpr auto kMax = std::numeric_limits<std::int64_t>::max();
+  const auto since_1970 = AgeOf(0);
+  EXPECT_GT(since_1970, std::chrono::hours(24 * 365 * 50));
+  EXPECT_GE(AgeOf(kMin), since_1970) << "as old as can be, not new";
+  EXPECT_EQ(AgeOf(kMax).count(), 0);
+  EXPECT_EQ(AgeOf(RealtimeNs() + 1'000'000'000).count(), 0);
+  EXPECT_GE(AgeOf(RealtimeNs() - 5).count(), 5);
+}
 
 TEST(ParseBytes, CountsBy1024AndTakesFractions) {
   EXPECT_EQ(ParseBytes("0").value(), 0u);
