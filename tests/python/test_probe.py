@@ -1,6 +1,8 @@
 """CudaGraphTensorProbe in eager mode on the CPU, through the process's real segment."""
 
 import gc
+import operator
+import sys
 import threading
 
 import numpy
@@ -15,6 +17,7 @@ from cgdebug import (
     TensorPrint,
     TensorRecord,
 )
+from cgdebug import _native
 from cgdebug.actions import DTYPES
 
 
@@ -336,3 +339,29 @@ def test_prepare_takes_a_tensor_like_the_later_one(probe):
         p.prepare(torch.ones(1, dtype=torch.complex64))
     with pytest.raises(TypeError, match="not a tensor"):
         p.prepare(3)
+
+
+def test_other_threads_run_while_probes_are_given_up():
+    """What a probe gives up may wait for a host function that wants the GIL."""
+    module = _native.load()
+    options = {"mode": "always", "copy_non_contiguous": False, "site": ""}
+    actions = {"print": None, "record": None, "compare": None}
+    probes = [module.NativeProbe(f"p{i}", **options, **actions) for i in range(100)]
+    seen, over = [], threading.Event()
+
+    def run():
+        while not over.is_set():
+            seen.append(None)
+
+    thread, interval = threading.Thread(target=run), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        thread.start()
+        # One call of C, so that no byte code gives the GIL away in between.
+        call = operator.methodcaller("__call__")
+        before, _, after = list(map(call, [seen.__len__, probes.clear, seen.__len__]))
+    finally:
+        sys.setswitchinterval(interval)
+        over.set()
+        thread.join()
+    assert after > before
