@@ -22,7 +22,7 @@ Result<UniqueFd> Listen(const std::string& path) {
   std::memcpy(address.sun_path, path.data(), path.size());
   struct stat info = {};
   if (lstat(path.c_str(), &info) == 0 && !S_ISSOCK(info.st_mode)) {
-    return Error{path + " exists and is no socket. Type: rm " + path +
+    return Error{path + " exists and is not a socket. Type: rm " + path +
                  "   or give another path with --socket"};
   }
   unlink(path.c_str());  // left by a dead daemon: a live one would hold the lock

@@ -97,7 +97,7 @@ std::vector<std::string> OptionNames(const CLI::App* app) {
 std::string NoNumber(const std::string& said) {
   const std::size_t name = said.find("--"), equals = said.find(" = ");
   if (name == std::string::npos || equals == std::string::npos || equals < name) return said;
-  return fmt::format("{} '{}' is no number", said.substr(name, equals - name),
+  return fmt::format("{} '{}' is not a number", said.substr(name, equals - name),
                      said.substr(equals + 3));
 }
 

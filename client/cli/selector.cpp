@@ -16,7 +16,7 @@ std::optional<T> ParseNumber(std::string_view text) {
 
 Error BadRanks(std::string_view text) {
   return Error{"--ranks '" + std::string(text) +
-               "' is no list of ranks. Type for example: --ranks 0,1,8..15"};
+               "' is not a list of ranks. Type for example: --ranks 0,1,8..15"};
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ struct Inside {
   std::string slice;         // "[0,:8]", empty for all of it
 };
 
-// Fails: an empty probe, a replay of 0, or one that is no number, "first-nan" or "step:N".
+// Fails: an empty probe, a replay of 0, or one that is not a number, "first-nan" or "step:N".
 Result<Inside> ParseInside(std::string_view text);
 
 // "blk[0][-2:,:5]" names the newest tensor of blk[0], sliced; but a name may end in brackets, so it

@@ -208,7 +208,7 @@ Result<void> CutSlice(client::Tensor* tensor, const std::string& slice) {
     return Error{std::string("there is nothing to slice: ") + kOnlyStatistics};
   }
   if (slice.size() < 3 || slice.back() != ']')
-    return Error{"'" + slice + "' is no slice; write for example [0,:8]"};
+    return Error{"'" + slice + "' is not a slice; write for example [0,:8]"};
   std::string_view rest = std::string_view(slice).substr(1, slice.size() - 2);
   std::vector<Cut> cuts;
   while (true) {

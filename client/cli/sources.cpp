@@ -37,7 +37,7 @@ Result<void> ParseReplays(std::string_view text, analysis::Scope* scope) {
   }
   if (!first || !last || *last < *first) {
     return Error{
-        fmt::format("'{}' is no range of replays, which count from 1. Type for example: "
+        fmt::format("'{}' is not a range of replays, which count from 1. Type for example: "
                     "--replays 100..200",
                     text)};
   }
@@ -157,7 +157,7 @@ Result<WhichSlots> WhichOptions::Parse() const {
   if (shape.empty()) return which;
   which.shape = ParseShape(shape);
   if (which.shape) return which;
-  return Error{fmt::format("'{}' is no shape. Type for example: --shape 16,100", shape)};
+  return Error{fmt::format("'{}' is not a shape. Type for example: --shape 16,100", shape)};
 }
 
 void AddWhichOptions(CLI::App& app, WhichOptions* options) {

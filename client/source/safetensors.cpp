@@ -140,7 +140,7 @@ Result<SafetensorsTensor> ParseTensor(const std::string& name, const Json& entry
   if (ours != nullptr) tensor.dtype = ours->dtype;
   for (const Json& size : entry["shape"]) {
     const std::optional<std::uint64_t> value = Unsigned(size);
-    if (!value) return bad("a size of its shape is no number");
+    if (!value) return bad("a size of its shape is not a number");
     tensor.shape.push_back(*value);
   }
   const std::optional<std::uint64_t> begin = Unsigned(entry["data_offsets"][0]);

@@ -43,9 +43,10 @@ bool FillLimits(const v1::RecordStartRequest& request, pipeline::RecordRequest* 
   }
   constexpr double kLongest = std::chrono::duration<double>(kLongestDuration).count();
   if (!(request.duration_s() >= 0 && request.duration_s() <= kLongest)) {
-    SetError(response, v1::Error::BAD_REQUEST,
-             fmt::format("{} s is no duration of a recording; it is 0, which is no limit, to {}",
-                         request.duration_s(), kLongest));
+    SetError(
+        response, v1::Error::BAD_REQUEST,
+        fmt::format("a recording cannot last {} s; it may last 0 s, which means no limit, to {}",
+                    request.duration_s(), kLongest));
     return false;
   }
   record->duration = std::chrono::duration_cast<std::chrono::nanoseconds>(

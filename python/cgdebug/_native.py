@@ -231,7 +231,7 @@ def op_refused() -> bool:
 
 
 def _leave_out_of_autograd() -> None:
-    """A probe is no part of the gradient: autograd has nothing to do for it."""
+    """A probe is not part of the gradient: autograd has nothing to do for it."""
     global _autograd_library
     import torch
 

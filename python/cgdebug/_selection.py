@@ -25,6 +25,6 @@ def _matches(pattern: str, name: str) -> bool:
             return re.search(pattern[3:], name) is not None
         except re.error as error:
             raise ValueError(
-                f"CGDEBUG_PROBES: {pattern!r} is no regular expression: {error}"
+                f"CGDEBUG_PROBES: {pattern!r} is not a regular expression: {error}"
             ) from None
     return pattern == name or fnmatch.fnmatchcase(name, pattern)

@@ -397,6 +397,6 @@ def _choice(function: str, argument: str, value: str, choices: dict[str, str]) -
 
 def _recording_path(directory: str | os.PathLike) -> str:
     """With .cgrec at its end, by which recordings are known. A folder that is there keeps its name:
-    the daemon says that it is no recording."""
+    the daemon says that it is not a recording."""
     path = os.path.abspath(directory)
     return path if path.endswith(".cgrec") or os.path.isdir(path) else f"{path}.cgrec"

@@ -335,7 +335,7 @@ def _parse_range(text: str) -> tuple[int, int]:
     except ValueError:
         low = high = 0
     if not 1 <= low <= high:
-        raise argparse.ArgumentTypeError(f"{text!r} is no range of replays such as 100..200")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range of replays such as 100..200")
     return low, high
 
 

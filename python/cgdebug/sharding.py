@@ -132,7 +132,7 @@ def assemble(snapshots: collections.abc.Iterable[TensorSnapshot]) -> TensorSnaps
 
     Parts that several ranks have (placement "R") must agree bit for bit.
 
-    Fails: ValueError: a snapshot is no part of a DTensor, or holds terms of a sum ("P(sum)"); the
+    Fails: ValueError: a snapshot is not part of a DTensor, or holds terms of a sum ("P(sum)"); the
            snapshots are of different tensors, replays or steps; a part is missing; replicas differ.
     """
     import numpy
@@ -145,7 +145,7 @@ def assemble(snapshots: collections.abc.Iterable[TensorSnapshot]) -> TensorSnaps
     names = [f"{part.probe_name}@{part.replay_index} of rank {part.rank}" for part in parts]
     for part, name in zip(parts, names, strict=True):
         if part.shard is None:
-            raise ValueError(f"assemble: {name} is no part of a DTensor: its `shard` is None")
+            raise ValueError(f"assemble: {name} is not part of a DTensor: its `shard` is None")
         if part.shard.is_partial:
             raise ValueError(
                 f"assemble: {name} is placed as {','.join(part.shard.placements)}: its values are "

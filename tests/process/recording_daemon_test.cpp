@@ -345,7 +345,7 @@ TEST_F(RecordingDaemon, IsNotHeldUpByAPipeWhereTheRecordingGoes) {
   v1::RecordStartRequest request;
   request.set_directory(path_);
   EXPECT_THAT(client.RecordStart(request).error().message,
-              testing::HasSubstr("is no regular file"));
+              testing::HasSubstr("is not a regular file"));
 }
 
 TEST_F(RecordingDaemon, RefusesWhatItCannotDoAndSaysWhatToType) {

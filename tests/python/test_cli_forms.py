@@ -196,7 +196,7 @@ def test_the_age_of_a_dead_job_goes_on(cli, job):
 
 def test_a_word_that_is_no_number_is_named(cli):
     found = cli("diff", "a", "b", "--rtol", "abc")
-    assert found.returncode == 2 and "--rtol 'abc' is no number" in found.stderr
+    assert found.returncode == 2 and "--rtol 'abc' is not a number" in found.stderr
 
 
 def test_help_knows_every_command_and_its_verbs(cli):

@@ -141,7 +141,7 @@ def test_ranks_that_nobody_has_match_nothing(cli, probe, command):
 def test_numbers_that_are_none_are_refused_in_words(cli, command, number):
     result = cli(*command, number)
     assert result.returncode == 2
-    assert f"'{number}' is no whole number from " in result.stderr
+    assert f"'{number}' is not a whole number from " in result.stderr
     assert f"Type: cgdebug-cli {command[0]} --help" in result.stderr
 
 

@@ -84,7 +84,7 @@ def test_what_cannot_be_put_together_says_why():
         assemble([one, snapshot(str(two.shard), two.numpy(), step=3)])
     with pytest.raises(ValueError, match="parts of different tensors"):
         assemble([one, snapshot("S(0) of [9] at (1) of 2", whole[:4])])
-    with pytest.raises(ValueError, match="is no part of a DTensor"):
+    with pytest.raises(ValueError, match="is not part of a DTensor"):
         assemble([snapshot("", whole)])
     with pytest.raises(ValueError, match=r"placed as P\(sum\): its values are terms"):
         assemble([snapshot("P(sum) of [8] at (0) of 2", whole)])

@@ -40,7 +40,7 @@ TEST(OpenRegularFile, RefusesWhatIsNoneWithoutWaitingForIt) {
   for (const char* name : {"pipe", "directory", "device", "socket"}) {
     for (const int flags : {O_RDONLY, O_RDWR}) {
       EXPECT_EQ(OpenRegularFile(dir / name, flags).error().message,
-                dir / name + " is no regular file");
+                dir / name + " is not a regular file");
     }
   }
 }

@@ -38,7 +38,8 @@ TEST(ParseBytes, CountsBy1024AndTakesFractions) {
 TEST(ParseBytes, RefusesWhatIsNoSize) {
   for (const char* text : {"", "-5", "G", "1X", "1GG", "12 M", "nan", "inf", "99999999999G"}) {
     ASSERT_FALSE(ParseBytes(text).ok()) << text;
-    EXPECT_THAT(ParseBytes(text).error().message, HasSubstr("is no size; write for example 512M"));
+    EXPECT_THAT(ParseBytes(text).error().message,
+                HasSubstr("is not a size; write for example 512M"));
   }
 }
 
@@ -54,7 +55,7 @@ TEST(ParseDuration, RefusesWhatIsNoneTooShortOrBeyondEveryClock) {
   EXPECT_EQ(ParseDuration("1.5h").value(), std::chrono::minutes(90));
   EXPECT_EQ(ParseDuration("0").value(), milliseconds(0));
   for (const char* text : {"", "-1", "5 fortnights", "nan"}) {
-    EXPECT_THAT(ParseDuration(text).error().message, HasSubstr("is no duration"));
+    EXPECT_THAT(ParseDuration(text).error().message, HasSubstr("is not a duration"));
   }
   EXPECT_EQ(ParseDuration("0", milliseconds(1)).error().message,
             "'0' is too short; the shortest is 1ms");
@@ -65,9 +66,9 @@ TEST(WholeNumber, RefusesInWordsWhatIsNoneOrOutOfRange) {
   const CLI::Validator number = WholeNumber(1, 64);
   EXPECT_EQ(number("64"), "");
   for (const char* text : {"0", "65", "-1", "1.5", "x", "", "99999999999999999999"}) {
-    EXPECT_EQ(number(text), "'" + std::string(text) + "' is no whole number from 1 to 64");
+    EXPECT_EQ(number(text), "'" + std::string(text) + "' is not a whole number from 1 to 64");
   }
-  EXPECT_EQ(WholeNumber(1)("0"), "'0' is no whole number from 1 on");
+  EXPECT_EQ(WholeNumber(1)("0"), "'0' is not a whole number from 1 on");
 }
 
 }  // namespace

@@ -223,7 +223,7 @@ TEST_F(CliSourcesTest, ARangeOfReplaysThatEndsBeforeItBeginsIsRefused) {
   for (const char* range : {"5..2", "0..2", "2..1", ".."}) {
     const ProcessResult result = Cli({"check", dir_ / "a.cgrec", "--replays", range});
     EXPECT_EQ(result.code, 2) << range;
-    EXPECT_THAT(result.err, HasSubstr("is no range of replays")) << range;
+    EXPECT_THAT(result.err, HasSubstr("is not a range of replays")) << range;
   }
 }
 

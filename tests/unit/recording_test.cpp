@@ -368,15 +368,15 @@ TEST_F(Recording, APipeInPlaceOfAFileIsRefusedAtOnce) {
   const std::string segment = path_ + "/segment-000001.cgd", lock = path_ + "/lock";
   std::filesystem::create_directory(path_);
   ASSERT_EQ(mkfifo(segment.c_str(), 0600), 0);
-  EXPECT_EQ(RecordingReader::Open(path_).error().message, segment + " is no regular file");
-  EXPECT_EQ(RecordingWriter::Open(path_, {}).error().message, segment + " is no regular file");
+  EXPECT_EQ(RecordingReader::Open(path_).error().message, segment + " is not a regular file");
+  EXPECT_EQ(RecordingWriter::Open(path_, {}).error().message, segment + " is not a regular file");
   std::filesystem::remove_all(path_);
   WriteTwoProbes(Write().get(), 2);
   std::filesystem::remove(lock);
   ASSERT_EQ(mkfifo(lock.c_str(), 0600), 0);
   ExpectTwoProbes(*Read(), 2);
   EXPECT_FALSE(Read()->being_written());
-  EXPECT_EQ(RecordingWriter::Open(path_, {}).error().message, lock + " is no regular file");
+  EXPECT_EQ(RecordingWriter::Open(path_, {}).error().message, lock + " is not a regular file");
 }
 
 TEST_F(Recording, StatisticsMayComeWithoutValues) {

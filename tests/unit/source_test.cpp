@@ -194,7 +194,7 @@ TEST(Source, WhatIsNoSourceIsRefusedWithWhatIs) {
   EXPECT_THAT(Open(dir / "nowhere").error().message, HasSubstr("does not exist"));
   EXPECT_THAT(Open(dir.path().string()).error().message, HasSubstr("neither a recording"));
   ASSERT_EQ(mkfifo((dir / "pipe").c_str(), 0600), 0);
-  EXPECT_EQ(Open(dir / "pipe").error().message, dir / "pipe" + " is no regular file");
+  EXPECT_EQ(Open(dir / "pipe").error().message, dir / "pipe" + " is not a regular file");
   for (const char* text : {"", "short", "a text that is no tensor at all, but long enough"}) {
     WriteText(dir / "text", text);
     EXPECT_EQ(Open(dir / "text").error().message,

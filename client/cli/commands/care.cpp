@@ -52,7 +52,7 @@ int OpenRecordings(Context& context, const std::vector<std::string>& paths,
     Result<std::unique_ptr<source::Source>> source = source::Open(path);
     if (!source.ok()) return context.Fail(kExitTrouble, source.error().message);
     if ((*source)->Recordings().empty()) {
-      return context.Fail(kExitTrouble, path + " is no recording");
+      return context.Fail(kExitTrouble, path + " is not a recording");
     }
     if (const auto unread = (*source)->Describe().unread; !unread.empty()) {
       return context.Fail(kExitTrouble, unread.front());
@@ -118,7 +118,7 @@ int RunVerify(Context& context, const CareOptions& options) {
 // --- repair, merge, extract ----------------------------------------------------------------------
 
 Result<void> RemoveRecording(const std::string& path) {
-  if (!RecordingReader::IsRecording(path)) return Error{path + " is no recording"};
+  if (!RecordingReader::IsRecording(path)) return Error{path + " is not a recording"};
   const Result<UniqueFd> lock = recording::LockForWriting(path);
   if (!lock.ok()) return lock.error();
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
@@ -149,7 +149,7 @@ Result<std::string> PlaceToWrite(const CareOptions& options,
                                  const std::string& output) {
   std::error_code ignored;
   if (options.dry_run || !options.force || !fs::exists(output, ignored)) return output;
-  if (!RecordingReader::IsRecording(output)) return Error{output + " is no recording"};
+  if (!RecordingReader::IsRecording(output)) return Error{output + " is not a recording"};
   for (const RecordingReader* reader : readers) {
     if (fs::equivalent(reader->directory(), output, ignored)) {
       return Error{output + " is read from; give another -o DIR"};

@@ -16,7 +16,7 @@ std::string InLargestUnit(std::uint64_t bytes) {
 
 Result<std::uint64_t> ParseBytes(const std::string& text, std::uint64_t least, std::uint64_t most) {
   constexpr double kMost = 9223372036854775808.0;
-  const Error error{"'" + text + "' is no size; write for example 512M, 1.5G, 20G"};
+  const Error error{"'" + text + "' is not a size; write for example 512M, 1.5G, 20G"};
   std::size_t used = 0;
   double number = -1;
   try {

@@ -23,7 +23,7 @@ struct flock WholeFile() {
   return lock;
 }
 
-// Not what somebody else put there to mislead us.
+// Whether the file is ours, and not something put there to mislead us.
 bool IsOurs(int fd, struct stat* info) {
   return fstat(fd, info) == 0 && S_ISREG(info->st_mode) && info->st_uid == geteuid();
 }
@@ -47,7 +47,7 @@ std::string MarkedSocket(const std::string& directory) {
 Result<std::optional<DaemonMark>> DaemonMark::Claim(const std::string& directory,
                                                     const std::string& socket_path) {
   const std::string path = MarkPath(directory);
-  // Whoever gives the mark back removes the file: a lock on that one says nothing.
+  // A daemon that gives the mark back removes the file, and a lock on a removed file says nothing.
   for (int attempt = 0; attempt < kAttemptsToClaim; ++attempt) {
     UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!fd) return ErrnoError("cannot open " + path);

@@ -1,9 +1,9 @@
-// daemon_mark.h: the one daemon of a user and /dev/shm, found where the segments are.
+// daemon_mark.h: the one daemon per user and /dev/shm, announced where the segments are.
 //
-// /dev/shm/cgdebug-daemon-<uid> holds the path of its socket. The daemon keeps a record lock on the
-// file, which the kernel drops when it dies. So a login session, a cron job and a container that
-// share /dev/shm share the daemon, whatever their XDG_RUNTIME_DIR says. A daemon on a socket that
-// somebody chose (--socket, CGDEBUG_SOCKET) has no mark.
+// /dev/shm/cgdebug-daemon-<uid> holds the path of the daemon's socket. The daemon keeps a record
+// lock on the file, which the kernel drops when the daemon dies. So a login session, a cron job and
+// a container that share /dev/shm share the daemon, whatever their XDG_RUNTIME_DIR says. A daemon
+// on a socket that the user chose (--socket, CGDEBUG_SOCKET) has no mark.
 #pragma once
 
 #include <optional>
@@ -14,15 +14,15 @@
 
 namespace cgdebug {
 
-// Where the user's daemon listens; empty when none has the mark in `directory`.
+// Where the user's daemon listens; empty if no daemon holds the mark in `directory`.
 // Requires: this process does not hold the mark (closing a second descriptor would drop its lock).
 std::string MarkedSocket(const std::string& directory);
 
-// Lifetime: gives the mark back, and removes the file.
+// Lifetime: the destructor gives the mark back and removes the file.
 class DaemonMark {
  public:
-  // nullopt: another daemon has it.
-  // Fails: the file cannot be made, or is another user's.
+  // nullopt if another daemon holds it.
+  // Fails: the file cannot be made, or belongs to another user.
   static Result<std::optional<DaemonMark>> Claim(const std::string& directory,
                                                  const std::string& socket_path);
 

@@ -19,7 +19,7 @@ Result<std::chrono::milliseconds> ParseDuration(const std::string& text,
   }
   const auto unit = kUnits.find(text.substr(used));
   if (used == 0 || unit == kUnits.end() || !(number >= 0)) {
-    return Error{"'" + text + "' is no duration; write for example 500ms, 30s, 10m, 1h"};
+    return Error{"'" + text + "' is not a duration; write for example 500ms, 30s, 10m, 1h"};
   }
   if (number * unit->second > static_cast<double>(kLongestDuration.count())) {
     return Error{"'" + text + "' is too long; the longest is 36500d"};

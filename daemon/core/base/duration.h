@@ -8,11 +8,11 @@
 
 namespace cgdebug {
 
-// Added to now, it still is a number of nanoseconds.
+// Now plus this is still a number of nanoseconds.
 inline constexpr std::chrono::milliseconds kLongestDuration = std::chrono::hours(36500 * 24);
 
 // A number and ms, s, m or min, h, d; seconds without a unit.
-// Fails: the text is none, negative, or longer than 36500 days; shorter than `least`.
+// Fails: the text is not a duration, is negative, longer than 36500 days or shorter than `least`.
 Result<std::chrono::milliseconds> ParseDuration(const std::string& text,
                                                 std::chrono::milliseconds least = {});
 

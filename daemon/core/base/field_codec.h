@@ -1,5 +1,5 @@
-// field_codec.h: structs that list their fields (proto/layout/field.h) to and from protobuf's wire
-// format, without protobuf.
+// field_codec.h: converts structs that list their fields (proto/layout/field.h) to and from
+// protobuf's wire format, without protobuf.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ template <typename T>
 concept IsRange = requires(T& value) {
   value.begin();
 };
-// What a struct with a list of fields is, here: a message.
+// A struct that lists its fields is a message here.
 template <typename T>
 concept IsMessage = std::is_class_v<T> && !IsRange<T>;
 
@@ -73,8 +73,8 @@ class FieldEncoder {
   WireWriter out_;
 };
 
-// Visits every field of the message once for each field on the wire and fills in the one that it
-// is. Before the first, it clears them all: absent means 0, whatever a struct begins with.
+// Visits every field of the message for each field on the wire and fills in the one with its
+// number. Clears all fields first: an absent field is 0, whatever the struct's default is.
 class FieldDecoder {
  public:
   explicit FieldDecoder(std::string_view bytes) : in_(bytes) {}
@@ -143,7 +143,7 @@ std::string EncodeFields(const T& message) {
   return encoder.bytes();
 }
 
-// Empty for bytes that are no such message. Unknown fields are skipped.
+// Empty if the bytes are not such a message. Skips unknown fields.
 template <typename T>
 std::optional<T> DecodeFields(std::string_view bytes) {
   T message;

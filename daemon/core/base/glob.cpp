@@ -8,16 +8,16 @@ namespace {
 
 constexpr std::size_t kMaxRegexBytes = 1000;
 
-// Patterns reach the daemon from clients: matching must not take exponential time, which libstdc++
-// promises in this mode (and refuses back-references for it).
+// Clients send patterns to the daemon, so matching must not take exponential time. libstdc++
+// promises that in this mode, in which it refuses back-references.
 #ifdef __GLIBCXX__
 constexpr auto kRegexFlags = std::regex::ECMAScript | std::regex_constants::__polynomial;
 #else
 constexpr auto kRegexFlags = std::regex::ECMAScript;
 #endif
 
-// Matches `c` against the set that starts at pattern[at] == '['; returns the index after ']', or 0
-// when the set is not closed.
+// Matches `c` against the set that starts at pattern[at] == '['. Returns the index after ']', or 0
+// if the set is not closed.
 std::size_t MatchSet(std::string_view pattern, std::size_t at, unsigned char c, bool* matched) {
   std::size_t i = at + 1;
   const bool negated = i < pattern.size() && (pattern[i] == '!' || pattern[i] == '^');
@@ -39,8 +39,8 @@ std::size_t MatchSet(std::string_view pattern, std::size_t at, unsigned char c, 
   return 0;
 }
 
-// Matches one character against the pattern item at `at` (not '*'); returns the index after the
-// item, or 0 when it does not match.
+// Matches one character against the pattern item at `at` (not '*'). Returns the index after the
+// item, or 0 if it does not match.
 std::size_t MatchItem(std::string_view pattern, std::size_t at, char c) {
   if (pattern[at] == '?') return at + 1;
   if (pattern[at] == '[') {
@@ -71,7 +71,7 @@ bool GlobMatch(std::string_view pattern, std::string_view text) {
       }
     }
     if (after_star == std::string_view::npos) return false;
-    // Only the last star is worth another try: an earlier one could not match more.
+    // Only the last star is tried again: an earlier one could not match more.
     p = after_star;
     t = ++star_text;
   }

@@ -1,4 +1,4 @@
-// glob.h: which probes a person means.
+// glob.h: selects probes by patterns.
 //
 //   'blk*.attn.out'   glob: * any run, ? any one byte, [a-c] [!a-c] one of a set, . itself
 //   're:blk[0-9]+$'   regular expression (ECMAScript), found anywhere in the name
@@ -16,22 +16,21 @@
 
 namespace cgdebug {
 
-// Whether the whole of `text` matches. An unclosed '[' and a trailing backslash stand for
-// themselves; backslash takes the next character literally. Linear in practice: no pattern can make
-// it explode.
+// Whether all of `text` matches. An unclosed '[' and a trailing backslash stand for themselves; a
+// backslash takes the next character literally. Linear in practice: no pattern makes it explode.
 bool GlobMatch(std::string_view pattern, std::string_view text);
 
-// Thread: Matches from any thread.
+// Thread: Matches() from any thread.
 class Selector {
  public:
   // Selects everything.
   Selector() = default;
 
-  // Fails: an empty pattern, a bad regular expression, one longer than 1000 bytes; the message
-  // names it.
+  // Fails: an empty pattern, a bad regular expression, or one longer than 1000 bytes; the message
+  //        names it.
   static Result<Selector> Parse(std::span<const std::string> patterns);
 
-  // A glob also selects the name that is spelled exactly like it, so 'blk[0]' finds 'blk[0]'.
+  // A glob also selects the name that is spelled exactly like it: 'blk[0]' finds 'blk[0]'.
   bool Matches(std::string_view name) const;
   bool selects_everything() const { return includes_.empty() && excludes_.empty(); }
 

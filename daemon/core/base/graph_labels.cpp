@@ -15,7 +15,7 @@ bool IsSame(const GraphSlot& a, const GraphSlot& b) {
   return a.probe == b.probe && a.invocation == b.invocation && std::ranges::equal(a.shape, b.shape);
 }
 
-// The first slot of `graph` that is not as the one at its place in `other`; null: there is none.
+// The first slot of `graph` that differs from the slot at the same place in `other`, or null.
 const GraphSlot* FirstDifference(const Graph& graph, const Graph& other) {
   for (std::size_t i = 0; i < graph.size(); ++i) {
     if (i >= other.size() || !IsSame(graph[i], other[i])) return &graph[i];
@@ -142,7 +142,7 @@ std::string ShapeLabel(std::span<const std::uint64_t> shape) {
 GraphLabels NameGraphsOf(std::vector<GraphSlot> slots, GraphLabels before) {
   const std::vector<Graph> graphs = GraphsOf(std::move(slots));
   for (const Graph& graph : graphs) before.erase(graph.front().capture_id);
-  std::map<std::string, const Graph*> holders;  // by label; null: a graph that is gone
+  std::map<std::string, const Graph*> holders;  // by label; null for a graph that is gone
   for (const auto& [id, label] : before) holders[label] = nullptr;
   GraphLabels labels = std::move(before);
   for (const Graph& graph : graphs) {

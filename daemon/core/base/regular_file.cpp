@@ -13,7 +13,7 @@ Result<UniqueFd> OpenRegularFile(const std::string& path, int flags) {
   if (!fd && !may_be_other) return ErrnoError("cannot open " + path);
   struct stat status = {};
   if (fd && ::fstat(fd.get(), &status) != 0) return ErrnoError("cannot look at " + path);
-  if (!S_ISREG(status.st_mode)) return Error{path + " is no regular file"};
+  if (!S_ISREG(status.st_mode)) return Error{path + " is not a regular file"};
   return fd;
 }
 

@@ -1,4 +1,4 @@
-// regular_file.h: opening files by names that anything may lie under.
+// regular_file.h: opens a file by a name under which anything may lie.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace cgdebug {
 
-// `flags` as of open(2); a file that is created is readable by its owner alone.
+// `flags` as for open(2). A file that is created is readable by its owner only.
 //
-// A plain open() of a pipe waits for its other end, and one of a device may do anything.
+// A plain open() of a pipe waits for the other end, and opening a device may do anything.
 // Fails: there is no file, or it is a pipe, a socket, a device or a directory.
 Result<UniqueFd> OpenRegularFile(const std::string& path, int flags);
 

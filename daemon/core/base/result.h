@@ -1,4 +1,5 @@
-// result.h: a value, or a message that says why there is none. std::expected's shape for C++20.
+// result.h: a value, or a message that says why there is none. Shaped like std::expected, for
+// C++20.
 //
 //   Result<int> Parse(std::string_view text) {
 //     if (text.empty()) return Error{"empty number"};
@@ -31,7 +32,8 @@ inline Error ErrnoError(std::string_view what, int error_number = errno) {
   return Error{std::string(what) + ": " + std::generic_category().message(error_number)};
 }
 
-// Lifetime: owns its value or its error; references from `*`, `->` and error() live as long as it.
+// Lifetime: owns its value or its error; references from `*`, `->` and error() live as long as it
+//           does.
 template <typename T>
 class [[nodiscard]] Result {
   static_assert(!std::is_reference_v<T> && !std::is_same_v<std::remove_cv_t<T>, Error>);
@@ -50,7 +52,7 @@ class [[nodiscard]] Result {
   // Not for Result<bool>: `if (result)` would read as the value.
   explicit operator bool() const noexcept requires(!std::is_same_v<T, bool>) { return ok(); }
 
-  // Fails: throws std::logic_error with the message when there is no value; check ok() first.
+  // Fails: throws std::logic_error with the message if there is no value; check ok() first.
   T& value() & { return RequireValue(), *std::get_if<0>(&state_); }
   const T& value() const& { return RequireValue(), *std::get_if<0>(&state_); }
   T&& value() && { return RequireValue(), std::move(*std::get_if<0>(&state_)); }

@@ -28,7 +28,7 @@ bool IsPrivateDirectory(const struct stat& info, uid_t uid) {
   return S_ISDIR(info.st_mode) && info.st_uid == uid && (info.st_mode & kOthersMayWrite) == 0;
 }
 
-// Judges what lies at `directory`, if anything does.
+// Checks whether `directory`, if it exists, may hold the daemon's socket.
 Result<void> CheckDirectory(const std::string& directory, uid_t uid) {
   struct stat info {};
   if (::lstat(directory.c_str(), &info) != 0) {
@@ -55,7 +55,7 @@ Result<void> CheckDirectory(const std::string& directory, uid_t uid) {
   return {};
 }
 
-// Several processes of a job may get here at once: an existing directory is fine.
+// Several processes of a job may do this at once, so an existing directory is fine.
 Result<void> MakeDirectory(const std::string& directory) {
   if (::mkdir(directory.c_str(), S_IRWXU) == 0 || errno == EEXIST) return {};
   return ErrnoError("cannot create " + directory +
@@ -86,7 +86,7 @@ Result<std::string> Locate(const RuntimeEnvironment& environment, const std::str
                            bool create) {
   std::string chosen = flag_path.empty() ? environment.socket : flag_path;
   if (!chosen.empty()) {
-    // The daemon leaves its working directory, its clients do not.
+    // The daemon leaves its working directory; its clients do not.
     if (!chosen.starts_with('/')) chosen = std::filesystem::absolute(chosen).string();
     const std::size_t slash = chosen.rfind('/');
     if (create && slash != std::string::npos && slash != 0) {

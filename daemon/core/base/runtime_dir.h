@@ -1,4 +1,4 @@
-// runtime_dir.h: where the daemon's socket lives.
+// runtime_dir.h: where the daemon's socket lies.
 //
 //   1. the path a flag gave                      (--socket)
 //   2. $CGDEBUG_SOCKET
@@ -6,10 +6,10 @@
 //   4. $XDG_RUNTIME_DIR/cgdebug/daemon.sock      when that directory is ours alone to write
 //   5. /tmp/cgdebug-<uid>/daemon.sock
 //
-// Who may write a socket's directory can pose as the daemon, so the directory of 4 and 5 must be a
-// real directory (no symlink), ours, and not writable by group or others; anything else is refused
-// by the daemon and by its clients alike. A path of 1 and 2 was chosen by the user: its directory
-// is created when it is missing, and otherwise not judged.
+// Anybody who may write to a socket's directory can pose as the daemon. So the directory of 4 and 5
+// must be a real directory (not a symlink), ours, and not writable by group or others; the daemon
+// and its clients refuse anything else. The user chose a path of 1 or 2: its directory is created
+// if it is missing, and otherwise not checked.
 #pragma once
 
 #include <sys/types.h>
@@ -28,21 +28,21 @@ struct RuntimeEnvironment {
   std::string mark_dir;  // where the daemon's mark lies; empty: none is looked for
   uid_t uid = 0;
 
-  // Of a client.
+  // For a client.
   static RuntimeEnvironment OfThisProcess();
-  // Of a daemon: where it would listen itself.
+  // For a daemon: where it would listen itself.
   static RuntimeEnvironment OfThisDaemon();
 };
 
-// Whether the user chose the socket (1 and 2): such a daemon keeps to itself.
+// Whether the user chose the socket (1 or 2): such a daemon serves only those who name it.
 bool IsChosen(const RuntimeEnvironment& environment, const std::string& flag_path);
 
-// The socket's absolute path, for a client: creates nothing; the directory may not exist yet.
-// Fails: a directory that is refused (see above), a path too long for a Unix socket.
+// The socket's absolute path, for a client. Creates nothing; the directory may not exist yet.
+// Fails: a directory that is refused (see above), or a path too long for a Unix socket.
 Result<std::string> SocketPath(const RuntimeEnvironment& environment,
                                const std::string& flag_path = "");
 
-// The same for the daemon: the directory exists afterwards, mode 0700 when it was created here.
+// The same for the daemon. The directory exists afterwards, with mode 0700 if it was created here.
 Result<std::string> PrepareSocketPath(const RuntimeEnvironment& environment,
                                       const std::string& flag_path = "");
 

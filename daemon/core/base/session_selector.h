@@ -8,7 +8,7 @@
 
 namespace cgdebug {
 
-// By its label, its run id, its pid, or the first digits of its uuid.
+// A session is named by its label, run id, pid, or the first digits of its uuid.
 inline bool NamesSession(std::string_view selector, std::string_view label, std::string_view run_id,
                          std::int64_t pid, std::string_view uuid) {
   constexpr std::size_t kMinUuidDigits = 4;

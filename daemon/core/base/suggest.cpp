@@ -24,7 +24,7 @@ std::string WithoutPatternCharacters(std::string_view typed) {
   return plain;
 }
 
-// Names come from jobs and there may be many thousand: never a distance that would cost more.
+// Names come from jobs and there may be many thousands, so larger distances are never computed.
 constexpr std::size_t kMaxEdits = 4;
 
 }  // namespace
@@ -48,7 +48,8 @@ std::size_t EditDistance(std::string_view a, std::string_view b, std::size_t lim
       }
       best = std::min(best, row[j]);
     }
-    // A swap reaches back two rows, so a row above the limit ends it only with the one before it.
+    // A swap reaches back two rows, so a row above the limit ends the search only if the row before
+    // it is above the limit too.
     const std::size_t best_before = *std::min_element(rows[1].begin(), rows[1].end());
     if (best > limit && best_before > limit) return limit + 1;
     std::rotate(rows.begin(), rows.begin() + 1, rows.end());

@@ -15,7 +15,7 @@ const char* program_name = "cgdebug";
 void (*tell_end)(const char* message) = nullptr;
 std::atomic<bool> ending = false;  // Atomic: two threads may end at once
 
-// Without an allocation: there may be nothing left to allocate from.
+// Allocates nothing, because there may be no memory left.
 [[noreturn]] void End() {
   if (ending.exchange(true)) _exit(2);
   char text[512] = "no memory is left, or an internal error: it ends here";

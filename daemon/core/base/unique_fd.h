@@ -1,4 +1,4 @@
-// unique_fd.h: the one owner of a file descriptor.
+// unique_fd.h: owns a file descriptor.
 #pragma once
 
 #include <unistd.h>
@@ -8,7 +8,7 @@
 
 namespace cgdebug {
 
-// Thread: as an int. Lifetime: closes on destruction; moved-from is empty.
+// Thread: like an int. Lifetime: closes on destruction; empty after a move.
 class UniqueFd {
  public:
   UniqueFd() = default;
@@ -25,11 +25,11 @@ class UniqueFd {
   int get() const noexcept { return fd_; }
   explicit operator bool() const noexcept { return fd_ >= 0; }
 
-  // The caller owns it now.
+  // Gives the descriptor to the caller.
   [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
 
-  // Keeps errno, so that an error path may close before it reports. No retry on EINTR: Linux has
-  // freed the number by then.
+  // Keeps errno, so that an error path may close before it reports. Does not retry on EINTR: Linux
+  // has freed the number by then.
   void reset(int fd = -1) noexcept {
     const int old = std::exchange(fd_, fd);
     if (old < 0) return;

@@ -1,5 +1,5 @@
-// wire_format.h: as much of protobuf's wire format as the meta blocks need. Own code because the
-// reader loads beside torch, which brings a protobuf of its own.
+// wire_format.h: the part of protobuf's wire format that messages of ours need. Our own code,
+// because the reader loads beside torch, which brings its own protobuf.
 #pragma once
 
 #include <bit>
@@ -11,7 +11,7 @@
 
 namespace cgdebug {
 
-// Fields with their default value are left out, as protobuf does.
+// Leaves out fields with their default value, as protobuf does.
 class WireWriter {
  public:
   void Varint(std::uint32_t field, std::uint64_t value) {
@@ -38,7 +38,7 @@ class WireWriter {
     for (const std::uint64_t value : values) inner.Raw(value);
     Bytes(field, inner.bytes_);
   }
-  // Also when it is 0: an `optional` field.
+  // Writes 0 too: for an `optional` field.
   void PresentVarint(std::uint32_t field, std::uint64_t value) {
     Raw(field << 3);
     Raw(value);
@@ -70,7 +70,7 @@ class WireWriter {
   std::string bytes_;
 };
 
-// Reads any bytes: what is cut off or no field ends the loop with ok() false.
+// Reads any bytes. Truncated input, or what is not a field, ends the loop with ok() false.
 //
 //   for (WireReader in(bytes); in.Next();) {
 //     switch (in.field()) { case 1: x = in.value(); break; }

@@ -29,7 +29,7 @@ struct BlockComparison {
 };
 
 // Takes a block of `count` elements. False, with nothing done, when it is left to the plain loops:
-// `count` is no whole number of vectors, or options and dtype ask for it.
+// `count` is not a whole number of vectors, or options and dtype ask for it.
 using CompareKernel = bool (*)(layout::Dtype dtype, const std::byte* actual,
                                const std::byte* expected, std::size_t count,
                                const CompareOptions& options, BlockComparison* block);

@@ -1,4 +1,5 @@
-// parsed_option.h: options of a command line that a function of ours reads, and refuses in words.
+// parsed_option.h: command-line options that a function of ours parses, with its own error
+// messages.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -6,7 +7,7 @@
 
 namespace cgdebug {
 
-// `parse` makes a Result<T> of the text. Lifetime: `value` outlives the parsing.
+// `parse` turns the text into a Result<T>. Lifetime: `value` outlives the parsing.
 template <typename T, typename Parse>
 void AddParsed(CLI::App& app, const std::string& name, const Parse& parse, T* value,
                const std::string& type_name, const std::string& help) {

@@ -1,4 +1,4 @@
-// whole_number.h: numbers of a command line, refused in words.
+// whole_number.h: whole numbers on a command line, with readable error messages.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -8,7 +8,7 @@
 
 namespace cgdebug {
 
-// Why not CLI11's own: it takes "-1" for 2^64 - 1, and names ranges in 300 digits.
+// Why not CLI11's own check: it takes "-1" for 2^64 - 1, and prints ranges with 300 digits.
 inline CLI::Validator WholeNumber(std::uint64_t least, std::uint64_t most = UINT64_MAX) {
   return CLI::Validator(
       [=](const std::string& text) -> std::string {
@@ -19,7 +19,7 @@ inline CLI::Validator WholeNumber(std::uint64_t least, std::uint64_t most = UINT
         const std::string range =
             most == UINT64_MAX ? "from " + std::to_string(least) + " on"
                                : "from " + std::to_string(least) + " to " + std::to_string(most);
-        return "'" + text + "' is no whole number " + range;
+        return "'" + text + "' is not a whole number " + range;
       },
       "");
 }

@@ -245,7 +245,7 @@ Outcome Update(const std::string& directory, sqlite3* database, std::uint64_t* t
     if (!TakeIn(**file, options, &rows, &place, taken)) return Outcome::kFailed;
   }
   if (recording.empty()) {
-    if (error->empty()) *error = directory + " is no recording: it holds no segment-000001.cgd";
+    if (error->empty()) *error = directory + " is not a recording: it holds no segment-000001.cgd";
     return Outcome::kFailed;
   }
   // The rows of a segment that was removed are gone as well.
@@ -268,7 +268,7 @@ Result<void> CheckRecording(const std::string& directory) {
   const auto paths = ListSegments(directory);
   if (!paths.ok()) return paths.error();
   if (!paths->empty()) return {};
-  return Error{directory + " is no recording: it holds no segment-000001.cgd"};
+  return Error{directory + " is not a recording: it holds no segment-000001.cgd"};
 }
 
 }  // namespace

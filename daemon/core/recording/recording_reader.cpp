@@ -67,7 +67,7 @@ Result<void> RecordingReader::OpenSegments() {
   if (!std::filesystem::exists(directory_, ignored)) {
     return Error{fmt::format("there is no {}", directory_)};
   }
-  return Error{fmt::format("{} is no recording: it holds no segment-000001.cgd", directory_)};
+  return Error{fmt::format("{} is not a recording: it holds no segment-000001.cgd", directory_)};
 }
 
 Result<void> RecordingReader::Refresh() {

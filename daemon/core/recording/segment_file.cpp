@@ -44,7 +44,7 @@ std::size_t ReadAt(int fd, std::uint64_t offset, std::span<std::byte> buffer) {
 
 Result<void> CheckHeader(const FileHeader& header, const std::string& path) {
   if (header.magic != layout::kRecordingMagic) {
-    return Error{fmt::format("{} is no segment of a recording", path)};
+    return Error{fmt::format("{} is not a segment of a recording", path)};
   }
   if (header.major != layout::kRecordingMajor) {
     return Error{

@@ -13,18 +13,18 @@
 
 namespace cgdebug::wire {
 
-// One connection's reader. Its handler is called once a Read, with
+// Reads from one connection. Calls its handler once per Read, with
 //   (true, "")      `frame` is complete
 //   (false, "")     the peer closed between two frames
 //   (false, why)    the peer is broken or hostile: close the connection
 //
 // Thread: the stream's executor; one Read at a time.
-// Lifetime: the caller keeps the reader and the stream alive until the handler ran (a shared_ptr in
-//           the handler does).
+// Lifetime: the caller keeps the reader and the stream alive until the handler has run (a
+//           shared_ptr in the handler does).
 class AsyncFrameReader {
  public:
-  // `max_body_bytes`: what this end is ready to receive, below the limits of frame.h. It is checked
-  // before the body is allocated.
+  // `max_body_bytes` is what this end accepts, below the limits of frame.h. It is checked before
+  // the body is allocated.
   explicit AsyncFrameReader(std::uint32_t max_body_bytes = kMaxMessageBytes)
       : max_body_bytes_(max_body_bytes) {}
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kBroken = "the connection to the daemon broke";
 
-// Milliseconds for poll, rounded up so that a wait never spins through its last one.
+// Milliseconds for poll(), rounded up so that a wait never spins through its last millisecond.
 int PollTimeout(Deadline deadline) {
   if (deadline == kNoDeadline) return -1;
   const auto left =

@@ -19,21 +19,21 @@ inline constexpr Deadline kNoDeadline = Deadline::max();
 enum class ReadStatus {
   kFrame,
   kClosed,   // the other end closed between two frames
-  kTimeout,  // the deadline passed; the next Read goes on where this one was
+  kTimeout,  // the deadline passed; the next Read continues where this one stopped
   kStopped,  // `stop_fd` became readable, likewise
-  kError,    // what is in *error; the connection is unusable
+  kError,    // *error says what; the connection is unusable
 };
 
 // Thread: one at a time.
 class Channel {
  public:
-  // Makes the socket non-blocking: every wait is a poll with a deadline.
+  // Makes the socket non-blocking: every wait is a poll() with a deadline.
   explicit Channel(UniqueFd socket);
 
   Result<void> Write(std::string_view bytes, Deadline deadline);
 
-  // `stop_fd`, unless -1, ends the wait when it becomes readable (it is not read). A signal handler
-  // that writes to it stops a stream.
+  // `stop_fd`, unless it is -1, ends the wait when it becomes readable (it is not read). A signal
+  // handler can stop a stream by writing to it.
   ReadStatus Read(Frame* frame, Deadline deadline, int stop_fd, std::string* error);
 
   int fd() const { return socket_.get(); }

@@ -32,7 +32,7 @@ Result<UniqueFd> TryConnect(const std::string& socket_path, std::chrono::millise
 
   UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!fd) return ErrnoError("cannot create a socket");
-  // A Unix socket waits in connect while the listener's backlog is full.
+  // connect() to a Unix socket waits while the listener's backlog is full.
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(timeout);
   const timeval limit{
       seconds.count(),

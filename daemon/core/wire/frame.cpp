@@ -84,7 +84,7 @@ Result<void> DecodeMessage(const Frame& frame, FrameKind expected,
                  std::to_string(static_cast<int>(frame.header.kind))};
   }
   if (!message->ParseFromString(frame.body)) {
-    return Error{"the body of a frame is no " + message->GetTypeName()};
+    return Error{"the body of a frame is not a " + message->GetTypeName()};
   }
   return {};
 }

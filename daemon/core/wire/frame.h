@@ -44,11 +44,11 @@ struct Frame {
 
 std::array<std::byte, kHeaderBytes> EncodeHeader(const FrameHeader& header);
 
-// Fails: an unknown kind, a length over the limit of its kind. The connection is then unusable:
-//        nothing says where the next frame begins.
+// Fails: an unknown kind, or a length above the limit of its kind. The connection is unusable then,
+//        because nothing says where the next frame begins.
 Result<FrameHeader> ParseHeader(std::span<const std::byte, kHeaderBytes> bytes_untrusted);
 
-// Header and body of one message, ready to be written.
+// Header and body of one message, ready to write.
 // Fails: the message is larger than kMaxMessageBytes.
 Result<std::string> EncodeMessage(FrameKind kind, std::uint16_t flags, std::uint64_t request_id,
                                   const google::protobuf::MessageLite& message);
@@ -57,14 +57,14 @@ Result<std::string> EncodeMessage(FrameKind kind, std::uint16_t flags, std::uint
 Result<void> DecodeMessage(const Frame& frame, FrameKind expected,
                            google::protobuf::MessageLite* message);
 
-// The headers of the frames that carry `payload_bytes` of one tensor, in order; all but the last
-// are kMaxPayloadFrameBytes long and say "more". An empty tensor has none.
+// The headers of the frames that carry `payload_bytes` of one tensor, in order. All but the last
+// are kMaxPayloadFrameBytes long and have kFlagMore. An empty tensor has none.
 class PayloadHeaders {
  public:
   PayloadHeaders(std::uint64_t request_id, std::uint64_t payload_bytes)
       : request_id_(request_id), left_bytes_(payload_bytes) {}
 
-  // False when there is no further frame.
+  // False if there is no further frame.
   bool Next(FrameHeader* header);
 
  private:

@@ -1,5 +1,5 @@
-// message_fields.h: structs that list their fields (proto/layout/field.h) to and from the messages
-// of proto/control.proto. A field whose number the other side does not have is left alone.
+// message_fields.h: converts structs that list their fields (proto/layout/field.h) to and from
+// messages of proto/control.proto. Leaves out fields whose number the other side does not have.
 #pragma once
 
 #include <google/protobuf/message_lite.h>
@@ -8,13 +8,13 @@
 
 namespace cgdebug {
 
-// Sets the fields of `message` that `fields` lists; the others stay.
+// Sets the fields of `message` that `fields` lists and leaves the others unchanged.
 template <typename T>
 void FillMessage(const T& fields, google::protobuf::MessageLite* message) {
   [[maybe_unused]] const bool parsed = message->MergeFromString(EncodeFields(fields));
 }
 
-// Absent fields are 0.
+// Absent fields become 0.
 template <typename T>
 T FieldsOf(const google::protobuf::MessageLite& message) {
   return DecodeFields<T>(message.SerializeAsString()).value_or(T());
