@@ -4,6 +4,7 @@ import gc
 import operator
 import sys
 import threading
+import time
 
 import numpy
 import pytest
@@ -19,6 +20,7 @@ from cgdebug import (
 )
 from cgdebug import _native
 from cgdebug.actions import DTYPES
+from conftest import wait_until
 
 
 def test_probe_returns_the_same_object(probe):
@@ -346,22 +348,27 @@ def test_other_threads_run_while_probes_are_given_up():
     module = _native.load()
     options = {"mode": "always", "copy_non_contiguous": False, "site": ""}
     actions = {"print": None, "record": None, "compare": None}
-    probes = [module.NativeProbe(f"p{i}", **options, **actions) for i in range(100)]
     seen, over = [], threading.Event()
 
     def run():
         while not over.is_set():
             seen.append(None)
+            time.sleep(0)
+
+    def ran_meanwhile():
+        probes = [module.NativeProbe(f"p{i}", **options, **actions) for i in range(100)]
+        # One call of C, so that no byte code gives the GIL away in between.
+        call = operator.methodcaller("__call__")
+        before, _, after = list(map(call, [seen.__len__, probes.clear, seen.__len__]))
+        return after > before
 
     thread, interval = threading.Thread(target=run), sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
         thread.start()
-        # One call of C, so that no byte code gives the GIL away in between.
-        call = operator.methodcaller("__call__")
-        before, _, after = list(map(call, [seen.__len__, probes.clear, seen.__len__]))
+        # The thread has to be on a core to ask for the GIL.
+        wait_until(ran_meanwhile, "another thread ran")
     finally:
         sys.setswitchinterval(interval)
         over.set()
         thread.join()
-    assert after > before
