@@ -26,7 +26,7 @@ namespace {
 
 constexpr int kExitTrouble = 2;
 
-// The log may be a file, and stderr nobody's.
+// The log may be a file, and stderr may be closed.
 void LogEnd(const char* message) {
   Log("daemon")->critical("{}", message);
   spdlog::default_logger()->flush();

@@ -94,7 +94,7 @@ ParsedOptions ParseOptions(int argc, char** argv) {
       ->type_name("N");
   app.add_option("--workers", options.workers,
                  "threads that copy and compute large snapshots; 0 = the reading one does it "
-                 "(half of the cores up to 4, a quarter up to 8)")
+                 "(max of min(4, cores/2) and min(8, cores/4))")
       ->check(WholeNumber(0, 64))
       ->type_name("N");
   AddParsed(

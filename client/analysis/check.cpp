@@ -271,7 +271,7 @@ class Checker {
     for (const Scanned& scanned : scanned_) {
       const Slot& slot = source_.slots()[scanned.slot];
       const auto graph = last.find(GraphOf(slot));
-      // What the recording was not to have, or has lost, is no fault of the probe.
+      // Snapshots that were not wanted, or were lost, are not the probe's fault.
       if (!scanned.is_empty || graph == last.end() || with_gap.contains(scanned.slot)) continue;
       result_.findings.push_back({.kind = FindingKind::kNeverWritten,
                                   .slot = scanned.slot,

@@ -44,7 +44,7 @@ void AddAccounts(source::Source& source, const Scope& scope, const source::Descr
     const source::Slot& info = source.slots()[slot];
     if (!scope.Wants(info)) continue;
     const Result<recording::Account> account = source.AccountOf(slot);
-    if (!account.ok()) continue;  // whoever reads its snapshots is told
+    if (!account.ok()) continue;  // reading its snapshots reports the error
     summary->account.Add(*account);
     if (!is_everything) continue;
     const std::uint64_t missing = account->produced - account->not_wanted - account->kept -

@@ -48,7 +48,7 @@ Result<std::optional<Key>> FindKey(Source& source, std::size_t slot, const Insid
   return std::optional<Key>();
 }
 
-// Why a probe that is there has not what was asked for.
+// Explains why an existing probe lacks the requested snapshot.
 std::string WhyNot(Source& source, std::size_t slot, const Inside& inside) {
   const Result<std::vector<Key>> keys = source.Keys(slot);
   if (!keys.ok() || keys->empty()) return "has no snapshot";

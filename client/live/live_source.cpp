@@ -134,7 +134,7 @@ class LiveSource : public source::Source {
     std::vector<source::Gap> gaps;
     for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
       const Result<recording::Account> account = AccountOf(slot);
-      if (!account.ok()) continue;  // whoever reads its snapshots is told
+      if (!account.ok()) continue;  // reading its snapshots reports the error
       std::map<std::string, std::uint64_t> left = account->lost;
       std::uint64_t ordinal = 0, replay = 0;
       const auto miss = [&](std::uint64_t count, std::uint64_t before_replay) {

@@ -128,7 +128,7 @@ class Copier {
     }
   }
 
-  // Each ordinal once; losses only of what nobody has; and where the slot begins.
+  // Each ordinal once; as losses only what no source has; and where the slot begins.
   void Settle(Target* target) {
     std::vector<Item>& items = target->items;
     std::stable_sort(items.begin(), items.end(),

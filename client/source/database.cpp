@@ -147,7 +147,7 @@ Result<Database> OpenCatalogue(const std::string& directory) {
 Result<Database> MakeDatabase(Source& source) {
   const auto recordings = source.Recordings();
   if (recordings.size() == 1 && source.Describe().kind == "recording") {
-    // Else it lies where nobody may write; then the same tables are made in memory.
+    // Otherwise the folder cannot be written; then the same tables are made in memory.
     if (Result<Database> own = OpenCatalogue(recordings.front()->directory()); own.ok()) return own;
   }
   sqlite3* opened = nullptr;

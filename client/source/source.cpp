@@ -61,7 +61,7 @@ Result<std::optional<Key>> Source::Find(std::size_t slot, std::uint64_t replay) 
   return std::optional<Key>(*found);
 }
 
-// Of a source that nobody counted for: it holds all there ever was but its gaps.
+// For a source without counters: it holds everything except its gaps.
 Result<recording::Account> Source::AccountOf(std::size_t slot) {
   const Result<std::vector<Key>> keys = Keys(slot);
   if (!keys.ok()) return keys.error();

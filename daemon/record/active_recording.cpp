@@ -216,7 +216,7 @@ void ActiveRecording::Consume(const StoredSnapshot& stored, const ComparisonPtr&
 void ActiveRecording::Lose(const Gap& gap) {
   const auto found = slots_.find(gap.slot);
   if (found == slots_.end() || found->second.done) return;
-  // Before the first one that is wanted, nobody knows whether they would have been.
+  // Before the first wanted one it is unknown whether they would have been wanted.
   if (request_.align >= 2 && found->second.first_sequence == 0) {
     found->second.next_ordinal = gap.last_ordinal + 1;
     return;

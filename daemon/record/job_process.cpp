@@ -28,7 +28,7 @@ bool IsRecordingOf(const SessionIdentity& job, const std::string& path) {
                      [&](const auto& session) { return session.uuid == job.uuid; });
 }
 
-// Of recordings of jobs that nobody vouches for.
+// The folder for recordings of jobs whose identity the kernel does not confirm.
 fs::path OwnRecordings() {
   const std::string chosen = OwnEnvironment("CGDEBUG_DIR");
   if (fs::path(chosen).is_absolute()) return chosen;

@@ -79,7 +79,7 @@ void Recorder::Watch() {
   }
 }
 
-// The segments have everything: a catalogue that cannot be written is made by whoever needs it.
+// The segments have everything: a reader can make a catalogue that cannot be written now.
 void Recorder::UpdateCatalogue(const ActiveRecording& recording) {
   const auto updated = recording::UpdateCatalogue(recording.request().directory);
   if (!updated.ok()) Log("sinks")->warn("{}", updated.error().message);
@@ -208,7 +208,7 @@ Result<std::vector<RecordingInfo>> Recorder::Stop(const std::string& which, Stop
       return Error{"nothing is being recorded. Type: cgdebug-cli record start -o DIR"};
     }
     if (stopped.empty()) {
-      // One that ends by itself at this moment is no mistake of whoever stops it.
+      // If it ends by itself at this moment, the client that stops it made no mistake.
       finished_.wait(lock, [&] {
         return std::ranges::none_of(
             finishing_, [&](const Active& recording) { return IsMeant(recording, which); });

@@ -256,7 +256,7 @@ py::tuple Reader::Diff(Reader& a, Reader& b, const py::dict& given) {
   std::string json, text;
   const Result<void> done = [&]() -> Result<void> {
     const py::gil_scoped_release release;
-    // Both at once: of two threads that hold A against B and B against A neither waits for ever.
+    // Lock both at once: diff(a, b) and diff(b, a) must not deadlock.
     std::unique_lock lock_a(a.mutex_, std::defer_lock), lock_b(b.mutex_, std::defer_lock);
     &a == &b ? lock_a.lock() : std::lock(lock_a, lock_b);
     const Result<analysis::Diff> diff = analysis::Compare(*a.source_, *b.source_, options);

@@ -36,7 +36,7 @@ std::string Snapshots(std::uint64_t count) {
 
 // --- verify --------------------------------------------------------------------------------------
 
-// What is about whole recordings does not leave half of one out.
+// Commands that act on whole recordings refuse --session and --ranks.
 int RefuseSelection(const Context& context, const char* verb) {
   if (context.options.session.empty() && context.ranks.selects_all()) return kExitOk;
   return context.Fail(kExitTrouble,

@@ -136,7 +136,8 @@ int RunQuery(Context& context, const QueryOptions& options) {
     return kExitOk;
   }
   if (options.words.empty()) {
-    return context.Fail(kExitTrouble, "what is asked? Type: cgdebug-cli query --examples");
+    return context.Fail(kExitTrouble,
+                        "query needs an SQL statement. Type: cgdebug-cli query --examples");
   }
   const bool is_sql = options.words.front().find(' ') != std::string::npos;
   if (options.words.size() == 1 && !is_sql && source::LooksLikePath(options.words.front())) {

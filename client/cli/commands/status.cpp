@@ -74,7 +74,7 @@ std::string ReplayText(const JobRanks& job) {
   return text;
 }
 
-// Every cause by its name, and who: a loss without a place helps nobody.
+// Each loss with its cause and its place: without them it would help nobody.
 std::string LossText(const JobRanks& job, const Style& style) {
   std::uint64_t overwritten = 0, at_death = 0, released = 0, damaged = 0, no_memory = 0;
   std::uint64_t unread = 0, waits = 0, wait_ns = 0;

@@ -34,7 +34,7 @@ v1::TailRequest MakeRequest(const Context& context, const TailOptions& options,
   if (!which.selects_all()) SetWhich(which, request.mutable_which());
   request.set_last(options.lines);
   request.set_follow(options.follow);
-  // Who named a job wants its prompt back when that job has ended.
+  // With --session, stop following when that job ends.
   request.set_until_exit(options.follow && !context.options.session.empty());
   request.set_only(ParseOnly(options.only));
   if (context.ranks.Single() >= 0) request.set_rank(context.ranks.Single());
@@ -83,7 +83,7 @@ int CheckSomethingMatches(Context& context, const TailOptions& options, EventPri
   bool any_rank = reply->probes().empty();
   for (const v1::ProbeInfo& probe : reply->probes()) {
     any_rank = any_rank || context.ranks.Contains(probe.rank());
-    // What has ended sends nothing more; its past, if shown, introduces itself.
+    // Ended slots send nothing new, so they need no entry in the legend.
     const bool may_speak =
         context.ranks.Contains(probe.rank()) && !(options.follow && probe.retired());
     if (may_speak) printer->See(probe.session(), probe.rank(), probe.session_label());

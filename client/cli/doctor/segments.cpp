@@ -24,7 +24,7 @@ struct Segment {
   int reader_pid = 0;  // 0 = none; -1 = one in another PID namespace
 };
 
-// Who holds the lock on `byte`: 0 = nobody. Asking takes no lock.
+// The pid that holds the lock on `byte`; 0 if it is free. Asking takes no lock.
 int LockHolder(int fd, std::int64_t byte) {
   struct flock lock {};
   lock.l_type = F_WRLCK;

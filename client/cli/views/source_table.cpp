@@ -149,7 +149,7 @@ bool HasRanks(const Source& source) {
                      [](const Slot& slot) { return slot.rank >= 0; });
 }
 
-// Whose the rows are, where that is not the same for all.
+// Columns that say which job a row belongs to, if the rows differ in that.
 class Owners {
  public:
   explicit Owners(const Source& source)
