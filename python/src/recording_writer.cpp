@@ -95,6 +95,19 @@ class Writer {
     Checked(writer().AddLoss(loss));
   }
 
+  // What a daemon writes down beside the snapshots: `kind` is a MarkKind, `slot` -1 the session.
+  void Mark(std::uint32_t kind, std::int64_t slot, std::uint64_t replay, std::uint64_t count,
+            const std::string& text) {
+    recording::Mark mark;
+    mark.kind = static_cast<recording::MarkKind>(kind);
+    mark.slot = slot;
+    mark.sequence = replay;
+    mark.ordinal = slot < 0 ? 0 : Find(static_cast<std::uint32_t>(slot)).ordinal;
+    mark.count = count;
+    mark.text = text;
+    Checked(writer().AddMark(mark));
+  }
+
   void Commit() { Checked(writer().Commit()); }
   void Close() {
     if (!writer_) return;
@@ -137,6 +150,8 @@ void RegisterWriter(py::module_& module) {
            py::arg("step") = -1, py::arg("timestamp_ns") = 0, py::arg("stats_only") = false,
            py::arg("xor_hash") = true, py::arg("serial") = 0)
       .def("lose", &Writer::Lose, py::arg("slot"), py::arg("count"), py::arg("after_replay"))
+      .def("mark", &Writer::Mark, py::arg("kind"), py::arg("slot") = -1, py::arg("replay") = 0,
+           py::arg("count") = 0, py::arg("text") = "")
       .def("commit", &Writer::Commit)
       .def("close", &Writer::Close);
 }

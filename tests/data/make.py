@@ -163,8 +163,8 @@ def graphs(folder):
 
 
 def damaged(folder):
-    """Cut off in the middle of its last snapshot, as by a crash of the machine, after a whole one
-    with a flipped bit. One payload is large enough to begin at a page."""
+    """Cut off in the middle of its last snapshot, as by a crash of the machine, with a flipped bit in
+    the values of an earlier one. One payload is large enough to begin at a page."""
     golden = Golden(folder, "damaged")
     session = golden.session("damaged")
     small = golden.writer.add_slot(session, "small", "float32", [64])
@@ -179,8 +179,8 @@ def damaged(folder):
     segment = golden.path / "segment-000001.cgd"
     data = bytearray(segment.read_bytes())  # as it is now: without an end
     golden.writer.close()
-    third, fourth = numpy.full(64, 3, "float32").tobytes(), numpy.full(64, 4, "float32").tobytes()
-    data[data.index(third) + 9] ^= 0x10
+    second, fourth = (numpy.full(64, value, "float32").tobytes() for value in (2, 4))
+    data[data.index(second) + 9] ^= 0x10
     segment.write_bytes(data[: data.index(fourth) + 100])
 
 

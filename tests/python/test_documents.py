@@ -31,7 +31,9 @@ def variables_of_the_table():
 def sources():
     for top in ("libprobe", "daemon", "client", "python", "tests", "tools"):
         for path in (ROOT / top).rglob("*"):
-            if path.suffix in {".cpp", ".h", ".cu", ".cuh", ".py"} and path != pathlib.Path(__file__):
+            if path.suffix in {".cpp", ".h", ".cu", ".cuh", ".py"} and path != pathlib.Path(
+                __file__
+            ):
                 yield path, re.compile(r'"([A-Z][A-Z_0-9]+)"')
             elif path.suffix in {".sh", ""} and path.is_file():
                 yield path, re.compile(r"\$\{?(CGDEBUG_[A-Z_0-9]+)")

@@ -66,7 +66,9 @@ def test_what_the_layers_allow_is_not_a_finding(tmp_path, path, text):
     assert (result.returncode, result.stdout.count("\n")) == (0, 1), result.stdout
 
 
-@pytest.mark.parametrize(("path", "is_told"), [("daemon/serve/a.cpp", True), ("tests/unit/a_test.cpp", False)])
+@pytest.mark.parametrize(
+    ("path", "is_told"), [("daemon/serve/a.cpp", True), ("tests/unit/a_test.cpp", False)]
+)
 def test_a_long_file_is_pointed_out_and_no_finding(tmp_path, path, is_told):
     result = run(tmp_path, path, "x\n" * 400)
     assert result.returncode == 0

@@ -17,8 +17,8 @@ from cgdebug import (
     TensorNotComparedError,
     TensorPrint,
     TensorRecord,
+    _native,
 )
-from cgdebug import _native
 from cgdebug.actions import DTYPES
 from conftest import wait_until
 
