@@ -1,4 +1,4 @@
-// control_queue.h: what clients want changed, from serve to ingest, which alone writes credits.
+// control_queue.h: carries clients' changes from serve to ingest, which alone writes credits.
 #pragma once
 
 #include <mutex>
@@ -15,7 +15,7 @@ struct ControlChange {
   SlotPtr slot;
   layout::SlotControl control;
   bool from_next = false;  // `until` counts replays from the next one on
-  // Set: this changes and nothing else, as recordings begin and end; `control` is not looked at.
+  // If set, changes only this, as recordings do when they begin and end; `control` is ignored.
   std::optional<layout::Lossless> lossless = std::nullopt;
 };
 
@@ -31,7 +31,7 @@ class ControlQueue {
     return std::exchange(changes_, {});
   }
 
-  // Every dead job is to be forgotten, and its shared memory given back.
+  // Asks ingest to forget every dead job and to give its shared memory back.
   void Prune() {
     const std::lock_guard lock(mutex_);
     prune_ = true;

@@ -1,4 +1,4 @@
-// event_log.h: what happened, in order, for `tail`: bounded for each session.
+// event_log.h: what happened, in order, for `tail`; limited per session.
 #pragma once
 
 #include <array>
@@ -44,10 +44,10 @@ struct Event {
 };
 using EventPtr = std::shared_ptr<const Event>;
 
-// Two bounded streams a session: snapshots, which are many, cannot push out the print log and the
-// notices.
+// Two limited streams per session, so that snapshots, which are many, do not push out the print log
+// and the notices.
 //
-// Thread: any; one mutex, held for as long as it takes to copy pointers.
+// Thread: any; one mutex, held only to copy pointers.
 class EventLog {
  public:
   struct Limits {
@@ -55,7 +55,7 @@ class EventLog {
     std::size_t notices = 16384;
     std::size_t notice_text_bytes = 4u << 20;
   };
-  // How far a follower has read. A default-constructed one stands before everything.
+  // How far a follower has read. A default-constructed cursor stands before everything.
   struct Cursor {
     std::map<std::string, std::array<std::uint64_t, 2>> next;  // by uuid: index in each stream
   };
@@ -65,16 +65,16 @@ class EventLog {
   EventLog() = default;
   explicit EventLog(const Limits& limits) : limits_(limits) {}
 
-  // Called after Add() when the follower side has read everything before it, so that a burst of
-  // events is one call. On the adding thread, without the mutex.
+  // Called after Add() if the follower has read everything before it, so that a burst of events is
+  // one call. Runs on the adding thread, without the mutex.
   void SetListener(std::function<void()> listener);
 
   void Add(const SessionPtr& session, decltype(Event::what) what);
   void ForgetSession(const SessionPtr& session);
 
-  // Up to `max_events` events after `cursor`, in order; moves the cursor behind them.
+  // Up to `max_events` events after `cursor`, in order; moves the cursor past them.
   std::vector<EventPtr> Read(Cursor* cursor, std::size_t max_events, Missed* missed);
-  // Everything there is, in order; `end` then stands behind it.
+  // All events, in order; sets `end` past them.
   std::vector<EventPtr> All(Cursor* end);
 
  private:

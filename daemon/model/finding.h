@@ -8,7 +8,7 @@
 
 namespace cgdebug::pipeline {
 
-// The first snapshot of its slot that something is wrong with, in all replays that any daemon saw.
+// The first snapshot of its slot with such a fault, among all replays that any daemon saw.
 struct Finding {
   enum class Kind { kNan, kInf, kMismatch };
   SlotPtr slot;

@@ -11,8 +11,8 @@ namespace {
 
 std::string Basename(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
-// "python -u train.py --lr 1" is "train", "python -m pkg.main" is "pkg.main", "./bench 3" is
-// "bench".
+// The script's name: "train" for "python -u train.py --lr 1", "pkg.main" for "python -m pkg.main",
+// "bench" for "./bench 3".
 std::string ScriptName(const std::string& command) {
   std::vector<std::string> words;
   for (std::size_t begin = 0; begin < command.size();) {
@@ -27,7 +27,7 @@ std::string ScriptName(const std::string& command) {
       if (words[i] == "-m" && i + 1 < words.size()) return words[i + 1];
       if (words[i] == "-c") break;
       if (words[i].front() == '-') {
-        if (words[i] == "-W" || words[i] == "-X") ++i;  // these take the next word
+        if (words[i] == "-W" || words[i] == "-X") ++i;  // these options take the next word
         continue;
       }
       script = Basename(words[i]);

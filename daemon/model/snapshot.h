@@ -11,7 +11,7 @@
 
 namespace cgdebug::pipeline {
 
-// Everything but the values. Never changed once it is made; kept for long.
+// Everything except the values. Never changed once it is made; kept for long.
 struct Snapshot {
   SlotPtr slot;
   std::uint64_t ordinal = 0;   // of the slot's accepted snapshots, from 1
@@ -21,8 +21,8 @@ struct Snapshot {
   std::int64_t step = -1;
   numerics::Stats stats;
   bool changed = true;     // its bytes differ from those of the slot's snapshot before it
-  bool has_values = true;  // false: only the statistics left the job, or only they were wanted
-  bool forced = false;     // the live control asked for it: wanted whatever an action's period is
+  bool has_values = true;  // false: only statistics left the job, or only they were wanted
+  bool forced = false;     // the live control asked for it, so every sink wants it
 };
 using SnapshotPtr = std::shared_ptr<const Snapshot>;
 
@@ -31,7 +31,7 @@ using PayloadPtr = std::shared_ptr<const std::vector<std::byte>>;
 
 struct StoredSnapshot {
   SnapshotPtr snapshot;
-  PayloadPtr payload;  // empty too when the memory limit took it; the statistics stay
+  PayloadPtr payload;  // also empty if the memory limit dropped it; the statistics stay
 };
 
 }  // namespace cgdebug::pipeline

@@ -55,7 +55,7 @@ void SnapshotStore::Pin(const SlotPtr& slot, std::uint64_t sequence) {
     return;
   }
   Pinned& pinned = pinned_[found->first];
-  // The one that was found first: it has the room before those that led to it.
+  // Start at the first finding, which has room for the snapshots before it.
   std::size_t left = kPinnedBefore + 1;
   for (auto one = first_after; one != kept.begin() && left > 0; --left) {
     StoredSnapshot stored = (--one)->stored;

@@ -1,4 +1,4 @@
-// snapshot_store.h: the last values of every slot, for as long as the memory limit lets them stay.
+// snapshot_store.h: the last values of every slot, as far as the memory limit allows.
 #pragma once
 
 #include <cstddef>
@@ -15,13 +15,13 @@
 
 namespace cgdebug::pipeline {
 
-// Keeps as many snapshots of a slot as its ring has entries (at most kMaxHistory), payloads
-// included while all of them together fit `max_bytes`. Over the limit the oldest payloads go first:
-// of older snapshots, and only when those are gone of newest ones.
+// Keeps as many snapshots of a slot as its ring has entries (at most kMaxHistory). Their payloads
+// stay while all of them together fit `max_bytes`. Over the limit the oldest payloads are dropped
+// first: those of older snapshots, then those of the newest.
 //
-// Pinned snapshots, those that something was found in and the few before them, stay until their
-// slot or session is forgotten. Their payloads take at most a quarter of `max_bytes`; what is
-// pinned above that keeps its statistics.
+// Pinned snapshots, which are those with a finding and the few before them, stay until their slot
+// or session is forgotten. Their payloads take at most a quarter of `max_bytes`; above that only
+// statistics stay.
 //
 // Thread: any.
 class SnapshotStore {
@@ -32,16 +32,16 @@ class SnapshotStore {
   explicit SnapshotStore(std::uint64_t max_bytes) : max_bytes_(max_bytes) {}
 
   void Put(SnapshotPtr snapshot, PayloadPtr payload);
-  // Keeps replay `sequence` of the slot, when it is there, and kPinnedBefore snapshots before it.
+  // Keeps replay `sequence` of the slot, if it is there, and kPinnedBefore snapshots before it.
   void Pin(const SlotPtr& slot, std::uint64_t sequence);
   void ForgetSlot(const SlotPtr& slot);
   void ForgetSession(const SessionPtr& session);
 
-  // Oldest first, pinned ones among them; empty for an unknown slot.
+  // Oldest first, including pinned ones; empty for an unknown slot.
   std::vector<StoredSnapshot> History(const SlotPtr& slot) const;
-  // How many that is.
+  // The number of snapshots in History().
   std::uint64_t CountOf(const SlotPtr& slot) const;
-  // Of one replay; nothing when it is not there.
+  // The snapshot of one replay, or nothing if it is not there.
   std::optional<StoredSnapshot> Find(const SlotPtr& slot, std::uint64_t sequence) const;
   std::uint64_t bytes() const;
   std::uint64_t max_bytes() const { return max_bytes_; }
@@ -61,8 +61,8 @@ class SnapshotStore {
   const std::uint64_t max_bytes_;
   mutable std::mutex mutex_;
   std::map<Key, std::deque<Kept>> slots_;
-  // Those that hold a payload, by arrival: snapshots that have a newer one in their slot, and the
-  // newest of each slot. References to elements of a deque stay valid while its ends change.
+  // Snapshots with a payload, by arrival: those with a newer one in their slot, and the newest of
+  // each slot. References to elements of a deque stay valid while its ends change.
   std::map<std::uint64_t, Kept*> older_;
   std::map<std::uint64_t, Kept*> newest_;
   std::map<Key, Pinned> pinned_;

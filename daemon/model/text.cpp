@@ -10,7 +10,7 @@ namespace {
 
 struct Decoded {
   std::uint32_t code_point = 0;
-  std::size_t bytes = 0;  // 0 = no UTF-8 here
+  std::size_t bytes = 0;  // 0: not UTF-8
 };
 
 Decoded DecodeOne(std::string_view text) {
@@ -30,7 +30,7 @@ Decoded DecodeOne(std::string_view text) {
   return {code_point, bytes};
 }
 
-// Those that turn the direction of writing make a terminal show what follows in another order.
+// Characters that change the direction of writing would make a terminal show the rest reordered.
 bool IsControl(std::uint32_t code_point) {
   const auto between = [code_point](std::uint32_t first, std::uint32_t last) {
     return code_point >= first && code_point <= last;
@@ -39,7 +39,7 @@ bool IsControl(std::uint32_t code_point) {
          between(0x200e, 0x200f) || between(0x2028, 0x202e) || between(0x2066, 0x2069);
 }
 
-// Whether `text` begins like what a byte becomes.
+// Whether `text` begins like an escaped byte.
 bool LooksEscaped(std::string_view text) {
   const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
   return text.size() >= 4 && text.starts_with("\\x") && is_digit(text[2]) && is_digit(text[3]);

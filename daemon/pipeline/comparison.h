@@ -1,4 +1,4 @@
-// comparison.h: a snapshot beside the expected tensor of its probe.
+// comparison.h: compares a snapshot with the expected tensor of its probe.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace cgdebug::pipeline {
 
 using ComparisonPtr = std::shared_ptr<const Result<numerics::CompareResult>>;
 
-// With the tolerances that the probe was given. Thread: any.
+// Uses the tolerances of the probe. Thread: any.
 // Fails: the bytes are not a tensor of the slot's dtype and shape.
 ComparisonPtr CompareWithExpected(const SlotIdentity& slot, std::span<const std::byte> values,
                                   std::span<const std::byte> expected);

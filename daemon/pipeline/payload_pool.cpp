@@ -28,7 +28,7 @@ class PayloadPool::Spares {
     const std::size_t bytes = payload.size();
     if (bytes < kSmallBytes || bytes > max_bytes_) return;
     const std::scoped_lock lock(mutex_);
-    // In favour of the size that is in use now.
+    // Drops other sizes in favour of the one in use now.
     while (bytes_ + bytes > max_bytes_) {
       const auto other = by_size_.begin()->first != bytes ? by_size_.begin() : --by_size_.end();
       if (other->first == bytes) return;

@@ -1,7 +1,7 @@
-// payload_pool.h: memory of payloads that is used again.
+// payload_pool.h: reuses the memory of payloads.
 //
-// A daemon that reads at full rate allocates and frees gigabytes a second, on several threads. The
-// allocator spreads that over its heaps and keeps more of it the longer it lasts.
+// A daemon that reads at full rate allocates and frees gigabytes per second, on several threads.
+// The allocator would spread that over its heaps and keep more and more of it.
 #pragma once
 
 #include <cstddef>
@@ -16,12 +16,12 @@ namespace cgdebug::pipeline {
 // Thread: any. Payloads may outlive the pool.
 class PayloadPool {
  public:
-  // Keeps up to `max_bytes` of what nobody uses any more.
+  // Keeps up to `max_bytes` of unused memory.
   explicit PayloadPool(std::size_t max_bytes);
 
-  // Of `bytes` bytes of any content, or empty where none is kept.
+  // Memory of `bytes` bytes with any content, or empty if none is kept.
   std::vector<std::byte> Take(std::uint64_t bytes);
-  // Its memory comes back when its last owner is gone.
+  // The memory comes back when its last owner is gone.
   PayloadPtr Share(std::vector<std::byte> payload);
 
  private:

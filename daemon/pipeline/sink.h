@@ -15,7 +15,7 @@
 
 namespace cgdebug::pipeline {
 
-// What a sink may tell the producer, and ask it, about one slot.
+// What a sink may tell the producer of one slot, and ask it.
 //
 // Lifetime: valid during the call it is given to.
 class SlotFeedback {
@@ -26,7 +26,7 @@ class SlotFeedback {
   // Whether the slot's snapshots can be compared at all.
   // Fails: there is no usable expected tensor; the message says why.
   virtual Result<void> CanCompare() = 0;
-  // Ordinal up to which daemons before this one consumed the slot.
+  // The ordinal up to which earlier daemons consumed the slot.
   virtual std::uint64_t consumed_before() const { return 0; }
   virtual void AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) = 0;
 };
@@ -34,9 +34,9 @@ class SlotFeedback {
 struct Delivery {
   SnapshotPtr snapshot;
   PayloadPtr payload;
-  // Consumed by a daemon before this one and still in the ring: for the last values only.
+  // An earlier daemon consumed it and it is still in the ring: use it only for the last values.
   bool seen_before = false;
-  ComparisonPtr comparison = nullptr;  // null where none was wanted or possible
+  ComparisonPtr comparison = nullptr;  // null if none was wanted or possible
 };
 
 // Snapshots that no sink gets.
@@ -45,10 +45,10 @@ struct Gap {
   layout::LossCause cause = layout::LossCause::kOverwritten;
   std::uint64_t count = 0;
   std::uint64_t last_ordinal = 0;     // of them
-  std::uint64_t last_sequence = 0;    // none of them is of a later replay
+  std::uint64_t last_sequence = 0;    // no lost snapshot is of a later replay
   std::uint64_t before_sequence = 0;  // the replay of the snapshot that came after; 0 = none came
-  // The live control asked for that snapshot, or for one of them: whatever an action's period is,
-  // they may have been wanted.
+  // Whether the live control asked for that snapshot or for a lost one. If so, lost snapshots may
+  // have been wanted, whatever an action's period is.
   bool before_forced = false;
 };
 
@@ -57,27 +57,27 @@ class Sink {
  public:
   virtual ~Sink() = default;
 
-  // Before the slot's first delivery.
+  // Called before the slot's first delivery.
   virtual void OpenSlot(const SlotPtr& /*slot*/, SlotFeedback& /*feedback*/) {}
   virtual void Consume(const Delivery& delivery, SlotFeedback& feedback) = 0;
-  // Told before what comes after the gap, or before CloseSlot().
+  // Called before what comes after the gap, or before CloseSlot().
   virtual void Lose(const Gap& /*gap*/) {}
-  // After the delivery of that snapshot to every sink, or after OpenSlot().
+  // Called after every sink got that snapshot, or after OpenSlot().
   virtual void Found(const Finding& /*finding*/) {}
-  // Nothing more comes: its producer ended after replay `last_sequence`, or gave the slot up.
+  // Nothing more comes: the producer ended after replay `last_sequence`, or gave the slot up.
   virtual void CloseSlot(const SlotPtr& /*slot*/, std::uint64_t /*last_sequence*/,
                          SlotFeedback& /*feedback*/) {}
-  // The producer is gone, `died` without saying goodbye; its values stay readable until
-  // ForgetSession.
+  // The producer is gone; `died` means without a clean exit. Its values stay readable until
+  // ForgetSession().
   virtual void EndSession(const SessionPtr& /*session*/, bool /*died*/) {}
   virtual void ForgetSession(const SessionPtr& /*session*/) {}
-  // The producer gave the slot up: its values are no longer wanted.
+  // The producer gave the slot up, so its values are no longer wanted.
   virtual void ForgetSlot(const SlotPtr& /*slot*/) {}
-  // Before the producer is told that what was consumed is.
+  // Called before the producer learns what was consumed.
   virtual void Flush() {}
 };
 
-// Hands everything to each of its sinks, in the order in which they were added.
+// Passes everything to each of its sinks, in the order in which they were added.
 class FanOut final : public Sink {
  public:
   void Add(std::unique_ptr<Sink> sink) { sinks_.push_back(std::move(sink)); }

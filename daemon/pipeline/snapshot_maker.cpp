@@ -24,7 +24,8 @@ bool TriggerHolds(const layout::SlotControl& control, const numerics::Stats& sta
   return true;
 }
 
-// As far as statistics can tell. The hash comes first, because it nearly always differs.
+// Whether the values are equal, as far as statistics can tell. The hash comes first, because it
+// nearly always differs.
 bool AreOfEqualValues(const numerics::Stats& a, const numerics::Stats& b) {
   return a.has_hash && b.has_hash && a.hash == b.hash && numerics::DifferencesOf(a, b).empty();
 }
@@ -63,7 +64,7 @@ PayloadPtr SnapshotMaker::TakeValues(ring::Entry* entry, const layout::SlotContr
   const auto view =
       numerics::MakeTensorView(snapshot->slot->dtype, snapshot->slot->shape, *payload);
   if (view.ok()) snapshot->stats = numerics::ComputeStats(*view);
-  if (const auto previous = previous_payload_.lock()) {  // bytes only where the hash cannot tell
+  if (const auto previous = previous_payload_.lock()) {  // bytes only if hashes are equal
     snapshot->changed = snapshot->stats.hash != previous_stats_->hash ||
                         std::memcmp(previous->data(), payload->data(), payload->size()) != 0;
   }

@@ -1,4 +1,4 @@
-// snapshot_maker.h: from what lay in a ring to a snapshot.
+// snapshot_maker.h: makes a snapshot of a ring entry.
 #pragma once
 
 #include <cstddef>
@@ -13,16 +13,16 @@
 
 namespace cgdebug::pipeline {
 
-// Of one slot, in the order of its ordinals: it knows whether the bytes changed.
+// For one slot, in the order of its ordinals: it knows whether the bytes changed.
 class SnapshotMaker {
  public:
   // `pool` outlives the maker.
   explicit SnapshotMaker(PayloadPool* pool) : pool_(pool) {}
 
-  // `control`: the slot's, for entries whose values are wanted under its trigger only. Takes the
-  // entry's payload.
+  // Takes the entry's payload. `control` is the slot's, for entries whose values are wanted only if
+  // its trigger holds.
   StoredSnapshot Make(const SlotPtr& slot, ring::Entry* entry, const layout::SlotControl& control);
-  // The one before the next is this.
+  // Sets the snapshot before the next one.
   void Follow(const StoredSnapshot& stored);
 
  private:

@@ -105,8 +105,8 @@ void Connection::HandleFrame() {
   SendAnswer(id, *response, payload);
 }
 
-// Elsewhere, for it writes gigabytes or waits for the rings to be read: the other clients are
-// answered meanwhile, and this one's next request is read afterwards.
+// On another thread, because it writes gigabytes or waits for the rings to be read. Other clients
+// are answered meanwhile; this client's next request is read afterwards.
 void Connection::AnswerSlowly(std::uint64_t request_id, v1::Request request) {
   answering_slowly_ = true;
   auto done = [self = shared_from_this(), request_id](const v1::Response& response,

@@ -16,22 +16,22 @@
 
 namespace cgdebug::serve {
 
-// Reads requests, writes answers in the order in which they are ready. What waits to be written is
-// bounded: above a limit no further request is read and no further event is taken from a tail.
+// Reads requests and writes answers in the order in which they are ready. Limits what waits to be
+// written: above the limit it reads no further request and takes no further event from a tail.
 //
 // Thread: the serve thread.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   using Socket = boost::asio::local::stream_protocol::socket;
 
-  // `full`: there are too many clients; the first request is answered with that, then it ends.
-  // `slow` answers what takes long. `on_change` is called after a request was answered and when the
-  // connection ends.
+  // `full`: there are too many clients; answers the first request with that and ends. `slow`
+  // answers requests that take long. `on_change` is called after a request was answered and when
+  // the connection ends.
   Connection(Socket socket, Handlers* handlers, boost::asio::thread_pool* slow,
              const ServeOptions& options, bool full, std::function<void()> on_change);
 
   void Start() { ReadNext(); }
-  // Sends what tails have to send.
+  // Sends what its tails have.
   void Pump();
   void Close();
   bool open() const { return open_; }

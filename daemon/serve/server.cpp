@@ -37,7 +37,7 @@ Server::~Server() { handlers_.model().events->SetListener(nullptr); }
 
 void Server::Run() {
   pthread_setname_np(pthread_self(), "cgdebug-serve");
-  // What a client sends is told in the log, once; protobuf would write a line for each bad string.
+  // What a client sends is logged once; protobuf would write a line for each bad string.
   google::protobuf::SetLogHandler(nullptr);
   handlers_.model().events->SetListener([this] {
     asio::post(io_, [this] {
@@ -51,7 +51,7 @@ void Server::Run() {
   WatchIdle();
   Accept();
   io_.run();
-  slow_.stop();  // what has not begun has no client any more
+  slow_.stop();  // requests that have not begun have no client any more
   slow_.join();
   handlers_.model().events->SetListener(nullptr);
 }
@@ -63,7 +63,7 @@ void Server::Accept() {
       OnAccept(std::move(socket));
       return Accept();
     }
-    // Out of descriptors, most likely: existing clients go on meanwhile.
+    // Most likely out of descriptors. Existing clients go on meanwhile.
     Log("rpc")->warn("cannot accept a client: {}", failure.message());
     retry_timer_.expires_after(kAcceptRetry);
     retry_timer_.async_wait([this](boost::system::error_code cancelled) {

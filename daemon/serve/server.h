@@ -25,7 +25,7 @@ class Server {
   ~Server();
 
   // Serves until a signal, a Shutdown request, the end of `exit_with`, or idle_timeout without a
-  // client and a live job. Then every connection is closed.
+  // client and a live job. Then closes every connection.
   void Run();
 
  private:
@@ -48,7 +48,7 @@ class Server {
   std::list<std::shared_ptr<Connection>> connections_;
   std::chrono::steady_clock::time_point busy_at_ = std::chrono::steady_clock::now();
   bool stopping_ = false;
-  boost::asio::thread_pool slow_{4};  // the last member: what it works with goes after it
+  boost::asio::thread_pool slow_{4};  // last member: destroyed before what it works with
 };
 
 }  // namespace cgdebug::serve

@@ -48,7 +48,7 @@ void CompareSink::OpenSlot(const pipeline::SlotPtr& slot, pipeline::SlotFeedback
   feedback.SetVerdict(mine.verdict);
 }
 
-// Replays after those covered and up to `last_missed` that nobody will compare.
+// Counts replays after the covered ones and up to `last_missed` that nobody will compare.
 bool CompareSink::CountMissed(Slot* slot, std::uint32_t every, std::uint64_t last_missed) {
   ring::Verdict& verdict = slot->verdict;
   if (last_missed <= verdict.covered_sequence) return false;

@@ -8,12 +8,12 @@
 
 namespace cgdebug::sinks {
 
-// The verdict of a slot says pass only when every replay it wanted was compared and matched:
+// The verdict of a slot is pass only if every replay it wanted was compared and matched:
 //   fail   one did not match; stays, with the first one's replay and text
 //   error  some could not be compared (overwritten, half written, no usable expected tensor)
-//   pass   compared > 0, nothing else
-// Replays count once, over every daemon that worked on the slot: the verdict in shared memory says
-// up to which replay it covers.
+//   pass   compared > 0, and neither of these
+// Each replay counts once, over all daemons that worked on the slot: the verdict in shared memory
+// says up to which replay it counts.
 class CompareSink final : public pipeline::Sink {
  public:
   // `events` outlives the sink.
@@ -30,7 +30,7 @@ class CompareSink final : public pipeline::Sink {
   struct Slot {
     ring::Verdict verdict;
     bool usable = false;  // the expected tensor
-    bool torn = false;    // an earlier daemon was killed in the middle of the verdict
+    bool torn = false;    // an earlier daemon was killed while it wrote the verdict
   };
   bool CountMissed(Slot* slot, std::uint32_t every, std::uint64_t last_missed);
   // Requires: `delivery` has a comparison.

@@ -6,14 +6,15 @@
 
 namespace cgdebug::sinks {
 
-// Also of snapshots that an earlier daemon consumed, so that a new daemon has last values at once.
+// Also keeps snapshots that an earlier daemon consumed, so that a new daemon has last values at
+// once.
 class MemorySink final : public pipeline::Sink {
  public:
   // `store` outlives the sink.
   explicit MemorySink(pipeline::SnapshotStore* store) : store_(store) {}
 
   void Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedback& feedback) override;
-  // The tensor stays, with the few before it: whoever is told of it later can look at it.
+  // Keeps that tensor and the few before it, so that it can still be looked at later.
   void Found(const pipeline::Finding& finding) override;
   void ForgetSession(const pipeline::SessionPtr& session) override;
   void ForgetSlot(const pipeline::SlotPtr& slot) override;

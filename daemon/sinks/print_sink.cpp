@@ -9,7 +9,7 @@
 namespace cgdebug::sinks {
 namespace {
 
-constexpr std::uint32_t kMaxItems = 10'000;  // whatever a registration asks for
+constexpr std::uint32_t kMaxItems = 10'000;  // whatever the registration asks for
 
 }  // namespace
 
@@ -29,7 +29,7 @@ std::string RenderPrint(const pipeline::Snapshot& snapshot, const pipeline::Payl
   if ((registration.flags & layout::kPrintSummary) == 0 && payload != nullptr) {
     return head + numerics::FormatTensorType(slot.dtype, slot.shape) + "  " + values;
   }
-  // A single element stands in the summary already.
+  // The summary shows a single element already.
   const bool shows_values = !values.empty() && snapshot.stats.count > 1;
   return head + numerics::FormatTensorLine(slot.dtype, slot.shape, snapshot.stats) +
          (shows_values ? "\n          " + values : "");

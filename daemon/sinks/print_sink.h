@@ -1,4 +1,4 @@
-// print_sink.h: TensorPrint: one line a tensor, in the job's own terminal and in the session's log.
+// print_sink.h: TensorPrint: one line per tensor, in the job's own terminal and the session's log.
 #pragma once
 
 #include <map>
@@ -10,8 +10,8 @@
 
 namespace cgdebug::sinks {
 
-// Every line is in the event log in any case; the producer is told how many lines there were and
-// how many its terminal took.
+// Every line is in the event log in any case. The producer learns how many lines there were and how
+// many its terminal took.
 class PrintSink final : public pipeline::Sink {
  public:
   // `events` outlives the sink.
@@ -25,7 +25,7 @@ class PrintSink final : public pipeline::Sink {
   std::map<pipeline::SessionPtr, JobTerminal> terminals_;
 };
 
-// What the line says, without a newline at the end:
+// The text of the line, without a newline at the end:
 //   [cgdebug] r0 @1203 blk3.attn.out  f16[8,512,4096]  n=16.8M x∈[-41.2 |▁▂▅█▅▂▁▁| 39.8] μ=0.002
 //   σ=1.31
 //             [[0.31, ..., -1.5], ...]

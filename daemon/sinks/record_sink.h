@@ -1,4 +1,4 @@
-// record_sink.h: hands everything to the recorder.
+// record_sink.h: passes everything to the recorder.
 #pragma once
 
 #include "daemon/pipeline/sink.h"
