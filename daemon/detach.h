@@ -9,10 +9,10 @@
 namespace cgdebug {
 
 // In the detached process: tells the starter how it went, so that the starter ends when the daemon
-// can be talked to, with an error that somebody reads.
+// can be talked to, with an error that the starter reads.
 class Starter {
  public:
-  Starter() = default;  // nobody waits
+  Starter() = default;  // no process waits
   explicit Starter(UniqueFd pipe) : pipe_(std::move(pipe)) {}
   void Ready(const std::string& text) { Tell('+', text); }
   void Failed(const std::string& text) { Tell('-', text); }

@@ -10,10 +10,10 @@
 namespace cgdebug {
 
 // Holds "<socket>.lock" and the listening socket. Whoever gets the lock may remove a socket that a
-// dead daemon left; whoever does not leaves everything alone.
+// dead daemon left; a process that does not get it changes nothing.
 //
 // Lifetime: removes the socket on destruction, before the lock is given back. The lock file stays:
-//           a lock on a removed file would exclude nobody.
+//           a lock on a removed file would not exclude anything.
 class Instance {
  public:
   // nullopt: another daemon has the lock.

@@ -15,8 +15,8 @@
 
 namespace cgdebug {
 
-// Threads that prepare large snapshots: half of the cores up to 4 threads, a quarter up to 8; the
-// job has the others.
+// Threads that prepare large snapshots: max(min(4, cores / 2), min(8, cores / 4)). The job has the
+// other cores.
 inline std::size_t DefaultWorkers() {
   const std::size_t cores = std::thread::hardware_concurrency();
   return std::max(std::min<std::size_t>(4, cores / 2), std::min<std::size_t>(8, cores / 4));

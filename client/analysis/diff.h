@@ -95,7 +95,7 @@ struct Diff {
   }
 };
 
-// Fails: a source that cannot be read, tolerances that are none.
+// Fails: a source that cannot be read, invalid tolerances.
 Result<Diff> Compare(source::Source& a, source::Source& b, const DiffOptions& options);
 
 }  // namespace cgdebug::analysis

@@ -21,7 +21,7 @@ struct GapSummary {
 GapSummary SummarizeGaps(source::Source& source, const Scope& scope);
 
 // Reads every snapshot but its values, for those who say what a source has and do not read it
-// themselves: what an index names and nobody can read is missing too.
+// themselves: a snapshot that an index names and that cannot be read is missing too.
 void AddUnreadable(source::Source& source, const Scope& scope, GapSummary* summary);
 
 // All of it in sentences; empty when the source is complete.

@@ -27,7 +27,7 @@ struct StatisticsVerdict {
 
 struct StatisticsOptions {
   bool can_be_nan = false;     // a floating type
-  bool has_tolerance = false;  // somebody asked for rtol or atol: what differs may lie within them
+  bool has_tolerance = false;  // rtol or atol was given: what differs may lie within them
 };
 
 // As assert_close has it, NaN equals nothing unless `tolerance.equal_nan`. Then the hash proves no

@@ -24,7 +24,7 @@ struct SafetensorsTensor {
   std::vector<std::uint64_t> shape;
   std::uint64_t offset = 0;  // of its values in the file
   std::uint64_t bytes = 0;
-  // What `export --to safetensors` adds; the defaults for a file of somebody else.
+  // What `export --to safetensors` adds; defaults for any other file.
   std::uint64_t order = 0;
   std::uint64_t capture_id = 0;
   std::string graph;            // what the graph was called,
@@ -48,7 +48,7 @@ struct SafetensorsFile {
 // larger than the format allows.
 Result<SafetensorsFile> OpenSafetensors(const std::string& path);
 
-// The values, read into memory: pages of a file that somebody cuts off would raise SIGBUS.
+// The values, read into memory: a mapping of a file that is truncated would raise SIGBUS.
 // Fails: the file is no longer the one whose header was read.
 Result<Values> ReadTensor(const SafetensorsFile& file, const SafetensorsTensor& tensor);
 

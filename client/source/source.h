@@ -111,7 +111,7 @@ struct Description {
   std::vector<std::string> damage = {};  // what was found while reading, in sentences
   std::vector<std::string> unread = {};  // recordings of a folder that cannot be read: why
   std::string ranks = {};   // which of a live run's are in it, and which are not; empty: no ranks
-  bool is_growing = false;  // somebody writes it now
+  bool is_growing = false;  // a writer is at work
   bool is_cut_off = false;  // its end is missing: what came after is unknown
 };
 
@@ -132,7 +132,8 @@ class Source {
   virtual Result<Snapshot> Get(std::size_t slot, const Key& key) = 0;
   // Fails: no values are kept of it, or they are damaged.
   virtual Result<Values> Load(const Snapshot& snapshot) = 0;
-  // The same for somebody who may change them: neither the file nor what Load gives changes then.
+  // The same for a caller that may change them: that changes neither the file nor what Load()
+  // gives.
   virtual Result<Values> LoadWritable(const Snapshot& snapshot);
   // Everything that the account of a slot has as lost, where it is known to lie.
   virtual std::vector<Gap> Gaps() = 0;

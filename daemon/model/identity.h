@@ -17,8 +17,8 @@ namespace cgdebug::pipeline {
 struct SessionIdentity : recording::Session {
   std::string segment;  // name of the control file in /dev/shm
   std::string key;      // the first 8 digits of the uuid; more when another session has the same 8
-  // The kernel agrees with `pid`: whoever held the producer's lock when the daemon found the
-  // segment has this pid here. Nothing outside the segment is touched on the word of the segment
+  // The kernel confirms `pid`: the process that held the producer's lock when the daemon found the
+  // segment has this pid here. The daemon touches nothing outside the segment on the segment's word
   // alone.
   bool is_pid_true = false;
   std::int32_t local_rank = -1;       // -1: unknown

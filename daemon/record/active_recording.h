@@ -31,7 +31,7 @@ enum class LosslessJobs {
 struct RecordRequest {
   std::string directory;
   std::vector<std::string> probes;  // globs; none = all
-  std::set<std::string> sessions;   // uuids; none = whoever is there or comes
+  std::set<std::string> sessions;   // uuids; none = every session, now and later
   std::string run_id;               // not empty: the sessions of this run instead
   std::optional<std::int32_t> rank;
   std::uint64_t replays = 0;                        // of each probe; 0 = until it is stopped
@@ -43,7 +43,7 @@ struct RecordRequest {
   std::optional<recording::Durability> durability;  // likewise
   bool to_disk_only = false;                        // of slots that are registered so
   LosslessJobs lossless = LosslessJobs::kNew;
-  pid_t owner = 0;  // while it lives, the recording does not end with its jobs; 0 = nobody
+  pid_t owner = 0;  // while it lives, the recording does not end with its jobs; 0 = none
 };
 
 struct RecordingInfo {
@@ -73,7 +73,7 @@ class ActiveRecording {
   bool Wants(const SlotIdentity& slot) const;
   // Whether the slot is to lose nothing for its sake.
   bool NeedsAll(const SlotIdentity& slot) const;
-  // Whether it takes jobs that are yet to come, whoever they are, and needs all of them.
+  // Whether it takes any job yet to come, and needs all of its snapshots.
   bool AwaitsJobs() const;
   // `seen`: the last ordinal that came before the recording, of replay `seen_sequence` or an
   // earlier one. Requires: Wants().

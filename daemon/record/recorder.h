@@ -24,7 +24,7 @@ namespace cgdebug::pipeline {
 // another goes on with it.
 //
 // Thread: any. Writing happens on the thread that feeds, under one mutex; closing and its waiting
-// for the disk on the caller of Stop() or on an own thread.
+// for the disk on the caller of Stop() or on its own thread.
 class Recorder {
  public:
   // Tells a job that wanted to be on the disk why it is not; never blocks. Thread: any.
@@ -32,7 +32,7 @@ class Recorder {
   // Tells a slot whether a recording needs all of it; never blocks. Thread: any.
   using SetLossless = std::function<void(const SlotPtr& slot, layout::Lossless lossless)>;
 
-  // `rings` outlives the recorder. Null: whoever feeds it has read everything there is.
+  // `rings` outlives the recorder. Null: its caller has read everything there is.
   Recorder(const recording::WriterOptions& options, Tell tell, SetLossless set_lossless = {},
            RingReads* rings = nullptr);
   ~Recorder();  // closes what is open
@@ -61,7 +61,7 @@ class Recorder {
   void Found(const Finding& finding);
   void CloseSlot(const SlotPtr& slot, std::uint64_t last_sequence);
   void EndSession(const SessionPtr& session, bool died);
-  // What was consumed before is in the hands of the system then.
+  // After this, everything consumed so far is in the page cache.
   void Flush();
 
  private:

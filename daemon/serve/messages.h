@@ -24,7 +24,7 @@ void Fill(const pipeline::Snapshot& snapshot, const pipeline::Registry& registry
 void Fill(const layout::SlotControl& control, v1::Control* message);
 
 // The other way; `slot` is left for the caller.
-// Fails: a mode nobody knows, a condition or a range that makes no sense.
+// Fails: an unknown mode, or a condition or range that makes no sense.
 Result<pipeline::ControlChange> ToChange(const v1::SetRequest& request, std::int64_t now_ns);
 void Fill(const pipeline::RecordingInfo& info, v1::Recording* message);
 

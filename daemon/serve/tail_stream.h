@@ -23,7 +23,7 @@ class TailStream {
  public:
   static constexpr std::size_t kMaxPending = 16384;
 
-  // Fails: nullopt with *error: a bad pattern, a session that nobody knows.
+  // Fails: nullopt with *error: a bad pattern, an unknown session.
   static std::optional<TailStream> Open(const Model& model, const v1::TailRequest& request,
                                         v1::Error* error);
 

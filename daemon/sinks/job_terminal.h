@@ -11,7 +11,7 @@ namespace cgdebug::sinks {
 
 // The job's stderr when it is a terminal or a pipe. Never a regular file: the job and the daemon
 // would each write at an offset of their own, over each other. Nor anything of a process in another
-// PID namespace, where the pid means somebody else.
+// PID namespace, where the pid means another process.
 //
 // Lifetime: holds the job's stderr open: whoever reads that pipe sees its end only when this is
 //           closed too.

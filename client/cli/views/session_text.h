@@ -29,7 +29,7 @@ struct JobRanks {
 // In the order of their first session. Lifetime: of `sessions`.
 std::vector<JobRanks> GroupByJob(const std::vector<v1::Session>& sessions);
 
-// Those to show to somebody who named none: the alive ones; where there are none, the newest run.
+// The sessions to show if none was named: those alive or, if there are none, the newest run.
 // Lifetime: of `sessions`, which are in the order of their beginning.
 std::vector<v1::Session> Current(const std::vector<v1::Session>& sessions);
 

@@ -46,7 +46,7 @@ std::string Printable(std::string_view text);
 // The same of several lines.
 std::string PrintableLines(std::string_view text);
 
-// `text` as one word of a shell command that somebody will paste, quoted when it must be.
+// `text` as one word of a shell command for pasting, quoted if necessary.
 std::string ShellWord(std::string_view text);
 
 // Of the terminal behind `fd`; 0 when it is none.
