@@ -141,10 +141,10 @@ void ProbeTable::EvictOldRetired(bool all) {
     if (is_newest) {
       const auto probe = probes_.find(slot.probe_id);
       if (probe != probes_.end()) kept.probe = probe->second.lock();
-      kept.newest_capture = slot.registration.capture_id;
+      kept.newest_capture = slot.registration.graph_id;
     }
     if (kept.probe == nullptr) continue;  // it is being closed
-    const bool fits = slot.registration.capture_id == kept.newest_capture ||
+    const bool fits = slot.registration.graph_id == kept.newest_capture ||
                       (kept.slots < kMaxRetiredSlots && bytes < kMaxRetiredBytes);
     if (all || !fits) {
       Evict(*kept.probe, slot);

@@ -27,7 +27,7 @@ Record MakeRecord(const ProbeSlot& slot, ring::Entry entry) {
   Record record;
   record.replay_index = entry.sequence;
   record.invocation_index = r.invocation;
-  record.capture_id = r.capture_id;
+  record.graph_id = r.graph_id;
   record.graph_label = r.graph_label;
   record.serial = entry.serial;
   record.slot = slot.index;
@@ -52,7 +52,7 @@ SlotStatus StatusOf(const ProbeSlot& slot) {
   SlotStatus status;
   status.slot = slot.index;
   status.site = r.site;
-  status.capture_id = r.capture_id;
+  status.graph_id = r.graph_id;
   status.graph_label = r.graph_label;
   status.invocation = r.invocation;
   status.dtype = static_cast<Dtype>(r.dtype);

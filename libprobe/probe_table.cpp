@@ -209,7 +209,7 @@ std::unique_ptr<ProbeSlot> ProbeTable::TakePrepared(ProbeState& probe, const Ten
 }
 
 void ProbeTable::Complete(ProbeState& probe, ProbeSlot& slot, const TensorRef& tensor,
-                          std::uint64_t capture_id, std::uint32_t invocation,
+                          std::uint64_t graph_id, std::uint32_t invocation,
                           const std::string& site) {
   layout::SlotRegistration& r = slot.registration;
   if (!site.empty()) {
@@ -223,10 +223,10 @@ void ProbeTable::Complete(ProbeState& probe, ProbeSlot& slot, const TensorRef& t
     r.expected_offset = slot.expected->offset;
   }
   r.probe_id = probe.id;
-  r.capture_id = capture_id;
+  r.graph_id = graph_id;
   r.invocation = invocation;
-  if (capture_id != 0) {
-    const Capture& capture = FindCapture(capture_id);
+  if (graph_id != 0) {
+    const Capture& capture = FindCapture(graph_id);
     slot.graph_serial = capture.serial;
     std::memcpy(r.graph_label, capture.label.data(), capture.label.size());
   }
@@ -258,15 +258,15 @@ ProbeSlot* ProbeTable::Publish(ProbeState& probe, std::unique_ptr<ProbeSlot>& sl
 // --- observing ---------------------------------------------------------------------------------
 
 void ProbeTable::CaptureOne(ProbeState& probe, const TensorRef& tensor, void* stream,
-                            std::uint64_t capture_id, const std::string& site) {
+                            std::uint64_t graph_id, const std::string& site) {
   if (probe.invocations.size() > kMaxOpenCaptures) {
-    std::erase_if(probe.invocations, [&](const auto& item) { return item.first != capture_id; });
+    std::erase_if(probe.invocations, [&](const auto& item) { return item.first != graph_id; });
   }
-  const std::uint32_t invocation = probe.invocations[capture_id]++;
+  const std::uint32_t invocation = probe.invocations[graph_id]++;
   std::unique_ptr<ProbeSlot> slot = TakePrepared(probe, tensor);
   if (slot == nullptr) slot = MakeCaptureSlot(probe, tensor);
   try {
-    Complete(probe, *slot, tensor, capture_id, invocation, site);
+    Complete(probe, *slot, tensor, graph_id, invocation, site);
     if (slot->buffers.kind == capture::Buffers::Kind::kDirect) {
       capture::CaptureDirect(slot.get(), *segment_, tensor, stream, probe.options.prefer_link);
     } else {

@@ -88,7 +88,7 @@ class ProbeTable {
   Capture& FindCapture(std::uint64_t id);
   // Fills in what only the calling code knows, and the expected tensor.
   void Complete(ProbeState& probe, capture::ProbeSlot& slot, const TensorRef& tensor,
-                std::uint64_t capture_id, std::uint32_t invocation, const std::string& site);
+                std::uint64_t graph_id, std::uint32_t invocation, const std::string& site);
   capture::ProbeSlot* Publish(ProbeState& probe, std::unique_ptr<capture::ProbeSlot>& slot);
   // Where the probe is called. Releases `lock` meanwhile: finding out may take the interpreter's
   // lock, whose owner may wait for this one.
@@ -98,8 +98,8 @@ class ProbeTable {
   // nullptr if the probe was closed.
   capture::ProbeSlot* EagerSlot(ProbeState& probe, const TensorRef& tensor, void* stream,
                                 std::unique_lock<std::mutex>& lock);
-  void CaptureOne(ProbeState& probe, const TensorRef& tensor, void* stream,
-                  std::uint64_t capture_id, const std::string& site);
+  void CaptureOne(ProbeState& probe, const TensorRef& tensor, void* stream, std::uint64_t graph_id,
+                  const std::string& site);
   void ObserveHost(ProbeState& probe, const TensorRef& tensor);
   void ObserveCuda(ProbeState& probe, const TensorRef& tensor, void* stream);
 

@@ -145,9 +145,9 @@ class Aligner {
       const Slot& info = source.slots()[slot];
       const Call& call = side->calls[slot] = names.Of(info, is_a);
       side->of_call[call].push_back(slot);
-      if (info.capture_id == 0) continue;
-      const auto [place, is_new] = places.try_emplace(
-          Capture{info.session, info.rank, info.capture_id}, side->graphs.size());
+      if (info.graph_id == 0) continue;
+      const auto [place, is_new] =
+          places.try_emplace(Capture{info.session, info.rank, info.graph_id}, side->graphs.size());
       if (is_new) side->graphs.emplace_back().first = &info;
       CapturedGraph& graph = side->graphs[place->second];
       graph.slots.push_back(slot);
@@ -225,7 +225,7 @@ class Aligner {
       }
     };
     pair_where([](const Slot& x, const Slot& y, const Call&) {
-      return (x.capture_id == 0 || y.capture_id == 0) && x.shape == y.shape;
+      return (x.graph_id == 0 || y.graph_id == 0) && x.shape == y.shape;
     });
     pair_where([&](const Slot&, const Slot&, const Call& call) {
       return a->of_call[call].size() == 1 && b->of_call[call].size() == 1;

@@ -26,7 +26,7 @@ constexpr double kNearOverflowShare = 0.5;
 
 // Slots that were captured together share their replays.
 using Graph = std::tuple<std::string, int, std::uint64_t>;
-Graph GraphOf(const Slot& slot) { return {slot.session, slot.rank, slot.capture_id}; }
+Graph GraphOf(const Slot& slot) { return {slot.session, slot.rank, slot.graph_id}; }
 
 struct Scanned : SeenProbe {
   std::vector<std::uint64_t> unchanged;  // replays
@@ -298,7 +298,7 @@ class Checker {
   // Eager calls with tensors of several shapes are several slots, and each counts its own calls: of
   // no replay can all of them have a snapshot.
   bool IsOfSeveralShapes(const Slot& slot) const {
-    return slot.capture_id == 0 &&
+    return slot.graph_id == 0 &&
            std::count_if(scanned_.begin(), scanned_.end(), [&](const Scanned& other) {
              const Slot& info = source_.slots()[other.slot];
              return GraphOf(info) == GraphOf(slot) && SlotName(info) == SlotName(slot);

@@ -89,7 +89,7 @@ bool HasSeveralShapes(const Source& source, const std::vector<const SeenProbe*>&
   std::set<std::string> names;
   for (const SeenProbe* probe : of_graph) {
     const source::Slot& slot = source.slots()[probe->slot];
-    if (slot.capture_id == 0 && !names.insert(SlotName(slot)).second) return true;
+    if (slot.graph_id == 0 && !names.insert(SlotName(slot)).second) return true;
   }
   return false;
 }

@@ -174,7 +174,7 @@ Result<client::Tensor> LoadTensor(Source& source, const FoundTensor& found) {
   out.set_rank(slot.rank);
   out.set_probe(slot.probe);
   out.set_replay(found.key.replay);
-  out.set_graph_id(slot.capture_id);
+  out.set_graph_id(slot.graph_id);
   out.set_graph(slot.graph);
   out.set_qualifier(slot.qualifier);
   out.set_serial(snapshot->serial);

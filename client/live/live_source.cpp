@@ -57,7 +57,7 @@ class LiveSource : public source::Source {
     slot.shape = ShapeOf(probe.shape());
     slot.payload_bytes = probe.payload_bytes();
     slot.rank = probe.rank();
-    slot.capture_id = probe.graph_id();
+    slot.graph_id = probe.graph_id();
     slot.invocation = probe.invocation();
     slot.order = probe.slot();
     slot.graph = probe.graph();

@@ -62,7 +62,7 @@ class Filler {
       const auto label = slot.graph_is_given ? std::optional(slot.graph) : std::nullopt;
       if (!probe.Run(i, id, slot.probe, slot.site, slot.device, slot.dtype_name,
                      fmt::format("[{}]", fmt::join(slot.shape, ", ")), slot.payload_bytes,
-                     slot.capture_id, slot.invocation, slot.order, slot.every, slot.shard, graph,
+                     slot.graph_id, slot.invocation, slot.order, slot.every, slot.shard, graph,
                      label)) {
         return Failed();
       }

@@ -206,7 +206,7 @@ class RecordingSource : public Source {
     slot.dtype_name = layout::DtypeName(from.dtype);
     slot.shape = from.shape;
     slot.payload_bytes = from.payload_bytes;
-    slot.capture_id = from.capture_id;
+    slot.graph_id = from.graph_id;
     slot.invocation = from.invocation;
     slot.order = from.order;
     slot.every = from.every;
@@ -229,7 +229,7 @@ class RecordingSource : public Source {
       std::vector<GraphSlot> slots;
       for (const std::size_t member : members) {
         const recording::Slot& slot = reader_->slots()[member];
-        slots.push_back({.capture_id = slot.capture_id,
+        slots.push_back({.graph_id = slot.graph_id,
                          .order = slot.order,
                          .probe = slot.probe,
                          .invocation = slot.invocation,
@@ -240,7 +240,7 @@ class RecordingSource : public Source {
       const std::vector<std::string> qualifiers = SlotQualifiers(slots, labels);
       for (std::size_t i = 0; i < members.size(); ++i) {
         slots_[members[i]].qualifier = qualifiers[i];
-        if (slots[i].capture_id != 0) slots_[members[i]].graph = labels.at(slots[i].capture_id);
+        if (slots[i].graph_id != 0) slots_[members[i]].graph = labels.at(slots[i].graph_id);
       }
     }
   }

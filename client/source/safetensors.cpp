@@ -184,7 +184,7 @@ void ApplyOwnMetadata(const Json& metadata, SafetensorsFile* file) {
     const auto about = tensors->find(tensor.name);
     if (about == tensors->end() || !about->is_object()) continue;
     tensor.order = Number<std::uint64_t>(*about, "order", tensor.order);
-    tensor.capture_id = Number<std::uint64_t>(*about, "capture", 0);
+    tensor.graph_id = Number<std::uint64_t>(*about, "capture", 0);
     tensor.graph = Text(*about, "graph", "");
     tensor.graph_is_given = Number<int>(*about, "graph_is_given", 0) != 0;
     tensor.serial = Number<std::uint64_t>(*about, "serial", 0);

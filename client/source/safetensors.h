@@ -26,7 +26,7 @@ struct SafetensorsTensor {
   std::uint64_t bytes = 0;
   // What `export --to safetensors` adds; defaults for any other file.
   std::uint64_t order = 0;
-  std::uint64_t capture_id = 0;
+  std::uint64_t graph_id = 0;
   std::string graph;            // what the graph was called,
   bool graph_is_given = false;  // by the user
   std::uint64_t serial = 0;     // of the replay; 0: unknown

@@ -64,7 +64,7 @@ class SafetensorsSource : public Source {
       const SafetensorsFile& file = files_[i];
       for (std::size_t j = 0; j < file.tensors.size(); ++j) {
         const SafetensorsTensor& tensor = file.tensors[j];
-        const SlotId id{file.rank,         tensor.session,    tensor.probe, tensor.capture_id,
+        const SlotId id{file.rank,         tensor.session,    tensor.probe, tensor.graph_id,
                         tensor.invocation, tensor.dtype_name, tensor.shape};
         const auto [found, is_new] = slot_of.try_emplace(id, slots_.size());
         if (is_new) AddSlot(file, tensor);
@@ -123,7 +123,7 @@ class SafetensorsSource : public Source {
     slot.shape = tensor.shape;
     slot.payload_bytes = tensor.bytes;
     slot.rank = file.rank;
-    slot.capture_id = tensor.capture_id;
+    slot.graph_id = tensor.graph_id;
     slot.graph = tensor.graph;
     slot.graph_is_given = tensor.graph_is_given;
     slot.invocation = tensor.invocation;
@@ -142,12 +142,12 @@ class SafetensorsSource : public Source {
       GraphLabels labels;
       for (const std::size_t member : members) {
         const Slot& slot = slots_[member];
-        slots.push_back({.capture_id = slot.capture_id,
+        slots.push_back({.graph_id = slot.graph_id,
                          .order = slot.order,
                          .probe = slot.probe,
                          .invocation = slot.invocation,
                          .shape = slot.shape});
-        if (!slot.graph.empty()) labels[slot.capture_id] = slot.graph;
+        if (!slot.graph.empty()) labels[slot.graph_id] = slot.graph;
       }
       const std::vector<std::string> qualifiers = SlotQualifiers(slots, labels);
       for (std::size_t i = 0; i < members.size(); ++i) {

@@ -142,7 +142,7 @@ Result<numerics::Stats> StatsOf(Source& source, const Snapshot& snapshot) {
 }
 
 bool Matches(const WhichSlots& which, const Slot& slot) {
-  return which.Matches(slot.capture_id, slot.graph, slot.shape);
+  return which.Matches(slot.graph_id, slot.graph, slot.shape);
 }
 
 std::string SlotText(const Slot& slot) { return SlotName(slot) + slot.qualifier; }

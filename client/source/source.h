@@ -41,10 +41,10 @@ struct Slot {
   layout::Dtype dtype = layout::Dtype::kInvalid;  // kInvalid: a type that this version cannot read
   std::vector<std::uint64_t> shape;
   std::uint64_t payload_bytes = 0;
-  int rank = -1;                 // -1: not distributed
-  std::uint64_t capture_id = 0;  // 0: eager
-  std::string graph;             // what the graph is called (graph_labels.h); empty: eager
-  bool graph_is_given = false;   // by the user
+  int rank = -1;                // -1: not distributed
+  std::uint64_t graph_id = 0;   // 0: eager
+  std::string graph;            // what the graph is called (graph_labels.h); empty: eager
+  bool graph_is_given = false;  // by the user
   std::string qualifier;  // what tells it from other slots of its probe (graph_labels.h), if any
   std::uint32_t invocation = 0;  // which call of the probe in the capture, from 0
   std::uint64_t order = 0;       // in the graph, within the session

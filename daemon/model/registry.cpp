@@ -213,7 +213,7 @@ void Registry::NameGraphs(Session* session) {
   for (const auto& [key, record] : session->slots) {
     keys.push_back(key);
     const SlotIdentity& slot = *record.slot;
-    slots.push_back({.capture_id = slot.registration.capture_id,
+    slots.push_back({.graph_id = slot.registration.graph_id,
                      .order = slot.registration.order,
                      .probe = slot.probe,
                      .invocation = slot.registration.invocation,
@@ -234,7 +234,7 @@ SlotPlace Registry::PlaceOf(const SlotIdentity& slot) const {
   if (found == sessions_.end()) return {slot.graph_label, ""};
   NameGraphs(&found->second);
   const Session& session = found->second;
-  const auto label = session.graphs.find(slot.registration.capture_id);
+  const auto label = session.graphs.find(slot.registration.graph_id);
   const auto qualifier = session.qualifiers.find({slot.index, slot.generation});
   return {label == session.graphs.end() ? "" : label->second,
           qualifier == session.qualifiers.end() ? "" : qualifier->second};

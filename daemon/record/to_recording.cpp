@@ -13,7 +13,7 @@ recording::Slot ToRecording(const SlotIdentity& slot) {
   to.dtype = slot.dtype;
   to.shape = slot.shape;
   to.payload_bytes = numerics::PayloadBytes(slot.dtype, slot.shape).value_or(0);
-  to.capture_id = slot.registration.capture_id;
+  to.graph_id = slot.registration.graph_id;
   to.invocation = slot.registration.invocation;
   to.order = slot.registration.order;
   to.index = slot.index;

@@ -48,7 +48,7 @@ bool Means(const v1::GetRequest& request, const pipeline::Registry& registry,
            const pipeline::SlotIdentity& slot) {
   const layout::SlotRegistration& registration = slot.registration;
   return slot.probe == request.probe() &&
-         (request.graph_id() == 0 || request.graph_id() == registration.capture_id) &&
+         (request.graph_id() == 0 || request.graph_id() == registration.graph_id) &&
          (!request.has_invocation() || request.invocation() == registration.invocation) &&
          (!request.has_slot() || request.slot() == registration.order) &&
          MatchesWhich(registry, slot, request.which());

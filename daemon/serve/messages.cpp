@@ -30,7 +30,7 @@ void FillFirst(const pipeline::SlotIdentity& slot, const ring::FirstNonfinite& s
   message->set_count(seen.count);
   message->set_serial(seen.serial);
   SetPlace(registry.PlaceOf(slot), message);
-  message->set_graph_id(slot.registration.capture_id);
+  message->set_graph_id(slot.registration.graph_id);
   message->set_invocation(slot.registration.invocation);
   message->mutable_shape()->Assign(slot.shape.begin(), slot.shape.end());
   message->set_slot(static_cast<std::uint32_t>(slot.registration.order));
@@ -58,7 +58,7 @@ void FillWhere(const pipeline::SlotIdentity& slot, const pipeline::Registry& reg
                Message* message) {
   FillProbe(slot, message);
   v1::Slot& of = *message->mutable_slot();
-  of.set_graph_id(slot.registration.capture_id);
+  of.set_graph_id(slot.registration.graph_id);
   of.set_invocation(slot.registration.invocation);
   of.mutable_shape()->Assign(slot.shape.begin(), slot.shape.end());
   SetPlace(registry.PlaceOf(slot), &of);
@@ -112,7 +112,7 @@ void Fill(const pipeline::SlotRecord& record, const pipeline::Registry& registry
   message->set_rank(slot.session->rank);
   message->set_name(slot.probe);
   message->set_probe_id(registration.probe_id);
-  message->set_graph_id(registration.capture_id);
+  message->set_graph_id(registration.graph_id);
   message->set_invocation(registration.invocation);
   message->set_dtype(std::string(layout::DtypeName(slot.dtype)));
   for (const std::uint64_t size : slot.shape) message->add_shape(size);
@@ -202,7 +202,7 @@ void Fill(const pipeline::Snapshot& snapshot, const pipeline::Registry& registry
   FillProbe(slot, message);
   message->set_session_label(slot.session->label);
   message->set_replay(snapshot.sequence);
-  message->set_graph_id(slot.registration.capture_id);
+  message->set_graph_id(slot.registration.graph_id);
   message->set_invocation(slot.registration.invocation);
   message->set_dtype(std::string(layout::DtypeName(slot.dtype)));
   for (const std::uint64_t size : slot.shape) message->add_shape(size);

@@ -29,7 +29,7 @@ bool MatchesWhich(const pipeline::Registry& registry, const pipeline::SlotIdenti
   const WhichSlots wanted = ToWhich(which);
   if (wanted.selects_all()) return true;
   const std::string label = wanted.graph.empty() ? "" : registry.PlaceOf(slot).graph;
-  return wanted.Matches(slot.registration.capture_id, label, slot.shape);
+  return wanted.Matches(slot.registration.graph_id, label, slot.shape);
 }
 
 void SetNoSession(const std::string& selector, const std::vector<pipeline::SessionRecord>& sessions,

@@ -243,7 +243,7 @@ constexpr std::string_view TextOf(LaneReason reason) {
 // ring; a reader takes sizes and offsets ONLY from its validated copy.
 struct SlotRegistration {
   std::uint64_t probe_id;    // unique in the process
-  std::uint64_t capture_id;  // cudaStreamGetCaptureInfo's id; 0 = eager
+  std::uint64_t graph_id;    // cudaStreamGetCaptureInfo's id; 0 = eager
   std::uint32_t invocation;  // which call of the probe in the capture, from 0
   std::uint32_t actions;     // kAction* bits
   std::uint32_t flags;       // kPrintSummary ...

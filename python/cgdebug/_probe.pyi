@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 class _Record(TypedDict):
     replay_index: int
     invocation_index: int
-    capture_id: int
+    graph_id: int
     graph_label: str
     serial: int
     slot: int
@@ -30,7 +30,7 @@ class _Verdict(TypedDict):
 class _Slot(TypedDict):
     slot: int
     site: str
-    capture_id: int
+    graph_id: int
     graph_label: str
     invocation: int
     dtype: str

@@ -232,7 +232,7 @@ class CudaGraphTensorProbe:
             device=entry["device"],
             invocation_index=entry["invocation_index"],
             rank=verdict.rank(),
-            graph_id=entry["capture_id"],
+            graph_id=entry["graph_id"],
             graph=entry["graph_label"],
             serial=entry["serial"],
             timestamp_ns=entry["timestamp_ns"],

@@ -50,7 +50,7 @@ class SlotStatus:
             "shape",
         }
         return cls(
-            graph_id=slot["capture_id"],
+            graph_id=slot["graph_id"],
             invocation_index=slot["invocation"],
             shape=tuple(slot["shape"]),
             verdict=verdict["state"],

@@ -91,7 +91,7 @@ py::dict ToDict(const Record& record) {
   py::dict item;
   item["replay_index"] = record.replay_index;
   item["invocation_index"] = record.invocation_index;
-  item["capture_id"] = record.capture_id;
+  item["graph_id"] = record.graph_id;
   item["graph_label"] = record.graph_label;
   item["serial"] = record.serial;
   item["slot"] = record.slot;
@@ -110,7 +110,7 @@ py::dict ToDict(const SlotStatus& slot) {
   item["slot"] = slot.slot;
   item["site"] = py::reinterpret_steal<py::str>(
       PyUnicode_DecodeUTF8(slot.site.data(), static_cast<Py_ssize_t>(slot.site.size()), "replace"));
-  item["capture_id"] = slot.capture_id;
+  item["graph_id"] = slot.graph_id;
   item["graph_label"] = slot.graph_label;
   item["invocation"] = slot.invocation;
   item["dtype"] = std::string(DtypeName(slot.dtype));

@@ -99,7 +99,7 @@ class Reader {
       dict["dtype"] = slot.dtype_name;
       dict["shape"] = py::tuple(py::cast(slot.shape));
       dict["rank"] = slot.rank;
-      dict["graph_id"] = slot.capture_id;
+      dict["graph_id"] = slot.graph_id;
       dict["graph"] = slot.graph;
       dict["graph_is_given"] = slot.graph_is_given;
       dict["invocation"] = slot.invocation;

@@ -45,7 +45,7 @@ class Writer {
     slot.dtype = info->dtype;
     slot.shape = shape;
     slot.payload_bytes = *bytes;
-    slot.capture_id = graph_id;
+    slot.graph_id = graph_id;
     slot.graph_label = graph_label;
     slot.invocation = invocation;
     slot.index = static_cast<std::uint32_t>(slots_.size());

@@ -38,7 +38,7 @@ inline recording::Slot FloatSlot(std::uint32_t session, const std::string& probe
   slot.dtype = layout::Dtype::kFloat32;
   slot.shape = {elements};
   slot.payload_bytes = elements * sizeof(float);
-  slot.capture_id = 3;
+  slot.graph_id = 3;
   slot.order = index + 1;
   slot.index = index;
   slot.generation = 1;

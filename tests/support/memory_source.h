@@ -51,7 +51,7 @@ class MemorySource : public source::Source {
     slot.shape = shape;
     slot.payload_bytes = *numerics::PayloadBytes(dtype, shape);
     slot.order = slots_.size() + 1;
-    slot.capture_id = 1;
+    slot.graph_id = 1;
     slots_.push_back(slot);
     return slots_.size() - 1;
   }

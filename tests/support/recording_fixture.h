@@ -45,7 +45,7 @@ class RecordingFixture {
     slot.dtype = layout::Dtype::kFloat32;
     slot.shape = shape;
     slot.payload_bytes = *numerics::PayloadBytes(slot.dtype, shape);
-    slot.capture_id = 1;
+    slot.graph_id = 1;
     slot.order = slots_.size() + 1;
     slot.index = static_cast<std::uint32_t>(slots_.size());
     slots_.push_back(slot);

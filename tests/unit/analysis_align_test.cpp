@@ -178,7 +178,7 @@ MemorySource Graphs(const std::vector<std::uint64_t>& shapes, const std::string&
   MemorySource source;
   for (const std::uint64_t shape : shapes) {
     const std::size_t slot = source.AddSlot("x", {shape});
-    source.Slots()[slot].capture_id = slot + 1;
+    source.Slots()[slot].graph_id = slot + 1;
     source.Slots()[slot].graph = label + std::to_string(shape);
     source.Slots()[slot].graph_is_given = !label.empty();
     source.Add(slot, 1, std::vector<float>(shape, static_cast<float>(shape)));
@@ -219,7 +219,7 @@ TEST(Align, LabelsThatWereGivenDecide) {
 TEST(Align, EagerCallsStandAgainstTheGraphOfTheirShape) {
   MemorySource a = Graphs({8, 16}), b = Graphs({16, 8});
   for (source::Slot& slot : a.Slots()) {
-    slot.capture_id = 0;
+    slot.graph_id = 0;
     slot.graph.clear();
   }
   EXPECT_EQ(DiffOf(a, b).equal.bits, 2u);

@@ -61,7 +61,7 @@ MemorySource TwoShapes() {
   for (const char* name : {"layer", "x"}) {
     for (const std::uint64_t size : {1, 2}) {
       const std::size_t slot = source.AddSlot(name, {size});
-      source.Slots()[slot].capture_id = 0;
+      source.Slots()[slot].graph_id = 0;
       source.Slots()[slot].qualifier = ShapeSelector(std::vector<std::uint64_t>{size});
     }
   }
@@ -298,7 +298,7 @@ TEST(Check, OfWhatStillRunsTheNewestReplayMayBeOnItsWay) {
 TEST(Check, EagerCallsOfSeveralShapesAreNotExpectedInOneReplay) {
   MemorySource source = Healthy();
   source.AddSlot("out", {3});
-  for (source::Slot& slot : source.Slots()) slot.capture_id = 0;
+  for (source::Slot& slot : source.Slots()) slot.graph_id = 0;
   source.Add(3, 1, {1, 2, 3});
   const Check check = CheckOf(source);
   EXPECT_TRUE(check.complete());
@@ -308,7 +308,7 @@ TEST(Check, EagerCallsOfSeveralShapesAreNotExpectedInOneReplay) {
 TEST(Check, SaysSomethingOfAFindingInAProbeOfSeveralShapesWithNothingMissing) {
   MemorySource source;
   for (const std::uint64_t size : {1, 2}) source.AddSlot("v", {size});
-  for (source::Slot& slot : source.Slots()) slot.capture_id = 0;
+  for (source::Slot& slot : source.Slots()) slot.graph_id = 0;
   source.Add(0, 1, {NAN});
   source.Add(1, 1, {1, 2});
   const Check check = CheckOf(source);

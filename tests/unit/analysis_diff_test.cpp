@@ -256,7 +256,7 @@ TEST(Diff, TheNthCaptureStandsAgainstTheNth) {
   for (MemorySource* source : {&a, &b}) {
     for (const int capture : {1, 2}) {
       const std::size_t slot = source->AddSlot("x", {1});
-      source->Slots()[slot].capture_id = source == &a ? capture : capture + 10;
+      source->Slots()[slot].graph_id = source == &a ? capture : capture + 10;
       source->Add(slot, 1, {static_cast<float>(capture)});
     }
   }

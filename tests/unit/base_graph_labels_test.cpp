@@ -15,7 +15,7 @@ const Shape kScalar, k8x512{8, 512}, k16x512{16, 512}, k8x4{8, 4}, k16x4{16, 4};
 
 GraphSlot Slot(std::uint64_t capture, std::uint64_t order, std::string_view probe,
                const Shape& shape, std::string_view label = {}) {
-  return {.capture_id = capture, .order = order, .probe = probe, .shape = shape, .label = label};
+  return {.graph_id = capture, .order = order, .probe = probe, .shape = shape, .label = label};
 }
 
 TEST(GraphLabels, AreTheShapeOfTheFirstProbeInGraphOrder) {

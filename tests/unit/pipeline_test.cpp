@@ -159,7 +159,7 @@ TEST(Registry, AGraphsLabelStaysTakenWhenItsSlotsAreForgotten) {
   std::vector<SlotPtr> slots;
   for (std::uint32_t i = 1; i <= 3; ++i) {
     SlotIdentity slot = *MakeSlot(session, "a", i);
-    slot.registration.capture_id = 10 * i;
+    slot.registration.graph_id = 10 * i;
     slot.registration.order = i;
     slots.push_back(std::make_shared<const SlotIdentity>(slot));
     registry.SetSlot(slots.back(), {}, 0, false);

@@ -111,7 +111,7 @@ Json SlotJson(const Slot& slot, const Row& row) {
           {"shape", slot.shape},
           {"device", slot.device},
           {"graph", slot.graph},
-          {"graph_id", slot.capture_id},
+          {"graph_id", slot.graph_id},
           {"graph_order", slot.order},
           {"site", slot.site},
           {"shard", slot.shard},
@@ -133,8 +133,8 @@ std::string LastText(Source& source, const Row& row, const Style& style) {
 
 // A file of tensors was not called at all.
 std::string GraphText(const Slot& slot) {
-  if (slot.capture_id != 0) {
-    return slot.graph.empty() ? std::to_string(slot.capture_id) : Printable(slot.graph);
+  if (slot.graph_id != 0) {
+    return slot.graph.empty() ? std::to_string(slot.graph_id) : Printable(slot.graph);
   }
   return slot.device.empty() ? "-" : "eager";
 }

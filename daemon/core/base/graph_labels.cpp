@@ -32,12 +32,12 @@ std::string Plain(std::string_view name) {
 }
 
 std::vector<Graph> GraphsOf(std::vector<GraphSlot> slots) {
-  std::erase_if(slots, [](const GraphSlot& slot) { return slot.capture_id == 0; });
+  std::erase_if(slots, [](const GraphSlot& slot) { return slot.graph_id == 0; });
   std::ranges::stable_sort(slots, {}, &GraphSlot::order);
   std::vector<Graph> graphs;
   std::map<std::uint64_t, std::size_t> places;
   for (const GraphSlot& slot : slots) {
-    const auto [found, is_new] = places.try_emplace(slot.capture_id, graphs.size());
+    const auto [found, is_new] = places.try_emplace(slot.graph_id, graphs.size());
     if (is_new) graphs.emplace_back();
     graphs[found->second].push_back(slot);
   }
@@ -62,29 +62,29 @@ std::vector<std::string> SlotQualifiers(const std::vector<GraphSlot>& slots,
   std::map<std::pair<std::string_view, std::uint32_t>, OfName> names;
   for (const GraphSlot& slot : slots) {
     OfName& name = names[{slot.probe, slot.invocation}];
-    name.captures.insert(slot.capture_id);
-    name.shapes[slot.capture_id].emplace(slot.shape.begin(), slot.shape.end());
+    name.captures.insert(slot.graph_id);
+    name.shapes[slot.graph_id].emplace(slot.shape.begin(), slot.shape.end());
   }
   std::vector<std::string> qualifiers;
   for (const GraphSlot& slot : slots) {
     const OfName& name = names[{slot.probe, slot.invocation}];
     std::string& text = qualifiers.emplace_back();
-    if (name.shapes.at(slot.capture_id).size() > 1) text = ShapeSelector(slot.shape);
+    if (name.shapes.at(slot.graph_id).size() > 1) text = ShapeSelector(slot.shape);
     if (name.captures.size() == 1) continue;
-    const auto label = labels.find(slot.capture_id);
-    text += "@g:" + (label != labels.end()  ? label->second
-                     : slot.capture_id == 0 ? "eager"
-                                            : std::to_string(slot.capture_id));
+    const auto label = labels.find(slot.graph_id);
+    text += "@g:" + (label != labels.end() ? label->second
+                     : slot.graph_id == 0  ? "eager"
+                                           : std::to_string(slot.graph_id));
   }
   return qualifiers;
 }
 
-bool WhichSlots::Matches(std::uint64_t capture_id, std::string_view label,
+bool WhichSlots::Matches(std::uint64_t graph_id, std::string_view label,
                          std::span<const std::uint64_t> of_shape) const {
   if (shape && !std::ranges::equal(*shape, of_shape)) return false;
   if (graph.empty()) return true;
-  if (capture_id == 0) return graph == "eager";
-  return graph == label || graph == std::to_string(capture_id);
+  if (graph_id == 0) return graph == "eager";
+  return graph == label || graph == std::to_string(graph_id);
 }
 
 std::string WhichSlots::Text() const {
@@ -141,7 +141,7 @@ std::string ShapeLabel(std::span<const std::uint64_t> shape) {
 
 GraphLabels NameGraphsOf(std::vector<GraphSlot> slots, GraphLabels before) {
   const std::vector<Graph> graphs = GraphsOf(std::move(slots));
-  for (const Graph& graph : graphs) before.erase(graph.front().capture_id);
+  for (const Graph& graph : graphs) before.erase(graph.front().graph_id);
   std::map<std::string, const Graph*> holders;  // by label; null for a graph that is gone
   for (const auto& [id, label] : before) holders[label] = nullptr;
   GraphLabels labels = std::move(before);
@@ -158,7 +158,7 @@ GraphLabels NameGraphsOf(std::vector<GraphSlot> slots, GraphLabels before) {
     const std::string base = label;
     for (int n = 2; holders.contains(label); ++n) label = base + "#" + std::to_string(n);
     holders[label] = &graph;
-    labels[graph.front().capture_id] = label;
+    labels[graph.front().graph_id] = label;
   }
   return labels;
 }

@@ -18,8 +18,8 @@ namespace cgdebug {
 
 // One slot of a graph, as far as names depend on it. Lifetime: borrowed for the call.
 struct GraphSlot {
-  std::uint64_t capture_id = 0;  // 0: eager, in no graph
-  std::uint64_t order = 0;       // of registration
+  std::uint64_t graph_id = 0;  // 0: eager, in no graph
+  std::uint64_t order = 0;     // of registration
   std::string_view probe = {};
   std::uint32_t invocation = 0;
   std::span<const std::uint64_t> shape = {};
@@ -45,7 +45,7 @@ struct WhichSlots {
   std::optional<std::vector<std::uint64_t>> shape = {};
 
   bool selects_all() const { return graph.empty() && !shape; }
-  bool Matches(std::uint64_t capture_id, std::string_view label,
+  bool Matches(std::uint64_t graph_id, std::string_view label,
                std::span<const std::uint64_t> of_shape) const;
   // "@g:bs=8", "{8,512}", both or nothing.
   std::string Text() const;

@@ -90,7 +90,7 @@ class Rows {
     has_new_slots_ = true;
     const std::string shape = fmt::format("[{}]", fmt::join(s->shape, ", "));
     return probe_.Run(s->id, s->session, s->probe, s->site, s->device, layout::DtypeName(s->dtype),
-                      shape, s->payload_bytes, s->capture_id, s->invocation, s->order, s->every,
+                      shape, s->payload_bytes, s->graph_id, s->invocation, s->order, s->every,
                       s->shard,
                       s->graph_label.empty() ? std::nullopt : std::optional(s->graph_label));
   }

@@ -29,7 +29,7 @@ bool NameGraphs(sqlite3* database) {
     row.probe = select.Text(3);
     row.shape = ParseShape(select.Text(5)).value_or(std::vector<std::uint64_t>());
     row.label = select.Text(6);
-    row.slot = {.capture_id = static_cast<std::uint64_t>(select.Integer(1)),
+    row.slot = {.graph_id = static_cast<std::uint64_t>(select.Integer(1)),
                 .order = static_cast<std::uint64_t>(select.Integer(2)),
                 .probe = row.probe,
                 .invocation = static_cast<std::uint32_t>(select.Integer(4)),

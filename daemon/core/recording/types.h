@@ -62,7 +62,7 @@ struct Slot {
   layout::Dtype dtype = layout::Dtype::kInvalid;
   std::vector<std::uint64_t> shape;
   std::uint64_t payload_bytes = 0;  // of one snapshot
-  std::uint64_t capture_id = 0;     // 0: eager
+  std::uint64_t graph_id = 0;       // 0: eager
   std::uint32_t invocation = 0;     // which call of the probe in the capture, from 0
   std::uint64_t order = 0;          // of registration in the process, from 1: graph order
   std::uint32_t every = 1;          // replays 1, 1 + every, ... are recorded
@@ -83,7 +83,7 @@ struct Slot {
     visit(Field{5, "dtype"}, self.dtype);
     visit(Field{6, "shape"}, self.shape);
     visit(Field{7, "payload_bytes"}, self.payload_bytes);
-    visit(Field{8, "capture_id"}, self.capture_id);
+    visit(Field{8, "graph_id"}, self.graph_id);
     visit(Field{9, "invocation"}, self.invocation);
     visit(Field{10, "order"}, self.order);
     visit(Field{11, "every"}, self.every);

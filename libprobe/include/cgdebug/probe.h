@@ -123,9 +123,9 @@ struct ProbeOptions {
 struct Record {
   std::uint64_t replay_index = 0;  // from 1
   std::uint32_t invocation_index = 0;
-  std::uint64_t capture_id = 0;  // 0 = eager
-  std::string graph_label;       // as it was when the graph was captured
-  std::uint64_t serial = 0;      // of the replay: sorts the records of all probes
+  std::uint64_t graph_id = 0;  // 0 = eager
+  std::string graph_label;     // as it was when the graph was captured
+  std::uint64_t serial = 0;    // of the replay: sorts the records of all probes
   std::uint32_t slot = 0;
   std::uint64_t ordinal = 0;
   Dtype dtype = Dtype::kInvalid;
@@ -150,7 +150,7 @@ struct SlotVerdict {
 struct SlotStatus {
   std::uint32_t slot = 0;
   std::string site;  // where the probe was called when the slot was made
-  std::uint64_t capture_id = 0;
+  std::uint64_t graph_id = 0;
   std::string graph_label;
   std::uint32_t invocation = 0;
   Dtype dtype = Dtype::kInvalid;
