@@ -76,13 +76,15 @@ create view v_first_nonfinite as  -- of each probe, in the order in which they c
 template <typename Member>
 constexpr bool kIsMeasure = std::is_same_v<Member, double Stats::*>;
 
+// Counts, then measures on a line of their own.
 std::string TableColumns() {
-  std::string columns;
+  std::string counts, measures;
   Stats::ForEachNumber([&](const layout::Field& field, auto member) {
-    columns += fmt::format("{}{} {}", columns.empty() ? "" : ", ", field.name,
-                           kIsMeasure<decltype(member)> ? "real" : "integer");
+    constexpr bool kMeasure = kIsMeasure<decltype(member)>;
+    (kMeasure ? measures : counts) +=
+        fmt::format(", {} {}", field.name, kMeasure ? "real" : "integer");
   });
-  return columns;
+  return counts.substr(2) + ",\n  " + measures.substr(2);
 }
 
 // Measures, then counts with the sums that people ask for.
@@ -97,7 +99,7 @@ std::string ViewColumns() {
       counts += "snapshot.nan + snapshot.pos_inf + snapshot.neg_inf as nonfinite, ";
     }
   });
-  return measures + counts + "snapshot.count";
+  return measures + "\n         " + counts + "snapshot.count";
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 namespace cgdebug {
 
 // Sets the fields of `message` that `fields` lists and leaves the others unchanged.
+// Requires: texts are UTF-8, as in every message.
 template <typename T>
 void FillMessage(const T& fields, google::protobuf::MessageLite* message) {
   [[maybe_unused]] const bool parsed = message->MergeFromString(EncodeFields(fields));
