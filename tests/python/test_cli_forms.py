@@ -166,7 +166,7 @@ def test_nan_has_no_sign(cli, probe, tmp_path):
         out = cli(*words).stdout
         assert "nan" in out and "-nan" not in out
     shown = cli("show", "signed").stdout
-    assert re.search(r"L1 +nan", shown) and re.search(r"L2 +nan", shown)
+    assert all(re.search(rf"{name} +nan", shown) for name in ("L1", "L2", "RMS"))
 
 
 def test_a_view_that_a_signal_ends_exits_with_128_and_its_number(daemon, probe):
