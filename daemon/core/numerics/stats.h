@@ -22,9 +22,9 @@ enum class Agreement : std::uint8_t {
 
 // A statistic that is one number of a tensor.
 struct StatField : layout::Field {
-  constexpr StatField(std::uint32_t number, const char* name, const char* label,
-                      Agreement agreement = Agreement::kExact)
-      : Field{number, name}, label(label), agreement(agreement) {}
+  constexpr StatField(std::uint32_t at, const char* called, const char* shown_as,
+                      Agreement agrees = Agreement::kExact)
+      : Field{at, called}, label(shown_as), agreement(agrees) {}
   const char* label;  // in a report about one tensor; null: it is not shown there
   Agreement agreement;
 };
