@@ -26,10 +26,10 @@ using layout::RecordType;
 
 constexpr int kBusyTimeoutMs = 10'000;
 
-// Up to where each segment is taken in.
+// How far each segment is taken in.
 //
-// Why each: one that cannot be read for a while does not hold up those behind it, and its rows come
-// when it can be read.
+// Why per segment: one that cannot be read for a while does not delay later ones, and its rows
+// follow when it can be read.
 struct Progress {
   struct Place {
     std::uint64_t offset = layout::kFileHeaderBytes;
@@ -110,7 +110,7 @@ class Rows {
                     .length = record.header.payload_bytes,
                     .unchanged = s->unchanged,
                     .stats = s->stats};
-    // Of statistics alone the bytes may be unknown: two unknown ones are not equal.
+    // Without values the hash may be unknown, and two unknown hashes are not equal.
     if (hash != 0) row.hash = HashText(hash);
     if (s->compared) row.comparison = s->comparison;
     return snapshot_.Run(row);
@@ -147,8 +147,8 @@ void RemoveFiles(const std::string& path) {
   for (const char* suffix : {"", "-wal", "-shm"}) std::filesystem::remove(path + suffix, ignored);
 }
 
-// Null when the file is none of ours; it may be made anew then, unless it is `*busy`: removed under
-// the hands of another process, a database takes the next one's log for its own.
+// Null if the file is not ours; then it may be replaced, unless another process is writing it
+// (`*busy`): SQLite would pair the new database with the old write-ahead log.
 Database OpenDatabase(const std::string& path, bool* busy) {
   sqlite3* raw = nullptr;
   const int opened =
@@ -195,7 +195,7 @@ bool WriteProgress(sqlite3* database, const Progress& progress) {
   return done;
 }
 
-// The records of a file from *place on, as far as they are whole.
+// Takes in the whole records of a file from *place on.
 bool TakeIn(const SegmentFile& file, const SegmentWalk::Options& options, Rows* rows,
             Progress::Place* place, std::uint64_t* taken) {
   SegmentWalk walk(file, place->offset, options);
@@ -234,8 +234,8 @@ Outcome Update(const std::string& directory, sqlite3* database, std::uint64_t* t
     if (progress->recording != recording) return Outcome::kAnew;
     present.insert((*file)->header().segment);
     Progress::Place& place = progress->segments[(*file)->header().segment];
-    // A segment that is shorter than what was taken in was cut off: its rows may be gone. The zeros
-    // behind a last record may be missing from the first.
+    // A segment that is shorter than what was taken in was cut off, and some rows may be gone. The
+    // zeros behind a last record may never have been written.
     if (place.offset > layout::RoundUp((*file)->bytes(), layout::kRecordAlignment)) {
       return Outcome::kAnew;
     }
@@ -276,7 +276,7 @@ Result<void> CheckRecording(const std::string& directory) {
 Result<std::uint64_t> UpdateCatalogue(const std::string& directory) {
   const std::string path = CataloguePath(directory);
   if (auto is_one = CheckRecording(directory); !is_one.ok()) return is_one.error();
-  // Once as it is, once anew.
+  // Once with the existing file, once with a new one.
   for (int attempt = 0; attempt < 2; ++attempt) {
     if (attempt > 0) RemoveFiles(path);
     bool busy = false;

@@ -4,7 +4,7 @@
 #include "daemon/core/base/realtime.h"
 #include "daemon/core/recording/recording_writer.h"
 
-// What a writer hands to the system, and what it waits for the disk to have.
+// How a writer flushes to the system and commits to the disk.
 namespace cgdebug::recording {
 
 using layout::IndexRow;
@@ -16,7 +16,7 @@ Result<void> RecordingWriter::FlushSegment() {
   return flushed;
 }
 
-// After a failure: records that had been taken and were not written.
+// After a failure: counts records that were accepted but not written.
 void RecordingWriter::ForgetUnwritten() {
   const std::uint64_t end = segment_->bytes();
   const std::size_t snapshots =
@@ -36,7 +36,7 @@ Result<void> RecordingWriter::Flush() {
   return flushed;
 }
 
-// The disk is waited for without the lock: others go on writing behind what is being committed.
+// Waits for the disk without the lock, so that others can go on writing.
 Result<void> RecordingWriter::Commit() {
   const std::scoped_lock commit_lock(commit_mutex_);
   std::vector<std::shared_ptr<SegmentWriter>> segments;
@@ -72,7 +72,7 @@ Result<void> RecordingWriter::Commit() {
   const bool nothing_new = status_.records == target.records;
   auto written =
       WriteMeta(RecordType::kCommit, Encode(recording::Commit{target.records, RealtimeNs()}));
-  // A commit by itself is nothing to commit.
+  // A commit record alone needs no further commit.
   if (nothing_new) status_.durable_records = status_.records;
   return written;
 }

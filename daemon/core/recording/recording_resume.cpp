@@ -5,12 +5,12 @@
 #include "daemon/core/recording/recording_writer.h"
 #include "daemon/core/recording/segment_walk.h"
 
-// How a writer goes on with a recording that another one began.
+// How a writer continues a recording that another writer began.
 namespace cgdebug::recording {
 
 using layout::RecordType;
 
-// Takes over what is there, ends its last segment after the last whole record, and begins another.
+// Reads what is there, ends its last segment after the last whole record, and begins a new segment.
 Result<void> RecordingWriter::Resume() {
   auto opened = RecordingReader::Open(directory_);
   if (!opened.ok()) return opened.error();

@@ -22,7 +22,7 @@ using layout::RecordType;
 
 constexpr std::size_t kIndexRows = 16384;  // an index at the latest after so many
 
-// Fails: less of the disk is free than is to stay free.
+// Fails: less of the disk is free than must stay free.
 Result<void> CheckFree(const std::string& directory, const WriterOptions& options) {
   struct statvfs status = {};
   if (statvfs(directory.c_str(), &status) != 0) return {};
@@ -50,7 +50,7 @@ RecordingWriter::RecordingWriter(std::string directory, const WriterOptions& opt
     : directory_(std::move(directory)), options_(options), lock_(std::move(lock)) {}
 
 RecordingWriter::~RecordingWriter() {
-  // Its errors are in the status of a writer that nobody can ask any more.
+  // Errors are in status(), which can no longer be asked for.
   [[maybe_unused]] const auto closed = Close(StopReason::kDaemonStopped);
 }
 
@@ -68,7 +68,7 @@ Result<std::unique_ptr<RecordingWriter>> RecordingWriter::Open(const std::string
           fmt::format("{} holds other files ({}); choose a directory of its own", directory, name)};
     }
   }
-  // Before anything is written: a recording that ends with its first snapshot helps nobody.
+  // Checked before anything is written: a recording that ends with its first snapshot is useless.
   if (auto is_free = CheckFree(directory, options); !is_free.ok()) return is_free.error();
   auto lock = LockForWriting(directory);
   if (!lock.ok()) return lock.error();
@@ -130,7 +130,7 @@ void RecordingWriter::FinishAfter(const Result<void>& failed) {
          failed.error().message);
 }
 
-// Room for a record of so many bytes, in this segment or the next, and for the end after it.
+// Makes room for a record of so many bytes, in this segment or the next, and for the end after it.
 Result<void> RecordingWriter::MakeRoom(std::uint64_t bytes) {
   const std::uint64_t index_bytes = rows_.size() * sizeof(IndexRow) + others_.size() * 10 + 4096;
   const std::uint64_t total = bytes_before_ + segment_->bytes() + bytes;
