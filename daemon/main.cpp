@@ -13,7 +13,7 @@
 #include "daemon/core/base/daemon_mark.h"
 #include "daemon/core/base/runtime_dir.h"
 #include "daemon/core/base/terminate.h"
-#include "daemon/core/wire/endpoint.h"
+#include "daemon/core/endpoint/endpoint.h"
 #include "daemon/daemon.h"
 #include "daemon/detach.h"
 #include "daemon/instance.h"

@@ -18,20 +18,22 @@ TOPS = ("proto", "libprobe", "daemon", "client", "python", "tests", "tools")
 MANY_LINES = 400
 
 LAYOUT = ["proto/layout"]
-CORE = ["daemon/core/base", "daemon/core/numerics", "daemon/core/recording", "daemon/core/wire"]
+CORE = [f"daemon/core/{room}" for room in ("base", "endpoint", "numerics", "recording", "wire")]
 STAGE = LAYOUT + CORE + ["proto", "libprobe/ring", "daemon/model", "daemon/pipeline", "daemon/log"]
 # Folder -> folders of ours that it may include, besides itself and what lies below it; the longest
 # prefix wins. "proto" is the generated control.pb.h, "daemon/log" the one header of that name.
 ALLOWED = {
     "proto/layout": [],
+    "libprobe/launch": [],
     "libprobe/ring": LAYOUT,
     "libprobe/torch": LAYOUT + ["libprobe"],
-    "libprobe": LAYOUT + ["libprobe/ring"],
+    "libprobe": LAYOUT + ["libprobe/launch", "libprobe/ring"],
     "daemon/core/base": LAYOUT,
     "daemon/core/numerics": LAYOUT + ["daemon/core/base"],
     "daemon/core/options": ["daemon/core/base"],
     "daemon/core/recording": LAYOUT + ["daemon/core/base", "daemon/core/numerics"],
-    "daemon/core/wire": ["proto", "daemon/core/base"],
+    "daemon/core/endpoint": ["daemon/core/base", "libprobe/launch"],
+    "daemon/core/wire": ["proto", "daemon/core/base", "daemon/core/endpoint"],
     "daemon/log": ["daemon/core/base"],
     "daemon/model": LAYOUT
     + ["daemon/core/base", "daemon/core/numerics", "daemon/core/recording", "libprobe/ring"],
@@ -50,6 +52,7 @@ ALLOWED = {
     + [
         "libprobe",
         "daemon/core/base",
+        "daemon/core/endpoint",
         "daemon/core/numerics",
         "daemon/core/recording",
         "client/source",

@@ -7,9 +7,9 @@
 
 #include "daemon/core/base/runtime_dir.h"
 #include "daemon/core/base/unique_fd.h"
-#include "daemon/core/wire/autostart.h"
+#include "daemon/core/endpoint/autostart.h"
+#include "daemon/core/endpoint/endpoint.h"
 #include "daemon/core/wire/channel.h"
-#include "daemon/core/wire/endpoint.h"
 #include "daemon/core/wire/frame.h"
 
 namespace cgdebug::client {

@@ -13,7 +13,7 @@
 #include "daemon/core/base/glob.h"
 #include "daemon/core/base/graph_labels.h"
 #include "daemon/core/base/realtime.h"
-#include "daemon/core/wire/endpoint.h"
+#include "daemon/core/endpoint/endpoint.h"
 #include "daemon/log.h"
 #include "daemon/serve/candidates.h"
 #include "daemon/serve/messages.h"

@@ -10,7 +10,7 @@
 #include <csignal>
 #include <utility>
 
-#include "daemon/core/wire/endpoint.h"
+#include "daemon/core/endpoint/endpoint.h"
 #include "daemon/log.h"
 
 namespace cgdebug::serve {

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "daemon/core/endpoint/endpoint.h"
 #include "daemon/core/wire/channel.h"
-#include "daemon/core/wire/endpoint.h"
 #include "daemon/core/wire/frame.h"
 #include "tests/support/child_process.h"
 #include "tests/support/daemon_process.h"

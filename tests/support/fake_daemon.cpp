@@ -10,7 +10,7 @@
 #include <limits>
 #include <stdexcept>
 
-#include "daemon/core/wire/endpoint.h"
+#include "daemon/core/endpoint/endpoint.h"
 
 namespace cgdebug::testing_support {
 namespace {

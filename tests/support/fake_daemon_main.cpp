@@ -1,12 +1,14 @@
-// A FAKE cgdebug-daemon for tests of autostart: takes the lock file, listens, answers Hello and
-// Shutdown, and writes one line a start into "<socket>.starts".
+// A FAKE cgdebug-daemon for tests of autostart: detaches as the real one, takes the lock file,
+// listens, answers Hello and Shutdown, and writes one line a start into "<socket>.starts".
 #include <fcntl.h>
 #include <sys/file.h>
 
 #include <condition_variable>
 #include <fstream>
 #include <iostream>
+#include <utility>
 
+#include "daemon/detach.h"
 #include "tests/support/fake_daemon.h"
 
 int main(int argc, char** argv) {
@@ -22,8 +24,15 @@ int main(int argc, char** argv) {
     std::cerr << "fake daemon: wants --spawned --socket PATH\n";
     return 2;
   }
+  Result<Detached> detached = Detach();
+  if (!detached.ok()) return 2;
+  if (detached->is_starter) return detached->ok ? 0 : 2;
+  Starter starter = std::move(detached->starter);
   const UniqueFd lock(::open((socket_path + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return 0;
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    starter.Ready("another daemon runs already");
+    return 0;
+  }
   std::ofstream(socket_path + ".starts", std::ios::app) << ::getpid() << "\n";
 
   std::mutex mutex;
@@ -43,6 +52,7 @@ int main(int argc, char** argv) {
     }
     return answer;
   });
+  starter.Ready("started");
   std::unique_lock guard(mutex);
   changed.wait(guard, [&] { return stopping; });
   return 0;

@@ -6,9 +6,9 @@
 #include <boost/asio/local/stream_protocol.hpp>
 #include <thread>
 
+#include "daemon/core/endpoint/endpoint.h"
 #include "daemon/core/wire/async_frame.h"
 #include "daemon/core/wire/channel.h"
-#include "daemon/core/wire/endpoint.h"
 #include "proto/control.pb.h"
 
 namespace cgdebug::wire {

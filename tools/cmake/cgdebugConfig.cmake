@@ -19,7 +19,7 @@ if(NOT TARGET cgdebug::client AND EXISTS "${_cgdebug_prefix}/lib/libcgdebug_clie
       IMPORTED_LOCATION "${_cgdebug_prefix}/lib/libcgdebug_client.a"
       INTERFACE_INCLUDE_DIRECTORIES "${_cgdebug_prefix}/include/cgdebug"
       INTERFACE_COMPILE_FEATURES cxx_std_20
-      INTERFACE_LINK_LIBRARIES "${_cgdebug_prefix}/lib/libcgdebug_wire.a;${_cgdebug_prefix}/lib/libcgdebug_base.a;${_cgdebug_prefix}/lib/libcgdebug_proto.a;protobuf::libprotobuf;Threads::Threads")
+      INTERFACE_LINK_LIBRARIES "${_cgdebug_prefix}/lib/libcgdebug_wire.a;${_cgdebug_prefix}/lib/libcgdebug_endpoint.a;${_cgdebug_prefix}/lib/libcgdebug_launch.a;${_cgdebug_prefix}/lib/libcgdebug_base.a;${_cgdebug_prefix}/lib/libcgdebug_proto.a;protobuf::libprotobuf;Threads::Threads;${CMAKE_DL_LIBS}")
   endif()
 endif()
 set(cgdebug_probe_FOUND TRUE)

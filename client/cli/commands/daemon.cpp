@@ -13,9 +13,9 @@
 #include "client/cli/command.h"
 #include "client/cli/views/json.h"
 #include "daemon/core/base/runtime_dir.h"
+#include "daemon/core/endpoint/autostart.h"
+#include "daemon/core/endpoint/endpoint.h"
 #include "daemon/core/options/whole_number.h"
-#include "daemon/core/wire/autostart.h"
-#include "daemon/core/wire/endpoint.h"
 
 namespace cgdebug::cli {
 namespace {

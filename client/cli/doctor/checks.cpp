@@ -14,9 +14,9 @@
 #include <regex>
 
 #include "daemon/core/base/runtime_dir.h"
+#include "daemon/core/endpoint/autostart.h"
+#include "daemon/core/endpoint/endpoint.h"
 #include "daemon/core/numerics/format.h"
-#include "daemon/core/wire/autostart.h"
-#include "daemon/core/wire/endpoint.h"
 #include "proto/layout/segment_layout.h"
 
 namespace cgdebug::cli {

@@ -37,8 +37,8 @@ Result<void> CheckDirectory(const std::string& directory, uid_t uid) {
   }
   const std::string refused = "refusing to use " + directory + " for the daemon's socket: ";
   if (S_ISLNK(info.st_mode)) {
-    return Error{refused + "it is a symbolic link of " + UserText(info.st_uid) + ". Type: rm " +
-                 directory + "   or: " + kElsewhere};
+    return Error{refused + "it is not a directory but a symbolic link of " + UserText(info.st_uid) +
+                 ". Type: rm " + directory + "   or: " + kElsewhere};
   }
   if (!S_ISDIR(info.st_mode)) {
     return Error{refused + "it is not a directory but a file of " + UserText(info.st_uid) +

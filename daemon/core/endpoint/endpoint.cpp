@@ -1,4 +1,4 @@
-#include "daemon/core/wire/endpoint.h"
+#include "daemon/core/endpoint/endpoint.h"
 
 #include <sys/socket.h>
 #include <sys/un.h>

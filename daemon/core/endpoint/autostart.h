@@ -20,13 +20,12 @@ struct AutostartOptions {
   std::function<std::string()> find_socket;
 };
 
-// $CGDEBUG_DAEMON, else cgdebug-daemon beside this process's own executable, else on PATH.
-// Fails: none of them; the message names the places.
+// As launch::FindDaemon. Fails: it is nowhere; the message names the places.
 Result<std::string> FindDaemon();
 
-// Connects to the daemon on `socket_path` and starts it first when nobody listens there: detached
-// (own session, working directory "/", no inherited descriptor but its log), as
-// `cgdebug-daemon --spawned --socket <path>`. Returns when the socket accepts.
+// Connects to the daemon on `socket_path` and starts it first when nobody listens there, as
+// `cgdebug-daemon --spawned --socket <path>` (launch::StartDaemon). Returns when the socket
+// accepts.
 // `*started` tells whether this call started one.
 //
 // Requires: the directory of `socket_path` exists (PrepareSocketPath).
@@ -34,7 +33,7 @@ Result<std::string> FindDaemon();
 // Two clients may do this at once: each starts a process, the one that does not get the daemon's
 // lock file exits 0, and both clients connect to the other one.
 // Fails: no executable, it exits with an error, nobody accepts before the deadline; the message has
-//        the end of the daemon's log and its path.
+//        what the daemon said and the path of its log.
 Result<UniqueFd> ConnectOrStart(const std::string& socket_path, const AutostartOptions& options,
                                 bool* started);
 

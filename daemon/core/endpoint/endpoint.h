@@ -16,8 +16,6 @@ namespace cgdebug::wire {
 // messages name both numbers. New fields and messages do not change it.
 inline constexpr std::uint32_t kProtocol = 2;
 
-inline constexpr const char* kDaemonName = "cgdebug-daemon";
-
 struct Peer {
   pid_t pid = 0;  // in this process's PID namespace; 0 if it cannot be seen from here
   uid_t uid = 0;
