@@ -11,7 +11,7 @@ if ((${#libraries[@]} < 2)); then
 fi
 status=0
 for library in "${libraries[@]}"; do
-  if found=$(nm -D --defined-only -C "$library" | grep -m 3 -E '(google::protobuf|absl|fmt|spdlog)::'); then
+  if found=$(nm -D --defined-only -C "$library" | grep -m 3 -E '(google::protobuf|absl|fmt|spdlog)::|sqlite3_'); then
     printf '%s exports\n%s\n' "$library" "$found"
     status=1
   fi

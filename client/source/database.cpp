@@ -112,22 +112,69 @@ class Filler {
   Source& source_;
 };
 
-QueryResult::Cell CellOf(sqlite3_stmt* statement, int column) {
-  const int type = sqlite3_column_type(statement, column);
-  if (type == SQLITE_NULL) return {.text = "", .is_null = true};
-  if (type == SQLITE_FLOAT) {
-    return {.text = numerics::FormatRepr(sqlite3_column_double(statement, column)),
-            .is_number = true};
+Value ValueOf(sqlite3_stmt* statement, int column) {
+  const auto bytes = [&](const void* data) {
+    const auto size = static_cast<std::size_t>(sqlite3_column_bytes(statement, column));
+    return data == nullptr ? std::string() : std::string(static_cast<const char*>(data), size);
+  };
+  switch (sqlite3_column_type(statement, column)) {
+    case SQLITE_NULL:
+      return {};
+    case SQLITE_INTEGER:
+      return static_cast<std::int64_t>(sqlite3_column_int64(statement, column));
+    case SQLITE_FLOAT:
+      return sqlite3_column_double(statement, column);
+    case SQLITE_BLOB:
+      return Blob{bytes(sqlite3_column_blob(statement, column))};
+    default:
+      return bytes(sqlite3_column_text(statement, column));
   }
-  const auto* text = reinterpret_cast<const char*>(sqlite3_column_text(statement, column));
-  return {.text = text == nullptr ? "" : text, .is_number = type == SQLITE_INTEGER};
 }
 
-}  // namespace
+Result<void> Bind(sqlite3_stmt* statement, std::span<const Value> parameters) {
+  const auto wanted = static_cast<std::size_t>(sqlite3_bind_parameter_count(statement));
+  if (wanted != parameters.size()) {
+    return Error{fmt::format("the query has {} parameter{}, and {} value{} given", wanted,
+                             wanted == 1 ? "" : "s", parameters.size(),
+                             parameters.size() == 1 ? " was" : "s were")};
+  }
+  int place = 0;
+  for (const Value& value : parameters) {
+    ++place;
+    if (const auto* integer = std::get_if<std::int64_t>(&value)) {
+      sqlite3_bind_int64(statement, place, *integer);
+    } else if (const auto* number = std::get_if<double>(&value)) {
+      sqlite3_bind_double(statement, place, *number);
+    } else if (const auto* text = std::get_if<std::string>(&value)) {
+      sqlite3_bind_text64(statement, place, text->data(), text->size(), SQLITE_TRANSIENT,
+                          SQLITE_UTF8);
+    } else if (const auto* blob = std::get_if<Blob>(&value)) {
+      sqlite3_bind_blob64(statement, place, blob->bytes.data(), blob->bytes.size(),
+                          SQLITE_TRANSIENT);
+    }  // what is not bound is NULL
+  }
+  return {};
+}
 
-void CloseDatabase::operator()(sqlite3* database) const { sqlite3_close(database); }
-
-namespace {
+// A query reads the tables and nothing else. SQLite counts these as reading: ATTACH, which makes
+// the file where there is none; a transaction, which would keep others from the catalogue; and a
+// setting of the connection.
+int Authorize(void*, int action, const char* name, const char* value, const char*, const char*) {
+  switch (action) {
+    case SQLITE_ATTACH:
+    case SQLITE_DETACH:
+    case SQLITE_TRANSACTION:
+    case SQLITE_SAVEPOINT:
+      return SQLITE_DENY;
+    case SQLITE_PRAGMA: {
+      const std::string_view pragma = name == nullptr ? "" : name;
+      const bool describes = pragma.starts_with("table_") || pragma.starts_with("index_");
+      return value == nullptr || describes ? SQLITE_OK : SQLITE_DENY;
+    }
+    default:
+      return SQLITE_OK;
+  }
+}
 
 // A recording's own catalogue, after it has taken in what is new.
 Result<Database> OpenCatalogue(const std::string& directory) {
@@ -139,17 +186,23 @@ Result<Database> OpenCatalogue(const std::string& directory) {
                                    SQLITE_OPEN_READONLY, nullptr);
   Database database(opened);
   if (code != SQLITE_OK) return SqlError(opened, "cannot open the catalogue of " + directory);
+  sqlite3_set_authorizer(opened, &Authorize, nullptr);
   return database;
 }
 
 }  // namespace
 
-Result<Database> MakeDatabase(Source& source) {
-  const auto recordings = source.Recordings();
-  if (recordings.size() == 1 && source.Describe().kind == "recording") {
-    // Otherwise the folder cannot be written; then the same tables are made in memory.
-    if (Result<Database> own = OpenCatalogue(recordings.front()->directory()); own.ok()) return own;
-  }
+void CloseDatabase::operator()(sqlite3* database) const { sqlite3_close(database); }
+
+std::string QueryResult::Cell::text() const {
+  if (const auto* integer = std::get_if<std::int64_t>(&value)) return std::to_string(*integer);
+  if (const auto* number = std::get_if<double>(&value)) return numerics::FormatRepr(*number);
+  if (const auto* blob = std::get_if<Blob>(&value)) return blob->bytes;
+  const auto* text = std::get_if<std::string>(&value);
+  return text == nullptr ? "" : *text;
+}
+
+Result<Database> FillDatabase(Source& source) {
   sqlite3* opened = nullptr;
   const int code = sqlite3_open(":memory:", &opened);
   Database database(opened);
@@ -157,10 +210,23 @@ Result<Database> MakeDatabase(Source& source) {
   if (Result<void> filled = Filler(database.get(), source).Run(); !filled.ok()) {
     return filled.error();
   }
+  sqlite3_set_authorizer(opened, &Authorize, nullptr);
   return database;
 }
 
-Result<QueryResult> Query(sqlite3* database, const std::string& sql) {
+Result<Database> MakeDatabase(Source& source) {
+  const auto recordings = source.Recordings();
+  // The slots differ where a part of the recording was selected.
+  if (recordings.size() == 1 && source.Describe().kind == "recording" &&
+      source.slots().size() == recordings.front()->slots().size()) {
+    // If nobody may write where it lies, the same tables are made in memory.
+    if (Result<Database> own = OpenCatalogue(recordings.front()->directory()); own.ok()) return own;
+  }
+  return FillDatabase(source);
+}
+
+Result<QueryResult> Query(sqlite3* database, const std::string& sql,
+                          std::span<const Value> parameters) {
   sqlite3_stmt* prepared = nullptr;
   const char* rest = nullptr;
   if (sqlite3_prepare_v2(database, sql.c_str(), -1, &prepared, &rest) != SQLITE_OK) {
@@ -172,6 +238,7 @@ Result<QueryResult> Query(sqlite3* database, const std::string& sql) {
     return Error{"one statement at a time"};
   }
   if (sqlite3_stmt_readonly(prepared) == 0) return Error{"a query may only read"};
+  if (const Result<void> bound = Bind(prepared, parameters); !bound.ok()) return bound.error();
   QueryResult result;
   for (int column = 0; column < sqlite3_column_count(prepared); ++column) {
     result.columns.emplace_back(sqlite3_column_name(prepared, column));
@@ -180,7 +247,7 @@ Result<QueryResult> Query(sqlite3* database, const std::string& sql) {
   while ((code = sqlite3_step(prepared)) == SQLITE_ROW) {
     std::vector<QueryResult::Cell> row;
     for (int column = 0; column < sqlite3_column_count(prepared); ++column) {
-      row.push_back(CellOf(prepared, column));
+      row.push_back({ValueOf(prepared, column)});
     }
     result.rows.push_back(std::move(row));
   }

@@ -36,7 +36,7 @@ _MAX = 2**64 - 1
 
 class Columns:
     """The snapshots of some series: a row each, series by series, replays ascending. Those that
-    cannot be read are left out, or None with `unread`, and `errors` says why."""
+    cannot be read are left out, and `errors` says why."""
 
     def __init__(
         self,
@@ -44,16 +44,13 @@ class Columns:
         series: list[Series],
         first: int = 1,
         last: int = _MAX,
-        *,
-        unread: bool = False,
     ):
         import numpy
 
         self.series = series
         arrays = reader.columns([one._index for one in series], first, last)
         self.errors: list[str] = arrays.pop("errors")
-        self.comparisons: list[tuple] = arrays.pop("comparisons")
-        if self.errors and not unread:
+        if self.errors:
             arrays = {name: array[arrays["is_read"]] for name, array in arrays.items()}
         arrays["inf"] = arrays["pos_inf"] + arrays["neg_inf"]
         arrays["nonfinite"] = arrays["nan"] + arrays["inf"]
@@ -90,9 +87,6 @@ class Columns:
         if name in ("hash", "xor_hash"):
             there = arrays[f"has_{name}"].tolist()
             return [f"{value:016x}" if known else None for value, known in zip(values, there)]
-        if self.errors and name != "replay":
-            whole = arrays["is_read"].tolist()
-            return [value if known else None for value, known in zip(values, whole)]
         return values
 
     def lists(self) -> dict[str, list]:

@@ -96,6 +96,16 @@ def recording_module():
     return _recording
 
 
+def is_selected(name: str) -> bool:
+    """Whether CGDEBUG_PROBES leaves this probe switched on: globs as everywhere, with commas
+    between them. Unset or empty means every probe.
+
+    Fails: ValueError for a bad pattern.
+    """
+    patterns = os.environ.get("CGDEBUG_PROBES", "")
+    return not patterns or recording_module().is_selected(name, patterns)
+
+
 def probe_module():
     """The native module when a probe has loaded it, else None."""
     return sys.modules.get("cgdebug._probe")

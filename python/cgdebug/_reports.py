@@ -1,7 +1,8 @@
-"""What the native module found: text for people, a dictionary for programs."""
+"""What the native module found: reports, and rows of SQL."""
 
 from __future__ import annotations
 
+import collections.abc
 import json
 
 
@@ -64,3 +65,49 @@ class Check(_Report):
     @property
     def missing(self) -> list[str]:
         return self._document["missing"]
+
+
+class Row(tuple):
+    """A tuple whose columns are attributes too. A column whose name Python cannot spell is
+    row["max(x)"]."""
+
+    __slots__ = ()
+    _fields: tuple[str, ...] = ()
+
+    def __getattr__(self, name: str):
+        try:
+            return self[type(self)._fields.index(name)]
+        except ValueError:
+            raise AttributeError(
+                f"no column {name!r}; there are {', '.join(self._fields)}"
+            ) from None
+
+    def __getitem__(self, key):
+        return getattr(self, key) if isinstance(key, str) else super().__getitem__(key)
+
+    def _asdict(self) -> dict:
+        return dict(zip(self._fields, self))
+
+    def __dir__(self):
+        return sorted({*super().__dir__(), *self._fields})
+
+    def __repr__(self) -> str:
+        return f"Row({', '.join(f'{name}={value!r}' for name, value in self._asdict().items())})"
+
+    def __reduce__(self):
+        return _make_row, (self._fields, tuple(self))
+
+
+def _row_class(names: collections.abc.Iterable[str]) -> type[Row]:
+    return type("Row", (Row,), {"__slots__": (), "_fields": tuple(names)})
+
+
+def _make_row(names, values) -> Row:
+    return _row_class(names)(values)
+
+
+def rows_of(answer: tuple[tuple[str, ...], list[tuple]]) -> list[Row]:
+    """What the native module answers to a query."""
+    names, rows = answer
+    row = _row_class(names)
+    return [row(values) for values in rows]

@@ -1,20 +1,17 @@
-"""Frames over the daemon's Unix socket, and where that socket is."""
+"""Frames over the daemon's Unix socket."""
 
 from __future__ import annotations
 
 import collections.abc
 import errno
-import fcntl
 import os
 import pathlib
-import shutil
 import socket
-import stat
 import struct
-import subprocess
-import sys
 import time
 import typing
+
+from ._native import recording_module
 
 PROTOCOL = 2
 _HEADER = struct.Struct("<IHHQ")  # body bytes, kind, flags, request id
@@ -22,8 +19,6 @@ _REQUEST, _RESPONSE, _PAYLOAD = 1, 2, 3
 _MORE = 1
 _MAX_BODY_BYTES = {_RESPONSE: 16 << 20, _PAYLOAD: 4 << 20}
 _DESCRIPTOR_SET = pathlib.Path(__file__).parent / "cgdebug.fds"
-_FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux
-_START_AGAIN_AFTER_S = 0.3
 _messages: dict[str, typing.Any] = {}
 
 
@@ -222,179 +217,36 @@ class Connection:
 
 # --- the socket -----------------------------------------------------------------------------------
 
+# The rule of which socket is the user's daemon's, and who may listen there, is C++'s:
+# daemon/core/base/runtime_dir.h. A user's daemon marks its socket in this folder.
+_MARK_FOLDER = "/dev/shm"
+
 
 def socket_path(explicit: str | None = None) -> str:
-    """Where the daemon listens. A directory that was not named by the user must be a real one, the
-    user's own and not writable by others: whoever may write it can pose as the daemon.
+    """Where the daemon listens.
 
-    Fails: ConnectionError.
+    Fails: ConnectionError for a directory in which others could pose as the daemon.
     """
-    chosen = explicit or os.environ.get("CGDEBUG_SOCKET", "")
-    if chosen:
-        return os.path.abspath(chosen)
-    if marked := _marked_socket():
-        return marked
-    directory = _default_directory()
-    _check_directory(directory)
-    return f"{directory}/daemon.sock"
+    return recording_module().socket_path(explicit or "", _MARK_FOLDER)
 
 
 def ensure_daemon(explicit: str | None, timeout: float) -> None:
-    """Starts a daemon, detached, when nobody listens on socket_path(explicit), and waits until
-    one does.
+    """Starts a daemon when nobody listens on socket_path(explicit), and waits until one does.
 
     Fails: ConnectionError.
     """
-    path = socket_path(explicit)
-    try:
-        _connect(path, timeout).close()
-        return
-    except ConnectionRefusedError:
-        pass
-    is_chosen = bool(explicit or os.environ.get("CGDEBUG_SOCKET"))
-    command = [_find_daemon(), "--spawned", *(["--socket", path] if is_chosen else [])]
-    log_path = f"{path[:-5] if path.endswith('.sock') else path}.log"
-    process = _start(command, path, log_path)
-    deadline = time.monotonic() + timeout
-    start_again = time.monotonic() + _START_AGAIN_AFTER_S
-    while True:
-        try:
-            _connect(socket_path(explicit), timeout).close()
-            return
-        except ConnectionRefusedError:
-            # Exit 0: another daemon has the lock, or it went to the background. The other one may
-            # have been about to end.
-            if process.poll() == 0 and time.monotonic() > start_again:
-                process = _start(command, path, log_path)
-                start_again = time.monotonic() + _START_AGAIN_AFTER_S
-            if process.poll() not in (None, 0):
-                why = f"exited with {process.returncode}"
-            elif time.monotonic() > deadline:
-                why = f"accepted no connection within {timeout:g} s"
-            else:
-                time.sleep(0.005)
-                continue
-        raise ConnectionError(
-            f"the daemon {why}; its log is {log_path}. "
-            f"To see it start, type: cgdebug-daemon --foreground"
-        )
-
-
-def _start(command: list, path: str, log_path: str) -> subprocess.Popen:
-    try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        with open(os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as log:
-            return subprocess.Popen(
-                command,
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-    except OSError as error:
-        raise ConnectionError(
-            f"cannot start the daemon {command[0]} on {path}: {error}. Type: cgdebug-cli doctor"
-        ) from error
-
-
-def _marked_socket() -> str:
-    """Where the user's daemon listens, whatever XDG_RUNTIME_DIR says: it keeps a lock on a file
-    beside the segments (daemon/core/base/daemon_mark.h). "" when there is none."""
-    try:
-        mark = os.open(
-            f"/dev/shm/cgdebug-daemon-{os.geteuid()}", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-        )
-    except OSError:
-        return ""
-    try:
-        info = os.fstat(mark)
-        if not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid():
-            return ""
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        if _FLOCK.unpack(fcntl.fcntl(mark, fcntl.F_GETLK, asked))[0] == fcntl.F_UNLCK:
-            return ""
-        path = os.fsdecode(os.pread(mark, 4096, 0))
-        return path if path.startswith("/") else ""
-    except OSError:
-        return ""
-    finally:
-        os.close(mark)
+    recording_module().ensure_daemon(explicit or "", timeout, _MARK_FOLDER)
 
 
 def _connect(path: str, timeout: float) -> socket.socket:
     """Fails: ConnectionRefusedError when nobody listens, other ConnectionErrors."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        connection.settimeout(timeout)
-        connection.connect(path)
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        _, owner, _ = struct.unpack("3i", credentials)
-        if owner != os.geteuid():
-            raise ConnectionError(
-                f"what listens at {path} runs as uid {owner}, not as uid "
-                f"{os.geteuid()}; it is not your daemon"
-            )
-        return connection
-    except (FileNotFoundError, ConnectionRefusedError) as error:
-        connection.close()
+    descriptor = recording_module().connect(path, timeout)
+    if descriptor < 0:
         raise ConnectionRefusedError(
             errno.ECONNREFUSED,
             f"no cgdebug daemon listens at {path}. Type: cgdebug-cli daemon start   "
             f"or use cgdebug.connect(spawn=True); a probe that prints or compares starts one, too",
-        ) from error
-    except ConnectionError:
-        connection.close()
-        raise
-    except OSError as error:
-        connection.close()
-        raise ConnectionError(f"cannot connect to the daemon at {path}: {error}") from error
-
-
-def _default_directory() -> str:
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    if runtime.startswith("/"):
-        try:
-            info = os.stat(runtime)
-        except OSError:
-            info = None
-        if (
-            info
-            and stat.S_ISDIR(info.st_mode)
-            and info.st_uid == os.geteuid()
-            and not info.st_mode & 0o022
-        ):
-            return f"{runtime}/cgdebug"
-    return f"/tmp/cgdebug-{os.geteuid()}"
-
-
-def _check_directory(directory: str) -> None:
-    try:
-        info = os.lstat(directory)
-    except FileNotFoundError:
-        return
-    if not stat.S_ISDIR(info.st_mode):
-        problem = f"it is not a directory. Type: rm {directory}"
-    elif info.st_uid != os.geteuid():
-        problem = (
-            f"it belongs to uid {info.st_uid}, not to uid {os.geteuid()}, who could pose as the "
-            f"daemon. Type: export CGDEBUG_SOCKET=$HOME/.cgdebug.sock"
         )
-    elif info.st_mode & 0o022:
-        problem = f"others than its owner may write it. Type: chmod 0700 {directory}"
-    else:
-        return
-    raise ConnectionError(f"refusing to use {directory} for the daemon's socket: {problem}")
-
-
-def _find_daemon() -> str:
-    """$CGDEBUG_DAEMON, beside this interpreter (an environment's bin), then PATH."""
-    explicit = os.environ.get("CGDEBUG_DAEMON")
-    beside = os.path.join(os.path.dirname(sys.executable or "/"), "cgdebug-daemon")
-    found = explicit or (beside if os.access(beside, os.X_OK) else shutil.which("cgdebug-daemon"))
-    if not found:
-        raise ConnectionError(
-            f"no daemon is running and cgdebug-daemon is neither at {beside} nor on "
-            f"PATH. Install cgdebug in this environment"
-        )
-    return found
+    connection = socket.socket(fileno=descriptor)
+    connection.settimeout(timeout)
+    return connection

@@ -8,7 +8,7 @@ import weakref
 
 import torch
 
-from . import _accepted, _native, _selection, _site
+from . import _accepted, _native, _site
 from . import _verdict as verdict
 from . import actions as _actions
 from .errors import TensorNotComparedError
@@ -87,7 +87,7 @@ class CudaGraphTensorProbe:
         self._name = name
         self._mode = mode
         self._actions = _actions.enabled_actions(actions)
-        self._active = bool(enabled and self._actions and _selection.is_selected(name))
+        self._active = bool(enabled and self._actions and _native.is_selected(name))
         self._capture_only = mode == "capture"
         self._site_key = ""
         if self._active:

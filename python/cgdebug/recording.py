@@ -13,18 +13,12 @@ import collections.abc
 import dataclasses
 import operator
 import os
-import typing
 
 from ._columns import _MAX, Columns
-from ._reports import Check, Diff
+from ._reports import Check, Diff, Row, rows_of
 from ._series import RecordedSnapshot, Series, names_of
 from .errors import NothingMatchedError, RecordingError
 from .snapshot import TensorSnapshot
-
-if typing.TYPE_CHECKING:
-    import sqlite3
-
-    from ._catalogue import Row
 
 __all__ = ["open", "Recording", "Series", "RecordedSnapshot", "Gap", "Diff", "Check"]
 
@@ -63,7 +57,6 @@ class Recording:
         from ._native import recording_module
 
         self._reader = recording_module().Reader(self._path, self._rank)
-        self._database: sqlite3.Connection | None = None
         self._missing: list[str] | None = None
         self._all = [Series(self, index, **slot) for index, slot in enumerate(self._reader.slots())]
         self._slots = sorted(self._all, key=lambda series: (series.graph_order, series.rank))
@@ -282,14 +275,13 @@ class Recording:
         """A read-only query; rows are tuples whose columns are attributes too. The tables are those
         of `cgdebug-cli query --schema`.
 
-        They are made in memory, without marks. What only the files of a recording have (ordinal,
-        place in the file, process of a session) is NULL; `cgdebug-cli query` has it.
+        Of one recording they are its catalogue, which is brought up to date by the first query. If
+        it cannot be written, or there are several recordings, or a snapshot cannot be read, or the
+        source is of another kind, they are made in memory. Then what only a catalogue has is NULL:
+        ordinals, places in the files, processes of sessions, marks. A snapshot that cannot be read
+        is a row of NULLs.
         """
-        from . import _catalogue
-
-        if self._database is None:
-            self._database = _catalogue.make_database(self._reader, self._all)
-        return _catalogue.query(self._database, query, parameters)
+        return rows_of(self._reader.query(query, parameters))
 
     def to_pandas(self, *probes: str):
         """One row a snapshot: names, replay, step, time, every statistic and the hashes. Needs

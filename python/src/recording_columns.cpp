@@ -101,13 +101,6 @@ py::dict ToDict(const SnapshotColumns& columns) {
   dict["xor_hash"] = OfStats<std::uint64_t>(columns, 0, [](const Stats& one) { return one.hash; });
   dict["has_xor_hash"] =
       OfStats<bool>(columns, false, [](const Stats& one) { return one.has_hash; });
-  py::list comparisons;
-  for (const Row& row : columns.rows) {
-    if (!row.snapshot || !row.snapshot->comparison) continue;
-    const auto& [mismatched, max_abs, max_rel] = *row.snapshot->comparison;
-    comparisons.append(py::make_tuple(&row - columns.rows.data(), mismatched, max_abs, max_rel));
-  }
-  dict["comparisons"] = comparisons;
   dict["errors"] = columns.errors;
   return dict;
 }

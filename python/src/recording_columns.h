@@ -32,7 +32,7 @@ Result<SnapshotColumns> ReadColumns(source::Source& source, const std::vector<st
                                     std::uint64_t first_replay, std::uint64_t last_replay);
 
 // NumPy arrays by name; of what is absent -1, 0 or NaN. `is_read` says which rows are whole,
-// `errors` why the others are not, `comparisons` are tuples (row, mismatched, max_abs, max_rel).
+// `errors` why the others are not.
 pybind11::dict ToDict(const SnapshotColumns& columns);
 
 }  // namespace cgdebug::python

@@ -1,22 +1,29 @@
-// _recording: recordings, safetensors files and folders of either for Python. No torch, no CUDA, no
-// protobuf, no daemon; NumPy only for columns of statistics.
+// _recording: recordings, safetensors files and folders of either for Python, and what else Python
+// asks C++ instead of doing it again: which probes are meant, where the daemon is, how it is
+// started. No torch, no CUDA, no protobuf; NumPy only for columns of statistics.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <unistd.h>
 
+#include <cstddef>
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <variant>
 
 #include "client/analysis/check.h"
 #include "client/analysis/check_report.h"
 #include "client/analysis/diff.h"
 #include "client/analysis/diff_report.h"
 #include "client/analysis/gaps.h"
+#include "client/source/database.h"
 #include "client/source/merged_source.h"
 #include "client/source/source.h"
-#include "daemon/core/recording/catalogue_schema.h"
 #include "daemon/core/recording/recording_reader.h"
+#include "proto/layout/segment_layout.h"
+#include "python/src/daemon_place.h"
 #include "python/src/recording_columns.h"
+#include "python/src/recording_query.h"
 #include "python/src/recording_stats.h"
 #include "python/src/recording_writer.h"
 
@@ -191,6 +198,18 @@ class Reader {
     return list;
   }
 
+  // (names of the columns, rows) of one SQL statement that reads.
+  py::tuple Query(const std::string& sql, const py::sequence& given) {
+    const std::vector<source::Value> parameters = ToValues(given);
+    Result<source::QueryResult> result = Unlocked([&](Source& source) {
+      const Result<sqlite3*> database = OpenDatabase(source);
+      if (!database.ok()) return Result<source::QueryResult>(database.error());
+      return source::Query(*database, sql, parameters);
+    });
+    if (!result.ok()) Raise({result.error().message + ". Type: cgdebug-cli query --schema"});
+    return ToPython(*result);
+  }
+
   // Everything that is known to be missing, in sentences.
   std::vector<std::string> Missing() { return Unlocked(analysis::WhyNotComplete); }
 
@@ -226,8 +245,36 @@ class Reader {
     return source.Get(slot, **key);
   }
 
+  // The tables, made by the first query.
+  Result<sqlite3*> OpenDatabase(Source& source) {
+    // SQLite forbids a forked child to use its parent's connection, or to close it.
+    if (database_pid_ != ::getpid()) static_cast<void>(database_.release());
+    if (!database_) {
+      Result<source::Database> made = source::MakeDatabase(source);
+      if (made.ok() && !HasEverySnapshot(source, made->get())) made = source::FillDatabase(source);
+      if (!made.ok()) return made.error();
+      database_ = *std::move(made);
+      database_pid_ = ::getpid();
+    }
+    return database_.get();
+  }
+  // A catalogue has no row for a damaged snapshot; here there is one, of NULLs.
+  static bool HasEverySnapshot(Source& source, sqlite3* database) {
+    std::int64_t wanted = 0;
+    for (std::size_t slot = 0; slot < source.slots().size(); ++slot) {
+      const auto keys = source.Keys(slot);
+      if (keys.ok()) wanted += static_cast<std::int64_t>(keys->size());
+    }
+    const auto rows = source::Query(database, "SELECT count(*) FROM snapshot");
+    if (!rows.ok()) return false;
+    const auto* there = std::get_if<std::int64_t>(&rows->rows.at(0).at(0).value);
+    return there != nullptr && *there >= wanted;
+  }
+
   std::mutex mutex_;
   std::unique_ptr<Source> source_;
+  source::Database database_;
+  pid_t database_pid_ = 0;
 };
 
 analysis::Scope MakeScope(const std::vector<std::string>& probes, std::uint64_t first,
@@ -303,13 +350,16 @@ PYBIND11_MODULE(_recording, module) {
       .def("columns", &Reader::Columns, py::arg("slots"), py::arg("first") = 1,
            py::arg("last") = std::numeric_limits<std::uint64_t>::max())
       .def("gaps", &Reader::Gaps)
+      .def("query", &Reader::Query, py::arg("sql"), py::arg("parameters"))
       .def("missing", &Reader::Missing)
       .def("verify", &Reader::Verify)
       .def("check", &Reader::Check, py::arg("probes"), py::arg("first"), py::arg("last"),
            py::arg("frames"), py::arg("trust_hashes"));
   module.def("diff", &Reader::Diff, py::arg("a"), py::arg("b"), py::arg("options"));
-  module.attr("DATABASE_SCHEMA") = recording::CatalogueSchema();
+  // For tests, which look at the segments of processes that they killed.
+  module.attr("SEGMENT_PID_OFFSET") = offsetof(layout::SegmentHeader, pid);
   RegisterWriter(module);
+  RegisterDaemonPlace(module);
 }
 
 }  // namespace cgdebug::python

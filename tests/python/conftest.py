@@ -73,13 +73,15 @@ def segments():
 
 def remove_segments_of(*pids):
     """What a process that was killed, or left by os._exit, keeps for a late daemon."""
+    from cgdebug._recording import SEGMENT_PID_OFFSET
+
     module = sys.modules.get("cgdebug._probe")
     own = (module and module.session()) or {"name": None}
     # Not its own: closing a second descriptor would drop the lock that says this process lives.
     for name in segments() - {own["name"]}:
         control = pathlib.Path("/dev/shm") / name
         try:
-            (pid,) = struct.unpack_from("=i", control.read_bytes(), 44)  # SegmentHeader::pid
+            (pid,) = struct.unpack_from("=i", control.read_bytes(), SEGMENT_PID_OFFSET)
         except FileNotFoundError:
             continue
         if pid in pids:

@@ -257,7 +257,7 @@ def test_a_client_survives_a_new_daemon(own_daemon):
 
 
 def test_a_directory_that_others_may_write_is_refused(monkeypatch, tmp_path):
-    monkeypatch.setattr(_wire, "_marked_socket", lambda: "")
+    monkeypatch.setattr(_wire, "_MARK_FOLDER", "")
     monkeypatch.delenv("CGDEBUG_SOCKET", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     os.chmod(tmp_path, 0o700)
@@ -274,7 +274,7 @@ def test_a_directory_that_others_may_write_is_refused(monkeypatch, tmp_path):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
 def test_a_directory_of_another_owner_is_refused(monkeypatch, tmp_path):
-    monkeypatch.setattr(_wire, "_marked_socket", lambda: "")
+    monkeypatch.setattr(_wire, "_MARK_FOLDER", "")
     monkeypatch.delenv("CGDEBUG_SOCKET", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     os.chmod(tmp_path, 0o700)

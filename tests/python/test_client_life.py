@@ -55,7 +55,7 @@ def test_a_timeout_that_no_socket_takes_is_refused_in_words(timeout):
 def test_a_daemon_that_cannot_be_started_is_a_connection_error(tmp_path, monkeypatch):
     monkeypatch.setenv("CGDEBUG_DAEMON", "/nowhere/cgdebug-daemon")
     with pytest.raises(
-        ConnectionError, match="cannot start the daemon /nowhere.*cgdebug-cli doctor"
+        ConnectionError, match="/nowhere/cgdebug-daemon cannot be started: No such file"
     ):
         cgdebug.connect(socket=f"{tmp_path}/a.sock", spawn=True)
     monkeypatch.setenv("CGDEBUG_DAEMON", find_program("cgdebug-daemon"))
@@ -80,11 +80,13 @@ def test_a_loss_is_told_as_the_command_line_does(fields, text):
 
 def test_the_users_daemon_is_found_whatever_the_runtime_directory_is(monkeypatch, tmp_path):
     monkeypatch.delenv("CGDEBUG_SOCKET", raising=False)
-    if _wire._marked_socket():
-        pytest.skip("this user has a daemon of their own running")
     places = [tmp_path / "a", tmp_path / "b"]
     for place in places:
         place.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(places[1]))
+    own_place = f"{places[1]}/cgdebug/daemon.sock"
+    if _wire.socket_path() != own_place:
+        pytest.skip("this user has a daemon of their own running")
     monkeypatch.setenv("CGDEBUG_DAEMON", find_program("cgdebug-daemon"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(places[0]))
     with cgdebug.connect(spawn=True) as first:
@@ -96,7 +98,7 @@ def test_the_users_daemon_is_found_whatever_the_runtime_directory_is(monkeypatch
             assert _wire.socket_path() == f"{places[0]}/cgdebug/daemon.sock"
         finally:
             os.kill(pid, signal.SIGTERM)
-    wait_until(lambda: not _wire._marked_socket(), "the daemon gives its mark back")
+    wait_until(lambda: _wire.socket_path() == own_place, "the daemon gives its mark back")
 
 
 def test_a_connection_that_is_lost_before_the_first_answer_is_made_again(daemon, monkeypatch):
@@ -116,7 +118,7 @@ def test_a_connection_that_is_lost_before_the_first_answer_is_made_again(daemon,
 
 def test_socket_path_rules(monkeypatch, tmp_path):
     uid = os.geteuid()
-    monkeypatch.setattr(_wire, "_marked_socket", lambda: "")
+    monkeypatch.setattr(_wire, "_MARK_FOLDER", "")
     monkeypatch.delenv("CGDEBUG_SOCKET", raising=False)
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     assert _wire.socket_path() == f"/tmp/cgdebug-{uid}/daemon.sock"

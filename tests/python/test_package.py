@@ -146,7 +146,7 @@ print("clean")
 
 
 def test_environment_switches_probes_off(monkeypatch):
-    from cgdebug._selection import is_selected
+    from cgdebug._native import is_selected
 
     assert is_selected("blk0.attn")
     for patterns, wanted in [
@@ -169,7 +169,11 @@ def test_environment_switches_probes_off(monkeypatch):
         )
     monkeypatch.setenv("CGDEBUG_PROBES", "a[0]")
     assert is_selected("a[0]") and is_selected("a0")
+    # The globs are those of every other place: "^" negates, a backslash takes the next one literally.
+    for patterns, wanted in [("a[^0]", "a1"), ("a[!0]", "a1"), (r"a\*", "a*"), (r"re:^a\d$", "a0")]:
+        monkeypatch.setenv("CGDEBUG_PROBES", patterns)
+        assert [name for name in ("a0", "a1", "a*") if is_selected(name)][:1] == [wanted], patterns
     monkeypatch.setenv("CGDEBUG_PROBES", "re:(")
-    with pytest.raises(ValueError, match="CGDEBUG_PROBES.*no regular expression"):
+    with pytest.raises(ValueError, match="CGDEBUG_PROBES: bad regular expression"):
         is_selected("a")
     assert os.environ["CGDEBUG"] == "0"

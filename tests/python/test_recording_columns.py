@@ -1,10 +1,12 @@
 """Many snapshots at once: tables, SQL, and that a thing has one name by every door."""
 
+import contextlib
 import csv
 import json
 import os
 import pathlib
 import pickle
+import sqlite3
 import subprocess
 import sys
 
@@ -51,7 +53,6 @@ def test_every_snapshot_is_read_once_however_many_probes_there_are(tmp_path, wha
     r = cgdebug.open(many(tmp_path / "a.cgrec"))
     r._reader = Counting(r._reader)
     if what == "sql":
-        pytest.importorskip("sqlite3")
         assert r.sql("SELECT count(*), max(replay) FROM v_snapshots") == [(120, 4)]
     elif what in ("table", "to_pandas"):
         if what == "to_pandas":
@@ -60,7 +61,7 @@ def test_every_snapshot_is_read_once_however_many_probes_there_are(tmp_path, wha
     else:
         pytest.importorskip("pyarrow") if what == "parquet" else None
         r.export(what, tmp_path / "out")
-    assert r._reader.calls.count("columns") == 1
+    assert r._reader.calls.count("query" if what == "sql" else "columns") == 1
     assert len(r._reader.calls) <= 5, r._reader.calls
 
 
@@ -150,6 +151,39 @@ def test_rows_of_sql_have_the_names_of_their_columns(path):
         "probe",
         "replay",
     ]
+
+
+def test_sql_of_a_recording_is_its_catalogue(tmp_path):
+    path = many(tmp_path / "a.cgrec", probes=2)
+    r = cgdebug.open(path)
+    rows = r.sql("SELECT count(DISTINCT ordinal), count(segment), count(*) FROM snapshot")
+    assert rows == [(4, 8, 8)]
+    with contextlib.closing(sqlite3.connect(f"{path}/catalogue.sqlite")) as catalogue:
+        for table in ("run", "session", "probe", "snapshot", "loss", "mark"):
+            query = f"SELECT * FROM {table}"
+            assert r.sql(query) == catalogue.execute(query).fetchall(), table
+
+
+def test_sql_takes_and_gives_every_type(path):
+    r = cgdebug.open(path)
+    values = (None, 2**63 - 1, -(2**63), 0.5, "text, blk.µ", b"\0bytes", numpy.int64(7), True)
+    query = f"SELECT {', '.join('?' * len(values))}"
+    (row,) = r.sql(query, values)
+    assert row == values and [type(value) for value in row[3:6]] == [float, str, bytes]
+    with pytest.raises(RecordingError, match="has 2 parameters, and 1 value was given"):
+        r.sql("SELECT ?, ?", [1])
+    with pytest.raises(TypeError, match="number, str, bytes or None, not \\[\\]"):
+        r.sql("SELECT ?", [[]])
+    with pytest.raises(OverflowError):
+        r.sql("SELECT ?", [2**63])
+
+
+@pytest.mark.parametrize("statement", ["BEGIN IMMEDIATE", "BEGIN", "SAVEPOINT a", "VACUUM"])
+def test_sql_keeps_nobody_from_the_catalogue(path, statement):
+    r = cgdebug.open(path)
+    with pytest.raises(RecordingError, match="query --schema"):
+        r.sql(statement)
+    assert r.sql("PRAGMA table_info(probe)")[0].name == "id"
 
 
 def test_a_pattern_is_told_to_be_one(path):

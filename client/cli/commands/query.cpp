@@ -56,7 +56,7 @@ std::string Csv(const QueryResult& result) {
   for (std::size_t i = 0; i < result.columns.size(); ++i) add(i, result.columns[i]);
   text += "\n";
   for (const auto& row : result.rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) add(i, row[i].text);
+    for (std::size_t i = 0; i < row.size(); ++i) add(i, row[i].text());
     text += "\n";
   }
   return text;
@@ -82,10 +82,12 @@ std::string RowsJson(const QueryResult& result) {
     Json object = Json::object();
     for (std::size_t i = 0; i < row.size(); ++i) {
       const QueryResult::Cell& cell = row[i];
-      Json number = cell.is_number ? Json::parse(cell.text, nullptr, false) : Json();
+      Json number = cell.is_number() ? Json::parse(cell.text(), nullptr, false) : Json();
       // JSON has no infinities; SQLite has no NaN.
-      if (cell.is_number && !number.is_number()) number = JsonNumber(std::stod(cell.text));
-      object[columns[i]] = cell.is_null ? Json(nullptr) : cell.is_number ? number : Json(cell.text);
+      if (cell.is_number() && !number.is_number()) number = JsonNumber(std::stod(cell.text()));
+      object[columns[i]] = cell.is_null()     ? Json(nullptr)
+                           : cell.is_number() ? number
+                                              : Json(cell.text());
     }
     rows.push_back(std::move(object));
   }
@@ -95,7 +97,7 @@ std::string RowsJson(const QueryResult& result) {
 std::string Table(const Context& context, const QueryResult& result) {
   std::vector<TextTable::Column> columns;
   for (std::size_t i = 0; i < result.columns.size(); ++i) {
-    const bool is_number = !result.rows.empty() && result.rows.front()[i].is_number;
+    const bool is_number = !result.rows.empty() && result.rows.front()[i].is_number();
     columns.push_back({Printable(result.columns[i]),
                        is_number ? TextTable::Align::kRight : TextTable::Align::kLeft});
   }
@@ -103,7 +105,7 @@ std::string Table(const Context& context, const QueryResult& result) {
   for (const auto& row : result.rows) {
     std::vector<std::string> cells;
     for (const QueryResult::Cell& cell : row) {
-      cells.push_back(cell.is_null ? "-" : Printable(cell.text));
+      cells.push_back(cell.is_null() ? "-" : Printable(cell.text()));
     }
     table.Add(std::move(cells));
   }
@@ -117,7 +119,7 @@ void SayDamaged(const Context& context, const source::Source& source, sqlite3* d
   const Result<QueryResult> rows = source::Query(database, "SELECT count(*) FROM snapshot");
   if (recordings.size() != 1 || !rows.ok() || source.Describe().is_growing) return;
   const std::uint64_t known = recordings.front()->snapshot_count();
-  const std::uint64_t count = std::stoull(rows->rows.at(0).at(0).text);
+  const std::uint64_t count = std::stoull(rows->rows.at(0).at(0).text());
   if (count >= known) return;
   context.Say(fmt::format("{} damaged snapshot{} not in the tables. Type: cgdebug-cli verify {}",
                           known - count, known - count == 1 ? " is" : "s are",

@@ -1,0 +1,96 @@
+#include "python/src/daemon_place.h"
+
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "daemon/core/base/glob.h"
+#include "daemon/core/base/runtime_dir.h"
+#include "daemon/core/endpoint/autostart.h"
+#include "daemon/core/endpoint/endpoint.h"
+
+namespace py = pybind11;
+
+namespace cgdebug::python {
+namespace {
+
+[[noreturn]] void RaiseConnectionError(const Error& error) {
+  PyErr_SetString(PyExc_ConnectionError, error.message.c_str());
+  throw py::error_already_set();
+}
+
+std::chrono::milliseconds Milliseconds(double seconds) {
+  return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(seconds));
+}
+
+RuntimeEnvironment ClientEnvironment(const std::string& mark_folder) {
+  RuntimeEnvironment environment = RuntimeEnvironment::OfThisProcess();
+  environment.mark_dir = mark_folder;
+  return environment;
+}
+
+std::string FindSocket(const std::string& chosen, const std::string& mark_folder) {
+  const Result<std::string> path = SocketPath(ClientEnvironment(mark_folder), chosen);
+  if (!path.ok()) RaiseConnectionError(path.error());
+  return *path;
+}
+
+// A connected descriptor, -1 when nobody listens.
+int Connect(const std::string& path, double timeout_s) {
+  Result<UniqueFd> fd = [&] {
+    const py::gil_scoped_release release;
+    return wire::TryConnect(path, Milliseconds(timeout_s));
+  }();
+  if (!fd.ok()) RaiseConnectionError(fd.error());
+  return fd->release();
+}
+
+void EnsureDaemon(const std::string& chosen, double timeout_s, const std::string& mark_folder) {
+  const Result<UniqueFd> connected = [&]() -> Result<UniqueFd> {
+    const py::gil_scoped_release release;
+    const RuntimeEnvironment environment = ClientEnvironment(mark_folder);
+    const Result<std::string> path = PrepareSocketPath(environment, chosen);
+    if (!path.ok()) return path.error();
+    wire::AutostartOptions options;
+    options.timeout = Milliseconds(timeout_s);
+    if (!IsChosen(environment, chosen)) {
+      options.find_socket = [&] { return SocketPath(environment).value_or(*path); };
+    }
+    bool started = false;
+    return wire::ConnectOrStart(*path, options, &started);
+  }();
+  if (!connected.ok()) RaiseConnectionError(connected.error());
+}
+
+// Whether `name` is among the patterns of CGDEBUG_PROBES, which have commas between them.
+bool IsSelected(const std::string& name, std::string_view patterns) {
+  constexpr std::string_view kBlanks = " \t\r\n";
+  std::vector<std::string> words;
+  while (!patterns.empty()) {
+    const std::size_t comma = std::min(patterns.find(','), patterns.size());
+    std::string_view word = patterns.substr(0, comma);
+    patterns.remove_prefix(std::min(comma + 1, patterns.size()));
+    word.remove_prefix(std::min(word.find_first_not_of(kBlanks), word.size()));
+    word = word.substr(0, word.find_last_not_of(kBlanks) + 1);
+    if (!word.empty()) words.emplace_back(word);
+  }
+  const Result<Selector> selector = Selector::Parse(words);
+  if (!selector.ok()) throw py::value_error("CGDEBUG_PROBES: " + selector.error().message);
+  return selector->Matches(name);
+}
+
+}  // namespace
+
+void RegisterDaemonPlace(py::module_& module) {
+  module.def("socket_path", &FindSocket, py::arg("chosen"), py::arg("mark_folder"));
+  module.def("connect", &Connect, py::arg("path"), py::arg("timeout_s"));
+  module.def("ensure_daemon", &EnsureDaemon, py::arg("chosen"), py::arg("timeout_s"),
+             py::arg("mark_folder"));
+  module.def("is_selected", &IsSelected, py::arg("name"), py::arg("patterns"));
+}
+
+}  // namespace cgdebug::python

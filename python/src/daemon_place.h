@@ -1,0 +1,11 @@
+// daemon_place.h: where the daemon is and which probes are meant, for the modules that talk to it
+// without protobuf.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace cgdebug::python {
+
+void RegisterDaemonPlace(pybind11::module_& module);
+
+}  // namespace cgdebug::python
