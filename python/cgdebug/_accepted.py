@@ -1,4 +1,4 @@
-"""Which names and tensors a probe takes, and what it says of the others."""
+"""Which names and tensors a probe accepts, and why it refuses others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import torch
 
 MAX_NAME_BYTES = 255
-# As libprobe/registration.cpp has it.
+# The same characters as in libprobe/registration.cpp.
 _RESERVED_IN_NAMES = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029*?@#:{}]|^!")
 
 
@@ -35,7 +35,7 @@ def check_name(name) -> None:
 
 
 def check_tensor(probe: str, tensor) -> None:
-    """Refuses what the op cannot refuse itself, because such a tensor never reaches it.
+    """Refuses tensors that torch does not even hand to the op.
 
     Fails: TypeError, ValueError.
     """
@@ -47,7 +47,7 @@ def check_tensor(probe: str, tensor) -> None:
 
 
 def _why_refused(tensor: torch.Tensor) -> str:
-    """Empty when it is taken."""
+    """Empty if the tensor is accepted."""
     if tensor.is_nested:
         return (
             "nested tensors are not supported: each row has a shape of its own. Probe "

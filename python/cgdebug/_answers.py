@@ -1,4 +1,4 @@
-"""From the messages of proto/control.proto to what a client's caller sees."""
+"""Turns messages of proto/control.proto into what a caller of the client sees."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Event(Answer):
 
     def __str__(self) -> str:
         if self.kind == "loss":
-            # Without a probe it is this client that was too slow, for any of them.
+            # A loss without a probe: this client was too slow, and any probe may be affected.
             of = f"{self.probe}: " if self.probe else ""
             before = f" before replay {self.before_replay}" if self.before_replay else ""
             plural = "" if self.count == 1 else "s"
@@ -86,7 +86,7 @@ def plain(message) -> typing.Any:
         elif field.enum_type is not None and field.containing_oneof is None:
             fields[field.name] = _name_of(field, value)
         elif field.containing_oneof is not None and not message.HasField(field.name):
-            fields[field.name] = None  # `optional`, and not there
+            fields[field.name] = None  # an `optional` field that is not set
         else:
             fields[field.name] = value
     return _CLASSES.get(message.DESCRIPTOR.name, Answer)(**fields)

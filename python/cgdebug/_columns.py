@@ -11,6 +11,7 @@ import collections.abc
 import dataclasses
 import typing
 
+from ._replays import MAX_REPLAY
 from .errors import RecordingError
 from .snapshot import Stats
 
@@ -25,25 +26,24 @@ STORED_COUNTS = tuple(name for name, kind in _FIELDS.items() if kind == "int")
 NUMBERS = tuple(name for name, kind in _FIELDS.items() if kind == "float")
 _SUMS = {"pos_inf": ("inf", "pos_inf"), "neg_inf": ("neg_inf", "nonfinite")}
 COUNTS = tuple(name for stored in STORED_COUNTS for name in _SUMS.get(stored, (stored,)))
-# Those that are one number a snapshot.
+# Statistics that are one number per snapshot.
 STATS = (*COUNTS, *NUMBERS)
 _OF_SERIES = ("probe", "rank", "session", "graph", "graph_id", "invocation", "graph_order", "site")
 _OF_TENSOR = ("device", "dtype", "shape")
 _WHEN = ("replay", "step", "serial", "timestamp_ns")
 NAMES = (*_OF_SERIES, *_WHEN, *_OF_TENSOR, *STATS, "first_nonfinite", "hash", "xor_hash")
-_MAX = 2**64 - 1
 
 
 class Columns:
-    """The snapshots of some series: a row each, series by series, replays ascending. Those that
-    cannot be read are left out, and `errors` says why."""
+    """One row per snapshot of some series: series by series, replays ascending. A snapshot that
+    cannot be read is left out, and `errors` says why."""
 
     def __init__(
         self,
         reader,
         series: list[Series],
         first: int = 1,
-        last: int = _MAX,
+        last: int = MAX_REPLAY,
     ):
         import numpy
 
@@ -72,11 +72,11 @@ class Columns:
         return self
 
     def of_series(self, name: str) -> list:
-        """One value a series, of a column that says the same in all of its rows."""
+        """One value per series, for a column that has the same value in all rows of a series."""
         return [one.dtype_name if name == "dtype" else getattr(one, name) for one in self.series]
 
     def column(self, name: str) -> list:
-        """A column as Python has it; None where there is nothing."""
+        """A column as a list of Python values; None where there is no value."""
         arrays = self.arrays
         if name in _OF_SERIES or name in _OF_TENSOR:
             values = self.of_series(name)
@@ -97,7 +97,7 @@ class Columns:
             yield dict(zip(NAMES, values))
 
     def frame(self) -> dict:
-        """The columns for pandas: arrays where they say the same as lists."""
+        """The columns for pandas; an array where it holds the same values as the list."""
         import numpy
 
         columns: dict[str, typing.Any] = {}

@@ -1,4 +1,4 @@
-"""Tensors as NumPy and safetensors have them, and their statistics as a row of a table."""
+"""Tensors in the forms of NumPy and safetensors."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def array_of(snapshot, upcast: str | None):
 
 
 def folder_name(probe: str) -> str:
-    """One name a probe: what a path gives a meaning to is written as in a URL, and what is too long
-    for one is cut."""
+    """One folder per probe. Characters with a meaning in paths are escaped as in a URL, and a name
+    that is too long is cut."""
     name = urllib.parse.quote(probe, safe=" #@,[]+=:()")
     if len(name) > _MAX_FILE_NAME:
         name = f"{name[:200]}~{hashlib.sha256(probe.encode()).hexdigest()[:16]}"
@@ -38,7 +38,8 @@ def folder_name(probe: str) -> str:
 
 
 def write_npz(file: typing.BinaryIO, arrays: dict) -> None:
-    """As numpy.savez, which takes names such as "file" for its own arguments."""
+    """Like numpy.savez, which cannot store an array called "file": it takes that as its own
+    argument."""
     import numpy
 
     with zipfile.ZipFile(file, "w") as archive:

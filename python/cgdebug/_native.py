@@ -69,8 +69,9 @@ def load():
 
 
 def know_dtensor() -> None:
-    """Makes the ops see a DTensor's local part. Called again and again: DTensor may be imported
-    after the ops were loaded, and is not imported for it. A compiler calls it while it traces."""
+    """Makes the ops see a DTensor's local part. It is called again and again, because DTensor may
+    be imported after the ops were loaded, and this does not import it. A compiler calls it while it
+    traces."""
     global _dtensor_known
     distributed = sys.modules.get("torch.distributed.tensor")
     if _dtensor_known or distributed is None:
@@ -130,8 +131,8 @@ def set_graph_label(label: str, scoped: bool) -> tuple[str, bool]:
 
 
 def start_daemon() -> None:
-    """Once per process, unless CGDEBUG=0. A failure is a warning: the job goes on, and what was not
-    printed or compared says so."""
+    """Starts it once per process, unless CGDEBUG=0. A failure is a warning, because the job goes
+    on; `assert_ok` and `status` then say that nothing was compared."""
     global _daemon_asked_in_pid, _daemon_problem
     if os.environ.get("CGDEBUG") == "0":
         _daemon_problem = "CGDEBUG=0 keeps the daemon from being started"
@@ -164,8 +165,8 @@ def finish_at_exit() -> None:
 
 
 def _finish_in_worker(_) -> None:
-    """A worker of multiprocessing, such as a DataLoader's, ends without atexit: it would leave the
-    segment of its own probes behind."""
+    """A worker of multiprocessing, such as a DataLoader's, ends without atexit, and would leave the
+    segment of its probes behind."""
     util.Finalize(None, lambda: probe_module().finish(_FINISH_TIMEOUT_S), exitpriority=0)
 
 
@@ -179,8 +180,8 @@ def _finish() -> None:
 
 
 def _wait_for_gpu(timeout_s: float) -> None:
-    """Replays that were launched and not waited for still print. Polls, because a synchronize of a
-    hung GPU never returns."""
+    """Lets replays that were launched, but not waited for, still print. Polls, because a
+    synchronize of a hung GPU never returns."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return

@@ -12,7 +12,7 @@ import typing
 
 @contextlib.contextmanager
 def replacing(path: pathlib.Path) -> typing.Iterator[typing.BinaryIO]:
-    """A file that is there whole or not at all."""
+    """A file that appears whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -15,8 +15,6 @@ from .snapshot import Stats, TensorSnapshot
 if typing.TYPE_CHECKING:
     import numpy
 
-    from .recording import Recording
-
 
 class Series:
     """The snapshots of one call of a probe: a sequence by replay.
@@ -25,8 +23,8 @@ class Series:
     of replays 100, 110, ... 190 that are there (see `Recording.gaps` for those that are not).
     """
 
-    def __init__(self, recording: Recording, index: int, **slot):
-        self._reader, self._index, self._path = recording._reader, index, recording.path
+    def __init__(self, reader, path: str, index: int, **slot):
+        self._reader, self._path, self._index = reader, path, index
         self.name: str = slot["probe"]
         self.session: str = slot["session"]
         self.device: str = slot["device"]

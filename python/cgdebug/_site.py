@@ -52,7 +52,7 @@ def _text(frame) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _short(path: str) -> str:
-    """Behind the folder that it is imported or run from; else the file's name."""
+    """The path inside the folder that it is imported or run from; otherwise the file's name."""
     folders = [
         folder for folder in (*sys.path, os.path.dirname(os.path.abspath(sys.argv[0]))) if folder
     ]

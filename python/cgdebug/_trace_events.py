@@ -8,7 +8,7 @@ _STATS = ("abs_max", "mean")
 
 
 def of(work):
-    """Those of an export's rows, process by process named where it first appears."""
+    """The events of an export's rows; each process is named when it first appears."""
     named = set()
     for curve, _, row in work.curves():
         pid = max(row["rank"], 0)

@@ -12,7 +12,7 @@ from .status import ProbeStatus, SlotStatus
 def why_not_compared(
     status: ProbeStatus, consumed: bool, timeout: float, daemon_problem: str
 ) -> str:
-    """Empty when everything was."""
+    """Empty if everything was compared."""
     compared = sum(slot.compared for slot in status.slots)
     lost = sum(max(slot.lost, slot.not_compared) for slot in status.slots)
     turned_off = sum(slot.suppressed for slot in status.slots)

@@ -12,6 +12,7 @@ import time
 import typing
 
 from ._native import recording_module
+from ._version import __version__
 
 PROTOCOL = 2
 _HEADER = struct.Struct("<IHHQ")  # body bytes, kind, flags, request id
@@ -149,8 +150,6 @@ class Connection:
             yield message_class("Response").FromString(body)
 
     def _greet(self) -> None:
-        from . import __version__
-
         hello = request("hello", protocol=PROTOCOL, client="python", version=__version__)
         response, _ = self.ask(hello)
         if response.HasField("error"):

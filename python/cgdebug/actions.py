@@ -73,7 +73,7 @@ class TensorRecord:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TensorCompare:
-    """Compares every snapshot with `expected`; cgdebug-daemon does it, `probe.assert_ok()` asks.
+    """Compares every snapshot with `expected`, in cgdebug-daemon; `probe.assert_ok()` asks it.
 
     expected:   a CPU tensor or NumPy array for every call of the probe, or a sequence of them: item
                 i for the i-th call in a capture (from 0). Same dtype and shape as what is probed;
@@ -140,7 +140,7 @@ Action = TensorPrint | TensorRecord | TensorCompare | TensorStats
 
 
 def needs_daemon(actions: dict[str, Action]) -> bool:
-    """Whether one of them is done by the daemon."""
+    """Whether the daemon carries out one of them."""
     record = actions.get("record")
     return bool(actions.keys() - {"record"}) or getattr(record, "to", "") == "disk"
 
@@ -149,7 +149,7 @@ def needs_daemon(actions: dict[str, Action]) -> bool:
 
 
 def enabled_actions(actions) -> dict[str, Action]:
-    """The enabled ones by the keyword that the native probe takes them under."""
+    """The enabled actions, by their keywords of `NativeProbe`."""
     keywords = {
         TensorPrint: "print",
         TensorRecord: "record",
@@ -216,7 +216,7 @@ def _check_flags(action) -> None:
 
 
 def _check_count(action, name: str, least: int) -> None:
-    """Of a field, which becomes an int: NumPy's integers come from a range of theirs."""
+    """Checks a field and makes it an int; it may be one of NumPy's."""
     what = f"{type(action).__name__}: {name}"
     number = whole_number(what, getattr(action, name))
     if number < least:
@@ -227,7 +227,7 @@ def _check_count(action, name: str, least: int) -> None:
 
 
 def whole_number(what: str, value) -> int:
-    """The int that `value` is: an integer of Python, NumPy or of a tensor on the CPU, but no bool.
+    """`value` as an int. It is an integer of Python, NumPy or a tensor on the CPU, not a bool.
 
     Fails: ValueError.
     """

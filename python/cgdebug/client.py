@@ -157,14 +157,14 @@ class Client:
 
         probes: globs as in `probes`, one at least
         mode:   "off", "stats" (no values), "full", or "registered" to undo; "full" with `on`
-        every:  one replay in so many; 0 = as registered
-        first:  the first replay it is about; 0 = from the next one
-        count:  so many snapshots, then as registered
+        every:  one of so many replays; 0 = as registered
+        first:  the first replay that it applies to; 0 = from the next one
+        count:  how many snapshots; after them the probes are as registered
         on:     "nan" (NaN or Inf), "inf" or "abs_max>1e4": values only in replays where it holds,
                 else statistics
         ttl:    seconds after which it is as registered again, also when the daemon is gone by then;
                 None = when the job ends
-        Returns how many `slots` and `probes` it is about.
+        Returns how many `slots` and `probes` it applies to.
         """
         if mode is None and on is None:
             raise ValueError("set: give mode= or on=")
@@ -202,16 +202,17 @@ class Client:
         lossless: bool | None = None,
         session: str | int | None = None,
     ) -> LiveRecording:
-        """Writes every snapshot from now on to disk, until `stop()`, the end of a `with` block, so
-        many `replays` of each probe, `duration` seconds, or the end of the job.
+        """Writes every snapshot from now on to disk. It ends with `stop()`, with the `with` block,
+        after `replays` replays of each probe, after `duration` seconds, or with the job.
 
-        Exactly the probe calls made after this returns and before `stop()` is called are in it, or
-        counted as lost. Of a CUDA graph those count that the GPU has run: in a process that uses
-        torch both wait for it, another process has to.
+        The recording has, or counts as lost, exactly the probe calls made after this returns and
+        before `stop()` is called. A call in a CUDA graph is made when the GPU runs it: where this
+        process uses torch, both functions wait for the GPU. For a job in another process the caller
+        has to make sure.
 
-        durability: when it survives a power failure: "none", "interval" (within a second) or "each"
-                    (with every snapshot); roll_bytes: of a segment file. Left out: as the daemon
-                    was told.
+        durability: when a snapshot survives a power failure: "none", "interval" (after a second) or
+                    "each" (at once). If it is left out, as the daemon was told.
+        roll_bytes: the size of a segment file. If it is left out, as the daemon was told.
         lossless:   whether jobs wait for room rather than lose a snapshot, and write every replay
                     whatever `every` of an action is. None: those that start after the recording do.
 
@@ -239,7 +240,7 @@ class Client:
         return LiveRecording(self, reply.recording)
 
     def recordings(self) -> list[Answer]:
-        """What is and was recorded by this daemon: `directory`, `active`, `state`, `snapshots`,
+        """What this daemon records and has recorded: `directory`, `active`, `state`, `snapshots`,
         `durable_snapshots`, `lost`, `bytes`, `error`."""
         return self._ask("record_list").recordings
 
@@ -337,7 +338,7 @@ class LiveRecording:
         return self._state
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until it has all it was asked for. False at the timeout."""
+        """Waits until it has all that was asked for. Returns False at the timeout."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while self.refresh().active:
             if deadline is not None and time.monotonic() > deadline:
@@ -346,8 +347,8 @@ class LiveRecording:
         return True
 
     def stop(self) -> Answer:
-        """Ends it, if it has not ended by itself; tells what is in it. What probes saw before this
-        call is in it, or counted as lost, when it returns."""
+        """Ends the recording if it has not ended by itself, and returns its state. What probes saw
+        before this call is in the recording by then, or counted as lost."""
         _finish_gpu_work()
         reply = self._client._ask("record_stop", recording=str(self._state.id))
         self._state = reply.recordings[0]
@@ -368,7 +369,7 @@ class LiveRecording:
 
 
 def _finish_gpu_work() -> None:
-    """Probe calls of this process that the GPU has yet to run are in no ring."""
+    """Waits for the GPU: a probe call of this process that it has not run yet is not in a ring."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
         return
@@ -396,7 +397,7 @@ def _choice(function: str, argument: str, value: str, choices: dict[str, str]) -
 
 
 def _recording_path(directory: str | os.PathLike) -> str:
-    """With .cgrec at its end, by which recordings are known. A folder that is there keeps its name:
-    the daemon says that it is not a recording."""
+    """Adds .cgrec, the suffix of recordings. An existing folder keeps its name, and the daemon says
+    that it is not a recording."""
     path = os.path.abspath(directory)
     return path if path.endswith(".cgrec") or os.path.isdir(path) else f"{path}.cgrec"

@@ -1,4 +1,4 @@
-"""Everything cgdebug raises of its own. A message says what happened and what to type next."""
+"""The exceptions of cgdebug. A message says what happened and what to type next."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class TensorCompareMismatchError(TensorDebugError, AssertionError):
 
 
 class TensorNotComparedError(TensorDebugError, RuntimeError):
-    """Not every snapshot was compared, so "same" may not be said: no daemon, a deadline, a loss, or
-    nothing was ever replayed."""
+    """Not every snapshot was compared, so nobody can say "same": there was no daemon, a deadline
+    passed, snapshots were lost, or nothing was ever replayed."""
 
 
 class NativeExtensionUnavailableError(TensorDebugError, RuntimeError):

@@ -19,9 +19,9 @@ def drain_records(
 
         drain_records(probe, lambda snapshot: my_custom_action(snapshot.tensor))
 
-    When `consumer` raises, nothing is cleared, the records before that one neither, and the
-    exception passes through: the next call gets the same records again, unless newer ones have
-    overwritten them meanwhile. Records that arrive while `consumer` runs stay.
+    If `consumer` raises, the exception passes through and nothing is cleared, not even the records
+    before that one. The next call gets the same records again, unless newer ones have overwritten
+    them meanwhile. Records that arrive while `consumer` runs stay.
 
     synchronize: wait for the GPU first, so that every replay launched so far is included.
     Returns the records.

@@ -243,8 +243,8 @@ class CudaGraphTensorProbe:
     # --- judging ----------------------------------------------------------------------------------
 
     def status(self, *, timeout: float = _VERDICT_TIMEOUT_S) -> ProbeStatus:
-        """Waits, at most `timeout` seconds and not during a capture, until the daemon has seen what
-        prints or compares, then tells the state."""
+        """Returns the state. Before that it waits, at most `timeout` seconds and not during a
+        capture, until the daemon has seen everything that prints or compares."""
         if self._native is None:
             return ProbeStatus(self._name, self._mode, active=False)
         waited = True
@@ -304,8 +304,8 @@ class CudaGraphTensorProbe:
     # --- life -------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Stops looking; safe at any time, also while graphs that contain the probe replay. They go
-        on to work, and the memory goes when the last of them goes. What was recorded is gone."""
+        """Stops looking. Safe at any time, also while graphs that contain the probe replay: they
+        still work, and the memory is freed with the last of them. Its records are gone."""
         if self._native is not None:
             self._native.close()
             if _live.get(self._name) is self:
@@ -327,7 +327,7 @@ _live: weakref.WeakValueDictionary[str, CudaGraphTensorProbe] = weakref.WeakValu
 
 @torch.compiler.assume_constant_result
 def _know_dtensor() -> None:
-    """For Dynamo, which calls it once while it traces and leaves it out of the graph."""
+    """Dynamo calls this once while it traces, and leaves it out of the graph."""
     _native.know_dtensor()
 
 

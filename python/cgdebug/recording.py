@@ -3,7 +3,7 @@
 r = cgdebug.open("runs/a.cgrec")        # a folder of ranks and .safetensors files too
 r.probes; r.replays; r.ranks; r.gaps; r.complete
 s = r["blk3.attn"][1204]                # TensorSnapshot; values are loaded when first asked for
-r["blk3.attn"].stat("abs_max")          # one number a replay
+r["blk3.attn"].stat("abs_max")          # one number per replay
 d = r.diff("runs/b.cgrec"); assert d.ok, d
 """
 
@@ -14,7 +14,8 @@ import dataclasses
 import operator
 import os
 
-from ._columns import _MAX, Columns
+from ._columns import Columns
+from ._replays import MAX_REPLAY, replay_range
 from ._reports import Check, Diff, Row, rows_of
 from ._series import RecordedSnapshot, Series, names_of
 from .errors import NothingMatchedError, RecordingError
@@ -24,7 +25,7 @@ __all__ = ["open", "Recording", "Series", "RecordedSnapshot", "Gap", "Diff", "Ch
 
 
 def open(path: str | os.PathLike, *, rank: int | None = None) -> Recording:
-    """Opens a recording, a folder of recordings (one a rank), a .safetensors file or a folder of
+    """Opens a recording, a folder of recordings (one per rank), a .safetensors file or a folder of
     those. Works while it is being written, and on one that was cut off anywhere.
 
     Fails: RecordingError.
@@ -34,7 +35,7 @@ def open(path: str | os.PathLike, *, rank: int | None = None) -> Recording:
 
 @dataclasses.dataclass(frozen=True)
 class Gap:
-    """Snapshots of one probe that ought to be there and are not."""
+    """Snapshots of one probe that are missing."""
 
     probe: str
     rank: int
@@ -58,7 +59,10 @@ class Recording:
 
         self._reader = recording_module().Reader(self._path, self._rank)
         self._missing: list[str] | None = None
-        self._all = [Series(self, index, **slot) for index, slot in enumerate(self._reader.slots())]
+        self._all = [
+            Series(self._reader, self._path, index, **slot)
+            for index, slot in enumerate(self._reader.slots())
+        ]
         self._slots = sorted(self._all, key=lambda series: (series.graph_order, series.rank))
         if self._rank is not None and not self._slots:
             raise NothingMatchedError(f"{self._path} has no probe of rank {self._rank}")
@@ -77,7 +81,7 @@ class Recording:
 
     @property
     def series(self) -> list[Series]:
-        """One entry a call of a probe in a captured graph and rank, in graph order."""
+        """One entry per call of a probe in a captured graph, and per rank, in graph order."""
         return list(self._slots)
 
     @property
@@ -87,7 +91,7 @@ class Recording:
 
     @property
     def ranks(self) -> list[int]:
-        """-1 alone when the job was not distributed."""
+        """[-1] if the job was not distributed."""
         return sorted({series.rank for series in self._slots})
 
     @property
@@ -132,7 +136,8 @@ class Recording:
         invocation: int | None = None,
         session: str | None = None,
     ) -> Series:
-        """One call of a probe. Of several captures, calls or jobs (`sessions`), which one."""
+        """One call of a probe. The arguments choose among several captures, calls or jobs
+        (`sessions`)."""
         found = [
             series
             for series in self._slots
@@ -179,7 +184,7 @@ class Recording:
                 f"{self._path} is of ranks {self.ranks}: choose one, for example "
                 f"r.rank({self.ranks[0]}).replay({replay})"
             )
-        if not 1 <= operator.index(replay) <= _MAX:
+        if not 1 <= operator.index(replay) <= MAX_REPLAY:
             raise ValueError(f"replays count from 1, {replay} is none; the last is r.replays[-1]")
         names = names_of(series for series in self._slots if series.replays)
         return {
@@ -218,8 +223,8 @@ class Recording:
         trust_hashes: bool = False,
     ) -> Check:
         """The first NaN or Inf and what led to it, near overflow, stale and never-written tensors.
-        Values are read and held against their hashes, but with `trust_hashes`."""
-        first, last = _range(replays)
+        Values are read and checked against their hashes, unless `trust_hashes` is set."""
+        first, last = replay_range(replays)
         if isinstance(frames, bool) or not isinstance(frames, int) or frames < 1:
             raise ValueError(f"check: frames is a whole number from 1 on, not {frames!r}")
         return Check(*self._reader.check(list(probes), first, last, frames, trust_hashes))
@@ -239,17 +244,21 @@ class Recording:
         replays: tuple[int, int] | None = None,
         trust_hashes: bool = False,
     ) -> Diff:
-        """Holds this against `other`. Tolerances left out are those of
-        torch.testing.assert_close for the dtype. `first`: looks at nothing after the replay of the
-        first difference. `by`: "name" or "order". `align`: "replay" or "step". `names`: this one's
-        name of a probe to the other's. `trust_hashes`: where the recorded hashes are equal, the
-        values are not read, and damage to them is not seen."""
+        """Compares this recording with `other`.
+
+        rtol, atol:   if left out, those of torch.testing.assert_close for the dtype
+        first:        ignore what comes after the replay of the first difference
+        by, align:    pair probes by "name" or "order", and snapshots by "replay" or "step"
+        names:        from a probe's name here to its name in `other`
+        trust_hashes: where the recorded hashes are equal, do not read the values; damage to them is
+                      then not seen
+        """
         from ._native import recording_module
 
         if by not in ("name", "order") or align not in ("replay", "step"):
             raise ValueError("by is 'name' or 'order', align is 'replay' or 'step'")
         other = other if isinstance(other, Recording) else open(other)
-        first_replay, last_replay = _range(replays)
+        first_replay, last_replay = replay_range(replays)
         options = {
             "probes": list(probes),
             "first_replay": first_replay,
@@ -284,7 +293,7 @@ class Recording:
         return rows_of(self._reader.query(query, parameters))
 
     def to_pandas(self, *probes: str):
-        """One row a snapshot: names, replay, step, time, every statistic and the hashes. Needs
+        """One row per snapshot: names, replay, step, time, every statistic and the hashes. Needs
         pandas."""
         try:
             import pandas
@@ -300,12 +309,12 @@ class Recording:
 
     def export(self, format: str, output: str | os.PathLike, *probes: str, **options):
         """Writes it in another format; see `cgdebug.export`."""
-        from .export import export
+        from ._export import export
 
         return export(self, format, output, *probes, **options)
 
     def close(self) -> None:
-        """Nothing has to be closed; values that are in use stay."""
+        """Does nothing, for symmetry with other files. Values that are in use stay valid."""
 
     def __enter__(self) -> Recording:
         return self
@@ -330,15 +339,3 @@ class Recording:
 
         close = difflib.get_close_matches(name, self.probes, n=3, cutoff=0.5)
         return f" Close: {', '.join(map(repr, close))}" if close else f" It has {len(self)} probes"
-
-
-def _range(replays: tuple[int, int] | None) -> tuple[int, int]:
-    if replays is None:
-        return 1, _MAX
-    try:
-        first, last = map(operator.index, replays)
-    except (TypeError, ValueError):
-        first = last = 0
-    if not 1 <= first <= last <= _MAX:
-        raise ValueError(f"replays is (first, last), counted from 1, not {replays!r}")
-    return first, last

@@ -125,9 +125,9 @@ class TensorShard:
 
 
 def assemble(snapshots: collections.abc.Iterable[TensorSnapshot]) -> TensorSnapshot:
-    """The whole tensor of which these snapshots, one a rank, are the parts:
+    """The whole tensor of which these snapshots, one per rank, are the parts:
 
-        r = cgdebug.open("runs/")            # one recording a rank
+        r = cgdebug.open("runs/")            # one recording per rank
         whole = cgdebug.assemble(series[12] for series in r.select("blk3.w"))
 
     Parts that several ranks have (placement "R") must agree bit for bit.

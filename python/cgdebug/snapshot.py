@@ -1,4 +1,4 @@
-"""One tensor as it was at one replay: from the own process's ring, or from the daemon."""
+"""One tensor as it was at one replay, read from this process's ring or from the daemon."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ def _ml_dtype(name: str):
 
 
 def _decode(dtype: str, bits: numpy.ndarray) -> numpy.ndarray:
-    """The values of a type that NumPy does not have."""
+    """The values of a dtype that NumPy does not have."""
     import numpy
 
     if dtype == "bfloat16":

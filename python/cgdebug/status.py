@@ -9,9 +9,9 @@ import dataclasses
 class SlotStatus:
     """One call of a probe in one captured graph, or its eager calls with tensors of one shape.
 
-    graph_id 0 is eager. `replays` were seen, `accepted` of them written to the ring, `consumed` of
-    those done with by the daemon, `lost` of those overwritten before it could read them. `verdict`
-    is "none" (nothing was compared yet), "pass", "fail" or "error"; a failure is sticky.
+    graph_id 0 is eager. Of its `replays`, `accepted` were written to the ring. Of those the daemon
+    has handled `consumed`, and `lost` were overwritten before it could read them. `verdict` is
+    "none" (nothing was compared yet), "pass", "fail" or "error"; a failure is sticky.
     """
 
     slot: int
@@ -121,12 +121,12 @@ class ProbeStatus:
 
     @property
     def message(self) -> str:
-        """Of the first failed comparison, empty when none failed."""
+        """The text of the first failed comparison; empty if none failed."""
         return self.first_failure.verdict_text if self.first_failure else ""
 
     @property
     def replay_index(self) -> int:
-        """Of the first failed comparison, 0 when none failed."""
+        """The replay of the first failed comparison; 0 if none failed."""
         return self.first_failure.first_failed_replay if self.first_failure else 0
 
     @property
@@ -146,7 +146,7 @@ class ProbeStatus:
 
     @property
     def replays(self) -> int:
-        """Times the probe was passed, over all its slots."""
+        """How often a tensor passed the probe, over all its slots."""
         return sum(slot.replays for slot in self.slots)
 
     @property
@@ -156,7 +156,7 @@ class ProbeStatus:
 
     @property
     def bytes(self) -> int:
-        """Shared memory that the snapshots take."""
+        """Bytes of shared memory that the snapshots take."""
         return sum(slot.payload_bytes * slot.capacity for slot in self.slots)
 
     def __getitem__(self, key: str):

@@ -19,7 +19,8 @@ def assert_recordings_close(
     atol: float | None = None,
     **options,
 ) -> Diff:
-    """Every snapshot of `actual` is close to its counterpart in `expected`, and none is missing.
+    """Asserts that every snapshot of `actual` is close to its counterpart in `expected`, and that
+    none is missing.
 
     Tolerances left out are those of torch.testing.assert_close for the dtype; `options` as of
     `Recording.diff`.
@@ -40,7 +41,7 @@ def assert_recordings_close(
 
 
 def _flags(options: dict) -> list[str]:
-    """What makes the command line ask the same. A dictionary of names is a file there."""
+    """The same options for the command line. Names are left out: it takes them from a file."""
     words = []
     for name, value in options.items():
         if name == "replays" and value is not None:

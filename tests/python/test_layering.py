@@ -1,5 +1,7 @@
 """tools/check_layering.py finds what it is there to find."""
 
+import ast
+import graphlib
 import pathlib
 import subprocess
 import sys
@@ -73,3 +75,29 @@ def test_a_long_file_is_pointed_out_and_no_finding(tmp_path, path, is_told):
     result = run(tmp_path, path, "x\n" * 400)
     assert result.returncode == 0
     assert (f"note: {path} has 401 lines" in result.stdout) == is_told, result.stdout
+
+
+PACKAGE = CHECK.parents[1] / "python" / "cgdebug"
+
+
+def imports_of(node):
+    """What it imports of its own package when it runs, also inside functions."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+            continue
+        if isinstance(child, ast.ImportFrom) and child.level == 1:
+            yield from [child.module] if child.module else [one.name for one in child.names]
+        yield from imports_of(child)
+
+
+def test_no_module_of_the_package_imports_itself_by_way_of_others():
+    modules = {path.stem: path for path in PACKAGE.glob("*.py") if path.stem != "__init__"}
+    graph = {
+        name: set(imports_of(ast.parse(path.read_text()))) & modules.keys()
+        for name, path in modules.items()
+    }
+    assert "_columns" in graph["_series"]
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))

@@ -1,0 +1,318 @@
+"""What writes a recording in other formats; see `cgdebug.export`."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import pathlib
+import shlex
+import sys
+
+from . import _export_values, _trace_events
+from ._columns import Columns
+from ._output_files import replacing, text_file
+from ._replays import MAX_REPLAY, replay_range
+from ._series import names_of
+from .errors import NothingMatchedError, RecordingError
+
+MAX_TENSORBOARD_TAGS = 200
+_TENSORBOARD_STATS = ("abs_max", "mean", "std", "nonfinite")
+
+
+def export(
+    recording,
+    format: str,
+    output: str | os.PathLike,
+    *probes: str,
+    replays: tuple[int, int] | None = None,
+    graph: str | None = None,
+    shape: tuple[int, ...] | None = None,
+    upcast: str | None = None,
+    force: bool = False,
+) -> list[str]:
+    """Writes `recording` as "safetensors", "npz", "npy" (a folder of values), "jsonl", "csv",
+    "parquet", "tensorboard" or "perfetto" (statistics). Returns remarks: what is not in the result.
+
+    graph:  of the graph with this label only; "eager" for calls in none. shape: of this shape only.
+    upcast: "float32" for bfloat16 and float8 in the NumPy formats, which have neither; without it
+    their bits go out as uint16 and uint8 beside an entry NAME.dtype.
+
+    TensorBoard's files go into a folder of the recording's name below `output`: several recordings
+    that are written there are told apart.
+
+    Fails: RecordingError; ImportError when the library that writes the format is missing.
+    """
+    return export_work(
+        recording, format, output, probes, replays, upcast, force, graph, shape
+    ).remarks
+
+
+def export_work(
+    recording, format, output, probes, replays, upcast, force, graph=None, shape=None
+) -> _Work:
+    if format not in WRITERS:
+        raise ValueError(f"no format {format!r}; there are {', '.join(WRITERS)}")
+    if upcast not in (None, "float32") or (upcast and format not in ("npz", "npy")):
+        raise ValueError('upcast is "float32", for npz and npy')
+    target = pathlib.Path(output)
+    is_stdout = str(output) == "-"
+    if format == "tensorboard" and not is_stdout:
+        target /= pathlib.Path(os.path.abspath(recording.path)).stem
+    if is_stdout and format not in ("jsonl", "csv", "perfetto"):
+        raise ValueError(f"{format} cannot be written to stdout")
+    is_taken = target.exists() and (not target.is_dir() or any(target.iterdir()))
+    if is_taken and not is_stdout and not force:
+        raise RecordingError(f"{target} exists. To write there all the same, add: -f")
+    first, last = replay_range(replays)
+    selected = [one for one in recording.select(*probes) if one.lies_in(graph, shape)]
+    if not selected:
+        raise NothingMatchedError(
+            f"no probe of {recording.path} matches {' '.join(probes) or '*'}. "
+            f"Type: cgdebug-cli info {shlex.quote(recording.path)}"
+        )
+    unreadable = [series for series in selected if not series.is_readable]
+    selected = [series for series in selected if series.is_readable]
+    work = _Work(recording, selected, first, last, upcast)
+    work.remarks = [
+        f"not in it: {one.label}, whose dtype {one.dtype_name} this version cannot read"
+        for one in unreadable
+    ]
+    if unreadable and not selected:
+        raise RecordingError(work.remarks[0])
+    if not any(map(work.replays, selected)):
+        raise NothingMatchedError(_why_nothing(recording.path, selected, first, last))
+    WRITERS[format](work, target, is_stdout)
+    remarks = [f"not in it: {sentence}" for sentence in recording.missing]
+    if work.without_values:
+        remarks.append(
+            f"not in it: {work.without_values} snapshots, of which only statistics were recorded"
+        )
+    if work.damaged:
+        remarks.append(f"not in it: {len(work.damaged)} damaged, the first: {work.damaged[0]}")
+    work.remarks = remarks + work.remarks
+    return work
+
+
+def _why_nothing(path: str, selected, first: int, last: int) -> str:
+    replays = sorted({replay for series in selected for replay in series.replays})
+    if not replays:
+        return f"{path} has no snapshot. Type: cgdebug-cli info {shlex.quote(path)}"
+    end = "" if last == MAX_REPLAY else last
+    return (
+        f"{path} has no snapshot in replays {first}..{end}, it has some in {replays[0]}.."
+        f"{replays[-1]}. Type for example: --replays {replays[0]}..{replays[-1]}"
+    )
+
+
+class _Work:
+    """What is exported, and what could not be."""
+
+    def __init__(self, recording, series, first, last, upcast):
+        self.recording, self.series, self.upcast = recording, series, upcast
+        self.first, self.last = first, last
+        self.has_jobs = len({(one.rank, one.session) for one in series}) > len(
+            {one.rank for one in series}
+        )
+        self.without_values = 0
+        self.damaged: list[str] = []
+        self.remarks: list[str] = []
+
+    def replays(self, series) -> list[int]:
+        return [replay for replay in series.replays if self.first <= replay <= self.last]
+
+    def _with_replays(self):
+        return [series for series in self.series if self.replays(series)]
+
+    def read(self, series, replay, load):
+        """The snapshot, and what `load` makes of it; None where it is damaged."""
+        try:
+            snapshot = series[replay]
+            return snapshot, load(snapshot)
+        except RecordingError as error:
+            self.damaged.append(str(error))
+            return None
+
+    def by_replay(self):
+        """(rank, replay, {name: (series, snapshot)}) in order, for snapshots that have values."""
+        places: dict[tuple[int, int], list] = {}
+        for series in self.series:
+            for replay in self.replays(series):
+                places.setdefault((series.rank, replay), []).append(series)
+        names = names_of(self._with_replays())
+        for (rank, replay), members in sorted(places.items()):
+            tensors = {}
+            for series in members:
+                found = self.read(series, replay, lambda one: one._has_values() and one._bytes())
+                if found is None:
+                    continue
+                if not found[0]._has_values():
+                    self.without_values += 1
+                    continue
+                tensors[names[series]] = (series, found[0])
+            yield rank, replay, tensors
+
+    def columns(self, series=None) -> Columns:
+        """Statistics of all series, or of one."""
+        wanted = self.series if series is None else [series]
+        columns = Columns(self.recording._reader, wanted, self.first, self.last)
+        self.damaged += columns.errors
+        return columns
+
+    def rows(self):
+        """Statistics, one dictionary a snapshot."""
+        return self.columns().rows()
+
+    def curves(self):
+        """(name of its curve, series, row) of every snapshot. Each call of a probe has a curve of
+        its own, also where several jobs have probes of the same name."""
+        names = names_of(self._with_replays(), lambda one: (one.rank, one.session))
+        for series, name in names.items():
+            curve = f"{series.session}/{name}" if self.has_jobs else name
+            for row in self.columns(series).rows():
+                yield curve, series, row
+
+
+def file_name(rank: int, replay: int) -> str:
+    return (f"rank-{rank}-" if rank >= 0 else "") + f"replay-{replay:06d}"
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+def _write_safetensors(work, target, is_stdout):
+    target.mkdir(parents=True, exist_ok=True)
+    for rank, replay, tensors in work.by_replay():
+        path = target / f"{file_name(rank, replay)}.safetensors"
+        with replacing(path) as file:
+            _export_values.write_safetensors(file, rank, replay, tensors)
+
+
+def _write_npz(work, target, is_stdout):
+    numpy = _library("numpy", "npz")
+    target.mkdir(parents=True, exist_ok=True)
+    for rank, replay, tensors in work.by_replay():
+        arrays = {}
+        for name, (_, snapshot) in tensors.items():
+            array, dtype = _export_values.array_of(snapshot, work.upcast)
+            arrays[name] = array
+            if dtype:
+                arrays[f"{name}.dtype"] = numpy.array(dtype)
+        with replacing(target / f"{file_name(rank, replay)}.npz") as file:
+            _export_values.write_npz(file, arrays)
+
+
+def _write_npy(work, target, is_stdout):
+    numpy = _library("numpy", "npy")
+    for rank, replay, tensors in work.by_replay():
+        for name, (_, snapshot) in tensors.items():
+            array, dtype = _export_values.array_of(snapshot, work.upcast)
+            folder = target / _export_values.folder_name(name)
+            folder.mkdir(parents=True, exist_ok=True)
+            with replacing(folder / f"{file_name(rank, replay)}.npy") as file:
+                numpy.save(file, array)
+            if dtype:
+                (folder / f"{file_name(rank, replay)}.dtype").write_text(f"{dtype}\n")
+
+
+# --- statistics -----------------------------------------------------------------------------------
+
+
+def _write_jsonl(work, target, is_stdout):
+    with text_file(target, is_stdout) as file:
+        for row in work.rows():
+            file.write(json.dumps({name: _json_value(row[name]) for name in row}) + "\n")
+
+
+def _write_csv(work, target, is_stdout):
+    with text_file(target, is_stdout) as file:
+        writer = None
+        for row in work.rows():
+            row["shape"] = "x".join(map(str, row["shape"]))
+            if writer is None:
+                writer = csv.DictWriter(file, list(row))
+                writer.writeheader()
+            writer.writerow(row)
+
+
+def _write_parquet(work, target, is_stdout):
+    _library("pyarrow", "parquet")
+    import pyarrow.parquet
+
+    with replacing(target) as file:
+        pyarrow.parquet.write_table(work.columns().arrow(), file)
+
+
+def _write_tensorboard(work, target, is_stdout):
+    """Curves of statistics, and histograms of the finite values where values were recorded."""
+    numpy = _library("numpy", "tensorboard")
+    _library("tensorboard", "tensorboard")
+    from . import _tensorboard
+
+    limit = MAX_TENSORBOARD_TAGS // (len(_TENSORBOARD_STATS) + 1)
+    if len(work.series) > limit:
+        work.remarks.append(
+            f"not in it: {len(work.series) - limit} of {len(work.series)} probes; TensorBoard gets "
+            f"{MAX_TENSORBOARD_TAGS} tags at most. Choose with: --probes GLOB"
+        )
+        work.series = work.series[:limit]
+    with _tensorboard.Writer(target) as writer:
+        for curve, series, row in work.curves():
+            tag = curve if row["rank"] < 0 else f"rank{row['rank']}/{curve}"
+            step = row["replay"] if row["step"] is None else row["step"]
+            time = row["timestamp_ns"] / 1e9
+            for name in _TENSORBOARD_STATS:
+                writer.add_scalar(f"{tag}/{name}", row[name], step, time)
+            found = work.read(series, row["replay"], lambda one: one._has_values() and one.values())
+            if found is None or not found[0]._has_values():
+                continue
+            finite = found[1][numpy.isfinite(found[1])]
+            if finite.size:
+                writer.add_histogram(f"{tag}/values", finite, step, time)
+
+
+def _write_perfetto(work, target, is_stdout):
+    """Chrome's JSON: one counter track per statistic, grouped by rank, and an instant event for
+    each snapshot with NaN or Inf."""
+    with text_file(target, is_stdout) as file:
+        file.write('{"displayTimeUnit": "ns", "traceEvents": [\n')
+        separator = ""
+        for event in _trace_events.of(work):
+            file.write(separator + json.dumps(event))
+            separator = ",\n"
+        file.write("\n]}\n")
+
+
+WRITERS = {
+    "safetensors": _write_safetensors,
+    "npz": _write_npz,
+    "npy": _write_npy,
+    "jsonl": _write_jsonl,
+    "csv": _write_csv,
+    "parquet": _write_parquet,
+    "tensorboard": _write_tensorboard,
+    "perfetto": _write_perfetto,
+}
+
+
+# --- helpers --------------------------------------------------------------------------------------
+
+
+def _json_value(value):
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _library(name: str, format: str):
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(
+            f"--to {format} is written by {name}, which {sys.executable} does not have. "
+            f"Type: {shlex.quote(sys.executable)} -m pip install {name}   or name another Python: "
+            "CGDEBUG_PYTHON=/path/to/python"
+        ) from error

@@ -1,0 +1,1 @@
+__version__: str  # CMake writes the module, with the version of CMakeLists.txt
