@@ -11,6 +11,7 @@
 #include "libprobe/probe_table.h"
 #include "libprobe/ring/reclaim.h"
 #include "libprobe/ring/shared_copy.h"
+#include "libprobe/ring/shared_mark.h"
 
 namespace cgdebug {
 namespace {
@@ -219,9 +220,11 @@ void ProbeTable::Sweep(bool force) {
   if (newest_unread == nullptr) return;
   const bool alive = segment_->gate()->ReaderAlive();
   const bool may_come = !DaemonForbidden();
+  // It may not have found this segment yet.
+  const bool runs = !alive && may_come && ring::IsMarked(ring::MarkKind::kReader);
   std::erase_if(slots_, [&](const std::unique_ptr<ProbeSlot>& slot) {  // in order of creation
     if (Reachable(*slot) || !Unread(*slot)) return false;
-    const bool awaited = alive || (may_come && NeedsDaemon(*slot));
+    const bool awaited = alive || runs || (may_come && NeedsDaemon(*slot));
     const bool affordable = alive || unread_bytes <= kMaxUnreadBytes || slot.get() == newest_unread;
     if (awaited && affordable && !force) return false;
     if (awaited || slot->evicted) {

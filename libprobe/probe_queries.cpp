@@ -7,6 +7,7 @@
 
 #include "libprobe/probe_table.h"
 #include "libprobe/ring/shared_copy.h"
+#include "libprobe/ring/shared_mark.h"
 
 namespace cgdebug {
 namespace {
@@ -256,8 +257,11 @@ std::string ProbeTable::Finish(std::chrono::nanoseconds timeout) {
   const bool drained = WaitConsumed(nullptr, timeout);
   const std::lock_guard lock(mutex_);
   const bool daemon = segment_->gate()->ReaderAlive();
-  // A daemon may still come for what was to be printed or compared; nobody will come for the rest.
-  segment_->Close(/*unlink=*/!daemon && (drained || DaemonForbidden()));
+  // A daemon that runs may not have found this segment yet. Where none runs, one may still come for
+  // what was to be printed or compared; nobody comes for the rest.
+  const bool may_be_read =
+      daemon || (!DaemonForbidden() && (!drained || ring::IsMarked(ring::MarkKind::kReader)));
+  segment_->Close(/*unlink=*/!may_be_read);
   const std::string key = segment_->name().substr(segment_->name().rfind('-') + 1, 8);
   if (!drained && !DaemonForbidden()) {
     return "cgdebug: the daemon has not printed or compared everything this job wrote. It stays in "

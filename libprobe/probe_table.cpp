@@ -10,8 +10,8 @@
 #include "libprobe/registration.h"
 #include "libprobe/ring/realtime.h"
 #include "libprobe/ring/reclaim.h"
-#include "libprobe/ring/recorder_mark.h"
 #include "libprobe/ring/shared_copy.h"
+#include "libprobe/ring/shared_mark.h"
 #include "libprobe/ring/utf8.h"
 
 namespace cgdebug {
@@ -37,7 +37,7 @@ bool LosslessWanted() {
   if (DaemonForbidden()) return false;
   const char* setting = std::getenv("CGDEBUG_LOSSLESS");
   if (setting != nullptr && *setting != '\0') return std::strcmp(setting, "0") != 0;
-  return ring::RecorderWaits();
+  return ring::IsMarked(ring::MarkKind::kRecorder);
 }
 
 bool OnGpu(const TensorRef& tensor) { return tensor.device_type == DeviceType::kCuda; }

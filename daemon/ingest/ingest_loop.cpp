@@ -84,6 +84,10 @@ void IngestLoop::Stop() {
 void IngestLoop::Run() {
   pthread_setname_np(pthread_self(), "cgdebug-ingest");
   prctl(PR_SET_TIMERSLACK, kTimerSlackNs, 0, 0, 0);
+  if (!mark_.Hold()) {
+    Log("ingest")->warn("jobs that end before they are found leave nothing behind: cannot mark {}",
+                        layout::kShmDirectory);
+  }
   watcher_ = std::make_unique<SegmentWatcher>();
   next_scan_ = next_check_ = next_thorough_ = next_refresh_ = next_reclaim_ = last_work_ =
       Clock::now();
@@ -130,6 +134,7 @@ void IngestLoop::Run() {
   }
   destination_.reads->End();
   destination_.sink->Flush();
+  mark_.Drop();
   segments_.clear();  // gives the readers' locks back
   watcher_ = nullptr;
 }

@@ -13,6 +13,7 @@
 #include "daemon/ingest/attached_segment.h"
 #include "daemon/ingest/ordered_pool.h"
 #include "daemon/ingest/segment_watcher.h"
+#include "libprobe/ring/shared_mark.h"
 
 namespace cgdebug::ingest {
 
@@ -75,6 +76,7 @@ class IngestLoop {
   IngestOptions options_;
   Destination destination_;
   UniqueFd stop_;
+  ring::SharedMark mark_{ring::MarkKind::kReader};
   std::unique_ptr<SegmentWatcher> watcher_;
   std::vector<Segment> segments_;
   // The slots of the current pass that have a snapshot, and the segments they belong to.

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "daemon/record/active_recording.h"
-#include "libprobe/ring/recorder_mark.h"
+#include "libprobe/ring/shared_mark.h"
 #include "proto/layout/slot_control.h"
 
 namespace cgdebug::pipeline {
@@ -92,7 +92,7 @@ class Recorder {
   std::vector<Active> active_;
   std::vector<Active> finishing_;  // no longer active_, not yet ended_
   std::map<SlotPtr, OpenSlotState> open_slots_;
-  ring::RecorderMark mark_;
+  ring::SharedMark mark_{ring::MarkKind::kRecorder};
   std::map<std::string, SessionPtr> to_disk_;  // that it was started for, by uuid
   std::deque<RecordingInfo> ended_;
   std::uint64_t last_id_ = 0;

@@ -3,7 +3,9 @@
 import fcntl
 import json
 import os
+import pathlib
 import pty
+import signal
 import struct
 import subprocess
 import sys
@@ -50,11 +52,41 @@ def job_file(tmp_path):
     return write
 
 
+def state_of(pid):
+    """Of a process, as in ps; None when there is none."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
 def run_job(path, **environment):
     """Seconds that the program takes without a daemon to talk to."""
     start = time.monotonic()
     subprocess.run([sys.executable, path], check=True, env={**os.environ, **environment})
     return time.monotonic() - start
+
+
+def test_a_job_that_ends_before_the_daemon_looks_is_seen(cli, daemon, job_file):
+    """The daemon stands still from before the first call of a probe until the job has ended."""
+    stop = f"os.kill({daemon.process.pid}, signal.SIGSTOP)"
+    path = job_file(f"import os, signal\nprint(os.getpid(), flush=True)\n{stop}\n" + JOB)
+    command = [find_program("cgdebug-cli"), "--socket", daemon.socket, "--no-spawn"]
+    run = subprocess.Popen(
+        [*command, "--json", "run", "--no-live", "--", sys.executable, path],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        pid = run.stdout.readline().strip()
+        wait_until(lambda: state_of(pid) in (None, "Z"), "the job ends")
+    finally:
+        os.kill(daemon.process.pid, signal.SIGCONT)
+    summary = json.loads(run.communicate(timeout=60)[1].splitlines()[-1])
+    assert len(summary["sessions"]) == 1, summary
+    assert summary["complete"] is True
+    assert summary["snapshots"] + summary["lost"] == STEPS * len(PROBES), summary
 
 
 def test_a_recorded_job_loses_nothing_and_hardly_takes_longer(cli, job_file, tmp_path):

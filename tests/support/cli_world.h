@@ -38,6 +38,7 @@ struct World {
       response.mutable_record_stop()->mutable_recordings()->Assign(recordings.begin(),
                                                                    recordings.end());
     }
+    if (request.has_sync()) response.mutable_sync()->set_complete(true);
     if (request.has_get()) return Get(request.get());
     if (request.has_tail()) return Tail();
     answer.responses.push_back(response);

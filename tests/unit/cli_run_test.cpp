@@ -74,7 +74,17 @@ TEST(RunExitCode, WhatWasNotComparedIsNoPassOfAComparison) {
 
 TEST(RunExitCode, NoProbeAtAllIsNoPass) {
   RunSummary summary;
+  summary.complete = true;
   EXPECT_EQ(ExitCodeOf(summary, {.compare = true}), kExitNoMatch);
+  EXPECT_THAT(SummaryText(summary, {}, Style()), HasSubstr("No probe was seen"));
+}
+
+TEST(RunExitCode, ADaemonThatHasNotReadEverythingDoesNotSayThatThereWasNoProbe) {
+  const RunSummary summary;
+  EXPECT_EQ(ExitCodeOf(summary, {.compare = true}), kExitInconclusive);
+  const std::string text = SummaryText(summary, {}, Style());
+  EXPECT_THAT(text, HasSubstr("whether the job had a probe is not known"));
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("No probe was seen")));
 }
 
 TEST(RunSummary, NamesTheEarliestNanOverTheRanksAndWhatToType) {

@@ -31,7 +31,6 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr milliseconds kDrainTimeout{5000};
-constexpr milliseconds kFirstSessionTimeout{500};
 constexpr milliseconds kPoll{20};
 constexpr std::size_t kMaxNames = 10;
 
@@ -122,23 +121,25 @@ std::vector<v1::Session> SessionsOf(client::Client* client, const std::string& r
   return sessions;
 }
 
-// Until the daemon has seen the end of every session of the run, as long as it gets on with them.
-// One that appears late has kFirstSessionTimeout.
+// Waits until the daemon has found every session of the run, read all of it and seen its end, for
+// as long as it gets on with that.
 void Drain(client::Client* client, const std::string& run_id, std::int64_t since_ns,
            RunSummary* summary) {
   auto start = steady_clock::now();
   std::uint64_t seen = 0;
   while (true) {
+    // A short job may have ended before the daemon found its segment.
+    const Result<v1::SyncReply> synced = client->Sync({});
     summary->sessions = SessionsOf(client, run_id, since_ns);
-    summary->complete = !summary->sessions.empty();
+    summary->complete = synced.ok() && synced->complete();
+    if (!synced.ok()) return;
     for (const v1::Session& session : summary->sessions) {
       if (session.state() == v1::Session::ALIVE) summary->complete = false;
     }
     const bool moved = summary->Snapshots() != seen;
     seen = summary->Snapshots();
     if (moved) start = steady_clock::now();
-    const auto timeout = summary->sessions.empty() ? kFirstSessionTimeout : kDrainTimeout;
-    if (summary->complete || steady_clock::now() - start > timeout) return;
+    if (summary->complete || steady_clock::now() - start > kDrainTimeout) return;
     std::this_thread::sleep_for(kPoll);
   }
 }

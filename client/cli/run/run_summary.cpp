@@ -103,7 +103,7 @@ int ExitCodeOf(const RunSummary& summary, const FailOn& fail_on) {
   if (summary.job_exit_code != 0) return summary.job_exit_code;
   if (!fail_on.any()) return kExitOk;
   if (HasFound(summary, fail_on)) return kExitFound;
-  if (summary.sessions.empty()) return kExitNoMatch;
+  if (summary.sessions.empty() && summary.complete) return kExitNoMatch;
   if (summary.LostSnapshots() > 0 || !summary.complete) return kExitInconclusive;
   if (fail_on.compare && summary.not_compared_probes > 0) return kExitInconclusive;
   return kExitOk;
@@ -113,8 +113,11 @@ std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const 
   std::string text = summary.job_signal != 0
                          ? style.Red("job was killed by " + SignalName(summary.job_signal))
                          : fmt::format("job exited {}", summary.job_exit_code);
-  if (summary.sessions.empty()) {
+  if (summary.sessions.empty() && summary.complete) {
     text += ". No probe was seen: it created none, or not under this user on this node.";
+  } else if (summary.sessions.empty()) {
+    text += style.Yellow(
+        ". The daemon has not answered in time: whether the job had a probe is not known.");
   } else {
     text += fmt::format(" after {}. {} read, ", Plural(summary.Replays(), "replay"),
                         Plural(summary.Snapshots(), "snapshot"));

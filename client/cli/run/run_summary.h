@@ -22,7 +22,7 @@ struct RunSummary {
   std::vector<v1::Session> sessions;
   int job_exit_code = 0;
   int job_signal = 0;
-  // Every session had ended before the daemon was asked: nothing is missing from the counters.
+  // The daemon has found every session, read all of it and seen its end: nothing is missing.
   bool complete = false;
   std::uint64_t not_compared_probes = 0;  // with a comparison that did not reach every snapshot
 
@@ -34,8 +34,8 @@ struct RunSummary {
 };
 
 // The job's exit code when it is not 0. Else 1 when something of `fail_on` was found, 4 when the
-// run had no probe to look at, 3 when nothing was found but snapshots are missing or, where
-// comparisons are asked for, were not compared, 0.
+// run had no probe to look at, 3 when nothing was found but snapshots are missing, may be missing
+// or, where comparisons are asked for, were not compared, 0.
 int ExitCodeOf(const RunSummary& summary, const FailOn& fail_on);
 
 // Several lines for people, without the newline at the end.

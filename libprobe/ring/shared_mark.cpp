@@ -1,4 +1,4 @@
-#include "libprobe/ring/recorder_mark.h"
+#include "libprobe/ring/shared_mark.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -16,8 +16,9 @@ namespace {
 
 constexpr int kOpenAttempts = 8;
 
-std::string MarkPath() {
-  return ShmPath(std::string(layout::kNamePrefix) + "recorder-" + std::to_string(geteuid()));
+std::string MarkPath(MarkKind kind) {
+  const char* name = kind == MarkKind::kReader ? "reader-" : "recorder-";
+  return ShmPath(layout::kNamePrefix + std::string(name) + std::to_string(geteuid()));
 }
 
 // Whether the file belongs to this user and is what Hold() makes.
@@ -27,9 +28,9 @@ bool IsOurs(int fd, struct stat* info) noexcept {
 
 }  // namespace
 
-bool RecorderMark::Hold() noexcept try {
+bool SharedMark::Hold() noexcept try {
   if (fd_ >= 0) return true;
-  const std::string path = MarkPath();
+  const std::string path = MarkPath(kind_);
   // Another daemon may remove the file between the two calls. A lock on a removed file says
   // nothing.
   for (int attempt = 0; attempt < kOpenAttempts; ++attempt) {
@@ -46,10 +47,10 @@ bool RecorderMark::Hold() noexcept try {
   return false;
 }
 
-void RecorderMark::Drop() noexcept try {
+void SharedMark::Drop() noexcept try {
   if (fd_ < 0) return;
   // If the shared lock becomes exclusive, no other daemon relies on the file.
-  if (TryLockByte(fd_, 0)) unlink(MarkPath().c_str());
+  if (TryLockByte(fd_, 0)) unlink(MarkPath(kind_).c_str());
   close(fd_);
   fd_ = -1;
 } catch (const std::bad_alloc&) {
@@ -57,13 +58,13 @@ void RecorderMark::Drop() noexcept try {
   fd_ = -1;
 }
 
-bool RecorderWaits() noexcept try {
-  const int fd = open(MarkPath().c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+bool IsMarked(MarkKind kind) noexcept try {
+  const int fd = open(MarkPath(kind).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return false;
   struct stat info = {};
-  const bool waits = IsOurs(fd, &info) && LockedByOther(fd, 0);
+  const bool is_marked = IsOurs(fd, &info) && LockedByOther(fd, 0);
   close(fd);
-  return waits;
+  return is_marked;
 } catch (const std::bad_alloc&) {
   return false;
 }
