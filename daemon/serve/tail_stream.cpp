@@ -1,6 +1,8 @@
 #include "daemon/serve/tail_stream.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -12,6 +14,59 @@ namespace {
 
 constexpr std::size_t kReadAtOnce = 1024;
 constexpr std::size_t kMaxSlotCache = 65536;
+
+using Moment = std::pair<std::uint64_t, std::uint64_t>;  // serial of the replay, graph order
+
+Moment MomentOf(const pipeline::Snapshot& snapshot) {
+  return {snapshot.serial, snapshot.slot->registration.order};
+}
+
+// The snapshot that the event is about; null for one that is about none.
+const pipeline::Snapshot* SnapshotOf(const pipeline::Event& event) {
+  if (const auto* snapshot = std::get_if<pipeline::SnapshotPtr>(&event.what)) {
+    return snapshot->get();
+  }
+  if (const auto* line = std::get_if<pipeline::PrintLine>(&event.what)) {
+    return line->snapshot.get();
+  }
+  const auto* failure = std::get_if<pipeline::CompareFailure>(&event.what);
+  return failure == nullptr ? nullptr : failure->snapshot.get();
+}
+
+// Puts events in the order in which they happened: the daemon reads slot by slot. A session comes
+// before what it did and ends after it. A loss stays before the snapshot that follows it in its
+// slot.
+void SortByTime(std::vector<pipeline::EventPtr>* events) {
+  struct Placed {
+    Moment moment;
+    pipeline::EventPtr event;
+  };
+  std::vector<Placed> placed;
+  std::map<pipeline::SlotPtr, Moment> next;  // of each slot, of the events after this one
+  for (auto event = events->rbegin(); event != events->rend(); ++event) {
+    Moment moment = {UINT64_MAX, 0};
+    if (const pipeline::Snapshot* snapshot = SnapshotOf(**event)) {
+      moment = next[snapshot->slot] = MomentOf(*snapshot);
+    } else if (const auto* loss = std::get_if<pipeline::Loss>(&(*event)->what)) {
+      const auto after = next.find(loss->slot);
+      if (after != next.end()) moment = after->second;
+    } else {
+      next.clear();
+    }
+    placed.push_back({moment, std::move(*event)});
+  }
+  std::ranges::reverse(placed);
+  const auto is_session = [](const Placed& one) {
+    return std::holds_alternative<pipeline::SessionChange>(one.event->what);
+  };
+  for (auto begin = placed.begin(); begin != placed.end();) {
+    const auto end = std::find_if(begin, placed.end(), is_session);
+    std::stable_sort(begin, end,
+                     [](const Placed& a, const Placed& b) { return a.moment < b.moment; });
+    begin = end == placed.end() ? end : end + 1;
+  }
+  std::ranges::transform(placed, events->begin(), [](Placed& one) { return std::move(one.event); });
+}
 
 }  // namespace
 
@@ -28,7 +83,7 @@ std::optional<TailStream> TailStream::Open(const Model& model, const v1::TailReq
     return std::nullopt;
   }
   TailStream stream(model, request, *std::move(selector));
-  const std::vector<pipeline::EventPtr> events = model.events->All(&stream.cursor_);
+  std::vector<pipeline::EventPtr> events = model.events->All(&stream.cursor_);
   // After the events: a session whose end is not among them is alive here, or its end is still to
   // come out of the log.
   const auto sessions = SelectSessions(*model.registry, request.session(), error);
@@ -39,8 +94,11 @@ std::optional<TailStream> TailStream::Open(const Model& model, const v1::TailReq
     if (record.state == pipeline::SessionState::kAlive) stream.alive_.insert(record.session->uuid);
   }
   std::size_t left = request.last();  // sessions that come and go are shown, and not counted
+  if (left > 0) {
+    std::erase_if(events, [&](const auto& event) { return !stream.Selects(*event); });
+    SortByTime(&events);
+  }
   for (auto event = events.rbegin(); event != events.rend() && left > 0; ++event) {
-    if (!stream.Selects(**event)) continue;
     stream.pending_.emplace_front(*event);
     if (!std::holds_alternative<pipeline::SessionChange>((*event)->what)) --left;
   }
