@@ -12,6 +12,7 @@
 #include "client/analysis/gaps.h"
 #include "client/analysis/lead_up.h"
 #include "client/analysis/verify.h"
+#include "daemon/core/numerics/stats_difference.h"
 
 namespace cgdebug::analysis {
 namespace {
@@ -24,12 +25,20 @@ using source::Source;
 
 constexpr double kNearOverflowShare = 0.5;
 
-// Slots that were captured together share their replays.
+// Slots that were captured together share their replays. Eager calls do not: each slot counts its
+// own, and only their serials say what came before what.
 using Graph = std::tuple<std::string, int, std::uint64_t>;
 Graph GraphOf(const Slot& slot) { return {slot.session, slot.rank, slot.graph_id}; }
 
+// Two snapshots of a slot, one after the other.
+struct Step {
+  std::uint64_t replay = 0;  // of the later one
+  std::uint64_t serial = 0;
+  std::uint64_t serial_before = 0;
+};
+
 struct Scanned : SeenProbe {
-  std::vector<std::uint64_t> unchanged;  // replays
+  std::vector<Step> unchanged;
   bool ever_changed = false;
   bool is_empty = false;  // also outside the replays that are looked at
 };
@@ -214,9 +223,13 @@ class Checker {
 
   // --- what changed ---------------------------------------------------------------------------
 
+  // Requires: a came before b.
   std::optional<bool> IsSame(const Snapshot& a, const Snapshot& b) {
     if (a.hash && b.hash) return *a.hash == *b.hash;
     if (!a.has_values || !b.has_values) return std::nullopt;
+    if (b.same_as == a.key.id) return true;
+    // Equal values have equal statistics. The reverse is not certain.
+    if (a.stats && b.stats && !numerics::DifferencesOf(*a.stats, *b.stats).empty()) return false;
     const Result<source::Values> x = source_.Load(a), y = source_.Load(b);
     if (!x.ok() || !y.ok() || x->bytes.size() != y->bytes.size()) return std::nullopt;
     return x->bytes.empty() || std::memcmp(x->bytes.data(), y->bytes.data(), x->bytes.size()) == 0;
@@ -228,25 +241,54 @@ class Checker {
     if (*same) {
       // NaN stays NaN: that is told already.
       const bool is_finite = !now.stats || now.stats->nonfinite() == 0;
-      if (is_finite) scanned->unchanged.push_back(now.key.replay);
+      if (is_finite) scanned->unchanged.push_back({now.key.replay, now.serial, before.serial});
       return;
     }
     scanned->ever_changed = true;
     const Slot& slot = source_.slots()[now.slot];
+    if (IsOrderedBySerial(slot, now)) {
+      eager_changes_[GraphOf(slot)].push_back({now.serial, now.slot});
+      return;
+    }
     const auto [found, is_new] =
         first_changed_.try_emplace({GraphOf(slot), now.key.replay}, slot.order);
     if (!is_new) found->second = std::min(found->second, slot.order);
   }
 
+  // A file of tensors has no serials: its replays are the steps of all slots.
+  static bool IsOrderedBySerial(const Slot& slot, const Snapshot& snapshot) {
+    return slot.capture_id == 0 && snapshot.serial != 0;
+  }
+
+  // Whether a probe before `slot` changed in the same replay or, of eager calls, since the snapshot
+  // before. Another shape of the probe itself is not before it.
+  bool ChangedBefore(const Slot& slot, const Step& step) const {
+    if (slot.capture_id != 0 || step.serial == 0) {
+      const auto changed = first_changed_.find({GraphOf(slot), step.replay});
+      return changed != first_changed_.end() && changed->second < slot.order;
+    }
+    const auto of_graph = eager_changes_.find(GraphOf(slot));
+    if (of_graph == eager_changes_.end()) return false;
+    const std::vector<EagerChange>& changes = of_graph->second;
+    auto change = std::ranges::upper_bound(changes, step.serial_before, {}, &EagerChange::serial);
+    for (; change != changes.end() && change->serial <= step.serial; ++change) {
+      const Slot& other = source_.slots()[change->slot];
+      if (other.order < slot.order && SlotName(other) != SlotName(slot)) return true;
+    }
+    return false;
+  }
+
   void FindStale() {
+    for (auto& [graph, changes] : eager_changes_) {
+      std::ranges::sort(changes, {}, &EagerChange::serial);
+    }
     for (const Scanned& scanned : scanned_) {
       const Slot& slot = source_.slots()[scanned.slot];
       FindingRun run;
-      for (const std::uint64_t replay : scanned.unchanged) {
-        const auto changed = first_changed_.find({GraphOf(slot), replay});
-        if (changed == first_changed_.end() || changed->second >= slot.order) continue;
+      for (const Step& step : scanned.unchanged) {
+        if (!ChangedBefore(slot, step)) continue;
         run.Add(scanned.ever_changed ? FindingKind::kStale : FindingKind::kConstant, scanned.slot,
-                replay);
+                step.replay);
       }
       // Zeros that stay zeros are told once.
       if (run.finding && !IsAllZero(scanned.slot)) result_.findings.push_back(*run.finding);
@@ -273,6 +315,8 @@ class Checker {
       const auto graph = last.find(GraphOf(slot));
       // Snapshots that were not wanted, or were lost, are not the probe's fault.
       if (!scanned.is_empty || graph == last.end() || with_gap.contains(scanned.slot)) continue;
+      // A shape that did not come again writes nothing.
+      if (IsOfSeveralShapes(slot)) continue;
       result_.findings.push_back({.kind = FindingKind::kNeverWritten,
                                   .slot = scanned.slot,
                                   .first_replay = 1,
@@ -381,6 +425,11 @@ class Checker {
   std::optional<source::Moment> first_told_moment_;
   // For each replay of a graph, the first probe whose value changed.
   std::map<std::pair<Graph, std::uint64_t>, std::uint64_t> first_changed_;
+  struct EagerChange {
+    std::uint64_t serial = 0;
+    std::size_t slot = 0;
+  };
+  std::map<Graph, std::vector<EagerChange>> eager_changes_;
 };
 
 }  // namespace

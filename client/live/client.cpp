@@ -223,6 +223,14 @@ Result<v1::ProbesReply> Client::Probes(const v1::ProbesRequest& request) {
   return std::move(*response->mutable_probes());
 }
 
+Result<v1::HistoryReply> Client::History(const v1::HistoryRequest& request) {
+  v1::Request call;
+  *call.mutable_history() = request;
+  Result<v1::Response> response = Call(call);
+  if (!response.ok()) return response.error();
+  return std::move(*response->mutable_history());
+}
+
 Result<v1::SetReply> Client::Set(const v1::SetRequest& request) {
   v1::Request call;
   *call.mutable_set() = request;

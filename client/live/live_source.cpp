@@ -85,43 +85,51 @@ class LiveSource : public source::Source {
   }
   const std::vector<Slot>& slots() const override { return slots_; }
 
-  // The daemon keeps the newest; they are asked for one after another, back from the newest, by
-  // their number, so that a new one in between shifts nothing. What came after the counters were
-  // asked for is left out: it is not in the account.
+  // What came after the counters were asked for is left out: it is not in the account.
   Result<std::vector<Key>> Keys(std::size_t slot) override {
     Live& live = live_[slot];
     if (live.keys) return *live.keys;
     std::vector<Key> keys;
-    for (std::int64_t back = -1;; --back) {
-      const Result<client::Tensor> tensor = Ask(slot, back, /*metadata_only=*/true);
-      if (!tensor.ok()) {
+    v1::HistoryRequest request;
+    request.set_session(live.probe.session());
+    request.set_slot(live.probe.slot());
+    request.set_last(live.probe.replay());
+    bool has_more = live.probe.replay() != 0;
+    while (has_more) {
+      const Result<v1::HistoryReply> reply = client_.History(request);
+      if (!reply.ok()) {
+        // The daemon has forgotten it since: its account says what is gone.
         if (client_.last_failure() == client::Failure::kNothingMatched) break;
-        return tensor.error();
+        return reply.error();
       }
-      const v1::Snapshot& snapshot = tensor->reply.snapshot();
-      const std::uint64_t replay = snapshot.replay();
-      if (replay > live.probe.replay()) continue;
-      if (!keys.empty() && replay >= keys.back().replay) continue;
-      keys.push_back({replay, snapshot.ordinal() == 0 ? replay : snapshot.ordinal()});
-      live.snapshots[replay] = ToSnapshot(slot, keys.back(), tensor->reply);
+      for (const v1::HistoryReply::Entry& entry : reply->entries()) {
+        if (!keys.empty() && entry.replay() <= keys.back().replay) continue;
+        keys.push_back({entry.replay(), entry.ordinal()});
+        live.snapshots[entry.replay()] = ToSnapshot(slot, entry);
+      }
+      has_more = reply->more() && !keys.empty() && keys.back().replay >= request.first();
+      if (has_more) request.set_first(keys.back().replay + 1);
     }
-    std::reverse(keys.begin(), keys.end());
     live.keys = keys;
     return keys;
   }
 
   Result<Snapshot> Get(std::size_t slot, const Key& key) override {
+    const Result<std::vector<Key>> keys = Keys(slot);
+    if (!keys.ok()) return keys.error();
     const auto known = live_[slot].snapshots.find(key.replay);
     if (known != live_[slot].snapshots.end()) return known->second;
-    const Result<client::Tensor> tensor =
-        Ask(slot, static_cast<std::int64_t>(key.replay), /*metadata_only=*/true);
-    if (!tensor.ok()) return tensor.error();
-    return ToSnapshot(slot, key, tensor->reply);
+    return Error{
+        fmt::format("the daemon no longer keeps {}@{}", SlotText(slots_[slot]), key.replay)};
   }
 
   Result<Values> Load(const Snapshot& snapshot) override {
-    Result<client::Tensor> tensor =
-        Ask(snapshot.slot, static_cast<std::int64_t>(snapshot.key.replay), false);
+    v1::GetRequest request;
+    request.set_session(live_[snapshot.slot].probe.session());
+    request.set_probe(slots_[snapshot.slot].probe);
+    request.set_slot(live_[snapshot.slot].probe.slot());
+    request.set_replay(static_cast<std::int64_t>(snapshot.key.replay));
+    Result<client::Tensor> tensor = client_.Get(request);
     if (!tensor.ok()) return tensor.error();
     auto payload = std::make_shared<std::string>(std::move(tensor->payload));
     const auto* data = reinterpret_cast<const std::byte*>(payload->data());
@@ -226,26 +234,17 @@ class LiveSource : public source::Source {
     }
   }
 
-  static Snapshot ToSnapshot(std::size_t slot, const Key& key, const v1::GetReply& reply) {
-    const v1::Snapshot& snapshot = reply.snapshot();
-    return Snapshot{.slot = slot,
-                    .key = key,
-                    .serial = snapshot.serial(),
-                    .step = snapshot.step(),
-                    .timestamp_ns = snapshot.timestamp_ns(),
-                    .has_values = !reply.payload_dropped(),
-                    .payload_bytes = snapshot.payload_bytes(),
-                    .stats = StatsOf(snapshot.stats())};
-  }
-
-  Result<client::Tensor> Ask(std::size_t slot, std::int64_t replay, bool metadata_only) {
-    v1::GetRequest request;
-    request.set_session(live_[slot].probe.session());
-    request.set_probe(slots_[slot].probe);
-    request.set_slot(static_cast<std::uint32_t>(slots_[slot].order));
-    request.set_replay(replay);
-    request.set_metadata_only(metadata_only);
-    return client_.Get(request);
+  Snapshot ToSnapshot(std::size_t slot, const v1::HistoryReply::Entry& entry) const {
+    Snapshot snapshot{.slot = slot,
+                      .key = {entry.replay(), entry.ordinal()},
+                      .serial = entry.serial(),
+                      .step = entry.step(),
+                      .timestamp_ns = entry.timestamp_ns(),
+                      .has_values = entry.has_values(),
+                      .payload_bytes = slots_[slot].payload_bytes,
+                      .stats = StatsOf(entry.stats())};
+    if (entry.unchanged()) snapshot.same_as = entry.ordinal() - 1;
+    return snapshot;
   }
 
   client::Client& client_;

@@ -69,6 +69,8 @@ struct Snapshot {
   std::optional<recording::Comparison> comparison = {};  // as recorded
   std::optional<std::uint64_t> hash = {};  // of the bytes: equal hashes of one source or two mean
                                            // equal bytes, XXH3-64
+  // Key::id of an earlier snapshot of the slot with the same bytes, where the source knows one.
+  std::optional<std::uint64_t> same_as = {};
 };
 
 // Lifetime: `bytes` live as long as `owner`.

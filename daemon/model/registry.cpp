@@ -228,6 +228,17 @@ void Registry::NameGraphs(Session* session) {
   }
 }
 
+SlotPtr Registry::FindSlot(const std::string& session_key, std::uint64_t order) const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [uuid, session] : sessions_) {
+    if (session.record.session->key != session_key) continue;
+    for (const auto& [key, record] : session.slots) {
+      if (record.slot->registration.order == order) return record.slot;
+    }
+  }
+  return nullptr;
+}
+
 SlotPlace Registry::PlaceOf(const SlotIdentity& slot) const {
   const std::lock_guard lock(mutex_);
   const auto found = sessions_.find(slot.session->uuid);

@@ -96,6 +96,9 @@ class Registry {
   // For serve.
   std::vector<SessionRecord> Sessions() const;                     // oldest first
   std::vector<SlotRecord> Slots(const SessionPtr& session) const;  // in order of registration
+  // Of the session with that key the slot with that order of registration; null when it is not
+  // shown.
+  SlotPtr FindSlot(const std::string& session_key, std::uint64_t order) const;
   SlotPlace PlaceOf(const SlotIdentity& slot) const;
   std::vector<SkippedFile> Skipped() const;
   std::size_t AliveCount() const;

@@ -26,6 +26,8 @@ using pipeline::SessionRecord;
 using pipeline::SlotRecord;
 using pipeline::StoredSnapshot;
 
+constexpr int kMaxEntries = 4096;  // of one answer: a few MiB at most
+
 double CpuSeconds() {
   rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);
@@ -95,6 +97,9 @@ std::optional<v1::Response> Handlers::Answer(const v1::Request& request,
       break;
     case v1::Request::kGet:
       if (!Get(request.get(), /*may_wait=*/false, &response, payload)) return std::nullopt;
+      break;
+    case v1::Request::kHistory:
+      History(request.history(), &response);
       break;
     case v1::Request::kSet:
       Set(request.set(), &response);
@@ -316,6 +321,28 @@ void Handlers::FillGet(const v1::GetRequest& request, std::vector<Candidate>* ca
   if (stored->payload == nullptr || request.metadata_only() || stored->payload->empty()) return;
   reply->set_payload_bytes(stored->payload->size());
   *payload = stored->payload;
+}
+
+void Handlers::History(const v1::HistoryRequest& request, v1::Response* response) const {
+  const pipeline::SlotPtr slot = model_.registry->FindSlot(request.session(), request.slot());
+  if (slot == nullptr) {
+    return SetError(
+        response, v1::Error::NO_PROBE,
+        fmt::format("session '{}' has no call {} of a probe any more. Type: cgdebug-cli "
+                    "probes",
+                    request.session(), request.slot()));
+  }
+  v1::HistoryReply* reply = response->mutable_history();
+  for (const StoredSnapshot& stored : model_.store->History(slot)) {
+    const pipeline::Snapshot& snapshot = *stored.snapshot;
+    if (snapshot.sequence < request.first()) continue;
+    if (request.last() != 0 && snapshot.sequence > request.last()) break;
+    if (reply->entries_size() >= kMaxEntries) {
+      reply->set_more(true);
+      break;
+    }
+    Fill(stored, reply->add_entries());
+  }
 }
 
 void Handlers::Set(const v1::SetRequest& request, v1::Response* response) {

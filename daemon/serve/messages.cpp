@@ -218,6 +218,19 @@ void Fill(const pipeline::Snapshot& snapshot, const pipeline::Registry& registry
   message->set_ordinal(snapshot.ordinal);
 }
 
+void Fill(const pipeline::StoredSnapshot& stored, v1::HistoryReply::Entry* message) {
+  const pipeline::Snapshot& snapshot = *stored.snapshot;
+  message->set_replay(snapshot.sequence);
+  message->set_ordinal(snapshot.ordinal);
+  message->set_serial(snapshot.serial);
+  message->set_step(snapshot.step);
+  message->set_timestamp_ns(snapshot.timestamp_ns);
+  message->set_has_values(stored.payload != nullptr);
+  // Without values only the statistics were compared.
+  message->set_unchanged(snapshot.has_values && !snapshot.changed);
+  FillMessage(snapshot.stats, message->mutable_stats());
+}
+
 namespace {
 
 void FillSession(const pipeline::SessionPtr& session, const pipeline::Registry& registry,

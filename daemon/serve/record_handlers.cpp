@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <set>
 #include <utility>
 
 #include "daemon/core/base/duration.h"
@@ -86,6 +87,20 @@ pipeline::LosslessJobs ToLossless(v1::RecordStartRequest::Lossless lossless) {
   }
 }
 
+// Uuid and capture id of the graphs that are called so now.
+std::set<std::pair<std::string, std::uint64_t>> GraphsNamed(const pipeline::Registry& registry,
+                                                            const std::string& label) {
+  std::set<std::pair<std::string, std::uint64_t>> graphs;
+  if (label.empty()) return graphs;
+  for (const SessionRecord& session : registry.Sessions()) {
+    for (const pipeline::SlotRecord& slot : registry.Slots(session.session)) {
+      if (registry.PlaceOf(*slot.slot).graph != label) continue;
+      graphs.emplace(session.session->uuid, slot.slot->registration.capture_id);
+    }
+  }
+  return graphs;
+}
+
 }  // namespace
 
 void Handlers::RecordStart(const v1::RecordStartRequest& request, v1::Response* response) const {
@@ -96,6 +111,8 @@ void Handlers::RecordStart(const v1::RecordStartRequest& request, v1::Response* 
   record.probes.assign(request.probes().begin(), request.probes().end());
   if (!FillLimits(request, &record, response)) return;
   if (!FillWriting(request, &record, response)) return;
+  record.which = ToWhich(request.which());
+  record.graphs = GraphsNamed(*model_.registry, record.which.graph);
   record.run_id = request.run_id();
   record.owner = request.owner_pid();
   record.lossless = ToLossless(request.lossless());

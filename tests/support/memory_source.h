@@ -24,6 +24,7 @@ class MemorySource : public source::Source {
         damaged(std::move(other.damaged)),
         gone(std::move(other.gone)),
         serials(std::move(other.serials)),
+        is_same_as_before(std::move(other.is_same_as_before)),
         has_hashes(other.has_hashes),
         has_xor_hash(other.has_xor_hash),
         has_stats(other.has_stats),
@@ -37,6 +38,7 @@ class MemorySource : public source::Source {
   std::set<std::pair<std::size_t, std::uint64_t>>
       gone;  // snapshots that have a key and are no more
   std::map<std::pair<std::size_t, std::uint64_t>, std::uint64_t> serials;  // by slot and replay
+  std::set<std::pair<std::size_t, std::uint64_t>> is_same_as_before;       // by slot and replay
   bool has_hashes = false;
   bool has_xor_hash = true;  // among the statistics
   bool has_stats = true;
@@ -96,6 +98,7 @@ class MemorySource : public source::Source {
           *numerics::MakeTensorView(slots_[slot].dtype, slots_[slot].shape, entry.bytes));
       snapshot.stats->has_hash = has_xor_hash;
     }
+    if (is_same_as_before.contains({slot, key.replay})) snapshot.same_as = key.id - 1;
     if (has_hashes) {
       snapshot.hash = std::hash<std::string_view>()(
           {reinterpret_cast<const char*>(entry.bytes.data()), entry.bytes.size()});

@@ -318,6 +318,75 @@ TEST(Check, SaysSomethingOfAFindingInAProbeOfSeveralShapesWithNothingMissing) {
               HasSubstr("non-finite: v, replay 1\ncomplete: 2 snapshots"));
 }
 
+// v[8] is called three times, then v[64] three times; each counts its own calls.
+MemorySource TwoShapesInTurn() {
+  MemorySource source;
+  for (const std::uint64_t size : {1, 2}) source.AddSlot("v", {size});
+  source.AddSlot("w", {1});
+  for (source::Slot& slot : source.Slots()) slot.capture_id = 0;
+  source.has_hashes = true;
+  return source;
+}
+
+TEST(Check, EagerCallsOfAnotherTimeMakeNothingStale) {
+  MemorySource source = TwoShapesInTurn();
+  for (std::uint64_t replay = 1; replay <= 3; ++replay) {
+    source.Add(0, replay, {static_cast<float>(replay)});
+    source.serials[{0, replay}] = replay;
+    source.Add(2, replay, {7});
+    source.serials[{2, replay}] = 10 + replay;
+  }
+  const Check check = CheckOf(source);
+  EXPECT_EQ(FindingOf(check, FindingKind::kStale), nullptr);
+  EXPECT_EQ(FindingOf(check, FindingKind::kConstant), nullptr);
+}
+
+TEST(Check, AnEagerCallIsConstantWhereAnEarlierProbeChangedSinceTheCallBefore) {
+  MemorySource source = TwoShapesInTurn();
+  for (std::uint64_t replay = 1; replay <= 3; ++replay) {
+    source.Add(0, replay + 40, {static_cast<float>(replay)});  // its own count
+    source.serials[{0, replay + 40}] = 10 * replay;
+    source.Add(2, replay, {7});
+    source.serials[{2, replay}] = 10 * replay + 1;
+  }
+  const Check check = CheckOf(source);
+  ASSERT_NE(FindingOf(check, FindingKind::kConstant), nullptr);
+  EXPECT_EQ(FindingOf(check, FindingKind::kConstant)->slot, 2u);
+  EXPECT_EQ(FindingOf(check, FindingKind::kConstant)->first_replay, 2u);
+}
+
+TEST(Check, OneShapeOfAProbeDoesNotMakeAnotherStale) {
+  MemorySource source = TwoShapesInTurn();
+  for (std::uint64_t replay = 1; replay <= 3; ++replay) {
+    source.Add(0, replay, {static_cast<float>(replay)});
+    source.serials[{0, replay}] = 10 * replay;
+    source.Add(1, replay, {7, 8});
+    source.serials[{1, replay}] = 10 * replay + 1;
+  }
+  EXPECT_EQ(FindingOf(CheckOf(source), FindingKind::kConstant), nullptr);
+}
+
+TEST(Check, AShapeThatDidNotComeAgainIsNotMissing) {
+  MemorySource source = TwoShapesInTurn();
+  source.Add(0, 9, {1});
+  source.serials[{0, 9}] = 1;
+  source.Add(2, 9, {1});
+  source.serials[{2, 9}] = 2;
+  EXPECT_EQ(FindingOf(CheckOf(source), FindingKind::kNeverWritten), nullptr);
+}
+
+TEST(Check, TakesTheWordOfTheSourceThatNothingChanged) {
+  MemorySource source = Healthy();
+  source.has_hashes = false;
+  source.has_xor_hash = false;
+  for (const std::size_t slot : {0, 1, 2}) source.damaged.insert(slot);  // no values to look at
+  EXPECT_EQ(FindingOf(CheckOf(source), FindingKind::kConstant), nullptr);
+  source.has_xor_hash = true;  // the inputs are known to change now
+  source.is_same_as_before.insert({1, 3});
+  ASSERT_NE(FindingOf(CheckOf(source), FindingKind::kStale), nullptr);
+  EXPECT_EQ(FindingOf(CheckOf(source), FindingKind::kStale)->slot, 1u);
+}
+
 TEST(Check, ZeroIsToldOfAProbeThatIsNeverAnythingElse) {
   MemorySource source = Healthy();
   source.Change(1, 2, {0, 0});

@@ -160,6 +160,78 @@ TEST_F(Served, AChangeIsForSlotsWhoseGraphIsThere) {
   EXPECT_EQ(changes[0].slot, live);
 }
 
+TEST_F(Served, ATailShowsThePastInTheOrderInWhichItHappened) {
+  const auto job = AddJob("aa", 10);
+  const auto first = AddSlot(job, "a", 1);
+  const auto second = AddSlot(job, "b", 2);
+  const auto add = [&](const pipeline::SlotPtr& slot, std::uint64_t replay, std::uint64_t serial) {
+    auto snapshot =
+        std::make_shared<pipeline::Snapshot>(*test::MakeDelivery(slot, replay, {1, 2}).snapshot);
+    snapshot->serial = serial;
+    events_.Add(job, pipeline::SnapshotPtr(snapshot));
+  };
+  events_.Add(job, pipeline::SessionChange{false});
+  for (std::uint64_t replay = 1; replay <= 3; ++replay) add(first, replay, 10 * replay);
+  add(second, 1, 10);
+  events_.Add(job, pipeline::Loss{second, 1, 3, "overwritten before it was read"});
+  add(second, 3, 30);
+  events_.Add(job, pipeline::SessionChange{true});
+  const auto past = [&](std::uint32_t last) {
+    v1::TailRequest request;
+    request.set_last(last);
+    v1::Error error;
+    auto tail = TailStream::Open(model_, request, &error);
+    std::vector<std::string> lines;
+    while (auto reply = tail->Next()) {
+      if (reply->has_session_change()) {
+        lines.push_back(reply->session_change().ended() ? "end" : "begin");
+      } else if (reply->has_loss()) {
+        lines.push_back("loss");
+      } else if (reply->has_snapshot()) {
+        lines.push_back(reply->snapshot().probe() + std::to_string(reply->snapshot().replay()));
+      }
+    }
+    return lines;
+  };
+  EXPECT_THAT(past(100),
+              testing::ElementsAre("begin", "a1", "b1", "a2", "a3", "loss", "b3", "end"));
+  EXPECT_THAT(past(3), testing::ElementsAre("a3", "loss", "b3", "end"));
+}
+
+TEST_F(Served, TheHistoryOfACallIsWhatIsKeptOfItAlone) {
+  const auto job = AddJob("aa", 10);
+  const auto slot = AddSlot(job, "x", 1);
+  AddValue(AddSlot(job, "x", 2), 1, 5, 1);
+  for (std::uint64_t replay = 1; replay <= 3; ++replay) {
+    AddValue(slot, replay, static_cast<float>(replay), 100 + replay);
+  }
+  const auto replays = [&](std::uint64_t first, std::uint64_t last) {
+    v1::Request request;
+    request.mutable_history()->set_session(job->key);
+    request.mutable_history()->set_slot(1);
+    request.mutable_history()->set_first(first);
+    request.mutable_history()->set_last(last);
+    pipeline::PayloadPtr payload;
+    const v1::Response response = handlers_.Answer(request, &payload);
+    std::vector<std::uint64_t> replays;
+    for (const auto& entry : response.history().entries()) {
+      EXPECT_EQ(entry.serial(), 100 + entry.replay());
+      EXPECT_EQ(entry.stats().max(), static_cast<double>(entry.replay()));
+      EXPECT_TRUE(entry.has_values());
+      replays.push_back(entry.replay());
+    }
+    return replays;
+  };
+  EXPECT_THAT(replays(0, 0), testing::ElementsAre(2, 3)) << "its ring has room for two";
+  EXPECT_THAT(replays(3, 0), testing::ElementsAre(3));
+  EXPECT_THAT(replays(0, 2), testing::ElementsAre(2));
+  v1::Request request;
+  request.mutable_history()->set_session(job->key);
+  request.mutable_history()->set_slot(7);
+  pipeline::PayloadPtr payload;
+  EXPECT_EQ(handlers_.Answer(request, &payload).error().code(), v1::Error::NO_PROBE);
+}
+
 TEST_F(Served, ATailIsToldOfWhatItMissedOfItsOwnJobOnly) {
   const auto own = AddJob("aa", 10);
   const auto other = AddJob("bb", 20);

@@ -75,6 +75,8 @@ class Client {
   Result<v1::SessionsReply> Sessions(const v1::SessionsRequest& request);
   Result<v1::ProbesReply> Probes(const v1::ProbesRequest& request);
   Result<Tensor> Get(const v1::GetRequest& request);
+  // One page of it: see HistoryReply::more.
+  Result<v1::HistoryReply> History(const v1::HistoryRequest& request);
   Result<v1::SetReply> Set(const v1::SetRequest& request);
   Result<v1::ShutdownReply> Shutdown(const v1::ShutdownRequest& request);
   // Forgets every dead job; the daemon does it within milliseconds.
