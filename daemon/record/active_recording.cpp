@@ -72,7 +72,11 @@ bool ActiveRecording::Wants(const SlotIdentity& slot) const {
   if (!request_.sessions.empty() && !request_.sessions.contains(session.uuid)) return false;
   if (!request_.run_id.empty() && session.run_id != request_.run_id) return false;
   if (request_.rank && session.rank != *request_.rank) return false;
-  return selector_.Matches(slot.probe);
+  if (!selector_.Matches(slot.probe)) return false;
+  const std::uint64_t capture_id = slot.registration.capture_id;
+  const bool is_named = request_.graphs.contains({session.uuid, capture_id});
+  return request_.which.Matches(capture_id, is_named ? request_.which.graph : slot.graph_label,
+                                slot.shape);
 }
 
 std::optional<std::uint32_t> ActiveRecording::SessionId(const SessionPtr& session) {

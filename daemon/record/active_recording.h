@@ -11,9 +11,11 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/core/base/glob.h"
+#include "daemon/core/base/graph_labels.h"
 #include "daemon/core/base/result.h"
 #include "daemon/core/recording/recording_writer.h"
 #include "daemon/pipeline/sink.h"
@@ -31,8 +33,11 @@ enum class LosslessJobs {
 struct RecordRequest {
   std::string directory;
   std::vector<std::string> probes;  // globs; none = all
-  std::set<std::string> sessions;   // uuids; none = every session, now and later
-  std::string run_id;               // not empty: the sessions of this run instead
+  WhichSlots which;                 // of these; a graph by the label that the user gave it
+  // Uuid and number of graphs that `which.graph` names too, by what they were called at the start.
+  std::set<std::pair<std::string, std::uint64_t>> graphs;
+  std::set<std::string> sessions;  // uuids; none = every session, now and later
+  std::string run_id;              // not empty: the sessions of this run instead
   std::optional<std::int32_t> rank;
   std::uint64_t replays = 0;                        // of each probe; 0 = until it is stopped
   std::chrono::nanoseconds duration{0};             // 0 = until it is stopped

@@ -200,6 +200,8 @@ class Client:
         roll_bytes: int = 0,
         durability: str = "",
         lossless: bool | None = None,
+        graph: str = "",
+        shape: collections.abc.Sequence[int] | None = None,
         session: str | int | None = None,
     ) -> LiveRecording:
         """Writes every snapshot from now on to disk. It ends with `stop()`, with the `with` block,
@@ -215,6 +217,10 @@ class Client:
         roll_bytes: the size of a segment file. If it is left out, as the daemon was told.
         lossless:   whether jobs wait for room rather than lose a snapshot, and write every replay
                     whatever `every` of an action is. None: those that start after the recording do.
+
+        graph, shape: of these probes only the calls in one graph (its label, the number of its capture
+                    or "eager"), or with tensors of one shape. A graph that is captured later is
+                    known by the label that cgdebug.graph_label gave it.
 
             with c.record("out.cgrec", probes="blk*") as rec:
                 ...
@@ -235,6 +241,7 @@ class Client:
             max_bytes=max_bytes,
             roll_bytes=roll_bytes,
             lossless=_LOSSLESS[lossless],
+            which=_which(graph, shape),
             **how,
         )
         return LiveRecording(self, reply.recording)
@@ -386,6 +393,14 @@ def _condition(on: str) -> dict[str, typing.Any]:
     elif on in _TRIGGERS:
         return {"trigger": _TRIGGERS[on]}
     raise ValueError(f"set: on must be 'nan', 'inf' or 'abs_max>NUMBER', not {on!r}")
+
+
+def _which(graph: str, shape: collections.abc.Sequence[int] | None) -> dict[str, typing.Any]:
+    """Which slots of the probes that are named."""
+    which: dict[str, typing.Any] = {"graph": graph}
+    if shape is not None:
+        which["shape"] = {"sizes": [int(size) for size in shape]}
+    return which
 
 
 def _choice(function: str, argument: str, value: str, choices: dict[str, str]) -> str:

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <map>
 #include <utility>
 
 #include "daemon/core/recording/recording_reader.h"
@@ -67,6 +68,34 @@ TEST_F(RecorderTest, WhatCameBeforeARecordingWasStartedIsNotLostToIt) {
   Replay(slot, 4);
   EXPECT_EQ(Status().snapshots, 1u);
   EXPECT_EQ(Status().lost, 0u);
+}
+
+TEST_F(RecorderTest, TakesOnlyTheGraphAndTheShapeThatWereAskedFor) {
+  const auto slot_of = [&](std::uint64_t order, std::uint64_t capture_id, std::uint64_t elements,
+                           const std::string& label) {
+    SlotIdentity identity = test::MakeSlotIdentity(session_, "x", order, elements);
+    identity.registration.capture_id = capture_id;
+    identity.graph_label = label;
+    return std::make_shared<const SlotIdentity>(identity);
+  };
+  RecordRequest request;
+  request.directory = dir_ / "a.cgrec";
+  request.which.graph = "bs=8";
+  request.which.shape = std::vector<std::uint64_t>{2};
+  request.graphs = {{session_->uuid, 4}};  // has no label of its own
+  ASSERT_TRUE(recorder_.Start(std::move(request)).ok());
+  const SlotPtr other_shape = slot_of(5, 1, 3, "bs=8");
+  recorder_.OpenSlot(other_shape, 0);
+  recorder_.Consume(test::MakeDelivery(other_shape, 1, {1, 2, 3}));
+  std::uint64_t wanted = 0;
+  for (const auto& [capture_id, label] :
+       std::map<std::uint64_t, std::string>{{0, ""}, {1, "bs=8"}, {2, "bs=16"}, {3, ""}, {4, ""}}) {
+    const SlotPtr slot = slot_of(capture_id + 10, capture_id, 2, label);
+    recorder_.OpenSlot(slot, 0);
+    Replay(slot, 1);
+    wanted += capture_id == 1 || capture_id == 4;
+    EXPECT_EQ(Status().snapshots, wanted) << "graph " << capture_id;
+  }
 }
 
 TEST_F(RecorderTest, BeginsAfterTheLastSnapshotThatWasSeen) {

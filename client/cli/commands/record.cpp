@@ -10,6 +10,7 @@
 #include "client/cli/command.h"
 #include "client/cli/commands/disk_options.h"
 #include "client/cli/interrupt.h"
+#include "client/cli/sources.h"
 #include "client/cli/views/recording_text.h"
 #include "client/cli/views/terminal.h"
 #include "daemon/core/base/duration.h"
@@ -25,6 +26,7 @@ constexpr std::chrono::milliseconds kStatePoll{50};
 struct RecordOptions {
   std::string output;
   std::vector<std::string> probes;
+  WhichOptions which_slots;
   std::uint64_t replays = 0;
   std::chrono::milliseconds duration{0};
   std::uint64_t align = 0;
@@ -63,11 +65,14 @@ int WaitFor(Context& context, v1::Recording recording) {
 }
 
 int RunStart(Context& context, const RecordOptions& options) {
+  const Result<WhichSlots> which = options.which_slots.Parse();
+  if (!which.ok()) return context.Fail(kExitTrouble, which.error().message);
   if (const int failed = context.Connect(); failed != kExitOk) return failed;
   v1::RecordStartRequest request;
   request.set_directory(RecordingPath(options.output));
   request.set_session(context.options.session);
   for (const std::string& probe : options.probes) request.add_probes(probe);
+  SetWhich(*which, request.mutable_which());
   request.set_replays(options.replays);
   request.set_duration_s(std::chrono::duration<double>(options.duration).count());
   request.set_align(options.align);
@@ -130,17 +135,17 @@ int RunList(Context& context) {
   using Align = TextTable::Align;
   TextTable table({{"ID", Align::kRight},
                    {"STATE"},
-                   {"PROBES", Align::kRight},
-                   {"SNAPSHOTS", Align::kRight},
-                   {"ON DISK", Align::kRight},
-                   {"LOST", Align::kRight},
+                   {"PROBES", Align::kCount},
+                   {"SNAPSHOTS", Align::kCount},
+                   {"ON DISK", Align::kCount},
+                   {"LOST", Align::kCount},
                    {"SIZE", Align::kRight},
                    {"DIRECTORY"}});
   for (const v1::Recording& recording : reply->recordings()) {
     table.Add({std::to_string(recording.id()), recording.state(),
-               std::to_string(recording.slot_count()), FormatGrouped(recording.snapshots()),
-               FormatGrouped(recording.durable_snapshots()),
-               FormatGrouped(recording.lost() + recording.refused()),
+               std::to_string(recording.slot_count()), std::to_string(recording.snapshots()),
+               std::to_string(recording.durable_snapshots()),
+               std::to_string(recording.lost() + recording.refused()),
                context.options.plain ? std::to_string(recording.bytes())
                                      : numerics::FormatBytes(recording.bytes()),
                Printable(recording.directory())});
@@ -181,6 +186,7 @@ RunFunction AddRecord(CLI::App& app) {
   app.require_subcommand(1);
   CLI::App* start = app.add_subcommand("start", "writes every snapshot from now on to the disk");
   AddOutput(*start, options.get());
+  AddWhichOptions(*start, &options->which_slots);
   start->add_option("--replays", options->replays, "stop after so many of each probe")
       ->check(WholeNumber(1))
       ->type_name("N");
