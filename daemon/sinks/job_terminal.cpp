@@ -6,10 +6,31 @@
 
 #include <cerrno>
 
+#include "daemon/core/numerics/ascii.h"
 #include "daemon/record/job_process.h"
 
 namespace cgdebug::sinks {
 namespace {
+
+// As it was when the process began; at most kMaxBytes of it.
+numerics::LocaleVariables LocaleOf(std::int32_t pid) {
+  constexpr std::size_t kMaxBytes = 1u << 20;
+  const std::string path = "/proc/" + std::to_string(pid) + "/environ";
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::string environment(1, '\0');
+  char buffer[4096];
+  ssize_t bytes = 0;
+  while (fd && environment.size() < kMaxBytes &&
+         (bytes = read(fd.get(), buffer, sizeof(buffer))) > 0) {
+    environment.append(buffer, static_cast<std::size_t>(bytes));
+  }
+  const auto value = [&](const std::string& name) {
+    const std::string before = '\0' + name + '=';
+    const std::size_t at = environment.find(before);
+    return at == std::string::npos ? "" : std::string(environment.c_str() + at + before.size());
+  };
+  return {value("LC_ALL"), value("LC_CTYPE"), value("LANG")};
+}
 
 bool IsPipe(const struct stat& info) { return S_ISFIFO(info.st_mode); }
 
@@ -24,6 +45,7 @@ JobTerminal::JobTerminal(const pipeline::SessionIdentity& job) {
   struct stat opened = {};
   if (!fd || fstat(fd.get(), &opened) != 0) return;
   if (!IsPipe(opened) && isatty(fd.get()) == 0) return;
+  is_ascii_ = numerics::IsAscii(LocaleOf(job.pid));
   if (!pipeline::IsReachable(job)) return;  // it ended and its pid was reused in between
   fd_ = std::move(fd);
 }
@@ -44,9 +66,10 @@ bool JobTerminal::WriteRest() {
 
 bool JobTerminal::Write(std::string_view text) {
   if (!fd_ || !WriteRest()) return false;
-  rest_ = text;
+  rest_ = is_ascii_ ? numerics::ToAscii(text) : std::string(text);
+  const std::size_t bytes = rest_.size();
   WriteRest();
-  if (fd_ && rest_.size() < text.size()) return true;
+  if (fd_ && rest_.size() < bytes) return true;
   rest_.clear();
   return false;
 }

@@ -28,7 +28,8 @@ class JobTerminal {
   bool WriteRest();
 
   UniqueFd fd_;
-  std::string rest_;  // of a text that went out in part
+  bool is_ascii_ = false;  // the job's locale
+  std::string rest_;       // of a text that went out in part
 };
 
 }  // namespace cgdebug::sinks

@@ -171,6 +171,18 @@ PRINTING = """
 """
 
 
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+def test_print_lines_are_in_the_jobs_locale(daemon, job, locale):
+    code = """
+        p = CudaGraphTensorProbe("blk.out", [TensorPrint()], mode="always")
+        p(torch.tensor([0.0, 1.0, 5.0]))
+    """
+    _, err = job(code, stderr=subprocess.PIPE, LC_ALL=locale).finish()
+    (line, *_) = [one for one in err.splitlines() if "[cgdebug]" in one and "@1" in one]
+    assert line.isascii() == (locale == "C"), line
+    assert ("mean=" if locale == "C" else "μ=") in line, line
+
+
 def test_print_lines_reach_the_jobs_own_stderr(daemon, job):
     _, err = job(PRINTING, stderr=subprocess.PIPE).finish()
     lines = [line for line in err.splitlines() if "blk.out" in line]

@@ -103,7 +103,7 @@ def test_lines_of_tail_are_told_apart_and_can_be_put_in_order(live):
         for line in live("--json", "tail", "-n", "100", "--only", "nan").stdout.splitlines()
     ]
     events = [event for event in events if event["event"] == "snapshot"]
-    events.sort(key=lambda event: event["serial"])  # they come as the daemon read them
+    assert events == sorted(events, key=lambda event: event["serial"])
     assert [event["shape"] for event in events] == [[8], [64]]
     assert events[0]["slot"] != events[1]["slot"]
 
@@ -189,11 +189,95 @@ def test_a_graph_is_selected_by_its_label(tmp_path, cli):
     assert "2 graphs have @2" in cli("show", f"{a}:x@2").stderr
 
 
+RECORDED = """
+    probe = CudaGraphTensorProbe("v", [TensorRecord(capacity=64)], mode="always")
+    probe(torch.ones(8))
+    print("ready")
+    sys.stdin.readline()
+    for i in range(3):
+        probe(torch.ones(8))
+        probe(torch.ones(64))
+    print("done")
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("how", ["cli", "python"])
+def test_a_recording_takes_the_shape_that_was_asked_for(how, job, cli, daemon, tmp_path):
+    process = job(RECORDED)
+    assert process.line() == "ready"
+    path = str(tmp_path / "a.cgrec")
+    if how == "cli":
+        started = cli("-s", str(process.pid), "record", "start", "-o", path, "--shape", "64")
+        assert started.returncode == 0, started.stderr
+        process.go_on()
+        assert process.line() == "done"
+        assert cli("record", "stop", path).returncode == 0
+    else:
+        with daemon.connect(process.pid) as client:
+            with client.record(path, shape=(64,), graph="eager"):
+                process.go_on()
+                assert process.line() == "done"
+    (series,) = cgdebug.open(path).select("v")
+    assert (series.shape, list(series.replays)) == ((64,), [1, 2, 3])
+
+
+def test_a_graph_or_shape_that_is_none_is_refused_before_a_recording_starts(cli, tmp_path):
+    path = str(tmp_path / "a.cgrec")
+    assert cli("record", "start", "-o", path, "--shape", "eight").returncode == 2
+    assert not (tmp_path / "a.cgrec").exists()
+
+
 def test_findings_of_51_graphs_are_one_line(tmp_path, cli):
     a = graphs(tmp_path / "a.cgrec", range(1, 52), bad=range(1, 52))
     lines = [s for s in cli("check", a).stdout.splitlines() if s.startswith("non-finite:")]
     assert len(lines) == 1, lines
     assert "bs=1" in lines[0] and "50 more" in lines[0]
+
+
+def test_a_recorded_probe_of_51_graphs_is_one_line(tmp_path, cli):
+    a = graphs(tmp_path / "a.cgrec", range(1, 52), bad=(16, 17, 40))
+    for command in ("probes", "info", "stats"):
+        lines = [s for s in cli(command, a).stdout.splitlines() if s.startswith("x")]
+        assert len(lines) == 1, lines
+        assert "51 graphs" in lines[0], lines
+        assert "51 shapes" in lines[0], lines
+        assert "3 saw NaN or Inf, first bs=16 @1  -v: each" in lines[0], lines
+        for opened, count in ((["-v"], 51), (["--graph", "bs=16"], 1), (["--plain"], 51)):
+            # --plain is an option of the program, the others are of the command.
+            arguments = [*opened, command] if opened == ["--plain"] else [command, *opened]
+            whole = [s for s in cli(*arguments, a).stdout.splitlines() if s.startswith("x")]
+            assert len(whole) == count, (arguments, whole)
+        if command != "info":
+            assert len(json.loads(cli("--json", command, a).stdout)["probes"]) == 51
+
+
+def test_a_live_probe_of_many_shapes_is_one_line(job, cli, daemon):
+    process = job(
+        """
+        probe = CudaGraphTensorProbe("x", [TensorRecord(capacity=4)], mode="always")
+        for size in range(1, 52):
+            probe(torch.full((size,), float("nan") if size in (16, 17, 40) else 1.0))
+        print("ready")
+        sys.stdin.readline()
+        """
+    )
+    assert process.line() == "ready"
+
+    def consumed():
+        with daemon.connect() as client:
+            sessions = [s for s in client.status().sessions if s.pid == process.pid]
+            return sessions and sessions[0].counters.consumed == 51
+
+    wait_until(consumed, "the daemon has read all of the job")
+    arguments = ["-s", str(process.pid), "probes"]
+    lines = [s for s in cli(*arguments).stdout.splitlines() if s.startswith("x")]
+    assert len(lines) == 1, lines
+    assert "51 shapes" in lines[0], lines
+    assert "3 saw NaN or Inf, first {16} @1  -v: each" in lines[0], lines
+    for opened, count in ((["-v"], 51), (["--shape", "16"], 1)):
+        whole = [s for s in cli(*arguments, *opened).stdout.splitlines() if s.startswith("x")]
+        assert len(whole) == count, whole
 
 
 def test_the_catalogue_names_graphs(tmp_path, cli):

@@ -10,6 +10,7 @@
 #include "client/cli/views/json.h"
 #include "client/cli/views/npy.h"
 #include "client/cli/views/terminal.h"
+#include "daemon/core/numerics/ascii.h"
 #include "tests/support/fake_daemon.h"
 
 namespace cgdebug::cli {
@@ -148,6 +149,20 @@ TEST(TextTable, AlignsCutsTheLastColumnAndHasAPlainForm) {
   EXPECT_EQ(table.RenderPlain(), "μ\t7\ta long command that does not fit\nlong.name\t1234\tb\n");
 }
 
+TEST(TextTable, ThousandsAreApartInCountsAndNeverInThePlainForm) {
+  TextTable table({{"PROBE"},
+                   {"REPLAYS", TextTable::Align::kCount},
+                   {"LOST", TextTable::Align::kCount},
+                   {"PID", TextTable::Align::kRight}});
+  table.Add({"x1234567", "1..100000", Style(true).Yellow("1204"), "31337"});
+  const std::string text = table.Render(Style(), 0);
+  EXPECT_THAT(text, HasSubstr("x1234567  1..100 000"));
+  EXPECT_THAT(text, HasSubstr(Style(true).Yellow("1 204")));
+  EXPECT_THAT(text, HasSubstr("31337"));
+  EXPECT_THAT(table.RenderPlain(), HasSubstr("x1234567\t1..100000\t"));
+  EXPECT_THAT(table.Render(Style(), 30), HasSubstr("1..100 000")) << "no number is cut";
+}
+
 TEST(TextTable, ARowFitsTheTerminalWithoutAnyNumberCut) {
   using Align = TextTable::Align;
   TextTable table({{"PROBE"},
@@ -175,7 +190,7 @@ TEST(TextTable, ARowFitsTheTerminalWithoutAnyNumberCut) {
 }
 
 TEST(Ascii, OurOwnGlyphsAreSpelledAndNamesAreLeft) {
-  EXPECT_EQ(ToAscii("层μσ.out@3  n=8 x∈[0 |█▁ ▄| 11.6] μ=0.456 σ=0.978…"),
+  EXPECT_EQ(numerics::ToAscii("层μσ.out@3  n=8 x∈[0 |█▁ ▄| 11.6] μ=0.456 σ=0.978…"),
             "层μσ.out@3  n=8 x in [0 |#_ =| 11.6] mean=0.456 std=0.978~");
 }
 

@@ -22,7 +22,13 @@ namespace {
 struct InfoOptions {
   std::string source = "live";
   ScopeOptions scope;
+  bool each = false;  // graph and shape
 };
+
+// Whether each graph and shape of a probe has a line of its own.
+bool IsWhole(const Context& context, const InfoOptions& options, const analysis::Scope& scope) {
+  return options.each || context.options.plain || !scope.which.selects_all();
+}
 
 constexpr std::size_t kMaxMissingLines = 8;
 
@@ -120,7 +126,8 @@ int RunInfo(Context& context, const InfoOptions& options) {
     return kExitOk;
   }
   if (!context.options.plain) Context::Print(Head(*source, context.out));
-  const Result<TextTable> table = SlotTable(*source, scope, context.out);
+  const Result<TextTable> table =
+      SlotTable(*source, scope, context.out, IsWhole(context, options, scope));
   if (const int failed = PrintTable(context, table); failed != kExitOk) return failed;
   if (!context.options.plain) {
     Context::Print(Completeness(gaps, context.out) + PrintableLines(RanksHere(*source)));
@@ -134,7 +141,8 @@ int RunStats(Context& context, const InfoOptions& options) {
   if (const int failed = Open(context, options, &source, &scope); failed != kExitOk) return failed;
   SayUnread(context, *source);
   if (!context.options.json) {
-    const int failed = PrintTable(context, StatsTable(*source, scope, context.out));
+    const int failed = PrintTable(
+        context, StatsTable(*source, scope, context.out, IsWhole(context, options, scope)));
     analysis::GapSummary gaps = analysis::SummarizeGaps(*source, scope);
     analysis::AddUnreadable(*source, scope, &gaps);
     if (gaps.count > 0 && !gaps.sentences.empty()) {
@@ -165,6 +173,7 @@ std::shared_ptr<InfoOptions> AddOptions(CLI::App& app) {
   app.add_option("PROBE", options->scope.probes, "globs; 're:...', '!...' excludes");
   app.add_option("--replays", options->scope.replays, "only these")->type_name("100..200");
   AddWhichOptions(app, &options->scope.which);
+  app.add_flag("-v,--verbose", options->each, "a line for each graph and shape of a probe");
   return options;
 }
 

@@ -21,8 +21,6 @@
 namespace cgdebug::cli {
 namespace {
 
-constexpr std::size_t kMostLinesOfAProbe = 3;
-
 struct ProbesOptions {
   std::vector<std::string> probes;
   std::string sort = "order";
@@ -152,7 +150,6 @@ Groups GroupsOf(const std::vector<v1::ProbeInfo>& probes) {
   return groups;
 }
 
-// "3 saw NaN or Inf, first bs=16".
 std::string FindingsText(const Group& group, const Style& style) {
   std::uint64_t bad = 0, failed = 0;
   const v1::FirstNonfinite* first = nullptr;
@@ -164,15 +161,9 @@ std::string FindingsText(const Group& group, const Style& style) {
       if (first == nullptr || one->serial() < first->serial()) first = one;
     }
   }
-  std::string text;
-  if (first != nullptr) {
-    const std::string where =
-        first->qualifier().starts_with("@g:") ? first->qualifier().substr(3) : first->qualifier();
-    text = style.Red(
-        fmt::format("{} saw NaN or Inf, first {} @{}", bad, Printable(where), first->replay()));
-  } else {
-    text = "none saw NaN or Inf";
-  }
+  std::string text = first == nullptr
+                         ? FoldedFindings(0, "", 0, style)
+                         : FoldedFindings(bad, first->qualifier(), first->replay(), style);
   if (failed > 0) text += style.Red(fmt::format("  {} FAIL", failed));
   return text;
 }
@@ -204,7 +195,7 @@ void AppendGroup(const Group& group, const Style& style, std::vector<std::string
                : graphs.contains(0) ? std::string("eager")
                                     : Printable(front.graph()),
                "-", std::to_string(replay), lost == 0 ? "0" : style.Yellow(std::to_string(lost)),
-               FindingsText(group, style) + style.Dim("  -v: each")});
+               FindingsText(group, style)});
 }
 
 TextTable MakeTable(const std::vector<v1::ProbeInfo>& probes, const Style& style, bool with_session,
@@ -218,7 +209,7 @@ TextTable MakeTable(const std::vector<v1::ProbeInfo>& probes, const Style& style
   }
   columns.push_back({"GRAPH"});
   columns.push_back({"RING", Align::kRight, /*is_optional=*/true});
-  for (const char* title : {"REPLAY", "LOST"}) columns.push_back({title, Align::kRight});
+  for (const char* title : {"REPLAY", "LOST"}) columns.push_back({title, Align::kCount});
   columns.push_back({"LAST"});
   TextTable table(columns);
   const Groups groups = is_whole ? Groups() : GroupsOf(probes);
@@ -267,7 +258,8 @@ int RunProbesOf(Context& context, const ProbesOptions& options) {
     Context::Print(Dump({{"probes", *std::move(probes)}}, /*indented=*/true) + "\n");
     return kExitOk;
   }
-  const Result<TextTable> table = SlotTable(*source, *scope, context.out);
+  const bool is_whole = options.each || context.options.plain || !scope->which.selects_all();
+  const Result<TextTable> table = SlotTable(*source, *scope, context.out, is_whole);
   if (!table.ok()) return context.Fail(kExitTrouble, table.error().message);
   if (table->empty()) return FailNoProbe(context, *source, wanted);
   Context::Print(context.options.plain

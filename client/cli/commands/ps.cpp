@@ -34,9 +34,9 @@ TextTable MakeTable(const std::vector<v1::Session>& sessions, bool plain) {
                    {"RANK", Align::kRight, true},
                    {"STATE"},
                    {"AGE", Align::kRight},
-                   {"PROBES", Align::kRight, true},
-                   {"REPLAY", Align::kRight},
-                   {"LOST", Align::kRight},
+                   {"PROBES", Align::kCount, true},
+                   {"REPLAY", Align::kCount},
+                   {"LOST", Align::kCount},
                    {"COMMAND"}});
   for (const v1::Session& session : sessions) {
     const double age_s = AgeSeconds(session);
@@ -59,9 +59,9 @@ TextTable MakeRunTable(const std::vector<JobRanks>& jobs) {
                    {"RANKS", Align::kRight},
                    {"STATE"},
                    {"AGE", Align::kRight},
-                   {"PROBES", Align::kRight},
-                   {"REPLAY", Align::kRight},
-                   {"LOST", Align::kRight},
+                   {"PROBES", Align::kCount},
+                   {"REPLAY", Align::kCount},
+                   {"LOST", Align::kCount},
                    {"COMMAND"}});
   for (const JobRanks& job : jobs) {
     const v1::Session& first = *job.sessions.front();

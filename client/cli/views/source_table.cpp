@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
+#include <set>
 #include <tuple>
 
 #include "client/cli/views/terminal.h"
@@ -71,15 +73,27 @@ struct Totals {
   std::uint64_t finite_snapshots = 0;
   std::uint64_t nonfinite_snapshots = 0;
   std::uint64_t unread = 0;
+  // The first NaN or Inf, and in which slot.
+  std::optional<source::Moment> first_bad;
+  std::size_t first_bad_slot = 0;
 };
 
-Totals TotalsOf(Source& source, const Row& row) {
-  Totals totals;
+void AddTo(Totals* sum, Source& source, const Row& row) {
+  Totals& totals = *sum;
   for (const Key& key : row.keys) {
-    const Result<Stats> stats = StatsAt(source, row.slot, key);
+    const Result<source::Snapshot> snapshot = source.Get(row.slot, key);
+    const Result<Stats> stats =
+        snapshot.ok() ? source::StatsOf(source, *snapshot) : Result<Stats>(snapshot.error());
     if (!stats.ok()) {
       ++totals.unread;
       continue;
+    }
+    if (stats->nonfinite() > 0) {
+      const source::Moment moment = MomentOf(source.slots()[row.slot], *snapshot);
+      if (!totals.first_bad || moment < *totals.first_bad) {
+        totals.first_bad = moment;
+        totals.first_bad_slot = row.slot;
+      }
     }
     totals.abs_max.push_back(stats->abs_max);
     if (stats->count > 0) {
@@ -93,6 +107,11 @@ Totals TotalsOf(Source& source, const Row& row) {
       ++totals.finite_snapshots;
     }
   }
+}
+
+Totals TotalsOf(Source& source, const Row& row) {
+  Totals totals;
+  AddTo(&totals, source, row);
   return totals;
 }
 
@@ -173,7 +192,82 @@ class Owners {
   bool has_ranks_;
 };
 
+// Calls of one name in several graphs, or with several shapes. By session, rank, name and call.
+using Fold = std::vector<const Row*>;
+using FoldKey = std::tuple<std::string, int, std::string, std::uint32_t>;
+using Folds = std::map<FoldKey, Fold>;
+
+FoldKey FoldKeyOf(const Slot& slot) {
+  return {slot.session, slot.rank, slot.probe, slot.invocation};
+}
+
+// Those that would take too many lines.
+Folds FoldsOf(const Source& source, const std::vector<Row>& rows, bool is_whole) {
+  Folds folds;
+  if (is_whole) return folds;
+  for (const Row& row : rows) folds[FoldKeyOf(source.slots()[row.slot])].push_back(&row);
+  std::erase_if(folds, [](const auto& fold) { return fold.second.size() <= kMostLinesOfAProbe; });
+  return folds;
+}
+
+// What is to be shown of several slots in one line.
+struct Folded {
+  std::string tensor;  // their type, or how many
+  std::string device;
+  std::string graph;
+  std::uint64_t snapshots = 0;
+  std::uint64_t last_replay = 0;
+  std::uint64_t lost = 0;
+  std::uint64_t bad = 0;  // slots
+  Totals totals = {};
+};
+
+Folded Summarize(Source& source, const Fold& fold) {
+  Folded folded;
+  std::set<std::string> types, devices, graphs;
+  for (const Row* row : fold) {
+    const Slot& slot = source.slots()[row->slot];
+    types.insert(Printable(TypeText(slot)));
+    devices.insert(slot.device.empty() ? "-" : Printable(slot.device));
+    graphs.insert(GraphText(slot));
+    folded.snapshots += row->keys.size();
+    if (!row->keys.empty()) {
+      folded.last_replay = std::max(folded.last_replay, row->keys.back().replay);
+    }
+    folded.lost += row->lost;
+    const std::uint64_t bad_before = folded.totals.nonfinite_snapshots;
+    AddTo(&folded.totals, source, *row);
+    folded.bad += folded.totals.nonfinite_snapshots > bad_before;
+  }
+  const auto one_of = [](const std::set<std::string>& texts, const char* noun) {
+    return texts.size() == 1 ? *texts.begin() : fmt::format("{} {}", texts.size(), noun);
+  };
+  folded.tensor = one_of(types, "shapes");
+  folded.device = one_of(devices, "devices");
+  folded.graph = one_of(graphs, "graphs");
+  return folded;
+}
+
+std::string FindingsText(const Source& source, const Folded& folded, const Style& style) {
+  const Totals& totals = folded.totals;
+  std::string text =
+      totals.first_bad ? FoldedFindings(folded.bad, source.slots()[totals.first_bad_slot].qualifier,
+                                        totals.first_bad->replay, style)
+                       : FoldedFindings(0, "", 0, style);
+  if (totals.unread > 0) text += style.Red(fmt::format("  {} unread", totals.unread));
+  return text;
+}
+
 }  // namespace
+
+std::string FoldedFindings(std::uint64_t bad, const std::string& qualifier, std::uint64_t replay,
+                           const Style& style) {
+  const std::string each = style.Dim("  -v: each");
+  if (bad == 0) return "none saw NaN or Inf" + each;
+  const std::string where = qualifier.starts_with("@g:") ? qualifier.substr(3) : qualifier;
+  return style.Red(fmt::format("{} saw NaN or Inf, first {} @{}", bad, Printable(where), replay)) +
+         each;
+}
 
 bool HasSeveralJobs(const Source& source) {
   const std::vector<Slot>& slots = source.slots();
@@ -182,7 +276,8 @@ bool HasSeveralJobs(const Source& source) {
   });
 }
 
-Result<TextTable> SlotTable(Source& source, const analysis::Scope& scope, const Style& style) {
+Result<TextTable> SlotTable(Source& source, const analysis::Scope& scope, const Style& style,
+                            bool is_whole) {
   using Align = TextTable::Align;
   const Result<std::vector<Row>> rows = Rows(source, scope);
   if (!rows.ok()) return rows.error();
@@ -195,22 +290,39 @@ Result<TextTable> SlotTable(Source& source, const analysis::Scope& scope, const 
                                  {"TENSOR"},
                                  {"DEVICE", Align::kLeft, true},
                                  {"GRAPH"},
-                                 {"SNAPSHOTS", Align::kRight},
-                                 {"REPLAYS", Align::kRight}});
-  if (has_every) columns.push_back({"EVERY", Align::kRight});
-  columns.push_back({"LOST", Align::kRight});
+                                 {"SNAPSHOTS", Align::kCount},
+                                 {"REPLAYS", Align::kCount}});
+  if (has_every) columns.push_back({"EVERY", Align::kCount});
+  columns.push_back({"LOST", Align::kCount});
   const bool has_shards = HasShards(source);
   if (has_shards) columns.push_back({"SHARD", Align::kLeft, true});
   columns.push_back({"LAST"});
   TextTable table(columns);
+  const Folds folds = FoldsOf(source, *rows, is_whole);
+  const auto lost_text = [&](std::uint64_t lost) {
+    return lost == 0 ? "0" : style.Yellow(std::to_string(lost));
+  };
   for (const Row& row : *rows) {
     const Slot& slot = source.slots()[row.slot];
     std::vector<std::string> cells = owners.Cells(slot);
+    if (const auto fold = folds.find(FoldKeyOf(slot)); fold != folds.end()) {
+      if (fold->second.front() != &row) continue;
+      const Folded folded = Summarize(source, fold->second);
+      cells.insert(cells.end(),
+                   {Printable(SlotName(slot)), folded.tensor, folded.device, folded.graph,
+                    std::to_string(folded.snapshots), fmt::format("..{}", folded.last_replay)});
+      if (has_every) cells.push_back("-");
+      cells.push_back(lost_text(folded.lost));
+      if (has_shards) cells.push_back("-");
+      cells.push_back(FindingsText(source, folded, style));
+      table.Add(std::move(cells));
+      continue;
+    }
     cells.insert(cells.end(), {Printable(SlotName(slot)), Printable(TypeText(slot)),
                                slot.device.empty() ? "-" : Printable(slot.device), GraphText(slot),
                                std::to_string(row.keys.size()), ReplaysText(row.keys)});
     if (has_every) cells.push_back(std::to_string(slot.every));
-    cells.push_back(row.lost == 0 ? "0" : style.Yellow(std::to_string(row.lost)));
+    cells.push_back(lost_text(row.lost));
     if (has_shards) cells.push_back(slot.shard.empty() ? "-" : Printable(slot.shard));
     cells.push_back(LastText(source, row, style));
     table.Add(std::move(cells));
@@ -226,7 +338,8 @@ Result<Json> SlotsJson(Source& source, const analysis::Scope& scope) {
   return probes;
 }
 
-Result<TextTable> StatsTable(Source& source, const analysis::Scope& scope, const Style& style) {
+Result<TextTable> StatsTable(Source& source, const analysis::Scope& scope, const Style& style,
+                             bool is_whole) {
   using Align = TextTable::Align;
   const Result<std::vector<Row>> rows = Rows(source, scope);
   if (!rows.ok()) return rows.error();
@@ -234,30 +347,46 @@ Result<TextTable> StatsTable(Source& source, const analysis::Scope& scope, const
   std::vector<TextTable::Column> columns = owners.Columns();
   columns.insert(columns.end(), {{"PROBE"},
                                  {"TENSOR", Align::kLeft, true},
-                                 {"REPLAYS", Align::kRight},
+                                 {"REPLAYS", Align::kCount},
                                  {"MIN", Align::kRight},
                                  {"MAX", Align::kRight},
                                  {"MEAN", Align::kRight, true},
-                                 {"NON-FINITE", Align::kRight},
+                                 {"NON-FINITE", Align::kCount},
                                  {"ABS MAX OVER REPLAYS"}});
   TextTable table(columns);
-  for (const Row& row : *rows) {
-    const Slot& slot = source.slots()[row.slot];
-    const Totals totals = TotalsOf(source, row);
+  const Folds folds = FoldsOf(source, *rows, is_whole);
+  const auto add = [&](const Slot& slot, const std::vector<std::string>& head, const Totals& totals,
+                       const std::string& last) {
     std::string nonfinite = "0";
     if (totals.nonfinite_snapshots > 0) {
       nonfinite = style.Red(std::to_string(totals.nonfinite_snapshots));
     }
-    std::string spark = Sparkline(totals.spark, kSparkColumns);
-    if (row.lost > 0) spark += style.Yellow(fmt::format("  {} lost", row.lost));
-    if (totals.unread > 0) spark += style.Red(fmt::format("  {} unread", totals.unread));
     const bool any = !totals.spark.empty();
     const auto number = [&](double value) { return any ? numerics::FormatNumber(value, 4) : "-"; };
     std::vector<std::string> cells = owners.Cells(slot);
-    cells.insert(cells.end(), {Printable(SlotText(slot)), Printable(TypeText(slot)),
-                               ReplaysText(row.keys), number(totals.min), number(totals.max),
-                               number(MeanOf(totals)), nonfinite, spark});
+    cells.insert(cells.end(), head.begin(), head.end());
+    cells.insert(cells.end(),
+                 {number(totals.min), number(totals.max), number(MeanOf(totals)), nonfinite, last});
     table.Add(std::move(cells));
+  };
+  const auto lost_text = [&](std::uint64_t lost) {
+    return lost == 0 ? "" : style.Yellow(fmt::format("  {} lost", FormatGrouped(lost)));
+  };
+  for (const Row& row : *rows) {
+    const Slot& slot = source.slots()[row.slot];
+    if (const auto fold = folds.find(FoldKeyOf(slot)); fold != folds.end()) {
+      if (fold->second.front() != &row) continue;
+      const Folded folded = Summarize(source, fold->second);
+      add(slot, {Printable(SlotName(slot)), folded.tensor, fmt::format("..{}", folded.last_replay)},
+          folded.totals,
+          folded.graph + ", " + FindingsText(source, folded, style) + lost_text(folded.lost));
+      continue;
+    }
+    const Totals totals = TotalsOf(source, row);
+    std::string last = Sparkline(totals.spark, kSparkColumns) + lost_text(row.lost);
+    if (totals.unread > 0) last += style.Red(fmt::format("  {} unread", totals.unread));
+    add(slot, {Printable(SlotText(slot)), Printable(TypeText(slot)), ReplaysText(row.keys)}, totals,
+        last);
   }
   return table;
 }

@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <ctime>
 
+#include "daemon/core/numerics/ascii.h"
+
 namespace cgdebug::cli {
 namespace {
 
@@ -28,23 +30,6 @@ std::size_t EscapeBytes(std::string_view text) {
 bool IsContinuation(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; }
 
 TextForm text_form;
-
-// What our own lines are made of and ASCII has not; with what stands beside a letter, which a name
-// may have as well. Bars are one column wide in both.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kInAscii = {{
-    {"▁", "_"},
-    {"▂", "."},
-    {"▃", "-"},
-    {"▄", "="},
-    {"▅", "+"},
-    {"▆", "*"},
-    {"▇", "%"},
-    {"█", "#"},
-    {"…", "~"},
-    {"∈[", " in ["},
-    {"μ=", "mean="},
-    {"σ=", "std="},
-}};
 
 std::string LocalTime(std::int64_t realtime_ns, const char* format) {
   const std::time_t seconds = static_cast<std::time_t>(realtime_ns / 1'000'000'000);
@@ -145,30 +130,8 @@ std::size_t TerminalColumns(int fd) {
 }
 
 bool LocaleIsAscii() {
-  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
-    std::string locale(Variable(name));
-    if (locale.empty()) continue;
-    std::transform(locale.begin(), locale.end(), locale.begin(),
-                   [](unsigned char c) { return std::toupper(c); });
-    return locale.find("UTF-8") == std::string::npos && locale.find("UTF8") == std::string::npos;
-  }
-  return false;
-}
-
-std::string ToAscii(std::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  while (!text.empty()) {
-    const auto* found = IsContinuation(text.front()) || (text.front() & 0x80) == 0
-                            ? kInAscii.end()
-                            : std::find_if(kInAscii.begin(), kInAscii.end(), [&](const auto& pair) {
-                                return text.starts_with(pair.first);
-                              });
-    const bool is_ours = found != kInAscii.end();
-    out += is_ours ? found->second : text.substr(0, 1);
-    text.remove_prefix(is_ours ? found->first.size() : 1);
-  }
-  return out;
+  const auto value = [](const char* name) { return std::string(Variable(name)); };
+  return numerics::IsAscii({value("LC_ALL"), value("LC_CTYPE"), value("LANG")});
 }
 
 namespace {
@@ -218,7 +181,7 @@ void SetTextForm(const TextForm& form) { text_form = form; }
 
 void WriteText(std::FILE* stream, std::string_view text) {
   std::string formed(text);
-  if (text_form.is_ascii) formed = ToAscii(formed);
+  if (text_form.is_ascii) formed = numerics::ToAscii(formed);
   const std::size_t columns = text_form.wraps ? TerminalColumns(::fileno(stream)) : 0;
   // A line that is drawn over itself knows the width.
   if (columns > 0 && formed.find('\r') == std::string::npos) formed = WrapLines(formed, columns);
@@ -243,13 +206,22 @@ std::string FormatTime(std::int64_t realtime_ns) {
 
 std::string FormatTimeOfDay(std::int64_t realtime_ns) { return LocalTime(realtime_ns, "%H:%M:%S"); }
 
-std::string FormatGrouped(std::uint64_t value) {
-  std::string text = std::to_string(value);
-  for (std::size_t at = text.size(); at > 3;) {
-    at -= 3;
-    text.insert(at, " ");
+std::string FormatGrouped(std::uint64_t value) { return GroupDigits(std::to_string(value)); }
+
+std::string GroupDigits(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+    for (std::size_t i = 0; i < digits; ++i) {
+      if (i > 0 && (digits - i) % 3 == 0) out += ' ';
+      out += text[i];
+    }
+    text.remove_prefix(digits);
+    const std::size_t others = std::min(text.find_first_of("0123456789"), text.size());
+    out += text.substr(0, others);
+    text.remove_prefix(others);
   }
-  return text;
+  return out;
 }
 
 TextTable::Fit TextTable::FitInto(std::size_t max_columns) const {
@@ -265,7 +237,7 @@ TextTable::Fit TextTable::FitInto(std::size_t max_columns) const {
   }
   if (max_columns == 0) return fit;
   const auto least = [&](std::size_t i) {
-    if (columns_[i].align == Align::kRight) return fit.widths[i];
+    if (columns_[i].align != Align::kLeft) return fit.widths[i];
     return std::min(fit.widths[i], std::max(kLeastText, DisplayWidth(columns_[i].title)));
   };
   const auto total = [&](auto width_of) {
@@ -295,6 +267,17 @@ TextTable::Fit TextTable::FitInto(std::size_t max_columns) const {
 }
 
 std::string TextTable::Render(const Style& style, std::size_t max_columns) const {
+  TextTable grouped(columns_);
+  grouped.rows_ = rows_;
+  for (auto& row : grouped.rows_) {
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      if (columns_[i].align == Align::kCount) row[i] = GroupDigits(row[i]);
+    }
+  }
+  return grouped.RenderCells(style, max_columns);
+}
+
+std::string TextTable::RenderCells(const Style& style, std::size_t max_columns) const {
   const Fit fit = FitInto(max_columns);
   std::size_t last = 0;
   std::string left_out;
@@ -307,12 +290,12 @@ std::string TextTable::Render(const Style& style, std::size_t max_columns) const
     std::string line;
     for (std::size_t i = 0; i < row.size(); ++i) {
       if (!fit.is_shown[i]) continue;
-      std::string cell = text_form.is_ascii ? ToAscii(row[i]) : row[i];
+      std::string cell = text_form.is_ascii ? numerics::ToAscii(row[i]) : row[i];
       if (max_columns > 0) cell = CutToColumns(cell, fit.widths[i]);
       const std::size_t width = DisplayWidth(cell);
       const std::string padding(fit.widths[i] > width ? fit.widths[i] - width : 0, ' ');
       if (is_title) cell = style.Bold(cell);
-      if (columns_[i].align == Align::kRight) {
+      if (columns_[i].align != Align::kLeft) {
         line += padding + cell;
       } else {
         line += cell + (i == last ? "" : padding);
@@ -338,7 +321,7 @@ std::string TextTable::RenderPlain() const {
     for (std::size_t i = 0; i < row.size(); ++i) {
       std::string cell = row[i];
       std::replace(cell.begin(), cell.end(), '\t', ' ');
-      out += ToAscii(cell) + (i + 1 == row.size() ? "\n" : "\t");
+      out += numerics::ToAscii(cell) + (i + 1 == row.size() ? "\n" : "\t");
     }
   }
   return out;

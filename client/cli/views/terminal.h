@@ -52,13 +52,8 @@ std::string ShellWord(std::string_view text);
 // Of the terminal behind `fd`; 0 when it is none.
 std::size_t TerminalColumns(int fd);
 
-// Whether LC_ALL, LC_CTYPE or LANG names a locale without UTF-8, such as C. Where none is set, as
-// in most containers, the terminal is taken to have it.
+// Of this process's environment: numerics::IsAscii().
 bool LocaleIsAscii();
-
-// `text` with the bars and Greek letters of our own lines spelled in ASCII: "x in [0 |#_____| 1]
-// mean=0.4 std=0.9". Names that a job chose are left as they are.
-std::string ToAscii(std::string_view text);
 
 // `text` with its lines broken at spaces where they are wider than `columns`; what follows is
 // indented under its line. A word that is wider by itself stays whole.
@@ -83,10 +78,13 @@ std::string FormatTimeOfDay(std::int64_t realtime_ns);
 
 // Thousands apart: "1 204".
 std::string FormatGrouped(std::uint64_t value);
+// The same of every whole number in `text`: "1..1 204".
+std::string GroupDigits(std::string_view text);
 
 class TextTable {
  public:
-  enum class Align { kLeft, kRight };
+  // kCount: to the right, and Render() sets thousands apart in it.
+  enum class Align { kLeft, kRight, kCount };
   struct Column {
     std::string title;
     Align align = Align::kLeft;
@@ -111,6 +109,7 @@ class TextTable {
     std::vector<bool> is_shown;
   };
   Fit FitInto(std::size_t max_columns) const;
+  std::string RenderCells(const Style& style, std::size_t max_columns) const;
 
   std::vector<Column> columns_;
   std::vector<std::vector<std::string>> rows_;
