@@ -17,7 +17,15 @@ import pytest
 # of this session listens on one socket, and reads only what this session starts.
 FOLDER = tempfile.mkdtemp(prefix="cgdebug-test-")  # pytest's own folders are too long for a socket
 RUN_ID = f"pytest-{os.getpid()}"
-os.environ.update(CGDEBUG="0", CGDEBUG_SOCKET=f"{FOLDER}/daemon.sock", CGDEBUG_RUN_ID=RUN_ID)
+# CGDEBUG_TEST_DAEMON=default: against the user's own daemon instead, started under another
+# XDG_RUNTIME_DIR than everything that has to find it. Only with a /dev/shm of its own.
+IS_DEFAULT = os.environ.get("CGDEBUG_TEST_DAEMON") == "default"
+os.environ.update(CGDEBUG="0", CGDEBUG_RUN_ID=RUN_ID)
+if IS_DEFAULT:
+    os.environ.pop("CGDEBUG_SOCKET", None)
+    os.mkdir(f"{FOLDER}/other", mode=0o700)
+else:
+    os.environ["CGDEBUG_SOCKET"] = f"{FOLDER}/daemon.sock"
 for name in ("CGDEBUG_PROBES", "RANK", "WORLD_SIZE"):
     os.environ.pop(name, None)
 
@@ -123,20 +131,27 @@ def graph_probe(probe):
     return lambda *actions, **options: probe(*actions, **{"mode": "capture", **options})
 
 
+def socket_option():
+    """Of the programs; nothing where they are to find it."""
+    return [] if IS_DEFAULT else ["--socket", Daemon.socket]
+
+
 class Daemon:
     """cgdebug-daemon in the foreground."""
 
-    socket = os.environ["CGDEBUG_SOCKET"]
+    socket = os.environ.get("CGDEBUG_SOCKET", f"{FOLDER}/other/cgdebug/daemon.sock")
     log_path = f"{FOLDER}/foreground.log"
 
     def __init__(self, *flags):
         program = find_program("cgdebug-daemon")
+        where = {"XDG_RUNTIME_DIR": f"{FOLDER}/other"} if IS_DEFAULT else {}
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
-                [program, "--foreground", "--socket", self.socket, *flags],
+                [program, "--foreground", *socket_option(), *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env={**os.environ, **where},
             )
         wait_until(self.accepts, f"the daemon accepts on {self.socket}; its log: {self.log()}")
 
@@ -149,7 +164,7 @@ class Daemon:
             return False
 
     def connect(self, session=None):
-        return cgdebug.connect(socket=self.socket, session=session)
+        return cgdebug.connect(socket=None if IS_DEFAULT else self.socket, session=session)
 
     def log(self):
         return pathlib.Path(self.log_path).read_text(encoding="utf-8", errors="replace")
@@ -210,7 +225,7 @@ def cli(daemon):
 
     def run(*arguments, **environment):
         return subprocess.run(
-            [find_program("cgdebug-cli"), "--socket", daemon.socket, "--no-spawn", *arguments],
+            [find_program("cgdebug-cli"), *socket_option(), "--no-spawn", *arguments],
             capture_output=True,
             text=True,
             timeout=60,
@@ -239,9 +254,10 @@ def own_daemon(without_daemon, daemon_allowed, monkeypatch):
 @pytest.fixture
 def no_daemon(without_daemon, daemon_allowed):
     """None runs; whoever needs one starts it. Ends what was started."""
-    yield lambda: cgdebug.connect(socket=Daemon.socket)
+    socket = None if IS_DEFAULT else Daemon.socket
+    yield lambda: cgdebug.connect(socket=socket)
     try:
-        with cgdebug.connect(socket=Daemon.socket) as client:
+        with cgdebug.connect(socket=socket) as client:
             pid = client.status().pid
     except ConnectionError:
         return
