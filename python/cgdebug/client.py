@@ -218,9 +218,9 @@ class Client:
         lossless:   whether jobs wait for room rather than lose a snapshot, and write every replay
                     whatever `every` of an action is. None: those that start after the recording do.
 
-        graph, shape: of these probes only the calls in one graph (its label, the number of its capture
-                    or "eager"), or with tensors of one shape. A graph that is captured later is
-                    known by the label that cgdebug.graph_label gave it.
+        graph, shape: record only the calls in one graph (its label, the number of its capture or
+                    "eager"), or only tensors of one shape. A graph that is captured later is known
+                    by the label that cgdebug.graph_label gave it.
 
             with c.record("out.cgrec", probes="blk*") as rec:
                 ...

@@ -214,10 +214,12 @@ def test_a_recording_takes_the_shape_that_was_asked_for(how, job, cli, daemon, t
         assert process.line() == "done"
         assert cli("record", "stop", path).returncode == 0
     else:
-        with daemon.connect(process.pid) as client:
-            with client.record(path, shape=(64,), graph="eager"):
-                process.go_on()
-                assert process.line() == "done"
+        with (
+            daemon.connect(process.pid) as client,
+            client.record(path, shape=(64,), graph="eager"),
+        ):
+            process.go_on()
+            assert process.line() == "done"
     (series,) = cgdebug.open(path).select("v")
     assert (series.shape, list(series.replays)) == ((64,), [1, 2, 3])
 
