@@ -212,7 +212,7 @@ TEST_F(Served, TheHistoryOfACallIsWhatIsKeptOfItAlone) {
     request.mutable_history()->set_first(first);
     request.mutable_history()->set_last(last);
     pipeline::PayloadPtr payload;
-    const v1::Response response = handlers_.Answer(request, &payload);
+    const v1::Response response = *handlers_.Answer(request, &payload);
     std::vector<std::uint64_t> replays;
     for (const auto& entry : response.history().entries()) {
       EXPECT_EQ(entry.serial(), 100 + entry.replay());
@@ -229,7 +229,7 @@ TEST_F(Served, TheHistoryOfACallIsWhatIsKeptOfItAlone) {
   request.mutable_history()->set_session(job->key);
   request.mutable_history()->set_slot(7);
   pipeline::PayloadPtr payload;
-  EXPECT_EQ(handlers_.Answer(request, &payload).error().code(), v1::Error::NO_PROBE);
+  EXPECT_EQ(handlers_.Answer(request, &payload)->error().code(), v1::Error::NO_PROBE);
 }
 
 TEST_F(Served, ATailIsToldOfWhatItMissedOfItsOwnJobOnly) {
