@@ -257,13 +257,13 @@ class Checker {
 
   // A file of tensors has no serials: its replays are the steps of all slots.
   static bool IsOrderedBySerial(const Slot& slot, const Snapshot& snapshot) {
-    return slot.capture_id == 0 && snapshot.serial != 0;
+    return slot.graph_id == 0 && snapshot.serial != 0;
   }
 
   // Whether a probe before `slot` changed in the same replay or, of eager calls, since the snapshot
   // before. Another shape of the probe itself is not before it.
   bool ChangedBefore(const Slot& slot, const Step& step) const {
-    if (slot.capture_id != 0 || step.serial == 0) {
+    if (slot.graph_id != 0 || step.serial == 0) {
       const auto changed = first_changed_.find({GraphOf(slot), step.replay});
       return changed != first_changed_.end() && changed->second < slot.order;
     }

@@ -73,9 +73,9 @@ bool ActiveRecording::Wants(const SlotIdentity& slot) const {
   if (!request_.run_id.empty() && session.run_id != request_.run_id) return false;
   if (request_.rank && session.rank != *request_.rank) return false;
   if (!selector_.Matches(slot.probe)) return false;
-  const std::uint64_t capture_id = slot.registration.capture_id;
-  const bool is_named = request_.graphs.contains({session.uuid, capture_id});
-  return request_.which.Matches(capture_id, is_named ? request_.which.graph : slot.graph_label,
+  const std::uint64_t graph_id = slot.registration.graph_id;
+  const bool is_named = request_.graphs.contains({session.uuid, graph_id});
+  return request_.which.Matches(graph_id, is_named ? request_.which.graph : slot.graph_label,
                                 slot.shape);
 }
 

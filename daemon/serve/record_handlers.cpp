@@ -87,7 +87,7 @@ pipeline::LosslessJobs ToLossless(v1::RecordStartRequest::Lossless lossless) {
   }
 }
 
-// Uuid and capture id of the graphs that are called so now.
+// Uuid and number of the graphs that are called so now.
 std::set<std::pair<std::string, std::uint64_t>> GraphsNamed(const pipeline::Registry& registry,
                                                             const std::string& label) {
   std::set<std::pair<std::string, std::uint64_t>> graphs;
@@ -95,7 +95,7 @@ std::set<std::pair<std::string, std::uint64_t>> GraphsNamed(const pipeline::Regi
   for (const SessionRecord& session : registry.Sessions()) {
     for (const pipeline::SlotRecord& slot : registry.Slots(session.session)) {
       if (registry.PlaceOf(*slot.slot).graph != label) continue;
-      graphs.emplace(session.session->uuid, slot.slot->registration.capture_id);
+      graphs.emplace(session.session->uuid, slot.slot->registration.graph_id);
     }
   }
   return graphs;

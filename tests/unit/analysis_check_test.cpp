@@ -323,7 +323,7 @@ MemorySource TwoShapesInTurn() {
   MemorySource source;
   for (const std::uint64_t size : {1, 2}) source.AddSlot("v", {size});
   source.AddSlot("w", {1});
-  for (source::Slot& slot : source.Slots()) slot.capture_id = 0;
+  for (source::Slot& slot : source.Slots()) slot.graph_id = 0;
   source.has_hashes = true;
   return source;
 }

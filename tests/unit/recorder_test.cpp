@@ -71,10 +71,10 @@ TEST_F(RecorderTest, WhatCameBeforeARecordingWasStartedIsNotLostToIt) {
 }
 
 TEST_F(RecorderTest, TakesOnlyTheGraphAndTheShapeThatWereAskedFor) {
-  const auto slot_of = [&](std::uint64_t order, std::uint64_t capture_id, std::uint64_t elements,
+  const auto slot_of = [&](std::uint64_t order, std::uint64_t graph_id, std::uint64_t elements,
                            const std::string& label) {
     SlotIdentity identity = test::MakeSlotIdentity(session_, "x", order, elements);
-    identity.registration.capture_id = capture_id;
+    identity.registration.graph_id = graph_id;
     identity.graph_label = label;
     return std::make_shared<const SlotIdentity>(identity);
   };
@@ -88,13 +88,13 @@ TEST_F(RecorderTest, TakesOnlyTheGraphAndTheShapeThatWereAskedFor) {
   recorder_.OpenSlot(other_shape, 0);
   recorder_.Consume(test::MakeDelivery(other_shape, 1, {1, 2, 3}));
   std::uint64_t wanted = 0;
-  for (const auto& [capture_id, label] :
+  for (const auto& [graph_id, label] :
        std::map<std::uint64_t, std::string>{{0, ""}, {1, "bs=8"}, {2, "bs=16"}, {3, ""}, {4, ""}}) {
-    const SlotPtr slot = slot_of(capture_id + 10, capture_id, 2, label);
+    const SlotPtr slot = slot_of(graph_id + 10, graph_id, 2, label);
     recorder_.OpenSlot(slot, 0);
     Replay(slot, 1);
-    wanted += capture_id == 1 || capture_id == 4;
-    EXPECT_EQ(Status().snapshots, wanted) << "graph " << capture_id;
+    wanted += graph_id == 1 || graph_id == 4;
+    EXPECT_EQ(Status().snapshots, wanted) << "graph " << graph_id;
   }
 }
 
