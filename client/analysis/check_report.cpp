@@ -74,7 +74,7 @@ std::string EarlierLine(Source& source, const FirstBad& first) {
   for (const FirstBad::Earlier& earlier : first.earlier) {
     line += fmt::format(" {}: {:.2g} ", earlier.replay, earlier.abs_max);
   }
-  if (first.growth > 1.05) line += fmt::format("  growing {:.2g}x a replay", first.growth);
+  if (first.growth > 1.05) line += fmt::format("  growing {:.2g}x per replay", first.growth);
   const layout::DtypeInfo* info = layout::FindDtype(source.slots()[first.slot].dtype);
   if (info != nullptr && info->is_floating) {
     line += fmt::format("; {} max is {:.3g}", info->short_name, info->max_finite);

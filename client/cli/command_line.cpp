@@ -10,7 +10,7 @@
 namespace cgdebug::cli {
 namespace {
 
-// Examples first: most people who ask for help want the line to copy.
+// Examples first: most people who ask for help look for a line to copy.
 class HelpFormatter : public CLI::Formatter {
  public:
   HelpFormatter() { column_width(30); }
@@ -51,7 +51,7 @@ class HelpFormatter : public CLI::Formatter {
   std::string make_option_opts(const CLI::Option* option) const override {
     if (option->get_positional() || option->get_type_size() == 0) return "";
     if (option->get_type_name().empty()) return "";
-    // A validator appends what it allows; where that is a list, the type name says it already.
+    // A validator appends what it allows. If that is a list, the type name shows it already.
     const std::string text = option->get_type_name();
     return " " +
            text.substr(0, text.find("}:") == std::string::npos ? text.size() : text.find("}:") + 1);
@@ -130,7 +130,7 @@ CommandLine::CommandLine(Context& context)
     if (command.examples.empty()) sub->group("");
     entries_.push_back({sub, command.add(*sub)});
   }
-  app_.allow_extras();  // after the commands, which would inherit it: Run() looks at them
+  app_.allow_extras();  // set after the commands, which would inherit it; Run() checks extras
   context.app = &app_;
 }
 
@@ -202,7 +202,7 @@ int CommandLine::Explain(const CLI::ParseError& error) {
 int CommandLine::Run(int argc, const char* const* argv) {
   try {
     app_.parse(argc, argv);
-    // Words that no command knows end up here; `daemon start` hands them on.
+    // Words that no command knows end up here; `daemon start` passes them on.
     const CLI::App* parsed = ParsedApp();
     if (app_.remaining_size(true) > 0 && (parsed == &app_ || !parsed->get_allow_extras())) {
       throw CLI::ExtrasError(app_.remaining(true));

@@ -23,7 +23,7 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli probes 'blk*.attn' '!blk3.*'\n"
      "  cgdebug-cli probes --sort bytes\n",
      AddProbes},
-    {"tail", "One line a snapshot, as they come",
+    {"tail", "One line per snapshot, as they come",
      "  cgdebug-cli tail -f 'blk3.*'\n"
      "  cgdebug-cli tail -f --only nan\n"
      "  cgdebug-cli tail -n 100 --ranks 0,1 blk3.attn.out\n",
@@ -73,7 +73,7 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli query --schema\n",
      AddQuery},
     {"export", "Writes a recording in another format",
-     "  cgdebug-cli export runs/a.cgrec --to safetensors -o out/        one file a replay\n"
+     "  cgdebug-cli export runs/a.cgrec --to safetensors -o out/        one file per replay\n"
      "  cgdebug-cli export runs/a.cgrec --to csv -o stats.csv\n"
      "  cgdebug-cli export runs/a.cgrec --to perfetto -o trace.json\n",
      AddExport},
@@ -117,7 +117,7 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli completion zsh > ~/.zfunc/_cgdebug-cli\n"
      "  cgdebug-cli completion fish > ~/.config/fish/completions/cgdebug-cli.fish\n",
      AddCompletion},
-    {"__complete", "Names for completion scripts, one a line", "", AddComplete},
+    {"__complete", "Names for completion scripts, one per line", "", AddComplete},
 };
 
 }  // namespace

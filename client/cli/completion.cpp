@@ -24,7 +24,7 @@ struct Verb {
   std::string description;
   std::vector<Flag> flags;
   std::vector<std::string> words;  // what may stand next: verbs below, or choices
-  std::string dynamic;             // "probes", "sessions"; "sources": those and files
+  std::string dynamic;             // "probes", "sessions", or "sources" for both and files
 };
 
 // "{a,b}" as type name: the values there are.
@@ -99,8 +99,8 @@ std::vector<std::string> FlagNames(const Verb& root, const Verb& verb) {
   return names;
 }
 
-// The part that bash and zsh share: finds the verb, then which words may follow. The shell's own
-// way to offer them are the functions _cgdebug_words (fixed ones), _cgdebug_live (names of the
+// The part that bash and zsh share: finds the verb, then the words that may follow. Each shell
+// offers them with its own functions: _cgdebug_words (fixed words), _cgdebug_live (names from the
 // daemon, which are data and never expanded) and _cgdebug_files.
 std::string ShellBody(const std::vector<Verb>& verbs) {
   std::string paths, values, words;

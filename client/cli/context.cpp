@@ -19,7 +19,7 @@ Result<void> Context::Resolve() {
   const bool for_scripts = options.json || options.plain;
   out = Style(!for_scripts && WantsColor(choice, STDOUT_FILENO));
   err = Style(WantsColor(choice, STDERR_FILENO));
-  // JSON is the same everywhere: nothing in it is ours to spell otherwise.
+  // JSON is the same everywhere: do not convert anything in it to ASCII.
   SetTextForm(
       {.is_ascii = !options.json && (options.plain || LocaleIsAscii()), .wraps = !for_scripts});
   return {};
@@ -90,7 +90,7 @@ void Context::NoteSkipped() {
 int Context::Fail(const Error& error) {
   std::string message = error.message;
   const auto& close = client_.last_error().close();
-  // The daemon may have put them into its sentence.
+  // The daemon may have named them in its message already.
   if (!close.empty() && message.find("lose: ") == std::string::npos) {
     std::string names;
     for (const std::string& name : close) {

@@ -101,7 +101,7 @@ Result<Inside> ParseInside(std::string_view text) {
     if (inside.which.shape) text = text.substr(0, brace);
   }
   inside.text = std::string(text);
-  // "blk[2:]" is no tensor of a session called "blk[2".
+  // "blk[2:]" is not a tensor of a session called "blk[2".
   const std::size_t colon =
       text.ends_with(']') ? text.substr(0, text.rfind('[')).find(':') : text.find(':');
   if (colon != std::string_view::npos) {

@@ -22,8 +22,8 @@ using source::Key;
 using source::Slot;
 using source::Source;
 
-// Which replay is meant, of one slot; nothing when it has none such. One that cannot be read may be
-// the one: LoadTensor then says why nobody knows.
+// The replay of one slot that is meant, or nothing if it has none. It may be one that cannot be
+// read; LoadTensor then says why.
 Result<std::optional<Key>> FindKey(Source& source, std::size_t slot, const Inside& inside) {
   if (!inside.first_nan && inside.step < 0 && inside.replay > 0) {
     return source.Find(slot, static_cast<std::uint64_t>(inside.replay));
@@ -110,7 +110,7 @@ bool NeedsSource(const Inside& inside) {
 Result<FoundTensor> FindTensor(Source& source, const RankSet& ranks, const Inside& inside) {
   std::vector<std::string> names;
   std::optional<std::size_t> other_slot;
-  std::set<std::string> others;  // of that name, and not meant
+  std::set<std::string> others;  // with that name, but not meant
   std::set<std::string> with_replay;
   std::optional<FoundTensor> found;
   source::Moment found_at;
@@ -223,7 +223,7 @@ Result<void> CutSlice(client::Tensor* tensor, const std::string& slice) {
     if (comma == std::string_view::npos) break;
     rest.remove_prefix(comma + 1);
   }
-  // Dimension by dimension, each step keeps some of the blocks of the inner ones.
+  // For each dimension, keeps some of the blocks of the inner dimensions.
   std::string kept = std::move(tensor->payload);
   for (std::size_t dim = 0; dim < cuts.size(); ++dim) {
     std::size_t inner_bytes = item_bytes;

@@ -46,7 +46,7 @@ Result<void> ParseReplays(std::string_view text, analysis::Scope* scope) {
   return {};
 }
 
-// Leaves in a file the tensors of one job.
+// Restricts a file to the tensors of one job.
 int PickSession(Context& context, const std::string& selector,
                 std::unique_ptr<source::Source>* source) {
   const std::string path = (*source)->Describe().path;

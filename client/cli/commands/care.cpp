@@ -45,7 +45,7 @@ int RefuseSelection(const Context& context, const char* verb) {
                                   verb));
 }
 
-// Every recording that the paths name; a folder names those in it.
+// Every recording that the paths name; a folder stands for the recordings in it.
 int OpenRecordings(Context& context, const std::vector<std::string>& paths,
                    std::vector<std::unique_ptr<source::Source>>* sources) {
   for (const std::string& path : paths) {
@@ -143,7 +143,7 @@ std::string Beside(std::string path, const std::string& word) {
   return path + "." + word + extension;
 }
 
-// Where a copy is written first: what it overwrites stays until the copy is whole.
+// A copy is written here first, so that what it overwrites stays until the copy is whole.
 Result<std::string> PlaceToWrite(const CareOptions& options,
                                  const std::vector<const RecordingReader*>& readers,
                                  const std::string& output) {
@@ -220,7 +220,7 @@ int Copy(Context& context, const CareOptions& options,
 
 int RunRepair(Context& context, const CareOptions& options) {
   const std::string& path = options.paths.front();
-  // Not by its index: that may be what is damaged.
+  // Do not trust the index: it may be what is damaged.
   const auto reader = RecordingReader::Open(path, {.trust_index = false});
   if (!reader.ok()) return context.Fail(kExitTrouble, reader.error().message);
   if ((*reader)->being_written()) {

@@ -28,7 +28,7 @@ int ExitCodeOf(const analysis::Check& check) {
   return check.complete() ? kExitOk : kExitInconclusive;
 }
 
-// The line that says it all is red, and so is where it happened.
+// Colours the line with the verdict and the place red.
 std::string HighlightedCheck(const Style& style, const std::string& text) {
   std::string out;
   for (std::size_t begin = 0; begin < text.size();) {

@@ -21,7 +21,7 @@ struct ConfigOptions {
   bool prefix = false;
 };
 
-// What `cmake --install` and the wheel lay out: include/cgdebug, lib, lib/cmake/cgdebug.
+// Whether it looks like what `cmake --install` or the wheel makes: include/cgdebug, lib.
 bool IsPrefix(const fs::path& path) {
   std::error_code ignored;
   return fs::exists(path / "include/cgdebug/cgdebug/probe.h", ignored) &&

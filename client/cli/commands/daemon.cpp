@@ -37,7 +37,7 @@ std::string OptionsIn(const std::string& help) {
   return help.substr(begin + 1, end == std::string::npos ? end : end - begin);
 }
 
-// The daemon knows its options: it is asked for them.
+// Asks the daemon's program, which knows its options.
 int HelpOfStart(Context& context, const CLI::App& start) {
   Context::Print(start.help());
   const Result<std::string> daemon = wire::FindDaemon();
@@ -111,7 +111,7 @@ int RunStop(Context& context, const DaemonOptions& options) {
     if (!reply.ok()) return context.Fail(reply.error());
     if (!reply->message().empty()) context.Note("cgdebug: " + Printable(reply->message()));
   } else {
-    // It cannot be asked in its own words, but the kernel said who it is, and that it is ours.
+    // It speaks another protocol, but the kernel says which process it is and that it is ours.
     ::kill(pid, SIGTERM);
   }
   if (process) {

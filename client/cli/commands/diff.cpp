@@ -71,7 +71,7 @@ int RunDiff(Context& context, DiffCommand& command) {
     if (!read.ok()) return context.Fail(kExitTrouble, read.error().message);
   }
   std::unique_ptr<source::Source> a, b;
-  // Beside a live job, --session says which one that is.
+  // If one source is a live job, --session says which.
   const bool has_live = command.a == "live" || command.b == "live";
   for (auto [name, source] : {std::pair(&command.a, &a), std::pair(&command.b, &b)}) {
     const bool is_meant = *name == "live" || !has_live;
@@ -140,7 +140,7 @@ RunFunction AddDiff(CLI::App& app) {
   app.add_option("--topk", command->diff.topk, "the K elements that differ most")
       ->check(WholeNumber(0))
       ->type_name("K");
-  app.add_flag("--stat", command->stat, "one line a probe");
+  app.add_flag("--stat", command->stat, "one line per probe");
   app.add_flag("--name-only", command->name_only, "names of the probes that differ");
   app.add_flag("--exit-zero", command->exit_zero, "exit 0 where they differ, not 1");
   return [command](Context& context) { return RunDiff(context, *command); };

@@ -24,7 +24,7 @@ struct ExportOptions {
   WhichOptions which;
 };
 
-// python3 -m cgdebug.export, but for a Python that lacks what it needs.
+// Like python3 -m cgdebug.export, with a message for a Python that lacks packages.
 constexpr const char* kPythonProgram = R"(
 import sys
 try:
@@ -37,7 +37,7 @@ except ImportError as error:
 sys.exit(cgdebug.export.main())
 )";
 
-// The writers of these formats are Python libraries: Python takes over this process.
+// The writers of these formats are Python libraries, so Python takes over this process.
 int RunExport(Context& context, const ExportOptions& options) {
   if (!source::LooksLikePath(options.source)) {
     const std::string session = options.source == "live" ? "" : ShellWord(options.source) + " ";

@@ -16,12 +16,12 @@ struct HelpOptions {
   bool man = false;
 };
 
-// CLI::App::help() of a command that was parsed gives that of the verb that was parsed below it.
+// After parsing, CLI::App::help() of a command returns the help of the verb parsed below it.
 std::string HelpOf(const CLI::App& app) {
   return app.get_formatter()->make_help(&app, app.get_name(), CLI::AppFormatMode::Normal);
 }
 
-// As text that troff neither joins nor takes for requests.
+// Escapes text so that troff neither joins its lines nor takes them for requests.
 std::string Literal(std::string_view text) {
   std::string out = ".nf\n";
   bool begins_line = true;

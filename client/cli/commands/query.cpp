@@ -26,7 +26,7 @@ struct QueryOptions {
   bool examples = false;
 };
 
-// Each runs as it stands; a test runs them all.
+// A test runs each of them as it is.
 constexpr const char* kExamples[] = {
     "SELECT * FROM v_first_nonfinite",
     "SELECT probe, replay, abs_max FROM v_snapshots ORDER BY abs_max DESC LIMIT 10",
@@ -113,7 +113,7 @@ std::string Table(const Context& context, const QueryResult& result) {
   return table.Render(context.out, TerminalColumns(STDOUT_FILENO));
 }
 
-// The tables have no row for a record that is damaged.
+// A damaged record has no row in the tables.
 void SayDamaged(const Context& context, const source::Source& source, sqlite3* database) {
   const auto recordings = source.Recordings();
   const Result<QueryResult> rows = source::Query(database, "SELECT count(*) FROM snapshot");

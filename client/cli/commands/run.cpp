@@ -326,7 +326,7 @@ RunFunction AddRun(CLI::App& app) {
   app.add_option("--fail-on", options->fail_on, "exit 1 when one of these happened: a comma list")
       ->type_name("{nan,inf,compare}");
   app.add_flag("--tail", options->tail,
-               "one line a snapshot while it runs; else findings alone, and a status line");
+               "one line per snapshot while it runs; else only findings and a status line");
   app.add_option("--only", options->only, "as --tail, but these snapshots alone")
       ->check(CLI::IsMember({"nan", "changed", "fail"}))
       ->type_name("{nan,changed,fail}");

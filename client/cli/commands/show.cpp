@@ -78,7 +78,8 @@ Result<client::Tensor> Fetch(Context& context, const Inside& inside) {
   request.set_replay(inside.replay);
   SetWhich(inside.which, request.mutable_which());
   Result<client::Tensor> tensor = GetCall(context.client(), request, inside.text);
-  // A probe's name may have a colon: what stands before it is a session only if that fails.
+  // A probe's name may contain a colon, so try the whole text as a name before taking a session
+  // off.
   const bool may_have_source = inside.probe != inside.text;
   if (tensor.ok() || !may_have_source ||
       context.client().last_failure() != client::Failure::kNothingMatched) {
@@ -160,7 +161,7 @@ int FailToFind(Context& context, const Inside& inside, const Error& error) {
   return said_by_daemon ? context.Fail(error) : context.Fail(kExitNoMatch, error.message);
 }
 
-// It is there, but damaged; of a live job it may have gone meanwhile.
+// It exists but is damaged; in a live job it may be gone by now.
 int FailToRead(Context& context, const Error& error) {
   const bool said_by_daemon = context.client().last_failure() != client::Failure::kNone;
   return said_by_daemon ? context.Fail(error) : context.Fail(kExitTrouble, error.message);

@@ -127,7 +127,7 @@ std::string RingsText(const JobRanks& job, const Style& style) {
   return text + LossText(job, style);
 }
 
-// Which lane, and why not the direct one: that is what a user can do something about.
+// Which lane, and why not the direct one, because users can change that.
 std::string LanesText(const JobRanks& job) {
   std::map<std::string, std::uint64_t> uses;
   for (const v1::Session* session : job.sessions) {
@@ -235,7 +235,7 @@ struct StatusOptions {
   bool all = false;
 };
 
-// Leaves what has to do with these sessions.
+// Keeps only what belongs to these sessions.
 void LeaveOnly(const std::vector<v1::Session>& sessions, v1::StatusReply* status) {
   status->clear_skipped();
   std::set<std::string> labels;

@@ -66,7 +66,7 @@ std::string WhyNothingCame(const TailOptions& options) {
   return "no snapshot has come yet; to wait for one: cgdebug-cli tail -f";
 }
 
-// Whether there is anything to show: 0, or what to exit with. Who follows waits for it.
+// 0 if there is anything to show or --follow waits for it, else what to exit with.
 int CheckSomethingMatches(Context& context, const TailOptions& options, EventPrinter* printer) {
   v1::ProbesRequest request;
   request.set_session(context.options.session);
