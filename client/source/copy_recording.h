@@ -29,10 +29,10 @@ struct CopyResult {
   bool is_nothing = false;    // no slot is wanted, or no snapshot is in the range of replays
 };
 
-// A snapshot that several recordings have is written once, and a loss of one that another has not
-// lost is none. The copy is `complete()` only when everything it was made from is.
-// Nothing is written where the result `is_nothing`.
-// Fails: `to` exists, or cannot be written; what was written is then left there.
+// A snapshot that several recordings have is written once; a snapshot lost in one recording but
+// present in another is not lost. The copy is `complete()` only if everything it was made from is.
+// If the result `is_nothing`, nothing is written.
+// Fails: `to` exists or cannot be written; what was written stays there.
 Result<CopyResult> CopyRecordings(const std::vector<const recording::RecordingReader*>& from,
                                   const std::string& to, const CopyOptions& options);
 

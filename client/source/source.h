@@ -153,14 +153,15 @@ class Source {
 // what was looked for.
 Result<std::unique_ptr<Source>> Open(const std::string& path);
 
-// With the ending of a source, or a '/' that is not that of a session's label, "train-3f2a91/r3".
+// Whether `text` has the ending of a source, or a '/' that is not the one of a session's label,
+// such as "train-3f2a91/r3".
 bool IsWrittenAsPath(const std::string& text);
 
-// Whether `text` is meant as a path and not as the name of a session: it exists, or looks like one.
+// Whether `text` means a path rather than the name of a session: it exists, or looks like a path.
 bool LooksLikePath(const std::string& text);
 
-// The same where it may be the name of a probe, which may have a '/' too: what has not the ending
-// of a source has to be one.
+// The same if `text` may also be a probe's name, which may contain a '/': it must have the ending
+// of a source, or be a folder that is one.
 bool LooksLikeSource(const std::string& text);
 
 // As recorded, else computed from the values. Fails: neither is there.
