@@ -271,10 +271,35 @@ TEST_F(DaemonDeathTest, SleepsOnceItHasReadWhatADeadJobLeft) {
   EXPECT_TRUE(WaitUntil([&] { return SleepsOf(daemon.pid()) >= before + 3; }));
 }
 
+TEST_F(DaemonDeathTest, AJobThatDiedLongAgoIsShownToWhoeverStartsADaemonNow) {
+  ProducerProcess job({Recording("a")});
+  job.Kill();
+  const UniqueFd file(open(ring::ShmPath(job.segment()).c_str(), O_RDWR));
+  const std::int64_t long_ago_ns = 1;
+  ASSERT_EQ(pwrite(file.get(), &long_ago_ns, sizeof(long_ago_ns),
+                   offsetof(layout::SegmentHeader, created_ns)),
+            static_cast<ssize_t>(sizeof(long_ago_ns)));
+  DaemonProcess daemon(directory_);
+  EXPECT_TRUE(WaitUntil([&] {
+    const auto session = daemon.Session(job.key());
+    return session && session->state() == v1::Session::DIED;
+  }));
+}
+
 TEST_F(DaemonDeathTest, EndsWhenIdle) {
   DaemonProcess daemon(directory_, {"--idle-timeout", "200ms"});
   EXPECT_EQ(daemon.WaitForExit(), 0);
   EXPECT_NE(access((directory_ / "d.sock").c_str(), F_OK), 0);
+}
+
+TEST_F(DaemonDeathTest, IsNotIdleWhileARecordingWaitsForItsJob) {
+  DaemonProcess daemon(directory_, {"--idle-timeout", "200ms"});
+  v1::RecordStartRequest request;
+  request.set_directory(directory_ / "a.cgrec");
+  ASSERT_TRUE(daemon.Connect().RecordStart(request).ok());
+  EXPECT_FALSE(WaitUntil([&] { return !daemon.Running(); }, std::chrono::seconds(1)));
+  ASSERT_TRUE(daemon.Connect().RecordStop({}).ok());
+  EXPECT_EQ(daemon.WaitForExit(), 0);
 }
 
 TEST_F(DaemonDeathTest, EndsWithTheProcessItWasTold) {

@@ -9,6 +9,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -162,6 +163,19 @@ TEST_F(DaemonRpcTest, AnswersOneClientTooManyWithTheReason) {
   EXPECT_EQ(first.Status({})->clients(), 2u);
 }
 
+TEST_F(DaemonRpcTest, AClientThatIsRefusedTakesNobodysPlace) {
+  DaemonProcess daemon(directory_, {"--max-clients", "2"});
+  ASSERT_TRUE(WaitUntil([&] { return daemon.Status().clients() == 1; }));
+  client::Client first = daemon.Connect();
+  std::optional<client::Client> second = daemon.Connect();
+  const wire::Channel silent = RawChannel(daemon);  // is there, and asks nothing
+  ASSERT_EQ(first.Status({})->clients(), 2u);       // by now it was accepted
+  second.reset();
+  ASSERT_TRUE(WaitUntil([&] { return first.Status({})->clients() == 1; }));
+  client::Client next;
+  EXPECT_TRUE(next.Connect({daemon.socket(), false, "test"}).ok());
+}
+
 TEST_F(DaemonRpcTest, FindsASessionByEveryNameItHas) {
   DaemonProcess daemon(directory_);
   ProducerProcess job({Recording("a")}, -1, "my-run");
@@ -232,6 +246,11 @@ TEST_F(DaemonRpcTest, SendsATensorLargerThanOneFrame) {
   client::Client client = daemon.Connect();
   v1::GetRequest get;
   get.set_probe("big");
+  for (int i = 0; i < 3; ++i) {  // one after the other on one connection
+    const auto again = client.Get(get);
+    ASSERT_TRUE(again.ok()) << again.error().message;
+    EXPECT_EQ(again->payload, tensor.payload);
+  }
   get.set_metadata_only(true);
   const auto metadata = client.Get(get);
   ASSERT_TRUE(metadata.ok());
@@ -313,6 +332,9 @@ TEST_F(DaemonRpcTest, RefusesTheSeventeenthTailOfAConnectionAndASecondOfOneName)
   for (std::uint64_t id = 2; id < 18; ++id) {
     SendRequest(channel, id, request);
     EXPECT_TRUE(ReadResponse(channel).tail().caught_up()) << id;
+    if (id > 2) continue;
+    SendRequest(channel, id, request);  // while there is room for others
+    EXPECT_EQ(ReadResponse(channel).error().code(), v1::Error::BAD_REQUEST);
   }
   for (const std::uint64_t id : {18, 2}) {
     SendRequest(channel, id, request);

@@ -21,6 +21,7 @@ class MemorySource : public source::Source {
       : description(std::move(other.description)),
         gaps(std::move(other.gaps)),
         findings(std::move(other.findings)),
+        accounts(std::move(other.accounts)),
         damaged(std::move(other.damaged)),
         gone(std::move(other.gone)),
         serials(std::move(other.serials)),
@@ -34,7 +35,8 @@ class MemorySource : public source::Source {
   source::Description description{.path = "memory", .kind = "memory"};
   std::vector<source::Gap> gaps;
   std::vector<source::Finding> findings;
-  std::set<std::size_t> damaged;  // slots whose values cannot be read
+  std::map<std::size_t, recording::Account> accounts;  // by slot; of the others, of what there is
+  std::set<std::size_t> damaged;                       // slots whose values cannot be read
   std::set<std::pair<std::size_t, std::uint64_t>>
       gone;  // snapshots that have a key and are no more
   std::map<std::pair<std::size_t, std::uint64_t>, std::uint64_t> serials;  // by slot and replay
@@ -115,6 +117,11 @@ class MemorySource : public source::Source {
   }
   std::vector<source::Gap> Gaps() override { return gaps; }
   std::vector<source::Finding> Findings() override { return findings; }
+  Result<recording::Account> AccountOf(std::size_t slot) override {
+    const auto told = accounts.find(slot);
+    if (told == accounts.end()) return Source::AccountOf(slot);
+    return told->second;
+  }
 
  private:
   struct Entry {

@@ -162,6 +162,30 @@ TEST_F(Recorded, WhatIsMissingBeforeTheMarkThatClosedASlotIsDamage) {
   EXPECT_EQ(account.lost_count(), 3u);
 }
 
+TEST_F(Recorded, ItsAccountGoesOnToWhereASlotWasClosed) {
+  Start(/*every=*/10);
+  for (const std::uint64_t replay : {1, 2, 3, 4, 5}) Replay(replay);
+  recording_->Close(slot_, 5);
+  const auto reader = Read();
+  EXPECT_THAT(Replays(*reader), ElementsAre(1));
+  EXPECT_TRUE(reader->complete());
+  EXPECT_EQ(reader->AccountOf(0).produced, 5u);
+  EXPECT_EQ(reader->AccountOf(0).not_wanted, 4u);
+}
+
+TEST_F(Recorded, OfASlotThatWasNeverClosedNobodyKnowsWhatCameLast) {
+  Start();
+  Replay(1);
+  recording_->Close(slot_, 1);
+  slot_ = test::MakeSlot(session_, "y", 2);
+  recording_->Open(slot_, 0);
+  Replay(1);
+  const auto reader = Read();
+  EXPECT_TRUE(reader->AccountOf(0).is_end_known);
+  EXPECT_FALSE(reader->AccountOf(1).is_end_known);
+  EXPECT_FALSE(reader->complete());
+}
+
 TEST_F(Recorded, KnowsWhatTheDaemonFoundInItsReplaysAndNoEarlierOne) {
   Start();
   slot_ = test::MakeSlot(session_, "y", 2);

@@ -206,6 +206,15 @@ TEST(Align, TheOnlyGraphOfAProbeStandsAgainstTheOnlyOneWhateverItsShape) {
   EXPECT_EQ(DiffOf(a, b).verdict(), Verdict::kDifferent);
 }
 
+TEST(Align, OfTwoGraphsOfOtherShapesNobodyKnowsWhichOneStandsAgainstIt) {
+  MemorySource a = Graphs({8}), b = Graphs({16, 32});
+  for (const auto& [one, other] : {std::pair(&a, &b), {&b, &a}}) {
+    const Diff diff = DiffOf(*one, *other);
+    EXPECT_EQ(diff.verdict(), Verdict::kIncomplete);
+    EXPECT_EQ(diff.missing_count, 3u);
+  }
+}
+
 TEST(Align, LabelsThatWereGivenDecide) {
   MemorySource a = Graphs({8, 8}, "bs="), b = Graphs({8, 8}, "bs=");
   a.Slots()[0].graph = b.Slots()[1].graph = "prefill";

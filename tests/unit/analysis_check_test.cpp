@@ -7,6 +7,7 @@
 
 #include "client/analysis/check.h"
 #include "client/analysis/check_report.h"
+#include "client/analysis/verify.h"
 #include "tests/support/check_fixture.h"
 
 namespace cgdebug::analysis {
@@ -161,6 +162,19 @@ TEST(Check, ValuesThatDoNotMatchTheirHashAreMissingAndNotFoundToBeGood) {
   EXPECT_TRUE(unread->complete());
   EXPECT_THAT(CheckText(source, *unread),
               HasSubstr("nothing found in 12 snapshots (by their statistics; values not read)"));
+}
+
+// Several threads share them, and nothing is left over.
+TEST(Verify, LooksAtEachOfThemWhateverTheirNumber) {
+  MemorySource source = Healthy(1);
+  source.damaged = {1};
+  for (std::size_t count = 1; count <= 70; ++count) {
+    std::vector<SnapshotName> snapshots(count, {.slot = 0, .key = {1, 1}});
+    snapshots.back().slot = 1;
+    const auto damaged = FindDamaged(source, snapshots);
+    ASSERT_EQ(damaged.size(), 1u) << count;
+    EXPECT_EQ(damaged[0].place, count - 1);
+  }
 }
 
 TEST(Check, ExpectsNoReplayOfAProbeThatWantsOneInThree) {

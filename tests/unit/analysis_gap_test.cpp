@@ -124,6 +124,28 @@ TEST(Check, TheLeadUpGoesOnInEarlierReplaysAndNamesTheFirstJump) {
   EXPECT_THAT(text, HasSubstr("first jump before: mid 2.3 -> 1.6e+05 @7\n"));
 }
 
+TEST(Check, WhatTheAccountLacksIsMissingAlsoWhereNoGapTellsOfIt) {
+  MemorySource source = Healthy(4);
+  source.accounts[1] = {.produced = 6, .kept = 4};
+  const Check check = CheckOf(source);
+  EXPECT_FALSE(check.complete());
+  EXPECT_EQ(check.missing_count, 2u);
+}
+
+TEST(Check, GrowthIsThatOfAReplayAlsoWhereNotEachIsThere) {
+  MemorySource source;
+  const std::size_t x = source.AddSlot("x", {1});
+  float value = 1;
+  for (const int replay : {1, 4, 7}) {
+    source.Add(x, replay, {value});
+    value *= 8;
+  }
+  source.Add(x, 10, {NAN});
+  const Check check = CheckOf(source);
+  ASSERT_TRUE(check.first);
+  EXPECT_NEAR(check.first->growth, 2, 1e-6);
+}
+
 TEST(Check, OfUnevenGrowthItGivesNoRate) {
   MemorySource source = Healthy();
   source.Change(1, 1, {0.92F, 0});

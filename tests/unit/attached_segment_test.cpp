@@ -24,12 +24,14 @@ class CallingSink final : public pipeline::Sink {
     if (on_consume) on_consume(delivery);
   }
   void Lose(const pipeline::Gap& gap) override { lost += gap.count; }
+  void ForgetSlot(const pipeline::SlotPtr& slot) override { forgotten.push_back(slot->probe); }
   void Flush() override {
     if (on_flush) on_flush();
   }
   std::function<void(const pipeline::Delivery&)> on_consume;
   std::function<void()> on_flush;
   std::uint64_t lost = 0;
+  std::vector<std::string> forgotten;
 };
 
 class PassedOver : public ::testing::Test {
@@ -82,6 +84,21 @@ TEST_F(PassedOver, TheCreditMovesWhenTheSinksAreFlushed) {
   EXPECT_EQ(reader.consumed(), 2u);
   EXPECT_THAT(consumed, testing::ElementsAre(0, 1));
   EXPECT_THAT(credits, testing::ElementsAre(0, 1));
+}
+
+// A job that captures again and again fills neither the registry nor what keeps its values.
+TEST_F(PassedOver, OfManySlotsThatAreGoneTheOldestAreForgottenEverywhere) {
+  constexpr std::size_t kShown = 256, kMore = 3;
+  Adopt();
+  for (std::size_t i = 1; i <= kShown + kMore; ++i) {
+    const test::Slot slot = test::PublishSlot(segment_, test::MakeSlot(std::to_string(i), 3, 4));
+    Pass();
+    segment_.Retire(slot.index);
+    segment_.Release(slot.index, slot.block);
+    Pass();
+  }
+  EXPECT_THAT(sink_.forgotten, testing::ElementsAre("1", "2", "3"));
+  EXPECT_EQ(registry_.Slots(registry_.Sessions().front().session).size(), kShown);
 }
 
 // Every value of a slot names the slot: of one that takes another's place nothing is shown as its.

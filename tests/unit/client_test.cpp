@@ -2,9 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
+#include <cstring>
 #include <thread>
 
+#include "daemon/core/endpoint/endpoint.h"
+#include "daemon/core/wire/channel.h"
 #include "tests/support/fake_daemon.h"
 #include "tests/support/temp_dir.h"
 
@@ -193,6 +198,61 @@ TEST_F(ClientTest, SilentDaemonIsATimeout) {
   const Result<v1::StatusReply> reply = client_.Status({});
   ASSERT_FALSE(reply.ok());
   EXPECT_EQ(client_.last_failure(), Failure::kTimeout);
+}
+
+TEST_F(ClientTest, ALateAnswerIsNotTakenForThatOfTheNextRequest) {
+  std::atomic<std::uint32_t> asked = 0;
+  std::atomic<bool> is_late = true;
+  Serve([&](const v1::Request&) {
+    const std::uint32_t number = ++asked;
+    while (is_late) std::this_thread::yield();
+    FakeAnswer answer;
+    answer.responses.emplace_back().mutable_status()->set_clients(number);
+    return answer;
+  });
+  ConnectOptions options = Options();
+  options.timeout = std::chrono::milliseconds(100);
+  while (!client_.Connect(options).ok()) {
+  }
+  ASSERT_FALSE(client_.Status({}).ok());
+  ASSERT_EQ(client_.last_failure(), Failure::kTimeout);
+  is_late = false;
+  std::uint32_t sent = 1;
+  while (true) {  // on a slow machine the next one may be late as well
+    const Result<v1::StatusReply> reply = client_.Status({});
+    ++sent;
+    if (!reply.ok() && client_.last_failure() == Failure::kTimeout) continue;
+    ASSERT_TRUE(reply.ok()) << reply.error().message;
+    EXPECT_EQ(reply->clients(), sent);
+    break;
+  }
+}
+
+TEST_F(ClientTest, WhereADaemonWasJustEndingTheNextOneIsAsked) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  std::strcpy(address.sun_path, Options().socket.c_str());
+  const UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(::listen(listener.get(), 2), 0);
+  std::thread daemons([&] {
+    UniqueFd(::accept(listener.get(), nullptr, nullptr)).reset();  // it ends
+    UniqueFd fd(::accept(listener.get(), nullptr, nullptr));
+    if (!fd) return;
+    wire::Channel channel(std::move(fd));
+    wire::Frame frame;
+    std::string error;
+    EXPECT_EQ(channel.Read(&frame, wire::kNoDeadline, -1, &error), wire::ReadStatus::kFrame);
+    v1::Response response;
+    response.mutable_hello()->set_protocol(wire::kProtocol);
+    const auto bytes =
+        wire::EncodeMessage(wire::FrameKind::kResponse, 0, frame.header.request_id, response);
+    EXPECT_TRUE(channel.Write(*bytes, wire::kNoDeadline).ok());
+  });
+  const Result<void> connected = client_.Connect(Options());
+  EXPECT_TRUE(connected.ok()) << connected.error().message;
+  ::shutdown(listener.get(), SHUT_RDWR);
+  daemons.join();
 }
 
 TEST_F(ClientTest, FreezingTakesAsLongAsItTakes) {

@@ -177,6 +177,39 @@ TEST_F(Copies, WhatOneHasDamagedIsTakenFromAnother) {
   EXPECT_EQ(Copy({damaged, damaged})->losses().size(), 2u) << "each once";
 }
 
+TEST_F(Copies, ASingleReplayBetweenTwoRecordingsIsLost) {
+  const auto copy = Copy({Record({1, 2}), Record({4, 5})});
+  EXPECT_THAT(Replays(*copy), ElementsAre(1, 2, 4, 5));
+  ASSERT_EQ(copy->losses().size(), 1u);
+  EXPECT_EQ(copy->losses()[0].cause, LossCause::kDaemonGone);
+  EXPECT_EQ(copy->losses()[0].count, 1u);
+  EXPECT_EQ(copy->losses()[0].first_ordinal, 3u);
+}
+
+TEST_F(Copies, ARangeHasTheFindingsOfItsReplaysAlone) {
+  const std::string path = dir_ / "found.cgrec";
+  {
+    auto writer = *RecordingWriter::Open(path, {});
+    recording::Mark mark;
+    mark.slot = *writer->AddSlot(FloatSlot(*writer->AddSession(SessionOf()), "x", 2, 0));
+    for (const std::uint64_t replay : {1, 2, 3, 4}) AppendAt(writer.get(), 0, replay, 2);
+    mark.kind = recording::MarkKind::kFirstNan;
+    mark.sequence = 3;
+    ASSERT_TRUE(writer->AddMark(mark).ok());
+    ASSERT_TRUE(writer->Close(StopReason::kJobEnded).ok());
+  }
+  const auto from = *RecordingReader::Open(path);
+  const auto findings = [&](std::uint64_t first, std::uint64_t last) {
+    return Copy({from.get()}, {.wants = {}, .first_replay = first, .last_replay = last})
+        ->marks()
+        .size();
+  };
+  EXPECT_EQ(findings(1, 2), 0u);
+  EXPECT_EQ(findings(2, 3), 1u);
+  EXPECT_EQ(findings(3, 4), 1u);
+  EXPECT_EQ(findings(4, 4), 0u);
+}
+
 TEST_F(Copies, LossesAfterTheLastSnapshotAreTakenOver) {
   EXPECT_THAT(Losses(*Copy({Record({1}, {LossOf(2, 4, 3)})})), ElementsAre(Told{3, 2, 4, 1, 5}));
 }

@@ -303,6 +303,20 @@ TEST(SnapshotStore, WhatIsPinnedStaysWithTheFewBeforeIt) {
   EXPECT_EQ(store.bytes(), 0u);
 }
 
+TEST(SnapshotStore, PinsAsManyBeforeAFindingAsItSays) {
+  SnapshotStore store(1 << 20);
+  SlotIdentity identity = test::MakeSlotIdentity(MakeSession("1"), "x", 1);
+  identity.registration.capacity = 8;
+  const auto slot = std::make_shared<const SlotIdentity>(identity);
+  for (std::uint64_t replay = 1; replay <= 20; ++replay) {
+    const Delivery delivery = MakeDelivery(slot, replay, {1, 0});
+    store.Put(delivery.snapshot, delivery.payload);
+    if (replay == 8) store.Pin(slot, 8);
+  }
+  EXPECT_EQ(store.History(slot).front().snapshot->sequence, 8 - SnapshotStore::kPinnedBefore);
+  EXPECT_EQ(store.CountOf(slot), 8 + SnapshotStore::kPinnedBefore + 1);
+}
+
 TEST(SnapshotStore, PinsTheValuesThatFitAQuarterOfItsMemoryAndTheStatisticsOfTheRest) {
   const std::uint64_t payload = 2 * sizeof(float);
   SnapshotStore store(4 * payload);

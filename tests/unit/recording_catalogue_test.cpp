@@ -139,6 +139,16 @@ TEST_F(Catalogue, SnapshotsWithoutValuesHaveNoHashAndEqualNoOther) {
             "0|\n");
 }
 
+TEST_F(Catalogue, AHashThatIsKnownWithoutValuesIsThere) {
+  Snapshot snapshot = testing_support::SnapshotAt(0, 1, {});
+  snapshot.stats_only = true;
+  snapshot.payload_hash = 0xabc;
+  ASSERT_TRUE(writer_->Append(snapshot, {}).ok());
+  ASSERT_TRUE(writer_->Close(StopReason::kRequested).ok());
+  ASSERT_TRUE(UpdateCatalogue(path_).ok());
+  EXPECT_EQ(Query(file_, "select hash from snapshot"), "0000000000000abc|\n");
+}
+
 TEST_F(Catalogue, OneThatIsDamagedOrOfAnotherRecordingIsMadeAnew) {
   Append(1, 10);
   ASSERT_TRUE(writer_->Close(StopReason::kRequested).ok());

@@ -272,6 +272,65 @@ TEST_F(DamagedRecording, AChainOfIndexesThatBeginsTooLateIsNotBelieved) {
   EXPECT_EQ((*reader)->slots().size(), 1u);
 }
 
+// Its snapshots are found by walking through those that it is about, and no others.
+TEST_F(DamagedRecording, WithADamagedIndexEverySnapshotIsThereOnce) {
+  constexpr std::uint64_t kAll = 10;
+  {
+    auto writer = *RecordingWriter::Open(path_, {.index_bytes = 20'000});
+    const auto session = writer->AddSession(testing_support::SessionOf());
+    ASSERT_TRUE(writer->AddSlot(testing_support::FloatSlot(*session, "x", 1024, 0)).ok());
+    for (std::uint64_t sequence = 1; sequence <= kAll; ++sequence) {
+      AppendAt(writer.get(), 0, sequence, 1024);
+    }
+    ASSERT_TRUE(writer->Close(StopReason::kRequested).ok());
+  }
+  std::vector<std::uint64_t> rows_at;  // of the indexes that have some
+  {
+    const auto file = *SegmentFile::Open(file_);
+    Record record;
+    for (std::uint64_t at = layout::kFileHeaderBytes; file->ReadWithin(at, file->bytes(), &record);
+         at = record.next()) {
+      const bool is_index = record.type() == layout::RecordType::kIndex;
+      if (is_index && record.header.payload_bytes != 0) rows_at.push_back(record.payload_offset());
+    }
+  }
+  ASSERT_GE(rows_at.size(), 2u);
+  const UniqueFd fd(::open(file_.c_str(), O_RDWR));
+  ASSERT_EQ(pwrite(fd.get(), "?", 1, static_cast<off_t>(rows_at[1])), 1);
+  const auto reader = RecordingReader::Open(path_);
+  ASSERT_TRUE(reader.ok()) << reader.error().message;
+  std::vector<std::uint64_t> replays;
+  for (const SnapshotRef& ref : (*reader)->Snapshots(0)) replays.push_back(ref.sequence);
+  EXPECT_THAT(replays, testing::ElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 9, 10));
+  EXPECT_FALSE((*reader)->damage().empty());
+}
+
+// Of one replay in ten the next snapshot says that the nine before it were not wanted.
+TEST_F(DamagedRecording, WhatTheNextSnapshotSaysWasNotWantedIsNotLost) {
+  {
+    auto writer = *RecordingWriter::Open(path_, {});
+    const auto session = writer->AddSession(testing_support::SessionOf());
+    Slot slot = testing_support::FloatSlot(*session, "x", 8, 0);
+    slot.every = 10;
+    ASSERT_TRUE(writer->AddSlot(slot).ok());
+    for (const std::uint64_t sequence : {1, 11, 21}) {
+      const auto values = ValuesAt(0, sequence, 8);
+      Snapshot snapshot = testing_support::SnapshotAt(0, sequence, values);
+      snapshot.skipped = sequence == 1 ? 0 : 9;
+      ASSERT_TRUE(writer->Append(snapshot, std::as_bytes(std::span(values))).ok());
+    }
+    ASSERT_TRUE(writer->Close(StopReason::kRequested).ok());
+  }
+  const std::uint64_t damaged_at = (*RecordingReader::Open(path_))->Find(0, 11)->offset;
+  const UniqueFd fd(::open(file_.c_str(), O_RDWR));
+  ASSERT_EQ(pwrite(fd.get(), "?", 1, static_cast<off_t>(damaged_at)), 1);
+  const auto reader = RecordingReader::Open(path_, {.trust_index = false});
+  ASSERT_TRUE(reader.ok()) << reader.error().message;
+  ASSERT_EQ((*reader)->losses().size(), 1u);
+  // What the damaged one said of those before it is lost with it.
+  EXPECT_EQ((*reader)->losses()[0].count, 10u);
+}
+
 TEST_F(DamagedRecording, CutOffAnywhereGivesItsLongestWholePrefix) {
   for (const std::uint64_t elements : {8u, 1024u}) {
     std::filesystem::remove_all(path_);

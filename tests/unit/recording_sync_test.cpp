@@ -121,6 +121,46 @@ TEST_F(SyncedRecording, AWriterThatGoesOnBehindALossDoesNotCountItAgain) {
   EXPECT_EQ(reader->losses()[0].count, 3u);
 }
 
+TEST_F(SyncedRecording, ALossThatIsToldTwiceIsCountedOnce) {
+  auto writer = Write(path_, {});
+  AddProbe(writer.get());
+  const Loss loss{.count = 3, .first_ordinal = 1, .last_ordinal = 3, .before_sequence = 4};
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(writer->AddLoss(loss).ok());
+  EXPECT_EQ(writer->status().lost, 3u);
+}
+
+TEST_F(SyncedRecording, AWriterThatGoesOnCountsTheBytesOfEachFileOnce) {
+  auto writer = Write(path_, {.roll_bytes = 20'000, .durability = Durability::kNone});
+  AddProbe(writer.get());
+  for (std::uint64_t sequence = 1; sequence <= 10; ++sequence) {
+    AppendAt(writer.get(), 0, sequence, 1024);
+  }
+  ASSERT_TRUE(writer->Flush().ok());
+  const std::string copy = CopyOfUnfinished();
+  auto next = Write(copy, {.durability = Durability::kNone});
+  ASSERT_TRUE(next->Close(StopReason::kRequested).ok());
+  std::uint64_t bytes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(copy)) {
+    if (entry.path().filename() != "lock") bytes += entry.file_size();
+  }
+  EXPECT_EQ(next->status().bytes, bytes);
+}
+
+TEST_F(SyncedRecording, NoSnapshotReachesPastTheSizeAtWhichAFileEnds) {
+  constexpr std::uint64_t kRollBytes = 30'000, kElements = 1000;
+  auto writer = Write(path_, {.roll_bytes = kRollBytes, .durability = Durability::kNone});
+  ASSERT_TRUE(writer->AddSlot(FloatSlot(*writer->AddSession(SessionOf()), "x", kElements, 0)).ok());
+  for (std::uint64_t sequence = 1; sequence <= 40; ++sequence) {
+    AppendAt(writer.get(), 0, sequence, kElements);
+  }
+  ASSERT_TRUE(writer->Close(StopReason::kRequested).ok());
+  const auto reader = *RecordingReader::Open(path_);
+  EXPECT_GT(reader->segment_count(), 4u);
+  for (const SnapshotRef& ref : reader->Snapshots(0)) {
+    EXPECT_LE(ref.offset + kElements * sizeof(float), kRollBytes) << "replay " << ref.sequence;
+  }
+}
+
 // Records that are whole and valid, in the file of another recording or another segment.
 TEST_F(SyncedRecording, ARecordOfAnotherRecordingOrSegmentIsDamage) {
   const std::string other_path = dir_ / "b.cgrec";

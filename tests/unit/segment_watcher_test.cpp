@@ -1,7 +1,10 @@
 // Which files of /dev/shm wake the daemon.
 #include "daemon/ingest/segment_watcher.h"
 
+#include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -25,6 +28,19 @@ TEST(Watcher, OtherProgramsFilesAreNoNews) {
   EXPECT_FALSE(watcher.Drain());
   ring::SegmentWriter segment{ring::Identity{}};
   EXPECT_TRUE(watcher.Drain());
+  segment.Close(/*unlink=*/true);
+}
+
+TEST(Watcher, AFileThatWasRefusedIsLookedAtAgainOnceItHasChanged) {
+  using testing::Contains;
+  using testing::Not;
+  SegmentWatcher watcher;
+  ring::SegmentWriter segment{ring::Identity{}};
+  watcher.Refuse(segment.name(), "it is not whole", /*retry=*/false);
+  EXPECT_THAT(watcher.Scan(), Not(Contains(segment.name())));
+  const timespec times[2] = {{1, 0}, {1, 0}};
+  ASSERT_EQ(utimensat(AT_FDCWD, ring::ShmPath(segment.name()).c_str(), times, 0), 0);
+  EXPECT_THAT(watcher.Scan(), Contains(segment.name()));
   segment.Close(/*unlink=*/true);
 }
 

@@ -6,19 +6,24 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "daemon/core/recording/recording_reader.h"
 #include "daemon/serve/handlers.h"
 #include "daemon/serve/tail_stream.h"
 #include "tests/support/model_fixture.h"
+#include "tests/support/temp_dir.h"
 
 namespace cgdebug::serve {
 namespace {
 
 class Served : public testing::Test {
  protected:
-  pipeline::SessionPtr AddJob(const std::string& uuid, std::int64_t created_ns) {
-    return registry_.AddSession(test::MakeIdentity(uuid, "run" + uuid, created_ns));
+  pipeline::SessionPtr AddJob(const std::string& uuid, std::int64_t created_ns, int rank = -1) {
+    auto identity = test::MakeIdentity(uuid, "run" + uuid, created_ns);
+    identity.rank = rank;
+    return registry_.AddSession(std::move(identity));
   }
   pipeline::SlotPtr AddSlot(const pipeline::SessionPtr& session, const std::string& probe,
                             std::uint64_t order, bool retired = false) {
@@ -34,16 +39,46 @@ class Served : public testing::Test {
     store_.Put(snapshot, delivery.payload);
     registry_.SetLast(snapshot);
   }
+  v1::Response Ask(const v1::Request& request) {
+    pipeline::PayloadPtr payload;
+    return *handlers_.Answer(request, &payload);
+  }
+  // Without an ingest thread there is nothing to wait for.
+  v1::Response AskSlowly(const v1::Request& request) {
+    reads_.End();
+    pipeline::PayloadPtr payload;
+    return handlers_.AnswerSlowly(request, &payload);
+  }
+  v1::Response StartRecording(const std::string& session, std::uint64_t max_bytes) {
+    v1::Request request;
+    request.mutable_record_start()->set_directory(dir_ / "a.cgrec");
+    request.mutable_record_start()->set_session(session);
+    request.mutable_record_start()->set_max_bytes(max_bytes);
+    return AskSlowly(request);
+  }
+  TailStream Tail(const v1::TailRequest& request) {
+    v1::Error error;
+    auto tail = TailStream::Open(model_, request, &error);
+    EXPECT_TRUE(tail) << error.message();
+    return *std::move(tail);
+  }
+  static std::vector<v1::TailReply> RepliesOf(TailStream* tail) {
+    std::vector<v1::TailReply> replies;
+    while (auto reply = tail->Next()) {
+      if (!reply->has_caught_up()) replies.push_back(*std::move(reply));
+    }
+    return replies;
+  }
   double Got(const std::string& probe, std::int64_t replay) {
     v1::Request request;
     request.mutable_get()->set_probe(probe);
     request.mutable_get()->set_replay(replay);
-    pipeline::PayloadPtr payload;
-    const v1::Response response = *handlers_.Answer(request, &payload);
+    const v1::Response response = Ask(request);
     EXPECT_FALSE(response.has_error()) << response.error().message();
     return response.get().snapshot().stats().max();
   }
 
+  testing_support::TempDir dir_;
   pipeline::Registry registry_;
   pipeline::EventLog events_;
   pipeline::SnapshotStore store_{1 << 20};
@@ -256,6 +291,125 @@ TEST_F(Served, ATailIsToldOfWhatItMissedOfItsOwnJobOnly) {
     missed += reply->loss().count();
   }
   EXPECT_EQ(missed, 1u);
+}
+
+TEST_F(Served, AChangeCountsTheProbesOfEachJob) {
+  for (const char* uuid : {"aa", "bb"}) {
+    const auto job = AddJob(uuid, 10);
+    AddSlot(job, "x", 1);
+    AddSlot(job, "x", 2);
+  }
+  v1::Request request;
+  request.mutable_set()->add_probes("x");
+  request.mutable_set()->mutable_control()->set_mode(v1::Control::OFF);
+  const v1::Response response = Ask(request);
+  EXPECT_EQ(response.set().slots(), 4u);
+  EXPECT_EQ(response.set().probes(), 2u);
+}
+
+TEST_F(Served, AChangeMayBeForASingleReplay) {
+  AddSlot(AddJob("aa", 10), "x", 1);
+  v1::Request request;
+  request.mutable_set()->add_probes("x");
+  v1::Control& control = *request.mutable_set()->mutable_control();
+  control.set_mode(v1::Control::FULL);
+  control.set_from(5);
+  control.set_until(5);
+  EXPECT_TRUE(Ask(request).has_set()) << Ask(request).error().message();
+  control.set_until(4);
+  EXPECT_EQ(Ask(request).error().code(), v1::Error::BAD_REQUEST);
+}
+
+TEST_F(Served, OfTheFirstNanAndTheFirstInfEachIsToldWhatIsKept) {
+  const auto job = AddJob("aa", 10);
+  const auto with_nan = AddSlot(job, "x", 1);
+  const auto with_inf = AddSlot(job, "y", 2);
+  AddValue(with_inf, 7, 1, 700);
+  registry_.SetFirsts(with_nan, {.nan = {.sequence = 3, .count = 1, .serial = 300}, .inf = {}});
+  registry_.SetFirsts(with_inf, {.nan = {}, .inf = {.sequence = 7, .count = 1, .serial = 700}});
+  v1::Request request;
+  request.mutable_sessions();
+  const v1::Response response = Ask(request);
+  ASSERT_EQ(response.sessions().sessions_size(), 1);
+  const v1::Session& session = response.sessions().sessions(0);
+  EXPECT_EQ(session.first_nan().kept(), v1::FirstNonfinite::NOTHING);
+  EXPECT_EQ(session.first_inf().kept(), v1::FirstNonfinite::VALUES);
+}
+
+TEST_F(Served, ATailOfOneRankShowsThatRankAlone) {
+  std::vector<std::string> keys;
+  for (const int rank : {0, 1}) {
+    const auto job = AddJob(rank == 0 ? "aa" : "bb", 10, rank);
+    events_.Add(job, pipeline::Loss{AddSlot(job, "x", 1), 1, 2, "overwritten"});
+    keys.push_back(job->key);
+  }
+  v1::TailRequest request;
+  request.set_last(10);
+  request.set_has_rank(true);
+  request.set_rank(1);
+  TailStream tail = Tail(request);
+  const auto replies = RepliesOf(&tail);
+  ASSERT_EQ(replies.size(), 1u);
+  EXPECT_EQ(replies[0].loss().session(), keys[1]);
+}
+
+TEST_F(Served, ATailUntilTheEndOfTheJobsWaitsForTheFirstOne) {
+  v1::TailRequest request;
+  request.set_follow(true);
+  request.set_until_exit(true);
+  TailStream tail = Tail(request);
+  EXPECT_THAT(RepliesOf(&tail), testing::IsEmpty());
+  EXPECT_FALSE(tail.finished());
+  const auto job = AddJob("aa", 10);
+  for (const bool ended : {false, true}) {
+    events_.Add(job, pipeline::SessionChange{ended});
+    tail.Collect();
+    EXPECT_EQ(RepliesOf(&tail).size(), 1u);
+    EXPECT_EQ(tail.finished(), ended);
+  }
+}
+
+TEST_F(Served, AFailedComparisonIsAFinding) {
+  const auto job = AddJob("aa", 10);
+  const auto delivery = test::MakeDelivery(AddSlot(job, "x", 1), 3, {1, 1});
+  events_.Add(job, pipeline::SnapshotPtr(delivery.snapshot));
+  events_.Add(job, pipeline::CompareFailure{delivery.snapshot, "2 of 2 elements mismatch"});
+  v1::TailRequest request;
+  request.set_last(10);
+  request.set_only(v1::TailRequest::FINDINGS);
+  TailStream tail = Tail(request);
+  const auto replies = RepliesOf(&tail);
+  ASSERT_EQ(replies.size(), 1u);
+  EXPECT_EQ(replies[0].compare_failed().replay(), 3u);
+}
+
+TEST_F(Served, OfAJobThatEndedNoRecordingBegins) {
+  const auto job = AddJob("aa", 10);
+  EXPECT_TRUE(StartRecording(job->label, 0).has_record_start());
+  registry_.EndSession(job, pipeline::SessionState::kExited, 15);
+  const v1::Response response = StartRecording(job->label, 0);
+  EXPECT_EQ(response.error().code(), v1::Error::NO_SESSION);
+  EXPECT_THAT(response.error().message(), testing::HasSubstr("cgdebug-cli freeze"));
+}
+
+TEST_F(Served, TheSmallestSizeOfARecordingIsTaken) {
+  EXPECT_EQ(StartRecording("", recording::kMinMaxBytes - 1).error().code(), v1::Error::BAD_REQUEST);
+  const v1::Response response = StartRecording("", recording::kMinMaxBytes);
+  EXPECT_TRUE(response.has_record_start()) << response.error().message();
+}
+
+TEST_F(Served, WithoutANameTheNewestJobIsFrozen) {
+  AddValue(AddSlot(AddJob("aa", 10), "x", 1), 1, 1, 1);
+  const auto newest = AddJob("bb", 20);
+  AddValue(AddSlot(newest, "x", 1), 1, 2, 2);
+  v1::Request request;
+  request.mutable_freeze()->set_directory(dir_ / "a.cgrec");
+  const v1::Response response = AskSlowly(request);
+  ASSERT_TRUE(response.has_freeze()) << response.error().message();
+  const auto reader = recording::RecordingReader::Open(dir_ / "a.cgrec");
+  ASSERT_TRUE(reader.ok()) << reader.error().message;
+  ASSERT_EQ((*reader)->sessions().size(), 1u);
+  EXPECT_EQ((*reader)->sessions()[0].label, newest->label);
 }
 
 }  // namespace

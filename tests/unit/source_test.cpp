@@ -323,5 +323,24 @@ TEST(RecordingSource, AFolderIsItsRanks) {
   EXPECT_EQ((*source)->Recordings().size(), 2u);
 }
 
+TEST(RecordingSource, AFolderLacksWhatAnyOfItsRanksLacks) {
+  const TempDir dir;
+  for (const int rank : {0, 1}) {
+    RecordingFixture recording(dir / ("r" + std::to_string(rank) + ".cgrec"), rank);
+    recording.Add(recording.AddSlot("x", {1}), 1, {1});
+    const std::uint32_t y = recording.AddSlot("y", {1});
+    if (rank == 1) recording.Lose(y, 1);
+    recording.Close(rank == 0 ? recording::StopReason::kDiskFull
+                              : recording::StopReason::kJobEnded);
+  }
+  const auto source = Open(dir.path().string());
+  ASSERT_TRUE(source.ok()) << source.error().message;
+  EXPECT_TRUE((*source)->Describe().is_cut_off);
+  ASSERT_EQ((*source)->Gaps().size(), 1u);
+  const Slot& lacks = (*source)->slots()[(*source)->Gaps()[0].slot];
+  EXPECT_EQ(lacks.probe, "y");
+  EXPECT_EQ(lacks.rank, 1);
+}
+
 }  // namespace
 }  // namespace cgdebug::source

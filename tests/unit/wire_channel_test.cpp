@@ -71,6 +71,12 @@ TEST_F(ChannelTest, StopEndsAWaitWithoutADeadline) {
   stopper.join();
 }
 
+TEST_F(ChannelTest, StopIsHeardAlsoWhereFramesKeepComing) {
+  const UniqueFd stop(::eventfd(1, EFD_CLOEXEC));
+  PeerSends(Message("one", 1) + Message("two", 2));
+  EXPECT_EQ(Read(kNoDeadline, stop.get()), ReadStatus::kStopped);
+}
+
 TEST_F(ChannelTest, CloseBetweenFramesIsNoErrorInsideOneIt) {
   PeerSends(Message("last", 1));
   ASSERT_EQ(Read(), ReadStatus::kFrame);
