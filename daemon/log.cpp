@@ -81,8 +81,26 @@ Result<Levels> ParseFilter(std::string_view filter) {
   return levels;
 }
 
+thread_local bool holds_log = false;
+
+// Tells whether the calling thread holds it.
+class LogMutex {
+ public:
+  void lock() {
+    mutex_.lock();
+    holds_log = true;
+  }
+  void unlock() {
+    holds_log = false;
+    mutex_.unlock();
+  }
+
+ private:
+  std::mutex mutex_;
+};
+
 // Forwards what reaches its component's level, keeps the rest for the next error.
-class BacktraceSink final : public spdlog::sinks::base_sink<std::mutex> {
+class BacktraceSink final : public spdlog::sinks::base_sink<LogMutex> {
  public:
   BacktraceSink(Levels levels, spdlog::sink_ptr target)
       : levels_(std::move(levels)), target_(std::move(target)) {}
@@ -155,6 +173,8 @@ Result<void> InitLog(const LogOptions& options) {
   }
   return {};
 }
+
+bool IsLogging() { return holds_log; }
 
 std::shared_ptr<spdlog::logger> Log(std::string_view component) {
   std::shared_ptr<spdlog::logger> logger = spdlog::get(std::string(component));

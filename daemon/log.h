@@ -39,6 +39,9 @@ struct LogOptions {
 // Fails: a filter that names no level or component, a file that cannot be opened.
 Result<void> InitLog(const LogOptions& options = {});
 
+// Whether the calling thread is inside a log call, and must not begin another.
+bool IsLogging();
+
 // The logger of a component; an unknown name gets the default logger.
 // Thread: any. Lifetime: valid until InitLog is called again.
 std::shared_ptr<spdlog::logger> Log(std::string_view component);

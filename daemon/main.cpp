@@ -28,6 +28,7 @@ constexpr int kExitTrouble = 2;
 
 // The log may be a file, and stderr may be closed.
 void LogEnd(const char* message) {
+  if (IsLogging()) return;
   Log("daemon")->critical("{}", message);
   spdlog::default_logger()->flush();
 }

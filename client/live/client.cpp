@@ -6,6 +6,7 @@
 #include <new>
 
 #include "daemon/core/base/runtime_dir.h"
+#include "daemon/core/base/terminate.h"
 #include "daemon/core/base/unique_fd.h"
 #include "daemon/core/endpoint/autostart.h"
 #include "daemon/core/endpoint/endpoint.h"
@@ -330,6 +331,7 @@ Result<Tensor> Client::Get(const v1::GetRequest& request) {
   tensor.reply = std::move(*response->mutable_get());
   if (tensor.reply.payload_bytes() == 0) return tensor;
   try {
+    const MayRunOutOfMemory large;
     const Result<void> received =
         ReceivePayload(*id, tensor.reply.payload_bytes(), &tensor.payload);
     if (!received.ok()) return received.error();

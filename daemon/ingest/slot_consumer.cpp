@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "daemon/core/base/realtime.h"
+#include "daemon/core/base/terminate.h"
 #include "daemon/ingest/sigbus_guard.h"
 
 namespace cgdebug::ingest {
@@ -75,6 +76,7 @@ void SlotConsumer::PrepareAgain() {
   const std::uint64_t ordinal = again_;
   again_ = ordinal < consumed_before_ ? ordinal + 1 : 0;
   try {
+    const MayRunOutOfMemory large;
     if (ring_.Read(ordinal, &entry_) != ReadStatus::kOk) return;
     const std::uint64_t bytes = bytes_;  // that snapshot is in there already
     MakeSnapshot();
@@ -99,6 +101,7 @@ void SlotConsumer::Prepare() {
     return;
   }
   try {
+    const MayRunOutOfMemory large;
     status_ = ReadNext();
     if (status_ == ReadStatus::kOk) {
       MakeSnapshot();
@@ -239,6 +242,7 @@ pipeline::RingContent SlotConsumer::Read(const pipeline::RingRequest& request) c
     ring::Entry entry;
     ReadStatus status = ReadStatus::kNone;
     try {
+      const MayRunOutOfMemory large;
       status = ring_.Read(content.next, &entry);
     } catch (const std::bad_alloc&) {
       content.unreadable.emplace(content.next, LossCause::kNoMemory);
@@ -348,6 +352,7 @@ Result<std::vector<std::byte>> SlotConsumer::ReadExpected() {
   std::string reason;
   std::optional<std::vector<std::byte>> expected;
   try {
+    const MayRunOutOfMemory large;
     expected = view_->ReadExpected(slot_->registration, &reason);
   } catch (const std::bad_alloc&) {
     reason = "the daemon has no memory for it";

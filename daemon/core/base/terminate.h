@@ -1,11 +1,28 @@
-// terminate.h: how our programs end if an exception is not caught.
+// terminate.h: how our programs end if no memory is left or an exception is not caught.
 #pragma once
 
 namespace cgdebug {
 
-// From now on such an end is a message on stderr and exit code 2 instead of a core dump; most
-// likely no memory is left. Nothing is tidied up, as after SIGKILL. `on_end` gets the message
-// first; it may be null, and may throw. Thread: any. Lifetime: `program` stays valid.
+// From now on such an end is a message on stderr and exit code 2 instead of a core dump. Nothing is
+// tidied up, as after SIGKILL. `on_end` gets the message first; it may be null, and may throw.
+//
+// An allocation that fails ends the program at once, without unwinding. Generated protobuf messages
+// are not exception-safe: after an exception their destructors free memory that was never
+// allocated. And a daemon that unwinds would close recordings as if they were complete.
+//
+// Thread: any. Lifetime: `program` stays valid.
 void EndInsteadOfAborting(const char* program, void (*on_end)(const char* message)) noexcept;
+
+// While one exists, an allocation that fails on its thread throws std::bad_alloc instead. For large
+// allocations whose failure the caller handles.
+//
+// Requires: no protobuf message is changed in its scope.
+class MayRunOutOfMemory {
+ public:
+  MayRunOutOfMemory() noexcept;
+  ~MayRunOutOfMemory();
+  MayRunOutOfMemory(const MayRunOutOfMemory&) = delete;
+  MayRunOutOfMemory& operator=(const MayRunOutOfMemory&) = delete;
+};
 
 }  // namespace cgdebug

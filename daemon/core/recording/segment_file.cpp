@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "daemon/core/base/regular_file.h"
+#include "daemon/core/base/terminate.h"
 #include "daemon/core/recording/checksum.h"
 
 namespace cgdebug::recording {
@@ -176,8 +177,11 @@ Error SegmentFile::CutOff() const {
 Result<Payload> SegmentFile::ReadPayload(const Record& record) const {
   if (record.header.payload_bytes == 0) return Payload{};
   const auto bytes = static_cast<std::size_t>(record.header.payload_bytes);
-  const std::shared_ptr<std::byte[]> memory(new (std::nothrow) std::byte[bytes]);
-  if (memory == nullptr) {
+  std::shared_ptr<std::byte[]> memory;
+  try {
+    const MayRunOutOfMemory large;
+    memory.reset(new std::byte[bytes]);
+  } catch (const std::bad_alloc&) {
     return Error{fmt::format("no memory for the {} bytes of values in {}", bytes, path_)};
   }
   const std::span<std::byte> values(memory.get(), bytes);
