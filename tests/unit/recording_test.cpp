@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "daemon/core/recording/meta.h"
+#include "tests/support/child_process.h"
 #include "tests/support/known_recording.h"
 #include "tests/support/temp_dir.h"
 
@@ -362,6 +363,18 @@ TEST_F(Recording, OtherFilesAreNotTouched) {
   std::ofstream(path_ + "/notes.txt") << "mine";
   EXPECT_FALSE(RecordingWriter::Open(path_, {}).ok());
   EXPECT_FALSE(RecordingReader::Open(path_).ok());
+}
+
+TEST_F(Recording, AFolderThatCannotBeReadIsRefusedWithTheReason) {
+  std::filesystem::create_directories(path_);
+  const int code = test::InChild([this] {
+    const rlimit none = {0, 0};
+    setrlimit(RLIMIT_NOFILE, &none);
+    const auto writer = RecordingWriter::Open(path_, {});
+    const std::string expected = "cannot read " + path_ + ": Too many open files";
+    return !writer.ok() && writer.error().message == expected ? 0 : 1;
+  });
+  EXPECT_EQ(code, 0);
 }
 
 TEST_F(Recording, APipeInPlaceOfAFileIsRefusedAtOnce) {

@@ -158,8 +158,10 @@ std::vector<IndexRow> RecordingReader::LoadRows(std::size_t place, std::uint64_t
     const auto key = [](const IndexRow& row) { return std::tuple(row.slot, row.ordinal); };
     if (std::ranges::is_sorted(rows, {}, key)) return rows;
   }
+  const std::string what = payload.ok() ? "an index is damaged"
+                                        : "an index was not read (" + payload.error().message + ")";
   AddDamage(place, record.offset, record.next() - record.offset, 0,
-            "an index is damaged; its snapshots were found by walking through them");
+            what + "; its snapshots were found by walking through them");
   rows.clear();
   SegmentWalk walk(file, begin, {.end = record.offset});
   while (const Record* found = walk.Next()) {

@@ -37,6 +37,18 @@ Result<void> CheckFree(const std::string& directory, const WriterOptions& option
       free >> 20, directory, kept >> 20)};
 }
 
+// A file that no recording has, or "".
+Result<std::string> FindOtherFile(const std::string& directory) {
+  std::error_code error;
+  std::filesystem::directory_iterator entry(directory, error);
+  for (const std::filesystem::directory_iterator end; !error && entry != end;
+       entry.increment(error)) {
+    if (entry->path().filename() != "lock") return entry->path().filename().string();
+  }
+  if (error) return ErrnoError("cannot read " + directory, error.value());
+  return std::string();
+}
+
 }  // namespace
 
 std::optional<Durability> ParseDurability(std::string_view text) {
@@ -59,13 +71,15 @@ Result<std::unique_ptr<RecordingWriter>> RecordingWriter::Open(const std::string
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) return Error{fmt::format("cannot make {}: {}", directory, error.message())};
-  const bool exists = RecordingReader::IsRecording(directory);
+  const auto segments = ListSegments(directory);
+  if (!segments.ok()) return segments.error();
+  const bool exists = !segments->empty();
   if (!exists) {
-    for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
-      const std::string name = entry.path().filename();
-      if (name == "lock") continue;
-      return Error{
-          fmt::format("{} holds other files ({}); choose a directory of its own", directory, name)};
+    const Result<std::string> other = FindOtherFile(directory);
+    if (!other.ok()) return other.error();
+    if (!other->empty()) {
+      return Error{fmt::format("{} holds other files ({}); choose a directory of its own",
+                               directory, *other)};
     }
   }
   // Checked before anything is written: a recording that ends with its first snapshot is useless.
