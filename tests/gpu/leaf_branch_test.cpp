@@ -6,11 +6,14 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "cgdebug/probe.h"
+#include "libprobe/ring/segment_view.h"
 #include "tests/gpu/leaf_branch_fixture.h"
+#include "tests/support/child_process.h"
 #include "tests/support/wait_until.h"
 
 namespace cgdebug {
@@ -210,6 +213,51 @@ TEST_P(LeafBranch, WithoutADeadlineWhatIsOverwrittenUnreadIsCounted) {
   unsetenv("CGDEBUG_WAIT_MS");
   for (int i = 0; i < 5; ++i) Replay();
   EXPECT_EQ(probe.Status().slots.at(0).overwrote_unread, 3u);
+}
+
+// A daemon that cannot read a slot refuses it. Its graph is neither held up for the deadline nor
+// once more for each replay.
+TEST_P(LeafBranch, ARefusedSlotIsNotWaitedForAndItsLossIsCounted) {
+  setenv("CGDEBUG", "0", 1);
+  setenv("CGDEBUG_WAIT_MS", "60000", 1);
+  ProbeOptions options = Recording(2);
+  options.record->to_disk = true;
+  Probe probe("x", options);
+  Capture(probe);
+  unsetenv("CGDEBUG_WAIT_MS");
+  const auto slot = [&] { return probe.Status().slots.at(0); };
+  test::ChildProcess daemon(
+      [session = CurrentSession()->name, index = slot().slot](const test::Line& line) {
+        std::string reason;
+        const auto view = ring::SegmentView::Attach(session, &reason);
+        if (view == nullptr || !view->BecomeReader()) return 1;
+        line.Send("ready");
+        while (line.Receive() == "refuse") {
+          view->Refuse(index);
+          line.Send("done");
+        }
+        view->Leave();
+        return 0;
+      });
+  ASSERT_EQ(daemon.line().Receive(), "ready");
+  Replay();
+  Replay();
+  const auto start = std::chrono::steady_clock::now();
+  CU(cudaGraphLaunch(exec_, stream_));  // waits for room
+  daemon.line().Send("refuse");
+  ASSERT_EQ(daemon.line().Receive(), "done");
+  CU(cudaStreamSynchronize(stream_));
+  EXPECT_EQ(slot().overwrote_unread, 1u);
+  const std::uint64_t waits = slot().waits;
+  EXPECT_LE(waits, 1u);
+  for (int i = 0; i < 100; ++i) Replay();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+  EXPECT_EQ(slot().overwrote_unread, 101u);
+  EXPECT_EQ(slot().waits, waits);
+  EXPECT_EQ(slot().accepted, 103u);
+  EXPECT_THAT(probe.Records(), SizeIs(2));
+  daemon.line().Send("leave");
+  EXPECT_EQ(daemon.Wait(), 0);
 }
 
 TEST_P(LeafBranch, EmptyTensorsAreProbedToo) {
