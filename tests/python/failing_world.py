@@ -198,8 +198,8 @@ class World:
         self.check_job()
         for path in sorted(self.folder.rglob("*.cgrec")):
             self.check_recording(path)
-        if not self.whole():
-            self.check_it_was_said()
+        if why := self.why_not_whole():
+            self.check_it_was_said(why)
 
     # --- what must hold ---------------------------------------------------------------------------
 
@@ -255,14 +255,21 @@ class World:
 
     def whole(self):
         """Whether everything is as if nothing had failed."""
-        if self.refused or "error " in self.job.stdout() or len(self.slots) < 6:
-            return False
+        return self.why_not_whole() is None
+
+    def why_not_whole(self):
+        if self.refused:
+            return "somebody refused something"
+        if "error " in self.job.stdout() or len(self.slots) < 6:
+            return f"the job said: {self.job.stdout()}"
         if not (self.folder / "client.cgrec").exists() or len(list(self.recordings.glob("*"))) != 1:
-            return False
-        for slot in self.slots.values():
+            return f"there is {list(self.folder.rglob('*.cgrec'))}"
+        for name, slot in self.slots.items():
             if slot["consumed"] != slot["accepted"] or slot["lost"]:
-                return False
-        return self.slots["expected"]["verdict"] == f"1 compared {sum(PARTS)}"
+                return f"{name}: {slot}"
+        if self.slots["expected"]["verdict"] != f"1 compared {sum(PARTS)}":
+            return self.slots["expected"]["verdict"]
+        return None
 
     def everything_said(self):
         texts = [process.stderr() + process.stdout() for process in self.started]
@@ -271,13 +278,14 @@ class World:
             self.said + "".join(texts) + (log.read_text(errors="replace") if log.exists() else "")
         )
 
-    def check_it_was_said(self):
+    def check_it_was_said(self, why):
         text = self.everything_said()
         if not re.search(WORDS[self.plan.error], text):
             lines = [
                 line for line in text.splitlines() if not line.startswith(("{", "probe", "part"))
             ]
-            raise AssertionError("nobody says what failed: " + "\n".join(lines)[-2000:])
+            text = "\n".join(lines)[-2000:]
+            raise AssertionError(f"nobody says what failed; {why}: {text}")
 
     def clean_up(self):
         for process in self.started:

@@ -71,7 +71,7 @@ def run_one(folder, program, kind, nth):
             key = program, kind
             failed_calls[key] = failed_calls.get(key, 0) + 1
     else:
-        assert world.whole(), (world.slots, world.everything_said())
+        assert world.whole(), (world.why_not_whole(), world.everything_said())
     return world.plan
 
 
@@ -159,9 +159,11 @@ def fail_command(world, places, name, words, kind):
         out = world.folder / f"{name}-{kind}-{number[0]}"
         plan = Plan.make(world.folder / "plan", kind, nth)
         world.plan, world.failing = plan, "cli"
-        process = world.cli(
-            *(str(out) if word == "OUT" else places.get(word, word) for word in words)
-        )
+        arguments = (str(out) if word == "OUT" else places.get(word, word) for word in words)
+        try:
+            process = world.cli(*arguments)
+        except AssertionError as error:  # it hangs or crashes
+            raise AssertionError(f"cgdebug-cli {name}: {plan.text()}\n{error}") from error
         return plan, process
 
     plan, good = run(0)
