@@ -53,6 +53,8 @@ void KeepAnother(const std::string& path) {
 // A file of the segment, as it was and as a job has it mapped.
 class File {
  public:
+  // What it keeps is left behind where the machine's own /dev/shm had to be taken.
+  ~File() { unlink((path_ + ".fuzz").c_str()); }
   explicit File(std::string path) : path_(std::move(path)) {
     fd_ = open(path_.c_str(), O_RDWR | O_CLOEXEC);
     struct stat info = {};
@@ -108,6 +110,10 @@ struct World {
     }
     control = std::make_unique<File>(ring::ShmPath(segment.name()));
     extent = std::make_unique<File>(ring::ShmPath(segment.name() + ".1"));
+  }
+  ~World() {
+    control->Restore();  // it may be cut off
+    segment.Close(/*unlink=*/true);
   }
   ring::SegmentWriter segment{ring::Identity{}};
   std::unique_ptr<File> control;
