@@ -77,6 +77,21 @@ HOMES = {
     r"xxhash": ["daemon/core/recording"],
     r"(gtest|gmock)/": [],
 }
+# Who in client/ may know the daemon's messages: what asks it, and what shows its state. Everything
+# that shows a tensor takes the model of client/source/source.h.
+WIRE = re.compile(r"(proto/control\.pb|cgdebug/client)\.h$")
+WIRE_FILES = (
+    "client/include/",
+    "client/live/",
+    *(
+        f"client/cli/{name}."
+        for name in (
+            "context interrupt commands/disk_options views/event_printer views/finding_filter"
+            " views/json views/recording_text views/session_text views/snapshot_text"
+        ).split()
+    ),
+    "client/cli/run/",
+)
 ATOMIC_FILES = (
     "libprobe/ring/",
     "libprobe/capture/",
@@ -146,6 +161,10 @@ def check_source(path, relative, lines, findings):
         if owner is None and (path.parent / include).exists():
             findings.append(
                 f'{where}: write "{folder}/{include}": includes start at the repository root'
+            )
+        if under(folder, "client") and WIRE.search(include) and not relative.startswith(WIRE_FILES):
+            findings.append(
+                f"{where}: {include} stops at client/live; show a tensor as a source::Tensor"
             )
         for pattern, homes in HOMES.items():
             if rule != "tests" and re.match(pattern, include) and not at_home(folder, homes):

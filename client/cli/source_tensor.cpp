@@ -9,11 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "client/cli/views/snapshot_text.h"
+#include "client/cli/views/tensor_text.h"
 #include "client/cli/views/terminal.h"
 #include "daemon/core/base/suggest.h"
 #include "daemon/core/numerics/format.h"
-#include "daemon/core/wire/message_fields.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -164,47 +163,29 @@ Result<FoundTensor> FindTensor(Source& source, const RankSet& ranks, const Insid
                            ShellWord(source.Describe().path))};
 }
 
-Result<client::Tensor> LoadTensor(Source& source, const FoundTensor& found) {
-  const Slot& slot = source.slots()[found.slot];
+Result<source::Tensor> LoadTensor(Source& source, const FoundTensor& found) {
   const Result<source::Snapshot> snapshot = source.Get(found.slot, found.key);
   if (!snapshot.ok()) return snapshot.error();
-  client::Tensor tensor;
-  v1::Snapshot& out = *tensor.reply.mutable_snapshot();
-  out.set_session_label(slot.session);
-  out.set_rank(slot.rank);
-  out.set_probe(slot.probe);
-  out.set_replay(found.key.replay);
-  out.set_graph_id(slot.graph_id);
-  out.set_graph(slot.graph);
-  out.set_qualifier(slot.qualifier);
-  out.set_serial(snapshot->serial);
-  out.set_slot(static_cast<std::uint32_t>(slot.order));
-  out.set_invocation(slot.invocation);
-  out.set_dtype(slot.dtype_name);
-  out.mutable_shape()->Assign(slot.shape.begin(), slot.shape.end());
-  out.set_device(slot.device.empty() ? "file" : slot.device);
-  out.set_timestamp_ns(snapshot->timestamp_ns);
-  out.set_step(snapshot->step);
-  out.set_shard(slot.shard);
-  out.set_payload_bytes(slot.payload_bytes);
+  source::Tensor tensor;
+  tensor.slot = source.slots()[found.slot];
+  if (tensor.slot.device.empty()) tensor.slot.device = "file";
+  tensor.snapshot = *snapshot;
+  tensor.snapshot.payload_bytes = tensor.slot.payload_bytes;
   const Result<numerics::Stats> stats = source::StatsOf(source, *snapshot);
   if (!stats.ok()) return stats.error();
-  FillMessage(*stats, out.mutable_stats());
-  tensor.reply.set_payload_dropped(!snapshot->has_values);
+  tensor.stats = *stats;
   if (!snapshot->has_values) return tensor;
   const Result<source::Values> values = source.Load(*snapshot);
   if (!values.ok()) return values.error();
   tensor.payload.assign(reinterpret_cast<const char*>(values->bytes.data()), values->bytes.size());
-  tensor.reply.set_payload_bytes(tensor.payload.size());
   return tensor;
 }
 
-Result<void> CutSlice(client::Tensor* tensor, const std::string& slice) {
-  v1::Snapshot& snapshot = *tensor->reply.mutable_snapshot();
-  std::vector<std::uint64_t> shape = ShapeOf(snapshot.shape());
-  const layout::Dtype dtype = DtypeOf(snapshot.dtype());
+Result<void> CutSlice(source::Tensor* tensor, const std::string& slice) {
+  std::vector<std::uint64_t> shape = tensor->slot.shape;
+  const layout::Dtype dtype = tensor->slot.dtype;
   const std::size_t item_bytes = layout::DtypeBytes(dtype);
-  if (tensor->reply.payload_dropped() || item_bytes == 0) {
+  if (!tensor->snapshot.has_values || item_bytes == 0) {
     return Error{std::string("there is nothing to slice: ") + kOnlyStatistics};
   }
   if (slice.size() < 3 || slice.back() != ']')
@@ -242,10 +223,9 @@ Result<void> CutSlice(client::Tensor* tensor, const std::string& slice) {
   const auto view = numerics::MakeTensorView(
       dtype, left, {reinterpret_cast<const std::byte*>(kept.data()), kept.size()});
   if (!view.ok()) return view.error();
-  FillMessage(numerics::ComputeStats(*view), snapshot.mutable_stats());
-  snapshot.mutable_shape()->Assign(left.begin(), left.end());
-  snapshot.set_payload_bytes(kept.size());
-  tensor->reply.set_payload_bytes(kept.size());
+  tensor->stats = numerics::ComputeStats(*view);
+  tensor->slot.shape = left;
+  tensor->snapshot.payload_bytes = kept.size();
   tensor->payload = std::move(kept);
   return {};
 }

@@ -1,10 +1,9 @@
-// source_tensor.h: one tensor of a source, as the daemon would have sent it.
+// source_tensor.h: one tensor of a source.
 #pragma once
 
 #include <cstddef>
 #include <string>
 
-#include "cgdebug/client.h"
 #include "client/cli/selector.h"
 #include "client/source/source.h"
 #include "daemon/core/base/result.h"
@@ -27,10 +26,10 @@ struct FoundTensor {
 Result<FoundTensor> FindTensor(source::Source& source, const RankSet& ranks, const Inside& inside);
 
 // Fails: it cannot be read.
-Result<client::Tensor> LoadTensor(source::Source& source, const FoundTensor& found);
+Result<source::Tensor> LoadTensor(source::Source& source, const FoundTensor& found);
 
 // Keeps "[0, :8]" of the tensor, as NumPy would; a number drops its dimension. The statistics are
 // computed again. Fails: no slice, one that selects nothing, or there are no values.
-Result<void> CutSlice(client::Tensor* tensor, const std::string& slice);
+Result<void> CutSlice(source::Tensor* tensor, const std::string& slice);
 
 }  // namespace cgdebug::cli

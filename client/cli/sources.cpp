@@ -166,12 +166,6 @@ void AddWhichOptions(CLI::App& app, WhichOptions* options) {
   app.add_option("--shape", options->shape, "only tensors of this shape")->type_name("16,100");
 }
 
-void SetWhich(const WhichSlots& which, v1::Which* message) {
-  message->set_graph(which.graph);
-  if (!which.shape) return;
-  message->mutable_shape()->mutable_sizes()->Assign(which.shape->begin(), which.shape->end());
-}
-
 Result<analysis::Scope> MakeScope(const Context& context, const ScopeOptions& options) {
   analysis::Scope scope;
   Result<Selector> probes = Selector::Parse(options.probes);

@@ -11,7 +11,6 @@
 #include "client/source/source.h"
 #include "daemon/core/base/graph_labels.h"
 #include "daemon/core/recording/types.h"
-#include "proto/control.pb.h"
 
 namespace CLI {
 class App;
@@ -48,7 +47,6 @@ struct WhichOptions {
   Result<WhichSlots> Parse() const;
 };
 void AddWhichOptions(CLI::App& app, WhichOptions* options);
-void SetWhich(const WhichSlots& which, v1::Which* message);
 
 struct ScopeOptions {
   std::vector<std::string> probes;

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "client/cli/views/session_text.h"
-#include "client/cli/views/snapshot_text.h"
 #include "client/cli/views/terminal.h"
+#include "client/live/messages.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -46,23 +46,7 @@ class LiveSource : public source::Source {
   }
 
   void AddProbe(const v1::ProbeInfo& probe) {
-    Slot slot;
-    slot.probe = probe.name();
-    slot.session = probe.session_label();
-    slot.device = probe.device();
-    slot.site = probe.site();
-    slot.shard = probe.shard();
-    slot.dtype_name = probe.dtype();
-    slot.dtype = DtypeOf(probe.dtype());
-    slot.shape = ShapeOf(probe.shape());
-    slot.payload_bytes = probe.payload_bytes();
-    slot.rank = probe.rank();
-    slot.graph_id = probe.graph_id();
-    slot.invocation = probe.invocation();
-    slot.order = probe.slot();
-    slot.graph = probe.graph();
-    slot.qualifier = probe.qualifier();
-    slots_.push_back(std::move(slot));
+    slots_.push_back(live::SlotOf(probe));
     live_.push_back({.probe = probe});
   }
 
@@ -242,7 +226,7 @@ class LiveSource : public source::Source {
                       .timestamp_ns = entry.timestamp_ns(),
                       .has_values = entry.has_values(),
                       .payload_bytes = slots_[slot].payload_bytes,
-                      .stats = StatsOf(entry.stats())};
+                      .stats = live::StatsOf(entry.stats())};
     if (entry.unchanged()) snapshot.same_as = entry.ordinal() - 1;
     return snapshot;
   }

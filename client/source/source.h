@@ -73,6 +73,16 @@ struct Snapshot {
   std::optional<std::uint64_t> same_as = {};
 };
 
+// One snapshot with everything that is known about it.
+struct Tensor {
+  std::string session_key;  // of the daemon; empty in a file
+  Slot slot;
+  Snapshot snapshot;
+  numerics::Stats stats;
+  std::string payload;  // contiguous elements, little-endian; empty where no
+                        // values are kept
+};
+
 // Lifetime: `bytes` live as long as `owner`.
 struct Values {
   std::span<const std::byte> bytes;

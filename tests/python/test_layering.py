@@ -23,6 +23,8 @@ def run(tree, path, text):
     [
         ("client/a.cpp", '#include "libprobe/ring/segment_view.h"'),
         ("client/a.cpp", '#include "daemon/serve/handlers.h"'),
+        ("client/cli/commands/show.cpp", '#include "proto/control.pb.h"'),
+        ("client/cli/views/tensor_report.h", '#include "cgdebug/client.h"'),
         ("daemon/core/base/a.cpp", "std::atomic<int> count;"),
         ("daemon/core/numerics/a.cpp", '#include "daemon/model/snapshot.h"'),
         ("daemon/sinks/a.cpp", '#include "daemon/ingest/ingest_loop.h"'),
@@ -46,6 +48,7 @@ def test_a_violation_is_found_and_named(tmp_path, path, text):
     ("path", "text"),
     [
         ("client/cli/a.cpp", '#include "daemon/core/wire/frame.h"\n#include <CLI/CLI.hpp>'),
+        ("client/live/a.cpp", '#include "proto/control.pb.h"\n#include "cgdebug/client.h"'),
         ("daemon/core/base/a.h", "// Atomic: set by a signal handler.\nstd::atomic<int> count;"),
         (
             "daemon/ingest/a.cpp",

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "client/cli/views/tensor_report.h"
+#include "client/live/messages.h"
 #include "tests/support/fake_daemon.h"
 
 namespace cgdebug::cli {
@@ -13,16 +14,16 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using testing_support::MakeSnapshot;
 
-client::Tensor MakeTensor(const std::vector<float>& values) {
+source::Tensor MakeTensor(const std::vector<float>& values) {
   client::Tensor tensor;
   *tensor.reply.mutable_snapshot() = MakeSnapshot("blk3.attn", 17, values);
   tensor.payload.assign(reinterpret_cast<const char*>(values.data()),
                         values.size() * sizeof(float));
   tensor.reply.set_payload_bytes(tensor.payload.size());
-  return tensor;
+  return live::TensorOf(std::move(tensor));
 }
 
-std::string Report(const client::Tensor& tensor, const TensorReportOptions& options = {}) {
+std::string Report(const source::Tensor& tensor, const TensorReportOptions& options = {}) {
   const Result<std::string> report = TensorReport(tensor, options, Style());
   return report.ok() ? *report : "error: " + report.error().message;
 }
@@ -71,9 +72,9 @@ TEST(TensorReport, MoreTopkThanElementsShowsThemAll) {
 }
 
 TEST(TensorReport, DroppedPayloadIsSaidNotInvented) {
-  client::Tensor tensor = MakeTensor({1, 2});
+  source::Tensor tensor = MakeTensor({1, 2});
   tensor.payload.clear();
-  tensor.reply.set_payload_dropped(true);
+  tensor.snapshot.has_values = false;
   EXPECT_THAT(Report(tensor), HasSubstr("no values: only the statistics were kept"));
   const Json json = TensorReportJson(tensor, {});
   EXPECT_EQ(json["payload_dropped"], true);
@@ -81,7 +82,7 @@ TEST(TensorReport, DroppedPayloadIsSaidNotInvented) {
 }
 
 TEST(TensorReport, PayloadThatDoesNotFitItsShapeIsAnError) {
-  client::Tensor tensor = MakeTensor({1, 2});
+  source::Tensor tensor = MakeTensor({1, 2});
   tensor.payload.pop_back();
   EXPECT_THAT(Report(tensor), HasSubstr("error: "));
 }
@@ -91,9 +92,9 @@ TEST(TensorReport, EmptyTensorHasAReport) {
 }
 
 TEST(TensorReport, HistogramOfTheWholeRangeOfDoubleDoesNotOverflow) {
-  client::Tensor tensor = MakeTensor({-1, 1});
-  tensor.reply.mutable_snapshot()->mutable_stats()->set_min(-1.7e308);
-  tensor.reply.mutable_snapshot()->mutable_stats()->set_max(1.7e308);
+  source::Tensor tensor = MakeTensor({-1, 1});
+  tensor.stats.min = -1.7e308;
+  tensor.stats.max = 1.7e308;
   EXPECT_THAT(Report(tensor), Not(HasSubstr("inf ..")));
 }
 

@@ -6,6 +6,14 @@
 
 namespace cgdebug::cli {
 
+void AddRecordingOptions(CLI::App& app, std::string* output, std::vector<std::string>* probes) {
+  app.add_option("-o,--output", *output,
+                 "directory to make; default: $CGDEBUG_DIR or runs, named by the time")
+      ->type_name("DIR");
+  app.add_option("--probes", *probes, "globs: 'blk*.attn', '!blk3.*'; default: all")
+      ->type_name("GLOB");
+}
+
 void AddDiskOptions(CLI::App& app, DiskOptions* options) {
   AddParsed(
       app, "--max-size",

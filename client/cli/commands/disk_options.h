@@ -1,10 +1,11 @@
-// disk_options.h: how a recording is written, for every command that starts one.
+// disk_options.h: where a recording is written and how, for the commands that make one.
 #pragma once
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "proto/control.pb.h"
 
@@ -20,6 +21,9 @@ struct DiskOptions {
     return !durability.empty() || roll_bytes != 0 || max_bytes != 0 || min_free_bytes;
   }
 };
+
+// Where to and which probes. `output` and `probes` outlive the parsing.
+void AddRecordingOptions(CLI::App& app, std::string* output, std::vector<std::string>* probes);
 
 // `options` outlives the parsing.
 void AddDiskOptions(CLI::App& app, DiskOptions* options);

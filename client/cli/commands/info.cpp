@@ -1,34 +1,19 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <map>
 #include <memory>
-#include <set>
 #include <string>
 
 #include "client/analysis/check_report.h"
 #include "client/analysis/gaps.h"
-#include "client/cli/command.h"
-#include "client/cli/sources.h"
+#include "client/cli/commands/overview.h"
 #include "client/cli/views/source_table.h"
 #include "daemon/core/numerics/format.h"
 #include "daemon/core/recording/recording_reader.h"
 
 namespace cgdebug::cli {
 namespace {
-
-struct InfoOptions {
-  std::string source = "live";
-  ScopeOptions scope;
-  bool each = false;  // graph and shape
-};
-
-// Whether each graph and shape of a probe has a line of its own.
-bool IsWhole(const Context& context, const InfoOptions& options, const analysis::Scope& scope) {
-  return options.each || context.options.plain || !scope.which.selects_all();
-}
 
 constexpr std::size_t kMaxMissingLines = 8;
 
@@ -78,33 +63,11 @@ std::string Completeness(const analysis::GapSummary& gaps, const Style& style) {
   return text;
 }
 
-int PrintTable(Context& context, const Result<TextTable>& table) {
-  if (!table.ok()) return context.Fail(kExitTrouble, table.error().message);
-  Context::Print(context.options.plain
-                     ? table->RenderPlain()
-                     : table->Render(context.out, TerminalColumns(STDOUT_FILENO)));
-  return kExitOk;
-}
-
-// Opens what the options name; 0, or what to exit with.
-int Open(Context& context, const InfoOptions& options, std::unique_ptr<source::Source>* source,
-         analysis::Scope* scope) {
-  Result<analysis::Scope> made = MakeScope(context, options.scope);
-  if (!made.ok()) return context.Fail(kExitTrouble, made.error().message);
-  *scope = *std::move(made);
-  if (const int failed = OpenSource(context, options.source, source); failed != kExitOk) {
-    return failed;
-  }
-  for (const source::Slot& slot : (*source)->slots()) {
-    if (scope->Wants(slot)) return kExitOk;
-  }
-  return FailNoProbe(context, **source, options.scope);
-}
-
-int RunInfo(Context& context, const InfoOptions& options) {
+int RunInfo(Context& context, const OverviewOptions& options) {
   std::unique_ptr<source::Source> source;
   analysis::Scope scope;
-  if (const int failed = Open(context, options, &source, &scope); failed != kExitOk) return failed;
+  if (const int failed = OpenOverview(context, options, &source, &scope); failed != kExitOk)
+    return failed;
   analysis::GapSummary gaps = analysis::SummarizeGaps(*source, scope);
   analysis::AddUnreadable(*source, scope, &gaps);
   if (context.options.json) {
@@ -135,58 +98,11 @@ int RunInfo(Context& context, const InfoOptions& options) {
   return kExitOk;
 }
 
-int RunStats(Context& context, const InfoOptions& options) {
-  std::unique_ptr<source::Source> source;
-  analysis::Scope scope;
-  if (const int failed = Open(context, options, &source, &scope); failed != kExitOk) return failed;
-  SayUnread(context, *source);
-  if (!context.options.json) {
-    const int failed = PrintTable(
-        context, StatsTable(*source, scope, context.out, IsWhole(context, options, scope)));
-    analysis::GapSummary gaps = analysis::SummarizeGaps(*source, scope);
-    analysis::AddUnreadable(*source, scope, &gaps);
-    if (gaps.count > 0 && !gaps.sentences.empty()) {
-      context.Say(PrintableLines(fmt::format(
-          "not all of it: {}{}", gaps.sentences.front(),
-          gaps.sentences.size() > 1 ? fmt::format(", and {} more", gaps.sentences.size() - 1)
-                                    : "")));
-    }
-    if (!context.options.plain) Context::Print(PrintableLines(RanksHere(*source)));
-    return failed;
-  }
-  Result<Json> probes = StatsJson(*source, scope);
-  if (!probes.ok()) return context.Fail(kExitTrouble, probes.error().message);
-  analysis::GapSummary gaps = analysis::SummarizeGaps(*source, scope);
-  analysis::AddUnreadable(*source, scope, &gaps);
-  Context::Print(Dump({{"probes", *std::move(probes)},
-                       {"complete", gaps.count == 0 && gaps.goes_on.empty()},
-                       {"missing", gaps.sentences},
-                       {"account", analysis::AccountJson(gaps.account)}},
-                      /*indented=*/true) +
-                 "\n");
-  return kExitOk;
-}
-
-std::shared_ptr<InfoOptions> AddOptions(CLI::App& app) {
-  auto options = std::make_shared<InfoOptions>();
-  app.add_option("SOURCE", options->source, kSourceHelp);
-  app.add_option("PROBE", options->scope.probes, "globs; 're:...', '!...' excludes");
-  app.add_option("--replays", options->scope.replays, "only these")->type_name("100..200");
-  AddWhichOptions(app, &options->scope.which);
-  app.add_flag("-v,--verbose", options->each, "a line for each graph and shape of a probe");
-  return options;
-}
-
 }  // namespace
 
 RunFunction AddInfo(CLI::App& app) {
-  auto options = AddOptions(app);
+  auto options = AddOverviewOptions(app);
   return [options](Context& context) { return RunInfo(context, *options); };
-}
-
-RunFunction AddStats(CLI::App& app) {
-  auto options = AddOptions(app);
-  return [options](Context& context) { return RunStats(context, *options); };
 }
 
 }  // namespace cgdebug::cli

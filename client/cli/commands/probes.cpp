@@ -16,6 +16,7 @@
 #include "client/cli/views/session_text.h"
 #include "client/cli/views/snapshot_text.h"
 #include "client/cli/views/source_table.h"
+#include "client/live/messages.h"
 #include "daemon/core/numerics/format.h"
 
 namespace cgdebug::cli {
@@ -119,8 +120,8 @@ std::string LastText(const v1::ProbeInfo& probe, const Style& style) {
     parts.push_back(verdict);
   }
   if (probe.has_last_stats()) {
-    parts.push_back(numerics::FormatStats(DtypeOf(probe.dtype()), ShapeOf(probe.shape()),
-                                          StatsOf(probe.last_stats()), style.enabled()));
+    parts.push_back(numerics::FormatStats(live::DtypeOf(probe.dtype()), ShapeOf(probe.shape()),
+                                          live::StatsOf(probe.last_stats()), style.enabled()));
   } else {
     parts.push_back("no snapshot yet");
   }

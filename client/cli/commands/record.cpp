@@ -13,6 +13,7 @@
 #include "client/cli/sources.h"
 #include "client/cli/views/recording_text.h"
 #include "client/cli/views/terminal.h"
+#include "client/live/messages.h"
 #include "daemon/core/base/duration.h"
 #include "daemon/core/numerics/format.h"
 #include "daemon/core/options/parsed_option.h"
@@ -72,7 +73,7 @@ int RunStart(Context& context, const RecordOptions& options) {
   request.set_directory(RecordingPath(options.output));
   request.set_session(context.options.session);
   for (const std::string& probe : options.probes) request.add_probes(probe);
-  SetWhich(*which, request.mutable_which());
+  live::FillWhich(*which, request.mutable_which());
   request.set_replays(options.replays);
   request.set_duration_s(std::chrono::duration<double>(options.duration).count());
   request.set_align(options.align);
@@ -159,33 +160,13 @@ int RunList(Context& context) {
   return kExitOk;
 }
 
-int RunFreeze(Context& context, const RecordOptions& options, std::uint64_t last) {
-  if (const int failed = context.Connect(); failed != kExitOk) return failed;
-  v1::FreezeRequest request;
-  request.set_session(options.which.empty() ? context.options.session : options.which);
-  request.set_directory(RecordingPath(options.output));
-  for (const std::string& probe : options.probes) request.add_probes(probe);
-  request.set_last(last);
-  const auto reply = context.client().Freeze(request);
-  if (!reply.ok()) return context.Fail(reply.error());
-  return ReportRecording(context, reply->recording());
-}
-
-void AddOutput(CLI::App& app, RecordOptions* options) {
-  app.add_option("-o,--output", options->output,
-                 "directory to make; default: $CGDEBUG_DIR or runs, named by the time")
-      ->type_name("DIR");
-  app.add_option("--probes", options->probes, "globs: 'blk*.attn', '!blk3.*'; default: all")
-      ->type_name("GLOB");
-}
-
 }  // namespace
 
 RunFunction AddRecord(CLI::App& app) {
   auto options = std::make_shared<RecordOptions>();
   app.require_subcommand(1);
   CLI::App* start = app.add_subcommand("start", "writes every snapshot from now on to the disk");
-  AddOutput(*start, options.get());
+  AddRecordingOptions(*start, &options->output, &options->probes);
   AddWhichOptions(*start, &options->which_slots);
   start->add_option("--replays", options->replays, "stop after so many of each probe")
       ->check(WholeNumber(1))
@@ -214,17 +195,6 @@ RunFunction AddRecord(CLI::App& app) {
     if (stop->parsed()) return RunStop(context, *options);
     return list->parsed() ? RunList(context) : static_cast<int>(kExitTrouble);
   };
-}
-
-RunFunction AddFreeze(CLI::App& app) {
-  auto options = std::make_shared<RecordOptions>();
-  auto last = std::make_shared<std::uint64_t>(0);
-  app.add_option("SESSION", options->which, "key, label, run id or pid; default: the newest job");
-  AddOutput(app, options.get());
-  app.add_option("--last", *last, "only the newest N replays of each probe")
-      ->check(WholeNumber(1))
-      ->type_name("N");
-  return [options, last](Context& context) { return RunFreeze(context, *options, *last); };
 }
 
 }  // namespace cgdebug::cli

@@ -13,6 +13,7 @@
 #include "client/cli/views/json.h"
 #include "client/cli/views/snapshot_text.h"
 #include "client/cli/views/terminal.h"
+#include "client/live/messages.h"
 #include "daemon/core/base/duration.h"
 #include "daemon/core/options/whole_number.h"
 
@@ -61,7 +62,7 @@ Result<v1::SetRequest> MakeRequest(const SetOptions& options) {
   for (const std::string& probe : options.probes) request.add_probes(probe);
   const Result<WhichSlots> which = options.which.Parse();
   if (!which.ok()) return which.error();
-  SetWhich(*which, request.mutable_which());
+  live::FillWhich(*which, request.mutable_which());
   v1::Control* control = request.mutable_control();
   const std::string mode = options.mode.empty() ? "full" : options.mode;
   control->set_mode(kModes.at(mode));

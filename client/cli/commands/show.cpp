@@ -4,19 +4,18 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "client/cli/command.h"
 #include "client/cli/source_tensor.h"
 #include "client/cli/sources.h"
-#include "client/cli/views/json.h"
 #include "client/cli/views/npy.h"
-#include "client/cli/views/session_text.h"
-#include "client/cli/views/snapshot_text.h"
 #include "client/cli/views/tensor_report.h"
+#include "client/cli/views/tensor_text.h"
+#include "client/live/live_tensor.h"
 #include "daemon/core/base/unique_fd.h"
 #include "daemon/core/numerics/format.h"
 #include "daemon/core/options/whole_number.h"
@@ -32,52 +31,13 @@ struct ShowOptions {
   WhichOptions which;
 };
 
-// The session of one rank: `--ranks 3` with or without -s.
-Result<std::string> SessionOfRank(Context& context, const std::string& selector) {
-  const int rank = context.ranks.Single();
-  if (context.ranks.selects_all()) return selector;
-  v1::SessionsRequest request;
-  request.set_include_dead(true);
-  const Result<v1::SessionsReply> reply = context.client().Sessions(request);
-  if (!reply.ok()) return reply.error();
-  const v1::Session* newest = nullptr;
-  for (const v1::Session& session : reply->sessions()) {
-    if (session.rank() != rank || !MatchesSession(session, selector)) continue;
-    if (newest == nullptr || session.created_ns() > newest->created_ns()) newest = &session;
-  }
-  if (newest != nullptr) return newest->key();
-  return Error{fmt::format("no session{} has rank {}. Type: cgdebug-cli ps -a",
-                           selector.empty() ? "" : " '" + selector + "'", rank)};
-}
-
-// As `probes` writes it: "x" is the first call in a capture, "x#1" the second.
-Result<client::Tensor> GetCall(client::Client& client, v1::GetRequest request,
-                               const std::string& text) {
-  request.set_probe(text);
-  request.set_invocation(0);
-  Result<client::Tensor> tensor = client.Get(request);
-  const std::size_t mark = text.rfind('#');
-  if (tensor.ok() || mark == std::string::npos ||
-      client.last_failure() != client::Failure::kNothingMatched) {
-    return tensor;
-  }
-  std::uint32_t invocation = 0;
-  const char* end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data() + mark + 1, end, invocation);
-  if (parsed.ec != std::errc() || parsed.ptr != end) return tensor;
-  request.set_probe(text.substr(0, mark));
-  request.set_invocation(invocation);
-  return client.Get(request);
-}
-
-Result<client::Tensor> Fetch(Context& context, const Inside& inside) {
-  v1::GetRequest request;
-  const Result<std::string> session = SessionOfRank(context, context.options.session);
-  if (!session.ok()) return session.error();
-  request.set_session(*session);
-  request.set_replay(inside.replay);
-  SetWhich(inside.which, request.mutable_which());
-  Result<client::Tensor> tensor = GetCall(context.client(), request, inside.text);
+// Asks the daemon, for one rank if --ranks names one.
+Result<source::Tensor> Fetch(Context& context, const Inside& inside) {
+  std::optional<int> rank;
+  if (!context.ranks.selects_all()) rank = context.ranks.Single();
+  const std::string& session = context.options.session;
+  const live::TensorName name{session, inside.text, inside.replay, inside.which, rank};
+  Result<source::Tensor> tensor = live::GetTensor(context.client(), name);
   // A probe's name may contain a colon, so try the whole text as a name before taking a session
   // off.
   const bool may_have_source = inside.probe != inside.text;
@@ -85,11 +45,8 @@ Result<client::Tensor> Fetch(Context& context, const Inside& inside) {
       context.client().last_failure() != client::Failure::kNothingMatched) {
     return tensor;
   }
-  const Result<std::string> source =
-      SessionOfRank(context, inside.source.empty() ? context.options.session : inside.source);
-  if (!source.ok()) return source.error();
-  request.set_session(*source);
-  return GetCall(context.client(), request, inside.probe);
+  return live::GetTensor(context.client(), {inside.source.empty() ? session : inside.source,
+                                            inside.probe, inside.replay, inside.which, rank});
 }
 
 Result<void> WriteFile(const std::string& path, bool force, std::string_view header,
@@ -115,27 +72,27 @@ Result<void> WriteFile(const std::string& path, bool force, std::string_view hea
   return {};
 }
 
-int Save(Context& context, const ShowOptions& options, const client::Tensor& tensor) {
-  const v1::Snapshot& snapshot = tensor.reply.snapshot();
-  if (tensor.reply.payload_dropped()) {
+int Save(Context& context, const ShowOptions& options, const source::Tensor& tensor) {
+  const source::Slot& slot = tensor.slot;
+  const std::string name = fmt::format("{}@{}", Printable(slot.probe), tensor.snapshot.key.replay);
+  if (!tensor.snapshot.has_values) {
     return context.Fail(
-        kExitNoMatch,
-        fmt::format("{}@{} has no values: {}. For values, give the probe a TensorRecord",
-                    Printable(snapshot.probe()), snapshot.replay(), kOnlyStatistics));
+        kExitNoMatch, fmt::format("{} has no values: {}. For values, give the probe a TensorRecord",
+                                  name, kOnlyStatistics));
   }
-  const layout::Dtype dtype = DtypeOf(snapshot.dtype());
+  const layout::Dtype dtype = slot.dtype;
   const bool is_npy = options.output.ends_with(".npy");
   if (is_npy && dtype == layout::Dtype::kInvalid) {
     return context.Fail(kExitTrouble, "this version does not know dtype " +
-                                          Printable(snapshot.dtype()) + "; give -o FILE.bin");
+                                          Printable(slot.dtype_name) + "; give -o FILE.bin");
   }
-  const std::string header = is_npy ? NpyHeader(dtype, ShapeOf(snapshot.shape())) : "";
+  const std::string header = is_npy ? NpyHeader(dtype, slot.shape) : "";
   const Result<void> written = WriteFile(options.output, options.force, header, tensor.payload);
   if (!written.ok()) return context.Fail(kExitTrouble, written.error().message);
-  context.Note(fmt::format(
-      "{}@{} written to {}: {} {}, {}{}", Printable(snapshot.probe()), snapshot.replay(),
-      options.output, Printable(snapshot.dtype()), numerics::FormatShape(ShapeOf(snapshot.shape())),
-      numerics::FormatBytes(tensor.payload.size()), is_npy ? "" : ", raw little-endian elements"));
+  context.Note(fmt::format("{} written to {}: {} {}, {}{}", name, options.output,
+                           Printable(slot.dtype_name), numerics::FormatShape(slot.shape),
+                           numerics::FormatBytes(tensor.payload.size()),
+                           is_npy ? "" : ", raw little-endian elements"));
   if (is_npy && dtype == layout::Dtype::kBfloat16) {
     context.Say(
         "NumPy has no bfloat16: the file holds uint16, the upper half of each float32. "
@@ -178,7 +135,7 @@ int RunShow(Context& context, const ShowOptions& options) {
     return context.Fail(kExitTrouble,
                         "show shows one tensor: give one rank. Type for example: --ranks 0");
   }
-  Result<client::Tensor> tensor = Error{};
+  Result<source::Tensor> tensor = Error{};
   if (NeedsSource(*inside)) {
     std::unique_ptr<source::Source> source;
     const std::string name = inside->source.empty() ? "live" : inside->source;

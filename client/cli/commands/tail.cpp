@@ -11,6 +11,7 @@
 #include "client/cli/interrupt.h"
 #include "client/cli/sources.h"
 #include "client/cli/views/event_printer.h"
+#include "client/live/messages.h"
 #include "daemon/core/options/whole_number.h"
 
 namespace cgdebug::cli {
@@ -31,7 +32,7 @@ v1::TailRequest MakeRequest(const Context& context, const TailOptions& options,
   v1::TailRequest request;
   request.set_session(context.options.session);
   for (const std::string& probe : options.probes) request.add_probes(probe);
-  if (!which.selects_all()) SetWhich(which, request.mutable_which());
+  if (!which.selects_all()) live::FillWhich(which, request.mutable_which());
   request.set_last(options.lines);
   request.set_follow(options.follow);
   // With --session, stop following when that job ends.

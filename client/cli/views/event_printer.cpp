@@ -6,6 +6,8 @@
 
 #include "client/cli/views/json.h"
 #include "client/cli/views/snapshot_text.h"
+#include "client/cli/views/tensor_text.h"
+#include "client/live/messages.h"
 #include "daemon/core/numerics/format.h"
 
 namespace cgdebug::cli {
@@ -138,7 +140,7 @@ std::string EventPrinter::HumanSnapshot(const v1::Snapshot& snapshot) {
               &name_width_, kMaxNameWidth);
   type_width_ = std::max(
       type_width_, std::min(kMaxTypeWidth, TypeText(snapshot.dtype(), snapshot.shape()).size()));
-  return line + "  " + TensorLine(snapshot, options_.style.enabled(), type_width_);
+  return line + "  " + TensorLine(live::TensorOf(snapshot), options_.style.enabled(), type_width_);
 }
 
 // What TensorPrint wrote begins with the line of its snapshot, which needs no second time when the

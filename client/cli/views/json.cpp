@@ -7,6 +7,8 @@
 
 #include "client/cli/views/session_text.h"
 #include "client/cli/views/snapshot_text.h"
+#include "client/cli/views/tensor_json.h"
+#include "client/live/messages.h"
 #include "daemon/core/recording/types.h"
 #include "daemon/core/wire/message_fields.h"
 #include "proto/layout/counters.h"
@@ -46,15 +48,6 @@ void AddSlot(const v1::Slot& slot, Json* json) {
                 {"slot", slot.slot()}});
 }
 
-template <typename T>
-Json FieldJson(const T& value) {
-  if constexpr (std::is_same_v<T, double>) {
-    return JsonNumber(value);
-  } else {
-    return value;
-  }
-}
-
 // Of a struct that lists its fields, in the order of the list.
 template <typename T>
 Json FieldsJson(const T& fields) {
@@ -78,25 +71,7 @@ Json ToJson(const v1::Counters& counters) {
   return FieldsJson(FieldsOf<layout::Counters>(counters));
 }
 
-Json ToJson(const v1::Stats& message) {
-  const numerics::Stats stats = StatsOf(message);
-  Json json;
-  numerics::Stats::ForEachNumber([&](const layout::Field& field, auto member) {
-    json[field.name] = FieldJson(stats.*member);
-    if (std::string_view(field.name) != "neg_inf") return;
-    json["inf"] = stats.pos_inf + stats.neg_inf;
-    json["nonfinite"] = stats.nonfinite();
-  });
-  json["xor_hash"] = nullptr;
-  if (stats.has_hash) json["xor_hash"] = fmt::format("{:016x}", stats.hash);
-  json["first_nonfinite"] = nullptr;
-  if (stats.has_nonfinite) {
-    json["first_nonfinite"] = {{"index", stats.first_nonfinite},
-                               {"value", JsonNumber(stats.first_nonfinite_value)}};
-  }
-  json["histogram"] = stats.histogram;
-  return json;
-}
+Json ToJson(const v1::Stats& stats) { return ToJson(live::StatsOf(stats)); }
 
 Json ToJson(const v1::Session& session) {
   Json lanes = Json::array();
@@ -175,26 +150,7 @@ Json ToJson(const v1::ProbeInfo& probe) {
   return json;
 }
 
-Json ToJson(const v1::Snapshot& snapshot) {
-  return {{"session", snapshot.session()},
-          {"session_label", snapshot.session_label()},
-          {"rank", snapshot.rank()},
-          {"probe", snapshot.probe()},
-          {"slot", snapshot.slot()},
-          {"replay", snapshot.replay()},
-          {"serial", snapshot.serial()},
-          {"graph", snapshot.graph()},
-          {"graph_id", snapshot.graph_id()},
-          {"invocation", snapshot.invocation()},
-          {"dtype", snapshot.dtype()},
-          {"shape", Array(snapshot.shape())},
-          {"device", snapshot.device()},
-          {"timestamp_ns", snapshot.timestamp_ns()},
-          {"step", snapshot.step()},
-          {"shard", snapshot.shard()},
-          {"payload_bytes", snapshot.payload_bytes()},
-          {"stats", ToJson(snapshot.stats())}};
-}
+Json ToJson(const v1::Snapshot& snapshot) { return ToJson(live::TensorOf(snapshot)); }
 
 Json ToJson(const v1::TailReply& event) {
   const auto named = [&event](const char* kind, Json fields) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "client/cli/views/terminal.h"
+#include "client/live/messages.h"
 #include "daemon/core/numerics/format.h"
 #include "daemon/core/wire/message_fields.h"
 #include "proto/layout/counters.h"
@@ -10,16 +11,9 @@
 
 namespace cgdebug::cli {
 
-layout::Dtype DtypeOf(const std::string& name) {
-  const layout::DtypeInfo* info = layout::FindDtype(std::string_view(name));
-  return info == nullptr ? layout::Dtype::kInvalid : info->dtype;
-}
-
 std::vector<std::uint64_t> ShapeOf(const google::protobuf::RepeatedField<std::uint64_t>& shape) {
   return {shape.begin(), shape.end()};
 }
-
-numerics::Stats StatsOf(const v1::Stats& stats) { return FieldsOf<numerics::Stats>(stats); }
 
 std::uint64_t Nonfinite(const v1::Stats& stats) {
   return stats.nan() + stats.pos_inf() + stats.neg_inf();
@@ -52,22 +46,10 @@ std::string SelectorOf(const v1::FirstNonfinite& first) {
 
 std::string TypeText(const std::string& dtype,
                      const google::protobuf::RepeatedField<std::uint64_t>& shape) {
-  const layout::Dtype known = DtypeOf(dtype);
+  const layout::Dtype known = live::DtypeOf(dtype);
   const std::vector<std::uint64_t> sizes = ShapeOf(shape);
   if (known == layout::Dtype::kInvalid) return Printable(dtype) + numerics::FormatShape(sizes);
   return numerics::FormatTensorType(known, sizes);
-}
-
-std::string TensorLine(const v1::Snapshot& snapshot, bool colour, std::size_t type_width) {
-  const layout::Dtype dtype = DtypeOf(snapshot.dtype());
-  const std::vector<std::uint64_t> shape = ShapeOf(snapshot.shape());
-  if (dtype != layout::Dtype::kInvalid) {
-    return numerics::FormatTensorLine(dtype, shape, StatsOf(snapshot.stats()),
-                                      {colour, type_width});
-  }
-  std::string type = TypeText(snapshot.dtype(), snapshot.shape());
-  if (type.size() < type_width) type.resize(type_width, ' ');
-  return type + "  " + numerics::FormatStats(dtype, shape, StatsOf(snapshot.stats()), colour);
 }
 
 std::string ControlText(const v1::Control& control) {

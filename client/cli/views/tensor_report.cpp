@@ -4,10 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <span>
+#include <type_traits>
 #include <vector>
 
-#include "client/cli/views/snapshot_text.h"
+#include "client/cli/views/tensor_json.h"
+#include "client/cli/views/tensor_text.h"
 #include "daemon/core/numerics/decode.h"
 #include "daemon/core/numerics/format.h"
 
@@ -16,9 +17,9 @@ namespace {
 
 using numerics::TensorView;
 
-Result<TensorView> ViewOf(const client::Tensor& tensor, std::span<const std::uint64_t> shape) {
+Result<TensorView> ViewOf(const source::Tensor& tensor) {
   return numerics::MakeTensorView(
-      DtypeOf(tensor.reply.snapshot().dtype()), shape,
+      tensor.slot.dtype, tensor.slot.shape,
       {reinterpret_cast<const std::byte*>(tensor.payload.data()), tensor.payload.size()});
 }
 
@@ -82,34 +83,33 @@ std::string Percent(std::uint64_t part, std::uint64_t whole) {
   return fmt::format(" ({:.3g}%)", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
 }
 
-std::string Head(const v1::Snapshot& snapshot, const Style& style) {
-  std::string head =
-      fmt::format("{} {}\n", style.Bold(ProbeText(snapshot.probe(), snapshot.invocation())),
-                  style.Dim(fmt::format("@{}", snapshot.replay())));
-  head += "  " + TensorLine(snapshot, style.enabled(), 0) + "\n";
-  std::string from =
-      fmt::format("{} on {}", Printable(snapshot.session_label()), Printable(snapshot.device()));
-  if (snapshot.rank() >= 0) from += fmt::format(", rank {}", snapshot.rank());
-  if (snapshot.step() >= 0) from += fmt::format(", step {}", snapshot.step());
-  if (snapshot.graph_id() != 0) {
-    const std::string graph =
-        snapshot.graph().empty() ? std::to_string(snapshot.graph_id()) : snapshot.graph();
-    from += fmt::format(", graph {} call {}", Printable(graph), snapshot.invocation());
+std::string Head(const source::Tensor& tensor, const Style& style) {
+  const source::Slot& slot = tensor.slot;
+  const source::Snapshot& snapshot = tensor.snapshot;
+  std::string head = fmt::format("{} {}\n", style.Bold(Printable(SlotName(slot))),
+                                 style.Dim(fmt::format("@{}", snapshot.key.replay)));
+  head += "  " + TensorLine(tensor, style.enabled(), 0) + "\n";
+  std::string from = fmt::format("{} on {}", Printable(slot.session), Printable(slot.device));
+  if (slot.rank >= 0) from += fmt::format(", rank {}", slot.rank);
+  if (snapshot.step >= 0) from += fmt::format(", step {}", snapshot.step);
+  if (slot.graph_id != 0) {
+    const std::string graph = slot.graph.empty() ? std::to_string(slot.graph_id) : slot.graph;
+    from += fmt::format(", graph {} call {}", Printable(graph), slot.invocation);
   }
   // A file of tensors says neither when nor how they came to be.
-  if (snapshot.timestamp_ns() != 0) {
-    from += fmt::format("{}, {}", snapshot.graph_id() == 0 ? ", eager" : "",
-                        FormatTime(snapshot.timestamp_ns()));
+  if (snapshot.timestamp_ns != 0) {
+    from += fmt::format("{}, {}", slot.graph_id == 0 ? ", eager" : "",
+                        FormatTime(snapshot.timestamp_ns));
   }
   head += style.Dim("  " + from) + "\n";
-  if (!snapshot.shard().empty()) {
-    head += style.Dim("  shard " + Printable(snapshot.shard())) + "\n";
+  if (!slot.shard.empty()) {
+    head += style.Dim("  shard " + Printable(slot.shard)) + "\n";
   }
   return head;
 }
 
-std::string StatisticsBlock(const v1::Snapshot& snapshot, const Style& style) {
-  const numerics::Stats stats = StatsOf(snapshot.stats());
+std::string StatisticsBlock(const source::Tensor& tensor, const Style& style) {
+  const numerics::Stats& stats = tensor.stats;
   std::string counts, measures;
   numerics::Stats::ForEachNumber([&](const numerics::StatField& field, auto member) {
     if (field.label == nullptr) return;
@@ -127,30 +127,29 @@ std::string StatisticsBlock(const v1::Snapshot& snapshot, const Style& style) {
   });
   std::string first;
   if (stats.has_nonfinite) {
-    first = RowText(
-        "first",
-        fmt::format("{} at {}", numerics::FormatRepr(stats.first_nonfinite_value),
-                    numerics::FormatIndex(stats.first_nonfinite, ShapeOf(snapshot.shape()))));
+    first = RowText("first",
+                    fmt::format("{} at {}", numerics::FormatRepr(stats.first_nonfinite_value),
+                                numerics::FormatIndex(stats.first_nonfinite, tensor.slot.shape)));
   }
   const std::string elements =
-      FormatGrouped(stats.count) + "  " + numerics::FormatBytes(snapshot.payload_bytes());
+      FormatGrouped(stats.count) + "  " + numerics::FormatBytes(tensor.snapshot.payload_bytes);
   return "\n" + RowText("elements", elements) + counts + first + measures;
 }
 
-std::string Histogram(const v1::Stats& stats) {
+std::string Histogram(const numerics::Stats& stats) {
   std::uint64_t highest = 0;
-  for (const std::uint64_t bin : stats.histogram()) highest = std::max(highest, bin);
-  if (highest == 0 || !(stats.max() > stats.min())) return "";
+  for (const std::uint64_t bin : stats.histogram) highest = std::max(highest, bin);
+  if (highest == 0 || !(stats.max > stats.min)) return "";
   constexpr double kBarColumns = 40;
   std::string out = "\n  histogram of the finite elements\n";
-  const int bins = stats.histogram_size();
+  const int bins = static_cast<int>(stats.histogram.size());
   // min + i * width would overflow for a range of nearly the whole type.
   const auto edge = [&](int i) {
     const double part = static_cast<double>(i) / bins;
-    return stats.min() * (1 - part) + stats.max() * part;
+    return stats.min * (1 - part) + stats.max * part;
   };
   for (int i = 0; i < bins; ++i) {
-    const std::uint64_t bin = stats.histogram(i);
+    const std::uint64_t bin = stats.histogram[static_cast<std::size_t>(i)];
     const double share = static_cast<double>(bin) / static_cast<double>(highest);
     const int full = static_cast<int>(std::ceil(share * kBarColumns));
     std::string bar;
@@ -188,26 +187,23 @@ Json ElementsJson(const TensorView& view, const std::vector<std::uint64_t>& indi
   return array;
 }
 
-bool HasPayload(const client::Tensor& tensor) {
-  return !tensor.reply.payload_dropped() &&
-         (!tensor.payload.empty() || tensor.reply.snapshot().stats().count() == 0);
+bool HasPayload(const source::Tensor& tensor) {
+  return tensor.snapshot.has_values && (!tensor.payload.empty() || tensor.stats.count == 0);
 }
 
 }  // namespace
 
-Result<std::string> TensorReport(const client::Tensor& tensor, const TensorReportOptions& options,
+Result<std::string> TensorReport(const source::Tensor& tensor, const TensorReportOptions& options,
                                  const Style& style) {
-  const v1::Snapshot& snapshot = tensor.reply.snapshot();
-  std::string out = Head(snapshot, style) + StatisticsBlock(snapshot, style);
-  if (options.where.empty() && options.topk == 0) out += Histogram(snapshot.stats());
+  std::string out = Head(tensor, style) + StatisticsBlock(tensor, style);
+  if (options.where.empty() && options.topk == 0) out += Histogram(tensor.stats);
   if (!HasPayload(tensor)) {
     return out + style.Yellow(fmt::format("\n  no values: {}\n", kOnlyStatistics));
   }
-  const std::vector<std::uint64_t> shape = ShapeOf(snapshot.shape());
-  const Result<TensorView> view = ViewOf(tensor, shape);
+  const Result<TensorView> view = ViewOf(tensor);
   if (!view.ok()) return view.error();
   if (options.where == "nonfinite") {
-    const std::uint64_t all = Nonfinite(snapshot.stats());
+    const std::uint64_t all = tensor.stats.nonfinite();
     const auto found = FindNonfinite(*view, kMaxListedElements);
     out += Elements("elements that are NaN or Inf", *view, found,
                     all > found.size() ? all - found.size() : 0);
@@ -221,12 +217,10 @@ Result<std::string> TensorReport(const client::Tensor& tensor, const TensorRepor
   return out;
 }
 
-Json TensorReportJson(const client::Tensor& tensor, const TensorReportOptions& options) {
-  const v1::Snapshot& snapshot = tensor.reply.snapshot();
-  Json json = ToJson(snapshot);
-  json["payload_dropped"] = tensor.reply.payload_dropped();
-  const std::vector<std::uint64_t> shape = ShapeOf(snapshot.shape());
-  const Result<TensorView> view = ViewOf(tensor, shape);
+Json TensorReportJson(const source::Tensor& tensor, const TensorReportOptions& options) {
+  Json json = ToJson(tensor);
+  json["payload_dropped"] = !tensor.snapshot.has_values;
+  const Result<TensorView> view = ViewOf(tensor);
   if (!HasPayload(tensor) || !view.ok()) return json;
   Json values = Json::array();
   for (std::uint64_t i = 0; i < std::min<std::uint64_t>(options.values, view->count()); ++i) {

@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <string>
 
-#include "cgdebug/client.h"
-#include "client/cli/views/json.h"
+#include "client/analysis/json_number.h"
 #include "client/cli/views/terminal.h"
+#include "client/source/source.h"
 #include "daemon/core/base/result.h"
 
 namespace cgdebug::cli {
@@ -21,11 +21,11 @@ struct TensorReportOptions {
 inline constexpr std::size_t kMaxListedElements = 20;
 
 // Fails: a payload that does not fit its dtype and shape.
-Result<std::string> TensorReport(const client::Tensor& tensor, const TensorReportOptions& options,
+Result<std::string> TensorReport(const source::Tensor& tensor, const TensorReportOptions& options,
                                  const Style& style);
 
-// The snapshot, "payload_dropped", and with the options "values" (flat, at most options.values of
-// them, from the start), "nonfinite" and "topk".
-Json TensorReportJson(const client::Tensor& tensor, const TensorReportOptions& options);
+// The snapshot, "payload_dropped", and with the options "values" (flat, at most
+// options.values of them, from the start), "nonfinite" and "topk".
+Json TensorReportJson(const source::Tensor& tensor, const TensorReportOptions& options);
 
 }  // namespace cgdebug::cli

@@ -1,0 +1,16 @@
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "client/cli/commands/copy.h"
+
+namespace cgdebug::cli {
+
+RunFunction AddExtract(CLI::App& app) {
+  auto options = std::make_shared<CopyCommand>();
+  app.add_option("RECORDING", options->paths, "NAME.cgrec")->required()->expected(1);
+  AddCopyOptions(app, options, /*has_scope=*/true);
+  app.get_option("--output")->required();
+  return [options](Context& context) { return CopyPaths(context, *options); };
+}
+
+}  // namespace cgdebug::cli

@@ -1,0 +1,46 @@
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/cli/command.h"
+#include "client/cli/commands/disk_options.h"
+#include "client/cli/views/recording_text.h"
+#include "daemon/core/options/whole_number.h"
+
+namespace cgdebug::cli {
+namespace {
+
+struct FreezeOptions {
+  std::string session;
+  std::string output;
+  std::vector<std::string> probes;
+  std::uint64_t last = 0;
+};
+
+int RunFreeze(Context& context, const FreezeOptions& options) {
+  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  v1::FreezeRequest request;
+  request.set_session(options.session.empty() ? context.options.session : options.session);
+  request.set_directory(RecordingPath(options.output));
+  for (const std::string& probe : options.probes) request.add_probes(probe);
+  request.set_last(options.last);
+  const auto reply = context.client().Freeze(request);
+  if (!reply.ok()) return context.Fail(reply.error());
+  return ReportRecording(context, reply->recording());
+}
+
+}  // namespace
+
+RunFunction AddFreeze(CLI::App& app) {
+  auto options = std::make_shared<FreezeOptions>();
+  app.add_option("SESSION", options->session, "key, label, run id or pid; default: the newest job");
+  AddRecordingOptions(app, &options->output, &options->probes);
+  app.add_option("--last", options->last, "only the newest N replays of each probe")
+      ->check(WholeNumber(1))
+      ->type_name("N");
+  return [options](Context& context) { return RunFreeze(context, *options); };
+}
+
+}  // namespace cgdebug::cli

@@ -1,0 +1,18 @@
+#include "client/cli/views/tensor_text.h"
+
+#include "client/cli/views/terminal.h"
+#include "daemon/core/numerics/format.h"
+
+namespace cgdebug::cli {
+
+std::string TensorLine(const source::Tensor& tensor, bool colour, std::size_t type_width) {
+  const source::Slot& slot = tensor.slot;
+  if (slot.dtype != layout::Dtype::kInvalid) {
+    return numerics::FormatTensorLine(slot.dtype, slot.shape, tensor.stats, {colour, type_width});
+  }
+  std::string type = Printable(TypeText(slot));
+  if (type.size() < type_width) type.resize(type_width, ' ');
+  return type + "  " + numerics::FormatStats(slot.dtype, slot.shape, tensor.stats, colour);
+}
+
+}  // namespace cgdebug::cli

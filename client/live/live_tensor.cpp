@@ -1,0 +1,64 @@
+#include "client/live/live_tensor.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "client/cli/views/session_text.h"
+#include "client/live/messages.h"
+
+namespace cgdebug::live {
+namespace {
+
+// The newest session of that rank.
+Result<std::string> SessionOfRank(client::Client& client, const std::string& selector, int rank) {
+  v1::SessionsRequest request;
+  request.set_include_dead(true);
+  const Result<v1::SessionsReply> reply = client.Sessions(request);
+  if (!reply.ok()) return reply.error();
+  const v1::Session* newest = nullptr;
+  for (const v1::Session& session : reply->sessions()) {
+    if (session.rank() != rank || !cli::MatchesSession(session, selector)) continue;
+    if (newest == nullptr || session.created_ns() > newest->created_ns()) newest = &session;
+  }
+  if (newest != nullptr) return newest->key();
+  return Error{fmt::format("no session{} has rank {}. Type: cgdebug-cli ps -a",
+                           selector.empty() ? "" : " '" + selector + "'", rank)};
+}
+
+Result<source::Tensor> Get(client::Client& client, const v1::GetRequest& request) {
+  Result<client::Tensor> tensor = client.Get(request);
+  if (!tensor.ok()) return tensor.error();
+  return TensorOf(*std::move(tensor));
+}
+
+}  // namespace
+
+Result<source::Tensor> GetTensor(client::Client& client, const TensorName& name) {
+  v1::GetRequest request;
+  request.set_session(name.session);
+  if (name.rank) {
+    const Result<std::string> session = SessionOfRank(client, name.session, *name.rank);
+    if (!session.ok()) return session.error();
+    request.set_session(*session);
+  }
+  request.set_replay(name.replay);
+  FillWhich(name.which, request.mutable_which());
+  request.set_probe(name.probe);
+  request.set_invocation(0);
+  Result<source::Tensor> tensor = Get(client, request);
+  const std::size_t mark = name.probe.rfind('#');
+  if (tensor.ok() || mark == std::string::npos ||
+      client.last_failure() != client::Failure::kNothingMatched) {
+    return tensor;
+  }
+  std::uint32_t invocation = 0;
+  const char* end = name.probe.data() + name.probe.size();
+  const auto parsed = std::from_chars(name.probe.data() + mark + 1, end, invocation);
+  if (parsed.ec != std::errc() || parsed.ptr != end) return tensor;
+  request.set_probe(name.probe.substr(0, mark));
+  request.set_invocation(invocation);
+  return Get(client, request);
+}
+
+}  // namespace cgdebug::live
