@@ -50,7 +50,6 @@ class SlotStatus:
             "shape",
         }
         return cls(
-            graph_id=slot["graph_id"],
             invocation_index=slot["invocation"],
             shape=tuple(slot["shape"]),
             verdict=verdict["state"],
