@@ -5,6 +5,7 @@ import os
 import socket
 import struct
 import threading
+import types
 
 import numpy
 import pytest
@@ -325,6 +326,7 @@ def response(**hello):
         ),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak cgdebug's protocol"),
         (HEADER.pack(1 << 30, 2, 0, 1), "does not speak cgdebug's protocol"),
+        (HEADER.pack(0, 2, 0, 7), "does not speak cgdebug's protocol"),  # to another request
         (HEADER.pack(100, 2, 0, 1) + b"short", "closed the connection"),
         (b"", "closed the connection"),
     ],
@@ -386,3 +388,17 @@ def test_set_refuses_what_it_does_not_know(client):
             client.set("x", mode="off", ttl=ttl)
     with pytest.raises(DaemonError, match="no probe matches"):
         client.set("nothing.like.this", mode="off")
+
+
+@pytest.mark.parametrize("lossless, name", [(False, "NEVER"), (True, "ALWAYS")])
+def test_record_says_whether_jobs_wait(client, monkeypatch, lossless, name):
+    asked = {}
+
+    def ask(kind, **fields):
+        asked.update(fields)
+        return types.SimpleNamespace(recording=None)
+
+    monkeypatch.setattr(client, "_ask", ask)
+    client.record("x", lossless=lossless)
+    field = _wire.message_class("RecordStartRequest").DESCRIPTOR.fields_by_name["lossless"]
+    assert field.enum_type.values_by_number[asked["lossless"]].name == name

@@ -77,7 +77,7 @@ def test_what_was_written_is_read(path):
 
 def test_series_is_indexed_by_replay(path):
     x = cgdebug.open(path)["x"]
-    assert x[-1].replay_index == 5
+    assert x[-1].replay_index == 5 and x[-5].replay_index == 1
     assert [s.replay_index for s in x[2:5]] == [2, 3, 4]
     assert [s.replay_index for s in x[1:6:2]] == [1, 3, 5]
     assert [s.replay_index for s in x[:]] == [1, 2, 3, 4, 5] == [s.replay_index for s in x]
@@ -182,9 +182,11 @@ def test_recording_still_being_written(tmp_path):
     writer.commit()
     r = cgdebug.open(writer.path)
     assert r.growing and not r.complete and r["x"].replays == [1]
+    assert r.sql("SELECT count(*) FROM snapshot") == [(1,)]
     writer.add("x", 2, numpy.float32([2]))
     writer.commit()
     assert r["x"].replays == [1] and r.refresh()["x"].replays == [1, 2]
+    assert r.sql("SELECT count(*) FROM snapshot") == [(2,)]
     writer.close()
     assert not r.refresh().growing and r.complete
 

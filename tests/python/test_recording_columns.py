@@ -258,3 +258,20 @@ def test_tensorboard_has_histograms_tells_recordings_apart_and_needs_no_torch(tm
         found = histogram.histogram_value
         assert histogram.step == 7 and found.num == 4 and sum(found.bucket) == 4
         assert (found.min, found.max) == (-3 * factor, factor)
+
+
+def test_step_0_and_the_first_element_are_numbers(tmp_path):
+    writer = Writer(tmp_path / "a.cgrec")
+    writer.add("x", 1, numpy.float32([numpy.nan, 1]), step=0)
+    writer.add("x", 2, numpy.float32([1, 1]))
+    table = cgdebug.open(writer.close()).table()
+    assert table["step"] == [0, None] and table["first_nonfinite"] == [0, None]
+
+
+def test_sql_tells_between_which_replays_snapshots_were_lost(tmp_path):
+    writer = Writer(tmp_path / "a.cgrec")
+    writer.add("x", 1, numpy.float32([1]))
+    writer.lose("x", 2, after_replay=1)
+    writer.add("x", 4, numpy.float32([4]))
+    r = cgdebug.open(writer.close())
+    assert r.sql('SELECT "count", after_replay, before_replay FROM loss') == [(2, 1, 4)]

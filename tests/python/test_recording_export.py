@@ -118,6 +118,7 @@ def test_what_is_damaged_is_said_and_the_rest_is_exported(tmp_path, path):
         assert set(arrays) == {"y"}
     with numpy.load(tmp_path / "npz" / "replay-000003.npz") as arrays:
         assert set(arrays) == {"x", "y"}
+    assert cgdebug.export.main([path, "--to", "npz", "-o", str(tmp_path / "again")]) == 3
 
 
 def test_numpy_formats_never_change_a_dtype_silently(tmp_path):
@@ -154,6 +155,14 @@ def test_perfetto_has_counters_and_marks_nonfinite(tmp_path):
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     assert {"ph": "C", "name": "x abs_max", "pid": 0, "ts": 1.0, "args": {"abs_max": 1.0}} in events
     assert [e["name"] for e in events if e["ph"] == "i"] == ["x: 1 NaN or Inf"]
+
+
+def test_perfetto_has_a_track_for_each_rank(tmp_path):
+    for rank in (0, 1):
+        write(tmp_path / f"r{rank}.cgrec", replays=1, rank=rank)
+    cgdebug.open(tmp_path).export("perfetto", tmp_path / "t.json")
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert {event["pid"] for event in events if event["ph"] == "C"} == {0, 1}
 
 
 def test_tensorboard_reads_the_scalars(tmp_path, path):
@@ -353,6 +362,12 @@ def test_assert_recordings_close(tmp_path, path):
         testing.assert_recordings_close(path, other)
     assert f"cgdebug-cli diff {path} {other}" in str(failure.value)
     testing.assert_recordings_close(path, other, "x")
+    ranks = [
+        cgdebug.open(write(tmp_path / name, replays=1, factor=n, rank=0), rank=0)
+        for n, name in enumerate(("d.cgrec", "e.cgrec"))
+    ]
+    with pytest.raises(AssertionError, match="--ranks 0"):
+        testing.assert_recordings_close(*ranks)
     with pytest.raises(AssertionError) as failure:
         testing.assert_recordings_close(
             path, other, "y", "!x", rtol=0.25, equal_nan=True, replays=(2, 3), align="step"

@@ -144,6 +144,8 @@ def test_stats_count_subnormal_numbers_of_the_own_type(dtype):
 
 
 def test_stats_of_the_largest_doubles_do_not_overflow():
+    large = snapshot_of(torch.tensor([3e200, 4e200], dtype=torch.float64)).stats
+    assert large.l2 == pytest.approx(5e200)
     stats = snapshot_of(torch.tensor([1e308, 1e308, -1e308], dtype=torch.float64)).stats
     assert stats.mean == pytest.approx(1e308 / 3) and stats.std == pytest.approx(
         9.428090415820635e307

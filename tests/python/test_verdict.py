@@ -37,3 +37,11 @@ def status(**slot):
 def test_why_it_is_not_compared(slot, text):
     said = _verdict.why_not_compared(status(**slot), True, 10, "")
     assert re.search(text, said) if text else said == "", said
+
+
+def test_the_first_failure_is_that_of_the_earliest_replay():
+    slots = [
+        dataclasses.replace(status().slots[0], verdict="fail", first_failed_replay=replay)
+        for replay in (7, 3, 5)
+    ]
+    assert ProbeStatus("x", "capture", slots=tuple(slots)).replay_index == 3

@@ -288,8 +288,8 @@ TEST_F(DamagedRecording, WithADamagedIndexEverySnapshotIsThereOnce) {
   {
     const auto file = *SegmentFile::Open(file_);
     Record record;
-    for (std::uint64_t at = layout::kFileHeaderBytes; file->ReadWithin(at, file->bytes(), &record);
-         at = record.next()) {
+    for (std::uint64_t at = layout::kFileHeaderBytes;
+         file->Read(at, &record) == ReadStatus::kRecord; at = record.next()) {
       const bool is_index = record.type() == layout::RecordType::kIndex;
       if (is_index && record.header.payload_bytes != 0) rows_at.push_back(record.payload_offset());
     }

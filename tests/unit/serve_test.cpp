@@ -345,7 +345,6 @@ TEST_F(Served, ATailOfOneRankShowsThatRankAlone) {
   }
   v1::TailRequest request;
   request.set_last(10);
-  request.set_has_rank(true);
   request.set_rank(1);
   TailStream tail = Tail(request);
   const auto replies = RepliesOf(&tail);
