@@ -24,6 +24,18 @@ using testing_support::RecordingFixture;
 using testing_support::WriteRecording;
 using testing_support::WriteText;
 
+TEST_F(CliSourcesTest, VerifySaysWhenAnyOfThemIsNotComplete) {
+  {
+    RecordingFixture recording(dir_ / "cut.cgrec");
+    recording.Add(recording.AddSlot("x", {1}), 1, {1});
+    recording.Close(recording::StopReason::kDiskFull);
+  }
+  WriteRecording(dir_ / "whole.cgrec", 2, 3);
+  EXPECT_EQ(Cli({"verify", dir_ / "whole.cgrec"}).code, 0);
+  EXPECT_EQ(Cli({"verify", dir_ / "cut.cgrec", dir_ / "whole.cgrec"}).code, 3);
+  EXPECT_EQ(Cli({"verify", dir_ / "whole.cgrec", dir_ / "cut.cgrec"}).code, 3);
+}
+
 TEST_F(CliSourcesTest, VerifyFindsDamageAndRepairKeepsTheRest) {
   WriteRecording(dir_ / "a.cgrec", 5, 3);
   EXPECT_EQ(Cli({"verify", dir_ / "a.cgrec"}).code, 0);

@@ -298,6 +298,38 @@ TEST_F(CommandsTest, ShowFindsAProbeWithAndWithoutItsSession) {
   EXPECT_EQ(Cli({"show", "blk3.attn@zero"}).code, 2);
 }
 
+TEST_F(CommandsTest, ShowOfARankIsOfItsNewestJob) {
+  world_.sessions.clear();
+  for (const char* key : {"11111111", "22222222", "33333333"}) {
+    world_.sessions.push_back(MakeSession(key, 0));
+    world_.sessions.back().set_created_ns(key[0] == '2' ? 30 : 10);
+  }
+  Serve();
+  Cli({"show", "blk3.attn", "--ranks", "0"});
+  EXPECT_EQ(daemon_->requests().back().get().session(), "22222222");
+}
+
+TEST_F(CommandsTest, SetAsksForAsManySnapshotsAsWereCounted) {
+  Serve();
+  const auto until = [&](std::vector<std::string> options) {
+    options.insert(options.begin(), {"set", "blk*", "--mode", "full", "--count", "3"});
+    Cli(options);
+    return daemon_->requests().back().set().control().until();
+  };
+  EXPECT_EQ(until({}), 3u);
+  EXPECT_EQ(until({"--every", "2"}), 5u);
+  EXPECT_EQ(until({"--every", "2", "--from", "5"}), 9u);
+}
+
+TEST_F(CommandsTest, SetTakesNoConditionThatItDoesNotUnderstandToTheEnd) {
+  Serve();
+  Cli({"set", "blk*", "--on", "abs_max>1e4"});
+  EXPECT_EQ(daemon_->requests().back().set().control().threshold(), 1e4);
+  for (const char* condition : {"abs_max>1e4x", "abs_max>", "abs_max>-1", "abs_max>inf", "max>1"}) {
+    EXPECT_EQ(Cli({"set", "blk*", "--on", condition}).code, 2) << condition;
+  }
+}
+
 TEST_F(CommandsTest, ShowWritesNpyAndNeverOverOneWithoutForce) {
   Serve();
   const std::string path = dir_ / "attn.npy";

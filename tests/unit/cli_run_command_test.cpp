@@ -82,6 +82,12 @@ TEST_F(CommandsTest, AComparisonThatWasNotMadeIsNoPass) {
   EXPECT_EQ(run("nan").code, 0);
   EXPECT_THAT(Cli({"probes", "-a", "blk3.out"}).out,
               HasSubstr("ERROR: the expected tensor cannot be read"));
+  world_.probes.back().mutable_verdict()->set_state(v1::Verdict::PASS);
+  world_.probes.back().mutable_verdict()->set_lost(1);
+  EXPECT_EQ(run("compare").code, 3);
+  world_.probes.back().mutable_verdict()->set_lost(0);
+  EXPECT_EQ(run("compare").code, 0);
+  world_.probes.back().mutable_verdict()->set_state(v1::Verdict::ERROR);
   world_.probes.back().set_replay(0);  // in a graph that was never replayed
   EXPECT_EQ(run("compare").code, 0);
 }

@@ -101,6 +101,17 @@ TEST(RunSummary, NamesTheEarliestNanOverTheRanksAndWhatToType) {
               ::testing::Contains("cgdebug-cli show -s 99999999 'early@7' --where nonfinite"));
 }
 
+// Each of them counts its own replays.
+TEST(RunSummary, TheEarliestIsThatWhoseReplayBeganFirst) {
+  RunSummary summary = HealthyRun();
+  v1::FirstNonfinite late = First("late", 3), early = First("early", 50);
+  late.set_serial(900);
+  early.set_serial(100);
+  *summary.sessions[0].mutable_first_nan() = late;
+  *summary.sessions[1].mutable_first_nan() = early;
+  EXPECT_THAT(FirstFinding(summary), HasSubstr("first NaN: early @50 on rank 1"));
+}
+
 TEST(RunSummary, TellsTheCauseBeforeTheSymptomOfAnotherRank) {
   RunSummary summary = HealthyRun();
   *summary.sessions[0].mutable_first_nan() = First("grad.allreduced", 18);

@@ -194,6 +194,7 @@ TEST_F(CliSourcesTest, ShowFindsOneTensorOfAFile) {
   EXPECT_EQ(CliJson({"show", a + ":x@2[:, -1]"})["values"], json::parse("[3.0, 5.0]"));
   EXPECT_EQ(CliJson({"show", a + ":x@2[0:1, 0]"})["shape"], json::parse("[1]"));
   EXPECT_EQ(CliJson({"show", a + ":x@2[1]"})["stats"]["max"], 5.0);
+  EXPECT_EQ(CliJson({"show", a + ":x@2[1:9, 0]"})["values"], json::parse("[4.0]"));
   EXPECT_EQ(Cli({"show", a + ":x@2[2]"}).code, 2);
   EXPECT_EQ(Cli({"show", a + ":x@2[0,0,0]"}).code, 2);
   const ProcessResult absent = Cli({"show", a + ":x@9"});
@@ -202,6 +203,8 @@ TEST_F(CliSourcesTest, ShowFindsOneTensorOfAFile) {
   EXPECT_THAT(Cli({"show", a + ":xx"}).err, HasSubstr("'x'"));
   WriteFloats(dir_ / "m.safetensors", {{"w", {1, NAN}}});
   EXPECT_EQ(CliJson({"show", (dir_ / "m.safetensors") + ":w@first-nan"})["stats"]["nan"], 1);
+  WriteFloats(dir_ / "i.safetensors", {{"w", {1, INFINITY}}});
+  EXPECT_EQ(CliJson({"show", (dir_ / "i.safetensors") + ":w@first-nan"})["stats"]["pos_inf"], 1);
 }
 
 TEST_F(CliSourcesTest, WhatIsDamagedIsTroubleAndNotAbsent) {
