@@ -85,10 +85,17 @@ WIRE_FILES = (
     "client/live/",
     *(
         f"client/cli/{name}."
-        for name in (
-            "context interrupt commands/disk_options views/event_printer views/finding_filter"
-            " views/json views/recording_text views/session_text views/snapshot_text"
-        ).split()
+        for name in [
+            "context",
+            "interrupt",
+            "commands/disk_options",
+            "views/event_printer",
+            "views/finding_filter",
+            "views/json",
+            "views/recording_text",
+            "views/session_text",
+            "views/snapshot_text",
+        ]
     ),
     "client/cli/run/",
 )
