@@ -306,31 +306,6 @@ TEST_F(DamagedRecording, WithADamagedIndexEverySnapshotIsThereOnce) {
 }
 
 // Of one replay in ten the next snapshot says that the nine before it were not wanted.
-TEST_F(DamagedRecording, WhatTheNextSnapshotSaysWasNotWantedIsNotLost) {
-  {
-    auto writer = *RecordingWriter::Open(path_, {});
-    const auto session = writer->AddSession(testing_support::SessionOf());
-    Slot slot = testing_support::FloatSlot(*session, "x", 8, 0);
-    slot.every = 10;
-    ASSERT_TRUE(writer->AddSlot(slot).ok());
-    for (const std::uint64_t sequence : {1, 11, 21}) {
-      const auto values = ValuesAt(0, sequence, 8);
-      Snapshot snapshot = testing_support::SnapshotAt(0, sequence, values);
-      snapshot.skipped = sequence == 1 ? 0 : 9;
-      ASSERT_TRUE(writer->Append(snapshot, std::as_bytes(std::span(values))).ok());
-    }
-    ASSERT_TRUE(writer->Close(StopReason::kRequested).ok());
-  }
-  const std::uint64_t damaged_at = (*RecordingReader::Open(path_))->Find(0, 11)->offset;
-  const UniqueFd fd(::open(file_.c_str(), O_RDWR));
-  ASSERT_EQ(pwrite(fd.get(), "?", 1, static_cast<off_t>(damaged_at)), 1);
-  const auto reader = RecordingReader::Open(path_, {.trust_index = false});
-  ASSERT_TRUE(reader.ok()) << reader.error().message;
-  ASSERT_EQ((*reader)->losses().size(), 1u);
-  // What the damaged one said of those before it is lost with it.
-  EXPECT_EQ((*reader)->losses()[0].count, 10u);
-}
-
 TEST_F(DamagedRecording, CutOffAnywhereGivesItsLongestWholePrefix) {
   for (const std::uint64_t elements : {8u, 1024u}) {
     std::filesystem::remove_all(path_);
