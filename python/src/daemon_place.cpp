@@ -12,6 +12,7 @@
 #include "daemon/core/base/runtime_dir.h"
 #include "daemon/core/endpoint/autostart.h"
 #include "daemon/core/endpoint/endpoint.h"
+#include "python/src/gil.h"
 
 namespace py = pybind11;
 
@@ -42,7 +43,7 @@ std::string FindSocket(const std::string& chosen, const std::string& mark_folder
 // A connected descriptor, -1 when nobody listens.
 int Connect(const std::string& path, double timeout_s) {
   Result<UniqueFd> fd = [&] {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     return wire::TryConnect(path, Milliseconds(timeout_s));
   }();
   if (!fd.ok()) RaiseConnectionError(fd.error());
@@ -51,7 +52,7 @@ int Connect(const std::string& path, double timeout_s) {
 
 void EnsureDaemon(const std::string& chosen, double timeout_s, const std::string& mark_folder) {
   const Result<UniqueFd> connected = [&]() -> Result<UniqueFd> {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     const RuntimeEnvironment environment = ClientEnvironment(mark_folder);
     const Result<std::string> path = PrepareSocketPath(environment, chosen);
     if (!path.ok()) return path.error();

@@ -9,11 +9,14 @@
 #include <optional>
 
 #include "cgdebug/probe.h"
+#include "python/src/gil.h"
 
 namespace py = pybind11;
 
 namespace cgdebug {
 namespace {
+
+using python::WithoutGil;
 
 std::chrono::nanoseconds Seconds(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) seconds = 0;
@@ -144,14 +147,6 @@ py::dict ToDict(const SlotStatus& slot) {
 
 // Nothing of the probe is called with the interpreter's lock held: a capture in another thread may
 // hold the probe table's lock and wait in the driver for a callback in Python.
-bool IsInterpreterEnding() {
-#if PY_VERSION_HEX >= 0x030D0000
-  return Py_IsFinalizing() != 0;
-#else
-  return _Py_IsFinalizing() != 0;
-#endif
-}
-
 class NativeProbe {
  public:
   NativeProbe(const std::string& name, const std::string& mode, bool copy_non_contiguous,
@@ -160,14 +155,11 @@ class NativeProbe {
               bool prefer_link) {
     ProbeOptions options = ParseOptions(mode, copy_non_contiguous, site, print, record, compare,
                                         stats, lane, prefer_link);
-    const py::gil_scoped_release unlocked;
+    const WithoutGil unlocked;
     probe_ = std::make_unique<Probe>(name, std::move(options));
   }
   ~NativeProbe() {
-    // A thread that gets the GIL while the interpreter ends is unwound by force, and where C++ code
-    // on its stack allows no exception, that ends the process: the GIL stays here then.
-    std::optional<py::gil_scoped_release> unlocked;
-    if (!IsInterpreterEnding()) unlocked.emplace();
+    const WithoutGil unlocked;
     probe_.reset();
   }
 
@@ -177,7 +169,7 @@ class NativeProbe {
   py::list Records(int last) const {
     std::vector<Record> records;
     {
-      const py::gil_scoped_release unlocked;
+      const WithoutGil unlocked;
       records = probe_->Records(last);
     }
     py::list list;
@@ -188,7 +180,7 @@ class NativeProbe {
       if (!payload) throw py::error_already_set();
       char* to = PyByteArray_AS_STRING(payload.ptr());
       {
-        const py::gil_scoped_release unlocked;  // nobody else knows the array
+        const WithoutGil unlocked;  // nobody else knows the array
         if (!record.payload.empty()) {
           std::memcpy(to, record.payload.data(), record.payload.size());
         }
@@ -203,24 +195,24 @@ class NativeProbe {
 
   void ClearRecords(const py::object& upto) {
     if (upto.is_none()) {
-      const py::gil_scoped_release unlocked;
+      const WithoutGil unlocked;
       probe_->ClearRecords();
       return;
     }
     const auto ordinals = upto.cast<std::map<std::uint32_t, std::uint64_t>>();
-    const py::gil_scoped_release unlocked;
+    const WithoutGil unlocked;
     for (const auto& [slot, ordinal] : ordinals) probe_->ClearRecords(slot, ordinal);
   }
 
   bool WaitConsumed(double timeout_s) const {
-    const py::gil_scoped_release unlocked;
+    const WithoutGil unlocked;
     return probe_->WaitConsumed(Seconds(timeout_s));
   }
 
   py::dict Status() const {
     ProbeStatus status;
     {
-      const py::gil_scoped_release unlocked;
+      const WithoutGil unlocked;
       status = probe_->Status();
     }
     py::dict item;
@@ -237,7 +229,7 @@ class NativeProbe {
   }
 
   void Close() {
-    const py::gil_scoped_release unlocked;
+    const WithoutGil unlocked;
     probe_->Close();
   }
 
@@ -248,7 +240,7 @@ class NativeProbe {
 PyObject* site_function = nullptr;  // never released: probes may be called until the very end
 
 std::string CallSite() {
-  if (Py_IsInitialized() == 0) return {};
+  if (Py_IsInitialized() == 0 || python::IsInterpreterEnding()) return {};
   const py::gil_scoped_acquire locked;
   try {
     return py::reinterpret_borrow<py::object>(site_function)().cast<std::string>();
@@ -260,7 +252,7 @@ std::string CallSite() {
 py::object SessionDict() {
   std::optional<SessionInfo> info;
   {
-    const py::gil_scoped_release unlocked;
+    const WithoutGil unlocked;
     info = CurrentSession();
   }
   if (!info) return py::none();
@@ -308,7 +300,7 @@ PYBIND11_MODULE(_probe, module) {
         SetStep(step.value_or(-1));
         if (stream) SetStepInStreamOrder(step.value_or(-1), reinterpret_cast<void*>(*stream));
       },
-      py::arg("step"), py::arg("stream"), py::call_guard<py::gil_scoped_release>());
+      py::arg("step"), py::arg("stream"), py::call_guard<WithoutGil>());
   module.def(
       "set_graph_label",
       [](std::string label, bool scoped) {
@@ -324,10 +316,10 @@ PYBIND11_MODULE(_probe, module) {
         SetSiteProvider(&CallSite);
       },
       py::arg("function"));
-  module.def("start_daemon", &StartDaemon, py::call_guard<py::gil_scoped_release>());
+  module.def("start_daemon", &StartDaemon, py::call_guard<WithoutGil>());
   module.def(
       "finish", [](double timeout_s) { return Finish(Seconds(timeout_s)); }, py::arg("timeout_s"),
-      py::call_guard<py::gil_scoped_release>());
+      py::call_guard<WithoutGil>());
   module.def("version", &Version);
 }
 

@@ -22,6 +22,7 @@
 #include "daemon/core/recording/recording_reader.h"
 #include "proto/layout/segment_layout.h"
 #include "python/src/daemon_place.h"
+#include "python/src/gil.h"
 #include "python/src/recording_columns.h"
 #include "python/src/recording_query.h"
 #include "python/src/recording_stats.h"
@@ -60,7 +61,7 @@ class Reader {
  public:
   static std::unique_ptr<Reader> Open(const std::string& path, std::optional<int> rank) {
     Result<std::unique_ptr<Source>> source = [&] {
-      const py::gil_scoped_release release;
+      const WithoutGil release;
       return source::Open(path);
     }();
     auto reader = std::make_unique<Reader>();
@@ -75,7 +76,7 @@ class Reader {
   // Runs `read` without the interpreter's lock, with ours.
   template <typename Read>
   auto Unlocked(const Read& read) {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     const std::scoped_lock lock(mutex_);
     return read(*source_);
   }
@@ -302,7 +303,7 @@ py::tuple Reader::Diff(Reader& a, Reader& b, const py::dict& given) {
   options.trusts_hashes = given["trust_hashes"].cast<bool>();
   std::string json, text;
   const Result<void> done = [&]() -> Result<void> {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     // Lock both at once: diff(a, b) and diff(b, a) must not deadlock.
     std::unique_lock lock_a(a.mutex_, std::defer_lock), lock_b(b.mutex_, std::defer_lock);
     &a == &b ? lock_a.lock() : std::lock(lock_a, lock_b);

@@ -9,6 +9,7 @@
 #include "daemon/core/numerics/stats.h"
 #include "daemon/core/numerics/tensor_view.h"
 #include "daemon/core/recording/recording_writer.h"
+#include "python/src/gil.h"
 
 namespace py = pybind11;
 
@@ -75,7 +76,7 @@ class Writer {
     snapshot.payload_bytes = stats_only ? 0 : bytes.size();
     Result<void> done;
     {
-      const py::gil_scoped_release release;
+      const WithoutGil release;
       snapshot.stats = numerics::ComputeStats(view);
       if (!xor_hash) snapshot.stats.has_hash = false;
       done = writer().Append(snapshot, stats_only ? std::span<const std::byte>() : bytes);

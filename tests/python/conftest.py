@@ -268,10 +268,10 @@ def no_daemon(without_daemon, daemon_allowed):
 class Job:
     """A Python process that runs `code`; lines it prints are read with `line()`."""
 
-    def __init__(self, code, stderr=None, **environment):
+    def __init__(self, code, stderr=None, arguments=(), **environment):
         header = "import sys, os, time, torch, cgdebug\nfrom cgdebug import *\n"
         self.process = subprocess.Popen(
-            [sys.executable, "-u", "-c", header + textwrap.dedent(code)],
+            [sys.executable, "-u", "-c", header + textwrap.dedent(code), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,

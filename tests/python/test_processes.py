@@ -100,6 +100,40 @@ def test_clean_exit_without_a_daemon_leaves_nothing(without_daemon, job):
     assert name not in segments()
 
 
+def test_threads_that_still_ask_do_not_end_a_job_that_ends(without_daemon, job, tmp_path):
+    path = str(tmp_path / "a.cgrec")
+    one = job(
+        """
+        import threading
+        p = CudaGraphTensorProbe("p", [TensorRecord(1)], mode="always")
+        p(torch.ones(200_000))
+        from cgdebug import _recording
+        writer = _recording.Writer(sys.argv[1])
+        slot = writer.add_slot(writer.add_session("a" * 32, "job"), "p", "float32", [200_000])
+        writer.append(slot, 1, torch.ones(200_000).numpy())
+        writer.close()
+        reader = _recording.Reader(sys.argv[1])
+
+        def ask(question):
+            while True:
+                question()
+
+        questions = [p.records, p.status, reader.verify, lambda: reader.values(0, 1)]
+        for question in 2 * questions:
+            threading.Thread(target=ask, args=(question,), daemon=True).start()
+
+        class Late:
+            def __del__(self, sleep=time.sleep):
+                sleep(0.5)  # the interpreter ends, and others may have its lock
+
+        late = Late()
+        print("done")
+        """,
+        arguments=[path],
+    )
+    assert one.finish()[0] == "done\n"
+
+
 def test_killed_job_leaves_its_last_values(without_daemon, job):
     one = job(RECORD + SESSION + "sys.stdin.readline()")
     name = one.line()
