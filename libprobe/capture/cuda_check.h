@@ -13,8 +13,8 @@ inline void CheckCuda(cudaError_t status, const char* call) {
   if (status == cudaSuccess) return;
   (void)cudaGetLastError();  // reported here: the job's next check must not see it
   throw ProbeError(ErrorKind::kSystem, std::string(call) + " failed: " + cudaGetErrorName(status) +
-                                      " (" + cudaGetErrorString(status) +
-                                      "). Type: cgdebug-cli doctor");
+                                           " (" + cudaGetErrorString(status) +
+                                           "). Type: cgdebug-cli doctor");
 }
 
 // Swaps this thread's capture mode to relaxed, in which set-up calls are legal. In "global" or

@@ -83,8 +83,8 @@ class SlotRingReader {
   // Copies entry `ordinal`; reuses `out->payload`. Reports kDamaged only after a second read.
   ReadStatus Read(std::uint64_t ordinal, Entry* out) const;
 
-  // The ordinal of the entry of replay `sequence`, found by the headers alone; 0 if the ring does not
-  // hold it.
+  // The ordinal of the entry of replay `sequence`, found by the headers alone; 0 if the ring does
+  // not hold it.
   std::uint64_t FindReplay(std::uint64_t sequence) const;
 
   // The oldest ordinal that may still be there if `newest` is the newest; 1 if nothing was

@@ -152,8 +152,8 @@ struct alignas(kCacheLineBytes) SlotVerdict {
   char text[kVerdictTextBytes];         // of the first failure, UTF-8, not terminated
 };
 
-// Each written once. `order` is stored last: if it is 0 or another slot's (SlotCredit::order), there
-// was none.
+// Each written once. `order` is stored last: if it is 0 or another slot's (SlotCredit::order),
+// there was none.
 struct SlotFirst {
   std::uint64_t sequence;  // replay
   std::int64_t step;       // as EntryHeader::step

@@ -364,7 +364,8 @@ TEST_F(RecordingDaemon, RefusesWhatItCannotDoAndSaysWhatToType) {
   request.set_max_bytes(0);
   for (const double duration : {-1.0, std::nan(""), HUGE_VAL, 4e9}) {
     request.set_duration_s(duration);
-    EXPECT_THAT(client.RecordStart(request).error().message, testing::HasSubstr("a recording cannot last"));
+    EXPECT_THAT(client.RecordStart(request).error().message,
+                testing::HasSubstr("a recording cannot last"));
   }
   request.set_duration_s(0);
   request.set_durability(static_cast<v1::RecordStartRequest::Durability>(9));

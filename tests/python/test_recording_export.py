@@ -1,6 +1,7 @@
 """Recordings in other formats, and in the tests of others."""
 
 import csv
+import importlib
 import json
 import os
 import pathlib
@@ -118,7 +119,12 @@ def test_what_is_damaged_is_said_and_the_rest_is_exported(tmp_path, path):
         assert set(arrays) == {"y"}
     with numpy.load(tmp_path / "npz" / "replay-000003.npz") as arrays:
         assert set(arrays) == {"x", "y"}
-    assert cgdebug.export.main([path, "--to", "npz", "-o", str(tmp_path / "again")]) == 3
+    assert (
+        importlib.import_module("cgdebug.export").main(
+            [path, "--to", "npz", "-o", str(tmp_path / "again")]
+        )
+        == 3
+    )
 
 
 def test_numpy_formats_never_change_a_dtype_silently(tmp_path):
