@@ -1,10 +1,10 @@
-// account.h: what a source has of what a job produced: the one measure of "complete" for live jobs,
-// jobs that ended, frozen rings, recordings and what was merged of them.
+// account.h: how much of what a job produced a source has. The only measure of "complete" for live
+// jobs, jobs that ended, frozen rings, recordings and merged recordings.
 //
 //   produced = not_wanted + kept + lost, by cause, + unread
 //
-// `produced` never comes from what is there: it is what the job itself counted in the head of its
-// ring, within the stretch that the source is about. So what nobody looked at cannot be left out.
+// `produced` is never derived from what is there: it is what the job itself counted in the head of
+// its ring, within the stretch that the source covers. So nothing can be left out unnoticed.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,16 @@
 
 namespace cgdebug::recording {
 
-// Of one slot, or the sum of several. Units: snapshots.
+// The account of one slot, or the sum of several. Units: snapshots.
 struct Account {
   std::uint64_t before = 0;    // produced before the stretch begins: never asked for
   std::uint64_t produced = 0;  // within it
   std::uint64_t not_wanted =
       0;                   // of those: left out by a period, a selection or a limit of replays
-  std::uint64_t kept = 0;  // and those that are here, their statistics at least
+  std::uint64_t kept = 0;  // of those: the ones that are here, at least their statistics
   std::map<std::string, std::uint64_t> lost;  // by ToText(LossCause)
-  std::uint64_t unread = 0;                   // a live job's, which its daemon has yet to read
-  std::uint64_t without_values = 0;           // of those kept: only the statistics are left
+  std::uint64_t unread = 0;                   // of a live job: not yet read by its daemon
+  std::uint64_t without_values = 0;           // of those kept: the ones with statistics only
   bool is_end_known = true;                   // false: more may have been produced than this counts
 
   std::uint64_t lost_count() const {

@@ -2,8 +2,8 @@
 //
 //   sqlite3 runs/a.cgrec/catalogue.sqlite "select probe, replay, nan from v_first_nonfinite"
 //
-// The segments are the truth. The catalogue is made from them and from nothing else, record by
-// record, so that one that grew with its recording and one that was made anew hold the same rows.
+// The segments are the truth. The catalogue is made from them alone, record by record, so a
+// catalogue that grew with its recording and one that was rebuilt hold the same rows.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,14 @@ namespace cgdebug::recording {
 
 std::string CataloguePath(const std::string& directory);
 
-// Takes in what the segments have and the catalogue has not, in one transaction; makes the file
-// when there is none, and anew when it is damaged, of another recording or of another version.
-// Returns how many records it took in.
+// Adds what the catalogue lacks, in one transaction. Makes the file if there is none, and makes it
+// again if it is damaged or belongs to another recording or version. Returns how many records it
+// added.
 // Thread: any; two at a time wait for each other.
 // Fails:  no recording, the catalogue cannot be written.
 Result<std::uint64_t> UpdateCatalogue(const std::string& directory);
 
-// The same from nothing.
+// Makes it again from nothing.
 Result<std::uint64_t> RebuildCatalogue(const std::string& directory);
 
 }  // namespace cgdebug::recording

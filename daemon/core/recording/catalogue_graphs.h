@@ -5,7 +5,7 @@ struct sqlite3;
 
 namespace cgdebug::recording {
 
-// Fills in probe.graph, of all sessions: a slot that was added may give a graph another name.
+// Fills in probe.graph for all sessions, because an added slot may change a graph's name.
 bool NameGraphs(sqlite3* database);
 
 }  // namespace cgdebug::recording

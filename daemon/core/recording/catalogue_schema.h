@@ -5,7 +5,7 @@
 
 namespace cgdebug::recording {
 
-// Another version is not read, but made anew.
+// A catalogue of another version is not read but rebuilt.
 inline constexpr int kCatalogueVersion = 8;
 
 // The columns of statistics are the numbers of numerics::Stats.

@@ -1,5 +1,5 @@
-// checksum.h: the two sums of a recording: CRC32C over what is believed before it is used, XXH3-64
-// over what is handed out.
+// checksum.h: the two checksums of a recording: CRC32C over headers and meta, checked before they
+// are used, and XXH3-64 over payloads, checked before they are returned.
 #pragma once
 
 #include <cstddef>

@@ -12,17 +12,17 @@
 namespace cgdebug::recording {
 
 std::string SegmentPath(const std::string& directory, std::uint32_t segment);
-// In the order of their numbers; empty when there is no such directory.
-// Fails: it cannot be read. A part of the list would make a recording look shorter than it is.
+// In the order of their numbers; empty if there is no such directory.
+// Fails: the directory cannot be read. A partial list would make a recording look too short.
 Result<std::vector<std::string>> ListSegments(const std::string& directory);
 
-// Held for as long as the descriptor is open.
+// The lock is held as long as the descriptor is open.
 // Fails: another process writes into the recording.
 Result<UniqueFd> LockForWriting(const std::string& directory);
 bool IsBeingWritten(const std::string& directory);
 
-// Where the last index of an unfinished segment lies: the lock file's content. A hint: a reader
-// that finds none, or no such index there, walks through the segment.
+// The content of the lock file: where the last index of an unfinished segment lies. Only a hint: a
+// reader that finds no note, or no index at that place, walks through the segment.
 struct IndexNote {
   std::uint32_t segment = 0;
   std::uint64_t offset = 0;

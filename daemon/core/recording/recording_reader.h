@@ -1,4 +1,4 @@
-// recording_reader.h: opens a recording, also one that is being written or was cut off anywhere.
+// recording_reader.h: opens a recording, even while it is written or after it was cut off anywhere.
 //
 //   auto reader = RecordingReader::Open("runs/a.cgrec");
 //   if (!reader.ok()) return reader.error();
@@ -9,8 +9,8 @@
 //     }
 //   }
 //
-// What it returns passed its checks: meta by CRC, payloads by hash, each at the time it is read.
-// What does not is an error that names file and offset, and shows up in damage().
+// Everything it returns has passed its checks when it was read: meta by CRC, payloads by hash.
+// Anything else is an error that names file and offset, and is listed in damage().
 #pragma once
 
 #include <cstdint>
@@ -55,7 +55,7 @@ class RecordingReader {
   // Whether the directory looks like a recording: it holds a segment file.
   static bool IsRecording(const std::string& directory);
 
-  // Adds what was written since. References and iterators from before stay as they are until then.
+  // Takes in what was written since. Invalidates references and iterators from before.
   Result<void> Refresh();
 
   const std::string& directory() const { return directory_; }
@@ -63,19 +63,19 @@ class RecordingReader {
   std::int64_t created_ns() const { return created_ns_; }
   std::uint64_t bytes() const;  // of its segment files
 
-  // By id. One whose record is damaged has an empty uuid, or probe.
+  // By id. If its record is damaged, the uuid or the probe's name is empty.
   const std::vector<Session>& sessions() const { return sessions_; }
   const std::vector<Slot>& slots() const { return slots_; }
   const std::vector<Mark>& marks() const { return marks_; }
-  // In the order in which they were written; those found by the reader (kDamaged) last.
+  // In the order in which they were written; then those that the reader found (kDamaged).
   const std::vector<Loss>& losses() const { return losses_; }
   std::vector<Damage> damage() const;
 
   bool closed() const { return closed_; }
   StopReason stop_reason() const { return stop_reason_; }
   bool being_written() const;
-  // Whether it was closed because it had everything it wanted, and nothing of that is missing, as
-  // far as is known without reading every payload (Verify).
+  // Whether it was closed because it had everything it wanted, and nothing of that is missing as
+  // far as is known without reading every payload (see Verify()).
   bool complete() const;
   // Of one slot, by id.
   Account AccountOf(std::uint32_t slot) const;
@@ -96,7 +96,7 @@ class RecordingReader {
   // Highest replay of any slot; 0 when there is none.
   std::uint64_t last_sequence() const { return index_.last_sequence(); }
 
-  // Everything but the values.
+  // Everything except the values.
   Result<Snapshot> Read(const SnapshotRef& ref) const;
   // The values, compared with their hash; read into memory, or on pages of the file (segment_file.h
   // says when that is dangerous).
@@ -108,12 +108,12 @@ class RecordingReader {
     return GetPayload(ref, &SegmentFile::MapPayload);
   }
 
-  // Reads the values of one snapshot and holds them against their hash; there may be none.
-  // Fails: they are damaged; the message names the file, the place, the probe and the replay.
+  // Reads the values of one snapshot, if there are any, and checks them against their hash.
+  // Fails: they are damaged; the message names file, offset, probe and replay.
   Result<void> VerifyPayload(const SnapshotRef& ref) const;
 
-  // Reads every byte, and holds it against every check. `progress` gets how many of bytes() are
-  // done, and stops it with false. What it finds is in the result, not in damage().
+  // Reads every byte and makes every check. `progress` gets how many of bytes() are done, and stops
+  // the reading by returning false. Findings are in the result, not in damage().
   Result<std::vector<Damage>> Verify(
       const std::function<bool(std::uint64_t bytes)>& progress = {}) const;
 

@@ -1,4 +1,4 @@
-// recording_writer.h: writes a recording, or goes on with one.
+// recording_writer.h: writes a recording, or continues one.
 //
 //   auto writer = RecordingWriter::Open("runs/a.cgrec", {});
 //   session.id = (*writer)->AddSession(session);
@@ -7,7 +7,7 @@
 //   (*writer)->Close(StopReason::kRequested);
 //
 // A full disk, --max-size or a failed write stops the recording: what was written is closed and
-// stays whole, later calls are refused and counted, status() says why. Nothing is thrown away
+// stays whole, later calls are refused and counted, and status() says why. Nothing is dropped
 // silently.
 #pragma once
 
@@ -43,24 +43,24 @@ enum class Durability {
 // "none", "interval" or "each".
 std::optional<Durability> ParseDurability(std::string_view text);
 
-// What people may ask for.
+// Lower bounds for the command line.
 inline constexpr std::uint64_t kMinRollBytes = 1u << 20;
 inline constexpr std::uint64_t kMinMaxBytes = 64u << 10;  // below it hardly a snapshot fits
 
 struct WriterOptions {
   std::uint64_t roll_bytes = 4ull << 30;  // a new segment file from here on
   std::uint64_t max_bytes = 0;            // of the recording; 0: no limit
-  // Of the disk, the larger of both: a recording that comes nearer to a full disk stops.
+  // The larger of both stays free on the disk: a recording stops before it leaves less.
   std::uint64_t min_free_bytes = 64u << 20;
   std::uint32_t min_free_percent = 0;
   Durability durability = Durability::kInterval;
   std::chrono::milliseconds commit_interval{1000};
   std::uint64_t commit_bytes = 1u << 30;
   std::uint64_t index_bytes = 64u << 20;  // an index at the latest after so much
-  // Small snapshots are handed to the system at Flush() or Commit(), many at a time, and not before
-  // Append() returns.
+  // Small snapshots go to the system at Flush() or Commit(), many at a time, instead of in
+  // Append().
   bool gather = false;
-  // Refuses to go on with a recording that was ended: it would take another job's values in.
+  // Refuses to continue a recording that was ended, because it would mix in another job's values.
   bool only_unfinished = false;
 };
 
@@ -79,7 +79,7 @@ struct WriterStatus {
 // Thread: any. Hashing runs in the caller, outside the lock; writes go one after the other.
 class RecordingWriter {
  public:
-  // Makes the directory and its parents, or goes on with the recording in it, after a crash too.
+  // Makes the directory and its parents, or continues the recording in it, also after a crash.
   // Fails: another process writes there, it holds something else, no space.
   static Result<std::unique_ptr<RecordingWriter>> Open(const std::string& directory,
                                                        const WriterOptions& options);
@@ -89,28 +89,28 @@ class RecordingWriter {
 
   const std::string& directory() const { return directory_; }
 
-  // Those that the recording has already, by uuid, and by session, index and generation, keep their
-  // id. Session::id and Slot::id are ignored.
+  // Returns the id. A session (by uuid) or slot (by session, index and generation) that the
+  // recording has already keeps its id. Session::id and Slot::id are ignored.
   Result<std::uint32_t> AddSession(Session session);
   Result<std::uint32_t> AddSlot(Slot slot);
-  // Up to where the recording has the slot, lost ones included: Slot::from_ordinal and 0 when it
-  // has nothing. What it has is not written again.
+  // Up to where the recording has the slot, losses included; Slot::from_ordinal and 0 if it has
+  // nothing. What it has is not written again.
   struct Position {
     std::uint64_t ordinal = 0;
     std::uint64_t sequence = 0;
   };
   Position last(std::uint32_t slot) const;
 
-  // Takes payload_hash from the snapshot when it is not 0. A snapshot that the recording has
-  // already is ignored.
+  // Uses the snapshot's payload_hash unless it is 0. Ignores a snapshot that the recording has
+  // already.
   // Requires: `payload` is the slot's payload_bytes long, or empty with stats_only.
   Result<void> Append(Snapshot snapshot, std::span<const std::byte> payload);
   Result<void> AddLoss(const Loss& loss);
   Result<void> AddMark(const Mark& mark);
 
-  // Hands everything to the system: what was appended before survives the end of this process.
+  // Writes everything to the system: what was appended before survives the end of this process.
   Result<void> Flush();
-  // Waits until everything written so far is on the disk, and says so in the recording.
+  // Waits until everything written so far is on the disk, and notes that in the recording.
   Result<void> Commit();
   // Ends the recording. Later calls do nothing.
   Result<void> Close(StopReason reason);

@@ -1,4 +1,4 @@
-// segment_file.h: one segment file, read record by record; nothing in it is believed unchecked.
+// segment_file.h: reads one segment file record by record and uses nothing in it unchecked.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@
 
 namespace cgdebug::recording {
 
-// Values out of a file, of which nobody else has the same bytes: whoever casts the const away
-// changes these alone, and never the file.
+// Values from a file, in memory of their own: a caller that casts the const away changes only these
+// bytes and never the file.
 //
 // Lifetime: as long as a copy of `keep` lives, also after the reader is gone.
 struct Payload {
