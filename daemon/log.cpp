@@ -1,6 +1,7 @@
 #include "daemon/log.h"
 
 #include <spdlog/details/log_msg_buffer.h>
+#include <spdlog/sinks/base_sink-inl.h>  // spdlog as a library lacks it for our mutex
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/rotating_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>

@@ -202,7 +202,6 @@ std::vector<std::vector<const Finding*>> ByProbe(const Source& source, const Che
 std::string FindingsText(Source& source, const Check& check, std::size_t max_rows) {
   std::string text;
   for (std::size_t i = 0; i < check.findings.size();) {
-    const FindingKind kind = check.findings[i].kind;
     std::size_t rows = 0, hidden = 0;
     for (const std::vector<const Finding*>& probe : ByProbe(source, check, &i)) {
       // A probe of 51 graphs would hide all others.
