@@ -1,7 +1,6 @@
 #include "daemon/log.h"
 
 #include <spdlog/details/log_msg_buffer.h>
-#include <spdlog/sinks/base_sink-inl.h>  // spdlog as a library lacks it for our mutex
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/rotating_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
@@ -17,6 +16,11 @@
 #include <vector>
 
 #include "daemon/core/base/suggest.h"
+
+// As a library, spdlog has the sink for its own mutexes only.
+#ifndef SPDLOG_HEADER_ONLY
+#include <spdlog/sinks/base_sink-inl.h>
+#endif
 
 namespace cgdebug {
 namespace {
