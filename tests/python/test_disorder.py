@@ -1,14 +1,24 @@
 """Daemons and jobs that are stopped and killed at random while they are asked for things: every value
 that can be read is the one that the job had, and every one that is missing is counted.
 
-CGDEBUG_TEST_DISORDER=500 for so many events, CGDEBUG_TEST_SEED=n for those of an earlier run.
+CGDEBUG_TEST_DISORDER=500 for so many events, 600s for so many seconds: then with eight jobs, half of them
+another user's where the tests may be one, in the same /dev/shm. CGDEBUG_TEST_SEED=n for the events of an
+earlier run.
 """
 
+import collections
+import contextlib
+import json
 import mmap
 import os
+import pathlib
 import random
+import shutil
 import signal
 import struct
+import subprocess
+import sys
+import tempfile
 import time
 
 import pytest
@@ -16,26 +26,37 @@ import pytest
 import cgdebug
 from conftest import wait_until
 
-EVENTS = int(os.environ.get("CGDEBUG_TEST_DISORDER", "20"))
+SETTING = os.environ.get("CGDEBUG_TEST_DISORDER", "20")
+SECONDS = int(SETTING[:-1]) if SETTING.endswith("s") else 0
+EVENTS = 0 if SECONDS else int(SETTING)
 SEED = int(os.environ.get("CGDEBUG_TEST_SEED", str(time.time_ns() % 100_000)))
+IS_LONG = "CGDEBUG_TEST_DISORDER" in os.environ
+JOBS = int(os.environ.get("CGDEBUG_TEST_DISORDER_JOBS", "8" if IS_LONG else "2"))  # at a time
+OTHER_UID = 54321
 
-# Every probe's replay n holds n everywhere. The file counts what all probes have seen.
+# How many elements the tensors have that a probe is called with, each a slot of its own. Of the k-th
+# shape every k-th round is a replay; its replay n holds n everywhere.
+SHAPES = {"disk": [1_000, 700, 30], "tenth": [64, 65], "ring": [300, 1], "stats": [64, 640]}
 JOB = """
-import mmap, struct
+import json, mmap, struct
 rounds = mmap.mmap(os.open(os.environ["ROUNDS"], os.O_RDWR), 16)
-probes = [
-    CudaGraphTensorProbe("disk", [TensorRecord(to="disk")], mode="always"),
-    CudaGraphTensorProbe("tenth", [TensorRecord(to="disk", every=10)], mode="always"),
-    CudaGraphTensorProbe("ring", [TensorRecord(8)], mode="always"),
-    CudaGraphTensorProbe("stats", [TensorStats(every=3)], mode="always"),
-]
-values = [torch.empty(1_000), torch.empty(64), torch.empty(300), torch.empty(64)]
+actions = {
+    "disk": TensorRecord(to="disk"),
+    "tenth": TensorRecord(to="disk", every=10),
+    "ring": TensorRecord(8),
+    "stats": TensorStats(every=3),
+}
+calls = []
+for name, counts in json.loads(os.environ["SHAPES"]).items():
+    probe = CudaGraphTensorProbe(name, [actions[name]], mode="always")
+    calls += [(probe, k, torch.empty(count)) for k, count in enumerate(counts, 1)]
 n = 0
 while not rounds[8]:
     n += 1
-    for probe, value in zip(probes, values):
-        probe(value.fill_(n))
-    rounds[:8] = struct.pack("q", n)
+    for probe, k, value in calls:
+        if n % k == 0:
+            probe(value.fill_(n // k))
+    rounds[:8] = struct.pack("q", n)  # behind all of them
     time.sleep(0.0003)
 """
 
@@ -48,10 +69,16 @@ class CountedJob:
         with open(rounds, "r+b") as file:
             self._shared = mmap.mmap(file.fileno(), 16)
         self.folder, self.was_killed = folder, False
-        self.process = job(JOB, ROUNDS=str(rounds), CGDEBUG_DIR=str(folder)).process
+        shapes = json.dumps(SHAPES)
+        self.process = job(JOB, ROUNDS=str(rounds), SHAPES=shapes, CGDEBUG_DIR=str(folder)).process
 
     def rounds(self):
         return struct.unpack("q", self._shared[:8])[0]
+
+    def calls(self, shape):
+        """How often each probe was called with its shape'th shape, at least and at most."""
+        rounds = self.rounds()
+        return rounds // (shape + 1), (rounds + self.was_killed) // (shape + 1)
 
     def kill(self):
         self.was_killed = True
@@ -64,17 +91,20 @@ class CountedJob:
 
 
 class Disorder:
-    """One daemon after the other, two jobs at a time, and what happens to them."""
+    """One daemon after the other, some jobs at a time, and what happens to them."""
 
-    def __init__(self, own_daemon, job, folder):
+    def __init__(self, own_daemon, job, folder, jobs):
         self.random = random.Random(SEED)
         self.own_daemon, self.job, self.folder = own_daemon, job, folder
         self.jobs, self.recordings = [], 0
-        self.start_job()
-        self.start_job()
+        for _ in range(jobs):
+            self.start_job()
         self.daemon = own_daemon()
         for one in self.jobs:
             self.wait_for_probes(one)
+
+    def alive(self):
+        return [one for one in self.jobs if not one.was_killed]
 
     def start_job(self):
         self.jobs.append(CountedJob(self.job, self.folder / f"job{len(self.jobs)}"))
@@ -83,18 +113,18 @@ class Disorder:
         def known():
             with self.daemon.connect() as client:
                 mine = [one for one in client.sessions() if one.pid == job.process.pid]
-                return mine and mine[0].probe_count == 4
+                return mine and mine[0].probe_count == len(SHAPES)
 
-        wait_until(known, "the daemon knows the job's four probes")
+        wait_until(known, "the daemon knows the four probes of the job", 60)
 
     def next_path(self):
         self.recordings += 1
         return self.folder / f"{self.recordings}.cgrec"
 
     def go_on_for_a_while(self):
-        job = self.jobs[-1]
+        job = self.random.choice(self.alive())
         enough = job.rounds() + self.random.randrange(300)
-        wait_until(lambda: job.rounds() >= enough, "the job goes on")
+        wait_until(lambda: job.rounds() >= enough, "the job goes on", 60)
 
     def kill_daemon(self):
         self.daemon.process.kill()
@@ -109,7 +139,7 @@ class Disorder:
         self.daemon.process.send_signal(signal.SIGCONT)
 
     def kill_job(self):
-        self.jobs[-1].kill()
+        self.random.choice(self.alive()).kill()
         self.start_job()
         self.wait_for_probes(self.jobs[-1])
 
@@ -131,14 +161,21 @@ class Disorder:
 
     def change(self):
         with self.daemon.connect() as client:
-            alive = [one.process.pid for one in self.jobs if not one.was_killed]
+            alive = [one.process.pid for one in self.alive()]
             key = self.random.choice([one for one in client.sessions() if one.pid in alive]).key
             mode = self.random.choice(["off", "stats", "full", "registered"])
             client.set("ring", mode=mode, every=self.random.randrange(5), session=key, ttl=0.5)
 
+    def look(self):
+        """Whose jobs the daemon shows: this user's."""
+        with self.daemon.connect() as client:
+            shown = {one.pid for one in client.sessions()}
+        own = {one.process.pid for one in self.jobs} | {os.getpid()}
+        assert shown <= own, f"the daemon shows {shown - own}, which are not this user's"
+
 
 def true_snapshots(recording, series):
-    """Replays of a probe, after a look at every one of their values."""
+    """Replays of a probe's shape, after a look at every one of their values."""
     for replay in series.replays:
         snapshot = series[replay]
         assert (snapshot.stats.min, snapshot.stats.max) == (replay, replay), (recording, snapshot)
@@ -147,49 +184,148 @@ def true_snapshots(recording, series):
     return series.replays
 
 
-def lost(recording, name, first=0, last=1 << 62):
-    """How many are counted as lost between two replays."""
-    gaps = [gap for gap in recording.gaps if gap.probe == name]
-    return sum(g.count for g in gaps if g.after_replay >= first and g.before_replay <= last)
+def gaps_of(recording, series):
+    return [gap for gap in recording._reader.gaps() if recording._all[gap["slot"]] is series]
 
 
-def settled(job):
-    """Whether what the job wanted on the disk is there, or is counted as lost."""
-    rounds = job.rounds()
-    for path in job.folder.glob("*.cgrec"):
-        recording = cgdebug.open(path)
-        wanted = {"disk": rounds, "tenth": (rounds + 9) // 10}
-        for name, count in wanted.items():
-            found = len(recording[name].replays) + lost(recording, name) if name in recording else 0
-            if found - count not in ((0, 1) if job.was_killed else (0,)):
-                return False
-        return not recording.growing
-    return False
+def lost(recording, series, first=0, last=1 << 62):
+    """How many of a shape are counted as lost between two replays."""
+    return sum(
+        gap["count"]
+        for gap in gaps_of(recording, series)
+        if gap["after_replay"] >= first and gap["before_replay"] <= last
+    )
 
 
-@pytest.mark.timeout(60 + 5 * EVENTS)
-def test_what_is_read_is_true_and_what_is_missing_is_counted(own_daemon, job, tmp_path):
-    print(f"CGDEBUG_TEST_SEED={SEED}")
-    world = Disorder(own_daemon, job, tmp_path)
+def why_unsettled(job):
+    """What of that which the job wanted on the disk is neither there nor counted as lost; the
+    numbers of those that are where that is nothing."""
+    there = missing = 0
+    paths = list(job.folder.glob("*.cgrec"))
+    if len(paths) != 1:
+        return f"{paths}", 0, 0
+    recording = cgdebug.open(paths[0])
+    if recording.growing:
+        return f"{paths[0]} is being written", 0, 0
+    for name, every in (("disk", 1), ("tenth", 10)):
+        for shape, elements in enumerate(SHAPES[name]):
+            found = [one for one in recording.select(name) if one.shape == (elements,)]
+            have = sum(len(one.replays) for one in found)
+            gone = sum(lost(recording, one) for one in found)
+            least, most = ((calls + every - 1) // every for calls in job.calls(shape))
+            if not least <= have + gone <= most:
+                return f"{name}{{{elements}}}: {have} and {gone} of {least} to {most}", 0, 0
+            there, missing = there + have, missing + gone
+    return "", there, missing
+
+
+def as_another_user(folder):
+    """This test, run by another user in the same /dev/shm; None where that cannot be."""
+    if os.geteuid() != 0 or not IS_LONG or "CGDEBUG_TEST_IS_OTHER_USER" in os.environ:
+        return None
+    environment = {
+        **os.environ,
+        "CGDEBUG_TEST_IS_OTHER_USER": "1",
+        "CGDEBUG_TEST_DISORDER_JOBS": str(JOBS // 2),
+        "CGDEBUG_TEST_SEED": str(SEED + 1),
+        "HOME": str(folder),
+        "USER": "other",  # torch asks, and this uid may have no name
+        "TMPDIR": str(folder),
+    }
+    environment.pop("XDG_RUNTIME_DIR", None)
+    user = {"user": OTHER_UID, "group": OTHER_UID, "extra_groups": [], "cwd": folder}
+    try:
+        subprocess.run(
+            [sys.executable, "-c", "import cgdebug, torch"], env=environment, check=True, **user
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"no other user: {error}")  # the interpreter may lie where only this one may read
+        return None
+    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider"]
+    with open(folder / "output", "wb") as output:
+        return subprocess.Popen(
+            [*command, f"--basetemp={folder}/pytest", __file__],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            **user,
+        )
+
+
+@contextlib.contextmanager
+def another_user():
+    """Whether another one is there; it must have passed in the end."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="cgdebug-user-", dir="/tmp"))
+    try:
+        os.chown(folder, OTHER_UID, OTHER_UID) if os.geteuid() == 0 else None
+        process = as_another_user(folder)
+        try:
+            yield process is not None
+            if process is not None:
+                code = process.wait(120 + SECONDS + 5 * EVENTS)
+                output = (folder / "output").read_text(errors="replace")
+                print("the other user:\n" + output)
+                assert code == 0, output
+        finally:
+            if process is not None and process.poll() is None:
+                process.kill()
+                process.wait()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def trouble(world):
+    """Lets things happen; how often each did."""
     events = [world.kill_daemon, world.stop_daemon, world.kill_job, world.record, world.record,
-              world.stop_recording, world.freeze, world.freeze, world.change, world.change]  # fmt: skip
-    for _ in range(EVENTS):
+              world.stop_recording, world.freeze, world.freeze, world.change, world.change,
+              world.look]  # fmt: skip
+    happened = collections.Counter()
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end if SECONDS else happened.total() < EVENTS:
         world.go_on_for_a_while()
         event = world.random.choice(events)
-        print(event.__name__)
+        happened[event.__name__] += 1
+        if not IS_LONG:
+            print(event.__name__)
         event()
-    for one in (one for one in world.jobs if not one.was_killed):
-        one.finish()
-    for one in world.jobs:
-        wait_until(
-            lambda one=one: settled(one), f"the recording in {one.folder} has all or says so"
-        )
-    for path in sorted(tmp_path.rglob("*.cgrec")):
+    world.look()
+    return happened
+
+
+@pytest.mark.timeout(180 + 2 * SECONDS + 5 * EVENTS)
+def test_what_is_read_is_true_and_what_is_missing_is_counted(own_daemon, job, tmp_path):
+    print(f"CGDEBUG_TEST_SEED={SEED}")
+    with another_user() as is_there:
+        world = Disorder(own_daemon, job, tmp_path, JOBS // 2 if is_there else JOBS)
+        happened = trouble(world)
+        for one in world.alive():
+            one.finish()
+        there = missing = 0
+        for one in world.jobs:
+            try:
+                wait_until(lambda one=one: why_unsettled(one)[0] == "", "the account is exact", 60)
+            except AssertionError:
+                raise AssertionError(f"{one.folder}: {why_unsettled(one)[0]}") from None
+            there, missing = there + why_unsettled(one)[1], missing + why_unsettled(one)[2]
+        snapshots = check_recordings(tmp_path)
+        print(f"{dict(happened)}: {len(world.jobs)} jobs, {sum(j.rounds() for j in world.jobs)} "
+              f"rounds; for the disk {there} are there, {missing} counted as lost; "
+              f"{snapshots} snapshots were read")  # fmt: skip
+
+
+def check_recordings(folder):
+    """How many snapshots they hold, all of them true, and every one between two counted."""
+    count = 0
+    for path in sorted(folder.rglob("*.cgrec")):
         recording = cgdebug.open(path)
         for series in recording.series:
             replays = true_snapshots(recording, series)
-            if series.name == "disk" and len(recording.sessions) == 1 and replays:
+            count += len(replays)
+            every = {"disk": 1, "tenth": 10}.get(series.name)
+            if every and len(recording.sessions) == 1 and replays:
                 first, last = replays[0], replays[-1]
-                missing = last - first + 1 - len(replays)
-                assert missing == lost(recording, "disk", first, last), (path, recording.gaps)
+                absent = (last - first) // every + 1 - len(replays)
+                gaps = gaps_of(recording, series)
+                assert absent == lost(recording, series, first, last), (path, series, gaps)
         assert recording.verify() == [], path
+    return count
