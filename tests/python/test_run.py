@@ -247,11 +247,11 @@ def test_on_a_terminal_run_keeps_one_status_line_and_gives_the_row_back(daemon, 
 
 
 RANK_JOB = """
-import sys, torch
+import os, sys, torch
 from cgdebug import *
 probe = CudaGraphTensorProbe("x", [TensorRecord()], mode="always")
 probe(torch.ones(1))
-print("ready", flush=True)
+os.write(1, b"ready\\n")  # in one call, because both ranks write into one pipe
 sys.stdin.readline()
 """
 LAUNCHER = """
