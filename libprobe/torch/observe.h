@@ -37,6 +37,40 @@ struct TorchTensor {
   int device_index = 0;
 };
 
+// cgdebug's type for torch's; kInvalid if cgdebug does not take it. A template, because the two
+// builds know torch's enum under different names.
+template <typename ScalarType>
+Dtype FromTorch(ScalarType type) {
+  switch (type) {
+    case ScalarType::Bool:
+      return Dtype::kBool;
+    case ScalarType::Byte:
+      return Dtype::kUint8;
+    case ScalarType::Char:
+      return Dtype::kInt8;
+    case ScalarType::Short:
+      return Dtype::kInt16;
+    case ScalarType::Int:
+      return Dtype::kInt32;
+    case ScalarType::Long:
+      return Dtype::kInt64;
+    case ScalarType::Half:
+      return Dtype::kFloat16;
+    case ScalarType::BFloat16:
+      return Dtype::kBfloat16;
+    case ScalarType::Float:
+      return Dtype::kFloat32;
+    case ScalarType::Double:
+      return Dtype::kFloat64;
+    case ScalarType::Float8_e4m3fn:
+      return Dtype::kFloat8E4m3fn;
+    case ScalarType::Float8_e5m2:
+      return Dtype::kFloat8E5m2;
+    default:
+      return Dtype::kInvalid;
+  }
+}
+
 // The probe that `site` names; nullptr if it was closed, in which case the call does nothing.
 // Fails: throws ProbeError if `site` names no probe.
 std::shared_ptr<ProbeState> Lookup(std::string_view site);

@@ -16,37 +16,6 @@
 namespace cgdebug::torch_op {
 namespace {
 
-Dtype FromTorch(at::ScalarType type) {
-  switch (type) {
-    case at::kBool:
-      return Dtype::kBool;
-    case at::kByte:
-      return Dtype::kUint8;
-    case at::kChar:
-      return Dtype::kInt8;
-    case at::kShort:
-      return Dtype::kInt16;
-    case at::kInt:
-      return Dtype::kInt32;
-    case at::kLong:
-      return Dtype::kInt64;
-    case at::kHalf:
-      return Dtype::kFloat16;
-    case at::kBFloat16:
-      return Dtype::kBfloat16;
-    case at::kFloat:
-      return Dtype::kFloat32;
-    case at::kDouble:
-      return Dtype::kFloat64;
-    case at::kFloat8_e4m3fn:
-      return Dtype::kFloat8E4m3fn;
-    case at::kFloat8_e5m2:
-      return Dtype::kFloat8E5m2;
-    default:
-      return Dtype::kInvalid;
-  }
-}
-
 TorchTensor Facts(const at::Tensor& x) {
   TorchTensor facts;
   facts.dtype = FromTorch(x.scalar_type());

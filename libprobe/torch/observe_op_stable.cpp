@@ -21,37 +21,6 @@ namespace {
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
-Dtype FromTorch(ScalarType type) {
-  switch (type) {
-    case ScalarType::Bool:
-      return Dtype::kBool;
-    case ScalarType::Byte:
-      return Dtype::kUint8;
-    case ScalarType::Char:
-      return Dtype::kInt8;
-    case ScalarType::Short:
-      return Dtype::kInt16;
-    case ScalarType::Int:
-      return Dtype::kInt32;
-    case ScalarType::Long:
-      return Dtype::kInt64;
-    case ScalarType::Half:
-      return Dtype::kFloat16;
-    case ScalarType::BFloat16:
-      return Dtype::kBfloat16;
-    case ScalarType::Float:
-      return Dtype::kFloat32;
-    case ScalarType::Double:
-      return Dtype::kFloat64;
-    case ScalarType::Float8_e4m3fn:
-      return Dtype::kFloat8E4m3fn;
-    case ScalarType::Float8_e5m2:
-      return Dtype::kFloat8E5m2;
-    default:
-      return Dtype::kInvalid;
-  }
-}
-
 // Fails: throws std::runtime_error naming the call; torch has logged why.
 void Check(AOTITorchError status, const char* call) {
   if (status == AOTI_TORCH_SUCCESS) return;
