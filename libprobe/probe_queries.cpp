@@ -26,7 +26,7 @@ std::vector<std::int64_t> ShapeOf(const layout::SlotRegistration& r) {
 Record MakeRecord(const ProbeSlot& slot, ring::Entry entry) {
   const layout::SlotRegistration& r = slot.registration;
   Record record;
-  record.replay_index = entry.sequence;
+  record.replay_index = entry.replay;
   record.invocation_index = r.invocation;
   record.graph_id = r.graph_id;
   record.graph_label = r.graph_label;
@@ -65,7 +65,7 @@ SlotStatus StatusOf(const ProbeSlot& slot) {
   status.policy = static_cast<layout::Policy>(r.policy);
   status.capacity = r.capacity;
   status.payload_bytes = r.payload_bytes;
-  status.replays = head.sequence;
+  status.replays = head.replay;
   status.accepted = head.accepted;
   status.consumed = credit.consumed;
   status.lost = credit.lost;
@@ -77,12 +77,9 @@ SlotStatus StatusOf(const ProbeSlot& slot) {
   status.compares = (r.actions & layout::kActionCompare) != 0;
   const ring::Verdict verdict = slot.reader->verdict();
   const auto state = verdict.torn ? layout::VerdictState::kError : verdict.state;
-  status.verdict = {state,
-                    verdict.compared,
-                    verdict.mismatched,
-                    verdict.lost,
-                    verdict.first_failed_sequence,
-                    verdict.text};
+  status.verdict = {
+      state,       verdict.compared, verdict.mismatched, verdict.lost, verdict.first_failed_replay,
+      verdict.text};
   return status;
 }
 
@@ -109,7 +106,7 @@ void AppendRecords(const ProbeSlot& slot, std::uint64_t cleared, std::size_t las
     if (status == ring::ReadStatus::kOverwritten) break;
     if (status != ring::ReadStatus::kOk) continue;  // damaged, or not visible yet
     const bool has_values = (entry.flags & (layout::kEntryIsStats | layout::kEntryDropValues)) == 0;
-    if (!has_values || !layout::Wants(slot.registration.record_every, entry.sequence)) continue;
+    if (!has_values || !layout::Wants(slot.registration.record_every, entry.replay)) continue;
     records->push_back(MakeRecord(slot, std::move(entry)));
   }
   std::reverse(records->begin() + static_cast<std::ptrdiff_t>(before), records->end());

@@ -111,7 +111,7 @@ class Copier {
       if (is_new) targets_.push_back({.slot = slot, .session_uuid = uuid});
       Target& target = targets_[found->second];
       target.slot.from_ordinal = std::min(target.slot.from_ordinal, slot.from_ordinal);
-      target.slot.from_sequence = std::min(target.slot.from_sequence, slot.from_sequence);
+      target.slot.from_replay = std::min(target.slot.from_replay, slot.from_replay);
       target.stretches.emplace_back(slot.from_ordinal,
                                     slot.from_ordinal + reader.AccountOf(slot.id).produced);
       targets[slot.id] = found->second;
@@ -167,8 +167,8 @@ class Copier {
                   .count = from - told,
                   .first_ordinal = told + 1,
                   .last_ordinal = from};
-        if (after != target->items.end()) hole.before_sequence = after->ref.sequence;
-        if (after != target->items.begin()) hole.after_sequence = (after - 1)->ref.sequence;
+        if (after != target->items.end()) hole.before_replay = after->ref.replay;
+        if (after != target->items.begin()) hole.after_replay = (after - 1)->ref.replay;
         if (IsWanted(hole)) target->losses.push_back(hole);
       }
       told = std::max(told, to);
@@ -176,9 +176,8 @@ class Copier {
   }
 
   bool IsWanted(const Loss& loss) const {
-    const bool is_before =
-        loss.before_sequence > 0 && loss.before_sequence <= options_.first_replay;
-    return !is_before && loss.after_sequence < options_.last_replay;
+    const bool is_before = loss.before_replay > 0 && loss.before_replay <= options_.first_replay;
+    return !is_before && loss.after_replay < options_.last_replay;
   }
 
   // The parts of `loss` that none of `items` fills and that hold something that was wanted.
@@ -197,24 +196,24 @@ class Copier {
     }
     Loss part = loss;
     std::uint64_t left = loss.count;
-    const auto add = [&](std::uint64_t end, std::uint64_t before_sequence) {
+    const auto add = [&](std::uint64_t end, std::uint64_t before_replay) {
       part.last_ordinal = end - 1;
-      part.before_sequence = before_sequence;
+      part.before_replay = before_replay;
       part.count = std::min(left, end - part.first_ordinal);
-      if (every > 1 && before_sequence != 0) {
-        part.count = std::min(part.count, layout::WantedUpTo(every, before_sequence - 1) -
-                                              layout::WantedUpTo(every, part.after_sequence));
+      if (every > 1 && before_replay != 0) {
+        part.count = std::min(part.count, layout::WantedUpTo(every, before_replay - 1) -
+                                              layout::WantedUpTo(every, part.after_replay));
       }
       left -= part.count;
       if (part.count != 0) losses->push_back(part);
     };
     for (; item != items.end() && item->ordinal <= loss.last_ordinal; ++item) {
-      add(item->ordinal, item->ref.sequence);
+      add(item->ordinal, item->ref.replay);
       left -= std::min<std::uint64_t>(left, 1);
       part.first_ordinal = item->ordinal + 1;
-      part.after_sequence = item->ref.sequence;
+      part.after_replay = item->ref.replay;
     }
-    add(loss.last_ordinal + 1, loss.before_sequence);
+    add(loss.last_ordinal + 1, loss.before_replay);
   }
 
   Result<void> AddTargets() {
@@ -311,8 +310,8 @@ class Copier {
     loss.cause = LossCause::kLeftOut;
     loss.count = 1;
     loss.first_ordinal = loss.last_ordinal = item.ordinal;
-    loss.after_sequence = item.ref.sequence - 1;
-    loss.before_sequence = item.ref.sequence + 1;
+    loss.after_replay = item.ref.replay - 1;
+    loss.before_replay = item.ref.replay + 1;
     return writer_->AddLoss(loss);
   }
 
@@ -345,7 +344,7 @@ class Copier {
   // Ends the slot with what was copied of it. False: the mark is about another replay.
   bool FitToRange(const Target& target, recording::Mark* mark) const {
     if (recording::IsFinding(mark->kind)) {
-      return mark->sequence >= options_.first_replay && mark->sequence <= options_.last_replay;
+      return mark->replay >= options_.first_replay && mark->replay <= options_.last_replay;
     }
     if (mark->kind != recording::MarkKind::kSlotClosed) return true;
     mark->ordinal = target.slot.from_ordinal;
@@ -359,7 +358,7 @@ class Copier {
   // A range that lies inside was wanted and is there; anything else is as whole as its sources.
   StopReason EndReason() const {
     const bool all_whole = std::all_of(from_.begin(), from_.end(), [&](const auto* reader) {
-      return IsWhole(*reader) || reader->last_sequence() > options_.last_replay;
+      return IsWhole(*reader) || reader->last_replay() > options_.last_replay;
     });
     if (!all_whole) return StopReason::kCutOff;
     return StopReason::kRequested;

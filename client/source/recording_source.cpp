@@ -82,7 +82,7 @@ class RecordingSource : public Source {
     std::vector<Key> keys;
     keys.reserve(reader_->snapshot_count(Id(slot)));
     for (const SnapshotRef& ref : reader_->Snapshots(Id(slot))) {
-      keys.push_back({ref.sequence, ref.ordinal});
+      keys.push_back({ref.replay, ref.ordinal});
     }
     return keys;
   }
@@ -90,7 +90,7 @@ class RecordingSource : public Source {
   Result<std::optional<Key>> Find(std::size_t slot, std::uint64_t replay) override {
     const std::optional<SnapshotRef> ref = reader_->Find(Id(slot), replay);
     if (!ref) return std::optional<Key>();
-    return std::optional<Key>(Key{ref->sequence, ref->ordinal});
+    return std::optional<Key>(Key{ref->replay, ref->ordinal});
   }
 
   Result<Snapshot> Get(std::size_t slot, const Key& key) override {
@@ -134,7 +134,7 @@ class RecordingSource : public Source {
     std::vector<Gap> gaps;
     for (const recording::Loss& loss : reader_->losses()) {
       if (loss.slot >= slots_.size()) continue;
-      gaps.push_back({loss.slot, loss.count, loss.after_sequence, loss.before_sequence,
+      gaps.push_back({loss.slot, loss.count, loss.after_replay, loss.before_replay,
                       std::string(ToText(loss.cause))});
     }
     for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
@@ -163,7 +163,7 @@ class RecordingSource : public Source {
                                   : mark.kind == recording::MarkKind::kFirstInf
                                       ? Finding::Kind::kInf
                                       : Finding::Kind::kMismatch,
-                          .replay = mark.sequence,
+                          .replay = mark.replay,
                           .serial = mark.serial,
                           .step = mark.step,
                           .timestamp_ns = mark.timestamp_ns,

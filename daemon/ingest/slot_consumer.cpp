@@ -89,7 +89,7 @@ void SlotConsumer::PrepareAgain() {
 
 pipeline::RingHead SlotConsumer::head() const {
   const layout::SlotHead head = ring_.head();
-  return {slot_, head.accepted, head.sequence};
+  return {slot_, head.accepted, head.replay};
 }
 
 void SlotConsumer::Prepare() {
@@ -111,10 +111,8 @@ void SlotConsumer::Prepare() {
     status_ = ReadStatus::kDamaged;
     no_memory_ = true;
     Lose(entry_.ordinal);
-    entry_ = {.ordinal = entry_.ordinal,
-              .sequence = entry_.sequence,
-              .flags = entry_.flags,
-              .payload = {}};
+    entry_ = {
+        .ordinal = entry_.ordinal, .replay = entry_.replay, .flags = entry_.flags, .payload = {}};
     made_ = {};
     maker_ = pipeline::SnapshotMaker(destination_.payloads);
   }
@@ -158,10 +156,10 @@ SlotConsumer::Step SlotConsumer::Commit() {
       return Step::kGone;
     case ReadStatus::kDamaged: {
       const bool forced = (entry_.flags & layout::kEntryForced) != 0;
-      ReportLoss(entry_.sequence - 1, entry_.sequence, LossCause::kOverwritten, forced);
+      ReportLoss(entry_.replay - 1, entry_.replay, LossCause::kOverwritten, forced);
       Lose(consumed_ + 2);
       ++(no_memory_ ? lost_no_memory_ : lost_damaged_);
-      ReportLoss(entry_.sequence, entry_.sequence,
+      ReportLoss(entry_.replay, entry_.replay,
                  no_memory_ ? LossCause::kNoMemory : LossCause::kCorrupted, forced);
       Refresh();
       return Step::kConsumed;
@@ -183,18 +181,18 @@ void SlotConsumer::Lose(std::uint64_t first_readable) {
   unreported_lost_ += count;
 }
 
-void SlotConsumer::ReportLoss(std::uint64_t last_sequence, std::uint64_t before_sequence,
+void SlotConsumer::ReportLoss(std::uint64_t last_replay, std::uint64_t before_replay,
                               LossCause cause, bool before_forced) {
   if (unreported_lost_ != 0) {
-    Report({slot_, cause, std::exchange(unreported_lost_, 0), consumed_, last_sequence,
-            before_sequence, before_forced});
+    Report({slot_, cause, std::exchange(unreported_lost_, 0), consumed_, last_replay, before_replay,
+            before_forced});
   }
 }
 
 void SlotConsumer::Report(const Gap& gap) {
   destination_.sink->Lose(gap);
-  destination_.events->Add(
-      slot_->session, pipeline::Loss{slot_, gap.count, gap.before_sequence, ToText(gap.cause)});
+  destination_.events->Add(slot_->session,
+                           pipeline::Loss{slot_, gap.count, gap.before_replay, ToText(gap.cause)});
 }
 
 void SlotConsumer::MakeSnapshot() {
@@ -208,8 +206,7 @@ void SlotConsumer::Deliver(bool seen_before) {
   const auto [snapshot, payload] = std::exchange(made_, {});
   last_timestamp_ns_ = std::max(last_timestamp_ns_, snapshot->timestamp_ns);
   if (!seen_before) {
-    ReportLoss(snapshot->sequence - 1, snapshot->sequence, LossCause::kOverwritten,
-               snapshot->forced);
+    ReportLoss(snapshot->replay - 1, snapshot->replay, LossCause::kOverwritten, snapshot->forced);
     destination_.events->Add(slot_->session, pipeline::SnapshotPtr(snapshot));
     consumed_ = snapshot->ordinal;
   }
@@ -217,7 +214,7 @@ void SlotConsumer::Deliver(bool seen_before) {
   destination_.registry->SetLast(snapshot);
   NoteFirsts(*snapshot);
   for (pipeline::Finding& finding : findings_) {
-    if (finding.sequence != snapshot->sequence) continue;
+    if (finding.replay != snapshot->replay) continue;
     finding.serial = snapshot->serial;
     finding.step = snapshot->step;
     finding.timestamp_ns = snapshot->timestamp_ns;
@@ -233,8 +230,8 @@ pipeline::RingContent SlotConsumer::Read(const pipeline::RingRequest& request) c
   content.oldest = ring_.oldest(content.newest);
   content.next = std::max(request.first_ordinal, content.oldest);
   std::uint64_t last = std::min(request.last_ordinal, content.newest);
-  if (request.sequence != 0) {
-    last = ring_.FindReplay(request.sequence);
+  if (request.replay != 0) {
+    last = ring_.FindReplay(request.replay);
     content.next = std::max<std::uint64_t>(last, 1);
   }
   std::size_t bytes = 0;
@@ -268,7 +265,7 @@ void SlotConsumer::Refresh() {
   const layout::SlotHead head_untrusted = ring_.head();
   if (!ring_.valid()) return;
   pipeline::Counters counters;
-  counters.replays = head_untrusted.sequence;
+  counters.replays = head_untrusted.replay;
   counters.produced = std::max(head_untrusted.accepted, consumed_);
   counters.consumed = consumed_ - lost_;
   counters.lost_overwritten = lost_ - lost_damaged_ - lost_no_memory_;
@@ -297,7 +294,7 @@ void SlotConsumer::SetControl(const pipeline::ControlChange& change) {
     // A kernel has decided about the next replay already, when the last one ended.
     const bool decided =
         slot_->registration.lane == static_cast<std::uint8_t>(layout::Lane::kDirect);
-    control.from = ring_.sequence() + (decided ? 2 : 1);
+    control.from = ring_.replay() + (decided ? 2 : 1);
     control.until += control.from - 1;
   }
   ApplyControl(control);
@@ -314,7 +311,7 @@ void SlotConsumer::ApplyControl(const layout::SlotControl& control) {
 bool SlotConsumer::ControlIsOver(const layout::SlotHead& head) const {
   if (control_.mode == layout::ControlMode::kAsRegistered || head.accepted > consumed_)
     return false;
-  if (control_.until != 0 && head.sequence >= control_.until) return true;
+  if (control_.until != 0 && head.replay >= control_.until) return true;
   return control_.expires_ns != 0 && RealtimeNs() > control_.expires_ns;
 }
 
@@ -325,14 +322,14 @@ void SlotConsumer::Finish() {
   lost_at_death_ = ring_.HasUncommitted() ? 1 : 0;
   // A kernel counts a replay when it commits it, the other lanes when it begins.
   const bool counted = slot_->registration.lane != static_cast<std::uint8_t>(layout::Lane::kDirect);
-  const std::uint64_t committed = ring_.sequence() - (counted ? lost_at_death_ : 0);
+  const std::uint64_t committed = ring_.replay() - (counted ? lost_at_death_ : 0);
   ReportLoss(committed, 0, LossCause::kOverwritten);
   if (lost_at_death_ != 0) {
     Report({slot_, LossCause::kAtDeath, 1, consumed_ + 1, committed + 1, 0});
   }
   destination_.sink->Flush();
   PublishCredit(0);
-  destination_.sink->CloseSlot(slot_, ring_.sequence(), *this);
+  destination_.sink->CloseSlot(slot_, ring_.replay(), *this);
   Refresh();
 }
 
@@ -371,7 +368,7 @@ pipeline::ComparisonPtr SlotConsumer::Compare() const {
   const layout::SlotRegistration& registration = slot_->registration;
   if (!expected_ || !expected_->ok() || made_.payload == nullptr) return nullptr;
   if (!made_.snapshot->forced &&
-      !layout::Wants(registration.compare_every, made_.snapshot->sequence)) {
+      !layout::Wants(registration.compare_every, made_.snapshot->replay)) {
     return nullptr;
   }
   return pipeline::CompareWithExpected(*slot_, *made_.payload, **expected_);

@@ -101,8 +101,8 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   void ApplyControl(const layout::SlotControl& control);
   bool ControlIsOver(const layout::SlotHead& head) const;
   void Lose(std::uint64_t first_readable);
-  void ReportLoss(std::uint64_t last_sequence, std::uint64_t before_sequence,
-                  layout::LossCause cause, bool before_forced = false);
+  void ReportLoss(std::uint64_t last_replay, std::uint64_t before_replay, layout::LossCause cause,
+                  bool before_forced = false);
   void Report(const pipeline::Gap& gap);
   void PublishCredit(std::uint64_t entries);
 

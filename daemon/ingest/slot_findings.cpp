@@ -6,10 +6,10 @@
 namespace cgdebug::ingest {
 
 void SlotConsumer::AddFinding(pipeline::Finding::Kind kind, const ring::FirstNonfinite& first) {
-  if (first.sequence == 0) return;
+  if (first.replay == 0) return;
   findings_.push_back({.slot = slot_,
                        .kind = kind,
-                       .sequence = first.sequence,
+                       .replay = first.replay,
                        .serial = first.serial,
                        .step = first.step,
                        .count = first.count});
@@ -26,12 +26,12 @@ void SlotConsumer::NoteFirsts(const pipeline::Snapshot& snapshot) {
   const numerics::Stats& stats = snapshot.stats;
   const std::uint64_t inf = stats.pos_inf + stats.neg_inf;
   const bool is_new =
-      (stats.nan != 0 && firsts_.nan.sequence == 0) || (inf != 0 && firsts_.inf.sequence == 0);
+      (stats.nan != 0 && firsts_.nan.replay == 0) || (inf != 0 && firsts_.inf.replay == 0);
   if (!is_new || !ring_.valid()) return;
   const auto note = [&](std::uint64_t count, pipeline::Finding::Kind kind,
                         ring::FirstNonfinite* first) {
-    if (count == 0 || first->sequence != 0) return;
-    *first = {snapshot.sequence, snapshot.step, count, snapshot.serial};
+    if (count == 0 || first->replay != 0) return;
+    *first = {snapshot.replay, snapshot.step, count, snapshot.serial};
     AddFinding(kind, *first);
   };
   note(stats.nan, pipeline::Finding::Kind::kNan, &firsts_.nan);
@@ -46,7 +46,7 @@ void SlotConsumer::SetVerdict(const ring::Verdict& verdict) {
   if (verdict.state != layout::VerdictState::kFail || std::exchange(mismatch_told_, true)) return;
   findings_.push_back({.slot = slot_,
                        .kind = pipeline::Finding::Kind::kMismatch,
-                       .sequence = verdict.first_failed_sequence,
+                       .replay = verdict.first_failed_replay,
                        .text = verdict.text});
 }
 

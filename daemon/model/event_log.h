@@ -26,8 +26,8 @@ struct PrintLine {
 struct Loss {
   SlotPtr slot;
   std::uint64_t count = 0;
-  std::uint64_t before_sequence = 0;  // the replay of the snapshot that came after; 0 = none came
-  std::string_view cause;             // a literal
+  std::uint64_t before_replay = 0;  // the replay of the snapshot that came after; 0 = none came
+  std::string_view cause;           // a literal
 };
 struct CompareFailure {
   SnapshotPtr snapshot;

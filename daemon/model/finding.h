@@ -13,7 +13,7 @@ struct Finding {
   enum class Kind { kNan, kInf, kMismatch };
   SlotPtr slot;
   Kind kind = Kind::kNan;
-  std::uint64_t sequence = 0;
+  std::uint64_t replay = 0;
   std::uint64_t serial = 0;  // of the replay; 0: not known
   std::int64_t step = -1;
   std::int64_t timestamp_ns = 0;  // 0: an earlier daemon found it

@@ -9,7 +9,7 @@ namespace {
 constexpr std::size_t kKeyDigits = 8;
 
 void Consider(const SlotPtr& slot, const ring::FirstNonfinite& seen, FirstNonfinite* first) {
-  if (seen.sequence == 0) return;
+  if (seen.replay == 0) return;
   if (first->slot != nullptr) {
     const std::pair known(first->seen.serial, first->slot->registration.order);
     if (known <= std::pair(seen.serial, slot->registration.order)) return;
@@ -22,10 +22,10 @@ void Consider(const SlotPtr& slot, const ring::FirstNonfinite& seen, FirstNonfin
 std::vector<Finding> FindingsOf(const SlotRecord& record) {
   std::vector<Finding> findings;
   const auto add = [&](Finding::Kind kind, const ring::FirstNonfinite& first) {
-    if (first.sequence == 0) return;
+    if (first.replay == 0) return;
     findings.push_back({.slot = record.slot,
                         .kind = kind,
-                        .sequence = first.sequence,
+                        .replay = first.replay,
                         .serial = first.serial,
                         .step = first.step,
                         .count = first.count});
@@ -35,7 +35,7 @@ std::vector<Finding> FindingsOf(const SlotRecord& record) {
   if (record.verdict.state == layout::VerdictState::kFail) {
     findings.push_back({.slot = record.slot,
                         .kind = Finding::Kind::kMismatch,
-                        .sequence = record.verdict.first_failed_sequence,
+                        .replay = record.verdict.first_failed_replay,
                         .text = record.verdict.text});
   }
   return findings;
@@ -130,7 +130,7 @@ void Registry::SetLast(const SnapshotPtr& snapshot) {
 }
 
 void Registry::SetFirsts(const SlotPtr& slot, const ring::FirstNonfinites& firsts) {
-  if (firsts.nan.sequence == 0 && firsts.inf.sequence == 0) return;
+  if (firsts.nan.replay == 0 && firsts.inf.replay == 0) return;
   const std::lock_guard lock(mutex_);
   Session* session = Find(slot->session);
   if (session == nullptr) return;

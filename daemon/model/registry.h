@@ -49,7 +49,7 @@ struct SessionRecord {
   std::int64_t ended_ns = 0;
   std::uint64_t shm_bytes = 0;
   std::int64_t step = -1;
-  std::uint64_t replay = 0;  // highest sequence of any slot
+  std::uint64_t replay = 0;  // highest replay of any slot
   std::uint64_t probe_count = 0;
   std::uint64_t slot_count = 0;
   std::uint64_t nonfinite_probes = 0;

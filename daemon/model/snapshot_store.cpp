@@ -43,15 +43,15 @@ void SnapshotStore::Trim() {
   }
 }
 
-void SnapshotStore::Pin(const SlotPtr& slot, std::uint64_t sequence) {
+void SnapshotStore::Pin(const SlotPtr& slot, std::uint64_t replay) {
   const std::lock_guard lock(mutex_);
   const auto found = slots_.find(KeyOf(*slot));
   if (found == slots_.end()) return;
   const std::deque<Kept>& kept = found->second;
   const auto first_after = std::find_if(kept.begin(), kept.end(), [&](const Kept& one) {
-    return one.stored.snapshot->sequence > sequence;
+    return one.stored.snapshot->replay > replay;
   });
-  if (first_after == kept.begin() || (first_after - 1)->stored.snapshot->sequence != sequence) {
+  if (first_after == kept.begin() || (first_after - 1)->stored.snapshot->replay != replay) {
     return;
   }
   Pinned& pinned = pinned_[found->first];
@@ -136,10 +136,9 @@ std::uint64_t SnapshotStore::CountOf(const SlotPtr& slot) const {
   return count + static_cast<std::uint64_t>(std::distance(pinned->second.begin(), end));
 }
 
-std::optional<StoredSnapshot> SnapshotStore::Find(const SlotPtr& slot,
-                                                  std::uint64_t sequence) const {
+std::optional<StoredSnapshot> SnapshotStore::Find(const SlotPtr& slot, std::uint64_t replay) const {
   for (StoredSnapshot& stored : History(slot)) {
-    if (stored.snapshot->sequence == sequence) return std::move(stored);
+    if (stored.snapshot->replay == replay) return std::move(stored);
   }
   return std::nullopt;
 }

@@ -32,8 +32,8 @@ class SnapshotStore {
   explicit SnapshotStore(std::uint64_t max_bytes) : max_bytes_(max_bytes) {}
 
   void Put(SnapshotPtr snapshot, PayloadPtr payload);
-  // Keeps replay `sequence` of the slot, if it is there, and kPinnedBefore snapshots before it.
-  void Pin(const SlotPtr& slot, std::uint64_t sequence);
+  // Keeps `replay` of the slot, if it is there, and kPinnedBefore snapshots before it.
+  void Pin(const SlotPtr& slot, std::uint64_t replay);
   void ForgetSlot(const SlotPtr& slot);
   void ForgetSession(const SessionPtr& session);
 
@@ -42,7 +42,7 @@ class SnapshotStore {
   // The number of snapshots in History().
   std::uint64_t CountOf(const SlotPtr& slot) const;
   // The snapshot of one replay, or nothing if it is not there.
-  std::optional<StoredSnapshot> Find(const SlotPtr& slot, std::uint64_t sequence) const;
+  std::optional<StoredSnapshot> Find(const SlotPtr& slot, std::uint64_t replay) const;
   std::uint64_t bytes() const;
   std::uint64_t max_bytes() const { return max_bytes_; }
 

@@ -18,8 +18,8 @@ void FanOut::Found(const Finding& finding) {
   for (const auto& sink : sinks_) sink->Found(finding);
 }
 
-void FanOut::CloseSlot(const SlotPtr& slot, std::uint64_t last_sequence, SlotFeedback& feedback) {
-  for (const auto& sink : sinks_) sink->CloseSlot(slot, last_sequence, feedback);
+void FanOut::CloseSlot(const SlotPtr& slot, std::uint64_t last_replay, SlotFeedback& feedback) {
+  for (const auto& sink : sinks_) sink->CloseSlot(slot, last_replay, feedback);
 }
 
 void FanOut::EndSession(const SessionPtr& session, bool died) {

@@ -44,9 +44,9 @@ struct Gap {
   SlotPtr slot;
   layout::LossCause cause = layout::LossCause::kOverwritten;
   std::uint64_t count = 0;
-  std::uint64_t last_ordinal = 0;     // of them
-  std::uint64_t last_sequence = 0;    // no lost snapshot is of a later replay
-  std::uint64_t before_sequence = 0;  // the replay of the snapshot that came after; 0 = none came
+  std::uint64_t last_ordinal = 0;   // of them
+  std::uint64_t last_replay = 0;    // no lost snapshot is of a later replay
+  std::uint64_t before_replay = 0;  // the replay of the snapshot that came after; 0 = none came
   // Whether the live control asked for that snapshot or for a lost one. If so, lost snapshots may
   // have been wanted, whatever an action's period is.
   bool before_forced = false;
@@ -64,8 +64,8 @@ class Sink {
   virtual void Lose(const Gap& /*gap*/) {}
   // Called after every sink got that snapshot, or after OpenSlot().
   virtual void Found(const Finding& /*finding*/) {}
-  // Nothing more comes: the producer ended after replay `last_sequence`, or gave the slot up.
-  virtual void CloseSlot(const SlotPtr& /*slot*/, std::uint64_t /*last_sequence*/,
+  // Nothing more comes: the producer ended after replay `last_replay`, or gave the slot up.
+  virtual void CloseSlot(const SlotPtr& /*slot*/, std::uint64_t /*last_replay*/,
                          SlotFeedback& /*feedback*/) {}
   // The producer is gone; `died` means without a clean exit. Its values stay readable until
   // ForgetSession().
@@ -86,7 +86,7 @@ class FanOut final : public Sink {
   void Consume(const Delivery& delivery, SlotFeedback& feedback) override;
   void Lose(const Gap& gap) override;
   void Found(const Finding& finding) override;
-  void CloseSlot(const SlotPtr& slot, std::uint64_t last_sequence, SlotFeedback& feedback) override;
+  void CloseSlot(const SlotPtr& slot, std::uint64_t last_replay, SlotFeedback& feedback) override;
   void EndSession(const SessionPtr& session, bool died) override;
   void ForgetSession(const SessionPtr& session) override;
   void ForgetSlot(const SlotPtr& slot) override;

@@ -37,7 +37,7 @@ StoredSnapshot SnapshotMaker::Make(const SlotPtr& slot, ring::Entry* entry,
   auto snapshot = std::make_shared<Snapshot>();
   snapshot->slot = slot;
   snapshot->ordinal = entry->ordinal;
-  snapshot->sequence = entry->sequence;
+  snapshot->replay = entry->replay;
   snapshot->serial = entry->serial;
   snapshot->timestamp_ns = entry->timestamp_ns;
   snapshot->step = entry->step;

@@ -111,7 +111,7 @@ std::uint32_t ActiveRecording::EveryOf(const SlotIdentity& slot) const {
   return std::max(every, 1u);
 }
 
-void ActiveRecording::Open(const SlotPtr& slot, std::uint64_t seen, std::uint64_t seen_sequence) {
+void ActiveRecording::Open(const SlotPtr& slot, std::uint64_t seen, std::uint64_t seen_replay) {
   if (ending_ || slots_.contains(slot)) return;
   const auto session = SessionId(slot->session);
   if (!session) return;
@@ -119,27 +119,27 @@ void ActiveRecording::Open(const SlotPtr& slot, std::uint64_t seen, std::uint64_
   to.session = *session;
   to.every = EveryOf(*slot);
   to.from_ordinal = seen;
-  to.from_sequence = seen_sequence;
+  to.from_replay = seen_replay;
   State state;
   state.every = to.every;
-  state.from_sequence = seen_sequence;
+  state.from_replay = seen_replay;
   const auto added = writer_->AddSlot(std::move(to));
   if (!added.ok()) return;
   state.id = *added;
   const auto last = writer_->last(*added);
   state.next_ordinal = last.ordinal + 1;
-  state.last_sequence = last.sequence;
+  state.last_replay = last.replay;
   slots_.emplace(slot, state);
   ++slot_count_;
 }
 
-ActiveRecording::Place ActiveRecording::PlaceOf(State* state, std::uint64_t sequence) const {
-  if (state->first_sequence == 0) {
-    const bool aligned = request_.align < 2 || sequence % request_.align == 0;
+ActiveRecording::Place ActiveRecording::PlaceOf(State* state, std::uint64_t replay) const {
+  if (state->first_replay == 0) {
+    const bool aligned = request_.align < 2 || replay % request_.align == 0;
     if (!aligned) return Place::kBefore;
-    state->first_sequence = sequence;
+    state->first_replay = replay;
   }
-  const bool after = request_.replays != 0 && sequence - state->first_sequence >= request_.replays;
+  const bool after = request_.replays != 0 && replay - state->first_replay >= request_.replays;
   return after ? Place::kAfter : Place::kInside;
 }
 
@@ -152,9 +152,9 @@ void ActiveRecording::Account(State* state, const Missing& all_missing) {
   const std::uint64_t ordinals = missing.last_ordinal - state->next_ordinal + 1;
   std::uint64_t wanted = ordinals;
   if (state->every > 1 && !state->last_forced && !missing.before_forced) {
-    const std::uint64_t up_to = std::max(missing.last_sequence, state->last_sequence);
+    const std::uint64_t up_to = std::max(missing.last_replay, state->last_replay);
     wanted = std::min(ordinals, layout::WantedUpTo(state->every, up_to) -
-                                    layout::WantedUpTo(state->every, state->last_sequence));
+                                    layout::WantedUpTo(state->every, state->last_replay));
   }
   recording::Loss loss;
   loss.slot = state->id;
@@ -162,11 +162,11 @@ void ActiveRecording::Account(State* state, const Missing& all_missing) {
   loss.count = wanted;
   loss.first_ordinal = state->next_ordinal;
   loss.last_ordinal = missing.last_ordinal;
-  loss.after_sequence = state->last_sequence;
-  loss.before_sequence = missing.before_sequence;
+  loss.after_replay = state->last_replay;
+  loss.before_replay = missing.before_replay;
   loss.timestamp_ns = RealtimeNs();
   state->next_ordinal = missing.last_ordinal + 1;
-  state->last_sequence = std::max(state->last_sequence, missing.last_sequence);
+  state->last_replay = std::max(state->last_replay, missing.last_replay);
   if (wanted == 0) {
     state->skipped += ordinals;
     return;
@@ -183,21 +183,21 @@ void ActiveRecording::Consume(const StoredSnapshot& stored, const ComparisonPtr&
     beyond_ = beyond_ || state.done;
     return;
   }
-  const Place place = PlaceOf(&state, snapshot->sequence);
+  const Place place = PlaceOf(&state, snapshot->replay);
   if (place == Place::kInside) {
     Account(&state, {.last_ordinal = snapshot->ordinal - 1,
-                     .last_sequence = snapshot->sequence - 1,
-                     .before_sequence = snapshot->sequence,
+                     .last_replay = snapshot->replay - 1,
+                     .before_replay = snapshot->replay,
                      .before_forced = snapshot->forced});
   }
   if (snapshot->ordinal > state.until) return;
   state.next_ordinal = snapshot->ordinal + 1;
-  state.last_sequence = snapshot->sequence;
+  state.last_replay = snapshot->replay;
   state.last_forced = snapshot->forced;
   state.done = place == Place::kAfter;
   beyond_ = beyond_ || state.done;
   if (place != Place::kInside ||
-      !(snapshot->forced || layout::Wants(state.every, snapshot->sequence))) {
+      !(snapshot->forced || layout::Wants(state.every, snapshot->replay))) {
     ++state.skipped;
     return;
   }
@@ -214,52 +214,52 @@ void ActiveRecording::Consume(const StoredSnapshot& stored, const ComparisonPtr&
       writer_->Append(std::move(to), payload ? std::span(*payload) : std::span<const std::byte>()));
   last_append_ = Clock::now();
   state.done =
-      request_.replays != 0 && snapshot->sequence - state.first_sequence + 1 >= request_.replays;
+      request_.replays != 0 && snapshot->replay - state.first_replay + 1 >= request_.replays;
 }
 
 void ActiveRecording::Lose(const Gap& gap) {
   const auto found = slots_.find(gap.slot);
   if (found == slots_.end() || found->second.done) return;
   // Before the first wanted one it is unknown whether they would have been wanted.
-  if (request_.align >= 2 && found->second.first_sequence == 0) {
+  if (request_.align >= 2 && found->second.first_replay == 0) {
     found->second.next_ordinal = gap.last_ordinal + 1;
     return;
   }
   Account(&found->second, {.last_ordinal = gap.last_ordinal,
-                           .last_sequence = gap.last_sequence,
-                           .before_sequence = gap.before_sequence,
+                           .last_replay = gap.last_replay,
+                           .before_replay = gap.before_replay,
                            .cause = gap.cause,
                            .before_forced = gap.before_forced});
 }
 
 void ActiveRecording::LoseValues(const SlotPtr& slot, std::uint64_t count,
-                                 std::uint64_t first_sequence, std::uint64_t last_sequence) {
+                                 std::uint64_t first_replay, std::uint64_t last_replay) {
   const auto found = slots_.find(slot);
   if (found == slots_.end() || count == 0) return;
   recording::Loss loss;
   loss.slot = found->second.id;
   loss.cause = LossCause::kValuesGone;
   loss.count = count;
-  loss.after_sequence = first_sequence - 1;
-  loss.before_sequence = last_sequence + 1;
+  loss.after_replay = first_replay - 1;
+  loss.before_replay = last_replay + 1;
   loss.timestamp_ns = RealtimeNs();
   Note(writer_->AddLoss(loss));
 }
 
-void ActiveRecording::Close(const SlotPtr& slot, std::uint64_t last_sequence) {
+void ActiveRecording::Close(const SlotPtr& slot, std::uint64_t last_replay) {
   const auto found = slots_.find(slot);
   if (found == slots_.end()) return;
-  MarkClosed(slot, found->second, last_sequence);
+  MarkClosed(slot, found->second, last_replay);
   slots_.erase(found);
 }
 
 void ActiveRecording::MarkClosed(const SlotPtr& slot, const State& state,
-                                 std::uint64_t last_sequence) {
+                                 std::uint64_t last_replay) {
   recording::Mark mark;
   mark.kind = recording::MarkKind::kSlotClosed;
   mark.session = sessions_[slot->session];
   mark.slot = state.id;
-  mark.sequence = last_sequence;
+  mark.replay = last_replay;
   mark.ordinal = state.next_ordinal - 1;
   mark.skipped = state.skipped;
   mark.timestamp_ns = RealtimeNs();
@@ -268,12 +268,12 @@ void ActiveRecording::MarkClosed(const SlotPtr& slot, const State& state,
 
 void ActiveRecording::Found(const Finding& finding) {
   const auto found = slots_.find(finding.slot);
-  if (found == slots_.end() || finding.sequence <= found->second.from_sequence) return;
+  if (found == slots_.end() || finding.replay <= found->second.from_replay) return;
   recording::Mark mark;
   mark.kind = ToRecording(finding.kind);
   mark.session = sessions_[finding.slot->session];
   mark.slot = found->second.id;
-  mark.sequence = finding.sequence;
+  mark.replay = finding.replay;
   mark.serial = finding.serial;
   mark.step = finding.step;
   mark.count = finding.count;
@@ -302,7 +302,7 @@ void ActiveRecording::CloseSlots() {
       Account(&state,
               {.last_ordinal = state.until, .cause = LossCause::kUnread, .before_forced = true});
     }
-    MarkClosed(slot, state, state.last_sequence);
+    MarkClosed(slot, state, state.last_replay);
   }
   slots_.clear();
 }
@@ -338,7 +338,7 @@ StopReason ActiveRecording::Over() const {
   bool any = false;
   for (const auto& [slot, state] : slots_) {
     // One that has begun has to get its replays; one that was never replayed is not waited for.
-    if (state.first_sequence != 0 && !state.done) return StopReason::kNone;
+    if (state.first_replay != 0 && !state.done) return StopReason::kNone;
     any = any || state.done;
   }
   const bool quiet = Clock::now() - last_append_ >= kQuiet;

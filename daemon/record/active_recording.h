@@ -80,15 +80,15 @@ class ActiveRecording {
   bool NeedsAll(const SlotIdentity& slot) const;
   // Whether it takes any job yet to come, and needs all of its snapshots.
   bool AwaitsJobs() const;
-  // `seen`: the last ordinal that came before the recording, of replay `seen_sequence` or an
+  // `seen`: the last ordinal that came before the recording, of replay `seen_replay` or an
   // earlier one. Requires: Wants().
-  void Open(const SlotPtr& slot, std::uint64_t seen, std::uint64_t seen_sequence = 0);
+  void Open(const SlotPtr& slot, std::uint64_t seen, std::uint64_t seen_replay = 0);
   void Consume(const StoredSnapshot& stored, const ComparisonPtr& comparison = nullptr);
   void Lose(const Gap& gap);
   // Of snapshots it got, whose statistics alone are left. Replays first..last hold them all.
-  void LoseValues(const SlotPtr& slot, std::uint64_t count, std::uint64_t first_sequence,
-                  std::uint64_t last_sequence);
-  void Close(const SlotPtr& slot, std::uint64_t last_sequence);
+  void LoseValues(const SlotPtr& slot, std::uint64_t count, std::uint64_t first_replay,
+                  std::uint64_t last_replay);
+  void Close(const SlotPtr& slot, std::uint64_t last_replay);
   // What the daemon found while it read; a replay before the recording is not its own.
   void Found(const Finding& finding);
   // It takes nothing after these heads any more, and nothing of slots that come.
@@ -111,29 +111,29 @@ class ActiveRecording {
     std::uint32_t id = 0;
     std::uint64_t next_ordinal = 1;  // the first one that is not accounted for yet
     std::uint64_t skipped = 0;
-    std::uint32_t every = 1;           // replays 1, 1 + every, ... are wanted
-    std::uint64_t first_sequence = 0;  // of the recording; 0: none yet
-    std::uint64_t last_sequence = 0;   // every replay up to it is accounted for
-    std::uint64_t from_sequence = 0;   // replays up to it came before
-    std::uint64_t until = kNoEnd;      // the last ordinal that it takes
-    bool last_forced = false;          // the snapshot before was wanted by the live control
-    bool done = false;                 // it has all replays that were asked for
+    std::uint32_t every = 1;         // replays 1, 1 + every, ... are wanted
+    std::uint64_t first_replay = 0;  // of the recording; 0: none yet
+    std::uint64_t last_replay = 0;   // every replay up to it is accounted for
+    std::uint64_t from_replay = 0;   // replays up to it came before
+    std::uint64_t until = kNoEnd;    // the last ordinal that it takes
+    bool last_forced = false;        // the snapshot before was wanted by the live control
+    bool done = false;               // it has all replays that were asked for
   };
   enum class Place { kBefore, kInside, kAfter };
 
   ActiveRecording(std::uint64_t id, RecordRequest request, Selector selector,
                   std::unique_ptr<recording::RecordingWriter> writer);
-  Place PlaceOf(State* state, std::uint64_t sequence) const;
+  Place PlaceOf(State* state, std::uint64_t replay) const;
   struct Missing {
     std::uint64_t last_ordinal = 0;
-    std::uint64_t last_sequence = 0;
-    std::uint64_t before_sequence = 0;  // 0: none came after
+    std::uint64_t last_replay = 0;
+    std::uint64_t before_replay = 0;  // 0: none came after
     layout::LossCause cause = layout::LossCause::kOverwritten;
     bool before_forced = false;
   };
   void Account(State* state, const Missing& missing);
   std::uint32_t EveryOf(const SlotIdentity& slot) const;
-  void MarkClosed(const SlotPtr& slot, const State& state, std::uint64_t last_sequence);
+  void MarkClosed(const SlotPtr& slot, const State& state, std::uint64_t last_replay);
   std::optional<std::uint32_t> SessionId(const SessionPtr& session);
   void Note(const Result<void>& written);
 

@@ -113,15 +113,15 @@ void FreezeSlot(ActiveRecording* recording, const SlotRecord& record, std::uint6
   const std::uint64_t first = count != 0 && produced >= count ? produced - count + 1 : 1;
   recording->Open(slot, first - 1);
   std::uint64_t told = first - 1;  // the ordinal up to which everything is written down
-  std::uint64_t sequence = 0;      // of the last one that was there
+  std::uint64_t replay = 0;        // of the last one that was there
   const auto lose_up_to = [&](std::uint64_t ordinal, LossCause cause, std::uint64_t before) {
     if (ordinal <= told) return;
     told = ordinal;
     recording->Lose({.slot = slot,
                      .cause = cause,
                      .last_ordinal = ordinal,
-                     .last_sequence = before == 0 ? sequence : before - 1,
-                     .before_sequence = before});
+                     .last_replay = before == 0 ? replay : before - 1,
+                     .before_replay = before});
   };
   // Of what is not there, so many were never read. Nobody knows which: the oldest are called so.
   std::uint64_t never_read = produced - std::min(produced, record.counters.consumed);
@@ -136,11 +136,11 @@ void FreezeSlot(ActiveRecording* recording, const SlotRecord& record, std::uint6
   for (auto ordinal = remains.Next(first); ordinal != 0; ordinal = remains.Next(ordinal + 1)) {
     const auto stored = remains.Take(ordinal);
     if (stored) {
-      sequence = stored->snapshot->sequence;
-      miss_up_to(ordinal - 1, sequence);
+      replay = stored->snapshot->replay;
+      miss_up_to(ordinal - 1, replay);
       told = ordinal;
       recording->Consume(*stored);
-      if (!Remains::IsWhole(*stored)) without_values.push_back(sequence);
+      if (!Remains::IsWhole(*stored)) without_values.push_back(replay);
     } else if (const auto cause = remains.WhyNot(ordinal)) {
       miss_up_to(ordinal - 1, 0);
       lose_up_to(ordinal, *cause, 0);

@@ -138,7 +138,7 @@ Result<RecordingInfo> Recorder::Start(RecordRequest request) {
       const auto head = head_of.find(slot);
       const bool is_known = head != head_of.end() && head->second.ordinal >= state.seen;
       recording->Open(slot, is_known ? head->second.ordinal : state.seen,
-                      is_known ? head->second.sequence : 0);
+                      is_known ? head->second.replay : 0);
     }
     active_.push_back(recording);
     RecordingsChanged();
@@ -318,10 +318,10 @@ void Recorder::Found(const Finding& finding) {
   for (const Active& recording : active_) recording->Found(finding);
 }
 
-void Recorder::CloseSlot(const SlotPtr& slot, std::uint64_t last_sequence) {
+void Recorder::CloseSlot(const SlotPtr& slot, std::uint64_t last_replay) {
   const std::scoped_lock lock(mutex_);
   open_slots_.erase(slot);
-  for (const Active& recording : active_) recording->Close(slot, last_sequence);
+  for (const Active& recording : active_) recording->Close(slot, last_replay);
   FlushActive();
 }
 

@@ -59,7 +59,7 @@ class Recorder {
   void Consume(const Delivery& delivery);
   void Lose(const Gap& gap);
   void Found(const Finding& finding);
-  void CloseSlot(const SlotPtr& slot, std::uint64_t last_sequence);
+  void CloseSlot(const SlotPtr& slot, std::uint64_t last_replay);
   void EndSession(const SessionPtr& session, bool died);
   // After this, everything consumed so far is in the page cache.
   void Flush();

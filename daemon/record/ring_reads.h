@@ -23,8 +23,8 @@ struct RingRequest {
   SlotPtr slot;
   std::uint64_t first_ordinal = 1;
   std::uint64_t last_ordinal = 0;
-  std::size_t max_bytes = 0;   // stop after so many; one entry at least
-  std::uint64_t sequence = 0;  // not 0: the entry of this replay alone, whatever its ordinal is
+  std::size_t max_bytes = 0;  // stop after so many; one entry at least
+  std::uint64_t replay = 0;   // not 0: the entry of this replay alone, whatever its ordinal is
 };
 
 struct RingContent {
@@ -40,8 +40,8 @@ struct RingContent {
 // Up to where a job has written one ring.
 struct RingHead {
   SlotPtr slot;
-  std::uint64_t ordinal = 0;   // of the newest committed entry
-  std::uint64_t sequence = 0;  // replays seen
+  std::uint64_t ordinal = 0;  // of the newest committed entry
+  std::uint64_t replay = 0;   // replays seen
 };
 using RingHeads = std::vector<RingHead>;
 

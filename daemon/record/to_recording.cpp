@@ -25,7 +25,7 @@ recording::Slot ToRecording(const SlotIdentity& slot) {
 recording::Snapshot ToRecording(const Snapshot& snapshot) {
   recording::Snapshot to;
   to.ordinal = snapshot.ordinal;
-  to.sequence = snapshot.sequence;
+  to.replay = snapshot.replay;
   to.serial = snapshot.serial;
   to.step = snapshot.step;
   to.timestamp_ns = snapshot.timestamp_ns;

@@ -20,7 +20,7 @@ std::uint64_t NewestSerial(const Candidate& candidate) {
 template <typename History>
 auto FindIn(History& history, std::int64_t replay) {
   return std::find_if(history.begin(), history.end(), [&](const StoredSnapshot& stored) {
-    return stored.snapshot->sequence == static_cast<std::uint64_t>(replay);
+    return stored.snapshot->replay == static_cast<std::uint64_t>(replay);
   });
 }
 
@@ -42,7 +42,7 @@ bool RingMayHave(const Candidate& candidate, std::int64_t replay, bool metadata_
 void AddFromRing(Candidate* candidate, std::int64_t replay, pipeline::RingReads* rings) {
   const pipeline::SlotPtr& slot = candidate->slot.slot;
   pipeline::RingContent content =
-      rings->Read({.slot = slot, .sequence = static_cast<std::uint64_t>(replay)});
+      rings->Read({.slot = slot, .replay = static_cast<std::uint64_t>(replay)});
   if (!content.readable || content.entries.empty()) return;
   ring::Entry& entry = content.entries.front();
   entry.flags &= ~layout::kEntryDropValues;  // whatever was wanted of it: the values are there
@@ -73,7 +73,7 @@ const StoredSnapshot* FindReplay(const std::vector<Candidate>& candidates, std::
   const StoredSnapshot* found = nullptr;
   for (const Candidate& candidate : candidates) {
     for (const StoredSnapshot& stored : candidate.history) {
-      if (stored.snapshot->sequence != static_cast<std::uint64_t>(replay)) continue;
+      if (stored.snapshot->replay != static_cast<std::uint64_t>(replay)) continue;
       if (found != nullptr && found->snapshot->serial > stored.snapshot->serial) {
         continue;
       }

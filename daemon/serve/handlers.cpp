@@ -310,8 +310,8 @@ void Handlers::FillGet(const v1::GetRequest& request, std::vector<Candidate>* ca
         fmt::format("probe '{}' has no snapshot of replay {}: {} are kept, replays {} to {}. "
                     "Type: cgdebug-cli show '{}@-1'",
                     request.probe(), replay, owner->history.size(),
-                    owner->history.front().snapshot->sequence,
-                    owner->history.back().snapshot->sequence, request.probe()));
+                    owner->history.front().snapshot->replay, owner->history.back().snapshot->replay,
+                    request.probe()));
   }
   v1::GetReply* reply = response->mutable_get();
   Fill(*stored->snapshot, *model_.registry, reply->mutable_snapshot());
@@ -335,8 +335,8 @@ void Handlers::History(const v1::HistoryRequest& request, v1::Response* response
   v1::HistoryReply* reply = response->mutable_history();
   for (const StoredSnapshot& stored : model_.store->History(slot)) {
     const pipeline::Snapshot& snapshot = *stored.snapshot;
-    if (snapshot.sequence < request.first()) continue;
-    if (request.last() != 0 && snapshot.sequence > request.last()) break;
+    if (snapshot.replay < request.first()) continue;
+    if (request.last() != 0 && snapshot.replay > request.last()) break;
     if (reply->entries_size() >= kMaxEntries) {
       reply->set_more(true);
       break;

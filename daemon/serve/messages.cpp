@@ -25,7 +25,7 @@ void SetPlace(pipeline::SlotPlace place, Message* message) {
 void FillFirst(const pipeline::SlotIdentity& slot, const ring::FirstNonfinite& seen,
                const pipeline::Registry& registry, v1::FirstNonfinite* message) {
   message->set_probe(slot.probe);
-  message->set_replay(seen.sequence);
+  message->set_replay(seen.replay);
   message->set_step(seen.step);
   message->set_count(seen.count);
   message->set_serial(seen.serial);
@@ -41,7 +41,7 @@ void FillVerdict(const ring::Verdict& verdict, v1::Verdict* message) {
   message->set_compared(verdict.compared);
   message->set_mismatched(verdict.mismatched);
   message->set_lost(verdict.lost);
-  message->set_first_failed_replay(verdict.first_failed_sequence);
+  message->set_first_failed_replay(verdict.first_failed_replay);
   message->set_text(verdict.text);
 }
 
@@ -131,7 +131,7 @@ void Fill(const pipeline::SlotRecord& record, const pipeline::Registry& registry
   message->set_capacity(registration.capacity);
   message->set_payload_bytes(registration.payload_bytes);
   if (record.last != nullptr) {
-    message->set_replay(record.last->sequence);
+    message->set_replay(record.last->replay);
     FillMessage(record.last->stats, message->mutable_last_stats());
   }
   FillMessage(record.counters, message->mutable_counters());
@@ -141,10 +141,10 @@ void Fill(const pipeline::SlotRecord& record, const pipeline::Registry& registry
   message->set_retired(record.retired);
   message->set_slot(static_cast<std::uint32_t>(registration.order));
   SetPlace(registry.PlaceOf(slot), message);
-  if (record.firsts.nan.sequence != 0) {
+  if (record.firsts.nan.replay != 0) {
     FillFirst(slot, record.firsts.nan, registry, message->mutable_first_nan());
   }
-  if (record.firsts.inf.sequence != 0) {
+  if (record.firsts.inf.replay != 0) {
     FillFirst(slot, record.firsts.inf, registry, message->mutable_first_inf());
   }
   if (slot.Has(layout::kActionCompare)) FillVerdict(record.verdict, message->mutable_verdict());
@@ -201,7 +201,7 @@ void Fill(const pipeline::Snapshot& snapshot, const pipeline::Registry& registry
   const pipeline::SlotIdentity& slot = *snapshot.slot;
   FillProbe(slot, message);
   message->set_session_label(slot.session->label);
-  message->set_replay(snapshot.sequence);
+  message->set_replay(snapshot.replay);
   message->set_graph_id(slot.registration.graph_id);
   message->set_invocation(slot.registration.invocation);
   message->set_dtype(std::string(layout::DtypeName(slot.dtype)));
@@ -220,7 +220,7 @@ void Fill(const pipeline::Snapshot& snapshot, const pipeline::Registry& registry
 
 void Fill(const pipeline::StoredSnapshot& stored, v1::HistoryReply::Entry* message) {
   const pipeline::Snapshot& snapshot = *stored.snapshot;
-  message->set_replay(snapshot.sequence);
+  message->set_replay(snapshot.replay);
   message->set_ordinal(snapshot.ordinal);
   message->set_serial(snapshot.serial);
   message->set_step(snapshot.step);
@@ -253,17 +253,17 @@ void Fill(const pipeline::Event& event, const pipeline::Registry& registry,
   } else if (const auto* line = std::get_if<pipeline::PrintLine>(&event.what)) {
     FillWhere(*line->snapshot->slot, registry, message->mutable_print());
     message->mutable_print()->set_step(line->snapshot->step);
-    message->mutable_print()->set_replay(line->snapshot->sequence);
+    message->mutable_print()->set_replay(line->snapshot->replay);
     message->mutable_print()->set_text(line->text);
   } else if (const auto* loss = std::get_if<pipeline::Loss>(&event.what)) {
     FillWhere(*loss->slot, registry, message->mutable_loss());
     message->mutable_loss()->set_count(loss->count);
-    message->mutable_loss()->set_before_replay(loss->before_sequence);
+    message->mutable_loss()->set_before_replay(loss->before_replay);
     message->mutable_loss()->set_cause(std::string(loss->cause));
   } else if (const auto* failure = std::get_if<pipeline::CompareFailure>(&event.what)) {
     FillWhere(*failure->snapshot->slot, registry, message->mutable_compare_failed());
     message->mutable_compare_failed()->set_step(failure->snapshot->step);
-    message->mutable_compare_failed()->set_replay(failure->snapshot->sequence);
+    message->mutable_compare_failed()->set_replay(failure->snapshot->replay);
     message->mutable_compare_failed()->set_text(failure->text);
   } else if (const auto* change = std::get_if<pipeline::SessionChange>(&event.what)) {
     message->mutable_session_change()->set_ended(change->ended);

@@ -51,10 +51,10 @@ void CompareSink::OpenSlot(const pipeline::SlotPtr& slot, pipeline::SlotFeedback
 // Counts replays after the covered ones and up to `last_missed` that nobody will compare.
 bool CompareSink::CountMissed(Slot* slot, std::uint32_t every, std::uint64_t last_missed) {
   ring::Verdict& verdict = slot->verdict;
-  if (last_missed <= verdict.covered_sequence) return false;
+  if (last_missed <= verdict.covered_replay) return false;
   const std::uint64_t missed =
-      layout::WantedUpTo(every, last_missed) - layout::WantedUpTo(every, verdict.covered_sequence);
-  verdict.covered_sequence = last_missed;
+      layout::WantedUpTo(every, last_missed) - layout::WantedUpTo(every, verdict.covered_replay);
+  verdict.covered_replay = last_missed;
   if (missed == 0) return false;
   verdict.lost += missed;
   if (slot->usable && !slot->torn) SetError(&verdict, MissedText(verdict));
@@ -80,7 +80,7 @@ void CompareSink::TakeComparison(const pipeline::Delivery& delivery, Slot* slot)
   ++verdict.mismatched;
   if (verdict.state != VerdictState::kFail) {
     verdict.state = VerdictState::kFail;
-    verdict.first_failed_sequence = snapshot.sequence;
+    verdict.first_failed_replay = snapshot.replay;
     verdict.text = result->message;
   }
   events_->Add(snapshot.slot->session,
@@ -93,14 +93,14 @@ void CompareSink::Consume(const pipeline::Delivery& delivery, pipeline::SlotFeed
   if (found == slots_.end()) return;
   Slot& slot = found->second;
   const std::uint32_t every = found->first->registration.compare_every;
-  const std::uint64_t sequence = delivery.snapshot->sequence;
+  const std::uint64_t replay = delivery.snapshot->replay;
   // Covered already: an earlier daemon was killed after it wrote the verdict and before it gave the
   // entry back.
-  if (sequence <= slot.verdict.covered_sequence) return;
-  bool changed = CountMissed(&slot, every, sequence - 1);
-  if (layout::Wants(every, sequence) ||
+  if (replay <= slot.verdict.covered_replay) return;
+  bool changed = CountMissed(&slot, every, replay - 1);
+  if (layout::Wants(every, replay) ||
       (delivery.snapshot->forced && delivery.snapshot->has_values)) {
-    slot.verdict.covered_sequence = sequence;
+    slot.verdict.covered_replay = replay;
     changed = true;
     if (!delivery.snapshot->has_values) {
       ++slot.verdict.lost;
@@ -114,11 +114,11 @@ void CompareSink::Consume(const pipeline::Delivery& delivery, pipeline::SlotFeed
   if (changed) feedback.SetVerdict(slot.verdict);
 }
 
-void CompareSink::CloseSlot(const pipeline::SlotPtr& slot, std::uint64_t last_sequence,
+void CompareSink::CloseSlot(const pipeline::SlotPtr& slot, std::uint64_t last_replay,
                             pipeline::SlotFeedback& feedback) {
   const auto found = slots_.find(slot);
   if (found == slots_.end()) return;
-  if (CountMissed(&found->second, slot->registration.compare_every, last_sequence)) {
+  if (CountMissed(&found->second, slot->registration.compare_every, last_replay)) {
     feedback.SetVerdict(found->second.verdict);
   }
   slots_.erase(found);

@@ -21,7 +21,7 @@ class CompareSink final : public pipeline::Sink {
 
   void OpenSlot(const pipeline::SlotPtr& slot, pipeline::SlotFeedback& feedback) override;
   void Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedback& feedback) override;
-  void CloseSlot(const pipeline::SlotPtr& slot, std::uint64_t last_sequence,
+  void CloseSlot(const pipeline::SlotPtr& slot, std::uint64_t last_replay,
                  pipeline::SlotFeedback& feedback) override;
   void ForgetSession(const pipeline::SessionPtr& session) override;
   void ForgetSlot(const pipeline::SlotPtr& slot) override;

@@ -7,7 +7,7 @@ void MemorySink::Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedb
 }
 
 void MemorySink::Found(const pipeline::Finding& finding) {
-  store_->Pin(finding.slot, finding.sequence);
+  store_->Pin(finding.slot, finding.replay);
 }
 
 void MemorySink::ForgetSession(const pipeline::SessionPtr& session) {

@@ -18,7 +18,7 @@ std::string RenderPrint(const pipeline::Snapshot& snapshot, const pipeline::Payl
   const layout::SlotRegistration& registration = slot.registration;
   const std::int32_t rank = slot.session->rank;
   const std::string head = fmt::format(
-      "[cgdebug] {}@{} {}{}  ", rank >= 0 ? fmt::format("r{} ", rank) : "", snapshot.sequence,
+      "[cgdebug] {}@{} {}{}  ", rank >= 0 ? fmt::format("r{} ", rank) : "", snapshot.replay,
       slot.probe, registration.invocation > 0 ? fmt::format("#{}", registration.invocation) : "");
   std::string values;
   if (registration.print_max_items > 0 && payload != nullptr) {
@@ -39,7 +39,7 @@ void PrintSink::Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedba
   const pipeline::SlotIdentity& slot = *delivery.snapshot->slot;
   if (delivery.seen_before || !slot.Has(layout::kActionPrint) ||
       (!delivery.snapshot->forced &&
-       !layout::Wants(slot.registration.print_every, delivery.snapshot->sequence))) {
+       !layout::Wants(slot.registration.print_every, delivery.snapshot->replay))) {
     return;
   }
   std::string text = RenderPrint(*delivery.snapshot, delivery.payload);

@@ -18,9 +18,9 @@ class RecordSink final : public pipeline::Sink {
     recorder_->Consume(delivery);
   }
   void Lose(const pipeline::Gap& gap) override { recorder_->Lose(gap); }
-  void CloseSlot(const pipeline::SlotPtr& slot, std::uint64_t last_sequence,
+  void CloseSlot(const pipeline::SlotPtr& slot, std::uint64_t last_replay,
                  pipeline::SlotFeedback&) override {
-    recorder_->CloseSlot(slot, last_sequence);
+    recorder_->CloseSlot(slot, last_replay);
   }
   void Found(const pipeline::Finding& finding) override { recorder_->Found(finding); }
   void Flush() override { recorder_->Flush(); }

@@ -15,7 +15,7 @@ namespace cgdebug::capture {
 // memory (no read-modify-write over PCIe), and stores the results there. Starts as zeros. Only the
 // slot's leaf writes it, after all its blocks have finished with it.
 struct alignas(256) DirectState {
-  std::uint64_t sequence;
+  std::uint64_t replay;
   std::uint64_t accepted;
   std::uint64_t index;  // of the next entry: accepted modulo capacity, without a division
   std::uint64_t overwrote_unread;

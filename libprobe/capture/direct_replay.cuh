@@ -45,7 +45,7 @@ __device__ inline std::uint64_t GlobalTimer() {
 // What every block works out for itself, from numbers that do not change until all blocks are done.
 struct Plan {
   Outcome outcome;
-  std::uint64_t sequence;
+  std::uint64_t replay;
   std::uint64_t ordinal;
   layout::EntryHeader* header;
   std::byte* payload;
@@ -107,9 +107,9 @@ __device__ inline void WaitForRoom(const DirectSlot& slot, std::uint64_t ordinal
 __device__ inline Plan MakePlan(const DirectSlot& slot) {
   const DirectState& state = *slot.state;
   Plan plan;
-  plan.sequence = state.sequence + 1;
+  plan.replay = state.replay + 1;
   plan.outcome =
-      state.disarmed != 0 ? Outcome::kSkip : Decide(slot.periods, state.control, plan.sequence);
+      state.disarmed != 0 ? Outcome::kSkip : Decide(slot.periods, state.control, plan.replay);
   plan.ordinal = state.accepted + 1;
   const std::uint64_t index = state.index;
   plan.header = slot.headers + index;
@@ -199,14 +199,14 @@ __device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const Ho
     std::uint32_t flags = layout::kEntryHasChecksum;
     if (state.sent == kSentStats) flags |= layout::kEntryIsStats;
     if (state.sent == kSentUnwanted) flags |= layout::kEntryDropValues;
-    if (Holds(state.control, plan.sequence)) flags |= layout::kEntryForced;
+    if (Holds(state.control, plan.replay)) flags |= layout::kEntryForced;
     layout::EntryHeader& header = *plan.header;
-    Store(header.sequence, plan.sequence);
+    Store(header.replay, plan.replay);
     Store(header.timestamp_ns, static_cast<std::uint64_t>(now_ns));
     Store(header.step, words.step);
     Store(header.serial, words.serial);
     Store(header.checksum,
-          checksum + layout::HeaderSum(plan.ordinal, plan.sequence, now_ns,
+          checksum + layout::HeaderSum(plan.ordinal, plan.replay, now_ns,
                                        static_cast<std::int64_t>(words.step), words.serial, flags));
     *const_cast<volatile std::uint32_t*>(&header.flags) = flags;
     // W1, pairs with R1. The block's other threads stored before its barrier; the fence covers
@@ -217,12 +217,12 @@ __device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const Ho
     state.accepted = plan.ordinal;
     state.index = state.index + 1 == slot.capacity ? 0 : state.index + 1;
   } else if (state.disarmed == 0 &&
-             Decide(slot.periods, Ended(state.control), plan.sequence) != Outcome::kSkip) {
+             Decide(slot.periods, Ended(state.control), plan.replay) != Outcome::kSkip) {
     ++state.suppressed;
   }
   if (state.disarmed == 0) {
-    state.sequence = plan.sequence;
-    Store(slot.head->sequence, state.sequence);
+    state.replay = plan.replay;
+    Store(slot.head->replay, state.replay);
     Store(slot.head->overwrote_unread, state.overwrote_unread);
     Store(slot.head->waits, state.waits);
     Store(slot.head->wait_ns, state.wait_ns);
@@ -245,7 +245,7 @@ __device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const Ho
     state.control = Ended(state.control);
   }
   state.skip = state.disarmed != 0 ||
-               Decide(slot.periods, state.control, state.sequence + 1) == Outcome::kSkip;
+               Decide(slot.periods, state.control, state.replay + 1) == Outcome::kSkip;
 }
 
 }  // namespace cgdebug::capture

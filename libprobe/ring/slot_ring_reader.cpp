@@ -41,8 +41,8 @@ layout::SlotHistory& History(std::byte* block) {
 }
 
 void Store(const FirstNonfinite& first, std::uint64_t order, layout::SlotFirst* shared) {
-  if (first.sequence == 0) return;
-  StoreRelaxed(shared->sequence, first.sequence);
+  if (first.replay == 0) return;
+  StoreRelaxed(shared->replay, first.replay);
   StoreRelaxed(shared->step, first.step);
   StoreRelaxed(shared->count, first.count);
   StoreRelaxed(shared->serial, first.serial);
@@ -50,7 +50,7 @@ void Store(const FirstNonfinite& first, std::uint64_t order, layout::SlotFirst* 
 }
 FirstNonfinite Load(const layout::SlotFirst& shared, std::uint64_t order) {
   if (LoadAcquire(shared.order) != order) return {};
-  return {LoadRelaxed(shared.sequence), LoadRelaxed(shared.step), LoadRelaxed(shared.count),
+  return {LoadRelaxed(shared.replay), LoadRelaxed(shared.step), LoadRelaxed(shared.count),
           LoadRelaxed(shared.serial)};
 }
 
@@ -162,7 +162,7 @@ bool SlotRingReader::retired() const {
 std::uint64_t SlotRingReader::accepted() const {
   return std::min(LoadAcquire(Head(block_).accepted), layout::kMaxOrdinal);
 }
-std::uint64_t SlotRingReader::sequence() const { return LoadRelaxed(Head(block_).sequence); }
+std::uint64_t SlotRingReader::replay() const { return LoadRelaxed(Head(block_).replay); }
 std::uint64_t SlotRingReader::consumed() const {
   return CreditedOrdinal(SharedCredit(block_), registration_.order);
 }
@@ -175,7 +175,7 @@ layout::SlotHead SlotRingReader::head() const {
   const layout::SlotHead& shared = Head(block_);
   layout::SlotHead copy = {};
   copy.accepted = accepted();  // R3
-  copy.sequence = LoadRelaxed(shared.sequence);
+  copy.replay = LoadRelaxed(shared.replay);
   copy.overwrote_unread = LoadRelaxed(shared.overwrote_unread);
   copy.waits = LoadRelaxed(shared.waits);
   copy.wait_ns = LoadRelaxed(shared.wait_ns);
@@ -209,7 +209,7 @@ ReadStatus SlotRingReader::ReadOnce(std::uint64_t ordinal, Entry* out) const {
     return layout::EntryOrdinal(word) > ordinal ? ReadStatus::kOverwritten : ReadStatus::kNone;
   }
   out->ordinal = ordinal;
-  out->sequence = LoadRelaxed(header->sequence);
+  out->replay = LoadRelaxed(header->replay);
   out->timestamp_ns = LoadRelaxed(header->timestamp_ns);
   out->step = LoadRelaxed(header->step);
   out->serial = LoadRelaxed(header->serial);
@@ -230,7 +230,7 @@ ReadStatus SlotRingReader::ReadOnce(std::uint64_t ordinal, Entry* out) const {
   const bool has_checksum = (out->flags & layout::kEntryHasChecksum) != 0;
   const bool needs_checksum =
       registration_.lane == static_cast<std::uint8_t>(layout::Lane::kDirect);
-  const std::uint64_t header_sum = layout::HeaderSum(ordinal, out->sequence, out->timestamp_ns,
+  const std::uint64_t header_sum = layout::HeaderSum(ordinal, out->replay, out->timestamp_ns,
                                                      out->step, out->serial, out->flags);
   if (has_checksum ? PayloadChecksum(copy, bytes) + header_sum != checksum : needs_checksum) {
     return LoadAcquire(header->word) == word ? ReadStatus::kDamaged : ReadStatus::kOverwritten;
@@ -239,17 +239,17 @@ ReadStatus SlotRingReader::ReadOnce(std::uint64_t ordinal, Entry* out) const {
   return ReadStatus::kOk;
 }
 
-std::uint64_t SlotRingReader::FindReplay(std::uint64_t sequence) const {
+std::uint64_t SlotRingReader::FindReplay(std::uint64_t replay) const {
   const auto* headers = At<layout::EntryHeader>(block_, registration_.headers_offset);
   const std::uint64_t newest = accepted();
   for (std::uint64_t ordinal = newest; ordinal != 0 && ordinal >= oldest(newest); --ordinal) {
     const layout::EntryHeader& header = headers[(ordinal - 1) % registration_.capacity];
     const std::uint64_t word = LoadAcquire(header.word);  // R1
-    const std::uint64_t found = LoadRelaxed(header.sequence);
+    const std::uint64_t found = LoadRelaxed(header.replay);
     std::atomic_thread_fence(std::memory_order_acquire);  // R2, pairs with W2
     if (word != EntryWord(ordinal, EntryState::kReady) || LoadRelaxed(header.word) != word)
       continue;
-    if (found <= sequence) return found == sequence && valid() ? ordinal : 0;  // they ascend
+    if (found <= replay) return found == replay && valid() ? ordinal : 0;  // they ascend
   }
   return 0;
 }
@@ -287,8 +287,8 @@ void SlotRingReader::SetVerdict(const Verdict& verdict) {
   StoreRelaxed(shared.compared, verdict.compared);
   StoreRelaxed(shared.mismatched, verdict.mismatched);
   StoreRelaxed(shared.lost, verdict.lost);
-  StoreRelaxed(shared.first_failed_sequence, verdict.first_failed_sequence);
-  StoreRelaxed(shared.covered_sequence, verdict.covered_sequence);
+  StoreRelaxed(shared.first_failed_replay, verdict.first_failed_replay);
+  StoreRelaxed(shared.covered_replay, verdict.covered_replay);
   StoreRelaxed(shared.order, registration_.order);
   CopyShared(shared.text, verdict.text.data(), bytes);
   StoreRelease(shared.version, version + 1);
@@ -330,8 +330,8 @@ Verdict SlotRingReader::verdict() const {
   verdict.compared = copy.compared;
   verdict.mismatched = copy.mismatched;
   verdict.lost = copy.lost;
-  verdict.first_failed_sequence = copy.first_failed_sequence;
-  verdict.covered_sequence = copy.covered_sequence;
+  verdict.first_failed_replay = copy.first_failed_replay;
+  verdict.covered_replay = copy.covered_replay;
   verdict.text.assign(copy.text, std::min<std::size_t>(copy.text_bytes, layout::kVerdictTextBytes));
   return verdict;
 }

@@ -16,9 +16,9 @@ namespace cgdebug::ring {
 
 // One snapshot, copied out of the ring and known to be whole.
 struct Entry {
-  std::uint64_t ordinal = 0;   // of accepted entries, from 1
-  std::uint64_t sequence = 0;  // replay, from 1
-  std::uint64_t serial = 0;    // of the replay; only slots of the same replay share it
+  std::uint64_t ordinal = 0;  // of accepted entries, from 1
+  std::uint64_t replay = 0;   // from 1
+  std::uint64_t serial = 0;   // of the replay; only slots of the same replay share it
   std::int64_t timestamp_ns = 0;
   std::int64_t step = -1;
   std::uint32_t flags = 0;         // layout::kEntry...
@@ -32,15 +32,15 @@ struct Verdict {
   std::uint64_t compared = 0;
   std::uint64_t mismatched = 0;
   std::uint64_t lost = 0;
-  std::uint64_t first_failed_sequence = 0;
-  std::uint64_t covered_sequence = 0;  // every replay up to this one is in the counts
-  std::string text;                    // cut to kVerdictTextBytes
+  std::uint64_t first_failed_replay = 0;
+  std::uint64_t covered_replay = 0;  // every replay up to this one is in the counts
+  std::string text;                  // cut to kVerdictTextBytes
   bool torn = false;  // its writer died while writing it: nothing else in here is valid
 };
 
 // The first replay of a slot in which a daemon saw NaN, or Inf.
 struct FirstNonfinite {
-  std::uint64_t sequence = 0;  // 0: none yet
+  std::uint64_t replay = 0;  // 0: none yet
   std::int64_t step = -1;
   std::uint64_t count = 0;   // elements
   std::uint64_t serial = 0;  // of the replay
@@ -75,7 +75,7 @@ class SlotRingReader {
   std::uint64_t generation() const { return layout::DirectoryGeneration(word_); }
 
   std::uint64_t accepted() const;  // ordinal of the newest committed entry
-  std::uint64_t sequence() const;  // replays seen
+  std::uint64_t replay() const;    // replays seen
   std::uint64_t consumed() const;
   layout::SlotHead head() const;  // counters, each read once; none is older than `accepted`
   Credit credit() const;
@@ -83,9 +83,9 @@ class SlotRingReader {
   // Copies entry `ordinal`; reuses `out->payload`. Reports kDamaged only after a second read.
   ReadStatus Read(std::uint64_t ordinal, Entry* out) const;
 
-  // The ordinal of the entry of replay `sequence`, found by the headers alone; 0 if the ring does
+  // The ordinal of the entry of `replay`, found by the headers alone; 0 if the ring does
   // not hold it.
-  std::uint64_t FindReplay(std::uint64_t sequence) const;
+  std::uint64_t FindReplay(std::uint64_t replay) const;
 
   // The oldest ordinal that may still be there if `newest` is the newest; 1 if nothing was
   // overwritten.
@@ -106,7 +106,7 @@ class SlotRingReader {
   // Waits a few milliseconds for a writer that is writing it.
   Verdict verdict() const;
 
-  // Stores those that have a sequence. Must come before the credit, as SetVerdict().
+  // Stores those whose replay is not 0. Must come before the credit, as SetVerdict().
   void SetFirsts(const FirstNonfinites& firsts);
   FirstNonfinites firsts() const;
 

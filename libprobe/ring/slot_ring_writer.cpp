@@ -42,21 +42,21 @@ SlotRingWriter::SlotRingWriter(std::byte* block, layout::ProducerLine* producer,
 
 // This writer moves values and computes nothing. If only statistics are wanted, it sends the values
 // with a flag that says so.
-Outcome SlotRingWriter::DecideOutcome(std::uint64_t sequence) noexcept {
+Outcome SlotRingWriter::DecideOutcome(std::uint64_t replay) noexcept {
   LoadControl(*credit_, order_, &control_);
   layout::SlotControl control = control_;
   if (Expired(control)) control = layout::Ended(control);
-  const Outcome outcome = layout::Decide(periods_, control, sequence);
+  const Outcome outcome = layout::Decide(periods_, control, replay);
   flags_ = 0;
   if (outcome == Outcome::kSkip) {
-    if (layout::Decide(periods_, layout::Ended(control), sequence) != Outcome::kSkip) {
+    if (layout::Decide(periods_, layout::Ended(control), replay) != Outcome::kSkip) {
       StoreRelaxed(head_->suppressed, head_->suppressed + 1);
     }
     return outcome;
   }
   if (outcome == Outcome::kStats) flags_ |= layout::kEntryDropValues;
   if (outcome == Outcome::kTriggered) flags_ |= layout::kEntryTriggered;
-  if (layout::Holds(control, sequence)) flags_ |= layout::kEntryForced;
+  if (layout::Holds(control, replay)) flags_ |= layout::kEntryForced;
   return outcome;
 }
 
@@ -72,9 +72,9 @@ void SlotRingWriter::MakeRoom(std::uint64_t ordinal) noexcept {
 
 bool SlotRingWriter::Begin(std::uint64_t serial) noexcept {
   serial_ = serial;
-  sequence_ = head_->sequence + 1;
-  StoreRelaxed(head_->sequence, sequence_);
-  if (DecideOutcome(sequence_) == Outcome::kSkip) return false;
+  replay_ = head_->replay + 1;
+  StoreRelaxed(head_->replay, replay_);
+  if (DecideOutcome(replay_) == Outcome::kSkip) return false;
   ordinal_ = head_->accepted + 1;
   const bool waits = waits_ || layout::IsLossless(periods_, control_);
   if (waits && ordinal_ > capacity_) MakeRoom(ordinal_);
@@ -94,7 +94,7 @@ std::int64_t SlotRingWriter::step() const noexcept { return LoadRelaxed(producer
 void SlotRingWriter::Commit(std::int64_t timestamp_ns) noexcept { Commit(timestamp_ns, step()); }
 
 void SlotRingWriter::Commit(std::int64_t timestamp_ns, std::int64_t step) noexcept {
-  StoreRelaxed(claimed_->sequence, sequence_);
+  StoreRelaxed(claimed_->replay, replay_);
   StoreRelaxed(claimed_->timestamp_ns, timestamp_ns);
   StoreRelaxed(claimed_->step, step);
   StoreRelaxed(claimed_->serial, serial_);

@@ -42,7 +42,7 @@ class SlotRingWriter {
   std::uint64_t payload_bytes() const noexcept { return payload_bytes_; }
 
  private:
-  layout::Outcome DecideOutcome(std::uint64_t sequence) noexcept;
+  layout::Outcome DecideOutcome(std::uint64_t replay) noexcept;
   void MakeRoom(std::uint64_t ordinal) noexcept;
 
   layout::ProducerLine* producer_;
@@ -65,7 +65,7 @@ class SlotRingWriter {
   layout::EntryHeader* claimed_ = nullptr;
   std::byte* payload_ = nullptr;
   std::uint64_t ordinal_ = 0;
-  std::uint64_t sequence_ = 0;
+  std::uint64_t replay_ = 0;
   std::uint64_t serial_ = 0;
   std::uint32_t flags_ = 0;
 };

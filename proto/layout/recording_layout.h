@@ -86,7 +86,7 @@ struct IndexRow {
   std::uint32_t slot;
   std::uint32_t reserved;
   std::uint64_t ordinal;
-  std::uint64_t sequence;
+  std::uint64_t replay;
   std::uint64_t offset;  // of its record
 };
 static_assert(sizeof(IndexRow) == 32);

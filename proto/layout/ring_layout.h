@@ -22,10 +22,10 @@
 //
 // An entry's `ordinal` n counts accepted snapshots from 1; entry n lies at index (n - 1) % K, and
 // its word carries n, so a reader that asks for n recognises an entry that was overwritten.
-// `sequence` counts replays from 1; a replay that no action wanted (`every`) has a sequence but no
-// ordinal.
+// `replay` counts the runs of the slot from 1. A replay that no action wanted (`every`) has a
+// number but no ordinal.
 //
-// Each slot counts its own replays, so sequences of two graphs say nothing about which came first.
+// Each slot counts its own replays, so the numbers of two graphs do not say which came first.
 // `serial` does: it is the time at which the replay began, in ns since the epoch, by a clock that
 // the process sets once and that never jumps. The slots of one replay of a graph share it, and each
 // replay of the process has its own, so (serial, order) sorts all snapshots of a process.
@@ -82,7 +82,7 @@ inline constexpr std::uint32_t kEntryForced = 1u << 4;
 
 struct alignas(kCacheLineBytes) EntryHeader {
   std::uint64_t word;         // EntryWord; the commit
-  std::uint64_t sequence;     // replay, from 1
+  std::uint64_t replay;       // from 1
   std::int64_t timestamp_ns;  // CLOCK_REALTIME of the commit
   std::int64_t step;          // the user's own step marker, -1 when none was set
   // With kEntryHasChecksum: the payload's checksum (ring/payload_checksum.h) plus HeaderSum().
@@ -96,10 +96,10 @@ struct alignas(kCacheLineBytes) EntryHeader {
 
 // The header's part of a checksum: each field times an odd number of its own, so that a field of an
 // older entry cannot be mistaken for this entry's.
-constexpr std::uint64_t HeaderSum(std::uint64_t ordinal, std::uint64_t sequence,
+constexpr std::uint64_t HeaderSum(std::uint64_t ordinal, std::uint64_t replay,
                                   std::int64_t timestamp_ns, std::int64_t step,
                                   std::uint64_t serial, std::uint32_t flags) {
-  return ordinal * 0x9e3779b97f4a7c15 + sequence * 0xbf58476d1ce4e5b9 +
+  return ordinal * 0x9e3779b97f4a7c15 + replay * 0xbf58476d1ce4e5b9 +
          static_cast<std::uint64_t>(timestamp_ns) * 0x94d049bb133111eb +
          static_cast<std::uint64_t>(step) * 0xd6e8feb86659fd93 + serial * 0xc4ceb9fe1a85ec53 +
          flags * 0xff51afd7ed558ccd;
@@ -110,7 +110,7 @@ constexpr std::uint64_t HeaderSum(std::uint64_t ordinal, std::uint64_t sequence,
 // Written by the slot's one writer only.
 struct alignas(kCacheLineBytes) SlotHead {
   std::uint64_t accepted;          // ordinal of the newest Ready entry (W3)
-  std::uint64_t sequence;          // replays seen, those without an entry included
+  std::uint64_t replay;            // replays seen, those without an entry included
   std::uint64_t overwrote_unread;  // entries given up unread, policy kWait
   std::uint64_t waits;             // times the writer waited for a free entry
   std::uint64_t wait_ns;           // time spent in them
@@ -143,22 +143,22 @@ struct alignas(kCacheLineBytes) SlotVerdict {
   std::uint64_t version;
   std::uint32_t state;  // VerdictState; a failure is sticky
   std::uint32_t text_bytes;
-  std::uint64_t compared;               // snapshots compared
-  std::uint64_t mismatched;             // of those, the ones that failed
-  std::uint64_t lost;                   // snapshots that could not be compared
-  std::uint64_t first_failed_sequence;  // 0 when none failed
-  std::uint64_t covered_sequence;       // every replay up to this one is in the counts above
-  std::uint64_t order;                  // as SlotCredit::order
-  char text[kVerdictTextBytes];         // of the first failure, UTF-8, not terminated
+  std::uint64_t compared;             // snapshots compared
+  std::uint64_t mismatched;           // of those, the ones that failed
+  std::uint64_t lost;                 // snapshots that could not be compared
+  std::uint64_t first_failed_replay;  // 0 when none failed
+  std::uint64_t covered_replay;       // every replay up to this one is in the counts above
+  std::uint64_t order;                // as SlotCredit::order
+  char text[kVerdictTextBytes];       // of the first failure, UTF-8, not terminated
 };
 
 // Each written once. `order` is stored last: if it is 0 or another slot's (SlotCredit::order),
 // there was none.
 struct SlotFirst {
-  std::uint64_t sequence;  // replay
-  std::int64_t step;       // as EntryHeader::step
-  std::uint64_t count;     // elements
-  std::uint64_t serial;    // as EntryHeader::serial
+  std::uint64_t replay;
+  std::int64_t step;     // as EntryHeader::step
+  std::uint64_t count;   // elements
+  std::uint64_t serial;  // as EntryHeader::serial
   std::uint64_t order;
 };
 // How many of the entries that a credit covers were overwritten before they could be read. It says
@@ -301,14 +301,14 @@ static_assert(sizeof(SlotRegistration) == 2048);
 static_assert(kSlotHeadersOffset % kCacheLineBytes == 0);
 static_assert(std::is_trivially_copyable_v<SlotRegistration>);
 
-// Whether an action with this period wants replay `sequence`: it wants 1, 1 + every, ...
-constexpr bool Wants(std::uint32_t every, std::uint64_t sequence) {
-  return every == 1 || (every != 0 && (sequence - 1) % every == 0);  // a GPU divides in software
+// Whether an action with this period wants `replay`: it wants 1, 1 + every, ...
+constexpr bool Wants(std::uint32_t every, std::uint64_t replay) {
+  return every == 1 || (every != 0 && (replay - 1) % every == 0);  // a GPU divides in software
 }
 
-// How many replays up to `sequence` it wants.
-constexpr std::uint64_t WantedUpTo(std::uint32_t every, std::uint64_t sequence) {
-  return every == 0 || sequence == 0 ? 0 : (sequence - 1) / every + 1;
+// How many replays up to `replay` it wants.
+constexpr std::uint64_t WantedUpTo(std::uint32_t every, std::uint64_t replay) {
+  return every == 0 || replay == 0 ? 0 : (replay - 1) / every + 1;
 }
 
 // Where a block's parts lie for a given tensor: the writer allocates by it, the reader checks by

@@ -100,10 +100,10 @@ struct Periods {
   std::uint32_t stats = 0;
   bool lossless = false;  // kSlotLossless
 
-  constexpr bool WantValues(std::uint64_t sequence) const {
-    return Wants(print, sequence) || Wants(record, sequence) || Wants(compare, sequence);
+  constexpr bool WantValues(std::uint64_t replay) const {
+    return Wants(print, replay) || Wants(record, replay) || Wants(compare, replay);
   }
-  constexpr bool WantStats(std::uint64_t sequence) const { return Wants(stats, sequence); }
+  constexpr bool WantStats(std::uint64_t replay) const { return Wants(stats, replay); }
   // Whether they want the values of any replay.
   constexpr bool HaveValues() const { return print != 0 || record != 0 || compare != 0; }
 };
@@ -113,22 +113,21 @@ constexpr bool IsLossless(const Periods& periods, const SlotControl& control) {
                                                      : control.lossless == Lossless::kOn;
 }
 
-// Whether `control` applies to replay `sequence`; the caller checks its expiry.
-constexpr bool Holds(const SlotControl& control, std::uint64_t sequence) {
-  return control.mode != ControlMode::kAsRegistered && sequence >= control.from &&
-         (control.until == 0 || sequence <= control.until);
+// Whether `control` applies to `replay`; the caller checks its expiry.
+constexpr bool Holds(const SlotControl& control, std::uint64_t replay) {
+  return control.mode != ControlMode::kAsRegistered && replay >= control.from &&
+         (control.until == 0 || replay <= control.until);
 }
 
-constexpr Outcome Decide(const Periods& periods, const SlotControl& control,
-                         std::uint64_t sequence) {
+constexpr Outcome Decide(const Periods& periods, const SlotControl& control, std::uint64_t replay) {
   const bool lossless = IsLossless(periods, control);
-  const bool values = lossless ? periods.HaveValues() : periods.WantValues(sequence);
-  const bool any = values || (lossless ? periods.stats != 0 : periods.WantStats(sequence));
-  if (!Holds(control, sequence)) {
+  const bool values = lossless ? periods.HaveValues() : periods.WantValues(replay);
+  const bool any = values || (lossless ? periods.stats != 0 : periods.WantStats(replay));
+  if (!Holds(control, replay)) {
     return values ? Outcome::kFull : any ? Outcome::kStats : Outcome::kSkip;
   }
   if (control.mode == ControlMode::kOff) return Outcome::kSkip;
-  const bool due = control.every == 0 ? any : (sequence - control.from) % control.every == 0;
+  const bool due = control.every == 0 ? any : (replay - control.from) % control.every == 0;
   if (!due) return Outcome::kSkip;
   if (control.mode == ControlMode::kStats) return Outcome::kStats;
   return control.trigger == ControlTrigger::kNone ? Outcome::kFull : Outcome::kTriggered;

@@ -68,7 +68,7 @@ class Writer {
     recording::Snapshot snapshot;
     snapshot.slot = id;
     snapshot.ordinal = ++own.ordinal;
-    snapshot.sequence = replay;
+    snapshot.replay = replay;
     snapshot.step = step;
     snapshot.timestamp_ns = timestamp_ns;
     snapshot.serial = serial;
@@ -91,8 +91,8 @@ class Writer {
     loss.count = count;
     loss.first_ordinal = own.ordinal + 1;
     loss.last_ordinal = own.ordinal += count;
-    loss.after_sequence = after_replay;
-    loss.before_sequence = after_replay + count + 1;
+    loss.after_replay = after_replay;
+    loss.before_replay = after_replay + count + 1;
     Checked(writer().AddLoss(loss));
   }
 
@@ -102,7 +102,7 @@ class Writer {
     recording::Mark mark;
     mark.kind = static_cast<recording::MarkKind>(kind);
     mark.slot = slot;
-    mark.sequence = replay;
+    mark.replay = replay;
     mark.ordinal = slot < 0 ? 0 : Find(static_cast<std::uint32_t>(slot)).ordinal;
     mark.count = count;
     mark.text = text;

@@ -96,7 +96,7 @@ void WriteSeeds() {
       (void)writer->AddSlot(slot);
       for (int replay = 1; replay <= replays; ++replay) {
         recording::Snapshot snapshot;
-        snapshot.ordinal = snapshot.sequence = static_cast<std::uint64_t>(replay);
+        snapshot.ordinal = snapshot.replay = static_cast<std::uint64_t>(replay);
         const float values[2] = {1, static_cast<float>(replay)};
         (void)writer->Append(snapshot, std::as_bytes(std::span(values)));
       }

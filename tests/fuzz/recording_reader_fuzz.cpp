@@ -27,7 +27,7 @@ void ReadAll(const RecordingReader& reader) {
     (void)reader.Last(slot.id);
     (void)reader.Find(slot.id, 1);
   }
-  (void)reader.Replay(reader.last_sequence());
+  (void)reader.Replay(reader.last_replay());
   (void)reader.complete();
 }
 

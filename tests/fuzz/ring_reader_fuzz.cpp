@@ -34,12 +34,12 @@ struct Template {
     std::memcpy(r.name, "x", 1);
     std::memcpy(bytes, &r, sizeof(r));
     layout::SlotHead head = {};
-    head.accepted = head.sequence = 7;
+    head.accepted = head.replay = 7;
     std::memcpy(bytes + layout::kSlotHeadOffset, &head, sizeof(head));
     for (std::uint64_t ordinal = 5; ordinal <= 7; ++ordinal) {
       layout::EntryHeader entry = {};
       entry.word = layout::EntryWord(ordinal, layout::EntryState::kReady);
-      entry.sequence = ordinal;
+      entry.replay = ordinal;
       std::memcpy(bytes + r.headers_offset + (ordinal - 1) % kCapacity * sizeof(entry), &entry,
                   sizeof(entry));
     }

@@ -22,6 +22,12 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
+// The first tensor opens the session.
+std::uint64_t ReleasedUnread() {
+  const auto session = CurrentSession();
+  return session ? session->released_unread : 0;
+}
+
 TEST_P(LeafBranch, EachReplayDeliversItsOwnValues) {
   Probe probe("x", Recording(4));
   Capture(probe);
@@ -143,7 +149,7 @@ TEST_P(LeafBranch, ManyCapturesOfOneProbeLeaveMemoryFlat) {
   void* tensor = nullptr;
   CU(cudaMalloc(&tensor, kMiB));
   CU(cudaMemset(tensor, 0, kMiB));
-  const std::uint64_t released_before = CurrentSession() ? CurrentSession()->released_unread : 0;
+  const std::uint64_t released_before = ReleasedUnread();
   Probe probe("x", Recording(4));
   TensorRef ref = Tensor();
   ref.data = tensor;
@@ -176,7 +182,7 @@ TEST_P(LeafBranch, ManyCapturesOfOneProbeLeaveMemoryFlat) {
   EXPECT_GE(free_after + 64 * kMiB, free_before);
   const std::uint64_t kept = probe.Records().size();
   EXPECT_GE(kept, 32u) << "those of the last graphs can still be read";
-  EXPECT_EQ(kept + CurrentSession()->released_unread - released_before, kCaptures);
+  EXPECT_EQ(kept + ReleasedUnread() - released_before, kCaptures);
   CU(cudaFree(tensor));
 }
 
@@ -186,7 +192,7 @@ TEST_P(LeafBranch, EagerCallsOfManyShapesLoseNothingUncounted) {
   ProbeOptions options = Recording(2);
   options.mode = ProbeMode::kAlways;
   Probe probe("x", options);
-  const std::uint64_t released_before = CurrentSession()->released_unread;
+  const std::uint64_t released_before = ReleasedUnread();
   // Holds the calls back so that slots are given up while calls are queued. Not for ever: CUDA may
   // wait for the stream where a new shape needs pinned memory.
   CU(cudaLaunchHostFunc(
@@ -198,7 +204,7 @@ TEST_P(LeafBranch, EagerCallsOfManyShapesLoseNothingUncounted) {
     probe.Observe(tensor, stream_);
   }
   CU(cudaStreamSynchronize(stream_));
-  EXPECT_EQ(probe.Records().size() + CurrentSession()->released_unread - released_before,
+  EXPECT_EQ(probe.Records().size() + ReleasedUnread() - released_before,
             static_cast<std::size_t>(kShapes));
 }
 

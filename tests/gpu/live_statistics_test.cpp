@@ -132,7 +132,7 @@ TEST_P(LiveControl, StatisticsAndTriggersOfLargeTensorsAreRight) {
         values_[count - 2 - round] = 1;
       }
       EXPECT_EQ(slot_->head().accepted, 30u);
-      EXPECT_EQ(slot_->head().sequence, 30u);
+      EXPECT_EQ(slot_->head().replay, 30u);
       slot_.reset();
       CU(cudaGraphExecDestroy(exec_));
       CU(cudaGraphDestroy(graph_));

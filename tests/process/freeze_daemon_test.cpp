@@ -89,12 +89,12 @@ TEST_F(FreezeDaemon, HasWhatTheDaemonFoundAndPinned) {
   job.ExitCleanly();
   const auto reader = Freeze(daemon, job);
   std::vector<std::uint64_t> replays;
-  for (const auto& ref : reader->Snapshots(0)) replays.push_back(ref.sequence);
+  for (const auto& ref : reader->Snapshots(0)) replays.push_back(ref.replay);
   EXPECT_EQ(replays, (std::vector<std::uint64_t>{8, 9, 10, 11, 37, 38, 39, 40}))
       << "the ring has 4, so that memory had 3 before the NaN";
   EXPECT_TRUE(reader->ReadPayload(*reader->Find(0, 11)).ok());
   const auto is_nan = [](const recording::Mark& mark) {
-    return mark.kind == recording::MarkKind::kFirstNan && mark.sequence == 11 && mark.count == 1024;
+    return mark.kind == recording::MarkKind::kFirstNan && mark.replay == 11 && mark.count == 1024;
   };
   EXPECT_EQ(std::ranges::count_if(reader->marks(), is_nan), 1);
   const recording::Account account = reader->AccountOf(0);
@@ -153,7 +153,7 @@ TEST_F(FreezeDaemon, SaysWhichValuesAreGone) {
   const recording::Loss& loss = reader->losses()[0];
   EXPECT_EQ(loss.cause, LossCause::kValuesGone);
   EXPECT_EQ(loss.count, 6u);
-  EXPECT_EQ(loss.before_sequence, 7u);
+  EXPECT_EQ(loss.before_replay, 7u);
   const auto first = reader->Read(*reader->Find(0, 1));
   ASSERT_TRUE(first.ok());
   EXPECT_TRUE(first->stats_only);

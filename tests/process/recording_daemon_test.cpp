@@ -105,7 +105,7 @@ TEST_F(RecordingDaemon, HasExactlyTheCallsBetweenItsStartAndItsStop) {
     EXPECT_EQ(account.before, before + 3);
     EXPECT_EQ(account.produced, 100u);
     EXPECT_EQ(account.kept, 100u);
-    EXPECT_EQ(reader->slots()[0].from_sequence, before + 3);
+    EXPECT_EQ(reader->slots()[0].from_replay, before + 3);
     before += 105;
   }
 }
@@ -149,7 +149,7 @@ TEST_F(RecordingDaemon, HasWhatTheDaemonFoundWhileItRan) {
   std::vector<std::pair<recording::MarkKind, std::uint64_t>> found;
   const auto reader = Read();
   for (const recording::Mark& mark : reader->marks()) {
-    if (recording::IsFinding(mark.kind)) found.emplace_back(mark.kind, mark.sequence);
+    if (recording::IsFinding(mark.kind)) found.emplace_back(mark.kind, mark.replay);
   }
   EXPECT_EQ(found, (std::vector<std::pair<recording::MarkKind, std::uint64_t>>{
                        {recording::MarkKind::kFirstNan, 4}}));

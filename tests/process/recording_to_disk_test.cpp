@@ -56,7 +56,7 @@ class RecordingToDisk : public testing::Test {
       last = ref.ordinal;
       const auto values = testing_support::ValuesOf(reader, ref);
       ASSERT_TRUE(values.ok()) << values.error().message;
-      ASSERT_EQ(values->front(), static_cast<float>(ref.sequence));
+      ASSERT_EQ(values->front(), static_cast<float>(ref.replay));
       ++accounted;
     }
     EXPECT_EQ(accounted, produced);
@@ -162,7 +162,7 @@ TEST_F(RecordingEveryTenth, CountsAsLostOnlyWhatWasWanted) {
   DaemonProcess daemon(dir_);
   const auto reader = ReadAfter(daemon, job);
   ASSERT_EQ(reader->snapshot_count(0), 1u);
-  EXPECT_EQ(reader->Last(0)->sequence, 91u);
+  EXPECT_EQ(reader->Last(0)->replay, 91u);
   EXPECT_EQ(Lost(*reader), 9u);
 }
 

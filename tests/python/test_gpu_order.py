@@ -70,7 +70,7 @@ def test_the_first_nan_of_two_graphs_is_the_earlier_one(daemon, graph_probe):
 
     def firsts():
         with daemon.connect() as client:
-            slots = [one for one in client.probes("v") if one.first_nan.present and not one.retired]
+            slots = [one for one in client.probes("v") if one.first_nan and not one.retired]
             return len(slots) == 2 and {one.graph: one.first_nan for one in slots}
 
     first = wait_until(firsts, "both graphs have shown NaN")

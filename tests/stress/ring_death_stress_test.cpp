@@ -22,7 +22,7 @@ constexpr std::uint32_t kCapacity = 4;
 
 // Snapshot n holds n, n + 1, ...
 bool Whole(const Entry& entry) {
-  if (entry.sequence != entry.ordinal || entry.payload.size() != kElements * 4) return false;
+  if (entry.replay != entry.ordinal || entry.payload.size() != kElements * 4) return false;
   const auto values = test::Numbers(entry);
   for (std::uint64_t i = 0; i < kElements; ++i) {
     if (values[i] != static_cast<std::int32_t>(entry.ordinal + i)) return false;

@@ -39,7 +39,7 @@ void ReadEverything(SlotRingReader& reader, std::uint64_t elements, std::uint64_
       continue;
     }
     ASSERT_EQ(status, ReadStatus::kOk);
-    ASSERT_EQ(entry.sequence, next);
+    ASSERT_EQ(entry.replay, next);
     const auto values = test::Numbers(entry);
     for (std::uint64_t i = 0; i < elements; ++i) {
       ASSERT_EQ(values[i], static_cast<std::int32_t>(next + i)) << "torn snapshot " << next;

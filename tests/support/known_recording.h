@@ -46,23 +46,23 @@ inline recording::Slot FloatSlot(std::uint32_t session, const std::string& probe
 }
 
 // What probe `slot` holds at a replay, everywhere in these tests.
-inline std::vector<float> ValuesAt(std::uint32_t slot, std::uint64_t sequence,
+inline std::vector<float> ValuesAt(std::uint32_t slot, std::uint64_t replay,
                                    std::uint64_t elements) {
   std::vector<float> values(elements);
   for (std::uint64_t i = 0; i < elements; ++i) {
-    values[i] = static_cast<float>(slot * 1000 + sequence) + static_cast<float>(i) / 1024;
+    values[i] = static_cast<float>(slot * 1000 + replay) + static_cast<float>(i) / 1024;
   }
   return values;
 }
 
-inline recording::Snapshot SnapshotAt(std::uint32_t slot, std::uint64_t sequence,
+inline recording::Snapshot SnapshotAt(std::uint32_t slot, std::uint64_t replay,
                                       const std::vector<float>& values) {
   recording::Snapshot snapshot;
   snapshot.slot = slot;
-  snapshot.ordinal = sequence;
-  snapshot.sequence = sequence;
-  snapshot.step = static_cast<std::int64_t>(sequence / 2);
-  snapshot.timestamp_ns = 1'700'000'000'000'000'000 + static_cast<std::int64_t>(sequence);
+  snapshot.ordinal = replay;
+  snapshot.replay = replay;
+  snapshot.step = static_cast<std::int64_t>(replay / 2);
+  snapshot.timestamp_ns = 1'700'000'000'000'000'000 + static_cast<std::int64_t>(replay);
   const std::vector<std::uint64_t> shape = {values.size()};
   const auto view =
       numerics::MakeTensorView(layout::Dtype::kFloat32, shape, std::as_bytes(std::span(values)));
@@ -70,11 +70,11 @@ inline recording::Snapshot SnapshotAt(std::uint32_t slot, std::uint64_t sequence
   return snapshot;
 }
 
-inline void AppendAt(recording::RecordingWriter* writer, std::uint32_t slot, std::uint64_t sequence,
+inline void AppendAt(recording::RecordingWriter* writer, std::uint32_t slot, std::uint64_t replay,
                      std::uint64_t elements) {
-  const auto values = ValuesAt(slot, sequence, elements);
+  const auto values = ValuesAt(slot, replay, elements);
   const auto appended =
-      writer->Append(SnapshotAt(slot, sequence, values), std::as_bytes(std::span(values)));
+      writer->Append(SnapshotAt(slot, replay, values), std::as_bytes(std::span(values)));
   ASSERT_TRUE(appended.ok()) << appended.error().message;
 }
 
@@ -91,16 +91,16 @@ inline Result<std::vector<float>> ValuesOf(const recording::RecordingReader& rea
 // The slot holds replays first..last of a ProducerProcess, whose replay n is n, n + 1, n + 2, ...
 inline void ExpectReplays(const recording::RecordingReader& reader, std::uint32_t slot,
                           std::uint64_t first, std::uint64_t last) {
-  std::uint64_t sequence = first;
+  std::uint64_t replay = first;
   for (const auto& ref : reader.Snapshots(slot)) {
-    ASSERT_EQ(ref.sequence, sequence);
+    ASSERT_EQ(ref.replay, replay);
     const auto values = ValuesOf(reader, ref);
     ASSERT_TRUE(values.ok()) << values.error().message;
-    ASSERT_EQ(values->front(), static_cast<float>(sequence));
-    ASSERT_EQ(values->back(), static_cast<float>(sequence + values->size() - 1));
-    ++sequence;
+    ASSERT_EQ(values->front(), static_cast<float>(replay));
+    ASSERT_EQ(values->back(), static_cast<float>(replay + values->size() - 1));
+    ++replay;
   }
-  EXPECT_EQ(sequence, last + 1);
+  EXPECT_EQ(replay, last + 1);
 }
 
 }  // namespace cgdebug::testing_support

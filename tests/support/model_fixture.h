@@ -59,14 +59,14 @@ inline std::vector<std::byte> Bytes(const std::vector<float>& values) {
   return bytes;
 }
 
-inline pipeline::Delivery MakeDelivery(const pipeline::SlotPtr& slot, std::uint64_t sequence,
+inline pipeline::Delivery MakeDelivery(const pipeline::SlotPtr& slot, std::uint64_t replay,
                                        const std::vector<float>& values) {
   const auto payload = std::make_shared<const std::vector<std::byte>>(Bytes(values));
   auto snapshot = std::make_shared<pipeline::Snapshot>();
   snapshot->slot = slot;
-  snapshot->ordinal = sequence;
-  snapshot->sequence = sequence;
-  snapshot->timestamp_ns = static_cast<std::int64_t>(sequence);
+  snapshot->ordinal = replay;
+  snapshot->replay = replay;
+  snapshot->timestamp_ns = static_cast<std::int64_t>(replay);
   snapshot->stats =
       numerics::ComputeStats(*numerics::MakeTensorView(slot->dtype, slot->shape, *payload));
   return {std::move(snapshot), payload, false};

@@ -57,7 +57,7 @@ class RecordingFixture {
     const std::span<const std::byte> bytes = std::as_bytes(std::span(values));
     recording::Snapshot snapshot;
     snapshot.slot = slot;
-    snapshot.ordinal = snapshot.sequence = replay;
+    snapshot.ordinal = snapshot.replay = replay;
     snapshot.step = static_cast<std::int64_t>(replay) + 1000;
     snapshot.timestamp_ns = 1;
     snapshot.stats_only = stats_only;
@@ -73,8 +73,8 @@ class RecordingFixture {
     loss.slot = slot;
     loss.count = 1;
     loss.first_ordinal = loss.last_ordinal = replay;
-    loss.after_sequence = replay - 1;
-    loss.before_sequence = replay + 1;
+    loss.after_replay = replay - 1;
+    loss.before_replay = replay + 1;
     Must(writer_->AddLoss(loss));
   }
 

@@ -70,7 +70,7 @@ inline void Seal(std::byte* block, std::uint64_t ordinal) {
   header.flags |= layout::kEntryHasChecksum;
   header.checksum = ring::PayloadChecksum(block + r.payload_offset + index * r.payload_stride_bytes,
                                           r.payload_bytes) +
-                    layout::HeaderSum(ordinal, header.sequence, header.timestamp_ns, header.step,
+                    layout::HeaderSum(ordinal, header.replay, header.timestamp_ns, header.step,
                                       header.serial, header.flags);
 }
 

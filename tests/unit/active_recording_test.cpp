@@ -37,8 +37,8 @@ class Recorded : public testing::Test {
     recording_ = *std::move(recording);
     recording_->Open(slot_, 0);
   }
-  void Replay(std::uint64_t sequence, bool forced = false, std::uint64_t ordinal = 0) {
-    const Delivery delivery = test::MakeDelivery(slot_, sequence, {1, 2});
+  void Replay(std::uint64_t replay, bool forced = false, std::uint64_t ordinal = 0) {
+    const Delivery delivery = test::MakeDelivery(slot_, replay, {1, 2});
     Snapshot snapshot = *delivery.snapshot;
     snapshot.forced = forced;
     if (ordinal != 0) snapshot.ordinal = ordinal;
@@ -50,8 +50,8 @@ class Recorded : public testing::Test {
     recording_->Lose({.slot = slot_,
                       .cause = cause,
                       .last_ordinal = last,
-                      .last_sequence = last,
-                      .before_sequence = last + 1,
+                      .last_replay = last,
+                      .before_replay = last + 1,
                       .before_forced = before_forced});
   }
   std::unique_ptr<RecordingReader> Read() {
@@ -62,7 +62,7 @@ class Recorded : public testing::Test {
   }
   static std::vector<std::uint64_t> Replays(const RecordingReader& reader) {
     std::vector<std::uint64_t> replays;
-    for (const auto& ref : reader.Snapshots(0)) replays.push_back(ref.sequence);
+    for (const auto& ref : reader.Snapshots(0)) replays.push_back(ref.replay);
     return replays;
   }
   static std::uint64_t Lost(const RecordingReader& reader) {
@@ -91,13 +91,13 @@ TEST_F(Recorded, WhatIsLostBesideASnapshotThatTheLiveControlAskedForWasWanted) {
   ASSERT_EQ(reader->losses().size(), 2u);
   EXPECT_EQ(reader->losses()[0].count, 3u);
   EXPECT_EQ(reader->losses()[1].count, 3u);
-  EXPECT_EQ(reader->losses()[1].after_sequence, 5u);
+  EXPECT_EQ(reader->losses()[1].after_replay, 5u);
 }
 
 TEST_F(Recorded, TakesNothingAfterTheHeadAtWhichItWasStopped) {
   Start();
   Replay(1);
-  recording_->EndAt({{.slot = slot_, .ordinal = 3, .sequence = 3}});
+  recording_->EndAt({{.slot = slot_, .ordinal = 3, .replay = 3}});
   for (const std::uint64_t replay : {2, 3, 4}) Replay(replay);
   recording_->CloseSlots();
   const auto reader = Read();
@@ -111,7 +111,7 @@ TEST_F(Recorded, TakesNothingAfterTheHeadAtWhichItWasStopped) {
 TEST_F(Recorded, OfALossAcrossTheHeadAtWhichItWasStoppedItHasThePartBefore) {
   Start();
   Replay(1);
-  recording_->EndAt({{.slot = slot_, .ordinal = 3, .sequence = 3}});
+  recording_->EndAt({{.slot = slot_, .ordinal = 3, .replay = 3}});
   Lose(5);
   Replay(6);
   recording_->CloseSlots();
@@ -123,7 +123,7 @@ TEST_F(Recorded, OfALossAcrossTheHeadAtWhichItWasStoppedItHasThePartBefore) {
 TEST_F(Recorded, WhatWasNotReadInTimeWhenItWasStoppedIsLost) {
   Start(/*every=*/10);
   Replay(1);
-  recording_->EndAt({{.slot = slot_, .ordinal = 5, .sequence = 41}});
+  recording_->EndAt({{.slot = slot_, .ordinal = 5, .replay = 41}});
   recording_->CloseSlots();
   const auto reader = Read();
   EXPECT_FALSE(reader->complete());
@@ -189,13 +189,13 @@ TEST_F(Recorded, OfASlotThatWasNeverClosedNobodyKnowsWhatCameLast) {
 TEST_F(Recorded, KnowsWhatTheDaemonFoundInItsReplaysAndNoEarlierOne) {
   Start();
   slot_ = test::MakeSlot(session_, "y", 2);
-  recording_->Open(slot_, 4, /*seen_sequence=*/4);
-  recording_->Found({.slot = slot_, .kind = Finding::Kind::kInf, .sequence = 4, .count = 1});
-  recording_->Found({.slot = slot_, .kind = Finding::Kind::kNan, .sequence = 5, .count = 2});
+  recording_->Open(slot_, 4, /*seen_replay=*/4);
+  recording_->Found({.slot = slot_, .kind = Finding::Kind::kInf, .replay = 4, .count = 1});
+  recording_->Found({.slot = slot_, .kind = Finding::Kind::kNan, .replay = 5, .count = 2});
   const auto reader = Read();
   ASSERT_EQ(reader->marks().size(), 1u);
   EXPECT_EQ(reader->marks()[0].kind, recording::MarkKind::kFirstNan);
-  EXPECT_EQ(reader->marks()[0].sequence, 5u);
+  EXPECT_EQ(reader->marks()[0].replay, 5u);
   EXPECT_EQ(reader->marks()[0].count, 2u);
 }
 
@@ -257,8 +257,8 @@ TEST_F(Recorded, ValuesThatAreGoneLieInTheReplaysThatAreNamed) {
   ASSERT_EQ(reader->losses().size(), 1u);
   EXPECT_EQ(reader->losses()[0].cause, LossCause::kValuesGone);
   EXPECT_EQ(reader->losses()[0].count, 2u);
-  EXPECT_EQ(reader->losses()[0].after_sequence, 2u);
-  EXPECT_EQ(reader->losses()[0].before_sequence, 6u);
+  EXPECT_EQ(reader->losses()[0].after_replay, 2u);
+  EXPECT_EQ(reader->losses()[0].before_replay, 6u);
 }
 
 TEST_F(Recorded, EndsWithItsReplaysAlsoWhereTheLastOnesHaveNoSnapshot) {
@@ -326,7 +326,7 @@ TEST_F(Recorded, SaysWhichSlotEndedWithWhichReplay) {
       std::ranges::find(reader->marks(), recording::MarkKind::kSlotClosed, &recording::Mark::kind);
   ASSERT_NE(closed, reader->marks().end());
   EXPECT_EQ(closed->slot, 0);
-  EXPECT_EQ(closed->sequence, 3u);
+  EXPECT_EQ(closed->replay, 3u);
   EXPECT_EQ(std::ranges::count(reader->marks(), recording::MarkKind::kSessionEnded,
                                &recording::Mark::kind),
             1);

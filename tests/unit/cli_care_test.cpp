@@ -197,18 +197,18 @@ void WriteWithGap(const std::string& path, float last, bool has_gap) {
   auto writer = *recording::RecordingWriter::Open(path, {});
   const auto session = writer->AddSession(testing_support::SessionOf());
   ASSERT_TRUE(writer->AddSlot(testing_support::FloatSlot(*session, "x", 1, 0)).ok());
-  for (const std::uint64_t sequence : {1, 2, 4}) {
-    const std::vector<float> values = {sequence == 4 ? last : 1};
-    if (sequence == 4 && has_gap) {
+  for (const std::uint64_t replay : {1, 2, 4}) {
+    const std::vector<float> values = {replay == 4 ? last : 1};
+    if (replay == 4 && has_gap) {
       recording::Loss loss;
       loss.count = 1;
       loss.first_ordinal = loss.last_ordinal = 3;
-      loss.after_sequence = 2;
-      loss.before_sequence = 4;
+      loss.after_replay = 2;
+      loss.before_replay = 4;
       ASSERT_TRUE(writer->AddLoss(loss).ok());
     }
-    auto snapshot = testing_support::SnapshotAt(0, sequence, values);
-    if (sequence == 4 && !has_gap) snapshot.ordinal = 3;
+    auto snapshot = testing_support::SnapshotAt(0, replay, values);
+    if (replay == 4 && !has_gap) snapshot.ordinal = 3;
     ASSERT_TRUE(writer->Append(snapshot, std::as_bytes(std::span(values))).ok());
   }
   ASSERT_TRUE(writer->Close(recording::StopReason::kRequested).ok());

@@ -53,7 +53,7 @@ class Copies : public testing::Test {
       recording::Mark mark;
       mark.kind = recording::MarkKind::kSlotClosed;
       mark.slot = id;
-      mark.sequence = 99;
+      mark.replay = 99;
       EXPECT_TRUE(writer->AddMark(mark).ok());
       EXPECT_TRUE(writer->Close(reason).ok());
     }
@@ -65,8 +65,8 @@ class Copies : public testing::Test {
             .count = count,
             .first_ordinal = first,
             .last_ordinal = last,
-            .after_sequence = first - 1,
-            .before_sequence = last + 1};
+            .after_replay = first - 1,
+            .before_replay = last + 1};
   }
   std::unique_ptr<RecordingReader> Copy(const std::vector<const RecordingReader*>& from,
                                         const CopyOptions& options = {}) {
@@ -83,8 +83,8 @@ class Copies : public testing::Test {
   static std::vector<std::uint64_t> Replays(const RecordingReader& reader) {
     std::vector<std::uint64_t> replays;
     for (const auto& ref : reader.Snapshots(0)) {
-      EXPECT_EQ(ref.ordinal, ref.sequence);
-      replays.push_back(ref.sequence);
+      EXPECT_EQ(ref.ordinal, ref.replay);
+      replays.push_back(ref.replay);
     }
     return replays;
   }
@@ -95,8 +95,8 @@ class Copies : public testing::Test {
     std::vector<Told> told;
     for (const Loss& loss : reader.losses()) {
       EXPECT_EQ(loss.cause, LossCause::kReleased);
-      told.emplace_back(loss.count, loss.first_ordinal, loss.last_ordinal, loss.after_sequence,
-                        loss.before_sequence);
+      told.emplace_back(loss.count, loss.first_ordinal, loss.last_ordinal, loss.after_replay,
+                        loss.before_replay);
     }
     return told;
   }
@@ -194,7 +194,7 @@ TEST_F(Copies, ARangeHasTheFindingsOfItsReplaysAlone) {
     mark.slot = *writer->AddSlot(FloatSlot(*writer->AddSession(SessionOf()), "x", 2, 0));
     for (const std::uint64_t replay : {1, 2, 3, 4}) AppendAt(writer.get(), 0, replay, 2);
     mark.kind = recording::MarkKind::kFirstNan;
-    mark.sequence = 3;
+    mark.replay = 3;
     ASSERT_TRUE(writer->AddMark(mark).ok());
     ASSERT_TRUE(writer->Close(StopReason::kJobEnded).ok());
   }

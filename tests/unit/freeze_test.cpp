@@ -57,7 +57,7 @@ class FakeRing {
 
 ring::Entry MakeEntry(std::uint64_t ordinal) {
   ring::Entry entry;
-  entry.ordinal = entry.sequence = ordinal;
+  entry.ordinal = entry.replay = ordinal;
   entry.payload = test::Bytes({static_cast<float>(ordinal), 0});
   return entry;
 }

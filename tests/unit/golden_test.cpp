@@ -60,7 +60,7 @@ TEST_P(Golden, IsReadAsItWasWritten) {
     EXPECT_EQ(same->at("shape").get<std::vector<std::uint64_t>>(), slot.shape);
     Json found = Json::object();
     for (const SnapshotRef& ref : (*reader)->Snapshots(slot.id)) {
-      found[std::to_string(ref.sequence)] = Found(**reader, ref);
+      found[std::to_string(ref.replay)] = Found(**reader, ref);
     }
     EXPECT_EQ(same->at("snapshots"), found) << slot.probe;
   }

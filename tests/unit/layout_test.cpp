@@ -23,7 +23,7 @@ TEST(Layout, VersionsAreDecisions) {
 
 TEST(Layout, EntryHeaderIsFrozen) {
   EXPECT_EQ(offsetof(EntryHeader, word), 0u);
-  EXPECT_EQ(offsetof(EntryHeader, sequence), 8u);
+  EXPECT_EQ(offsetof(EntryHeader, replay), 8u);
   EXPECT_EQ(offsetof(EntryHeader, timestamp_ns), 16u);
   EXPECT_EQ(offsetof(EntryHeader, step), 24u);
   EXPECT_EQ(offsetof(EntryHeader, checksum), 32u);
@@ -49,7 +49,7 @@ TEST(Layout, SlotBlockIsFrozen) {
 
 TEST(Layout, ControlLinesOfASlotAreFrozen) {
   EXPECT_EQ(offsetof(SlotHead, accepted), 0u);
-  EXPECT_EQ(offsetof(SlotHead, sequence), 8u);
+  EXPECT_EQ(offsetof(SlotHead, replay), 8u);
   EXPECT_EQ(offsetof(SlotHead, overwrote_unread), 16u);
   EXPECT_EQ(offsetof(SlotHead, last_timestamp_ns), 40u);
   EXPECT_EQ(offsetof(SlotHead, disarmed), 48u);
@@ -63,7 +63,7 @@ TEST(Layout, ControlLinesOfASlotAreFrozen) {
   EXPECT_EQ(offsetof(SlotCredit, control_threshold), 56u);
   EXPECT_EQ(offsetof(SlotVerdict, version), 0u);
   EXPECT_EQ(offsetof(SlotVerdict, compared), 16u);
-  EXPECT_EQ(offsetof(SlotVerdict, covered_sequence), 48u);
+  EXPECT_EQ(offsetof(SlotVerdict, covered_replay), 48u);
   EXPECT_EQ(offsetof(SlotVerdict, order), 56u);
   EXPECT_EQ(offsetof(SlotHistory, inf), 40u);
   EXPECT_EQ(offsetof(SlotHistory, lost), 80u);

@@ -150,7 +150,7 @@ TEST(Registry, FirstNonfiniteOfTwoGraphsIsNotTheOneWithTheSmallerReplayNumber) {
   registry.SetFirsts(seldom, {.nan = {2, -1, 1, 900}});
   registry.SetFirsts(often, {.nan = {50, -1, 1, 800}});
   EXPECT_EQ(registry.Sessions().front().first_nan.slot, often);
-  EXPECT_EQ(registry.Slots(session).back().firsts.nan.sequence, 2u);
+  EXPECT_EQ(registry.Slots(session).back().firsts.nan.replay, 2u);
 }
 
 TEST(Registry, AGraphsLabelStaysTakenWhenItsSlotsAreForgotten) {
@@ -188,16 +188,16 @@ TEST(Registry, IgnoresWhatComesForASessionThatIsForgotten) {
 // --- event log
 // -----------------------------------------------------------------------------------------
 
-std::vector<std::uint64_t> Sequences(const std::vector<EventPtr>& events) {
-  std::vector<std::uint64_t> sequences;
+std::vector<std::uint64_t> Replays(const std::vector<EventPtr>& events) {
+  std::vector<std::uint64_t> replays;
   for (const EventPtr& event : events) {
     if (const auto* line = std::get_if<PrintLine>(&event->what)) {
-      sequences.push_back(line->snapshot->sequence);
+      replays.push_back(line->snapshot->replay);
     } else {
-      sequences.push_back(std::get<SnapshotPtr>(event->what)->sequence);
+      replays.push_back(std::get<SnapshotPtr>(event->what)->replay);
     }
   }
-  return sequences;
+  return replays;
 }
 
 TEST(EventLog, ManySnapshotsDoNotPushOutThePrintLog) {
@@ -208,7 +208,7 @@ TEST(EventLog, ManySnapshotsDoNotPushOutThePrintLog) {
     log.Add(slot->session, MakeDelivery(slot, i, {1, 1}).snapshot);
   }
   EventLog::Cursor end;
-  EXPECT_THAT(Sequences(log.All(&end)), ElementsAre(1, 18, 19, 20));
+  EXPECT_THAT(Replays(log.All(&end)), ElementsAre(1, 18, 19, 20));
 }
 
 TEST(EventLog, ReadsInOrderOverSessionsAndCountsExactlyWhatWasDropped) {
@@ -221,10 +221,10 @@ TEST(EventLog, ReadsInOrderOverSessionsAndCountsExactlyWhatWasDropped) {
     log.Add(one->session, MakeDelivery(one, i, {1, 1}).snapshot);
   }
   log.Add(two->session, MakeDelivery(two, 100, {1, 1}).snapshot);
-  EXPECT_THAT(Sequences(log.Read(&cursor, 2, &missed)), ElementsAre(7, 8));
+  EXPECT_THAT(Replays(log.Read(&cursor, 2, &missed)), ElementsAre(7, 8));
   EXPECT_EQ(missed[one->session], 6u);
   EXPECT_FALSE(missed.contains(two->session));
-  EXPECT_THAT(Sequences(log.Read(&cursor, 100, &missed)), ElementsAre(9, 10, 100));
+  EXPECT_THAT(Replays(log.Read(&cursor, 100, &missed)), ElementsAre(9, 10, 100));
   EXPECT_TRUE(log.Read(&cursor, 100, &missed).empty());
   EXPECT_EQ(missed[one->session], 6u);
 }
@@ -236,7 +236,7 @@ TEST(EventLog, BoundsTheTextOfThePrintLog) {
     log.Add(slot->session, PrintLine{MakeDelivery(slot, i, {1, 1}).snapshot, "12345"});
   }
   EventLog::Cursor end;
-  EXPECT_THAT(Sequences(log.All(&end)), ElementsAre(4, 5));
+  EXPECT_THAT(Replays(log.All(&end)), ElementsAre(4, 5));
 }
 
 TEST(EventLog, CallsTheListenerOnceForABurst) {
@@ -258,15 +258,15 @@ TEST(EventLog, CallsTheListenerOnceForABurst) {
 // --- snapshot store
 // ------------------------------------------------------------------------------------
 
-void Put(SnapshotStore& store, const SlotPtr& slot, std::uint64_t sequence) {
-  const Delivery delivery = MakeDelivery(slot, sequence, {1, 2});  // 8 bytes
+void Put(SnapshotStore& store, const SlotPtr& slot, std::uint64_t replay) {
+  const Delivery delivery = MakeDelivery(slot, replay, {1, 2});  // 8 bytes
   store.Put(delivery.snapshot, delivery.payload);
 }
 
 std::vector<std::pair<std::uint64_t, bool>> Kept(const SnapshotStore& store, const SlotPtr& slot) {
   std::vector<std::pair<std::uint64_t, bool>> kept;
   for (const StoredSnapshot& stored : store.History(slot)) {
-    kept.emplace_back(stored.snapshot->sequence, stored.payload != nullptr);
+    kept.emplace_back(stored.snapshot->replay, stored.payload != nullptr);
   }
   return kept;
 }
@@ -283,7 +283,7 @@ TEST(SnapshotStore, WhatIsPinnedStaysWithTheFewBeforeIt) {
   const auto replays = [&] {
     std::vector<std::uint64_t> all;
     for (const StoredSnapshot& stored : store.History(slot)) {
-      all.push_back(stored.snapshot->sequence);
+      all.push_back(stored.snapshot->replay);
       EXPECT_NE(stored.payload, nullptr);
     }
     EXPECT_EQ(store.CountOf(slot), all.size());
@@ -313,7 +313,7 @@ TEST(SnapshotStore, PinsAsManyBeforeAFindingAsItSays) {
     store.Put(delivery.snapshot, delivery.payload);
     if (replay == 8) store.Pin(slot, 8);
   }
-  EXPECT_EQ(store.History(slot).front().snapshot->sequence, 8 - SnapshotStore::kPinnedBefore);
+  EXPECT_EQ(store.History(slot).front().snapshot->replay, 8 - SnapshotStore::kPinnedBefore);
   EXPECT_EQ(store.CountOf(slot), 8 + SnapshotStore::kPinnedBefore + 1);
 }
 

@@ -194,7 +194,7 @@ TEST(ProbeRecords, OneThatIsDamagedHidesNoOlderOnes) {
   const auto extent = ring::SharedFile::Open(CurrentSession()->name + ".1");
   auto* headers = reinterpret_cast<layout::EntryHeader*>(extent.data() + layout::kExtentDataOffset +
                                                          layout::kSlotHeadersOffset);
-  ASSERT_EQ(headers[1].sequence, 2u);
+  ASSERT_EQ(headers[1].replay, 2u);
   headers[1].flags |= layout::kEntryHasChecksum;
   std::vector<float> left;
   for (const Record& record : probe.Records()) left.push_back(Values(record)[0]);

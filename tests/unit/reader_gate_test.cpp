@@ -130,7 +130,7 @@ TEST_F(Gate, ARefusedSlotIsNotWaitedForUntilItIsAccepted) {
   ASSERT_EQ(daemon.line().Receive(), "ready");
   test::WriteNumbers(writer, 1);
   std::thread waiting([&] { test::WriteNumbers(writer, 2); });
-  while (reader.sequence() < 2) std::this_thread::yield();
+  while (reader.replay() < 2) std::this_thread::yield();
   daemon.line().Send("refuse");  // ends a wait that has begun
   ASSERT_EQ(daemon.line().Receive(), "done");
   waiting.join();
@@ -141,7 +141,7 @@ TEST_F(Gate, ARefusedSlotIsNotWaitedForUntilItIsAccepted) {
   daemon.line().Send("accept");
   ASSERT_EQ(daemon.line().Receive(), "done");
   std::thread again([&] { test::WriteNumbers(writer, 11); });
-  while (reader.sequence() < 11) std::this_thread::yield();
+  while (reader.replay() < 11) std::this_thread::yield();
   daemon.Kill();
   again.join();
   EXPECT_GT(reader.head().waits, 0u) << "it was waited for until its reader died";

@@ -111,9 +111,9 @@ TEST_F(RecorderTest, BeginsAfterTheLastSnapshotThatWasSeen) {
 TEST_F(RecorderTest, BeginsAfterTheLastGapThatWasTold) {
   const SlotPtr slot = MakeSlot(/*to_disk=*/false);
   recorder_.OpenSlot(slot, /*consumed_before=*/0);
-  recorder_.Lose({.slot = slot, .count = 4, .last_ordinal = 4, .last_sequence = 4});
+  recorder_.Lose({.slot = slot, .count = 4, .last_ordinal = 4, .last_replay = 4});
   Start();
-  recorder_.Lose({.slot = slot, .count = 2, .last_ordinal = 6, .last_sequence = 6});
+  recorder_.Lose({.slot = slot, .count = 2, .last_ordinal = 6, .last_replay = 6});
   Replay(slot, 7);
   EXPECT_EQ(Status().lost, 2u);
 }
@@ -136,7 +136,7 @@ TEST_F(RecorderTest, SaysWithWhichReplayASlotWasClosed) {
   ASSERT_TRUE(reader.ok()) << reader.error().message;
   EXPECT_EQ(std::ranges::count(
                 (*reader)->marks(), std::pair(recording::MarkKind::kSlotClosed, std::uint64_t{7}),
-                [](const recording::Mark& mark) { return std::pair(mark.kind, mark.sequence); }),
+                [](const recording::Mark& mark) { return std::pair(mark.kind, mark.replay); }),
             1);
 }
 

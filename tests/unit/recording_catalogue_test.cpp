@@ -56,9 +56,9 @@ class Catalogue : public testing::Test {
     ASSERT_TRUE(writer_->AddSlot(testing_support::FloatSlot(*session, "large", 1024, 1)).ok());
   }
   void Append(std::uint64_t first, std::uint64_t last) {
-    for (std::uint64_t sequence = first; sequence <= last; ++sequence) {
-      AppendAt(writer_.get(), 0, sequence, 8);
-      AppendAt(writer_.get(), 1, sequence, 1024);
+    for (std::uint64_t replay = first; replay <= last; ++replay) {
+      AppendAt(writer_.get(), 0, replay, 8);
+      AppendAt(writer_.get(), 1, replay, 1024);
     }
   }
 
@@ -78,7 +78,7 @@ TEST_F(Catalogue, OneThatGrewAndOneMadeAnewHoldTheSameRows) {
   loss.count = 3;
   loss.first_ordinal = 31;
   loss.last_ordinal = 33;
-  loss.after_sequence = 30;
+  loss.after_replay = 30;
   ASSERT_TRUE(writer_->AddLoss(loss).ok());
   ASSERT_TRUE(writer_->Close(StopReason::kRequested).ok());
   ASSERT_TRUE(UpdateCatalogue(path_).ok());
@@ -127,8 +127,8 @@ TEST_F(Catalogue, SaysHowEachComparisonCameOut) {
 
 // As TensorStats leaves them: nobody knows whether two of them are equal.
 TEST_F(Catalogue, SnapshotsWithoutValuesHaveNoHashAndEqualNoOther) {
-  for (const std::uint64_t sequence : {1, 2}) {
-    Snapshot snapshot = testing_support::SnapshotAt(0, sequence, {});
+  for (const std::uint64_t replay : {1, 2}) {
+    Snapshot snapshot = testing_support::SnapshotAt(0, replay, {});
     snapshot.stats_only = true;
     ASSERT_TRUE(writer_->Append(snapshot, {}).ok());
   }

@@ -39,8 +39,8 @@ class DamagedRecording : public testing::Test {
     ASSERT_TRUE(writer.ok());
     const auto session = (*writer)->AddSession(testing_support::SessionOf());
     ASSERT_TRUE((*writer)->AddSlot(testing_support::FloatSlot(*session, "x", elements, 0)).ok());
-    for (std::uint64_t sequence = 1; sequence <= kReplays; ++sequence) {
-      AppendAt(writer->get(), 0, sequence, elements);
+    for (std::uint64_t replay = 1; replay <= kReplays; ++replay) {
+      AppendAt(writer->get(), 0, replay, elements);
     }
     ASSERT_TRUE((*writer)->Close(StopReason::kRequested).ok());
     bytes_ = std::filesystem::file_size(file_);
@@ -65,12 +65,12 @@ class DamagedRecording : public testing::Test {
       }
       ++right;
       if (prefix) {
-        EXPECT_EQ(ref.sequence, right);
+        EXPECT_EQ(ref.replay, right);
       }
-      EXPECT_EQ(snapshot->sequence, ref.sequence);
-      EXPECT_EQ(snapshot->ordinal, ref.sequence);
-      EXPECT_EQ(snapshot->step, static_cast<std::int64_t>(ref.sequence / 2));
-      const auto expected = ValuesAt(0, ref.sequence, elements_);
+      EXPECT_EQ(snapshot->replay, ref.replay);
+      EXPECT_EQ(snapshot->ordinal, ref.replay);
+      EXPECT_EQ(snapshot->step, static_cast<std::int64_t>(ref.replay / 2));
+      const auto expected = ValuesAt(0, ref.replay, elements_);
       EXPECT_EQ(snapshot->stats.max, expected.back());
       EXPECT_EQ(*values, expected);
     }
@@ -141,16 +141,16 @@ TEST_F(DamagedRecording, OneDamagedRecordOfASlotWithAPeriodIsOneLoss) {
   Slot slot = testing_support::FloatSlot(*session, "x", elements_, 0);
   slot.every = 3;
   ASSERT_TRUE(writer->AddSlot(slot).ok());
-  for (const std::uint64_t sequence : {1, 4, 7, 10}) {
-    const auto values = ValuesAt(0, sequence, elements_);
-    Snapshot snapshot = testing_support::SnapshotAt(0, sequence, values);
-    snapshot.skipped = sequence == 1 ? 0 : 2;
+  for (const std::uint64_t replay : {1, 4, 7, 10}) {
+    const auto values = ValuesAt(0, replay, elements_);
+    Snapshot snapshot = testing_support::SnapshotAt(0, replay, values);
+    snapshot.skipped = replay == 1 ? 0 : 2;
     ASSERT_TRUE(writer->Append(snapshot, std::as_bytes(std::span(values))).ok());
   }
   ASSERT_TRUE(writer
                   ->AddMark({.kind = MarkKind::kSlotClosed,
                              .slot = 0,
-                             .sequence = 12,
+                             .replay = 12,
                              .text = "",
                              .ordinal = 12,
                              .skipped = 2})
@@ -185,8 +185,8 @@ TEST_F(DamagedRecording, DamagedRecordsThatTheLiveControlAskedForAllCount) {
   Slot slot = testing_support::FloatSlot(*session, "x", elements_, 0);
   slot.every = 100;
   ASSERT_TRUE(writer->AddSlot(slot).ok());
-  for (std::uint64_t sequence = 1; sequence <= 6; ++sequence) {
-    AppendAt(writer.get(), 0, sequence, elements_);
+  for (std::uint64_t replay = 1; replay <= 6; ++replay) {
+    AppendAt(writer.get(), 0, replay, elements_);
   }
   ASSERT_TRUE(writer->Close(StopReason::kRequested).ok());
   std::vector<SnapshotRef> refs;
@@ -279,8 +279,8 @@ TEST_F(DamagedRecording, WithADamagedIndexEverySnapshotIsThereOnce) {
     auto writer = *RecordingWriter::Open(path_, {.index_bytes = 20'000});
     const auto session = writer->AddSession(testing_support::SessionOf());
     ASSERT_TRUE(writer->AddSlot(testing_support::FloatSlot(*session, "x", 1024, 0)).ok());
-    for (std::uint64_t sequence = 1; sequence <= kAll; ++sequence) {
-      AppendAt(writer.get(), 0, sequence, 1024);
+    for (std::uint64_t replay = 1; replay <= kAll; ++replay) {
+      AppendAt(writer.get(), 0, replay, 1024);
     }
     ASSERT_TRUE(writer->Close(StopReason::kRequested).ok());
   }
@@ -300,7 +300,7 @@ TEST_F(DamagedRecording, WithADamagedIndexEverySnapshotIsThereOnce) {
   const auto reader = RecordingReader::Open(path_);
   ASSERT_TRUE(reader.ok()) << reader.error().message;
   std::vector<std::uint64_t> replays;
-  for (const SnapshotRef& ref : (*reader)->Snapshots(0)) replays.push_back(ref.sequence);
+  for (const SnapshotRef& ref : (*reader)->Snapshots(0)) replays.push_back(ref.replay);
   EXPECT_THAT(replays, testing::ElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 9, 10));
   EXPECT_FALSE((*reader)->damage().empty());
 }
@@ -351,8 +351,8 @@ TEST_F(DamagedRecording, AWriterGoesOnAfterACutAnywhere) {
     ASSERT_TRUE(writer.ok()) << writer.error().message << " at " << bytes;
     const auto session = (*writer)->AddSession(testing_support::SessionOf());
     ASSERT_TRUE((*writer)->AddSlot(testing_support::FloatSlot(*session, "x", 8, 0)).ok());
-    for (std::uint64_t sequence = 1; sequence <= kReplays; ++sequence) {
-      AppendAt(writer->get(), 0, sequence, 8);
+    for (std::uint64_t replay = 1; replay <= kReplays; ++replay) {
+      AppendAt(writer->get(), 0, replay, 8);
     }
     ASSERT_TRUE((*writer)->Close(StopReason::kRequested).ok());
     bool said = false;

@@ -23,7 +23,7 @@ TEST(RecordingMeta, ProtobufReadsWhatIsWritten) {
   Snapshot snapshot;
   snapshot.slot = 300;
   snapshot.ordinal = kMax;
-  snapshot.sequence = 1;
+  snapshot.replay = 1;
   snapshot.step = -1;
   snapshot.timestamp_ns = -5;
   snapshot.stats_only = true;

@@ -49,7 +49,7 @@ class RecordingInPieces : public testing::Test {
       for (const SnapshotRef& ref : (*reader)->Snapshots(slot.id)) {
         const auto values = ValuesOf(**reader, ref);
         EXPECT_TRUE(values.ok()) << values.error().message;
-        EXPECT_EQ(*values, ValuesAt(slot.id, ref.sequence, kElements[slot.id]));
+        EXPECT_EQ(*values, ValuesAt(slot.id, ref.replay, kElements[slot.id]));
         ++count;
       }
     }
@@ -65,9 +65,9 @@ class RecordingInPieces : public testing::Test {
 TEST_F(RecordingInPieces, WhatIsThereInPartIsNotThereYet) {
   std::uint64_t appended = 0;
   std::uint64_t readable = 0;
-  for (std::uint64_t sequence = 1; sequence <= 5; ++sequence) {
+  for (std::uint64_t replay = 1; replay <= 5; ++replay) {
     for (std::uint32_t slot = 0; slot < kElements.size(); ++slot) {
-      AppendAt(writer_.get(), slot, sequence, kElements[slot]);
+      AppendAt(writer_.get(), slot, replay, kElements[slot]);
       ++appended;
       const std::uint64_t now = CountReadable();
       EXPECT_GE(now, readable);

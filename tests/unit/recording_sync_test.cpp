@@ -66,8 +66,8 @@ class SyncedRecording : public testing::Test {
 TEST_F(SyncedRecording, ACommitWaitsForEverySegmentSinceTheLast) {
   auto writer = Write(path_, {.roll_bytes = 20'000, .durability = Durability::kNone});
   AddProbe(writer.get());
-  for (std::uint64_t sequence = 1; sequence <= 10; ++sequence) {
-    AppendAt(writer.get(), 0, sequence, 1024);
+  for (std::uint64_t replay = 1; replay <= 10; ++replay) {
+    AppendAt(writer.get(), 0, replay, 1024);
   }
   synced.clear();
   ASSERT_TRUE(writer->Commit().ok());
@@ -106,8 +106,8 @@ TEST_F(SyncedRecording, AWriterThatGoesOnBehindALossDoesNotCountItAgain) {
   loss.count = 3;
   loss.first_ordinal = 2;
   loss.last_ordinal = 4;
-  loss.after_sequence = 1;
-  loss.before_sequence = 5;
+  loss.after_replay = 1;
+  loss.before_replay = 5;
   ASSERT_TRUE(writer->AddLoss(loss).ok());
   ASSERT_TRUE(writer->Flush().ok());
   const std::string copy = CopyOfUnfinished();
@@ -124,7 +124,7 @@ TEST_F(SyncedRecording, AWriterThatGoesOnBehindALossDoesNotCountItAgain) {
 TEST_F(SyncedRecording, ALossThatIsToldTwiceIsCountedOnce) {
   auto writer = Write(path_, {});
   AddProbe(writer.get());
-  const Loss loss{.count = 3, .first_ordinal = 1, .last_ordinal = 3, .before_sequence = 4};
+  const Loss loss{.count = 3, .first_ordinal = 1, .last_ordinal = 3, .before_replay = 4};
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(writer->AddLoss(loss).ok());
   EXPECT_EQ(writer->status().lost, 3u);
 }
@@ -132,8 +132,8 @@ TEST_F(SyncedRecording, ALossThatIsToldTwiceIsCountedOnce) {
 TEST_F(SyncedRecording, AWriterThatGoesOnCountsTheBytesOfEachFileOnce) {
   auto writer = Write(path_, {.roll_bytes = 20'000, .durability = Durability::kNone});
   AddProbe(writer.get());
-  for (std::uint64_t sequence = 1; sequence <= 10; ++sequence) {
-    AppendAt(writer.get(), 0, sequence, 1024);
+  for (std::uint64_t replay = 1; replay <= 10; ++replay) {
+    AppendAt(writer.get(), 0, replay, 1024);
   }
   ASSERT_TRUE(writer->Flush().ok());
   const std::string copy = CopyOfUnfinished();
@@ -150,14 +150,14 @@ TEST_F(SyncedRecording, NoSnapshotReachesPastTheSizeAtWhichAFileEnds) {
   constexpr std::uint64_t kRollBytes = 30'000, kElements = 1000;
   auto writer = Write(path_, {.roll_bytes = kRollBytes, .durability = Durability::kNone});
   ASSERT_TRUE(writer->AddSlot(FloatSlot(*writer->AddSession(SessionOf()), "x", kElements, 0)).ok());
-  for (std::uint64_t sequence = 1; sequence <= 40; ++sequence) {
-    AppendAt(writer.get(), 0, sequence, kElements);
+  for (std::uint64_t replay = 1; replay <= 40; ++replay) {
+    AppendAt(writer.get(), 0, replay, kElements);
   }
   ASSERT_TRUE(writer->Close(StopReason::kRequested).ok());
   const auto reader = *RecordingReader::Open(path_);
   EXPECT_GT(reader->segment_count(), 4u);
   for (const SnapshotRef& ref : reader->Snapshots(0)) {
-    EXPECT_LE(ref.offset + kElements * sizeof(float), kRollBytes) << "replay " << ref.sequence;
+    EXPECT_LE(ref.offset + kElements * sizeof(float), kRollBytes) << "replay " << ref.replay;
   }
 }
 
@@ -167,8 +167,8 @@ TEST_F(SyncedRecording, ARecordOfAnotherRecordingOrSegmentIsDamage) {
   for (const std::string& path : {path_, other_path}) {
     auto writer = Write(path, {.roll_bytes = 30'000, .durability = Durability::kNone});
     AddProbe(writer.get());
-    for (std::uint64_t sequence = 1; sequence <= 20; ++sequence) {
-      AppendAt(writer.get(), 0, sequence, 1024);
+    for (std::uint64_t replay = 1; replay <= 20; ++replay) {
+      AppendAt(writer.get(), 0, replay, 1024);
     }
     ASSERT_TRUE(writer->Close(StopReason::kRequested).ok());
   }

@@ -43,9 +43,9 @@ class Recording : public testing::Test {
     ASSERT_TRUE(session.ok());
     ASSERT_EQ(writer->AddSlot(FloatSlot(*session, "small", 8, 0)).value(), 0u);
     ASSERT_EQ(writer->AddSlot(FloatSlot(*session, "large", 2048, 1)).value(), 1u);
-    for (std::uint64_t sequence = 1; sequence <= replays; ++sequence) {
-      AppendAt(writer, 0, sequence, 8);
-      AppendAt(writer, 1, sequence, 2048);
+    for (std::uint64_t replay = 1; replay <= replays; ++replay) {
+      AppendAt(writer, 0, replay, 8);
+      AppendAt(writer, 1, replay, 2048);
     }
   }
   // Every value is there and right.
@@ -53,14 +53,14 @@ class Recording : public testing::Test {
     ASSERT_EQ(reader.slots().size(), 2u);
     for (const auto& [slot, elements] : {std::pair(0u, 8u), std::pair(1u, 2048u)}) {
       EXPECT_EQ(reader.snapshot_count(slot), replays);
-      std::uint64_t sequence = 0;
+      std::uint64_t replay = 0;
       for (const SnapshotRef& ref : reader.Snapshots(slot)) {
-        EXPECT_EQ(ref.sequence, ++sequence);
+        EXPECT_EQ(ref.replay, ++replay);
         const auto values = ValuesOf(reader, ref);
         ASSERT_TRUE(values.ok()) << values.error().message;
-        ASSERT_EQ(*values, ValuesAt(slot, sequence, elements));
+        ASSERT_EQ(*values, ValuesAt(slot, replay, elements));
       }
-      EXPECT_EQ(sequence, replays);
+      EXPECT_EQ(replay, replays);
     }
   }
 
@@ -79,7 +79,7 @@ TEST_F(Recording, GivesBackWhatWasWritten) {
   EXPECT_EQ(reader->sessions().at(0).label, "train-1");
   EXPECT_EQ(reader->slots().at(1).probe, "large");
   EXPECT_EQ(reader->slots().at(1).shape, std::vector<std::uint64_t>{2048});
-  EXPECT_EQ(reader->last_sequence(), 20u);
+  EXPECT_EQ(reader->last_replay(), 20u);
   EXPECT_EQ(reader->Replay(7).size(), 2u);
   const auto ref = reader->Find(1, 7);
   ASSERT_TRUE(ref.has_value());
@@ -209,8 +209,8 @@ TEST_F(Recording, LossesAreExact) {
   loss.count = loss.last_ordinal = 5;
   loss.first_ordinal = 3;
   loss.count = 3;
-  loss.after_sequence = 2;
-  loss.before_sequence = 6;
+  loss.after_replay = 2;
+  loss.before_replay = 6;
   ASSERT_TRUE(writer->AddLoss(loss).ok());
   AppendAt(writer.get(), 1, 6, 2048);
   ASSERT_TRUE(writer->Close(StopReason::kRequested).ok());
@@ -227,10 +227,10 @@ TEST_F(Recording, StopsAtItsSizeAndStaysWhole) {
   const auto session = writer->AddSession(SessionOf());
   ASSERT_EQ(writer->AddSlot(FloatSlot(*session, "x", 2048, 0)).value(), 0u);
   std::uint64_t written = 0;
-  for (std::uint64_t sequence = 1; sequence <= 30; ++sequence) {
-    const auto values = ValuesAt(0, sequence, 2048);
+  for (std::uint64_t replay = 1; replay <= 30; ++replay) {
+    const auto values = ValuesAt(0, replay, 2048);
     written += writer
-                   ->Append(testing_support::SnapshotAt(0, sequence, values),
+                   ->Append(testing_support::SnapshotAt(0, replay, values),
                             std::as_bytes(std::span(values)))
                    .ok();
   }
@@ -260,13 +260,13 @@ class RecordingOnASmallDisk : public Recording {
   std::uint64_t Fill(RecordingWriter* writer) {
     const auto session = writer->AddSession(SessionOf());
     if (!session.ok() || !writer->AddSlot(FloatSlot(*session, "x", 2048, 0)).ok()) return 0;
-    for (std::uint64_t sequence = 1; sequence <= 10'000; ++sequence) {
-      const auto values = ValuesAt(0, sequence, 2048);
+    for (std::uint64_t replay = 1; replay <= 10'000; ++replay) {
+      const auto values = ValuesAt(0, replay, 2048);
       if (!writer
-               ->Append(testing_support::SnapshotAt(0, sequence, values),
+               ->Append(testing_support::SnapshotAt(0, replay, values),
                         std::as_bytes(std::span(values)))
                .ok()) {
-        return sequence - 1;
+        return replay - 1;
       }
     }
     return 10'000;
@@ -327,8 +327,8 @@ TEST_F(Recording, AFlushThatFailsCountsWhatItLost) {
   auto writer = Write({.durability = Durability::kNone, .gather = true});
   WriteTwoProbes(writer.get(), 3);
   ASSERT_TRUE(writer->Flush().ok());
-  for (std::uint64_t sequence = 4; sequence <= 8; ++sequence) {
-    AppendAt(writer.get(), 0, sequence, 8);
+  for (std::uint64_t replay = 4; replay <= 8; ++replay) {
+    AppendAt(writer.get(), 0, replay, 8);
   }
   signal(SIGXFSZ, SIG_IGN);
   rlimit before = {};

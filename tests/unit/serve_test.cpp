@@ -144,10 +144,10 @@ TEST_F(Served, AReplayThatMemoryLacksIsLookedForInTheRing) {
     reads_.Serve(
         [&](const pipeline::RingRequest& ring) {
           EXPECT_EQ(ring.slot, slot);
-          EXPECT_EQ(ring.sequence, 2u);
+          EXPECT_EQ(ring.replay, 2u);
           pipeline::RingContent content;
           content.readable = true;
-          content.entries.push_back({.ordinal = 2, .sequence = 2, .payload = test::Bytes({7, 7})});
+          content.entries.push_back({.ordinal = 2, .replay = 2, .payload = test::Bytes({7, 7})});
           return content;
         },
         [] { return pipeline::RingHeads(); });
@@ -325,8 +325,8 @@ TEST_F(Served, OfTheFirstNanAndTheFirstInfEachIsToldWhatIsKept) {
   const auto with_nan = AddSlot(job, "x", 1);
   const auto with_inf = AddSlot(job, "y", 2);
   AddValue(with_inf, 7, 1, 700);
-  registry_.SetFirsts(with_nan, {.nan = {.sequence = 3, .count = 1, .serial = 300}, .inf = {}});
-  registry_.SetFirsts(with_inf, {.nan = {}, .inf = {.sequence = 7, .count = 1, .serial = 700}});
+  registry_.SetFirsts(with_nan, {.nan = {.replay = 3, .count = 1, .serial = 300}, .inf = {}});
+  registry_.SetFirsts(with_inf, {.nan = {}, .inf = {.replay = 7, .count = 1, .serial = 700}});
   v1::Request request;
   request.mutable_sessions();
   const v1::Response response = Ask(request);

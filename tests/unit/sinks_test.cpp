@@ -32,8 +32,8 @@ class CompareSinkTest : public testing::Test {
     feedback_.expected = Bytes({1, 1});
     sink_.OpenSlot(slot_, feedback_);
   }
-  void Replay(std::uint64_t sequence, float value = 1) {
-    pipeline::Delivery delivery = MakeDelivery(slot_, sequence, {value, value});
+  void Replay(std::uint64_t replay, float value = 1) {
+    pipeline::Delivery delivery = MakeDelivery(slot_, replay, {value, value});
     delivery.comparison =
         pipeline::CompareWithExpected(*slot_, *delivery.payload, feedback_.expected);
     sink_.Consume(delivery, feedback_);
@@ -53,7 +53,7 @@ TEST_F(CompareSinkTest, PassesWhatMatchesAndNothingBeforeTheFirst) {
   Replay(2);
   EXPECT_EQ(verdict().state, VerdictState::kPass);
   EXPECT_EQ(verdict().compared, 2u);
-  EXPECT_EQ(verdict().covered_sequence, 2u);
+  EXPECT_EQ(verdict().covered_replay, 2u);
 }
 
 TEST_F(CompareSinkTest, AFailureStaysWithItsFirstReplayAndText) {
@@ -64,7 +64,7 @@ TEST_F(CompareSinkTest, AFailureStaysWithItsFirstReplayAndText) {
   Replay(3, 6);
   Replay(9);  // 4 to 8 are lost
   EXPECT_EQ(verdict().state, VerdictState::kFail);
-  EXPECT_EQ(verdict().first_failed_sequence, 2u);
+  EXPECT_EQ(verdict().first_failed_replay, 2u);
   EXPECT_EQ(verdict().text, text);
   EXPECT_EQ(verdict().mismatched, 2u);
   EXPECT_EQ(verdict().compared, 4u);
@@ -88,7 +88,7 @@ TEST_F(CompareSinkTest, CountsMissedReplaysOfTheComparisonOnly) {
 TEST_F(CompareSinkTest, DoesNotCountAReplayTwiceThatTheVerdictCoversAlready) {
   feedback_.shared.state = VerdictState::kPass;
   feedback_.shared.compared = 5;
-  feedback_.shared.covered_sequence = 5;
+  feedback_.shared.covered_replay = 5;
   Open();
   Replay(5, 99);  // its credit was never given: the daemon before was killed in between
   EXPECT_EQ(verdict().compared, 5u);
@@ -121,7 +121,7 @@ TEST_F(CompareSinkTest, DoesNotTrustAVerdictThatWasTorn) {
 TEST_F(CompareSinkTest, CountsTheRestAsMissedWhenTheJobEnds) {
   Open();
   Replay(1);
-  sink_.CloseSlot(slot_, /*last_sequence=*/3, feedback_);
+  sink_.CloseSlot(slot_, /*last_replay=*/3, feedback_);
   EXPECT_EQ(verdict().lost, 2u);
   EXPECT_EQ(verdict().state, VerdictState::kError);
 }
@@ -171,7 +171,7 @@ TEST_F(CompareSinkTest, ComparesWhatTheLiveControlAskedForWhateverItsPeriodIs) {
       pipeline::CompareWithExpected(*slot_, *delivery.payload, feedback_.expected);
   sink_.Consume(delivery, feedback_);
   EXPECT_EQ(verdict().state, VerdictState::kFail);
-  EXPECT_EQ(verdict().first_failed_sequence, 3u);
+  EXPECT_EQ(verdict().first_failed_replay, 3u);
   EXPECT_EQ(verdict().lost, 1u) << "replay 1";
 }
 

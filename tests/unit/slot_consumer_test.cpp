@@ -28,9 +28,9 @@ class FakeSink final : public pipeline::Sink {
     has_values = delivery.payload != nullptr;
   }
   void Lose(const Gap& gap) override { gaps.push_back(gap); }
-  void CloseSlot(const pipeline::SlotPtr&, std::uint64_t last_sequence,
+  void CloseSlot(const pipeline::SlotPtr&, std::uint64_t last_replay,
                  pipeline::SlotFeedback&) override {
-    closed_with = last_sequence;
+    closed_with = last_replay;
   }
   void Flush() override {
     if (on_flush) on_flush();
@@ -128,8 +128,8 @@ TEST_F(ConsumedSlot, AGapIsToldWithTheReplaysAroundIt) {
   ASSERT_EQ(sink_.gaps.size(), 1u);
   EXPECT_EQ(sink_.gaps[0].count, 6u);
   EXPECT_EQ(sink_.gaps[0].last_ordinal, 6u);
-  EXPECT_EQ(sink_.gaps[0].last_sequence, 6u);
-  EXPECT_EQ(sink_.gaps[0].before_sequence, 7u);
+  EXPECT_EQ(sink_.gaps[0].last_replay, 6u);
+  EXPECT_EQ(sink_.gaps[0].before_replay, 7u);
   EXPECT_FALSE(sink_.gaps[0].before_forced);
   EXPECT_THAT(sink_.ordinals, ElementsAre(7));
 }
@@ -157,12 +157,12 @@ TEST_F(ConsumedSlot, WhatIsDamagedIsToldApartFromWhatWasOverwrittenBeforeIt) {
   ASSERT_EQ(sink_.gaps.size(), 2u);
   EXPECT_EQ(sink_.gaps[0].cause, layout::LossCause::kOverwritten);
   EXPECT_EQ(sink_.gaps[0].count, 6u);
-  EXPECT_EQ(sink_.gaps[0].last_sequence, 6u);
-  EXPECT_EQ(sink_.gaps[0].before_sequence, 7u);
+  EXPECT_EQ(sink_.gaps[0].last_replay, 6u);
+  EXPECT_EQ(sink_.gaps[0].before_replay, 7u);
   EXPECT_EQ(sink_.gaps[1].cause, layout::LossCause::kCorrupted);
   EXPECT_EQ(sink_.gaps[1].count, 1u);
   EXPECT_EQ(sink_.gaps[1].last_ordinal, 7u);
-  EXPECT_EQ(sink_.gaps[1].last_sequence, 7u);
+  EXPECT_EQ(sink_.gaps[1].last_replay, 7u);
   EXPECT_EQ(Step(), SlotConsumer::Step::kConsumed);
   EXPECT_THAT(sink_.ordinals, ElementsAre(8));
   EXPECT_EQ(Record().counters.lost_overwritten, 6u);
@@ -228,10 +228,10 @@ TEST_F(ConsumedSlot, WhatADeadJobLeftUnreadIsToldOfBeforeItIsGivenBack) {
   ASSERT_EQ(sink_.gaps.size(), 2u);
   EXPECT_EQ(sink_.gaps[0].count, 2u);
   EXPECT_EQ(sink_.gaps[0].last_ordinal, 2u);
-  EXPECT_EQ(sink_.gaps[0].last_sequence, 2u);
+  EXPECT_EQ(sink_.gaps[0].last_replay, 2u);
   EXPECT_EQ(sink_.gaps[1].cause, layout::LossCause::kAtDeath);
   EXPECT_EQ(sink_.gaps[1].last_ordinal, 3u);
-  EXPECT_EQ(sink_.gaps[1].last_sequence, 3u);
+  EXPECT_EQ(sink_.gaps[1].last_replay, 3u);
   EXPECT_EQ(sink_.closed_with, 3u);
 }
 
@@ -274,7 +274,7 @@ TEST_F(DirectSlot, WhatWasHalfWrittenIsOfTheReplayAfterTheLast) {
   consumer_->Finish();
   ASSERT_EQ(sink_.gaps.size(), 1u);
   EXPECT_EQ(sink_.gaps[0].cause, layout::LossCause::kAtDeath);
-  EXPECT_EQ(sink_.gaps[0].last_sequence, 3u);
+  EXPECT_EQ(sink_.gaps[0].last_replay, 3u);
 }
 
 class FloatSlot : public ConsumedSlot {
@@ -286,9 +286,9 @@ TEST_F(FloatSlot, TheFirstInfStaysWhenTheFirstNanComesWithAnother) {
   test::WriteNumbers(*writer_, 0x7f7ffffe);  // the last of these bits is Inf
   test::WriteNumbers(*writer_, 0x7f800000);  // Inf, NaN, NaN
   for (int i = 0; i < 2; ++i) Step();
-  EXPECT_EQ(ring_->firsts().inf.sequence, 1u);
+  EXPECT_EQ(ring_->firsts().inf.replay, 1u);
   EXPECT_EQ(ring_->firsts().inf.count, 1u);
-  EXPECT_EQ(ring_->firsts().nan.sequence, 2u);
+  EXPECT_EQ(ring_->firsts().nan.replay, 2u);
   EXPECT_EQ(ring_->firsts().nan.count, 2u);
 }
 
@@ -353,7 +353,7 @@ TEST_F(LargeSlot, WhatThereIsNoMemoryForIsLostForThatReasonAndTheNextOneIsRead) 
   EXPECT_EQ(sink_.gaps[0].cause, layout::LossCause::kNoMemory);
   EXPECT_EQ(sink_.gaps[0].count, 1u);
   EXPECT_EQ(sink_.gaps[0].last_ordinal, 1u);
-  EXPECT_EQ(sink_.gaps[0].last_sequence, 1u);
+  EXPECT_EQ(sink_.gaps[0].last_replay, 1u);
   Write(1);
   EXPECT_EQ(Step(), SlotConsumer::Step::kConsumed);
   const auto record = registry_.Slots(consumer_->slot()->session).at(0);

@@ -42,7 +42,7 @@ TEST_F(SlotRing, ReaderGetsWhatTheWriterCommitted) {
   test::WriteNumbers(*writer_, 10);
   ASSERT_EQ(reader_->Read(1, &entry_), ReadStatus::kOk);
   EXPECT_THAT(test::Numbers(entry_), ElementsAre(10, 11, 12));
-  EXPECT_EQ(entry_.sequence, 1u);
+  EXPECT_EQ(entry_.replay, 1u);
   EXPECT_EQ(entry_.timestamp_ns, 10);
   EXPECT_EQ(entry_.step, -1);
 }
@@ -65,7 +65,7 @@ TEST_F(SlotRing, KeepsTheNewestCapacityEntriesAndNamesTheOldest) {
   for (std::uint64_t i = 7; i <= 10; ++i) {
     ASSERT_EQ(reader_->Read(i, &entry_), ReadStatus::kOk);
     EXPECT_EQ(test::Numbers(entry_)[0], static_cast<int>(i));
-    EXPECT_EQ(entry_.sequence, i);
+    EXPECT_EQ(entry_.replay, i);
   }
 }
 
@@ -76,21 +76,21 @@ TEST_F(SlotRing, ReaderRejectsAnEntryThatIsBeingOverwritten) {
   EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kOverwritten);
 }
 
-TEST_F(SlotRing, ReplaysThatNoActionWantsHaveASequenceAndNoEntry) {
+TEST_F(SlotRing, ReplaysThatNoActionWantsHaveANumberAndNoEntry) {
   auto registration = test::MakeSlot("a", 1, 8);
   registration.record_every = 3;
   registration.actions |= layout::kActionPrint;
   registration.print_every = 5;
   Open(registration);
   for (int i = 1; i <= 7; ++i) test::WriteNumbers(*writer_, i);
-  EXPECT_EQ(reader_->sequence(), 7u);
+  EXPECT_EQ(reader_->replay(), 7u);
   ASSERT_EQ(reader_->accepted(), 4u);  // replays 1, 4, 6, 7
-  std::vector<std::uint64_t> sequences;
+  std::vector<std::uint64_t> replays;
   for (std::uint64_t i = 1; i <= 4; ++i) {
     ASSERT_EQ(reader_->Read(i, &entry_), ReadStatus::kOk);
-    sequences.push_back(entry_.sequence);
+    replays.push_back(entry_.replay);
   }
-  EXPECT_THAT(sequences, ElementsAre(1, 4, 6, 7));
+  EXPECT_THAT(replays, ElementsAre(1, 4, 6, 7));
 }
 
 TEST_F(SlotRing, AReplayIsFoundByItsHeaderAsLongAsTheRingHoldsIt) {
@@ -130,30 +130,30 @@ TEST_F(SlotRing, VerdictComesBackWholeAndIsCut) {
   verdict.state = layout::VerdictState::kFail;
   verdict.compared = 5;
   verdict.mismatched = 2;
-  verdict.first_failed_sequence = 3;
+  verdict.first_failed_replay = 3;
   verdict.text = std::string(2 * layout::kVerdictTextBytes, 'x');
   reader_->SetVerdict(verdict);
   const Verdict read = reader_->verdict();
   EXPECT_EQ(read.state, layout::VerdictState::kFail);
   EXPECT_EQ(read.compared, 5u);
   EXPECT_EQ(read.mismatched, 2u);
-  EXPECT_EQ(read.first_failed_sequence, 3u);
+  EXPECT_EQ(read.first_failed_replay, 3u);
   EXPECT_EQ(read.text.size(), layout::kVerdictTextBytes);
 }
 
 TEST_F(SlotRing, TheFirstNonfinitesComeBackAndAreNotThoseOfTheBlocksNextSlot) {
   Open(test::MakeSlot("a", 1, 2));
-  EXPECT_EQ(reader_->firsts().nan.sequence, 0u);
+  EXPECT_EQ(reader_->firsts().nan.replay, 0u);
   reader_->SetFirsts({.nan = {7, 3, 2}});
-  EXPECT_EQ(reader_->firsts().nan.sequence, 7u);
+  EXPECT_EQ(reader_->firsts().nan.replay, 7u);
   EXPECT_EQ(reader_->firsts().nan.step, 3);
   EXPECT_EQ(reader_->firsts().nan.count, 2u);
-  EXPECT_EQ(reader_->firsts().inf.sequence, 0u);
+  EXPECT_EQ(reader_->firsts().inf.replay, 0u);
   segment_.Release(slot_.index, slot_.block);
   layout::SlotRegistration next = test::MakeSlot("b", 1, 2);
   next.order = 2;
   Open(next);
-  EXPECT_EQ(reader_->firsts().nan.sequence, 0u);
+  EXPECT_EQ(reader_->firsts().nan.replay, 0u);
 }
 
 TEST_F(SlotRing, AReusedBlockIsNoLongerReadable) {
@@ -271,12 +271,12 @@ TEST_F(SlotRing, AControlTurnsTheSlotOffAndOnBetweenReplays) {
   test::WriteNumbers(*writer_, 2);
   test::WriteNumbers(*writer_, 3);
   EXPECT_EQ(reader_->accepted(), 1u);
-  EXPECT_EQ(reader_->sequence(), 3u);
+  EXPECT_EQ(reader_->replay(), 3u);
   EXPECT_EQ(reader_->head().suppressed, 2u);
   reader_->SetControl({});
   test::WriteNumbers(*writer_, 4);
   ASSERT_EQ(reader_->Read(2, &entry_), ReadStatus::kOk);
-  EXPECT_EQ(entry_.sequence, 4u);
+  EXPECT_EQ(entry_.replay, 4u);
   EXPECT_EQ(entry_.flags, 0u);
 }
 
@@ -307,7 +307,7 @@ TEST_F(SlotRing, AControlAsksForReplaysThatNoActionWants) {
   reader_->SetControl({.mode = layout::ControlMode::kFull, .every = 1});
   test::WriteNumbers(*writer_, 3);
   ASSERT_EQ(reader_->Read(2, &entry_), ReadStatus::kOk);
-  EXPECT_EQ(entry_.sequence, 3u);
+  EXPECT_EQ(entry_.replay, 3u);
   EXPECT_EQ(entry_.flags, layout::kEntryForced);
 }
 
@@ -374,7 +374,7 @@ TEST_F(SlotRing, AHeaderThatIsNotTheOneSummedUpIsRefused) {
   test::Seal(slot_.block.data, 1);
   const layout::EntryHeader whole = *Header(1);
   ASSERT_EQ(reader_->Read(1, &entry_), ReadStatus::kOk);
-  Header(1)->sequence = 2;
+  Header(1)->replay = 2;
   EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kDamaged);
   *Header(1) = whole;
   Header(1)->timestamp_ns += 1;

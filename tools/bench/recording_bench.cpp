@@ -75,7 +75,7 @@ double WriteRecording(const std::string& directory, std::uint64_t bytes, std::ui
   if (!(*writer)->AddSlot(slot).ok()) Die("no slot");
   for (std::uint64_t replay = 1; replay <= count; ++replay) {
     cgdebug::recording::Snapshot snapshot;
-    snapshot.ordinal = snapshot.sequence = replay;
+    snapshot.ordinal = snapshot.replay = replay;
     snapshot.timestamp_ns = static_cast<std::int64_t>(replay);
     const auto appended = (*writer)->Append(snapshot, payload);
     if (!appended.ok()) Die(appended.error().message);
@@ -108,7 +108,7 @@ double OpenOne(const std::string& directory) {
   const auto start = Clock::now();
   const auto reader = RecordingReader::Open(directory);
   if (!reader.ok()) Die(reader.error().message);
-  const auto ref = (*reader)->Find(0, (*reader)->last_sequence() / 2);
+  const auto ref = (*reader)->Find(0, (*reader)->last_replay() / 2);
   if (!ref || !(*reader)->ReadPayload(*ref).ok()) Die("the snapshot cannot be read");
   return SecondsSince(start);
 }

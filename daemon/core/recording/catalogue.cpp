@@ -100,7 +100,7 @@ class Rows {
     const std::uint64_t hash = s->stats_only ? s->payload_hash : record.header.payload_hash;
     SnapshotRow row{.number = record.header.number,
                     .probe = s->slot,
-                    .replay = s->sequence,
+                    .replay = s->replay,
                     .ordinal = s->ordinal,
                     .step = OrNull(s->step, -1),
                     .serial = s->serial,
@@ -119,13 +119,13 @@ class Rows {
     const auto s = Decode<Loss>(record.meta);
     if (!s) return true;
     return loss_.Run(record.header.number, s->slot, ToText(s->cause), s->count, s->first_ordinal,
-                     s->last_ordinal, s->after_sequence, s->before_sequence, s->timestamp_ns);
+                     s->last_ordinal, s->after_replay, s->before_replay, s->timestamp_ns);
   }
   bool AddMark(const Record& record) {
     const auto s = Decode<Mark>(record.meta);
     if (!s) return true;
     return mark_.Run(record.header.number, static_cast<std::uint32_t>(s->kind), s->session,
-                     OrNull(s->slot, Mark::kNoSlot), s->sequence, OrNull(s->step, -1),
+                     OrNull(s->slot, Mark::kNoSlot), s->replay, OrNull(s->step, -1),
                      s->timestamp_ns, s->text);
   }
 

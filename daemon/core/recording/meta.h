@@ -28,8 +28,8 @@ struct Commit {
 struct SlotRun {
   std::uint32_t slot = 0;
   std::uint64_t row_count = 0;
-  std::uint64_t first_sequence = 0;
-  std::uint64_t last_sequence = 0;
+  std::uint64_t first_replay = 0;
+  std::uint64_t last_replay = 0;
   std::uint64_t first_ordinal = 0;
   std::uint64_t last_ordinal = 0;
 
@@ -39,8 +39,8 @@ struct SlotRun {
     using layout::Field;
     visit(Field{1, "slot"}, self.slot);
     visit(Field{2, "row_count"}, self.row_count);
-    visit(Field{3, "first_sequence"}, self.first_sequence);
-    visit(Field{4, "last_sequence"}, self.last_sequence);
+    visit(Field{3, "first_replay"}, self.first_replay);
+    visit(Field{4, "last_replay"}, self.last_replay);
     visit(Field{5, "first_ordinal"}, self.first_ordinal);
     visit(Field{6, "last_ordinal"}, self.last_ordinal);
   }

@@ -131,9 +131,9 @@ std::vector<Damage> RecordingReader::damage() const {
   return damage_;
 }
 
-std::optional<SnapshotRef> RecordingReader::Find(std::uint32_t slot, std::uint64_t sequence) const {
-  const auto found = index_.AtOrAfter(slot, sequence);
-  if (!found || found->sequence != sequence) return std::nullopt;
+std::optional<SnapshotRef> RecordingReader::Find(std::uint32_t slot, std::uint64_t replay) const {
+  const auto found = index_.AtOrAfter(slot, replay);
+  if (!found || found->replay != replay) return std::nullopt;
   return found;
 }
 
@@ -150,10 +150,10 @@ SnapshotRange RecordingReader::Snapshots(std::uint32_t slot, std::uint64_t first
   return {&index_, slot, first, last};
 }
 
-std::vector<SnapshotRef> RecordingReader::Replay(std::uint64_t sequence) const {
+std::vector<SnapshotRef> RecordingReader::Replay(std::uint64_t replay) const {
   std::vector<SnapshotRef> refs;
   for (const Slot& slot : slots_) {
-    if (const auto ref = Find(slot.id, sequence)) refs.push_back(*ref);
+    if (const auto ref = Find(slot.id, replay)) refs.push_back(*ref);
   }
   std::ranges::stable_sort(refs, {}, [this](const SnapshotRef& ref) {
     return std::tuple(slots_[ref.slot].session, slots_[ref.slot].order);
@@ -170,7 +170,7 @@ Result<Record> RecordingReader::ReadRecord(const SnapshotRef& ref) const {
     return Error{
         fmt::format("{} is damaged at byte {}: replay {} of probe '{}' cannot be read. See: "
                     "cgdebug-cli verify {}",
-                    file.path(), ref.offset, ref.sequence,
+                    file.path(), ref.offset, ref.replay,
                     ref.slot < slots_.size() ? slots_[ref.slot].probe : "", directory_)};
   }
   return record;
@@ -182,7 +182,7 @@ Result<Snapshot> RecordingReader::Read(const SnapshotRef& ref) const {
   auto snapshot = Decode<Snapshot>(record->meta);
   const bool matches =
       snapshot && snapshot->slot == ref.slot && snapshot->slot < slots_.size() &&
-      snapshot->sequence == ref.sequence &&
+      snapshot->replay == ref.replay &&
       record->header.payload_bytes == (snapshot->stats_only ? 0 : slots_[ref.slot].payload_bytes);
   if (!matches) {
     return Error{
@@ -203,7 +203,7 @@ Result<Payload> RecordingReader::GetPayload(const SnapshotRef& ref,
   const Slot& slot = slots_[ref.slot];
   if (snapshot->stats_only) {
     return Error{fmt::format("only statistics of probe '{}' were recorded at replay {}", slot.probe,
-                             ref.sequence)};
+                             ref.replay)};
   }
   const auto record = ReadRecord(ref);
   if (!record.ok()) return record.error();
@@ -220,7 +220,7 @@ Error RecordingReader::DamagedValues(const SnapshotRef& ref, const Record& recor
   return Error{
       fmt::format("{} is damaged: the values of probe '{}' at replay {} (byte {}) do not match "
                   "their hash. See: cgdebug-cli verify {}",
-                  segments_[ref.segment]->file->path(), slots_[ref.slot].probe, ref.sequence,
+                  segments_[ref.segment]->file->path(), slots_[ref.slot].probe, ref.replay,
                   record.payload_offset(), directory_)};
 }
 

@@ -85,16 +85,16 @@ class RecordingReader {
 
   std::uint64_t snapshot_count() const { return index_.count(); }
   std::uint64_t snapshot_count(std::uint32_t slot) const { return index_.count(slot); }
-  std::optional<SnapshotRef> Find(std::uint32_t slot, std::uint64_t sequence) const;
+  std::optional<SnapshotRef> Find(std::uint32_t slot, std::uint64_t replay) const;
   std::optional<SnapshotRef> First(std::uint32_t slot) const;
   std::optional<SnapshotRef> Last(std::uint32_t slot) const;
   // Of a slot, ascending: replays first to last, both included.
   SnapshotRange Snapshots(std::uint32_t slot, std::uint64_t first = 0,
                           std::uint64_t last = kNoLimit) const;
   // Of a replay: each slot that has it, by session, then in graph order.
-  std::vector<SnapshotRef> Replay(std::uint64_t sequence) const;
+  std::vector<SnapshotRef> Replay(std::uint64_t replay) const;
   // Highest replay of any slot; 0 when there is none.
-  std::uint64_t last_sequence() const { return index_.last_sequence(); }
+  std::uint64_t last_replay() const { return index_.last_replay(); }
 
   // Everything except the values.
   Result<Snapshot> Read(const SnapshotRef& ref) const;

@@ -27,7 +27,7 @@ Result<void> RecordingWriter::Resume() {
   for (const Slot& slot : slots_) {
     slot_ids_.emplace(SlotKey(slot.session, slot.index, slot.generation), slot.id);
     last_[slot.id].ordinal = slot.from_ordinal;
-    if (const auto last = reader.Last(slot.id)) last_[slot.id] = {last->ordinal, last->sequence};
+    if (const auto last = reader.Last(slot.id)) last_[slot.id] = {last->ordinal, last->replay};
   }
   for (const Loss& loss : reader.losses()) {
     Advance(loss);
@@ -61,7 +61,7 @@ void RecordingWriter::CollectIndex(const RecordingReader& reader, const SegmentF
   for (const Slot& slot : slots_) {
     for (const SnapshotRef& ref : reader.Snapshots(slot.id)) {
       if (ref.segment == place) {
-        rows_.push_back({ref.slot, 0, ref.ordinal, ref.sequence, ref.offset});
+        rows_.push_back({ref.slot, 0, ref.ordinal, ref.replay, ref.offset});
       }
     }
   }

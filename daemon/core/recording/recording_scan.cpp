@@ -27,7 +27,7 @@ namespace {
 std::uint64_t WantedOf(const Slot& slot, std::uint64_t missing, std::uint64_t after,
                        std::uint64_t last) {
   const bool forced = after != 0 && !layout::Wants(slot.every, after);
-  after = std::max(after, slot.from_sequence);
+  after = std::max(after, slot.from_replay);
   if (slot.every <= 1 || missing == 0 || forced || last < after) return missing;
   const std::uint64_t wanted =
       layout::WantedUpTo(slot.every, last) - layout::WantedUpTo(slot.every, after);
@@ -167,7 +167,7 @@ std::vector<IndexRow> RecordingReader::LoadRows(std::size_t place, std::uint64_t
   while (const Record* found = walk.Next()) {
     const auto snapshot = Decode<Snapshot>(found->meta);
     if (found->type() == RecordType::kSnapshot && snapshot) {
-      rows.push_back({snapshot->slot, 0, snapshot->ordinal, snapshot->sequence, found->offset});
+      rows.push_back({snapshot->slot, 0, snapshot->ordinal, snapshot->replay, found->offset});
     }
   }
   SnapshotIndex::Sort(&rows);
@@ -217,7 +217,7 @@ void RecordingReader::Accept(std::size_t place, const Record& record, std::vecto
     case RecordType::kSnapshot: {
       const auto snapshot = Decode<Snapshot>(record.meta);
       if (snapshot && snapshot->slot < slots_.size()) {
-        rows->push_back({snapshot->slot, 0, snapshot->ordinal, snapshot->sequence, record.offset});
+        rows->push_back({snapshot->slot, 0, snapshot->ordinal, snapshot->replay, record.offset});
       } else {
         AddDamage(place, record.offset, record.next() - record.offset, 0,
                   "a snapshot of no known probe");
@@ -292,7 +292,7 @@ void RecordingReader::FindMissing() {
   std::vector<Loss> found;
   for (const Slot& slot : slots_) {
     std::uint64_t ordinal = slot.from_ordinal;
-    std::uint64_t sequence = 0;
+    std::uint64_t replay = 0;
     for (const SnapshotRef& ref : Snapshots(slot.id)) {
       std::uint64_t missing = ref.ordinal - std::min(ref.ordinal, ordinal + 1);
       for (const Loss& loss : losses_) {
@@ -303,14 +303,14 @@ void RecordingReader::FindMissing() {
       }
       const auto snapshot = missing == 0 ? Snapshot() : Read(ref).value_or(Snapshot());
       missing -= std::min(missing, snapshot.skipped);
-      const bool forced = slot.every > 1 && !layout::Wants(slot.every, ref.sequence);
-      if (!forced) missing = WantedOf(slot, missing, sequence, ref.sequence - 1);
+      const bool forced = slot.every > 1 && !layout::Wants(slot.every, ref.replay);
+      if (!forced) missing = WantedOf(slot, missing, replay, ref.replay - 1);
       if (missing != 0) {
         found.push_back({slot.id, LossCause::kDamaged, missing, ordinal + 1, ref.ordinal - 1,
-                         sequence, ref.sequence, snapshot.timestamp_ns});
+                         replay, ref.replay, snapshot.timestamp_ns});
       }
       ordinal = ref.ordinal;
-      sequence = ref.sequence;
+      replay = ref.replay;
     }
   }
   losses_.insert(losses_.end(), found.begin(), found.end());
@@ -324,21 +324,21 @@ void RecordingReader::FindMissingEnds() {
     if (mark.kind != MarkKind::kSlotClosed || !is_slot) continue;
     const Slot& slot = slots_[static_cast<std::size_t>(mark.slot)];
     std::uint64_t ordinal = slot.from_ordinal;
-    std::uint64_t sequence = 0;
+    std::uint64_t replay = 0;
     if (const auto last = Last(slot.id); last && last->ordinal > ordinal) {
       ordinal = last->ordinal;
-      sequence = last->sequence;
+      replay = last->replay;
     }
     if (mark.ordinal <= ordinal) continue;
     std::uint64_t missing = mark.ordinal - ordinal;
     missing -= std::min(missing, mark.skipped);
-    missing = WantedOf(slot, missing, sequence, mark.sequence);
+    missing = WantedOf(slot, missing, replay, mark.replay);
     for (const Loss& loss : losses_) {
       if (loss.slot != slot.id || loss.first_ordinal <= ordinal) continue;
       missing -= std::min(missing, loss.last_ordinal - loss.first_ordinal + 1);
     }
     if (missing == 0) continue;
-    found.push_back({slot.id, LossCause::kDamaged, missing, ordinal + 1, mark.ordinal, sequence, 0,
+    found.push_back({slot.id, LossCause::kDamaged, missing, ordinal + 1, mark.ordinal, replay, 0,
                      mark.timestamp_ns});
   }
   losses_.insert(losses_.end(), found.begin(), found.end());

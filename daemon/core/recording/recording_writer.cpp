@@ -274,7 +274,7 @@ RecordingWriter::Position RecordingWriter::last(std::uint32_t slot) const {
 void RecordingWriter::Advance(const Loss& loss) {
   Position& last = last_[loss.slot];
   last.ordinal = std::max(last.ordinal, loss.last_ordinal);
-  if (loss.before_sequence != 0) last.sequence = std::max(last.sequence, loss.before_sequence - 1);
+  if (loss.before_replay != 0) last.replay = std::max(last.replay, loss.before_replay - 1);
 }
 
 Result<void> RecordingWriter::Append(Snapshot snapshot, std::span<const std::byte> payload) {
@@ -306,8 +306,8 @@ Result<void> RecordingWriter::Append(Snapshot snapshot, std::span<const std::byt
       return written;
     }
     ++status_.snapshots;
-    last_[snapshot.slot] = {snapshot.ordinal, snapshot.sequence};
-    rows_.push_back({snapshot.slot, 0, snapshot.ordinal, snapshot.sequence, offset});
+    last_[snapshot.slot] = {snapshot.ordinal, snapshot.replay};
+    rows_.push_back({snapshot.slot, 0, snapshot.ordinal, snapshot.replay, offset});
     if (rows_.size() >= kIndexRows || segment_->bytes() - index_begin_ >= options_.index_bytes) {
       if (auto indexed = WriteIndex(); !indexed.ok()) {
         FinishAfter(indexed);

@@ -97,7 +97,7 @@ class RecordingWriter {
   // nothing. What it has is not written again.
   struct Position {
     std::uint64_t ordinal = 0;
-    std::uint64_t sequence = 0;
+    std::uint64_t replay = 0;
   };
   Position last(std::uint32_t slot) const;
 

@@ -25,10 +25,10 @@ std::vector<SlotRun> SnapshotIndex::RunsOf(std::span<const IndexRow> rows) {
   std::vector<SlotRun> runs;
   for (const IndexRow& row : rows) {
     if (runs.empty() || runs.back().slot != row.slot) {
-      runs.push_back({row.slot, 0, row.sequence, row.sequence, row.ordinal, row.ordinal});
+      runs.push_back({row.slot, 0, row.replay, row.replay, row.ordinal, row.ordinal});
     }
     ++runs.back().row_count;
-    runs.back().last_sequence = row.sequence;
+    runs.back().last_replay = row.replay;
     runs.back().last_ordinal = row.ordinal;
   }
   return runs;
@@ -39,7 +39,7 @@ void SnapshotIndex::Add(std::shared_ptr<const IndexBlock> block, const std::vect
     if (run.slot >= slots_.size()) slots_.resize(run.slot + 1);
     slots_[run.slot].push_back({block, run});
     count_ += run.row_count;
-    last_sequence_ = std::max(last_sequence_, run.last_sequence);
+    last_replay_ = std::max(last_replay_, run.last_replay);
   }
 }
 
@@ -51,19 +51,19 @@ std::uint64_t SnapshotIndex::count(std::uint32_t slot) const {
 }
 
 SnapshotRef SnapshotIndex::RefOf(const Stretch& stretch, const IndexRow& row) {
-  return {row.slot, stretch.block->segment(), row.ordinal, row.sequence, row.offset};
+  return {row.slot, stretch.block->segment(), row.ordinal, row.replay, row.offset};
 }
 
-std::size_t SnapshotIndex::StretchOf(std::uint32_t slot, std::uint64_t sequence) const {
+std::size_t SnapshotIndex::StretchOf(std::uint32_t slot, std::uint64_t replay) const {
   const auto& stretches = slots_[slot];
   const auto found = std::ranges::lower_bound(
-      stretches, sequence, {}, [](const Stretch& stretch) { return stretch.run.last_sequence; });
+      stretches, replay, {}, [](const Stretch& stretch) { return stretch.run.last_replay; });
   return static_cast<std::size_t>(found - stretches.begin());
 }
 
 std::optional<SnapshotRef> SnapshotIndex::AtOrAfter(std::uint32_t slot,
-                                                    std::uint64_t sequence) const {
-  const SnapshotRange range(this, slot, sequence, std::numeric_limits<std::uint64_t>::max());
+                                                    std::uint64_t replay) const {
+  const SnapshotRange range(this, slot, replay, std::numeric_limits<std::uint64_t>::max());
   const auto first = range.begin();
   if (first == range.end()) return std::nullopt;
   return *first;
@@ -87,7 +87,7 @@ SnapshotRange::Iterator::Iterator(const SnapshotIndex* index, std::uint32_t slot
   stretch_ = index->StretchOf(slot, first);
   if (stretch_ < index->slots_[slot].size()) {
     rows_ = index->slots_[slot][stretch_].block->RowsOf(slot);
-    const auto found = std::ranges::lower_bound(rows_, first, {}, &IndexRow::sequence);
+    const auto found = std::ranges::lower_bound(rows_, first, {}, &IndexRow::replay);
     row_ = static_cast<std::size_t>(found - rows_.begin());
   }
   Settle();
@@ -111,7 +111,7 @@ void SnapshotRange::Iterator::Settle() {
     row_ = 0;
   }
   ref_ = SnapshotIndex::RefOf(stretches[stretch_], rows_[row_]);
-  done_ = ref_.sequence > last_;
+  done_ = ref_.replay > last_;
 }
 
 }  // namespace cgdebug::recording

@@ -22,7 +22,7 @@ struct SnapshotRef {
   std::uint32_t slot = 0;
   std::uint32_t segment = 0;  // place in the reader, from 0
   std::uint64_t ordinal = 0;
-  std::uint64_t sequence = 0;
+  std::uint64_t replay = 0;
   std::uint64_t offset = 0;  // of the record in the segment's file
   bool operator==(const SnapshotRef&) const = default;
 };
@@ -58,9 +58,9 @@ class SnapshotIndex {
 
   std::uint64_t count() const { return count_; }
   std::uint64_t count(std::uint32_t slot) const;
-  std::uint64_t last_sequence() const { return last_sequence_; }
-  // The first snapshot of the slot at or after `sequence`.
-  std::optional<SnapshotRef> AtOrAfter(std::uint32_t slot, std::uint64_t sequence) const;
+  std::uint64_t last_replay() const { return last_replay_; }
+  // The first snapshot of the slot at or after `replay`.
+  std::optional<SnapshotRef> AtOrAfter(std::uint32_t slot, std::uint64_t replay) const;
   std::optional<SnapshotRef> Last(std::uint32_t slot) const;
 
  private:
@@ -70,15 +70,15 @@ class SnapshotIndex {
     SlotRun run;
   };
   static SnapshotRef RefOf(const Stretch& stretch, const layout::IndexRow& row);
-  // The first stretch that may hold `sequence` or later.
-  std::size_t StretchOf(std::uint32_t slot, std::uint64_t sequence) const;
+  // The first stretch that may hold `replay` or later.
+  std::size_t StretchOf(std::uint32_t slot, std::uint64_t replay) const;
 
   std::vector<std::deque<Stretch>> slots_;
   std::uint64_t count_ = 0;
-  std::uint64_t last_sequence_ = 0;
+  std::uint64_t last_replay_ = 0;
 };
 
-// Ascending by ordinal, and with it by sequence.
+// Ascending by ordinal, and with it by replay.
 // Lifetime: of the reader it came from, until that is refreshed.
 class SnapshotRange {
  public:

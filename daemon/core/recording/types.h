@@ -69,7 +69,7 @@ struct Slot {
   std::uint32_t index = 0;          // in the segment's directory, with
   std::uint64_t generation = 0;     // that entry's generation
   std::uint64_t from_ordinal = 0;   // snapshots up to this one came before the recording,
-  std::uint64_t from_sequence = 0;  // and so did replays up to this one
+  std::uint64_t from_replay = 0;    // and so did replays up to this one
   std::string graph_label = {};     // what the user calls the graph; empty: nothing
 
   // Numbers and names are those of `Slot` in proto/recording.proto.
@@ -93,7 +93,7 @@ struct Slot {
     visit(Field{15, "from_ordinal"}, self.from_ordinal);
     visit(Field{16, "shard"}, self.shard);
     visit(Field{17, "graph_label"}, self.graph_label);
-    visit(Field{18, "from_sequence"}, self.from_sequence);
+    visit(Field{18, "from_replay"}, self.from_replay);
   }
 };
 
@@ -107,10 +107,10 @@ struct Comparison {
 // Everything of a snapshot but the values.
 struct Snapshot {
   std::uint32_t slot = 0;
-  std::uint64_t ordinal = 0;   // of the slot's accepted snapshots, from 1; ascends within a slot
-  std::uint64_t sequence = 0;  // replay, from 1; ascends within a slot
-  std::uint64_t serial = 0;    // of the replay (ring_layout.h); 0: unknown
-  std::int64_t step = -1;      // the user's own step marker
+  std::uint64_t ordinal = 0;  // of the slot's accepted snapshots, from 1; ascends within a slot
+  std::uint64_t replay = 0;   // from 1; ascends within a slot
+  std::uint64_t serial = 0;   // of the replay (ring_layout.h); 0: unknown
+  std::int64_t step = -1;     // the user's own step marker
   std::int64_t timestamp_ns = 0;
   std::uint64_t skipped = 0;  // ordinals just before this one that the recording did not want
   bool unchanged = false;     // the same bytes as the slot's snapshot before it
@@ -127,7 +127,7 @@ struct Snapshot {
     using layout::Encoding, layout::Field;
     visit(Field{1, "slot"}, self.slot);
     visit(Field{2, "ordinal"}, self.ordinal);
-    visit(Field{3, "sequence"}, self.sequence);
+    visit(Field{3, "replay"}, self.replay);
     visit(Field{4, "step", Encoding::kSigned}, self.step);
     visit(Field{5, "timestamp_ns"}, self.timestamp_ns);
     visit(Field{6, "skipped"}, self.skipped);
@@ -153,8 +153,8 @@ struct Loss {
   std::uint64_t count = 0;
   std::uint64_t first_ordinal = 0;  // 0: they never had one
   std::uint64_t last_ordinal = 0;
-  std::uint64_t after_sequence = 0;   // the last replay seen before; 0: none
-  std::uint64_t before_sequence = 0;  // the first replay seen after; 0: none came
+  std::uint64_t after_replay = 0;   // the last replay seen before; 0: none
+  std::uint64_t before_replay = 0;  // the first replay seen after; 0: none came
   std::int64_t timestamp_ns = 0;
 
   // Numbers and names are those of `Loss` in proto/recording.proto.
@@ -166,8 +166,8 @@ struct Loss {
     visit(Field{3, "count"}, self.count);
     visit(Field{4, "first_ordinal"}, self.first_ordinal);
     visit(Field{5, "last_ordinal"}, self.last_ordinal);
-    visit(Field{6, "after_sequence"}, self.after_sequence);
-    visit(Field{7, "before_sequence"}, self.before_sequence);
+    visit(Field{6, "after_replay"}, self.after_replay);
+    visit(Field{7, "before_replay"}, self.before_replay);
     visit(Field{8, "timestamp_ns"}, self.timestamp_ns);
   }
 };
@@ -177,7 +177,7 @@ enum class MarkKind : std::uint32_t {
   kStopped = 2,       // a writer ended; the text says why
   kSessionEnded = 3,  // the job exited
   kSessionDied = 4,
-  kSlotClosed = 5,  // nothing more comes of the slot; `sequence` is its last replay
+  kSlotClosed = 5,  // nothing more comes of the slot; `replay` is its last replay
   kNote = 6,
   // What the daemon found while it read, whether the recording has that snapshot or not: the first
   // of each slot.
@@ -191,7 +191,7 @@ struct Mark {
   MarkKind kind = MarkKind::kNote;
   std::uint32_t session = 0;
   std::int64_t slot = kNoSlot;
-  std::uint64_t sequence = 0;
+  std::uint64_t replay = 0;
   std::int64_t step = -1;
   std::int64_t timestamp_ns = 0;
   std::string text;
@@ -207,7 +207,7 @@ struct Mark {
     visit(Field{1, "kind"}, self.kind);
     visit(Field{2, "session"}, self.session);
     visit(Field{3, "slot", Encoding::kSigned}, self.slot);
-    visit(Field{4, "sequence"}, self.sequence);
+    visit(Field{4, "replay"}, self.replay);
     visit(Field{5, "step", Encoding::kSigned}, self.step);
     visit(Field{6, "timestamp_ns"}, self.timestamp_ns);
     visit(Field{7, "text"}, self.text);
