@@ -9,16 +9,19 @@
 #include <cstring>
 #include <filesystem>
 #include <utility>
+#include <vector>
 
 #include "daemon/core/base/realtime.h"
 #include "daemon/core/recording/checksum.h"
 #include "daemon/core/recording/recording_files.h"
+#include "daemon/core/recording/segment_walk.h"
 
 namespace cgdebug::recording {
-namespace {
 
 using layout::IndexRow;
 using layout::RecordType;
+
+namespace {
 
 constexpr std::size_t kIndexRows = 16384;  // an index at the latest after so many
 
@@ -344,6 +347,163 @@ WriterStatus RecordingWriter::status() const {
   WriterStatus status = status_;
   status.bytes = bytes_before_ + segment_->bytes();
   return status;
+}
+
+// --- what is handed to the system, and what the disk has ----------------------------------------
+
+Result<void> RecordingWriter::FlushSegment() {
+  auto flushed = segment_->Flush();
+  if (!flushed.ok()) ForgetUnwritten();
+  return flushed;
+}
+
+// After a failure: counts records that were accepted but not written.
+void RecordingWriter::ForgetUnwritten() {
+  const std::uint64_t end = segment_->bytes();
+  const std::size_t snapshots =
+      std::erase_if(rows_, [&](const IndexRow& row) { return row.offset >= end; });
+  std::erase_if(others_, [&](std::uint64_t offset) { return offset >= end; });
+  status_.snapshots -= snapshots;
+  status_.refused += snapshots;
+  next_number_ = segment_->unwritten_number();
+  status_.records = next_number_ - 1;
+}
+
+Result<void> RecordingWriter::Flush() {
+  const std::scoped_lock lock(mutex_);
+  if (status_.stopped != StopReason::kNone) return {};
+  auto flushed = FlushSegment();
+  if (!flushed.ok()) FinishAfter(flushed);
+  return flushed;
+}
+
+// Waits for the disk without the lock, so that others can go on writing.
+Result<void> RecordingWriter::Commit() {
+  const std::scoped_lock commit_lock(commit_mutex_);
+  std::vector<std::shared_ptr<SegmentWriter>> segments;
+  struct {
+    std::uint64_t records = 0;
+    std::uint64_t snapshots = 0;
+  } target;
+  {
+    const std::scoped_lock lock(mutex_);
+    if (sync_failed_) return Refused();
+    if (status_.records == status_.durable_records) return {};
+    if (auto flushed = FlushSegment(); !flushed.ok()) {
+      FinishAfter(flushed);
+      return flushed;
+    }
+    segments = std::exchange(unsynced_, {});
+    if (segments.empty() || segments.back() != segment_) segments.push_back(segment_);
+    target = {status_.records, status_.snapshots};
+    uncommitted_bytes_ = 0;
+  }
+  for (const auto& segment : segments) {
+    if (auto synced = segment->Sync(); !synced.ok()) {
+      const std::scoped_lock lock(mutex_);
+      sync_failed_ = true;
+      Finish(StopReason::kWriteError, synced.error().message);
+      return synced;
+    }
+  }
+  const std::scoped_lock lock(mutex_);
+  status_.durable_records = target.records;
+  status_.durable_snapshots = target.snapshots;
+  if (status_.stopped != StopReason::kNone) return {};
+  const bool nothing_new = status_.records == target.records;
+  auto written =
+      WriteMeta(RecordType::kCommit, Encode(recording::Commit{target.records, RealtimeNs()}));
+  // A commit record alone needs no further commit.
+  if (nothing_new) status_.durable_records = status_.records;
+  return written;
+}
+
+void RecordingWriter::CommitLoop() {
+  std::unique_lock lock(mutex_);
+  while (!closing_) {
+    commit_due_.wait_for(lock, options_.commit_interval);
+    if (closing_) return;
+    if (options_.durability != Durability::kInterval) continue;
+    lock.unlock();
+    // A failure stops the recording and is in its status.
+    [[maybe_unused]] const auto committed = Commit();
+    lock.lock();
+  }
+}
+
+Result<void> RecordingWriter::Close(StopReason reason) {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (std::exchange(closing_, true)) return {};
+    Finish(reason, "");
+  }
+  commit_due_.notify_all();
+  if (commit_thread_.joinable()) commit_thread_.join();
+  if (options_.durability == Durability::kNone) return {};
+  return Commit();
+}
+
+// --- goes on with a recording that another writer began -----------------------------------------
+
+// Reads what is there, ends its last segment after the last whole record, and begins a new segment.
+Result<void> RecordingWriter::Resume() {
+  auto opened = RecordingReader::Open(directory_);
+  if (!opened.ok()) return opened.error();
+  const RecordingReader& reader = **opened;
+  if (options_.only_unfinished && reader.ended()) {
+    return Error{directory_ +
+                 " is a finished recording, and nothing is added to one. Choose another "
+                 "directory, or remove it: cgdebug-cli rm -f '" +
+                 directory_ + "'"};
+  }
+  sessions_ = reader.sessions();
+  slots_ = reader.slots();
+  last_.resize(slots_.size());
+  for (const Slot& slot : slots_) {
+    slot_ids_.emplace(SlotKey(slot.session, slot.index, slot.generation), slot.id);
+    last_[slot.id].ordinal = slot.from_ordinal;
+    if (const auto last = reader.Last(slot.id)) last_[slot.id] = {last->ordinal, last->replay};
+  }
+  for (const Loss& loss : reader.losses()) {
+    Advance(loss);
+    status_.lost += loss.count;
+  }
+  status_.snapshots = status_.durable_snapshots = reader.snapshot_count();
+  status_.records = status_.durable_records = reader.last_number();
+  next_number_ = reader.last_number() + 1;
+
+  const SegmentFile& last = reader.segment(reader.segment_count() - 1);
+  std::memcpy(uuid_.data(), last.header().uuid, uuid_.size());
+  bytes_before_ = reader.bytes();
+  if (!reader.ended()) {
+    auto segment = SegmentWriter::Continue(last.path(), reader.end_offset(), next_number_);
+    if (!segment.ok()) return segment.error();
+    bytes_before_ -= last.bytes();
+    segment_ = *std::move(segment);
+    index_offset_ = 0;
+    index_first_number_ = last.header().first_number;
+    CollectIndex(reader, last);
+    if (auto ended = WriteEnd(RecordType::kRoll, StopReason::kNone); !ended.ok()) return ended;
+    if (auto synced = segment_->Sync(); !synced.ok()) return synced;
+    bytes_before_ += segment_->bytes();
+  }
+  return StartSegment(last.header().segment + 1);
+}
+
+// What an index over the whole of the last segment has to tell.
+void RecordingWriter::CollectIndex(const RecordingReader& reader, const SegmentFile& file) {
+  const auto place = static_cast<std::uint32_t>(reader.segment_count() - 1);
+  for (const Slot& slot : slots_) {
+    for (const SnapshotRef& ref : reader.Snapshots(slot.id)) {
+      if (ref.segment == place) {
+        rows_.push_back({ref.slot, 0, ref.ordinal, ref.replay, ref.offset});
+      }
+    }
+  }
+  SegmentWalk walk(file, layout::kFileHeaderBytes, {.end = reader.end_offset()});
+  while (const Record* record = walk.Next()) {
+    if (IsOther(record->type())) others_.push_back(record->offset);
+  }
 }
 
 }  // namespace cgdebug::recording
