@@ -2,21 +2,20 @@
 
 #include <unistd.h>
 
-#include <memory>
 #include <utility>
 
 #include "daemon/ingest/ingest_loop.h"
 #include "daemon/log.h"
+#include "daemon/pipeline/fan_out.h"
 #include "daemon/pipeline/payload_pool.h"
-#include "daemon/pipeline/sink.h"
 #include "daemon/record/recorder.h"
 #include "daemon/record/ring_reads.h"
 #include "daemon/serve/server.h"
 #include "daemon/sinks/compare_sink.h"
 #include "daemon/sinks/job_terminal.h"
 #include "daemon/sinks/memory_sink.h"
+#include "daemon/sinks/model_sink.h"
 #include "daemon/sinks/print_sink.h"
-#include "daemon/sinks/record_sink.h"
 
 namespace cgdebug {
 namespace {
@@ -42,11 +41,11 @@ void RunDaemon(const DaemonOptions& options, const std::string& socket_path,
     controls.Push({{.slot = slot, .control = {}, .lossless = lossless}});
   };
   pipeline::Recorder recorder(options.recording, tell, set_lossless, &reads);
-  pipeline::FanOut sinks;
-  sinks.Add(std::make_unique<sinks::CompareSink>(&events));
-  sinks.Add(std::make_unique<sinks::PrintSink>(&events));
-  sinks.Add(std::make_unique<sinks::MemorySink>(&store));
-  sinks.Add(std::make_unique<sinks::RecordSink>(&recorder));
+  sinks::CompareSink compare(&events);
+  sinks::PrintSink print(&events);
+  sinks::MemorySink memory(&store);
+  pipeline::FanOut fan_out({&compare, &print, &memory, &recorder});
+  sinks::ModelSink sink(&registry, &events, &fan_out);
 
   serve::ServeOptions serving;
   serving.socket_path = socket_path;
@@ -59,7 +58,7 @@ void RunDaemon(const DaemonOptions& options, const std::string& socket_path,
 
   ingest::IngestLoop ingest({options.keep_dead, options.workers.value_or(DefaultWorkers()),
                              socket_path, options.is_private},
-                            {&registry, &controls, &reads, &events, &payloads, &sinks});
+                            {&registry, &controls, &reads, &payloads, &sink});
   Log("daemon")->info("cgdebug-daemon {} (pid {}) listens on {}", CGDEBUG_VERSION, getpid(),
                       socket_path);
   ingest.Start();

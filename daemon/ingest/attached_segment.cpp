@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "daemon/core/base/realtime.h"
 #include "daemon/ingest/sigbus_guard.h"
 #include "daemon/log.h"
 #include "daemon/model/text.h"
@@ -47,7 +46,7 @@ Result<std::unique_ptr<AttachedSegment>> AttachedSegment::Adopt(
                  (other.empty() ? "" : ". Type: cgdebug-cli --socket '" + other + "' status")};
   }
   std::unique_ptr<AttachedSegment> segment(new AttachedSegment(std::move(view), destination));
-  destination.events->Add(segment->session_, pipeline::SessionChange{false});
+  destination.sink->OpenSession(segment->session_);
   Log("ingest")->info("session {} ({}): pid {}, {}", segment->session_->key,
                       segment->session_->label, segment->session_->pid, segment->session_->command);
   segment->ScanDirectory();
@@ -159,7 +158,6 @@ void AttachedSegment::CloseSlot(std::uint32_t index) {
   slots_[index] = nullptr;
   if (given_up_.size() <= kMaxGivenUp) return;
   destination_.sink->ForgetSlot(given_up_.front());
-  destination_.registry->ForgetSlot(given_up_.front());
   given_up_.pop_front();
 }
 
@@ -295,8 +293,6 @@ void AttachedSegment::End(pipeline::SessionState state) {
   alive_ = false;
   if (!broken_) ShowSession();
   destination_.sink->EndSession(session_, state == pipeline::SessionState::kDied);
-  destination_.registry->EndSession(session_, state, RealtimeNs());
-  destination_.events->Add(session_, pipeline::SessionChange{true});
   Log("ingest")->info("session {} ({}) {}", session_->key, session_->label,
                       state == pipeline::SessionState::kExited ? "ended" : "died");
 }
@@ -362,8 +358,6 @@ void AttachedSegment::AnswerRoom() {
 void AttachedSegment::Remove() {
   if (view_ != nullptr && !view_->ProducerAlive()) ring::UnlinkSegment(name_);
   destination_.sink->ForgetSession(session_);
-  destination_.events->ForgetSession(session_);
-  destination_.registry->ForgetSession(session_);
   Log("ingest")->info("session {} ({}) is removed", session_->key, session_->label);
 }
 

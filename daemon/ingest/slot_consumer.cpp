@@ -11,7 +11,6 @@
 namespace cgdebug::ingest {
 
 using layout::LossCause;
-using pipeline::Gap;
 using ring::ReadStatus;
 
 namespace {
@@ -184,15 +183,9 @@ void SlotConsumer::Lose(std::uint64_t first_readable) {
 void SlotConsumer::ReportLoss(std::uint64_t last_replay, std::uint64_t before_replay,
                               LossCause cause, bool before_forced) {
   if (unreported_lost_ != 0) {
-    Report({slot_, cause, std::exchange(unreported_lost_, 0), consumed_, last_replay, before_replay,
-            before_forced});
+    destination_.sink->Lose({slot_, cause, std::exchange(unreported_lost_, 0), consumed_,
+                             last_replay, before_replay, before_forced});
   }
-}
-
-void SlotConsumer::Report(const Gap& gap) {
-  destination_.sink->Lose(gap);
-  destination_.events->Add(slot_->session,
-                           pipeline::Loss{slot_, gap.count, gap.before_replay, ToText(gap.cause)});
 }
 
 void SlotConsumer::MakeSnapshot() {
@@ -207,11 +200,9 @@ void SlotConsumer::Deliver(bool seen_before) {
   last_timestamp_ns_ = std::max(last_timestamp_ns_, snapshot->timestamp_ns);
   if (!seen_before) {
     ReportLoss(snapshot->replay - 1, snapshot->replay, LossCause::kOverwritten, snapshot->forced);
-    destination_.events->Add(slot_->session, pipeline::SnapshotPtr(snapshot));
     consumed_ = snapshot->ordinal;
   }
   destination_.sink->Consume({snapshot, payload, seen_before, std::move(comparison_)}, *this);
-  destination_.registry->SetLast(snapshot);
   NoteFirsts(*snapshot);
   for (pipeline::Finding& finding : findings_) {
     if (finding.replay != snapshot->replay) continue;
@@ -325,7 +316,7 @@ void SlotConsumer::Finish() {
   const std::uint64_t committed = ring_.replay() - (counted ? lost_at_death_ : 0);
   ReportLoss(committed, 0, LossCause::kOverwritten);
   if (lost_at_death_ != 0) {
-    Report({slot_, LossCause::kAtDeath, 1, consumed_ + 1, committed + 1, 0});
+    destination_.sink->Lose({slot_, LossCause::kAtDeath, 1, consumed_ + 1, committed + 1, 0});
   }
   destination_.sink->Flush();
   PublishCredit(0);
@@ -336,8 +327,8 @@ void SlotConsumer::Finish() {
 void SlotConsumer::GiveUp() {
   ReportLoss(shown_.replays, 0, LossCause::kOverwritten);
   if (shown_.produced > consumed_) {
-    Report({slot_, LossCause::kReleased, shown_.produced - consumed_, shown_.produced,
-            shown_.replays, 0});
+    destination_.sink->Lose({slot_, LossCause::kReleased, shown_.produced - consumed_,
+                             shown_.produced, shown_.replays, 0});
   }
   destination_.sink->CloseSlot(slot_, shown_.replays, *this);
   shown_.produced =
@@ -376,6 +367,53 @@ pipeline::ComparisonPtr SlotConsumer::Compare() const {
 
 void SlotConsumer::AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) {
   view_->AddPrinted(lines, on_terminal);
+}
+
+// --- what it finds: the first NaN, the first Inf, the first failed comparison ------------------
+
+void SlotConsumer::AddFinding(pipeline::Finding::Kind kind, const ring::FirstNonfinite& first) {
+  if (first.replay == 0) return;
+  findings_.push_back({.slot = slot_,
+                       .kind = kind,
+                       .replay = first.replay,
+                       .serial = first.serial,
+                       .step = first.step,
+                       .count = first.count});
+}
+
+void SlotConsumer::TellFindings() {
+  for (const pipeline::Finding& finding : std::exchange(findings_, {})) {
+    destination_.sink->Found(finding);
+  }
+}
+
+// Replays come in order, so the first one noted stays the first.
+void SlotConsumer::NoteFirsts(const pipeline::Snapshot& snapshot) {
+  const numerics::Stats& stats = snapshot.stats;
+  const std::uint64_t inf = stats.pos_inf + stats.neg_inf;
+  const bool is_new =
+      (stats.nan != 0 && firsts_.nan.replay == 0) || (inf != 0 && firsts_.inf.replay == 0);
+  if (!is_new || !ring_.valid()) return;
+  const auto note = [&](std::uint64_t count, pipeline::Finding::Kind kind,
+                        ring::FirstNonfinite* first) {
+    if (count == 0 || first->replay != 0) return;
+    *first = {snapshot.replay, snapshot.step, count, snapshot.serial};
+    AddFinding(kind, *first);
+  };
+  note(stats.nan, pipeline::Finding::Kind::kNan, &firsts_.nan);
+  note(inf, pipeline::Finding::Kind::kInf, &firsts_.inf);
+  ring_.SetFirsts(firsts_);
+  destination_.registry->SetFirsts(slot_, firsts_);
+}
+
+void SlotConsumer::SetVerdict(const ring::Verdict& verdict) {
+  if (ring_.valid()) ring_.SetVerdict(verdict);
+  destination_.registry->SetVerdict(slot_, verdict);
+  if (verdict.state != layout::VerdictState::kFail || std::exchange(mismatch_told_, true)) return;
+  findings_.push_back({.slot = slot_,
+                       .kind = pipeline::Finding::Kind::kMismatch,
+                       .replay = verdict.first_failed_replay,
+                       .text = verdict.text});
 }
 
 }  // namespace cgdebug::ingest

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "daemon/model/control_queue.h"
-#include "daemon/model/event_log.h"
 #include "daemon/model/registry.h"
 #include "daemon/pipeline/payload_pool.h"
 #include "daemon/pipeline/sink.h"
@@ -19,14 +18,13 @@
 
 namespace cgdebug::ingest {
 
-// Where snapshots and news go.
+// What ingest works with.
 struct Destination {
-  pipeline::Registry* registry;
-  pipeline::ControlQueue* controls;
-  pipeline::RingReads* reads;
-  pipeline::EventLog* events;
+  pipeline::Registry* registry;      // the counters and states that it reads out of shared memory
+  pipeline::ControlQueue* controls;  // what clients want of slots
+  pipeline::RingReads* reads;        // what they want of rings
   pipeline::PayloadPool* payloads;
-  pipeline::Sink* sink;
+  pipeline::Sink* sink;  // gets everything else
 };
 
 // produced = consumed + lost + unread, over all daemons that ever read the slot: both counts
@@ -103,7 +101,6 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   void Lose(std::uint64_t first_readable);
   void ReportLoss(std::uint64_t last_replay, std::uint64_t before_replay, layout::LossCause cause,
                   bool before_forced = false);
-  void Report(const pipeline::Gap& gap);
   void PublishCredit(std::uint64_t entries);
 
   pipeline::SlotPtr slot_;

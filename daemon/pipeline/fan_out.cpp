@@ -1,41 +1,45 @@
-#include "daemon/pipeline/sink.h"
+#include "daemon/pipeline/fan_out.h"
 
 namespace cgdebug::pipeline {
 
+void FanOut::OpenSession(const SessionPtr& session) {
+  for (Sink* sink : sinks_) sink->OpenSession(session);
+}
+
 void FanOut::OpenSlot(const SlotPtr& slot, SlotFeedback& feedback) {
-  for (const auto& sink : sinks_) sink->OpenSlot(slot, feedback);
+  for (Sink* sink : sinks_) sink->OpenSlot(slot, feedback);
 }
 
 void FanOut::Consume(const Delivery& delivery, SlotFeedback& feedback) {
-  for (const auto& sink : sinks_) sink->Consume(delivery, feedback);
+  for (Sink* sink : sinks_) sink->Consume(delivery, feedback);
 }
 
 void FanOut::Lose(const Gap& gap) {
-  for (const auto& sink : sinks_) sink->Lose(gap);
+  for (Sink* sink : sinks_) sink->Lose(gap);
 }
 
 void FanOut::Found(const Finding& finding) {
-  for (const auto& sink : sinks_) sink->Found(finding);
+  for (Sink* sink : sinks_) sink->Found(finding);
 }
 
 void FanOut::CloseSlot(const SlotPtr& slot, std::uint64_t last_replay, SlotFeedback& feedback) {
-  for (const auto& sink : sinks_) sink->CloseSlot(slot, last_replay, feedback);
+  for (Sink* sink : sinks_) sink->CloseSlot(slot, last_replay, feedback);
 }
 
 void FanOut::EndSession(const SessionPtr& session, bool died) {
-  for (const auto& sink : sinks_) sink->EndSession(session, died);
+  for (Sink* sink : sinks_) sink->EndSession(session, died);
 }
 
 void FanOut::ForgetSession(const SessionPtr& session) {
-  for (const auto& sink : sinks_) sink->ForgetSession(session);
+  for (Sink* sink : sinks_) sink->ForgetSession(session);
 }
 
 void FanOut::ForgetSlot(const SlotPtr& slot) {
-  for (const auto& sink : sinks_) sink->ForgetSlot(slot);
+  for (Sink* sink : sinks_) sink->ForgetSlot(slot);
 }
 
 void FanOut::Flush() {
-  for (const auto& sink : sinks_) sink->Flush();
+  for (Sink* sink : sinks_) sink->Flush();
 }
 
 }  // namespace cgdebug::pipeline

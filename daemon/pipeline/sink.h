@@ -2,9 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "daemon/core/base/result.h"
 #include "daemon/model/finding.h"
@@ -52,11 +49,19 @@ struct Gap {
   bool before_forced = false;
 };
 
+// What holds of the order of the calls:
+// - Those of one slot come in the order of its ordinals, and those of one replay in graph order.
+// - Verdicts and findings reach shared memory before the credit that covers them: a producer that
+//   sees the credit sees the verdict, and a daemon that is killed leaves none of them out.
+// - The credit moves after Flush(): what a recording wants is with the system by then.
+//
 // Thread: the ingest thread.
 class Sink {
  public:
   virtual ~Sink() = default;
 
+  // A job was found. Called before its slots are opened.
+  virtual void OpenSession(const SessionPtr& /*session*/) {}
   // Called before the slot's first delivery.
   virtual void OpenSlot(const SlotPtr& /*slot*/, SlotFeedback& /*feedback*/) {}
   virtual void Consume(const Delivery& delivery, SlotFeedback& feedback) = 0;
@@ -75,25 +80,6 @@ class Sink {
   virtual void ForgetSlot(const SlotPtr& /*slot*/) {}
   // Called before the producer learns what was consumed.
   virtual void Flush() {}
-};
-
-// Passes everything to each of its sinks, in the order in which they were added.
-class FanOut final : public Sink {
- public:
-  void Add(std::unique_ptr<Sink> sink) { sinks_.push_back(std::move(sink)); }
-
-  void OpenSlot(const SlotPtr& slot, SlotFeedback& feedback) override;
-  void Consume(const Delivery& delivery, SlotFeedback& feedback) override;
-  void Lose(const Gap& gap) override;
-  void Found(const Finding& finding) override;
-  void CloseSlot(const SlotPtr& slot, std::uint64_t last_replay, SlotFeedback& feedback) override;
-  void EndSession(const SessionPtr& session, bool died) override;
-  void ForgetSession(const SessionPtr& session) override;
-  void ForgetSlot(const SlotPtr& slot) override;
-  void Flush() override;
-
- private:
-  std::vector<std::unique_ptr<Sink>> sinks_;
 };
 
 }  // namespace cgdebug::pipeline

@@ -277,20 +277,20 @@ void Recorder::StartToDisk(const SlotPtr& slot) {
   active_.push_back(*std::move(started));
 }
 
-void Recorder::OpenSlot(const SlotPtr& slot, std::uint64_t consumed_before) {
+void Recorder::OpenSlot(const SlotPtr& slot, SlotFeedback& feedback) {
   const std::scoped_lock lock(mutex_);
   if (slot->Has(layout::kActionRecordToDisk)) StartToDisk(slot);
   OpenSlotState& state = open_slots_[slot];
-  state.seen = consumed_before;
+  state.seen = feedback.consumed_before();
   TellLossless(slot, &state);
   for (const Active& recording : active_) {
     const bool all = recording->request().to_disk_only;
-    if (recording->Wants(*slot)) recording->Open(slot, all ? 0 : consumed_before);
+    if (recording->Wants(*slot)) recording->Open(slot, all ? 0 : feedback.consumed_before());
   }
   FlushActive();
 }
 
-void Recorder::Consume(const Delivery& delivery) {
+void Recorder::Consume(const Delivery& delivery, SlotFeedback&) {
   const std::scoped_lock lock(mutex_);
   const SnapshotPtr& snapshot = delivery.snapshot;
   const auto open = open_slots_.find(snapshot->slot);
@@ -318,7 +318,7 @@ void Recorder::Found(const Finding& finding) {
   for (const Active& recording : active_) recording->Found(finding);
 }
 
-void Recorder::CloseSlot(const SlotPtr& slot, std::uint64_t last_replay) {
+void Recorder::CloseSlot(const SlotPtr& slot, std::uint64_t last_replay, SlotFeedback&) {
   const std::scoped_lock lock(mutex_);
   open_slots_.erase(slot);
   for (const Active& recording : active_) recording->Close(slot, last_replay);

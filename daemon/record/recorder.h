@@ -1,4 +1,5 @@
-// recorder.h: the recordings of this daemon: started by clients and by probes, fed by a sink.
+// recorder.h: the sink that records: the recordings of this daemon, started by clients and by
+// probes.
 #pragma once
 
 #include <condition_variable>
@@ -13,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "daemon/pipeline/sink.h"
 #include "daemon/record/active_recording.h"
 #include "libprobe/ring/shared_mark.h"
 #include "proto/layout/slot_control.h"
@@ -25,7 +27,7 @@ namespace cgdebug::pipeline {
 //
 // Thread: any. Writing happens on the thread that feeds, under one mutex; closing and its waiting
 // for the disk on the caller of Stop() or on its own thread.
-class Recorder {
+class Recorder final : public Sink {
  public:
   // Tells a job that wanted to be on the disk why it is not; never blocks. Thread: any.
   using Tell = std::function<void(const SessionPtr& job, const std::string& text)>;
@@ -35,7 +37,7 @@ class Recorder {
   // `rings` outlives the recorder. Null: its caller has read everything there is.
   Recorder(const recording::WriterOptions& options, Tell tell, SetLossless set_lossless = {},
            RingReads* rings = nullptr);
-  ~Recorder();  // closes what is open
+  ~Recorder() override;  // closes what is open
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
@@ -53,16 +55,15 @@ class Recorder {
   // Of every recording, but for what its request says otherwise.
   const recording::WriterOptions& options() const { return options_; }
 
-  // --- for the sink
-  // `consumed_before`: the last ordinal that a daemon before this one consumed.
-  void OpenSlot(const SlotPtr& slot, std::uint64_t consumed_before);
-  void Consume(const Delivery& delivery);
-  void Lose(const Gap& gap);
-  void Found(const Finding& finding);
-  void CloseSlot(const SlotPtr& slot, std::uint64_t last_replay);
-  void EndSession(const SessionPtr& session, bool died);
+  // --- Sink. Thread: one at a time.
+  void OpenSlot(const SlotPtr& slot, SlotFeedback& feedback) override;
+  void Consume(const Delivery& delivery, SlotFeedback& feedback) override;
+  void Lose(const Gap& gap) override;
+  void Found(const Finding& finding) override;
+  void CloseSlot(const SlotPtr& slot, std::uint64_t last_replay, SlotFeedback& feedback) override;
+  void EndSession(const SessionPtr& session, bool died) override;
   // After this, everything consumed so far is in the page cache.
-  void Flush();
+  void Flush() override;
 
  private:
   using Active = std::shared_ptr<ActiveRecording>;

@@ -16,8 +16,10 @@
 
 #include "daemon/ingest/attached_segment.h"
 #include "daemon/ingest/sigbus_guard.h"
+#include "daemon/pipeline/fan_out.h"
 #include "daemon/sinks/compare_sink.h"
 #include "daemon/sinks/memory_sink.h"
+#include "daemon/sinks/model_sink.h"
 #include "tests/fuzz/patches.h"
 #include "tests/support/private_shm.h"
 #include "tests/support/ring_fixture.h"
@@ -158,10 +160,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   pipeline::ControlQueue controls;
   pipeline::RingReads reads;
   pipeline::PayloadPool payloads(1 << 20);
-  pipeline::FanOut sinks;
-  sinks.Add(std::make_unique<sinks::CompareSink>(&events));
-  sinks.Add(std::make_unique<sinks::MemorySink>(&store));
-  sinks.Add(std::make_unique<CheckSink>());
+  sinks::CompareSink compare(&events);
+  sinks::MemorySink memory(&store);
+  CheckSink check;
+  pipeline::FanOut fan_out({&compare, &memory, &check});
+  sinks::ModelSink sink(&registry, &events, &fan_out);
 
   std::string reason;
   std::unique_ptr<ring::SegmentView> view;
@@ -173,8 +176,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::unique_ptr<ingest::AttachedSegment> attached;
   {
     const ingest::SigbusGuard guard;
-    auto adopted = ingest::AttachedSegment::Adopt(
-        std::move(view), "", {&registry, &controls, &reads, &events, &payloads, &sinks});
+    auto adopted = ingest::AttachedSegment::Adopt(std::move(view), "",
+                                                  {&registry, &controls, &reads, &payloads, &sink});
     if (!adopted.ok()) return 0;
     attached = *std::move(adopted);
   }

@@ -81,12 +81,14 @@ class FakeFeedback final : public pipeline::SlotFeedback {
     if (expected.empty()) return Error{"names an impossible extent"};
     return {};
   }
+  std::uint64_t consumed_before() const override { return consumed; }
   void AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) override {
     printed += lines;
     shown += on_terminal;
   }
 
   ring::Verdict shared;
+  std::uint64_t consumed = 0;  // by daemons before this one
   std::vector<std::byte> expected;
   std::uint64_t printed = 0;
   std::uint64_t shown = 0;

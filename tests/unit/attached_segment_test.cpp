@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "daemon/sinks/model_sink.h"
 #include "tests/support/ring_fixture.h"
 
 namespace cgdebug::ingest {
@@ -40,8 +41,8 @@ class PassedOver : public ::testing::Test {
     std::string reason;
     auto view = ring::SegmentView::Attach(segment_.name(), &reason);
     ASSERT_NE(view, nullptr) << reason;
-    auto adopted = AttachedSegment::Adopt(
-        std::move(view), "", {&registry_, &controls_, &reads_, &events_, &payloads_, &sink_});
+    auto adopted = AttachedSegment::Adopt(std::move(view), "",
+                                          {&registry_, &controls_, &reads_, &payloads_, &model_});
     ASSERT_TRUE(adopted.ok()) << adopted.error().message;
     attached_ = *std::move(adopted);
   }
@@ -64,6 +65,7 @@ class PassedOver : public ::testing::Test {
   pipeline::EventLog events_;
   pipeline::PayloadPool payloads_{1 << 20};
   CallingSink sink_;
+  sinks::ModelSink model_{&registry_, &events_, &sink_};
   std::unique_ptr<AttachedSegment> attached_;
 };
 

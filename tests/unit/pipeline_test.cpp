@@ -386,7 +386,8 @@ TEST(SnapshotStore, ForgetsSlotsAndSessionsWithTheirBytes) {
 TEST(Recorder, ASessionThatEndedIsNotInRecordingsThatBeginLater) {
   const SessionPtr session = MakeSession("1");
   Recorder recorder({}, {});
-  recorder.OpenSlot(MakeSlot(session, "x", 1), 0);
+  test::FakeFeedback feedback;
+  recorder.OpenSlot(MakeSlot(session, "x", 1), feedback);
   recorder.EndSession(session, /*died=*/false);
   const testing_support::TempDir dir;
   RecordRequest request;

@@ -33,13 +33,21 @@ class RecorderTest : public testing::Test {
     const auto started = recorder_.Start(std::move(request));
     ASSERT_TRUE(started.ok()) << started.error().message;
   }
+  void Open(const SlotPtr& slot, std::uint64_t consumed_before) {
+    feedback_.consumed = consumed_before;
+    recorder_.OpenSlot(slot, feedback_);
+  }
+  void Close(const SlotPtr& slot, std::uint64_t last_replay) {
+    recorder_.CloseSlot(slot, last_replay, feedback_);
+  }
   void Replay(const SlotPtr& slot, std::uint64_t replay, bool seen_before = false) {
     Delivery delivery = test::MakeDelivery(slot, replay, {1, 2});
     delivery.seen_before = seen_before;
-    recorder_.Consume(delivery);
+    recorder_.Consume(delivery, feedback_);
   }
   recording::WriterStatus Status() const { return recorder_.List().front().status; }
 
+  test::FakeFeedback feedback_;
   testing_support::TempDir dir_;
   const int chosen_ = setenv("CGDEBUG_DIR", (dir_ / "runs").c_str(), 1);  // before any thread
   SessionPtr session_ = test::MakeSession("1");
@@ -53,7 +61,7 @@ class RecorderTest : public testing::Test {
 
 TEST_F(RecorderTest, WhatAnEarlierDaemonConsumedIsOnTheDiskOrLost) {
   const SlotPtr slot = MakeSlot(/*to_disk=*/true);
-  recorder_.OpenSlot(slot, /*consumed_before=*/5);
+  Open(slot, /*consumed_before=*/5);
   for (const std::uint64_t replay : {4, 5}) Replay(slot, replay, /*seen_before=*/true);
   Replay(slot, 6);
   EXPECT_EQ(Status().snapshots, 3u);
@@ -62,7 +70,7 @@ TEST_F(RecorderTest, WhatAnEarlierDaemonConsumedIsOnTheDiskOrLost) {
 
 TEST_F(RecorderTest, WhatCameBeforeARecordingWasStartedIsNotLostToIt) {
   const SlotPtr slot = MakeSlot(/*to_disk=*/false);
-  recorder_.OpenSlot(slot, /*consumed_before=*/3);
+  Open(slot, /*consumed_before=*/3);
   Start();
   Replay(slot, 3, /*seen_before=*/true);
   Replay(slot, 4);
@@ -85,13 +93,13 @@ TEST_F(RecorderTest, TakesOnlyTheGraphAndTheShapeThatWereAskedFor) {
   request.graphs = {{session_->uuid, 4}};  // has no label of its own
   ASSERT_TRUE(recorder_.Start(std::move(request)).ok());
   const SlotPtr other_shape = slot_of(5, 1, 3, "bs=8");
-  recorder_.OpenSlot(other_shape, 0);
-  recorder_.Consume(test::MakeDelivery(other_shape, 1, {1, 2, 3}));
+  Open(other_shape, 0);
+  recorder_.Consume(test::MakeDelivery(other_shape, 1, {1, 2, 3}), feedback_);
   std::uint64_t wanted = 0;
   for (const auto& [graph_id, label] :
        std::map<std::uint64_t, std::string>{{0, ""}, {1, "bs=8"}, {2, "bs=16"}, {3, ""}, {4, ""}}) {
     const SlotPtr slot = slot_of(graph_id + 10, graph_id, 2, label);
-    recorder_.OpenSlot(slot, 0);
+    Open(slot, 0);
     Replay(slot, 1);
     wanted += graph_id == 1 || graph_id == 4;
     EXPECT_EQ(Status().snapshots, wanted) << "graph " << graph_id;
@@ -100,7 +108,7 @@ TEST_F(RecorderTest, TakesOnlyTheGraphAndTheShapeThatWereAskedFor) {
 
 TEST_F(RecorderTest, BeginsAfterTheLastSnapshotThatWasSeen) {
   const SlotPtr slot = MakeSlot(/*to_disk=*/false);
-  recorder_.OpenSlot(slot, /*consumed_before=*/3);
+  Open(slot, /*consumed_before=*/3);
   Replay(slot, 4);
   Start();
   Replay(slot, 6);
@@ -110,7 +118,7 @@ TEST_F(RecorderTest, BeginsAfterTheLastSnapshotThatWasSeen) {
 
 TEST_F(RecorderTest, BeginsAfterTheLastGapThatWasTold) {
   const SlotPtr slot = MakeSlot(/*to_disk=*/false);
-  recorder_.OpenSlot(slot, /*consumed_before=*/0);
+  Open(slot, /*consumed_before=*/0);
   recorder_.Lose({.slot = slot, .count = 4, .last_ordinal = 4, .last_replay = 4});
   Start();
   recorder_.Lose({.slot = slot, .count = 2, .last_ordinal = 6, .last_replay = 6});
@@ -120,17 +128,17 @@ TEST_F(RecorderTest, BeginsAfterTheLastGapThatWasTold) {
 
 TEST_F(RecorderTest, ASlotThatWasClosedIsNotInRecordingsThatBeginLater) {
   const SlotPtr slot = MakeSlot(/*to_disk=*/false);
-  recorder_.OpenSlot(slot, 0);
-  recorder_.CloseSlot(slot, 1);
+  Open(slot, 0);
+  Close(slot, 1);
   Start();
   EXPECT_EQ(recorder_.List().front().slot_count, 0u);
 }
 
 TEST_F(RecorderTest, SaysWithWhichReplayASlotWasClosed) {
   const SlotPtr slot = MakeSlot(/*to_disk=*/false);
-  recorder_.OpenSlot(slot, 0);
+  Open(slot, 0);
   Start();
-  recorder_.CloseSlot(slot, 7);
+  Close(slot, 7);
   ASSERT_TRUE(recorder_.Stop("", StopReason::kRequested).ok());
   const auto reader = recording::RecordingReader::Open(dir_ / "a.cgrec");
   ASSERT_TRUE(reader.ok()) << reader.error().message;
@@ -141,7 +149,7 @@ TEST_F(RecorderTest, SaysWithWhichReplayASlotWasClosed) {
 }
 
 TEST_F(RecorderTest, ASlotLosesNothingOnlyWhileARecordingNeedsAllOfIt) {
-  recorder_.OpenSlot(MakeSlot(/*to_disk=*/false), 0);
+  Open(MakeSlot(/*to_disk=*/false), 0);
   RecordRequest request;
   request.directory = dir_ / "a.cgrec";
   ASSERT_TRUE(recorder_.Start(request).ok());  // the job was there first: it does not wait
@@ -164,7 +172,7 @@ TEST_F(RecorderTest, ASlotThatWasMadeForARecordingGoesBackToItsActionsWithoutOne
   request.directory = dir_ / "a.cgrec";
   request.run_id = "run";
   ASSERT_TRUE(recorder_.Start(request).ok());
-  recorder_.OpenSlot(std::make_shared<const SlotIdentity>(identity), 0);
+  Open(std::make_shared<const SlotIdentity>(identity), 0);
   EXPECT_THAT(lossless_, testing::IsEmpty()) << "as it is registered";
   ASSERT_TRUE(recorder_.Stop("", StopReason::kRequested).ok());
   EXPECT_THAT(lossless_, testing::ElementsAre(layout::Lossless::kOff));
@@ -176,7 +184,7 @@ TEST_F(RecorderTest, ASlotThatWasMadeForARecordingGoesBackToItsActionsWithoutOne
 TEST_F(RecorderTest, ALossyRecordingKnowsWhichReplaysItsProbesLeaveOut) {
   SlotIdentity identity = test::MakeSlotIdentity(session_, "x", 1);
   identity.registration.print_every = 5;
-  recorder_.OpenSlot(std::make_shared<const SlotIdentity>(identity), 0);
+  Open(std::make_shared<const SlotIdentity>(identity), 0);
   Start();
   ASSERT_TRUE(recorder_.Stop("", StopReason::kRequested).ok());
   const auto reader = recording::RecordingReader::Open(dir_ / "a.cgrec");
@@ -185,13 +193,13 @@ TEST_F(RecorderTest, ALossyRecordingKnowsWhichReplaysItsProbesLeaveOut) {
 }
 
 TEST_F(RecorderTest, OnTheDiskAreOnlyTheSlotsThatWantToBe) {
-  recorder_.OpenSlot(MakeSlot(/*to_disk=*/true), 0);
-  recorder_.OpenSlot(MakeSlot(/*to_disk=*/false), 0);
+  Open(MakeSlot(/*to_disk=*/true), 0);
+  Open(MakeSlot(/*to_disk=*/false), 0);
   EXPECT_EQ(recorder_.List().front().slot_count, 1u);
 }
 
 TEST_F(RecorderTest, StopWithoutANameLeavesWhatJobsAskedFor) {
-  recorder_.OpenSlot(MakeSlot(/*to_disk=*/true), 0);
+  Open(MakeSlot(/*to_disk=*/true), 0);
   EXPECT_FALSE(recorder_.Stop("", StopReason::kRequested).ok());
   Start();
   const auto stopped = recorder_.Stop("", StopReason::kRequested);
@@ -202,7 +210,7 @@ TEST_F(RecorderTest, StopWithoutANameLeavesWhatJobsAskedFor) {
 
 TEST_F(RecorderTest, ShowsTheJobThatCannotBeRecorded) {
   std::ofstream(dir_ / "runs") << "a file where the folder would be";
-  recorder_.OpenSlot(MakeSlot(/*to_disk=*/true), 0);
+  Open(MakeSlot(/*to_disk=*/true), 0);
   EXPECT_EQ(Status().stopped, StopReason::kWriteError);
   EXPECT_NE(Status().error, "");
   EXPECT_EQ(told_.size(), 1u);

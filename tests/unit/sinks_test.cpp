@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/sinks/compare_sink.h"
+#include "daemon/sinks/model_sink.h"
 #include "daemon/sinks/print_sink.h"
 #include "tests/support/model_fixture.h"
 
@@ -217,6 +220,73 @@ TEST(PrintSink, PrintsItsReplaysOnlyAndCountsThem) {
   EXPECT_EQ(feedback.shown, 0u) << "no such job, no terminal";
   pipeline::EventLog::Cursor end;
   EXPECT_EQ(events.All(&end).size(), 2u);
+}
+
+// --- what clients are shown, and when ------------------------------------------------------------
+
+// Looks at the model while the pipeline is in the middle of a call.
+class LookingSink final : public pipeline::Sink {
+ public:
+  explicit LookingSink(std::function<void()> look) : look_(std::move(look)) {}
+  void Consume(const pipeline::Delivery&, pipeline::SlotFeedback&) override { look_(); }
+  void Lose(const pipeline::Gap&) override { look_(); }
+  void EndSession(const pipeline::SessionPtr&, bool) override { look_(); }
+
+ private:
+  std::function<void()> look_;
+};
+
+class Shown : public testing::Test {
+ protected:
+  Shown() {
+    registry_.SetSlot(slot_, {}, 1, false);
+    shown_.OpenSession(session_);
+  }
+  void Look() {
+    events_seen_ = EventCount();
+    has_last_ = registry_.Slots(session_).at(0).last != nullptr;
+    state_ = registry_.Sessions().at(0).state;
+  }
+  std::size_t EventCount() {
+    pipeline::EventLog::Cursor end;
+    return events_.All(&end).size();
+  }
+
+  pipeline::Registry registry_;
+  pipeline::EventLog events_;
+  LookingSink sink_{[this] { Look(); }};
+  ModelSink shown_{&registry_, &events_, &sink_};
+  FakeFeedback feedback_;
+  pipeline::SessionPtr session_ = registry_.AddSession(test::MakeIdentity("1"));
+  pipeline::SlotPtr slot_ = test::MakeSlot(session_, "x", 1);
+  std::size_t events_seen_ = 0;
+  bool has_last_ = false;
+  pipeline::SessionState state_ = pipeline::SessionState::kAlive;
+};
+
+TEST_F(Shown, ASnapshotsEventComesBeforeThoseAboutItAndTheSnapshotIsTheLastWhenMemoryHasIt) {
+  shown_.Consume(MakeDelivery(slot_, 1, {1, 2}), feedback_);
+  EXPECT_EQ(events_seen_, 2u) << "the session's, the snapshot's";
+  EXPECT_FALSE(has_last_);
+  ASSERT_NE(registry_.Slots(session_).at(0).last, nullptr);
+  pipeline::Delivery again = MakeDelivery(slot_, 1, {1, 2});
+  again.seen_before = true;
+  shown_.Consume(again, feedback_);
+  EXPECT_EQ(EventCount(), 2u) << "an earlier daemon told of it";
+}
+
+TEST_F(Shown, ALossAndAnEndAreToldWhenTheSinksKnowOfThem) {
+  shown_.Lose({.slot = slot_, .count = 3});
+  EXPECT_EQ(events_seen_, 1u);
+  EXPECT_EQ(EventCount(), 2u);
+  pipeline::SessionState at_event = pipeline::SessionState::kAlive;
+  events_.SetListener([&] { at_event = registry_.Sessions().at(0).state; });
+  shown_.EndSession(session_, /*died=*/true);
+  EXPECT_EQ(state_, pipeline::SessionState::kAlive);
+  EXPECT_EQ(at_event, pipeline::SessionState::kDied) << "before a client is woken";
+  shown_.ForgetSession(session_);
+  EXPECT_TRUE(registry_.Sessions().empty());
+  EXPECT_EQ(EventCount(), 0u);
 }
 
 }  // namespace

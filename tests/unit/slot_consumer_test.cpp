@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 
+#include "daemon/sinks/model_sink.h"
 #include "libprobe/ring/shared_copy.h"
 #include "tests/support/ring_fixture.h"
 
@@ -66,7 +67,7 @@ class ConsumedSlot : public ::testing::Test {
     ring_ = ring;
     auto slot = std::make_shared<const pipeline::SlotIdentity>(
         pipeline::MakeSlotIdentity(session_, slot_.index, ring->generation(), registration_));
-    const Destination destination = {&registry_, &controls_, &reads_, &events_, &payloads_, &sink_};
+    const Destination destination = {&registry_, &controls_, &reads_, &payloads_, &model_};
     consumer_.emplace(std::move(slot), *std::move(ring), view_.get(), destination);
     consumer_->Start();
   }
@@ -99,6 +100,7 @@ class ConsumedSlot : public ::testing::Test {
   pipeline::EventLog events_;
   pipeline::PayloadPool payloads_{1 << 20};
   FakeSink sink_;
+  sinks::ModelSink model_{&registry_, &events_, &sink_};
   std::optional<SlotConsumer> consumer_;
 };
 

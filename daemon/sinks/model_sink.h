@@ -1,0 +1,41 @@
+// model_sink.h: what clients are shown of the pipeline.
+#pragma once
+
+#include "daemon/model/event_log.h"
+#include "daemon/model/registry.h"
+#include "daemon/pipeline/sink.h"
+
+namespace cgdebug::sinks {
+
+// Stands around the other sinks, because what clients see has an order:
+// - The event of a snapshot comes before the events that other sinks add about it, which are its
+//   failed comparison and its lines.
+// - A snapshot is the slot's last in the registry when memory has it, so that what is shown can be
+//   asked for.
+// - Clients learn of a loss, and of the end of a session, after every sink. The registry shows the
+//   session as ended before the event wakes a client.
+class ModelSink final : public pipeline::Sink {
+ public:
+  // All three outlive the sink.
+  ModelSink(pipeline::Registry* registry, pipeline::EventLog* events, pipeline::Sink* next)
+      : registry_(registry), events_(events), next_(next) {}
+
+  void OpenSession(const pipeline::SessionPtr& session) override;
+  void OpenSlot(const pipeline::SlotPtr& slot, pipeline::SlotFeedback& feedback) override;
+  void Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedback& feedback) override;
+  void Lose(const pipeline::Gap& gap) override;
+  void Found(const pipeline::Finding& finding) override;
+  void CloseSlot(const pipeline::SlotPtr& slot, std::uint64_t last_replay,
+                 pipeline::SlotFeedback& feedback) override;
+  void EndSession(const pipeline::SessionPtr& session, bool died) override;
+  void ForgetSession(const pipeline::SessionPtr& session) override;
+  void ForgetSlot(const pipeline::SlotPtr& slot) override;
+  void Flush() override;
+
+ private:
+  pipeline::Registry* registry_;
+  pipeline::EventLog* events_;
+  pipeline::Sink* next_;
+};
+
+}  // namespace cgdebug::sinks
