@@ -14,11 +14,16 @@ import warnings
 from multiprocessing import util
 
 from . import _site
+from ._version import OP_LOADS_INTO_LATER_TORCH, OP_TORCH
 from .errors import NativeExtensionUnavailableError
 
 OP_LIBRARY = pathlib.Path(__file__).parent / "lib" / "libcgdebug_torch.so"
 _FINISH_TIMEOUT_S = 2.0
-_INSTALL = "In the source tree of cgdebug, type: pip install --no-build-isolation ."
+_BUILD_FOR_THIS_TORCH = (
+    "For this torch (2.6 is the oldest), in the source tree of cgdebug type: "
+    "pip install --no-build-isolation --force-reinstall --no-deps ."
+)
+_INSTALL = "Install a wheel of cgdebug again, or in its source tree type: pip install --no-build-isolation ."
 
 _lock = threading.Lock()
 _op_loaded = False
@@ -224,16 +229,28 @@ def _load_op() -> None:
             f"cgdebug was built without its torch op: {OP_LIBRARY} is missing. {_INSTALL}"
         )
     try:
+        _check_torch(torch.__version__)
         torch.ops.load_library(str(OP_LIBRARY))
     except OSError as error:
         raise NativeExtensionUnavailableError(
-            f"cgdebug's torch op does not load into torch {torch.__version__}: {error}. It was "
-            f"built against another torch; build it again. {_INSTALL}"
+            f"cgdebug's torch op does not load into torch {torch.__version__}: {error}. "
+            f"{_BUILD_FOR_THIS_TORCH}"
         ) from error
     _op_library = ctypes.CDLL(str(OP_LIBRARY))
     _leave_out_of_autograd()
     _register_effect()
     _op_loaded = True
+
+
+def _check_torch(version: str) -> None:
+    """Fails: OSError if the op was not built for this torch. Some of its functions may be there
+    nevertheless, and the library then loads and fails later."""
+    have, wanted = (
+        tuple(int(part) for part in text.split(".")[:2]) for text in (version, OP_TORCH)
+    )
+    if have < wanted if OP_LOADS_INTO_LATER_TORCH else have != wanted:
+        later = " or later" if OP_LOADS_INTO_LATER_TORCH else " alone"
+        raise OSError(f"this cgdebug is built for torch {OP_TORCH}{later}")
 
 
 def op_refused() -> bool:

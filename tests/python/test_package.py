@@ -144,6 +144,22 @@ def test_unavailable_native_extension_says_why(monkeypatch):
     )
 
 
+def test_a_torch_that_the_op_is_not_built_for_is_named(monkeypatch):
+    import torch
+
+    from cgdebug import _native
+
+    monkeypatch.setattr(_native, "_op_loaded", False)
+    monkeypatch.setattr(torch, "__version__", "2.5.1+cu124")
+    answer = cgdebug.native_extension_available()
+    assert not answer
+    assert (
+        f"into torch 2.5.1+cu124: this cgdebug is built for torch {_native.OP_TORCH}"
+        in answer.reason
+    )
+    assert "pip install --no-build-isolation" in answer.reason
+
+
 def test_disabled_probe_never_loads_the_native_module():
     code = """
 import sys, torch, cgdebug

@@ -97,15 +97,19 @@ if(CGDEBUG_WITH_TORCH)
   execute_process(
     COMMAND ${Python_EXECUTABLE} -c "from importlib.metadata import version; print(version('torch').split('+')[0])"
     OUTPUT_VARIABLE CGDEBUG_TORCH_VERSION OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
-  if(CGDEBUG_TORCH_STABLE_ABI AND CGDEBUG_TORCH_VERSION VERSION_LESS 2.10)
-    message(FATAL_ERROR "cgdebug: torch ${CGDEBUG_TORCH_VERSION} has no stable ABI that the op can use; 2.10 does. "
-                        "Configure with -DCGDEBUG_TORCH_STABLE_ABI=OFF.")
+  # The oldest torch that the op loads into; for an op on ATen it is the only one.
+  set(CGDEBUG_OP_USES_STABLE_ABI ${CGDEBUG_TORCH_STABLE_ABI})
+  set(CGDEBUG_OP_TORCH 2.10)
+  if(NOT CGDEBUG_TORCH_STABLE_ABI OR CGDEBUG_TORCH_VERSION VERSION_LESS 2.10)
+    set(CGDEBUG_OP_USES_STABLE_ABI OFF)
+    string(REGEX MATCH "^[0-9]+\\.[0-9]+" CGDEBUG_OP_TORCH ${CGDEBUG_TORCH_VERSION})
+    message(STATUS "cgdebug: the torch op is built for torch ${CGDEBUG_OP_TORCH} alone")
   endif()
   add_library(cgdebug_libtorch INTERFACE)
   target_include_directories(cgdebug_libtorch SYSTEM INTERFACE
     ${CGDEBUG_TORCH_DIR}/include ${CGDEBUG_TORCH_DIR}/include/torch/csrc/api/include)
   target_link_libraries(cgdebug_libtorch INTERFACE ${CGDEBUG_TORCH_DIR}/lib/libtorch_cpu.so)
-  if(CGDEBUG_TORCH_STABLE_ABI)
+  if(CGDEBUG_OP_USES_STABLE_ABI)
     # What torch 2.10 has and nothing later, with CUDA's declarations whether or not this torch has CUDA.
     target_compile_definitions(cgdebug_libtorch INTERFACE TORCH_TARGET_VERSION=0x020a000000000000 USE_CUDA)
   else()
