@@ -20,6 +20,7 @@ void Probe::Close() { ProbeTable::Instance().Close(*state_); }
 
 const std::string& Probe::name() const { return state_->name; }
 std::uint64_t Probe::id() const { return state_->id; }
+const std::string& Probe::site() const { return state_->site; }
 const ProbeOptions& Probe::options() const { return state_->options; }
 
 void Probe::Observe(const TensorRef& tensor, void* stream) {
@@ -39,7 +40,9 @@ bool Probe::WaitConsumed(std::chrono::nanoseconds timeout) const {
 }
 ProbeStatus Probe::Status() const { return ProbeTable::Instance().Status(*state_); }
 
-std::shared_ptr<ProbeState> FindProbe(std::uint64_t id) { return ProbeTable::Instance().Find(id); }
+std::shared_ptr<ProbeState> FindProbe(std::string_view site) {
+  return ProbeTable::Instance().Find(site);
+}
 void Observe(ProbeState& probe, const TensorRef& tensor, void* stream) {
   ProbeTable::Instance().Observe(probe, tensor, stream);
 }

@@ -87,6 +87,8 @@ void ProbeTable::AtForkChild() {
   instance_ = new ProbeTable;
   instance_->parent_ = parent;
   instance_->probes_ = parent->probes_;
+  instance_->sites_ = parent->sites_;
+  instance_->made_ = parent->made_;
   instance_->next_probe_id_ = parent->next_probe_id_;
   instance_->step_ = parent->step_.load();
   instance_->site_provider_ = parent->site_provider_.load();
@@ -253,6 +255,7 @@ void ProbeTable::Close(ProbeState& probe) {
   if (probe.closed) return;
   probe.closed = true;
   probes_.erase(probe.id);
+  sites_.erase(probe.site);
   for (ProbeSlot* slot : probe.slots) LetGo(*slot);
   probe.slots.clear();
   for (const auto& slot : probe.prepared) FreeSlot(*slot);

@@ -65,7 +65,9 @@ void ProbeTable::Register(const std::shared_ptr<ProbeState>& probe) {
   {
     const std::lock_guard lock(mutex_);
     probe->id = next_probe_id_++;
+    probe->site = std::to_string(++made_[probe->name]) + ":" + probe->name;
     probes_[probe->id] = probe;
+    sites_[probe->site] = probe;
     AdoptInThisProcess(*probe);
     if (needs_daemon && !asked_for_daemon_ && DaemonSetting() == "1") {
       start_daemon = asked_for_daemon_ = true;
@@ -80,10 +82,10 @@ void ProbeTable::Register(const std::shared_ptr<ProbeState>& probe) {
   }
 }
 
-std::shared_ptr<ProbeState> ProbeTable::Find(std::uint64_t id) {
+std::shared_ptr<ProbeState> ProbeTable::Find(std::string_view site) {
   const std::lock_guard lock(mutex_);
-  const auto found = probes_.find(id);
-  return found == probes_.end() ? nullptr : found->second.lock();
+  const auto found = sites_.find(site);
+  return found == sites_.end() ? nullptr : found->second.lock();
 }
 
 ring::SegmentWriter& ProbeTable::Segment() {

@@ -4,8 +4,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -21,6 +24,7 @@ struct ProbeState {
   std::string name;
   ProbeOptions options;
   std::uint64_t id = 0;
+  std::string site;  // Probe::site(); never changes after Register()
   bool closed = false;
   std::string last_error;
   std::string lane_note;
@@ -41,7 +45,7 @@ class ProbeTable {
   static ProbeTable& Instance();
 
   void Register(const std::shared_ptr<ProbeState>& probe);
-  std::shared_ptr<ProbeState> Find(std::uint64_t id);
+  std::shared_ptr<ProbeState> Find(std::string_view site);
   void Close(ProbeState& probe);
 
   void Observe(ProbeState& probe, const TensorRef& tensor, void* stream);
@@ -123,6 +127,12 @@ class ProbeTable {
   bool finished_ = false;
   bool asked_for_daemon_ = false;
   std::unordered_map<std::uint64_t, std::weak_ptr<ProbeState>> probes_;
+  // Finds a std::string by a std::string_view.
+  struct Hash : std::hash<std::string_view> {
+    using is_transparent = void;
+  };
+  std::unordered_map<std::string, std::weak_ptr<ProbeState>, Hash, std::equal_to<>> sites_;
+  std::unordered_map<std::string, std::uint64_t> made_;  // name -> probes made so far
   std::unique_ptr<ring::SegmentWriter> segment_;
   bool lossless_ = false;  // a recording waited for this process, so its slots lose nothing
   std::vector<std::unique_ptr<capture::ProbeSlot>> slots_;

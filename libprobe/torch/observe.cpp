@@ -1,7 +1,5 @@
 #include "libprobe/torch/observe.h"
 
-#include <charconv>
-
 namespace cgdebug::torch_op {
 namespace {
 
@@ -39,13 +37,11 @@ std::string WhyRefused(const ProbeState& probe, const TorchTensor& x) {
 }  // namespace
 
 std::shared_ptr<ProbeState> Lookup(std::string_view site) {
-  std::uint64_t id = 0;
-  const auto parsed = std::from_chars(site.data(), site.data() + site.size(), id);
-  if (parsed.ec != std::errc()) {
+  if (site.find(':') == site.npos) {
     throw ProbeError(ErrorKind::kBadArgument, "cgdebug::observe: '" + std::string(site) +
                                                   "' names no probe. Call the probe, not the op");
   }
-  return FindProbe(id);
+  return FindProbe(site);
 }
 
 TensorRef Describe(const ProbeState& probe, TorchTensor x, std::string_view shard) {

@@ -18,9 +18,9 @@
 
 namespace cgdebug::torch_op {
 
-// `shard` says which part of a distributed tensor x is; empty for others. `site` is "<probe
-// id>:<name>": a constant for the compiler, and found without hashing names. The op returns
-// nothing: new torch refuses an output that aliases its input.
+// `shard` says which part of a distributed tensor x is; empty for others. `site` is
+// Probe::site(), a constant for the compiler. The op returns nothing: new torch refuses an output
+// that aliases its input.
 inline constexpr const char* kObserveSchema = "observe(Tensor x, str site, str shard=\"\") -> ()";
 inline constexpr const char* kPrepareSchema = "prepare(Tensor x, str site, str shard=\"\") -> ()";
 

@@ -8,7 +8,7 @@ import weakref
 
 import torch
 
-from . import _accepted, _native, _site
+from . import _accepted, _compile_cache, _native, _site
 from . import _verdict as verdict
 from . import actions as _actions
 from .errors import TensorNotComparedError
@@ -136,7 +136,7 @@ class CudaGraphTensorProbe:
         if not self._active:
             return tensor
         if torch.compiler.is_compiling():
-            _know_dtensor()
+            _prepare_tracing()
             torch.ops.cgdebug.observe(tensor, self._site_key)
             return tensor
         if self._capture_only and not _is_capturing():
@@ -326,9 +326,10 @@ _live: weakref.WeakValueDictionary[str, CudaGraphTensorProbe] = weakref.WeakValu
 
 
 @torch.compiler.assume_constant_result
-def _know_dtensor() -> None:
+def _prepare_tracing() -> None:
     """Dynamo calls this once while it traces, and leaves it out of the graph."""
     _native.know_dtensor()
+    _compile_cache.allow()
 
 
 def step(number: int | None) -> None:

@@ -164,7 +164,7 @@ class NativeProbe {
   }
 
   std::uint64_t Id() const { return probe_->id(); }
-  std::string SiteKey() const { return std::to_string(probe_->id()) + ":" + probe_->name(); }
+  std::string SiteKey() const { return probe_->site(); }
 
   py::list Records(int last) const {
     std::vector<Record> records;

@@ -1,6 +1,7 @@
 """Probes under torch.compile(fullgraph=True) on the CPU."""
 
 import gc
+import json
 
 import pytest
 import torch
@@ -105,3 +106,73 @@ def test_dynamic_shapes_are_recorded_as_they_are(probe):
     for size in (3, 4, 5):
         compiled(torch.ones(size))
     assert sorted(r.shape for r in p.records()) == [(3,), (4,), (5,)]
+
+
+CACHED_JOB = """
+    import json
+    from torch._dynamo.utils import counters
+    print_effect = PRINT_EFFECT
+    if EXTRA:
+        CudaGraphTensorProbe("made before", [TensorRecord()], mode="always")
+    first = CudaGraphTensorProbe("first", [TensorRecord()], mode="always")
+    second = CudaGraphTensorProbe("second", [TensorRecord()], mode="always")
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+
+    @torch.compile(fullgraph=True)
+    def step(x):
+        second(x + 2)
+        y = first(model(x))
+        if print_effect:
+            torch.ops.aten._print("effect of another")
+        return second(y * 2).sum()
+
+    for i in range(3):
+        step(torch.full((2, 4), float(i))).backward()
+    stamps = [record.serial for pair in zip(second.records()[::2], first.records(),
+              second.records()[1::2]) for record in pair]
+    print("ANSWER", json.dumps({
+        "sites": [first._site_key, second._site_key],
+        "starts": [record.tensor.flatten()[0].item() for record in second.records()[::2]],
+        "count": [len(first.records()), len(second.records())],
+        "in order": len(stamps) == 9 and stamps == sorted(stamps),
+        "inductor": dict(counters["inductor"]),
+        "aot": dict(counters["aot_autograd"]),
+    }))
+"""
+
+
+def run_cached(job, folder, extra=False, print_effect=False):
+    code = CACHED_JOB.replace("PRINT_EFFECT", str(print_effect)).replace("EXTRA", str(extra))
+    out, _ = job(code, TORCHINDUCTOR_CACHE_DIR=str(folder)).finish(timeout=300)
+    return json.loads(next(line for line in out.splitlines() if line[:7] == "ANSWER ")[7:])
+
+
+def test_the_next_process_takes_compiled_code_with_probes_from_torchs_caches(job, tmp_path):
+    cold = run_cached(job, tmp_path)
+    warm = run_cached(job, tmp_path, extra=True)
+    assert cold["inductor"].get("fxgraph_cache_hit", 0) == 0
+    assert cold["inductor"]["fxgraph_cache_miss"] == warm["inductor"]["fxgraph_cache_hit"] == 2
+    assert warm["aot"]["autograd_cache_hit"] == 1
+    for one in (cold, warm):
+        assert "fxgraph_cache_bypass" not in one["inductor"]
+        assert "autograd_cache_bypass" not in one["aot"]
+        assert one["sites"] == ["1:first", "1:second"]
+        assert one["starts"] == [2, 3, 4] and one["count"] == [3, 6] and one["in order"]
+
+
+def test_code_with_another_effect_is_cached_no_more_than_without_probes(job, tmp_path):
+    for _ in range(2):
+        answer = run_cached(job, tmp_path, print_effect=True)
+        assert answer["inductor"]["fxgraph_cache_bypass"] > 0
+        assert "autograd_cache_hit" not in answer["aot"]
+        assert answer["count"] == [3, 6]
+
+
+def test_a_new_probe_is_never_taken_for_a_closed_one_of_its_name(probe):
+    old = probe(TensorRecord(), name="same")
+    compiled = torch.compile(lambda x: old(x) + 1, fullgraph=True, backend="eager")
+    compiled(torch.zeros(2))
+    old.close()
+    new = probe(TensorRecord(), name="same")
+    compiled(torch.zeros(2))
+    assert new.records() == [] and new._site_key == "2:same"

@@ -149,7 +149,20 @@ TEST(Probe, AClosedProbeIgnoresCallsAndRefusesRecords) {
   probe.Observe(Cpu({2}));
   EXPECT_THAT(ErrorText(ErrorKind::kClosed, [&] { probe.Records(); }), HasSubstr("closed"));
   EXPECT_TRUE(probe.Status().closed);
-  EXPECT_EQ(FindProbe(probe.id()), nullptr);
+  EXPECT_EQ(FindProbe(probe.site()), nullptr);
+}
+
+TEST(Probe, SitesCountTheProbesOfOneNameAndAreNeverReused) {
+  Probe other("other", Always());
+  auto first = std::make_unique<Probe>("x.y", Always());
+  const std::string site = first->site();
+  EXPECT_EQ(NameOf(*FindProbe(site)), "x.y");
+  EXPECT_THAT(site, testing::EndsWith(":x.y"));
+  first.reset();
+  Probe second("x.y", Always());
+  EXPECT_EQ(FindProbe(site), nullptr);
+  EXPECT_NE(FindProbe(second.site()), nullptr);
+  EXPECT_NE(second.site(), site);
 }
 
 TEST(Probe, ClosedProbesGiveTheirMemoryBack) {

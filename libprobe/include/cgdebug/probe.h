@@ -18,6 +18,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -198,6 +199,10 @@ class Probe {
 
   const std::string& name() const;
   std::uint64_t id() const;  // unique in the process
+  // What compiled code calls the probe: "2:f" is the second probe of this process called "f". Equal
+  // in every run that makes the same probes, so that a compiler may cache the code; never that of
+  // another probe of this process, closed ones included.
+  const std::string& site() const;
   const ProbeOptions& options() const;
 
   // `stream` is a cudaStream_t, ignored for CPU tensors. In a capture: copies the tensor into the
@@ -227,8 +232,8 @@ class Probe {
   std::shared_ptr<ProbeState> state_;
 };
 
-// For bindings, which know only a probe's id. Thread: any.
-std::shared_ptr<ProbeState> FindProbe(std::uint64_t id);  // nullptr when closed
+// For bindings, which know only a probe's site(). Thread: any.
+std::shared_ptr<ProbeState> FindProbe(std::string_view site);  // nullptr when closed
 void Observe(ProbeState& probe, const TensorRef& tensor, void* stream);
 void Prepare(ProbeState& probe, const TensorRef& tensor);
 const ProbeOptions& OptionsOf(const ProbeState& probe);
