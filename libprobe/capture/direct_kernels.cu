@@ -326,29 +326,14 @@ template <template <typename> class Kernel>
 const void* ForDtype(layout::Dtype dtype) {
   using layout::Dtype;
   switch (dtype) {
-    case Dtype::kBool:
-    case Dtype::kUint8:
-      return Kernel<Integer<std::uint8_t>>::Get();
-    case Dtype::kInt8:
-      return Kernel<Integer<std::int8_t>>::Get();
-    case Dtype::kInt16:
-      return Kernel<Integer<std::int16_t>>::Get();
-    case Dtype::kInt32:
-      return Kernel<Integer<std::int32_t>>::Get();
-    case Dtype::kInt64:
-      return Kernel<Integer<std::int64_t>>::Get();
-    case Dtype::kFloat16:
-      return Kernel<Float16>::Get();
-    case Dtype::kBfloat16:
-      return Kernel<Bfloat16>::Get();
-    case Dtype::kFloat32:
-      return Kernel<Float32>::Get();
-    case Dtype::kFloat64:
-      return Kernel<Float64>::Get();
-    case Dtype::kFloat8E4m3fn:
-      return Kernel<Float8E4m3fn>::Get();
-    case Dtype::kFloat8E5m2:
-      return Kernel<Float8E5m2>::Get();
+#define CGDEBUG_KERNEL(name, number, torch, text, short_name, bits, floating, ...) \
+  case Dtype::k##name: {                                                           \
+    using Type = typename ElementOf<Dtype::k##name, bits>::Type;                   \
+    static_assert(Type::kFloating == floating);                                    \
+    return Kernel<Type>::Get();                                                    \
+  }
+    CGDEBUG_DTYPES(CGDEBUG_KERNEL)
+#undef CGDEBUG_KERNEL
     case Dtype::kInvalid:
       break;
   }

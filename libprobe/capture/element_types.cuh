@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "proto/layout/dtype.h"
+
 namespace cgdebug::capture {
 
 __device__ inline float HalfToFloat(std::uint16_t bits) {
@@ -58,6 +60,36 @@ struct Integer {
   using Raw = T;
   using Value = double;
   static constexpr bool kFloating = false;
+};
+
+// The type of an element of `dtype`, whose bits are `Bits`.
+template <layout::Dtype dtype, typename Bits>
+struct ElementOf {
+  using Type = Integer<Bits>;
+};
+template <typename Bits>
+struct ElementOf<layout::Dtype::kFloat16, Bits> {
+  using Type = Float16;
+};
+template <typename Bits>
+struct ElementOf<layout::Dtype::kBfloat16, Bits> {
+  using Type = Bfloat16;
+};
+template <typename Bits>
+struct ElementOf<layout::Dtype::kFloat32, Bits> {
+  using Type = Float32;
+};
+template <typename Bits>
+struct ElementOf<layout::Dtype::kFloat64, Bits> {
+  using Type = Float64;
+};
+template <typename Bits>
+struct ElementOf<layout::Dtype::kFloat8E4m3fn, Bits> {
+  using Type = Float8E4m3fn;
+};
+template <typename Bits>
+struct ElementOf<layout::Dtype::kFloat8E5m2, Bits> {
+  using Type = Float8E5m2;
 };
 
 // The smallest and largest magnitude in a vector of 16 bytes. Bits of magnitudes sort as the

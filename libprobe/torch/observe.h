@@ -42,30 +42,11 @@ struct TorchTensor {
 template <typename ScalarType>
 Dtype FromTorch(ScalarType type) {
   switch (type) {
-    case ScalarType::Bool:
-      return Dtype::kBool;
-    case ScalarType::Byte:
-      return Dtype::kUint8;
-    case ScalarType::Char:
-      return Dtype::kInt8;
-    case ScalarType::Short:
-      return Dtype::kInt16;
-    case ScalarType::Int:
-      return Dtype::kInt32;
-    case ScalarType::Long:
-      return Dtype::kInt64;
-    case ScalarType::Half:
-      return Dtype::kFloat16;
-    case ScalarType::BFloat16:
-      return Dtype::kBfloat16;
-    case ScalarType::Float:
-      return Dtype::kFloat32;
-    case ScalarType::Double:
-      return Dtype::kFloat64;
-    case ScalarType::Float8_e4m3fn:
-      return Dtype::kFloat8E4m3fn;
-    case ScalarType::Float8_e5m2:
-      return Dtype::kFloat8E5m2;
+#define CGDEBUG_FROM_TORCH(name, number, torch, ...) \
+  case ScalarType::torch:                            \
+    return Dtype::k##name;
+    CGDEBUG_DTYPES(CGDEBUG_FROM_TORCH)
+#undef CGDEBUG_FROM_TORCH
     default:
       return Dtype::kInvalid;
   }

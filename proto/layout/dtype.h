@@ -1,59 +1,72 @@
 // dtype.h: element types of a tensor, as they stand in a ring, on the wire and on disk.
 //
-// The values are cgdebug's own and never change meaning: torch's ScalarType codes may be
-// renumbered, a recording may not. New types are appended; a number is never used again.
+// One table of rows; the lists of dtypes in C++, in the kernels, in the torch op and in Python are
+// made from it. The numbers are cgdebug's own and never change meaning: torch's ScalarType codes
+// may be renumbered, a recording may not. New rows are appended; a number is never used again.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 
 namespace cgdebug::layout {
 
+// Calls X once per dtype with
+//   the enumerator without its k, the number, torch's ScalarType, torch's name, the name for output
+//   on one line, the type of the bits, whether it is floating-point, its largest finite and its
+//   smallest normal number (0 unless it is floating-point), its name in safetensors and in NPY.
+//
+// The type of the bits is the type of an integer's values too. A bool is one byte, 0 or 1.
+// float8_e4m3fn has no infinity: 0x7f and 0xff are its NaN. NPY gets the bits where NumPy has no
+// such type.
+// clang-format off
+#define CGDEBUG_DTYPES(X)                                                                              \
+  X(Bool, 1, Bool, "bool", "b8", std::uint8_t, false, 0, 0, "BOOL", "|b1")                             \
+  X(Uint8, 2, Byte, "uint8", "u8", std::uint8_t, false, 0, 0, "U8", "|u1")                             \
+  X(Int8, 3, Char, "int8", "i8", std::int8_t, false, 0, 0, "I8", "|i1")                                \
+  X(Int16, 4, Short, "int16", "i16", std::int16_t, false, 0, 0, "I16", "<i2")                          \
+  X(Int32, 5, Int, "int32", "i32", std::int32_t, false, 0, 0, "I32", "<i4")                            \
+  X(Int64, 6, Long, "int64", "i64", std::int64_t, false, 0, 0, "I64", "<i8")                           \
+  X(Float16, 7, Half, "float16", "f16", std::uint16_t, true, 65504.0, 0x1p-14, "F16", "<f2")           \
+  X(Bfloat16, 8, BFloat16, "bfloat16", "bf16", std::uint16_t, true, 0x1.fep127, 0x1p-126, "BF16", "<u2") \
+  X(Float32, 9, Float, "float32", "f32", std::uint32_t, true, 0x1.fffffep127, 0x1p-126, "F32", "<f4")  \
+  X(Float64, 10, Double, "float64", "f64", std::uint64_t, true, 0x1.fffffffffffffp1023, 0x1p-1022,     \
+    "F64", "<f8")                                                                                      \
+  X(Float8E4m3fn, 11, Float8_e4m3fn, "float8_e4m3fn", "f8e4m3", std::uint8_t, true, 448.0, 0x1p-6,     \
+    "F8_E4M3", "|u1")                                                                                  \
+  X(Float8E5m2, 12, Float8_e5m2, "float8_e5m2", "f8e5m2", std::uint8_t, true, 57344.0, 0x1p-14,        \
+    "F8_E5M2", "|u1")
+// clang-format on
+
 enum class Dtype : std::uint16_t {
   kInvalid = 0,
-  kBool = 1,  // one byte per element, 0 or 1
-  kUint8 = 2,
-  kInt8 = 3,
-  kInt16 = 4,
-  kInt32 = 5,
-  kInt64 = 6,
-  kFloat16 = 7,
-  kBfloat16 = 8,
-  kFloat32 = 9,
-  kFloat64 = 10,
-  kFloat8E4m3fn = 11,  // no infinity: NaN is 0x7f or 0xff, the greatest value 448
-  kFloat8E5m2 = 12,
+#define CGDEBUG_ENUMERATOR(name, number, ...) k##name = number,
+  CGDEBUG_DTYPES(CGDEBUG_ENUMERATOR)
+#undef CGDEBUG_ENUMERATOR
 };
 
 struct DtypeInfo {
   Dtype dtype;
-  std::string_view name;        // torch's name without "torch."
-  std::string_view short_name;  // for output on one line
-  std::size_t bytes;            // of one element
+  std::string_view name;
+  std::string_view short_name;
+  std::size_t bytes;  // of one element
   bool is_floating;
-  double max_finite;             // 0 for types that are not floating-point
-  std::string_view safetensors;  // what that format calls it
-  std::string_view npy;          // and NumPy's, of the bits where NumPy has no such type
+  double max_finite;
+  double min_normal;
+  std::string_view safetensors;
+  std::string_view npy;
+
+  // NumPy has no such type: an NPY file holds the bits of its elements, as unsigned integers.
+  constexpr bool is_bits_in_npy() const { return is_floating && npy[1] != 'f'; }
 };
 
-inline constexpr std::array<DtypeInfo, 12> kDtypes = {{
-    {Dtype::kBool, "bool", "b8", 1, false, 0, "BOOL", "|b1"},
-    {Dtype::kUint8, "uint8", "u8", 1, false, 0, "U8", "|u1"},
-    {Dtype::kInt8, "int8", "i8", 1, false, 0, "I8", "|i1"},
-    {Dtype::kInt16, "int16", "i16", 2, false, 0, "I16", "<i2"},
-    {Dtype::kInt32, "int32", "i32", 4, false, 0, "I32", "<i4"},
-    {Dtype::kInt64, "int64", "i64", 8, false, 0, "I64", "<i8"},
-    {Dtype::kFloat16, "float16", "f16", 2, true, 65504.0, "F16", "<f2"},
-    {Dtype::kBfloat16, "bfloat16", "bf16", 2, true, 3.3895313892515355e38, "BF16", "<u2"},
-    {Dtype::kFloat32, "float32", "f32", 4, true, 3.4028234663852886e38, "F32", "<f4"},
-    {Dtype::kFloat64, "float64", "f64", 8, true, 1.7976931348623157e308, "F64", "<f8"},
-    {Dtype::kFloat8E4m3fn, "float8_e4m3fn", "f8e4m3", 1, true, 448.0, "F8_E4M3", "|u1"},
-    {Dtype::kFloat8E5m2, "float8_e5m2", "f8e5m2", 1, true, 57344.0, "F8_E5M2", "|u1"},
-}};
+inline constexpr DtypeInfo kDtypes[] = {
+#define CGDEBUG_ROW(dtype, number, torch, name, short_name, bits, floating, max, least, st, npy) \
+  {Dtype::k##dtype, name, short_name, sizeof(bits), floating, max, least, st, npy},
+    CGDEBUG_DTYPES(CGDEBUG_ROW)
+#undef CGDEBUG_ROW
+};
 
 // The row of `dtype`, or nullptr for an unknown value (shared memory is not trusted).
 constexpr const DtypeInfo* FindDtype(Dtype dtype) {
@@ -68,10 +81,6 @@ constexpr const DtypeInfo* FindDtype(std::string_view name) {
     if (info.name == name || info.short_name == name) return &info;
   }
   return nullptr;
-}
-
-constexpr bool IsFloat8(Dtype dtype) {
-  return dtype == Dtype::kFloat8E4m3fn || dtype == Dtype::kFloat8E5m2;
 }
 
 // 0 for an unknown dtype.

@@ -10,7 +10,7 @@ import typing
 import urllib.parse
 import zipfile
 
-from ._dtypes import TABLE, bits_of
+from ._dtypes import bits_of, table
 
 _MAX_FILE_NAME = 255
 
@@ -57,7 +57,7 @@ def write_safetensors(file: typing.BinaryIO, rank: int, replay: int, tensors: di
     for name, (series, snapshot) in tensors.items():
         begin, end = end, end + len(snapshot._bytes())
         header[name] = {
-            "dtype": TABLE[snapshot.dtype_name].safetensors,
+            "dtype": table()[snapshot.dtype_name].safetensors,
             "shape": list(snapshot.shape),
             "data_offsets": [begin, end],
         }

@@ -14,6 +14,7 @@ import warnings
 from multiprocessing import util
 
 from . import _site
+from ._reader import INSTALL, recording_module
 from ._version import OP_LOADS_INTO_LATER_TORCH, OP_TORCH
 from .errors import NativeExtensionUnavailableError
 
@@ -23,7 +24,6 @@ _BUILD_FOR_THIS_TORCH = (
     "For this torch (2.6 is the oldest), in the source tree of cgdebug type: "
     "pip install --no-build-isolation --force-reinstall --no-deps ."
 )
-_INSTALL = "Install a wheel of cgdebug again, or in its source tree type: pip install --no-build-isolation ."
 
 _lock = threading.Lock()
 _op_loaded = False
@@ -86,20 +86,6 @@ def know_dtensor() -> None:
     for op in ("cgdebug::observe", "cgdebug::prepare"):
         torch.library.register_torch_dispatch(op, distributed.DTensor, _observe_dtensor)
     _dtensor_known = True
-
-
-def recording_module():
-    """The native reader of recordings; needs no torch.
-
-    Fails: NativeExtensionUnavailableError.
-    """
-    try:
-        from . import _recording
-    except ImportError as error:
-        raise NativeExtensionUnavailableError(
-            f"cgdebug's reader of recordings does not load: {error}. {_INSTALL}"
-        ) from error
-    return _recording
 
 
 def is_selected(name: str) -> bool:
@@ -204,7 +190,7 @@ def _load_module():
         from . import _probe
     except ImportError as error:
         raise NativeExtensionUnavailableError(
-            f"cgdebug's native module does not load: {error}. {_INSTALL}"
+            f"cgdebug's native module does not load: {error}. {INSTALL}"
         ) from error
     _probe.set_site_provider(_site.of_call)
     if _step is not None:
@@ -226,7 +212,7 @@ def _load_op() -> None:
         ) from error
     if not OP_LIBRARY.exists():
         raise NativeExtensionUnavailableError(
-            f"cgdebug was built without its torch op: {OP_LIBRARY} is missing. {_INSTALL}"
+            f"cgdebug was built without its torch op: {OP_LIBRARY} is missing. {INSTALL}"
         )
     try:
         _check_torch(torch.__version__)

@@ -8,7 +8,7 @@ import operator
 import typing
 
 from ._columns import STATS, Columns
-from .actions import DTYPES
+from ._dtypes import table
 from .sharding import TensorShard
 from .snapshot import Stats, TensorSnapshot
 
@@ -47,7 +47,7 @@ class Series:
     @property
     def is_readable(self) -> bool:
         """Whether this version knows its dtype: a .safetensors file may have others."""
-        return self.dtype_name in DTYPES
+        return self.dtype_name in table()
 
     @property
     def label(self) -> str:

@@ -11,7 +11,7 @@ import struct
 import time
 import typing
 
-from ._native import recording_module
+from ._reader import recording_module
 from ._version import __version__
 
 PROTOCOL = 2

@@ -14,10 +14,7 @@ import operator
 import sys
 import typing
 
-from ._dtypes import TABLE
-
-DTYPES = tuple(TABLE)
-"""Element types that can be probed, by torch's name."""
+from ._dtypes import table
 
 _UINT32_MAX = 2**32 - 1
 
@@ -278,10 +275,10 @@ def _check_expected_item(item, name: str) -> None:
             )
         if str(item.layout) != "torch.strided":
             raise ValueError(f"TensorCompare: {name} has layout {item.layout}; give .to_dense()")
-    if _dtype_name(item) not in DTYPES:
+    if _dtype_name(item) not in table():
         raise ValueError(
             f"TensorCompare: {name} has dtype {_dtype_name(item)}; what can be compared "
-            f"is {', '.join(DTYPES)}"
+            f"is {', '.join(table())}"
         )
 
 

@@ -55,7 +55,7 @@ class Recording:
 
     def refresh(self) -> Recording:
         """Looks again at a recording that is still being written. Returns itself."""
-        from ._native import recording_module
+        from ._reader import recording_module
 
         self._reader = recording_module().Reader(self._path, self._rank)
         self._missing: list[str] | None = None
@@ -253,7 +253,7 @@ class Recording:
         trust_hashes: where the recorded hashes are equal, do not read the values; damage to them is
                       then not seen
         """
-        from ._native import recording_module
+        from ._reader import recording_module
 
         if by not in ("name", "order") or align not in ("replay", "step"):
             raise ValueError("by is 'name' or 'order', align is 'replay' or 'step'")

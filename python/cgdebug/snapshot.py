@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 
-from ._dtypes import TABLE, bits_of
+from ._dtypes import bits_of, table
 
 if typing.TYPE_CHECKING:
     import numpy
@@ -185,7 +185,7 @@ class TensorSnapshot:
 
     def describe(self) -> str:
         """One line: name, replay, type, shape, range; non-finite values are loud."""
-        short = TABLE[self.dtype_name].short if self.dtype_name in TABLE else self.dtype_name
+        short = table()[self.dtype_name].short if self.dtype_name in table() else self.dtype_name
         parts = [self.probe_name, f"@{self.replay_index}"]
         if self.invocation_index:
             parts.append(f"call {self.invocation_index}")
@@ -235,11 +235,11 @@ class TensorSnapshot:
         return getattr(torch, self._known_dtype())
 
     def _known_dtype(self) -> str:
-        """NumPy would take "U16", as safetensors calls uint16, for text."""
-        if self.dtype_name not in TABLE:
+        """NumPy would take "U32", as safetensors calls uint32, for text."""
+        if self.dtype_name not in table():
             raise ValueError(
                 f"probe {self.probe_name!r} is of dtype {self.dtype_name}, which this version "
-                f"cannot read; there are {', '.join(TABLE)}"
+                f"cannot read; there are {', '.join(table())}"
             )
         return self.dtype_name
 
@@ -249,7 +249,7 @@ class TensorSnapshot:
         values = self.values().reshape(-1)
         finite = values[numpy.isfinite(values)]
         has_finite, nan = finite.size > 0, float("nan")
-        least_normal = TABLE[self._known_dtype()].least_normal
+        min_normal = table()[self._known_dtype()].min_normal
         abs_max = float(numpy.abs(finite).max()) if has_finite else nan
         # Squares, and even sums, of doubles that large do not fit in a double.
         wide = finite.astype(numpy.longdouble) if abs_max > 1e150 else finite
@@ -260,7 +260,7 @@ class TensorSnapshot:
                 pos_inf=int((values == numpy.inf).sum()),
                 neg_inf=int((values == -numpy.inf).sum()),
                 zero=int((values == 0).sum()),
-                subnormal=int(((values != 0) & (numpy.abs(values) < least_normal)).sum()),
+                subnormal=int(((values != 0) & (numpy.abs(values) < min_normal)).sum()),
                 min=float(finite.min()) + 0.0 if has_finite else nan,  # not -0.0
                 max=float(finite.max()) + 0.0 if has_finite else nan,
                 mean=float(wide.mean()) if has_finite else nan,

@@ -9,6 +9,7 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <variant>
 
 #include "client/analysis/check.h"
@@ -20,6 +21,7 @@
 #include "client/source/merged_source.h"
 #include "client/source/source.h"
 #include "daemon/core/recording/recording_reader.h"
+#include "proto/layout/dtype.h"
 #include "proto/layout/segment_layout.h"
 #include "python/src/daemon_place.h"
 #include "python/src/gil.h"
@@ -332,6 +334,20 @@ py::tuple Reader::Check(Reader& reader, const std::vector<std::string>& probes, 
   return py::make_tuple(json, text);
 }
 
+// A row (name, short name, name in safetensors, the unsigned integer of its size for a type that
+// NumPy lacks, the smallest normal number) per dtype.
+py::list Dtypes() {
+  py::list rows;
+  for (const layout::DtypeInfo& info : layout::kDtypes) {
+    const py::object bits = info.is_bits_in_npy()
+                                ? py::object(py::str("uint" + std::to_string(8 * info.bytes)))
+                                : py::object(py::none());
+    rows.append(
+        py::make_tuple(info.name, info.short_name, info.safetensors, bits, info.min_normal));
+  }
+  return rows;
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_recording, module) {
@@ -356,6 +372,7 @@ PYBIND11_MODULE(_recording, module) {
       .def("verify", &Reader::Verify)
       .def("check", &Reader::Check, py::arg("probes"), py::arg("first"), py::arg("last"),
            py::arg("frames"), py::arg("trust_hashes"));
+  module.def("dtypes", &Dtypes);
   module.def("diff", &Reader::Diff, py::arg("a"), py::arg("b"), py::arg("options"));
   // For tests, which look at the segments of processes that they killed.
   module.attr("SEGMENT_PID_OFFSET") = offsetof(layout::SegmentHeader, pid);

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import cgdebug
+from cgdebug import _dtypes
 from conftest import remove_segments_of, wait_until
 
 HEADER = "import os, sys, time, torch\nfrom cgdebug import *\n"
@@ -114,12 +115,7 @@ def test_show_writes_what_the_probe_saw(cli, probe, tmp_path):
     assert raw.read_bytes() == (-x).numpy().tobytes()
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
-    + [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-    + [torch.float8_e4m3fn, torch.float8_e5m2],
-)
+@pytest.mark.parametrize("dtype", [getattr(torch, name) for name in _dtypes.table()])
 def test_npy_of_every_dtype(cli, probe, tmp_path, dtype):
     x = (torch.arange(6) % 2 == 0).to(dtype).reshape(2, 3)
     name = f"cli.npy.{dtype}"

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 import cgdebug
-from cgdebug import TensorCompare, TensorRecord, drain_records
-from cgdebug.actions import DTYPES
+from cgdebug import TensorCompare, TensorRecord, _dtypes, drain_records
 from conftest import capture
 
 pytestmark = pytest.mark.gpu
@@ -143,7 +142,7 @@ def test_outputs_are_bit_identical_with_and_without_probes(graph_probe):
     assert [torch.equal(r.tensor, y.cpu()) for r, y in zip(last, plain)] == [True] * 5
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", _dtypes.table())
 def test_every_dtype_arrives_bit_for_bit(graph_probe, dtype):
     p = graph_probe(TensorRecord())
     x = torch.randint(-(2**62), 2**62, (129, 3)).to(getattr(torch, dtype)).cuda()

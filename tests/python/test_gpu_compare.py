@@ -5,7 +5,13 @@ import os
 import pytest
 import torch
 
-from cgdebug import TensorCompare, TensorCompareMismatchError, TensorNotComparedError, TensorRecord
+from cgdebug import (
+    TensorCompare,
+    TensorCompareMismatchError,
+    TensorNotComparedError,
+    TensorRecord,
+    _dtypes,
+)
 from conftest import capture
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("daemon")]
@@ -146,21 +152,7 @@ def test_special_values(graph_probe, expected, actual, options, passes):
     assert verdict(graph_probe, *pair, **options) is passes
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        "bool",
-        "uint8",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "float16",
-        "bfloat16",
-        "float32",
-        "float64",
-    ],
-)
+@pytest.mark.parametrize("dtype", _dtypes.table())
 def test_every_dtype_is_compared(graph_probe, dtype):
     a, b = (
         torch.tensor([1, 0, 1]).to(getattr(torch, dtype)),

@@ -17,9 +17,9 @@ from cgdebug import (
     TensorNotComparedError,
     TensorPrint,
     TensorRecord,
+    _dtypes,
     _native,
 )
-from cgdebug.actions import DTYPES
 from conftest import wait_until
 
 
@@ -49,7 +49,7 @@ def test_snapshots_own_their_values(probe):
     assert snapshot.tensor.tolist() == [0, 0] and p.records()[0].tensor.tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", _dtypes.table())
 def test_every_dtype_arrives_bit_for_bit(probe, dtype):
     p = probe(TensorRecord())
     x = torch.randint(-(2**62), 2**62, (7, 3)).to(getattr(torch, dtype))

@@ -12,7 +12,7 @@ import numpy
 import pytest
 
 import cgdebug
-from cgdebug import _recording
+from cgdebug import _dtypes, _recording
 from cgdebug.errors import RecordingError
 
 
@@ -125,21 +125,7 @@ def test_snapshots_go_to_other_processes_as_copies(path, copied):
     assert other.stats == snapshot.stats
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        "bool",
-        "uint8",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "float16",
-        "bfloat16",
-        "float32",
-        "float64",
-    ],
-)
+@pytest.mark.parametrize("dtype", _dtypes.table())
 def test_every_dtype_comes_back_in_numpy_and_torch_without_a_warning(tmp_path, dtype, recwarn):
     torch = pytest.importorskip("torch")
     tensor = torch.tensor([0, 1, 1, 0]).to(getattr(torch, dtype))

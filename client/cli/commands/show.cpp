@@ -80,29 +80,28 @@ int Save(Context& context, const ShowOptions& options, const source::Tensor& ten
         kExitNoMatch, fmt::format("{} has no values: {}. For values, give the probe a TensorRecord",
                                   name, kOnlyStatistics));
   }
-  const layout::Dtype dtype = slot.dtype;
+  const layout::DtypeInfo* info = layout::FindDtype(slot.dtype);
   const bool is_npy = options.output.ends_with(".npy");
-  if (is_npy && dtype == layout::Dtype::kInvalid) {
+  if (is_npy && info == nullptr) {
     return context.Fail(kExitTrouble, "this version does not know dtype " +
                                           Printable(slot.dtype_name) + "; give -o FILE.bin");
   }
-  const std::string header = is_npy ? NpyHeader(dtype, slot.shape) : "";
+  const std::string header = is_npy ? NpyHeader(slot.dtype, slot.shape) : "";
   const Result<void> written = WriteFile(options.output, options.force, header, tensor.payload);
   if (!written.ok()) return context.Fail(kExitTrouble, written.error().message);
   context.Note(fmt::format("{} written to {}: {} {}, {}{}", name, options.output,
                            Printable(slot.dtype_name), numerics::FormatShape(slot.shape),
                            numerics::FormatBytes(tensor.payload.size()),
                            is_npy ? "" : ", raw little-endian elements"));
-  if (is_npy && dtype == layout::Dtype::kBfloat16) {
+  if (is_npy && slot.dtype == layout::Dtype::kBfloat16) {
     context.Say(
         "NumPy has no bfloat16: the file holds uint16, the upper half of each float32. "
         "Values: (np.load(FILE).astype('uint32') << 16).view('float32')");
-  }
-  if (is_npy && layout::IsFloat8(dtype)) {
+  } else if (is_npy && info->is_bits_in_npy()) {
     context.Say(
-        fmt::format("NumPy has no {0}: the file holds uint8, the bits of each element. "
+        fmt::format("NumPy has no {0}: the file holds uint{1}, the bits of each element. "
                     "Values: torch.from_numpy(np.load(FILE)).view(torch.{0}).float()",
-                    layout::DtypeName(dtype)));
+                    info->name, 8 * info->bytes));
   }
   return kExitOk;
 }

@@ -84,9 +84,41 @@ constexpr double ToDouble(T element) {
 }
 
 template <typename T>
-inline constexpr bool kIsFloatingElement =
-    std::is_floating_point_v<T> || std::is_same_v<T, Half> || std::is_same_v<T, Bfloat16> ||
-    std::is_same_v<T, Float8E4m3fn> || std::is_same_v<T, Float8E5m2>;
+inline constexpr bool kIsFloatingElement = !std::is_integral_v<T> && !std::is_same_v<T, Bool8>;
+
+// The type of an element of `dtype`, whose bits are `Bits`: for an integer `Bits` itself.
+template <layout::Dtype dtype, typename Bits>
+struct ElementOf {
+  using type = Bits;
+};
+template <typename Bits>
+struct ElementOf<layout::Dtype::kBool, Bits> {
+  using type = Bool8;
+};
+template <typename Bits>
+struct ElementOf<layout::Dtype::kFloat16, Bits> {
+  using type = Half;
+};
+template <typename Bits>
+struct ElementOf<layout::Dtype::kBfloat16, Bits> {
+  using type = Bfloat16;
+};
+template <typename Bits>
+struct ElementOf<layout::Dtype::kFloat32, Bits> {
+  using type = float;
+};
+template <typename Bits>
+struct ElementOf<layout::Dtype::kFloat64, Bits> {
+  using type = double;
+};
+template <typename Bits>
+struct ElementOf<layout::Dtype::kFloat8E4m3fn, Bits> {
+  using type = Float8E4m3fn;
+};
+template <typename Bits>
+struct ElementOf<layout::Dtype::kFloat8E5m2, Bits> {
+  using type = Float8E5m2;
+};
 
 // Requires: i < data.size() / sizeof(T).
 template <typename T>
@@ -102,30 +134,14 @@ template <typename Visit>
 decltype(auto) VisitDtype(layout::Dtype dtype, Visit&& visit) {
   using layout::Dtype;
   switch (dtype) {
-    case Dtype::kBool:
-      return visit(std::type_identity<Bool8>{});
-    case Dtype::kUint8:
-      return visit(std::type_identity<std::uint8_t>{});
-    case Dtype::kInt8:
-      return visit(std::type_identity<std::int8_t>{});
-    case Dtype::kInt16:
-      return visit(std::type_identity<std::int16_t>{});
-    case Dtype::kInt32:
-      return visit(std::type_identity<std::int32_t>{});
-    case Dtype::kInt64:
-      return visit(std::type_identity<std::int64_t>{});
-    case Dtype::kFloat16:
-      return visit(std::type_identity<Half>{});
-    case Dtype::kBfloat16:
-      return visit(std::type_identity<Bfloat16>{});
-    case Dtype::kFloat32:
-      return visit(std::type_identity<float>{});
-    case Dtype::kFloat64:
-      return visit(std::type_identity<double>{});
-    case Dtype::kFloat8E4m3fn:
-      return visit(std::type_identity<Float8E4m3fn>{});
-    case Dtype::kFloat8E5m2:
-      return visit(std::type_identity<Float8E5m2>{});
+#define CGDEBUG_VISIT(name, number, torch, text, short_name, bits, floating, ...)              \
+  case Dtype::k##name: {                                                                       \
+    using Element = typename ElementOf<Dtype::k##name, bits>::type;                            \
+    static_assert(kIsFloatingElement<Element> == floating && sizeof(Element) == sizeof(bits)); \
+    return visit(std::type_identity<Element>{});                                               \
+  }
+    CGDEBUG_DTYPES(CGDEBUG_VISIT)
+#undef CGDEBUG_VISIT
     case Dtype::kInvalid:
       break;
   }

@@ -1,0 +1,24 @@
+"""Loads the native reader of recordings, and says clearly why it does not load."""
+
+from __future__ import annotations
+
+from .errors import NativeExtensionUnavailableError
+
+INSTALL = (
+    "Install a wheel of cgdebug again, or in its source tree type: "
+    "pip install --no-build-isolation ."
+)
+
+
+def recording_module():
+    """The native reader of recordings; needs no torch.
+
+    Fails: NativeExtensionUnavailableError.
+    """
+    try:
+        from . import _recording
+    except ImportError as error:
+        raise NativeExtensionUnavailableError(
+            f"cgdebug's reader of recordings does not load: {error}. {INSTALL}"
+        ) from error
+    return _recording
