@@ -36,7 +36,8 @@ namespace cgdebug::layout {
   X(Float8E4m3fn, 11, Float8_e4m3fn, "float8_e4m3fn", "f8e4m3", std::uint8_t, true, 448.0, 0x1p-6,     \
     "F8_E4M3", "|u1")                                                                                  \
   X(Float8E5m2, 12, Float8_e5m2, "float8_e5m2", "f8e5m2", std::uint8_t, true, 57344.0, 0x1p-14,        \
-    "F8_E5M2", "|u1")
+    "F8_E5M2", "|u1")                                                                                  \
+  X(Uint16, 13, UInt16, "uint16", "u16", std::uint16_t, false, 0, 0, "U16", "<u2")
 // clang-format on
 
 enum class Dtype : std::uint16_t {

@@ -55,7 +55,7 @@ class CudaGraphTensorProbe:
     describes and `cgdebug.assemble` puts together with the others. Probe and graphs may be closed
     or garbage-collected in any order; a graph whose probe is gone replays without it.
     Dtypes: bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32, float64,
-    float8_e4m3fn, float8_e5m2.
+    float8_e4m3fn, float8_e5m2, uint16.
 
     CGDEBUG_PROBES="blk3.*,!*.grad" switches off the probes it does not name; CGDEBUG=0 starts no
     daemon.

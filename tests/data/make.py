@@ -67,7 +67,7 @@ def dtypes(folder):
         "float8_e5m2": ([0x00, 0x3C, 0xBC, 0x7B, 0x01, 0x80], 0x7E, 0x7C),
     }
     values = {"bool": numpy.array([[True, False, True], [False, False, True]])}
-    for name in ("uint8", "int8", "int16", "int32", "int64"):
+    for name in ("uint8", "uint16", "int8", "int16", "int32", "int64"):
         ends = numpy.iinfo(name)
         values[name] = numpy.array([[ends.min, 0, 1], [2, 3, ends.max]], name)
     for name in ("float32", "float64"):

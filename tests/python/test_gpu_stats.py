@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("daemon")]
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 FLOATS8 = [torch.float8_e4m3fn, torch.float8_e5m2]
-INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
+INTEGERS = [torch.uint8, torch.uint16, torch.int8, torch.int16, torch.int32, torch.int64]
 SIZES = [0, 1, 7, 8, 1000, 4097, (1 << 20) + 5]
 
 
@@ -82,6 +82,13 @@ def test_of_integer_tensors(daemon, graph_probe, dtype, count):
     x = torch.randint(max(torch.iinfo(dtype).min, -limit), limit, (count,), device="cuda").to(dtype)
     snapshot = looked_at(graph_probe(TensorStats(), name=f"{dtype}{count}"), x, daemon)
     check(snapshot.stats, x)
+
+
+def test_unsigned_integers_above_the_signed_range_keep_their_value(daemon, graph_probe):
+    x = torch.full((70_001,), 40_000, device="cuda").to(torch.uint16)
+    stats = looked_at(graph_probe(TensorStats(), name="u16"), x, daemon).stats
+    assert (stats.min, stats.max, stats.mean, stats.std) == (40_000, 40_000, 40_000, 0)
+    assert stats.xor_hash == 40_000
 
 
 def test_of_booleans(daemon, graph_probe):
@@ -160,7 +167,7 @@ def test_a_run_on_the_gpu_and_one_on_the_cpu_are_the_same(
 ):
     generator = torch.Generator().manual_seed(1)
     steps = [torch.randn(100_003, generator=generator, dtype=torch.float64) * 50 for _ in range(4)]
-    steps = [x.abs() if dtype is torch.uint8 else x for x in steps]
+    steps = [x if dtype.is_signed else x.abs() for x in steps]
     steps = [x.to(torch.float32).to(dtype) for x in steps]
     steps[2].view(-1)[:2] = torch.zeros(2).to(dtype)
     if dtype in FLOATS:

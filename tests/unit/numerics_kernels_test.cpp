@@ -52,6 +52,9 @@ TEST(StatsKernel, LongRunsOfTheEndsOfIntegersAreExact) {
   ExpectExactSums<std::int8_t>(Dtype::kInt8, -128, 127, 0);
   ExpectExactSums<std::uint8_t>(Dtype::kUint8, 255, 255, 0);
   ExpectExactSums<std::uint8_t>(Dtype::kUint8, 0, 255, 254);
+  ExpectExactSums<std::uint16_t>(Dtype::kUint16, 40'000, 40'000, 1);
+  ExpectExactSums<std::uint16_t>(Dtype::kUint16, 65'535, 65'535, 0);
+  ExpectExactSums<std::uint16_t>(Dtype::kUint16, 0, 65'535, 32'768);
   ExpectExactSums<std::int16_t>(Dtype::kInt16, -32768, -32768, 32767);
   ExpectExactSums<std::int16_t>(Dtype::kInt16, 32767, 32767, -32768);
   ExpectExactSums<std::int16_t>(Dtype::kInt16, -32768, 32767, 0);

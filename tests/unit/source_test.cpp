@@ -135,12 +135,12 @@ TEST(Safetensors, ADtypeThatIsNotKnownIsNamed) {
   const testing_support::TempDir dir;
   testing_support::WriteText(
       dir / "a.safetensors",
-      SafetensorsBytes(R"({"x":{"dtype":"U16","shape":[1],"data_offsets":[0,2]}})", "ab"));
+      SafetensorsBytes(R"({"x":{"dtype":"U32","shape":[1],"data_offsets":[0,4]}})", "abcd"));
   const auto source = Open(dir / "a.safetensors");
   ASSERT_TRUE(source.ok()) << source.error().message;
   const auto stats = StatsOf(**source, *(*source)->Get(0, (*source)->Keys(0)->front()));
   ASSERT_FALSE(stats.ok());
-  EXPECT_EQ(stats.error().message, "x@1 is of dtype U16, which this version cannot read");
+  EXPECT_EQ(stats.error().message, "x@1 is of dtype U32, which this version cannot read");
 }
 
 TEST(Safetensors, NoTruncationAndNoFlippedBitCrashes) {

@@ -27,8 +27,8 @@ template <typename T>
 HWY_INLINE hn::Vec<hn::ScalableTag<Compared<T>>> LoadCompared(const Compared<T>* HWY_RESTRICT p) {
   const hn::ScalableTag<Compared<T>> d;
   const auto bits = hn::LoadU(d, p);
-  if constexpr (std::is_same_v<T, std::uint8_t>) {  // ordered like signed bytes of the other half
-    return hn::Xor(bits, hn::Set(d, std::numeric_limits<std::int8_t>::min()));
+  if constexpr (std::is_unsigned_v<T>) {  // ordered like signed integers of the other half
+    return hn::Xor(bits, hn::Set(d, std::numeric_limits<Compared<T>>::min()));
   } else if constexpr (kIsFloatingElement<T> && !std::is_floating_point_v<T>) {
     const auto magnitude = hn::Set(d, std::numeric_limits<Compared<T>>::max());
     return hn::Xor(bits, hn::And(hn::BroadcastSignBit(bits), magnitude));
@@ -42,7 +42,8 @@ Compared<T> EdgeAsCompared(std::int64_t key) {
   if constexpr (std::is_floating_point_v<T>) {
     return static_cast<T>(OrderedKey<T>::ToValue(static_cast<typename OrderedKey<T>::Key>(key)));
   } else {
-    return static_cast<Compared<T>>(std::is_same_v<T, std::uint8_t> ? key - 128 : key);
+    const std::int64_t shift = std::is_unsigned_v<T> ? std::numeric_limits<Compared<T>>::min() : 0;
+    return static_cast<Compared<T>>(key + shift);
   }
 }
 

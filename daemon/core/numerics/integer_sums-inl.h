@@ -105,6 +105,7 @@ class IntegerSums<T, 1> {
   WideSum squared_;
 };
 
+// An unsigned element is added less 2^15, which fits the signed products.
 template <typename T>
 class IntegerSums<T, 2> {
  public:
@@ -114,12 +115,17 @@ class IntegerSums<T, 2> {
         positive0_(hn::Zero(wide_)),
         positive1_(hn::Zero(wide_)),
         nonzero_(hn::Zero(du_)) {}
-  HWY_INLINE void Add(hn::Vec<hn::ScalableTag<T>> x) {
+  HWY_INLINE void Add(hn::Vec<hn::ScalableTag<T>> element) {
     const auto one = hn::Set(d_, 1);
+    auto x = hn::BitCast(d_, element);
+    if constexpr (std::is_unsigned_v<T>) {
+      x = hn::Xor(x, hn::Set(d_, std::numeric_limits<std::int16_t>::min()));
+    } else {
+      const auto positive = hn::Max(x, hn::Zero(d_));
+      positive0_ = hn::ReorderWidenMulAccumulate(wide_, positive, one, positive0_, positive1_);
+    }
     sum0_ = hn::ReorderWidenMulAccumulate(wide_, x, one, sum0_, sum1_);
-    const auto positive = hn::Max(x, hn::Zero(d_));
-    positive0_ = hn::ReorderWidenMulAccumulate(wide_, positive, one, positive0_, positive1_);
-    nonzero_ = hn::Add(nonzero_, hn::Min(hn::BitCast(du_, x), hn::Set(du_, 1)));
+    nonzero_ = hn::Add(nonzero_, hn::Min(hn::BitCast(du_, element), hn::Set(du_, 1)));
     auto squares1 = hn::Zero(wide_);  // left alone where squares0 is the sum of two
     const auto squares0 = hn::ReorderWidenMulAccumulate(wide_, x, x, hn::Zero(wide_), squares1);
     squared_.Add(squares0);
@@ -144,11 +150,16 @@ class IntegerSums<T, 2> {
     totals.sum = all_;
     totals.absolute = static_cast<std::uint64_t>(2 * positive_ - all_);
     totals.squared = squared_.Total();
+    if constexpr (std::is_unsigned_v<T>) {  // x^2 = (x - 2^15)^2 + 2^16 (x - 2^15) + 2^30
+      totals.squared += (static_cast<std::uint64_t>(all_) << 16) + (count << 30);
+      totals.absolute = static_cast<std::uint64_t>(all_) + (count << 15);
+      totals.sum = static_cast<std::int64_t>(totals.absolute);
+    }
     return totals;
   }
 
  private:
-  hn::ScalableTag<T> d_;
+  hn::ScalableTag<std::int16_t> d_;
   hn::ScalableTag<std::uint16_t> du_;
   hn::ScalableTag<std::int32_t> wide_;
   hn::Vec<hn::ScalableTag<std::int32_t>> sum0_, sum1_, positive0_, positive1_;
