@@ -15,6 +15,7 @@ struct World {
                                        MakeProbe("3f2a91c0", "blk3.mlp")};
   std::vector<v1::Recording> recordings;
   std::vector<v1::TailReply> events;
+  std::vector<v1::HistoryReply::Entry> history;  // of every probe
   bool keep_open = false;
   bool hang_up = false;
   std::vector<float> values = {0, 1, 2, 3};
@@ -37,6 +38,9 @@ struct World {
     if (request.has_record_stop()) {
       response.mutable_record_stop()->mutable_recordings()->Assign(recordings.begin(),
                                                                    recordings.end());
+    }
+    if (request.has_history()) {
+      response.mutable_history()->mutable_entries()->Assign(history.begin(), history.end());
     }
     if (request.has_sync()) response.mutable_sync()->set_complete(true);
     if (request.has_get()) return Get(request.get());

@@ -1,4 +1,5 @@
 // cgdebug-cli as a process, against a fake daemon that speaks the real protocol.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -181,6 +182,17 @@ TEST_F(CommandsTest, StatusShowsLossesAndSkippedSegments) {
   EXPECT_EQ(document["skipped"].size(), 1u);
 }
 
+TEST_F(CommandsTest, StatusSaysWhereAFindingThatAnotherDaemonReadMayStillBe) {
+  v1::FirstNonfinite& first = *world_.sessions[0].mutable_first_nan();
+  first.set_probe("blk3.attn");
+  first.set_replay(7);
+  first.set_kept(v1::FirstNonfinite::NOTHING);
+  Serve();
+  EXPECT_THAT(Cli({"status"}).out,
+              HasSubstr("(another daemon read it; if the job's ring still has it: "
+                        "cgdebug-cli show -s 3f2a91c0 'blk3.attn@7')"));
+}
+
 TEST_F(CommandsTest, StatusTellsOfARecordingThatTookNoMore) {
   v1::Recording recording;
   recording.set_directory("/runs/a.cgrec");
@@ -207,6 +219,83 @@ TEST_F(CommandsTest, ProbesKeepGraphOrderAndSortBySize) {
   EXPECT_THAT(out, HasSubstr("no snapshot yet"));
   const std::string by_bytes = Cli({"probes", "--sort", "bytes"}).out;
   EXPECT_LT(by_bytes.find("blk3.attn"), by_bytes.find("blk3.mlp"));
+}
+
+TEST_F(CommandsTest, TheFirstOfAProbesGraphsIsTheOneThatCameFirst) {
+  world_.probes.clear();
+  for (int graph = 1; graph <= 4; ++graph) {
+    v1::ProbeInfo& probe = world_.probes.emplace_back(MakeProbe("3f2a91c0", "blk3.attn"));
+    probe.set_graph_id(graph);
+    if (graph % 2 == 0) continue;
+    v1::FirstNonfinite& first = *probe.mutable_first_nan();
+    first.set_qualifier(graph == 1 ? "@g:rare" : "@g:often");
+    first.set_replay(graph == 1 ? 2 : 50);
+    first.set_serial(graph == 1 ? 900 : 100);
+  }
+  Serve();
+  EXPECT_THAT(Cli({"probes"}).out, HasSubstr("2 saw NaN or Inf, first often @50"));
+}
+
+TEST_F(CommandsTest, WhatALiveJobProducedAndTheDaemonHasNoLongerIsMissing) {
+  world_.probes.resize(1);
+  for (v1::Counters* counters :
+       {world_.probes[0].mutable_counters(), world_.sessions[0].mutable_counters()}) {
+    counters->set_produced(20);
+    counters->set_consumed(20);
+  }
+  for (std::uint64_t replay = 17; replay <= 20; ++replay) {
+    v1::HistoryReply::Entry& entry = world_.history.emplace_back();
+    entry.set_replay(replay);
+    entry.set_ordinal(replay);
+    entry.set_serial(replay);
+    entry.mutable_stats();
+  }
+  Serve();
+  const json account = json::parse(Cli({"--json", "info", "live"}).out)["account"];
+  EXPECT_EQ(account["kept"], 4);
+  EXPECT_EQ(account["lost"], json({{"no longer kept", 16}})) << account;
+  EXPECT_EQ(account["unread"], 0);
+  EXPECT_THAT(Cli({"info", "live"}).out, Not(HasSubstr("of graphs that are gone")));
+
+  world_.sessions[0].mutable_counters()->set_produced(25);
+  const ProcessResult gone = Cli({"check", "live"});
+  EXPECT_EQ(gone.code, 3);
+  EXPECT_THAT(gone.out + gone.err,
+              HasSubstr("5 snapshots of job train.py-4710, of graphs that are gone"));
+}
+
+TEST_F(CommandsTest, LiveIsTheNewestJob) {
+  world_.sessions.clear();
+  world_.probes.clear();
+  for (const char* key : {"11111111", "22222222", "33333333"}) {
+    v1::Session& session = world_.sessions.emplace_back(MakeSession(key));
+    session.set_label(std::string("job-") + key[0]);
+    session.set_created_ns(key[0] == '2' ? 30 : 10);
+    world_.probes.push_back(MakeProbe(key, "blk3.attn"));
+  }
+  Serve();
+  EXPECT_THAT(Cli({"check", "live"}).out,
+              AllOf(StartsWith("job job-2"), Not(HasSubstr("job-1")), Not(HasSubstr("job-3"))));
+}
+
+TEST_F(CommandsTest, LiveIsEveryRankOfTheNewestStartOfAJob) {
+  world_.sessions.clear();
+  world_.probes.clear();
+  for (const int start : {0, 1}) {
+    for (const int rank : {0, 1}) {
+      const std::string key = fmt::format("{}{}000000", start, rank);
+      v1::Session& session = world_.sessions.emplace_back(MakeSession(key, rank));
+      session.set_run_id("train-3f2a");
+      session.set_restart_count(start);
+      session.set_created_ns(10 * start + rank);
+      session.set_state(start == 0 ? v1::Session::DIED : v1::Session::ALIVE);
+      world_.probes.push_back(MakeProbe(key, "blk3.attn"));
+    }
+  }
+  Serve();
+  EXPECT_THAT(Cli({"check", "live"}).out,
+              AllOf(HasSubstr("(10000000) is alive"), HasSubstr("(11000000) is alive"),
+                    Not(HasSubstr("(00000000)")), Not(HasSubstr("(01000000)"))));
 }
 
 TEST_F(CommandsTest, ProbeThatIsNotThereIsExitFourWithNearNames) {

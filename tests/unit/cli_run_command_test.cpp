@@ -61,6 +61,37 @@ TEST_F(CommandsTest, RunSumsUpTheSessionsOfItsRunOnly) {
   EXPECT_EQ(run({"--fail-on", "nan,sometimes"}).code, 2);
 }
 
+TEST_F(CommandsTest, AStreamedRunShowsSnapshotsInTheOrderOfTheirReplays) {
+  v1::Session& session = world_.sessions.front();
+  session.set_run_id("mine");
+  session.set_state(v1::Session::EXITED);
+  session.set_created_ns(INT64_MAX);
+  // As the daemon reads: one slot after the other.
+  for (const char* probe : {"blk3.attn", "blk3.mlp"}) {
+    for (const std::uint64_t replay : {1, 2}) {
+      v1::Snapshot snapshot = MakeSnapshot(probe, replay, {1});
+      snapshot.set_slot(probe == std::string("blk3.mlp"));
+      snapshot.set_serial(100 * replay);
+      world_.events.push_back(Event(snapshot));
+    }
+  }
+  v1::SessionChange& change = *world_.events.emplace_back().mutable_session_change();
+  *change.mutable_session() = session;
+  change.set_ended(true);
+  world_.keep_open = true;
+  Serve();
+  const std::string shown =
+      Process(Command({"run", "--tail", "--", "true"}), {"NO_COLOR=1", "CGDEBUG_RUN_ID=mine"})
+          .Wait()
+          .err;
+  std::vector<std::size_t> places;
+  for (const char* line : {"@1 blk3.attn", "@1 blk3.mlp", "@2 blk3.attn", "@2 blk3.mlp"}) {
+    places.push_back(shown.find(line));
+    ASSERT_NE(places.back(), std::string::npos) << line << " is not in:\n" << shown;
+  }
+  EXPECT_TRUE(std::is_sorted(places.begin(), places.end())) << shown;
+}
+
 TEST_F(CommandsTest, AComparisonThatWasNotMadeIsNoPass) {
   v1::Session& session = world_.sessions.emplace_back(MakeSession("99999999"));
   session.set_run_id("mine");

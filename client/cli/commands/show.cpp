@@ -176,7 +176,8 @@ RunFunction AddShow(CLI::App& app) {
   auto options = std::make_shared<ShowOptions>();
   app.add_option("TENSOR", options->inside,
                  "[SOURCE:]PROBE[{SHAPE}][@g:GRAPH][@REPLAY[SLICE]]; a source is a session or a "
-                 "recording; @-1 the newest, @first-nan, @step:N")
+                 "recording; @-1 the newest (of a live job: of those that the daemon keeps), "
+                 "@first-nan, @step:N")
       ->required();
   AddWhichOptions(app, &options->which);
   app.add_option("--values", options->report.values,

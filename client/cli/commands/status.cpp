@@ -150,12 +150,14 @@ void AppendFirst(const char* what, const v1::Session& session, const v1::FirstNo
   *out += fmt::format("         {} {} @{}, {} element{}", style.Red(fmt::format("first {}:", what)),
                       Printable(SelectorOf(first)), first.replay(), FormatGrouped(first.count()),
                       first.count() == 1 ? "" : "s");
+  const std::string hint =
+      fmt::format("cgdebug-cli show -s {} {}", session.key(),
+                  ShellWord(fmt::format("{}@{}", SelectorOf(first), first.replay())));
   if (first.kept() == v1::FirstNonfinite::NOTHING) {
-    *out += "  (no longer kept: another daemon read it)\n";
+    *out += fmt::format("  (another daemon read it; if the job's ring still has it: {})\n", hint);
     return;
   }
-  *out += fmt::format("  -> cgdebug-cli show -s {} {}{}\n", session.key(),
-                      ShellWord(fmt::format("{}@{}", SelectorOf(first), first.replay())),
+  *out += fmt::format("  -> {}{}\n", hint,
                       first.kept() == v1::FirstNonfinite::STATISTICS ? "  (its statistics)" : "");
 }
 
