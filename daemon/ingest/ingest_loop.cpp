@@ -306,6 +306,8 @@ void IngestLoop::LimitDead() {
   for (Segment& segment : segments_) {  // in the order in which they were found
     if (count <= kMaxDead) break;
     if (!segment.ended) continue;
+    Log("ingest")->warn("{} is forgotten: at most {} jobs that ended are kept",
+                        segment.attached->name(), kMaxDead);
     segment.expires = Clock::now();
     --count;
   }

@@ -2,6 +2,7 @@
 // it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mount.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include "libprobe/ring/segment_writer.h"
 #include "tests/support/child_process.h"
 #include "tests/support/daemon_process.h"
+#include "tests/support/private_shm.h"
 #include "tests/support/producer_process.h"
 #include "tests/support/wait_until.h"
 
@@ -134,8 +136,7 @@ TEST_F(DaemonPressureTest, ADeadJobsBacklogDoesNotHoldUpALiveJob) {
   }
 }
 
-// --- what dead jobs leave
-// --------------------------------------------------------------------------
+// --- what dead jobs leave -----------------------------------------------------------------------
 
 TEST_F(DaemonPressureTest, AJobThatAsksForRoomGetsWhatADeadOneHeld) {
   constexpr std::uint64_t kBytes = 1200ull << 20;
@@ -165,6 +166,66 @@ TEST_F(DaemonPressureTest, AJobThatAsksForRoomGetsWhatADeadOneHeld) {
             }),
             0);
   EXPECT_TRUE(died()) << "what is known of it stays";
+}
+
+// Where the system lets it mount one: a /dev/shm of the test's own, which rings can fill.
+class SmallShm {
+ public:
+  explicit SmallShm(const std::string& size) : made_(UsePrivateShm(size)) {}
+  ~SmallShm() {
+    if (made_) umount2("/dev/shm", MNT_DETACH);
+  }
+  bool made() const { return made_; }
+
+ private:
+  bool made_;
+};
+
+SlotSpec OfMebibytes(std::uint32_t count) {
+  SlotSpec spec = Recording("a", count);
+  spec.elements = (1 << 20) / sizeof(float);
+  return spec;
+}
+
+bool HasFiles(const ProducerProcess& job) {
+  return access(ring::ShmPath(job.segment()).c_str(), F_OK) == 0;
+}
+
+TEST_F(DaemonPressureTest, WhereRoomIsShortTheOldestDeadJobGivesWay) {
+  const SmallShm shm("128m");
+  if (!shm.made()) GTEST_SKIP() << "the system lets nobody mount";
+  ProducerProcess older({OfMebibytes(12)}), newer({OfMebibytes(12)});
+  DaemonProcess daemon(directory_);
+  for (ProducerProcess* job : {&older, &newer}) {
+    job->Write(0);
+    ASSERT_TRUE(daemon.WaitForConsumed(job->key(), "a", 1));
+  }
+  for (ProducerProcess* job : {&newer, &older}) {
+    job->Kill();
+    ASSERT_TRUE(
+        WaitUntil([&] { return daemon.Session(job->key())->state() == v1::Session::DIED; }));
+  }
+  ASSERT_TRUE(HasFiles(older) && HasFiles(newer)) << "there is room for both";
+  ProducerProcess live({OfMebibytes(98)});
+  ASSERT_TRUE(WaitUntil([&] { return !HasFiles(older); }));
+  EXPECT_TRUE(HasFiles(newer)) << "its going made room enough";
+  live.Write(0);
+  EXPECT_TRUE(daemon.WaitForConsumed(live.key(), "a", 1));
+  EXPECT_TRUE(HasFiles(newer));
+}
+
+TEST_F(DaemonPressureTest, OfDeadJobsThatHoldTooMuchTheNewestStays) {
+  const SmallShm shm("128m");
+  if (!shm.made()) GTEST_SKIP() << "the system lets nobody mount";
+  ProducerProcess older({OfMebibytes(12)}), newer({OfMebibytes(48)});
+  for (ProducerProcess* job : {&older, &newer}) {
+    job->Write(0);
+    job->Kill();
+  }
+  DaemonProcess daemon(directory_);
+  ASSERT_TRUE(WaitUntil([&] { return !HasFiles(older); }));
+  ASSERT_TRUE(daemon.WaitForConsumed(newer.key(), "a", 1));
+  EXPECT_TRUE(HasFiles(newer));
 }
 
 TEST_F(DaemonPressureTest, PruningForgetsDeadJobsAndNoOthers) {
