@@ -59,6 +59,9 @@ class Writer:
         stats_only: bool = False,
         xor_hash: bool = True,
         serial: int = 0,
+        mismatched: int | None = None,
+        max_abs: float = 0.0,
+        max_rel: float = 0.0,
     ) -> None: ...
     def lose(self, slot: int, count: int, after_replay: int) -> None: ...
     def mark(

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,7 +57,8 @@ class Writer {
   }
 
   void Append(std::uint32_t id, std::uint64_t replay, const py::buffer& values, std::int64_t step,
-              std::int64_t timestamp_ns, bool stats_only, bool xor_hash, std::uint64_t serial) {
+              std::int64_t timestamp_ns, bool stats_only, bool xor_hash, std::uint64_t serial,
+              std::optional<std::uint64_t> mismatched, double max_abs, double max_rel) {
     OwnSlot& own = Find(id);
     const py::buffer_info buffer = values.request();
     if (PyBuffer_IsContiguous(buffer.view(), 'C') == 0) {
@@ -72,6 +74,8 @@ class Writer {
     snapshot.step = step;
     snapshot.timestamp_ns = timestamp_ns;
     snapshot.serial = serial;
+    snapshot.compared = mismatched.has_value();
+    snapshot.comparison = {mismatched.value_or(0), max_abs, max_rel};
     snapshot.stats_only = stats_only;
     snapshot.payload_bytes = stats_only ? 0 : bytes.size();
     Result<void> done;
@@ -149,7 +153,8 @@ void RegisterWriter(py::module_& module) {
            py::arg("device") = "cpu", py::arg("graph_label") = "")
       .def("append", &Writer::Append, py::arg("slot"), py::arg("replay"), py::arg("values"),
            py::arg("step") = -1, py::arg("timestamp_ns") = 0, py::arg("stats_only") = false,
-           py::arg("xor_hash") = true, py::arg("serial") = 0)
+           py::arg("xor_hash") = true, py::arg("serial") = 0, py::arg("mismatched") = py::none(),
+           py::arg("max_abs") = 0.0, py::arg("max_rel") = 0.0)
       .def("lose", &Writer::Lose, py::arg("slot"), py::arg("count"), py::arg("after_replay"))
       .def("mark", &Writer::Mark, py::arg("kind"), py::arg("slot") = -1, py::arg("replay") = 0,
            py::arg("count") = 0, py::arg("text") = "")

@@ -164,6 +164,29 @@ def test_sql_of_a_recording_is_its_catalogue(tmp_path):
             assert r.sql(query) == catalogue.execute(query).fetchall(), table
 
 
+def test_a_comparison_stands_with_its_own_snapshot_in_sql(tmp_path):
+    for rank in (0, 1):
+        writer = Writer(tmp_path / f"{rank}.cgrec", rank=rank)
+        for replay in (1, 2, 3):
+            values = numpy.float32([replay, 0])
+            writer.add("x", replay, values, mismatched=replay - 1, max_abs=replay, max_rel=0.5)
+            writer.add("plain", replay, values)
+            if replay != 2:
+                writer.add("some", replay, values, mismatched=10 + replay)
+        writer.close()
+    asked = (
+        "SELECT rank, probe, replay, mismatched, max_abs, max_rel FROM v_comparisons "
+        "ORDER BY rank, probe DESC, replay"
+    )
+
+    def rows(rank):
+        compared = [(rank, "x", replay, replay - 1, float(replay), 0.5) for replay in (1, 2, 3)]
+        return compared + [(rank, "some", replay, 10 + replay, 0.0, 0.0) for replay in (1, 3)]
+
+    assert cgdebug.open(tmp_path / "0.cgrec").sql(asked) == rows(0)  # its catalogue
+    assert cgdebug.open(tmp_path).sql(asked) == rows(0) + rows(1)  # made in memory
+
+
 def test_sql_takes_and_gives_every_type(path):
     r = cgdebug.open(path)
     values = (None, 2**63 - 1, -(2**63), 0.5, "text, blk.µ", b"\0bytes", numpy.int64(7), True)
