@@ -34,6 +34,7 @@ _HOMES = {
     ),
     "sharding": ("TensorShard", "assemble"),
     "postprocess": ("drain_records", "export_records_to_tensorboard"),
+    "watching": ("watch", "Watch", "WatchReport"),
     "client": ("connect", "Client"),
     "recording": ("open", "Recording"),
     "_native": ("native_extension_available", "NativeExtension"),
@@ -50,6 +51,7 @@ _MODULES = (
     "snapshot",
     "tensor_debug",
     "testing",
+    "watching",
 )
 
 # Not `open`: a star import would hide the built-in one.
@@ -85,6 +87,9 @@ if typing.TYPE_CHECKING:  # "as": what the package exports, for type checkers
     from .sharding import assemble as assemble
     from .snapshot import Stats as Stats
     from .snapshot import TensorSnapshot as TensorSnapshot
+    from .watching import Watch as Watch
+    from .watching import WatchReport as WatchReport
+    from .watching import watch as watch
 
 
 def __getattr__(name: str):

@@ -6,6 +6,8 @@ import re
 
 import torch
 
+from ._dtypes import TABLE
+
 MAX_NAME_BYTES = 255
 # The same characters as in libprobe/registration.cpp.
 _RESERVED_IN_NAMES = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029*?@#:{}]|^!")
@@ -32,6 +34,16 @@ def check_name(name) -> None:
             f"a probe's name may have {MAX_NAME_BYTES} bytes of UTF-8, this one has {size}: "
             f"{name[:40]!r}..."
         )
+
+
+def make_name(text: str) -> str:
+    """A name made of a text that may not be one. Of a long one the end is kept."""
+    name = _RESERVED_IN_NAMES.sub("_", text).encode(errors="replace")
+    return name[-MAX_NAME_BYTES:].decode(errors="ignore")
+
+
+def torch_dtypes() -> list[torch.dtype]:
+    return [getattr(torch, name) for name in TABLE if hasattr(torch, name)]
 
 
 def check_tensor(probe: str, tensor) -> None:

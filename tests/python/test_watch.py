@@ -1,0 +1,471 @@
+"""cgdebug.watch on the CPU: names, what is seen, and that the model does not notice."""
+
+import contextlib
+import copy
+import dataclasses
+import gc
+import pickle
+import threading
+import weakref
+
+import pytest
+import torch
+import torch._dynamo
+from torch import nn
+
+import cgdebug
+from cgdebug import TensorRecord
+
+
+class Block(nn.Module):
+    def __init__(self, size=8):
+        super().__init__()
+        self.attn, self.act, self.drop = nn.Linear(size, size), nn.GELU(), nn.Dropout(0.5)
+
+    def forward(self, x, scale=None):
+        y = x + self.drop(self.act(self.attn(x)))
+        return y if scale is None else y * scale
+
+
+class Net(nn.Module):
+    def __init__(self, layers=2):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(Block() for _ in range(layers))
+        self.unused = nn.Linear(8, 8)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class Returns(nn.Module):
+    """A module whose output a test chooses."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.inner = nn.Identity()
+        self.make = make
+
+    def forward(self, *args, **kwargs):
+        return self.make(*args, **kwargs)
+
+
+@pytest.fixture(autouse=True)
+def _clean():
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    yield
+    for one in list(cgdebug.watching._watches):
+        one.close()
+    gc.collect()
+
+
+def hooks_of(model):
+    return [
+        hook
+        for module in model.modules()
+        for hooks in (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
+        for hook in hooks.values()
+    ]
+
+
+def values(watched, name):
+    return [record.tensor for record in watched.probes[name].records()]
+
+
+FWD = ["fwd/Net"] + [f"fwd/layers.{i}{s}" for i in (0, 1) for s in ("", ".act", ".attn", ".drop")]
+
+
+# --- names and selection --------------------------------------------------------------------------
+
+
+def test_every_module_is_a_probe_of_its_name_and_holds_its_output():
+    net = Net()
+    with cgdebug.watch(net, values=4) as w:
+        x = torch.randn(3, 8)
+        y = net(x)
+        assert sorted(w.probes) == sorted(FWD)
+        torch.testing.assert_close(values(w, "fwd/layers.0.attn")[0], net.layers[0].attn(x))
+        assert torch.equal(values(w, "fwd/Net")[0], y)
+
+
+def test_select_takes_globs_and_excludes():
+    net = Net()
+    with cgdebug.watch(net, "layers.*,!*.drop,!*.act") as w:
+        net(torch.ones(1, 8))
+        assert sorted(w.probes) == sorted(
+            f"fwd/layers.{i}{s}" for i in (0, 1) for s in ("", ".attn")
+        )
+
+
+def test_inputs_parameters_and_gradients_have_names_of_their_own():
+    net = Net(1)
+    with cgdebug.watch(net, "layers.0.attn*", grads=True, inputs=True, params=True, values=4) as w:
+        x = torch.randn(2, 8)
+        net(x).sum().backward()
+        assert sorted(w.probes) == [
+            "fwd/layers.0.attn",
+            "grad/layers.0.attn",
+            "in/layers.0.attn",
+            "param/layers.0.attn.bias",
+            "param/layers.0.attn.weight",
+        ]
+        assert torch.equal(values(w, "in/layers.0.attn")[0], x)
+        assert torch.equal(values(w, "param/layers.0.attn.weight")[0], net.layers[0].attn.weight)
+        gradient = values(w, "grad/layers.0.attn")[0]
+        torch.testing.assert_close(gradient.T @ x, net.layers[0].attn.weight.grad)
+
+
+def test_several_tensors_are_named_by_place_and_key():
+    @dataclasses.dataclass
+    class Both:
+        hidden: torch.Tensor
+        note: str
+
+    one = torch.ones(2)
+    made = {
+        "a": (one, (one, [one])),
+        "b": {"logits": one, 3: one, "k:v": one, "k_v": one},
+        "c": Both(one, "text"),
+        "d": one,
+    }
+    net = nn.ModuleDict({name: Returns(lambda value=value: value) for name, value in made.items()})
+    with cgdebug.watch(net) as w:
+        for module in net.values():
+            module()
+        assert sorted(w.probes) == [
+            "fwd/a/0",
+            "fwd/a/1/0",
+            "fwd/a/1/1/0",
+            "fwd/b/3",
+            "fwd/b/k_v",
+            "fwd/b/k_v_2",
+            "fwd/b/logits",
+            "fwd/c/hidden",
+            "fwd/d",
+        ]
+
+
+def test_inputs_by_keyword_are_named_by_it():
+    net = Net(1)
+    with cgdebug.watch(net.layers[0], "Block", inputs=True) as w:
+        net.layers[0](torch.ones(1, 8), scale=torch.ones(1))
+        assert sorted(w.probes) == ["fwd/Block", "in/Block/0", "in/Block/scale"]
+
+
+def test_wrappers_do_not_appear_in_names():
+    net = Net(1)
+    wrapped = torch.compile(nn.DataParallel(net), backend="eager")
+    with cgdebug.watch(wrapped, "*attn,Net") as w:
+        net(torch.ones(1, 8))
+        assert sorted(w.probes) == ["fwd/Net", "fwd/layers.0.attn"]
+
+
+def test_a_module_under_two_names_has_the_first_and_explain_says_so():
+    net = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    net.append(net[0])
+    with cgdebug.watch(net, values=8) as w:
+        net(torch.ones(1, 2))
+        assert len(values(w, "fwd/0")) == 2
+        assert w.explain().not_watched == {"2": "it is the same module as 0"}
+
+
+def test_two_models_and_two_watches_keep_their_rows_apart():
+    first, second = Net(1), Net(1)
+    with cgdebug.watch(first) as a, cgdebug.watch(second) as b, cgdebug.watch(first) as c:
+        first(torch.ones(1, 8))
+        assert "fwd/layers.0" in a.probes and "fwd/Net_2.layers.0" in c.probes and not b.probes
+        second(torch.ones(1, 8))
+        assert "fwd/Net.layers.0" in b.probes
+        a.close()
+        first(torch.ones(1, 8))
+        assert {s.replays for s in c.probes["fwd/Net_2.layers.0"]._status(True).slots} == {2}
+    with cgdebug.watch(second) as d:
+        second(torch.ones(1, 8))
+        assert "fwd/layers.0" in d.probes
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        ({"level": "op"}, "level must be 'module', the only one that exists so far, not 'op'"),
+        ({"select": "nothing*"}, "no module matches select='nothing*'. The model has: Net, layers"),
+        ({"select": "re:("}, r"select='re:\('"),
+        ({"values": "many"}, "values must be an integer"),
+        ({"grads": "yes"}, "grads must be True or False, not 'yes'"),
+    ],
+)
+def test_bad_arguments_are_refused_and_leave_no_hook(arguments, text):
+    net = Net()
+    with pytest.raises(ValueError, match=text.replace("*", r"\*") if "re:" not in text else None):
+        cgdebug.watch(net, **arguments)
+    assert not hooks_of(net) and not list(cgdebug.watching._watches)
+    with pytest.raises(TypeError, match="not a function"):
+        cgdebug.watch(lambda x: x)
+
+
+# --- the model does not notice --------------------------------------------------------------------
+
+
+def train(net, steps=3, watched=contextlib.nullcontext):
+    torch.manual_seed(1)
+    optimizer = torch.optim.AdamW(net.parameters())
+    outputs = []
+    with watched():
+        for _ in range(steps):
+            optimizer.zero_grad()
+            y = net(torch.randn(4, 8))
+            (y * y).sum().backward()
+            optimizer.step()
+            outputs += [y.detach().clone()]
+            outputs += [p.grad.clone() for p in net.parameters() if p.grad is not None]
+    return outputs + list(net.state_dict().values())
+
+
+def test_outputs_gradients_and_weights_are_those_without_watch_bit_for_bit():
+    plain, net = Net(), Net()
+    expected = train(plain)
+    everything = {"grads": True, "inputs": True, "params": True}
+    actual = train(net, watched=lambda: cgdebug.watch(net, **everything))
+    assert len(actual) == len(expected)
+    assert all(torch.equal(a, b) for a, b in zip(actual, expected))
+
+
+def test_close_takes_every_hook_off_and_puts_torch_back():
+    graphed = torch.cuda.make_graphed_callables
+    net = Net()
+    own = net.register_forward_hook(lambda *_: None)
+    w = cgdebug.watch(net, grads=True, inputs=True, params=True)
+    v = cgdebug.watch(net, "layers.0")
+    net(torch.ones(1, 8)).sum().backward()
+    v.close()
+    w.close()
+    w.close()
+    assert hooks_of(net) == list(net._forward_hooks.values()) and len(hooks_of(net)) == 1
+    own.remove()
+    assert torch.cuda.make_graphed_callables is graphed
+    net(torch.ones(1, 8))
+    assert "closed" in str(w.explain())
+
+
+def test_an_exception_in_the_context_closes_it():
+    net = Net()
+    with pytest.raises(ZeroDivisionError), cgdebug.watch(net):
+        net(torch.ones(1, 8))
+        raise ZeroDivisionError
+    assert not hooks_of(net)
+
+
+def test_watching_keeps_no_model_alive_and_the_model_keeps_the_watch():
+    net = Net()
+    w = cgdebug.watch(net, grads=True, inputs=True, params=True)
+    net(torch.ones(1, 8)).sum().backward()
+    gone = weakref.ref(net)
+    del net
+    assert gone() is None
+    assert "the model is gone" in str(w.explain()) or "a model that is gone" in str(w.explain())
+    w.close()
+
+    net = Net()
+    kept = weakref.ref(cgdebug.watch(net))
+    gc.collect()
+    net(torch.ones(1, 8))
+    assert kept().probes
+    del net
+    gc.collect()
+    assert kept() is None
+
+
+def test_copies_and_pickles_of_a_watched_model_are_not_watched():
+    net = Net(1)
+    with cgdebug.watch(net, grads=True, inputs=True, params=True, values=8) as w:
+        twin, other = copy.deepcopy(net), pickle.loads(pickle.dumps(net))
+        for one in (net, twin, other):
+            one.eval()
+            assert torch.equal(one(torch.ones(1, 8)), net.eval()(torch.ones(1, 8)))
+        assert len(values(w, "fwd/Net")) == 4
+
+
+def test_a_failing_forward_and_what_cannot_be_seen_do_not_stop_the_job(caplog):
+    def fail(x):
+        raise KeyError("own")
+
+    net = nn.ModuleDict(
+        {
+            "fails": Returns(fail),
+            "complex": Returns(lambda x: x.to(torch.complex64)),
+            "sparse": Returns(lambda x: x.to_sparse()),
+            "text": Returns(lambda x: "text"),
+            "many": Returns(lambda x: [x] * 70),
+            "mapped": Returns(lambda x: x * 2),
+        }
+    )
+    with cgdebug.watch(net, "*,!*.inner") as w:
+        x = torch.ones(2, 2)
+        with pytest.raises(KeyError, match="own"):
+            net["fails"](x)
+        for name in ("complex", "sparse", "text", "many"):
+            net[name](x)
+        torch.vmap(net["mapped"])(x)
+        report = w.explain()
+        assert report.not_seen["fwd/fails"] == "its module was never called"
+        assert "complex64" in report.not_seen["fwd/complex"]
+        assert report.not_seen["fwd/text"] == "it holds no tensor"
+        assert "vmap" in report.not_seen["fwd/mapped"]
+        assert "more than 64 tensors" in report.problems["fwd/many"]
+        assert len(report.seen) == 64
+
+
+def test_explain_names_what_never_ran_and_what_came_later():
+    net = Net(1)
+    with cgdebug.watch(net, grads=True) as w:
+        net.layers.append(Block())
+        net(torch.ones(1, 8))
+        report = w.explain()
+        assert report.not_seen["fwd/unused"] == "its module was never called"
+        assert report.not_seen["grad/layers.0.attn"] == "no gradient came"
+        assert "call watch() again" in report.not_watched["layers.1.attn"]
+        assert report.shm_bytes > 0 and report.snapshots == 5
+        assert "fwd/unused" in str(report) and "MiB of /dev/shm" in str(report)
+
+
+def test_lazy_modules_are_seen_when_their_parameters_exist():
+    net = nn.Sequential(nn.LazyLinear(3), nn.ReLU())
+    with cgdebug.watch(net, params=True, values=2) as w:
+        net(torch.ones(2, 5))
+        assert values(w, "param/0.weight")[0].shape == (3, 5)
+        assert values(w, "fwd/0")[0].shape == (2, 3)
+
+
+def test_parameters_of_a_list_are_seen_through_the_module_around_it():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scales = nn.ParameterList([torch.full((2,), float(i)) for i in range(2)])
+
+        def forward(self, x):
+            return x * self.scales[0] + self.scales[1]
+
+    net = nn.Sequential(Scaled())
+    with cgdebug.watch(net, params=True, values=2) as w:
+        net(torch.ones(2))
+        assert values(w, "param/0.scales.1")[0].tolist() == [1, 1]
+
+
+def test_a_leaf_output_gets_no_gradient_hook():
+    weight = nn.Parameter(torch.ones(2))
+    net = Returns(lambda: weight)
+    with cgdebug.watch(net, "Returns", grads=True) as w:
+        for _ in range(3):
+            (net() * 2).sum().backward()
+        assert not weight._backward_hooks
+        assert "leaf" in w.explain().not_seen["grad/Returns"]
+
+
+def test_checkpointed_modules_and_threads_are_seen():
+    from torch.utils.checkpoint import checkpoint
+
+    net = Net(1)
+    with cgdebug.watch(net, grads=True, values=64) as w:
+        x = torch.randn(2, 8, requires_grad=True)
+        checkpoint(net, x, use_reentrant=False).sum().backward()
+        assert len(values(w, "fwd/layers.0.attn")) == 2  # once more, in the backward pass
+        assert len(values(w, "grad/layers.0.attn")) == 1
+
+        def call():
+            for _ in range(5):
+                net(torch.ones(2, 8))
+
+        threads = [threading.Thread(target=call) for _ in range(4)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+        assert len(values(w, "fwd/layers.0.attn")) == 22
+
+
+# --- torch.compile --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_a_model_compiled_after_watch_is_seen_without_a_graph_break(backend):
+    net = Net().eval()
+    w = cgdebug.watch(net, grads=True, params=True, inputs=True, values=8)
+    compiled = torch.compile(net, backend=backend, fullgraph=True)
+    for i in range(1, 4):
+        y = compiled(torch.full((2, 8), float(i)))
+        y.sum().backward()
+        assert torch.equal(values(w, "fwd/Net")[-1], y)
+        assert torch.equal(values(w, "fwd/layers.1")[-1], y)
+    assert {f"fwd/layers.{i}.attn" for i in (0, 1)} <= w.probes.keys()
+    for name in (
+        "in/layers.1",
+        "fwd/layers.0.act",
+        "grad/layers.0.act",
+        "param/layers.0.attn.bias",
+    ):
+        assert len(values(w, name)) == 3, name
+    assert not torch._dynamo.utils.counters["graph_break"]
+    assert w.explain().not_seen.keys() == {
+        f"{kind}/unused{rest}"
+        for kind, rest in (
+            ("fwd", ""),
+            ("grad", ""),
+            ("in", ""),
+            ("param", ".weight"),
+            ("param", ".bias"),
+        )
+    }
+    w.close()
+    assert torch.equal(compiled(torch.ones(2, 8)), net(torch.ones(2, 8))) or backend == "inductor"
+
+
+def test_a_model_compiled_before_watch_is_not_said_to_be_seen():
+    net = Net().eval()
+    compiled = torch.compile(net, backend="eager", fullgraph=True)
+    compiled(torch.ones(1, 8))
+    with cgdebug.watch(net) as w:
+        compiled(torch.ones(1, 8))
+        report = w.explain()
+        assert "torch.compiler.reset()" in report.not_seen["fwd/layers.0.attn"]
+        torch.compiler.reset()
+        compiled(torch.ones(1, 8))
+        assert "fwd/layers.0.attn" in w.explain().seen
+
+
+def test_layers_compiled_one_by_one_are_all_seen():
+    net = Net(layers=12).eval()
+    with cgdebug.watch(net, "layers.*.attn") as w:
+        for layer in net.layers:
+            layer.compile(backend="eager", fullgraph=True)
+        net(torch.ones(1, 8))
+        assert len(w.explain().seen) == 12
+    assert torch._dynamo.config.recompile_limit == 8
+
+
+def test_outputs_of_compiled_code_in_containers_are_named_as_in_eager_code():
+    @dataclasses.dataclass
+    class Both:
+        hidden: torch.Tensor
+        rest: tuple
+
+    net = nn.Sequential(nn.Linear(2, 2), Returns(lambda x: Both(x, (x + 1, {"k": x + 2}))))
+
+    def run(model):
+        with cgdebug.watch(net, "1", values=2) as w:
+            model(torch.zeros(1, 2))
+            return {name: values(w, name)[0] for name in w.probes}
+
+    eager, compiled = run(net), run(torch.compile(net, backend="aot_eager", fullgraph=True))
+    assert eager.keys() == compiled.keys() == {"fwd/1/hidden", "fwd/1/rest/0", "fwd/1/rest/1/k"}
+    assert all(torch.equal(eager[name], compiled[name]) for name in eager)
+
+
+def test_watched_values_are_kept_as_asked():
+    net = Net(1)
+    with cgdebug.watch(net, "Net", values=TensorRecord(capacity=2)) as w:
+        for i in range(5):
+            net(torch.full((1, 8), float(i)))
+        assert len(w.probes["fwd/Net"].records()) == 2
