@@ -6,7 +6,7 @@ import re
 
 import torch
 
-from ._dtypes import TABLE
+from ._dtypes import table
 
 MAX_NAME_BYTES = 255
 # The same characters as in libprobe/registration.cpp.
@@ -43,7 +43,7 @@ def make_name(text: str) -> str:
 
 
 def torch_dtypes() -> list[torch.dtype]:
-    return [getattr(torch, name) for name in TABLE if hasattr(torch, name)]
+    return [getattr(torch, name) for name in table() if hasattr(torch, name)]
 
 
 def check_tensor(probe: str, tensor) -> None:
