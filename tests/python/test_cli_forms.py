@@ -141,12 +141,12 @@ def test_the_c_locale_gets_ascii(watched, cli, locale):
         found = cli(*words, **locale)
         text = found.stdout + found.stderr
         assert not GLYPHS.search(text), (words, GLYPHS.findall(text))
-    stats = cli("probes", watched, **locale).stdout
+    stats = cli("probes", "-v", watched, **locale).stdout
     assert " in [" in stats and "mean=" in stats
 
 
 def test_utf8_has_its_glyphs_and_plain_has_none(watched, cli):
-    assert GLYPHS.search(cli("probes", watched, LC_ALL="C.UTF-8").stdout)
+    assert GLYPHS.search(cli("probes", "-v", watched, LC_ALL="C.UTF-8").stdout)
     for words in (["probes", watched], ["stats", watched], ["tail", "-n", "20"], ["probes"]):
         assert not GLYPHS.search(cli("--plain", *words, LC_ALL="C.UTF-8").stdout), words
 
