@@ -1,5 +1,6 @@
 // The table's slots of eager calls, and where a probe is called.
 #include <algorithm>
+#include <utility>
 
 #include "libprobe/capture/cuda_lane.h"
 #include "libprobe/probe_table.h"
@@ -12,14 +13,33 @@ using capture::ProbeSlot;
 
 constexpr std::size_t kMaxEagerSlots = 64;  // per probe: one per shape and stream
 
+class Unlocked {
+ public:
+  explicit Unlocked(std::unique_lock<std::mutex>& lock) : lock_(lock) { lock_.unlock(); }
+  ~Unlocked() { lock_.lock(); }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+
+ private:
+  std::unique_lock<std::mutex>& lock_;
+};
+
+// Buffers that go back unless a slot takes them.
+struct SpareBuffers {
+  ~SpareBuffers() { capture::FreeBuffers(buffers); }
+  capture::Buffers buffers;
+};
+
 }  // namespace
 
 std::string ProbeTable::CallSite(ProbeState& probe, std::unique_lock<std::mutex>& lock) {
   const SiteProvider provider = site_provider_.load();
   if (provider == nullptr) return {};
-  lock.unlock();
-  std::string site = provider();
-  lock.lock();
+  std::string site;
+  {
+    const Unlocked unlocked(lock);
+    site = provider();
+  }
   AdoptInThisProcess(probe);
   return site;
 }
@@ -34,10 +54,20 @@ ProbeSlot* ProbeTable::FindEagerSlot(ProbeState& probe, const TensorRef& tensor,
 
 ProbeSlot* ProbeTable::EagerSlot(ProbeState& probe, const TensorRef& tensor, void* stream,
                                  std::unique_lock<std::mutex>& lock) {
+  const bool on_gpu = tensor.device_type == DeviceType::kCuda;
   ProbeSlot* found = FindEagerSlot(probe, tensor, stream);
   std::string site;
+  SpareBuffers spare;
   if (found == nullptr) {
     site = CallSite(probe, lock);
+    if (on_gpu) {
+      const std::uint64_t bytes = CheckTensor(probe.name, tensor);
+      // The device may have to get idle for it, and other threads must not wait for that.
+      const Unlocked unlocked(lock);
+      spare.buffers =
+          capture::AllocateBuffers(bytes, tensor.device_index, capture::Buffers::Kind::kEager);
+    }
+    AdoptInThisProcess(probe);
     if (probe.closed) return nullptr;
     found = FindEagerSlot(probe, tensor, stream);
   }
@@ -46,7 +76,6 @@ ProbeSlot* ProbeTable::EagerSlot(ProbeState& probe, const TensorRef& tensor, voi
     return found;
   }
   EvictOldEager(probe);
-  const bool on_gpu = tensor.device_type == DeviceType::kCuda;
   std::unique_ptr<ProbeSlot> slot;
   if (!on_gpu) slot = TakePrepared(probe, tensor);
   if (slot == nullptr) {
@@ -55,11 +84,8 @@ ProbeSlot* ProbeTable::EagerSlot(ProbeState& probe, const TensorRef& tensor, voi
   }
   slot->eager_stream = stream;
   slot->last_used = ++eager_uses_;
+  slot->buffers = std::exchange(spare.buffers, {});
   try {
-    if (on_gpu) {
-      slot->buffers = capture::AllocateBuffers(slot->registration.payload_bytes,
-                                               tensor.device_index, capture::Buffers::Kind::kEager);
-    }
     Complete(probe, *slot, tensor, 0, 0, site);
     return Publish(probe, slot);
   } catch (...) {

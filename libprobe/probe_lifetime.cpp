@@ -183,6 +183,10 @@ void ProbeTable::Retire(ProbeSlot& slot) {
   segment_->Retire(slot.index);
 }
 
+ProbeTable::Trimmer::~Trimmer() {
+  if (wanted_ && table_.has_gpu_memory_.load(std::memory_order_relaxed)) capture::TrimBuffers();
+}
+
 void ProbeTable::FreeSlot(ProbeSlot& slot) {
   if (slot.reader) KeepVerdict(slot);
   capture::FreeBuffers(slot.buffers);
@@ -250,6 +254,7 @@ void ProbeTable::MakeRoom(std::uint64_t bytes) {
 }
 
 void ProbeTable::Close(ProbeState& probe) {
+  const Trimmer trimmer(*this);
   const std::lock_guard lock(mutex_);
   AdoptInThisProcess(probe);
   if (probe.closed) return;

@@ -296,6 +296,8 @@ void ProbeTable::ObserveCuda(ProbeState& probe, const TensorRef& tensor, void* s
     throw Named(probe, error);
   }
   if (!capture.capturing && probe.options.mode == ProbeMode::kCapture) return;
+  has_gpu_memory_.store(true, std::memory_order_relaxed);
+  const Trimmer trimmer(*this, capture.capturing);
   std::unique_lock lock(mutex_);
   AdoptInThisProcess(probe);
   if (probe.closed) return;
@@ -345,6 +347,8 @@ void ProbeTable::Observe(ProbeState& probe, const TensorRef& tensor, void* strea
 }
 
 void ProbeTable::Prepare(ProbeState& probe, const TensorRef& tensor) {
+  if (OnGpu(tensor)) has_gpu_memory_.store(true, std::memory_order_relaxed);
+  const Trimmer trimmer(*this);
   const std::lock_guard lock(mutex_);
   AdoptInThisProcess(probe);
   if (probe.closed) throw ProbeError(ErrorKind::kClosed, "probe '" + probe.name + "' is closed");

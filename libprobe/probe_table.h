@@ -99,7 +99,7 @@ class ProbeTable {
   std::string CallSite(ProbeState& probe, std::unique_lock<std::mutex>& lock);
   static capture::ProbeSlot* FindEagerSlot(ProbeState& probe, const TensorRef& tensor,
                                            void* stream);
-  // nullptr if the probe was closed.
+  // nullptr if the probe was closed. Releases `lock` meanwhile to allocate memory.
   capture::ProbeSlot* EagerSlot(ProbeState& probe, const TensorRef& tensor, void* stream,
                                 std::unique_lock<std::mutex>& lock);
   void CaptureOne(ProbeState& probe, const TensorRef& tensor, void* stream, std::uint64_t graph_id,
@@ -115,6 +115,20 @@ class ProbeTable {
   void KeepVerdict(const capture::ProbeSlot& slot);
   void Retire(capture::ProbeSlot& slot);
   void FreeSlot(capture::ProbeSlot& slot);
+  // Made before the mutex is taken: when it has been given back, frees memory of slots that are
+  // gone. That may wait for the device, so no eager call does it.
+  class Trimmer {
+   public:
+    explicit Trimmer(const ProbeTable& table, bool wanted = true)
+        : table_(table), wanted_(wanted) {}
+    ~Trimmer();
+    Trimmer(const Trimmer&) = delete;
+    Trimmer& operator=(const Trimmer&) = delete;
+
+   private:
+    const ProbeTable& table_;
+    bool wanted_;
+  };
   void Sweep(bool force);
   bool AllDrained(const ProbeState* probe);
 
@@ -143,6 +157,7 @@ class ProbeTable {
   // captures or asks for the status.
   std::atomic<std::int64_t> step_{-1};
   std::atomic<SiteProvider> site_provider_{nullptr};
+  std::atomic<bool> has_gpu_memory_{false};               // not what a parent had before it forked
   std::atomic<layout::ProducerLine*> producer_{nullptr};  // in the segment, once there is one
 };
 

@@ -2,8 +2,10 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <new>
 #include <thread>
+#include <utility>
 
 #include "libprobe/capture/cuda_check.h"
 #include "libprobe/capture/device_guard.h"
@@ -14,6 +16,10 @@ namespace {
 
 constexpr std::uint64_t kMaxIdleBytes = 256ull << 20;  // device and host together
 
+// What a slab reserves beyond what is needed now: as much as there is already, within these limits.
+constexpr std::uint64_t kMinHeadroomBytes = 4ull << 20;
+constexpr std::uint64_t kMaxHeadroomBytes = 64ull << 20;
+
 // Rounds up to quarters of a power of two: reuse across similar shapes wastes at most a quarter.
 std::uint64_t SizeClass(std::uint64_t bytes) {
   std::uint64_t step = 256;
@@ -23,6 +29,21 @@ std::uint64_t SizeClass(std::uint64_t bytes) {
 
 std::uint64_t Held(const Buffers& buffers) {
   return buffers.bytes * (buffers.kind == Buffers::Kind::kCallback ? 2 : 1);
+}
+
+void FreeNow(const Buffers& buffers, const DeviceAllocator& fallback) noexcept {
+  try {
+    const DeviceGuard guard(buffers.device);
+    if (buffers.staging != nullptr) {
+      if (buffers.from_fallback) {
+        fallback.free(buffers.staging);
+      } else {
+        (void)cudaFree(buffers.staging);
+      }
+    }
+    if (buffers.pinned != nullptr) (void)cudaFreeHost(buffers.pinned);
+  } catch (const ProbeError&) {  // the device is gone, and its memory with it
+  }
 }
 
 }  // namespace
@@ -37,19 +58,9 @@ void BufferPool::SetFallback(const DeviceAllocator& allocator) {
   fallback_ = allocator;
 }
 
-void BufferPool::FreeNow(const Buffers& buffers) const noexcept {
-  try {
-    const DeviceGuard guard(buffers.device);
-    if (buffers.staging != nullptr) {
-      if (buffers.from_fallback) {
-        fallback_.free(buffers.staging);
-      } else {
-        (void)cudaFree(buffers.staging);
-      }
-    }
-    if (buffers.pinned != nullptr) (void)cudaFreeHost(buffers.pinned);
-  } catch (const ProbeError&) {  // the device is gone, and its memory with it
-  }
+DeviceAllocator BufferPool::Fallback() {
+  const std::lock_guard lock(mutex_);
+  return fallback_;
 }
 
 // Frees what is kept for reuse before asking the job for memory. Requires: `mutex_` is free.
@@ -57,12 +68,8 @@ void BufferPool::AllocateStaging(std::uint64_t bytes, Buffers* buffers) {
   cudaError_t status = cudaMalloc(&buffers->staging, bytes);
   if (status != cudaErrorMemoryAllocation) return CheckCuda(status, "cudaMalloc");
   (void)cudaGetLastError();
-  DeviceAllocator fallback;
-  {
-    const std::lock_guard lock(mutex_);
-    Trim();
-    fallback = fallback_;
-  }
+  FreeIdle(0);
+  const DeviceAllocator fallback = Fallback();
   status = cudaMalloc(&buffers->staging, bytes);
   if (status == cudaErrorMemoryAllocation && fallback.allocate != nullptr) {
     (void)cudaGetLastError();
@@ -85,6 +92,7 @@ void BufferPool::AllocateStaging(std::uint64_t bytes, Buffers* buffers) {
 
 Buffers BufferPool::Take(std::uint64_t bytes, int device, Buffers::Kind kind) {
   const Key key = {SizeClass(bytes), device, kind};
+  if (kind == Buffers::Kind::kEager) return TakeEager(key.bytes, device);
   {
     const std::lock_guard lock(mutex_);
     auto found = idle_.find(key);
@@ -99,43 +107,113 @@ Buffers BufferPool::Take(std::uint64_t bytes, int device, Buffers::Kind kind) {
   buffers.kind = kind;
   buffers.bytes = key.bytes;
   buffers.device = device;
-  try {
-    if (kind == Buffers::Kind::kDirect) {
-      AllocateStaging(buffers.bytes + sizeof(DirectState), &buffers);
-      buffers.state =
-          reinterpret_cast<DirectState*>(static_cast<std::byte*>(buffers.staging) + buffers.bytes);
-      return buffers;
-    }
-    if (kind == Buffers::Kind::kCallback) AllocateStaging(buffers.bytes, &buffers);
-    CGD_CUDA(cudaHostAlloc(&buffers.pinned, buffers.bytes, cudaHostAllocPortable));
-  } catch (...) {
-    FreeNow(buffers);
-    throw;
+  if (kind == Buffers::Kind::kDirect) {
+    AllocateStaging(buffers.bytes + sizeof(DirectState), &buffers);
+    buffers.state =
+        reinterpret_cast<DirectState*>(static_cast<std::byte*>(buffers.staging) + buffers.bytes);
+    return buffers;
   }
+  AllocateStaging(buffers.bytes, &buffers);
+  const cudaError_t status = cudaHostAlloc(&buffers.pinned, buffers.bytes, cudaHostAllocPortable);
+  if (status != cudaSuccess) {
+    (void)cudaGetLastError();
+    buffers.pinned = nullptr;
+    FreeNow(buffers, Fallback());
+  }
+  CheckCuda(status, "cudaHostAlloc");
   return buffers;
+}
+
+Buffers BufferPool::TakeEager(std::uint64_t bytes, int device) {
+  Buffers buffers;
+  buffers.kind = Buffers::Kind::kEager;
+  buffers.bytes = bytes;
+  buffers.device = device;
+  std::uint64_t headroom = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (TakeFromSlabs(&buffers)) return buffers;
+    headroom = std::clamp(slab_bytes_, kMinHeadroomBytes, kMaxHeadroomBytes);
+  }
+  std::uint64_t slab_bytes = bytes + headroom;
+  void* data = nullptr;
+  cudaError_t status = cudaHostAlloc(&data, slab_bytes, cudaHostAllocPortable);
+  if (status == cudaErrorMemoryAllocation) {  // no headroom, but this probe works
+    (void)cudaGetLastError();
+    slab_bytes = bytes;
+    status = cudaHostAlloc(&data, slab_bytes, cudaHostAllocPortable);
+  }
+  CheckCuda(status, "cudaHostAlloc");
+  const std::lock_guard lock(mutex_);
+  const std::uint32_t number = ++last_slab_;
+  slabs_.insert({number, {static_cast<std::byte*>(data), slab_bytes, 0}});
+  slab_bytes_ += slab_bytes;
+  if (!free_.Give({number, 0}, slab_bytes) || !TakeFromSlabs(&buffers)) throw std::bad_alloc();
+  return buffers;
+}
+
+// Requires: mutex_.
+bool BufferPool::TakeFromSlabs(Buffers* buffers) {
+  const auto place = free_.Take(buffers->bytes);
+  if (!place) return false;
+  Slab& slab = slabs_.at(place->area);
+  slab.used_bytes += buffers->bytes;
+  buffers->slab = place->area;
+  buffers->slab_offset = place->offset;
+  buffers->pinned = slab.data + place->offset;
+  return true;
+}
+
+// Requires: mutex_.
+void BufferPool::GiveToSlab(const Buffers& buffers) {
+  if (!free_.Give({buffers.slab, buffers.slab_offset}, buffers.bytes)) return;
+  slabs_.at(buffers.slab).used_bytes -= buffers.bytes;
 }
 
 void BufferPool::Give(const Buffers& buffers) noexcept {
   const std::lock_guard lock(mutex_);
-  idle_bytes_ += Held(buffers);
+  if (buffers.kind == Buffers::Kind::kEager) return GiveToSlab(buffers);
   try {
     idle_[{buffers.bytes, buffers.device, buffers.kind}].push_back(buffers);
+    idle_bytes_ += Held(buffers);
   } catch (const std::bad_alloc&) {
     // Lost until the process ends: freeing it here could wait for another thread's capture.
-    idle_bytes_ -= Held(buffers);
   }
-  if (idle_bytes_ > kMaxIdleBytes) Trim();
 }
 
-void BufferPool::Trim() noexcept {
+void BufferPool::Trim() noexcept { FreeIdle(kMaxIdleBytes); }
+
+// Frees everything that is unused if that is more than `allowed_bytes`.
+void BufferPool::FreeIdle(std::uint64_t allowed_bytes) noexcept {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   if (cudaThreadExchangeStreamCaptureMode(&mode) != cudaSuccess) return;
-  for (auto& [key, list] : idle_) {
-    for (const Buffers& buffers : list) FreeNow(buffers);
-    list.clear();
+  const DeviceAllocator fallback = Fallback();
+  const auto [idle, slabs] = TakeIdle(allowed_bytes);
+  for (const auto& [key, list] : idle) {
+    for (const Buffers& buffers : list) FreeNow(buffers, fallback);
   }
-  idle_bytes_ = 0;
+  for (const auto& [number, slab] : slabs) (void)cudaFreeHost(slab.data);
   (void)cudaThreadExchangeStreamCaptureMode(&mode);
+}
+
+// Nothing unless it is more than `allowed_bytes`.
+std::pair<BufferPool::Idle, BufferPool::Slabs> BufferPool::TakeIdle(
+    std::uint64_t allowed_bytes) noexcept {
+  std::pair<Idle, Slabs> taken;
+  const std::lock_guard lock(mutex_);
+  std::uint64_t bytes = idle_bytes_;
+  for (const auto& [number, slab] : slabs_) bytes += slab.used_bytes == 0 ? slab.bytes : 0;
+  if (bytes <= allowed_bytes) return taken;
+  taken.first.swap(idle_);
+  idle_bytes_ = 0;
+  for (auto it = slabs_.begin(); it != slabs_.end();) {
+    const auto slab = it++;
+    if (slab->second.used_bytes != 0) continue;
+    slab_bytes_ -= slab->second.bytes;
+    free_.Forget(slab->first);
+    taken.second.insert(slabs_.extract(slab));
+  }
+  return taken;
 }
 
 }  // namespace cgdebug::capture

@@ -3,6 +3,10 @@
 // Why a pool: cudaFree and cudaFreeHost synchronize with the device, so a probe whose graph was
 // deleted must not call them while the job runs. And a job that captures again wants the same
 // sizes.
+//
+// Why slabs for eager calls: cudaHostAlloc may wait for the device as well. If a stream waits for
+// something that the calling thread does only later, an eager call that waits hangs for ever. So
+// their pinned memory is cut from large allocations, and most calls with a new shape need none.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +17,7 @@
 
 #include "cgdebug/probe.h"
 #include "libprobe/capture/probe_slot.h"
+#include "libprobe/ring/free_ranges.h"
 
 namespace cgdebug::capture {
 
@@ -26,7 +31,10 @@ class BufferPool {
   // Requires: relaxed capture mode if a capture is under way; `device` is current.
   // Fails: throws ProbeError.
   Buffers Take(std::uint64_t bytes, int device, Buffers::Kind kind);
+  // Makes no call to CUDA.
   void Give(const Buffers& buffers) noexcept;
+  // Frees what is unused if it is much. Waits for the device then.
+  void Trim() noexcept;
   void SetFallback(const DeviceAllocator& allocator);
 
  private:
@@ -36,13 +44,29 @@ class BufferPool {
     Buffers::Kind kind;
     auto operator<=>(const Key&) const = default;
   };
+  // One allocation of pinned memory, shared by slots.
+  struct Slab {
+    std::byte* data;
+    std::uint64_t bytes;
+    std::uint64_t used_bytes;
+  };
+  using Idle = std::map<Key, std::vector<Buffers>>;
+  using Slabs = std::map<std::uint32_t, Slab>;
+  DeviceAllocator Fallback();
   void AllocateStaging(std::uint64_t bytes, Buffers* buffers);
-  void FreeNow(const Buffers& buffers) const noexcept;
-  void Trim() noexcept;
+  Buffers TakeEager(std::uint64_t bytes, int device);
+  bool TakeFromSlabs(Buffers* buffers);
+  void GiveToSlab(const Buffers& buffers);
+  void FreeIdle(std::uint64_t allowed_bytes) noexcept;
+  std::pair<Idle, Slabs> TakeIdle(std::uint64_t allowed_bytes) noexcept;
 
-  std::mutex mutex_;
-  std::map<Key, std::vector<Buffers>> idle_;
-  std::uint64_t idle_bytes_ = 0;  // held and unused
+  std::mutex mutex_;  // never held over a call to CUDA
+  Idle idle_;
+  std::uint64_t idle_bytes_ = 0;  // held and unused, slabs left out
+  Slabs slabs_;                   // by number
+  std::uint32_t last_slab_ = 0;
+  std::uint64_t slab_bytes_ = 0;  // of all of them
+  ring::FreeRanges free_;         // by slab
   DeviceAllocator fallback_ = {};
 };
 

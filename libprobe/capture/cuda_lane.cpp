@@ -54,6 +54,8 @@ void FreeBuffers(const Buffers& buffers) noexcept {
   if (buffers.kind != Buffers::Kind::kNone) BufferPool::Instance().Give(buffers);
 }
 
+void TrimBuffers() noexcept { BufferPool::Instance().Trim(); }
+
 void SetFallbackAllocator(const DeviceAllocator& allocator) {
   BufferPool::Instance().SetFallback(allocator);
 }

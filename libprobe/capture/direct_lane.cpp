@@ -67,7 +67,7 @@ void Launch(const void* kernel, int blocks, int threads, void* arguments, cudaSt
 }
 
 // The offset from the GPU's clock to that of serials: of several readings the fastest, at its
-// middle.
+// middle. The pinned word is not freed: that would wait for the job's work.
 std::int64_t MeasureSerialOffset(cudaStream_t stream) {
   std::uint64_t* reading = nullptr;
   CGD_CUDA(cudaHostAlloc(reinterpret_cast<void**>(&reading), sizeof(*reading),
@@ -83,7 +83,6 @@ std::int64_t MeasureSerialOffset(cudaStream_t stream) {
     best_ns = after - before;
     offset_ns = before + best_ns / 2 - static_cast<std::int64_t>(*reading);
   }
-  CGD_CUDA(cudaFreeHost(reading));
   return offset_ns;
 }
 

@@ -17,6 +17,7 @@ namespace {
 StreamCapture QueryCapture(void*) { return {}; }
 Buffers AllocateBuffers(std::uint64_t, int, Buffers::Kind) { Refuse(); }
 void FreeBuffers(const Buffers&) noexcept {}
+void TrimBuffers() noexcept {}
 void SetFallbackAllocator(const DeviceAllocator&) {}
 std::optional<LaneRefusal> DirectLaneRefused(int) { Refuse(); }
 std::optional<LaneRefusal> MapForDevice(const ring::SegmentWriter&, const ring::Block&, int) {

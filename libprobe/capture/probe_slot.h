@@ -29,6 +29,8 @@ struct Buffers {
   std::uint64_t bytes = 0;
   int device = 0;
   bool from_fallback = false;  // staging came from the DeviceAllocator
+  std::uint32_t slab = 0;      // in which pinned lies; kEager
+  std::uint64_t slab_offset = 0;
 };
 
 // Owned by the probe table, which frees it when nothing needs it any more. The graph says so

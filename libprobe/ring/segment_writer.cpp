@@ -13,7 +13,6 @@
 #include <cstring>
 #include <new>
 #include <optional>
-#include <tuple>
 
 #include "libprobe/ring/process_origin.h"
 #include "libprobe/ring/realtime.h"
@@ -185,17 +184,18 @@ void SegmentWriter::Grow(std::uint64_t bytes) {
   std::memcpy(extent.data(), &header, sizeof(header));
   // Both or neither: if a free range were known without its extent, the next block would be written
   // behind the end of another.
-  auto range = free_.end();
   const std::uint64_t room = extent.bytes() - layout::kExtentDataOffset;
   try {
-    range = free_.insert({{index, layout::kExtentDataOffset}, 0}).first;
     extents_.emplace(index, std::move(extent));
   } catch (const std::bad_alloc&) {  // thrown before the extent was moved
-    if (range != free_.end()) free_.erase(range);
     extent.Unlink();
     throw;
   }
-  range->second = room;
+  if (!free_.Give({index, layout::kExtentDataOffset}, room)) {
+    extents_.at(index).Unlink();
+    extents_.erase(index);
+    throw std::bad_alloc();
+  }
   last_extent_ = index;
   StoreRelease(producer()->extent_count, std::uint64_t{extents_.size()});
 }
@@ -218,45 +218,22 @@ SharedFile SegmentWriter::CreateExtent(std::uint64_t bytes, std::uint32_t* index
 
 Block SegmentWriter::Allocate(std::uint64_t bytes, std::uint64_t block_header_bytes) {
   bytes = layout::AlignUp(std::max<std::uint64_t>(bytes, 1), layout::kPageBytes);
-  auto fits = [&](const auto& range) { return range.second >= bytes; };
-  auto found = std::find_if(free_.begin(), free_.end(), fits);
-  if (found == free_.end()) {
+  auto place = free_.Take(bytes);
+  if (!place) {
     Grow(bytes);
-    found = std::find_if(free_.begin(), free_.end(), fits);
+    place = free_.Take(bytes);
   }
   Block block;
-  block.extent = found->first.first;
-  block.offset = found->first.second;
+  block.extent = place->area;
+  block.offset = place->offset;
   block.bytes = bytes;
   block.data = extents_.at(block.extent).data() + block.offset;
-  const std::uint64_t rest = found->second - bytes;
-  free_.erase(found);
-  if (rest != 0) free_[{block.extent, block.offset + bytes}] = rest;
   std::memset(block.data, 0, std::min(block_header_bytes, bytes));
   return block;
 }
 
 void SegmentWriter::Free(const Block& block) noexcept {
-  FreeBlocks::iterator range;
-  try {
-    bool inserted = false;
-    std::tie(range, inserted) = free_.insert({{block.extent, block.offset}, block.bytes});
-    if (!inserted) return;
-  } catch (const std::bad_alloc&) {
-    return;  // the block is not used again
-  }
-  const auto next = std::next(range);
-  if (next != free_.end() && next->first == std::pair(block.extent, block.offset + range->second)) {
-    range->second += next->second;
-    free_.erase(next);
-  }
-  if (range == free_.begin()) return;
-  const auto previous = std::prev(range);
-  if (previous->first.first == block.extent &&
-      previous->first.second + previous->second == range->first.second) {
-    previous->second += range->second;
-    free_.erase(range);
-  }
+  (void)free_.Give({block.extent, block.offset}, block.bytes);
 }
 
 std::uint32_t SegmentWriter::Publish(const Block& block) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "libprobe/ring/free_ranges.h"
 #include "libprobe/ring/reader_gate.h"
 #include "libprobe/ring/shared_file.h"
 #include "libprobe/ring/slot_ring_reader.h"
@@ -101,8 +102,7 @@ class SegmentWriter {
   ReaderGate gate_;
   std::map<std::uint32_t, SharedFile> extents_;  // by number
   std::uint32_t last_extent_ = 0;
-  using FreeBlocks = std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t>;
-  FreeBlocks free_;  // (extent, offset) -> bytes
+  FreeRanges free_;  // by extent
   std::vector<std::uint32_t> free_indexes_;
   std::uint32_t slot_count_ = 0;  // own copy: shared memory must not steer the writer
   std::uint64_t room_requests_ = 0;

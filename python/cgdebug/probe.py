@@ -38,7 +38,9 @@ class CudaGraphTensorProbe:
                     never loaded.
     mode:           "capture" acts in calls that are being captured into a CUDA graph and touches
                     nothing in others, such as warm-ups; "always" acts in eager calls too, on CUDA
-                    and CPU.
+                    and CPU. On CUDA the first of these, and any that needs more pinned memory than
+                    is reserved, may wait for the GPU: make the first one before a stream waits
+                    for something that this thread does only later.
     non_contiguous: "error" refuses such tensors, "copy" packs them first.
     lane:           how snapshots leave a graph. "direct": a kernel on a side branch writes them
                     into shared memory; launching the graph costs the CPU a few microseconds

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "libprobe/ring/free_ranges.h"
 #include "tests/support/child_process.h"
 #include "tests/support/ring_fixture.h"
 
@@ -24,6 +25,22 @@ class Blocks : public ::testing::Test {
   ~Blocks() override { segment_.Close(/*unlink=*/true); }
   SegmentWriter segment_{Identity{}};
 };
+
+TEST(FreeRanges, GivesWhatItTookAndMergesNeighboursOfOneAreaOnly) {
+  FreeRanges free;
+  EXPECT_FALSE(free.Take(1));
+  EXPECT_TRUE(free.Give({1, 0}, 100));
+  EXPECT_TRUE(free.Give({2, 100}, 100));
+  EXPECT_FALSE(free.Take(101)) << "two areas are no neighbours";
+  EXPECT_EQ(free.Take(60), (FreeRanges::Place{1, 0}));
+  EXPECT_EQ(free.Take(60), (FreeRanges::Place{2, 100}));
+  EXPECT_EQ(free.Take(40), (FreeRanges::Place{1, 60}));
+  EXPECT_TRUE(free.Give({1, 60}, 40));
+  EXPECT_TRUE(free.Give({1, 0}, 60));
+  EXPECT_EQ(free.Take(100), (FreeRanges::Place{1, 0}));
+  free.Forget(2);
+  EXPECT_FALSE(free.Take(1));
+}
 
 TEST_F(Blocks, AreRoundedToPagesAndFollowEachOther) {
   const Block a = segment_.Allocate(1);

@@ -103,7 +103,9 @@ enum class LaneChoice {
 
 enum class ProbeMode {
   kCapture,  // only inside a capture; elsewhere Observe() touches nothing
-  kAlways,   // eager calls too, on CPU and CUDA
+  // Eager calls too, on CPU and CUDA. On CUDA the first one, and those for which more pinned memory
+  // must be allocated, may wait until the device is idle.
+  kAlways,
 };
 
 struct ProbeOptions {
