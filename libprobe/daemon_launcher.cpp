@@ -3,8 +3,9 @@
 #include <string>
 
 #include "cgdebug/probe.h"
+#include "libprobe/daemon_setting.h"
 #include "libprobe/launch/daemon_start.h"
-#include "libprobe/probe_table.h"
+#include "libprobe/session.h"
 
 namespace cgdebug {
 namespace {
@@ -16,7 +17,7 @@ constexpr std::chrono::seconds kAttachTimeout{1};
 
 void StartDaemon() {
   if (DaemonForbidden()) return;
-  if (ProbeTable::Instance().DaemonAlive()) return;
+  if (DaemonAlive()) return;
   const std::string program = launch::FindDaemon();
   if (program.empty()) {
     throw ProbeError(
@@ -29,7 +30,7 @@ void StartDaemon() {
   if (!problem.empty()) {
     throw ProbeError(ErrorKind::kSystem, problem + ". Type: cgdebug-daemon --foreground");
   }
-  ProbeTable::Instance().AwaitDaemon(kAttachTimeout);
+  AwaitDaemon(kAttachTimeout);
 }
 
 }  // namespace cgdebug

@@ -1,22 +1,71 @@
-// The public face: every call goes to the process's table.
+// The public face of one probe: its life, its records and its status.
 #include "cgdebug/probe.h"
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <utility>
 
 #include "libprobe/capture/cuda_lane.h"
 #include "libprobe/capture/step_word.h"
+#include "libprobe/daemon_setting.h"
 #include "libprobe/probe_table.h"
 #include "libprobe/registration.h"
+#include "libprobe/session.h"
+#include "libprobe/slot_queries.h"
 
 namespace cgdebug {
+namespace {
+
+using capture::ProbeSlot;
+
+// Keeps a slot from being freed.
+struct Unpin {
+  void operator()(ProbeSlot* slot) const { slot->life.Unpin(); }
+};
+using Pin = std::unique_ptr<ProbeSlot, Unpin>;
+
+// A job goes on without the daemon that it asked for; what is not printed or compared says so.
+void StartDaemonFor(ProbeTable& table, ProbeState& probe) {
+  try {
+    StartDaemon();
+  } catch (const ProbeError& error) {
+    const ProbeTable::Lock lock = table.Acquire();
+    (void)probe.Refuse(error);
+  }
+}
+
+}  // namespace
 
 Probe::Probe(std::string name, ProbeOptions options) : state_(std::make_shared<ProbeState>()) {
   CheckProbe(name, options);
   state_->name = std::move(name);
   state_->options = std::move(options);
-  ProbeTable::Instance().Register(state_);
+  const ProbeOptions& wanted = state_->options;
+  const bool needs_daemon =
+      wanted.print || wanted.compare || wanted.stats || (wanted.record && wanted.record->to_disk);
+  bool start_daemon = false;
+  ProbeTable& table = ProbeTable::Instance();
+  {
+    const ProbeTable::Lock lock = table.Acquire(*state_);
+    table.probes.Add(state_);
+    if (needs_daemon && !table.asked_for_daemon && DaemonSetting() == "1") {
+      start_daemon = table.asked_for_daemon = true;
+    }
+  }
+  if (start_daemon) StartDaemonFor(table, *state_);
 }
 
 Probe::~Probe() { Close(); }
-void Probe::Close() { ProbeTable::Instance().Close(*state_); }
+
+void Probe::Close() {
+  ProbeTable& table = ProbeTable::Instance();
+  const ProbeTable::Trimmer trimmer(table);
+  const ProbeTable::Lock lock = table.Acquire(*state_);
+  if (std::exchange(state_->closed, true)) return;
+  table.probes.Remove(*state_);
+  table.slots.LetGoOfAll(*state_);
+}
 
 const std::string& Probe::name() const { return state_->name; }
 std::uint64_t Probe::id() const { return state_->id; }
@@ -24,49 +73,90 @@ const std::string& Probe::site() const { return state_->site; }
 const ProbeOptions& Probe::options() const { return state_->options; }
 
 void Probe::Observe(const TensorRef& tensor, void* stream) {
-  ProbeTable::Instance().Observe(*state_, tensor, stream);
+  cgdebug::Observe(*state_, tensor, stream);
 }
-void Probe::Prepare(const TensorRef& tensor) { ProbeTable::Instance().Prepare(*state_, tensor); }
+void Probe::Prepare(const TensorRef& tensor) { cgdebug::Prepare(*state_, tensor); }
 
 std::vector<Record> Probe::Records(int last) const {
-  return ProbeTable::Instance().Records(*state_, last);
+  std::vector<std::pair<Pin, std::uint64_t>> slots;  // and where each was cleared
+  {
+    const ProbeTable::Lock lock = ProbeTable::Instance().Acquire(*state_);
+    if (state_->closed) {
+      throw ProbeError(ErrorKind::kClosed, "probe '" + state_->name + "' is closed");
+    }
+    slots.reserve(state_->slots.size());
+    for (ProbeSlot* slot : state_->slots) {
+      slot->life.Pin();
+      slots.emplace_back(Pin(slot), slot->cleared_ordinal);
+    }
+  }
+  const std::size_t limit =
+      last < 0 ? std::numeric_limits<std::size_t>::max() : static_cast<std::size_t>(last);
+  std::vector<Record> records;  // by slot, so that earlier calls of a replay come first
+  for (const auto& [slot, cleared] : slots) AppendRecords(*slot, cleared, limit, &records);
+  std::stable_sort(records.begin(), records.end(),
+                   [](const Record& a, const Record& b) { return a.serial < b.serial; });
+  if (records.size() > limit) records.erase(records.begin(), records.end() - last);
+  return records;
 }
-void Probe::ClearRecords() { ProbeTable::Instance().ClearAllRecords(*state_); }
-void Probe::ClearRecords(std::uint32_t slot, std::uint64_t ordinal) {
-  ProbeTable::Instance().ClearRecords(*state_, slot, ordinal);
+
+void Probe::ClearRecords() {
+  const ProbeTable::Lock lock = ProbeTable::Instance().Acquire(*state_);
+  for (ProbeSlot* slot : state_->slots) slot->cleared_ordinal = slot->reader->accepted();
 }
+
+void Probe::ClearRecords(std::uint32_t index, std::uint64_t ordinal) {
+  const ProbeTable::Lock lock = ProbeTable::Instance().Acquire(*state_);
+  for (ProbeSlot* slot : state_->slots) {
+    if (slot->index != index) continue;
+    slot->cleared_ordinal =
+        std::max(slot->cleared_ordinal, std::min(ordinal, slot->reader->accepted()));
+  }
+}
+
 bool Probe::WaitConsumed(std::chrono::nanoseconds timeout) const {
-  return ProbeTable::Instance().WaitConsumed(state_.get(), timeout);
+  return cgdebug::WaitConsumed(state_.get(), timeout);
 }
-ProbeStatus Probe::Status() const { return ProbeTable::Instance().Status(*state_); }
+
+ProbeStatus Probe::Status() const {
+  ProbeTable& table = ProbeTable::Instance();
+  const ProbeTable::Lock lock = table.Acquire(*state_);
+  table.slots.Sweep(/*force=*/false);
+  ProbeStatus status;
+  status.closed = state_->closed;
+  status.last_error = state_->last_error;
+  status.lane_note = state_->lane_note;
+  status.daemon_alive = table.slots.DaemonAlive();
+  for (const ProbeSlot* slot : state_->slots) status.slots.push_back(StatusOf(*slot));
+  status.slots.insert(status.slots.end(), state_->evicted.begin(), state_->evicted.end());
+  return status;
+}
+
+// --- for bindings ------------------------------------------------------------------------------
 
 std::shared_ptr<ProbeState> FindProbe(std::string_view site) {
-  return ProbeTable::Instance().Find(site);
-}
-void Observe(ProbeState& probe, const TensorRef& tensor, void* stream) {
-  ProbeTable::Instance().Observe(probe, tensor, stream);
-}
-void Prepare(ProbeState& probe, const TensorRef& tensor) {
-  ProbeTable::Instance().Prepare(probe, tensor);
+  ProbeTable& table = ProbeTable::Instance();
+  const ProbeTable::Lock lock = table.Acquire();
+  return table.probes.FindSite(site);
 }
 const ProbeOptions& OptionsOf(const ProbeState& probe) { return probe.options; }
 const std::string& NameOf(const ProbeState& probe) { return probe.name; }
 bool IsCapturing(void* stream) { return capture::QueryCapture(stream).capturing; }
 
-void SetStep(std::int64_t step) { ProbeTable::Instance().SetStep(step); }
+// --- of the process ----------------------------------------------------------------------------
+
+void SetStep(std::int64_t step) { ProbeTable::Instance().step.Set(step); }
 void SetStepInStreamOrder(std::int64_t step, void* stream) {
   capture::SetStepInStreamOrder(step, stream);
 }
 GraphLabel SetGraphLabel(GraphLabel label) {
-  return ProbeTable::Instance().SetGraphLabel(std::move(label));
+  CheckGraphLabel(label.text);
+  ProbeTable& table = ProbeTable::Instance();
+  const ProbeTable::Lock lock = table.Acquire();
+  return table.graphs.SetLabel(std::move(label));
 }
-void SetSiteProvider(SiteProvider provider) { ProbeTable::Instance().SetSiteProvider(provider); }
 void SetFallbackAllocator(const DeviceAllocator& allocator) {
   capture::SetFallbackAllocator(allocator);
-}
-std::optional<SessionInfo> CurrentSession() { return ProbeTable::Instance().Session(); }
-std::string Finish(std::chrono::nanoseconds timeout) {
-  return ProbeTable::Instance().Finish(timeout);
 }
 std::string Version() { return CGDEBUG_VERSION; }
 

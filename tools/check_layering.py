@@ -102,6 +102,7 @@ WIRE_FILES = (
 ATOMIC_FILES = (
     "libprobe/ring/",
     "libprobe/capture/",
+    "libprobe/current_step.",
     "libprobe/probe_table.",
     "daemon/ingest/",
     "client/cli/interrupt.",

@@ -90,9 +90,9 @@ void LaunchEager(ProbeSlot* slot, const TensorRef& tensor, void* stream_handle) 
     CGD_CUDA(
         cudaMemcpyAsync(slot->buffers.pinned, tensor.data, bytes, cudaMemcpyDeviceToHost, stream));
   }
-  slot->pending.fetch_add(1, std::memory_order_relaxed);
+  slot->life.Pin();
   const cudaError_t status = cudaLaunchHostFunc(stream, OnEager, slot);
-  if (status != cudaSuccess) slot->pending.fetch_sub(1, std::memory_order_relaxed);
+  if (status != cudaSuccess) slot->life.Unpin();
   CheckCuda(status, "cudaLaunchHostFunc");
 }
 

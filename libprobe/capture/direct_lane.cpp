@@ -14,8 +14,8 @@
 #include "libprobe/capture/direct_kernels.h"
 #include "libprobe/capture/graph_capture.h"
 #include "libprobe/capture/step_word.h"
-#include "libprobe/ring/realtime.h"
 #include "libprobe/ring/serial.h"
+#include "proto/layout/realtime.h"
 
 namespace cgdebug::capture {
 namespace {
@@ -94,7 +94,7 @@ Device SetUpDevice(int index) {
   CGD_CUDA(cudaMalloc(reinterpret_cast<void**>(&device.gate), sizeof(*device.gate)));
   CGD_CUDA(cudaMemsetAsync(device.gate, 0, sizeof(*device.gate), device.stream));
   device.serial_offset_ns = MeasureSerialOffset(device.stream);
-  device.clock_offset_ns = device.serial_offset_ns + ring::RealtimeNs() - ring::SerialClockNs();
+  device.clock_offset_ns = device.serial_offset_ns + layout::RealtimeNs() - ring::SerialClockNs();
   device.multiprocessors = Attribute(cudaDevAttrMultiProcessorCount, index);
   device.overlaps = Attribute(cudaDevAttrComputeCapabilityMajor, index) >= 9;
   return device;

@@ -99,7 +99,7 @@ void RefuseConditionalBody(const CaptureInfo& info) {
 void RetainByGraph(cudaGraph_t graph, ProbeSlot* slot) {
   cudaUserObject_t object = nullptr;
   CGD_CUDA(cudaUserObjectCreate(&object, slot, OnGraphGone, 1, cudaUserObjectNoDestructorSync));
-  slot->in_graph = true;  // the object refers to it, even if the graph does not take the object
+  slot->life.HoldByGraph();  // the object refers to it, even if the graph does not take the object
   const cudaError_t status = cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove);
   if (status != cudaSuccess) (void)cudaUserObjectRelease(object, 1);
   CheckCuda(status, "cudaGraphRetainUserObject");

@@ -31,8 +31,8 @@ cudaGraphNode_t AddKernelBehind(const CaptureInfo& info, cudaGraphNode_t last, b
 // Fails: throws ProbeError kUnsupported inside the body of a conditional node.
 void RefuseConditionalBody(const CaptureInfo& info);
 
-// Ties the slot to the graph: sets `graph_gone` when the graph and every exec made from it are
-// gone. From here on the driver refers to `slot`, even if a later step throws.
+// Ties the slot to the graph: its life learns when the graph and every exec made from it are gone.
+// From here on the driver refers to `slot`, even if a later step throws.
 void RetainByGraph(cudaGraph_t graph, ProbeSlot* slot);
 
 }  // namespace cgdebug::capture

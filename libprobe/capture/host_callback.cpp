@@ -2,26 +2,26 @@
 
 #include "libprobe/capture/probe_slot.h"
 #include "libprobe/capture/step_word.h"
-#include "libprobe/ring/realtime.h"
 #include "libprobe/ring/shared_copy.h"
+#include "proto/layout/realtime.h"
 
 namespace cgdebug::capture {
 void CUDART_CB OnReplay(void* user_data) {
   auto& slot = *static_cast<ProbeSlot*>(user_data);
-  if (!slot.armed.load(std::memory_order_acquire)) return;
+  if (!slot.life.armed()) return;
   if (!slot.writer->Begin(slot.TakeSerial())) return;
   ring::CopyShared(slot.writer->payload(), slot.buffers.pinned, slot.writer->payload_bytes());
-  slot.writer->Commit(ring::RealtimeNs(), StepOnGpu(slot.writer->step()));
+  slot.writer->Commit(layout::RealtimeNs(), StepOnGpu(slot.writer->step()));
 }
 
 void CUDART_CB OnEager(void* user_data) {
   auto& slot = *static_cast<ProbeSlot*>(user_data);
   OnReplay(user_data);
-  slot.pending.fetch_sub(1, std::memory_order_release);
+  slot.life.Unpin();
 }
 
 void CUDART_CB OnGraphGone(void* user_data) {
-  static_cast<ProbeSlot*>(user_data)->graph_gone.store(true, std::memory_order_release);
+  static_cast<ProbeSlot*>(user_data)->life.GraphIsGone();
 }
 
 }  // namespace cgdebug::capture

@@ -11,7 +11,7 @@ namespace cgdebug::capture {
 // A replay of a captured probe. `slot` is a ProbeSlot.
 void CUDART_CB OnReplay(void* slot);
 
-// An eager call, queued after `pending` of the slot was raised.
+// An eager call. Requires: the slot was pinned for it; the call takes the pin away.
 void CUDART_CB OnEager(void* slot);
 
 // The graph and every exec made from it are gone. Runs on a driver thread, so it only sets a flag.

@@ -1,12 +1,12 @@
 // probe_slot.h: one slot of this process: its ring, its buffers, and what still needs it.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
 
+#include "libprobe/capture/slot_life.h"
 #include "libprobe/ring/segment_writer.h"
 #include "libprobe/ring/serial.h"
 #include "libprobe/ring/slot_ring_reader.h"
@@ -33,43 +33,42 @@ struct Buffers {
   std::uint64_t slab_offset = 0;
 };
 
-// Owned by the probe table, which frees it when nothing needs it any more. The graph says so
-// through `graph_gone` (set on a driver thread, which may do nothing else), the probe through
-// `probe_gone`, queued eager callbacks and readers of its records through `pending`.
+// Owned by the SlotStore, which frees it when `life` says that nothing reaches it any more.
+//
+// Thread: the slot's writer is the driver thread that runs the callback, or a thread that makes an
+//         eager call. It does not hold the probe table's lock, and may touch only the members that
+//         name it. The other members belong to the holder of that lock.
 struct ProbeSlot {
-  std::uint64_t probe_id = 0;
+  // Writer and lock holder, who changes them only while nothing can write: before the capture or
+  // the first call, and when the graph is gone.
   layout::SlotRegistration registration = {};
-  ring::Block block;
-  std::shared_ptr<ring::Block> expected;  // shared by the probe's slots
-  std::optional<ring::SlotRingWriter> writer;
-  std::optional<ring::SlotRingReader> reader;  // set once published
-  std::uint32_t index = 0;                     // in the directory, once published
   Buffers buffers;
   std::shared_ptr<ring::SharedSerial> graph_serial;  // of a capture's slots; null when eager
-  std::uint64_t last_serial = 0;                     // of the last replay
-  void* eager_stream = nullptr;
-  bool in_graph = false;  // the graph holds a user object for this slot
-  bool retired = false;
-  bool evicted = false;               // its probe goes on, and gave it up to make room
-  std::uint64_t last_used = 0;        // of an eager slot, as a count of uses in the probe table
-  std::uint64_t cleared_ordinal = 0;  // Records() starts after it
-  std::mutex eager_mutex;             // eager CPU calls may come from several threads
 
-  std::atomic<bool> armed{true};
-  std::atomic<bool> graph_gone{false};
-  std::atomic<bool> probe_gone{false};
-  std::atomic<std::uint32_t> pending{0};
+  // Writer alone.
+  std::optional<ring::SlotRingWriter> writer;
+  std::uint64_t last_serial = 0;  // of the last replay
+  std::mutex eager_mutex;         // eager CPU calls may come from several threads
+
+  SlotLife life;  // its header says which calls need no lock
+
+  // Lock holder. A thread that pinned the slot may read `registration`, `index` and `reader`
+  // without the lock, because they are constant once the slot is published.
+  std::uint64_t probe_id = 0;
+  ring::Block block;
+  std::shared_ptr<ring::Block> expected;       // shared by the probe's slots
+  std::optional<ring::SlotRingReader> reader;  // set once published
+  std::uint32_t index = 0;                     // in the directory, once published
+  void* eager_stream = nullptr;
+  std::uint64_t last_used = 0;        // of an eager slot, as a count of uses
+  std::uint64_t cleared_ordinal = 0;  // Records() starts after it
+  bool retired = false;               // readers were told that nothing new comes
+  bool evicted = false;               // its probe goes on, and gave it up to make room
 
   // The serial of the replay that has just begun. Thread: the slot's writer.
   std::uint64_t TakeSerial() noexcept {
     last_serial = graph_serial ? graph_serial->After(last_serial) : ring::NextSerial();
     return last_serial;
-  }
-
-  // Whether a driver thread may still write through this slot, or a thread reads it.
-  bool in_use() const {
-    return (in_graph && !graph_gone.load(std::memory_order_acquire)) ||
-           pending.load(std::memory_order_acquire) != 0;
   }
 };
 

@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "libprobe/ring/realtime.h"
 #include "libprobe/ring/record_lock.h"
 #include "libprobe/ring/segment_names.h"
 #include "libprobe/ring/shared_file.h"
+#include "proto/layout/realtime.h"
 #include "proto/layout/segment_layout.h"
 
 namespace cgdebug::ring {
@@ -99,7 +99,7 @@ void ReclaimSegment(const std::string& name, double age_s) {
   const std::optional<std::int64_t> last_ns = LastOfDead(control, name);
   if (!last_ns) return;
   // As double, which holds the difference of any two times.
-  const double age_ns = static_cast<double>(RealtimeNs()) - static_cast<double>(*last_ns);
+  const double age_ns = static_cast<double>(layout::RealtimeNs()) - static_cast<double>(*last_ns);
   if (age_ns > age_s * 1e9) UnlinkSegment(name);
 }
 
@@ -111,7 +111,7 @@ void ReclaimTemporary(const std::string& name, double age_s) {
   const OwnFile file(name);
   struct stat info = {};
   if (!file.ok() || fstat(file.fd(), &info) != 0) return;
-  const double age = static_cast<double>(RealtimeNs()) * 1e-9 -
+  const double age = static_cast<double>(layout::RealtimeNs()) * 1e-9 -
                      static_cast<double>(info.st_mtim.tv_sec);  // any time fits
   if (age < std::min(age_s, kStartSeconds)) return;
   if (TryLockByte(file.fd(), layout::kProducerLockByte)) unlink(ShmPath(name).c_str());

@@ -7,9 +7,9 @@
 #include <cstring>
 #include <new>
 
-#include "libprobe/ring/realtime.h"
 #include "libprobe/ring/record_lock.h"
 #include "libprobe/ring/shared_copy.h"
+#include "proto/layout/realtime.h"
 
 namespace cgdebug::ring {
 namespace {
@@ -82,7 +82,7 @@ bool SegmentView::BecomeReader(const std::string& socket) {
   socket.copy(own.socket, sizeof(own.socket) - 1);
   CopyShared(name, &own, sizeof(own));
   StoreRelaxed(consumer()->pid, static_cast<std::int32_t>(getpid()));
-  StoreRelaxed(consumer()->attached_ns, RealtimeNs());
+  StoreRelaxed(consumer()->attached_ns, layout::RealtimeNs());
   Add(consumer()->generation, std::uint64_t{1});
   // G1, pairs with G2: writers that gave up on the previous reader try again, and find this one.
   Add(consumer()->progress, std::uint64_t{1});

@@ -15,11 +15,11 @@
 #include <optional>
 
 #include "libprobe/ring/process_origin.h"
-#include "libprobe/ring/realtime.h"
 #include "libprobe/ring/record_lock.h"
 #include "libprobe/ring/segment_names.h"
 #include "libprobe/ring/shared_copy.h"
 #include "libprobe/ring/utf8.h"
+#include "proto/layout/realtime.h"
 
 namespace cgdebug::ring {
 namespace {
@@ -58,7 +58,7 @@ layout::SegmentHeader MakeHeader(const Identity& identity) {
   header.pid = getpid();
   header.pid_namespace = OwnPidNamespace();
   header.pid_start_ticks = StartTicks(getpid());
-  header.created_ns = RealtimeNs();
+  header.created_ns = layout::RealtimeNs();
   header.rank = identity.rank;
   header.world_size = identity.world_size;
   header.restart_count = identity.restart_count;

@@ -6,7 +6,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "libprobe/ring/realtime.h"
+#include "proto/layout/realtime.h"
 
 namespace cgdebug::ring {
 
@@ -19,7 +19,7 @@ inline std::int64_t SerialClockNs() noexcept {
     clock_gettime(CLOCK_MONOTONIC, &now);
     return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
   };
-  static const std::int64_t offset_ns = RealtimeNs() - monotonic_ns();
+  static const std::int64_t offset_ns = layout::RealtimeNs() - monotonic_ns();
   return monotonic_ns() + offset_ns;
 }
 

@@ -4,8 +4,8 @@
 
 #include "libprobe/ring/control.h"
 #include "libprobe/ring/credit.h"
-#include "libprobe/ring/realtime.h"
 #include "libprobe/ring/shared_copy.h"
+#include "proto/layout/realtime.h"
 
 namespace cgdebug::ring {
 
@@ -16,7 +16,7 @@ using layout::Outcome;
 namespace {
 
 bool Expired(const layout::SlotControl& control) noexcept {
-  return control.expires_ns != 0 && RealtimeNs() >= control.expires_ns;
+  return control.expires_ns != 0 && layout::RealtimeNs() >= control.expires_ns;
 }
 
 }  // namespace

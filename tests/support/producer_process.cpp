@@ -14,9 +14,9 @@
 #include <random>
 #include <stdexcept>
 
-#include "libprobe/ring/realtime.h"
 #include "libprobe/ring/segment_writer.h"
 #include "libprobe/ring/slot_ring_writer.h"
+#include "proto/layout/realtime.h"
 
 namespace cgdebug::test {
 namespace {
@@ -70,7 +70,7 @@ void WriteOne(ring::SlotRingWriter& writer, float first, float increment) {
     values[i] = first + increment * static_cast<float>(i);
   }
   std::memcpy(writer.payload(), values.data(), writer.payload_bytes());
-  writer.Commit(ring::RealtimeNs());
+  writer.Commit(layout::RealtimeNs());
 }
 
 void ScribbleOver(ring::SegmentWriter& segment, const std::vector<ring::Block>& blocks,

@@ -10,6 +10,7 @@
 #include <memory>
 #include <thread>
 
+#include "libprobe/capture/slot_life.h"
 #include "libprobe/ring/segment_view.h"
 #include "tests/support/child_process.h"
 #include "tests/support/probe_fixture.h"
@@ -34,6 +35,62 @@ const bool kNoDaemon = [] { return test::ForbidDaemon(), true; }();
 constexpr std::uint64_t kMiB = 1 << 20;
 
 bool Exists(const std::string& name) { return std::filesystem::exists("/dev/shm/" + name); }
+
+// --- who still needs a slot ---------------------------------------------------------------------
+
+using capture::SlotLife;
+using capture::SlotPhase;
+
+TEST(SlotLife, AGraphAndAProbeLeaveInEitherOrderAndOnlyTheProbeDisarms) {
+  SlotLife probe_first;
+  probe_first.HoldByGraph();
+  EXPECT_EQ(probe_first.phase(), SlotPhase::kLive);
+  EXPECT_TRUE(probe_first.armed());
+  probe_first.LetGo();
+  EXPECT_EQ(probe_first.phase(), SlotPhase::kDisarmed);
+  EXPECT_FALSE(probe_first.armed());
+  EXPECT_FALSE(probe_first.unreachable());
+  EXPECT_FALSE(probe_first.graph_is_gone());
+  probe_first.GraphIsGone();
+  EXPECT_EQ(probe_first.phase(), SlotPhase::kUnreferenced);
+  EXPECT_TRUE(probe_first.unreachable());
+
+  SlotLife graph_first;
+  graph_first.HoldByGraph();
+  graph_first.GraphIsGone();
+  EXPECT_EQ(graph_first.phase(), SlotPhase::kGraphGone);
+  EXPECT_TRUE(graph_first.graph_is_gone());
+  EXPECT_FALSE(graph_first.unreachable()) << "the probe still shows its records";
+  graph_first.LetGo();
+  EXPECT_EQ(graph_first.phase(), SlotPhase::kUnreferenced);
+}
+
+TEST(SlotLife, WithoutAGraphASlotIsUnreferencedWhenItsProbeLetsGo) {
+  SlotLife life;
+  life.LetGo();
+  EXPECT_EQ(life.phase(), SlotPhase::kUnreferenced);
+  EXPECT_FALSE(life.graph_is_gone()) << "its buffers may still be in use by a queued call";
+}
+
+TEST(SlotLife, APinKeepsASlotThatNobodyRefersTo) {
+  SlotLife life;
+  life.Pin();
+  life.LetGo();
+  EXPECT_FALSE(life.unreachable());
+  life.Unpin();
+  EXPECT_TRUE(life.unreachable());
+}
+
+TEST(SlotLife, OfTwoThatLeaveAtOnceNeitherIsForgotten) {
+  for (int i = 0; i < 1000; ++i) {
+    SlotLife life;
+    life.HoldByGraph();
+    std::thread driver([&] { life.GraphIsGone(); });
+    life.LetGo();
+    driver.join();
+    ASSERT_EQ(life.phase(), SlotPhase::kUnreferenced);
+  }
+}
 
 // --- slots --------------------------------------------------------------------------------------
 

@@ -9,8 +9,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "libprobe/ring/realtime.h"
 #include "libprobe/ring/record_lock.h"
+#include "proto/layout/realtime.h"
 #include "tests/support/child_process.h"
 #include "tests/support/ring_fixture.h"
 
@@ -34,7 +34,7 @@ int Produce(const test::Line& line, std::int64_t timestamp_ns) {
 }
 
 std::int64_t SecondsAgoNs(double seconds) {
-  return RealtimeNs() - static_cast<std::int64_t>(seconds * 1e9);
+  return layout::RealtimeNs() - static_cast<std::int64_t>(seconds * 1e9);
 }
 
 // Its making lies `seconds` back.

@@ -16,10 +16,10 @@
 #include <vector>
 
 #include "libprobe/ring/credit.h"
-#include "libprobe/ring/realtime.h"
 #include "libprobe/ring/segment_writer.h"
 #include "libprobe/ring/shared_copy.h"
 #include "libprobe/ring/slot_ring_writer.h"
+#include "proto/layout/realtime.h"
 
 namespace cgdebug {
 namespace {
@@ -143,7 +143,7 @@ int Run(char** argv) {
       if (!slot.writer.Begin()) continue;
       std::memcpy(slot.writer.payload(), values.data(), bytes);
       if (watch != nullptr && &slot == &slots.back()) watch->Committed(ordinal);
-      slot.writer.Commit(ring::RealtimeNs());
+      slot.writer.Commit(layout::RealtimeNs());
     }
   };
   replay(nullptr, 1);

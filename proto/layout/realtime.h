@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace cgdebug::ring {
+namespace cgdebug::layout {
 
 // CLOCK_REALTIME. Units: ns. Thread: any.
 inline std::int64_t RealtimeNs() noexcept {
@@ -14,4 +14,4 @@ inline std::int64_t RealtimeNs() noexcept {
   return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-}  // namespace cgdebug::ring
+}  // namespace cgdebug::layout

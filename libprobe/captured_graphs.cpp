@@ -1,0 +1,31 @@
+#include "libprobe/captured_graphs.h"
+
+#include <utility>
+
+namespace cgdebug {
+namespace {
+
+constexpr std::size_t kMaxKnownGraphs = 16;
+
+}  // namespace
+
+const CapturedGraphs::Graph& CapturedGraphs::Find(std::uint64_t id) {
+  if (graphs_.size() > kMaxKnownGraphs) {
+    std::erase_if(graphs_, [&](const auto& item) { return item.first != id; });
+  }
+  Graph& graph = graphs_[id];
+  const bool is_spent = !label_.scoped && labelled_ != 0 && labelled_ != id;
+  if (!label_.text.empty() && !is_spent) {
+    graph.label = label_.text;
+    labelled_ = id;
+  }
+  return graph;
+}
+
+GraphLabel CapturedGraphs::SetLabel(GraphLabel label) {
+  const bool is_spent = !label_.scoped && std::exchange(labelled_, 0) != 0;
+  GraphLabel before = std::exchange(label_, std::move(label));
+  return is_spent ? GraphLabel() : before;
+}
+
+}  // namespace cgdebug

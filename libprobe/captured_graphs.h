@@ -1,0 +1,35 @@
+// captured_graphs.h: the graphs that are being captured: their names, and the serial that their
+// slots share.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "cgdebug/probe.h"
+#include "libprobe/ring/serial.h"
+
+namespace cgdebug {
+
+// Thread: one at a time (the probe table's lock).
+class CapturedGraphs {
+ public:
+  struct Graph {
+    std::shared_ptr<ring::SharedSerial> serial = std::make_shared<ring::SharedSerial>();
+    std::string label;
+  };
+
+  // The graph with this capture id, which may take the label that is set. Valid until the next
+  // call.
+  const Graph& Find(std::uint64_t id);
+  // As cgdebug::SetGraphLabel(). Requires: a checked label.
+  GraphLabel SetLabel(GraphLabel label);
+
+ private:
+  std::unordered_map<std::uint64_t, Graph> graphs_;
+  GraphLabel label_;
+  std::uint64_t labelled_ = 0;  // the graph that took label_
+};
+
+}  // namespace cgdebug

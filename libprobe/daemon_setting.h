@@ -1,0 +1,16 @@
+// daemon_setting.h: the environment variable CGDEBUG: "0" forbids starting or awaiting the daemon,
+// "1" starts it with the first probe that needs it. Not for the replay path.
+#pragma once
+
+#include <cstdlib>
+#include <string>
+
+namespace cgdebug {
+
+inline std::string DaemonSetting() {
+  const char* setting = std::getenv("CGDEBUG");
+  return setting == nullptr ? "" : setting;
+}
+inline bool DaemonForbidden() { return DaemonSetting() == "0"; }
+
+}  // namespace cgdebug

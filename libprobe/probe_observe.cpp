@@ -1,0 +1,181 @@
+// Observe() and Prepare() of the public header.
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "libprobe/capture/cuda_lane.h"
+#include "libprobe/capture/direct_lane.h"
+#include "libprobe/probe_table.h"
+#include "libprobe/registration.h"
+#include "libprobe/ring/shared_copy.h"
+#include "proto/layout/realtime.h"
+
+namespace cgdebug {
+namespace {
+
+using capture::ProbeSlot;
+
+constexpr std::size_t kMaxOpenCaptures = 16;
+
+// Where the probe is called. Releases `lock` meanwhile: finding out may take the interpreter's
+// lock, whose owner may wait for this one. The probe may be closed afterwards.
+std::string CallSite(ProbeTable& table, ProbeState& probe, ProbeTable::Lock* lock) {
+  const SiteProvider provider = table.site_provider.load();
+  if (provider == nullptr) return {};
+  const ProbeTable::Unlocked unlocked(&table, &probe, lock);
+  return provider();
+}
+
+// Buffers that go back unless a slot takes them.
+struct SpareBuffers {
+  ~SpareBuffers() { capture::FreeBuffers(buffers); }
+  capture::Buffers buffers;
+};
+
+ProbeSlot* FindEagerSlot(const ProbeState& probe, const TensorRef& tensor, void* stream) {
+  for (ProbeSlot* slot : probe.slots) {
+    if (slot->life.held_by_graph() || slot->eager_stream != stream) continue;
+    if (SameTensor(slot->registration, tensor)) return slot;
+  }
+  return nullptr;
+}
+
+// nullptr if the probe was closed. Releases `lock` meanwhile to allocate memory.
+ProbeSlot* EagerSlot(ProbeTable& table, ProbeState& probe, const TensorRef& tensor, void* stream,
+                     ProbeTable::Lock* lock) {
+  ProbeSlot* found = FindEagerSlot(probe, tensor, stream);
+  SlotMaker::Call call;
+  SpareBuffers spare;
+  if (found == nullptr) {
+    call.site = CallSite(table, probe, lock);
+    if (tensor.device_type == DeviceType::kCuda) {
+      const std::uint64_t bytes = CheckTensor(probe.name, tensor);
+      // The device may have to get idle for it, and other threads must not wait for that.
+      const ProbeTable::Unlocked unlocked(&table, &probe, lock);
+      spare.buffers =
+          capture::AllocateBuffers(bytes, tensor.device_index, capture::Buffers::Kind::kEager);
+    }
+    if (probe.closed) return nullptr;
+    found = FindEagerSlot(probe, tensor, stream);
+  }
+  if (found != nullptr) {
+    table.slots.Touch(*found);
+    return found;
+  }
+  table.slots.EvictOldEager(probe);
+  std::unique_ptr<ProbeSlot> slot = table.maker.ForEager(probe, tensor, stream);
+  table.slots.Touch(*slot);
+  slot->buffers = std::exchange(spare.buffers, {});
+  try {
+    table.maker.Complete(probe, *slot, tensor, call);
+    return table.slots.Publish(probe, slot);
+  } catch (...) {
+    table.slots.Discard(std::move(slot));
+    throw;
+  }
+}
+
+void CaptureOne(ProbeTable& table, ProbeState& probe, const TensorRef& tensor, void* stream,
+                SlotMaker::Call call) {
+  if (probe.invocations.size() > kMaxOpenCaptures) {
+    std::erase_if(probe.invocations, [&](const auto& item) { return item.first != call.graph_id; });
+  }
+  call.invocation = probe.invocations[call.graph_id]++;
+  std::unique_ptr<ProbeSlot> slot = table.maker.ForCapture(probe, tensor);
+  try {
+    table.maker.Complete(probe, *slot, tensor, call);
+    if (slot->buffers.kind == capture::Buffers::Kind::kDirect) {
+      capture::CaptureDirect(slot.get(), *table.slots.segment(), tensor, stream,
+                             probe.options.prefer_link);
+    } else {
+      capture::CaptureLeaf(slot.get(), tensor, stream);
+    }
+    table.slots.Publish(probe, slot);
+  } catch (...) {
+    table.slots.Discard(std::move(slot));
+    throw;
+  }
+}
+
+void ObserveCuda(ProbeState& probe, const TensorRef& tensor, void* stream) {
+  ProbeTable& table = ProbeTable::Instance();
+  capture::StreamCapture capture;
+  try {
+    capture = capture::QueryCapture(stream);
+  } catch (const ProbeError& error) {
+    const ProbeTable::Lock lock = table.Acquire();
+    throw probe.Refuse(error);
+  }
+  if (!capture.capturing && probe.options.mode == ProbeMode::kCapture) return;
+  table.has_gpu_memory.store(true, std::memory_order_relaxed);
+  const ProbeTable::Trimmer trimmer(table, capture.capturing);
+  ProbeTable::Lock lock = table.Acquire(probe);
+  if (probe.closed) return;
+  try {
+    if (capture.capturing) {
+      std::string site = CallSite(table, probe, &lock);
+      if (probe.closed) return;
+      CaptureOne(table, probe, tensor, stream, {.graph_id = capture.id, .site = std::move(site)});
+    } else if (ProbeSlot* slot = EagerSlot(table, probe, tensor, stream, &lock)) {
+      capture::LaunchEager(slot, tensor, stream);
+    }
+  } catch (const ProbeError& error) {
+    throw probe.Refuse(error);
+  }
+}
+
+void ObserveHost(ProbeState& probe, const TensorRef& tensor) {
+  if (probe.options.mode == ProbeMode::kCapture) return;
+  ProbeTable& table = ProbeTable::Instance();
+  ProbeSlot* slot = nullptr;
+  {
+    ProbeTable::Lock lock = table.Acquire(probe);
+    if (probe.closed) return;
+    try {
+      slot = EagerSlot(table, probe, tensor, nullptr, &lock);
+    } catch (const ProbeError& error) {
+      throw probe.Refuse(error);
+    }
+    if (slot == nullptr) return;
+    slot->life.Pin();
+  }
+  {
+    const std::lock_guard lock(slot->eager_mutex);
+    if (slot->writer->Begin(slot->TakeSerial())) {
+      ring::CopyShared(slot->writer->payload(), tensor.data, slot->writer->payload_bytes());
+      slot->writer->Commit(layout::RealtimeNs());
+    }
+  }
+  slot->life.Unpin();
+}
+
+}  // namespace
+
+void Observe(ProbeState& probe, const TensorRef& tensor, void* stream) {
+  if (tensor.device_type == DeviceType::kCuda) {
+    ObserveCuda(probe, tensor, stream);
+  } else {
+    ObserveHost(probe, tensor);
+  }
+}
+
+void Prepare(ProbeState& probe, const TensorRef& tensor) {
+  ProbeTable& table = ProbeTable::Instance();
+  if (tensor.device_type == DeviceType::kCuda) {
+    table.has_gpu_memory.store(true, std::memory_order_relaxed);
+  }
+  const ProbeTable::Trimmer trimmer(table);
+  const ProbeTable::Lock lock = table.Acquire(probe);
+  if (probe.closed) throw ProbeError(ErrorKind::kClosed, "probe '" + probe.name + "' is closed");
+  try {
+    table.maker.Prepare(probe, tensor);
+  } catch (const ProbeError& error) {
+    throw probe.Refuse(error);
+  }
+}
+
+void SetSiteProvider(SiteProvider provider) {
+  ProbeTable::Instance().site_provider.store(provider);
+}
+
+}  // namespace cgdebug

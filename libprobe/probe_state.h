@@ -1,0 +1,41 @@
+// probe_state.h: what a process knows of one probe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "cgdebug/probe.h"
+#include "libprobe/capture/probe_slot.h"
+
+namespace cgdebug {
+
+// The lock of the ProbeTable guards everything but name, options, id and site, which never change
+// once the probe is registered.
+struct ProbeState {
+  std::string name;
+  ProbeOptions options;
+  std::uint64_t id = 0;
+  std::string site;  // Probe::site()
+  bool closed = false;
+  std::string last_error;
+  std::string lane_note;
+  const void* owner = nullptr;  // the table it belongs to; a forked child has its own
+  std::vector<capture::ProbeSlot*> slots;
+  std::unordered_map<std::uint64_t, std::uint32_t> invocations;  // capture id -> calls so far
+  std::vector<std::shared_ptr<ring::Block>> expected;            // in shared memory, by index
+  std::vector<std::unique_ptr<capture::ProbeSlot>> prepared;     // not published yet
+  std::vector<SlotStatus> evicted;  // slots that compared and were given up, added up by verdict
+
+  // Keeps the error for Status(), and returns it with the name of the probe in its text.
+  ProbeError Refuse(const ProbeError& error) {
+    const std::string text = error.what();
+    const std::string prefix = "probe '" + name + "'";
+    last_error = text.rfind(prefix, 0) == 0 ? text : prefix + ": " + text;
+    return ProbeError(error.kind(), last_error);
+  }
+};
+
+}  // namespace cgdebug

@@ -1,0 +1,105 @@
+// The public face of the process's session: waiting for the daemon, and the end.
+#include "libprobe/session.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "libprobe/daemon_setting.h"
+#include "libprobe/probe_table.h"
+#include "libprobe/ring/shared_copy.h"
+#include "libprobe/ring/shared_mark.h"
+
+namespace cgdebug {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// If no daemon came in this time, none will: it was started before the first replay.
+constexpr auto kDaemonGrace = std::chrono::seconds(3);
+constexpr auto kPoll = std::chrono::microseconds(200);
+
+}  // namespace
+
+bool DaemonAlive() {
+  ProbeTable& table = ProbeTable::Instance();
+  const ProbeTable::Lock lock = table.Acquire();
+  return table.slots.DaemonAlive();
+}
+
+void AwaitDaemon(std::chrono::nanoseconds timeout) {
+  ProbeTable& table = ProbeTable::Instance();
+  const auto deadline = Clock::now() + timeout;
+  while (Clock::now() < deadline) {
+    {
+      const ProbeTable::Lock lock = table.Acquire();
+      try {
+        if (table.slots.Segment().gate()->ReaderAlive()) return;
+      } catch (const ring::SharedMemoryError& error) {
+        throw ProbeError(error.no_space() ? ErrorKind::kNoSpace : ErrorKind::kSystem, error.what());
+      }
+    }
+    std::this_thread::sleep_for(kPoll);
+  }
+}
+
+bool WaitConsumed(const ProbeState* probe, std::chrono::nanoseconds timeout) {
+  ProbeTable& table = ProbeTable::Instance();
+  const auto start = Clock::now();
+  auto last_alive = start;
+  while (true) {
+    {
+      const ProbeTable::Lock lock = table.Acquire();
+      if (table.slots.AllDrained(probe)) return true;
+      const auto now = Clock::now();
+      if (table.slots.DaemonAlive()) last_alive = now;
+      if (now - start >= timeout || now - last_alive >= kDaemonGrace) return false;
+      if (DaemonForbidden() && last_alive != now) return false;
+    }
+    std::this_thread::sleep_for(kPoll);
+  }
+}
+
+std::optional<SessionInfo> CurrentSession() {
+  ProbeTable& table = ProbeTable::Instance();
+  const ProbeTable::Lock lock = table.Acquire();
+  const ring::SegmentWriter* segment = table.slots.segment();
+  if (segment == nullptr) return std::nullopt;
+  SessionInfo info;
+  info.name = segment->name();
+  info.shm_bytes = segment->shm_bytes();
+  info.released_unread = ring::LoadRelaxed(segment->producer()->released_unread);
+  info.slots = table.slots.published();
+  return info;
+}
+
+std::string Finish(std::chrono::nanoseconds timeout) {
+  ProbeTable& table = ProbeTable::Instance();
+  {
+    const ProbeTable::Lock lock = table.Acquire();
+    if (!table.slots.Finish()) return {};
+  }
+  const bool drained = WaitConsumed(nullptr, timeout);
+  const ProbeTable::Lock lock = table.Acquire();
+  ring::SegmentWriter* segment = table.slots.segment();
+  const bool daemon = table.slots.DaemonAlive();
+  // A daemon that runs may not have found this segment yet. Where none runs, one may still come for
+  // what was to be printed or compared; nobody comes for the rest.
+  const bool may_be_read =
+      daemon || (!DaemonForbidden() && (!drained || ring::IsMarked(ring::MarkKind::kReader)));
+  segment->Close(/*unlink=*/!may_be_read);
+  const std::string key = segment->name().substr(segment->name().rfind('-') + 1, 8);
+  if (!drained && !DaemonForbidden()) {
+    return "cgdebug: the daemon has not printed or compared everything this job wrote. It stays in "
+           "shared memory; type: cgdebug-cli tail -s " +
+           key;
+  }
+  const layout::ConsumerLine& consumer = *segment->consumer();
+  const std::uint64_t printed = ring::LoadRelaxed(consumer.printed_lines);
+  if (printed == 0) return {};
+  const std::uint64_t shown = std::min(printed, ring::LoadRelaxed(consumer.terminal_lines));
+  return "cgdebug: " + std::to_string(printed) + (printed == 1 ? " line" : " lines") +
+         " printed, " + std::to_string(shown) + " of them here. All of them: cgdebug-cli tail -s " +
+         key;
+}
+
+}  // namespace cgdebug

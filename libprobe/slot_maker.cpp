@@ -1,0 +1,159 @@
+#include "libprobe/slot_maker.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "libprobe/capture/cuda_lane.h"
+#include "libprobe/capture/direct_lane.h"
+#include "libprobe/registration.h"
+#include "libprobe/ring/utf8.h"
+#include "proto/layout/realtime.h"
+
+namespace cgdebug {
+namespace {
+
+using capture::ProbeSlot;
+
+// CGDEBUG_LANE decides for probes that leave it open.
+LaneChoice ChooseLane(LaneChoice choice) {
+  const char* setting = std::getenv("CGDEBUG_LANE");
+  if (choice != LaneChoice::kAuto || setting == nullptr) return choice;
+  if (std::strcmp(setting, "callback") == 0) return LaneChoice::kCallback;
+  if (std::strcmp(setting, "direct") == 0) return LaneChoice::kDirect;
+  return choice;
+}
+
+bool OnGpu(const TensorRef& tensor) { return tensor.device_type == DeviceType::kCuda; }
+
+}  // namespace
+
+std::unique_ptr<ProbeSlot> SlotMaker::Make(ProbeState& probe, const TensorRef& tensor,
+                                           layout::Lane lane, layout::LaneReason reason) {
+  const std::uint64_t bytes = CheckTensor(probe.name, tensor);
+  store_->Sweep(/*force=*/false);
+  auto slot = std::make_unique<ProbeSlot>();
+  slot->probe_id = probe.id;
+  slot->registration = MakeRegistration(probe.name, probe.options, tensor, bytes, lane);
+  slot->registration.lane_reason = static_cast<std::uint8_t>(reason);
+  const auto geometry =
+      layout::ComputeGeometry(slot->registration.payload_bytes, slot->registration.capacity);
+  slot->block = store_->Allocate(probe.name, geometry.block_bytes, geometry.payload_offset);
+  if (store_->lossless()) slot->registration.flags |= layout::kSlotLossless;
+  return slot;
+}
+
+std::unique_ptr<ProbeSlot> SlotMaker::MakeForCapture(ProbeState& probe, const TensorRef& tensor) {
+  using capture::LaneRefusal;
+  std::optional<LaneRefusal> refusal;
+  std::unique_ptr<ProbeSlot> slot;
+  const LaneChoice choice = ChooseLane(probe.options.lane);
+  if (choice == LaneChoice::kCallback) {
+    refusal = LaneRefusal{layout::LaneReason::kAsked, ""};
+  } else {
+    refusal = capture::DirectLaneRefused(tensor.device_index);
+  }
+  try {
+    if (!refusal) {
+      slot = Make(probe, tensor, layout::Lane::kDirect, layout::LaneReason::kNone);
+      refusal = capture::MapForDevice(*store_->segment(), slot->block, tensor.device_index);
+      if (!refusal) {
+        slot->buffers = capture::AllocateBuffers(
+            capture::DirectStagingBytes(slot->registration, tensor.device_index),
+            tensor.device_index, capture::Buffers::Kind::kDirect);
+        return slot;
+      }
+      store_->Discard(std::move(slot));
+    }
+    if (choice == LaneChoice::kDirect) {
+      throw ProbeError(ErrorKind::kUnsupported,
+                       "lane=\"direct\" cannot be used here: " + refusal->text +
+                           ". lane=\"auto\" takes the callback lane instead");
+    }
+    probe.lane_note = refusal->text;
+    slot = Make(probe, tensor, layout::Lane::kCallback, refusal->reason);
+    slot->buffers = capture::AllocateBuffers(slot->registration.payload_bytes, tensor.device_index,
+                                             capture::Buffers::Kind::kCallback);
+    return slot;
+  } catch (...) {
+    if (slot != nullptr) store_->Discard(std::move(slot));
+    throw;
+  }
+}
+
+std::unique_ptr<ProbeSlot> SlotMaker::TakePrepared(ProbeState& probe, const TensorRef& tensor) {
+  for (auto it = probe.prepared.begin(); it != probe.prepared.end(); ++it) {
+    if (!SameTensor((*it)->registration, tensor)) continue;
+    std::unique_ptr<ProbeSlot> slot = std::move(*it);
+    probe.prepared.erase(it);
+    return slot;
+  }
+  return nullptr;
+}
+
+void SlotMaker::Complete(ProbeState& probe, ProbeSlot& slot, const TensorRef& tensor,
+                         const Call& call) {
+  layout::SlotRegistration& r = slot.registration;
+  if (!call.site.empty()) {
+    std::memset(r.site, 0, sizeof(r.site));
+    std::memcpy(r.site, call.site.data(), ring::CutLength(call.site, layout::kMaxNameBytes));
+  }
+  if (probe.options.compare) {
+    const CompareAction& compare = *probe.options.compare;
+    slot.expected =
+        store_->ExpectedBlock(probe, ExpectedIndex(probe.name, compare, tensor, call.invocation));
+    r.expected_extent = slot.expected->extent;
+    r.expected_offset = slot.expected->offset;
+  }
+  r.probe_id = probe.id;
+  r.graph_id = call.graph_id;
+  r.invocation = call.invocation;
+  if (call.graph_id != 0) {
+    const CapturedGraphs::Graph& graph = graphs_->Find(call.graph_id);
+    slot.graph_serial = graph.serial;
+    std::memcpy(r.graph_label, graph.label.data(), graph.label.size());
+  }
+  r.order = next_order_++;
+  r.created_ns = layout::RealtimeNs();
+  const std::string wrong = ring::CheckRegistration(r, slot.block.bytes);
+  if (!wrong.empty()) throw ProbeError(ErrorKind::kSystem, "cannot describe the tensor: " + wrong);
+  std::memcpy(slot.block.data, &r, sizeof(r));
+  slot.writer.emplace(slot.block.data, store_->segment()->producer(), store_->segment()->gate());
+}
+
+std::unique_ptr<ProbeSlot> SlotMaker::ForCapture(ProbeState& probe, const TensorRef& tensor) {
+  std::unique_ptr<ProbeSlot> slot = TakePrepared(probe, tensor);
+  return slot != nullptr ? std::move(slot) : MakeForCapture(probe, tensor);
+}
+
+std::unique_ptr<ProbeSlot> SlotMaker::ForEager(ProbeState& probe, const TensorRef& tensor,
+                                               void* stream) {
+  std::unique_ptr<ProbeSlot> slot;
+  if (OnGpu(tensor)) {
+    slot = Make(probe, tensor, layout::Lane::kCallback, layout::LaneReason::kEager);
+  } else {
+    slot = TakePrepared(probe, tensor);
+    if (slot == nullptr) slot = Make(probe, tensor, layout::Lane::kHost, layout::LaneReason::kNone);
+  }
+  slot->eager_stream = stream;
+  return slot;
+}
+
+void SlotMaker::Prepare(ProbeState& probe, const TensorRef& tensor) {
+  std::unique_ptr<ProbeSlot> slot =
+      OnGpu(tensor) ? MakeForCapture(probe, tensor)
+                    : Make(probe, tensor, layout::Lane::kHost, layout::LaneReason::kNone);
+  try {
+    if (probe.options.compare) {
+      store_->ExpectedBlock(probe, ExpectedIndex(probe.name, *probe.options.compare, tensor, 0));
+    }
+    probe.prepared.emplace_back();
+  } catch (...) {
+    store_->Discard(std::move(slot));
+    throw;
+  }
+  probe.prepared.back() = std::move(slot);
+}
+
+}  // namespace cgdebug

@@ -1,0 +1,52 @@
+// slot_maker.h: makes slots, up to the moment in which they can be published.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "libprobe/captured_graphs.h"
+#include "libprobe/slot_store.h"
+
+namespace cgdebug {
+
+// Everything fails with ProbeError and then leaves nothing behind.
+//
+// Thread: one at a time (the probe table's lock).
+class SlotMaker {
+ public:
+  // Both outlive the maker.
+  SlotMaker(SlotStore* store, CapturedGraphs* graphs) : store_(store), graphs_(graphs) {}
+
+  // A slot with a ring that readers do not see yet: one that Prepare() made for such a tensor, or a
+  // new one. For a capture: with buffers, and in the direct lane if it is wanted and works.
+  std::unique_ptr<capture::ProbeSlot> ForCapture(ProbeState& probe, const TensorRef& tensor);
+  // For an eager call: without buffers, which are allocated while the lock is free.
+  std::unique_ptr<capture::ProbeSlot> ForEager(ProbeState& probe, const TensorRef& tensor,
+                                               void* stream);
+  // Makes one for a later capture, or for a later call if the tensor is on the CPU.
+  void Prepare(ProbeState& probe, const TensorRef& tensor);
+
+  // What only the calling code knows of a slot. graph_id 0: an eager call.
+  struct Call {
+    std::uint64_t graph_id = 0;
+    std::uint32_t invocation = 0;
+    std::string site;
+  };
+  // Fills that in, and the expected tensor; the slot can be published then.
+  void Complete(ProbeState& probe, capture::ProbeSlot& slot, const TensorRef& tensor,
+                const Call& call);
+
+ private:
+  std::unique_ptr<capture::ProbeSlot> Make(ProbeState& probe, const TensorRef& tensor,
+                                           layout::Lane lane, layout::LaneReason reason);
+  std::unique_ptr<capture::ProbeSlot> MakeForCapture(ProbeState& probe, const TensorRef& tensor);
+  static std::unique_ptr<capture::ProbeSlot> TakePrepared(ProbeState& probe,
+                                                          const TensorRef& tensor);
+
+  SlotStore* store_;
+  CapturedGraphs* graphs_;
+  std::uint64_t next_order_ = 1;
+};
+
+}  // namespace cgdebug

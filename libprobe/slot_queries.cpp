@@ -1,0 +1,123 @@
+#include "libprobe/slot_queries.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace cgdebug {
+namespace {
+
+using capture::ProbeSlot;
+
+std::vector<std::int64_t> ShapeOf(const layout::SlotRegistration& r) {
+  return {r.shape, r.shape + r.dims};
+}
+
+Record MakeRecord(const ProbeSlot& slot, ring::Entry entry) {
+  const layout::SlotRegistration& r = slot.registration;
+  Record record;
+  record.replay_index = entry.replay;
+  record.invocation_index = r.invocation;
+  record.graph_id = r.graph_id;
+  record.graph_label = r.graph_label;
+  record.serial = entry.serial;
+  record.slot = slot.index;
+  record.ordinal = entry.ordinal;
+  record.dtype = static_cast<Dtype>(r.dtype);
+  record.shape = ShapeOf(r);
+  record.device_type = static_cast<DeviceType>(r.device_type);
+  record.device_index = r.device_index;
+  record.timestamp_ns = entry.timestamp_ns;
+  record.step = entry.step;
+  record.shard = r.shard;
+  record.payload = std::move(entry.payload);
+  return record;
+}
+
+}  // namespace
+
+SlotStatus StatusOf(const ProbeSlot& slot) {
+  const layout::SlotRegistration& r = slot.registration;
+  const layout::SlotHead head = slot.reader->head();
+  const ring::Credit credit = slot.reader->credit();
+  SlotStatus status;
+  status.slot = slot.index;
+  status.site = r.site;
+  status.graph_id = r.graph_id;
+  status.graph_label = r.graph_label;
+  status.invocation = r.invocation;
+  status.dtype = static_cast<Dtype>(r.dtype);
+  status.shape = ShapeOf(r);
+  status.device_type = static_cast<DeviceType>(r.device_type);
+  status.device_index = r.device_index;
+  status.lane = static_cast<layout::Lane>(r.lane);
+  status.lane_reason = static_cast<layout::LaneReason>(r.lane_reason);
+  status.policy = static_cast<layout::Policy>(r.policy);
+  status.capacity = r.capacity;
+  status.payload_bytes = r.payload_bytes;
+  status.replays = head.replay;
+  status.accepted = head.accepted;
+  status.consumed = credit.consumed;
+  status.lost = credit.lost;
+  status.overwrote_unread = head.overwrote_unread;
+  status.waits = head.waits;
+  status.wait_ns = head.wait_ns;
+  status.suppressed = head.suppressed;
+  status.retired = slot.reader->retired();
+  status.compares = (r.actions & layout::kActionCompare) != 0;
+  const ring::Verdict verdict = slot.reader->verdict();
+  const auto state = verdict.torn ? layout::VerdictState::kError : verdict.state;
+  status.verdict = {
+      state,       verdict.compared, verdict.mismatched, verdict.lost, verdict.first_failed_replay,
+      verdict.text};
+  return status;
+}
+
+void Add(const SlotStatus& from, SlotStatus* to) {
+  to->replays += from.replays;
+  to->accepted += from.accepted;
+  to->consumed += from.consumed;
+  to->lost += from.lost;
+  to->overwrote_unread += from.overwrote_unread;
+  to->waits += from.waits;
+  to->wait_ns += from.wait_ns;
+  to->suppressed += from.suppressed;
+  to->verdict.compared += from.verdict.compared;
+  to->verdict.mismatched += from.verdict.mismatched;
+  to->verdict.lost += from.verdict.lost;
+}
+
+void AppendRecords(const ProbeSlot& slot, std::uint64_t cleared, std::size_t last,
+                   std::vector<Record>* records) {
+  const ring::SlotRingReader& reader = *slot.reader;
+  const std::size_t before = records->size();
+  // Newest first: what is overwritten meanwhile then leaves no hole in the middle.
+  const std::uint64_t newest = reader.accepted();
+  const std::uint64_t oldest = std::max(reader.oldest(newest), cleared + 1);
+  for (std::uint64_t n = newest; n >= oldest && records->size() - before < last; --n) {
+    ring::Entry entry;
+    const ring::ReadStatus status = reader.Read(n, &entry);
+    if (status == ring::ReadStatus::kOverwritten) break;
+    if (status != ring::ReadStatus::kOk) continue;  // damaged, or not visible yet
+    const bool has_values = (entry.flags & (layout::kEntryIsStats | layout::kEntryDropValues)) == 0;
+    if (!has_values || !layout::Wants(slot.registration.record_every, entry.replay)) continue;
+    records->push_back(MakeRecord(slot, std::move(entry)));
+  }
+  std::reverse(records->begin() + static_cast<std::ptrdiff_t>(before), records->end());
+}
+
+std::uint64_t Unread(const ProbeSlot& slot) {
+  if (!slot.reader) return 0;
+  const std::uint64_t consumed = slot.reader->consumed();
+  const std::uint64_t accepted = slot.reader->accepted();
+  return accepted - std::min(accepted, consumed);
+}
+
+bool NeedsDaemon(const ProbeSlot& slot) {
+  if ((slot.registration.actions & ~layout::kActionRecord) != 0) return true;
+  const auto lossless = slot.reader ? slot.reader->control().lossless : layout::Lossless();
+  return lossless == layout::Lossless::kAsRegistered
+             ? (slot.registration.flags & layout::kSlotLossless) != 0
+             : lossless == layout::Lossless::kOn;
+}
+
+}  // namespace cgdebug
