@@ -9,33 +9,7 @@ import pytest
 
 from conftest import ROOT, find_program
 
-MAIN = """
-#include <cgdebug/probe.h>
-
-#include <cstdio>
-
-int main() {
-  cgdebug::ProbeOptions options;
-  options.mode = cgdebug::ProbeMode::kAlways;
-  options.record = cgdebug::RecordAction{};
-  cgdebug::Probe probe("layer0.out", options);
-  float values[4] = {1, 2, 3, 4};
-  cgdebug::TensorRef tensor;
-  tensor.data = values;
-  tensor.dtype = cgdebug::Dtype::kFloat32;
-  tensor.shape = {2, 2};
-  tensor.device_type = cgdebug::DeviceType::kCpu;
-  probe.Observe(tensor);
-  std::printf("%zu record, %s\\n", probe.Records().size(), cgdebug::Version().c_str());
-}
-"""
-PROJECT = """
-cmake_minimum_required(VERSION 3.22)
-project(outside LANGUAGES CXX)
-find_package(cgdebug 0.1 REQUIRED)
-add_executable(outside main.cpp)
-target_link_libraries(outside PRIVATE cgdebug::probe)
-"""
+CONSUMER = ROOT / "tests/consumer"
 SAID = "1 record, 0.1.0\n"
 
 
@@ -51,13 +25,6 @@ def config(*flags):
     return run(find_program("cgdebug-cli"), "config", *flags).strip()
 
 
-@pytest.fixture
-def project(tmp_path):
-    (tmp_path / "main.cpp").write_text(MAIN, encoding="utf-8")
-    (tmp_path / "CMakeLists.txt").write_text(PROJECT, encoding="utf-8")
-    return tmp_path
-
-
 def compiler():
     found = shutil.which("g++") or shutil.which("c++")
     if found is None:
@@ -65,24 +32,29 @@ def compiler():
     return found
 
 
-def build_with_cmake(project, prefix, build, program):
+def build_with_cmake(prefix, build, *options):
     cmake = shutil.which("cmake")
     if cmake is None:
         pytest.skip("no cmake here")
     environment = {**os.environ, "CXX": compiler()}
-    run(*(cmake, "-S", project, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}"), env=environment)
+    flags = [f"-DCMAKE_PREFIX_PATH={prefix}", *options]
+    run(cmake, "-S", CONSUMER, "-B", build, *flags, env=environment)
     run(cmake, "--build", build)
-    return build / program
+    return build / "consumer"
 
 
-def test_the_flags_of_config_compile_and_link_a_program(project):
+def build_with_flags(flags, program):
+    run(compiler(), "-std=c++20", CONSUMER / "main.cpp", *flags, "-o", program)
+    return program
+
+
+def test_the_flags_of_config_compile_and_link_a_program(tmp_path):
     flags = config("--cflags", "--libs").split()
-    run(compiler(), "-std=c++20", "main.cpp", *flags, "-o", "outside", cwd=project)
-    assert run(project / "outside") == SAID
+    assert run(build_with_flags(flags, tmp_path / "outside")) == SAID
 
 
-def test_find_package_finds_what_config_names(project):
-    assert run(build_with_cmake(project, config("--prefix"), project / "build", "outside")) == SAID
+def test_find_package_finds_what_config_names(tmp_path):
+    assert run(build_with_cmake(config("--prefix"), tmp_path / "build")) == SAID
 
 
 def test_python_m_cgdebug_names_the_prefix_of_its_own_package():
@@ -95,26 +67,23 @@ def test_python_m_cgdebug_names_the_prefix_of_its_own_package():
     )
 
 
-def test_cmake_install_gives_libraries_headers_package_and_manual(project, daemon):
+def test_cmake_install_gives_libraries_headers_package_and_manual(tmp_path, daemon):
     """Only from a build tree: a wheel has its own layout, which config finds."""
     build = os.path.dirname(os.path.dirname(find_program("cgdebug-cli")))
     if not os.path.exists(f"{build}/CMakeCache.txt") or shutil.which("cmake") is None:
         pytest.skip("no build tree here")
-    prefix = project / "prefix"
+    prefix = tmp_path / "prefix"
     run("cmake", "--install", build, "--prefix", prefix)
     assert (prefix / "share/man/man1/cgdebug-cli.1").read_text().startswith(".TH CGDEBUG")
     assert run(prefix / "bin/cgdebug-cli", "config", "--prefix").strip() == str(prefix)
-    assert run(build_with_cmake(project, prefix, project / "build", "outside")) == SAID
     # Both public headers in one file, linked with both libraries.
-    consumer = ROOT / "tests/consumer"
-    program = build_with_cmake(consumer, prefix, project / "consumer", "consumer")
-    assert run(program, daemon.socket) == "mean 2.5 of 16 bytes\n"
+    program = build_with_cmake(prefix, tmp_path / "build", "-DWITH_CLIENT=ON")
+    assert run(program, daemon.socket) == SAID + "mean 2.5 of 16 bytes\n"
     package_config = shutil.which("pkg-config")
     if package_config:
         environment = {**os.environ, "PKG_CONFIG_PATH": str(prefix / "lib/pkgconfig")}
         flags = run(package_config, "--cflags", "--libs", "cgdebug", env=environment).split()
-        run(compiler(), "-std=c++20", "main.cpp", *flags, "-o", "outside", cwd=project)
-        assert run(project / "outside") == SAID
+        assert run(build_with_flags(flags, tmp_path / "outside")) == SAID
 
 
 def test_the_readme_shows_the_same_lines():
