@@ -77,27 +77,24 @@ HOMES = {
     r"xxhash": ["daemon/core/recording"],
     r"(gtest|gmock)/": [],
 }
-# Who in client/ may know the daemon's messages: what asks it, and what shows its state. Everything
-# that shows a tensor takes the model of client/source/source.h.
-WIRE = re.compile(r"(proto/control\.pb|cgdebug/client)\.h$")
+# Who in client/ may know the daemon's messages besides client/live: what asks it, and what shows its
+# own state: sessions, events, recordings. Everything that shows tensors or probes takes the models of
+# client/source/source.h and client/live/probe.h.
+WIRE = re.compile(r"(proto/control\.pb|cgdebug/client|client/live/(messages|sessions))\.h$")
 WIRE_FILES = (
     "client/include/",
     "client/live/",
-    *(
-        f"client/cli/{name}."
-        for name in [
-            "context",
-            "interrupt",
-            "commands/disk_options",
-            "views/event_printer",
-            "views/finding_filter",
-            "views/json",
-            "views/recording_text",
-            "views/session_text",
-            "views/snapshot_text",
-        ]
-    ),
+    "client/cli/context.",
+    "client/cli/interrupt.",
     "client/cli/run/",
+    *(
+        f"client/cli/commands/{name}."
+        for name in ["disk_options", "probes", "ps", "record", "set", "status", "tail"]
+    ),
+    *(
+        f"client/cli/views/{name}."
+        for name in ["event_printer", "finding_filter", "json", "recording_text"]
+    ),
 )
 ATOMIC_FILES = (
     "libprobe/ring/",
@@ -172,7 +169,8 @@ def check_source(path, relative, lines, findings):
             )
         if under(folder, "client") and WIRE.search(include) and not relative.startswith(WIRE_FILES):
             findings.append(
-                f"{where}: {include} stops at client/live; show a tensor as a source::Tensor"
+                f"{where}: {include} stops at client/live; show a tensor as a source::Tensor, "
+                "a probe as a live::Probe"
             )
         for pattern, homes in HOMES.items():
             if rule != "tests" and re.match(pattern, include) and not at_home(folder, homes):

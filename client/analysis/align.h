@@ -60,7 +60,7 @@ struct SnapshotPair {
 struct Alignment {
   std::vector<SlotPair> slots;          // in graph order of A
   std::vector<SnapshotPair> snapshots;  // by position, then in graph order
-  // Sentences about what one side has and the other has not, and how many snapshots that is.
+  // Sentences about what only one side has, and how many snapshots that is.
   std::vector<std::string> unmatched;
   std::uint64_t unmatched_count = 0;
 };

@@ -371,7 +371,8 @@ class Checker {
     return replay - before >= distance;
   }
 
-  // Of the replay of the first bad one, or else of the last one of the largest graph.
+  // Counts for the replay of the first bad snapshot or, without one, for the last replay of the
+  // largest graph.
   void CountCompleteness() {
     if (scanned_.empty()) return;
     std::map<Graph, std::size_t> sizes;
@@ -387,7 +388,7 @@ class Checker {
       result_.replay = std::max(result_.replay, scanned.keys.back().replay);
     }
     if (result_.first) result_.replay = result_.first->snapshot.key.replay;
-    // Of what still runs, the newest replay may be on its way.
+    // If the job still runs, snapshots of its newest replay may be on their way.
     if (source_.Describe().is_growing && !result_.first && result_.replay > 1) --result_.replay;
     std::vector<std::string> absent;
     for (const Scanned& scanned : scanned_) {

@@ -56,7 +56,7 @@ enum class FindingKind {
   kNearOverflow,  // above half of the dtype's largest
   kStale,         // stopped changing while an earlier probe of its graph still did
   kNeverWritten,  // has no snapshot though others of its graph have
-  // What may be as it should, so that it is no reason to exit 1:
+  // These may be intended, so `check` does not exit 1 because of them:
   kConstant,  // never changed while an earlier probe of its graph did: a weight, a mask?
   kZero,      // nothing but zeros in every replay
 };

@@ -256,7 +256,7 @@ std::string Completeness(const Check& check) {
   } else if (!check.found()) {
     text = NothingFound(check);
   }
-  // Of eager calls with several shapes none is expected in a certain replay.
+  // Nothing was expected if the probe is called eagerly with several shapes: no replay has all.
   if (check.expected > 0) {
     const char* word = check.present < check.expected ? "incomplete: "
                        : check.missing_count == 0     ? "complete: "

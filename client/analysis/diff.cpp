@@ -203,7 +203,8 @@ class Comparer {
     return {};
   }
 
-  // Of what was called equal because of its hashes, takes back what does not match them.
+  // Reads the values that were called equal because their hashes are, and takes back each verdict
+  // whose values do not match the hash.
   void VerifyEqualOnes() {
     std::vector<SnapshotName> of_a, of_b;
     for (const ByHash& one : by_hash_) {
@@ -255,7 +256,7 @@ class Comparer {
     }
   }
 
-  // Whether NaN makes equal bytes a mismatch, as assert_close has it.
+  // Whether NaN makes equal bytes a mismatch, as it does for assert_close.
   bool NanCanDiffer(const Snapshot& snapshot, layout::Dtype dtype) const {
     const layout::DtypeInfo* info = layout::FindDtype(dtype);
     if (options_.bitwise || options_.equal_nan || info == nullptr || !info->is_floating) {

@@ -1,4 +1,4 @@
-// json_number.h: what JSON has no word for.
+// json_number.h: numbers that JSON cannot write.
 #pragma once
 
 #include <cmath>
@@ -17,7 +17,7 @@ inline Json JsonNumber(double value) {
   return value;
 }
 
-// One line, or indented for people. Bytes that are no UTF-8 are replaced, never an exception.
+// One line, or indented for people. Bytes that are not UTF-8 are replaced, never an exception.
 inline std::string Dump(const Json& json, bool indented) {
   return json.dump(indented ? 2 : -1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }

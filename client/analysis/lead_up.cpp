@@ -27,8 +27,8 @@ Result<Stats> StatsAt(Source& source, std::size_t slot, const Key& key) {
   return source::StatsOf(source, *snapshot);
 }
 
-// Back from the first bad one, through the probes before it and then through earlier replays: what
-// makes a weight NaN is most often in the replay before.
+// Goes back from the first bad snapshot through the probes before it and then through earlier
+// replays: the cause of a NaN in a weight is most often in the replay before.
 void AddFrames(Source& source, const std::vector<const SeenProbe*>& of_graph,
                std::size_t max_frames, FirstBad* first) {
   const std::size_t limit = std::max<std::size_t>(max_frames, 1);
@@ -54,7 +54,7 @@ void AddFrames(Source& source, const std::vector<const SeenProbe*>& of_graph,
   std::reverse(first->frames.begin(), first->frames.end());
 }
 
-// Eager calls of several shapes count their replays each by itself: they are put in order by time.
+// Eager calls count the replays of each shape separately, so they are put in order by time.
 void AddFramesByTime(Source& source, const std::vector<const SeenProbe*>& of_graph,
                      std::size_t max_frames, FirstBad* first) {
   struct Call {

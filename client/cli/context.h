@@ -53,7 +53,7 @@ class Context {
   void Say(std::string_view message) const;
   // The next thing to type; nothing with -q.
   void Hint(std::string_view command) const;
-  // A line on stderr that is no data but belongs to a view; nothing with -q.
+  // A line on stderr that belongs to a view but is not data; nothing with -q.
   void Note(std::string_view line) const;
   // Text: stdout, in the form of the terminal (terminal.h).
   static void Print(std::string_view text);

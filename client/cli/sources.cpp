@@ -103,7 +103,7 @@ int OpenSource(Context& context, const std::string& text, const std::string& wan
   if (const int failed = context.Connect(); failed != kExitOk) return failed;
   std::string session = text == "live" ? wanted : text;
   if (session.starts_with("live:")) session.erase(0, 5);
-  Result<std::unique_ptr<source::Source>> opened = OpenLive(context.client(), session);
+  Result<std::unique_ptr<source::Source>> opened = live::OpenLive(context.client(), session);
   if (!opened.ok()) {
     if (context.client().last_failure() != client::Failure::kNone) {
       return context.Fail(opened.error());

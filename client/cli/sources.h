@@ -22,28 +22,29 @@ namespace cgdebug::cli {
 inline constexpr const char* kSourceHelp =
     "NAME.cgrec, a folder of them, .safetensors, live or a session";
 
-// Opens it; a path that exists wins over a session of the same name. `session`: of a file the
-// tensors of that job only, of "live" which one; empty: all of the file, the newest job. 0, or what
-// to exit with; the reason has been said then.
+// Opens the source; a path that exists wins over a session of the same name. `session` chooses the
+// job: in a file (empty: all jobs), or of "live" (empty: the newest). Returns 0, or what to exit
+// with after the reason has been printed.
 int OpenSource(Context& context, const std::string& text, const std::string& session,
                std::unique_ptr<source::Source>* source);
 // The same with the session that --session names.
 int OpenSource(Context& context, const std::string& text, std::unique_ptr<source::Source>* source);
 
-// Which ranks of a distributed job are in it, in lines, where some are not; of a live one always.
+// Lines that say which ranks of a distributed job the source has. Empty if a file has all of them.
 std::string RanksHere(source::Source& source);
 
-// Tells of recordings of a folder that cannot be read, where the answer itself does not.
+// Prints which recordings of a folder cannot be read, for commands whose answer does not say it.
 void SayUnread(const Context& context, const source::Source& source);
 
-// As MatchesSession of a live one, which has a key as well. Requires: a selector.
+// Whether `selector` names the session: live::MatchesSession without the key, which only the daemon
+// knows. Requires: a selector.
 bool MatchesSession(const recording::Session& session, std::string_view selector);
 
 // --graph and --shape: which slots of the probes.
 struct WhichOptions {
   std::string graph;
   std::string shape;
-  // Fails: a shape that is none.
+  // Fails: an invalid shape.
   Result<WhichSlots> Parse() const;
 };
 void AddWhichOptions(CLI::App& app, WhichOptions* options);
@@ -57,7 +58,7 @@ struct ScopeOptions {
 // Fails: a bad glob or range.
 Result<analysis::Scope> MakeScope(const Context& context, const ScopeOptions& options);
 
-// No probe of `source` is wanted: says so, with names that are close.
+// Says that `options` select no probe of `source`, and names that are close.
 int FailNoProbe(const Context& context, const source::Source& source, const ScopeOptions& options);
 
 }  // namespace cgdebug::cli

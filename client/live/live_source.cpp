@@ -8,11 +8,12 @@
 #include <set>
 #include <utility>
 
-#include "client/cli/views/session_text.h"
 #include "client/cli/views/terminal.h"
 #include "client/live/messages.h"
+#include "client/live/probe.h"
+#include "client/live/sessions.h"
 
-namespace cgdebug::cli {
+namespace cgdebug::live {
 namespace {
 
 using source::Key;
@@ -45,8 +46,8 @@ class LiveSource : public source::Source {
     }
   }
 
-  void AddProbe(const v1::ProbeInfo& probe) {
-    slots_.push_back(live::SlotOf(probe));
+  void AddProbe(const Probe& probe) {
+    slots_.push_back(probe.slot);
     live_.push_back({.probe = probe});
   }
 
@@ -69,16 +70,16 @@ class LiveSource : public source::Source {
   }
   const std::vector<Slot>& slots() const override { return slots_; }
 
-  // What came after the counters were asked for is left out: it is not in the account.
+  // Leaves out snapshots that came after the counters were asked for: the account lacks them.
   Result<std::vector<Key>> Keys(std::size_t slot) override {
     Live& live = live_[slot];
     if (live.keys) return *live.keys;
     std::vector<Key> keys;
     v1::HistoryRequest request;
-    request.set_session(live.probe.session());
-    request.set_slot(live.probe.slot());
-    request.set_last(live.probe.replay());
-    bool has_more = live.probe.replay() != 0;
+    request.set_session(live.probe.session);
+    request.set_slot(static_cast<std::uint32_t>(live.probe.slot.order));
+    request.set_last(live.probe.replay);
+    bool has_more = live.probe.replay != 0;
     while (has_more) {
       const Result<v1::HistoryReply> reply = client_.History(request);
       if (!reply.ok()) {
@@ -109,9 +110,9 @@ class LiveSource : public source::Source {
 
   Result<Values> Load(const Snapshot& snapshot) override {
     v1::GetRequest request;
-    request.set_session(live_[snapshot.slot].probe.session());
+    request.set_session(live_[snapshot.slot].probe.session);
     request.set_probe(slots_[snapshot.slot].probe);
-    request.set_slot(live_[snapshot.slot].probe.slot());
+    request.set_slot(static_cast<std::uint32_t>(slots_[snapshot.slot].order));
     request.set_replay(static_cast<std::int64_t>(snapshot.key.replay));
     Result<client::Tensor> tensor = client_.Get(request);
     if (!tensor.ok()) return tensor.error();
@@ -120,8 +121,9 @@ class LiveSource : public source::Source {
     return Values{{data, payload->size()}, payload};
   }
 
-  // The counters say how many are gone and why, the ordinals of those that are there where. Which
-  // of them were never read nobody knows: the oldest are called so.
+  // The counters say how many snapshots are gone and why; the ordinals of those that are left say
+  // where. Nobody knows which of the missing ones were never read, so the oldest are taken for
+  // them.
   std::vector<source::Gap> Gaps() override {
     std::vector<source::Gap> gaps;
     for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
@@ -155,19 +157,19 @@ class LiveSource : public source::Source {
   Result<recording::Account> AccountOf(std::size_t slot) override {
     const Result<std::vector<Key>> keys = Keys(slot);
     if (!keys.ok()) return keys.error();
-    const v1::Counters& counters = live_[slot].probe.counters();
+    const layout::Counters& counters = live_[slot].probe.counters;
     recording::Account account;
     account.kept = keys->size();
-    account.produced = std::max(counters.produced() + counters.lost_at_death(), account.kept);
+    account.produced = std::max(counters.produced + counters.lost_at_death, account.kept);
     const auto lose = [&](layout::LossCause cause, std::uint64_t count) {
       if (count > 0) account.lost[std::string(ToText(cause))] += count;
     };
-    lose(layout::LossCause::kOverwritten, counters.lost_overwritten());
-    lose(layout::LossCause::kAtDeath, counters.lost_at_death());
-    lose(layout::LossCause::kCorrupted, counters.lost_damaged());
-    lose(layout::LossCause::kNoMemory, counters.lost_no_memory());
+    lose(layout::LossCause::kOverwritten, counters.lost_overwritten);
+    lose(layout::LossCause::kAtDeath, counters.lost_at_death);
+    lose(layout::LossCause::kCorrupted, counters.lost_damaged);
+    lose(layout::LossCause::kNoMemory, counters.lost_no_memory);
     lose(layout::LossCause::kNotKept,
-         counters.consumed() - std::min(counters.consumed(), account.kept));
+         counters.consumed - std::min(counters.consumed, account.kept));
     const std::uint64_t known = account.kept + account.lost_count();
     account.unread = account.produced - std::min(account.produced, known);
     return account;
@@ -176,30 +178,30 @@ class LiveSource : public source::Source {
   std::vector<source::Finding> Findings() override {
     std::vector<source::Finding> findings;
     for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
-      const v1::ProbeInfo& probe = live_[slot].probe;
-      const auto add = [&](source::Finding::Kind kind, const v1::FirstNonfinite& first) {
-        if (first.replay() == 0) return;
+      const Probe& probe = live_[slot].probe;
+      const auto add = [&](source::Finding::Kind kind, const FirstNonfinite& first) {
+        if (first.replay == 0) return;
         findings.push_back({.slot = slot,
                             .kind = kind,
-                            .replay = first.replay(),
-                            .serial = first.serial(),
-                            .step = first.step(),
-                            .count = first.count()});
+                            .replay = first.replay,
+                            .serial = first.serial,
+                            .step = first.step,
+                            .count = first.count});
       };
-      add(source::Finding::Kind::kNan, probe.first_nan());
-      add(source::Finding::Kind::kInf, probe.first_inf());
-      if (probe.verdict().state() != v1::Verdict::FAIL) continue;
+      add(source::Finding::Kind::kNan, probe.first_nan);
+      add(source::Finding::Kind::kInf, probe.first_inf);
+      if (!probe.verdict || probe.verdict->state != layout::VerdictState::kFail) continue;
       findings.push_back({.slot = slot,
                           .kind = source::Finding::Kind::kMismatch,
-                          .replay = probe.verdict().first_failed_replay(),
-                          .text = probe.verdict().text()});
+                          .replay = probe.verdict->first_failed_replay,
+                          .text = probe.verdict->text});
     }
     return findings;
   }
 
  private:
   struct Live {
-    v1::ProbeInfo probe;
+    Probe probe;
     std::optional<std::vector<Key>> keys = {};
     std::map<std::uint64_t, Snapshot> snapshots = {};  // by replay
   };
@@ -209,10 +211,10 @@ class LiveSource : public source::Source {
     switch (session.state()) {
       case v1::Session::EXITED:
         return fmt::format("has exited ({}, {} ago)", pid,
-                           FormatDuration(SecondsSince(session.ended_ns())));
+                           cli::FormatDuration(SecondsSince(session.ended_ns())));
       case v1::Session::DIED:
         return fmt::format("died ({}, {} ago)", pid,
-                           FormatDuration(SecondsSince(session.ended_ns())));
+                           cli::FormatDuration(SecondsSince(session.ended_ns())));
       default:
         return fmt::format("is alive ({})", pid);
     }
@@ -226,7 +228,7 @@ class LiveSource : public source::Source {
                       .timestamp_ns = entry.timestamp_ns(),
                       .has_values = entry.has_values(),
                       .payload_bytes = slots_[slot].payload_bytes,
-                      .stats = live::StatsOf(entry.stats())};
+                      .stats = StatsOf(entry.stats())};
     if (entry.unchanged()) snapshot.same_as = entry.ordinal() - 1;
     return snapshot;
   }
@@ -262,7 +264,7 @@ Result<std::unique_ptr<source::Source>> OpenLive(client::Client& client,
     return Error{session.empty() ? "no job of this user has a probe"
                                  : "no session '" + session + "'"};
   }
-  const Result<v1::ProbesReply> probes = client.Probes({});
+  const Result<std::vector<Probe>> probes = ListProbes(client);
   if (!probes.ok()) return probes.error();
   auto live = std::make_unique<LiveSource>(client);
   std::set<std::string> keys;
@@ -272,17 +274,17 @@ Result<std::unique_ptr<source::Source>> OpenLive(client::Client& client,
                                                 one.restart_count() == newest->restart_count());
     if (session.empty() ? !is_same_job : !MatchesSession(one, session)) continue;
     std::uint64_t shown = 0;
-    for (const v1::ProbeInfo& probe : probes->probes()) {
-      if (probe.session() == one.key()) shown += probe.counters().produced();
+    for (const Probe& probe : *probes) {
+      if (probe.session == one.key()) shown += probe.counters.produced;
     }
     live->AddSession(one, shown);
     keys.insert(one.key());
   }
-  for (const v1::ProbeInfo& probe : probes->probes()) {
-    if (keys.contains(probe.session())) live->AddProbe(probe);
+  for (const Probe& probe : *probes) {
+    if (keys.contains(probe.session)) live->AddProbe(probe);
   }
   if (live->slots().empty()) return Error{"session " + newest->label() + " has no probe"};
   return std::unique_ptr<source::Source>(std::move(live));
 }
 
-}  // namespace cgdebug::cli
+}  // namespace cgdebug::live

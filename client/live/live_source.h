@@ -8,7 +8,7 @@
 #include "client/source/source.h"
 #include "daemon/core/base/result.h"
 
-namespace cgdebug::cli {
+namespace cgdebug::live {
 
 // `session` as elsewhere (key, label, run id, pid); empty: the newest job, with all of its ranks.
 // Requires: a connected client that outlives the source.
@@ -16,4 +16,4 @@ namespace cgdebug::cli {
 Result<std::unique_ptr<source::Source>> OpenLive(client::Client& client,
                                                  const std::string& session);
 
-}  // namespace cgdebug::cli
+}  // namespace cgdebug::live

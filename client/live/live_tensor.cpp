@@ -4,8 +4,8 @@
 
 #include <charconv>
 
-#include "client/cli/views/session_text.h"
 #include "client/live/messages.h"
+#include "client/live/sessions.h"
 
 namespace cgdebug::live {
 namespace {
@@ -18,7 +18,7 @@ Result<std::string> SessionOfRank(client::Client& client, const std::string& sel
   if (!reply.ok()) return reply.error();
   const v1::Session* newest = nullptr;
   for (const v1::Session& session : reply->sessions()) {
-    if (session.rank() != rank || !cli::MatchesSession(session, selector)) continue;
+    if (session.rank() != rank || !MatchesSession(session, selector)) continue;
     if (newest == nullptr || session.created_ns() > newest->created_ns()) newest = &session;
   }
   if (newest != nullptr) return newest->key();

@@ -8,6 +8,12 @@
 namespace cgdebug::live {
 namespace {
 
+// kInvalid for a name that this version does not know.
+layout::Dtype DtypeOf(const std::string& name) {
+  const layout::DtypeInfo* info = layout::FindDtype(std::string_view(name));
+  return info == nullptr ? layout::Dtype::kInvalid : info->dtype;
+}
+
 // The fields that both messages name alike.
 template <typename Message>
 source::Slot CommonSlotOf(const Message& message) {
@@ -30,18 +36,86 @@ source::Slot CommonSlotOf(const Message& message) {
 
 }  // namespace
 
-layout::Dtype DtypeOf(const std::string& name) {
-  const layout::DtypeInfo* info = layout::FindDtype(std::string_view(name));
-  return info == nullptr ? layout::Dtype::kInvalid : info->dtype;
-}
-
 numerics::Stats StatsOf(const v1::Stats& stats) { return FieldsOf<numerics::Stats>(stats); }
 
-source::Slot SlotOf(const v1::ProbeInfo& probe) {
-  source::Slot slot = CommonSlotOf(probe);
-  slot.probe = probe.name();
-  slot.site = probe.site();
-  return slot;
+Probe ProbeOf(const v1::ProbeInfo& message) {
+  Probe probe;
+  probe.session = message.session();
+  probe.slot = CommonSlotOf(message);
+  probe.slot.probe = message.name();
+  probe.slot.site = message.site();
+  probe.probe_id = message.probe_id();
+  probe.lane = static_cast<layout::Lane>(message.lane());
+  probe.lane_reason = message.lane_reason();
+  probe.policy = static_cast<layout::Policy>(message.policy());
+  for (const int action : message.actions()) {
+    probe.actions.push_back(layout::NameAt(layout::kActionNames, static_cast<std::size_t>(action)));
+  }
+  probe.capacity = message.capacity();
+  probe.replay = message.replay();
+  probe.last_timestamp_ns = message.last_timestamp_ns();
+  probe.retired = message.retired();
+  probe.counters = CountersOf(message.counters());
+  probe.first_nan = FirstOf(message.first_nan());
+  probe.first_inf = FirstOf(message.first_inf());
+  if (message.has_verdict()) {
+    const v1::Verdict& verdict = message.verdict();
+    probe.verdict = Verdict{.state = static_cast<layout::VerdictState>(verdict.state()),
+                            .compared = verdict.compared(),
+                            .mismatched = verdict.mismatched(),
+                            .lost = verdict.lost(),
+                            .first_failed_replay = verdict.first_failed_replay(),
+                            .text = verdict.text()};
+  }
+  if (message.has_control()) probe.control = ControlOf(message.control());
+  if (message.has_last_stats()) probe.last_stats = StatsOf(message.last_stats());
+  return probe;
+}
+
+FirstNonfinite FirstOf(const v1::FirstNonfinite& message) {
+  return {.probe = message.probe(),
+          .invocation = message.invocation(),
+          .graph = message.graph(),
+          .graph_id = message.graph_id(),
+          .shape = {message.shape().begin(), message.shape().end()},
+          .slot = message.slot(),
+          .qualifier = message.qualifier(),
+          .replay = message.replay(),
+          .serial = message.serial(),
+          .step = message.step(),
+          .count = message.count()};
+}
+
+layout::SlotControl ControlOf(const v1::Control& message) {
+  layout::SlotControl control;
+  control.mode = static_cast<layout::ControlMode>(message.mode());
+  control.trigger = static_cast<layout::ControlTrigger>(message.trigger());
+  control.every = message.every();
+  control.from = message.from();
+  control.until = message.until();
+  control.expires_ns = message.expires_ns();
+  control.threshold = message.threshold();
+  return control;
+}
+
+layout::Counters CountersOf(const v1::Counters& counters) {
+  return FieldsOf<layout::Counters>(counters);
+}
+
+std::string LaneName(v1::ProbeInfo::Lane lane) {
+  return std::string(layout::NameOf(static_cast<layout::Lane>(lane)));
+}
+
+Result<std::vector<Probe>> ListProbes(client::Client& client, const std::string& session,
+                                      const std::vector<std::string>& globs) {
+  v1::ProbesRequest request;
+  request.set_session(session);
+  for (const std::string& glob : globs) request.add_probes(glob);
+  const Result<v1::ProbesReply> reply = client.Probes(request);
+  if (!reply.ok()) return reply.error();
+  std::vector<Probe> probes;
+  for (const v1::ProbeInfo& probe : reply->probes()) probes.push_back(ProbeOf(probe));
+  return probes;
 }
 
 source::Tensor TensorOf(const v1::Snapshot& snapshot) {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cgdebug/client.h"
+#include "client/live/probe.h"
 #include "client/source/source.h"
 #include "daemon/core/numerics/stats.h"
 #include "proto/control.pb.h"
@@ -11,10 +12,13 @@
 
 namespace cgdebug::live {
 
-// kInvalid for a name that this version does not know.
-layout::Dtype DtypeOf(const std::string& name);
 numerics::Stats StatsOf(const v1::Stats& stats);
-source::Slot SlotOf(const v1::ProbeInfo& probe);
+Probe ProbeOf(const v1::ProbeInfo& probe);
+FirstNonfinite FirstOf(const v1::FirstNonfinite& first);
+layout::SlotControl ControlOf(const v1::Control& control);
+layout::Counters CountersOf(const v1::Counters& counters);
+// "direct", "callback" or "host".
+std::string LaneName(v1::ProbeInfo::Lane lane);
 // Without values.
 source::Tensor TensorOf(const v1::Snapshot& snapshot);
 source::Tensor TensorOf(client::Tensor tensor);

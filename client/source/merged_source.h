@@ -10,7 +10,8 @@
 
 namespace cgdebug::source {
 
-// `unread`: what belongs to it and is no part, see Description. Requires: at least one part.
+// `unread`: files that belong to the source and could not be read, see Description::unread.
+// Requires: at least one part.
 std::unique_ptr<Source> Merge(std::string path, std::vector<std::unique_ptr<Source>> parts,
                               std::vector<std::string> unread = {});
 

@@ -26,8 +26,8 @@ bool EndedAsWanted(const RecordingReader& reader) {
   return reader.closed() && recording::HadAll(reader.stop_reason());
 }
 
-// Whether no process on this machine that the recording is about is there any more. Of a job in a
-// container nobody here can tell: then the answer may be wrong.
+// Whether every process of this machine that the recording is about has ended. A job in a container
+// has process ids of its own, so for it the answer may be wrong.
 bool JobsAreGone(const RecordingReader& reader) {
   return !reader.sessions().empty() &&
          std::ranges::all_of(reader.sessions(), [](const recording::Session& session) {
@@ -183,7 +183,7 @@ class RecordingSource : public Source {
     return Values{payload->bytes, std::move(payload->keep)};
   }
 
-  // Of the values; without them there may be none.
+  // The hash of the values; a snapshot without values may have none.
   static std::optional<std::uint64_t> HashOf(const recording::Snapshot& snapshot) {
     if (snapshot.payload_hash == 0) return std::nullopt;
     return snapshot.payload_hash;
@@ -219,7 +219,7 @@ class RecordingSource : public Source {
     slots_.push_back(std::move(slot));
   }
 
-  // Of each session by itself.
+  // Names the graphs of each session separately.
   void NameGraphs() {
     std::map<std::uint32_t, std::vector<std::size_t>> sessions;
     for (std::size_t i = 0; i < slots_.size(); ++i) {

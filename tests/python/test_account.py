@@ -259,7 +259,7 @@ def test_the_account_is_what_was_produced_and_what_is_there(world, name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_check_says_nothing_found_of_nothing_that_nobody_looked_at(world, name):
+def test_check_never_says_nothing_found_about_what_it_did_not_look_at(world, name):
     case = world.cases[name]
     result = world.cli("check", case.source, case.probe)
     assert result.returncode == (1 if case.found else 3 if case.gap else 0), result.stdout
@@ -341,7 +341,7 @@ def test_check_names_the_job_and_how_it_is(world):
     assert over.startswith("job account-over (") and " has exited (pid " in over.splitlines()[0]
 
 
-def test_check_of_the_replays_that_are_kept_is_no_gap(world):
+def test_check_of_the_replays_that_are_kept_reports_no_gap(world):
     asked = world.cli("check", "account-over", "gone", "--replays", "17..20")
     assert asked.returncode == 0, asked.stdout
     assert "nothing found in 4 snapshots, of replays 17..20\n" in asked.stdout

@@ -86,7 +86,7 @@ def test_a_probe_refuses_bad_action_lists(actions, error, text):
         CudaGraphTensorProbe("p", actions)
 
 
-def test_a_disabled_twin_is_no_duplicate():
+def test_a_disabled_twin_is_not_a_duplicate():
     CudaGraphTensorProbe("p", [TensorRecord(enabled=False), TensorRecord(capacity=2)]).close()
 
 

@@ -194,7 +194,7 @@ def test_the_age_of_a_dead_job_goes_on(cli, job):
     wait_until(lambda: age() >= 2, "two seconds since it started")
 
 
-def test_a_word_that_is_no_number_is_named(cli):
+def test_a_word_that_is_not_a_number_is_named(cli):
     found = cli("diff", "a", "b", "--rtol", "abc")
     assert found.returncode == 2 and "--rtol 'abc' is not a number" in found.stderr
 

@@ -58,7 +58,7 @@ def test_each_eager_shape_keeps_its_own_values_in_a_live_source(cli, probe):
         ("x@step:7", "has no snapshot of step 7"),
     ],
 )
-def test_show_says_why_a_recording_has_not_what_was_asked(cli, recording, what, text):
+def test_show_says_why_a_recording_lacks_what_was_asked_for(cli, recording, what, text):
     result = cli("show", f"{recording}:{what}")
     assert result.returncode == 4 and text in result.stderr
 
@@ -120,7 +120,7 @@ def test_json_of_status_has_the_lanes_too(cli, probe):
 
 
 @pytest.mark.parametrize("command", [["status"], ["tail"], ["probes"], ["ps", "-a"]])
-def test_ranks_that_nobody_has_match_nothing(cli, probe, command):
+def test_ranks_that_no_job_has_match_nothing(cli, probe, command):
     probe(cgdebug.TensorRecord(), name="words.rank")(torch.ones(1))
     wait_for(cli, "words.rank", 1)
     result = cli(*command, "--ranks", "77")
@@ -138,14 +138,14 @@ def test_ranks_that_nobody_has_match_nothing(cli, probe, command):
         ["set", "x", "--mode", "off", "--count"],
     ],
 )
-def test_numbers_that_are_none_are_refused_in_words(cli, command, number):
+def test_words_that_are_not_numbers_are_refused_with_a_sentence(cli, command, number):
     result = cli(*command, number)
     assert result.returncode == 2
     assert f"'{number}' is not a whole number from " in result.stderr
     assert f"Type: cgdebug-cli {command[0]} --help" in result.stderr
 
 
-def test_diff_of_a_name_that_nobody_has_matches_nothing(cli, recording):
+def test_diff_of_an_unknown_name_matches_nothing(cli, recording):
     result = cli("diff", recording, recording, "nope*")
     assert result.returncode == 4 and "no probe matches 'nope*'" in result.stderr
 
@@ -167,7 +167,7 @@ def test_help_says_the_whole_command_and_what_its_words_mean(cli):
     assert "[SOURCE:]PROBE[{SHAPE}][@g:GRAPH][@REPLAY[SLICE]]" in cli("show", "--help").stdout
 
 
-def test_help_of_a_command_that_is_none_names_the_near_ones(cli):
+def test_help_of_an_unknown_command_names_the_near_ones(cli):
     result = cli("stauts", "--help")
     assert result.returncode == 2 and "no command 'stauts'. Close: 'status'" in result.stderr
 
@@ -179,7 +179,7 @@ def test_a_query_without_sql_says_what_is_missing(cli, recording):
     assert rows == [{"a": "Infinity", "b": "-Infinity"}]
 
 
-def test_a_session_that_is_none_is_no_file_either(cli):
+def test_an_unknown_session_is_not_taken_for_a_file(cli):
     result = cli("check", "nobody")
     assert result.returncode == 4
     assert "no session 'nobody' and no file of this name. Type: cgdebug-cli ps -a" in result.stderr

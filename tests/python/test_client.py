@@ -143,7 +143,7 @@ def test_a_session_may_be_named_by_its_pid(client, daemon, probe):
         assert other.probes("by.pid")[0].name == "by.pid"
 
 
-def test_tail_of_a_name_that_nobody_has_says_so(client):
+def test_tail_of_an_unknown_name_says_so(client):
     with pytest.raises(DaemonError, match="no probe matches 'no.such'"):
         client.tail("no.such")
 
@@ -331,7 +331,7 @@ def response(**hello):
         (b"", "closed the connection"),
     ],
 )
-def test_what_is_no_daemon_of_this_version_is_refused(answer, text):
+def test_a_daemon_of_another_version_is_refused(answer, text):
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="cgdebug-test-") as folder:

@@ -224,7 +224,7 @@ def test_a_recording_takes_the_shape_that_was_asked_for(how, job, cli, daemon, t
     assert (series.shape, list(series.replays)) == ((64,), [1, 2, 3])
 
 
-def test_a_graph_or_shape_that_is_none_is_refused_before_a_recording_starts(cli, tmp_path):
+def test_an_invalid_graph_or_shape_is_refused_before_a_recording_starts(cli, tmp_path):
     path = str(tmp_path / "a.cgrec")
     assert cli("record", "start", "-o", path, "--shape", "eight").returncode == 2
     assert not (tmp_path / "a.cgrec").exists()

@@ -219,7 +219,7 @@ def test_stats_only_snapshots_say_so(tmp_path):
 
 
 @pytest.mark.parametrize("replay", ["1", 1.0, None])
-def test_what_is_no_replay_is_refused_in_words(path, replay):
+def test_an_invalid_replay_is_refused_with_a_sentence(path, replay):
     with pytest.raises(TypeError, match="a replay is a number from 1"):
         cgdebug.open(path)["x"][replay]
 

@@ -8,7 +8,7 @@ import cgdebug
 from cgdebug import _recording
 
 
-def test_what_is_no_replay_or_tolerance_is_refused_in_words(tmp_path):
+def test_an_invalid_replay_or_tolerance_is_refused_with_a_sentence(tmp_path):
     r = cgdebug.open(write(tmp_path / "a.cgrec"))
     for replay in (0, -1, 1 << 64):
         with pytest.raises(ValueError, match="replays count from 1"):

@@ -218,7 +218,7 @@ def test_a_pattern_is_told_to_be_one(path):
 
 
 @pytest.mark.parametrize("step", [1.5, "101", None])
-def test_what_is_no_step_is_refused_in_words(path, step):
+def test_an_invalid_step_is_refused_with_a_sentence(path, step):
     series = cgdebug.open(path)["x"]
     with pytest.raises(TypeError, match="a step is a whole number, not"):
         series.step(step)

@@ -55,7 +55,7 @@ def test_a_shard_is_what_its_text_says(text):
 
 
 @pytest.mark.parametrize("text", ["", "S(0) of [5", TEXT[:-8], "S(0) of [8] at (1) of dp"])
-def test_a_text_that_was_cut_is_no_shard(text):
+def test_a_text_that_was_cut_is_not_taken_for_a_shard(text):
     assert TensorShard.parse(text) is None
 
 

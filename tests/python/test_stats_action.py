@@ -33,7 +33,7 @@ def test_values_are_kept_where_another_action_wants_them(daemon, probe):
 
 
 @pytest.mark.parametrize("every", [0, -1, 1.5, True])
-def test_a_period_that_is_none_is_refused(every):
+def test_an_invalid_period_is_refused(every):
     with pytest.raises(ValueError, match="TensorStats: every"):
         TensorStats(every=every)
 

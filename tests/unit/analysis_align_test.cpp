@@ -206,7 +206,7 @@ TEST(Align, TheOnlyGraphOfAProbeStandsAgainstTheOnlyOneWhateverItsShape) {
   EXPECT_EQ(DiffOf(a, b).verdict(), Verdict::kDifferent);
 }
 
-TEST(Align, OfTwoGraphsOfOtherShapesNobodyKnowsWhichOneStandsAgainstIt) {
+TEST(Align, TwoGraphsOfOtherShapesAreNotMatchedWithOne) {
   MemorySource a = Graphs({8}), b = Graphs({16, 32});
   for (const auto& [one, other] : {std::pair(&a, &b), {&b, &a}}) {
     const Diff diff = DiffOf(*one, *other);

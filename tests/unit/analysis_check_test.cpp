@@ -258,7 +258,7 @@ TEST(Check, EverySnapshotThatCouldNotBeReadIsCounted) {
   EXPECT_EQ(CheckOf(source).missing_count, 6u);
 }
 
-TEST(Check, WithoutValuesAndHashesNobodyKnowsWhatChanged) {
+TEST(Check, WithoutValuesAndHashesItIsUnknownWhatChanged) {
   MemorySource source = Healthy();
   source.Change(2, 3, {2, 2});  // as in replay 2
   source.has_hashes = false;

@@ -122,7 +122,7 @@ TEST(Diff, SaysThatTheRangeIsWhyNothingWasCompared) {
                     HasSubstr("no snapshot in replays 100.., it has some in 1..")));
 }
 
-TEST(Diff, TolerancesThatAreNoneAreRefusedAlsoOverEqualBytes) {
+TEST(Diff, InvalidTolerancesAreRefusedAlsoOverEqualBytes) {
   MemorySource a = TwoLayers(3), b = TwoLayers(3);
   for (const double tolerance : {-1.0, std::nan(""), HUGE_VAL}) {
     DiffOptions options;

@@ -92,7 +92,7 @@ TEST_F(CommandsTest, AStreamedRunShowsSnapshotsInTheOrderOfTheirReplays) {
   EXPECT_TRUE(std::is_sorted(places.begin(), places.end())) << shown;
 }
 
-TEST_F(CommandsTest, AComparisonThatWasNotMadeIsNoPass) {
+TEST_F(CommandsTest, AComparisonThatWasNotMadeIsNotAPass) {
   v1::Session& session = world_.sessions.emplace_back(MakeSession("99999999"));
   session.set_run_id("mine");
   session.set_state(v1::Session::EXITED);
@@ -135,7 +135,7 @@ TEST_F(CommandsTest, LossesOfARecordingNameTheOptionOfTheCommand) {
               HasSubstr("Record fewer probes (--record)"));
 }
 
-TEST_F(CommandsTest, ARecordingThatEndedInTroubleIsNoSuccess) {
+TEST_F(CommandsTest, ARecordingThatEndedInTroubleIsNotASuccess) {
   v1::Recording recording;
   recording.set_directory("/runs/a.cgrec");
   recording.set_id(1);

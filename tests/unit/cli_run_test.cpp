@@ -61,7 +61,7 @@ TEST(RunExitCode, NothingFoundOverAGapIsInconclusive) {
   EXPECT_EQ(ExitCodeOf(summary, {.nan = true}), kExitInconclusive);
 }
 
-TEST(RunExitCode, WhatWasNotComparedIsNoPassOfAComparison) {
+TEST(RunExitCode, ASnapshotThatWasNotComparedIsNotAPass) {
   RunSummary summary = HealthyRun();
   summary.not_compared_probes = 1;
   EXPECT_EQ(ExitCodeOf(summary, {.compare = true}), kExitInconclusive);
@@ -72,7 +72,7 @@ TEST(RunExitCode, WhatWasNotComparedIsNoPassOfAComparison) {
   EXPECT_EQ(SummaryJson(summary)["not_compared_probes"], 1);
 }
 
-TEST(RunExitCode, NoProbeAtAllIsNoPass) {
+TEST(RunExitCode, NoProbeAtAllIsNotAPass) {
   RunSummary summary;
   summary.complete = true;
   EXPECT_EQ(ExitCodeOf(summary, {.compare = true}), kExitNoMatch);

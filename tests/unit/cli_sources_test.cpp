@@ -140,6 +140,39 @@ TEST_F(CliSourcesTest, StatsTellNanFromInfinityAndNothingFromEither) {
   }
 }
 
+TEST_F(CliSourcesTest, StatsComeInTheOrderThatSortNames) {
+  RecordingFixture recording(dir_ / "a.cgrec");
+  const std::uint32_t small = recording.AddSlot("small", {2}), bad = recording.AddSlot("bad", {2}),
+                      large = recording.AddSlot("large", {2});
+  recording.AddSlot("empty", {2});
+  recording.Add(small, 1, {1, 0});
+  recording.Lose(small, 2);
+  recording.Lose(small, 3);
+  recording.Add(bad, 1, {2, NAN});
+  recording.Add(large, 1, {-9, 0});
+  recording.Lose(large, 2);
+  recording.Close();
+  const std::string a = dir_ / "a.cgrec";
+  const std::vector<std::pair<std::string, std::vector<std::string>>> orders = {
+      {"order", {"small", "bad", "large", "empty"}},
+      {"name", {"bad", "empty", "large", "small"}},
+      {"abs_max", {"large", "bad", "small", "empty"}},
+      {"nonfinite", {"bad", "small", "large", "empty"}},
+      {"lost", {"small", "large", "bad", "empty"}}};
+  for (const auto& [sort, names] : orders) {
+    const json probes = CliJson({"stats", a, "--sort", sort})["probes"];
+    std::istringstream table(Cli({"stats", a, "--sort", sort}).out);
+    std::string line;
+    std::getline(table, line);
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      EXPECT_EQ(probes[i]["probe"], names[i]) << sort;
+      std::getline(table, line);
+      EXPECT_THAT(line, HasSubstr(names[i])) << sort;
+    }
+  }
+  EXPECT_EQ(Cli({"stats", a, "--sort", "size"}).code, 2);
+}
+
 TEST_F(CliSourcesTest, TheXorHashIsThatOfTheValuesAlsoWhereTheyWereNotRecorded) {
   RecordingFixture recording(dir_ / "a.cgrec");
   const std::uint32_t x = recording.AddSlot("x", {3});

@@ -37,7 +37,7 @@ TEST(RankSet, EmptySelectsEverythingAlsoWhatIsNotDistributed) {
   EXPECT_TRUE(RankSet::Parse("")->selects_all());
 }
 
-TEST(RankSet, RefusesWhatIsNoListAndShowsOne) {
+TEST(RankSet, RefusesAnythingButAListAndShowsOne) {
   for (const char* text : {"a", "1,", ",1", "3..1", "-1", "1..", "1-3", "0x2", "99999999999"}) {
     const Result<RankSet> ranks = RankSet::Parse(text);
     ASSERT_FALSE(ranks.ok()) << text;
@@ -74,7 +74,7 @@ TEST(Inside, TakesAShapeAndAGraph) {
   EXPECT_EQ(parse("x{name}").probe, "x{name}");
 }
 
-TEST(Inside, RefusesAReplayThatIsNone) {
+TEST(Inside, RefusesAnInvalidReplay) {
   for (const char* text : {"x@", "x@0", "x@last", "x@1.5", "@3", "live:@3", "", "live:"}) {
     EXPECT_FALSE(ParseInside(text).ok()) << text;
   }

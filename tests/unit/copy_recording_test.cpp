@@ -106,7 +106,7 @@ class Copies : public testing::Test {
   int copies_ = 0;
 };
 
-TEST_F(Copies, OfALossIsLeftWhatNobodyHas) {
+TEST_F(Copies, ALossIsReducedToWhatNoSourceHas) {
   const auto copy = Copy({Record({1, 8}, {LossOf(2, 7, 6)}), Record({1, 4, 5, 8})});
   EXPECT_THAT(Replays(*copy), ElementsAre(1, 4, 5, 8));
   EXPECT_THAT(Losses(*copy), ElementsAre(Told{2, 2, 3, 1, 4}, Told{2, 6, 7, 5, 8}));

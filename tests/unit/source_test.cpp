@@ -189,7 +189,7 @@ TEST(Source, FilesThatShareNoNameAreOneReplay) {
   for (const std::size_t slot : {0, 1}) EXPECT_EQ((*source)->Keys(slot)->at(0).replay, 1u);
 }
 
-TEST(Source, WhatIsNoSourceIsRefusedWithWhatIs) {
+TEST(Source, APathThatIsNotASourceIsRefusedAndTheKindsAreNamed) {
   const TempDir dir;
   EXPECT_THAT(Open(dir / "nowhere").error().message, HasSubstr("does not exist"));
   EXPECT_THAT(Open(dir.path().string()).error().message, HasSubstr("neither a recording"));

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "client/cli/command.h"
+#include "client/live/probe.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -19,12 +20,11 @@ client::ConnectOptions QuietConnect(const Context& context) {
 }
 
 int PrintProbes(Context& context) {
-  v1::ProbesRequest request;
-  request.set_session(context.options.session);
-  const Result<v1::ProbesReply> reply = context.client().Probes(request);
-  if (!reply.ok()) return kExitOk;
+  const Result<std::vector<live::Probe>> probes =
+      live::ListProbes(context.client(), context.options.session);
+  if (!probes.ok()) return kExitOk;
   std::set<std::string> names;
-  for (const v1::ProbeInfo& probe : reply->probes()) names.insert(Printable(probe.name()));
+  for (const live::Probe& probe : *probes) names.insert(Printable(probe.slot.probe));
   for (const std::string& name : names) Context::Print(name + "\n");
   return kExitOk;
 }

@@ -12,8 +12,9 @@
 
 #include "client/cli/command.h"
 #include "client/cli/views/json.h"
-#include "client/cli/views/session_text.h"
 #include "client/cli/views/snapshot_text.h"
+#include "client/live/messages.h"
+#include "client/live/sessions.h"
 #include "daemon/core/base/suggest.h"
 #include "daemon/core/numerics/format.h"
 
@@ -39,19 +40,20 @@ TextTable MakeTable(const std::vector<v1::Session>& sessions, bool plain) {
                    {"LOST", Align::kCount},
                    {"COMMAND"}});
   for (const v1::Session& session : sessions) {
-    const double age_s = AgeSeconds(session);
+    const double age_s = live::AgeSeconds(session);
     table.Add({Printable(session.key()), Printable(session.label()), std::to_string(session.pid()),
                session.rank() < 0 ? "-" : std::to_string(session.rank()),
-               std::string(StateText(session.state())),
+               std::string(live::StateText(session.state())),
                plain ? fmt::format("{:.0f}", age_s) : FormatDuration(age_s),
                std::to_string(session.probe_count()), std::to_string(session.replay()),
-               std::to_string(Lost(session.counters())), Printable(session.command())});
+               std::to_string(live::CountersOf(session.counters()).lost()),
+               Printable(session.command())});
   }
   return table;
 }
 
 // One row a run. Ranks one by one: --ranks, or -s.
-TextTable MakeRunTable(const std::vector<JobRanks>& jobs) {
+TextTable MakeRunTable(const std::vector<live::JobRanks>& jobs) {
   using Align = TextTable::Align;
   TextTable table({{"KEY"},
                    {"SESSION"},
@@ -63,17 +65,17 @@ TextTable MakeRunTable(const std::vector<JobRanks>& jobs) {
                    {"REPLAY", Align::kCount},
                    {"LOST", Align::kCount},
                    {"COMMAND"}});
-  for (const JobRanks& job : jobs) {
+  for (const live::JobRanks& job : jobs) {
     const v1::Session& first = *job.sessions.front();
     double age_s = 0;
     std::uint64_t probes = 0, replay = 0, lost = 0;
     std::map<std::string_view, std::size_t> states;
     for (const v1::Session* session : job.sessions) {
-      age_s = std::max(age_s, AgeSeconds(*session));
+      age_s = std::max(age_s, live::AgeSeconds(*session));
       probes += session->probe_count();
       replay = std::max(replay, session->replay());
-      lost += Lost(session->counters());
-      ++states[StateText(session->state())];
+      lost += live::CountersOf(session->counters()).lost();
+      ++states[live::StateText(session->state())];
     }
     std::string state;
     for (const auto& [name, count] : states) {
@@ -83,9 +85,10 @@ TextTable MakeRunTable(const std::vector<JobRanks>& jobs) {
     }
     const bool is_one = job.sessions.size() == 1;
     table.Add({is_one ? Printable(first.key()) : "-", Printable(is_one ? first.label() : job.name),
-               is_one ? std::to_string(first.pid()) : "-", job.has_ranks() ? RanksText(job) : "-",
-               state, FormatDuration(age_s), std::to_string(probes), std::to_string(replay),
-               std::to_string(lost), Printable(first.command())});
+               is_one ? std::to_string(first.pid()) : "-",
+               job.has_ranks() ? live::RanksText(job) : "-", state, FormatDuration(age_s),
+               std::to_string(probes), std::to_string(replay), std::to_string(lost),
+               Printable(first.command())});
   }
   return table;
 }
@@ -134,7 +137,7 @@ int RunPs(Context& context, const PsOptions& options) {
   std::vector<std::string> names;
   for (const v1::Session& session : reply->sessions()) {
     names.push_back(session.label());
-    if (!MatchesSession(session, context.options.session)) continue;
+    if (!live::MatchesSession(session, context.options.session)) continue;
     if (!context.ranks.Contains(session.rank())) continue;
     const bool is_dead = session.state() != v1::Session::ALIVE;
     if (is_dead) ++dead_count;
@@ -147,7 +150,7 @@ int RunPs(Context& context, const PsOptions& options) {
   }
   if (sessions.empty()) return NothingToList(context, dead_count, names);
   if (context.options.json) return kExitOk;
-  const std::vector<JobRanks> jobs = GroupByJob(sessions);
+  const std::vector<live::JobRanks> jobs = live::GroupByJob(sessions);
   const bool has_runs = jobs.size() < sessions.size() && context.options.session.empty() &&
                         context.ranks.selects_all() && !context.options.plain;
   const TextTable table =

@@ -38,7 +38,7 @@ struct RecordOptions {
   std::string which;
 };
 
-// Until the recording is over. Ctrl-C stops it, not only the waiting.
+// Waits until the recording is over. Ctrl-C stops the recording, not only the waiting.
 int WaitFor(Context& context, v1::Recording recording) {
   const InterruptScope scope(&context.client());
   while (recording.active()) {
@@ -106,7 +106,7 @@ int RunStart(Context& context, const RecordOptions& options) {
 int RunStop(Context& context, const RecordOptions& options) {
   if (const int failed = context.Connect(); failed != kExitOk) return failed;
   v1::RecordStopRequest request;
-  // What looks like a path is one; the rest is a number.
+  // Anything but digits is a path.
   const bool is_path = options.which.find_first_not_of("0123456789") != std::string::npos;
   request.set_recording(is_path ? RecordingPath(options.which) : options.which);
   const auto reply = context.client().RecordStop(request);

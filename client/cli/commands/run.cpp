@@ -22,6 +22,7 @@
 #include "client/cli/run/run_watch.h"
 #include "client/cli/views/event_printer.h"
 #include "client/cli/views/recording_text.h"
+#include "client/live/probe.h"
 #include "daemon/core/base/suggest.h"
 
 namespace cgdebug::cli {
@@ -153,18 +154,18 @@ std::set<std::string> KeysOf(const RunSummary& summary) {
 // Probes of the run whose comparison says less than "every snapshot matched, or one did not".
 void CountNotCompared(client::Client* client, const std::set<std::string>& sessions,
                       RunSummary* summary) {
-  const Result<v1::ProbesReply> reply = client->Probes({});
-  if (!reply.ok()) {
+  const Result<std::vector<live::Probe>> listed = live::ListProbes(*client);
+  if (!listed.ok()) {
     summary->complete = false;
     return;
   }
   std::set<std::pair<std::string, std::string>> probes;
-  for (const v1::ProbeInfo& probe : reply->probes()) {
-    if (!probe.has_verdict() || !sessions.contains(probe.session())) continue;
-    const v1::Verdict& verdict = probe.verdict();
-    const bool is_whole = verdict.state() == v1::Verdict::FAIL ||
-                          (verdict.state() == v1::Verdict::PASS && verdict.lost() == 0);
-    if (!is_whole && probe.replay() > 0) probes.emplace(probe.session(), probe.name());
+  for (const live::Probe& probe : *listed) {
+    if (!probe.verdict || !sessions.contains(probe.session)) continue;
+    const live::Verdict& verdict = *probe.verdict;
+    const bool is_whole = verdict.state == layout::VerdictState::kFail ||
+                          (verdict.state == layout::VerdictState::kPass && verdict.lost == 0);
+    if (!is_whole && probe.replay > 0) probes.emplace(probe.session, probe.slot.probe);
   }
   summary->not_compared_probes = probes.size();
 }
@@ -187,13 +188,14 @@ std::string RemedyOf(const RunOptions& options) {
                                    : "let the job wait longer: CGDEBUG_WAIT_MS=60000");
 }
 
-// Of a recording without a probe: what there was to record.
+// A recording has no probe: says what there was to record.
 int FailNothingRecorded(Context& context, const RunOptions& options,
                         const std::set<std::string>& sessions) {
   std::set<std::string> distinct;
-  if (const Result<v1::ProbesReply> reply = context.client().Probes({}); reply.ok()) {
-    for (const v1::ProbeInfo& probe : reply->probes()) {
-      if (sessions.contains(probe.session())) distinct.insert(Printable(probe.name()));
+  if (const Result<std::vector<live::Probe>> probes = live::ListProbes(context.client());
+      probes.ok()) {
+    for (const live::Probe& probe : *probes) {
+      if (sessions.contains(probe.session)) distinct.insert(Printable(probe.slot.probe));
     }
   }
   if (distinct.empty()) {

@@ -110,7 +110,8 @@ int RunSet(Context& context, const SetOptions& options) {
   const bool forever = reply->expires_ns() == 0;
   context.Say(fmt::format(
       "{} probe{}, {} call{}: {}{}", reply->probes(), reply->probes() == 1 ? "" : "s",
-      reply->slots(), reply->slots() == 1 ? "" : "s", ControlText(request->control()),
+      reply->slots(), reply->slots() == 1 ? "" : "s",
+      ControlText(live::ControlOf(request->control())),
       request->control().mode() == v1::Control::AS_REGISTERED ? ""
       : forever                                               ? ", until the job ends"
                 : ", for " + FormatDuration(static_cast<double>(request->ttl_ms()) / 1e3)));

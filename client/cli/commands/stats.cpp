@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -12,7 +13,7 @@
 namespace cgdebug::cli {
 namespace {
 
-int RunStats(Context& context, const OverviewOptions& options) {
+int RunStats(Context& context, const OverviewOptions& options, StatsOrder order) {
   std::unique_ptr<source::Source> source;
   analysis::Scope scope;
   if (const int failed = OpenOverview(context, options, &source, &scope); failed != kExitOk)
@@ -20,7 +21,7 @@ int RunStats(Context& context, const OverviewOptions& options) {
   SayUnread(context, *source);
   if (!context.options.json) {
     const int failed = PrintTable(
-        context, StatsTable(*source, scope, context.out, IsWhole(context, options, scope)));
+        context, StatsTable(*source, scope, context.out, IsWhole(context, options, scope), order));
     analysis::GapSummary gaps = analysis::SummarizeGaps(*source, scope);
     analysis::AddUnreadable(*source, scope, &gaps);
     if (gaps.count > 0 && !gaps.sentences.empty()) {
@@ -32,7 +33,7 @@ int RunStats(Context& context, const OverviewOptions& options) {
     if (!context.options.plain) Context::Print(PrintableLines(RanksHere(*source)));
     return failed;
   }
-  Result<Json> probes = StatsJson(*source, scope);
+  Result<Json> probes = StatsJson(*source, scope, order);
   if (!probes.ok()) return context.Fail(kExitTrouble, probes.error().message);
   analysis::GapSummary gaps = analysis::SummarizeGaps(*source, scope);
   analysis::AddUnreadable(*source, scope, &gaps);
@@ -48,8 +49,18 @@ int RunStats(Context& context, const OverviewOptions& options) {
 }  // namespace
 
 RunFunction AddStats(CLI::App& app) {
+  static const std::map<std::string, StatsOrder> kOrders = {{"order", StatsOrder::kGraph},
+                                                            {"name", StatsOrder::kName},
+                                                            {"abs_max", StatsOrder::kAbsMax},
+                                                            {"nonfinite", StatsOrder::kNonfinite},
+                                                            {"lost", StatsOrder::kLost}};
   auto options = AddOverviewOptions(app);
-  return [options](Context& context) { return RunStats(context, *options); };
+  auto sort = std::make_shared<std::string>("order");
+  app.add_option("--sort", *sort, "order: as in the graph; abs_max, nonfinite, lost: largest first")
+      ->check(CLI::IsMember({"order", "name", "abs_max", "nonfinite", "lost"}))
+      ->type_name("{order,name,abs_max,nonfinite,lost}");
+  return
+      [options, sort](Context& context) { return RunStats(context, *options, kOrders.at(*sort)); };
 }
 
 }  // namespace cgdebug::cli

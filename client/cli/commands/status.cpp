@@ -13,8 +13,9 @@
 #include "client/cli/command.h"
 #include "client/cli/views/json.h"
 #include "client/cli/views/recording_text.h"
-#include "client/cli/views/session_text.h"
 #include "client/cli/views/snapshot_text.h"
+#include "client/live/messages.h"
+#include "client/live/sessions.h"
 #include "daemon/core/numerics/format.h"
 
 namespace cgdebug::cli {
@@ -25,7 +26,7 @@ std::string RankText(const v1::Session& session) {
                             : fmt::format("rank {}", session.rank());
 }
 
-std::string StatesText(const JobRanks& job) {
+std::string StatesText(const live::JobRanks& job) {
   if (!job.has_ranks()) {
     std::map<v1::Session::State, std::vector<int>> pids;
     for (const v1::Session* session : job.sessions) {
@@ -33,7 +34,7 @@ std::string StatesText(const JobRanks& job) {
     }
     std::string text;
     for (const auto& [state, some] : pids) {
-      text += fmt::format("{}{} (pid {})", text.empty() ? "" : ", ", StateText(state),
+      text += fmt::format("{}{} (pid {})", text.empty() ? "" : ", ", live::StateText(state),
                           fmt::join(some, ", "));
     }
     return text;
@@ -42,22 +43,23 @@ std::string StatesText(const JobRanks& job) {
   for (const v1::Session* session : job.sessions) {
     ranks[session->state()].insert(static_cast<std::uint64_t>(session->rank()));
   }
-  std::string text = fmt::format("ranks {} ", RanksText(job));
+  std::string text = fmt::format("ranks {} ", live::RanksText(job));
   if (ranks.size() == 1) {
-    text += StateText(ranks.begin()->first);
+    text += live::StateText(ranks.begin()->first);
   } else {
     std::string states;
     for (const auto& [state, some] : ranks) {
-      states += fmt::format("{}{} {}", states.empty() ? "" : ", ",
-                            analysis::RangesText({some.begin(), some.end()}), StateText(state));
+      states +=
+          fmt::format("{}{} {}", states.empty() ? "" : ", ",
+                      analysis::RangesText({some.begin(), some.end()}), live::StateText(state));
     }
     text += "(" + states + ")";
   }
-  const std::string missing = MissingRanksText(job);
+  const std::string missing = live::MissingRanksText(job);
   return missing.empty() ? text : text + "; " + missing;
 }
 
-std::string ReplayText(const JobRanks& job) {
+std::string ReplayText(const live::JobRanks& job) {
   std::uint64_t newest = 0;
   for (const v1::Session* session : job.sessions) newest = std::max(newest, session->replay());
   std::string behind;
@@ -74,8 +76,8 @@ std::string ReplayText(const JobRanks& job) {
   return text;
 }
 
-// Each loss with its cause and its place: without them it would help nobody.
-std::string LossText(const JobRanks& job, const Style& style) {
+// Names the cause and the place of each loss: without them nobody could act on it.
+std::string LossText(const live::JobRanks& job, const Style& style) {
   std::uint64_t overwritten = 0, at_death = 0, released = 0, damaged = 0, no_memory = 0;
   std::uint64_t unread = 0, waits = 0, wait_ns = 0;
   std::string who;
@@ -89,7 +91,8 @@ std::string LossText(const JobRanks& job, const Style& style) {
     unread += counters.overwrote_unread();
     waits += counters.waits();
     wait_ns += counters.wait_ns();
-    if (Lost(counters) > 0) who += (who.empty() ? "" : ", ") + RankText(*session);
+    if (live::CountersOf(counters).lost() > 0)
+      who += (who.empty() ? "" : ", ") + RankText(*session);
   }
   std::string text = "lost 0";
   const std::uint64_t lost = overwritten + at_death + released + damaged + no_memory;
@@ -112,7 +115,7 @@ std::string LossText(const JobRanks& job, const Style& style) {
   return text;
 }
 
-std::string RingsText(const JobRanks& job, const Style& style) {
+std::string RingsText(const live::JobRanks& job, const Style& style) {
   std::uint64_t bytes = 0, produced = 0, consumed = 0, kept = 0;
   for (const v1::Session* session : job.sessions) {
     bytes += session->shm_bytes();
@@ -128,13 +131,13 @@ std::string RingsText(const JobRanks& job, const Style& style) {
 }
 
 // Which lane, and why not the direct one, because users can change that.
-std::string LanesText(const JobRanks& job) {
+std::string LanesText(const live::JobRanks& job) {
   std::map<std::string, std::uint64_t> uses;
   for (const v1::Session* session : job.sessions) {
     for (const v1::LaneUse& use : session->lanes()) {
       const std::string reason =
           use.reason().empty() ? "" : fmt::format(" ({})", Printable(use.reason()));
-      uses[LaneName(use.lane()) + reason] += use.slots();
+      uses[live::LaneName(use.lane()) + reason] += use.slots();
     }
   }
   std::string text;
@@ -148,11 +151,11 @@ void AppendFirst(const char* what, const v1::Session& session, const v1::FirstNo
                  const Style& style, std::string* out) {
   if (first.replay() == 0) return;
   *out += fmt::format("         {} {} @{}, {} element{}", style.Red(fmt::format("first {}:", what)),
-                      Printable(SelectorOf(first)), first.replay(), FormatGrouped(first.count()),
-                      first.count() == 1 ? "" : "s");
-  const std::string hint =
-      fmt::format("cgdebug-cli show -s {} {}", session.key(),
-                  ShellWord(fmt::format("{}@{}", SelectorOf(first), first.replay())));
+                      Printable(SelectorOf(live::FirstOf(first))), first.replay(),
+                      FormatGrouped(first.count()), first.count() == 1 ? "" : "s");
+  const std::string hint = fmt::format(
+      "cgdebug-cli show -s {} {}", session.key(),
+      ShellWord(fmt::format("{}@{}", SelectorOf(live::FirstOf(first)), first.replay())));
   if (first.kept() == v1::FirstNonfinite::NOTHING) {
     *out += fmt::format("  (another daemon read it; if the job's ring still has it: {})\n", hint);
     return;
@@ -161,13 +164,13 @@ void AppendFirst(const char* what, const v1::Session& session, const v1::FirstNo
                       first.kept() == v1::FirstNonfinite::STATISTICS ? "  (its statistics)" : "");
 }
 
-std::string JobText(const JobRanks& job, const Style& style) {
+std::string JobText(const live::JobRanks& job, const Style& style) {
   std::uint64_t probes = 0, nonfinite = 0, failed = 0, lost = 0, produced = 0, consumed = 0;
   for (const v1::Session* session : job.sessions) {
     probes += session->probe_count();
     nonfinite += session->nonfinite_probes();
     failed += session->failed_probes();
-    lost += Lost(session->counters());
+    lost += live::CountersOf(session->counters()).lost();
     produced += session->counters().produced();
     consumed += session->counters().consumed();
   }
@@ -191,7 +194,7 @@ std::string JobText(const JobRanks& job, const Style& style) {
 }
 
 std::string DaemonText(const v1::StatusReply& status, const Style& style) {
-  const double up_s = SecondsSince(status.started_ns());
+  const double up_s = live::SecondsSince(status.started_ns());
   std::string out = fmt::format(
       "{}   up {}  pid {}  cpu {:.1f}%  rss {}  {}  socket {}\n", style.Bold("daemon"),
       FormatDuration(up_s), status.pid(), up_s > 0 ? 100 * status.cpu_seconds() / up_s : 0.0,
@@ -216,10 +219,11 @@ std::string PlainText(const v1::StatusReply& status, const std::vector<v1::Sessi
   std::string out = fmt::format("daemon\t{}\t{}\t{}\t{}\n", status.pid(), status.version(),
                                 status.rss_bytes(), status.socket());
   for (const v1::Session& session : sessions) {
-    out += fmt::format(
-        "session\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\n", session.key(), Printable(session.label()),
-        session.rank(), StateText(session.state()), session.replay(), session.counters().produced(),
-        session.counters().consumed(), Lost(session.counters()), session.nonfinite_probes());
+    out +=
+        fmt::format("session\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\n", session.key(),
+                    Printable(session.label()), session.rank(), live::StateText(session.state()),
+                    session.replay(), session.counters().produced(), session.counters().consumed(),
+                    live::CountersOf(session.counters()).lost(), session.nonfinite_probes());
   }
   for (const v1::Recording& recording : status.recordings()) {
     out += fmt::format("recording\t{}\t{}\t{}\t{}\t{}\n", Printable(recording.directory()),
@@ -267,7 +271,7 @@ int RunStatus(Context& context, const StatusOptions& options) {
   if (!request.session().empty()) {
     LeaveOnly(sessions, &*status);
   } else if (!options.all) {
-    std::vector<v1::Session> current = Current(sessions);
+    std::vector<v1::Session> current = live::Current(sessions);
     hidden = sessions.size() - current.size();
     sessions = std::move(current);
   }
@@ -281,7 +285,7 @@ int RunStatus(Context& context, const StatusOptions& options) {
     return kExitOk;
   }
   std::string out = DaemonText(*status, context.out);
-  for (const JobRanks& job : GroupByJob(sessions)) out += JobText(job, context.out);
+  for (const live::JobRanks& job : live::GroupByJob(sessions)) out += JobText(job, context.out);
   if (sessions.empty()) {
     out += fmt::format("{}  none\n", context.out.Bold("session"));
   }

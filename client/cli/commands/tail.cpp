@@ -12,6 +12,7 @@
 #include "client/cli/sources.h"
 #include "client/cli/views/event_printer.h"
 #include "client/live/messages.h"
+#include "client/live/probe.h"
 #include "daemon/core/options/whole_number.h"
 
 namespace cgdebug::cli {
@@ -69,10 +70,8 @@ std::string WhyNothingCame(const TailOptions& options) {
 
 // 0 if there is anything to show or --follow waits for it, else what to exit with.
 int CheckSomethingMatches(Context& context, const TailOptions& options, EventPrinter* printer) {
-  v1::ProbesRequest request;
-  request.set_session(context.options.session);
-  for (const std::string& probe : options.probes) request.add_probes(probe);
-  const Result<v1::ProbesReply> reply = context.client().Probes(request);
+  const Result<std::vector<live::Probe>> reply =
+      live::ListProbes(context.client(), context.options.session, options.probes);
   const bool nothing =
       !reply.ok() && context.client().last_failure() == client::Failure::kNothingMatched;
   if (options.follow && nothing && context.options.session.empty()) {
@@ -81,18 +80,18 @@ int CheckSomethingMatches(Context& context, const TailOptions& options, EventPri
     return kExitOk;
   }
   if (!reply.ok()) return context.Fail(reply.error());
-  bool any_rank = reply->probes().empty();
-  for (const v1::ProbeInfo& probe : reply->probes()) {
-    any_rank = any_rank || context.ranks.Contains(probe.rank());
+  bool any_rank = reply->empty();
+  for (const live::Probe& probe : *reply) {
+    any_rank = any_rank || context.ranks.Contains(probe.slot.rank);
     // Ended slots send nothing new, so they need no entry in the legend.
     const bool may_speak =
-        context.ranks.Contains(probe.rank()) && !(options.follow && probe.retired());
-    if (may_speak) printer->See(probe.session(), probe.rank(), probe.session_label());
+        context.ranks.Contains(probe.slot.rank) && !(options.follow && probe.retired);
+    if (may_speak) printer->See(probe.session, probe.slot.rank, probe.slot.session);
   }
   if (!any_rank && !options.follow) {
     return context.Fail(kExitNoMatch, "no such probe is on these ranks. Type: cgdebug-cli ps -a");
   }
-  if (reply->probes().empty() && !options.follow) {
+  if (reply->empty() && !options.follow) {
     return context.FailNoJob(
         "no job of this user has a probe. To wait for one, type: cgdebug-cli tail -f");
   }

@@ -9,6 +9,7 @@
 
 #include "client/cli/exit_codes.h"
 #include "client/cli/views/snapshot_text.h"
+#include "client/live/messages.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -55,8 +56,8 @@ std::vector<Finding> Earliest(const RunSummary& summary) {
 
 std::string FindingText(const Finding& finding) {
   const v1::FirstNonfinite& first = *finding.first;
-  std::string text =
-      fmt::format("first {}: {} @{}", finding.what, Printable(SelectorOf(first)), first.replay());
+  std::string text = fmt::format("first {}: {} @{}", finding.what,
+                                 Printable(SelectorOf(live::FirstOf(first))), first.replay());
   if (finding.session->rank() >= 0) text += fmt::format(" on rank {}", finding.session->rank());
   return text;
 }
@@ -90,7 +91,9 @@ std::uint64_t RunSummary::Snapshots() const {
   return Sum(*this, [](const v1::Session& session) { return session.counters().consumed(); });
 }
 std::uint64_t RunSummary::LostSnapshots() const {
-  return Sum(*this, [](const v1::Session& session) { return Lost(session.counters()); });
+  return Sum(*this, [](const v1::Session& session) {
+    return live::CountersOf(session.counters()).lost();
+  });
 }
 std::uint64_t RunSummary::NonfiniteProbes() const {
   return Sum(*this, [](const v1::Session& session) { return session.nonfinite_probes(); });
@@ -161,9 +164,9 @@ std::vector<std::string> NextCommands(const RunSummary& summary) {
   std::vector<std::string> commands;
   if (const std::vector<Finding> found = Earliest(summary); !found.empty()) {
     const auto& [what, session, first] = found.front();
-    commands.push_back(
-        fmt::format("cgdebug-cli show -s {} {} --where nonfinite", session->key(),
-                    ShellWord(fmt::format("{}@{}", SelectorOf(*first), first->replay()))));
+    commands.push_back(fmt::format(
+        "cgdebug-cli show -s {} {} --where nonfinite", session->key(),
+        ShellWord(fmt::format("{}@{}", SelectorOf(live::FirstOf(*first)), first->replay()))));
   }
   if (summary.FailedProbes() > 0) {
     commands.push_back("cgdebug-cli tail --only fail -s " +

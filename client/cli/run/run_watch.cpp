@@ -150,7 +150,7 @@ void RunWatch::OnEvent(const v1::TailReply& event) {
 // Requires: mutex_. What TensorPrint wrote belongs to its snapshot; where it stands on the
 // terminal, that snapshot needs no line of its own.
 void RunWatch::Hold(const v1::TailReply& event) {
-  // What is no snapshot stays behind what came before it.
+  // An event that is not a snapshot stays behind the events that came before it.
   auto order = held_.empty() ? decltype(Held::order)() : held_.back().order;
   auto place = held_.end();
   if (event.has_print()) {

@@ -24,14 +24,15 @@ std::string Pad(std::string text, std::size_t* width, std::size_t max_width) {
 }
 
 std::string PlainSnapshot(const v1::Snapshot& snapshot) {
-  const v1::Stats& stats = snapshot.stats();
+  const source::Tensor tensor = live::TensorOf(snapshot);
+  const numerics::Stats& stats = tensor.stats;
   return fmt::format("snapshot\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}",
                      snapshot.timestamp_ns(), snapshot.session(), snapshot.rank(),
                      snapshot.replay(), ProbeText(snapshot.probe(), snapshot.invocation()),
-                     snapshot.dtype(), numerics::FormatShape(ShapeOf(snapshot.shape())),
-                     stats.count(), stats.nan(), stats.pos_inf() + stats.neg_inf(),
-                     numerics::FormatRepr(stats.min()), numerics::FormatRepr(stats.max()),
-                     numerics::FormatRepr(stats.mean()), numerics::FormatRepr(stats.std()));
+                     snapshot.dtype(), numerics::FormatShape(tensor.slot.shape), stats.count,
+                     stats.nan, stats.pos_inf + stats.neg_inf, numerics::FormatRepr(stats.min),
+                     numerics::FormatRepr(stats.max), numerics::FormatRepr(stats.mean),
+                     numerics::FormatRepr(stats.std));
 }
 
 std::string PlainLine(const char* kind, const std::string& session, int rank, std::uint64_t replay,
@@ -138,9 +139,10 @@ std::string EventPrinter::HumanSnapshot(const v1::Snapshot& snapshot) {
   line += Where(snapshot.session(), snapshot.rank(), snapshot.replay(), snapshot.step());
   line += Pad(ProbeText(snapshot.probe(), snapshot.invocation()) + GraphPart(snapshot.qualifier()),
               &name_width_, kMaxNameWidth);
-  type_width_ = std::max(
-      type_width_, std::min(kMaxTypeWidth, TypeText(snapshot.dtype(), snapshot.shape()).size()));
-  return line + "  " + TensorLine(live::TensorOf(snapshot), options_.style.enabled(), type_width_);
+  const source::Tensor tensor = live::TensorOf(snapshot);
+  type_width_ =
+      std::max(type_width_, std::min(kMaxTypeWidth, Printable(TypeText(tensor.slot)).size()));
+  return line + "  " + TensorLine(tensor, options_.style.enabled(), type_width_);
 }
 
 // What TensorPrint wrote begins with the line of its snapshot, which needs no second time when the
@@ -162,7 +164,7 @@ std::string EventPrinter::HumanSession(const v1::SessionChange& change) {
   if (!change.ended()) {
     return fmt::format("-- session {} joined (pid {})", Printable(session.label()), session.pid());
   }
-  const std::uint64_t lost = Lost(session.counters());
+  const std::uint64_t lost = live::CountersOf(session.counters()).lost();
   std::string line = fmt::format(
       "-- session {} {} after {} replay{}, {} lost", Printable(session.label()),
       session.state() == v1::Session::DIED ? "died" : "ended", FormatGrouped(session.replay()),
@@ -201,7 +203,7 @@ std::string EventPrinter::Human(const v1::TailReply& event) {
 void EventPrinter::Count(const v1::TailReply& event) {
   if (event.has_snapshot()) {
     ++totals_.snapshots;
-    if (Nonfinite(event.snapshot().stats()) > 0) ++totals_.nonfinite;
+    if (live::StatsOf(event.snapshot().stats()).nonfinite() > 0) ++totals_.nonfinite;
     totals_.probes.insert(event.snapshot().probe());
   }
   if (event.has_loss()) totals_.lost += event.loss().count();

@@ -1,6 +1,6 @@
 #include "client/cli/views/finding_filter.h"
 
-#include "client/cli/views/snapshot_text.h"
+#include "client/live/messages.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -25,7 +25,8 @@ bool FindingFilter::Wants(const v1::TailReply& event) {
   };
   switch (event.event_case()) {
     case v1::TailReply::kSnapshot:
-      return Nonfinite(event.snapshot().stats()) > 0 && IsFirst(key("n", event.snapshot()));
+      return live::StatsOf(event.snapshot().stats()).nonfinite() > 0 &&
+             IsFirst(key("n", event.snapshot()));
     case v1::TailReply::kCompareFailed:
       return IsFirst(key("c", event.compare_failed()));
     case v1::TailReply::kLoss:

@@ -9,8 +9,8 @@
 
 namespace cgdebug::cli {
 
-// Of each probe the first snapshot with NaN or Inf, the first failed comparison and the first loss;
-// jobs that died; and what TensorPrint wrote. All but the last are bounded.
+// Wants the first snapshot with NaN or Inf, the first failed comparison and the first loss of each
+// probe, jobs that died, and what TensorPrint wrote. The number of all but the last is bounded.
 //
 // Thread: one at a time.
 class FindingFilter {

@@ -5,23 +5,14 @@
 #include <string_view>
 #include <type_traits>
 
-#include "client/cli/views/session_text.h"
-#include "client/cli/views/snapshot_text.h"
 #include "client/cli/views/tensor_json.h"
 #include "client/live/messages.h"
+#include "client/live/sessions.h"
 #include "daemon/core/recording/types.h"
 #include "daemon/core/wire/message_fields.h"
-#include "proto/layout/counters.h"
-#include "proto/layout/slot_control.h"
 
 namespace cgdebug::cli {
 namespace {
-
-// An enum of the wire as one of proto/layout, which has the names.
-template <typename Layout, typename Wire>
-std::string_view NameOf(Wire value) {
-  return layout::NameOf(static_cast<Layout>(value));
-}
 
 template <typename Repeated>
 Json Array(const Repeated& values) {
@@ -30,16 +21,15 @@ Json Array(const Repeated& values) {
   return array;
 }
 
-Json FirstNonfinite(const v1::FirstNonfinite& first) {
-  if (first.replay() == 0) return nullptr;
-  return {{"probe", first.probe()},        {"invocation", first.invocation()},
-          {"graph", first.graph()},        {"graph_id", first.graph_id()},
-          {"shape", Array(first.shape())}, {"slot", first.slot()},
-          {"replay", first.replay()},      {"serial", first.serial()},
-          {"step", first.step()},          {"count", first.count()}};
+Json FirstJson(const live::FirstNonfinite& first) {
+  if (first.replay == 0) return nullptr;
+  return {{"probe", first.probe},       {"invocation", first.invocation}, {"graph", first.graph},
+          {"graph_id", first.graph_id}, {"shape", first.shape},           {"slot", first.slot},
+          {"replay", first.replay},     {"serial", first.serial},         {"step", first.step},
+          {"count", first.count}};
 }
 
-// Of which slot an event is; of a client's own loss, none.
+// Adds which slot an event is about. The loss of a client itself is about none.
 void AddSlot(const v1::Slot& slot, Json* json) {
   json->update({{"graph", slot.graph()},
                 {"graph_id", slot.graph_id()},
@@ -48,7 +38,7 @@ void AddSlot(const v1::Slot& slot, Json* json) {
                 {"slot", slot.slot()}});
 }
 
-// Of a struct that lists its fields, in the order of the list.
+// The fields of a struct that lists them, in that order.
 template <typename T>
 Json FieldsJson(const T& fields) {
   Json json = Json::object();
@@ -65,11 +55,28 @@ Json ArrayOf(const Repeated& messages) {
   return array;
 }
 
+Json ControlJson(const layout::SlotControl& control) {
+  return {{"mode", NameOf(control.mode)},
+          {"every", control.every},
+          {"from", control.from},
+          {"until", control.until},
+          {"on", NameOf(control.trigger)},
+          {"threshold", JsonNumber(control.threshold)},
+          {"expires_ns", control.expires_ns}};
+}
+
+Json VerdictJson(const live::Verdict& verdict) {
+  return {{"state", NameOf(verdict.state)},
+          {"compared", verdict.compared},
+          {"mismatched", verdict.mismatched},
+          {"lost", verdict.lost},
+          {"first_failed_replay", verdict.first_failed_replay},
+          {"text", verdict.text}};
+}
+
 }  // namespace
 
-Json ToJson(const v1::Counters& counters) {
-  return FieldsJson(FieldsOf<layout::Counters>(counters));
-}
+Json ToJson(const v1::Counters& counters) { return FieldsJson(live::CountersOf(counters)); }
 
 Json ToJson(const v1::Stats& stats) { return ToJson(live::StatsOf(stats)); }
 
@@ -77,13 +84,13 @@ Json ToJson(const v1::Session& session) {
   Json lanes = Json::array();
   for (const v1::LaneUse& use : session.lanes()) {
     lanes.push_back(
-        {{"lane", LaneName(use.lane())}, {"reason", use.reason()}, {"slots", use.slots()}});
+        {{"lane", live::LaneName(use.lane())}, {"reason", use.reason()}, {"slots", use.slots()}});
   }
   Json json = {{"key", session.key()}};
   json.update(FieldsJson(FieldsOf<recording::Session>(session)));
   json.erase("id");
   json.update({{"ended_ns", session.ended_ns()},
-               {"state", StateText(session.state())},
+               {"state", live::StateText(session.state())},
                {"probes", session.probe_count()},
                {"slots", session.slot_count()},
                {"lanes", std::move(lanes)},
@@ -93,60 +100,42 @@ Json ToJson(const v1::Session& session) {
                {"counters", ToJson(session.counters())},
                {"nonfinite_probes", session.nonfinite_probes()},
                {"failed_probes", session.failed_probes()},
-               {"first_nan", FirstNonfinite(session.first_nan())},
-               {"first_inf", FirstNonfinite(session.first_inf())}});
+               {"first_nan", FirstJson(live::FirstOf(session.first_nan()))},
+               {"first_inf", FirstJson(live::FirstOf(session.first_inf()))}});
   return json;
 }
 
-Json ToJson(const v1::Control& control) {
-  return {{"mode", NameOf<layout::ControlMode>(control.mode())},
-          {"every", control.every()},
-          {"from", control.from()},
-          {"until", control.until()},
-          {"on", NameOf<layout::ControlTrigger>(control.trigger())},
-          {"threshold", JsonNumber(control.threshold())},
-          {"expires_ns", control.expires_ns()}};
-}
-
-Json ToJson(const v1::Verdict& verdict) {
-  return {{"state", NameOf<layout::VerdictState>(verdict.state())},
-          {"compared", verdict.compared()},
-          {"mismatched", verdict.mismatched()},
-          {"lost", verdict.lost()},
-          {"first_failed_replay", verdict.first_failed_replay()},
-          {"text", verdict.text()}};
-}
-
-Json ToJson(const v1::ProbeInfo& probe) {
-  Json json = {{"session", probe.session()},
-               {"session_label", probe.session_label()},
-               {"rank", probe.rank()},
-               {"name", probe.name()},
-               {"slot", probe.slot()},
-               {"probe_id", probe.probe_id()},
-               {"graph", probe.graph()},
-               {"graph_id", probe.graph_id()},
-               {"invocation", probe.invocation()},
-               {"dtype", probe.dtype()},
-               {"shape", Array(probe.shape())},
-               {"device", probe.device()},
-               {"lane", LaneName(probe.lane())},
-               {"lane_reason", probe.lane_reason()},
-               {"policy", PolicyName(probe.policy())},
-               {"actions", ActionsOf(probe)},
-               {"capacity", probe.capacity()},
-               {"payload_bytes", probe.payload_bytes()},
-               {"replay", probe.replay()},
-               {"last_timestamp_ns", probe.last_timestamp_ns()},
-               {"site", probe.site()},
-               {"shard", probe.shard()},
-               {"retired", probe.retired()},
-               {"counters", ToJson(probe.counters())}};
-  json["first_nan"] = FirstNonfinite(probe.first_nan());
-  json["first_inf"] = FirstNonfinite(probe.first_inf());
-  json["verdict"] = probe.has_verdict() ? ToJson(probe.verdict()) : Json(nullptr);
-  json["control"] = probe.has_control() ? ToJson(probe.control()) : Json(nullptr);
-  json["last_stats"] = probe.has_last_stats() ? ToJson(probe.last_stats()) : Json(nullptr);
+Json ToJson(const live::Probe& probe) {
+  const source::Slot& slot = probe.slot;
+  Json json = {{"session", probe.session},
+               {"session_label", slot.session},
+               {"rank", slot.rank},
+               {"name", slot.probe},
+               {"slot", slot.order},
+               {"probe_id", probe.probe_id},
+               {"graph", slot.graph},
+               {"graph_id", slot.graph_id},
+               {"invocation", slot.invocation},
+               {"dtype", slot.dtype_name},
+               {"shape", slot.shape},
+               {"device", slot.device},
+               {"lane", NameOf(probe.lane)},
+               {"lane_reason", probe.lane_reason},
+               {"policy", NameOf(probe.policy)},
+               {"actions", probe.actions},
+               {"capacity", probe.capacity},
+               {"payload_bytes", slot.payload_bytes},
+               {"replay", probe.replay},
+               {"last_timestamp_ns", probe.last_timestamp_ns},
+               {"site", slot.site},
+               {"shard", slot.shard},
+               {"retired", probe.retired},
+               {"counters", FieldsJson(probe.counters)}};
+  json["first_nan"] = FirstJson(probe.first_nan);
+  json["first_inf"] = FirstJson(probe.first_inf);
+  json["verdict"] = probe.verdict ? VerdictJson(*probe.verdict) : Json(nullptr);
+  json["control"] = probe.control ? ControlJson(*probe.control) : Json(nullptr);
+  json["last_stats"] = probe.last_stats ? ToJson(*probe.last_stats) : Json(nullptr);
   return json;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "client/analysis/json_number.h"
+#include "client/live/probe.h"
 #include "proto/control.pb.h"
 
 namespace cgdebug::cli {
@@ -11,8 +12,7 @@ namespace cgdebug::cli {
 Json ToJson(const v1::Counters& counters);
 Json ToJson(const v1::Stats& stats);
 Json ToJson(const v1::Session& session);
-Json ToJson(const v1::ProbeInfo& probe);
-Json ToJson(const v1::Verdict& verdict);
+Json ToJson(const live::Probe& probe);
 Json ToJson(const v1::Snapshot& snapshot);
 Json ToJson(const v1::TailReply& event);  // with "event": its kind
 Json ToJson(const v1::Recording& recording);

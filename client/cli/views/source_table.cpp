@@ -9,6 +9,7 @@
 #include <set>
 #include <tuple>
 
+#include "client/cli/views/snapshot_text.h"
 #include "client/cli/views/terminal.h"
 #include "daemon/core/numerics/format.h"
 
@@ -121,6 +122,41 @@ double MeanOf(const Totals& totals) {
              : totals.mean_sum / static_cast<double>(totals.finite_snapshots);
 }
 
+// What --sort looks at, larger numbers first. A probe without any finite element comes last.
+double RankOf(StatsOrder order, const Totals& totals, std::uint64_t lost) {
+  switch (order) {
+    case StatsOrder::kAbsMax: {
+      double most = -1;
+      for (const double value : totals.abs_max) most = std::fmax(most, value);
+      return most;
+    }
+    case StatsOrder::kNonfinite:
+      return static_cast<double>(totals.nonfinite_snapshots);
+    case StatsOrder::kLost:
+      return static_cast<double>(lost);
+    case StatsOrder::kGraph:
+    case StatsOrder::kName:
+      break;
+  }
+  return 0;
+}
+
+// A line of a table, or the JSON of a probe, with what it is sorted by.
+template <typename Item>
+struct Ranked {
+  std::string name;
+  double rank = 0;
+  Item item;
+};
+
+template <typename Item>
+std::vector<Ranked<Item>> Sorted(StatsOrder order, std::vector<Ranked<Item>> lines) {
+  std::ranges::stable_sort(lines, [&](const Ranked<Item>& a, const Ranked<Item>& b) {
+    return order == StatsOrder::kName ? a.name < b.name : a.rank > b.rank;
+  });
+  return lines;
+}
+
 Json SlotJson(const Slot& slot, const Row& row) {
   return {{"probe", slot.probe},
           {"invocation", slot.invocation},
@@ -192,22 +228,40 @@ class Owners {
   bool has_ranks_;
 };
 
-// Calls of one name in several graphs, or with several shapes. By session, rank, name and call.
-using Fold = std::vector<const Row*>;
+// Calls of one name in several graphs, or with several shapes, by session, rank, name and call.
+// `Item` is what a table has a line for: a row of a source, or a probe of a live job.
 using FoldKey = std::tuple<std::string, int, std::string, std::uint32_t>;
-using Folds = std::map<FoldKey, Fold>;
+template <typename Item>
+using Folds = std::map<FoldKey, std::vector<const Item*>>;
 
 FoldKey FoldKeyOf(const Slot& slot) {
   return {slot.session, slot.rank, slot.probe, slot.invocation};
 }
+FoldKey FoldKeyOf(const live::Probe& probe) {
+  return {probe.session, probe.slot.rank, probe.slot.probe, probe.slot.invocation};
+}
 
 // Those that would take too many lines.
-Folds FoldsOf(const Source& source, const std::vector<Row>& rows, bool is_whole) {
-  Folds folds;
+template <typename Item, typename KeyOf>
+Folds<Item> FoldsOf(const std::vector<Item>& items, bool is_whole, const KeyOf& key_of) {
+  Folds<Item> folds;
   if (is_whole) return folds;
-  for (const Row& row : rows) folds[FoldKeyOf(source.slots()[row.slot])].push_back(&row);
+  for (const Item& item : items) folds[key_of(item)].push_back(&item);
   std::erase_if(folds, [](const auto& fold) { return fold.second.size() <= kMostLinesOfAProbe; });
   return folds;
+}
+Folds<Row> FoldsOf(const Source& source, const std::vector<Row>& rows, bool is_whole) {
+  return FoldsOf(rows, is_whole,
+                 [&](const Row& row) { return FoldKeyOf(source.slots()[row.slot]); });
+}
+
+// What the slots of a line have in common, or how many different ones they have.
+std::string OneOf(const std::set<std::string>& texts, const char* noun) {
+  return texts.size() == 1 ? *texts.begin() : fmt::format("{} {}", texts.size(), noun);
+}
+
+std::string LostText(std::uint64_t lost, const Style& style) {
+  return lost == 0 ? "0" : style.Yellow(std::to_string(lost));
 }
 
 // What is to be shown of several slots in one line.
@@ -222,7 +276,7 @@ struct Folded {
   Totals totals = {};
 };
 
-Folded Summarize(Source& source, const Fold& fold) {
+Folded Summarize(Source& source, const std::vector<const Row*>& fold) {
   Folded folded;
   std::set<std::string> types, devices, graphs;
   for (const Row* row : fold) {
@@ -239,13 +293,21 @@ Folded Summarize(Source& source, const Fold& fold) {
     AddTo(&folded.totals, source, *row);
     folded.bad += folded.totals.nonfinite_snapshots > bad_before;
   }
-  const auto one_of = [](const std::set<std::string>& texts, const char* noun) {
-    return texts.size() == 1 ? *texts.begin() : fmt::format("{} {}", texts.size(), noun);
-  };
-  folded.tensor = one_of(types, "shapes");
-  folded.device = one_of(devices, "devices");
-  folded.graph = one_of(graphs, "graphs");
+  folded.tensor = OneOf(types, "shapes");
+  folded.device = OneOf(devices, "devices");
+  folded.graph = OneOf(graphs, "graphs");
   return folded;
+}
+
+// "3 saw NaN or Inf, first bs=16 @20  -v: each". `bad`: how many graphs or shapes had NaN or Inf,
+// the first of them at `replay` in the one with `qualifier`.
+std::string FoldedFindings(std::uint64_t bad, const std::string& qualifier, std::uint64_t replay,
+                           const Style& style) {
+  const std::string each = style.Dim("  -v: each");
+  if (bad == 0) return "none saw NaN or Inf" + each;
+  const std::string where = qualifier.starts_with("@g:") ? qualifier.substr(3) : qualifier;
+  return style.Red(fmt::format("{} saw NaN or Inf, first {} @{}", bad, Printable(where), replay)) +
+         each;
 }
 
 std::string FindingsText(const Source& source, const Folded& folded, const Style& style) {
@@ -258,22 +320,144 @@ std::string FindingsText(const Source& source, const Folded& folded, const Style
   return text;
 }
 
-}  // namespace
+// --- of live jobs ------------------------------------------------------------------------------
 
-std::string FoldedFindings(std::uint64_t bad, const std::string& qualifier, std::uint64_t replay,
-                           const Style& style) {
-  const std::string each = style.Dim("  -v: each");
-  if (bad == 0) return "none saw NaN or Inf" + each;
-  const std::string where = qualifier.starts_with("@g:") ? qualifier.substr(3) : qualifier;
-  return style.Red(fmt::format("{} saw NaN or Inf, first {} @{}", bad, Printable(where), replay)) +
-         each;
+std::string VerdictText(const live::Probe& probe, const Style& style) {
+  if (!probe.verdict) return "";
+  const live::Verdict& verdict = *probe.verdict;
+  switch (verdict.state) {
+    case layout::VerdictState::kPass:
+      if (verdict.lost > 0) {
+        return style.Yellow(fmt::format("compared {}, {} lost", verdict.compared, verdict.lost));
+      }
+      return style.Green(fmt::format("pass {}", verdict.compared));
+    case layout::VerdictState::kFail:
+      return style.Red(fmt::format("FAIL @{} ({} of {})", verdict.first_failed_replay,
+                                   verdict.mismatched, verdict.compared));
+    case layout::VerdictState::kError:
+      return style.Red("ERROR: " + Printable(verdict.text));
+    default:
+      return "";
+  }
 }
+
+std::string LastText(const live::Probe& probe, const Style& style) {
+  std::vector<std::string> parts;
+  if (probe.retired) parts.push_back(style.Dim("retired"));
+  if (probe.control) parts.push_back(style.Yellow("[" + ControlText(*probe.control) + "]"));
+  if (const std::string verdict = VerdictText(probe, style); !verdict.empty()) {
+    parts.push_back(verdict);
+  }
+  if (probe.last_stats) {
+    parts.push_back(numerics::FormatStats(probe.slot.dtype, probe.slot.shape, *probe.last_stats,
+                                          style.enabled()));
+  } else {
+    parts.push_back("no snapshot yet");
+  }
+  return fmt::format("{}", fmt::join(parts, "  "));
+}
+
+std::string ActionsText(const live::Probe& probe) {
+  return probe.actions.empty() ? "-" : fmt::format("{}", fmt::join(probe.actions, ","));
+}
+
+using LiveFold = std::vector<const live::Probe*>;
+
+std::string FindingsText(const LiveFold& fold, const Style& style) {
+  std::uint64_t bad = 0, failed = 0;
+  const live::FirstNonfinite* first = nullptr;
+  for (const live::Probe* probe : fold) {
+    bad += probe->first_nan.replay != 0 || probe->first_inf.replay != 0;
+    failed += probe->verdict && probe->verdict->state == layout::VerdictState::kFail;
+    for (const live::FirstNonfinite* one : {&probe->first_nan, &probe->first_inf}) {
+      if (one->replay == 0) continue;
+      if (first == nullptr || one->serial < first->serial) first = one;
+    }
+  }
+  std::string text = first == nullptr ? FoldedFindings(0, "", 0, style)
+                                      : FoldedFindings(bad, first->qualifier, first->replay, style);
+  if (failed > 0) text += style.Red(fmt::format("  {} FAIL", failed));
+  return text;
+}
+
+// One line for all of them.
+std::vector<std::string> CellsOf(const LiveFold& fold, const Style& style) {
+  std::set<std::string> types, devices, lanes, policies, actions, graphs;
+  std::uint64_t replay = 0, lost = 0;
+  for (const live::Probe* probe : fold) {
+    types.insert(Printable(TypeText(probe->slot)));
+    devices.insert(Printable(probe->slot.device));
+    lanes.emplace(NameOf(probe->lane));
+    policies.emplace(NameOf(probe->policy));
+    actions.insert(ActionsText(*probe));
+    graphs.insert(GraphText(probe->slot));
+    replay = std::max(replay, probe->replay);
+    lost += probe->counters.lost();
+  }
+  return {Printable(SlotName(fold.front()->slot)),
+          OneOf(types, "shapes"),
+          OneOf(devices, "devices"),
+          OneOf(lanes, "lanes"),
+          OneOf(policies, "policies"),
+          OneOf(actions, "kinds"),
+          OneOf(graphs, "graphs"),
+          "-",
+          std::to_string(replay),
+          LostText(lost, style),
+          FindingsText(fold, style)};
+}
+
+std::vector<std::string> CellsOf(const live::Probe& probe, const Style& style) {
+  const Slot& slot = probe.slot;
+  return {Printable(SlotName(slot)),
+          Printable(TypeText(slot)),
+          Printable(slot.device),
+          std::string(NameOf(probe.lane)),
+          std::string(NameOf(probe.policy)),
+          ActionsText(probe),
+          GraphText(slot),
+          fmt::format("{}x{}", probe.capacity, numerics::FormatBytes(slot.payload_bytes)),
+          std::to_string(probe.replay),
+          LostText(probe.counters.lost(), style),
+          LastText(probe, style)};
+}
+
+}  // namespace
 
 bool HasSeveralJobs(const Source& source) {
   const std::vector<Slot>& slots = source.slots();
   return std::any_of(slots.begin(), slots.end(), [&](const Slot& slot) {
     return slot.rank == slots.front().rank && slot.session != slots.front().session;
   });
+}
+
+TextTable LiveTable(const std::vector<live::Probe>& probes, const Style& style, bool with_session,
+                    bool is_whole) {
+  using Align = TextTable::Align;
+  std::vector<TextTable::Column> columns;
+  if (with_session) columns.push_back({"SESSION"});
+  for (const char* title : {"PROBE", "TENSOR"}) columns.push_back({title});
+  for (const char* title : {"DEVICE", "LANE", "POLICY", "ACTIONS"}) {
+    columns.push_back({title, Align::kLeft, /*is_optional=*/true});
+  }
+  columns.push_back({"GRAPH"});
+  columns.push_back({"RING", Align::kRight, /*is_optional=*/true});
+  for (const char* title : {"REPLAY", "LOST"}) columns.push_back({title, Align::kCount});
+  columns.push_back({"LAST"});
+  TextTable table(columns);
+  const Folds<live::Probe> folds =
+      FoldsOf(probes, is_whole, [](const live::Probe& probe) { return FoldKeyOf(probe); });
+  for (const live::Probe& probe : probes) {
+    const auto fold = folds.find(FoldKeyOf(probe));
+    if (fold != folds.end() && fold->second.front() != &probe) continue;
+    std::vector<std::string> row;
+    if (with_session) row.push_back(Printable(probe.slot.session));
+    const std::vector<std::string> cells =
+        fold != folds.end() ? CellsOf(fold->second, style) : CellsOf(probe, style);
+    row.insert(row.end(), cells.begin(), cells.end());
+    table.Add(std::move(row));
+  }
+  return table;
 }
 
 Result<TextTable> SlotTable(Source& source, const analysis::Scope& scope, const Style& style,
@@ -298,10 +482,7 @@ Result<TextTable> SlotTable(Source& source, const analysis::Scope& scope, const 
   if (has_shards) columns.push_back({"SHARD", Align::kLeft, true});
   columns.push_back({"LAST"});
   TextTable table(columns);
-  const Folds folds = FoldsOf(source, *rows, is_whole);
-  const auto lost_text = [&](std::uint64_t lost) {
-    return lost == 0 ? "0" : style.Yellow(std::to_string(lost));
-  };
+  const Folds<Row> folds = FoldsOf(source, *rows, is_whole);
   for (const Row& row : *rows) {
     const Slot& slot = source.slots()[row.slot];
     std::vector<std::string> cells = owners.Cells(slot);
@@ -312,7 +493,7 @@ Result<TextTable> SlotTable(Source& source, const analysis::Scope& scope, const 
                    {Printable(SlotName(slot)), folded.tensor, folded.device, folded.graph,
                     std::to_string(folded.snapshots), fmt::format("..{}", folded.last_replay)});
       if (has_every) cells.push_back("-");
-      cells.push_back(lost_text(folded.lost));
+      cells.push_back(LostText(folded.lost, style));
       if (has_shards) cells.push_back("-");
       cells.push_back(FindingsText(source, folded, style));
       table.Add(std::move(cells));
@@ -322,7 +503,7 @@ Result<TextTable> SlotTable(Source& source, const analysis::Scope& scope, const 
                                slot.device.empty() ? "-" : Printable(slot.device), GraphText(slot),
                                std::to_string(row.keys.size()), ReplaysText(row.keys)});
     if (has_every) cells.push_back(std::to_string(slot.every));
-    cells.push_back(lost_text(row.lost));
+    cells.push_back(LostText(row.lost, style));
     if (has_shards) cells.push_back(slot.shard.empty() ? "-" : Printable(slot.shard));
     cells.push_back(LastText(source, row, style));
     table.Add(std::move(cells));
@@ -339,7 +520,7 @@ Result<Json> SlotsJson(Source& source, const analysis::Scope& scope) {
 }
 
 Result<TextTable> StatsTable(Source& source, const analysis::Scope& scope, const Style& style,
-                             bool is_whole) {
+                             bool is_whole, StatsOrder order) {
   using Align = TextTable::Align;
   const Result<std::vector<Row>> rows = Rows(source, scope);
   if (!rows.ok()) return rows.error();
@@ -353,10 +534,10 @@ Result<TextTable> StatsTable(Source& source, const analysis::Scope& scope, const
                                  {"MEAN", Align::kRight, true},
                                  {"NON-FINITE", Align::kCount},
                                  {"ABS MAX OVER REPLAYS"}});
-  TextTable table(columns);
-  const Folds folds = FoldsOf(source, *rows, is_whole);
+  const Folds<Row> folds = FoldsOf(source, *rows, is_whole);
+  std::vector<Ranked<std::vector<std::string>>> lines;
   const auto add = [&](const Slot& slot, const std::vector<std::string>& head, const Totals& totals,
-                       const std::string& last) {
+                       std::uint64_t lost, const std::string& last) {
     std::string nonfinite = "0";
     if (totals.nonfinite_snapshots > 0) {
       nonfinite = style.Red(std::to_string(totals.nonfinite_snapshots));
@@ -367,7 +548,7 @@ Result<TextTable> StatsTable(Source& source, const analysis::Scope& scope, const
     cells.insert(cells.end(), head.begin(), head.end());
     cells.insert(cells.end(),
                  {number(totals.min), number(totals.max), number(MeanOf(totals)), nonfinite, last});
-    table.Add(std::move(cells));
+    lines.push_back({SlotName(slot), RankOf(order, totals, lost), std::move(cells)});
   };
   const auto lost_text = [&](std::uint64_t lost) {
     return lost == 0 ? "" : style.Yellow(fmt::format("  {} lost", FormatGrouped(lost)));
@@ -378,7 +559,7 @@ Result<TextTable> StatsTable(Source& source, const analysis::Scope& scope, const
       if (fold->second.front() != &row) continue;
       const Folded folded = Summarize(source, fold->second);
       add(slot, {Printable(SlotName(slot)), folded.tensor, fmt::format("..{}", folded.last_replay)},
-          folded.totals,
+          folded.totals, folded.lost,
           folded.graph + ", " + FindingsText(source, folded, style) + lost_text(folded.lost));
       continue;
     }
@@ -386,18 +567,21 @@ Result<TextTable> StatsTable(Source& source, const analysis::Scope& scope, const
     std::string last = Sparkline(totals.spark, kSparkColumns) + lost_text(row.lost);
     if (totals.unread > 0) last += style.Red(fmt::format("  {} unread", totals.unread));
     add(slot, {Printable(SlotText(slot)), Printable(TypeText(slot)), ReplaysText(row.keys)}, totals,
-        last);
+        row.lost, last);
   }
+  TextTable table(columns);
+  for (auto& line : Sorted(order, std::move(lines))) table.Add(std::move(line.item));
   return table;
 }
 
-Result<Json> StatsJson(Source& source, const analysis::Scope& scope) {
+Result<Json> StatsJson(Source& source, const analysis::Scope& scope, StatsOrder order) {
   const Result<std::vector<Row>> rows = Rows(source, scope);
   if (!rows.ok()) return rows.error();
-  Json probes = Json::array();
+  std::vector<Ranked<Json>> lines;
   for (const Row& row : *rows) {
+    const Slot& slot = source.slots()[row.slot];
     const Totals totals = TotalsOf(source, row);
-    Json json = SlotJson(source.slots()[row.slot], row);
+    Json json = SlotJson(slot, row);
     Json abs_max = Json::array();
     for (const double value : totals.abs_max) abs_max.push_back(JsonNumber(value));
     json["min"] = JsonNumber(totals.min);
@@ -406,8 +590,10 @@ Result<Json> StatsJson(Source& source, const analysis::Scope& scope) {
     json["nonfinite_snapshots"] = totals.nonfinite_snapshots;
     json["unread"] = totals.unread;
     json["abs_max"] = std::move(abs_max);
-    probes.push_back(std::move(json));
+    lines.push_back({SlotName(slot), RankOf(order, totals, row.lost), std::move(json)});
   }
+  Json probes = Json::array();
+  for (auto& line : Sorted(order, std::move(lines))) probes.push_back(std::move(line.item));
   return probes;
 }
 

@@ -13,7 +13,7 @@ namespace cgdebug::cli {
 // Thread: one at a time.
 class StatusLine {
  public:
-  // Takes the row with the first Show(). Where `fd` is no terminal, or a dumb one, nothing happens.
+  // Takes the row with the first Show(). Does nothing if `fd` is not a terminal, or is a dumb one.
   explicit StatusLine(int fd);
   // Gives the row back.
   ~StatusLine() { Clear(); }

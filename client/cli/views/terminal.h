@@ -49,7 +49,7 @@ std::string PrintableLines(std::string_view text);
 // `text` as one word of a shell command for pasting, quoted if necessary.
 std::string ShellWord(std::string_view text);
 
-// Of the terminal behind `fd`; 0 when it is none.
+// The width of the terminal behind `fd`; 0 if it is not a terminal.
 std::size_t TerminalColumns(int fd);
 
 // Of this process's environment: numerics::IsAscii().

@@ -1,4 +1,5 @@
-// session_text.h: sessions in words.
+// sessions.h: the sessions that the daemon lists: which of them are meant, and what they are in
+// words.
 #pragma once
 
 #include <string>
@@ -7,7 +8,7 @@
 
 #include "proto/control.pb.h"
 
-namespace cgdebug::cli {
+namespace cgdebug::live {
 
 // "alive", "exited" (said goodbye), "died" (did not).
 std::string_view StateText(v1::Session::State state);
@@ -42,4 +43,4 @@ std::string MissingRanksText(const JobRanks& job);
 // Seconds since `realtime_ns`.
 double SecondsSince(std::int64_t realtime_ns);
 
-}  // namespace cgdebug::cli
+}  // namespace cgdebug::live

@@ -1,4 +1,4 @@
-#include "client/cli/views/session_text.h"
+#include "client/live/sessions.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include "client/analysis/align.h"
 #include "daemon/core/base/session_selector.h"
 
-namespace cgdebug::cli {
+namespace cgdebug::live {
 namespace {
 
 using Ranks = std::set<std::uint64_t>;
@@ -134,4 +134,4 @@ bool MatchesSession(const v1::Session& session, std::string_view selector) {
          NamesSession(selector, session.label(), session.run_id(), session.pid(), session.uuid());
 }
 
-}  // namespace cgdebug::cli
+}  // namespace cgdebug::live
