@@ -35,7 +35,7 @@ bool HasOneRank(const Source& source, const std::vector<std::size_t>& slots) {
 // A call of a probe, whatever graph it lies in: rank, name and number.
 using Call = std::tuple<int, std::string, std::uint32_t>;
 
-// What the calls of two sources are called, so that equal ones stand against one another.
+// Gives the calls of two sources names, so that calls with equal names are compared.
 class CallNames {
  public:
   CallNames(const AlignOptions& options, bool ignores_rank)
@@ -49,7 +49,7 @@ class CallNames {
       if (const auto renamed = options_.names.find(name); renamed != options_.names.end()) {
         name = renamed->second;
       } else if (targets_.contains(name)) {
-        name.insert(0, 1, '\0');  // its namesake in B stands against another
+        name.insert(0, 1, '\0');  // the map gives its namesake in B to another
       }
     }
     return {RankOf(slot), name, slot.invocation};
@@ -70,7 +70,7 @@ struct CapturedGraph {
   bool is_paired = false;
 };
 
-// The slots of one source that are looked at, and what stands against what already.
+// The slots of one source that are looked at, and which of them are paired already.
 struct Side {
   std::vector<std::size_t> slots;  // in graph order
   std::map<std::size_t, Call> calls;
@@ -210,8 +210,8 @@ class Aligner {
     }
   }
 
-  // What is in no graph that was paired: eager calls by name and shape, on either side; and a call
-  // that each side has once, whatever its shape and graph.
+  // Pairs what lies outside the paired graphs: eager calls by name and shape, and then a call that
+  // each side has exactly once, whatever its shape and graph.
   void PairCalls(Side* a, Side* b) {
     const auto pair_where = [&](const auto& is_same) {
       for (const std::size_t slot : a->slots) {
@@ -232,7 +232,8 @@ class Aligner {
     });
   }
 
-  // Of B: a glob selects by A's names, so what B calls otherwise is wanted under its own.
+  // For B: a glob selects by A's names, so a probe that B names differently is wanted under B's
+  // name.
   Scope MappedScope() const {
     Scope scope = options_.scope;
     if (!options_.names.empty() || options_.by_order) scope.probes = Selector();
@@ -259,7 +260,7 @@ class Aligner {
     return keys;
   }
 
-  // Where a snapshot stands: of several in one step the n-th stands against the n-th.
+  // The position of a snapshot. If a step has several, the n-th is compared with the n-th.
   struct Position {
     std::uint64_t number = 0;  // replay, or step
     std::uint64_t nth = 0;

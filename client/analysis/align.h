@@ -15,7 +15,7 @@
 
 namespace cgdebug::analysis {
 
-// What of a source is looked at.
+// Which part of a source is looked at.
 struct Scope {
   Selector probes;
   WhichSlots which;

@@ -176,8 +176,8 @@ class Checker {
     return stats.abs_max / info->max_finite;
   }
 
-  // The earliest: replays of two graphs, or two shapes of an eager probe, are counted each by
-  // itself.
+  // Takes the earliest by time, because two graphs, or two shapes of an eager probe, count their
+  // replays separately.
   void OfferFirst(std::size_t slot, const Snapshot& snapshot, const Stats& stats) {
     const source::Moment moment = MomentOf(source_.slots()[slot], snapshot);
     if (first_moment_ && *first_moment_ <= moment) return;
@@ -185,8 +185,7 @@ class Checker {
     result_.first = FirstBad{.slot = slot, .snapshot = snapshot, .stats = stats};
   }
 
-  // What the daemon found counts whether its snapshot is here or not: here it was looked at
-  // already.
+  // Adds what the daemon found in snapshots that are not here; the others were looked at already.
   void TakeTold() {
     for (const source::Finding& told : source_.Findings()) {
       const auto scanned = std::find_if(scanned_.begin(), scanned_.end(),
@@ -239,7 +238,7 @@ class Checker {
     const std::optional<bool> same = IsSame(before, now);
     if (!same) return;
     if (*same) {
-      // NaN stays NaN: that is told already.
+      // NaN stays NaN: another finding says that already.
       const bool is_finite = !now.stats || now.stats->nonfinite() == 0;
       if (is_finite) scanned->unchanged.push_back({now.key.replay, now.serial, before.serial});
       return;
@@ -349,8 +348,8 @@ class Checker {
            }) > 1;
   }
 
-  // Whether a replay that is not there ought to be. A source does not always know that a probe
-  // wants one replay in N; that without a loss it never had two in a row says so.
+  // Whether a missing replay was expected. A source does not always know that a probe wants one
+  // replay in N. It does if it never has two replays in a row although nothing was lost.
   bool IsWanted(std::size_t slot, std::uint64_t replay) {
     const std::uint32_t every = source_.slots()[slot].every;
     if (every > 1) return (replay - 1) % every == 0;

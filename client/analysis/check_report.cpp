@@ -50,7 +50,7 @@ std::string NonfiniteText(const Stats& stats) {
   return text;
 }
 
-// With its replay where that is an earlier one.
+// With its replay if that is an earlier one.
 std::string FrameName(Source& source, const Frame& frame, const FirstBad& first) {
   std::string name = SlotText(source.slots()[frame.slot]);
   if (frame.replay != first.snapshot.key.replay) name += fmt::format(" @{}", frame.replay);

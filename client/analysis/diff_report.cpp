@@ -57,7 +57,7 @@ std::string StatsLine(Source& source, const source::Snapshot& snapshot) {
   return numerics::FormatTensorLine(slot.dtype, slot.shape, *stats);
 }
 
-// Nothing is apart, and still they mismatch: NaN equals nothing, not even itself.
+// No two values differ and still they mismatch: NaN equals nothing, not even itself.
 bool IsNanInBoth(const Slot& slot, const Difference& first) {
   const layout::DtypeInfo* info = layout::FindDtype(slot.dtype);
   const numerics::CompareResult& result = *first.values;

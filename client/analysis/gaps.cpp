@@ -34,7 +34,7 @@ std::string EmptyRangeText(source::Source& source, const Scope& scope) {
       source.Describe().path, scope.first_replay, end, *first, *last, *first, *last);
 }
 
-// What the account of a slot has as missing and no gap tells of.
+// Snapshots that the account of a slot counts as missing and that lie in no gap.
 void AddAccounts(source::Source& source, const Scope& scope, const source::Description& about,
                  GapSummary* summary) {
   const bool is_everything = scope.first_replay <= 1 && scope.is_open_ended();

@@ -20,8 +20,8 @@ struct GapSummary {
 
 GapSummary SummarizeGaps(source::Source& source, const Scope& scope);
 
-// Reads every snapshot but its values, for those who say what a source has and do not read it
-// themselves: a snapshot that an index names and that cannot be read is missing too.
+// Reads every snapshot without its values and adds those that cannot be read: an index may name
+// them, but they are missing too. For commands that do not read the snapshots themselves.
 void AddUnreadable(source::Source& source, const Scope& scope, GapSummary* summary);
 
 // All of it in sentences; empty when the source is complete.

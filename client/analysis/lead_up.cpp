@@ -121,7 +121,7 @@ void FindJump(Source& source, const std::vector<const SeenProbe*>& of_graph, Fir
   if (earliest != jumps.end()) first->jump = earliest->jump;
 }
 
-// One number for several steps is true when they are alike: of 0.9, 1.3 and 350 it would not be.
+// One number describes several steps only if they are alike; for 0.9, 1.3 and 350 it would mislead.
 bool GrowsEvenly(const std::vector<FirstBad::Earlier>& earlier) {
   double least = INFINITY, most = 0;
   for (std::size_t i = 1; i < earlier.size(); ++i) {

@@ -30,7 +30,7 @@ struct StatisticsOptions {
   bool has_tolerance = false;  // rtol or atol was given: what differs may lie within them
 };
 
-// As assert_close has it, NaN equals nothing unless `tolerance.equal_nan`. Then the hash proves no
+// As for assert_close, NaN equals nothing unless `tolerance.equal_nan`. Then the hash proves no
 // difference where there is a NaN, since NaN has many bit patterns.
 StatisticsVerdict JudgeStatistics(const RecordedStats& a, const RecordedStats& b,
                                   const numerics::CompareOptions& tolerance,

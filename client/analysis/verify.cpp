@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kMaxThreads = 8;
 constexpr std::size_t kWorthAThread = 8;  // snapshots
-// Where no thread can be had, this one does it.
+// If no thread can be started, the calling thread does the work.
 constexpr auto kPolicy = std::launch::async | std::launch::deferred;
 
 std::vector<DamagedSnapshot> FindWithin(const source::Source& source,

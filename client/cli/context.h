@@ -43,8 +43,8 @@ class Context {
 
   client::Client& client() { return client_; }
 
-  // Connects, starting the daemon unless --no-spawn was given. 0, or what to exit with; the reason
-  // has been said then.
+  // Connects, and starts the daemon unless --no-spawn was given. Returns 0, or what to exit with
+  // after the reason has been printed.
   int Connect();
   int ConnectWith(const client::ConnectOptions& connect);
   client::ConnectOptions MakeConnectOptions() const;
@@ -63,7 +63,7 @@ class Context {
   int Fail(ExitCode code, std::string_view message) const;
   // The error of the client's last call, with the exit code of its kind.
   int Fail(const Error& error);
-  // There is no job, or none of that name.
+  // Says that there is no job, or none of that name.
   int FailNoJob(std::string_view message);
   // Which jobs this daemon leaves alone, as `status` shows them: another one may have them.
   void NoteSkipped();

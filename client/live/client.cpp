@@ -61,7 +61,7 @@ Error Client::FailWith(const v1::Error& error) {
   return Fail(FailureOf(error.code()), error.message());
 }
 
-// What is left of a request or an answer would be taken for a part of the next one.
+// The rest of a broken request or answer would be taken for a part of the next one.
 Error Client::FailBroken(Failure failure, const Error& error) {
   channel_.reset();
   const bool says_what_to_type = error.message.find("Type: ") != std::string::npos;
@@ -161,7 +161,7 @@ Result<wire::Frame> Client::Receive(std::uint64_t request_id, wire::Deadline dea
   while (true) {
     switch (channel_->Read(&frame, deadline, stop_->get(), &error)) {
       case wire::ReadStatus::kFrame:
-        // What a request that timed out still gets is not the answer to this one.
+        // A late answer to a request that timed out is not the answer to this one.
         if (frame.header.request_id == request_id) return frame;
         continue;
       case wire::ReadStatus::kClosed:

@@ -25,7 +25,7 @@ class LiveSource : public source::Source {
  public:
   explicit LiveSource(client::Client& client) : client_(client) {}
 
-  // `shown`: the snapshots that its probes produced, of those that the daemon shows.
+  // `shown`: how many snapshots those of its probes produced that the daemon shows.
   void AddSession(const v1::Session& session, std::uint64_t shown) {
     labels_.push_back(session.label());
     jobs_.push_back(session);
@@ -248,8 +248,7 @@ class LiveSource : public source::Source {
 
 Result<std::unique_ptr<source::Source>> OpenLive(client::Client& client,
                                                  const std::string& session) {
-  // What a job did just now is read before anything is said about it, and one that has just ended
-  // is known to have.
+  // Let the daemon read what jobs did just now, and notice which of them have ended.
   [[maybe_unused]] const auto synced = client.Sync({});
   v1::SessionsRequest sessions_request;
   sessions_request.set_include_dead(true);

@@ -45,7 +45,7 @@ bool IsWhole(const RecordingReader& reader) {
   return reader.closed() && reader.damage().empty() && recording::HadAll(reader.stop_reason());
 }
 
-// What several recordings lost is lost once. `losses`: by ordinal.
+// A snapshot that several recordings lost counts as one loss. `losses`: by ordinal.
 std::vector<Loss> EachOnce(const std::vector<Loss>& losses) {
   std::vector<Loss> once;
   std::uint64_t told = 0;
@@ -128,7 +128,8 @@ class Copier {
     }
   }
 
-  // Each ordinal once; as losses only what no source has; and where the slot begins.
+  // Keeps each ordinal once, keeps as losses only what no source has, and finds where the slot
+  // begins.
   void Settle(Target* target) {
     std::vector<Item>& items = target->items;
     std::stable_sort(items.begin(), items.end(),
@@ -355,7 +356,7 @@ class Copier {
     return true;
   }
 
-  // A range that lies inside was wanted and is there; anything else is as whole as its sources.
+  // The copy is complete if each source is whole, or goes on beyond the last replay that is wanted.
   StopReason EndReason() const {
     const bool all_whole = std::all_of(from_.begin(), from_.end(), [&](const auto* reader) {
       return IsWhole(*reader) || reader->last_replay() > options_.last_replay;

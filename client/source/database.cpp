@@ -157,7 +157,7 @@ Result<void> Bind(sqlite3_stmt* statement, std::span<const Value> parameters) {
 }
 
 // A query reads the tables and nothing else. SQLite counts these as reading: ATTACH, which makes
-// the file where there is none; a transaction, which would keep others from the catalogue; and a
+// a missing file; a transaction, which would keep others from the catalogue; and a
 // setting of the connection.
 int Authorize(void*, int action, const char* name, const char* value, const char*, const char*) {
   switch (action) {

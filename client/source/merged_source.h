@@ -15,7 +15,7 @@ namespace cgdebug::source {
 std::unique_ptr<Source> Merge(std::string path, std::vector<std::unique_ptr<Source>> parts,
                               std::vector<std::string> unread = {});
 
-// With the slots that are wanted only.
+// The part of `source` that has only the slots that are wanted.
 std::unique_ptr<Source> Only(std::unique_ptr<Source> source,
                              const std::function<bool(const Slot&)>& wants);
 

@@ -35,8 +35,8 @@ bool JobsAreGone(const RecordingReader& reader) {
          });
 }
 
-// A daemon closes a recording some milliseconds after its last job ended. Whoever asks right after
-// the job is to be told of a whole recording.
+// A daemon closes a recording some milliseconds after its last job ended. A user who asks right
+// after the job has to see a whole recording.
 Result<void> WaitForClose(RecordingReader* reader) {
   constexpr auto kPatience = std::chrono::seconds(2);
   constexpr auto kPoll = std::chrono::milliseconds(5);

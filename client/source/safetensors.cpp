@@ -71,7 +71,7 @@ std::string Text(const Json& object, const char* name, const std::string& fallba
   return found->get<std::string>();
 }
 
-// False when the file ends before, or cannot be read.
+// False if the file ends earlier or cannot be read.
 bool ReadAt(const UniqueFd& fd, std::uint64_t offset, void* to, std::uint64_t bytes) {
   for (std::uint64_t done = 0; done < bytes;) {
     const ssize_t got = ::pread(fd.get(), static_cast<char*>(to) + done, bytes - done,

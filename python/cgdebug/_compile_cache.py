@@ -1,9 +1,9 @@
 """Lets torch.compile cache compiled code that contains probes.
 
-A compiler keeps probes in order by wrapping each in the operator `with_effects`, and Inductor caches
-no code with that operator, because it cannot know what every effect does. A probe does nothing that
-a cache could get wrong: the code holds its site key, which is the same in every process that makes
-the same probes, and finds the probe by it when it runs.
+A compiler keeps probes in order by wrapping each in the operator `with_effects`, and Inductor
+caches no code with that operator, because it cannot know what every effect does. A probe does
+nothing that a cache could get wrong: the code holds its site key, which is the same in every
+process that makes the same probes, and finds the probe by it when it runs.
 """
 
 from __future__ import annotations

@@ -95,9 +95,9 @@ class Client:
         invocation: int | None = None,
     ) -> TensorSnapshot:
         """One tensor, by the exact name of its probe. `replay` counts from 1; -1 is the newest
-        that the daemon keeps, -2 the one that it keeps before. A replay by number is also looked for
-        in the job's ring. The result's `.tensor` is a torch tensor (imports torch), `.numpy()` an
-        array."""
+        that the daemon keeps, -2 the one that it keeps before. A replay by number is also looked
+        for in the job's ring. The result's `.tensor` is a torch tensor (imports torch), `.numpy()`
+        an array."""
         if replay == 0:
             raise ValueError("get: replays count from 1; -1 is the newest")
         request: dict[str, typing.Any] = {

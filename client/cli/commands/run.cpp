@@ -122,8 +122,8 @@ std::vector<v1::Session> SessionsOf(client::Client* client, const std::string& r
   return sessions;
 }
 
-// Waits until the daemon has found every session of the run, read all of it and seen its end, for
-// as long as it gets on with that.
+// Waits until the daemon has found every session of the run, read all of it and seen its end. Gives
+// up when the daemon makes no progress.
 void Drain(client::Client* client, const std::string& run_id, std::int64_t since_ns,
            RunSummary* summary) {
   auto start = steady_clock::now();
@@ -219,8 +219,8 @@ bool Records(const RunOptions& options) {
   return !options.output.empty() || !options.record.empty();
 }
 
-// Before the job starts, so that nothing of it is missing. Its number; 0 when it could not begin,
-// which has been said then.
+// Starts the recording before the job, so that nothing of the job is missing. Returns its number,
+// or 0 if it could not begin, after the reason has been printed.
 std::uint64_t StartRecording(Context& context, const RunOptions& options,
                              const std::string& run_id) {
   v1::RecordStartRequest request;
@@ -236,7 +236,7 @@ std::uint64_t StartRecording(Context& context, const RunOptions& options,
   return 0;
 }
 
-// When it had ended by itself, with its last job, that is its report all the same.
+// A recording that has ended already, with its last job, is reported as well.
 int StopRecording(Context& context, const RunOptions& options, std::uint64_t id,
                   const std::set<std::string>& sessions) {
   v1::RecordStopRequest request;
@@ -291,7 +291,7 @@ int RunJob(Context& context, const RunOptions& options) {
   const Result<void> started = job.Start(command, environment, *signals);
   if (!started.ok()) {
     context.Say(started.error().message);
-    // Or it would wait for a job that never comes, and keep the daemon running.
+    // Without this it would wait for a job that never comes, and keep the daemon running.
     if (recording != 0) StopRecording(context, options, recording, {});
     return job.exit_code();
   }

@@ -13,7 +13,8 @@ std::string ControlText(const layout::SlotControl& control);
 
 // "blk3.attn", "blk3.attn#1" for its second call in one capture.
 std::string ProbeText(const std::string& name, std::uint32_t invocation);
-// With what tells it from other slots of its probe, unprintable characters and all: what to type.
+// What to type for the slot: with the part that tells it from other slots of its probe, and with
+// unprintable characters as they are.
 std::string SelectorOf(const live::FirstNonfinite& first);
 
 }  // namespace cgdebug::cli

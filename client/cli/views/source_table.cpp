@@ -186,7 +186,7 @@ std::string LastText(Source& source, const Row& row, const Style& style) {
   return numerics::FormatStats(slot.dtype, slot.shape, *stats, style.enabled());
 }
 
-// A file of tensors was not called at all.
+// A file of tensors has no calls.
 std::string GraphText(const Slot& slot) {
   if (slot.graph_id != 0) {
     return slot.graph.empty() ? std::to_string(slot.graph_id) : Printable(slot.graph);
@@ -241,7 +241,7 @@ FoldKey FoldKeyOf(const live::Probe& probe) {
   return {probe.session, probe.slot.rank, probe.slot.probe, probe.slot.invocation};
 }
 
-// Those that would take too many lines.
+// Leaves out groups that are few enough for a line each.
 template <typename Item, typename KeyOf>
 Folds<Item> FoldsOf(const std::vector<Item>& items, bool is_whole, const KeyOf& key_of) {
   Folds<Item> folds;
@@ -467,7 +467,7 @@ Result<TextTable> SlotTable(Source& source, const analysis::Scope& scope, const 
   if (!rows.ok()) return rows.error();
   const Owners owners(source);
   std::vector<TextTable::Column> columns = owners.Columns();
-  // Only where something is thinned out: REPLAYS 1..96 would look whole.
+  // Shown only if some probe is thinned out, because REPLAYS 1..96 would look whole.
   const bool has_every = std::ranges::any_of(
       *rows, [&](const Row& row) { return source.slots()[row.slot].every > 1; });
   columns.insert(columns.end(), {{"PROBE"},
@@ -603,7 +603,7 @@ std::string Sparkline(const std::vector<double>& values, std::size_t columns) {
   std::vector<double> points;
   double low = INFINITY, high = -INFINITY;
   for (std::size_t i = 0; i < columns; ++i) {
-    // The largest of its stretch: a spike is what one looks for.
+    // The largest value of the stretch, because users look for spikes.
     const std::size_t begin = i * values.size() / columns;
     const std::size_t end = std::max(begin + 1, (i + 1) * values.size() / columns);
     double point = -INFINITY;

@@ -12,7 +12,7 @@
 
 namespace cgdebug::cli {
 
-// Whether a probe and a rank of it do not say yet whose tensor is meant.
+// Whether a probe and a rank are not enough to say which tensor is meant.
 bool HasSeveralJobs(const source::Source& source);
 
 // A probe with more graphs and shapes than this takes one line for all of them, unless a table is

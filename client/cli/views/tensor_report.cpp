@@ -96,7 +96,7 @@ std::string Head(const source::Tensor& tensor, const Style& style) {
     const std::string graph = slot.graph.empty() ? std::to_string(slot.graph_id) : slot.graph;
     from += fmt::format(", graph {} call {}", Printable(graph), slot.invocation);
   }
-  // A file of tensors says neither when nor how they came to be.
+  // A file of tensors does not say when or how they were made.
   if (snapshot.timestamp_ns != 0) {
     from += fmt::format("{}, {}", slot.graph_id == 0 ? ", eager" : "",
                         FormatTime(snapshot.timestamp_ns));

@@ -52,7 +52,7 @@ std::string ShellWord(std::string_view text);
 // The width of the terminal behind `fd`; 0 if it is not a terminal.
 std::size_t TerminalColumns(int fd);
 
-// Of this process's environment: numerics::IsAscii().
+// numerics::IsAscii() of this process's environment.
 bool LocaleIsAscii();
 
 // `text` with its lines broken at spaces where they are wider than `columns`; what follows is
