@@ -10,7 +10,7 @@
 
 namespace cgdebug {
 
-// Requires: the slot is published, but for NeedsDaemon().
+// Requires: the slot is published, except for NeedsDaemon() and Unread().
 // Thread:   AppendRecords() any that pinned the slot; the rest with the probe table's lock.
 SlotStatus StatusOf(const capture::ProbeSlot& slot);
 // Adds the counts of `from`, and those of its verdict.
@@ -21,7 +21,7 @@ void Add(const SlotStatus& from, SlotStatus* to);
 void AppendRecords(const capture::ProbeSlot& slot, std::uint64_t cleared, std::size_t last,
                    std::vector<Record>* records);
 
-// How many snapshots the daemon has not consumed yet; 0 of a slot that is not published.
+// How many snapshots the daemon has not consumed yet; 0 if the slot is not published.
 std::uint64_t Unread(const capture::ProbeSlot& slot);
 
 // Whether the slot has an action that only a daemon carries out, or a recording needs every

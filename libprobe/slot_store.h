@@ -48,7 +48,7 @@ class SlotStore {
   // Frees what nobody needs. With `force`, what is kept for readers that may come later goes too.
   void Sweep(bool force);
   // From now on Sweep() frees nothing: the process ends, and what it leaves behind stays readable.
-  // False if that was said before, or there is no segment.
+  // False if this was called before, or there is no segment.
   bool Finish();
 
   // Whether the daemon has consumed what it must of `probe`; nullptr: of every probe, the closed

@@ -18,7 +18,7 @@ constexpr std::size_t kMaxGivenUp = 256;
 // consume them.
 constexpr std::uint64_t kSettleBytes = 64u << 10;
 
-// How much backlog, for which nobody waits, one pass reads: some ten milliseconds of work.
+// How much backlog one pass reads: some ten milliseconds of work. Nobody waits for the backlog.
 constexpr std::uint64_t kBacklogBytes = 128u << 20;
 
 }  // namespace

@@ -87,17 +87,16 @@ class Registry {
   void SetVerdict(const SlotPtr& slot, const ring::Verdict& verdict);
   void SetControl(const SlotPtr& slot, const layout::SlotControl& control);
   void SetLast(const SnapshotPtr& snapshot);
-  // Of the slot, in all replays that any daemon saw.
+  // The first NaN and Inf of the slot in all replays that any daemon saw.
   void SetFirsts(const SlotPtr& slot, const ring::FirstNonfinites& firsts);
-  // It is no longer shown: its counters stay in the session's sums.
+  // The slot is no longer shown, but its counters stay in the session's sums.
   void ForgetSlot(const SlotPtr& slot);
   void SetSkipped(std::vector<SkippedFile> skipped);
 
   // For serve.
   std::vector<SessionRecord> Sessions() const;                     // oldest first
   std::vector<SlotRecord> Slots(const SessionPtr& session) const;  // in order of registration
-  // Of the session with that key the slot with that order of registration; null when it is not
-  // shown.
+  // The slot of a session by its order of registration; null when it is not shown.
   SlotPtr FindSlot(const std::string& session_key, std::uint64_t order) const;
   SlotPlace PlaceOf(const SlotIdentity& slot) const;
   std::vector<SkippedFile> Skipped() const;
@@ -113,7 +112,7 @@ class Registry {
     std::uint64_t forgotten_replay = 0;
     std::set<std::string> nonfinite_probes;
     std::set<std::string> failed_probes;
-    // Of the slots as they were when `slots_changed` was last cleared.
+    // As the slots were when `slots_changed` was last cleared.
     GraphLabels graphs;
     std::map<SlotKey, std::string> qualifiers;  // those that are not empty
     bool slots_changed = false;

@@ -298,7 +298,7 @@ void ActiveRecording::EndAt(const std::vector<RingHead>& heads) {
 void ActiveRecording::CloseSlots() {
   for (auto& [slot, state] : slots_) {
     if (ending_ && !state.done) {
-      // Nobody knows which replays they are of: any of them may have been wanted.
+      // Their replays are not known, so each of them may have been wanted.
       Account(&state,
               {.last_ordinal = state.until, .cause = LossCause::kUnread, .before_forced = true});
     }

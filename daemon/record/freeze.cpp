@@ -123,7 +123,8 @@ void FreezeSlot(ActiveRecording* recording, const SlotRecord& record, std::uint6
                      .last_replay = before == 0 ? replay : before - 1,
                      .before_replay = before});
   };
-  // Of what is not there, so many were never read. Nobody knows which: the oldest are called so.
+  // How many of the missing snapshots were never read. It is not known which ones, so the oldest
+  // are taken for them.
   std::uint64_t never_read = produced - std::min(produced, record.counters.consumed);
   const auto miss_up_to = [&](std::uint64_t ordinal, std::uint64_t before) {
     if (ordinal <= told) return;

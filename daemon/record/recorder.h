@@ -49,10 +49,11 @@ class Recorder final : public Sink {
   // lost. Fails: there is no such recording.
   Result<std::vector<RecordingInfo>> Stop(const std::string& which, recording::StopReason reason);
   std::vector<RecordingInfo> List() const;  // active ones, then the last that ended
-  // Until what is over by now is closed on the disk. False: it took longer.
+  // Waits until the recordings that are over by now are closed on the disk. False if that takes
+  // longer.
   bool WaitForFinishing(std::chrono::nanoseconds patience);
   bool busy() const;
-  // Of every recording, but for what its request says otherwise.
+  // What holds for every recording unless its request says otherwise.
   const recording::WriterOptions& options() const { return options_; }
 
   // --- Sink. Thread: one at a time.

@@ -190,7 +190,7 @@ void Handlers::Sessions(const v1::SessionsRequest& request, v1::Response* respon
 
 void Handlers::FillKept(const SessionRecord& record, v1::Session* message) const {
   std::uint64_t kept = 0;
-  // Of a slot that is no longer shown nothing is kept.
+  // Nothing is kept of a slot that is no longer shown.
   if (message->has_first_nan()) message->mutable_first_nan()->set_kept(v1::FirstNonfinite::NOTHING);
   if (message->has_first_inf()) message->mutable_first_inf()->set_kept(v1::FirstNonfinite::NOTHING);
   for (const SlotRecord& slot : model_.registry->Slots(record.session)) {

@@ -13,8 +13,8 @@ namespace cgdebug::sinks {
 // would each write at an offset of their own, over each other. Nor anything of a process in another
 // PID namespace, where the pid means another process.
 //
-// Lifetime: holds the job's stderr open: whoever reads that pipe sees its end only when this is
-//           closed too.
+// Lifetime: holds the job's stderr open, so the reader of that pipe sees its end only after this
+//           is closed too.
 class JobTerminal {
  public:
   JobTerminal() = default;

@@ -1,8 +1,8 @@
 // daemon_start.h: how probes, the command line and Python start cgdebug-daemon.
 //
-// The daemon leaves its starter by itself (daemon/detach.h). The process that is started here ends
-// as soon as the daemon can be talked to, or says why there is none. So a start is a spawn and a
-// wait, and nothing of the daemon is linked into the one who starts it.
+// The daemon detaches itself (daemon/detach.h). The process that is started here ends as soon as
+// the daemon can be talked to, or says why there is none. So a start is a spawn and a wait, and
+// needs no code of the daemon.
 #pragma once
 
 #include <chrono>

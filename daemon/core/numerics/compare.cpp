@@ -89,11 +89,12 @@ std::uint64_t UlpDistance(T a, T b) {
   return AbsDifference(place(a), place(b));
 }
 
-// Whether every element of a block matches, in loops that vectorize. May say no without need.
+// Whether every element of a block matches, in loops that vectorize. False may also mean that the
+// block must be looked at closely.
 template <typename T>
 bool BlockMatches(const T* a, const T* b, std::size_t size, bool same_bits,
                   const CompareOptions& options) {
-  if (same_bits) {  // so far as there is no NaN in it
+  if (same_bits) {  // then it matches unless there is a NaN in it
     typename OrderedKey<T>::Key nans = 0;
     for (std::size_t i = 0; i < size; ++i) nans = static_cast<decltype(nans)>(nans + IsNan(a[i]));
     return nans == 0;
@@ -229,8 +230,8 @@ class Comparison {
     result_.mismatched_greater += a > b;
   }
 
-  // Told without a division, of float32: a quotient that is no greater than a float rounds to no
-  // greater one.
+  // Decides without a division for float32, which is safe: a quotient that does not exceed a float
+  // does not exceed it after rounding either.
   bool MayBeGreatest(Wide<T> a, Wide<T> b) const {
     const double ratio = max_rel_.value;
     const bool is_float = static_cast<double>(static_cast<float>(ratio)) == ratio;

@@ -56,8 +56,9 @@ struct CompareResult {
   Difference max_rel;                // relative to |expected|; inf where that is 0
   std::string message;               // four lines, no newline at the end; empty when ok
 
-  // Of all elements, those that match too. Two NaN are 0 apart, whatever their payloads; where one
-  // side only is NaN there is no distance: compared = sum of ulp + nan_in_actual + nan_in_expected.
+  // Counts all elements, also those that match. Two NaN are 0 apart, whatever their payloads. If
+  // only one side is NaN there is no distance, so
+  // compared = sum of ulp + nan_in_actual + nan_in_expected.
   std::array<std::uint64_t, kUlpBins> ulp{};
   std::uint64_t nan_in_actual = 0;    // and a number in expected
   std::uint64_t nan_in_expected = 0;  // and a number in actual

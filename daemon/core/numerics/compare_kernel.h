@@ -40,7 +40,7 @@ struct CompareKernels {
   NanKernel has_nan = nullptr;
 };
 
-// Of ChosenCpu(); nulls where there are none.
+// The kernels for ChosenCpu(). For kPlain: null pointers.
 CompareKernels ChosenCompareKernels();
 
 }  // namespace cgdebug::numerics

@@ -91,7 +91,7 @@ HWY_INLINE std::uint64_t CountOf(V v) {
               [](std::uint64_t a, auto b) { return a + static_cast<Unsigned>(b); });
 }
 
-// Of the bits, as an unsigned integer of the lane's width.
+// The exclusive or of the lanes' bits.
 template <class V>
 HWY_INLINE std::uint64_t XorOf(V v) {
   using Unsigned = hwy::MakeUnsigned<hn::TFromV<V>>;

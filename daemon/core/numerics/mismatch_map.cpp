@@ -14,7 +14,7 @@ void Set(std::vector<std::uint64_t>* bitmap, std::uint64_t place) {
   (*bitmap)[place / kWordBits] |= std::uint64_t{1} << (place % kWordBits);
 }
 
-// `mask` at `place`; bits that do not fit the bitmap are none.
+// Sets the bits of `mask` at `place`. Bits beyond the end of the bitmap must be 0.
 void SetWord(std::vector<std::uint64_t>* bitmap, std::uint64_t place, std::uint64_t mask) {
   const std::uint64_t shift = place % kWordBits;
   (*bitmap)[place / kWordBits] |= mask << shift;

@@ -24,7 +24,8 @@ bool CloseSums(double a, double b, double scale) {
   return std::fabs(a - b) <= kSumError * scale;
 }
 
-// Of the statistics that agree exactly on any machine, or of the others.
+// Adds the differences in the statistics that agree exactly on any machine (`exact`), or in the
+// others.
 void FindDifferences(const Stats& a, const Stats& b, bool exact,
                      std::vector<StatsDifference>* found) {
   const double largest = LargestMagnitude(a, b);

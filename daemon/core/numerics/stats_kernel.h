@@ -72,7 +72,7 @@ using SumKernel = std::uint64_t (*)(layout::Dtype dtype, const std::byte* data, 
 using EdgeKernel = std::uint64_t (*)(layout::Dtype dtype, const std::byte* data,
                                      std::uint64_t count, EdgeCounts* counts);
 
-// Of ChosenCpu(); where there are none, functions that do nothing.
+// The kernels for ChosenCpu(). For kPlain: functions that handle no element.
 SumKernel ChosenSumKernel();
 EdgeKernel ChosenEdgeKernel();
 
