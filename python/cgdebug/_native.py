@@ -21,7 +21,7 @@ from .errors import NativeExtensionUnavailableError
 OP_LIBRARY = pathlib.Path(__file__).parent / "lib" / "libcgdebug_torch.so"
 _FINISH_TIMEOUT_S = 2.0
 _BUILD_FOR_THIS_TORCH = (
-    "For this torch (2.6 is the oldest), in the source tree of cgdebug type: "
+    "For this torch (2.7 is the oldest), in the source tree of cgdebug type: "
     "pip install --no-build-isolation --force-reinstall --no-deps ."
 )
 
@@ -267,6 +267,13 @@ def _register_effect() -> None:
         from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 
         _register_effectful_op(op, _EffectType.ORDERED)
+        warnings.warn(
+            f"cgdebug: torch {torch.__version__}'s inductor can drop probes from code that "
+            "torch.compile compiles, and nothing counts what they miss. Eager code and captured "
+            "graphs are not concerned. To probe compiled code, use torch 2.10 or later",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
 
 def _observe_dtensor(_, op, types, args, kwargs) -> None:

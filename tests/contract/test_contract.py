@@ -111,6 +111,8 @@ def test_probes_do_not_enter_the_gradient(probe):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_compiled_code_calls_each_probe_once_and_in_order(probe, backend):
+    if backend == "inductor" and TORCH < (2, 10):
+        pytest.skip("inductor drops probes; a warning says so")
     first, second = probe("first"), probe("second")
 
     def step(x):

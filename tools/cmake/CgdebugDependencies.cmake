@@ -104,6 +104,13 @@ if(CGDEBUG_WITH_TORCH)
     set(CGDEBUG_OP_USES_STABLE_ABI OFF)
     string(REGEX MATCH "^[0-9]+\\.[0-9]+" CGDEBUG_OP_TORCH ${CGDEBUG_TORCH_VERSION})
     message(STATUS "cgdebug: the torch op is built for torch ${CGDEBUG_OP_TORCH} alone")
+    execute_process(
+      COMMAND ${Python_EXECUTABLE} -c "import sys, torch; sys.exit(not torch.compiled_with_cxx11_abi())"
+      RESULT_VARIABLE torch_is_old OUTPUT_QUIET ERROR_QUIET)
+    if(torch_is_old)
+      message(FATAL_ERROR "cgdebug: torch ${CGDEBUG_TORCH_VERSION} uses the C++ library's ABI of before GCC 5, as PyPI's "
+                          "wheels do up to 2.6. Type: ${Python_EXECUTABLE} -m pip install 'torch>=2.10'")
+    endif()
   endif()
   add_library(cgdebug_libtorch INTERFACE)
   target_include_directories(cgdebug_libtorch SYSTEM INTERFACE
