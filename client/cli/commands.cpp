@@ -6,6 +6,7 @@ namespace {
 constexpr Command kCommands[] = {
     {"run", "Runs a job under cgdebug and sums up what its probes saw",
      "  cgdebug-cli run -- python train.py\n"
+     "  cgdebug-cli run --watch '*' -- python train.py\n"
      "  cgdebug-cli run --fail-on nan,compare -- torchrun --nproc-per-node 8 train.py\n"
      "  cgdebug-cli run -o runs/a.cgrec --record 'blk*' -- python train.py\n"
      "  cgdebug-cli run --no-live -- ./a.out\n",

@@ -16,6 +16,7 @@ when it is first used.
 from __future__ import annotations
 
 import importlib
+import os
 import typing
 
 from ._version import __version__
@@ -105,3 +106,9 @@ def __getattr__(name: str):
 
 def __dir__():
     return sorted({*globals(), *__all__, *_MODULES, "open"})
+
+
+if os.environ.get("CGDEBUG_WATCH"):
+    from . import _auto
+
+    _auto.start()

@@ -163,6 +163,8 @@ class Watch:
             if _is_selected(name, select):
                 self._not_watched[name] = f"it is the same module as {first}"
         _native.load()
+        global _dtypes
+        _dtypes = frozenset(_accepted.torch_dtypes())
         _native.finish_at_exit()
         if needs_daemon(enabled_actions(self._actions)):
             _native.start_daemon()
@@ -492,7 +494,7 @@ def _look(token: int, grad_token: int, path: str, value, depth: int) -> bool:
 def _can_be_seen(tensor: torch.Tensor) -> bool:
     if tensor.is_nested or tensor.is_quantized or tensor.layout != torch.strided:
         return False
-    return tensor.dtype in _DTYPES
+    return tensor.dtype in _dtypes
 
 
 def _observe(token: int, key: str, tensor: torch.Tensor) -> None:
@@ -509,7 +511,7 @@ def _observe(token: int, key: str, tensor: torch.Tensor) -> None:
         _note(token, str(error).partition("\n")[0])
 
 
-_DTYPES = frozenset(_accepted.torch_dtypes())
+_dtypes: frozenset[torch.dtype] = frozenset()  # filled by the first watch
 
 
 # Dynamo calls these once while it traces, and leaves them out of the graph.

@@ -1,13 +1,13 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "client/cli/command.h"
+#include "client/cli/package.h"
 #include "client/cli/views/json.h"
 
 namespace cgdebug::cli {
@@ -28,30 +28,8 @@ bool IsPrefix(const fs::path& path) {
          fs::exists(path / "lib/libcgdebug_probe.so", ignored);
 }
 
-// $CGDEBUG_PREFIX, which `python -m cgdebug` sets; else where this program was installed or built.
-std::vector<fs::path> Candidates() {
-  std::vector<fs::path> candidates;
-  const char* chosen = std::getenv("CGDEBUG_PREFIX");
-  if (chosen != nullptr && *chosen != '\0') candidates.emplace_back(chosen);
-  std::error_code ignored;
-  const fs::path root = fs::read_symlink("/proc/self/exe", ignored).parent_path().parent_path();
-  if (root.empty()) return candidates;
-  candidates.push_back(root);
-  candidates.push_back(root / "python/cgdebug");  // a build tree
-  for (const char* lib : {"lib", "lib64"}) {
-    for (const auto& entry : fs::directory_iterator(root / lib, ignored)) {
-      const std::string name = entry.path().filename();
-      if (!name.starts_with("python")) continue;
-      for (const char* packages : {"site-packages", "dist-packages"}) {
-        candidates.push_back(entry.path() / packages / "cgdebug");
-      }
-    }
-  }
-  return candidates;
-}
-
 int RunConfig(Context& context, const ConfigOptions& options) {
-  for (const fs::path& candidate : Candidates()) {
+  for (const fs::path& candidate : PackageFolders()) {
     if (!IsPrefix(candidate)) continue;
     const std::string prefix = candidate.string();
     const std::string cflags = "-I" + ShellWord(prefix + "/include/cgdebug");

@@ -20,6 +20,7 @@
 #include "client/cli/run/job.h"
 #include "client/cli/run/run_summary.h"
 #include "client/cli/run/run_watch.h"
+#include "client/cli/run/watch_variables.h"
 #include "client/cli/views/event_printer.h"
 #include "client/cli/views/recording_text.h"
 #include "client/live/probe.h"
@@ -44,6 +45,7 @@ struct RunOptions {
   std::vector<std::string> record;
   DiskOptions disk;
   bool lossy = false;
+  std::vector<std::string> watch;
   std::vector<std::string> command;
 };
 
@@ -262,6 +264,8 @@ int RunJob(Context& context, const RunOptions& options) {
                         "--max-size, --min-free-disk, --roll-size and --durability are about a "
                         "recording, and none was asked for. Add: -o DIR.cgrec");
   }
+  Result<Variables> watching = WatchVariables(options.watch);
+  if (!watching.ok()) return context.Fail(kExitTrouble, watching.error().message);
   const Result<FailOn> fail_on = ParseFailOn(options.fail_on);
   if (!fail_on.ok()) return context.Fail(kExitTrouble, fail_on.error().message);
   if (const int failed = context.Connect(); failed != kExitOk) return failed;
@@ -285,8 +289,9 @@ int RunJob(Context& context, const RunOptions& options) {
   }
   Job job;
   const std::string socket = std::filesystem::absolute(context.client().socket());
-  std::vector<std::pair<std::string, std::string>> environment = {
-      {"CGDEBUG", "1"}, {"CGDEBUG_RUN_ID", run_id}, {"CGDEBUG_SOCKET", socket}};
+  Variables environment = *std::move(watching);
+  environment.insert(environment.end(),
+                     {{"CGDEBUG", "1"}, {"CGDEBUG_RUN_ID", run_id}, {"CGDEBUG_SOCKET", socket}});
   if (Records(options)) environment.emplace_back("CGDEBUG_LOSSLESS", options.lossy ? "0" : "1");
   const Result<void> started = job.Start(command, environment, *signals);
   if (!started.ok()) {
@@ -327,6 +332,12 @@ RunFunction AddRun(CLI::App& app) {
   app.add_option("COMMAND", options->command, "after --: the job and its arguments");
   app.add_option("--fail-on", options->fail_on, "exit 1 when one of these happened: a comma list")
       ->type_name("{nan,inf,compare}");
+  app.add_option("--watch", options->watch,
+                 "put a probe on the output of every torch module whose name matches: globs; '*': "
+                 "of all. The job need not import cgdebug")
+      ->type_name("GLOB")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_flag("--tail", options->tail,
                "one line per snapshot while it runs; else only findings and a status line");
   app.add_option("--only", options->only, "as --tail, but these snapshots alone")

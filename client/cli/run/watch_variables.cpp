@@ -1,0 +1,69 @@
+#include "client/cli/run/watch_variables.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+
+#include "client/cli/package.h"
+#include "daemon/core/base/glob.h"
+
+namespace cgdebug::cli {
+namespace {
+
+constexpr std::string_view kLevel = "module:";
+constexpr std::string_view kNotYet[] = {"graph:", "op:", "kernel:"};
+
+Result<void> CheckGlobs(std::string_view globs) {
+  for (const std::string_view level : kNotYet) {
+    if (!globs.starts_with(level)) continue;
+    return Error{
+        fmt::format("--watch: '{}' is not a level yet; the only one is 'module:', which "
+                    "is what '--watch {}' means",
+                    level, globs.substr(level.size()))};
+  }
+  if (globs.starts_with(kLevel)) globs.remove_prefix(kLevel.size());
+  std::vector<std::string> patterns;
+  for (bool more = true; more;) {
+    const std::size_t comma = std::min(globs.find(','), globs.size());
+    patterns.emplace_back(globs.substr(0, comma));
+    more = comma < globs.size();
+    globs.remove_prefix(std::min(comma + 1, globs.size()));
+  }
+  const Result<Selector> selector = Selector::Parse(patterns);
+  if (!selector.ok()) return Error{"--watch: " + selector.error().message};
+  return {};
+}
+
+// Empty when there is none.
+std::string FolderOfSitecustomize() {
+  std::error_code ignored;
+  for (const std::filesystem::path& package : PackageFolders()) {
+    const std::filesystem::path folder = package / "_at_start";
+    if (std::filesystem::exists(folder / "sitecustomize.py", ignored)) return folder;
+  }
+  return "";
+}
+
+}  // namespace
+
+Result<Variables> WatchVariables(const std::vector<std::string>& globs) {
+  if (globs.empty()) return Variables{};
+  const std::string joined = fmt::format("{}", fmt::join(globs, ","));
+  const Result<void> checked = CheckGlobs(joined);
+  if (!checked.ok()) return checked.error();
+  std::string path = FolderOfSitecustomize();
+  if (path.empty()) {
+    return Error{
+        "--watch needs the Python package, which does not lie with this program. Type: python -m "
+        "cgdebug run --watch ...   (in the environment that has the package)"};
+  }
+  const char* before = std::getenv("PYTHONPATH");
+  if (before != nullptr && *before != '\0') path += std::string(":") + before;
+  return Variables{{"CGDEBUG_WATCH", joined}, {"PYTHONPATH", path}};
+}
+
+}  // namespace cgdebug::cli

@@ -1,0 +1,20 @@
+// watch_variables.h: how `run --watch` reaches the job.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "daemon/core/base/result.h"
+
+namespace cgdebug::cli {
+
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
+// What the job's environment needs so that Python in it, and in processes that it starts, watches
+// models: CGDEBUG_WATCH, and in front of PYTHONPATH the folder whose sitecustomize reads it.
+// Nothing without globs. Fails: a bad glob, a level that does not exist, or no Python package lies
+// with this program.
+Result<Variables> WatchVariables(const std::vector<std::string>& globs);
+
+}  // namespace cgdebug::cli

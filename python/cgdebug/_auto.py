@@ -1,0 +1,143 @@
+"""CGDEBUG_WATCH: watches the models of a program that does not call cgdebug.watch.
+
+A model is what is called from outside of any other watched one, and has parameters. There may be
+several, such as the two of a GAN. Each is watched when it is first called.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+import threading
+import typing
+import warnings
+import weakref
+
+VARIABLE = "CGDEBUG_WATCH"
+
+_lock = threading.RLock()
+_started = False
+_known: weakref.WeakSet | None = None  # modules that need no look any more
+
+
+def start() -> None:
+    """Once per process: as soon as torch is imported. Nothing without the variable."""
+    global _started
+    if _started or not os.environ.get(VARIABLE):
+        return
+    _started = True
+    # Not while torch is half imported: whoever imports cgdebug has done that, or not begun.
+    if "torch.nn" in sys.modules:
+        _install()
+    else:
+        sys.meta_path.insert(0, _AfterTorch())
+
+
+class _AfterTorch(importlib.abc.MetaPathFinder):
+    """Calls _install() when the import of torch has ended."""
+
+    def find_spec(self, fullname, path=None, target=None):
+        if fullname != "torch":
+            return None
+        spec = next(filter(None, (self._ask(one, path, target) for one in sys.meta_path)), None)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module):
+                execute(module)
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
+                    _install()
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+    def _ask(self, finder, path, target) -> importlib.machinery.ModuleSpec | None:
+        return None if finder is self else finder.find_spec("torch", path, target)
+
+
+def _install() -> None:
+    import torch
+
+    global _known
+    _known = weakref.WeakSet()
+    torch.nn.modules.module.register_module_forward_pre_hook(_before_call)
+    # What this hook does to an OptimizedModule is right.
+    warnings.filterwarnings("ignore", r"Using `torch.compile\(module\)` when there are global ")
+    compile_module = torch.nn.Module.compile
+
+    @functools.wraps(compile_module)
+    def compile_watched(self, *args, **kwargs):
+        _look_at(self)  # its calls do not come here any more
+        return compile_module(self, *args, **kwargs)
+
+    torch.nn.Module.compile = compile_watched
+
+
+def _before_call(module, args) -> None:
+    """A global hook, which Dynamo traces."""
+    import torch
+
+    if torch.compiler.is_compiling():
+        return
+    if module not in typing.cast(weakref.WeakSet, _known):
+        _look_at(module)
+
+
+def _look_at(module) -> None:
+    if not _is_inside_watched(module):
+        with _lock:
+            try:
+                _watch(module)
+            except Exception as error:  # the job goes on
+                text = str(error).removeprefix("watch: ")
+                print(
+                    f"cgdebug: {type(module).__name__} is not watched, as {VARIABLE} asks: {text}",
+                    file=sys.stderr,
+                )
+
+
+def _watch(module) -> None:
+    from . import watching
+
+    known = typing.cast(weakref.WeakSet, _known)
+    if module in known:
+        return
+    known.add(module)
+    if next(module.parameters(), None) is None:  # a loss, a metric, a transformation of data
+        return
+    watched = {one for other in list(watching._watches) for one in other._known}
+    modules = watching._modules_of(module)[0]
+    known.update(modules.values())
+    if all(one in watched for one in modules.values()):  # the program does it itself
+        return
+    level, select = parse(os.environ.get(VARIABLE, ""))
+    watching.Watch(module, select, level, False, False, False, None, skip=watched)
+
+
+def _is_inside_watched(module) -> bool:
+    """Whether a watched module's call is running on this thread: `module` was made in it."""
+    import torch
+
+    from . import watching
+
+    code = torch.nn.Module._call_impl.__code__
+    frame: typing.Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is code:
+            outer = frame.f_locals.get("self")
+            if outer is not module and any(
+                outer in other._known for other in list(watching._watches)
+            ):
+                return True
+        frame = frame.f_back
+    return False
+
+
+def parse(text: str) -> tuple[str, str]:
+    """(level, globs) of the variable: "layers.*" or "module:layers.*"."""
+    level, colon, rest = text.partition(":")
+    return (level, rest) if colon and level.isidentifier() and level != "re" else ("module", text)

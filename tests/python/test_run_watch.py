@@ -1,0 +1,253 @@
+"""`cgdebug-cli run --watch` and CGDEBUG_WATCH: jobs that do not know of cgdebug."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+MODEL = """
+    import torch
+    from torch import nn
+    torch.manual_seed(0)
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.act, self.down = nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8)
+
+        def forward(self, x):
+            return nn.Dropout(0.0)(x + self.down(self.act(self.up(x))))  # one that is made here
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(Block() for _ in range(4))
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x
+"""
+# In step 5 a weight of one layer becomes NaN.
+LOOP = """
+    net, loss = Net(), nn.MSELoss()
+    x = nn.Dropout(0.1)(torch.ones(4, 8))  # called first, without parameters
+    for step in range(6):
+        if step == 5:
+            with torch.no_grad():
+                net.layers[2].up.weight[1, 2] = float("nan")
+        loss(call(net, x), x).backward()
+    import sys
+    assert "cgdebug" in sys.modules
+    print("steps", step + 1)
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_run(monkeypatch):
+    monkeypatch.delenv("CGDEBUG_RUN_ID")
+
+
+@pytest.fixture
+def run(daemon, cli, tmp_path):
+    """run(code, *options) runs it under `run --watch`; the probes it left are in `probes`."""
+
+    def start(*code, watch="*", options=(), expect=0, **environment):
+        (tmp_path / "job.py").write_text("".join(map(textwrap.dedent, code)))
+        done = cli(
+            "run", "--watch", watch, *options, "--", sys.executable, str(tmp_path / "job.py"),
+            **{"CGDEBUG_RUN_ID": tmp_path.name, **environment},
+        )  # fmt: skip
+        assert done.returncode == expect, done.stdout + done.stderr
+        return done
+
+    return start
+
+
+def slots_of(cli, run_id):
+    return json.loads(cli("--json", "probes", "-s", run_id).stdout)["probes"]
+
+
+def probes_of(cli, run_id):
+    return {one["name"] for one in slots_of(cli, run_id)}
+
+
+CALLS = {
+    "eager": "call = lambda net, x: net(x)\n",
+    "compiled": """
+        def call(net, x, made={}):
+            if not made:
+                made["c"] = torch.compile(net, backend="aot_eager", fullgraph=True)
+            return made["c"](x)
+    """,
+    "compiled in place": """
+        def call(net, x, made={}):
+            if not made:
+                made["c"] = net.compile(backend="aot_eager", fullgraph=True)
+            return net(x)
+    """,
+}
+
+
+@pytest.mark.parametrize("how", CALLS)
+def test_the_layer_that_made_nan_first_is_named_in_a_job_that_never_imports_cgdebug(
+    run, cli, how, tmp_path
+):
+    done = run(MODEL, CALLS[how], LOOP, options=["--fail-on", "nan"], expect=1)
+    assert "steps 6" in done.stdout
+    assert "first NaN: fwd/layers.2.up @6" in done.stderr
+    assert "Using `torch.compile(module)`" not in done.stderr
+    checked = cli("check", tmp_path.name)
+    assert checked.returncode == 1, checked.stdout + checked.stderr
+    assert "first non-finite: replay 6, fwd/layers.2.up" in checked.stdout
+    names = probes_of(cli, tmp_path.name)
+    assert len(names) == 4 * 4 + 1 and "fwd/Net" in names and "fwd/layers.3.act" in names
+
+
+def test_each_model_of_several_is_watched_and_the_globs_choose(run, cli, tmp_path):
+    run(
+        MODEL,
+        """
+        class Critic(Net):
+            pass
+        net, critic = Net(), Critic()
+        critic(net(torch.ones(1, 8))).sum().backward()
+        """,
+        watch="*.up,!layers.1*",
+    )
+    layers = [f"layers.{i}.up" for i in (0, 2, 3)]
+    assert probes_of(cli, tmp_path.name) == {
+        *(f"fwd/{name}" for name in layers),
+        *(f"fwd/Critic.{name}" for name in layers),
+    }
+
+
+def test_a_model_behind_a_module_that_does_not_hold_it_is_found(run, cli, tmp_path):
+    run(
+        MODEL,
+        """
+        class Pipeline(nn.Module):
+            def __init__(self, net):
+                super().__init__()
+                self.held = [net]
+            def forward(self, x):
+                return self.held[0](x)
+        Pipeline(Net())(torch.ones(1, 8))
+        """,
+    )
+    assert "fwd/Net" in probes_of(cli, tmp_path.name)
+
+
+def test_what_the_program_watches_itself_is_not_watched_twice(run, cli, tmp_path):
+    run(
+        MODEL,
+        """
+        import cgdebug
+        net = Net()
+        w = cgdebug.watch(net, "layers.0.*")
+        net(torch.ones(1, 8))
+        """,
+    )
+    assert probes_of(cli, tmp_path.name) == {f"fwd/layers.0.{s}" for s in ("up", "act", "down")}
+
+
+def test_spawned_workers_are_watched_and_a_copied_model_works_there(run, cli, tmp_path):
+    run(
+        MODEL,
+        """
+        def work(net):
+            net(torch.ones(1, 8))
+
+        if __name__ == "__main__":
+            net = Net()
+            net(torch.ones(1, 8))
+            import multiprocessing
+            worker = multiprocessing.get_context("spawn").Process(target=work, args=(net,))
+            worker.start()
+            worker.join()
+            assert worker.exitcode == 0
+        """,
+    )
+    of_model = [one for one in slots_of(cli, tmp_path.name) if one["name"] == "fwd/Net"]
+    assert len({one["session"] for one in of_model}) == 2
+
+
+def test_the_users_own_sitecustomize_and_path_are_as_without_watch(run, tmp_path):
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("import sys\nsys.of_the_user = __file__\n")
+    show = """
+        import sys, sitecustomize
+        print(sys.of_the_user, sitecustomize.__file__, sys.path)
+    """
+    watched = run(show, PYTHONPATH=f"{own}:{os.environ['PYTHONPATH']}")
+    plain = subprocess.run(
+        [sys.executable, str(tmp_path / "job.py")],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": f"{own}:{os.environ['PYTHONPATH']}"},
+        check=True,
+    )
+    assert watched.stdout == plain.stdout and str(own) in plain.stdout
+
+
+def test_an_error_in_the_users_sitecustomize_stays_the_users(run, tmp_path):
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("raise RuntimeError('of the user')\n")
+    done = run("import sys\nprint('ran')\n", PYTHONPATH=f"{own}:{os.environ['PYTHONPATH']}")
+    assert "ran" in done.stdout and "of the user" in done.stderr
+
+
+def test_globs_that_choose_nothing_are_said_once_and_the_job_goes_on(run):
+    done = run(
+        MODEL,
+        "net = Net()\nfor _ in range(3): net(torch.ones(1, 8))\nprint('ran')\n",
+        watch="layer.*",
+    )
+    assert "ran" in done.stdout
+    assert done.stderr.count("Net is not watched, as CGDEBUG_WATCH asks: no module matches") == 1
+
+
+@pytest.mark.parametrize(
+    "watch, text",
+    [
+        ("op:layers.*", "'op:' is not a level yet; the only one is 'module:'"),
+        ("re:(", "--watch: "),
+        ("a,,b", "--watch: "),
+    ],
+)
+def test_what_cannot_be_watched_is_refused_before_the_job_starts(run, watch, text):
+    done = run("print('ran')", watch=watch, expect=2)
+    assert text in done.stderr and "ran" not in done.stdout
+
+
+def test_the_variable_alone_watches_a_job_that_imports_cgdebug_and_nothing_happens_without_it(
+    daemon, tmp_path
+):
+    code = textwrap.dedent(MODEL) + textwrap.dedent(
+        """
+        import cgdebug
+        net = Net()
+        net(torch.ones(1, 8))
+        print(len(net.layers[0].up._forward_hooks),
+              len(torch.nn.modules.module._global_forward_pre_hooks))
+        """
+    )
+    (tmp_path / "job.py").write_text(code)
+
+    def hooks(order, **environment):
+        text = code if order == "torch first" else "import cgdebug\n" + code
+        done = subprocess.run(
+            [sys.executable, "-c", text], capture_output=True, text=True, check=True,
+            env={**os.environ, **environment},
+        )  # fmt: skip
+        return done.stdout.split()
+
+    for order in ("torch first", "cgdebug first"):
+        assert hooks(order, CGDEBUG_WATCH="module:*.up") == ["1", "1"]
+        assert hooks(order, CGDEBUG_WATCH="*.down") == ["0", "1"]
+        assert hooks(order) == ["0", "0"]
