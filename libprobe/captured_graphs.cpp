@@ -14,12 +14,15 @@ const CapturedGraphs::Graph& CapturedGraphs::Find(std::uint64_t id) {
     std::erase_if(graphs_, [&](const auto& item) { return item.first != id; });
   }
   Graph& graph = graphs_[id];
-  const bool is_spent = !label_.scoped && labelled_ != 0 && labelled_ != id;
-  if (!label_.text.empty() && !is_spent) {
-    graph.label = label_.text;
-    labelled_ = id;
-  }
+  if (std::string label = TakeLabel(id); !label.empty()) graph.label = std::move(label);
   return graph;
+}
+
+std::string CapturedGraphs::TakeLabel(std::uint64_t id) {
+  const bool is_spent = !label_.scoped && labelled_ != 0 && labelled_ != id;
+  if (label_.text.empty() || is_spent) return {};
+  labelled_ = id;
+  return label_.text;
 }
 
 GraphLabel CapturedGraphs::SetLabel(GraphLabel label) {

@@ -23,6 +23,9 @@ class CapturedGraphs {
   // The graph with this capture id, which may take the label that is set. Valid until the next
   // call.
   const Graph& Find(std::uint64_t id);
+  // The label that is set for the graph with this capture id; empty if there is none, or another
+  // graph took it.
+  std::string TakeLabel(std::uint64_t id);
   // As cgdebug::SetGraphLabel(). Requires: a checked label.
   GraphLabel SetLabel(GraphLabel label);
 

@@ -113,6 +113,7 @@ void SlotMaker::Complete(ProbeState& probe, ProbeSlot& slot, const TensorRef& te
     const CapturedGraphs::Graph& graph = graphs_->Find(call.graph_id);
     slot.graph_serial = graph.serial;
     std::memcpy(r.graph_label, graph.label.data(), graph.label.size());
+    store_->CountProbe(call.graph_id, graph.label, r.payload_bytes);
   }
   r.order = next_order_++;
   r.created_ns = layout::RealtimeNs();

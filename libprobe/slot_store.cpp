@@ -250,13 +250,37 @@ void SlotStore::Free(ProbeSlot& slot) {
   slot.expected.reset();
 }
 
+ring::GraphCensusWriter* SlotStore::Census() noexcept {
+  if (census_ || census_failed_) return census();
+  census_failed_ = true;
+  try {
+    const ring::Block block =
+        Segment().Allocate(layout::kGraphTableBytes, layout::kGraphTableBytes);
+    census_.emplace(block.data);
+    segment_->PublishGraphs(block);
+    census_failed_ = false;
+  } catch (const std::exception&) {  // no room, or no segment: the probes say so themselves
+  }
+  return census();
+}
+
+void SlotStore::CountProbe(std::uint64_t graph_id, const std::string& label, std::uint64_t bytes) {
+  ring::GraphCensusWriter* const census = Census();
+  if (census == nullptr) return;
+  if (!census->Has(graph_id)) census->Begin(graph_id, label, "", /*counted=*/false);
+  census->AddProbe(graph_id, bytes, label);
+}
+
 void SlotStore::Sweep(bool force) {
   // After Finish() the process ends, and what it leaves behind stays readable.
   if (segment_ == nullptr || finished_) return;
   bool graphs_died = force;
   for (const auto& slot : slots_) {
     if (!slot->life.graph_is_gone()) continue;
-    graphs_died = graphs_died || !slot->retired;
+    if (!slot->retired) {
+      graphs_died = true;
+      if (census_) census_->GoneById(slot->registration.graph_id);
+    }
     Retire(*slot);
     capture::FreeBuffers(slot->buffers);  // the graph's nodes run no more
     slot->buffers = {};

@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "libprobe/current_step.h"
 #include "libprobe/probe_registry.h"
+#include "libprobe/ring/graph_census.h"
 #include "libprobe/ring/segment_writer.h"
 
 namespace cgdebug {
@@ -24,6 +26,13 @@ class SlotStore {
   ring::SegmentWriter* segment() const { return segment_.get(); }
   // Whether a recording waited for this process, so that its slots lose nothing.
   bool lossless() const { return lossless_; }
+
+  // The census of graphs in the segment. The first call makes both; nullptr if there is no room.
+  ring::GraphCensusWriter* Census() noexcept;
+  // The same if it is there already.
+  ring::GraphCensusWriter* census() { return census_ ? &*census_ : nullptr; }
+  // Counts a probe's call in the census. A graph that nobody announced is in it from here on.
+  void CountProbe(std::uint64_t graph_id, const std::string& label, std::uint64_t bytes);
 
   // Shared memory, after making room for it if needed. Fails: throws ProbeError that names `probe`.
   ring::Block Allocate(const std::string& probe, std::uint64_t bytes, std::uint64_t header_bytes);
@@ -50,6 +59,7 @@ class SlotStore {
   // From now on Sweep() frees nothing: the process ends, and what it leaves behind stays readable.
   // False if this was called before, or there is no segment.
   bool Finish();
+  bool finished() const { return finished_; }
 
   // Whether the daemon has consumed what it must of `probe`; nullptr: of every probe, the closed
   // ones included.
@@ -71,6 +81,8 @@ class SlotStore {
   const ProbeRegistry* probes_;
   CurrentStep* step_;
   std::unique_ptr<ring::SegmentWriter> segment_;  // never destroyed, as the probe table is not
+  std::optional<ring::GraphCensusWriter> census_;
+  bool census_failed_ = false;
   std::vector<std::unique_ptr<capture::ProbeSlot>> slots_;  // in order of creation
   std::uint64_t eager_uses_ = 0;
   bool lossless_ = false;

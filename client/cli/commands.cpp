@@ -24,6 +24,11 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli probes 'blk*.attn' '!blk3.*'\n"
      "  cgdebug-cli probes --sort bytes\n",
      AddProbes},
+    {"graphs", "The CUDA graphs of a job: captures, nodes, replays",
+     "  cgdebug-cli graphs\n"
+     "  cgdebug-cli graphs train-4711 -a\n"
+     "  cgdebug-cli graphs --only unreplayed\n",
+     AddGraphs},
     {"tail", "One line per snapshot, as they come",
      "  cgdebug-cli tail -f 'blk3.*'\n"
      "  cgdebug-cli tail -f --only nan\n"

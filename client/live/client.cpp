@@ -240,6 +240,14 @@ Result<v1::SetReply> Client::Set(const v1::SetRequest& request) {
   return std::move(*response->mutable_set());
 }
 
+Result<v1::GraphsReply> Client::Graphs(const v1::GraphsRequest& request) {
+  v1::Request call;
+  *call.mutable_graphs() = request;
+  Result<v1::Response> response = Call(call);
+  if (!response.ok()) return response.error();
+  return std::move(*response->mutable_graphs());
+}
+
 Result<v1::PruneReply> Client::Prune() {
   v1::Request call;
   call.mutable_prune();

@@ -289,9 +289,17 @@ void AttachedSegment::ShowSession() {
                                     view_->released_unread());
 }
 
+void AttachedSegment::ShowGraphs() {
+  ring::GraphCensus graphs = view_->Graphs();
+  if (!SigbusGuard::Hit()) destination_.registry->SetGraphs(session_, std::move(graphs));
+}
+
 void AttachedSegment::End(pipeline::SessionState state) {
   alive_ = false;
-  if (!broken_) ShowSession();
+  if (!broken_) {
+    ShowSession();
+    ShowGraphs();
+  }
   destination_.sink->EndSession(session_, state == pipeline::SessionState::kDied);
   Log("ingest")->info("session {} ({}) {}", session_->key, session_->label,
                       state == pipeline::SessionState::kExited ? "ended" : "died");
@@ -328,6 +336,7 @@ void AttachedSegment::AddHeads(pipeline::RingHeads* heads) {
   if (!alive_ || broken_) return;
   const SigbusGuard guard;
   ScanDirectory();
+  ShowGraphs();
   pipeline::RingHeads mine;
   for (const SlotConsumer* slot : graph_order_) mine.push_back(slot->head());
   broken_ = SigbusGuard::Hit();

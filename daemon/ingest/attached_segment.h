@@ -58,7 +58,7 @@ class AttachedSegment {
   void SetControl(const pipeline::ControlChange& change);
   // Sets `content` if the slot belongs to this segment and its ring is still there.
   void Read(const pipeline::RingRequest& request, pipeline::RingContent* content);
-  // Appends the heads of all slots that exist now.
+  // Appends the heads of all slots that exist now, and shows the graphs as they are.
   void AddHeads(pipeline::RingHeads* heads);
   // Whether everything up to this head, of whichever slot, is read, also for the memory of last
   // values; if the job is dead, whether the session has ended.
@@ -93,6 +93,7 @@ class AttachedSegment {
   // Ends the session: the producer is gone and everything it left is read.
   void EndDrained();
   void ShowSession();
+  void ShowGraphs();
   void End(pipeline::SessionState state);
 
   const std::string name_;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "daemon/model/text.h"
+
 namespace cgdebug::pipeline {
 namespace {
 
@@ -152,6 +154,28 @@ void Registry::ForgetSlot(const SlotPtr& slot) {
   NameGraphs(session);  // a label that was shown stays taken
   session->slots.erase(found);
   session->slots_changed = true;
+}
+
+void Registry::SetGraphs(const SessionPtr& session, ring::GraphCensus graphs) {
+  for (ring::GraphFacts& graph : graphs.graphs) {
+    graph.label = CleanText(graph.label);
+    graph.stack = CleanText(graph.stack);
+  }
+  const std::lock_guard lock(mutex_);
+  if (Session* entry = Find(session)) entry->census = std::move(graphs);
+}
+
+ring::GraphCensus Registry::Graphs(const SessionPtr& session) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = sessions_.find(session->uuid);
+  if (found == sessions_.end()) return {};
+  NameGraphs(&found->second);
+  ring::GraphCensus census = found->second.census;
+  for (ring::GraphFacts& graph : census.graphs) {
+    const auto name = found->second.graphs.find(graph.graph_id);
+    if (name != found->second.graphs.end()) graph.label = name->second;
+  }
+  return census;
 }
 
 void Registry::SetSkipped(std::vector<SkippedFile> skipped) {

@@ -13,6 +13,7 @@
 #include "daemon/core/base/graph_labels.h"
 #include "daemon/model/finding.h"
 #include "daemon/model/snapshot.h"
+#include "libprobe/ring/graph_census.h"
 #include "libprobe/ring/slot_ring_reader.h"
 #include "proto/layout/counters.h"
 
@@ -91,6 +92,7 @@ class Registry {
   void SetFirsts(const SlotPtr& slot, const ring::FirstNonfinites& firsts);
   // The slot is no longer shown, but its counters stay in the session's sums.
   void ForgetSlot(const SlotPtr& slot);
+  void SetGraphs(const SessionPtr& session, ring::GraphCensus graphs);
   void SetSkipped(std::vector<SkippedFile> skipped);
 
   // For serve.
@@ -99,6 +101,8 @@ class Registry {
   // The slot of a session by its order of registration; null when it is not shown.
   SlotPtr FindSlot(const std::string& session_key, std::uint64_t order) const;
   SlotPlace PlaceOf(const SlotIdentity& slot) const;
+  // As the ingest thread last saw them, with the names that slots give them; texts are clean.
+  ring::GraphCensus Graphs(const SessionPtr& session) const;
   std::vector<SkippedFile> Skipped() const;
   std::size_t AliveCount() const;
 
@@ -107,6 +111,7 @@ class Registry {
   struct Session {
     SessionRecord record;
     std::map<SlotKey, SlotRecord> slots;
+    ring::GraphCensus census;
     std::uint64_t lost_released = 0;
     Counters forgotten;  // of slots that are no longer shown
     std::uint64_t forgotten_replay = 0;

@@ -114,6 +114,7 @@ std::optional<v1::Response> Handlers::Answer(const v1::Request& request,
       Shutdown(request.shutdown(), &response);
       break;
     case v1::Request::kFreeze:
+    case v1::Request::kGraphs:
     case v1::Request::kRecordStart:
     case v1::Request::kRecordStop:
     case v1::Request::kSync:
@@ -241,6 +242,22 @@ void Handlers::Probes(const v1::ProbesRequest& request, v1::Response* response) 
     response->clear_probes();
     SetNoProbe(fmt::format("{}", fmt::join(patterns, " ")), *sessions, names,
                response->mutable_error());
+  }
+}
+
+void Handlers::Graphs(const v1::GraphsRequest& request, v1::Response* response) const {
+  model_.reads->AtHeads([](const pipeline::RingHeads&) {});  // the ingest thread looks at them then
+  const auto sessions =
+      SelectSessions(*model_.registry, request.session(), response->mutable_error());
+  if (!sessions) return;
+  response->clear_error();
+  v1::GraphsReply* reply = response->mutable_graphs();
+  for (const SessionRecord& record : *sessions) {
+    v1::SessionGraphs* message = reply->add_sessions();
+    message->set_session(record.session->key);
+    message->set_session_label(record.session->label);
+    message->set_rank(record.session->rank);
+    Fill(model_.registry->Graphs(record.session), message);
   }
 }
 

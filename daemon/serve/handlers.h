@@ -63,6 +63,7 @@ class Handlers {
   void FillGet(const v1::GetRequest& request, std::vector<Candidate>* candidates,
                v1::Response* response, pipeline::PayloadPtr* payload) const;
   void History(const v1::HistoryRequest& request, v1::Response* response) const;
+  void Graphs(const v1::GraphsRequest& request, v1::Response* response) const;
   void Set(const v1::SetRequest& request, v1::Response* response);
   // What memory has of it.
   void FillKept(const pipeline::SessionRecord& record, v1::Session* message) const;

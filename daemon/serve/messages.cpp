@@ -153,6 +153,35 @@ void Fill(const pipeline::SlotRecord& record, const pipeline::Registry& registry
   }
 }
 
+void Fill(const ring::GraphCensus& census, v1::SessionGraphs* message) {
+  message->set_captures(census.captures);
+  message->set_gone(census.gone);
+  message->set_failed(census.failed);
+  message->set_empty(census.empty);
+  message->set_unlisted(census.unlisted);
+  message->set_unlisted_replays(census.unlisted_replays);
+  for (const ring::GraphFacts& graph : census.graphs) {
+    v1::GraphInfo* info = message->add_graphs();
+    info->set_state(static_cast<v1::GraphInfo::State>(graph.state));
+    info->set_order(graph.order);
+    info->set_graph_id(graph.graph_id);
+    info->set_graph(graph.label);
+    if (graph.nodes) info->set_nodes(*graph.nodes);
+    if (graph.replays) info->set_replays(*graph.replays);
+    info->set_probes(graph.probes);
+    info->set_probe_bytes(graph.probe_bytes);
+    info->set_alike(graph.alike);
+    info->set_alike_gone(graph.alike_gone);
+    info->set_begun_ns(graph.begun_ns);
+    info->set_ended_ns(graph.ended_ns);
+    if (graph.pool[0] != 0 || graph.pool[1] != 0) {
+      info->add_pool(graph.pool[0]);
+      info->add_pool(graph.pool[1]);
+    }
+    info->set_stack(graph.stack);
+  }
+}
+
 void Fill(const layout::SlotControl& control, v1::Control* message) {
   message->set_mode(static_cast<v1::Control::Mode>(control.mode));
   message->set_every(control.every);

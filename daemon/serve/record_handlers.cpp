@@ -164,6 +164,7 @@ v1::Response Handlers::AnswerSlowly(const v1::Request& request,
   if (request.has_record_start()) RecordStart(request.record_start(), &response);
   if (request.has_record_stop()) RecordStop(request.record_stop(), &response);
   if (request.has_sync()) Sync(&response);
+  if (request.has_graphs()) Graphs(request.graphs(), &response);
   return response;
 }
 

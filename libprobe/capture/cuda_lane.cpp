@@ -44,6 +44,25 @@ StreamCapture QueryCapture(void* stream) {
   return {info.status == cudaStreamCaptureStatusActive, info.id};
 }
 
+std::optional<std::uint64_t> CountNodesOfCapture(void* stream) noexcept {
+  try {
+    const CaptureInfo info = GetCaptureInfo(static_cast<cudaStream_t>(stream));
+    if (info.status != cudaStreamCaptureStatusActive) return std::nullopt;
+    return CountNodes(info.graph);
+  } catch (const ProbeError&) {
+    return std::nullopt;
+  }
+}
+
+std::optional<std::uint64_t> CountNodes(void* graph) noexcept {
+  std::size_t count = 0;
+  if (cudaGraphGetNodes(static_cast<cudaGraph_t>(graph), nullptr, &count) == cudaSuccess) {
+    return count;
+  }
+  (void)cudaGetLastError();
+  return std::nullopt;
+}
+
 Buffers AllocateBuffers(std::uint64_t bytes, int device, Buffers::Kind kind) {
   const DeviceGuard guard(device);
   const RelaxedCapture relaxed;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "cgdebug/probe.h"
 #include "libprobe/capture/probe_slot.h"
@@ -16,6 +17,11 @@ struct StreamCapture {
 
 // Fails: throws ProbeError, also if an earlier error invalidated the stream's capture.
 StreamCapture QueryCapture(void* stream);
+
+// Nodes of the graph that `stream` is capturing, or of the cudaGraph_t `graph`; nullopt if CUDA
+// does not say. Takes time in proportion to their number.
+std::optional<std::uint64_t> CountNodesOfCapture(void* stream) noexcept;
+std::optional<std::uint64_t> CountNodes(void* graph) noexcept;
 
 // Memory for one slot of the lane that `kind` names. Legal during a capture in any mode, in any
 // thread.

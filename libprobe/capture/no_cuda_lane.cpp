@@ -15,6 +15,8 @@ namespace {
 }  // namespace
 
 StreamCapture QueryCapture(void*) { return {}; }
+std::optional<std::uint64_t> CountNodesOfCapture(void*) noexcept { return std::nullopt; }
+std::optional<std::uint64_t> CountNodes(void*) noexcept { return std::nullopt; }
 Buffers AllocateBuffers(std::uint64_t, int, Buffers::Kind) { Refuse(); }
 void FreeBuffers(const Buffers&) noexcept {}
 void TrimBuffers() noexcept {}

@@ -236,6 +236,20 @@ std::optional<std::vector<std::byte>> SegmentView::ReadExpected(
   return bytes;
 }
 
+GraphCensus SegmentView::Graphs() {
+  const std::uint64_t place_untrusted = LoadAcquire(producer()->graphs);
+  if (place_untrusted == 0) return {};
+  std::string reason;
+  const SharedFile* extent = Extent(layout::GraphTableExtent(place_untrusted), &reason);
+  const std::uint64_t offset = layout::GraphTableOffset(place_untrusted);
+  if (extent == nullptr || offset < layout::kExtentDataOffset ||
+      extent->bytes() < layout::kGraphTableBytes ||
+      offset > extent->bytes() - layout::kGraphTableBytes) {
+    return {};
+  }
+  return ReadGraphs(extent->data() + offset);
+}
+
 void SegmentView::AddProgress(std::uint64_t entries) { Add(consumer()->progress, entries); }
 
 void SegmentView::AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "libprobe/ring/graph_census.h"
 #include "libprobe/ring/segment_names.h"
 #include "libprobe/ring/shared_file.h"
 #include "libprobe/ring/slot_ring_reader.h"
@@ -72,6 +73,10 @@ class SegmentView {
   // Fails: nullopt with the reason.
   std::optional<std::vector<std::byte>> ReadExpected(const layout::SlotRegistration& registration,
                                                      std::string* reason);
+
+  // The CUDA graphs that the producer captured; empty if it captured none, or if their table
+  // cannot be read.
+  GraphCensus Graphs();
 
   // Tells waiting writers that the reader moves.
   void AddProgress(std::uint64_t entries);

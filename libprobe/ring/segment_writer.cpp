@@ -19,6 +19,7 @@
 #include "libprobe/ring/segment_names.h"
 #include "libprobe/ring/shared_copy.h"
 #include "libprobe/ring/utf8.h"
+#include "proto/layout/graph_layout.h"
 #include "proto/layout/realtime.h"
 
 namespace cgdebug::ring {
@@ -258,6 +259,10 @@ std::uint32_t SegmentWriter::Publish(const Block& block) {
   if (!reuse) StoreRelease(producer()->slot_count, std::uint64_t{slot_count_});
   Add(producer()->activity, std::uint64_t{1});
   return index;
+}
+
+void SegmentWriter::PublishGraphs(const Block& block) {
+  StoreRelease(producer()->graphs, layout::GraphTablePlace(block.extent, block.offset));
 }
 
 void SegmentWriter::Retire(std::uint32_t index) {

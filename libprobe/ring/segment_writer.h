@@ -60,6 +60,8 @@ class SegmentWriter {
   // Fails: throws SharedMemoryError when the directory is full.
   std::uint32_t Publish(const Block& block);
   bool directory_full() const { return free_indexes_.empty() && slot_count_ >= layout::kMaxSlots; }
+  // Shows the table of graphs that lies in `block` (graph_census.h).
+  void PublishGraphs(const Block& block);
   // Says that its graph is gone: nothing new comes.
   void Retire(std::uint32_t index);
   // Says that its entries are no longer wanted: block and index may be used again.

@@ -2,7 +2,8 @@
 //
 //   /dev/shm/cgdebug-<uid>-<uuid>      SegmentHeader | ProducerLine, RoomRequest
 //                                      | ConsumerLine, ReaderName | directory | refusals
-//   /dev/shm/cgdebug-<uid>-<uuid>.1    ExtentHeader | slot blocks and expected tensors
+//   /dev/shm/cgdebug-<uid>-<uuid>.1    ExtentHeader | slot blocks, expected tensors,
+//                                      the table of graphs
 //   /dev/shm/cgdebug-<uid>-<uuid>.2    ...
 //
 // The first is the control file, the others are its extents.
@@ -29,7 +30,7 @@ namespace cgdebug::layout {
 inline constexpr std::uint64_t kSegmentMagic = 0x3167627564676763;  // "cggdubg1"
 inline constexpr std::uint64_t kExtentMagic = 0x3174786567646763;   // "cgdgext1"
 inline constexpr std::uint16_t kAbiMajor = 3;
-inline constexpr std::uint16_t kAbiMinor = 0;
+inline constexpr std::uint16_t kAbiMinor = 1;
 inline constexpr std::uint32_t kMaxSlots = 16384;
 inline constexpr std::uint32_t kMaxExtents = 4096;  // of one segment; their numbers may be any
 inline constexpr std::int64_t kProducerLockByte = 0;
@@ -81,7 +82,7 @@ struct alignas(kCacheLineBytes) ProducerLine {
   std::uint64_t released_unread;  // entries given up unread to make room for others
   std::uint64_t device_activity;  // a different number at each commit of a GPU, which cannot count
                                   // in host memory: made of its clock and the slot
-  std::uint64_t reserved[1];
+  std::uint64_t graphs;  // where the table of graphs lies (graph_layout.h), store-release; 0 = none
 };
 static_assert(sizeof(ProducerLine) == 64);
 

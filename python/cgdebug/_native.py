@@ -13,7 +13,7 @@ import time
 import warnings
 from multiprocessing import util
 
-from . import _site
+from . import _graphs, _site
 from ._reader import INSTALL, recording_module
 from ._version import OP_LOADS_INTO_LATER_TORCH, OP_TORCH
 from .errors import NativeExtensionUnavailableError
@@ -70,6 +70,7 @@ def load():
     with _lock:
         probe = _load_module()
         _load_op()
+        _graphs.watch(probe)
         return probe
 
 

@@ -22,6 +22,16 @@ def of_caller() -> str:
     return _text(_first_foreign(sys._getframe(1)))
 
 
+def stack(most: int = 4) -> str:
+    """The lines outside of cgdebug and torch that led here, the innermost first, as in
+    "serve.py:40 in capture < serve.py:12 in main". Cut to what a reader takes."""
+    frame, lines = sys._getframe(1), []
+    while len(lines) < most and (frame := _first_foreign(frame)) is not None:
+        lines.append(_text(frame))
+        frame = frame.f_back
+    return " < ".join(lines)
+
+
 def _first_foreign(frame, must_pass_own: bool = False):
     passed_own = not must_pass_own
     while frame is not None:

@@ -85,6 +85,13 @@ class Client:
         call in one captured graph."""
         return self._ask("probes", session=self._pick(session), probes=list(probes)).probes
 
+    def graphs(self, session: str | int | None = None) -> list[Answer]:
+        """The CUDA graphs of each job, as they are now. Of a job: `captures`, `gone`, `failed`,
+        `empty`, and `graphs` in order of capture. Of a graph: `state` ("capturing", "live", "gone"
+        or "failed"), `graph` (its name), `nodes`, `replays`, `probes`, `probe_bytes`, `pool`,
+        `stack` and others. `nodes` and `replays` are None where they are not known."""
+        return self._ask("graphs", session=self._pick(session)).sessions
+
     def get(
         self,
         probe: str,

@@ -308,6 +308,39 @@ PYBIND11_MODULE(_probe, module) {
         return std::pair(before.text, before.scoped);
       },
       py::arg("label"), py::arg("scoped"));
+  module.def(
+      "capture_of",
+      [](std::uintptr_t stream) { return CaptureIdOf(reinterpret_cast<void*>(stream)); },
+      py::arg("stream"), py::call_guard<WithoutGil>());
+  module.def(
+      "graph_begin",
+      [](std::uint64_t capture, const std::string& stack) {
+        const KnownGraph graph = BeginGraph(capture, stack);
+        return std::pair(graph.order, graph.counter);
+      },
+      py::arg("capture"), py::arg("stack"), py::call_guard<WithoutGil>());
+  module.def(
+      "graph_nodes",
+      [](std::uintptr_t stream, std::uintptr_t graph) {
+        return graph != 0 ? CountNodes(reinterpret_cast<void*>(graph))
+                          : CountNodesOfCapture(reinterpret_cast<void*>(stream));
+      },
+      py::arg("stream") = 0, py::arg("graph") = 0, py::call_guard<WithoutGil>());
+  module.def("graph_end", &EndGraph, py::arg("order"), py::arg("nodes"), py::arg("failed"),
+             py::call_guard<WithoutGil>());
+  module.def("graph_pool", &SetGraphPool, py::arg("order"), py::arg("first"), py::arg("second"),
+             py::call_guard<WithoutGil>());
+  module.def("graph_gone", &ForgetGraph, py::arg("order"), py::call_guard<WithoutGil>());
+  // Never freed, like the segment that they lie in.
+  module.def("graph_counters", []() -> py::object {
+    GraphCounterWords counters;
+    {
+      const WithoutGil unlocked;
+      counters = GraphCounters();
+    }
+    if (counters.words == nullptr) return py::none();
+    return py::memoryview::from_buffer(counters.words, {counters.count}, {sizeof(std::uint64_t)});
+  });
   module.def("session", &SessionDict);
   module.def(
       "set_site_provider",

@@ -16,7 +16,7 @@ namespace {
 
 TEST(Layout, VersionsAreDecisions) {
   EXPECT_EQ(kAbiMajor, 3);
-  EXPECT_EQ(kAbiMinor, 0);
+  EXPECT_EQ(kAbiMinor, 1);
   EXPECT_EQ(kSegmentMagic, 0x3167627564676763u);
   EXPECT_EQ(kExtentMagic, 0x3174786567646763u);
 }
@@ -79,6 +79,7 @@ TEST(Layout, LinesOfTheControlFileAreFrozen) {
   EXPECT_EQ(offsetof(ProducerLine, step), 24u);
   EXPECT_EQ(offsetof(ProducerLine, exited), 32u);
   EXPECT_EQ(offsetof(ProducerLine, device_activity), 48u);
+  EXPECT_EQ(offsetof(ProducerLine, graphs), 56u);
   EXPECT_EQ(offsetof(ConsumerLine, generation), 0u);
   EXPECT_EQ(offsetof(ConsumerLine, progress), 8u);
   EXPECT_EQ(offsetof(ConsumerLine, pid), 24u);

@@ -6,11 +6,15 @@
 #include <sys/stat.h>
 #include <sys/time.h>
 
+#include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <memory>
+#include <thread>
 
+#include "libprobe/ring/graph_census.h"
 #include "libprobe/ring/shared_copy.h"
 #include "tests/support/child_process.h"
 #include "tests/support/ring_fixture.h"
@@ -119,6 +123,87 @@ TEST(LiveSegment, ItsProducerIsKnownByTheLockThatItHolds) {
   child.Kill();
   EXPECT_EQ(view->ProducerPid(), 0);
   UnlinkSegment(name);
+}
+
+TEST_F(DeadSegment, ATableOfGraphsThatLiesNowhereIsNotRead) {
+  const std::uint64_t place = layout::kProducerLineOffset + offsetof(layout::ProducerLine, graphs);
+  for (const std::uint64_t wrong :
+       {layout::GraphTablePlace(7, kPage), layout::GraphTablePlace(1, 0),
+        layout::GraphTablePlace(1, std::uint64_t{1} << 40), ~std::uint64_t{0}}) {
+    Poke(path(), place, wrong);
+    std::string reason;
+    const auto view = SegmentView::Attach(name_, &reason);
+    ASSERT_NE(view, nullptr) << reason;
+    EXPECT_TRUE(view->Graphs().graphs.empty());
+  }
+  // Tensors instead of a table: whatever comes out of it, the reader stays within the extent.
+  Poke(path(), place, layout::GraphTablePlace(1, kPage));
+  std::string reason;
+  EXPECT_LE(SegmentView::Attach(name_, &reason)->Graphs().graphs.size(), layout::kMaxGraphs);
+}
+
+// --- the census of graphs -----------------------------------------------------------------------
+
+struct CensusTable {
+  alignas(layout::kPageBytes) std::byte bytes[layout::kGraphTableBytes] = {};
+};
+
+TEST(GraphCensus, WhatIsUnknownIsNotZero) {
+  const auto table = std::make_unique<CensusTable>();
+  GraphCensusWriter writer(table->bytes);
+  writer.Begin(7, "", "", /*counted=*/false);
+  writer.AddProbe(7, 64, "late label");
+  const std::uint64_t counted = writer.Begin(8, "bs=8", "a.py:1", /*counted=*/true);
+  writer.End(counted, 3, /*failed=*/false, "");
+  const GraphCensus census = ReadGraphs(table->bytes);
+  ASSERT_EQ(census.graphs.size(), 2u);
+  EXPECT_EQ(census.graphs[0].nodes, std::nullopt);
+  EXPECT_EQ(census.graphs[0].replays, std::nullopt);
+  EXPECT_EQ(census.graphs[0].probe_bytes, 64u);
+  EXPECT_EQ(census.graphs[0].label, "late label");
+  EXPECT_EQ(census.graphs[1].nodes, 3u);
+  EXPECT_EQ(census.graphs[1].replays, 0u);
+  EXPECT_EQ(census.graphs[1].label, "bs=8");
+}
+
+TEST(GraphCensus, AFullTableCountsWhatItDoesNotList) {
+  const auto table = std::make_unique<CensusTable>();
+  GraphCensusWriter writer(table->bytes);
+  for (std::uint64_t i = 1; i <= layout::kMaxGraphs; ++i) writer.Begin(i, "", "a", true);
+  const std::uint64_t unlisted = writer.Begin(9999, "", "a", true);
+  EXPECT_EQ(writer.counter(unlisted), 0u) << "the word of all graphs without an entry";
+  writer.Gone(unlisted);
+  writer.Gone(5);
+  const std::uint64_t listed = writer.Begin(10000, "", "b", true);
+  EXPECT_NE(writer.counter(listed), 0u);
+  const GraphCensus census = ReadGraphs(table->bytes);
+  EXPECT_EQ(census.captures, layout::kMaxGraphs + 2u);
+  EXPECT_EQ(census.unlisted, 1u);
+  EXPECT_EQ(census.graphs.size(), layout::kMaxGraphs);
+  EXPECT_EQ(census.graphs.back().graph_id, 10000u);
+}
+
+TEST(GraphCensus, AReaderNeverMixesTwoGraphsOfOneEntry) {
+  const auto table = std::make_unique<CensusTable>();
+  GraphCensusWriter writer(table->bytes);
+  for (std::uint64_t i = 1; i < layout::kMaxGraphs; ++i) writer.Begin(i, "", "", true);
+  std::atomic<bool> done{false};
+  std::thread job([&] {
+    for (std::uint64_t i = 0; i < 2000; ++i) {
+      const std::string name(20 + i % 30, static_cast<char>('a' + i % 26));
+      writer.Gone(writer.Begin(100'000 + i, name, name, true));
+    }
+    done = true;
+  });
+  while (!done) {
+    for (const GraphFacts& graph : ReadGraphs(table->bytes).graphs) {
+      if (graph.graph_id < 100'000) continue;
+      const std::uint64_t i = graph.graph_id - 100'000;
+      EXPECT_EQ(graph.label, std::string(20 + i % 30, static_cast<char>('a' + i % 26)));
+      EXPECT_EQ(graph.stack, graph.label);
+    }
+  }
+  job.join();
 }
 
 TEST_F(DeadSegment, IsReadable) {

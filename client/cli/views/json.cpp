@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <string_view>
 #include <type_traits>
 
@@ -103,6 +105,25 @@ Json ToJson(const v1::Session& session) {
                {"first_nan", FirstJson(live::FirstOf(session.first_nan()))},
                {"first_inf", FirstJson(live::FirstOf(session.first_inf()))}});
   return json;
+}
+
+Json ToJson(const v1::GraphInfo& graph) {
+  std::string state = v1::GraphInfo::State_Name(graph.state());
+  std::ranges::transform(state, state.begin(), [](unsigned char c) { return std::tolower(c); });
+  return {{"order", graph.order()},
+          {"graph", graph.graph()},
+          {"graph_id", graph.graph_id()},
+          {"state", state},
+          {"nodes", graph.has_nodes() ? Json(graph.nodes()) : Json()},
+          {"replays", graph.has_replays() ? Json(graph.replays()) : Json()},
+          {"probes", graph.probes()},
+          {"probe_bytes", graph.probe_bytes()},
+          {"alike", graph.alike()},
+          {"alike_gone", graph.alike_gone()},
+          {"begun_ns", graph.begun_ns()},
+          {"ended_ns", graph.ended_ns()},
+          {"pool", std::vector<std::uint64_t>(graph.pool().begin(), graph.pool().end())},
+          {"stack", graph.stack()}};
 }
 
 Json ToJson(const live::Probe& probe) {

@@ -12,6 +12,7 @@ namespace cgdebug::cli {
 Json ToJson(const v1::Counters& counters);
 Json ToJson(const v1::Stats& stats);
 Json ToJson(const v1::Session& session);
+Json ToJson(const v1::GraphInfo& graph);
 Json ToJson(const live::Probe& probe);
 Json ToJson(const v1::Snapshot& snapshot);
 Json ToJson(const v1::TailReply& event);  // with "event": its kind

@@ -74,6 +74,8 @@ class Client {
   Result<v1::StatusReply> Status(const v1::StatusRequest& request);
   Result<v1::SessionsReply> Sessions(const v1::SessionsRequest& request);
   Result<v1::ProbesReply> Probes(const v1::ProbesRequest& request);
+  // The CUDA graphs of the jobs, as they are now.
+  Result<v1::GraphsReply> Graphs(const v1::GraphsRequest& request);
   Result<Tensor> Get(const v1::GetRequest& request);
   // One page of it: see HistoryReply::more.
   Result<v1::HistoryReply> History(const v1::HistoryRequest& request);

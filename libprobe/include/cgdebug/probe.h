@@ -292,6 +292,33 @@ struct DeviceAllocator {
 // Once, before the first probe.
 void SetFallbackAllocator(const DeviceAllocator& allocator);
 
+// The census of CUDA graphs, for bindings that see captures from outside: `cgdebug-cli graphs`
+// shows it. Graphs that nobody announces are in it from their first probe on. None of these throws:
+// a census that fails is left out and does not disturb the job. Thread: any.
+
+// The number of the capture that `stream` (a cudaStream_t) takes part in; 0 = none.
+std::uint64_t CaptureIdOf(void* stream) noexcept;
+struct KnownGraph {
+  std::uint64_t order = 0;  // the n-th capture of this process; 0 = there is no census
+  // The 64-bit word of GraphCounters() to which the caller adds one before each replay.
+  std::size_t counter = 0;
+};
+// `stack`: the lines that capture it, the innermost first.
+KnownGraph BeginGraph(std::uint64_t capture_id, const std::string& stack) noexcept;
+// Nodes of a graph: of the one that `stream` captures, or of a cudaGraph_t; nullopt if unknown.
+std::optional<std::uint64_t> CountNodesOfCapture(void* stream) noexcept;
+std::optional<std::uint64_t> CountNodes(void* graph) noexcept;
+// `failed`: the capture ended with an error, and there is no graph.
+void EndGraph(std::uint64_t order, std::optional<std::uint64_t> nodes, bool failed) noexcept;
+void SetGraphPool(std::uint64_t order, std::uint64_t first, std::uint64_t second) noexcept;
+// The graph and what was made from it are gone.
+void ForgetGraph(std::uint64_t order) noexcept;
+struct GraphCounterWords {
+  std::uint64_t* words = nullptr;  // null: there is no census
+  std::size_t count = 0;
+};
+GraphCounterWords GraphCounters() noexcept;
+
 struct SessionInfo {
   std::string name;  // of the control file in /dev/shm
   std::uint64_t shm_bytes = 0;

@@ -1,0 +1,252 @@
+#include "libprobe/ring/graph_census.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "libprobe/ring/shared_copy.h"
+#include "libprobe/ring/utf8.h"
+#include "proto/layout/realtime.h"
+
+namespace cgdebug::ring {
+namespace {
+
+using layout::GraphEntry;
+using layout::GraphState;
+using layout::GraphTable;
+
+constexpr int kReadAttempts = 4;
+constexpr std::size_t kMaxAlike = 4096;  // pairs of label and stack that are remembered
+
+const GraphEntry* Entries(const GraphTable* table) {
+  return reinterpret_cast<const GraphEntry*>(table + 1);
+}
+GraphEntry* Entries(GraphTable* table) { return reinterpret_cast<GraphEntry*>(table + 1); }
+
+void CopyText(char* to, std::size_t bytes, const std::string& text) {
+  char copy[layout::kMaxGraphStackBytes + 1] = {};
+  std::memcpy(copy, text.data(), CutLength(text, bytes - 1));
+  CopyShared(to, copy, bytes);
+}
+
+std::string Text(const char* text, std::size_t bytes) { return {text, strnlen(text, bytes)}; }
+
+std::optional<std::uint64_t> Known(std::uint64_t count) {
+  return count == layout::kUnknownCount ? std::nullopt : std::optional(count);
+}
+
+// Fails: false if nothing is there, or the entry does not stand still.
+bool ReadEntry(const GraphEntry& shared, GraphEntry* copy) {
+  for (int i = 0; i < kReadAttempts; ++i) {
+    const std::uint64_t word = LoadAcquire(shared.word);  // R1, pairs with W2
+    if (layout::GraphStateOf(word) == GraphState::kEmpty) return false;
+    if (layout::GraphVersion(word) % 2 != 0) continue;
+    CopyShared(copy, &shared, sizeof(*copy));
+    std::atomic_thread_fence(std::memory_order_acquire);  // R2, pairs with W1
+    if (LoadRelaxed(shared.word) == word) {
+      copy->word = word;
+      return true;
+    }
+  }
+  return false;
+}
+
+GraphFacts FactsOf(const GraphEntry& entry) {
+  GraphFacts facts;
+  facts.state = layout::GraphStateOf(entry.word);
+  facts.order = entry.order;
+  facts.graph_id = entry.graph_id;
+  facts.nodes = Known(entry.nodes);
+  facts.replays = Known(entry.replays);
+  facts.probes = entry.probes;
+  facts.probe_bytes = entry.probe_bytes;
+  facts.alike = entry.alike;
+  facts.alike_gone = entry.alike_gone;
+  facts.begun_ns = entry.begun_ns;
+  facts.ended_ns = entry.ended_ns;
+  facts.pool[0] = entry.pool[0];
+  facts.pool[1] = entry.pool[1];
+  facts.label = Text(entry.label, sizeof(entry.label));
+  facts.stack = Text(entry.stack, sizeof(entry.stack));
+  return facts;
+}
+
+}  // namespace
+
+GraphCensus ReadGraphs(const std::byte* table) {
+  const auto* shared = reinterpret_cast<const GraphTable*>(table);
+  GraphCensus census;
+  const std::uint64_t count =
+      std::min<std::uint64_t>(LoadAcquire(shared->entries), layout::kMaxGraphs);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    GraphEntry entry;
+    if (!ReadEntry(Entries(shared)[i], &entry)) continue;
+    if (layout::GraphStateOf(entry.word) > GraphState::kFailed) continue;
+    census.graphs.push_back(FactsOf(entry));
+  }
+  std::stable_sort(census.graphs.begin(), census.graphs.end(),
+                   [](const auto& a, const auto& b) { return a.order < b.order; });
+  census.captures = LoadRelaxed(shared->captures);
+  census.unlisted = LoadRelaxed(shared->unlisted);
+  census.unlisted_replays = LoadRelaxed(shared->unlisted_replays);
+  census.failed = LoadRelaxed(shared->failed);
+  census.empty = LoadRelaxed(shared->empty);
+  census.gone = LoadRelaxed(shared->gone);
+  return census;
+}
+
+GraphCensusWriter::GraphCensusWriter(std::byte* table)
+    : table_(reinterpret_cast<GraphTable*>(table)) {}
+
+GraphEntry& GraphCensusWriter::entry(const Own& own) const {
+  return Entries(table_)[&own - own_.data()];
+}
+
+template <typename Change>
+void GraphCensusWriter::Write(Own* own, Change change) {
+  GraphEntry& shared = entry(*own);
+  StoreRelaxed(shared.word, layout::GraphWord(++own->version, own->state));
+  std::atomic_thread_fence(std::memory_order_release);  // W1, pairs with R2
+  change(shared);
+  StoreRelease(shared.word, layout::GraphWord(++own->version, own->state));  // W2, pairs with R1
+}
+
+const GraphCensusWriter::Own* GraphCensusWriter::FindId(std::uint64_t graph_id) const {
+  const auto found = std::find_if(own_.rbegin(), own_.rend(), [&](const Own& own) {
+    return own.graph_id == graph_id && own.state != GraphState::kEmpty;
+  });
+  return found == own_.rend() ? nullptr : &*found;
+}
+
+GraphCensusWriter::Own* GraphCensusWriter::FindOrder(std::uint64_t order) {
+  const auto found =
+      std::find_if(own_.rbegin(), own_.rend(), [&](const Own& own) { return own.order == order; });
+  return found == own_.rend() ? nullptr : &*found;
+}
+
+std::uint64_t GraphCensusWriter::IdOf(std::uint64_t order) const {
+  const Own* own = const_cast<GraphCensusWriter*>(this)->FindOrder(order);
+  return own == nullptr ? 0 : own->graph_id;
+}
+
+std::size_t GraphCensusWriter::counter(std::uint64_t order) const {
+  const Own* own = const_cast<GraphCensusWriter*>(this)->FindOrder(order);
+  if (own == nullptr) return 0;
+  const auto* place = reinterpret_cast<const std::byte*>(&entry(*own).replays);
+  return static_cast<std::size_t>(place - table()) / sizeof(std::uint64_t);
+}
+
+// A new entry, or that of the graph that is gone and was captured first.
+std::optional<std::size_t> GraphCensusWriter::FreeEntry() {
+  if (own_.size() < layout::kMaxGraphs) {
+    own_.emplace_back();
+    return own_.size() - 1;
+  }
+  std::optional<std::size_t> oldest;
+  for (std::size_t i = 0; i < own_.size(); ++i) {
+    if (own_[i].state != GraphState::kGone && own_[i].state != GraphState::kFailed) continue;
+    if (!oldest || own_[i].order < own_[*oldest].order) oldest = i;
+  }
+  return oldest;
+}
+
+GraphCensusWriter::Alike* GraphCensusWriter::AlikeOf(const Own& own) {
+  if (own.label.empty() && own.stack.empty()) return nullptr;
+  if (alike_.size() >= kMaxAlike) alike_.clear();  // then fewer are known than there were
+  return &alike_[own.label + '\n' + own.stack];
+}
+
+std::uint64_t GraphCensusWriter::Begin(std::uint64_t graph_id, const std::string& label,
+                                       const std::string& stack, bool counted) {
+  const std::uint64_t order = table_->captures + 1;
+  StoreRelaxed(table_->captures, order);
+  const std::optional<std::size_t> index = FreeEntry();
+  if (!index) {
+    Add(table_->unlisted, std::uint64_t{1});
+    return order;
+  }
+  Own& own = own_[*index];
+  own = {.state = GraphState::kCapturing,
+         .order = order,
+         .graph_id = graph_id,
+         .version = own.version,
+         .label = label,
+         .stack = stack};
+  Alike none;
+  Alike* alike = AlikeOf(own);
+  if (alike == nullptr) {
+    alike = &none;
+  } else {
+    ++alike->captured;
+  }
+  Write(&own, [&](GraphEntry& shared) {
+    StoreRelaxed(shared.replays, counted ? 0 : layout::kUnknownCount);
+    StoreRelaxed(shared.order, order);
+    StoreRelaxed(shared.graph_id, graph_id);
+    StoreRelaxed(shared.nodes, layout::kUnknownCount);
+    StoreRelaxed(shared.probes, std::uint64_t{0});
+    StoreRelaxed(shared.probe_bytes, std::uint64_t{0});
+    StoreRelaxed(shared.alike, alike->captured);
+    StoreRelaxed(shared.alike_gone, alike->gone);
+    StoreRelaxed(shared.begun_ns, layout::RealtimeNs());
+    StoreRelaxed(shared.ended_ns, std::int64_t{0});
+    StoreRelaxed(shared.pool[0], std::uint64_t{0});
+    StoreRelaxed(shared.pool[1], std::uint64_t{0});
+    CopyText(shared.label, sizeof(shared.label), label);
+    CopyText(shared.stack, sizeof(shared.stack), stack);
+  });
+  StoreRelease(table_->entries, std::uint64_t{own_.size()});
+  return order;
+}
+
+void GraphCensusWriter::AddProbe(std::uint64_t graph_id, std::uint64_t bytes,
+                                 const std::string& label) {
+  auto* own = const_cast<Own*>(FindId(graph_id));
+  if (own == nullptr) return;
+  Write(own, [&](GraphEntry& shared) {
+    StoreRelaxed(shared.probes, shared.probes + 1);
+    StoreRelaxed(shared.probe_bytes, shared.probe_bytes + bytes);
+    CopyText(shared.label, sizeof(shared.label), label);
+  });
+}
+
+void GraphCensusWriter::End(std::uint64_t order, std::optional<std::uint64_t> nodes, bool failed,
+                            const std::string& label) {
+  Own* own = FindOrder(order);
+  if (failed) Add(table_->failed, std::uint64_t{1});
+  if (!failed && nodes == std::uint64_t{0}) Add(table_->empty, std::uint64_t{1});
+  if (own == nullptr || own->state != GraphState::kCapturing) return;
+  own->state = failed ? GraphState::kFailed : GraphState::kLive;
+  Write(own, [&](GraphEntry& shared) {
+    StoreRelaxed(shared.nodes, nodes.value_or(layout::kUnknownCount));
+    StoreRelaxed(shared.ended_ns, layout::RealtimeNs());
+    if (!label.empty()) CopyText(shared.label, sizeof(shared.label), label);
+  });
+}
+
+void GraphCensusWriter::SetPool(std::uint64_t order, std::uint64_t first, std::uint64_t second) {
+  Own* own = FindOrder(order);
+  if (own == nullptr) return;
+  Write(own, [&](GraphEntry& shared) {
+    StoreRelaxed(shared.pool[0], first);
+    StoreRelaxed(shared.pool[1], second);
+  });
+}
+
+void GraphCensusWriter::Gone(std::uint64_t order) {
+  Own* own = FindOrder(order);
+  if (own == nullptr || own->state == GraphState::kGone || own->state == GraphState::kFailed) {
+    return;
+  }
+  if (Alike* alike = AlikeOf(*own)) ++alike->gone;
+  Add(table_->gone, std::uint64_t{1});
+  own->state = GraphState::kGone;
+  Write(own, [](GraphEntry&) {});
+}
+
+void GraphCensusWriter::GoneById(std::uint64_t graph_id) {
+  const Own* own = FindId(graph_id);
+  if (own != nullptr) Gone(own->order);
+}
+
+}  // namespace cgdebug::ring

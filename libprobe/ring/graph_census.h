@@ -1,0 +1,101 @@
+// graph_census.h: writes and reads the table of a process's CUDA graphs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "proto/layout/graph_layout.h"
+
+namespace cgdebug::ring {
+
+// What one entry says, for readers.
+struct GraphFacts {
+  layout::GraphState state = layout::GraphState::kEmpty;
+  std::uint64_t order = 0;
+  std::uint64_t graph_id = 0;
+  std::optional<std::uint64_t> nodes;
+  std::optional<std::uint64_t> replays;
+  std::uint64_t probes = 0;
+  std::uint64_t probe_bytes = 0;
+  std::uint64_t alike = 0;
+  std::uint64_t alike_gone = 0;
+  std::int64_t begun_ns = 0;
+  std::int64_t ended_ns = 0;
+  std::uint64_t pool[2] = {0, 0};
+  std::string label;
+  std::string stack;
+};
+
+struct GraphCensus {
+  std::vector<GraphFacts> graphs;  // in order of their captures
+  std::uint64_t captures = 0;
+  std::uint64_t unlisted = 0;
+  std::uint64_t unlisted_replays = 0;
+  std::uint64_t failed = 0;
+  std::uint64_t empty = 0;
+  std::uint64_t gone = 0;
+};
+
+// Reads a table of another process. Trusts nothing in it; entries that change meanwhile again and
+// again are left out.
+// Requires: `table` has kGraphTableBytes and is aligned to a page.
+GraphCensus ReadGraphs(const std::byte* table);
+
+// Thread: one call at a time (the probe table's mutex), but for the counters of replays.
+class GraphCensusWriter {
+ public:
+  // Requires: `table` has kGraphTableBytes, all zero, and is aligned to a page.
+  explicit GraphCensusWriter(std::byte* table);
+
+  // A capture that begins. `counted`: somebody counts its replays (counter()).
+  // Returns its order, from 1.
+  std::uint64_t Begin(std::uint64_t graph_id, const std::string& label, const std::string& stack,
+                      bool counted);
+  // All of these do nothing for a graph that has no entry.
+  void AddProbe(std::uint64_t graph_id, std::uint64_t bytes, const std::string& label);
+  // `nodes`: nullopt if it is not known. `failed`: there is no graph.
+  void End(std::uint64_t order, std::optional<std::uint64_t> nodes, bool failed,
+           const std::string& label);
+  void SetPool(std::uint64_t order, std::uint64_t first, std::uint64_t second);
+  void Gone(std::uint64_t order);
+  void GoneById(std::uint64_t graph_id);
+
+  bool Has(std::uint64_t graph_id) const { return FindId(graph_id) != nullptr; }
+  std::uint64_t IdOf(std::uint64_t order) const;  // 0: it has no entry
+  // The 64-bit word of the table that counts the replays of this graph; 0 without an entry.
+  std::size_t counter(std::uint64_t order) const;
+  std::byte* table() const { return reinterpret_cast<std::byte*>(table_); }
+
+ private:
+  // Own copies: shared memory must not steer the writer.
+  struct Own {
+    layout::GraphState state = layout::GraphState::kEmpty;
+    std::uint64_t order = 0;
+    std::uint64_t graph_id = 0;
+    std::uint64_t version = 0;
+    std::string label;
+    std::string stack;
+  };
+  struct Alike {
+    std::uint64_t captured = 0;
+    std::uint64_t gone = 0;
+  };
+  const Own* FindId(std::uint64_t graph_id) const;
+  Own* FindOrder(std::uint64_t order);
+  std::optional<std::size_t> FreeEntry();
+  layout::GraphEntry& entry(const Own& own) const;
+  Alike* AlikeOf(const Own& own);
+  // Calls `change` on the entry between W1 and W2, and then shows it in its own state.
+  template <typename Change>
+  void Write(Own* own, Change change);
+
+  layout::GraphTable* table_;
+  std::vector<Own> own_;
+  std::unordered_map<std::string, Alike> alike_;  // by label and stack
+};
+
+}  // namespace cgdebug::ring

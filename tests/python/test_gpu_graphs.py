@@ -1,0 +1,132 @@
+"""The census of CUDA graphs on a GPU: it lists exactly the graphs that exist."""
+
+import gc
+import os
+
+import pytest
+import torch
+from conftest import capture, wait_until
+
+from cgdebug import TensorRecord, _graphs, graph_label
+
+pytestmark = pytest.mark.gpu
+
+
+def graphs_of_this_process(daemon):
+    with daemon.connect() as client:
+        wait_until(
+            lambda: any(one.pid == os.getpid() for one in client.sessions()), "the daemon sees us"
+        )
+        (told,) = client.graphs(session=os.getpid())
+    return told
+
+
+def live(daemon):
+    return [one for one in graphs_of_this_process(daemon).graphs if one.state == "live"]
+
+
+@pytest.fixture
+def fresh(daemon, graph_probe):
+    """A probe, and the graphs that earlier tests left."""
+    probe = graph_probe(TensorRecord())
+    torch.cuda.synchronize()
+    gc.collect()
+    return probe, {one.order for one in live(daemon)} if _has_session(daemon) else set()
+
+
+def _has_session(daemon):
+    with daemon.connect() as client:
+        return any(one.pid == os.getpid() for one in client.sessions())
+
+
+def test_graphs_captured_by_torch_cuda_graph_are_known_to_their_end(daemon, fresh):
+    probe, before = fresh
+    x = torch.ones(8, device="cuda")
+    with graph_label("bs=8"):
+        graph, _ = capture(lambda: probe(x * 2) + 1)
+    plain, _ = capture(lambda: x * 3)
+    for _ in range(7):
+        graph.replay()
+    torch.cuda.synchronize()
+    with_probe, without = [one for one in live(daemon) if one.order not in before]
+    assert (with_probe.graph, with_probe.probes, with_probe.replays) == ("bs=8", 1, 7)
+    assert with_probe.probe_bytes == 32 and with_probe.nodes > without.nodes >= 1
+    assert (without.probes, without.replays) == (0, 0)
+    assert "conftest.py" in with_probe.stack and "test_gpu_graphs.py" in with_probe.stack
+    assert tuple(with_probe.pool) == tuple(graph.pool())
+    plain.reset()
+    del graph
+    gc.collect()
+    assert not [one for one in live(daemon) if one.order not in before]
+
+
+def test_an_empty_capture_has_no_node(daemon, fresh):
+    _, before = fresh
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        pass
+    (one,) = [one for one in live(daemon) if one.order not in before]
+    assert one.nodes == 0
+
+
+def test_a_capture_that_fails_is_told_as_failed(daemon, fresh):
+    graph = torch.cuda.CUDAGraph()
+    failed = graphs_of_this_process(daemon).failed if _has_session(daemon) else 0
+    with pytest.raises(RuntimeError), torch.cuda.graph(graph):
+        torch.cuda.synchronize()
+    if _graphs._handles:
+        return  # torch's hooks do not run then
+    assert graphs_of_this_process(daemon).failed == failed + 1
+
+
+def test_make_graphed_callables_lists_a_graph_for_each_direction(daemon, fresh):
+    probe, before = fresh
+
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(8, 8)
+
+        def forward(self, x):
+            return probe(self.linear(x))
+
+    layers = tuple(Layer().cuda() for _ in range(2))
+    sample = torch.randn(4, 8, device="cuda", requires_grad=True)
+    graphed = torch.cuda.make_graphed_callables(layers, ((sample,), (sample,)))
+    for _ in range(3):
+        graphed[1](graphed[0](sample.detach().requires_grad_())).sum().backward()
+    torch.cuda.synchronize()
+    new = [one for one in live(daemon) if one.order not in before]
+    assert [one.replays for one in new] == [3, 3, 3, 3]
+    assert sorted(one.probes for one in new) == [0, 0, 1, 1]
+
+
+def test_reduce_overhead_s_trees_are_listed(daemon, fresh):
+    _, before = fresh
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: (x * 2).relu() + 1, mode="reduce-overhead")
+    x = torch.randn(1024, device="cuda")
+    for _ in range(6):
+        torch.compiler.cudagraph_mark_step_begin()
+        compiled(x)
+    torch.cuda.synchronize()
+    new = [one for one in live(daemon) if one.order not in before]
+    assert len(new) == 1  # exactly the graphs that exist
+    assert new[0].replays >= 3 and new[0].nodes >= 1
+    torch._dynamo.reset()
+
+
+def test_a_graph_captured_again_after_reset_is_a_new_one(daemon, fresh):
+    probe, before = fresh
+    x = torch.ones(4, device="cuda")
+    captures = graphs_of_this_process(daemon).captures if _has_session(daemon) else 0
+    for _ in range(6):
+        graph, _ = capture(lambda: probe(x + 1))
+        graph.replay()
+        torch.cuda.synchronize()
+        graph.reset()
+    told = graphs_of_this_process(daemon)
+    assert told.captures == captures + 6
+    last = told.graphs[-1]
+    assert (last.state, last.replays, last.alike, last.alike_gone) == ("gone", 1, 6, 5)
+    assert not [one for one in live(daemon) if one.order not in before]
