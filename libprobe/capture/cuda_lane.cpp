@@ -48,6 +48,7 @@ std::optional<std::uint64_t> CountNodesOfCapture(void* stream) noexcept {
   try {
     const CaptureInfo info = GetCaptureInfo(static_cast<cudaStream_t>(stream));
     if (info.status != cudaStreamCaptureStatusActive) return std::nullopt;
+    const RelaxedCapture relaxed;
     return CountNodes(info.graph);
   } catch (const ProbeError&) {
     return std::nullopt;
