@@ -1,8 +1,8 @@
 """Follows every torch.cuda.CUDAGraph of the process, for `cgdebug-cli graphs`.
 
 Torch 2.14 and later call hooks when a graph is captured, instantiated and replayed. In earlier ones
-the methods of torch.cuda.CUDAGraph are wrapped. A graph remembers, as an attribute of its own, which
-word of shared memory counts its replays, so that a replay costs one addition.
+the methods of torch.cuda.CUDAGraph are wrapped. An attribute of each graph says which word of
+shared memory counts its replays, so that a replay costs one addition.
 
 Nothing here may disturb the job: what fails is left out of the census.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import typing
 import weakref
 
 from . import _site
@@ -22,7 +23,7 @@ _HOOKS = (
     "register_graph_instantiate_hook",
     "register_graph_replay_start_hook",
 )
-_native = None
+_native: typing.Any = None
 _counters: memoryview | list[int] = [0]  # in shared memory once a graph was captured
 _counters_pid = 0
 _watched = None  # the class that is watched
@@ -30,8 +31,9 @@ _handles: list = []  # of torch's hooks
 
 
 def watch(native) -> None:
-    """Follows the graphs that are captured from now on. Does nothing the second time, or for a torch
-    without CUDA graphs."""
+    """Follows the graphs that are captured from now on.
+
+    Does nothing the second time, or for a torch without CUDA graphs."""
     global _native, _watched
     import torch
 

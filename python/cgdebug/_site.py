@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import types
 
 _MAX_BYTES = 255
 _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -25,7 +26,8 @@ def of_caller() -> str:
 def stack(most: int = 4) -> str:
     """The lines outside of cgdebug and torch that led here, the innermost first, as in
     "serve.py:40 in capture < serve.py:12 in main". Cut to what a reader takes."""
-    frame, lines = sys._getframe(1), []
+    frame: types.FrameType | None = sys._getframe(1)
+    lines: list[str] = []
     while len(lines) < most and (frame := _first_foreign(frame)) is not None:
         lines.append(_text(frame))
         frame = frame.f_back

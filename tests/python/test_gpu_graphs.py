@@ -5,9 +5,9 @@ import os
 
 import pytest
 import torch
-from conftest import capture, wait_until
 
 from cgdebug import TensorRecord, _graphs, graph_label
+from conftest import capture, wait_until
 
 pytestmark = pytest.mark.gpu
 

@@ -7,9 +7,9 @@ import time
 
 import pytest
 import torch
-from conftest import Job, wait_until
 
 from cgdebug import TensorRecord, _graphs
+from conftest import Job, wait_until
 
 CAPTURES = """
     from cgdebug import _native
