@@ -207,9 +207,11 @@ Result<Payload> SegmentFile::MapPayload(const Record& record) const {
   return Payload{{static_cast<const std::byte*>(address) + before, bytes - before}, mapping};
 }
 
-// Part by part, so that what is read stays in the cache until it is summed up.
+// Part by part, so that what is read stays in the cache until it is summed up. The buffer is not
+// thread_local: without memory to register its destructor glibc ends the process.
 Result<std::uint64_t> SegmentFile::HashPayload(const Record& record) const {
-  static thread_local std::vector<std::byte> buffer(kNearBytes);
+  std::vector<std::byte> buffer(
+      static_cast<std::size_t>(std::min<std::uint64_t>(kNearBytes, record.header.payload_bytes)));
   Xxh3Parts hash;
   for (std::uint64_t done = 0; done < record.header.payload_bytes;) {
     const std::span part = std::span(buffer).first(static_cast<std::size_t>(
