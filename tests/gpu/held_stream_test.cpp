@@ -152,13 +152,14 @@ TEST_P(HeldStreamTest, ANewShapeDoesNotWaitForTheStream) {
   EXPECT_THAT(other.Records(), SizeIs(1));
 }
 
-TEST_P(HeldStreamTest, ShapesThatComeAndGoDoNotWaitForTheStream) {
+TEST_P(HeldStreamTest, AsManyShapesAsCudaQueuesDoNotWaitForTheStream) {
   Probe probe("held", Always());
   probe.Observe(Tensor(256), stream_);
   CU(cudaStreamSynchronize(stream_));
   HeldStream held(stream_, GetParam());
-  // More than a probe keeps slots for, all of them still on their way.
-  for (std::int64_t count = 1; count <= 80; ++count) {
+  // Behind a stream that stands still CUDA queues 56 copies to the host that are each followed by a
+  // host function, as an eager call makes them (H200, driver 580). The next one waits in CUDA.
+  for (std::int64_t count = 1; count <= 50; ++count) {
     probe.Observe(Tensor(count), stream_);
     ASSERT_FALSE(held.ran_out()) << "call " << count << " waited for the stream";
   }
