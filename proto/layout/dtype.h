@@ -49,10 +49,10 @@ enum class Dtype : std::uint16_t {
 
 struct DtypeInfo {
   Dtype dtype;
+  bool is_floating;
   std::string_view name;
   std::string_view short_name;
   std::size_t bytes;  // of one element
-  bool is_floating;
   double max_finite;
   double min_normal;
   std::string_view safetensors;
@@ -64,7 +64,7 @@ struct DtypeInfo {
 
 inline constexpr DtypeInfo kDtypes[] = {
 #define CGDEBUG_ROW(dtype, number, torch, name, short_name, bits, floating, max, least, st, npy) \
-  {Dtype::k##dtype, name, short_name, sizeof(bits), floating, max, least, st, npy},
+  {Dtype::k##dtype, floating, name, short_name, sizeof(bits), max, least, st, npy},
     CGDEBUG_DTYPES(CGDEBUG_ROW)
 #undef CGDEBUG_ROW
 };
