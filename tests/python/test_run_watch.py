@@ -175,6 +175,11 @@ def test_spawned_workers_are_watched_and_a_copied_model_works_there(run, cli, tm
     assert len({one["session"] for one in of_model}) == 2
 
 
+def in_front(folder):
+    """PYTHONPATH with `folder` in front; only a build tree sets one before."""
+    return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+
+
 def test_the_users_own_sitecustomize_and_path_are_as_without_watch(run, tmp_path):
     own = tmp_path / "own"
     own.mkdir()
@@ -183,12 +188,12 @@ def test_the_users_own_sitecustomize_and_path_are_as_without_watch(run, tmp_path
         import sys, sitecustomize
         print(sys.of_the_user, sitecustomize.__file__, sys.path)
     """
-    watched = run(show, PYTHONPATH=f"{own}:{os.environ['PYTHONPATH']}")
+    watched = run(show, PYTHONPATH=in_front(own))
     plain = subprocess.run(
         [sys.executable, str(tmp_path / "job.py")],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": f"{own}:{os.environ['PYTHONPATH']}"},
+        env={**os.environ, "PYTHONPATH": in_front(own)},
         check=True,
     )
     assert watched.stdout == plain.stdout and str(own) in plain.stdout
@@ -198,7 +203,7 @@ def test_an_error_in_the_users_sitecustomize_stays_the_users(run, tmp_path):
     own = tmp_path / "own"
     own.mkdir()
     (own / "sitecustomize.py").write_text("raise RuntimeError('of the user')\n")
-    done = run("import sys\nprint('ran')\n", PYTHONPATH=f"{own}:{os.environ['PYTHONPATH']}")
+    done = run("import sys\nprint('ran')\n", PYTHONPATH=in_front(own))
     assert "ran" in done.stdout and "of the user" in done.stderr
 
 
