@@ -96,7 +96,10 @@ def is_selected(name: str) -> bool:
     Fails: ValueError for a bad pattern.
     """
     patterns = os.environ.get("CGDEBUG_PROBES", "")
-    return not patterns or recording_module().is_selected(name, patterns)
+    try:
+        return not patterns or recording_module().is_selected(name, patterns)
+    except ValueError as error:
+        raise ValueError(f"CGDEBUG_PROBES: {error}") from None
 
 
 def probe_module():

@@ -707,8 +707,7 @@ def _is_selected(name: str, select: str) -> bool:
     try:
         return _native.recording_module().is_selected(name, select)
     except (ValueError, TypeError) as error:
-        text = str(error).removeprefix("CGDEBUG_PROBES: ")
-        raise ValueError(f"watch: select={select!r}: {text}") from None
+        raise ValueError(f"watch: select={select!r}: {error}") from None
 
 
 def _free_prefix(model: str, names: collections.abc.Iterable[str]) -> str:

@@ -67,7 +67,8 @@ void EnsureDaemon(const std::string& chosen, double timeout_s, const std::string
   if (!connected.ok()) RaiseConnectionError(connected.error());
 }
 
-// Whether `name` is among the patterns of CGDEBUG_PROBES, which have commas between them.
+// Whether `patterns`, which have commas between them, select `name`.
+// Fails: ValueError. The caller says where the patterns came from.
 bool IsSelected(const std::string& name, std::string_view patterns) {
   constexpr std::string_view kBlanks = " \t\r\n";
   std::vector<std::string> words;
@@ -80,7 +81,7 @@ bool IsSelected(const std::string& name, std::string_view patterns) {
     if (!word.empty()) words.emplace_back(word);
   }
   const Result<Selector> selector = Selector::Parse(words);
-  if (!selector.ok()) throw py::value_error("CGDEBUG_PROBES: " + selector.error().message);
+  if (!selector.ok()) throw py::value_error(selector.error().message);
   return selector->Matches(name);
 }
 
