@@ -102,6 +102,7 @@ def _look_at(module) -> None:
 
 def _watch(module) -> None:
     from . import watching
+    from ._watching.modules import modules_of
 
     known = typing.cast(weakref.WeakSet, _known)
     if module in known:
@@ -110,7 +111,7 @@ def _watch(module) -> None:
     if next(module.parameters(), None) is None:  # a loss, a metric, a transformation of data
         return
     watched = {one for other in list(watching._watches) for one in other._known}
-    modules = watching._modules_of(module)[0]
+    modules = modules_of(module)[0]
     known.update(modules.values())
     if all(one in watched for one in modules.values()):  # the program does it itself
         return

@@ -1,0 +1,53 @@
+"""What Dynamo has to know of a watch: how often it may compile, and what it has compiled."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+# Without a watch, layers that are compiled one by one share their code. With one, each has code of
+# its own, since the names are part of it, and Dynamo gives up after recompile_limit of them.
+_recompile_limit: tuple[int, int] | None = None  # before us, and what we made of it
+
+
+def allow_recompiles(called: int) -> None:
+    """For `called` places. Requires: the lock of the places."""
+    global _recompile_limit
+    config = _dynamo_config()
+    if config is None:
+        return
+    before = config.recompile_limit if _recompile_limit is None else _recompile_limit[0]
+    needed = before + called
+    if needed > config.recompile_limit:
+        config.recompile_limit = needed
+        _recompile_limit = (before, needed)
+
+
+def restore_recompile_limit() -> None:
+    """Requires: the lock of the places."""
+    global _recompile_limit
+    config = _dynamo_config()
+    if config is not None and _recompile_limit is not None:
+        before, ours = _recompile_limit
+        if config.recompile_limit == ours:  # else the program has set it since
+            config.recompile_limit = before
+    _recompile_limit = None
+
+
+def _dynamo_config():
+    """None where Dynamo is not used, or its limit has another name (before torch 2.7)."""
+    dynamo = sys.modules.get("torch._dynamo")
+    config = getattr(dynamo, "config", None)
+    return config if hasattr(config, "recompile_limit") else None
+
+
+def was_compiled(*modules: torch.nn.Module | None) -> bool:
+    """Whether Dynamo has code of one of them, or of another module of its class."""
+    if "torch._dynamo" not in sys.modules:
+        return False
+    from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+
+    codes = [getattr(type(module).forward, "__code__", None) for module in modules if module]
+    codes += [torch.nn.Module._call_impl.__code__]
+    return any(_debug_get_cache_entry_list(code) for code in codes if code is not None)

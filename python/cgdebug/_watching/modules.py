@@ -1,0 +1,56 @@
+"""The modules of a model by name, as a watch selects them."""
+
+from __future__ import annotations
+
+import torch
+
+from .. import _native
+
+
+def modules_of(
+    model: torch.nn.Module,
+) -> tuple[dict[str, torch.nn.Module], dict[str, str]]:
+    """The modules by name, the model itself first, by its class; and other names of some of them.
+    Wrappers are looked through."""
+    found: dict[str, torch.nn.Module] = {}
+    aliases: dict[str, str] = {}
+    names: dict[int, str] = {}
+
+    def visit(module: torch.nn.Module, name: str) -> None:
+        module = _unwrapped(module)
+        shown = name or type(module).__name__
+        if id(module) in names:
+            aliases[shown] = names[id(module)]
+            return
+        names[id(module)] = shown
+        found[shown] = module
+        for child, submodule in module._modules.items():
+            if submodule is not None:
+                visit(submodule, f"{name}.{child}" if name else child)
+
+    visit(model, "")
+    return found, aliases
+
+
+def _unwrapped(module: torch.nn.Module) -> torch.nn.Module:
+    inner: torch.nn.Module | None = module
+    while inner is not None:
+        module, inner = inner, None
+        for attribute in ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"):
+            inner = inner or module._modules.get(attribute)
+        if inner is None and isinstance(
+            module, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
+        ):
+            inner = module.module
+    return module
+
+
+def is_callable(module: torch.nn.Module) -> bool:
+    return type(module).forward is not torch.nn.Module.forward or "forward" in vars(module)
+
+
+def is_selected(name: str, select: str) -> bool:
+    try:
+        return _native.recording_module().is_selected(name, select)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"watch: select={select!r}: {error}") from None

@@ -1,0 +1,96 @@
+"""The places that watches look at, each with its probes."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import typing
+import weakref
+
+import torch
+
+from .. import _accepted
+from ..actions import Action
+from ..probe import CudaGraphTensorProbe
+from . import compiled
+
+_MAX_TENSORS = 64  # of one output
+
+_log = logging.getLogger("cgdebug")
+lock = threading.RLock()  # of all watches
+_tokens = itertools.count(1)
+_places: weakref.WeakValueDictionary[int, Place] = weakref.WeakValueDictionary()
+
+
+def of_token(token: int) -> Place | None:
+    """None where the watch is gone."""
+    return _places.get(token)
+
+
+class Owner(typing.Protocol):
+    """What a place needs of its watch."""
+
+    _actions: list[Action]
+
+    @property
+    def closed(self) -> bool: ...
+
+
+class Place:
+    """One thing that is looked at, such as the output of one module. Its probes, one a tensor, are
+    made when the tensors first come."""
+
+    def __init__(self, owner: Owner, name: str, module: torch.nn.Module):
+        self.watch = owner
+        self.name = name
+        self.module = weakref.ref(module)
+        self.called = False
+        self.problem = ""
+        self.probes: dict[str, CudaGraphTensorProbe | None] = {}
+        self.token = next(_tokens)
+        _places[self.token] = self
+
+    def note(self, problem: str) -> None:
+        if not self.problem:
+            self.problem = problem
+            _log.warning("%s is not seen: %s", self.name, problem)
+
+    def key_of(self, path: str) -> str:
+        """What the op knows the probe by; empty when there is none."""
+        if not self.called:
+            self.called = True
+            with lock:
+                open_places = (one for one in _places.values() if not one.watch.closed)
+                compiled.allow_recompiles(sum(one.called for one in open_places))
+        if path not in self.probes:
+            with lock:
+                if path not in self.probes and not self.watch.closed:
+                    self.probes[path] = self._make(path)
+        probe = self.probes.get(path)
+        return "" if probe is None or self.watch.closed else probe._site_key
+
+    def _make(self, path: str) -> CudaGraphTensorProbe | None:
+        if len(self.probes) >= _MAX_TENSORS:
+            self.note(f"it holds more than {_MAX_TENSORS} tensors: the others are not seen")
+            return None
+        taken = {probe.name for probe in self.probes.values() if probe}
+        name = _probe_name(self.name + path, taken)
+        try:
+            probe = CudaGraphTensorProbe(
+                name, self.watch._actions, mode="always", non_contiguous="copy"
+            )
+        except Exception as error:  # the job goes on
+            self.note(str(error))
+            return None
+        return probe if probe._active else None
+
+
+def _probe_name(text: str, taken: set[str]) -> str:
+    """`text` as a name that a probe may have; not one of `taken`."""
+    name = _accepted.make_name(text)
+    for number in itertools.count(2):
+        if name not in taken:
+            break
+        name = _accepted.make_name(f"{text}_{number}")
+    return name
