@@ -233,6 +233,7 @@ layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOp
   std::memcpy(r.name, name.data(), name.size());
   std::memcpy(r.site, options.site.data(), ring::CutLength(options.site, layout::kMaxNameBytes));
   std::memcpy(r.shard, tensor.shard.data(), ring::CutLength(tensor.shard, layout::kMaxShardBytes));
+  std::memcpy(r.op, options.op.data(), ring::CutLength(options.op, layout::kMaxOpBytes));
   return r;
 }
 

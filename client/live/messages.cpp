@@ -44,6 +44,7 @@ Probe ProbeOf(const v1::ProbeInfo& message) {
   probe.slot = CommonSlotOf(message);
   probe.slot.probe = message.name();
   probe.slot.site = message.site();
+  probe.slot.op = message.op();
   probe.probe_id = message.probe_id();
   probe.lane = static_cast<layout::Lane>(message.lane());
   probe.lane_reason = message.lane_reason();

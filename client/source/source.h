@@ -33,11 +33,12 @@ namespace cgdebug::source {
 // One call of a probe in one captured graph, or one tensor name of a safetensors folder.
 struct Slot {
   std::string probe;
-  std::string session;                            // label of the job, or the file it came from
-  std::string device;                             // empty when unknown
-  std::string site;                               // "file.py:12", empty when unknown
-  std::string shard;                              // part of a distributed tensor, else empty
-  std::string dtype_name;                         // as the source spells it
+  std::string session;     // label of the job, or the file it came from
+  std::string device;      // empty when unknown
+  std::string site;        // "file.py:12", empty when unknown
+  std::string shard;       // part of a distributed tensor, else empty
+  std::string op;          // of a row of an op log, as layout::SlotRegistration::op; else empty
+  std::string dtype_name;  // as the source spells it
   layout::Dtype dtype = layout::Dtype::kInvalid;  // kInvalid: a type that this version cannot read
   std::vector<std::uint64_t> shape;
   std::uint64_t payload_bytes = 0;

@@ -84,6 +84,7 @@ SlotIdentity MakeSlotIdentity(SessionPtr session, std::uint32_t index, std::uint
   slot.probe = CleanText(registration.name);
   slot.site = CleanText(registration.site);
   slot.shard = CleanText(registration.shard);
+  slot.op = CleanText(registration.op);
   slot.graph_label = CleanText(registration.graph_label);
   slot.device =
       static_cast<layout::DeviceType>(registration.device_type) == layout::DeviceType::kCuda

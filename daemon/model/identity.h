@@ -41,6 +41,7 @@ struct SlotIdentity {
   std::string site;
   std::string device;       // "cuda:0", "cpu"
   std::string shard;        // which part of a distributed tensor it is, else empty
+  std::string op;           // of a row of an op log, as layout::SlotRegistration::op; else empty
   std::string graph_label;  // what the user calls the graph; empty: nothing
 
   bool Has(std::uint32_t action) const { return (registration.actions & action) != 0; }

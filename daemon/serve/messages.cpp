@@ -138,6 +138,7 @@ void Fill(const pipeline::SlotRecord& record, const pipeline::Registry& registry
   message->set_last_timestamp_ns(record.last_timestamp_ns);
   message->set_site(slot.site);
   message->set_shard(slot.shard);
+  message->set_op(slot.op);
   message->set_retired(record.retired);
   message->set_slot(static_cast<std::uint32_t>(registration.order));
   SetPlace(registry.PlaceOf(slot), message);

@@ -51,6 +51,7 @@ inline constexpr std::uint64_t kMaxPayloadBytes = std::uint64_t{1} << 44;
 inline constexpr std::uint32_t kMaxCapacity = 1u << 20;
 inline constexpr std::size_t kMaxNameBytes = 255;  // a probe's name, without the terminating zero
 inline constexpr std::size_t kMaxShardBytes = 511;
+inline constexpr std::size_t kMaxOpBytes = 511;
 inline constexpr std::size_t kMaxGraphLabelBytes = 63;  // likewise
 inline constexpr std::size_t kVerdictTextBytes = 960;
 
@@ -282,7 +283,10 @@ struct SlotRegistration {
   // Which part of a distributed tensor this is, as text (python/cgdebug/sharding.py); empty if it
   // is not part of one.
   char shard[kMaxShardBytes + 1];
-  std::uint8_t reserved2[512];
+  // Of a row of an op log: its number, the op that wrote it and the numbers of the rows that the op
+  // read, as in "17 aten.mm.default 3 5". It ends in " ..." if some of those are left out. Empty if
+  // the slot is no such row.
+  char op[kMaxOpBytes + 1];
 };
 
 // Offsets in a slot block.

@@ -103,6 +103,7 @@ class NativeProbe:
         stats: _Stats | None = None,
         lane: str = "auto",
         prefer_link: bool = False,
+        op: str = "",
     ) -> None: ...
     @property
     def id(self) -> int: ...

@@ -52,11 +52,13 @@ ExpectedTensor ParseExpected(const py::handle& item) {
 ProbeOptions ParseOptions(const std::string& mode, bool copy_non_contiguous,
                           const std::string& site, const py::object& print,
                           const py::object& record, const py::object& compare,
-                          const py::object& stats, const std::string& lane, bool prefer_link) {
+                          const py::object& stats, const std::string& lane, bool prefer_link,
+                          const std::string& op) {
   ProbeOptions options;
   options.mode = mode == "always" ? ProbeMode::kAlways : ProbeMode::kCapture;
   options.copy_non_contiguous = copy_non_contiguous;
   options.site = site;
+  options.op = op;
   if (!print.is_none()) {
     options.print =
         PrintAction{print["max_items"].cast<std::uint32_t>(), print["every"].cast<std::uint32_t>(),
@@ -152,9 +154,9 @@ class NativeProbe {
   NativeProbe(const std::string& name, const std::string& mode, bool copy_non_contiguous,
               const std::string& site, const py::object& print, const py::object& record,
               const py::object& compare, const py::object& stats, const std::string& lane,
-              bool prefer_link) {
+              bool prefer_link, const std::string& op) {
     ProbeOptions options = ParseOptions(mode, copy_non_contiguous, site, print, record, compare,
-                                        stats, lane, prefer_link);
+                                        stats, lane, prefer_link, op);
     const WithoutGil unlocked;
     probe_ = std::make_unique<Probe>(name, std::move(options));
   }
@@ -283,10 +285,11 @@ PYBIND11_MODULE(_probe, module) {
   py::class_<NativeProbe>(module, "NativeProbe")
       .def(py::init<const std::string&, const std::string&, bool, const std::string&,
                     const py::object&, const py::object&, const py::object&, const py::object&,
-                    const std::string&, bool>(),
+                    const std::string&, bool, const std::string&>(),
            py::arg("name"), py::kw_only(), py::arg("mode"), py::arg("copy_non_contiguous"),
            py::arg("site"), py::arg("print"), py::arg("record"), py::arg("compare"),
-           py::arg("stats") = py::none(), py::arg("lane") = "auto", py::arg("prefer_link") = false)
+           py::arg("stats") = py::none(), py::arg("lane") = "auto", py::arg("prefer_link") = false,
+           py::arg("op") = "")
       .def_property_readonly("id", &NativeProbe::Id)
       .def_property_readonly("site_key", &NativeProbe::SiteKey)
       .def("records", &NativeProbe::Records, py::arg("last") = -1)

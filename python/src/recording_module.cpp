@@ -106,6 +106,7 @@ class Reader {
       dict["device"] = slot.device;
       dict["site"] = slot.site;
       dict["shard"] = slot.shard;
+      dict["op"] = slot.op;
       dict["dtype"] = slot.dtype_name;
       dict["shape"] = py::tuple(py::cast(slot.shape));
       dict["rank"] = slot.rank;

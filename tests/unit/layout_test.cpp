@@ -39,6 +39,7 @@ TEST(Layout, SlotBlockIsFrozen) {
   EXPECT_EQ(offsetof(SlotRegistration, lane_reason), 788u);
   EXPECT_EQ(offsetof(SlotRegistration, graph_label), 789u);
   EXPECT_EQ(offsetof(SlotRegistration, shard), 1024u);
+  EXPECT_EQ(offsetof(SlotRegistration, op), 1536u);
   EXPECT_EQ(kSlotHeadOffset, 2048u);
   EXPECT_EQ(kSlotCreditOffset, 2112u);
   EXPECT_EQ(kSlotVerdictOffset, 2176u);

@@ -63,12 +63,14 @@ TEST(RecordingMeta, ProtobufReadsWhatIsWritten) {
   slot.shape = {8, 0, kMax};
   slot.every = 0;
   slot.shard = "S(0) of [8] at (1) of dp=2, from [4]";
+  slot.op = "17 aten.mm.default 3 5";
   pb::Slot parsed_slot;
   ASSERT_TRUE(parsed_slot.ParseFromString(Encode(slot)));
   EXPECT_EQ(parsed_slot.probe(), "blk3.attn");
   EXPECT_EQ(parsed_slot.shape(2), kMax);
   EXPECT_EQ(parsed_slot.id(), 9u);
   EXPECT_EQ(parsed_slot.shard(), slot.shard);
+  EXPECT_EQ(parsed_slot.op(), slot.op);
 
   Index index;
   index.runs = {{1, 2, 3, 4, 5, 6}, {7, 8, 9, 10, 11, 12}};

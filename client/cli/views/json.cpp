@@ -150,6 +150,7 @@ Json ToJson(const live::Probe& probe) {
                {"last_timestamp_ns", probe.last_timestamp_ns},
                {"site", slot.site},
                {"shard", slot.shard},
+               {"op", slot.op},
                {"retired", probe.retired},
                {"counters", FieldsJson(probe.counters)}};
   json["first_nan"] = FirstJson(probe.first_nan);

@@ -170,6 +170,7 @@ Json SlotJson(const Slot& slot, const Row& row) {
           {"graph_order", slot.order},
           {"site", slot.site},
           {"shard", slot.shard},
+          {"op", slot.op},
           {"payload_bytes", slot.payload_bytes},
           {"snapshots", row.keys.size()},
           {"first_replay", row.keys.empty() ? 0 : row.keys.front().replay},

@@ -54,7 +54,7 @@ class Rows {
         session_(database,
                  "insert or ignore into session select ?, run.id, ?, ?, ?, ?, ?, ?, ? from run "
                  "where run_id = ? and restart_count = ? and command = ?"),
-        probe_(database, "insert or ignore into probe values (?,?,?,?,?,?,?,?,?,?,?,?,?,null,?)"),
+        probe_(database, "insert or ignore into probe values (?,?,?,?,?,?,?,?,?,?,?,?,?,null,?,?)"),
         snapshot_(database),
         loss_(database, "insert or ignore into loss values (?,?,?,?,?,?,?,?,?)"),
         mark_(database, "insert or ignore into mark values (?,?,?,?,?,?,?,?)") {}
@@ -92,7 +92,8 @@ class Rows {
     return probe_.Run(s->id, s->session, s->probe, s->site, s->device, layout::DtypeName(s->dtype),
                       shape, s->payload_bytes, s->graph_id, s->invocation, s->order, s->every,
                       s->shard,
-                      s->graph_label.empty() ? std::nullopt : std::optional(s->graph_label));
+                      s->graph_label.empty() ? std::nullopt : std::optional(s->graph_label),
+                      s->op.empty() ? std::nullopt : std::optional(s->op));
   }
   bool AddSnapshot(const Record& record, std::uint32_t segment) {
     const auto s = Decode<Snapshot>(record.meta);

@@ -25,7 +25,8 @@ create table probe (  -- one call of a probe in one graph
   graph_order integer, every integer,
   shard text,  -- which part of a distributed tensor it is, else empty
   graph text,  -- what its graph is called; null: eager
-  graph_label text);  -- what the user called it; null: nothing
+  graph_label text,  -- what the user called it; null: nothing
+  op text);  -- of a row of an op log: its number, the op and the rows it read; null: no such row
 create table snapshot (
   number integer primary key, probe integer references probe, replay integer, ordinal integer,
   step integer,

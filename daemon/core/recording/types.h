@@ -71,6 +71,7 @@ struct Slot {
   std::uint64_t from_ordinal = 0;   // snapshots up to this one came before the recording,
   std::uint64_t from_replay = 0;    // and so did replays up to this one
   std::string graph_label = {};     // what the user calls the graph; empty: nothing
+  std::string op = {};  // of a row of an op log, as layout::SlotRegistration::op; else empty
 
   // Numbers and names are those of `Slot` in proto/recording.proto.
   template <typename Self, typename Visitor>
@@ -94,6 +95,7 @@ struct Slot {
     visit(Field{16, "shard"}, self.shard);
     visit(Field{17, "graph_label"}, self.graph_label);
     visit(Field{18, "from_replay"}, self.from_replay);
+    visit(Field{19, "op"}, self.op);
   }
 };
 

@@ -120,6 +120,7 @@ struct ProbeOptions {
   // some cost to the compute path.
   bool prefer_link = false;
   std::string site;  // "train.py:12 in forward", shown where a binding cannot tell the call
+  std::string op;    // of a row of an op log: as layout::SlotRegistration::op
 };
 
 // One snapshot of the probe's own ring.
