@@ -39,7 +39,9 @@ StreamCapture QueryCapture(void* stream) {
   if (info.status == cudaStreamCaptureStatusInvalidated) {
     throw ProbeError(
         ErrorKind::kSystem,
-        "the stream's capture was already broken by an earlier error; nothing was probed");
+        "the stream's capture was already broken by an earlier error; nothing was probed. If no "
+        "error came before this one, Python may have collected a dead CUDA graph during the "
+        "capture: call gc.collect() before it");
   }
   return {info.status == cudaStreamCaptureStatusActive, info.id};
 }

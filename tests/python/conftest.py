@@ -1,5 +1,6 @@
 """Fixtures: a private daemon, job processes, graphs. GPU tests are marked `gpu`."""
 
+import gc
 import os
 import pathlib
 import shutil
@@ -120,8 +121,14 @@ def capture(function, warmup=1, **options):
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, **options):
-        result = function()
+    # A dead graph that is collected during a capture breaks the capture.
+    gc.collect()
+    gc.disable()
+    try:
+        with torch.cuda.graph(graph, **options):
+            result = function()
+    finally:
+        gc.enable()
     return graph, result
 
 

@@ -132,8 +132,10 @@ def test_reduce_overhead_s_trees_are_listed(daemon, fresh):
         compiled(x)
     torch.cuda.synchronize()
     new = [one for one in live(daemon) if one.order not in before]
-    assert len(new) == 1  # exactly the graphs that exist
-    assert new[0].replays >= 3 and new[0].nodes >= 1
+    # The trees also capture an empty graph, once, to keep their memory pool.
+    (one,) = [one for one in new if one.nodes != 0]
+    assert one.replays >= 3
+    assert [one.replays for one in new if one.nodes == 0] in ([], [0])
     torch._dynamo.reset()
 
 
@@ -141,13 +143,16 @@ def test_a_graph_captured_again_after_reset_is_a_new_one(daemon, fresh):
     probe, before = fresh
     x = torch.ones(4, device="cuda")
     captures = graphs_of_this_process(daemon).captures if _has_session(daemon) else 0
+    seen = []
     for _ in range(6):
         graph, _ = capture(lambda: probe(x + 1))
         graph.replay()
         torch.cuda.synchronize()
         graph.reset()
-    told = graphs_of_this_process(daemon)
-    assert told.captures == captures + 6
-    last = told.graphs[-1]
-    assert (last.state, last.replays, last.alike, last.alike_gone) == ("gone", 1, 6, 5)
+        seen.append(graphs_of_this_process(daemon).graphs[-1])
+    assert graphs_of_this_process(daemon).captures == captures + 6
+    assert [(one.state, one.replays) for one in seen] == [("gone", 1)] * 6
+    # The same line captures in both lanes, so both tests count together.
+    assert [one.alike - seen[0].alike for one in seen] == list(range(6))
+    assert [one.alike - one.alike_gone for one in seen] == [1] * 6
     assert not [one for one in live(daemon) if one.order not in before]

@@ -1,6 +1,7 @@
 """cgdebug.watch of models in CUDA graphs."""
 
 import gc
+import uuid
 
 import pytest
 import torch
@@ -107,7 +108,9 @@ def test_every_replay_of_a_captured_transformer_is_seen_and_its_bits_are_those_w
 def test_a_nan_planted_between_replays_is_named_by_its_layer(cli):
     model = make()
     w = cgdebug.watch(model)
-    graph, static, _ = replays(model)
+    label = uuid.uuid4().hex[:8]  # other tests of this process use the same names
+    with cgdebug.graph_label(label):
+        graph, static, _ = replays(model)
     with torch.no_grad():
         model.layers[2].up.weight[3, 5] = float("nan")
     graph.replay()
@@ -115,7 +118,7 @@ def test_a_nan_planted_between_replays_is_named_by_its_layer(cli):
     for probe in w.probes.values():
         assert probe._native.wait_consumed(10.0)
     key = cgdebug._native.probe_module().session()["uuid"][:8]
-    checked = cli("check", key)
+    checked = cli("check", key, "--graph", label)
     assert checked.returncode == 1, checked.stdout + checked.stderr
     first = next(line for line in checked.stdout.splitlines() if "fwd/" in line)
     assert "fwd/layers.2.up" in first and "replay 6" in first, checked.stdout
