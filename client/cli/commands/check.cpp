@@ -9,7 +9,7 @@
 #include "client/analysis/check_report.h"
 #include "client/cli/command.h"
 #include "client/cli/sources.h"
-#include "client/cli/views/source_table.h"
+#include "client/cli/views/source_rows.h"
 #include "daemon/core/options/whole_number.h"
 
 namespace cgdebug::cli {

@@ -12,6 +12,7 @@
 #include "client/cli/command.h"
 #include "client/cli/sources.h"
 #include "client/cli/views/json.h"
+#include "client/cli/views/live_table.h"
 #include "client/cli/views/source_table.h"
 #include "client/live/probe.h"
 #include "client/live/sessions.h"

@@ -8,7 +8,7 @@
 #include "client/analysis/check_report.h"
 #include "client/analysis/gaps.h"
 #include "client/cli/commands/overview.h"
-#include "client/cli/views/source_table.h"
+#include "client/cli/views/stats_table.h"
 
 namespace cgdebug::cli {
 namespace {

@@ -1,0 +1,92 @@
+// source_rows.h: the slots of a source, as the lines of its tables have them.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/analysis/align.h"
+#include "client/analysis/json_number.h"
+#include "client/cli/views/fold.h"
+#include "client/cli/views/terminal.h"
+#include "client/source/source.h"
+
+namespace cgdebug::cli {
+
+struct SourceRow {
+  std::size_t slot = 0;
+  std::vector<source::Key> keys;
+  std::uint64_t lost = 0;
+};
+
+// The slots that `scope` wants, in the order of their graphs.
+Result<std::vector<SourceRow>> RowsOf(source::Source& source, const analysis::Scope& scope);
+
+std::string ReplaysText(const std::vector<source::Key>& keys);
+Json SlotJson(const source::Slot& slot, const SourceRow& row);
+
+// Over every snapshot of a slot. What cannot be read is counted and told, not left out in silence.
+struct Totals {
+  std::vector<double> abs_max;  // of the finite elements
+  std::vector<double> spark;    // the same; infinite where not every element is finite
+  double min = NAN;
+  double max = NAN;
+  double mean_sum = 0;
+  std::uint64_t finite_snapshots = 0;
+  std::uint64_t nonfinite_snapshots = 0;
+  std::uint64_t unread = 0;
+  // The first NaN or Inf, and in which slot.
+  std::optional<source::Moment> first_bad;
+  std::size_t first_bad_slot = 0;
+};
+
+Totals TotalsOf(source::Source& source, const SourceRow& row);
+
+// What is to be shown of several slots in one line.
+struct Folded {
+  std::string tensor;  // their type, or how many
+  std::string device;
+  std::string graph;
+  std::uint64_t snapshots = 0;
+  std::uint64_t last_replay = 0;
+  std::uint64_t lost = 0;
+  std::uint64_t bad = 0;  // slots
+  Totals totals = {};
+};
+
+Folded Summarize(source::Source& source, const std::vector<const SourceRow*>& fold);
+std::string FindingsText(const source::Source& source, const Folded& folded, const Style& style);
+
+FoldKey FoldKeyOf(const source::Slot& slot);
+Folds<SourceRow> FoldsOf(const source::Source& source, const std::vector<SourceRow>& rows,
+                         bool is_whole);
+
+// Whether a probe and a rank are not enough to say which tensor is meant.
+bool HasSeveralJobs(const source::Source& source);
+
+// Columns that say which job a row belongs to, if the rows differ in that.
+class OwnerColumns {
+ public:
+  explicit OwnerColumns(const source::Source& source);
+
+  std::vector<TextTable::Column> Columns() const {
+    std::vector<TextTable::Column> columns;
+    if (has_jobs_) columns.push_back({"SESSION"});
+    if (has_ranks_) columns.push_back({"RANK", TextTable::Align::kRight});
+    return columns;
+  }
+  std::vector<std::string> Cells(const source::Slot& slot) const {
+    std::vector<std::string> cells;
+    if (has_jobs_) cells.push_back(Printable(slot.session));
+    if (has_ranks_) cells.push_back(std::to_string(slot.rank));
+    return cells;
+  }
+
+ private:
+  bool has_jobs_;
+  bool has_ranks_;
+};
+
+}  // namespace cgdebug::cli
