@@ -24,7 +24,7 @@ constexpr std::size_t kSparePayloadBytes = 64u << 20;
 
 }  // namespace
 
-// Where memory runs out the daemon ends at once, as by SIGKILL: the credits have not moved, and the
+// If memory runs out, the daemon ends at once, as by SIGKILL: the credits have not moved, and the
 // next daemon reads on from there. Unwinding would close recordings as if they were whole.
 void RunDaemon(const DaemonOptions& options, const std::string& socket_path,
                Instance instance) noexcept {

@@ -8,8 +8,8 @@
 namespace cgdebug {
 
 // Reads and serves until there is nothing left to do or a client or signal stops it. The calling
-// thread serves; a second one reads. Ends the process where memory runs out. Requires: the log is
-// set up; SIGTERM and SIGINT are not blocked.
+// thread serves; a second one reads. Ends the process if memory runs out. Requires: the log is set
+// up; SIGTERM and SIGINT are not blocked.
 void RunDaemon(const DaemonOptions& options, const std::string& socket_path,
                Instance instance) noexcept;
 

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kPipeFd = 3;
 
-// Every descriptor above 2 but the pipe, which becomes number 3.
+// Closes every descriptor above 2 except the pipe, which becomes number 3.
 void CloseInherited(UniqueFd* pipe) {
   if (pipe->get() != kPipeFd) {
     dup3(pipe->get(), kPipeFd, O_CLOEXEC);

@@ -8,8 +8,8 @@
 
 namespace cgdebug {
 
-// In the detached process: tells the starter how it went, so that the starter ends when the daemon
-// can be talked to, with an error that the starter reads.
+// In the detached process: tells the starter that clients can connect, or why the daemon failed.
+// The starter ends when it has read that.
 class Starter {
  public:
   Starter() = default;  // no process waits
@@ -25,12 +25,12 @@ class Starter {
 struct Detached {
   Starter starter;  // in the daemon
   bool is_starter = false;
-  bool ok = false;  // in the starter: what the daemon told
+  bool ok = false;  // in the starter: whether the daemon came up
   std::string text;
 };
 
-// Forks twice and returns in both: in the starter when the daemon has told how it went, and in the
-// daemon: its own session, working directory "/", umask 077, 0 to 2 on /dev/null, no other
+// Forks twice and returns in two processes: in the starter, when the daemon has reported; and in
+// the daemon, with its own session, working directory "/", umask 077, 0 to 2 on /dev/null, no other
 // descriptor, no signal blocked or ignored.
 // Requires: one thread.
 Result<Detached> Detach();
@@ -38,8 +38,8 @@ Result<Detached> Detach();
 // Raises the process's soft limits to the hard ones: a daemon maps the rings and writes the
 // recordings of many jobs.
 void RaiseLimits();
-// Gives up what a daemon that a job started has from that job and not from its user: the cores that
-// the rank is bound to, its nice value.
+// Gives up what a daemon inherits from the job that started it: the cores that the rank is bound
+// to, and its nice value.
 void LeaveJobsShare();
 
 }  // namespace cgdebug

@@ -1,4 +1,4 @@
-// instance.h: one daemon a user and socket.
+// instance.h: one daemon per user and socket.
 #pragma once
 
 #include <optional>

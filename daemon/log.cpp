@@ -17,7 +17,7 @@
 
 #include "daemon/core/base/suggest.h"
 
-// As a library, spdlog has the sink for its own mutexes only.
+// The spdlog library contains the sink for its own mutexes only.
 #ifndef SPDLOG_HEADER_ONLY
 #include <spdlog/sinks/base_sink-inl.h>
 #endif

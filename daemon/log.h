@@ -5,9 +5,9 @@
 //   CGDEBUG_LOG=warn,+ingest,-rpc  default warn, ingest at debug, rpc errors only
 //
 // Messages below their level are not lost at once: the last 64 stay in a ring and are written out
-// before the next error. They are formatted for that, so debug is for what happens to a session or
-// a connection; what happens to every snapshot is trace, which costs nothing unless it is asked
-// for.
+// before the next error. They are formatted for that, so log at debug only what happens to a
+// session or a connection. Log what happens to every snapshot at trace, which costs nothing unless
+// it is asked for.
 #pragma once
 
 #include <spdlog/logger.h>

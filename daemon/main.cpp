@@ -1,4 +1,4 @@
-// cgdebug-daemon: see options.cpp for what it can be told.
+// cgdebug-daemon; options.cpp lists its options.
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -41,7 +41,7 @@ int Fail(const std::string& text) {
   return kExitTrouble;
 }
 
-// Says that another daemon serves, which is no error.
+// Says that another daemon serves, which is not an error.
 int Leave(const DaemonOptions& options, const std::string& other_socket, Starter starter) {
   const std::string text = "another daemon runs already, on " + other_socket;
   starter.Ready(text);
@@ -53,8 +53,8 @@ int Leave(const DaemonOptions& options, const std::string& other_socket, Starter
 
 // Claims mark and socket and sets up the log; tells the starter, then serves.
 int Serve(const DaemonOptions& options, const std::string& socket_path, Starter starter) {
-  signal(SIGXFSZ, SIG_IGN);  // a recording at the hard limit of files is an error of write()
-  signal(SIGPIPE, SIG_IGN);  // a starter or a job's terminal that is gone is an error of write()
+  signal(SIGXFSZ, SIG_IGN);  // a recording that hits the file size limit gets an error from write()
+  signal(SIGPIPE, SIG_IGN);  // if the starter or a job's terminal is gone, write() returns an error
   LogOptions log;
   log.filter = options.log_level;
   log.file = options.log_file;

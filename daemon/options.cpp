@@ -18,10 +18,10 @@ constexpr const char* kFooter =
     "Nothing needs to be started by hand: cgdebug-cli starts a daemon when there is none, and\n"
     "so does a probe that needs one. It ends by itself.\n\n"
     "  cgdebug-daemon --foreground --log-level debug   see what it does\n"
-    "  cgdebug-cli status                              ask the one that runs\n"
+    "  cgdebug-cli status                              ask the running daemon\n"
     "  cgdebug-cli daemon stop                         end it";
 
-// Room for every request but those that list hundreds of probes.
+// Room for every request except those that list hundreds of probes.
 constexpr std::uint64_t kLeastMessageBytes = 4u << 10;
 
 Result<std::chrono::milliseconds> ParseWait(const std::string& text) { return ParseDuration(text); }
@@ -83,7 +83,7 @@ ParsedOptions ParseOptions(int argc, char** argv) {
   app.add_flag("--foreground", options.foreground, "stay in this terminal");
   app.add_flag("--spawned", options.spawned, "started by a probe or a client: quiet");
   AddParsed(app, "--idle-timeout", &ParseWait, &options.idle_timeout, "DURATION",
-            "end after this long without a live job and a client; 0 = never (10m)");
+            "end after this long without a live job or a client; 0 = never (10m)");
   AddParsed(app, "--keep-dead", &ParseWait, &options.keep_dead, "DURATION",
             "how long the last values of an ended job stay readable (1h)");
   AddParsed(
@@ -93,7 +93,7 @@ ParsedOptions ParseOptions(int argc, char** argv) {
       ->check(WholeNumber(1, 4096))
       ->type_name("N");
   app.add_option("--workers", options.workers,
-                 "threads that copy and compute large snapshots; 0 = the reading one does it "
+                 "threads that copy and compute large snapshots; 0 = the reading thread does it "
                  "(max of min(4, cores/2) and min(8, cores/4))")
       ->check(WholeNumber(0, 64))
       ->type_name("N");

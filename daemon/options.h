@@ -31,7 +31,7 @@ struct DaemonOptions {
   std::chrono::milliseconds keep_dead = std::chrono::hours(1);
   std::uint64_t max_memory_bytes = std::uint64_t{1} << 30;
   std::size_t max_clients = 64;
-  std::optional<std::size_t> workers;  // nothing: DefaultWorkers()
+  std::optional<std::size_t> workers;  // absent: DefaultWorkers()
   std::uint64_t max_message_bytes = 16u << 20;
   recording::WriterOptions recording;
   std::string log_level;
@@ -39,7 +39,7 @@ struct DaemonOptions {
   pid_t exit_with = 0;
 };
 
-// What to do after the command line was read.
+// What to do once the command line is read.
 struct ParsedOptions {
   DaemonOptions options;
   bool done = false;  // --help, --version or an error: end with `exit_code`

@@ -103,10 +103,11 @@ void CheckProbe(const std::string& name, const ProbeOptions& options) {
     return byte < 0x20 || byte == 0x7f || kReservedInNames.find(c) != std::string_view::npos;
   });
   if (reserved != name.end() || name.front() == '!') {
-    throw ProbeError(
-        ErrorKind::kBadArgument,
-        "a probe's name has no control characters and none of " + std::string(kReservedInNames) +
-            ", which selectors such as 'blk*' and NAME@12 use, and no ! in front: '" + name + "'");
+    throw ProbeError(ErrorKind::kBadArgument,
+                     "a probe's name must not contain control characters or any of " +
+                         std::string(kReservedInNames) +
+                         " (selectors such as 'blk*' and NAME@12 use them), nor begin with !: '" +
+                         name + "'");
   }
   if (options.print && options.print->every == 0) {
     throw BadArgument(name, "TensorPrint(every) must be at least 1");
@@ -134,7 +135,7 @@ void CheckGraphLabel(const std::string& label) {
   // '@' ends a label in PROBE@g:LABEL@REPLAY, and '#' numbers graphs that share a label.
   if (label.find_first_of(std::string_view("@#\0", 3)) != std::string::npos) {
     throw ProbeError(ErrorKind::kBadArgument,
-                     "a graph's label has no '@', no '#' and no zero byte: '" + label + "'");
+                     "a graph's label must not contain '@', '#' or a zero byte: '" + label + "'");
   }
 }
 

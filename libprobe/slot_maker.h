@@ -10,7 +10,7 @@
 
 namespace cgdebug {
 
-// Everything fails with ProbeError and then leaves nothing behind.
+// Every call that fails throws ProbeError and leaves nothing behind.
 //
 // Thread: one at a time (the probe table's lock).
 class SlotMaker {

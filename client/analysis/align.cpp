@@ -49,7 +49,7 @@ class CallNames {
       if (const auto renamed = options_.names.find(name); renamed != options_.names.end()) {
         name = renamed->second;
       } else if (targets_.contains(name)) {
-        name.insert(0, 1, '\0');  // the map gives its namesake in B to another
+        name.insert(0, 1, '\0');  // the map gives B's probe of this name to another
       }
     }
     return {RankOf(slot), name, slot.invocation};
@@ -70,7 +70,7 @@ struct CapturedGraph {
   bool is_paired = false;
 };
 
-// The slots of one source that are looked at, and which of them are paired already.
+// The slots of one source to look at, and which of them are paired already.
 struct Side {
   std::vector<std::size_t> slots;  // in graph order
   std::map<std::size_t, Call> calls;
@@ -100,8 +100,8 @@ class Aligner {
     if (!done.ok()) return done.error();
     if (options_.by_step && result_.snapshots.empty() && !result_.slots.empty()) {
       return Error{
-          "no two snapshots have the same step: was cgdebug.step(n) called in both runs? Leave "
-          "--align step away to align by replay"};
+          "no two snapshots have the same step: was cgdebug.step(n) called in both runs? To "
+          "align by replay, leave out --align step"};
     }
     std::stable_sort(result_.snapshots.begin(), result_.snapshots.end(),
                      [](const SnapshotPair& x, const SnapshotPair& y) {
@@ -172,9 +172,9 @@ class Aligner {
     }
   }
 
-  // The numbers of captures mean nothing in another process, and neither does their order. Graphs
-  // that the user gave a label stand against those of the same label; the others against graphs of
-  // the same probes and shapes, or else of the same label, which is made of them.
+  // The numbers of captures mean nothing in another process, and neither does their order. Pairs
+  // graphs that the user labelled by their label, and the others by their probes and shapes, or
+  // else by the label that is made of these.
   void PairGraphs(Side* a, Side* b) {
     const auto pair_where = [&](const auto& is_same) {
       for (CapturedGraph& x : a->graphs) {
@@ -331,7 +331,7 @@ class Aligner {
     if (replays.empty()) return;
     result_.unmatched_count += replays.size();
     const Slot& info = source.slots()[slot];
-    result_.unmatched.push_back(fmt::format("{}{}: no step is known of replay {} of {}",
+    result_.unmatched.push_back(fmt::format("{}{}: the step of replay {} is not known in {}",
                                             source::SlotText(info), RankText(info),
                                             RangesText(replays), source.Describe().path));
   }

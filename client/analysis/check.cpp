@@ -40,7 +40,7 @@ struct Step {
 struct Scanned : SeenProbe {
   std::vector<Step> unchanged;
   bool ever_changed = false;
-  bool is_empty = false;  // also outside the replays that are looked at
+  bool is_empty = false;  // also outside the replays to look at
 };
 
 class Checker {
@@ -259,8 +259,8 @@ class Checker {
     return slot.graph_id == 0 && snapshot.serial != 0;
   }
 
-  // Whether a probe before `slot` changed in the same replay or, of eager calls, since the snapshot
-  // before. Another shape of the probe itself is not before it.
+  // Whether a probe before `slot` changed in the same replay or, for eager calls, since the
+  // snapshot before. Another shape of the same probe does not count.
   bool ChangedBefore(const Slot& slot, const Step& step) const {
     if (slot.graph_id != 0 || step.serial == 0) {
       const auto changed = first_changed_.find({GraphOf(slot), step.replay});
@@ -289,7 +289,7 @@ class Checker {
         run.Add(scanned.ever_changed ? FindingKind::kStale : FindingKind::kConstant, scanned.slot,
                 step.replay);
       }
-      // Zeros that stay zeros are told once.
+      // Zeros that stay zeros are reported once.
       if (run.finding && !IsAllZero(scanned.slot)) result_.findings.push_back(*run.finding);
     }
   }
@@ -338,8 +338,8 @@ class Checker {
     DescribeLeadUp(source_, of_graph, options_.frames, &first);
   }
 
-  // Eager calls with tensors of several shapes are several slots, and each counts its own calls: of
-  // no replay can all of them have a snapshot.
+  // Eager calls with tensors of several shapes are several slots, and each counts its own calls, so
+  // there is no replay in which all of them have a snapshot.
   bool IsOfSeveralShapes(const Slot& slot) const {
     return slot.graph_id == 0 &&
            std::count_if(scanned_.begin(), scanned_.end(), [&](const Scanned& other) {

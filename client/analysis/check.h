@@ -46,13 +46,13 @@ struct FirstBad {
     double abs_max;
   };
   std::vector<Earlier> earlier = {};  // the same probe, the last replays before
-  double growth = 0;              // of abs_max a replay, over them; 0: not growing, or not evenly
+  double growth = 0;              // of abs_max per replay, over them; 0: not growing, or not evenly
   std::optional<Jump> jump = {};  // the first one in its graph, before it
 };
 
 enum class FindingKind {
-  kNonfinite,     // one a probe
-  kMismatch,      // a comparison that failed; one a probe
+  kNonfinite,     // one per probe
+  kMismatch,      // a comparison that failed; one per probe
   kNearOverflow,  // above half of the dtype's largest
   kStale,         // stopped changing while an earlier probe of its graph still did
   kNeverWritten,  // has no snapshot though others of its graph have
@@ -89,7 +89,7 @@ struct Check {
   std::vector<std::string> missing;  // sentences
   std::uint64_t missing_count = 0;
   std::vector<std::uint64_t> replays;  // that were looked at, of any probe; ascending
-  bool goes_on = false;                // more will come; nothing of that is missing yet
+  bool goes_on = false;                // more will come, and does not count as missing
   recording::Account account;          // of the probes that were looked at
 
   bool found() const {
@@ -98,7 +98,7 @@ struct Check {
     }
     return false;
   }
-  // Whether "nothing found" may be said. Nothing to look at is not enough.
+  // Whether "nothing found" may be said: something was looked at, and nothing was missing.
   bool complete() const { return missing_count == 0 && snapshots > 0; }
 };
 

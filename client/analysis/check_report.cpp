@@ -225,7 +225,7 @@ std::string FindingsText(Source& source, const Check& check, std::size_t max_row
   return text;
 }
 
-// What "nothing found" is about, where that is not every replay.
+// The replays that "nothing found" covers, if not all.
 std::string Where(const Check& check) {
   if (check.replays.empty()) return "";
   if (check.missing_count > 0) {

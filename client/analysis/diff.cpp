@@ -138,7 +138,7 @@ class Comparer {
     bool is_before_first = false;  // in the replay of the first difference
   };
 
-  // Here and not only where values are compared: with equal bytes nothing is.
+  // Checked here as well, because values with equal bytes are never compared.
   Result<void> CheckTolerances() const {
     for (const auto& [name, value] : {std::pair("rtol", options_.rtol), {"atol", options_.atol}}) {
       if (!value || (std::isfinite(*value) && *value >= 0)) continue;
@@ -159,7 +159,7 @@ class Comparer {
   void AddNotCompared(ProbeDiff* probe, const source::Key& key, const std::string& why) {
     ++result_.missing_count;
     ++probe->not_compared;
-    // One sentence a probe: the first says it for the others.
+    // One sentence per probe: the first stands for the others.
     NotCompared& first = not_compared_[probe];
     if (first.count++ == 0) first = {key.replay, why, 1};
   }

@@ -1,4 +1,4 @@
-// diff.h: what differs between two sources, and first of all where it begins.
+// diff.h: what differs between two sources, and where the difference begins.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ struct DiffOptions {
   std::optional<double> atol;
   bool equal_nan = false;
   bool bitwise = false;
-  // Takes values for equal whose recorded hashes are equal, and does not read them. Without it,
-  // what is called equal was read and held against its hash.
+  // Takes values with equal recorded hashes for equal, without reading them. Otherwise, values that
+  // are called equal were read and checked against their hashes.
   bool trusts_hashes = false;
   bool stops_after_first = false;  // looks at nothing after the replay of the first difference
   std::size_t topk = 0;            // of the first difference: its K largest
@@ -33,7 +33,7 @@ struct Difference {
   source::Snapshot a = {};
   source::Snapshot b = {};
   numerics::CompareOptions tolerance = {};
-  std::optional<numerics::CompareResult> values = {};  // absent: they cannot be compared; why:
+  std::optional<numerics::CompareResult> values = {};  // absent: they cannot be compared
   std::string reason = {};
   std::vector<std::string> statistics = {};  // that differ, where only these were recorded
   struct Element {
@@ -49,7 +49,7 @@ struct Difference {
   std::uint64_t different_after = 0;
 };
 
-// Snapshots that agree, by what is known of them.
+// Snapshots that agree, by how that is known.
 struct Equal {
   std::uint64_t bits = 0;        // the values were read: every bit is the same
   std::uint64_t tolerance = 0;   // the values were read: all within the tolerance
@@ -67,8 +67,8 @@ struct ProbeDiff {
   std::uint64_t different = 0;
   std::uint64_t not_compared = 0;
   std::uint64_t first_different = 0;  // position; with different > 0
-  bool has_values = false;            // of what differs; then:
-  double max_abs = 0;                 // of finite differences; the others are counted:
+  bool has_values = false;            // of what differs; the numbers below then hold
+  double max_abs = 0;                 // of finite differences; with_nonfinite counts the others
   double max_rel = 0;
   std::uint64_t with_nonfinite = 0;  // snapshots with elements whose difference is NaN or infinite
 };

@@ -99,7 +99,7 @@ std::string FirstText(Source& a, Source& b, const Diff& diff) {
   return text;
 }
 
-// How it is known that they agree; with the numbers where there are several ways.
+// How it is known that they agree; with counts if there are several ways.
 std::string EqualText(const Equal& equal) {
   const std::pair<std::uint64_t, const char*> ways[] = {
       {equal.bits, "bit for bit"},

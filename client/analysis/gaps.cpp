@@ -12,8 +12,8 @@ namespace {
 
 using source::Key;
 
-// Why a range of replays leaves nothing to look at; empty when it leaves something, or the source
-// has nothing anyway.
+// Why a range of replays leaves nothing to look at; empty if it leaves something, or if the source
+// is empty anyway.
 std::string EmptyRangeText(source::Source& source, const Scope& scope) {
   std::optional<std::uint64_t> first, last;
   for (std::size_t slot = 0; slot < source.slots().size(); ++slot) {

@@ -12,9 +12,9 @@ namespace cgdebug::analysis {
 
 struct GapSummary {
   std::uint64_t count = 0;             // snapshots that are missing; an unknown end counts as one
-  std::vector<std::string> sentences;  // one a slot, and one for an end that is missing
+  std::vector<std::string> sentences;  // one per slot, and one for a missing end
   recording::Account account;          // of all slots in scope, whatever replays are looked at
-  // Why more will come: nothing of that is missing yet. Empty when nothing will.
+  // Why more will come, which does not count as missing. Empty if nothing will.
   std::string goes_on;
 };
 
@@ -24,7 +24,7 @@ GapSummary SummarizeGaps(source::Source& source, const Scope& scope);
 // them, but they are missing too. For commands that do not read the snapshots themselves.
 void AddUnreadable(source::Source& source, const Scope& scope, GapSummary* summary);
 
-// All of it in sentences; empty when the source is complete.
+// Everything that is missing, in sentences; empty if the source is complete.
 std::vector<std::string> WhyNotComplete(source::Source& source);
 
 }  // namespace cgdebug::analysis

@@ -1,4 +1,4 @@
-// statistics_verdict.h: what can be said of two snapshots of which only statistics were recorded.
+// statistics_verdict.h: compares two snapshots of which only statistics were recorded.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ struct RecordedStats {
 
 struct StatisticsVerdict {
   enum class Kind {
-    kSame,  // all statistics and the XOR hash: the same values with all likelihood, in some order
+    kSame,  // all statistics and the XOR hash: very probably the same values, in some order
     kDifferent,
     kUnknown,
   };
@@ -30,8 +30,8 @@ struct StatisticsOptions {
   bool has_tolerance = false;  // rtol or atol was given: what differs may lie within them
 };
 
-// As for assert_close, NaN equals nothing unless `tolerance.equal_nan`. Then the hash proves no
-// difference where there is a NaN, since NaN has many bit patterns.
+// As for assert_close, NaN equals nothing unless `tolerance.equal_nan`. With `equal_nan`, unequal
+// hashes prove no difference if there is a NaN, because NaN has many bit patterns.
 StatisticsVerdict JudgeStatistics(const RecordedStats& a, const RecordedStats& b,
                                   const numerics::CompareOptions& tolerance,
                                   const StatisticsOptions& options);

@@ -32,7 +32,7 @@ std::vector<DamagedSnapshot> FindDamaged(const source::Source& source,
   const std::size_t threads = std::clamp<std::size_t>(
       std::min<std::size_t>(std::thread::hardware_concurrency(), count / kWorthAThread), 1,
       kMaxThreads);
-  // Each takes one stretch, so that it reads on where it was.
+  // Each thread takes one stretch, so that it reads sequentially.
   std::vector<std::future<std::vector<DamagedSnapshot>>> others;
   for (std::size_t i = 1; i < threads; ++i) {
     others.push_back(std::async(kPolicy, FindWithin, std::cref(source), std::cref(snapshots),

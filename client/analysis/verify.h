@@ -1,4 +1,4 @@
-// verify.h: values held against their recorded hashes.
+// verify.h: checks values against their recorded hashes.
 #pragma once
 
 #include <cstddef>

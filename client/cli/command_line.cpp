@@ -66,7 +66,7 @@ void AddGlobals(CLI::App& app, GlobalOptions& options) {
       ->type_name("PATH")
       ->group(group);
   app.add_option("-s,--session", options.session,
-                 "key, label, run id or pid of a job, also of one in a recording")
+                 "key, label, run id or pid of a job, live or recorded")
       ->type_name("SESSION")
       ->group(group);
   app.add_option("--ranks", options.ranks, "only these ranks: 0,1,8..15")

@@ -70,11 +70,11 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli record list\n"
      "  cgdebug-cli record stop\n",
      AddRecord},
-    {"freeze", "Writes what is left of a job's newest replays to disk, of a dead one too",
+    {"freeze", "Writes what is left of a job's newest replays to disk, even of a dead job",
      "  cgdebug-cli freeze -o runs/last.cgrec\n"
      "  cgdebug-cli freeze train-4711 -o runs/crash.cgrec --last 4\n",
      AddFreeze},
-    {"query", "SQL over the snapshots of a source; nothing can be changed through it",
+    {"query", "Read-only SQL over the snapshots of a source",
      "  cgdebug-cli query runs/a.cgrec 'SELECT * FROM v_first_nonfinite'\n"
      "  cgdebug-cli query --examples\n"
      "  cgdebug-cli query --schema\n",
@@ -84,7 +84,7 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli export runs/a.cgrec --to csv -o stats.csv\n"
      "  cgdebug-cli export runs/a.cgrec --to perfetto -o trace.json\n",
      AddExport},
-    {"verify", "Reads every byte of a recording and holds it against its checksums",
+    {"verify", "Checks every byte of a recording against its checksums",
      "  cgdebug-cli verify runs/a.cgrec\n"
      "  cgdebug-cli verify --json runs/\n",
      AddVerify},

@@ -10,10 +10,11 @@
 
 namespace cgdebug::cli {
 
-// Whether a daemon's Get cannot answer it: a file, or another selector than a number.
+// Whether a daemon's Get cannot answer it: it names a file, or selects by something other than a
+// replay number.
 bool NeedsSource(const Inside& inside);
 
-// Which snapshot is meant.
+// The snapshot that is meant.
 struct FoundTensor {
   std::size_t slot = 0;
   source::Key key = {};
@@ -29,7 +30,7 @@ Result<FoundTensor> FindTensor(source::Source& source, const RankSet& ranks, con
 Result<source::Tensor> LoadTensor(source::Source& source, const FoundTensor& found);
 
 // Keeps "[0, :8]" of the tensor, as NumPy would; a number drops its dimension. The statistics are
-// computed again. Fails: no slice, one that selects nothing, or there are no values.
+// computed again. Fails: it is not a slice, it selects nothing, or there are no values.
 Result<void> CutSlice(source::Tensor* tensor, const std::string& slice);
 
 }  // namespace cgdebug::cli

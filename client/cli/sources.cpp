@@ -60,7 +60,7 @@ int PickSession(Context& context, const std::string& selector,
   }
   if (labels.empty()) {
     return context.Fail(kExitTrouble,
-                        fmt::format("{} knows no session: leave --session out", path));
+                        fmt::format("{} knows no session: leave out --session", path));
   }
   if (wanted.empty()) {
     return context.Fail(kExitNoMatch,
@@ -138,8 +138,8 @@ std::string RanksHere(source::Source& source) {
   for (const auto& [id, run] : runs) {
     if (run.ranks.size() >= run.world_size) continue;
     text += fmt::format(
-        "{}rank{} {} of {}: the others are not in here; recordings are joined by "
-        "cgdebug-cli merge\n",
+        "{}rank{} {} of {}: the others are not in here; to join recordings, type: "
+        "cgdebug-cli merge --help\n",
         runs.size() > 1 ? id + ": " : "", run.ranks.size() == 1 ? "" : "s",
         analysis::RangesText({run.ranks.begin(), run.ranks.end()}), run.world_size);
   }

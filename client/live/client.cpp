@@ -17,7 +17,7 @@ namespace cgdebug::client {
 namespace {
 
 constexpr const char* kRestart = "Type: cgdebug-cli daemon stop   and run this again";
-// A length that the daemon announces is believed up to here; the rest is allocated as it comes.
+// Allocates up to this much on the daemon's word; allocates the rest as it comes.
 constexpr std::uint64_t kReserveBytes = 256u << 20;
 
 Failure FailureOf(v1::Error::Code code) {
@@ -317,7 +317,7 @@ Result<void> Client::ReceivePayload(std::uint64_t request_id, std::uint64_t payl
     if (frame->header.kind != wire::FrameKind::kPayload ||
         frame->body.size() > payload_bytes - payload->size()) {
       channel_.reset();
-      return Fail(Failure::kOther, "the daemon sent another payload than it announced");
+      return Fail(Failure::kOther, "the daemon sent a different payload from the one it announced");
     }
     payload->append(frame->body);
     more = frame->header.more();

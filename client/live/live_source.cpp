@@ -25,7 +25,7 @@ class LiveSource : public source::Source {
  public:
   explicit LiveSource(client::Client& client) : client_(client) {}
 
-  // `shown`: how many snapshots those of its probes produced that the daemon shows.
+  // `shown`: how many snapshots the session's probes that the daemon shows have produced.
   void AddSession(const v1::Session& session, std::uint64_t shown) {
     labels_.push_back(session.label());
     jobs_.push_back(session);
@@ -122,8 +122,7 @@ class LiveSource : public source::Source {
   }
 
   // The counters say how many snapshots are gone and why; the ordinals of those that are left say
-  // where. Nobody knows which of the missing ones were never read, so the oldest are taken for
-  // them.
+  // where. Which of the missing ones were never read is not known, so the oldest are assumed.
   std::vector<source::Gap> Gaps() override {
     std::vector<source::Gap> gaps;
     for (std::size_t slot = 0; slot < slots_.size(); ++slot) {

@@ -1,4 +1,4 @@
-// live_source.h: what the daemon holds in memory of a job, as a source.
+// live_source.h: a live job as a source: what the daemon holds in memory of it.
 #pragma once
 
 #include <memory>

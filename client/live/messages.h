@@ -1,4 +1,4 @@
-// messages.h: the daemon's answers as the model that recordings and files share.
+// messages.h: converts the daemon's answers to the model that recordings and files share.
 #pragma once
 
 #include <string>

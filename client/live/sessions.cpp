@@ -15,7 +15,7 @@ namespace {
 
 using Ranks = std::set<std::uint64_t>;
 
-constexpr std::int32_t kMostRanks = 1 << 20;  // what a job says of itself is not trusted
+constexpr std::int32_t kMostRanks = 1 << 20;  // a job's own claims are not trusted
 
 Ranks RanksOf(const JobRanks& job) {
   Ranks ranks;
@@ -31,7 +31,7 @@ std::int32_t WorldSize(const JobRanks& job) {
   return std::min(size, kMostRanks);
 }
 
-// What its launcher put on this machine; nothing where it does not tell.
+// The ranks that the launcher put on this machine; empty if it does not tell.
 Ranks LocalRanks(const JobRanks& job) {
   Ranks ranks;
   for (const v1::Session* session : job.sessions) {

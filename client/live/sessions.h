@@ -1,5 +1,4 @@
-// sessions.h: the sessions that the daemon lists: which of them are meant, and what they are in
-// words.
+// sessions.h: the sessions that the daemon lists: how to select them, and how to describe them.
 #pragma once
 
 #include <string>
@@ -13,7 +12,7 @@ namespace cgdebug::live {
 // "alive", "exited" (said goodbye), "died" (did not).
 std::string_view StateText(v1::Session::State state);
 
-// Since it began; of a dead one, while it lived.
+// How long ago it began; for a dead session, how long it lived.
 double AgeSeconds(const v1::Session& session);
 
 // Whether `selector` (a key, a prefix of the uuid, a label, a run id or a pid; empty = all) names

@@ -34,9 +34,9 @@ struct Target {
   recording::Slot slot;
   std::string session_uuid;
   std::vector<Item> items = {};   // by ordinal, each once
-  std::vector<Item> others = {};  // by ordinal: what another recording has of the same
+  std::vector<Item> others = {};  // by ordinal: the same snapshots in another recording
   std::vector<Loss> losses = {};  // by ordinal, once it is settled
-  // The ordinals that each recording was about: after the first, up to the second.
+  // The ordinals that each recording covers: after the first, up to the second.
   std::vector<std::pair<std::uint64_t, std::uint64_t>> stretches = {};
   std::size_t written_losses = 0;  // the first of them
 };
@@ -157,7 +157,7 @@ class Copier {
     for (const Loss& loss : target->losses) result_.lost += loss.count;
   }
 
-  // What the job produced between two recordings, while none was written.
+  // Adds what the job produced between two recordings, while none was written.
   void AddHoles(Target* target) const {
     std::ranges::sort(target->stretches);
     std::uint64_t told = target->stretches.front().first;
@@ -255,7 +255,7 @@ class Copier {
     return {};
   }
 
-  // Those before `ordinal`: the writer takes a slot's ordinals in their order.
+  // Copies the losses before `ordinal`: the writer takes a slot's ordinals in order.
   Result<void> CopyLosses(Target* target, std::uint64_t ordinal) {
     for (; target->written_losses < target->losses.size(); ++target->written_losses) {
       Loss loss = target->losses[target->written_losses];

@@ -30,8 +30,8 @@ struct CopyResult {
 };
 
 // A snapshot that several recordings have is written once; a snapshot lost in one recording but
-// present in another is not lost. The copy is `complete()` only if everything it was made from is.
-// If the result `is_nothing`, nothing is written.
+// present in another is not lost. The copy is `complete()` only if all its sources are. If the
+// result `is_nothing`, nothing is written.
 // Fails: `to` exists or cannot be written; what was written stays there.
 Result<CopyResult> CopyRecordings(const std::vector<const recording::RecordingReader*>& from,
                                   const std::string& to, const CopyOptions& options);

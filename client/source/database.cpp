@@ -50,7 +50,7 @@ class Filler {
     Statement probe(database_, "insert into probe values (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
     for (std::size_t i = 0; i < source_.slots().size(); ++i) {
       const Slot& slot = source_.slots()[i];
-      // Sessions by label: that is all that every source knows of them.
+      // Sessions by label, the only thing that every source knows of them.
       const auto [found, is_new] =
           sessions_.try_emplace({slot.session, slot.rank}, sessions_.size() + 1);
       const std::uint64_t id = found->second;
@@ -219,7 +219,7 @@ Result<Database> MakeDatabase(Source& source) {
   // The slots differ where a part of the recording was selected.
   if (recordings.size() == 1 && source.Describe().kind == "recording" &&
       source.slots().size() == recordings.front()->slots().size()) {
-    // If nobody may write where it lies, the same tables are made in memory.
+    // If the place is not writable, the same tables are made in memory.
     if (Result<Database> own = OpenCatalogue(recordings.front()->directory()); own.ok()) return own;
   }
   return FillDatabase(source);
@@ -233,7 +233,7 @@ Result<QueryResult> Query(sqlite3* database, const std::string& sql,
     return Error{sqlite3_errmsg(database)};
   }
   const PreparedQuery statement(prepared);
-  if (!statement) return Error{"there is no statement in it"};
+  if (!statement) return Error{"there is no SQL statement in it"};
   if (rest != nullptr && std::string_view(rest).find_first_not_of(" \t\n;") != std::string::npos) {
     return Error{"one statement at a time"};
   }

@@ -1,4 +1,4 @@
-// merged_source.h: several sources as one, and one as a part of itself.
+// merged_source.h: shows several sources as one, or a part of one source.
 #pragma once
 
 #include <functional>

@@ -26,7 +26,7 @@ bool EndedAsWanted(const RecordingReader& reader) {
   return reader.closed() && recording::HadAll(reader.stop_reason());
 }
 
-// Whether every process of this machine that the recording is about has ended. A job in a container
+// Whether every process of this machine that the recording covers has ended. A job in a container
 // has process ids of its own, so for it the answer may be wrong.
 bool JobsAreGone(const RecordingReader& reader) {
   return !reader.sessions().empty() &&
@@ -36,7 +36,7 @@ bool JobsAreGone(const RecordingReader& reader) {
 }
 
 // A daemon closes a recording some milliseconds after its last job ended. A user who asks right
-// after the job has to see a whole recording.
+// after the job must see a whole recording.
 Result<void> WaitForClose(RecordingReader* reader) {
   constexpr auto kPatience = std::chrono::seconds(2);
   constexpr auto kPoll = std::chrono::milliseconds(5);
@@ -116,7 +116,7 @@ class RecordingSource : public Source {
     return ToValues(reader_->ReadPayload(*ref));
   }
 
-  // Only a finished recording is mapped: what is written to, or was cut off, may lose its end.
+  // Maps only a finished recording: one that is being written or was cut off may lose its end.
   Result<Values> LoadWritable(const Snapshot& snapshot) override {
     if (snapshot.payload_bytes < kWorthMappingBytes || !reader_->closed()) return Load(snapshot);
     const Result<SnapshotRef> ref = RefOf(snapshot.slot, snapshot.key);
@@ -150,7 +150,7 @@ class RecordingSource : public Source {
     return reader_->AccountOf(Id(slot));
   }
 
-  // A daemon that goes on with a recording writes down again what the one before it found.
+  // A daemon that continues a recording writes down again what the earlier daemon found.
   std::vector<Finding> Findings() override {
     std::vector<Finding> findings;
     std::set<std::pair<std::int64_t, recording::MarkKind>> told;

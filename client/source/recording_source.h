@@ -12,7 +12,8 @@ namespace cgdebug::source {
 // Fails: no recording there, or one of another version.
 Result<std::unique_ptr<Source>> OpenRecording(const std::string& directory);
 
-// Several as one, for instance one a rank. What cannot be read is told in Description::unread.
+// Opens several as one, for instance one per rank. Description::unread lists those that cannot be
+// read.
 // Fails: none can be read.
 Result<std::unique_ptr<Source>> OpenRecordings(const std::string& folder,
                                                const std::vector<std::string>& directories);

@@ -26,7 +26,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // as the format's own library
 constexpr const char* kMetadata = "__metadata__";
 constexpr const char* kNoSafetensors =
-    "it does not look like a .safetensors file, which are the only files that are read; a "
+    "it does not look like a .safetensors file, the only kind of file that can be read; a "
     "recording is a directory, NAME.cgrec. Type for example: cgdebug-cli info NAME.cgrec";
 
 struct TypeName {
@@ -34,7 +34,7 @@ struct TypeName {
   std::string_view ours;
   std::uint64_t bytes;  // of one element
 };
-// Those of torch that cannot be probed.
+// Types of torch that cannot be probed.
 constexpr TypeName kOtherTypes[] = {
     {"U16", "uint16", 2}, {"U32", "uint32", 4}, {"U64", "uint64", 8}};
 
@@ -90,7 +90,7 @@ Result<std::string> ReadHeader(const UniqueFd& fd, std::uint64_t file_bytes) {
       !ReadAt(fd, 0, &length_untrusted, sizeof(length_untrusted))) {
     return Error{kNoSafetensors};
   }
-  // Eight bytes of any other file are hardly ever so small a number.
+  // The first eight bytes of any other file hardly ever make so small a number.
   if (length_untrusted > kMaxHeaderBytes) return Error{kNoSafetensors};
   std::string text(std::min(length_untrusted, file_bytes - sizeof(length_untrusted)), '\0');
   if (length_untrusted > text.size() ||
@@ -115,7 +115,7 @@ Result<Json> ParseHeader(std::string_view text) {
   };
   Json header = Json::parse(text.begin(), text.end(), callback, /*allow_exceptions=*/false);
   if (is_too_deep || header.is_discarded() || !header.is_object()) {
-    return Error{"its header is no JSON object"};
+    return Error{"its header is not a JSON object"};
   }
   if (!repeated.empty()) return Error{"its header names '" + repeated + "' twice"};
   return header;
@@ -145,7 +145,7 @@ Result<SafetensorsTensor> ParseTensor(const std::string& name, const Json& entry
   }
   const std::optional<std::uint64_t> begin = Unsigned(entry["data_offsets"][0]);
   const std::optional<std::uint64_t> end = Unsigned(entry["data_offsets"][1]);
-  if (!begin || !end || *begin > *end) return bad("its data_offsets are no range");
+  if (!begin || !end || *begin > *end) return bad("its data_offsets are not a range");
   if (*end > data_bytes) {
     return bad(
         fmt::format("its values end at byte {}, the file has {}: it is cut off", *end, data_bytes));
@@ -155,7 +155,7 @@ Result<SafetensorsTensor> ParseTensor(const std::string& name, const Json& entry
   const std::optional<std::uint64_t> count = numerics::ElementCount(tensor.shape);
   std::uint64_t expected_bytes = 0;
   if (!count || (type && __builtin_mul_overflow(*count, type->bytes, &expected_bytes))) {
-    return bad("its shape is larger than 64 bits can say");
+    return bad("its shape does not fit 64 bits");
   }
   if (type && expected_bytes != tensor.bytes) {
     return bad(fmt::format("its shape and dtype take {} bytes, its data_offsets {}", expected_bytes,
@@ -169,7 +169,7 @@ bool IsSame(const struct stat& a, const struct stat& b) {
          a.st_mtim.tv_sec == b.st_mtim.tv_sec && a.st_mtim.tv_nsec == b.st_mtim.tv_nsec;
 }
 
-// What `export --to safetensors` wrote about itself; anything odd is as if it were not there.
+// Takes what `export --to safetensors` wrote about itself; ignores anything odd.
 void ApplyOwnMetadata(const Json& metadata, SafetensorsFile* file) {
   const auto text = metadata.find("cgdebug");
   if (text == metadata.end() || !text->is_string()) return;
@@ -218,7 +218,7 @@ Result<SafetensorsFile> Parse(const std::string& path, const UniqueFd& fd,
         fmt::format("{} bytes after the last tensor belong to none", data_bytes - used_bytes)};
   }
   if (const auto metadata = header->find(kMetadata); metadata != header->end()) {
-    if (!metadata->is_object()) return Error{"its __metadata__ is no JSON object"};
+    if (!metadata->is_object()) return Error{"its __metadata__ is not a JSON object"};
     ApplyOwnMetadata(*metadata, &file);
   }
   return file;

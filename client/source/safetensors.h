@@ -19,16 +19,15 @@ namespace cgdebug::source {
 struct SafetensorsTensor {
   std::string name;
   std::string dtype_name;                         // "BF16"
-  layout::Dtype dtype = layout::Dtype::kInvalid;  // kInvalid: a type of theirs that is not one of
-                                                  // ours
+  layout::Dtype dtype = layout::Dtype::kInvalid;  // kInvalid: not one of our types
   std::vector<std::uint64_t> shape;
   std::uint64_t offset = 0;  // of its values in the file
   std::uint64_t bytes = 0;
   // What `export --to safetensors` adds; defaults for any other file.
   std::uint64_t order = 0;
   std::uint64_t graph_id = 0;
-  std::string graph;            // what the graph was called,
-  bool graph_is_given = false;  // by the user
+  std::string graph;            // the name of the graph
+  bool graph_is_given = false;  // whether the user named it
   std::uint64_t serial = 0;     // of the replay; 0: unknown
   std::uint32_t invocation = 0;
   std::string probe;    // the name, without what export adds to keep names apart
@@ -44,8 +43,7 @@ struct SafetensorsFile {
   int rank = -1;
 };
 
-// Fails: a file that is cut off, that says anything about itself that cannot be, or whose header is
-// larger than the format allows.
+// Fails: a file that is cut off, contradicts itself, or has a header larger than the format allows.
 Result<SafetensorsFile> OpenSafetensors(const std::string& path);
 
 // The values, read into memory: a mapping of a file that is truncated would raise SIGBUS.

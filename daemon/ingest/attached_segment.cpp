@@ -245,7 +245,7 @@ void AttachedSegment::CheckProducer() {
   ScanDirectory();
   draining_ = true;
   // A dead job can have left at most a ring full per slot, plus what is read again. A stray child
-  // of it that goes on writing is not read for ever.
+  // that goes on writing is not read for ever.
   bool has_work = false;
   for (const SlotConsumer* slot : graph_order_) {
     drain_left_ += 2 * std::uint64_t{slot->slot()->registration.capacity};
@@ -265,7 +265,7 @@ void AttachedSegment::EndDrained() {
   if (exited) Release();
 }
 
-// Releases the mapping. The sinks have all of it.
+// Releases the mapping. The sinks have everything in it.
 void AttachedSegment::Release() {
   if (view_ == nullptr) return;
   released_last_ns_ = last_timestamp_ns();

@@ -20,7 +20,7 @@ namespace cgdebug::ingest {
 class AttachedSegment {
  public:
   ~AttachedSegment();
-  // Takes the reader's end and shows the session to the registry. `socket` is this daemon's.
+  // Becomes the segment's reader and shows the session to the registry. `socket` is this daemon's.
   // Requires: `view` is attached; the caller holds a SigbusGuard.
   // Fails: another daemon reads it.
   static Result<std::unique_ptr<AttachedSegment>> Adopt(std::unique_ptr<ring::SegmentView> view,

@@ -36,7 +36,8 @@ constexpr auto kThorough = milliseconds(20);  // how often every slot is looked 
 constexpr auto kRefresh = milliseconds(100);  // of counters of slots that have nothing new
 constexpr auto kPerSlot = microseconds(50);   // with many slots less often: at most 1 % of a core
 constexpr unsigned long kTimerSlackNs = 5'000;
-constexpr std::uint64_t kLarge = 128u << 10;  // a payload worth waking another thread for
+constexpr std::uint64_t kLarge =
+    128u << 10;  // payloads of this size are worth waking another thread for
 constexpr nanoseconds kGrace = std::chrono::minutes(10);
 constexpr auto kLongestStart = std::chrono::seconds(2);  // how long answers wait for jobs found
 constexpr auto kReclaim = std::chrono::minutes(1);       // of what other daemons' dead jobs left
@@ -149,7 +150,7 @@ void IngestLoop::FindSegments() {
   next_scan_ = Clock::now() + kRescan;
 }
 
-// Of every slot that existed before the call, so that the caller misses nothing.
+// The heads of every slot that existed before the call, so that the caller misses nothing.
 pipeline::RingHeads IngestLoop::Heads() {
   FindSegments();
   pipeline::RingHeads heads;

@@ -36,8 +36,8 @@ class IngestLoop {
   IngestLoop(const IngestLoop&) = delete;
   IngestLoop& operator=(const IngestLoop&) = delete;
 
-  // Returns when what was there before is read, or after two seconds: a client that starts a daemon
-  // asks it at once.
+  // Returns when everything that was there before is read, or after two seconds: a client that
+  // starts a daemon asks it at once.
   // Thread: any.
   void Start();
   void Stop();
@@ -46,7 +46,7 @@ class IngestLoop {
   using Clock = std::chrono::steady_clock;
   struct Segment {
     std::unique_ptr<AttachedSegment> attached;
-    bool checked = false;                                  // whether its job was looked for
+    bool checked = false;                                  // whether the job was looked for
     bool found_dead = false;                               // it was dead when it was found
     bool ended = false;                                    // its end was seen
     Clock::time_point expires = Clock::time_point::max();  // set when its job is gone

@@ -13,7 +13,7 @@
 
 namespace cgdebug::ingest {
 
-// A refused file is tried again when it changes and not before, so that rubbish costs one look.
+// A refused file is tried again only when it changes, so rubbish costs one look.
 //
 // Thread: the ingest thread.
 class SegmentWatcher {
@@ -34,7 +34,7 @@ class SegmentWatcher {
   std::vector<pipeline::SkippedFile> skipped() const;
 
  private:
-  struct Version {  // of a file: if it differs, so most likely does the content
+  struct Version {  // of a file: if it differs, the content most likely differs too
     ino_t inode = 0;
     off_t bytes = 0;
     std::int64_t changed_s = 0;

@@ -62,10 +62,10 @@ bool SlotConsumer::HasWork() const {
   return ring_.valid() && (again_ != 0 || ring_.accepted() > consumed_);
 }
 
-// A recording that goes on where an earlier daemon's ended may lack some of these.
+// A recording that continues an earlier daemon's may lack some of these.
 bool SlotConsumer::NeedsAllAgain() const { return slot_->Has(layout::kActionRecordToDisk); }
 
-// Large ones are read again only while there is nothing new: their writer may be waiting.
+// Reads large ones again only while there is nothing new: their writer may be waiting.
 void SlotConsumer::PrepareAgain() {
   const bool is_large = payload_bytes() > kAgainBytes / kAgainAtLeast;
   if (is_large && !NeedsAllAgain() && ring_.accepted() > consumed_) {
@@ -145,7 +145,7 @@ ReadStatus SlotConsumer::ReadNext() {
 SlotConsumer::Step SlotConsumer::Commit() {
   if (cut_off_) return Step::kIdle;
   if (is_again_) Deliver(true);
-  if (again_ == 0) TellFindings();  // the sinks have what there is of earlier replays
+  if (again_ == 0) TellFindings();  // the sinks have everything there is of earlier replays
   if (is_again_) return Step::kConsumed;
   switch (status_) {
     case ReadStatus::kOk:

@@ -55,7 +55,8 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   // about it; Commit() hands it to the sinks; Settle() moves the credit after they were flushed.
   // Thread: Prepare() on any one thread, if nothing else of the consumer runs meanwhile.
   bool HasWork() const;
-  // How far the producer has written; consumed(): up to where everything is consumed or lost.
+  // How far the producer has written. consumed() is the point up to which everything is consumed or
+  // lost.
   pipeline::RingHead head() const;
   std::uint64_t consumed() const { return consumed_; }
   // Whether an earlier daemon consumed the next one.

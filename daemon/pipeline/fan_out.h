@@ -1,4 +1,4 @@
-// fan_out.h: one sink that is several.
+// fan_out.h: one sink that passes everything to several.
 #pragma once
 
 #include <utility>

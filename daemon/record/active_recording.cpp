@@ -17,8 +17,8 @@ namespace {
 using layout::LossCause;
 using recording::StopReason;
 
-// Every probe has its replays, and nothing came for so long: no other probe is in the middle of
-// one.
+// If every probe has its replays, and nothing came for this long, no other probe is in the middle
+// of one.
 constexpr auto kQuiet = std::chrono::milliseconds(300);
 
 }  // namespace
@@ -143,8 +143,8 @@ ActiveRecording::Place ActiveRecording::PlaceOf(State* state, std::uint64_t repl
   return after ? Place::kAfter : Place::kInside;
 }
 
-// Ordinals that never came here: those that were wanted are lost to the recording. Between
-// snapshots that the live control asked for, all count as wanted.
+// Accounts for ordinals that never came here: the recording has lost those that were wanted.
+// Between snapshots that the live control asked for, all count as wanted.
 void ActiveRecording::Account(State* state, const Missing& all_missing) {
   Missing missing = all_missing;
   missing.last_ordinal = std::min(missing.last_ordinal, state->until);
@@ -317,7 +317,7 @@ void ActiveRecording::EndSession(const SessionPtr& session, bool died) {
   Note(writer_->AddMark(mark));
 }
 
-// A recording that stopped by itself is said once; its status keeps the reason.
+// Reports once that a recording stopped by itself; its status keeps the reason.
 void ActiveRecording::Note(const Result<void>& written) {
   if (written.ok() || std::exchange(said_stopped_, true)) return;
   Log("sinks")->error("{}", written.error().message);
@@ -332,12 +332,12 @@ StopReason ActiveRecording::Over() const {
   if (stopped != StopReason::kNone) return stopped;
   const bool is_owned = request_.owner != 0 && (kill(request_.owner, 0) == 0 || errno != ESRCH);
   if (!sessions_.empty() && alive_.empty() && !is_owned) return StopReason::kJobEnded;
-  // Of one that a client stops, the client tells.
+  // If a client stops the recording, the client gives the reason.
   if (ending_) return is_late_ ? StopReason::kReached : StopReason::kNone;
   if (request_.replays == 0) return StopReason::kNone;
   bool any = false;
   for (const auto& [slot, state] : slots_) {
-    // One that has begun has to get its replays; one that was never replayed is not waited for.
+    // Waits for slots that have begun, not for slots that were never replayed.
     if (state.first_replay != 0 && !state.done) return StopReason::kNone;
     any = any || state.done;
   }

@@ -15,10 +15,10 @@ using layout::LossCause;
 
 namespace {
 
-// Out of a ring at a time: for so long the ingest thread does nothing else.
+// Read from a ring at a time: meanwhile the ingest thread does nothing else.
 constexpr std::size_t kBatchBytes = 16u << 20;
 
-// What is left of one slot, taken in the order of its ordinals.
+// What is left of one slot, in the order of its ordinals.
 class Remains {
  public:
   Remains(SlotPtr slot, const SnapshotStore& store, RingReads* rings)
@@ -30,7 +30,7 @@ class Remains {
     ring_ = rings_->Read({slot_, 1, 0, 0});
   }
 
-  // The first ordinal from this one on that either may have; 0: none.
+  // The first ordinal from this one on that memory or the ring may have; 0: none.
   std::uint64_t Next(std::uint64_t ordinal) const {
     const auto kept = kept_.lower_bound(ordinal);
     const std::uint64_t in_memory = kept == kept_.end() ? 0 : kept->first;
@@ -42,13 +42,13 @@ class Remains {
     const std::uint64_t kept = kept_.empty() ? 0 : kept_.rbegin()->first;
     return ring_.readable ? std::max(kept, ring_.newest) : kept;
   }
-  // Why it cannot be had, although it is there.
+  // Why it cannot be read, although it is there.
   std::optional<LossCause> WhyNot(std::uint64_t ordinal) const {
     const auto found = unreadable_.find(ordinal);
     return found == unreadable_.end() ? std::nullopt : std::optional(found->second);
   }
 
-  // Nothing when neither has it; without the values when these alone are gone.
+  // Absent if neither has it; without values if only these are gone.
   std::optional<StoredSnapshot> Take(std::uint64_t ordinal) {
     const auto kept = kept_.find(ordinal);
     if (kept == kept_.end() || !IsWhole(kept->second)) {
@@ -77,7 +77,7 @@ class Remains {
     return maker_.Make(slot_, &*entry, {});
   }
 
-  // Up to what memory has whole.
+  // Stops before the first entry that memory has with its values.
   void ReadBatch(std::uint64_t ordinal) {
     std::uint64_t last = ring_.newest;
     for (auto kept = kept_.lower_bound(ordinal); kept != kept_.end(); ++kept) {

@@ -17,7 +17,7 @@ std::string OwnEnvironment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// Only a daemon that knew the job makes one, so its place was the job's to choose.
+// Only a daemon that knew the job makes a recording there, so the job chose its place.
 bool IsRecordingOf(const SessionIdentity& job, const std::string& path) {
   std::error_code failure;
   if (!fs::is_directory(path, failure)) return false;

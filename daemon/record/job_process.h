@@ -7,15 +7,15 @@
 
 namespace cgdebug::pipeline {
 
-// Whether the job is alive, in this PID namespace, and who it says. Ask again after something of
-// /proc/<pid> was opened: the pid may have been reused in between.
+// Whether the job is alive, in this PID namespace, and the process it claims to be. Ask again after
+// something of /proc/<pid> was opened: the pid may have been reused in between.
 bool IsReachable(const SessionIdentity& job);
 
-// Where the recordings of the job go that it asks for: where it says, if the kernel knows it as who
-// it says. A job in another PID namespace most likely sees other files, and one that is dead cannot
-// be asked: their recordings go to $CGDEBUG_DIR of the daemon, else to
-// $XDG_STATE_HOME/cgdebug/runs (~/.local/state). `name`: of the recording. One that an earlier
-// daemon began for this job is gone on with, wherever it lies.
+// Where the recording that a job asks for goes: where the job says, if the kernel confirms its
+// identity. A job in another PID namespace most likely sees other files, and a dead job cannot be
+// checked. Their recordings go to $CGDEBUG_DIR of the daemon, else to $XDG_STATE_HOME/cgdebug/runs
+// (~/.local/state). `name`: of the recording. Continues a recording that an earlier daemon began
+// for this job, wherever it lies.
 std::string RecordingPath(const SessionIdentity& job, const std::string& name);
 
 }  // namespace cgdebug::pipeline

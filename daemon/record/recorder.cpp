@@ -50,7 +50,7 @@ Recorder::~Recorder() {
   }
 }
 
-// Ends what is over: by time, by its replays, with its jobs, or by itself.
+// Ends recordings that are over: by time, by their replays, with their jobs, or by themselves.
 void Recorder::Watch() {
   pthread_setname_np(pthread_self(), "cgdebug-record");
   std::unique_lock lock(mutex_);
@@ -79,7 +79,7 @@ void Recorder::Watch() {
   }
 }
 
-// The segments have everything: a reader can make a catalogue that cannot be written now.
+// The segments have everything: if the catalogue cannot be written now, a reader can make it later.
 void Recorder::UpdateCatalogue(const ActiveRecording& recording) {
   const auto updated = recording::UpdateCatalogue(recording.request().directory);
   if (!updated.ok()) Log("sinks")->warn("{}", updated.error().message);
@@ -153,7 +153,7 @@ Result<RecordingInfo> Recorder::Start(RecordRequest request) {
   return recording->info();
 }
 
-// A slot that was made for a recording goes back to what its actions want when there is none.
+// A slot that lost nothing for a recording goes back to what its actions want when that is over.
 void Recorder::TellLossless(const SlotPtr& slot, OpenSlotState* state) {
   const bool needed = std::ranges::any_of(
       active_, [&](const Active& recording) { return recording->NeedsAll(*slot); });
@@ -298,7 +298,7 @@ void Recorder::Consume(const Delivery& delivery, SlotFeedback&) {
     open->second.seen = std::max(open->second.seen, snapshot->ordinal);
   }
   for (const Active& recording : active_) {
-    // What an earlier daemon consumed is only taken by a recording that goes on with one of its.
+    // Only a recording that continues one of an earlier daemon takes what that daemon consumed.
     if (delivery.seen_before && !recording->request().to_disk_only) continue;
     recording->Consume({snapshot, delivery.payload}, delivery.comparison);
   }
@@ -327,7 +327,7 @@ void Recorder::CloseSlot(const SlotPtr& slot, std::uint64_t last_replay, SlotFee
 
 void Recorder::EndSession(const SessionPtr& session, bool died) {
   const std::scoped_lock lock(mutex_);
-  // Where its memory was cut off, slots were not closed.
+  // If its memory was cut off, slots were not closed.
   std::erase_if(open_slots_, [&](const auto& open) { return open.first->session == session; });
   to_disk_.erase(session->uuid);
   for (const Active& recording : active_) recording->EndSession(session, died);

@@ -22,14 +22,13 @@
 namespace cgdebug::pipeline {
 
 // Slots registered with TensorRecord(to="disk") are recorded from their first snapshot on, one
-// recording a session, into RecordingPath(<label>-<key>.cgrec); a daemon that comes after
-// another goes on with it.
+// recording per session, into RecordingPath(<label>-<key>.cgrec). The next daemon continues it.
 //
 // Thread: any. Writing happens on the thread that feeds, under one mutex; closing and its waiting
 // for the disk on the caller of Stop() or on its own thread.
 class Recorder final : public Sink {
  public:
-  // Tells a job that wanted to be on the disk why it is not; never blocks. Thread: any.
+  // Tells a job that asked to be recorded why it is not; never blocks. Thread: any.
   using Tell = std::function<void(const SessionPtr& job, const std::string& text)>;
   // Tells a slot whether a recording needs all of it; never blocks. Thread: any.
   using SetLossless = std::function<void(const SlotPtr& slot, layout::Lossless lossless)>;
@@ -45,7 +44,7 @@ class Recorder final : public Sink {
   // The recording begins after the head that each ring has when this is called.
   Result<RecordingInfo> Start(RecordRequest request);
   // `which`: an id, a directory, or empty for all that a client started. The recording ends with
-  // the head that each ring has when this is called: up to there everything is in it or counted as
+  // the head that each ring has when this is called: everything up to there is in it or counted as
   // lost. Fails: there is no such recording.
   Result<std::vector<RecordingInfo>> Stop(const std::string& which, recording::StopReason reason);
   std::vector<RecordingInfo> List() const;  // active ones, then the last that ended
@@ -53,7 +52,7 @@ class Recorder final : public Sink {
   // longer.
   bool WaitForFinishing(std::chrono::nanoseconds patience);
   bool busy() const;
-  // What holds for every recording unless its request says otherwise.
+  // The options of every recording unless its request says otherwise.
   const recording::WriterOptions& options() const { return options_; }
 
   // --- Sink. Thread: one at a time.
@@ -78,7 +77,7 @@ class Recorder final : public Sink {
   void StartToDisk(const SlotPtr& slot);
   void FlushActive();
   static bool IsMeant(const Active& recording, const std::string& which);
-  // Lets those that `is_meant` names take what the rings have now, and nothing more.
+  // Lets the recordings that `is_meant` selects take what the rings have now, and nothing more.
   void Drain(const std::function<bool(const Active&)>& is_meant);
   void TellJobs(const RecordRequest& request, const recording::WriterStatus& status) const;
   RecordingInfo Finish(const Active& recording, recording::StopReason reason);
@@ -95,7 +94,7 @@ class Recorder final : public Sink {
   std::vector<Active> finishing_;  // no longer active_, not yet ended_
   std::map<SlotPtr, OpenSlotState> open_slots_;
   ring::SharedMark mark_{ring::MarkKind::kRecorder};
-  std::map<std::string, SessionPtr> to_disk_;  // that it was started for, by uuid
+  std::map<std::string, SessionPtr> to_disk_;  // jobs that a recording was started for, by uuid
   std::deque<RecordingInfo> ended_;
   std::uint64_t last_id_ = 0;
   bool stopping_ = false;

@@ -1,4 +1,4 @@
-// to_recording.h: the daemon's model as what a recording holds.
+// to_recording.h: converts the daemon's model to what a recording holds.
 #pragma once
 
 #include "daemon/core/recording/types.h"

@@ -12,7 +12,7 @@ using pipeline::StoredSnapshot;
 
 namespace {
 
-// When its newest snapshot came: replays of two slots are counted each by itself.
+// When its newest snapshot came: each slot counts its own replays, so they cannot be compared.
 std::uint64_t NewestSerial(const Candidate& candidate) {
   return candidate.history.back().snapshot->serial;
 }

@@ -1,4 +1,4 @@
-// candidates.h: which snapshot a Get means, of the slots that have the probe's name.
+// candidates.h: which snapshot a Get means, among the slots that have the probe's name.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,15 @@ struct Candidate {
   std::vector<pipeline::StoredSnapshot> history;
 };
 
-// Whether memory lacks replay `replay` of the slot, or its values where these are wanted, and its
-// ring may still hold it.
+// Whether memory lacks replay `replay` of the slot, or values that are wanted, and the ring may
+// still hold them.
 bool RingMayHave(const Candidate& candidate, std::int64_t replay, bool metadata_only);
-// Adds it to the history when the ring does. Waits for the ingest thread.
-// Thread: any but that.
+// Adds the replay to the history if the ring has it. Waits for the ingest thread. Thread: any
+// other.
 void AddFromRing(Candidate* candidate, std::int64_t replay, pipeline::RingReads* rings);
 
-// Drops the slots whose graph is gone where a graph that still replays has that replay: a job that
-// captures its model again means the graph that it runs.
+// Drops slots whose graph is gone if a living graph has that replay: a job that captures its model
+// again means the graph that it runs now.
 void PreferLiving(std::vector<Candidate>* candidates, std::int64_t replay);
 
 // Null when no candidate has that replay. Lifetime: the result points into `candidates`.

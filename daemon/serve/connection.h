@@ -16,8 +16,8 @@
 
 namespace cgdebug::serve {
 
-// Reads requests and writes answers in the order in which they are ready. Limits what waits to be
-// written: above the limit it reads no further request and takes no further event from a tail.
+// Reads requests and writes answers in the order in which they are ready. Limits the bytes that
+// wait to be written: above the limit it neither reads requests nor takes events from a tail.
 //
 // Thread: the serve thread.
 class Connection : public std::enable_shared_from_this<Connection> {
@@ -41,7 +41,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
  private:
   struct Output {
     std::string bytes;             // a whole frame, or the header of a payload's frame
-    pipeline::PayloadPtr payload;  // then: its bytes
+    pipeline::PayloadPtr payload;  // in the second case: the payload's bytes
     std::size_t offset = 0;
     std::size_t payload_bytes = 0;
   };

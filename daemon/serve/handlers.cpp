@@ -37,7 +37,7 @@ double CpuSeconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// Its own memory: the rings it maps are the jobs'.
+// The daemon's own memory, without the rings it maps, which are the jobs'.
 std::uint64_t ResidentBytes() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -63,7 +63,7 @@ v1::FirstNonfinite::Kept KeptOf(const pipeline::SnapshotStore& store, const Slot
   return stored->payload == nullptr ? v1::FirstNonfinite::STATISTICS : v1::FirstNonfinite::VALUES;
 }
 
-// The probe is there, its call that was asked for is not.
+// The probe exists, but not the requested call.
 void SetNoCall(const v1::GetRequest& request, v1::Error* error) {
   std::string call;
   if (request.has_invocation()) call += fmt::format(" {}", request.invocation());
@@ -191,7 +191,7 @@ void Handlers::Sessions(const v1::SessionsRequest& request, v1::Response* respon
 
 void Handlers::FillKept(const SessionRecord& record, v1::Session* message) const {
   std::uint64_t kept = 0;
-  // Nothing is kept of a slot that is no longer shown.
+  // The daemon keeps nothing of a slot that is no longer shown.
   if (message->has_first_nan()) message->mutable_first_nan()->set_kept(v1::FirstNonfinite::NOTHING);
   if (message->has_first_inf()) message->mutable_first_inf()->set_kept(v1::FirstNonfinite::NOTHING);
   for (const SlotRecord& slot : model_.registry->Slots(record.session)) {
@@ -299,7 +299,7 @@ bool Handlers::Get(const v1::GetRequest& request, bool may_wait, v1::Response* r
   }
   if (candidates.empty()) {
     return fail(v1::Error::NO_SNAPSHOT,
-                fmt::format("probe '{}' has no snapshot yet: its graph was not replayed since. "
+                fmt::format("probe '{}' has no snapshot yet: its graph has not been replayed. "
                             "Type: cgdebug-cli tail -f '{}'",
                             request.probe(), request.probe()));
   }
@@ -307,7 +307,7 @@ bool Handlers::Get(const v1::GetRequest& request, bool may_wait, v1::Response* r
   return true;
 }
 
-// Of candidates that have one snapshot at least.
+// Requires: each candidate has at least one snapshot.
 void Handlers::FillGet(const v1::GetRequest& request, std::vector<Candidate>* candidates,
                        v1::Response* response, pipeline::PayloadPtr* payload) const {
   const Candidate* owner = nullptr;

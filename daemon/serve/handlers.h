@@ -41,9 +41,9 @@ class Handlers {
  public:
   Handlers(const Model& model, const ServeOptions& options);
 
-  // Everything but Tail. `payload` is set when raw frames follow the answer. Nothing for what waits
-  // for the ingest thread, or for as long as writing a recording takes: AnswerSlowly() answers
-  // that.
+  // Answers everything except Tail. Sets `payload` if raw frames follow the answer. Empty for a
+  // request that must wait for the ingest thread or for a recording to be written: AnswerSlowly()
+  // answers that.
   std::optional<v1::Response> Answer(const v1::Request& request, pipeline::PayloadPtr* payload);
   // Thread: any.
   v1::Response AnswerSlowly(const v1::Request& request, pipeline::PayloadPtr* payload) const;
@@ -57,7 +57,7 @@ class Handlers {
   void Status(const v1::StatusRequest& request, v1::Response* response);
   void Sessions(const v1::SessionsRequest& request, v1::Response* response);
   void Probes(const v1::ProbesRequest& request, v1::Response* response);
-  // False, without `may_wait`: a ring may hold the replay, and the ingest thread is to be asked.
+  // False, only without `may_wait`: a ring may hold the replay, so the ingest thread must be asked.
   bool Get(const v1::GetRequest& request, bool may_wait, v1::Response* response,
            pipeline::PayloadPtr* payload) const;
   void FillGet(const v1::GetRequest& request, std::vector<Candidate>* candidates,
@@ -65,7 +65,7 @@ class Handlers {
   void History(const v1::HistoryRequest& request, v1::Response* response) const;
   void Graphs(const v1::GraphsRequest& request, v1::Response* response) const;
   void Set(const v1::SetRequest& request, v1::Response* response);
-  // What memory has of it.
+  // Says what memory keeps of the session's findings.
   void FillKept(const pipeline::SessionRecord& record, v1::Session* message) const;
   void FillKept(const pipeline::SlotRecord& record, v1::ProbeInfo* message) const;
   void Shutdown(const v1::ShutdownRequest& request, v1::Response* response);

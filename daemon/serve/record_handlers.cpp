@@ -87,7 +87,7 @@ pipeline::LosslessJobs ToLossless(v1::RecordStartRequest::Lossless lossless) {
   }
 }
 
-// Uuid and number of the graphs that are called so now.
+// Uuid and number of the graphs that have this name now.
 std::set<std::pair<std::string, std::uint64_t>> GraphsNamed(const pipeline::Registry& registry,
                                                             const std::string& label) {
   std::set<std::pair<std::string, std::uint64_t>> graphs;
@@ -105,7 +105,8 @@ std::set<std::pair<std::string, std::uint64_t>> GraphsNamed(const pipeline::Regi
 
 void Handlers::RecordStart(const v1::RecordStartRequest& request, v1::Response* response) const {
   if (!CheckDirectory(request.directory(), response)) return;
-  model_.reads->AtHeads([](const pipeline::RingHeads&) {});  // jobs that are there are known then
+  model_.reads->AtHeads(
+      [](const pipeline::RingHeads&) {});  // afterwards all jobs that are there are known
   pipeline::RecordRequest record;
   record.directory = request.directory();
   record.probes.assign(request.probes().begin(), request.probes().end());
@@ -128,10 +129,11 @@ void Handlers::RecordStart(const v1::RecordStartRequest& request, v1::Response* 
       }
     }
     if (record.sessions.empty()) {
-      return SetError(response, v1::Error::NO_SESSION,
-                      fmt::format("session '{}' has ended: nothing new comes of it. What it left: "
-                                  "cgdebug-cli freeze '{}' -o {}",
-                                  request.session(), request.session(), request.directory()));
+      return SetError(
+          response, v1::Error::NO_SESSION,
+          fmt::format("session '{}' has ended: nothing new comes from it. What it left: "
+                      "cgdebug-cli freeze '{}' -o {}",
+                      request.session(), request.session(), request.directory()));
     }
   }
   const auto info = model_.recorder->Start(std::move(record));

@@ -1,4 +1,4 @@
-// selection.h: which session a client means, and what to say when there is none.
+// selection.h: which session a client means, and what to answer if there is none.
 #pragma once
 
 #include <optional>
@@ -18,7 +18,7 @@ bool MatchesSession(const pipeline::SessionIdentity& session, std::string_view s
 
 WhichSlots ToWhich(const v1::Which& which);
 
-// A slot of the probes that are named.
+// Whether the slot is one that `which` means.
 bool MatchesWhich(const pipeline::Registry& registry, const pipeline::SlotIdentity& slot,
                   const v1::Which& which);
 

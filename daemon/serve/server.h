@@ -1,4 +1,4 @@
-// server.h: the socket, its clients, and when the daemon has nothing left to do.
+// server.h: the socket and its clients, and when the daemon ends.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -48,7 +48,8 @@ class Server {
   std::list<std::shared_ptr<Connection>> connections_;
   std::chrono::steady_clock::time_point busy_at_ = std::chrono::steady_clock::now();
   bool stopping_ = false;
-  boost::asio::thread_pool slow_{4};  // last member: destroyed before what it works with
+  boost::asio::thread_pool slow_{
+      4};  // last member, so that it is destroyed before what its threads use
 };
 
 }  // namespace cgdebug::serve

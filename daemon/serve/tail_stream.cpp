@@ -21,7 +21,7 @@ Moment MomentOf(const pipeline::Snapshot& snapshot) {
   return {snapshot.serial, snapshot.slot->registration.order};
 }
 
-// The snapshot that the event is about; null for one that is about none.
+// The snapshot that the event is about; null if it is not about one.
 const pipeline::Snapshot* SnapshotOf(const pipeline::Event& event) {
   if (const auto* snapshot = std::get_if<pipeline::SnapshotPtr>(&event.what)) {
     return snapshot->get();
@@ -84,8 +84,8 @@ std::optional<TailStream> TailStream::Open(const Model& model, const v1::TailReq
   }
   TailStream stream(model, request, *std::move(selector));
   std::vector<pipeline::EventPtr> events = model.events->All(&stream.cursor_);
-  // After the events: a session whose end is not among them is alive here, or its end is still to
-  // come out of the log.
+  // Read after the events: a session whose end is not among them is alive here, or the log still
+  // holds its end.
   const auto sessions = SelectSessions(*model.registry, request.session(), error);
   if (!sessions) return std::nullopt;
   for (const pipeline::SessionRecord& record : *sessions) {
@@ -93,7 +93,7 @@ std::optional<TailStream> TailStream::Open(const Model& model, const v1::TailReq
     stream.saw_session_ = true;
     if (record.state == pipeline::SessionState::kAlive) stream.alive_.insert(record.session->uuid);
   }
-  std::size_t left = request.last();  // sessions that come and go are shown, and not counted
+  std::size_t left = request.last();  // starts and ends of sessions are shown but not counted
   if (left > 0) {
     std::erase_if(events, [&](const auto& event) { return !stream.Selects(*event); });
     SortByTime(&events);
@@ -102,7 +102,7 @@ std::optional<TailStream> TailStream::Open(const Model& model, const v1::TailReq
     stream.pending_.emplace_front(*event);
     if (!std::holds_alternative<pipeline::SessionChange>((*event)->what)) --left;
   }
-  // Of probes that no job has had, old comings and goings tell nothing.
+  // If no job has had these probes, old starts and ends of sessions say nothing about them.
   const bool found = left < request.last();
   if (!found && !stream.selector_.selects_everything()) stream.pending_.clear();
   stream.pending_.emplace_back(std::in_place_type<v1::TailReply>);
@@ -126,8 +126,8 @@ bool TailStream::SelectsSlot(const pipeline::SlotPtr& slot) {
   return found->second;
 }
 
-// Losses and the comings and goings of sessions belong to every selection: without them a gap would
-// look like silence.
+// Losses, and starts and ends of sessions, belong to every selection: without them a gap would look
+// like silence.
 bool TailStream::Selects(const pipeline::Event& event) {
   if (!SelectsSession(*event.session)) return false;
   if (std::holds_alternative<pipeline::SessionChange>(event.what)) return true;

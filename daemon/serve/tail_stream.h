@@ -1,4 +1,4 @@
-// tail_stream.h: one client's Tail request, from the events that were to those that come.
+// tail_stream.h: one client's Tail request: past events, then new ones.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace cgdebug::serve {
 
-// Holds at most kMaxPending events for a client that reads slowly; what does not fit is counted,
-// for each session, and told in its place as a Loss.
+// Holds at most kMaxPending events for a client that reads slowly; what does not fit is counted per
+// session, and reported in its place as a Loss.
 //
 // Thread: the serve thread.
 class TailStream {
@@ -48,7 +48,7 @@ class TailStream {
   Selector selector_;
   pipeline::EventLog::Cursor cursor_;
   pipeline::EventLog::Missed missed_;
-  // Events, and what is said here: losses of this client, "caught up".
+  // Events, and what this stream adds: losses of this client, "caught up".
   std::deque<std::variant<pipeline::EventPtr, v1::TailReply>> pending_;
   std::unordered_map<pipeline::SlotPtr, bool> selected_slots_;
   std::set<std::string> alive_;  // uuids of selected sessions

@@ -12,7 +12,7 @@
 namespace cgdebug::sinks {
 namespace {
 
-// As it was when the process began; at most kMaxBytes of it.
+// The locale that the process began with; reads at most kMaxBytes of its environment.
 numerics::LocaleVariables LocaleOf(std::int32_t pid) {
   constexpr std::size_t kMaxBytes = 1u << 20;
   const std::string path = "/proc/" + std::to_string(pid) + "/environ";

@@ -1,4 +1,4 @@
-// job_terminal.h: the terminal of a traced job, as far as it may be written to.
+// job_terminal.h: the terminal of a traced job, if the daemon may write to it.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@
 namespace cgdebug::sinks {
 
 // The job's stderr when it is a terminal or a pipe. Never a regular file: the job and the daemon
-// would each write at an offset of their own, over each other. Nor anything of a process in another
-// PID namespace, where the pid means another process.
+// would each write at an offset of their own, over each other. Nor the stderr of a process in
+// another PID namespace, where the pid means another process.
 //
 // Lifetime: holds the job's stderr open, so the reader of that pipe sees its end only after this
 //           is closed too.
@@ -21,7 +21,7 @@ class JobTerminal {
   // Closed when the job is gone or has no such terminal.
   explicit JobTerminal(const pipeline::SessionIdentity& job);
 
-  // Never blocks. False when not a byte could be written: the terminal is full, stopped or gone.
+  // Never blocks. False if no byte could be written: the terminal is full, stopped or gone.
   bool Write(std::string_view text);
 
  private:

@@ -6,8 +6,7 @@
 
 namespace cgdebug::sinks {
 
-// Also keeps snapshots that an earlier daemon consumed, so that a new daemon has last values at
-// once.
+// Also keeps snapshots that an earlier daemon consumed, so that a new daemon has values at once.
 class MemorySink final : public pipeline::Sink {
  public:
   // `store` outlives the sink.

@@ -1,4 +1,4 @@
-// model_sink.h: what clients are shown of the pipeline.
+// model_sink.h: shows the pipeline's snapshots to clients.
 #pragma once
 
 #include "daemon/model/event_log.h"
@@ -10,8 +10,8 @@ namespace cgdebug::sinks {
 // Stands around the other sinks, because what clients see has an order:
 // - The event of a snapshot comes before the events that other sinks add about it, which are its
 //   failed comparison and its lines.
-// - A snapshot is the slot's last in the registry when memory has it, so that what is shown can be
-//   asked for.
+// - A snapshot becomes the slot's last in the registry once memory has it, so that a client can ask
+//   for what it is shown.
 // - Clients learn of a loss, and of the end of a session, after every sink. The registry shows the
 //   session as ended before the event wakes a client.
 class ModelSink final : public pipeline::Sink {

@@ -196,7 +196,7 @@ void BufferPool::FreeIdle(std::uint64_t allowed_bytes) noexcept {
   (void)cudaThreadExchangeStreamCaptureMode(&mode);
 }
 
-// Nothing unless it is more than `allowed_bytes`.
+// Takes everything idle if that is more than `allowed_bytes`, else nothing.
 std::pair<BufferPool::Idle, BufferPool::Slabs> BufferPool::TakeIdle(
     std::uint64_t allowed_bytes) noexcept {
   std::pair<Idle, Slabs> taken;

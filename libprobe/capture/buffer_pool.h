@@ -33,7 +33,7 @@ class BufferPool {
   Buffers Take(std::uint64_t bytes, int device, Buffers::Kind kind);
   // Makes no call to CUDA.
   void Give(const Buffers& buffers) noexcept;
-  // Frees what is unused if it is much. Waits for the device then.
+  // Frees unused memory if there is much of it, and then waits for the device.
   void Trim() noexcept;
   void SetFallback(const DeviceAllocator& allocator);
 
@@ -62,7 +62,7 @@ class BufferPool {
 
   std::mutex mutex_;  // never held over a call to CUDA
   Idle idle_;
-  std::uint64_t idle_bytes_ = 0;  // held and unused, slabs left out
+  std::uint64_t idle_bytes_ = 0;  // held and unused, without slabs
   Slabs slabs_;                   // by number
   std::uint32_t last_slab_ = 0;
   std::uint64_t slab_bytes_ = 0;  // of all of them

@@ -30,8 +30,8 @@ Buffers AllocateBuffers(std::uint64_t bytes, int device, Buffers::Kind kind);
 // Gives them back for reuse, without a call to CUDA. Requires: no graph and no queued callback uses
 // them.
 void FreeBuffers(const Buffers& buffers) noexcept;
-// Frees memory that has become unused if it is much. May wait until the device is idle, so it must
-// not be called in an eager call or with the probe table's mutex.
+// Frees unused memory if there is much of it. May wait until the device is idle, so it must not be
+// called in an eager call or with the probe table's mutex.
 void TrimBuffers() noexcept;
 
 void SetFallbackAllocator(const DeviceAllocator& allocator);

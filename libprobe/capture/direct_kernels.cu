@@ -39,7 +39,7 @@ __device__ std::uint64_t SumVector(uint4 v, std::uint64_t index) {
          SumWord(v.w, 4 * index + 3);
 }
 
-// Adds up over the block; thread 0 gets the sum.
+// Adds up `mine` over the block; thread 0 gets the sum.
 __device__ std::uint64_t SumInBlock(std::uint64_t mine) {
   __shared__ unsigned long long total;
   if (threadIdx.x == 0) total = 0;
@@ -256,7 +256,7 @@ __global__ void __launch_bounds__(kLeafThreads) Leaf(LeafArgs args) {
       stats = total;
       const bool wanted =
           plan.outcome == Outcome::kTriggered && TriggerHolds(state->control, total);
-      // A tensor smaller than its statistics is sent itself.
+      // A tensor smaller than its statistics is sent as values.
       send_values = wanted || args.bytes < sizeof(stats);
       state->sent = wanted ? kSentValues : send_values ? kSentUnwanted : kSentStats;
       Claim(args.slot, plan, /*counts=*/true);

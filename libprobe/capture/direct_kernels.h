@@ -64,7 +64,7 @@ struct DirectSlot {
   std::uint64_t payload_stride_bytes;
   std::uint64_t order;
   std::uint64_t deadline_ns;      // of a wait for room
-  bool waits;                     // even if no recording needs every snapshot
+  bool waits;                     // for room, even if no recording needs every snapshot
   std::int64_t clock_offset_ns;   // from the GPU's clock to CLOCK_REALTIME
   std::int64_t serial_offset_ns;  // from the GPU's clock to the clock of serials
 };

@@ -30,7 +30,7 @@ constexpr std::uint64_t kStatsBlocksPerMultiprocessor = 4;
 constexpr std::uint64_t kFewStatsBlocksBytes = 8ull << 20;
 constexpr int kClockReadings = 5;
 
-// How much one block of a leaf takes on to compute statistics: 5 us of work.
+// How many bytes one block of a leaf reads for statistics: 5 us of work.
 constexpr std::uint64_t kLeafBytesPerBlock = 256ull << 10;
 
 int Attribute(cudaDeviceAttr attribute, int device) {
@@ -66,8 +66,8 @@ void Launch(const void* kernel, int blocks, int threads, void* arguments, cudaSt
   CGD_CUDA(cudaLaunchKernelExC(&config, kernel, list));
 }
 
-// The offset from the GPU's clock to that of serials: of several readings the fastest, at its
-// middle. The pinned word is not freed: that would wait for the job's work.
+// The offset from the GPU's clock to the clock of serials: the middle of the fastest of several
+// readings. The pinned word is not freed: that would wait for the job's work.
 std::int64_t MeasureSerialOffset(cudaStream_t stream) {
   std::uint64_t* reading = nullptr;
   CGD_CUDA(cudaHostAlloc(reinterpret_cast<void**>(&reading), sizeof(*reading),

@@ -4,8 +4,8 @@
 //   compute path:  copy into staging             (or: statistics of the tensor itself)
 //   leaf:          staging -> ring entry, commit (or: 128 bytes of statistics)
 //
-// Why chained: the leaves of a capture follow one another on one branch. Side by side they spread
-// over the hardware's queues and, when the link is what limits, hold back the compute path.
+// Why chained: the leaves of a capture follow one another on one branch. Side by side they would
+// spread over the hardware's queues and, when the link is the limit, hold back the compute path.
 //
 // Why no host node: all host nodes of a process run on one driver thread, and a graph that has any
 // makes cudaGraphLaunch block for about a replay.
@@ -32,7 +32,7 @@ std::optional<LaneRefusal> DirectLaneRefused(int device);
 
 // Registers the memory of the slot's block with CUDA, once per extent. Remembers a refusal: memory
 // that cannot be locked now cannot be locked for the next probe either.
-// Fails: throws ProbeError if CUDA fails for another reason than that memory cannot be locked.
+// Fails: throws ProbeError if CUDA fails for any other reason.
 std::optional<LaneRefusal> MapForDevice(const ring::SegmentWriter& segment,
                                         const ring::Block& block, int device);
 

@@ -70,8 +70,8 @@ __device__ inline bool Refused(const DirectSlot& slot) {
          static_cast<layout::Refusal>(slot.order);
 }
 
-// Policy wait. Every block waits by itself, because none may depend on another being scheduled. One
-// of them `counts`.
+// Policy wait. Every block waits by itself, because none may depend on another being scheduled.
+// Only the block with `counts` adds to the counters.
 __device__ inline void WaitForRoom(const DirectSlot& slot, std::uint64_t ordinal, bool counts) {
   const std::uint64_t needed = ordinal - slot.capacity;
   if (Credited(slot) >= needed) return;

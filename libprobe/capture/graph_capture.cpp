@@ -11,11 +11,11 @@
 namespace cgdebug::capture {
 namespace {
 
-// CUDA allows no host node in the body of a conditional node, yet lets one be added: only
-// instantiating the whole graph fails, without naming the probe. Two refusals that no root graph
-// gives reveal a body graph (driver 580, CUDA 13.0): it cannot update an exec, with another error
-// than a graph that merely differs, and it cannot be instantiated alone. The first check is cheap
-// and clears every root graph; the second only confirms.
+// CUDA forbids host nodes in the body of a conditional node, yet lets them be added. Only
+// instantiating the whole graph fails, and that error does not name the probe. Two refusals reveal
+// a body graph (driver 580, CUDA 13.0): it cannot update an exec, with another error than a graph
+// that merely differs, and it cannot be instantiated alone. The first check is cheap and clears
+// every root graph; the second only confirms.
 bool IsConditionalBody(cudaGraph_t graph) {
   static const cudaGraphExec_t one_node = [] {
     cudaGraph_t tiny = nullptr;

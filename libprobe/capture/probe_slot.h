@@ -63,7 +63,7 @@ struct ProbeSlot {
   std::uint64_t last_used = 0;        // of an eager slot, as a count of uses
   std::uint64_t cleared_ordinal = 0;  // Records() starts after it
   bool retired = false;               // readers were told that nothing new comes
-  bool evicted = false;               // its probe goes on, and gave it up to make room
+  bool evicted = false;               // its probe is still open, but gave it up to make room
 
   // The serial of the replay that has just begun. Thread: the slot's writer.
   std::uint64_t TakeSerial() noexcept {

@@ -1,6 +1,6 @@
 // tensor_stats.cuh: statistics of a tensor in one pass, on the GPU.
 //
-// Every element is widened to double, which is exact except for int64. Sums are of doubles around a
+// Every element is widened to double, which is exact except for int64. Sums are doubles around a
 // shift, one element of the tensor, so that a large mean does not swamp the variance (Chan, Golub,
 // LeVeque, "Algorithms for computing the sample variance", 1983). Parts with the same shift can be
 // added in any order.
@@ -259,7 +259,8 @@ __device__ inline std::uint64_t XorInWarp(std::uint64_t value) {
       __reduce_xor_sync(0xffffffffu, static_cast<std::uint32_t>(value >> 32));
   return static_cast<std::uint64_t>(high) << 32 | low;
 }
-__device__ inline float MinInWarp(float value) {  // no NaN among them; as integers they sort alike
+__device__ inline float MinInWarp(
+    float value) {  // no NaN among them; as integers they sort in the same order
   const int bits = __float_as_int(value);
   const int key = __reduce_min_sync(0xffffffffu, bits ^ (bits >> 31 & 0x7fffffff));
   return __int_as_float(key ^ (key >> 31 & 0x7fffffff));

@@ -16,7 +16,7 @@ inline constexpr const char* kDaemonName = "cgdebug-daemon";
 // $CGDEBUG_DAEMON, else cgdebug-daemon
 //   in the environment or build tree that the shared library with this code lies in,
 //   beside this process's executable,
-//   on PATH, of which only absolute folders count: another one may be anybody's.
+//   on PATH, in absolute folders only: a relative one may be anybody's.
 // Empty when it is in none of them.
 std::string FindDaemon();
 

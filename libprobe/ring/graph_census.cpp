@@ -35,7 +35,7 @@ std::optional<std::uint64_t> Known(std::uint64_t count) {
   return count == layout::kUnknownCount ? std::nullopt : std::optional(count);
 }
 
-// Fails: false if nothing is there, or the entry does not stand still.
+// Fails: false if nothing is there, or the entry keeps changing.
 bool ReadEntry(const GraphEntry& shared, GraphEntry* copy) {
   for (int i = 0; i < kReadAttempts; ++i) {
     const std::uint64_t word = LoadAcquire(shared.word);  // R1, pairs with W2
@@ -152,7 +152,7 @@ std::optional<std::size_t> GraphCensusWriter::FreeEntry() {
 
 GraphCensusWriter::Alike* GraphCensusWriter::AlikeOf(const Own& own) {
   if (own.label.empty() && own.stack.empty()) return nullptr;
-  if (alike_.size() >= kMaxAlike) alike_.clear();  // then fewer are known than there were
+  if (alike_.size() >= kMaxAlike) alike_.clear();  // later counts of equal graphs are too low then
   return &alike_[own.label + '\n' + own.stack];
 }
 

@@ -46,9 +46,9 @@ std::string NoSpaceText(std::size_t bytes) {
          "TensorRecord(capacity=...).";
 }
 
-// Checked here instead of leaving it to the kernel, which would fill /dev/shm to the brim before it
-// gives up, so that other processes would be refused meanwhile; and which answers a file larger
-// than the process may write with SIGXFSZ.
+// Checked here, because the kernel would fill /dev/shm to the brim before it gives up, and other
+// processes would be refused meanwhile. It would also answer a file larger than the process may
+// write with SIGXFSZ.
 void CheckRoom(std::size_t bytes) {
   rlimit limit = {};
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur) {
@@ -65,7 +65,7 @@ void CheckRoom(std::size_t bytes) {
 }
 
 // In pieces: a signal, such as a profiler's timer, undoes the whole call, and a large one would
-// never finish between two of them. Returns an errno.
+// never finish between two signals. Returns an errno.
 int Reserve(int fd, std::size_t bytes) {
   for (std::size_t offset = 0; offset < bytes; offset += kPieceBytes) {
     const std::size_t piece = std::min(kPieceBytes, bytes - offset);

@@ -70,8 +70,8 @@ bool MayHold(const layout::SlotRegistration& r, bool stats) {
   return r.payload_bytes >= sizeof(layout::DeviceStats);
 }
 
-// Whether the counts fit the registration: what contradicts it would be shown as a fact about the
-// tensor.
+// Whether the counts fit the registration. If they do not, they must not be shown as facts about
+// the tensor.
 bool Plausible(const layout::DeviceStats& stats, const layout::SlotRegistration& r) {
   const std::uint64_t bytes = PayloadBytes(r).value_or(0);
   const std::uint64_t element_bytes = layout::DtypeBytes(static_cast<layout::Dtype>(r.dtype));

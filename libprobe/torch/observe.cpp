@@ -62,11 +62,12 @@ void RememberRefusal(bool refused) { last_was_refusal = refused; }
 void RefuseBatched(std::string_view site) {
   const auto probe = Lookup(site);
   if (probe == nullptr) return;
-  throw ProbeError(ErrorKind::kUnsupported,
-                   "probe '" + NameOf(*probe) +
-                       "' is called inside torch.vmap, where a tensor is one of many that do not "
-                       "exist by themselves. Probe the whole batch: what goes into the mapped "
-                       "function, or what comes out of it");
+  throw ProbeError(
+      ErrorKind::kUnsupported,
+      "probe '" + NameOf(*probe) +
+          "' is called inside torch.vmap, which shows each call a slice that does not "
+          "exist in memory by itself. Probe the whole batch: what goes into the mapped "
+          "function, or what comes out of it");
 }
 
 }  // namespace cgdebug::torch_op

@@ -1,5 +1,5 @@
-// observe_op_aten.cpp: the ops on ATen, for torch before 2.10. Built against one torch, for that
-// one.
+// observe_op_aten.cpp: the ops on ATen, for torch before 2.10. A build works only with the torch
+// that it was built against.
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
@@ -57,8 +57,8 @@ void ObserveCuda(const at::Tensor& x, std::string_view site, std::string_view sh
   });
 }
 
-// Blocks that torch keeps from what the job freed belong to a stream, in most jobs the default one,
-// and their last use may still be queued there.
+// Torch keeps blocks that the job freed. Each belongs to a stream, in most jobs the default one,
+// and its last use may still be queued there.
 void* AllocateFromTorch(std::uint64_t bytes, int device) noexcept {
   void* memory = nullptr;
   try {

@@ -33,7 +33,7 @@ TorchTensor Facts(const Tensor& x) {
   std::int32_t layout = 0;
   Check(aoti_torch_get_dtype(x.get(), &type), "aoti_torch_get_dtype");
   Check(aoti_torch_get_layout(x.get(), &layout), "aoti_torch_get_layout");
-  // Types that this build's headers do not know yet are numbers here, and are refused like others.
+  // A type that this build's headers do not know yet is a mere number here, and is refused.
   const auto scalar = static_cast<ScalarType>(type);
   facts.dtype = FromTorch(scalar);
   facts.dtype_name = torch::headeronly::toString(scalar);
@@ -53,7 +53,7 @@ TorchTensor Facts(const Tensor& x) {
 }
 
 // A tensor with the conjugate or the negative bit never comes here: torch's fallbacks for these
-// bits call the op with the tensor that they mean.
+// bits resolve it first.
 void ObserveTensor(ProbeState& probe, const Tensor& x, std::string_view shard, void* stream) {
   TensorRef tensor = Describe(probe, Facts(x), shard);
   const Tensor dense = tensor.packed_from_strided ? torch::stable::contiguous(x) : x;
@@ -106,8 +106,8 @@ const CudaTorch* Cuda() {
   return cuda ? &*cuda : nullptr;
 }
 
-// Blocks that torch keeps from what the job freed belong to a stream, in most jobs the default one,
-// and their last use may still be queued there.
+// Torch keeps blocks that the job freed. Each belongs to a stream, in most jobs the default one,
+// and its last use may still be queued there.
 void* AllocateFromTorch(std::uint64_t bytes, int device) noexcept {
   const CudaTorch* const cuda = Cuda();
   CudaTorch::Guard guard = nullptr;

@@ -237,7 +237,7 @@ TEST(Diff, EverySnapshotOfAStepIsComparedOrSaidToBeMissing) {
   for (MemorySource* source : {&a, &b}) source->Add(x, 5, {1});
   EXPECT_EQ(DiffOf(a, b, options).verdict(), Verdict::kIncomplete);
   EXPECT_THAT(DiffText(a, b, DiffOf(a, b, options)),
-              HasSubstr("x: no step is known of replay 5 of memory"));
+              HasSubstr("x: the step of replay 5 is not known in memory"));
 }
 
 TEST(Diff, WhatIsGoneWhenItIsAskedForIsNotCompared) {

@@ -161,7 +161,7 @@ TEST_F(CliSourcesTest, RmRemovesRecordingsOnlyAndOnlyWithForce) {
   WriteText(dir_ / "notes.txt", "mine");
   EXPECT_EQ(Cli({"rm", "-f", dir_ / "notes.txt"}).code, 2);
   WriteText((dir_ / "a.cgrec") + "/notes.txt", "mine");
-  EXPECT_THAT(Cli({"rm", "-f", dir_ / "a.cgrec"}).err, HasSubstr("not of a recording"));
+  EXPECT_THAT(Cli({"rm", "-f", dir_ / "a.cgrec"}).err, HasSubstr("not part of a recording"));
   EXPECT_EQ(ReadText((dir_ / "a.cgrec") + "/notes.txt"), "mine");
   WriteRecording(dir_ / "b.cgrec", 1);
   EXPECT_EQ(Cli({"rm", "-f", dir_ / "b.cgrec"}).code, 0);
@@ -178,7 +178,7 @@ TEST_F(CliSourcesTest, RmAndVerifyRefuseToBeAboutAPart) {
       command.insert(command.end(), part.begin(), part.end());
       const ProcessResult refused = Cli(command);
       EXPECT_EQ(refused.code, 2);
-      EXPECT_THAT(refused.err, HasSubstr("leave --session and --ranks out"));
+      EXPECT_THAT(refused.err, HasSubstr("leave out --session and --ranks"));
     }
   }
   EXPECT_TRUE(fs::exists(dir_ / "a.cgrec"));

@@ -57,7 +57,7 @@ TEST_F(CommandsTest, UnknownVerbsAndOptionsGetTheNearest) {
   const std::vector<std::string> too_many = {"set",     "x", "--mode",  "full",
                                              "--every", "2", "--count", "9223372036854775809"};
   EXPECT_EQ(Cli(too_many).code, 2);
-  EXPECT_THAT(Cli(too_many).err, HasSubstr("--count is more than there are replays"));
+  EXPECT_THAT(Cli(too_many).err, HasSubstr("--count is too large"));
 }
 
 TEST_F(CommandsTest, HelpBeginsWithExamples) {

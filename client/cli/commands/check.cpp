@@ -91,7 +91,7 @@ RunFunction AddCheck(CLI::App& app) {
       ->check(WholeNumber(1))
       ->type_name("N");
   app.add_flag("--trust-hashes", command->trusts_hashes,
-               "do not read the values to hold them against their hashes");
+               "do not read the values and check them against their hashes");
   app.add_option("--max-rows", command->max_rows, "findings shown of each kind; 10")
       ->check(WholeNumber(1))
       ->type_name("N");

@@ -60,7 +60,8 @@ RunFunction AddConfig(CLI::App& app) {
   auto options = std::make_shared<ConfigOptions>();
   app.add_flag("--cflags", options->cflags, "for the compiler; C++20 is needed");
   app.add_flag("--libs", options->libs, "for the linker");
-  app.add_flag("--prefix", options->prefix, "for CMAKE_PREFIX_PATH, of find_package(cgdebug)");
+  app.add_flag("--prefix", options->prefix,
+               "for CMAKE_PREFIX_PATH, so that find_package(cgdebug) works");
   return [options](Context& context) { return RunConfig(context, *options); };
 }
 

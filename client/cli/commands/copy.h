@@ -22,7 +22,7 @@ struct CopyCommand {
   bool dry_run = false;
 };
 
-// Their options: where to, and which part of it when `has_scope`.
+// Declares their options: where to write and, with `has_scope`, which part.
 void AddCopyOptions(CLI::App& app, const std::shared_ptr<CopyCommand>& options, bool has_scope);
 
 // "runs/a.cgrec" -> "runs/a.<word>.cgrec".
@@ -31,7 +31,7 @@ std::string Beside(std::string path, const std::string& word);
 // Writes what `options` select of the recordings into `output`, and says so.
 int Copy(Context& context, const CopyCommand& options,
          const std::vector<const recording::RecordingReader*>& readers, const std::string& output);
-// The same of every recording that the paths name, into the output that the options name.
+// The same for every recording that `options.paths` names, into `options.output`.
 int CopyPaths(Context& context, const CopyCommand& options);
 
 }  // namespace cgdebug::cli

@@ -52,7 +52,7 @@ int HelpOfStart(Context& context, const CLI::App& start) {
   for (std::size_t bytes = 0; (bytes = std::fread(part, 1, sizeof(part), pipe.get())) > 0;) {
     text.append(part, bytes);
   }
-  Context::Print("\nOptions of the daemon, which start hands on:\n" + OptionsIn(text));
+  Context::Print("\nOptions of the daemon, which start passes on:\n" + OptionsIn(text));
   return kExitOk;
 }
 

@@ -113,12 +113,12 @@ int RunDiff(Context& context, DiffCommand& command) {
 RunFunction AddDiff(CLI::App& app) {
   auto command = std::make_shared<DiffCommand>();
   app.add_option("A", command->a, kSourceHelp)->required();
-  app.add_option("B", command->b, "the same; what A is held against")->required();
+  app.add_option("B", command->b, "the same; what A is compared with")->required();
   app.add_option("PROBE", command->scope.probes, "globs; 're:...', '!...' excludes");
   app.add_option("--replays", command->scope.replays, "only these")->type_name("100..200");
   AddWhichOptions(app, &command->scope.which);
   app.add_flag("--first", command->diff.stops_after_first,
-               "look at nothing after the replay of the first difference");
+               "stop after the replay of the first difference");
   CLI::Option* rtol =
       app.add_option("--rtol", command->diff.rtol, "relative tolerance; by dtype, as assert_close");
   CLI::Option* atol = app.add_option("--atol", command->diff.atol, "absolute tolerance; by dtype");
@@ -130,7 +130,8 @@ RunFunction AddDiff(CLI::App& app) {
       ->excludes(atol);
   app.add_flag("--trust-hashes", command->diff.trusts_hashes,
                "equal recorded hashes are enough: the values are not read");
-  app.add_option("--by", command->by, "what stands against what: probe names, or graph order")
+  app.add_option("--by", command->by,
+                 "which probes are compared: those of one name, or of one place in the graph")
       ->check(CLI::IsMember({"name", "order"}))
       ->type_name("{name,order}");
   app.add_option("--map", command->map, "a file of lines NAME_IN_A NAME_IN_B")->type_name("FILE");
@@ -142,7 +143,7 @@ RunFunction AddDiff(CLI::App& app) {
       ->type_name("K");
   app.add_flag("--stat", command->stat, "one line per probe");
   app.add_flag("--name-only", command->name_only, "names of the probes that differ");
-  app.add_flag("--exit-zero", command->exit_zero, "exit 0 where they differ, not 1");
+  app.add_flag("--exit-zero", command->exit_zero, "exit 0, not 1, if they differ");
   return [command](Context& context) { return RunDiff(context, *command); };
 }
 

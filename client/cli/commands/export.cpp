@@ -41,17 +41,18 @@ sys.exit(cgdebug.export.main())
 int RunExport(Context& context, const ExportOptions& options) {
   if (!source::LooksLikePath(options.source)) {
     const std::string session = options.source == "live" ? "" : ShellWord(options.source) + " ";
-    return context.Fail(kExitTrouble,
-                        fmt::format("there is no recording '{0}'. Of a live job make one first: "
-                                    "cgdebug-cli freeze {1}-o {2}",
-                                    options.source, session, ShellWord(options.source + ".cgrec")));
+    return context.Fail(
+        kExitTrouble, fmt::format("there is no recording '{0}'. To export a live job, first type: "
+                                  "cgdebug-cli freeze {1}-o {2}",
+                                  options.source, session, ShellWord(options.source + ".cgrec")));
   }
   if (!context.options.session.empty()) {
     return context.Fail(
         kExitTrouble,
-        fmt::format("export takes every session of {0}. One of them: cgdebug-cli -s {1} extract "
-                    "{0} -o one.cgrec",
-                    ShellWord(options.source), ShellWord(context.options.session)));
+        fmt::format(
+            "export takes every session of {0}. For one of them, type: cgdebug-cli -s {1} extract "
+            "{0} -o one.cgrec",
+            ShellWord(options.source), ShellWord(context.options.session)));
   }
   const char* chosen = std::getenv("CGDEBUG_PYTHON");
   const std::string python = chosen != nullptr && *chosen != '\0' ? chosen : "python3";
@@ -76,7 +77,7 @@ int RunExport(Context& context, const ExportOptions& options) {
   return context.Fail(
       kExitTrouble,
       ErrnoError("export needs Python with the package cgdebug; cannot run " + python).message +
-          ". Which one: CGDEBUG_PYTHON=/path/to/python");
+          ". Name one: CGDEBUG_PYTHON=/path/to/python cgdebug-cli export ...");
 }
 
 }  // namespace

@@ -17,7 +17,7 @@
 namespace cgdebug::cli {
 namespace {
 
-// Of captures that throw away what the one before them made, so many look like a mistake.
+// If this many captures each replace the graph of the one before, that looks like a mistake.
 constexpr std::uint64_t kManyCaptures = 4;
 
 struct GraphsOptions {
@@ -234,7 +234,7 @@ int RunGraphs(Context& context, const GraphsOptions& options) {
 RunFunction AddGraphs(CLI::App& app) {
   auto options = std::make_shared<GraphsOptions>();
   app.add_option("SESSION", options->selector,
-                 "key, label, run id or pid; every job that has captured when left out");
+                 "key, label, run id or pid; default: every job that has captured");
   app.add_flag("-a,--all", options->all, "graphs that are gone and captures that failed, too");
   app.add_option("--only", options->only,
                  "unreplayed: captured and never replayed; empty: without a node; again: captured "

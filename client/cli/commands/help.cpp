@@ -90,7 +90,7 @@ int RunHelp(Context& context, const HelpOptions& options) {
 
 RunFunction AddHelp(CLI::App& app) {
   auto options = std::make_shared<HelpOptions>();
-  app.add_option("COMMAND", options->words, "one of cgdebug-cli --help; all of them without");
+  app.add_option("COMMAND", options->words, "a command of cgdebug-cli; default: all of them");
   app.add_flag("--man", options->man, "the manual page, as troff");
   return [options](Context& context) { return RunHelp(context, *options); };
 }

@@ -12,7 +12,7 @@ namespace cgdebug::cli {
 struct OverviewOptions {
   std::string source = "live";
   ScopeOptions scope;
-  bool each = false;  // graph and shape
+  bool each = false;  // a line for each graph and shape
 };
 
 std::shared_ptr<OverviewOptions> AddOverviewOptions(CLI::App& app);

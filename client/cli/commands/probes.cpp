@@ -24,7 +24,7 @@ struct ProbesOptions {
   std::vector<std::string> probes;
   std::string sort = "order";
   WhichOptions which;
-  bool each = false;  // graph and shape
+  bool each = false;  // a line for each graph and shape
   bool all = false;
 };
 
@@ -176,8 +176,8 @@ RunFunction AddProbes(CLI::App& app) {
   auto options = std::make_shared<ProbesOptions>();
   app.add_option(
       "PROBE", options->probes,
-      "globs; 're:...' a regular expression, '!...' excludes; first a recording or .safetensors "
-      "file, or a folder that holds some, for its probes");
+      "globs; 're:...' a regular expression, '!...' excludes. A recording, a .safetensors file or "
+      "a folder of them in front lists the probes in it");
   app.add_flag("-a,--all", options->all, "of jobs that ended, too");
   AddWhichOptions(app, &options->which);
   app.add_flag("-v,--verbose", options->each, "a line for each graph and shape of a probe");

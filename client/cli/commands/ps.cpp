@@ -52,7 +52,7 @@ TextTable MakeTable(const std::vector<v1::Session>& sessions, bool plain) {
   return table;
 }
 
-// One row a run. Ranks one by one: --ranks, or -s.
+// One row per run. With --ranks or -s, one per rank.
 TextTable MakeRunTable(const std::vector<live::JobRanks>& jobs) {
   using Align = TextTable::Align;
   TextTable table({{"KEY"},

@@ -143,9 +143,10 @@ int RunQuery(Context& context, const QueryOptions& options) {
   }
   const bool is_sql = options.words.front().find(' ') != std::string::npos;
   if (options.words.size() == 1 && !is_sql && source::LooksLikePath(options.words.front())) {
-    return context.Fail(kExitTrouble, fmt::format("what is asked of {}? Type: cgdebug-cli query "
-                                                  "--examples",
-                                                  options.words.front()));
+    return context.Fail(kExitTrouble,
+                        fmt::format("query needs an SQL statement for {}. Type: cgdebug-cli query "
+                                    "--examples",
+                                    options.words.front()));
   }
   std::unique_ptr<source::Source> source;
   const std::string name = options.words.size() > 1 ? options.words.front() : "live";
@@ -178,7 +179,7 @@ int RunQuery(Context& context, const QueryOptions& options) {
 
 RunFunction AddQuery(CLI::App& app) {
   auto options = std::make_shared<QueryOptions>();
-  app.add_option("SOURCE", options->words, "where, then what: [SOURCE] SQL; live without one")
+  app.add_option("SOURCE", options->words, "[SOURCE] SQL; without SOURCE, the newest live job")
       ->expected(0, 2);
   app.add_option("--format", options->format, "how the rows are printed")
       ->check(CLI::IsMember({"table", "csv", "json"}))

@@ -130,7 +130,7 @@ int RunList(Context& context) {
   }
   if (reply->recordings().empty()) {
     return context.Fail(kExitNoMatch,
-                        "nothing is or was recorded by this daemon. Type: cgdebug-cli record start "
+                        "this daemon has recorded nothing. Type: cgdebug-cli record start "
                         "-o runs/a.cgrec");
   }
   using Align = TextTable::Align;
@@ -177,19 +177,19 @@ RunFunction AddRecord(CLI::App& app) {
       &options->duration, "DURATION", "stop after so long: 30s, 5m, 1h");
   start
       ->add_option("--align", options->align,
-                   "begin at a replay that is a multiple of N, so that ranks line up")
+                   "begin at a replay that is a multiple of N, so that all ranks begin alike")
       ->check(WholeNumber(1))
       ->type_name("N");
   AddDiskOptions(*start, &options->disk);
   CLI::Option* lossy = start->add_flag(
       "--lossy", options->lossy,
-      "no job waits for the recording; else those that start after it do, to lose nothing");
+      "no job waits for the recording; by default, jobs that start later wait and lose nothing");
   start->add_flag("--lossless", options->lossless, "jobs that run already wait for it as well")
       ->excludes(lossy);
   start->add_flag("--wait", options->wait, "return when it is over; Ctrl-C stops it");
   CLI::App* stop = app.add_subcommand("stop", "ends a recording; all of them without a name");
   stop->add_option("RECORDING", options->which, "its number or its directory");
-  CLI::App* list = app.add_subcommand("list", "what is and was recorded");
+  CLI::App* list = app.add_subcommand("list", "current and past recordings");
   return [options, start, stop, list](Context& context) {
     if (start->parsed()) return RunStart(context, *options);
     if (stop->parsed()) return RunStop(context, *options);

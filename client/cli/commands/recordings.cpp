@@ -21,8 +21,8 @@ std::string SnapshotsText(std::uint64_t count) {
 int RefuseSelection(const Context& context, const char* verb) {
   if (context.options.session.empty() && context.ranks.selects_all()) return kExitOk;
   return context.Fail(kExitTrouble,
-                      fmt::format("{} is about whole recordings: leave --session and --ranks out. "
-                                  "Some of one: cgdebug-cli extract --help",
+                      fmt::format("{} works on whole recordings: leave out --session and --ranks. "
+                                  "To copy a part, type: cgdebug-cli extract --help",
                                   verb));
 }
 
@@ -55,7 +55,7 @@ Result<void> RemoveRecording(const std::string& path) {
     }
   }
   if (::rmdir(path.c_str()) != 0) {
-    return ErrnoError(path + " keeps files that are not of a recording");
+    return ErrnoError(path + " keeps files that are not part of a recording");
   }
   return {};
 }

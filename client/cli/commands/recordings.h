@@ -1,4 +1,4 @@
-// recordings.h: what the commands about whole recordings share.
+// recordings.h: what the commands that act on whole recordings share.
 #pragma once
 
 #include <memory>

@@ -83,8 +83,8 @@ Result<FailOn> ParseFailOn(std::string_view list) {
   return fail_on;
 }
 
-// What TensorPrint wrote stands on our stderr already, unless that is a file, which the daemon does
-// not write into.
+// What TensorPrint wrote is on our stderr already, unless that is a file, because the daemon never
+// writes into files.
 bool PrintsReachStderr() {
   struct stat info {};
   return ::fstat(STDERR_FILENO, &info) == 0 && !S_ISREG(info.st_mode);
@@ -183,14 +183,14 @@ void Report(const Context& context, const RunSummary& summary, const FailOn& fai
   for (const std::string& command : NextCommands(summary)) context.Hint(command);
 }
 
-// What a recording lacks that this command made, and what to do about it.
+// What to do if the recording lost snapshots.
 std::string RemedyOf(const RunOptions& options) {
   return fmt::format("Record fewer probes (--record), or {}",
                      options.lossy ? "let the job wait: leave --lossy out"
                                    : "let the job wait longer: CGDEBUG_WAIT_MS=60000");
 }
 
-// A recording has no probe: says what there was to record.
+// The recording has no probe: says what there was to record.
 int FailNothingRecorded(Context& context, const RunOptions& options,
                         const std::set<std::string>& sessions) {
   std::set<std::string> distinct;
@@ -261,7 +261,7 @@ int RunJob(Context& context, const RunOptions& options) {
   }
   if (options.disk.any() && !Records(options)) {
     return context.Fail(kExitTrouble,
-                        "--max-size, --min-free-disk, --roll-size and --durability are about a "
+                        "--max-size, --min-free-disk, --roll-size and --durability apply to a "
                         "recording, and none was asked for. Add: -o DIR.cgrec");
   }
   Result<Variables> watching = WatchVariables(options.watch);
@@ -334,13 +334,13 @@ RunFunction AddRun(CLI::App& app) {
       ->type_name("{nan,inf,compare}");
   app.add_option("--watch", options->watch,
                  "put a probe on the output of every torch module whose name matches: globs; '*': "
-                 "of all. The job need not import cgdebug")
+                 "all of them. The job need not import cgdebug")
       ->type_name("GLOB")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_flag("--tail", options->tail,
                "one line per snapshot while it runs; else only findings and a status line");
-  app.add_option("--only", options->only, "as --tail, but these snapshots alone")
+  app.add_option("--only", options->only, "like --tail, but only these snapshots")
       ->check(CLI::IsMember({"nan", "changed", "fail"}))
       ->type_name("{nan,changed,fail}");
   app.add_option("-o,--output", options->output,
@@ -352,7 +352,7 @@ RunFunction AddRun(CLI::App& app) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   AddDiskOptions(app, &options->disk);
   app.add_flag("--lossy", options->lossy,
-               "the recorded job never waits for the recording: what comes too fast is lost");
+               "the job never waits for the recording; snapshots that come too fast are lost");
   app.add_flag("--no-live", options->no_live, "show nothing while it runs, only the summary");
   return [options](Context& context) { return RunJob(context, *options); };
 }

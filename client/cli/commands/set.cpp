@@ -68,7 +68,7 @@ Result<v1::SetRequest> MakeRequest(const SetOptions& options) {
   control->set_mode(kModes.at(mode));
   if (options.mode.empty() && options.on.empty()) {
     return Error{
-        "what is to be set? Give --mode off|stats|full|registered, or --on CONDITION. Type for "
+        "set needs --mode off|stats|full|registered, or --on CONDITION. Type for "
         "example: cgdebug-cli set 'blk3.*' --mode full --every 10"};
   }
   if (!options.on.empty()) {
@@ -82,7 +82,7 @@ Result<v1::SetRequest> MakeRequest(const SetOptions& options) {
     const std::uint64_t every = std::max<std::uint64_t>(options.every, 1);
     if (__builtin_mul_overflow(options.count - 1, every, &last) ||
         __builtin_add_overflow(last, std::max<std::uint64_t>(options.from, 1), &last)) {
-      return Error{"--count is more than there are replays; leave it out for no end"};
+      return Error{"--count is too large; leave it out for no end"};
     }
     control->set_until(last);
   }
@@ -141,7 +141,7 @@ RunFunction AddSet(CLI::App& app) {
                  "abs_max>X")
       ->type_name("CONDITION");
   app.add_option("--ttl", options->ttl,
-                 "then as registered again, whoever still runs; 0 = not before the job ends (5m)")
+                 "then as registered again, even without a daemon; 0 = until the job ends (5m)")
       ->type_name("DURATION");
   return [options](Context& context) { return RunSet(context, *options); };
 }

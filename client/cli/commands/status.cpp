@@ -311,7 +311,7 @@ int RunStatus(Context& context, const StatusOptions& options) {
 RunFunction AddStatus(CLI::App& app) {
   auto options = std::make_shared<StatusOptions>();
   app.add_option("SESSION", options->selector,
-                 "key, label, run id or pid; the jobs that are alive when left out");
+                 "key, label, run id or pid; default: the jobs that are alive");
   app.add_flag("-a,--all", options->all, "jobs that ended, too");
   return [options](Context& context) { return RunStatus(context, *options); };
 }

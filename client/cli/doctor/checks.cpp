@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A probe keeps several tensors of each site in a ring: less than this holds hardly one job.
+// A probe keeps several tensors of each site in a ring: with less than this, hardly one job fits.
 constexpr std::uint64_t kSmallShmBytes = 1ull << 30;
 constexpr std::uint64_t kFirstRegularUid = 1000;
 constexpr int kOldestDriver = 525;  // the first that runs CUDA 12

@@ -1,4 +1,4 @@
-// doctor_checks.h: what a machine needs for cgdebug, one check each.
+// checks.h: what a machine needs for cgdebug, one check each.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@ struct Check {
   std::string fix;  // what to type; empty when there is nothing to do
 };
 
-// --- decisions over what was read, so that tests can ask them ------------------------------------
+// --- decisions about what was read, apart from the reading so that tests can call them
+// ------------------------------------
 
 struct ShmFacts {
   bool exists = false;
@@ -38,7 +39,7 @@ Check JudgeRemoveIpc(std::string_view config, bool has_logind, std::uint64_t uid
 Check JudgeNvidia(std::string_view text);
 
 // --- the machine
-// ----------------------------------------------------------------------------------
+// -----------------------------------------------------------------------------------
 
 Check CheckShm();
 Check CheckMemlock();

@@ -38,7 +38,7 @@ class Job {
                      const std::vector<std::pair<std::string, std::string>>& environment,
                      const JobSignals& signals);
 
-  // Forwards signals until the job has ended; none that came before its end is left pending.
+  // Forwards signals until the job has ended; leaves none pending that came before its end.
   void Wait(const JobSignals& signals);
 
   // After Wait: the job's, 128+n for signal n.

@@ -1,4 +1,4 @@
-// run_summary.h: what a run's sessions add up to, and what it means for the exit code.
+// run_summary.h: sums up a run's sessions, and decides the exit code.
 #pragma once
 
 #include <cstdint>

@@ -105,7 +105,7 @@ void RunWatch::Tail() {
       return true;
     });
     std::unique_lock lock(mutex_);
-    // A daemon that knows no session yet may say so instead of waiting for one.
+    // A daemon that knows no session yet may answer so instead of waiting for one.
     const bool nothing_yet = !end.ok() && tail_.last_failure() == client::Failure::kNothingMatched;
     if (!nothing_yet || changed_.wait_for(lock, kRetry, [this] { return stopping_; })) {
       done_ = true;
@@ -147,8 +147,8 @@ void RunWatch::OnEvent(const v1::TailReply& event) {
   changed_.notify_all();
 }
 
-// Requires: mutex_. What TensorPrint wrote belongs to its snapshot; where it stands on the
-// terminal, that snapshot needs no line of its own.
+// Requires: mutex_. What TensorPrint wrote belongs to its snapshot. If it is on the terminal, that
+// snapshot needs no line of its own.
 void RunWatch::Hold(const v1::TailReply& event) {
   // An event that is not a snapshot stays behind the events that came before it.
   auto order = held_.empty() ? decltype(Held::order)() : held_.back().order;

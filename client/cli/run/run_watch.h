@@ -1,4 +1,4 @@
-// run_watch.h: what one run does, shown while it runs, on threads of its own.
+// run_watch.h: shows what a run does while it runs, on threads of its own.
 #pragma once
 
 #include <chrono>
@@ -23,9 +23,9 @@ namespace cgdebug::cli {
 struct RunWatchOptions {
   std::string run_id;
   std::int64_t since_ns = 0;  // sessions before it are of an earlier run with this id
-  bool stream = false;        // every event that `only` selects; else findings alone
+  bool stream = false;        // every event that `only` selects; else only findings
   v1::TailRequest::Only only = v1::TailRequest::ALL;
-  bool prints_reach_terminal = false;  // what TensorPrint writes stands there already
+  bool prints_reach_terminal = false;  // what TensorPrint writes is there already
   bool status_line = false;
 };
 
@@ -41,7 +41,7 @@ class RunWatch {
   RunWatch(const RunWatch&) = delete;
   RunWatch& operator=(const RunWatch&) = delete;
 
-  // Until the end of each of these sessions was seen, or `timeout`.
+  // Waits until the end of each of these sessions was seen, at most `timeout`.
   bool WaitUntilSeen(const std::set<std::string>& session_keys, std::chrono::milliseconds timeout);
   // Prints what is held back, clears the status line, ends the threads.
   void Stop();
@@ -74,7 +74,7 @@ class RunWatch {
   StatusLine line_;
   std::uint64_t last_replays_ = 0;
   Clock::time_point last_status_ = Clock::now();
-  std::mutex mutex_;  // of all below, and of what goes to the terminal
+  std::mutex mutex_;  // guards everything below, and what goes to the terminal
   std::condition_variable changed_;
   std::list<Held> held_;  // in order
   std::set<std::string> ended_;

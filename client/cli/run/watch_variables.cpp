@@ -58,7 +58,8 @@ Result<Variables> WatchVariables(const std::vector<std::string>& globs) {
   std::string path = FolderOfSitecustomize();
   if (path.empty()) {
     return Error{
-        "--watch needs the Python package, which does not lie with this program. Type: python -m "
+        "--watch needs the Python package, which is not installed with this program. Type: python "
+        "-m "
         "cgdebug run --watch ...   (in the environment that has the package)"};
   }
   const char* before = std::getenv("PYTHONPATH");

@@ -73,7 +73,7 @@ std::string Plain(const v1::TailReply& event) {
   }
 }
 
-// The shape stands in the tensor's type.
+// The shape is in the tensor's type already.
 std::string GraphPart(const std::string& qualifier) {
   const std::size_t graph = qualifier.find("@g:");
   return graph == std::string::npos ? "" : Printable(qualifier.substr(graph));
@@ -145,8 +145,8 @@ std::string EventPrinter::HumanSnapshot(const v1::Snapshot& snapshot) {
   return line + "  " + TensorLine(tensor, options_.style.enabled(), type_width_);
 }
 
-// What TensorPrint wrote begins with the line of its snapshot, which needs no second time when the
-// values stand on lines of their own.
+// What TensorPrint wrote begins with the line of its snapshot. That line is left out if the
+// snapshot was just printed and the values have lines of their own.
 std::string EventPrinter::HumanPrint(const v1::PrintLine& print) {
   if (!options_.print_lines) return "";
   See(print.session(), print.rank(), "");

@@ -38,7 +38,7 @@ class EventPrinter {
 
   void Print(const v1::TailReply& event);
 
-  // Tells of a session whose events may come, so that the first line has its prefix already.
+  // Announces a session whose events may come, so that even the first line has its prefix.
   void See(const std::string& session, int rank, const std::string& label);
 
   const EventTotals& totals() const { return totals_; }

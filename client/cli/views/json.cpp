@@ -31,7 +31,7 @@ Json FirstJson(const live::FirstNonfinite& first) {
           {"count", first.count}};
 }
 
-// Adds which slot an event is about. The loss of a client itself is about none.
+// Adds the slot that an event is about. A client's own loss is not about a slot.
 void AddSlot(const v1::Slot& slot, Json* json) {
   json->update({{"graph", slot.graph()},
                 {"graph_id", slot.graph_id()},

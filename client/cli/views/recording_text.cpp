@@ -30,7 +30,7 @@ std::string RecordingPath(const std::string& directory) {
   }
   path = fs::absolute(path).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();  // "runs/a/"
-  // A folder that is there keeps its name: the daemon says that it is not a recording.
+  // An existing folder keeps its name: the daemon then says that it is not a recording.
   std::error_code ignored;
   if (path.extension() != ".cgrec" && !fs::is_directory(path, ignored)) path += ".cgrec";
   return path;

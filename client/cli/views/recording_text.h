@@ -11,16 +11,15 @@
 
 namespace cgdebug::cli {
 
-// The absolute path of a recording that the user called `directory`, with .cgrec at its end, by
-// which recordings are known; when it is empty, a new one under $CGDEBUG_DIR or runs, named by the
-// time.
+// The absolute path of the recording `directory`, with .cgrec added if it is missing. If
+// `directory` is empty, a new path under $CGDEBUG_DIR or runs, named by the time.
 std::string RecordingPath(const std::string& directory);
 
 // "1 024 snapshots of 4 probes, 12.0 MiB, all on the disk"
 std::string RecordingText(const v1::Recording& recording, const Style& style);
 
-// Says how it ended and what to type next; `remedy` is what to do where the job was too fast. 0, or
-// 3 when something it wanted is missing.
+// Says how it ended and what to type next; `remedy` is the advice if the job was too fast. Returns
+// 0, or 3 if something it wanted is missing.
 int ReportRecording(
     const Context& context, const v1::Recording& recording,
     std::string_view remedy = "Record fewer probes (--probes), or let the job wait: --lossless");

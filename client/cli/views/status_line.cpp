@@ -37,8 +37,8 @@ void StatusLine::Show(std::string_view text) {
   if (!usable_ || size.ws_row < kFewestRows || size.ws_col == 0) return;
   std::string out;
   if (rows_ != size.ws_row) {
-    // The empty line makes room for the case that the cursor stands on the last row. Setting the
-    // margins moves the cursor.
+    // The empty line makes room if the cursor is on the last row. Setting the margins moves the
+    // cursor.
     rows_ = size.ws_row;
     out += fmt::format(
         "\n\x1b"

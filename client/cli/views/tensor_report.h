@@ -1,4 +1,4 @@
-// tensor_report.h: everything there is to say about one tensor, for `show`.
+// tensor_report.h: the report about one tensor, for `show`.
 #pragma once
 
 #include <cstddef>

@@ -136,8 +136,7 @@ bool LocaleIsAscii() {
 
 namespace {
 
-// How many bytes of `line` to write before it is broken, at a space; all of them where there is
-// none.
+// How many bytes of `line` to write before breaking it at a space; all of them if it has none.
 std::size_t BytesThatFit(std::string_view line, std::size_t columns) {
   std::size_t seen = 0, last_space = 0;
   const std::size_t begin = std::min(line.find_first_not_of(' '), line.size());
@@ -226,7 +225,7 @@ std::string GroupDigits(std::string_view text) {
 
 TextTable::Fit TextTable::FitInto(std::size_t max_columns) const {
   constexpr std::size_t kGap = 2;
-  constexpr std::size_t kLeastText = 10;  // columns of a name that was cut
+  constexpr std::size_t kLeastText = 10;  // columns that a cut name keeps at least
   Fit fit;
   fit.is_shown.assign(columns_.size(), true);
   for (const Column& column : columns_) fit.widths.push_back(DisplayWidth(column.title));

@@ -1,4 +1,4 @@
-// regular_file.h: opens a file by a name under which anything may lie.
+// regular_file.h: opens a file by name, but only if it is a regular file.
 #pragma once
 
 #include <string>

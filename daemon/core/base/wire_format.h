@@ -1,5 +1,5 @@
-// wire_format.h: the part of protobuf's wire format that messages of ours need. Our own code,
-// because the reader loads beside torch, which brings its own protobuf.
+// wire_format.h: the part of protobuf's wire format that our messages need. Written here, because
+// the reader loads beside torch, which brings its own protobuf.
 #pragma once
 
 #include <bit>
@@ -70,7 +70,7 @@ class WireWriter {
   std::string bytes_;
 };
 
-// Reads any bytes. Truncated input, or what is not a field, ends the loop with ok() false.
+// Accepts any bytes. Truncated input or an invalid field ends the loop with ok() false.
 //
 //   for (WireReader in(bytes); in.Next();) {
 //     switch (in.field()) { case 1: x = in.value(); break; }

@@ -14,7 +14,7 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr milliseconds kRetry{5};
-// The daemon that was there when ours left may have been about to end.
+// The daemon that ours found running, and left to serve, may have been about to end.
 constexpr milliseconds kStartAgainAfter{300};
 
 Error DidNotComeUp(const std::string& problem, const std::string& socket_path) {

@@ -1,4 +1,4 @@
-// autostart.h: a client that needs a daemon gets one.
+// autostart.h: connects a client to the daemon, and starts one if needed.
 #pragma once
 
 #include <chrono>
@@ -30,8 +30,8 @@ Result<std::string> FindDaemon();
 //
 // Requires: the directory of `socket_path` exists (PrepareSocketPath).
 //
-// Two clients may do this at once: each starts a process, the one that does not get the daemon's
-// lock file exits 0, and both clients connect to the other one.
+// Two clients may do this at once: each starts a process. The process that does not get the
+// daemon's lock exits with 0, and both clients connect to the other.
 // Fails: no executable, it exits with an error, nobody accepts before the deadline; the message has
 //        what the daemon said and the path of its log.
 Result<UniqueFd> ConnectOrStart(const std::string& socket_path, const AutostartOptions& options,

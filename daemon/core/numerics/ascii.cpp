@@ -8,8 +8,8 @@
 namespace cgdebug::numerics {
 namespace {
 
-// The characters of our own lines that are not in ASCII. A name may have a Greek letter as well, so
-// that one is taken together with what stands beside it. Bars are one column wide in both.
+// The non-ASCII characters of our own lines. Names may contain Greek letters too, so a letter is
+// replaced only together with the character behind it. Bars stay one column wide.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kInAscii = {{
     {"▁", "_"},
     {"▂", "."},

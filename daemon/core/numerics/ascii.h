@@ -1,4 +1,4 @@
-// ascii.h: lines of format.h for terminals that have ASCII alone.
+// ascii.h: lines of format.h for terminals that show only ASCII.
 #pragma once
 
 #include <string>
@@ -17,8 +17,8 @@ struct LocaleVariables {
   std::string lang;
 };
 
-// Whether they name a locale without UTF-8, such as C. Where none is set, as in most containers,
-// the terminal is taken to have it.
+// Whether they name a locale without UTF-8, such as C. If none is set, as in most containers, the
+// terminal is assumed to have UTF-8.
 bool IsAscii(const LocaleVariables& variables);
 
 }  // namespace cgdebug::numerics

@@ -17,20 +17,20 @@
 HWY_BEFORE_NAMESPACE();
 namespace cgdebug::numerics::HWY_NAMESPACE {
 
-// A block's sums are merged into the tensor's; within it they run in vectors of double, or of float
-// for types of at most 16 bits, whose sums go over to double every kChain additions.
+// A block's sums are merged into the tensor's. Within a block they run in vectors of double. Types
+// of at most 16 bits run in float, and move to double every kChain additions.
 template <typename T>
 inline constexpr std::size_t kChain = kSumsInDouble<T> ? 256 : 16;
-// Whose subnormal values, which are not rare, are normal floats.
+// Types whose subnormal values, which are not rare, are normal numbers as floats.
 template <typename T>
 inline constexpr bool kHashedAsFloat = std::is_same_v<T, Half> || std::is_same_v<T, Float8E5m2>;
 
-// Elements are added that many times smaller than they are.
+// Elements are divided by this before they are added.
 template <typename T>
 inline constexpr Sum<T> kScale = std::is_same_v<T, Float8E4m3fn> ? 256 : 1;
 
-// The elements of the vector of lanes at `p`, less by kScale, in any order: each in the upper half
-// of a float16, whose exponent is one bit wider.
+// Passes on the elements of the vector of lanes at `p`, divided by kScale, in any order. Each is
+// put into the upper half of a float16, whose exponent is one bit wider.
 template <class Use>
 HWY_INLINE void DecodeFloat8E4m3fn(const std::int8_t* HWY_RESTRICT p, const Use& use) {
   const hn::ScalableTag<float> d;
@@ -58,7 +58,7 @@ class BlockSums {
         absolute_(hn::Zero(wide_)),
         hash_(hn::Zero(bits_)) {}
 
-  // A block; calls look(p) at each of its vectors of lanes.
+  // Adds a block; calls look(p) for each of its vectors of lanes.
   template <class Look>
   HWY_INLINE void AddBlock(const Lane<T>* HWY_RESTRICT p, std::size_t vectors, const Look& look) {
     const std::size_t step = kChain<T> * hn::Lanes(hn::ScalableTag<Lane<T>>());

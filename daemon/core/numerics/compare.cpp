@@ -109,7 +109,7 @@ bool BlockMatches(const T* a, const T* b, std::size_t size, bool same_bits,
   return matched == static_cast<double>(size);
 }
 
-// The greatest of what it is given; the first of equals; NaN above all, as in torch.max.
+// The greatest of the values it is given, the first of equals; NaN is above all, as in torch.max.
 template <typename Value>
 struct Greatest {
   Value value{};
@@ -124,8 +124,8 @@ struct Greatest {
   }
 };
 
-// torch computes the differences it prints of float32 tensors, and ratios of integers, in float32;
-// digits beyond it say nothing about the tensors.
+// torch computes the differences of float32 tensors, and the ratios of integers, in float32. Digits
+// beyond that say nothing about the tensors.
 double ToFloat32Precision(double difference) {
   const auto rounded = static_cast<float>(difference);
   const bool kept = std::isfinite(rounded) && (rounded != 0 || difference == 0);
@@ -193,7 +193,7 @@ class Comparison {
     if (block.mismatched == 0) return;
     result_.mismatched_zero += block.mismatched_zero;
     result_.mismatched_greater += block.mismatched_greater;
-    // Where a greatest difference is, is looked for only when this block has a greater one.
+    // Looks for the place of the greatest difference only if this block has a greater one.
     const bool greater =
         max_abs_.Exceeds(static_cast<Abs>(block.max_abs)) || max_rel_.Exceeds(block.max_rel);
     for (std::size_t word = 0; word < block.mismatch.size(); ++word) {

@@ -25,7 +25,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace cgdebug::numerics::HWY_NAMESPACE {
 
-// A NaN has no distance to anything: it is counted as 0 first, and taken off again here.
+// A NaN has no distance to anything: it was counted as 0, and is subtracted again here.
 template <typename T>
 HWY_INLINE void ForgetNan(const Lane<T>* HWY_RESTRICT a, const Lane<T>* HWY_RESTRICT b,
                           std::size_t size, hwy::MakeUnsigned<Place<T>>* HWY_RESTRICT distances) {

@@ -13,10 +13,10 @@ namespace cgdebug::numerics {
 
 inline constexpr std::size_t kCompareBlock = 2048;
 
-// One block: what its elements add to a CompareResult, to the bit as the plain loops of
-// compare.cpp.
+// What the elements of one block add to a CompareResult: bit for bit the result of the plain loops
+// of compare.cpp.
 struct BlockComparison {
-  double max_rel_before = 0;  // of the blocks before: smaller ratios need not be found
+  double max_rel_before = 0;  // of earlier blocks: smaller ratios need not be found
   std::uint64_t mismatched = 0;
   std::array<std::uint64_t, kCompareBlock / 64> mismatch{};  // bit i of word w: element 64 w + i
   std::uint64_t mismatched_zero = 0;
@@ -28,8 +28,8 @@ struct BlockComparison {
   std::array<std::uint64_t, kUlpBins> ulp{};
 };
 
-// Takes a block of `count` elements. False, with nothing done, when it is left to the plain loops:
-// `count` is not a whole number of vectors, or options and dtype ask for it.
+// Takes a block of `count` elements. False, with nothing done, if the plain loops must do it: for
+// bitwise comparisons, int64, or a `count` that is not a whole number of vectors.
 using CompareKernel = bool (*)(layout::Dtype dtype, const std::byte* actual,
                                const std::byte* expected, std::size_t count,
                                const CompareOptions& options, BlockComparison* block);

@@ -9,9 +9,9 @@
 
 namespace cgdebug::numerics {
 
-// Four lines in the words of torch.testing.assert_close; of a bitwise comparison, which torch does
-// not have, in like words. `greatest_abs` is result.max_abs.value as its dtype writes it: that of
-// int64 has more digits than a double.
+// Four lines in the words of torch.testing.assert_close. A bitwise comparison, which torch lacks,
+// uses similar words. `greatest_abs` is result.max_abs.value as its dtype writes it: an int64 has
+// more digits than a double.
 // Requires: !result.ok, and everything but its message is known.
 std::string MismatchMessage(const TensorView& actual, const TensorView& expected,
                             const CompareOptions& options, const CompareResult& result,

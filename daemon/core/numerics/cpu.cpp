@@ -18,7 +18,7 @@ Cpu ChosenCpu() { return Chosen().load(std::memory_order_relaxed); }
 std::vector<Cpu> AvailableCpus() {
   std::vector<Cpu> cpus = {Cpu::kPlain};
 #if defined(__x86_64__)
-  // Not asked for: f16c, which every processor with AVX2 has and clang 14 cannot name.
+  // Does not ask for f16c: every processor with AVX2 has it, and clang 14 cannot name it.
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
       __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
       __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("aes")) {

@@ -77,7 +77,7 @@ template <typename T>
 requires std::is_arithmetic_v<T>
 constexpr T ToNative(T element) { return element; }
 
-// Exact, but for int64 beyond 2^53.
+// Exact, except for int64 beyond 2^53.
 template <typename T>
 constexpr double ToDouble(T element) {
   return static_cast<double>(ToNative(element));

@@ -29,7 +29,7 @@ std::array<std::string, 2> FormatEnds(double min, double max, bool integral) {
   if (integral && std::fabs(min) < 1e6 && std::fabs(max) < 1e6) {
     return {fmt::format("{:.0f}", min), fmt::format("{:.0f}", max)};
   }
-  constexpr int kMostDigits = 17;  // these tell any two doubles apart, and two NaN never
+  constexpr int kMostDigits = 17;  // tell any two doubles apart, except two NaN
   int digits = 3;
   while (digits < kMostDigits && min != max &&
          FormatNumber(min, digits) == FormatNumber(max, digits)) {

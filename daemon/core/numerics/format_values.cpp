@@ -23,8 +23,8 @@ std::string ElementText(T element, int precision) {
   }
 }
 
-// How many of each dimension are shown: both ends grow in turn, innermost first, while all of it
-// stays within `max_items`.
+// How many elements of each dimension are shown: both ends grow in turn, innermost dimension first,
+// while the total stays within `max_items`.
 std::vector<std::uint64_t> ShownOf(std::span<const std::uint64_t> shape, std::uint64_t max_items) {
   std::vector<std::uint64_t> shown(shape.size(), 1);
   std::uint64_t items = 1;

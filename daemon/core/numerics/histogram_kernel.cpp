@@ -19,7 +19,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace cgdebug::numerics::HWY_NAMESPACE {
 
-// What is compared with the edges: float and double themselves, of everything else ordered keys.
+// What is compared with the edges: float and double as they are, everything else as ordered keys.
 template <typename T>
 using Compared = std::conditional_t<std::is_floating_point_v<T>, T, hwy::MakeSigned<Lane<T>>>;
 
@@ -75,7 +75,7 @@ std::uint64_t CountEdgesOfType(const std::byte* data, std::uint64_t count, EdgeC
       add(c5, hn::Lt(x, e5));
       add(c6, hn::Lt(x, e6));
       if constexpr (kAll && std::is_floating_point_v<T>) {
-        add(above, hn::Not(hn::Le(x, highest)));  // NaN as well, which is below nothing
+        add(above, hn::Not(hn::Le(x, highest)));  // NaN as well: it is not below anything
       } else if constexpr (kAll) {
         add(above, hn::Gt(x, highest));
       }

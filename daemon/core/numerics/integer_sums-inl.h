@@ -1,5 +1,5 @@
-// integer_sums-inl.h: sums of integers in integers, which are exact and in lanes as narrow as they
-// go. Included once for each CPU, after lanes-inl.h. Internal to daemon/numerics.
+// integer_sums-inl.h: exact sums of integers, in the narrowest lanes that hold them. Included once
+// for each CPU, after lanes-inl.h. Internal to daemon/numerics.
 #if defined(CGDEBUG_NUMERICS_INTEGER_SUMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef CGDEBUG_NUMERICS_INTEGER_SUMS_INL_H_
 #undef CGDEBUG_NUMERICS_INTEGER_SUMS_INL_H_
@@ -20,8 +20,8 @@ namespace cgdebug::numerics::HWY_NAMESPACE {
 using U64Tag = hn::ScalableTag<std::uint64_t>;
 using U64s = hn::Vec<U64Tag>;
 
-// Of unsigned lanes of 32 bits, each added as 64: the whole words, and their upper halves, which
-// those hold 2^32 times. One operation less than taking them apart.
+// Sums unsigned lanes of 32 bits in words of 64. Adds up whole words and, separately, their upper
+// halves, which Total() puts in their place. That is one operation less than splitting each word.
 class WideSum {
  public:
   WideSum() : words_(hn::Zero(d_)), upper_(hn::Zero(d_)) {}
@@ -105,7 +105,7 @@ class IntegerSums<T, 1> {
   WideSum squared_;
 };
 
-// An unsigned element is added less 2^15, which fits the signed products.
+// 2^15 is subtracted from unsigned elements, so that they fit the signed products.
 template <typename T>
 class IntegerSums<T, 2> {
  public:
@@ -126,7 +126,7 @@ class IntegerSums<T, 2> {
     }
     sum0_ = hn::ReorderWidenMulAccumulate(wide_, x, one, sum0_, sum1_);
     nonzero_ = hn::Add(nonzero_, hn::Min(hn::BitCast(du_, element), hn::Set(du_, 1)));
-    auto squares1 = hn::Zero(wide_);  // left alone where squares0 is the sum of two
+    auto squares1 = hn::Zero(wide_);  // unused where squares0 is the sum of two
     const auto squares0 = hn::ReorderWidenMulAccumulate(wide_, x, x, hn::Zero(wide_), squares1);
     squared_.Add(squares0);
     if constexpr (HWY_TARGET == HWY_NEON) squared_.Add(squares1);
@@ -208,7 +208,7 @@ class IntegerSums<T, 4> {
 template <typename T>
 inline constexpr std::size_t kNarrowVectors = (sizeof(T) == 4 ? 1 : 16) * kIntegerChain<T>;
 
-// False, with nothing done, when the elements are too large for it.
+// False, with nothing done, if the elements are too large.
 template <typename T>
 bool NarrowIntegers(const T* HWY_RESTRICT p, std::size_t vectors, KernelSums* sums) {
   const hn::ScalableTag<T> d;

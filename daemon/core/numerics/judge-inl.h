@@ -1,5 +1,5 @@
-// judge-inl.h: whether elements are within the tolerance, and what is to be said of those
-// that are not. Included once for each CPU, after lanes-inl.h. Internal to daemon/numerics.
+// judge-inl.h: whether elements are within the tolerance, and what to report about those that are
+// not. Included once for each CPU, after lanes-inl.h. Internal to daemon/numerics.
 #if defined(CGDEBUG_NUMERICS_JUDGE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef CGDEBUG_NUMERICS_JUDGE_INL_H_
 #undef CGDEBUG_NUMERICS_JUDGE_INL_H_
@@ -46,7 +46,7 @@ HWY_INLINE hn::Vec<PlaceTag<T>> LoadBits(const Lane<T>* HWY_RESTRICT p) {
   }
 }
 
-// As UlpDistance() has it: both zeros at 0, -x opposite to x. Of NaN anything.
+// As in UlpDistance(): both zeros at 0, -x opposite to x. Undefined for NaN.
 template <typename T>
 HWY_INLINE hn::Vec<PlaceTag<T>> PlaceOf(hn::Vec<PlaceTag<T>> bits) {
   if constexpr (kIsFloatingElement<T>) {
@@ -226,8 +226,8 @@ class Judge {
   Doubles max_abs_, max_rel_, nan_abs_, nan_rel_;
 };
 
-// The same for float32 where float itself tells for sure, which a fraction of the cost does. The
-// difference that is printed is rounded to float, so it is that of floats.
+// The same for float32, at a fraction of the cost: float itself decides wherever it is sure. The
+// printed difference is rounded to float, so a difference of floats will do.
 class SureJudge {
  public:
   SureJudge(const CompareOptions& options, BlockComparison* block)
@@ -333,7 +333,7 @@ class SureJudge {
   BlockComparison* block_;
   SureBound<float> within_;
   float beyond_atol_, beyond_rtol_;
-  float ratio_;  // no ratio that is asked for is below
+  float ratio_;  // smaller ratios need not be found
   double max_rel_ = 0;
   hn::Vec<hn::ScalableTag<std::int32_t>> zero_, greater_;
   V max_abs_;

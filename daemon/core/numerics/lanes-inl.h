@@ -82,7 +82,7 @@ template <class V>
 HWY_INLINE double SumOf(V v) {
   return Fold(hn::DFromV<V>(), v, 0.0, [](double a, auto b) { return a + static_cast<double>(b); });
 }
-// Of counters that count down: Sub(counter, mask).
+// The sum of counters that counted with Sub(counter, mask).
 template <class V>
 HWY_INLINE std::uint64_t CountOf(V v) {
   using Signed = hwy::MakeSigned<hn::TFromV<V>>;

@@ -23,7 +23,7 @@ void SetWord(std::vector<std::uint64_t>* bitmap, std::uint64_t place, std::uint6
   }
 }
 
-// One dimension is its bitmap; of several, every set bit is taken apart.
+// For one dimension the bitmap is the answer; for several, every set bit costs a division.
 std::uint64_t MostPlaces(std::span<const std::uint64_t> sizes) {
   const auto real = std::count_if(sizes.begin(), sizes.end(), [](auto size) { return size > 1; });
   return real <= 1 ? MismatchMap::kMostOfOne : MismatchMap::kMostOfSeveral;

@@ -25,7 +25,7 @@ class MismatchMap {
   // Bit i of `mask` is the element `first` + i.
   void AddWord(std::uint64_t first, std::uint64_t mask);
 
-  // One a dimension; empty when nothing was added or the tensor is too large to tell.
+  // One per dimension; empty if nothing was added or the tensor is too large to tell.
   std::vector<MismatchSpan> Spans() const;
 
  private:

@@ -38,7 +38,7 @@ void ToKeys(const T* block, std::size_t size, typename OrderedKey<T>::Key* keys)
   for (std::size_t i = 0; i < size; ++i) keys[i] = OrderedKey<T>::FromElement(block[i]);
 }
 
-// Adds what one block holds to `stats` and `extent`; returns how many of it are not finite.
+// Adds one block to `stats` and `extent`; returns how many of its elements are not finite.
 template <typename T>
 std::size_t CountBlock(const typename OrderedKey<T>::Key* keys, std::size_t size, Stats* stats,
                        Extent<T>* extent) {
@@ -93,8 +93,8 @@ double Fold(const double (&lanes)[kLanes]) {
          ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
 }
 
-// `centred` is `values` less a constant; the mean that comes back is that of `centred`.
-// Sums run in lanes: the order of the additions is fixed, and the compiler may use vectors.
+// `centred` is `values` minus a constant; the result's mean is that of `centred`. Sums run in
+// lanes: the order of the additions is fixed, and the compiler may use vectors.
 Moments BlockMoments(const double* values, const double* centred, std::size_t size) {
   const std::size_t whole = size / kLanes * kLanes;
   double sum[kLanes] = {}, sum_abs[kLanes] = {}, sum_squared[kLanes] = {}, squares[kLanes] = {};
@@ -186,7 +186,8 @@ void FindFirstNonfinite(const T* block, std::size_t size, std::uint64_t start, S
   }
 }
 
-// What kernels found, as the plain loops would have: a zero end as the zero that widens the extent.
+// Takes over what the kernels found, in the form of the plain loops: of the two zeros, an extent
+// ends with the one that widens it.
 template <typename T>
 void Absorb(const KernelSums& sums, [[maybe_unused]] T origin, Stats* stats, Extent<T>* extent,
             Moments* moments) {
@@ -225,7 +226,8 @@ Moments CountAndSum(const TensorView& view, Stats* stats, Extent<T>* extent) {
   return moments;
 }
 
-// Again with every element scaled near 1: squares of very large or small doubles leave the range.
+// Sums again, with every element scaled near 1: squares of very large or small doubles leave the
+// range.
 Moments SumScaled(const TensorView& view, double scale) {
   double block[kBlock];
   Moments moments;

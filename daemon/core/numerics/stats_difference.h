@@ -8,7 +8,7 @@
 
 namespace cgdebug::numerics {
 
-// What the two tensors whose values differ disagree in.
+// A statistic in which two tensors differ.
 struct StatsDifference {
   std::string name;  // of the statistic, as everywhere: "abs_max", "xor_hash"
   std::string a;
@@ -18,10 +18,10 @@ struct StatsDifference {
 // The statistics in which two tensors of one dtype and shape differ; empty when there are none.
 //
 // Counts, min, max, abs_max and the XOR hash have to be equal; mean, std, l1 and l2 may differ in
-// the last digits, because a GPU and a CPU add up in another order. What is equal in all of them
-// has with all likelihood the same values, in some order: the XOR of the elements knows neither
-// their places nor a pair of equal ones. A hash that one of the two lacks is not looked at. Thread:
-// any.
+// the last digits, because a GPU and a CPU add up in another order. Tensors that are equal in all
+// of them very probably have the same values, in some order: the XOR of the elements depends
+// neither on their places nor on pairs of equal ones. Ignores the hash if one of the two lacks it.
+// Thread: any.
 std::vector<StatsDifference> DifferencesOf(const Stats& a, const Stats& b);
 
 // Whether these statistics can be those of tensors whose elements are all within

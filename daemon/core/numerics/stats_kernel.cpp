@@ -39,7 +39,7 @@ HWY_INLINE double PivotOf(const Moments& so_far, const Lane<T>* p) {
   }
 }
 
-// What lies below the least normal number: only asked for where something does.
+// Elements below the least normal number; computed only if there are any.
 struct Tiny {
   std::uint64_t zeros = 0;
   std::uint64_t subnormals = 0;
@@ -80,7 +80,7 @@ std::uint64_t HashFromBits(std::uint64_t bits, std::uint64_t n, std::uint64_t ze
   return sign << 63 | wide << 52 | mantissa << (52 - kMantissa);
 }
 
-// The same where there are subnormals: each element as a double.
+// The same if there are subnormals: converts each element to a double.
 template <typename T>
 std::uint64_t HashSubnormals(const Lane<T>* HWY_RESTRICT p, std::size_t vectors) {
   const hn::ScalableTag<double> wide;
@@ -105,8 +105,9 @@ std::uint64_t HashSubnormals(const Lane<T>* HWY_RESTRICT p, std::size_t vectors)
 
 // --- one block of each family: false when it holds what a kernel does not do ---------------------
 
-// Extremes of floats of 8 and 16 bits from the bits, in lanes of the element's own width: those of
-// negative numbers are negative, and the greater the farther from 0 when unsigned.
+// Extremes of floats of 8 and 16 bits, found from the bits in lanes of the element's own width. As
+// signed integers, the bits of negative numbers are negative; as unsigned ones, they are the
+// greater, the farther the number is from 0.
 template <typename T>
 struct BitExtremes {
   using K = OrderedKey<T>;
@@ -176,8 +177,8 @@ bool SmallFloatBlock(const Lane<T>* HWY_RESTRICT p, std::size_t vectors, KernelS
   return true;
 }
 
-// The hash of `normal` normal numbers and any zeros and subnormals, out of the XOR of them all; bit
-// i of `odd` says whether the i-th from 0 is there an odd number of times, of either sign.
+// The hash of `normal` normal numbers and any zeros and subnormals, from the XOR of them all. Bit i
+// of `odd` says whether the i-th magnitude from 0 occurs an odd number of times, with either sign.
 std::uint64_t HashOfFloat8(std::uint64_t bits, std::uint64_t normal, std::uint64_t odd) {
   using K = OrderedKey<Float8E4m3fn>;
   std::uint64_t hash = 0;
@@ -189,7 +190,7 @@ std::uint64_t HashOfFloat8(std::uint64_t bits, std::uint64_t normal, std::uint64
   return hash ^ HashFromBits<Float8E4m3fn>(bits, normal, 0);
 }
 
-// Its zeros and subnormals are many, so they are counted with the rest.
+// Zeros and subnormals are common in this type, so they are counted with the rest.
 bool Float8E4m3fnBlock(const std::int8_t* HWY_RESTRICT p, std::size_t vectors, KernelSums* sums) {
   using T = Float8E4m3fn;
   const hn::ScalableTag<std::uint8_t> d;
@@ -302,7 +303,7 @@ bool IntegerBlock(const T* HWY_RESTRICT p, std::size_t vectors, KernelSums* sums
   return true;
 }
 
-// One part of a tensor: how many vectors were done, 0 when it is left to the plain loops.
+// Does one part of a tensor. Returns how many vectors were done; 0: the plain loops must do it.
 template <typename T>
 std::size_t SumPart(const Lane<T>* HWY_RESTRICT p, std::uint64_t left, KernelSums* sums,
                     bool* narrow) {

@@ -1,10 +1,10 @@
 // stats_kernel.h: the loops of ComputeStats, for the vectors of the CPU that runs them. Internal to
 // daemon/numerics.
 //
-// A kernel takes what it is good at, whole vectors of ordinary numbers, and says how far it came;
-// the plain loops of stats.cpp do the rest: tails, blocks with NaN or Inf, int64 beyond 2^52,
-// ranges whose squares leave the float, CPUs without kernels. Both give the same counts, extremes
-// and hash, and sums that differ in the last digits (stats.h).
+// A kernel does whole vectors of ordinary numbers and says how far it came. The plain loops of
+// stats.cpp do the rest: tails, blocks with NaN or Inf, int64 beyond 2^52, ranges whose squares
+// overflow a float, CPUs without kernels. Both give the same counts, extremes and hash, and sums
+// that differ in the last digits (stats.h).
 #pragma once
 
 #include <algorithm>
@@ -66,7 +66,7 @@ struct EdgeCounts {
   std::uint64_t above = 0;
 };
 
-// Both return how many elements they did, from the first on; 0 = do one block the plain way.
+// Both return how many elements they did, from the first on; 0: do one block with the plain loops.
 using SumKernel = std::uint64_t (*)(layout::Dtype dtype, const std::byte* data, std::uint64_t count,
                                     KernelSums* sums);
 using EdgeKernel = std::uint64_t (*)(layout::Dtype dtype, const std::byte* data,

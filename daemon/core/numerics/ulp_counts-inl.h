@@ -21,8 +21,8 @@ namespace cgdebug::numerics::HWY_NAMESPACE {
 
 using Codes = hn::ScalableTag<std::int8_t>;
 
-// Distances as bytes, of lanes of code(distances), less `offset`: byte j of lane i of a vector of
-// n lanes is element j n + i of the 4 n that it holds.
+// Stores code(distance) - `offset` of each distance in one byte. Byte j of lane i in a vector of n
+// lanes is element j n + i of the 4 n that it holds.
 template <class Code>
 HWY_INLINE void PackCodes(const std::uint32_t* HWY_RESTRICT distances, std::size_t count,
                           std::uint8_t offset, const Code& code, std::int8_t* HWY_RESTRICT codes) {
@@ -81,7 +81,7 @@ HWY_INLINE void CountFew(const std::uint32_t* HWY_RESTRICT distances,
   }
 }
 
-// Requires: room for a whole number of four vectors at `distances`.
+// Requires: room for a multiple of four vectors at `distances`.
 HWY_INLINE void CountDistances(std::uint32_t* HWY_RESTRICT distances, std::size_t count,
                                std::uint32_t greatest, BlockComparison* block) {
   const hn::ScalableTag<std::uint32_t> d;
@@ -124,7 +124,7 @@ HWY_INLINE void CountDistances(std::uint32_t* HWY_RESTRICT distances, std::size_
   }
 }
 
-// Of doubles: nearby ones in vectors.
+// The same for doubles: nearby distances in vectors.
 HWY_INLINE void CountDistances(const std::uint64_t* HWY_RESTRICT distances, std::size_t count,
                                std::uint64_t greatest, BlockComparison* block) {
   using Distance = std::uint64_t;
@@ -146,7 +146,8 @@ HWY_INLINE void CountDistances(const std::uint64_t* HWY_RESTRICT distances, std:
     above = left;
   }
   if (above == 0) return;
-  // The far ones one by one. Four tables: an increment waits for the one before it of its counter.
+  // The far ones one by one. Four tables, because an increment waits for the one before it of the
+  // same counter.
   std::uint32_t tables[4][kUlpBins] = {};
   const auto end = hn::Set(d, static_cast<Distance>(UlpBinEnd(counted)));
   for (std::size_t i = 0; i < count; i += hn::Lanes(d)) {

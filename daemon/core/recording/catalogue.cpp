@@ -230,7 +230,7 @@ Outcome Update(const std::string& directory, sqlite3* database, std::uint64_t* t
       continue;
     }
     if (recording.empty()) recording = (*file)->uuid();
-    if (recording != (*file)->uuid()) continue;  // a stray of another one
+    if (recording != (*file)->uuid()) continue;  // a stray file of another recording
     if (progress->recording.empty()) progress->recording = recording;
     if (progress->recording != recording) return Outcome::kAnew;
     present.insert((*file)->header().segment);
@@ -282,7 +282,7 @@ Result<std::uint64_t> UpdateCatalogue(const std::string& directory) {
     if (attempt > 0) RemoveFiles(path);
     bool busy = false;
     const Database database = OpenDatabase(path, &busy);
-    if (busy) return Error{fmt::format("another process writes {} at this moment", path)};
+    if (busy) return Error{fmt::format("another process is writing {}; try again", path)};
     if (database == nullptr) continue;
     std::uint64_t taken = 0;
     std::string error;

@@ -112,7 +112,7 @@ Account RecordingReader::AccountOf(std::uint32_t slot) const {
                                           : account.lost[std::string(ToText(loss.cause))]) +=
         loss.count;
   }
-  // A recording without any such mark was written by something else than a daemon.
+  // A recording without any such mark was not written by a daemon.
   bool any_closed = false, closed = false;
   for (const Mark& mark : marks_) {
     if (mark.kind != MarkKind::kSlotClosed) continue;
@@ -242,9 +242,9 @@ Result<void> RecordingReader::VerifyPayload(const SnapshotRef& ref) const {
 
 namespace {
 
-// How many of `missing` ordinals the slot's period can have wanted, where they are of replays after
-// `after` and up to `last`. One at least: that there is a gap is known. If the live control had
-// asked for the snapshot before them, it may have asked for all of them.
+// How many of `missing` ordinals, from replays after `after` and up to `last`, the slot's period
+// can have wanted. At least one, because there is a gap. If the live control asked for the snapshot
+// before them, it may have asked for all of them.
 std::uint64_t WantedOf(const Slot& slot, std::uint64_t missing, std::uint64_t after,
                        std::uint64_t last) {
   const bool forced = after != 0 && !layout::Wants(slot.every, after);
@@ -280,8 +280,8 @@ void RecordingReader::LoadSegment(std::size_t place) {
   Scan(place);
 }
 
-// Takes a segment in by its index records: one that is complete as a whole, another as far as the
-// note of its writer tells. False when the rest, or all of it, is to be scanned.
+// Takes a segment in by its index records: all of it if it is complete, else as far as its writer's
+// note tells. False if the rest, or all of it, must be scanned.
 bool RecordingReader::LoadByIndex(std::size_t place) {
   Segment& segment = *segments_[place];
   const SegmentFile& file = *segment.file;
@@ -306,8 +306,8 @@ bool RecordingReader::LoadByIndex(std::size_t place) {
   return false;
 }
 
-// Takes in what the chain of indexes that ends with `last_index` is about. False, and nothing
-// taken, when they do not cover the segment's records up to `next_number` exactly.
+// Takes in what the chain of indexes that ends with `last_index` covers. False, with nothing taken
+// in, unless they cover the segment's records up to `next_number` exactly.
 bool RecordingReader::TakeIndexes(std::size_t place, std::uint64_t last_index,
                                   std::uint64_t next_number, std::uint64_t before) {
   const SegmentFile& file = *segments_[place]->file;
@@ -334,7 +334,7 @@ bool RecordingReader::TakeIndexes(std::size_t place, std::uint64_t last_index,
 
   std::vector<Record> others;
   for (auto found = chain.rbegin(); found != chain.rend(); ++found) {
-    std::uint64_t last = 0;  // each once: what is read is no more than the file
+    std::uint64_t last = 0;  // visits each once, so it never reads more than the file
     for (const std::uint64_t offset : found->index.others) {
       if (offset <= last || offset >= found->record.offset) return false;
       if (file.Read(offset, &others.emplace_back()) != ReadStatus::kRecord) return false;
@@ -365,7 +365,7 @@ bool RecordingReader::TakeIndexes(std::size_t place, std::uint64_t last_index,
   return true;
 }
 
-// The rows of an index record; when they are damaged, by walking through what they are about.
+// The rows of an index record. If they are damaged, walks through the records that they cover.
 std::vector<IndexRow> RecordingReader::LoadRows(std::size_t place, std::uint64_t begin,
                                                 const Record& record) const {
   const SegmentFile& file = *segments_[place]->file;
@@ -503,7 +503,8 @@ void RecordingReader::AcceptOther(const Record& record) {
   }
 }
 
-// Snapshots that went with damaged records: gaps in a slot's ordinals that no loss tells of.
+// Finds snapshots that were lost with damaged records: gaps in a slot's ordinals that no loss
+// explains.
 void RecordingReader::FindMissing() {
   std::erase_if(losses_, [](const Loss& loss) { return loss.cause == LossCause::kDamaged; });
   FindMissingEnds();
@@ -537,7 +538,7 @@ void RecordingReader::FindMissing() {
   losses_.insert(losses_.end(), found.begin(), found.end());
 }
 
-// Between the last snapshot of a slot and the mark that closed it.
+// The same between the last snapshot of a slot and the mark that closed it.
 void RecordingReader::FindMissingEnds() {
   std::vector<Loss> found;
   for (const Mark& mark : marks_) {
@@ -596,8 +597,7 @@ bool MetaIsReadable(const Record& record) {
 
 Result<std::vector<Damage>> RecordingReader::Verify(
     const std::function<bool(std::uint64_t bytes)>& progress) const {
-  // What an opening finds that takes no index for granted, and then what only a reader of every
-  // byte can find.
+  // First what opening without trusting an index finds, then what only reading every byte can find.
   auto scanned = Open(directory_, Options{.trust_index = false});
   if (!scanned.ok()) return scanned.error();
   std::vector<Damage> found = (*scanned)->damage();

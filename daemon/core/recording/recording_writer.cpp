@@ -34,13 +34,13 @@ Result<void> CheckFree(const std::string& directory, const WriterOptions& option
   const std::uint64_t free = std::uint64_t{status.f_bavail} * status.f_frsize;
   if (free >= kept) return {};
   return Error{fmt::format(
-      "{} MiB are free on the disk of {}, and {} MiB are to stay free. Type another directory, or "
+      "{} MiB are free on the disk of {}, and {} MiB must stay free. Choose another directory, or "
       "leave less free: --min-free-disk 0 of cgdebug-cli run and record start, or "
       "CGDEBUG_MIN_FREE_DISK=0 where the daemon starts",
       free >> 20, directory, kept >> 20)};
 }
 
-// A file that no recording has, or "".
+// A file that is not part of a recording, or "".
 Result<std::string> FindOtherFile(const std::string& directory) {
   std::error_code error;
   std::filesystem::directory_iterator entry(directory, error);
@@ -65,7 +65,7 @@ RecordingWriter::RecordingWriter(std::string directory, const WriterOptions& opt
     : directory_(std::move(directory)), options_(options), lock_(std::move(lock)) {}
 
 RecordingWriter::~RecordingWriter() {
-  // Errors are in status(), which can no longer be asked for.
+  // Errors go to status(), which nobody can ask any more.
   [[maybe_unused]] const auto closed = Close(StopReason::kDaemonStopped);
 }
 
@@ -452,7 +452,7 @@ Result<void> RecordingWriter::Resume() {
   const RecordingReader& reader = **opened;
   if (options_.only_unfinished && reader.ended()) {
     return Error{directory_ +
-                 " is a finished recording, and nothing is added to one. Choose another "
+                 " is a finished recording, which cannot be continued. Choose another "
                  "directory, or remove it: cgdebug-cli rm -f '" +
                  directory_ + "'"};
   }
@@ -490,7 +490,7 @@ Result<void> RecordingWriter::Resume() {
   return StartSegment(last.header().segment + 1);
 }
 
-// What an index over the whole of the last segment has to tell.
+// Collects the rows of an index over the whole last segment.
 void RecordingWriter::CollectIndex(const RecordingReader& reader, const SegmentFile& file) {
   const auto place = static_cast<std::uint32_t>(reader.segment_count() - 1);
   for (const Slot& slot : slots_) {

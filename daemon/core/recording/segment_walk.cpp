@@ -11,7 +11,7 @@ const Record* SegmentWalk::Next() {
   hole_.reset();
   if (offset_ >= options_.end) return nullptr;
   if (after_status_ != ReadStatus::kRecord) {
-    // While a writer is at work, what is not there yet may be so at the next look.
+    // While a writer is at work, a record that is not there yet may be there at the next look.
     if (options_.is_live && after_status_ == ReadStatus::kEnd) return nullptr;
     const auto next = file_.FindRecord(offset_ + layout::kRecordAlignment);
     if (!next || *next >= options_.end || file_.Read(*next, &after_) != ReadStatus::kRecord) {

@@ -33,7 +33,7 @@ class SegmentWalk {
   // `offset`: where the first record is looked for.
   SegmentWalk(const SegmentFile& file, std::uint64_t offset, const Options& options);
 
-  // Null at the end, and then it is not to be called again.
+  // Null at the end; do not call it again then.
   // Lifetime: until the next call.
   const Record* Next();
 

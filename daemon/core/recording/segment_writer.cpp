@@ -101,7 +101,7 @@ void SegmentWriter::BeginAt(std::uint64_t offset, std::uint64_t number) {
 Result<void> SegmentWriter::Reserve(std::uint64_t bytes) {
   const std::uint64_t end = offset_ + bytes + kEndReserveBytes;
   if (end <= reserved_end_) return {};
-  // In growing steps, and when such a step does not fit, no more than is needed.
+  // Reserves a growing step, or, if that does not fit, no more than is needed.
   for (const std::uint64_t step : {reserve_step_, std::uint64_t{0}}) {
     const std::uint64_t wanted = std::max(end, reserved_end_ + step);
     if (fallocate(fd_.get(), 0, static_cast<off_t>(reserved_end_),
@@ -149,7 +149,7 @@ Result<void> SegmentWriter::Append(layout::RecordType type, std::uint64_t number
   return added;
 }
 
-// The end of a record goes into memory, and whole pieces from there.
+// Puts the end of a record into memory, and writes whole pieces from there.
 Result<void> SegmentWriter::AddSmall(std::span<const std::byte> payload, std::uint64_t zeros) {
   pending_.append(reinterpret_cast<const char*>(payload.data()), payload.size());
   pending_.resize(pending_.size() + zeros);
@@ -162,7 +162,7 @@ Result<void> SegmentWriter::AddSmall(std::span<const std::byte> payload, std::ui
   return written;
 }
 
-// Whole pieces from where the payload lies, and what is left of it into memory.
+// Writes whole pieces from where the payload lies, and puts the rest of it into memory.
 Result<void> SegmentWriter::AddLarge(std::span<const std::byte> payload, std::uint64_t zeros) {
   const std::uint64_t rest = offset_ % kPieceBytes;
   const std::uint64_t rest_zeros = std::min(rest, zeros);
@@ -188,7 +188,7 @@ Result<void> SegmentWriter::WritePending(std::span<const std::byte> payload, std
     pending_.clear();
     offset_ = written_ = unwritten_.offset;
     next_number_ = unwritten_.number;
-    // What was written of it would be taken for damage.
+    // A record written in part would be taken for damage.
     if (ftruncate(fd_.get(), static_cast<off_t>(offset_)) == 0) reserved_end_ = offset_;
     return error;
   }

@@ -34,7 +34,7 @@ std::string HashText(std::uint64_t hash);
 class SnapshotInsert {
  public:
   explicit SnapshotInsert(sqlite3* database);
-  // A row of that number that is there already stays. False: SQLite refused.
+  // Keeps a row that already has that number. False: SQLite refused.
   bool Run(const SnapshotRow& row);
 
  private:
