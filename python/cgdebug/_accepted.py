@@ -37,7 +37,7 @@ def check_name(name) -> None:
 
 
 def make_name(text: str) -> str:
-    """A name made of a text that may not be one. Of a long one the end is kept."""
+    """A valid name made from any text. Keeps the end of a long one."""
     name = _RESERVED_IN_NAMES.sub("_", text).encode(errors="replace")
     return name[-MAX_NAME_BYTES:].decode(errors="ignore")
 

@@ -1,6 +1,6 @@
 """CGDEBUG_WATCH: watches the models of a program that does not call cgdebug.watch.
 
-A model is what is called from outside of any other watched one, and has parameters. There may be
+A model is a module with parameters that is not called from inside another watched one. There may be
 several, such as the two of a GAN. Each is watched when it is first called.
 """
 
@@ -20,16 +20,18 @@ VARIABLE = "CGDEBUG_WATCH"
 
 _lock = threading.RLock()
 _started = False
-_known: weakref.WeakSet | None = None  # modules that need no look any more
+_known: weakref.WeakSet | None = None  # modules that need no further look
 
 
 def start() -> None:
-    """Once per process: as soon as torch is imported. Nothing without the variable."""
+    """Installs the hook as soon as torch is imported, once per process. Does nothing without the
+    variable."""
     global _started
     if _started or not os.environ.get(VARIABLE):
         return
     _started = True
-    # Not while torch is half imported: whoever imports cgdebug has done that, or not begun.
+    # If torch is in sys.modules, its import has ended: cgdebug is never imported in the middle of
+    # it.
     if "torch.nn" in sys.modules:
         _install()
     else:
@@ -71,7 +73,7 @@ def _install() -> None:
 
     @functools.wraps(compile_module)
     def compile_watched(self, *args, **kwargs):
-        _look_at(self)  # its calls do not come here any more
+        _look_at(self)  # its later calls do not come here
         return compile_module(self, *args, **kwargs)
 
     torch.nn.Module.compile = compile_watched
@@ -108,12 +110,12 @@ def _watch(module) -> None:
     if module in known:
         return
     known.add(module)
-    if next(module.parameters(), None) is None:  # a loss, a metric, a transformation of data
+    if next(module.parameters(), None) is None:  # a loss, a metric, a transformation
         return
     watched = {one for other in list(watching._watches) for one in other._known}
     modules = modules_of(module)[0]
     known.update(modules.values())
-    if all(one in watched for one in modules.values()):  # the program does it itself
+    if all(one in watched for one in modules.values()):  # the program watches it itself
         return
     level, select = parse(os.environ.get(VARIABLE, ""))
     watching.Watch(module, select, level, False, False, False, None, skip=watched)

@@ -17,8 +17,8 @@ _done = False
 
 
 def allow() -> None:
-    """Called while a compiler traces a probe. Code that has other effects too is not cached, as
-    before. Does nothing for a torch whose cache works in another way."""
+    """Called while a compiler traces a probe. Code that also has other effects is not cached, as
+    before. Does nothing for a torch whose cache works differently."""
     global _done
     codecache = sys.modules.get("torch._inductor.codecache")
     if _done or codecache is None:

@@ -1,4 +1,4 @@
-"""Element types of tensors, by torch's name, as the one table in proto/layout/dtype.h has them."""
+"""Element types of tensors, by torch's name, from the table in proto/layout/dtype.h."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ._reader import recording_module
 
 
 class Dtype(typing.NamedTuple):
-    short: str  # what one line of output has room for
+    short: str  # for lines of output
     safetensors: str
     # The unsigned integer of its size, for a type that NumPy has only with ml_dtypes.
     bits: str | None

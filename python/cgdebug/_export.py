@@ -1,4 +1,4 @@
-"""What writes a recording in other formats; see `cgdebug.export`."""
+"""Writes a recording in other formats; see `cgdebug.export`."""
 
 from __future__ import annotations
 
@@ -33,14 +33,15 @@ def export(
     force: bool = False,
 ) -> list[str]:
     """Writes `recording` as "safetensors", "npz", "npy" (a folder of values), "jsonl", "csv",
-    "parquet", "tensorboard" or "perfetto" (statistics). Returns remarks: what is not in the result.
+    "parquet", "tensorboard" or "perfetto" (statistics). Returns remarks about what the result
+    lacks.
 
-    graph:  of the graph with this label only; "eager" for calls in none. shape: of this shape only.
+    graph:  only the graph with this label; "eager": calls outside graphs. shape: only this shape.
     upcast: "float32" for bfloat16 and float8 in the NumPy formats, which have neither; without it
     their bits go out as uint16 and uint8 beside an entry NAME.dtype.
 
-    TensorBoard's files go into a folder of the recording's name below `output`: several recordings
-    that are written there are told apart.
+    TensorBoard's files go into a folder of the recording's name below `output`, so that several
+    recordings can go to the same place.
 
     Fails: RecordingError; ImportError when the library that writes the format is missing.
     """
@@ -64,7 +65,7 @@ def export_work(
         raise ValueError(f"{format} cannot be written to stdout")
     is_taken = target.exists() and (not target.is_dir() or any(target.iterdir()))
     if is_taken and not is_stdout and not force:
-        raise RecordingError(f"{target} exists. To write there all the same, add: -f")
+        raise RecordingError(f"{target} exists. To write there anyway, add: -f")
     first, last = replay_range(replays)
     selected = [one for one in recording.select(*probes) if one.lies_in(graph, shape)]
     if not selected:
@@ -161,7 +162,7 @@ class _Work:
         return columns
 
     def rows(self):
-        """Statistics, one dictionary a snapshot."""
+        """Statistics, one dictionary per snapshot."""
         return self.columns().rows()
 
     def curves(self):

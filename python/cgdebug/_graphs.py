@@ -1,10 +1,10 @@
 """Follows every torch.cuda.CUDAGraph of the process, for `cgdebug-cli graphs`.
 
-Torch 2.14 and later call hooks when a graph is captured, instantiated and replayed. In earlier ones
-the methods of torch.cuda.CUDAGraph are wrapped. An attribute of each graph says which word of
-shared memory counts its replays, so that a replay costs one addition.
+Torch 2.14 and later call hooks when a graph is captured, instantiated and replayed. In earlier
+versions the methods of torch.cuda.CUDAGraph are wrapped. An attribute of each graph says which word
+of shared memory counts its replays, so that a replay costs one addition.
 
-Nothing here may disturb the job: what fails is left out of the census.
+Nothing here may disturb the job: what fails is missing from the census.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HOOKS = (
     "register_graph_replay_start_hook",
 )
 _native: typing.Any = None
-_counters: memoryview | list[int] = [0]  # in shared memory once a graph was captured
+_counters: memoryview | list[int] = [0]  # in shared memory once a graph is captured
 _counters_pid = 0
 _watched = None  # the class that is watched
 _handles: list = []  # of torch's hooks
@@ -42,7 +42,7 @@ def watch(native) -> None:
         return
     _native, _watched = native, graph_class
     try:
-        # Of graphs that were captured before: they count in a word for all of them.
+        # Graphs that were captured before share one word.
         graph_class._cgdebug_counter = 0
         graph_class._cgdebug_order = 0
         hooks = _hooks_of_torch()
@@ -51,7 +51,7 @@ def watch(native) -> None:
         else:
             _register(*hooks)
             _wrap_reset(graph_class)
-    except (AttributeError, TypeError):  # a torch that is built in another way
+    except (AttributeError, TypeError):  # a torch that is built differently
         return
 
 
@@ -143,7 +143,7 @@ def _ended(graph) -> None:
 
 
 def _set_pool(graph) -> None:
-    with contextlib.suppress(Exception):  # of a graph that is not instantiated yet
+    with contextlib.suppress(Exception):  # the graph may not be instantiated yet
         _native.graph_pool(graph._cgdebug_order, *graph.pool())
 
 

@@ -28,7 +28,7 @@ _BUILD_FOR_THIS_TORCH = (
 _lock = threading.Lock()
 _op_loaded = False
 _op_library = None
-_autograd_library = None  # torch forgets what it registered when it goes
+_autograd_library = None  # kept: when it goes, torch forgets its registrations
 _dtensor_known = False
 _step: int | None = None
 _graph_label = ("", False)  # text, scoped: until the native module is loaded
@@ -75,8 +75,8 @@ def load():
 
 
 def know_dtensor() -> None:
-    """Makes the ops see a DTensor's local part. It is called again and again, because DTensor may
-    be imported after the ops were loaded, and this does not import it. A compiler calls it while it
+    """Makes the ops see a DTensor's local part. Called again and again, because DTensor may be
+    imported after the ops were loaded, and this does not import it. A compiler calls it while it
     traces."""
     global _dtensor_known
     distributed = sys.modules.get("torch.distributed.tensor")
@@ -108,8 +108,8 @@ def probe_module():
 
 
 def set_step(step: int | None, stream: int | None) -> None:
-    """Remembered until the native module is loaded. `stream`: the cudaStream_t that replays are
-    launched on."""
+    """Remembers the step until the native module is loaded. `stream`: the cudaStream_t that replays
+    are launched on."""
     global _step
     _step = step
     if probe_module() is not None:
@@ -117,7 +117,7 @@ def set_step(step: int | None, stream: int | None) -> None:
 
 
 def set_graph_label(label: str, scoped: bool) -> tuple[str, bool]:
-    """Remembered until the native module is loaded; returns what was set before."""
+    """Remembers the label until the native module is loaded; returns what was set before."""
     global _graph_label
     if probe_module() is not None:
         return probe_module().set_graph_label(label, scoped)
@@ -126,8 +126,8 @@ def set_graph_label(label: str, scoped: bool) -> tuple[str, bool]:
 
 
 def start_daemon() -> None:
-    """Starts it once per process, unless CGDEBUG=0. A failure is a warning, because the job goes
-    on; `assert_ok` and `status` then say that nothing was compared."""
+    """Starts the daemon once per process, unless CGDEBUG=0. A failure is a warning, because the job
+    goes on; `assert_ok` and `status` then say that nothing was compared."""
     global _daemon_asked_in_pid, _daemon_problem
     if os.environ.get("CGDEBUG") == "0":
         _daemon_problem = "CGDEBUG=0 keeps the daemon from being started"
@@ -175,8 +175,8 @@ def _finish() -> None:
 
 
 def _wait_for_gpu(timeout_s: float) -> None:
-    """Lets replays that were launched, but not waited for, still print. Polls, because a
-    synchronize of a hung GPU never returns."""
+    """Lets replays print that were launched but not waited for. Polls, because synchronizing a hung
+    GPU never returns."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return
@@ -244,7 +244,7 @@ def _check_torch(version: str) -> None:
 
 
 def op_refused() -> bool:
-    """Whether the op that failed last on this thread failed by the caller's mistake."""
+    """Whether the last failure of the op on this thread was the caller's mistake."""
     return _op_library is not None and bool(_op_library.cgdebug_op_refused())
 
 
@@ -259,7 +259,7 @@ def _leave_out_of_autograd() -> None:
 
 
 def _register_effect() -> None:
-    """Without it a compiler drops an op that returns nothing, or moves it."""
+    """Without this a compiler drops an op that returns nothing, or moves it."""
     import torch
 
     op = torch.ops.cgdebug.observe.default
@@ -274,7 +274,7 @@ def _register_effect() -> None:
         warnings.warn(
             f"cgdebug: torch {torch.__version__}'s inductor can drop probes from code that "
             "torch.compile compiles, and nothing counts what they miss. Eager code and captured "
-            "graphs are not concerned. To probe compiled code, use torch 2.10 or later",
+            "graphs are not affected. To probe compiled code, use torch 2.10 or later",
             RuntimeWarning,
             stacklevel=4,
         )

@@ -14,7 +14,7 @@ class _Report:
         self._text = text
 
     def to_dict(self) -> dict:
-        """As `cgdebug-cli --json`."""
+        """The same as `cgdebug-cli --json`."""
         return self._document
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class Diff(_Report):
 class Check(_Report):
     @property
     def ok(self) -> bool:
-        """Whether nothing was found, and nothing is missing that would have to be looked at."""
+        """Whether nothing was found, and nothing to look at is missing."""
         return self._document["complete"] and not self._document["found"]
 
     @property

@@ -20,7 +20,7 @@ class Series:
     """The snapshots of one call of a probe: a sequence by replay.
 
     series[1204] is the snapshot of replay 1204, series[-1] the last one, series[100:200:10] those
-    of replays 100, 110, ... 190 that are there (see `Recording.gaps` for those that are not).
+    of replays 100, 110, ... 190 that are there (see `Recording.gaps` for the missing ones).
     """
 
     def __init__(self, reader, path: str, index: int, **slot):
@@ -54,20 +54,19 @@ class Series:
         return self.name if self.invocation == 0 else f"{self.name}#{self.invocation}"
 
     def lies_in(self, graph: str | None, shape: tuple[int, ...] | None) -> bool:
-        """Whether it is of the graph of this label, or number, and of this shape; None: of any."""
+        """Whether it lies in the graph with this label or number, and has this shape; None: any."""
         graphs = (self.graph, str(self.graph_id)) if self.graph_id else ("eager",)
         return graph in (None, *graphs) and (shape is None or tuple(shape) == tuple(self.shape))
 
     def name_beside(self, others: dict[str, Series]) -> str:
-        """Its label, and if one of `others` has the same, what sets it apart. Adds itself to
-        `others`."""
+        """Its label, extended if one of `others` has the same. Adds itself to `others`."""
         first = others.get(self.label, self)
         name = self.label
         if first.graph_id != self.graph_id:
             name += f"@g:{self.graph or 'eager'}"
         elif first is not self:
             name += f"@{self.dtype_name}{list(self.shape)}"
-        if name in others:  # of another job, or captured again
+        if name in others:  # from another job, or captured again
             name += f"@{self.session}"
         while name in others:
             name += f"@{self._index}"
@@ -172,7 +171,7 @@ def names_of(
     members: collections.abc.Iterable[Series],
     group: collections.abc.Callable[[Series], typing.Hashable] = lambda one: one.rank,
 ) -> dict[Series, str]:
-    """A name for each that no other of its group has, whichever of them a replay has."""
+    """A name for each series, unique in its group, whichever of them a replay has."""
     others: dict[typing.Hashable, dict[str, Series]] = {}
     return {one: one.name_beside(others.setdefault(group(one), {})) for one in members}
 

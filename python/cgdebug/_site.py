@@ -14,12 +14,12 @@ _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 def of_call() -> str:
     """The line that calls a probe, for the native module, which asks while the call runs. Frames of
     cgdebug and of torch, such as those of a module's call and its hooks, are left out. Empty in
-    code that torch.compile made: its lines are nobody's."""
+    code that torch.compile made: its lines are not the user's."""
     return _text(_first_foreign(sys._getframe(1), must_pass_own=True))
 
 
 def of_caller() -> str:
-    """The line outside of cgdebug that called."""
+    """The line outside of cgdebug that made the call."""
     return _text(_first_foreign(sys._getframe(1)))
 
 

@@ -1,4 +1,4 @@
-"""What assert_ok() says: a mismatch, or why not everything was compared."""
+"""The messages of assert_ok(): a mismatch, or why not everything was compared."""
 
 from __future__ import annotations
 

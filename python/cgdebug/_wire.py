@@ -24,7 +24,7 @@ _messages: dict[str, typing.Any] = {}
 
 
 class ConnectionLost(ConnectionError):
-    """The daemon went away in the middle of it."""
+    """The daemon went away during a request or an answer."""
 
 
 def message_class(name: str) -> typing.Any:
@@ -102,7 +102,7 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Not in a forked child: its answers would come to whichever process reads first."""
+        """False in a forked child: answers would come to whichever process reads first."""
         return self._is_open and self._pid == os.getpid()
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class Connection:
             return response, payload
         wanted = response.get.payload_bytes
         while len(payload) < wanted:
-            # Each frame is news of a daemon that is alive, so each has the whole time.
+            # Each frame shows that the daemon is alive, so each gets the whole timeout.
             deadline = time.monotonic() + self._timeout
             _, flags, body = self._receive(request_id, deadline, (_PAYLOAD,))
             payload += body
@@ -216,7 +216,7 @@ class Connection:
 
 # --- the socket -----------------------------------------------------------------------------------
 
-# The rule of which socket is the user's daemon's, and who may listen there, is C++'s:
+# Which socket belongs to the user's daemon, and who may listen there, is decided in C++:
 # daemon/core/base/runtime_dir.h. A user's daemon marks its socket in this folder.
 _MARK_FOLDER = "/dev/shm"
 

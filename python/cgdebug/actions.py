@@ -115,10 +115,10 @@ class TensorStats:
     """Statistics of every snapshot without its values: range, mean, standard deviation, L1, L2 and
     the counts of NaN, Inf, zero and subnormal elements. `cgdebug-cli tail` and `probes` show them.
 
-    In a graph of the direct lane they are computed on the GPU and 128 bytes leave it. Elsewhere the
-    values go to the daemon, which computes the same and drops them.
+    In a graph of the direct lane the GPU computes them, and 128 bytes leave it. Elsewhere the
+    values go to the daemon, which computes the same statistics and drops the values.
 
-    every: replays 1, 1 + every, ... are looked at.
+    every: looks at replays 1, 1 + every, ...
     hash:  also the XOR of the elements widened to 64 bits, as `torch.hash_tensor`; without it
            `Stats.xor_hash` is None.
     """

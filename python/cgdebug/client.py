@@ -15,14 +15,14 @@ from . import _answers, _wire
 from ._answers import Answer, Event, Probe, Session
 from .snapshot import TensorSnapshot
 
-# What people say, and the names of it in proto/control.proto.
+# What callers write, and its names in proto/control.proto.
 _ONLY = {"": "ALL", "all": "ALL", "nan": "NONFINITE", "nonfinite": "NONFINITE"}
 _ONLY.update(changed="CHANGED", fail="FAILED", failed="FAILED")
 _MODES = {"registered": "AS_REGISTERED", "off": "OFF", "stats": "STATS", "full": "FULL"}
 _TRIGGERS = {"nan": "NONFINITE", "inf": "INF", "abs_max": "ABS_MAX"}
 _DURABILITIES = {"none": "NONE", "interval": "INTERVAL", "each": "EACH"}
 _LOSSLESS = {None: "NEW_JOBS", False: "NEVER", True: "ALWAYS"}
-_MAX_TIMEOUT_S = 1_000_000  # a socket takes no more than a clock does
+_MAX_TIMEOUT_S = 1_000_000  # sockets refuse more
 
 
 def connect(
@@ -37,7 +37,7 @@ def connect(
     session: the job that every request is about unless it names another: its key, label, run id or
              pid; None means all of them, or the newest where one is needed
     spawn:   start a daemon when none is running
-    timeout: of each request but `freeze`, in seconds
+    timeout: of each request except `freeze`, in seconds
     Fails: ConnectionError; the text says how to start a daemon.
     """
     is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
@@ -86,8 +86,8 @@ class Client:
         return self._ask("probes", session=self._pick(session), probes=list(probes)).probes
 
     def graphs(self, session: str | int | None = None) -> list[Answer]:
-        """The CUDA graphs of each job, as they are now. Of a job: `captures`, `gone`, `failed`,
-        `empty`, and `graphs` in order of capture. Of a graph: `state` ("capturing", "live", "gone"
+        """The CUDA graphs of each job, as they are now. A job has `captures`, `gone`, `failed`,
+        `empty`, and `graphs` in order of capture. A graph has `state` ("capturing", "live", "gone"
         or "failed"), `graph` (its name), `nodes`, `replays`, `probes`, `probe_bytes`, `pool`,
         `stack` and others. `nodes` and `replays` are None where they are not known."""
         return self._ask("graphs", session=self._pick(session)).sessions
@@ -101,9 +101,9 @@ class Client:
         graph_id: int = 0,
         invocation: int | None = None,
     ) -> TensorSnapshot:
-        """One tensor, by the exact name of its probe. `replay` counts from 1; -1 is the newest
-        that the daemon keeps, -2 the one that it keeps before. A replay by number is also looked
-        for in the job's ring. The result's `.tensor` is a torch tensor (imports torch), `.numpy()`
+        """One tensor, by the exact name of its probe. `replay` counts from 1; -1 is the newest that
+        the daemon keeps, -2 the one before it. A replay given by number is also looked for in the
+        job's ring. The result's `.tensor` is a torch tensor (imports torch), `.numpy()`
         an array."""
         if replay == 0:
             raise ValueError("get: replays count from 1; -1 is the newest")
@@ -147,7 +147,7 @@ class Client:
             only=_ONLY[only],
         )
         if probes and not follow:
-            self.probes(*probes, session=session)  # says so when there is none
+            self.probes(*probes, session=session)  # raises if there is none
         return self._stream(request)
 
     def set(
@@ -163,16 +163,16 @@ class Client:
     ) -> Answer:
         """Changes captured probes while they replay; those captured later are as registered.
 
-        probes: globs as in `probes`, one at least
+        probes: globs as in `probes`, at least one
         mode:   "off", "stats" (no values), "full", or "registered" to undo; "full" with `on`
-        every:  one of so many replays; 0 = as registered
-        first:  the first replay that it applies to; 0 = from the next one
+        every:  one replay in this many; 0 = as registered
+        first:  the first replay that the change applies to; 0 = the next one
         count:  how many snapshots; after them the probes are as registered
-        on:     "nan" (NaN or Inf), "inf" or "abs_max>1e4": values only in replays where it holds,
+        on:     "nan" (NaN or Inf), "inf" or "abs_max>1e4": values only in replays where this holds,
                 else statistics
-        ttl:    seconds after which it is as registered again, also when the daemon is gone by then;
-                None = when the job ends
-        Returns how many `slots` and `probes` it applies to.
+        ttl:    seconds until the probes are as registered again, even if the daemon is gone;
+                None = until the job ends
+        Returns how many `slots` and `probes` the change applies to.
         """
         if mode is None and on is None:
             raise ValueError("set: give mode= or on=")
@@ -212,19 +212,20 @@ class Client:
         shape: collections.abc.Sequence[int] | None = None,
         session: str | int | None = None,
     ) -> LiveRecording:
-        """Writes every snapshot from now on to disk. It ends with `stop()`, with the `with` block,
-        after `replays` replays of each probe, after `duration` seconds, or with the job.
+        """Writes every snapshot from now on to disk. The recording ends with `stop()`, with the
+        `with` block, after `replays` replays of each probe, after `duration` seconds, or with the
+        job.
 
         The recording has, or counts as lost, exactly the probe calls made after this returns and
-        before `stop()` is called. A call in a CUDA graph is made when the GPU runs it: where this
-        process uses torch, both functions wait for the GPU. For a job in another process the caller
-        has to make sure.
+        before `stop()` is called. A call in a CUDA graph is made when the GPU runs it, so both
+        functions wait for the GPU if this process uses torch. For a job in another process the
+        caller must do that.
 
         durability: when a snapshot survives a power failure: "none", "interval" (after a second) or
-                    "each" (at once). If it is left out, as the daemon was told.
-        roll_bytes: the size of a segment file. If it is left out, as the daemon was told.
+                    "each" (at once). Default: the daemon's setting.
+        roll_bytes: the size of a segment file. Default: the daemon's setting.
         lossless:   whether jobs wait for room rather than lose a snapshot, and write every replay
-                    whatever `every` of an action is. None: those that start after the recording do.
+                    whatever `every` of an action is. None: jobs that start after the recording.
 
         graph, shape: record only the calls in one graph (its label, the number of its capture or
                     "eager"), or only tensors of one shape. A graph that is captured later is known
@@ -335,8 +336,8 @@ class Client:
 
 
 class LiveRecording:
-    """A recording in progress; the end of its `with` block stops it and waits until all of it is on
-    the disk."""
+    """A recording in progress. The end of its `with` block stops it and waits until it is on the
+    disk."""
 
     def __init__(self, client: Client, state: Answer):
         self._client = client
@@ -353,7 +354,7 @@ class LiveRecording:
         return self._state
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits until it has all that was asked for. Returns False at the timeout."""
+        """Waits until it has everything that was asked for. Returns False at the timeout."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while self.refresh().active:
             if deadline is not None and time.monotonic() > deadline:
@@ -362,8 +363,8 @@ class LiveRecording:
         return True
 
     def stop(self) -> Answer:
-        """Ends the recording if it has not ended by itself, and returns its state. What probes saw
-        before this call is in the recording by then, or counted as lost."""
+        """Ends the recording if it has not ended by itself, and returns its state. The recording
+        then has, or counts as lost, everything that probes saw before this call."""
         _finish_gpu_work()
         reply = self._client._ask("record_stop", recording=str(self._state.id))
         self._state = reply.recordings[0]
@@ -384,7 +385,7 @@ class LiveRecording:
 
 
 def _finish_gpu_work() -> None:
-    """Waits for the GPU: a probe call of this process that it has not run yet is not in a ring."""
+    """Waits for the GPU: a probe call that it has not run yet is not in a ring."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
         return
@@ -404,7 +405,7 @@ def _condition(on: str) -> dict[str, typing.Any]:
 
 
 def _which(graph: str, shape: collections.abc.Sequence[int] | None) -> dict[str, typing.Any]:
-    """Which slots of the probes that are named."""
+    """The fields that select slots of the named probes."""
     which: dict[str, typing.Any] = {"graph": graph}
     if shape is not None:
         which["shape"] = {"sizes": [int(size) for size in shape]}

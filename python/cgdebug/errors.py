@@ -35,7 +35,7 @@ class NativeExtensionUnavailableError(TensorDebugError, RuntimeError):
 
 
 class RecordingError(TensorDebugError, RuntimeError):
-    """A recording or another source cannot be read, or what was asked of it cannot be done."""
+    """A recording or another source cannot be read, or cannot do what was asked."""
 
 
 class NothingMatchedError(RecordingError):
@@ -46,7 +46,7 @@ class DaemonError(TensorDebugError, RuntimeError):
     """The daemon refused a request.
 
     `code` is its reason ("no_probe", "no_session", "no_snapshot", "bad_request", "version",
-    "too_large", "internal"), `close` the names near the one that was asked for.
+    "too_large", "internal"), `close` has names that resemble the one asked for.
     """
 
     def __init__(self, message: str, code: str = "unknown", close: tuple = ()):

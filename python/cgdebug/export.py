@@ -1,8 +1,8 @@
 """Recordings in other formats.
 
-    r.export("safetensors", "out/")                  one file a replay, every dtype as it is
+    r.export("safetensors", "out/")                  one file per replay, every dtype as it is
     r.export("npz", "out/", upcast="float32")        NumPy; bfloat16 and float8 as float32
-    r.export("csv", "stats.csv", "blk3.*")           statistics, one row a snapshot
+    r.export("csv", "stats.csv", "blk3.*")           statistics, one row per snapshot
 
 ``python3 -m cgdebug.export`` is what ``cgdebug-cli export`` runs.
 """
@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
             options.shape,
         )
     except BrokenPipeError:
-        # Silent, as every command. What is still buffered has to go somewhere at exit.
+        # Silent, like every command. The rest of the buffer must go somewhere at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _CLOSED_PIPE
     except (RecordingError, ImportError, ValueError, OSError) as error:
@@ -85,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"cgdebug: {remark}", file=sys.stderr)
     if not options.quiet and options.output != "-":
         print(f"cgdebug: written to {options.output}", file=sys.stderr)
-    # What was lost while it was recorded was said; what is damaged was there.
+    # Losses during the recording are in the remarks; only damage makes the export inconclusive.
     return _INCONCLUSIVE if work.damaged or recording._reader.describe()["damage"] else 0
 
 

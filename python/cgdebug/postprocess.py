@@ -48,7 +48,7 @@ def export_records_to_tensorboard(
 
     Tags are "<tag_prefix><probe name>/invocation_<index>/<what>", where <what> is numel, mean, std
     (population), min, max, l2_norm, computed in float64 over all elements, so that a NaN shows as
-    NaN; an empty tensor has numel only. A histogram ("values") is of the finite elements.
+    NaN; an empty tensor has numel only. A histogram ("values") covers the finite elements.
 
     step: the global step of every record, or a function of the record; None is its replay_index.
     The writer is neither flushed nor closed, and its errors pass through.

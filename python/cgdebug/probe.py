@@ -34,8 +34,8 @@ class CudaGraphTensorProbe:
                     ends and * ? @ # : { }, which selectors use, nor with a ! in front. Two probes
                     that live at the same time should not share one.
     actions:        any of TensorPrint, TensorRecord, TensorCompare, TensorStats, one of each at
-                    most. When none is enabled the probe is a pure no-op and the native module is
-                    never loaded.
+                    most. If none is enabled, the probe does nothing and the native module is never
+                    loaded.
     mode:           "capture" acts in calls that are being captured into a CUDA graph and touches
                     nothing in others, such as warm-ups; "always" acts in eager calls too, on CUDA
                     and CPU. On CUDA the first of these, and any that needs more pinned memory than
@@ -152,7 +152,7 @@ class CudaGraphTensorProbe:
             _native.know_dtensor()
         try:
             op(tensor, self._site_key)
-        except NotImplementedError as error:  # of torch's dispatcher, which names no probe
+        except NotImplementedError as error:  # from torch's dispatcher, whose text names no probe
             raise ValueError(
                 f"probe {self._name!r}: a {type(tensor).__name__} is not supported: torch does not "
                 f"know how to give it to a probe ({str(error).splitlines()[0]}). Probe the tensors "
@@ -336,8 +336,8 @@ def _prepare_tracing() -> None:
 
 def step(number: int | None) -> None:
     """Names the training step that later snapshots belong to, for every probe of the process; None
-    ends it. Any integer will do, also one of NumPy or of a tensor on the CPU. On a GPU the number
-    takes effect in the order of the current stream: replays that were launched before keep theirs,
+    ends it. Takes any integer, also of NumPy or in a tensor on the CPU. On a GPU the number takes
+    effect in the order of the current stream: replays that were launched before keep theirs,
     however far the program runs ahead."""
     if number is not None:
         number = _actions.whole_number("cgdebug.step: the step", number)

@@ -49,7 +49,7 @@ def pytest_runtest_makereport(item, call):
     for recording in sorted(pathlib.Path(tmp_path).rglob("*.cgrec")):
         if not any(recording.glob("segment-*")):
             continue
-        place = recording.relative_to(tmp_path)  # others may be called the same
+        place = recording.relative_to(tmp_path)  # others may have the same name
         kept = pathlib.Path(keep) / _file_name(item.nodeid) / place
         try:
             shutil.rmtree(kept, ignore_errors=True)

@@ -46,11 +46,11 @@ class Gap:
 
 
 class Recording:
-    """What one or more jobs were seen to compute. Reading is lazy; several threads may read."""
+    """The recorded tensors of one or more jobs. Reading is lazy; several threads may read."""
 
     def __init__(self, path: str, *, rank: int | None = None):
         self._path, self._rank = path, rank
-        self._slots: list[Series] = []  # for the repr of one that cannot be opened
+        self._slots: list[Series] = []  # for the repr if it cannot be opened
         self.refresh()
 
     def refresh(self) -> Recording:
@@ -116,12 +116,12 @@ class Recording:
 
     @property
     def complete(self) -> bool:
-        """Whether everything that it was to record is in it: no loss, no damage, a proper end."""
+        """Whether it has everything it was to record: no loss, no damage, a proper end."""
         return not self.missing
 
     @property
     def growing(self) -> bool:
-        """Whether somebody writes it now. See `refresh`."""
+        """Whether it is still being written. See `refresh`."""
         return self._reader.describe()["is_growing"]
 
     def rank(self, rank: int) -> Recording:
@@ -185,7 +185,7 @@ class Recording:
                 f"r.rank({self.ranks[0]}).replay({replay})"
             )
         if not 1 <= operator.index(replay) <= MAX_REPLAY:
-            raise ValueError(f"replays count from 1, {replay} is none; the last is r.replays[-1]")
+            raise ValueError(f"replays count from 1, not {replay}; the last is r.replays[-1]")
         names = names_of(series for series in self._slots if series.replays)
         return {
             name: series[replay]
@@ -226,7 +226,7 @@ class Recording:
         Values are read and checked against their hashes, unless `trust_hashes` is set."""
         first, last = replay_range(replays)
         if isinstance(frames, bool) or not isinstance(frames, int) or frames < 1:
-            raise ValueError(f"check: frames is a whole number from 1 on, not {frames!r}")
+            raise ValueError(f"check: frames must be a whole number of at least 1, not {frames!r}")
         return Check(*self._reader.check(list(probes), first, last, frames, trust_hashes))
 
     def diff(
@@ -284,11 +284,11 @@ class Recording:
         """A read-only query; rows are tuples whose columns are attributes too. The tables are those
         of `cgdebug-cli query --schema`.
 
-        Of one recording they are its catalogue, which is brought up to date by the first query. If
-        it cannot be written, or there are several recordings, or a snapshot cannot be read, or the
-        source is of another kind, they are made in memory. Then what only a catalogue has is NULL:
-        ordinals, places in the files, processes of sessions, marks. A snapshot that cannot be read
-        is a row of NULLs.
+        For a single recording they are its catalogue, which the first query brings up to date. They
+        are made in memory if the catalogue cannot be written, a snapshot cannot be read, there are
+        several recordings, or the source is of another kind. Then columns that only a catalogue has
+        are NULL: ordinals, places in the files, processes of sessions, marks. A snapshot that
+        cannot be read is a row of NULLs.
         """
         return rows_of(self._reader.query(query, parameters))
 

@@ -80,7 +80,7 @@ class TensorShard:
         )
 
     def __str__(self) -> str:
-        """As it is kept with the probe: "S(0),R of [8,4] at (1,0) of dp=2,tp=2, from [4,0]"."""
+        """The text kept with the probe: "S(0),R of [8,4] at (1,0) of dp=2,tp=2, from [4,0]"."""
         mesh = ",".join(f"{name}={size}" if name else str(size) for name, size in self.mesh)
         text = (
             f"{','.join(self.placements)} of [{_joined(self.shape)}] "
@@ -113,7 +113,7 @@ class TensorShard:
 
     def _find_offset(self, local_shape: tuple[int, ...]) -> tuple[int, ...] | None:
         parts = self.indices()
-        # DTensor.from_local() takes parts of any size, and does not ask where the others end.
+        # DTensor.from_local() takes parts of any size, and does not check where the others end.
         if tuple(len(part) for part in parts) != local_shape:
             return None
         if any(len(part) and part[-1] - part[0] + 1 != len(part) for part in parts):
@@ -206,7 +206,7 @@ def _chunks(indices: numpy.ndarray, count: int) -> list[numpy.ndarray]:
 
 
 def _chunk(indices: numpy.ndarray, count: int, at: int) -> numpy.ndarray:
-    """As torch.chunk: all of one size but the last ones."""
+    """As torch.chunk: all of one size except the last ones."""
     size = -(-len(indices) // count)
     return indices[at * size : (at + 1) * size]
 

@@ -96,10 +96,12 @@ class TensorSnapshot:
     def from_payload(
         cls, payload, *, dtype: str, stats: Stats | None = None, origin=None, **fields
     ):
-        """From contiguous bytes and torch's name of the dtype; needs no torch. `payload` may be
-        None when only the metadata are known; `origin` is what the maker needs to find it again."""
+        """Makes one from contiguous bytes and torch's name of the dtype; needs no torch. `payload`
+        may be None if only the metadata are known; `origin` is what the maker needs to find it
+        again."""
         snapshot = cls(dtype=_not_yet(), tensor=_not_yet(), stats=stats or _not_yet(), **fields)
-        # Why: __getattr__ fills in what is not there, so that it costs nothing until it is wanted.
+        # Why: __getattr__ fills in absent attributes, so that they cost nothing until they are
+        #      used.
         for name in ("dtype", "tensor"):
             del snapshot.__dict__[name]
         snapshot.__dict__.update(_payload=payload, _dtype_name=dtype, _origin=origin)
@@ -117,7 +119,7 @@ class TensorSnapshot:
         self.__dict__[name] = value
         return value
 
-    # The same by the names that they have in tables, SQL and JSON.
+    # The same under their names in tables, SQL and JSON.
     @property
     def probe(self) -> str:
         return self.probe_name

@@ -22,8 +22,8 @@ def assert_recordings_close(
     """Asserts that every snapshot of `actual` is close to its counterpart in `expected`, and that
     none is missing.
 
-    Tolerances left out are those of torch.testing.assert_close for the dtype; `options` as of
-    `Recording.diff`.
+    The default tolerances are those of torch.testing.assert_close for the dtype; `options` are
+    those of `Recording.diff`.
 
     Fails: AssertionError with the first difference, or with what was not compared.
     """
@@ -41,7 +41,8 @@ def assert_recordings_close(
 
 
 def _flags(options: dict) -> list[str]:
-    """The same options for the command line. Names are left out: it takes them from a file."""
+    """The same options for the command line. Leaves out `names`, which the command line takes from
+    a file."""
     words = []
     for name, value in options.items():
         if name == "replays" and value is not None:

@@ -40,7 +40,7 @@ std::string FindSocket(const std::string& chosen, const std::string& mark_folder
   return *path;
 }
 
-// A connected descriptor, -1 when nobody listens.
+// A connected descriptor; -1 if nobody listens.
 int Connect(const std::string& path, double timeout_s) {
   Result<UniqueFd> fd = [&] {
     const WithoutGil release;

@@ -1,4 +1,4 @@
-// daemon_place.h: where the daemon is and which probes are meant, for the modules that talk to it
+// daemon_place.h: where the daemon is, and which probes are selected, for Python modules that work
 // without protobuf.
 #pragma once
 

@@ -14,7 +14,7 @@ inline bool IsInterpreterEnding() {
 #endif
 }
 
-// Lets go of the interpreter's lock while it exists.
+// Releases the interpreter's lock while it exists.
 //
 // Instead of pybind11::gil_scoped_release, because a thread that takes the lock while the
 // interpreter ends is unwound by force. Its destructors would use Python objects without the lock,

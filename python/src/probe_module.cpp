@@ -147,7 +147,7 @@ py::dict ToDict(const SlotStatus& slot) {
   return item;
 }
 
-// Nothing of the probe is called with the interpreter's lock held: a capture in another thread may
+// Calls into the probe library never hold the interpreter's lock: a capture in another thread may
 // hold the probe table's lock and wait in the driver for a callback in Python.
 class NativeProbe {
  public:

@@ -26,7 +26,7 @@ py::array_t<T> Array(const SnapshotColumns& columns, const Get& get) {
   return array;
 }
 
-// The same of its snapshot, or of its statistics, where there are any.
+// The same for a number of its snapshot or of its statistics, if it has them.
 template <typename T, typename Get>
 py::array_t<T> OfSnapshot(const SnapshotColumns& columns, T absent, const Get& get) {
   return Array<T>(columns, [&](const Row& row) -> T {
@@ -62,7 +62,7 @@ Result<SnapshotColumns> ReadColumns(source::Source& source, const std::vector<st
       columns.rows.push_back({.slot = slot, .key = key, .snapshot = {}, .stats = {}});
     }
   }
-  // A recording is written replay by replay: from one slot to the next it would be read in leaps.
+  // A recording is written replay by replay, so reading slot by slot would jump through the file.
   std::vector<Row*> by_replay;
   for (Row& row : columns.rows) by_replay.push_back(&row);
   std::ranges::stable_sort(by_replay, {}, [&](const Row* row) {

@@ -1,4 +1,4 @@
-// recording_columns.h: what is known of many snapshots, but for their values, as columns.
+// recording_columns.h: everything about many snapshots except their values, as columns.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -14,7 +14,7 @@
 
 namespace cgdebug::python {
 
-// A row a snapshot: slot by slot as asked for, replays ascending within each.
+// One row per snapshot: slots in the requested order, replays ascending within each.
 struct SnapshotColumns {
   struct Row {
     std::size_t slot = 0;
@@ -23,7 +23,7 @@ struct SnapshotColumns {
     std::optional<numerics::Stats> stats;
   };
   std::vector<Row> rows;
-  std::vector<std::string> errors;  // why rows are not whole, one each
+  std::vector<std::string> errors;  // why rows are incomplete, one each
 };
 
 // Reads every snapshot of these slots once, in the order in which they lie in a recording.
@@ -31,7 +31,7 @@ struct SnapshotColumns {
 Result<SnapshotColumns> ReadColumns(source::Source& source, const std::vector<std::size_t>& slots,
                                     std::uint64_t first_replay, std::uint64_t last_replay);
 
-// NumPy arrays by name; of what is absent -1, 0 or NaN. `is_read` says which rows are whole,
+// NumPy arrays by name; absent numbers are -1, 0 or NaN. `is_read` says which rows are complete,
 // `errors` why the others are not.
 pybind11::dict ToDict(const SnapshotColumns& columns);
 

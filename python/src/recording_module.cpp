@@ -1,6 +1,6 @@
-// _recording: recordings, safetensors files and folders of either for Python, and what else Python
-// asks C++ instead of doing it again: which probes are meant, where the daemon is, how it is
-// started. No torch, no CUDA, no protobuf; NumPy only for columns of statistics.
+// _recording: recordings, safetensors files and folders of either for Python, and what Python asks
+// C++ instead of implementing it twice: which probes a pattern selects, where the daemon is, how to
+// start it. No torch, no CUDA, no protobuf; NumPy only for columns of statistics.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <unistd.h>
@@ -41,7 +41,7 @@ using source::Slot;
 using source::Snapshot;
 using source::Source;
 
-// Bytes of a tensor with the buffer protocol: writable, but what is written stays in this process.
+// Bytes of a tensor with the buffer protocol. They are writable, but changes stay in this process.
 class ValueBuffer {
  public:
   explicit ValueBuffer(source::Values values) : values_(std::move(values)) {}
@@ -57,8 +57,8 @@ class ValueBuffer {
   source::Values values_;
 };
 
-// A source and its lock: Python threads may call at once, because the interpreter's lock is let go
-// while files are read.
+// A source and its lock: several Python threads may call at once, because the interpreter's lock is
+// released while files are read.
 class Reader {
  public:
   static std::unique_ptr<Reader> Open(const std::string& path, std::optional<int> rank) {
@@ -75,7 +75,7 @@ class Reader {
     return reader;
   }
 
-  // Runs `read` without the interpreter's lock, with ours.
+  // Runs `read` with our lock and without the interpreter's.
   template <typename Read>
   auto Unlocked(const Read& read) {
     const WithoutGil release;
@@ -179,7 +179,7 @@ class Reader {
     })));
   }
 
-  // What is known of every snapshot of these slots (recording_columns.h).
+  // The columns of every snapshot of these slots (recording_columns.h).
   py::dict Columns(const std::vector<std::size_t>& slots, std::uint64_t first_replay,
                    std::uint64_t last_replay) {
     for (const std::size_t slot : slots) CheckSlot(slot);

@@ -1,4 +1,4 @@
-// recording_query.h: values of SQL, to and from Python.
+// recording_query.h: converts values of SQL to and from Python.
 #pragma once
 
 #include <pybind11/pybind11.h>

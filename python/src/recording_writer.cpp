@@ -100,7 +100,8 @@ class Writer {
     Checked(writer().AddLoss(loss));
   }
 
-  // What a daemon writes down beside the snapshots: `kind` is a MarkKind, `slot` -1 the session.
+  // Adds a mark, as a daemon does beside the snapshots: `kind` is a MarkKind; `slot` -1 means the
+  // session.
   void Mark(std::uint32_t kind, std::int64_t slot, std::uint64_t replay, std::uint64_t count,
             const std::string& text) {
     recording::Mark mark;

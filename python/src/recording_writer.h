@@ -1,4 +1,5 @@
-// recording_writer.h: the writing half of _recording, and how its errors reach Python.
+// recording_writer.h: the writing half of _recording, and the conversion of its errors to Python
+// exceptions.
 #pragma once
 
 #include <pybind11/pybind11.h>
