@@ -13,8 +13,8 @@ ROOT = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().paren
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 TEXT_SUFFIXES = {".py", ".pyi", ".sh", ".cmake", ".proto", ".txt", ".md", ""}
 TOPS = ("proto", "libprobe", "daemon", "client", "python", "tests", "tools")
-# Beyond so many lines it is worth asking whether a file holds two things. A class is never cut in two
-# for it, and a test or a schema is one thing.
+# Above this length, ask whether a file holds two things. Never cut a class in two for it; tests and
+# schemas are exempt.
 MANY_LINES = 400
 
 LAYOUT = ["proto/layout"]
@@ -63,7 +63,8 @@ ALLOWED = {
     "tests": [],  # and everything else
 }
 
-# Third-party header -> the only folders, besides tests, that may include it; "!" in front: not there.
+# Third-party header -> the only folders, besides tests, that may include it; "!" in front excludes
+# one.
 HOMES = {
     r"(torch|ATen|c10)/": ["libprobe/torch"],
     r"cuda": ["libprobe", "!libprobe/ring", "tools/bench"],
@@ -77,9 +78,9 @@ HOMES = {
     r"xxhash": ["daemon/core/recording"],
     r"(gtest|gmock)/": [],
 }
-# Who in client/ may know the daemon's messages besides client/live: what asks it, and what shows its
-# own state: sessions, events, recordings. Everything that shows tensors or probes takes the models of
-# client/source/source.h and client/live/probe.h.
+# The parts of client/ that may know the daemon's messages, besides client/live: those that ask it,
+# and those that show its own state: sessions, events, recordings. Everything that shows tensors or
+# probes takes the models of client/source/source.h and client/live/probe.h.
 WIRE = re.compile(r"(proto/control\.pb|cgdebug/client|client/live/(messages|sessions))\.h$")
 WIRE_FILES = (
     "client/include/",
@@ -120,7 +121,7 @@ def rule_of(folder):
 
 
 def owner_of(include):
-    """The folder of ours that an include path names, or None for anybody else's."""
+    """The folder of ours that an include path names, or None for third-party headers."""
     if include.startswith("proto/") and include.endswith(".pb.h"):
         return "proto"
     if include == "cgdebug/probe.h":

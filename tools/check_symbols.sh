@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What cgdebug loads into a training process brings nobody's library along: torch exports protobuf
-# symbols of its own, and a second copy of them has crashed others.
+# Libraries that cgdebug loads into a training process must not bring third-party symbols along:
+# torch exports its own protobuf symbols, and a second copy has crashed others.
 #   tools/check_symbols.sh FOLDER    the cgdebug package, installed or in a build tree
 set -euo pipefail
 folder=${1:?usage: tools/check_symbols.sh FOLDER}

@@ -20,7 +20,7 @@ from tiny_gpt import TinyGpt, load_text
 
 LAYERS, LENGTH, BATCH = 4, 64, 16
 FAULT_LAYER = 2
-GROWTH = 2.0  # of the faulty weight, a step; its activation grows by the square
+GROWTH = 2.0  # of the faulty weight per step; its activation grows by the square
 LOSS_SCALE = 128.0  # keeps float16 gradients out of the subnormal range
 
 
@@ -36,7 +36,7 @@ class Probes:
             name: make(name, TensorRecord(capacity=16)) for name in recorded + ["logits"]
         }
         self.forward["loss"] = make("loss", TensorPrint(every=20), TensorRecord(capacity=16))
-        # A frozen weight must stay what it was: compared in every step, bit for bit.
+        # A frozen weight must not change: it is compared in every step, bit for bit.
         expected = frozen_weight.detach().cpu().clone()
         self.forward[frozen_name] = make(frozen_name, TensorCompare(expected, bitwise=True))
         self.backward = {

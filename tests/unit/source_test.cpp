@@ -98,10 +98,10 @@ TEST(Safetensors, RefusesHeadersThatCannotBe) {
   EXPECT_THAT(entry(R"({"dtype":5,"shape":[2],"data_offsets":[0,8]})"), HasSubstr("needs dtype"));
   EXPECT_THAT(entry(R"({"dtype":"F32","shape":[2],"data_offsets":[0]})"), HasSubstr("needs dtype"));
   EXPECT_THAT(entry("7"), HasSubstr("needs dtype"));
-  EXPECT_THAT(entry(R"([[[[[[[[1]]]]]]]])"), HasSubstr("no JSON object"));
-  EXPECT_THAT(RefusalOf("[]", data), HasSubstr("no JSON object"));
-  EXPECT_THAT(RefusalOf("{", data), HasSubstr("no JSON object"));
-  EXPECT_THAT(RefusalOf(std::string(100'000, '['), data), HasSubstr("no JSON object"));
+  EXPECT_THAT(entry(R"([[[[[[[[1]]]]]]]])"), HasSubstr("not a JSON object"));
+  EXPECT_THAT(RefusalOf("[]", data), HasSubstr("not a JSON object"));
+  EXPECT_THAT(RefusalOf("{", data), HasSubstr("not a JSON object"));
+  EXPECT_THAT(RefusalOf(std::string(100'000, '['), data), HasSubstr("not a JSON object"));
   const std::string one = R"("a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]})";
   EXPECT_THAT(RefusalOf("{" + one + "," + one + "}", data), HasSubstr("twice"));
 }
@@ -198,11 +198,12 @@ TEST(Source, APathThatIsNotASourceIsRefusedAndTheKindsAreNamed) {
   EXPECT_EQ(Open(dir / "pipe").error().message, dir / "pipe" + " is not a regular file");
   for (const char* text : {"", "short", "a text that is no tensor at all, but long enough"}) {
     WriteText(dir / "text", text);
-    EXPECT_EQ(Open(dir / "text").error().message,
-              dir / "text" +
-                  " cannot be read: it does not look like a .safetensors file, which are the only "
-                  "files that are read; a recording is a directory, NAME.cgrec. Type for example: "
-                  "cgdebug-cli info NAME.cgrec");
+    EXPECT_EQ(
+        Open(dir / "text").error().message,
+        dir / "text" +
+            " cannot be read: it does not look like a .safetensors file, the only kind of "
+            "file that can be read; a recording is a directory, NAME.cgrec. Type for example: "
+            "cgdebug-cli info NAME.cgrec");
   }
 }
 

@@ -9,7 +9,7 @@ import platform
 import statistics
 import time
 
-os.environ.setdefault("CGDEBUG", "0")  # the probe library alone: no daemon reads meanwhile
+os.environ.setdefault("CGDEBUG", "0")  # only the probe library: no daemon reads meanwhile
 
 import torch
 
@@ -39,7 +39,7 @@ class TimedGraph:
         return statistics.median(times)
 
     def replay_and_launch_us(self, replays):
-        """Of one of many back-to-back replays: its time, and the CPU's in graph.replay()."""
+        """The time of one of many back-to-back replays, and the CPU's time in graph.replay()."""
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         launches = []
         before.record()
@@ -56,7 +56,7 @@ class TimedGraph:
 
 
 def interleaved(graphs, rounds, replays):
-    """{variant: [(main, replay, launch), ...]}, one sample of each variant a round."""
+    """{variant: [(main, replay, launch), ...]}, one sample of each variant per round."""
     samples = {variant: [] for variant in graphs}
     for _ in range(rounds):
         for variant, graph in graphs.items():
@@ -69,7 +69,7 @@ def medians(samples):
 
 
 def d2h_gb_s():
-    """Of the copy engine into pinned memory, 256 MiB."""
+    """The copy engine's rate into pinned memory, over 256 MiB."""
     source = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
     target = torch.empty(256 << 20, dtype=torch.uint8, pin_memory=True)
     times = []

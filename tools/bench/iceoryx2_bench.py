@@ -3,8 +3,8 @@
 
     iceoryx2_bench.py BYTES SECONDS      prints one line of JSON
 
-The interpreter's share is in the figures of both sides; iceoryx2 publishes no other package that a
-machine can install without a Rust toolchain. Needs: pip install iceoryx2
+The figures of both sides include the interpreter's share: iceoryx2 has no other package that
+installs without a Rust toolchain. Needs: pip install iceoryx2
 """
 
 import ctypes

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What the daemon takes in: throughput, latency from commit to credit, and what it costs when idle.
+"""How fast the daemon reads: throughput, latency from commit to credit, and its cost when idle.
 
-A producer process (ingest_bench) writes on the host lane; the credit moves after every sink has seen a
-snapshot, so the time until it does is the latency from commit to sink.
+A producer process (ingest_bench) writes on the host lane. The credit moves after every sink has
+seen a snapshot, so the time until then is the latency from commit to sink.
   throughput   the writer waits for room: nothing is lost, the daemon is the limit
   busy         paced; p50 and p99 of the last slot of each replay
   idle         CPU of the daemon while a job is alive and silent
@@ -19,7 +19,7 @@ import tempfile
 import time
 
 KIB, MIB = 1 << 10, 1 << 20
-# slots, bytes, capacity, replays a second (0 = as fast as it can)
+# slots, bytes, capacity, replays per second (0 = as fast as possible)
 THROUGHPUT = [(64, 4 * KIB, 64, 0), (20, MIB, 4, 0), (8, 16 * MIB, 3, 0)]
 BUSY = [(1, 4 * KIB, 64, 1000), (64, 4 * KIB, 64, 100), (212, 4 * KIB, 16, 50), (8, MIB, 8, 20)]
 

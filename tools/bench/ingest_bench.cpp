@@ -3,8 +3,8 @@
 //
 //   ingest_bench SOCKET SLOTS BYTES CAPACITY SECONDS REPLAYS_PER_SECOND
 //
-// REPLAYS_PER_SECOND 0: as fast as a writer that waits for room can; otherwise paced, and never
-// waits.
+// REPLAYS_PER_SECOND 0: as fast as a writer can that waits for room; otherwise paced, without
+// waiting.
 #include <algorithm>
 #include <atomic>
 #include <chrono>

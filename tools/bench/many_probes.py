@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Many small probes: 212 of 4 KiB in a chain of bf16 matmuls, as in a real network.
 
-Two chains: kernels of about 5 us, of whose result a row is shown, and the smallest there are, where
-a probe is almost as long as what it looks at. Replay time and CPU time of graph.replay(), beside the same graph without probes. `off` is a probe
-that records one replay in 2^31: it is in the graph and does nothing.
+Two chains: kernels of about 5 us, of whose result the probe sees one row, and the smallest kernels,
+where a probe takes almost as long as what it looks at. Replay time and CPU time of graph.replay(),
+compared with the same graph without probes. `off` is a probe that records one replay in 2^31: it is
+in the graph and does nothing.
 
 Needs a GPU and torch: PYTHONPATH=BUILD/python python3 tools/bench/many_probes.py
 """

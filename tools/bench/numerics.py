@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The daemon's arithmetic beside a plain sum, NumPy and torch: one thread, the same memory.
+"""The daemon's arithmetic compared with a plain sum, NumPy and torch: one thread, the same memory.
 
   sum     a sum of the bytes as float32 in 64 lanes: what reading the memory costs
-  sums    every statistic but the histogram; stats: all of them, the histogram is a second pass
+  sums    every statistic except the histogram; stats: all of them, the histogram in a second pass
   numpy, torch   calls for the same statistics (what each of them has; hash in torch only)
   compare        a pair that is equal, that differs within the tolerance, in 1 of 997 elements, everywhere
 

@@ -59,7 +59,8 @@ void CgdComputeStats(const char* dtype, const void* data, std::uint64_t count, C
   std::memcpy(out->histogram, stats.histogram.data(), sizeof(out->histogram));
 }
 
-// Everything but the histogram, which takes a second pass: how many elements the kernel took.
+// Computes everything except the histogram, which takes a second pass. Returns how many elements
+// the kernel took.
 std::uint64_t CgdSumsOnly(const char* dtype, const void* data, std::uint64_t count) {
   const TensorView view = View(dtype, data, &count);
   cgdebug::numerics::KernelSums sums;

@@ -64,7 +64,7 @@ void peer_inline_copying_callback(const void* data, std::size_t bytes, void* str
   CU(cudaLaunchHostFunc(s, CopyOut, copy));
 }
 
-// After every graph that uses them is gone.
+// Requires: every graph that uses them is gone.
 void peer_free() {
   CU(cudaDeviceSynchronize());
   for (Copy* copy : copies) {

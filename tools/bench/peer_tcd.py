@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Beside torch-cudagraph-debug 0.2.0: the same model and probes, every replay recorded or compared.
+"""Comparison with torch-cudagraph-debug 0.2.0: the same model and probes, every replay recorded or
+compared.
 
-A chain of 32 bf16 matmuls, a probe after each. Microseconds added a replay, per probe:
-  one        a replay with a pause behind it, as in a step that does other work too
-  sustained  back-to-back replays
-The peer's RecordAction keeps the last replay only; cgdebug keeps the last eight. cgdebug compares in
-its daemon, which this script starts; sustained, its speed is what the job waits for (policy wait).
+A chain of 32 bf16 matmuls, a probe after each. Microseconds added per replay and probe: one a
+  replay with a pause behind it, as in a step that does other work too sustained back-to-back
+  replays
+The peer's RecordAction keeps the last replay only; cgdebug keeps the last eight. cgdebug compares
+in its daemon, which this script starts; in the sustained case the job waits for the daemon (policy
+wait).
 
 Needs a GPU, torch and: pip install --no-build-isolation torch-cudagraph-debug==0.2.0
 """
@@ -47,7 +49,7 @@ def add_probe(variant, name, tensor, expected, keep):
 
 
 def one_us(graph, replays=12, pause_s=0.25):
-    """Of a replay that finds everything before it done."""
+    """The time of a replay that starts after everything before it is done."""
     times = []
     for _ in range(replays):
         time.sleep(pause_s)

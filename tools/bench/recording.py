@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""How fast a recording is written, beside a plain write() loop, MCAP and safetensors; how long it
-takes to open one of a million snapshots.
+"""How fast a recording is written, compared with a plain write() loop, MCAP and safetensors; and
+how long it takes to open one of a million snapshots.
 
     tools/bench/recording.py --build build/release [--directory DIR]
 
 Every figure is a ratio of medians of one run, in which the writers take turns; each ends with
-fdatasync(). MCAP (PyPI `mcap`, with its checksums) and safetensors (one file a step) are left out
-where they are not installed.
+fdatasync(). MCAP (PyPI `mcap`, with its checksums) and safetensors (one file per step) are left out
+if they are not installed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def write_safetensors(directory: str, payload: bytes, count: int) -> float:
     for step in range(count):
         path = f"{directory}/{step}.safetensors"
         save_file({"x": tensor}, path)
-    # One sync for all of them, as the others.
+    # One sync for all files, as in the other writers.
     os.sync()
     return time.perf_counter() - start
 

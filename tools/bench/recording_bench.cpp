@@ -47,7 +47,7 @@ std::vector<std::byte> Payload(std::uint64_t bytes) {
   return payload;
 }
 
-// Of this program alone: getrusage() also counts what its parent had before exec.
+// The maximum of this program only: getrusage() also counts what its parent had before exec.
 long MaxRssKib() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Small messages from one process to another: a slot's ring beside a Unix socket and, where the package is
-there, iceoryx2 through its Python package (the interpreter's share included), on the same two cores.
+"""Small messages from one process to another, on the same two cores: a slot's ring, a Unix socket
+and, if its Python package is installed, iceoryx2 (including the interpreter's share).
 
 Both sides poll. `messages_per_s`: the writer waits only when the reader is 1000 behind; `p50_ns`, `p99_ns`:
 one message every 50 us, from before it is written to when the reader has copied it out. Rounds are

@@ -46,7 +46,7 @@ void PinTo(int core) {
   sched_setaffinity(0, sizeof(cores), &cores);
 }
 
-// What the two processes tell each other beside the messages.
+// What the two processes share besides the messages.
 struct Shared {
   std::atomic<std::uint64_t> received = 0;  // Atomic: written by the reader
   std::atomic<bool> stop = false;           // Atomic: written by the writer

@@ -2,7 +2,7 @@
 """Replays at full rate for a while, in both lanes, and then counts.
 
 For every slot: snapshots written = read by the daemon + counted as lost; none was damaged; what the
-ring holds at the end is right; memory of the job, of the daemon and of the GPU stands still.
+ring holds at the end is right; the memory of the job, the daemon and the GPU does not grow.
 
 Needs a GPU and torch: PYTHONPATH=BUILD/python python3 tools/bench/soak.py --seconds 600
 """
@@ -79,7 +79,7 @@ def check(lane, probes, replays):
 
 
 def cgdebug_slots(probe, replays):
-    """The daemon's own counters, once it is done."""
+    """The daemon's own counters, once it has read everything."""
     deadline = time.monotonic() + 60
     with cgdebug.connect() as client:
         while True:
@@ -121,7 +121,7 @@ def main():
         totals = check(lane, probes, replays[lane])
         figures["lanes"][lane] = {"replays": replays[lane], **totals}
         rows.append([lane, replays[lane], totals["written"], totals["read"], totals["lost"]])
-    # Moments differ by what was on its way: quarters of the time are compared, not two moments.
+    # Single moments differ by the snapshots under way, so quarters of the time are compared.
     quarter = max(1, len(history) // 4)
     first = [statistics.median(mib) for mib in zip(*history[quarter : 2 * quarter] or history)]
     last = [statistics.median(mib) for mib in zip(*history[-quarter:])]

@@ -25,7 +25,7 @@ if(CGDEBUG_SANITIZE)
   target_link_libraries(cgdebug_spdlog INTERFACE spdlog::spdlog)
 else()
   target_link_libraries(cgdebug_fmt INTERFACE fmt::fmt-header-only)
-  # Its own target would bring the shared fmt.
+  # spdlog's own target would bring the shared fmt.
   target_compile_definitions(cgdebug_spdlog INTERFACE SPDLOG_FMT_EXTERNAL)
   target_include_directories(cgdebug_spdlog SYSTEM INTERFACE
     $<TARGET_PROPERTY:spdlog::spdlog_header_only,INTERFACE_INCLUDE_DIRECTORIES>)
@@ -117,7 +117,7 @@ if(CGDEBUG_WITH_TORCH)
     ${CGDEBUG_TORCH_DIR}/include ${CGDEBUG_TORCH_DIR}/include/torch/csrc/api/include)
   target_link_libraries(cgdebug_libtorch INTERFACE ${CGDEBUG_TORCH_DIR}/lib/libtorch_cpu.so)
   if(CGDEBUG_OP_USES_STABLE_ABI)
-    # What torch 2.10 has and nothing later, with CUDA's declarations whether or not this torch has CUDA.
+    # Only what torch 2.10 has, with CUDA's declarations whether or not this torch has CUDA.
     target_compile_definitions(cgdebug_libtorch INTERFACE TORCH_TARGET_VERSION=0x020a000000000000 USE_CUDA)
   else()
     target_link_libraries(cgdebug_libtorch INTERFACE ${CGDEBUG_TORCH_DIR}/lib/libc10.so)

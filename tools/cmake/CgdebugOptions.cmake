@@ -9,7 +9,7 @@ if(CGDEBUG_SANITIZE)
     $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${CGDEBUG_SANITIZE} -fno-omit-frame-pointer
     -fno-sanitize-recover=all>)
   target_link_options(cgdebug_options INTERFACE -fsanitize=${CGDEBUG_SANITIZE})
-  # GCC and clang have no common word for it.
+  # GCC and clang have no common macro for it.
   target_compile_definitions(cgdebug_options INTERFACE CGDEBUG_SANITIZED)
   if(CGDEBUG_SANITIZE STREQUAL "thread")
     target_compile_definitions(cgdebug_options INTERFACE CGDEBUG_SANITIZED_THREAD)
@@ -17,6 +17,6 @@ if(CGDEBUG_SANITIZE)
 endif()
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # What ccache asks for where headers are precompiled.
+  # ccache requires this for precompiled headers.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE_PROGRAM})
 endif()

@@ -1,6 +1,6 @@
-# find_package(cgdebug [COMPONENTS probe client]), from where this file lies: the target cgdebug::probe
-# and, of an install that has the client library, cgdebug::client. That one needs protobuf's headers of
-# the version that cgdebug was built with.
+# find_package(cgdebug [COMPONENTS probe client]) defines the target cgdebug::probe and, if the
+# client library is installed, cgdebug::client, which needs the protobuf headers that cgdebug was
+# built with.
 get_filename_component(_cgdebug_prefix "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
 if(NOT TARGET cgdebug::probe)
   add_library(cgdebug::probe SHARED IMPORTED)

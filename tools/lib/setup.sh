@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2154,SC2034
 # Sets a machine up for cgdebug: system packages, .venv, cgdebug itself. Sourced by tools/test and
-# tools/demo after `root` is set; everything that is there already is left alone, which takes seconds.
+# tools/demo after `root` is set. Leaves alone what is there already, so a second run takes seconds.
 #
 #   wants_clang=1           with clang, for the sanitizers, clang-tidy and fuzzing
 #   CGDEBUG_PYTHON=PYTHON   use that interpreter (it needs torch, numpy, pybind11, pytest) instead of
@@ -8,7 +8,7 @@
 
 log_dir=$root/build/log
 mkdir -p "$log_dir"
-# Torch's idle threads spin: beside anything else that computes, a step takes twenty times as long.
+# Torch's idle threads spin: if anything else computes, a step takes twenty times as long.
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 
 say() { printf 'cgdebug: %s\n' "$*"; }
@@ -136,7 +136,7 @@ ensure_installed() {
   echo "$hash tests=$tests" >"$stamp"
 }
 
-# With an interpreter of the user's own: built, never installed.
+# For an interpreter of the user's own: built, never installed.
 ensure_built() {
   build_dir=$root/build/own-python
   package_dir=$build_dir/python/cgdebug
@@ -151,7 +151,7 @@ ensure_built() {
   export PATH=$build_dir/bin:$PATH PYTHONPATH=$build_dir/python${PYTHONPATH:+:$PYTHONPATH}
 }
 
-# Sets PYTHON, with what the tests need of it.
+# Sets PYTHON, with the packages that the tests need.
 ensure_python() {
   if [ -n "${CGDEBUG_PYTHON:-}" ]; then
     PYTHON=$(command -v "$CGDEBUG_PYTHON") || die "--python: no such program: $CGDEBUG_PYTHON"
