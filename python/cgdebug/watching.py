@@ -45,14 +45,14 @@ def watch(
     grads:  also the gradients of those outputs, "grad/NAME".
     inputs: also what the modules are called with, "in/NAME".
     params: also their parameters, "param/NAME", each time before the module runs that owns them.
-    values: None: statistics alone (TensorStats). A number: the values as well, of the last so many
-            snapshots of each tensor, in shared memory; or a TensorRecord.
+    values: None: only statistics (TensorStats). A number N: also the values of the last N
+            snapshots of each tensor, in shared memory; or give a TensorRecord.
 
     A probe is called "fwd/layers.3.attn", and "fwd/layers.3.attn/0" or ".../KEY" if the output is a
     tuple, dict or dataclass. Wrappers (DistributedDataParallel, FSDP,
     torch.compile, checkpointing) do not appear in names. A module that is called several times in a
-    capture is one probe, and its calls are #0, #1. A module that stands in the model twice has the
-    first name. If another live watch uses the names, the class stands in front: "fwd/GPT.layers.3".
+    capture is one probe, and its calls are #0, #1. A module that occurs in the model twice has the
+    first name. If another live watch uses the names, the class comes in front: "fwd/GPT.layers.3".
 
     The modules keep the watch alive, the watch does not keep the model alive. It ends with close()
     or with the model. Copies of the model, pickled ones too, are not watched. Values and gradients
@@ -60,14 +60,15 @@ def watch(
     fuse across a watched output, so last bits may differ from those of unwatched compiled code.
 
     Fails: TypeError, ValueError for a bad argument or when nothing is selected;
-           NativeExtensionUnavailableError. What fails later is a line of explain(), not an error.
+           NativeExtensionUnavailableError. What fails later becomes a line of explain(), not an
+           error.
     """
     return Watch(model, select, level, grads, inputs, params, values)
 
 
 @dataclasses.dataclass(frozen=True)
 class WatchReport:
-    """What a watch sees and what not; str() is for people.
+    """What a watch sees and what it does not; str() is for people.
 
     seen:         names of the probes that saw a tensor
     not_seen:     name -> why it saw none
@@ -193,7 +194,8 @@ class Watch:
         self._handles.append(module.register_forward_hook(output))
 
     def _hook_params(self, found: dict[str, torch.nn.Module]) -> None:
-        """A container such as a ParameterList is never called: the module around it is."""
+        """A container such as a ParameterList is never called; the module around it is, so that one
+        gets the hook."""
         wanted: dict[str, list] = {}
         root = next(iter(found))
         for name, module in found.items():

@@ -13,8 +13,8 @@
 
 namespace cgdebug::cli {
 
-// A probe with more graphs and shapes than this takes one line for all of them, unless a table is
-// to be whole.
+// A probe with more graphs and shapes than this takes one line for all of them, unless a table must
+// be whole.
 inline constexpr std::size_t kMostLinesOfAProbe = 3;
 
 // Calls of one name in several graphs, or with several shapes, by session, rank, name and call.

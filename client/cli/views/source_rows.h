@@ -27,7 +27,7 @@ Result<std::vector<SourceRow>> RowsOf(source::Source& source, const analysis::Sc
 std::string ReplaysText(const std::vector<source::Key>& keys);
 Json SlotJson(const source::Slot& slot, const SourceRow& row);
 
-// Over every snapshot of a slot. What cannot be read is counted and told, not left out in silence.
+// Sums over every snapshot of a slot. Snapshots that cannot be read are counted and reported.
 struct Totals {
   std::vector<double> abs_max;  // of the finite elements
   std::vector<double> spark;    // the same; infinite where not every element is finite
@@ -44,7 +44,7 @@ struct Totals {
 
 Totals TotalsOf(source::Source& source, const SourceRow& row);
 
-// What is to be shown of several slots in one line.
+// What one line shows of several slots.
 struct Folded {
   std::string tensor;  // their type, or how many
   std::string device;

@@ -42,7 +42,7 @@ double RankOf(StatsOrder order, const Totals& totals, std::uint64_t lost) {
   return 0;
 }
 
-// A line of a table, or the JSON of a probe, with what it is sorted by.
+// A line of a table, or the JSON of a probe, with its sort key.
 template <typename Item>
 struct Ranked {
   std::string name;

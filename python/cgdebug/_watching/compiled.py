@@ -8,7 +8,7 @@ import torch
 
 # Without a watch, layers that are compiled one by one share their code. With one, each has code of
 # its own, since the names are part of it, and Dynamo gives up after recompile_limit of them.
-_recompile_limit: tuple[int, int] | None = None  # before us, and what we made of it
+_recompile_limit: tuple[int, int] | None = None  # the program's value, and ours
 
 
 def allow_recompiles(called: int) -> None:
@@ -30,7 +30,7 @@ def restore_recompile_limit() -> None:
     config = _dynamo_config()
     if config is not None and _recompile_limit is not None:
         before, ours = _recompile_limit
-        if config.recompile_limit == ours:  # else the program has set it since
+        if config.recompile_limit == ours:  # otherwise the program has changed it
             config.recompile_limit = before
     _recompile_limit = None
 

@@ -23,8 +23,8 @@ def learn_dtypes() -> None:
 
 
 class Hook:
-    """A hook of a module. A copy of the module gets one that does nothing, because the values of a
-    copy under the names of the original would be wrong; so does a pickled one."""
+    """A hook of a module. A copied or pickled module gets a hook that does nothing, because its
+    values must not appear under the names of the original."""
 
     # Set by make_graphed_callables: in this state of `training` the graph runs instead.
     graphed_in_training: bool | None = None
@@ -32,7 +32,7 @@ class Hook:
     def is_off(self, module: torch.nn.Module) -> bool:
         if torch.compiler.is_compiling():
             return False
-        if torch.jit.is_tracing():  # what is traced is used without us
+        if torch.jit.is_tracing():  # the traced code runs without us
             return True
         return self.graphed_in_training is not None and self.graphed_in_training == module.training
 
@@ -104,7 +104,7 @@ def _look(token: int, grad_token: int, path: str, value, depth: int) -> bool:
         if key:
             _observe(token, key, value)
         if grad_token and value.requires_grad:
-            if value.is_leaf:  # such a hook would stay with the parameter for ever
+            if value.is_leaf:  # a hook on a leaf would stay with the parameter for ever
                 _note(grad_token, "the output is a leaf, such as a parameter: look at its .grad")
             else:
                 grad_key = _key_of(grad_token, path)

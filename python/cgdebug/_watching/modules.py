@@ -10,8 +10,8 @@ from .. import _native
 def modules_of(
     model: torch.nn.Module,
 ) -> tuple[dict[str, torch.nn.Module], dict[str, str]]:
-    """The modules by name, the model itself first, by its class; and other names of some of them.
-    Wrappers are looked through."""
+    """The modules by name, the model itself first under its class; and further names of some of
+    them. Looks through wrappers."""
     found: dict[str, torch.nn.Module] = {}
     aliases: dict[str, str] = {}
     names: dict[int, str] = {}

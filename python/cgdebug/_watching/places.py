@@ -38,8 +38,8 @@ class Owner(typing.Protocol):
 
 
 class Place:
-    """One thing that is looked at, such as the output of one module. Its probes, one a tensor, are
-    made when the tensors first come."""
+    """One thing to look at, such as the output of one module. Its probes, one per tensor, are made
+    when the tensors first come."""
 
     def __init__(self, owner: Owner, name: str, module: torch.nn.Module):
         self.watch = owner
