@@ -2,11 +2,9 @@
 
 #include <pybind11/stl.h>
 
-#include <algorithm>
 #include <chrono>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "daemon/core/base/glob.h"
 #include "daemon/core/base/runtime_dir.h"
@@ -70,17 +68,7 @@ void EnsureDaemon(const std::string& chosen, double timeout_s, const std::string
 // Whether `patterns`, which have commas between them, select `name`.
 // Fails: ValueError. The caller says where the patterns came from.
 bool IsSelected(const std::string& name, std::string_view patterns) {
-  constexpr std::string_view kBlanks = " \t\r\n";
-  std::vector<std::string> words;
-  while (!patterns.empty()) {
-    const std::size_t comma = std::min(patterns.find(','), patterns.size());
-    std::string_view word = patterns.substr(0, comma);
-    patterns.remove_prefix(std::min(comma + 1, patterns.size()));
-    word.remove_prefix(std::min(word.find_first_not_of(kBlanks), word.size()));
-    word = word.substr(0, word.find_last_not_of(kBlanks) + 1);
-    if (!word.empty()) words.emplace_back(word);
-  }
-  const Result<Selector> selector = Selector::Parse(words);
+  const Result<Selector> selector = Selector::ParseList(patterns);
   if (!selector.ok()) throw py::value_error(selector.error().message);
   return selector->Matches(name);
 }

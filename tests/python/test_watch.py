@@ -193,6 +193,7 @@ def test_two_models_and_two_watches_keep_their_rows_apart():
         ({"level": "op"}, "level must be 'module', the only one that exists so far, not 'op'"),
         ({"select": "nothing*"}, "no module matches select='nothing*'. The model has: Net, layers"),
         ({"select": "re:("}, r"select='re:\('"),
+        ({"select": "layers.*,,head"}, "select='layers.*,,head': empty probe pattern"),
         ({"values": "many"}, "values must be an integer"),
         ({"grads": "yes"}, "grads must be True or False, not 'yes'"),
     ],

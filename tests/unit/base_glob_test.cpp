@@ -96,6 +96,18 @@ TEST(Selector, RegexCannotTakeExponentialTime) {
   EXPECT_FALSE(Selector::Parse(std::vector<std::string>{"re:" + std::string(5000, '(')}).ok());
 }
 
+TEST(Selector, AListHasItsPatternsBetweenCommasAndRefusesAnEmptyOne) {
+  const Selector list = Selector::ParseList(" blk*.attn , !blk3.*").value();
+  EXPECT_TRUE(list.Matches("blk0.attn"));
+  EXPECT_FALSE(list.Matches("blk3.attn"));
+  EXPECT_FALSE(list.Matches("blk0.mlp"));
+  EXPECT_TRUE(Selector::ParseList("").value().selects_everything());
+  EXPECT_TRUE(Selector::ParseList(" , ").value().selects_everything());
+  for (const char* list : {"a,,b", "a,", ",a", "a, ,b"}) {
+    EXPECT_FALSE(Selector::ParseList(list).ok()) << list;
+  }
+}
+
 TEST(Selector, EmptyPatternIsAnError) {
   for (const char* text : {"", "!", "re:", "!re:"}) {
     EXPECT_FALSE(Selector::Parse(std::vector<std::string>{text}).ok()) << text;

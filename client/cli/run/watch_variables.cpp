@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <string_view>
@@ -26,15 +25,11 @@ Result<void> CheckGlobs(std::string_view globs) {
                     level, globs.substr(level.size()))};
   }
   if (globs.starts_with(kLevel)) globs.remove_prefix(kLevel.size());
-  std::vector<std::string> patterns;
-  for (bool more = true; more;) {
-    const std::size_t comma = std::min(globs.find(','), globs.size());
-    patterns.emplace_back(globs.substr(0, comma));
-    more = comma < globs.size();
-    globs.remove_prefix(std::min(comma + 1, globs.size()));
-  }
-  const Result<Selector> selector = Selector::Parse(patterns);
+  const Result<Selector> selector = Selector::ParseList(globs);
   if (!selector.ok()) return Error{"--watch: " + selector.error().message};
+  if (selector->selects_everything()) {
+    return Error{"--watch: no module is named. To watch all, type: --watch '*'"};
+  }
   return {};
 }
 

@@ -113,6 +113,22 @@ Result<Selector> Selector::Parse(std::span<const std::string> patterns) {
   return selector;
 }
 
+Result<Selector> Selector::ParseList(std::string_view patterns) {
+  constexpr std::string_view kBlanks = " \t\r\n";
+  std::vector<std::string> words;
+  bool is_blank = true;
+  for (bool more = true; more;) {
+    const std::size_t comma = std::min(patterns.find(','), patterns.size());
+    std::string_view word = patterns.substr(0, comma);
+    more = comma < patterns.size();
+    patterns.remove_prefix(std::min(comma + 1, patterns.size()));
+    word.remove_prefix(std::min(word.find_first_not_of(kBlanks), word.size()));
+    words.emplace_back(word.substr(0, word.find_last_not_of(kBlanks) + 1));
+    is_blank = is_blank && words.back().empty();
+  }
+  return is_blank ? Selector() : Parse(words);
+}
+
 bool Selector::MatchesAny(const std::vector<Pattern>& patterns, std::string_view name) {
   return std::any_of(patterns.begin(), patterns.end(), [&](const Pattern& pattern) {
     if (pattern.is_regex) return std::regex_search(name.begin(), name.end(), pattern.regex);
