@@ -8,10 +8,10 @@
 #include <set>
 #include <utility>
 
-#include "client/cli/views/terminal.h"
 #include "client/live/messages.h"
 #include "client/live/probe.h"
 #include "client/live/sessions.h"
+#include "daemon/core/base/duration.h"
 
 namespace cgdebug::live {
 namespace {
@@ -210,10 +210,10 @@ class LiveSource : public source::Source {
     switch (session.state()) {
       case v1::Session::EXITED:
         return fmt::format("has exited ({}, {} ago)", pid,
-                           cli::FormatDuration(SecondsSince(session.ended_ns())));
+                           FormatDuration(SecondsSince(session.ended_ns())));
       case v1::Session::DIED:
         return fmt::format("died ({}, {} ago)", pid,
-                           cli::FormatDuration(SecondsSince(session.ended_ns())));
+                           FormatDuration(SecondsSince(session.ended_ns())));
       default:
         return fmt::format("is alive ({})", pid);
     }

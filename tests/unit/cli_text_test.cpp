@@ -10,6 +10,7 @@
 #include "client/cli/views/json.h"
 #include "client/cli/views/npy.h"
 #include "client/cli/views/terminal.h"
+#include "daemon/core/base/duration.h"
 #include "daemon/core/numerics/ascii.h"
 #include "tests/support/fake_daemon.h"
 

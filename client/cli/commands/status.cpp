@@ -16,6 +16,7 @@
 #include "client/cli/views/snapshot_text.h"
 #include "client/live/messages.h"
 #include "client/live/sessions.h"
+#include "daemon/core/base/duration.h"
 #include "daemon/core/numerics/format.h"
 
 namespace cgdebug::cli {

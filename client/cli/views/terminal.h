@@ -69,9 +69,6 @@ void SetTextForm(const TextForm& form);
 // Writes words for people: every line of a command but its raw data goes through here.
 void WriteText(std::FILE* stream, std::string_view text);
 
-// "950 ms", "42s", "2h13m", "3d4h".
-std::string FormatDuration(double seconds);
-
 // Local time: "2026-11-21 08:56:52.123", and only the time of day.
 std::string FormatTime(std::int64_t realtime_ns);
 std::string FormatTimeOfDay(std::int64_t realtime_ns);

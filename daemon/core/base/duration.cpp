@@ -1,5 +1,8 @@
 #include "daemon/core/base/duration.h"
 
+#include <fmt/format.h>
+
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <stdexcept>
@@ -30,6 +33,18 @@ Result<std::chrono::milliseconds> ParseDuration(const std::string& text,
                  "ms"};
   }
   return duration;
+}
+
+std::string FormatDuration(double seconds) {
+  if (seconds < 0) seconds = 0;
+  if (seconds < 1) return fmt::format("{} ms", std::llround(seconds * 1000));
+  const auto whole = static_cast<std::uint64_t>(seconds);
+  const std::uint64_t minutes = whole / 60;
+  const std::uint64_t hours = minutes / 60;
+  if (whole < 60) return fmt::format("{}s", whole);
+  if (minutes < 60) return fmt::format("{}m{:02}s", minutes, whole % 60);
+  if (hours < 24) return fmt::format("{}h{:02}m", hours, minutes % 60);
+  return fmt::format("{}d{}h", hours / 24, hours % 24);
 }
 
 }  // namespace cgdebug

@@ -1,4 +1,4 @@
-// duration.h: "500ms", "30s", "10m", "1h" as people type them.
+// duration.h: "500ms", "30s", "10m", "1h" as people type them, and as they read them.
 #pragma once
 
 #include <chrono>
@@ -15,5 +15,8 @@ inline constexpr std::chrono::milliseconds kLongestDuration = std::chrono::hours
 // Fails: the text is not a duration, is negative, longer than 36500 days or shorter than `least`.
 Result<std::chrono::milliseconds> ParseDuration(const std::string& text,
                                                 std::chrono::milliseconds least = {});
+
+// "950 ms", "42s", "2m13s", "2h13m", "3d4h".
+std::string FormatDuration(double seconds);
 
 }  // namespace cgdebug
