@@ -64,11 +64,8 @@ SlotStatus StatusOf(const ProbeSlot& slot) {
   status.suppressed = head.suppressed;
   status.retired = slot.reader->retired();
   status.compares = (r.actions & layout::kActionCompare) != 0;
-  const ring::Verdict verdict = slot.reader->verdict();
-  const auto state = verdict.torn ? layout::VerdictState::kError : verdict.state;
-  status.verdict = {
-      state,       verdict.compared, verdict.mismatched, verdict.lost, verdict.first_failed_replay,
-      verdict.text};
+  status.verdict = slot.reader->verdict();
+  if (status.verdict.torn) status.verdict.state = layout::VerdictState::kError;
   return status;
 }
 

@@ -59,15 +59,7 @@ Probe ProbeOf(const v1::ProbeInfo& message) {
   probe.counters = CountersOf(message.counters());
   probe.first_nan = FirstOf(message.first_nan());
   probe.first_inf = FirstOf(message.first_inf());
-  if (message.has_verdict()) {
-    const v1::Verdict& verdict = message.verdict();
-    probe.verdict = Verdict{.state = static_cast<layout::VerdictState>(verdict.state()),
-                            .compared = verdict.compared(),
-                            .mismatched = verdict.mismatched(),
-                            .lost = verdict.lost(),
-                            .first_failed_replay = verdict.first_failed_replay(),
-                            .text = verdict.text()};
-  }
+  if (message.has_verdict()) probe.verdict = FieldsOf<layout::Verdict>(message.verdict());
   if (message.has_control()) probe.control = ControlOf(message.control());
   if (message.has_last_stats()) probe.last_stats = StatsOf(message.last_stats());
   return probe;
@@ -87,16 +79,8 @@ FirstNonfinite FirstOf(const v1::FirstNonfinite& message) {
           .count = message.count()};
 }
 
-layout::SlotControl ControlOf(const v1::Control& message) {
-  layout::SlotControl control;
-  control.mode = static_cast<layout::ControlMode>(message.mode());
-  control.trigger = static_cast<layout::ControlTrigger>(message.trigger());
-  control.every = message.every();
-  control.from = message.from();
-  control.until = message.until();
-  control.expires_ns = message.expires_ns();
-  control.threshold = message.threshold();
-  return control;
+layout::SlotControl ControlOf(const v1::Control& control) {
+  return FieldsOf<layout::SlotControl>(control);
 }
 
 layout::Counters CountersOf(const v1::Counters& counters) {

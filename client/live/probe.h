@@ -15,21 +15,13 @@
 #include "proto/layout/counters.h"
 #include "proto/layout/ring_layout.h"
 #include "proto/layout/slot_control.h"
+#include "proto/layout/verdict.h"
 
 namespace cgdebug::client {
 class Client;
 }
 
 namespace cgdebug::live {
-
-struct Verdict {
-  layout::VerdictState state = layout::VerdictState::kNone;
-  std::uint64_t compared = 0;
-  std::uint64_t mismatched = 0;
-  std::uint64_t lost = 0;
-  std::uint64_t first_failed_replay = 0;
-  std::string text = {};
-};
 
 // The first snapshot with NaN, or with Inf, of a slot or of a session.
 struct FirstNonfinite {
@@ -61,7 +53,7 @@ struct Probe {
   layout::Counters counters;
   FirstNonfinite first_nan;
   FirstNonfinite first_inf;
-  std::optional<Verdict> verdict;              // absent: it does not compare
+  std::optional<layout::Verdict> verdict;      // absent: it does not compare
   std::optional<layout::SlotControl> control;  // absent: as registered
   std::optional<numerics::Stats> last_stats;   // absent: no snapshot yet
 };

@@ -406,7 +406,7 @@ void SlotConsumer::NoteFirsts(const pipeline::Snapshot& snapshot) {
   destination_.registry->SetFirsts(slot_, firsts_);
 }
 
-void SlotConsumer::SetVerdict(const ring::Verdict& verdict) {
+void SlotConsumer::SetVerdict(const layout::Verdict& verdict) {
   if (ring_.valid()) ring_.SetVerdict(verdict);
   destination_.registry->SetVerdict(slot_, verdict);
   if (verdict.state != layout::VerdictState::kFail || std::exchange(mismatch_told_, true)) return;

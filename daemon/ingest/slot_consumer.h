@@ -79,8 +79,8 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   void GiveUp();
 
   // SlotFeedback.
-  ring::Verdict verdict() override { return ring_.verdict(); }
-  void SetVerdict(const ring::Verdict& verdict) override;
+  layout::Verdict verdict() override { return ring_.verdict(); }
+  void SetVerdict(const layout::Verdict& verdict) override;
   Result<void> CanCompare() override;
   std::uint64_t consumed_before() const override { return consumed_before_; }
   void AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) override;

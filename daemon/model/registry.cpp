@@ -108,7 +108,7 @@ void Registry::SetSlot(const SlotPtr& slot, const Counters& counters,
   record.retired = retired;
 }
 
-void Registry::SetVerdict(const SlotPtr& slot, const ring::Verdict& verdict) {
+void Registry::SetVerdict(const SlotPtr& slot, const layout::Verdict& verdict) {
   const std::lock_guard lock(mutex_);
   SlotRecord* record = FindSlot(slot);
   if (record == nullptr) return;

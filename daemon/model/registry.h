@@ -26,7 +26,7 @@ struct SlotRecord {
   Counters counters;
   std::int64_t last_timestamp_ns = 0;
   bool retired = false;  // its graph is gone
-  ring::Verdict verdict;
+  layout::Verdict verdict;
   ring::FirstNonfinites firsts;  // in all replays that any daemon saw
   layout::SlotControl control;   // what a client set
   SnapshotPtr last;
@@ -85,7 +85,7 @@ class Registry {
   // Creates or replaces the record's counters and flags; `last` and the verdict stay.
   void SetSlot(const SlotPtr& slot, const Counters& counters, std::int64_t last_timestamp_ns,
                bool retired);
-  void SetVerdict(const SlotPtr& slot, const ring::Verdict& verdict);
+  void SetVerdict(const SlotPtr& slot, const layout::Verdict& verdict);
   void SetControl(const SlotPtr& slot, const layout::SlotControl& control);
   void SetLast(const SnapshotPtr& snapshot);
   // The first NaN and Inf of the slot in all replays that any daemon saw.

@@ -18,8 +18,8 @@ namespace cgdebug::pipeline {
 class SlotFeedback {
  public:
   virtual ~SlotFeedback() = default;
-  virtual ring::Verdict verdict() = 0;
-  virtual void SetVerdict(const ring::Verdict& verdict) = 0;
+  virtual layout::Verdict verdict() = 0;
+  virtual void SetVerdict(const layout::Verdict& verdict) = 0;
   // Whether the slot's snapshots can be compared at all.
   // Fails: there is no usable expected tensor; the message says why.
   virtual Result<void> CanCompare() = 0;

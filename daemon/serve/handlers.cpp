@@ -14,6 +14,7 @@
 #include "daemon/core/base/graph_labels.h"
 #include "daemon/core/base/realtime.h"
 #include "daemon/core/endpoint/endpoint.h"
+#include "daemon/core/wire/message_fields.h"
 #include "daemon/log.h"
 #include "daemon/serve/candidates.h"
 #include "daemon/serve/messages.h"
@@ -257,7 +258,7 @@ void Handlers::Graphs(const v1::GraphsRequest& request, v1::Response* response) 
     message->set_session(record.session->key);
     message->set_session_label(record.session->label);
     message->set_rank(record.session->rank);
-    Fill(model_.registry->Graphs(record.session), message);
+    FillMessage(model_.registry->Graphs(record.session), message);
   }
 }
 

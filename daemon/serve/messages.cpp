@@ -36,15 +36,6 @@ void FillFirst(const pipeline::SlotIdentity& slot, const ring::FirstNonfinite& s
   message->set_slot(static_cast<std::uint32_t>(slot.registration.order));
 }
 
-void FillVerdict(const ring::Verdict& verdict, v1::Verdict* message) {
-  message->set_state(static_cast<v1::Verdict::State>(verdict.state));
-  message->set_compared(verdict.compared);
-  message->set_mismatched(verdict.mismatched);
-  message->set_lost(verdict.lost);
-  message->set_first_failed_replay(verdict.first_failed_replay);
-  message->set_text(verdict.text);
-}
-
 template <typename Message>
 void FillProbe(const pipeline::SlotIdentity& slot, Message* message) {
   message->set_session(slot.session->key);
@@ -148,49 +139,10 @@ void Fill(const pipeline::SlotRecord& record, const pipeline::Registry& registry
   if (record.firsts.inf.replay != 0) {
     FillFirst(slot, record.firsts.inf, registry, message->mutable_first_inf());
   }
-  if (slot.Has(layout::kActionCompare)) FillVerdict(record.verdict, message->mutable_verdict());
+  if (slot.Has(layout::kActionCompare)) FillMessage(record.verdict, message->mutable_verdict());
   if (record.control.mode != layout::ControlMode::kAsRegistered) {
-    Fill(record.control, message->mutable_control());
+    FillMessage(record.control, message->mutable_control());
   }
-}
-
-void Fill(const ring::GraphCensus& census, v1::SessionGraphs* message) {
-  message->set_captures(census.captures);
-  message->set_gone(census.gone);
-  message->set_failed(census.failed);
-  message->set_empty(census.empty);
-  message->set_unlisted(census.unlisted);
-  message->set_unlisted_replays(census.unlisted_replays);
-  for (const ring::GraphFacts& graph : census.graphs) {
-    v1::GraphInfo* info = message->add_graphs();
-    info->set_state(static_cast<v1::GraphInfo::State>(graph.state));
-    info->set_order(graph.order);
-    info->set_graph_id(graph.graph_id);
-    info->set_graph(graph.label);
-    if (graph.nodes) info->set_nodes(*graph.nodes);
-    if (graph.replays) info->set_replays(*graph.replays);
-    info->set_probes(graph.probes);
-    info->set_probe_bytes(graph.probe_bytes);
-    info->set_alike(graph.alike);
-    info->set_alike_gone(graph.alike_gone);
-    info->set_begun_ns(graph.begun_ns);
-    info->set_ended_ns(graph.ended_ns);
-    if (graph.pool[0] != 0 || graph.pool[1] != 0) {
-      info->add_pool(graph.pool[0]);
-      info->add_pool(graph.pool[1]);
-    }
-    info->set_stack(graph.stack);
-  }
-}
-
-void Fill(const layout::SlotControl& control, v1::Control* message) {
-  message->set_mode(static_cast<v1::Control::Mode>(control.mode));
-  message->set_every(control.every);
-  message->set_from(control.from);
-  message->set_until(control.until);
-  message->set_trigger(static_cast<v1::Control::Trigger>(control.trigger));
-  message->set_threshold(control.threshold);
-  message->set_expires_ns(control.expires_ns);
 }
 
 Result<pipeline::ControlChange> ToChange(const v1::SetRequest& request, std::int64_t now_ns) {

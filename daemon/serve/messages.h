@@ -22,8 +22,6 @@ void Fill(const pipeline::SlotRecord& record, const pipeline::Registry& registry
 void Fill(const pipeline::Snapshot& snapshot, const pipeline::Registry& registry,
           v1::Snapshot* message);
 void Fill(const pipeline::StoredSnapshot& stored, v1::HistoryReply::Entry* message);
-void Fill(const ring::GraphCensus& census, v1::SessionGraphs* message);
-void Fill(const layout::SlotControl& control, v1::Control* message);
 
 // The other way; `slot` is left for the caller.
 // Fails: an unknown mode, or a condition or range that makes no sense.

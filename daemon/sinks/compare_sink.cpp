@@ -12,13 +12,13 @@ namespace {
 
 using layout::VerdictState;
 
-void SetError(ring::Verdict* verdict, std::string text) {
+void SetError(layout::Verdict* verdict, std::string text) {
   if (verdict->state == VerdictState::kFail) return;
   verdict->state = VerdictState::kError;
   verdict->text = std::move(text);
 }
 
-std::string MissedText(const ring::Verdict& verdict) {
+std::string MissedText(const layout::Verdict& verdict) {
   return fmt::format(
       "{} snapshot{} could not be compared: overwritten or half written before the daemon could "
       "read {}, or turned off or down to statistics (cgdebug-cli set); the {} compared matched. "
@@ -50,7 +50,7 @@ void CompareSink::OpenSlot(const pipeline::SlotPtr& slot, pipeline::SlotFeedback
 
 // Counts replays after the covered ones and up to `last_missed` that nobody will compare.
 bool CompareSink::CountMissed(Slot* slot, std::uint32_t every, std::uint64_t last_missed) {
-  ring::Verdict& verdict = slot->verdict;
+  layout::Verdict& verdict = slot->verdict;
   if (last_missed <= verdict.covered_replay) return false;
   const std::uint64_t missed =
       layout::WantedUpTo(every, last_missed) - layout::WantedUpTo(every, verdict.covered_replay);
@@ -64,7 +64,7 @@ bool CompareSink::CountMissed(Slot* slot, std::uint32_t every, std::uint64_t las
 void CompareSink::TakeComparison(const pipeline::Delivery& delivery, Slot* slot) {
   const pipeline::Snapshot& snapshot = *delivery.snapshot;
   const Result<numerics::CompareResult>& result = *delivery.comparison;
-  ring::Verdict& verdict = slot->verdict;
+  layout::Verdict& verdict = slot->verdict;
   if (!result.ok()) {
     ++verdict.lost;
     return SetError(&verdict, "it cannot be compared: " + result.error().message);

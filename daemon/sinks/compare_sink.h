@@ -28,7 +28,7 @@ class CompareSink final : public pipeline::Sink {
 
  private:
   struct Slot {
-    ring::Verdict verdict;
+    layout::Verdict verdict;
     bool usable = false;  // the expected tensor
     bool torn = false;    // an earlier daemon was killed while it wrote the verdict
   };

@@ -64,8 +64,7 @@ GraphFacts FactsOf(const GraphEntry& entry) {
   facts.alike_gone = entry.alike_gone;
   facts.begun_ns = entry.begun_ns;
   facts.ended_ns = entry.ended_ns;
-  facts.pool[0] = entry.pool[0];
-  facts.pool[1] = entry.pool[1];
+  if (entry.pool[0] != 0 || entry.pool[1] != 0) facts.pool = {entry.pool[0], entry.pool[1]};
   facts.label = Text(entry.label, sizeof(entry.label));
   facts.stack = Text(entry.stack, sizeof(entry.stack));
   return facts;

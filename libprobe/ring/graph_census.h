@@ -8,37 +8,13 @@
 #include <unordered_map>
 #include <vector>
 
+#include "proto/layout/graph_facts.h"
 #include "proto/layout/graph_layout.h"
 
 namespace cgdebug::ring {
 
-// What one entry says, for readers.
-struct GraphFacts {
-  layout::GraphState state = layout::GraphState::kEmpty;
-  std::uint64_t order = 0;
-  std::uint64_t graph_id = 0;
-  std::optional<std::uint64_t> nodes;
-  std::optional<std::uint64_t> replays;
-  std::uint64_t probes = 0;
-  std::uint64_t probe_bytes = 0;
-  std::uint64_t alike = 0;
-  std::uint64_t alike_gone = 0;
-  std::int64_t begun_ns = 0;
-  std::int64_t ended_ns = 0;
-  std::uint64_t pool[2] = {0, 0};
-  std::string label;
-  std::string stack;
-};
-
-struct GraphCensus {
-  std::vector<GraphFacts> graphs;  // in order of their captures
-  std::uint64_t captures = 0;
-  std::uint64_t unlisted = 0;
-  std::uint64_t unlisted_replays = 0;
-  std::uint64_t failed = 0;
-  std::uint64_t empty = 0;
-  std::uint64_t gone = 0;
-};
+using layout::GraphCensus;
+using layout::GraphFacts;
 
 // Reads a table of another process. Trusts nothing in it; entries that change meanwhile again and
 // again are left out.

@@ -11,6 +11,7 @@
 #include "proto/layout/device_stats.h"
 #include "proto/layout/segment_layout.h"
 #include "proto/layout/slot_control.h"
+#include "proto/layout/verdict.h"
 
 namespace cgdebug::ring {
 
@@ -26,17 +27,7 @@ struct Entry {
   layout::DeviceStats stats = {};  // with kEntryIsStats
 };
 
-// What the daemon tells a probe about its comparison.
-struct Verdict {
-  layout::VerdictState state = layout::VerdictState::kNone;
-  std::uint64_t compared = 0;
-  std::uint64_t mismatched = 0;
-  std::uint64_t lost = 0;
-  std::uint64_t first_failed_replay = 0;
-  std::uint64_t covered_replay = 0;  // every replay up to this one is in the counts
-  std::string text;                  // cut to kVerdictTextBytes
-  bool torn = false;  // its writer died while writing it: nothing else in here is valid
-};
+using layout::Verdict;
 
 // The first replay of a slot in which a daemon saw NaN, or Inf.
 struct FirstNonfinite {

@@ -22,6 +22,10 @@ enum class GraphState : std::uint8_t {
   kGone = 3,    // the graph was deleted, reset or captured anew
   kFailed = 4,  // its capture ended with an error: there is no graph
 };
+constexpr std::string_view NameOf(GraphState state) {
+  constexpr std::string_view kNames[] = {"unused", "capturing", "live", "gone", "failed"};
+  return NameAt(kNames, static_cast<std::size_t>(state));
+}
 
 struct alignas(kCacheLineBytes) GraphTable {
   // Replays of graphs that have no entry: the table was full, or they were captured before cgdebug

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "proto/layout/field.h"
 #include "proto/layout/ring_layout.h"
 
 namespace cgdebug::layout {
@@ -52,6 +53,18 @@ struct SlotControl {
   std::uint64_t until = 0;      // 0 = without end
   std::int64_t expires_ns = 0;  // CLOCK_REALTIME; 0 = never
   double threshold = 0;
+
+  // Numbers are those of `Control` in proto/control.proto, names those in JSON.
+  template <typename Self, typename Visitor>
+  static constexpr void ForEachField(Self& self, Visitor&& visit) {
+    visit(Field{1, "mode"}, self.mode);
+    visit(Field{2, "every"}, self.every);
+    visit(Field{3, "from"}, self.from);
+    visit(Field{4, "until"}, self.until);
+    visit(Field{5, "on"}, self.trigger);
+    visit(Field{6, "threshold"}, self.threshold);
+    visit(Field{7, "expires_ns"}, self.expires_ns);
+  }
 };
 
 constexpr std::uint64_t ControlWord(std::uint16_t version, const SlotControl& control) {

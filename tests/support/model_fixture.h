@@ -75,8 +75,8 @@ inline pipeline::Delivery MakeDelivery(const pipeline::SlotPtr& slot, std::uint6
 // What a sink told the producer.
 class FakeFeedback final : public pipeline::SlotFeedback {
  public:
-  ring::Verdict verdict() override { return shared; }
-  void SetVerdict(const ring::Verdict& verdict) override { shared = verdict; }
+  layout::Verdict verdict() override { return shared; }
+  void SetVerdict(const layout::Verdict& verdict) override { shared = verdict; }
   Result<void> CanCompare() override {
     if (expected.empty()) return Error{"names an impossible extent"};
     return {};
@@ -87,7 +87,7 @@ class FakeFeedback final : public pipeline::SlotFeedback {
     shown += on_terminal;
   }
 
-  ring::Verdict shared;
+  layout::Verdict shared;
   std::uint64_t consumed = 0;  // by daemons before this one
   std::vector<std::byte> expected;
   std::uint64_t printed = 0;

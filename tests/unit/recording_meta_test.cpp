@@ -12,6 +12,9 @@
 #include "daemon/core/wire/message_fields.h"
 #include "proto/control.pb.h"
 #include "proto/layout/counters.h"
+#include "proto/layout/graph_facts.h"
+#include "proto/layout/slot_control.h"
+#include "proto/layout/verdict.h"
 #include "proto/recording.pb.h"
 
 namespace cgdebug::recording {
@@ -91,6 +94,7 @@ void ExpectListedAs(const google::protobuf::Descriptor* message, int others = 0)
   int listed = 0;
   const auto expect = [&](const layout::Field& field, const auto& value, bool is_optional) {
     using Value = std::decay_t<decltype(value)>;
+    is_optional = is_optional || IsOptional<const Value>;
     SCOPED_TRACE(field.name);
     ++listed;
     const FieldDescriptor* there = message->FindFieldByNumber(static_cast<int>(field.number));
@@ -118,6 +122,9 @@ void ExpectListedAs(const google::protobuf::Descriptor* message, int others = 0)
 TEST(RecordingMeta, EveryListOfFieldsIsThatOfItsMessage) {
   ExpectListedAs<numerics::Stats>(v1::Stats::descriptor());
   ExpectListedAs<layout::Counters>(v1::Counters::descriptor());
+  ExpectListedAs<layout::Verdict>(v1::Verdict::descriptor());
+  ExpectListedAs<layout::GraphFacts>(v1::GraphInfo::descriptor());
+  ExpectListedAs<layout::GraphCensus>(v1::SessionGraphs::descriptor(), /*others=*/3);
   ExpectListedAs<Session>(pb::Session::descriptor());
   ExpectListedAs<Slot>(pb::Slot::descriptor());
   ExpectListedAs<Snapshot>(pb::Snapshot::descriptor());
@@ -157,6 +164,46 @@ TEST(RecordingMeta, StatisticsGoThroughAMessageWhole) {
   EXPECT_TRUE(back.has_nonfinite);
   EXPECT_FALSE(back.has_hash);
   EXPECT_EQ(back.histogram, stats.histogram);
+}
+
+TEST(RecordingMeta, AnAbsentFieldStaysAbsentAndAZeroIsThere) {
+  layout::GraphFacts facts;
+  facts.state = layout::GraphState::kFailed;
+  facts.label = "bs=8";
+  facts.replays = 0;
+  facts.pool = {0, 7};
+  v1::GraphInfo message;
+  FillMessage(facts, &message);
+  EXPECT_FALSE(message.has_nodes());
+  EXPECT_TRUE(message.has_replays());
+  EXPECT_EQ(message.pool(1), 7u);
+  const auto back = FieldsOf<layout::GraphFacts>(message);
+  EXPECT_EQ(back.state, layout::GraphState::kFailed);
+  EXPECT_EQ(back.label, "bs=8");
+  EXPECT_FALSE(back.nodes.has_value());
+  EXPECT_EQ(back.replays, 0u);
+  EXPECT_EQ(back.pool, facts.pool);
+}
+
+TEST(RecordingMeta, AControlGoesThroughAMessageWhole) {
+  layout::SlotControl control;
+  control.mode = layout::ControlMode::kFull;
+  control.trigger = layout::ControlTrigger::kAbsMax;
+  control.every = 10;
+  control.from = 0;
+  control.until = 9;
+  control.threshold = 1e4;
+  control.expires_ns = -1;
+  v1::Control message;
+  FillMessage(control, &message);
+  EXPECT_EQ(message.mode(), v1::Control::FULL);
+  EXPECT_EQ(message.trigger(), v1::Control::ABS_MAX);
+  const auto back = FieldsOf<layout::SlotControl>(message);
+  EXPECT_EQ(back.every, 10u);
+  EXPECT_EQ(back.from, 0u);
+  EXPECT_EQ(back.until, 9u);
+  EXPECT_EQ(back.threshold, 1e4);
+  EXPECT_EQ(back.expires_ns, -1);
 }
 
 TEST(RecordingMeta, AHashThatIsNotThereIsNotOneOfZero) {

@@ -41,7 +41,7 @@ class CompareSinkTest : public testing::Test {
         pipeline::CompareWithExpected(*slot_, *delivery.payload, feedback_.expected);
     sink_.Consume(delivery, feedback_);
   }
-  const ring::Verdict& verdict() const { return feedback_.shared; }
+  const layout::Verdict& verdict() const { return feedback_.shared; }
 
   pipeline::EventLog events_;
   CompareSink sink_{&events_};

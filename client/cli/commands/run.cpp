@@ -164,7 +164,7 @@ void CountNotCompared(client::Client* client, const std::set<std::string>& sessi
   std::set<std::pair<std::string, std::string>> probes;
   for (const live::Probe& probe : *listed) {
     if (!probe.verdict || !sessions.contains(probe.session)) continue;
-    const live::Verdict& verdict = *probe.verdict;
+    const layout::Verdict& verdict = *probe.verdict;
     const bool is_whole = verdict.state == layout::VerdictState::kFail ||
                           (verdict.state == layout::VerdictState::kPass && verdict.lost == 0);
     if (!is_whole && probe.replay > 0) probes.emplace(probe.session, probe.slot.probe);

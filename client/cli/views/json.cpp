@@ -67,7 +67,7 @@ Json ControlJson(const layout::SlotControl& control) {
           {"expires_ns", control.expires_ns}};
 }
 
-Json VerdictJson(const live::Verdict& verdict) {
+Json VerdictJson(const layout::Verdict& verdict) {
   return {{"state", NameOf(verdict.state)},
           {"compared", verdict.compared},
           {"mismatched", verdict.mismatched},

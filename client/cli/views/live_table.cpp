@@ -19,7 +19,7 @@ FoldKey FoldKeyOf(const live::Probe& probe) {
 
 std::string VerdictText(const live::Probe& probe, const Style& style) {
   if (!probe.verdict) return "";
-  const live::Verdict& verdict = *probe.verdict;
+  const layout::Verdict& verdict = *probe.verdict;
   switch (verdict.state) {
     case layout::VerdictState::kPass:
       if (verdict.lost > 0) {

@@ -18,6 +18,10 @@ template <typename T>
 concept IsRange = requires(T& value) {
   value.begin();
 };
+template <typename T>
+concept IsOptional = requires(T& value) {
+  value.has_value();
+};
 // A struct that lists its fields is a message here.
 template <typename T>
 concept IsMessage = std::is_class_v<T> && !IsRange<T>;
@@ -29,6 +33,8 @@ class FieldEncoder {
     const std::uint32_t number = field.number;
     if constexpr (std::is_same_v<T, std::string>) {
       out_.Bytes(number, value);
+    } else if constexpr (IsOptional<T>) {
+      if (value) PutPresent(field, *value);
     } else if constexpr (std::is_same_v<T, double>) {
       out_.Double(number, value);
     } else if constexpr (IsRange<T>) {
@@ -56,8 +62,18 @@ class FieldEncoder {
 
  private:
   template <typename T>
+  void PutPresent(const layout::Field& field, const T& value) {
+    if constexpr (std::is_class_v<T>) {
+      (*this)(field, value);
+    } else {
+      (*this)(field, true, static_cast<std::uint64_t>(value));
+    }
+  }
+  template <typename T>
   void PutRange(std::uint32_t number, const T& values) {
-    if constexpr (IsMessage<typename T::value_type>) {
+    if constexpr (std::is_same_v<typename T::value_type, std::string>) {
+      for (const std::string& value : values) out_.PresentBytes(number, value);
+    } else if constexpr (IsMessage<typename T::value_type>) {
       for (const auto& value : values) PutMessage(number, value);
     } else {
       out_.Packed(number, values);
@@ -92,6 +108,9 @@ class FieldDecoder {
     if (!clearing_ && in_.field() != field.number) return;
     if constexpr (std::is_same_v<T, std::string>) {
       value = in_.chunk();
+    } else if constexpr (IsOptional<T>) {
+      if (clearing_) return value.reset();
+      (*this)(field, value.emplace());
     } else if constexpr (std::is_same_v<T, double>) {
       value = in_.double_value();
     } else if constexpr (IsRange<T>) {
@@ -112,7 +131,10 @@ class FieldDecoder {
  private:
   template <typename T>
   void TakeRange(T& values) {
-    if constexpr (IsMessage<typename T::value_type>) {
+    if constexpr (std::is_same_v<typename T::value_type, std::string>) {
+      if (clearing_) return values.clear();
+      values.emplace_back(in_.chunk());
+    } else if constexpr (IsMessage<typename T::value_type>) {
       if (clearing_) return values.clear();
       ok_ = FieldDecoder(in_.chunk()).Read(values.emplace_back()) && ok_;
     } else if constexpr (requires { values.push_back(0); }) {

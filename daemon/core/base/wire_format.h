@@ -27,10 +27,7 @@ class WireWriter {
     Fixed64(field, std::bit_cast<std::uint64_t>(value));
   }
   void Bytes(std::uint32_t field, std::string_view value) {
-    if (value.empty()) return;
-    Raw(field << 3 | 2);
-    Raw(value.size());
-    bytes_.append(value);
+    if (!value.empty()) PresentBytes(field, value);
   }
   template <typename Range>
   void Packed(std::uint32_t field, const Range& values) {
@@ -47,11 +44,12 @@ class WireWriter {
     Raw(field << 3 | 1);
     bytes_.append(reinterpret_cast<const char*>(&value), sizeof(value));
   }
-  void Message(std::uint32_t field, const WireWriter& inner) {
+  void PresentBytes(std::uint32_t field, std::string_view value) {
     Raw(field << 3 | 2);
-    Raw(inner.bytes_.size());
-    bytes_.append(inner.bytes_);
+    Raw(value.size());
+    bytes_.append(value);
   }
+  void Message(std::uint32_t field, const WireWriter& inner) { PresentBytes(field, inner.bytes_); }
 
   const std::string& bytes() const { return bytes_; }
 

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "proto/layout/ring_layout.h"
+#include "proto/layout/verdict.h"
 
 namespace cgdebug {
 
@@ -142,15 +143,6 @@ struct Record {
   std::vector<std::byte> payload;
 };
 
-struct SlotVerdict {
-  layout::VerdictState state = layout::VerdictState::kNone;
-  std::uint64_t compared = 0;
-  std::uint64_t mismatched = 0;
-  std::uint64_t lost = 0;
-  std::uint64_t first_failed_replay = 0;
-  std::string text;
-};
-
 struct SlotStatus {
   std::uint32_t slot = 0;
   std::string site;  // where the probe was called when the slot was made
@@ -176,7 +168,7 @@ struct SlotStatus {
   std::uint64_t suppressed = 0;  // replays that the live control kept back
   bool retired = false;          // its graph is gone
   bool compares = false;
-  SlotVerdict verdict;
+  layout::Verdict verdict;
 };
 
 struct ProbeStatus {

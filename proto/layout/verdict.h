@@ -1,0 +1,35 @@
+// verdict.h: what the comparison of a slot has found so far.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "proto/layout/field.h"
+#include "proto/layout/ring_layout.h"
+
+namespace cgdebug::layout {
+
+struct Verdict {
+  VerdictState state = VerdictState::kNone;
+  std::uint64_t compared = 0;    // snapshots
+  std::uint64_t mismatched = 0;  // of those, the ones that failed
+  std::uint64_t lost = 0;        // snapshots that could not be compared
+  std::uint64_t first_failed_replay = 0;
+  std::string text;  // of the first failure, cut to kVerdictTextBytes
+  // Between the daemon and the probe only.
+  std::uint64_t covered_replay = 0;  // every replay up to this one is in the counts
+  bool torn = false;  // its writer died while writing it: nothing else in here is valid
+
+  // Numbers and names are those of `Verdict` in proto/control.proto.
+  template <typename Self, typename Visitor>
+  static constexpr void ForEachField(Self& self, Visitor&& visit) {
+    visit(Field{1, "state"}, self.state);
+    visit(Field{2, "compared"}, self.compared);
+    visit(Field{3, "mismatched"}, self.mismatched);
+    visit(Field{4, "lost"}, self.lost);
+    visit(Field{5, "first_failed_replay"}, self.first_failed_replay);
+    visit(Field{6, "text"}, self.text);
+  }
+};
+
+}  // namespace cgdebug::layout
