@@ -1,4 +1,5 @@
-// Any bytes as what comes over the socket: frames, one after the other, and the requests in them.
+// Takes any bytes for what comes over the socket: frames, one after the other, and the requests in
+// them.
 #include <google/protobuf/stubs/logging.h>
 
 #include <cstdint>
@@ -25,7 +26,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const auto header = wire::ParseHeader(bytes);
     if (!header.ok()) return 0;
     if (header->body_bytes > wire::kMaxMessageBytes) std::abort();
-    // What is understood of a header is what another one of its kind would be made of.
+    // A header that was parsed can be encoded again.
     const auto again = wire::EncodeHeader(*header);
     if (std::memcmp(again.data(), bytes.data(), bytes.size()) != 0) std::abort();
     left = left.subspan(wire::kHeaderBytes);

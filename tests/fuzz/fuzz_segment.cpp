@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 using layout::FileHeader;
 using layout::RecordHeader;
 
-// This process's own: several fuzz targets run side by side.
+// One per process, because several fuzz targets run side by side.
 const std::string& Directory() {
   static const struct Own {
     ~Own() { fs::remove_all(path); }
@@ -61,7 +61,7 @@ void PutRight(std::vector<std::uint8_t>* bytes) {
 
 const std::string& WriteSegment(std::span<const std::uint8_t> input) {
   const std::string& directory = Directory();
-  // A writer that goes on with what it finds adds files.
+  // A writer that continues the recording adds files.
   fs::remove_all(directory);
   fs::create_directory(directory);
   std::vector<std::uint8_t> bytes(input.begin(), input.end());

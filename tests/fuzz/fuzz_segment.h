@@ -1,4 +1,4 @@
-// fuzz_segment.h: fuzzed bytes as the segment file of a recording.
+// fuzz_segment.h: turns fuzzed bytes into the segment file of a recording.
 #pragma once
 
 #include <cstddef>
@@ -10,11 +10,11 @@ namespace cgdebug::fuzz {
 
 // A recording's directory in memory, with one segment file; the same one for every input.
 //
-// What is behind a checksum would never be reached by chance, so where the first byte is odd every
-// CRC and every place in the file is put right first.
+// Code behind a checksum would never be reached by chance. So if the first byte is odd, every CRC
+// and every offset in the file is put right first.
 const std::string& WriteSegment(std::span<const std::uint8_t> input);
 
-// Writes recordings to begin with into $CGDEBUG_FUZZ_SEEDS, when that is set.
+// Writes seed recordings into $CGDEBUG_FUZZ_SEEDS, if that is set.
 void WriteSeeds();
 
 }  // namespace cgdebug::fuzz

@@ -1,4 +1,4 @@
-// patches.h: fuzzed bytes as changes of bytes that are there already.
+// patches.h: turns fuzzed bytes into changes of existing bytes.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace cgdebug::fuzz {
 
-// Takes small things off the front of an input; zeros where it has ended.
+// Takes small values off the front of an input; zeros when it has ended.
 class Input {
  public:
   Input(const std::uint8_t* data, std::size_t size) : left_(data, size) {}
@@ -29,7 +29,7 @@ class Input {
   std::span<const std::uint8_t> left_;
 };
 
-// As a hostile or broken writer: stores words of 1, 2, 4 or 8 bytes anywhere, or adds to them,
+// Acts as a hostile or broken writer: stores words of 1, 2, 4 or 8 bytes anywhere, or adds to them,
 // until the input says that a reader looks.
 //
 //   patch := u8 what | u16 place | value     what: bits 0, 1 the width; bit 2 add; 7 at once: the

@@ -1,4 +1,4 @@
-// Makes the catalogue of any bytes, twice; goes on with them as a writer.
+// Makes the catalogue of any bytes, twice; then continues them as a writer.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -18,7 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string& directory = cgdebug::fuzz::WriteSegment(std::span(data, size));
   const auto rebuilt = RebuildCatalogue(directory);
   const auto updated = UpdateCatalogue(directory);
-  // What was taken in is not taken in again.
+  // Nothing is taken in twice.
   if (rebuilt.ok() && (!updated.ok() || *updated != 0)) std::abort();
   WriterOptions options;
   options.durability = Durability::kNone;

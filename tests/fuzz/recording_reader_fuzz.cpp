@@ -17,7 +17,7 @@ void ReadAll(const RecordingReader& reader) {
     for (const auto& ref : reader.Snapshots(slot.id)) {
       const auto snapshot = reader.Read(ref);
       const auto payload = reader.ReadPayload(ref);
-      // What is handed out matches its hash, whatever the file says.
+      // Every payload that is returned matches its hash, whatever the file says.
       if (!payload.ok() || payload->bytes.empty()) continue;
       if (!snapshot.ok() || cgdebug::recording::Xxh3(payload->bytes) != snapshot->payload_hash ||
           payload->bytes.size() != slot.payload_bytes) {

@@ -1,4 +1,4 @@
-// Reads a slot's ring that its writer has damaged, and damages between the looks.
+// Reads a slot's ring that its writer has damaged, and goes on damaging between the reads.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -72,7 +72,7 @@ void Look(ring::SlotRingReader& reader, ring::Entry* entry) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const Template whole;
-  // Nothing lies behind it that a reader may touch.
+  // A reader must not touch anything behind it.
   alignas(4096) static std::byte block[kBlockBytes];
   std::memcpy(block, whole.bytes, sizeof(block));
   fuzz::Input input(data, size);
@@ -83,7 +83,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::string reason;
   auto reader = ring::SlotRingReader::Open(block, sizeof(block), &directory, word, &reason);
   if (!reader) {
-    if (reason.empty()) std::abort();  // it has not changed hands
+    if (reason.empty()) std::abort();  // the block was not reassigned
     return 0;
   }
   ring::Entry entry;

@@ -28,7 +28,7 @@ namespace {
 
 using namespace cgdebug;
 
-// What is delivered is what its slot is registered for, once each and in order.
+// Checks that each delivery fits its slot's registration, and comes once and in order.
 class CheckSink final : public pipeline::Sink {
  public:
   void Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedback&) override {
@@ -52,10 +52,10 @@ void KeepAnother(const std::string& path) {
   if (link(path.c_str(), (path + ".fuzz").c_str()) != 0) std::abort();
 }
 
-// A file of the segment, as it was and as a job has it mapped.
+// A file of the segment: its original content, and the job's mapping of it.
 class File {
  public:
-  // What it keeps is left behind where the machine's own /dev/shm had to be taken.
+  // Removes the copy it keeps, in case it lies in the machine's own /dev/shm.
   ~File() { unlink((path_ + ".fuzz").c_str()); }
   explicit File(std::string path) : path_(std::move(path)) {
     fd_ = open(path_.c_str(), O_RDWR | O_CLOEXEC);
@@ -68,7 +68,7 @@ class File {
     whole_.assign(map_, map_ + std::min(bytes_, kChanged));
     KeepAnother(path_);
   }
-  // As it was, under its name: the daemon removes what jobs leave.
+  // Restores content and name: the daemon removes what jobs leave.
   void Restore() {
     if (cut_ && ftruncate(fd_, static_cast<off_t>(bytes_)) != 0) std::abort();
     cut_ = false;

@@ -142,7 +142,7 @@ TEST_P(LeafBranch, ManyCapturesReuseMemory) {
   EXPECT_GE(free_after + (4u << 20), free_before);
 }
 
-// A job that captures again and again with the probes it has.
+// A job that captures again and again with the same probes.
 TEST_P(LeafBranch, ManyCapturesOfOneProbeLeaveMemoryFlat) {
   constexpr std::uint64_t kMiB = 1 << 20;
   constexpr int kCaptures = 300;
@@ -181,12 +181,13 @@ TEST_P(LeafBranch, ManyCapturesOfOneProbeLeaveMemoryFlat) {
   EXPECT_LE(CurrentSession()->shm_bytes, shm_before + 64 * kMiB);
   EXPECT_GE(free_after + 64 * kMiB, free_before);
   const std::uint64_t kept = probe.Records().size();
-  EXPECT_GE(kept, 32u) << "those of the last graphs can still be read";
+  EXPECT_GE(kept, 32u) << "records of the last graphs can still be read";
   EXPECT_EQ(kept + ReleasedUnread() - released_before, kCaptures);
   CU(cudaFree(tensor));
 }
 
-// What the CPU enqueued is written, also when it ran ahead through more shapes than are kept.
+// Everything that the CPU enqueued is written, even if it ran ahead through more shapes than are
+// kept.
 TEST_P(LeafBranch, EagerCallsOfManyShapesLoseNothingUncounted) {
   constexpr int kShapes = 100;
   ProbeOptions options = Recording(2);
@@ -208,7 +209,7 @@ TEST_P(LeafBranch, EagerCallsOfManyShapesLoseNothingUncounted) {
             static_cast<std::size_t>(kShapes));
 }
 
-// CGDEBUG_WAIT_MS=0: nobody is waited for, and what is overwritten unread is counted.
+// CGDEBUG_WAIT_MS=0: no writer waits, and what is overwritten unread is counted.
 TEST_P(LeafBranch, WithoutADeadlineWhatIsOverwrittenUnreadIsCounted) {
   setenv("CGDEBUG", "0", 1);
   setenv("CGDEBUG_WAIT_MS", "0", 1);
@@ -221,8 +222,8 @@ TEST_P(LeafBranch, WithoutADeadlineWhatIsOverwrittenUnreadIsCounted) {
   EXPECT_EQ(probe.Status().slots.at(0).overwrote_unread, 3u);
 }
 
-// A daemon that cannot read a slot refuses it. Its graph is neither held up for the deadline nor
-// once more for each replay.
+// A daemon that cannot read a slot refuses it. Its graph then waits for no deadline, neither once
+// nor per replay.
 TEST_P(LeafBranch, ARefusedSlotIsNotWaitedForAndItsLossIsCounted) {
   setenv("CGDEBUG", "0", 1);
   setenv("CGDEBUG_WAIT_MS", "60000", 1);

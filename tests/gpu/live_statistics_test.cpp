@@ -1,4 +1,4 @@
-// What the live control asks of slots in the direct lane that were captured for values.
+// Live control of slots in the direct lane that were captured for values.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -53,7 +53,7 @@ class LiveControl : public LeafBranch {
   void Upload() {
     CU(cudaMemcpy(large_, values_.data(), values_.size() * sizeof(float), cudaMemcpyHostToDevice));
   }
-  // The next replay is decided already; this is the one after it.
+  // The next replay is decided already, so the control holds for the one after it.
   void ReplayWith(const layout::SlotControl& control) {
     slot_->SetControl(control);
     Replay();

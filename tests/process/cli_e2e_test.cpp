@@ -82,7 +82,7 @@ TEST_F(CliEndToEndTest, FollowShowsWhatComesAndTheDeathOfTheJob) {
   EXPECT_EQ(tail.Wait().code, 130);
 }
 
-TEST_F(CliEndToEndTest, WhenTheDaemonDiesWhoWaitsForARecordingIsToldWhatThereIs) {
+TEST_F(CliEndToEndTest, AClientThatWaitsForARecordingIsToldWhatTheDeadDaemonLeft) {
   ProducerProcess job({Recording("x")});
   DaemonProcess daemon(directory_);
   const std::string path = directory_ / "a.cgrec";
@@ -126,7 +126,7 @@ TEST_F(CliEndToEndTest, LossesAreCountedWhereverTheyAreShown) {
   EXPECT_THAT(Cli({"status"}).out, HasSubstr("lost " + std::to_string(lost)));
 }
 
-TEST_F(CliEndToEndTest, WhereThereIsNoJobItSaysThatAnotherDaemonHasOne) {
+TEST_F(CliEndToEndTest, WithoutAJobItSaysThatAnotherDaemonHasOne) {
   ProducerProcess job({{.name = "x", .elements = 4, .capacity = 8, .record_every = 1}});
   DaemonProcess daemon(directory_);
   ASSERT_TRUE(WaitUntil([&] { return daemon.Session(job.key()).has_value(); }));
@@ -153,7 +153,7 @@ TEST_F(CliEndToEndTest, StartsADaemonAndStopsIt) {
   EXPECT_EQ(Cli({"daemon", "status"}).code, 4);
 }
 
-TEST_F(CliEndToEndTest, RunTellsThatAJobHadNoProbe) {
+TEST_F(CliEndToEndTest, RunSaysThatAJobHadNoProbe) {
   DaemonProcess daemon(directory_);
   const ProcessResult result = Cli({"run", "--fail-on", "nan", "--", "true"});
   EXPECT_EQ(result.code, 4);

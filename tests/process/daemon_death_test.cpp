@@ -64,11 +64,12 @@ TEST_F(DaemonDeathTest, ANewDaemonGoesOnWhereTheKilledOneWas) {
   for (int replay = 1; replay <= 8; ++replay) {
     EXPECT_EQ(CountOf(terminal.text(), "@" + std::to_string(replay) + " blk0.out"), 1u) << replay;
   }
-  // Consumed by the first, still in the ring: served again, printed and compared once.
+  // The first daemon consumed it, and it is still in the ring: it is served again, but printed and
+  // compared once.
   EXPECT_EQ(second.Get(job.key(), "blk0.out", 2).reply.snapshot().stats().max(), 8);
 }
 
-// It reads the newest of what the first one consumed by itself, and the rest when it is asked.
+// By itself it reads the newest entries that the first daemon consumed, and the rest on request.
 TEST_F(DaemonDeathTest, ANewDaemonAnswersWithAReplayThatOnlyTheRingStillHolds) {
   SlotSpec spec = Recording("large");
   spec.elements = 1 << 18;
@@ -157,7 +158,7 @@ TEST_F(DaemonDeathTest, AStoppedDaemonCostsAWaitingWriterOneDeadlineInAll) {
   }));
   const v1::Counters counters = daemon.Probe(job.key(), "blk0.out")->counters();
   EXPECT_GE(counters.wait_ns(), 300'000'000u);
-  EXPECT_LT(counters.wait_ns(), 2 * 300'000'000u) << "one deadline, not one a replay";
+  EXPECT_LT(counters.wait_ns(), 2 * 300'000'000u) << "one deadline, not one per replay";
   EXPECT_EQ(counters.overwrote_unread(), kReplays - 4);
   // It works again: the writer waits for this daemon as before.
   const std::uint64_t lost = counters.lost_overwritten();
@@ -169,7 +170,7 @@ TEST_F(DaemonDeathTest, AStoppedDaemonCostsAWaitingWriterOneDeadlineInAll) {
   EXPECT_EQ(daemon.Probe(job.key(), "blk0.out")->counters().lost_overwritten(), lost);
 }
 
-TEST_F(DaemonDeathTest, OfTwoStartedAtOnceOneRemains) {
+TEST_F(DaemonDeathTest, OneOfTwoDaemonsStartedAtOnceRemains) {
   const std::string socket = directory_ / "d.sock";
   const std::vector<std::string> arguments = {"--foreground", "--spawned",  "--socket",
                                               socket,         "--log-file", directory_ / "d.log"};
@@ -222,7 +223,7 @@ TEST_F(DaemonDeathTest, ADetachedDaemonKeepsNothingOfItsStarter) {
   EXPECT_TRUE(WaitUntil([&] { return access(socket.c_str(), F_OK) != 0; }));
 }
 
-// Its log is a pipe that nobody reads yet, so that it is not ready before its starter is gone.
+// Its log is a pipe that nobody reads yet, so it cannot become ready before its starter is gone.
 TEST_F(DaemonDeathTest, ADetachedDaemonOutlivesAStarterThatIsKilled) {
   const std::string socket = directory_ / "d.sock", log = directory_ / "log";
   ASSERT_EQ(mkfifo(log.c_str(), 0600), 0);
@@ -302,7 +303,7 @@ TEST_F(DaemonDeathTest, IsNotIdleWhileARecordingWaitsForItsJob) {
   EXPECT_EQ(daemon.WaitForExit(), 0);
 }
 
-TEST_F(DaemonDeathTest, EndsWithTheProcessItWasTold) {
+TEST_F(DaemonDeathTest, EndsWithTheProcessThatItWasGiven) {
   const pid_t other = fork();
   if (other == 0) {
     while (true) pause();
@@ -314,8 +315,7 @@ TEST_F(DaemonDeathTest, EndsWithTheProcessItWasTold) {
   EXPECT_EQ(daemon.WaitForExit(), 0);
 }
 
-// --- files that are not what they seem
-// -------------------------------------------------------------
+// --- files that are not what they seem -----------------------------------------------------------
 
 std::string FakeSegment(char digit) {
   return ring::ShmPath("cgdebug-" + std::to_string(geteuid()) + "-" + std::string(32, digit));

@@ -1,4 +1,4 @@
-// One daemon for a user and /dev/shm, and what it keeps of whoever started it.
+// One daemon per user and /dev/shm, and what it inherits from its starter.
 #include "daemon/core/base/daemon_mark.h"
 
 #include <gmock/gmock.h>
@@ -35,7 +35,7 @@ class DaemonMarkTest : public testing::Test {
     unsetenv("XDG_RUNTIME_DIR");
     unsetenv("CGDEBUG_DAEMON");
   }
-  // From here on, for what is started and for clients.
+  // Sets the directory for daemons and clients from here on.
   void RunIn(const std::string& name) {
     const std::string path = directory_ / name;
     std::filesystem::permissions(path, std::filesystem::perms::owner_all);

@@ -1,5 +1,4 @@
-// What the daemon cannot open, what it has no room for, and what takes it long: no job waits for
-// it.
+// No job waits for what the daemon cannot open, has no room for, or takes long to do.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
@@ -168,7 +167,7 @@ TEST_F(DaemonPressureTest, AJobThatAsksForRoomGetsWhatADeadOneHeld) {
   EXPECT_TRUE(died()) << "what is known of it stays";
 }
 
-// Where the system lets it mount one: a /dev/shm of the test's own, which rings can fill.
+// A private /dev/shm that rings can fill, if the system lets the test mount one.
 class SmallShm {
  public:
   explicit SmallShm(const std::string& size) : made_(UsePrivateShm(size)) {}
@@ -191,7 +190,7 @@ bool HasFiles(const ProducerProcess& job) {
   return access(ring::ShmPath(job.segment()).c_str(), F_OK) == 0;
 }
 
-TEST_F(DaemonPressureTest, WhereRoomIsShortTheOldestDeadJobGivesWay) {
+TEST_F(DaemonPressureTest, IfRoomIsShortTheOldestDeadJobGivesWay) {
   const SmallShm shm("128m");
   if (!shm.made()) GTEST_SKIP() << "the system lets nobody mount";
   ProducerProcess older({OfMebibytes(12)}), newer({OfMebibytes(12)});
@@ -214,7 +213,7 @@ TEST_F(DaemonPressureTest, WhereRoomIsShortTheOldestDeadJobGivesWay) {
   EXPECT_TRUE(HasFiles(newer));
 }
 
-TEST_F(DaemonPressureTest, OfDeadJobsThatHoldTooMuchTheNewestStays) {
+TEST_F(DaemonPressureTest, IfDeadJobsHoldTooMuchTheNewestStays) {
   const SmallShm shm("128m");
   if (!shm.made()) GTEST_SKIP() << "the system lets nobody mount";
   ProducerProcess older({OfMebibytes(12)}), newer({OfMebibytes(48)});

@@ -1,4 +1,4 @@
-// What clients ask, and what hostile ones try.
+// Requests of clients, and attacks of hostile ones.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -79,7 +79,7 @@ class DaemonRpcTest : public testing::Test {
   testing_support::TempDir directory_;
 };
 
-// Of a job that runs, and of one that is dead.
+// For a job that runs and for a dead one.
 TEST_F(DaemonRpcTest, TheFirstAnswerKnowsAllThatWasThereBefore) {
   std::vector<SlotSpec> slots;
   for (int i = 0; i < 200; ++i) slots.push_back(Recording("p" + std::to_string(i), 4));

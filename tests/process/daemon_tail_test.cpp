@@ -1,4 +1,4 @@
-// What clients that follow see.
+// What clients see that follow with Tail.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -51,7 +51,7 @@ TEST_F(DaemonTail, TailsTheLastEventsInOrderAndThenWhatComes) {
   EXPECT_THAT(seen, ElementsAre("2", "3", "live", "4", "end"));
 }
 
-TEST_F(DaemonTail, LastFailureIsShownAlsoWhenTheSessionEndedSince) {
+TEST_F(DaemonTail, TheLastFailureIsShownEvenAfterItsSessionEnded) {
   DaemonProcess daemon(directory_);
   SlotSpec spec = Recording("blk0.out");
   spec.compare_every = 1;
@@ -119,7 +119,7 @@ TEST_F(DaemonTail, TailShowsOnlyWhatIsAskedFor) {
   EXPECT_THAT(tail(v1::TailRequest::ALL), ElementsAre("a1", "a2", "a3", "a4", "c1", "c2", "fail2"));
 }
 
-TEST_F(DaemonTail, OfProbesThatNoJobHasHadNothingOldIsShown) {
+TEST_F(DaemonTail, NothingOldIsShownForProbesThatNoJobHasHad) {
   DaemonProcess daemon(directory_);
   ProducerProcess job({Recording("a")});
   job.Write(0, 1);

@@ -66,7 +66,8 @@ TEST_F(DaemonTest, ShowsTheJobAndTheValuesOfItsLastReplay) {
               ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
 }
 
-// Large enough for the workers, more slots than they take at a time, small ones between.
+// Snapshots large enough for the workers, in more slots than they take at a time, with small ones
+// between.
 TEST_F(DaemonTest, WorkersKeepTheOrderAndTheCountsOfLargeSnapshots) {
   std::vector<SlotSpec> slots;
   for (int i = 0; i < 12; ++i) {
@@ -372,12 +373,12 @@ TEST_F(DaemonTest, AnotherSlotInTheSamePlaceStartsAnew) {
              probe->counters().consumed() == 3;
     }));
     const auto probe = daemon.Probe(job.key(), "blk0.out");
-    EXPECT_EQ(probe->verdict().state(), v1::Verdict::PASS) << "nothing of the slot before";
+    EXPECT_EQ(probe->verdict().state(), v1::Verdict::PASS) << "nothing of the earlier slot";
     EXPECT_EQ(probe->verdict().compared(), 3u);
     EXPECT_EQ(probe->counters().lost_overwritten(), 0u);
   }
   const auto session = daemon.Session(job.key());
-  EXPECT_EQ(session->slot_count(), 21u) << "those that were given up are still shown";
+  EXPECT_EQ(session->slot_count(), 21u) << "slots that were given up are still shown";
   ASSERT_EQ(session->lanes_size(), 1);
   EXPECT_EQ(session->lanes(0).lane(), v1::ProbeInfo::HOST);
   EXPECT_EQ(session->lanes(0).slots(), 21u);

@@ -69,7 +69,7 @@ TEST_F(FreezeDaemon, HasTheWholeRingOfADeadJobThatNoDaemonSaw) {
             (std::map<std::string, std::uint64_t>{{"overwritten before it was read", 100}}));
 }
 
-TEST_F(FreezeDaemon, OfTheNewestThatWereAskedForIsCompleteWithoutTheOthers) {
+TEST_F(FreezeDaemon, ForTheNewestReplaysIsCompleteWithoutTheOthers) {
   ProducerProcess job({Spec(8)});
   DaemonProcess daemon(dir_);
   job.Write(0, 8);
@@ -102,7 +102,7 @@ TEST_F(FreezeDaemon, HasWhatTheDaemonFoundAndPinned) {
   EXPECT_EQ(account.lost, (std::map<std::string, std::uint64_t>{{"no longer kept", 32}}));
 }
 
-TEST_F(FreezeDaemon, HasTheNewestThatWereAskedFor) {
+TEST_F(FreezeDaemon, HasTheNewestReplaysThatWereAskedFor) {
   ProducerProcess job({Spec(100)});
   DaemonProcess daemon(dir_, {"--max-memory", "10K"});
   job.Write(0, 100);
@@ -112,7 +112,7 @@ TEST_F(FreezeDaemon, HasTheNewestThatWereAskedFor) {
   ExpectReplays(*Freeze(daemon, job, 70), 0, 81, 150);
 }
 
-TEST_F(FreezeDaemon, WritesNothingOfProbesThatTheJobHasNot) {
+TEST_F(FreezeDaemon, WritesNothingForProbesThatTheJobLacks) {
   ProducerProcess job({Spec(8)});
   DaemonProcess daemon(dir_);
   job.Write(0, 1);
@@ -160,13 +160,13 @@ TEST_F(FreezeDaemon, SaysWhichValuesAreGone) {
   EXPECT_EQ(first->stats.max, 1024);
 }
 
-// Somebody who writes into the catalogue holds the freeze up, for ten seconds at most.
+// Another writer of the catalogue holds the freeze up, for ten seconds at most.
 TEST_F(FreezeDaemon, OtherClientsAreAnsweredMeanwhile) {
   ProducerProcess job({Spec(8)});
   DaemonProcess daemon(dir_);
   job.Write(0, 1);
   ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a", 1));
-  {  // a recording that nobody finished, for one with other files in it is not begun
+  {  // an unfinished recording, because a folder with other files in it is refused
     const auto writer = recording::RecordingWriter::Open(dir_ / "open.cgrec", {});
     ASSERT_TRUE(writer.ok()) << writer.error().message;
     std::filesystem::copy(dir_ / "open.cgrec", dir_ / "a.cgrec");

@@ -160,7 +160,7 @@ TEST_F(LiveControlTest, NextDaemonShowsAndEndsWhatAnEarlierOneSet) {
   EXPECT_TRUE(daemon.WaitForConsumed(job.key(), "x", 2));
 }
 
-TEST_F(LiveControlTest, WhatMakesNoSenseIsRefusedInWords) {
+TEST_F(LiveControlTest, SenselessControlsAreRefusedWithASentence) {
   DaemonProcess daemon(directory_);
   ProducerProcess job({Recording("x")});
   job.Write(0, 1);

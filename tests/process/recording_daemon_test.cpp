@@ -82,7 +82,7 @@ TEST_F(RecordingDaemon, WritesWhatComesUntilItIsStopped) {
   EXPECT_TRUE(reader->complete());
 }
 
-// Nobody waits for the daemon between the calls and the requests: it is to see them by itself.
+// Nothing waits for the daemon between the calls and the requests: it must see them by itself.
 TEST_F(RecordingDaemon, HasExactlyTheCallsBetweenItsStartAndItsStop) {
   ProducerProcess job({{.name = "a", .capacity = 256, .record_every = 1},
                        {.name = "b", .capacity = 256, .record_every = 1}});
@@ -126,7 +126,7 @@ TEST_F(RecordingDaemon, CountsWhatWasOverwrittenBeforeItWasStopped) {
   EXPECT_FALSE(reader->complete());
 }
 
-TEST_F(RecordingDaemon, ThatItsTimeIsOverForHasWhatWasWrittenUntilThen) {
+TEST_F(RecordingDaemon, ATimedOneHasEverythingWrittenUntilItsEnd) {
   ProducerProcess job({{.name = "a", .capacity = 64, .record_every = 1}});
   v1::RecordStartRequest request;
   request.set_duration_s(0.2);
@@ -187,7 +187,7 @@ TEST_F(RecordingDaemon, EndsWithTheJob) {
   EXPECT_TRUE(reader->complete());
 }
 
-TEST_F(RecordingDaemon, ToStopWhatIsEndingByItselfIsNoMistake) {
+TEST_F(RecordingDaemon, StoppingOneThatEndsByItselfIsNotAnError) {
   ProducerProcess job({{.name = "a", .capacity = 16, .record_every = 1}});
   ASSERT_TRUE(daemon_.WaitForConsumed(job.key(), "a", 0));
   const auto started = Start({});
@@ -248,7 +248,7 @@ TEST_F(RecordingDaemon, ARunningJobWaitsForALosslessRecordingUntilItEnds) {
   EXPECT_TRUE(has_policy(v1::ProbeInfo::OVERWRITE));
 }
 
-TEST_F(RecordingDaemon, OfARunEndsWithItsLastJobOnlyWhenNobodyOwnsIt) {
+TEST_F(RecordingDaemon, ARecordingOfARunEndsWithItsLastJobOnlyWithoutAnOwner) {
   v1::RecordStartRequest request;
   request.set_run_id("run");
   request.set_owner_pid(getpid());

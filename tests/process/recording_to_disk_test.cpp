@@ -46,7 +46,7 @@ class RecordingToDisk : public testing::Test {
     }
     return found;
   }
-  // Every snapshot the job made is there once and right, or in a loss.
+  // Every snapshot that the job made is there once and right, or counted in a loss.
   void ExpectExact(const RecordingReader& reader, std::uint64_t produced, std::uint32_t slot = 0) {
     std::uint64_t accounted = 0;
     for (const auto& loss : reader.losses()) accounted += loss.slot == slot ? loss.count : 0;
@@ -85,8 +85,8 @@ TEST_F(RecordingToDisk, HoldsEverythingOfAJobThatWaits) {
   ExpectExact(**reader, 500);
 }
 
-// A dead job holds no lock that would say who it was.
-TEST_F(RecordingToDisk, OfAJobThatDiedBeforeAnyDaemonSawItLiesInTheDaemonsFolder) {
+// A dead job holds no lock that would prove its identity.
+TEST_F(RecordingToDisk, ARecordingOfAJobThatNoDaemonSawAliveLiesInTheDaemonsFolder) {
   std::filesystem::create_directory(dir_ / "elsewhere");
   std::filesystem::current_path(dir_ / "elsewhere");
   ProducerProcess job({{.name = "a", .capacity = 8, .record_every = 1, .to_disk = true}});
@@ -104,7 +104,7 @@ TEST_F(RecordingToDisk, OfAJobThatDiedBeforeAnyDaemonSawItLiesInTheDaemonsFolder
   EXPECT_FALSE(std::filesystem::exists(dir_ / "elsewhere/runs"));
 }
 
-// As a container may that shares /dev/shm: what its segment says is not what the kernel says.
+// A container that shares /dev/shm may do this: its segment contradicts the kernel.
 TEST_F(RecordingToDisk, AJobThatPosesAsAnotherProcessGetsNeitherItsTerminalNorAPathOfItsChoice) {
   PipeReader terminal;
   std::filesystem::create_directory(dir_ / "elsewhere");
@@ -130,7 +130,7 @@ TEST_F(RecordingToDisk, AJobThatPosesAsAnotherProcessGetsNeitherItsTerminalNorAP
   EXPECT_EQ(terminal.text(), "");
 }
 
-// Of a probe that also prints, so that most of what is lost was never wanted on the disk.
+// The probe also prints, so most of what is lost was never wanted on the disk.
 class RecordingEveryTenth : public RecordingToDisk {
  protected:
   static SlotSpec Spec(std::uint32_t capacity) {

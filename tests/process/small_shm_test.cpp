@@ -1,4 +1,4 @@
-// A full /dev/shm: a clear error, never a SIGBUS, and what worked goes on working.
+// A full /dev/shm gives a clear error, never a SIGBUS, and what worked goes on working.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -127,7 +127,7 @@ TEST(SmallShm, ClosedProbesMakeRoomAndTheOthersKeepTheirRecords) {
   EXPECT_EQ(lines[6], "0");
 }
 
-// What a closed probe printed is kept for the daemon, but not when the room is needed.
+// What a closed probe printed is kept for the daemon, but only until the room is needed.
 TEST(SmallShm, UnreadPrintsOfAClosedProbeGiveWay) {
   const auto lines = WithShm("8m", [](const Line& line) {
     test::ExpectDaemon();

@@ -18,8 +18,8 @@ import pytest
 # of this session listens on one socket, and reads only what this session starts.
 FOLDER = tempfile.mkdtemp(prefix="cgdebug-test-")  # pytest's own folders are too long for a socket
 RUN_ID = f"pytest-{os.getpid()}"
-# CGDEBUG_TEST_DAEMON=default: against the user's own daemon instead, started under another
-# XDG_RUNTIME_DIR than everything that has to find it. Only with a /dev/shm of its own.
+# CGDEBUG_TEST_DAEMON=default: tests the user's own daemon, started under another XDG_RUNTIME_DIR
+# than its clients, which must find it. Only with a /dev/shm of its own.
 IS_DEFAULT = os.environ.get("CGDEBUG_TEST_DAEMON") == "default"
 os.environ.update(CGDEBUG="0", CGDEBUG_RUN_ID=RUN_ID)
 if IS_DEFAULT:
@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_generate_tests(metafunc):
-    """GPU tests run in each lane, but for those that name theirs."""
+    """GPU tests run in each lane, except those that name theirs."""
     marks = metafunc.definition
     if marks.get_closest_marker("gpu") and not marks.get_closest_marker("own_lane"):
         metafunc.parametrize("every_lane", ["direct", "callback"], indirect=True)
@@ -81,7 +81,7 @@ def segments():
 
 
 def remove_segments_of(*pids):
-    """What a process that was killed, or left by os._exit, keeps for a late daemon."""
+    """Removes what a process that was killed, or left by os._exit, keeps for a late daemon."""
     from cgdebug._recording import SEGMENT_PID_OFFSET
 
     module = sys.modules.get("cgdebug._probe")
@@ -139,7 +139,7 @@ def graph_probe(probe):
 
 
 def socket_option():
-    """Of the programs; nothing where they are to find it."""
+    """The --socket option for the programs; empty if they must find the daemon themselves."""
     return [] if IS_DEFAULT else ["--socket", Daemon.socket]
 
 
@@ -199,7 +199,7 @@ def _session_folder():
 
 @pytest.fixture
 def without_daemon():
-    """None runs, and none is started."""
+    """No daemon runs, and none is started."""
     while _shared:
         _shared.pop().stop()
 
@@ -213,7 +213,7 @@ def daemon_allowed(monkeypatch):
 
 @pytest.fixture
 def daemon(daemon_allowed):
-    """A running daemon, shared by the tests that do not harm it."""
+    """A running daemon, shared by tests that do not harm it."""
     if not _shared:
         _shared.append(Daemon())
     with cgdebug.CudaGraphTensorProbe("attach", [cgdebug.TensorRecord(1)], mode="always") as first:
@@ -260,7 +260,7 @@ def own_daemon(without_daemon, daemon_allowed, monkeypatch):
 
 @pytest.fixture
 def no_daemon(without_daemon, daemon_allowed):
-    """None runs; whoever needs one starts it. Ends what was started."""
+    """No daemon runs; a test may start one, which is ended afterwards."""
     socket = None if IS_DEFAULT else Daemon.socket
     yield lambda: cgdebug.connect(socket=socket)
     try:

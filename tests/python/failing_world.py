@@ -14,7 +14,7 @@ import subprocess
 import cgdebug
 from conftest import ROOT, find_program, remove_segments_of, wait_until
 
-# Of the build tree that the package runs from, or of the one that it was installed from.
+# The build tree that the package runs from, or the one that it was installed from.
 TREES = (pathlib.Path(cgdebug.__file__).parents[2], ROOT / "build" / "release")
 TREE = next((tree for tree in TREES if (tree / "tests/six_probes_job").exists()), None)
 
@@ -29,7 +29,7 @@ ERRORS = {
     "accept": errno.EMFILE,
     "malloc": errno.ENOMEM,
 }
-# What a message about it contains, whoever puts it in words.
+# What a message about the error contains, whichever program writes it.
 WORDS = {
     errno.EMFILE: "Too many open files|no more files",
     errno.ENOMEM: "(?i)memory|bad_alloc",
@@ -76,7 +76,7 @@ class Plan(ctypes.Structure):
 
 
 class Process:
-    """One that must end by itself, in time, and not by a signal."""
+    """A process that must end by itself, in time, and not by a signal."""
 
     def __init__(self, folder, name, arguments, environment):
         self.out, self.err = folder / f"{name}.out", folder / f"{name}.err"
@@ -109,16 +109,16 @@ class Process:
 
 
 class World:
-    """A daemon, a job with six probes, what is asked of them, a second daemon; `failing` is the
-    program in which a call fails."""
+    """A daemon, a job with six probes, requests to them, a second daemon; `failing` is the program
+    in which a call fails."""
 
     def __init__(self, folder, plan, failing):
         self.folder, self.plan, self.failing = folder, plan, failing
         self.socket = str(folder / "d.sock")
         self.recordings = folder / "recordings"
         self.started = []  # every process
-        self.said = ""  # by those who refused something
-        self.refused = False  # whether anybody did
+        self.said = ""  # by programs that refused something
+        self.refused = False  # whether any program refused something
 
     def start(self, name, *arguments):
         environment = {
@@ -135,7 +135,8 @@ class World:
         return process
 
     def start_daemon(self, name):
-        """One that accepts: where it refuses to start, it says why, and another one does."""
+        """Starts a daemon that accepts connections. If one refuses to start, it must say why, and
+        another one is started."""
         program = find_program("cgdebug-daemon")
         log = ("--log-file", str(self.folder / "daemon.log"))
         for attempt in (name, "daemon-again"):
@@ -186,7 +187,7 @@ class World:
         self.wait_for_part(job, 2)
         tail = self.cli("tail", "--json", "-n", "1000")
         check_tail(tail.stdout())
-        if first.alive():  # one that died has ended it
+        if first.alive():  # a daemon that died has ended the recording
             self.cli("record", "stop")
         self.end_daemon(first)
         second = self.start_daemon("second")
@@ -204,7 +205,7 @@ class World:
     # --- what must hold ---------------------------------------------------------------------------
 
     def check_job(self):
-        """Whatever the job was told to be written is in its ring's count."""
+        """The ring counts everything that the job was told is written."""
         self.slots = {}
         for line in self.job.stdout().splitlines():
             found = re.match(
@@ -247,7 +248,7 @@ class World:
                 continue
             self.refused = True
             lost = gaps.get(name, 0)
-            # One that ended before its time says so, and what it has no longer seen is not in it.
+            # A recording that ended early says so, and lacks what came later.
             if have + lost != self.slots[name]["accepted"]:
                 assert not recording.complete, (path, name, have, lost, self.slots[name])
                 self.said += " ".join(recording.missing)

@@ -85,7 +85,7 @@ def test_a_name_that_selectors_would_misread_says_what_to_write_instead():
         CudaGraphTensorProbe("a@3*", [TensorRecord()])
 
 
-def test_two_live_probes_of_one_name_get_a_word(probe):
+def test_two_live_probes_of_one_name_get_a_warning(probe):
     first = probe(TensorRecord(), name="dup")
     with pytest.warns(RuntimeWarning, match=r"both alive are called 'dup' \(.*Give each a name"):
         probe(TensorRecord(), name="dup")

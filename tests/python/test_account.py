@@ -1,5 +1,6 @@
-"""What is complete is said by one account: commands x sources x kinds of gap, each answer held against
-what was really produced. No combination may say "complete", "same" or "nothing found" over a gap."""
+"""One account decides what is complete. Commands x sources x kinds of gap: each answer is compared
+with what was really produced. No combination may say "complete", "same" or "nothing found" over a
+gap."""
 
 import dataclasses
 import json
@@ -41,9 +42,9 @@ class Case:
 
     source: str
     probe: str
-    produced: int  # in the stretch that the source is about
+    produced: int  # in the stretch that the source covers
     kept: int
-    gap: bool  # whether something is missing, also what the account cannot count
+    gap: bool  # whether something is missing, even if the account cannot count it
     found: bool = False
     grows: bool = False
 
@@ -64,7 +65,7 @@ class World:
         assert job.line() == "done"
 
     def read(self, job, probe, chunks, nan_at=0):
-        """So that the daemon reads every one."""
+        """In chunks, so that the daemon reads every snapshot."""
         session = "account-live" if job is self.live else "account-over"
         with self.daemon.connect(session=session) as client:
 
@@ -280,7 +281,7 @@ def test_check_never_says_nothing_found_about_what_it_did_not_look_at(world, nam
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_diff_says_same_of_nothing_that_lacks_something(world, name):
+def test_diff_never_says_same_over_a_gap(world, name):
     case = world.cases[name]
     result = world.cli("diff", case.source, case.source, case.probe, "--equal-nan")
     is_whole = not case.gap and not case.grows

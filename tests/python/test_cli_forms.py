@@ -66,7 +66,7 @@ def watched(cli, daemon, probe, tmp_path):
             if number == 4 and index == 1:
                 x[0, 3] = float("nan")
             one(x)
-    label = str(os.getpid())  # earlier tests of this process left their rows in it as well
+    label = str(os.getpid())  # earlier tests of this process left their rows in it too
     wait_until(
         lambda: all(cli("show", "-s", label, f"{one.name}@6").returncode == 0 for one in made),
         "the daemon reads all",

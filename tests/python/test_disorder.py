@@ -1,9 +1,9 @@
-"""Daemons and jobs that are stopped and killed at random while they are asked for things: every value
-that can be read is the one that the job had, and every one that is missing is counted.
+"""Daemons and jobs are stopped and killed at random while clients ask for things. Every value that
+can be read is the job's, and every missing one is counted.
 
-CGDEBUG_TEST_DISORDER=500 for so many events, 600s for so many seconds: then with eight jobs, half of them
-another user's where the tests may be one, in the same /dev/shm. CGDEBUG_TEST_SEED=n for the events of an
-earlier run.
+CGDEBUG_TEST_DISORDER=500 runs so many events, 600s so many seconds. These runs have eight jobs in
+one /dev/shm, half of them another user's if the tests may switch user. CGDEBUG_TEST_SEED=n repeats
+the events of an earlier run.
 """
 
 import collections
@@ -34,8 +34,8 @@ IS_LONG = "CGDEBUG_TEST_DISORDER" in os.environ
 JOBS = int(os.environ.get("CGDEBUG_TEST_DISORDER_JOBS", "8" if IS_LONG else "2"))  # at a time
 OTHER_UID = 54321
 
-# How many elements the tensors have that a probe is called with, each a slot of its own. Of the k-th
-# shape every k-th round is a replay; its replay n holds n everywhere.
+# The sizes of the tensors of each probe; each size is a slot of its own. The k-th shape is replayed
+# in every k-th round; its replay n holds n everywhere.
 SHAPES = {"disk": [1_000, 700, 30], "tenth": [64, 65], "ring": [300, 1], "stats": [64, 640]}
 JOB = """
 import json, mmap, struct
@@ -56,7 +56,7 @@ while not rounds[8]:
     for probe, k, value in calls:
         if n % k == 0:
             probe(value.fill_(n // k))
-    rounds[:8] = struct.pack("q", n)  # behind all of them
+    rounds[:8] = struct.pack("q", n)  # after all calls
     time.sleep(0.0003)
 """
 
@@ -76,7 +76,7 @@ class CountedJob:
         return struct.unpack("q", self._shared[:8])[0]
 
     def calls(self, shape):
-        """How often each probe was called with its shape'th shape, at least and at most."""
+        """How often each probe was called with shape number `shape`, at least and at most."""
         rounds = self.rounds()
         return rounds // (shape + 1), (rounds + self.was_killed) // (shape + 1)
 
@@ -175,7 +175,7 @@ class Disorder:
 
 
 def true_snapshots(recording, series):
-    """Replays of a probe's shape, after a look at every one of their values."""
+    """The replays of a probe's shape; checks every one of their values."""
     for replay in series.replays:
         snapshot = series[replay]
         assert (snapshot.stats.min, snapshot.stats.max) == (replay, replay), (recording, snapshot)
@@ -189,7 +189,7 @@ def gaps_of(recording, series):
 
 
 def lost(recording, series, first=0, last=1 << 62):
-    """How many of a shape are counted as lost between two replays."""
+    """How many snapshots of a shape are counted as lost between two replays."""
     return sum(
         gap["count"]
         for gap in gaps_of(recording, series)
@@ -198,8 +198,8 @@ def lost(recording, series, first=0, last=1 << 62):
 
 
 def why_unsettled(job):
-    """What of that which the job wanted on the disk is neither there nor counted as lost; the
-    numbers of those that are where that is nothing."""
+    """Says what the job wanted on the disk that is neither there nor counted as lost. If there is
+    nothing, also returns how many snapshots are there and how many are lost."""
     there = missing = 0
     paths = list(job.folder.glob("*.cgrec"))
     if len(paths) != 1:
@@ -220,7 +220,7 @@ def why_unsettled(job):
 
 
 def as_another_user(folder):
-    """This test, run by another user in the same /dev/shm; None where that cannot be."""
+    """This test, run by another user in the same /dev/shm; None if that is impossible."""
     if os.geteuid() != 0 or not IS_LONG or "CGDEBUG_TEST_IS_OTHER_USER" in os.environ:
         return None
     environment = {
@@ -254,7 +254,7 @@ def as_another_user(folder):
 
 @contextlib.contextmanager
 def another_user():
-    """Whether another one is there; it must have passed in the end."""
+    """Whether another user runs; its test must have passed in the end."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="cgdebug-user-", dir="/tmp"))
     try:
         os.chown(folder, OTHER_UID, OTHER_UID) if os.geteuid() == 0 else None
@@ -275,7 +275,7 @@ def another_user():
 
 
 def trouble(world):
-    """Lets things happen; how often each did."""
+    """Lets random things happen; returns how often each did."""
     events = [world.kill_daemon, world.stop_daemon, world.kill_job, world.record, world.record,
               world.stop_recording, world.freeze, world.freeze, world.change, world.change,
               world.look]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The documents name what is there: environment variables, files, parts of tools/test."""
+"""The documents name what exists: environment variables, files, parts of tools/test."""
 
 import pathlib
 import re
@@ -15,7 +15,7 @@ DOCUMENTS = sorted(
 
 
 def section(text, title):
-    """What stands under "## title"."""
+    """The text under "## title"."""
     return re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.S | re.M).group(1)
 
 

@@ -1,8 +1,8 @@
-"""One system call, or one allocation, of a job, of the daemon or of the command line fails, once: nothing
-crashes or hangs, no value is wrong, no loss is uncounted, and something says what failed.
+"""One system call or allocation fails once, in a job, in the daemon or in the command line. Nothing
+crashes or hangs, no value is wrong, no loss is uncounted, and a message says what failed.
 
-A few of them by default. CGDEBUG_TEST_FAILING_CALLS=all takes each call there is; `daemon:malloc` those
-of one program and kind, `daemon:malloc:17` one of them, `all/50` every 50th.
+By default a few calls are made to fail. CGDEBUG_TEST_FAILING_CALLS=all takes each call;
+`daemon:malloc` those of one program and kind, `daemon:malloc:17` one of them, `all/50` every 50th.
 """
 
 import itertools
@@ -33,8 +33,8 @@ def chosen(program, kind):
 
 
 def fail_calls(total, sample, run):
-    """Calls run(n), which says whether the n-th call was there to fail, for all of them or for a
-    sample of the `total` that a run without failures makes; what went wrong."""
+    """Calls run(n), which says whether there was an n-th call to fail, for all calls or for a
+    sample of the `total` that a run without failures makes. Returns what went wrong."""
     failures, nth = [], 0
     numbers = itertools.count(1, STEP)
     if len(CHOSEN) == 3:
@@ -56,7 +56,8 @@ def fail_calls(total, sample, run):
 
 
 def run_one(folder, program, kind, nth):
-    """Whether the call was there to fail; the world's Plan."""
+    """Runs with the n-th call failing. Returns the world's Plan, which says whether there was such
+    a call."""
     folder.mkdir()
     world = World(folder, Plan.make(folder / "plan", kind, nth), program)
     try:
@@ -122,7 +123,7 @@ COMMANDS = {
 
 
 def without_times(text):
-    """What two runs of one command must have in common."""
+    """The part of the output that two runs of one command must have in common."""
     return re.sub(
         r"(?m)^(daemon|memory|/dev/shm) .*$|\d+(\.\d+)? ?[mµ]?s( ago)?\b|SINCE.*", "", text
     )

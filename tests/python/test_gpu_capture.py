@@ -17,7 +17,7 @@ def values(p, **options):
 
 
 def counting(p, size=4096, dtype=torch.float32):
-    """A graph in which x grows by one and is probed; x itself."""
+    """Returns a graph in which x grows by one and is probed, and x."""
     x = torch.zeros(size, device="cuda", dtype=dtype)
 
     def step():
@@ -100,7 +100,7 @@ def test_memory_of_a_temporary_may_be_reused_by_the_graph(graph_probe):
 
     def step():
         for i in range(8):
-            p(x + i)  # each lands in the block that the one before gave back
+            p(x + i)  # each result gets the block that the one before gave back
         x.add_(8)
 
     graph, _ = capture(step)

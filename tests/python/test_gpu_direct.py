@@ -236,7 +236,7 @@ def test_a_daemon_that_hangs_costs_one_deadline(own_daemon, direct, monkeypatch)
         took = time.monotonic() - start
         (slot,) = p._status(True).slots
         assert slot.overwrote_unread > 0 and slot.waits >= 1
-        assert 0.25 < took < 3, "one deadline, not one a replay"
+        assert 0.25 < took < 3, "one deadline, not one per replay"
     finally:
         daemon.process.send_signal(signal.SIGCONT)
     wait_until(lambda: p._status(True).slots[0].consumed == 43, "the daemon goes on")

@@ -80,7 +80,7 @@ def test_the_first_nan_of_two_graphs_is_the_earlier_one(daemon, graph_probe):
         assert client.get("v", 2, graph_id=p.status().slots[1].graph_id).graph == many
 
 
-def test_a_plain_label_names_one_graph_and_a_block_all_in_it(graph_probe):
+def test_a_label_names_one_graph_and_a_with_block_all_in_it(graph_probe):
     p = graph_probe(TensorRecord(4), name="p")
     x = torch.ones(4, device="cuda")
     cgdebug.graph_label("one")

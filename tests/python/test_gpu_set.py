@@ -51,7 +51,7 @@ def test_values_come_when_the_condition_holds(live, daemon):
     with daemon.connect() as client:
 
         def shown():
-            """Of this probe: those of earlier tests are still shown."""
+            """This probe: probes of earlier tests are still shown."""
             return client.probes("live.set")[-1]
 
         tell(daemon, "--on", "nan")

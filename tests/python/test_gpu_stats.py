@@ -58,7 +58,7 @@ def check(stats, x):
 
 @pytest.mark.parametrize("count", SIZES)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_of_floating_tensors(daemon, graph_probe, dtype, count):
+def test_statistics_of_floating_tensors(daemon, graph_probe, dtype, count):
     x = (torch.randn(count, device="cuda", dtype=torch.float64) * 3 + 1).to(dtype)
     if count > 4:
         x[1], x[2], x[3] = 0, math.inf, -math.inf
@@ -69,7 +69,7 @@ def test_of_floating_tensors(daemon, graph_probe, dtype, count):
 
 
 @pytest.mark.parametrize("dtype", FLOATS8, ids=str)
-def test_of_eight_bit_floats(daemon, graph_probe, dtype):
+def test_statistics_of_eight_bit_floats(daemon, graph_probe, dtype):
     x = torch.arange(256, dtype=torch.uint8, device="cuda").repeat(41).view(dtype)
     snapshot = looked_at(graph_probe(TensorStats(), name=str(dtype)), x, daemon)
     check(snapshot.stats, x)
@@ -77,7 +77,7 @@ def test_of_eight_bit_floats(daemon, graph_probe, dtype):
 
 @pytest.mark.parametrize("count", SIZES)
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
-def test_of_integer_tensors(daemon, graph_probe, dtype, count):
+def test_statistics_of_integer_tensors(daemon, graph_probe, dtype, count):
     limit = min(torch.iinfo(dtype).max, 1 << 40)
     x = torch.randint(max(torch.iinfo(dtype).min, -limit), limit, (count,), device="cuda").to(dtype)
     snapshot = looked_at(graph_probe(TensorStats(), name=f"{dtype}{count}"), x, daemon)
@@ -91,13 +91,13 @@ def test_unsigned_integers_above_the_signed_range_keep_their_value(daemon, graph
     assert stats.xor_hash == 40_000
 
 
-def test_of_booleans(daemon, graph_probe):
+def test_statistics_of_booleans(daemon, graph_probe):
     x = torch.rand(5000, device="cuda") > 0.3
     check(looked_at(graph_probe(TensorStats(), name="bool"), x, daemon).stats, x)
 
 
 @pytest.mark.parametrize("offset", [1, 3, 5])
-def test_of_tensors_that_are_not_aligned(daemon, graph_probe, offset):
+def test_statistics_of_tensors_that_are_not_aligned(daemon, graph_probe, offset):
     x = torch.randn(10_000, device="cuda")[offset:]
     check(looked_at(graph_probe(TensorStats(), name=f"off{offset}"), x, daemon).stats, x)
 

@@ -215,7 +215,7 @@ def test_wrapped_methods_tell_of_a_graph_from_capture_to_end(watched):
     assert native.calls[-1] == ("graph_gone", 3)
 
 
-def test_a_capture_that_ends_with_an_error_is_told_as_one(watched):
+def test_a_capture_that_ends_with_an_error_is_reported_as_failed(watched):
     native, _ = watched
 
     class Broken(FakeGraph):
@@ -254,7 +254,7 @@ def test_counting_a_replay_costs_next_to_nothing(watched):
     not hasattr(torch.cuda.graphs, "register_graph_replay_start_hook"),
     reason="torch before 2.14 has no hooks",
 )
-def test_torch_s_hooks_are_as_this_uses_them():
+def test_torch_has_the_hooks_that_the_census_uses():
     for name in _graphs._HOOKS:
         hook = getattr(torch.cuda.graphs, name)
         assert list(inspect.signature(hook).parameters) == ["fn"]

@@ -1,4 +1,4 @@
-"""tools/check_layering.py finds what it is there to find."""
+"""tools/check_layering.py finds what it should find."""
 
 import ast
 import graphlib
@@ -84,7 +84,7 @@ PACKAGE = CHECK.parents[1] / "python" / "cgdebug"
 
 
 def imports_of(node):
-    """What it imports of its own package when it runs, also inside functions."""
+    """The modules of its own package that it imports when it runs, even inside functions."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
             continue

@@ -1,5 +1,5 @@
-"""What came first, over graphs and shapes whose replays are counted each by itself: every door names
-the same snapshot, live and recorded. And how one of several graphs or shapes is chosen."""
+"""Which snapshot came first, when each graph and shape counts its own replays: every command and
+API names the same one, live and recorded. And how to choose one of several graphs or shapes."""
 
 import json
 

@@ -259,7 +259,7 @@ def test_check_names_the_first_nonfinite(tmp_path):
     assert "first non-finite: replay 3" in str(c) and c.findings[0]["kind"] == "nonfinite"
 
 
-def test_table_has_a_row_a_snapshot(path):
+def test_a_table_has_a_row_per_snapshot(path):
     table = cgdebug.open(path).table("y")
     assert table["replay"] == [1, 2, 3, 4, 5] and table["step"][0] == 101
     assert {len(column) for column in table.values()} == {5}
@@ -319,7 +319,7 @@ def test_threads_may_read_at_once(path):
     assert wrong == []
 
 
-def test_threads_may_hold_two_recordings_against_each_other(tmp_path, path):
+def test_threads_may_compare_two_recordings_both_ways(tmp_path, path):
     code = (
         "import sys, threading, cgdebug\n"
         "a, b = map(cgdebug.open, sys.argv[1:])\n"

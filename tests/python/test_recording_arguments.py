@@ -1,4 +1,4 @@
-"""What recordings are asked that cannot be."""
+"""Impossible arguments of recordings."""
 
 import numpy
 import pytest

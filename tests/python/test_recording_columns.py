@@ -1,4 +1,4 @@
-"""Many snapshots at once: tables, SQL, and that a thing has one name by every door."""
+"""Many snapshots at once: tables, SQL, and that a thing has one name everywhere."""
 
 import contextlib
 import csv
@@ -82,7 +82,7 @@ def test_a_table_says_what_each_snapshot_says(tmp_path):
         assert table["xor_hash"][row] == f"{snapshot.stats.xor_hash:016x}"
 
 
-def test_a_thing_has_one_name_by_every_door(tmp_path, path):
+def test_a_thing_has_one_name_everywhere(tmp_path, path):
     r = cgdebug.open(path)
     names = set(_columns.NAMES)
     assert set(r.table()) == names

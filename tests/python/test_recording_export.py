@@ -107,7 +107,7 @@ def test_a_dtype_that_cannot_be_read_is_said_and_is_never_taken_for_another(tmp_
         r.export("npy", tmp_path / "odd", "odd")
 
 
-def test_what_is_damaged_is_said_and_the_rest_is_exported(tmp_path, path):
+def test_damage_is_reported_and_the_rest_is_exported(tmp_path, path):
     segment = next(pathlib.Path(path).glob("segment*"))
     data = bytearray(segment.read_bytes())
     data[data.index(numpy.full(6, 2, "float32").tobytes())] ^= 1  # of x@2
@@ -183,7 +183,7 @@ def test_tensorboard_reads_the_scalars(tmp_path, path):
     ]
 
 
-def test_parquet_has_a_row_a_snapshot(tmp_path, path):
+def test_parquet_has_a_row_per_snapshot(tmp_path, path):
     pyarrow = pytest.importorskip("pyarrow.parquet")
     r = cgdebug.open(path)
     r.export("parquet", tmp_path / "s.parquet")
@@ -250,7 +250,7 @@ def test_a_python_without_the_package_is_told_what_to_type(tmp_path, path):
     assert good.returncode == 0 and len(good.stdout.splitlines()) == 7, good.stderr
 
 
-def test_what_is_missing_is_said_and_nothing_is_overwritten(tmp_path):
+def test_missing_snapshots_are_reported_and_nothing_is_overwritten(tmp_path):
     writer = Writer(tmp_path / "a.cgrec")
     writer.add("x", 1, numpy.float32([1]), stats_only=True)
     writer.lose("x", 1, after_replay=1)

@@ -1,4 +1,4 @@
-"""Values held against their hashes, and statistics compared where there are no values."""
+"""Values are checked against their hashes; statistics are compared if there are no values."""
 
 import pathlib
 import shutil
@@ -30,7 +30,7 @@ def test_damage_is_found_by_verify(path):
     assert r["x"][3].numpy()[0, 0] == 3
 
 
-def test_what_is_damaged_is_called_neither_the_same_nor_good(tmp_path, path):
+def test_damaged_values_are_called_neither_the_same_nor_good(tmp_path, path):
     other = str(tmp_path / "other.cgrec")
     shutil.copytree(path, other)
     segment = next(pathlib.Path(other).glob("segment*"))

@@ -17,7 +17,7 @@ import pytest
 import cgdebug
 from conftest import find_program, wait_until
 
-# 20 of them take a minute; what fails once in 20 runs fails in CI soon enough.
+# 20 runs take a minute; a test that fails once in 20 runs fails in CI soon enough.
 RUNS = int(os.environ.get("CGDEBUG_TEST_RUNS", "3"))
 
 STEPS = 20
@@ -36,7 +36,7 @@ for step in range(20):
 
 @pytest.fixture(autouse=True)
 def own_run(monkeypatch):
-    """Each `run` is a run of its own, not the one that conftest makes of all tests."""
+    """Each `run` gets its own run id, not the one that conftest gives all tests."""
     monkeypatch.delenv("CGDEBUG_RUN_ID")
 
 
@@ -53,7 +53,7 @@ def job_file(tmp_path):
 
 
 def state_of(pid):
-    """Of a process, as in ps; None when there is none."""
+    """The state of a process, as in ps; None if there is no such process."""
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -68,7 +68,7 @@ def run_job(path, **environment):
 
 
 def test_a_job_that_ends_before_the_daemon_looks_is_seen(cli, daemon, job_file):
-    """The daemon stands still from before the first call of a probe until the job has ended."""
+    """The daemon is stopped from before the first call of a probe until the job has ended."""
     stop = f"os.kill({daemon.process.pid}, signal.SIGSTOP)"
     path = job_file(f"import os, signal\nprint(os.getpid(), flush=True)\n{stop}\n" + JOB)
     command = [find_program("cgdebug-cli"), "--socket", daemon.socket, "--no-spawn"]
@@ -148,7 +148,7 @@ def test_info_shows_what_a_lossy_recording_leaves_out(cli, job_file, tmp_path):
     assert {probe["every"] for probe in probes} == {5}
 
 
-def test_a_job_that_died_is_said_in_its_recording(cli, job_file, tmp_path):
+def test_a_recording_says_that_its_job_died(cli, job_file, tmp_path):
     path = job_file(JOB + "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     directory = str(tmp_path / "a.cgrec")
     run = cli("run", "-o", directory, "--", sys.executable, path)
@@ -158,7 +158,7 @@ def test_a_job_that_died_is_said_in_its_recording(cli, job_file, tmp_path):
     assert "  died" in cli("info", directory).stdout
 
 
-def test_what_was_cut_off_and_repaired_blames_no_daemon(cli, job_file, tmp_path):
+def test_a_repaired_recording_blames_no_daemon(cli, job_file, tmp_path):
     directory = tmp_path / "a.cgrec"
     run = cli("run", "-o", str(directory), "--", sys.executable, job_file(JOB))
     assert run.returncode == 0, run.stderr
@@ -203,12 +203,12 @@ for step in range(20):
 """
 
 
-def test_into_a_pipe_run_says_findings_alone(cli, job_file, tmp_path):
+def test_run_writes_only_findings_into_a_pipe(cli, job_file, tmp_path):
     # Recorded, so that nothing is lost, which would be a finding as well.
     run = cli("run", "-o", str(tmp_path / "a.cgrec"), "--", sys.executable, job_file(NAN_JOB))
     assert run.returncode == 0, run.stderr
     ours = [line for line in run.stderr.splitlines() if line.startswith("@")]
-    # What TensorPrint wrote of `a` stands there already.
+    # What TensorPrint wrote about `a` is there already.
     assert [line.split()[:2] for line in ours] == [["@11", "b"]], run.stderr
     assert "first NaN: a @11, 4 elements" in run.stderr
 
@@ -218,7 +218,7 @@ def test_run_tail_streams_each_snapshot_once_and_in_order(cli, job_file, tmp_pat
               job_file(NAN_JOB))  # fmt: skip
     lines = [line for line in run.stderr.splitlines() if line.startswith(("@", "[cgdebug] @"))]
     ours = [tuple(line.split()[:2]) for line in lines if line.startswith("@")]
-    # What TensorPrint wrote stands there already, written by the daemon.
+    # What TensorPrint wrote is there already, written by the daemon.
     assert ours == [(f"@{n}", "b") for n in range(1, 21)], run.stderr
     assert sum(line.startswith("[cgdebug]") for line in lines) == 20, run.stderr
 

@@ -1,4 +1,4 @@
-"""DTensors: each rank's part, what is known of it, and the parts put together."""
+"""DTensors: each rank's part, its description, and the parts put together."""
 
 import json
 import os

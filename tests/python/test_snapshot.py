@@ -1,4 +1,4 @@
-"""TensorSnapshot: one tensor, its bytes its own."""
+"""TensorSnapshot: one tensor that owns its bytes."""
 
 import dataclasses
 import math

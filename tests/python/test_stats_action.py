@@ -1,4 +1,4 @@
-"""TensorStats where no GPU computes: the daemon does, and drops the values."""
+"""TensorStats without a GPU: the daemon computes them and drops the values."""
 
 import math
 

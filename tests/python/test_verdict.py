@@ -1,4 +1,4 @@
-"""What assert_ok() says of a comparison that is not whole."""
+"""The messages of assert_ok() about an incomplete comparison."""
 
 import dataclasses
 import re

@@ -1,4 +1,5 @@
-// A writer and a reader as processes, and one of them killed at a random moment, hundreds of times.
+// A writer process and a reader process, one of which is killed at a random moment, hundreds of
+// times.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -100,7 +101,7 @@ TEST(RingDeath, AKilledWriterLeavesWholeSnapshotsExactCountsAndAFreeLock) {
     EXPECT_EQ(counts.read + counts.lost, reader->accepted());
     if (reader->accepted() >= kCapacity) {
       EXPECT_LE(kCapacity - 1, std::min<std::uint64_t>(counts.read, kCapacity - 1))
-          << "all but the one that was being overwritten";
+          << "all except the one that was being overwritten";
     }
     half_written += reader->HasUncommitted() ? 1 : 0;
     UnlinkSegment(name);
@@ -182,11 +183,11 @@ TEST(RingDeath, AKilledReadersSuccessorGoesOnWhereItsCreditEnds) {
     twice += seen->times[ordinal] > 1 ? seen->times[ordinal] - 1 : 0;
   }
   EXPECT_EQ(own.accepted(), n);
-  // Of what was in hand at a death, nobody knows whether it was seen: it may count as lost.
+  // It is unknown whether the snapshot being read at a death was seen, so it may count as lost.
   EXPECT_GE(own.credit().lost, missing);
   EXPECT_LE(own.credit().lost, missing + kDeaths);
   EXPECT_LE(own.credit().lost, own.head().overwrote_unread);
-  EXPECT_LE(twice, static_cast<std::uint64_t>(kDeaths)) << "the one in hand, at each death";
+  EXPECT_LE(twice, static_cast<std::uint64_t>(kDeaths)) << "the one being read, at each death";
   segment.Close(/*unlink=*/true);
   munmap(seen, sizeof(Seen));
 }

@@ -1,6 +1,6 @@
-// One writer, one reader, as threads on one mapping (what ThreadSanitizer can follow), and a reader
-// on memory that somebody scribbles over. They prove that a wrong value is never returned in the
-// interleavings that occurred; they prove nothing about the ones that did not.
+// One writer and one reader as threads on one mapping, which ThreadSanitizer can follow, and a
+// reader on memory that is being scribbled over. They prove that no wrong value is returned in the
+// interleavings that occurred, and nothing about others.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -1,5 +1,5 @@
-// Blocks that change hands under a reader, and producers that start while others clean up. They
-// prove nothing about the interleavings that did not occur.
+// Blocks are reassigned while a reader looks, and producers start while others clean up. Proves
+// nothing about interleavings that did not occur.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -58,7 +58,7 @@ class Generations {
 TEST(SegmentStress, AReaderNeverTakesOneSlotForAnother) {
   SegmentWriter segment{Identity{}};
   std::string reason;
-  // Of the own segment: its lock goes with the view, which nobody asks about here.
+  // Opens its own segment: the producer's lock goes with the view, but nothing here needs it.
   const auto view = SegmentView::Attach(segment.name(), &reason);
   ASSERT_NE(view, nullptr) << reason;
   std::atomic<bool> stop{false};
@@ -75,7 +75,7 @@ TEST(SegmentStress, AReaderNeverTakesOneSlotForAnother) {
     if (view->slot_count() == 0) continue;
     auto slot = view->OpenSlot(0, &reason);
     if (!slot) {
-      EXPECT_EQ(reason, "") << "a slot that changes hands is no damaged one";
+      EXPECT_EQ(reason, "") << "a reassigned slot is not damaged";
       continue;
     }
     ++opened;
@@ -88,7 +88,7 @@ TEST(SegmentStress, AReaderNeverTakesOneSlotForAnother) {
         ASSERT_EQ(std::to_string(value), name);
       }
     }
-    // A daemon writes as well, and it may be late: that must not pass for the next slot's credit.
+    // The daemon also writes, and may be late: its credit must not pass for the next slot's.
     const std::uint64_t consumed = slot->consumed();
     const bool is_new = slot->generation() != newest;
     newest = slot->generation();
@@ -104,14 +104,15 @@ TEST(SegmentStress, AReaderNeverTakesOneSlotForAnother) {
   segment.Close(/*unlink=*/true);
 }
 
-// The creation window: a control file that is made, and not locked yet, looks like a dead one's.
+// The creation window: a control file that is created but not locked yet looks like a dead
+// producer's.
 TEST(SegmentStress, ProducersStartWhileOthersCleanUp) {
   std::vector<std::unique_ptr<test::ChildProcess>> cleaners;
   for (int i = 0; i < 2; ++i) {
     cleaners.push_back(std::make_unique<test::ChildProcess>([](const test::Line& line) {
       line.Send("ready");
       while (true) {
-        ReclaimDeadSegments(0);  // of any age: the youngest is the one that is being made
+        ReclaimDeadSegments(0);  // of any age, including the one that is being created
         const timespec nap = {0, 200'000};
         nanosleep(&nap, nullptr);
       }
@@ -137,7 +138,7 @@ TEST(SegmentStress, ProducersStartWhileOthersCleanUp) {
   EXPECT_EQ(producer.line().Receive(), "end");
 }
 
-// Killed at any point of its start, a producer leaves nothing that the next one does not remove.
+// If a producer is killed at any point of its start, the next one removes everything it left.
 TEST(SegmentStress, ProducersKilledWhileTheyStartLeaveNothing) {
   for (int i = 0; i < kStarts; ++i) {
     test::ChildProcess producer([](const test::Line& line) {

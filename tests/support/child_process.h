@@ -1,4 +1,4 @@
-// child_process.h: a function as a process of its own, on a line to the test.
+// child_process.h: runs a function as a process of its own, connected with the test by a line.
 #pragma once
 
 #include <signal.h>
@@ -13,7 +13,7 @@
 
 namespace cgdebug::test {
 
-// One end of a line. Lines of text, in both directions.
+// One end of a connection that carries lines of text in both directions.
 class Line {
  public:
   Line(int in, int out) : in_(in), out_(out) {}

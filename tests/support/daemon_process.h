@@ -40,11 +40,11 @@ class DaemonProcess {
   // A fresh connection each.
   client::Client Connect();
   v1::StatusReply Status();
-  // Of the session, by key; nothing when there is no such session.
+  // The session with this key, if there is one.
   std::optional<v1::Session> Session(const std::string& key);
   // The slot of that name that was registered last.
   std::optional<v1::ProbeInfo> Probe(const std::string& key, const std::string& name);
-  // All of it, when `key` and `name` have consumed `count` snapshots.
+  // Waits until the probe `name` of session `key` has `count` consumed snapshots.
   bool WaitForConsumed(const std::string& key, const std::string& name, std::uint64_t count);
   client::Tensor Get(const std::string& key, const std::string& name, std::int64_t replay = -1);
 
@@ -53,7 +53,7 @@ class DaemonProcess {
   std::string socket_;
 };
 
-// Starts the binary and leaves it alone.
+// Starts the binary and does not wait for it.
 pid_t SpawnDaemon(const std::vector<std::string>& arguments, const std::string& shell = "");
 
 }  // namespace cgdebug::test

@@ -1,4 +1,4 @@
-// diff_of.h: two sources compared, in a test that expects it to work.
+// diff_of.h: compares two sources, in tests that expect this to work.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -17,7 +17,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-// glibc's own names for what this file takes the place of: dlsym() itself allocates.
+// glibc's own names for the functions that this file replaces: dlsym() itself allocates.
 extern "C" void* __libc_malloc(std::size_t bytes);
 extern "C" void* __libc_calloc(std::size_t count, std::size_t bytes);
 extern "C" void* __libc_realloc(void* old, std::size_t bytes);
@@ -45,7 +45,7 @@ void KeepStack() {
   plan->frames = static_cast<std::uint64_t>(count);
 }
 
-// Whether this call is the one; errno is set then.
+// Whether this call must fail; sets errno if so.
 bool Fails(FailKind kind) {
   if (plan == nullptr || inside) return false;
   const auto index = static_cast<std::uint32_t>(kind);
@@ -101,7 +101,7 @@ bool CanFail(int fd) {
 }
 bool WriteFails(int fd) { return CanFail(fd) && Fails(FailKind::kWrite); }
 
-// The C library's own, where it does not open a file by a call that can be taken the place of.
+// The C library's own function, for functions that open files without a replaceable call.
 template <typename Function>
 Function Next(const char* name) {
   inside = true;

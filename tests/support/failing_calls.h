@@ -1,15 +1,14 @@
-// failing_calls.h: what a test and a process under failing_calls.cpp share: one page in a file.
+// failing_calls.h: the page in a file that a test shares with a process under failing_calls.cpp.
 #pragma once
 
 #include <cstdint>
 
 namespace cgdebug::test {
 
-// As SQLite tests itself: in the process that is to be tested, the n-th call of one kind fails,
-// once.
+// As in SQLite's own tests: in the tested process, the n-th call of one kind fails, once.
 //
 //   CGDEBUG_FAIL_FILE   a file of at least sizeof(FailPlan), mapped by each process
-//   CGDEBUG_FAIL_IN     the program it is about (its name in /proc/PID/comm); others do nothing
+//   CGDEBUG_FAIL_IN the program in which it fails (its name in /proc/PID/comm)
 //
 // tests/python/failing_calls.py knows the same layout.
 enum class FailKind : std::uint32_t {
@@ -31,7 +30,7 @@ struct FailPlan {
   std::uint64_t nth;   // from 1; 0 = none fails
   std::uint64_t calls[kFailKinds];
   std::uint64_t failed;  // 1 when it has failed
-  std::uint64_t frames;  // of the call that failed, below
+  std::uint64_t frames;  // of the failed call, in `stack`
   char stack[24][128];   // "library+0xoffset", innermost first
 };
 

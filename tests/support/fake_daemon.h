@@ -27,7 +27,7 @@ class FakeDaemon {
  public:
   using Handler = std::function<FakeAnswer(const v1::Request&)>;
 
-  // `handler` answers everything but Hello, on the fake's thread.
+  // `handler` answers everything except Hello, on the fake's thread.
   FakeDaemon(std::string socket_path, Handler handler);
   ~FakeDaemon();
   FakeDaemon(const FakeDaemon&) = delete;

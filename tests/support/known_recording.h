@@ -78,7 +78,7 @@ inline void AppendAt(recording::RecordingWriter* writer, std::uint32_t slot, std
   ASSERT_TRUE(appended.ok()) << appended.error().message;
 }
 
-// The values of a snapshot, or a message why there are none.
+// The values of a snapshot, or a message that says why there are none.
 inline Result<std::vector<float>> ValuesOf(const recording::RecordingReader& reader,
                                            const recording::SnapshotRef& ref) {
   const auto payload = reader.ReadPayload(ref);

@@ -1,4 +1,4 @@
-// memory_source.h: a source whose tensors a test writes down.
+// memory_source.h: a source whose tensors a test provides.
 #pragma once
 
 #include <cstring>
@@ -35,10 +35,9 @@ class MemorySource : public source::Source {
   source::Description description{.path = "memory", .kind = "memory"};
   std::vector<source::Gap> gaps;
   std::vector<source::Finding> findings;
-  std::map<std::size_t, recording::Account> accounts;  // by slot; of the others, of what there is
-  std::set<std::size_t> damaged;                       // slots whose values cannot be read
-  std::set<std::pair<std::size_t, std::uint64_t>>
-      gone;  // snapshots that have a key and are no more
+  std::map<std::size_t, recording::Account> accounts;    // by slot; other slots count what is there
+  std::set<std::size_t> damaged;                         // slots whose values cannot be read
+  std::set<std::pair<std::size_t, std::uint64_t>> gone;  // snapshots that have a key but are gone
   std::map<std::pair<std::size_t, std::uint64_t>, std::uint64_t> serials;  // by slot and replay
   std::set<std::pair<std::size_t, std::uint64_t>> is_same_as_before;       // by slot and replay
   bool has_hashes = false;

@@ -1,4 +1,4 @@
-// pipe_reader.h: a pipe whose far end somebody else writes to.
+// pipe_reader.h: the reading end of a pipe that another process writes to.
 #pragma once
 
 #include <fcntl.h>

@@ -11,8 +11,8 @@
 
 namespace cgdebug::test {
 
-// Where the system lets it, which it does for root and mostly for others; false where not. Children
-// share it. Requires: one thread, unless the caller is root.
+// False if the system forbids it; it allows it for root and usually for others. Children share the
+// mount. Requires: one thread, unless the caller is root.
 inline bool UsePrivateShm(const std::string& size = "2g") {
   const uid_t uid = geteuid();
   const gid_t gid = getegid();

@@ -53,7 +53,7 @@ std::string ErrorText(ErrorKind kind, Function&& function) {
   return "no error";
 }
 
-// In a process whose daemon is neither started nor waited for.
+// From now on this process neither starts a daemon nor waits for one.
 inline void ForbidDaemon() { setenv("CGDEBUG", "0", 1); }
 inline void ExpectDaemon() { unsetenv("CGDEBUG"); }
 

@@ -51,7 +51,7 @@ class ProducerProcess {
   ProducerProcess(const ProducerProcess&) = delete;
   ProducerProcess& operator=(const ProducerProcess&) = delete;
 
-  // Each returns when the child has done it. Time it took there, in nanoseconds.
+  // Each returns when the child is done, with the nanoseconds that it took there.
   std::uint64_t Write(std::uint32_t slot, std::uint32_t count = 1);
   // One replay in which every element is `value`.
   std::uint64_t WriteValue(std::uint32_t slot, float value);

@@ -22,7 +22,7 @@ inline void Must(const Result<void>& result) {
   if (!result.ok()) throw std::runtime_error(result.error().message);
 }
 
-// One session, of a job of 4 ranks where it has one; float32 tensors.
+// One session, of a job of 4 ranks if it has a rank; float32 tensors.
 class RecordingFixture {
  public:
   explicit RecordingFixture(const std::string& directory, int rank = -1,

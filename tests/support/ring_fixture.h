@@ -53,7 +53,7 @@ inline Slot PublishSlot(ring::SegmentWriter& segment,
   return slot;
 }
 
-// Consecutive numbers: a gap, a swap or a torn copy shows.
+// Writes consecutive numbers, so that a gap, a swap or a torn copy shows.
 inline void WriteNumbers(ring::SlotRingWriter& writer, std::int32_t first) {
   if (!writer.Begin()) return;
   std::vector<std::int32_t> values(writer.payload_bytes() / 4);

@@ -1,12 +1,11 @@
-// A small job with six probes, for tests that harm it: replay n of each probe holds n, but in
+// A small job with six probes, for tests that harm it. Replay n of each probe holds n, except in
 // "expected", which is compared and holds 7.
 //
 //   six_probes_job ROUNDS [MORE]...   runs so many rounds, tells what it did, waits for a line on
 //                                     stdin, and goes on with so many more
 //
-// Prints, after each part, one line a probe, and what was thrown meanwhile:
-//   probe NAME done DONE accepted N consumed N lost N verdict N compared N
-//   error NAME TEXT
+// After each part, prints one line per probe, and what was thrown meanwhile: probe NAME done DONE
+//   accepted N consumed N lost N verdict N compared N error NAME TEXT
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -75,7 +74,7 @@ void Observe(Observed* one, float value) {
   }
 }
 
-// Aborts where a value is not the one of its replay.
+// Aborts if a value is not that of its replay.
 void ShowOne(Observed* one) {
   if (one->probe == nullptr) return;
   one->probe->WaitConsumed(kTimeout);
@@ -106,7 +105,7 @@ int main(int argc, char** argv) {
       for (int round = std::atoi(argv[part]); round > 0; --round) {
         for (Observed& one : all) {
           const bool compared = std::strcmp(one.name, "expected") == 0;
-          // What was refused is no replay.
+          // A refused call is not a replay.
           Observe(&one, compared ? 7 : static_cast<float>(one.done + 1));
         }
       }

@@ -1,4 +1,4 @@
-// temp_dir.h: a directory that goes with the test.
+// temp_dir.h: a directory that is removed with the test.
 #pragma once
 
 #include <stdlib.h>

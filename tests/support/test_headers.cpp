@@ -1,2 +1,2 @@
-// Its precompiled headers are what the tests use of it.
+// The tests use only its precompiled headers.
 int main() { return 0; }

@@ -1,4 +1,4 @@
-// wait_until.h: waits for a fact instead of for a time.
+// wait_until.h: waits for a condition instead of a time.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// What a recording keeps of what it is fed, and what it says of the rest.
+// What a recording keeps of its input, and how it accounts for the rest.
 #include "daemon/record/active_recording.h"
 
 #include <gmock/gmock.h>
@@ -77,7 +77,7 @@ class Recorded : public testing::Test {
   std::unique_ptr<ActiveRecording> recording_;
 };
 
-TEST_F(Recorded, WhatIsLostBesideASnapshotThatTheLiveControlAskedForWasWanted) {
+TEST_F(Recorded, LossesBesideASnapshotThatTheLiveControlAskedForWereWanted) {
   Start(/*every=*/10);
   Replay(1);
   Lose(4, /*before_forced=*/true);
@@ -108,7 +108,7 @@ TEST_F(Recorded, TakesNothingAfterTheHeadAtWhichItWasStopped) {
   EXPECT_EQ(account.kept, 3u);
 }
 
-TEST_F(Recorded, OfALossAcrossTheHeadAtWhichItWasStoppedItHasThePartBefore) {
+TEST_F(Recorded, ALossAcrossTheStopIsCutThere) {
   Start();
   Replay(1);
   recording_->EndAt({{.slot = slot_, .ordinal = 3, .replay = 3}});
@@ -120,7 +120,7 @@ TEST_F(Recorded, OfALossAcrossTheHeadAtWhichItWasStoppedItHasThePartBefore) {
   EXPECT_EQ(reader->AccountOf(0).produced, 3u);
 }
 
-TEST_F(Recorded, WhatWasNotReadInTimeWhenItWasStoppedIsLost) {
+TEST_F(Recorded, SnapshotsNotReadInTimeBeforeTheStopAreLost) {
   Start(/*every=*/10);
   Replay(1);
   recording_->EndAt({{.slot = slot_, .ordinal = 5, .replay = 41}});
@@ -149,8 +149,8 @@ TEST_F(Recorded, WhatIsMissingBeforeTheMarkThatClosedASlotIsDamage) {
   recording::Mark mark;
   mark.kind = recording::MarkKind::kSlotClosed;
   mark.slot = 0;
-  mark.ordinal = 6;  // five more
-  mark.skipped = 2;  // two of which it did not want
+  mark.ordinal = 6;  // the mark's ordinal: five more snapshots
+  mark.skipped = 2;  // two of these were not wanted
   ASSERT_TRUE(recording_->writer().AddMark(mark).ok());
   const auto reader = Read();
   EXPECT_FALSE(reader->complete());
@@ -173,7 +173,7 @@ TEST_F(Recorded, ItsAccountGoesOnToWhereASlotWasClosed) {
   EXPECT_EQ(reader->AccountOf(0).not_wanted, 4u);
 }
 
-TEST_F(Recorded, OfASlotThatWasNeverClosedNobodyKnowsWhatCameLast) {
+TEST_F(Recorded, TheEndOfASlotThatWasNeverClosedIsUnknown) {
   Start();
   Replay(1);
   recording_->Close(slot_, 1);
@@ -199,7 +199,7 @@ TEST_F(Recorded, KnowsWhatTheDaemonFoundInItsReplaysAndNoEarlierOne) {
   EXPECT_EQ(reader->marks()[0].count, 2u);
 }
 
-TEST_F(Recorded, WhatNobodyToldOfIsLostToo) {
+TEST_F(Recorded, SnapshotsThatNeverCameAreLostToo) {
   Start(/*every=*/10);
   Replay(1);
   Replay(31);  // an earlier daemon had 2 to 30, and wrote none of them
@@ -208,7 +208,7 @@ TEST_F(Recorded, WhatNobodyToldOfIsLostToo) {
   EXPECT_EQ(recording_->info().status.lost, 5u);
 }
 
-TEST_F(Recorded, OfTwoGapsInARowEachHasItsOwn) {
+TEST_F(Recorded, TwoGapsInARowAreTwoLosses) {
   Start(/*every=*/10);
   Replay(1);
   Lose(12);
@@ -217,7 +217,7 @@ TEST_F(Recorded, OfTwoGapsInARowEachHasItsOwn) {
   EXPECT_EQ(recording_->info().status.lost, 1u) << "replay 11";
 }
 
-TEST_F(Recorded, WhatTheRecordingHasAlreadyIsNeitherTakenAgainNorLost) {
+TEST_F(Recorded, SnapshotsThatTheRecordingHasAreNeitherTakenAgainNorLost) {
   Start(/*every=*/2);
   for (std::uint64_t replay = 1; replay <= 5; ++replay) Replay(replay);
   recording_ = nullptr;
@@ -286,7 +286,7 @@ TEST_F(Recorded, SkippedAreThoseSinceTheLastOneThatWasWanted) {
 TEST_F(Recorded, HasItsReplaysFromTheFirstAlignedOneOn) {
   Start(/*every=*/1, /*replays=*/3, /*align=*/4);
   Replay(1);
-  Lose(2);  // nobody knows whether it would have been wanted
+  Lose(2);  // it is unknown whether it would have been wanted
   Replay(3);
   Replay(4);
   Lose(5, /*before_forced=*/false, layout::LossCause::kCorrupted);

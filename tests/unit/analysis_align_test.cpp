@@ -1,4 +1,4 @@
-// Which snapshots stand against each other, and that none drops out unsaid.
+// Which snapshots are compared with each other, and that none is left out silently.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -42,7 +42,7 @@ TEST(Align, AProbeThatIsOnlyInOneIsMissingAlsoWithoutSnapshots) {
   EXPECT_EQ(DiffOf(b, a).verdict(), Verdict::kIncomplete);
 }
 
-TEST(Align, OfSeveralRanksEachStandsAgainstItself) {
+TEST(Align, EachRankIsComparedWithItself) {
   MemorySource a = Probes({"x", "x"}), b = Probes({"x"});
   a.Slots()[0].rank = 0;
   a.Slots()[1].rank = b.Slots()[0].rank = 1;
@@ -55,7 +55,7 @@ TEST(Align, OfSeveralRanksEachStandsAgainstItself) {
   }
 }
 
-TEST(Align, ACallStandsAgainstTheSameCall) {
+TEST(Align, ACallIsComparedWithTheSameCall) {
   MemorySource a = Probes({"x", "x"}), b = Probes({"x"});
   a.Slots()[1].invocation = b.Slots()[0].invocation = 1;
   b.Change(0, 1, {1});  // as the second call of the other
@@ -64,7 +64,7 @@ TEST(Align, ACallStandsAgainstTheSameCall) {
   EXPECT_EQ(diff.verdict(), Verdict::kIncomplete);
 }
 
-TEST(Align, ANameThatTheMapGivesAwayIsNotItsNamesakes) {
+TEST(Align, AProbeThatTheMapUsesIsNotAlsoComparedByItsOwnName) {
   MemorySource a = Probes({"y", "x"}), b = Probes({"y"});
   b.Change(0, 1, {1});  // as x of the other
   DiffOptions options;
@@ -74,7 +74,7 @@ TEST(Align, ANameThatTheMapGivesAwayIsNotItsNamesakes) {
   EXPECT_THAT(diff.missing, ElementsAre("y is only in memory (1 snapshots)"));
 }
 
-TEST(Align, WithAMapTheGlobsAreOfTheNamesOfA) {
+TEST(Align, WithAMapTheGlobsSelectNamesOfA) {
   MemorySource a = Probes({"x"}), b = Probes({"y", "z"});
   DiffOptions options;
   options.align.names = {{"x", "y"}};
@@ -84,7 +84,7 @@ TEST(Align, WithAMapTheGlobsAreOfTheNamesOfA) {
   EXPECT_EQ(diff.verdict(), Verdict::kSame) << "nobody asked for z";
 }
 
-TEST(Align, InAStepTheNthSnapshotsOfAllProbesComeBeforeTheNext) {
+TEST(Align, WithinAStepTheNthSnapshotsOfAllProbesComeBeforeTheNextOnes) {
   MemorySource a = Probes({"x", "y"}), b = Probes({"x", "y"});
   for (MemorySource* source : {&a, &b}) {
     for (const std::size_t slot : {0, 1}) {
@@ -186,14 +186,14 @@ MemorySource Graphs(const std::vector<std::uint64_t>& shapes, const std::string&
   return source;
 }
 
-TEST(Align, GraphsStandAgainstThoseOfEqualNamesAndShapesInAnyOrder) {
+TEST(Align, GraphsArePairedByNamesAndShapesInAnyOrder) {
   MemorySource a = Graphs({8, 16, 64}), b = Graphs({64, 8, 16});
   const Diff diff = DiffOf(a, b);
   EXPECT_EQ(diff.verdict(), Verdict::kSame);
   EXPECT_EQ(diff.equal.bits, 3u);
 }
 
-TEST(Align, GraphsOfOtherShapesDoNotStandAgainstEachOther) {
+TEST(Align, GraphsOfDifferentShapesAreNotPaired) {
   MemorySource a = Graphs({8, 16}), b = Graphs({8, 32});
   const Diff diff = DiffOf(a, b);
   EXPECT_EQ(diff.equal.bits, 1u);
@@ -201,12 +201,12 @@ TEST(Align, GraphsOfOtherShapesDoNotStandAgainstEachOther) {
   EXPECT_EQ(diff.verdict(), Verdict::kIncomplete);
 }
 
-TEST(Align, TheOnlyGraphOfAProbeStandsAgainstTheOnlyOneWhateverItsShape) {
+TEST(Align, TheOnlyGraphsOfAProbeArePairedWhateverTheirShapes) {
   MemorySource a = Graphs({8}), b = Graphs({16});
   EXPECT_EQ(DiffOf(a, b).verdict(), Verdict::kDifferent);
 }
 
-TEST(Align, TwoGraphsOfOtherShapesAreNotMatchedWithOne) {
+TEST(Align, TwoGraphsAreNotPairedWithOneOfAnotherShape) {
   MemorySource a = Graphs({8}), b = Graphs({16, 32});
   for (const auto& [one, other] : {std::pair(&a, &b), {&b, &a}}) {
     const Diff diff = DiffOf(*one, *other);
@@ -215,7 +215,7 @@ TEST(Align, TwoGraphsOfOtherShapesAreNotMatchedWithOne) {
   }
 }
 
-TEST(Align, LabelsThatWereGivenDecide) {
+TEST(Align, LabelsOfTheUserDecideThePairs) {
   MemorySource a = Graphs({8, 8}, "bs="), b = Graphs({8, 8}, "bs=");
   a.Slots()[0].graph = b.Slots()[1].graph = "prefill";
   a.Change(0, 1, std::vector<float>(8, 3));
@@ -225,7 +225,7 @@ TEST(Align, LabelsThatWereGivenDecide) {
   EXPECT_EQ(DiffOf(a, b).missing_count, 2u);
 }
 
-TEST(Align, EagerCallsStandAgainstTheGraphOfTheirShape) {
+TEST(Align, EagerCallsArePairedWithTheGraphOfTheirShape) {
   MemorySource a = Graphs({8, 16}), b = Graphs({16, 8});
   for (source::Slot& slot : a.Slots()) {
     slot.graph_id = 0;

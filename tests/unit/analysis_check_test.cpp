@@ -1,4 +1,4 @@
-// What is wrong with a source by itself, and that "nothing found" is not said over a gap.
+// What `check` finds in a source, and that it never says "nothing found" over a gap.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -164,7 +164,7 @@ TEST(Check, ValuesThatDoNotMatchTheirHashAreMissingAndNotFoundToBeGood) {
               HasSubstr("nothing found in 12 snapshots (by their statistics; values not read)"));
 }
 
-// Several threads share them, and nothing is left over.
+// Several threads share the snapshots, and none is left out.
 TEST(Verify, LooksAtEachOfThemWhateverTheirNumber) {
   MemorySource source = Healthy(1);
   source.damaged = {1};
@@ -266,7 +266,7 @@ TEST(Check, WithoutValuesAndHashesItIsUnknownWhatChanged) {
   EXPECT_EQ(FindingOf(CheckOf(source), FindingKind::kStale), nullptr);
 }
 
-TEST(Check, NanThatStaysNanIsToldOnce) {
+TEST(Check, NanThatStaysNanIsReportedOnce) {
   MemorySource source = Healthy();
   for (const std::uint64_t replay : {3, 4}) source.Change(2, replay, {NAN, 2});
   const Check check = CheckOf(source);
@@ -282,7 +282,7 @@ TEST(Check, AProbeWhoseSnapshotsWereLostWasWritten) {
   EXPECT_FALSE(check.complete());
 }
 
-TEST(Check, OfEveryThirdReplayNoOtherIsExpected) {
+TEST(Check, AProbeOfEveryThirdReplayIsExpectedInNoOther) {
   MemorySource source = Healthy(5);
   source.Slots()[1].every = 3;
   for (const std::uint64_t replay : {2, 3, 5}) source.Remove(1, replay);
@@ -295,7 +295,7 @@ TEST(Check, OfEveryThirdReplayNoOtherIsExpected) {
   EXPECT_FALSE(CheckOf(source, options).complete());
 }
 
-TEST(Check, OfWhatStillRunsTheNewestReplayMayBeOnItsWay) {
+TEST(Check, TheNewestReplayOfARunningJobIsNotMissing) {
   MemorySource source = Healthy();
   source.Remove(2, 4);
   source.description.is_growing = true;
@@ -401,7 +401,7 @@ TEST(Check, TakesTheWordOfTheSourceThatNothingChanged) {
   EXPECT_EQ(FindingOf(CheckOf(source), FindingKind::kStale)->slot, 1u);
 }
 
-TEST(Check, ZeroIsToldOfAProbeThatIsNeverAnythingElse) {
+TEST(Check, OnlyAProbeThatIsAlwaysZeroIsReportedAsZero) {
   MemorySource source = Healthy();
   source.Change(1, 2, {0, 0});
   EXPECT_EQ(FindingOf(CheckOf(source), FindingKind::kZero), nullptr);

@@ -240,7 +240,7 @@ TEST(Diff, EverySnapshotOfAStepIsComparedOrSaidToBeMissing) {
               HasSubstr("x: the step of replay 5 is not known in memory"));
 }
 
-TEST(Diff, WhatIsGoneWhenItIsAskedForIsNotCompared) {
+TEST(Diff, ASnapshotThatIsGoneWhenItIsReadIsNotCompared) {
   MemorySource a = TwoLayers(3), b = TwoLayers(3);
   b.gone.insert({1, 2});
   const Diff diff = DiffOf(a, b);
@@ -251,7 +251,7 @@ TEST(Diff, WhatIsGoneWhenItIsAskedForIsNotCompared) {
   EXPECT_EQ(DiffOf(a, b).verdict(), Verdict::kDifferent);
 }
 
-TEST(Diff, TheNthCaptureStandsAgainstTheNth) {
+TEST(Diff, TheNthCaptureIsComparedWithTheNth) {
   MemorySource a, b;
   for (MemorySource* source : {&a, &b}) {
     for (const int capture : {1, 2}) {
@@ -264,7 +264,7 @@ TEST(Diff, TheNthCaptureStandsAgainstTheNth) {
   EXPECT_EQ(DiffOf(a, b).compared, 2u);
 }
 
-TEST(Diff, OneRankStandsAgainstAnother) {
+TEST(Diff, OneRankCanBeComparedWithAnother) {
   MemorySource a = TwoLayers(1), b = TwoLayers(1);
   for (source::Slot& slot : a.Slots()) slot.rank = 0;
   for (source::Slot& slot : b.Slots()) slot.rank = 3;

@@ -1,5 +1,5 @@
-// What `check` says of replays that are not there, and of what the daemon saw in them; and what led
-// to the first bad one.
+// What `check` says about missing replays and about what the daemon saw in them, and what led to
+// the first bad one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ using testing_support::FindingOf;
 using testing_support::Healthy;
 using testing_support::MemorySource;
 
-TEST(Check, OfAGapItSaysWhichReplaysWereLookedAtAndCallsNothingComplete) {
+TEST(Check, OverAGapItSaysWhichReplaysWereLookedAtAndNotComplete) {
   MemorySource source = Healthy(8);
   for (const std::size_t slot : {0, 1, 2}) {
     for (const std::uint64_t replay : {1, 2, 3, 4}) source.Remove(slot, replay);
@@ -31,7 +31,7 @@ TEST(Check, OfAGapItSaysWhichReplaysWereLookedAtAndCallsNothingComplete) {
   EXPECT_THAT(text, ::testing::Not(HasSubstr("complete: ")));
 }
 
-TEST(Check, OfWhatBeginsLateItSaysWhereItBegins) {
+TEST(Check, ASourceThatBeginsLateIsReportedWithItsFirstReplay) {
   MemorySource source = Healthy(8);
   for (const std::size_t slot : {0, 1, 2}) {
     for (const std::uint64_t replay : {1, 2, 3, 4}) source.Remove(slot, replay);
@@ -40,7 +40,7 @@ TEST(Check, OfWhatBeginsLateItSaysWhereItBegins) {
               HasSubstr("nothing found in 12 snapshots, of replays 5..8\n"));
 }
 
-TEST(Check, WhatTheDaemonFoundIsAFindingThoughItsSnapshotIsGone) {
+TEST(Check, WhatTheDaemonFoundIsAFindingEvenIfItsSnapshotIsGone) {
   MemorySource source = Healthy(8);
   source.Remove(1, 3);
   source.gaps.push_back({1, 1, 2, 4, "no longer kept"});
@@ -64,7 +64,7 @@ TEST(Check, WhatTheDaemonFoundIsAFindingThoughItsSnapshotIsGone) {
   EXPECT_FALSE(CheckOf(source, options).found()) << "asked about later replays alone";
 }
 
-TEST(Check, WhatTheDaemonFoundIsToldOnceWhenItsSnapshotIsThere) {
+TEST(Check, WhatTheDaemonFoundIsReportedOnceIfItsSnapshotIsThere) {
   MemorySource source = Healthy();
   source.Change(1, 3, {NAN, 1});
   source.findings.push_back(
@@ -124,7 +124,7 @@ TEST(Check, TheLeadUpGoesOnInEarlierReplaysAndNamesTheFirstJump) {
   EXPECT_THAT(text, HasSubstr("first jump before: mid 2.3 -> 1.6e+05 @7\n"));
 }
 
-TEST(Check, WhatTheAccountLacksIsMissingAlsoWhereNoGapTellsOfIt) {
+TEST(Check, WhatTheAccountLacksIsMissingEvenWithoutAGap) {
   MemorySource source = Healthy(4);
   source.accounts[1] = {.produced = 6, .kept = 4};
   const Check check = CheckOf(source);
@@ -146,7 +146,7 @@ TEST(Check, GrowthIsThatOfAReplayAlsoWhereNotEachIsThere) {
   EXPECT_NEAR(check.first->growth, 2, 1e-6);
 }
 
-TEST(Check, OfUnevenGrowthItGivesNoRate) {
+TEST(Check, UnevenGrowthGetsNoRate) {
   MemorySource source = Healthy();
   source.Change(1, 1, {0.92F, 0});
   source.Change(1, 2, {1.3F, 0});

@@ -1,4 +1,4 @@
-// What `diff` says of snapshots that it knows by hashes and statistics.
+// What `diff` says about snapshots of which it has only hashes and statistics.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ TEST(Diff, EqualHashesStandForValuesThatWereNotRecorded) {
   EXPECT_EQ(DiffOf(a, c, options).verdict(), Verdict::kDifferent);
 }
 
-// Of replay 1 of "x", statistics and no values.
+// Replay 1 of "x", with statistics and without values.
 MemorySource StatsOnly(const std::vector<float>& values, bool has_xor_hash = true) {
   MemorySource source;
   source.has_stats = true;
@@ -58,7 +58,7 @@ TEST(Diff, StatisticsThatAgreeInAllAndInTheHashAreTheSameAndItIsSaidByWhat) {
   EXPECT_EQ(DiffOf(values, b).equal.statistics, 1u);
 }
 
-TEST(Diff, OfStatisticsAloneEveryOneThatDiffersIsNamed) {
+TEST(Diff, EveryStatisticThatDiffersIsNamed) {
   MemorySource a = StatsOnly({1, -2, 3.5}), b = StatsOnly({1, -2, 4});
   const Diff diff = DiffOf(a, b);
   EXPECT_EQ(diff.verdict(), Verdict::kDifferent);
@@ -67,7 +67,7 @@ TEST(Diff, OfStatisticsAloneEveryOneThatDiffersIsNamed) {
       AllOf(HasSubstr("the statistics differ: max 3.5 against 4.0, abs_max 3.5 against 4.0"),
             HasSubstr("; the values were not recorded")));
   EXPECT_THAT(DiffStatText(a, diff, false), HasSubstr("first 1  values were not recorded"));
-  // Both the hash and the range are equal; what is not is the mean.
+  // Hash and range are equal; only the mean differs.
   MemorySource plus = StatsOnly({3, -3, 1, 1}), minus = StatsOnly({3, -3, -1, -1});
   EXPECT_THAT(DiffOf(plus, minus).first->statistics, ElementsAre("mean"));
   MemorySource zero = StatsOnly({0, 1}), negative_zero = StatsOnly({-0.0F, 1});
@@ -111,7 +111,7 @@ TEST(Diff, AToleranceThatIsAskedForDecidesOnlyWhatStatisticsCanProve) {
   EXPECT_EQ(DiffOf(a, near).verdict(), Verdict::kDifferent) << "nobody asked for one";
 }
 
-TEST(Diff, WhatItsHashCallsEqualIsReadBeforeItIsCalledSo) {
+TEST(Diff, ValuesWithEqualHashesAreReadBeforeTheyAreCalledEqual) {
   MemorySource a = TwoLayers(2), b = TwoLayers(2);
   for (MemorySource* source : {&a, &b}) source->has_hashes = true;
   b.damaged.insert(0);

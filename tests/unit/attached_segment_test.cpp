@@ -69,7 +69,7 @@ class PassedOver : public ::testing::Test {
   std::unique_ptr<AttachedSegment> attached_;
 };
 
-// What is not on its way to the disk is still the job's when the daemon dies.
+// What is not yet on its way to the disk stays in the ring if the daemon dies.
 TEST_F(PassedOver, TheCreditMovesWhenTheSinksAreFlushed) {
   const test::Slot slot = test::PublishSlot(segment_, test::MakeSlot("a", 3, 4));
   ring::SlotRingWriter writer(slot.block.data, segment_.producer(), segment_.gate());
@@ -89,7 +89,7 @@ TEST_F(PassedOver, TheCreditMovesWhenTheSinksAreFlushed) {
 }
 
 // A job that captures again and again fills neither the registry nor what keeps its values.
-TEST_F(PassedOver, OfManySlotsThatAreGoneTheOldestAreForgottenEverywhere) {
+TEST_F(PassedOver, TheOldestOfManyGoneSlotsAreForgottenEverywhere) {
   constexpr std::size_t kShown = 256, kMore = 3;
   Adopt();
   for (std::size_t i = 1; i <= kShown + kMore; ++i) {
@@ -103,8 +103,8 @@ TEST_F(PassedOver, OfManySlotsThatAreGoneTheOldestAreForgottenEverywhere) {
   EXPECT_EQ(registry_.Slots(registry_.Sessions().front().session).size(), kShown);
 }
 
-// Every value of a slot names the slot: of one that takes another's place nothing is shown as its.
-TEST_F(PassedOver, ASlotThatTakesTheBlockOfAnotherIsNeverReadAsIt) {
+// Every value of a slot names the slot: no value of the new slot is shown as the old one's.
+TEST_F(PassedOver, ASlotThatTakesOverABlockIsNeverReadAsTheEarlierOne) {
   constexpr int kSlots = 400;
   std::uint64_t wrong = 0;
   std::map<std::string, std::uint64_t> seen;

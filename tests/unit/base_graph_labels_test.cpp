@@ -30,14 +30,14 @@ TEST(GraphLabels, NameTheProbeThatDiffersWhereTheFirstIsEqual) {
               ElementsAre(Pair(1, "8x512"), Pair(2, "8x512,x_1=16x4")));
 }
 
-TEST(GraphLabels, OfGraphsThatAreEqualAreNumbered) {
+TEST(GraphLabels, EqualGraphsAreNumbered) {
   EXPECT_THAT(NameGraphsOf({Slot(1, 1, "a", k8x4), Slot(2, 2, "a", k8x4), Slot(3, 3, "a", k8x4)}),
               ElementsAre(Pair(1, "8x4"), Pair(2, "8x4#2"), Pair(3, "8x4#3")));
   EXPECT_THAT(NameGraphsOf({Slot(1, 1, "a", k8x4, "bs=8"), Slot(2, 2, "a", k16x4, "bs=8")}),
               ElementsAre(Pair(1, "bs=8"), Pair(2, "bs=8#2")));
 }
 
-TEST(GraphLabels, TheUsersIsTakenFromAnySlotOfTheGraph) {
+TEST(GraphLabels, TheUsersLabelIsTakenFromAnySlotOfTheGraph) {
   EXPECT_THAT(NameGraphsOf({Slot(1, 1, "a", k8x4), Slot(1, 2, "b", k8x4, "bs=8")}),
               ElementsAre(Pair(1, "bs=8")));
 }
@@ -54,7 +54,7 @@ TEST(GraphLabels, DoNotChangeWithGraphsThatComeLater) {
   EXPECT_EQ(after, before);
 }
 
-TEST(GraphLabels, OfGraphsThatAreGoneStayTaken) {
+TEST(GraphLabels, LabelsOfGoneGraphsStayTaken) {
   EXPECT_THAT(NameGraphsOf({Slot(2, 2, "a", k8x4)}, {{1, "8x4"}}),
               ElementsAre(Pair(1, "8x4"), Pair(2, "8x4#2")));
 }

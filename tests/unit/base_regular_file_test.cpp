@@ -28,7 +28,7 @@ TEST(OpenRegularFile, OpensAFileAndALinkToOneAndMakesOne) {
               testing::HasSubstr("No such file"));
 }
 
-TEST(OpenRegularFile, RefusesWhatIsNoneWithoutWaitingForIt) {
+TEST(OpenRegularFile, RefusesOtherFilesWithoutWaitingForThem) {
   const testing_support::TempDir dir;
   ASSERT_EQ(mkfifo((dir / "pipe").c_str(), 0600), 0);
   std::filesystem::create_directory(dir / "directory");

@@ -1,4 +1,4 @@
-// How a program ends where no memory is left.
+// How a program ends when no memory is left.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -16,7 +16,8 @@ constexpr int kUnwound = 7;
 constexpr int kCaught = 8;
 constexpr int kAllocated = 9;
 
-// A process that does as our programs do, and then asks for what no machine has.
+// A process that sets itself up like our programs and then asks for more memory than any machine
+// has.
 int AskForTooMuch(bool may_run_out) {
   return test::InChild([may_run_out] {
     EndInsteadOfAborting("test", nullptr);
@@ -45,7 +46,7 @@ TEST(Terminate, AnAllocationThatFailsEndsTheProgramAndUnwindsNothing) {
   EXPECT_EQ(AskForTooMuch(/*may_run_out=*/false), 2);
 }
 
-TEST(Terminate, WhatMayRunOutOfMemoryIsTold) {
+TEST(Terminate, AnAllocationInMayRunOutOfMemoryThrows) {
 #if defined(CGDEBUG_SANITIZED)
   GTEST_SKIP() << "a sanitizer's allocator asks nobody when it fails";
 #endif

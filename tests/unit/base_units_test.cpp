@@ -35,7 +35,7 @@ TEST(ParseBytes, CountsBy1024AndTakesFractions) {
   EXPECT_EQ(ParseBytes("2TB").value(), 2ull << 40);
 }
 
-TEST(ParseBytes, RefusesWhatIsNoSize) {
+TEST(ParseBytes, RefusesTextsThatAreNotASize) {
   for (const char* text : {"", "-5", "G", "1X", "1GG", "12 M", "nan", "inf", "99999999999G"}) {
     ASSERT_FALSE(ParseBytes(text).ok()) << text;
     EXPECT_THAT(ParseBytes(text).error().message,
@@ -50,7 +50,7 @@ TEST(ParseBytes, SaysTheLeastAndTheMost) {
   EXPECT_EQ(ParseBytes("9", 0, 7).error().message, "'9' is too much; the most is 7");
 }
 
-TEST(ParseDuration, RefusesWhatIsNoneTooShortOrBeyondEveryClock) {
+TEST(ParseDuration, RefusesTextsThatAreNotADurationTooShortOrTooLong) {
   using std::chrono::milliseconds;
   EXPECT_EQ(ParseDuration("1.5h").value(), std::chrono::minutes(90));
   EXPECT_EQ(ParseDuration("0").value(), milliseconds(0));
@@ -62,7 +62,7 @@ TEST(ParseDuration, RefusesWhatIsNoneTooShortOrBeyondEveryClock) {
   EXPECT_EQ(ParseDuration("36501d").error().message, "'36501d' is too long; the longest is 36500d");
 }
 
-TEST(WholeNumber, RefusesInWordsWhatIsNoneOrOutOfRange) {
+TEST(WholeNumber, RefusesOtherTextsAndNumbersOutOfRangeWithASentence) {
   const CLI::Validator number = WholeNumber(1, 64);
   EXPECT_EQ(number("64"), "");
   for (const char* text : {"0", "65", "-1", "1.5", "x", "", "99999999999999999999"}) {

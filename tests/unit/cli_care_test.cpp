@@ -1,4 +1,4 @@
-// What makes recordings of recordings, mends and removes them: cgdebug-cli as a process.
+// Commands that copy, repair and remove recordings: cgdebug-cli as a process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -54,7 +54,7 @@ TEST_F(CliSourcesTest, VerifyFindsDamageAndRepairKeepsTheRest) {
   const ProcessResult repaired = Cli({"repair", dir_ / "a.cgrec"});
   EXPECT_EQ(repaired.code, 0) << repaired.err;
   EXPECT_THAT(repaired.out, HasSubstr("9 snapshots of 2 probe calls, 1 damaged and left out"));
-  // Whole in itself, and it still says that something is missing.
+  // The copy is undamaged, but still says that something is missing.
   const ProcessResult again = Cli({"verify", dir_ / "a.repaired.cgrec"});
   EXPECT_EQ(again.code, 3);
   EXPECT_THAT(again.out, HasSubstr("every byte is as it was written"));
@@ -94,7 +94,7 @@ TEST_F(CliSourcesTest, ExtractKeepsWhatWasAskedForAndNothingElse) {
   EXPECT_FALSE(fs::exists(dir_ / "t.cgrec"));
 }
 
-TEST_F(CliSourcesTest, WhatACopyOverwritesIsThereUntilTheCopyIs) {
+TEST_F(CliSourcesTest, TheOverwrittenRecordingStaysUntilItsCopyIsComplete) {
   WriteRecording(dir_ / "a.cgrec", 6);
   const std::string copy = dir_ / "s.cgrec";
   EXPECT_EQ(Cli({"extract", dir_ / "a.cgrec", "--probes", "y", "-o", copy}).code, 0);
@@ -108,7 +108,7 @@ TEST_F(CliSourcesTest, WhatACopyOverwritesIsThereUntilTheCopyIs) {
   }
 }
 
-TEST_F(CliSourcesTest, ACopyTellsOfEveryLossOfWhatItWasMadeFrom) {
+TEST_F(CliSourcesTest, ACopyHasEveryLossOfItsSources) {
   RecordingFixture recording(dir_ / "a.cgrec");
   const std::uint32_t x = recording.AddSlot("x", {1});
   for (std::uint64_t replay = 1; replay <= 5; ++replay) {
@@ -132,7 +132,7 @@ TEST_F(CliSourcesTest, MergeMakesOneOfTheRanksAndFillsLosses) {
   const json merged = CliJson({"info", dir_ / "all.cgrec"});
   EXPECT_EQ(merged["probes"].size(), 4u);
   EXPECT_EQ(merged["complete"], true);
-  // The same job recorded twice: what one lost the other has.
+  // The same job recorded twice: each recording has what the other lost.
   const auto record = [&](const std::string& name, std::uint64_t lost) {
     RecordingFixture recording(dir_ / name);
     const std::uint32_t x = recording.AddSlot("x", {1});
@@ -168,7 +168,7 @@ TEST_F(CliSourcesTest, RmRemovesRecordingsOnlyAndOnlyWithForce) {
   EXPECT_FALSE(fs::exists(dir_ / "b.cgrec"));
 }
 
-TEST_F(CliSourcesTest, RmAndVerifyRefuseToBeAboutAPart) {
+TEST_F(CliSourcesTest, RmAndVerifyRefuseToActOnAPart) {
   WriteRecording(dir_ / "a.cgrec", 1);
   for (const std::vector<std::string>& part :
        {std::vector<std::string>{"-s", "train.py-7"}, {"--ranks", "0"}}) {
@@ -192,7 +192,7 @@ TEST_F(CliSourcesTest, NothingTouchesARecordingThatIsBeingWritten) {
   EXPECT_TRUE(fs::exists(dir_ / "a.cgrec"));
 }
 
-// A probe with a value a replay, and a replay that was lost where there is a gap.
+// A probe with one value per replay; with `has_gap`, one replay is lost.
 void WriteWithGap(const std::string& path, float last, bool has_gap) {
   auto writer = *recording::RecordingWriter::Open(path, {});
   const auto session = writer->AddSession(testing_support::SessionOf());

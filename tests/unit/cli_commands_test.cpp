@@ -69,7 +69,7 @@ TEST_F(CommandsTest, HelpBeginsWithExamples) {
   }
 }
 
-TEST_F(CommandsTest, NamesWithASlashAreNoPaths) {
+TEST_F(CommandsTest, NamesWithASlashAreNotPaths) {
   v1::Session& session = world_.sessions.emplace_back(MakeSession("99999999", 3));
   session.set_label("train-3f2a/r3");
   world_.probes.push_back(MakeProbe("99999999", "blk3/attn"));
@@ -193,7 +193,7 @@ TEST_F(CommandsTest, StatusSaysWhereAFindingThatAnotherDaemonReadMayStillBe) {
                         "cgdebug-cli show -s 3f2a91c0 'blk3.attn@7')"));
 }
 
-TEST_F(CommandsTest, StatusTellsOfARecordingThatTookNoMore) {
+TEST_F(CommandsTest, StatusNamesARecordingThatStoppedByItself) {
   v1::Recording recording;
   recording.set_directory("/runs/a.cgrec");
   recording.set_state("disk full");
@@ -236,7 +236,7 @@ TEST_F(CommandsTest, TheFirstOfAProbesGraphsIsTheOneThatCameFirst) {
   EXPECT_THAT(Cli({"probes"}).out, HasSubstr("2 saw NaN or Inf, first often @50"));
 }
 
-TEST_F(CommandsTest, WhatALiveJobProducedAndTheDaemonHasNoLongerIsMissing) {
+TEST_F(CommandsTest, SnapshotsThatTheDaemonNoLongerHasAreMissing) {
   world_.probes.resize(1);
   for (v1::Counters* counters :
        {world_.probes[0].mutable_counters(), world_.sessions[0].mutable_counters()}) {
@@ -356,7 +356,7 @@ TEST_F(CommandsTest, FirstCtrlCEndsTheViewWithItsSummary) {
   EXPECT_THAT(result.err, HasSubstr("1 snapshot of 1 probe, 0 lost"));
 }
 
-TEST_F(CommandsTest, DaemonThatEndsUnderATailIsSaid) {
+TEST_F(CommandsTest, ATailSaysThatItsDaemonEnded) {
   world_.hang_up = true;
   Serve();
   const ProcessResult result = Cli({"tail", "-f"});

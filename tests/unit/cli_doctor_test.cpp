@@ -109,7 +109,7 @@ TEST_F(DoctorSegmentsTest, LiveProducerIsNotStale) {
   EXPECT_THAT(checks[0].text, HasSubstr("1 job process alive"));
 }
 
-TEST_F(DoctorSegmentsTest, DeadOneThatADaemonHoldsIsNoWarning) {
+TEST_F(DoctorSegmentsTest, ADeadJobThatADaemonHoldsIsNotAWarning) {
   LockInAnotherProcess(Segment("aaaa"), layout::kReaderLockByte);
   const std::vector<Check> checks = CheckStaleSegments(dir_.path());
   ASSERT_EQ(checks.size(), 2u);
@@ -117,7 +117,7 @@ TEST_F(DoctorSegmentsTest, DeadOneThatADaemonHoldsIsNoWarning) {
   EXPECT_THAT(checks[1].text, HasSubstr("pid " + std::to_string(holders_[0].first)));
 }
 
-TEST_F(DoctorSegmentsTest, DeadOneThatNobodyHoldsIsAWarningWithItsSizeAndPath) {
+TEST_F(DoctorSegmentsTest, ADeadJobThatNobodyHoldsIsAWarningWithItsSizeAndPath) {
   const std::string path = Segment("aaaa");
   std::ofstream(dir_ / "cgdebug-99999-bbbb") << "another user's";
   const std::vector<Check> checks = CheckStaleSegments(dir_.path());

@@ -1,5 +1,5 @@
-// cgdebug-cli run as a process, what is said of the recordings that it makes, and which jobs and
-// ranks the commands show.
+// cgdebug-cli run as a process, its messages about recordings, and which jobs and ranks the
+// commands show.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -53,7 +53,7 @@ TEST_F(CommandsTest, RunSumsUpTheSessionsOfItsRunOnly) {
   EXPECT_THAT(result.err,
               HasSubstr("job exited 0 after 1 204 replays. 2 408 snapshots read, 0 lost."));
   EXPECT_THAT(result.err, HasSubstr("first NaN: blk3.attn @5"));
-  EXPECT_THAT(result.err, Not(HasSubstr("-- session"))) << "one that ends well is no finding";
+  EXPECT_THAT(result.err, Not(HasSubstr("-- session"))) << "a job that ends well is not a finding";
   EXPECT_THAT(run({"--tail"}).err, HasSubstr("-- session train.py-4710 ended"));
   EXPECT_THAT(result.err, Not(HasSubstr("other")));
   EXPECT_EQ(run({"--fail-on", "nan,compare"}).code, 1);
@@ -198,7 +198,7 @@ TEST_F(CommandsTest, RanksOfOneRunAreShownTogetherAndTheMissingOnesByNumber) {
   EXPECT_THAT(Cli({"ps", "-a", "-s", "ddp-9c01ab"}).out, HasSubstr("bbbbbbbb"));
 }
 
-TEST_F(CommandsTest, WhereTheLauncherTellsStatusSaysWhyARankIsMissing) {
+TEST_F(CommandsTest, StatusSaysWhyARankIsMissingIfTheLauncherTells) {
   world_.sessions = {MakeSession("aaaaaaaa", 4), MakeSession("bbbbbbbb", 5)};
   for (v1::Session& session : world_.sessions) {
     session.set_run_id("ddp-9c01ab");
@@ -212,7 +212,7 @@ TEST_F(CommandsTest, WhereTheLauncherTellsStatusSaysWhyARankIsMissing) {
                         "other machines"));
 }
 
-TEST_F(CommandsTest, WhatEndedIsShownWhereItIsAskedForOrAllThereIs) {
+TEST_F(CommandsTest, EndedJobsAreShownOnRequestOrIfThereIsNothingElse) {
   world_.sessions.push_back(MakeSession("99999999"));
   world_.sessions[0].set_state(v1::Session::EXITED);
   world_.sessions[0].set_label("old-1");
@@ -235,7 +235,7 @@ TEST_F(CommandsTest, WhatEndedIsShownWhereItIsAskedForOrAllThereIs) {
               AllOf(HasSubstr("/runs/a.cgrec"), Not(HasSubstr("skipped"))));
 }
 
-TEST_F(CommandsTest, WhereNothingIsAliveTheNewestThatEndedIsShown) {
+TEST_F(CommandsTest, WithoutALiveJobTheNewestEndedOneIsShown) {
   world_.sessions.push_back(MakeSession("99999999"));
   for (v1::Session& session : world_.sessions) session.set_state(v1::Session::DIED);
   world_.sessions[1].set_label("new-2");
@@ -246,7 +246,7 @@ TEST_F(CommandsTest, WhereNothingIsAliveTheNewestThatEndedIsShown) {
   EXPECT_THAT(Cli({"probes"}).err, HasSubstr("no job is alive; the newest that ended is new-2"));
 }
 
-TEST_F(CommandsTest, AnOptionOfTheJobIsToldFromOneOfRun) {
+TEST_F(CommandsTest, AnOptionOfTheJobIsNotTakenForOneOfRun) {
   const ProcessResult result = Cli({"run", "python", "-c", "pass"});
   EXPECT_EQ(result.code, 2);
   EXPECT_THAT(result.err, HasSubstr("put -- before the job. Type: cgdebug-cli run -- python"));

@@ -240,7 +240,7 @@ TEST_F(CliSourcesTest, ShowFindsOneTensorOfAFile) {
   EXPECT_EQ(CliJson({"show", (dir_ / "i.safetensors") + ":w@first-nan"})["stats"]["pos_inf"], 1);
 }
 
-TEST_F(CliSourcesTest, WhatIsDamagedIsTroubleAndNotAbsent) {
+TEST_F(CliSourcesTest, ADamagedSnapshotIsAnErrorAndNotAbsent) {
   WriteRecording(dir_ / "a.cgrec", 3, 3);
   std::string bytes = ReadText(Segment("a.cgrec"));
   const float values[] = {2, 3, 4, 5};  // of x@2
@@ -255,7 +255,7 @@ TEST_F(CliSourcesTest, WhatIsDamagedIsTroubleAndNotAbsent) {
   EXPECT_EQ(Cli({"show", x + "@9"}).code, 4);
 }
 
-TEST_F(CliSourcesTest, WhatIsDamagedIsCalledNeitherTheSameNorGood) {
+TEST_F(CliSourcesTest, DamagedValuesAreCalledNeitherTheSameNorGood) {
   WriteRecording(dir_ / "a.cgrec", 3, 3);
   fs::copy(dir_ / "a.cgrec", dir_ / "b.cgrec", fs::copy_options::recursive);
   std::string bytes = ReadText(Segment("b.cgrec"));
@@ -361,7 +361,7 @@ TEST_F(CliSourcesTest, JsonHasEveryColumnOfTheTable) {
   EXPECT_EQ(row, json::parse(R"({"n": 1, "n:1": 2, "n:2": 3})"));
 }
 
-TEST_F(CliSourcesTest, WhatOfAFolderCannotBeReadIsToldByEveryCommand) {
+TEST_F(CliSourcesTest, EveryCommandNamesTheRecordingsOfAFolderThatCannotBeRead) {
   WriteRecording(dir_ / "runs/a.cgrec", 2);
   fs::create_directory(dir_ / "runs/b.cgrec");
   const std::string runs = dir_ / "runs";

@@ -239,7 +239,7 @@ TEST(Json, CountersAreNumbers) {
   EXPECT_THAT(Dump(ToJson(counters), false), HasSubstr("\"produced\":9007199254740993"));
 }
 
-TEST(Json, NamesThatAreNoUtf8DoNotThrow) {
+TEST(Json, NamesThatAreNotUtf8DoNotThrow) {
   v1::Snapshot snapshot = MakeSnapshot("a\xff", 1, {1.0f});
   EXPECT_THAT(Dump(ToJson(snapshot), false), Not(HasSubstr("\xff")));
 }

@@ -175,7 +175,7 @@ TEST_F(ClientTest, CallbackEndsATail) {
   EXPECT_EQ(events, 2);
 }
 
-TEST_F(ClientTest, DaemonThatEndsInATailIsToldFromAFinishedOne) {
+TEST_F(ClientTest, ATailThatTheDaemonBreaksOffIsNotFinished) {
   Serve([](const v1::Request&) {
     FakeAnswer answer = ThreeEvents();
     answer.keep_open = true;
@@ -228,7 +228,7 @@ TEST_F(ClientTest, ALateAnswerIsNotTakenForThatOfTheNextRequest) {
   }
 }
 
-TEST_F(ClientTest, WhereADaemonWasJustEndingTheNextOneIsAsked) {
+TEST_F(ClientTest, AClientOfAnEndingDaemonAsksTheNextOne) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   std::strcpy(address.sun_path, Options().socket.c_str());

@@ -1,4 +1,4 @@
-// Recordings made of recordings: what one lost and another has, and what is lost to the copy.
+// Recordings made from recordings: what one lost and another has, and what the copy lacks.
 #include "client/source/copy_recording.h"
 
 #include <gmock/gmock.h>
@@ -25,7 +25,7 @@ using testing_support::AppendAt;
 using testing_support::FloatSlot;
 using testing_support::SessionOf;
 
-// Of one slot whose ordinals are its replays.
+// Recordings of one slot whose ordinals are its replays.
 class Copies : public testing::Test {
  protected:
   // The losses lie between the replays.
@@ -113,14 +113,14 @@ TEST_F(Copies, ALossIsReducedToWhatNoSourceHas) {
   EXPECT_FALSE(copy->complete());
 }
 
-TEST_F(Copies, OfEveryTenthReplayOnlyTheseAreLost) {
+TEST_F(Copies, ASlotOfEveryTenthReplayLosesOnlyThose) {
   const auto copy = Copy({Record({1, 51}, {LossOf(2, 50, 4)}, 10), Record({1, 21, 51}, {}, 10)});
   EXPECT_THAT(Losses(*copy), ElementsAre(Told{1, 2, 20, 1, 21}, Told{2, 22, 50, 21, 51}));
   EXPECT_TRUE(
       Copy({Record({1, 21}, {LossOf(2, 20, 1)}, 10), Record({1, 11, 21}, {}, 10)})->complete());
 }
 
-TEST_F(Copies, WhatAllOfThemLostIsLostOnce) {
+TEST_F(Copies, ASnapshotThatAllSourcesLostIsLostOnce) {
   const std::vector<Loss> losses = {LossOf(2, 4, 3)};
   const auto copy = Copy({Record({1, 5, 6}, losses), Record({1, 5, 6}, losses)});
   EXPECT_THAT(Replays(*copy), ElementsAre(1, 5, 6));
@@ -151,14 +151,14 @@ TEST_F(Copies, IsAsWholeAsWhatItWasMadeFrom) {
   EXPECT_FALSE(Copy({Record({1, 2, 3, 4}), cut})->complete());
 }
 
-TEST_F(Copies, OfTwoThatBeganAtDifferentReplaysBeginsWithTheEarlier) {
+TEST_F(Copies, BeginsWithTheEarlierOfTwoFirstReplays) {
   const auto copy = Copy({Record({3, 4}), Record({1, 2, 3})});
   EXPECT_THAT(Replays(*copy), ElementsAre(1, 2, 3, 4));
   EXPECT_EQ(copy->slots()[0].from_ordinal, 0u);
   EXPECT_TRUE(copy->complete());
 }
 
-TEST_F(Copies, WhatOneHasDamagedIsTakenFromAnother) {
+TEST_F(Copies, ASnapshotDamagedInOneSourceIsTakenFromAnother) {
   const RecordingReader* whole = Record({1, 2, 3});
   const RecordingReader* damaged = Record({2, 3});
   const std::string segment = recording::ListSegments(damaged->directory())->at(0);

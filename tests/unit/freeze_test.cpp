@@ -1,4 +1,4 @@
-// What `freeze` makes of a ring with holes.
+// How `freeze` records a ring with holes.
 #include "daemon/record/freeze.h"
 
 #include <gtest/gtest.h>
@@ -62,7 +62,7 @@ ring::Entry MakeEntry(std::uint64_t ordinal) {
   return entry;
 }
 
-TEST(Freeze, TellsOfEveryHoleWithItsCauseAndPrefersWhatIsWhole) {
+TEST(Freeze, RecordsEveryHoleWithItsCauseAndPrefersWholeSnapshots) {
   const SlotPtr slot = test::MakeSlot(test::MakeSession("1"), "x", 1);
   SnapshotStore store(8);  // one payload
   for (const std::uint64_t replay : {4, 7}) {
@@ -108,7 +108,7 @@ TEST(Freeze, TellsOfEveryHoleWithItsCauseAndPrefersWhatIsWhole) {
                                                       {9, LossCause::kNoMemory}}));
 }
 
-TEST(Freeze, GoesFromWhatMemoryHasToAFarRingInOneStep) {
+TEST(Freeze, SkipsFromMemoryToAFarRingInOneStep) {
   const SlotPtr slot = test::MakeSlot(test::MakeSession("1"), "x", 1);
   SnapshotStore store(1 << 20);
   const Delivery delivery = test::MakeDelivery(slot, 1, {1, 0});
@@ -128,7 +128,7 @@ TEST(Freeze, GoesFromWhatMemoryHasToAFarRingInOneStep) {
   EXPECT_EQ(info->status.lost, layout::kMaxOrdinal - 1);
 }
 
-TEST(Freeze, OfASlotWithoutARingTellsWhatItProducedAndMemoryHasNot) {
+TEST(Freeze, ASlotWithoutARingLosesWhatMemoryDoesNotHave) {
   const SlotPtr slot = test::MakeSlot(test::MakeSession("1"), "x", 1);
   SnapshotStore store(1 << 20);
   for (const std::uint64_t replay : {4, 5}) {
@@ -151,14 +151,14 @@ TEST(Freeze, OfASlotWithoutARingTellsWhatItProducedAndMemoryHasNot) {
                                                                     {2, LossCause::kNotKept},
                                                                     {2, LossCause::kNotKept},
                                                                     {1, LossCause::kAtDeath}}))
-      << "1..3 are not there, and six of seven were read";
+      << "1..3 are missing, and six of seven were read";
   const recording::Account account = (*reader)->AccountOf(0);
   EXPECT_EQ(account.produced, 8u);
   EXPECT_EQ(account.kept, 2u);
   EXPECT_EQ(account.lost_count(), 6u);
 }
 
-TEST(Freeze, WhatChangedIsToldFromTheSnapshotBeforeWhereverThatIs) {
+TEST(Freeze, ChangesAreJudgedByTheSnapshotBeforeWhereverItWasKept) {
   const SlotPtr slot = test::MakeSlot(test::MakeSession("1"), "x", 1);
   SnapshotStore store(8);  // one payload
   for (const std::uint64_t replay : {2, 4}) {
@@ -171,7 +171,7 @@ TEST(Freeze, WhatChangedIsToldFromTheSnapshotBeforeWhereverThatIs) {
   content.newest = 7;
   for (const std::uint64_t ordinal : {1, 3, 5, 6, 7}) {
     content.entries.push_back(MakeEntry(ordinal));
-    content.entries.back().flags = layout::kEntryDropValues;  // they are there all the same
+    content.entries.back().flags = layout::kEntryDropValues;  // the values are there anyway
     const bool is_as_4 = ordinal == 5;
     content.entries.back().payload =
         is_as_4 ? test::Bytes({7, 4}) : test::Bytes({static_cast<float>(ordinal / 4), 0});
@@ -195,7 +195,7 @@ TEST(Freeze, WhatChangedIsToldFromTheSnapshotBeforeWhereverThatIs) {
   EXPECT_EQ(unchanged,
             (std::map<std::uint64_t, bool>{
                 {1, false}, {2, false}, {3, false}, {4, false}, {5, true}, {6, false}, {7, true}}))
-      << "3 is as 1, but 2 was between";
+      << "3 equals 1, but 2 was between";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The recordings in tests/data, which were written once: what they hold is read for ever.
+// The recordings in tests/data were written once and must stay readable for ever.
 #include <gtest/gtest.h>
 
 #include <algorithm>

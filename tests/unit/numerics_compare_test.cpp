@@ -159,7 +159,7 @@ TEST(Compare, BoolIsZeroAndOne) {
 }
 
 TEST(Compare, HalfDifferencesAreExact) {
-  // 60000 and -60000, whose difference is no half.
+  // 60000 and -60000, whose difference does not fit a half.
   const CompareResult result = Outcome(F16Bits({0x7b53}), F16Bits({0xfb53}));
   EXPECT_EQ(result.max_abs.value, 120000);
 }
@@ -212,7 +212,7 @@ TEST(Compare, AnotherDtypeOrShapeIsAnErrorWithBoth) {
             "cannot compare float32[2] with the expected float32[1]: the shape differs");
 }
 
-TEST(Compare, ToleranceThatIsNoneIsAnError) {
+TEST(Compare, AnInvalidToleranceIsAnError) {
   EXPECT_FALSE(Compare(F32({1}).view(), F32({1}).view(), {.rtol = -1}).ok());
   EXPECT_FALSE(Compare(F32({1}).view(), F32({1}).view(), {.atol = kNan}).ok());
   EXPECT_FALSE(Compare(F32({1}).view(), F32({1}).view(), {.atol = kInf}).ok());

@@ -233,7 +233,7 @@ TEST(DeviceStats, MomentsAreThoseOfTheTensorAndThereIsNoHistogram) {
   EXPECT_THAT(line, ::testing::Not(::testing::HasSubstr("|")));
 }
 
-TEST(DeviceStats, OfATensorWithoutFiniteElementsSayNothingAboutThem) {
+TEST(DeviceStats, WithoutFiniteElementsExtentAndMomentsAreNan) {
   layout::DeviceStats device = {};
   device.count = device.nan = 2;
   device.min = std::numeric_limits<double>::infinity();

@@ -1,4 +1,4 @@
-// Where the loops for a CPU's vectors have edges of their own.
+// Edge cases of the loops for a CPU's vectors.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 using layout::Dtype;
 
-// On every CPU: `count` elements, `first` and `second` in turn, but one `odd` in the last whole
+// On every CPU: `count` elements, `first` and `second` in turn, with one `odd` in the last whole
 // vector.
 template <typename T>
 void ExpectExactSums(Dtype dtype, T first, T second, T odd) {
@@ -120,7 +120,7 @@ void ExpectSameSmallFloats(Dtype dtype, unsigned min_normal, unsigned first_spec
   };
   const auto sign = [&](std::size_t i) { return i / 3 % 2 == 0 ? kSign : Bits{0}; };
   ExpectSameCounts(dtype, fill([&](std::size_t i) { return i * 17; }));
-  // Of each magnitude one, so that none cancels out in the hash.
+  // One of each magnitude, so that none cancels out in the hash.
   ExpectSameCounts(dtype, fill([&](std::size_t i) { return i < first_special ? i : min_normal; }));
   ExpectSameCounts(dtype, fill([&](std::size_t i) { return i % first_special | sign(i); }));
   ExpectSameCounts(dtype, fill([&](std::size_t i) { return i % first_special | kSign; }));
@@ -206,7 +206,7 @@ TEST(CompareKernel, EndsOfTheRangeAreThoseOfThePlainLoops) {
 
 TEST(CompareKernel, DistancesOfEveryBinAreCounted) {
   for (const std::size_t count : {2048u, 2040u, 8u}) {
-    for (const std::uint32_t few : {1u, 3u, 100u}) {  // one in so many is far
+    for (const std::uint32_t few : {1u, 3u, 100u}) {  // one distance in this many is far
       std::vector<std::int32_t> actual(count), expected(count);
       for (std::size_t i = 0; i < count; ++i) {
         const auto near = static_cast<std::uint32_t>(i % 3);

@@ -20,7 +20,7 @@ namespace cgdebug::numerics {
 inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 inline constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// Until the end of its scope.
+// Uses this CPU's loops until the end of its scope.
 class WithCpu {
  public:
   explicit WithCpu(Cpu cpu) : before_(ChosenCpu()) { OverrideCpu(cpu); }
@@ -67,7 +67,7 @@ inline TestTensor Bf16Bits(const std::vector<std::uint16_t>& bits) {
   return Vector(layout::Dtype::kBfloat16, bits);
 }
 
-// What the plain loops say of the two, the kernels of every CPU say.
+// Expects the kernels of every CPU to give the same result as the plain loops.
 inline void ExpectSameOnEveryCpu(const TestTensor& actual, const TestTensor& expected,
                                  const CompareOptions& options) {
   CompareResult plain;

@@ -44,7 +44,7 @@ TEST(OrderedPool, PreparesAsManyAsItHasWorkersAndTwoAheadAtMost) {
   EXPECT_EQ(ahead, 0);
 }
 
-// A worker that holds on to the first one does not keep the others from being prepared.
+// A worker that is busy with the first one does not keep the others from being prepared.
 TEST(OrderedPool, PreparesOthersWhileOneTakesLong) {
   OrderedPool pool(2);
   std::atomic<bool> second_prepared = false;

@@ -47,7 +47,8 @@ TEST(PayloadChecksum, SeesWordsThatChangeOrChangePlaces) {
 }
 
 #if !defined(CGDEBUG_SANITIZED)  // which look at every word
-// The number has 32 bits: word 2^31 counts as word 0 does. Of 8 GiB, three pages are there.
+// The factor has 32 bits, so word 2^31 counts like word 0. Of the 8 GiB only three pages are backed
+// by memory.
 TEST(PayloadChecksum, BeginsAnewAfterEightGibibytes) {
   constexpr std::uint64_t kPeriod = std::uint64_t{4} << 31;
   constexpr std::uint64_t kBytes = kPeriod + 4096;

@@ -14,7 +14,7 @@ constexpr std::size_t kLarge = 256u << 10;
 
 std::vector<std::byte> Payload(std::size_t bytes) { return std::vector<std::byte>(bytes); }
 
-// Sizes of what the pool keeps, of those asked for.
+// Which of the given sizes the pool keeps.
 std::vector<std::size_t> Kept(PayloadPool* pool, const std::vector<std::size_t>& sizes) {
   std::vector<std::size_t> kept;
   for (const std::size_t size : sizes) {

@@ -22,8 +22,7 @@ using test::MakeSession;
 using test::MakeSlot;
 using testing::ElementsAre;
 
-// --- text
-// --------------------------------------------------------------------------------------------
+// --- text ----------------------------------------------------------------------------------------
 
 TEST(CleanText, KeepsUtf8AndTakesControlCharactersAway) {
   EXPECT_EQ(CleanText("blk3.mlp μ σ 注 😀"), "blk3.mlp μ σ 注 😀");
@@ -36,7 +35,7 @@ TEST(CleanText, KeepsUtf8AndTakesControlCharactersAway) {
   EXPECT_EQ(CleanText("a\u202eb\u2066c"), R"(a\xe2\x80\xaeb\xe2\x81\xa6c)");  // right to left
 }
 
-TEST(CleanText, ReplacesWhatIsNoUtf8ByteByByte) {
+TEST(CleanText, ReplacesBytesThatAreNotUtf8OneByOne) {
   EXPECT_EQ(CleanText("a\xff\xc3"), R"(a\xff\xc3)") << "stray byte, cut character";
   EXPECT_EQ(CleanText("\xc0\xaf"), R"(\xc0\xaf)") << "overlong";
   EXPECT_EQ(CleanText("\xed\xa0\x80"), R"(\xed\xa0\x80)") << "surrogate";
@@ -52,8 +51,7 @@ TEST(CleanText, KeepsTextsApartThatDifferInWhatItReplaces) {
   EXPECT_EQ(CleanText(R"(C:\x\new a\x)"), R"(C:\x\new a\x)") << "what is no such byte stays";
 }
 
-// --- identity
-// ----------------------------------------------------------------------------------------
+// --- identity ------------------------------------------------------------------------------------
 
 std::string LabelOf(const std::string& command, const std::string& run_id = "", int rank = -1) {
   layout::SegmentHeader header = {};
@@ -74,8 +72,7 @@ TEST(SessionIdentity, IsLabelledByRunElseByScriptAndPid) {
   EXPECT_EQ(LabelOf("python train.py", "gpt", 3), "gpt/r3");
 }
 
-// --- registry
-// ----------------------------------------------------------------------------------------
+// --- registry ------------------------------------------------------------------------------------
 
 TEST(Registry, GivesSessionsWithTheSameEightDigitsDifferentKeys) {
   Registry registry;
@@ -185,8 +182,7 @@ TEST(Registry, IgnoresWhatComesForASessionThatIsForgotten) {
   EXPECT_EQ(registry.AliveCount(), 0u);
 }
 
-// --- event log
-// -----------------------------------------------------------------------------------------
+// --- event log -----------------------------------------------------------------------------------
 
 std::vector<std::uint64_t> Replays(const std::vector<EventPtr>& events) {
   std::vector<std::uint64_t> replays;
@@ -255,8 +251,7 @@ TEST(EventLog, CallsTheListenerOnceForABurst) {
   EXPECT_EQ(calls, 2);
 }
 
-// --- snapshot store
-// ------------------------------------------------------------------------------------
+// --- snapshot store ------------------------------------------------------------------------------
 
 void Put(SnapshotStore& store, const SlotPtr& slot, std::uint64_t replay) {
   const Delivery delivery = MakeDelivery(slot, replay, {1, 2});  // 8 bytes
@@ -273,7 +268,7 @@ std::vector<std::pair<std::uint64_t, bool>> Kept(const SnapshotStore& store, con
 
 using Expected = std::vector<std::pair<std::uint64_t, bool>>;
 
-TEST(SnapshotStore, WhatIsPinnedStaysWithTheFewBeforeIt) {
+TEST(SnapshotStore, APinnedSnapshotStaysWithTheFewBeforeIt) {
   SnapshotStore store(1 << 20);
   const SlotPtr slot = MakeSlot(MakeSession("1"), "x", 1);  // keeps two
   const auto put = [&](std::uint64_t replay) {
@@ -333,7 +328,7 @@ TEST(SnapshotStore, PinsTheValuesThatFitAQuarterOfItsMemoryAndTheStatisticsOfThe
   ASSERT_TRUE(store.Find(slot, 1));
   ASSERT_TRUE(store.Find(slot, 2));
   EXPECT_EQ(store.Find(slot, 1)->payload, nullptr);
-  EXPECT_NE(store.Find(slot, 2)->payload, nullptr) << "the one that was found comes first";
+  EXPECT_NE(store.Find(slot, 2)->payload, nullptr) << "the finding itself comes first";
   EXPECT_LE(store.bytes(), 4 * payload);
 }
 

@@ -1,4 +1,5 @@
-// What a probe takes and gives back: slots, blocks, files; over closes, forks and the end.
+// What a probe takes and gives back (slots, blocks, files) when it is closed, forked and at the end
+// of the process.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -81,7 +82,7 @@ TEST(SlotLife, APinKeepsASlotThatNobodyRefersTo) {
   EXPECT_TRUE(life.unreachable());
 }
 
-TEST(SlotLife, OfTwoThatLeaveAtOnceNeitherIsForgotten) {
+TEST(SlotLife, GraphAndProbeMayLeaveAtOnce) {
   for (int i = 0; i < 1000; ++i) {
     SlotLife life;
     life.HoldByGraph();
@@ -94,13 +95,13 @@ TEST(SlotLife, OfTwoThatLeaveAtOnceNeitherIsForgotten) {
 
 // --- slots --------------------------------------------------------------------------------------
 
-TEST(ProbeSlots, OfShapesThatAreOutOfUseAreGivenBackAlsoWhenNobodyAsksForTheStatus) {
+TEST(ProbeSlots, UnusedShapesAreGivenBackEvenIfNobodyAsksForTheStatus) {
   Probe probe("x", Always(1));
   for (std::size_t n = 1; n <= 1000; ++n) probe.Observe(Cpu(std::vector<float>(n)));
   EXPECT_LE(CurrentSession()->slots, 70u);
 }
 
-TEST(ProbeSlots, OfManyShapesTheLeastRecentlyUsedIsGivenUpAndWhatItHeldIsCounted) {
+TEST(ProbeSlots, TheLeastRecentlyUsedOfManyShapesIsGivenUpAndItsSnapshotsAreCounted) {
   EXPECT_EQ(InChild([] {
               Probe probe("x", Always(512));
               for (std::size_t n = 1; n <= 200; ++n) {
@@ -151,7 +152,7 @@ TEST(ProbeSlots, TenThousandProbesLeaveNothing) {
   EXPECT_EQ(CurrentSession()->slots, before.slots);
 }
 
-// They are kept for a daemon that may come, but do not fill /dev/shm while none does.
+// Unread prints are kept for a daemon that may come, but do not fill /dev/shm meanwhile.
 TEST(ProbeSlots, UnreadPrintsOfClosedProbesTakeABoundedRoom) {
   test::ChildProcess job([](const test::Line& line) {
     test::ExpectDaemon();
@@ -245,7 +246,7 @@ TEST(ProbeRecords, TheLastOnesAreOfThoseThatWereRecorded) {
   EXPECT_EQ(probe.Records(1).at(0).replay_index, 5u);
 }
 
-TEST(ProbeRecords, OneThatIsDamagedHidesNoOlderOnes) {
+TEST(ProbeRecords, ADamagedRecordHidesNoOlderOnes) {
   Probe probe("x", Always(4));
   for (int i = 1; i <= 4; ++i) probe.Observe(Cpu({float(i)}));
   const auto extent = ring::SharedFile::Open(CurrentSession()->name + ".1");
@@ -372,7 +373,7 @@ TEST(ProbeForks, AChildThatDestroysAnInheritedProbeLeavesPreparedAndExpectedMemo
   EXPECT_EQ(CurrentSession()->shm_bytes, before.shm_bytes);
 }
 
-TEST(ProbeForks, InTheMiddleOfOtherThreadsCallsAreSafe) {
+TEST(ProbeForks, AForkDuringOtherThreadsCallsIsSafe) {
   Probe shared("shared", Always(2));
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;

@@ -232,7 +232,7 @@ test::ChildProcess Reader(const std::string& name) {
   });
 }
 
-// The lock tells life from death, whatever the death.
+// The lock tells a live producer from a dead one, however it died.
 TEST(Probe, AnObserverSeesTheProducerLiveAndDie) {
   test::ChildProcess job([](const test::Line& line) {
     Probe probe("last", Always());
@@ -272,7 +272,7 @@ TEST(Probe, OnlyOneReaderAtATime) {
   EXPECT_FALSE(probe.Status().daemon_alive);
 }
 
-// A stopped daemon costs one deadline in all, a dead one nothing.
+// A stopped daemon costs one deadline in total, a dead one nothing.
 TEST(Probe, AHungReaderCostsOneDeadlineAndADeadOneNothing) {
   ProbeOptions options = Always(1);
   options.compare =
@@ -287,7 +287,7 @@ TEST(Probe, AHungReaderCostsOneDeadlineAndADeadOneNothing) {
   SlotStatus slot = probe.Status().slots.at(0);
   EXPECT_EQ(slot.accepted, 51u);
   EXPECT_EQ(slot.overwrote_unread, 50u) << "the loss is counted";
-  EXPECT_EQ(slot.waits, 1u) << "one deadline, not one a call";
+  EXPECT_EQ(slot.waits, 1u) << "one deadline, not one per call";
   EXPECT_GE(slot.wait_ns, 100'000'000u);
   reader.Kill();
   probe.Observe(Cpu({0}));

@@ -1,4 +1,5 @@
-// How long a writer waits: for a live reader, at most one deadline for a hung one, never for none.
+// How long a writer waits: for a live reader, at most one deadline for a hung one, and never
+// without a reader.
 #include "libprobe/ring/reader_gate.h"
 
 #include <gtest/gtest.h>
@@ -220,8 +221,8 @@ TEST_F(Gate, AReaderThatDiesInTheMiddleOfAWaitEndsIt) {
 
 // --- the credit ---------------------------------------------------------------------------------
 
-// A daemon that is stopped after it looked at the directory stores its credit when the block is
-// another slot's already.
+// A daemon that is stopped after it read the directory stores its credit when the block belongs to
+// another slot.
 TEST_F(Gate, ALateCreditDoesNotPassForTheBlocksNextSlot) {
   const auto first = Slot(1, milliseconds(0));
   SlotRingReader stale = segment_.OpenSlot(first.index, first.block);

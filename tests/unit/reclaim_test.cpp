@@ -37,7 +37,7 @@ std::int64_t SecondsAgoNs(double seconds) {
   return layout::RealtimeNs() - static_cast<std::int64_t>(seconds * 1e9);
 }
 
-// Its making lies `seconds` back.
+// Makes the file look as if it was created `seconds` ago.
 void MakeOld(const std::string& name, double seconds) {
   std::fstream file(ShmPath(name), std::ios::in | std::ios::out | std::ios::binary);
   const std::int64_t created_ns = SecondsAgoNs(seconds);
@@ -186,7 +186,8 @@ TEST(Reclaim, LeavesAloneWhatItDoesNotUnderstand) {
   fs::remove(ShmPath(name));
 }
 
-// Its directory points nowhere, its extents are cut off: a job that starts must survive them.
+// The segment's directory points nowhere and its extents are cut off: a job that starts must
+// survive that.
 TEST(Reclaim, SurvivesADamagedSegment) {
   std::string name;
   {

@@ -1,4 +1,4 @@
-// Which recordings get what, of daemons that come one after the other.
+// Which snapshots each recording gets, over several daemons one after the other.
 #include "daemon/record/recorder.h"
 
 #include <gmock/gmock.h>

@@ -16,7 +16,7 @@ namespace {
 
 using testing_support::AppendAt;
 
-// The rows that `sql` gives, one a line.
+// The rows that `sql` gives, one per line.
 std::string Query(const std::string& path, const std::string& sql) {
   sqlite3* database = nullptr;
   EXPECT_EQ(sqlite3_open_v2(path.c_str(), &database, SQLITE_OPEN_READONLY, nullptr), SQLITE_OK);
@@ -68,7 +68,7 @@ class Catalogue : public testing::Test {
   std::unique_ptr<RecordingWriter> writer_;
 };
 
-TEST_F(Catalogue, OneThatGrewAndOneMadeAnewHoldTheSameRows) {
+TEST_F(Catalogue, ACatalogueThatGrewAndARebuiltOneHoldTheSameRows) {
   for (std::uint64_t first = 1; first <= 30; first += 5) {
     Append(first, first + 4);
     ASSERT_TRUE(UpdateCatalogue(path_).ok());
@@ -118,14 +118,14 @@ TEST_F(Catalogue, SaysHowEachComparisonCameOut) {
     snapshot.comparison = {mismatched, 0.25 * static_cast<double>(mismatched), 0.5};
     ASSERT_TRUE(writer_->Append(snapshot, std::as_bytes(std::span(values))).ok());
   }
-  Append(9, 9);  // nobody compared these
+  Append(9, 9);  // these were not compared
   ASSERT_TRUE(writer_->Close(StopReason::kRequested).ok());
   ASSERT_TRUE(UpdateCatalogue(path_).ok());
   EXPECT_EQ(Query(file_, "select replay, mismatched, count, max_abs, max_rel from v_comparisons"),
             "1|0|8|0.0|0.5|\n4|3|8|0.75|0.5|\n");
 }
 
-// As TensorStats leaves them: nobody knows whether two of them are equal.
+// As TensorStats leaves them: it is unknown whether two of them are equal.
 TEST_F(Catalogue, SnapshotsWithoutValuesHaveNoHashAndEqualNoOther) {
   for (const std::uint64_t replay : {1, 2}) {
     Snapshot snapshot = testing_support::SnapshotAt(0, replay, {});
@@ -149,7 +149,7 @@ TEST_F(Catalogue, AHashThatIsKnownWithoutValuesIsThere) {
   EXPECT_EQ(Query(file_, "select hash from snapshot"), "0000000000000abc|\n");
 }
 
-TEST_F(Catalogue, OneThatIsDamagedOrOfAnotherRecordingIsMadeAnew) {
+TEST_F(Catalogue, ADamagedOrForeignCatalogueIsRebuilt) {
   Append(1, 10);
   ASSERT_TRUE(writer_->Close(StopReason::kRequested).ok());
   ASSERT_TRUE(UpdateCatalogue(path_).ok());
@@ -177,7 +177,7 @@ TEST_F(Catalogue, RowsOfWhatWasCutOffSinceAreGone) {
   EXPECT_EQ(Query(file_, "select count(*) from snapshot"), "3|\n");
 }
 
-TEST_F(Catalogue, WhatLiesBehindAHoleIsTakenInAtOnce) {
+TEST_F(Catalogue, RecordsBehindAHoleAreTakenInAtOnce) {
   Append(1, 3);
   ASSERT_TRUE(writer_->Close(StopReason::kRequested).ok());
   writer_.reset();  // zeros in front of a writer are what it has not written yet
@@ -224,7 +224,7 @@ TEST_F(Catalogue, RowsOfASegmentThatWasRemovedAreGone) {
   EXPECT_EQ(Query(file_, "select count(*) from snapshot where replay = 30"), "2|\n");
 }
 
-TEST_F(Catalogue, OneThatIsCutOffBehindARecordIsNotMadeAnewEachTime) {
+TEST_F(Catalogue, ARecordingThatIsCutOffBehindARecordIsNotCataloguedAnewEachTime) {
   Append(1, 2);
   ASSERT_TRUE(writer_->Close(StopReason::kRequested).ok());
   {
@@ -241,7 +241,7 @@ TEST_F(Catalogue, OneThatIsCutOffBehindARecordIsNotMadeAnewEachTime) {
   EXPECT_EQ(UpdateCatalogue(path_).value(), 0u);
 }
 
-TEST_F(Catalogue, OneThatAnotherProcessWritesIsLeftAlone) {
+TEST_F(Catalogue, ACatalogueThatAnotherProcessWritesIsLeftAlone) {
   Append(1, 2);
   ASSERT_TRUE(UpdateCatalogue(path_).ok());
   sqlite3* other = nullptr;
@@ -255,7 +255,7 @@ TEST_F(Catalogue, OneThatAnotherProcessWritesIsLeftAlone) {
   sqlite3_close(other);
 }
 
-TEST_F(Catalogue, WhatIsNoRecordingGetsNone) {
+TEST_F(Catalogue, AFolderThatIsNotARecordingGetsNoCatalogue) {
   EXPECT_FALSE(UpdateCatalogue(dir_ / "").ok());
   EXPECT_FALSE(RebuildCatalogue(dir_ / "nothing").ok());
 }

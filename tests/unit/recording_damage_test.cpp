@@ -1,5 +1,5 @@
-// What becomes of a recording that is cut off at any byte, or has any bit flipped: what is read is
-// right, and what is missing is said.
+// Recordings that are cut off at any byte, or have any bit flipped: what is read is right, and what
+// is missing is reported.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -46,8 +46,8 @@ class DamagedRecording : public testing::Test {
     bytes_ = std::filesystem::file_size(file_);
   }
 
-  // How many of the replays are read, in order from the first on when `prefix`. Nothing that is
-  // read is wrong; `said`: whether anything tells that something may be missing.
+  // Returns how many replays are read, with `prefix` in order from the first. Checks that nothing
+  // read is wrong. `said`: whether anything reports that something may be missing.
   std::uint64_t CountRight(const RecordingReader& reader, bool prefix, bool* said) {
     std::uint64_t right = 0;
     *said = !reader.complete();
@@ -132,8 +132,8 @@ TEST_F(DamagedRecording, DamageOverTwoRecordsHidesNothingBehindThem) {
   EXPECT_EQ(reader->damage()[0].missing_records, 1u);
 }
 
-// Of every third replay, all of which have an ordinal: the others were not wanted, also those just
-// before the record that is damaged.
+// Every third replay is wanted, and all replays have ordinals: the others were not wanted,
+// including those just before the damaged record.
 TEST_F(DamagedRecording, OneDamagedRecordOfASlotWithAPeriodIsOneLoss) {
   elements_ = 8;
   auto writer = *RecordingWriter::Open(path_, {});
@@ -177,7 +177,7 @@ TEST_F(DamagedRecording, OneDamagedRecordOfASlotWithAPeriodIsOneLoss) {
   }
 }
 
-// What the live control asked for is not what the period wants: each may have been asked for.
+// The live control does not follow the period: it may have asked for each of them.
 TEST_F(DamagedRecording, DamagedRecordsThatTheLiveControlAskedForAllCount) {
   elements_ = 8;
   auto writer = *RecordingWriter::Open(path_, {});
@@ -214,7 +214,7 @@ TEST_F(DamagedRecording, AFileThatCannotBeReadIsToldOnceHoweverOftenItIsLookedAt
   EXPECT_EQ((*reader)->damage().size(), 1u);
 }
 
-// Else a small file could ask for any amount of memory.
+// Otherwise a small file could ask for any amount of memory.
 TEST_F(DamagedRecording, AnIndexThatNamesARecordTwiceIsNotBelieved) {
   std::filesystem::create_directories(path_);
   auto segment = *SegmentWriter::Create(path_, {}, 1, 1);
@@ -244,7 +244,7 @@ TEST_F(DamagedRecording, AnIndexThatNamesARecordTwiceIsNotBelieved) {
   EXPECT_EQ((*reader)->losses().size(), 1u);
 }
 
-// The records that it leaves out are found by walking through the file.
+// Records that the chain leaves out are found by walking through the file.
 TEST_F(DamagedRecording, AChainOfIndexesThatBeginsTooLateIsNotBelieved) {
   std::filesystem::create_directories(path_);
   auto segment = *SegmentWriter::Create(path_, {}, 1, 1);
@@ -272,7 +272,7 @@ TEST_F(DamagedRecording, AChainOfIndexesThatBeginsTooLateIsNotBelieved) {
   EXPECT_EQ((*reader)->slots().size(), 1u);
 }
 
-// Its snapshots are found by walking through those that it is about, and no others.
+// Its snapshots are found by walking through the records that it covers, and no others.
 TEST_F(DamagedRecording, WithADamagedIndexEverySnapshotIsThereOnce) {
   constexpr std::uint64_t kAll = 10;
   {
@@ -305,7 +305,7 @@ TEST_F(DamagedRecording, WithADamagedIndexEverySnapshotIsThereOnce) {
   EXPECT_FALSE((*reader)->damage().empty());
 }
 
-// Of one replay in ten the next snapshot says that the nine before it were not wanted.
+// Only one replay in ten is wanted: each snapshot says that the nine before it were not.
 TEST_F(DamagedRecording, CutOffAnywhereGivesItsLongestWholePrefix) {
   for (const std::uint64_t elements : {8u, 1024u}) {
     std::filesystem::remove_all(path_);

@@ -1,4 +1,4 @@
-// The meta blocks beside protobuf's own runtime: what one writes, the other reads.
+// Our codec of meta blocks and protobuf's own runtime: each reads what the other writes.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -85,8 +85,8 @@ TEST(RecordingMeta, ProtobufReadsWhatIsWritten) {
   EXPECT_EQ(parsed_index.others(1), 8192u);
 }
 
-// Holds the list of fields of a struct against the message: each has its name, number and encoding,
-// and the message has no other but `others`.
+// Compares a struct's list of fields with the message: each field has the same name, number and
+// encoding, and the message has no further fields except `others`.
 template <typename T>
 void ExpectListedAs(const google::protobuf::Descriptor* message, int others = 0) {
   using google::protobuf::FieldDescriptor;

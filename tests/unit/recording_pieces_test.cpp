@@ -24,7 +24,7 @@ using testing_support::SnapshotAt;
 using testing_support::ValuesAt;
 using testing_support::ValuesOf;
 
-// Elements of a slot each: below a piece, around one, several, and page aligned.
+// Numbers of elements, one slot each: below a piece, around one, several, and page aligned.
 const std::vector<std::uint64_t> kElements = {5, 9'000, 16'380, 16'384, 50'001, 70'000};
 
 class RecordingInPieces : public testing::Test {
@@ -40,7 +40,7 @@ class RecordingInPieces : public testing::Test {
     }
   }
 
-  // What can be read is right; how many snapshots that are.
+  // Checks that everything readable is right; returns how many snapshots that is.
   std::uint64_t CountReadable() {
     const auto reader = RecordingReader::Open(path_, {});
     EXPECT_TRUE(reader.ok()) << reader.error().message;
@@ -62,7 +62,7 @@ class RecordingInPieces : public testing::Test {
   std::unique_ptr<RecordingWriter> writer_;
 };
 
-TEST_F(RecordingInPieces, WhatIsThereInPartIsNotThereYet) {
+TEST_F(RecordingInPieces, ARecordThatIsThereInPartIsNotThereYet) {
   std::uint64_t appended = 0;
   std::uint64_t readable = 0;
   for (std::uint64_t replay = 1; replay <= 5; ++replay) {
@@ -139,8 +139,8 @@ TEST_F(RecordingInPieces, AWriteThatFailsEndsItWhateverItWasOf) {
   EXPECT_FALSE((*RecordingReader::Open(path_, {}))->complete());
 }
 
-// A pipe in the place of the file refuses fdatasync(); the file then takes it, as Linux does after
-// it has told of a failure once.
+// A pipe in place of the file refuses fdatasync(). Then the file is put back and accepts it, as
+// Linux does after it has reported a failure once.
 TEST_F(RecordingInPieces, WhatTheDiskRefusedOnceIsNotCalledDurable) {
   writer_.reset();
   path_ = dir_ / "b.cgrec";

@@ -1,4 +1,5 @@
-// What is called durable was waited for; what a writer goes on with is what was there.
+// Nothing is called durable before the disk has it, and a writer continues with exactly what was
+// there.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
@@ -20,7 +21,7 @@ std::function<void()> during_the_sync;  // called once
 
 }  // namespace
 
-// In place of the C library's.
+// Replaces the C library's function.
 extern "C" int fdatasync(int fd) {
   std::error_code ignored;
   synced.insert(

@@ -48,7 +48,7 @@ class Recording : public testing::Test {
       AppendAt(writer, 1, replay, 2048);
     }
   }
-  // Every value is there and right.
+  // Expects every value to be there and right.
   void ExpectTwoProbes(const RecordingReader& reader, std::uint64_t replays) {
     ASSERT_EQ(reader.slots().size(), 2u);
     for (const auto& [slot, elements] : {std::pair(0u, 8u), std::pair(1u, 2048u)}) {
@@ -181,7 +181,7 @@ TEST_F(Recording, AnUnfinishedOneIsOpenedByItsIndexesAsWellAsByWalkingThroughIt)
     EXPECT_TRUE(reader->damage().empty());
     EXPECT_EQ(reader->last_number(), writer->status().records);
   }
-  // A note that leads nowhere is no harm.
+  // A note that leads nowhere does no harm.
   std::ofstream(path_ + "/lock", std::ios::in | std::ios::binary).seekp(9) << "x";
   ExpectTwoProbes(*Read(), 30);
 }
@@ -256,7 +256,7 @@ class RecordingOnASmallDisk : public Recording {
     }
   }
   void TearDown() override { umount2(path_.c_str(), MNT_DETACH); }
-  // Until the writer refuses; how many it took.
+  // Appends until the writer refuses; returns how many it took.
   std::uint64_t Fill(RecordingWriter* writer) {
     const auto session = writer->AddSession(SessionOf());
     if (!session.ok() || !writer->AddSlot(FloatSlot(*session, "x", 2048, 0)).ok()) return 0;

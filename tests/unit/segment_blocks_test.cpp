@@ -1,4 +1,4 @@
-// A producer's segment: how blocks are given out, and the extents they lie in.
+// A producer's segment: how blocks are allocated, and the extents they lie in.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -84,8 +84,9 @@ TEST_F(Blocks, NeighboursThatAreFreeBecomeOneGap) {
   }
 }
 
-// The end of what is free in one extent is no neighbour of what has that offset in the next.
-TEST_F(Blocks, OfTwoExtentsNeverBecomeOneGap) {
+// The end of a free range in one extent is not a neighbour of the range with that offset in the
+// next.
+TEST_F(Blocks, FreeBlocksOfTwoExtentsNeverBecomeOneGap) {
   std::vector<Block> pages;
   do {
     pages.push_back(segment_.Allocate(kPage));
@@ -138,7 +139,7 @@ TEST_F(Blocks, AreManyWithoutADescriptorEach) {
   EXPECT_GT(largest, 64u << 20) << "extents of a large job are larger, and fewer";
 }
 
-// Another user may take them: the directory is everybody's, and the control file's name is known.
+// Another user may take these names: the directory is public, and the control file's name is known.
 TEST_F(Blocks, NeedNoNameThatSomebodyTook) {
   for (std::uint32_t index = 1; index <= 20; ++index) {
     std::ofstream(ShmPath(segment_.name() + "." + std::to_string(index))) << "taken";

@@ -106,7 +106,7 @@ class DeadSegment : public ::testing::Test {
   std::string name_;
 };
 
-// The kernel's word, where the segment's own could be anything.
+// The kernel's answer counts, because the segment may claim anything.
 TEST(LiveSegment, ItsProducerIsKnownByTheLockThatItHolds) {
   test::ChildProcess child([](const test::Line& line) {
     SegmentWriter segment{Identity{}};
@@ -237,7 +237,7 @@ TEST_F(DeadSegment, DamagedControlFilesAreRefusedWithAReason) {
   EXPECT_THAT(AttachProblem(), HasSubstr("No such file"));
 }
 
-TEST_F(DeadSegment, OfAnotherUserIsRefused) {
+TEST_F(DeadSegment, ASegmentOfAnotherUserIsRefused) {
   if (geteuid() != 0 || chown(path().c_str(), 12345, 12345) != 0) GTEST_SKIP() << "needs root";
   EXPECT_THAT(AttachProblem(), HasSubstr("belongs to uid 12345"));
 }

@@ -16,7 +16,7 @@
 namespace cgdebug::ingest {
 namespace {
 
-TEST(Watcher, OtherProgramsFilesAreNoNews) {
+TEST(Watcher, OtherProgramsFilesDoNotWakeTheDaemon) {
   SegmentWatcher watcher;
   ASSERT_GE(watcher.fd(), 0);
   const std::string other = ring::ShmPath("torch_12345_1_0"), renamed = ring::ShmPath("torch_1");

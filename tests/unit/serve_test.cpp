@@ -1,4 +1,4 @@
-// What is answered, of jobs and values that no process has.
+// Answers about jobs and values that exist only in the model.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -320,7 +320,7 @@ TEST_F(Served, AChangeMayBeForASingleReplay) {
   EXPECT_EQ(Ask(request).error().code(), v1::Error::BAD_REQUEST);
 }
 
-TEST_F(Served, OfTheFirstNanAndTheFirstInfEachIsToldWhatIsKept) {
+TEST_F(Served, TheFirstNanAndTheFirstInfEachSayWhatIsKept) {
   const auto job = AddJob("aa", 10);
   const auto with_nan = AddSlot(job, "x", 1);
   const auto with_inf = AddSlot(job, "y", 2);
@@ -382,7 +382,7 @@ TEST_F(Served, AFailedComparisonIsAFinding) {
   EXPECT_EQ(replies[0].compare_failed().replay(), 3u);
 }
 
-TEST_F(Served, OfAJobThatEndedNoRecordingBegins) {
+TEST_F(Served, NoRecordingOfAnEndedJobBegins) {
   const auto job = AddJob("aa", 10);
   EXPECT_TRUE(StartRecording(job->label, 0).has_record_start());
   registry_.EndSession(job, pipeline::SessionState::kExited, 15);

@@ -21,7 +21,7 @@ volatile char* MapPastTheEnd() {
   return static_cast<char*>(data);
 }
 
-TEST(SigbusGuard, AMissingPageReadsAsZerosAndIsTold) {
+TEST(SigbusGuard, AMissingPageReadsAsZerosAndIsReported) {
   SigbusGuard::Install();
   volatile char* data = MapPastTheEnd();
   data[0] = 7;

@@ -129,7 +129,7 @@ TEST_F(CompareSinkTest, CountsTheRestAsMissedWhenTheJobEnds) {
   EXPECT_EQ(verdict().state, VerdictState::kError);
 }
 
-TEST_F(CompareSinkTest, WhatCameWithoutValuesIsMissed) {
+TEST_F(CompareSinkTest, ASnapshotWithoutValuesIsMissed) {
   Open();
   Replay(1);
   pipeline::Snapshot snapshot = *MakeDelivery(slot_, 2, {1, 1}).snapshot;
@@ -140,7 +140,7 @@ TEST_F(CompareSinkTest, WhatCameWithoutValuesIsMissed) {
   EXPECT_EQ(verdict().compared, 1u);
 }
 
-TEST_F(CompareSinkTest, WhatCannotBeComparedIsMissed) {
+TEST_F(CompareSinkTest, ASnapshotThatCannotBeComparedIsMissed) {
   Open();
   pipeline::Delivery delivery = MakeDelivery(slot_, 1, {1, 1});
   delivery.comparison =
@@ -178,8 +178,7 @@ TEST_F(CompareSinkTest, ComparesWhatTheLiveControlAskedForWhateverItsPeriodIs) {
   EXPECT_EQ(verdict().lost, 1u) << "replay 1";
 }
 
-// --- print
-// -------------------------------------------------------------------------------------------
+// --- print ---------------------------------------------------------------------------------------
 
 pipeline::SlotPtr PrintingSlot(std::uint32_t invocation, std::int32_t rank, std::uint32_t max_items,
                                bool summary) {

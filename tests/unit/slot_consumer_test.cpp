@@ -59,7 +59,7 @@ class ConsumedSlot : public ::testing::Test {
         pipeline::MakeSessionIdentity(view_->name(), view_->uuid(), view_->header()));
     Attach();
   }
-  // As a daemon that comes after the one before.
+  // Attaches as the next daemon.
   void Attach() {
     std::string reason;
     auto ring = view_->OpenSlot(slot_.index, &reason);
@@ -104,7 +104,7 @@ class ConsumedSlot : public ::testing::Test {
   std::optional<SlotConsumer> consumer_;
 };
 
-TEST_F(ConsumedSlot, TellsOfWhatWasOverwrittenBeforeItIsGivenUp) {
+TEST_F(ConsumedSlot, ReportsOverwrittenSnapshotsBeforeTheSlotIsGivenUp) {
   for (int i = 1; i <= 10; ++i) test::WriteNumbers(*writer_, i);
   consumer_->Refresh();
   Header(7)->word = layout::EntryWord(7, layout::EntryState::kFilling);  // not there yet
@@ -121,10 +121,10 @@ TEST_F(ConsumedSlot, TellsOfWhatWasOverwrittenBeforeItIsGivenUp) {
   EXPECT_EQ(sink_.gaps[1].count, 4u);
   EXPECT_EQ(sink_.gaps[1].last_ordinal, 10u);
   EXPECT_EQ(Record().counters.lost_overwritten, 6u);
-  EXPECT_EQ(Record().counters.produced, 6u) << "what was given up is in the producer's own count";
+  EXPECT_EQ(Record().counters.produced, 6u) << "the producer itself counts what it gave up";
 }
 
-TEST_F(ConsumedSlot, AGapIsToldWithTheReplaysAroundIt) {
+TEST_F(ConsumedSlot, AGapIsReportedWithTheReplaysAroundIt) {
   Write(10);
   EXPECT_EQ(Step(), SlotConsumer::Step::kConsumed);
   ASSERT_EQ(sink_.gaps.size(), 1u);
@@ -148,7 +148,7 @@ TEST_F(ConsumedSlot, AGapBeforeWhatTheLiveControlAskedForSaysSo) {
   EXPECT_TRUE(sink_.gaps[1].before_forced) << "it was asked for itself";
 }
 
-TEST_F(ConsumedSlot, WhatIsDamagedIsToldApartFromWhatWasOverwrittenBeforeIt) {
+TEST_F(ConsumedSlot, ADamagedEntryIsCountedApartFromOverwrittenOnes) {
   Write(10);
   Header(7)->flags = layout::kEntryHasChecksum;  // of none
   const auto content = consumer_->Read({consumer_->slot(), 1, 10, 1 << 20});
@@ -219,7 +219,7 @@ TEST_F(ConsumedSlot, ACreditForWhatWasNeverWrittenIsNotBelieved) {
   EXPECT_THAT(sink_.ordinals, ElementsAre(2));
 }
 
-TEST_F(ConsumedSlot, WhatADeadJobLeftUnreadIsToldOfBeforeItIsGivenBack) {
+TEST_F(ConsumedSlot, WhatADeadJobLeftUnreadIsReportedBeforeTheSlotIsGivenBack) {
   Write(2);
   ASSERT_TRUE(writer_->Begin());
   std::uint64_t credit_at_flush = 99;
@@ -268,7 +268,7 @@ TEST_F(DirectSlot, AControlBeginsWithTheReplayThatNoKernelHasDecidedAbout) {
 }
 
 // Its kernel counts a replay when it is committed.
-TEST_F(DirectSlot, WhatWasHalfWrittenIsOfTheReplayAfterTheLast) {
+TEST_F(DirectSlot, AHalfWrittenEntryBelongsToTheReplayAfterTheLast) {
   Write(2);
   for (const std::uint64_t ordinal : {1, 2}) test::Seal(slot_.block.data, ordinal);
   for (int i = 0; i < 2; ++i) Step();
@@ -303,7 +303,7 @@ TEST_F(ConsumedSlot, ReadingARingWhoseHeadIsRubbishEnds) {
   EXPECT_EQ(content.newest, layout::kMaxOrdinal);
 }
 
-// Of all that this process may map, hardly anything is left.
+// Leaves this process hardly anything that it may map.
 class MemoryLimit {
  public:
   MemoryLimit() {
@@ -337,7 +337,7 @@ class LargeSlot : public ConsumedSlot {
   }
 };
 
-TEST_F(LargeSlot, WhatThereIsNoMemoryForIsLostForThatReasonAndTheNextOneIsRead) {
+TEST_F(LargeSlot, ASnapshotTooLargeForMemoryIsLostForThatReasonAndTheNextOneIsRead) {
 #if defined(CGDEBUG_SANITIZED)
   GTEST_SKIP() << "a sanitizer ends the process where there is no memory";
 #endif
@@ -364,10 +364,10 @@ TEST_F(LargeSlot, WhatThereIsNoMemoryForIsLostForThatReasonAndTheNextOneIsRead) 
   EXPECT_EQ(record.counters.lost_overwritten, 0u);
   ASSERT_NE(record.last, nullptr);
   EXPECT_EQ(record.last->ordinal, 2u);
-  EXPECT_TRUE(record.last->changed) << "nobody knows what the one before was";
+  EXPECT_TRUE(record.last->changed) << "the one before is unknown";
 }
 
-TEST_F(LargeSlot, WhatWasOverwrittenBeforeItIsToldApartFromWhatThereIsNoMemoryFor) {
+TEST_F(LargeSlot, OverwrittenSnapshotsAreCountedApartFromThoseWithoutMemory) {
 #if defined(CGDEBUG_SANITIZED)
   GTEST_SKIP() << "a sanitizer ends the process where there is no memory";
 #endif

@@ -186,7 +186,7 @@ TEST_F(SlotRing, ACreditOfABlocksLastSlotDoesNotPass) {
   EXPECT_EQ(reader_->credit().lost, 0u);
 }
 
-// The state that a killed daemon leaves, whichever of its stores it came to.
+// The state that a killed daemon leaves after any of its stores.
 TEST_F(SlotRing, ACreditThatIsHalfWrittenIsTheOneBeforeIt) {
   Open(test::MakeSlot("a", 3, 4));
   auto* credit =
@@ -428,7 +428,7 @@ TEST_F(SlotRing, StatisticsThatContradictTheTensorAreRefused) {
   std::memcpy(slot_.block.data + registration.payload_offset, &stats, sizeof(stats));
   EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kDamaged) << "4 of 3 elements";
   Header(1)->flags = 0;
-  EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kDamaged) << "128 bytes that are no tensor";
+  EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kDamaged) << "128 bytes that are not a tensor";
 }
 
 TEST_F(SlotRing, ASlotTooSmallForStatisticsHoldsNone) {

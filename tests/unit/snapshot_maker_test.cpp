@@ -1,4 +1,4 @@
-// From what lay in a ring to a snapshot: whether it changed, and whether its values are kept.
+// From a ring entry to a snapshot: whether it changed, and whether its values are kept.
 #include "daemon/pipeline/snapshot_maker.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 using test::MakeSession;
 using test::MakeSlot;
 
-TEST(SnapshotMaker, WhatChangedIsToldFromTheSnapshotBeforeAlsoWhenItsValuesWereDropped) {
+TEST(SnapshotMaker, ChangesAreJudgedByTheSnapshotBeforeEvenIfItsValuesWereDropped) {
   const SlotPtr slot = MakeSlot(MakeSession("1"), "x", 1);
   PayloadPool pool(0);
   SnapshotMaker maker(&pool);

@@ -1,4 +1,4 @@
-// Sources of tensors that are files: what is read, and what is refused.
+// Files as sources of tensors: what is read, and what is refused.
 #include "client/source/source.h"
 
 #include <gmock/gmock.h>
@@ -207,7 +207,7 @@ TEST(Source, APathThatIsNotASourceIsRefusedAndTheKindsAreNamed) {
   }
 }
 
-// Of recordings small ones are copied, large ones mapped.
+// Small values of recordings are copied, large ones are mapped.
 TEST(Source, ChangingWritableValuesChangesNothingElse) {
   for (const std::size_t count : {2u, 100'000u}) {
     const TempDir dir;
@@ -260,7 +260,7 @@ TEST(RecordingSource, GivesWhatWasWritten) {
   EXPECT_FALSE((*source)->Describe().is_cut_off);
 }
 
-// Mapped, they would end the process that reads them.
+// If they were mapped, they would end the process that reads them.
 TEST(RecordingSource, HeldValuesOutliveAFileThatIsCutOff) {
   const TempDir dir;
   const std::vector<float> values(100'000, 7);

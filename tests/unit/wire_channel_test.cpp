@@ -77,7 +77,7 @@ TEST_F(ChannelTest, StopIsHeardAlsoWhereFramesKeepComing) {
   EXPECT_EQ(Read(kNoDeadline, stop.get()), ReadStatus::kStopped);
 }
 
-TEST_F(ChannelTest, CloseBetweenFramesIsNoErrorInsideOneIt) {
+TEST_F(ChannelTest, ClosingBetweenFramesIsNotAnErrorAndInsideOneItIs) {
   PeerSends(Message("last", 1));
   ASSERT_EQ(Read(), ReadStatus::kFrame);
   PeerSends("\x05");

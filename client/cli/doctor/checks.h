@@ -19,8 +19,7 @@ struct Check {
   std::string fix;  // what to type; empty when there is nothing to do
 };
 
-// --- decisions about what was read, apart from the reading so that tests can call them
-// ------------------------------------
+// --- decisions about what was read, apart from the reading so that tests can call them -----------
 
 struct ShmFacts {
   bool exists = false;
@@ -38,8 +37,7 @@ Check JudgeRemoveIpc(std::string_view config, bool has_logind, std::uint64_t uid
 // `text`: /proc/driver/nvidia/version, empty when there is none.
 Check JudgeNvidia(std::string_view text);
 
-// --- the machine
-// -----------------------------------------------------------------------------------
+// --- the machine ---------------------------------------------------------------------------------
 
 Check CheckShm();
 Check CheckMemlock();
