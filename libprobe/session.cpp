@@ -82,8 +82,8 @@ std::string Finish(std::chrono::nanoseconds timeout) {
   const ProbeTable::Lock lock = table.Acquire();
   ring::SegmentWriter* segment = table.slots.segment();
   const bool daemon = table.slots.DaemonAlive();
-  // A daemon that runs may not have found this segment yet. Where none runs, one may still come for
-  // what was to be printed or compared; nobody comes for the rest.
+  // A daemon that runs may not have found this segment yet. If none runs, one may still come for
+  // snapshots to print or compare, but not for the rest.
   const bool may_be_read =
       daemon || (!DaemonForbidden() && (!drained || ring::IsMarked(ring::MarkKind::kReader)));
   segment->Close(/*unlink=*/!may_be_read);

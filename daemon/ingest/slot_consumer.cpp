@@ -210,7 +210,7 @@ void SlotConsumer::Deliver(bool seen_before) {
     finding.step = snapshot->step;
     finding.timestamp_ns = snapshot->timestamp_ns;
   }
-  if (seen_before) return;  // Commit() tells it when the sinks have all of them
+  if (seen_before) return;  // Commit() reports it when the sinks have all of them
   TellFindings();
   Refresh();
 }

@@ -38,7 +38,7 @@ class TensorShard:
 
     @classmethod
     def of(cls, tensor) -> TensorShard | None:
-        """Of a DTensor; None on a rank that is not in its mesh."""
+        """The shard of a DTensor; None on a rank that is not in its mesh."""
         mesh = tensor.device_mesh
         coordinate = mesh.get_coordinate()
         if coordinate is None:

@@ -137,7 +137,7 @@ class RecordingEveryTenth : public RecordingToDisk {
     return {
         .name = "a", .capacity = capacity, .print_every = 1, .record_every = 10, .to_disk = true};
   }
-  // Of a job that is gone.
+  // The recording of a job that is gone.
   std::unique_ptr<RecordingReader> ReadAfter(DaemonProcess& daemon, const ProducerProcess& job) {
     EXPECT_TRUE(WaitUntil([&] {
       const auto session = daemon.Session(job.key());

@@ -11,7 +11,7 @@ import cgdebug
 from cgdebug import _dtypes
 from conftest import ROOT
 
-# Of the build tree that the package runs from, or of the one that it was installed from.
+# The build tree that the package runs from, or the one that it was installed from.
 TREES = (pathlib.Path(cgdebug.__file__).parents[2], ROOT / "build" / "release")
 LIBRARIES = [tree / "tools/bench/libcgdebug_bench_numerics.so" for tree in TREES]
 LIBRARY = next((library for library in LIBRARIES if library.exists()), None)

@@ -226,7 +226,7 @@ def test_a_job_that_no_daemon_saw_alive_is_recorded_in_the_daemons_folder(
     assert gone.line() == "probed"
     gone.process.kill()
     gone.process.wait()
-    # The path that a dead job asked for is not believed: nobody can say any more who wrote it.
+    # The path that a dead job asked for is not trusted: any process may have written it.
     monkeypatch.setenv("CGDEBUG_DIR", str(tmp_path / "daemons"))
     own_daemon()
     found = wait_until(lambda: list((tmp_path / "daemons").glob("*.cgrec")), "it is recorded")

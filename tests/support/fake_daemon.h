@@ -56,7 +56,7 @@ class FakeDaemon {
 
 v1::Session MakeSession(const std::string& key, int rank = -1);
 v1::ProbeInfo MakeProbe(const std::string& session_key, const std::string& name);
-// Of a float32 vector.
+// A snapshot of a float32 vector.
 v1::Snapshot MakeSnapshot(const std::string& probe, std::uint64_t replay,
                           const std::vector<float>& values);
 FakeAnswer ErrorAnswer(v1::Error::Code code, const std::string& message);

@@ -1,7 +1,7 @@
 // A small job with six probes, for tests that harm it. Replay n of each probe holds n, except in
 // "expected", which is compared and holds 7.
 //
-//   six_probes_job ROUNDS [MORE]...   runs so many rounds, tells what it did, waits for a line on
+//   six_probes_job ROUNDS [MORE]...   runs so many rounds, prints what it did, waits for a line on
 //                                     stdin, and goes on with so many more
 //
 // After each part, prints one line per probe, and what was thrown meanwhile: probe NAME done DONE

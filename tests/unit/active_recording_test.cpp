@@ -18,7 +18,7 @@ using recording::RecordingReader;
 using recording::StopReason;
 using testing::ElementsAre;
 
-// Of one slot.
+// A recording of one slot.
 class Recorded : public testing::Test {
  protected:
   // `every` > 1: as the job registered it to be on the disk.

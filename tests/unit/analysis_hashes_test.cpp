@@ -52,7 +52,7 @@ TEST(Diff, StatisticsThatAgreeInAllAndInTheHashAreTheSameAndItIsSaidByWhat) {
             "same by hash and statistics; values were not recorded: 1 snapshot of 1 probe over 1 "
             "replay");
   EXPECT_EQ(DiffJson(a, b, DiffOf(a, b))["equal"]["statistics"], 1);
-  MemorySource values;  // beside somebody who has the values
+  MemorySource values;  // a source that has the values
   values.Add(values.AddSlot("x", {3}), 1, {1, -2, 3.5});
   EXPECT_EQ(DiffOf(a, values).equal.statistics, 1u);
   EXPECT_EQ(DiffOf(values, b).equal.statistics, 1u);

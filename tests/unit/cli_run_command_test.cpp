@@ -230,7 +230,7 @@ TEST_F(CommandsTest, EndedJobsAreShownOnRequestOrIfThereIsNothingElse) {
   EXPECT_THAT(Cli({"probes"}).out, AllOf(HasSubstr("head"), Not(HasSubstr("blk3.attn"))));
   const std::string all = Cli({"probes", "-a"}).out;
   EXPECT_LT(all.find("blk3.attn"), all.find("head")) << "the newest last";
-  // The fake daemon does not select; the command leaves out what is no session's.
+  // The fake daemon does not select; the command leaves out what belongs to no session.
   EXPECT_THAT(Cli({"status", "new-2"}).out,
               AllOf(HasSubstr("/runs/a.cgrec"), Not(HasSubstr("skipped"))));
 }

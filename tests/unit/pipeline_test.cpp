@@ -48,7 +48,8 @@ TEST(CleanText, KeepsTextsApartThatDifferInWhatItReplaces) {
   std::set<std::string> clean;
   for (const std::string& text : texts) clean.insert(CleanText(text));
   EXPECT_EQ(clean.size(), texts.size());
-  EXPECT_EQ(CleanText(R"(C:\x\new a\x)"), R"(C:\x\new a\x)") << "what is no such byte stays";
+  EXPECT_EQ(CleanText(R"(C:\x\new a\x)"), R"(C:\x\new a\x)")
+      << "text that is not an escaped byte stays";
 }
 
 // --- identity ------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ TEST(FreeRanges, GivesWhatItTookAndMergesNeighboursOfOneAreaOnly) {
   EXPECT_FALSE(free.Take(1));
   EXPECT_TRUE(free.Give({1, 0}, 100));
   EXPECT_TRUE(free.Give({2, 100}, 100));
-  EXPECT_FALSE(free.Take(101)) << "two areas are no neighbours";
+  EXPECT_FALSE(free.Take(101)) << "two areas are not neighbours";
   EXPECT_EQ(free.Take(60), (FreeRanges::Place{1, 0}));
   EXPECT_EQ(free.Take(60), (FreeRanges::Place{2, 100}));
   EXPECT_EQ(free.Take(40), (FreeRanges::Place{1, 60}));
