@@ -20,8 +20,8 @@ struct Candidate {
 // Whether memory lacks replay `replay` of the slot, or values that are wanted, and the ring may
 // still hold them.
 bool RingMayHave(const Candidate& candidate, std::int64_t replay, bool metadata_only);
-// Adds the replay to the history if the ring has it. Waits for the ingest thread. Thread: any
-// other.
+// Adds the replay to the history if the ring has it. Waits for the ingest thread.
+// Thread: any other.
 void AddFromRing(Candidate* candidate, std::int64_t replay, pipeline::RingReads* rings);
 
 // Drops slots whose graph is gone if a living graph has that replay: a job that captures its model

@@ -92,8 +92,8 @@ void FillRandom(void* out, std::size_t bytes) {
 }
 
 // The file gets its final name only when it is complete and locked. Until the lock is taken, a
-// process that cleans up (ReclaimDeadSegments) may take it for a dead producer's. Fails: nullopt if
-// such a process removed it.
+// process that cleans up (ReclaimDeadSegments) may take it for a dead producer's.
+// Fails: nullopt if such a process removed it.
 std::optional<SharedFile> TryCreateControlFile(const layout::SegmentHeader& header) {
   const std::string name = OwnPrefix() + Hex(header.uuid);
   SharedFile control = SharedFile::Create("." + name, layout::kControlBytes);

@@ -8,7 +8,7 @@ namespace cgdebug::test {
 // As in SQLite's own tests: in the tested process, the n-th call of one kind fails, once.
 //
 //   CGDEBUG_FAIL_FILE   a file of at least sizeof(FailPlan), mapped by each process
-//   CGDEBUG_FAIL_IN the program in which it fails (its name in /proc/PID/comm)
+//   CGDEBUG_FAIL_IN     the program in which it fails (its name in /proc/PID/comm)
 //
 // tests/python/failing_calls.py knows the same layout.
 enum class FailKind : std::uint32_t {

@@ -4,8 +4,9 @@
 //   six_probes_job ROUNDS [MORE]...   runs so many rounds, prints what it did, waits for a line on
 //                                     stdin, and goes on with so many more
 //
-// After each part, prints one line per probe, and what was thrown meanwhile: probe NAME done DONE
-//   accepted N consumed N lost N verdict N compared N error NAME TEXT
+// After each part, prints one line per probe, and what was thrown meanwhile:
+//   probe NAME done DONE accepted N consumed N lost N verdict N compared N
+//   error NAME TEXT
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """What a probe costs the compute path, compared with the obvious ways to write one.
 
-20 spin kernels of 50 us in a captured graph, a probe after every second one. Microseconds per
-  probe: main added to the end of the compute path (external events in the graph) replay added to
-  back-to-back replays
+20 spin kernels of 50 us in a captured graph, a probe after every second one. Microseconds per probe:
+  main    added to the end of the compute path (external events in the graph)
+  replay  added to back-to-back replays
   launch  CPU time of one graph.replay()
 Variants take turns over `--rounds` rounds; medians. `link` is the time the bytes of a probe take
 through the copy engine, measured in the same run.

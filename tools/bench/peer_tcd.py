@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""Comparison with torch-cudagraph-debug 0.2.0: the same model and probes, every replay recorded or
-compared.
+"""Comparison with torch-cudagraph-debug 0.2.0: the same model and probes, each replay recorded or compared.
 
-A chain of 32 bf16 matmuls, a probe after each. Microseconds added per replay and probe: one a
-  replay with a pause behind it, as in a step that does other work too sustained back-to-back
-  replays
+A chain of 32 bf16 matmuls, a probe after each. Microseconds added per replay and probe:
+  one        a replay with a pause behind it, as in a step that does other work too
+  sustained  back-to-back replays
 The peer's RecordAction keeps the last replay only; cgdebug keeps the last eight. cgdebug compares
 in its daemon, which this script starts; in the sustained case the job waits for the daemon (policy
 wait).
