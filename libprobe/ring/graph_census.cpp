@@ -97,41 +97,39 @@ GraphCensus ReadGraphs(const std::byte* table) {
 GraphCensusWriter::GraphCensusWriter(std::byte* table)
     : table_(reinterpret_cast<GraphTable*>(table)) {}
 
-GraphEntry& GraphCensusWriter::entry(const Own& own) const {
-  return Entries(table_)[&own - own_.data()];
-}
-
 template <typename Change>
-void GraphCensusWriter::Write(Own* own, Change change) {
-  GraphEntry& shared = entry(*own);
-  StoreRelaxed(shared.word, layout::GraphWord(++own->version, own->state));
+void GraphCensusWriter::Write(std::size_t index, Change change) {
+  Own& own = own_[index];
+  GraphEntry& shared = Entries(table_)[index];
+  StoreRelaxed(shared.word, layout::GraphWord(++own.version, own.state));
   std::atomic_thread_fence(std::memory_order_release);  // W1, pairs with R2
   change(shared);
-  StoreRelease(shared.word, layout::GraphWord(++own->version, own->state));  // W2, pairs with R1
+  StoreRelease(shared.word, layout::GraphWord(++own.version, own.state));  // W2, pairs with R1
 }
 
-const GraphCensusWriter::Own* GraphCensusWriter::FindId(std::uint64_t graph_id) const {
-  const auto found = std::find_if(own_.rbegin(), own_.rend(), [&](const Own& own) {
-    return own.graph_id == graph_id && own.state != GraphState::kEmpty;
-  });
-  return found == own_.rend() ? nullptr : &*found;
+std::optional<std::size_t> GraphCensusWriter::FindId(std::uint64_t graph_id) const {
+  for (std::size_t i = own_.size(); i-- > 0;) {
+    if (own_[i].graph_id == graph_id && own_[i].state != GraphState::kEmpty) return i;
+  }
+  return std::nullopt;
 }
 
-GraphCensusWriter::Own* GraphCensusWriter::FindOrder(std::uint64_t order) {
-  const auto found =
-      std::find_if(own_.rbegin(), own_.rend(), [&](const Own& own) { return own.order == order; });
-  return found == own_.rend() ? nullptr : &*found;
+std::optional<std::size_t> GraphCensusWriter::FindOrder(std::uint64_t order) const {
+  for (std::size_t i = own_.size(); i-- > 0;) {
+    if (own_[i].order == order) return i;
+  }
+  return std::nullopt;
 }
 
 std::uint64_t GraphCensusWriter::IdOf(std::uint64_t order) const {
-  const Own* own = const_cast<GraphCensusWriter*>(this)->FindOrder(order);
-  return own == nullptr ? 0 : own->graph_id;
+  const std::optional<std::size_t> index = FindOrder(order);
+  return index ? own_[*index].graph_id : 0;
 }
 
 std::size_t GraphCensusWriter::counter(std::uint64_t order) const {
-  const Own* own = const_cast<GraphCensusWriter*>(this)->FindOrder(order);
-  if (own == nullptr) return 0;
-  const auto* place = reinterpret_cast<const std::byte*>(&entry(*own).replays);
+  const std::optional<std::size_t> index = FindOrder(order);
+  if (!index) return 0;
+  const auto* place = reinterpret_cast<const std::byte*>(&Entries(table_)[*index].replays);
   return static_cast<std::size_t>(place - table()) / sizeof(std::uint64_t);
 }
 
@@ -157,11 +155,11 @@ GraphCensusWriter::Alike* GraphCensusWriter::AlikeOf(const Own& own) {
 
 std::uint64_t GraphCensusWriter::Begin(std::uint64_t graph_id, const std::string& label,
                                        const std::string& stack, bool counted) {
-  const std::uint64_t order = table_->captures + 1;
+  const std::uint64_t order = ++counts_.captures;
   StoreRelaxed(table_->captures, order);
   const std::optional<std::size_t> index = FreeEntry();
   if (!index) {
-    Add(table_->unlisted, std::uint64_t{1});
+    StoreRelaxed(table_->unlisted, ++counts_.unlisted);
     return order;
   }
   Own& own = own_[*index];
@@ -178,7 +176,7 @@ std::uint64_t GraphCensusWriter::Begin(std::uint64_t graph_id, const std::string
   } else {
     ++alike->captured;
   }
-  Write(&own, [&](GraphEntry& shared) {
+  Write(*index, [&](GraphEntry& shared) {
     StoreRelaxed(shared.replays, counted ? 0 : layout::kUnknownCount);
     StoreRelaxed(shared.order, order);
     StoreRelaxed(shared.graph_id, graph_id);
@@ -200,23 +198,26 @@ std::uint64_t GraphCensusWriter::Begin(std::uint64_t graph_id, const std::string
 
 void GraphCensusWriter::AddProbe(std::uint64_t graph_id, std::uint64_t bytes,
                                  const std::string& label) {
-  auto* own = const_cast<Own*>(FindId(graph_id));
-  if (own == nullptr) return;
-  Write(own, [&](GraphEntry& shared) {
-    StoreRelaxed(shared.probes, shared.probes + 1);
-    StoreRelaxed(shared.probe_bytes, shared.probe_bytes + bytes);
+  const std::optional<std::size_t> index = FindId(graph_id);
+  if (!index) return;
+  Own& own = own_[*index];
+  ++own.probes;
+  own.probe_bytes += bytes;
+  Write(*index, [&](GraphEntry& shared) {
+    StoreRelaxed(shared.probes, own.probes);
+    StoreRelaxed(shared.probe_bytes, own.probe_bytes);
     CopyText(shared.label, sizeof(shared.label), label);
   });
 }
 
 void GraphCensusWriter::End(std::uint64_t order, std::optional<std::uint64_t> nodes, bool failed,
                             const std::string& label) {
-  Own* own = FindOrder(order);
-  if (failed) Add(table_->failed, std::uint64_t{1});
-  if (!failed && nodes == std::uint64_t{0}) Add(table_->empty, std::uint64_t{1});
-  if (own == nullptr || own->state != GraphState::kCapturing) return;
-  own->state = failed ? GraphState::kFailed : GraphState::kLive;
-  Write(own, [&](GraphEntry& shared) {
+  const std::optional<std::size_t> index = FindOrder(order);
+  if (failed) StoreRelaxed(table_->failed, ++counts_.failed);
+  if (!failed && nodes == std::uint64_t{0}) StoreRelaxed(table_->empty, ++counts_.empty);
+  if (!index || own_[*index].state != GraphState::kCapturing) return;
+  own_[*index].state = failed ? GraphState::kFailed : GraphState::kLive;
+  Write(*index, [&](GraphEntry& shared) {
     StoreRelaxed(shared.nodes, nodes.value_or(layout::kUnknownCount));
     StoreRelaxed(shared.ended_ns, layout::RealtimeNs());
     if (!label.empty()) CopyText(shared.label, sizeof(shared.label), label);
@@ -224,28 +225,27 @@ void GraphCensusWriter::End(std::uint64_t order, std::optional<std::uint64_t> no
 }
 
 void GraphCensusWriter::SetPool(std::uint64_t order, std::uint64_t first, std::uint64_t second) {
-  Own* own = FindOrder(order);
-  if (own == nullptr) return;
-  Write(own, [&](GraphEntry& shared) {
+  const std::optional<std::size_t> index = FindOrder(order);
+  if (!index) return;
+  Write(*index, [&](GraphEntry& shared) {
     StoreRelaxed(shared.pool[0], first);
     StoreRelaxed(shared.pool[1], second);
   });
 }
 
 void GraphCensusWriter::Gone(std::uint64_t order) {
-  Own* own = FindOrder(order);
-  if (own == nullptr || own->state == GraphState::kGone || own->state == GraphState::kFailed) {
-    return;
-  }
-  if (Alike* alike = AlikeOf(*own)) ++alike->gone;
-  Add(table_->gone, std::uint64_t{1});
-  own->state = GraphState::kGone;
-  Write(own, [](GraphEntry&) {});
+  const std::optional<std::size_t> index = FindOrder(order);
+  if (!index) return;
+  Own& own = own_[*index];
+  if (own.state == GraphState::kGone || own.state == GraphState::kFailed) return;
+  if (Alike* alike = AlikeOf(own)) ++alike->gone;
+  StoreRelaxed(table_->gone, ++counts_.gone);
+  own.state = GraphState::kGone;
+  Write(*index, [](GraphEntry&) {});
 }
 
 void GraphCensusWriter::GoneById(std::uint64_t graph_id) {
-  const Own* own = FindId(graph_id);
-  if (own != nullptr) Gone(own->order);
+  if (const std::optional<std::size_t> index = FindId(graph_id)) Gone(own_[*index].order);
 }
 
 }  // namespace cgdebug::ring

@@ -21,6 +21,7 @@ using layout::GraphFacts;
 // Requires: `table` has kGraphTableBytes and is aligned to a page.
 GraphCensus ReadGraphs(const std::byte* table);
 
+// Shared memory never steers it: whatever it needs again, it keeps itself.
 // Thread: one call at a time (the probe table's mutex), but for the counters of replays.
 class GraphCensusWriter {
  public:
@@ -40,19 +41,20 @@ class GraphCensusWriter {
   void Gone(std::uint64_t order);
   void GoneById(std::uint64_t graph_id);
 
-  bool Has(std::uint64_t graph_id) const { return FindId(graph_id) != nullptr; }
+  bool Has(std::uint64_t graph_id) const { return FindId(graph_id).has_value(); }
   std::uint64_t IdOf(std::uint64_t order) const;  // 0: it has no entry
   // The 64-bit word of the table that counts the replays of this graph; 0 without an entry.
   std::size_t counter(std::uint64_t order) const;
   std::byte* table() const { return reinterpret_cast<std::byte*>(table_); }
 
  private:
-  // Own copies: shared memory must not steer the writer.
   struct Own {
     layout::GraphState state = layout::GraphState::kEmpty;
     std::uint64_t order = 0;
     std::uint64_t graph_id = 0;
     std::uint64_t version = 0;
+    std::uint64_t probes = 0;
+    std::uint64_t probe_bytes = 0;
     std::string label;
     std::string stack;
   };
@@ -60,16 +62,23 @@ class GraphCensusWriter {
     std::uint64_t captured = 0;
     std::uint64_t gone = 0;
   };
-  const Own* FindId(std::uint64_t graph_id) const;
-  Own* FindOrder(std::uint64_t order);
+  // The place in own_ of the newest graph that is meant.
+  std::optional<std::size_t> FindId(std::uint64_t graph_id) const;
+  std::optional<std::size_t> FindOrder(std::uint64_t order) const;
   std::optional<std::size_t> FreeEntry();
-  layout::GraphEntry& entry(const Own& own) const;
   Alike* AlikeOf(const Own& own);
   // Calls `change` on the entry between W1 and W2, and then shows it in its own state.
   template <typename Change>
-  void Write(Own* own, Change change);
+  void Write(std::size_t index, Change change);
 
   layout::GraphTable* table_;
+  struct {
+    std::uint64_t captures = 0;
+    std::uint64_t unlisted = 0;
+    std::uint64_t failed = 0;
+    std::uint64_t empty = 0;
+    std::uint64_t gone = 0;
+  } counts_;  // as in the table
   std::vector<Own> own_;
   std::unordered_map<std::string, Alike> alike_;  // by label and stack
 };

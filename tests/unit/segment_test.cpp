@@ -183,6 +183,29 @@ TEST(GraphCensus, AFullTableCountsWhatItDoesNotList) {
   EXPECT_EQ(census.graphs.back().graph_id, 10000u);
 }
 
+TEST(GraphCensus, WhatOthersWriteIntoTheTableIsNotCountedOn) {
+  const auto table = std::make_unique<CensusTable>();
+  GraphCensusWriter writer(table->bytes);
+  const std::uint64_t first = writer.Begin(7, "", "a", true);
+  writer.AddProbe(7, 64, "");
+  std::memset(table->bytes, 0x5a, sizeof(table->bytes));
+  writer.AddProbe(7, 64, "");
+  const std::uint64_t second = writer.Begin(8, "", "a", true);
+  EXPECT_EQ(second, first + 1);
+  writer.End(first, 3, /*failed=*/true, "");
+  writer.End(second, 0, /*failed=*/false, "");
+  writer.Gone(second);
+  const GraphCensus census = ReadGraphs(table->bytes);
+  EXPECT_EQ(census.captures, 2u);
+  EXPECT_EQ(census.failed, 1u);
+  EXPECT_EQ(census.empty, 1u);
+  EXPECT_EQ(census.gone, 1u);
+  ASSERT_EQ(census.graphs.size(), 2u);
+  EXPECT_EQ(census.graphs[0].order, second);
+  EXPECT_EQ(census.graphs[1].probes, 2u);
+  EXPECT_EQ(census.graphs[1].probe_bytes, 128u);
+}
+
 TEST(GraphCensus, AReaderNeverMixesTwoGraphsOfOneEntry) {
   const auto table = std::make_unique<CensusTable>();
   GraphCensusWriter writer(table->bytes);
