@@ -227,16 +227,16 @@ TEST_F(DamagedRecording, AnIndexThatNamesARecordTwiceIsNotBelieved) {
   using layout::RecordType;
   Index index;
   index.first_number = 1;
-  index.others = {append(RecordType::kSession, Encode(testing_support::SessionOf())),
-                  append(RecordType::kSlot, Encode(testing_support::FloatSlot(0, "x", 8, 0))),
-                  append(RecordType::kLoss, Encode(Loss{.count = 1}))};
+  index.others = {append(RecordType::kSession, EncodeFields(testing_support::SessionOf())),
+                  append(RecordType::kSlot, EncodeFields(testing_support::FloatSlot(0, "x", 8, 0))),
+                  append(RecordType::kLoss, EncodeFields(Loss{.count = 1}))};
   index.others.push_back(index.others.back());
   End end;
-  end.index_offset = append(RecordType::kIndex, Encode(index));
-  while (Encode(end).size() < layout::kEndRecordBytes - sizeof(layout::RecordHeader)) {
+  end.index_offset = append(RecordType::kIndex, EncodeFields(index));
+  while (EncodeFields(end).size() < layout::kEndRecordBytes - sizeof(layout::RecordHeader)) {
     end.padding.push_back('\0');
   }
-  append(RecordType::kClose, Encode(end));
+  append(RecordType::kClose, EncodeFields(end));
   ASSERT_TRUE(segment->Trim().ok());
   const auto reader = RecordingReader::Open(path_);
   ASSERT_TRUE(reader.ok()) << reader.error().message;
@@ -255,17 +255,17 @@ TEST_F(DamagedRecording, AChainOfIndexesThatBeginsTooLateIsNotBelieved) {
     return offset;
   };
   using layout::RecordType;
-  append(RecordType::kSession, Encode(testing_support::SessionOf()));
-  append(RecordType::kSlot, Encode(testing_support::FloatSlot(0, "x", 8, 0)));
+  append(RecordType::kSession, EncodeFields(testing_support::SessionOf()));
+  append(RecordType::kSlot, EncodeFields(testing_support::FloatSlot(0, "x", 8, 0)));
   Index index;
   index.first_number = 3;
-  index.others = {append(RecordType::kLoss, Encode(Loss{.count = 1}))};
+  index.others = {append(RecordType::kLoss, EncodeFields(Loss{.count = 1}))};
   End end;
-  end.index_offset = append(RecordType::kIndex, Encode(index));
-  while (Encode(end).size() < layout::kEndRecordBytes - sizeof(layout::RecordHeader)) {
+  end.index_offset = append(RecordType::kIndex, EncodeFields(index));
+  while (EncodeFields(end).size() < layout::kEndRecordBytes - sizeof(layout::RecordHeader)) {
     end.padding.push_back('\0');
   }
-  append(RecordType::kClose, Encode(end));
+  append(RecordType::kClose, EncodeFields(end));
   ASSERT_TRUE(segment->Trim().ok());
   const auto reader = RecordingReader::Open(path_);
   ASSERT_TRUE(reader.ok()) << reader.error().message;

@@ -42,7 +42,7 @@ TEST(RecordingMeta, ProtobufReadsWhatIsWritten) {
   snapshot.stats.first_nonfinite = 0;
   snapshot.stats.histogram = {1, 2, 3, 0, 0, 0, 0, kMax};
   pb::Snapshot parsed;
-  ASSERT_TRUE(parsed.ParseFromString(Encode(snapshot)));
+  ASSERT_TRUE(parsed.ParseFromString(EncodeFields(snapshot)));
   EXPECT_EQ(parsed.slot(), 300u);
   EXPECT_EQ(parsed.ordinal(), kMax);
   EXPECT_EQ(parsed.step(), -1);
@@ -68,7 +68,7 @@ TEST(RecordingMeta, ProtobufReadsWhatIsWritten) {
   slot.shard = "S(0) of [8] at (1) of dp=2, from [4]";
   slot.op = "17 aten.mm.default 3 5";
   pb::Slot parsed_slot;
-  ASSERT_TRUE(parsed_slot.ParseFromString(Encode(slot)));
+  ASSERT_TRUE(parsed_slot.ParseFromString(EncodeFields(slot)));
   EXPECT_EQ(parsed_slot.probe(), "blk3.attn");
   EXPECT_EQ(parsed_slot.shape(2), kMax);
   EXPECT_EQ(parsed_slot.id(), 9u);
@@ -79,7 +79,7 @@ TEST(RecordingMeta, ProtobufReadsWhatIsWritten) {
   index.runs = {{1, 2, 3, 4, 5, 6}, {7, 8, 9, 10, 11, 12}};
   index.others = {4096, 8192};
   pb::Index parsed_index;
-  ASSERT_TRUE(parsed_index.ParseFromString(Encode(index)));
+  ASSERT_TRUE(parsed_index.ParseFromString(EncodeFields(index)));
   ASSERT_EQ(parsed_index.runs_size(), 2);
   EXPECT_EQ(parsed_index.runs(1).last_ordinal(), 12u);
   EXPECT_EQ(parsed_index.others(1), 8192u);
@@ -208,11 +208,11 @@ TEST(RecordingMeta, AControlGoesThroughAMessageWhole) {
 
 TEST(RecordingMeta, AHashThatIsNotThereIsNotOneOfZero) {
   Snapshot snapshot;
-  EXPECT_FALSE(Decode<Snapshot>(Encode(snapshot))->stats.has_hash);
+  EXPECT_FALSE(DecodeFields<Snapshot>(EncodeFields(snapshot))->stats.has_hash);
   snapshot.stats.has_hash = true;
-  EXPECT_TRUE(Decode<Snapshot>(Encode(snapshot))->stats.has_hash);
+  EXPECT_TRUE(DecodeFields<Snapshot>(EncodeFields(snapshot))->stats.has_hash);
   snapshot.stats.hash = kMax;
-  EXPECT_EQ(Decode<Snapshot>(Encode(snapshot))->stats.hash, kMax);
+  EXPECT_EQ(DecodeFields<Snapshot>(EncodeFields(snapshot))->stats.hash, kMax);
 }
 
 TEST(RecordingMeta, WhatProtobufWritesIsRead) {
@@ -221,14 +221,14 @@ TEST(RecordingMeta, WhatProtobufWritesIsRead) {
   mark.set_slot(-1);
   mark.set_step(-7);
   mark.set_text("why");
-  const auto read = Decode<Mark>(mark.SerializeAsString());
+  const auto read = DecodeFields<Mark>(mark.SerializeAsString());
   ASSERT_TRUE(read.has_value());
   EXPECT_EQ(read->slot, Mark::kNoSlot);
   EXPECT_EQ(read->step, -7);
   EXPECT_EQ(read->text, "why");
 
   // A field that is not there is 0, whatever the struct begins with.
-  const auto empty = Decode<Session>("");
+  const auto empty = DecodeFields<Session>("");
   ASSERT_TRUE(empty.has_value());
   EXPECT_EQ(empty->rank, 0);
   EXPECT_EQ(empty->world_size, 0);
@@ -237,7 +237,7 @@ TEST(RecordingMeta, WhatProtobufWritesIsRead) {
   session.set_rank(-1);
   session.set_label("train");
   session.set_id(3);
-  const auto read_session = Decode<Session>(session.SerializeAsString());
+  const auto read_session = DecodeFields<Session>(session.SerializeAsString());
   ASSERT_TRUE(read_session.has_value());
   EXPECT_EQ(read_session->rank, -1);
   EXPECT_EQ(read_session->id, 3u);
@@ -245,19 +245,20 @@ TEST(RecordingMeta, WhatProtobufWritesIsRead) {
 
 TEST(RecordingMeta, AnyBytesAreReadOrRefused) {
   std::mt19937 random(3);
-  std::string good = Encode(Snapshot{});
+  std::string good = EncodeFields(Snapshot{});
   for (int i = 0; i < 100'000; ++i) {
     std::string bytes = good;
     bytes.resize(random() % 64, static_cast<char>(random()));
     for (int change = 0; change < 4 && !bytes.empty(); ++change) {
       bytes[random() % bytes.size()] = static_cast<char>(random());
     }
-    (void)Decode<Snapshot>(bytes);
-    (void)Decode<Index>(bytes);
-    (void)Decode<Slot>(bytes);
+    (void)DecodeFields<Snapshot>(bytes);
+    (void)DecodeFields<Index>(bytes);
+    (void)DecodeFields<Slot>(bytes);
   }
-  EXPECT_FALSE(Decode<Snapshot>("\x0a\xff").has_value());  // a length that goes on beyond the end
-  EXPECT_FALSE(Decode<Snapshot>("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff").has_value());
+  EXPECT_FALSE(
+      DecodeFields<Snapshot>("\x0a\xff").has_value());  // a length that goes on beyond the end
+  EXPECT_FALSE(DecodeFields<Snapshot>("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff").has_value());
 }
 
 }  // namespace

@@ -64,9 +64,9 @@ class Rows {
   bool Add(const Record& record, std::uint32_t segment) {
     switch (record.type()) {
       case RecordType::kSession:
-        return AddSession(Decode<Session>(record.meta));
+        return AddSession(DecodeFields<Session>(record.meta));
       case RecordType::kSlot:
-        return AddSlot(Decode<Slot>(record.meta));
+        return AddSlot(DecodeFields<Slot>(record.meta));
       case RecordType::kSnapshot:
         return AddSnapshot(record, segment);
       case RecordType::kLoss:
@@ -96,7 +96,7 @@ class Rows {
                       s->op.empty() ? std::nullopt : std::optional(s->op));
   }
   bool AddSnapshot(const Record& record, std::uint32_t segment) {
-    const auto s = Decode<Snapshot>(record.meta);
+    const auto s = DecodeFields<Snapshot>(record.meta);
     if (!s) return true;
     const std::uint64_t hash = s->stats_only ? s->payload_hash : record.header.payload_hash;
     SnapshotRow row{.number = record.header.number,
@@ -117,13 +117,13 @@ class Rows {
     return snapshot_.Run(row);
   }
   bool AddLoss(const Record& record) {
-    const auto s = Decode<Loss>(record.meta);
+    const auto s = DecodeFields<Loss>(record.meta);
     if (!s) return true;
     return loss_.Run(record.header.number, s->slot, ToText(s->cause), s->count, s->first_ordinal,
                      s->last_ordinal, s->after_replay, s->before_replay, s->timestamp_ns);
   }
   bool AddMark(const Record& record) {
-    const auto s = Decode<Mark>(record.meta);
+    const auto s = DecodeFields<Mark>(record.meta);
     if (!s) return true;
     return mark_.Run(record.header.number, static_cast<std::uint32_t>(s->kind), s->session,
                      OrNull(s->slot, Mark::kNoSlot), s->replay, OrNull(s->step, -1),

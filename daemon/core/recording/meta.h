@@ -1,12 +1,14 @@
-// meta.h: the meta blocks of records to and from bytes.
+// meta.h: the meta blocks that only the format itself needs, beside those of types.h.
+//
+// EncodeFields() writes any of them, DecodeFields() reads it (field_codec.h). What a value means is
+// not looked at: that a slot exists, that a shape fits its bytes.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "daemon/core/base/field_codec.h"
 #include "daemon/core/recording/types.h"
 #include "proto/layout/recording_layout.h"
 
@@ -90,35 +92,5 @@ struct End {
     visit(Field{15, "padding"}, self.padding);
   }
 };
-
-std::string Encode(const Session& session);
-std::string Encode(const Slot& slot);
-std::string Encode(const Snapshot& snapshot);
-std::string Encode(const Loss& loss);
-std::string Encode(const Mark& mark);
-std::string Encode(const Commit& commit);
-std::string Encode(const Index& index);
-std::string Encode(const End& end);
-
-// Empty for bytes that are no such message. Unknown fields are skipped. What a value means is not
-// looked at: that a slot exists, that a shape fits its bytes.
-template <typename T>
-std::optional<T> Decode(std::string_view bytes);
-template <>
-std::optional<Session> Decode(std::string_view bytes);
-template <>
-std::optional<Slot> Decode(std::string_view bytes);
-template <>
-std::optional<Snapshot> Decode(std::string_view bytes);
-template <>
-std::optional<Loss> Decode(std::string_view bytes);
-template <>
-std::optional<Mark> Decode(std::string_view bytes);
-template <>
-std::optional<Commit> Decode(std::string_view bytes);
-template <>
-std::optional<Index> Decode(std::string_view bytes);
-template <>
-std::optional<End> Decode(std::string_view bytes);
 
 }  // namespace cgdebug::recording

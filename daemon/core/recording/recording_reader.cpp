@@ -183,7 +183,7 @@ Result<Record> RecordingReader::ReadRecord(const SnapshotRef& ref) const {
 Result<Snapshot> RecordingReader::Read(const SnapshotRef& ref) const {
   const auto record = ReadRecord(ref);
   if (!record.ok()) return record.error();
-  auto snapshot = Decode<Snapshot>(record->meta);
+  auto snapshot = DecodeFields<Snapshot>(record->meta);
   const bool matches =
       snapshot && snapshot->slot == ref.slot && snapshot->slot < slots_.size() &&
       snapshot->replay == ref.replay &&
@@ -286,7 +286,7 @@ bool RecordingReader::LoadByIndex(std::size_t place) {
   Segment& segment = *segments_[place];
   const SegmentFile& file = *segment.file;
   if (const auto end_record = file.ReadEnd()) {
-    const auto end = Decode<End>(end_record->meta);
+    const auto end = DecodeFields<End>(end_record->meta);
     if (!end ||
         !TakeIndexes(place, end->index_offset, end_record->header.number, end_record->offset)) {
       return false;
@@ -319,7 +319,7 @@ bool RecordingReader::TakeIndexes(std::size_t place, std::uint64_t last_index,
   for (std::uint64_t offset = last_index; offset != 0;) {
     Found found;
     if (offset >= before || file.Read(offset, &found.record) != ReadStatus::kRecord) return false;
-    auto index = Decode<Index>(found.record.meta);
+    auto index = DecodeFields<Index>(found.record.meta);
     if (found.record.type() != RecordType::kIndex || !index ||
         found.record.header.number + 1 != next_number) {
       return false;
@@ -386,7 +386,7 @@ std::vector<IndexRow> RecordingReader::LoadRows(std::size_t place, std::uint64_t
   rows.clear();
   SegmentWalk walk(file, begin, {.end = record.offset});
   while (const Record* found = walk.Next()) {
-    const auto snapshot = Decode<Snapshot>(found->meta);
+    const auto snapshot = DecodeFields<Snapshot>(found->meta);
     if (found->type() == RecordType::kSnapshot && snapshot) {
       rows.push_back({snapshot->slot, 0, snapshot->ordinal, snapshot->replay, found->offset});
     }
@@ -436,7 +436,7 @@ void RecordingReader::Accept(std::size_t place, const Record& record, std::vecto
   closed_ = false;
   switch (record.type()) {
     case RecordType::kSnapshot: {
-      const auto snapshot = Decode<Snapshot>(record.meta);
+      const auto snapshot = DecodeFields<Snapshot>(record.meta);
       if (snapshot && snapshot->slot < slots_.size()) {
         rows->push_back({snapshot->slot, 0, snapshot->ordinal, snapshot->replay, record.offset});
       } else {
@@ -449,7 +449,7 @@ void RecordingReader::Accept(std::size_t place, const Record& record, std::vecto
     case RecordType::kClose: {
       segments_[place]->ended = true;
       segments_[place]->scanned = record.next();
-      const auto end = Decode<End>(record.meta);
+      const auto end = DecodeFields<End>(record.meta);
       closed_ = end.has_value() && record.type() == RecordType::kClose;
       if (closed_) stop_reason_ = end->reason;
       return;
@@ -465,14 +465,14 @@ void RecordingReader::AcceptOther(const Record& record) {
   const std::uint64_t most = bytes() / layout::kRecordAlignment;
   switch (record.type()) {
     case RecordType::kSession: {
-      auto session = Decode<Session>(record.meta);
+      auto session = DecodeFields<Session>(record.meta);
       if (!session || session->id >= most) return;
       if (session->id >= sessions_.size()) sessions_.resize(session->id + 1);
       if (sessions_[session->id].uuid.empty()) sessions_[session->id] = *std::move(session);
       return;
     }
     case RecordType::kSlot: {
-      auto slot = Decode<Slot>(record.meta);
+      auto slot = DecodeFields<Slot>(record.meta);
       if (!slot || slot->id >= most || slot->session >= sessions_.size()) return;
       if (slot->shape.size() > layout::kMaxDims ||
           numerics::PayloadBytes(slot->dtype, slot->shape) != slot->payload_bytes) {
@@ -486,15 +486,15 @@ void RecordingReader::AcceptOther(const Record& record) {
       return;
     }
     case RecordType::kLoss:
-      if (auto loss = Decode<Loss>(record.meta); loss && loss->slot < slots_.size()) {
+      if (auto loss = DecodeFields<Loss>(record.meta); loss && loss->slot < slots_.size()) {
         losses_.push_back(*loss);
       }
       return;
     case RecordType::kMark:
-      if (auto mark = Decode<Mark>(record.meta)) marks_.push_back(*std::move(mark));
+      if (auto mark = DecodeFields<Mark>(record.meta)) marks_.push_back(*std::move(mark));
       return;
     case RecordType::kCommit:
-      if (const auto commit = Decode<Commit>(record.meta)) {
+      if (const auto commit = DecodeFields<Commit>(record.meta)) {
         durable_number_ = std::max(durable_number_, commit->number);
       }
       return;
@@ -573,22 +573,22 @@ namespace {
 bool MetaIsReadable(const Record& record) {
   switch (record.type()) {
     case RecordType::kSession:
-      return Decode<Session>(record.meta).has_value();
+      return DecodeFields<Session>(record.meta).has_value();
     case RecordType::kSlot:
-      return Decode<Slot>(record.meta).has_value();
+      return DecodeFields<Slot>(record.meta).has_value();
     case RecordType::kSnapshot:
-      return Decode<Snapshot>(record.meta).has_value();
+      return DecodeFields<Snapshot>(record.meta).has_value();
     case RecordType::kLoss:
-      return Decode<Loss>(record.meta).has_value();
+      return DecodeFields<Loss>(record.meta).has_value();
     case RecordType::kMark:
-      return Decode<Mark>(record.meta).has_value();
+      return DecodeFields<Mark>(record.meta).has_value();
     case RecordType::kCommit:
-      return Decode<Commit>(record.meta).has_value();
+      return DecodeFields<Commit>(record.meta).has_value();
     case RecordType::kIndex:
-      return Decode<Index>(record.meta).has_value();
+      return DecodeFields<Index>(record.meta).has_value();
     case RecordType::kRoll:
     case RecordType::kClose:
-      return Decode<End>(record.meta).has_value();
+      return DecodeFields<End>(record.meta).has_value();
   }
   return true;  // of a later version
 }

@@ -117,12 +117,13 @@ Result<void> RecordingWriter::StartSegment(std::uint32_t segment) {
   rows_.clear();
   others_.clear();
   for (const Session& session : sessions_) {
-    if (auto written = Write(RecordType::kSession, Encode(session), {}, 0); !written.ok()) {
+    if (auto written = Write(RecordType::kSession, EncodeFields(session), {}, 0); !written.ok()) {
       return written;
     }
   }
   for (const Slot& slot : slots_) {
-    if (auto written = Write(RecordType::kSlot, Encode(slot), {}, 0); !written.ok()) return written;
+    if (auto written = Write(RecordType::kSlot, EncodeFields(slot), {}, 0); !written.ok())
+      return written;
   }
   return {};
 }
@@ -206,7 +207,8 @@ Result<void> RecordingWriter::WriteIndex() {
   index.others = others_;
   const auto rows = std::as_bytes(std::span(rows_));
   const std::uint64_t offset = segment_->bytes();
-  auto written = Write(RecordType::kIndex, Encode(index), rows, rows.empty() ? 0 : Xxh3(rows));
+  auto written =
+      Write(RecordType::kIndex, EncodeFields(index), rows, rows.empty() ? 0 : Xxh3(rows));
   if (written.ok()) written = FlushSegment();
   if (!written.ok()) return written;
   index_offset_ = offset;
@@ -227,9 +229,10 @@ Result<void> RecordingWriter::WriteEnd(RecordType type, StopReason reason) {
   end.lost = status_.lost;
   end.timestamp_ns = RealtimeNs();
   constexpr std::size_t kMetaBytes = layout::kEndRecordBytes - sizeof(layout::RecordHeader);
-  end.padding.assign(kMetaBytes - Encode(end).size() - 3, '\0');  // two bytes of tag and length
-  while (Encode(end).size() < kMetaBytes) end.padding.push_back('\0');
-  if (auto written = Write(type, Encode(end), {}, 0); !written.ok()) return written;
+  end.padding.assign(kMetaBytes - EncodeFields(end).size() - 3,
+                     '\0');  // two bytes of tag and length
+  while (EncodeFields(end).size() < kMetaBytes) end.padding.push_back('\0');
+  if (auto written = Write(type, EncodeFields(end), {}, 0); !written.ok()) return written;
   if (auto flushed = FlushSegment(); !flushed.ok()) return flushed;
   return segment_->Trim();
 }
@@ -248,7 +251,7 @@ Result<std::uint32_t> RecordingWriter::AddSession(Session session) {
   }
   if (status_.stopped != StopReason::kNone) return Refused();
   session.id = static_cast<std::uint32_t>(sessions_.size());
-  if (auto written = WriteMeta(RecordType::kSession, Encode(session)); !written.ok())
+  if (auto written = WriteMeta(RecordType::kSession, EncodeFields(session)); !written.ok())
     return written.error();
   sessions_.push_back(std::move(session));
   return sessions_.back().id;
@@ -260,7 +263,7 @@ Result<std::uint32_t> RecordingWriter::AddSlot(Slot slot) {
   if (const auto known = slot_ids_.find(key); known != slot_ids_.end()) return known->second;
   if (status_.stopped != StopReason::kNone) return Refused();
   slot.id = static_cast<std::uint32_t>(slots_.size());
-  if (auto written = WriteMeta(RecordType::kSlot, Encode(slot)); !written.ok()) {
+  if (auto written = WriteMeta(RecordType::kSlot, EncodeFields(slot)); !written.ok()) {
     return written.error();
   }
   slot_ids_.emplace(key, slot.id);
@@ -283,7 +286,7 @@ void RecordingWriter::Advance(const Loss& loss) {
 Result<void> RecordingWriter::Append(Snapshot snapshot, std::span<const std::byte> payload) {
   if (snapshot.payload_hash == 0 && !payload.empty()) snapshot.payload_hash = Xxh3(payload);
   const std::uint64_t hash = payload.empty() ? 0 : snapshot.payload_hash;
-  const std::string meta = Encode(snapshot);
+  const std::string meta = EncodeFields(snapshot);
   {
     const std::scoped_lock lock(mutex_);
     if (snapshot.slot >= slots_.size()) return Error{"Append() before AddSlot()"};
@@ -330,7 +333,8 @@ Result<void> RecordingWriter::AddLoss(const Loss& loss) {
   if (loss.slot >= slots_.size()) return Error{"AddLoss() before AddSlot()"};
   if (loss.last_ordinal != 0 && loss.last_ordinal <= last_[loss.slot].ordinal) return {};
   if (status_.stopped != StopReason::kNone) return Refused();
-  if (auto written = WriteMeta(RecordType::kLoss, Encode(loss)); !written.ok()) return written;
+  if (auto written = WriteMeta(RecordType::kLoss, EncodeFields(loss)); !written.ok())
+    return written;
   status_.lost += loss.count;
   Advance(loss);
   return {};
@@ -339,7 +343,7 @@ Result<void> RecordingWriter::AddLoss(const Loss& loss) {
 Result<void> RecordingWriter::AddMark(const Mark& mark) {
   const std::scoped_lock lock(mutex_);
   if (status_.stopped != StopReason::kNone) return Refused();
-  return WriteMeta(RecordType::kMark, Encode(mark));
+  return WriteMeta(RecordType::kMark, EncodeFields(mark));
 }
 
 WriterStatus RecordingWriter::status() const {
@@ -412,7 +416,7 @@ Result<void> RecordingWriter::Commit() {
   if (status_.stopped != StopReason::kNone) return {};
   const bool nothing_new = status_.records == target.records;
   auto written =
-      WriteMeta(RecordType::kCommit, Encode(recording::Commit{target.records, RealtimeNs()}));
+      WriteMeta(RecordType::kCommit, EncodeFields(recording::Commit{target.records, RealtimeNs()}));
   // A commit record alone needs no further commit.
   if (nothing_new) status_.durable_records = status_.records;
   return written;
