@@ -60,6 +60,11 @@ enum class FindingKind {
   kConstant,  // never changed while an earlier probe of its graph did: a weight, a mask?
   kZero,      // nothing but zeros in every replay
 };
+constexpr std::string_view NameOf(FindingKind kind) {
+  constexpr std::string_view kNames[] = {"nonfinite",     "mismatch", "near_overflow", "stale",
+                                         "never_written", "constant", "zero"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
 
 struct Finding {
   FindingKind kind;

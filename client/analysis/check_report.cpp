@@ -19,26 +19,6 @@ using source::Source;
 
 constexpr std::size_t kMostSlotsInLines = 3;
 
-std::string_view KindName(FindingKind kind) {
-  switch (kind) {
-    case FindingKind::kNonfinite:
-      return "nonfinite";
-    case FindingKind::kMismatch:
-      return "mismatch";
-    case FindingKind::kNearOverflow:
-      return "near_overflow";
-    case FindingKind::kStale:
-      return "stale";
-    case FindingKind::kNeverWritten:
-      return "never_written";
-    case FindingKind::kConstant:
-      return "constant";
-    case FindingKind::kZero:
-      break;
-  }
-  return "zero";
-}
-
 std::string NonfiniteText(const Stats& stats) {
   std::string text;
   const auto add = [&](std::uint64_t count, const char* word) {
@@ -354,7 +334,7 @@ Json CheckJson(Source& source, const Check& check) {
   Json findings = Json::array();
   for (const Finding& finding : check.findings) {
     const Slot& slot = source.slots()[finding.slot];
-    findings.push_back({{"kind", KindName(finding.kind)},
+    findings.push_back({{"kind", NameOf(finding.kind)},
                         {"bad", finding.is_bad()},
                         {"probe", slot.probe},
                         {"invocation", slot.invocation},

@@ -75,6 +75,10 @@ struct ProbeDiff {
 
 struct Diff {
   enum class Verdict { kSame, kDifferent, kIncomplete };
+  friend constexpr std::string_view NameOf(Verdict verdict) {
+    constexpr std::string_view kNames[] = {"same", "different", "incomplete"};
+    return kNames[static_cast<std::size_t>(verdict)];
+  }
 
   std::vector<ProbeDiff> probes;  // in graph order
   std::optional<Difference> first;

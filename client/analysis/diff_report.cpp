@@ -15,18 +15,6 @@ using source::Source;
 
 constexpr std::size_t kMaxMissingLines = 8;
 
-const char* Verdict(Diff::Verdict verdict) {
-  switch (verdict) {
-    case Diff::Verdict::kSame:
-      return "same";
-    case Diff::Verdict::kDifferent:
-      return "different";
-    case Diff::Verdict::kIncomplete:
-      break;
-  }
-  return "incomplete";
-}
-
 std::string Count(std::uint64_t count, const char* noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
@@ -282,7 +270,7 @@ Json DiffJson(Source& a, Source& b, const Diff& diff) {
          {"with_nonfinite", probe.with_nonfinite},
          {"max_rel", JsonNumber(probe.max_rel)}});
   }
-  return {{"verdict", Verdict(diff.verdict())},
+  return {{"verdict", NameOf(diff.verdict())},
           {"a", a.Describe().path},
           {"b", b.Describe().path},
           {"aligned_by", PositionWord(diff)},

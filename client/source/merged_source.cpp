@@ -52,45 +52,19 @@ class MergedSource : public Source {
     return snapshot;
   }
   Result<Values> Load(const Snapshot& snapshot) override {
-    Snapshot inner = snapshot;
-    inner.slot = places_[snapshot.slot].slot;
-    return parts_[places_[snapshot.slot].part]->Load(inner);
+    return parts_[places_[snapshot.slot].part]->Load(InPart(snapshot));
   }
   Result<Values> LoadWritable(const Snapshot& snapshot) override {
-    Snapshot inner = snapshot;
-    inner.slot = places_[snapshot.slot].slot;
-    return parts_[places_[snapshot.slot].part]->LoadWritable(inner);
+    return parts_[places_[snapshot.slot].part]->LoadWritable(InPart(snapshot));
   }
   Result<void> Verify(std::size_t slot, const Key& key) const override {
     return parts_[places_[slot].part]->Verify(places_[slot].slot, key);
   }
-  std::vector<Gap> Gaps() override {
-    std::vector<Gap> gaps;
-    for (std::size_t part = 0; part < parts_.size(); ++part) {
-      for (Gap& gap : parts_[part]->Gaps()) {
-        const auto slot = slot_at_.find({part, gap.slot});
-        if (slot == slot_at_.end()) continue;
-        gap.slot = slot->second;
-        gaps.push_back(std::move(gap));
-      }
-    }
-    return gaps;
-  }
+  std::vector<Gap> Gaps() override { return OfParts(&Source::Gaps); }
   Result<recording::Account> AccountOf(std::size_t slot) override {
     return parts_[places_[slot].part]->AccountOf(places_[slot].slot);
   }
-  std::vector<Finding> Findings() override {
-    std::vector<Finding> findings;
-    for (std::size_t part = 0; part < parts_.size(); ++part) {
-      for (Finding& finding : parts_[part]->Findings()) {
-        const auto slot = slot_at_.find({part, finding.slot});
-        if (slot == slot_at_.end()) continue;
-        finding.slot = slot->second;
-        findings.push_back(std::move(finding));
-      }
-    }
-    return findings;
-  }
+  std::vector<Finding> Findings() override { return OfParts(&Source::Findings); }
   std::vector<const recording::RecordingReader*> Recordings() const override {
     std::vector<const recording::RecordingReader*> readers;
     for (const std::unique_ptr<Source>& part : parts_) {
@@ -104,6 +78,26 @@ class MergedSource : public Source {
     std::size_t part;
     std::size_t slot;
   };
+
+  Snapshot InPart(Snapshot snapshot) const {
+    snapshot.slot = places_[snapshot.slot].slot;
+    return snapshot;
+  }
+  // What `read` gives of every part, about the slots that are shown.
+  template <typename Item>
+  std::vector<Item> OfParts(std::vector<Item> (Source::*read)()) {
+    std::vector<Item> items;
+    for (std::size_t part = 0; part < parts_.size(); ++part) {
+      for (Item& item : ((*parts_[part]).*read)()) {
+        const auto slot = slot_at_.find({part, item.slot});
+        if (slot == slot_at_.end()) continue;
+        item.slot = slot->second;
+        items.push_back(std::move(item));
+      }
+    }
+    return items;
+  }
+
   std::string path_;
   std::vector<std::unique_ptr<Source>> parts_;
   std::vector<std::string> unread_;

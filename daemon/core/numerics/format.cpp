@@ -166,29 +166,31 @@ std::string FormatRepr(double value) {
   return text;
 }
 
+namespace {
+
+// In the unit that leaves a number under `step`, rounded.
+std::pair<double, char> Scaled(std::uint64_t number, double step) {
+  constexpr std::string_view kUnits = "kMGTPE";
+  double value = static_cast<double>(number) / step;
+  std::size_t unit = 0;
+  for (; value >= step - 0.5 && unit + 1 < kUnits.size(); ++unit) value /= step;
+  return {value, kUnits[unit]};
+}
+
+}  // namespace
+
 std::string FormatCount(std::uint64_t count) {
   if (count < 10000) return fmt::format("{}", count);
-  static constexpr std::string_view kUnits[] = {"k", "M", "G", "T", "P", "E"};
-  double value = static_cast<double>(count) / 1000;
-  std::size_t unit = 0;
-  while (value >= 999.5 && unit + 1 < std::size(kUnits)) {
-    value /= 1000;
-    ++unit;
-  }
-  return fmt::format("{:.3g}{}", value, kUnits[unit]);
+  const auto [value, unit] = Scaled(count, 1000);
+  return fmt::format("{:.3g}{}", value, unit);
 }
 
 std::string FormatBytes(std::uint64_t bytes) {
   if (bytes < 1024) return fmt::format("{} B", bytes);
-  static constexpr std::string_view kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  double value = static_cast<double>(bytes) / 1024;
-  std::size_t unit = 0;
-  while (value >= 1023.5 && unit + 1 < std::size(kUnits)) {
-    value /= 1024;
-    ++unit;
-  }
-  if (value >= 999.5) return fmt::format("{:.0f} {}", value, kUnits[unit]);
-  return fmt::format("{:.3g} {}", value, kUnits[unit]);
+  const auto [value, unit] = Scaled(bytes, 1024);
+  const char upper = unit == 'k' ? 'K' : unit;
+  return value >= 999.5 ? fmt::format("{:.0f} {}iB", value, upper)
+                        : fmt::format("{:.3g} {}iB", value, upper);
 }
 
 std::string FormatShape(std::span<const std::uint64_t> shape) {
