@@ -8,27 +8,26 @@ namespace {
 
 using capture::ProbeSlot;
 
-std::vector<std::int64_t> ShapeOf(const layout::SlotRegistration& r) {
-  return {r.shape, r.shape + r.dims};
+ObservedSlot IdentityOf(const ProbeSlot& slot) {
+  const layout::SlotRegistration& r = slot.registration;
+  return {.slot = slot.index,
+          .invocation_index = r.invocation,
+          .graph_id = r.graph_id,
+          .graph_label = r.graph_label,
+          .dtype = static_cast<Dtype>(r.dtype),
+          .shape = {r.shape, r.shape + r.dims},
+          .device_type = static_cast<DeviceType>(r.device_type),
+          .device_index = r.device_index};
 }
 
 Record MakeRecord(const ProbeSlot& slot, ring::Entry entry) {
-  const layout::SlotRegistration& r = slot.registration;
-  Record record;
+  Record record{IdentityOf(slot)};
   record.replay_index = entry.replay;
-  record.invocation_index = r.invocation;
-  record.graph_id = r.graph_id;
-  record.graph_label = r.graph_label;
   record.serial = entry.serial;
-  record.slot = slot.index;
   record.ordinal = entry.ordinal;
-  record.dtype = static_cast<Dtype>(r.dtype);
-  record.shape = ShapeOf(r);
-  record.device_type = static_cast<DeviceType>(r.device_type);
-  record.device_index = r.device_index;
   record.timestamp_ns = entry.timestamp_ns;
   record.step = entry.step;
-  record.shard = r.shard;
+  record.shard = slot.registration.shard;
   record.payload = std::move(entry.payload);
   return record;
 }
@@ -39,16 +38,8 @@ SlotStatus StatusOf(const ProbeSlot& slot) {
   const layout::SlotRegistration& r = slot.registration;
   const layout::SlotHead head = slot.reader->head();
   const ring::Credit credit = slot.reader->credit();
-  SlotStatus status;
-  status.slot = slot.index;
+  SlotStatus status{IdentityOf(slot)};
   status.site = r.site;
-  status.graph_id = r.graph_id;
-  status.graph_label = r.graph_label;
-  status.invocation = r.invocation;
-  status.dtype = static_cast<Dtype>(r.dtype);
-  status.shape = ShapeOf(r);
-  status.device_type = static_cast<DeviceType>(r.device_type);
-  status.device_index = r.device_index;
   status.lane = static_cast<layout::Lane>(r.lane);
   status.lane_reason = static_cast<layout::LaneReason>(r.lane_reason);
   status.policy = static_cast<layout::Policy>(r.policy);

@@ -3,17 +3,19 @@
 from collections.abc import Callable
 from typing import Any, TypedDict
 
-class _Record(TypedDict):
-    replay_index: int
+class _ObservedSlot(TypedDict):
+    slot: int
     invocation_index: int
     graph_id: int
     graph_label: str
-    serial: int
-    slot: int
-    ordinal: int
     dtype: str
     shape: tuple[int, ...]
     device: str
+
+class _Record(_ObservedSlot):
+    replay_index: int
+    serial: int
+    ordinal: int
     timestamp_ns: int
     step: int | None
     shard: str
@@ -27,15 +29,8 @@ class _Verdict(TypedDict):
     first_failed_replay: int
     text: str
 
-class _Slot(TypedDict):
-    slot: int
+class _Slot(_ObservedSlot):
     site: str
-    graph_id: int
-    graph_label: str
-    invocation: int
-    dtype: str
-    shape: tuple[int, ...]
-    device: str
     lane: str
     policy: str
     capacity: int

@@ -45,13 +45,8 @@ class SlotStatus:
     @classmethod
     def from_native(cls, slot: dict) -> SlotStatus:
         verdict = slot["verdict"]
-        same = {field.name for field in dataclasses.fields(cls)} & slot.keys() - {
-            "verdict",
-            "shape",
-        }
+        same = {field.name for field in dataclasses.fields(cls)} & slot.keys() - {"verdict"}
         return cls(
-            invocation_index=slot["invocation"],
-            shape=tuple(slot["shape"]),
             verdict=verdict["state"],
             compared=verdict["compared"],
             mismatched=verdict["mismatched"],

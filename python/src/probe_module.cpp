@@ -16,6 +16,7 @@ namespace py = pybind11;
 namespace cgdebug {
 namespace {
 
+using namespace py::literals;
 using python::WithoutGil;
 
 std::chrono::nanoseconds Seconds(double seconds) {
@@ -49,117 +50,53 @@ ExpectedTensor ParseExpected(const py::handle& item) {
   return expected;
 }
 
-ProbeOptions ParseOptions(const std::string& mode, bool copy_non_contiguous,
-                          const std::string& site, const py::object& print,
-                          const py::object& record, const py::object& compare,
-                          const py::object& stats, const std::string& lane, bool prefer_link,
-                          const std::string& op) {
-  ProbeOptions options;
-  options.mode = mode == "always" ? ProbeMode::kAlways : ProbeMode::kCapture;
-  options.copy_non_contiguous = copy_non_contiguous;
-  options.site = site;
-  options.op = op;
-  if (!print.is_none()) {
-    options.print =
-        PrintAction{print["max_items"].cast<std::uint32_t>(), print["every"].cast<std::uint32_t>(),
-                    print["summary"].cast<bool>()};
-  }
-  options.lane = lane == "direct"     ? LaneChoice::kDirect
-                 : lane == "callback" ? LaneChoice::kCallback
-                                      : LaneChoice::kAuto;
-  options.prefer_link = prefer_link;
-  if (!stats.is_none()) {
-    options.stats = StatsAction{stats["every"].cast<std::uint32_t>(), stats["hash"].cast<bool>()};
-  }
-  if (!record.is_none()) {
-    options.record = RecordAction{record["capacity"].cast<std::uint32_t>(),
-                                  record["every"].cast<std::uint32_t>(),
-                                  record["to"].cast<std::string>() == "disk"};
-  }
-  if (!compare.is_none()) {
-    CompareAction action;
-    for (const py::handle item : compare["expected"])
-      action.expected.push_back(ParseExpected(item));
-    action.per_invocation = compare["per_invocation"].cast<bool>();
-    action.rtol = compare["rtol"].cast<double>();
-    action.atol = compare["atol"].cast<double>();
-    action.equal_nan = compare["equal_nan"].cast<bool>();
-    action.bitwise = compare["bitwise"].cast<bool>();
-    action.every = compare["every"].cast<std::uint32_t>();
-    options.compare = std::move(action);
-  }
-  return options;
+// What the user wrote, which need not be UTF-8.
+py::str Text(const std::string& text) {
+  return py::reinterpret_steal<py::str>(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+}
+
+py::object TextOrNone(const std::string& text) {
+  return text.empty() ? py::object(py::none()) : py::object(py::str(text));
+}
+
+py::dict ToDict(const ObservedSlot& slot) {
+  return py::dict("slot"_a = slot.slot, "invocation_index"_a = slot.invocation_index,
+                  "graph_id"_a = slot.graph_id, "graph_label"_a = slot.graph_label,
+                  "dtype"_a = DtypeName(slot.dtype), "shape"_a = py::tuple(py::cast(slot.shape)),
+                  "device"_a = DeviceText(slot.device_type, slot.device_index));
 }
 
 // Without the payload.
 py::dict ToDict(const Record& record) {
-  py::dict item;
-  item["replay_index"] = record.replay_index;
-  item["invocation_index"] = record.invocation_index;
-  item["graph_id"] = record.graph_id;
-  item["graph_label"] = record.graph_label;
-  item["serial"] = record.serial;
-  item["slot"] = record.slot;
-  item["ordinal"] = record.ordinal;
-  item["dtype"] = std::string(DtypeName(record.dtype));
-  item["shape"] = py::tuple(py::cast(record.shape));
-  item["device"] = DeviceText(record.device_type, record.device_index);
-  item["timestamp_ns"] = record.timestamp_ns;
-  item["shard"] = record.shard;
-  item["step"] = record.step < 0 ? py::object(py::none()) : py::object(py::int_(record.step));
-  return item;
+  return py::dict(
+      **ToDict(static_cast<const ObservedSlot&>(record)), "replay_index"_a = record.replay_index,
+      "serial"_a = record.serial, "ordinal"_a = record.ordinal,
+      "timestamp_ns"_a = record.timestamp_ns, "shard"_a = record.shard,
+      "step"_a = record.step < 0 ? py::object(py::none()) : py::object(py::int_(record.step)));
 }
 
 py::dict ToDict(const SlotStatus& slot) {
-  py::dict item;
-  item["slot"] = slot.slot;
-  item["site"] = py::reinterpret_steal<py::str>(
-      PyUnicode_DecodeUTF8(slot.site.data(), static_cast<Py_ssize_t>(slot.site.size()), "replace"));
-  item["graph_id"] = slot.graph_id;
-  item["graph_label"] = slot.graph_label;
-  item["invocation"] = slot.invocation;
-  item["dtype"] = std::string(DtypeName(slot.dtype));
-  item["shape"] = py::tuple(py::cast(slot.shape));
-  item["device"] = DeviceText(slot.device_type, slot.device_index);
-  item["lane"] = std::string(layout::NameOf(slot.lane));
-  item["policy"] = std::string(layout::NameOf(slot.policy));
-  item["capacity"] = slot.capacity;
-  item["payload_bytes"] = slot.payload_bytes;
-  item["replays"] = slot.replays;
-  item["accepted"] = slot.accepted;
-  item["consumed"] = slot.consumed;
-  item["lost"] = slot.lost;
-  item["overwrote_unread"] = slot.overwrote_unread;
-  item["waits"] = slot.waits;
-  item["wait_ns"] = slot.wait_ns;
-  item["suppressed"] = slot.suppressed;
-  item["retired"] = slot.retired;
-  item["compares"] = slot.compares;
-  py::dict verdict;
-  verdict["state"] = std::string(layout::NameOf(slot.verdict.state));
-  verdict["compared"] = slot.verdict.compared;
-  verdict["mismatched"] = slot.verdict.mismatched;
-  verdict["lost"] = slot.verdict.lost;
-  verdict["first_failed_replay"] = slot.verdict.first_failed_replay;
-  verdict["text"] = py::reinterpret_steal<py::str>(PyUnicode_DecodeUTF8(
-      slot.verdict.text.data(), static_cast<Py_ssize_t>(slot.verdict.text.size()), "replace"));
-  item["verdict"] = verdict;
-  return item;
+  const layout::Verdict& verdict = slot.verdict;
+  return py::dict(
+      **ToDict(static_cast<const ObservedSlot&>(slot)), "site"_a = Text(slot.site),
+      "lane"_a = layout::NameOf(slot.lane), "policy"_a = layout::NameOf(slot.policy),
+      "capacity"_a = slot.capacity, "payload_bytes"_a = slot.payload_bytes,
+      "replays"_a = slot.replays, "accepted"_a = slot.accepted, "consumed"_a = slot.consumed,
+      "lost"_a = slot.lost, "overwrote_unread"_a = slot.overwrote_unread, "waits"_a = slot.waits,
+      "wait_ns"_a = slot.wait_ns, "suppressed"_a = slot.suppressed, "retired"_a = slot.retired,
+      "compares"_a = slot.compares,
+      "verdict"_a = py::dict(
+          "state"_a = layout::NameOf(verdict.state), "compared"_a = verdict.compared,
+          "mismatched"_a = verdict.mismatched, "lost"_a = verdict.lost,
+          "first_failed_replay"_a = verdict.first_failed_replay, "text"_a = Text(verdict.text)));
 }
 
 // Calls into the probe library never hold the interpreter's lock: a capture in another thread may
 // hold the probe table's lock and wait in the driver for a callback in Python.
 class NativeProbe {
  public:
-  NativeProbe(const std::string& name, const std::string& mode, bool copy_non_contiguous,
-              const std::string& site, const py::object& print, const py::object& record,
-              const py::object& compare, const py::object& stats, const std::string& lane,
-              bool prefer_link, const std::string& op) {
-    ProbeOptions options = ParseOptions(mode, copy_non_contiguous, site, print, record, compare,
-                                        stats, lane, prefer_link, op);
-    const WithoutGil unlocked;
-    probe_ = std::make_unique<Probe>(name, std::move(options));
-  }
+  explicit NativeProbe(std::unique_ptr<Probe> probe) : probe_(std::move(probe)) {}
   ~NativeProbe() {
     const WithoutGil unlocked;
     probe_.reset();
@@ -217,17 +154,11 @@ class NativeProbe {
       const WithoutGil unlocked;
       status = probe_->Status();
     }
-    py::dict item;
-    item["closed"] = status.closed;
-    item["error"] =
-        status.last_error.empty() ? py::object(py::none()) : py::object(py::str(status.last_error));
-    item["lane_note"] =
-        status.lane_note.empty() ? py::object(py::none()) : py::object(py::str(status.lane_note));
-    item["daemon_alive"] = status.daemon_alive;
     py::list slots;
     for (const SlotStatus& slot : status.slots) slots.append(ToDict(slot));
-    item["slots"] = slots;
-    return item;
+    return py::dict("closed"_a = status.closed, "error"_a = TextOrNone(status.last_error),
+                    "lane_note"_a = TextOrNone(status.lane_note),
+                    "daemon_alive"_a = status.daemon_alive, "slots"_a = slots);
   }
 
   void Close() {
@@ -238,6 +169,50 @@ class NativeProbe {
  private:
   std::unique_ptr<Probe> probe_;
 };
+
+std::unique_ptr<NativeProbe> MakeProbe(const std::string& name, const std::string& mode,
+                                       bool copy_non_contiguous, const std::string& site,
+                                       const py::object& print, const py::object& record,
+                                       const py::object& compare, const py::object& stats,
+                                       const std::string& lane, bool prefer_link,
+                                       const std::string& op) {
+  ProbeOptions options;
+  options.mode = mode == "always" ? ProbeMode::kAlways : ProbeMode::kCapture;
+  options.copy_non_contiguous = copy_non_contiguous;
+  options.site = site;
+  options.op = op;
+  if (!print.is_none()) {
+    options.print =
+        PrintAction{print["max_items"].cast<std::uint32_t>(), print["every"].cast<std::uint32_t>(),
+                    print["summary"].cast<bool>()};
+  }
+  options.lane = lane == "direct"     ? LaneChoice::kDirect
+                 : lane == "callback" ? LaneChoice::kCallback
+                                      : LaneChoice::kAuto;
+  options.prefer_link = prefer_link;
+  if (!stats.is_none()) {
+    options.stats = StatsAction{stats["every"].cast<std::uint32_t>(), stats["hash"].cast<bool>()};
+  }
+  if (!record.is_none()) {
+    options.record = RecordAction{record["capacity"].cast<std::uint32_t>(),
+                                  record["every"].cast<std::uint32_t>(),
+                                  record["to"].cast<std::string>() == "disk"};
+  }
+  if (!compare.is_none()) {
+    CompareAction action;
+    for (const py::handle item : compare["expected"])
+      action.expected.push_back(ParseExpected(item));
+    action.per_invocation = compare["per_invocation"].cast<bool>();
+    action.rtol = compare["rtol"].cast<double>();
+    action.atol = compare["atol"].cast<double>();
+    action.equal_nan = compare["equal_nan"].cast<bool>();
+    action.bitwise = compare["bitwise"].cast<bool>();
+    action.every = compare["every"].cast<std::uint32_t>();
+    options.compare = std::move(action);
+  }
+  const WithoutGil unlocked;
+  return std::make_unique<NativeProbe>(std::make_unique<Probe>(name, std::move(options)));
+}
 
 PyObject* site_function = nullptr;  // never released: probes may be called until the very end
 
@@ -258,13 +233,9 @@ py::object SessionDict() {
     info = CurrentSession();
   }
   if (!info) return py::none();
-  py::dict item;
-  item["name"] = info->name;
-  item["uuid"] = info->name.substr(info->name.rfind('-') + 1);
-  item["shm_bytes"] = info->shm_bytes;
-  item["slots"] = info->slots;
-  item["released_unread"] = info->released_unread;
-  return item;
+  return py::dict("name"_a = info->name, "uuid"_a = info->name.substr(info->name.rfind('-') + 1),
+                  "shm_bytes"_a = info->shm_bytes, "slots"_a = info->slots,
+                  "released_unread"_a = info->released_unread);
 }
 
 void Translate(std::exception_ptr raised) {
@@ -283,13 +254,10 @@ PYBIND11_MODULE(_probe, module) {
   module.doc() = "The native half of cgdebug's probes. Use cgdebug.CudaGraphTensorProbe.";
   py::register_exception_translator(&Translate);
   py::class_<NativeProbe>(module, "NativeProbe")
-      .def(py::init<const std::string&, const std::string&, bool, const std::string&,
-                    const py::object&, const py::object&, const py::object&, const py::object&,
-                    const std::string&, bool, const std::string&>(),
-           py::arg("name"), py::kw_only(), py::arg("mode"), py::arg("copy_non_contiguous"),
-           py::arg("site"), py::arg("print"), py::arg("record"), py::arg("compare"),
-           py::arg("stats") = py::none(), py::arg("lane") = "auto", py::arg("prefer_link") = false,
-           py::arg("op") = "")
+      .def(py::init(&MakeProbe), py::arg("name"), py::kw_only(), py::arg("mode"),
+           py::arg("copy_non_contiguous"), py::arg("site"), py::arg("print"), py::arg("record"),
+           py::arg("compare"), py::arg("stats") = py::none(), py::arg("lane") = "auto",
+           py::arg("prefer_link") = false, py::arg("op") = "")
       .def_property_readonly("id", &NativeProbe::Id)
       .def_property_readonly("site_key", &NativeProbe::SiteKey)
       .def("records", &NativeProbe::Records, py::arg("last") = -1)

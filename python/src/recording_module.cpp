@@ -35,6 +35,8 @@ namespace py = pybind11;
 namespace cgdebug::python {
 namespace {
 
+using namespace py::literals;
+
 using numerics::Stats;
 using source::Key;
 using source::Slot;
@@ -85,39 +87,21 @@ class Reader {
 
   py::dict Describe() {
     const source::Description about = Unlocked([](Source& source) { return source.Describe(); });
-    py::dict dict;
-    dict["path"] = about.path;
-    dict["kind"] = about.kind;
-    dict["sessions"] = about.sessions;
-    dict["bytes"] = about.bytes;
-    dict["ending"] = about.ending;
-    dict["damage"] = about.damage;
-    dict["is_growing"] = about.is_growing;
-    dict["is_cut_off"] = about.is_cut_off;
-    return dict;
+    return py::dict("path"_a = about.path, "kind"_a = about.kind, "sessions"_a = about.sessions,
+                    "bytes"_a = about.bytes, "ending"_a = about.ending, "damage"_a = about.damage,
+                    "is_growing"_a = about.is_growing, "is_cut_off"_a = about.is_cut_off);
   }
 
   py::list Slots() {
     py::list list;
     for (const Slot& slot : source_->slots()) {
-      py::dict dict;
-      dict["probe"] = slot.probe;
-      dict["session"] = slot.session;
-      dict["device"] = slot.device;
-      dict["site"] = slot.site;
-      dict["shard"] = slot.shard;
-      dict["op"] = slot.op;
-      dict["dtype"] = slot.dtype_name;
-      dict["shape"] = py::tuple(py::cast(slot.shape));
-      dict["rank"] = slot.rank;
-      dict["graph_id"] = slot.graph_id;
-      dict["graph"] = slot.graph;
-      dict["graph_is_given"] = slot.graph_is_given;
-      dict["invocation"] = slot.invocation;
-      dict["order"] = slot.order;
-      dict["payload_bytes"] = slot.payload_bytes;
-      dict["every"] = slot.every;
-      list.append(dict);
+      list.append(py::dict(
+          "probe"_a = slot.probe, "session"_a = slot.session, "device"_a = slot.device,
+          "site"_a = slot.site, "shard"_a = slot.shard, "op"_a = slot.op,
+          "dtype"_a = slot.dtype_name, "shape"_a = py::tuple(py::cast(slot.shape)),
+          "rank"_a = slot.rank, "graph_id"_a = slot.graph_id, "graph"_a = slot.graph,
+          "graph_is_given"_a = slot.graph_is_given, "invocation"_a = slot.invocation,
+          "order"_a = slot.order, "payload_bytes"_a = slot.payload_bytes, "every"_a = slot.every));
     }
     return list;
   }
@@ -149,16 +133,11 @@ class Reader {
     CheckSlot(slot);
     const Snapshot snapshot =
         Checked(Unlocked([&](Source& source) { return FindSnapshot(source, slot, replay); }));
-    py::dict dict;
-    dict["replay"] = snapshot.key.replay;
-    dict["serial"] = snapshot.serial;
-    dict["step"] = snapshot.step;
-    dict["timestamp_ns"] = snapshot.timestamp_ns;
-    dict["has_values"] = snapshot.has_values;
-    dict["payload_bytes"] = snapshot.payload_bytes;
-    dict["stats"] = snapshot.stats ? py::object(StatsDict(*snapshot.stats)) : py::none();
-    dict["hash"] = snapshot.hash ? py::object(py::int_(*snapshot.hash)) : py::none();
-    return dict;
+    return py::dict(
+        "replay"_a = snapshot.key.replay, "serial"_a = snapshot.serial, "step"_a = snapshot.step,
+        "timestamp_ns"_a = snapshot.timestamp_ns, "has_values"_a = snapshot.has_values,
+        "payload_bytes"_a = snapshot.payload_bytes, "hash"_a = snapshot.hash,
+        "stats"_a = snapshot.stats ? py::object(StatsDict(*snapshot.stats)) : py::none());
   }
 
   ValueBuffer Values(std::size_t slot, std::uint64_t replay) {
@@ -188,16 +167,11 @@ class Reader {
   }
 
   py::list Gaps() {
-    const auto gaps = Unlocked([](Source& source) { return source.Gaps(); });
     py::list list;
-    for (const source::Gap& gap : gaps) {
-      py::dict dict;
-      dict["slot"] = gap.slot;
-      dict["count"] = gap.count;
-      dict["after_replay"] = gap.after_replay;
-      dict["before_replay"] = gap.before_replay;
-      dict["cause"] = gap.cause;
-      list.append(dict);
+    for (const source::Gap& gap : Unlocked([](Source& source) { return source.Gaps(); })) {
+      list.append(py::dict("slot"_a = gap.slot, "count"_a = gap.count,
+                           "after_replay"_a = gap.after_replay,
+                           "before_replay"_a = gap.before_replay, "cause"_a = gap.cause));
     }
     return list;
   }

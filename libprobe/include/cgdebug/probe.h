@@ -124,35 +124,31 @@ struct ProbeOptions {
   std::string op;    // of a row of an op log: as layout::SlotRegistration::op
 };
 
-// One snapshot of the probe's own ring.
-struct Record {
-  std::uint64_t replay_index = 0;  // from 1
+// One call of a probe in one captured graph, or its eager calls with one shape.
+struct ObservedSlot {
+  std::uint32_t slot = 0;
   std::uint32_t invocation_index = 0;
   std::uint64_t graph_id = 0;  // 0 = eager
   std::string graph_label;     // as it was when the graph was captured
-  std::uint64_t serial = 0;    // of the replay: sorts the records of all probes
-  std::uint32_t slot = 0;
-  std::uint64_t ordinal = 0;
   Dtype dtype = Dtype::kInvalid;
   std::vector<std::int64_t> shape;
   DeviceType device_type = DeviceType::kCpu;
   int device_index = 0;
+};
+
+// One snapshot of the probe's own ring.
+struct Record : ObservedSlot {
+  std::uint64_t replay_index = 0;  // from 1
+  std::uint64_t serial = 0;        // of the replay: sorts the records of all probes
+  std::uint64_t ordinal = 0;
   std::int64_t timestamp_ns = 0;  // CLOCK_REALTIME
   std::int64_t step = -1;
   std::string shard;  // as TensorRef::shard
   std::vector<std::byte> payload;
 };
 
-struct SlotStatus {
-  std::uint32_t slot = 0;
+struct SlotStatus : ObservedSlot {
   std::string site;  // where the probe was called when the slot was made
-  std::uint64_t graph_id = 0;
-  std::string graph_label;
-  std::uint32_t invocation = 0;
-  Dtype dtype = Dtype::kInvalid;
-  std::vector<std::int64_t> shape;
-  DeviceType device_type = DeviceType::kCpu;
-  int device_index = 0;
   layout::Lane lane = layout::Lane::kHost;
   layout::LaneReason lane_reason = layout::LaneReason::kNone;  // why it is not the direct one
   layout::Policy policy = layout::Policy::kOverwrite;
