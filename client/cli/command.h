@@ -33,6 +33,7 @@ RunFunction AddPs(CLI::App& app);
 RunFunction AddStatus(CLI::App& app);
 RunFunction AddProbes(CLI::App& app);
 RunFunction AddGraphs(CLI::App& app);
+RunFunction AddOps(CLI::App& app);
 RunFunction AddTail(CLI::App& app);
 RunFunction AddShow(CLI::App& app);
 RunFunction AddSet(CLI::App& app);

@@ -29,6 +29,11 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli graphs train-4711 -a\n"
      "  cgdebug-cli graphs --only unreplayed\n",
      AddGraphs},
+    {"ops", "What every op of a replay wrote, and the first op that differs",
+     "  cgdebug-cli ops\n"
+     "  cgdebug-cli ops train-4711@1204 --only nan\n"
+     "  cgdebug-cli ops diff eager.cgrec train-4711@g:bs=8\n",
+     AddOps},
     {"tail", "One line per snapshot, as they come",
      "  cgdebug-cli tail -f 'blk3.*'\n"
      "  cgdebug-cli tail -f --only nan\n"

@@ -17,9 +17,12 @@
 #include "client/analysis/diff.h"
 #include "client/analysis/diff_report.h"
 #include "client/analysis/gaps.h"
+#include "client/analysis/op_diff.h"
+#include "client/analysis/op_log.h"
 #include "client/source/database.h"
 #include "client/source/merged_source.h"
 #include "client/source/source.h"
+#include "daemon/core/numerics/format.h"
 #include "daemon/core/recording/recording_reader.h"
 #include "proto/layout/dtype.h"
 #include "proto/layout/segment_layout.h"
@@ -294,6 +297,43 @@ py::tuple Reader::Diff(Reader& a, Reader& b, const py::dict& given) {
   return py::make_tuple(json, text);
 }
 
+// An op log as python/cgdebug/op_log.py has it.
+analysis::OpLog OpLogOf(const py::dict& given) {
+  analysis::OpLog log;
+  log.gaps = given["gaps"].cast<std::vector<std::string>>();
+  for (const py::handle item : given["rows"]) {
+    const auto row = item.cast<py::dict>();
+    analysis::OpRow& to = log.rows.emplace_back();
+    to.number = row["number"].cast<std::uint32_t>();
+    to.name = row["name"].cast<std::string>();
+    to.op = row["op"].cast<std::string>();
+    to.inputs = row["inputs"].cast<std::vector<std::uint32_t>>();
+    to.is_covered = row["is_covered"].cast<bool>();
+    to.site = row["site"].cast<std::string>();
+    const layout::DtypeInfo* info = layout::FindDtype(row["dtype"].cast<std::string>());
+    if (info == nullptr) throw py::value_error("an op log has a dtype that is not supported");
+    to.dtype = info->dtype;
+    to.shape = row["shape"].cast<std::vector<std::uint64_t>>();
+    to.type = numerics::FormatTensorType(to.dtype, to.shape);
+    if (!row["stats"].is_none()) to.stats = StatsOf(row["stats"].cast<py::dict>());
+  }
+  return log;
+}
+
+// (verdict, name of the first row that differs though what it read agrees, text)
+py::tuple DiffOps(const py::dict& given_a, const py::dict& given_b) {
+  const analysis::OpLog a = OpLogOf(given_a), b = OpLogOf(given_b);
+  analysis::OpDiff diff;
+  std::string text;
+  {
+    const WithoutGil release;
+    diff = analysis::DiffOpLogs(a, b);
+    text = analysis::OpDiffText(a, b, diff);
+  }
+  const std::string first = diff.first_fault ? a.rows[diff.pairs[*diff.first_fault].a].name : "";
+  return py::make_tuple(analysis::NameOf(diff.verdict()), first, text);
+}
+
 py::tuple Reader::Check(Reader& reader, const std::vector<std::string>& probes, std::uint64_t first,
                         std::uint64_t last, std::size_t frames, bool trust_hashes) {
   const analysis::CheckOptions options{
@@ -348,6 +388,7 @@ PYBIND11_MODULE(_recording, module) {
       .def("check", &Reader::Check, py::arg("probes"), py::arg("first"), py::arg("last"),
            py::arg("frames"), py::arg("trust_hashes"));
   module.def("dtypes", &Dtypes);
+  module.def("diff_ops", &DiffOps, py::arg("a"), py::arg("b"));
   module.def("diff", &Reader::Diff, py::arg("a"), py::arg("b"), py::arg("options"));
   // For tests, which look at the segments of processes that they killed.
   module.attr("SEGMENT_PID_OFFSET") = offsetof(layout::SegmentHeader, pid);

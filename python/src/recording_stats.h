@@ -3,6 +3,8 @@
 
 #include <pybind11/pybind11.h>
 
+#include <type_traits>
+
 #include "daemon/core/numerics/stats.h"
 
 namespace cgdebug::python {
@@ -14,6 +16,19 @@ inline pybind11::dict StatsDict(const numerics::Stats& stats) {
   dict["xor_hash"] = stats.has_hash ? pybind11::object(pybind11::int_(stats.hash))
                                     : pybind11::object(pybind11::none());
   return dict;
+}
+
+// The reverse. Fails: throws if a number is missing.
+inline numerics::Stats StatsOf(const pybind11::dict& dict) {
+  numerics::Stats stats;
+  numerics::Stats::ForEachNumber([&](const layout::Field& field, auto member) {
+    using Number = std::remove_reference_t<decltype(stats.*member)>;
+    stats.*member = dict[field.name].cast<Number>();
+  });
+  const pybind11::object hash = dict["xor_hash"];
+  stats.has_hash = !hash.is_none();
+  if (stats.has_hash) stats.hash = hash.cast<std::uint64_t>();
+  return stats;
 }
 
 }  // namespace cgdebug::python

@@ -1,0 +1,314 @@
+#include "client/analysis/op_diff.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+
+#include "client/analysis/statistics_verdict.h"
+#include "daemon/core/numerics/format.h"
+
+namespace cgdebug::analysis {
+namespace {
+
+constexpr std::size_t kMaxCells = std::size_t{64} << 20;  // of the table of an alignment
+constexpr std::size_t kMaxMissingOpLines = 8;
+constexpr std::size_t kNone = SIZE_MAX;
+
+using Places = std::vector<std::size_t>;
+using KeyOf = std::function<std::string(const OpRow&)>;
+
+// For each row of A its counterpart in B, or kNone.
+class RowAligner {
+ public:
+  RowAligner(const OpLog& a, const OpLog& b)
+      : a_(a), b_(b), of_a_(a.rows.size(), kNone), of_b_(b.rows.size(), kNone) {}
+
+  Places Run() {
+    // Eager and compiled code order their backward passes differently, and compiled code does not
+    // know its modules: what the order leaves over is found by name, then by op alone.
+    AlignByOrder([](const OpRow& row) {
+      return fmt::format("{}|{}|{}", PlaceOf(row), KeyOfOp(row), row.type);
+    });
+    AlignByName();
+    AlignByOrder([](const OpRow& row) {
+      const std::string_view place = PlaceOf(row);
+      const std::string_view phase = place.substr(0, place.find('/'));
+      return fmt::format("{}|{}|{}", phase, KeyOfOp(row), row.type);
+    });
+    return of_a_;
+  }
+
+ private:
+  // Two inputs are the same by their names alone.
+  static std::string KeyOfOp(const OpRow& row) {
+    return row.op == "input" ? row.name : std::string(BaseOf(row.op));
+  }
+
+  static Places Left(const Places& counterparts) {
+    Places left;
+    for (std::size_t i = 0; i < counterparts.size(); ++i) {
+      if (counterparts[i] == kNone) left.push_back(i);
+    }
+    return left;
+  }
+
+  void Pair(std::size_t a, std::size_t b) {
+    of_a_[a] = b;
+    of_b_[b] = a;
+  }
+
+  // The longest common subsequence of what is left.
+  void AlignByOrder(const KeyOf& key_of) {
+    Places left_a = Left(of_a_), left_b = Left(of_b_);
+    std::map<std::string, std::uint32_t> numbers;
+    const auto keys_of = [&](const OpLog& log, const Places& places) {
+      std::vector<std::uint32_t> keys;
+      for (const std::size_t place : places) {
+        const auto number = static_cast<std::uint32_t>(numbers.size());
+        keys.push_back(numbers.try_emplace(key_of(log.rows[place]), number).first->second);
+      }
+      return keys;
+    };
+    const std::vector<std::uint32_t> a = keys_of(a_, left_a), b = keys_of(b_, left_b);
+    std::size_t begin = 0, end_a = a.size(), end_b = b.size();
+    while (begin < std::min(end_a, end_b) && a[begin] == b[begin]) {
+      Pair(left_a[begin], left_b[begin]);
+      ++begin;
+    }
+    while (end_a > begin && end_b > begin && a[end_a - 1] == b[end_b - 1]) {
+      Pair(left_a[--end_a], left_b[--end_b]);
+    }
+    const std::size_t rows = end_a - begin, columns = end_b - begin;
+    if (rows == 0 || columns == 0 || rows + 1 > kMaxCells / (columns + 1)) return;
+    std::vector<std::uint32_t> length((rows + 1) * (columns + 1), 0);
+    const auto at = [&](std::size_t i, std::size_t j) -> std::uint32_t& {
+      return length[i * (columns + 1) + j];
+    };
+    for (std::size_t i = rows; i-- > 0;) {
+      for (std::size_t j = columns; j-- > 0;) {
+        at(i, j) = a[begin + i] == b[begin + j] ? at(i + 1, j + 1) + 1
+                                                : std::max(at(i + 1, j), at(i, j + 1));
+      }
+    }
+    for (std::size_t i = 0, j = 0; i < rows && j < columns;) {
+      if (a[begin + i] == b[begin + j]) {
+        Pair(left_a[begin + i++], left_b[begin + j++]);
+      } else if (at(i + 1, j) >= at(i, j + 1)) {
+        ++i;
+      } else {
+        ++j;
+      }
+    }
+  }
+
+  void AlignByName() {
+    std::map<std::string, std::size_t> named;
+    for (const std::size_t place : Left(of_b_)) {
+      const OpRow& row = b_.rows[place];
+      named.try_emplace(row.name + '|' + row.type, place);
+    }
+    for (const std::size_t place : Left(of_a_)) {
+      const OpRow& row = a_.rows[place];
+      const auto found = named.find(row.name + '|' + row.type);
+      if (found == named.end()) continue;
+      Pair(place, found->second);
+      named.erase(found);
+    }
+  }
+
+  const OpLog& a_;
+  const OpLog& b_;
+  Places of_a_;
+  Places of_b_;
+};
+
+void Judge(const OpRow& a, const OpRow& b, OpPair* pair) {
+  if (!a.stats || !b.stats) {
+    pair->verdict = OpPair::Verdict::kUnknown;
+    pair->reason = fmt::format("lost in {}", a.stats ? "B" : "A");
+    return;
+  }
+  const layout::DtypeInfo* info = layout::FindDtype(a.dtype);
+  const StatisticsVerdict verdict =
+      JudgeStatistics({*a.stats, "A"}, {*b.stats, "B"}, {.equal_nan = true},
+                      {.can_be_nan = info != nullptr && info->is_floating});
+  pair->reason = verdict.reason;
+  switch (verdict.kind) {
+    case StatisticsVerdict::Kind::kSame:
+      break;
+    case StatisticsVerdict::Kind::kDifferent:
+      pair->verdict = OpPair::Verdict::kDifferent;
+      break;
+    case StatisticsVerdict::Kind::kUnknown:
+      pair->verdict = OpPair::Verdict::kUnknown;
+      break;
+  }
+}
+
+std::string CountText(std::size_t count, const char* one, const char* many) {
+  return fmt::format("{} {}", count, count == 1 ? one : many);
+}
+
+std::string ReadRows(const OpRow& row) {
+  std::string text;
+  for (const std::uint32_t number : row.inputs) {
+    text += fmt::format("{}#{}", text.empty() ? "" : ", ", number);
+  }
+  return text;
+}
+
+std::string PairText(const OpLog& a, const OpLog& b, const OpPair& pair) {
+  const OpRow& row = a.rows[pair.a];
+  const OpRow& other = b.rows[pair.b];
+  std::string text = fmt::format("#{} {}  {}", row.number, row.name, row.type);
+  if (other.name != row.name) text += fmt::format("  (B: #{} {})", other.number, other.name);
+  if (!row.site.empty()) text += fmt::format("  {}", row.site);
+  return text + "\n  " + pair.reason;
+}
+
+}  // namespace
+
+const char* NameOf(OpDiff::Verdict verdict) {
+  switch (verdict) {
+    case OpDiff::Verdict::kSame:
+      return "same";
+    case OpDiff::Verdict::kDifferent:
+      return "different";
+    case OpDiff::Verdict::kInconclusive:
+      break;
+  }
+  return "inconclusive";
+}
+
+OpDiff DiffOpLogs(const OpLog& a, const OpLog& b) {
+  OpDiff diff;
+  const Places counterparts = RowAligner(a, b).Run();
+  std::vector<const OpPair*> pair_of(a.rows.size(), nullptr);
+  diff.pairs.reserve(a.rows.size());  // so that `pair_of` stays valid
+  std::size_t uncovered = 0;
+  std::string first_unknown;
+  for (std::size_t place = 0; place < a.rows.size(); ++place) {
+    if (counterparts[place] == kNone) {
+      ++diff.only_a;
+      continue;
+    }
+    OpPair pair{.a = place, .b = counterparts[place]};
+    const OpRow& row = a.rows[pair.a];
+    const OpRow& other = b.rows[pair.b];
+    Judge(row, other, &pair);
+    const bool is_covered = row.is_covered && other.is_covered;
+    uncovered += !is_covered;
+    const auto agrees = [&](std::uint32_t number) {
+      const OpRow* input = a.Find(number);
+      const OpPair* of =
+          input == nullptr ? nullptr : pair_of[static_cast<std::size_t>(input - a.rows.data())];
+      return of != nullptr && of->verdict == OpPair::Verdict::kSame;
+    };
+    if (pair.verdict == OpPair::Verdict::kUnknown) {
+      ++diff.unknown;
+      if (first_unknown.empty()) {
+        first_unknown = fmt::format("#{} {}: {}", row.number, row.name, pair.reason);
+      }
+    }
+    if (pair.verdict == OpPair::Verdict::kDifferent) {
+      ++diff.different;
+      if (!diff.first_different) diff.first_different = diff.pairs.size();
+      if (!diff.first_fault && is_covered &&
+          std::all_of(row.inputs.begin(), row.inputs.end(), agrees)) {
+        diff.first_fault = diff.pairs.size();
+      }
+    }
+    diff.pairs.push_back(std::move(pair));
+    pair_of[place] = &diff.pairs.back();
+  }
+  diff.only_b = b.rows.size() - diff.pairs.size();
+  if (diff.pairs.empty()) diff.missing.push_back("the two have no row in common");
+  if (diff.only_a > 0) {
+    diff.missing.push_back(
+        fmt::format("{} only in A", CountText(diff.only_a, "row is", "rows are")));
+  }
+  if (diff.only_b > 0) {
+    diff.missing.push_back(
+        fmt::format("{} only in B", CountText(diff.only_b, "row is", "rows are")));
+  }
+  if (diff.unknown > 0) {
+    diff.missing.push_back(fmt::format("{} not be compared, the first is {}",
+                                       CountText(diff.unknown, "row can", "rows can"),
+                                       first_unknown));
+  }
+  if (uncovered > 0) {
+    diff.missing.push_back(fmt::format("{} something that no row shows",
+                                       CountText(uncovered, "op reads", "ops read")));
+  }
+  for (const auto& [log, side] : {std::pair(&a, "A"), std::pair(&b, "B")}) {
+    for (const std::string& gap : log->gaps) {
+      diff.missing.push_back(fmt::format("{}: {}", side, gap));
+    }
+  }
+  return diff;
+}
+
+std::string OpDiffText(const OpLog& a, const OpLog& b, const OpDiff& diff) {
+  std::string text =
+      fmt::format("{}: {} compared, {} differ", NameOf(diff.verdict()),
+                  CountText(diff.pairs.size() - diff.unknown, "row", "rows"), diff.different);
+  if (diff.first_fault) {
+    const OpPair& pair = diff.pairs[*diff.first_fault];
+    const std::string inputs = ReadRows(a.rows[pair.a]);
+    text += "\nfirst divergence: " + PairText(a, b, pair);
+    text += inputs.empty() ? "\n  nothing in the log has written it before"
+                           : fmt::format("\n  what it read, {}, agrees", inputs);
+  }
+  const bool is_earlier =
+      diff.first_different && (!diff.first_fault || *diff.first_different < *diff.first_fault);
+  if (is_earlier) {
+    const OpPair& pair = diff.pairs[*diff.first_different];
+    const OpRow& row = a.rows[pair.a];
+    text += fmt::format("\n{}: {}", diff.first_fault ? "differs earlier" : "first difference",
+                        PairText(a, b, pair));
+    text += row.is_covered && b.rows[pair.b].is_covered
+                ? fmt::format("\n  it read {}, and not all of that was compared and agrees",
+                              ReadRows(row))
+                : "\n  no row shows all that it read, so its input may be what differs";
+  }
+  for (std::size_t i = 0; i < std::min(diff.missing.size(), kMaxMissingOpLines); ++i) {
+    text += "\nnot compared: " + diff.missing[i];
+  }
+  if (diff.missing.size() > kMaxMissingOpLines) {
+    text += fmt::format("\nnot compared: {} more", diff.missing.size() - kMaxMissingOpLines);
+  }
+  return text;
+}
+
+Json OpDiffJson(const OpLog& a, const OpLog& b, const OpDiff& diff) {
+  const auto pair_json = [&](std::optional<std::size_t> place) -> Json {
+    if (!place) return nullptr;
+    const OpPair& pair = diff.pairs[*place];
+    const OpRow& row = a.rows[pair.a];
+    return {{"a", row.number},  {"b", b.rows[pair.b].number},
+            {"name", row.name}, {"name_b", b.rows[pair.b].name},
+            {"op", row.op},     {"inputs", row.inputs},
+            {"site", row.site}, {"reason", pair.reason}};
+  };
+  const auto log_json = [](const OpLog& log) -> Json {
+    return {{"graph", log.graph},
+            {"graph_id", log.graph_id},
+            {"session", log.session},
+            {"replay", log.replay},
+            {"rows", log.rows.size()}};
+  };
+  return {{"verdict", NameOf(diff.verdict())},
+          {"a", log_json(a)},
+          {"b", log_json(b)},
+          {"compared", diff.pairs.size() - diff.unknown},
+          {"different", diff.different},
+          {"only_a", diff.only_a},
+          {"only_b", diff.only_b},
+          {"first_divergence", pair_json(diff.first_fault)},
+          {"first_difference", pair_json(diff.first_different)},
+          {"missing", diff.missing}};
+}
+
+}  // namespace cgdebug::analysis

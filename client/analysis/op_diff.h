@@ -1,0 +1,58 @@
+// op_diff.h: where two op logs begin to differ.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/analysis/json_number.h"
+#include "client/analysis/op_log.h"
+
+namespace cgdebug::analysis {
+
+// Rows of A and B that stand for the same tensor.
+struct OpPair {
+  enum class Verdict {
+    kSame,       // all statistics and the XOR hash
+    kDifferent,  // one of them differs
+    kUnknown,    // lost in one of the two, without a hash, or NaN may hide or feign a difference
+  };
+  std::size_t a = 0;  // places in OpLog::rows
+  std::size_t b = 0;
+  Verdict verdict = Verdict::kSame;
+  std::string reason = {};  // unless they are the same
+};
+
+struct OpDiff {
+  enum class Verdict { kSame, kDifferent, kInconclusive };
+
+  std::vector<OpPair> pairs;  // in the order of A
+  std::size_t only_a = 0;     // rows without a counterpart
+  std::size_t only_b = 0;
+  std::size_t different = 0;
+  std::size_t unknown = 0;
+  // Places in `pairs`. The first one that differs, and the first one that differs though all that
+  // its op read is the same.
+  std::optional<std::size_t> first_different = {};
+  std::optional<std::size_t> first_fault = {};
+  // Sentences about what was not compared, and why.
+  std::vector<std::string> missing = {};
+
+  // Never kSame over something that was not compared, and never when nothing was.
+  Verdict verdict() const {
+    if (different > 0) return Verdict::kDifferent;
+    return pairs.empty() || !missing.empty() ? Verdict::kInconclusive : Verdict::kSame;
+  }
+};
+
+// Holds A against B.
+OpDiff DiffOpLogs(const OpLog& a, const OpLog& b);
+
+const char* NameOf(OpDiff::Verdict verdict);  // "same", "different", "inconclusive"
+std::string OpDiffText(const OpLog& a, const OpLog& b, const OpDiff& diff);
+Json OpDiffJson(const OpLog& a, const OpLog& b, const OpDiff& diff);
+
+}  // namespace cgdebug::analysis

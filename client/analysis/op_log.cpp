@@ -1,0 +1,268 @@
+#include "client/analysis/op_log.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <tuple>
+
+namespace cgdebug::analysis {
+namespace {
+
+using source::Key;
+using source::Slot;
+using source::Source;
+
+struct Entry {
+  std::size_t slot = 0;
+  OpText text;
+};
+
+// The slots of one op log, by number.
+using Entries = std::vector<Entry>;
+
+std::string_view NextWord(std::string_view* text) {
+  const std::size_t end = std::min(text->find(' '), text->size());
+  const std::string_view word = text->substr(0, end);
+  text->remove_prefix(std::min(end + 1, text->size()));
+  return word;
+}
+
+std::optional<std::uint32_t> ParseNumber(std::string_view word) {
+  std::uint32_t number = 0;
+  const auto parsed = std::from_chars(word.data(), word.data() + word.size(), number);
+  if (parsed.ec != std::errc() || parsed.ptr != word.data() + word.size() || number == 0) {
+    return std::nullopt;
+  }
+  return number;
+}
+
+// Every op log of the source, in the order in which they were begun. A capture has one. The numbers
+// of an eager log ascend in the order of registration, so a number that does not begins another
+// log: that is all that tells one eager log from the next.
+std::vector<Entries> LogsOf(const Source& source) {
+  std::map<std::tuple<std::string, int, std::uint64_t>,
+           std::vector<std::pair<std::uint64_t, Entry>>>
+      places;
+  for (std::size_t i = 0; i < source.slots().size(); ++i) {
+    const Slot& slot = source.slots()[i];
+    std::optional<OpText> text = ParseOpText(slot.op);
+    if (!text) continue;
+    places[{slot.session, slot.rank, slot.graph_id}].push_back({slot.order, {i, *std::move(text)}});
+  }
+  std::vector<std::pair<std::uint64_t, Entries>> logs;
+  for (auto& [place, entries] : places) {
+    const bool is_captured = std::get<2>(place) != 0;
+    std::stable_sort(entries.begin(), entries.end(), [&](const auto& a, const auto& b) {
+      return is_captured ? a.second.text.number < b.second.text.number : a.first < b.first;
+    });
+    std::uint32_t last = UINT32_MAX;
+    for (auto& [order, entry] : entries) {
+      const bool begins = is_captured ? last == UINT32_MAX : entry.text.number <= last;
+      if (begins) logs.push_back({order, {}});
+      if (!begins && entry.text.number == last) continue;  // nobody may have two rows of a number
+      last = entry.text.number;
+      logs.back().second.push_back(std::move(entry));
+    }
+  }
+  std::stable_sort(logs.begin(), logs.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<Entries> sorted;
+  for (auto& [order, entries] : logs) sorted.push_back(std::move(entries));
+  return sorted;
+}
+
+std::string NameOf(const Slot& slot) {
+  if (slot.graph_id == 0) return "eager";
+  return slot.graph.empty() ? fmt::format("capture {}", slot.graph_id) : slot.graph;
+}
+
+// The same name twice gets numbers: "eager#1", "eager#2".
+std::vector<std::string> NamesOf(const Source& source, const std::vector<Entries>& logs) {
+  std::map<std::string, std::size_t> counts, seen;
+  std::vector<std::string> names;
+  for (const Entries& entries : logs) {
+    names.push_back(NameOf(source.slots()[entries.front().slot]));
+    ++counts[names.back()];
+  }
+  for (std::string& name : names) {
+    const std::size_t number = ++seen[name];
+    if (counts[name] > 1) name += fmt::format("#{}", number);
+  }
+  return names;
+}
+
+bool IsOf(const Slot& slot, const std::string& graph) {
+  return WhichSlots{.graph = graph}.Matches(slot.graph_id, slot.graph, slot.shape);
+}
+
+Result<std::optional<numerics::Stats>> StatsAt(Source& source, std::size_t slot,
+                                               std::uint64_t replay) {
+  const Result<std::optional<Key>> key = source.Find(slot, replay);
+  if (!key.ok()) return key.error();
+  if (!*key) return std::optional<numerics::Stats>();
+  const Result<source::Snapshot> snapshot = source.Get(slot, **key);
+  if (!snapshot.ok()) return std::optional<numerics::Stats>();  // it cannot be read: lost
+  const Result<numerics::Stats> stats = source::StatsOf(source, *snapshot);
+  return stats.ok() ? std::optional<numerics::Stats>(*stats) : std::nullopt;
+}
+
+// The newest replay that any row has; 0 without one.
+Result<std::uint64_t> NewestOf(Source& source, const Entries& entries) {
+  std::uint64_t newest = 0;
+  for (const Entry& entry : entries) {
+    const Result<std::vector<Key>> keys = source.Keys(entry.slot);
+    if (!keys.ok()) return keys.error();
+    if (!keys->empty()) newest = std::max(newest, keys->back().replay);
+  }
+  return newest;
+}
+
+Result<OpLog> Read(Source& source, const Entries& entries, std::uint64_t replay) {
+  const Slot& first = source.slots()[entries.front().slot];
+  OpLog log{.graph = NameOf(first),
+            .graph_id = first.graph_id,
+            .session = first.session,
+            .rank = first.rank,
+            .replay = replay};
+  for (const Entry& entry : entries) {
+    const Slot& slot = source.slots()[entry.slot];
+    OpRow row{.number = entry.text.number,
+              .name = slot.probe,
+              .op = entry.text.op,
+              .inputs = entry.text.inputs,
+              .is_covered = entry.text.is_covered,
+              .site = slot.site,
+              .type = TypeText(slot),
+              .dtype = slot.dtype,
+              .shape = slot.shape};
+    Result<std::optional<numerics::Stats>> stats = StatsAt(source, entry.slot, replay);
+    if (!stats.ok()) return stats.error();
+    row.stats = *stats;
+    if (replay > 1) {
+      stats = StatsAt(source, entry.slot, replay - 1);
+      if (!stats.ok()) return stats.error();
+      row.stats_before = *stats;
+    }
+    log.rows.push_back(std::move(row));
+  }
+  // What a job says of its rows may be wrong: nothing below may depend on it.
+  for (std::size_t i = 0; i < log.rows.size(); ++i) {
+    OpRow& row = log.rows[i];
+    const std::size_t claimed = row.inputs.size();
+    std::erase_if(row.inputs, [&](std::uint32_t number) {
+      const OpRow* input = log.Find(number);
+      return input == nullptr || input->number >= row.number;
+    });
+    row.is_covered = row.is_covered && row.inputs.size() == claimed;
+    if (i > 0 && row.number > log.rows[i - 1].number + 1) {
+      log.gaps.push_back(
+          fmt::format("rows #{} to #{} are not here", log.rows[i - 1].number + 1, row.number - 1));
+    }
+  }
+  if (log.rows.front().number > 1) {
+    log.gaps.push_back(fmt::format("rows #1 to #{} are not here", log.rows.front().number - 1));
+  }
+  return log;
+}
+
+}  // namespace
+
+std::size_t OpLog::lost() const {
+  return static_cast<std::size_t>(
+      std::count_if(rows.begin(), rows.end(), [](const OpRow& row) { return !row.stats; }));
+}
+
+const OpRow* OpLog::Find(std::uint32_t number) const {
+  const auto found =
+      std::lower_bound(rows.begin(), rows.end(), number,
+                       [](const OpRow& row, std::uint32_t wanted) { return row.number < wanted; });
+  return found == rows.end() || found->number != number ? nullptr : &*found;
+}
+
+std::optional<OpText> ParseOpText(std::string_view text) {
+  OpText parsed;
+  const std::optional<std::uint32_t> number = ParseNumber(NextWord(&text));
+  parsed.op = NextWord(&text);
+  if (!number || parsed.op.empty()) return std::nullopt;
+  parsed.number = *number;
+  while (!text.empty()) {
+    const std::optional<std::uint32_t> input = ParseNumber(NextWord(&text));
+    if (input) {
+      parsed.inputs.push_back(*input);
+    } else {
+      parsed.is_covered = false;  // "?", or "..." where there was no room
+    }
+  }
+  return parsed;
+}
+
+std::string_view PlaceOf(const OpRow& row) {
+  const std::string_view name = row.name;
+  const std::size_t slash = name.rfind('/');
+  return slash == std::string_view::npos ? std::string_view() : name.substr(0, slash);
+}
+
+std::string_view BaseOf(std::string_view op) {
+  const std::size_t overload = op.rfind('.');
+  std::string_view base = op.substr(0, overload);
+  if (base.starts_with("aten.")) base.remove_prefix(5);
+  return base;
+}
+
+const OpRow* FirstNonfinite(const OpLog& log) {
+  for (const OpRow& row : log.rows) {
+    if (row.stats && row.stats->nonfinite() > 0) return &row;
+  }
+  return nullptr;
+}
+
+bool HasFiniteInputs(const OpLog& log, const OpRow& row) {
+  return row.is_covered &&
+         std::all_of(row.inputs.begin(), row.inputs.end(), [&](std::uint32_t number) {
+           const OpRow* input = log.Find(number);
+           return input != nullptr && input->stats && input->stats->nonfinite() == 0;
+         });
+}
+
+Result<OpLog> ReadOpLog(Source& source, const OpLogChoice& choice,
+                        std::vector<std::string>* others) {
+  const std::vector<Entries> logs = LogsOf(source);
+  const std::string path = source.Describe().path;
+  if (logs.empty()) {
+    return Error{
+        fmt::format("{} has no op log. In the job, write: with cgdebug.debug_mode(model):", path)};
+  }
+  const std::vector<std::string> names = NamesOf(source, logs);
+  const Entries* chosen = nullptr;
+  for (std::size_t i = 0; i < logs.size(); ++i) {
+    const Slot& slot = source.slots()[logs[i].front().slot];
+    const bool is_meant = names[i] == choice.graph || IsOf(slot, choice.graph);
+    if (choice.graph.empty() || is_meant) chosen = &logs[i];
+  }
+  others->clear();
+  for (std::size_t i = 0; i < logs.size(); ++i) {
+    if (&logs[i] != chosen) others->push_back(names[i]);
+  }
+  if (chosen == nullptr) {
+    return Error{fmt::format("{} has no op log of graph '{}'. It has: {}", path, choice.graph,
+                             fmt::join(*others, ", "))};
+  }
+  std::uint64_t replay = static_cast<std::uint64_t>(choice.replay);
+  const Result<std::uint64_t> newest = NewestOf(source, *chosen);
+  if (!newest.ok()) return newest.error();
+  if (choice.replay < 0) {
+    const std::uint64_t back = static_cast<std::uint64_t>(-(choice.replay + 1));
+    replay = *newest > back ? *newest - back : 0;
+  }
+  Result<OpLog> log = Read(source, *chosen, replay);
+  if (!log.ok()) return log.error();
+  if (replay == 0 || log->lost() == log->rows.size()) {
+    return Error{fmt::format("{} has no replay {} of the op log of {}; the newest is {}", path,
+                             choice.replay, log->graph, *newest)};
+  }
+  return log;
+}
+
+}  // namespace cgdebug::analysis

@@ -1,0 +1,272 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/analysis/op_diff.h"
+#include "client/analysis/op_log.h"
+#include "client/analysis/statistics_verdict.h"
+#include "client/cli/command.h"
+#include "client/cli/sources.h"
+#include "client/cli/views/tensor_json.h"
+#include "daemon/core/numerics/format.h"
+#include "daemon/core/numerics/stats_difference.h"
+
+namespace cgdebug::cli {
+namespace {
+
+using analysis::OpLog;
+using analysis::OpRow;
+
+struct OpsCommand {
+  std::string source = "live";
+  std::string graph;
+  std::string only;
+  std::string a;
+  std::string b;
+  bool exit_zero = false;
+};
+
+// SOURCE, SOURCE@REPLAY, SOURCE@g:GRAPH or SOURCE@g:GRAPH@REPLAY.
+struct Where {
+  std::string source;
+  analysis::OpLogChoice choice;
+};
+
+Result<Where> ParseWhere(const std::string& text, const std::string& graph) {
+  Where where{.source = text};
+  where.choice.graph = graph;
+  const std::size_t mark = where.source.rfind('@');
+  if (mark != std::string::npos && !where.source.substr(mark).starts_with("@g:")) {
+    const std::string number = where.source.substr(mark + 1);
+    std::int64_t replay = 0;
+    const auto parsed = std::from_chars(number.data(), number.data() + number.size(), replay);
+    const bool is_number = parsed.ec == std::errc() && parsed.ptr == number.data() + number.size();
+    if (!is_number || replay == 0) {
+      return Error{
+          fmt::format("'{}' names no replay of {}: they count from 1, and -1 is the newest. Type "
+                      "for example: cgdebug-cli ops {}@12",
+                      number, text.substr(0, mark), ShellWord(text.substr(0, mark)))};
+    }
+    where.choice.replay = replay;
+    where.source.resize(mark);
+  }
+  const std::size_t label = where.source.rfind("@g:");
+  if (label != std::string::npos) {
+    where.choice.graph = where.source.substr(label + 3);
+    where.source.resize(label);
+  }
+  if (where.source.empty()) where.source = "live";
+  return where;
+}
+
+// 0, or what to exit with after the reason has been printed.
+int OpenLog(Context& context, const std::string& text, const std::string& graph, OpLog* log,
+            std::vector<std::string>* others) {
+  const Result<Where> where = ParseWhere(text, graph);
+  if (!where.ok()) return context.Fail(kExitTrouble, where.error().message);
+  std::unique_ptr<source::Source> source;
+  if (const int failed = OpenSource(context, where->source, &source); failed != kExitOk) {
+    return failed;
+  }
+  Result<OpLog> read = analysis::ReadOpLog(*source, where->choice, others);
+  if (!read.ok()) return context.Fail(kExitNoMatch, read.error().message);
+  *log = *std::move(read);
+  return kExitOk;
+}
+
+// Whether something can be seen to have changed since the replay before.
+bool HasChanged(const OpRow& row) {
+  return row.stats && row.stats_before &&
+         !numerics::DifferencesOf(*row.stats, *row.stats_before).empty();
+}
+
+bool IsShown(const OpRow& row, const std::string& only) {
+  if (only == "nan") return row.stats && row.stats->nonfinite() > 0;
+  return only != "changed" || HasChanged(row);
+}
+
+std::string InputsText(const OpRow& row) {
+  std::string text;
+  for (const std::uint32_t number : row.inputs) {
+    text += fmt::format("{}#{}", text.empty() ? "" : " ", number);
+  }
+  if (!row.is_covered) text += text.empty() ? "?" : " ?";
+  return text.empty() ? "-" : text;
+}
+
+std::string BadText(const numerics::Stats& stats) {
+  std::string text;
+  if (stats.nan > 0) text = fmt::format("{} NaN", stats.nan);
+  const std::uint64_t inf = stats.pos_inf + stats.neg_inf;
+  if (inf > 0) text += fmt::format("{}{} Inf", text.empty() ? "" : ", ", inf);
+  return text.empty() ? "-" : text;
+}
+
+TextTable MakeTable(const OpLog& log, const std::string& only) {
+  using Align = TextTable::Align;
+  TextTable table({{"#", Align::kRight},
+                   {"NAME"},
+                   {"TENSOR"},
+                   {"L1", Align::kRight},
+                   {"HASH"},
+                   {"NAN/INF"},
+                   {"ABS MAX", Align::kRight},
+                   {"READS"},
+                   {"LINE", Align::kLeft, /*is_optional=*/true}});
+  for (const OpRow& row : log.rows) {
+    if (!IsShown(row, only)) continue;
+    std::vector<std::string> cells = {std::to_string(row.number), Printable(row.name), row.type};
+    if (row.stats) {
+      const numerics::Stats& stats = *row.stats;
+      cells.push_back(numerics::FormatNumber(stats.l1, 4));
+      cells.push_back(stats.has_hash ? fmt::format("{:016x}", stats.hash) : "-");
+      cells.push_back(BadText(stats));
+      cells.push_back(numerics::FormatNumber(stats.abs_max, 4));
+    } else {
+      cells.insert(cells.end(), {"-", "-", "lost", "-"});
+    }
+    cells.push_back(InputsText(row));
+    cells.push_back(row.site.empty() ? "-" : Printable(row.site));
+    table.Add(std::move(cells));
+  }
+  return table;
+}
+
+std::string Heading(const OpLog& log) {
+  std::string text = log.graph_id == 0 ? "eager run" : fmt::format("graph {}", log.graph);
+  if (!log.session.empty()) text = fmt::format("{}: {}", log.session, text);
+  if (log.rank >= 0) text += fmt::format(", rank {}", log.rank);
+  text += fmt::format(", replay {}: {} row{}", log.replay, log.rows.size(),
+                      log.rows.size() == 1 ? "" : "s");
+  if (log.lost() > 0) text += fmt::format(", {} lost", log.lost());
+  return Printable(text);
+}
+
+// Which row is the first with a NaN or an Inf, and whether it made it.
+std::string FirstText(const OpLog& log) {
+  const OpRow* first = analysis::FirstNonfinite(log);
+  if (first == nullptr) return {};
+  std::string text = fmt::format("first non-finite: #{} {}, {}", first->number, first->name,
+                                 BadText(*first->stats));
+  if (!first->site.empty()) text += fmt::format(", {}", first->site);
+  if (first->op == "input") {
+    text += "\n  nothing in the log has written it before";
+  } else if (HasFiniteInputs(log, *first)) {
+    text += fmt::format("\n  what {} read is finite: {}", first->op, InputsText(*first));
+  } else {
+    text += "\n  not all that it read is shown and finite: " + InputsText(*first);
+  }
+  return PrintableLines(text);
+}
+
+Json RowJson(const OpRow& row) {
+  return {{"number", row.number},
+          {"name", row.name},
+          {"op", row.op},
+          {"inputs", row.inputs},
+          {"is_covered", row.is_covered},
+          {"dtype", layout::DtypeName(row.dtype)},
+          {"shape", row.shape},
+          {"site", row.site},
+          {"changed", row.stats && row.stats_before ? Json(HasChanged(row)) : Json(nullptr)},
+          {"stats", row.stats ? ToJson(*row.stats) : Json(nullptr)}};
+}
+
+int RunOps(Context& context, const OpsCommand& command) {
+  OpLog log;
+  std::vector<std::string> others;
+  const int failed = OpenLog(context, command.source, command.graph, &log, &others);
+  if (failed != kExitOk) return failed;
+  const OpRow* first = analysis::FirstNonfinite(log);
+  if (context.options.json) {
+    Json rows = Json::array();
+    for (const OpRow& row : log.rows) {
+      if (IsShown(row, command.only)) rows.push_back(RowJson(row));
+    }
+    Json json = {{"graph", log.graph}, {"graph_id", log.graph_id}, {"session", log.session},
+                 {"rank", log.rank},   {"replay", log.replay},     {"rows", std::move(rows)},
+                 {"lost", log.lost()}, {"missing", log.gaps},      {"other_logs", others}};
+    json["first_nonfinite"] = nullptr;
+    if (first != nullptr) {
+      json["first_nonfinite"] = {{"number", first->number},
+                                 {"name", first->name},
+                                 {"inputs_are_finite", HasFiniteInputs(log, *first)}};
+    }
+    Context::Print(Dump(json, /*indented=*/true) + "\n");
+    return kExitOk;
+  }
+  const TextTable table = MakeTable(log, command.only);
+  if (context.options.plain) {
+    Context::Print(table.RenderPlain());
+    return kExitOk;
+  }
+  Context::Print(context.out.Bold(Heading(log)) + "\n");
+  if (!table.empty()) Context::Print(table.Render(context.out, TerminalColumns(STDOUT_FILENO)));
+  const std::string bad = FirstText(log);
+  if (!bad.empty()) Context::Print(context.out.Red(bad) + "\n");
+  for (const std::string& gap : log.gaps) context.Note(Printable("not shown: " + gap));
+  if (!others.empty()) {
+    context.Note(Printable(fmt::format("the newest of {} op logs; others: {}. Choose with: --graph",
+                                       others.size() + 1, fmt::join(others, ", "))));
+  }
+  return kExitOk;
+}
+
+int RunOpsDiff(Context& context, const OpsCommand& command) {
+  OpLog a, b;
+  std::vector<std::string> others;
+  for (auto [text, log] : {std::pair(&command.a, &a), std::pair(&command.b, &b)}) {
+    const int failed = OpenLog(context, *text, "", log, &others);
+    if (failed != kExitOk) return failed;
+  }
+  const analysis::OpDiff diff = analysis::DiffOpLogs(a, b);
+  if (context.options.json) {
+    Context::Print(Dump(analysis::OpDiffJson(a, b, diff), /*indented=*/true) + "\n");
+  } else {
+    const std::string text = PrintableLines(analysis::OpDiffText(a, b, diff));
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const bool is_same = diff.verdict() == analysis::OpDiff::Verdict::kSame;
+    const std::string head = text.substr(0, end);
+    Context::Print((is_same ? context.out.Green(head) : context.out.Red(head)) + text.substr(end) +
+                   "\n");
+  }
+  switch (diff.verdict()) {
+    case analysis::OpDiff::Verdict::kSame:
+      return kExitOk;
+    case analysis::OpDiff::Verdict::kDifferent:
+      return command.exit_zero ? kExitOk : kExitFound;
+    case analysis::OpDiff::Verdict::kInconclusive:
+      break;
+  }
+  return kExitInconclusive;
+}
+
+}  // namespace
+
+RunFunction AddOps(CLI::App& app) {
+  auto command = std::make_shared<OpsCommand>();
+  static constexpr const char* kWhereHelp =
+      "a source, or SOURCE@REPLAY, SOURCE@g:GRAPH, SOURCE@g:GRAPH@REPLAY";
+  app.add_option("SOURCE", command->source, kWhereHelp);
+  app.add_option("--graph", command->graph, "its label, the number of its capture, or eager");
+  app.add_option("--only", command->only,
+                 "nan: rows with NaN or Inf; changed: since the replay before")
+      ->check(CLI::IsMember({"nan", "changed"}))
+      ->type_name("{nan,changed}");
+  CLI::App* diff =
+      app.add_subcommand("diff", "the first op that differs though what it read agrees");
+  diff->add_option("A", command->a, kWhereHelp)->required();
+  diff->add_option("B", command->b, "the same; what A is held against")->required();
+  diff->add_flag("--exit-zero", command->exit_zero, "exit 0 where they differ, not 1");
+  return [command, diff](Context& context) {
+    return diff->parsed() ? RunOpsDiff(context, *command) : RunOps(context, *command);
+  };
+}
+
+}  // namespace cgdebug::cli

@@ -1,0 +1,158 @@
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "client/analysis/op_diff.h"
+#include "client/analysis/op_log.h"
+
+namespace cgdebug::analysis {
+namespace {
+
+numerics::Stats StatsWith(double value) {
+  numerics::Stats stats;
+  stats.count = 1;
+  stats.min = stats.max = stats.mean = stats.abs_max = stats.l1 = stats.l2 = stats.rms = value;
+  stats.std = 0;
+  stats.has_hash = true;
+  stats.hash = static_cast<std::uint64_t>(value * 1000);
+  return stats;
+}
+
+OpRow Row(std::uint32_t number, const std::string& name, const std::string& op,
+          const std::vector<std::uint32_t>& inputs, double value) {
+  return {.number = number,
+          .name = name,
+          .op = op,
+          .inputs = inputs,
+          .type = "f32[1]",
+          .dtype = layout::Dtype::kFloat32,
+          .shape = {1},
+          .stats = StatsWith(value)};
+}
+
+// x, a = f(x), b = g(a), c = h(x, b)
+OpLog Log() {
+  OpLog log;
+  log.rows = {Row(1, "in/x", "input", {}, 1), Row(2, "fwd/m/f_0", "aten.f.default", {1}, 2),
+              Row(3, "fwd/m/g_0", "aten.g.default", {2}, 3),
+              Row(4, "fwd/h_0", "aten.h.default", {1, 3}, 4)};
+  return log;
+}
+
+std::string FirstOf(const OpLog& a, const OpLog& b) {
+  const OpDiff diff = DiffOpLogs(a, b);
+  return diff.first_fault ? a.rows[diff.pairs[*diff.first_fault].a].name : "";
+}
+
+TEST(OpText, HasTheNumberTheOpAndWhatItRead) {
+  const std::optional<OpText> text = ParseOpText("17 aten.mm.default 3 5");
+  ASSERT_TRUE(text);
+  EXPECT_EQ(text->number, 17u);
+  EXPECT_EQ(text->op, "aten.mm.default");
+  EXPECT_EQ(text->inputs, (std::vector<std::uint32_t>{3, 5}));
+  EXPECT_TRUE(text->is_covered);
+}
+
+TEST(OpText, SaysWhereNotAllInputsAreRows) {
+  EXPECT_FALSE(ParseOpText("2 aten.mm.default 1 ?")->is_covered);
+  EXPECT_FALSE(ParseOpText("2 aten.mm.default 1 ...")->is_covered);
+}
+
+TEST(OpText, OfAnotherSlotOrOfADamagedOneIsNoRow) {
+  for (const char* text : {"", "mm", "0 mm", "-1 mm", "17", "17 ", "99999999999 mm", "1x mm"}) {
+    EXPECT_FALSE(ParseOpText(text)) << text;
+  }
+}
+
+TEST(OpDiff, OfEqualLogsIsTheSame) {
+  EXPECT_EQ(DiffOpLogs(Log(), Log()).verdict(), OpDiff::Verdict::kSame);
+}
+
+TEST(OpDiff, NamesTheFirstRowThatDiffersWhileItsInputsAgree) {
+  OpLog b = Log();
+  b.rows[2].stats = StatsWith(3.5);
+  b.rows[3].stats = StatsWith(4.5);
+  const OpLog a = Log();
+  EXPECT_EQ(FirstOf(a, b), "fwd/m/g_0");
+  EXPECT_EQ(DiffOpLogs(a, b).verdict(), OpDiff::Verdict::kDifferent);
+  EXPECT_NE(OpDiffText(a, b, DiffOpLogs(a, b)).find("first divergence: #3 fwd/m/g_0"),
+            std::string::npos);
+}
+
+TEST(OpDiff, ComparesOnHashAndMeasuresTogether) {
+  OpLog b = Log();
+  b.rows[3].stats->min = b.rows[3].stats->max = b.rows[3].stats->mean = -4;  // the same hash and l1
+  EXPECT_EQ(FirstOf(Log(), b), "fwd/h_0");
+}
+
+TEST(OpDiff, DoesNotBlameARowWhoseInputsAreNotAllShown) {
+  OpLog b = Log();
+  b.rows[1].is_covered = false;
+  b.rows[1].stats = StatsWith(2.5);
+  const OpDiff diff = DiffOpLogs(Log(), b);
+  EXPECT_FALSE(diff.first_fault);
+  ASSERT_TRUE(diff.first_different);
+  EXPECT_EQ(diff.pairs[*diff.first_different].a, 1u);
+}
+
+TEST(OpDiff, IsInconclusiveOverALostRow) {
+  OpLog b = Log();
+  b.rows[2].stats.reset();
+  const OpDiff diff = DiffOpLogs(Log(), b);
+  EXPECT_EQ(diff.verdict(), OpDiff::Verdict::kInconclusive);
+  ASSERT_FALSE(diff.missing.empty());
+  EXPECT_NE(diff.missing[0].find("fwd/m/g_0: lost in B"), std::string::npos) << diff.missing[0];
+}
+
+TEST(OpDiff, IsInconclusiveWhereOnlyOneLogHasARowOrAnOpReadWhatNoRowShows) {
+  OpLog more = Log();
+  more.rows.push_back(Row(5, "fwd/k_0", "aten.k.default", {4}, 5));
+  EXPECT_EQ(DiffOpLogs(Log(), more).verdict(), OpDiff::Verdict::kInconclusive);
+  OpLog uncovered = Log();
+  uncovered.rows[3].is_covered = false;
+  EXPECT_EQ(DiffOpLogs(Log(), uncovered).verdict(), OpDiff::Verdict::kInconclusive);
+  EXPECT_EQ(DiffOpLogs(OpLog(), OpLog()).verdict(), OpDiff::Verdict::kInconclusive);
+}
+
+TEST(OpDiff, AHashThatDiffersByANanAloneProvesNothing) {
+  OpLog a = Log(), b = Log();
+  for (OpLog* log : {&a, &b}) log->rows[3].stats->nan = 1;
+  b.rows[3].stats->hash += 1;
+  EXPECT_EQ(DiffOpLogs(a, b).verdict(), OpDiff::Verdict::kInconclusive);
+}
+
+TEST(OpDiff, AlignsAnOutVariantWithThePlainOpAndAnotherOrderByName) {
+  OpLog b = Log();
+  b.rows[1].op = "aten.f.out";
+  EXPECT_EQ(DiffOpLogs(Log(), b).verdict(), OpDiff::Verdict::kSame);
+  OpLog a;
+  a.rows = {Row(1, "bwd/m/f_0", "aten.f.default", {}, 1),
+            Row(2, "bwd/n/g_0", "aten.g.default", {}, 2)};
+  b.rows = {Row(1, "bwd/n/g_0", "aten.g.default", {}, 2),
+            Row(2, "bwd/m/f_0", "aten.f.default", {}, 1)};
+  EXPECT_EQ(DiffOpLogs(a, b).verdict(), OpDiff::Verdict::kSame);
+}
+
+TEST(OpDiff, AnOpThatOneLogHasMoreShiftsNothing) {
+  OpLog b = Log();
+  b.rows.insert(b.rows.begin() + 1, Row(2, "fwd/m/extra_0", "aten.extra.default", {1}, 9));
+  for (std::size_t i = 2; i < b.rows.size(); ++i) b.rows[i].number = static_cast<std::uint32_t>(i + 1);
+  const OpDiff diff = DiffOpLogs(Log(), b);
+  EXPECT_EQ(diff.different, 0u);
+  EXPECT_EQ(diff.only_b, 1u);
+  EXPECT_EQ(diff.pairs.size(), 4u);
+}
+
+TEST(OpLog, TheFirstNonfiniteRowKnowsWhetherItMadeIt) {
+  OpLog log = Log();
+  log.rows[2].stats->nan = 1;
+  ASSERT_EQ(FirstNonfinite(log), &log.rows[2]);
+  EXPECT_TRUE(HasFiniteInputs(log, log.rows[2]));
+  EXPECT_FALSE(HasFiniteInputs(log, log.rows[3]));
+  log.rows[1].stats.reset();
+  EXPECT_FALSE(HasFiniteInputs(log, log.rows[2]));
+}
+
+}  // namespace
+}  // namespace cgdebug::analysis
