@@ -5,22 +5,28 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import threading
 import types
 
 _MAX_BYTES = 255
-_OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
+given = threading.local()  # .text: where the call is that this thread makes, if it is known
+OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 def of_call() -> str:
     """The line that calls a probe, for the native module, which asks while the call runs. Frames of
     cgdebug and of torch, such as those of a module's call and its hooks, are left out. Empty in
-    code that torch.compile made: its lines are not the user's."""
-    return _text(_first_foreign(sys._getframe(1), must_pass_own=True))
+    code that torch.compile made: its lines are not the user's. `given` answers for the thread
+    instead where it is set."""
+    known = getattr(given, "text", None)
+    if known is not None:
+        return known
+    return text_of(_first_foreign(sys._getframe(1), must_pass_own=True))
 
 
 def of_caller() -> str:
     """The line outside of cgdebug that made the call."""
-    return _text(_first_foreign(sys._getframe(1)))
+    return text_of(_first_foreign(sys._getframe(1)))
 
 
 def stack(most: int = 4) -> str:
@@ -29,7 +35,7 @@ def stack(most: int = 4) -> str:
     frame: types.FrameType | None = sys._getframe(1)
     lines: list[str] = []
     while len(lines) < most and (frame := _first_foreign(frame)) is not None:
-        lines.append(_text(frame))
+        lines.append(text_of(frame))
         frame = frame.f_back
     return " < ".join(lines)
 
@@ -38,7 +44,7 @@ def _first_foreign(frame, must_pass_own: bool = False):
     passed_own = not must_pass_own
     while frame is not None:
         name = frame.f_code.co_filename
-        if name.startswith(_OWN):
+        if name.startswith(OWN):
             passed_own = True
         elif not name.startswith(_torch_folder()):
             break
@@ -49,11 +55,11 @@ def _first_foreign(frame, must_pass_own: bool = False):
 def _torch_folder() -> str:
     torch = sys.modules.get("torch")
     if torch is None or torch.__file__ is None:
-        return _OWN
+        return OWN
     return os.path.dirname(torch.__file__) + os.sep
 
 
-def _text(frame) -> str:
+def text_of(frame) -> str:
     if frame is None:
         return ""
     function = frame.f_code.co_name

@@ -10,15 +10,17 @@ import weakref
 import torch
 
 from . import _native, _site
+from ._op_scopes import Scope
 from ._watching import compiled, graphed, hooks
 from ._watching.modules import is_callable, is_selected, modules_of
 from ._watching.places import Place, lock
 from .actions import Action, TensorRecord, TensorStats, enabled_actions, needs_daemon, whole_number
+from .op_log import OpLogView, read_log
 from .probe import CudaGraphTensorProbe
 
 __all__ = ["Watch", "WatchReport", "watch"]
 
-LEVELS = ("module",)
+LEVELS = ("module", "op", "kernel")
 _MAX_SHOWN = 8
 _DIRECT_STATS_BYTES_PER_SM = 4096  # of device memory: partial sums of a captured TensorStats
 
@@ -41,7 +43,11 @@ def watch(
 
     select: globs of module names with commas between them, '!...' excludes: "layers.*,!*.norm". The
             model itself is called by its class.
-    level:  "module" is the only one so far.
+    level:  "module", or "op": every tensor that an op of those modules writes while it is captured,
+            see debug_mode() and Watch.log(). "kernel": also what Triton kernels write. Both have no
+            hooks on modules and change no compiled code. With select="*" the ops that are in no
+            module, such as those of the optimizer, are logged too. The other arguments are of
+            "module" alone.
     grads:  also the gradients of those outputs, "grad/NAME".
     inputs: also what the modules are called with, "in/NAME".
     params: also their parameters, "param/NAME", each time before the module runs that owns them.
@@ -122,17 +128,23 @@ class Watch:
     def __init__(self, model, select, level, grads, inputs, params, values, *, skip=None):
         self._closed = False
         self._handles: list[torch.utils.hooks.RemovableHandle] = []
+        self._scope: Scope | None = None  # of level "op"
         self._list: list[Place] = []
         self._not_watched: dict[str, str] = {}
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"watch: a torch.nn.Module is watched, not a {type(model).__name__}")
         if level not in LEVELS:
             raise ValueError(
-                f"watch: level must be 'module', the only one that exists so far, not {level!r}"
+                f"watch: level must be {' or '.join(map(repr, LEVELS))}, not {level!r}"
             )
         for name, value in (("grads", grads), ("inputs", inputs), ("params", params)):
             if value not in (True, False):
                 raise ValueError(f"watch: {name} must be True or False, not {value!r}")
+        if level != "module" and (grads or inputs or params or values is not None):
+            raise ValueError(
+                f"watch: level={level!r} logs gradients, inputs and parameters by itself, and "
+                "statistics alone: leave grads, inputs, params and values out"
+            )
         self._actions = _actions_of(values)
         self._select = select
         self._site = _site.of_caller()
@@ -164,6 +176,9 @@ class Watch:
             self._prefix = _free_prefix(next(iter(found)), chosen)
             self._names = {self._prefix + name for name in chosen}
             _watches.add(self)
+            if level != "module":
+                self._open_scope(model, level == "kernel")
+                return
             graphed.wrap()
             try:
                 for name, module in chosen.items():
@@ -173,6 +188,13 @@ class Watch:
             except BaseException:
                 self.close()
                 raise
+
+    def _open_scope(self, model: torch.nn.Module, has_kernels: bool) -> None:
+        self._scope = Scope(self._root(), self._select, eager=False, has_kernels=has_kernels)
+        self._scope.owner = self
+        end = weakref.finalize(model, self._scope.close)
+        end.atexit = False
+        self._scope.open()
 
     def _place(self, kind: str, name: str, module) -> Place:
         place = Place(self, f"{kind}/{self._prefix}{name}", module)
@@ -228,6 +250,14 @@ class Watch:
         with lock:
             return {p.name: p for place in self._list for p in place.probes.values() if p}
 
+    def log(self, graph: int = -1, replay: int = -1, *, timeout: float = 10.0) -> OpLogView:
+        """With level "op" or "kernel": what one replay of one of the captures wrote, as
+        debug_mode.log().
+        graph: which of the captures, in their order; -1 is the last."""
+        if self._scope is None:
+            raise ValueError("Watch.log: only a watch with level='op' or 'kernel' has an op log")
+        return read_log(self._scope.logs, graph, replay, timeout)
+
     def explain(self) -> WatchReport:
         """What is seen, what is not and why, and what it costs."""
         seen, not_seen, problems = [], dict[str, str](), dict[str, str]()
@@ -253,6 +283,10 @@ class Watch:
                 problems[place.name] = place.problem
             elif not any_seen and (place.problem or not place.probes):
                 not_seen[place.name] = self._ended(self._why_not(place))
+        if self._scope is not None:
+            for number, log in enumerate(list(self._scope.logs)):
+                seen += [row.name for row in log.rows]
+                problems.update({f"log {number}: {gap}": "not shown" for gap in log.gaps})
         return WatchReport(
             model=self._text(),
             closed=self._closed,
@@ -311,6 +345,8 @@ class Watch:
                 handle.remove()
             for probe in self.probes.values():
                 probe.close()
+            if self._scope is not None:
+                self._scope.forget()
             _watches.discard(self)
             if not _watches:
                 graphed.unwrap()

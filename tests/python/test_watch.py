@@ -190,7 +190,8 @@ def test_two_models_and_two_watches_keep_their_rows_apart():
 @pytest.mark.parametrize(
     "arguments, text",
     [
-        ({"level": "op"}, "level must be 'module', the only one that exists so far, not 'op'"),
+        ({"level": "tensor"}, "level must be 'module' or 'op' or 'kernel', not 'tensor'"),
+        ({"level": "op", "grads": True}, "logs gradients, inputs and parameters by itself"),
         ({"select": "nothing*"}, "no module matches select='nothing*'. The model has: Net, layers"),
         ({"select": "re:("}, r"select='re:\('"),
         ({"select": "layers.*,,head"}, "select='layers.*,,head': empty probe pattern"),

@@ -1,0 +1,129 @@
+"""Tells recorders which Triton kernels run: they are no ops, and no dispatch mode sees them.
+
+Inductor's kernels are launched by CachingAutotuner.run, those that people write by JITFunction.run.
+Both are wrapped for good when the first recorder comes; without one they only call the original.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import typing
+
+import torch
+
+from ._ops import names
+
+if typing.TYPE_CHECKING:
+    from ._op_mode import Recorder
+
+_recorders: list[Recorder] = []
+_wrapped: set[str] = set()
+_written: dict[int, frozenset[str]] = {}  # by kernel of the user: names of arguments
+
+
+def follow(recorder: Recorder) -> None:
+    _wrap("torch._inductor.runtime.triton_heuristics", "CachingAutotuner", _run_of_inductor)
+    _wrap("triton.runtime.jit", "JITFunction", _run_of_user)
+    _recorders.append(recorder)
+
+
+def unfollow(recorder: Recorder) -> None:
+    if recorder in _recorders:
+        _recorders.remove(recorder)
+
+
+def _wrap(module_name: str, class_name: str, make) -> None:
+    kind = getattr(sys.modules.get(module_name), class_name, None)
+    if kind is None or class_name in _wrapped:
+        return
+    _wrapped.add(class_name)
+    kind.run = functools.wraps(kind.run)(make(kind.run))
+
+
+def _run_of_inductor(run):
+    def logged_run(self, *args, benchmark_run=False, **kwargs):
+        result = run(self, *args, benchmark_run=benchmark_run, **kwargs)
+        if _recorders and not benchmark_run:
+            _tell(lambda: _launch_of_inductor(self, args, kwargs))
+        return result
+
+    return logged_run
+
+
+def _run_of_user(run):
+    def logged_run(self, *args, **kwargs):
+        result = run(self, *args, **kwargs)
+        if _recorders and not kwargs.get("warmup"):
+            _tell(lambda: _launch_of_user(self, args, kwargs))
+        return result
+
+    return logged_run
+
+
+class _Launch(typing.NamedTuple):
+    kernel: str
+    tensors: dict[str, torch.Tensor]  # by name of the argument
+    written: frozenset[str] | None  # None: not known
+
+
+def _launch_of_inductor(tuner, args, kwargs) -> _Launch:
+    arguments = dict(zip(tuner.triton_meta.get("signature", {}), args)) | kwargs
+    tensors = _tensors_of(arguments)
+    mutated = set(tuner.mutated_arg_names or ())
+    if getattr(tuner, "custom_kernel", False):
+        written = frozenset(mutated) or _written_by(tuner.fn, arguments)
+    else:
+        written = frozenset(
+            name
+            for name in tensors
+            if name.startswith(("out_ptr", "in_out_ptr")) or name in mutated
+        )
+    return _Launch(tuner.fn.__name__, tensors, written)
+
+
+def _launch_of_user(function, args, kwargs) -> _Launch:
+    arguments = dict(zip(function.arg_names, args))
+    arguments |= {name: kwargs[name] for name in function.arg_names if name in kwargs}
+    name = getattr(function, "__name__", "triton_kernel")
+    return _Launch(name, _tensors_of(arguments), _written_by(function, arguments))
+
+
+def _tensors_of(arguments) -> dict[str, torch.Tensor]:
+    return {name: one for name, one in arguments.items() if isinstance(one, torch.Tensor)}
+
+
+def _written_by(function, arguments) -> frozenset[str] | None:
+    """By the code of the kernel. Only where rows of kernels are wanted: it takes a second."""
+    if not any(recorder.has_kernels for recorder in _recorders):
+        return None
+    key = id(function)
+    if key not in _written:
+        from torch._higher_order_ops.triton_kernel_wrap import identify_mutated_tensors
+
+        _written[key] = frozenset(identify_mutated_tensors(function, arguments, {}))
+    return _written[key]
+
+
+def _tell(find_launch) -> None:
+    try:
+        launch = find_launch()
+    except Exception as error:  # the job goes on
+        for recorder in list(_recorders):
+            recorder.log.note(f"a Triton kernel: {str(error).partition(chr(10))[0]}")
+        return
+    for recorder in list(_recorders):
+        if launch.written is None or not recorder.has_kernels:
+            written = launch.tensors if launch.written is None else launch.written
+            recorder.wrote_unseen(
+                launch.tensors[name] for name in written if name in launch.tensors
+            )
+            continue
+        place = names.current_place(recorder.names)
+        reads = [
+            (name, one)
+            for name, one in launch.tensors.items()
+            if name not in launch.written or name.startswith("in_out_ptr")
+        ]
+        writes = [(name, launch.tensors[name]) for name in launch.tensors if name in launch.written]
+        recorder.wrote(place, f"triton.{launch.kernel}.default", launch.kernel, reads, writes)

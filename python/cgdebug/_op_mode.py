@@ -1,0 +1,357 @@
+"""Logs what each op writes, while a capture or an eager scope lasts.
+
+A TorchDispatchMode sees every op, those of backward and of optimizers too. It changes none of them:
+after an op it gives what the op wrote to the log. It keeps no tensor, and nothing that goes wrong
+in it reaches the op.
+"""
+
+from __future__ import annotations
+
+import threading
+import typing
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from . import _accepted, _native
+from ._oplog import UNKNOWN, OpLog
+from ._ops import names, written
+from ._ops.written import Kind
+
+if typing.TYPE_CHECKING:
+    from collections.abc import Callable
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_EMPTY = -1  # nobody has written the memory yet
+
+
+class Recorder:
+    """Names what ops write, links it to what they read, and gives it to `log`.
+
+    selects:  whether the rows of a module are wanted; of "" those that are in no module
+    captured: whether only what a CUDA graph captures is logged; else only what is not captured
+    has_kernels: whether what Triton kernels write is logged, too
+
+    Thread: any.
+    """
+
+    def __init__(
+        self,
+        log: OpLog,
+        module_names: names.ModuleNames,
+        selects: Callable[[str], bool],
+        captured: bool,
+        has_kernels: bool,
+    ):
+        self.log = log
+        self.names = module_names
+        self.has_kernels = has_kernels
+        self.is_done = False
+        self._selects = selects
+        self._selected: dict[str, bool] = {}
+        self._captured = captured
+        self._counter = names.Counter()
+        # By storage: the row that wrote it last, or UNKNOWN, or _EMPTY. Memory is used again, so
+        # everything that writes or allocates it has to enter it here.
+        self._rows: dict[int, int] = {}
+        self._collectives: dict[int, _Collective] = {}  # by storage: nobody has waited for it yet
+        self._dtypes = frozenset(_accepted.torch_dtypes())
+        self._lock = threading.RLock()
+
+    def begin_run(self) -> None:
+        with self._lock:
+            self._counter = names.Counter()
+            self._rows = {}
+            self._collectives = {}
+            self.log.begin_run()
+
+    def before(self, op, args, kwargs) -> _Call | None:
+        """None: the op is of no interest."""
+        try:
+            plan = written.plan_of(op)
+            if plan.kind is Kind.IGNORED or self.is_done:
+                return None
+            with self._lock:
+                return self._before(plan, args, kwargs)
+        except Exception as error:  # the op goes on
+            self._note(str(op), error)
+            return None
+
+    def after(self, call: _Call, result) -> None:
+        try:
+            with self._lock:
+                self._after(call, result)
+        except Exception as error:  # the job goes on
+            self._note(call.plan.name, error)
+
+    def wrote_unseen(self, tensors: typing.Iterable[torch.Tensor]) -> None:
+        """Something that is no op has written them, and no row shows it."""
+        with self._lock:
+            for tensor in tensors:
+                self._rows[written.storage_of(tensor)] = UNKNOWN
+
+    def wrote(self, place: names.Place, op: str, base: str, reads, writes) -> None:
+        """A kernel that is no op has run. reads, writes: (name of the argument, tensor)."""
+        try:
+            with self._lock:
+                inputs = [
+                    self._link(one, place, base, name)
+                    for name, one in reads
+                    if written.storage_of(one)
+                ]
+                stem = self._counter.take(place, base)
+                for name, tensor in writes:
+                    self._add(f"{stem}.{name}", op, tensor, inputs, place)
+        except Exception as error:  # the job goes on
+            self._note(op, error)
+
+    def end(self) -> None:
+        with self._lock:
+            for collective in self._collectives.values():
+                self.log.note(f"{collective.op}: nothing read its result, so it was not seen")
+            self._collectives = {}
+            self.is_done = True
+        try:
+            self.log.end()
+        except Exception as error:
+            self._note("the end of the log", error)
+
+    # --- one op -----------------------------------------------------------------------------------
+
+    def _before(self, plan: written.Plan, args, kwargs) -> _Call:
+        call = _Call(plan, written.arguments_of(plan, args, kwargs))
+        if plan.kind is Kind.EMPTY:
+            return call
+        call.place = names.current_place(self.names)
+        for argument in call.arguments:
+            for place, tensor in enumerate(argument.tensors):
+                self._read(call, argument, place, tensor)
+        return call
+
+    def _read(self, call: _Call, argument: written.Tensors, place: int, tensor) -> None:
+        storage = written.storage_of(tensor)
+        if not storage:
+            return
+        call.storages.add(storage)
+        if storage in self._collectives and call.plan.kind is not Kind.WAIT:
+            self._arrived(storage, tensor)
+        if not argument.read:
+            # What an op overwrites in part is still made of what was there before.
+            if written.fills_storage(tensor) or self._rows.get(storage) == _EMPTY:
+                return
+            call.links.append(_Link(argument, place, self._rows.get(storage, UNKNOWN)))
+            return
+        known = self._rows.get(storage)
+        if known is None and not argument.mutated:
+            call.links.append(_Link(argument, place, None, tensor))  # see _after
+            return
+        if known is None:
+            base = call.plan.base
+            known = self._link(tensor, call.place, base, argument.name)
+        if known != _EMPTY:
+            call.links.append(_Link(argument, place, known))
+
+    def _link(self, tensor, place: names.Place, base: str, argument: str) -> int:
+        """The row that shows what is in `tensor`. Makes one if nothing has written it so far."""
+        storage = written.storage_of(tensor)
+        known = self._rows.get(storage)
+        if known is not None:
+            return known
+        name = self.names.parameter_at(storage)
+        if name and not written.fills_storage(tensor):
+            name = ""  # a part of the parameter alone
+        own = self._counter.peek(place, base).removeprefix("fwd/")
+        stem = name or f"{own}.{argument}"
+        row = self._add(f"in/{stem}", "input", tensor, (), place)
+        return row
+
+    def _after(self, call: _Call, result) -> None:
+        plan = call.plan
+        outputs = written.returned_by(plan, result)
+        if plan.kind is Kind.EMPTY:
+            for _, tensor in outputs:
+                self._rows[written.storage_of(tensor)] = _EMPTY
+            return
+        changed = [
+            (argument.name, place, tensor, argument)
+            for argument in call.arguments
+            if argument.mutated
+            for place, tensor in enumerate(argument.tensors)
+            if written.storage_of(tensor)
+        ]
+        made = []
+        for place, tensor in outputs:
+            storage = written.storage_of(tensor)
+            if storage and storage not in call.storages:  # else a view, or an argument
+                made.append(("", place, tensor, None))
+        if plan.kind is Kind.WAIT:
+            self._waited(call, result)
+            return
+        if not changed and not made:
+            return
+        if plan.kind in (Kind.C10D, Kind.FUNCTIONAL):
+            self._launched(call, [one[2] for one in (*changed, *made)])
+            return
+        for link in call.links:
+            if link.row is None:
+                link.row = self._link(link.tensor, call.place, plan.base, link.argument.name)
+                link.tensor = None
+        stem = self._counter.take(call.place, plan.base)
+        is_one = len(changed) + len(made) == 1
+        lists = {one[0] for one in changed}
+        for argument, place, tensor, source in (*changed, *made):
+            name = stem
+            if not is_one:
+                prefix = f"{argument}." if argument and (len(lists) > 1 or made) else ""
+                name = f"{stem}.{prefix}{place}"
+            count = len(source.tensors) if source else len(outputs)
+            self._add(name, plan.name, tensor, call.inputs_of(place, count), call.place)
+
+    def _add(self, name: str, op: str, tensor, inputs, place: names.Place) -> int:
+        storage = written.storage_of(tensor)
+        row = UNKNOWN
+        if self._is_wanted(place.module) and self._is_logged(name, tensor):
+            try:
+                row = self.log.add_row(
+                    name, op, tensor, [one for one in inputs if one != _EMPTY], place.site
+                )
+            except Exception as error:  # the job goes on
+                _native.op_refused()
+                self._note(op, error)
+        self._rows[storage] = row
+        return row
+
+    def _is_wanted(self, module: str) -> bool:
+        wanted = self._selected.get(module)
+        if wanted is None:
+            wanted = self._selected[module] = self._selects(module)
+        return wanted
+
+    def _is_logged(self, name: str, tensor: torch.Tensor) -> bool:
+        if type(tensor) not in _PLAIN:
+            self.log.note(f"tensors of type {type(tensor).__name__} are not shown")
+            return False
+        if tensor.device.type not in ("cpu", "cuda"):
+            return False
+        if tensor.dtype not in self._dtypes or tensor.is_quantized:
+            self.log.note(f"tensors of {tensor.dtype} are not shown")
+            return False
+        if _is_captured(tensor) != self._captured:
+            return False
+        return _native.is_selected(_accepted.make_name(name))
+
+    # --- collectives ------------------------------------------------------------------------------
+
+    def _launched(self, call: _Call, tensors: list[torch.Tensor]) -> None:
+        """The result is written by another stream, some time before somebody waits for it."""
+        stem = self._counter.take(call.place, call.plan.base)
+        inputs = [link.row or UNKNOWN for link in call.links]
+        for place, tensor in enumerate(tensors):
+            name = stem if len(tensors) == 1 else f"{stem}.{place}"
+            storage = written.storage_of(tensor)
+            self._collectives[storage] = _Collective(name, call.plan.name, inputs, call.place)
+            self._rows[storage] = UNKNOWN
+
+    def _waited(self, call: _Call, result) -> None:
+        for tensor in written.tensors_in(result):
+            self._arrived(written.storage_of(tensor), tensor)
+
+    def _arrived(self, storage: int, tensor: torch.Tensor) -> None:
+        """Its result is there: whoever reads it has waited for it."""
+        collective = self._collectives.pop(storage, None)
+        if collective is not None:
+            self._add(collective.name, collective.op, tensor, collective.inputs, collective.place)
+
+    def _note(self, op: str, error: Exception) -> None:
+        self.log.note(f"{op}: {str(error).partition(chr(10))[0] or type(error).__name__}")
+
+
+class _Link:
+    """An argument that was read, and the row that shows it. None: it will be known after the op."""
+
+    __slots__ = ("argument", "place", "row", "tensor")
+
+    def __init__(self, argument: written.Tensors, place: int, row: int | None, tensor=None):
+        self.argument, self.place, self.row, self.tensor = argument, place, row, tensor
+
+
+class _Call:
+    """One call of an op. Lives as long as the call."""
+
+    __slots__ = ("arguments", "links", "place", "plan", "storages")
+
+    def __init__(self, plan: written.Plan, arguments: list[written.Tensors]):
+        self.plan, self.arguments = plan, arguments
+        self.place = names.Place("fwd", "", "")
+        self.links: list[_Link] = []
+        self.storages: set[int] = set()
+
+    def inputs_of(self, place: int, count: int) -> list[int]:
+        """Of the output at `place` of `count`."""
+        return [
+            link.row or UNKNOWN
+            for link in self.links
+            if not (
+                self.plan.by_place
+                and link.argument.is_list
+                and len(link.argument.tensors) == count
+                and link.place != place
+            )
+        ]
+
+
+class _Collective(typing.NamedTuple):
+    name: str
+    op: str
+    inputs: list[int]
+    place: names.Place
+
+
+def _is_captured(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+class OpMode(TorchDispatchMode):
+    """While it is entered, a recorder sees every op of this thread, and of the backward passes that
+    it starts."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, recorder: Recorder):
+        super().__init__()
+        self.recorder = recorder
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True  # else compiled code runs eagerly, and goes on to after this mode has ended
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(one not in _PLAIN and _handles_ops(one) for one in types):
+            return NotImplemented  # then come the ops that it is made of
+        kwargs = kwargs or {}
+        call = self.recorder.before(func, args, kwargs)
+        result = func(*args, **kwargs)
+        if call is not None:
+            self.recorder.after(call, result)
+        return result
+
+
+def _handles_ops(kind: type) -> bool:
+    return getattr(kind, "__torch_dispatch__", None) is not torch._C._disabled_torch_dispatch_impl
+
+
+def leave(mode: OpMode) -> None:
+    """Takes the mode off this thread, also if others that were entered after it are still there."""
+    mode.recorder.is_done = True
+    stack = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+    if not any(one is mode for one in stack):
+        return
+    above = []
+    while True:
+        top = torch.utils._python_dispatch._get_current_dispatch_mode_stack()[-1]
+        if top is mode:
+            break
+        above.append(torch.utils._python_dispatch._pop_mode())
+    mode.__exit__(None, None, None)
+    for other in reversed(above):
+        torch.utils._python_dispatch._push_mode(other)

@@ -1,0 +1,228 @@
+"""Who wants op logs, and the captures and eager runs that they come from."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import logging
+import threading
+import typing
+import weakref
+
+import torch
+
+from . import _native, _op_kernels
+from ._op_mode import OpMode, Recorder, leave
+from ._oplog import OpLog
+from ._ops import names
+from ._watching.modules import is_selected
+
+_lock = threading.RLock()
+_scopes: list[Scope] = []  # that are open, those with eager logs in the order of opening
+_wrapped = False
+
+
+class Scope:
+    """While it is open, each capture gets an op log, and if `eager` what runs eagerly on this
+    thread, too. One log serves all scopes that want it.
+
+    model:  names the modules; further models are named when they are first called
+    select: globs of modules of `model`, whose rows alone are wanted; "*": the rows of all modules,
+            and those that are in none
+    has_kernels: what Triton kernels write is logged, too
+    """
+
+    def __init__(
+        self, model: torch.nn.Module | None, select: str, eager: bool, has_kernels: bool = False
+    ):
+        _native.load()
+        self.has_kernels = has_kernels
+        self.model = None if model is None else weakref.ref(model)
+        self.owner: object = None  # is kept alive
+        self._select = select
+        self.logs: list[OpLog] = []
+        self._eager = eager
+        self._eager_log: OpLog | None = None
+        self._following: _Following | None = None
+
+    def open(self) -> None:
+        with _lock:
+            _wrap_captures()
+            _scopes.append(self)
+        if self._eager:
+            self._open_eager()
+
+    def close(self) -> None:
+        """What is captured from now on is not logged. The logs stay."""
+        with _lock:
+            if self in _scopes:
+                _scopes.remove(self)
+        self.owner = None
+        following, self._following = self._following, None
+        if following is not None:
+            following.end()
+
+    def wants(self, path: str, modules: names.ModuleNames) -> bool:
+        """Whether the rows of the module with this path are wanted; of "" those in none."""
+        if self._select == "*":
+            return True
+        model, name = modules.owner_of(path)
+        mine = self.model and self.model()
+        return bool(name) and model is not None and model is mine and self._matches(name)
+
+    def _matches(self, name: str) -> bool:
+        return is_selected(name, self._select)
+
+    def forget(self) -> None:
+        """Closes the logs: the graphs replay on without them."""
+        self.close()
+        logs, self.logs = self.logs, []
+        self._eager_log = None
+        for log in logs:
+            if not any(log in other.logs for other in _scopes):
+                log.close()
+
+    def _open_eager(self) -> None:
+        if self._eager_log is None:
+            self._eager_log = OpLog(graph=0)
+            self.logs.append(self._eager_log)
+        else:
+            self._eager_log.begin_run()
+        self._following = _Following([self], self._eager_log, captured=False)
+
+
+class _Following:
+    """A mode that is entered, with the hooks that tell it the modules."""
+
+    def __init__(self, scopes: list[Scope], log: OpLog, captured: bool):
+        modules = names.ModuleNames()
+        for scope in scopes:
+            model = scope.model and scope.model()
+            if model is not None:
+                modules.add_model(model)
+        self.log = log
+        self._recorder = Recorder(
+            log,
+            modules,
+            lambda path: any(scope.wants(path, modules) for scope in scopes),
+            captured,
+            any(scope.has_kernels for scope in scopes),
+        )
+        self._mode = OpMode(self._recorder)
+        self._hooks = names.ModuleHooks(modules)
+        self._mode.__enter__()
+        _op_kernels.follow(self._recorder)
+
+    def end(self) -> None:
+        _op_kernels.unfollow(self._recorder)
+        try:
+            leave(self._mode)
+        finally:
+            self._hooks.remove()
+            self._recorder.end()
+
+
+# --- captures -------------------------------------------------------------------------------------
+
+
+def _wrap_captures() -> None:
+    """Stays for good: without a scope it does nothing. Requires: _lock."""
+    global _wrapped
+    graph_class: typing.Any = getattr(torch.cuda, "CUDAGraph", None)
+    if _wrapped or not hasattr(graph_class, "capture_begin"):
+        return
+    _wrapped = True
+    begin, end = graph_class.capture_begin, graph_class.capture_end
+
+    @functools.wraps(begin)
+    def capture_begin(self, *args, **kwargs):
+        _end_of(self, failed=True)  # of a capture that nobody ended
+        scopes = list(_scopes)
+        if not scopes:
+            return begin(self, *args, **kwargs)
+        # A dead graph that is collected while another one is captured ends that capture.
+        gc.collect()
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            begin(self, *args, **kwargs)
+        except BaseException:
+            if was_enabled:
+                gc.enable()
+            raise
+        _begin_of(self, scopes, was_enabled)
+
+    @functools.wraps(end)
+    def capture_end(self):
+        capture = _end_of(self, failed=False)
+        try:
+            end(self)
+        except BaseException:
+            if capture is not None:
+                capture.drop()
+            raise
+        finally:
+            if capture is not None:
+                capture.enable_gc()
+
+    graph_class.capture_begin = capture_begin
+    graph_class.capture_end = capture_end
+
+
+class _Capture:
+    def __init__(self, graph, scopes: list[Scope], gc_was_enabled: bool):
+        self._scopes = scopes
+        self._gc_was_enabled = gc_was_enabled
+        self.log: OpLog | None = None
+        self.following: _Following | None = None
+        try:
+            number = _native.probe_module().capture_of(torch.cuda.current_stream().cuda_stream)
+            if number == 0:
+                return
+            self.log = OpLog(number)
+            self.following = _Following(scopes, self.log, captured=True)
+            for scope in scopes:
+                scope.logs.append(self.log)
+            close = weakref.finalize(graph, self.log.close)
+            close.atexit = False  # when the process ends, graphs stay as they were
+        except Exception as error:  # the capture goes on
+            _log_failure(error)
+
+    def end(self) -> None:
+        following, self.following = self.following, None
+        if following is None:
+            return
+        try:
+            following.end()
+        except Exception as error:
+            _log_failure(error)
+
+    def drop(self) -> None:
+        """The capture failed: there is no graph."""
+        if self.log is not None:
+            for scope in self._scopes:
+                if self.log in scope.logs:
+                    scope.logs.remove(self.log)
+            self.log.close()
+
+    def enable_gc(self) -> None:
+        if self._gc_was_enabled:
+            gc.enable()
+
+
+def _begin_of(graph, scopes: list[Scope], gc_was_enabled: bool) -> None:
+    graph._cgdebug_ops = _Capture(graph, scopes, gc_was_enabled)
+
+
+def _end_of(graph, failed: bool) -> _Capture | None:
+    capture = graph.__dict__.pop("_cgdebug_ops", None)
+    if capture is not None:
+        capture.end()
+        if failed:
+            capture.drop()
+            capture.enable_gc()
+    return capture
+
+
+def _log_failure(error: Exception) -> None:
+    logging.getLogger("cgdebug").warning("the ops of a capture are not logged: %s", error)

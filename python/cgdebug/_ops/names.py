@@ -1,0 +1,268 @@
+"""What rows are called: "fwd/layers.3.attn/mm_2", by the phase, the module and the op."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import os
+import sys
+import threading
+import types
+import typing
+import warnings
+import weakref
+
+import torch
+
+from .. import _site
+from .._watching.modules import modules_of
+from .written import storage_of
+
+_MAX_NODES = 1 << 18  # whose place is remembered
+
+
+class Place(typing.NamedTuple):
+    """Where an op runs."""
+
+    phase: str  # "fwd", "bwd", "opt"
+    module: str  # its path, the class of the model for the model itself; empty: in none
+    site: str
+    stem: str = ""  # the whole name, where it does not follow from the op
+
+
+class _Thread(threading.local):
+    def __init__(self):
+        self.modules: list[tuple[int, str]] = []  # that are being called: id and path
+        self.optimizers = 0  # whose step() is running
+        self.last_backward = Place("bwd", "", "")
+
+
+_thread = _Thread()
+# Where each node of autograd came from, by its sequence number. Its backward may run in another
+# capture and in another thread.
+_nodes: dict[int, tuple[str, str]] = {}
+
+
+class ModuleNames:
+    """The paths of modules, and the names of their parameters. The first model has plain names; of
+    others the class stands in front if a name is taken."""
+
+    def __init__(self):
+        self._paths: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
+        self._taken: set[str] = set()
+        self._owners: dict[str, tuple[weakref.ref, str]] = {}  # by path: the model, the name in it
+        self._parameters: dict[int, str] = {}  # by storage
+        self._lock = threading.RLock()
+        self._models: list[weakref.ref] = []
+
+    def add_model(self, model: torch.nn.Module) -> None:
+        with self._lock:
+            found, _ = modules_of(model)
+            root = next(iter(found))
+            known = self._paths.get(found[root])
+            if known is not None:  # called through a wrapper, such as that of torch.compile
+                self._paths[model] = known
+                return
+            for number in itertools.count():
+                prefix = ("", f"{root}.")[number] if number < 2 else f"{root}_{number}."
+                if self._taken.isdisjoint(prefix + name for name in found):
+                    break
+            reference = weakref.ref(found[root])
+            for name, module in found.items():
+                path = prefix + name if name != root or not prefix else prefix[:-1]
+                self._paths[module] = path
+                self._taken.add(path)
+                self._owners[path] = (reference, name)
+            self._models.append(reference)
+            self._add_parameters(prefix, found[root])
+
+    def _add_parameters(self, prefix: str, model: torch.nn.Module) -> None:
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            own = prefix + ".".join(
+                part
+                for part in name.split(".")
+                if part not in ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+            )
+            for one, shown in ((tensor, own), (tensor.grad, f"{own}.grad")):
+                self._add_parameter(one, shown)
+
+    def _add_parameter(self, tensor: torch.Tensor | None, name: str) -> None:
+        tensor = getattr(tensor, "_local_tensor", tensor)
+        if tensor is None or not _has_memory(tensor):
+            return
+        self._parameters.setdefault(storage_of(tensor), name)
+
+    def refresh(self) -> None:
+        """Takes in gradients and parameters that were allocated meanwhile."""
+        with self._lock:
+            for reference in self._models:
+                model = reference()
+                if model is not None:
+                    root = self._paths.get(model, "")
+                    plain = root == type(model).__name__ and reference is self._models[0]
+                    self._add_parameters("" if plain else f"{root}.", model)
+
+    def parameter_at(self, storage: int) -> str:
+        """The name of the parameter whose memory it is; empty if it is none's."""
+        return self._parameters.get(storage, "")
+
+    def owner_of(self, path: str) -> tuple[torch.nn.Module | None, str]:
+        """The model of which it is a path, and what the module is called in that."""
+        reference, name = self._owners.get(path, (None, path))
+        return (None if reference is None else reference()), name
+
+    def path_of(self, module: torch.nn.Module) -> str:
+        with self._lock:
+            path = self._paths.get(module)
+            if path is None and not _thread.modules:
+                self.add_model(module)
+                path = self._paths.get(module)
+            if path is None:  # a wrapper, or made while its parent runs
+                path = _thread.modules[-1][1] if _thread.modules else type(module).__name__
+            return path
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) and (
+        tensor.layout == torch.strided and tensor.device.type in ("cpu", "cuda")
+    )
+
+
+_hooks: set[ModuleHooks] = set()  # that are in force
+
+
+class ModuleHooks:
+    """Follows which module and which optimizer runs, in every thread, by hooks that no module sees.
+    They are there while ops are logged."""
+
+    def __init__(self, names: ModuleNames):
+        from torch.nn.modules import module as hooks
+        from torch.optim import optimizer
+
+        self._names = names
+        self._handles = [
+            hooks.register_module_forward_pre_hook(self._before_call),
+            hooks.register_module_forward_hook(self._after_call, always_call=True),
+            optimizer.register_optimizer_step_pre_hook(self._before_step),
+            optimizer.register_optimizer_step_post_hook(self._after_step),
+        ]
+        # What global hooks do to an OptimizedModule is right.
+        warnings.filterwarnings("ignore", r"Using `torch.compile\(module\)` when there are global ")
+        if not _hooks:  # what was left by a call that went on after the last hooks were removed
+            _thread.modules = []
+            _thread.optimizers = 0
+        _hooks.add(self)
+
+    def remove(self) -> None:
+        _hooks.discard(self)
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _before_call(self, module, args) -> None:
+        if torch.compiler.is_compiling():
+            return
+        try:
+            path = self._names.path_of(module)
+        except Exception:  # the job goes on; the row has no module then
+            path = ""
+        _thread.modules.append((id(module), path))
+
+    def _after_call(self, module, args, output) -> None:
+        if torch.compiler.is_compiling():
+            return
+        stack = _thread.modules
+        if any(one == id(module) for one, _ in stack):
+            while stack.pop()[0] != id(module):
+                pass
+
+    def _before_step(self, optimizer, args, kwargs) -> None:
+        if not torch.compiler.is_compiling():
+            _thread.optimizers += 1
+
+    def _after_step(self, optimizer, args, kwargs) -> None:
+        if not torch.compiler.is_compiling():
+            _thread.optimizers = max(0, _thread.optimizers - 1)
+
+
+def current_place(names: ModuleNames) -> Place:
+    """Where the op runs that is being dispatched on this thread."""
+    module = _thread.modules[-1][1] if _thread.modules else ""
+    if torch._C._current_graph_task_id() != -1:
+        return _backward_place(names, module)
+    site = _site_of_op()
+    if _thread.optimizers:
+        return Place("opt", module, site)
+    _remember_node(torch.autograd._get_sequence_nr() - 1, module, site)
+    return Place("fwd", module, site)
+
+
+def _remember_node(number: int, module: str, site: str) -> None:
+    # The op that makes a node comes first of those that see its number as the last one.
+    if number in _nodes:
+        return
+    if len(_nodes) >= _MAX_NODES:
+        for old in list(itertools.islice(_nodes, _MAX_NODES // 2)):
+            _nodes.pop(old, None)
+    _nodes[number] = (module, site)
+
+
+def _backward_place(names: ModuleNames, module: str) -> Place:
+    node = torch._C._current_autograd_node()
+    if node is None:  # a sum of gradients, between two nodes
+        last = _thread.last_backward
+        return Place("bwd", last.module, last.site, _joined("bwd", last.module, "gradsum"))
+    variable = getattr(node, "variable", None)
+    if variable is not None:  # AccumulateGrad
+        variable = getattr(variable, "_local_tensor", variable)
+        name = names.parameter_at(storage_of(variable)) if _has_memory(variable) else ""
+        return Place("bwd", "", "", f"grad/{name}" if name else "")
+    try:
+        known = _nodes.get(node._sequence_nr(), ("", ""))
+    except AttributeError:
+        known = ("", "")
+    place = Place("bwd", module or known[0], known[1])
+    _thread.last_backward = place
+    return place
+
+
+class Counter:
+    """Numbers the ops of one name, so that an op that is added elsewhere renames none."""
+
+    def __init__(self):
+        self._counts: collections.Counter[str] = collections.Counter()
+
+    def peek(self, place: Place, base: str) -> str:
+        return self._name(place, base, self._counts[self._key(place, base)])
+
+    def take(self, place: Place, base: str) -> str:
+        key = self._key(place, base)
+        self._counts[key] += 1
+        return self._name(place, base, self._counts[key] - 1)
+
+    @staticmethod
+    def _key(place: Place, base: str) -> str:
+        return place.stem or _joined(place.phase, place.module, base)
+
+    def _name(self, place: Place, base: str, number: int) -> str:
+        key = self._key(place, base)
+        is_gradient = key.startswith("grad/")
+        return key if is_gradient and number == 0 else f"{key}_{number}"
+
+
+def _joined(*parts: str) -> str:
+    return "/".join(filter(None, parts))
+
+
+def _site_of_op() -> str:
+    """The innermost line that is neither cgdebug's, nor torch's, nor of code that was generated."""
+    frame: types.FrameType | None = sys._getframe(1)
+    torch_folder = os.path.dirname(torch.__file__) + os.sep
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not (
+            file.startswith((_site.OWN, torch_folder, "<")) or f"{os.sep}torchinductor_" in file
+        ):
+            return _site.text_of(frame)
+        frame = frame.f_back
+    return ""

@@ -1,0 +1,178 @@
+"""What an op writes and what it reads, by its schema and by the storages of its tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import typing
+
+import torch
+from torch.utils import _pytree
+
+# They write all of what they are given, and read none of it.
+_OVERWRITING = frozenset(
+    {
+        *("bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_", "normal_"),
+        *("random_", "uniform_", "fill_", "zero_", "copy_", "set_", "resize_"),
+        *("_foreach_copy_", "_foreach_zero_"),
+    }
+)
+# What attention and batch norm return only for some of their backends and arguments. Without
+# dropout nobody writes the seeds.
+_UNWRITTEN = frozenset(
+    {
+        *("philox_seed", "philox_offset", "rng_state", "unused", "debug_attn_mask"),
+        *("reserve", "reserveSpace"),
+    }
+)
+_NO_ROW = frozenset({"cgdebug", "prim", "profiler"})
+# Of c10d's ops, which return before the result is there: the arguments that will hold it.
+_C10D_RESULTS = {
+    "allreduce_": ("tensors",),
+    "allreduce_coalesced_": ("tensors",),
+    "allgather_": ("output_tensors",),
+    "_allgather_base_": ("output_tensor",),
+    "allgather_coalesced_": ("output_lists",),
+    "allgather_into_tensor_coalesced_": ("outputs",),
+    "reduce_": ("tensors",),
+    "reduce_scatter_": ("output_tensors",),
+    "_reduce_scatter_base_": ("output_tensor",),
+    "reduce_scatter_tensor_coalesced_": ("outputs",),
+    "broadcast_": ("tensors",),
+    "gather_": ("output_tensors",),
+    "scatter_": ("output_tensors",),
+    "alltoall_": ("output_tensors",),
+    "alltoall_base_": ("output",),
+    "recv_": ("tensors",),
+    "recv_any_source_": ("tensors",),
+}
+
+
+class Kind(enum.Enum):
+    PLAIN = 0
+    IGNORED = 1  # never a row
+    EMPTY = 2  # memory that nobody has written yet
+    C10D = 3  # the result is there when somebody has waited for it
+    FUNCTIONAL = 4  # likewise: when wait_tensor is called
+    WAIT = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What the schema of an op says.
+
+    mutated: for each argument: whether the op writes it
+    read:    for each argument: whether the op reads what was there
+    unwritten: places of the returned tensors that are left out
+    """
+
+    name: str  # "aten.mm.default"
+    base: str  # "mm"
+    kind: Kind
+    arguments: tuple[str, ...] = ()
+    mutated: tuple[bool, ...] = ()
+    read: tuple[bool, ...] = ()
+    unwritten: frozenset[int] = frozenset()
+    by_place: bool = False  # the n-th output is made of the n-th tensor of each list
+
+
+@functools.lru_cache(maxsize=4096)
+def plan_of(op) -> Plan:
+    schema = getattr(op, "_schema", None)
+    if schema is None:  # a higher-order operator
+        name = getattr(op, "__name__", str(op))
+        return Plan(f"higher_order.{name}", name, Kind.PLAIN)
+    namespace, _, base = schema.name.partition("::")
+    name = f"{namespace}.{base}.{schema.overload_name or 'default'}"
+    kind = _kind_of(namespace, base)
+    results = _C10D_RESULTS.get(base, ()) if kind is Kind.C10D else ()
+    mutated, read = [], []
+    # Of its arguments, such an op reads the shape and the dtype.
+    is_shape_alone = base.endswith("_like") or base.startswith("new_")
+    for argument in schema.arguments:
+        writes = argument.alias_info is not None and argument.alias_info.is_write
+        writes = writes or argument.name in results
+        mutated.append(writes)
+        overwrites = argument.is_out or (base in _OVERWRITING and argument.name in ("self", "out"))
+        read.append(not (writes and overwrites) and not is_shape_alone)
+    return Plan(
+        name,
+        base if namespace == "aten" else f"{namespace}.{base}",
+        kind,
+        tuple(argument.name for argument in schema.arguments),
+        tuple(mutated),
+        tuple(read),
+        frozenset(n for n, one in enumerate(schema.returns) if one.name in _UNWRITTEN),
+        base.startswith(("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad")),
+    )
+
+
+def _kind_of(namespace: str, base: str) -> Kind:
+    if namespace in _NO_ROW:
+        return Kind.IGNORED
+    if namespace == "aten" and base.lstrip("_").startswith(("empty", "new_empty")):
+        return Kind.EMPTY
+    if namespace == "c10d":
+        return Kind.C10D
+    if namespace.startswith("_c10d_functional"):
+        return Kind.WAIT if base == "wait_tensor" else Kind.FUNCTIONAL
+    return Kind.PLAIN
+
+
+class Tensors(typing.NamedTuple):
+    """One argument of a call."""
+
+    name: str
+    tensors: list[torch.Tensor]
+    is_list: bool
+    mutated: bool
+    read: bool
+
+
+def arguments_of(plan: Plan, args, kwargs) -> list[Tensors]:
+    if not plan.arguments:
+        return [
+            Tensors(str(place), [value], False, False, True)
+            for place, value in enumerate(_pytree.tree_leaves((args, kwargs)))
+            if isinstance(value, torch.Tensor)
+        ]
+    found = []
+    for place, name in enumerate(plan.arguments):
+        value = args[place] if place < len(args) else kwargs.get(name)
+        tensors = tensors_in(value)
+        if tensors:
+            is_list = not isinstance(value, torch.Tensor)
+            found.append(Tensors(name, tensors, is_list, plan.mutated[place], plan.read[place]))
+    return found
+
+
+def tensors_in(value) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [one for item in value for one in tensors_in(item)]
+    return []
+
+
+def returned_by(plan: Plan, result) -> list[tuple[int, torch.Tensor]]:
+    """The tensors in what the op returned, and their places in it, without those that it may have
+    left unwritten."""
+    parts = [result] if isinstance(result, torch.Tensor) else _pytree.tree_leaves(result)
+    return [
+        (place, one)
+        for place, one in enumerate(parts)
+        if isinstance(one, torch.Tensor) and place not in plan.unwritten
+    ]
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """The address of the memory that a tensor shares with its views; 0 where there is none."""
+    if tensor.layout != torch.strided or tensor.numel() == 0:
+        return 0
+    return tensor.untyped_storage().data_ptr()
+
+
+def fills_storage(tensor: torch.Tensor) -> bool:
+    bytes_of = tensor.numel() * tensor.element_size()
+    return bytes_of == tensor.untyped_storage().nbytes()

@@ -1,0 +1,296 @@
+"""debug_mode(): every op of every replay, with what it computed."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import typing
+import weakref
+
+import torch
+
+from . import _native
+from ._op_scopes import Scope
+from ._oplog import UNKNOWN, OpLog
+from ._reader import recording_module
+from .snapshot import Stats
+
+__all__ = ["OpLogDiff", "OpLogView", "OpRow", "debug_mode"]
+
+LEVELS = ("op", "kernel")
+_TIMEOUT_S = 10.0
+
+
+class debug_mode:
+    """Logs every tensor that an op writes, in every replay of what is captured inside:
+
+        with cgdebug.debug_mode(model) as dm:
+            with torch.cuda.graph(graph): loss = step(x)
+        graph.replay()
+        print(dm.log())                      # or in a terminal: cgdebug-cli ops
+
+    model: names the modules of rows, as in "fwd/layers.3.attn/mm_0". Without it the modules that
+           are called are named, the first outermost one without its class in front.
+    level: "op", or "kernel": also what Triton kernels write, those of torch.compile among them.
+    eager: also what runs eagerly on this thread, on the CPU too: what a graph is to be held
+           against. To log another run under the same names, enter the same object again.
+
+    Captures of torch.cuda.graph, make_graphed_callables, of torch.compile and of engines are seen,
+    with their backward passes and optimizers. Compiled code runs as before: there level "op" has
+    the ops that are called between its fused kernels. Neither results nor code change.
+
+    The log of a capture lasts as long as its graph; that of eager runs as long as this object.
+
+    Fails: TypeError, ValueError for a bad argument; NativeExtensionUnavailableError. What cannot be
+           logged later is in the log's `gaps`, not an error.
+    """
+
+    def __init__(self, model: torch.nn.Module | None = None, level: str = "op", eager=False):
+        if model is not None and not isinstance(model, torch.nn.Module):
+            raise TypeError(
+                f"debug_mode: model is a torch.nn.Module or None, not a {type(model).__name__}"
+            )
+        if level not in LEVELS:
+            raise ValueError(
+                f"debug_mode: level must be {' or '.join(map(repr, LEVELS))}, not {level!r}"
+            )
+        if eager not in (True, False):
+            raise ValueError(f"debug_mode: eager must be True or False, not {eager!r}")
+        self._scope = Scope(model, "*", bool(eager), level == "kernel")
+        self._is_entered = False
+        if eager:
+            end = weakref.finalize(self, self._scope.forget)
+            end.atexit = False
+
+    def __enter__(self) -> debug_mode:
+        if self._is_entered:
+            raise RuntimeError("debug_mode: it is entered already; make another one to nest them")
+        self._is_entered = True
+        self._scope.open()
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self._is_entered = False
+        self._scope.close()
+
+    def log(self, graph: int = 0, replay: int = -1, *, timeout: float = _TIMEOUT_S) -> OpLogView:
+        """As `read_log`."""
+        return read_log(self._scope.logs, graph, replay, timeout)
+
+    @property
+    def logs(self) -> int:
+        """How many there are: one for each capture, and one for eager runs."""
+        return len(self._scope.logs)
+
+    def close(self) -> None:
+        """Ends the logs. Graphs replay on without them."""
+        self._scope.forget()
+
+    def __repr__(self) -> str:
+        return f"<cgdebug.debug_mode: {len(self._scope.logs)} logs>"
+
+
+@dataclasses.dataclass(frozen=True)
+class OpRow:
+    """One tensor that an op wrote.
+
+    number: place in the log, from 1
+    inputs: numbers of the rows that the op read
+    is_covered: whether rows show all that the op read
+    stats:  of this replay; None if they are lost
+    """
+
+    number: int
+    name: str
+    op: str
+    inputs: tuple[int, ...]
+    is_covered: bool
+    site: str
+    dtype: str
+    shape: tuple[int, ...]
+    stats: Stats | None
+
+    def __str__(self) -> str:
+        what = "lost" if self.stats is None else _stats_text(self.stats)
+        read = " ".join(f"#{number}" for number in self.inputs) + " ?" * (not self.is_covered)
+        tensor = f"{self.dtype}{list(self.shape)}"
+        return f"#{self.number:<4} {self.name:<44} {tensor:<22} {what}  <- {read}  {self.site}"
+
+
+@dataclasses.dataclass(frozen=True)
+class OpLogDiff:
+    """What differs between two op logs.
+
+    verdict: "same", "different" or "inconclusive"
+    first:   the name of the first row that differs though what it read agrees; empty without one
+    text:    all of it, for people
+    """
+
+    verdict: str
+    first: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class OpLogView:
+    """The rows of one replay, in the order of the ops. A sequence."""
+
+    def __init__(self, rows: list[OpRow], gaps: list[str], graph: int, replay: int):
+        self.rows = rows
+        self.gaps = gaps
+        self.graph = graph
+        self.replay = replay
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self):
+        return iter(self.rows)
+
+    def __getitem__(self, key: int | str) -> OpRow:
+        """A row by its place, from 0, or by its name."""
+        if isinstance(key, str):
+            for row in self.rows:
+                if row.name == key:
+                    return row
+            raise KeyError(f"no row is called {key!r}")
+        return self.rows[key]
+
+    @property
+    def first_nonfinite(self) -> OpRow | None:
+        """The first row with a NaN or an Inf."""
+        return next((row for row in self.rows if row.stats and _is_nonfinite(row.stats)), None)
+
+    def diff(self, other: OpLogView) -> OpLogDiff:
+        """What differs from `other`, which is right, and where it begins."""
+        verdict, first, text = recording_module().diff_ops(_plain(self), _plain(other))
+        return OpLogDiff(verdict, first, text)
+
+    def __str__(self) -> str:
+        of = f"graph {self.graph}" if self.graph else "eager"
+        lines = [f"{of}, replay {self.replay}: {len(self.rows)} rows"]
+        first = self.first_nonfinite
+        for row in self.rows:
+            lines.append(f"{row}{'  <-- first non-finite' * (row is first)}")
+        return "\n".join([*lines, *(f"not shown: {gap}" for gap in self.gaps)])
+
+    def __repr__(self) -> str:
+        return f"<op log of graph {self.graph}, replay {self.replay}: {len(self.rows)} rows>"
+
+
+def read_log(logs: list[OpLog], graph: int, replay: int, timeout: float) -> OpLogView:
+    """What one replay of one graph wrote, as the daemon has read it. Waits for the GPU.
+
+    graph:  which of the logs, in the order of capture: from 0, -1 the last
+    replay: from 1; -1 is the last one
+
+    Fails: IndexError without such a log; KeyError without such a replay; ConnectionError without a
+           daemon."""
+    from . import client
+
+    if not logs:
+        raise IndexError("log: nothing has been captured, and nothing was logged eagerly")
+    if not -len(logs) <= graph < len(logs):
+        raise IndexError(f"log: there are {len(logs)} logs, and {graph} is none of them")
+    log = logs[graph]
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    problem = _native.daemon_problem()
+    if problem:
+        raise ConnectionError(f"log: the daemon reads op logs, and {problem}")
+    deadline = time.monotonic() + timeout
+    log.wait(timeout)
+    session = _native.probe_module().session()["uuid"]
+    with client.connect(timeout=max(timeout, 1.0)) as connection:
+        slots = _slots_of(connection, session, log, deadline)
+        if replay < 0:
+            newest = max((slot.replay for slot in slots.values()), default=0)
+            replay = newest + 1 + replay
+        rows = []
+        for row in log.rows:
+            slot = slots.get(row.name)
+            stats = slot and _stats_at(connection, slot, replay)
+            covered = UNKNOWN not in row.inputs
+            known = tuple(number for number in row.inputs if number != UNKNOWN)
+            rows.append(
+                OpRow(
+                    row.number,
+                    row.name,
+                    row.op,
+                    known,
+                    covered,
+                    row.site,
+                    row.dtype,
+                    row.shape,
+                    stats or None,
+                )
+            )
+    if replay < 1 or (rows and all(row.stats is None for row in rows)):
+        raise KeyError(f"log: the daemon has no replay {replay} of this graph")
+    gaps = [f"{text}{f' ({count} times)' * (count > 1)}" for text, count in log.gaps.items()]
+    return OpLogView(rows, gaps, log.graph, replay)
+
+
+def _slots_of(connection, session: str, log: OpLog, deadline: float) -> dict[str, typing.Any]:
+    """By name: the slots of the rows that are open now."""
+    wanted = {row.name for row in log.rows}
+    while True:
+        found = {
+            slot.name: slot
+            for slot in connection.probes(session=session)
+            if slot.name in wanted and slot.op and slot.graph_id == log.graph and not slot.retired
+        }
+        if len(found) == len(wanted) or time.monotonic() > deadline:
+            return found
+        time.sleep(0.01)
+
+
+def _stats_at(connection, slot, replay: int) -> Stats | None:
+    if slot.replay == replay and slot.last_stats is not None:
+        return _plain_stats(slot.last_stats)
+    reply = connection._ask(
+        "history", session=slot.session, slot=slot.slot, first=replay, last=replay
+    )
+    for entry in reply.entries:
+        if entry.replay == replay and entry.stats is not None:
+            return _plain_stats(entry.stats)
+    return None
+
+
+def _plain_stats(stats) -> Stats:
+    return Stats(**{name: getattr(stats, name) for name in Stats.__dataclass_fields__})
+
+
+def _plain(view: OpLogView) -> dict[str, typing.Any]:
+    """As `diff_ops` of the native module takes it."""
+    return {
+        "gaps": view.gaps,
+        "rows": [
+            {
+                "number": row.number,
+                "name": row.name,
+                "op": row.op,
+                "inputs": row.inputs,
+                "is_covered": row.is_covered,
+                "site": row.site,
+                "dtype": row.dtype,
+                "shape": row.shape,
+                "stats": row.stats and dataclasses.asdict(row.stats),
+            }
+            for row in view.rows
+        ],
+    }
+
+
+def _is_nonfinite(stats: Stats) -> bool:
+    return stats.nan + stats.pos_inf + stats.neg_inf > 0
+
+
+def _stats_text(stats: Stats) -> str:
+    hash_text = "" if stats.xor_hash is None else f"  hash {stats.xor_hash:016x}"
+    bad = ""
+    if _is_nonfinite(stats):
+        bad = f"  {stats.nan} NaN, {stats.pos_inf + stats.neg_inf} Inf"
+    return f"l1 {stats.l1:.6g}{hash_text}  |x| {stats.abs_max:.4g}{bad}"

@@ -1,0 +1,370 @@
+"""Op logs of captured graphs: what every op of every replay wrote."""
+
+import gc
+
+import pytest
+import torch
+import torch._dynamo
+from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+import cgdebug
+from cgdebug import _op_scopes
+from conftest import capture
+
+pytestmark = pytest.mark.gpu
+SIZE = 64
+
+
+class Block(nn.Module):
+    scale = 1.0
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.qkv = nn.LayerNorm(SIZE), nn.Linear(SIZE, 3 * SIZE)
+        self.out, self.up = nn.Linear(SIZE, SIZE), nn.Linear(SIZE, 2 * SIZE)
+        self.down = nn.Linear(2 * SIZE, SIZE)
+
+    def forward(self, x):
+        q, k, v = (
+            part.unflatten(-1, (4, -1)).transpose(1, 2)
+            for part in self.qkv(self.norm(x)).chunk(3, dim=-1)
+        )
+        h = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True) * self.scale
+        x = x + self.out(h.transpose(1, 2).flatten(2))
+        return x + self.down(nn.functional.gelu(self.up(x)))
+
+
+class Transformer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Block() for _ in range(2))
+        self.head = nn.Linear(SIZE, 16)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+def make():
+    torch.manual_seed(0)
+    return Transformer().cuda()
+
+
+def inputs():
+    torch.manual_seed(1)
+    return torch.randn(2, 32, SIZE, device="cuda")
+
+
+@pytest.fixture(autouse=True)
+def _clean():
+    torch._dynamo.reset()
+    yield
+    gc.collect()
+    assert _get_current_dispatch_mode_stack() == []
+    assert gc.isenabled()
+
+
+@pytest.fixture
+def debug_mode(daemon):
+    made = []
+
+    def make_one(model=None, **options):
+        made.append(cgdebug.debug_mode(model, **options))
+        return made[-1]
+
+    yield make_one
+    for one in made:
+        one.close()
+    assert not _op_scopes._scopes
+
+
+def capture_in(scope, function):
+    """As conftest.capture; only the capture itself is logged."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            function()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with scope, torch.cuda.graph(graph):
+        result = function()
+    return graph, result
+
+
+class Step:
+    """Forward, backward and AdamW of a model, to be captured."""
+
+    def __init__(self):
+        self.model, self.x = make(), inputs()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2, capturable=True)
+
+    def __call__(self):
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.model(self.x).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+
+def hash_of(tensor):
+    return torch.hash_tensor(tensor.detach().cpu()).item()
+
+
+def test_a_captured_step_is_logged_whole_and_its_bits_are_those_without_the_log(debug_mode):
+    plain, logged = Step(), Step()
+    graph, expected = capture(plain, warmup=2)
+    dm = debug_mode(logged.model)
+    logged_graph, actual = capture_in(dm, logged)
+    for _ in range(3):
+        graph.replay()
+        logged_graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(actual, expected)
+    for a, b in zip(plain.model.parameters(), logged.model.parameters()):
+        assert torch.equal(a, b)
+    log = dm.log()
+    assert log.replay == 3 and log.graph
+    names = [row.name for row in log]
+    assert len(set(names)) == len(names)
+    for name in (
+        "in/layers.0.qkv.weight",
+        "fwd/layers.0.qkv/addmm_0",
+        "fwd/layers.1.norm/native_layer_norm_0.0",
+        "bwd/layers.1.down/mm_0",
+        "bwd/layers.0.qkv/mm_0",
+    ):
+        assert name in names, names
+    assert any(name.startswith("opt/") for name in names)
+    assert not any("philox" in name or "rng_state" in name for name in names)
+    assert all(row.stats is not None for row in log)
+    assert log.first_nonfinite is None
+    assert log.gaps == [], log.gaps
+    assert log["fwd/mean_0"].stats.xor_hash == hash_of(actual)
+
+
+def test_rows_are_what_a_recomputation_gives(debug_mode):
+    model, x = make().eval(), inputs()
+    reference = debug_mode(model, eager=True)
+    with torch.no_grad():
+        dm = debug_mode(model)
+        graph, _ = capture_in(dm, lambda: model(x))
+        for seed in (2, 3):
+            torch.manual_seed(seed)
+            x.copy_(torch.randn_like(x))
+            graph.replay()
+            torch.cuda.synchronize()
+            with reference:
+                model(x)
+            captured, eager = dm.log(), reference.log()
+            assert [row.name for row in captured] == [row.name for row in eager]
+            diff = captured.diff(eager)
+            assert diff.verdict == "same", diff.text
+            # The inputs are rows, too.
+            row = captured["in/layers.0.norm/native_layer_norm_0.input"]
+            assert row.stats.xor_hash == hash_of(x)
+
+
+def test_make_graphed_callables_is_logged_forward_and_backward(debug_mode):
+    plain, model, x = make(), make(), inputs()
+    expected = torch.cuda.make_graphed_callables(plain, (x.clone(),))
+    dm = debug_mode(model)
+    with dm:
+        graphed = torch.cuda.make_graphed_callables(model, (x.clone(),))
+    outputs = []
+    for one in (expected, graphed):
+        out = one(x)
+        out.square().mean().backward()
+        outputs.append(out.detach().clone())
+    torch.cuda.synchronize()
+    assert torch.equal(*outputs)
+    for a, b in zip(plain.parameters(), model.parameters()):
+        assert torch.equal(a.grad, b.grad)
+    assert dm.logs == 2
+    forward, backward = dm.log(0), dm.log(1)
+    assert "fwd/layers.1.down/addmm_0" in [row.name for row in forward]
+    assert "bwd/layers.1.down/mm_0" in [row.name for row in backward]
+    assert forward.gaps == backward.gaps == []
+
+
+def test_compiled_code_in_trees_runs_as_without_the_log(debug_mode):
+    plain, model, x = make(), make(), inputs()
+    outputs = []
+    for one in (plain, model):
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        compiled = torch.compile(one, mode="reduce-overhead", fullgraph=True)
+        dm = debug_mode(one) if one is model else None
+        if dm is not None:
+            with dm:
+                results = [run_step(compiled, one, x) for _ in range(4)]
+        else:
+            results = [run_step(compiled, one, x) for _ in range(4)]
+        counters = torch._dynamo.utils.counters
+        assert counters["stats"]["unique_graphs"] == 1
+        assert counters["inductor"]["cudagraph_skips"] == 0
+        outputs.append(results)
+    for expected, actual in zip(*outputs):
+        for a, b in zip(expected, actual):
+            assert torch.equal(a, b)
+    assert dm.logs >= 1
+    names = {row.name for number in range(dm.logs) for row in dm.log(number)}
+    assert any("mm_" in name for name in names), names
+
+
+def run_step(compiled, model, x):
+    model.zero_grad(set_to_none=True)
+    torch.compiler.cudagraph_mark_step_begin()
+    out = compiled(x)
+    out.square().mean().backward()
+    return [out.detach().clone(), *(p.grad.clone() for p in model.parameters())]
+
+
+def test_kernels_of_compiled_code_are_rows_with_the_right_values(debug_mode):
+    model, x = make().eval(), inputs()
+    with torch.no_grad():
+        compiled = torch.compile(model, fullgraph=True)
+        expected = compiled(x)
+        dm = debug_mode(model, level="kernel")
+        graph, out = capture_in(dm, lambda: compiled(x))
+        graph.replay()
+        torch.cuda.synchronize()
+    assert torch.equal(out, expected)
+    log = dm.log()
+    kernels = [row for row in log if row.op.startswith("triton.")]
+    assert kernels and all(".out_ptr" in r.name or "in_out_ptr" in r.name for r in kernels)
+    assert hash_of(out) in {row.stats.xor_hash for row in log}
+    inputs_of_log = {row.name for row in log if row.op == "input"}
+    assert "in/layers.0.qkv.weight" in inputs_of_log
+    # What a kernel wrote is no input of the log.
+    assert all(row.is_covered for row in log), [row.name for row in log if not row.is_covered]
+
+
+def test_a_planted_inf_is_named_by_the_command(debug_mode, cli):
+    model, x = make().eval(), inputs()
+    with torch.no_grad():
+        dm = debug_mode(model)
+        graph, _ = capture_in(dm, lambda: model(x))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert dm.log().first_nonfinite is None
+        model.layers[1].up.weight[3, 5] = torch.inf
+    graph.replay()
+    torch.cuda.synchronize()
+    assert dm.log().first_nonfinite.name == "in/layers.1.up.weight"
+    done = cli("ops", "--only", "nan")
+    assert done.returncode == 0, done.stderr
+    assert "first non-finite: #" in done.stdout and "in/layers.1.up.weight" in done.stdout
+
+
+def test_a_wrong_constant_in_one_op_is_named_against_eager(debug_mode, cli):
+    model, x = make().eval(), inputs()
+    with torch.no_grad():
+        reference = debug_mode(model, eager=True)
+        with reference:
+            model(x)
+        model.layers[1].scale = 1.25
+        dm = debug_mode(model)
+        graph, _ = capture_in(dm, lambda: model(x))
+        graph.replay()
+    diff = dm.log().diff(reference.log())
+    assert diff.verdict == "different"
+    assert diff.first == "fwd/layers.1/mul_0", diff.text
+
+
+def test_a_stale_input_is_named(debug_mode):
+    model, x = make().eval(), inputs()
+    fresh = x * 2
+    with torch.no_grad():
+        reference = debug_mode(model, eager=True)
+        with reference:
+            model(fresh)
+        dm = debug_mode(model)
+        graph, _ = capture_in(dm, lambda: model(x))  # nobody copies `fresh` into x
+        graph.replay()
+    diff = dm.log().diff(reference.log())
+    assert diff.first == "in/layers.0.norm/native_layer_norm_0.input", diff.text
+
+
+def test_a_dead_graph_that_waits_for_the_collector_does_not_end_a_capture(debug_mode):
+    def make_garbage():
+        graph, _ = capture(lambda: torch.ones(4, device="cuda").exp())
+        cycle = [graph]
+        cycle.append(cycle)
+
+    make_garbage()
+    x = torch.ones(4, device="cuda")
+
+    def collect_while_captured():
+        y = x.exp()
+        make_no_garbage = [[] for _ in range(2000)]  # would start the collector
+        for one in make_no_garbage:
+            one.append(one)
+        return y * 2
+
+    dm = debug_mode()
+    graph, out = capture_in(dm, collect_while_captured)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert [row.name for row in dm.log()] == ["in/exp_0.self", "fwd/exp_0", "fwd/mul_0"]
+    assert torch.equal(out, x.exp() * 2)
+
+
+def test_a_capture_that_fails_leaves_nothing(debug_mode):
+    dm = debug_mode()
+    x = torch.ones(4, device="cuda")
+    with pytest.raises(RuntimeError), dm, torch.cuda.graph(torch.cuda.CUDAGraph()):
+        x.exp().sum().item()
+    torch.cuda.synchronize()
+    assert _get_current_dispatch_mode_stack() == []
+    assert not torch.nn.modules.module._global_forward_hooks
+    assert gc.isenabled() and dm.logs == 0
+
+
+@pytest.mark.parametrize("order", ["mode first", "graph first", "model first"])
+def test_del_in_any_order(daemon, order):
+    model, x = make().eval(), inputs()
+    dm = cgdebug.debug_mode(model)
+    with torch.no_grad():
+        graph, out = capture_in(dm, lambda: model(x))
+    graph.replay()
+    if order == "mode first":
+        del dm
+    elif order == "model first":
+        del model
+    else:
+        del graph
+    gc.collect()
+    if order != "graph first":
+        graph.replay()
+    torch.cuda.synchronize()
+    assert torch.isfinite(out).all()
+
+
+def test_watch_of_level_op_logs_captures_alone(daemon):
+    model, x = make().eval(), inputs()
+    with cgdebug.watch(model, level="op", select="layers.1.*") as w, torch.no_grad():
+        graph, _ = capture(lambda: model(x))
+        graph.replay()
+        log = w.log()
+        rows = [row.name for row in log if row.op != "input"]
+        assert "fwd/layers.1.up/addmm_0" in rows
+        assert all("/layers.1." in name for name in rows), rows
+        assert set(rows) <= set(w.explain().seen)
+    assert not _op_scopes._scopes
+    graph.replay()
+    torch.cuda.synchronize()
+
+
+def test_two_models_in_one_capture_have_names_of_their_own(debug_mode):
+    first, second, x = make().eval(), make().eval(), inputs()
+    dm = debug_mode(first)
+    with torch.no_grad():
+        graph, _ = capture_in(dm, lambda: first(x).sum() + second(x).sum())
+    graph.replay()
+    names = [row.name for row in dm.log()]
+    assert "fwd/layers.0.up/addmm_0" in names
+    assert "fwd/Transformer.layers.0.up/addmm_0" in names

@@ -1,0 +1,399 @@
+"""Op logs on the CPU: every op of an eager run by name, and what the modes leave behind."""
+
+import copy
+import gc
+import json
+import threading
+import weakref
+
+import pytest
+import torch
+import torch._dynamo
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+
+import cgdebug
+from cgdebug import _op_mode, _op_scopes
+
+SIZE = 8
+
+
+class Attention(nn.Module):
+    scale = 1.0
+
+    def __init__(self):
+        super().__init__()
+        self.wq, self.wo = nn.Linear(SIZE, SIZE), nn.Linear(SIZE, SIZE)
+
+    def forward(self, x):
+        q = self.wq(x)
+        scores = (q @ q.transpose(-1, -2)) * self.scale
+        return self.wo(torch.softmax(scores, -1) @ q)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.attn = nn.RMSNorm(SIZE), Attention()
+        self.gate, self.up, self.down = (nn.Linear(SIZE, SIZE, bias=False) for _ in range(3))
+
+    def forward(self, x):
+        x = x + self.attn(self.norm(x))
+        return x + self.down(nn.functional.silu(self.gate(x)) * self.up(x))
+
+
+class Llama(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(16, SIZE)
+        self.layers = nn.ModuleList(Block() for _ in range(2))
+        self.head = nn.Linear(SIZE, 16, bias=False)
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+def make():
+    torch.manual_seed(0)
+    return Llama()
+
+
+def tokens():
+    return torch.arange(10).reshape(2, 5)
+
+
+def train(model, optimizer=None):
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), 0.1)
+    loss = nn.functional.cross_entropy(model(tokens()).flatten(0, 1), tokens().flatten())
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.detach()
+
+
+@pytest.fixture
+def debug_mode(daemon):
+    """debug_mode(model, ...), closed afterwards."""
+    made = []
+
+    def make_one(model=None, **options):
+        made.append(cgdebug.debug_mode(model, **{"eager": True, **options}))
+        return made[-1]
+
+    yield make_one
+    for one in made:
+        one.close()
+    assert _get_current_dispatch_mode_stack() == []
+    assert not _op_scopes._scopes
+
+
+def test_an_eager_step_is_logged_with_its_backward_and_its_optimizer(debug_mode):
+    model = make()
+    dm = debug_mode(model)
+    with dm:
+        train(model)
+    log = dm.log()
+    assert [row.number for row in log] == list(range(1, len(log) + 1))
+    names = [row.name for row in log]
+    assert len(set(names)) == len(names)
+    for name in (
+        "fwd/embed/embedding_0",
+        "fwd/layers.0.attn/bmm_0",
+        "fwd/layers.1.attn/_softmax_0",
+        "fwd/layers.1.gate/mm_0",
+        "bwd/layers.0.attn.wq/mm_0",
+        "in/layers.1.up.weight",
+    ):
+        assert name in names, names
+    assert any(name.startswith("opt/") for name in names)
+    assert log.gaps == []
+    # Each row is what the op computed.
+    q = model.layers[0].attn
+    row = log["fwd/layers.0.attn/_softmax_0"]
+    assert (row.dtype, row.shape) == ("float32", (2, 5, 5))
+    assert row.stats.l1 == pytest.approx(10.0)  # each row of a softmax sums to 1
+    assert "test_ops.py" in row.site and row.site.endswith("in forward")
+    assert log["bwd/layers.0.attn/_softmax_backward_data_0"].site == row.site
+    assert [log.rows[number - 1].name for number in row.inputs] == ["fwd/layers.0.attn/mul_0"]
+    assert q.wq.weight.grad is None
+
+
+def test_the_statistics_of_rows_are_those_of_the_tensors(debug_mode):
+    x = torch.randn(5, 7)
+    with (dm := debug_mode()):
+        y = x.exp()
+        z = torch.cat([y, x])
+        z.mul_(2)
+    log = dm.log()
+    assert [row.name for row in log] == ["in/exp_0.self", "fwd/exp_0", "fwd/cat_0", "fwd/mul__0"]
+    assert [row.inputs for row in log] == [(), (1,), (2, 1), (3,)]
+    for row, value in zip(log, (x, y, torch.cat([y, x]), z)):
+        assert row.stats.xor_hash == torch.hash_tensor(value).item()
+        assert row.stats.abs_max == value.abs().max().item()
+
+
+def test_views_and_memory_that_nobody_has_written_are_no_rows(debug_mode):
+    x = torch.ones(4, 4)
+    with (dm := debug_mode()):
+        view = x.t()[1:].detach()
+        memory = torch.empty(3, 4)
+        memory.copy_(view)
+        torch.zeros_like(x)
+    log = dm.log()
+    assert [row.op for row in log] == ["input", "aten.copy_.default", "aten.zeros_like.default"]
+    assert log[1].inputs == (1,) and log[2].inputs == ()
+
+
+def test_lists_are_linked_one_by_one(debug_mode):
+    a, b = [torch.ones(2), torch.ones(3)], [torch.full((2,), 2.0), torch.full((3,), 3.0)]
+    with (dm := debug_mode()):
+        torch._foreach_add_(a, b)
+    log = dm.log()
+    rows = [row for row in log if row.op != "input"]
+    assert [row.name for row in rows] == ["fwd/_foreach_add__0.0", "fwd/_foreach_add__0.1"]
+    assert [[log.rows[n - 1].stats.max for n in row.inputs] for row in rows] == [[1, 2], [1, 3]]
+
+
+def test_the_first_nan_is_named_and_the_command_says_what_it_read(debug_mode, cli):
+    model = make()
+    with torch.no_grad():
+        model.layers[1].attn.wo.weight[0, 0] = torch.inf
+    with (dm := debug_mode(model)):
+        model(tokens())
+    assert dm.log().first_nonfinite.name == "in/layers.1.attn.wo.weight"
+    done = cli("ops", "--only", "nan")
+    assert done.returncode == 0, done.stderr
+    assert "first non-finite: #" in done.stdout and "in/layers.1.attn.wo.weight" in done.stdout
+    answer = json.loads(cli("ops", "--json").stdout)
+    assert answer["first_nonfinite"]["name"] == "in/layers.1.attn.wo.weight"
+    assert answer["lost"] == 0 and answer["missing"] == []
+
+
+def test_a_row_that_makes_inf_of_finite_inputs_is_named_as_its_origin(debug_mode, cli):
+    with (dm := debug_mode()):
+        torch.full((3,), 1e30).mul(1e30)
+    assert dm.log().first_nonfinite.name == "fwd/mul_0"
+    text = cli("ops").stdout
+    assert "#2 fwd/mul_0, 3 Inf" in text and "what aten.mul.Tensor read is finite: #1" in text
+
+
+def test_a_diff_names_the_op_that_differs_while_its_inputs_agree(debug_mode, cli, tmp_path):
+    right, wrong = make(), make()
+    wrong.layers[1].attn.scale = 1.001
+    path = [str(tmp_path / "right.cgrec"), str(tmp_path / "wrong.cgrec")]
+    logs = []
+    for model, where in zip((right, wrong), path):
+        with cgdebug.connect().record(where):
+            with (dm := debug_mode(model)):
+                train(model)
+            logs.append(dm.log())
+        dm.close()
+    diff = logs[1].diff(logs[0])
+    assert (diff.verdict, diff.first) == ("different", "fwd/layers.1.attn/mul_0")
+    assert logs[0].diff(logs[0]).verdict == "same"
+    found = cli("ops", "diff", path[1], path[0])
+    assert found.returncode == 1, found.stdout + found.stderr
+    assert "first divergence: #" in found.stdout and "fwd/layers.1.attn/mul_0" in found.stdout
+    assert cli("ops", "diff", path[0], path[0]).returncode == 0
+    assert cli("ops", "diff", "--exit-zero", path[1], path[0]).returncode == 0
+    answer = json.loads(cli("ops", "diff", "--json", path[1], path[0]).stdout)
+    assert answer["first_divergence"]["name"] == "fwd/layers.1.attn/mul_0"
+
+
+def test_a_diff_over_rows_that_only_one_has_is_inconclusive(debug_mode, cli):
+    logs = []
+    for extra in (False, True):
+        with (dm := debug_mode()):
+            x = torch.ones(4).exp()
+            if extra:
+                torch.zeros(3).cos()
+        logs.append(dm.log())
+    diff = logs[0].diff(logs[1])
+    assert diff.verdict == "inconclusive" and "2 rows are only in B" in diff.text
+    done = cli("ops", "diff", "live@g:eager#1", "live@g:eager#2")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert x is not None
+
+
+def test_another_run_under_the_same_names_is_another_replay(debug_mode):
+    model = make()
+    dm = debug_mode(model)
+    for _ in range(2):
+        with dm:
+            train(model)
+    first, second = dm.log(replay=1), dm.log(replay=2)
+    assert [row.name for row in first] == [row.name for row in second]
+    name = "in/head.weight"
+    assert first[name].stats.xor_hash != second[name].stats.xor_hash
+    assert first["fwd/embed/embedding_0"].stats and second.replay == 2
+
+
+def test_ops_of_nothing_says_what_to_write(cli, tmp_path, probe):
+    path = str(tmp_path / "no_ops.cgrec")
+    with cgdebug.connect().record(path, "no_op"):
+        probe(cgdebug.TensorStats(), name="no_op")(torch.ones(2))
+    done = cli("ops", path)
+    assert done.returncode == 4 and "debug_mode" in done.stderr, done.stdout
+    assert cli("ops", f"{path}@x").returncode == 2
+
+
+# --- what it leaves behind ------------------------------------------------------------------------
+
+
+def test_compiled_code_runs_compiled_without_recompilation_and_goes_on_so(debug_mode):
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    calls, model = [], make()
+
+    def backend(graph, inputs):
+        from torch._dynamo.backends.debugging import aot_eager
+
+        compiled = aot_eager(graph, inputs)
+
+        def run(*args):
+            calls.append(1)
+            return compiled(*args)
+
+        return run
+
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    expected = compiled(tokens())
+    frames = torch._dynamo.utils.counters["frames"].copy()
+    with (dm := debug_mode(model)), torch._dynamo.config.patch(error_on_recompile=True):
+        actual = compiled(tokens())
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        compiled(tokens())
+    assert len(calls) == 3
+    assert torch._dynamo.utils.counters["frames"] == frames
+    assert torch.equal(actual, expected)
+    names = [row.name for row in dm.log()]
+    assert sum("mm_" in name for name in names) >= 9, names
+
+
+def test_bits_are_those_without_the_log(debug_mode):
+    plain, logged = make(), make()
+    losses = [train(plain) for _ in range(3)]
+    dm = debug_mode(logged)
+    for expected in losses:
+        with dm:
+            assert torch.equal(train(logged), expected)
+    for a, b in zip(plain.parameters(), logged.parameters()):
+        assert torch.equal(a, b)
+
+
+def test_an_exception_in_the_scope_leaves_nothing(debug_mode):
+    with pytest.raises(ZeroDivisionError), debug_mode():
+        torch.ones(2).exp()
+        raise ZeroDivisionError
+    assert _get_current_dispatch_mode_stack() == []
+    assert not torch.nn.modules.module._global_forward_hooks
+
+
+def test_a_mode_that_somebody_left_entered_stays_when_ours_goes(debug_mode):
+    class Other(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    other = Other()
+    with debug_mode():
+        other.__enter__()
+    try:
+        assert _get_current_dispatch_mode_stack() == [other]
+    finally:
+        other.__exit__(None, None, None)
+
+
+def test_nested_scopes_log_both(debug_mode):
+    outer, inner = debug_mode(), debug_mode()
+    with outer:
+        torch.ones(2).exp()
+        with inner:
+            torch.ones(3).sin()
+    assert "fwd/sin_0" in [row.name for row in inner.log()]
+    assert {"fwd/exp_0", "fwd/sin_0"} <= {row.name for row in outer.log()}
+
+
+def test_another_thread_is_not_logged_but_the_backward_that_a_scope_starts_is(debug_mode):
+    x = torch.ones(3, requires_grad=True)
+    with (dm := debug_mode()):
+        thread = threading.Thread(target=lambda: torch.ones(4).tan())
+        thread.start()
+        thread.join()
+        x.exp().sum().backward()
+    names = [row.name for row in dm.log()]
+    assert "fwd/tan_0" not in names and "bwd/mul_0" in names
+
+
+def test_no_tensor_outlives_its_op(debug_mode):
+    with debug_mode():
+        x = torch.ones(1000)
+        y = x.exp()
+        seen = weakref.ref(y)
+        del y
+        assert seen() is None
+
+
+def test_what_cannot_be_seen_is_a_gap_and_no_error(debug_mode):
+    with (dm := debug_mode()):
+        z = torch.ones(2, dtype=torch.complex64)
+        z.real.exp()
+    log = dm.log()
+    assert any("complex64" in gap for gap in log.gaps)
+    assert log["fwd/exp_0"].is_covered is False
+
+
+def test_an_error_of_an_op_is_its_own(debug_mode):
+    with debug_mode(), pytest.raises(RuntimeError, match="mat1 and mat2"):
+        torch.ones(2, 3) @ torch.ones(2, 3)
+
+
+def test_a_copy_of_the_model_under_the_same_names(debug_mode):
+    model = make()
+    logs = []
+    for one in (model, copy.deepcopy(model)):
+        with (dm := debug_mode(one)):
+            one(tokens())
+        logs.append(dm.log())
+    assert logs[0].diff(logs[1]).verdict == "same"
+
+
+def test_del_in_any_order(debug_mode):
+    model = make()
+    dm = cgdebug.debug_mode(model, eager=True)
+    with dm:
+        model(tokens())
+    del model
+    gc.collect()
+    assert len(dm.log())
+    del dm
+    gc.collect()
+    assert _get_current_dispatch_mode_stack() == []
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"model": 1}, {"level": "tensor"}, {"eager": "no"}], ids=lambda one: next(iter(one))
+)
+def test_wrong_arguments_are_refused(wrong):
+    with pytest.raises((TypeError, ValueError), match="debug_mode"):
+        cgdebug.debug_mode(**wrong)
+
+
+def test_every_c10d_op_that_writes_is_in_the_table():
+    torch.distributed.is_available() or pytest.skip("torch has no torch.distributed")
+    from cgdebug._ops.written import _C10D_RESULTS
+
+    names = [
+        name.removeprefix("c10d::")
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("c10d::")
+    ]
+    writers = {name.partition(".")[0] for name in names} - {"barrier", "monitored_barrier_", "send"}
+    assert writers == set(_C10D_RESULTS)
+
+
+def test_the_mode_lets_compiled_code_run_compiled():
+    assert _op_mode.OpMode.ignore_compile_internals()
+    assert _op_mode.OpMode.supports_higher_order_operators
