@@ -167,7 +167,7 @@ class Recorder:
 
     def _after(self, call: _Call, result) -> None:
         plan = call.plan
-        outputs = written.returned_by(plan, result)
+        outputs = written.returned_by(result)
         if plan.kind is Kind.EMPTY:
             for _, tensor in outputs:
                 self._rows[written.storage_of(tensor)] = _EMPTY
@@ -182,7 +182,11 @@ class Recorder:
         made = []
         for place, tensor in outputs:
             storage = written.storage_of(tensor)
-            if storage and storage not in call.storages:  # else a view, or an argument
+            if not storage or storage in call.storages:  # a view, or an argument
+                continue
+            if place in plan.unwritten:
+                self._rows[storage] = _EMPTY
+            else:
                 made.append(("", place, tensor, None))
         if plan.kind is Kind.WAIT:
             self._waited(call, result)

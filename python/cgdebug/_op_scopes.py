@@ -196,9 +196,11 @@ class _Capture:
             following.end()
         except Exception as error:
             _log_failure(error)
+        if self.log is not None and not self.log.rows:
+            self.drop()
 
     def drop(self) -> None:
-        """The capture failed: there is no graph."""
+        """The capture failed, or it has no row."""
         if self.log is not None:
             for scope in self._scopes:
                 if self.log in scope.logs:

@@ -397,3 +397,60 @@ def test_every_c10d_op_that_writes_is_in_the_table():
 def test_the_mode_lets_compiled_code_run_compiled():
     assert _op_mode.OpMode.ignore_compile_internals()
     assert _op_mode.OpMode.supports_higher_order_operators
+
+
+# --- distributed ----------------------------------------------------------------------------------
+
+ONE_RANK = """
+    import json
+    import torch.distributed as dist
+    import torch.distributed._functional_collectives as functional
+    from torch.distributed.tensor import DTensor, Shard, init_device_mesh
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dm = cgdebug.debug_mode(eager=True)
+    with dm:
+        {body}
+    log = dm.log()
+    rows = [(row.name, row.op, list(row.inputs), row.stats.max) for row in log]
+    print(json.dumps({{"rows": rows, "gaps": log.gaps}}))
+"""
+
+
+@pytest.fixture
+def log_of(daemon, job):
+    """The log of `body`, run with one rank."""
+    return lambda body: json.loads(job(ONE_RANK.format(body=body)).line())
+
+
+def test_a_collective_is_seen_when_somebody_reads_its_result(log_of):
+    log = log_of("x = torch.ones(3); work = dist.all_reduce(x, async_op=True); work.wait(); x + 1")
+    rows = [row[:3] for row in log["rows"]]
+    assert rows == [
+        ["fwd/ones_0", "aten.ones.default", []],
+        ["fwd/c10d.allreduce__0", "c10d.allreduce_.default", [1]],
+        ["fwd/add_0", "aten.add.Tensor", [2]],
+    ]
+
+
+def test_a_collective_whose_result_nobody_reads_is_a_gap(log_of):
+    log = log_of("x = torch.ones(3); dist.all_reduce(x)")
+    assert [row[0] for row in log["rows"]] == ["fwd/ones_0"]
+    assert any("nothing read its result" in gap for gap in log["gaps"])
+
+
+def test_a_functional_collective_is_seen_when_it_is_waited_for(log_of):
+    log = log_of("functional.all_reduce(torch.ones(3), 'sum', dist.group.WORLD) + 1")
+    names = [row[0] for row in log["rows"]]
+    assert any("all_reduce" in name for name in names), names
+    assert not any("wait_tensor" in name for name in names), names
+    assert names[-1] == "fwd/add_0" and log["gaps"] == []
+
+
+def test_of_a_dtensor_the_op_on_the_local_part_is_a_row(log_of):
+    log = log_of(
+        "mesh = init_device_mesh('cpu', (1,)); "
+        "DTensor.from_local(torch.full((2, 2), 3.0), mesh, [Shard(0)]).exp()"
+    )
+    names = [row[0] for row in log["rows"]]
+    assert names.count("fwd/exp_0") == 1 and log["gaps"] == [], log

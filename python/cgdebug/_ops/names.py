@@ -53,7 +53,6 @@ class ModuleNames:
         self._owners: dict[str, tuple[weakref.ref, str]] = {}  # by path: the model, the name in it
         self._parameters: dict[int, str] = {}  # by storage
         self._lock = threading.RLock()
-        self._models: list[weakref.ref] = []
 
     def add_model(self, model: torch.nn.Module) -> None:
         with self._lock:
@@ -69,11 +68,10 @@ class ModuleNames:
                     break
             reference = weakref.ref(found[root])
             for name, module in found.items():
-                path = prefix + name if name != root or not prefix else prefix[:-1]
+                path = prefix + name
                 self._paths[module] = path
                 self._taken.add(path)
                 self._owners[path] = (reference, name)
-            self._models.append(reference)
             self._add_parameters(prefix, found[root])
 
     def _add_parameters(self, prefix: str, model: torch.nn.Module) -> None:
@@ -91,16 +89,6 @@ class ModuleNames:
         if tensor is None or not _has_memory(tensor):
             return
         self._parameters.setdefault(storage_of(tensor), name)
-
-    def refresh(self) -> None:
-        """Takes in gradients and parameters that were allocated meanwhile."""
-        with self._lock:
-            for reference in self._models:
-                model = reference()
-                if model is not None:
-                    root = self._paths.get(model, "")
-                    plain = root == type(model).__name__ and reference is self._models[0]
-                    self._add_parameters("" if plain else f"{root}.", model)
 
     def parameter_at(self, storage: int) -> str:
         """The name of the parameter whose memory it is; empty if it is none's."""

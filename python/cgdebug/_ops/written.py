@@ -64,7 +64,7 @@ class Plan:
 
     mutated: for each argument: whether the op writes it
     read:    for each argument: whether the op reads what was there
-    unwritten: places of the returned tensors that are left out
+    unwritten: places of the returned tensors that may not be written
     """
 
     name: str  # "aten.mm.default"
@@ -155,15 +155,10 @@ def tensors_in(value) -> list[torch.Tensor]:
     return []
 
 
-def returned_by(plan: Plan, result) -> list[tuple[int, torch.Tensor]]:
-    """The tensors in what the op returned, and their places in it, without those that it may have
-    left unwritten."""
+def returned_by(result) -> list[tuple[int, torch.Tensor]]:
+    """The tensors in what an op returned, and their places in it."""
     parts = [result] if isinstance(result, torch.Tensor) else _pytree.tree_leaves(result)
-    return [
-        (place, one)
-        for place, one in enumerate(parts)
-        if isinstance(one, torch.Tensor) and place not in plan.unwritten
-    ]
+    return [(place, one) for place, one in enumerate(parts) if isinstance(one, torch.Tensor)]
 
 
 def storage_of(tensor: torch.Tensor) -> int:
