@@ -21,7 +21,6 @@ from ._ops.written import Kind
 if typing.TYPE_CHECKING:
     from collections.abc import Callable
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _EMPTY = -1  # nobody has written the memory yet
 
 
@@ -232,11 +231,6 @@ class Recorder:
         return wanted
 
     def _is_logged(self, name: str, tensor: torch.Tensor) -> bool:
-        if type(tensor) not in _PLAIN:
-            self.log.note(f"tensors of type {type(tensor).__name__} are not shown")
-            return False
-        if tensor.device.type not in ("cpu", "cuda"):
-            return False
         if tensor.dtype not in self._dtypes or tensor.is_quantized:
             self.log.note(f"tensors of {tensor.dtype} are not shown")
             return False
@@ -330,9 +324,11 @@ class OpMode(TorchDispatchMode):
         return True  # else compiled code runs eagerly, and goes on to after this mode has ended
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if any(one not in _PLAIN and _handles_ops(one) for one in types):
-            return NotImplemented  # then come the ops that it is made of
         kwargs = kwargs or {}
+        if _is_tracing():
+            return func(*args, **kwargs)
+        if any(map(written.handles_ops, types)):
+            return NotImplemented  # then come the ops that it is made of
         call = self.recorder.before(func, args, kwargs)
         result = func(*args, **kwargs)
         if call is not None:
@@ -340,8 +336,13 @@ class OpMode(TorchDispatchMode):
         return result
 
 
-def _handles_ops(kind: type) -> bool:
-    return getattr(kind, "__torch_dispatch__", None) is not torch._C._disabled_torch_dispatch_impl
+def _is_tracing() -> bool:
+    """Whether tensors have no values, because a compiler or DTensor asks what an op would do."""
+    keys = torch._C._TorchDispatchModeKey
+    return any(
+        torch._C._get_dispatch_mode(key) is not None
+        for key in (keys.FAKE, keys.FUNCTIONAL, keys.PROXY)
+    )
 
 
 def leave(mode: OpMode) -> None:

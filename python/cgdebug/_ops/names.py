@@ -86,9 +86,9 @@ class ModuleNames:
 
     def _add_parameter(self, tensor: torch.Tensor | None, name: str) -> None:
         tensor = getattr(tensor, "_local_tensor", tensor)
-        if tensor is None or not _has_memory(tensor):
-            return
-        self._parameters.setdefault(storage_of(tensor), name)
+        storage = 0 if tensor is None else storage_of(tensor)
+        if storage:
+            self._parameters.setdefault(storage, name)
 
     def parameter_at(self, storage: int) -> str:
         """The name of the parameter whose memory it is; empty if it is none's."""
@@ -108,12 +108,6 @@ class ModuleNames:
             if path is None:  # a wrapper, or made while its parent runs
                 path = _thread.modules[-1][1] if _thread.modules else type(module).__name__
             return path
-
-
-def _has_memory(tensor: torch.Tensor) -> bool:
-    return type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) and (
-        tensor.layout == torch.strided and tensor.device.type in ("cpu", "cuda")
-    )
 
 
 _hooks: set[ModuleHooks] = set()  # that are in force
@@ -203,7 +197,7 @@ def _backward_place(names: ModuleNames, module: str) -> Place:
     variable = getattr(node, "variable", None)
     if variable is not None:  # AccumulateGrad
         variable = getattr(variable, "_local_tensor", variable)
-        name = names.parameter_at(storage_of(variable)) if _has_memory(variable) else ""
+        name = names.parameter_at(storage_of(variable))
         return Place("bwd", "", "", f"grad/{name}" if name else "")
     try:
         known = _nodes.get(node._sequence_nr(), ("", ""))

@@ -161,9 +161,17 @@ def returned_by(result) -> list[tuple[int, torch.Tensor]]:
     return [(place, one) for place, one in enumerate(parts) if isinstance(one, torch.Tensor)]
 
 
+def handles_ops(kind: type) -> bool:
+    """Whether it is a type of tensors that takes ops apart, such as DTensor."""
+    handler = getattr(kind, "__torch_dispatch__", None)
+    return handler is not torch._C._disabled_torch_dispatch_impl
+
+
 def storage_of(tensor: torch.Tensor) -> int:
     """The address of the memory that a tensor shares with its views; 0 where there is none."""
-    if tensor.layout != torch.strided or tensor.numel() == 0:
+    if handles_ops(type(tensor)) or tensor.layout != torch.strided or tensor.numel() == 0:
+        return 0
+    if tensor.device.type not in ("cpu", "cuda"):
         return 0
     return tensor.untyped_storage().data_ptr()
 
