@@ -24,6 +24,8 @@ class ProbeRegistry {
     probes_[probe->id] = probe;
     sites_[probe->site] = probe;
   }
+  // An id that no probe has or gets.
+  std::uint64_t TakeId() { return next_id_++; }
   void Remove(const ProbeState& probe) {
     probes_.erase(probe.id);
     sites_.erase(probe.site);

@@ -7,6 +7,7 @@
 #include "cgdebug/probe.h"
 #include "libprobe/captured_graphs.h"
 #include "libprobe/current_step.h"
+#include "libprobe/op_log_pages.h"
 #include "libprobe/probe_registry.h"
 #include "libprobe/slot_maker.h"
 #include "libprobe/slot_store.h"
@@ -69,6 +70,7 @@ class ProbeTable {
   CapturedGraphs graphs;
   SlotStore slots{&probes, &step};
   SlotMaker maker{&slots, &graphs};
+  OpLogPages op_logs{&probes, &slots, &maker};
   bool asked_for_daemon = false;
 
   // These need no lock.

@@ -31,17 +31,22 @@ bool OnGpu(const TensorRef& tensor) { return tensor.device_type == DeviceType::k
 
 std::unique_ptr<ProbeSlot> SlotMaker::Make(ProbeState& probe, const TensorRef& tensor,
                                            layout::Lane lane, layout::LaneReason reason) {
+  auto slot = std::make_unique<ProbeSlot>();
+  Describe(probe, *slot, tensor, lane, reason);
+  return slot;
+}
+
+void SlotMaker::Describe(ProbeState& probe, ProbeSlot& slot, const TensorRef& tensor,
+                         layout::Lane lane, layout::LaneReason reason) {
   const std::uint64_t bytes = CheckTensor(probe.name, tensor);
   store_->Sweep(/*force=*/false);
-  auto slot = std::make_unique<ProbeSlot>();
-  slot->probe_id = probe.id;
-  slot->registration = MakeRegistration(probe.name, probe.options, tensor, bytes, lane);
-  slot->registration.lane_reason = static_cast<std::uint8_t>(reason);
-  const auto geometry =
-      layout::ComputeGeometry(slot->registration.payload_bytes, slot->registration.capacity);
-  slot->block = store_->Allocate(probe.name, geometry.block_bytes, geometry.payload_offset);
-  if (store_->lossless()) slot->registration.flags |= layout::kSlotLossless;
-  return slot;
+  slot.probe_id = probe.id;
+  layout::SlotRegistration& r = slot.registration;
+  r = MakeRegistration(probe.name, probe.options, tensor, bytes, lane);
+  r.lane_reason = static_cast<std::uint8_t>(reason);
+  const auto geometry = layout::ComputeGeometry(r.payload_bytes, r.capacity);
+  slot.block = store_->Allocate(probe.name, geometry.block_bytes, geometry.payload_offset);
+  if (store_->lossless()) r.flags |= layout::kSlotLossless;
 }
 
 std::unique_ptr<ProbeSlot> SlotMaker::MakeForCapture(ProbeState& probe, const TensorRef& tensor) {
@@ -115,7 +120,7 @@ void SlotMaker::Complete(ProbeState& probe, ProbeSlot& slot, const TensorRef& te
     std::memcpy(r.graph_label, graph.label.data(), graph.label.size());
     store_->CountProbe(call.graph_id, graph.label, r.payload_bytes);
   }
-  r.order = next_order_++;
+  r.order = std::exchange(next_order_, next_order_ + call.orders);
   r.created_ns = layout::RealtimeNs();
   const std::string wrong = ring::CheckRegistration(r, slot.block.bytes);
   if (!wrong.empty()) throw ProbeError(ErrorKind::kSystem, "cannot describe the tensor: " + wrong);
@@ -139,6 +144,27 @@ std::unique_ptr<ProbeSlot> SlotMaker::ForEager(ProbeState& probe, const TensorRe
   }
   slot->eager_stream = stream;
   return slot;
+}
+
+void SlotMaker::CompleteOpLog(ProbeState& log, ProbeSlot& slot, const TensorRef& page,
+                              std::span<const std::byte> table, layout::Lane lane,
+                              std::uint64_t graph_id) {
+  Describe(log, slot, page, lane, layout::LaneReason::kNone);
+  if (lane == layout::Lane::kDirect) {
+    const auto refusal = capture::MapForDevice(*store_->segment(), slot.block, page.device_index);
+    if (refusal) {
+      throw ProbeError(ErrorKind::kUnsupported,
+                       "an op log of a graph needs the direct lane: " + refusal->text);
+    }
+  }
+  slot.expected = store_->Share(log.name, table);
+  layout::SlotRegistration& r = slot.registration;
+  r.flags |= layout::kSlotHoldsOpLog;
+  r.actions |= layout::kActionStats;  // what the daemon makes of it
+  r.expected_extent = slot.expected->extent;
+  r.expected_offset = slot.expected->offset;
+  r.table_bytes = static_cast<std::uint32_t>(table.size());
+  Complete(log, slot, page, {.graph_id = graph_id, .orders = r.shape[0]});
 }
 
 void SlotMaker::Prepare(ProbeState& probe, const TensorRef& tensor) {

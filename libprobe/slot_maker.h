@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "libprobe/captured_graphs.h"
@@ -32,14 +33,24 @@ class SlotMaker {
     std::uint64_t graph_id = 0;
     std::uint32_t invocation = 0;
     std::string site;
+    std::uint64_t orders = 1;  // that the slot takes
   };
   // Fills that in, and the expected tensor; the slot can be published then.
   void Complete(ProbeState& probe, capture::ProbeSlot& slot, const TensorRef& tensor,
                 const Call& call);
 
+  // Makes of `slot`, which may have buffers and nothing else, one for a page of an op log that can
+  // be published. `page`: its rows as a tensor of bytes; `table`: as ring::EncodeOpLog() made it.
+  // In the direct lane the slot can be mapped for the page's device.
+  void CompleteOpLog(ProbeState& log, capture::ProbeSlot& slot, const TensorRef& page,
+                     std::span<const std::byte> table, layout::Lane lane, std::uint64_t graph_id);
+
  private:
   std::unique_ptr<capture::ProbeSlot> Make(ProbeState& probe, const TensorRef& tensor,
                                            layout::Lane lane, layout::LaneReason reason);
+  // Registration and ring.
+  void Describe(ProbeState& probe, capture::ProbeSlot& slot, const TensorRef& tensor,
+                layout::Lane lane, layout::LaneReason reason);
   std::unique_ptr<capture::ProbeSlot> MakeForCapture(ProbeState& probe, const TensorRef& tensor);
   static std::unique_ptr<capture::ProbeSlot> TakePrepared(ProbeState& probe,
                                                           const TensorRef& tensor);

@@ -91,18 +91,22 @@ ring::Block SlotStore::Allocate(const std::string& probe, std::uint64_t bytes,
   }
 }
 
+std::shared_ptr<ring::Block> SlotStore::Share(const std::string& probe,
+                                              std::span<const std::byte> bytes) {
+  const ring::Block block = Allocate(probe, bytes.size(), 0);
+  if (!bytes.empty()) std::memcpy(block.data, bytes.data(), bytes.size());
+  ring::SegmentWriter* segment = segment_.get();
+  return std::shared_ptr<ring::Block>(new ring::Block(block), [segment](ring::Block* gone) {
+    segment->Free(*gone);
+    delete gone;
+  });
+}
+
 std::shared_ptr<ring::Block> SlotStore::ExpectedBlock(ProbeState& probe, std::size_t index) {
   if (probe.expected.size() <= index) probe.expected.resize(index + 1);
   std::shared_ptr<ring::Block>& shared = probe.expected[index];
   if (shared == nullptr) {
-    const std::vector<std::byte>& bytes = probe.options.compare->expected[index].bytes;
-    const ring::Block block = Allocate(probe.name, bytes.size(), 0);
-    if (!bytes.empty()) std::memcpy(block.data, bytes.data(), bytes.size());
-    ring::SegmentWriter* segment = segment_.get();
-    shared = std::shared_ptr<ring::Block>(new ring::Block(block), [segment](ring::Block* gone) {
-      segment->Free(*gone);
-      delete gone;
-    });
+    shared = Share(probe.name, probe.options.compare->expected[index].bytes);
   }
   return shared;
 }
@@ -244,7 +248,7 @@ void SlotStore::Free(ProbeSlot& slot) {
   slot.buffers = {};
   if (slot.reader) {
     segment_->Release(slot.index, slot.block);
-  } else {
+  } else if (slot.block.data != nullptr) {
     segment_->Free(slot.block);
   }
   slot.expected.reset();

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,8 @@ class SlotStore {
 
   // Shared memory, after making room for it if needed. Fails: throws ProbeError that names `probe`.
   ring::Block Allocate(const std::string& probe, std::uint64_t bytes, std::uint64_t header_bytes);
+  // A copy of `bytes` in shared memory, which is freed with its last owner.
+  std::shared_ptr<ring::Block> Share(const std::string& probe, std::span<const std::byte> bytes);
   // The probe's expected tensor in shared memory, which its slots share.
   std::shared_ptr<ring::Block> ExpectedBlock(ProbeState& probe, std::size_t index);
 

@@ -1,6 +1,7 @@
 #include "daemon/ingest/attached_segment.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "daemon/ingest/sigbus_guard.h"
@@ -121,10 +122,20 @@ void AttachedSegment::OpenSlot(std::uint32_t index, std::uint64_t word) {
     words_[index] = 0;  // reassigned again meanwhile: the next scan opens it
     return;
   }
+  std::optional<std::vector<ring::OpLogRow>> rows(std::in_place);
+  if ((ring->registration().flags & layout::kSlotHoldsOpLog) != 0) {
+    rows = view_->ReadOpLog(ring->registration(), &reason);
+    if (SigbusGuard::Hit()) return;
+    if (!ring->valid()) {
+      words_[index] = 0;
+      return;
+    }
+    if (!rows) return RefuseSlot(index, pipeline::CleanText(reason), false);
+  }
   auto slot = std::make_shared<const pipeline::SlotIdentity>(
       pipeline::MakeSlotIdentity(session_, index, ring->generation(), ring->registration()));
-  slots_[index] =
-      std::make_unique<SlotConsumer>(std::move(slot), *std::move(ring), view_.get(), destination_);
+  slots_[index] = std::make_unique<SlotConsumer>(std::move(slot), *std::move(ring), view_.get(),
+                                                 destination_, *rows);
   slots_[index]->Start();
   view_->Accept(index);
   if (refused_.erase(index) != 0) {
@@ -154,10 +165,10 @@ void AttachedSegment::RetryRefused() {
 void AttachedSegment::CloseSlot(std::uint32_t index) {
   if (slots_[index] == nullptr) return;
   slots_[index]->GiveUp();
-  given_up_.push_back(slots_[index]->slot());
+  given_up_.push_back(slots_[index]->shown_slots());
   slots_[index] = nullptr;
   if (given_up_.size() <= kMaxGivenUp) return;
-  destination_.sink->ForgetSlot(given_up_.front());
+  for (const pipeline::SlotPtr& slot : given_up_.front()) destination_.sink->ForgetSlot(slot);
   given_up_.pop_front();
 }
 
@@ -317,7 +328,7 @@ void AttachedSegment::SetControl(const pipeline::ControlChange& change) {
   if (!alive_ || broken_ || change.slot->session != session_) return;
   const SigbusGuard guard;
   for (SlotConsumer* slot : graph_order_) {
-    if (slot->slot() == change.slot) slot->SetControl(change);
+    if (slot->Shows(change.slot)) slot->SetControl(change);
   }
   broken_ = SigbusGuard::Hit();
 }
@@ -326,7 +337,7 @@ void AttachedSegment::Read(const pipeline::RingRequest& request, pipeline::RingC
   if (broken_ || request.slot->session != session_) return;
   const SigbusGuard guard;
   for (const SlotConsumer* slot : graph_order_) {
-    if (slot->slot() == request.slot) *content = slot->Read(request);
+    if (slot->Shows(request.slot)) *content = slot->Read(request);
   }
   broken_ = SigbusGuard::Hit();
   if (broken_) *content = {};
@@ -338,7 +349,13 @@ void AttachedSegment::AddHeads(pipeline::RingHeads* heads) {
   ScanDirectory();
   ShowGraphs();
   pipeline::RingHeads mine;
-  for (const SlotConsumer* slot : graph_order_) mine.push_back(slot->head());
+  for (const SlotConsumer* slot : graph_order_) {
+    pipeline::RingHead head = slot->head();
+    for (pipeline::SlotPtr& shown : slot->shown_slots()) {
+      head.slot = std::move(shown);
+      mine.push_back(head);
+    }
+  }
   broken_ = SigbusGuard::Hit();
   if (!broken_) heads->insert(heads->end(), mine.begin(), mine.end());
 }
@@ -347,8 +364,7 @@ bool AttachedSegment::IsRead(const pipeline::RingHead& head) const {
   if (!alive_ || broken_ || head.slot->session != session_) return true;
   if (draining_) return false;  // its job is dead: the session ends when everything is read
   return std::ranges::all_of(graph_order_, [&](const SlotConsumer* slot) {
-    return slot->slot() != head.slot ||
-           (slot->consumed() >= head.ordinal && !slot->IsReadingAgain());
+    return !slot->Shows(head.slot) || (slot->consumed() >= head.ordinal && !slot->IsReadingAgain());
   });
 }
 

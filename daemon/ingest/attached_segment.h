@@ -103,7 +103,8 @@ class AttachedSegment {
   std::vector<std::uint64_t> words_;                  // of the directory, as last seen
   std::vector<std::unique_ptr<SlotConsumer>> slots_;  // by directory index; may be empty
   std::vector<SlotConsumer*> graph_order_;
-  std::deque<pipeline::SlotPtr> given_up_;    // still shown, oldest first
+  // Still shown, oldest first; the rows of an op log together.
+  std::deque<std::vector<pipeline::SlotPtr>> given_up_;
   std::map<std::uint32_t, Refused> refused_;  // by directory index
   std::int64_t released_last_ns_ = 0;         // last_timestamp_ns() of the slots that are gone
   std::uint64_t activity_ = 0;                // when the pass began

@@ -1,6 +1,7 @@
 #include "daemon/ingest/slot_consumer.h"
 
 #include <algorithm>
+#include <cstring>
 #include <new>
 #include <utility>
 
@@ -20,15 +21,53 @@ namespace {
 constexpr std::uint64_t kAgainBytes = 1u << 20;
 constexpr std::uint64_t kAgainAtLeast = 2;
 
+bool AreEqual(const pipeline::Counters& a, const pipeline::Counters& b) {
+  bool are_equal = true;
+  pipeline::Counters::ForEachCounter(
+      [&](const layout::Field&, auto member) { are_equal = are_equal && a.*member == b.*member; });
+  return are_equal;
+}
+
+// What an entry of an op log says about one row.
+ring::Entry RowOf(const ring::Entry& entry, std::size_t number) {
+  ring::Entry row = {.ordinal = entry.ordinal,
+                     .replay = entry.replay,
+                     .serial = entry.serial,
+                     .timestamp_ns = entry.timestamp_ns,
+                     .step = entry.step,
+                     .flags = (entry.flags & layout::kEntryForced) | layout::kEntryIsStats,
+                     .payload = {}};
+  std::memcpy(&row.stats, entry.payload.data() + number * sizeof(row.stats), sizeof(row.stats));
+  return row;
+}
+
 }  // namespace
 
 SlotConsumer::SlotConsumer(pipeline::SlotPtr slot, ring::SlotRingReader ring,
-                           ring::SegmentView* view, const Destination& destination)
-    : slot_(std::move(slot)),
-      ring_(std::move(ring)),
-      view_(view),
-      destination_(destination),
-      maker_(destination.payloads) {}
+                           ring::SegmentView* view, const Destination& destination,
+                           const std::vector<ring::OpLogRow>& rows)
+    : slot_(std::move(slot)), ring_(std::move(ring)), view_(view), destination_(destination) {
+  const pipeline::SnapshotMaker maker(destination.payloads);
+  if (!HoldsOpLog()) shown_.push_back({.slot = slot_, .maker = maker});
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    shown_.push_back({.slot = std::make_shared<const pipeline::SlotIdentity>(
+                          pipeline::MakeRowIdentity(*slot_, i, rows[i])),
+                      .maker = maker});
+  }
+}
+
+std::vector<pipeline::SlotPtr> SlotConsumer::shown_slots() const {
+  std::vector<pipeline::SlotPtr> slots;
+  for (const ShownSlot& shown : shown_) slots.push_back(shown.slot);
+  return slots;
+}
+
+// The indexes of an op log's rows follow one another.
+std::size_t SlotConsumer::NumberOf(const pipeline::SlotPtr& slot) const {
+  if (shown_.empty() || slot->index < shown_.front().slot->index) return shown_.size();
+  const std::size_t number = slot->index - shown_.front().slot->index;
+  return number < shown_.size() && shown_[number].slot == slot ? number : shown_.size();
+}
 
 void SlotConsumer::Start() {
   const ring::Credit credit_untrusted = ring_.credit();
@@ -42,13 +81,16 @@ void SlotConsumer::Start() {
     ring_.SetControl(control_);
   }
   Refresh();
-  destination_.registry->SetControl(slot_, control_);
-  firsts_ = ring_.firsts();
-  destination_.registry->SetFirsts(slot_, firsts_);
   if (slot_->Has(layout::kActionCompare)) expected_ = ReadExpected();
-  destination_.sink->OpenSlot(slot_, *this);
-  AddFinding(pipeline::Finding::Kind::kNan, firsts_.nan);
-  AddFinding(pipeline::Finding::Kind::kInf, firsts_.inf);
+  for (std::size_t i = 0; i < shown_.size(); ++i) {
+    const auto& [slot, maker, made, firsts, lossless] = shown_[i];
+    destination_.registry->SetControl(slot, control_);
+    shown_[i].firsts = HoldsOpLog() ? view_->firsts(slot_->registration, i) : ring_.firsts();
+    destination_.registry->SetFirsts(slot, firsts);
+    destination_.sink->OpenSlot(slot, *this);
+    AddFinding(slot, pipeline::Finding::Kind::kNan, firsts.nan);
+    AddFinding(slot, pipeline::Finding::Kind::kInf, firsts.inf);
+  }
   // At most a ring full, whatever the producer does to its head meanwhile.
   const std::uint64_t capacity = slot_->registration.capacity;
   const std::uint64_t affordable = kAgainBytes / std::max<std::uint64_t>(payload_bytes(), 1);
@@ -76,13 +118,13 @@ void SlotConsumer::PrepareAgain() {
   again_ = ordinal < consumed_before_ ? ordinal + 1 : 0;
   try {
     const MayRunOutOfMemory large;
-    if (ring_.Read(ordinal, &entry_) != ReadStatus::kOk) return;
+    if (ReadRing(ordinal, &entry_) != ReadStatus::kOk) return;
     const std::uint64_t bytes = bytes_;  // that snapshot is in there already
     MakeSnapshot();
     bytes_ = bytes;
     is_again_ = true;
   } catch (const std::bad_alloc&) {  // an earlier daemon delivered it
-    made_ = {};
+    DropMade();
   }
 }
 
@@ -112,10 +154,26 @@ void SlotConsumer::Prepare() {
     Lose(entry_.ordinal);
     entry_ = {
         .ordinal = entry_.ordinal, .replay = entry_.replay, .flags = entry_.flags, .payload = {}};
-    made_ = {};
-    maker_ = pipeline::SnapshotMaker(destination_.payloads);
+    DropMade();
+    for (ShownSlot& shown : shown_) shown.maker = pipeline::SnapshotMaker(destination_.payloads);
   }
   cut_off_ = SigbusGuard::Hit();
+}
+
+void SlotConsumer::DropMade() {
+  for (ShownSlot& shown : shown_) shown.made = {};
+}
+
+// The ring knows nothing of rows. If one of them cannot be true, none of that entry is believed.
+ReadStatus SlotConsumer::ReadRing(std::uint64_t ordinal, ring::Entry* entry) const {
+  const ReadStatus status = ring_.Read(ordinal, entry);
+  if (status != ReadStatus::kOk || !HoldsOpLog()) return status;
+  for (std::size_t i = 0; i < shown_.size(); ++i) {
+    if (!ring::IsPlausible(RowOf(*entry, i).stats, shown_[i].slot->registration)) {
+      return ReadStatus::kDamaged;
+    }
+  }
+  return status;
 }
 
 ReadStatus SlotConsumer::ReadNext() {
@@ -128,14 +186,14 @@ ReadStatus SlotConsumer::ReadNext() {
   if (had_values && entry_.payload.empty()) {
     entry_.payload = destination_.payloads->Take(payload_bytes());
   }
-  ReadStatus status = ring_.Read(next, &entry_);
+  ReadStatus status = ReadRing(next, &entry_);
   if (status == ReadStatus::kOverwritten) {
     // The writer is faster than this reader: skip half a ring, or the next entry is lost as well.
     const std::uint64_t newest = ring_.accepted();
     const std::uint64_t ahead =
         newest - std::min<std::uint64_t>(newest, slot_->registration.capacity / 2);
     next = std::max(ahead, next + 1);
-    status = ring_.Read(next, &entry_);
+    status = ReadRing(next, &entry_);
   }
   // If the block was reassigned meanwhile, this head may belong to its new owner.
   if (status != ReadStatus::kGone) Lose(next);
@@ -183,8 +241,21 @@ void SlotConsumer::Lose(std::uint64_t first_readable) {
 void SlotConsumer::ReportLoss(std::uint64_t last_replay, std::uint64_t before_replay,
                               LossCause cause, bool before_forced) {
   if (unreported_lost_ != 0) {
-    destination_.sink->Lose({slot_, cause, std::exchange(unreported_lost_, 0), consumed_,
-                             last_replay, before_replay, before_forced});
+    TellLoss({slot_, cause, std::exchange(unreported_lost_, 0), consumed_, last_replay,
+              before_replay, before_forced});
+  }
+}
+
+void SlotConsumer::TellLoss(pipeline::Gap gap) {
+  for (const ShownSlot& shown : shown_) {
+    gap.slot = shown.slot;
+    destination_.sink->Lose(gap);
+  }
+}
+
+void SlotConsumer::TellClosed(std::uint64_t last_replay) {
+  for (const ShownSlot& shown : shown_) {
+    destination_.sink->CloseSlot(shown.slot, last_replay, *this);
   }
 }
 
@@ -192,27 +263,41 @@ void SlotConsumer::MakeSnapshot() {
   const bool is_stats = (entry_.flags & layout::kEntryIsStats) != 0;
   const bool triggered = (entry_.flags & layout::kEntryTriggered) != 0;
   bytes_ += is_stats ? sizeof(entry_.stats) : entry_.payload.size();
-  made_ = maker_.Make(slot_, &entry_, triggered ? ring_.control() : layout::SlotControl{});
+  const layout::SlotControl control = triggered ? ring_.control() : layout::SlotControl{};
+  if (!HoldsOpLog()) {
+    ShownSlot& shown = shown_.front();
+    shown.made = shown.maker.Make(shown.slot, &entry_, control);
+    return;
+  }
+  for (std::size_t i = 0; i < shown_.size(); ++i) {
+    ring::Entry row = RowOf(entry_, i);
+    shown_[i].made = shown_[i].maker.Make(shown_[i].slot, &row, control);
+  }
 }
 
 void SlotConsumer::Deliver(bool seen_before) {
-  const auto [snapshot, payload] = std::exchange(made_, {});
-  last_timestamp_ns_ = std::max(last_timestamp_ns_, snapshot->timestamp_ns);
+  last_timestamp_ns_ = std::max(last_timestamp_ns_, entry_.timestamp_ns);
   if (!seen_before) {
-    ReportLoss(snapshot->replay - 1, snapshot->replay, LossCause::kOverwritten, snapshot->forced);
-    consumed_ = snapshot->ordinal;
+    const bool forced = (entry_.flags & layout::kEntryForced) != 0;
+    ReportLoss(entry_.replay - 1, entry_.replay, LossCause::kOverwritten, forced);
+    consumed_ = entry_.ordinal;
   }
+  for (ShownSlot& shown : shown_) DeliverOne(&shown, seen_before);
+  if (seen_before) return;  // Commit() reports it when the sinks have all of them
+  TellFindings();
+  Refresh();
+}
+
+void SlotConsumer::DeliverOne(ShownSlot* shown, bool seen_before) {
+  const auto [snapshot, payload] = std::exchange(shown->made, {});
   destination_.sink->Consume({snapshot, payload, seen_before, std::move(comparison_)}, *this);
-  NoteFirsts(*snapshot);
+  NoteFirsts(shown, *snapshot);
   for (pipeline::Finding& finding : findings_) {
     if (finding.replay != snapshot->replay) continue;
     finding.serial = snapshot->serial;
     finding.step = snapshot->step;
     finding.timestamp_ns = snapshot->timestamp_ns;
   }
-  if (seen_before) return;  // Commit() reports it when the sinks have all of them
-  TellFindings();
-  Refresh();
 }
 
 pipeline::RingContent SlotConsumer::Read(const pipeline::RingRequest& request) const {
@@ -231,7 +316,7 @@ pipeline::RingContent SlotConsumer::Read(const pipeline::RingRequest& request) c
     ReadStatus status = ReadStatus::kNone;
     try {
       const MayRunOutOfMemory large;
-      status = ring_.Read(content.next, &entry);
+      status = ReadRing(content.next, &entry);
     } catch (const std::bad_alloc&) {
       content.unreadable.emplace(content.next, LossCause::kNoMemory);
     }
@@ -240,7 +325,8 @@ pipeline::RingContent SlotConsumer::Read(const pipeline::RingRequest& request) c
     }
     if (status != ReadStatus::kOk) continue;
     bytes += sizeof(entry) + entry.payload.size();
-    content.entries.push_back(std::move(entry));
+    content.entries.push_back(HoldsOpLog() ? RowOf(entry, NumberOf(request.slot))
+                                           : std::move(entry));
   }
   content.readable = ring_.valid();
   return content;
@@ -269,9 +355,36 @@ void SlotConsumer::Refresh() {
   counters.wait_ns = head_untrusted.wait_ns;
   counters.bytes = bytes_;
   last_timestamp_ns_ = std::max(last_timestamp_ns_, head_untrusted.last_timestamp_ns);
-  shown_ = counters;
-  destination_.registry->SetSlot(slot_, counters, last_timestamp_ns_, ring_.retired());
+  ShowCounters(counters, ring_.retired());
   if (ControlIsOver(head_untrusted)) ApplyControl(layout::Ended(control_));
+}
+
+// An op log has many rows, and most looks find nothing new.
+void SlotConsumer::ShowCounters(pipeline::Counters counters, bool retired) {
+  if (shows_counters_ && AreEqual(counters, counters_) && retired == shows_retired_ &&
+      last_timestamp_ns_ == shows_timestamp_ns_) {
+    return;
+  }
+  shows_counters_ = true;
+  shows_retired_ = retired;
+  shows_timestamp_ns_ = last_timestamp_ns_;
+  counters_ = counters;
+  if (HoldsOpLog()) counters.bytes /= shown_.size();
+  for (const ShownSlot& shown : shown_) {
+    destination_.registry->SetSlot(shown.slot, counters, last_timestamp_ns_, retired);
+  }
+}
+
+layout::Lossless SlotConsumer::LosslessWanted() const {
+  const auto all = [this](layout::Lossless lossless) {
+    return std::ranges::all_of(
+        shown_, [lossless](const ShownSlot& shown) { return shown.lossless == lossless; });
+  };
+  const bool any_on = std::ranges::any_of(
+      shown_, [](const ShownSlot& shown) { return shown.lossless == layout::Lossless::kOn; });
+  return any_on                        ? layout::Lossless::kOn
+         : all(layout::Lossless::kOff) ? layout::Lossless::kOff
+                                       : layout::Lossless::kAsRegistered;
 }
 
 void SlotConsumer::SetControl(const pipeline::ControlChange& change) {
@@ -279,8 +392,10 @@ void SlotConsumer::SetControl(const pipeline::ControlChange& change) {
   layout::SlotControl control = change.control;
   control.lossless = control_.lossless;
   if (change.lossless) {
+    shown_[NumberOf(change.slot)].lossless = *change.lossless;
     control = control_;
-    control.lossless = *change.lossless;
+    control.lossless = LosslessWanted();
+    if (control.lossless == control_.lossless) return;
   } else if (change.from_next) {
     // A kernel has decided about the next replay already, when the last one ended.
     const bool decided =
@@ -294,7 +409,7 @@ void SlotConsumer::SetControl(const pipeline::ControlChange& change) {
 void SlotConsumer::ApplyControl(const layout::SlotControl& control) {
   control_ = control;
   ring_.SetControl(control);
-  destination_.registry->SetControl(slot_, control);
+  for (const ShownSlot& shown : shown_) destination_.registry->SetControl(shown.slot, control);
 }
 
 // Whether a control has ended. The producer notices the end by itself; this is for clients that ask
@@ -316,24 +431,25 @@ void SlotConsumer::Finish() {
   const std::uint64_t committed = ring_.replay() - (counted ? lost_at_death_ : 0);
   ReportLoss(committed, 0, LossCause::kOverwritten);
   if (lost_at_death_ != 0) {
-    destination_.sink->Lose({slot_, LossCause::kAtDeath, 1, consumed_ + 1, committed + 1, 0});
+    TellLoss({slot_, LossCause::kAtDeath, 1, consumed_ + 1, committed + 1, 0});
   }
   destination_.sink->Flush();
   PublishCredit(0);
-  destination_.sink->CloseSlot(slot_, ring_.replay(), *this);
+  TellClosed(ring_.replay());
   Refresh();
 }
 
 void SlotConsumer::GiveUp() {
-  ReportLoss(shown_.replays, 0, LossCause::kOverwritten);
-  if (shown_.produced > consumed_) {
-    destination_.sink->Lose({slot_, LossCause::kReleased, shown_.produced - consumed_,
-                             shown_.produced, shown_.replays, 0});
+  ReportLoss(counters_.replays, 0, LossCause::kOverwritten);
+  if (counters_.produced > consumed_) {
+    TellLoss({slot_, LossCause::kReleased, counters_.produced - consumed_, counters_.produced,
+              counters_.replays, 0});
   }
-  destination_.sink->CloseSlot(slot_, shown_.replays, *this);
-  shown_.produced =
-      shown_.consumed + shown_.lost_overwritten + shown_.lost_damaged + shown_.lost_no_memory;
-  destination_.registry->SetSlot(slot_, shown_, last_timestamp_ns_, /*retired=*/true);
+  TellClosed(counters_.replays);
+  pipeline::Counters counters = counters_;
+  counters.produced = counters.consumed + counters.lost_overwritten + counters.lost_damaged +
+                      counters.lost_no_memory;
+  ShowCounters(counters, /*retired=*/true);
 }
 
 Result<std::vector<std::byte>> SlotConsumer::ReadExpected() {
@@ -357,12 +473,13 @@ Result<void> SlotConsumer::CanCompare() {
 
 pipeline::ComparisonPtr SlotConsumer::Compare() const {
   const layout::SlotRegistration& registration = slot_->registration;
-  if (!expected_ || !expected_->ok() || made_.payload == nullptr) return nullptr;
-  if (!made_.snapshot->forced &&
-      !layout::Wants(registration.compare_every, made_.snapshot->replay)) {
+  if (!expected_ || !expected_->ok()) return nullptr;
+  const auto& [snapshot, payload] = shown_.front().made;
+  if (payload == nullptr) return nullptr;
+  if (!snapshot->forced && !layout::Wants(registration.compare_every, snapshot->replay)) {
     return nullptr;
   }
-  return pipeline::CompareWithExpected(*slot_, *made_.payload, **expected_);
+  return pipeline::CompareWithExpected(*slot_, *payload, **expected_);
 }
 
 void SlotConsumer::AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) {
@@ -371,9 +488,10 @@ void SlotConsumer::AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) {
 
 // --- what it finds: the first NaN, the first Inf, the first failed comparison ------------------
 
-void SlotConsumer::AddFinding(pipeline::Finding::Kind kind, const ring::FirstNonfinite& first) {
+void SlotConsumer::AddFinding(const pipeline::SlotPtr& slot, pipeline::Finding::Kind kind,
+                              const ring::FirstNonfinite& first) {
   if (first.replay == 0) return;
-  findings_.push_back({.slot = slot_,
+  findings_.push_back({.slot = slot,
                        .kind = kind,
                        .replay = first.replay,
                        .serial = first.serial,
@@ -388,22 +506,27 @@ void SlotConsumer::TellFindings() {
 }
 
 // Replays come in order, so the first one noted stays the first.
-void SlotConsumer::NoteFirsts(const pipeline::Snapshot& snapshot) {
+void SlotConsumer::NoteFirsts(ShownSlot* shown, const pipeline::Snapshot& snapshot) {
+  ring::FirstNonfinites& firsts = shown->firsts;
   const numerics::Stats& stats = snapshot.stats;
   const std::uint64_t inf = stats.pos_inf + stats.neg_inf;
   const bool is_new =
-      (stats.nan != 0 && firsts_.nan.replay == 0) || (inf != 0 && firsts_.inf.replay == 0);
+      (stats.nan != 0 && firsts.nan.replay == 0) || (inf != 0 && firsts.inf.replay == 0);
   if (!is_new || !ring_.valid()) return;
   const auto note = [&](std::uint64_t count, pipeline::Finding::Kind kind,
                         ring::FirstNonfinite* first) {
     if (count == 0 || first->replay != 0) return;
     *first = {snapshot.replay, snapshot.step, count, snapshot.serial};
-    AddFinding(kind, *first);
+    AddFinding(shown->slot, kind, *first);
   };
-  note(stats.nan, pipeline::Finding::Kind::kNan, &firsts_.nan);
-  note(inf, pipeline::Finding::Kind::kInf, &firsts_.inf);
-  ring_.SetFirsts(firsts_);
-  destination_.registry->SetFirsts(slot_, firsts_);
+  note(stats.nan, pipeline::Finding::Kind::kNan, &firsts.nan);
+  note(inf, pipeline::Finding::Kind::kInf, &firsts.inf);
+  if (HoldsOpLog()) {
+    view_->SetFirsts(slot_->registration, NumberOf(shown->slot), firsts);
+  } else {
+    ring_.SetFirsts(firsts);
+  }
+  destination_.registry->SetFirsts(shown->slot, firsts);
 }
 
 void SlotConsumer::SetVerdict(const layout::Verdict& verdict) {

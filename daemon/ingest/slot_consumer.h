@@ -40,11 +40,16 @@ class SlotConsumer final : public pipeline::SlotFeedback {
     kGone,      // the producer gave the slot up
   };
 
-  // `view` outlives the consumer.
+  // `view` outlives the consumer. `rows`: those of a slot that holds an op log.
   SlotConsumer(pipeline::SlotPtr slot, ring::SlotRingReader ring, ring::SegmentView* view,
-               const Destination& destination);
+               const Destination& destination, const std::vector<ring::OpLogRow>& rows = {});
 
+  // The slot of the directory.
   const pipeline::SlotPtr& slot() const { return slot_; }
+  // The slots that everybody else sees: that slot, or one for each row of its op log. An entry is a
+  // snapshot of each of them, and what is lost of the slot is lost of each.
+  std::vector<pipeline::SlotPtr> shown_slots() const;
+  bool Shows(const pipeline::SlotPtr& slot) const { return NumberOf(slot) < shown_.size(); }
   std::int64_t last_timestamp_ns() const { return last_timestamp_ns_; }
 
   // Opens the slot in the sinks. Reads the newest of the entries again that an earlier daemon
@@ -69,9 +74,11 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   bool cut_off() const { return cut_off_; }
   // Shows the producer's counters and its own to the registry; ends a control that is over.
   void Refresh();
-  // What is in the ring, consumed or not.
+  // What is in the ring, consumed or not. Requires: Shows(request.slot).
   pipeline::RingContent Read(const pipeline::RingRequest& request) const;
-  // Sets what the producer does from its next replay on.
+  // Sets what the producer does from its next replay on. The rows of an op log are one slot to the
+  // producer: it loses nothing while a recording needs every snapshot of one of them, and whatever
+  // else is set holds for all.
   void SetControl(const pipeline::ControlChange& change);
   // Requires: the producer is dead and everything committed is consumed.
   void Finish();
@@ -86,6 +93,18 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   void AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) override;
 
  private:
+  // One of the slots that everybody else sees.
+  struct ShownSlot {
+    pipeline::SlotPtr slot;
+    pipeline::SnapshotMaker maker;
+    pipeline::StoredSnapshot made = {};  // what Prepare() left for Commit()
+    ring::FirstNonfinites firsts = {};   // as in shared memory
+    layout::Lossless lossless = layout::Lossless::kAsRegistered;
+  };
+
+  bool HoldsOpLog() const { return (slot_->registration.flags & layout::kSlotHoldsOpLog) != 0; }
+  std::size_t NumberOf(const pipeline::SlotPtr& slot) const;  // shown_.size() if it has none
+  ring::ReadStatus ReadRing(std::uint64_t ordinal, ring::Entry* entry) const;
   ring::ReadStatus ReadNext();
   bool NeedsAllAgain() const;
   void PrepareAgain();
@@ -94,8 +113,15 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   // Null if no comparison is wanted or possible.
   pipeline::ComparisonPtr Compare() const;
   void Deliver(bool seen_before);
-  void NoteFirsts(const pipeline::Snapshot& snapshot);
-  void AddFinding(pipeline::Finding::Kind kind, const ring::FirstNonfinite& first);
+  void DeliverOne(ShownSlot* shown, bool seen_before);
+  void NoteFirsts(ShownSlot* shown, const pipeline::Snapshot& snapshot);
+  void AddFinding(const pipeline::SlotPtr& slot, pipeline::Finding::Kind kind,
+                  const ring::FirstNonfinite& first);
+  void DropMade();
+  void TellLoss(pipeline::Gap gap);
+  void TellClosed(std::uint64_t last_replay);
+  void ShowCounters(pipeline::Counters counters, bool retired);
+  layout::Lossless LosslessWanted() const;
   void TellFindings();
   void ApplyControl(const layout::SlotControl& control);
   bool ControlIsOver(const layout::SlotHead& head) const;
@@ -113,11 +139,10 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   bool no_memory_ = false;  // with kDamaged: only the place of the entry is known
   bool cut_off_ = false;
   ring::Entry entry_;
-  pipeline::StoredSnapshot made_;
   pipeline::ComparisonPtr comparison_;
 
   std::optional<Result<std::vector<std::byte>>> expected_;  // with kActionCompare
-  pipeline::SnapshotMaker maker_;
+  std::vector<ShownSlot> shown_;
   std::uint64_t consumed_ = 0;  // ordinal up to which everything is consumed or lost
   std::uint64_t lost_ = 0;      // of those
   std::uint64_t consumed_before_ = 0;
@@ -130,10 +155,12 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   std::uint64_t lost_no_memory_ = 0;  // likewise
   std::uint64_t bytes_ = 0;
   layout::SlotControl control_;              // as in the ring
-  ring::FirstNonfinites firsts_;             // likewise
   std::vector<pipeline::Finding> findings_;  // not yet told to the sinks
   bool mismatch_told_ = false;
-  pipeline::Counters shown_;  // as the registry has them
+  pipeline::Counters counters_;  // as the registry has them, if it has any
+  bool shows_counters_ = false;
+  bool shows_retired_ = false;
+  std::int64_t shows_timestamp_ns_ = 0;
   std::int64_t last_timestamp_ns_ = 0;
 };
 

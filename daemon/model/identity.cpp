@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "daemon/model/text.h"
@@ -90,6 +91,30 @@ SlotIdentity MakeSlotIdentity(SessionPtr session, std::uint32_t index, std::uint
       static_cast<layout::DeviceType>(registration.device_type) == layout::DeviceType::kCuda
           ? "cuda:" + std::to_string(registration.device_index)
           : "cpu";
+  return slot;
+}
+
+SlotIdentity MakeRowIdentity(const SlotIdentity& page, std::size_t number,
+                             const ring::OpLogRow& row) {
+  SlotIdentity slot = page;
+  slot.index =
+      layout::kMaxSlots + page.index * layout::kMaxOpLogRows + static_cast<std::uint32_t>(number);
+  slot.dtype = row.dtype;
+  slot.shape = row.shape;
+  slot.probe = CleanText(row.name);
+  slot.site = CleanText(row.site);
+  slot.op = CleanText(row.op);
+  layout::SlotRegistration& r = slot.registration;
+  r.probe_id = row.probe_id;
+  r.invocation = row.invocation;
+  r.order += number;
+  r.dtype = static_cast<std::uint16_t>(row.dtype);
+  r.dims = static_cast<std::uint8_t>(row.shape.size());
+  std::copy(row.shape.begin(), row.shape.end(), r.shape);
+  r.payload_bytes = sizeof(layout::DeviceStats);
+  r.flags = layout::kSlotHoldsStats | (r.flags & layout::kSlotLossless);
+  r.actions = layout::kActionStats;
+  r.stats_every = std::exchange(r.record_every, 0);
   return slot;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "daemon/core/recording/types.h"
+#include "libprobe/ring/op_log_table.h"
 #include "proto/layout/segment_layout.h"
 
 namespace cgdebug::pipeline {
@@ -57,5 +58,11 @@ SessionIdentity MakeSessionIdentity(const std::string& segment, const std::strin
 // Requires: `registration` is validated (ring::SlotRingReader::registration()).
 SlotIdentity MakeSlotIdentity(SessionPtr session, std::uint32_t index, std::uint64_t generation,
                               const layout::SlotRegistration& registration);
+
+// Row `number` of `page`, a slot that holds an op log, as the slot of a probe that wants
+// statistics. Its index is one that no entry of the directory has.
+SlotIdentity MakeRowIdentity(const SlotIdentity& page, std::size_t number,
+                             const ring::OpLogRow& row);
+inline bool IsOpLogRow(const SlotIdentity& slot) { return slot.index >= layout::kMaxSlots; }
 
 }  // namespace cgdebug::pipeline

@@ -388,6 +388,7 @@ void Handlers::Set(const v1::SetRequest& request, v1::Response* response) {
   std::vector<std::string> names;
   std::set<std::string> changed;
   std::vector<pipeline::ControlChange> changes;
+  std::string row;
   for (const SessionRecord& session : *sessions) {
     if (session.state != pipeline::SessionState::kAlive) continue;
     for (const SlotRecord& slot : model_.registry->Slots(session.session)) {
@@ -395,10 +396,22 @@ void Handlers::Set(const v1::SetRequest& request, v1::Response* response) {
       names.push_back(slot.slot->probe);
       if (!selector->Matches(slot.slot->probe)) continue;
       if (!MatchesWhich(*model_.registry, *slot.slot, request.which())) continue;
+      if (pipeline::IsOpLogRow(*slot.slot)) {
+        row = slot.slot->probe;
+        continue;
+      }
       changed.insert(session.session->uuid + slot.slot->probe);
       changes.push_back(*wanted);
       changes.back().slot = slot.slot;
     }
+  }
+  if (changes.empty() && !row.empty()) {
+    return SetError(
+        response, v1::Error::BAD_REQUEST,
+        fmt::format("'{}' is a row of an op log: all rows of a graph leave it together, "
+                    "as statistics, so one of them cannot be changed. Put a probe on "
+                    "the tensor to see its values",
+                    row));
   }
   if (changes.empty()) {
     return SetNoProbe(fmt::format("{}", fmt::join(patterns, " ")), *sessions, names,

@@ -124,6 +124,28 @@ struct StatsLeafArgs {
 };
 const void* StatsLeafKernel();  // void(StatsLeafArgs)
 
+// Rows of an op log (op_log_lane.h): first a part for each block, then a row for each tensor.
+struct OpLogBatch {
+  struct Tensor {
+    const std::byte* from;
+    std::uint64_t count;
+    std::uint32_t first_block;  // of those that look at it, up to the next tensor's first
+    std::uint16_t row;
+    std::uint8_t dtype;    // layout::Dtype
+    std::uint8_t vectors;  // 1: `from` is aligned to 16
+  };
+  Tensor tensors[64];
+  std::uint32_t count;   // of tensors
+  std::uint32_t blocks;  // of the first launch; the second has one per tensor
+  layout::DeviceStats* parts;
+  layout::DeviceStats* rows;
+  const DirectState* state;
+};
+static_assert(sizeof(OpLogBatch) <= 4096);  // what a kernel's arguments may take
+inline constexpr int kOpLogThreads = 256;
+const void* OpLogPartsKernel();  // void(OpLogBatch), kOpLogThreads
+const void* OpLogRowsKernel();   // void(OpLogBatch), one warp
+
 const void* ClockKernel();  // void(std::uint64_t* globaltimer_ns)
 
 }  // namespace cgdebug::capture

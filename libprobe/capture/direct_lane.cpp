@@ -284,7 +284,9 @@ void CaptureValues(const ProbeSlot& slot, const DirectSlot& direct, const Device
   // One unit per thread is fastest up to some MiB. Beyond, starting blocks costs more than loops.
   const int stage_blocks =
       Blocks(r.payload_bytes, static_cast<std::uint64_t>(unit) * kStageThreads, kMostStageBlocks);
-  Launch(StageKernel(unit), stage_blocks, kStageThreads, &args, stream, device.overlaps);
+  if (args.from != args.to) {
+    Launch(StageKernel(unit), stage_blocks, kStageThreads, &args, stream, device.overlaps);
+  }
   LeafArgs leaf = {};
   leaf.slot = direct;
   leaf.staging = args.to;
@@ -347,18 +349,25 @@ std::uint64_t DirectStagingBytes(const layout::SlotRegistration& registration, i
          static_cast<std::uint64_t>(Attribute(cudaDevAttrMultiProcessorCount, device));
 }
 
+void BeginDirect(ProbeSlot* slot, int device_index, void* stream) {
+  const DeviceGuard guard(device_index);
+  const RelaxedCapture relaxed;
+  const CaptureInfo info = GetCaptureInfo(static_cast<cudaStream_t>(stream));
+  RefuseConditionalBody(info);
+  const Device& device = GetDevice(device_index);
+  CGD_CUDA(cudaMemsetAsync(slot->buffers.state, 0, sizeof(DirectState), device.stream));
+  CGD_CUDA(cudaStreamSynchronize(device.stream));
+  RetainByGraph(info.graph, slot);
+}
+
 void CaptureDirect(ProbeSlot* slot, const ring::SegmentWriter& segment, const TensorRef& tensor,
                    void* stream_handle, bool prefer_link) {
   auto* stream = static_cast<cudaStream_t>(stream_handle);
   const DeviceGuard guard(tensor.device_index);
   const RelaxedCapture relaxed;
-  const CaptureInfo info = GetCaptureInfo(stream);
-  RefuseConditionalBody(info);
+  if (!slot->life.held_by_graph()) BeginDirect(slot, tensor.device_index, stream);
   const Device& device = GetDevice(tensor.device_index);
   const DirectSlot direct = Describe(*slot, segment, device);
-  CGD_CUDA(cudaMemsetAsync(direct.state, 0, sizeof(DirectState), device.stream));
-  CGD_CUDA(cudaStreamSynchronize(device.stream));
-  RetainByGraph(info.graph, slot);
   if (HoldsStats(slot->registration)) {
     CaptureStats(*slot, direct, device, tensor, stream);
   } else {

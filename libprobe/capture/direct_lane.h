@@ -39,7 +39,14 @@ std::optional<LaneRefusal> MapForDevice(const ring::SegmentWriter& segment,
 // How many bytes of device memory a slot with this registration needs as staging.
 std::uint64_t DirectStagingBytes(const layout::SlotRegistration& registration, int device);
 
+// What CaptureDirect() does first: clears the slot's state, and ties the slot to the lifetime of
+// the graph that `stream` is capturing. For a slot whose memory the graph uses before that call.
+// Requires: buffers of kind kDirect.
+// Fails: throws ProbeError.
+void BeginDirect(ProbeSlot* slot, int device, void* stream);
+
 // Adds the lane to the graph that `stream` is capturing, and ties the slot to the graph's lifetime.
+// A tensor that lies in the slot's own staging memory is not copied there.
 // Requires: the slot's block is mapped, its registration complete, its buffers of kind kDirect.
 // Fails: throws ProbeError; the graph then holds at most the kernel on the compute path.
 void CaptureDirect(ProbeSlot* slot, const ring::SegmentWriter& segment, const TensorRef& tensor,

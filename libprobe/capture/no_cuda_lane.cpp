@@ -1,6 +1,7 @@
 // Built instead of cuda_lane.cpp if there is no CUDA: only CPU tensors can be probed.
 #include "libprobe/capture/cuda_lane.h"
 #include "libprobe/capture/direct_lane.h"
+#include "libprobe/capture/op_log_lane.h"
 #include "libprobe/capture/step_word.h"
 
 namespace cgdebug::capture {
@@ -29,6 +30,9 @@ std::uint64_t DirectStagingBytes(const layout::SlotRegistration&, int) { Refuse(
 void CaptureDirect(ProbeSlot*, const ring::SegmentWriter&, const TensorRef&, void*, bool) {
   Refuse();
 }
+void BeginDirect(ProbeSlot*, int, void*) { Refuse(); }
+std::uint64_t OpLogStagingBytes() { Refuse(); }
+void ComputeRows(const Buffers&, std::span<const OpLogTensor>, void*) { Refuse(); }
 void CaptureLeaf(ProbeSlot*, const TensorRef&, void*) { Refuse(); }
 void LaunchEager(ProbeSlot*, const TensorRef&, void*) { Refuse(); }
 void SetStepInStreamOrder(std::int64_t, void*) { Refuse(); }

@@ -7,6 +7,8 @@ const void* StageKernel(int) { return nullptr; }
 const void* StatsKernel(layout::Dtype) { return nullptr; }
 const void* LeafKernel(layout::Dtype) { return nullptr; }
 const void* StatsLeafKernel() { return nullptr; }
+const void* OpLogPartsKernel() { return nullptr; }
+const void* OpLogRowsKernel() { return nullptr; }
 const void* ClockKernel() { return nullptr; }
 
 }  // namespace cgdebug::capture

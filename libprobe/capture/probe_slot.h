@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "libprobe/capture/slot_life.h"
 #include "libprobe/ring/segment_writer.h"
@@ -60,10 +61,11 @@ struct ProbeSlot {
   std::optional<ring::SlotRingReader> reader;  // set once published
   std::uint32_t index = 0;                     // in the directory, once published
   void* eager_stream = nullptr;
-  std::uint64_t last_used = 0;        // of an eager slot, as a count of uses
-  std::uint64_t cleared_ordinal = 0;  // Records() starts after it
-  bool retired = false;               // readers were told that nothing new comes
-  bool evicted = false;               // its probe is still open, but gave it up to make room
+  std::vector<std::byte> op_log_table;  // of an eager page of an op log: the rows in it
+  std::uint64_t last_used = 0;          // of an eager slot, as a count of uses
+  std::uint64_t cleared_ordinal = 0;    // Records() starts after it
+  bool retired = false;                 // readers were told that nothing new comes
+  bool evicted = false;                 // its probe is still open, but gave it up to make room
 
   // The serial of the replay that has just begun. Thread: the slot's writer.
   std::uint64_t TakeSerial() noexcept {

@@ -224,16 +224,60 @@ void SegmentView::Accept(std::uint32_t index) {
 
 std::optional<std::vector<std::byte>> SegmentView::ReadExpected(
     const layout::SlotRegistration& registration, std::string* reason) {
+  const std::byte* shared =
+      Beside(registration, registration.payload_bytes, "expected tensor", reason);
+  if (shared == nullptr) return std::nullopt;
+  std::vector<std::byte> bytes(registration.payload_bytes);
+  CopyShared(bytes.data(), shared, bytes.size());
+  return bytes;
+}
+
+std::byte* SegmentView::Beside(const layout::SlotRegistration& registration, std::uint64_t bytes,
+                               const std::string& what, std::string* reason) {
   const SharedFile* extent = Extent(registration.expected_extent, reason);
-  if (extent == nullptr) return std::nullopt;
+  if (extent == nullptr) return nullptr;
   if (registration.expected_offset > extent->bytes() ||
-      registration.payload_bytes > extent->bytes() - registration.expected_offset) {
-    *reason = "expected tensor lies outside its extent";
+      bytes > extent->bytes() - registration.expected_offset) {
+    *reason = what + " lies outside its extent";
+    return nullptr;
+  }
+  return extent->data() + registration.expected_offset;
+}
+
+std::optional<std::vector<OpLogRow>> SegmentView::ReadOpLog(
+    const layout::SlotRegistration& registration, std::string* reason) {
+  const std::byte* shared =
+      Beside(registration, registration.table_bytes, "the table of an op log's rows", reason);
+  if (shared == nullptr) return std::nullopt;
+  if (registration.expected_offset % alignof(layout::OpLogRow) != 0) {
+    *reason = "the table of an op log's rows is not aligned";
     return std::nullopt;
   }
-  std::vector<std::byte> bytes(registration.payload_bytes);
-  CopyShared(bytes.data(), extent->data() + registration.expected_offset, bytes.size());
-  return bytes;
+  std::vector<std::byte> table(registration.table_bytes);
+  CopyShared(table.data(), shared, table.size());
+  return DecodeOpLog(table, registration.shape[0], reason);
+}
+
+layout::OpLogRow* SegmentView::SharedRow(const layout::SlotRegistration& registration,
+                                         std::size_t row) {
+  std::string ignored;
+  std::byte* shared = Beside(registration, registration.table_bytes, "", &ignored);
+  return shared == nullptr ? nullptr : reinterpret_cast<layout::OpLogRow*>(shared) + row;
+}
+
+void SegmentView::SetFirsts(const layout::SlotRegistration& registration, std::size_t row,
+                            const FirstNonfinites& firsts) {
+  layout::OpLogRow* shared = SharedRow(registration, row);
+  if (shared == nullptr) return;
+  StoreFirst(firsts.nan, registration.order + row, &shared->nan);
+  StoreFirst(firsts.inf, registration.order + row, &shared->inf);
+}
+
+FirstNonfinites SegmentView::firsts(const layout::SlotRegistration& registration, std::size_t row) {
+  const layout::OpLogRow* shared = SharedRow(registration, row);
+  if (shared == nullptr) return {};
+  return {LoadFirst(shared->nan, registration.order + row),
+          LoadFirst(shared->inf, registration.order + row)};
 }
 
 GraphCensus SegmentView::Graphs() {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "libprobe/ring/graph_census.h"
+#include "libprobe/ring/op_log_table.h"
 #include "libprobe/ring/segment_names.h"
 #include "libprobe/ring/shared_file.h"
 #include "libprobe/ring/slot_ring_reader.h"
@@ -74,6 +75,16 @@ class SegmentView {
   std::optional<std::vector<std::byte>> ReadExpected(const layout::SlotRegistration& registration,
                                                      std::string* reason);
 
+  // The rows of a slot that holds a page of an op log.
+  // Fails: nullopt with the reason.
+  std::optional<std::vector<OpLogRow>> ReadOpLog(const layout::SlotRegistration& registration,
+                                                 std::string* reason);
+  // As SlotRingReader::SetFirsts() and firsts(), of one row of it.
+  // Requires: ReadOpLog() gave that row, and the slot is valid.
+  void SetFirsts(const layout::SlotRegistration& registration, std::size_t row,
+                 const FirstNonfinites& firsts);
+  FirstNonfinites firsts(const layout::SlotRegistration& registration, std::size_t row);
+
   // The CUDA graphs that the producer captured; empty if it captured none, or if their table
   // cannot be read.
   GraphCensus Graphs();
@@ -96,6 +107,11 @@ class SegmentView {
                                           std::string* reason, bool* may_pass);
   const layout::DirectoryEntry& entry(std::uint32_t index) const;
   layout::Refusal* refusal(std::uint32_t order) const;
+  // `bytes` in the place that the registration names for what its slots keep beside the ring.
+  // Fails: nullptr with the reason, which begins with `what`.
+  std::byte* Beside(const layout::SlotRegistration& registration, std::uint64_t bytes,
+                    const std::string& what, std::string* reason);
+  layout::OpLogRow* SharedRow(const layout::SlotRegistration& registration, std::size_t row);
   layout::ProducerLine* producer() const;
   layout::ConsumerLine* consumer() const;
 

@@ -11,6 +11,7 @@
 #include "libprobe/ring/payload_checksum.h"
 #include "libprobe/ring/shared_copy.h"
 #include "libprobe/ring/utf8.h"
+#include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::ring {
 namespace {
@@ -40,20 +41,6 @@ layout::SlotHistory& History(std::byte* block) {
   return *At<layout::SlotHistory>(block, layout::kSlotHistoryOffset);
 }
 
-void Store(const FirstNonfinite& first, std::uint64_t order, layout::SlotFirst* shared) {
-  if (first.replay == 0) return;
-  StoreRelaxed(shared->replay, first.replay);
-  StoreRelaxed(shared->step, first.step);
-  StoreRelaxed(shared->count, first.count);
-  StoreRelaxed(shared->serial, first.serial);
-  StoreRelease(shared->order, order);
-}
-FirstNonfinite Load(const layout::SlotFirst& shared, std::uint64_t order) {
-  if (LoadAcquire(shared.order) != order) return {};
-  return {LoadRelaxed(shared.replay), LoadRelaxed(shared.step), LoadRelaxed(shared.count),
-          LoadRelaxed(shared.serial)};
-}
-
 // elements * element size, or nullopt when it does not fit.
 std::optional<std::uint64_t> PayloadBytes(const layout::SlotRegistration& r) {
   std::uint64_t bytes = layout::DtypeBytes(static_cast<layout::Dtype>(r.dtype));
@@ -64,15 +51,50 @@ std::optional<std::uint64_t> PayloadBytes(const layout::SlotRegistration& r) {
 }
 
 // A slot whose payload is smaller than statistics never holds any; a slot made for statistics holds
-// nothing else.
+// nothing else; statistics of an op log's rows would mean nothing.
 bool MayHold(const layout::SlotRegistration& r, bool stats) {
   if (!stats) return (r.flags & layout::kSlotHoldsStats) == 0;
-  return r.payload_bytes >= sizeof(layout::DeviceStats);
+  return r.payload_bytes >= sizeof(layout::DeviceStats) && (r.flags & layout::kSlotHoldsOpLog) == 0;
 }
 
-// Whether the counts fit the registration. If they do not, they must not be shown as facts about
-// the tensor.
-bool Plausible(const layout::DeviceStats& stats, const layout::SlotRegistration& r) {
+// Empty unless the registration names an impossible page of an op log.
+std::string CheckOpLog(const layout::SlotRegistration& r) {
+  if ((r.flags & layout::kSlotHoldsOpLog) == 0) return {};
+  const bool has_rows = r.dtype == static_cast<std::uint16_t>(layout::Dtype::kUint8) &&
+                        r.dims == 2 && r.shape[1] == sizeof(layout::DeviceStats) &&
+                        r.shape[0] != 0 && r.shape[0] <= layout::kMaxOpLogRows;
+  const std::uint32_t other = layout::kActionCompare | layout::kActionPrint;
+  if (!has_rows || (r.flags & layout::kSlotHoldsStats) != 0 || (r.actions & other) != 0) {
+    return "not a page of an op log";
+  }
+  if (r.table_bytes < r.shape[0] * sizeof(layout::OpLogRow) ||
+      r.table_bytes > layout::kMaxOpLogTableBytes) {
+    return "the table of an op log's rows has an impossible size";
+  }
+  return {};
+}
+
+bool Terminated(const char* text, std::size_t bytes) {
+  return std::memchr(text, '\0', bytes) != nullptr;
+}
+
+}  // namespace
+
+void StoreFirst(const FirstNonfinite& first, std::uint64_t order, layout::SlotFirst* shared) {
+  if (first.replay == 0) return;
+  StoreRelaxed(shared->replay, first.replay);
+  StoreRelaxed(shared->step, first.step);
+  StoreRelaxed(shared->count, first.count);
+  StoreRelaxed(shared->serial, first.serial);
+  StoreRelease(shared->order, order);
+}
+FirstNonfinite LoadFirst(const layout::SlotFirst& shared, std::uint64_t order) {
+  if (LoadAcquire(shared.order) != order) return {};
+  return {LoadRelaxed(shared.replay), LoadRelaxed(shared.step), LoadRelaxed(shared.count),
+          LoadRelaxed(shared.serial)};
+}
+
+bool IsPlausible(const layout::DeviceStats& stats, const layout::SlotRegistration& r) {
   const std::uint64_t bytes = PayloadBytes(r).value_or(0);
   const std::uint64_t element_bytes = layout::DtypeBytes(static_cast<layout::Dtype>(r.dtype));
   if (element_bytes == 0) return false;  // CheckRegistration() refused such a slot
@@ -81,12 +103,6 @@ bool Plausible(const layout::DeviceStats& stats, const layout::SlotRegistration&
          stats.neg_inf <= count && stats.nan + stats.pos_inf + stats.neg_inf <= count &&
          stats.zero <= count && stats.subnormal <= count && stats.first_nonfinite <= count;
 }
-
-bool Terminated(const char* text, std::size_t bytes) {
-  return std::memchr(text, '\0', bytes) != nullptr;
-}
-
-}  // namespace
 
 std::string CheckRegistration(const layout::SlotRegistration& r, std::uint64_t block_bytes) {
   if (layout::FindDtype(static_cast<layout::Dtype>(r.dtype)) == nullptr) {
@@ -123,7 +139,7 @@ std::string CheckRegistration(const layout::SlotRegistration& r, std::uint64_t b
       r.compare_atol < 0) {
     return "tolerances must be finite and not negative";
   }
-  return {};
+  return CheckOpLog(r);
 }
 
 std::optional<SlotRingReader> SlotRingReader::Open(std::byte* block, std::uint64_t block_bytes,
@@ -236,7 +252,7 @@ ReadStatus SlotRingReader::ReadOnce(std::uint64_t ordinal, Entry* out) const {
   if (has_checksum ? PayloadChecksum(copy, bytes) + header_sum != checksum : needs_checksum) {
     return LoadAcquire(header->word) == word ? ReadStatus::kDamaged : ReadStatus::kOverwritten;
   }
-  if (is_stats && !Plausible(out->stats, registration_)) return ReadStatus::kDamaged;
+  if (is_stats && !IsPlausible(out->stats, registration_)) return ReadStatus::kDamaged;
   return ReadStatus::kOk;
 }
 
@@ -296,13 +312,13 @@ void SlotRingReader::SetVerdict(const Verdict& verdict) {
 }
 
 void SlotRingReader::SetFirsts(const FirstNonfinites& firsts) {
-  Store(firsts.nan, registration_.order, &History(block_).nan);
-  Store(firsts.inf, registration_.order, &History(block_).inf);
+  StoreFirst(firsts.nan, registration_.order, &History(block_).nan);
+  StoreFirst(firsts.inf, registration_.order, &History(block_).inf);
 }
 
 FirstNonfinites SlotRingReader::firsts() const {
-  return {Load(History(block_).nan, registration_.order),
-          Load(History(block_).inf, registration_.order)};
+  return {LoadFirst(History(block_).nan, registration_.order),
+          LoadFirst(History(block_).inf, registration_.order)};
 }
 
 bool SlotRingReader::CopyVerdict(layout::SlotVerdict* copy) const {

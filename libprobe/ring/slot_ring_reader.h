@@ -121,6 +121,14 @@ class SlotRingReader {
   layout::SlotRegistration registration_ = {};
 };
 
+// How a SlotFirst is stored and read; it is `order`'s.
+void StoreFirst(const FirstNonfinite& first, std::uint64_t order, layout::SlotFirst* shared);
+FirstNonfinite LoadFirst(const layout::SlotFirst& shared, std::uint64_t order);
+
+// Whether the counts fit a tensor of the registration's dtype and shape: what contradicts it would
+// be shown as a fact about the tensor.
+bool IsPlausible(const layout::DeviceStats& stats, const layout::SlotRegistration& registration);
+
 // Empty if a reader may use the registration, else what is wrong with it.
 std::string CheckRegistration(const layout::SlotRegistration& registration,
                               std::uint64_t block_bytes);

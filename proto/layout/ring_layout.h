@@ -217,6 +217,8 @@ inline constexpr std::uint32_t kStatsWithoutHash = 1u << 5;
 // A recording waited for the job when the slot was made, so the slot is lossless until the daemon
 // says otherwise (slot_control.h).
 inline constexpr std::uint32_t kSlotLossless = 1u << 6;
+// Every entry is a page of an op log (op_log_layout.h): shape is rows x 128 bytes.
+inline constexpr std::uint32_t kSlotHoldsOpLog = 1u << 7;
 
 // Why a slot is not in the direct lane; texts in libprobe/README.md.
 enum class LaneReason : std::uint8_t {
@@ -268,7 +270,8 @@ struct SlotRegistration {
   double compare_rtol;
   double compare_atol;
   std::uint32_t expected_extent;  // where the expected tensor lies: extent, offset in it;
-  std::uint32_t reserved0;        // same dtype, shape and bytes as the slot's payload
+                                  // same dtype, shape and bytes as the slot's payload
+  std::uint32_t table_bytes;      // with kSlotHoldsOpLog the table of rows lies there instead
   std::uint64_t expected_offset;
   std::uint32_t wait_deadline_ms;
   std::uint32_t reserved1;

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "cgdebug/probe.h"
+#include "libprobe/op_log.h"
 #include "python/src/gil.h"
 
 namespace py = pybind11;
@@ -214,6 +215,48 @@ std::unique_ptr<NativeProbe> MakeProbe(const std::string& name, const std::strin
   return std::make_unique<NativeProbe>(std::make_unique<Probe>(name, std::move(options)));
 }
 
+// The tensors stay the caller's: it keeps them, unchanged, until flush().
+class NativeOpLog {
+ public:
+  NativeOpLog() : log_(std::make_unique<OpLog>()) {}
+  ~NativeOpLog() {
+    const WithoutGil unlocked;
+    log_.reset();
+  }
+
+  std::size_t Add(const std::string& name, const std::string& op, const std::string& site,
+                  std::uintptr_t data, const std::string& dtype, std::vector<std::int64_t> shape,
+                  std::optional<int> cuda, std::uintptr_t stream) {
+    TensorRef tensor;
+    tensor.data = reinterpret_cast<const void*>(data);
+    tensor.dtype = ParseDtype(dtype);
+    tensor.shape = std::move(shape);
+    tensor.device_type = cuda ? DeviceType::kCuda : DeviceType::kCpu;
+    tensor.device_index = cuda.value_or(0);
+    const WithoutGil unlocked;
+    return log_->Add({name, site, op}, tensor, reinterpret_cast<void*>(stream));
+  }
+  void Flush() {
+    const WithoutGil unlocked;
+    log_->Flush();
+  }
+  void End() {
+    const WithoutGil unlocked;
+    log_->End();
+  }
+  bool WaitConsumed(double timeout_s) const {
+    const WithoutGil unlocked;
+    return log_->WaitConsumed(Seconds(timeout_s));
+  }
+  void Close() {
+    const WithoutGil unlocked;
+    log_->Close();
+  }
+
+ private:
+  std::unique_ptr<OpLog> log_;
+};
+
 PyObject* site_function = nullptr;  // never released: probes may be called until the very end
 
 std::string CallSite() {
@@ -265,6 +308,15 @@ PYBIND11_MODULE(_probe, module) {
       .def("wait_consumed", &NativeProbe::WaitConsumed, py::arg("timeout_s"))
       .def("status", &NativeProbe::Status)
       .def("close", &NativeProbe::Close);
+  py::class_<NativeOpLog>(module, "NativeOpLog")
+      .def(py::init<>())
+      .def("add", &NativeOpLog::Add, py::arg("name"), py::arg("op"), py::arg("site"),
+           py::arg("data"), py::arg("dtype"), py::arg("shape"), py::arg("cuda") = py::none(),
+           py::arg("stream") = 0)
+      .def("flush", &NativeOpLog::Flush)
+      .def("end", &NativeOpLog::End)
+      .def("wait_consumed", &NativeOpLog::WaitConsumed, py::arg("timeout_s"))
+      .def("close", &NativeOpLog::Close);
   module.def(
       "set_step",
       [](std::optional<std::int64_t> step, std::optional<std::uintptr_t> stream) {

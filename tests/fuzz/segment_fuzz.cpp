@@ -21,6 +21,7 @@
 #include "daemon/sinks/memory_sink.h"
 #include "daemon/sinks/model_sink.h"
 #include "tests/fuzz/patches.h"
+#include "tests/support/op_log_fixture.h"
 #include "tests/support/private_shm.h"
 #include "tests/support/ring_fixture.h"
 
@@ -85,7 +86,7 @@ class File {
   bool cut() const { return cut_; }
 
  private:
-  static constexpr std::size_t kChanged = 4 * 4096;
+  static constexpr std::size_t kChanged = 12 * 4096;
   std::string path_;
   int fd_ = -1;
   std::size_t bytes_ = 0;
@@ -110,6 +111,11 @@ struct World {
       ring::SlotRingWriter writer(slot.block.data, segment.producer(), segment.gate());
       for (std::int32_t replay = 1; replay <= 5; ++replay) test::WriteNumbers(writer, replay);
     }
+    auto op_log = test::MakeOpLogSlot(segment, test::MakeRows(3), 2);
+    op_log.order = 3;
+    const test::Slot page = test::PublishSlot(segment, op_log);
+    ring::SlotRingWriter writer(page.block.data, segment.producer(), segment.gate());
+    for (std::size_t replay = 0; replay < 3; ++replay) test::WriteRows(writer, replay);
     control = std::make_unique<File>(ring::ShmPath(segment.name()));
     extent = std::make_unique<File>(ring::ShmPath(segment.name() + ".1"));
   }

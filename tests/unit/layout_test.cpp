@@ -15,8 +15,8 @@ namespace cgdebug::layout {
 namespace {
 
 TEST(Layout, VersionsAreDecisions) {
-  EXPECT_EQ(kAbiMajor, 3);
-  EXPECT_EQ(kAbiMinor, 1);
+  EXPECT_EQ(kAbiMajor, 4);
+  EXPECT_EQ(kAbiMinor, 0);
   EXPECT_EQ(kSegmentMagic, 0x3167627564676763u);
   EXPECT_EQ(kExtentMagic, 0x3174786567646763u);
 }

@@ -1,0 +1,84 @@
+// Statistics of many tensors in one launch: parts first, then the rows.
+#include "libprobe/capture/direct_kernels.h"
+#include "libprobe/capture/tensor_stats.cuh"
+
+namespace cgdebug::capture {
+namespace {
+
+constexpr int kWarps = kOpLogThreads / 32;
+
+// The part of one block, by warp.
+template <typename Type>
+__device__ __noinline__ void ComputeWarps(const OpLogBatch::Tensor& tensor, std::uint64_t start,
+                                          std::uint64_t stride, layout::DeviceStats* warps) {
+  const bool vectors = tensor.vectors != 0;
+  const Ahead ahead(tensor.from, vectors ? tensor.count / Part<Type>::kPerVector : 0, start,
+                    stride);
+  Part<Type> part(ShiftOf<Type>(tensor.from, tensor.count));
+  part.AddAll(ahead, tensor.from, tensor.count, vectors, start, stride);
+  StoreWarpSum(part, tensor.count, warps + threadIdx.x / 32);
+}
+
+__device__ void ComputeAnyWarps(const OpLogBatch::Tensor& tensor, std::uint64_t start,
+                                std::uint64_t stride, layout::DeviceStats* warps) {
+  using layout::Dtype;
+  switch (static_cast<Dtype>(tensor.dtype)) {
+#define CGDEBUG_COMPUTE(name, number, torch, text, short_name, bits, ...)                      \
+  case Dtype::k##name:                                                                         \
+    return ComputeWarps<typename ElementOf<Dtype::k##name, bits>::Type>(tensor, start, stride, \
+                                                                        warps);
+    CGDEBUG_DTYPES(CGDEBUG_COMPUTE)
+#undef CGDEBUG_COMPUTE
+    case Dtype::kInvalid:
+      break;
+  }
+}
+
+__device__ std::uint32_t EndOf(const OpLogBatch& batch, std::uint32_t tensor) {
+  return tensor + 1 < batch.count ? batch.tensors[tensor + 1].first_block : batch.blocks;
+}
+
+__global__ void __launch_bounds__(kOpLogThreads)
+    OpLogParts(const __grid_constant__ OpLogBatch batch) {
+  __shared__ layout::DeviceStats warps[kWarps];
+  if (batch.state->skip != 0) return;
+  std::uint32_t first = 0;
+  for (std::uint32_t last = batch.count; last - first > 1;) {
+    const std::uint32_t middle = (first + last) / 2;
+    (batch.tensors[middle].first_block <= blockIdx.x ? first : last) = middle;
+  }
+  const OpLogBatch::Tensor tensor = batch.tensors[first];
+  const std::uint64_t blocks = EndOf(batch, first) - tensor.first_block;
+  ComputeAnyWarps(tensor,
+                  std::uint64_t{blockIdx.x - tensor.first_block} * kOpLogThreads + threadIdx.x,
+                  blocks * kOpLogThreads, warps);
+  __syncthreads();
+  if (threadIdx.x >= 32) return;
+  layout::DeviceStats mine = warps[threadIdx.x % kWarps];
+  for (int offset = kWarps / 2; offset > 0; offset /= 2) AddPart(&mine, FromLane(mine, offset));
+  if (threadIdx.x == 0) batch.parts[blockIdx.x] = mine;
+}
+
+// One warp per row.
+__global__ void __launch_bounds__(32) OpLogRows(const __grid_constant__ OpLogBatch batch) {
+  if (batch.state->skip != 0) return;
+  const OpLogBatch::Tensor tensor = batch.tensors[blockIdx.x];
+  const std::uint32_t end = EndOf(batch, blockIdx.x);
+  layout::DeviceStats mine = batch.parts[tensor.first_block];
+  if (threadIdx.x != 0) Empty(&mine);
+  for (std::uint32_t i = tensor.first_block + (threadIdx.x == 0 ? 32 : threadIdx.x); i < end;
+       i += 32) {
+    AddPart(&mine, batch.parts[i]);
+  }
+  for (int offset = 16; offset > 0; offset /= 2) AddPart(&mine, FromLane(mine, offset));
+  if (threadIdx.x != 0) return;
+  Close(&mine, /*hash=*/true);
+  batch.rows[tensor.row] = mine;
+}
+
+}  // namespace
+
+const void* OpLogPartsKernel() { return reinterpret_cast<const void*>(&OpLogParts); }
+const void* OpLogRowsKernel() { return reinterpret_cast<const void*>(&OpLogRows); }
+
+}  // namespace cgdebug::capture

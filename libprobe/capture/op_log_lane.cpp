@@ -1,0 +1,76 @@
+#include "libprobe/capture/op_log_lane.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+
+#include "libprobe/capture/cuda_check.h"
+#include "libprobe/capture/device_guard.h"
+#include "libprobe/capture/direct_kernels.h"
+
+namespace cgdebug::capture {
+namespace {
+
+constexpr std::uint64_t kMostBlocks = 256;  // of a batch, which leave a part each
+constexpr std::uint64_t kBytesPerBlock = 16u << 10;
+constexpr std::uint64_t kRowBytes = sizeof(layout::DeviceStats);
+
+static_assert(kMostOpLogTensors == std::size(OpLogBatch{}.tensors));
+
+std::uint64_t BytesOf(const OpLogTensor& tensor) {
+  return tensor.count * layout::DtypeBytes(tensor.dtype);
+}
+
+std::uint64_t BlocksWanted(const OpLogTensor& tensor) {
+  return std::max<std::uint64_t>((BytesOf(tensor) + kBytesPerBlock - 1) / kBytesPerBlock, 1);
+}
+
+// Deals the blocks by bytes, at least one to each.
+OpLogBatch MakeBatch(const Buffers& buffers, std::span<const OpLogTensor> tensors) {
+  OpLogBatch batch = {};
+  auto* rows = static_cast<layout::DeviceStats*>(buffers.staging);
+  batch.rows = rows;
+  batch.parts = rows + kOpLogRowsOfPage;
+  batch.state = buffers.state;
+  std::uint64_t wanted = 0;
+  for (const OpLogTensor& tensor : tensors) wanted += BlocksWanted(tensor);
+  const std::uint64_t spare = kMostBlocks - tensors.size();
+  for (const OpLogTensor& tensor : tensors) {
+    const std::uint64_t mine = BlocksWanted(tensor);
+    OpLogBatch::Tensor& to = batch.tensors[batch.count++];
+    to.from = static_cast<const std::byte*>(tensor.data);
+    to.count = tensor.count;
+    to.first_block = batch.blocks;
+    to.row = static_cast<std::uint16_t>(tensor.row);
+    to.dtype = static_cast<std::uint8_t>(tensor.dtype);
+    to.vectors = reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0;
+    const std::uint64_t dealt =
+        wanted <= kMostBlocks ? mine : std::max<std::uint64_t>(mine * spare / wanted, 1);
+    batch.blocks += static_cast<std::uint32_t>(dealt);
+  }
+  return batch;
+}
+
+void Launch(const void* kernel, std::uint32_t blocks, int threads, OpLogBatch* batch,
+            cudaStream_t stream) {
+  void* list[] = {batch};
+  CGD_CUDA(cudaLaunchKernel(kernel, dim3(blocks), dim3(static_cast<unsigned>(threads)), list, 0,
+                            stream));
+}
+
+}  // namespace
+
+std::uint64_t OpLogStagingBytes() { return (kOpLogRowsOfPage + kMostBlocks) * kRowBytes; }
+
+void ComputeRows(const Buffers& buffers, std::span<const OpLogTensor> tensors,
+                 void* stream_handle) {
+  if (tensors.empty()) return;
+  auto* stream = static_cast<cudaStream_t>(stream_handle);
+  const DeviceGuard guard(buffers.device);
+  const RelaxedCapture relaxed;
+  OpLogBatch batch = MakeBatch(buffers, tensors);
+  Launch(OpLogPartsKernel(), batch.blocks, kOpLogThreads, &batch, stream);
+  Launch(OpLogRowsKernel(), batch.count, 32, &batch, stream);
+}
+
+}  // namespace cgdebug::capture

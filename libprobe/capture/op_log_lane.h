@@ -1,0 +1,39 @@
+// op_log_lane.h: the rows of an op log on a GPU: many tensors a launch, two launches a batch.
+//
+//   compute path:  parts of the tensors of a batch -> the rows of the page
+//   leaf:          page -> ring entry, commit (direct_lane.h), when the page is complete
+//
+// Why batches: a kernel of its own costs each row 2 us; in a batch of 64 a small one costs a
+// thirtieth of that. Why two launches: finishing rows in the first one makes each block wait for
+// its memory fence.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "cgdebug/probe.h"
+#include "libprobe/capture/probe_slot.h"
+
+namespace cgdebug::capture {
+
+// So many that the device memory of a page is 112 KiB, of which the driver fits 18 into 2 MiB.
+inline constexpr std::size_t kOpLogRowsOfPage = 640;
+inline constexpr std::size_t kMostOpLogTensors = 64;  // of one batch
+
+struct OpLogTensor {
+  const void* data = nullptr;
+  Dtype dtype = Dtype::kInvalid;
+  std::uint64_t count = 0;
+  std::uint32_t row = 0;  // in its page
+};
+
+// The device memory of a page.
+std::uint64_t OpLogStagingBytes();
+
+// Computes rows of the page that lies in `buffers`, in the order of `stream`, which may be
+// capturing.
+// Requires: at most kMostOpLogTensors.
+// Fails: throws ProbeError; the rows are not computed then.
+void ComputeRows(const Buffers& buffers, std::span<const OpLogTensor> tensors, void* stream);
+
+}  // namespace cgdebug::capture

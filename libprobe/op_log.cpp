@@ -1,0 +1,244 @@
+#include "libprobe/op_log.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "libprobe/capture/cuda_lane.h"
+#include "libprobe/capture/direct_lane.h"
+#include "libprobe/host_stats.h"
+#include "libprobe/probe_table.h"
+#include "libprobe/registration.h"
+#include "libprobe/ring/shared_copy.h"
+#include "libprobe/session.h"
+#include "proto/layout/realtime.h"
+
+namespace cgdebug {
+namespace {
+
+using capture::ProbeSlot;
+
+// A replay of a large log is some hundred KiB, so a ring holds fewer of them than one of a probe.
+constexpr std::uint32_t kCapacity = 16;
+
+// Tensors that wait for their batch cannot be given back to the allocator.
+constexpr std::uint64_t kMostPendingBytes = 32u << 20;
+
+std::uint64_t ElementCount(const ring::OpLogRow& row) {
+  std::uint64_t count = 1;
+  for (const std::uint64_t size : row.shape) count *= size;
+  return count;
+}
+
+ring::OpLogRow MakeRow(const OpLogText& text, const TensorRef& tensor) {
+  CheckProbe(text.name, {});
+  (void)CheckTensor(text.name, tensor);
+  ring::OpLogRow row;
+  row.name = text.name;
+  row.site = text.site;
+  row.op = text.op;
+  row.dtype = tensor.dtype;
+  row.shape.assign(tensor.shape.begin(), tensor.shape.end());
+  return row;
+}
+
+}  // namespace
+
+OpLog::OpLog() : state_(std::make_shared<ProbeState>()) {
+  state_->name = "op log";
+  state_->options.mode = ProbeMode::kAlways;
+  state_->options.record = RecordAction{.capacity = kCapacity};
+  ProbeTable& table = ProbeTable::Instance();
+  const ProbeTable::Lock lock = table.Acquire(*state_);
+  table.probes.Add(state_);
+}
+
+OpLog::~OpLog() { Close(); }
+
+std::size_t OpLog::Add(const OpLogText& text, const TensorRef& tensor, void* stream) {
+  ring::OpLogRow row = MakeRow(text, tensor);
+  return tensor.device_type == DeviceType::kCuda ? AddInGraph(std::move(row), tensor, stream)
+                                                 : AddOnHost(std::move(row), tensor);
+}
+
+void OpLog::Flush() {
+  ProbeTable& table = ProbeTable::Instance();
+  const ProbeTable::Lock lock = table.Acquire(*state_);
+  for (Page& page : pages_) FlushPage(table, page);
+}
+
+void OpLog::End() {
+  ProbeTable& table = ProbeTable::Instance();
+  const ProbeTable::Trimmer trimmer(table);
+  const ProbeTable::Lock lock = table.Acquire(*state_);
+  if (state_->closed) return;
+  EndPages(table);
+  EndOnHost(table);
+  seen_.clear();
+}
+
+bool OpLog::WaitConsumed(std::chrono::nanoseconds timeout) const {
+  return cgdebug::WaitConsumed(state_.get(), timeout);
+}
+
+void OpLog::Close() {
+  ProbeTable& table = ProbeTable::Instance();
+  const ProbeTable::Trimmer trimmer(table);
+  const ProbeTable::Lock lock = table.Acquire(*state_);
+  if (std::exchange(state_->closed, true)) return;
+  DropPages(table);
+  table.probes.Remove(*state_);
+  table.slots.LetGoOfAll(*state_);
+}
+
+// --- the CPU -----------------------------------------------------------------------------------
+
+std::size_t OpLog::AddOnHost(ring::OpLogRow row, const TensorRef& tensor) {
+  const layout::DeviceStats stats = ComputeHostStats(tensor.data, row.dtype, ElementCount(row));
+  const ProbeTable::Lock lock = ProbeTable::Instance().Acquire(*state_);
+  stats_.push_back(stats);
+  try {
+    rows_.push_back(std::move(row));
+  } catch (...) {
+    stats_.pop_back();
+    throw;
+  }
+  return Pending();
+}
+
+void OpLog::EndOnHost(ProbeTable& table) {
+  std::vector<ring::OpLogRow> rows = std::exchange(rows_, {});
+  const std::vector<layout::DeviceStats> stats = std::exchange(stats_, {});
+  table.op_logs.Name(&rows, &seen_);
+  const std::uint64_t serial = ring::NextSerial();
+  for (std::size_t begin = 0; begin < rows.size(); begin += layout::kMaxOpLogRows) {
+    const std::size_t count = std::min<std::size_t>(rows.size() - begin, layout::kMaxOpLogRows);
+    const auto page = std::span<const ring::OpLogRow>(rows).subspan(begin, count);
+    ProbeSlot* const slot = table.op_logs.HostSlot(*state_, page);
+    if (!slot->writer->Begin(serial)) continue;
+    ring::CopyShared(slot->writer->payload(), stats.data() + begin, slot->writer->payload_bytes());
+    slot->writer->Commit(layout::RealtimeNs());
+  }
+}
+
+// --- graphs ------------------------------------------------------------------------------------
+
+std::size_t OpLog::Pending() const {
+  std::size_t pending = 0;
+  for (const Page& page : pages_) pending += page.pending.size();
+  return pending;
+}
+
+std::size_t OpLog::AddInGraph(ring::OpLogRow row, const TensorRef& tensor, void* stream) {
+  const capture::StreamCapture capture = capture::QueryCapture(stream);
+  if (!capture.capturing) {
+    throw ProbeError(ErrorKind::kUnsupported,
+                     "'" + row.name + "': an op log sees tensors on a GPU only in a capture");
+  }
+  ProbeTable& table = ProbeTable::Instance();
+  table.has_gpu_memory.store(true, std::memory_order_relaxed);
+  const ProbeTable::Trimmer trimmer(table);
+  const ProbeTable::Lock lock = table.Acquire(*state_);
+  if (state_->closed) throw ProbeError(ErrorKind::kClosed, "the op log is closed");
+  Page& page = OpenPage(table, capture.id, tensor, stream);
+  const std::uint64_t count = ElementCount(row);
+  page.pending.push_back({.data = tensor.data,
+                          .dtype = row.dtype,
+                          .count = count,
+                          .row = static_cast<std::uint32_t>(page.rows.size())});
+  page.pending_bytes += count * layout::DtypeBytes(row.dtype);
+  page.rows.push_back(std::move(row));
+  const bool is_full = page.rows.size() == capture::kOpLogRowsOfPage;
+  if (is_full || page.pending.size() == capture::kMostOpLogTensors ||
+      page.pending_bytes > kMostPendingBytes) {
+    FlushPage(table, page);
+  }
+  if (is_full) FinishPage(table, page);
+  std::erase_if(pages_, [](const Page& one) { return one.slot == nullptr; });
+  return Pending();
+}
+
+OpLog::Page& OpLog::OpenPage(ProbeTable& table, std::uint64_t graph_id, const TensorRef& tensor,
+                             void* stream) {
+  // An earlier capture, which failed or whose log was not ended.
+  if (!pages_.empty() && pages_.front().graph_id != graph_id) DropPages(table);
+  const auto open = std::find_if(pages_.begin(), pages_.end(), [&](const Page& page) {
+    return page.stream == stream && page.device == tensor.device_index;
+  });
+  if (open != pages_.end()) return *open;
+  if (const auto refusal = capture::DirectLaneRefused(tensor.device_index)) {
+    throw ProbeError(ErrorKind::kUnsupported,
+                     "an op log of a graph needs the direct lane: " + refusal->text);
+  }
+  Page page;
+  page.graph_id = graph_id;
+  page.stream = stream;
+  page.device = tensor.device_index;
+  page.slot = std::make_unique<ProbeSlot>();
+  page.slot->probe_id = state_->id;
+  page.slot->registration.graph_id = graph_id;
+  page.slot->buffers = capture::AllocateBuffers(capture::OpLogStagingBytes(), page.device,
+                                                capture::Buffers::Kind::kDirect);
+  pages_.push_back(std::move(page));
+  try {
+    capture::BeginDirect(pages_.back().slot.get(), tensor.device_index, stream);
+  } catch (...) {
+    DropPage(table, pages_.back());
+    pages_.pop_back();
+    throw;
+  }
+  return pages_.back();
+}
+
+// A row that was not computed would show what its memory held before, so a page without one of its
+// kernels is given up.
+void OpLog::FlushPage(ProbeTable& table, Page& page) {
+  const std::vector<capture::OpLogTensor> pending = std::exchange(page.pending, {});
+  page.pending_bytes = 0;
+  if (pending.empty() || page.slot == nullptr) return;
+  try {
+    capture::ComputeRows(page.slot->buffers, pending, page.stream);
+  } catch (const ProbeError& error) {
+    const std::string lost = std::to_string(page.rows.size()) + " rows of an op log are lost: ";
+    DropPage(table, page);
+    throw ProbeError(error.kind(), lost + error.what());
+  }
+}
+
+void OpLog::FinishPage(ProbeTable& table, Page& page) {
+  FlushPage(table, page);
+  table.op_logs.Name(&page.rows, &seen_);
+  try {
+    table.op_logs.Capture(*state_, page.rows, page.device, page.graph_id, page.stream, page.slot);
+  } catch (...) {
+    DropPage(table, page);
+    throw;
+  }
+}
+
+void OpLog::EndPages(ProbeTable& table) {
+  for (Page& page : pages_) {
+    if (page.slot == nullptr) continue;
+    const capture::StreamCapture capture = capture::QueryCapture(page.stream);
+    if (!capture.capturing || capture.id != page.graph_id) {
+      const std::size_t rows = page.rows.size();
+      DropPages(table);
+      throw ProbeError(ErrorKind::kBadArgument, "the capture ended before its op log: " +
+                                                    std::to_string(rows) + " rows are never seen");
+    }
+    FinishPage(table, page);
+  }
+  pages_.clear();
+}
+
+void OpLog::DropPage(ProbeTable& table, Page& page) {
+  if (page.slot != nullptr) table.slots.Discard(std::move(page.slot));
+  page.pending.clear();
+}
+
+void OpLog::DropPages(ProbeTable& table) {
+  for (Page& page : pages_) DropPage(table, page);
+  pages_.clear();
+}
+
+}  // namespace cgdebug

@@ -1,0 +1,66 @@
+#include "libprobe/op_log_pages.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "libprobe/capture/direct_lane.h"
+
+namespace cgdebug {
+namespace {
+
+using capture::ProbeSlot;
+
+// A page as if it were a tensor.
+TensorRef PageOf(std::size_t rows, DeviceType type, int device, const void* data) {
+  TensorRef page;
+  page.data = data;
+  page.dtype = Dtype::kUint8;
+  page.shape = {static_cast<std::int64_t>(rows), sizeof(layout::DeviceStats)};
+  page.device_type = type;
+  page.device_index = device;
+  return page;
+}
+
+}  // namespace
+
+void OpLogPages::Name(std::vector<ring::OpLogRow>* rows, NameCounts* seen) {
+  for (ring::OpLogRow& row : *rows) {
+    const auto [known, is_new] = ids_.try_emplace(row.name, 0);
+    if (is_new) known->second = probes_->TakeId();
+    row.probe_id = known->second;
+    row.invocation = (*seen)[row.name]++;
+  }
+}
+
+ProbeSlot* OpLogPages::HostSlot(ProbeState& log, std::span<const ring::OpLogRow> rows) {
+  const std::vector<std::byte> table = ring::EncodeOpLog(rows);
+  const auto same = std::find_if(log.slots.begin(), log.slots.end(), [&](const ProbeSlot* slot) {
+    return !slot->life.held_by_graph() && slot->op_log_table == table;
+  });
+  if (same != log.slots.end()) {
+    store_->Touch(**same);
+    return *same;
+  }
+  store_->EvictOldEager(log);
+  auto slot = std::make_unique<ProbeSlot>();
+  store_->Touch(*slot);
+  try {
+    maker_->CompleteOpLog(log, *slot, PageOf(rows.size(), DeviceType::kCpu, 0, nullptr), table,
+                          layout::Lane::kHost, 0);
+    slot->op_log_table = table;
+    return store_->Publish(log, slot);
+  } catch (...) {
+    store_->Discard(std::move(slot));
+    throw;
+  }
+}
+
+void OpLogPages::Capture(ProbeState& log, std::span<const ring::OpLogRow> rows, int device,
+                         std::uint64_t graph_id, void* stream, std::unique_ptr<ProbeSlot>& slot) {
+  const TensorRef page = PageOf(rows.size(), DeviceType::kCuda, device, slot->buffers.staging);
+  maker_->CompleteOpLog(log, *slot, page, ring::EncodeOpLog(rows), layout::Lane::kDirect, graph_id);
+  capture::CaptureDirect(slot.get(), *store_->segment(), page, stream, /*prefer_link=*/false);
+  store_->Publish(log, slot);
+}
+
+}  // namespace cgdebug

@@ -1,0 +1,41 @@
+// op_log_layout.h: the table that says what the rows of an op log are.
+//
+// A slot with kSlotHoldsOpLog holds one page of the log of one capture, or of one eager run: a row
+// for each tensor that an op wrote. The payload of an entry is rows x DeviceStats. What stays the
+// same from replay to replay is written once, in a block of its own, before the slot is published
+// (SlotRegistration::expected_extent, expected_offset, table_bytes):
+//
+//   table := OpLogRow[rows] | texts
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "proto/layout/device_stats.h"
+#include "proto/layout/ring_layout.h"
+
+namespace cgdebug::layout {
+
+inline constexpr std::uint32_t kMaxOpLogRows = 1024;  // of one page; a longer log has more pages
+inline constexpr std::uint32_t kMaxOpLogTableBytes = 16u << 20;
+
+// Row i belongs to order SlotRegistration::order + i: a page takes as many orders as it has rows.
+struct OpLogRow {
+  std::uint64_t probe_id;  // unique in the process; rows of one name share it
+  SlotFirst nan;           // as in SlotHistory: written by the daemon only
+  SlotFirst inf;
+  std::uint64_t shape[kMaxDims];
+  std::uint32_t invocation;   // which row of this name it is in the capture, from 0
+  std::uint32_t text_offset;  // from the start of the table: name, site, op (SlotRegistration), one
+                              // after another, not terminated
+  std::uint16_t name_bytes;
+  std::uint16_t site_bytes;
+  std::uint16_t op_bytes;
+  std::uint16_t dtype;  // Dtype
+  std::uint8_t dims;
+  std::uint8_t reserved[7];
+};
+static_assert(sizeof(OpLogRow) == 240);
+static_assert(std::is_trivially_copyable_v<OpLogRow>);
+
+}  // namespace cgdebug::layout

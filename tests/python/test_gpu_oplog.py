@@ -1,0 +1,272 @@
+"""Rows of op logs in captured graphs: the numbers of single probes, in a fraction of their memory."""
+
+import gc
+
+import pytest
+import torch
+
+import cgdebug
+from cgdebug import TensorStats, _dtypes
+from conftest import capture
+
+pytestmark = [pytest.mark.gpu, pytest.mark.own_lane, pytest.mark.usefixtures("daemon")]
+
+
+class Log:
+    """Keeps what waits for its batch, as the caller of a native log has to."""
+
+    def __init__(self):
+        self.native = cgdebug._native.load().NativeOpLog()
+        self.kept = []
+
+    def add(self, name, tensor, op="", site=""):
+        self.kept.append(tensor)
+        waiting = self.native.add(
+            name,
+            op=op,
+            site=site,
+            data=tensor.data_ptr(),
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            shape=list(tensor.shape),
+            cuda=tensor.device.index,
+            stream=torch.cuda.current_stream(tensor.device).cuda_stream,
+        )
+        if waiting == 0:
+            self.kept.clear()
+
+    def flush(self):
+        self.native.flush()
+        self.kept.clear()
+
+
+@pytest.fixture
+def op_log():
+    made = []
+
+    def make():
+        made.append(Log())
+        return made[-1]
+
+    yield make
+    for log in made:
+        log.native.close()
+
+
+def own_session():
+    return cgdebug._native.probe_module().session()["uuid"][:8]
+
+
+def connected(daemon):
+    return daemon.connect(session=own_session())
+
+
+def tensors_of(dtype):
+    """Of many sizes, unaligned ones too. Their sums are exact, in whatever order they are added."""
+    torch.manual_seed(1)
+    for count in (0, 1, 7, 33, 4096, 100_003, 3 << 20):
+        whole = torch.randint(0, 2 if dtype == torch.bool else 5, (count + 1,), device="cuda")
+        for x in (whole[:count], whole[1:]):
+            yield x.to(dtype)
+    if dtype.is_floating_point:
+        x = torch.ones(5000, device="cuda").to(dtype)
+        x[77] = float("nan")
+        x[4000] = float("nan" if dtype == torch.float8_e4m3fn else "inf")
+        yield x
+        yield x[1:]
+
+
+@pytest.mark.parametrize("name", _dtypes.table())
+def test_rows_have_the_numbers_of_single_probes_bit_for_bit(daemon, op_log, probe, name):
+    log = op_log()
+    tensors = list(tensors_of(getattr(torch, name)))
+    singles = [
+        probe(TensorStats(), name=f"one/{name}/{i}", mode="capture") for i in range(len(tensors))
+    ]
+
+    def run():
+        for i, x in enumerate(tensors):
+            singles[i](x)
+            log.add(f"row/{name}/{i}", x)
+        log.native.end()
+
+    graph, _ = capture(run, warmup=0)
+    graph.replay()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert log.native.wait_consumed(10.0) and all(one.status().waited for one in singles)
+    with connected(daemon) as client:
+        for i in range(len(tensors)):
+            row, one = client.get(f"row/{name}/{i}"), client.get(f"one/{name}/{i}")
+            assert row.replay_index == one.replay_index == 2
+            assert str(row.stats) == str(one.stats), i
+
+
+def test_a_thousand_rows_of_each_replay(daemon, op_log, cli):
+    log = op_log()
+    x = torch.zeros(64, 2048, device="cuda", dtype=torch.bfloat16)
+
+    def run():
+        y = x
+        for i in range(1000):
+            y = y + 1 if i % 2 == 0 else torch.relu(y)
+            log.add(f"many/{i}", y, op=f"{i + 1} aten.add.Tensor {i}", site="net.py:1")
+        log.native.end()
+        return y
+
+    torch.cuda.synchronize()
+    free, _ = torch.cuda.mem_get_info()
+    reserved = torch.cuda.memory_reserved()
+    graph, _ = capture(run, warmup=0)
+    taken = free - torch.cuda.mem_get_info()[0] - (torch.cuda.memory_reserved() - reserved)
+    print(f"1,000 rows: {taken / 2**20:.1f} MiB of the device beside the job's own")
+    for replay in range(1, 4):
+        x.fill_(float(replay))
+        graph.replay()
+    torch.cuda.synchronize()
+    assert log.native.wait_consumed(10.0)
+    with connected(daemon) as client:
+        for i in (0, 63, 64, 639, 640, 999):
+            for replay in (1, 3):
+                snapshot = client.get(f"many/{i}", replay=replay)
+                expected = torch.tensor(float(replay), dtype=torch.bfloat16)
+                for _ in range(i // 2 + 1):
+                    expected = expected + 1
+                assert snapshot.stats.min == snapshot.stats.max == expected.item()
+        (row,) = client.probes("many/999")
+        assert (row.counters.replays, row.lane, row.site) == (3, "direct", "net.py:1")
+    x.fill_(float("nan"))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert log.native.wait_consumed(10.0)
+    checked = cli("check", own_session(), "many/*")
+    assert checked.returncode == 1, checked.stdout + checked.stderr
+    first = next(line for line in checked.stdout.splitlines() if "many/" in line)
+    assert "many/0 " in first.replace("\t", " ") and "replay 4" in first, checked.stdout
+
+
+def test_fifty_one_captures_of_1216_rows_take_less_than_16_mib(op_log):
+    x = torch.zeros(16, device="cuda")
+    logs, graphs = [], []
+    torch.cuda.synchronize()
+    gc.collect()
+    free, _ = torch.cuda.mem_get_info()
+    reserved = torch.cuda.memory_reserved()
+    for _ in range(51):
+        log = op_log()
+
+        def run(log=log):
+            for i in range(1216):
+                log.add(f"bucket/{i}", x)
+            log.native.end()
+
+        graph, _ = capture(run, warmup=0)
+        logs.append(log)
+        graphs.append(graph)
+    torch.cuda.synchronize()
+    own = torch.cuda.memory_reserved() - reserved
+    for graph in graphs:
+        graph.replay()
+    torch.cuda.synchronize()
+    taken = free - torch.cuda.mem_get_info()[0] - own
+    pages = 51 * 2 * 112 / 1024
+    print(
+        f"51 x 1,216 rows: {pages:.1f} MiB of pages; {taken / 2**20:.1f} MiB with what CUDA keeps"
+    )
+    assert pages < 16
+    assert all(log.native.wait_consumed(30.0) for log in logs)
+
+
+def test_a_tensor_is_seen_as_it_was_when_its_batch_was_flushed(daemon, op_log):
+    log = op_log()
+    x = torch.zeros(1000, device="cuda")
+
+    def run():
+        x.fill_(1)
+        log.add("hazard/before", x)
+        log.flush()
+        x.fill_(2)
+        log.add("hazard/after", x)
+        log.native.end()
+
+    graph, _ = capture(run, warmup=0)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert log.native.wait_consumed(10.0)
+    with connected(daemon) as client:
+        assert client.get("hazard/before").stats.max == 1
+        assert client.get("hazard/after").stats.max == 2
+
+
+def test_streams_of_a_capture_have_pages_of_their_own(daemon, op_log):
+    log = op_log()
+    x = torch.ones(1 << 20, device="cuda")
+    side = torch.cuda.Stream()
+
+    def run():
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            y = x * 3
+            log.add("streams/side", y)
+        z = x * 2
+        log.add("streams/main", z)
+        log.flush()
+        torch.cuda.current_stream().wait_stream(side)
+        log.native.end()
+        return y, z
+
+    graph, _ = capture(run, warmup=0)
+    for _ in range(5):
+        graph.replay()
+    torch.cuda.synchronize()
+    assert log.native.wait_consumed(10.0)
+    with connected(daemon) as client:
+        assert client.get("streams/side", replay=5).stats.max == 3
+        assert client.get("streams/main", replay=5).stats.max == 2
+
+
+def test_a_capture_that_fails_leaves_nothing_behind_and_the_next_one_works(daemon, op_log):
+    log = op_log()
+    x = torch.ones(8, device="cuda")
+    with pytest.raises(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        log.add("failed/row", x)
+        torch.cuda.synchronize()
+    log.kept.clear()
+
+    def run():
+        log.add("again/row", x)
+        log.native.end()
+
+    graph, _ = capture(run, warmup=0)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert log.native.wait_consumed(10.0)
+    with connected(daemon) as client:
+        assert client.get("again/row").replay_index == 1
+        with pytest.raises(LookupError):
+            client.get("failed/row")
+
+
+def test_a_log_that_is_not_ended_in_its_capture_says_so(op_log):
+    log = op_log()
+    x = torch.ones(8, device="cuda")
+    capture(lambda: log.add("late/row", x), warmup=0)
+    with pytest.raises(ValueError, match="the capture ended before its op log: 1 rows"):
+        log.native.end()
+
+
+def test_a_closed_log_s_graph_goes_on(op_log):
+    log = op_log()
+    x = torch.ones(8, device="cuda")
+
+    def run():
+        log.add("closed/row", x)
+        log.native.end()
+        return x + 1
+
+    graph, y = capture(run, warmup=0)
+    graph.replay()
+    log.native.close()
+    x.fill_(5)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert y.max() == 6

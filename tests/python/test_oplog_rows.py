@@ -1,0 +1,123 @@
+"""Rows of op logs, eager and on the CPU, from the job's process to every command."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+import torch
+
+import cgdebug
+from cgdebug import TensorStats, _dtypes
+
+
+@pytest.fixture
+def op_log(daemon):
+    """op_log() makes a log; each is closed afterwards."""
+    made = []
+
+    def make():
+        made.append(cgdebug._native.load().NativeOpLog())
+        return made[-1]
+
+    yield make
+    for log in made:
+        log.close()
+
+
+def add(log, name, tensor, op="", site=""):
+    log.add(
+        name,
+        op=op,
+        site=site,
+        data=tensor.data_ptr(),
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        shape=list(tensor.shape),
+    )
+
+
+def own_session():
+    return cgdebug._native.probe_module().session()["uuid"][:8]
+
+
+def test_each_row_is_a_probe_and_each_run_a_replay(daemon, op_log):
+    log = op_log()
+    for run in range(1, 4):
+        add(log, "t1/mm", torch.full((2, 3), float(run)), op="1 aten.mm.default", site="net.py:3")
+        add(log, "t1/relu", torch.tensor([0.0, -run]), op="2 aten.relu.default 1")
+        log.end()
+    assert log.wait_consumed(10.0)
+    with daemon.connect(session=own_session()) as client:
+        (mm,) = client.probes("t1/mm")
+        assert (mm.dtype, tuple(mm.shape), mm.site) == ("float32", (2, 3), "net.py:3")
+        assert (mm.counters.replays, mm.actions, mm.op) == (3, ["stats"], "1 aten.mm.default")
+        snapshot = client.get("t1/mm")
+        assert (snapshot.replay_index, snapshot.stats.min, snapshot.stats.count) == (3, 3, 6)
+        assert client.get("t1/relu", replay=2).stats.min == -2
+        with pytest.raises(LookupError, match="only the statistics"):
+            snapshot.tensor  # noqa: B018
+
+
+def test_check_names_the_first_row_with_a_nan(cli, op_log):
+    log = op_log()
+    good, bad = torch.ones(4), torch.tensor([1.0, math.nan])
+    for second in (good[:2], bad):
+        add(log, "t2/first", good)
+        add(log, "t2/second", second)
+        add(log, "t2/third", second)
+        log.end()
+    assert log.wait_consumed(10.0)
+    checked = cli("check", own_session(), "t2/*")
+    assert checked.returncode == 1, checked.stdout + checked.stderr
+    named = [line for line in checked.stdout.splitlines() if "t2/" in line]
+    assert "t2/second" in named[0] and "replay 2" in named[0], checked.stdout
+
+
+@pytest.mark.parametrize("name", _dtypes.table())
+def test_a_row_has_the_statistics_that_a_probe_of_the_tensor_has(daemon, op_log, probe, name):
+    dtype = getattr(torch, name)
+    x = torch.tensor([0.0, 1.0, 3.0, 2.0, 1.0]).to(dtype)
+    log = op_log()
+    add(log, f"t3/row/{name}", x)
+    log.end()
+    single = probe(TensorStats(), name=f"t3/probe/{name}")
+    single(x)
+    assert log.wait_consumed(10.0) and single.status().waited
+    with daemon.connect(session=own_session()) as client:
+        row, one = client.get(f"t3/row/{name}"), client.get(f"t3/probe/{name}")
+    # The daemon computes the probe's, with another order of additions.
+    row, one = dataclasses.asdict(row.stats), dataclasses.asdict(one.stats)
+    assert row.pop("std") == pytest.approx(one.pop("std"), rel=1e-12)
+    assert row == one
+
+
+def test_rows_are_recorded_and_read_back(cli, daemon, op_log, tmp_path):
+    path = tmp_path / "rows.cgrec"
+    log = op_log()
+    add(log, "t4/before", torch.ones(1))
+    log.end()
+    assert log.wait_consumed(10.0)
+    started = cli("record", "start", "-o", str(path), "-s", own_session(), "--probes", "t4/*")
+    assert started.returncode == 0, started.stderr
+    for run in range(3):
+        add(log, "t4/a", torch.full((3,), float(run)), op="1 aten.add.Tensor")
+        add(log, "t4/b", torch.full((3,), math.inf), op="2 aten.exp.default 1")
+        log.end()
+    assert log.wait_consumed(10.0)
+    assert cli("record", "stop", str(path)).returncode == 0
+    with cgdebug.open(path) as recording:
+        assert {"t4/a", "t4/b"} <= set(recording.probes)
+        assert [one.stats.max for one in recording["t4/a"]] == [0, 1, 2]
+    checked = cli("check", str(path), "--json")
+    assert checked.returncode == 1, checked.stdout + checked.stderr
+    assert json.loads(checked.stdout)["findings"][0]["probe"] == "t4/b"
+
+
+def test_one_row_cannot_be_changed_alone(cli, op_log):
+    log = op_log()
+    add(log, "t5/row", torch.ones(1))
+    log.end()
+    assert log.wait_consumed(10.0)
+    refused = cli("set", "t5/row", "--mode", "off")
+    assert refused.returncode != 0
+    assert "row of an op log" in refused.stderr, refused.stdout + refused.stderr
