@@ -56,7 +56,7 @@ StatisticsVerdict JudgeStatistics(const RecordedStats& a, const RecordedStats& b
   }
   if (!a.stats.has_hash || !b.stats.has_hash) {
     return say(Kind::kUnknown,
-               fmt::format("{} has no xor_hash of it, and equal statistics alone do not make "
+               fmt::format("{} has no xor_hash of it, and equal statistics alone do not prove "
                            "equal values",
                            (a.stats.has_hash ? b : a).path));
   }

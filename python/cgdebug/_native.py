@@ -151,7 +151,8 @@ def daemon_problem() -> str:
 
 
 def finish_at_exit() -> None:
-    """At exit, gives what was printed or compared time to arrive, and says how to see it."""
+    """At exit, waits a while for the daemon to print and compare the rest, and says how to see
+    it."""
     global _finish_in_pid
     if _finish_in_pid == 0:
         atexit.register(_finish)

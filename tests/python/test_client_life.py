@@ -74,7 +74,7 @@ def test_a_daemon_that_cannot_be_started_is_a_connection_error(tmp_path, monkeyp
         ({"probe": "", "count": 2, "before_replay": 0}, "2 snapshots lost (full)"),
     ],
 )
-def test_a_loss_is_told_as_the_command_line_does(fields, text):
+def test_a_loss_has_the_words_of_the_command_line(fields, text):
     assert str(_answers.Event(kind="loss", cause="full", **fields)) == text
 
 

@@ -16,7 +16,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kRetry{200};
-// A job does not wait longer for a view of it.
+// The start of the job waits at most this long for the view of it.
 constexpr milliseconds kSubscribeTimeout{2000};
 constexpr milliseconds kTick{50};
 constexpr milliseconds kReorder{100};

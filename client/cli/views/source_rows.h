@@ -1,4 +1,4 @@
-// source_rows.h: the slots of a source, as the lines of its tables have them.
+// source_rows.h: the slots of a source, as lines of its tables.
 #pragma once
 
 #include <cmath>

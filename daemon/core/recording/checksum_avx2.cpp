@@ -1,4 +1,4 @@
-// XXH3 in AVX2, twice as fast; compiled for it, so nothing of this file may be called without it.
+// XXH3 in AVX2, twice as fast. Compiled for AVX2, so nothing in this file may be called without it.
 #include "daemon/core/recording/checksum_avx2.h"
 
 #define XXH_INLINE_ALL

@@ -1,4 +1,4 @@
-"""What Dynamo has to know of a watch: how often it may compile, and what it has compiled."""
+"""What a watch tells Dynamo (how often it may compile) and asks it (what it has compiled)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import sys
 
 import torch
 
-# Without a watch, layers that are compiled one by one share their code. With one, each has code of
-# its own, since the names are part of it, and Dynamo gives up after recompile_limit of them.
+# Without a watch, layers that are compiled one by one share their code. With a watch each has its
+# own, because the names are part of the code, and Dynamo gives up after recompile_limit of them.
 _recompile_limit: tuple[int, int] | None = None  # the program's value, and ours
 
 
 def allow_recompiles(called: int) -> None:
-    """For `called` places. Requires: the lock of the places."""
+    """Sets the limit for `called` places. Requires: the lock of the places."""
     global _recompile_limit
     config = _dynamo_config()
     if config is None:
@@ -36,14 +36,14 @@ def restore_recompile_limit() -> None:
 
 
 def _dynamo_config():
-    """None where Dynamo is not used, or its limit has another name (before torch 2.7)."""
+    """None if Dynamo is not used, or its limit has another name (before torch 2.7)."""
     dynamo = sys.modules.get("torch._dynamo")
     config = getattr(dynamo, "config", None)
     return config if hasattr(config, "recompile_limit") else None
 
 
 def was_compiled(*modules: torch.nn.Module | None) -> bool:
-    """Whether Dynamo has code of one of them, or of another module of its class."""
+    """Whether Dynamo has code for one of these modules, or for another of the same class."""
     if "torch._dynamo" not in sys.modules:
         return False
     from torch._dynamo.eval_frame import _debug_get_cache_entry_list

@@ -11,13 +11,13 @@ from .. import _accepted, _native
 from . import places
 from .places import Place
 
-_MAX_DEPTH = 8  # of tuples and dicts in each other
+_MAX_DEPTH = 8  # of nested tuples and dicts
 
 _dtypes: frozenset[torch.dtype] = frozenset()  # filled by the first watch
 
 
 def learn_dtypes() -> None:
-    """Before the first hook runs. Dynamo, which traces the hooks, then sees a constant."""
+    """Called before the first hook runs. Dynamo, which traces the hooks, then sees a constant."""
     global _dtypes
     _dtypes = frozenset(_accepted.torch_dtypes())
 
@@ -95,7 +95,7 @@ class ParamHook(Hook):
 
 
 def _look(token: int, grad_token: int, path: str, value, depth: int) -> bool:
-    """Observes every tensor in `value`; whether there was one. Dynamo traces this."""
+    """Observes every tensor in `value`. Returns whether there was one. Dynamo traces this."""
     if isinstance(value, torch.Tensor):
         if not _can_be_seen(value):
             _note_refused(token, str(value.dtype))

@@ -24,7 +24,7 @@ _places: weakref.WeakValueDictionary[int, Place] = weakref.WeakValueDictionary()
 
 
 def of_token(token: int) -> Place | None:
-    """None where the watch is gone."""
+    """None if the watch is gone."""
     return _places.get(token)
 
 
@@ -57,7 +57,7 @@ class Place:
             _log.warning("%s is not seen: %s", self.name, problem)
 
     def key_of(self, path: str) -> str:
-        """What the op knows the probe by; empty when there is none."""
+        """The key by which the op finds the probe; empty if there is none."""
         if not self.called:
             self.called = True
             with lock:
