@@ -60,7 +60,7 @@ class HelpFormatter : public CLI::Formatter {
 
 void AddGlobals(CLI::App& app, GlobalOptions& options) {
   app.set_version_flag("-V,--version", fmt::format("{} {}", kProgram, CGDEBUG_VERSION),
-                       "of this program; the daemon's: cgdebug-cli daemon status");
+                       "version of this program; of the daemon: cgdebug-cli daemon status");
   const std::string group = "Global options";
   app.add_option("--socket", options.socket, "the daemon's socket")
       ->type_name("PATH")
@@ -73,12 +73,12 @@ void AddGlobals(CLI::App& app, GlobalOptions& options) {
       ->type_name("RANKS")
       ->group(group);
   app.add_flag("--json", options.json, "JSON; one line each for streams")->group(group);
-  app.add_flag("--plain", options.plain, "one record a line, tabs, no titles")->group(group);
+  app.add_flag("--plain", options.plain, "one record per line, tabs, no titles")->group(group);
   app.add_option("--color", options.color, "when to colour")
       ->check(CLI::IsMember({"auto", "always", "never"}))
       ->type_name("{auto,always,never}")
       ->group(group);
-  app.add_flag("--no-color", options.no_color, "as --color never")->group(group);
+  app.add_flag("--no-color", options.no_color, "same as --color never")->group(group);
   app.add_flag("--no-spawn", options.no_spawn, "do not start a daemon")->group(group);
   app.add_flag("-q,--quiet", options.quiet, "no hints, notes and summaries")->group(group);
 }

@@ -161,7 +161,7 @@ Result<WhichSlots> WhichOptions::Parse() const {
 }
 
 void AddWhichOptions(CLI::App& app, WhichOptions* options) {
-  app.add_option("--graph", options->graph, "only of this graph: its label, or eager")
+  app.add_option("--graph", options->graph, "only in this graph: its label, or eager")
       ->type_name("LABEL");
   app.add_option("--shape", options->shape, "only tensors of this shape")->type_name("16,100");
 }

@@ -85,14 +85,15 @@ RunFunction AddCheck(CLI::App& app) {
   auto command = std::make_shared<CheckCommand>();
   app.add_option("SOURCE", command->source, kSourceHelp);
   app.add_option("PROBE", command->scope.probes, "globs; 're:...', '!...' excludes");
-  app.add_option("--replays", command->scope.replays, "only these")->type_name("100..200");
+  app.add_option("--replays", command->scope.replays, "only these replays")->type_name("100..200");
   AddWhichOptions(app, &command->scope.which);
-  app.add_option("--frames", command->frames, "probes shown before the first bad one; 21")
+  app.add_option("--frames", command->frames,
+                 "how many probes to show up to the first bad one (21)")
       ->check(WholeNumber(1))
       ->type_name("N");
   app.add_flag("--trust-hashes", command->trusts_hashes,
-               "do not read the values and check them against their hashes");
-  app.add_option("--max-rows", command->max_rows, "findings shown of each kind; 10")
+               "trust the recorded hashes: do not read the values to verify them");
+  app.add_option("--max-rows", command->max_rows, "how many findings of each kind to show (10)")
       ->check(WholeNumber(1))
       ->type_name("N");
   return [command](Context& context) { return RunCheckCommand(context, *command); };

@@ -48,7 +48,7 @@ void AddCopyOptions(CLI::App& app, const std::shared_ptr<CopyCommand>& options, 
   if (!has_scope) return;
   app.add_option("--probes", options->scope.probes, "globs; 're:...', '!...' excludes")
       ->type_name("GLOB");
-  app.add_option("--replays", options->scope.replays, "only these")->type_name("100..200");
+  app.add_option("--replays", options->scope.replays, "only these replays")->type_name("100..200");
 }
 
 std::string Beside(std::string path, const std::string& word) {

@@ -185,21 +185,21 @@ RunFunction AddDaemon(CLI::App& app) {
   const auto start_app = std::make_shared<const CLI::App*>();
   std::vector<RunFunction> verbs = {
       AddVerb(
-          app, "start", "starts a daemon, unless one runs",
+          app, "start", "starts a daemon, unless one is running",
           [options, start_app](Context& context) {
             return RunStart(context, **start_app, *options);
           },
           &start),
       AddVerb(
-          app, "stop", "ends it; jobs go on, their rings keep the last replays",
+          app, "stop", "ends the daemon; jobs go on, and their rings keep the last replays",
           [options](Context& context) { return RunStop(context, *options); }, &stop),
-      AddVerb(app, "status", "whether one runs; exit 4 when not", RunDaemonStatus),
-      AddVerb(app, "logs", "the end of its log",
+      AddVerb(app, "status", "says whether a daemon is running; exit 4 if not", RunDaemonStatus),
+      AddVerb(app, "logs", "prints the end of the daemon's log",
               with_socket([options](Context& context, const std::string& path) {
                 return RunLogs(context, *options, path);
               }),
               &logs),
-      AddVerb(app, "socket", "prints the path of its socket",
+      AddVerb(app, "socket", "prints the path of the daemon's socket",
               with_socket([](Context&, const std::string& path) {
                 Context::Print(path + "\n");
                 return static_cast<int>(kExitOk);
@@ -212,9 +212,9 @@ RunFunction AddDaemon(CLI::App& app) {
   start->allow_extras();
   start->set_help_flag();
   start->add_flag("-h,--help", options->help, "this text, and the daemon's options");
-  stop->add_flag("--force", options->force, "also while jobs with probes are alive");
-  logs->add_flag("-f,--follow", options->follow, "go on with what is written from now on");
-  logs->add_option("-n,--lines", options->lines, "how many, 50 by default")
+  stop->add_flag("--force", options->force, "even while jobs with probes are alive");
+  logs->add_flag("-f,--follow", options->follow, "then follow what is written");
+  logs->add_option("-n,--lines", options->lines, "how many lines; 50 by default")
       ->check(WholeNumber(0, INT_MAX))
       ->type_name("N");
   return [verbs](Context& context) {

@@ -115,13 +115,14 @@ RunFunction AddDiff(CLI::App& app) {
   app.add_option("A", command->a, kSourceHelp)->required();
   app.add_option("B", command->b, "the same; what A is compared with")->required();
   app.add_option("PROBE", command->scope.probes, "globs; 're:...', '!...' excludes");
-  app.add_option("--replays", command->scope.replays, "only these")->type_name("100..200");
+  app.add_option("--replays", command->scope.replays, "only these replays")->type_name("100..200");
   AddWhichOptions(app, &command->scope.which);
   app.add_flag("--first", command->diff.stops_after_first,
                "stop after the replay of the first difference");
   CLI::Option* rtol =
-      app.add_option("--rtol", command->diff.rtol, "relative tolerance; by dtype, as assert_close");
-  CLI::Option* atol = app.add_option("--atol", command->diff.atol, "absolute tolerance; by dtype");
+      app.add_option("--rtol", command->diff.rtol,
+                     "relative tolerance; default: that of assert_close for the dtype");
+  CLI::Option* atol = app.add_option("--atol", command->diff.atol, "absolute tolerance; likewise");
   rtol->type_name("R");
   atol->type_name("A");
   app.add_flag("--equal-nan", command->diff.equal_nan, "NaN equals NaN");
@@ -135,14 +136,15 @@ RunFunction AddDiff(CLI::App& app) {
       ->check(CLI::IsMember({"name", "order"}))
       ->type_name("{name,order}");
   app.add_option("--map", command->map, "a file of lines NAME_IN_A NAME_IN_B")->type_name("FILE");
-  app.add_option("--align", command->align, "by replay, or by the step that cgdebug.step(n) set")
+  app.add_option("--align", command->align,
+                 "pair snapshots by replay, or by the step that cgdebug.step(n) set")
       ->check(CLI::IsMember({"replay", "step"}))
       ->type_name("{replay,step}");
-  app.add_option("--topk", command->diff.topk, "the K elements that differ most")
+  app.add_option("--topk", command->diff.topk, "list the K elements that differ most")
       ->check(WholeNumber(0))
       ->type_name("K");
-  app.add_flag("--stat", command->stat, "one line per probe");
-  app.add_flag("--name-only", command->name_only, "names of the probes that differ");
+  app.add_flag("--stat", command->stat, "print one line per probe");
+  app.add_flag("--name-only", command->name_only, "print only the names of the probes that differ");
   app.add_flag("--exit-zero", command->exit_zero, "exit 0, not 1, if they differ");
   return [command](Context& context) { return RunDiff(context, *command); };
 }

@@ -8,7 +8,7 @@ namespace cgdebug::cli {
 
 void AddRecordingOptions(CLI::App& app, std::string* output, std::vector<std::string>* probes) {
   app.add_option("-o,--output", *output,
-                 "directory to make; default: $CGDEBUG_DIR or runs, named by the time")
+                 "the new directory; default: one in $CGDEBUG_DIR or runs, named by the time")
       ->type_name("DIR");
   app.add_option("--probes", *probes, "globs: 'blk*.attn', '!blk3.*'; default: all")
       ->type_name("GLOB");
@@ -22,13 +22,14 @@ void AddDiskOptions(CLI::App& app, DiskOptions* options) {
   AddParsed(
       app, "--roll-size",
       [](const std::string& text) { return ParseBytes(text, recording::kMinRollBytes); },
-      &options->roll_bytes, "SIZE", "a new segment file at this size, 1M or more (4G)");
+      &options->roll_bytes, "SIZE", "begin a new segment file at this size, 1M or more (4G)");
   AddParsed(
       app, "--min-free-disk", [](const std::string& text) { return ParseBytes(text); },
       &options->min_free_bytes, "SIZE", "stop when less than this is free on the disk (64M)");
   app.add_option("--durability", options->durability,
-                 "when it survives a power failure: none = when the system wrote it, interval = "
-                 "within a second (default), each = with every snapshot, which is slow")
+                 "when snapshots survive a power failure: none = when the system has written them, "
+                 "interval = "
+                 "within a second (default), each = at once, which is slow")
       ->check(CLI::IsMember({"none", "interval", "each"}))
       ->type_name("{none,interval,each}");
 }

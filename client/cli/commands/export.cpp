@@ -91,14 +91,16 @@ RunFunction AddExport(CLI::App& app) {
       ->check(CLI::IsMember(
           {"safetensors", "npz", "npy", "jsonl", "csv", "parquet", "tensorboard", "perfetto"}))
       ->type_name("{safetensors,npz,npy,jsonl,csv,parquet,tensorboard,perfetto}");
-  app.add_option("-o,--output", options->output, "a folder, or a file for one file; - for stdout")
+  app.add_option("-o,--output", options->output,
+                 "a folder or, for a format of one file, a file; - for stdout")
       ->required()
       ->type_name("PATH");
   app.add_option("--probes", options->probes, "globs; 're:...', '!...' excludes")
       ->type_name("GLOB");
-  app.add_option("--replays", options->replays, "only these")->type_name("100..200");
+  app.add_option("--replays", options->replays, "only these replays")->type_name("100..200");
   AddWhichOptions(app, &options->which);
-  app.add_option("--upcast", options->upcast, "for NumPy formats: bfloat16 and float8 as float32")
+  app.add_option("--upcast", options->upcast,
+                 "in NumPy formats, write bfloat16 and float8 as float32")
       ->check(CLI::IsMember({"float32"}))
       ->type_name("{float32}");
   app.add_flag("-f,--force", options->force, "overwrite");

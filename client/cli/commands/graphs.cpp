@@ -235,7 +235,7 @@ RunFunction AddGraphs(CLI::App& app) {
   auto options = std::make_shared<GraphsOptions>();
   app.add_option("SESSION", options->selector,
                  "key, label, run id or pid; default: every job that has captured");
-  app.add_flag("-a,--all", options->all, "graphs that are gone and captures that failed, too");
+  app.add_flag("-a,--all", options->all, "also graphs that are gone and captures that failed");
   app.add_option("--only", options->only,
                  "unreplayed: captured and never replayed; empty: without a node; again: captured "
                  "over and over; failed")

@@ -10,7 +10,7 @@ std::shared_ptr<OverviewOptions> AddOverviewOptions(CLI::App& app) {
   auto options = std::make_shared<OverviewOptions>();
   app.add_option("SOURCE", options->source, kSourceHelp);
   app.add_option("PROBE", options->scope.probes, "globs; 're:...', '!...' excludes");
-  app.add_option("--replays", options->scope.replays, "only these")->type_name("100..200");
+  app.add_option("--replays", options->scope.replays, "only these replays")->type_name("100..200");
   AddWhichOptions(app, &options->scope.which);
   app.add_flag("-v,--verbose", options->each, "a line for each graph and shape of a probe");
   return options;

@@ -178,7 +178,7 @@ RunFunction AddProbes(CLI::App& app) {
       "PROBE", options->probes,
       "globs; 're:...' a regular expression, '!...' excludes. A recording, a .safetensors file or "
       "a folder of them in front lists the probes in it");
-  app.add_flag("-a,--all", options->all, "of jobs that ended, too");
+  app.add_flag("-a,--all", options->all, "also probes of jobs that ended");
   AddWhichOptions(app, &options->which);
   app.add_flag("-v,--verbose", options->each, "a line for each graph and shape of a probe");
   app.add_option("--sort", options->sort,

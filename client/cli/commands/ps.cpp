@@ -171,7 +171,7 @@ int RunPs(Context& context, const PsOptions& options) {
 
 RunFunction AddPs(CLI::App& app) {
   auto options = std::make_shared<PsOptions>();
-  app.add_flag("-a,--all", options->all, "dead ones too, as long as their rings can be read");
+  app.add_flag("-a,--all", options->all, "also dead jobs, as long as their rings can be read");
   app.add_flag("--no-trunc", options->no_trunc, "do not cut the command to the terminal");
   app.add_flag("--prune", options->prune,
                "forget every dead job, and give its shared memory back; recordings stay");

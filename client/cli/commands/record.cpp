@@ -168,13 +168,13 @@ RunFunction AddRecord(CLI::App& app) {
   CLI::App* start = app.add_subcommand("start", "writes every snapshot from now on to the disk");
   AddRecordingOptions(*start, &options->output, &options->probes);
   AddWhichOptions(*start, &options->which_slots);
-  start->add_option("--replays", options->replays, "stop after so many of each probe")
+  start->add_option("--replays", options->replays, "stop after N replays of each probe")
       ->check(WholeNumber(1))
       ->type_name("N");
   AddParsed(
       *start, "--duration",
       [](const std::string& text) { return ParseDuration(text, std::chrono::milliseconds(1)); },
-      &options->duration, "DURATION", "stop after so long: 30s, 5m, 1h");
+      &options->duration, "DURATION", "stop after this time: 30s, 5m, 1h");
   start
       ->add_option("--align", options->align,
                    "begin at a replay that is a multiple of N, so that all ranks begin alike")
@@ -184,10 +184,10 @@ RunFunction AddRecord(CLI::App& app) {
   CLI::Option* lossy = start->add_flag(
       "--lossy", options->lossy,
       "no job waits for the recording; by default, jobs that start later wait and lose nothing");
-  start->add_flag("--lossless", options->lossless, "jobs that run already wait for it as well")
+  start->add_flag("--lossless", options->lossless, "running jobs wait for the recording too")
       ->excludes(lossy);
   start->add_flag("--wait", options->wait, "return when it is over; Ctrl-C stops it");
-  CLI::App* stop = app.add_subcommand("stop", "ends a recording; all of them without a name");
+  CLI::App* stop = app.add_subcommand("stop", "ends a recording; without a name, all of them");
   stop->add_option("RECORDING", options->which, "its number or its directory");
   CLI::App* list = app.add_subcommand("list", "current and past recordings");
   return [options, start, stop, list](Context& context) {

@@ -27,7 +27,7 @@ int RunRepair(Context& context, const CopyCommand& options) {
 
 RunFunction AddRepair(CLI::App& app) {
   auto options = std::make_shared<CopyCommand>();
-  app.add_option("RECORDING", options->paths, "what is damaged or cut off; it stays as it is")
+  app.add_option("RECORDING", options->paths, "a damaged or cut off recording; it stays as it is")
       ->required()
       ->expected(1);
   AddCopyOptions(app, options, /*has_scope=*/false);

@@ -51,7 +51,8 @@ int RunRemove(Context& context, const RemoveOptions& options) {
 RunFunction AddRemove(CLI::App& app) {
   auto options = std::make_shared<RemoveOptions>();
   app.add_option("RECORDING", options->paths, "recordings, or folders of them")->required();
-  app.add_flag("-f,--force", options->force, "remove it; without, only say what would be removed");
+  app.add_flag("-f,--force", options->force,
+               "remove it; without -f, only say what would be removed");
   app.add_flag("--dry-run", options->dry_run, "only say what would be removed");
   return [options](Context& context) { return RunRemove(context, *options); };
 }

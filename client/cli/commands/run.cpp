@@ -329,8 +329,9 @@ int RunJob(Context& context, const RunOptions& options) {
 
 RunFunction AddRun(CLI::App& app) {
   auto options = std::make_shared<RunOptions>();
-  app.add_option("COMMAND", options->command, "after --: the job and its arguments");
-  app.add_option("--fail-on", options->fail_on, "exit 1 when one of these happened: a comma list")
+  app.add_option("COMMAND", options->command, "the job and its arguments, after --");
+  app.add_option("--fail-on", options->fail_on,
+                 "exit 1 if one of these happened; commas separate several")
       ->type_name("{nan,inf,compare}");
   app.add_option("--watch", options->watch,
                  "put a probe on the output of every torch module whose name matches: globs; '*': "
@@ -339,7 +340,7 @@ RunFunction AddRun(CLI::App& app) {
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_flag("--tail", options->tail,
-               "one line per snapshot while it runs; else only findings and a status line");
+               "show each snapshot while the job runs, not only findings and a status line");
   app.add_option("--only", options->only, "like --tail, but only these snapshots")
       ->check(CLI::IsMember({"nan", "changed", "fail"}))
       ->type_name("{nan,changed,fail}");

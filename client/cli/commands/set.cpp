@@ -126,22 +126,24 @@ RunFunction AddSet(CLI::App& app) {
   app.add_option("PROBE", options->probes, "globs, \"!\" excludes; '*' for all")->required();
   AddWhichOptions(app, &options->which);
   app.add_option("--mode", options->mode,
-                 "off, stats (no values), full, or registered: as the job has it")
+                 "off, stats (no values), full, or registered: as the job registered it")
       ->check(CLI::IsMember({"off", "stats", "full", "registered"}))
       ->type_name("{off,stats,full,registered}");
-  app.add_option("--every", options->every, "one replay in N; default: as the job has it")
+  app.add_option("--every", options->every, "one replay in N; default: as registered")
       ->check(WholeNumber(1, UINT32_MAX))
       ->type_name("N");
   app.add_option("--from", options->from, "first replay")->check(WholeNumber(1))->type_name("N");
-  app.add_option("--count", options->count, "so many snapshots, then as before")
+  app.add_option("--count", options->count, "as registered again after N snapshots")
       ->check(WholeNumber(1))
       ->type_name("N");
-  app.add_option("--on", options->on,
-                 "values only in replays where it holds, else statistics: nan (NaN or Inf), inf, "
-                 "abs_max>X")
+  app.add_option(
+         "--on", options->on,
+         "send values only in replays where this holds, else statistics: nan (NaN or Inf), inf, "
+         "abs_max>X")
       ->type_name("CONDITION");
-  app.add_option("--ttl", options->ttl,
-                 "then as registered again, even without a daemon; 0 = until the job ends (5m)")
+  app.add_option(
+         "--ttl", options->ttl,
+         "as registered again after this time, even without a daemon; 0 = when the job ends (5m)")
       ->type_name("DURATION");
   return [options](Context& context) { return RunSet(context, *options); };
 }

@@ -191,7 +191,7 @@ RunFunction AddShow(CLI::App& app) {
   app.add_option("--where", options->report.where, "list the elements that are NaN or Inf")
       ->check(CLI::IsMember({"nonfinite"}))
       ->type_name("{nonfinite}");
-  app.add_option("--topk", options->report.topk, "the K elements of largest magnitude")
+  app.add_option("--topk", options->report.topk, "list the K elements of largest magnitude")
       ->check(WholeNumber(0))
       ->type_name("K");
   app.add_option("-o,--output", options->output, "write the elements: .npy, else raw; - for stdout")

@@ -313,7 +313,7 @@ RunFunction AddStatus(CLI::App& app) {
   auto options = std::make_shared<StatusOptions>();
   app.add_option("SESSION", options->selector,
                  "key, label, run id or pid; default: the jobs that are alive");
-  app.add_flag("-a,--all", options->all, "jobs that ended, too");
+  app.add_flag("-a,--all", options->all, "also jobs that ended");
   return [options](Context& context) { return RunStatus(context, *options); };
 }
 

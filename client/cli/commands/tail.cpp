@@ -143,16 +143,17 @@ RunFunction AddTail(CLI::App& app) {
   app.add_option("PROBE", options->probes, "globs; 're:...' a regular expression, '!...' excludes");
   AddWhichOptions(app, &options->which);
   app.add_flag("-f,--follow", options->follow,
-               "go on with what happens from now on; with --session, until that job ends");
-  app.add_option("-n,--lines", options->lines, "events that already happened, 10 by default")
+               "follow new events; with --session, until that job ends");
+  app.add_option("-n,--lines", options->lines, "how many past events to show first; 10 by default")
       ->check(WholeNumber(0, UINT32_MAX))
       ->type_name("N");
   app.add_option("--only", options->only,
                  "nan: NaN or Inf; changed: other statistics; fail: comparisons")
       ->check(CLI::IsMember({"nan", "changed", "fail"}))
       ->type_name("{nan,changed,fail}");
-  app.add_flag("--prefix", options->prefix, "name the rank on every line (on for several)");
-  app.add_flag("-t,--timestamps", options->timestamps, "the time of each snapshot");
+  app.add_flag("--prefix", options->prefix,
+               "name the rank on every line (default if there are several)");
+  app.add_flag("-t,--timestamps", options->timestamps, "show the time of each snapshot");
   return [options](Context& context) { return RunTail(context, *options); };
 }
 
