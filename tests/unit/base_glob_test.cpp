@@ -93,6 +93,10 @@ TEST(Selector, RegexCannotTakeExponentialTime) {
   const Selector selector = Parse({"re:^(a*)*b$"});
   EXPECT_FALSE(selector.Matches(std::string(255, 'a')));
   EXPECT_FALSE(Selector::Parse(std::vector<std::string>{"re:(a)\\1"}).ok());
+  for (const char* huge : {"re:r\\99999999999999999999", "re:a{99999999999999999999}",
+                           "re:a{1,99999999999999999999}", "re:a{1000000}"}) {
+    EXPECT_FALSE(Selector::Parse(std::vector<std::string>{huge}).ok()) << huge;
+  }
   EXPECT_FALSE(Selector::Parse(std::vector<std::string>{"re:" + std::string(5000, '(')}).ok());
 }
 

@@ -7,6 +7,7 @@ namespace cgdebug {
 namespace {
 
 constexpr std::size_t kMaxRegexBytes = 1000;
+constexpr std::size_t kMaxRegexDigits = 9;  // in a number that std::regex reads into a long
 
 // Clients send patterns to the daemon, so matching must not take exponential time. libstdc++
 // promises that in this mode, in which it refuses back-references.
@@ -15,6 +16,18 @@ constexpr auto kRegexFlags = std::regex::ECMAScript | std::regex_constants::__po
 #else
 constexpr auto kRegexFlags = std::regex::ECMAScript;
 #endif
+
+// Whether a repetition {N} or {N,M}, or a back-reference, has a number that overflows in
+// std::regex.
+bool HasHugeNumber(std::string_view regex) {
+  constexpr std::string_view kDigits = "0123456789";
+  for (std::size_t at = regex.find_first_of("\\{,"); at != std::string_view::npos;
+       at = regex.find_first_of("\\{,", at + 1)) {
+    const std::size_t end = std::min(regex.find_first_not_of(kDigits, at + 1), regex.size());
+    if (end - at - 1 > kMaxRegexDigits) return true;
+  }
+  return false;
+}
 
 // Matches `c` against the set that starts at pattern[at] == '['. Returns the index after ']', or 0
 // if the set is not closed.
@@ -92,6 +105,10 @@ Result<Selector::Pattern> Selector::ParseOne(std::string_view text) {
   if (pattern.glob.size() > kMaxRegexBytes) {
     return Error{"the regular expression has " + std::to_string(pattern.glob.size()) + " bytes, " +
                  std::to_string(kMaxRegexBytes) + " is the most. Use a glob, or several patterns."};
+  }
+  if (HasHugeNumber(pattern.glob)) {
+    return Error{"bad regular expression '" + pattern.glob + "': a number in it has more than " +
+                 std::to_string(kMaxRegexDigits) + " digits."};
   }
   try {
     pattern.regex = std::regex(pattern.glob, kRegexFlags);
