@@ -1,5 +1,5 @@
-// captured_graphs.h: the graphs that are being captured: their names, and the serial that their
-// slots share.
+// captured_graphs.h: the graphs that are being captured: their names, the serial that their slots
+// share, and who counts their launches.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "cgdebug/probe.h"
+#include "libprobe/capture/counted_graph.h"
 #include "libprobe/ring/serial.h"
 
 namespace cgdebug {
@@ -23,6 +24,14 @@ class CapturedGraphs {
   // The graph with this capture id, which may take the label that is set. Valid until the next
   // call.
   const Graph& Find(std::uint64_t id);
+  // From here until Uncount(), slots of this capture belong to a graph whose launches are counted.
+  void Count(const std::shared_ptr<CountedGraph>& graph) { counted_[graph->id()] = graph; }
+  void Uncount(std::uint64_t id) { counted_.erase(id); }
+  std::shared_ptr<CountedGraph> FindCounted(std::uint64_t id) const {
+    const auto found = counted_.find(id);
+    return found == counted_.end() ? nullptr : found->second;
+  }
+
   // The label that is set for the graph with this capture id; empty if there is none, or another
   // graph took it.
   std::string TakeLabel(std::uint64_t id);
@@ -31,6 +40,7 @@ class CapturedGraphs {
 
  private:
   std::unordered_map<std::uint64_t, Graph> graphs_;
+  std::unordered_map<std::uint64_t, std::shared_ptr<CountedGraph>> counted_;
   GraphLabel label_;
   std::uint64_t labelled_ = 0;  // the graph that took label_
 };

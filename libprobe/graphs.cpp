@@ -1,9 +1,13 @@
-// The public face of the census of graphs (ring/graph_census.h).
+// The public face of graphs whose owners tell of them: their census (ring/graph_census.h) and their
+// end (capture/counted_graph.h).
 #include <exception>
+#include <memory>
 
 #include "cgdebug/probe.h"
+#include "libprobe/capture/counted_graph.h"
 #include "libprobe/capture/cuda_lane.h"
 #include "libprobe/probe_table.h"
+#include "libprobe/ring/shared_copy.h"
 
 namespace cgdebug {
 
@@ -21,55 +25,77 @@ std::optional<std::uint64_t> CountNodesOfCapture(void* stream) noexcept {
 }
 std::optional<std::uint64_t> CountNodes(void* graph) noexcept { return capture::CountNodes(graph); }
 
-KnownGraph BeginGraph(std::uint64_t capture_id, const std::string& stack) noexcept {
+std::shared_ptr<CountedGraph> BeginGraph(std::uint64_t capture_id,
+                                         const std::string& stack) noexcept {
   try {
     ProbeTable& table = ProbeTable::Instance();
     const ProbeTable::Lock lock = table.Acquire();
-    ring::GraphCensusWriter* const census = table.slots.Census();
-    if (census == nullptr) return {};
-    const std::uint64_t order =
-        census->Begin(capture_id, table.graphs.TakeLabel(capture_id), stack, /*counted=*/true);
-    return {order, census->counter(order)};
+    std::uint64_t order = 0;
+    std::uint64_t* shown = nullptr;
+    if (ring::GraphCensusWriter* const census = table.slots.Census()) {
+      order =
+          census->Begin(capture_id, table.graphs.TakeLabel(capture_id), stack, /*counted=*/true);
+      auto* const words = reinterpret_cast<std::uint64_t*>(census->table());
+      shown = words + census->counter(order);
+      table.unlisted_replays.store(words);
+    }
+    auto graph = std::make_shared<CountedGraph>(&table, capture_id, order, shown);
+    table.graphs.Count(graph);
+    return graph;
   } catch (const std::exception&) {  // no memory
-    return {};
+    return nullptr;
   }
 }
 
-void EndGraph(std::uint64_t order, std::optional<std::uint64_t> nodes, bool failed) noexcept {
+void EndGraph(CountedGraph& graph, std::optional<std::uint64_t> nodes, bool failed) noexcept {
   try {
     ProbeTable& table = ProbeTable::Instance();
     const ProbeTable::Lock lock = table.Acquire();
-    ring::GraphCensusWriter* const census = table.slots.census();
-    if (census == nullptr) return;
-    const std::uint64_t id = census->IdOf(order);
-    census->End(order, nodes, failed, id == 0 ? "" : table.graphs.TakeLabel(id));
+    if (graph.table() != &table) return;
+    graph.CaptureEnded();
+    table.graphs.Uncount(graph.id());
+    if (ring::GraphCensusWriter* const census = table.slots.census()) {
+      census->End(graph.order(), nodes, failed, table.graphs.TakeLabel(graph.id()));
+    }
   } catch (const std::exception&) {  // no memory: it stays as it was
   }
 }
 
-void SetGraphPool(std::uint64_t order, std::uint64_t first, std::uint64_t second) noexcept {
+void SetGraphPool(CountedGraph& graph, std::uint64_t first, std::uint64_t second) noexcept {
   ProbeTable& table = ProbeTable::Instance();
   const ProbeTable::Lock lock = table.Acquire();
-  if (auto* census = table.slots.census()) census->SetPool(order, first, second);
+  auto* const census = table.slots.census();
+  if (census != nullptr && graph.table() == &table) census->SetPool(graph.order(), first, second);
 }
 
-void ForgetGraph(std::uint64_t order) noexcept {
+void CountReplay(CountedGraph* graph) noexcept {
+  if (graph != nullptr) return graph->CountLaunch();
+  std::uint64_t* const unlisted = ProbeTable::Instance().unlisted_replays.load();
+  if (unlisted != nullptr) ring::Add(*unlisted, std::uint64_t{1});
+}
+
+void TakeBackReplay(CountedGraph* graph) noexcept {
+  if (graph != nullptr) return graph->TakeBackLaunch();
+  std::uint64_t* const unlisted = ProbeTable::Instance().unlisted_replays.load();
+  if (unlisted != nullptr) ring::Add(*unlisted, ~std::uint64_t{0});
+}
+
+std::uint64_t CountedReplays(const CountedGraph& graph) noexcept { return graph.launches(); }
+bool IsForgotten(const CountedGraph& graph) noexcept { return graph.owner_is_gone(); }
+void ShareGraph(CountedGraph& graph) noexcept { graph.Escape(); }
+
+void ForgetGraph(const std::shared_ptr<CountedGraph>& graph) noexcept {
   try {
     ProbeTable& table = ProbeTable::Instance();
     const ProbeTable::Lock lock = table.Acquire();
-    auto* census = table.slots.census();
-    if (census != nullptr && !table.slots.finished()) census->Gone(order);
-  } catch (const std::exception&) {  // no memory: it stays as it was
+    if (graph->table() != &table || graph->owner_is_gone()) return;
+    table.graphs.Uncount(graph->id());
+    graph->OwnerIsGone();
+    if (graph->has_leaves()) table.slots.AwaitEnd(graph);
+    auto* const census = table.slots.census();
+    if (census != nullptr && !table.slots.finished()) census->Gone(graph->order());
+  } catch (const std::exception&) {  // no memory: what it holds stays
   }
-}
-
-GraphCounterWords GraphCounters() noexcept {
-  ProbeTable& table = ProbeTable::Instance();
-  const ProbeTable::Lock lock = table.Acquire();
-  auto* census = table.slots.census();
-  if (census == nullptr) return {};
-  return {reinterpret_cast<std::uint64_t*>(census->table()),
-          layout::kGraphTableBytes / sizeof(std::uint64_t)};
 }
 
 }  // namespace cgdebug

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <mutex>
 
 #include "cgdebug/probe.h"
@@ -77,6 +78,8 @@ class ProbeTable {
   CurrentStep step;
   std::atomic<SiteProvider> site_provider{nullptr};
   std::atomic<bool> has_gpu_memory{false};  // not what a parent had before it forked
+  // The census's count of replays of graphs that it does not know; null before there is one.
+  std::atomic<std::uint64_t*> unlisted_replays{nullptr};
 
  private:
   ProbeTable() = default;

@@ -117,6 +117,9 @@ void SlotMaker::Complete(ProbeState& probe, ProbeSlot& slot, const TensorRef& te
   if (call.graph_id != 0) {
     const CapturedGraphs::Graph& graph = graphs_->Find(call.graph_id);
     slot.graph_serial = graph.serial;
+    if (slot.buffers.kind == capture::Buffers::Kind::kDirect) {
+      slot.counted = graphs_->FindCounted(call.graph_id);
+    }
     std::memcpy(r.graph_label, graph.label.data(), graph.label.size());
     store_->CountProbe(call.graph_id, graph.label, r.payload_bytes);
   }

@@ -53,7 +53,8 @@ SlotStatus StatusOf(const ProbeSlot& slot) {
   status.waits = head.waits;
   status.wait_ns = head.wait_ns;
   status.suppressed = head.suppressed;
-  status.retired = slot.reader->retired();
+  status.retired =
+      slot.reader->retired() || (slot.counted != nullptr && slot.counted->owner_is_gone());
   status.compares = (r.actions & layout::kActionCompare) != 0;
   status.verdict = slot.reader->verdict();
   if (status.verdict.torn) status.verdict.state = layout::VerdictState::kError;

@@ -275,9 +275,33 @@ void SlotStore::CountProbe(std::uint64_t graph_id, const std::string& label, std
   census->AddProbe(graph_id, bytes, label);
 }
 
+// All leaves of a capture use a word in the memory of the first one. So if user objects hold some
+// of them, their end must be waited for as well.
+bool SlotStore::HeldByUserObject(const CountedGraph& graph) const {
+  return std::any_of(slots_.begin(), slots_.end(), [&](const auto& slot) {
+    return slot->registration.graph_id == graph.id() && slot->counted == nullptr &&
+           slot->life.held_by_graph() && !slot->life.graph_is_gone();
+  });
+}
+
+void SlotStore::EndCountedGraphs() {
+  if (ending_.empty()) return;
+  const auto now = CountedGraph::Clock::now();
+  std::erase_if(ending_, [&](const std::shared_ptr<CountedGraph>& graph) {
+    const CountedGraph::End end = graph->Look(now);
+    if (end == CountedGraph::End::kUnknown) return true;  // its slots stay as they are
+    if (end == CountedGraph::End::kPending || HeldByUserObject(*graph)) return false;
+    for (const auto& slot : slots_) {
+      if (slot->counted == graph) slot->life.GraphIsGone();
+    }
+    return true;
+  });
+}
+
 void SlotStore::Sweep(bool force) {
   // After Finish() the process ends, and what it leaves behind stays readable.
   if (segment_ == nullptr || finished_) return;
+  EndCountedGraphs();
   bool graphs_died = force;
   for (const auto& slot : slots_) {
     if (!slot->life.graph_is_gone()) continue;

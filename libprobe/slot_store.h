@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "libprobe/current_step.h"
@@ -57,6 +58,9 @@ class SlotStore {
   // Lets go of everything that the probe has. What the daemon has not read yet stays for a while.
   void LetGoOfAll(ProbeState& probe);
 
+  // The graph's owner is gone: its slots are freed when all of its launches have finished.
+  void AwaitEnd(std::shared_ptr<CountedGraph> graph) { ending_.push_back(std::move(graph)); }
+
   // Frees what nobody needs. With `force`, what is kept for readers that may come later goes too.
   void Sweep(bool force);
   // From now on Sweep() frees nothing: the process ends, and what it leaves behind stays readable.
@@ -72,6 +76,8 @@ class SlotStore {
   std::uint32_t published() const;
 
  private:
+  void EndCountedGraphs();
+  bool HeldByUserObject(const CountedGraph& graph) const;
   void MakeRoom(std::uint64_t bytes);
   void LetGo(capture::ProbeSlot& slot);
   // Gives up one slot of a probe that goes on, and counts what was unread in it.
@@ -87,6 +93,7 @@ class SlotStore {
   std::optional<ring::GraphCensusWriter> census_;
   bool census_failed_ = false;
   std::vector<std::unique_ptr<capture::ProbeSlot>> slots_;  // in order of creation
+  std::vector<std::shared_ptr<CountedGraph>> ending_;       // their owners are gone
   std::uint64_t eager_uses_ = 0;
   bool lossless_ = false;
   bool finished_ = false;

@@ -20,6 +20,8 @@ constexpr std::uint64_t kMaxIdleBytes = 256ull << 20;  // device and host togeth
 constexpr std::uint64_t kMinHeadroomBytes = 4ull << 20;
 constexpr std::uint64_t kMaxHeadroomBytes = 64ull << 20;
 
+constexpr std::size_t kRunsAtOnce = 4096;
+
 // Rounds up to quarters of a power of two: reuse across similar shapes wastes at most a quarter.
 std::uint64_t SizeClass(std::uint64_t bytes) {
   std::uint64_t step = 256;
@@ -108,7 +110,14 @@ Buffers BufferPool::Take(std::uint64_t bytes, int device, Buffers::Kind kind) {
   buffers.bytes = key.bytes;
   buffers.device = device;
   if (kind == Buffers::Kind::kDirect) {
-    AllocateStaging(buffers.bytes + sizeof(DirectState), &buffers);
+    buffers.runs = TakeRuns();
+    try {
+      AllocateStaging(buffers.bytes + sizeof(DirectState), &buffers);
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      runs_.push_back(buffers.runs);
+      throw;
+    }
     buffers.state =
         reinterpret_cast<DirectState*>(static_cast<std::byte*>(buffers.staging) + buffers.bytes);
     return buffers;
@@ -150,6 +159,28 @@ Buffers BufferPool::TakeEager(std::uint64_t bytes, int device) {
   slab_bytes_ += slab_bytes;
   if (!free_.Give({number, 0}, slab_bytes) || !TakeFromSlabs(&buffers)) throw std::bad_alloc();
   return buffers;
+}
+
+// Words of pinned memory, which are never freed. `runs_` has room for all of them, so that giving
+// one back cannot fail.
+std::uint64_t* BufferPool::TakeRuns() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!runs_.empty()) {
+      std::uint64_t* const word = runs_.back();
+      runs_.pop_back();
+      return word;
+    }
+  }
+  void* memory = nullptr;
+  CGD_CUDA(cudaHostAlloc(&memory, kRunsAtOnce * sizeof(std::uint64_t),
+                         cudaHostAllocPortable | cudaHostAllocMapped));
+  auto* const words = static_cast<std::uint64_t*>(memory);
+  const std::lock_guard lock(mutex_);
+  runs_.reserve(runs_made_ + kRunsAtOnce);
+  runs_made_ += kRunsAtOnce;
+  for (std::size_t i = 1; i < kRunsAtOnce; ++i) runs_.push_back(words + i);
+  return words;
 }
 
 // Requires: mutex_.
@@ -205,6 +236,11 @@ std::pair<BufferPool::Idle, BufferPool::Slabs> BufferPool::TakeIdle(
   for (const auto& [number, slab] : slabs_) bytes += slab.used_bytes == 0 ? slab.bytes : 0;
   if (bytes <= allowed_bytes) return taken;
   taken.first.swap(idle_);
+  for (const auto& [key, list] : taken.first) {
+    for (const Buffers& buffers : list) {
+      if (buffers.runs != nullptr) runs_.push_back(buffers.runs);
+    }
+  }
   idle_bytes_ = 0;
   for (auto it = slabs_.begin(); it != slabs_.end();) {
     const auto slab = it++;

@@ -55,6 +55,7 @@ class BufferPool {
   DeviceAllocator Fallback();
   void AllocateStaging(std::uint64_t bytes, Buffers* buffers);
   Buffers TakeEager(std::uint64_t bytes, int device);
+  std::uint64_t* TakeRuns();
   bool TakeFromSlabs(Buffers* buffers);
   void GiveToSlab(const Buffers& buffers);
   void FreeIdle(std::uint64_t allowed_bytes) noexcept;
@@ -68,6 +69,8 @@ class BufferPool {
   std::uint64_t slab_bytes_ = 0;  // of all of them
   ring::FreeRanges free_;         // by slab
   DeviceAllocator fallback_ = {};
+  std::vector<std::uint64_t*> runs_;  // unused ones
+  std::size_t runs_made_ = 0;
 };
 
 }  // namespace cgdebug::capture

@@ -36,6 +36,7 @@ struct alignas(256) DirectState {
   // The serial of the current replay, for all leaves of the capture on this device; kept in the
   // state of the first of them.
   std::uint64_t shared_serial;
+  std::uint64_t runs;  // of the leaf, those of a closed probe included
   layout::SlotControl control;
 };
 static_assert(sizeof(DirectState) == 256);
@@ -59,6 +60,7 @@ struct DirectSlot {
   const layout::ConsumerLine* consumer;
   const layout::Refusal* refusal;  // this slot's word of the table
   const std::int64_t* step;        // in stream order; kNoStep until one was set
+  std::uint64_t* runs;             // DirectState::runs for the host; null if it does not ask
   layout::Periods periods;
   std::uint32_t capacity;
   std::uint64_t payload_stride_bytes;

@@ -7,6 +7,7 @@
 #include <bit>
 #include <deque>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "libprobe/capture/cuda_check.h"
@@ -15,6 +16,7 @@
 #include "libprobe/capture/graph_capture.h"
 #include "libprobe/capture/step_word.h"
 #include "libprobe/ring/serial.h"
+#include "libprobe/ring/shared_copy.h"
 #include "proto/layout/realtime.h"
 
 namespace cgdebug::capture {
@@ -236,6 +238,7 @@ DirectSlot Describe(const ProbeSlot& slot, const ring::SegmentWriter& segment,
   direct.consumer = segment.consumer();
   direct.refusal = segment.refusals() + r.order % layout::kMaxSlots;
   direct.step = StepWord();
+  direct.runs = slot.counted == nullptr ? nullptr : slot.buffers.runs;
   direct.periods = {r.print_every, r.record_every, r.compare_every, r.stats_every,
                     (r.flags & layout::kSlotLossless) != 0};
   direct.capacity = r.capacity;
@@ -357,7 +360,11 @@ void BeginDirect(ProbeSlot* slot, int device_index, void* stream) {
   const Device& device = GetDevice(device_index);
   CGD_CUDA(cudaMemsetAsync(slot->buffers.state, 0, sizeof(DirectState), device.stream));
   CGD_CUDA(cudaStreamSynchronize(device.stream));
-  RetainByGraph(info.graph, slot);
+  // Who counts launches of the graph knows nothing of how often a graph inside it runs.
+  if (slot->registration.graph_id != info.id) slot->counted.reset();
+  if (slot->counted == nullptr) return RetainByGraph(info.graph, slot);
+  ring::StoreRelaxed(*slot->buffers.runs, std::uint64_t{0});
+  slot->life.HoldByGraph();
 }
 
 void CaptureDirect(ProbeSlot* slot, const ring::SegmentWriter& segment, const TensorRef& tensor,
@@ -365,13 +372,26 @@ void CaptureDirect(ProbeSlot* slot, const ring::SegmentWriter& segment, const Te
   auto* stream = static_cast<cudaStream_t>(stream_handle);
   const DeviceGuard guard(tensor.device_index);
   const RelaxedCapture relaxed;
-  if (!slot->life.held_by_graph()) BeginDirect(slot, tensor.device_index, stream);
+  if (slot->life.held_by_graph()) {
+    slot->counted.reset();  // BeginDirect() was called before anybody could count
+  } else {
+    BeginDirect(slot, tensor.device_index, stream);
+  }
   const Device& device = GetDevice(tensor.device_index);
   const DirectSlot direct = Describe(*slot, segment, device);
-  if (HoldsStats(slot->registration)) {
-    CaptureStats(*slot, direct, device, tensor, stream);
-  } else {
-    CaptureValues(*slot, direct, device, tensor, stream, prefer_link);
+  try {
+    if (HoldsStats(slot->registration)) {
+      CaptureStats(*slot, direct, device, tensor, stream);
+    } else {
+      CaptureValues(*slot, direct, device, tensor, stream, prefer_link);
+    }
+    if (slot->counted != nullptr) slot->counted->AddLeaf(slot->buffers.runs);
+  } catch (...) {
+    // A kernel on the compute path may be in the graph, and no leaf counts its runs.
+    if (std::exchange(slot->counted, nullptr) != nullptr) {
+      RetainByGraph(GetCaptureInfo(stream).graph, slot);
+    }
+    throw;
   }
 }
 

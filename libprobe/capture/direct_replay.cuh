@@ -246,6 +246,8 @@ __device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const Ho
   }
   state.skip = state.disarmed != 0 ||
                Decide(slot.periods, state.control, state.replay + 1) == Outcome::kSkip;
+  // Last: the host frees the slot some time after it saw the count of the last launch.
+  if (slot.runs != nullptr) Store(*slot.runs, ++state.runs);
 }
 
 }  // namespace cgdebug::capture

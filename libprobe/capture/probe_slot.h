@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "libprobe/capture/counted_graph.h"
 #include "libprobe/capture/slot_life.h"
 #include "libprobe/ring/segment_writer.h"
 #include "libprobe/ring/serial.h"
@@ -25,8 +26,9 @@ struct Buffers {
   // Device memory: the tensor as it was when the compute path passed the probe, or parts of its
   // statistics. kCallback, kDirect.
   void* staging = nullptr;
-  void* pinned = nullptr;        // host memory: target of the copy; kEager, kCallback
-  DirectState* state = nullptr;  // device memory; kDirect
+  void* pinned = nullptr;         // host memory: target of the copy; kEager, kCallback
+  DirectState* state = nullptr;   // device memory; kDirect
+  std::uint64_t* runs = nullptr;  // host memory: how many times the leaf has run; kDirect
   std::uint64_t bytes = 0;
   int device = 0;
   bool from_fallback = false;  // staging came from the DeviceAllocator
@@ -52,6 +54,10 @@ struct ProbeSlot {
   std::mutex eager_mutex;         // eager CPU calls may come from several threads
 
   SlotLife life;  // its header says which calls need no lock
+
+  // Lock holder: the graph that holds the slot, if its owner counts its launches. Null if a user
+  // object tells when the graph is gone.
+  std::shared_ptr<CountedGraph> counted;
 
   // Lock holder. A thread that pinned the slot may read `registration`, `index` and `reader`
   // without the lock, because they are constant once the slot is published.

@@ -121,11 +121,6 @@ std::optional<std::size_t> GraphCensusWriter::FindOrder(std::uint64_t order) con
   return std::nullopt;
 }
 
-std::uint64_t GraphCensusWriter::IdOf(std::uint64_t order) const {
-  const std::optional<std::size_t> index = FindOrder(order);
-  return index ? own_[*index].graph_id : 0;
-}
-
 std::size_t GraphCensusWriter::counter(std::uint64_t order) const {
   const std::optional<std::size_t> index = FindOrder(order);
   if (!index) return 0;

@@ -42,7 +42,6 @@ class GraphCensusWriter {
   void GoneById(std::uint64_t graph_id);
 
   bool Has(std::uint64_t graph_id) const { return FindId(graph_id).has_value(); }
-  std::uint64_t IdOf(std::uint64_t order) const;  // 0: it has no entry
   // The 64-bit word of the table that counts the replays of this graph; 0 without an entry.
   std::size_t counter(std::uint64_t order) const;
   std::byte* table() const { return reinterpret_cast<std::byte*>(table_); }

@@ -1,17 +1,21 @@
-"""Follows every torch.cuda.CUDAGraph of the process, for `cgdebug-cli graphs`.
+"""Follows every torch.cuda.CUDAGraph of the process.
 
-Torch 2.14 and later call hooks when a graph is captured, instantiated and replayed. In earlier
-versions the methods of torch.cuda.CUDAGraph are wrapped. An attribute of each graph says which word
-of shared memory counts its replays, so that a replay costs one addition.
+For `cgdebug-cli graphs`, and so that libprobe knows when the memory of a graph's probes may be
+freed. Torch 2.14 and later call hooks when a graph is captured, instantiated and replayed. In
+earlier ones the methods of torch.cuda.CUDAGraph are wrapped.
 
-Nothing here may disturb the job: what fails is missing from the census.
+Every replay of a graph that was announced must be counted before it is launched: libprobe frees the
+memory of its probes when as many replays have finished as were counted. If the count is too high,
+or if others may launch the graph as well, the memory stays until the process ends.
+
+Nothing here may disturb the job. What fails is left out, and a user object of CUDA then tells
+libprobe of the graph's end.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import typing
 import weakref
 
@@ -23,11 +27,11 @@ _HOOKS = (
     "register_graph_instantiate_hook",
     "register_graph_replay_start_hook",
 )
+_HANDLES = ("raw_cuda_graph", "raw_cuda_graph_exec")  # methods that show what CUDA can launch
 _native: typing.Any = None
-_counters: memoryview | list[int] = [0]  # in shared memory once a graph is captured
-_counters_pid = 0
 _watched = None  # the class that is watched
 _handles: list = []  # of torch's hooks
+_capturing: set = set()  # the announced captures that are under way
 
 
 def watch(native) -> None:
@@ -41,18 +45,18 @@ def watch(native) -> None:
     if _watched is not None or graph_class is None:
         return
     _native, _watched = native, graph_class
-    try:
-        # Graphs that were captured before share one word.
-        graph_class._cgdebug_counter = 0
-        graph_class._cgdebug_order = 0
+    with contextlib.suppress(AttributeError, TypeError):  # a torch that is built differently
+        # One word counts the replays of all graphs that were captured before.
+        graph_class._cgdebug_graph = None
+        graph_class._cgdebug_count = native.count_unlisted
+        _wrap_handles(graph_class)
         hooks = _hooks_of_torch()
         if hooks is None:
             _wrap(graph_class)
         else:
-            _register(*hooks)
+            _wrap_end(graph_class, told=True)
             _wrap_reset(graph_class)
-    except (AttributeError, TypeError):  # a torch that is built differently
-        return
+            _register(*hooks)
 
 
 def _hooks_of_torch():
@@ -65,46 +69,63 @@ def _hooks_of_torch():
 
 def _register(at_start, at_end, at_instantiate, at_replay) -> None:
     _handles[:] = [
-        at_start(_began),
+        at_replay(_replays),  # first: a graph is announced only if its replays are counted
         at_end(_ended),
         at_instantiate(_set_pool),
-        at_replay(_replays),
+        at_start(_began),
     ]
 
 
 def _replays(graph) -> None:
-    _counters[graph._cgdebug_counter] += 1
+    if _capturing and _becomes_part_of_a_capture(graph):
+        return
+    graph._cgdebug_count()
 
 
 def _wrap(graph_class) -> None:
-    begin, end = graph_class.capture_begin, graph_class.capture_end
-    replay = graph_class.replay
+    begin, replay = graph_class.capture_begin, graph_class.replay
 
     @functools.wraps(begin)
     def capture_begin(self, *args, **kwargs):
         begin(self, *args, **kwargs)
         _began(self)
 
+    @functools.wraps(replay)
+    def counted_replay(self):
+        if _capturing and _becomes_part_of_a_capture(self):
+            return replay(self)
+        counted = self._cgdebug_graph
+        self._cgdebug_count()
+        try:
+            return replay(self)
+        except RuntimeError as error:
+            if counted is not None and _torch_refused(error, replay):
+                counted.take_back()
+            raise
+
+    graph_class.replay = counted_replay
+    _wrap_end(graph_class, told=False)
+    _wrap_reset(graph_class)
+    graph_class.capture_begin = capture_begin  # last: now every replay is counted
+
+
+def _wrap_end(graph_class, told: bool) -> None:
+    """`told`: a hook tells of a capture that ends well."""
+    end = graph_class.capture_end
+
     @functools.wraps(end)
     def capture_end(self):
-        nodes = _count_nodes()
+        nodes = None if told else _count_nodes()
         try:
             end(self)
         except BaseException:
-            _native.graph_end(self._cgdebug_order, None, True)
+            _end(self, None, failed=True)
             raise
-        _native.graph_end(self._cgdebug_order, nodes, False)
-        _set_pool(self)
+        if not told:
+            _end(self, nodes)
+            _set_pool(self)
 
-    @functools.wraps(replay)
-    def counted_replay(self):
-        _counters[self._cgdebug_counter] += 1
-        replay(self)
-
-    graph_class.capture_begin = capture_begin
     graph_class.capture_end = capture_end
-    graph_class.replay = counted_replay
-    _wrap_reset(graph_class)
 
 
 def _wrap_reset(graph_class) -> None:
@@ -119,47 +140,97 @@ def _wrap_reset(graph_class) -> None:
     graph_class.reset = forgetting_reset
 
 
+def _wrap_handles(graph_class) -> None:
+    """Who has such a handle may launch the graph past replay()."""
+    for name in _HANDLES:
+        method = getattr(graph_class, name, None)
+        if method is None:
+            continue
+
+        @functools.wraps(method)
+        def raw(self, *args, _method=method, **kwargs):
+            _share(self)
+            return _method(self, *args, **kwargs)
+
+        setattr(graph_class, name, raw)
+
+
+def _share(graph) -> None:
+    if graph._cgdebug_graph is not None:
+        graph._cgdebug_graph.share()
+
+
+def _becomes_part_of_a_capture(graph) -> bool:
+    """Whether replay() does not launch the graph now, but makes it part of one that is captured."""
+    try:
+        if _native.capture_of(_current_stream()) == 0:
+            return False
+    except Exception:
+        pass  # not known
+    _share(graph)
+    return True
+
+
+def _torch_refused(error, replay) -> bool:
+    """Whether torch's own replay() raised it: then the graph was not launched."""
+    trace = error.__traceback__
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace.tb_frame.f_code is getattr(replay, "__code__", None)
+
+
 def _began(graph) -> None:
     with contextlib.suppress(Exception):
         _forget(graph)
         capture = _native.capture_of(_current_stream())
         if capture == 0:
             return
-        order, counter = _native.graph_begin(capture, _site.stack())
-        if order == 0:
+        known = _native.graph_begin(capture, _site.stack())
+        if known is None:
             return
-        _find_counters()
-        graph._cgdebug_order, graph._cgdebug_counter = order, counter
-        graph._cgdebug_end = weakref.finalize(graph, _native.graph_gone, order)
-        graph._cgdebug_end.atexit = False  # when the process ends, graphs stay as they were
+        try:
+            end = weakref.finalize(graph, _gone, known)
+            end.atexit = False  # when the process ends, graphs stay as they were
+            graph._cgdebug_count = known.counter()
+            graph._cgdebug_end = end
+            graph._cgdebug_graph = known
+            _capturing.add(known)
+        except BaseException:
+            known.share()  # not every replay would be counted
+            raise
 
 
 def _ended(graph) -> None:
     """Called while the captured cudaGraph_t lives."""
     nodes = None
     with contextlib.suppress(Exception):
-        nodes = _native.graph_nodes(graph=graph.raw_cuda_graph())
-    _native.graph_end(graph._cgdebug_order, nodes, False)
+        raw = getattr(type(graph).raw_cuda_graph, "__wrapped__", type(graph).raw_cuda_graph)
+        nodes = _native.graph_nodes(graph=raw(graph))
+    _end(graph, nodes)
+
+
+def _end(graph, nodes, failed=False) -> None:
+    known = graph._cgdebug_graph
+    if known is not None:
+        _capturing.discard(known)
+        known.end(nodes, failed)
 
 
 def _set_pool(graph) -> None:
     with contextlib.suppress(Exception):  # the graph may not be instantiated yet
-        _native.graph_pool(graph._cgdebug_order, *graph.pool())
+        graph._cgdebug_graph.pool(*graph.pool())
 
 
 def _forget(graph) -> None:
     with contextlib.suppress(Exception):
-        if graph._cgdebug_order != 0:
-            graph._cgdebug_order = graph._cgdebug_counter = 0
+        if graph._cgdebug_graph is not None:
+            graph._cgdebug_graph, graph._cgdebug_count = None, _native.count_unlisted
             graph._cgdebug_end()
 
 
-def _find_counters() -> None:
-    global _counters, _counters_pid
-    if _counters_pid != os.getpid():  # a forked child has a table of its own
-        words = _native.graph_counters()
-        if words is not None:
-            _counters, _counters_pid = words, os.getpid()
+def _gone(known) -> None:
+    _capturing.discard(known)
+    known.gone()
 
 
 def _current_stream() -> int:

@@ -291,6 +291,28 @@ void Translate(std::exception_ptr raised) {
   }
 }
 
+struct Graph {
+  std::shared_ptr<CountedGraph> counted;
+};
+
+// A function of no arguments that counts a replay. Called before each one, so it goes to CPython
+// directly, which takes a tenth of the time.
+using CountedPointer = std::shared_ptr<CountedGraph>;
+
+PyObject* CountOne(PyObject* self, PyObject*) {
+  CountReplay(static_cast<CountedPointer*>(PyCapsule_GetPointer(self, nullptr))->get());
+  Py_RETURN_NONE;
+}
+PyMethodDef count_replay = {"count_replay", &CountOne, METH_NOARGS, "Counts one replay."};
+
+py::object MakeCounter(CountedPointer graph) {
+  const py::capsule self(new CountedPointer(std::move(graph)),
+                         [](void* pointer) { delete static_cast<CountedPointer*>(pointer); });
+  auto counter = py::reinterpret_steal<py::object>(PyCFunction_New(&count_replay, self.ptr()));
+  if (!counter) throw py::error_already_set();
+  return counter;
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_probe, module) {
@@ -335,13 +357,38 @@ PYBIND11_MODULE(_probe, module) {
       "capture_of",
       [](std::uintptr_t stream) { return CaptureIdOf(reinterpret_cast<void*>(stream)); },
       py::arg("stream"), py::call_guard<WithoutGil>());
+  py::class_<Graph>(module, "Graph")
+      .def(
+          "end",
+          [](const Graph& graph, std::optional<std::uint64_t> nodes, bool failed) {
+            EndGraph(*graph.counted, nodes, failed);
+          },
+          py::arg("nodes"), py::arg("failed"), py::call_guard<WithoutGil>())
+      .def(
+          "pool",
+          [](const Graph& graph, std::uint64_t first, std::uint64_t second) {
+            SetGraphPool(*graph.counted, first, second);
+          },
+          py::arg("first"), py::arg("second"), py::call_guard<WithoutGil>())
+      .def("share", [](const Graph& graph) { ShareGraph(*graph.counted); })
+      .def(
+          "gone", [](const Graph& graph) { ForgetGraph(graph.counted); },
+          py::call_guard<WithoutGil>())
+      .def("counter", [](const Graph& graph) { return MakeCounter(graph.counted); })
+      .def_property_readonly("replays",
+                             [](const Graph& graph) { return CountedReplays(*graph.counted); })
+      .def_property_readonly("is_gone",
+                             [](const Graph& graph) { return IsForgotten(*graph.counted); })
+      .def("take_back", [](const Graph& graph) { TakeBackReplay(graph.counted.get()); });
   module.def(
       "graph_begin",
-      [](std::uint64_t capture, const std::string& stack) {
-        const KnownGraph graph = BeginGraph(capture, stack);
-        return std::pair(graph.order, graph.counter);
+      [](std::uint64_t capture, const std::string& stack) -> std::optional<Graph> {
+        auto counted = BeginGraph(capture, stack);
+        if (counted == nullptr) return std::nullopt;
+        return Graph{std::move(counted)};
       },
       py::arg("capture"), py::arg("stack"), py::call_guard<WithoutGil>());
+  module.attr("count_unlisted") = MakeCounter(nullptr);
   module.def(
       "graph_nodes",
       [](std::uintptr_t stream, std::uintptr_t graph) {
@@ -349,21 +396,6 @@ PYBIND11_MODULE(_probe, module) {
                           : CountNodesOfCapture(reinterpret_cast<void*>(stream));
       },
       py::arg("stream") = 0, py::arg("graph") = 0, py::call_guard<WithoutGil>());
-  module.def("graph_end", &EndGraph, py::arg("order"), py::arg("nodes"), py::arg("failed"),
-             py::call_guard<WithoutGil>());
-  module.def("graph_pool", &SetGraphPool, py::arg("order"), py::arg("first"), py::arg("second"),
-             py::call_guard<WithoutGil>());
-  module.def("graph_gone", &ForgetGraph, py::arg("order"), py::call_guard<WithoutGil>());
-  // Never freed, like the segment that they lie in.
-  module.def("graph_counters", []() -> py::object {
-    GraphCounterWords counters;
-    {
-      const WithoutGil unlocked;
-      counters = GraphCounters();
-    }
-    if (counters.words == nullptr) return py::none();
-    return py::memoryview::from_buffer(counters.words, {counters.count}, {sizeof(std::uint64_t)});
-  });
   module.def("session", &SessionDict);
   module.def(
       "set_site_provider",

@@ -1,14 +1,17 @@
 """The census of CUDA graphs without a GPU: a job that announces captures, the daemon and clients."""
 
+import contextlib
 import inspect
 import json
 import os
+import sys
+import threading
 import time
 
 import pytest
 import torch
 
-from cgdebug import TensorRecord, _graphs
+from cgdebug import TensorRecord, _graphs, _native
 from conftest import Job, wait_until
 
 CAPTURES = """
@@ -17,24 +20,27 @@ CAPTURES = """
     p(torch.ones(1))
     n = _native.probe_module()
     graph_label("bs=8")
-    first, word = n.graph_begin(101, "serve.py:40 in capture < serve.py:12 in main")
-    n.graph_end(first, 17, False)
-    n.graph_pool(first, 0, 3)
-    for _ in range(5):
-        n.graph_counters()[word] += 1
-    never, _ = n.graph_begin(102, "serve.py:50 in capture")
-    n.graph_end(never, None, False)
-    empty, _ = n.graph_begin(103, "serve.py:60 in capture")
-    n.graph_end(empty, 0, False)
-    broken, _ = n.graph_begin(104, "serve.py:70 in capture")
-    n.graph_end(broken, None, True)
+    first = n.graph_begin(101, "serve.py:40 in capture < serve.py:12 in main")
+    first.end(17, False)
+    first.pool(0, 3)
+    count = first.counter()
+    for _ in range(6):
+        count()
+    first.take_back()
+    never = n.graph_begin(102, "serve.py:50 in capture")
+    never.end(None, False)
+    empty = n.graph_begin(103, "serve.py:60 in capture")
+    empty.end(0, False)
+    broken = n.graph_begin(104, "serve.py:70 in capture")
+    broken.end(None, True)
     for i in range(6):
-        again, word = n.graph_begin(200 + i, "serve.py:80 in step")
-        n.graph_end(again, 3, False)
-        n.graph_counters()[word] += 1
+        again = n.graph_begin(200 + i, "serve.py:80 in step")
+        again.end(3, False)
+        again.counter()()
         if i < 5:
-            n.graph_gone(again)
-    n.graph_counters()[0] += 2
+            again.gone()
+    n.count_unlisted()
+    n.count_unlisted()
     print("captured")
     sys.stdin.readline()
 """
@@ -117,13 +123,13 @@ def test_entries_of_graphs_that_are_gone_are_used_again(daemon, job):
         p = CudaGraphTensorProbe("p", [TensorRecord()], mode="always")
         p(torch.ones(1))
         n = _native.probe_module()
-        kept, word = n.graph_begin(1, "kept")
-        n.graph_end(kept, 1, False)
+        kept = n.graph_begin(1, "kept")
+        kept.end(1, False)
         for i in range(5000):
-            order, counter = n.graph_begin(2 + i, "again")
-            n.graph_end(order, 1, False)
-            n.graph_gone(order)
-        n.graph_counters()[word] += 1
+            one = n.graph_begin(2 + i, "again")
+            one.end(1, False)
+            one.gone()
+        kept.counter()()
         print("done")
         sys.stdin.readline()
         """
@@ -146,23 +152,49 @@ def test_a_job_without_captures_has_no_graphs(cli, daemon, probe):
 
 
 class FakeNative:
-    """What the hooks call, without a capture."""
+    """What the hooks call, without a capture. Counts as the module does."""
 
     def __init__(self):
-        self.calls, self.words = [], [0] * 8
+        self.calls, self.captures, self.captured_on = [], 0, {1: 7}
 
     def capture_of(self, stream):
-        return 7
+        return self.captured_on.get(stream, 0)
 
     def graph_begin(self, capture, stack):
         self.calls.append(("begin", capture, stack))
-        return 3, 5
+        self.captures += 1
+        return KnownGraph(self, self.captures)
 
-    def graph_counters(self):
-        return self.words
+    def count_unlisted(self):
+        self.calls.append(("unlisted",))
+
+    def graph_nodes(self, **options):
+        self.calls.append(("nodes", *options.values()))
+        return 17
+
+
+class KnownGraph:
+    """What is told of one graph, by the module's own class, of which each call is noted."""
+
+    def __init__(self, native, number):
+        self._native, self._number = native, number
+        self._known = _native.load().graph_begin(number, "")
+
+    def counter(self):
+        count, replays = self._known.counter(), self._native.calls.append
+
+        def counted():
+            count()
+            replays(("replay", self._number))
+
+        return counted
 
     def __getattr__(self, name):
-        return lambda *args, **kwargs: self.calls.append((name, *args, *kwargs.values()))
+        def call(*arguments):
+            self._native.calls.append((name, self._number, *arguments))
+            return getattr(self._known, name)(*arguments)
+
+        return call
 
 
 class FakeGraph:
@@ -183,16 +215,46 @@ class FakeGraph:
     def pool(self):
         return (0, 9)
 
+    def raw_cuda_graph(self):
+        return 4711
+
+    def raw_cuda_graph_exec(self):
+        return 4712
+
 
 @pytest.fixture
-def watched(monkeypatch):
+def watch_class(monkeypatch):
+    """(native, watch): watch(graph_class) gives a subclass whose graphs are followed."""
+    _native.load()  # watches torch's own class, once
     native = FakeNative()
-    for name, value in (("_native", native), ("_counters", [0]), ("_counters_pid", 0)):
-        monkeypatch.setattr(_graphs, name, value)
+    monkeypatch.setattr(_graphs, "_native", native)
+    monkeypatch.setattr(_graphs, "_capturing", set())
     monkeypatch.setattr(_graphs, "_current_stream", lambda: 1)
-    graph_class = type("Graph", (FakeGraph,), {"_cgdebug_counter": 0, "_cgdebug_order": 0})
-    _graphs._wrap(graph_class)
-    return native, graph_class
+
+    def watch(graph_class):
+        graph_class = type("Graph", (graph_class,), {})
+        graph_class._cgdebug_graph, graph_class._cgdebug_count = None, native.count_unlisted
+        _graphs._wrap_handles(graph_class)
+        _graphs._wrap(graph_class)
+        return graph_class
+
+    return native, watch
+
+
+@pytest.fixture
+def watched(watch_class):
+    native, watch = watch_class
+    return native, watch(FakeGraph)
+
+
+def captured_graph(native, graph_class):
+    graph = graph_class()
+    native.captured_on = {1: 7}
+    graph.capture_begin()
+    graph.capture_end()
+    native.captured_on = {}
+    native.calls.clear()
+    return graph
 
 
 def test_wrapped_methods_tell_of_a_graph_from_capture_to_end(watched):
@@ -204,38 +266,161 @@ def test_wrapped_methods_tell_of_a_graph_from_capture_to_end(watched):
     graph.capture_end()
     for _ in range(3):
         graph.replay()
-    assert native.words[5] == 3
-    assert [call[0] for call in native.calls] == ["begin", "graph_nodes", "graph_end", "graph_pool"]
-    assert "test_graphs.py" in native.calls[0][2]
-    assert native.calls[3] == ("graph_pool", 3, 0, 9)
+    told = [call[0] for call in native.calls]
+    assert told == ["unlisted", "begin", "nodes", "end", "pool", "replay", "replay", "replay"]
+    assert "test_graphs.py" in native.calls[1][2]
+    assert native.calls[3:5] == [("end", 1, 17, False), ("pool", 1, 0, 9)]
     graph.reset()
-    assert native.calls[4] == ("graph_gone", 3)
+    assert native.calls[-1] == ("gone", 1)
+    graph.replay()  # torch refuses that; if it did not, nobody would wait for it
+    assert native.calls[-1] == ("unlisted",)
     graph.capture_begin()
+    graph.capture_end()
+    graph.replay()
+    assert native.calls[-1] == ("replay", 2)
     del graph
-    assert native.calls[-1] == ("graph_gone", 3)
+    assert native.calls[-1] == ("gone", 2)
 
 
-def test_a_capture_that_ends_with_an_error_is_reported_as_failed(watched):
-    native, _ = watched
+def test_a_capture_that_ends_with_an_error_is_reported_as_failed(watch_class):
+    native, watch = watch_class
 
     class Broken(FakeGraph):
-        _cgdebug_counter = _cgdebug_order = 0
-
         def capture_end(self):
             raise RuntimeError("operation failed due to a previous error during capture")
 
-    _graphs._wrap(Broken)
-    graph = Broken()
+    graph = watch(Broken)()
     graph.capture_begin()
     with pytest.raises(RuntimeError, match="previous error"):
         graph.capture_end()
-    assert native.calls[-1] == ("graph_end", 3, None, True)
+    assert native.calls[-1] == ("end", 1, None, True)
+    assert not _graphs._capturing
 
 
-def test_counting_a_replay_costs_next_to_nothing(watched):
-    _, graph_class = watched
+def test_a_replay_that_torch_refuses_is_not_counted_and_any_other_error_leaves_it_counted(
+    watch_class,
+):
+    native, watch = watch_class
+
+    class Refusing(FakeGraph):
+        def replay(self):
+            raise RuntimeError("CUDA error: invalid argument")
+
+    refusing = captured_graph(native, watch(Refusing))
+    with pytest.raises(RuntimeError, match="invalid argument"):
+        refusing.replay()
+    assert native.calls == [("replay", 1), ("take_back", 1)]
+
+    class Interrupted(FakeGraph):
+        def replay(self):  # by a signal, whose handler raises when the launch is done
+            signal_handler()
+
+    def signal_handler():
+        raise RuntimeError("stop")
+
+    interrupted = captured_graph(native, watch(Interrupted))
+    with pytest.raises(RuntimeError, match="stop"):
+        interrupted.replay()
+    assert native.calls == [("replay", 2)]
+
+
+def test_a_subclass_that_replays_in_its_own_way_counts_each_replay_once(watched):
+    native, graph_class = watched
+
+    class Twice(graph_class):
+        def replay(self):
+            super().replay()
+            super().replay()
+
+    graph = captured_graph(native, Twice)
+    graph.replay()
+    assert native.calls == [("replay", 1)] * 2
+
+
+@pytest.mark.parametrize("method", ["raw_cuda_graph", "raw_cuda_graph_exec"])
+def test_a_graph_whose_handle_was_shown_belongs_to_others_as_well(watched, method):
+    native, graph_class = watched
+    graph = captured_graph(native, graph_class)
+    assert getattr(graph, method)() in (4711, 4712)
+    assert native.calls == [("share", 1)]
+
+
+def test_a_replay_that_becomes_part_of_a_capture_is_not_counted_as_one(watched):
+    native, graph_class = watched
+    graph = captured_graph(native, graph_class)
+    outer = graph_class()
+    native.captured_on = {1: 8}
+    outer.capture_begin()
+    native.calls.clear()
+    graph.replay()
+    assert native.calls == [("share", 1)]
+    native.captured_on = {2: 8}  # another stream's capture goes on
+    graph.replay()
+    assert native.calls[1:] == [("replay", 1)]
+    native.captured_on = {1: 8}
+    outer.capture_end()
+
+
+def test_a_graph_that_cannot_be_announced_is_replayed_as_always(watched, monkeypatch):
+    native, graph_class = watched
+    monkeypatch.setattr(native, "graph_begin", lambda capture, stack: None, raising=False)
+    graph = captured_graph(native, graph_class)
+    graph.replay()
+    graph.reset()
+    assert native.calls == [("unlisted",)]
+
+
+def test_replays_of_several_threads_are_all_counted(watched, probe):
+    probe(TensorRecord())(torch.ones(1))
+    module = _native.load()
+    known = module.graph_begin(1 << 40, "")
+    count, threads = known.counter(), []
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(4):
+            threads.append(
+                threading.Thread(target=lambda: [count() for _ in range(50_000)], daemon=True)
+            )
+            threads[-1].start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert known.replays == 4 * 50_000
+    known.gone()
+
+
+def test_a_forked_child_that_drops_a_graph_does_not_drop_one_of_its_own(probe):
+    probe(TensorRecord())(torch.ones(1))
+    module = _native.load()
+    parents = module.graph_begin(1 << 41, "")
+    parents.end(1, False)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        with contextlib.suppress(Exception):
+            own = module.graph_begin(1 << 41, "")
+            own.end(1, False)
+            parents.gone()
+            code = int(own.is_gone or parents.is_gone)
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert not parents.is_gone
+    parents.gone()
+    assert parents.is_gone
+
+
+def test_counting_a_replay_costs_next_to_nothing(monkeypatch):
+    module = _native.load()
+    monkeypatch.setattr(_graphs, "_native", module)
+    graph_class = type(
+        "Graph", (FakeGraph,), {"_cgdebug_graph": None, "_cgdebug_count": module.count_unlisted}
+    )
+    _graphs._wrap(graph_class)
     graph = graph_class()
-    graph.capture_begin()
+    known = module.graph_begin(1 << 42, "")
+    graph._cgdebug_graph, graph._cgdebug_count = known, known.counter()
 
     def best(function):
         times = []
@@ -248,6 +433,8 @@ def test_counting_a_replay_costs_next_to_nothing(watched):
 
     plain = FakeGraph()
     assert best(graph.replay) - best(plain.replay) < 500  # ns; below 200 on an idle machine
+    assert known.replays == 200_000
+    known.gone()
 
 
 @pytest.mark.skipif(
@@ -270,4 +457,7 @@ def test_the_census_follows_this_torch(probe):
     assert bool(_graphs._handles) == (hooks is not None)
     for method in ("capture_begin", "capture_end", "replay", "reset"):
         wrapped = hasattr(getattr(torch.cuda.CUDAGraph, method), "__wrapped__")
-        assert wrapped == (hooks is None or method == "reset")
+        assert wrapped == (hooks is None or method in ("capture_end", "reset"))
+    for method in _graphs._HANDLES:
+        original = getattr(torch.cuda.CUDAGraph, method, None)
+        assert original is None or hasattr(original, "__wrapped__")

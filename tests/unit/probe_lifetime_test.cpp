@@ -11,6 +11,7 @@
 #include <memory>
 #include <thread>
 
+#include "libprobe/capture/counted_graph.h"
 #include "libprobe/capture/slot_life.h"
 #include "libprobe/ring/segment_view.h"
 #include "tests/support/child_process.h"
@@ -91,6 +92,131 @@ TEST(SlotLife, GraphAndProbeMayLeaveAtOnce) {
     driver.join();
     ASSERT_EQ(life.phase(), SlotPhase::kUnreferenced);
   }
+}
+
+// --- when a graph whose launches are counted is over --------------------------------------------
+
+using End = CountedGraph::End;
+
+// A captured graph with two leaves, whose runs the test plays.
+class CountedGraphEnd : public ::testing::Test {
+ protected:
+  CountedGraphEnd() {
+    for (std::uint64_t& runs : runs_) graph_.AddLeaf(&runs);
+    graph_.CaptureEnded();
+  }
+  void Run(int times) {
+    for (std::uint64_t& runs : runs_) runs += times;
+  }
+  void Launch(int times) {
+    for (int i = 0; i < times; ++i) graph_.CountLaunch();
+  }
+  End LookAfter(std::chrono::milliseconds passed) { return graph_.Look(now_ += passed); }
+  // Long enough for the stores of a leaf to arrive.
+  End Look() {
+    (void)LookAfter(std::chrono::milliseconds(0));
+    return LookAfter(CountedGraph::kStoresArrive);
+  }
+
+  std::uint64_t shown_ = 0;
+  std::uint64_t runs_[2] = {};
+  CountedGraph::Clock::time_point now_{};
+  CountedGraph graph_{this, 7, 1, &shown_};
+};
+
+TEST_F(CountedGraphEnd, IsWhenTheOwnerIsGoneAndEveryLeafHasRunAsOftenAsItWasLaunched) {
+  EXPECT_EQ(Look(), End::kPending) << "it can be launched at any time";
+  Launch(3);
+  Run(3);
+  EXPECT_EQ(Look(), End::kPending);
+  Launch(2);
+  graph_.OwnerIsGone();
+  EXPECT_EQ(Look(), End::kPending) << "two launches are under way";
+  Run(1);
+  runs_[0] += 1;
+  EXPECT_EQ(Look(), End::kPending) << "one leaf has not run yet";
+  runs_[1] += 1;
+  EXPECT_EQ(Look(), End::kOver);
+  runs_[0] = 99;  // another graph's now
+  EXPECT_EQ(Look(), End::kOver);
+  EXPECT_EQ(shown_, 5u);
+}
+
+TEST_F(CountedGraphEnd, IsNotBeforeTheLastStoresOfItsLeavesHadTimeToArrive) {
+  Launch(1);
+  Run(1);
+  graph_.OwnerIsGone();
+  const auto step = CountedGraph::kStoresArrive / 2;
+  EXPECT_EQ(LookAfter(step), End::kPending);
+  EXPECT_EQ(LookAfter(step), End::kPending);
+  EXPECT_EQ(LookAfter(step), End::kOver);
+}
+
+TEST_F(CountedGraphEnd, OfAGraphThatWasNeverLaunchedNeedsNoRun) {
+  graph_.OwnerIsGone();
+  EXPECT_EQ(Look(), End::kOver);
+}
+
+TEST_F(CountedGraphEnd, IsNeverKnownOnceALeafRanMoreOftenThanWasCounted) {
+  Launch(2);
+  Run(3);
+  graph_.OwnerIsGone();
+  EXPECT_EQ(Look(), End::kUnknown);
+  Launch(1);
+  EXPECT_EQ(Look(), End::kUnknown) << "the count happens to fit, and launches are still left out";
+}
+
+TEST_F(CountedGraphEnd, IsNeverKnownIfAnUncountedLaunchFinishesBeforeTheStoresHadTimeToArrive) {
+  Launch(1);
+  Run(1);
+  graph_.OwnerIsGone();
+  EXPECT_EQ(LookAfter(CountedGraph::kStoresArrive / 2), End::kPending);
+  Run(1);
+  EXPECT_EQ(Look(), End::kUnknown);
+}
+
+TEST_F(CountedGraphEnd, IsNeverKnownOfAGraphThatOthersMayLaunch) {
+  Launch(1);
+  Run(1);
+  graph_.Escape();
+  graph_.OwnerIsGone();
+  EXPECT_EQ(Look(), End::kUnknown);
+}
+
+TEST_F(CountedGraphEnd, IsNeverKnownOfAnOwnerThatComesBack) {
+  graph_.OwnerIsGone();
+  Launch(1);
+  Run(1);
+  EXPECT_EQ(Look(), End::kUnknown);
+}
+
+TEST_F(CountedGraphEnd, ComesAfterALaunchThatFailed) {
+  Launch(2);
+  graph_.TakeBackLaunch();
+  Run(1);
+  graph_.OwnerIsGone();
+  EXPECT_EQ(Look(), End::kOver);
+  EXPECT_EQ(shown_, 1u);
+}
+
+TEST_F(CountedGraphEnd, ComesAfterLaunchesOfSeveralThreads) {
+  constexpr int kEach = 10'000;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) threads.emplace_back([&] { Launch(kEach); });
+  for (std::thread& thread : threads) thread.join();
+  Run(4 * kEach);
+  graph_.OwnerIsGone();
+  EXPECT_EQ(Look(), End::kOver);
+  EXPECT_EQ(shown_, 4u * kEach);
+}
+
+TEST(CountedGraphOwner, ThatGoesBeforeTheCaptureEndsLeavesAGraphThatOthersMayLaunch) {
+  std::uint64_t runs = 0;
+  CountedGraph graph(nullptr, 7, 1, nullptr);
+  graph.AddLeaf(&runs);
+  graph.OwnerIsGone();
+  graph.CaptureEnded();
+  EXPECT_EQ(graph.Look({}), End::kUnknown);
 }
 
 // --- slots --------------------------------------------------------------------------------------
@@ -371,6 +497,22 @@ TEST(ProbeForks, AChildThatDestroysAnInheritedProbeLeavesPreparedAndExpectedMemo
   probe->Observe(Cpu({5, 6}));
   EXPECT_THAT(Values(probe->Records().at(0)), ElementsAre(5, 6));
   EXPECT_EQ(CurrentSession()->shm_bytes, before.shm_bytes);
+}
+
+TEST(ProbeForks, AChildThatDropsAnInheritedGraphDropsNoneOfItsOwn) {
+  const auto parents = BeginGraph(11, "parent");
+  ASSERT_NE(parents, nullptr);
+  EndGraph(*parents, 3, false);
+  EXPECT_EQ(InChild([&] {
+              const auto own = BeginGraph(11, "child");
+              if (own == nullptr) return 1;
+              ForgetGraph(parents);
+              EndGraph(*parents, 1, true);
+              return own->owner_is_gone() || parents->owner_is_gone() ? 2 : 0;
+            }),
+            0);
+  ForgetGraph(parents);
+  EXPECT_TRUE(parents->owner_is_gone());
 }
 
 TEST(ProbeForks, AForkDuringOtherThreadsCallsIsSafe) {

@@ -281,32 +281,40 @@ struct DeviceAllocator {
 // Once, before the first probe.
 void SetFallbackAllocator(const DeviceAllocator& allocator);
 
-// The census of CUDA graphs, for bindings that see captures from outside: `cgdebug-cli graphs`
-// shows it. Graphs that nobody announces are in it from their first probe on. None of these throws:
-// a census that fails is left out and does not disturb the job. Thread: any.
+// CUDA graphs, for bindings that see captures and launches from outside. `cgdebug-cli graphs` shows
+// them. Graphs that nobody announces are in that census from their first probe on. None of these
+// throws: a census that fails is left out and does not disturb the job. Thread: any.
 
 // The number of the capture that `stream` (a cudaStream_t) takes part in; 0 = none.
 std::uint64_t CaptureIdOf(void* stream) noexcept;
-struct KnownGraph {
-  std::uint64_t order = 0;  // the n-th capture of this process; 0 = there is no census
-  // The 64-bit word of GraphCounters() to which the caller adds one before each replay.
-  std::size_t counter = 0;
-};
-// `stack`: the lines that capture it, the innermost first.
-KnownGraph BeginGraph(std::uint64_t capture_id, const std::string& stack) noexcept;
+// A graph with an owner, that is, something that every launch of it goes through. The owner tells
+// of each launch and of its own end; so no user object of CUDA is needed to know when the memory of
+// the graph's probes may be freed, and launching costs less. An owner that leaves a launch out
+// makes a replay write into memory that is used for something else, unless it says ShareGraph().
+class CountedGraph;
+// Called when a capture has begun, before any probe in it. `stack`: the lines that capture it, the
+// innermost first. nullptr: it could not be noted, and nothing needs to be told of the graph.
+std::shared_ptr<CountedGraph> BeginGraph(std::uint64_t capture_id,
+                                         const std::string& stack) noexcept;
 // Nodes of a graph: of the one that `stream` captures, or of a cudaGraph_t; nullopt if unknown.
 std::optional<std::uint64_t> CountNodesOfCapture(void* stream) noexcept;
 std::optional<std::uint64_t> CountNodes(void* graph) noexcept;
 // `failed`: the capture ended with an error, and there is no graph.
-void EndGraph(std::uint64_t order, std::optional<std::uint64_t> nodes, bool failed) noexcept;
-void SetGraphPool(std::uint64_t order, std::uint64_t first, std::uint64_t second) noexcept;
-// The graph and what was made from it are gone.
-void ForgetGraph(std::uint64_t order) noexcept;
-struct GraphCounterWords {
-  std::uint64_t* words = nullptr;  // null: there is no census
-  std::size_t count = 0;
-};
-GraphCounterWords GraphCounters() noexcept;
+void EndGraph(CountedGraph& graph, std::optional<std::uint64_t> nodes, bool failed) noexcept;
+void SetGraphPool(CountedGraph& graph, std::uint64_t first, std::uint64_t second) noexcept;
+// Called before each launch, by threads that need not agree. nullptr: of a graph that was not
+// announced.
+void CountReplay(CountedGraph* graph) noexcept;
+// The launch that was counted last did not take place.
+void TakeBackReplay(CountedGraph* graph) noexcept;
+std::uint64_t CountedReplays(const CountedGraph& graph) noexcept;
+// From now on others may launch the graph as well: what its probes use is kept until the process
+// ends.
+void ShareGraph(CountedGraph& graph) noexcept;
+// The owner launches the graph no more, and has no exec of it any longer. Launches may still be
+// under way.
+void ForgetGraph(const std::shared_ptr<CountedGraph>& graph) noexcept;
+bool IsForgotten(const CountedGraph& graph) noexcept;
 
 struct SessionInfo {
   std::string name;  // of the control file in /dev/shm
