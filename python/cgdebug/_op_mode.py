@@ -119,7 +119,7 @@ class Recorder:
 
     def _before(self, plan: written.Plan, args, kwargs) -> _Call:
         call = _Call(plan, written.arguments_of(plan, args, kwargs))
-        if plan.kind is Kind.EMPTY:
+        if plan.kind in (Kind.EMPTY, Kind.UNKNOWN):
             return call
         call.place = names.current_place(self.names)
         for argument in call.arguments:
@@ -167,9 +167,10 @@ class Recorder:
     def _after(self, call: _Call, result) -> None:
         plan = call.plan
         outputs = written.returned_by(result)
-        if plan.kind is Kind.EMPTY:
+        if plan.kind in (Kind.EMPTY, Kind.UNKNOWN):
             for _, tensor in outputs:
-                self._rows[written.storage_of(tensor)] = _EMPTY
+                content = _EMPTY if plan.kind is Kind.EMPTY else UNKNOWN
+                self._rows[written.storage_of(tensor)] = content
             return
         changed = [
             (argument.name, place, tensor, argument)
@@ -205,8 +206,10 @@ class Recorder:
         for argument, place, tensor, source in (*changed, *made):
             name = stem
             if not is_one:
-                prefix = f"{argument}." if argument and (len(lists) > 1 or made) else ""
-                name = f"{stem}.{prefix}{place}"
+                parts = [argument] if argument and (len(lists) > 1 or made) else []
+                if source is None or source.is_list or not parts:
+                    parts.append(str(place))
+                name = ".".join([stem, *parts])
             count = len(source.tensors) if source else len(outputs)
             self._add(name, plan.name, tensor, call.inputs_of(place, count), call.place)
 

@@ -147,6 +147,25 @@ def test_views_and_memory_that_nobody_has_written_are_no_rows(debug_mode):
     assert log[1].inputs == (1,) and log[2].inputs == ()
 
 
+def test_ops_that_change_only_the_shape_are_no_rows(debug_mode):
+    x = torch.ones(3, 4)
+    with (dm := debug_mode()):
+        x.t_().unsqueeze_(0)
+        x.exp()
+    assert [row.name for row in dm.log()] == ["in/exp_0.self", "fwd/exp_0"]
+
+
+def test_backward_of_a_checkpointed_layer_has_its_module(debug_mode):
+    from torch.utils.checkpoint import checkpoint
+
+    model, x = make(), torch.randn(2, 5, SIZE, requires_grad=True)
+    with (dm := debug_mode(model)):
+        checkpoint(model.layers[0], x, use_reentrant=False).sum().backward()
+    names = [row.name for row in dm.log()]
+    assert "bwd/layers.0.attn.wq/addmm_0" in names  # the forward pass again
+    assert "bwd/layers.0.attn.wq/mm_0" in names, names
+
+
 def test_lists_are_linked_one_by_one(debug_mode):
     a, b = [torch.ones(2), torch.ones(3)], [torch.full((2,), 2.0), torch.full((3,), 3.0)]
     with (dm := debug_mode()):

@@ -35,6 +35,7 @@ class _Thread(threading.local):
         self.modules: list[tuple[int, str]] = []  # that are being called: id and path
         self.optimizers = 0  # whose step() is running
         self.last_backward = Place("bwd", "", "")
+        self.last_node = -1  # of autograd, that this thread made
 
 
 _thread = _Thread()
@@ -134,6 +135,7 @@ class ModuleHooks:
             _thread.modules = []
             _thread.optimizers = 0
         _hooks.add(self)
+        _thread.last_node = torch.autograd._get_sequence_nr() - 1
 
     def remove(self) -> None:
         _hooks.discard(self)
@@ -181,8 +183,9 @@ def current_place(names: ModuleNames) -> Place:
 
 def _remember_node(number: int, module: str, site: str) -> None:
     # The op that makes a node comes first of those that see its number as the last one.
-    if number in _nodes:
+    if number == _thread.last_node:
         return
+    _thread.last_node = number
     if len(_nodes) >= _MAX_NODES:
         for old in list(itertools.islice(_nodes, _MAX_NODES // 2)):
             _nodes.pop(old, None)
@@ -203,6 +206,8 @@ def _backward_place(names: ModuleNames, module: str) -> Place:
         known = _nodes.get(node._sequence_nr(), ("", ""))
     except AttributeError:
         known = ("", "")
+    if module:  # checkpointing runs the forward pass again
+        _remember_node(torch.autograd._get_sequence_nr() - 1, module, known[1])
     place = Place("bwd", module or known[0], known[1])
     _thread.last_backward = place
     return place

@@ -56,6 +56,7 @@ class Kind(enum.Enum):
     C10D = 3  # the result is there when somebody has waited for it
     FUNCTIONAL = 4  # likewise: when wait_tensor is called
     WAIT = 5
+    UNKNOWN = 6  # what is in its memory then is not known
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +86,7 @@ def plan_of(op) -> Plan:
         return Plan(f"higher_order.{name}", name, Kind.PLAIN)
     namespace, _, base = schema.name.partition("::")
     name = f"{namespace}.{base}.{schema.overload_name or 'default'}"
-    kind = _kind_of(namespace, base)
+    kind = _kind_of(namespace, base, getattr(op, "tags", ()))
     results = _C10D_RESULTS.get(base, ()) if kind is Kind.C10D else ()
     mutated, read = [], []
     # Of its arguments, such an op reads the shape and the dtype.
@@ -108,8 +109,11 @@ def plan_of(op) -> Plan:
     )
 
 
-def _kind_of(namespace: str, base: str) -> Kind:
-    if namespace in _NO_ROW:
+def _kind_of(namespace: str, base: str, tags: typing.Collection) -> Kind:
+    if base == "resize_":
+        return Kind.UNKNOWN
+    # Such as transpose_: another view of the same memory.
+    if namespace in _NO_ROW or base == "record_stream" or torch.Tag.inplace_view in tags:
         return Kind.IGNORED
     if namespace == "aten" and base.lstrip("_").startswith(("empty", "new_empty")):
         return Kind.EMPTY
