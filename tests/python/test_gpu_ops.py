@@ -359,6 +359,31 @@ def test_watch_of_level_op_logs_captures_alone(daemon):
     torch.cuda.synchronize()
 
 
+def test_the_variable_logs_the_captures_of_a_job_that_does_not_know_of_it(daemon, job, cli):
+    job_ = job(
+        """
+        model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()).cuda().eval()
+        x = torch.ones(2, 8, device="cuda")
+        with torch.no_grad():
+            model(x)
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                y = model(x)
+        graph.replay()
+        torch.cuda.synchronize()
+        print("ready")
+        sys.stdin.readline()
+        """,
+        CGDEBUG_WATCH="op:*",
+    )
+    assert job_.line() == "ready"
+    done = cli("ops", str(job_.pid))
+    assert done.returncode == 0, done.stderr
+    assert "fwd/0/addmm_0" in done.stdout and "fwd/1/gelu_0" in done.stdout, done.stdout
+    job_.go_on()
+
+
 def test_two_models_in_one_capture_have_names_of_their_own(debug_mode):
     first, second, x = make().eval(), make().eval(), inputs()
     dm = debug_mode(first)

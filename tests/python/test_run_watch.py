@@ -220,7 +220,7 @@ def test_globs_that_choose_nothing_are_said_once_and_the_job_goes_on(run):
 @pytest.mark.parametrize(
     "watch, text",
     [
-        ("op:layers.*", "'op:' is not a level yet; the only one is 'module:'"),
+        ("graph:layers.*", "'graph:' is not a level yet; there are 'module:'"),
         ("re:(", "--watch: "),
         ("a,,b", "--watch: "),
     ],

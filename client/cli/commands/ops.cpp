@@ -14,6 +14,7 @@
 #include "client/cli/command.h"
 #include "client/cli/sources.h"
 #include "client/cli/views/tensor_json.h"
+#include "client/source/merged_source.h"
 #include "daemon/core/numerics/format.h"
 #include "daemon/core/numerics/stats_difference.h"
 
@@ -73,6 +74,11 @@ int OpenLog(Context& context, const std::string& text, const std::string& graph,
   std::unique_ptr<source::Source> source;
   if (const int failed = OpenSource(context, where->source, &source); failed != kExitOk) {
     return failed;
+  }
+  if (!context.options.ranks.empty()) {
+    source = source::Only(std::move(source), [&](const source::Slot& slot) {
+      return context.ranks.Contains(slot.rank);
+    });
   }
   Result<OpLog> read = analysis::ReadOpLog(*source, where->choice, others);
   if (!read.ok()) return context.Fail(kExitNoMatch, read.error().message);

@@ -13,18 +13,21 @@
 namespace cgdebug::cli {
 namespace {
 
-constexpr std::string_view kLevel = "module:";
-constexpr std::string_view kNotYet[] = {"graph:", "op:", "kernel:"};
+constexpr std::string_view kLevels[] = {"module:", "op:", "kernel:"};
+constexpr std::string_view kNotYet = "graph:";
 
 Result<void> CheckGlobs(std::string_view globs) {
-  for (const std::string_view level : kNotYet) {
-    if (!globs.starts_with(level)) continue;
+  if (globs.starts_with(kNotYet)) {
     return Error{
-        fmt::format("--watch: '{}' is not a level yet; the only one is 'module:', which "
-                    "is what '--watch {}' means",
-                    level, globs.substr(level.size()))};
+        fmt::format("--watch: '{}' is not a level yet; there are 'module:', which is what "
+                    "'--watch {}' means, 'op:' and 'kernel:'",
+                    kNotYet, globs.substr(kNotYet.size()))};
   }
-  if (globs.starts_with(kLevel)) globs.remove_prefix(kLevel.size());
+  for (const std::string_view level : kLevels) {
+    if (!globs.starts_with(level)) continue;
+    globs.remove_prefix(level.size());
+    break;
+  }
   const Result<Selector> selector = Selector::ParseList(globs);
   if (!selector.ok()) return Error{"--watch: " + selector.error().message};
   if (selector->selects_everything()) {
