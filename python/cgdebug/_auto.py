@@ -7,14 +7,14 @@ several, such as the two of a GAN. Each is watched when it is first called.
 from __future__ import annotations
 
 import functools
-import importlib.abc
-import importlib.machinery
 import os
 import sys
 import threading
 import typing
 import warnings
 import weakref
+
+from ._after_import import call_after_import
 
 VARIABLE = "CGDEBUG_WATCH"
 
@@ -30,40 +30,10 @@ def start() -> None:
     if _started or not os.environ.get(VARIABLE):
         return
     _started = True
-    # If torch is in sys.modules, its import has ended: cgdebug is never imported in the middle of
-    # it.
-    if "torch.nn" in sys.modules:
-        _install()
-    else:
-        sys.meta_path.insert(0, _AfterTorch())
+    call_after_import("torch", _install)
 
 
-class _AfterTorch(importlib.abc.MetaPathFinder):
-    """Calls _install() when the import of torch has ended."""
-
-    def find_spec(self, fullname, path=None, target=None):
-        if fullname != "torch":
-            return None
-        spec = next(filter(None, (self._ask(one, path, target) for one in sys.meta_path)), None)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def exec_module(module):
-                execute(module)
-                if self in sys.meta_path:
-                    sys.meta_path.remove(self)
-                    _install()
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-    def _ask(self, finder, path, target) -> importlib.machinery.ModuleSpec | None:
-        return None if finder is self else finder.find_spec("torch", path, target)
-
-
-def _install() -> None:
-    import torch
-
+def _install(torch) -> None:
     global _known
     _known = weakref.WeakSet()
     torch.nn.modules.module.register_module_forward_pre_hook(_before_call)
@@ -73,7 +43,7 @@ def _install() -> None:
 
     @functools.wraps(compile_module)
     def compile_watched(self, *args, **kwargs):
-        _look_at(self)  # its later calls do not come here
+        look_at(self)  # its later calls do not come here
         return compile_module(self, *args, **kwargs)
 
     torch.nn.Module.compile = compile_watched
@@ -86,15 +56,17 @@ def _before_call(module, args) -> None:
     if torch.compiler.is_compiling():
         return
     if module not in typing.cast(weakref.WeakSet, _known):
-        _look_at(module)
+        look_at(module)
 
 
-def _look_at(module) -> None:
+def look_at(module) -> None:
+    """Watches `module` as the variable asks, unless it is part of a model that is watched. A
+    failure is printed, because the job goes on. Requires: start() was called, torch is imported."""
     if not _is_inside_watched(module):
         with _lock:
             try:
                 _watch(module)
-            except Exception as error:  # the job goes on
+            except Exception as error:
                 text = str(error).removeprefix("watch: ")
                 print(
                     f"cgdebug: {type(module).__name__} is not watched, as {VARIABLE} asks: {text}",

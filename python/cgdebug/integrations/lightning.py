@@ -1,0 +1,43 @@
+"""Lightning: its entry points call these functions for every Trainer."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import typing
+
+from .. import _auto
+
+__all__ = ["callbacks", "pytorch_lightning_callbacks"]
+
+
+def callbacks() -> list[typing.Any]:
+    """The callback for a Trainer of `lightning.pytorch`; none without CGDEBUG_WATCH."""
+    return _callbacks("lightning.pytorch")
+
+
+def pytorch_lightning_callbacks() -> list[typing.Any]:
+    """The callback for a Trainer of `pytorch_lightning`; none without CGDEBUG_WATCH."""
+    return _callbacks("pytorch_lightning")
+
+
+def _callbacks(package: str) -> list[typing.Any]:
+    if not os.environ.get(_auto.VARIABLE):
+        return []
+    base: typing.Any = importlib.import_module(package).Callback
+    from ..probe import step
+
+    class CgdebugCallback(base):
+        """Watches the LightningModule, and names the step of each snapshot by the global step."""
+
+        def setup(self, trainer, pl_module, stage):
+            _auto.start()
+            _auto.look_at(pl_module)
+
+        def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+            step(trainer.global_step)
+
+        def on_train_end(self, trainer, pl_module):
+            step(None)
+
+    return [CgdebugCallback()]

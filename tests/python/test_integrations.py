@@ -1,0 +1,237 @@
+"""cgdebug.integrations: jobs of frameworks that do not know of cgdebug.
+
+Lightning and transformers are the real ones. vLLM and SGLang need a GPU to start: for them the
+tests have stand-ins (stand_ins/).
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import cgdebug
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def own_run(monkeypatch):
+    monkeypatch.delenv("CGDEBUG_RUN_ID")
+
+
+@pytest.fixture
+def run(daemon, tmp_path):
+    """run(code, **environment) runs it in a process that finds the entry points of the package."""
+
+    def start(*code, **environment):
+        if sys.version_info < (3, 11):
+            pytest.skip("needs tomllib")
+        import tomllib
+
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        info = tmp_path / "entry" / "cgdebug-0.dist-info"
+        info.mkdir(parents=True, exist_ok=True)
+        info.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: cgdebug\nVersion: 0\n")
+        info.joinpath("entry_points.txt").write_text(
+            "".join(
+                f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items())
+                for group, points in project["entry-points"].items()
+            )
+        )
+        (tmp_path / "job.py").write_text("".join(map(textwrap.dedent, code)))
+        path = [
+            str(info.parent),
+            str(ROOT / "tests/python/stand_ins"),
+            *filter(None, [os.environ.get("PYTHONPATH")]),
+        ]
+        done = subprocess.run(
+            [sys.executable, "job.py"],
+            cwd=tmp_path,
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(path),
+                "CGDEBUG": "1",
+                "CGDEBUG_DAEMON": "/bin/true",
+                "CGDEBUG_RUN_ID": tmp_path.name,
+                **environment,
+            },
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    return start
+
+
+def probes_of(cli, run_id):
+    told = json.loads(cli("--json", "probes", "-s", run_id).stdout)
+    return {one["name"] for one in told["probes"]}
+
+
+def steps_of(run_id, probe):
+    """Of all its snapshots, oldest first."""
+    with cgdebug.connect(socket=os.environ.get("CGDEBUG_SOCKET")) as client:
+        shown = client.tail(probe, last=50, session=run_id)
+        return [one.step for one in shown if isinstance(one, cgdebug.TensorSnapshot)]
+
+
+LIGHTNING = """
+    import torch
+    import {package} as L
+    from torch import nn
+
+    class Module(L.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+        def training_step(self, batch, batch_idx):
+            return self.net(batch).square().mean()
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    data = torch.utils.data.DataLoader(torch.ones(6, 4), batch_size=2)
+    trainer = L.Trainer(
+        accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False,
+    )
+    trainer.fit(Module(), data)
+    import sys
+    print("cgdebug.probe" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"])
+def test_lightning_by_entry_point_alone(run, cli, tmp_path, package):
+    done = run(LIGHTNING.format(package=package), CGDEBUG_WATCH="*")
+    assert done.stdout.endswith("True\n"), done.stderr
+    names = {f"fwd/net.{i}" for i in range(3)} | {"fwd/net"}
+    assert names <= probes_of(cli, tmp_path.name)
+    assert steps_of(tmp_path.name, "fwd/net") == [0, 1, 2]
+
+
+def test_lightning_without_the_variable_is_left_alone(run):
+    assert run(LIGHTNING.format(package="lightning.pytorch")).stdout.endswith("False\n")
+
+
+def test_the_trainer_of_transformers_by_callback(run, cli, tmp_path):
+    run(
+        """
+        import torch, transformers
+        from cgdebug.integrations.transformers import CgdebugCallback
+
+        config = transformers.LlamaConfig(
+            hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+            vocab_size=64, max_position_embeddings=16,
+        )
+        data = [{"input_ids": torch.arange(8), "labels": torch.arange(8)} for _ in range(8)]
+        trainer = transformers.Trainer(
+            transformers.LlamaForCausalLM(config),
+            transformers.TrainingArguments(
+                "out", max_steps=4, per_device_train_batch_size=2, use_cpu=True, report_to=[],
+                save_strategy="no", disable_tqdm=True,
+            ),
+            train_dataset=data,
+            callbacks=[CgdebugCallback()],
+        )
+        trainer.train()
+        """,
+        CGDEBUG_WATCH="*self_attn*,lm_head",
+    )
+    names = probes_of(cli, tmp_path.name)
+    assert "fwd/model.layers.1.self_attn.q_proj" in names and "fwd/lm_head" in names
+    assert not any(".mlp" in name for name in names)
+    assert steps_of(tmp_path.name, "fwd/lm_head") == [0, 1, 2, 3]
+
+
+VLLM = """
+    import os
+    from importlib.metadata import entry_points
+    for point in entry_points(group="vllm.general_plugins"):
+        point.load()()
+    import torch
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+    runner = GPUModelRunner()
+    runner.load_model(model=torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()))
+    runner._dummy_run(torch.ones(2, 4))
+    for n in range(3):
+        runner.execute_model(torch.ones(2, 4))
+    print(os.environ.get("VLLM_DISABLE_COMPILE_CACHE"))
+"""
+
+
+def test_vllm_s_runner_watches_its_model_and_names_the_forward_pass(run, cli, tmp_path):
+    assert run(VLLM, CGDEBUG_WATCH="0").stdout == "1\n"
+    assert probes_of(cli, tmp_path.name) == {"fwd/0"}
+    assert steps_of(tmp_path.name, "fwd/0") == [None, 0, 1, 2]
+
+
+def test_vllm_without_the_variable_is_left_alone(run):
+    assert run(VLLM).stdout == "None\n"
+
+
+@pytest.mark.gpu
+def test_vllm_s_graphs_are_labelled_by_their_batch(run, cli, tmp_path):
+    run(
+        """
+        from importlib.metadata import entry_points
+        for point in entry_points(group="vllm.general_plugins"):
+            point.load()()
+        import torch
+        from vllm.compilation import cuda_graph
+        from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+        runner = GPUModelRunner()
+        runner.load_model(model=torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()).cuda())
+        runner._dummy_run(torch.ones(2, 4, device="cuda"))
+        torch.cuda.synchronize()
+        runner.model = cuda_graph.CUDAGraphWrapper(runner.model)
+        inputs = {size: torch.ones(size, 4, device="cuda") for size in (8, 4)}
+        for rounds in range(3):
+            for size, x in inputs.items():
+                descriptor = cuda_graph.BatchDescriptor(size, 2)
+                cuda_graph.context = cuda_graph.ForwardContext(descriptor)
+                run = runner.execute_model if rounds else runner._dummy_run
+                with torch.inference_mode():
+                    run(x)
+        torch.cuda.synchronize()
+        """,
+        CGDEBUG_WATCH="0",
+    )
+    slots = json.loads(cli("--json", "probes", "-s", tmp_path.name, "-v").stdout)["probes"]
+    captured = {one["graph"]: one["replays"] for one in slots if one["graph"] != "eager"}
+    assert captured == {"tokens=8,reqs=2": 2, "tokens=4,reqs=2": 2}
+    assert set(steps_of(tmp_path.name, "fwd/0")) == {None, 0, 1, 2, 3}
+
+
+SGLANG = """
+    from importlib.metadata import entry_points
+    for point in entry_points(group="sglang.srt.plugins"):
+        point.load()()
+    from sglang.srt.plugins.hook_registry import HookRegistry
+    HookRegistry.apply_hooks()
+    import torch
+    from sglang.srt.model_executor.model_runner import ModelRunner
+    from sglang.srt.model_executor.runner.decode_cuda_graph_runner import DecodeCudaGraphRunner
+    runner = ModelRunner(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()))
+    runner.load_model()
+    assert DecodeCudaGraphRunner().capture_one_shape(2, lambda size: size) == 2
+    runner.model(torch.ones(2, 4))
+    for n in range(3):
+        runner.forward(torch.ones(2, 4))
+    print(len(HookRegistry.hooks))
+"""
+
+
+def test_sglang_s_runner_watches_its_model_and_names_the_forward_pass(run, cli, tmp_path):
+    assert run(SGLANG, CGDEBUG_WATCH="0").stdout == "4\n"
+    assert probes_of(cli, tmp_path.name) == {"fwd/0"}
+    assert steps_of(tmp_path.name, "fwd/0") == [None, 1, 2, 3]
+
+
+def test_sglang_without_the_variable_is_left_alone(run):
+    assert run(SGLANG).stdout == "0\n"
