@@ -37,7 +37,7 @@ struct Element {
   }
   static bool IsNan(Raw raw) { return !kHasInfinity || (raw & kMantissa) != 0; }
 
-  // The bits of the float64 with this value; of NaN and Inf as well. A NaN becomes quiet, as if the
+  // The bits of the float64 with this value, also for NaN and Inf. A NaN becomes quiet, as if the
   // CPU had converted it.
   static std::uint64_t Widen(Raw raw) {
     constexpr int kBias = (1 << (kExponentBits - 1)) - 1;

@@ -1,4 +1,4 @@
-// host_stats.h: what the kernels of the direct lane compute, of a tensor on the CPU.
+// host_stats.h: the statistics that the direct lane's kernels compute, for a tensor on the CPU.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace cgdebug {
 
-// Requires: `data` holds `count` elements of a dtype that there is.
+// Requires: `data` holds `count` elements of a known dtype.
 layout::DeviceStats ComputeHostStats(const void* data, layout::Dtype dtype, std::uint64_t count);
 
 }  // namespace cgdebug

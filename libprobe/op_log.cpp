@@ -18,7 +18,7 @@ namespace {
 
 using capture::ProbeSlot;
 
-// A replay of a large log is some hundred KiB, so a ring holds fewer of them than one of a probe.
+// A replay of a large log takes some hundred KiB, so its ring holds fewer replays than a probe's.
 constexpr std::uint32_t kCapacity = 16;
 
 // Tensors that wait for their batch cannot be given back to the allocator.
@@ -160,7 +160,7 @@ std::size_t OpLog::AddInGraph(ring::OpLogRow row, const TensorRef& tensor, void*
 
 OpLog::Page& OpLog::OpenPage(ProbeTable& table, std::uint64_t graph_id, const TensorRef& tensor,
                              void* stream) {
-  // An earlier capture, which failed or whose log was not ended.
+  // Left by an earlier capture, which failed or whose log was not ended.
   if (!pages_.empty() && pages_.front().graph_id != graph_id) DropPages(table);
   const auto open = std::find_if(pages_.begin(), pages_.end(), [&](const Page& page) {
     return page.stream == stream && page.device == tensor.device_index;

@@ -19,8 +19,8 @@ namespace cgdebug {
 
 class ProbeTable;
 
-// What a row is called. A name obeys the rules for names of probes; rows with one name are one
-// probe to everybody else.
+// What a row is called. A name obeys the rules for names of probes; readers see the rows of one
+// name as one probe.
 struct OpLogText {
   std::string name;
   std::string site;
@@ -43,7 +43,7 @@ class OpLog {
   // looked at, this one included.
   // Fails: also if the tensor is on a GPU and `stream` is not capturing.
   std::size_t Add(const OpLogText& text, const TensorRef& tensor, void* stream);
-  // Computes what was added and not computed yet, each in the order of its stream.
+  // Computes the rows that are not computed yet, each in the order of its stream.
   void Flush();
   // The log of this capture, or of this eager run, is complete: what is added later belongs to
   // another one. Eager runs with the same rows are replays of one log. Must be called before the
@@ -80,7 +80,7 @@ class OpLog {
   std::shared_ptr<ProbeState> state_;
   std::vector<Page> pages_;      // those that are not complete
   OpLogPages::NameCounts seen_;  // since End()
-  // Those of the CPU, since End().
+  // The rows on the CPU, since End().
   std::vector<ring::OpLogRow> rows_;
   std::vector<layout::DeviceStats> stats_;
 };

@@ -10,7 +10,7 @@ namespace {
 
 using capture::ProbeSlot;
 
-// A page as if it were a tensor.
+// A page, described as a tensor of bytes.
 TensorRef PageOf(std::size_t rows, DeviceType type, int device, const void* data) {
   TensorRef page;
   page.data = data;

@@ -22,8 +22,8 @@ class OpLogPages {
       : probes_(probes), store_(store), maker_(maker) {}
 
   using NameCounts = std::unordered_map<std::string, std::uint32_t>;
-  // Fills in what the process alone knows of rows: the ids that go with their names, and how often
-  // their log used each name before, as *seen counts it.
+  // Fills in the ids that belong to the names of the rows, and how often their log used each
+  // name before, which *seen counts.
   void Name(std::vector<ring::OpLogRow>* rows, NameCounts* seen);
 
   // All of these fail with ProbeError.

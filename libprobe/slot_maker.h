@@ -35,13 +35,13 @@ class SlotMaker {
     std::string site;
     std::uint64_t orders = 1;  // that the slot takes
   };
-  // Fills that in, and the expected tensor; the slot can be published then.
+  // Fills in the facts of the call and the expected tensor; then the slot can be published.
   void Complete(ProbeState& probe, capture::ProbeSlot& slot, const TensorRef& tensor,
                 const Call& call);
 
-  // Makes of `slot`, which may have buffers and nothing else, one for a page of an op log that can
-  // be published. `page`: its rows as a tensor of bytes; `table`: as ring::EncodeOpLog() made it.
-  // In the direct lane the slot can be mapped for the page's device.
+  // Turns `slot`, which may have buffers and nothing else, into the slot of a page of an op log,
+  // ready to be published. `page`: its rows as a tensor of bytes; `table`: as ring::EncodeOpLog()
+  // made it. In the direct lane the slot can be mapped for the page's device.
   void CompleteOpLog(ProbeState& log, capture::ProbeSlot& slot, const TensorRef& page,
                      std::span<const std::byte> table, layout::Lane lane, std::uint64_t graph_id);
 

@@ -41,7 +41,7 @@ class RowAligner {
   }
 
  private:
-  // Two inputs are the same by their names alone.
+  // Inputs are paired by their names alone.
   static std::string KeyOfOp(const OpRow& row) {
     return row.op == "input" ? row.name : std::string(BaseOf(row.op));
   }
@@ -59,7 +59,7 @@ class RowAligner {
     of_b_[b] = a;
   }
 
-  // The longest common subsequence of what is left.
+  // Pairs what is left along its longest common subsequence.
   void AlignByOrder(const KeyOf& key_of) {
     Places left_a = Left(of_a_), left_b = Left(of_b_);
     std::map<std::string, std::uint32_t> numbers;

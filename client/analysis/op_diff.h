@@ -34,8 +34,8 @@ struct OpDiff {
   std::size_t only_b = 0;
   std::size_t different = 0;
   std::size_t unknown = 0;
-  // Places in `pairs`. The first one that differs, and the first one that differs though all that
-  // its op read is the same.
+  // Places in `pairs`: the first pair that differs, and the first that differs although its op
+  // read the same in A and B.
   std::optional<std::size_t> first_different = {};
   std::optional<std::size_t> first_fault = {};
   // Sentences about what was not compared, and why.
@@ -48,7 +48,7 @@ struct OpDiff {
   }
 };
 
-// Holds A against B.
+// Compares A with B, the reference.
 OpDiff DiffOpLogs(const OpLog& a, const OpLog& b);
 
 const char* NameOf(OpDiff::Verdict verdict);  // "same", "different", "inconclusive"

@@ -38,9 +38,9 @@ std::optional<std::uint32_t> ParseNumber(std::string_view word) {
   return number;
 }
 
-// Every op log of the source, in the order in which they were begun. A capture has one. The numbers
-// of an eager log ascend in the order of registration, so a number that does not begins another
-// log: that is all that tells one eager log from the next.
+// Every op log of the source, oldest first. A capture has one. Within an eager log the row
+// numbers ascend in the order of registration; a number that does not ascend begins the next log.
+// Nothing else tells eager logs apart.
 std::vector<Entries> LogsOf(const Source& source) {
   std::map<std::tuple<std::string, int, std::uint64_t>,
            std::vector<std::pair<std::uint64_t, Entry>>>
@@ -61,7 +61,7 @@ std::vector<Entries> LogsOf(const Source& source) {
     for (auto& [order, entry] : entries) {
       const bool begins = is_captured ? last == UINT32_MAX : entry.text.number <= last;
       if (begins) logs.push_back({order, {}});
-      if (!begins && entry.text.number == last) continue;  // nobody may have two rows of a number
+      if (!begins && entry.text.number == last) continue;  // a log has each number once
       last = entry.text.number;
       logs.back().second.push_back(std::move(entry));
     }
@@ -147,7 +147,7 @@ Result<OpLog> Read(Source& source, const Entries& entries, std::uint64_t replay)
     }
     log.rows.push_back(std::move(row));
   }
-  // What a job says of its rows may be wrong: nothing below may depend on it.
+  // What a job says about its rows may be wrong: nothing below may rely on it.
   for (std::size_t i = 0; i < log.rows.size(); ++i) {
     OpRow& row = log.rows[i];
     const std::size_t claimed = row.inputs.size();

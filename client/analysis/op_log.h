@@ -1,4 +1,4 @@
-// op_log.h: what every op of one replay wrote, from the rows that a source has of it.
+// op_log.h: what every op of one replay wrote, as a source shows it.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ struct OpRow {
   std::optional<numerics::Stats> stats_before;  // of the replay before it
 };
 
-// Of one replay of one graph, or of one eager run.
+// The rows of one replay of one graph, or of one eager run.
 struct OpLog {
   std::string graph;  // what the graph is called; "eager"
   std::uint64_t graph_id = 0;
@@ -38,7 +38,7 @@ struct OpLog {
   int rank = -1;
   std::uint64_t replay = 0;
   std::vector<OpRow> rows;  // by number
-  // Sentences about what the log does not show, but for lost rows.
+  // Sentences about what the log does not show, except lost rows.
   std::vector<std::string> gaps;
 
   std::size_t lost() const;
@@ -46,7 +46,7 @@ struct OpLog {
   const OpRow* Find(std::uint32_t number) const;
 };
 
-// What SlotRegistration::op says. Fails: nullopt if it says something else.
+// Parses SlotRegistration::op. Fails: nullopt if it does not describe a row.
 struct OpText {
   std::uint32_t number = 0;
   std::string op;
@@ -65,13 +65,13 @@ const OpRow* FirstNonfinite(const OpLog& log);
 // Whether all that `row` read is shown and finite.
 bool HasFiniteInputs(const OpLog& log, const OpRow& row);
 
-// Which of the op logs of a source.
+// Selects one op log of a source.
 struct OpLogChoice {
   std::string graph;         // a label, the number of a capture, or "eager"; empty: the newest log
   std::int64_t replay = -1;  // from 1; -1 is the newest, -2 the one before it
 };
 
-// `others`: what the logs are called that were not chosen.
+// `others`: the names of the logs that were not chosen.
 // Fails: the source has no op log, or none of that graph or replay.
 Result<OpLog> ReadOpLog(source::Source& source, const OpLogChoice& choice,
                         std::vector<std::string>* others);

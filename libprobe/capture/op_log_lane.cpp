@@ -11,7 +11,7 @@
 namespace cgdebug::capture {
 namespace {
 
-constexpr std::uint64_t kMostBlocks = 256;  // of a batch, which leave a part each
+constexpr std::uint64_t kMostBlocks = 256;  // of a batch; each leaves one part
 constexpr std::uint64_t kBytesPerBlock = 16u << 10;
 constexpr std::uint64_t kRowBytes = sizeof(layout::DeviceStats);
 
@@ -25,7 +25,7 @@ std::uint64_t BlocksWanted(const OpLogTensor& tensor) {
   return std::max<std::uint64_t>((BytesOf(tensor) + kBytesPerBlock - 1) / kBytesPerBlock, 1);
 }
 
-// Deals the blocks by bytes, at least one to each.
+// Deals out the blocks by bytes, at least one to each tensor.
 OpLogBatch MakeBatch(const Buffers& buffers, std::span<const OpLogTensor> tensors) {
   OpLogBatch batch = {};
   auto* rows = static_cast<layout::DeviceStats*>(buffers.staging);

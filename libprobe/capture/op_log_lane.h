@@ -3,7 +3,7 @@
 //   compute path:  parts of the tensors of a batch -> the rows of the page
 //   leaf:          page -> ring entry, commit (direct_lane.h), when the page is complete
 //
-// Why batches: a kernel of its own costs each row 2 us; in a batch of 64 a small one costs a
+// Why batches: a kernel of its own costs each row 2 us; in a batch of 64 a small row costs a
 // thirtieth of that. Why two launches: finishing rows in the first one makes each block wait for
 // its memory fence.
 #pragma once
@@ -16,7 +16,7 @@
 
 namespace cgdebug::capture {
 
-// So many that the device memory of a page is 112 KiB, of which the driver fits 18 into 2 MiB.
+// With this many, a page takes 112 KiB of device memory, and the driver fits 18 pages into 2 MiB.
 inline constexpr std::size_t kOpLogRowsOfPage = 640;
 inline constexpr std::size_t kMostOpLogTensors = 64;  // of one batch
 

@@ -12,7 +12,7 @@
 
 namespace cgdebug::ring {
 
-// What stays the same of one row from replay to replay.
+// What stays the same from replay to replay, for one row.
 struct OpLogRow {
   std::uint64_t probe_id = 0;
   std::uint32_t invocation = 0;

@@ -1,7 +1,8 @@
 """Tells recorders which Triton kernels run: they are no ops, and no dispatch mode sees them.
 
 Inductor's kernels are launched by CachingAutotuner.run, those that people write by JITFunction.run.
-Both are wrapped for good when the first recorder comes; without one they only call the original.
+Both are wrapped for good when the first recorder comes. Without a recorder they only call the
+original.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def _tensors_of(arguments) -> dict[str, torch.Tensor]:
 
 
 def _written_by(function, arguments) -> frozenset[str] | None:
-    """By the code of the kernel. Only where rows of kernels are wanted: it takes a second."""
+    """Found in the kernel's code. This takes a second: only where rows of kernels are wanted."""
     if not any(recorder.has_kernels for recorder in _recorders):
         return None
     key = id(function)

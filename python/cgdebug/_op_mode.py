@@ -51,9 +51,9 @@ class Recorder:
         self._captured = captured
         self._counter = names.Counter()
         # By storage: the row that wrote it last, or UNKNOWN, or _EMPTY. Memory is used again, so
-        # everything that writes or allocates it has to enter it here.
+        # every write and every allocation must be entered here.
         self._rows: dict[int, int] = {}
-        self._collectives: dict[int, _Collective] = {}  # by storage: nobody has waited for it yet
+        self._collectives: dict[int, _Collective] = {}  # by storage: not waited for yet
         self._dtypes = frozenset(_accepted.torch_dtypes())
         self._lock = threading.RLock()
 
@@ -84,7 +84,7 @@ class Recorder:
             self._note(call.plan.name, error)
 
     def wrote_unseen(self, tensors: typing.Iterable[torch.Tensor]) -> None:
-        """Something that is no op has written them, and no row shows it."""
+        """Something other than an op has written the tensors, and no row shows it."""
         with self._lock:
             for tensor in tensors:
                 self._rows[written.storage_of(tensor)] = UNKNOWN
@@ -258,7 +258,7 @@ class Recorder:
             self._arrived(written.storage_of(tensor), tensor)
 
     def _arrived(self, storage: int, tensor: torch.Tensor) -> None:
-        """Its result is there: whoever reads it has waited for it."""
+        """The result of a collective is there: whoever reads it has waited for it."""
         collective = self._collectives.pop(storage, None)
         if collective is not None:
             self._add(collective.name, collective.op, tensor, collective.inputs, collective.place)
@@ -288,7 +288,7 @@ class _Call:
         self.storages: set[int] = set()
 
     def inputs_of(self, place: int, count: int) -> list[int]:
-        """Of the output at `place` of `count`."""
+        """What the output at `place`, of `count` outputs, was made from."""
         return [
             link.row or UNKNOWN
             for link in self.links
@@ -324,14 +324,14 @@ class OpMode(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        return True  # else compiled code runs eagerly, and goes on to after this mode has ended
+        return True  # else compiled code runs eagerly, even after this mode has ended
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if _is_tracing():
             return func(*args, **kwargs)
         if any(map(written.handles_ops, types)):
-            return NotImplemented  # then come the ops that it is made of
+            return NotImplemented  # then torch calls the ops that it is made of
         call = self.recorder.before(func, args, kwargs)
         result = func(*args, **kwargs)
         if call is not None:
@@ -349,7 +349,7 @@ def _is_tracing() -> bool:
 
 
 def leave(mode: OpMode) -> None:
-    """Takes the mode off this thread, also if others that were entered after it are still there."""
+    """Takes the mode off this thread, even if modes that were entered later are still there."""
     mode.recorder.is_done = True
     stack = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
     if not any(one is mode for one in stack):

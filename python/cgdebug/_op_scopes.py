@@ -18,13 +18,13 @@ from ._ops import names
 from ._watching.modules import is_selected
 
 _lock = threading.RLock()
-_scopes: list[Scope] = []  # that are open, those with eager logs in the order of opening
+_scopes: list[Scope] = []  # open ones; those with eager logs in the order of opening
 _wrapped = False
 
 
 class Scope:
-    """While it is open, each capture gets an op log, and if `eager` what runs eagerly on this
-    thread, too. One log serves all scopes that want it.
+    """While a scope is open, each capture gets an op log; with `eager`, so does what runs eagerly
+    on this thread. One log serves all scopes that want it.
 
     model:  names the modules; further models are named when they are first called
     select: globs of modules of `model`, whose rows alone are wanted; "*": the rows of all modules,
@@ -63,7 +63,7 @@ class Scope:
             following.end()
 
     def wants(self, path: str, modules: names.ModuleNames) -> bool:
-        """Whether the rows of the module with this path are wanted; of "" those in none."""
+        """Whether the rows of the module with this path are wanted; "": those in no module."""
         if self._select == "*":
             return True
         model, name = modules.owner_of(path)

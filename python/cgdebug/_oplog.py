@@ -95,22 +95,22 @@ class OpLog:
             return row.number
 
     def flush(self) -> None:
-        """Computes what was added and not computed yet. Before something overwrites a tensor of a
-        row, and at the end of a capture."""
+        """Computes what was added and not computed yet. Must be called before something overwrites
+        a tensor of a row, and at the end of a capture."""
 
     def end(self) -> None:
         """No more rows are added to this capture, or to this run of an eager log."""
         self.flush()
 
     def begin_run(self) -> None:
-        """Of an eager log: the rows come again, as another replay."""
+        """The rows of an eager log come again, as another replay."""
         with self._lock:
             if self.rows:
                 self.rows = []
                 self._names = set()
 
     def note(self, gap: str) -> None:
-        """Something that the log does not show, and why."""
+        """Notes something that the log does not show, and why."""
         with self._lock:
             if gap in self.gaps or len(self.gaps) < _MAX_GAPS:
                 self.gaps[gap] += 1

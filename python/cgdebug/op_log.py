@@ -32,8 +32,8 @@ class debug_mode:
     model: names the modules of rows, as in "fwd/layers.3.attn/mm_0". Without it the modules that
            are called are named, the first outermost one without its class in front.
     level: "op", or "kernel": also what Triton kernels write, those of torch.compile among them.
-    eager: also what runs eagerly on this thread, on the CPU too: what a graph is to be held
-           against. To log another run under the same names, enter the same object again.
+    eager: also what runs eagerly on this thread, on the CPU too, to compare a graph with. To log
+           another run under the same names, enter the same object again.
 
     Captures of torch.cuda.graph, make_graphed_callables, of torch.compile and of engines are seen,
     with their backward passes and optimizers. Compiled code runs as before: there level "op" has
@@ -79,7 +79,7 @@ class debug_mode:
 
     @property
     def logs(self) -> int:
-        """How many there are: one for each capture, and one for eager runs."""
+        """How many logs there are: one for each capture, and one for eager runs."""
         return len(self._scope.logs)
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class OpLogDiff:
     """What differs between two op logs.
 
     verdict: "same", "different" or "inconclusive"
-    first:   the name of the first row that differs though what it read agrees; empty without one
+    first:   the name of the first row that differs although its inputs agree; empty without one
     text:    all of it, for people
     """
 
@@ -164,7 +164,7 @@ class OpLogView:
         return next((row for row in self.rows if row.stats and _is_nonfinite(row.stats)), None)
 
     def diff(self, other: OpLogView) -> OpLogDiff:
-        """What differs from `other`, which is right, and where it begins."""
+        """What differs from `other`, the reference, and where that begins."""
         verdict, first, text = recording_module().diff_ops(_plain(self), _plain(other))
         return OpLogDiff(verdict, first, text)
 

@@ -61,7 +61,7 @@ def connected(daemon):
 
 
 def tensors_of(dtype):
-    """Of many sizes, unaligned ones too. Their sums are exact, in whatever order they are added."""
+    """Many sizes, some unaligned. The sums are exact, in whatever order numbers are added."""
     torch.manual_seed(1)
     for count in (0, 1, 7, 33, 4096, 100_003, 3 << 20):
         whole = torch.randint(0, 2 if dtype == torch.bool else 5, (count + 1,), device="cuda")
@@ -254,7 +254,7 @@ def test_a_log_that_is_not_ended_in_its_capture_says_so(op_log):
         log.native.end()
 
 
-def test_a_closed_log_s_graph_goes_on(op_log):
+def test_the_graph_of_a_closed_log_goes_on(op_log):
     log = op_log()
     x = torch.ones(8, device="cuda")
 

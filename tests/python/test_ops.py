@@ -263,7 +263,7 @@ def test_ops_of_nothing_says_what_to_write(cli, tmp_path, probe):
 # --- what it leaves behind ------------------------------------------------------------------------
 
 
-def test_compiled_code_runs_compiled_without_recompilation_and_goes_on_so(debug_mode):
+def test_compiled_code_runs_compiled_without_recompilation_and_stays_so(debug_mode):
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     calls, model = [], make()
@@ -467,7 +467,7 @@ def test_a_functional_collective_is_seen_when_it_is_waited_for(log_of):
     assert names[-1] == "fwd/add_0" and log["gaps"] == []
 
 
-def test_of_a_dtensor_the_op_on_the_local_part_is_a_row(log_of):
+def test_the_op_on_the_local_part_of_a_dtensor_is_a_row(log_of):
     log = log_of(
         "mesh = init_device_mesh('cpu', (1,)); "
         "DTensor.from_local(torch.full((2, 2), 3.0), mesh, [Shard(0)]).exp()"

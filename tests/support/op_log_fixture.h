@@ -45,7 +45,7 @@ inline layout::SlotRegistration MakeOpLogSlot(ring::SegmentWriter& segment,
   return r;
 }
 
-// What a tensor of ones would be, with a NaN at `nan_at` if that is not negative.
+// The statistics of a tensor of ones, with a NaN at `nan_at` if that is not negative.
 inline layout::DeviceStats StatsOfRow(std::uint64_t count, std::int64_t nan_at = -1) {
   layout::DeviceStats stats = {};
   const std::uint64_t finite = nan_at < 0 ? count : count - 1;

@@ -59,13 +59,13 @@ TEST(OpText, SaysWhereNotAllInputsAreRows) {
   EXPECT_FALSE(ParseOpText("2 aten.mm.default 1 ...")->is_covered);
 }
 
-TEST(OpText, OfAnotherSlotOrOfADamagedOneIsNoRow) {
+TEST(OpText, AForeignOrDamagedTextIsNoRow) {
   for (const char* text : {"", "mm", "0 mm", "-1 mm", "17", "17 ", "99999999999 mm", "1x mm"}) {
     EXPECT_FALSE(ParseOpText(text)) << text;
   }
 }
 
-TEST(OpDiff, OfEqualLogsIsTheSame) {
+TEST(OpDiff, EqualLogsAreTheSame) {
   EXPECT_EQ(DiffOpLogs(Log(), Log()).verdict(), OpDiff::Verdict::kSame);
 }
 
@@ -137,7 +137,8 @@ TEST(OpDiff, AlignsAnOutVariantWithThePlainOpAndAnotherOrderByName) {
 TEST(OpDiff, AnOpThatOneLogHasMoreShiftsNothing) {
   OpLog b = Log();
   b.rows.insert(b.rows.begin() + 1, Row(2, "fwd/m/extra_0", "aten.extra.default", {1}, 9));
-  for (std::size_t i = 2; i < b.rows.size(); ++i) b.rows[i].number = static_cast<std::uint32_t>(i + 1);
+  for (std::size_t i = 2; i < b.rows.size(); ++i)
+    b.rows[i].number = static_cast<std::uint32_t>(i + 1);
   const OpDiff diff = DiffOpLogs(Log(), b);
   EXPECT_EQ(diff.different, 0u);
   EXPECT_EQ(diff.only_b, 1u);

@@ -283,7 +283,7 @@ TEST_F(OpLogSlots, ATableOutsideItsExtentIsRefused) {
   ExpectRefusal("the table of an op log's rows lies outside its extent");
 }
 
-TEST_F(OpLogSlots, APageThatIsNoneIsRefused) {
+TEST_F(OpLogSlots, AnImpossiblePageIsRefused) {
   registration_ = test::MakeOpLogSlot(segment_, test::MakeRows(2), 2);
   registration_.table_bytes = sizeof(layout::OpLogRow);
   slot_ = test::PublishSlot(segment_, registration_);

@@ -33,7 +33,7 @@ using test::ErrorText;
 
 const bool kNoDaemon = [] { return test::ForbidDaemon(), true; }();
 
-// What a reader finds of one page.
+// What a reader finds in one page.
 struct Page {
   layout::SlotRegistration registration;
   std::vector<ring::OpLogRow> rows;

@@ -50,7 +50,7 @@ Result<Where> ParseWhere(const std::string& text, const std::string& graph) {
     const bool is_number = parsed.ec == std::errc() && parsed.ptr == number.data() + number.size();
     if (!is_number || replay == 0) {
       return Error{
-          fmt::format("'{}' names no replay of {}: they count from 1, and -1 is the newest. Type "
+          fmt::format("'{}' names no replay of {}: replays count from 1, -1 is the newest. Type "
                       "for example: cgdebug-cli ops {}@12",
                       number, text.substr(0, mark), ShellWord(text.substr(0, mark)))};
     }
@@ -66,7 +66,7 @@ Result<Where> ParseWhere(const std::string& text, const std::string& graph) {
   return where;
 }
 
-// 0, or what to exit with after the reason has been printed.
+// 0; otherwise the exit status, and the reason has been printed.
 int OpenLog(Context& context, const std::string& text, const std::string& graph, OpLog* log,
             std::vector<std::string>* others) {
   const Result<Where> where = ParseWhere(text, graph);
@@ -86,7 +86,7 @@ int OpenLog(Context& context, const std::string& text, const std::string& graph,
   return kExitOk;
 }
 
-// Whether something can be seen to have changed since the replay before.
+// Whether a statistic differs from that of the replay before.
 bool HasChanged(const OpRow& row) {
   return row.stats && row.stats_before &&
          !numerics::DifferencesOf(*row.stats, *row.stats_before).empty();
@@ -154,7 +154,7 @@ std::string Heading(const OpLog& log) {
   return Printable(text);
 }
 
-// Which row is the first with a NaN or an Inf, and whether it made it.
+// Names the first row with a NaN or an Inf, and says whether its op made it.
 std::string FirstText(const OpLog& log) {
   const OpRow* first = analysis::FirstNonfinite(log);
   if (first == nullptr) return {};
@@ -260,16 +260,17 @@ RunFunction AddOps(CLI::App& app) {
   static constexpr const char* kWhereHelp =
       "a source, or SOURCE@REPLAY, SOURCE@g:GRAPH, SOURCE@g:GRAPH@REPLAY";
   app.add_option("SOURCE", command->source, kWhereHelp);
-  app.add_option("--graph", command->graph, "its label, the number of its capture, or eager");
+  app.add_option("--graph", command->graph,
+                 "the label of the graph, the number of its capture, or eager");
   app.add_option("--only", command->only,
-                 "nan: rows with NaN or Inf; changed: since the replay before")
+                 "nan: rows with NaN or Inf; changed: rows that changed since the replay before")
       ->check(CLI::IsMember({"nan", "changed"}))
       ->type_name("{nan,changed}");
   CLI::App* diff =
-      app.add_subcommand("diff", "the first op that differs though what it read agrees");
+      app.add_subcommand("diff", "the first op whose result differs although its inputs agree");
   diff->add_option("A", command->a, kWhereHelp)->required();
-  diff->add_option("B", command->b, "the same; what A is held against")->required();
-  diff->add_flag("--exit-zero", command->exit_zero, "exit 0 where they differ, not 1");
+  diff->add_option("B", command->b, "what A is compared with, in the same form")->required();
+  diff->add_flag("--exit-zero", command->exit_zero, "exit 0, not 1, if they differ");
   return [command, diff](Context& context) {
     return diff->parsed() ? RunOpsDiff(context, *command) : RunOps(context, *command);
   };

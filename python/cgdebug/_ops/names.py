@@ -45,8 +45,8 @@ _nodes: dict[int, tuple[str, str]] = {}
 
 
 class ModuleNames:
-    """The paths of modules, and the names of their parameters. The first model has plain names; of
-    others the class stands in front if a name is taken."""
+    """The paths of modules, and the names of their parameters. The first model has plain names.
+    Another model whose names are taken has its class in front of all of them."""
 
     def __init__(self):
         self._paths: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
@@ -92,11 +92,11 @@ class ModuleNames:
             self._parameters.setdefault(storage, name)
 
     def parameter_at(self, storage: int) -> str:
-        """The name of the parameter whose memory it is; empty if it is none's."""
+        """The name of the parameter whose memory it is; empty if it is no parameter's."""
         return self._parameters.get(storage, "")
 
     def owner_of(self, path: str) -> tuple[torch.nn.Module | None, str]:
-        """The model of which it is a path, and what the module is called in that."""
+        """The model that the path belongs to, and the module's name in that model."""
         reference, name = self._owners.get(path, (None, path))
         return (None if reference is None else reference()), name
 
@@ -129,7 +129,7 @@ class ModuleHooks:
             optimizer.register_optimizer_step_pre_hook(self._before_step),
             optimizer.register_optimizer_step_post_hook(self._after_step),
         ]
-        # What global hooks do to an OptimizedModule is right.
+        # Global hooks work on an OptimizedModule: the warning does not apply.
         warnings.filterwarnings("ignore", r"Using `torch.compile\(module\)` when there are global ")
         if not _hooks:  # what was left by a call that went on after the last hooks were removed
             _thread.modules = []
@@ -182,7 +182,7 @@ def current_place(names: ModuleNames) -> Place:
 
 
 def _remember_node(number: int, module: str, site: str) -> None:
-    # The op that makes a node comes first of those that see its number as the last one.
+    # Several ops may see this number as the last one; the first of them made the node.
     if number == _thread.last_node:
         return
     _thread.last_node = number

@@ -18,7 +18,7 @@ _OVERWRITING = frozenset(
         *("_foreach_copy_", "_foreach_zero_"),
     }
 )
-# What attention and batch norm return only for some of their backends and arguments. Without
+# Results that attention and batch norm fill in only with some backends and arguments. Without
 # dropout nobody writes the seeds.
 _UNWRITTEN = frozenset(
     {
@@ -27,7 +27,7 @@ _UNWRITTEN = frozenset(
     }
 )
 _NO_ROW = frozenset({"cgdebug", "prim", "profiler"})
-# Of c10d's ops, which return before the result is there: the arguments that will hold it.
+# c10d's ops return before the result is there: these arguments will hold it.
 _C10D_RESULTS = {
     "allreduce_": ("tensors",),
     "allreduce_coalesced_": ("tensors",),
@@ -89,7 +89,7 @@ def plan_of(op) -> Plan:
     kind = _kind_of(namespace, base, getattr(op, "tags", ()))
     results = _C10D_RESULTS.get(base, ()) if kind is Kind.C10D else ()
     mutated, read = [], []
-    # Of its arguments, such an op reads the shape and the dtype.
+    # Such an op reads only the shape and the dtype of its arguments.
     is_shape_alone = base.endswith("_like") or base.startswith("new_")
     for argument in schema.arguments:
         writes = argument.alias_info is not None and argument.alias_info.is_write
