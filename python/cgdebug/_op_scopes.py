@@ -110,8 +110,12 @@ class _Following:
         )
         self._mode = OpMode(self._recorder)
         self._hooks = names.ModuleHooks(modules)
-        self._mode.__enter__()
-        _op_kernels.follow(self._recorder)
+        try:
+            _op_kernels.follow(self._recorder)
+            self._mode.__enter__()
+        except BaseException:
+            self.end()
+            raise
 
     def end(self) -> None:
         _op_kernels.unfollow(self._recorder)
@@ -175,6 +179,9 @@ class _Capture:
         self._gc_was_enabled = gc_was_enabled
         self.log: OpLog | None = None
         self.following: _Following | None = None
+        # A graph whose capture nobody ends, because of an exception, must not leave the mode there.
+        self._abandoned = weakref.finalize(graph, self.give_up)
+        self._abandoned.atexit = False
         try:
             number = _native.probe_module().capture_of(torch.cuda.current_stream().cuda_stream)
             if number == 0:
@@ -188,7 +195,13 @@ class _Capture:
         except Exception as error:  # the capture goes on
             _log_failure(error)
 
+    def give_up(self) -> None:
+        self.end()
+        self.drop()
+        self.enable_gc()
+
     def end(self) -> None:
+        self._abandoned.detach()
         following, self.following = self.following, None
         if following is None:
             return
@@ -219,10 +232,10 @@ def _begin_of(graph, scopes: list[Scope], gc_was_enabled: bool) -> None:
 def _end_of(graph, failed: bool) -> _Capture | None:
     capture = graph.__dict__.pop("_cgdebug_ops", None)
     if capture is not None:
-        capture.end()
         if failed:
-            capture.drop()
-            capture.enable_gc()
+            capture.give_up()
+        else:
+            capture.end()
     return capture
 
 
