@@ -18,21 +18,11 @@ from cgdebug import (
     TensorPrint,
     TensorRecord,
     TensorSnapshot,
-    _native,
     _wire,
 )
 from conftest import wait_until
 
 HEADER = struct.Struct("<IHHQ")
-
-
-@pytest.fixture
-def client(daemon):
-    """Connected, and about this very process."""
-    key = _native.probe_module().session()["uuid"][:8]
-    with daemon.connect(session=key) as connected:
-        wait_until(lambda: key in {s.key for s in connected.sessions()}, "the session is known")
-        yield connected
 
 
 def seen(client, name, replay):

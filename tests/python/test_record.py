@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import cgdebug
-from cgdebug import DaemonError, TensorCompare, TensorRecord, TensorStats, _native, _recording
+from cgdebug import DaemonError, TensorCompare, TensorRecord, TensorStats, _recording
 from conftest import find_program, wait_until
 
 JOB = """
@@ -23,15 +23,6 @@ for step in range(50):
     p(torch.full((8,), float(step)))
 assert p.status().replays == 50, p.status()
 """
-
-
-@pytest.fixture
-def client(daemon):
-    """Connected, and about this very process."""
-    key = _native.probe_module().session()["uuid"][:8]
-    with daemon.connect(session=key) as connected:
-        wait_until(lambda: key in {s.key for s in connected.sessions()}, "the session is known")
-        yield connected
 
 
 def values(recording, name):
