@@ -10,6 +10,7 @@ import typing
 import weakref
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import _native, _op_kernels
 from ._op_mode import OpMode, Recorder, leave
@@ -30,11 +31,18 @@ class Scope:
     select: globs of modules of `model`, whose rows alone are wanted; "*": the rows of all modules,
             and those that are in none
     has_kernels: what Triton kernels write is logged, too
+
+    Fails: RuntimeError if torch has no dispatch mode that leaves compiled code alone.
     """
 
     def __init__(
         self, model: torch.nn.Module | None, select: str, eager: bool, has_kernels: bool = False
     ):
+        if not hasattr(TorchDispatchMode, "ignore_compile_internals"):
+            raise RuntimeError(
+                f"op logs need torch 2.9 or later: in torch {torch.__version__} they would make "
+                f"compiled code run eagerly, also after they have ended"
+            )
         _native.load()
         self.has_kernels = has_kernels
         self.model = None if model is None else weakref.ref(model)

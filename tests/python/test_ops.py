@@ -16,6 +16,11 @@ import cgdebug
 from cgdebug import _op_mode, _op_scopes
 
 SIZE = 8
+needs_mode = pytest.mark.skipif(
+    not hasattr(TorchDispatchMode, "ignore_compile_internals"),
+    reason="torch before 2.9 has no mode that leaves compiled code alone",
+)
+pytestmark = needs_mode
 
 
 class Attention(nn.Module):
@@ -474,3 +479,9 @@ def test_the_op_on_the_local_part_of_a_dtensor_is_a_row(log_of):
     )
     names = [row[0] for row in log["rows"]]
     assert names.count("fwd/exp_0") == 1 and log["gaps"] == [], log
+
+
+def test_torch_without_such_a_mode_is_refused(monkeypatch):
+    monkeypatch.delattr(TorchDispatchMode, "ignore_compile_internals")
+    with pytest.raises(RuntimeError, match="op logs need torch 2.9 or later"):
+        cgdebug.debug_mode()
