@@ -12,6 +12,7 @@ import pytest
 
 import cgdebug
 from conftest import ROOT
+from failing_world import TREE
 
 FIXED_NAMES = [
     "CudaGraphTensorProbe",
@@ -158,6 +159,27 @@ def test_a_torch_that_the_op_is_not_built_for_is_named(monkeypatch):
         in answer.reason
     )
     assert "pip install --no-build-isolation" in answer.reason
+
+
+def test_the_op_for_torch_before_2_10_keeps_the_contract():
+    """Compiled against this torch, whose ATen it uses; tools/test --torch 2.8 runs it beside an old one."""
+    if TREE is None:
+        pytest.skip("no build tree here")
+    library = TREE / "libprobe" / "libcgdebug_torch_aten.so"
+    if not library.exists():
+        pytest.skip("this build has the op for old torch only")
+    code = f"""
+import pathlib, sys, pytest, torch
+from cgdebug import _native
+_native.OP_LIBRARY = pathlib.Path({str(library)!r})
+_native.OP_TORCH, _native.OP_LOADS_INTO_LATER_TORCH = torch.__version__, False
+tests = {str(ROOT / "tests/contract")!r}
+status = pytest.main(["-q", "-p", "no:cacheprovider", tests, "-k", "not inductor and not command_line"])
+assert "libcgdebug_torch_aten.so" in open("/proc/self/maps").read()
+sys.exit(status)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 def test_disabled_probe_never_loads_the_native_module():
