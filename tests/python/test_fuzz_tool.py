@@ -25,7 +25,7 @@ def fuzz(tmp_path):
             script(tmp_path / "bin" / program, "exit 0")
         for name, code in codes.items():
             text = f"echo stat::number_of_executed_units: 5\nexit {code}"
-            script(tmp_path / "build/fuzz/tests/fuzz" / name, text)
+            script(tmp_path / "build/asan/tests/fuzz" / name, text)
         environment = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
         command = [tmp_path / "tools/fuzz", "1", *codes]
         return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)

@@ -15,6 +15,9 @@ if(CGDEBUG_SANITIZE)
     target_compile_definitions(cgdebug_options INTERFACE CGDEBUG_SANITIZED_THREAD)
   endif()
 endif()
+if(CGDEBUG_FUZZ)  # libFuzzer is told which branches an input takes, in the generated files too
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # ccache requires this for precompiled headers.
