@@ -1,6 +1,8 @@
-"""What cgdebug promises under every torch that it supports. Uses public names only and no other file of
-this tree, so it runs against any installed package, beside any torch, without a GPU."""
+"""What cgdebug promises under every torch that it supports. Uses no other file of this tree, so it runs against
+any installed package, beside any torch, without a GPU; and public names only, but for the census of graphs,
+which hangs on how torch is built."""
 
+import inspect
 import os
 import shutil
 import subprocess
@@ -156,6 +158,69 @@ def test_nothing_is_compiled_again_from_call_to_call(probe):
     for i in range(5):
         compiled(torch.full((2,), float(i)))
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+@pytest.fixture
+def graphs(probe):
+    """The module that follows torch's graphs, at work as in a job."""
+    from cgdebug import _graphs
+
+    probe()
+    return _graphs
+
+
+def test_the_methods_of_cuda_graphs_are_as_the_census_wraps_them(graphs):
+    assert graphs._watched is torch.cuda.CUDAGraph
+    for name in ("capture_begin", "capture_end", "replay", "reset"):
+        method = getattr(torch.cuda.CUDAGraph, name)
+        if TORCH < (2, 14) or name == "reset":
+            assert method.__code__.co_filename == graphs.__file__, name
+        of_torch = inspect.unwrap(method)
+        assert of_torch.__qualname__ == f"CUDAGraph.{name}"
+        assert of_torch.__module__ == "torch.cuda.graphs"
+        if name != "capture_begin":  # whose arguments are handed on as they are
+            assert list(inspect.signature(of_torch).parameters) == ["self"]
+    assert bool(graphs._handles) == (TORCH >= (2, 14))
+
+
+hooks_only = pytest.mark.skipif(TORCH < (2, 14), reason="torch before 2.14 has no hooks")
+
+
+def hooks_of(name):
+    """Torch's own table of what is registered."""
+    return getattr(torch.cuda.graphs, name.replace("register_graph_", "_global_") + "s")
+
+
+@hooks_only
+def test_torchs_hooks_are_registered_and_removed_as_the_census_does(graphs):
+    for name in graphs._HOOKS:
+        register, table = getattr(torch.cuda.graphs, name), hooks_of(name)
+        assert name in torch.cuda.graphs.__all__
+        assert list(inspect.signature(register).parameters) == ["fn"]
+
+        def mine(graph):
+            pass
+
+        before = list(table.values())
+        handle = register(mine)
+        assert list(table.values()) == [*before, mine]
+        handle.remove()
+        assert list(table.values()) == before
+
+
+@hooks_only
+def test_torch_calls_the_hooks_of_the_census(graphs):
+    """A graph needs a GPU, so torch's dispatcher is given what is none; it swallows what this leads to."""
+    for name in graphs._HOOKS:
+        (own,) = (hook for hook in hooks_of(name).values() if hook.__module__ == graphs.__name__)
+        inspect.signature(own).bind("graph")
+        entered = []
+        sys.setprofile(lambda frame, event, _, entered=entered: entered.append(frame.f_code))
+        try:
+            torch.cuda.graphs._run_global_hooks(hooks_of(name), object())
+        finally:
+            sys.setprofile(None)
+        assert own.__code__ in entered, name
 
 
 JOB = """

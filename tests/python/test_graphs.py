@@ -1,7 +1,6 @@
 """The census of CUDA graphs without a GPU: a job that announces captures, the daemon and clients."""
 
 import contextlib
-import inspect
 import json
 import os
 import sys
@@ -435,29 +434,3 @@ def test_counting_a_replay_costs_next_to_nothing(monkeypatch):
     assert best(graph.replay) - best(plain.replay) < 500  # ns; below 200 on an idle machine
     assert known.replays == 200_000
     known.gone()
-
-
-@pytest.mark.skipif(
-    not hasattr(torch.cuda.graphs, "register_graph_replay_start_hook"),
-    reason="torch before 2.14 has no hooks",
-)
-def test_torch_has_the_hooks_that_the_census_uses():
-    for name in _graphs._HOOKS:
-        hook = getattr(torch.cuda.graphs, name)
-        assert list(inspect.signature(hook).parameters) == ["fn"]
-        handle = hook(lambda graph: None)
-        handle.remove()
-    assert _graphs._hooks_of_torch() is not None
-
-
-def test_the_census_follows_this_torch(probe):
-    probe(TensorRecord())
-    assert _graphs._watched is torch.cuda.CUDAGraph
-    hooks = _graphs._hooks_of_torch()
-    assert bool(_graphs._handles) == (hooks is not None)
-    for method in ("capture_begin", "capture_end", "replay", "reset"):
-        wrapped = hasattr(getattr(torch.cuda.CUDAGraph, method), "__wrapped__")
-        assert wrapped == (hooks is None or method in ("capture_end", "reset"))
-    for method in _graphs._HANDLES:
-        original = getattr(torch.cuda.CUDAGraph, method, None)
-        assert original is None or hasattr(original, "__wrapped__")
