@@ -10,6 +10,9 @@ log_dir=$root/build/log
 mkdir -p "$log_dir"
 # Torch's idle threads spin: if anything else computes, a step takes twenty times as long.
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+# Inductor's CPU code without vector instructions: its own, which no probe sees, takes g++ half a minute for each
+# fresh cache; the code around it stays the same.
+export TORCHINDUCTOR_VEC_ISA_OK=${TORCHINDUCTOR_VEC_ISA_OK:-0}
 
 say() { printf 'cgdebug: %s\n' "$*"; }
 die() { printf 'cgdebug: %s\n' "$*" >&2; exit 1; }
@@ -23,13 +26,12 @@ timed() {
   if [ -t 1 ]; then
     (while sleep 1; do printf '\r  %-30s ...  %s ' "$name" "$(elapsed $((SECONDS - start)))"; done) &
     ticker=$!
-    trap 'kill $ticker 2>/dev/null' EXIT
+    trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
   fi
   "$@" >"$step_log" 2>&1 </dev/null || status=$?
   if [ -n "$ticker" ]; then
     kill "$ticker" 2>/dev/null || true
     wait "$ticker" 2>/dev/null || true
-    trap - EXIT
     printf '\r\033[K'
   fi
   step_seconds=$((SECONDS - start))
@@ -111,7 +113,7 @@ ensure_venv() {
     done
     step 'virtual environment' "$base" -m venv --clear "$root/.venv"
   fi
-  has_python_packages || step 'torch and Python packages' "$PYTHON" -m pip install --no-cache-dir \
+  has_python_packages || step 'torch and Python packages' "$PYTHON" -m pip install --no-cache-dir --no-compile \
     --disable-pip-version-check --progress-bar off "${python_packages[@]}"
 }
 
@@ -123,23 +125,31 @@ sources_hash() {
     LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum | cut -c1-32)
 }
 
-# Builds into build/release and installs from there: one build serves ctest and the package.
+# Builds a wheel into build/release and installs it: one build serves ctest, the package and other torch.
+# Sets built_wheel.
 ensure_installed() {
   local tests=$1 stamp=$root/.venv/.cgdebug-installed hash
   hash=$(sources_hash)
   build_dir=$root/build/release
   package_dir=$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')/cgdebug
   export PATH=$root/.venv/bin:$PATH
-  case "$(cat "$stamp" 2>/dev/null)" in "$hash tests=ON" | "$hash tests=$tests") return ;; esac
-  step 'cgdebug built and installed' "$PYTHON" -m pip install "$root" --no-build-isolation --no-deps \
-    --force-reinstall --disable-pip-version-check --verbose --config-settings=build-dir="$build_dir" \
+  built_wheel=$(find "$build_dir/wheel" -name 'cgdebug-*.whl' 2>/dev/null)
+  if [ -n "$built_wheel" ]; then
+    case "$(cat "$stamp" 2>/dev/null)" in "$hash tests=ON" | "$hash tests=$tests") return ;; esac
+  fi
+  rm -rf "$build_dir/wheel"
+  step 'cgdebug built' "$PYTHON" -m pip wheel "$root" --no-build-isolation --no-deps --disable-pip-version-check \
+    --verbose --wheel-dir "$build_dir/wheel" --config-settings=build-dir="$build_dir" \
     --config-settings=cmake.define.CGDEBUG_BUILD_TESTS="$tests"
+  built_wheel=$(find "$build_dir/wheel" -name 'cgdebug-*.whl')
+  step 'cgdebug installed' "$PYTHON" -m pip install --no-deps --force-reinstall --disable-pip-version-check \
+    "$built_wheel"
   echo "$hash tests=$tests" >"$stamp"
 }
 
 # For an interpreter of the user's own: built, never installed.
 ensure_built() {
-  build_dir=$root/build/own-python
+  build_dir=$root/build/own-python built_wheel=''
   package_dir=$build_dir/python/cgdebug
   "$PYTHON" -c 'import torch, numpy, pybind11' 2>"$log_dir/own-python.log" ||
     die "$PYTHON lacks a package: $(tail -n 1 "$log_dir/own-python.log"). Without --python this script" \
