@@ -71,6 +71,19 @@ def wait_until(condition, what, deadline_s=DEADLINE_S):
     return value
 
 
+def stop(pid):
+    """Stops a process. A thread that computes goes on for a moment after the signal was sent."""
+    os.kill(pid, signal.SIGSTOP)
+    tasks = pathlib.Path(f"/proc/{pid}/task")
+    wait_until(
+        lambda: all(
+            (task / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+            for task in tasks.iterdir()
+        ),
+        f"every thread of {pid} stands still",
+    )
+
+
 def segments():
     """Names of this user's control files in /dev/shm."""
     return {

@@ -15,7 +15,7 @@ import subprocess
 import pytest
 
 import cgdebug
-from conftest import Daemon, Job, _shared, find_program, remove_segments_of, wait_until
+from conftest import Daemon, Job, _shared, find_program, remove_segments_of, stop, wait_until
 
 # Reads lines "PROBE CALLS [NAN_AT]" and says "done" after each.
 JOB = """
@@ -78,8 +78,8 @@ class World:
 
     def stopped(self, job, probe, calls):
         """While the daemon reads nothing."""
-        os.kill(self.daemon.process.pid, signal.SIGSTOP)
         try:
+            stop(self.daemon.process.pid)
             self.call(job, probe, calls)
         finally:
             os.kill(self.daemon.process.pid, signal.SIGCONT)
