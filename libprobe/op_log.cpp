@@ -1,6 +1,7 @@
 #include "libprobe/op_log.h"
 
 #include <algorithm>
+#include <exception>
 #include <span>
 #include <utility>
 
@@ -42,6 +43,13 @@ ring::OpLogRow MakeRow(const OpLogText& text, const TensorRef& tensor) {
   return row;
 }
 
+void RequireCapture(void* stream, std::uint64_t graph_id, std::size_t rows) {
+  const capture::StreamCapture capture = capture::QueryCapture(stream);
+  if (capture.capturing && capture.id == graph_id) return;
+  throw ProbeError(ErrorKind::kBadArgument, "the capture ended before its op log: " +
+                                                std::to_string(rows) + " rows are never seen");
+}
+
 }  // namespace
 
 OpLog::OpLog() : state_(std::make_shared<ProbeState>()) {
@@ -64,7 +72,15 @@ std::size_t OpLog::Add(const OpLogText& text, const TensorRef& tensor, void* str
 void OpLog::Flush() {
   ProbeTable& table = ProbeTable::Instance();
   const ProbeTable::Lock lock = table.Acquire(*state_);
-  for (Page& page : pages_) FlushPage(table, page);
+  std::exception_ptr failure;  // of one page; the others are flushed all the same
+  for (Page& page : pages_) {
+    try {
+      FlushPage(table, page);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
 }
 
 void OpLog::End() {
@@ -154,12 +170,12 @@ std::size_t OpLog::AddInGraph(ring::OpLogRow row, const TensorRef& tensor, void*
     FlushPage(table, page);
   }
   if (is_full) FinishPage(table, page);
-  std::erase_if(pages_, [](const Page& one) { return one.slot == nullptr; });
   return Pending();
 }
 
 OpLog::Page& OpLog::OpenPage(ProbeTable& table, std::uint64_t graph_id, const TensorRef& tensor,
                              void* stream) {
+  std::erase_if(pages_, [](const Page& page) { return page.slot == nullptr; });
   // Left by an earlier capture, which failed or whose log was not ended.
   if (!pages_.empty() && pages_.front().graph_id != graph_id) DropPages(table);
   const auto open = std::find_if(pages_.begin(), pages_.end(), [&](const Page& page) {
@@ -217,18 +233,19 @@ void OpLog::FinishPage(ProbeTable& table, Page& page) {
 }
 
 void OpLog::EndPages(ProbeTable& table) {
+  std::exception_ptr failure;  // of one page; the others are completed all the same
   for (Page& page : pages_) {
     if (page.slot == nullptr) continue;
-    const capture::StreamCapture capture = capture::QueryCapture(page.stream);
-    if (!capture.capturing || capture.id != page.graph_id) {
-      const std::size_t rows = page.rows.size();
-      DropPages(table);
-      throw ProbeError(ErrorKind::kBadArgument, "the capture ended before its op log: " +
-                                                    std::to_string(rows) + " rows are never seen");
+    try {
+      RequireCapture(page.stream, page.graph_id, page.rows.size());
+      FinishPage(table, page);
+    } catch (...) {
+      DropPage(table, page);
+      failure = std::current_exception();
     }
-    FinishPage(table, page);
   }
   pages_.clear();
+  if (failure) std::rethrow_exception(failure);
 }
 
 void OpLog::DropPage(ProbeTable& table, Page& page) {

@@ -5,28 +5,11 @@
 // entry carries a checksum, so that a store that never became visible is detected.
 #include "libprobe/capture/direct_kernels.h"
 #include "libprobe/capture/direct_replay.cuh"
+#include "libprobe/capture/grid_overlap.cuh"
 #include "libprobe/capture/tensor_stats.cuh"
 
 namespace cgdebug::capture {
 namespace {
-
-// --- grids that overlap ------------------------------------------------------------------------
-//
-// Programmatic dependent launch (CUDA C++ Programming Guide): a grid may start before the grid that
-// it follows ends. It must wait for that grid, at its own end at the latest; else the grid that
-// follows it could run before both are done.
-
-__device__ void WaitForGridsBefore() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-__device__ void LetNextGridStart() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
 
 // --- copying -----------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@
 #include "libprobe/capture/device_guard.h"
 #include "libprobe/capture/direct_kernels.h"
 #include "libprobe/capture/graph_capture.h"
+#include "libprobe/capture/kernel_launch.h"
 #include "libprobe/capture/step_word.h"
 #include "libprobe/ring/serial.h"
 #include "libprobe/ring/shared_copy.h"
@@ -51,22 +52,6 @@ struct Device {
   int multiprocessors = 0;
   bool overlaps = false;  // a grid may start before the one it follows ends
 };
-
-// With `overlap`, the kernel may start before the kernel in front of it ends, and must wait for it.
-void Launch(const void* kernel, int blocks, int threads, void* arguments, cudaStream_t stream,
-            bool overlap = false) {
-  cudaLaunchAttribute serialization = {};
-  serialization.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  serialization.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.stream = stream;
-  config.attrs = &serialization;
-  config.numAttrs = overlap ? 1 : 0;
-  void* list[] = {arguments};
-  CGD_CUDA(cudaLaunchKernelExC(&config, kernel, list));
-}
 
 // The offset from the GPU's clock to the clock of serials: the middle of the fastest of several
 // readings. The pinned word is not freed: that would wait for the job's work.
@@ -306,6 +291,8 @@ void CaptureValues(const ProbeSlot& slot, const DirectSlot& direct, const Device
 }
 
 }  // namespace
+
+bool GridsOverlap(int device) { return GetDevice(device).overlaps; }
 
 std::optional<LaneRefusal> DirectLaneRefused(int device) {
   static auto* known = new std::map<int, std::optional<LaneRefusal>>;

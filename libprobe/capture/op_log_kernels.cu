@@ -1,5 +1,6 @@
 // Statistics of many tensors in one launch: parts first, then the rows.
 #include "libprobe/capture/direct_kernels.h"
+#include "libprobe/capture/grid_overlap.cuh"
 #include "libprobe/capture/tensor_stats.cuh"
 
 namespace cgdebug::capture {
@@ -41,7 +42,10 @@ __device__ std::uint32_t EndOf(const OpLogBatch& batch, std::uint32_t tensor) {
 __global__ void __launch_bounds__(kOpLogThreads)
     OpLogParts(const __grid_constant__ OpLogBatch batch) {
   __shared__ layout::DeviceStats warps[kWarps];
-  if (batch.state->skip != 0) return;
+  // Decided by the replay before this one, so there is nothing to wait for.
+  const std::uint32_t skip = *const_cast<const volatile std::uint32_t*>(&batch.state->skip);
+  WaitForGridsBefore();
+  if (skip != 0) return;
   std::uint32_t first = 0;
   for (std::uint32_t last = batch.count; last - first > 1;) {
     const std::uint32_t middle = (first + last) / 2;
@@ -56,11 +60,16 @@ __global__ void __launch_bounds__(kOpLogThreads)
   if (threadIdx.x >= 32) return;
   layout::DeviceStats mine = warps[threadIdx.x % kWarps];
   for (int offset = kWarps / 2; offset > 0; offset /= 2) AddPart(&mine, FromLane(mine, offset));
-  if (threadIdx.x == 0) batch.parts[blockIdx.x] = mine;
+  if (threadIdx.x != 0) return;
+  batch.parts[blockIdx.x] = mine;
+  if (blocks != 1) return;
+  Close(&mine, /*hash=*/true);
+  batch.rows[tensor.row] = mine;
 }
 
-// One warp per row.
+// One warp per row. Not launched if each tensor has one block, whose part is the row.
 __global__ void __launch_bounds__(32) OpLogRows(const __grid_constant__ OpLogBatch batch) {
+  WaitForGridsBefore();
   if (batch.state->skip != 0) return;
   const OpLogBatch::Tensor tensor = batch.tensors[blockIdx.x];
   const std::uint32_t end = EndOf(batch, blockIdx.x);

@@ -7,6 +7,7 @@
 #include "libprobe/capture/cuda_check.h"
 #include "libprobe/capture/device_guard.h"
 #include "libprobe/capture/direct_kernels.h"
+#include "libprobe/capture/kernel_launch.h"
 
 namespace cgdebug::capture {
 namespace {
@@ -51,13 +52,6 @@ OpLogBatch MakeBatch(const Buffers& buffers, std::span<const OpLogTensor> tensor
   return batch;
 }
 
-void Launch(const void* kernel, std::uint32_t blocks, int threads, OpLogBatch* batch,
-            cudaStream_t stream) {
-  void* list[] = {batch};
-  CGD_CUDA(cudaLaunchKernel(kernel, dim3(blocks), dim3(static_cast<unsigned>(threads)), list, 0,
-                            stream));
-}
-
 }  // namespace
 
 std::uint64_t OpLogStagingBytes() { return (kOpLogRowsOfPage + kMostBlocks) * kRowBytes; }
@@ -69,8 +63,11 @@ void ComputeRows(const Buffers& buffers, std::span<const OpLogTensor> tensors,
   const DeviceGuard guard(buffers.device);
   const RelaxedCapture relaxed;
   OpLogBatch batch = MakeBatch(buffers, tensors);
-  Launch(OpLogPartsKernel(), batch.blocks, kOpLogThreads, &batch, stream);
-  Launch(OpLogRowsKernel(), batch.count, 32, &batch, stream);
+  const bool overlaps = GridsOverlap(buffers.device);
+  Launch(OpLogPartsKernel(), static_cast<int>(batch.blocks), kOpLogThreads, &batch, stream,
+         overlaps);
+  if (batch.blocks == batch.count) return;
+  Launch(OpLogRowsKernel(), static_cast<int>(batch.count), 32, &batch, stream, overlaps);
 }
 
 }  // namespace cgdebug::capture

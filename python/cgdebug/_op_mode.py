@@ -75,6 +75,8 @@ class Recorder:
         except Exception as error:  # the op goes on
             self._note(str(op), error)
             return None
+        finally:
+            self._flush()
 
     def after(self, call: _Call, result) -> None:
         try:
@@ -82,6 +84,8 @@ class Recorder:
                 self._after(call, result)
         except Exception as error:  # the job goes on
             self._note(call.plan.name, error)
+        finally:
+            self._flush()
 
     def wrote_unseen(self, tensors: typing.Iterable[torch.Tensor]) -> None:
         """Something other than an op has written the tensors, and no row shows it."""
@@ -103,6 +107,8 @@ class Recorder:
                     self._add(f"{stem}.{name}", op, tensor, inputs, place)
         except Exception as error:  # the job goes on
             self._note(op, error)
+        finally:
+            self._flush()
 
     def end(self) -> None:
         with self._lock:
@@ -262,6 +268,14 @@ class Recorder:
         collective = self._collectives.pop(storage, None)
         if collective is not None:
             self._add(collective.name, collective.op, tensor, collective.inputs, collective.place)
+
+    def _flush(self) -> None:
+        """Before anything else runs: what runs next may write what a row is to show. So the tensors
+        of one op share a launch, and those of two ops never do."""
+        try:
+            self.log.flush()
+        except Exception as error:  # the job goes on
+            self._note("the op log", error)
 
     def _note(self, op: str, error: Exception) -> None:
         self.log.note(f"{op}: {str(error).partition(chr(10))[0] or type(error).__name__}")

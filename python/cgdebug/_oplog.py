@@ -1,6 +1,8 @@
 """The rows of an op log on their way out: what an op wrote, under which name, made from which rows.
 
-Each row is a slot that holds statistics. Nothing else knows how rows are kept.
+Nothing else knows how rows are kept. Rows of a graph, and of eager code on the CPU, are in a native
+log (libprobe/op_log.h): one slot for hundreds of them. Rows of eager code on a GPU are probes of
+their own.
 """
 
 from __future__ import annotations
@@ -50,11 +52,14 @@ class OpLog:
         self.rows: list[Row] = []  # of the capture, or of the run that came last
         self.gaps: collections.Counter[str] = collections.Counter()
         self._lock = threading.RLock()
+        self._before: list[tuple] = []  # the rows of the run before
+        self._waiting: list[torch.Tensor] = []  # that flush() has yet to look at
         self._probes: dict[str, tuple[str, typing.Any]] = {}  # by name: with what it was made
         self._names: set[str] = set()  # of this run
         self._closed = False
         self._options = native_options(enabled_actions([TensorStats()]))
         self._module = _native.load()
+        self._native = self._module.NativeOpLog()
         _native.finish_at_exit()
         _native.start_daemon()
 
@@ -83,24 +88,43 @@ class OpLog:
                 str(tensor.dtype).removeprefix("torch."),
                 tuple(tensor.shape),
             )
-            native = self._probe_of(row)
-            _site.given.text = site
-            try:
-                with no_dispatch():
-                    torch.ops.cgdebug.observe(tensor, native.site_key)
-            finally:
-                _site.given.text = None
+            if tensor.is_cuda and not self.graph:
+                self._observe(row, tensor)
+            else:
+                self._log(row, tensor)
             self._names.add(name)
             self.rows.append(row)
             return row.number
 
     def flush(self) -> None:
         """Computes what was added and not computed yet. Must be called before something overwrites
-        a tensor of a row, and at the end of a capture."""
+        a tensor of a row, and at the end of a capture.
+
+        Fails: RuntimeError: rows of this capture are lost."""
+        with self._lock:
+            if not self._waiting:
+                return
+            try:
+                self._native.flush()
+            finally:
+                self._waiting.clear()
 
     def end(self) -> None:
-        """No more rows are added to this capture, or to this run of an eager log."""
-        self.flush()
+        """No more rows are added to this capture, or to this run of an eager log. Must be called
+        before the capture ends.
+
+        Fails: ValueError, RuntimeError: rows of this capture are lost."""
+        with self._lock:
+            if self._closed:
+                return
+            try:
+                self._native.end()
+            finally:
+                self._waiting.clear()
+            rows = [(row.name, _text_of(row), row.dtype, row.shape) for row in self.rows]
+            if self._before and self._before != rows:
+                self.note("the ops of a run were not those of the run before: replays begin again")
+            self._before = rows
 
     def begin_run(self) -> None:
         """The rows of an eager log come again, as another replay."""
@@ -118,13 +142,14 @@ class OpLog:
     def wait(self, timeout: float) -> bool:
         """Waits until the daemon has read every row. Requires: the GPU is done with them."""
         with self._lock:
-            probes = [native for _, native in self._probes.values()]
-        return all(native.wait_consumed(timeout) for native in probes)
+            parts = [self._native, *(native for _, native in self._probes.values())]
+        return all(native.wait_consumed(timeout) for native in parts)
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
             probes, self._probes = self._probes, {}
+        self._native.close()
         for _, native in probes.values():
             native.close()
 
@@ -136,6 +161,33 @@ class OpLog:
             number += 1
         return name
 
+    def _log(self, row: Row, tensor: torch.Tensor) -> None:
+        with no_dispatch(), torch.no_grad():
+            dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
+            waiting = self._native.add(
+                row.name,
+                op=_text_of(row),
+                site=row.site,
+                data=dense.data_ptr(),
+                dtype=row.dtype,
+                shape=list(row.shape),
+                cuda=dense.device.index if dense.is_cuda else None,
+                stream=torch.cuda.current_stream(dense.device).cuda_stream if dense.is_cuda else 0,
+            )
+        if waiting:
+            self._waiting.append(dense)
+        else:
+            self._waiting.clear()
+
+    def _observe(self, row: Row, tensor: torch.Tensor) -> None:
+        native = self._probe_of(row)
+        _site.given.text = row.site
+        try:
+            with no_dispatch():
+                torch.ops.cgdebug.observe(tensor, native.site_key)
+        finally:
+            _site.given.text = None
+
     def _probe_of(self, row: Row):
         text = _text_of(row)
         made_with, native = self._probes.get(row.name, ("", None))
@@ -146,7 +198,7 @@ class OpLog:
             self.note(f"{row.name} was made in another way than before: its replays begin again")
         native = self._module.NativeProbe(
             row.name,
-            mode="capture" if self.graph else "always",
+            mode="always",
             copy_non_contiguous=True,
             site=row.site,
             op=text,

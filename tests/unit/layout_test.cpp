@@ -7,6 +7,7 @@
 
 #include "proto/layout/device_stats.h"
 #include "proto/layout/loss_cause.h"
+#include "proto/layout/op_log_layout.h"
 #include "proto/layout/recording_layout.h"
 #include "proto/layout/segment_layout.h"
 #include "proto/layout/slot_control.h"
@@ -30,6 +31,19 @@ TEST(Layout, EntryHeaderIsFrozen) {
   EXPECT_EQ(offsetof(EntryHeader, flags), 40u);
 }
 
+TEST(Layout, OpLogRowIsFrozen) {
+  EXPECT_EQ(sizeof(OpLogRow), 240u);
+  EXPECT_EQ(offsetof(OpLogRow, nan), 8u);
+  EXPECT_EQ(offsetof(OpLogRow, inf), 48u);
+  EXPECT_EQ(offsetof(OpLogRow, shape), 88u);
+  EXPECT_EQ(offsetof(OpLogRow, invocation), 216u);
+  EXPECT_EQ(offsetof(OpLogRow, text_offset), 220u);
+  EXPECT_EQ(offsetof(OpLogRow, name_bytes), 224u);
+  EXPECT_EQ(offsetof(OpLogRow, dtype), 230u);
+  EXPECT_EQ(offsetof(OpLogRow, dims), 232u);
+  EXPECT_EQ(kMaxOpLogRows, 1024u);
+}
+
 TEST(Layout, SlotBlockIsFrozen) {
   EXPECT_EQ(offsetof(SlotRegistration, dtype), 28u);
   EXPECT_EQ(offsetof(SlotRegistration, shape), 40u);
@@ -40,6 +54,7 @@ TEST(Layout, SlotBlockIsFrozen) {
   EXPECT_EQ(offsetof(SlotRegistration, graph_label), 789u);
   EXPECT_EQ(offsetof(SlotRegistration, shard), 1024u);
   EXPECT_EQ(offsetof(SlotRegistration, op), 1536u);
+  EXPECT_EQ(offsetof(SlotRegistration, table_bytes), 244u);
   EXPECT_EQ(kSlotHeadOffset, 2048u);
   EXPECT_EQ(kSlotCreditOffset, 2112u);
   EXPECT_EQ(kSlotVerdictOffset, 2176u);
