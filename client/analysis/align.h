@@ -1,4 +1,4 @@
-// align.h: which snapshot of one source stands against which of another.
+// align.h: which snapshot of one source is compared with which snapshot of another.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace cgdebug::analysis {
 
-// Which part of a source is looked at.
+// The part of a source to look at.
 struct Scope {
   Selector probes;
   WhichSlots which;
@@ -28,12 +28,12 @@ struct Scope {
            (!wants_rank || wants_rank(slot.rank));
   }
   bool Wants(std::uint64_t replay) const { return replay >= first_replay && replay <= last_replay; }
-  // Whether some of it may lie in the replays that are looked at.
+  // Whether a part of the gap may lie in the replays to look at.
   bool Wants(const source::Gap& gap) const {
     const bool is_before = gap.before_replay > 0 && gap.before_replay <= first_replay;
     return !is_before && gap.after_replay < last_replay;
   }
-  // Whether what came after the end of a source is part of the question.
+  // Whether the scope includes what came after the end of a source.
   bool is_open_ended() const { return last_replay == UINT64_MAX; }
 };
 
@@ -41,7 +41,7 @@ struct AlignOptions {
   Scope scope;
   bool by_order = false;                     // of the graph, whatever the names are
   bool by_step = false;                      // the user's own step instead of the replay
-  std::map<std::string, std::string> names;  // A's name -> B's; others are called the same
+  std::map<std::string, std::string> names;  // A's name -> B's; other names are the same in both
 };
 
 struct SlotPair {

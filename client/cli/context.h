@@ -1,4 +1,4 @@
-// context.h: what every command has: the global flags, the daemon, and how to speak.
+// context.h: what every command has: the global flags, the daemon, and its output.
 #pragma once
 
 #include <functional>
@@ -29,7 +29,7 @@ struct GlobalOptions {
   bool quiet = false;
 };
 
-// Thread: the main thread, but for client().Stop().
+// Thread: the main thread, except for client().Stop().
 class Context {
  public:
   GlobalOptions options;

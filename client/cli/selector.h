@@ -14,7 +14,7 @@ namespace cgdebug::cli {
 // "0,1,8..15"; empty selects every rank.
 class RankSet {
  public:
-  // Fails: anything but a comma list of numbers and ranges; the message shows a right one.
+  // Fails: anything except a comma list of numbers and ranges; the message shows a correct one.
   static Result<RankSet> Parse(std::string_view text);
 
   bool selects_all() const { return ranges_.empty(); }
@@ -45,8 +45,8 @@ struct Inside {
 // Fails: an empty probe, a replay of 0, or one that is not a number, "first-nan" or "step:N".
 Result<Inside> ParseInside(std::string_view text);
 
-// "blk[0][-2:,:5]" names the newest tensor of blk[0], sliced; but a name may end in brackets, so it
-// is looked for as a whole first. True when `inside` names another tensor now.
+// "blk[0][-2:,:5]" names the newest tensor of blk[0], sliced. A name may end in brackets, so look
+// for the whole text as a name first. True if `inside` now names another tensor.
 bool TakeSliceOffName(Inside* inside);
 
 }  // namespace cgdebug::cli

@@ -18,7 +18,7 @@ class App;
 
 namespace cgdebug::cli {
 
-// What stands for a source on the command line: a path, "live", or a session.
+// How to name a source on the command line: a path, "live", or a session.
 inline constexpr const char* kSourceHelp =
     "NAME.cgrec, a folder of them, .safetensors, live or a session";
 

@@ -1,5 +1,6 @@
-// source.h: where tensors come from, one face for all of them: a recording, a folder of recordings
-// (one a rank), a .safetensors file or a folder of them, and the daemon's memory of a live job.
+// source.h: one interface for everything that tensors come from: a recording, a folder of
+// recordings (one per rank), a .safetensors file or a folder of them, and the daemon's memory of a
+// live job.
 //
 //   Result<std::unique_ptr<Source>> source = source::Open("runs/a.cgrec");
 //   for (std::size_t slot = 0; slot < (*source)->slots().size(); ++slot) {
@@ -44,9 +45,10 @@ struct Slot {
   std::uint64_t payload_bytes = 0;
   int rank = -1;                // -1: not distributed
   std::uint64_t graph_id = 0;   // 0: eager
-  std::string graph;            // what the graph is called (graph_labels.h); empty: eager
+  std::string graph;            // the graph's name (graph_labels.h); empty: eager
   bool graph_is_given = false;  // by the user
-  std::string qualifier;  // what tells it from other slots of its probe (graph_labels.h), if any
+  std::string
+      qualifier;  // distinguishes it from other slots of its probe (graph_labels.h); may be empty
   std::uint32_t invocation = 0;  // which call of the probe in the capture, from 0
   std::uint64_t order = 0;       // in the graph, within the session
   std::uint32_t every = 1;       // only replays 1, 1 + every, ... were wanted
@@ -90,7 +92,7 @@ struct Values {
   std::shared_ptr<const void> owner;
 };
 
-// Snapshots of one slot that ought to be there and are not.
+// Missing snapshots of one slot.
 struct Gap {
   std::size_t slot = 0;
   std::uint64_t count = 0;
@@ -99,8 +101,8 @@ struct Gap {
   std::string cause;
 };
 
-// The first of its kind that the daemon found in a slot, while it read every snapshot it could get:
-// that one may not be here any more.
+// The first of its kind that the daemon found in a slot, while it read every snapshot it could get.
+// The snapshot itself may not be here any more.
 struct Finding {
   enum class Kind { kNan, kInf, kMismatch };
   std::size_t slot = 0;
@@ -123,7 +125,8 @@ struct Description {
   std::string head = {};    // of live jobs: which they are and how they are, one a line
   std::vector<std::string> damage = {};  // what was found while reading, in sentences
   std::vector<std::string> unread = {};  // recordings of a folder that cannot be read: why
-  std::string ranks = {};   // which of a live run's are in it, and which are not; empty: no ranks
+  std::string ranks =
+      {};  // which ranks of a live run are in it, and which are not; empty: no ranks
   bool is_growing = false;  // a writer is at work
   bool is_cut_off = false;  // its end is missing: what came after is unknown
 };
@@ -145,16 +148,16 @@ class Source {
   virtual Result<Snapshot> Get(std::size_t slot, const Key& key) = 0;
   // Fails: no values are kept of it, or they are damaged.
   virtual Result<Values> Load(const Snapshot& snapshot) = 0;
-  // The same for a caller that may change them: that changes neither the file nor what Load()
-  // gives.
+  // The same for a caller that may change them: changes reach neither the file nor what Load()
+  // returns.
   virtual Result<Values> LoadWritable(const Snapshot& snapshot);
-  // Everything that the account of a slot has as lost, where it is known to lie.
+  // The places of everything that the accounts count as lost, as far as they are known.
   virtual std::vector<Gap> Gaps() = 0;
-  // What there is of what the job produced. Fails: as Keys().
+  // How much it has of what the job produced. Fails: as Keys().
   virtual Result<recording::Account> AccountOf(std::size_t slot);
   virtual std::vector<Finding> Findings() { return {}; }
-  // Reads the values of a snapshot and holds them against Snapshot::hash; without values or hash
-  // there is nothing to hold. Thread: any, several at a time. Fails: they are damaged.
+  // Reads the values of a snapshot and checks them against Snapshot::hash; succeeds without values
+  // or hash. Thread: any, several at a time. Fails: they are damaged.
   virtual Result<void> Verify(std::size_t slot, const Key& key) const;
   // The recordings it is made of, none for another kind. Lifetime: of the source.
   virtual std::vector<const recording::RecordingReader*> Recordings() const { return {}; }
@@ -178,8 +181,8 @@ bool LooksLikeSource(const std::string& text);
 // As recorded, else computed from the values. Fails: neither is there.
 Result<numerics::Stats> StatsOf(Source& source, const Snapshot& snapshot);
 
-// Sorts snapshots of several slots in the order in which they came: replays of different slots are
-// counted each by itself, and say nothing about it unless their serials are unknown.
+// Sorts snapshots of several slots in the order in which they came. Each slot counts its own
+// replays, so these decide only if serials are unknown.
 struct Moment {
   std::uint64_t serial = 0;
   std::uint64_t replay = 0;
@@ -191,12 +194,12 @@ inline Moment MomentOf(const Slot& slot, const Snapshot& snapshot) {
   return {snapshot.serial, snapshot.key.replay, slot.order, slot.rank};
 }
 
-// Whether the graph or the shape is one that is meant.
+// Whether `which` means this slot's graph and shape.
 bool Matches(const WhichSlots& which, const Slot& slot);
 
 // "blk3.attn", "blk3.attn#1" for its second call in one capture.
 std::string SlotName(const Slot& slot);
-// The same with what tells it from other slots of its probe: "blk3.attn{8,512}",
+// The same with what distinguishes it from other slots of its probe: "blk3.attn{8,512}",
 // "blk3.attn@g:bs=8".
 std::string SlotText(const Slot& slot);
 // "bf16[8,512]", also for a dtype that this version does not know.

@@ -80,7 +80,7 @@ class EventLog {
  private:
   struct Stream {
     std::deque<EventPtr> events;
-    std::uint64_t dropped = 0;  // so events[i] has index dropped + i
+    std::uint64_t dropped = 0;  // events[i] has index dropped + i
     std::size_t text_bytes = 0;
   };
   struct Session {

@@ -1,5 +1,5 @@
-// identity.h: whose tensor it is. Made once from validated registrations, then shared and never
-// changed.
+// identity.h: which process and probe a tensor belongs to. Made once from validated registrations,
+// then shared and never changed.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,9 @@
 
 namespace cgdebug::pipeline {
 
-// One traced process. Texts are clean (text.h). `run_id` is the launcher's, else made up for the
-// ranks of one launch; `pid` is what the process says, in its own PID namespace; `id` is not used.
+// One traced process. Texts are clean (text.h). `run_id` comes from the launcher, or is made up for
+// the ranks of one launch; `pid` is what the process says, in its own PID namespace; `id` is not
+// used.
 struct SessionIdentity : recording::Session {
   std::string segment;  // name of the control file in /dev/shm
   std::string key;      // the first 8 digits of the uuid; more when another session has the same 8
@@ -30,7 +31,8 @@ struct SessionIdentity : recording::Session {
 };
 using SessionPtr = std::shared_ptr<const SessionIdentity>;
 
-// One slot of it: one call of a probe in one captured graph, or its eager calls with one shape.
+// One slot of a process: one call of a probe in one captured graph, or its eager calls with one
+// shape.
 struct SlotIdentity {
   SessionPtr session;
   std::uint32_t index = 0;       // in the segment's directory
@@ -43,13 +45,13 @@ struct SlotIdentity {
   std::string device;       // "cuda:0", "cpu"
   std::string shard;        // which part of a distributed tensor it is, else empty
   std::string op;           // of a row of an op log, as layout::SlotRegistration::op; else empty
-  std::string graph_label;  // what the user calls the graph; empty: nothing
+  std::string graph_label;  // the user's name for the graph; empty: none
 
   bool Has(std::uint32_t action) const { return (registration.actions & action) != 0; }
 };
 using SlotPtr = std::shared_ptr<const SlotIdentity>;
 
-// `key` is left for the registry, which knows the other sessions. `lock_holder` is the pid of who
+// `key` is left for the registry, which knows the other sessions. `lock_holder` is the pid that
 // holds the producer's lock (ring::SegmentView::ProducerPid()).
 SessionIdentity MakeSessionIdentity(const std::string& segment, const std::string& uuid,
                                     const layout::SegmentHeader& header,

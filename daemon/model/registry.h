@@ -37,7 +37,7 @@ std::vector<Finding> FindingsOf(const SlotRecord& record);
 
 enum class SessionState { kAlive, kExited, kDied };
 
-// Of all slots of a session, by serial and then in graph order.
+// The first of all slots of a session, by serial and then in graph order.
 struct FirstNonfinite {
   SlotPtr slot;  // null: none
   ring::FirstNonfinite seen;
@@ -65,7 +65,7 @@ struct SessionRecord {
 // What a slot is called beside its probe (graph_labels.h).
 struct SlotPlace {
   std::string graph;      // empty: eager, or an unknown session
-  std::string qualifier;  // what tells it from other slots of its probe, if there are any
+  std::string qualifier;  // distinguishes it from other slots of its probe; may be empty
 };
 
 struct SkippedFile {

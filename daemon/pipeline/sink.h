@@ -49,11 +49,11 @@ struct Gap {
   bool before_forced = false;
 };
 
-// What holds of the order of the calls:
-// - Those of one slot come in the order of its ordinals, and those of one replay in graph order.
+// The order of the calls:
+// - Calls for one slot come in the order of its ordinals, and calls for one replay in graph order.
 // - Verdicts and findings reach shared memory before the credit that covers them: a producer that
 //   sees the credit sees the verdict, and a daemon that is killed leaves none of them out.
-// - The credit moves after Flush(): what a recording wants is with the system by then.
+// - The credit moves after Flush(), when the system has everything that a recording wants.
 //
 // Thread: the ingest thread.
 class Sink {

@@ -33,8 +33,8 @@ enum class LosslessJobs {
 struct RecordRequest {
   std::string directory;
   std::vector<std::string> probes;  // globs; none = all
-  WhichSlots which;                 // of these; a graph by the label that the user gave it
-  // Uuid and number of graphs that `which.graph` names too, by what they were called at the start.
+  WhichSlots which;  // among these probes; a graph by the label that the user gave it
+  // Uuid and number of the graphs that had the name `which.graph` at the start.
   std::set<std::pair<std::string, std::uint64_t>> graphs;
   std::set<std::string> sessions;  // uuids; none = every session, now and later
   std::string run_id;              // not empty: the sessions of this run instead
@@ -46,7 +46,7 @@ struct RecordRequest {
   std::uint64_t roll_bytes = 0;                     // 0 = as the daemon was told
   std::optional<std::uint64_t> min_free_bytes;      // of the disk; likewise
   std::optional<recording::Durability> durability;  // likewise
-  bool to_disk_only = false;                        // of slots that are registered so
+  bool to_disk_only = false;                        // only slots registered with to="disk"
   LosslessJobs lossless = LosslessJobs::kNew;
   pid_t owner = 0;  // while it lives, the recording does not end with its jobs; 0 = none
 };
@@ -65,7 +65,7 @@ struct RecordingInfo {
 // Thread: one at a time (Recorder's mutex).
 class ActiveRecording {
  public:
-  // `options` holds for what the request leaves open; its max_bytes always.
+  // `options` fills in what the request leaves open; its max_bytes always holds.
   // Fails: a bad selection, the directory cannot be written.
   static Result<std::unique_ptr<ActiveRecording>> Start(std::uint64_t id, RecordRequest request,
                                                         recording::WriterOptions options);
@@ -76,32 +76,31 @@ class ActiveRecording {
   recording::RecordingWriter& writer() { return *writer_; }
 
   bool Wants(const SlotIdentity& slot) const;
-  // Whether the slot is to lose nothing for its sake.
+  // Whether this recording needs every snapshot of the slot.
   bool NeedsAll(const SlotIdentity& slot) const;
-  // Whether it takes any job yet to come, and needs all of its snapshots.
+  // Whether it takes any future job, and needs all of its snapshots.
   bool AwaitsJobs() const;
   // `seen`: the last ordinal that came before the recording, of replay `seen_replay` or an
   // earlier one. Requires: Wants().
   void Open(const SlotPtr& slot, std::uint64_t seen, std::uint64_t seen_replay = 0);
   void Consume(const StoredSnapshot& stored, const ComparisonPtr& comparison = nullptr);
   void Lose(const Gap& gap);
-  // Of snapshots it got, whose statistics alone are left. Replays first..last hold them all.
+  // Counts snapshots of which only the statistics are left. They lie in replays first..last.
   void LoseValues(const SlotPtr& slot, std::uint64_t count, std::uint64_t first_replay,
                   std::uint64_t last_replay);
   void Close(const SlotPtr& slot, std::uint64_t last_replay);
-  // What the daemon found while it read; a replay before the recording is not its own.
+  // Takes what the daemon found while it read; ignores replays before the recording.
   void Found(const Finding& finding);
-  // It takes nothing after these heads any more, and nothing of slots that come.
+  // From now on takes nothing after these heads, and nothing from new slots.
   void EndAt(const std::vector<RingHead>& heads);
-  // Writes down up to where each slot was the recording's to take. What was not read up to there is
-  // lost.
+  // Writes down where the recording ends in each slot. What was not read up to there is lost.
   void CloseSlots();
   void Flush() { Note(writer_->Flush()); }
   void EndSession(const SessionPtr& session, bool died);
 
-  // Whether its time is over, and it was not told yet where to end.
+  // Whether its time is over, but EndAt() was not called yet.
   bool IsLate() const;
-  // Why it is over; kNone while it is not.
+  // Why it ended; kNone while it goes on.
   recording::StopReason Over() const;
 
  private:
@@ -147,9 +146,9 @@ class ActiveRecording {
   std::map<SessionPtr, std::uint32_t> sessions_;
   std::set<SessionPtr> alive_;
   std::vector<std::string> labels_;
-  std::uint64_t slot_count_ = 0;  // those that were closed included
+  std::uint64_t slot_count_ = 0;  // including closed ones
   Clock::time_point last_append_ = Clock::now();
-  bool beyond_ = false;  // a replay after the last one that is wanted was seen
+  bool beyond_ = false;  // a replay after the last wanted one was seen
   bool said_stopped_ = false;
   bool ending_ = false;   // EndAt() was called,
   bool is_late_ = false;  // because its time was over

@@ -1,5 +1,5 @@
-// ring_reads.h: what clients want of rings, done by the ingest thread, which owns them all: entries
-// read out of one, and the position of every ring at one moment.
+// ring_reads.h: lets clients read rings through the ingest thread, which owns them: entries of one
+// ring, or the positions of all rings at one moment.
 #pragma once
 
 #include <chrono>
@@ -28,16 +28,16 @@ struct RingRequest {
 };
 
 struct RingContent {
-  bool readable = false;     // false: the ring is gone, nothing below means anything
+  bool readable = false;     // false: the ring is gone, and the rest means nothing
   std::uint64_t oldest = 1;  // ordinals that may be there
   std::uint64_t newest = 0;
   std::uint64_t next = 1;  // the first ordinal that was not looked at
   std::vector<ring::Entry> entries;
   std::map<std::uint64_t, layout::LossCause>
-      unreadable;  // by ordinal: they are there, and not to be had
+      unreadable;  // by ordinal: they are there, but cannot be read
 };
 
-// Up to where a job has written one ring.
+// How far a job has written one ring.
 struct RingHead {
   SlotPtr slot;
   std::uint64_t ordinal = 0;  // of the newest committed entry
@@ -49,14 +49,13 @@ class RingReads {
  public:
   RingReads();
 
-  // Waits for the ingest thread. Empty when that has ended.
-  // Thread: any but that.
+  // Waits for the ingest thread. Empty when that has ended. Thread: any other.
   RingContent Read(const RingRequest& request);
 
-  // Calls `now` with the heads of every ring of a live job. Nothing is consumed while it runs. Jobs
-  // and slots that were there before this call are among them; jobs that had ended before it are
+  // Calls `now` with the heads of every ring of a live job, including jobs and slots that appeared
+  // just before this call. Nothing is consumed while it runs. Jobs that ended before this call are
   // read to their end.
-  // Thread: `now` runs on the ingest thread; with no heads on the caller's when that has ended.
+  // Thread: `now` runs on the ingest thread; when that has ended, on the caller's, with no heads.
   void AtHeads(const std::function<void(const RingHeads&)>& now);
   // Likewise, then waits until the sinks have everything up to these heads, or know that it is
   // lost. False: that took longer than `patience`.
@@ -72,7 +71,7 @@ class RingReads {
   // Nothing is served after it.
   void End();
 
-  // Makes the ingest thread look now for what waits for it. Thread: any.
+  // Makes the ingest thread look at once for what waits for it. Thread: any.
   void Wake() const;
 
  private:

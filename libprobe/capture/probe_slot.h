@@ -42,8 +42,8 @@ struct Buffers {
 //         eager call. It does not hold the probe table's lock, and may touch only the members that
 //         name it. The other members belong to the holder of that lock.
 struct ProbeSlot {
-  // Writer and lock holder, who changes them only while nothing can write: before the capture or
-  // the first call, and when the graph is gone.
+  // For the writer and the lock holder. The holder changes them only while nothing can write:
+  // before the capture or the first call, and when the graph is gone.
   layout::SlotRegistration registration = {};
   Buffers buffers;
   std::shared_ptr<ring::SharedSerial> graph_serial;  // of a capture's slots; null when eager

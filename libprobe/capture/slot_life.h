@@ -24,8 +24,8 @@ enum class SlotPhase : std::uint8_t {
 //
 //   (*) or kUnreferenced, if no graph holds the slot
 //
-// A pin keeps the memory of a slot in every phase: an eager call that is queued on a stream has
-// one, and a thread that reads the records.
+// A pin keeps the memory of a slot in every phase. An eager call that is queued on a stream holds
+// one, and so does a thread that reads the records.
 class SlotLife {
  public:
   // --- Thread: any, without a lock. These are what the job's and the driver's threads call.

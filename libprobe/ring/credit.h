@@ -43,8 +43,8 @@ struct Credit {
 // The credit of the slot with this registration order, and the losses that belong to it.
 inline Credit LoadCredit(const layout::SlotCredit& credit, const layout::SlotHistory& history,
                          std::uint64_t order) noexcept {
-  // A daemon at work may move the credit meanwhile, and then write over the losses of this one. No
-  // daemon does so at every look: what does is a hostile job, which may have any count.
+  // A daemon at work may move the credit meanwhile and overwrite these losses, but not at every
+  // look. A hostile job may do so for ever; it then gets any count.
   constexpr int kLooks = 100;
   Credit copy;
   for (int look = 0; look < kLooks; ++look) {
@@ -67,7 +67,8 @@ inline void StoreCredit(layout::SlotCredit& credit, layout::SlotHistory& history
       LoadRelaxed(history.lost[0].order) == order &&
       LoadRelaxed(history.lost[0].consumed) == LoadRelaxed(credit.consumed);
   layout::SlotLost& unused = history.lost[first_is_in_use ? 1 : 0];
-  // Whoever sees these stores sees that the credit they spoil is over.
+  // A reader that sees these stores also sees that the credit has moved on from the losses they
+  // overwrite.
   std::atomic_thread_fence(std::memory_order_release);
   StoreRelaxed(unused.consumed, ordinal);
   StoreRelaxed(unused.lost, lost);

@@ -21,8 +21,8 @@ using layout::GraphFacts;
 // Requires: `table` has kGraphTableBytes and is aligned to a page.
 GraphCensus ReadGraphs(const std::byte* table);
 
-// Shared memory never steers it: whatever it needs again, it keeps itself.
-// Thread: one call at a time (the probe table's mutex), but for the counters of replays.
+// Shared memory never steers it: it keeps a copy of whatever it needs again.
+// Thread: one call at a time (the probe table's mutex), except for the counters of replays.
 class GraphCensusWriter {
  public:
   // Requires: `table` has kGraphTableBytes, all zero, and is aligned to a page.

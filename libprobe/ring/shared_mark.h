@@ -10,7 +10,7 @@ namespace cgdebug::ring {
 
 enum class MarkKind {
   kReader,    // a daemon runs, and will find the segments that are there
-  kRecorder,  // it has a recording that takes jobs which are yet to come
+  kRecorder,  // a daemon has a recording that also takes future jobs
 };
 
 // The daemon's side.

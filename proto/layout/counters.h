@@ -1,4 +1,4 @@
-// counters.h: what the daemon counts of a slot, or of all slots of a session.
+// counters.h: what the daemon counts for a slot, or for all slots of a session.
 #pragma once
 
 #include <cstdint>

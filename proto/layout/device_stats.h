@@ -11,8 +11,8 @@ inline constexpr std::uint64_t kStatsHasNonfinite = 1u << 1;
 // From this bit of `flags` on: the value at first_nonfinite, 0 = NaN, 1 = +Inf, 2 = -Inf.
 inline constexpr int kStatsFirstKindShift = 8;
 
-// Minimum to the sums are over the finite elements, in double. `sum` and `sum_squares` are of
-// x - shift, so that a large mean does not swamp the variance.
+// The fields from the minimum to the sums cover the finite elements, in double. `sum` and
+// `sum_squares` are of x - shift, so that a large mean does not swamp the variance.
 struct DeviceStats {
   std::uint64_t count;
   std::uint64_t nan;

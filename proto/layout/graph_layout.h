@@ -32,7 +32,7 @@ struct alignas(kCacheLineBytes) GraphTable {
   // was loaded. First, so that a graph without an entry counts in word 0.
   std::uint64_t unlisted_replays;
   std::uint64_t captures;  // begun since the process started, listed or not
-  std::uint64_t unlisted;  // of those, the ones that found the table full of graphs that live
+  std::uint64_t unlisted;  // of those, the ones that found the table full of live graphs
   std::uint64_t failed;    // captures that ended with an error
   std::uint64_t empty;     // captures that ended with no node
   std::uint64_t gone;
@@ -60,7 +60,7 @@ struct alignas(kCacheLineBytes) GraphEntry {
   std::int64_t ended_ns;  // 0: it is being captured, or its end was not seen
   std::uint64_t pool[2];  // torch's number of its memory pool; 0, 0: unknown
   std::uint64_t reserved[3];
-  char label[kMaxGraphLabelBytes + 1];  // what the user calls it; empty: nothing
+  char label[kMaxGraphLabelBytes + 1];  // the user's name for it; empty: none
   char stack[kMaxGraphStackBytes + 1];  // the lines that captured it, the innermost first
 };
 static_assert(sizeof(GraphEntry) == 384);

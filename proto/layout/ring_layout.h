@@ -162,8 +162,8 @@ struct SlotFirst {
   std::uint64_t serial;  // as EntryHeader::serial
   std::uint64_t order;
 };
-// How many of the entries that a credit covers were overwritten before they could be read. It says
-// so about the credit with this `consumed` and `order`, and about no other.
+// How many of the entries that a credit covers were overwritten before they could be read. It holds
+// only for the credit with this `consumed` and `order`.
 struct SlotLost {
   std::uint64_t consumed;  // SlotCredit::consumed
   std::uint64_t lost;
@@ -173,8 +173,8 @@ struct SlotLost {
 // Written by the daemon only, for daemons that come after it.
 //
 // Why two counts of losses: the count and the credit cannot be stored in one step. The daemon
-// writes the one that the present credit does not mean, then moves the credit. If it is killed in
-// between, the next daemon still finds the count of the present credit, so no loss is counted
+// writes the one that the current credit does not use, then moves the credit. If it is killed in
+// between, the next daemon still finds the count of the current credit, so no loss is counted
 // twice.
 struct alignas(kCacheLineBytes) SlotHistory {
   SlotFirst nan;
@@ -286,9 +286,9 @@ struct SlotRegistration {
   // Which part of a distributed tensor this is, as text (python/cgdebug/sharding.py); empty if it
   // is not part of one.
   char shard[kMaxShardBytes + 1];
-  // Of a row of an op log: its number, the op that wrote it and the numbers of the rows that the op
-  // read, as in "17 aten.mm.default 3 5". It ends in " ..." if some of those are left out. Empty if
-  // the slot is no such row.
+  // For a row of an op log: its number, the op that wrote it and the numbers of the rows that the
+  // op read, as in "17 aten.mm.default 3 5". It ends in " ..." if some of those are left out. Empty
+  // if the slot is no such row.
   char op[kMaxOpBytes + 1];
 };
 

@@ -167,7 +167,7 @@ def test_a_repaired_recording_blames_no_daemon(cli, job_file, tmp_path):
     assert "or it was cut off" in cli("info", str(directory)).stdout
     repaired = cli("repair", str(directory))
     info = cli("info", str(tmp_path / "a.repaired.cgrec")).stdout
-    assert "copied from one without its end" in info, repaired.stderr + info
+    assert "copied from a recording without its end" in info, repaired.stderr + info
 
 
 def test_a_recording_that_cannot_begin_keeps_the_job_from_starting(cli, tmp_path):

@@ -37,11 +37,11 @@ class Style {
 // The first `columns` columns of `text`, with an ellipsis when something is missing.
 std::string CutToColumns(const std::string& text, std::size_t columns);
 
-// Columns on a terminal; escape sequences take none, every other code point takes one.
+// Columns on a terminal: escape sequences take none, every other code point takes one.
 std::size_t DisplayWidth(std::string_view text);
 
-// `text` without control characters (but tab), so that a name that a job chose cannot drive the
-// terminal.
+// `text` without control characters (except tab), so that a name that a job chose cannot control
+// the terminal.
 std::string Printable(std::string_view text);
 // The same of several lines.
 std::string PrintableLines(std::string_view text);
@@ -55,8 +55,8 @@ std::size_t TerminalColumns(int fd);
 // numerics::IsAscii() of this process's environment.
 bool LocaleIsAscii();
 
-// `text` with its lines broken at spaces where they are wider than `columns`; what follows is
-// indented under its line. A word that is wider by itself stays whole.
+// `text` with lines wider than `columns` broken at spaces; continuation lines are indented. A wider
+// word stays whole.
 std::string WrapLines(std::string_view text, std::size_t columns);
 
 // How WriteText() writes from now on, to every stream.
@@ -66,7 +66,7 @@ struct TextForm {
 };
 void SetTextForm(const TextForm& form);
 
-// Writes words for people: every line of a command but its raw data goes through here.
+// Writes text for people: everything that commands print goes through here, except raw data.
 void WriteText(std::FILE* stream, std::string_view text);
 
 // Local time: "2026-11-21 08:56:52.123", and only the time of day.
@@ -80,7 +80,7 @@ std::string GroupDigits(std::string_view text);
 
 class TextTable {
  public:
-  // kCount: to the right, and Render() sets thousands apart in it.
+  // kCount: to the right, with spaces between thousands in Render().
   enum class Align { kLeft, kRight, kCount };
   struct Column {
     std::string title;
@@ -97,7 +97,7 @@ class TextTable {
   // an ellipsis, the last column first, and optional columns are left out, the last one first; a
   // line below the table names them. Numbers are never cut.
   std::string Render(const Style& style, std::size_t max_columns) const;
-  // One record a line, tabs, no titles, no colours.
+  // One record per line, tabs, no titles, no colours.
   std::string RenderPlain() const;
 
  private:

@@ -33,8 +33,9 @@ struct ConnectOptions {
   std::string socket;         // empty: $CGDEBUG_SOCKET, else the user's runtime directory
   bool start_daemon = false;  // when nobody listens
   std::string name = "c++";   // what the daemon's log calls this client
-  std::chrono::milliseconds timeout = std::chrono::seconds(10);  // of each request but Tail, Freeze
-  std::vector<std::string> daemon_options = {};                  // of a daemon that is started
+  std::chrono::milliseconds timeout =
+      std::chrono::seconds(10);                  // of each request except Tail, Freeze
+  std::vector<std::string> daemon_options = {};  // of a daemon that is started
 };
 
 enum class Failure {
@@ -59,7 +60,7 @@ struct Tensor {
   std::string payload;  // contiguous elements, little-endian; empty with metadata_only or dropped
 };
 
-// Thread: one at a time, but for Stop.
+// Thread: one at a time, except for Stop.
 // Fails: every call returns its error; none throws.
 class Client {
  public:
@@ -88,7 +89,7 @@ class Client {
   Result<v1::RecordListReply> RecordList(const v1::RecordListRequest& request);
   // Takes as long as writing takes; Stop() ends the waiting.
   Result<v1::FreezeReply> Freeze(const v1::FreezeRequest& request);
-  // Everything that jobs did before this call is known to the daemon when it returns.
+  // When this returns, the daemon knows everything that jobs did before the call.
   Result<v1::SyncReply> Sync(const v1::SyncRequest& request);
 
   // Calls `on_event` for each event, on this thread, until the stream ends, Stop is called or
@@ -101,7 +102,7 @@ class Client {
   void Stop() noexcept;
 
   Failure last_failure() const { return last_failure_; }
-  // Of the daemon; empty when it is not the daemon's own.
+  // The daemon's own error; empty if the last error came from elsewhere.
   const v1::Error& last_error() const { return last_error_; }
   const std::string& socket() const { return socket_; }
   const v1::HelloReply& daemon() const { return daemon_; }

@@ -34,7 +34,8 @@ struct RuntimeEnvironment {
   static RuntimeEnvironment OfThisDaemon();
 };
 
-// Whether the user chose the socket (1 or 2): such a daemon serves only those who name it.
+// Whether the user chose the socket (1 or 2). A daemon on it serves only jobs and clients that name
+// it.
 bool IsChosen(const RuntimeEnvironment& environment, const std::string& flag_path);
 
 // The socket's absolute path, for a client. Creates nothing; the directory may not exist yet.

@@ -3,8 +3,8 @@
 
 namespace cgdebug {
 
-// From now on such an end is a message on stderr and exit code 2 instead of a core dump. Nothing is
-// tidied up, as after SIGKILL. `on_end` gets the message first; it may be null, and may throw.
+// From now on these ends print a message on stderr and exit with 2 instead of dumping core. Nothing
+// is tidied up, as after SIGKILL. `on_end` gets the message first; it may be null, and may throw.
 //
 // An allocation that fails ends the program at once, without unwinding. Generated protobuf messages
 // are not exception-safe: after an exception their destructors free memory that was never

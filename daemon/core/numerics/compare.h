@@ -64,7 +64,7 @@ struct CompareResult {
   std::uint64_t nan_in_expected = 0;  // and a number in actual
 
   // What the mismatches have in common, with !ok.
-  std::vector<MismatchSpan> spans;       // one a dimension; none where MismatchMap cannot tell
+  std::vector<MismatchSpan> spans;       // one per dimension; empty if MismatchMap cannot tell
   std::uint64_t mismatched_zero = 0;     // actual is 0 there
   std::uint64_t mismatched_greater = 0;  // actual > expected there
 };

@@ -36,13 +36,13 @@ std::string FormatStats(layout::Dtype dtype, std::span<const std::uint64_t> shap
 // The values in nested brackets: "[[1, 2, ..., 9], ..., [7, 8, ..., 0]]", at most `max_items` of
 // them, from the edges of each dimension, the last dimension favoured. `precision` is significant
 // digits of floating types, 0 for as many as the value needs; integers are exact.
-// Units: the text is at most about 32 bytes an item and 16 a dimension of each.
+// The text has at most about 32 bytes per item, and 16 per dimension of each item.
 std::string FormatValues(const TensorView& view, std::size_t max_items, int precision = 4);
 
 // One element, exactly: "1.0", "0.1", "-3", "True", "nan". Requires: i < view.count().
 std::string FormatElement(const TensorView& view, std::uint64_t i);
 
-// With so many significant digits; "nan" and "0" without a sign.
+// With `digits` significant digits; "nan" and "0" without a sign.
 std::string FormatNumber(double value, int digits);
 
 // As Python's repr: the shortest text that reads back as the same double; "1.0", "1e-05", "inf".

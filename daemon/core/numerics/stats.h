@@ -1,4 +1,4 @@
-// stats.h: what there is to say about a tensor in one line.
+// stats.h: the statistics of a tensor.
 #pragma once
 
 #include <array>
@@ -29,7 +29,7 @@ struct StatField : layout::Field {
   Agreement agreement;
 };
 
-// Minimum to histogram are over the finite elements.
+// The fields from the minimum to the histogram cover the finite elements only.
 struct Stats {
   std::uint64_t count = 0;
   std::uint64_t nan = 0;
@@ -46,8 +46,9 @@ struct Stats {
   double l1 = 0;
   double l2 = 0;
   double rms = std::numeric_limits<double>::quiet_NaN();  // root mean square
-  // torch.hash_tensor on a CPU: XOR of the elements, each as a double or an int64. float8, which
-  // torch has no hash of, the same way. Of no elements 0. Without has_hash it was not computed.
+  // As torch.hash_tensor on a CPU: XOR of the elements, each as a double or an int64; 0 without
+  // elements. float8, for which torch has no hash, is hashed the same way. Not computed without
+  // has_hash.
   bool has_hash = false;
   std::uint64_t hash = 0;
   bool has_nonfinite = false;
@@ -93,10 +94,11 @@ struct Stats {
   std::uint64_t finite() const { return count - nonfinite(); }
 };
 
-// Everything but mean, std, l1, l2 and rms is exact. Those run in double around a mean of what was
-// seen so far, block by block, and are good to about 1e-13 of abs_max (mean, std) and of themselves
-// (l1, l2, rms) whatever the mean and the range; of float16, bfloat16 and float8 in float for up to
-// 16 additions and then in double: to 2e-6. Thread: any. Requires: a view from MakeTensorView.
+// Everything except mean, std, l1, l2 and rms is exact. These run in double, block by block, around
+// the mean so far, and are good to about 1e-13 of abs_max (mean, std) or of themselves (l1, l2,
+// rms), whatever the mean and the range. For float16, bfloat16 and float8 they run in float for up
+// to 16 additions and then in double, and are good to 2e-6. Thread: any. Requires: a view from
+// MakeTensorView.
 Stats ComputeStats(const TensorView& view);
 
 }  // namespace cgdebug::numerics

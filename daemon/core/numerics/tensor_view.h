@@ -47,7 +47,7 @@ struct TensorView {
   }
 };
 
-// A view whose shape, dtype and data agree. The functions of this folder ask for one of these.
+// A view whose shape, dtype and data agree. The functions of this folder require one.
 // Fails: an unknown dtype, or data of another size than dtype and shape say.
 Result<TensorView> MakeTensorView(layout::Dtype dtype, std::span<const std::uint64_t> shape,
                                   std::span<const std::byte> data);

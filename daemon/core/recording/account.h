@@ -20,7 +20,7 @@ struct Account {
   std::uint64_t before = 0;    // produced before the stretch begins: never asked for
   std::uint64_t produced = 0;  // within it
   std::uint64_t not_wanted =
-      0;                   // of those: left out by a period, a selection or a limit of replays
+      0;                   // of those: left out by a period, a selection or a limit on replays
   std::uint64_t kept = 0;  // of those: the ones that are here, at least their statistics
   std::map<std::string, std::uint64_t> lost;  // by ToText(LossCause)
   std::uint64_t unread = 0;                   // of a live job: not yet read by its daemon

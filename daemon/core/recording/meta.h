@@ -52,7 +52,7 @@ struct Index {
   std::uint64_t previous_offset = 0;  // 0: the first of its file
   std::uint64_t first_number = 0;
   std::vector<SlotRun> runs;
-  std::vector<std::uint64_t> others;  // offsets of records that are no snapshots
+  std::vector<std::uint64_t> others;  // offsets of records that are not snapshots
 
   // Numbers and names are those of `Index` in proto/recording.proto.
   template <typename Self, typename Visitor>

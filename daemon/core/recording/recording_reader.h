@@ -63,7 +63,7 @@ class RecordingReader {
   std::int64_t created_ns() const { return created_ns_; }
   std::uint64_t bytes() const;  // of its segment files
 
-  // By id. If its record is damaged, the uuid or the probe's name is empty.
+  // By id. If a record is damaged, its uuid or probe name is empty.
   const std::vector<Session>& sessions() const { return sessions_; }
   const std::vector<Slot>& slots() const { return slots_; }
   const std::vector<Mark>& marks() const { return marks_; }
@@ -74,10 +74,10 @@ class RecordingReader {
   bool closed() const { return closed_; }
   StopReason stop_reason() const { return stop_reason_; }
   bool being_written() const;
-  // Whether it was closed because it had everything it wanted, and nothing of that is missing as
-  // far as is known without reading every payload (see Verify()).
+  // Whether it was closed because it had everything it wanted, and nothing is missing, as far as
+  // that is known without reading every payload (see Verify()).
   bool complete() const;
-  // Of one slot, by id.
+  // The account of one slot, by id.
   Account AccountOf(std::uint32_t slot) const;
   // Every record up to this number was on the disk when the writer said so.
   std::uint64_t durable_number() const { return durable_number_; }
@@ -88,10 +88,10 @@ class RecordingReader {
   std::optional<SnapshotRef> Find(std::uint32_t slot, std::uint64_t replay) const;
   std::optional<SnapshotRef> First(std::uint32_t slot) const;
   std::optional<SnapshotRef> Last(std::uint32_t slot) const;
-  // Of a slot, ascending: replays first to last, both included.
+  // The snapshots of a slot, ascending, from replay `first` to `last`, both included.
   SnapshotRange Snapshots(std::uint32_t slot, std::uint64_t first = 0,
                           std::uint64_t last = kNoLimit) const;
-  // Of a replay: each slot that has it, by session, then in graph order.
+  // The snapshots of a replay: one per slot that has it, by session, then in graph order.
   std::vector<SnapshotRef> Replay(std::uint64_t replay) const;
   // Highest replay of any slot; 0 when there is none.
   std::uint64_t last_replay() const { return index_.last_replay(); }
@@ -167,7 +167,7 @@ class RecordingReader {
   StopReason stop_reason_ = StopReason::kNone;
   std::uint64_t durable_number_ = 0;
   std::uint64_t last_number_ = 0;
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // guards what follows
   mutable std::vector<Damage> damage_;
 };
 

@@ -93,8 +93,8 @@ class RecordingWriter {
   // recording has already keeps its id. Session::id and Slot::id are ignored.
   Result<std::uint32_t> AddSession(Session session);
   Result<std::uint32_t> AddSlot(Slot slot);
-  // Up to where the recording has the slot, losses included; Slot::from_ordinal and 0 if it has
-  // nothing. What it has is not written again.
+  // How far the recording has the slot, losses included; Slot::from_ordinal and 0 if it has
+  // nothing. It is not written again up to there.
   struct Position {
     std::uint64_t ordinal = 0;
     std::uint64_t replay = 0;
@@ -147,7 +147,7 @@ class RecordingWriter {
   const UniqueFd lock_;
   Uuid uuid_ = {};
 
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // guards what follows
   std::shared_ptr<SegmentWriter> segment_;
   std::vector<std::shared_ptr<SegmentWriter>> unsynced_;  // complete ones
   std::uint64_t bytes_before_ = 0;                        // of the segments before this one

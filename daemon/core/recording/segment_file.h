@@ -44,7 +44,7 @@ struct Record {
 enum class ReadStatus {
   kRecord,
   kEnd,      // zeros, or the end of the file: nothing was written here
-  kDamaged,  // something that is no whole record
+  kDamaged,  // something that is not a whole record
 };
 
 // Thread: any; Refresh() alone.
@@ -88,7 +88,7 @@ class SegmentFile {
   layout::FileHeader header_ = {};
   std::uint64_t bytes_ = 0;
 
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // guards what follows
   mutable std::vector<std::byte> window_;
   mutable std::uint64_t window_offset_ = 0;
 };

@@ -22,7 +22,7 @@ using Uuid = std::array<std::uint8_t, 16>;
 // failure the file ends with the last record that was written as a whole, as far as the system lets
 // it, and bytes() says where that is.
 //
-// Thread: one at a time, but for Sync().
+// Thread: one at a time, except for Sync().
 class SegmentWriter {
  public:
   // Space that is set aside beyond what is asked for, so that a full disk still takes the end.
@@ -55,9 +55,9 @@ class SegmentWriter {
   Result<void> Flush();
   // The same, and gives back what was set aside and not used.
   Result<void> Trim();
-  // Waits until what was written is on the disk. What waits is not. Thread: any.
+  // Waits until what was written is on the disk; does not write what still waits. Thread: any.
   Result<void> Sync();
-  // Of the last failed call.
+  // The errno of the last failed call.
   int error_number() const { return error_number_; }
 
  private:
@@ -69,10 +69,10 @@ class SegmentWriter {
   };
 
   void BeginAt(std::uint64_t offset, std::uint64_t number);
-  // The end of a record, of which everything before the payload waits.
+  // Adds the end of a record; what comes before its payload waits already.
   Result<void> AddSmall(std::span<const std::byte> payload, std::uint64_t zeros);
   Result<void> AddLarge(std::span<const std::byte> payload, std::uint64_t zeros);
-  // What waits, then these, in one call.
+  // Writes what waits, then these, in one call.
   Result<void> WritePending(std::span<const std::byte> payload, std::uint64_t zeros);
 
   std::string path_;

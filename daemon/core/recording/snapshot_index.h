@@ -35,7 +35,7 @@ class IndexBlock {
       : segment_(segment), load_(std::move(load)) {}
 
   std::uint32_t segment() const { return segment_; }
-  // Of one slot. Thread: any.
+  // The rows of one slot. Thread: any.
   std::span<const layout::IndexRow> RowsOf(std::uint32_t slot) const;
 
  private:
@@ -50,7 +50,7 @@ class SnapshotRange;
 // Thread: const functions any; Add() alone.
 class SnapshotIndex {
  public:
-  // `runs`: one for each slot that the block has rows of.
+  // `runs`: one for each slot that has rows in the block.
   void Add(std::shared_ptr<const IndexBlock> block, const std::vector<SlotRun>& runs);
   // The runs of sorted rows.
   static std::vector<SlotRun> RunsOf(std::span<const layout::IndexRow> rows);

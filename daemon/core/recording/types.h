@@ -31,7 +31,7 @@ struct Session {
   std::int32_t restart_count = 0;
   std::int64_t created_ns = 0;
 
-  // Numbers and names are those of `Session` in proto/recording.proto and, but for `id`, in
+  // Numbers and names are those of `Session` in proto/recording.proto and, except for `id`, in
   // proto/control.proto.
   template <typename Self, typename Visitor>
   static constexpr void ForEachField(Self& self, Visitor&& visit) {
@@ -66,11 +66,11 @@ struct Slot {
   std::uint32_t invocation = 0;     // which call of the probe in the capture, from 0
   std::uint64_t order = 0;          // of registration in the process, from 1: graph order
   std::uint32_t every = 1;          // replays 1, 1 + every, ... are recorded
-  std::uint32_t index = 0;          // in the segment's directory, with
+  std::uint32_t index = 0;          // place in the segment's directory
   std::uint64_t generation = 0;     // that entry's generation
   std::uint64_t from_ordinal = 0;   // snapshots up to this one came before the recording,
   std::uint64_t from_replay = 0;    // and so did replays up to this one
-  std::string graph_label = {};     // what the user calls the graph; empty: nothing
+  std::string graph_label = {};     // the user's name for the graph; empty: none
   std::string op = {};  // of a row of an op log, as layout::SlotRegistration::op; else empty
 
   // Numbers and names are those of `Slot` in proto/recording.proto.
@@ -99,10 +99,10 @@ struct Slot {
   }
 };
 
-// With the expected tensor of its probe (TensorCompare).
+// The comparison of a snapshot with the expected tensor of its probe (TensorCompare).
 struct Comparison {
   std::uint64_t mismatched = 0;  // elements
-  double max_abs = 0;            // of those: the greatest difference,
+  double max_abs = 0;            // greatest absolute difference of those
   double max_rel = 0;            // and relative to |expected|
 };
 
@@ -120,7 +120,7 @@ struct Snapshot {
   numerics::Stats stats;
   std::uint64_t payload_bytes = 0;  // 0 with stats_only
   std::uint64_t payload_hash = 0;   // XXH3-64 of the tensor's bytes
-  bool compared = false;            // then
+  bool compared = false;            // whether `comparison` is valid
   Comparison comparison;
 
   // Numbers and names are those of `Snapshot` in proto/recording.proto.
@@ -136,7 +136,7 @@ struct Snapshot {
     visit(Field{7, "unchanged"}, self.unchanged);
     visit(Field{8, "stats_only"}, self.stats_only);
     visit(Field{9, "stats"}, self.stats);
-    // Of records with a payload it stands in the header.
+    // A record with a payload has it in the header.
     visit(Field{10, "payload_hash", Encoding::kFixed}, self.payload_hash);
     visit(Field{11, "mismatched"}, self.compared, self.comparison.mismatched);
     visit(Field{12, "max_abs"}, self.comparison.max_abs);
@@ -147,8 +147,8 @@ struct Snapshot {
 
 using layout::LossCause;
 
-// Snapshots of one slot that are missing. `count` of them were wanted; with every > 1 there may be
-// ordinals among them that were not.
+// Missing snapshots of one slot. `count` of them were wanted; with every > 1, the span may contain
+// ordinals that were not.
 struct Loss {
   std::uint32_t slot = 0;
   LossCause cause = LossCause::kOverwritten;
@@ -179,10 +179,9 @@ enum class MarkKind : std::uint32_t {
   kStopped = 2,       // a writer ended; the text says why
   kSessionEnded = 3,  // the job exited
   kSessionDied = 4,
-  kSlotClosed = 5,  // nothing more comes of the slot; `replay` is its last replay
+  kSlotClosed = 5,  // nothing more comes from the slot; `replay` is its last replay
   kNote = 6,
-  // What the daemon found while it read, whether the recording has that snapshot or not: the first
-  // of each slot.
+  // The first of each slot that the daemon found, whether the recording has that snapshot or not.
   kFirstNan = 7,
   kFirstInf = 8,
   kFirstMismatch = 9,  // a comparison that failed; the text says how
@@ -220,7 +219,7 @@ struct Mark {
   }
 };
 
-// Whether a mark is about the first snapshot of its slot that something was wrong with.
+// Whether a mark reports the first snapshot of its slot with something wrong.
 constexpr bool IsFinding(MarkKind kind) {
   return kind == MarkKind::kFirstNan || kind == MarkKind::kFirstInf ||
          kind == MarkKind::kFirstMismatch;
@@ -235,18 +234,18 @@ enum class StopReason : std::uint32_t {
   kMaxSize = 5,
   kDiskFull = 6,    // or the space that is kept free
   kWriteError = 7,  // anything else the system said
-  kCutOff = 8,      // a copy of one whose end was missing
+  kCutOff = 8,      // a copy of a recording whose end was missing
 };
 constexpr std::string_view ToText(StopReason reason) {
   constexpr std::string_view kTexts[] = {
       "recording", "stopped",        "complete",
       "job ended", "daemon stopped", "size limit reached",
-      "disk full", "write failed",   "copied from one without its end"};
+      "disk full", "write failed",   "copied from a recording without its end"};
   const auto place = static_cast<std::size_t>(reason);
   return place < std::size(kTexts) ? kTexts[place] : "unknown reason";
 }
 
-// Whether a recording that ended so got everything that it was to record.
+// Whether a recording that ended for this reason got everything it was to record.
 constexpr bool HadAll(StopReason reason) {
   return reason == StopReason::kRequested || reason == StopReason::kReached ||
          reason == StopReason::kJobEnded;

@@ -2,9 +2,9 @@
 //
 //   frame := u32 body_bytes | u16 kind | u16 flags | u64 request_id | body      (little-endian)
 //
-// A body is a serialized Request or Response (proto/control.proto), or raw tensor bytes. Lengths
-// are checked against the limit of their kind before anything is allocated, so a stranger that
-// writes rubbish into the socket costs 16 bytes.
+// A body is a serialized Request or Response (proto/control.proto), or raw tensor bytes. A length
+// is checked against the limit of its kind before anything is allocated, so a stranger that writes
+// rubbish into the socket costs 16 bytes.
 #pragma once
 
 #include <google/protobuf/message_lite.h>

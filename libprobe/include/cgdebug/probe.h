@@ -205,8 +205,8 @@ class Probe {
   void Prepare(const TensorRef& tensor);
 
   // The newest `last` snapshots (all if negative), oldest first, from the process's own ring.
-  // Leaves out what is being overwritten meanwhile. Graphs that are gone: the newest one's
-  // snapshots are there, older ones' as far as 256 MiB allow. Does not hold up any other call.
+  // Leaves out what is overwritten meanwhile. Of graphs that are gone, it has the snapshots of the
+  // newest, and those of older ones up to 256 MiB. Does not hold up any other call.
   std::vector<Record> Records(int last = -1) const;
   // Hides what Records() returned: all, or up to `ordinal` in `slot`.
   void ClearRecords();
