@@ -49,7 +49,8 @@ class RingReads {
  public:
   RingReads();
 
-  // Waits for the ingest thread. Empty when that has ended. Thread: any other.
+  // Waits for the ingest thread. Empty when that has ended.
+  // Thread: any other.
   RingContent Read(const RingRequest& request);
 
   // Calls `now` with the heads of every ring of a live job, including jobs and slots that appeared
