@@ -1,4 +1,4 @@
-// graph_facts.h: what the census (graph_layout.h) says of the CUDA graphs of a process.
+// graph_facts.h: what the census (graph_layout.h) says about the CUDA graphs of a process.
 #pragma once
 
 #include <cstdint>

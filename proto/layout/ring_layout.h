@@ -288,7 +288,7 @@ struct SlotRegistration {
   char shard[kMaxShardBytes + 1];
   // For a row of an op log: its number, the op that wrote it and the numbers of the rows that the
   // op read, as in "17 aten.mm.default 3 5". It ends in " ..." if some of those are left out. Empty
-  // if the slot is no such row.
+  // if the slot is not a row of an op log.
   char op[kMaxOpBytes + 1];
 };
 

@@ -29,8 +29,8 @@ class Selector {
   // Fails: an empty pattern, a bad regular expression, or one longer than 1000 bytes; the message
   //        names it.
   static Result<Selector> Parse(std::span<const std::string> patterns);
-  // Patterns with commas between them. Blanks around a pattern do not belong to it; blanks and
-  // commas alone select everything. Fails: as Parse().
+  // Parses patterns separated by commas. Ignores blanks around a pattern; blanks and commas alone
+  // select everything. Fails: as Parse().
   static Result<Selector> ParseList(std::string_view patterns);
 
   // A glob also selects the name that is spelled exactly like it: 'blk[0]' finds 'blk[0]'.
