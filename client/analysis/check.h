@@ -90,7 +90,7 @@ struct Check {
   std::uint64_t replay = 0;
   std::size_t present = 0;
   std::size_t expected = 0;
-  bool values_read = true;           // and held against their hashes
+  bool values_read = true;           // and checked against their hashes
   std::vector<std::string> missing;  // sentences
   std::uint64_t missing_count = 0;
   std::vector<std::uint64_t> replays;  // that were looked at, of any probe; ascending

@@ -43,7 +43,8 @@ struct Probe {
   source::Slot slot;    // whose `order` is its number in the session
   std::uint64_t probe_id = 0;
   layout::Lane lane = layout::Lane::kHost;
-  std::string lane_reason;  // why it is not the direct one, empty when there is nothing to say
+  std::string
+      lane_reason;  // why it is not the direct lane; empty if it is, or if no reason is known
   layout::Policy policy = layout::Policy::kOverwrite;
   std::vector<std::string_view> actions;  // "print", "record", ...
   std::uint32_t capacity = 0;             // entries of the ring

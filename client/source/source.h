@@ -46,7 +46,7 @@ struct Slot {
   int rank = -1;                // -1: not distributed
   std::uint64_t graph_id = 0;   // 0: eager
   std::string graph;            // the graph's name (graph_labels.h); empty: eager
-  bool graph_is_given = false;  // by the user
+  bool graph_is_given = false;  // whether the user named it
   std::string
       qualifier;  // distinguishes it from other slots of its probe (graph_labels.h); may be empty
   std::uint32_t invocation = 0;  // which call of the probe in the capture, from 0
@@ -121,7 +121,7 @@ struct Description {
   std::string kind;  // "recording", "safetensors", "live"
   std::vector<std::string> sessions = {};
   std::uint64_t bytes = 0;  // on disk
-  std::string ending = {};  // how it ended, in words; empty when there is nothing to say
+  std::string ending = {};  // how it ended, in words; may be empty
   std::string head = {};    // of live jobs: which they are and how they are, one a line
   std::vector<std::string> damage = {};  // what was found while reading, in sentences
   std::vector<std::string> unread = {};  // recordings of a folder that cannot be read: why

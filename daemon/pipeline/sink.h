@@ -41,7 +41,7 @@ struct Gap {
   SlotPtr slot;
   layout::LossCause cause = layout::LossCause::kOverwritten;
   std::uint64_t count = 0;
-  std::uint64_t last_ordinal = 0;   // of them
+  std::uint64_t last_ordinal = 0;   // of the gap
   std::uint64_t last_replay = 0;    // no lost snapshot is of a later replay
   std::uint64_t before_replay = 0;  // the replay of the snapshot that came after; 0 = none came
   // Whether the live control asked for that snapshot or for a lost one. If so, lost snapshots may

@@ -43,7 +43,7 @@ struct RecordRequest {
   std::chrono::nanoseconds duration{0};             // 0 = until it is stopped
   std::uint64_t align = 0;                          // starts at a replay that is a multiple of it
   std::uint64_t max_bytes = 0;                      // 0 = as much as the daemon allows
-  std::uint64_t roll_bytes = 0;                     // 0 = as the daemon was told
+  std::uint64_t roll_bytes = 0;                     // 0 = the daemon's setting
   std::optional<std::uint64_t> min_free_bytes;      // of the disk; likewise
   std::optional<recording::Durability> durability;  // likewise
   bool to_disk_only = false;                        // only slots registered with to="disk"
@@ -150,8 +150,8 @@ class ActiveRecording {
   Clock::time_point last_append_ = Clock::now();
   bool beyond_ = false;  // a replay after the last wanted one was seen
   bool said_stopped_ = false;
-  bool ending_ = false;   // EndAt() was called,
-  bool is_late_ = false;  // because its time was over
+  bool ending_ = false;   // EndAt() was called
+  bool is_late_ = false;  // EndAt() was called because its time was over
 };
 
 }  // namespace cgdebug::pipeline

@@ -23,7 +23,7 @@ struct RingRequest {
   SlotPtr slot;
   std::uint64_t first_ordinal = 1;
   std::uint64_t last_ordinal = 0;
-  std::size_t max_bytes = 0;  // stop after so many; one entry at least
+  std::size_t max_bytes = 0;  // stops after so many; reads at least one entry
   std::uint64_t replay = 0;   // not 0: the entry of this replay alone, whatever its ordinal is
 };
 
@@ -69,7 +69,7 @@ class RingReads {
              const std::function<RingHeads()>& heads);
   // After each pass. `is_read`: whether a slot is consumed up to a head, and settled.
   void Settle(const std::function<bool(const RingHead&)>& is_read);
-  // Nothing is served after it.
+  // Serves nothing from now on.
   void End();
 
   // Makes the ingest thread look at once for what waits for it. Thread: any.

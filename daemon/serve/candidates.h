@@ -11,7 +11,7 @@
 
 namespace cgdebug::serve {
 
-// The snapshots of one slot that a Get may mean, oldest first; one at least.
+// The snapshots of one slot that a Get may mean, oldest first; at least one.
 struct Candidate {
   pipeline::SlotRecord slot;
   std::vector<pipeline::StoredSnapshot> history;
@@ -36,7 +36,7 @@ const pipeline::StoredSnapshot* FindReplay(const std::vector<Candidate>& candida
 const pipeline::StoredSnapshot* FindFromEnd(const std::vector<Candidate>& candidates,
                                             std::uint64_t back, const Candidate** owner);
 
-// Why a replay number alone is not enough, and what to type; empty where it is.
+// Why a replay number alone is not enough, and what to type; empty if it is enough.
 std::string Ambiguous(const std::vector<Candidate>& candidates, std::int64_t replay,
                       const pipeline::Registry& registry);
 

@@ -73,7 +73,7 @@ void WriteText(std::FILE* stream, std::string_view text);
 std::string FormatTime(std::int64_t realtime_ns);
 std::string FormatTimeOfDay(std::int64_t realtime_ns);
 
-// Thousands apart: "1 204".
+// With spaces between thousands: "1 204".
 std::string FormatGrouped(std::uint64_t value);
 // The same of every whole number in `text`: "1..1 204".
 std::string GroupDigits(std::string_view text);

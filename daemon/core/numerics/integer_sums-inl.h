@@ -243,7 +243,7 @@ bool NarrowIntegers(const T* HWY_RESTRICT p, std::size_t vectors, KernelSums* su
   return true;
 }
 
-// Every byte but 0 is true.
+// Every byte except 0 is true.
 HWY_INLINE std::size_t Bools(const std::uint8_t* HWY_RESTRICT p, std::size_t vectors,
                              KernelSums* sums) {
   const hn::ScalableTag<std::uint8_t> d;

@@ -67,9 +67,9 @@ struct Slot {
   std::uint64_t order = 0;          // of registration in the process, from 1: graph order
   std::uint32_t every = 1;          // replays 1, 1 + every, ... are recorded
   std::uint32_t index = 0;          // place in the segment's directory
-  std::uint64_t generation = 0;     // that entry's generation
-  std::uint64_t from_ordinal = 0;   // snapshots up to this one came before the recording,
-  std::uint64_t from_replay = 0;    // and so did replays up to this one
+  std::uint64_t generation = 0;     // of that directory entry
+  std::uint64_t from_ordinal = 0;   // snapshots up to this one came before the recording
+  std::uint64_t from_replay = 0;    // replays up to this one came before the recording
   std::string graph_label = {};     // the user's name for the graph; empty: none
   std::string op = {};  // of a row of an op log, as layout::SlotRegistration::op; else empty
 
@@ -103,10 +103,10 @@ struct Slot {
 struct Comparison {
   std::uint64_t mismatched = 0;  // elements
   double max_abs = 0;            // greatest absolute difference of those
-  double max_rel = 0;            // and relative to |expected|
+  double max_rel = 0;            // greatest difference relative to |expected|
 };
 
-// Everything of a snapshot but the values.
+// Everything about a snapshot except the values.
 struct Snapshot {
   std::uint32_t slot = 0;
   std::uint64_t ordinal = 0;  // of the slot's accepted snapshots, from 1; ascends within a slot
@@ -196,7 +196,7 @@ struct Mark {
   std::int64_t step = -1;
   std::int64_t timestamp_ns = 0;
   std::string text;
-  std::uint64_t ordinal = 0;  // kSlotClosed: snapshots up to this one were the recording's to take
+  std::uint64_t ordinal = 0;  // kSlotClosed: the recording covers snapshots up to this one
   std::uint64_t skipped = 0;  // likewise: it did not want those just before and with that one
   std::uint64_t count = 0;    // of a finding: elements
   std::uint64_t serial = 0;   // likewise: of its replay, as Snapshot::serial
