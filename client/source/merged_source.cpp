@@ -83,7 +83,7 @@ class MergedSource : public Source {
     snapshot.slot = places_[snapshot.slot].slot;
     return snapshot;
   }
-  // What `read` gives of every part, about the slots that are shown.
+  // Calls `read` on every part. Keeps what is about the slots that are shown.
   template <typename Item>
   std::vector<Item> OfParts(std::vector<Item> (Source::*read)()) {
     std::vector<Item> items;

@@ -131,7 +131,7 @@ struct OpLogBatch {
   struct Tensor {
     const std::byte* from;
     std::uint64_t count;
-    std::uint32_t first_block;  // of those that look at it, up to the next tensor's first
+    std::uint32_t first_block;  // its blocks end at the next tensor's first
     std::uint16_t row;
     std::uint8_t dtype;    // layout::Dtype
     std::uint8_t vectors;  // 1: `from` is aligned to 16

@@ -61,7 +61,7 @@ class GraphCensusWriter {
     std::uint64_t captured = 0;
     std::uint64_t gone = 0;
   };
-  // The place in own_ of the newest graph that is meant.
+  // The place in own_ of the newest graph with that id or order.
   std::optional<std::size_t> FindId(std::uint64_t graph_id) const;
   std::optional<std::size_t> FindOrder(std::uint64_t order) const;
   std::optional<std::size_t> FreeEntry();

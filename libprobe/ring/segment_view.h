@@ -79,7 +79,7 @@ class SegmentView {
   // Fails: nullopt with the reason.
   std::optional<std::vector<OpLogRow>> ReadOpLog(const layout::SlotRegistration& registration,
                                                  std::string* reason);
-  // As SlotRingReader::SetFirsts() and firsts(), of one row of it.
+  // As SlotRingReader::SetFirsts() and firsts(), for one row of the page.
   // Requires: ReadOpLog() gave that row, and the slot is valid.
   void SetFirsts(const layout::SlotRegistration& registration, std::size_t row,
                  const FirstNonfinites& firsts);
@@ -107,7 +107,7 @@ class SegmentView {
                                           std::string* reason, bool* may_pass);
   const layout::DirectoryEntry& entry(std::uint32_t index) const;
   layout::Refusal* refusal(std::uint32_t order) const;
-  // `bytes` in the place that the registration names for what its slots keep beside the ring.
+  // The `bytes` that the slot keeps beside its ring, where the registration says.
   // Fails: nullptr with the reason, which begins with `what`.
   std::byte* Beside(const layout::SlotRegistration& registration, std::uint64_t bytes,
                     const std::string& what, std::string* reason);

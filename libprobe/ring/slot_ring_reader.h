@@ -121,12 +121,12 @@ class SlotRingReader {
   layout::SlotRegistration registration_ = {};
 };
 
-// How a SlotFirst is stored and read; it is `order`'s.
+// Store and load a SlotFirst, which belongs to the slot `order`.
 void StoreFirst(const FirstNonfinite& first, std::uint64_t order, layout::SlotFirst* shared);
 FirstNonfinite LoadFirst(const layout::SlotFirst& shared, std::uint64_t order);
 
-// Whether the counts fit a tensor of the registration's dtype and shape: what contradicts it would
-// be shown as a fact about the tensor.
+// Whether the counts fit a tensor of the registration's dtype and shape. Others would be shown
+// as facts about the tensor.
 bool IsPlausible(const layout::DeviceStats& stats, const layout::SlotRegistration& registration);
 
 // Empty if a reader may use the registration, else what is wrong with it.

@@ -1,4 +1,4 @@
-// duration.h: "500ms", "30s", "10m", "1h" as people type them, and as they read them.
+// duration.h: durations as people type and read them: "500ms", "30s", "10m", "1h".
 #pragma once
 
 #include <chrono>

@@ -168,7 +168,7 @@ std::string FormatRepr(double value) {
 
 namespace {
 
-// In the unit that leaves a number under `step`, rounded.
+// `number` in the unit in which it is less than `step` after rounding, and that unit.
 std::pair<double, char> Scaled(std::uint64_t number, double step) {
   constexpr std::string_view kUnits = "kMGTPE";
   double value = static_cast<double>(number) / step;

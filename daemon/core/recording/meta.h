@@ -1,7 +1,7 @@
 // meta.h: the meta blocks that only the format itself needs, beside those of types.h.
 //
-// EncodeFields() writes any of them, DecodeFields() reads it (field_codec.h). What a value means is
-// not looked at: that a slot exists, that a shape fits its bytes.
+// EncodeFields() writes them, DecodeFields() reads them (field_codec.h). Neither checks what values
+// mean: whether a slot exists, or a shape fits its bytes.
 #pragma once
 
 #include <cstdint>
