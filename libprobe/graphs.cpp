@@ -1,5 +1,5 @@
-// The public face of graphs whose owners tell of them: their census (ring/graph_census.h) and their
-// end (capture/counted_graph.h).
+// The public functions for graphs that are announced: their census (ring/graph_census.h) and
+// their end (capture/counted_graph.h).
 #include <exception>
 #include <memory>
 

@@ -1,10 +1,10 @@
 // counted_graph.h: a graph whose owner counts its launches, and when its memory may be freed.
 //
 // CUDA tells when a graph is gone if the graph retains a user object (graph_capture.h). But each
-// launch of such a graph takes the CPU some microseconds more. Where an owner is known that every
-// launch goes through, as torch.cuda.CUDAGraph, its count does the same for nothing: each leaf
-// stores how many times it has run, and when the owner is gone and all leaves have run as many times
-// as there were launches, none will run again.
+// launch of such a graph takes the CPU some microseconds more. If every launch goes through a known
+// owner, such as torch.cuda.CUDAGraph, the owner can count launches instead, which costs nothing:
+// each leaf stores how many times it has run, and when the owner is gone and all leaves have run as
+// many times as there were launches, none will run again.
 #pragma once
 
 #include <atomic>
@@ -47,7 +47,7 @@ class CountedGraph {
 
   // --- Thread: any, without a lock.
 
-  // Called before each launch: were it called after it, the leaves could be ahead of the count.
+  // Called before each launch; if it came after, the leaves could be ahead of the count.
   void CountLaunch() noexcept {
     launches_.fetch_add(1, std::memory_order_acq_rel);
     if (shown_ != nullptr) ring::Add(*shown_, std::uint64_t{1});

@@ -347,7 +347,7 @@ void BeginDirect(ProbeSlot* slot, int device_index, void* stream) {
   const Device& device = GetDevice(device_index);
   CGD_CUDA(cudaMemsetAsync(slot->buffers.state, 0, sizeof(DirectState), device.stream));
   CGD_CUDA(cudaStreamSynchronize(device.stream));
-  // Who counts launches of the graph knows nothing of how often a graph inside it runs.
+  // The number of launches of a graph does not tell how often a graph inside it runs.
   if (slot->registration.graph_id != info.id) slot->counted.reset();
   if (slot->counted == nullptr) return RetainByGraph(info.graph, slot);
   ring::StoreRelaxed(*slot->buffers.runs, std::uint64_t{0});
@@ -360,7 +360,7 @@ void CaptureDirect(ProbeSlot* slot, const ring::SegmentWriter& segment, const Te
   const DeviceGuard guard(tensor.device_index);
   const RelaxedCapture relaxed;
   if (slot->life.held_by_graph()) {
-    slot->counted.reset();  // BeginDirect() was called before anybody could count
+    slot->counted.reset();  // BeginDirect() has tied it to a user object
   } else {
     BeginDirect(slot, tensor.device_index, stream);
   }

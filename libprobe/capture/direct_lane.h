@@ -41,14 +41,14 @@ std::uint64_t DirectStagingBytes(const layout::SlotRegistration& registration, i
 
 // What CaptureDirect() does first: clears the slot's state, and ties the slot to the lifetime of
 // the graph that `stream` is capturing. For a slot whose memory the graph uses before that call; a
-// user object holds it.
+// user object holds the slot.
 // Requires: buffers of kind kDirect.
 // Fails: throws ProbeError.
 void BeginDirect(ProbeSlot* slot, int device, void* stream);
 
 // Adds the lane to the graph that `stream` is capturing, and ties the slot to the graph's lifetime:
-// by its leaf in `slot->counted`, or else by a user object. Takes `counted` away where its count
-// would not tell. A tensor that lies in the slot's own staging memory is not copied there.
+// by its leaf in `slot->counted`, or else by a user object. Resets `counted` if its count would not
+// tell. A tensor that lies in the slot's own staging memory is not copied there.
 // Requires: the slot's block is mapped, its registration complete, its buffers of kind kDirect.
 // Fails: throws ProbeError; the graph then holds at most the kernel on the compute path.
 void CaptureDirect(ProbeSlot* slot, const ring::SegmentWriter& segment, const TensorRef& tensor,

@@ -110,7 +110,7 @@ def _wrap(graph_class) -> None:
 
 
 def _wrap_end(graph_class, told: bool) -> None:
-    """`told`: a hook tells of a capture that ends well."""
+    """`told`: a hook reports the captures that end well."""
     end = graph_class.capture_end
 
     @functools.wraps(end)
@@ -141,7 +141,7 @@ def _wrap_reset(graph_class) -> None:
 
 
 def _wrap_handles(graph_class) -> None:
-    """Who has such a handle may launch the graph past replay()."""
+    """Whoever has such a handle may launch the graph past replay()."""
     for name in _HANDLES:
         method = getattr(graph_class, name, None)
         if method is None:

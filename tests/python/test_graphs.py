@@ -173,7 +173,7 @@ class FakeNative:
 
 
 class KnownGraph:
-    """What is told of one graph, by the module's own class, of which each call is noted."""
+    """One announced graph. Passes each call on to the module's own class, and notes it."""
 
     def __init__(self, native, number):
         self._native, self._number = native, number

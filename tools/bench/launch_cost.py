@@ -88,7 +88,7 @@ def measure(graph_count, kernels, variants, options):
             "step_us": median,
             "us_a_graph": median / graph_count,
             "ratio": median / statistics.median(base),
-            # Of neighbouring samples, so that a clock that changes its speed changes both.
+            # Ratios of neighbouring samples: if the clock changes its speed, it changes both.
             "paired_ratio": statistics.median(one / other for one, other in zip(taken, base)),
         }
     for probe in probes:

@@ -287,13 +287,13 @@ void SetFallbackAllocator(const DeviceAllocator& allocator);
 
 // The number of the capture that `stream` (a cudaStream_t) takes part in; 0 = none.
 std::uint64_t CaptureIdOf(void* stream) noexcept;
-// A graph with an owner, that is, something that every launch of it goes through. The owner tells
-// of each launch and of its own end; so no user object of CUDA is needed to know when the memory of
-// the graph's probes may be freed, and launching costs less. An owner that leaves a launch out
-// makes a replay write into memory that is used for something else, unless it says ShareGraph().
+// A graph whose launches all go through one owner. The owner tells of each launch and of its own
+// end, so no user object of CUDA is needed to know when the memory of the graph's probes may be
+// freed, and launching costs less. If the owner leaves out a launch without calling ShareGraph(),
+// that replay writes into memory that is used for something else.
 class CountedGraph;
 // Called when a capture has begun, before any probe in it. `stack`: the lines that capture it, the
-// innermost first. nullptr: it could not be noted, and nothing needs to be told of the graph.
+// innermost first. nullptr: the graph could not be noted, and needs no further calls.
 std::shared_ptr<CountedGraph> BeginGraph(std::uint64_t capture_id,
                                          const std::string& stack) noexcept;
 // Nodes of a graph: of the one that `stream` captures, or of a cudaGraph_t; nullopt if unknown.
@@ -302,7 +302,7 @@ std::optional<std::uint64_t> CountNodes(void* graph) noexcept;
 // `failed`: the capture ended with an error, and there is no graph.
 void EndGraph(CountedGraph& graph, std::optional<std::uint64_t> nodes, bool failed) noexcept;
 void SetGraphPool(CountedGraph& graph, std::uint64_t first, std::uint64_t second) noexcept;
-// Called before each launch, by threads that need not agree. nullptr: of a graph that was not
+// Called before each launch, by any number of threads at once. nullptr: the graph was not
 // announced.
 void CountReplay(CountedGraph* graph) noexcept;
 // The launch that was counted last did not take place.
