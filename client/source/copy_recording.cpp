@@ -38,7 +38,7 @@ struct Target {
   std::vector<Loss> losses = {};  // by ordinal, once it is settled
   // The ordinals that each recording covers: after the first, up to the second.
   std::vector<std::pair<std::uint64_t, std::uint64_t>> stretches = {};
-  std::size_t written_losses = 0;  // the first of them
+  std::size_t written_losses = 0;  // counted from the first
 };
 
 bool IsWhole(const RecordingReader& reader) {

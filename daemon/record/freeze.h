@@ -20,10 +20,10 @@ struct FreezeRequest {
   std::uint64_t last = 0;         // newest replays of each probe; 0 = all that are there
 };
 
-// Writes what the daemon's memory or the ring still holds of each slot, up to the newest at the
-// time it gets to the slot, and what the daemon found. Without `last` the recording covers
-// everything that the job produced: snapshots that are no longer kept are losses, and so are values
-// of which only the statistics are left.
+// Writes what the daemon's memory or the ring still holds of each slot when its turn comes, and
+// what the daemon found. Without `last` the recording covers everything that the job produced:
+// snapshots that are no longer kept are losses, and so are values of which only the statistics are
+// left.
 Result<RecordingInfo> Freeze(const FreezeRequest& request, const recording::WriterOptions& options,
                              const SnapshotStore& store, RingReads* rings);
 

@@ -23,7 +23,7 @@ void Fill(const pipeline::Snapshot& snapshot, const pipeline::Registry& registry
           v1::Snapshot* message);
 void Fill(const pipeline::StoredSnapshot& stored, v1::HistoryReply::Entry* message);
 
-// The other way; `slot` is left for the caller.
+// Converts a message into a change; the caller fills in `slot`.
 // Fails: an unknown mode, or a condition or range that makes no sense.
 Result<pipeline::ControlChange> ToChange(const v1::SetRequest& request, std::int64_t now_ns);
 void Fill(const pipeline::RecordingInfo& info, v1::Recording* message);

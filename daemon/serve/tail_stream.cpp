@@ -42,7 +42,7 @@ void SortByTime(std::vector<pipeline::EventPtr>* events) {
     pipeline::EventPtr event;
   };
   std::vector<Placed> placed;
-  std::map<pipeline::SlotPtr, Moment> next;  // of each slot, of the events after this one
+  std::map<pipeline::SlotPtr, Moment> next;  // by slot: its next snapshot after this event
   for (auto event = events->rbegin(); event != events->rend(); ++event) {
     Moment moment = {UINT64_MAX, 0};
     if (const pipeline::Snapshot* snapshot = SnapshotOf(**event)) {
@@ -84,8 +84,8 @@ std::optional<TailStream> TailStream::Open(const Model& model, const v1::TailReq
   }
   TailStream stream(model, request, *std::move(selector));
   std::vector<pipeline::EventPtr> events = model.events->All(&stream.cursor_);
-  // Read after the events: a session whose end is not among them is alive here, or the log still
-  // holds its end.
+  // Sessions are read after the events: if the end of a session is not among the events, the
+  // session is alive here, or its end is still to be read.
   const auto sessions = SelectSessions(*model.registry, request.session(), error);
   if (!sessions) return std::nullopt;
   for (const pipeline::SessionRecord& record : *sessions) {

@@ -30,7 +30,7 @@ class FreeRanges {
     if (found == ranges_.end()) return std::nullopt;
     const Place place = found->first;
     const std::uint64_t rest = found->second - bytes;
-    if (rest != 0) {  // renamed, not made anew: this must not fail
+    if (rest != 0) {  // reuses the node: allocating one could fail
       auto node = ranges_.extract(found);
       node.key().offset += bytes;
       node.mapped() = rest;

@@ -195,7 +195,7 @@ TEST_F(DaemonTest, KeepsTheLastValuesOfAJobThatWasKilled) {
   EXPECT_GT(daemon.Session(job.key())->ended_ns(), 0);
 }
 
-TEST_F(DaemonTest, ReadsWhatAJobLeftThatDiedBeforeTheDaemonCame) {
+TEST_F(DaemonTest, ReadsWhatWasLeftByAJobThatDiedBeforeTheDaemonCame) {
   ProducerProcess job({Recording("blk0.out", 4), Printing("blk1.out")});
   job.Write(0, 6);
   job.Write(1, 2);

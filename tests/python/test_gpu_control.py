@@ -14,8 +14,8 @@ pytestmark = [pytest.mark.gpu, pytest.mark.own_lane, pytest.mark.usefixtures("wi
 OFF, STATS, FULL = 1, 2, 3
 NONFINITE, INF, ABS_MAX = 1, 2, 3
 
-# SlotCredit as in proto/layout/ring_layout.h. In a process of its own: closing a second descriptor of
-# its segment would drop the lock that says a job lives.
+# Writes SlotCredit (proto/layout/ring_layout.h). Runs in a process of its own, because a job that
+# closes a second descriptor of its segment drops the lock that says that it lives.
 WRITER = """
 import mmap, struct, sys
 name, index, mode, trigger, every, first, until = sys.argv[1], *map(int, sys.argv[2:8])
@@ -46,7 +46,7 @@ class Controlled:
         name = _native.load().session()["name"]
         words = [name, slot.slot, mode, trigger, every, first, until, threshold]
         subprocess.run([sys.executable, "-c", WRITER, *map(str, words)], check=True)
-        self.replay()  # the one that was decided already
+        self.replay()  # what this one does was decided already
 
     def replay(self, times=1):
         for _ in range(times):

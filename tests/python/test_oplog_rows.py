@@ -85,7 +85,7 @@ def test_a_row_has_the_statistics_that_a_probe_of_the_tensor_has(daemon, op_log,
     assert log.wait_consumed(10.0) and single.status().waited
     with daemon.connect(session=own_session()) as client:
         row, one = client.get(f"t3/row/{name}"), client.get(f"t3/probe/{name}")
-    # The daemon computes the probe's, with another order of additions.
+    # The daemon computes the statistics of the probe, and adds in another order.
     row, one = dataclasses.asdict(row.stats), dataclasses.asdict(one.stats)
     assert row.pop("std") == pytest.approx(one.pop("std"), rel=1e-12)
     assert row == one

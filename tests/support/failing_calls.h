@@ -10,7 +10,7 @@ namespace cgdebug::test {
 //   CGDEBUG_FAIL_FILE   a file of at least sizeof(FailPlan), mapped by each process
 //   CGDEBUG_FAIL_IN     the program in which it fails (its name in /proc/PID/comm)
 //
-// tests/python/failing_calls.py knows the same layout.
+// tests/python/failing_world.py knows the same layout.
 enum class FailKind : std::uint32_t {
   kNone = 0,
   kOpen = 1,       // open, openat, shm_open, fopen, opendir

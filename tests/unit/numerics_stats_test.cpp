@@ -95,7 +95,7 @@ TEST(Stats, BlockOfNanBeforeTheNumbersDoesNotHideThem) {
   EXPECT_EQ(stats.mean, -3);
 }
 
-TEST(Stats, SubnormalIsOfTheTensorsOwnType) {
+TEST(Stats, SubnormalsAreThoseOfTheTensorsOwnType) {
   // The smallest and the largest subnormal, the smallest normal, zeros.
   const Stats half = ComputeStats(F16Bits({0x0001, 0x83ff, 0x0400, 0x8400, 0, 0x8000}).view());
   EXPECT_EQ(half.subnormal, 2u);
@@ -195,7 +195,7 @@ TEST(Histogram, BinsTakeTheirLowerEdge) {
 
 TEST(Histogram, IntegersOfAnOddRangeAreNotRounded) {
   const auto tensor = Vector<std::int32_t>(Dtype::kInt32, {0, 1, 2, 3});
-  // Edges at 0.375 apart.
+  // The edges are 0.375 apart.
   EXPECT_THAT(ComputeStats(tensor.view()).histogram, ElementsAre(1, 0, 1, 0, 0, 1, 0, 1));
 }
 
@@ -215,8 +215,8 @@ TEST(Histogram, AdjacentSubnormalsAreNotLost) {
   EXPECT_EQ(total, 2u);
 }
 
-// Random bytes, shaped: of all magnitudes with NaN and Inf, ordinary numbers, many zeros and
-// subnormals, one value with few others.
+// Random bytes in one of four patterns: all magnitudes with NaN and Inf; ordinary numbers; many
+// zeros and subnormals; one value with few others.
 std::vector<std::uint8_t> PatternedBytes(const layout::DtypeInfo& info, std::uint64_t count,
                                          int pattern) {
   std::vector<std::uint8_t> bytes(count * info.bytes);
@@ -290,7 +290,7 @@ TEST_P(StatsOfDtype, KernelsOfEveryCpuAgreeWithThePlainLoops) {
   }
 }
 
-TEST_P(StatsOfDtype, AgreesWithTheNaiveOnPatternedBits) {
+TEST_P(StatsOfDtype, AgreesWithNaiveLoopsOnPatternedBits) {
   for (const std::uint64_t count : {1u, 7u, 8u, 9u, 2047u, 2048u, 2049u, 5000u}) {
     std::vector<std::uint8_t> bytes(count * GetParam().bytes);
     std::uint32_t state = 12345;

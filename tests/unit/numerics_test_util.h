@@ -1,4 +1,4 @@
-// Tensors for the tests of daemon/numerics, from values or from raw bits.
+// Tensors for the tests of daemon/core/numerics, from values or from raw bits.
 #pragma once
 
 #include <gtest/gtest.h>

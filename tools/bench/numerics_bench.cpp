@@ -1,4 +1,4 @@
-// The arithmetic of daemon/numerics behind C functions, for tools/bench/numerics.py and
+// The arithmetic of daemon/core/numerics behind C functions, for tools/bench/numerics.py and
 // tests/python/test_numerics_golden.py: on the same memory, in the same process as torch's.
 #include <array>
 #include <cstddef>

@@ -31,7 +31,7 @@ class StatusLine {
   const int fd_;
   const bool usable_;
   std::string shown_;
-  std::size_t rows_ = 0;  // of the terminal when the row was taken; 0: it is not
+  std::size_t rows_ = 0;  // of the terminal when the row was taken; 0: not taken
 };
 
 }  // namespace cgdebug::cli

@@ -1,5 +1,5 @@
 // block_sums-inl.h: sums of a block around a pivot, in floating point. Included once for each CPU,
-// after lanes-inl.h. Internal to daemon/numerics.
+// after lanes-inl.h. Internal to daemon/core/numerics.
 #if defined(CGDEBUG_NUMERICS_BLOCK_SUMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef CGDEBUG_NUMERICS_BLOCK_SUMS_INL_H_
 #undef CGDEBUG_NUMERICS_BLOCK_SUMS_INL_H_

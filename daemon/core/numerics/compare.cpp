@@ -41,7 +41,7 @@ double Magnitude(std::int64_t value) {
 }
 
 // No branches: this is the loop that every passing comparison runs. An infinite difference is never
-// within the tolerance, not even of an infinite expected value.
+// within the tolerance, not even if the expected value is infinite.
 bool IsClose(double a, double b, double rtol, double atol) {
   constexpr double kMax = std::numeric_limits<double>::max();
   const double allowed = atol + rtol * std::fabs(b);
@@ -69,7 +69,7 @@ bool Matches(T a, T b, const CompareOptions& options) {
   return IsClose(Widen(a), Widen(b), options);
 }
 
-// In integers, which vectorize in the width of the element.
+// Compares integers, which vectorizes in the width of the element.
 template <typename T>
 bool IsNan(T element) {
   if constexpr (kIsFloatingElement<T>) {

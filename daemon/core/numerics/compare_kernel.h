@@ -1,5 +1,5 @@
 // compare_kernel.h: the loops of Compare, for the vectors of the CPU that runs them. Internal to
-// daemon/numerics.
+// daemon/core/numerics.
 #pragma once
 
 #include <array>

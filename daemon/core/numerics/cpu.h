@@ -1,4 +1,4 @@
-// cpu.h: which vectors the loops of daemon/numerics run in.
+// cpu.h: which vectors the loops of daemon/core/numerics run in.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,5 @@
 // integer_sums-inl.h: exact sums of integers, in the narrowest lanes that hold them. Included once
-// for each CPU, after lanes-inl.h. Internal to daemon/numerics.
+// for each CPU, after lanes-inl.h. Internal to daemon/core/numerics.
 #if defined(CGDEBUG_NUMERICS_INTEGER_SUMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef CGDEBUG_NUMERICS_INTEGER_SUMS_INL_H_
 #undef CGDEBUG_NUMERICS_INTEGER_SUMS_INL_H_

@@ -1,5 +1,5 @@
 // judge-inl.h: whether elements are within the tolerance, and what to report about those that are
-// not. Included once for each CPU, after lanes-inl.h. Internal to daemon/numerics.
+// not. Included once for each CPU, after lanes-inl.h. Internal to daemon/core/numerics.
 #if defined(CGDEBUG_NUMERICS_JUDGE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef CGDEBUG_NUMERICS_JUDGE_INL_H_
 #undef CGDEBUG_NUMERICS_JUDGE_INL_H_

@@ -1,5 +1,5 @@
 // lanes-inl.h: elements as lanes of vectors, for the kernels. Included once for each CPU, after
-// hwy/highway.h. Internal to daemon/numerics.
+// hwy/highway.h. Internal to daemon/core/numerics.
 #if defined(CGDEBUG_NUMERICS_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef CGDEBUG_NUMERICS_LANES_INL_H_
 #undef CGDEBUG_NUMERICS_LANES_INL_H_

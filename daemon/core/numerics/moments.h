@@ -1,4 +1,5 @@
-// moments.h: sums of a part of a tensor, and how two parts become one. Internal to daemon/numerics.
+// moments.h: sums of a part of a tensor, and how two parts become one. Internal to
+// daemon/core/numerics.
 #pragma once
 
 namespace cgdebug::numerics {

@@ -3,7 +3,7 @@
 // A float's bits, with the magnitude bits of negative numbers flipped, are a signed integer that is
 // ordered like the float. Counting, minimum and histogram then are integer loops, which compilers
 // vectorize in the type's own width; on floats they may not, because of NaN and signed zero.
-// Internal to daemon/numerics.
+// Internal to daemon/core/numerics.
 #pragma once
 
 #include <bit>

@@ -1,5 +1,5 @@
 // stats_kernel.h: the loops of ComputeStats, for the vectors of the CPU that runs them. Internal to
-// daemon/numerics.
+// daemon/core/numerics.
 //
 // A kernel does whole vectors of ordinary numbers and says how far it came. The plain loops of
 // stats.cpp do the rest: tails, blocks with NaN or Inf, int64 beyond 2^52, ranges whose squares
@@ -18,7 +18,7 @@
 
 namespace cgdebug::numerics {
 
-// Of integers, exactly.
+// Exact sums over integers.
 struct IntegerTotals {
   std::uint64_t count = 0;
   std::uint64_t zero = 0;
@@ -66,7 +66,7 @@ struct EdgeCounts {
   std::uint64_t above = 0;
 };
 
-// Both return how many elements they did, from the first on; 0: do one block with the plain loops.
+// Both return how many elements they did, from the first on; 0: the plain loops must do one block.
 using SumKernel = std::uint64_t (*)(layout::Dtype dtype, const std::byte* data, std::uint64_t count,
                                     KernelSums* sums);
 using EdgeKernel = std::uint64_t (*)(layout::Dtype dtype, const std::byte* data,

@@ -1,5 +1,5 @@
 // ulp_counts-inl.h: distances of a block by bin (UlpBin()). Included once for each CPU, after
-// lanes-inl.h. Internal to daemon/numerics.
+// lanes-inl.h. Internal to daemon/core/numerics.
 #if defined(CGDEBUG_NUMERICS_ULP_COUNTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef CGDEBUG_NUMERICS_ULP_COUNTS_INL_H_
 #undef CGDEBUG_NUMERICS_ULP_COUNTS_INL_H_
