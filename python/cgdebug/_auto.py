@@ -37,7 +37,7 @@ def _install(torch) -> None:
     global _known
     _known = weakref.WeakSet()
     torch.nn.modules.module.register_module_forward_pre_hook(_before_call)
-    # What this hook does to an OptimizedModule is right.
+    # This hook works on an OptimizedModule: the warning does not apply.
     warnings.filterwarnings("ignore", r"Using `torch.compile\(module\)` when there are global ")
     compile_module = torch.nn.Module.compile
 
