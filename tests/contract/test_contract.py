@@ -1,6 +1,6 @@
 """What cgdebug promises under every torch that it supports. Uses no other file of this tree, so it runs against
-any installed package, beside any torch, without a GPU; and public names only, but for the census of graphs,
-which hangs on how torch is built."""
+any installed package, beside any torch, without a GPU. Uses only public names, except for the census of
+graphs, which depends on how torch is built."""
 
 import inspect
 import os
@@ -210,7 +210,7 @@ def test_torchs_hooks_are_registered_and_removed_as_the_census_does(graphs):
 
 @hooks_only
 def test_torch_calls_the_hooks_of_the_census(graphs):
-    """A graph needs a GPU, so torch's dispatcher is given what is none; it swallows what this leads to."""
+    """A graph needs a GPU, so torch's dispatcher gets an object that is none; it swallows errors of hooks."""
     for name in graphs._HOOKS:
         (own,) = (hook for hook in hooks_of(name).values() if hook.__module__ == graphs.__name__)
         inspect.signature(own).bind("graph")
