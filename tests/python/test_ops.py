@@ -298,6 +298,14 @@ def test_compiled_code_runs_compiled_without_recompilation_and_stays_so(debug_mo
     assert sum("mm_" in name for name in names) >= 9, names
 
 
+def test_the_graph_that_a_compiler_makes_of_a_function_is_no_module(debug_mode):
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: x.sin().cos(), backend="aot_eager")
+    with (dm := debug_mode()):
+        compiled(torch.ones(3))
+    assert "fwd/cos_0" in [row.name for row in dm.log()]
+
+
 def test_bits_are_those_without_the_log(debug_mode):
     plain, logged = make(), make()
     losses = [train(plain) for _ in range(3)]

@@ -103,12 +103,20 @@ class ModuleNames:
     def path_of(self, module: torch.nn.Module) -> str:
         with self._lock:
             path = self._paths.get(module)
+            if path is None and _is_generated(module):
+                return _thread.modules[-1][1] if _thread.modules else ""
             if path is None and not _thread.modules:
                 self.add_model(module)
                 path = self._paths.get(module)
             if path is None:  # a wrapper, or made while its parent runs
                 path = _thread.modules[-1][1] if _thread.modules else type(module).__name__
             return path
+
+
+def _is_generated(module: torch.nn.Module) -> bool:
+    """Whether a compiler made it of a function: the parameters are arguments then."""
+    is_graph = isinstance(module, torch.fx.GraphModule)
+    return is_graph and next(module.parameters(), None) is None
 
 
 _hooks: set[ModuleHooks] = set()  # that are in force
