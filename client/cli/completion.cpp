@@ -27,7 +27,7 @@ struct Verb {
   std::string dynamic;             // "probes", "sessions", or "sources" for both and files
 };
 
-// "{a,b}" as type name: the values there are.
+// The values in a type name such as "{a,b}".
 std::vector<std::string> Choices(const std::string& type_name) {
   std::vector<std::string> choices;
   const std::size_t begin = type_name.find('{');

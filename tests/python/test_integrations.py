@@ -75,7 +75,7 @@ def probes_of(cli, run_id):
 
 
 def steps_of(run_id, probe):
-    """Of all its snapshots, oldest first."""
+    """The steps of all its snapshots, oldest first."""
     with cgdebug.connect(socket=os.environ.get("CGDEBUG_SOCKET")) as client:
         shown = client.tail(probe, last=50, session=run_id)
         return [one.step for one in shown if isinstance(one, cgdebug.TensorSnapshot)]

@@ -279,7 +279,7 @@ TEST(ProbeSlots, TenThousandProbesLeaveNothing) {
 }
 
 // Unread prints are kept for a daemon that may come, but do not fill /dev/shm meanwhile.
-TEST(ProbeSlots, UnreadPrintsOfClosedProbesTakeABoundedRoom) {
+TEST(ProbeSlots, UnreadPrintsOfClosedProbesTakeBoundedRoom) {
   test::ChildProcess job([](const test::Line& line) {
     test::ExpectDaemon();
     const std::vector<float> values(25'000);
@@ -340,7 +340,7 @@ TEST(ProbeTensors, ImpossibleSizesAreRefusedAndTheProbeGoesOn) {
   EXPECT_THAT(small.Records(), SizeIs(1));
 }
 
-TEST(ProbeTensors, AnExpectedTensorWhoseBytesAreNotItsShapesIsRefused) {
+TEST(ProbeTensors, AnExpectedTensorWhoseBytesDoNotFitItsShapeIsRefused) {
   ProbeOptions options = Always();
   options.compare =
       CompareAction{{ExpectedTensor{Dtype::kFloat32, {3}, std::vector<std::byte>(8)}}};
@@ -359,7 +359,7 @@ TEST(ProbeTensors, NamesMayHoldAnyBytesThatSelectorsAndLinesDoNotUse) {
 
 // --- records ------------------------------------------------------------------------------------
 
-TEST(ProbeRecords, TheLastOnesAreOfThoseThatWereRecorded) {
+TEST(ProbeRecords, TheLastOnesAreTheLastThatWereRecorded) {
   ProbeOptions options = Always(16);
   options.record->every = 4;
   options.print = PrintAction{};

@@ -43,7 +43,7 @@ std::size_t DisplayWidth(std::string_view text);
 // `text` without control characters (except tab), so that a name that a job chose cannot control
 // the terminal.
 std::string Printable(std::string_view text);
-// The same of several lines.
+// The same for several lines.
 std::string PrintableLines(std::string_view text);
 
 // `text` as one word of a shell command for pasting, quoted if necessary.
@@ -69,13 +69,13 @@ void SetTextForm(const TextForm& form);
 // Writes text for people: everything that commands print goes through here, except raw data.
 void WriteText(std::FILE* stream, std::string_view text);
 
-// Local time: "2026-11-21 08:56:52.123", and only the time of day.
+// Local time: "2026-11-21 08:56:52.123"; FormatTimeOfDay() leaves out the date.
 std::string FormatTime(std::int64_t realtime_ns);
 std::string FormatTimeOfDay(std::int64_t realtime_ns);
 
 // With spaces between thousands: "1 204".
 std::string FormatGrouped(std::uint64_t value);
-// The same of every whole number in `text`: "1..1 204".
+// The same for every whole number in `text`: "1..1 204".
 std::string GroupDigits(std::string_view text);
 
 class TextTable {

@@ -79,7 +79,7 @@ class SnapshotIndex {
 };
 
 // Ascending by ordinal, and with it by replay.
-// Lifetime: of the reader it came from, until that is refreshed.
+// Lifetime: until the reader that it came from is refreshed or destroyed.
 class SnapshotRange {
  public:
   class Iterator {

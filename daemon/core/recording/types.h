@@ -197,7 +197,7 @@ struct Mark {
   std::int64_t timestamp_ns = 0;
   std::string text;
   std::uint64_t ordinal = 0;  // kSlotClosed: the recording covers snapshots up to this one
-  std::uint64_t skipped = 0;  // likewise: it did not want those just before and with that one
+  std::uint64_t skipped = 0;  // likewise: how many it did not want after the last snapshot
   std::uint64_t count = 0;    // of a finding: elements
   std::uint64_t serial = 0;   // likewise: of its replay, as Snapshot::serial
 

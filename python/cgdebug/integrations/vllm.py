@@ -33,7 +33,7 @@ def register() -> None:
 
 
 def _label(descriptor) -> str:
-    """Of a BatchDescriptor or a BatchExecutionDescriptor."""
+    """The label of a BatchDescriptor or a BatchExecutionDescriptor."""
     parts = [f"tokens={descriptor.num_tokens}"]
     if descriptor.num_reqs is not None:
         parts.append(f"reqs={descriptor.num_reqs}")
