@@ -1,8 +1,8 @@
 // grid_overlap.cuh: grids that overlap, by programmatic dependent launch.
 //
 // A grid may start before the grid that it follows ends (CUDA C++ Programming Guide). It must wait
-// for that grid, at its own end at the latest; else the grid that follows it could run before both
-// are done.
+// for that grid, at its own end at the latest; otherwise a third grid could run before both are
+// done.
 #pragma once
 
 namespace cgdebug::capture {

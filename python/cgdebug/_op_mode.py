@@ -270,8 +270,8 @@ class Recorder:
             self._add(collective.name, collective.op, tensor, collective.inputs, collective.place)
 
     def _flush(self) -> None:
-        """Before anything else runs: what runs next may write what a row is to show. So the tensors
-        of one op share a launch, and those of two ops never do."""
+        """Called before anything else runs, because that may write what a row is to show. So the
+        tensors of one op share a launch, and those of two ops never do."""
         try:
             self.log.flush()
         except Exception as error:  # the job goes on
