@@ -78,25 +78,12 @@ HOMES = {
     r"xxhash": ["daemon/core/recording"],
     r"(gtest|gmock)/": [],
 }
-# The parts of client/ that may know the daemon's messages, besides client/live: those that ask it,
-# and those that show its own state: sessions, events, recordings. Everything that shows tensors or
-# probes takes the models of client/source/source.h and client/live/probe.h.
-WIRE = re.compile(r"(proto/control\.pb|cgdebug/client|client/live/(messages|sessions))\.h$")
-WIRE_FILES = (
-    "client/include/",
-    "client/live/",
-    "client/cli/context.",
-    "client/cli/interrupt.",
-    "client/cli/run/",
-    *(
-        f"client/cli/commands/{name}."
-        for name in ["disk_options", "probes", "ps", "record", "set", "status", "tail"]
-    ),
-    *(
-        f"client/cli/views/{name}."
-        for name in ["event_printer", "finding_filter", "json", "recording_text"]
-    ),
-)
+# The daemon's messages stop at client/live: the rest of client/ takes its structs, and the models of
+# client/source. Views show, and ask nobody.
+WIRE = re.compile(r"(proto/control\.pb|cgdebug/messages|client/live/messages)\.h$")
+WIRE_FILES = ("client/include/", "client/live/")
+CLIENT = re.compile(r"cgdebug/client\.h$")
+VIEWS = "client/cli/views"
 ATOMIC_FILES = (
     "libprobe/ring/",
     "libprobe/capture/",
@@ -169,10 +156,9 @@ def check_source(path, relative, lines, findings):
                 f'{where}: write "{folder}/{include}": includes start at the repository root'
             )
         if under(folder, "client") and WIRE.search(include) and not relative.startswith(WIRE_FILES):
-            findings.append(
-                f"{where}: {include} stops at client/live; show a tensor as a source::Tensor, "
-                "a probe as a live::Probe"
-            )
+            findings.append(f"{where}: {include} stops at client/live; take a struct of client/live")
+        if under(folder, VIEWS) and CLIENT.search(include):
+            findings.append(f"{where}: a view takes what it shows; it does not ask with {include}")
         for pattern, homes in HOMES.items():
             if rule != "tests" and re.match(pattern, include) and not at_home(folder, homes):
                 findings.append(

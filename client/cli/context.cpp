@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "client/cli/interrupt.h"
+#include "client/live/status.h"
 
 namespace cgdebug::cli {
 
@@ -39,7 +40,7 @@ int Context::ConnectWith(const client::ConnectOptions& connect) {
   const Result<void> connected = client_.Connect(connect);
   if (!connected.ok()) return Fail(connected.error());
   if (client_.started_daemon()) {
-    Note(fmt::format("cgdebug: daemon started (pid {})", client_.daemon().pid()));
+    Note(fmt::format("cgdebug: daemon started (pid {})", client_.daemon_pid()));
   }
   return kExitOk;
 }
@@ -63,6 +64,12 @@ void Context::Note(std::string_view line) const {
 
 void Context::Print(std::string_view text) { WriteText(stdout, text); }
 
+void Context::PrintJson(const Json& json) { Print(Dump(json, /*indented=*/true) + "\n"); }
+
+void Context::PrintTable(const TextTable& table, std::size_t columns) const {
+  Print(options.plain ? table.RenderPlain() : table.Render(out, columns));
+}
+
 void Context::PrintRaw(std::string_view bytes) {
   std::fwrite(bytes.data(), 1, bytes.size(), stdout);
 }
@@ -79,17 +86,17 @@ int Context::FailNoJob(std::string_view message) {
 }
 
 void Context::NoteSkipped() {
-  const auto status = client_.Status({});
+  const Result<live::Status> status = live::GetStatus(client_);
   if (!status.ok()) return;
-  for (const v1::Skipped& file : status->skipped()) {
-    Note(fmt::format("skipped by the daemon on {}: {}: {}", Printable(status->socket()),
-                     Printable(file.path()), Printable(file.reason())));
+  for (const live::Skipped& file : status->skipped) {
+    Note(fmt::format("skipped by the daemon on {}: {}: {}", Printable(status->socket),
+                     Printable(file.path), Printable(file.reason)));
   }
 }
 
 int Context::Fail(const Error& error) {
   std::string message = error.message;
-  const auto& close = client_.last_error().close();
+  const std::vector<std::string> close = live::CloseNames(client_);
   // The daemon may have named them in its message already.
   if (!close.empty() && message.find("lose: ") == std::string::npos) {
     std::string names;
@@ -99,7 +106,7 @@ int Context::Fail(const Error& error) {
     const std::size_t type = message.find(". Type:");
     message.insert(type == std::string::npos ? message.size() : type, ". Close: " + names);
   }
-  if (client_.last_error().code() == v1::Error::NO_SESSION) return FailNoJob(message);
+  if (live::SaidNoSession(client_)) return FailNoJob(message);
   switch (client_.last_failure()) {
     case client::Failure::kNoDaemon:
     case client::Failure::kNothingMatched:

@@ -1,11 +1,14 @@
 // context.h: what every command has: the global flags, the daemon, and its output.
 #pragma once
 
+#include <unistd.h>
+
 #include <functional>
 #include <string>
 #include <string_view>
 
 #include "cgdebug/client.h"
+#include "client/analysis/json_number.h"
 #include "client/cli/exit_codes.h"
 #include "client/cli/selector.h"
 #include "client/cli/views/terminal.h"
@@ -42,6 +45,10 @@ class Context {
   Result<void> Resolve();
 
   client::Client& client() { return client_; }
+  // `session` if it was given, else that of --session.
+  const std::string& SessionOr(const std::string& session) const {
+    return session.empty() ? options.session : session;
+  }
 
   // Connects, and starts the daemon unless --no-spawn was given. Returns 0, or what to exit with
   // after the reason has been printed.
@@ -57,6 +64,10 @@ class Context {
   void Note(std::string_view line) const;
   // Text: stdout, in the form of the terminal (terminal.h).
   static void Print(std::string_view text);
+  static void PrintJson(const Json& json);
+  // As fields with tabs for --plain, else cut to `columns`; 0: whole.
+  void PrintTable(const TextTable& table,
+                  std::size_t columns = TerminalColumns(STDOUT_FILENO)) const;
   // Bytes that are not for people: stdout, as they are.
   static void PrintRaw(std::string_view bytes);
 

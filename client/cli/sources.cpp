@@ -10,6 +10,7 @@
 
 #include "client/analysis/align.h"
 #include "client/live/live_source.h"
+#include "client/live/sessions.h"
 #include "client/source/merged_source.h"
 #include "daemon/core/base/session_selector.h"
 #include "daemon/core/base/suggest.h"
@@ -73,12 +74,10 @@ int PickSession(Context& context, const std::string& selector,
 }
 
 std::vector<std::string> LabelsOf(client::Client& client) {
-  v1::SessionsRequest request;
-  request.set_include_dead(true);
   std::vector<std::string> labels;
-  const Result<v1::SessionsReply> reply = client.Sessions(request);
-  if (!reply.ok()) return labels;
-  for (const v1::Session& session : reply->sessions()) labels.push_back(session.label());
+  const Result<std::vector<live::Session>> sessions = live::ListSessions(client);
+  if (!sessions.ok()) return labels;
+  for (const live::Session& session : *sessions) labels.push_back(session.label);
   return labels;
 }
 

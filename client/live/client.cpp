@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <new>
 
+#include "cgdebug/messages.h"
 #include "daemon/core/base/runtime_dir.h"
 #include "daemon/core/base/terminate.h"
 #include "daemon/core/base/unique_fd.h"
@@ -40,7 +41,9 @@ std::string OurVersion() {
 
 }  // namespace
 
-Client::Client() : stop_(std::make_unique<UniqueFd>(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))) {}
+Client::Client()
+    : stop_(std::make_unique<UniqueFd>(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))),
+      last_error_(std::make_unique<v1::Error>()) {}
 Client::~Client() = default;
 Client::Client(Client&&) noexcept = default;
 Client& Client::operator=(Client&&) noexcept = default;
@@ -57,7 +60,7 @@ Error Client::Fail(Failure failure, std::string message) {
 }
 
 Error Client::FailWith(const v1::Error& error) {
-  last_error_ = error;
+  *last_error_ = error;
   return Fail(FailureOf(error.code()), error.message());
 }
 
@@ -107,7 +110,7 @@ Result<void> Client::Connect(const ConnectOptions& options) {
   ::eventfd_read(stop_->get(), &ignored);
   timeout_ = options.timeout;
   started_daemon_ = false;
-  daemon_.Clear();
+  daemon_version_.clear();
   Result<void> opened = Open(options);
   if (!opened.ok()) return opened;
   Result<void> greeted = Hello(options.name);
@@ -134,17 +137,18 @@ Result<void> Client::Hello(const std::string& name) {
                                        response.error().message + "; " + OurVersion() + ". " +
                                        kRestart);
   }
-  daemon_ = response->hello();
-  if (daemon_.protocol() == wire::kProtocol) return {};
+  const v1::HelloReply& daemon = response->hello();
+  daemon_version_ = daemon.version();
+  if (daemon.protocol() == wire::kProtocol) return {};
   return Fail(Failure::kVersion, "the daemon (pid " + std::to_string(daemon_pid_) +
-                                     ") is cgdebug " + daemon_.version() + " and speaks protocol " +
-                                     std::to_string(daemon_.protocol()) + ", this is " +
+                                     ") is cgdebug " + daemon.version() + " and speaks protocol " +
+                                     std::to_string(daemon.protocol()) + ", this is " +
                                      OurVersion() + ". " + kRestart);
 }
 
 Result<std::uint64_t> Client::Send(const v1::Request& request) {
   last_failure_ = Failure::kNone;
-  last_error_.Clear();
+  last_error_->Clear();
   if (channel_ == nullptr) return Fail(Failure::kOther, "not connected: call Connect first");
   const std::uint64_t id = ++last_request_id_;
   const Result<std::string> bytes =
@@ -193,118 +197,74 @@ Result<v1::Response> Client::ReceiveResponse(std::uint64_t request_id, wire::Dea
   return response;
 }
 
-Result<v1::Response> Client::Call(const v1::Request& request) {
+Result<v1::Response> Client::Call(const v1::Request& request, Deadline earliest) {
   const Result<std::uint64_t> id = Send(request);
   if (!id.ok()) return id.error();
   bool more = false;
-  return ReceiveResponse(*id, NextDeadline(), &more);
+  return ReceiveResponse(*id, std::max(earliest, NextDeadline()), &more);
+}
+
+template <typename Reply, typename Request>
+Result<Reply> Client::Ask(const Request& request, Request* (v1::Request::*of_request)(),
+                          Reply* (v1::Response::*of_response)(), Deadline earliest) {
+  v1::Request call;
+  *(call.*of_request)() = request;
+  Result<v1::Response> response = Call(call, earliest);
+  if (!response.ok()) return response.error();
+  return std::move(*((*response).*of_response)());
 }
 
 Result<v1::StatusReply> Client::Status(const v1::StatusRequest& request) {
-  v1::Request call;
-  *call.mutable_status() = request;
-  Result<v1::Response> response = Call(call);
-  if (!response.ok()) return response.error();
-  return std::move(*response->mutable_status());
+  return Ask(request, &v1::Request::mutable_status, &v1::Response::mutable_status);
 }
 
 Result<v1::SessionsReply> Client::Sessions(const v1::SessionsRequest& request) {
-  v1::Request call;
-  *call.mutable_sessions() = request;
-  Result<v1::Response> response = Call(call);
-  if (!response.ok()) return response.error();
-  return std::move(*response->mutable_sessions());
+  return Ask(request, &v1::Request::mutable_sessions, &v1::Response::mutable_sessions);
 }
 
 Result<v1::ProbesReply> Client::Probes(const v1::ProbesRequest& request) {
-  v1::Request call;
-  *call.mutable_probes() = request;
-  Result<v1::Response> response = Call(call);
-  if (!response.ok()) return response.error();
-  return std::move(*response->mutable_probes());
+  return Ask(request, &v1::Request::mutable_probes, &v1::Response::mutable_probes);
 }
 
 Result<v1::HistoryReply> Client::History(const v1::HistoryRequest& request) {
-  v1::Request call;
-  *call.mutable_history() = request;
-  Result<v1::Response> response = Call(call);
-  if (!response.ok()) return response.error();
-  return std::move(*response->mutable_history());
+  return Ask(request, &v1::Request::mutable_history, &v1::Response::mutable_history);
 }
 
 Result<v1::SetReply> Client::Set(const v1::SetRequest& request) {
-  v1::Request call;
-  *call.mutable_set() = request;
-  Result<v1::Response> response = Call(call);
-  if (!response.ok()) return response.error();
-  return std::move(*response->mutable_set());
+  return Ask(request, &v1::Request::mutable_set, &v1::Response::mutable_set);
 }
 
 Result<v1::GraphsReply> Client::Graphs(const v1::GraphsRequest& request) {
-  v1::Request call;
-  *call.mutable_graphs() = request;
-  Result<v1::Response> response = Call(call);
-  if (!response.ok()) return response.error();
-  return std::move(*response->mutable_graphs());
+  return Ask(request, &v1::Request::mutable_graphs, &v1::Response::mutable_graphs);
 }
 
 Result<v1::PruneReply> Client::Prune() {
-  v1::Request call;
-  call.mutable_prune();
-  Result<v1::Response> response = Call(call);
-  if (!response.ok()) return response.error();
-  return std::move(*response->mutable_prune());
+  return Ask(v1::PruneRequest(), &v1::Request::mutable_prune, &v1::Response::mutable_prune);
 }
 
 Result<v1::ShutdownReply> Client::Shutdown(const v1::ShutdownRequest& request) {
-  v1::Request call;
-  *call.mutable_shutdown() = request;
-  Result<v1::Response> response = Call(call);
-  if (!response.ok()) return response.error();
-  return std::move(*response->mutable_shutdown());
+  return Ask(request, &v1::Request::mutable_shutdown, &v1::Response::mutable_shutdown);
 }
 
 Result<v1::RecordStartReply> Client::RecordStart(const v1::RecordStartRequest& request) {
-  v1::Request call;
-  *call.mutable_record_start() = request;
-  Result<v1::Response> response = Call(call);
-  if (!response.ok()) return response.error();
-  return std::move(*response->mutable_record_start());
+  return Ask(request, &v1::Request::mutable_record_start, &v1::Response::mutable_record_start);
 }
 
 Result<v1::RecordStopReply> Client::RecordStop(const v1::RecordStopRequest& request) {
-  v1::Request call;
-  *call.mutable_record_stop() = request;
-  Result<v1::Response> response = Call(call);
-  if (!response.ok()) return response.error();
-  return std::move(*response->mutable_record_stop());
+  return Ask(request, &v1::Request::mutable_record_stop, &v1::Response::mutable_record_stop);
 }
 
 Result<v1::RecordListReply> Client::RecordList(const v1::RecordListRequest& request) {
-  v1::Request call;
-  *call.mutable_record_list() = request;
-  Result<v1::Response> response = Call(call);
-  if (!response.ok()) return response.error();
-  return std::move(*response->mutable_record_list());
+  return Ask(request, &v1::Request::mutable_record_list, &v1::Response::mutable_record_list);
 }
 
 Result<v1::FreezeReply> Client::Freeze(const v1::FreezeRequest& request) {
-  v1::Request call;
-  *call.mutable_freeze() = request;
-  const Result<std::uint64_t> id = Send(call);
-  if (!id.ok()) return id.error();
-  bool more = false;
-  Result<v1::Response> response = ReceiveResponse(*id, wire::kNoDeadline, &more);
-  if (!response.ok()) return response.error();
-  return std::move(*response->mutable_freeze());
+  return Ask(request, &v1::Request::mutable_freeze, &v1::Response::mutable_freeze,
+             wire::kNoDeadline);
 }
 
 Result<v1::SyncReply> Client::Sync(const v1::SyncRequest& request) {
-  v1::Request call;
-  *call.mutable_sync() = request;
-  Result<v1::Response> response = Call(call);
-  if (!response.ok()) return response.error();
-  return std::move(*response->mutable_sync());
+  return Ask(request, &v1::Request::mutable_sync, &v1::Response::mutable_sync);
 }
 
 Result<void> Client::ReceivePayload(std::uint64_t request_id, std::uint64_t payload_bytes,
@@ -328,20 +288,14 @@ Result<void> Client::ReceivePayload(std::uint64_t request_id, std::uint64_t payl
 }
 
 Result<Tensor> Client::Get(const v1::GetRequest& request) {
-  v1::Request call;
-  *call.mutable_get() = request;
-  const Result<std::uint64_t> id = Send(call);
-  if (!id.ok()) return id.error();
-  bool more = false;
-  Result<v1::Response> response = ReceiveResponse(*id, NextDeadline(), &more);
-  if (!response.ok()) return response.error();
-  Tensor tensor;
-  tensor.reply = std::move(*response->mutable_get());
+  Result<v1::GetReply> reply = Ask(request, &v1::Request::mutable_get, &v1::Response::mutable_get);
+  if (!reply.ok()) return reply.error();
+  Tensor tensor{*std::move(reply), ""};
   if (tensor.reply.payload_bytes() == 0) return tensor;
   try {
     const MayRunOutOfMemory large;
     const Result<void> received =
-        ReceivePayload(*id, tensor.reply.payload_bytes(), &tensor.payload);
+        ReceivePayload(last_request_id_, tensor.reply.payload_bytes(), &tensor.payload);
     if (!received.ok()) return received.error();
   } catch (const std::bad_alloc&) {
     channel_.reset();

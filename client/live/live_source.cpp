@@ -11,7 +11,9 @@
 #include "client/live/messages.h"
 #include "client/live/probe.h"
 #include "client/live/sessions.h"
+#include "client/live/status.h"
 #include "daemon/core/base/duration.h"
+#include "daemon/core/wire/message_fields.h"
 
 namespace cgdebug::live {
 namespace {
@@ -26,23 +28,23 @@ class LiveSource : public source::Source {
   explicit LiveSource(client::Client& client) : client_(client) {}
 
   // `shown`: how many snapshots the session's probes that the daemon shows have produced.
-  void AddSession(const v1::Session& session, std::uint64_t shown) {
-    labels_.push_back(session.label());
+  void AddSession(const Session& session, std::uint64_t shown) {
+    labels_.push_back(session.label);
     jobs_.push_back(session);
-    is_alive_ = is_alive_ || session.state() == v1::Session::ALIVE;
-    head_ += fmt::format("{}job {} ({}) {}, replay {}{}", head_.empty() ? "" : "\n",
-                         session.label(), session.key(), StateInWords(session), session.replay(),
-                         session.step() >= 0 ? fmt::format(", step {}", session.step()) : "");
-    ending_ = StateText(session.state());
-    const v1::Counters& counters = session.counters();
-    if (counters.lost_released() > 0) {
+    is_alive_ = is_alive_ || session.state == SessionState::kAlive;
+    head_ += fmt::format("{}job {} ({}) {}, replay {}{}", head_.empty() ? "" : "\n", session.label,
+                         session.key, StateInWords(session), session.replay,
+                         session.step >= 0 ? fmt::format(", step {}", session.step) : "");
+    ending_ = NameOf(session.state);
+    const layout::Counters& counters = session.counters;
+    if (counters.lost_released > 0) {
       unread_.push_back(fmt::format("{} snapshots that job {} gave up unread, to make room",
-                                    counters.lost_released(), session.label()));
+                                    counters.lost_released, session.label));
     }
-    if (counters.produced() > shown + counters.lost_released()) {
+    if (counters.produced > shown + counters.lost_released) {
       unread_.push_back(fmt::format(
           "{} snapshots of job {}, of graphs that are gone and that the daemon no longer shows",
-          counters.produced() - shown - counters.lost_released(), session.label()));
+          counters.produced - shown - counters.lost_released, session.label));
     }
   }
 
@@ -178,14 +180,14 @@ class LiveSource : public source::Source {
     std::vector<source::Finding> findings;
     for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
       const Probe& probe = live_[slot].probe;
-      const auto add = [&](source::Finding::Kind kind, const FirstNonfinite& first) {
-        if (first.replay == 0) return;
+      const auto add = [&](source::Finding::Kind kind, const std::optional<FirstNonfinite>& first) {
+        if (!first) return;
         findings.push_back({.slot = slot,
                             .kind = kind,
-                            .replay = first.replay,
-                            .serial = first.serial,
-                            .step = first.step,
-                            .count = first.count});
+                            .replay = first->replay,
+                            .serial = first->serial,
+                            .step = first->step,
+                            .count = first->count});
       };
       add(source::Finding::Kind::kNan, probe.first_nan);
       add(source::Finding::Kind::kInf, probe.first_inf);
@@ -205,18 +207,11 @@ class LiveSource : public source::Source {
     std::map<std::uint64_t, Snapshot> snapshots = {};  // by replay
   };
 
-  static std::string StateInWords(const v1::Session& session) {
-    const std::string pid = fmt::format("pid {}", session.pid());
-    switch (session.state()) {
-      case v1::Session::EXITED:
-        return fmt::format("has exited ({}, {} ago)", pid,
-                           FormatDuration(SecondsSince(session.ended_ns())));
-      case v1::Session::DIED:
-        return fmt::format("died ({}, {} ago)", pid,
-                           FormatDuration(SecondsSince(session.ended_ns())));
-      default:
-        return fmt::format("is alive ({})", pid);
-    }
+  static std::string StateInWords(const Session& session) {
+    if (session.state == SessionState::kAlive) return fmt::format("is alive (pid {})", session.pid);
+    return fmt::format("{} (pid {}, {} ago)",
+                       session.state == SessionState::kDied ? "died" : "has exited", session.pid,
+                       FormatDuration(SecondsSince(session.ended_ns)));
   }
 
   Snapshot ToSnapshot(std::size_t slot, const v1::HistoryReply::Entry& entry) const {
@@ -227,7 +222,7 @@ class LiveSource : public source::Source {
                       .timestamp_ns = entry.timestamp_ns(),
                       .has_values = entry.has_values(),
                       .payload_bytes = slots_[slot].payload_bytes,
-                      .stats = StatsOf(entry.stats())};
+                      .stats = FieldsOf<numerics::Stats>(entry.stats())};
     if (entry.unchanged()) snapshot.same_as = entry.ordinal() - 1;
     return snapshot;
   }
@@ -237,7 +232,7 @@ class LiveSource : public source::Source {
   std::string head_;
   std::string ending_;
   std::vector<std::string> unread_;
-  std::vector<v1::Session> jobs_;
+  std::vector<Session> jobs_;
   bool is_alive_ = false;
   std::vector<Slot> slots_;
   std::vector<Live> live_;  // of each slot
@@ -248,15 +243,13 @@ class LiveSource : public source::Source {
 Result<std::unique_ptr<source::Source>> OpenLive(client::Client& client,
                                                  const std::string& session) {
   // Let the daemon read what jobs did just now, and notice which of them have ended.
-  [[maybe_unused]] const auto synced = client.Sync({});
-  v1::SessionsRequest sessions_request;
-  sessions_request.set_include_dead(true);
-  const Result<v1::SessionsReply> sessions = client.Sessions(sessions_request);
+  [[maybe_unused]] const auto synced = Sync(client);
+  const Result<std::vector<Session>> sessions = ListSessions(client);
   if (!sessions.ok()) return sessions.error();
-  const v1::Session* newest = nullptr;
-  for (const v1::Session& one : sessions->sessions()) {
+  const Session* newest = nullptr;
+  for (const Session& one : *sessions) {
     if (!MatchesSession(one, session)) continue;
-    if (newest == nullptr || one.created_ns() > newest->created_ns()) newest = &one;
+    if (newest == nullptr || one.created_ns > newest->created_ns) newest = &one;
   }
   if (newest == nullptr) {
     return Error{session.empty() ? "no job of this user has a probe"
@@ -266,22 +259,22 @@ Result<std::unique_ptr<source::Source>> OpenLive(client::Client& client,
   if (!probes.ok()) return probes.error();
   auto live = std::make_unique<LiveSource>(client);
   std::set<std::string> keys;
-  for (const v1::Session& one : sessions->sessions()) {
-    const bool is_same_job = &one == newest || (!one.run_id().empty() && session.empty() &&
-                                                one.run_id() == newest->run_id() &&
-                                                one.restart_count() == newest->restart_count());
+  for (const Session& one : *sessions) {
+    const bool is_same_job =
+        &one == newest || (!one.run_id.empty() && session.empty() && one.run_id == newest->run_id &&
+                           one.restart_count == newest->restart_count);
     if (session.empty() ? !is_same_job : !MatchesSession(one, session)) continue;
     std::uint64_t shown = 0;
     for (const Probe& probe : *probes) {
-      if (probe.session == one.key()) shown += probe.counters.produced;
+      if (probe.session == one.key) shown += probe.counters.produced;
     }
     live->AddSession(one, shown);
-    keys.insert(one.key());
+    keys.insert(one.key);
   }
   for (const Probe& probe : *probes) {
     if (keys.contains(probe.session)) live->AddProbe(probe);
   }
-  if (live->slots().empty()) return Error{"session " + newest->label() + " has no probe"};
+  if (live->slots().empty()) return Error{"session " + newest->label + " has no probe"};
   return std::unique_ptr<source::Source>(std::move(live));
 }
 

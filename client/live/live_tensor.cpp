@@ -12,16 +12,14 @@ namespace {
 
 // The newest session of that rank.
 Result<std::string> SessionOfRank(client::Client& client, const std::string& selector, int rank) {
-  v1::SessionsRequest request;
-  request.set_include_dead(true);
-  const Result<v1::SessionsReply> reply = client.Sessions(request);
-  if (!reply.ok()) return reply.error();
-  const v1::Session* newest = nullptr;
-  for (const v1::Session& session : reply->sessions()) {
-    if (session.rank() != rank || !MatchesSession(session, selector)) continue;
-    if (newest == nullptr || session.created_ns() > newest->created_ns()) newest = &session;
+  const Result<std::vector<Session>> sessions = ListSessions(client);
+  if (!sessions.ok()) return sessions.error();
+  const Session* newest = nullptr;
+  for (const Session& session : *sessions) {
+    if (session.rank != rank || !MatchesSession(session, selector)) continue;
+    if (newest == nullptr || session.created_ns > newest->created_ns) newest = &session;
   }
-  if (newest != nullptr) return newest->key();
+  if (newest != nullptr) return newest->key;
   return Error{fmt::format("no session{} has rank {}. Type: cgdebug-cli ps -a",
                            selector.empty() ? "" : " '" + selector + "'", rank)};
 }

@@ -3,6 +3,8 @@
 #include <string>
 #include <utility>
 
+#include "client/live/recordings.h"
+#include "client/live/status.h"
 #include "daemon/core/wire/message_fields.h"
 
 namespace cgdebug::live {
@@ -14,106 +16,86 @@ layout::Dtype DtypeOf(const std::string& name) {
   return info == nullptr ? layout::Dtype::kInvalid : info->dtype;
 }
 
-// The fields that both messages name alike.
+// The fields that Snapshot and Slot name alike.
 template <typename Message>
-source::Slot CommonSlotOf(const Message& message) {
-  source::Slot slot;
-  slot.session = message.session_label();
-  slot.device = message.device();
-  slot.shard = message.shard();
-  slot.dtype_name = message.dtype();
-  slot.dtype = DtypeOf(message.dtype());
-  slot.shape.assign(message.shape().begin(), message.shape().end());
-  slot.payload_bytes = message.payload_bytes();
-  slot.rank = message.rank();
-  slot.graph_id = message.graph_id();
-  slot.invocation = message.invocation();
-  slot.order = message.slot();
-  slot.graph = message.graph();
-  slot.qualifier = message.qualifier();
-  return slot;
+void SetPlace(const Message& message, source::Slot* slot) {
+  slot->graph_id = message.graph_id();
+  slot->invocation = message.invocation();
+  slot->shape.assign(message.shape().begin(), message.shape().end());
+  slot->graph = message.graph();
+  slot->order = message.slot();
+  slot->qualifier = message.qualifier();
+}
+
+// The fields that PrintLine, Loss and CompareFailed name alike.
+template <typename Message>
+Event EventAt(EventKind kind, const Message& message, std::uint64_t replay) {
+  Event event{.kind = kind};
+  event.tensor.session_key = message.session();
+  event.tensor.slot.rank = message.rank();
+  event.tensor.slot.probe = message.probe();
+  SetPlace(message.slot(), &event.tensor.slot);
+  event.tensor.snapshot.key.replay = replay;
+  return event;
+}
+
+template <typename Message>
+Event SaidAt(EventKind kind, const Message& message) {
+  Event event = EventAt(kind, message, message.replay());
+  event.tensor.snapshot.step = message.step();
+  event.text = message.text();
+  return event;
+}
+
+// A message whose field 1 holds the answer, one or many of them.
+template <typename T>
+struct Items {
+  std::vector<T> items;
+
+  template <typename Self, typename Visitor>
+  static constexpr void ForEachField(Self& self, Visitor&& visit) {
+    visit(layout::Field{1, "items"}, self.items);
+  }
+};
+
+template <typename T, typename Reply>
+Result<T> As(const Result<Reply>& reply) {
+  if (!reply.ok()) return reply.error();
+  return FieldsOf<T>(*reply);
+}
+
+template <typename T, typename Reply>
+Result<std::vector<T>> ListOf(const Result<Reply>& reply) {
+  if (!reply.ok()) return reply.error();
+  return FieldsOf<Items<T>>(*reply).items;
+}
+
+template <typename Reply>
+Result<Recording> RecordingOf(const Result<Reply>& reply) {
+  if (!reply.ok()) return reply.error();
+  return FieldsOf<Recording>(reply->recording());
 }
 
 }  // namespace
 
-numerics::Stats StatsOf(const v1::Stats& stats) { return FieldsOf<numerics::Stats>(stats); }
-
-Probe ProbeOf(const v1::ProbeInfo& message) {
-  Probe probe;
-  probe.session = message.session();
-  probe.slot = CommonSlotOf(message);
-  probe.slot.probe = message.name();
-  probe.slot.site = message.site();
-  probe.slot.op = message.op();
-  probe.probe_id = message.probe_id();
-  probe.lane = static_cast<layout::Lane>(message.lane());
-  probe.lane_reason = message.lane_reason();
-  probe.policy = static_cast<layout::Policy>(message.policy());
-  for (const int action : message.actions()) {
-    probe.actions.push_back(layout::NameAt(layout::kActionNames, static_cast<std::size_t>(action)));
-  }
-  probe.capacity = message.capacity();
-  probe.replay = message.replay();
-  probe.last_timestamp_ns = message.last_timestamp_ns();
-  probe.retired = message.retired();
-  probe.counters = CountersOf(message.counters());
-  probe.first_nan = FirstOf(message.first_nan());
-  probe.first_inf = FirstOf(message.first_inf());
-  if (message.has_verdict()) probe.verdict = FieldsOf<layout::Verdict>(message.verdict());
-  if (message.has_control()) probe.control = ControlOf(message.control());
-  if (message.has_last_stats()) probe.last_stats = StatsOf(message.last_stats());
-  return probe;
-}
-
-FirstNonfinite FirstOf(const v1::FirstNonfinite& message) {
-  return {.probe = message.probe(),
-          .invocation = message.invocation(),
-          .graph = message.graph(),
-          .graph_id = message.graph_id(),
-          .shape = {message.shape().begin(), message.shape().end()},
-          .slot = message.slot(),
-          .qualifier = message.qualifier(),
-          .replay = message.replay(),
-          .serial = message.serial(),
-          .step = message.step(),
-          .count = message.count()};
-}
-
-layout::SlotControl ControlOf(const v1::Control& control) {
-  return FieldsOf<layout::SlotControl>(control);
-}
-
-layout::Counters CountersOf(const v1::Counters& counters) {
-  return FieldsOf<layout::Counters>(counters);
-}
-
-std::string LaneName(v1::ProbeInfo::Lane lane) {
-  return std::string(layout::NameOf(static_cast<layout::Lane>(lane)));
-}
-
-Result<std::vector<Probe>> ListProbes(client::Client& client, const std::string& session,
-                                      const std::vector<std::string>& globs) {
-  v1::ProbesRequest request;
-  request.set_session(session);
-  for (const std::string& glob : globs) request.add_probes(glob);
-  const Result<v1::ProbesReply> reply = client.Probes(request);
-  if (!reply.ok()) return reply.error();
-  std::vector<Probe> probes;
-  for (const v1::ProbeInfo& probe : reply->probes()) probes.push_back(ProbeOf(probe));
-  return probes;
-}
-
 source::Tensor TensorOf(const v1::Snapshot& snapshot) {
   source::Tensor tensor;
   tensor.session_key = snapshot.session();
-  tensor.slot = CommonSlotOf(snapshot);
+  SetPlace(snapshot, &tensor.slot);
   tensor.slot.probe = snapshot.probe();
+  tensor.slot.session = snapshot.session_label();
+  tensor.slot.rank = snapshot.rank();
+  tensor.slot.device = snapshot.device();
+  tensor.slot.shard = snapshot.shard();
+  tensor.slot.dtype_name = snapshot.dtype();
+  tensor.slot.dtype = DtypeOf(snapshot.dtype());
+  tensor.slot.payload_bytes = snapshot.payload_bytes();
   tensor.snapshot.key = {snapshot.replay(), snapshot.ordinal()};
   tensor.snapshot.serial = snapshot.serial();
   tensor.snapshot.step = snapshot.step();
   tensor.snapshot.timestamp_ns = snapshot.timestamp_ns();
   tensor.snapshot.payload_bytes = snapshot.payload_bytes();
-  tensor.stats = StatsOf(snapshot.stats());
+  tensor.stats = FieldsOf<numerics::Stats>(snapshot.stats());
   return tensor;
 }
 
@@ -124,10 +106,161 @@ source::Tensor TensorOf(client::Tensor tensor) {
   return result;
 }
 
+Event EventOf(const v1::TailReply& message) {
+  switch (message.event_case()) {
+    case v1::TailReply::kSnapshot:
+      return {.kind = EventKind::kSnapshot, .tensor = TensorOf(message.snapshot())};
+    case v1::TailReply::kPrint:
+      return SaidAt(EventKind::kPrint, message.print());
+    case v1::TailReply::kCompareFailed:
+      return SaidAt(EventKind::kCompareFailed, message.compare_failed());
+    case v1::TailReply::kLoss: {
+      Event event = EventAt(EventKind::kLoss, message.loss(), message.loss().before_replay());
+      event.count = message.loss().count();
+      event.text = message.loss().cause();
+      return event;
+    }
+    case v1::TailReply::kSessionChange: {
+      Event event{.session = FieldsOf<Session>(message.session_change().session())};
+      event.kind =
+          message.session_change().ended() ? EventKind::kSessionEnded : EventKind::kSessionJoined;
+      event.tensor.session_key = event.session.key;
+      event.tensor.slot.rank = event.session.rank;
+      event.tensor.snapshot.key.replay = event.session.replay;
+      return event;
+    }
+    default:
+      return {};
+  }
+}
+
 void FillWhich(const WhichSlots& which, v1::Which* message) {
   message->set_graph(which.graph);
   if (!which.shape) return;
   message->mutable_shape()->mutable_sizes()->Assign(which.shape->begin(), which.shape->end());
+}
+
+Result<std::vector<Probe>> ListProbes(client::Client& client, const std::string& session,
+                                      const std::vector<std::string>& globs) {
+  v1::ProbesRequest request;
+  request.set_session(session);
+  request.mutable_probes()->Assign(globs.begin(), globs.end());
+  Result<std::vector<Probe>> probes = ListOf<Probe>(client.Probes(request));
+  if (!probes.ok()) return probes;
+  for (Probe& probe : *probes) probe.slot.dtype = DtypeOf(probe.slot.dtype_name);
+  return probes;
+}
+
+Result<Controlled> SetControl(client::Client& client, const ControlRequest& request) {
+  v1::SetRequest message;
+  message.set_session(request.session);
+  message.mutable_probes()->Assign(request.probes.begin(), request.probes.end());
+  FillMessage(request.control, message.mutable_control());
+  message.set_ttl_ms(request.ttl_ms);
+  FillWhich(request.which, message.mutable_which());
+  return As<Controlled>(client.Set(message));
+}
+
+Result<std::vector<Session>> ListSessions(client::Client& client) {
+  v1::SessionsRequest request;
+  request.set_include_dead(true);
+  return ListOf<Session>(client.Sessions(request));
+}
+
+Result<std::vector<SessionGraphs>> ListGraphs(client::Client& client, const std::string& session) {
+  v1::GraphsRequest request;
+  request.set_session(session);
+  return ListOf<SessionGraphs>(client.Graphs(request));
+}
+
+Result<client::TailEnd> Tail(client::Client& client, const TailRequest& request,
+                             const std::function<bool(const Event&)>& on_event) {
+  v1::TailRequest message;
+  message.set_session(request.session);
+  message.mutable_probes()->Assign(request.probes.begin(), request.probes.end());
+  message.set_last(request.last);
+  message.set_follow(request.follow);
+  message.set_only(static_cast<v1::TailRequest::Only>(request.only));
+  message.set_until_exit(request.until_exit);
+  if (request.rank) message.set_rank(*request.rank);
+  if (!request.which.selects_all()) FillWhich(request.which, message.mutable_which());
+  return client.Tail(message, [&](const v1::TailReply& reply) { return on_event(EventOf(reply)); });
+}
+
+Result<Recording> StartRecording(client::Client& client, const RecordRequest& request) {
+  using Message = v1::RecordStartRequest;
+  Message message;
+  message.set_directory(request.directory);
+  message.set_session(request.session);
+  message.mutable_probes()->Assign(request.probes.begin(), request.probes.end());
+  message.set_replays(request.replays);
+  message.set_duration_s(request.duration_s);
+  message.set_align(request.align);
+  message.set_max_bytes(request.max_bytes);
+  message.set_run_id(request.run_id);
+  if (request.durability) {
+    message.set_durability(static_cast<Message::Durability>(*request.durability));
+  }
+  message.set_roll_bytes(request.roll_bytes);
+  message.set_lossless(static_cast<Message::Lossless>(request.lossless));
+  message.set_owner_pid(request.owner_pid);
+  if (request.min_free_bytes) message.set_min_free_bytes(*request.min_free_bytes);
+  FillWhich(request.which, message.mutable_which());
+  return RecordingOf(client.RecordStart(message));
+}
+
+Result<std::vector<Recording>> StopRecording(client::Client& client, const std::string& recording,
+                                             bool job_ended) {
+  v1::RecordStopRequest request;
+  request.set_recording(recording);
+  request.set_job_ended(job_ended);
+  return ListOf<Recording>(client.RecordStop(request));
+}
+
+Result<std::vector<Recording>> ListRecordings(client::Client& client) {
+  return ListOf<Recording>(client.RecordList({}));
+}
+
+Result<Recording> Freeze(client::Client& client, const std::string& session,
+                         const std::string& directory, const std::vector<std::string>& probes,
+                         std::uint64_t last) {
+  v1::FreezeRequest request;
+  request.set_session(session);
+  request.set_directory(directory);
+  request.mutable_probes()->Assign(probes.begin(), probes.end());
+  request.set_last(last);
+  return RecordingOf(client.Freeze(request));
+}
+
+Result<Status> GetStatus(client::Client& client, const std::string& session) {
+  v1::StatusRequest request;
+  request.set_session(session);
+  return As<Status>(client.Status(request));
+}
+
+Result<Pruned> Prune(client::Client& client) { return As<Pruned>(client.Prune()); }
+
+Result<std::string> Shutdown(client::Client& client, bool force) {
+  v1::ShutdownRequest request;
+  request.set_force(force);
+  const Result<v1::ShutdownReply> reply = client.Shutdown(request);
+  if (!reply.ok()) return reply.error();
+  return reply->message();
+}
+
+Result<bool> Sync(client::Client& client) {
+  const Result<v1::SyncReply> reply = client.Sync({});
+  if (!reply.ok()) return reply.error();
+  return reply->complete();
+}
+
+std::vector<std::string> CloseNames(const client::Client& client) {
+  const auto& close = client.last_error().close();
+  return {close.begin(), close.end()};
+}
+
+bool SaidNoSession(const client::Client& client) {
+  return client.last_error().code() == v1::Error::NO_SESSION;
 }
 
 }  // namespace cgdebug::live

@@ -1,6 +1,7 @@
 // probe.h: one call of a probe in a live job, as the daemon lists it.
 //
-// No protobuf behind this header: views that show probes include it.
+// Structs of client/live list their fields as the messages of proto/control.proto number them, and
+// under their names in JSON; a field without a name is not in JSON.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cgdebug/client.h"
 #include "client/source/source.h"
 #include "daemon/core/base/result.h"
 #include "daemon/core/numerics/stats.h"
@@ -17,25 +19,40 @@
 #include "proto/layout/slot_control.h"
 #include "proto/layout/verdict.h"
 
-namespace cgdebug::client {
-class Client;
-}
-
 namespace cgdebug::live {
+
+enum class Action : std::uint8_t { kPrint, kRecord, kCompare, kStats };
+constexpr std::string_view NameOf(Action action) {
+  return layout::NameAt(layout::kActionNames, static_cast<std::size_t>(action));
+}
 
 // The first snapshot with NaN, or with Inf, of a slot or of a session.
 struct FirstNonfinite {
-  std::string probe;
-  std::uint32_t invocation = 0;
-  std::string graph;
-  std::uint64_t graph_id = 0;
-  std::vector<std::uint64_t> shape;
-  std::uint32_t slot = 0;
-  std::string qualifier;     // as source::Slot
-  std::uint64_t replay = 0;  // 0: there is none
+  enum class Kept : std::uint8_t { kValues, kStatistics, kNothing };
+
+  source::Slot slot;  // what names it
+  std::uint64_t replay = 0;
   std::uint64_t serial = 0;
   std::int64_t step = -1;
-  std::uint64_t count = 0;  // elements
+  std::uint64_t count = 0;    // elements
+  Kept kept = Kept::kValues;  // what the daemon has of that snapshot
+
+  template <typename Self, typename Visitor>
+  static constexpr void ForEachField(Self& self, Visitor&& visit) {
+    using layout::Field;
+    visit(Field{1, "probe"}, self.slot.probe);
+    visit(Field{8, "invocation"}, self.slot.invocation);
+    visit(Field{6, "graph"}, self.slot.graph);
+    visit(Field{7, "graph_id"}, self.slot.graph_id);
+    visit(Field{9, "shape"}, self.slot.shape);
+    visit(Field{10, "slot"}, self.slot.order);
+    visit(Field{2, "replay"}, self.replay);
+    visit(Field{5, "serial", layout::Encoding::kFixed}, self.serial);
+    visit(Field{3, "step"}, self.step);
+    visit(Field{4, "count"}, self.count);
+    visit(Field{11, ""}, self.slot.qualifier);
+    visit(Field{12, ""}, self.kept);
+  }
 };
 
 struct Probe {
@@ -46,22 +63,80 @@ struct Probe {
   std::string
       lane_reason;  // why it is not the direct lane; empty if it is, or if no reason is known
   layout::Policy policy = layout::Policy::kOverwrite;
-  std::vector<std::string_view> actions;  // "print", "record", ...
-  std::uint32_t capacity = 0;             // entries of the ring
-  std::uint64_t replay = 0;               // of the newest snapshot; 0: none came yet
+  std::vector<Action> actions;
+  std::uint32_t capacity = 0;  // entries of the ring
+  std::uint64_t replay = 0;    // of the newest snapshot; 0: none came yet
   std::int64_t last_timestamp_ns = 0;
   bool retired = false;  // its graph is gone
   layout::Counters counters;
-  FirstNonfinite first_nan;
-  FirstNonfinite first_inf;
+  std::optional<FirstNonfinite> first_nan;     // absent: it has shown none
+  std::optional<FirstNonfinite> first_inf;     // likewise
   std::optional<layout::Verdict> verdict;      // absent: it does not compare
   std::optional<layout::SlotControl> control;  // absent: as registered
   std::optional<numerics::Stats> last_stats;   // absent: no snapshot yet
+
+  template <typename Self, typename Visitor>
+  static constexpr void ForEachField(Self& self, Visitor&& visit) {
+    using layout::Field;
+    visit(Field{1, "session"}, self.session);
+    visit(Field{24, "session_label"}, self.slot.session);
+    visit(Field{23, "rank"}, self.slot.rank);
+    visit(Field{2, "name"}, self.slot.probe);
+    visit(Field{21, "slot"}, self.slot.order);
+    visit(Field{3, "probe_id"}, self.probe_id);
+    visit(Field{27, "graph"}, self.slot.graph);
+    visit(Field{4, "graph_id"}, self.slot.graph_id);
+    visit(Field{5, "invocation"}, self.slot.invocation);
+    visit(Field{6, "dtype"}, self.slot.dtype_name);
+    visit(Field{7, "shape"}, self.slot.shape);
+    visit(Field{8, "device"}, self.slot.device);
+    visit(Field{9, "lane"}, self.lane);
+    visit(Field{22, "lane_reason"}, self.lane_reason);
+    visit(Field{10, "policy"}, self.policy);
+    visit(Field{11, "actions"}, self.actions);
+    visit(Field{12, "capacity"}, self.capacity);
+    visit(Field{13, "payload_bytes"}, self.slot.payload_bytes);
+    visit(Field{14, "replay"}, self.replay);
+    visit(Field{16, "last_timestamp_ns"}, self.last_timestamp_ns);
+    visit(Field{17, "site"}, self.slot.site);
+    visit(Field{26, "shard"}, self.slot.shard);
+    visit(Field{31, "op"}, self.slot.op);
+    visit(Field{18, "retired"}, self.retired);
+    visit(Field{15, "counters"}, self.counters);
+    visit(Field{28, "first_nan"}, self.first_nan);
+    visit(Field{29, "first_inf"}, self.first_inf);
+    visit(Field{19, "verdict"}, self.verdict);
+    visit(Field{25, "control"}, self.control);
+    visit(Field{20, "last_stats"}, self.last_stats);
+    visit(Field{30, ""}, self.slot.qualifier);
+  }
 };
 
 // The probes that `globs` name (none: all) of the sessions that `session` names (empty: all).
-// Requires: a connected client.
+// Requires: a connected client, as every function of client/live.
 Result<std::vector<Probe>> ListProbes(client::Client& client, const std::string& session = "",
                                       const std::vector<std::string>& globs = {});
+
+// What probes are to do while they replay.
+struct ControlRequest {
+  std::string session;
+  std::vector<std::string> probes;
+  layout::SlotControl control;  // from 0 with `until` set: `until` replays from the next one on
+  std::uint64_t ttl_ms = 0;     // after which it is as registered again; 0: never by itself
+  WhichSlots which;
+};
+struct Controlled {
+  std::uint32_t slots = 0;
+  std::uint32_t probes = 0;
+  std::int64_t expires_ns = 0;  // wall clock; 0: never
+
+  template <typename Self, typename Visitor>
+  static constexpr void ForEachField(Self& self, Visitor&& visit) {
+    visit(layout::Field{1, "slots"}, self.slots);
+    visit(layout::Field{2, "probes"}, self.probes);
+    visit(layout::Field{3, "expires_ns"}, self.expires_ns);
+  }
+};
+Result<Controlled> SetControl(client::Client& client, const ControlRequest& request);
 
 }  // namespace cgdebug::live

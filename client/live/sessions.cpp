@@ -8,6 +8,7 @@
 #include <set>
 
 #include "client/analysis/align.h"
+#include "daemon/core/base/realtime.h"
 #include "daemon/core/base/session_selector.h"
 
 namespace cgdebug::live {
@@ -19,26 +20,25 @@ constexpr std::int32_t kMostRanks = 1 << 20;  // a job's own claims are not trus
 
 Ranks RanksOf(const JobRanks& job) {
   Ranks ranks;
-  for (const v1::Session* session : job.sessions) {
-    if (session->rank() >= 0) ranks.insert(static_cast<std::uint64_t>(session->rank()));
+  for (const Session* session : job.sessions) {
+    if (session->rank >= 0) ranks.insert(static_cast<std::uint64_t>(session->rank));
   }
   return ranks;
 }
 
 std::int32_t WorldSize(const JobRanks& job) {
   std::int32_t size = 0;
-  for (const v1::Session* session : job.sessions) size = std::max(size, session->world_size());
+  for (const Session* session : job.sessions) size = std::max(size, session->world_size);
   return std::min(size, kMostRanks);
 }
 
 // The ranks that the launcher put on this machine; empty if it does not tell.
 Ranks LocalRanks(const JobRanks& job) {
   Ranks ranks;
-  for (const v1::Session* session : job.sessions) {
-    const std::int32_t first = session->rank() - session->local_rank();
-    if (session->local_rank() < 0 || session->local_world_size() > kMostRanks || first < 0)
-      continue;
-    for (std::int32_t i = 0; i < session->local_world_size(); ++i) {
+  for (const Session* session : job.sessions) {
+    const std::int32_t first = session->rank - session->local_rank;
+    if (session->local_rank < 0 || session->local_world_size > kMostRanks || first < 0) continue;
+    for (std::int32_t i = 0; i < session->local_world_size; ++i) {
       ranks.insert(static_cast<std::uint64_t>(first + i));
     }
   }
@@ -52,11 +52,11 @@ std::string Text(const Ranks& ranks) {
 
 }  // namespace
 
-std::vector<JobRanks> GroupByJob(const std::vector<v1::Session>& sessions) {
+std::vector<JobRanks> GroupByJob(const std::vector<Session>& sessions) {
   std::vector<JobRanks> jobs;
-  for (const v1::Session& session : sessions) {
-    std::string name = session.run_id().empty() ? session.label() : session.run_id();
-    if (session.restart_count() > 0) name += fmt::format(" (restart {})", session.restart_count());
+  for (const Session& session : sessions) {
+    std::string name = session.run_id.empty() ? session.label : session.run_id;
+    if (session.restart_count > 0) name += fmt::format(" (restart {})", session.restart_count);
     const auto it = std::find_if(jobs.begin(), jobs.end(),
                                  [&](const JobRanks& job) { return job.name == name; });
     JobRanks& job = it == jobs.end() ? jobs.emplace_back(JobRanks{name, {}}) : *it;
@@ -65,17 +65,17 @@ std::vector<JobRanks> GroupByJob(const std::vector<v1::Session>& sessions) {
   return jobs;
 }
 
-std::vector<v1::Session> Current(const std::vector<v1::Session>& sessions) {
-  std::vector<v1::Session> current;
-  std::ranges::copy_if(sessions, std::back_inserter(current), [](const v1::Session& session) {
-    return session.state() == v1::Session::ALIVE;
+std::vector<Session> Current(const std::vector<Session>& sessions) {
+  std::vector<Session> current;
+  std::ranges::copy_if(sessions, std::back_inserter(current), [](const Session& session) {
+    return session.state == SessionState::kAlive;
   });
   if (!current.empty() || sessions.empty()) return current;
-  const v1::Session* newest = &*std::ranges::max_element(
-      sessions, {}, [](const v1::Session& session) { return session.created_ns(); });
+  const Session* newest = &*std::ranges::max_element(
+      sessions, {}, [](const Session& session) { return session.created_ns; });
   for (const JobRanks& job : GroupByJob(sessions)) {
     if (std::ranges::find(job.sessions, newest) == job.sessions.end()) continue;
-    for (const v1::Session* session : job.sessions) current.push_back(*session);
+    for (const Session* session : job.sessions) current.push_back(*session);
   }
   return current;
 }
@@ -108,30 +108,13 @@ std::string MissingRanksText(const JobRanks& job) {
   return text;
 }
 
-std::string_view StateText(v1::Session::State state) {
-  switch (state) {
-    case v1::Session::ALIVE:
-      return "alive";
-    case v1::Session::EXITED:
-      return "exited";
-    case v1::Session::DIED:
-      return "died";
-    default:
-      return "unknown";
-  }
-}
-
 double SecondsSince(std::int64_t realtime_ns) {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const auto now_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
-  return static_cast<double>(now_ns - realtime_ns) * 1e-9;
+  return std::chrono::duration<double>(AgeOf(realtime_ns)).count();
 }
 
-double AgeSeconds(const v1::Session& session) { return SecondsSince(session.created_ns()); }
-
-bool MatchesSession(const v1::Session& session, std::string_view selector) {
-  return selector.empty() || selector == session.key() ||
-         NamesSession(selector, session.label(), session.run_id(), session.pid(), session.uuid());
+bool MatchesSession(const Session& session, std::string_view selector) {
+  return selector.empty() || selector == session.key ||
+         NamesSession(selector, session.label, session.run_id, session.pid, session.uuid);
 }
 
 }  // namespace cgdebug::live

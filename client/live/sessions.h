@@ -1,37 +1,127 @@
 // sessions.h: the sessions that the daemon lists: how to select them, and how to describe them.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "proto/control.pb.h"
+#include "client/live/probe.h"
+#include "daemon/core/recording/types.h"
+#include "proto/layout/graph_facts.h"
 
 namespace cgdebug::live {
 
-// "alive", "exited" (said goodbye), "died" (did not).
-std::string_view StateText(v1::Session::State state);
+enum class SessionState : std::uint8_t {
+  kAlive,
+  kExited,  // said goodbye
+  kDied,    // did not
+};
+constexpr std::string_view NameOf(SessionState state) {
+  constexpr std::string_view kNames[] = {"alive", "exited", "died"};
+  return layout::NameAt(kNames, static_cast<std::size_t>(state));
+}
 
-// How long ago it began; for a dead session, how long it lived.
-double AgeSeconds(const v1::Session& session);
+// How many of a session's captured calls leave their graph in which way.
+struct LaneUse {
+  layout::Lane lane = layout::Lane::kHost;
+  std::string reason;  // as Probe::lane_reason
+  std::uint64_t slots = 0;
+
+  template <typename Self, typename Visitor>
+  static constexpr void ForEachField(Self& self, Visitor&& visit) {
+    visit(layout::Field{1, "lane"}, self.lane);
+    visit(layout::Field{2, "reason"}, self.reason);
+    visit(layout::Field{3, "slots"}, self.slots);
+  }
+};
+
+// What the daemon knows of one process. Fields as in probe.h, without recording::Session::id.
+struct Session : recording::Session {
+  std::string key;               // 8 hex digits of the uuid, unique among the daemon's sessions
+  std::int32_t local_rank = -1;  // -1: unknown
+  std::int32_t local_world_size = 0;  // ranks on this machine; 0: unknown
+  std::int64_t ended_ns = 0;          // when the daemon saw it end, 0 while alive
+  SessionState state = SessionState::kAlive;
+  std::uint32_t probes = 0;
+  std::uint32_t slots = 0;
+  std::vector<LaneUse> lanes;
+  std::uint64_t replay = 0;     // the highest of any slot
+  std::int64_t step = -1;       // -1: the job sets none
+  std::uint64_t shm_bytes = 0;  // control file and extents
+  layout::Counters counters;
+  std::uint64_t nonfinite_probes = 0;  // that have shown NaN or Inf
+  std::uint64_t failed_probes = 0;     // whose comparison failed
+  std::optional<FirstNonfinite> first_nan;
+  std::optional<FirstNonfinite> first_inf;
+
+  template <typename Self, typename Visitor>
+  static constexpr void ForEachField(Self& self, Visitor&& visit) {
+    using layout::Field;
+    visit(Field{1, "key"}, self.key);
+    recording::Session::ForEachField(self, [&](const Field& field, auto& value) {
+      if (std::string_view(field.name) != "id") visit(field, value);
+    });
+    visit(Field{21, "ended_ns"}, self.ended_ns);
+    visit(Field{16, "state"}, self.state);
+    visit(Field{17, "probes"}, self.probes);
+    visit(Field{18, "slots"}, self.slots);
+    visit(Field{28, "lanes"}, self.lanes);
+    visit(Field{19, "replay"}, self.replay);
+    visit(Field{23, "step"}, self.step);
+    visit(Field{22, "shm_bytes"}, self.shm_bytes);
+    visit(Field{20, "counters"}, self.counters);
+    visit(Field{24, "nonfinite_probes"}, self.nonfinite_probes);
+    visit(Field{25, "failed_probes"}, self.failed_probes);
+    visit(Field{26, "first_nan"}, self.first_nan);
+    visit(Field{27, "first_inf"}, self.first_inf);
+    visit(Field{13, ""}, self.local_rank);
+    visit(Field{14, ""}, self.local_world_size);
+  }
+};
+
+// All that the daemon knows, dead ones too, in the order of their beginning.
+Result<std::vector<Session>> ListSessions(client::Client& client);
+
+// The CUDA graphs of one session, as they are now.
+struct SessionGraphs : layout::GraphCensus {
+  std::string session;  // its key
+  std::string session_label;
+  std::int32_t rank = -1;
+
+  template <typename Self, typename Visitor>
+  static constexpr void ForEachField(Self& self, Visitor&& visit) {
+    visit(layout::Field{1, "session"}, self.session);
+    visit(layout::Field{2, "session_label"}, self.session_label);
+    visit(layout::Field{3, "rank"}, self.rank);
+    layout::GraphCensus::ForEachField(self, visit);
+  }
+};
+Result<std::vector<SessionGraphs>> ListGraphs(client::Client& client, const std::string& session);
 
 // Whether `selector` (a key, a prefix of the uuid, a label, a run id or a pid; empty = all) names
 // it.
-bool MatchesSession(const v1::Session& session, std::string_view selector);
+bool MatchesSession(const Session& session, std::string_view selector);
 
 // The ranks of one run, or one process that is not distributed. A restart is a run of its own.
 struct JobRanks {
   std::string name;
-  std::vector<const v1::Session*> sessions;
+  std::vector<const Session*> sessions;
 
-  bool has_ranks() const { return sessions.front()->rank() >= 0; }
+  bool has_ranks() const { return sessions.front()->rank >= 0; }
+  layout::Counters Counted() const {
+    layout::Counters sum;
+    for (const Session* session : sessions) sum.Add(session->counters);
+    return sum;
+  }
 };
 // In the order of their first session. Lifetime: of `sessions`.
-std::vector<JobRanks> GroupByJob(const std::vector<v1::Session>& sessions);
+std::vector<JobRanks> GroupByJob(const std::vector<Session>& sessions);
 
 // The sessions to show if none was named: those alive or, if there are none, the newest run.
 // Lifetime: of `sessions`, which are in the order of their beginning.
-std::vector<v1::Session> Current(const std::vector<v1::Session>& sessions);
+std::vector<Session> Current(const std::vector<Session>& sessions);
 
 // "0..7 of 8". Requires: has_ranks().
 std::string RanksText(const JobRanks& job);
@@ -39,7 +129,7 @@ std::string RanksText(const JobRanks& job);
 // when every rank is there. Requires: has_ranks().
 std::string MissingRanksText(const JobRanks& job);
 
-// Seconds since `realtime_ns`.
+// Seconds since `realtime_ns`; 0 if it is still to come.
 double SecondsSince(std::int64_t realtime_ns);
 
 }  // namespace cgdebug::live

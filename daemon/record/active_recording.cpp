@@ -61,8 +61,9 @@ RecordingInfo ActiveRecording::info() const {
   info.sessions = labels_;
   info.started_ns = started_ns_;
   info.slot_count = slot_count_;
-  info.status = writer_->status();
-  info.active = info.status.stopped == StopReason::kNone;
+  static_cast<recording::WriterStatus&>(info) = writer_->status();
+  info.state = recording::ToText(info.stopped);
+  info.active = info.stopped == StopReason::kNone;
   return info;
 }
 

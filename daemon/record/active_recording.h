@@ -51,16 +51,7 @@ struct RecordRequest {
   pid_t owner = 0;  // while it lives, the recording does not end with its jobs; 0 = none
 };
 
-struct RecordingInfo {
-  std::uint64_t id = 0;
-  std::string directory;
-  std::vector<std::string> probes;
-  std::vector<std::string> sessions;  // labels
-  std::int64_t started_ns = 0;
-  std::uint64_t slot_count = 0;
-  bool active = true;
-  recording::WriterStatus status;
-};
+using recording::RecordingInfo;
 
 // Thread: one at a time (Recorder's mutex).
 class ActiveRecording {

@@ -176,7 +176,7 @@ Result<RecordingInfo> Freeze(const FreezeRequest& request, const recording::Writ
   RecordingInfo info = (*recording)->info();
   info.active = false;
   if (!closed.ok()) return closed.error();
-  if (!info.status.error.empty()) return Error{info.status.error};
+  if (!info.error.empty()) return Error{info.error};
   return info;
 }
 

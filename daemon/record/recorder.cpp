@@ -92,16 +92,15 @@ RecordingInfo Recorder::Finish(const Active& recording, StopReason reason) {
   UpdateCatalogue(*recording);
   RecordingInfo info = recording->info();
   info.active = false;
-  if (!closed.ok() && info.status.error.empty()) info.status.error = closed.error().message;
-  Log("sinks")->info("recording {}: {}, {} snapshots, {} bytes{}{}", info.directory,
-                     recording::ToText(info.status.stopped), info.status.snapshots,
-                     info.status.bytes, info.status.error.empty() ? "" : "; ", info.status.error);
+  if (!closed.ok() && info.error.empty()) info.error = closed.error().message;
+  Log("sinks")->info("recording {}: {}, {} snapshots, {} bytes{}{}", info.directory, info.state,
+                     info.snapshots, info.bytes, info.error.empty() ? "" : "; ", info.error);
   const std::scoped_lock lock(mutex_);
   ended_.push_back(info);
   if (ended_.size() > kMaxEnded) ended_.pop_front();
   std::erase(finishing_, recording);
   finished_.notify_all();
-  if (!info.status.error.empty()) TellJobs(recording->request(), info.status);
+  if (!info.error.empty()) TellJobs(recording->request(), info);
   return info;
 }
 
@@ -266,8 +265,9 @@ void Recorder::StartToDisk(const SlotPtr& slot) {
     info.id = last_id_;
     info.sessions = {session.label};
     info.active = false;
-    info.status.stopped = StopReason::kWriteError;
-    info.status.error = started.error().message;
+    info.stopped = StopReason::kWriteError;
+    info.state = recording::ToText(info.stopped);
+    info.error = started.error().message;
     ended_.push_back(std::move(info));
     tell_(slot->session, "this job is not recorded: " + started.error().message);
     return;

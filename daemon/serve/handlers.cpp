@@ -170,7 +170,7 @@ void Handlers::Status(const v1::StatusRequest& request, v1::Response* response) 
   reply->set_memory_limit_bytes(model_.store->max_bytes());
   reply->set_idle_timeout_s(options_.idle_timeout_s);
   for (const pipeline::RecordingInfo& info : model_.recorder->List()) {
-    if (info.active || !info.status.error.empty()) Fill(info, reply->add_recordings());
+    if (info.active || !info.error.empty()) FillMessage(info, reply->add_recordings());
   }
   struct statvfs shm = {};
   if (statvfs(layout::kShmDirectory, &shm) == 0) {

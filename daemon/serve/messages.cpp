@@ -16,10 +16,27 @@ std::string ReasonText(std::uint8_t reason_untrusted) {
   return std::string(layout::TextOf(static_cast<layout::LaneReason>(reason_untrusted)));
 }
 
+// What tells the slot from the others of its probe.
 template <typename Message>
-void SetPlace(pipeline::SlotPlace place, Message* message) {
+void FillPlace(const pipeline::SlotIdentity& slot, const pipeline::Registry& registry,
+               Message* message) {
+  pipeline::SlotPlace place = registry.PlaceOf(slot);
   message->set_graph(std::move(place.graph));
   message->set_qualifier(std::move(place.qualifier));
+  message->set_graph_id(slot.registration.graph_id);
+  message->set_invocation(slot.registration.invocation);
+  message->mutable_shape()->Assign(slot.shape.begin(), slot.shape.end());
+  message->set_slot(static_cast<std::uint32_t>(slot.registration.order));
+}
+
+// What a probe and a snapshot say of the tensor.
+template <typename Message>
+void FillTensor(const pipeline::SlotIdentity& slot, Message* message) {
+  message->set_session_label(slot.session->label);
+  message->set_dtype(std::string(layout::DtypeName(slot.dtype)));
+  message->set_device(slot.device);
+  message->set_shard(slot.shard);
+  message->set_payload_bytes(slot.registration.payload_bytes);
 }
 
 void FillFirst(const pipeline::SlotIdentity& slot, const ring::FirstNonfinite& seen,
@@ -29,11 +46,7 @@ void FillFirst(const pipeline::SlotIdentity& slot, const ring::FirstNonfinite& s
   message->set_step(seen.step);
   message->set_count(seen.count);
   message->set_serial(seen.serial);
-  SetPlace(registry.PlaceOf(slot), message);
-  message->set_graph_id(slot.registration.graph_id);
-  message->set_invocation(slot.registration.invocation);
-  message->mutable_shape()->Assign(slot.shape.begin(), slot.shape.end());
-  message->set_slot(static_cast<std::uint32_t>(slot.registration.order));
+  FillPlace(slot, registry, message);
 }
 
 template <typename Message>
@@ -48,12 +61,7 @@ template <typename Message>
 void FillWhere(const pipeline::SlotIdentity& slot, const pipeline::Registry& registry,
                Message* message) {
   FillProbe(slot, message);
-  v1::Slot& of = *message->mutable_slot();
-  of.set_graph_id(slot.registration.graph_id);
-  of.set_invocation(slot.registration.invocation);
-  of.mutable_shape()->Assign(slot.shape.begin(), slot.shape.end());
-  SetPlace(registry.PlaceOf(slot), &of);
-  of.set_slot(static_cast<std::uint32_t>(slot.registration.order));
+  FillPlace(slot, registry, message->mutable_slot());
 }
 
 }  // namespace
@@ -98,16 +106,12 @@ void Fill(const pipeline::SlotRecord& record, const pipeline::Registry& registry
           v1::ProbeInfo* message) {
   const pipeline::SlotIdentity& slot = *record.slot;
   const layout::SlotRegistration& registration = slot.registration;
+  FillPlace(slot, registry, message);
+  FillTensor(slot, message);
   message->set_session(slot.session->key);
-  message->set_session_label(slot.session->label);
   message->set_rank(slot.session->rank);
   message->set_name(slot.probe);
   message->set_probe_id(registration.probe_id);
-  message->set_graph_id(registration.graph_id);
-  message->set_invocation(registration.invocation);
-  message->set_dtype(std::string(layout::DtypeName(slot.dtype)));
-  for (const std::uint64_t size : slot.shape) message->add_shape(size);
-  message->set_device(slot.device);
   message->set_lane(static_cast<v1::ProbeInfo::Lane>(registration.lane));
   message->set_lane_reason(ReasonText(registration.lane_reason));
   layout::Periods periods;
@@ -120,7 +124,6 @@ void Fill(const pipeline::SlotRecord& record, const pipeline::Registry& registry
   if (slot.Has(layout::kActionCompare)) message->add_actions(v1::ProbeInfo::COMPARE);
   if (slot.Has(layout::kActionStats)) message->add_actions(v1::ProbeInfo::STATS);
   message->set_capacity(registration.capacity);
-  message->set_payload_bytes(registration.payload_bytes);
   if (record.last != nullptr) {
     message->set_replay(record.last->replay);
     FillMessage(record.last->stats, message->mutable_last_stats());
@@ -128,11 +131,8 @@ void Fill(const pipeline::SlotRecord& record, const pipeline::Registry& registry
   FillMessage(record.counters, message->mutable_counters());
   message->set_last_timestamp_ns(record.last_timestamp_ns);
   message->set_site(slot.site);
-  message->set_shard(slot.shard);
   message->set_op(slot.op);
   message->set_retired(record.retired);
-  message->set_slot(static_cast<std::uint32_t>(registration.order));
-  SetPlace(registry.PlaceOf(slot), message);
   if (record.firsts.nan.replay != 0) {
     FillFirst(slot, record.firsts.nan, registry, message->mutable_first_nan());
   }
@@ -166,15 +166,10 @@ Result<pipeline::ControlChange> ToChange(const v1::SetRequest& request, std::int
   if (request.ttl_ms() > kLongestTtlMs) return Error{"the longest time to live is 366 days"};
   pipeline::ControlChange change;
   change.from_next = control.from() == 0 && control.until() != 0;
-  change.control.mode = static_cast<layout::ControlMode>(control.mode());
-  change.control.trigger = static_cast<layout::ControlTrigger>(control.trigger());
-  change.control.every = control.every();
+  change.control = FieldsOf<layout::SlotControl>(control);
   change.control.from = std::max<std::uint64_t>(control.from(), 1);
-  change.control.until = control.until();
-  change.control.threshold = control.threshold();
-  if (request.ttl_ms() != 0) {
-    change.control.expires_ns = now_ns + static_cast<std::int64_t>(request.ttl_ms()) * 1'000'000;
-  }
+  const auto ttl_ns = static_cast<std::int64_t>(request.ttl_ms()) * 1'000'000;
+  change.control.expires_ns = ttl_ns == 0 ? 0 : now_ns + ttl_ns;
   return change;
 }
 
@@ -182,21 +177,13 @@ void Fill(const pipeline::Snapshot& snapshot, const pipeline::Registry& registry
           v1::Snapshot* message) {
   const pipeline::SlotIdentity& slot = *snapshot.slot;
   FillProbe(slot, message);
-  message->set_session_label(slot.session->label);
+  FillPlace(slot, registry, message);
+  FillTensor(slot, message);
   message->set_replay(snapshot.replay);
-  message->set_graph_id(slot.registration.graph_id);
-  message->set_invocation(slot.registration.invocation);
-  message->set_dtype(std::string(layout::DtypeName(slot.dtype)));
-  for (const std::uint64_t size : slot.shape) message->add_shape(size);
-  message->set_device(slot.device);
   message->set_timestamp_ns(snapshot.timestamp_ns);
   message->set_step(snapshot.step);
   FillMessage(snapshot.stats, message->mutable_stats());
-  message->set_payload_bytes(slot.registration.payload_bytes);
-  message->set_shard(slot.shard);
   message->set_serial(snapshot.serial);
-  SetPlace(registry.PlaceOf(slot), message);
-  message->set_slot(static_cast<std::uint32_t>(slot.registration.order));
   message->set_ordinal(snapshot.ordinal);
 }
 
@@ -251,23 +238,6 @@ void Fill(const pipeline::Event& event, const pipeline::Registry& registry,
     message->mutable_session_change()->set_ended(change->ended);
     FillSession(event.session, registry, message->mutable_session_change()->mutable_session());
   }
-}
-
-void Fill(const pipeline::RecordingInfo& info, v1::Recording* message) {
-  message->set_id(info.id);
-  message->set_directory(info.directory);
-  for (const std::string& session : info.sessions) message->add_sessions(session);
-  for (const std::string& probe : info.probes) message->add_probes(probe);
-  message->set_active(info.active);
-  message->set_state(std::string(recording::ToText(info.status.stopped)));
-  message->set_error(info.status.error);
-  message->set_bytes(info.status.bytes);
-  message->set_snapshots(info.status.snapshots);
-  message->set_durable_snapshots(info.status.durable_snapshots);
-  message->set_lost(info.status.lost);
-  message->set_refused(info.status.refused);
-  message->set_slot_count(static_cast<std::uint32_t>(info.slot_count));
-  message->set_started_ns(info.started_ns);
 }
 
 }  // namespace cgdebug::serve

@@ -26,7 +26,6 @@ void Fill(const pipeline::StoredSnapshot& stored, v1::HistoryReply::Entry* messa
 // Converts a message into a change; the caller fills in `slot`.
 // Fails: an unknown mode, or a condition or range that makes no sense.
 Result<pipeline::ControlChange> ToChange(const v1::SetRequest& request, std::int64_t now_ns);
-void Fill(const pipeline::RecordingInfo& info, v1::Recording* message);
 
 // `registry` has the numbers of a session that began or ended.
 void Fill(const pipeline::Event& event, const pipeline::Registry& registry, v1::TailReply* message);

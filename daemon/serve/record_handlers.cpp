@@ -8,6 +8,7 @@
 
 #include "daemon/core/base/duration.h"
 #include "daemon/core/base/glob.h"
+#include "daemon/core/wire/message_fields.h"
 #include "daemon/record/freeze.h"
 #include "daemon/serve/handlers.h"
 #include "daemon/serve/messages.h"
@@ -138,7 +139,7 @@ void Handlers::RecordStart(const v1::RecordStartRequest& request, v1::Response* 
   }
   const auto info = model_.recorder->Start(std::move(record));
   if (!info.ok()) return SetError(response, v1::Error::BAD_REQUEST, info.error().message);
-  Fill(*info, response->mutable_record_start()->mutable_recording());
+  FillMessage(*info, response->mutable_record_start()->mutable_recording());
 }
 
 void Handlers::RecordStop(const v1::RecordStopRequest& request, v1::Response* response) const {
@@ -147,14 +148,14 @@ void Handlers::RecordStop(const v1::RecordStopRequest& request, v1::Response* re
   const auto infos = model_.recorder->Stop(request.recording(), reason);
   if (!infos.ok()) return SetError(response, v1::Error::NO_RECORDING, infos.error().message);
   for (const RecordingInfo& info : *infos) {
-    Fill(info, response->mutable_record_stop()->add_recordings());
+    FillMessage(info, response->mutable_record_stop()->add_recordings());
   }
 }
 
 void Handlers::RecordList(v1::Response* response) {
   response->mutable_record_list();
   for (const RecordingInfo& info : model_.recorder->List()) {
-    Fill(info, response->mutable_record_list()->add_recordings());
+    FillMessage(info, response->mutable_record_list()->add_recordings());
   }
 }
 
@@ -210,7 +211,7 @@ void Handlers::Freeze(const v1::FreezeRequest& request, v1::Response* response) 
   const auto info =
       pipeline::Freeze(freeze, model_.recorder->options(), *model_.store, model_.reads);
   if (!info.ok()) return SetError(response, v1::Error::BAD_REQUEST, info.error().message);
-  Fill(*info, response->mutable_freeze()->mutable_recording());
+  FillMessage(*info, response->mutable_freeze()->mutable_recording());
 }
 
 }  // namespace cgdebug::serve

@@ -6,6 +6,7 @@
 
 #ifdef WITH_CLIENT
 #include <cgdebug/client.h>
+#include <cgdebug/messages.h>
 
 int Ask(const char* socket) {
   cgdebug::client::Client client;

@@ -187,7 +187,7 @@ TEST_F(DaemonDeathTest, OneOfTwoDaemonsStartedAtOnceRemains) {
   EXPECT_EQ(WEXITSTATUS(status), 0) << "the one that is not needed ends quietly";
   client::Client client;
   ASSERT_TRUE(WaitUntil([&] { return client.Connect({socket, false, "test"}).ok(); }));
-  EXPECT_EQ(client.daemon().pid(), pids[1 - gone]);
+  EXPECT_EQ(client.daemon_pid(), pids[1 - gone]);
   kill(pids[1 - gone], SIGTERM);
   waitpid(pids[1 - gone], &status, 0);
   EXPECT_EQ(WEXITSTATUS(status), 0);
@@ -213,12 +213,12 @@ TEST_F(DaemonDeathTest, ADetachedDaemonKeepsNothingOfItsStarter) {
   ASSERT_TRUE(client.Connect({socket, false, "test"}).ok()) << "it accepts when its starter ends";
   inherited.CloseWriteEnd();
   EXPECT_TRUE(inherited.ended());
-  const std::string proc = "/proc/" + std::to_string(client.daemon().pid());
+  const std::string proc = "/proc/" + std::to_string(client.daemon_pid());
   EXPECT_EQ(std::filesystem::read_symlink(proc + "/cwd"), "/");
   for (const char* fd : {"0", "1", "2"}) {
     EXPECT_EQ(std::filesystem::read_symlink(proc + "/fd/" + fd), "/dev/null");
   }
-  EXPECT_NE(getsid(client.daemon().pid()), getsid(0));
+  EXPECT_NE(getsid(client.daemon_pid()), getsid(0));
   ASSERT_TRUE(client.Shutdown({}).ok());
   EXPECT_TRUE(WaitUntil([&] { return access(socket.c_str(), F_OK) != 0; }));
 }

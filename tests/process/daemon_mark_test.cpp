@@ -47,7 +47,7 @@ class DaemonMarkTest : public testing::Test {
   }
   pid_t AnsweringPid() {
     client::Client client;
-    return client.Connect({"", false, "test"}).ok() ? client.daemon().pid() : 0;
+    return client.Connect({"", false, "test"}).ok() ? client.daemon_pid() : 0;
   }
 
   testing_support::TempDir directory_;
@@ -122,7 +122,7 @@ TEST_F(DaemonMarkTest, AClientWhoseDaemonIsKilledBeforeItAnswersGetsAnother) {
   waitpid(pid_, nullptr, 0);
   connecting.join();
   ASSERT_TRUE(connected.ok()) << connected.error().message;
-  EXPECT_NE(client.daemon().pid(), pid_);
+  EXPECT_NE(client.daemon_pid(), pid_);
   pid_ = 0;
   v1::ShutdownRequest end;
   EXPECT_TRUE(client.Shutdown(end).ok());
@@ -139,7 +139,7 @@ TEST_F(DaemonMarkTest, ADetachedDaemonIsNotBoundToTheCoresAndLimitsOfItsStarter)
   ASSERT_EQ(status, 0);
   client::Client client;
   ASSERT_TRUE(client.Connect({socket, false, "test"}).ok());
-  const std::string proc = "/proc/" + std::to_string(client.daemon().pid());
+  const std::string proc = "/proc/" + std::to_string(client.daemon_pid());
   const auto line = [&](const std::string& file, const std::string& key) {
     std::ifstream in(proc + file);
     std::string text;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cgdebug/client.h"
-#include "proto/control.pb.h"
+#include "cgdebug/messages.h"
 #include "tests/support/temp_dir.h"
 
 namespace cgdebug::test {

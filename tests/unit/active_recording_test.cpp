@@ -203,9 +203,9 @@ TEST_F(Recorded, SnapshotsThatNeverCameAreLostToo) {
   Start(/*every=*/10);
   Replay(1);
   Replay(31);  // an earlier daemon had 2 to 30, and wrote none of them
-  EXPECT_EQ(recording_->info().status.lost, 2u);
+  EXPECT_EQ(recording_->info().lost, 2u);
   Replay(35, /*forced=*/true);
-  EXPECT_EQ(recording_->info().status.lost, 5u);
+  EXPECT_EQ(recording_->info().lost, 5u);
 }
 
 TEST_F(Recorded, TwoGapsInARowAreTwoLosses) {
@@ -214,7 +214,7 @@ TEST_F(Recorded, TwoGapsInARowAreTwoLosses) {
   Lose(12);
   Lose(13, /*before_forced=*/false, layout::LossCause::kCorrupted);
   Replay(14);
-  EXPECT_EQ(recording_->info().status.lost, 1u) << "replay 11";
+  EXPECT_EQ(recording_->info().lost, 1u) << "replay 11";
 }
 
 TEST_F(Recorded, SnapshotsThatTheRecordingHasAreNeitherTakenAgainNorLost) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "client/cli/views/event_printer.h"
+#include "client/live/messages.h"
 #include "tests/support/fake_daemon.h"
 
 namespace cgdebug::cli {
@@ -26,7 +27,7 @@ class EventPrinterTest : public ::testing::Test {
     std::free(text_);
     file_ = ::open_memstream(&text_, &bytes_);
     EventPrinter printer(options, file_);
-    for (const v1::TailReply& event : events) printer.Print(event);
+    for (const v1::TailReply& event : events) printer.Print(live::EventOf(event));
     std::fflush(file_);
     summary_ = printer.Summary();
     totals_ = printer.totals();

@@ -8,6 +8,8 @@
 #include "client/cli/run/job.h"
 #include "client/cli/run/run_summary.h"
 #include "client/cli/views/finding_filter.h"
+#include "client/live/messages.h"
+#include "daemon/core/wire/message_fields.h"
 #include "tests/support/fake_daemon.h"
 #include "tests/support/temp_dir.h"
 
@@ -19,17 +21,18 @@ using testing_support::MakeSession;
 
 RunSummary HealthyRun() {
   RunSummary summary;
-  summary.sessions = {MakeSession("3f2a91c0", 0), MakeSession("99999999", 1)};
+  summary.sessions = {FieldsOf<live::Session>(MakeSession("3f2a91c0", 0)),
+                      FieldsOf<live::Session>(MakeSession("99999999", 1))};
   summary.complete = true;
   return summary;
 }
 
-v1::FirstNonfinite First(const std::string& probe, std::uint64_t replay) {
-  v1::FirstNonfinite first;
-  first.set_probe(probe);
-  first.set_replay(replay);
-  first.set_serial(replay);
-  first.set_count(3);
+live::FirstNonfinite First(const std::string& probe, std::uint64_t replay) {
+  live::FirstNonfinite first;
+  first.slot.probe = probe;
+  first.replay = replay;
+  first.serial = replay;
+  first.count = 3;
   return first;
 }
 
@@ -42,18 +45,18 @@ TEST(RunExitCode, IsTheJobsOwn) {
 
 TEST(RunExitCode, FailOnMakesAFindingOneAndOnlyWhatWasAskedFor) {
   RunSummary summary = HealthyRun();
-  *summary.sessions[1].mutable_first_nan() = First("x", 3);
-  summary.sessions[1].set_nonfinite_probes(1);
+  summary.sessions[1].first_nan = First("x", 3);
+  summary.sessions[1].nonfinite_probes = 1;
   EXPECT_EQ(ExitCodeOf(summary, {}), kExitOk);
   EXPECT_EQ(ExitCodeOf(summary, {.nan = true}), kExitFound);
   EXPECT_EQ(ExitCodeOf(summary, {.inf = true}), kExitOk);
-  summary.sessions[0].set_failed_probes(1);
+  summary.sessions[0].failed_probes = 1;
   EXPECT_EQ(ExitCodeOf(summary, {.compare = true}), kExitFound);
 }
 
 TEST(RunExitCode, NothingFoundOverAGapIsInconclusive) {
   RunSummary summary = HealthyRun();
-  summary.sessions[0].mutable_counters()->set_lost_overwritten(1);
+  summary.sessions[0].counters.lost_overwritten = 1;
   EXPECT_EQ(ExitCodeOf(summary, {.nan = true}), kExitInconclusive);
   EXPECT_EQ(ExitCodeOf(summary, {}), kExitOk);
   summary = HealthyRun();
@@ -89,10 +92,10 @@ TEST(RunExitCode, ADaemonThatHasNotReadEverythingDoesNotSayThatThereWasNoProbe) 
 
 TEST(RunSummary, NamesTheEarliestNanOverTheRanksAndWhatToType) {
   RunSummary summary = HealthyRun();
-  *summary.sessions[0].mutable_first_nan() = First("late", 1204);
-  *summary.sessions[1].mutable_first_nan() = First("early", 7);
-  summary.sessions[0].set_nonfinite_probes(1);
-  summary.sessions[1].set_nonfinite_probes(1);
+  summary.sessions[0].first_nan = First("late", 1204);
+  summary.sessions[1].first_nan = First("early", 7);
+  summary.sessions[0].nonfinite_probes = 1;
+  summary.sessions[1].nonfinite_probes = 1;
   const std::string text = SummaryText(summary, {}, Style());
   EXPECT_THAT(text, HasSubstr("job exited 0 after 1 204 replays. 4 816 snapshots read, 0 lost."));
   EXPECT_THAT(text, HasSubstr("2 probes saw non-finite values."));
@@ -104,19 +107,19 @@ TEST(RunSummary, NamesTheEarliestNanOverTheRanksAndWhatToType) {
 // Each of them counts its own replays.
 TEST(RunSummary, TheEarliestIsThatWhoseReplayBeganFirst) {
   RunSummary summary = HealthyRun();
-  v1::FirstNonfinite late = First("late", 3), early = First("early", 50);
-  late.set_serial(900);
-  early.set_serial(100);
-  *summary.sessions[0].mutable_first_nan() = late;
-  *summary.sessions[1].mutable_first_nan() = early;
+  live::FirstNonfinite late = First("late", 3), early = First("early", 50);
+  late.serial = 900;
+  early.serial = 100;
+  summary.sessions[0].first_nan = late;
+  summary.sessions[1].first_nan = early;
   EXPECT_THAT(FirstFinding(summary), HasSubstr("first NaN: early @50 on rank 1"));
 }
 
 TEST(RunSummary, TellsTheCauseBeforeTheSymptomOfAnotherRank) {
   RunSummary summary = HealthyRun();
-  *summary.sessions[0].mutable_first_nan() = First("grad.allreduced", 18);
-  *summary.sessions[1].mutable_first_inf() = First("l1.out", 17);
-  for (v1::Session& session : summary.sessions) session.set_nonfinite_probes(1);
+  summary.sessions[0].first_nan = First("grad.allreduced", 18);
+  summary.sessions[1].first_inf = First("l1.out", 17);
+  for (live::Session& session : summary.sessions) session.nonfinite_probes = 1;
   const std::string text = SummaryText(summary, {}, Style());
   EXPECT_LT(text.find("first Inf: l1.out @17 on rank 1"),
             text.find("first NaN: grad.allreduced @18 on rank 0"));
@@ -124,13 +127,13 @@ TEST(RunSummary, TellsTheCauseBeforeTheSymptomOfAnotherRank) {
   EXPECT_THAT(NextCommands(summary).front(), HasSubstr("show -s 99999999 'l1.out@17'"));
 }
 
-v1::TailReply SnapshotEvent(const std::string& probe, std::uint64_t replay, std::uint64_t nan) {
+live::Event SnapshotEvent(const std::string& probe, std::uint64_t replay, std::uint64_t nan) {
   v1::TailReply event;
   event.mutable_snapshot()->set_session("3f2a91c0");
   event.mutable_snapshot()->set_probe(probe);
   event.mutable_snapshot()->set_replay(replay);
   event.mutable_snapshot()->mutable_stats()->set_nan(nan);
-  return event;
+  return live::EventOf(event);
 }
 
 TEST(FindingFilter, LetsTheFirstBadSnapshotOfEachProbeThrough) {
@@ -141,10 +144,10 @@ TEST(FindingFilter, LetsTheFirstBadSnapshotOfEachProbeThrough) {
   EXPECT_TRUE(filter.Wants(SnapshotEvent("b", 3, 3)));
   v1::TailReply loss;
   loss.mutable_loss()->set_session("3f2a91c0");
-  EXPECT_FALSE(filter.Wants(loss)) << "this client was slow: the daemon has them";
+  EXPECT_FALSE(filter.Wants(live::EventOf(loss))) << "this client was slow: the daemon has them";
   loss.mutable_loss()->set_probe("a");
-  EXPECT_TRUE(filter.Wants(loss));
-  EXPECT_FALSE(filter.Wants(loss));
+  EXPECT_TRUE(filter.Wants(live::EventOf(loss)));
+  EXPECT_FALSE(filter.Wants(live::EventOf(loss)));
 }
 
 TEST(FindingFilter, CountsWhatItsBoundLeavesOut) {

@@ -5,13 +5,17 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <set>
 
 #include "client/cli/selector.h"
 #include "client/cli/views/json.h"
 #include "client/cli/views/npy.h"
 #include "client/cli/views/terminal.h"
+#include "client/live/messages.h"
+#include "client/live/status.h"
 #include "daemon/core/base/duration.h"
 #include "daemon/core/numerics/ascii.h"
+#include "daemon/core/wire/message_fields.h"
 #include "tests/support/fake_daemon.h"
 
 namespace cgdebug::cli {
@@ -225,7 +229,7 @@ TEST(Json, NonFiniteNumbersAreNamedNotNull) {
   v1::Snapshot snapshot = MakeSnapshot("x", 3, {NAN});
   snapshot.mutable_stats()->set_max(HUGE_VAL);
   snapshot.mutable_stats()->set_mean(-HUGE_VAL);
-  const Json json = Json::parse(Dump(ToJson(snapshot), false));
+  const Json json = Json::parse(Dump(ToJson(live::TensorOf(snapshot)), false));
   EXPECT_EQ(json["stats"]["min"], "NaN");
   EXPECT_EQ(json["stats"]["max"], "Infinity");
   EXPECT_EQ(json["stats"]["mean"], "-Infinity");
@@ -234,23 +238,66 @@ TEST(Json, NonFiniteNumbersAreNamedNotNull) {
 }
 
 TEST(Json, CountersAreNumbers) {
-  v1::Counters counters;
-  counters.set_produced(9007199254740993);
-  EXPECT_THAT(Dump(ToJson(counters), false), HasSubstr("\"produced\":9007199254740993"));
+  layout::Counters counters;
+  counters.produced = 9007199254740993;
+  EXPECT_THAT(Dump(FieldsJson(counters), false), HasSubstr("\"produced\":9007199254740993"));
 }
 
 TEST(Json, NamesThatAreNotUtf8DoNotThrow) {
   v1::Snapshot snapshot = MakeSnapshot("a\xff", 1, {1.0f});
-  EXPECT_THAT(Dump(ToJson(snapshot), false), Not(HasSubstr("\xff")));
+  EXPECT_THAT(Dump(ToJson(live::TensorOf(snapshot)), false), Not(HasSubstr("\xff")));
+}
+
+template <typename T>
+void ExpectListsEveryField(const google::protobuf::Descriptor* message) {
+  std::set<int> listed;
+  const T value{};
+  T::ForEachField(value, [&](const layout::Field& field, const auto&...) {
+    EXPECT_TRUE(listed.insert(static_cast<int>(field.number)).second) << field.number;
+  });
+  for (int i = 0; i < message->field_count(); ++i) {
+    EXPECT_TRUE(listed.contains(message->field(i)->number())) << message->field(i)->full_name();
+  }
+  EXPECT_EQ(listed.size(), static_cast<std::size_t>(message->field_count()))
+      << message->full_name();
+}
+
+TEST(Answers, EveryFieldOfAMessageArrives) {
+  ExpectListsEveryField<live::Probe>(v1::ProbeInfo::descriptor());
+  ExpectListsEveryField<live::FirstNonfinite>(v1::FirstNonfinite::descriptor());
+  ExpectListsEveryField<live::Session>(v1::Session::descriptor());
+  ExpectListsEveryField<live::LaneUse>(v1::LaneUse::descriptor());
+  ExpectListsEveryField<live::SessionGraphs>(v1::SessionGraphs::descriptor());
+  ExpectListsEveryField<live::Recording>(v1::Recording::descriptor());
+  ExpectListsEveryField<live::Status>(v1::StatusReply::descriptor());
+  ExpectListsEveryField<live::Skipped>(v1::Skipped::descriptor());
+  ExpectListsEveryField<live::Pruned>(v1::PruneReply::descriptor());
+  ExpectListsEveryField<live::Controlled>(v1::SetReply::descriptor());
+  ExpectListsEveryField<layout::SlotControl>(v1::Control::descriptor());
+
+  v1::ProbeInfo message;
+  message.add_actions(v1::ProbeInfo::PRINT);
+  message.add_actions(v1::ProbeInfo::COMPARE);
+  message.mutable_verdict()->set_state(v1::Verdict::FAIL);
+  message.set_rank(-1);
+  const auto probe = FieldsOf<live::Probe>(message);
+  EXPECT_EQ(probe.actions, (std::vector{live::Action::kPrint, live::Action::kCompare}));
+  EXPECT_EQ(probe.verdict->state, layout::VerdictState::kFail);
+  EXPECT_EQ(probe.slot.rank, -1);
+  EXPECT_FALSE(probe.first_nan || probe.control || probe.last_stats);
+  const Json json = FieldsJson(probe);
+  EXPECT_EQ(json["actions"], Json({"print", "compare"}));
+  EXPECT_EQ(json["verdict"]["state"], "fail");
+  EXPECT_TRUE(json["control"].is_null());
 }
 
 TEST(Json, EveryEventSaysItsKind) {
   v1::TailReply event;
   event.mutable_loss()->set_count(2);
-  EXPECT_EQ(ToJson(event)["event"], "loss");
-  EXPECT_EQ(ToJson(event)["count"], 2);
+  EXPECT_EQ(ToJson(live::EventOf(event))["event"], "loss");
+  EXPECT_EQ(ToJson(live::EventOf(event))["count"], 2);
   event.mutable_session_change()->set_ended(true);
-  EXPECT_EQ(ToJson(event)["event"], "session_ended");
+  EXPECT_EQ(ToJson(live::EventOf(event))["event"], "session_ended");
 }
 
 TEST(Npy, HeaderIsNumpysOwn) {

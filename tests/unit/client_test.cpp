@@ -8,6 +8,7 @@
 #include <cstring>
 #include <thread>
 
+#include "cgdebug/messages.h"
 #include "daemon/core/endpoint/endpoint.h"
 #include "daemon/core/wire/channel.h"
 #include "tests/support/fake_daemon.h"
@@ -52,7 +53,7 @@ TEST_F(ClientTest, NobodyListeningSaysWhatToType) {
 TEST_F(ClientTest, FirstRequestIsHello) {
   Serve([](const v1::Request&) { return FakeAnswer{{v1::Response()}, "", false, false}; });
   Connect();
-  EXPECT_EQ(client_.daemon().version(), "9.8.7");
+  EXPECT_EQ(client_.daemon_version(), "9.8.7");
   EXPECT_EQ(client_.daemon_pid(), ::getpid());
   ASSERT_EQ(daemon_->requests().size(), 1u);
   EXPECT_EQ(daemon_->requests()[0].hello().protocol(), 2u);

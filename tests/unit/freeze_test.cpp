@@ -84,8 +84,8 @@ TEST(Freeze, RecordsEveryHoleWithItsCauseAndPrefersWholeSnapshots) {
   request.slots = {{.slot = slot}};
   const auto info = Freeze(request, {}, store, ring.reads());
   ASSERT_TRUE(info.ok()) << info.error().message;
-  EXPECT_EQ(info->status.snapshots, 4u);
-  EXPECT_EQ(info->status.lost, 5u);
+  EXPECT_EQ(info->snapshots, 4u);
+  EXPECT_EQ(info->lost, 5u);
   const auto reader = recording::RecordingReader::Open(request.directory);
   ASSERT_TRUE(reader.ok()) << reader.error().message;
   EXPECT_FALSE((*reader)->complete());
@@ -124,8 +124,8 @@ TEST(Freeze, SkipsFromMemoryToAFarRingInOneStep) {
   request.slots = {{.slot = slot}};
   const auto info = Freeze(request, {}, store, ring.reads());
   ASSERT_TRUE(info.ok()) << info.error().message;
-  EXPECT_EQ(info->status.snapshots, 1u);
-  EXPECT_EQ(info->status.lost, layout::kMaxOrdinal - 1);
+  EXPECT_EQ(info->snapshots, 1u);
+  EXPECT_EQ(info->lost, layout::kMaxOrdinal - 1);
 }
 
 TEST(Freeze, ASlotWithoutARingLosesWhatMemoryDoesNotHave) {
@@ -142,7 +142,7 @@ TEST(Freeze, ASlotWithoutARingLosesWhatMemoryDoesNotHave) {
   request.slots = {{.slot = slot, .counters = {.produced = 7, .consumed = 6, .lost_at_death = 1}}};
   const auto info = Freeze(request, {}, store, ring.reads());
   ASSERT_TRUE(info.ok()) << info.error().message;
-  EXPECT_EQ(info->status.snapshots, 2u);
+  EXPECT_EQ(info->snapshots, 2u);
   const auto reader = recording::RecordingReader::Open(request.directory);
   ASSERT_TRUE(reader.ok()) << reader.error().message;
   std::vector<std::pair<std::uint64_t, LossCause>> lost;

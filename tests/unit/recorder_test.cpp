@@ -45,7 +45,7 @@ class RecorderTest : public testing::Test {
     delivery.seen_before = seen_before;
     recorder_.Consume(delivery, feedback_);
   }
-  recording::WriterStatus Status() const { return recorder_.List().front().status; }
+  recording::WriterStatus Status() const { return recorder_.List().front(); }
 
   test::FakeFeedback feedback_;
   testing_support::TempDir dir_;

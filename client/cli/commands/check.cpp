@@ -60,7 +60,7 @@ int RunCheckCommand(Context& context, const CheckCommand& command) {
   if (!check.ok()) return context.Fail(kExitTrouble, check.error().message);
   if (check->slots == 0) return FailNoProbe(context, *source, command.scope);
   if (context.options.json) {
-    Context::Print(Dump(analysis::CheckJson(*source, *check), /*indented=*/true) + "\n");
+    Context::PrintJson(analysis::CheckJson(*source, *check));
   } else {
     std::string text = analysis::CheckText(*source, *check, command.max_rows);
     if (const std::string head = source->Describe().head; !head.empty()) text = head + "\n" + text;

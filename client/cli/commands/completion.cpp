@@ -6,7 +6,7 @@
 #include <string>
 
 #include "client/cli/command.h"
-#include "client/live/probe.h"
+#include "client/live/sessions.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -30,13 +30,9 @@ int PrintProbes(Context& context) {
 }
 
 int PrintSessions(Context& context) {
-  v1::SessionsRequest request;
-  request.set_include_dead(true);
-  const Result<v1::SessionsReply> reply = context.client().Sessions(request);
-  if (!reply.ok()) return kExitOk;
-  for (const v1::Session& session : reply->sessions()) {
-    Context::Print(Printable(session.label()) + "\n");
-  }
+  const Result<std::vector<live::Session>> sessions = live::ListSessions(context.client());
+  if (!sessions.ok()) return kExitOk;
+  for (const live::Session& session : *sessions) Context::Print(Printable(session.label) + "\n");
   return kExitOk;
 }
 

@@ -93,14 +93,12 @@ int Copy(Context& context, const CopyCommand& options,
   }
   if (!result.ok()) return context.Fail(kExitTrouble, result.error().message);
   if (context.options.json) {
-    Context::Print(Dump({{"output", output},
-                         {"dry_run", options.dry_run},
-                         {"probes", result->slots},
-                         {"snapshots", result->snapshots},
-                         {"damaged", result->damaged},
-                         {"lost", result->lost}},
-                        /*indented=*/true) +
-                   "\n");
+    Context::PrintJson({{"output", output},
+                        {"dry_run", options.dry_run},
+                        {"probes", result->slots},
+                        {"snapshots", result->snapshots},
+                        {"damaged", result->damaged},
+                        {"lost", result->lost}});
   } else {
     Context::Print(PrintableLines(fmt::format(
         "{}{}: {} of {} probe call{}{}{}\n", options.dry_run ? "would write " : "", output,

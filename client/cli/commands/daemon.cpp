@@ -12,6 +12,7 @@
 
 #include "client/cli/command.h"
 #include "client/cli/views/json.h"
+#include "client/live/status.h"
 #include "daemon/core/base/runtime_dir.h"
 #include "daemon/core/endpoint/autostart.h"
 #include "daemon/core/endpoint/endpoint.h"
@@ -72,17 +73,15 @@ int RunStart(Context& context, const CLI::App& start, const DaemonOptions& optio
                                     context.client().daemon_pid()));
   }
   if (context.options.json) {
-    Context::Print(Dump({{"started", started},
-                         {"pid", context.client().daemon_pid()},
-                         {"version", context.client().daemon().version()},
-                         {"socket", context.client().socket()}},
-                        /*indented=*/true) +
-                   "\n");
+    Context::PrintJson({{"started", started},
+                        {"pid", context.client().daemon_pid()},
+                        {"version", context.client().daemon_version()},
+                        {"socket", context.client().socket()}});
     return kExitOk;
   }
   context.Say(fmt::format("daemon {} (pid {}, {}), socket {}",
                           started ? "started" : "is running already", context.client().daemon_pid(),
-                          context.client().daemon().version(), context.client().socket()));
+                          context.client().daemon_version(), context.client().socket()));
   return kExitOk;
 }
 
@@ -105,11 +104,9 @@ int RunStop(Context& context, const DaemonOptions& options) {
   const int pid = client.daemon_pid();
   const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   if (connected.ok()) {
-    v1::ShutdownRequest request;
-    request.set_force(options.force);
-    const Result<v1::ShutdownReply> reply = client.Shutdown(request);
-    if (!reply.ok()) return context.Fail(reply.error());
-    if (!reply->message().empty()) context.Note("cgdebug: " + Printable(reply->message()));
+    const Result<std::string> said = live::Shutdown(client, options.force);
+    if (!said.ok()) return context.Fail(said.error());
+    if (!said->empty()) context.Note("cgdebug: " + Printable(*said));
   } else {
     // It speaks another protocol, but the kernel says which process it is and that it is ours.
     ::kill(pid, SIGTERM);
@@ -129,13 +126,13 @@ int RunDaemonStatus(Context& context) {
   if (!connected.ok()) return context.Fail(connected.error());
   const Json json = {{"running", true},
                      {"pid", context.client().daemon_pid()},
-                     {"version", context.client().daemon().version()},
+                     {"version", context.client().daemon_version()},
                      {"socket", context.client().socket()}};
   if (context.options.json) {
-    Context::Print(Dump(json, /*indented=*/true) + "\n");
+    Context::PrintJson(json);
   } else {
     Context::Print(fmt::format("running  pid {}  {}  socket {}\n", context.client().daemon_pid(),
-                               context.client().daemon().version(), context.client().socket()));
+                               context.client().daemon_version(), context.client().socket()));
     context.Hint("cgdebug-cli status");
   }
   return kExitOk;

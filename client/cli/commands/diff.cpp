@@ -88,7 +88,7 @@ int RunDiff(Context& context, DiffCommand& command) {
   if (!diff.ok()) return context.Fail(kExitTrouble, diff.error().message);
 
   if (context.options.json) {
-    Context::Print(Dump(analysis::DiffJson(*a, *b, *diff), /*indented=*/true) + "\n");
+    Context::PrintJson(analysis::DiffJson(*a, *b, *diff));
   } else if (command.name_only) {
     Context::Print(PrintableLines(analysis::DiffNamesText(*a, *diff)));
     if (diff->missing_count > 0) {

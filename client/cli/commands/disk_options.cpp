@@ -14,33 +14,32 @@ void AddRecordingOptions(CLI::App& app, std::string* output, std::vector<std::st
       ->type_name("GLOB");
 }
 
-void AddDiskOptions(CLI::App& app, DiskOptions* options) {
+void AddDiskOptions(CLI::App& app, live::RecordRequest* request) {
   AddParsed(
       app, "--max-size",
       [](const std::string& text) { return ParseBytes(text, recording::kMinMaxBytes); },
-      &options->max_bytes, "SIZE", "stop when the recording has this size: 20G");
+      &request->max_bytes, "SIZE", "stop when the recording has this size: 20G");
   AddParsed(
       app, "--roll-size",
       [](const std::string& text) { return ParseBytes(text, recording::kMinRollBytes); },
-      &options->roll_bytes, "SIZE", "begin a new segment file at this size, 1M or more (4G)");
+      &request->roll_bytes, "SIZE", "begin a new segment file at this size, 1M or more (4G)");
   AddParsed(
       app, "--min-free-disk", [](const std::string& text) { return ParseBytes(text); },
-      &options->min_free_bytes, "SIZE", "stop when less than this is free on the disk (64M)");
-  app.add_option("--durability", options->durability,
-                 "when snapshots survive a power failure: none = when the system has written them, "
-                 "interval = "
-                 "within a second (default), each = at once, which is slow")
+      &request->min_free_bytes, "SIZE", "stop when less than this is free on the disk (64M)");
+  app.add_option_function<std::string>(
+         "--durability",
+         [request](const std::string& name) {
+           request->durability = recording::ParseDurability(name);
+         },
+         "when snapshots survive a power failure: none = when the system has written them, "
+         "interval = within a second (default), each = at once, which is slow")
       ->check(CLI::IsMember({"none", "interval", "each"}))
       ->type_name("{none,interval,each}");
 }
 
-void Apply(const DiskOptions& options, v1::RecordStartRequest* request) {
-  if (const auto durability = recording::ParseDurability(options.durability)) {
-    request->set_durability(static_cast<v1::RecordStartRequest::Durability>(*durability));
-  }
-  request->set_roll_bytes(options.roll_bytes);
-  request->set_max_bytes(options.max_bytes);
-  if (options.min_free_bytes) request->set_min_free_bytes(*options.min_free_bytes);
+bool HasDiskOptions(const live::RecordRequest& request) {
+  return request.durability || request.roll_bytes != 0 || request.max_bytes != 0 ||
+         request.min_free_bytes;
 }
 
 }  // namespace cgdebug::cli

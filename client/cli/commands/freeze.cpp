@@ -21,14 +21,11 @@ struct FreezeOptions {
 
 int RunFreeze(Context& context, const FreezeOptions& options) {
   if (const int failed = context.Connect(); failed != kExitOk) return failed;
-  v1::FreezeRequest request;
-  request.set_session(options.session.empty() ? context.options.session : options.session);
-  request.set_directory(RecordingPath(options.output));
-  for (const std::string& probe : options.probes) request.add_probes(probe);
-  request.set_last(options.last);
-  const auto reply = context.client().Freeze(request);
-  if (!reply.ok()) return context.Fail(reply.error());
-  return ReportRecording(context, reply->recording());
+  const Result<live::Recording> recording =
+      live::Freeze(context.client(), context.SessionOr(options.session),
+                   RecordingPath(options.output), options.probes, options.last);
+  if (!recording.ok()) return context.Fail(recording.error());
+  return ReportRecording(context, *recording);
 }
 
 }  // namespace

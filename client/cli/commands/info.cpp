@@ -74,18 +74,16 @@ int RunInfo(Context& context, const OverviewOptions& options) {
     const source::Description about = source->Describe();
     Result<Json> probes = SlotsJson(*source, scope);
     if (!probes.ok()) return context.Fail(kExitTrouble, probes.error().message);
-    Context::Print(Dump({{"path", about.path},
-                         {"kind", about.kind},
-                         {"bytes", about.bytes},
-                         {"ending", about.ending},
-                         {"sessions", about.sessions},
-                         {"complete", gaps.count == 0 && gaps.goes_on.empty()},
-                         {"goes_on", !gaps.goes_on.empty()},
-                         {"account", analysis::AccountJson(gaps.account)},
-                         {"missing", gaps.sentences},
-                         {"probes", *std::move(probes)}},
-                        /*indented=*/true) +
-                   "\n");
+    Context::PrintJson({{"path", about.path},
+                        {"kind", about.kind},
+                        {"bytes", about.bytes},
+                        {"ending", about.ending},
+                        {"sessions", about.sessions},
+                        {"complete", gaps.count == 0 && gaps.goes_on.empty()},
+                        {"goes_on", !gaps.goes_on.empty()},
+                        {"account", analysis::AccountJson(gaps.account)},
+                        {"missing", gaps.sentences},
+                        {"probes", *std::move(probes)}});
     return kExitOk;
   }
   if (!context.options.plain) Context::Print(Head(*source, context.out));

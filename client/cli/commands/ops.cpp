@@ -204,16 +204,14 @@ int RunOps(Context& context, const OpsCommand& command) {
                                  {"name", first->name},
                                  {"inputs_are_finite", HasFiniteInputs(log, *first)}};
     }
-    Context::Print(Dump(json, /*indented=*/true) + "\n");
+    Context::PrintJson(json);
     return kExitOk;
   }
   const TextTable table = MakeTable(log, command.only);
-  if (context.options.plain) {
-    Context::Print(table.RenderPlain());
-    return kExitOk;
-  }
-  Context::Print(context.out.Bold(Heading(log)) + "\n");
-  if (!table.empty()) Context::Print(table.Render(context.out, TerminalColumns(STDOUT_FILENO)));
+  const bool is_plain = context.options.plain;
+  if (!is_plain) Context::Print(context.out.Bold(Heading(log)) + "\n");
+  if (is_plain || !table.empty()) context.PrintTable(table);
+  if (is_plain) return kExitOk;
   const std::string bad = FirstText(log);
   if (!bad.empty()) Context::Print(context.out.Red(bad) + "\n");
   for (const std::string& gap : log.gaps) context.Note(Printable("not shown: " + gap));
@@ -233,7 +231,7 @@ int RunOpsDiff(Context& context, const OpsCommand& command) {
   }
   const analysis::OpDiff diff = analysis::DiffOpLogs(a, b);
   if (context.options.json) {
-    Context::Print(Dump(analysis::OpDiffJson(a, b, diff), /*indented=*/true) + "\n");
+    Context::PrintJson(analysis::OpDiffJson(a, b, diff));
   } else {
     const std::string text = PrintableLines(analysis::OpDiffText(a, b, diff));
     const std::size_t end = std::min(text.find('\n'), text.size());

@@ -36,9 +36,7 @@ int OpenOverview(Context& context, const OverviewOptions& options,
 
 int PrintTable(Context& context, const Result<TextTable>& table) {
   if (!table.ok()) return context.Fail(kExitTrouble, table.error().message);
-  Context::Print(context.options.plain
-                     ? table->RenderPlain()
-                     : table->Render(context.out, TerminalColumns(STDOUT_FILENO)));
+  context.PrintTable(*table);
   return kExitOk;
 }
 

@@ -33,37 +33,35 @@ struct ProbesOptions {
 Result<std::vector<live::Probe>> CurrentProbes(Context& context, const ProbesOptions& options,
                                                const std::vector<live::Probe>& listed,
                                                std::string* note) {
-  v1::SessionsRequest request;
-  request.set_include_dead(true);
-  const Result<v1::SessionsReply> all = context.client().Sessions(request);
+  const Result<std::vector<live::Session>> all = live::ListSessions(context.client());
   if (!all.ok()) return all.error();
   // Only sessions with such a probe: hiding the others hides nothing.
   std::set<std::string> with_probes;
   for (const live::Probe& probe : listed) {
     if (context.ranks.Contains(probe.slot.rank)) with_probes.insert(probe.session);
   }
-  std::vector<v1::Session> sessions;
-  for (const v1::Session& session : all->sessions()) {
-    if (with_probes.erase(session.key()) == 1) sessions.push_back(session);
+  std::vector<live::Session> sessions;
+  for (const live::Session& session : *all) {
+    if (with_probes.erase(session.key) == 1) sessions.push_back(session);
   }
   std::set<std::string> shown;
-  for (const v1::Session& session : sessions) shown.insert(session.key());
+  for (const live::Session& session : sessions) shown.insert(session.key);
   if (!options.all && context.options.session.empty()) {
     shown.clear();
-    const std::vector<v1::Session> current = live::Current(sessions);
-    for (const v1::Session& session : current) shown.insert(session.key());
+    const std::vector<live::Session> current = live::Current(sessions);
+    for (const live::Session& session : current) shown.insert(session.key);
     const std::size_t hidden = sessions.size() - current.size();
-    if (!current.empty() && current.front().state() != v1::Session::ALIVE) {
+    if (!current.empty() && current.front().state != live::SessionState::kAlive) {
       *note = fmt::format("no job is alive; the newest that ended is {}. ",
                           Printable(live::GroupByJob(current).front().name));
     }
     if (hidden > 0) *note += fmt::format("{} more ended: cgdebug-cli probes -a", hidden);
   }
   std::vector<live::Probe> probes;
-  for (const v1::Session& session : sessions) {
-    if (!shown.contains(session.key())) continue;
+  for (const live::Session& session : sessions) {
+    if (!shown.contains(session.key)) continue;
     for (const live::Probe& probe : listed) {
-      if (probe.session == session.key()) probes.push_back(probe);
+      if (probe.session == session.key) probes.push_back(probe);
     }
   }
   // Probes of a session that was forgotten, or found, between the two answers.
@@ -107,16 +105,14 @@ int RunProbesOf(Context& context, const ProbesOptions& options) {
     Result<Json> probes = SlotsJson(*source, *scope);
     if (!probes.ok()) return context.Fail(kExitTrouble, probes.error().message);
     if (probes->empty()) return FailNoProbe(context, *source, wanted);
-    Context::Print(Dump({{"probes", *std::move(probes)}}, /*indented=*/true) + "\n");
+    Context::PrintJson({{"probes", *std::move(probes)}});
     return kExitOk;
   }
   const bool is_whole = options.each || context.options.plain || !scope->which.selects_all();
   const Result<TextTable> table = SlotTable(*source, *scope, context.out, is_whole);
   if (!table.ok()) return context.Fail(kExitTrouble, table.error().message);
   if (table->empty()) return FailNoProbe(context, *source, wanted);
-  Context::Print(context.options.plain
-                     ? table->RenderPlain()
-                     : table->Render(context.out, TerminalColumns(STDOUT_FILENO)));
+  context.PrintTable(*table);
   return kExitOk;
 }
 
@@ -147,9 +143,7 @@ int RunProbes(Context& context, const ProbesOptions& options) {
   for (const live::Probe& probe : probes) sessions.insert(probe.session);
   Sort(options.sort, &probes);
   if (context.options.json) {
-    Json array = Json::array();
-    for (const live::Probe& probe : probes) array.push_back(ToJson(probe));
-    Context::Print(Dump({{"probes", std::move(array)}}, /*indented=*/true) + "\n");
+    Context::PrintJson({{"probes", FieldJson(probes)}});
   }
   if (probes.empty()) {
     return context.FailNoJob(
@@ -158,15 +152,11 @@ int RunProbes(Context& context, const ProbesOptions& options) {
             : "no such probe is on ranks " + context.options.ranks + ". Type: cgdebug-cli ps -a");
   }
   if (context.options.json) return kExitOk;
-  if (context.options.plain) {
-    Context::Print(
-        LiveTable(probes, Style(), /*with_session=*/true, /*is_whole=*/true).RenderPlain());
-    return kExitOk;
-  }
-  const bool is_whole = options.each || !which->selects_all();
-  Context::Print(LiveTable(probes, context.out, sessions.size() > 1, is_whole)
-                     .Render(context.out, TerminalColumns(STDOUT_FILENO)));
-  if (!note.empty()) context.Note(note);
+  const bool is_plain = context.options.plain;
+  const bool is_whole = is_plain || options.each || !which->selects_all();
+  const bool with_session = is_plain || sessions.size() > 1;
+  context.PrintTable(LiveTable(probes, context.out, with_session, is_whole));
+  if (!is_plain && !note.empty()) context.Note(note);
   return kExitOk;
 }
 

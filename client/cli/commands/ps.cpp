@@ -13,8 +13,8 @@
 #include "client/cli/command.h"
 #include "client/cli/views/json.h"
 #include "client/cli/views/snapshot_text.h"
-#include "client/live/messages.h"
 #include "client/live/sessions.h"
+#include "client/live/status.h"
 #include "daemon/core/base/duration.h"
 #include "daemon/core/base/suggest.h"
 #include "daemon/core/numerics/format.h"
@@ -28,55 +28,47 @@ struct PsOptions {
   bool prune = false;
 };
 
-TextTable MakeTable(const std::vector<v1::Session>& sessions, bool plain) {
+TextTable TableOf(TextTable::Column ranks, bool probes_are_optional) {
   using Align = TextTable::Align;
-  TextTable table({{"KEY"},
-                   {"SESSION"},
-                   {"PID", Align::kRight},
-                   {"RANK", Align::kRight, true},
-                   {"STATE"},
-                   {"AGE", Align::kRight},
-                   {"PROBES", Align::kCount, true},
-                   {"REPLAY", Align::kCount},
-                   {"LOST", Align::kCount},
-                   {"COMMAND"}});
-  for (const v1::Session& session : sessions) {
-    const double age_s = live::AgeSeconds(session);
-    table.Add({Printable(session.key()), Printable(session.label()), std::to_string(session.pid()),
-               session.rank() < 0 ? "-" : std::to_string(session.rank()),
-               std::string(live::StateText(session.state())),
+  return TextTable({{"KEY"},
+                    {"SESSION"},
+                    {"PID", Align::kRight},
+                    std::move(ranks),
+                    {"STATE"},
+                    {"AGE", Align::kRight},
+                    {"PROBES", Align::kCount, probes_are_optional},
+                    {"REPLAY", Align::kCount},
+                    {"LOST", Align::kCount},
+                    {"COMMAND"}});
+}
+
+TextTable MakeTable(const std::vector<live::Session>& sessions, bool plain) {
+  TextTable table = TableOf({"RANK", TextTable::Align::kRight, true}, true);
+  for (const live::Session& session : sessions) {
+    const double age_s = live::SecondsSince(session.created_ns);
+    table.Add({Printable(session.key), Printable(session.label), std::to_string(session.pid),
+               session.rank < 0 ? "-" : std::to_string(session.rank),
+               std::string(NameOf(session.state)),
                plain ? fmt::format("{:.0f}", age_s) : FormatDuration(age_s),
-               std::to_string(session.probe_count()), std::to_string(session.replay()),
-               std::to_string(live::CountersOf(session.counters()).lost()),
-               Printable(session.command())});
+               std::to_string(session.probes), std::to_string(session.replay),
+               std::to_string(session.counters.lost()), Printable(session.command)});
   }
   return table;
 }
 
 // One row per run. With --ranks or -s, one per rank.
 TextTable MakeRunTable(const std::vector<live::JobRanks>& jobs) {
-  using Align = TextTable::Align;
-  TextTable table({{"KEY"},
-                   {"SESSION"},
-                   {"PID", Align::kRight},
-                   {"RANKS", Align::kRight},
-                   {"STATE"},
-                   {"AGE", Align::kRight},
-                   {"PROBES", Align::kCount},
-                   {"REPLAY", Align::kCount},
-                   {"LOST", Align::kCount},
-                   {"COMMAND"}});
+  TextTable table = TableOf({"RANKS", TextTable::Align::kRight}, false);
   for (const live::JobRanks& job : jobs) {
-    const v1::Session& first = *job.sessions.front();
+    const live::Session& first = *job.sessions.front();
     double age_s = 0;
-    std::uint64_t probes = 0, replay = 0, lost = 0;
+    std::uint64_t probes = 0, replay = 0;
     std::map<std::string_view, std::size_t> states;
-    for (const v1::Session* session : job.sessions) {
-      age_s = std::max(age_s, live::AgeSeconds(*session));
-      probes += session->probe_count();
-      replay = std::max(replay, session->replay());
-      lost += live::CountersOf(session->counters()).lost();
-      ++states[live::StateText(session->state())];
+    for (const live::Session* session : job.sessions) {
+      age_s = std::max(age_s, live::SecondsSince(session->created_ns));
+      probes += session->probes;
+      replay = std::max(replay, session->replay);
+      ++states[NameOf(session->state)];
     }
     std::string state;
     for (const auto& [name, count] : states) {
@@ -85,11 +77,11 @@ TextTable MakeRunTable(const std::vector<live::JobRanks>& jobs) {
       state += name;
     }
     const bool is_one = job.sessions.size() == 1;
-    table.Add({is_one ? Printable(first.key()) : "-", Printable(is_one ? first.label() : job.name),
-               is_one ? std::to_string(first.pid()) : "-",
+    table.Add({is_one ? Printable(first.key) : "-", Printable(is_one ? first.label : job.name),
+               is_one ? std::to_string(first.pid) : "-",
                job.has_ranks() ? live::RanksText(job) : "-", state, FormatDuration(age_s),
-               std::to_string(probes), std::to_string(replay), std::to_string(lost),
-               Printable(first.command())});
+               std::to_string(probes), std::to_string(replay), std::to_string(job.Counted().lost()),
+               Printable(first.command)});
   }
   return table;
 }
@@ -111,43 +103,37 @@ int NothingToList(Context& context, std::size_t dead_count, const std::vector<st
 }
 
 int RunPrune(Context& context) {
-  const Result<v1::PruneReply> reply = context.client().Prune();
-  if (!reply.ok()) return context.Fail(reply.error());
+  const Result<live::Pruned> pruned = live::Prune(context.client());
+  if (!pruned.ok()) return context.Fail(pruned.error());
   if (context.options.json) {
-    Context::Print(
-        Dump({{"sessions", reply->sessions()}, {"bytes", reply->bytes()}}, /*indented=*/true) +
-        "\n");
+    Context::PrintJson(FieldsJson(*pruned));
     return kExitOk;
   }
   context.Say(fmt::format("{} dead job{} forgotten, {} of shared memory given back",
-                          reply->sessions(), reply->sessions() == 1 ? "" : "s",
-                          numerics::FormatBytes(reply->bytes())));
+                          pruned->sessions, pruned->sessions == 1 ? "" : "s",
+                          numerics::FormatBytes(pruned->bytes)));
   return kExitOk;
 }
 
 int RunPs(Context& context, const PsOptions& options) {
   if (const int failed = context.Connect(); failed != kExitOk) return failed;
   if (options.prune) return RunPrune(context);
-  v1::SessionsRequest request;
-  request.set_include_dead(true);
-  const Result<v1::SessionsReply> reply = context.client().Sessions(request);
-  if (!reply.ok()) return context.Fail(reply.error());
+  const Result<std::vector<live::Session>> listed = live::ListSessions(context.client());
+  if (!listed.ok()) return context.Fail(listed.error());
 
-  std::vector<v1::Session> sessions;
+  std::vector<live::Session> sessions;
   std::size_t dead_count = 0;
   std::vector<std::string> names;
-  for (const v1::Session& session : reply->sessions()) {
-    names.push_back(session.label());
+  for (const live::Session& session : *listed) {
+    names.push_back(session.label);
     if (!live::MatchesSession(session, context.options.session)) continue;
-    if (!context.ranks.Contains(session.rank())) continue;
-    const bool is_dead = session.state() != v1::Session::ALIVE;
+    if (!context.ranks.Contains(session.rank)) continue;
+    const bool is_dead = session.state != live::SessionState::kAlive;
     if (is_dead) ++dead_count;
     if (!is_dead || options.all) sessions.push_back(session);
   }
   if (context.options.json) {
-    Json array = Json::array();
-    for (const v1::Session& session : sessions) array.push_back(ToJson(session));
-    Context::Print(Dump({{"sessions", std::move(array)}}, /*indented=*/true) + "\n");
+    Context::PrintJson({{"sessions", FieldJson(sessions)}});
   }
   if (sessions.empty()) return NothingToList(context, dead_count, names);
   if (context.options.json) return kExitOk;
@@ -156,12 +142,8 @@ int RunPs(Context& context, const PsOptions& options) {
                         context.ranks.selects_all() && !context.options.plain;
   const TextTable table =
       has_runs ? MakeRunTable(jobs) : MakeTable(sessions, context.options.plain);
-  if (context.options.plain) {
-    Context::Print(table.RenderPlain());
-    return kExitOk;
-  }
-  Context::Print(table.Render(context.out, options.no_trunc ? 0 : TerminalColumns(STDOUT_FILENO)));
-  if (dead_count > 0 && !options.all) {
+  context.PrintTable(table, options.no_trunc ? 0 : TerminalColumns(STDOUT_FILENO));
+  if (dead_count > 0 && !options.all && !context.options.plain) {
     context.Note(fmt::format("{} more dead but readable: cgdebug-cli ps -a", dead_count));
   }
   return kExitOk;

@@ -13,7 +13,7 @@
 #include "client/cli/sources.h"
 #include "client/cli/views/recording_text.h"
 #include "client/cli/views/terminal.h"
-#include "client/live/messages.h"
+#include "client/live/recordings.h"
 #include "daemon/core/base/duration.h"
 #include "daemon/core/numerics/format.h"
 #include "daemon/core/options/parsed_option.h"
@@ -26,12 +26,9 @@ constexpr std::chrono::milliseconds kStatePoll{50};
 
 struct RecordOptions {
   std::string output;
-  std::vector<std::string> probes;
   WhichOptions which_slots;
-  std::uint64_t replays = 0;
   std::chrono::milliseconds duration{0};
-  std::uint64_t align = 0;
-  DiskOptions disk;
+  live::RecordRequest request;
   bool wait = false;
   bool lossy = false;
   bool lossless = false;
@@ -39,27 +36,25 @@ struct RecordOptions {
 };
 
 // Waits until the recording is over. Ctrl-C stops the recording, not only the waiting.
-int WaitFor(Context& context, v1::Recording recording) {
+int WaitFor(Context& context, live::Recording recording) {
   const InterruptScope scope(&context.client());
-  while (recording.active()) {
+  while (recording.active) {
     if (scope.interrupted()) {
       if (const int failed = context.Connect(); failed != kExitOk) return failed;
-      v1::RecordStopRequest stop;
-      stop.set_recording(std::to_string(recording.id()));
-      const auto stopped = context.client().RecordStop(stop);
+      const auto stopped = live::StopRecording(context.client(), std::to_string(recording.id));
       if (!stopped.ok()) return context.Fail(stopped.error());
-      return ReportRecording(context, stopped->recordings(0));
+      return ReportRecording(context, stopped->front());
     }
     std::this_thread::sleep_for(kStatePoll);
-    const auto list = context.client().RecordList({});
+    const auto list = live::ListRecordings(context.client());
     if (!list.ok() && scope.interrupted()) continue;
     if (!list.ok()) {
       const int failed = context.Fail(list.error());
-      context.Hint("cgdebug-cli info " + ShellWord(recording.directory()));
+      context.Hint("cgdebug-cli info " + ShellWord(recording.directory));
       return failed;
     }
-    for (const v1::Recording& one : list->recordings()) {
-      if (one.id() == recording.id()) recording = one;
+    for (const live::Recording& one : *list) {
+      if (one.id == recording.id) recording = one;
     }
   }
   return ReportRecording(context, recording);
@@ -69,50 +64,44 @@ int RunStart(Context& context, const RecordOptions& options) {
   const Result<WhichSlots> which = options.which_slots.Parse();
   if (!which.ok()) return context.Fail(kExitTrouble, which.error().message);
   if (const int failed = context.Connect(); failed != kExitOk) return failed;
-  v1::RecordStartRequest request;
-  request.set_directory(RecordingPath(options.output));
-  request.set_session(context.options.session);
-  for (const std::string& probe : options.probes) request.add_probes(probe);
-  live::FillWhich(*which, request.mutable_which());
-  request.set_replays(options.replays);
-  request.set_duration_s(std::chrono::duration<double>(options.duration).count());
-  request.set_align(options.align);
-  if (options.lossy) request.set_lossless(v1::RecordStartRequest::NEVER);
-  if (options.lossless) request.set_lossless(v1::RecordStartRequest::ALWAYS);
-  Apply(options.disk, &request);
-  const auto reply = context.client().RecordStart(request);
-  if (!reply.ok()) {
-    const int failed = context.Fail(reply.error());
+  live::RecordRequest request = options.request;
+  request.directory = RecordingPath(options.output);
+  request.session = context.options.session;
+  request.which = *which;
+  request.duration_s = std::chrono::duration<double>(options.duration).count();
+  if (options.lossy) request.lossless = live::Lossless::kNever;
+  if (options.lossless) request.lossless = live::Lossless::kAlways;
+  const Result<live::Recording> recording = live::StartRecording(context.client(), request);
+  if (!recording.ok()) {
+    const int failed = context.Fail(recording.error());
     // It may have begun before the answer was lost.
     if (context.client().last_failure() == client::Failure::kDaemonGone) {
-      context.Hint("cgdebug-cli info " + ShellWord(request.directory()));
+      context.Hint("cgdebug-cli info " + ShellWord(request.directory));
     }
     return failed;
   }
-  const v1::Recording& recording = reply->recording();
-  if (options.wait) return WaitFor(context, recording);
+  if (options.wait) return WaitFor(context, *recording);
   if (context.options.json) {
-    Context::Print(Dump(ToJson(recording), /*indented=*/true) + "\n");
+    Context::PrintJson(FieldsJson(*recording));
     return kExitOk;
   }
-  const bool nothing_yet = recording.sessions().empty();
+  const bool nothing_yet = recording->sessions.empty();
   context.Say(
-      fmt::format("recording {} into {}{}", recording.id(), Printable(recording.directory()),
+      fmt::format("recording {} into {}{}", recording->id, Printable(recording->directory),
                   nothing_yet ? "; it begins with the first job that has such a probe" : ""));
-  context.Hint(fmt::format("cgdebug-cli record stop {}", recording.id()));
+  context.Hint(fmt::format("cgdebug-cli record stop {}", recording->id));
   return kExitOk;
 }
 
 int RunStop(Context& context, const RecordOptions& options) {
   if (const int failed = context.Connect(); failed != kExitOk) return failed;
-  v1::RecordStopRequest request;
   // Anything but digits is a path.
   const bool is_path = options.which.find_first_not_of("0123456789") != std::string::npos;
-  request.set_recording(is_path ? RecordingPath(options.which) : options.which);
-  const auto reply = context.client().RecordStop(request);
-  if (!reply.ok()) return context.Fail(reply.error());
+  const auto stopped =
+      live::StopRecording(context.client(), is_path ? RecordingPath(options.which) : options.which);
+  if (!stopped.ok()) return context.Fail(stopped.error());
   int code = kExitOk;
-  for (const v1::Recording& recording : reply->recordings()) {
+  for (const live::Recording& recording : *stopped) {
     code = std::max(code, ReportRecording(context, recording));
   }
   return code;
@@ -120,15 +109,13 @@ int RunStop(Context& context, const RecordOptions& options) {
 
 int RunList(Context& context) {
   if (const int failed = context.Connect(); failed != kExitOk) return failed;
-  const auto reply = context.client().RecordList({});
-  if (!reply.ok()) return context.Fail(reply.error());
+  const auto recordings = live::ListRecordings(context.client());
+  if (!recordings.ok()) return context.Fail(recordings.error());
   if (context.options.json) {
-    Json array = Json::array();
-    for (const v1::Recording& recording : reply->recordings()) array.push_back(ToJson(recording));
-    Context::Print(Dump({{"recordings", std::move(array)}}, /*indented=*/true) + "\n");
+    Context::PrintJson({{"recordings", FieldJson(*recordings)}});
     return kExitOk;
   }
-  if (reply->recordings().empty()) {
+  if (recordings->empty()) {
     return context.Fail(kExitNoMatch,
                         "this daemon has recorded nothing. Type: cgdebug-cli record start "
                         "-o runs/a.cgrec");
@@ -142,20 +129,18 @@ int RunList(Context& context) {
                    {"LOST", Align::kCount},
                    {"SIZE", Align::kRight},
                    {"DIRECTORY"}});
-  for (const v1::Recording& recording : reply->recordings()) {
-    table.Add({std::to_string(recording.id()), recording.state(),
-               std::to_string(recording.slot_count()), std::to_string(recording.snapshots()),
-               std::to_string(recording.durable_snapshots()),
-               std::to_string(recording.lost() + recording.refused()),
-               context.options.plain ? std::to_string(recording.bytes())
-                                     : numerics::FormatBytes(recording.bytes()),
-               Printable(recording.directory())});
+  for (const live::Recording& recording : *recordings) {
+    table.Add({std::to_string(recording.id), recording.state, std::to_string(recording.slot_count),
+               std::to_string(recording.snapshots), std::to_string(recording.durable_snapshots),
+               std::to_string(recording.lost + recording.refused),
+               context.options.plain ? std::to_string(recording.bytes)
+                                     : numerics::FormatBytes(recording.bytes),
+               Printable(recording.directory)});
   }
-  Context::Print(context.options.plain ? table.RenderPlain() : table.Render(context.out, 0));
-  for (const v1::Recording& recording : reply->recordings()) {
-    if (recording.error().empty()) continue;
-    context.Note(
-        fmt::format("{}: {}", Printable(recording.directory()), Printable(recording.error())));
+  context.PrintTable(table, 0);
+  for (const live::Recording& recording : *recordings) {
+    if (recording.error.empty()) continue;
+    context.Note(fmt::format("{}: {}", Printable(recording.directory), Printable(recording.error)));
   }
   return kExitOk;
 }
@@ -166,9 +151,9 @@ RunFunction AddRecord(CLI::App& app) {
   auto options = std::make_shared<RecordOptions>();
   app.require_subcommand(1);
   CLI::App* start = app.add_subcommand("start", "writes every snapshot from now on to the disk");
-  AddRecordingOptions(*start, &options->output, &options->probes);
+  AddRecordingOptions(*start, &options->output, &options->request.probes);
   AddWhichOptions(*start, &options->which_slots);
-  start->add_option("--replays", options->replays, "stop after N replays of each probe")
+  start->add_option("--replays", options->request.replays, "stop after N replays of each probe")
       ->check(WholeNumber(1))
       ->type_name("N");
   AddParsed(
@@ -176,11 +161,11 @@ RunFunction AddRecord(CLI::App& app) {
       [](const std::string& text) { return ParseDuration(text, std::chrono::milliseconds(1)); },
       &options->duration, "DURATION", "stop after this time: 30s, 5m, 1h");
   start
-      ->add_option("--align", options->align,
+      ->add_option("--align", options->request.align,
                    "begin at a replay that is a multiple of N, so that all ranks begin alike")
       ->check(WholeNumber(1))
       ->type_name("N");
-  AddDiskOptions(*start, &options->disk);
+  AddDiskOptions(*start, &options->request);
   CLI::Option* lossy = start->add_flag(
       "--lossy", options->lossy,
       "no job waits for the recording; by default, jobs that start later wait and lose nothing");

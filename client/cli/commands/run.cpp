@@ -23,7 +23,8 @@
 #include "client/cli/run/watch_variables.h"
 #include "client/cli/views/event_printer.h"
 #include "client/cli/views/recording_text.h"
-#include "client/live/probe.h"
+#include "client/live/recordings.h"
+#include "client/live/status.h"
 #include "daemon/core/base/suggest.h"
 
 namespace cgdebug::cli {
@@ -42,8 +43,7 @@ struct RunOptions {
   std::string fail_on;
   std::string only;
   std::string output;
-  std::vector<std::string> record;
-  DiskOptions disk;
+  live::RecordRequest record;
   bool lossy = false;
   std::vector<std::string> watch;
   std::vector<std::string> command;
@@ -111,16 +111,12 @@ RunWatchOptions WatchingOf(const Context& context, const RunOptions& options,
   return watching;
 }
 
-std::vector<v1::Session> SessionsOf(client::Client* client, const std::string& run_id,
-                                    std::int64_t since_ns) {
-  v1::SessionsRequest request;
-  request.set_include_dead(true);
-  const Result<v1::SessionsReply> reply = client->Sessions(request);
-  std::vector<v1::Session> sessions;
-  if (!reply.ok()) return sessions;
-  for (const v1::Session& session : reply->sessions()) {
-    if (session.run_id() == run_id && session.created_ns() >= since_ns) sessions.push_back(session);
-  }
+std::vector<live::Session> SessionsOf(client::Client* client, const std::string& run_id,
+                                      std::int64_t since_ns) {
+  auto sessions = live::ListSessions(*client).value_or(std::vector<live::Session>());
+  std::erase_if(sessions, [&](const live::Session& session) {
+    return session.run_id != run_id || session.created_ns < since_ns;
+  });
   return sessions;
 }
 
@@ -132,12 +128,12 @@ void Drain(client::Client* client, const std::string& run_id, std::int64_t since
   std::uint64_t seen = 0;
   while (true) {
     // A short job may have ended before the daemon found its segment.
-    const Result<v1::SyncReply> synced = client->Sync({});
+    const Result<bool> synced = live::Sync(*client);
     summary->sessions = SessionsOf(client, run_id, since_ns);
-    summary->complete = synced.ok() && synced->complete();
+    summary->complete = synced.ok() && *synced;
     if (!synced.ok()) return;
-    for (const v1::Session& session : summary->sessions) {
-      if (session.state() == v1::Session::ALIVE) summary->complete = false;
+    for (const live::Session& session : summary->sessions) {
+      if (session.state == live::SessionState::kAlive) summary->complete = false;
     }
     const bool moved = summary->Snapshots() != seen;
     seen = summary->Snapshots();
@@ -149,7 +145,7 @@ void Drain(client::Client* client, const std::string& run_id, std::int64_t since
 
 std::set<std::string> KeysOf(const RunSummary& summary) {
   std::set<std::string> keys;
-  for (const v1::Session& session : summary.sessions) keys.insert(session.key());
+  for (const live::Session& session : summary.sessions) keys.insert(session.key);
   return keys;
 }
 
@@ -206,7 +202,7 @@ int FailNothingRecorded(Context& context, const RunOptions& options,
                         "doctor");
   }
   std::vector<std::string> names(distinct.begin(), distinct.end());
-  const std::string wanted = fmt::format("{}", fmt::join(options.record, " "));
+  const std::string wanted = fmt::format("{}", fmt::join(options.record.probes, " "));
   const std::string close = DidYouMean(wanted, names);
   const std::size_t more = names.size() - std::min(names.size(), kMaxNames);
   names.resize(names.size() - more);
@@ -218,36 +214,32 @@ int FailNothingRecorded(Context& context, const RunOptions& options,
 }
 
 bool Records(const RunOptions& options) {
-  return !options.output.empty() || !options.record.empty();
+  return !options.output.empty() || !options.record.probes.empty();
 }
 
 // Starts the recording before the job, so that nothing of the job is missing. Returns its number,
 // or 0 if it could not begin, after the reason has been printed.
 std::uint64_t StartRecording(Context& context, const RunOptions& options,
                              const std::string& run_id) {
-  v1::RecordStartRequest request;
-  request.set_directory(RecordingPath(options.output));
-  for (const std::string& glob : options.record) request.add_probes(glob);
-  request.set_run_id(run_id);
-  request.set_owner_pid(::getpid());
-  if (options.lossy) request.set_lossless(v1::RecordStartRequest::NEVER);
-  Apply(options.disk, &request);
-  const auto reply = context.client().RecordStart(request);
-  if (reply.ok()) return reply->recording().id();
-  context.Fail(reply.error());
+  live::RecordRequest request = options.record;
+  request.directory = RecordingPath(options.output);
+  request.run_id = run_id;
+  request.owner_pid = ::getpid();
+  if (options.lossy) request.lossless = live::Lossless::kNever;
+  const Result<live::Recording> recording = live::StartRecording(context.client(), request);
+  if (recording.ok()) return recording->id;
+  context.Fail(recording.error());
   return 0;
 }
 
 // A recording that has ended already, with its last job, is reported as well.
 int StopRecording(Context& context, const RunOptions& options, std::uint64_t id,
                   const std::set<std::string>& sessions) {
-  v1::RecordStopRequest request;
-  request.set_recording(std::to_string(id));
-  request.set_job_ended(true);
-  const auto reply = context.client().RecordStop(request);
-  if (!reply.ok()) return context.Fail(reply.error());
-  const v1::Recording& recording = reply->recordings(0);
-  if (recording.slot_count() == 0 && recording.error().empty() && recording.lost() == 0) {
+  const auto stopped =
+      live::StopRecording(context.client(), std::to_string(id), /*job_ended=*/true);
+  if (!stopped.ok()) return context.Fail(stopped.error());
+  const live::Recording& recording = stopped->front();
+  if (recording.slot_count == 0 && recording.error.empty() && recording.lost == 0) {
     return FailNothingRecorded(context, options, sessions);
   }
   return ReportRecording(context, recording, RemedyOf(options));
@@ -259,7 +251,7 @@ int RunJob(Context& context, const RunOptions& options) {
     return context.Fail(
         kExitTrouble, "run needs a command. Type for example: cgdebug-cli run -- python train.py");
   }
-  if (options.disk.any() && !Records(options)) {
+  if (HasDiskOptions(options.record) && !Records(options)) {
     return context.Fail(kExitTrouble,
                         "--max-size, --min-free-disk, --roll-size and --durability apply to a "
                         "recording, and none was asked for. Add: -o DIR.cgrec");
@@ -347,11 +339,11 @@ RunFunction AddRun(CLI::App& app) {
   app.add_option("-o,--output", options->output,
                  "record into this directory; default with --record: $CGDEBUG_DIR or runs")
       ->type_name("DIR");
-  app.add_option("--record", options->record, "which probes to record: globs; default: all")
+  app.add_option("--record", options->record.probes, "which probes to record: globs; default: all")
       ->type_name("GLOB")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  AddDiskOptions(app, &options->disk);
+  AddDiskOptions(app, &options->record);
   app.add_flag("--lossy", options->lossy,
                "the job never waits for the recording; snapshots that come too fast are lost");
   app.add_flag("--no-live", options->no_live, "show nothing while it runs, only the summary");

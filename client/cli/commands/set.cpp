@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdlib>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,7 +12,7 @@
 #include "client/cli/views/json.h"
 #include "client/cli/views/snapshot_text.h"
 #include "client/cli/views/terminal.h"
-#include "client/live/messages.h"
+#include "client/live/probe.h"
 #include "daemon/core/base/duration.h"
 #include "daemon/core/options/whole_number.h"
 
@@ -31,12 +30,12 @@ struct SetOptions {
   WhichOptions which;
 };
 
-Result<void> ParseCondition(const std::string& text, v1::Control* control) {
+Result<void> ParseCondition(const std::string& text, layout::SlotControl* control) {
   constexpr std::string_view kAbsMax = "abs_max>";
   if (text == "nan") {
-    control->set_trigger(v1::Control::NONFINITE);
+    control->trigger = layout::ControlTrigger::kNonfinite;
   } else if (text == "inf") {
-    control->set_trigger(v1::Control::INF);
+    control->trigger = layout::ControlTrigger::kInf;
   } else if (text.starts_with(kAbsMax)) {
     char* end = nullptr;
     const char* number = text.c_str() + kAbsMax.size();
@@ -44,28 +43,26 @@ Result<void> ParseCondition(const std::string& text, v1::Control* control) {
     if (end == number || *end != '\0' || !std::isfinite(threshold) || threshold < 0) {
       return Error{"--on " + text + ": write for example --on 'abs_max>1e4'"};
     }
-    control->set_trigger(v1::Control::ABS_MAX);
-    control->set_threshold(threshold);
+    control->trigger = layout::ControlTrigger::kAbsMax;
+    control->threshold = threshold;
   } else {
     return Error{"--on is nan (NaN or Inf), inf or 'abs_max>NUMBER', not '" + text + "'"};
   }
   return {};
 }
 
-Result<v1::SetRequest> MakeRequest(const SetOptions& options) {
-  static const std::map<std::string, v1::Control::Mode> kModes = {
-      {"off", v1::Control::OFF},
-      {"stats", v1::Control::STATS},
-      {"full", v1::Control::FULL},
-      {"registered", v1::Control::AS_REGISTERED}};
-  v1::SetRequest request;
-  for (const std::string& probe : options.probes) request.add_probes(probe);
+Result<live::ControlRequest> MakeRequest(const SetOptions& options) {
+  live::ControlRequest request;
+  request.probes = options.probes;
   const Result<WhichSlots> which = options.which.Parse();
   if (!which.ok()) return which.error();
-  live::FillWhich(*which, request.mutable_which());
-  v1::Control* control = request.mutable_control();
+  request.which = *which;
+  layout::SlotControl* control = &request.control;
   const std::string mode = options.mode.empty() ? "full" : options.mode;
-  control->set_mode(kModes.at(mode));
+  for (const auto one : {layout::ControlMode::kOff, layout::ControlMode::kStats,
+                         layout::ControlMode::kFull, layout::ControlMode::kAsRegistered}) {
+    if (NameOf(one) == mode) control->mode = one;
+  }
   if (options.mode.empty() && options.on.empty()) {
     return Error{
         "set needs --mode off|stats|full|registered, or --on CONDITION. Type for "
@@ -75,8 +72,8 @@ Result<v1::SetRequest> MakeRequest(const SetOptions& options) {
     const Result<void> parsed = ParseCondition(options.on, control);
     if (!parsed.ok()) return parsed.error();
   }
-  control->set_every(options.every);
-  control->set_from(options.from);
+  control->every = options.every;
+  control->from = options.from;
   if (options.count > 0) {
     std::uint64_t last = 0;
     const std::uint64_t every = std::max<std::uint64_t>(options.every, 1);
@@ -84,37 +81,32 @@ Result<v1::SetRequest> MakeRequest(const SetOptions& options) {
         __builtin_add_overflow(last, std::max<std::uint64_t>(options.from, 1), &last)) {
       return Error{"--count is too large; leave it out for no end"};
     }
-    control->set_until(last);
+    control->until = last;
   }
   const Result<std::chrono::milliseconds> ttl = ParseDuration(options.ttl);
   if (!ttl.ok()) return Error{"--ttl " + ttl.error().message};
-  request.set_ttl_ms(static_cast<std::uint64_t>(ttl->count()));
+  request.ttl_ms = static_cast<std::uint64_t>(ttl->count());
   return request;
 }
 
 int RunSet(Context& context, const SetOptions& options) {
-  Result<v1::SetRequest> request = MakeRequest(options);
+  Result<live::ControlRequest> request = MakeRequest(options);
   if (!request.ok()) return context.Fail(kExitTrouble, request.error().message);
   if (const int failed = context.Connect(); failed != kExitOk) return failed;
-  request->set_session(context.options.session);
-  const Result<v1::SetReply> reply = context.client().Set(*request);
+  request->session = context.options.session;
+  const Result<live::Controlled> reply = live::SetControl(context.client(), *request);
   if (!reply.ok()) return context.Fail(reply.error());
   if (context.options.json) {
-    Context::Print(Dump({{"slots", reply->slots()},
-                         {"probes", reply->probes()},
-                         {"expires_ns", reply->expires_ns()}},
-                        /*indented=*/true) +
-                   "\n");
+    Context::PrintJson(FieldsJson(*reply));
     return kExitOk;
   }
-  const bool forever = reply->expires_ns() == 0;
+  const bool forever = reply->expires_ns == 0;
   context.Say(fmt::format(
-      "{} probe{}, {} call{}: {}{}", reply->probes(), reply->probes() == 1 ? "" : "s",
-      reply->slots(), reply->slots() == 1 ? "" : "s",
-      ControlText(live::ControlOf(request->control())),
-      request->control().mode() == v1::Control::AS_REGISTERED ? ""
-      : forever                                               ? ", until the job ends"
-                : ", for " + FormatDuration(static_cast<double>(request->ttl_ms()) / 1e3)));
+      "{} probe{}, {} call{}: {}{}", reply->probes, reply->probes == 1 ? "" : "s", reply->slots,
+      reply->slots == 1 ? "" : "s", ControlText(request->control),
+      request->control.mode == layout::ControlMode::kAsRegistered ? ""
+      : forever                                                   ? ", until the job ends"
+                : ", for " + FormatDuration(static_cast<double>(request->ttl_ms) / 1e3)));
   context.Hint("cgdebug-cli probes");
   return kExitOk;
 }

@@ -161,7 +161,7 @@ int RunShow(Context& context, const ShowOptions& options) {
   }
   if (!options.output.empty()) return Save(context, options, *tensor);
   if (context.options.json) {
-    Context::Print(Dump(TensorReportJson(*tensor, options.report), /*indented=*/true) + "\n");
+    Context::PrintJson(TensorReportJson(*tensor, options.report));
     return kExitOk;
   }
   const Result<std::string> report = TensorReport(*tensor, options.report, context.out);

@@ -37,12 +37,10 @@ int RunStats(Context& context, const OverviewOptions& options, StatsOrder order)
   if (!probes.ok()) return context.Fail(kExitTrouble, probes.error().message);
   analysis::GapSummary gaps = analysis::SummarizeGaps(*source, scope);
   analysis::AddUnreadable(*source, scope, &gaps);
-  Context::Print(Dump({{"probes", *std::move(probes)},
-                       {"complete", gaps.count == 0 && gaps.goes_on.empty()},
-                       {"missing", gaps.sentences},
-                       {"account", analysis::AccountJson(gaps.account)}},
-                      /*indented=*/true) +
-                 "\n");
+  Context::PrintJson({{"probes", *std::move(probes)},
+                      {"complete", gaps.count == 0 && gaps.goes_on.empty()},
+                      {"missing", gaps.sentences},
+                      {"account", analysis::AccountJson(gaps.account)}});
   return kExitOk;
 }
 

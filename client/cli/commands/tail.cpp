@@ -11,7 +11,7 @@
 #include "client/cli/interrupt.h"
 #include "client/cli/sources.h"
 #include "client/cli/views/event_printer.h"
-#include "client/live/messages.h"
+#include "client/live/events.h"
 #include "client/live/probe.h"
 #include "daemon/core/options/whole_number.h"
 
@@ -19,45 +19,23 @@ namespace cgdebug::cli {
 namespace {
 
 struct TailOptions {
-  std::vector<std::string> probes;
-  bool follow = false;
-  std::uint32_t lines = 10;
+  live::TailRequest request = {.last = 10};
   std::string only;
   bool prefix = false;
   bool timestamps = false;
   WhichOptions which;
 };
 
-v1::TailRequest MakeRequest(const Context& context, const TailOptions& options,
-                            const WhichSlots& which) {
-  v1::TailRequest request;
-  request.set_session(context.options.session);
-  for (const std::string& probe : options.probes) request.add_probes(probe);
-  if (!which.selects_all()) live::FillWhich(which, request.mutable_which());
-  request.set_last(options.lines);
-  request.set_follow(options.follow);
+live::TailRequest MakeRequest(const Context& context, const TailOptions& options,
+                              const WhichSlots& which) {
+  live::TailRequest request = options.request;
+  request.session = context.options.session;
+  request.which = which;
   // With --session, stop following when that job ends.
-  request.set_until_exit(options.follow && !context.options.session.empty());
-  request.set_only(ParseOnly(options.only));
-  if (context.ranks.Single() >= 0) request.set_rank(context.ranks.Single());
+  request.until_exit = request.follow && !request.session.empty();
+  request.only = ParseOnly(options.only);
+  if (context.ranks.Single() >= 0) request.rank = context.ranks.Single();
   return request;
-}
-
-int RankOf(const v1::TailReply& event) {
-  switch (event.event_case()) {
-    case v1::TailReply::kSnapshot:
-      return event.snapshot().rank();
-    case v1::TailReply::kPrint:
-      return event.print().rank();
-    case v1::TailReply::kLoss:
-      return event.loss().rank();
-    case v1::TailReply::kCompareFailed:
-      return event.compare_failed().rank();
-    case v1::TailReply::kSessionChange:
-      return event.session_change().session().rank();
-    default:
-      return -1;
-  }
 }
 
 std::string WhyNothingCame(const TailOptions& options) {
@@ -71,10 +49,10 @@ std::string WhyNothingCame(const TailOptions& options) {
 // 0 if there is anything to show or --follow waits for it, else what to exit with.
 int CheckSomethingMatches(Context& context, const TailOptions& options, EventPrinter* printer) {
   const Result<std::vector<live::Probe>> reply =
-      live::ListProbes(context.client(), context.options.session, options.probes);
+      live::ListProbes(context.client(), context.options.session, options.request.probes);
   const bool nothing =
       !reply.ok() && context.client().last_failure() == client::Failure::kNothingMatched;
-  if (options.follow && nothing && context.options.session.empty()) {
+  if (options.request.follow && nothing && context.options.session.empty()) {
     context.Note("-- waiting: " + reply.error().message);
     context.NoteSkipped();
     return kExitOk;
@@ -85,13 +63,13 @@ int CheckSomethingMatches(Context& context, const TailOptions& options, EventPri
     any_rank = any_rank || context.ranks.Contains(probe.slot.rank);
     // Ended slots send nothing new, so they need no entry in the legend.
     const bool may_speak =
-        context.ranks.Contains(probe.slot.rank) && !(options.follow && probe.retired);
+        context.ranks.Contains(probe.slot.rank) && !(options.request.follow && probe.retired);
     if (may_speak) printer->See(probe.session, probe.slot.rank, probe.slot.session);
   }
-  if (!any_rank && !options.follow) {
+  if (!any_rank && !options.request.follow) {
     return context.Fail(kExitNoMatch, "no such probe is on these ranks. Type: cgdebug-cli ps -a");
   }
-  if (reply->empty() && !options.follow) {
+  if (reply->empty() && !options.request.follow) {
     return context.FailNoJob(
         "no job of this user has a probe. To wait for one, type: cgdebug-cli tail -f");
   }
@@ -112,21 +90,23 @@ int RunTail(Context& context, const TailOptions& options) {
   if (const int failed = CheckSomethingMatches(context, options, &printer); failed != kExitOk) {
     return failed;
   }
-  if (options.follow) std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
+  if (options.request.follow) std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
 
   const InterruptScope interrupt(&context.client());
   bool any = false;
+  const live::TailRequest request = MakeRequest(context, options, *which);
   const Result<client::TailEnd> end =
-      context.client().Tail(MakeRequest(context, options, *which), [&](const v1::TailReply& event) {
-        if (!event.has_caught_up() && !context.ranks.Contains(RankOf(event))) return true;
-        any = any || !event.has_caught_up();
+      live::Tail(context.client(), request, [&](const live::Event& event) {
+        if (event.kind == live::EventKind::kCaughtUp) return true;
+        if (!context.ranks.Contains(event.tensor.slot.rank)) return true;
+        any = true;
         printer.Print(event);
         return std::ferror(stdout) == 0;
       });
   if (!end.ok()) return context.Fail(end.error());
-  const bool asked = options.lines > 0 || options.follow;
+  const bool asked = options.request.last > 0 || options.request.follow;
   if (!any && asked && !interrupt.interrupted()) context.Note("-- " + WhyNothingCame(options));
-  if (options.follow) context.Note("-- " + printer.Summary());
+  if (options.request.follow) context.Note("-- " + printer.Summary());
   if (*end == client::TailEnd::kDaemonGone) {
     return context.Fail(
         kExitTrouble,
@@ -140,11 +120,13 @@ int RunTail(Context& context, const TailOptions& options) {
 
 RunFunction AddTail(CLI::App& app) {
   auto options = std::make_shared<TailOptions>();
-  app.add_option("PROBE", options->probes, "globs; 're:...' a regular expression, '!...' excludes");
+  app.add_option("PROBE", options->request.probes,
+                 "globs; 're:...' a regular expression, '!...' excludes");
   AddWhichOptions(app, &options->which);
-  app.add_flag("-f,--follow", options->follow,
+  app.add_flag("-f,--follow", options->request.follow,
                "follow new events; with --session, until that job ends");
-  app.add_option("-n,--lines", options->lines, "how many past events to show first; 10 by default")
+  app.add_option("-n,--lines", options->request.last,
+                 "how many past events to show first; 10 by default")
       ->check(WholeNumber(0, UINT32_MAX))
       ->type_name("N");
   app.add_option("--only", options->only,

@@ -64,7 +64,7 @@ int RunVerify(Context& context, const std::vector<std::string>& paths) {
     }
   }
   if (context.options.json) {
-    Context::Print(Dump({{"recordings", std::move(documents)}}, /*indented=*/true) + "\n");
+    Context::PrintJson({{"recordings", std::move(documents)}});
   }
   if (is_damaged) return kExitFound;
   return is_whole ? kExitOk : kExitInconclusive;

@@ -201,10 +201,10 @@ Check CheckDaemon(Context& context) {
   connect.start_daemon = false;
   const Result<void> connected = context.client().Connect(connect);
   if (connected.ok()) {
-    const v1::HelloReply& daemon = context.client().daemon();
-    check.text = fmt::format("answers, version {} (pid {})", Printable(daemon.version()),
+    const std::string& version = context.client().daemon_version();
+    check.text = fmt::format("answers, version {} (pid {})", Printable(version),
                              context.client().daemon_pid());
-    if (daemon.version() != CGDEBUG_VERSION) {
+    if (version != CGDEBUG_VERSION) {
       check.level = Level::kWarn;
       check.text += ", this is " CGDEBUG_VERSION;
       check.fix = "cgdebug-cli daemon stop   (the next command starts the new one)";

@@ -9,7 +9,6 @@
 
 #include "client/cli/exit_codes.h"
 #include "client/cli/views/snapshot_text.h"
-#include "client/live/messages.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -29,22 +28,22 @@ std::string SignalName(int signal) {
 // The first NaN or Inf of one session.
 struct Finding {
   const char* what;
-  const v1::Session* session;
-  const v1::FirstNonfinite* first;
+  const live::Session* session;
+  const live::FirstNonfinite* first;
 };
 
 // By the time at which their replays began, and in one replay by graph order.
 bool IsEarlier(const Finding& a, const Finding& b) {
-  return std::pair(a.first->serial(), a.first->slot()) <
-         std::pair(b.first->serial(), b.first->slot());
+  return std::pair(a.first->serial, a.first->slot.order) <
+         std::pair(b.first->serial, b.first->slot.order);
 }
 
 // The earliest NaN and the earliest Inf of all ranks, the earlier one first.
 std::vector<Finding> Earliest(const RunSummary& summary) {
   std::vector<Finding> nan, inf;
-  for (const v1::Session& session : summary.sessions) {
-    if (session.has_first_nan()) nan.push_back({"NaN", &session, &session.first_nan()});
-    if (session.has_first_inf()) inf.push_back({"Inf", &session, &session.first_inf()});
+  for (const live::Session& session : summary.sessions) {
+    if (session.first_nan) nan.push_back({"NaN", &session, &*session.first_nan});
+    if (session.first_inf) inf.push_back({"Inf", &session, &*session.first_inf});
   }
   std::vector<Finding> earliest;
   for (const std::vector<Finding>& one : {inf, nan}) {
@@ -55,28 +54,28 @@ std::vector<Finding> Earliest(const RunSummary& summary) {
 }
 
 std::string FindingText(const Finding& finding) {
-  const v1::FirstNonfinite& first = *finding.first;
-  std::string text = fmt::format("first {}: {} @{}", finding.what,
-                                 Printable(SelectorOf(live::FirstOf(first))), first.replay());
-  if (finding.session->rank() >= 0) text += fmt::format(" on rank {}", finding.session->rank());
+  const live::FirstNonfinite& first = *finding.first;
+  std::string text =
+      fmt::format("first {}: {} @{}", finding.what, Printable(SlotText(first.slot)), first.replay);
+  if (finding.session->rank >= 0) text += fmt::format(" on rank {}", finding.session->rank);
   return text;
 }
 
 bool HasFound(const RunSummary& summary, const FailOn& fail_on) {
   const auto any = [&](auto first) {
-    return std::ranges::any_of(summary.sessions, [&](const v1::Session& session) {
-      return (session.*first)().replay() != 0;
+    return std::ranges::any_of(summary.sessions, [&](const live::Session& session) {
+      return (session.*first).has_value();
     });
   };
-  return (fail_on.nan && any(&v1::Session::first_nan)) ||
-         (fail_on.inf && any(&v1::Session::first_inf)) ||
+  return (fail_on.nan && any(&live::Session::first_nan)) ||
+         (fail_on.inf && any(&live::Session::first_inf)) ||
          (fail_on.compare && summary.FailedProbes() > 0);
 }
 
 template <typename Get>
 std::uint64_t Sum(const RunSummary& summary, Get get) {
   std::uint64_t sum = 0;
-  for (const v1::Session& session : summary.sessions) sum += get(session);
+  for (const live::Session& session : summary.sessions) sum += get(session);
   return sum;
 }
 
@@ -84,22 +83,20 @@ std::uint64_t Sum(const RunSummary& summary, Get get) {
 
 std::uint64_t RunSummary::Replays() const {
   std::uint64_t newest = 0;
-  for (const v1::Session& session : sessions) newest = std::max(newest, session.replay());
+  for (const live::Session& session : sessions) newest = std::max(newest, session.replay);
   return newest;
 }
 std::uint64_t RunSummary::Snapshots() const {
-  return Sum(*this, [](const v1::Session& session) { return session.counters().consumed(); });
+  return Sum(*this, [](const live::Session& session) { return session.counters.consumed; });
 }
 std::uint64_t RunSummary::LostSnapshots() const {
-  return Sum(*this, [](const v1::Session& session) {
-    return live::CountersOf(session.counters()).lost();
-  });
+  return Sum(*this, [](const live::Session& session) { return session.counters.lost(); });
 }
 std::uint64_t RunSummary::NonfiniteProbes() const {
-  return Sum(*this, [](const v1::Session& session) { return session.nonfinite_probes(); });
+  return Sum(*this, [](const live::Session& session) { return session.nonfinite_probes; });
 }
 std::uint64_t RunSummary::FailedProbes() const {
-  return Sum(*this, [](const v1::Session& session) { return session.failed_probes(); });
+  return Sum(*this, [](const live::Session& session) { return session.failed_probes; });
 }
 
 int ExitCodeOf(const RunSummary& summary, const FailOn& fail_on) {
@@ -132,7 +129,7 @@ std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const 
         kIndent + style.Red(Plural(summary.NonfiniteProbes(), "probe") + " saw non-finite values.");
     for (const Finding& finding : Earliest(summary)) {
       text += fmt::format("{}{}, {}", kIndent, FindingText(finding),
-                          Plural(finding.first->count(), "element"));
+                          Plural(finding.first->count, "element"));
     }
   }
   if (summary.FailedProbes() > 0) {
@@ -164,25 +161,23 @@ std::vector<std::string> NextCommands(const RunSummary& summary) {
   std::vector<std::string> commands;
   if (const std::vector<Finding> found = Earliest(summary); !found.empty()) {
     const auto& [what, session, first] = found.front();
-    commands.push_back(fmt::format(
-        "cgdebug-cli show -s {} {} --where nonfinite", session->key(),
-        ShellWord(fmt::format("{}@{}", SelectorOf(live::FirstOf(*first)), first->replay()))));
+    commands.push_back(
+        fmt::format("cgdebug-cli show -s {} {} --where nonfinite", session->key,
+                    ShellWord(fmt::format("{}@{}", SlotText(first->slot), first->replay))));
   }
   if (summary.FailedProbes() > 0) {
     commands.push_back("cgdebug-cli tail --only fail -s " +
-                       ShellWord(summary.sessions.front().run_id()));
+                       ShellWord(summary.sessions.front().run_id));
   }
   if (summary.sessions.empty()) {
     commands.push_back("cgdebug-cli doctor");
   } else if (commands.empty()) {
-    commands.push_back("cgdebug-cli probes -s " + ShellWord(summary.sessions.front().key()));
+    commands.push_back("cgdebug-cli probes -s " + ShellWord(summary.sessions.front().key));
   }
   return commands;
 }
 
 Json SummaryJson(const RunSummary& summary) {
-  Json sessions = Json::array();
-  for (const v1::Session& session : summary.sessions) sessions.push_back(ToJson(session));
   return {{"event", "summary"},
           {"job_exit_code", summary.job_exit_code},
           {"job_signal", summary.job_signal},
@@ -193,7 +188,7 @@ Json SummaryJson(const RunSummary& summary) {
           {"nonfinite_probes", summary.NonfiniteProbes()},
           {"failed_probes", summary.FailedProbes()},
           {"not_compared_probes", summary.not_compared_probes},
-          {"sessions", std::move(sessions)}};
+          {"sessions", FieldJson(summary.sessions)}};
 }
 
 }  // namespace cgdebug::cli

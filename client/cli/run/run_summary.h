@@ -7,7 +7,6 @@
 
 #include "client/cli/views/json.h"
 #include "client/cli/views/terminal.h"
-#include "proto/control.pb.h"
 
 namespace cgdebug::cli {
 
@@ -19,7 +18,7 @@ struct FailOn {
 };
 
 struct RunSummary {
-  std::vector<v1::Session> sessions;
+  std::vector<live::Session> sessions;
   int job_exit_code = 0;
   int job_signal = 0;
   // The daemon has found every session, read all of it and seen its end: nothing is missing.

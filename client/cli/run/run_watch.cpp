@@ -23,37 +23,22 @@ constexpr milliseconds kReorder{100};
 constexpr milliseconds kStatusPeriod{250};
 constexpr std::size_t kMaxHeld = 4096;
 
-std::string SessionOf(const v1::TailReply& event) {
-  switch (event.event_case()) {
-    case v1::TailReply::kSnapshot:
-      return event.snapshot().session();
-    case v1::TailReply::kPrint:
-      return event.print().session();
-    case v1::TailReply::kLoss:
-      return event.loss().session();
-    case v1::TailReply::kCompareFailed:
-      return event.compare_failed().session();
-    case v1::TailReply::kSessionChange:
-      return event.session_change().session().key();
-    default:
-      return "";
-  }
-}
-
-bool IsOfSnapshot(const v1::PrintLine& print, const v1::TailReply& event) {
-  return event.has_snapshot() && event.snapshot().session() == print.session() &&
-         event.snapshot().replay() == print.replay() && event.snapshot().probe() == print.probe();
+bool IsOfSnapshot(const source::Tensor& print, const live::Event& event) {
+  return event.kind == live::EventKind::kSnapshot &&
+         event.tensor.session_key == print.session_key &&
+         event.tensor.snapshot.key.replay == print.snapshot.key.replay &&
+         event.tensor.slot.probe == print.slot.probe;
 }
 
 }  // namespace
 
-std::string StatusText(const std::vector<v1::Session>& sessions, double replays_per_second) {
+std::string StatusText(const std::vector<live::Session>& sessions, double replays_per_second) {
   RunSummary summary;
   summary.sessions = sessions;
   std::string text;
   if (sessions.empty()) return "no probe has seen a tensor yet";
   if (sessions.size() > 1) text += fmt::format("{} jobs  ", sessions.size());
-  if (std::ranges::all_of(sessions, [](const auto& one) { return one.rank() >= 0; })) {
+  if (std::ranges::all_of(sessions, [](const auto& one) { return one.rank >= 0; })) {
     text = fmt::format("{} rank{}  ", sessions.size(), sessions.size() == 1 ? "" : "s");
   }
   text += fmt::format("replay {}  {:.0f} replays/s  lost {}", FormatGrouped(summary.Replays()),
@@ -96,14 +81,15 @@ void RunWatch::Stop() {
 }
 
 void RunWatch::Tail() {
-  v1::TailRequest request;
-  request.set_follow(true);
-  request.set_only(options_.stream ? options_.only : v1::TailRequest::FINDINGS);
+  live::TailRequest request;
+  request.follow = true;
+  request.only = options_.stream ? options_.only : live::Only::kFindings;
   while (true) {
-    const Result<client::TailEnd> end = tail_.Tail(request, [this](const v1::TailReply& event) {
-      OnEvent(event);
-      return true;
-    });
+    const Result<client::TailEnd> end =
+        live::Tail(tail_, request, [this](const live::Event& event) {
+          OnEvent(event);
+          return true;
+        });
     std::unique_lock lock(mutex_);
     // A daemon that knows no session yet may answer so instead of waiting for one.
     const bool nothing_yet = !end.ok() && tail_.last_failure() == client::Failure::kNothingMatched;
@@ -115,47 +101,48 @@ void RunWatch::Tail() {
   }
 }
 
+Result<std::vector<live::Session>> RunWatch::SessionsOf(client::Client* client) const {
+  Result<std::vector<live::Session>> sessions = live::ListSessions(*client);
+  if (!sessions.ok() && client->Connect(connect_).ok()) sessions = live::ListSessions(*client);
+  return sessions;
+}
+
 bool RunWatch::IsOurs(const std::string& session_key) {
   const auto known = ours_.find(session_key);
   if (known != ours_.end()) return known->second;
-  v1::SessionsRequest request;
-  request.set_include_dead(true);
-  Result<v1::SessionsReply> reply = lookup_.Sessions(request);
-  if (!reply.ok() && lookup_.Connect(connect_).ok()) reply = lookup_.Sessions(request);
-  if (!reply.ok()) return false;
-  for (const v1::Session& session : reply->sessions()) {
-    ours_[session.key()] = session.run_id() == options_.run_id;
+  const Result<std::vector<live::Session>> sessions = SessionsOf(&lookup_);
+  if (!sessions.ok()) return false;
+  for (const live::Session& session : *sessions) {
+    ours_[session.key] = session.run_id == options_.run_id;
   }
   return ours_[session_key];
 }
 
-void RunWatch::OnEvent(const v1::TailReply& event) {
-  if (event.has_caught_up()) {
+void RunWatch::OnEvent(const live::Event& event) {
+  if (event.kind == live::EventKind::kCaughtUp) {
     const std::lock_guard lock(mutex_);
     subscribed_ = true;
     changed_.notify_all();
   }
-  const std::string session_key = SessionOf(event);
-  if (event.has_session_change()) {
-    ours_[session_key] = event.session_change().session().run_id() == options_.run_id;
-  }
+  const std::string& session_key = event.tensor.session_key;
+  if (event.has_session()) ours_[session_key] = event.session.run_id == options_.run_id;
   if (session_key.empty() || !IsOurs(session_key)) return;
   const std::lock_guard lock(mutex_);
   Hold(event);
-  if (!event.has_session_change() || !event.session_change().ended()) return;
+  if (event.kind != live::EventKind::kSessionEnded) return;
   ended_.insert(session_key);
   changed_.notify_all();
 }
 
 // Requires: mutex_. What TensorPrint wrote belongs to its snapshot. If it is on the terminal, that
 // snapshot needs no line of its own.
-void RunWatch::Hold(const v1::TailReply& event) {
+void RunWatch::Hold(const live::Event& event) {
   // An event that is not a snapshot stays behind the events that came before it.
   auto order = held_.empty() ? decltype(Held::order)() : held_.back().order;
   auto place = held_.end();
-  if (event.has_print()) {
+  if (event.kind == live::EventKind::kPrint) {
     const auto of = std::find_if(held_.rbegin(), held_.rend(), [&](const Held& held) {
-      return IsOfSnapshot(event.print(), held.event);
+      return IsOfSnapshot(event.tensor, held.event);
     });
     if (options_.prints_reach_terminal) {
       if (of != held_.rend()) held_.erase(std::next(of).base());
@@ -165,8 +152,8 @@ void RunWatch::Hold(const v1::TailReply& event) {
       order = of->order;
       place = of.base();
     }
-  } else if (event.has_snapshot()) {
-    order = {event.snapshot().serial(), event.snapshot().slot()};
+  } else if (event.kind == live::EventKind::kSnapshot) {
+    order = {event.tensor.snapshot.serial, event.tensor.slot.order};
     while (place != held_.begin() && std::prev(place)->order > order) --place;
   }
   if (!options_.stream && !findings_.Wants(event)) return;
@@ -195,16 +182,13 @@ void RunWatch::Tick() {
 }
 
 void RunWatch::ShowStatus(Clock::time_point now) {
-  v1::SessionsRequest request;
-  request.set_include_dead(true);
-  Result<v1::SessionsReply> reply = status_.Sessions(request);
-  if (!reply.ok() && status_.Connect(connect_).ok()) reply = status_.Sessions(request);
-  if (!reply.ok()) return;
-  std::vector<v1::Session> sessions;
+  const Result<std::vector<live::Session>> listed = SessionsOf(&status_);
+  if (!listed.ok()) return;
+  std::vector<live::Session> sessions;
   std::uint64_t replays = 0;
-  for (const v1::Session& session : reply->sessions()) {
-    if (session.run_id() != options_.run_id || session.created_ns() < options_.since_ns) continue;
-    replays = std::max(replays, session.replay());
+  for (const live::Session& session : *listed) {
+    if (session.run_id != options_.run_id || session.created_ns < options_.since_ns) continue;
+    replays = std::max(replays, session.replay);
     sessions.push_back(session);
   }
   const double seconds = std::chrono::duration<double>(now - last_status_).count();

@@ -24,7 +24,7 @@ struct RunWatchOptions {
   std::string run_id;
   std::int64_t since_ns = 0;  // sessions before it are of an earlier run with this id
   bool stream = false;        // every event that `only` selects; else only findings
-  v1::TailRequest::Only only = v1::TailRequest::ALL;
+  live::Only only = live::Only::kAll;
   bool prints_reach_terminal = false;  // what TensorPrint writes is there already
   bool status_line = false;
 };
@@ -51,14 +51,16 @@ class RunWatch {
  private:
   using Clock = std::chrono::steady_clock;
   struct Held {
-    std::pair<std::uint64_t, std::uint32_t> order;  // serial of the replay, place in the graph
+    std::pair<std::uint64_t, std::uint64_t> order;  // serial of the replay, place in the graph
     Clock::time_point arrived;
-    v1::TailReply event;
+    live::Event event;
   };
   void Tail();
-  void OnEvent(const v1::TailReply& event);
+  void OnEvent(const live::Event& event);
   bool IsOurs(const std::string& session_key);
-  void Hold(const v1::TailReply& event);
+  // Connects again if it must.
+  Result<std::vector<live::Session>> SessionsOf(client::Client* client) const;
+  void Hold(const live::Event& event);
   void PrintHeld(Clock::time_point arrived_before);
   void Tick();
   void ShowStatus(Clock::time_point now);
@@ -86,6 +88,6 @@ class RunWatch {
 };
 
 // "2 ranks  replay 1 204  310 replays/s  lost 0  first NaN: blk3.attn @37".
-std::string StatusText(const std::vector<v1::Session>& sessions, double replays_per_second);
+std::string StatusText(const std::vector<live::Session>& sessions, double replays_per_second);
 
 }  // namespace cgdebug::cli

@@ -7,7 +7,6 @@
 #include "client/cli/views/json.h"
 #include "client/cli/views/snapshot_text.h"
 #include "client/cli/views/tensor_text.h"
-#include "client/live/messages.h"
 #include "daemon/core/numerics/format.h"
 
 namespace cgdebug::cli {
@@ -23,54 +22,30 @@ std::string Pad(std::string text, std::size_t* width, std::size_t max_width) {
   return text;
 }
 
-std::string PlainSnapshot(const v1::Snapshot& snapshot) {
-  const source::Tensor tensor = live::TensorOf(snapshot);
+std::string PlainSnapshot(const source::Tensor& tensor) {
   const numerics::Stats& stats = tensor.stats;
   return fmt::format("snapshot\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}",
-                     snapshot.timestamp_ns(), snapshot.session(), snapshot.rank(),
-                     snapshot.replay(), ProbeText(snapshot.probe(), snapshot.invocation()),
-                     snapshot.dtype(), numerics::FormatShape(tensor.slot.shape), stats.count,
-                     stats.nan, stats.pos_inf + stats.neg_inf, numerics::FormatRepr(stats.min),
+                     tensor.snapshot.timestamp_ns, tensor.session_key, tensor.slot.rank,
+                     tensor.snapshot.key.replay,
+                     ProbeText(tensor.slot.probe, tensor.slot.invocation), tensor.slot.dtype_name,
+                     numerics::FormatShape(tensor.slot.shape), stats.count, stats.nan,
+                     stats.pos_inf + stats.neg_inf, numerics::FormatRepr(stats.min),
                      numerics::FormatRepr(stats.max), numerics::FormatRepr(stats.mean),
                      numerics::FormatRepr(stats.std));
 }
 
-std::string PlainLine(const char* kind, const std::string& session, int rank, std::uint64_t replay,
-                      const std::string& probe, std::string text) {
+std::string Plain(const live::Event& event) {
+  const source::Tensor& tensor = event.tensor;
+  if (event.kind == live::EventKind::kSnapshot) return PlainSnapshot(tensor);
+  const bool is_loss = event.kind == live::EventKind::kLoss;
+  std::string text = is_loss               ? std::to_string(event.count)
+                     : event.has_session() ? event.session.label
+                                           : event.text;
   std::replace(text.begin(), text.end(), '\t', ' ');
-  return fmt::format("{}\t{}\t{}\t{}\t{}\t{}", kind, session, rank, replay, Printable(probe),
-                     Printable(text));
-}
-
-std::string LossText(const v1::Loss& loss) {
-  return fmt::format("{} snapshot{} lost: {}", loss.count(), loss.count() == 1 ? "" : "s",
-                     Printable(loss.cause()));
-}
-
-std::string Plain(const v1::TailReply& event) {
-  switch (event.event_case()) {
-    case v1::TailReply::kSnapshot:
-      return PlainSnapshot(event.snapshot());
-    case v1::TailReply::kPrint:
-      return PlainLine("print", event.print().session(), event.print().rank(),
-                       event.print().replay(), event.print().probe(), event.print().text());
-    case v1::TailReply::kLoss:
-      return PlainLine("loss", event.loss().session(), event.loss().rank(),
-                       event.loss().before_replay(), event.loss().probe(),
-                       std::to_string(event.loss().count())) +
-             "\t" + Printable(event.loss().cause());
-    case v1::TailReply::kCompareFailed:
-      return PlainLine("compare_failed", event.compare_failed().session(),
-                       event.compare_failed().rank(), event.compare_failed().replay(),
-                       event.compare_failed().probe(), event.compare_failed().text());
-    case v1::TailReply::kSessionChange: {
-      const v1::Session& session = event.session_change().session();
-      return PlainLine(event.session_change().ended() ? "session_ended" : "session_joined",
-                       session.key(), session.rank(), session.replay(), "", session.label());
-    }
-    default:
-      return "";
-  }
+  return fmt::format("{}\t{}\t{}\t{}\t{}\t{}", NameOf(event.kind), tensor.session_key,
+                     tensor.slot.rank, tensor.snapshot.key.replay, Printable(tensor.slot.probe),
+                     Printable(text)) +
+         (is_loss ? "\t" + Printable(event.text) : "");
 }
 
 // The shape is in the tensor's type already.
@@ -92,17 +67,22 @@ std::string Indented(std::string_view text) {
   }
 }
 
-std::string Identity(const std::string& session, std::uint32_t slot, std::uint64_t replay) {
-  return fmt::format("{} {} {}", session, replay, slot);
+std::string Identity(const source::Tensor& tensor) {
+  return fmt::format("{} {} {}", tensor.session_key, tensor.snapshot.key.replay, tensor.slot.order);
+}
+
+// With what tells the slot from others of its probe.
+std::string WithQualifier(const source::Slot& slot) {
+  return Printable(slot.probe + slot.qualifier);
 }
 
 }  // namespace
 
-v1::TailRequest::Only ParseOnly(const std::string& only) {
-  if (only == "nan") return v1::TailRequest::NONFINITE;
-  if (only == "changed") return v1::TailRequest::CHANGED;
-  if (only == "fail") return v1::TailRequest::FAILED;
-  return v1::TailRequest::ALL;
+live::Only ParseOnly(const std::string& only) {
+  if (only == "nan") return live::Only::kNonfinite;
+  if (only == "changed") return live::Only::kChanged;
+  if (only == "fail") return live::Only::kFailed;
+  return live::Only::kAll;
 }
 
 void EventPrinter::See(const std::string& session, int rank, const std::string& label) {
@@ -122,97 +102,95 @@ std::string EventPrinter::Prefix(const std::string& session, int rank) const {
   return Printable(named ? it->second.label : session) + " ";
 }
 
-std::string EventPrinter::Where(const std::string& session, int rank, std::uint64_t replay,
-                                std::int64_t step) {
-  See(session, rank, "");
+std::string EventPrinter::Where(const source::Tensor& tensor) {
+  See(tensor.session_key, tensor.slot.rank, tensor.slot.session);
+  const std::int64_t step = tensor.snapshot.step;
   const std::string of_step = step < 0 ? "" : fmt::format("/s{}", step);
-  return options_.style.Dim(fmt::format("{}@{}{}", Prefix(session, rank), replay, of_step)) + " ";
+  return options_.style.Dim(fmt::format("{}@{}{}", Prefix(tensor.session_key, tensor.slot.rank),
+                                        tensor.snapshot.key.replay, of_step)) +
+         " ";
 }
 
-std::string EventPrinter::HumanSnapshot(const v1::Snapshot& snapshot) {
-  See(snapshot.session(), snapshot.rank(), snapshot.session_label());
-  last_snapshot_ = Identity(snapshot.session(), snapshot.slot(), snapshot.replay());
+std::string EventPrinter::HumanSnapshot(const source::Tensor& tensor) {
+  last_snapshot_ = Identity(tensor);
+  const source::Slot& slot = tensor.slot;
   std::string line;
   if (options_.timestamps) {
-    line += options_.style.Dim(FormatTimeOfDay(snapshot.timestamp_ns())) + " ";
+    line += options_.style.Dim(FormatTimeOfDay(tensor.snapshot.timestamp_ns)) + " ";
   }
-  line += Where(snapshot.session(), snapshot.rank(), snapshot.replay(), snapshot.step());
-  line += Pad(ProbeText(snapshot.probe(), snapshot.invocation()) + GraphPart(snapshot.qualifier()),
-              &name_width_, kMaxNameWidth);
-  const source::Tensor tensor = live::TensorOf(snapshot);
-  type_width_ =
-      std::max(type_width_, std::min(kMaxTypeWidth, Printable(TypeText(tensor.slot)).size()));
+  line += Where(tensor);
+  line += Pad(ProbeText(slot.probe, slot.invocation) + GraphPart(slot.qualifier), &name_width_,
+              kMaxNameWidth);
+  type_width_ = std::max(type_width_, std::min(kMaxTypeWidth, Printable(TypeText(slot)).size()));
   return line + "  " + TensorLine(tensor, options_.style.enabled(), type_width_);
 }
 
 // What TensorPrint wrote begins with the line of its snapshot. That line is left out if the
 // snapshot was just printed and the values have lines of their own.
-std::string EventPrinter::HumanPrint(const v1::PrintLine& print) {
+std::string EventPrinter::HumanPrint(const live::Event& print) {
   if (!options_.print_lines) return "";
-  See(print.session(), print.rank(), "");
-  const std::string_view text = print.text();
-  const bool repeats =
-      Identity(print.session(), print.slot().slot(), print.replay()) == last_snapshot_;
+  See(print.tensor.session_key, print.tensor.slot.rank, "");
+  const std::string_view text = print.text;
+  const bool repeats = Identity(print.tensor) == last_snapshot_;
   const std::size_t values = text.find_first_not_of(" \n", std::min(text.find('\n'), text.size()));
   if (!repeats || values == std::string_view::npos) return Indented(text);
   return "     " + Indented(text.substr(values));
 }
 
-std::string EventPrinter::HumanSession(const v1::SessionChange& change) {
-  const v1::Session& session = change.session();
-  See(session.key(), session.rank(), session.label());
-  if (!change.ended()) {
-    return fmt::format("-- session {} joined (pid {})", Printable(session.label()), session.pid());
+std::string EventPrinter::HumanSession(const live::Event& change) {
+  const live::Session& session = change.session;
+  See(session.key, session.rank, session.label);
+  if (change.kind == live::EventKind::kSessionJoined) {
+    return fmt::format("-- session {} joined (pid {})", Printable(session.label), session.pid);
   }
-  const std::uint64_t lost = live::CountersOf(session.counters()).lost();
-  std::string line = fmt::format(
-      "-- session {} {} after {} replay{}, {} lost", Printable(session.label()),
-      session.state() == v1::Session::DIED ? "died" : "ended", FormatGrouped(session.replay()),
-      session.replay() == 1 ? "" : "s", FormatGrouped(lost));
-  const bool is_bad = session.state() == v1::Session::DIED || lost > 0;
-  return is_bad ? options_.style.Yellow(line) : line;
+  const std::uint64_t lost = session.counters.lost();
+  const bool has_died = session.state == live::SessionState::kDied;
+  std::string line =
+      fmt::format("-- session {} {} after {} replay{}, {} lost", Printable(session.label),
+                  has_died ? "died" : "ended", FormatGrouped(session.replay),
+                  session.replay == 1 ? "" : "s", FormatGrouped(lost));
+  return has_died || lost > 0 ? options_.style.Yellow(line) : line;
 }
 
-std::string EventPrinter::Human(const v1::TailReply& event) {
-  switch (event.event_case()) {
-    case v1::TailReply::kSnapshot:
-      return HumanSnapshot(event.snapshot());
-    case v1::TailReply::kPrint:
-      return HumanPrint(event.print());
-    case v1::TailReply::kLoss: {
-      const v1::Loss& loss = event.loss();
+std::string EventPrinter::Human(const live::Event& event) {
+  const source::Slot& slot = event.tensor.slot;
+  switch (event.kind) {
+    case live::EventKind::kSnapshot:
+      return HumanSnapshot(event.tensor);
+    case live::EventKind::kPrint:
+      return HumanPrint(event);
+    case live::EventKind::kLoss: {
       // Without a probe it is the client that was too slow, for any of them.
-      const std::string of =
-          loss.probe().empty() ? "" : Printable(loss.probe() + loss.slot().qualifier()) + ": ";
-      return Where(loss.session(), loss.rank(), loss.before_replay()) +
-             options_.style.Yellow(fmt::format("-- {}{}", of, LossText(loss)));
+      const std::string of = slot.probe.empty() ? "" : WithQualifier(slot) + ": ";
+      return Where(event.tensor) +
+             options_.style.Yellow(fmt::format("-- {}{} snapshot{} lost: {}", of, event.count,
+                                               event.count == 1 ? "" : "s", Printable(event.text)));
     }
-    case v1::TailReply::kCompareFailed: {
-      const v1::CompareFailed& failed = event.compare_failed();
-      return Where(failed.session(), failed.rank(), failed.replay(), failed.step()) +
-             options_.style.Red("-- comparison FAILED: ") +
-             Printable(failed.probe() + failed.slot().qualifier()) + ": " + Indented(failed.text());
-    }
-    case v1::TailReply::kSessionChange:
-      return HumanSession(event.session_change());
-    default:
-      return "";
+    case live::EventKind::kCompareFailed:
+      return Where(event.tensor) + options_.style.Red("-- comparison FAILED: ") +
+             WithQualifier(slot) + ": " + Indented(event.text);
+    case live::EventKind::kSessionJoined:
+    case live::EventKind::kSessionEnded:
+      return HumanSession(event);
+    case live::EventKind::kCaughtUp:
+      break;
   }
+  return "";
 }
 
-void EventPrinter::Count(const v1::TailReply& event) {
-  if (event.has_snapshot()) {
+void EventPrinter::Count(const live::Event& event) {
+  if (event.kind == live::EventKind::kSnapshot) {
     ++totals_.snapshots;
-    if (live::StatsOf(event.snapshot().stats()).nonfinite() > 0) ++totals_.nonfinite;
-    totals_.probes.insert(event.snapshot().probe());
+    if (event.tensor.stats.nonfinite() > 0) ++totals_.nonfinite;
+    totals_.probes.insert(event.tensor.slot.probe);
   }
-  if (event.has_loss()) totals_.lost += event.loss().count();
-  if (event.has_compare_failed()) ++totals_.compare_failures;
+  totals_.lost += event.count;
+  if (event.kind == live::EventKind::kCompareFailed) ++totals_.compare_failures;
 }
 
-void EventPrinter::Print(const v1::TailReply& event) {
+void EventPrinter::Print(const live::Event& event) {
   Count(event);
-  if (event.has_caught_up()) return;
+  if (event.kind == live::EventKind::kCaughtUp) return;
   std::string line;
   switch (options_.format) {
     case EventFormat::kJson:

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "client/cli/views/terminal.h"
-#include "proto/control.pb.h"
+#include "client/live/events.h"
 
 namespace cgdebug::cli {
 
@@ -36,7 +36,7 @@ class EventPrinter {
  public:
   EventPrinter(EventPrinterOptions options, std::FILE* out) : options_(options), out_(out) {}
 
-  void Print(const v1::TailReply& event);
+  void Print(const live::Event& event);
 
   // Announces a session whose events may come, so that even the first line has its prefix.
   void See(const std::string& session, int rank, const std::string& label);
@@ -50,13 +50,12 @@ class EventPrinter {
     int rank;
     std::string label;
   };
-  void Count(const v1::TailReply& event);
-  std::string Human(const v1::TailReply& event);
-  std::string HumanSnapshot(const v1::Snapshot& snapshot);
-  std::string HumanPrint(const v1::PrintLine& print);
-  std::string HumanSession(const v1::SessionChange& change);
-  std::string Where(const std::string& session, int rank, std::uint64_t replay,
-                    std::int64_t step = -1);
+  void Count(const live::Event& event);
+  std::string Human(const live::Event& event);
+  std::string HumanSnapshot(const source::Tensor& tensor);
+  std::string HumanPrint(const live::Event& print);
+  std::string HumanSession(const live::Event& change);
+  std::string Where(const source::Tensor& tensor);
   std::string Prefix(const std::string& session, int rank) const;
 
   EventPrinterOptions options_;
@@ -70,6 +69,6 @@ class EventPrinter {
 };
 
 // What --only asks for: "nan", "changed", "fail"; everything when it is empty.
-v1::TailRequest::Only ParseOnly(const std::string& only);
+live::Only ParseOnly(const std::string& only);
 
 }  // namespace cgdebug::cli

@@ -1,7 +1,5 @@
 #include "client/cli/views/finding_filter.h"
 
-#include "client/live/messages.h"
-
 namespace cgdebug::cli {
 namespace {
 
@@ -19,26 +17,28 @@ bool FindingFilter::IsFirst(const std::string& key) {
   return true;
 }
 
-bool FindingFilter::Wants(const v1::TailReply& event) {
-  const auto key = [](const char* kind, const auto& what) {
-    return kind + what.session() + '\n' + what.probe();
+bool FindingFilter::Wants(const live::Event& event) {
+  const source::Tensor& tensor = event.tensor;
+  const auto is_first = [&](const char* kind) {
+    return IsFirst(kind + tensor.session_key + '\n' + tensor.slot.probe);
   };
-  switch (event.event_case()) {
-    case v1::TailReply::kSnapshot:
-      return live::StatsOf(event.snapshot().stats()).nonfinite() > 0 &&
-             IsFirst(key("n", event.snapshot()));
-    case v1::TailReply::kCompareFailed:
-      return IsFirst(key("c", event.compare_failed()));
-    case v1::TailReply::kLoss:
+  switch (event.kind) {
+    case live::EventKind::kSnapshot:
+      return tensor.stats.nonfinite() > 0 && is_first("n");
+    case live::EventKind::kCompareFailed:
+      return is_first("c");
+    case live::EventKind::kLoss:
       // Without a probe it is this client that read too slowly: the daemon has the snapshots.
-      return !event.loss().probe().empty() && IsFirst(key("l", event.loss()));
-    case v1::TailReply::kSessionChange:
-      return event.session_change().session().state() == v1::Session::DIED;
-    case v1::TailReply::kPrint:
+      return !tensor.slot.probe.empty() && is_first("l");
+    case live::EventKind::kSessionJoined:
+    case live::EventKind::kSessionEnded:
+      return event.session.state == live::SessionState::kDied;
+    case live::EventKind::kPrint:
       return true;
-    default:
-      return false;
+    case live::EventKind::kCaughtUp:
+      break;
   }
+  return false;
 }
 
 }  // namespace cgdebug::cli

@@ -5,7 +5,7 @@
 #include <set>
 #include <string>
 
-#include "proto/control.pb.h"
+#include "client/live/events.h"
 
 namespace cgdebug::cli {
 
@@ -15,7 +15,7 @@ namespace cgdebug::cli {
 // Thread: one at a time.
 class FindingFilter {
  public:
-  bool Wants(const v1::TailReply& event);
+  bool Wants(const live::Event& event);
   // Findings that the bound left out.
   std::size_t left_out() const { return left_out_; }
 

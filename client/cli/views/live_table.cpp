@@ -53,7 +53,11 @@ std::string LastText(const live::Probe& probe, const Style& style) {
 }
 
 std::string ActionsText(const live::Probe& probe) {
-  return probe.actions.empty() ? "-" : fmt::format("{}", fmt::join(probe.actions, ","));
+  std::string text;
+  for (const live::Action action : probe.actions) {
+    text += fmt::format("{}{}", text.empty() ? "" : ",", NameOf(action));
+  }
+  return text.empty() ? "-" : text;
 }
 
 using LiveFold = std::vector<const live::Probe*>;
@@ -62,15 +66,16 @@ std::string FindingsText(const LiveFold& fold, const Style& style) {
   std::uint64_t bad = 0, failed = 0;
   const live::FirstNonfinite* first = nullptr;
   for (const live::Probe* probe : fold) {
-    bad += probe->first_nan.replay != 0 || probe->first_inf.replay != 0;
+    bad += probe->first_nan || probe->first_inf;
     failed += probe->verdict && probe->verdict->state == layout::VerdictState::kFail;
-    for (const live::FirstNonfinite* one : {&probe->first_nan, &probe->first_inf}) {
-      if (one->replay == 0) continue;
-      if (first == nullptr || one->serial < first->serial) first = one;
+    for (const auto* one : {&probe->first_nan, &probe->first_inf}) {
+      if (!*one) continue;
+      if (first == nullptr || (*one)->serial < first->serial) first = &**one;
     }
   }
-  std::string text = first == nullptr ? FoldedFindings(0, "", 0, style)
-                                      : FoldedFindings(bad, first->qualifier, first->replay, style);
+  std::string text = first == nullptr
+                         ? FoldedFindings(0, "", 0, style)
+                         : FoldedFindings(bad, first->slot.qualifier, first->replay, style);
   if (failed > 0) text += style.Red(fmt::format("  {} FAIL", failed));
   return text;
 }

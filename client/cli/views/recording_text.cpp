@@ -36,39 +36,38 @@ std::string RecordingPath(const std::string& directory) {
   return path;
 }
 
-std::string RecordingText(const v1::Recording& recording, const Style& style) {
+std::string RecordingText(const live::Recording& recording, const Style& style) {
   std::string text =
-      fmt::format("{} of {}, {}", Count(recording.snapshots(), "snapshot"),
-                  Count(recording.slot_count(), "probe"), numerics::FormatBytes(recording.bytes()));
-  const std::uint64_t waiting = recording.snapshots() - recording.durable_snapshots();
+      fmt::format("{} of {}, {}", Count(recording.snapshots, "snapshot"),
+                  Count(recording.slot_count, "probe"), numerics::FormatBytes(recording.bytes));
+  const std::uint64_t waiting = recording.snapshots - recording.durable_snapshots;
   if (waiting > 0) text += fmt::format(", {} not on the disk yet", FormatGrouped(waiting));
-  const std::uint64_t missing = recording.lost() + recording.refused();
+  const std::uint64_t missing = recording.lost + recording.refused;
   if (missing > 0) text += ", " + style.Yellow(FormatGrouped(missing) + " lost");
   return text;
 }
 
-int ReportRecording(const Context& context, const v1::Recording& recording,
+int ReportRecording(const Context& context, const live::Recording& recording,
                     std::string_view remedy) {
-  const bool troubled = !recording.error().empty();
-  const bool missing = troubled || recording.lost() + recording.refused() > 0;
+  const bool troubled = !recording.error.empty();
+  const bool missing = troubled || recording.lost + recording.refused > 0;
   if (context.options.json) {
-    Context::Print(Dump(ToJson(recording), /*indented=*/true) + "\n");
+    Context::PrintJson(FieldsJson(recording));
     return missing ? kExitInconclusive : kExitOk;
   }
-  std::string text = fmt::format("{}: {}", Printable(recording.directory()),
-                                 RecordingText(recording, context.err));
+  std::string text =
+      fmt::format("{}: {}", Printable(recording.directory), RecordingText(recording, context.err));
   if (troubled) {
-    text +=
-        fmt::format("\n  {}: {}", context.err.Red(recording.state()), Printable(recording.error()));
-  } else if (recording.lost() > 0) {
+    text += fmt::format("\n  {}: {}", context.err.Red(recording.state), Printable(recording.error));
+  } else if (recording.lost > 0) {
     text += "\n  " + context.err.Yellow("lost:") +
             fmt::format(" the job was faster than this machine writes. {}", remedy);
   }
   context.Say(text);
-  if (recording.snapshots() == 0) {
+  if (recording.snapshots == 0) {
     context.Hint("cgdebug-cli probes");
   } else {
-    context.Hint("cgdebug-cli check " + ShellWord(recording.directory()));
+    context.Hint("cgdebug-cli check " + ShellWord(recording.directory));
   }
   return missing ? kExitInconclusive : kExitOk;
 }

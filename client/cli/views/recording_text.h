@@ -7,7 +7,6 @@
 
 #include "client/cli/context.h"
 #include "client/cli/views/json.h"
-#include "proto/control.pb.h"
 
 namespace cgdebug::cli {
 
@@ -16,12 +15,12 @@ namespace cgdebug::cli {
 std::string RecordingPath(const std::string& directory);
 
 // "1 024 snapshots of 4 probes, 12.0 MiB, all on the disk"
-std::string RecordingText(const v1::Recording& recording, const Style& style);
+std::string RecordingText(const live::Recording& recording, const Style& style);
 
 // Says how it ended and what to type next; `remedy` is the advice if the job was too fast. Returns
 // 0, or 3 if something it wanted is missing.
 int ReportRecording(
-    const Context& context, const v1::Recording& recording,
+    const Context& context, const live::Recording& recording,
     std::string_view remedy = "Record fewer probes (--probes), or let the job wait: --lossless");
 
 }  // namespace cgdebug::cli

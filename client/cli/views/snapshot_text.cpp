@@ -6,11 +6,6 @@
 
 namespace cgdebug::cli {
 
-std::string SelectorOf(const live::FirstNonfinite& first) {
-  const std::string call = first.invocation == 0 ? "" : fmt::format("#{}", first.invocation);
-  return first.probe + call + first.qualifier;
-}
-
 std::string ControlText(const layout::SlotControl& control) {
   std::string text = control.mode == layout::ControlMode::kOff     ? "off"
                      : control.mode == layout::ControlMode::kStats ? "statistics"

@@ -13,8 +13,5 @@ std::string ControlText(const layout::SlotControl& control);
 
 // "blk3.attn", "blk3.attn#1" for its second call in one capture.
 std::string ProbeText(const std::string& name, std::uint32_t invocation);
-// What to type for the slot: with the part that distinguishes it from other slots of its probe, and
-// with unprintable characters unchanged.
-std::string SelectorOf(const live::FirstNonfinite& first);
 
 }  // namespace cgdebug::cli

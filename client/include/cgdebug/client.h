@@ -4,8 +4,8 @@
 //   if (auto connected = client.Connect({}); !connected.ok()) { ... connected.error().message ... }
 //   cgdebug::Result<cgdebug::v1::ProbesReply> probes = client.Probes(request);
 //
-// Requests and answers are the messages of proto/control.proto. Every error is a sentence for the
-// person at the terminal; last_failure() says what kind it was.
+// Requests and answers are the messages of proto/control.proto, which <cgdebug/messages.h> brings.
+// Every error is a sentence for the person at the terminal; last_failure() says what kind it was.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "daemon/core/base/result.h"
-#include "proto/control.pb.h"
+#include "proto/control_fwd.h"
 
 namespace cgdebug {
 class UniqueFd;
@@ -55,10 +55,7 @@ enum class TailEnd {
   kDaemonGone,  // the daemon ended: what happened since is not in the stream
 };
 
-struct Tensor {
-  v1::GetReply reply;
-  std::string payload;  // contiguous elements, little-endian; empty with metadata_only or dropped
-};
+struct Tensor;
 
 // Thread: one at a time, except for Stop.
 // Fails: every call returns its error; none throws.
@@ -103,9 +100,9 @@ class Client {
 
   Failure last_failure() const { return last_failure_; }
   // The daemon's own error; empty if the last error came from elsewhere.
-  const v1::Error& last_error() const { return last_error_; }
+  const v1::Error& last_error() const { return *last_error_; }
   const std::string& socket() const { return socket_; }
-  const v1::HelloReply& daemon() const { return daemon_; }
+  const std::string& daemon_version() const { return daemon_version_; }
   int daemon_pid() const { return daemon_pid_; }  // from the kernel, also after kVersion
   bool started_daemon() const { return started_daemon_; }
 
@@ -120,7 +117,11 @@ class Client {
   Result<std::uint64_t> Send(const v1::Request& request);
   Result<wire::Frame> Receive(std::uint64_t request_id, Deadline deadline);
   Result<v1::Response> ReceiveResponse(std::uint64_t request_id, Deadline deadline, bool* more);
-  Result<v1::Response> Call(const v1::Request& request);
+  // Waits at least until `earliest`.
+  Result<v1::Response> Call(const v1::Request& request, Deadline earliest = {});
+  template <typename Reply, typename Request>
+  Result<Reply> Ask(const Request& request, Request* (v1::Request::*of_request)(),
+                    Reply* (v1::Response::*of_response)(), Deadline earliest = {});
   Result<void> ReceivePayload(std::uint64_t request_id, std::uint64_t payload_bytes,
                               std::string* payload);
   Deadline NextDeadline() const;
@@ -130,11 +131,11 @@ class Client {
   std::chrono::milliseconds timeout_{};
   std::uint64_t last_request_id_ = 0;
   std::string socket_;
-  v1::HelloReply daemon_;
+  std::string daemon_version_;
   int daemon_pid_ = 0;
   bool started_daemon_ = false;
   Failure last_failure_ = Failure::kNone;
-  v1::Error last_error_;
+  std::unique_ptr<v1::Error> last_error_;
 };
 
 }  // namespace cgdebug::client

@@ -34,7 +34,7 @@ class FieldEncoder {
     if constexpr (std::is_same_v<T, std::string>) {
       out_.Bytes(number, value);
     } else if constexpr (IsOptional<T>) {
-      if (value) PutPresent(field, *value);
+      if (value) (*this)(field, true, static_cast<std::uint64_t>(*value));
     } else if constexpr (std::is_same_v<T, double>) {
       out_.Double(number, value);
     } else if constexpr (IsRange<T>) {
@@ -61,14 +61,6 @@ class FieldEncoder {
   const std::string& bytes() const { return out_.bytes(); }
 
  private:
-  template <typename T>
-  void PutPresent(const layout::Field& field, const T& value) {
-    if constexpr (std::is_class_v<T>) {
-      (*this)(field, value);
-    } else {
-      (*this)(field, true, static_cast<std::uint64_t>(value));
-    }
-  }
   template <typename T>
   void PutRange(std::uint32_t number, const T& values) {
     if constexpr (std::is_same_v<typename T::value_type, std::string>) {
@@ -137,12 +129,12 @@ class FieldDecoder {
     } else if constexpr (IsMessage<typename T::value_type>) {
       if (clearing_) return values.clear();
       ok_ = FieldDecoder(in_.chunk()).Read(values.emplace_back()) && ok_;
-    } else if constexpr (requires { values.push_back(0); }) {
+    } else if constexpr (requires { values.emplace_back(); }) {
       if (clearing_) values.clear();
       WireReader packed(in_.chunk());
       for (std::uint64_t value = 0; ok_ && !packed.empty();) {
         ok_ = packed.Take(&value);
-        if (ok_) values.push_back(value);
+        if (ok_) values.push_back(static_cast<typename T::value_type>(value));
       }
     } else {
       if (clearing_) values = {};

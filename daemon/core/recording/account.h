@@ -32,9 +32,6 @@ struct Account {
     for (const auto& [cause, of_cause] : lost) count += of_cause;
     return count;
   }
-  bool is_complete() const {
-    return is_end_known && unread == 0 && without_values == 0 && lost_count() == 0;
-  }
   void Add(const Account& other) {
     before += other.before;
     produced += other.produced;

@@ -76,6 +76,38 @@ struct WriterStatus {
   std::string error;  // with kDiskFull and kWriteError
 };
 
+// A recording of the daemon.
+struct RecordingInfo : WriterStatus {
+  std::uint64_t id = 0;
+  std::string directory;
+  bool active = true;
+  std::string state;                  // `stopped` in words
+  std::vector<std::string> sessions;  // labels
+  std::vector<std::string> probes;    // globs
+  std::uint64_t slot_count = 0;
+  std::int64_t started_ns = 0;
+
+  // Numbers are those of `Recording` in proto/control.proto, names those in JSON.
+  template <typename Self, typename Visitor>
+  static constexpr void ForEachField(Self& self, Visitor&& visit) {
+    using layout::Field;
+    visit(Field{1, "id"}, self.id);
+    visit(Field{2, "directory"}, self.directory);
+    visit(Field{5, "active"}, self.active);
+    visit(Field{6, "state"}, self.state);
+    visit(Field{7, "error"}, self.error);
+    visit(Field{3, "sessions"}, self.sessions);
+    visit(Field{4, "probes"}, self.probes);
+    visit(Field{13, "slots"}, self.slot_count);
+    visit(Field{9, "snapshots"}, self.snapshots);
+    visit(Field{10, "durable_snapshots"}, self.durable_snapshots);
+    visit(Field{11, "lost"}, self.lost);
+    visit(Field{12, "refused"}, self.refused);
+    visit(Field{8, "bytes"}, self.bytes);
+    visit(Field{14, "started_ns"}, self.started_ns);
+  }
+};
+
 // Thread: any. Hashing runs in the caller, outside the lock; writes go one after the other.
 class RecordingWriter {
  public:

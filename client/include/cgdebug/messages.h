@@ -1,0 +1,15 @@
+// messages.h: what a Client (client.h) is asked with, and what it answers.
+#pragma once
+
+#include <string>
+
+#include "proto/control.pb.h"
+
+namespace cgdebug::client {
+
+struct Tensor {
+  v1::GetReply reply;
+  std::string payload;  // contiguous elements, little-endian; empty with metadata_only or dropped
+};
+
+}  // namespace cgdebug::client

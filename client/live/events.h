@@ -1,0 +1,63 @@
+// events.h: what happened in jobs, one event at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "client/live/sessions.h"
+
+namespace cgdebug::live {
+
+enum class EventKind : std::uint8_t {
+  kSnapshot,
+  kPrint,  // a TensorPrint line, as it went to the job's terminal
+  kLoss,
+  kCompareFailed,
+  kSessionJoined,
+  kSessionEnded,
+  kCaughtUp,  // events that already happened are done; what follows is live
+};
+constexpr std::string_view NameOf(EventKind kind) {
+  constexpr std::string_view kNames[] = {"snapshot",       "print",          "loss",
+                                         "compare_failed", "session_joined", "session_ended",
+                                         "caught_up"};
+  return layout::NameAt(kNames, static_cast<std::size_t>(kind));
+}
+
+struct Event {
+  EventKind kind = EventKind::kCaughtUp;
+  // Of which session, slot and replay it is; of a snapshot, everything but the values. A loss came
+  // before that replay. A loss without a probe is this client's: it read too slowly.
+  source::Tensor tensor = {};
+  std::string text = {};    // of a print or a failed comparison; of a loss, its cause
+  std::uint64_t count = 0;  // snapshots lost
+  Session session = {};     // that joined or ended
+
+  bool has_session() const {
+    return kind == EventKind::kSessionJoined || kind == EventKind::kSessionEnded;
+  }
+};
+
+// kFindings: NaN and Inf, failed comparisons, and what TensorPrint wrote.
+enum class Only : std::uint8_t { kAll, kNonfinite, kChanged, kFailed, kFindings };
+
+struct TailRequest {
+  std::string session = {};
+  std::vector<std::string> probes = {};
+  std::uint32_t last = 0;  // so many of the events that already happened, the newest
+  bool follow = false;     // then stay until the client stops or every session has ended
+  Only only = Only::kAll;
+  bool until_exit = false;  // with follow: end when the selected sessions have ended
+  std::optional<int> rank = {};
+  WhichSlots which = {};
+};
+
+// As client::Client::Tail.
+Result<client::TailEnd> Tail(client::Client& client, const TailRequest& request,
+                             const std::function<bool(const Event&)>& on_event);
+
+}  // namespace cgdebug::live
