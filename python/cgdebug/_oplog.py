@@ -1,8 +1,8 @@
 """The rows of an op log on their way out: what an op wrote, under which name, made from which rows.
 
 Nothing else knows how rows are kept. Rows of a graph, and of eager code on the CPU, are in a native
-log (libprobe/op_log.h): one slot for hundreds of them. Rows of eager code on a GPU are probes of
-their own.
+log (libprobe/op_log.h): one slot for hundreds of them. Where a GPU is used, rows of eager code are
+probes of their own.
 """
 
 from __future__ import annotations
@@ -57,6 +57,9 @@ class OpLog:
         self._probes: dict[str, tuple[str, typing.Any]] = {}  # by name: with what it was made
         self._names: set[str] = set()  # of this run
         self._closed = False
+        # The order in which rows are registered tells readers where an eager log begins, so all rows
+        # of one go the same way.
+        self._has_probes = not graph and torch.cuda.is_initialized()
         self._options = native_options(enabled_actions([TensorStats()]))
         self._module = _native.load()
         self._native = self._module.NativeOpLog()
@@ -88,7 +91,7 @@ class OpLog:
                 str(tensor.dtype).removeprefix("torch."),
                 tuple(tensor.shape),
             )
-            if tensor.is_cuda and not self.graph:
+            if self._has_probes or (tensor.is_cuda and not self.graph):
                 self._observe(row, tensor)
             else:
                 self._log(row, tensor)
