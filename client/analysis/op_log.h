@@ -22,12 +22,12 @@ struct OpRow {
   std::string op;            // "aten.mm.default"; "input": nothing in the log has written it
   std::vector<std::uint32_t> inputs;  // numbers of the rows that the op read
   bool is_covered = true;             // whether rows show all that it read
-  std::string site;
+  std::string site = {};
   std::string type;  // "bf16[8,512]"
   layout::Dtype dtype = layout::Dtype::kInvalid;
   std::vector<std::uint64_t> shape;
-  std::optional<numerics::Stats> stats;         // of the replay; absent: they are lost
-  std::optional<numerics::Stats> stats_before;  // of the replay before it
+  std::optional<numerics::Stats> stats = {};         // of the replay; absent: they are lost
+  std::optional<numerics::Stats> stats_before = {};  // of the replay before it
 };
 
 // The rows of one replay of one graph, or of one eager run.
@@ -37,9 +37,9 @@ struct OpLog {
   std::string session;
   int rank = -1;
   std::uint64_t replay = 0;
-  std::vector<OpRow> rows;  // by number
+  std::vector<OpRow> rows = {};  // by number
   // Sentences about what the log does not show, except lost rows.
-  std::vector<std::string> gaps;
+  std::vector<std::string> gaps = {};
 
   std::size_t lost() const;
   // The row with that number; nullptr without one.
