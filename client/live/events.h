@@ -30,8 +30,8 @@ constexpr std::string_view NameOf(EventKind kind) {
 
 struct Event {
   EventKind kind = EventKind::kCaughtUp;
-  // Of which session, slot and replay it is; of a snapshot, everything but the values. A loss came
-  // before that replay. A loss without a probe is this client's: it read too slowly.
+  // The session, slot and replay of the event; for a snapshot everything except the values. A
+  // loss came before that replay. A loss without a probe is this client's: it read too slowly.
   source::Tensor tensor = {};
   std::string text = {};    // of a print or a failed comparison; of a loss, its cause
   std::uint64_t count = 0;  // snapshots lost
@@ -48,7 +48,7 @@ enum class Only : std::uint8_t { kAll, kNonfinite, kChanged, kFailed, kFindings 
 struct TailRequest {
   std::string session = {};
   std::vector<std::string> probes = {};
-  std::uint32_t last = 0;  // so many of the events that already happened, the newest
+  std::uint32_t last = 0;  // so many of the newest past events come first
   bool follow = false;     // then stay until the client stops or every session has ended
   Only only = Only::kAll;
   bool until_exit = false;  // with follow: end when the selected sessions have ended

@@ -31,7 +31,7 @@ struct RecordRequest {
   std::optional<recording::Durability> durability;  // absent: as the daemon was told
   std::uint64_t roll_bytes = 0;                     // of a segment file; 0: as the daemon was told
   Lossless lossless = Lossless::kNewJobs;
-  int owner_pid = 0;  // while this process lives it does not end with its jobs; 0: nobody
+  int owner_pid = 0;  // while it lives, the recording does not end with its jobs; 0: none
   std::optional<std::uint64_t> min_free_bytes;  // of the disk; absent: as the daemon was told
   WhichSlots which;
 };
@@ -42,7 +42,7 @@ Result<Recording> StartRecording(client::Client& client, const RecordRequest& re
 Result<std::vector<Recording>> StopRecording(client::Client& client, const std::string& recording,
                                              bool job_ended = false);
 Result<std::vector<Recording>> ListRecordings(client::Client& client);
-// Writes the newest snapshots that are left; `last`: of each probe so many, 0: all.
+// Writes the newest snapshots that are left; `last`: how many of each probe, 0: all.
 Result<Recording> Freeze(client::Client& client, const std::string& session,
                          const std::string& directory, const std::vector<std::string>& probes,
                          std::uint64_t last);

@@ -23,7 +23,7 @@ constexpr std::string_view NameOf(SessionState state) {
   return layout::NameAt(kNames, static_cast<std::size_t>(state));
 }
 
-// How many of a session's captured calls leave their graph in which way.
+// How many of a session's captured calls use one lane, for one reason.
 struct LaneUse {
   layout::Lane lane = layout::Lane::kHost;
   std::string reason;  // as Probe::lane_reason

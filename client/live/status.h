@@ -61,7 +61,7 @@ struct Status {
 };
 Result<Status> GetStatus(client::Client& client, const std::string& session = "");
 
-// What it forgot with every dead job.
+// What the daemon gave up when it forgot all dead jobs.
 struct Pruned {
   std::uint32_t sessions = 0;
   std::uint64_t bytes = 0;  // of shared memory that they held
@@ -74,15 +74,15 @@ struct Pruned {
 };
 Result<Pruned> Prune(client::Client& client);
 
-// Ends it, with `force` also while sessions are alive. Returns what it has to say.
+// Ends the daemon, with `force` even while sessions are alive. Returns what the daemon answers.
 Result<std::string> Shutdown(client::Client& client, bool force);
 // Everything that jobs did before this call is known to the daemon when it returns. False: it took
 // too long.
 Result<bool> Sync(client::Client& client);
 
-// Of the error that the daemon answered last: names near the one that was asked for.
+// From the daemon's last error: names similar to the one that was asked for.
 std::vector<std::string> CloseNames(const client::Client& client);
-// Whether that was about a session that is not there.
+// Whether that error says that there is no such session.
 bool SaidNoSession(const client::Client& client);
 
 }  // namespace cgdebug::live

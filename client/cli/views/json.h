@@ -1,4 +1,4 @@
-// json.h: what the daemon knows as JSON. Fields are only added, never renamed.
+// json.h: what the daemon knows, as JSON. Fields are only added, never renamed.
 #pragma once
 
 #include "client/cli/views/tensor_json.h"

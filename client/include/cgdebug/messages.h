@@ -1,4 +1,4 @@
-// messages.h: what a Client (client.h) is asked with, and what it answers.
+// messages.h: the requests that a Client (client.h) takes, and its answers.
 #pragma once
 
 #include <string>
