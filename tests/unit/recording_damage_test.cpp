@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,11 +22,43 @@
 namespace cgdebug::recording {
 namespace {
 
+using layout::RecordType;
 using testing_support::AppendAt;
 using testing_support::ValuesAt;
 using testing_support::ValuesOf;
 
 constexpr std::uint64_t kReplays = 4;
+
+// A segment of records that no writer would write.
+class HandMadeSegment {
+ public:
+  explicit HandMadeSegment(const std::string& directory) {
+    std::filesystem::create_directories(directory);
+    segment_ = *SegmentWriter::Create(directory, {}, 1, 1);
+  }
+
+  // Returns where the record lies.
+  template <typename Meta>
+  std::uint64_t Append(RecordType type, const Meta& meta) {
+    const std::uint64_t offset = segment_->bytes();
+    EXPECT_TRUE(segment_->Append(type, ++number_, EncodeFields(meta), {}, 0).ok());
+    return offset;
+  }
+
+  void Close(const Index& index) {
+    End end;
+    end.index_offset = Append(RecordType::kIndex, index);
+    while (EncodeFields(end).size() < layout::kEndRecordBytes - sizeof(layout::RecordHeader)) {
+      end.padding.push_back('\0');
+    }
+    Append(RecordType::kClose, end);
+    EXPECT_TRUE(segment_->Trim().ok());
+  }
+
+ private:
+  std::unique_ptr<SegmentWriter> segment_;
+  std::uint64_t number_ = 0;
+};
 
 class DamagedRecording : public testing::Test {
  protected:
@@ -216,28 +249,14 @@ TEST_F(DamagedRecording, AFileThatCannotBeReadIsToldOnceHoweverOftenItIsLookedAt
 
 // Otherwise a small file could ask for any amount of memory.
 TEST_F(DamagedRecording, AnIndexThatNamesARecordTwiceIsNotBelieved) {
-  std::filesystem::create_directories(path_);
-  auto segment = *SegmentWriter::Create(path_, {}, 1, 1);
-  std::uint64_t number = 0;
-  const auto append = [&](layout::RecordType type, const std::string& meta) {
-    const std::uint64_t offset = segment->bytes();
-    EXPECT_TRUE(segment->Append(type, ++number, meta, {}, 0).ok());
-    return offset;
-  };
-  using layout::RecordType;
+  HandMadeSegment segment(path_);
   Index index;
   index.first_number = 1;
-  index.others = {append(RecordType::kSession, EncodeFields(testing_support::SessionOf())),
-                  append(RecordType::kSlot, EncodeFields(testing_support::FloatSlot(0, "x", 8, 0))),
-                  append(RecordType::kLoss, EncodeFields(Loss{.count = 1}))};
+  index.others = {segment.Append(RecordType::kSession, testing_support::SessionOf()),
+                  segment.Append(RecordType::kSlot, testing_support::FloatSlot(0, "x", 8, 0)),
+                  segment.Append(RecordType::kLoss, Loss{.count = 1})};
   index.others.push_back(index.others.back());
-  End end;
-  end.index_offset = append(RecordType::kIndex, EncodeFields(index));
-  while (EncodeFields(end).size() < layout::kEndRecordBytes - sizeof(layout::RecordHeader)) {
-    end.padding.push_back('\0');
-  }
-  append(RecordType::kClose, EncodeFields(end));
-  ASSERT_TRUE(segment->Trim().ok());
+  segment.Close(index);
   const auto reader = RecordingReader::Open(path_);
   ASSERT_TRUE(reader.ok()) << reader.error().message;
   EXPECT_TRUE((*reader)->closed());
@@ -246,27 +265,13 @@ TEST_F(DamagedRecording, AnIndexThatNamesARecordTwiceIsNotBelieved) {
 
 // Records that the chain leaves out are found by walking through the file.
 TEST_F(DamagedRecording, AChainOfIndexesThatBeginsTooLateIsNotBelieved) {
-  std::filesystem::create_directories(path_);
-  auto segment = *SegmentWriter::Create(path_, {}, 1, 1);
-  std::uint64_t number = 0;
-  const auto append = [&](layout::RecordType type, const std::string& meta) {
-    const std::uint64_t offset = segment->bytes();
-    EXPECT_TRUE(segment->Append(type, ++number, meta, {}, 0).ok());
-    return offset;
-  };
-  using layout::RecordType;
-  append(RecordType::kSession, EncodeFields(testing_support::SessionOf()));
-  append(RecordType::kSlot, EncodeFields(testing_support::FloatSlot(0, "x", 8, 0)));
+  HandMadeSegment segment(path_);
+  segment.Append(RecordType::kSession, testing_support::SessionOf());
+  segment.Append(RecordType::kSlot, testing_support::FloatSlot(0, "x", 8, 0));
   Index index;
   index.first_number = 3;
-  index.others = {append(RecordType::kLoss, EncodeFields(Loss{.count = 1}))};
-  End end;
-  end.index_offset = append(RecordType::kIndex, EncodeFields(index));
-  while (EncodeFields(end).size() < layout::kEndRecordBytes - sizeof(layout::RecordHeader)) {
-    end.padding.push_back('\0');
-  }
-  append(RecordType::kClose, EncodeFields(end));
-  ASSERT_TRUE(segment->Trim().ok());
+  index.others = {segment.Append(RecordType::kLoss, Loss{.count = 1})};
+  segment.Close(index);
   const auto reader = RecordingReader::Open(path_);
   ASSERT_TRUE(reader.ok()) << reader.error().message;
   EXPECT_EQ((*reader)->slots().size(), 1u);
