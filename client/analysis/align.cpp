@@ -14,18 +14,6 @@ using source::Key;
 using source::Slot;
 using source::Source;
 
-std::vector<std::size_t> InOrder(const Source& source, const Scope& scope) {
-  const std::vector<Slot>& slots = source.slots();
-  std::vector<std::size_t> wanted;
-  for (std::size_t i = 0; i < slots.size(); ++i) {
-    if (scope.Wants(slots[i])) wanted.push_back(i);
-  }
-  std::stable_sort(wanted.begin(), wanted.end(), [&](std::size_t x, std::size_t y) {
-    return std::tie(slots[x].order, slots[x].rank) < std::tie(slots[y].order, slots[y].rank);
-  });
-  return wanted;
-}
-
 bool HasOneRank(const Source& source, const std::vector<std::size_t>& slots) {
   return std::all_of(slots.begin(), slots.end(), [&](std::size_t slot) {
     return source.slots()[slot].rank == source.slots()[slots.front()].rank;
@@ -114,8 +102,8 @@ class Aligner {
  private:
   Result<void> PairSlots() {
     Side a, b;
-    a.slots = InOrder(a_, options_.scope);
-    b.slots = InOrder(b_, MappedScope());
+    a.slots = WantedSlots(a_, options_.scope);
+    b.slots = WantedSlots(b_, MappedScope());
     const CallNames names(options_, !a.slots.empty() && !b.slots.empty() &&
                                         HasOneRank(a_, a.slots) && HasOneRank(b_, b.slots));
     Describe(a_, names, /*is_a=*/true, &a);
@@ -241,7 +229,7 @@ class Aligner {
   }
 
   Result<void> TellUnmatched(Source& source, std::size_t slot) {
-    const Result<std::vector<Key>> keys = WantedKeys(source, slot);
+    const Result<std::vector<Key>> keys = WantedKeys(source, slot, options_.scope);
     if (!keys.ok()) return keys.error();
     const Slot& info = source.slots()[slot];
     // With a map or by order, what the globs leave out was never asked for.
@@ -253,13 +241,6 @@ class Aligner {
     return {};
   }
 
-  Result<std::vector<Key>> WantedKeys(Source& source, std::size_t slot) {
-    Result<std::vector<Key>> keys = source.Keys(slot);
-    if (!keys.ok()) return keys;
-    std::erase_if(*keys, [&](const Key& key) { return !options_.scope.Wants(key.replay); });
-    return keys;
-  }
-
   // The position of a snapshot. If a step has several, the n-th is compared with the n-th.
   struct Position {
     std::uint64_t number = 0;  // replay, or step
@@ -269,7 +250,7 @@ class Aligner {
   };
 
   Result<std::vector<Position>> Positions(Source& source, std::size_t slot) {
-    const Result<std::vector<Key>> keys = WantedKeys(source, slot);
+    const Result<std::vector<Key>> keys = WantedKeys(source, slot, options_.scope);
     if (!keys.ok()) return keys.error();
     std::vector<Position> positions;
     std::map<std::uint64_t, std::uint64_t> counts;  // by step
@@ -343,6 +324,24 @@ class Aligner {
 };
 
 }  // namespace
+
+std::vector<std::size_t> WantedSlots(const Source& source, const Scope& scope) {
+  const std::vector<Slot>& slots = source.slots();
+  std::vector<std::size_t> wanted;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    if (scope.Wants(slots[i])) wanted.push_back(i);
+  }
+  std::stable_sort(wanted.begin(), wanted.end(), [&](std::size_t x, std::size_t y) {
+    return std::tie(slots[x].order, slots[x].rank) < std::tie(slots[y].order, slots[y].rank);
+  });
+  return wanted;
+}
+
+Result<std::vector<Key>> WantedKeys(Source& source, std::size_t slot, const Scope& scope) {
+  Result<std::vector<Key>> keys = source.Keys(slot);
+  if (keys.ok()) std::erase_if(*keys, [&](const Key& key) { return !scope.Wants(key.replay); });
+  return keys;
+}
 
 Result<Alignment> Align(Source& a, Source& b, const AlignOptions& options) {
   return Aligner(a, b, options).Run();

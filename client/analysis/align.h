@@ -37,6 +37,12 @@ struct Scope {
   bool is_open_ended() const { return last_replay == UINT64_MAX; }
 };
 
+// The slots that `scope` wants, in graph order, then by rank.
+std::vector<std::size_t> WantedSlots(const source::Source& source, const Scope& scope);
+// The snapshots of a slot whose replays it wants.
+Result<std::vector<source::Key>> WantedKeys(source::Source& source, std::size_t slot,
+                                            const Scope& scope);
+
 struct AlignOptions {
   Scope scope;
   bool by_order = false;                     // of the graph, whatever the names are

@@ -48,7 +48,7 @@ class Checker {
   Checker(Source& source, const CheckOptions& options) : source_(source), options_(options) {}
 
   Result<Check> Run() {
-    for (const std::size_t slot : WantedSlots()) {
+    for (const std::size_t slot : WantedSlots(source_, options_.scope)) {
       if (const Result<void> done = Scan(slot); !done.ok()) return done.error();
     }
     result_.slots = scanned_.size();
@@ -70,18 +70,6 @@ class Checker {
   }
 
  private:
-  std::vector<std::size_t> WantedSlots() const {
-    std::vector<std::size_t> slots;
-    for (std::size_t i = 0; i < source_.slots().size(); ++i) {
-      if (options_.scope.Wants(source_.slots()[i])) slots.push_back(i);
-    }
-    std::stable_sort(slots.begin(), slots.end(), [&](std::size_t a, std::size_t b) {
-      const Slot &x = source_.slots()[a], &y = source_.slots()[b];
-      return std::tie(x.order, x.rank) < std::tie(y.order, y.rank);
-    });
-    return slots;
-  }
-
   // One probe's findings of one kind, growing with its snapshots.
   struct FindingRun {
     std::optional<Finding> finding;

@@ -2,15 +2,14 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -71,30 +70,20 @@ std::string Text(const Json& object, const char* name, const std::string& fallba
   return found->get<std::string>();
 }
 
-// False if the file ends earlier or cannot be read.
-bool ReadAt(const UniqueFd& fd, std::uint64_t offset, void* to, std::uint64_t bytes) {
-  for (std::uint64_t done = 0; done < bytes;) {
-    const ssize_t got = ::pread(fd.get(), static_cast<char*>(to) + done, bytes - done,
-                                static_cast<off_t>(offset + done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return false;
-    done += static_cast<std::uint64_t>(got);
-  }
-  return true;
-}
-
 // The header's text, with its length checked against the file's.
 Result<std::string> ReadHeader(const UniqueFd& fd, std::uint64_t file_bytes) {
   std::uint64_t length_untrusted = 0;
   if (file_bytes < sizeof(length_untrusted) ||
-      !ReadAt(fd, 0, &length_untrusted, sizeof(length_untrusted))) {
+      ReadAt(fd.get(), 0, std::as_writable_bytes(std::span(&length_untrusted, 1))) !=
+          sizeof(length_untrusted)) {
     return Error{kNoSafetensors};
   }
   // The first eight bytes of any other file hardly ever make so small a number.
   if (length_untrusted > kMaxHeaderBytes) return Error{kNoSafetensors};
   std::string text(std::min(length_untrusted, file_bytes - sizeof(length_untrusted)), '\0');
   if (length_untrusted > text.size() ||
-      !ReadAt(fd, sizeof(length_untrusted), text.data(), text.size())) {
+      ReadAt(fd.get(), sizeof(length_untrusted), std::as_writable_bytes(std::span(text))) !=
+          text.size()) {
     return Error{fmt::format("it is cut off inside its header ({} of {} bytes)", file_bytes,
                              length_untrusted + sizeof(length_untrusted))};
   }
@@ -241,7 +230,7 @@ Result<Values> ReadTensor(const SafetensorsFile& file, const SafetensorsTensor& 
   const auto fd = OpenRegularFile(file.path, O_RDONLY);
   if (!fd.ok()) return fd.error();
   auto bytes = std::make_shared<std::vector<std::byte>>(tensor.bytes);
-  const bool whole = ReadAt(*fd, tensor.offset, bytes->data(), bytes->size());
+  const bool whole = ReadAt(fd->get(), tensor.offset, *bytes) == bytes->size();
   struct stat now = {};
   if (!whole || ::fstat(fd->get(), &now) != 0 || !IsSame(file.status, now)) {
     return Error{file.path + " was changed while it was read. Type the same command again"};

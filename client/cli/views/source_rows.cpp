@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <tuple>
 
 namespace cgdebug::cli {
 namespace {
@@ -50,17 +49,11 @@ void AddTo(Totals* sum, Source& source, const SourceRow& row) {
 
 Result<std::vector<SourceRow>> RowsOf(Source& source, const analysis::Scope& scope) {
   std::vector<SourceRow> rows;
-  for (std::size_t slot = 0; slot < source.slots().size(); ++slot) {
-    if (!scope.Wants(source.slots()[slot])) continue;
-    Result<std::vector<Key>> keys = source.Keys(slot);
+  for (const std::size_t slot : analysis::WantedSlots(source, scope)) {
+    Result<std::vector<Key>> keys = analysis::WantedKeys(source, slot, scope);
     if (!keys.ok()) return keys.error();
-    std::erase_if(*keys, [&](const Key& key) { return !scope.Wants(key.replay); });
     rows.push_back({.slot = slot, .keys = *std::move(keys)});
   }
-  std::stable_sort(rows.begin(), rows.end(), [&](const SourceRow& a, const SourceRow& b) {
-    const Slot &x = source.slots()[a.slot], &y = source.slots()[b.slot];
-    return std::tie(x.order, x.rank) < std::tie(y.order, y.rank);
-  });
   std::map<std::size_t, std::uint64_t> lost;
   for (const source::Gap& gap : source.Gaps()) {
     if (scope.Wants(gap)) lost[gap.slot] += gap.count;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 
@@ -15,6 +16,18 @@ Result<UniqueFd> OpenRegularFile(const std::string& path, int flags) {
   if (fd && ::fstat(fd.get(), &status) != 0) return ErrnoError("cannot look at " + path);
   if (!S_ISREG(status.st_mode)) return Error{path + " is not a regular file"};
   return fd;
+}
+
+std::size_t ReadAt(int fd, std::uint64_t offset, std::span<std::byte> buffer) {
+  std::size_t done = 0;
+  while (done < buffer.size()) {
+    const ssize_t got =
+        pread(fd, buffer.data() + done, buffer.size() - done, static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    done += static_cast<std::size_t>(got);
+  }
+  return done;
 }
 
 }  // namespace cgdebug

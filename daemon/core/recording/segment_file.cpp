@@ -30,19 +30,6 @@ bool AllZero(std::span<const std::byte> bytes) {
                      [](std::byte byte) { return byte == std::byte{}; });
 }
 
-// As many bytes as there are, up to the buffer's size.
-std::size_t ReadAt(int fd, std::uint64_t offset, std::span<std::byte> buffer) {
-  std::size_t done = 0;
-  while (done < buffer.size()) {
-    const ssize_t got =
-        pread(fd, buffer.data() + done, buffer.size() - done, static_cast<off_t>(offset + done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) break;
-    done += static_cast<std::size_t>(got);
-  }
-  return done;
-}
-
 Result<void> CheckHeader(const FileHeader& header, const std::string& path) {
   if (header.magic != layout::kRecordingMagic) {
     return Error{fmt::format("{} is not a segment of a recording", path)};
