@@ -156,7 +156,9 @@ def check_source(path, relative, lines, findings):
                 f'{where}: write "{folder}/{include}": includes start at the repository root'
             )
         if under(folder, "client") and WIRE.search(include) and not relative.startswith(WIRE_FILES):
-            findings.append(f"{where}: {include} stops at client/live; take a struct of client/live")
+            findings.append(
+                f"{where}: {include} stops at client/live; take a struct of client/live"
+            )
         if under(folder, VIEWS) and CLIENT.search(include):
             findings.append(f"{where}: a view takes what it shows; it does not ask with {include}")
         for pattern, homes in HOMES.items():

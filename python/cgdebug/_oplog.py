@@ -57,8 +57,8 @@ class OpLog:
         self._probes: dict[str, tuple[str, typing.Any]] = {}  # by name: with what it was made
         self._names: set[str] = set()  # of this run
         self._closed = False
-        # The order in which rows are registered tells readers where an eager log begins, so all rows
-        # of one go the same way.
+        # The order in which rows are registered tells readers where an eager log begins, so all
+        # rows of one go the same way.
         self._has_probes = not graph and torch.cuda.is_initialized()
         self._options = native_options(enabled_actions([TensorStats()]))
         self._module = _native.load()
