@@ -6,6 +6,7 @@
 #include "cgdebug/probe.h"
 #include "libprobe/capture/counted_graph.h"
 #include "libprobe/capture/cuda_lane.h"
+#include "libprobe/capture/root_graph.h"
 #include "libprobe/probe_table.h"
 #include "libprobe/ring/shared_copy.h"
 
@@ -24,6 +25,14 @@ std::optional<std::uint64_t> CountNodesOfCapture(void* stream) noexcept {
   return capture::CountNodesOfCapture(stream);
 }
 std::optional<std::uint64_t> CountNodes(void* graph) noexcept { return capture::CountNodes(graph); }
+
+void NoteRootCapture(void* stream) noexcept { capture::NoteRootCapture(stream); }
+
+ScopedRootGraph::ScopedRootGraph(void* graph, void* stream)
+    : root_(capture::OpenRoot(graph, stream)) {}
+ScopedRootGraph::~ScopedRootGraph() {
+  capture::CloseRoot(std::static_pointer_cast<capture::RootGraph>(root_));
+}
 
 std::shared_ptr<CountedGraph> BeginGraph(std::uint64_t capture_id,
                                          const std::string& stack) noexcept {

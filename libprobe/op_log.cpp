@@ -7,6 +7,7 @@
 
 #include "libprobe/capture/cuda_lane.h"
 #include "libprobe/capture/direct_lane.h"
+#include "libprobe/capture/root_graph.h"
 #include "libprobe/host_stats.h"
 #include "libprobe/probe_table.h"
 #include "libprobe/registration.h"
@@ -175,6 +176,11 @@ std::size_t OpLog::AddInGraph(ring::OpLogRow row, const TensorRef& tensor, void*
 
 OpLog::Page& OpLog::OpenPage(ProbeTable& table, std::uint64_t graph_id, const TensorRef& tensor,
                              void* stream) {
+  if (capture::PlaceOf(stream, graph_id, tensor.device_index).in_body) {
+    throw ProbeError(ErrorKind::kUnsupported,
+                     "an op log does not see the body of a conditional node, which runs any number "
+                     "of times in a replay. Put probes into the body");
+  }
   std::erase_if(pages_, [](const Page& page) { return page.slot == nullptr; });
   // Left by an earlier capture, which failed or whose log was not ended.
   if (!pages_.empty() && pages_.front().graph_id != graph_id) DropPages(table);

@@ -78,9 +78,10 @@ ProbeSlot* EagerSlot(ProbeTable& table, ProbeState& probe, const TensorRef& tens
 void CaptureOne(ProbeTable& table, ProbeState& probe, const TensorRef& tensor, void* stream,
                 SlotMaker::Call call) {
   if (probe.invocations.size() > kMaxOpenCaptures) {
-    std::erase_if(probe.invocations, [&](const auto& item) { return item.first != call.graph_id; });
+    std::erase_if(probe.invocations,
+                  [&](const auto& item) { return item.first != call.place.graph_id; });
   }
-  call.invocation = probe.invocations[call.graph_id]++;
+  call.invocation = probe.invocations[call.place.graph_id]++;
   std::unique_ptr<ProbeSlot> slot = table.maker.ForCapture(probe, tensor);
   try {
     table.maker.Complete(probe, *slot, tensor, call);
@@ -115,7 +116,9 @@ void ObserveCuda(ProbeState& probe, const TensorRef& tensor, void* stream) {
     if (capture.capturing) {
       std::string site = CallSite(table, probe, &lock);
       if (probe.closed) return;
-      CaptureOne(table, probe, tensor, stream, {.graph_id = capture.id, .site = std::move(site)});
+      CaptureOne(table, probe, tensor, stream,
+                 {.place = capture::PlaceOf(stream, capture.id, tensor.device_index),
+                  .site = std::move(site)});
     } else if (ProbeSlot* slot = EagerSlot(table, probe, tensor, stream, &lock)) {
       capture::LaunchEager(slot, tensor, stream);
     }

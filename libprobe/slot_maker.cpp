@@ -112,17 +112,19 @@ void SlotMaker::Complete(ProbeState& probe, ProbeSlot& slot, const TensorRef& te
     r.expected_offset = slot.expected->offset;
   }
   r.probe_id = probe.id;
-  r.graph_id = call.graph_id;
+  r.graph_id = call.place.graph_id;
   r.invocation = call.invocation;
-  if (call.graph_id != 0) {
-    const CapturedGraphs::Graph& graph = graphs_->Find(call.graph_id);
+  if (r.graph_id != 0) {
+    const CapturedGraphs::Graph& graph = graphs_->Find(r.graph_id);
     slot.graph_serial = graph.serial;
     if (slot.buffers.kind == capture::Buffers::Kind::kDirect) {
-      slot.counted = graphs_->FindCounted(call.graph_id);
+      slot.counted = graphs_->FindCounted(r.graph_id);
     }
     std::memcpy(r.graph_label, graph.label.data(), graph.label.size());
-    store_->CountProbe(call.graph_id, graph.label, r.payload_bytes);
+    store_->CountProbe(r.graph_id, graph.label, r.payload_bytes);
   }
+  if (call.place.in_body) r.flags |= layout::kSlotInBody;
+  slot.root_graph = call.place.root;
   r.order = std::exchange(next_order_, next_order_ + call.orders);
   r.created_ns = layout::RealtimeNs();
   const std::string wrong = ring::CheckRegistration(r, slot.block.bytes);
@@ -167,7 +169,7 @@ void SlotMaker::CompleteOpLog(ProbeState& log, ProbeSlot& slot, const TensorRef&
   r.expected_extent = slot.expected->extent;
   r.expected_offset = slot.expected->offset;
   r.table_bytes = static_cast<std::uint32_t>(table.size());
-  Complete(log, slot, page, {.graph_id = graph_id, .orders = r.shape[0]});
+  Complete(log, slot, page, {.place = {.graph_id = graph_id}, .orders = r.shape[0]});
 }
 
 void SlotMaker::Prepare(ProbeState& probe, const TensorRef& tensor) {

@@ -30,7 +30,7 @@ class SlotMaker {
 
   // What only the calling code knows of a slot. graph_id 0: an eager call.
   struct Call {
-    std::uint64_t graph_id = 0;
+    capture::CapturePlace place = {};
     std::uint32_t invocation = 0;
     std::string site;
     std::uint64_t orders = 1;  // that the slot takes

@@ -23,6 +23,7 @@ ObservedSlot IdentityOf(const ProbeSlot& slot) {
 Record MakeRecord(const ProbeSlot& slot, ring::Entry entry) {
   Record record{IdentityOf(slot)};
   record.replay_index = entry.replay;
+  record.iteration = entry.iteration;
   record.serial = entry.serial;
   record.ordinal = entry.ordinal;
   record.timestamp_ns = entry.timestamp_ns;
@@ -46,6 +47,9 @@ SlotStatus StatusOf(const ProbeSlot& slot) {
   status.capacity = r.capacity;
   status.payload_bytes = r.payload_bytes;
   status.replays = head.replay;
+  status.in_body = (r.flags & layout::kSlotInBody) != 0;
+  status.taken = head.taken;
+  status.graph_replays = head.graph_replays;
   status.accepted = head.accepted;
   status.consumed = credit.consumed;
   status.lost = credit.lost;

@@ -91,15 +91,27 @@ class Aligner {
           "no two snapshots have the same step: was cgdebug.step(n) called in both runs? To "
           "align by replay, leave out --align step"};
     }
+    SetSerials();
     std::stable_sort(result_.snapshots.begin(), result_.snapshots.end(),
                      [](const SnapshotPair& x, const SnapshotPair& y) {
-                       return std::tie(x.position, x.nth, x.pair) <
-                              std::tie(y.position, y.nth, y.pair);
+                       return std::tie(x.position, x.serial, x.nth, x.pair) <
+                              std::tie(y.position, y.serial, y.nth, y.pair);
                      });
     return std::move(result_);
   }
 
  private:
+  // What runs after a body comes after all of its iterations, in whatever order the graph has them.
+  void SetSerials() {
+    const bool has_body = std::ranges::any_of(
+        result_.slots, [&](const SlotPair& pair) { return a_.slots()[pair.a].in_body; });
+    if (!has_body || options_.by_step) return;
+    for (SnapshotPair& pair : result_.snapshots) {
+      const Result<source::Snapshot> snapshot = a_.Get(result_.slots[pair.pair].a, pair.a);
+      if (snapshot.ok()) pair.serial = snapshot->serial;
+    }
+  }
+
   Result<void> PairSlots() {
     Side a, b;
     a.slots = WantedSlots(a_, options_.scope);
@@ -257,7 +269,7 @@ class Aligner {
     std::vector<std::uint64_t> without_step;
     for (const Key& key : *keys) {
       if (!options_.by_step) {
-        positions.push_back({key.replay, 0, key});
+        positions.push_back({key.replay, key.iteration, key});
         continue;
       }
       const Result<source::Snapshot> snapshot = source.Get(slot, key);
@@ -288,7 +300,8 @@ class Aligner {
       } else if (x == in_a->end() || y->place() < x->place()) {
         only_b.push_back((y++)->number);
       } else {
-        result_.snapshots.push_back({x->number, x->nth, pair, x->key, y->key});
+        result_.snapshots.push_back(
+            {.position = x->number, .nth = x->nth, .pair = pair, .a = x->key, .b = y->key});
         ++x, ++y;
       }
     }

@@ -57,15 +57,17 @@ struct SlotPair {
 
 struct SnapshotPair {
   std::uint64_t position = 0;  // replay, or step
-  std::uint64_t nth = 0;       // of several snapshots of the probe in one step, from 0
+  std::uint64_t nth = 0;       // the iteration in that replay, or the n-th of the step, from 0
   std::size_t pair = 0;        // place in Alignment::slots
+  // Of A's snapshot, where conditional bodies make it the order within a replay; else 0.
+  std::uint64_t serial = 0;
   source::Key a;
   source::Key b;
 };
 
 struct Alignment {
   std::vector<SlotPair> slots;          // in graph order of A
-  std::vector<SnapshotPair> snapshots;  // by position, then in graph order
+  std::vector<SnapshotPair> snapshots;  // by position, then in the order in which they came
   // Sentences about what only one side has, and how many snapshots that is.
   std::vector<std::string> unmatched;
   std::uint64_t unmatched_count = 0;

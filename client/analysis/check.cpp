@@ -122,7 +122,8 @@ class Checker {
       if (stats->count > 0 && stats->zero == stats->count) {
         zero.Add(FindingKind::kZero, slot, key.replay);
       }
-      if (previous) NoteChange(*previous, *snapshot, &scanned);
+      // What comes before and after an iteration is not what comes before and after a replay.
+      if (previous && !source_.slots()[slot].in_body) NoteChange(*previous, *snapshot, &scanned);
       previous = *snapshot;
     }
     for (const FindingRun* run : {&nonfinite, &mismatch, &near_overflow}) {
@@ -144,8 +145,8 @@ class Checker {
     for (const DamagedSnapshot& one : FindDamaged(source_, with_hash_)) {
       const auto& [slot, key] = with_hash_[one.place];
       ++result_.missing_count;
-      result_.missing.push_back(
-          fmt::format("{}@{}: {}", SlotText(source_.slots()[slot]), key.replay, one.why));
+      result_.missing.push_back(fmt::format("{}@{}: {}", SlotText(source_.slots()[slot]),
+                                            ReplayText(source_.slots()[slot], key), one.why));
     }
   }
 
@@ -153,8 +154,8 @@ class Checker {
     ++result_.missing_count;
     if (unread_.insert(slot).second) {
       result_.missing.push_back(fmt::format("{}@{} was not looked at: {}",
-                                            SlotText(source_.slots()[slot]), key.replay,
-                                            error.message));
+                                            SlotText(source_.slots()[slot]),
+                                            ReplayText(source_.slots()[slot], key), error.message));
     }
   }
 
@@ -180,17 +181,30 @@ class Checker {
                                         [&](const Scanned& one) { return one.slot == told.slot; });
       if (scanned == scanned_.end() || !options_.scope.Wants(told.replay)) continue;
       const bool is_mismatch = told.kind == source::Finding::Kind::kMismatch;
-      if (!is_mismatch && KeyOf(*scanned, told.replay) != nullptr) continue;
+      if (!is_mismatch && IsHere(*scanned, told)) continue;
       const FindingKind kind = is_mismatch ? FindingKind::kMismatch : FindingKind::kNonfinite;
       AddTold(kind, told);
       if (is_mismatch) continue;
       const Slot& slot = source_.slots()[told.slot];
-      const source::Moment moment{told.serial, told.replay, slot.order, slot.rank};
+      const source::Moment moment{told.serial, told.replay, slot.order, 0, slot.rank};
       if (first_moment_ && *first_moment_ < moment) continue;
       if (first_told_moment_ && *first_told_moment_ <= moment) continue;
       first_told_moment_ = moment;
       result_.first_told = told;
     }
+  }
+
+  // Of several iterations of a replay, the one with its serial.
+  bool IsHere(const Scanned& scanned, const source::Finding& told) {
+    const Key* key = KeyOf(scanned, told.replay);
+    if (key == nullptr || told.serial == 0) return key != nullptr;
+    if (!source_.slots()[scanned.slot].in_body) return true;
+    const Key* const end = scanned.keys.data() + scanned.keys.size();
+    for (; key != end && key->replay == told.replay; ++key) {
+      const Result<Snapshot> snapshot = source_.Get(scanned.slot, *key);
+      if (snapshot.ok() && snapshot->serial == told.serial) return true;
+    }
+    return false;
   }
 
   void AddTold(FindingKind kind, const source::Finding& told) {
@@ -304,6 +318,7 @@ class Checker {
       if (!scanned.is_empty || graph == last.end() || with_gap.contains(scanned.slot)) continue;
       // A shape that did not come again writes nothing.
       if (IsOfSeveralShapes(slot)) continue;
+      if (slot.in_body) continue;  // its body was not taken
       result_.findings.push_back({.kind = FindingKind::kNeverWritten,
                                   .slot = scanned.slot,
                                   .first_replay = 1,
@@ -382,7 +397,8 @@ class Checker {
       const Slot& slot = source_.slots()[scanned.slot];
       if (GraphOf(slot) != graph || result_.replay == 0 || IsOfSeveralShapes(slot)) continue;
       const bool is_there = KeyOf(scanned, result_.replay) != nullptr;
-      if (!is_there && !IsWanted(scanned.slot, result_.replay)) continue;
+      // A conditional body need not run in that replay. What of it was lost lies in a gap.
+      if (!is_there && (slot.in_body || !IsWanted(scanned.slot, result_.replay))) continue;
       ++result_.expected;
       if (is_there) {
         ++result_.present;

@@ -21,7 +21,7 @@ struct CheckOptions {
 
 struct Frame {
   std::size_t slot = 0;
-  std::uint64_t replay = 0;
+  source::Key key;
   numerics::Stats stats;
 };
 
@@ -42,7 +42,7 @@ struct FirstBad {
   // What led to it, from earlier replays of its graph on; the last is this one.
   std::vector<Frame> frames = {};
   struct Earlier {
-    std::uint64_t replay;
+    source::Key key;
     double abs_max;
   };
   std::vector<Earlier> earlier = {};  // the same probe, the last replays before

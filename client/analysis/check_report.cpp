@@ -30,10 +30,13 @@ std::string NonfiniteText(const Stats& stats) {
   return text;
 }
 
-// With its replay if that is an earlier one.
+// With its replay if that is an earlier one, or has several of its snapshots.
 std::string FrameName(Source& source, const Frame& frame, const FirstBad& first) {
-  std::string name = SlotText(source.slots()[frame.slot]);
-  if (frame.replay != first.snapshot.key.replay) name += fmt::format(" @{}", frame.replay);
+  const Slot& slot = source.slots()[frame.slot];
+  std::string name = SlotText(slot);
+  if (slot.in_body || frame.key.replay != first.snapshot.key.replay) {
+    name += " @" + ReplayText(slot, frame.key);
+  }
   return name;
 }
 
@@ -52,7 +55,8 @@ std::string EarlierLine(Source& source, const FirstBad& first) {
   if (first.earlier.empty()) return "";
   std::string line = "  same probe before, abs max: ";
   for (const FirstBad::Earlier& earlier : first.earlier) {
-    line += fmt::format(" {}: {:.2g} ", earlier.replay, earlier.abs_max);
+    line += fmt::format(" {}: {:.2g} ", ReplayText(source.slots()[first.slot], earlier.key),
+                        earlier.abs_max);
   }
   if (first.growth > 1.05) line += fmt::format("  growing {:.2g}x per replay", first.growth);
   const layout::DtypeInfo* info = layout::FindDtype(source.slots()[first.slot].dtype);
@@ -67,6 +71,7 @@ std::string FirstText(Source& source, const FirstBad& first) {
   std::string text = "first non-finite: ";
   if (slot.rank >= 0) text += fmt::format("rank {}, ", slot.rank);
   text += fmt::format("replay {}", first.snapshot.key.replay);
+  if (slot.in_body) text += fmt::format(", iteration {}", first.snapshot.key.iteration);
   if (first.snapshot.step >= 0) text += fmt::format(" (step {})", first.snapshot.step);
   text += fmt::format(", {} (probe {} of {} in graph order)\n", SlotText(slot), first.place,
                       first.place_count);
@@ -270,11 +275,14 @@ Json FirstJson(Source& source, const Check& check) {
     frames.push_back({{"probe", SlotName(source.slots()[frame.slot])},
                       {"graph", source.slots()[frame.slot].graph},
                       {"shape", source.slots()[frame.slot].shape},
-                      {"replay", frame.replay},
+                      {"replay", frame.key.replay},
+                      {"iteration", frame.key.iteration},
                       {"stats", stats_json(frame.stats)}});
   }
   for (const FirstBad::Earlier& one : first.earlier) {
-    earlier.push_back({{"replay", one.replay}, {"abs_max", JsonNumber(one.abs_max)}});
+    earlier.push_back({{"replay", one.key.replay},
+                       {"iteration", one.key.iteration},
+                       {"abs_max", JsonNumber(one.abs_max)}});
   }
   Json jump = nullptr;
   if (first.jump) {
@@ -290,6 +298,7 @@ Json FirstJson(Source& source, const Check& check) {
           {"graph_id", slot.graph_id},
           {"shape", slot.shape},
           {"replay", first.snapshot.key.replay},
+          {"iteration", first.snapshot.key.iteration},
           {"serial", first.snapshot.serial},
           {"step", first.snapshot.step},
           {"place", first.place},

@@ -121,14 +121,15 @@ class Comparer {
       const NotCompared& first = not_compared_.at(&probe);
       const std::string more = first.count == 1 ? "" : fmt::format(" and {} more", first.count - 1);
       result_.missing.push_back(fmt::format("{}@{}{}: {}", source::SlotText(a_.slots()[probe.a]),
-                                            first.replay, more, first.why));
+                                            ReplayText(a_.slots()[probe.a], first.key), more,
+                                            first.why));
     }
     return std::move(result_);
   }
 
  private:
   struct NotCompared {
-    std::uint64_t replay = 0;
+    Key key;
     std::string why;
     std::uint64_t count = 0;
   };
@@ -161,7 +162,7 @@ class Comparer {
     ++probe->not_compared;
     // One sentence per probe: the first stands for the others.
     NotCompared& first = not_compared_[probe];
-    if (first.count++ == 0) first = {key.replay, why, 1};
+    if (first.count++ == 0) first = {key, why, 1};
   }
 
   CompareOptions Tolerance(layout::Dtype dtype) const {
@@ -227,9 +228,9 @@ class Comparer {
       ++probe.not_compared;
       ++result_.missing_count;
       const Slot& slot = a_.slots()[probe.a];
-      sentences.push_back(fmt::format("{}@{}{}: {}", source::SlotText(slot), pair.a.replay,
-                                      slot.rank < 0 ? "" : fmt::format(" of rank {}", slot.rank),
-                                      why));
+      sentences.push_back(
+          fmt::format("{}@{}{}: {}", source::SlotText(slot), ReplayText(slot, pair.a),
+                      slot.rank < 0 ? "" : fmt::format(" of rank {}", slot.rank), why));
     }
     result_.missing.insert(result_.missing.begin(), sentences.begin(), sentences.end());
   }

@@ -60,11 +60,13 @@ std::string FirstText(Source& a, Source& b, const Diff& diff) {
   const Slot& slot = a.slots()[probe.a];
   std::string text = fmt::format("first difference: {} {}, {}", PositionWord(diff), first.position,
                                  SlotText(slot));
+  if (slot.in_body) text += fmt::format(", iteration {}", first.a.key.iteration);
   if (slot.rank >= 0) text += fmt::format(", rank {}", slot.rank);
   text += fmt::format(" (probe {} of {})", first.pair + 1, diff.probes.size());
   if (first.values) text += "          " + ToleranceText(slot, first.tolerance);
   if (diff.by_step)
-    text += fmt::format("  A replay {}, B replay {}", first.a.key.replay, first.b.key.replay);
+    text += fmt::format("  A replay {}, B replay {}", ReplayText(slot, first.a.key),
+                        ReplayText(slot, first.b.key));
   text += "\n" + (first.values ? Body(first.values->message) : first.reason) + "\n";
   if (first.values) {
     const std::string pattern = PatternText(*first.values, slot.shape);
@@ -182,7 +184,9 @@ Json FirstJson(Source& a, const Diff& diff) {
                {"shape", slot.shape},
                {"place", first.pair + 1},
                {"replay", first.a.key.replay},
+               {"iteration", first.a.key.iteration},
                {"replay_b", first.b.key.replay},
+               {"iteration_b", first.b.key.iteration},
                {"step", first.a.step},
                {"reason", first.reason},
                {"statistics", first.statistics},

@@ -40,7 +40,7 @@ void AddFrames(Source& source, const std::vector<const SeenProbe*>& of_graph,
       const Key* key = KeyOf(probe, replay);
       if (key == nullptr) continue;
       const Result<Stats> stats = StatsAt(source, probe.slot, *key);
-      if (stats.ok()) first->frames.push_back({probe.slot, replay, *stats});
+      if (stats.ok()) first->frames.push_back({probe.slot, *key, *stats});
     }
     std::uint64_t earlier = 0;
     for (const SeenProbe* probe : of_graph) {
@@ -54,41 +54,46 @@ void AddFrames(Source& source, const std::vector<const SeenProbe*>& of_graph,
   std::reverse(first->frames.begin(), first->frames.end());
 }
 
-// Eager calls count the replays of each shape separately, so they are put in order by time.
+// Eager calls count the replays of each shape separately, and a conditional body runs several times
+// in a replay, so they are put in order by time.
 void AddFramesByTime(Source& source, const std::vector<const SeenProbe*>& of_graph,
                      std::size_t max_frames, FirstBad* first) {
   struct Call {
-    std::uint64_t serial;
+    source::Moment moment;
     std::size_t slot;
     Key key;
   };
   const std::size_t limit = std::max<std::size_t>(max_frames, 1);
+  const source::Moment last = MomentOf(source.slots()[first->slot], first->snapshot);
   std::vector<Call> calls;
   for (const SeenProbe* probe : of_graph) {
     const auto end =
         std::partition_point(probe->keys.begin(), probe->keys.end(), [&](const Key& key) {
           const Result<source::Snapshot> snapshot = source.Get(probe->slot, key);
-          return snapshot.ok() && snapshot->serial <= first->snapshot.serial;
+          return snapshot.ok() && MomentOf(source.slots()[probe->slot], *snapshot) <= last;
         });
     const auto count = std::min(end - probe->keys.begin(), static_cast<std::ptrdiff_t>(limit));
     for (auto key = end - count; key != end; ++key) {
       const Result<source::Snapshot> snapshot = source.Get(probe->slot, *key);
-      if (snapshot.ok()) calls.push_back({snapshot->serial, probe->slot, *key});
+      if (!snapshot.ok()) continue;
+      calls.push_back({MomentOf(source.slots()[probe->slot], *snapshot), probe->slot, *key});
     }
   }
-  std::ranges::sort(calls, {}, &Call::serial);
+  std::ranges::sort(calls, {}, &Call::moment);
   if (calls.size() > limit)
     calls.erase(calls.begin(), calls.end() - static_cast<std::ptrdiff_t>(limit));
   for (const Call& call : calls) {
     const Result<Stats> stats = StatsAt(source, call.slot, call.key);
-    if (stats.ok()) first->frames.push_back({call.slot, call.key.replay, *stats});
+    if (stats.ok()) first->frames.push_back({call.slot, call.key, *stats});
   }
 }
 
-bool HasSeveralShapes(const Source& source, const std::vector<const SeenProbe*>& of_graph) {
+// Whether replay numbers do not put the snapshots in order.
+bool NeedsTime(const Source& source, const std::vector<const SeenProbe*>& of_graph) {
   std::set<std::string> names;
   for (const SeenProbe* probe : of_graph) {
     const source::Slot& slot = source.slots()[probe->slot];
+    if (slot.in_body) return true;
     if (slot.graph_id == 0 && !names.insert(SlotName(slot)).second) return true;
   }
   return false;
@@ -125,7 +130,7 @@ void FindJump(Source& source, const std::vector<const SeenProbe*>& of_graph, Fir
 bool GrowsEvenly(const std::vector<FirstBad::Earlier>& earlier) {
   double least = INFINITY, most = 0;
   for (std::size_t i = 1; i < earlier.size(); ++i) {
-    const auto steps = static_cast<double>(earlier[i].replay - earlier[i - 1].replay);
+    const auto steps = static_cast<double>(earlier[i].key.replay - earlier[i - 1].key.replay);
     const double growth = std::log(earlier[i].abs_max / earlier[i - 1].abs_max) / steps;
     least = std::min(least, growth);
     most = std::max(most, growth);
@@ -134,16 +139,16 @@ bool GrowsEvenly(const std::vector<FirstBad::Earlier>& earlier) {
 }
 
 void AddEarlier(Source& source, const SeenProbe& probe, FirstBad* first) {
-  const auto end = FirstAtOrAfter(probe, first->snapshot.key.replay);
+  const auto end = std::ranges::find(probe.keys, first->snapshot.key.id, &Key::id);
   const auto count = std::min<std::ptrdiff_t>(end - probe.keys.begin(), kEarlierReplays);
   for (auto key = end - count; key != end; ++key) {
     const Result<Stats> stats = StatsAt(source, first->slot, *key);
-    if (stats.ok()) first->earlier.push_back({key->replay, stats->abs_max});
+    if (stats.ok()) first->earlier.push_back({*key, stats->abs_max});
   }
-  if (first->earlier.size() < 2) return;
+  if (first->earlier.size() < 2 || source.slots()[first->slot].in_body) return;
   const FirstBad::Earlier &from = first->earlier.front(), &to = first->earlier.back();
   const double ratio = to.abs_max / from.abs_max;
-  const auto steps = static_cast<double>(to.replay - from.replay);
+  const auto steps = static_cast<double>(to.key.replay - from.key.replay);
   if (std::isfinite(ratio) && ratio > 1 && GrowsEvenly(first->earlier)) {
     first->growth = std::pow(ratio, 1 / steps);
   }
@@ -158,7 +163,7 @@ const Key* KeyOf(const SeenProbe& probe, std::uint64_t replay) {
 
 void DescribeLeadUp(Source& source, const std::vector<const SeenProbe*>& of_graph,
                     std::size_t max_frames, FirstBad* first) {
-  if (first->snapshot.serial != 0 && HasSeveralShapes(source, of_graph)) {
+  if (first->snapshot.serial != 0 && NeedsTime(source, of_graph)) {
     AddFramesByTime(source, of_graph, max_frames, first);
   } else {
     AddFrames(source, of_graph, max_frames, first);

@@ -17,7 +17,7 @@ struct SeenProbe {
   std::vector<double> abs_max;  // of each key; NaN where it is not known
 };
 
-// The snapshot of one replay; null when there is none.
+// The snapshot of one replay, of its first iteration; null when there is none.
 const source::Key* KeyOf(const SeenProbe& probe, std::uint64_t replay);
 
 // Fills in the frames, the earlier replays, the growth and the jump of `first`.

@@ -63,10 +63,13 @@ bool ParseReplay(std::string_view text, Inside* inside) {
     inside->step = *step;
     return true;
   }
-  const auto replay = ParseNumber<std::int64_t>(text);
+  const std::size_t dot = text.find('.');
+  const auto replay = ParseNumber<std::int64_t>(text.substr(0, dot));
   if (!replay || *replay == 0) return false;
   inside->replay = *replay;
-  return true;
+  if (dot == std::string_view::npos) return true;
+  inside->iteration = ParseNumber<std::uint32_t>(text.substr(dot + 1));
+  return inside->iteration && *replay > 0;
 }
 
 }  // namespace
@@ -83,10 +86,12 @@ Result<Inside> ParseInside(std::string_view text) {
       replay = replay.substr(0, slice);
     }
     if (!ParseReplay(replay, &inside)) {
-      return Error{"'" + typed +
-                   "': what follows @ is a replay: a number from 1, -1 for the newest, first-nan, "
-                   "or step:N; or a graph: g:LABEL. Type for example: cgdebug-cli show " +
-                   std::string(text.substr(0, at)) + "@-1"};
+      return Error{
+          "'" + typed +
+          "': what follows @ is a replay: a number from 1 (12.3 for iteration 3 of a conditional "
+          "body), -1 for the newest, first-nan, or step:N; or a graph: g:LABEL. Type for example: "
+          "cgdebug-cli show " +
+          std::string(text.substr(0, at)) + "@-1"};
     }
     text = text.substr(0, at);
     at = text.rfind('@');

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,16 +31,18 @@ class RankSet {
   std::vector<Range> ranges_;
 };
 
-// [SOURCE:]PROBE[{SHAPE}][@g:GRAPH][@REPLAY[SLICE]]
+// [SOURCE:]PROBE[{SHAPE}][@g:GRAPH][@REPLAY[.ITERATION][SLICE]]
 struct Inside {
   std::string text;    // as typed, without what follows it: a probe's name may have colons
   std::string source;  // what stands before the first colon, "" for none and for "live"
   std::string probe;
   WhichSlots which;          // {16,100}, @g:bs=8
   std::int64_t replay = -1;  // from 1; negatives count back from the newest
-  bool first_nan = false;    // instead: the first replay with NaN or Inf
-  std::int64_t step = -1;    // instead: the first replay of the user's own step
-  std::string slice;         // "[0,:8]", empty for all of it
+  // With a replay from 1: which run of a conditional body in it, from 0. Without one: the last.
+  std::optional<std::uint32_t> iteration = std::nullopt;
+  bool first_nan = false;  // instead: the first replay with NaN or Inf
+  std::int64_t step = -1;  // instead: the first replay of the user's own step
+  std::string slice;       // "[0,:8]", empty for all of it
 };
 
 // Fails: an empty probe, a replay of 0, or one that is not a number, "first-nan" or "step:N".

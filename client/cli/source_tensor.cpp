@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <optional>
@@ -25,7 +26,7 @@ using source::Source;
 // read; LoadTensor then says why.
 Result<std::optional<Key>> FindKey(Source& source, std::size_t slot, const Inside& inside) {
   if (!inside.first_nan && inside.step < 0 && inside.replay > 0) {
-    return source.Find(slot, static_cast<std::uint64_t>(inside.replay));
+    return source.Find(slot, static_cast<std::uint64_t>(inside.replay), inside.iteration);
   }
   const Result<std::vector<Key>> keys = source.Keys(slot);
   if (!keys.ok()) return keys.error();
@@ -59,6 +60,17 @@ std::string WhyNot(Source& source, std::size_t slot, const Inside& inside) {
   }
   if (inside.replay < 0) return fmt::format("has only {} snapshots", keys->size());
   const auto replay = static_cast<std::uint64_t>(inside.replay);
+  const bool has_replay =
+      std::ranges::any_of(*keys, [&](const Key& key) { return key.replay == replay; });
+  if (inside.iteration && has_replay) {
+    return fmt::format("has replay {}, but no iteration {} of it", replay, *inside.iteration);
+  }
+  if (source.slots()[slot].in_body && replay > first && replay < last) {
+    return fmt::format(
+        "has no replay {}: the body of its conditional node did not run then, or "
+        "its snapshots were lost or not recorded",
+        replay);
+  }
   return fmt::format(
       "has no replay {}: {}", replay,
       replay > first && replay < last ? "it was lost or not recorded" : "it has replays " + range);

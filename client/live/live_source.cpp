@@ -90,12 +90,12 @@ class LiveSource : public source::Source {
         return reply.error();
       }
       for (const v1::HistoryReply::Entry& entry : reply->entries()) {
-        if (!keys.empty() && entry.replay() <= keys.back().replay) continue;
-        keys.push_back({entry.replay(), entry.ordinal()});
-        live.snapshots[entry.replay()] = ToSnapshot(slot, entry);
+        if (!keys.empty() && entry.ordinal() <= keys.back().id) continue;
+        keys.push_back({entry.replay(), entry.ordinal(), entry.iteration()});
+        live.snapshots[entry.ordinal()] = ToSnapshot(slot, entry);
       }
-      has_more = reply->more() && !keys.empty() && keys.back().replay >= request.first();
-      if (has_more) request.set_first(keys.back().replay + 1);
+      has_more = reply->more() && !keys.empty() && keys.back().id >= request.first_ordinal();
+      if (has_more) request.set_first_ordinal(keys.back().id + 1);
     }
     live.keys = keys;
     return keys;
@@ -104,10 +104,10 @@ class LiveSource : public source::Source {
   Result<Snapshot> Get(std::size_t slot, const Key& key) override {
     const Result<std::vector<Key>> keys = Keys(slot);
     if (!keys.ok()) return keys.error();
-    const auto known = live_[slot].snapshots.find(key.replay);
+    const auto known = live_[slot].snapshots.find(key.id);
     if (known != live_[slot].snapshots.end()) return known->second;
-    return Error{
-        fmt::format("the daemon no longer keeps {}@{}", SlotText(slots_[slot]), key.replay)};
+    return Error{fmt::format("the daemon no longer keeps {}@{}", SlotText(slots_[slot]),
+                             ReplayText(slots_[slot], key))};
   }
 
   Result<Values> Load(const Snapshot& snapshot) override {
@@ -116,6 +116,7 @@ class LiveSource : public source::Source {
     request.set_probe(slots_[snapshot.slot].probe);
     request.set_slot(static_cast<std::uint32_t>(slots_[snapshot.slot].order));
     request.set_replay(static_cast<std::int64_t>(snapshot.key.replay));
+    request.set_iteration(snapshot.key.iteration);
     Result<client::Tensor> tensor = client_.Get(request);
     if (!tensor.ok()) return tensor.error();
     auto payload = std::make_shared<std::string>(std::move(tensor->payload));
@@ -132,6 +133,7 @@ class LiveSource : public source::Source {
       if (!account.ok()) continue;  // reading its snapshots reports the error
       std::map<std::string, std::uint64_t> left = account->lost;
       std::uint64_t ordinal = 0, replay = 0;
+      const std::uint64_t out = slots_[slot].in_body ? 1 : 0;  // see recording::Loss
       const auto miss = [&](std::uint64_t count, std::uint64_t before_replay) {
         for (const layout::LossCause kind :
              {layout::LossCause::kOverwritten, layout::LossCause::kCorrupted,
@@ -140,13 +142,15 @@ class LiveSource : public source::Source {
           const std::string cause(ToText(kind));
           std::uint64_t& lost = left[cause];
           const std::uint64_t here = std::min(count, lost);
-          if (here > 0) gaps.push_back({slot, here, replay, before_replay, cause});
+          if (here > 0) {
+            gaps.push_back({slot, here, replay - std::min(replay, out), before_replay, cause});
+          }
           lost -= here;
           count -= here;
         }
       };
       for (const Key& key : *live_[slot].keys) {
-        miss(key.id - ordinal - 1, key.replay);
+        miss(key.id - ordinal - 1, key.replay + out);
         ordinal = key.id;
         replay = key.replay;
       }
@@ -204,7 +208,7 @@ class LiveSource : public source::Source {
   struct Live {
     Probe probe;
     std::optional<std::vector<Key>> keys = {};
-    std::map<std::uint64_t, Snapshot> snapshots = {};  // by replay
+    std::map<std::uint64_t, Snapshot> snapshots = {};  // by ordinal
   };
 
   static std::string StateInWords(const Session& session) {
@@ -216,7 +220,7 @@ class LiveSource : public source::Source {
 
   Snapshot ToSnapshot(std::size_t slot, const v1::HistoryReply::Entry& entry) const {
     Snapshot snapshot{.slot = slot,
-                      .key = {entry.replay(), entry.ordinal()},
+                      .key = {entry.replay(), entry.ordinal(), entry.iteration()},
                       .serial = entry.serial(),
                       .step = entry.step(),
                       .timestamp_ns = entry.timestamp_ns(),

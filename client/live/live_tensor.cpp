@@ -41,6 +41,7 @@ Result<source::Tensor> GetTensor(client::Client& client, const TensorName& name)
     request.set_session(*session);
   }
   request.set_replay(name.replay);
+  if (name.iteration) request.set_iteration(*name.iteration);
   FillWhich(name.which, request.mutable_which());
   request.set_probe(name.probe);
   request.set_invocation(0);

@@ -19,6 +19,7 @@ struct TensorName {
   std::int64_t replay = -1;  // negative: counted back from the newest
   WhichSlots which = {};
   std::optional<int> rank = {};
+  std::optional<std::uint32_t> iteration = {};  // of a replay from 1; absent: the last
 };
 
 // Fails: there is none; client.last_failure() says whether the daemon said so.

@@ -42,6 +42,8 @@ Event EventAt(EventKind kind, const Message& message, std::uint64_t replay) {
 template <typename Message>
 Event SaidAt(EventKind kind, const Message& message) {
   Event event = EventAt(kind, message, message.replay());
+  event.tensor.slot.in_body = message.slot().in_body();
+  event.tensor.snapshot.key.iteration = message.iteration();
   event.tensor.snapshot.step = message.step();
   event.text = message.text();
   return event;
@@ -82,6 +84,7 @@ source::Tensor TensorOf(const v1::Snapshot& snapshot) {
   source::Tensor tensor;
   tensor.session_key = snapshot.session();
   SetPlace(snapshot, &tensor.slot);
+  tensor.slot.in_body = snapshot.in_body();
   tensor.slot.probe = snapshot.probe();
   tensor.slot.session = snapshot.session_label();
   tensor.slot.rank = snapshot.rank();
@@ -90,7 +93,7 @@ source::Tensor TensorOf(const v1::Snapshot& snapshot) {
   tensor.slot.dtype_name = snapshot.dtype();
   tensor.slot.dtype = DtypeOf(snapshot.dtype());
   tensor.slot.payload_bytes = snapshot.payload_bytes();
-  tensor.snapshot.key = {snapshot.replay(), snapshot.ordinal()};
+  tensor.snapshot.key = {snapshot.replay(), snapshot.ordinal(), snapshot.iteration()};
   tensor.snapshot.serial = snapshot.serial();
   tensor.snapshot.step = snapshot.step();
   tensor.snapshot.timestamp_ns = snapshot.timestamp_ns();

@@ -64,8 +64,9 @@ struct Probe {
       lane_reason;  // why it is not the direct lane; empty if it is, or if no reason is known
   layout::Policy policy = layout::Policy::kOverwrite;
   std::vector<Action> actions;
-  std::uint32_t capacity = 0;  // entries of the ring
-  std::uint64_t replay = 0;    // of the newest snapshot; 0: none came yet
+  std::uint32_t capacity = 0;   // entries of the ring
+  std::uint64_t replay = 0;     // of the newest snapshot; 0: none came yet
+  std::uint32_t iteration = 0;  // likewise, of a conditional body
   std::int64_t last_timestamp_ns = 0;
   bool retired = false;  // its graph is gone
   layout::Counters counters;
@@ -97,6 +98,8 @@ struct Probe {
     visit(Field{12, "capacity"}, self.capacity);
     visit(Field{13, "payload_bytes"}, self.slot.payload_bytes);
     visit(Field{14, "replay"}, self.replay);
+    visit(Field{33, "iteration"}, self.iteration);
+    visit(Field{32, "in_body"}, self.slot.in_body);
     visit(Field{16, "last_timestamp_ns"}, self.last_timestamp_ns);
     visit(Field{17, "site"}, self.slot.site);
     visit(Field{26, "shard"}, self.slot.shard);

@@ -143,7 +143,7 @@ class Copier {
     AddHoles(target);
     std::vector<Loss> losses;
     for (const Loss& loss : target->losses) {
-      AppendMissing(target->slot.every, loss, items, &losses);
+      AppendMissing(target->slot, loss, items, &losses);
     }
     std::ranges::stable_sort(losses, {}, &Loss::first_ordinal);
     target->losses = EachOnce(losses);
@@ -168,13 +168,18 @@ class Copier {
                   .count = from - told,
                   .first_ordinal = told + 1,
                   .last_ordinal = from};
-        if (after != target->items.end()) hole.before_replay = after->ref.replay;
-        if (after != target->items.begin()) hole.after_replay = (after - 1)->ref.replay;
+        const std::uint64_t out = OutOf(target->slot);
+        if (after != target->items.end()) hole.before_replay = after->ref.replay + out;
+        if (after != target->items.begin()) hole.after_replay = (after - 1)->ref.replay - out;
         if (IsWanted(hole)) target->losses.push_back(hole);
       }
       told = std::max(told, to);
     }
   }
+
+  // How far beside a snapshot's replay the limit of a loss before or after it lies:
+  // Loss::after_replay.
+  static std::uint64_t OutOf(const recording::Slot& slot) { return slot.in_body ? 1 : 0; }
 
   bool IsWanted(const Loss& loss) const {
     const bool is_before = loss.before_replay > 0 && loss.before_replay <= options_.first_replay;
@@ -182,8 +187,10 @@ class Copier {
   }
 
   // The parts of `loss` that none of `items` fills and that hold something that was wanted.
-  static void AppendMissing(std::uint32_t every, const Loss& loss, const std::vector<Item>& items,
-                            std::vector<Loss>* losses) {
+  static void AppendMissing(const recording::Slot& slot, const Loss& loss,
+                            const std::vector<Item>& items, std::vector<Loss>* losses) {
+    const std::uint32_t every = slot.every;
+    const std::uint64_t out = OutOf(slot);
     if (loss.first_ordinal == 0 || loss.last_ordinal < loss.first_ordinal) {
       losses->push_back(loss);
       return;
@@ -209,10 +216,10 @@ class Copier {
       if (part.count != 0) losses->push_back(part);
     };
     for (; item != items.end() && item->ordinal <= loss.last_ordinal; ++item) {
-      add(item->ordinal, item->ref.replay);
+      add(item->ordinal, item->ref.replay + out);
       left -= std::min<std::uint64_t>(left, 1);
       part.first_ordinal = item->ordinal + 1;
-      part.after_replay = item->ref.replay;
+      part.after_replay = item->ref.replay - out;
     }
     add(loss.last_ordinal + 1, loss.before_replay);
   }

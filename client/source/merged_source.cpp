@@ -43,8 +43,9 @@ class MergedSource : public Source {
   Result<std::vector<Key>> Keys(std::size_t slot) override {
     return parts_[places_[slot].part]->Keys(places_[slot].slot);
   }
-  Result<std::optional<Key>> Find(std::size_t slot, std::uint64_t replay) override {
-    return parts_[places_[slot].part]->Find(places_[slot].slot, replay);
+  Result<std::optional<Key>> Find(std::size_t slot, std::uint64_t replay,
+                                  std::optional<std::uint32_t> iteration) override {
+    return parts_[places_[slot].part]->Find(places_[slot].slot, replay, iteration);
   }
   Result<Snapshot> Get(std::size_t slot, const Key& key) override {
     Result<Snapshot> snapshot = parts_[places_[slot].part]->Get(places_[slot].slot, key);

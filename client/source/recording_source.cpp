@@ -82,15 +82,19 @@ class RecordingSource : public Source {
     std::vector<Key> keys;
     keys.reserve(reader_->snapshot_count(Id(slot)));
     for (const SnapshotRef& ref : reader_->Snapshots(Id(slot))) {
-      keys.push_back({ref.replay, ref.ordinal});
+      keys.push_back({ref.replay, ref.ordinal, ref.iteration});
     }
     return keys;
   }
 
-  Result<std::optional<Key>> Find(std::size_t slot, std::uint64_t replay) override {
-    const std::optional<SnapshotRef> ref = reader_->Find(Id(slot), replay);
-    if (!ref) return std::optional<Key>();
-    return std::optional<Key>(Key{ref->replay, ref->ordinal});
+  Result<std::optional<Key>> Find(std::size_t slot, std::uint64_t replay,
+                                  std::optional<std::uint32_t> iteration) override {
+    std::optional<Key> found;
+    for (const SnapshotRef& ref : reader_->Snapshots(Id(slot), replay, replay)) {
+      if (!iteration || ref.iteration == *iteration)
+        found = {ref.replay, ref.ordinal, ref.iteration};
+    }
+    return found;
   }
 
   Result<Snapshot> Get(std::size_t slot, const Key& key) override {
@@ -190,10 +194,10 @@ class RecordingSource : public Source {
   }
 
   Result<SnapshotRef> RefOf(std::size_t slot, const Key& key) const {
-    const std::optional<SnapshotRef> ref = reader_->Find(Id(slot), key.replay);
+    const std::optional<SnapshotRef> ref = reader_->FindOrdinal(Id(slot), key.id);
     if (ref) return *ref;
-    return Error{fmt::format("{} has no replay {} of {}", reader_->directory(), key.replay,
-                             SlotText(slots_[slot]))};
+    return Error{fmt::format("{} has no replay {} of {}", reader_->directory(),
+                             ReplayText(slots_[slot], key), SlotText(slots_[slot]))};
   }
 
   void AddSlot(const recording::Slot& from) {
@@ -211,6 +215,7 @@ class RecordingSource : public Source {
     slot.invocation = from.invocation;
     slot.order = from.order;
     slot.every = from.every;
+    slot.in_body = from.in_body;
     slot.graph_is_given = !from.graph_label.empty();
     if (from.session < reader_->sessions().size()) {
       const recording::Session& session = reader_->sessions()[from.session];

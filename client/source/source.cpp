@@ -51,14 +51,22 @@ bool IsLabelOfRank(const std::string& text) {
 
 }  // namespace
 
-Result<std::optional<Key>> Source::Find(std::size_t slot, std::uint64_t replay) {
+Result<std::optional<Key>> Source::Find(std::size_t slot, std::uint64_t replay,
+                                        std::optional<std::uint32_t> iteration) {
   const Result<std::vector<Key>> keys = Keys(slot);
   if (!keys.ok()) return keys.error();
-  const auto found =
-      std::lower_bound(keys->begin(), keys->end(), replay,
-                       [](const Key& key, std::uint64_t wanted) { return key.replay < wanted; });
-  if (found == keys->end() || found->replay != replay) return std::optional<Key>();
-  return std::optional<Key>(*found);
+  const std::pair wanted(replay, iteration.value_or(UINT32_MAX));
+  const auto behind = std::upper_bound(
+      keys->begin(), keys->end(), wanted,
+      [](const auto& pair, const Key& key) { return pair < std::pair(key.replay, key.iteration); });
+  if (behind == keys->begin()) return std::optional<Key>();
+  const Key& found = *(behind - 1);
+  const bool is_meant = found.replay == replay && (!iteration || found.iteration == *iteration);
+  return is_meant ? std::optional<Key>(found) : std::nullopt;
+}
+
+std::string ReplayText(std::uint64_t replay, std::uint32_t iteration, bool in_body) {
+  return in_body ? fmt::format("{}.{}", replay, iteration) : std::to_string(replay);
 }
 
 // For a source without counters: it holds everything except its gaps.
@@ -129,14 +137,14 @@ Result<numerics::Stats> StatsOf(Source& source, const Snapshot& snapshot) {
   const Slot& slot = source.slots()[snapshot.slot];
   if (slot.dtype == layout::Dtype::kInvalid) {
     return Error{fmt::format("{}@{} is of dtype {}, which this version cannot read", SlotText(slot),
-                             snapshot.key.replay, slot.dtype_name)};
+                             ReplayText(slot, snapshot.key), slot.dtype_name)};
   }
   const Result<Values> values = source.Load(snapshot);
   if (!values.ok()) return values.error();
   const auto view = numerics::MakeTensorView(slot.dtype, slot.shape, values->bytes);
   if (!view.ok()) {
-    return Error{
-        fmt::format("{}@{}: {}", SlotText(slot), snapshot.key.replay, view.error().message)};
+    return Error{fmt::format("{}@{}: {}", SlotText(slot), ReplayText(slot, snapshot.key),
+                             view.error().message)};
   }
   return numerics::ComputeStats(*view);
 }

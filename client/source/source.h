@@ -52,12 +52,15 @@ struct Slot {
   std::uint32_t invocation = 0;  // which call of the probe in the capture, from 0
   std::uint64_t order = 0;       // in the graph, within the session
   std::uint32_t every = 1;       // only replays 1, 1 + every, ... were wanted
+  // In the body of a conditional node: a replay has any number of snapshots, or none.
+  bool in_body = false;
 };
 
 // Names one snapshot of a slot.
 struct Key {
-  std::uint64_t replay = 0;  // from 1
-  std::uint64_t id = 0;      // the source's own
+  std::uint64_t replay = 0;     // from 1
+  std::uint64_t id = 0;         // the source's own
+  std::uint32_t iteration = 0;  // of a conditional body in that replay, from 0
 };
 
 struct Snapshot {
@@ -96,8 +99,8 @@ struct Values {
 struct Gap {
   std::size_t slot = 0;
   std::uint64_t count = 0;
-  std::uint64_t after_replay = 0;   // the last one seen before; 0: none
-  std::uint64_t before_replay = 0;  // the first one seen after; 0: none came
+  std::uint64_t after_replay = 0;   // as recording::Loss
+  std::uint64_t before_replay = 0;  // likewise
   std::string cause;
 };
 
@@ -141,10 +144,12 @@ class Source {
 
   virtual Description Describe() const = 0;
   virtual const std::vector<Slot>& slots() const = 0;
-  // By replay, ascending, each replay once.
+  // By replay and iteration, ascending, each once.
   virtual Result<std::vector<Key>> Keys(std::size_t slot) = 0;
-  // The key of one replay, nothing when it is not there.
-  virtual Result<std::optional<Key>> Find(std::size_t slot, std::uint64_t replay);
+  // The key of one replay, nothing when it is not there. If a replay has several iterations: of
+  // that one, and without one of the last.
+  virtual Result<std::optional<Key>> Find(std::size_t slot, std::uint64_t replay,
+                                          std::optional<std::uint32_t> iteration = std::nullopt);
   virtual Result<Snapshot> Get(std::size_t slot, const Key& key) = 0;
   // Fails: no values are kept of it, or they are damaged.
   virtual Result<Values> Load(const Snapshot& snapshot) = 0;
@@ -187,11 +192,12 @@ struct Moment {
   std::uint64_t serial = 0;
   std::uint64_t replay = 0;
   std::uint64_t order = 0;
+  std::uint32_t iteration = 0;  // each has a serial of its own, if serials are known
   int rank = -1;
   auto operator<=>(const Moment&) const = default;
 };
 inline Moment MomentOf(const Slot& slot, const Snapshot& snapshot) {
-  return {snapshot.serial, snapshot.key.replay, slot.order, slot.rank};
+  return {snapshot.serial, snapshot.key.replay, slot.order, snapshot.key.iteration, slot.rank};
 }
 
 // Whether `which` means this slot's graph and shape.
@@ -202,6 +208,11 @@ std::string SlotName(const Slot& slot);
 // The same with what distinguishes it from other slots of its probe: "blk3.attn{8,512}",
 // "blk3.attn@g:bs=8".
 std::string SlotText(const Slot& slot);
+// "12", "12.3" for an iteration of a conditional body: what follows @ in a selector.
+std::string ReplayText(std::uint64_t replay, std::uint32_t iteration, bool in_body);
+inline std::string ReplayText(const Slot& slot, const Key& key) {
+  return ReplayText(key.replay, key.iteration, slot.in_body);
+}
 // "bf16[8,512]", also for a dtype that this version does not know.
 std::string TypeText(const Slot& slot);
 

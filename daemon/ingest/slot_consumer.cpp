@@ -28,10 +28,16 @@ bool AreEqual(const pipeline::Counters& a, const pipeline::Counters& b) {
   return are_equal;
 }
 
+// Of the graph, in which a conditional body need not have run.
+std::uint64_t NewestReplay(const layout::SlotHead& head) {
+  return std::max(head.replay, head.graph_replays);
+}
+
 // What an entry of an op log says about one row.
 ring::Entry RowOf(const ring::Entry& entry, std::size_t number) {
   ring::Entry row = {.ordinal = entry.ordinal,
                      .replay = entry.replay,
+                     .iteration = entry.iteration,
                      .serial = entry.serial,
                      .timestamp_ns = entry.timestamp_ns,
                      .step = entry.step,
@@ -213,7 +219,7 @@ SlotConsumer::Step SlotConsumer::Commit() {
       return Step::kGone;
     case ReadStatus::kDamaged: {
       const bool forced = (entry_.flags & layout::kEntryForced) != 0;
-      ReportLoss(entry_.replay - 1, entry_.replay, LossCause::kOverwritten, forced);
+      ReportLoss(LastBefore(entry_.replay), entry_.replay, LossCause::kOverwritten, forced);
       Lose(consumed_ + 2);
       ++(no_memory_ ? lost_no_memory_ : lost_damaged_);
       ReportLoss(entry_.replay, entry_.replay,
@@ -236,6 +242,11 @@ void SlotConsumer::Lose(std::uint64_t first_readable) {
   consumed_ += count;
   lost_ += count;
   unreported_lost_ += count;
+}
+
+// The newest replay that what came before a snapshot of `replay` may be of.
+std::uint64_t SlotConsumer::LastBefore(std::uint64_t replay) const {
+  return slot_->IsInBody() ? replay : replay - 1;
 }
 
 void SlotConsumer::ReportLoss(std::uint64_t last_replay, std::uint64_t before_replay,
@@ -279,7 +290,7 @@ void SlotConsumer::Deliver(bool seen_before) {
   last_timestamp_ns_ = std::max(last_timestamp_ns_, entry_.timestamp_ns);
   if (!seen_before) {
     const bool forced = (entry_.flags & layout::kEntryForced) != 0;
-    ReportLoss(entry_.replay - 1, entry_.replay, LossCause::kOverwritten, forced);
+    ReportLoss(LastBefore(entry_.replay), entry_.replay, LossCause::kOverwritten, forced);
     consumed_ = entry_.ordinal;
   }
   for (ShownSlot& shown : shown_) DeliverOne(&shown, seen_before);
@@ -307,7 +318,7 @@ pipeline::RingContent SlotConsumer::Read(const pipeline::RingRequest& request) c
   content.next = std::max(request.first_ordinal, content.oldest);
   std::uint64_t last = std::min(request.last_ordinal, content.newest);
   if (request.replay != 0) {
-    last = ring_.FindReplay(request.replay);
+    last = ring_.FindReplay(request.replay, request.iteration);
     content.next = std::max<std::uint64_t>(last, 1);
   }
   std::size_t bytes = 0;
@@ -354,6 +365,8 @@ void SlotConsumer::Refresh() {
   counters.waits = head_untrusted.waits;
   counters.wait_ns = head_untrusted.wait_ns;
   counters.bytes = bytes_;
+  counters.taken = head_untrusted.taken;
+  counters.graph_replays = head_untrusted.graph_replays;
   last_timestamp_ns_ = std::max(last_timestamp_ns_, head_untrusted.last_timestamp_ns);
   ShowCounters(counters, ring_.retired());
   if (ControlIsOver(head_untrusted)) ApplyControl(layout::Ended(control_));
@@ -397,10 +410,12 @@ void SlotConsumer::SetControl(const pipeline::ControlChange& change) {
     control.lossless = LosslessWanted();
     if (control.lossless == control_.lossless) return;
   } else if (change.from_next) {
-    // A kernel has decided about the next replay already, when the last one ended.
+    // A kernel has decided about the next replay already, when the last one ended. In a body it has
+    // not, but a replay may be under way.
     const bool decided =
-        slot_->registration.lane == static_cast<std::uint8_t>(layout::Lane::kDirect);
-    control.from = ring_.replay() + (decided ? 2 : 1);
+        slot_->registration.lane == static_cast<std::uint8_t>(layout::Lane::kDirect) &&
+        !slot_->IsInBody();
+    control.from = NewestReplay(ring_.head()) + (decided ? 2 : 1);
     control.until += control.from - 1;
   }
   ApplyControl(control);
@@ -417,7 +432,9 @@ void SlotConsumer::ApplyControl(const layout::SlotControl& control) {
 bool SlotConsumer::ControlIsOver(const layout::SlotHead& head) const {
   if (control_.mode == layout::ControlMode::kAsRegistered || head.accepted > consumed_)
     return false;
-  if (control_.until != 0 && head.replay >= control_.until) return true;
+  // In a body more iterations of that replay may come.
+  const std::uint64_t last = control_.until + (slot_->IsInBody() ? 1 : 0);
+  if (control_.until != 0 && NewestReplay(head) >= last) return true;
   return control_.expires_ns != 0 && RealtimeNs() > control_.expires_ns;
 }
 

@@ -90,6 +90,7 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   void SetVerdict(const layout::Verdict& verdict) override;
   Result<void> CanCompare() override;
   std::uint64_t consumed_before() const override { return consumed_before_; }
+  std::uint64_t suppressed() const override { return ring_.head().suppressed; }
   void AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) override;
 
  private:
@@ -125,6 +126,7 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   void TellFindings();
   void ApplyControl(const layout::SlotControl& control);
   bool ControlIsOver(const layout::SlotHead& head) const;
+  std::uint64_t LastBefore(std::uint64_t replay) const;
   void Lose(std::uint64_t first_readable);
   void ReportLoss(std::uint64_t last_replay, std::uint64_t before_replay, layout::LossCause cause,
                   bool before_forced = false);

@@ -48,6 +48,8 @@ struct SlotIdentity {
   std::string graph_label;  // the user's name for the graph; empty: none
 
   bool Has(std::uint32_t action) const { return (registration.actions & action) != 0; }
+  // Whether it lies in the body of a conditional node, and runs any number of times in a replay.
+  bool IsInBody() const { return (registration.flags & layout::kSlotInBody) != 0; }
 };
 using SlotPtr = std::shared_ptr<const SlotIdentity>;
 

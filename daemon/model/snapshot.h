@@ -14,9 +14,10 @@ namespace cgdebug::pipeline {
 // Everything except the values. Never changed once it is made; kept for long.
 struct Snapshot {
   SlotPtr slot;
-  std::uint64_t ordinal = 0;  // of the slot's accepted snapshots, from 1
-  std::uint64_t replay = 0;   // from 1
-  std::uint64_t serial = 0;   // of the replay: (serial, order) sorts all snapshots of a session
+  std::uint64_t ordinal = 0;    // of the slot's accepted snapshots, from 1
+  std::uint64_t replay = 0;     // from 1; of the root graph for a slot in a conditional body
+  std::uint32_t iteration = 0;  // of that body within the replay, from 0
+  std::uint64_t serial = 0;     // of the replay: (serial, order) sorts all snapshots of a session
   std::int64_t timestamp_ns = 0;
   std::int64_t step = -1;
   numerics::Stats stats;

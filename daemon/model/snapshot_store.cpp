@@ -9,6 +9,11 @@ SnapshotStore::Key SnapshotStore::KeyOf(const SlotIdentity& slot) {
   return {slot.session->uuid, slot.index, slot.generation};
 }
 
+// Each iteration of a conditional body has a serial of its own, and a replay has several of them.
+bool SnapshotStore::IsMeant(const Snapshot& snapshot, std::uint64_t replay, std::uint64_t serial) {
+  return snapshot.replay == replay && (serial == 0 || snapshot.serial == serial);
+}
+
 void SnapshotStore::Drop(Kept* kept) {
   if (kept->stored.payload == nullptr) return;
   bytes_ -= kept->stored.payload->size();
@@ -43,17 +48,16 @@ void SnapshotStore::Trim() {
   }
 }
 
-void SnapshotStore::Pin(const SlotPtr& slot, std::uint64_t replay) {
+void SnapshotStore::Pin(const SlotPtr& slot, std::uint64_t replay, std::uint64_t serial) {
   const std::lock_guard lock(mutex_);
   const auto found = slots_.find(KeyOf(*slot));
   if (found == slots_.end()) return;
   const std::deque<Kept>& kept = found->second;
-  const auto first_after = std::find_if(kept.begin(), kept.end(), [&](const Kept& one) {
-    return one.stored.snapshot->replay > replay;
+  const auto meant = std::find_if(kept.begin(), kept.end(), [&](const Kept& one) {
+    return IsMeant(*one.stored.snapshot, replay, serial);
   });
-  if (first_after == kept.begin() || (first_after - 1)->stored.snapshot->replay != replay) {
-    return;
-  }
+  if (meant == kept.end()) return;
+  const auto first_after = meant + 1;
   Pinned& pinned = pinned_[found->first];
   // Start at the first finding, which has room for the snapshots before it.
   std::size_t left = kPinnedBefore + 1;
@@ -136,9 +140,10 @@ std::uint64_t SnapshotStore::CountOf(const SlotPtr& slot) const {
   return count + static_cast<std::uint64_t>(std::distance(pinned->second.begin(), end));
 }
 
-std::optional<StoredSnapshot> SnapshotStore::Find(const SlotPtr& slot, std::uint64_t replay) const {
+std::optional<StoredSnapshot> SnapshotStore::Find(const SlotPtr& slot, std::uint64_t replay,
+                                                  std::uint64_t serial) const {
   for (StoredSnapshot& stored : History(slot)) {
-    if (stored.snapshot->replay == replay) return std::move(stored);
+    if (IsMeant(*stored.snapshot, replay, serial)) return std::move(stored);
   }
   return std::nullopt;
 }

@@ -32,8 +32,9 @@ class SnapshotStore {
   explicit SnapshotStore(std::uint64_t max_bytes) : max_bytes_(max_bytes) {}
 
   void Put(SnapshotPtr snapshot, PayloadPtr payload);
-  // Keeps `replay` of the slot, if it is there, and kPinnedBefore snapshots before it.
-  void Pin(const SlotPtr& slot, std::uint64_t replay);
+  // Keeps the snapshot of `replay`, if it is there, and kPinnedBefore snapshots before it. If the
+  // replay has several iterations of a conditional body, `serial` says which is meant.
+  void Pin(const SlotPtr& slot, std::uint64_t replay, std::uint64_t serial = 0);
   void ForgetSlot(const SlotPtr& slot);
   void ForgetSession(const SessionPtr& session);
 
@@ -41,8 +42,9 @@ class SnapshotStore {
   std::vector<StoredSnapshot> History(const SlotPtr& slot) const;
   // The number of snapshots in History().
   std::uint64_t CountOf(const SlotPtr& slot) const;
-  // The snapshot of one replay, or nothing if it is not there.
-  std::optional<StoredSnapshot> Find(const SlotPtr& slot, std::uint64_t replay) const;
+  // The snapshot of one replay, or nothing if it is not there; `serial` as in Pin().
+  std::optional<StoredSnapshot> Find(const SlotPtr& slot, std::uint64_t replay,
+                                     std::uint64_t serial = 0) const;
   std::uint64_t bytes() const;
   std::uint64_t max_bytes() const { return max_bytes_; }
 
@@ -54,6 +56,7 @@ class SnapshotStore {
   };
   static Key KeyOf(const SlotIdentity& slot);
   using Pinned = std::map<std::uint64_t, StoredSnapshot>;  // by ordinal
+  static bool IsMeant(const Snapshot& snapshot, std::uint64_t replay, std::uint64_t serial);
   void Drop(Kept* kept);
   void Trim();
   void Unpin(const Pinned& pinned);

@@ -25,6 +25,8 @@ class SlotFeedback {
   virtual Result<void> CanCompare() = 0;
   // The ordinal up to which earlier daemons consumed the slot.
   virtual std::uint64_t consumed_before() const { return 0; }
+  // Runs of the slot that an action wanted and the live control kept back.
+  virtual std::uint64_t suppressed() const { return 0; }
   virtual void AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) = 0;
 };
 
@@ -43,7 +45,8 @@ struct Gap {
   std::uint64_t count = 0;
   std::uint64_t last_ordinal = 0;   // of the gap
   std::uint64_t last_replay = 0;    // no lost snapshot is of a later replay
-  std::uint64_t before_replay = 0;  // the replay of the snapshot that came after; 0 = none came
+  std::uint64_t before_replay = 0;  // the replay of the snapshot that came after; 0 = none came. In
+                                    // a conditional body, lost ones may be of that replay too
   // Whether the live control asked for that snapshot or for a lost one. If so, lost snapshots may
   // have been wanted, whatever an action's period is.
   bool before_forced = false;

@@ -38,6 +38,7 @@ StoredSnapshot SnapshotMaker::Make(const SlotPtr& slot, ring::Entry* entry,
   snapshot->slot = slot;
   snapshot->ordinal = entry->ordinal;
   snapshot->replay = entry->replay;
+  snapshot->iteration = entry->iteration;
   snapshot->serial = entry->serial;
   snapshot->timestamp_ns = entry->timestamp_ns;
   snapshot->step = entry->step;

@@ -118,11 +118,13 @@ void ActiveRecording::Open(const SlotPtr& slot, std::uint64_t seen, std::uint64_
   if (!session) return;
   recording::Slot to = ToRecording(*slot);
   to.session = *session;
-  to.every = EveryOf(*slot);
+  State state;
+  state.in_body = slot->IsInBody();
+  state.every = EveryOf(*slot);
+  // How many snapshots a period wanted in a body, nobody can tell from replays: each counts.
+  to.every = state.in_body ? 1 : state.every;
   to.from_ordinal = seen;
   to.from_replay = seen_replay;
-  State state;
-  state.every = to.every;
   state.from_replay = seen_replay;
   const auto added = writer_->AddSlot(std::move(to));
   if (!added.ok()) return;
@@ -152,7 +154,7 @@ void ActiveRecording::Account(State* state, const Missing& all_missing) {
   if (missing.last_ordinal < state->next_ordinal) return;
   const std::uint64_t ordinals = missing.last_ordinal - state->next_ordinal + 1;
   std::uint64_t wanted = ordinals;
-  if (state->every > 1 && !state->last_forced && !missing.before_forced) {
+  if (state->every > 1 && !state->in_body && !state->last_forced && !missing.before_forced) {
     const std::uint64_t up_to = std::max(missing.last_replay, state->last_replay);
     wanted = std::min(ordinals, layout::WantedUpTo(state->every, up_to) -
                                     layout::WantedUpTo(state->every, state->last_replay));
@@ -163,8 +165,9 @@ void ActiveRecording::Account(State* state, const Missing& all_missing) {
   loss.count = wanted;
   loss.first_ordinal = state->next_ordinal;
   loss.last_ordinal = missing.last_ordinal;
-  loss.after_replay = state->last_replay;
-  loss.before_replay = missing.before_replay;
+  const std::uint64_t out = state->in_body ? 1 : 0;  // see recording::Loss
+  loss.after_replay = state->last_replay - std::min(state->last_replay, out);
+  loss.before_replay = missing.before_replay == 0 ? 0 : missing.before_replay + out;
   loss.timestamp_ns = RealtimeNs();
   state->next_ordinal = missing.last_ordinal + 1;
   state->last_replay = std::max(state->last_replay, missing.last_replay);
@@ -187,7 +190,7 @@ void ActiveRecording::Consume(const StoredSnapshot& stored, const ComparisonPtr&
   const Place place = PlaceOf(&state, snapshot->replay);
   if (place == Place::kInside) {
     Account(&state, {.last_ordinal = snapshot->ordinal - 1,
-                     .last_replay = snapshot->replay - 1,
+                     .last_replay = snapshot->replay - (state.in_body ? 0 : 1),
                      .before_replay = snapshot->replay,
                      .before_forced = snapshot->forced});
   }
@@ -214,8 +217,10 @@ void ActiveRecording::Consume(const StoredSnapshot& stored, const ComparisonPtr&
   Note(
       writer_->Append(std::move(to), payload ? std::span(*payload) : std::span<const std::byte>()));
   last_append_ = Clock::now();
-  state.done =
+  // In a body more iterations of the last replay may come.
+  state.has_last =
       request_.replays != 0 && snapshot->replay - state.first_replay + 1 >= request_.replays;
+  state.done = state.has_last && !state.in_body;
 }
 
 void ActiveRecording::Lose(const Gap& gap) {
@@ -338,9 +343,10 @@ StopReason ActiveRecording::Over() const {
   if (request_.replays == 0) return StopReason::kNone;
   bool any = false;
   for (const auto& [slot, state] : slots_) {
-    // Waits for slots that have begun, not for slots that were never replayed.
-    if (state.first_replay != 0 && !state.done) return StopReason::kNone;
-    any = any || state.done;
+    any = any || state.done || state.has_last;
+    // Waits for slots that have begun, not for slots that were never replayed, nor for conditional
+    // bodies, which need not run again.
+    if (state.first_replay != 0 && !state.done && !state.in_body) return StopReason::kNone;
   }
   const bool quiet = Clock::now() - last_append_ >= kQuiet;
   return any && (beyond_ || quiet) ? StopReason::kReached : StopReason::kNone;

@@ -107,6 +107,8 @@ class ActiveRecording {
     std::uint64_t from_replay = 0;   // replays up to it came before
     std::uint64_t until = kNoEnd;    // the last ordinal that it takes
     bool last_forced = false;        // the snapshot before was wanted by the live control
+    bool in_body = false;            // of a conditional node: any number of snapshots a replay
+    bool has_last = false;           // it has a snapshot of the last replay that was asked for
     bool done = false;               // it has all replays that were asked for
   };
   enum class Place { kBefore, kInside, kAfter };

@@ -120,7 +120,9 @@ void FreezeSlot(ActiveRecording* recording, const SlotRecord& record, std::uint6
     recording->Lose({.slot = slot,
                      .cause = cause,
                      .last_ordinal = ordinal,
-                     .last_replay = before == 0 ? replay : before - 1,
+                     .last_replay = before == 0        ? replay
+                                    : slot->IsInBody() ? before
+                                                       : before - 1,
                      .before_replay = before});
   };
   // How many of the missing snapshots were never read. It is not known which ones, so the oldest

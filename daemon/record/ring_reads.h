@@ -25,6 +25,7 @@ struct RingRequest {
   std::uint64_t last_ordinal = 0;
   std::size_t max_bytes = 0;  // stops after so many; reads at least one entry
   std::uint64_t replay = 0;   // not 0: the entry of this replay alone, whatever its ordinal is
+  std::optional<std::uint32_t> iteration = std::nullopt;  // of that replay; without one: the last
 };
 
 struct RingContent {

@@ -20,6 +20,7 @@ recording::Slot ToRecording(const SlotIdentity& slot) {
   to.index = slot.index;
   to.generation = slot.generation;
   to.graph_label = slot.graph_label;
+  to.in_body = slot.IsInBody();
   return to;
 }
 
@@ -27,6 +28,7 @@ recording::Snapshot ToRecording(const Snapshot& snapshot) {
   recording::Snapshot to;
   to.ordinal = snapshot.ordinal;
   to.replay = snapshot.replay;
+  to.iteration = snapshot.iteration;
   to.serial = snapshot.serial;
   to.step = snapshot.step;
   to.timestamp_ns = snapshot.timestamp_ns;

@@ -17,38 +17,46 @@ std::uint64_t NewestSerial(const Candidate& candidate) {
   return candidate.history.back().snapshot->serial;
 }
 
-template <typename History>
-auto FindIn(History& history, std::int64_t replay) {
-  return std::find_if(history.begin(), history.end(), [&](const StoredSnapshot& stored) {
-    return stored.snapshot->replay == static_cast<std::uint64_t>(replay);
-  });
+bool IsMeant(const pipeline::Snapshot& snapshot, const When& when) {
+  return snapshot.replay == static_cast<std::uint64_t>(when.replay) &&
+         (!when.iteration || snapshot.iteration == *when.iteration);
 }
 
-bool HasReplay(const Candidate& candidate, std::int64_t replay) {
-  return FindIn(candidate.history, replay) != candidate.history.end();
+template <typename History>
+auto FindIn(History& history, const When& when) {
+  const auto found = std::find_if(history.rbegin(), history.rend(), [&](const auto& stored) {
+    return IsMeant(*stored.snapshot, when);
+  });
+  return found == history.rend() ? history.end() : found.base() - 1;
+}
+
+bool HasReplay(const Candidate& candidate, const When& when) {
+  return FindIn(candidate.history, when) != candidate.history.end();
 }
 
 }  // namespace
 
-bool RingMayHave(const Candidate& candidate, std::int64_t replay, bool metadata_only) {
-  if (replay <= 0 || static_cast<std::uint64_t>(replay) > candidate.slot.counters.replays) {
+bool RingMayHave(const Candidate& candidate, const When& when, bool metadata_only) {
+  if (when.replay <= 0 ||
+      static_cast<std::uint64_t>(when.replay) > candidate.slot.counters.replays) {
     return false;
   }
-  const auto found = FindIn(candidate.history, replay);
+  const auto found = FindIn(candidate.history, when);
   if (found == candidate.history.end()) return true;
   return found->payload == nullptr && found->snapshot->has_values && !metadata_only;
 }
 
-void AddFromRing(Candidate* candidate, std::int64_t replay, pipeline::RingReads* rings) {
+void AddFromRing(Candidate* candidate, const When& when, pipeline::RingReads* rings) {
   const pipeline::SlotPtr& slot = candidate->slot.slot;
-  pipeline::RingContent content =
-      rings->Read({.slot = slot, .replay = static_cast<std::uint64_t>(replay)});
+  pipeline::RingContent content = rings->Read({.slot = slot,
+                                               .replay = static_cast<std::uint64_t>(when.replay),
+                                               .iteration = when.iteration});
   if (!content.readable || content.entries.empty()) return;
   ring::Entry& entry = content.entries.front();
   entry.flags &= ~layout::kEntryDropValues;  // whatever was wanted of it: the values are there
   pipeline::PayloadPool pool(0);
   StoredSnapshot stored = pipeline::SnapshotMaker(&pool).Make(slot, &entry, {});
-  const auto found = FindIn(candidate->history, replay);
+  const auto found = FindIn(candidate->history, when);
   if (found != candidate->history.end()) {
     found->payload = std::move(stored.payload);
     return;
@@ -59,21 +67,21 @@ void AddFromRing(Candidate* candidate, std::int64_t replay, pipeline::RingReads*
   candidate->history.insert(behind, std::move(stored));
 }
 
-void PreferLiving(std::vector<Candidate>* candidates, std::int64_t replay) {
+void PreferLiving(std::vector<Candidate>* candidates, const When& when) {
   const bool is_in_living =
       std::any_of(candidates->begin(), candidates->end(), [&](const Candidate& candidate) {
-        return !candidate.slot.retired && HasReplay(candidate, replay);
+        return !candidate.slot.retired && HasReplay(candidate, when);
       });
   if (!is_in_living) return;
   std::erase_if(*candidates, [](const Candidate& candidate) { return candidate.slot.retired; });
 }
 
-const StoredSnapshot* FindReplay(const std::vector<Candidate>& candidates, std::int64_t replay,
+const StoredSnapshot* FindReplay(const std::vector<Candidate>& candidates, const When& when,
                                  const Candidate** owner) {
   const StoredSnapshot* found = nullptr;
   for (const Candidate& candidate : candidates) {
     for (const StoredSnapshot& stored : candidate.history) {
-      if (stored.snapshot->replay != static_cast<std::uint64_t>(replay)) continue;
+      if (!IsMeant(*stored.snapshot, when)) continue;
       if (found != nullptr && found->snapshot->serial > stored.snapshot->serial) {
         continue;
       }
@@ -93,16 +101,16 @@ const StoredSnapshot* FindFromEnd(const std::vector<Candidate>& candidates, std:
   return back > history.size() ? nullptr : &history[history.size() - back];
 }
 
-std::string Ambiguous(const std::vector<Candidate>& candidates, std::int64_t replay,
+std::string Ambiguous(const std::vector<Candidate>& candidates, const When& when,
                       const pipeline::Registry& registry) {
-  if (replay <= 0) return "";
+  if (when.replay <= 0) return "";
   std::set<std::string> names;
   for (const Candidate& candidate : candidates) {
-    if (!HasReplay(candidate, replay)) continue;
+    if (!HasReplay(candidate, when)) continue;
     const pipeline::SlotIdentity& slot = *candidate.slot.slot;
     names.insert(slot.probe + registry.PlaceOf(slot).qualifier);
   }
-  return AmbiguousReplay({names.begin(), names.end()}, replay);
+  return AmbiguousReplay({names.begin(), names.end()}, when.replay);
 }
 
 }  // namespace cgdebug::serve

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,27 +18,33 @@ struct Candidate {
   std::vector<pipeline::StoredSnapshot> history;
 };
 
-// Whether memory lacks replay `replay` of the slot, or values that are wanted, and the ring may
-// still hold them.
-bool RingMayHave(const Candidate& candidate, std::int64_t replay, bool metadata_only);
-// Adds the replay to the history if the ring has it. Waits for the ingest thread.
+// Which of them: the replay, and an iteration of it. Without one, the last of that replay.
+struct When {
+  std::int64_t replay = 0;
+  std::optional<std::uint32_t> iteration = std::nullopt;  // of a conditional body
+};
+
+// Whether memory lacks that snapshot of the slot, or values that are wanted, and the ring may still
+// hold them.
+bool RingMayHave(const Candidate& candidate, const When& when, bool metadata_only);
+// Adds the snapshot to the history if the ring has it. Waits for the ingest thread.
 // Thread: any other.
-void AddFromRing(Candidate* candidate, std::int64_t replay, pipeline::RingReads* rings);
+void AddFromRing(Candidate* candidate, const When& when, pipeline::RingReads* rings);
 
 // Drops slots whose graph is gone if a living graph has that replay: a job that captures its model
 // again means the graph that it runs now.
-void PreferLiving(std::vector<Candidate>* candidates, std::int64_t replay);
+void PreferLiving(std::vector<Candidate>* candidates, const When& when);
 
 // Null when no candidate has that replay. Lifetime: the result points into `candidates`.
 const pipeline::StoredSnapshot* FindReplay(const std::vector<Candidate>& candidates,
-                                           std::int64_t replay, const Candidate** owner);
+                                           const When& when, const Candidate** owner);
 
 // `back`: 1 is the newest snapshot of the slot that has the newest of all. Null when it has fewer.
 const pipeline::StoredSnapshot* FindFromEnd(const std::vector<Candidate>& candidates,
                                             std::uint64_t back, const Candidate** owner);
 
 // Why a replay number alone is not enough, and what to type; empty if it is enough.
-std::string Ambiguous(const std::vector<Candidate>& candidates, std::int64_t replay,
+std::string Ambiguous(const std::vector<Candidate>& candidates, const When& when,
                       const pipeline::Registry& registry);
 
 }  // namespace cgdebug::serve

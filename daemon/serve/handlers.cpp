@@ -57,9 +57,15 @@ bool Means(const v1::GetRequest& request, const pipeline::Registry& registry,
          MatchesWhich(registry, slot, request.which());
 }
 
+When WhenOf(const v1::GetRequest& request) {
+  When when = {.replay = request.replay()};
+  if (request.has_iteration()) when.iteration = request.iteration();
+  return when;
+}
+
 v1::FirstNonfinite::Kept KeptOf(const pipeline::SnapshotStore& store, const SlotRecord& slot,
                                 const v1::FirstNonfinite& first) {
-  const auto stored = store.Find(slot.slot, first.replay());
+  const auto stored = store.Find(slot.slot, first.replay(), first.serial());
   if (!stored) return v1::FirstNonfinite::NOTHING;
   return stored->payload == nullptr ? v1::FirstNonfinite::STATISTICS : v1::FirstNonfinite::VALUES;
 }
@@ -285,9 +291,9 @@ bool Handlers::Get(const v1::GetRequest& request, bool may_wait, v1::Response* r
       found_probe = true;
       Candidate candidate = {std::move(slot), {}};
       candidate.history = model_.store->History(candidate.slot.slot);
-      if (RingMayHave(candidate, request.replay(), request.metadata_only())) {
+      if (RingMayHave(candidate, WhenOf(request), request.metadata_only())) {
         if (!may_wait) return false;
-        AddFromRing(&candidate, request.replay(), model_.reads);
+        AddFromRing(&candidate, WhenOf(request), model_.reads);
       }
       if (!candidate.history.empty()) candidates.push_back(std::move(candidate));
     }
@@ -313,23 +319,25 @@ void Handlers::FillGet(const v1::GetRequest& request, std::vector<Candidate>* ca
                        v1::Response* response, pipeline::PayloadPtr* payload) const {
   const Candidate* owner = nullptr;
   const std::int64_t replay = request.replay() == 0 ? -1 : request.replay();
-  PreferLiving(candidates, replay);
-  if (const std::string ambiguous = Ambiguous(*candidates, replay, *model_.registry);
+  const When when = WhenOf(request);
+  PreferLiving(candidates, when);
+  if (const std::string ambiguous = Ambiguous(*candidates, when, *model_.registry);
       !ambiguous.empty()) {
     return SetError(response, v1::Error::NO_SNAPSHOT, ambiguous);
   }
   const StoredSnapshot* stored =
-      replay > 0 ? FindReplay(*candidates, replay, &owner)
+      replay > 0 ? FindReplay(*candidates, when, &owner)
                  : FindFromEnd(*candidates, -static_cast<std::uint64_t>(replay), &owner);
   if (stored == nullptr) {
     FindFromEnd(*candidates, 1, &owner);
     return SetError(
         response, v1::Error::NO_SNAPSHOT,
-        fmt::format("probe '{}' has no snapshot of replay {}: {} are kept, replays {} to {}. "
+        fmt::format("probe '{}' has no snapshot of replay {}{}: {} are kept, replays {} to {}. "
                     "Type: cgdebug-cli show '{}@-1'",
-                    request.probe(), replay, owner->history.size(),
-                    owner->history.front().snapshot->replay, owner->history.back().snapshot->replay,
-                    request.probe()));
+                    request.probe(), replay,
+                    when.iteration ? fmt::format(", iteration {}", *when.iteration) : "",
+                    owner->history.size(), owner->history.front().snapshot->replay,
+                    owner->history.back().snapshot->replay, request.probe()));
   }
   v1::GetReply* reply = response->mutable_get();
   Fill(*stored->snapshot, *model_.registry, reply->mutable_snapshot());
@@ -354,6 +362,7 @@ void Handlers::History(const v1::HistoryRequest& request, v1::Response* response
   for (const StoredSnapshot& stored : model_.store->History(slot)) {
     const pipeline::Snapshot& snapshot = *stored.snapshot;
     if (snapshot.replay < request.first()) continue;
+    if (snapshot.ordinal < request.first_ordinal()) continue;
     if (request.last() != 0 && snapshot.replay > request.last()) break;
     if (reply->entries_size() >= kMaxEntries) {
       reply->set_more(true);

@@ -62,6 +62,7 @@ void FillWhere(const pipeline::SlotIdentity& slot, const pipeline::Registry& reg
                Message* message) {
   FillProbe(slot, message);
   FillPlace(slot, registry, message->mutable_slot());
+  message->mutable_slot()->set_in_body(slot.IsInBody());
 }
 
 }  // namespace
@@ -123,9 +124,11 @@ void Fill(const pipeline::SlotRecord& record, const pipeline::Registry& registry
   if (slot.Has(layout::kActionRecord)) message->add_actions(v1::ProbeInfo::RECORD);
   if (slot.Has(layout::kActionCompare)) message->add_actions(v1::ProbeInfo::COMPARE);
   if (slot.Has(layout::kActionStats)) message->add_actions(v1::ProbeInfo::STATS);
+  message->set_in_body(slot.IsInBody());
   message->set_capacity(registration.capacity);
   if (record.last != nullptr) {
     message->set_replay(record.last->replay);
+    message->set_iteration(record.last->iteration);
     FillMessage(record.last->stats, message->mutable_last_stats());
   }
   FillMessage(record.counters, message->mutable_counters());
@@ -179,7 +182,9 @@ void Fill(const pipeline::Snapshot& snapshot, const pipeline::Registry& registry
   FillProbe(slot, message);
   FillPlace(slot, registry, message);
   FillTensor(slot, message);
+  message->set_in_body(slot.IsInBody());
   message->set_replay(snapshot.replay);
+  message->set_iteration(snapshot.iteration);
   message->set_timestamp_ns(snapshot.timestamp_ns);
   message->set_step(snapshot.step);
   FillMessage(snapshot.stats, message->mutable_stats());
@@ -190,6 +195,7 @@ void Fill(const pipeline::Snapshot& snapshot, const pipeline::Registry& registry
 void Fill(const pipeline::StoredSnapshot& stored, v1::HistoryReply::Entry* message) {
   const pipeline::Snapshot& snapshot = *stored.snapshot;
   message->set_replay(snapshot.replay);
+  message->set_iteration(snapshot.iteration);
   message->set_ordinal(snapshot.ordinal);
   message->set_serial(snapshot.serial);
   message->set_step(snapshot.step);
@@ -223,6 +229,7 @@ void Fill(const pipeline::Event& event, const pipeline::Registry& registry,
     FillWhere(*line->snapshot->slot, registry, message->mutable_print());
     message->mutable_print()->set_step(line->snapshot->step);
     message->mutable_print()->set_replay(line->snapshot->replay);
+    message->mutable_print()->set_iteration(line->snapshot->iteration);
     message->mutable_print()->set_text(line->text);
   } else if (const auto* loss = std::get_if<pipeline::Loss>(&event.what)) {
     FillWhere(*loss->slot, registry, message->mutable_loss());
@@ -233,6 +240,7 @@ void Fill(const pipeline::Event& event, const pipeline::Registry& registry,
     FillWhere(*failure->snapshot->slot, registry, message->mutable_compare_failed());
     message->mutable_compare_failed()->set_step(failure->snapshot->step);
     message->mutable_compare_failed()->set_replay(failure->snapshot->replay);
+    message->mutable_compare_failed()->set_iteration(failure->snapshot->iteration);
     message->mutable_compare_failed()->set_text(failure->text);
   } else if (const auto* change = std::get_if<pipeline::SessionChange>(&event.what)) {
     message->mutable_session_change()->set_ended(change->ended);

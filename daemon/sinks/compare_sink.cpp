@@ -34,6 +34,7 @@ void CompareSink::OpenSlot(const pipeline::SlotPtr& slot, pipeline::SlotFeedback
   Slot& mine = slots_[slot];
   mine.verdict = feedback.verdict();
   mine.verdict.text = pipeline::CleanText(mine.verdict.text, /*keep_newlines=*/true);
+  if (mine.verdict.covered_replay != 0) mine.suppressed = feedback.suppressed();
   mine.torn = std::exchange(mine.verdict.torn, false);
   if (mine.torn) {
     SetError(&mine.verdict,
@@ -56,8 +57,20 @@ bool CompareSink::CountMissed(Slot* slot, std::uint32_t every, std::uint64_t las
       layout::WantedUpTo(every, last_missed) - layout::WantedUpTo(every, verdict.covered_replay);
   verdict.covered_replay = last_missed;
   if (missed == 0) return false;
-  verdict.lost += missed;
-  if (slot->usable && !slot->torn) SetError(&verdict, MissedText(verdict));
+  AddMissed(slot, missed);
+  return true;
+}
+
+void CompareSink::AddMissed(Slot* slot, std::uint64_t missed) {
+  slot->verdict.lost += missed;
+  if (slot->usable && !slot->torn) SetError(&slot->verdict, MissedText(slot->verdict));
+}
+
+bool CompareSink::CountMissedInBody(Slot* slot, std::uint64_t last_missed,
+                                    std::uint64_t suppressed) {
+  const bool lost = CountMissed(slot, /*every=*/1, last_missed);
+  if (suppressed <= slot->suppressed) return lost;
+  AddMissed(slot, suppressed - std::exchange(slot->suppressed, suppressed));
   return true;
 }
 
@@ -93,14 +106,21 @@ void CompareSink::Consume(const pipeline::Delivery& delivery, pipeline::SlotFeed
   if (found == slots_.end()) return;
   Slot& slot = found->second;
   const std::uint32_t every = found->first->registration.compare_every;
+  const bool in_body = found->first->IsInBody();
   const std::uint64_t replay = delivery.snapshot->replay;
+  const std::uint64_t place = in_body ? delivery.snapshot->ordinal : replay;
   // Covered already: an earlier daemon was killed after it wrote the verdict and before it gave the
   // entry back.
-  if (replay <= slot.verdict.covered_replay) return;
-  bool changed = CountMissed(&slot, every, replay - 1);
+  if (place <= slot.verdict.covered_replay) return;
+  bool changed = in_body ? CountMissedInBody(&slot, place - 1, feedback.suppressed())
+                         : CountMissed(&slot, every, place - 1);
+  if (in_body) {
+    slot.verdict.covered_replay = place;
+    changed = true;
+  }
   if (layout::Wants(every, replay) ||
       (delivery.snapshot->forced && delivery.snapshot->has_values)) {
-    slot.verdict.covered_replay = replay;
+    slot.verdict.covered_replay = place;
     changed = true;
     if (!delivery.snapshot->has_values) {
       ++slot.verdict.lost;
@@ -114,12 +134,20 @@ void CompareSink::Consume(const pipeline::Delivery& delivery, pipeline::SlotFeed
   if (changed) feedback.SetVerdict(slot.verdict);
 }
 
+// The replays of other slots tell what was lost; those of a body do not.
+void CompareSink::Lose(const pipeline::Gap& gap) {
+  const auto found = slots_.find(gap.slot);
+  if (found != slots_.end()) found->second.last_lost = gap.last_ordinal;
+}
+
 void CompareSink::CloseSlot(const pipeline::SlotPtr& slot, std::uint64_t last_replay,
                             pipeline::SlotFeedback& feedback) {
   const auto found = slots_.find(slot);
   if (found == slots_.end()) return;
-  if (CountMissed(&found->second, slot->registration.compare_every, last_replay)) {
-    feedback.SetVerdict(found->second.verdict);
+  Slot& mine = found->second;
+  if (slot->IsInBody() ? CountMissedInBody(&mine, mine.last_lost, feedback.suppressed())
+                       : CountMissed(&mine, slot->registration.compare_every, last_replay)) {
+    feedback.SetVerdict(mine.verdict);
   }
   slots_.erase(found);
 }

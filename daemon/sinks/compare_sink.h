@@ -14,6 +14,10 @@ namespace cgdebug::sinks {
 //   pass   compared > 0, and neither of these
 // Each replay counts once, over all daemons that worked on the slot: the verdict in shared memory
 // says up to which replay it counts.
+//
+// In the body of a conditional node a replay may have any number of snapshots, or none. There each
+// ordinal counts once, and `covered_replay` is an ordinal. What of the lost ones the comparison
+// wanted is not known, so all of them count.
 class CompareSink final : public pipeline::Sink {
  public:
   // `events` outlives the sink.
@@ -21,6 +25,7 @@ class CompareSink final : public pipeline::Sink {
 
   void OpenSlot(const pipeline::SlotPtr& slot, pipeline::SlotFeedback& feedback) override;
   void Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedback& feedback) override;
+  void Lose(const pipeline::Gap& gap) override;
   void CloseSlot(const pipeline::SlotPtr& slot, std::uint64_t last_replay,
                  pipeline::SlotFeedback& feedback) override;
   void ForgetSession(const pipeline::SessionPtr& session) override;
@@ -31,7 +36,14 @@ class CompareSink final : public pipeline::Sink {
     layout::Verdict verdict;
     bool usable = false;  // the expected tensor
     bool torn = false;    // an earlier daemon was killed while it wrote the verdict
+    // In a conditional body:
+    std::uint64_t last_lost = 0;   // ordinal up to which the job's losses are known
+    std::uint64_t suppressed = 0;  // of the runs kept back, those in the verdict
   };
+  void AddMissed(Slot* slot, std::uint64_t missed);
+  // The same for a slot in a conditional body: lost ordinals up to `last_missed`, and runs that the
+  // live control kept back.
+  bool CountMissedInBody(Slot* slot, std::uint64_t last_missed, std::uint64_t suppressed);
   bool CountMissed(Slot* slot, std::uint32_t every, std::uint64_t last_missed);
   // Requires: `delivery` has a comparison.
   void TakeComparison(const pipeline::Delivery& delivery, Slot* slot);

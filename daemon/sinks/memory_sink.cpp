@@ -7,7 +7,7 @@ void MemorySink::Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedb
 }
 
 void MemorySink::Found(const pipeline::Finding& finding) {
-  store_->Pin(finding.slot, finding.replay);
+  store_->Pin(finding.slot, finding.replay, finding.serial);
 }
 
 void MemorySink::ForgetSession(const pipeline::SessionPtr& session) {

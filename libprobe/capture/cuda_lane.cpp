@@ -23,6 +23,19 @@ void StageOnComputePath(const ProbeSlot& slot, const TensorRef& tensor, cudaStre
   }
 }
 
+[[noreturn]] void RefuseBody(const layout::SlotRegistration& registration) {
+  const auto reason = static_cast<layout::LaneReason>(registration.lane_reason);
+  throw ProbeError(
+      ErrorKind::kUnsupported,
+      "a probe in the body of a conditional node (torch.cond, while_loop) cannot use the callback "
+      "lane, because CUDA allows no host node there. The direct lane works there, but this probe "
+      "is in the callback lane (" +
+          std::string(layout::TextOf(reason)) + "). " +
+          (reason == layout::LaneReason::kAsked ? "Take lane=\"callback\" and CGDEBUG_LANE away"
+                                                : "Type: cgdebug-cli doctor") +
+          ", or move the probe in front of the node or behind it");
+}
+
 void AddHostNode(cudaGraph_t graph, const cudaGraphNode_t* after, std::size_t count,
                  ProbeSlot* slot) {
   cudaHostNodeParams params = {};
@@ -86,9 +99,8 @@ void CaptureLeaf(ProbeSlot* slot, const TensorRef& tensor, void* stream_handle) 
   auto* stream = static_cast<cudaStream_t>(stream_handle);
   const DeviceGuard guard(tensor.device_index);
   const RelaxedCapture relaxed;
-  const CaptureInfo before = GetCaptureInfo(stream);
-  RefuseConditionalBody(before);
-  cudaGraph_t graph = before.graph;
+  if ((slot->registration.flags & layout::kSlotInBody) != 0) RefuseBody(slot->registration);
+  cudaGraph_t graph = GetCaptureInfo(stream).graph;
   RetainByGraph(graph, slot);
   StageOnComputePath(*slot, tensor, stream);
   const CaptureInfo info = GetCaptureInfo(stream);

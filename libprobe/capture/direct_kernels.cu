@@ -305,6 +305,20 @@ __global__ void Clock(std::uint64_t* now_ns) {
   __threadfence_system();
 }
 
+__global__ void Tick(TickArgs args) {
+  RootTick& tick = *args.tick;
+  const std::uint64_t replay = tick.replay + 1;
+  for (std::uint64_t i = threadIdx.x; i < tick.head_count; i += blockDim.x) {
+    Store(tick.heads[i]->graph_replays, replay);
+  }
+  __syncwarp();
+  if (threadIdx.x != 0) return;
+  tick.replay = replay;
+  const std::uint64_t last = *args.shared_serial;
+  const std::uint64_t now = GlobalTimer() + static_cast<std::uint64_t>(args.serial_offset_ns);
+  *args.shared_serial = now > last ? now : last + 1;
+}
+
 template <template <typename> class Kernel>
 const void* ForDtype(layout::Dtype dtype) {
   using layout::Dtype;
@@ -338,6 +352,7 @@ const void* LeafKernel(layout::Dtype dtype) { return ForDtype<LeafOf>(dtype); }
 const void* StatsKernel(layout::Dtype dtype) { return ForDtype<StatsOf>(dtype); }
 const void* StatsLeafKernel() { return reinterpret_cast<const void*>(&StatsLeaf); }
 const void* ClockKernel() { return reinterpret_cast<const void*>(&Clock); }
+const void* TickKernel() { return reinterpret_cast<const void*>(&Tick); }
 
 const void* StageKernel(int unit) {
   switch (unit) {

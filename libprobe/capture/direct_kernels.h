@@ -11,6 +11,17 @@
 
 namespace cgdebug::capture {
 
+// What the slots in the bodies of conditional nodes share, one per root graph and device. A kernel
+// at the head of the root graph writes it in every replay, whether a body runs or not. In device
+// memory.
+struct RootTick {
+  static constexpr std::size_t kMaxHeads = 1000;
+  std::uint64_t replay;  // of the root graph, from 1
+  std::uint64_t serial;  // of the replay, unless leaves of the root graph had a word for it before
+  std::uint64_t head_count;
+  layout::SlotHead* heads[kMaxHeads];  // of those slots: each learns how often the graph replayed
+};
+
 // One slot's own counters, in device memory: the GPU counts here, because it cannot count in host
 // memory (no read-modify-write over PCIe), and stores the results there. Starts as zeros. Only the
 // slot's leaf writes it, after all its blocks have finished with it.
@@ -38,6 +49,9 @@ struct alignas(256) DirectState {
   std::uint64_t shared_serial;
   std::uint64_t runs;  // of the leaf, those of a closed probe included
   layout::SlotControl control;
+  // In the body of a conditional node.
+  std::uint64_t taken;      // replays of the root graph in which the slot ran
+  std::uint32_t iteration;  // of its last run within that replay
 };
 static_assert(sizeof(DirectState) == 256);
 
@@ -51,6 +65,7 @@ struct DirectGate {
 struct DirectSlot {
   DirectState* state;
   std::uint64_t* shared_serial;
+  const RootTick* tick;  // in the body of a conditional node, else null
   DirectGate* gate;
   layout::SlotHead* head;
   const layout::SlotCredit* credit;
@@ -149,5 +164,15 @@ const void* OpLogPartsKernel();  // void(OpLogBatch), kOpLogThreads
 const void* OpLogRowsKernel();   // void(OpLogBatch), one warp
 
 const void* ClockKernel();  // void(std::uint64_t* globaltimer_ns)
+
+// At the head of a root graph that has a probe in a conditional body: counts the replay, and gives
+// it its serial. One warp.
+struct TickArgs {
+  RootTick* tick;
+  std::uint64_t* shared_serial;   // as DirectSlot
+  std::int64_t serial_offset_ns;  // likewise
+};
+const void* TickKernel();  // void(TickArgs)
+inline constexpr int kTickThreads = 32;
 
 }  // namespace cgdebug::capture

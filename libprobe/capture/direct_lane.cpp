@@ -15,6 +15,7 @@
 #include "libprobe/capture/direct_kernels.h"
 #include "libprobe/capture/graph_capture.h"
 #include "libprobe/capture/kernel_launch.h"
+#include "libprobe/capture/root_tick.h"
 #include "libprobe/capture/step_word.h"
 #include "libprobe/ring/serial.h"
 #include "libprobe/ring/shared_copy.h"
@@ -145,14 +146,28 @@ std::deque<LastLeaf>& LastLeaves() {
   return *leaves;
 }
 
+LastLeaf* FindLastLeaf(unsigned long long capture_id, int device) {
+  std::deque<LastLeaf>& leaves = LastLeaves();
+  const auto last = std::find_if(leaves.begin(), leaves.end(), [&](const LastLeaf& leaf) {
+    return leaf.capture_id == capture_id && leaf.device == device;
+  });
+  return last == leaves.end() ? nullptr : &*last;
+}
+
+void Remember(const LastLeaf& leaf) {
+  LastLeaves().push_back(leaf);
+  if (LastLeaves().size() > kOpenCaptures) LastLeaves().pop_front();
+}
+
 template <typename Args>
 void AddLeaf(const CaptureInfo& info, const Device& device, const void* kernel, int blocks,
              int threads, Args args) {
-  std::deque<LastLeaf>& leaves = LastLeaves();
-  const auto last = std::find_if(leaves.begin(), leaves.end(), [&](const LastLeaf& leaf) {
-    return leaf.capture_id == info.id && leaf.device == device.index;
-  });
-  args.slot.shared_serial = last == leaves.end() ? &args.slot.state->shared_serial : last->serial;
+  LastLeaf* last = FindLastLeaf(info.id, device.index);
+  if (last != nullptr) {
+    args.slot.shared_serial = last->serial;
+  } else if (args.slot.shared_serial == nullptr) {
+    args.slot.shared_serial = &args.slot.state->shared_serial;
+  }
   void* list[] = {&args};
   cudaKernelNodeParams params = {};
   params.func = const_cast<void*>(kernel);
@@ -160,13 +175,12 @@ void AddLeaf(const CaptureInfo& info, const Device& device, const void* kernel, 
   params.blockDim = dim3(static_cast<unsigned>(threads));
   params.kernelParams = list;
   const cudaGraphNode_t node =
-      AddKernelBehind(info, last == leaves.end() ? nullptr : last->node, device.overlaps, params);
-  if (last != leaves.end()) {
+      AddKernelBehind(info, last == nullptr ? nullptr : last->node, device.overlaps, params);
+  if (last != nullptr) {
     last->node = node;
-    return;
+  } else {
+    Remember({info.id, device.index, node, args.slot.shared_serial});
   }
-  leaves.push_back({info.id, device.index, node, args.slot.shared_serial});
-  if (leaves.size() > kOpenCaptures) leaves.pop_front();
 }
 
 bool HoldsStats(const layout::SlotRegistration& registration) {
@@ -234,6 +248,18 @@ DirectSlot Describe(const ProbeSlot& slot, const ring::SegmentWriter& segment,
   direct.clock_offset_ns = device.clock_offset_ns;
   direct.serial_offset_ns = device.serial_offset_ns;
   return direct;
+}
+
+// For a slot in the body of a conditional node: who counts the replays, and where all leaves of the
+// graph find the serial of a replay.
+void FollowRoot(RootGraph* root, const Device& device, DirectSlot* direct) {
+  const LastLeaf* last = FindLastLeaf(root->id, device.index);
+  const RootGraph::Tick& tick =
+      EnsureTick(root, device.index, device.stream, last == nullptr ? nullptr : last->serial,
+                 device.serial_offset_ns);
+  if (last == nullptr) Remember({root->id, device.index, nullptr, tick.serial});
+  direct->tick = tick.memory;
+  direct->shared_serial = tick.serial;
 }
 
 void CaptureStats(const ProbeSlot& slot, const DirectSlot& direct, const Device& device,
@@ -343,13 +369,16 @@ void BeginDirect(ProbeSlot* slot, int device_index, void* stream) {
   const DeviceGuard guard(device_index);
   const RelaxedCapture relaxed;
   const CaptureInfo info = GetCaptureInfo(static_cast<cudaStream_t>(stream));
-  RefuseConditionalBody(info);
   const Device& device = GetDevice(device_index);
   CGD_CUDA(cudaMemsetAsync(slot->buffers.state, 0, sizeof(DirectState), device.stream));
   CGD_CUDA(cudaStreamSynchronize(device.stream));
   // The number of launches of a graph does not tell how often a graph inside it runs.
-  if (slot->registration.graph_id != info.id) slot->counted.reset();
-  if (slot->counted == nullptr) return RetainByGraph(info.graph, slot);
+  const RootGraph* root = slot->root_graph.get();
+  if (root != nullptr || slot->registration.graph_id != info.id) slot->counted.reset();
+  if (slot->counted == nullptr) {
+    return RetainByGraph(root == nullptr ? info.graph : static_cast<cudaGraph_t>(root->graph),
+                         slot);
+  }
   ring::StoreRelaxed(*slot->buffers.runs, std::uint64_t{0});
   slot->life.HoldByGraph();
 }
@@ -359,13 +388,24 @@ void CaptureDirect(ProbeSlot* slot, const ring::SegmentWriter& segment, const Te
   auto* stream = static_cast<cudaStream_t>(stream_handle);
   const DeviceGuard guard(tensor.device_index);
   const RelaxedCapture relaxed;
+  const bool in_body = (slot->registration.flags & layout::kSlotInBody) != 0;
+  RootGraph* root = slot->root_graph.get();
+  if (in_body && root == nullptr) {
+    throw ProbeError(
+        ErrorKind::kUnsupported,
+        "a probe in the body of a conditional node (torch.cond, while_loop) must know the graph "
+        "that contains the node, to number its replays. Under torch.cuda.graph it does, if cgdebug "
+        "was imported before the capture began. In C++ keep a cgdebug::ScopedRootGraph while the "
+        "body is captured");
+  }
   if (slot->life.held_by_graph()) {
     slot->counted.reset();  // BeginDirect() has tied it to a user object
   } else {
     BeginDirect(slot, tensor.device_index, stream);
   }
   const Device& device = GetDevice(tensor.device_index);
-  const DirectSlot direct = Describe(*slot, segment, device);
+  DirectSlot direct = Describe(*slot, segment, device);
+  if (in_body) FollowRoot(root, device, &direct);
   try {
     if (HoldsStats(slot->registration)) {
       CaptureStats(*slot, direct, device, tensor, stream);
@@ -380,6 +420,7 @@ void CaptureDirect(ProbeSlot* slot, const ring::SegmentWriter& segment, const Te
     }
     throw;
   }
+  if (in_body) TellReplays(root, device.index, device.stream, direct.head);
 }
 
 }  // namespace cgdebug::capture

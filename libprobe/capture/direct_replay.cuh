@@ -46,6 +46,7 @@ __device__ inline std::uint64_t GlobalTimer() {
 struct Plan {
   Outcome outcome;
   std::uint64_t replay;
+  std::uint32_t iteration;
   std::uint64_t ordinal;
   layout::EntryHeader* header;
   std::byte* payload;
@@ -107,7 +108,11 @@ __device__ inline void WaitForRoom(const DirectSlot& slot, std::uint64_t ordinal
 __device__ inline Plan MakePlan(const DirectSlot& slot) {
   const DirectState& state = *slot.state;
   Plan plan;
-  plan.replay = state.replay + 1;
+  plan.replay = slot.tick == nullptr ? state.replay + 1 : __ldcg(&slot.tick->replay);
+  // Stays at the greatest number there is; no body comes near it.
+  plan.iteration = slot.tick == nullptr || plan.replay != state.replay ? 0
+                   : state.iteration == UINT32_MAX                     ? UINT32_MAX
+                                                                       : state.iteration + 1;
   plan.outcome =
       state.disarmed != 0 ? Outcome::kSkip : Decide(slot.periods, state.control, plan.replay);
   plan.ordinal = state.accepted + 1;
@@ -205,10 +210,11 @@ __device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const Ho
     Store(header.timestamp_ns, static_cast<std::uint64_t>(now_ns));
     Store(header.step, words.step);
     Store(header.serial, words.serial);
-    Store(header.checksum,
-          checksum + layout::HeaderSum(plan.ordinal, plan.replay, now_ns,
-                                       static_cast<std::int64_t>(words.step), words.serial, flags));
+    Store(header.checksum, checksum + layout::HeaderSum(plan.ordinal, plan.replay, now_ns,
+                                                        static_cast<std::int64_t>(words.step),
+                                                        words.serial, flags, plan.iteration));
     *const_cast<volatile std::uint32_t*>(&header.flags) = flags;
+    *const_cast<volatile std::uint32_t*>(&header.iteration) = plan.iteration;
     // W1, pairs with R1. The block's other threads stored before its barrier; the fence covers
     // their stores.
     __threadfence_system();
@@ -222,7 +228,9 @@ __device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const Ho
   }
   if (state.disarmed == 0) {
     state.replay = plan.replay;
+    state.iteration = plan.iteration;
     Store(slot.head->replay, state.replay);
+    if (slot.tick != nullptr && plan.iteration == 0) Store(slot.head->taken, ++state.taken);
     Store(slot.head->overwrote_unread, state.overwrote_unread);
     Store(slot.head->waits, state.waits);
     Store(slot.head->wait_ns, state.wait_ns);
@@ -244,8 +252,11 @@ __device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const Ho
   if (state.control.expires_ns != 0 && now_ns >= state.control.expires_ns) {
     state.control = Ended(state.control);
   }
+  // A body's next run may be of the same replay or of any later one, so it is not known whether it
+  // is wanted.
   state.skip = state.disarmed != 0 ||
-               Decide(slot.periods, state.control, state.replay + 1) == Outcome::kSkip;
+               (slot.tick == nullptr &&
+                Decide(slot.periods, state.control, state.replay + 1) == Outcome::kSkip);
   // Last: the host frees the slot some time after it saw the count of the last launch.
   if (slot.runs != nullptr) Store(*slot.runs, ++state.runs);
 }

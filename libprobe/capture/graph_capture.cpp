@@ -1,15 +1,12 @@
 #include "libprobe/capture/graph_capture.h"
 
 #include <algorithm>
-#include <array>
-#include <mutex>
 #include <vector>
 
 #include "libprobe/capture/cuda_check.h"
 #include "libprobe/capture/host_callback.h"
 
 namespace cgdebug::capture {
-namespace {
 
 // CUDA forbids host nodes in the body of a conditional node, yet lets them be added. Only
 // instantiating the whole graph fails, and that error does not name the probe. Two refusals reveal
@@ -37,8 +34,6 @@ bool IsConditionalBody(cudaGraph_t graph) {
   if (instantiate == cudaSuccess) (void)cudaGraphExecDestroy(exec);
   return instantiate == cudaErrorNotSupported;
 }
-
-}  // namespace
 
 CaptureInfo GetCaptureInfo(cudaStream_t stream) {
   CaptureInfo info;
@@ -79,21 +74,21 @@ cudaGraphNode_t AddKernelBehind(const CaptureInfo& info, cudaGraphNode_t last, b
   return node;
 }
 
-// Determined once per capture: ids are never reused. Several captures may be under way.
-void RefuseConditionalBody(const CaptureInfo& info) {
-  static std::mutex mutex;
-  static std::array<unsigned long long, 16> root_ids = {};  // ids start at 1
-  static std::size_t next = 0;
-  const std::lock_guard lock(mutex);
-  if (std::find(root_ids.begin(), root_ids.end(), info.id) != root_ids.end()) return;
-  if (IsConditionalBody(info.graph)) {
-    throw ProbeError(
-        ErrorKind::kUnsupported,
-        "a probe cannot lie in the body of a conditional node (torch.cond, while_loop): the body "
-        "runs any number of times in one replay, so its snapshots would carry wrong replay "
-        "numbers. Move the probe in front of or behind it");
+void PutInFront(cudaGraph_t graph, cudaGraphNode_t head,
+                const std::vector<cudaGraphNode_t>& heads) {
+  std::size_t count = 0;
+  CGD_CUDA(cudaGraphGetRootNodes(graph, nullptr, &count));
+  std::vector<cudaGraphNode_t> first(count);
+  CGD_CUDA(cudaGraphGetRootNodes(graph, first.data(), &count));
+  first.resize(std::min(count, first.size()));
+  for (const cudaGraphNode_t node : first) {
+    if (std::find(heads.begin(), heads.end(), node) != heads.end()) continue;
+#if CUDART_VERSION >= 13000
+    CGD_CUDA(cudaGraphAddDependencies(graph, &head, &node, nullptr, 1));
+#else
+    CGD_CUDA(cudaGraphAddDependencies(graph, &head, &node, 1));
+#endif
   }
-  root_ids[next++ % root_ids.size()] = info.id;
 }
 
 void RetainByGraph(cudaGraph_t graph, ProbeSlot* slot) {

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <vector>
 
 #include "libprobe/capture/probe_slot.h"
 
@@ -26,10 +27,11 @@ CaptureInfo GetCaptureInfo(cudaStream_t stream);
 cudaGraphNode_t AddKernelBehind(const CaptureInfo& info, cudaGraphNode_t last, bool overlap,
                                 const cudaKernelNodeParams& kernel);
 
-// Applies to both lanes: CUDA allows no host node in such a body, and a kernel there would count
-// runs of the body instead of replays.
-// Fails: throws ProbeError kUnsupported inside the body of a conditional node.
-void RefuseConditionalBody(const CaptureInfo& info);
+// Whether it is the body of a conditional node.
+bool IsConditionalBody(cudaGraph_t graph);
+
+// Makes the nodes of `graph` that follow no other node follow `head`, except those in `heads`.
+void PutInFront(cudaGraph_t graph, cudaGraphNode_t head, const std::vector<cudaGraphNode_t>& heads);
 
 // Ties the slot to the graph: its life learns when the graph and every exec made from it are gone.
 // From here on the driver refers to `slot`, even if a later step throws.

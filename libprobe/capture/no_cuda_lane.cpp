@@ -2,6 +2,7 @@
 #include "libprobe/capture/cuda_lane.h"
 #include "libprobe/capture/direct_lane.h"
 #include "libprobe/capture/op_log_lane.h"
+#include "libprobe/capture/root_graph.h"
 #include "libprobe/capture/step_word.h"
 
 namespace cgdebug::capture {
@@ -35,6 +36,10 @@ std::uint64_t OpLogStagingBytes() { Refuse(); }
 void ComputeRows(const Buffers&, std::span<const OpLogTensor>, void*) { Refuse(); }
 void CaptureLeaf(ProbeSlot*, const TensorRef&, void*) { Refuse(); }
 void LaunchEager(ProbeSlot*, const TensorRef&, void*) { Refuse(); }
+CapturePlace PlaceOf(void*, std::uint64_t capture_id, int) { return {.graph_id = capture_id}; }
+void NoteRootCapture(void*) noexcept {}
+std::shared_ptr<RootGraph> OpenRoot(void*, void*) { Refuse(); }
+void CloseRoot(const std::shared_ptr<RootGraph>&) noexcept {}
 void SetStepInStreamOrder(std::int64_t, void*) { Refuse(); }
 std::int64_t StepOnGpu(std::int64_t otherwise) noexcept { return otherwise; }
 

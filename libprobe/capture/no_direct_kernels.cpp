@@ -10,5 +10,6 @@ const void* StatsLeafKernel() { return nullptr; }
 const void* OpLogPartsKernel() { return nullptr; }
 const void* OpLogRowsKernel() { return nullptr; }
 const void* ClockKernel() { return nullptr; }
+const void* TickKernel() { return nullptr; }
 
 }  // namespace cgdebug::capture

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "libprobe/capture/counted_graph.h"
+#include "libprobe/capture/root_graph.h"
 #include "libprobe/capture/slot_life.h"
 #include "libprobe/ring/segment_writer.h"
 #include "libprobe/ring/serial.h"
@@ -47,6 +48,7 @@ struct ProbeSlot {
   layout::SlotRegistration registration = {};
   Buffers buffers;
   std::shared_ptr<ring::SharedSerial> graph_serial;  // of a capture's slots; null when eager
+  std::shared_ptr<RootGraph> root_graph;             // in the body of a conditional node
 
   // Writer alone.
   std::optional<ring::SlotRingWriter> writer;

@@ -198,6 +198,8 @@ layout::SlotHead SlotRingReader::head() const {
   copy.wait_ns = LoadRelaxed(shared.wait_ns);
   copy.last_timestamp_ns = LoadRelaxed(shared.last_timestamp_ns);
   copy.suppressed = LoadRelaxed(shared.suppressed);
+  copy.graph_replays = LoadRelaxed(shared.graph_replays);
+  copy.taken = LoadRelaxed(shared.taken);
   return copy;
 }
 
@@ -231,6 +233,7 @@ ReadStatus SlotRingReader::ReadOnce(std::uint64_t ordinal, Entry* out) const {
   out->step = LoadRelaxed(header->step);
   out->serial = LoadRelaxed(header->serial);
   out->flags = LoadRelaxed(header->flags);
+  out->iteration = LoadRelaxed(header->iteration);
   const std::uint64_t checksum = LoadRelaxed(header->checksum);
   const bool is_stats = (out->flags & layout::kEntryIsStats) != 0;
   const bool is_possible = MayHold(registration_, is_stats);
@@ -247,8 +250,8 @@ ReadStatus SlotRingReader::ReadOnce(std::uint64_t ordinal, Entry* out) const {
   const bool has_checksum = (out->flags & layout::kEntryHasChecksum) != 0;
   const bool needs_checksum =
       registration_.lane == static_cast<std::uint8_t>(layout::Lane::kDirect);
-  const std::uint64_t header_sum = layout::HeaderSum(ordinal, out->replay, out->timestamp_ns,
-                                                     out->step, out->serial, out->flags);
+  const std::uint64_t header_sum = layout::HeaderSum(
+      ordinal, out->replay, out->timestamp_ns, out->step, out->serial, out->flags, out->iteration);
   if (has_checksum ? PayloadChecksum(copy, bytes) + header_sum != checksum : needs_checksum) {
     return LoadAcquire(header->word) == word ? ReadStatus::kDamaged : ReadStatus::kOverwritten;
   }
@@ -256,17 +259,22 @@ ReadStatus SlotRingReader::ReadOnce(std::uint64_t ordinal, Entry* out) const {
   return ReadStatus::kOk;
 }
 
-std::uint64_t SlotRingReader::FindReplay(std::uint64_t replay) const {
+std::uint64_t SlotRingReader::FindReplay(std::uint64_t replay,
+                                         std::optional<std::uint32_t> iteration) const {
   const auto* headers = At<layout::EntryHeader>(block_, registration_.headers_offset);
   const std::uint64_t newest = accepted();
   for (std::uint64_t ordinal = newest; ordinal != 0 && ordinal >= oldest(newest); --ordinal) {
     const layout::EntryHeader& header = headers[(ordinal - 1) % registration_.capacity];
     const std::uint64_t word = LoadAcquire(header.word);  // R1
     const std::uint64_t found = LoadRelaxed(header.replay);
+    const std::uint32_t found_iteration = LoadRelaxed(header.iteration);
     std::atomic_thread_fence(std::memory_order_acquire);  // R2, pairs with W2
     if (word != EntryWord(ordinal, EntryState::kReady) || LoadRelaxed(header.word) != word)
       continue;
-    if (found <= replay) return found == replay && valid() ? ordinal : 0;  // they ascend
+    if (found < replay) return 0;  // they ascend
+    if (found > replay || (iteration && found_iteration > *iteration)) continue;
+    const bool is_meant = !iteration || found_iteration == *iteration;
+    return is_meant && valid() ? ordinal : 0;
   }
   return 0;
 }

@@ -17,9 +17,10 @@ namespace cgdebug::ring {
 
 // One snapshot, copied out of the ring and known to be whole.
 struct Entry {
-  std::uint64_t ordinal = 0;  // of accepted entries, from 1
-  std::uint64_t replay = 0;   // from 1
-  std::uint64_t serial = 0;   // of the replay; only slots of the same replay share it
+  std::uint64_t ordinal = 0;    // of accepted entries, from 1
+  std::uint64_t replay = 0;     // from 1
+  std::uint32_t iteration = 0;  // of a conditional body within the replay
+  std::uint64_t serial = 0;     // of the replay; only slots of the same replay share it
   std::int64_t timestamp_ns = 0;
   std::int64_t step = -1;
   std::uint32_t flags = 0;         // layout::kEntry...
@@ -74,9 +75,10 @@ class SlotRingReader {
   // Copies entry `ordinal`; reuses `out->payload`. Reports kDamaged only after a second read.
   ReadStatus Read(std::uint64_t ordinal, Entry* out) const;
 
-  // The ordinal of the entry of `replay`, found by the headers alone; 0 if the ring does
-  // not hold it.
-  std::uint64_t FindReplay(std::uint64_t replay) const;
+  // The ordinal of the entry of `replay` and `iteration`, without one of its last iteration, found
+  // by the headers alone; 0 if the ring does not hold it.
+  std::uint64_t FindReplay(std::uint64_t replay,
+                           std::optional<std::uint32_t> iteration = std::nullopt) const;
 
   // The oldest ordinal that may still be there if `newest` is the newest; 1 if nothing was
   // overwritten.

@@ -99,6 +99,7 @@ void SlotRingWriter::Commit(std::int64_t timestamp_ns, std::int64_t step) noexce
   StoreRelaxed(claimed_->step, step);
   StoreRelaxed(claimed_->serial, serial_);
   StoreRelaxed(claimed_->flags, flags_);
+  StoreRelaxed(claimed_->iteration, 0u);  // no writer on the CPU runs in a conditional body
   StoreRelease(claimed_->word, EntryWord(ordinal_, EntryState::kReady));  // W1, pairs with R1
   StoreRelaxed(head_->last_timestamp_ns, timestamp_ns);
   StoreRelease(head_->accepted, ordinal_);  // W3, pairs with R3

@@ -25,6 +25,10 @@ struct Counters {
   std::uint64_t waits = 0;
   std::uint64_t wait_ns = 0;
   std::uint64_t bytes = 0;  // payload bytes consumed
+  // Of slots in the bodies of conditional nodes: replays in which the body ran, and of how many.
+  // The second is 0 if that is not known.
+  std::uint64_t taken = 0;
+  std::uint64_t graph_replays = 0;
 
   // Numbers and names are those of `Counters` in proto/control.proto. `visit` takes a pointer to
   // the member.
@@ -44,6 +48,8 @@ struct Counters {
     visit(Field{12, "waits"}, &Counters::waits);
     visit(Field{13, "wait_ns"}, &Counters::wait_ns);
     visit(Field{14, "bytes"}, &Counters::bytes);
+    visit(Field{15, "taken"}, &Counters::taken);
+    visit(Field{16, "graph_replays"}, &Counters::graph_replays);
   }
   template <typename Self, typename Visitor>
   static constexpr void ForEachField(Self& self, Visitor&& visit) {

@@ -84,7 +84,7 @@ static_assert(std::is_trivially_copyable_v<RecordHeader>);
 // One snapshot of the segment; sorted by slot, then by ordinal.
 struct IndexRow {
   std::uint32_t slot;
-  std::uint32_t reserved;
+  std::uint32_t iteration;  // of a conditional body in that replay, from 0
   std::uint64_t ordinal;
   std::uint64_t replay;
   std::uint64_t offset;  // of its record

@@ -25,10 +25,15 @@
 // `replay` counts the runs of the slot from 1. A replay that no action wanted (`every`) has a
 // number but no ordinal.
 //
+// A slot in the body of a conditional node (IF, WHILE) runs 0 to n times in one replay of its
+// graph. Its `replay` counts the replays of the root graph, and `iteration` its own runs within
+// that replay, from 0. A replay in which the body did not run has no entry, and is no loss.
+//
 // Each slot counts its own replays, so the numbers of two graphs do not say which came first.
 // `serial` does: it is the time at which the replay began, in ns since the epoch, by a clock that
 // the process sets once and that never jumps. The slots of one replay of a graph share it, and each
-// replay of the process has its own, so (serial, order) sorts all snapshots of a process.
+// replay of the process has its own, so (serial, order) sorts all snapshots of a process. Each
+// further iteration of a body takes a new one, which what runs after it in that replay shares.
 //
 // Rules: fixed-width integers only, offsets never pointers, little-endian, no bool.
 #pragma once
@@ -83,15 +88,15 @@ inline constexpr std::uint32_t kEntryForced = 1u << 4;
 
 struct alignas(kCacheLineBytes) EntryHeader {
   std::uint64_t word;         // EntryWord; the commit
-  std::uint64_t replay;       // from 1
+  std::uint64_t replay;       // from 1; of the root graph, if the slot is in a body
   std::int64_t timestamp_ns;  // CLOCK_REALTIME of the commit
   std::int64_t step;          // the user's own step marker, -1 when none was set
   // With kEntryHasChecksum: the payload's checksum (ring/payload_checksum.h) plus HeaderSum().
   // Every entry of the direct lane has one.
   std::uint64_t checksum;
   std::uint32_t flags;
-  std::uint32_t reserved0;
-  std::uint64_t serial;  // of the replay
+  std::uint32_t iteration;  // of the body of a conditional node within the replay, from 0; else 0
+  std::uint64_t serial;     // of the replay
   std::uint64_t reserved1;
 };
 
@@ -99,11 +104,12 @@ struct alignas(kCacheLineBytes) EntryHeader {
 // older entry cannot be mistaken for this entry's.
 constexpr std::uint64_t HeaderSum(std::uint64_t ordinal, std::uint64_t replay,
                                   std::int64_t timestamp_ns, std::int64_t step,
-                                  std::uint64_t serial, std::uint32_t flags) {
+                                  std::uint64_t serial, std::uint32_t flags,
+                                  std::uint32_t iteration) {
   return ordinal * 0x9e3779b97f4a7c15 + replay * 0xbf58476d1ce4e5b9 +
          static_cast<std::uint64_t>(timestamp_ns) * 0x94d049bb133111eb +
          static_cast<std::uint64_t>(step) * 0xd6e8feb86659fd93 + serial * 0xc4ceb9fe1a85ec53 +
-         flags * 0xff51afd7ed558ccd;
+         flags * 0xff51afd7ed558ccd + iteration * 0xc2b2ae3d27d4eb4f;
 }
 
 // --- control lines of a slot -------------------------------------------------------------------
@@ -111,13 +117,17 @@ constexpr std::uint64_t HeaderSum(std::uint64_t ordinal, std::uint64_t replay,
 // Written by the slot's one writer only.
 struct alignas(kCacheLineBytes) SlotHead {
   std::uint64_t accepted;          // ordinal of the newest Ready entry (W3)
-  std::uint64_t replay;            // replays seen, those without an entry included
+  std::uint64_t replay;            // the newest one seen, whether it had an entry or not
   std::uint64_t overwrote_unread;  // entries given up unread, policy kWait
   std::uint64_t waits;             // times the writer waited for a free entry
   std::uint64_t wait_ns;           // time spent in them
   std::int64_t last_timestamp_ns;
   std::uint64_t disarmed;    // 1 = the probe was closed; written by the producer's host code only
   std::uint64_t suppressed;  // replays that an action wanted but the live control left out
+  // Of a slot in the body of a conditional node; else 0.
+  std::uint64_t graph_replays;  // replays of the root graph that began; written at its start
+  std::uint64_t taken;          // of those, the ones in which the body ran
+  std::uint64_t reserved[6];
 };
 
 // Written by the daemon only.
@@ -219,6 +229,8 @@ inline constexpr std::uint32_t kStatsWithoutHash = 1u << 5;
 inline constexpr std::uint32_t kSlotLossless = 1u << 6;
 // Every entry is a page of an op log (op_log_layout.h): shape is rows x 128 bytes.
 inline constexpr std::uint32_t kSlotHoldsOpLog = 1u << 7;
+// It lies in the body of a conditional node, so it runs any number of times in a replay.
+inline constexpr std::uint32_t kSlotInBody = 1u << 8;
 
 // Why a slot is not in the direct lane; texts in libprobe/README.md.
 enum class LaneReason : std::uint8_t {
@@ -300,7 +312,7 @@ inline constexpr std::size_t kSlotHistoryOffset = kSlotVerdictOffset + sizeof(Sl
 inline constexpr std::size_t kSlotHeadersOffset = kSlotHistoryOffset + sizeof(SlotHistory);
 
 static_assert(sizeof(EntryHeader) == 64);
-static_assert(sizeof(SlotHead) == 64);
+static_assert(sizeof(SlotHead) == 128);
 static_assert(sizeof(SlotCredit) == 64);
 static_assert(sizeof(SlotVerdict) == 1024);
 static_assert(sizeof(SlotHistory) == 128);

@@ -113,6 +113,7 @@ def snapshot(fields: Answer, payload: bytearray | None) -> TensorSnapshot:
         and Stats(**{name: getattr(stats, name) for name in Stats.__dataclass_fields__}),
         probe_name=fields.probe,
         replay_index=fields.replay,
+        iteration=fields.iteration,
         shape=tuple(fields.shape),
         device=fields.device,
         invocation_index=fields.invocation,

@@ -30,7 +30,7 @@ COUNTS = tuple(name for stored in STORED_COUNTS for name in _SUMS.get(stored, (s
 STATS = (*COUNTS, *NUMBERS)
 _OF_SERIES = ("probe", "rank", "session", "graph", "graph_id", "invocation", "graph_order", "site")
 _OF_TENSOR = ("device", "dtype", "shape")
-_WHEN = ("replay", "step", "serial", "timestamp_ns")
+_WHEN = ("replay", "iteration", "step", "serial", "timestamp_ns")
 NAMES = (*_OF_SERIES, *_WHEN, *_OF_TENSOR, *STATS, "first_nonfinite", "hash", "xor_hash")
 
 
@@ -109,7 +109,7 @@ class Columns:
                 columns[name] = values[self.arrays["place"]]
                 if name in ("rank", "graph_id", "invocation", "graph_order"):
                     columns[name] = columns[name].astype("int64")
-            elif name in STATS or name in ("replay", "serial", "timestamp_ns"):
+            elif name in STATS or name in ("replay", "iteration", "serial", "timestamp_ns"):
                 columns[name] = self.arrays[name]
             else:
                 columns[name] = self.column(name)

@@ -82,7 +82,7 @@ def export_work(
     ]
     if unreadable and not selected:
         raise RecordingError(work.remarks[0])
-    if not any(map(work.replays, selected)):
+    if not any(map(work.keys, selected)):
         raise NothingMatchedError(_why_nothing(recording.path, selected, first, last))
     WRITERS[format](work, target, is_stdout)
     remarks = [f"not in it: {sentence}" for sentence in recording.missing]
@@ -120,38 +120,40 @@ class _Work:
         self.damaged: list[str] = []
         self.remarks: list[str] = []
 
-    def replays(self, series) -> list[int]:
-        return [replay for replay in series.replays if self.first <= replay <= self.last]
+    def keys(self, series) -> list[tuple[int, int]]:
+        return [key for key in series._keys if self.first <= key[0] <= self.last]
 
     def _with_replays(self):
-        return [series for series in self.series if self.replays(series)]
+        return [series for series in self.series if self.keys(series)]
 
-    def read(self, series, replay, load):
+    def read(self, series, key, load):
         """The snapshot, and what `load` makes of it; None where it is damaged."""
         try:
-            snapshot = series[replay]
+            snapshot = series._snapshot(*key)
             return snapshot, load(snapshot)
         except RecordingError as error:
             self.damaged.append(str(error))
             return None
 
     def by_replay(self):
-        """(rank, replay, {name: (series, snapshot)}) in order, for snapshots that have values."""
+        """(rank, replay, {name: (series, snapshot)}) in order, for snapshots that have values. The
+        names of iterations of a conditional body end in "@i:" and their number."""
         places: dict[tuple[int, int], list] = {}
         for series in self.series:
-            for replay in self.replays(series):
-                places.setdefault((series.rank, replay), []).append(series)
+            for key in self.keys(series):
+                places.setdefault((series.rank, key[0]), []).append((series, key))
         names = names_of(self._with_replays())
         for (rank, replay), members in sorted(places.items()):
             tensors = {}
-            for series in members:
-                found = self.read(series, replay, lambda one: one._has_values() and one._bytes())
+            for series, key in members:
+                found = self.read(series, key, lambda one: one._has_values() and one._bytes())
                 if found is None:
                     continue
                 if not found[0]._has_values():
                     self.without_values += 1
                     continue
-                tensors[names[series]] = (series, found[0])
+                iteration = f"@i:{key[1]}" if series.in_body else ""
+                tensors[names[series] + iteration] = (series, found[0])
             yield rank, replay, tensors
 
     def columns(self, series=None) -> Columns:
@@ -265,7 +267,8 @@ def _write_tensorboard(work, target, is_stdout):
             time = row["timestamp_ns"] / 1e9
             for name in _TENSORBOARD_STATS:
                 writer.add_scalar(f"{tag}/{name}", row[name], step, time)
-            found = work.read(series, row["replay"], lambda one: one._has_values() and one.values())
+            key = (row["replay"], row["iteration"])
+            found = work.read(series, key, lambda one: one._has_values() and one.values())
             if found is None or not found[0]._has_values():
                 continue
             finite = found[1][numpy.isfinite(found[1])]

@@ -86,6 +86,7 @@ def _about(series, snapshot) -> dict:
         "capture": series.graph_id,
         "graph": series.graph,
         "graph_is_given": int(series.graph_is_given),
+        "iteration": snapshot.iteration,
         "serial": snapshot.serial,
         "order": series.graph_order,
         "timestamp_ns": snapshot.timestamp_ns,

@@ -180,6 +180,8 @@ def _torch_refused(error, replay) -> bool:
 
 
 def _began(graph) -> None:
+    with contextlib.suppress(Exception):  # for probes in the bodies of conditional nodes
+        _native.note_root_capture(_current_stream())
     with contextlib.suppress(Exception):
         _forget(graph)
         capture = _native.capture_of(_current_stream())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
+import functools
 import operator
 import typing
 
@@ -21,6 +22,10 @@ class Series:
 
     series[1204] is the snapshot of replay 1204, series[-1] the last one, series[100:200:10] those
     of replays 100, 110, ... 190 that are there (see `Recording.gaps` for the missing ones).
+
+    A probe in the body of a conditional node (`in_body`) may have several snapshots of a replay, or
+    none. Then series[1204] is the last iteration of replay 1204, and series.at(1204, 2) its third.
+    Slices and loops have all of them.
     """
 
     def __init__(self, reader, path: str, index: int, **slot):
@@ -37,6 +42,7 @@ class Series:
         self.graph: str = slot["graph"]
         self.graph_is_given: bool = slot["graph_is_given"]
         self.invocation: int = slot["invocation"]
+        self.in_body: bool = slot["in_body"]
         self.graph_order: int = slot["order"]
 
     @property
@@ -75,9 +81,17 @@ class Series:
 
     @property
     def replays(self) -> list[int]:
-        if "_replays" not in self.__dict__:
-            self._replays = self._reader.replays(self._index)
-        return list(self._replays)
+        """The replay of each snapshot; several may have the same if the probe is `in_body`."""
+        return [replay for replay, _ in self._keys]
+
+    @property
+    def iterations(self) -> list[int]:
+        """The iteration of each snapshot within its replay, from 0."""
+        return [iteration for _, iteration in self._keys]
+
+    @functools.cached_property
+    def _keys(self) -> list[tuple[int, int]]:
+        return self._reader.keys(self._index)
 
     @property
     def steps(self) -> numpy.ndarray:
@@ -97,16 +111,16 @@ class Series:
             step = operator.index(step)
         except TypeError:
             raise TypeError(f"a step is a whole number, not {step!r}") from None
-        for replay, found in zip(self.replays, self.steps):
+        for key, found in zip(self._keys, self.steps):
             if found == step:
-                return self._snapshot(replay)
+                return self._snapshot(*key)
         raise KeyError(f"probe {self.label!r} has no snapshot of step {step} in {self._path}")
 
     def __len__(self) -> int:
-        return len(self.replays)
+        return len(self._keys)
 
     def __iter__(self) -> collections.abc.Iterator[TensorSnapshot]:
-        return (self._snapshot(replay) for replay in self.replays)
+        return (self._snapshot(*key) for key in self._keys)
 
     @typing.overload
     def __getitem__(self, replay: int) -> TensorSnapshot: ...
@@ -114,7 +128,7 @@ class Series:
     def __getitem__(self, replay: slice) -> list[TensorSnapshot]: ...
     def __getitem__(self, replay):
         if isinstance(replay, slice):
-            return [self._snapshot(number) for number in self._wanted(replay)]
+            return [self._snapshot(*key) for key in self._wanted(replay)]
         try:
             replay = operator.index(replay)
         except TypeError:
@@ -122,10 +136,20 @@ class Series:
                 f"a replay is a number from 1, -1 the last, or a slice, not {replay!r}"
             ) from None
         if replay < 0 and -replay <= len(self):
-            return self._snapshot(self.replays[replay])
+            return self._snapshot(*self._keys[replay])
         if not 1 <= replay < 1 << 64 or not self._reader.has(self._index, replay):
             raise KeyError(self._why_not(replay))
         return self._snapshot(replay)
+
+    def at(self, replay: int, iteration: int) -> TensorSnapshot:
+        """One iteration of a replay, from 0."""
+        if (replay, iteration) not in self._places:
+            raise KeyError(f"{self._why_not(replay)} (asked for iteration {iteration})")
+        return self._snapshot(replay, iteration)
+
+    @functools.cached_property
+    def _places(self) -> set[tuple[int, int]]:
+        return set(self._keys)
 
     def __repr__(self) -> str:
         replays = self.replays
@@ -139,7 +163,7 @@ class Series:
             self._all_columns = Columns(self._reader, [self]).checked()
         return self._all_columns
 
-    def _wanted(self, wanted: slice) -> list[int]:
+    def _wanted(self, wanted: slice) -> list[tuple[int, int]]:
         for part in (wanted.start, wanted.stop, wanted.step):
             if part is not None:
                 operator.index(part)  # nothing but a whole number is a replay
@@ -151,19 +175,23 @@ class Series:
         stop = replays[-1] + 1 if wanted.stop is None and replays else wanted.stop or 1
         if start < 0 or stop < 0:
             raise ValueError("a slice counts replays, from 1; [-1] is the last snapshot")
-        return [n for n in replays if start <= n < stop and (n - start) % step == 0]
+        return [key for key in self._keys if key[0] in range(start, stop, step)]
 
     def _why_not(self, replay: int) -> str:
         replays = self.replays
         if not replays:
             return f"probe {self.label!r} has no snapshot in {self._path}"
         where = f"probe {self.label!r} has no replay {replay} in {self._path}"
+        if replay in replays:
+            return f"{where} with that iteration"
+        if self.in_body and replays[0] <= replay <= replays[-1]:
+            return f"{where}: the body of its conditional node did not run, or see .gaps"
         if replays[0] <= replay <= replays[-1]:
             return f"{where}: it was lost or not recorded; see .gaps"
         return f"{where}: it has {replays[0]}..{replays[-1]}"
 
-    def _snapshot(self, replay: int) -> TensorSnapshot:
-        fields = self._reader.get(self._index, replay)
+    def _snapshot(self, replay: int, iteration: int | None = None) -> TensorSnapshot:
+        fields = self._reader.get(self._index, replay, iteration)
         return RecordedSnapshot.lazily(self._reader, self, fields)
 
 
@@ -206,6 +234,7 @@ class RecordedSnapshot(TensorSnapshot):
             origin=(reader, series._index, fields["has_values"]),
             probe_name=series.name,
             replay_index=fields["replay"],
+            iteration=fields["iteration"],
             shape=series.shape,
             device=series.device,
             invocation_index=series.invocation,
@@ -234,7 +263,7 @@ class RecordedSnapshot(TensorSnapshot):
                     f"only the statistics of probe {self.probe_name!r} at replay "
                     f"{self.replay_index} were recorded: see .stats"
                 )
-            self.__dict__["_payload"] = reader.values(index, self.replay_index)
+            self.__dict__["_payload"] = reader.values(index, self.replay_index, self.iteration)
         return self.__dict__["_payload"]
 
     def __reduce__(self):
@@ -247,7 +276,7 @@ class RecordedSnapshot(TensorSnapshot):
 
     def _make_stats(self) -> Stats:
         reader, index, _ = self.__dict__["_origin"]
-        return Stats(**reader.statistics(index, self.replay_index))
+        return Stats(**reader.statistics(index, self.replay_index, self.iteration))
 
 
 def _in_memory(payload, dtype: str, stats: Stats, fields: dict, of_bytes: int | None):

@@ -31,6 +31,8 @@ def why_not_compared(
             'call it in one, or use mode="always"'
         )
     if not any(slot.accepted or slot.suppressed for slot in status.slots):
+        if any(slot.graph_replays for slot in status.slots):
+            return "the body of its conditional node did not run in any replay so far"
         return "its graph was never replayed. Call graph.replay() first"
     if not consumed and not status.daemon_alive:
         return (

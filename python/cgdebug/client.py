@@ -100,11 +100,13 @@ class Client:
         session: str | int | None = None,
         graph_id: int = 0,
         invocation: int | None = None,
+        iteration: int | None = None,
     ) -> TensorSnapshot:
         """One tensor, by the exact name of its probe. `replay` counts from 1; -1 is the newest that
         the daemon keeps, -2 the one before it. A replay given by number is also looked for in the
-        job's ring. The result's `.tensor` is a torch tensor (imports torch), `.numpy()`
-        an array."""
+        job's ring. `iteration`, from 0, is one run of the body of a conditional node in that
+        replay; without it, it is the last. The result's `.tensor` is a torch tensor (imports
+        torch), `.numpy()` an array."""
         if replay == 0:
             raise ValueError("get: replays count from 1; -1 is the newest")
         request: dict[str, typing.Any] = {
@@ -115,6 +117,8 @@ class Client:
         }
         if invocation is not None:
             request["invocation"] = invocation
+        if iteration is not None:
+            request["iteration"] = iteration
         reply, payload = self._ask_with_payload("get", **request)
         return _answers.snapshot(reply.snapshot, None if reply.payload_dropped else payload)
 

@@ -230,6 +230,7 @@ class CudaGraphTensorProbe:
             origin=(entry["slot"], entry["ordinal"]),
             probe_name=self._name,
             replay_index=entry["replay_index"],
+            iteration=entry["iteration"],
             shape=tuple(entry["shape"]),
             device=entry["device"],
             invocation_index=entry["invocation_index"],

@@ -64,6 +64,8 @@ class TensorSnapshot:
     device:           where the tensor was, "cuda:0" or "cpu"
     tensor:           on the CPU, made when it is first asked for, without a copy
     invocation_index: which call of the probe in its capture, from 0
+    iteration:        of a probe in the body of a conditional node: which run of the body in that
+                      replay, from 0; else 0
     rank:             of the process, -1 when the job is not distributed
     graph_id:         of the capture, unique in the process; 0 = eager
     graph:            what the graph is called (`cgdebug.graph_label`, or made of its shapes);
@@ -90,6 +92,7 @@ class TensorSnapshot:
     timestamp_ns: int = 0
     step: int | None = None
     shard: TensorShard | None = None
+    iteration: int = 0
     stats: Stats = dataclasses.field(default_factory=_not_yet)
 
     @classmethod
@@ -189,6 +192,8 @@ class TensorSnapshot:
         """One line: name, replay, type, shape, range; non-finite values are loud."""
         short = table()[self.dtype_name].short if self.dtype_name in table() else self.dtype_name
         parts = [self.probe_name, f"@{self.replay_index}"]
+        if self.iteration:
+            parts.append(f"iteration {self.iteration}")
         if self.invocation_index:
             parts.append(f"call {self.invocation_index}")
         parts += [f"{short}[{','.join(map(str, self.shape))}]", self.device]

@@ -40,6 +40,9 @@ class SlotStatus:
     not_compared: int
     first_failed_replay: int
     verdict_text: str
+    in_body: bool = False  # of a conditional node: it runs any number of times in a replay
+    taken: int = 0  # with in_body: the replays of the graph in which the body ran,
+    graph_replays: int = 0  # of so many
     site: str = ""  # where the probe was called, "train.py:32 in forward"
 
     @classmethod
@@ -56,12 +59,17 @@ class SlotStatus:
             **{name: slot[name] for name in same},
         )
 
+    def _replays_words(self) -> str:
+        if self.in_body:
+            return f"taken in {self.taken} of {self.graph_replays} replays"
+        return f"{self.replays} replays"
+
     def __str__(self) -> str:
         graph = f"graph {self.graph_label or self.graph_id}"
         where = f"{graph} call {self.invocation_index}" if self.graph_id else "eager"
         words = [
             f"{where}: {self.dtype}{list(self.shape)} on {self.device}",
-            f"{self.replays} replays, {self.accepted} snapshots, {self.capacity} kept",
+            f"{self._replays_words()}, {self.accepted} snapshots, {self.capacity} kept",
         ]
         if self.lost:
             words.append(f"{self.lost} LOST to the daemon")

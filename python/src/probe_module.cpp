@@ -72,7 +72,7 @@ py::dict ToDict(const ObservedSlot& slot) {
 py::dict ToDict(const Record& record) {
   return py::dict(
       **ToDict(static_cast<const ObservedSlot&>(record)), "replay_index"_a = record.replay_index,
-      "serial"_a = record.serial, "ordinal"_a = record.ordinal,
+      "iteration"_a = record.iteration, "serial"_a = record.serial, "ordinal"_a = record.ordinal,
       "timestamp_ns"_a = record.timestamp_ns, "shard"_a = record.shard,
       "step"_a = record.step < 0 ? py::object(py::none()) : py::object(py::int_(record.step)));
 }
@@ -83,8 +83,10 @@ py::dict ToDict(const SlotStatus& slot) {
       **ToDict(static_cast<const ObservedSlot&>(slot)), "site"_a = Text(slot.site),
       "lane"_a = layout::NameOf(slot.lane), "policy"_a = layout::NameOf(slot.policy),
       "capacity"_a = slot.capacity, "payload_bytes"_a = slot.payload_bytes,
-      "replays"_a = slot.replays, "accepted"_a = slot.accepted, "consumed"_a = slot.consumed,
-      "lost"_a = slot.lost, "overwrote_unread"_a = slot.overwrote_unread, "waits"_a = slot.waits,
+      "replays"_a = slot.replays, "in_body"_a = slot.in_body, "taken"_a = slot.taken,
+      "graph_replays"_a = slot.graph_replays, "accepted"_a = slot.accepted,
+      "consumed"_a = slot.consumed, "lost"_a = slot.lost,
+      "overwrote_unread"_a = slot.overwrote_unread, "waits"_a = slot.waits,
       "wait_ns"_a = slot.wait_ns, "suppressed"_a = slot.suppressed, "retired"_a = slot.retired,
       "compares"_a = slot.compares,
       "verdict"_a = py::dict(
@@ -380,6 +382,10 @@ PYBIND11_MODULE(_probe, module) {
       .def_property_readonly("is_gone",
                              [](const Graph& graph) { return IsForgotten(*graph.counted); })
       .def("take_back", [](const Graph& graph) { TakeBackReplay(graph.counted.get()); });
+  module.def(
+      "note_root_capture",
+      [](std::uintptr_t stream) { NoteRootCapture(reinterpret_cast<void*>(stream)); },
+      py::arg("stream"), py::call_guard<WithoutGil>());
   module.def(
       "graph_begin",
       [](std::uint64_t capture, const std::string& stack) -> std::optional<Graph> {

@@ -76,6 +76,8 @@ py::dict ToDict(const SnapshotColumns& columns) {
   py::dict dict;
   dict["slot"] = Array<std::int64_t>(columns, [](const Row& row) { return row.slot; });
   dict["replay"] = Array<std::uint64_t>(columns, [](const Row& row) { return row.key.replay; });
+  dict["iteration"] =
+      Array<std::uint32_t>(columns, [](const Row& row) { return row.key.iteration; });
   dict["is_read"] = Array<bool>(columns, [](const Row& row) { return row.stats.has_value(); });
   const auto of_snapshot = [&](const char* name, std::int64_t absent, auto get) {
     dict[name] = OfSnapshot<std::int64_t>(columns, absent, get);

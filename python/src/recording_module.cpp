@@ -98,13 +98,14 @@ class Reader {
   py::list Slots() {
     py::list list;
     for (const Slot& slot : source_->slots()) {
-      list.append(py::dict(
-          "probe"_a = slot.probe, "session"_a = slot.session, "device"_a = slot.device,
-          "site"_a = slot.site, "shard"_a = slot.shard, "op"_a = slot.op,
-          "dtype"_a = slot.dtype_name, "shape"_a = py::tuple(py::cast(slot.shape)),
-          "rank"_a = slot.rank, "graph_id"_a = slot.graph_id, "graph"_a = slot.graph,
-          "graph_is_given"_a = slot.graph_is_given, "invocation"_a = slot.invocation,
-          "order"_a = slot.order, "payload_bytes"_a = slot.payload_bytes, "every"_a = slot.every));
+      list.append(py::dict("probe"_a = slot.probe, "session"_a = slot.session,
+                           "device"_a = slot.device, "site"_a = slot.site, "shard"_a = slot.shard,
+                           "op"_a = slot.op, "in_body"_a = slot.in_body,
+                           "dtype"_a = slot.dtype_name, "shape"_a = py::tuple(py::cast(slot.shape)),
+                           "rank"_a = slot.rank, "graph_id"_a = slot.graph_id,
+                           "graph"_a = slot.graph, "graph_is_given"_a = slot.graph_is_given,
+                           "invocation"_a = slot.invocation, "order"_a = slot.order,
+                           "payload_bytes"_a = slot.payload_bytes, "every"_a = slot.every));
     }
     return list;
   }
@@ -119,43 +120,48 @@ class Reader {
     return slots;
   }
 
-  std::vector<std::uint64_t> Replays(std::size_t slot) {
+  // (replay, iteration) of each snapshot.
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> Keys(std::size_t slot) {
     CheckSlot(slot);
     const auto keys = Checked(Unlocked([&](Source& source) { return source.Keys(slot); }));
-    std::vector<std::uint64_t> replays;
-    for (const Key& key : keys) replays.push_back(key.replay);
-    return replays;
+    std::vector<std::pair<std::uint64_t, std::uint32_t>> places;
+    for (const Key& key : keys) places.emplace_back(key.replay, key.iteration);
+    return places;
   }
 
-  bool Has(std::size_t slot, std::uint64_t replay) {
+  bool Has(std::size_t slot, std::uint64_t replay, std::optional<std::uint32_t> iteration) {
     CheckSlot(slot);
-    return Checked(Unlocked([&](Source& source) { return source.Find(slot, replay); })).has_value();
+    return Checked(Unlocked([&](Source& source) { return source.Find(slot, replay, iteration); }))
+        .has_value();
   }
 
-  py::dict Get(std::size_t slot, std::uint64_t replay) {
+  py::dict Get(std::size_t slot, std::uint64_t replay, std::optional<std::uint32_t> iteration) {
     CheckSlot(slot);
-    const Snapshot snapshot =
-        Checked(Unlocked([&](Source& source) { return FindSnapshot(source, slot, replay); }));
+    const Snapshot snapshot = Checked(
+        Unlocked([&](Source& source) { return FindSnapshot(source, slot, replay, iteration); }));
     return py::dict(
-        "replay"_a = snapshot.key.replay, "serial"_a = snapshot.serial, "step"_a = snapshot.step,
+        "replay"_a = snapshot.key.replay, "iteration"_a = snapshot.key.iteration,
+        "serial"_a = snapshot.serial, "step"_a = snapshot.step,
         "timestamp_ns"_a = snapshot.timestamp_ns, "has_values"_a = snapshot.has_values,
         "payload_bytes"_a = snapshot.payload_bytes, "hash"_a = snapshot.hash,
         "stats"_a = snapshot.stats ? py::object(StatsDict(*snapshot.stats)) : py::none());
   }
 
-  ValueBuffer Values(std::size_t slot, std::uint64_t replay) {
+  ValueBuffer Values(std::size_t slot, std::uint64_t replay,
+                     std::optional<std::uint32_t> iteration) {
     CheckSlot(slot);
     return ValueBuffer(Checked(Unlocked([&](Source& source) -> Result<source::Values> {
-      const Result<Snapshot> snapshot = FindSnapshot(source, slot, replay);
+      const Result<Snapshot> snapshot = FindSnapshot(source, slot, replay, iteration);
       if (!snapshot.ok()) return snapshot.error();
       return source.LoadWritable(*snapshot);
     })));
   }
 
-  py::dict Statistics(std::size_t slot, std::uint64_t replay) {
+  py::dict Statistics(std::size_t slot, std::uint64_t replay,
+                      std::optional<std::uint32_t> iteration) {
     CheckSlot(slot);
     return StatsDict(Checked(Unlocked([&](Source& source) -> Result<Stats> {
-      const Result<Snapshot> snapshot = FindSnapshot(source, slot, replay);
+      const Result<Snapshot> snapshot = FindSnapshot(source, slot, replay, iteration);
       if (!snapshot.ok()) return snapshot.error();
       return source::StatsOf(source, *snapshot);
     })));
@@ -219,10 +225,14 @@ class Reader {
   void CheckSlot(std::size_t slot) const {
     if (slot >= source_->slots().size()) throw py::index_error("no such slot");
   }
-  static Result<Snapshot> FindSnapshot(Source& source, std::size_t slot, std::uint64_t replay) {
-    const Result<std::optional<Key>> key = source.Find(slot, replay);
+  static Result<Snapshot> FindSnapshot(Source& source, std::size_t slot, std::uint64_t replay,
+                                       std::optional<std::uint32_t> iteration) {
+    const Result<std::optional<Key>> key = source.Find(slot, replay, iteration);
     if (!key.ok()) return key.error();
-    if (!*key) return Error{"there is no replay " + std::to_string(replay)};
+    if (!*key) {
+      return Error{"there is no replay " +
+                   source::ReplayText(replay, iteration.value_or(0), iteration.has_value())};
+    }
     return source.Get(slot, **key);
   }
 
@@ -374,11 +384,15 @@ PYBIND11_MODULE(_recording, module) {
       .def("describe", &Reader::Describe)
       .def("slots", &Reader::Slots)
       .def("select", &Reader::Select, py::arg("probes"))
-      .def("replays", &Reader::Replays, py::arg("slot"))
-      .def("has", &Reader::Has, py::arg("slot"), py::arg("replay"))
-      .def("get", &Reader::Get, py::arg("slot"), py::arg("replay"))
-      .def("values", &Reader::Values, py::arg("slot"), py::arg("replay"))
-      .def("statistics", &Reader::Statistics, py::arg("slot"), py::arg("replay"))
+      .def("keys", &Reader::Keys, py::arg("slot"))
+      .def("has", &Reader::Has, py::arg("slot"), py::arg("replay"),
+           py::arg("iteration") = py::none())
+      .def("get", &Reader::Get, py::arg("slot"), py::arg("replay"),
+           py::arg("iteration") = py::none())
+      .def("values", &Reader::Values, py::arg("slot"), py::arg("replay"),
+           py::arg("iteration") = py::none())
+      .def("statistics", &Reader::Statistics, py::arg("slot"), py::arg("replay"),
+           py::arg("iteration") = py::none())
       .def("columns", &Reader::Columns, py::arg("slots"), py::arg("first") = 1,
            py::arg("last") = std::numeric_limits<std::uint64_t>::max())
       .def("gaps", &Reader::Gaps)

@@ -35,7 +35,7 @@ class Writer {
   std::uint32_t AddSlot(std::uint32_t session, const std::string& probe, const std::string& dtype,
                         const std::vector<std::uint64_t>& shape, std::uint64_t graph_id,
                         std::uint32_t invocation, const std::string& device,
-                        const std::string& graph_label) {
+                        const std::string& graph_label, bool in_body) {
     const layout::DtypeInfo* info = layout::FindDtype(std::string_view(dtype));
     if (info == nullptr) throw py::value_error("dtype " + dtype + " cannot be recorded");
     const auto bytes = numerics::PayloadBytes(info->dtype, shape);
@@ -49,6 +49,7 @@ class Writer {
     slot.payload_bytes = *bytes;
     slot.graph_id = graph_id;
     slot.graph_label = graph_label;
+    slot.in_body = in_body;
     slot.invocation = invocation;
     slot.index = static_cast<std::uint32_t>(slots_.size());
     slot.order = slots_.size() + 1;
@@ -58,7 +59,8 @@ class Writer {
 
   void Append(std::uint32_t id, std::uint64_t replay, const py::buffer& values, std::int64_t step,
               std::int64_t timestamp_ns, bool stats_only, bool xor_hash, std::uint64_t serial,
-              std::optional<std::uint64_t> mismatched, double max_abs, double max_rel) {
+              std::optional<std::uint64_t> mismatched, double max_abs, double max_rel,
+              std::uint32_t iteration) {
     OwnSlot& own = Find(id);
     const py::buffer_info buffer = values.request();
     if (PyBuffer_IsContiguous(buffer.view(), 'C') == 0) {
@@ -71,6 +73,7 @@ class Writer {
     snapshot.slot = id;
     snapshot.ordinal = ++own.ordinal;
     snapshot.replay = replay;
+    snapshot.iteration = iteration;
     snapshot.step = step;
     snapshot.timestamp_ns = timestamp_ns;
     snapshot.serial = serial;
@@ -151,11 +154,11 @@ void RegisterWriter(py::module_& module) {
            py::arg("rank") = -1)
       .def("add_slot", &Writer::AddSlot, py::arg("session"), py::arg("probe"), py::arg("dtype"),
            py::arg("shape"), py::arg("graph_id") = 1, py::arg("invocation") = 0,
-           py::arg("device") = "cpu", py::arg("graph_label") = "")
+           py::arg("device") = "cpu", py::arg("graph_label") = "", py::arg("in_body") = false)
       .def("append", &Writer::Append, py::arg("slot"), py::arg("replay"), py::arg("values"),
            py::arg("step") = -1, py::arg("timestamp_ns") = 0, py::arg("stats_only") = false,
            py::arg("xor_hash") = true, py::arg("serial") = 0, py::arg("mismatched") = py::none(),
-           py::arg("max_abs") = 0.0, py::arg("max_rel") = 0.0)
+           py::arg("max_abs") = 0.0, py::arg("max_rel") = 0.0, py::arg("iteration") = 0)
       .def("lose", &Writer::Lose, py::arg("slot"), py::arg("count"), py::arg("after_replay"))
       .def("mark", &Writer::Mark, py::arg("kind"), py::arg("slot") = -1, py::arg("replay") = 0,
            py::arg("count") = 0, py::arg("text") = "")

@@ -193,7 +193,7 @@ def contents(path):
     slots = []
     for index, slot in enumerate(reader.slots()):
         snapshots = {}
-        for replay in reader.replays(index):
+        for replay, _ in reader.keys(index):
             try:
                 values = bytes(reader.values(index, replay))
                 snapshots[replay] = values.hex() if len(values) <= 256 else len(values)

@@ -325,10 +325,13 @@ TEST_P(LeafBranch, AConditionalBodyIsRefusedClearlyAndTheCaptureSurvives) {
                                    cudaStreamCaptureModeGlobal));
   try {
     probe.Observe(Tensor(), stream_);
-    FAIL() << "a conditional body allows no host node";
+    FAIL() << "a conditional body allows no host node, and nobody said whose body it is";
   } catch (const ProbeError& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kUnsupported);
     EXPECT_THAT(error.what(), HasSubstr("conditional"));
+    const bool direct = GetParam() == LaneChoice::kDirect;
+    EXPECT_THAT(error.what(),
+                HasSubstr(direct ? "ScopedRootGraph" : "The direct lane works there"));
   }
   CU(cudaMemcpyAsync(device_, device_ + kCount / 2, 16, cudaMemcpyDeviceToDevice, stream_));
   CU(cudaStreamEndCapture(stream_, &body));

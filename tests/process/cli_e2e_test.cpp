@@ -50,6 +50,37 @@ TEST_F(CliEndToEndTest, ShowsTheValuesOfTheReplayThatWasAskedFor) {
   EXPECT_THAT(typo.err, HasSubstr(". Close: 'blk0.out'. Type: cgdebug-cli probes"));
 }
 
+TEST_F(CliEndToEndTest, IterationsOfAConditionalBodyAreToldApartAndAReplayWithoutAnyIsNoLoss) {
+  ProducerProcess job(
+      {{.name = "x", .elements = 4, .capacity = 32, .record_every = 1, .in_body = true}});
+  DaemonProcess daemon(directory_);
+  for (const std::uint32_t iterations : {7u, 0u, 1u, 0u}) job.Replay(0, iterations);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "x", 8));
+  EXPECT_THAT(Cli({"show", "x@1.3"}).out, HasSubstr("1.03"));
+  EXPECT_EQ(json::parse(Cli({"show", "x@1", "--json"}).out)["iteration"], 6) << "the last one";
+  EXPECT_EQ(json::parse(Cli({"show", "x@-2", "--json"}).out)["iteration"], 6);
+  EXPECT_EQ(Cli({"show", "x@2"}).code, 4);
+  EXPECT_EQ(Cli({"show", "x@1.7"}).code, 4);
+  std::istringstream lines(Cli({"tail", "-n", "100", "--json", "x"}).out);
+  std::vector<std::pair<int, int>> places;
+  for (std::string line; std::getline(lines, line);) {
+    const json event = json::parse(line);
+    if (event["event"] == "snapshot") places.emplace_back(event["replay"], event["iteration"]);
+  }
+  std::vector<std::pair<int, int>> expected;
+  for (int i = 0; i < 7; ++i) expected.emplace_back(1, i);
+  expected.emplace_back(3, 0);
+  EXPECT_EQ(places, expected);
+  EXPECT_THAT(Cli({"tail", "-n", "100", "x"}).out, HasSubstr("@1.4 x"));
+  ASSERT_TRUE(WaitUntil(
+      [&] { return Cli({"probes"}).out.find("taken in 2 of 4 replays") != std::string::npos; }));
+  job.ExitCleanly();
+  ASSERT_TRUE(WaitUntil([&] { return daemon.Session(job.key())->state() == v1::Session::EXITED; }));
+  const ProcessResult check = Cli({"check", "live"});
+  EXPECT_EQ(check.code, 0) << check.out << check.err;
+  EXPECT_THAT(check.out, HasSubstr("complete"));
+}
+
 TEST_F(CliEndToEndTest, TailHasEveryReplayOnceAndInOrder) {
   ProducerProcess job({{.name = "x", .elements = 4, .capacity = 32, .record_every = 1}});
   DaemonProcess daemon(directory_);

@@ -159,6 +159,9 @@ class FakeNative:
     def capture_of(self, stream):
         return self.captured_on.get(stream, 0)
 
+    def note_root_capture(self, stream):
+        self.noted = stream
+
     def graph_begin(self, capture, stack):
         self.calls.append(("begin", capture, stack))
         self.captures += 1

@@ -82,6 +82,7 @@ class FakeFeedback final : public pipeline::SlotFeedback {
     return {};
   }
   std::uint64_t consumed_before() const override { return consumed; }
+  std::uint64_t suppressed() const override { return kept_back; }
   void AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) override {
     printed += lines;
     shown += on_terminal;
@@ -92,6 +93,7 @@ class FakeFeedback final : public pipeline::SlotFeedback {
   std::vector<std::byte> expected;
   std::uint64_t printed = 0;
   std::uint64_t shown = 0;
+  std::uint64_t kept_back = 0;  // by the live control
 };
 
 }  // namespace cgdebug::test

@@ -17,6 +17,7 @@
 #include "libprobe/ring/segment_writer.h"
 #include "libprobe/ring/slot_ring_writer.h"
 #include "proto/layout/realtime.h"
+#include "tests/support/body_ring.h"
 
 namespace cgdebug::test {
 namespace {
@@ -46,6 +47,7 @@ std::uint32_t PublishSpec(ring::SegmentWriter& segment, const SlotSpec& spec, st
   r.compare_rtol = 1e-5;
   r.compare_atol = 1e-8;
   r.wait_deadline_ms = spec.wait_deadline_ms;
+  if (spec.in_body) PutIntoBody(&r);
   const auto geometry = layout::ComputeGeometry(r.payload_bytes, r.capacity);
   r.payload_stride_bytes = geometry.payload_stride_bytes;
   r.headers_offset = geometry.headers_offset;
@@ -71,6 +73,15 @@ void WriteOne(ring::SlotRingWriter& writer, float first, float increment) {
   }
   std::memcpy(writer.payload(), values.data(), writer.payload_bytes());
   writer.Commit(layout::RealtimeNs());
+}
+
+void ReplayBody(BodyWriter& body, std::uint64_t elements, std::uint32_t iterations) {
+  body.BeginReplay();
+  for (std::uint32_t i = 0; i < iterations; ++i) {
+    const float value = static_cast<float>(body.replay()) + static_cast<float>(i) / 100;
+    const std::vector<float> values(elements, value);
+    body.Run(std::as_bytes(std::span(values)));
+  }
 }
 
 void ScribbleOver(ring::SegmentWriter& segment, const std::vector<ring::Block>& blocks,
@@ -120,12 +131,14 @@ void ProducerProcess::Child(const std::vector<SlotSpec>& specs, const std::strin
   identity.recordings = std::filesystem::current_path() / "runs";
   ring::SegmentWriter segment(identity);
   std::vector<ring::SlotRingWriter> writers;
+  std::vector<BodyWriter> bodies;
   std::vector<ring::Block> blocks(specs.size());
   std::vector<std::uint32_t> indexes;
   std::vector<std::uint32_t> replays(specs.size(), 0);
   for (std::size_t i = 0; i < specs.size(); ++i) {
     indexes.push_back(PublishSpec(segment, specs[i], i + 1, &blocks[i]));
     writers.emplace_back(blocks[i].data, segment.producer(), segment.gate());
+    bodies.emplace_back(blocks[i].data, segment.producer());
   }
   char name[128] = {};
   std::strncpy(name, segment.name().c_str(), sizeof(name) - 1);
@@ -148,6 +161,7 @@ void ProducerProcess::Child(const std::vector<SlotSpec>& specs, const std::strin
       writers[slot] = ring::SlotRingWriter(blocks[slot].data, segment.producer(), segment.gate());
       replays[slot] = 0;
     }
+    if (command.op == Op::kBody) ReplayBody(bodies[slot], specs[slot].elements, command.count);
     const bool writes = command.op == Op::kWrite || command.op == Op::kValue;
     for (std::uint32_t i = 0; writes && i < command.count; ++i) {
       const float replay = static_cast<float>(++replays[command.slot]);
@@ -204,6 +218,10 @@ std::uint64_t ProducerProcess::Tell(const Command& command) {
 
 std::uint64_t ProducerProcess::Write(std::uint32_t slot, std::uint32_t count) {
   return Tell({Op::kWrite, slot, count, 0});
+}
+
+std::uint64_t ProducerProcess::Replay(std::uint32_t slot, std::uint32_t iterations) {
+  return Tell({Op::kBody, slot, iterations, 0});
 }
 
 std::uint64_t ProducerProcess::WriteValue(std::uint32_t slot, float value) {

@@ -26,7 +26,8 @@ struct SlotSpec {
   layout::Policy policy = layout::Policy::kOverwrite;
   std::uint32_t wait_deadline_ms = 300;
   std::uint32_t print_max_items = 0;
-  float expected = 0;  // every element, when it compares
+  float expected = 0;    // every element, when it compares
+  bool in_body = false;  // of a conditional node: Replay() writes into it instead of Write()
   std::uint32_t expected_extent =
       0;  // not 0: an extent that does not exist, instead of the expected
 };
@@ -53,6 +54,9 @@ class ProducerProcess {
 
   // Each returns when the child is done, with the nanoseconds that it took there.
   std::uint64_t Write(std::uint32_t slot, std::uint32_t count = 1);
+  // One replay of the graph, in which the body of the slot's conditional node runs `iterations`
+  // times. Iteration i of replay n holds n + i / 100 in every element.
+  std::uint64_t Replay(std::uint32_t slot, std::uint32_t iterations);
   // One replay in which every element is `value`.
   std::uint64_t WriteValue(std::uint32_t slot, float value);
   // Gives the slot's block back and publishes the same slot anew, in the same place.
@@ -69,7 +73,7 @@ class ProducerProcess {
   std::string key() const;  // as the daemon calls the session
 
  private:
-  enum class Op : std::uint32_t { kWrite, kValue, kBegin, kReplace, kScribble, kExit };
+  enum class Op : std::uint32_t { kWrite, kValue, kBegin, kReplace, kScribble, kBody, kExit };
   struct Command {
     Op op;
     std::uint32_t slot;

@@ -71,7 +71,7 @@ inline void Seal(std::byte* block, std::uint64_t ordinal) {
   header.checksum = ring::PayloadChecksum(block + r.payload_offset + index * r.payload_stride_bytes,
                                           r.payload_bytes) +
                     layout::HeaderSum(ordinal, header.replay, header.timestamp_ns, header.step,
-                                      header.serial, header.flags);
+                                      header.serial, header.flags, header.iteration);
 }
 
 inline std::vector<std::int32_t> Numbers(const ring::Entry& entry) {

@@ -22,8 +22,10 @@ using testing::ElementsAre;
 class Recorded : public testing::Test {
  protected:
   // `every` > 1: as the job registered it to be on the disk.
-  void Start(std::uint32_t every = 1, std::uint64_t replays = 0, std::uint64_t align = 0) {
+  void Start(std::uint32_t every = 1, std::uint64_t replays = 0, std::uint64_t align = 0,
+             bool in_body = false) {
     SlotIdentity identity = test::MakeSlotIdentity(session_, "x", 1);
+    if (in_body) identity.registration.flags |= layout::kSlotInBody;
     identity.registration.actions = layout::kActionRecord | layout::kActionRecordToDisk;
     identity.registration.record_every = every;
     slot_ = std::make_shared<const SlotIdentity>(identity);
@@ -43,6 +45,20 @@ class Recorded : public testing::Test {
     snapshot.forced = forced;
     if (ordinal != 0) snapshot.ordinal = ordinal;
     recording_->Consume({std::make_shared<const Snapshot>(snapshot), delivery.payload});
+  }
+  // In a conditional body.
+  void Run(std::uint64_t ordinal, std::uint64_t replay, std::uint32_t iteration) {
+    const Delivery delivery = test::MakeDelivery(slot_, replay, {1, 2});
+    Snapshot snapshot = *delivery.snapshot;
+    snapshot.ordinal = ordinal;
+    snapshot.iteration = iteration;
+    recording_->Consume({std::make_shared<const Snapshot>(snapshot), delivery.payload});
+  }
+  static std::vector<std::pair<std::uint64_t, std::uint32_t>> Places(
+      const RecordingReader& reader) {
+    std::vector<std::pair<std::uint64_t, std::uint32_t>> places;
+    for (const auto& ref : reader.Snapshots(0)) places.emplace_back(ref.replay, ref.iteration);
+    return places;
   }
   // Up to this replay, before the next one.
   void Lose(std::uint64_t last, bool before_forced = false,
@@ -76,6 +92,60 @@ class Recorded : public testing::Test {
   SlotPtr slot_;
   std::unique_ptr<ActiveRecording> recording_;
 };
+
+TEST_F(Recorded, IterationsAreKeptAndAReplayInWhichTheBodyDidNotRunIsNoLoss) {
+  Start(/*every=*/1, /*replays=*/0, /*align=*/0, /*in_body=*/true);
+  Run(1, 1, 0);
+  Run(2, 4, 0);
+  Run(3, 4, 1);
+  recording_->Close(slot_, 9);
+  const auto reader = Read();
+  EXPECT_THAT(Places(*reader),
+              ElementsAre(std::pair(1u, 0u), std::pair(4u, 0u), std::pair(4u, 1u)));
+  EXPECT_TRUE(reader->slots()[0].in_body);
+  EXPECT_EQ(Lost(*reader), 0u);
+  EXPECT_EQ(reader->AccountOf(0).kept, 3u);
+  EXPECT_EQ(reader->AccountOf(0).lost_count(), 0u);
+  EXPECT_TRUE(reader->AccountOf(0).is_end_known);
+  EXPECT_EQ(reader->Find(0, 4)->iteration, 1u) << "the last one";
+  EXPECT_EQ(reader->FindOrdinal(0, 2)->iteration, 0u);
+  EXPECT_EQ(reader->Read(*reader->FindOrdinal(0, 3))->iteration, 1u);
+  EXPECT_FALSE(reader->Find(0, 2));
+  EXPECT_FALSE(reader->FindOrdinal(0, 4));
+}
+
+TEST_F(Recorded, IterationsThatAreLostAreCountedAndTheirPlaceIncludesTheirReplay) {
+  Start(/*every=*/3, /*replays=*/0, /*align=*/0, /*in_body=*/true);
+  Run(1, 1, 0);
+  Run(5, 1, 4);
+  recording_->Lose({.slot = slot_,
+                    .cause = LossCause::kOverwritten,
+                    .last_ordinal = 7,
+                    .last_replay = 4,
+                    .before_replay = 4});
+  Run(8, 4, 2);
+  const auto reader = Read();
+  ASSERT_EQ(reader->losses().size(), 2u);
+  EXPECT_EQ(reader->losses()[0].count, 3u) << "a period says nothing of iterations";
+  EXPECT_EQ(reader->losses()[0].after_replay, 0u);
+  EXPECT_EQ(reader->losses()[0].before_replay, 2u);
+  EXPECT_EQ(reader->losses()[1].count, 2u);
+  EXPECT_EQ(reader->losses()[1].after_replay, 0u);
+  EXPECT_EQ(reader->losses()[1].before_replay, 5u);
+}
+
+TEST_F(Recorded, ALimitOfReplaysTakesAllIterationsOfTheLast) {
+  Start(/*every=*/1, /*replays=*/2, /*align=*/0, /*in_body=*/true);
+  Run(1, 3, 0);
+  Run(2, 3, 1);
+  Run(3, 4, 0);
+  Run(4, 4, 1);
+  Run(5, 5, 0);
+  EXPECT_EQ(recording_->Over(), StopReason::kReached);
+  const auto reader = Read();
+  EXPECT_THAT(Places(*reader), ElementsAre(std::pair(3u, 0u), std::pair(3u, 1u), std::pair(4u, 0u),
+                                           std::pair(4u, 1u)));
+}
 
 TEST_F(Recorded, LossesBesideASnapshotThatTheLiveControlAskedForWereWanted) {
   Start(/*every=*/10);

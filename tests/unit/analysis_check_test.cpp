@@ -43,7 +43,7 @@ TEST(Check, NamesTheFirstNonfiniteInReplayThenGraphOrderAndWhatLedToIt) {
   EXPECT_EQ(check.first->place_count, 3u);
   ASSERT_EQ(check.first->frames.size(), 11u) << "two of replay 4, and the three before it";
   EXPECT_EQ(check.first->frames[9].slot, 0u);
-  EXPECT_EQ(check.first->frames[8].replay, 3u);
+  EXPECT_EQ(check.first->frames[8].key.replay, 3u);
   ASSERT_EQ(check.first->earlier.size(), 3u);
   EXPECT_NEAR(check.first->growth, std::sqrt(1000.0), 1e-9);
   const std::string text = CheckText(source, check);

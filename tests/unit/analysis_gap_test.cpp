@@ -117,8 +117,8 @@ TEST(Check, TheLeadUpGoesOnInEarlierReplaysAndNamesTheFirstJump) {
   ASSERT_TRUE(check.first.has_value());
   EXPECT_EQ(check.first->place, 1u);
   ASSERT_GE(check.first->frames.size(), 7u);
-  EXPECT_EQ(check.first->frames.back().replay, 9u);
-  EXPECT_EQ(check.first->frames[check.first->frames.size() - 2].replay, 8u);
+  EXPECT_EQ(check.first->frames.back().key.replay, 9u);
+  EXPECT_EQ(check.first->frames[check.first->frames.size() - 2].key.replay, 8u);
   const std::string text = CheckText(source, check);
   EXPECT_THAT(text, HasSubstr("  mid @8 "));
   EXPECT_THAT(text, HasSubstr("first jump before: mid 2.3 -> 1.6e+05 @7\n"));

@@ -56,6 +56,9 @@ TEST(Inside, TakesProbeSessionAndReplay) {
   EXPECT_EQ(parse("blk3.attn").replay, -1);
   EXPECT_EQ(parse("blk3.attn@17").replay, 17);
   EXPECT_EQ(parse("blk3.attn@-2").replay, -2);
+  EXPECT_EQ(parse("blk3.attn@17").iteration, std::nullopt);
+  EXPECT_EQ(parse("blk3.attn@17.3").replay, 17);
+  EXPECT_EQ(parse("blk3.attn@17.3").iteration, 3u);
   EXPECT_EQ(parse("live:blk3.attn@17").source, "");
   EXPECT_EQ(parse("live:blk3.attn@17").probe, "blk3.attn");
   EXPECT_EQ(parse("train.py-4711:blk3.attn").source, "train.py-4711");
@@ -80,7 +83,8 @@ TEST(Inside, TakesAShapeAndAGraph) {
 }
 
 TEST(Inside, RefusesAnInvalidReplay) {
-  for (const char* text : {"x@", "x@0", "x@last", "x@1.5", "@3", "live:@3", "", "live:"}) {
+  for (const char* text :
+       {"x@", "x@0", "x@last", "x@1.", "x@-1.5", "x@1.x", "x@1.-1", "@3", "live:@3", "", "live:"}) {
     EXPECT_FALSE(ParseInside(text).ok()) << text;
   }
 }

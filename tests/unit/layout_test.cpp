@@ -29,6 +29,7 @@ TEST(Layout, EntryHeaderIsFrozen) {
   EXPECT_EQ(offsetof(EntryHeader, step), 24u);
   EXPECT_EQ(offsetof(EntryHeader, checksum), 32u);
   EXPECT_EQ(offsetof(EntryHeader, flags), 40u);
+  EXPECT_EQ(offsetof(EntryHeader, iteration), 44u);
 }
 
 TEST(Layout, OpLogRowIsFrozen) {
@@ -56,10 +57,10 @@ TEST(Layout, SlotBlockIsFrozen) {
   EXPECT_EQ(offsetof(SlotRegistration, op), 1536u);
   EXPECT_EQ(offsetof(SlotRegistration, table_bytes), 244u);
   EXPECT_EQ(kSlotHeadOffset, 2048u);
-  EXPECT_EQ(kSlotCreditOffset, 2112u);
-  EXPECT_EQ(kSlotVerdictOffset, 2176u);
-  EXPECT_EQ(kSlotHistoryOffset, 3200u);
-  EXPECT_EQ(kSlotHeadersOffset, 3328u);
+  EXPECT_EQ(kSlotCreditOffset, 2176u);
+  EXPECT_EQ(kSlotVerdictOffset, 2240u);
+  EXPECT_EQ(kSlotHistoryOffset, 3264u);
+  EXPECT_EQ(kSlotHeadersOffset, 3392u);
   EXPECT_EQ(offsetof(SlotVerdict, text), 64u);
 }
 
@@ -70,6 +71,8 @@ TEST(Layout, ControlLinesOfASlotAreFrozen) {
   EXPECT_EQ(offsetof(SlotHead, last_timestamp_ns), 40u);
   EXPECT_EQ(offsetof(SlotHead, disarmed), 48u);
   EXPECT_EQ(offsetof(SlotHead, suppressed), 56u);
+  EXPECT_EQ(offsetof(SlotHead, graph_replays), 64u);
+  EXPECT_EQ(offsetof(SlotHead, taken), 72u);
   EXPECT_EQ(offsetof(SlotCredit, consumed), 0u);
   EXPECT_EQ(offsetof(SlotCredit, control), 16u);
   EXPECT_EQ(offsetof(SlotCredit, order), 24u);

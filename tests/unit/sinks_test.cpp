@@ -26,8 +26,9 @@ using testing::HasSubstr;
 class CompareSinkTest : public testing::Test {
  protected:
   // Expects {1, 1} every `every` replays.
-  void Open(std::uint32_t every = 1) {
+  void Open(std::uint32_t every = 1, bool in_body = false) {
     pipeline::SlotIdentity identity = test::MakeSlotIdentity(MakeSession("1"), "a", 1);
+    if (in_body) identity.registration.flags |= layout::kSlotInBody;
     identity.registration.actions = layout::kActionCompare | layout::kActionRecord;
     identity.registration.record_every = 1;
     identity.registration.compare_every = every;
@@ -37,6 +38,16 @@ class CompareSinkTest : public testing::Test {
   }
   void Replay(std::uint64_t replay, float value = 1) {
     pipeline::Delivery delivery = MakeDelivery(slot_, replay, {value, value});
+    delivery.comparison =
+        pipeline::CompareWithExpected(*slot_, *delivery.payload, feedback_.expected);
+    sink_.Consume(delivery, feedback_);
+  }
+  // An iteration of a conditional body.
+  void Run(std::uint64_t ordinal, std::uint64_t replay, float value = 1) {
+    pipeline::Delivery delivery = MakeDelivery(slot_, replay, {value, value});
+    pipeline::Snapshot snapshot = *delivery.snapshot;
+    snapshot.ordinal = ordinal;
+    delivery.snapshot = std::make_shared<const pipeline::Snapshot>(snapshot);
     delivery.comparison =
         pipeline::CompareWithExpected(*slot_, *delivery.payload, feedback_.expected);
     sink_.Consume(delivery, feedback_);
@@ -57,6 +68,31 @@ TEST_F(CompareSinkTest, PassesWhatMatchesAndNothingBeforeTheFirst) {
   EXPECT_EQ(verdict().state, VerdictState::kPass);
   EXPECT_EQ(verdict().compared, 2u);
   EXPECT_EQ(verdict().covered_replay, 2u);
+}
+
+TEST_F(CompareSinkTest, EveryIterationIsComparedAndABodyThatDidNotRunIsNotMissed) {
+  Open(/*every=*/1, /*in_body=*/true);
+  Run(1, 1);
+  Run(2, 5);
+  Run(3, 5);
+  sink_.CloseSlot(slot_, 9, feedback_);
+  EXPECT_EQ(verdict().state, VerdictState::kPass);
+  EXPECT_EQ(verdict().compared, 3u);
+  EXPECT_EQ(verdict().lost, 0u);
+}
+
+TEST_F(CompareSinkTest, IterationsThatWereLostOrKeptBackAreMissedOnce) {
+  Open(/*every=*/1, /*in_body=*/true);
+  Run(1, 1);
+  sink_.Lose({.slot = slot_, .count = 2, .last_ordinal = 3, .last_replay = 1, .before_replay = 1});
+  Run(4, 1);
+  EXPECT_EQ(verdict().lost, 2u);
+  EXPECT_EQ(verdict().state, VerdictState::kError);
+  feedback_.kept_back = 3;
+  sink_.Lose({.slot = slot_, .count = 1, .last_ordinal = 5, .last_replay = 2});
+  sink_.CloseSlot(slot_, 2, feedback_);
+  EXPECT_EQ(verdict().lost, 6u);
+  EXPECT_EQ(verdict().compared, 2u);
 }
 
 TEST_F(CompareSinkTest, AFailureStaysWithItsFirstReplayAndText) {

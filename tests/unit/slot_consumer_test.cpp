@@ -14,6 +14,7 @@
 
 #include "daemon/sinks/model_sink.h"
 #include "libprobe/ring/shared_copy.h"
+#include "tests/support/body_ring.h"
 #include "tests/support/ring_fixture.h"
 
 namespace cgdebug::ingest {
@@ -26,6 +27,7 @@ class FakeSink final : public pipeline::Sink {
  public:
   void Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedback&) override {
     (delivery.seen_before ? seen_before : ordinals).push_back(delivery.snapshot->ordinal);
+    places.emplace_back(delivery.snapshot->replay, delivery.snapshot->iteration);
     has_values = delivery.payload != nullptr;
   }
   void Lose(const Gap& gap) override { gaps.push_back(gap); }
@@ -39,7 +41,8 @@ class FakeSink final : public pipeline::Sink {
 
   std::vector<Gap> gaps;
   std::vector<std::uint64_t> ordinals, seen_before;
-  bool has_values = false;  // of the last one
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> places;  // replay, iteration
+  bool has_values = false;                                      // of the last one
   std::uint64_t closed_with = 0;
   std::function<void()> on_flush;
 };
@@ -103,6 +106,63 @@ class ConsumedSlot : public ::testing::Test {
   sinks::ModelSink model_{&registry_, &events_, &sink_};
   std::optional<SlotConsumer> consumer_;
 };
+
+// In the body of a conditional node, in a ring of 4.
+class ConsumedBody : public ConsumedSlot {
+ protected:
+  ConsumedBody() { test::PutIntoBody(&registration_); }
+  void SetUp() override {
+    ConsumedSlot::SetUp();
+    body_.emplace(slot_.block.data, segment_.producer());
+  }
+  void Replay(std::int32_t runs) {
+    body_->BeginReplay();
+    for (std::int32_t i = 0; i < runs; ++i) {
+      const std::int32_t values[] = {i, i, i};
+      body_->Run(std::as_bytes(std::span(values)));
+    }
+  }
+  void ConsumeAll() {
+    while (consumer_->HasWork()) Step();
+    consumer_->Settle();
+  }
+
+  std::optional<test::BodyWriter> body_;
+};
+
+TEST_F(ConsumedBody, EachIterationIsASnapshotAndABodyThatDidNotRunIsNoLoss) {
+  for (const int runs : {1, 0, 3, 0, 0}) {
+    Replay(runs);
+    ConsumeAll();
+  }
+  EXPECT_THAT(sink_.places, ElementsAre(std::pair(1u, 0u), std::pair(3u, 0u), std::pair(3u, 1u),
+                                        std::pair(3u, 2u)));
+  EXPECT_TRUE(sink_.gaps.empty());
+  consumer_->Refresh();
+  const layout::Counters counters = Record().counters;
+  EXPECT_EQ(counters.produced, 4u);
+  EXPECT_EQ(counters.consumed, 4u);
+  EXPECT_EQ(counters.lost(), 0u);
+  EXPECT_EQ(counters.taken, 2u);
+  EXPECT_EQ(counters.graph_replays, 5u);
+  consumer_->Finish();
+  EXPECT_TRUE(sink_.gaps.empty());
+}
+
+TEST_F(ConsumedBody, WhatIsLostAmongTheIterationsOfAReplayIsCountedAndPlacedInIt) {
+  Replay(1);
+  ConsumeAll();
+  Replay(7);
+  ConsumeAll();
+  EXPECT_THAT(sink_.places, ElementsAre(std::pair(1u, 0u), std::pair(2u, 3u), std::pair(2u, 4u),
+                                        std::pair(2u, 5u), std::pair(2u, 6u)));
+  ASSERT_EQ(sink_.gaps.size(), 1u);
+  EXPECT_EQ(sink_.gaps[0].count, 3u);
+  EXPECT_EQ(sink_.gaps[0].last_ordinal, 4u);
+  EXPECT_EQ(sink_.gaps[0].last_replay, 2u) << "the lost ones are of the same replay";
+  EXPECT_EQ(sink_.gaps[0].before_replay, 2u);
+  EXPECT_EQ(Record().counters.lost_overwritten, 3u);
+}
 
 TEST_F(ConsumedSlot, ReportsOverwrittenSnapshotsBeforeTheSlotIsGivenUp) {
   for (int i = 1; i <= 10; ++i) test::WriteNumbers(*writer_, i);

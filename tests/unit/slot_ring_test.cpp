@@ -7,6 +7,7 @@
 #include "libprobe/ring/credit.h"
 #include "libprobe/ring/payload_checksum.h"
 #include "libprobe/ring/shared_copy.h"
+#include "tests/support/body_ring.h"
 #include "tests/support/ring_fixture.h"
 
 namespace cgdebug::ring {
@@ -107,6 +108,32 @@ TEST_F(SlotRing, AReplayIsFoundByItsHeaderAsLongAsTheRingHoldsIt) {
   Header(4)->word = layout::EntryWord(7, layout::EntryState::kFilling);
   EXPECT_EQ(reader_->FindReplay(7), 0u) << "it is being overwritten";
   EXPECT_EQ(reader_->FindReplay(5), 3u);
+}
+
+TEST_F(SlotRing, AnIterationIsFoundByItsReplayAndNumberAndWithoutANumberTheLast) {
+  auto registration = test::MakeSlot("a", 1, 16);
+  test::PutIntoBody(&registration);
+  Open(registration);
+  test::BodyWriter body(slot_.block.data, segment_.producer());
+  for (const int runs : {1, 0, 7, 0}) {
+    body.BeginReplay();
+    for (std::int32_t i = 0; i < runs; ++i) body.Run(std::as_bytes(std::span(&i, 1)));
+  }
+  EXPECT_EQ(reader_->FindReplay(1), 1u);
+  EXPECT_EQ(reader_->FindReplay(2), 0u) << "the body did not run";
+  EXPECT_EQ(reader_->FindReplay(3), 8u);
+  EXPECT_EQ(reader_->FindReplay(3, 0), 2u);
+  EXPECT_EQ(reader_->FindReplay(3, 6), 8u);
+  EXPECT_EQ(reader_->FindReplay(3, 7), 0u);
+  EXPECT_EQ(reader_->FindReplay(1, 1), 0u);
+  ASSERT_EQ(reader_->Read(5, &entry_), ReadStatus::kOk);
+  EXPECT_EQ(entry_.replay, 3u);
+  EXPECT_EQ(entry_.iteration, 3u);
+  EXPECT_THAT(test::Numbers(entry_), ElementsAre(3));
+  EXPECT_EQ(reader_->head().taken, 2u);
+  EXPECT_EQ(reader_->head().graph_replays, 4u);
+  Header(5)->iteration = 4;
+  EXPECT_EQ(reader_->Read(5, &entry_), ReadStatus::kDamaged) << "the checksum covers it";
 }
 
 TEST_F(SlotRing, EmptyTensorsAreSnapshotsToo) {

@@ -36,7 +36,8 @@ Result<source::Tensor> Fetch(Context& context, const Inside& inside) {
   std::optional<int> rank;
   if (!context.ranks.selects_all()) rank = context.ranks.Single();
   const std::string& session = context.options.session;
-  const live::TensorName name{session, inside.text, inside.replay, inside.which, rank};
+  const live::TensorName name{session,      inside.text, inside.replay,
+                              inside.which, rank,        inside.iteration};
   Result<source::Tensor> tensor = live::GetTensor(context.client(), name);
   // A probe's name may contain a colon, so try the whole text as a name before taking a session
   // off.
@@ -45,8 +46,9 @@ Result<source::Tensor> Fetch(Context& context, const Inside& inside) {
       context.client().last_failure() != client::Failure::kNothingMatched) {
     return tensor;
   }
-  return live::GetTensor(context.client(), {inside.source.empty() ? session : inside.source,
-                                            inside.probe, inside.replay, inside.which, rank});
+  return live::GetTensor(context.client(),
+                         {inside.source.empty() ? session : inside.source, inside.probe,
+                          inside.replay, inside.which, rank, inside.iteration});
 }
 
 Result<void> WriteFile(const std::string& path, bool force, std::string_view header,

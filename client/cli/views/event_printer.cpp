@@ -26,7 +26,7 @@ std::string PlainSnapshot(const source::Tensor& tensor) {
   const numerics::Stats& stats = tensor.stats;
   return fmt::format("snapshot\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}",
                      tensor.snapshot.timestamp_ns, tensor.session_key, tensor.slot.rank,
-                     tensor.snapshot.key.replay,
+                     ReplayText(tensor.slot, tensor.snapshot.key),
                      ProbeText(tensor.slot.probe, tensor.slot.invocation), tensor.slot.dtype_name,
                      numerics::FormatShape(tensor.slot.shape), stats.count, stats.nan,
                      stats.pos_inf + stats.neg_inf, numerics::FormatRepr(stats.min),
@@ -43,8 +43,8 @@ std::string Plain(const live::Event& event) {
                                            : event.text;
   std::replace(text.begin(), text.end(), '\t', ' ');
   return fmt::format("{}\t{}\t{}\t{}\t{}\t{}", NameOf(event.kind), tensor.session_key,
-                     tensor.slot.rank, tensor.snapshot.key.replay, Printable(tensor.slot.probe),
-                     Printable(text)) +
+                     tensor.slot.rank, ReplayText(tensor.slot, tensor.snapshot.key),
+                     Printable(tensor.slot.probe), Printable(text)) +
          (is_loss ? "\t" + Printable(event.text) : "");
 }
 
@@ -68,7 +68,8 @@ std::string Indented(std::string_view text) {
 }
 
 std::string Identity(const source::Tensor& tensor) {
-  return fmt::format("{} {} {}", tensor.session_key, tensor.snapshot.key.replay, tensor.slot.order);
+  return fmt::format("{} {} {}", tensor.session_key, ReplayText(tensor.slot, tensor.snapshot.key),
+                     tensor.slot.order);
 }
 
 // With what tells the slot from others of its probe.
@@ -107,7 +108,7 @@ std::string EventPrinter::Where(const source::Tensor& tensor) {
   const std::int64_t step = tensor.snapshot.step;
   const std::string of_step = step < 0 ? "" : fmt::format("/s{}", step);
   return options_.style.Dim(fmt::format("{}@{}{}", Prefix(tensor.session_key, tensor.slot.rank),
-                                        tensor.snapshot.key.replay, of_step)) +
+                                        ReplayText(tensor.slot, tensor.snapshot.key), of_step)) +
          " ";
 }
 

@@ -29,6 +29,7 @@ Json ToJson(const live::Event& event) {
   json["probe"] = tensor.slot.probe;
   if (is_loss) json["count"] = event.count;
   json[is_loss ? "before_replay" : "replay"] = tensor.snapshot.key.replay;
+  if (is_said) json["iteration"] = tensor.snapshot.key.iteration;
   if (is_said) json["step"] = tensor.snapshot.step;
   json[is_loss ? "cause" : "text"] = event.text;
   json.update(SlotJson(tensor.slot));

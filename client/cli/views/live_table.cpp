@@ -36,8 +36,16 @@ std::string VerdictText(const live::Probe& probe, const Style& style) {
   }
 }
 
+// In how many replays the body of a conditional node ran.
+std::string TakenText(const live::Probe& probe) {
+  const layout::Counters& counters = probe.counters;
+  if (counters.graph_replays == 0) return fmt::format("taken in {} replays", counters.taken);
+  return fmt::format("taken in {} of {} replays", counters.taken, counters.graph_replays);
+}
+
 std::string LastText(const live::Probe& probe, const Style& style) {
   std::vector<std::string> parts;
+  if (probe.slot.in_body) parts.push_back(TakenText(probe));
   if (probe.retired) parts.push_back(style.Dim("retired"));
   if (probe.control) parts.push_back(style.Yellow("[" + ControlText(*probe.control) + "]"));
   if (const std::string verdict = VerdictText(probe, style); !verdict.empty()) {
@@ -117,7 +125,8 @@ std::vector<std::string> CellsOf(const live::Probe& probe, const Style& style) {
           ActionsText(probe),
           GraphText(slot),
           fmt::format("{}x{}", probe.capacity, numerics::FormatBytes(slot.payload_bytes)),
-          std::to_string(probe.replay),
+          probe.replay == 0 ? "0"
+                            : source::ReplayText(probe.replay, probe.iteration, probe.slot.in_body),
           LostText(probe.counters.lost(), style),
           LastText(probe, style)};
 }

@@ -89,6 +89,7 @@ Json SlotJson(const Slot& slot, const SourceRow& row) {
           {"first_replay", row.keys.empty() ? 0 : row.keys.front().replay},
           {"last_replay", row.keys.empty() ? 0 : row.keys.back().replay},
           {"every", slot.every},
+          {"in_body", slot.in_body},
           {"lost", row.lost}};
 }
 

@@ -34,6 +34,7 @@ Json ToJson(const source::Tensor& tensor) {
           {"probe", slot.probe},
           {"slot", slot.order},
           {"replay", snapshot.key.replay},
+          {"iteration", snapshot.key.iteration},
           {"serial", snapshot.serial},
           {"graph", slot.graph},
           {"graph_id", slot.graph_id},

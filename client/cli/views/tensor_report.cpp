@@ -87,7 +87,7 @@ std::string Head(const source::Tensor& tensor, const Style& style) {
   const source::Slot& slot = tensor.slot;
   const source::Snapshot& snapshot = tensor.snapshot;
   std::string head = fmt::format("{} {}\n", style.Bold(Printable(SlotName(slot))),
-                                 style.Dim(fmt::format("@{}", snapshot.key.replay)));
+                                 style.Dim("@" + ReplayText(slot, snapshot.key)));
   head += "  " + TensorLine(tensor, style.enabled(), 0) + "\n";
   std::string from = fmt::format("{} on {}", Printable(slot.session), Printable(slot.device));
   if (slot.rank >= 0) from += fmt::format(", rank {}", slot.rank);

@@ -54,7 +54,8 @@ class Rows {
         session_(database,
                  "insert or ignore into session select ?, run.id, ?, ?, ?, ?, ?, ?, ? from run "
                  "where run_id = ? and restart_count = ? and command = ?"),
-        probe_(database, "insert or ignore into probe values (?,?,?,?,?,?,?,?,?,?,?,?,?,null,?,?)"),
+        probe_(database,
+               "insert or ignore into probe values (?,?,?,?,?,?,?,?,?,?,?,?,?,null,?,?,?)"),
         snapshot_(database),
         loss_(database, "insert or ignore into loss values (?,?,?,?,?,?,?,?,?)"),
         mark_(database, "insert or ignore into mark values (?,?,?,?,?,?,?,?)") {}
@@ -93,7 +94,7 @@ class Rows {
                       shape, s->payload_bytes, s->graph_id, s->invocation, s->order, s->every,
                       s->shard,
                       s->graph_label.empty() ? std::nullopt : std::optional(s->graph_label),
-                      s->op.empty() ? std::nullopt : std::optional(s->op));
+                      s->op.empty() ? std::nullopt : std::optional(s->op), s->in_body);
   }
   bool AddSnapshot(const Record& record, std::uint32_t segment) {
     const auto s = DecodeFields<Snapshot>(record.meta);
@@ -102,6 +103,7 @@ class Rows {
     SnapshotRow row{.number = record.header.number,
                     .probe = s->slot,
                     .replay = s->replay,
+                    .iteration = s->iteration,
                     .ordinal = s->ordinal,
                     .step = OrNull(s->step, -1),
                     .serial = s->serial,

@@ -26,9 +26,12 @@ create table probe (  -- one call of a probe in one graph
   shard text,  -- which part of a distributed tensor it is, else empty
   graph text,  -- what its graph is called; null: eager
   graph_label text,  -- what the user called it; null: nothing
-  op text);  -- of a row of an op log: its number, the op and the rows it read; null: no such row
+  op text,  -- of a row of an op log: its number, the op and the rows it read; null: no such row
+  in_body integer);  -- of a conditional node: it ran any number of times in a replay
 create table snapshot (
-  number integer primary key, probe integer references probe, replay integer, ordinal integer,
+  number integer primary key, probe integer references probe, replay integer,
+  iteration integer,  -- of a conditional body in that replay, from 0; else 0
+  ordinal integer,
   step integer,
   serial integer,  -- when the replay began, ns: (serial, graph_order) sorts the snapshots of a run
   timestamp_ns integer, segment integer, offset integer, length integer,
@@ -49,7 +52,8 @@ create index snapshot_by_replay on snapshot (probe, replay);
 create index snapshot_nonfinite on snapshot (replay) where nan + pos_inf + neg_inf > 0;
 
 create view v_snapshots as
-  select session.rank, snapshot.replay, probe.graph_order, probe.name as probe, probe.dtype,
+  select session.rank, snapshot.replay, snapshot.iteration, probe.graph_order,
+         probe.name as probe, probe.dtype,
          probe.shape, snapshot.step, {1},
          snapshot.first_nonfinite, snapshot.unchanged,
          snapshot.hash, snapshot.xor_hash, snapshot.timestamp_ns, snapshot.serial,
@@ -57,7 +61,8 @@ create view v_snapshots as
          probe.device, session.label as session, snapshot.segment, snapshot.offset, snapshot.length
   from snapshot join probe on probe.id = snapshot.probe join session on session.id = probe.session;
 create view v_comparisons as
-  select session.rank, snapshot.replay, probe.graph_order, probe.name as probe, snapshot.step,
+  select session.rank, snapshot.replay, snapshot.iteration, probe.graph_order,
+         probe.name as probe, snapshot.step,
          comparison.mismatched, snapshot.count, comparison.max_abs, comparison.max_rel,
          session.label as session
   from comparison join snapshot on snapshot.number = comparison.number
@@ -68,10 +73,10 @@ create view v_gaps as
   from loss join probe on probe.id = loss.probe join session on session.id = probe.session;
 create view v_first_nonfinite as  -- of each probe, in the order in which they came
   -- Each graph, and each shape of an eager probe, counts its own replays: only `serial` sorts them.
-  select min(replay) as replay, graph_order, probe, shape, graph, rank, nan, inf, step, serial,
-         session
-  from v_snapshots where nan + inf > 0
-  group by probe_id order by serial, replay, graph_order, rank;
+  select replay, iteration, graph_order, probe, shape, graph, rank, nan, inf, step, serial, session
+  from (select *, min(replay * 4294967296 + iteration) from v_snapshots where nan + inf > 0
+        group by probe_id)
+  order by serial, replay, graph_order, rank;
 )sql";
 
 template <typename Member>

@@ -136,9 +136,9 @@ std::vector<Damage> RecordingReader::damage() const {
 }
 
 std::optional<SnapshotRef> RecordingReader::Find(std::uint32_t slot, std::uint64_t replay) const {
-  const auto found = index_.AtOrAfter(slot, replay);
-  if (!found || found->replay != replay) return std::nullopt;
-  return found;
+  std::optional<SnapshotRef> last;
+  for (const SnapshotRef& ref : Snapshots(slot, replay, replay)) last = ref;
+  return last;
 }
 
 std::optional<SnapshotRef> RecordingReader::First(std::uint32_t slot) const {
@@ -186,7 +186,7 @@ Result<Snapshot> RecordingReader::Read(const SnapshotRef& ref) const {
   auto snapshot = DecodeFields<Snapshot>(record->meta);
   const bool matches =
       snapshot && snapshot->slot == ref.slot && snapshot->slot < slots_.size() &&
-      snapshot->replay == ref.replay &&
+      snapshot->replay == ref.replay && snapshot->iteration == ref.iteration &&
       record->header.payload_bytes == (snapshot->stats_only ? 0 : slots_[ref.slot].payload_bytes);
   if (!matches) {
     return Error{
@@ -388,7 +388,8 @@ std::vector<IndexRow> RecordingReader::LoadRows(std::size_t place, std::uint64_t
   while (const Record* found = walk.Next()) {
     const auto snapshot = DecodeFields<Snapshot>(found->meta);
     if (found->type() == RecordType::kSnapshot && snapshot) {
-      rows.push_back({snapshot->slot, 0, snapshot->ordinal, snapshot->replay, found->offset});
+      rows.push_back({snapshot->slot, snapshot->iteration, snapshot->ordinal, snapshot->replay,
+                      found->offset});
     }
   }
   SnapshotIndex::Sort(&rows);
@@ -438,7 +439,8 @@ void RecordingReader::Accept(std::size_t place, const Record& record, std::vecto
     case RecordType::kSnapshot: {
       const auto snapshot = DecodeFields<Snapshot>(record.meta);
       if (snapshot && snapshot->slot < slots_.size()) {
-        rows->push_back({snapshot->slot, 0, snapshot->ordinal, snapshot->replay, record.offset});
+        rows->push_back({snapshot->slot, snapshot->iteration, snapshot->ordinal, snapshot->replay,
+                         record.offset});
       } else {
         AddDamage(place, record.offset, record.next() - record.offset, 0,
                   "a snapshot of no known probe");
@@ -528,8 +530,9 @@ void RecordingReader::FindMissing() {
       const bool forced = slot.every > 1 && !layout::Wants(slot.every, ref.replay);
       if (!forced) missing = WantedOf(slot, missing, replay, ref.replay - 1);
       if (missing != 0) {
+        const std::uint64_t out = slot.in_body ? 1 : 0;  // see Loss::after_replay
         found.push_back({slot.id, LossCause::kDamaged, missing, ordinal + 1, ref.ordinal - 1,
-                         replay, ref.replay, snapshot.timestamp_ns});
+                         replay - std::min(replay, out), ref.replay + out, snapshot.timestamp_ns});
       }
       ordinal = ref.ordinal;
       replay = ref.replay;
@@ -560,8 +563,9 @@ void RecordingReader::FindMissingEnds() {
       missing -= std::min(missing, loss.last_ordinal - loss.first_ordinal + 1);
     }
     if (missing == 0) continue;
-    found.push_back({slot.id, LossCause::kDamaged, missing, ordinal + 1, mark.ordinal, replay, 0,
-                     mark.timestamp_ns});
+    const std::uint64_t out = slot.in_body ? 1 : 0;
+    found.push_back({slot.id, LossCause::kDamaged, missing, ordinal + 1, mark.ordinal,
+                     replay - std::min(replay, out), 0, mark.timestamp_ns});
   }
   losses_.insert(losses_.end(), found.begin(), found.end());
 }

@@ -85,7 +85,11 @@ class RecordingReader {
 
   std::uint64_t snapshot_count() const { return index_.count(); }
   std::uint64_t snapshot_count(std::uint32_t slot) const { return index_.count(slot); }
+  // Of the last iteration, if it has several.
   std::optional<SnapshotRef> Find(std::uint32_t slot, std::uint64_t replay) const;
+  std::optional<SnapshotRef> FindOrdinal(std::uint32_t slot, std::uint64_t ordinal) const {
+    return index_.WithOrdinal(slot, ordinal);
+  }
   std::optional<SnapshotRef> First(std::uint32_t slot) const;
   std::optional<SnapshotRef> Last(std::uint32_t slot) const;
   // The snapshots of a slot, ascending, from replay `first` to `last`, both included.

@@ -313,7 +313,7 @@ Result<void> RecordingWriter::Append(Snapshot snapshot, std::span<const std::byt
     }
     ++status_.snapshots;
     last_[snapshot.slot] = {snapshot.ordinal, snapshot.replay};
-    rows_.push_back({snapshot.slot, 0, snapshot.ordinal, snapshot.replay, offset});
+    rows_.push_back({snapshot.slot, snapshot.iteration, snapshot.ordinal, snapshot.replay, offset});
     if (rows_.size() >= kIndexRows || segment_->bytes() - index_begin_ >= options_.index_bytes) {
       if (auto indexed = WriteIndex(); !indexed.ok()) {
         FinishAfter(indexed);
@@ -500,7 +500,7 @@ void RecordingWriter::CollectIndex(const RecordingReader& reader, const SegmentF
   for (const Slot& slot : slots_) {
     for (const SnapshotRef& ref : reader.Snapshots(slot.id)) {
       if (ref.segment == place) {
-        rows_.push_back({ref.slot, 0, ref.ordinal, ref.replay, ref.offset});
+        rows_.push_back({ref.slot, ref.iteration, ref.ordinal, ref.replay, ref.offset});
       }
     }
   }

@@ -51,7 +51,7 @@ std::uint64_t SnapshotIndex::count(std::uint32_t slot) const {
 }
 
 SnapshotRef SnapshotIndex::RefOf(const Stretch& stretch, const IndexRow& row) {
-  return {row.slot, stretch.block->segment(), row.ordinal, row.replay, row.offset};
+  return {row.slot, stretch.block->segment(), row.ordinal, row.replay, row.offset, row.iteration};
 }
 
 std::size_t SnapshotIndex::StretchOf(std::uint32_t slot, std::uint64_t replay) const {
@@ -67,6 +67,18 @@ std::optional<SnapshotRef> SnapshotIndex::AtOrAfter(std::uint32_t slot,
   const auto first = range.begin();
   if (first == range.end()) return std::nullopt;
   return *first;
+}
+
+std::optional<SnapshotRef> SnapshotIndex::WithOrdinal(std::uint32_t slot,
+                                                      std::uint64_t ordinal) const {
+  if (slot >= slots_.size()) return std::nullopt;
+  const auto stretch = std::ranges::lower_bound(
+      slots_[slot], ordinal, {}, [](const Stretch& one) { return one.run.last_ordinal; });
+  if (stretch == slots_[slot].end()) return std::nullopt;
+  const auto rows = stretch->block->RowsOf(slot);
+  const auto row = std::ranges::lower_bound(rows, ordinal, {}, &IndexRow::ordinal);
+  if (row == rows.end() || row->ordinal != ordinal) return std::nullopt;
+  return RefOf(*stretch, *row);
 }
 
 std::optional<SnapshotRef> SnapshotIndex::Last(std::uint32_t slot) const {

@@ -24,6 +24,7 @@ struct SnapshotRef {
   std::uint64_t ordinal = 0;
   std::uint64_t replay = 0;
   std::uint64_t offset = 0;  // of the record in the segment's file
+  std::uint32_t iteration = 0;
   bool operator==(const SnapshotRef&) const = default;
 };
 
@@ -59,6 +60,7 @@ class SnapshotIndex {
   std::uint64_t count() const { return count_; }
   std::uint64_t count(std::uint32_t slot) const;
   std::uint64_t last_replay() const { return last_replay_; }
+  std::optional<SnapshotRef> WithOrdinal(std::uint32_t slot, std::uint64_t ordinal) const;
   // The first snapshot of the slot at or after `replay`.
   std::optional<SnapshotRef> AtOrAfter(std::uint32_t slot, std::uint64_t replay) const;
   std::optional<SnapshotRef> Last(std::uint32_t slot) const;

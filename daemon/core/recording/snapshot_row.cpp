@@ -6,7 +6,7 @@ namespace cgdebug::recording {
 namespace {
 
 std::string InsertSnapshot() {
-  std::string sql = "insert or ignore into snapshot values (?,?,?,?,?,?,?,?,?,?,?,?";
+  std::string sql = "insert or ignore into snapshot values (?,?,?,?,?,?,?,?,?,?,?,?,?";
   numerics::Stats::ForEachNumber([&](const layout::Field&, auto) { sql += ",?"; });
   return sql + ",?,?)";
 }
@@ -25,9 +25,9 @@ bool SnapshotInsert::Run(const SnapshotRow& row) {
   std::optional<std::string> xor_hash;
   if (row.stats && row.stats->has_nonfinite) first = row.stats->first_nonfinite;
   if (row.stats && row.stats->has_hash) xor_hash = HashText(row.stats->hash);
-  if (!snapshot_.Run(row.number, row.probe, row.replay, row.ordinal, row.step, row.serial,
-                     row.timestamp_ns, row.segment, row.offset, row.length, row.hash, row.unchanged,
-                     row.stats, first, xor_hash)) {
+  if (!snapshot_.Run(row.number, row.probe, row.replay, row.iteration, row.ordinal, row.step,
+                     row.serial, row.timestamp_ns, row.segment, row.offset, row.length, row.hash,
+                     row.unchanged, row.stats, first, xor_hash)) {
     return false;
   }
   if (!row.comparison) return true;

@@ -16,6 +16,7 @@ struct SnapshotRow {
   std::optional<std::uint64_t> number = {};  // null: SQLite counts
   std::uint64_t probe = 0;
   std::uint64_t replay = 0;
+  std::uint32_t iteration = 0;
   std::optional<std::uint64_t> ordinal = {};
   std::optional<std::int64_t> step = {};
   std::optional<std::uint64_t> serial = {};

@@ -73,6 +73,8 @@ struct Slot {
   std::string graph_label = {};     // the user's name for the graph; empty: none
   std::string op = {};  // of a row of an op log, as layout::SlotRegistration::op; else empty
 
+  bool in_body = false;  // of a conditional node: any number of snapshots have the same replay
+
   // Numbers and names are those of `Slot` in proto/recording.proto.
   template <typename Self, typename Visitor>
   static constexpr void ForEachField(Self& self, Visitor&& visit) {
@@ -96,6 +98,7 @@ struct Slot {
     visit(Field{17, "graph_label"}, self.graph_label);
     visit(Field{18, "from_replay"}, self.from_replay);
     visit(Field{19, "op"}, self.op);
+    visit(Field{20, "in_body"}, self.in_body);
   }
 };
 
@@ -110,7 +113,7 @@ struct Comparison {
 struct Snapshot {
   std::uint32_t slot = 0;
   std::uint64_t ordinal = 0;  // of the slot's accepted snapshots, from 1; ascends within a slot
-  std::uint64_t replay = 0;   // from 1; ascends within a slot
+  std::uint64_t replay = 0;   // from 1; ascends within a slot, with `iteration`
   std::uint64_t serial = 0;   // of the replay (ring_layout.h); 0: unknown
   std::int64_t step = -1;     // the user's own step marker
   std::int64_t timestamp_ns = 0;
@@ -120,6 +123,7 @@ struct Snapshot {
   numerics::Stats stats;
   std::uint64_t payload_bytes = 0;  // 0 with stats_only
   std::uint64_t payload_hash = 0;   // XXH3-64 of the tensor's bytes
+  std::uint32_t iteration = 0;      // of a conditional body in that replay, from 0
   bool compared = false;            // whether `comparison` is valid
   Comparison comparison;
 
@@ -142,6 +146,7 @@ struct Snapshot {
     visit(Field{12, "max_abs"}, self.comparison.max_abs);
     visit(Field{13, "max_rel"}, self.comparison.max_rel);
     visit(Field{14, "serial", Encoding::kFixed}, self.serial);
+    visit(Field{15, "iteration"}, self.iteration);
   }
 };
 
@@ -155,8 +160,10 @@ struct Loss {
   std::uint64_t count = 0;
   std::uint64_t first_ordinal = 0;  // 0: they never had one
   std::uint64_t last_ordinal = 0;
-  std::uint64_t after_replay = 0;   // the last replay seen before; 0: none
-  std::uint64_t before_replay = 0;  // the first replay seen after; 0: none came
+  // They lie between these replays; 0: no limit. Usually the last one seen before and the first one
+  // seen after. In a conditional body, where iterations of those may be lost too, one further out.
+  std::uint64_t after_replay = 0;
+  std::uint64_t before_replay = 0;
   std::int64_t timestamp_ns = 0;
 
   // Numbers and names are those of `Loss` in proto/recording.proto.

@@ -138,7 +138,8 @@ struct ObservedSlot {
 
 // One snapshot of the probe's own ring.
 struct Record : ObservedSlot {
-  std::uint64_t replay_index = 0;  // from 1
+  std::uint64_t replay_index = 0;  // from 1; of the root graph for a probe in a conditional body
+  std::uint32_t iteration = 0;     // of the body of a conditional node in that replay, from 0
   std::uint64_t serial = 0;        // of the replay: sorts the records of all probes
   std::uint64_t ordinal = 0;
   std::int64_t timestamp_ns = 0;  // CLOCK_REALTIME
@@ -154,9 +155,12 @@ struct SlotStatus : ObservedSlot {
   layout::Policy policy = layout::Policy::kOverwrite;
   std::uint32_t capacity = 0;
   std::uint64_t payload_bytes = 0;
-  std::uint64_t replays = 0;
-  std::uint64_t accepted = 0;  // snapshots written
-  std::uint64_t consumed = 0;  // of those, the ones that the daemon has consumed
+  std::uint64_t replays = 0;  // in a conditional body: the newest one in which it ran
+  bool in_body = false;       // of a conditional node: it runs any number of times in a replay
+  std::uint64_t taken = 0;    // with in_body: replays of the graph in which the body ran,
+  std::uint64_t graph_replays = 0;  // of so many
+  std::uint64_t accepted = 0;       // snapshots written
+  std::uint64_t consumed = 0;       // of those, the ones that the daemon has consumed
   std::uint64_t lost = 0;  // of those consumed, the ones overwritten before the daemon read them
   std::uint64_t overwrote_unread = 0;
   std::uint64_t waits = 0;
@@ -265,6 +269,28 @@ class ScopedGraphLabel {
  private:
   GraphLabel before_;
 };
+
+// Says which graph contains the conditional nodes (IF, WHILE, SWITCH) whose bodies this thread
+// captures while it lives, so that probes in them know its replays:
+//   { const cgdebug::ScopedRootGraph root(graph); CaptureBody(body_graph); }
+// Only probes in the direct lane work in a body. The first one adds a kernel at the head of the
+// graph. If a stream captures the graph itself, pass that stream too. A body in a body belongs to
+// the outermost graph. Torch's captures need no such scope.
+class ScopedRootGraph {
+ public:
+  // `graph` is a cudaGraph_t, `stream` a cudaStream_t. Fails: throws ProbeError.
+  explicit ScopedRootGraph(void* graph, void* stream = nullptr);
+  ~ScopedRootGraph();
+  ScopedRootGraph(const ScopedRootGraph&) = delete;
+  ScopedRootGraph& operator=(const ScopedRootGraph&) = delete;
+
+ private:
+  std::shared_ptr<void> root_;
+};
+
+// The same for bindings, for the graph that `stream` is capturing, until that capture ends.
+// Requires: the stream lives as long as the process.
+void NoteRootCapture(void* stream) noexcept;
 
 // For bindings: says where the calling thread calls a probe, such as "train.py:12 in forward", for
 // each new slot; empty if it cannot tell. Called without holding any lock of the library.

@@ -1,0 +1,40 @@
+#include "tests/gpu/conditional_kernels.h"
+
+namespace cgdebug::test {
+namespace {
+
+__global__ void Add(float* values, int count, float addend) {
+  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i < count) values[i] += addend;
+}
+__global__ void Enter(cudaGraphConditionalHandle handle, const unsigned* left) {
+  cudaGraphSetConditional(handle, *left > 0);
+}
+__global__ void CountDown(cudaGraphConditionalHandle handle, unsigned* left) {
+  *left -= 1;
+  cudaGraphSetConditional(handle, *left > 0);
+}
+__global__ void EnterEveryThird(cudaGraphConditionalHandle handle, unsigned* replays) {
+  *replays += 1;
+  cudaGraphSetConditional(handle, *replays % 3 == 0);
+}
+
+}  // namespace
+
+cudaError_t LaunchAdd(float* values, int count, float addend, cudaStream_t stream) {
+  Add<<<(count + 255) / 256, 256, 0, stream>>>(values, count, addend);
+  return cudaGetLastError();
+}
+cudaError_t LaunchEnter(cudaGraphConditionalHandle handle, const unsigned* left,
+                        cudaStream_t stream) {
+  Enter<<<1, 1, 0, stream>>>(handle, left);
+  return cudaGetLastError();
+}
+cudaError_t LaunchCountDown(cudaGraphConditionalHandle handle, unsigned* left,
+                            cudaStream_t stream) {
+  CountDown<<<1, 1, 0, stream>>>(handle, left);
+  return cudaGetLastError();
+}
+void* EnterEveryThirdKernel() { return reinterpret_cast<void*>(&EnterEveryThird); }
+
+}  // namespace cgdebug::test
