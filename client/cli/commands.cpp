@@ -57,6 +57,7 @@ constexpr Command kCommands[] = {
     {"stats", "Statistics of every probe over the replays of a source",
      "  cgdebug-cli stats runs/a.cgrec\n"
      "  cgdebug-cli stats runs/a.cgrec --sort abs_max\n"
+     "  cgdebug-cli stats runs/a.cgrec --nonfinite\n"
      "  cgdebug-cli stats runs/a.cgrec 'blk3.*' --replays 1200.. --json\n",
      AddStats},
     {"check", "Names the first NaN or Inf and what led to it, and what else looks wrong",

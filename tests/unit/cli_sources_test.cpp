@@ -173,6 +173,47 @@ TEST_F(CliSourcesTest, StatsComeInTheOrderThatSortNames) {
   EXPECT_EQ(Cli({"stats", a, "--sort", "size"}).code, 2);
 }
 
+TEST_F(CliSourcesTest, StatsNonfiniteShowsOnlyProbesThatSawNanOrInfInTheReplaysShown) {
+  RecordingFixture recording(dir_ / "a.cgrec");
+  const std::uint32_t nan = recording.AddSlot("nan", {2}), fine = recording.AddSlot("fine", {2}),
+                      inf = recording.AddSlot("inf", {2});
+  recording.AddSlot("unseen", {2});
+  recording.Add(nan, 1, {1, NAN});
+  recording.Add(nan, 2, {1, 2});
+  recording.Add(fine, 1, {9, 0});
+  recording.Add(inf, 1, {3, 0});
+  recording.Add(inf, 2, {-INFINITY, 0});
+  recording.Close();
+  const std::string a = dir_ / "a.cgrec";
+  EXPECT_THAT(
+      Cli({"stats", a, "--nonfinite"}).out,
+      AllOf(HasSubstr("nan"), HasSubstr("inf"), Not(HasSubstr("fine")), Not(HasSubstr("unseen"))));
+  const json probes = CliJson({"stats", a, "--nonfinite", "--sort", "name"})["probes"];
+  ASSERT_EQ(probes.size(), 2u);
+  EXPECT_EQ(probes[0]["probe"], "inf");
+  EXPECT_EQ(probes[1]["probe"], "nan");
+  const json later = CliJson({"stats", a, "--nonfinite", "--replays", "2.."})["probes"];
+  ASSERT_EQ(later.size(), 1u);
+  EXPECT_EQ(later[0]["probe"], "inf");
+  const ProcessResult none = Cli({"stats", a, "fine", "--nonfinite"});
+  EXPECT_EQ(none.code, 0);
+  EXPECT_EQ(none.out, "");
+  EXPECT_THAT(none.err, HasSubstr("no probe saw NaN or Inf in what was read"));
+  EXPECT_EQ(CliJson({"stats", a, "fine", "--nonfinite"})["probes"], json::array());
+}
+
+TEST_F(CliSourcesTest, StatsNonfiniteSaysWhatItCouldNotLookAt) {
+  RecordingFixture recording(dir_ / "a.cgrec");
+  const std::uint32_t x = recording.AddSlot("x", {1});
+  recording.Add(x, 1, {1});
+  recording.Lose(x, 2);
+  recording.Close();
+  const std::string a = dir_ / "a.cgrec";
+  EXPECT_THAT(Cli({"stats", a, "--nonfinite"}).err,
+              AllOf(HasSubstr("in what was read"), HasSubstr("not all of it: ")));
+  EXPECT_EQ(CliJson({"stats", a, "--nonfinite"})["complete"], false);
+}
+
 TEST_F(CliSourcesTest, TheXorHashIsThatOfTheValuesAlsoWhereTheyWereNotRecorded) {
   RecordingFixture recording(dir_ / "a.cgrec");
   const std::uint32_t x = recording.AddSlot("x", {3});

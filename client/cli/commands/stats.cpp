@@ -13,15 +13,18 @@
 namespace cgdebug::cli {
 namespace {
 
-int RunStats(Context& context, const OverviewOptions& options, StatsOrder order) {
+int RunStats(Context& context, const OverviewOptions& options, const StatsView& view) {
   std::unique_ptr<source::Source> source;
   analysis::Scope scope;
   if (const int failed = OpenOverview(context, options, &source, &scope); failed != kExitOk)
     return failed;
   SayUnread(context, *source);
   if (!context.options.json) {
-    const int failed = PrintTable(
-        context, StatsTable(*source, scope, context.out, IsWhole(context, options, scope), order));
+    const Result<TextTable> table =
+        StatsTable(*source, scope, context.out, IsWhole(context, options, scope), view);
+    const bool is_empty = table.ok() && table->empty();  // only with --nonfinite
+    if (is_empty) context.Say("no probe saw NaN or Inf in what was read");
+    const int failed = is_empty ? kExitOk : PrintTable(context, table);
     analysis::GapSummary gaps = analysis::SummarizeGaps(*source, scope);
     analysis::AddUnreadable(*source, scope, &gaps);
     if (gaps.count > 0 && !gaps.sentences.empty()) {
@@ -33,7 +36,7 @@ int RunStats(Context& context, const OverviewOptions& options, StatsOrder order)
     if (!context.options.plain) Context::Print(PrintableLines(RanksHere(*source)));
     return failed;
   }
-  Result<Json> probes = StatsJson(*source, scope, order);
+  Result<Json> probes = StatsJson(*source, scope, view);
   if (!probes.ok()) return context.Fail(kExitTrouble, probes.error().message);
   analysis::GapSummary gaps = analysis::SummarizeGaps(*source, scope);
   analysis::AddUnreadable(*source, scope, &gaps);
@@ -57,8 +60,13 @@ RunFunction AddStats(CLI::App& app) {
   app.add_option("--sort", *sort, "order: as in the graph; abs_max, nonfinite, lost: largest first")
       ->check(CLI::IsMember({"order", "name", "abs_max", "nonfinite", "lost"}))
       ->type_name("{order,name,abs_max,nonfinite,lost}");
-  return
-      [options, sort](Context& context) { return RunStats(context, *options, kOrders.at(*sort)); };
+  auto only_nonfinite = std::make_shared<bool>(false);
+  app.add_flag("--nonfinite", *only_nonfinite,
+               "only probes that saw NaN or Inf in the replays shown");
+  return [options, sort, only_nonfinite](Context& context) {
+    return RunStats(context, *options,
+                    {.order = kOrders.at(*sort), .only_nonfinite = *only_nonfinite});
+  };
 }
 
 }  // namespace cgdebug::cli

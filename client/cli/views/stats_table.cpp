@@ -42,6 +42,10 @@ double RankOf(StatsOrder order, const Totals& totals, std::uint64_t lost) {
   return 0;
 }
 
+bool IsShown(const StatsView& view, const Totals& totals) {
+  return !view.only_nonfinite || totals.nonfinite_snapshots > 0;
+}
+
 // A line of a table, or the JSON of a probe, with its sort key.
 template <typename Item>
 struct Ranked {
@@ -61,7 +65,7 @@ std::vector<Ranked<Item>> Sorted(StatsOrder order, std::vector<Ranked<Item>> lin
 }  // namespace
 
 Result<TextTable> StatsTable(Source& source, const analysis::Scope& scope, const Style& style,
-                             bool is_whole, StatsOrder order) {
+                             bool is_whole, const StatsView& view) {
   using Align = TextTable::Align;
   const Result<std::vector<SourceRow>> rows = RowsOf(source, scope);
   if (!rows.ok()) return rows.error();
@@ -79,6 +83,7 @@ Result<TextTable> StatsTable(Source& source, const analysis::Scope& scope, const
   std::vector<Ranked<std::vector<std::string>>> lines;
   const auto add = [&](const Slot& slot, const std::vector<std::string>& head, const Totals& totals,
                        std::uint64_t lost, const std::string& last) {
+    if (!IsShown(view, totals)) return;
     std::string nonfinite = "0";
     if (totals.nonfinite_snapshots > 0) {
       nonfinite = style.Red(std::to_string(totals.nonfinite_snapshots));
@@ -89,7 +94,7 @@ Result<TextTable> StatsTable(Source& source, const analysis::Scope& scope, const
     cells.insert(cells.end(), head.begin(), head.end());
     cells.insert(cells.end(),
                  {number(totals.min), number(totals.max), number(MeanOf(totals)), nonfinite, last});
-    lines.push_back({SlotName(slot), RankOf(order, totals, lost), std::move(cells)});
+    lines.push_back({SlotName(slot), RankOf(view.order, totals, lost), std::move(cells)});
   };
   const auto lost_text = [&](std::uint64_t lost) {
     return lost == 0 ? "" : style.Yellow(fmt::format("  {} lost", FormatGrouped(lost)));
@@ -111,17 +116,18 @@ Result<TextTable> StatsTable(Source& source, const analysis::Scope& scope, const
         row.lost, last);
   }
   TextTable table(columns);
-  for (auto& line : Sorted(order, std::move(lines))) table.Add(std::move(line.item));
+  for (auto& line : Sorted(view.order, std::move(lines))) table.Add(std::move(line.item));
   return table;
 }
 
-Result<Json> StatsJson(Source& source, const analysis::Scope& scope, StatsOrder order) {
+Result<Json> StatsJson(Source& source, const analysis::Scope& scope, const StatsView& view) {
   const Result<std::vector<SourceRow>> rows = RowsOf(source, scope);
   if (!rows.ok()) return rows.error();
   std::vector<Ranked<Json>> lines;
   for (const SourceRow& row : *rows) {
     const Slot& slot = source.slots()[row.slot];
     const Totals totals = TotalsOf(source, row);
+    if (!IsShown(view, totals)) continue;
     Json json = SlotJson(slot, row);
     Json abs_max = Json::array();
     for (const double value : totals.abs_max) abs_max.push_back(JsonNumber(value));
@@ -131,10 +137,10 @@ Result<Json> StatsJson(Source& source, const analysis::Scope& scope, StatsOrder 
     json["nonfinite_snapshots"] = totals.nonfinite_snapshots;
     json["unread"] = totals.unread;
     json["abs_max"] = std::move(abs_max);
-    lines.push_back({SlotName(slot), RankOf(order, totals, row.lost), std::move(json)});
+    lines.push_back({SlotName(slot), RankOf(view.order, totals, row.lost), std::move(json)});
   }
   Json probes = Json::array();
-  for (auto& line : Sorted(order, std::move(lines))) probes.push_back(std::move(line.item));
+  for (auto& line : Sorted(view.order, std::move(lines))) probes.push_back(std::move(line.item));
   return probes;
 }
 
