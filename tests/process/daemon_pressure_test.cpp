@@ -111,13 +111,15 @@ TEST_F(DaemonPressureTest, ADeadJobsBacklogDoesNotHoldUpALiveJob) {
     large.push_back(Recording("a" + std::to_string(i), 32));
     large.back().elements = 1 << 20;  // 4 MiB
   }
+  DaemonProcess daemon(directory_, {"--max-memory", "0"});
+  daemon.Stop();  // so that the live job is there when the reading begins
   ProducerProcess dead(large);
   for (std::uint32_t slot = 0; slot < large.size(); ++slot) dead.Write(slot, 32);
   dead.Kill();
   SlotSpec small = Waiting("b", 8, 2);
   small.wait_deadline_ms = 60'000;
   ProducerProcess live({small});
-  DaemonProcess daemon(directory_, {"--max-memory", "0"});
+  daemon.Signal(SIGCONT);
   std::uint64_t replays = 0;
   const auto died = [&] {
     const auto session = daemon.Session(dead.key());

@@ -242,7 +242,7 @@ def test_a_capture_that_fails_leaves_nothing_behind_and_the_next_one_works(daemo
     assert log.native.wait_consumed(10.0)
     with connected(daemon) as client:
         assert client.get("again/row").replay_index == 1
-        with pytest.raises(LookupError):
+        with pytest.raises(cgdebug.DaemonError, match="no probe matches 'failed/row'"):
             client.get("failed/row")
 
 

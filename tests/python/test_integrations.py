@@ -176,7 +176,7 @@ def test_vllm_without_the_variable_is_left_alone(run):
 
 
 @pytest.mark.gpu
-def test_vllm_s_graphs_are_labelled_by_their_batch(run, cli, tmp_path):
+def test_vllm_s_graphs_are_labelled_by_their_batch(run, tmp_path):
     run(
         """
         from importlib.metadata import entry_points
@@ -202,8 +202,9 @@ def test_vllm_s_graphs_are_labelled_by_their_batch(run, cli, tmp_path):
         """,
         CGDEBUG_WATCH="0",
     )
-    slots = json.loads(cli("--json", "probes", "-s", tmp_path.name, "-v").stdout)["probes"]
-    captured = {one["graph"]: one["replays"] for one in slots if one["graph"] != "eager"}
+    with cgdebug.connect(socket=os.environ.get("CGDEBUG_SOCKET")) as client:
+        slots = client.probes(session=tmp_path.name)
+    captured = {one.graph: one.counters.replays for one in slots if one.graph != "eager"}
     assert captured == {"tokens=8,reqs=2": 2, "tokens=4,reqs=2": 2}
     assert set(steps_of(tmp_path.name, "fwd/0")) == {None, 0, 1, 2, 3}
 
