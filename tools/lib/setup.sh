@@ -133,7 +133,7 @@ ensure_installed() {
   build_dir=$root/build/release
   package_dir=$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')/cgdebug
   export PATH=$root/.venv/bin:$PATH
-  built_wheel=$(find "$build_dir/wheel" -name 'cgdebug-*.whl' 2>/dev/null)
+  built_wheel=$(find "$build_dir/wheel" -name 'cgdebug-*.whl' 2>/dev/null || true)
   if [ -n "$built_wheel" ]; then
     case "$(cat "$stamp" 2>/dev/null)" in "$hash tests=ON" | "$hash tests=$tests") return ;; esac
   fi
