@@ -21,6 +21,7 @@ using numerics::CompareOptions;
 using numerics::CompareResult;
 using numerics::Stats;
 using numerics::TensorView;
+using source::Key;
 using source::Slot;
 using source::Snapshot;
 using source::Source;

@@ -21,9 +21,11 @@ namespace cgdebug::layout {
 enum class Encoding : std::uint8_t { kPlain, kSigned, kFixed };
 
 struct Field {
+  constexpr Field(std::uint32_t at, const char* called, Encoding encoded = Encoding::kPlain)
+      : number(at), name(called), encoding(encoded) {}
   std::uint32_t number;  // in the .proto file
   const char* name;      // there, in JSON, in SQL and in Python
-  Encoding encoding = Encoding::kPlain;
+  Encoding encoding;
 };
 
 }  // namespace cgdebug::layout

@@ -24,7 +24,7 @@ enum class Agreement : std::uint8_t {
 struct StatField : layout::Field {
   constexpr StatField(std::uint32_t at, const char* called, const char* shown_as,
                       Agreement agrees = Agreement::kExact)
-      : Field{at, called}, label(shown_as), agreement(agrees) {}
+      : Field(at, called), label(shown_as), agreement(agrees) {}
   const char* label;  // in a report about one tensor; null: it is not shown there
   Agreement agreement;
 };
