@@ -1,6 +1,7 @@
 """Op logs of captured graphs: what every op of every replay wrote."""
 
 import gc
+import os
 
 import pytest
 import torch
@@ -286,7 +287,7 @@ def test_a_planted_inf_is_named_by_the_command(debug_mode, cli):
     graph.replay()
     torch.cuda.synchronize()
     assert dm.log().first_nonfinite.name == "in/layers.1.up.weight"
-    done = cli("ops", "--only", "nan")
+    done = cli("ops", str(os.getpid()), "--only", "nan")
     assert done.returncode == 0, done.stderr
     assert "first non-finite: #" in done.stdout and "in/layers.1.up.weight" in done.stdout
 

@@ -118,6 +118,6 @@ def test_one_row_cannot_be_changed_alone(cli, op_log):
     add(log, "t5/row", torch.ones(1))
     log.end()
     assert log.wait_consumed(10.0)
-    refused = cli("set", "t5/row", "--mode", "off")
+    refused = cli("set", "t5/row", "-s", own_session(), "--mode", "off")
     assert refused.returncode != 0
     assert "row of an op log" in refused.stderr, refused.stdout + refused.stderr

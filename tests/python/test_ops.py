@@ -3,6 +3,7 @@
 import copy
 import gc
 import json
+import os
 import threading
 import weakref
 
@@ -188,10 +189,10 @@ def test_the_first_nan_is_named_and_the_command_says_what_it_read(debug_mode, cl
     with (dm := debug_mode(model)):
         model(tokens())
     assert dm.log().first_nonfinite.name == "in/layers.1.attn.wo.weight"
-    done = cli("ops", "--only", "nan")
+    done = cli("ops", str(os.getpid()), "--only", "nan")
     assert done.returncode == 0, done.stderr
     assert "first non-finite: #" in done.stdout and "in/layers.1.attn.wo.weight" in done.stdout
-    answer = json.loads(cli("ops", "--json").stdout)
+    answer = json.loads(cli("ops", str(os.getpid()), "--json").stdout)
     assert answer["first_nonfinite"]["name"] == "in/layers.1.attn.wo.weight"
     assert answer["lost"] == 0 and answer["missing"] == []
 
@@ -200,7 +201,7 @@ def test_a_row_that_makes_inf_of_finite_inputs_is_named_as_its_origin(debug_mode
     with (dm := debug_mode()):
         torch.full((3,), 1e30).mul(1e30)
     assert dm.log().first_nonfinite.name == "fwd/mul_0"
-    text = cli("ops").stdout
+    text = cli("ops", str(os.getpid())).stdout
     assert "#2 fwd/mul_0, 3 Inf" in text and "what aten.mul.Tensor read is finite: #1" in text
 
 
