@@ -138,7 +138,6 @@ void Registry::SetFirsts(const SlotPtr& slot, const ring::FirstNonfinites& first
   if (session == nullptr) return;
   if (SlotRecord* record = FindSlot(slot)) record->firsts = firsts;
   session->nonfinite_probes.insert(slot->probe);
-  if (SlotRecord* record = FindSlot(slot)) record->firsts = firsts;
   Consider(slot, firsts.nan, &session->record.first_nan);
   Consider(slot, firsts.inf, &session->record.first_inf);
 }
