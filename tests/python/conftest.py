@@ -151,6 +151,11 @@ def graph_probe(probe):
     return lambda *actions, **options: probe(*actions, **{"mode": "capture", **options})
 
 
+def own_session():
+    """The session of this process, as a command takes it."""
+    return cgdebug._native.probe_module().session()["uuid"][:8]
+
+
 def socket_option():
     """The --socket option for the programs; empty if they must find the daemon themselves."""
     return [] if IS_DEFAULT else ["--socket", Daemon.socket]
@@ -242,7 +247,7 @@ def daemon(daemon_allowed):
 @pytest.fixture
 def client(daemon):
     """Connected, and about this very process."""
-    key = cgdebug._native.probe_module().session()["uuid"][:8]
+    key = own_session()
     with daemon.connect(session=key) as connected:
         wait_until(lambda: key in {s.key for s in connected.sessions()}, "the session is known")
         yield connected

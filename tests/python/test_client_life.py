@@ -9,13 +9,13 @@ import torch
 from test_client import seen
 
 import cgdebug
-from cgdebug import TensorRecord, _answers, _native, _wire
-from conftest import find_program, wait_until
+from cgdebug import TensorRecord, _answers, _wire
+from conftest import find_program, own_session, wait_until
 
 
 @pytest.fixture
 def client(daemon):
-    key = _native.probe_module().session()["uuid"][:8]
+    key = own_session()
     with daemon.connect(session=key) as connected:
         yield connected
 

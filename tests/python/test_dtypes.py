@@ -13,10 +13,9 @@ from cgdebug import (
     TensorRecord,
     TensorStats,
     _dtypes,
-    _native,
     _recording,
 )
-from conftest import wait_until
+from conftest import own_session, wait_until
 
 VALUES = [40_000, 65_535, 32_768, 1]
 
@@ -105,7 +104,7 @@ def test_recordings_of_uint16_are_compared_and_exported(cli, tmp_path):
 
 def test_a_recording_from_a_probe_keeps_uint16(cli, probe, tmp_path):
     p = probe(TensorRecord(8), name="u16.frozen")
-    key = _native.probe_module().session()["uuid"][:8]
+    key = own_session()
     p(tensor(*VALUES))
     wait_until(
         lambda: cli("show", "-s", key, "u16.frozen").returncode == 0, "the daemon has read it"

@@ -7,7 +7,7 @@ import torch
 
 import cgdebug
 from cgdebug import TensorStats, _dtypes
-from conftest import capture
+from conftest import capture, own_session
 
 pytestmark = [pytest.mark.gpu, pytest.mark.own_lane, pytest.mark.usefixtures("daemon")]
 
@@ -50,10 +50,6 @@ def op_log():
     yield make
     for log in made:
         log.native.close()
-
-
-def own_session():
-    return cgdebug._native.probe_module().session()["uuid"][:8]
 
 
 def connected(daemon):

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import cgdebug
-from cgdebug import TensorRecord, _native
-from conftest import capture, wait_until
+from cgdebug import TensorRecord
+from conftest import capture, own_session, wait_until
 
 pytestmark = pytest.mark.gpu
 
@@ -17,7 +17,7 @@ def test_a_with_block_has_exactly_the_replays_that_were_launched_in_it(
     x = torch.zeros(64, device="cuda")
     graph, _ = capture(lambda: p(x.add_(1)), warmup=0)
     replays = 0
-    key = _native.probe_module().session()["uuid"][:8]
+    key = own_session()
     with daemon.connect(session=key) as client:
         wait_until(lambda: key in {s.key for s in client.sessions()}, "the session is known")
         for turn in range(3):

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import cgdebug
-from cgdebug import DaemonError, TensorRecord, TensorStats, _native
-from conftest import capture, wait_until
+from cgdebug import DaemonError, TensorRecord, TensorStats
+from conftest import capture, own_session, wait_until
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("daemon")]
 
@@ -181,7 +181,7 @@ def test_a_run_on_the_gpu_and_one_on_the_cpu_are_the_same(
         graph.replay()
 
     on_cpu = probe(TensorStats(), name=f"cpu {dtype}", mode="always")
-    key = _native.probe_module().session()["uuid"][:8]
+    key = own_session()
     with daemon.connect(session=key) as client:
         wait_until(lambda: key in {s.key for s in client.sessions()}, "the session is known")
         of_gpu = recorded(client, on_gpu, replay, tmp_path / "gpu.cgrec")

@@ -9,7 +9,7 @@ import torch._dynamo
 from torch import nn
 
 import cgdebug
-from conftest import capture
+from conftest import capture, own_session
 
 pytestmark = pytest.mark.gpu
 
@@ -117,7 +117,7 @@ def test_a_nan_planted_between_replays_is_named_by_its_layer(cli):
     torch.cuda.synchronize()
     for probe in w.probes.values():
         assert probe._native.wait_consumed(10.0)
-    key = cgdebug._native.probe_module().session()["uuid"][:8]
+    key = own_session()
     checked = cli("check", key, "--graph", label)
     assert checked.returncode == 1, checked.stdout + checked.stderr
     first = next(line for line in checked.stdout.splitlines() if "fwd/" in line)

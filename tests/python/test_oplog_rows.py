@@ -9,6 +9,7 @@ import torch
 
 import cgdebug
 from cgdebug import TensorStats, _dtypes
+from conftest import own_session
 
 
 @pytest.fixture
@@ -34,10 +35,6 @@ def add(log, name, tensor, op="", site=""):
         dtype=str(tensor.dtype).removeprefix("torch."),
         shape=list(tensor.shape),
     )
-
-
-def own_session():
-    return cgdebug._native.probe_module().session()["uuid"][:8]
 
 
 def test_each_row_is_a_probe_and_each_run_a_replay(daemon, op_log):
