@@ -36,7 +36,7 @@ _HOMES = {
     "sharding": ("TensorShard", "assemble"),
     "postprocess": ("drain_records", "export_records_to_tensorboard"),
     "watching": ("watch", "Watch", "WatchReport"),
-    "op_log": ("debug_mode", "OpLogDiff", "OpLogView", "OpRow"),
+    "op_log": ("debug_mode", "load_debug_mode", "OpLogDiff", "OpLogView", "OpRow"),
     "client": ("connect", "Client"),
     "recording": ("open", "Recording"),
     "_native": ("native_extension_available", "NativeExtension"),
@@ -81,6 +81,7 @@ if typing.TYPE_CHECKING:  # "as": what the package exports, for type checkers
     from .op_log import OpLogView as OpLogView
     from .op_log import OpRow as OpRow
     from .op_log import debug_mode as debug_mode
+    from .op_log import load_debug_mode as load_debug_mode
     from .postprocess import drain_records as drain_records
     from .postprocess import export_records_to_tensorboard as export_records_to_tensorboard
     from .probe import CudaGraphTensorProbe as CudaGraphTensorProbe

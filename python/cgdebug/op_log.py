@@ -9,13 +9,13 @@ import weakref
 
 import torch
 
-from . import _native
+from . import _debug_mode, _native
 from ._op_scopes import Scope
 from ._oplog import UNKNOWN, OpLog
 from ._reader import recording_module
 from .snapshot import Stats
 
-__all__ = ["OpLogDiff", "OpLogView", "OpRow", "debug_mode"]
+__all__ = ["DebugModePair", "OpLogDiff", "OpLogView", "OpRow", "debug_mode", "load_debug_mode"]
 
 LEVELS = ("op", "kernel")
 _TIMEOUT_S = 10.0
@@ -135,6 +135,18 @@ class OpLogDiff:
         return self.text
 
 
+class DebugModePair(typing.NamedTuple):
+    """What a log of torch's DebugMode and an op log both have, as logs that
+    DebugMode.check_hash_mismatches() compares.
+
+    left_out: names of the rows that DebugMode has not, or that cannot be compared with what it has
+    """
+
+    theirs: list
+    ours: list
+    left_out: tuple[str, ...]
+
+
 class OpLogView:
     """The rows of one replay, in the order of the ops. A sequence."""
 
@@ -164,10 +176,63 @@ class OpLogView:
         """The first row with a NaN or an Inf."""
         return next((row for row in self.rows if row.stats and _is_nonfinite(row.stats)), None)
 
-    def diff(self, other: OpLogView) -> OpLogDiff:
-        """What differs from `other`, the reference, and where that begins."""
-        verdict, first, text = recording_module().diff_ops(_plain(self), _plain(other))
+    def diff(self, other: OpLogView | typing.Sequence[typing.Any]) -> OpLogDiff:
+        """What differs from `other`, the reference, and where that begins. The reference may be a
+        log of torch's DebugMode that was made under DebugMode.log_tensor_hashes(): then hashes and
+        norms are compared, and inputs and parameters are not."""
+        if isinstance(other, OpLogView):
+            a, b = _plain(self), _plain(other)
+        else:
+            a, b = _beside_debug_mode(self, list(map(_debug_mode.from_torch, other)))
+        verdict, first, text = recording_module().diff_ops(a, b)
         return OpLogDiff(verdict, first, text)
+
+    def to_debug_mode(self, hash_fn: str | typing.Sequence[str] = "norm") -> list:
+        """The rows as a log of torch's DebugMode, one call for each op that wrote something.
+
+        hash_fn: "norm", "hash_tensor", or a list of both, as DebugMode.log_tensor_hashes() has it
+
+        For two op logs of the same ops. DebugMode also logs views: to compare with its own log take
+        match_debug_mode().
+
+        Fails: ValueError; RuntimeError if torch has no DebugMode."""
+        return [_debug_mode.to_torch(one) for one in self._calls(hash_fn)]
+
+    def match_debug_mode(self, logs: typing.Sequence[typing.Any]) -> DebugModePair:
+        """Both logs cut down to what both have:
+
+            with DebugMode() as eager, DebugMode.log_tensor_hashes(): model(x)
+            pair = log.match_debug_mode(eager.logs)
+            DebugMode.check_hash_mismatches(pair.theirs, pair.ours)
+
+        A norm that differs from torch's by less than 1e-12 of it counts as equal, because its terms
+        are added up in another order.
+
+        Fails: RuntimeError if torch has no DebugMode."""
+        leaves = _debug_mode.match(self.rows, list(map(_debug_mode.from_torch, logs)))
+        theirs, ours = _debug_mode.matched(leaves)
+        compared = {leaf.row.name for leaf in leaves if _debug_mode.is_comparable(leaf)}
+        return DebugModePair(
+            [_debug_mode.to_torch(one) for one in theirs],
+            [_debug_mode.to_torch(one) for one in ours],
+            tuple(row.name for row in self.rows if row.name not in compared),
+        )
+
+    def save_debug_mode(self, path, hash_fn: str | typing.Sequence[str] = "norm") -> None:
+        """Writes to_debug_mode() as JSON that DebugMode.load_logs() of torch 2.14 and later reads.
+        Needs no such torch.
+
+        Fails: OSError, ValueError."""
+        _debug_mode.save(self._calls(hash_fn), path)
+
+    def _calls(self, hash_fn: str | typing.Sequence[str]) -> list[_debug_mode.Call]:
+        hashes = [hash_fn] if isinstance(hash_fn, str) else list(hash_fn)
+        if not hashes or not set(hashes) <= set(_debug_mode.HASHES):
+            raise ValueError(
+                f"hash_fn must be one or both of {', '.join(map(repr, _debug_mode.HASHES))}, not "
+                f"{hash_fn!r}"
+            )
+        return _debug_mode.calls_of(self.rows, hashes)
 
     def __str__(self) -> str:
         of = f"graph {self.graph}" if self.graph else "eager"
@@ -179,6 +244,14 @@ class OpLogView:
 
     def __repr__(self) -> str:
         return f"<op log of graph {self.graph}, replay {self.replay}: {len(self.rows)} rows>"
+
+
+def load_debug_mode(path) -> list:
+    """A log that DebugMode.save_logs() or OpLogView.save_debug_mode() wrote, for OpLogView.diff()
+    and match_debug_mode(). Needs no torch that writes such files.
+
+    Fails: OSError; ValueError: it is no such file."""
+    return _debug_mode.load(path)
 
 
 def read_log(logs: list[OpLog], graph: int, replay: int, timeout: float) -> OpLogView:
@@ -283,6 +356,46 @@ def _plain(view: OpLogView) -> dict[str, typing.Any]:
             for row in view.rows
         ],
     }
+
+
+def _beside_debug_mode(view: OpLogView, calls: list[_debug_mode.Call]):
+    """Both logs as `diff_ops` takes them, with no other numbers than the norms and the hashes."""
+    leaves = _debug_mode.match(view.rows, calls)
+    inputs = {row.number for row in view.rows if row.op == "input"}
+    known = _plain(view)["rows"]
+    a = {row["number"]: row | {"stats": None} for row in known if row["number"] not in inputs}
+    b = []
+    for row in a.values():
+        row["inputs"] = tuple(number for number in row["inputs"] if number not in inputs)
+    for leaf in leaves:
+        norm, xor_hash = _debug_mode.judge(leaf)
+        if norm is None and xor_hash is None:
+            continue
+        shape, row = leaf.row.shape, a[leaf.row.number]
+        their_norm = None if norm is None else leaf.norm
+        their_hash = None if xor_hash is None else leaf.xor_hash
+        row["stats"] = dataclasses.asdict(_debug_mode.stats_of(norm, xor_hash, shape))
+        stats = _debug_mode.stats_of(their_norm, their_hash, shape)
+        b.append(row | {"stats": dataclasses.asdict(stats)})
+    for number, (call, dtype, shape) in enumerate(_debug_mode.unmatched(calls, leaves), 1):
+        b.append(
+            {
+                "number": len(view.rows) + number,
+                "name": f"debug_mode/{call.name}_{number}",
+                "op": call.name,
+                "inputs": (),
+                "is_covered": False,
+                "site": call.stack or "",
+                "dtype": dtype,
+                "shape": shape,
+                "stats": None,
+            }
+        )
+    b.sort(key=lambda row: row["number"])
+    gaps = list(view.gaps)
+    if inputs:
+        gaps.append("a log of DebugMode has no rows of what the ops found: inputs and parameters")
+    return {"gaps": gaps, "rows": list(a.values())}, {"gaps": [], "rows": b}
 
 
 def _is_nonfinite(stats: Stats) -> bool:

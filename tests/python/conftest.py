@@ -31,6 +31,7 @@ for name in ("CGDEBUG_PROBES", "RANK", "WORLD_SIZE"):
     os.environ.pop(name, None)
 
 import torch  # noqa: E402
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack  # noqa: E402
 
 import cgdebug  # noqa: E402
 
@@ -359,3 +360,20 @@ def probe():
     yield make
     for one in made:
         one.close()
+
+
+@pytest.fixture
+def debug_mode(request, daemon):
+    """debug_mode(model, ...), closed afterwards; eager in tests that need no GPU."""
+    made = []
+    eager = "gpu" not in request.keywords
+
+    def make_one(model=None, **options):
+        made.append(cgdebug.debug_mode(model, **{"eager": eager, **options}))
+        return made[-1]
+
+    yield make_one
+    for one in made:
+        one.close()
+    assert _get_current_dispatch_mode_stack() == []
+    assert not cgdebug._op_scopes._scopes

@@ -8,16 +8,12 @@ import torch
 import torch._dynamo
 import torch.nn.attention
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import cgdebug
-from cgdebug import _op_scopes
 from conftest import capture
+from op_logs import check_names, needs_mode
 
-needs_mode = pytest.mark.skipif(
-    not hasattr(TorchDispatchMode, "ignore_compile_internals"),
-    reason="torch before 2.9 has no mode that leaves compiled code alone",
-)
 pytestmark = [pytest.mark.gpu, needs_mode]
 SIZE = 64
 
@@ -70,20 +66,6 @@ def _clean():
     gc.collect()
     assert _get_current_dispatch_mode_stack() == []
     assert gc.isenabled()
-
-
-@pytest.fixture
-def debug_mode(daemon):
-    made = []
-
-    def make_one(model=None, **options):
-        made.append(cgdebug.debug_mode(model, **options))
-        return made[-1]
-
-    yield make_one
-    for one in made:
-        one.close()
-    assert not _op_scopes._scopes
 
 
 @pytest.fixture
@@ -143,21 +125,17 @@ def test_a_captured_step_is_logged_whole_and_its_bits_are_those_without_the_log(
         assert torch.equal(a, b)
     log = dm.log()
     assert log.replay == 3 and log.graph != 0
-    names = [row.name for row in log]
-    assert len(set(names)) == len(names)
-    for name in (
+    check_names(
+        log,
         "in/layers.0.qkv.weight",
         "fwd/layers.0.qkv/addmm_0",
         "fwd/layers.1.norm/native_layer_norm_0.0",
         "bwd/layers.1.down/mm_0",
         "bwd/layers.0.qkv/mm_0",
-    ):
-        assert name in names, names
-    assert any(name.startswith("opt/") for name in names)
+    )
     assert all(row.stats is not None for row in log)
     # The mask of causal attention is made of -Inf.
     assert all(row.stats.nan == 0 and row.stats.pos_inf == 0 for row in log)
-    assert log.gaps == [], log.gaps
     assert log["fwd/mean_0"].stats.xor_hash == hash_of(actual)
 
 
@@ -307,6 +285,34 @@ def test_a_wrong_constant_in_one_op_is_named_against_eager(debug_mode, cli):
     assert diff.first == "fwd/layers.1/mul_0", diff.text
 
 
+def test_torchs_debug_mode_on_the_eager_run_names_the_same_op_as_our_log_of_the_replay(debug_mode):
+    torchs_own = pytest.importorskip("torch.utils._debug_mode")
+    mode_of = torchs_own.DebugMode
+    model, x = make().eval(), inputs()
+
+    def run_under_debug_mode():
+        with mode_of() as mode, mode_of.log_tensor_hashes(["norm", "hash_tensor"]):
+            model(x)
+        return mode.logs
+
+    with torch.no_grad():
+        right = run_under_debug_mode()
+        graph, _ = capture_in(sound := debug_mode(model), lambda: model(x))
+        model.layers[1].scale = 1.25
+        expected = mode_of.check_hash_mismatches(right, run_under_debug_mode())
+        broken_graph, _ = capture_in(dm := debug_mode(model), lambda: model(x))
+        graph.replay()
+        broken_graph.replay()
+    pair = sound.log().match_debug_mode(right)
+    assert mode_of.check_hash_mismatches(pair.theirs, pair.ours) == []
+    pair = dm.log().match_debug_mode(right)
+    (actual, *_) = mode_of.check_hash_mismatches(pair.theirs, pair.ours)
+    assert actual["call"] == expected[0]["call"] == "aten::mul.Tensor"
+    assert actual["hash1"] == expected[0]["hash1"]
+    diff = dm.log().diff(right)
+    assert (diff.verdict, diff.first) == ("different", "fwd/layers.1/mul_0"), diff.text
+
+
 def test_a_stale_input_is_named(debug_mode):
     model, x = make().eval(), inputs()
     fresh = x * 2
@@ -398,7 +404,7 @@ def test_watch_of_level_op_logs_captures_alone(daemon):
         assert "fwd/layers.1.up/addmm_0" in rows
         assert all("/layers.1." in name for name in rows), rows
         assert set(rows) <= set(w.explain().seen)
-    assert not _op_scopes._scopes
+    assert not cgdebug._op_scopes._scopes
     graph.replay()
     torch.cuda.synchronize()
 

@@ -10,90 +10,13 @@ import weakref
 import pytest
 import torch
 import torch._dynamo
-from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 import cgdebug
-from cgdebug import _op_mode, _op_scopes
+from cgdebug import _op_mode
+from op_logs import SIZE, check_names, make, needs_mode, tokens, train
 
-SIZE = 8
-needs_mode = pytest.mark.skipif(
-    not hasattr(TorchDispatchMode, "ignore_compile_internals"),
-    reason="torch before 2.9 has no mode that leaves compiled code alone",
-)
 pytestmark = needs_mode
-
-
-class Attention(nn.Module):
-    scale = 1.0
-
-    def __init__(self):
-        super().__init__()
-        self.wq, self.wo = nn.Linear(SIZE, SIZE), nn.Linear(SIZE, SIZE)
-
-    def forward(self, x):
-        q = self.wq(x)
-        scores = (q @ q.transpose(-1, -2)) * self.scale
-        return self.wo(torch.softmax(scores, -1) @ q)
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm, self.attn = nn.RMSNorm(SIZE), Attention()
-        self.gate, self.up, self.down = (nn.Linear(SIZE, SIZE, bias=False) for _ in range(3))
-
-    def forward(self, x):
-        x = x + self.attn(self.norm(x))
-        return x + self.down(nn.functional.silu(self.gate(x)) * self.up(x))
-
-
-class Llama(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(16, SIZE)
-        self.layers = nn.ModuleList(Block() for _ in range(2))
-        self.head = nn.Linear(SIZE, 16, bias=False)
-
-    def forward(self, tokens):
-        x = self.embed(tokens)
-        for layer in self.layers:
-            x = layer(x)
-        return self.head(x)
-
-
-def make():
-    torch.manual_seed(0)
-    return Llama()
-
-
-def tokens():
-    return torch.arange(10).reshape(2, 5)
-
-
-def train(model, optimizer=None):
-    optimizer = optimizer or torch.optim.SGD(model.parameters(), 0.1)
-    loss = nn.functional.cross_entropy(model(tokens()).flatten(0, 1), tokens().flatten())
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    return loss.detach()
-
-
-@pytest.fixture
-def debug_mode(daemon):
-    """debug_mode(model, ...), closed afterwards."""
-    made = []
-
-    def make_one(model=None, **options):
-        made.append(cgdebug.debug_mode(model, **{"eager": True, **options}))
-        return made[-1]
-
-    yield make_one
-    for one in made:
-        one.close()
-    assert _get_current_dispatch_mode_stack() == []
-    assert not _op_scopes._scopes
 
 
 def test_an_eager_step_is_logged_with_its_backward_and_its_optimizer(debug_mode):
@@ -102,26 +25,21 @@ def test_an_eager_step_is_logged_with_its_backward_and_its_optimizer(debug_mode)
     with dm:
         train(model)
     log = dm.log()
-    assert [row.number for row in log] == list(range(1, len(log) + 1))
-    names = [row.name for row in log]
-    assert len(set(names)) == len(names)
-    for name in (
+    check_names(
+        log,
         "fwd/embed/embedding_0",
         "fwd/layers.0.attn/bmm_0",
         "fwd/layers.1.attn/_softmax_0",
         "fwd/layers.1.gate/mm_0",
         "bwd/layers.0.attn.wq/mm_0",
         "in/layers.1.up.weight",
-    ):
-        assert name in names, names
-    assert any(name.startswith("opt/") for name in names)
-    assert log.gaps == []
+    )
     # Each row is what the op computed.
     q = model.layers[0].attn
     row = log["fwd/layers.0.attn/_softmax_0"]
     assert (row.dtype, row.shape) == ("float32", (2, 5, 5))
     assert row.stats.l1 == pytest.approx(10.0)  # each row of a softmax sums to 1
-    assert "test_ops.py" in row.site and row.site.endswith("in forward")
+    assert "op_logs.py" in row.site and row.site.endswith("in forward")
     assert log["bwd/layers.0.attn/_softmax_backward_data_0"].site == row.site
     assert [log.rows[number - 1].name for number in row.inputs] == ["fwd/layers.0.attn/mul_0"]
     assert q.wq.weight.grad is None

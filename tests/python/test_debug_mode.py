@@ -1,0 +1,244 @@
+"""Op logs and the logs of torch's own DebugMode: each is read as the other."""
+
+import contextlib
+import json
+import math
+
+import pytest
+import torch
+
+import cgdebug
+from cgdebug import OpLogView, OpRow, Stats
+from op_logs import make, needs_mode, tokens, train
+
+torchs_own = pytest.importorskip("torch.utils._debug_mode")
+DebugMode = torchs_own.DebugMode
+needs_logs = pytest.mark.skipif(
+    not hasattr(DebugMode, "check_hash_mismatches"),
+    reason="torch before 2.10 does not compare the logs of DebugMode",
+)
+pytestmark = [needs_mode, needs_logs]
+FAULT = "fwd/layers.1.attn/mul_0"
+BOTH = ["norm", "hash_tensor"]
+
+
+def logged_by_torch(model, hash_fn="norm", run=train):
+    with DebugMode() as mode, DebugMode.log_tensor_hashes(hash_fn):
+        run(model)
+    return mode.logs
+
+
+def wrong():
+    model = make()
+    model.layers[1].attn.scale = 1.001
+    return model
+
+
+@pytest.fixture
+def log_of(debug_mode):
+    """log_of(model, run): the op log of an eager run."""
+
+    def run_in(model, run=train):
+        with (dm := debug_mode(model)):
+            run(model)
+        return dm.log()
+
+    return run_in
+
+
+def stats_of(tensor):
+    finite = tensor[torch.isfinite(tensor)].double()
+    numbers = dict.fromkeys(("min", "max", "mean", "std", "abs_max", "l2", "rms"), 0.0)
+    return Stats(
+        count=tensor.numel(),
+        nan=int(tensor.isnan().sum()),
+        pos_inf=int((tensor == math.inf).sum()),
+        neg_inf=int((tensor == -math.inf).sum()),
+        zero=0,
+        subnormal=0,
+        l1=float(finite.abs().sum()),
+        xor_hash=torch.hash_tensor(tensor).item(),
+        **numbers,
+    )
+
+
+def row_of(number, name, op, tensor, inputs=()):
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    shape = tuple(tensor.shape)
+    return OpRow(number, name, op, inputs, True, "", dtype, shape, stats_of(tensor))
+
+
+@pytest.mark.parametrize("hash_fn", ["norm", "hash_tensor", BOTH], ids=str)
+def test_torchs_checker_finds_nothing_in_our_log_of_the_same_run(log_of, hash_fn):
+    theirs = logged_by_torch(make(), hash_fn)
+    log = log_of(make())
+    pair = log.match_debug_mode(theirs)
+    assert DebugMode.check_hash_mismatches(pair.theirs, pair.ours) == []
+    # Only what the ops found, which DebugMode does not log, and the lists of foreach ops.
+    not_inputs = [name for name in pair.left_out if not name.startswith("in/")]
+    assert all("_foreach_" in name for name in not_inputs), not_inputs
+    assert len(pair.ours) > 60
+
+
+@pytest.mark.parametrize("hash_fn", ["norm", "hash_tensor", BOTH], ids=str)
+def test_torchs_checker_names_the_same_first_op_in_our_log_as_in_its_own(log_of, hash_fn):
+    theirs = logged_by_torch(make(), hash_fn)
+    expected = DebugMode.check_hash_mismatches(theirs, logged_by_torch(wrong(), hash_fn))
+    log = log_of(wrong())
+    pair = log.match_debug_mode(theirs)
+    actual = DebugMode.check_hash_mismatches(pair.theirs, pair.ours)
+    assert actual[0]["call"] == expected[0]["call"] == "aten::mul.Tensor"
+    assert actual[0]["hash1"] == expected[0]["hash1"]
+    # The hashes do not depend on the order of a sum. Norms do, in their last digits.
+    assert actual[0]["hash2"] == pytest.approx(expected[0]["hash2"], rel=1e-12)
+    first = next(
+        place for place, (a, b) in enumerate(zip(pair.theirs, pair.ours)) if a.log != b.log
+    )
+    assert pair.ours[first].stack_trace == log[FAULT].site
+    diff = log.diff(theirs)
+    # Equal norms do not prove that what it read is equal.
+    assert (diff.verdict, diff.first) == ("different", "" if hash_fn == "norm" else FAULT)
+    assert FAULT in diff.text.splitlines()[1], diff.text
+
+
+def test_our_diff_with_a_log_of_debug_mode_never_says_same_over_what_it_has_not(log_of):
+    log = log_of(make())
+    for hash_fn in ("norm", BOTH):
+        diff = log.diff(logged_by_torch(make(), hash_fn))
+        assert diff.verdict == "inconclusive", diff.text
+        assert "inputs and parameters" in diff.text
+
+
+def test_an_op_that_only_debug_mode_has_is_no_agreement(log_of):
+    def more(model):
+        train(model)
+        torch.ones(3).cos()
+
+    diff = log_of(make()).diff(logged_by_torch(make(), BOTH, more))
+    assert diff.verdict == "inconclusive" and "2 rows are only in B" in diff.text
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_has_the_norm_that_torch_gives_it(log_of, value):
+    def run(_):
+        torch.full((3,), value).add(1.0)
+
+    theirs = logged_by_torch(None, "norm", run)
+    pair = log_of(None, run).match_debug_mode(theirs)
+    ours = [call.log["hash"] for call in pair.ours]
+    assert [str(one) for one in ours] == [str(call.log["hash"]) for call in theirs]
+    same = DebugMode.check_hash_mismatches(pair.theirs, pair.ours) == []
+    assert same != math.isnan(value)  # for torch no NaN equals another one
+
+
+def test_two_of_our_logs_are_compared_by_torch(log_of):
+    right, broken = log_of(make()), log_of(wrong())
+    for hash_fn in ("norm", "hash_tensor", BOTH):
+        a, b = right.to_debug_mode(hash_fn), broken.to_debug_mode(hash_fn)
+        assert DebugMode.check_hash_mismatches(a, right.to_debug_mode(hash_fn)) == []
+        assert DebugMode.check_hash_mismatches(a, b)[0]["call"] == "aten::mul.Tensor"
+    text = str(a[0])
+    assert text.startswith("aten::arange()  ->  t$1: i64[10]  # {"), text
+    with pytest.raises(ValueError, match="hash_fn must be one or both of"):
+        right.to_debug_mode("sum")
+
+
+def test_a_tensor_in_several_outputs_is_compared_at_its_place(log_of):
+    def run(scale):
+        def of(_):
+            values, places = (torch.arange(6.0).reshape(2, 3) * scale).max(-1)
+            torch._foreach_add([values], [values])
+            return places
+
+        return of
+
+    theirs = logged_by_torch(None, "norm", run(1.0))
+    pair = log_of(None, run(2.0)).match_debug_mode(theirs)
+    found = DebugMode.check_hash_mismatches(pair.theirs, pair.ours)
+    named = [(one["call"], one["pytree_path"]) for one in found]
+    assert named == [
+        ("aten::mul.Tensor", ""),
+        ("aten::max.dim", "[0]"),
+        ("aten::_foreach_add.List", "[0]"),
+    ]
+
+
+def test_what_is_saved_is_read_back(tmp_path):
+    x = torch.tensor([[1.0, math.nan], [2.0, 3.0]])
+    rows = [
+        row_of(1, "in/exp_0.self", "input", x),
+        row_of(2, "fwd/exp_0", "aten.exp.default", x.exp(), (1,)),
+        row_of(3, "fwd/max_0.0", "aten.max.dim", x[:, 0].clone(), (2,)),
+        row_of(4, "fwd/max_0.1", "aten.max.dim", torch.tensor([1, 0]), (2,)),
+        row_of(5, "fwd/fused_0.out_ptr0", "triton.fused.default", x[1].clone(), (3,)),
+    ]
+    path = tmp_path / "ours.json"
+    OpLogView(rows, [], 1, 1).save_debug_mode(path, BOTH)
+    data = json.loads(path.read_text())
+    assert (data["format"], data["version"]) == ("torch.utils._debug_mode.DebugMode.logs", 1)
+    first, second, third = cgdebug.load_debug_mode(path)
+    assert (first.name, second.name, third.name) == ("aten::exp", "aten::max.dim", "fused")
+    assert math.isnan(first.hash[0]) and first.hash[1] == rows[1].stats.xor_hash
+    assert second.hash == ((3.0, rows[2].stats.xor_hash), (1.0, 1))
+    assert third.hash == {"out_ptr0": (5.0, rows[4].stats.xor_hash)}
+    if hasattr(DebugMode, "load_logs"):
+        loaded = DebugMode.load_logs(str(path))
+        made = OpLogView(rows, [], 1, 1).to_debug_mode(BOTH)
+        assert [str(one) for one in loaded] == [str(one) for one in made]
+        assert DebugMode.check_hash_mismatches(loaded[1:], made[1:]) == []
+
+
+@pytest.mark.skipif(not hasattr(DebugMode, "save_logs"), reason="torch before 2.14 saves no logs")
+def test_what_torch_saves_is_read(tmp_path):
+    def run(_):
+        x = torch.tensor([1.0, math.inf])
+        x.exp().max(-1)
+
+    path = str(tmp_path / "theirs.json")
+    logs = logged_by_torch(None, BOTH, run)
+    DebugMode.save_logs(logs, path)
+    read = cgdebug.load_debug_mode(path)
+    assert [(one.name, one.hash) for one in read] == [
+        (torchs_own._get_call_name(one), (one.log or {}).get("hash")) for one in logs
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "is no JSON"),
+        ("[]", "was not written by"),
+        ('{"format": "torch.utils._debug_mode.DebugMode.logs", "version": 2}', "has version 2"),
+        (
+            '{"format": "torch.utils._debug_mode.DebugMode.logs", "version": 1, "logs": [{}]}',
+            "a call that cannot be read",
+        ),
+    ],
+    ids=["cut", "list", "version", "call"],
+)
+def test_another_file_is_refused(tmp_path, text, why):
+    path = tmp_path / "wrong.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=why), contextlib.suppress(OSError):
+        cgdebug.load_debug_mode(path)
+
+
+def test_the_hash_of_a_half_with_nan_is_not_compared():
+    x = torch.tensor([1.0, math.nan], dtype=torch.float16)
+    row = row_of(1, "fwd/exp_0", "aten.exp.default", x)
+    view = OpLogView([row], [], 1, 1)
+    (call,) = view._calls("hash_tensor")
+    call.hash = 1  # as a GPU gives it
+    pair = view.match_debug_mode([call])
+    assert pair.ours == [] and pair.left_out == ("fwd/exp_0",)
+
+
+def test_a_model_on_another_device_or_with_other_shapes_does_not_pass(log_of):
+    def longer(model):
+        model(torch.cat([tokens(), tokens()]))
+
+    theirs = logged_by_torch(make(), "norm", longer)
+    log = log_of(make(), lambda model: model(tokens()))
+    pair = log.match_debug_mode(theirs)
+    assert "fwd/head/mm_0" in pair.left_out
+    assert log.diff(theirs).verdict != "same"
