@@ -10,11 +10,33 @@ import typing
 
 def call_after_import(name: str, action: typing.Callable[[typing.Any], object]) -> None:
     """Calls action(module) once: now if module `name` has been imported, else when its import ends.
-    An exception of `action` fails that import. Requires: that import is not under way."""
-    if name in sys.modules:
-        action(sys.modules[name])
-    else:
+    An exception of `action` fails that import."""
+    module = sys.modules.get(name)
+    spec = getattr(module, "__spec__", None)
+    if module is None:
         sys.meta_path.insert(0, _After(name, action))
+    elif isinstance(spec, _Initializing):
+        spec.__dict__["_cgdebug_actions"].append(action)
+    elif getattr(spec, "_initializing", False) and type(spec) is importlib.machinery.ModuleSpec:
+        spec.__dict__["_cgdebug_actions"] = [action]
+        spec.__class__ = _Initializing
+    else:
+        action(module)
+
+
+class _Initializing(importlib.machinery.ModuleSpec):
+    """The spec of a module whose import is under way. Python sets `_initializing` to False when
+    that import ends, well or not."""
+
+    def __setattr__(self, name, value):
+        super().__setattr__(name, value)
+        if name != "_initializing" or value:
+            return
+        actions = self.__dict__.pop("_cgdebug_actions")
+        self.__class__ = importlib.machinery.ModuleSpec  # type: ignore[assignment]
+        failed = getattr(sys.modules.get(self.name), "__spec__", None) is not self
+        for action in actions:
+            call_after_import(self.name, action) if failed else action(sys.modules[self.name])
 
 
 class _After(importlib.abc.MetaPathFinder):
@@ -25,7 +47,9 @@ class _After(importlib.abc.MetaPathFinder):
     def find_spec(self, fullname, path=None, target=None):
         if fullname != self._name:
             return None
-        spec = next(filter(None, (self._ask(one, path, target) for one in sys.meta_path)), None)
+        later = sys.meta_path[sys.meta_path.index(self) + 1 :]  # there may be more of this class
+        found = (finder.find_spec(fullname, path, target) for finder in later)
+        spec = next(filter(None, found), None)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
@@ -37,6 +61,3 @@ class _After(importlib.abc.MetaPathFinder):
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
-
-    def _ask(self, finder, path, target) -> importlib.machinery.ModuleSpec | None:
-        return None if finder is self else finder.find_spec(self._name, path, target)

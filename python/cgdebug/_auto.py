@@ -23,11 +23,16 @@ _started = False
 _known: weakref.WeakSet | None = None  # modules that need no further look
 
 
+def is_wanted() -> bool:
+    """Whether the variable asks for a watch."""
+    return bool(os.environ.get(VARIABLE))
+
+
 def start() -> None:
     """Installs the hook as soon as torch is imported, once per process. Does nothing without the
     variable."""
     global _started
-    if _started or not os.environ.get(VARIABLE):
+    if _started or not is_wanted():
         return
     _started = True
     call_after_import("torch", _install)

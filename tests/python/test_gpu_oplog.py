@@ -52,6 +52,26 @@ def op_log():
         log.native.close()
 
 
+def replayed(log, run, replays=1):
+    """(graph, result) of run() and the end of its log, captured and replayed until all is read."""
+
+    def ended():
+        result = run()
+        log.native.end()
+        return result
+
+    graph, result = capture(ended, warmup=0)
+    for _ in range(replays):
+        graph.replay()
+    all_read(log)
+    return graph, result
+
+
+def all_read(log):
+    torch.cuda.synchronize()
+    assert log.native.wait_consumed(10.0)
+
+
 def connected(daemon):
     return daemon.connect(session=own_session())
 
@@ -83,13 +103,9 @@ def test_rows_have_the_numbers_of_single_probes_bit_for_bit(daemon, op_log, prob
         for i, x in enumerate(tensors):
             singles[i](x)
             log.add(f"row/{name}/{i}", x)
-        log.native.end()
 
-    graph, _ = capture(run, warmup=0)
-    graph.replay()
-    graph.replay()
-    torch.cuda.synchronize()
-    assert log.native.wait_consumed(10.0) and all(one.status().waited for one in singles)
+    graph, _ = replayed(log, run, replays=2)
+    assert all(one.status().waited for one in singles)
     with connected(daemon) as client:
         for i in range(len(tensors)):
             row, one = client.get(f"row/{name}/{i}"), client.get(f"one/{name}/{i}")
@@ -118,8 +134,7 @@ def test_a_thousand_rows_of_each_replay(daemon, op_log, cli):
     for replay in range(1, 4):
         x.fill_(float(replay))
         graph.replay()
-    torch.cuda.synchronize()
-    assert log.native.wait_consumed(10.0)
+    all_read(log)
     with connected(daemon) as client:
         for i in (0, 63, 64, 639, 640, 999):
             for replay in (1, 3):
@@ -132,8 +147,7 @@ def test_a_thousand_rows_of_each_replay(daemon, op_log, cli):
         assert (row.counters.replays, row.lane, row.site) == (3, "direct", "net.py:1")
     x.fill_(float("nan"))
     graph.replay()
-    torch.cuda.synchronize()
-    assert log.native.wait_consumed(10.0)
+    all_read(log)
     checked = cli("check", own_session(), "many/*")
     assert checked.returncode == 1, checked.stdout + checked.stderr
     first = next(line for line in checked.stdout.splitlines() if "many/" in line)
@@ -182,12 +196,8 @@ def test_a_tensor_is_seen_as_it_was_when_its_batch_was_flushed(daemon, op_log):
         log.flush()
         x.fill_(2)
         log.add("hazard/after", x)
-        log.native.end()
 
-    graph, _ = capture(run, warmup=0)
-    graph.replay()
-    torch.cuda.synchronize()
-    assert log.native.wait_consumed(10.0)
+    graph, _ = replayed(log, run)
     with connected(daemon) as client:
         assert client.get("hazard/before").stats.max == 1
         assert client.get("hazard/after").stats.max == 2
@@ -207,14 +217,9 @@ def test_streams_of_a_capture_have_pages_of_their_own(daemon, op_log):
         log.add("streams/main", z)
         log.flush()
         torch.cuda.current_stream().wait_stream(side)
-        log.native.end()
         return y, z
 
-    graph, _ = capture(run, warmup=0)
-    for _ in range(5):
-        graph.replay()
-    torch.cuda.synchronize()
-    assert log.native.wait_consumed(10.0)
+    graph, _ = replayed(log, run, replays=5)
     with connected(daemon) as client:
         assert client.get("streams/side", replay=5).stats.max == 3
         assert client.get("streams/main", replay=5).stats.max == 2
@@ -227,15 +232,7 @@ def test_a_capture_that_fails_leaves_nothing_behind_and_the_next_one_works(daemo
         log.add("failed/row", x)
         torch.cuda.synchronize()
     log.kept.clear()
-
-    def run():
-        log.add("again/row", x)
-        log.native.end()
-
-    graph, _ = capture(run, warmup=0)
-    graph.replay()
-    torch.cuda.synchronize()
-    assert log.native.wait_consumed(10.0)
+    graph, _ = replayed(log, lambda: log.add("again/row", x))
     with connected(daemon) as client:
         assert client.get("again/row").replay_index == 1
         with pytest.raises(cgdebug.DaemonError, match="no probe matches 'failed/row'"):
@@ -256,11 +253,9 @@ def test_the_graph_of_a_closed_log_goes_on(op_log):
 
     def run():
         log.add("closed/row", x)
-        log.native.end()
         return x + 1
 
-    graph, y = capture(run, warmup=0)
-    graph.replay()
+    graph, y = replayed(log, run)
     log.native.close()
     x.fill_(5)
     graph.replay()

@@ -217,6 +217,38 @@ def test_globs_that_choose_nothing_are_said_once_and_the_job_goes_on(run):
     assert done.stderr.count("Net is not watched, as CGDEBUG_WATCH asks: no module matches") == 1
 
 
+HALF_IMPORTED = """
+    import sys
+    from cgdebug._after_import import call_after_import
+    calls = sys.__dict__.setdefault("calls_of_" + __name__, [])
+    for name in "ab":
+        call_after_import(__name__, lambda module, name=name: calls.append((name, module.done)))
+    assert len(calls) == 0
+    {body}
+    done = True
+"""
+
+
+def test_a_module_whose_import_is_under_way_is_acted_on_when_it_ends(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "half_imported.py").write_text(textwrap.dedent(HALF_IMPORTED.format(body="")))
+    import half_imported
+
+    assert half_imported.calls == [("a", True), ("b", True)]
+    assert type(half_imported.__spec__).__name__ == "ModuleSpec"
+
+
+def test_an_import_that_fails_half_way_is_waited_for_again(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    body = "sys.tries = getattr(sys, 'tries', 0) + 1; assert sys.tries > 1"
+    (tmp_path / "fails_once.py").write_text(textwrap.dedent(HALF_IMPORTED.format(body=body)))
+    with pytest.raises(AssertionError):
+        import fails_once
+    import fails_once
+
+    assert sorted(fails_once.calls) == [("a", True), ("a", True), ("b", True), ("b", True)]
+
+
 @pytest.mark.parametrize(
     "watch, text",
     [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import typing
 
 from .. import _auto
@@ -22,7 +21,7 @@ def pytorch_lightning_callbacks() -> list[typing.Any]:
 
 
 def _callbacks(package: str) -> list[typing.Any]:
-    if not os.environ.get(_auto.VARIABLE):
+    if not _auto.is_wanted():
         return []
     base: typing.Any = importlib.import_module(package).Callback
     from ..probe import step

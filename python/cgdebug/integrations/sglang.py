@@ -5,8 +5,6 @@ A forward pass without a step is one that SGLang makes by itself, to warm up or 
 
 from __future__ import annotations
 
-import os
-
 from .. import _auto
 
 __all__ = ["register"]
@@ -18,7 +16,7 @@ _GRAPHS = "sglang.srt.model_executor.runner"
 def register() -> None:
     """Arranges that each worker watches its model when it has loaded it. Does nothing without
     CGDEBUG_WATCH."""
-    if not os.environ.get(_auto.VARIABLE):
+    if not _auto.is_wanted():
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 

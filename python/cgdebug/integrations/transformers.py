@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import transformers
 
 from .. import _auto
@@ -18,14 +16,14 @@ class CgdebugCallback(transformers.TrainerCallback):
     job goes on."""
 
     def on_train_begin(self, args, state, control, model=None, **kwargs):
-        if os.environ.get(_auto.VARIABLE):
+        if _auto.is_wanted():
             _auto.start()
             _auto.look_at(model)
 
     def on_step_begin(self, args, state, control, **kwargs):
-        if os.environ.get(_auto.VARIABLE):
+        if _auto.is_wanted():
             step(state.global_step)
 
     def on_train_end(self, args, state, control, **kwargs):
-        if os.environ.get(_auto.VARIABLE):
+        if _auto.is_wanted():
             step(None)

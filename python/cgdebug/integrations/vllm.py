@@ -20,7 +20,7 @@ def register() -> None:
     """Arranges that each worker watches its model when it has loaded it. Does nothing without
     CGDEBUG_WATCH."""
     global _registered
-    if _registered or not os.environ.get(_auto.VARIABLE):
+    if _registered or not _auto.is_wanted():
         return
     _registered = True
     # The key of this cache does not tell a model with probes from one without.
