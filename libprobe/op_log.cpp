@@ -218,8 +218,10 @@ void OpLog::FlushPage(ProbeTable& table, Page& page) {
   const std::vector<capture::OpLogTensor> pending = std::exchange(page.pending, {});
   page.pending_bytes = 0;
   if (pending.empty() || page.slot == nullptr) return;
+  ++page.launches;
+  for (const capture::OpLogTensor& tensor : pending) page.rows[tensor.row].launch = page.launches;
   try {
-    capture::ComputeRows(page.slot->buffers, pending, page.stream);
+    capture::ComputeRows(page.slot->buffers, pending, page.launches, page.stream);
   } catch (const ProbeError& error) {
     const std::string lost = std::to_string(page.rows.size()) + " rows of an op log are lost: ";
     DropPage(table, page);

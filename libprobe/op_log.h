@@ -63,6 +63,7 @@ class OpLog {
     std::vector<ring::OpLogRow> rows;
     std::vector<capture::OpLogTensor> pending;
     std::uint64_t pending_bytes = 0;
+    std::uint32_t launches = 0;  // of batches
   };
 
   std::size_t AddOnHost(ring::OpLogRow row, const TensorRef& tensor);

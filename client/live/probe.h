@@ -68,6 +68,10 @@ struct Probe {
   std::uint64_t replay = 0;     // of the newest snapshot; 0: none came yet
   std::uint32_t iteration = 0;  // likewise, of a conditional body
   std::int64_t last_timestamp_ns = 0;
+  // Of a row of an op log: as ProbeInfo in proto/control.proto.
+  std::uint64_t reached = 0;
+  std::int64_t reached_ns = 0;
+  std::uint32_t launch = 0;
   bool retired = false;  // its graph is gone
   layout::Counters counters;
   std::optional<FirstNonfinite> first_nan;     // absent: it has shown none
@@ -112,6 +116,9 @@ struct Probe {
     visit(Field{25, "control"}, self.control);
     visit(Field{20, "last_stats"}, self.last_stats);
     visit(Field{30, ""}, self.slot.qualifier);
+    visit(Field{34, ""}, self.reached);
+    visit(Field{35, ""}, self.reached_ns);
+    visit(Field{36, ""}, self.launch);
   }
 };
 

@@ -349,7 +349,8 @@ void AttachedSegment::AddHeads(pipeline::RingHeads* heads) {
   ScanDirectory();
   ShowGraphs();
   pipeline::RingHeads mine;
-  for (const SlotConsumer* slot : graph_order_) {
+  for (SlotConsumer* slot : graph_order_) {
+    slot->Refresh();
     pipeline::RingHead head = slot->head();
     for (pipeline::SlotPtr& shown : slot->shown_slots()) {
       head.slot = std::move(shown);

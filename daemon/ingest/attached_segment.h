@@ -58,7 +58,8 @@ class AttachedSegment {
   void SetControl(const pipeline::ControlChange& change);
   // Sets `content` if the slot belongs to this segment and its ring is still there.
   void Read(const pipeline::RingRequest& request, pipeline::RingContent* content);
-  // Appends the heads of all slots that exist now, and shows the graphs as they are.
+  // Appends the heads of all slots that exist now, and shows their counters and the graphs as they
+  // are.
   void AddHeads(pipeline::RingHeads* heads);
   // Whether everything up to this head, of whichever slot, is read, also for the memory of last
   // values; if the job is dead, whether the session has ended.

@@ -368,6 +368,8 @@ void SlotConsumer::Refresh() {
   counters.taken = head_untrusted.taken;
   counters.graph_replays = head_untrusted.graph_replays;
   last_timestamp_ns_ = std::max(last_timestamp_ns_, head_untrusted.last_timestamp_ns);
+  reached_ = head_untrusted.reached;
+  reached_ns_ = head_untrusted.reached_ns;
   ShowCounters(counters, ring_.retired());
   if (ControlIsOver(head_untrusted)) ApplyControl(layout::Ended(control_));
 }
@@ -375,17 +377,29 @@ void SlotConsumer::Refresh() {
 // An op log has many rows, and most looks find nothing new.
 void SlotConsumer::ShowCounters(pipeline::Counters counters, bool retired) {
   if (shows_counters_ && AreEqual(counters, counters_) && retired == shows_retired_ &&
-      last_timestamp_ns_ == shows_timestamp_ns_) {
+      last_timestamp_ns_ == shows_timestamp_ns_ && reached_ == shows_reached_) {
     return;
   }
   shows_counters_ = true;
   shows_retired_ = retired;
   shows_timestamp_ns_ = last_timestamp_ns_;
+  shows_reached_ = reached_;
   counters_ = counters;
   if (HoldsOpLog()) counters.bytes /= shown_.size();
   for (const ShownSlot& shown : shown_) {
-    destination_.registry->SetSlot(shown.slot, counters, last_timestamp_ns_, retired);
+    destination_.registry->SetSlot(shown.slot, counters, last_timestamp_ns_, retired,
+                                   ReachedBy(*shown.slot));
   }
+}
+
+// The launches of a page tell of the replay after the one that its leaf finished last; anything
+// else is about a replay that is over.
+pipeline::Reached SlotConsumer::ReachedBy(const pipeline::SlotIdentity& row) const {
+  if (!HoldsOpLog()) return {};
+  const std::uint32_t launch = layout::ReachedLaunch(reached_);
+  const bool is_under_way = layout::ReachedReplay(reached_) == counters_.replays + 1;
+  if (!is_under_way || row.launch == 0 || row.launch > launch) return {counters_.replays, 0};
+  return {counters_.replays + 1, row.launch == launch ? reached_ns_ : 0};
 }
 
 layout::Lossless SlotConsumer::LosslessWanted() const {

@@ -122,6 +122,7 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   void TellLoss(pipeline::Gap gap);
   void TellClosed(std::uint64_t last_replay);
   void ShowCounters(pipeline::Counters counters, bool retired);
+  pipeline::Reached ReachedBy(const pipeline::SlotIdentity& row) const;
   layout::Lossless LosslessWanted() const;
   void TellFindings();
   void ApplyControl(const layout::SlotControl& control);
@@ -163,6 +164,9 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   bool shows_counters_ = false;
   bool shows_retired_ = false;
   std::int64_t shows_timestamp_ns_ = 0;
+  std::uint64_t shows_reached_ = 0;
+  std::uint64_t reached_ = 0;  // of the head, as it was last seen
+  std::int64_t reached_ns_ = 0;
   std::int64_t last_timestamp_ns_ = 0;
 };
 

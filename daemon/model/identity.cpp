@@ -104,6 +104,7 @@ SlotIdentity MakeRowIdentity(const SlotIdentity& page, std::size_t number,
   slot.probe = CleanText(row.name);
   slot.site = CleanText(row.site);
   slot.op = CleanText(row.op);
+  slot.launch = row.launch;
   layout::SlotRegistration& r = slot.registration;
   r.probe_id = row.probe_id;
   r.invocation = row.invocation;

@@ -42,10 +42,11 @@ struct SlotIdentity {
   std::vector<std::uint64_t> shape;
   std::string probe;
   std::string site;
-  std::string device;       // "cuda:0", "cpu"
-  std::string shard;        // which part of a distributed tensor it is, else empty
-  std::string op;           // of a row of an op log, as layout::SlotRegistration::op; else empty
-  std::string graph_label;  // the user's name for the graph; empty: none
+  std::string device;        // "cuda:0", "cpu"
+  std::string shard;         // which part of a distributed tensor it is, else empty
+  std::string op;            // of a row of an op log, as layout::SlotRegistration::op; else empty
+  std::uint32_t launch = 0;  // of a row of an op log, as layout::OpLogRow::launch; else 0
+  std::string graph_label;   // the user's name for the graph; empty: none
 
   bool Has(std::uint32_t action) const { return (registration.actions & action) != 0; }
   // Whether it lies in the body of a conditional node, and runs any number of times in a replay.

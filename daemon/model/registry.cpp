@@ -96,7 +96,7 @@ void Registry::ForgetSession(const SessionPtr& session) {
 }
 
 void Registry::SetSlot(const SlotPtr& slot, const Counters& counters,
-                       std::int64_t last_timestamp_ns, bool retired) {
+                       std::int64_t last_timestamp_ns, bool retired, const Reached& reached) {
   const std::lock_guard lock(mutex_);
   Session* session = Find(slot->session);
   if (session == nullptr) return;
@@ -104,6 +104,7 @@ void Registry::SetSlot(const SlotPtr& slot, const Counters& counters,
   if (record.slot == nullptr) session->slots_changed = true;
   record.slot = slot;
   record.counters = counters;
+  record.reached = reached;
   record.last_timestamp_ns = last_timestamp_ns;
   record.retired = retired;
 }

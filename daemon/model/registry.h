@@ -21,9 +21,16 @@ namespace cgdebug::pipeline {
 
 using layout::Counters;
 
+// How far the replays of a graph came: up to this slot, or beyond.
+struct Reached {
+  std::uint64_t replay = 0;  // the newest in which the op of a row was done; 0: not known
+  std::int64_t time_ns = 0;  // CLOCK_REALTIME of that, if its replay has not finished; else 0
+};
+
 struct SlotRecord {
   SlotPtr slot;
   Counters counters;
+  Reached reached;  // of a row of an op log
   std::int64_t last_timestamp_ns = 0;
   bool retired = false;  // its graph is gone
   layout::Verdict verdict;
@@ -84,7 +91,7 @@ class Registry {
   void ForgetSession(const SessionPtr& session);
   // Creates or replaces the record's counters and flags; `last` and the verdict stay.
   void SetSlot(const SlotPtr& slot, const Counters& counters, std::int64_t last_timestamp_ns,
-               bool retired);
+               bool retired, const Reached& reached = {});
   void SetVerdict(const SlotPtr& slot, const layout::Verdict& verdict);
   void SetControl(const SlotPtr& slot, const layout::SlotControl& control);
   void SetLast(const SnapshotPtr& snapshot);

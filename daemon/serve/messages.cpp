@@ -135,6 +135,9 @@ void Fill(const pipeline::SlotRecord& record, const pipeline::Registry& registry
   message->set_last_timestamp_ns(record.last_timestamp_ns);
   message->set_site(slot.site);
   message->set_op(slot.op);
+  message->set_reached(record.reached.replay);
+  message->set_reached_ns(record.reached.time_ns);
+  message->set_launch(slot.launch);
   message->set_retired(record.retired);
   if (record.firsts.nan.replay != 0) {
     FillFirst(slot, record.firsts.nan, registry, message->mutable_first_nan());

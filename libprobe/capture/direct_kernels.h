@@ -154,6 +154,7 @@ struct OpLogBatch {
   Tensor tensors[64];
   std::uint32_t count;   // of tensors
   std::uint32_t blocks;  // of the first launch; the second has one per tensor
+  std::uint32_t launch;  // layout::OpLogRow::launch
   layout::DeviceStats* parts;
   layout::DeviceStats* rows;
   const DirectState* state;

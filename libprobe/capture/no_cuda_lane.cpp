@@ -33,7 +33,7 @@ void CaptureDirect(ProbeSlot*, const ring::SegmentWriter&, const TensorRef&, voi
 }
 void BeginDirect(ProbeSlot*, int, void*) { Refuse(); }
 std::uint64_t OpLogStagingBytes() { Refuse(); }
-void ComputeRows(const Buffers&, std::span<const OpLogTensor>, void*) { Refuse(); }
+void ComputeRows(const Buffers&, std::span<const OpLogTensor>, std::uint32_t, void*) { Refuse(); }
 void CaptureLeaf(ProbeSlot*, const TensorRef&, void*) { Refuse(); }
 void LaunchEager(ProbeSlot*, const TensorRef&, void*) { Refuse(); }
 CapturePlace PlaceOf(void*, std::uint64_t capture_id, int) { return {.graph_id = capture_id}; }

@@ -56,13 +56,14 @@ OpLogBatch MakeBatch(const Buffers& buffers, std::span<const OpLogTensor> tensor
 
 std::uint64_t OpLogStagingBytes() { return (kOpLogRowsOfPage + kMostBlocks) * kRowBytes; }
 
-void ComputeRows(const Buffers& buffers, std::span<const OpLogTensor> tensors,
+void ComputeRows(const Buffers& buffers, std::span<const OpLogTensor> tensors, std::uint32_t launch,
                  void* stream_handle) {
   if (tensors.empty()) return;
   auto* stream = static_cast<cudaStream_t>(stream_handle);
   const DeviceGuard guard(buffers.device);
   const RelaxedCapture relaxed;
   OpLogBatch batch = MakeBatch(buffers, tensors);
+  batch.launch = launch;
   const bool overlaps = GridsOverlap(buffers.device);
   Launch(OpLogPartsKernel(), static_cast<int>(batch.blocks), kOpLogThreads, &batch, stream,
          overlaps);

@@ -31,9 +31,10 @@ struct OpLogTensor {
 std::uint64_t OpLogStagingBytes();
 
 // Computes rows of the page that lies in `buffers`, in the order of `stream`, which may be
-// capturing.
+// capturing. `launch`: layout::OpLogRow::launch of these rows.
 // Requires: at most kMostOpLogTensors.
 // Fails: throws ProbeError; the rows are not computed then.
-void ComputeRows(const Buffers& buffers, std::span<const OpLogTensor> tensors, void* stream);
+void ComputeRows(const Buffers& buffers, std::span<const OpLogTensor> tensors, std::uint32_t launch,
+                 void* stream);
 
 }  // namespace cgdebug::capture

@@ -42,6 +42,7 @@ std::vector<std::byte> EncodeOpLog(std::span<const OpLogRow> rows) {
     layout::OpLogRow row = {};
     row.probe_id = from.probe_id;
     row.invocation = from.invocation;
+    row.launch = static_cast<std::uint16_t>(from.launch);
     row.dtype = static_cast<std::uint16_t>(from.dtype);
     row.dims = static_cast<std::uint8_t>(from.shape.size());
     std::copy(from.shape.begin(), from.shape.end(), row.shape);
@@ -75,6 +76,7 @@ std::optional<std::vector<OpLogRow>> DecodeOpLog(std::span<const std::byte> tabl
     OpLogRow& to = decoded[i];
     to.probe_id = row.probe_id;
     to.invocation = row.invocation;
+    to.launch = row.launch;
     to.dtype = static_cast<layout::Dtype>(row.dtype);
     to.shape.assign(row.shape, row.shape + row.dims);
     const char* text = reinterpret_cast<const char*>(table.data()) + row.text_offset;

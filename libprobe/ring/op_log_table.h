@@ -16,6 +16,7 @@ namespace cgdebug::ring {
 struct OpLogRow {
   std::uint64_t probe_id = 0;
   std::uint32_t invocation = 0;
+  std::uint32_t launch = 0;  // as layout::OpLogRow::launch
   layout::Dtype dtype = layout::Dtype::kInvalid;
   std::vector<std::uint64_t> shape;
   std::string name;

@@ -200,6 +200,8 @@ layout::SlotHead SlotRingReader::head() const {
   copy.suppressed = LoadRelaxed(shared.suppressed);
   copy.graph_replays = LoadRelaxed(shared.graph_replays);
   copy.taken = LoadRelaxed(shared.taken);
+  copy.reached = LoadRelaxed(shared.reached);
+  copy.reached_ns = LoadRelaxed(shared.reached_ns);
   return copy;
 }
 

@@ -33,9 +33,23 @@ struct OpLogRow {
   std::uint16_t op_bytes;
   std::uint16_t dtype;  // Dtype
   std::uint8_t dims;
-  std::uint8_t reserved[7];
+  std::uint8_t reserved0;
+  // Which launch of the page's capture computes it, from 1 in stream order, together with the other
+  // rows of that number; 0: a page of an eager run.
+  std::uint16_t launch;
+  std::uint8_t reserved[4];
 };
 static_assert(sizeof(OpLogRow) == 240);
 static_assert(std::is_trivially_copyable_v<OpLogRow>);
+
+// SlotHead::reached: a launch stores it when it begins, that is, when the ops of its rows are done.
+// So the page shows how far a replay came that never finishes.
+constexpr std::uint64_t ReachedWord(std::uint64_t replay, std::uint32_t launch) {
+  return replay << 16 | launch;
+}
+constexpr std::uint64_t ReachedReplay(std::uint64_t word) { return word >> 16; }
+constexpr std::uint32_t ReachedLaunch(std::uint64_t word) {
+  return static_cast<std::uint32_t>(word & 0xffff);
+}
 
 }  // namespace cgdebug::layout

@@ -127,7 +127,11 @@ struct alignas(kCacheLineBytes) SlotHead {
   // Of a slot in the body of a conditional node; else 0.
   std::uint64_t graph_replays;  // replays of the root graph that began; written at its start
   std::uint64_t taken;          // of those, the ones in which the body ran
-  std::uint64_t reserved[6];
+  // Of a page of an op log in a graph: the newest launch of it that began, as a ReachedWord
+  // (op_log_layout.h), and when it did (CLOCK_REALTIME); else 0. Relaxed.
+  std::uint64_t reached;
+  std::int64_t reached_ns;
+  std::uint64_t reserved[4];
 };
 
 // Written by the daemon only.

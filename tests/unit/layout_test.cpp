@@ -17,7 +17,7 @@ namespace {
 
 TEST(Layout, VersionsAreDecisions) {
   EXPECT_EQ(kAbiMajor, 4);
-  EXPECT_EQ(kAbiMinor, 0);
+  EXPECT_EQ(kAbiMinor, 1);
   EXPECT_EQ(kSegmentMagic, 0x3167627564676763u);
   EXPECT_EQ(kExtentMagic, 0x3174786567646763u);
 }
@@ -42,6 +42,7 @@ TEST(Layout, OpLogRowIsFrozen) {
   EXPECT_EQ(offsetof(OpLogRow, name_bytes), 224u);
   EXPECT_EQ(offsetof(OpLogRow, dtype), 230u);
   EXPECT_EQ(offsetof(OpLogRow, dims), 232u);
+  EXPECT_EQ(offsetof(OpLogRow, launch), 234u);
   EXPECT_EQ(kMaxOpLogRows, 1024u);
 }
 
@@ -73,6 +74,8 @@ TEST(Layout, ControlLinesOfASlotAreFrozen) {
   EXPECT_EQ(offsetof(SlotHead, suppressed), 56u);
   EXPECT_EQ(offsetof(SlotHead, graph_replays), 64u);
   EXPECT_EQ(offsetof(SlotHead, taken), 72u);
+  EXPECT_EQ(offsetof(SlotHead, reached), 80u);
+  EXPECT_EQ(offsetof(SlotHead, reached_ns), 88u);
   EXPECT_EQ(offsetof(SlotCredit, consumed), 0u);
   EXPECT_EQ(offsetof(SlotCredit, control), 16u);
   EXPECT_EQ(offsetof(SlotCredit, order), 24u);
