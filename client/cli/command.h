@@ -34,6 +34,7 @@ RunFunction AddStatus(CLI::App& app);
 RunFunction AddProbes(CLI::App& app);
 RunFunction AddGraphs(CLI::App& app);
 RunFunction AddOps(CLI::App& app);
+RunFunction AddWhere(CLI::App& app);
 RunFunction AddTail(CLI::App& app);
 RunFunction AddShow(CLI::App& app);
 RunFunction AddSet(CLI::App& app);

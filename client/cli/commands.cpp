@@ -34,6 +34,11 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli ops train-4711@1204 --only nan\n"
      "  cgdebug-cli ops diff eager.cgrec train-4711@g:bs=8\n",
      AddOps},
+    {"where", "Where each rank stands, also of a job that hangs or died",
+     "  cgdebug-cli where\n"
+     "  cgdebug-cli where train-4711 --json\n"
+     "  cgdebug-cli where runs/last.cgrec           where each rank stood at its end\n",
+     AddWhere},
     {"tail", "One line per snapshot, as they come",
      "  cgdebug-cli tail -f 'blk3.*'\n"
      "  cgdebug-cli tail -f --only nan\n"

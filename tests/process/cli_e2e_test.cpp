@@ -191,5 +191,97 @@ TEST_F(CliEndToEndTest, RunSaysThatAJobHadNoProbe) {
   EXPECT_THAT(result.err, HasSubstr("No probe was seen"));
 }
 
+// --- where ---
+
+std::vector<SlotSpec> GraphOf(const std::vector<std::string>& names, std::uint64_t graph_id,
+                              const std::string& graph) {
+  std::vector<SlotSpec> specs;
+  for (const std::string& name : names) {
+    specs.push_back(Recording(name));
+    specs.back().graph_id = graph_id;
+    specs.back().graph = graph;
+  }
+  return specs;
+}
+
+TEST_F(CliEndToEndTest, WhereNamesTheRowsAroundAnOpThatHangsAlsoAfterTheJobAndItsDaemonWereKilled) {
+  auto daemon = std::make_unique<DaemonProcess>(directory_);
+  ProducerProcess job({{.name = "fwd", .capacity = 4, .graph_id = 5, .graph = "bs=8", .rows = 7}});
+  job.Launch(0);
+  job.Write(0, 1);
+  ASSERT_TRUE(daemon->WaitForConsumed(job.key(), "fwd/row6", 1));
+  EXPECT_THAT(Cli({"where"}).out, HasSubstr("graph bs=8, replay 1: after the last of 7 rows, "
+                                            "fwd/row6 (#7, model.py:6); no later replay"));
+  job.Launch(0);
+  EXPECT_THAT(Cli({"where"}).out,
+              HasSubstr("replay 2: launched, before its first row, fwd/row0 (#1, model.py:0) .. "
+                        "fwd/row1 (#2, model.py:1)"));
+  job.Reach(0, 2);
+  const std::string hangs =
+      "graph bs=8, replay 2: after fwd/row3 (#4), before fwd/row4 (#5, model.py:4) .. fwd/row5 "
+      "(#6, model.py:5) (4 of 7 rows)";
+  const ProcessResult alive = Cli({"where"});
+  EXPECT_EQ(alive.code, 0) << alive.err;
+  EXPECT_THAT(alive.out, HasSubstr("  alive  " + hangs));
+  EXPECT_THAT(alive.out, HasSubstr("-> cgdebug-cli ops '" + job.key() + "@g:bs=8@1'"));
+  EXPECT_EQ(Cli({"ops", job.key() + "@g:bs=8@1"}).code, 0) << "what it says to type";
+  job.Kill();
+  daemon->Kill();
+  daemon = nullptr;
+  DaemonProcess late(directory_);
+  ASSERT_TRUE(WaitUntil([&] {
+    const auto session = late.Session(job.key());
+    return session && session->state() == v1::Session::DIED;
+  }));
+  const ProcessResult dead = Cli({"where", job.key()});
+  EXPECT_EQ(dead.code, 0) << dead.err;
+  EXPECT_THAT(dead.out, HasSubstr("died"));
+  EXPECT_THAT(dead.out, HasSubstr(hangs));
+}
+
+TEST_F(CliEndToEndTest, WhereNamesTheProbesAroundTheOneThatHangsAndWhatASideBranchLeavesOpen) {
+  DaemonProcess daemon(directory_);
+  ProducerProcess job(GraphOf({"a", "b", "c"}, 5, "bs=8"));
+  for (const std::uint32_t slot : {0u, 1u}) job.Write(slot, 2);
+  job.Write(2, 1);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "b", 2));
+  const ProcessResult where = Cli({"where"});
+  EXPECT_THAT(where.out, HasSubstr("replay 2: after b, before c (2 of 3 probes)"));
+  EXPECT_THAT(where.out, HasSubstr("-> cgdebug-cli show -s " + job.key()));
+  EXPECT_THAT(where.err, HasSubstr("the next probe's included"));
+  EXPECT_EQ(Cli({"show", "-s", job.key(), "b@g:bs=8@2"}).code, 0) << "what it says to type";
+  const json told = json::parse(Cli({"where", "--json"}).out)["jobs"][0]["ranks"][0];
+  EXPECT_EQ(told["place"], "inside");
+  EXPECT_EQ(told["after"]["name"], "b");
+  EXPECT_EQ(told["before"]["name"], "c");
+  EXPECT_EQ(told["replay"], 2);
+  const std::string last = directory_ / "last.cgrec";
+  ASSERT_EQ(Cli({"freeze", job.key(), "-o", last}).code, 0);
+  const ProcessResult recorded = Cli({"where", last});
+  EXPECT_EQ(recorded.code, 0) << recorded.err;
+  EXPECT_THAT(recorded.out, HasSubstr("replay 2: after b, before c"));
+  EXPECT_EQ(Cli({"where", "nobody"}).code, 4);
+}
+
+TEST_F(CliEndToEndTest, WherePutsRanksSideBySideAndMarksTheOneThatDiffers) {
+  DaemonProcess daemon(directory_);
+  const std::vector<SlotSpec> both = {GraphOf({"a"}, 1, "small")[0], GraphOf({"b"}, 2, "large")[0]};
+  ProducerProcess first(both, -1, "run", 0), second(both, -1, "run", 1), third(both, -1, "run", 2);
+  for (ProducerProcess* job : {&first, &second, &third}) job->Launch(job == &second ? 0 : 1);
+  ASSERT_TRUE(WaitUntil([&] { return daemon.Status().sessions_size() == 3; }));
+  const ProcessResult where = Cli({"where", "run"});
+  std::istringstream lines(where.out);
+  std::vector<std::string> ranks;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("rank ")) ranks.push_back(line);
+  }
+  ASSERT_EQ(ranks.size(), 3u) << where.out;
+  EXPECT_THAT(ranks[0], HasSubstr("graph large, replay 1: launched, before its first probe, b"));
+  EXPECT_THAT(ranks[1], HasSubstr("graph small, replay 1: launched, before its first probe, a"));
+  EXPECT_THAT(ranks[0], Not(HasSubstr("differs")));
+  EXPECT_THAT(ranks[1], HasSubstr("<-- differs"));
+  EXPECT_THAT(ranks[2], Not(HasSubstr("differs")));
+}
+
 }  // namespace
 }  // namespace cgdebug::test

@@ -7,25 +7,52 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <map>
+#include <optional>
 #include <random>
 #include <stdexcept>
 
+#include "libprobe/ring/graph_census.h"
 #include "libprobe/ring/segment_writer.h"
+#include "libprobe/ring/shared_copy.h"
 #include "libprobe/ring/slot_ring_writer.h"
 #include "proto/layout/realtime.h"
 #include "tests/support/body_ring.h"
+#include "tests/support/op_log_fixture.h"
 
 namespace cgdebug::test {
 namespace {
 
 constexpr std::size_t kUuidDigits = 32;
 
+constexpr std::uint32_t kRowsOfLaunch = 2;
+
+std::uint32_t PublishPage(ring::SegmentWriter& segment, const SlotSpec& spec, std::uint64_t order,
+                          ring::Block* block) {
+  std::vector<ring::OpLogRow> rows = MakeRows(spec.rows);
+  for (std::uint32_t i = 0; i < spec.rows; ++i) {
+    rows[i].name = spec.name + "/row" + std::to_string(i);
+    rows[i].op =
+        std::to_string(i + 1) + " aten.mm.default" + (i == 0 ? "" : " " + std::to_string(i));
+    rows[i].launch = spec.graph_id == 0 ? 0 : i / kRowsOfLaunch + 1;
+  }
+  layout::SlotRegistration r = MakeOpLogSlot(segment, rows, spec.capacity);
+  r.order = r.probe_id = order;
+  r.graph_id = spec.graph_id;
+  std::memcpy(r.graph_label, spec.graph.data(), spec.graph.size());
+  const Slot slot = PublishSlot(segment, r);
+  *block = slot.block;
+  return slot.index;
+}
+
 std::uint32_t PublishSpec(ring::SegmentWriter& segment, const SlotSpec& spec, std::uint64_t order,
                           ring::Block* block) {
+  if (spec.rows != 0) return PublishPage(segment, spec, order, block);
   layout::SlotRegistration r = {};
   r.probe_id = order;
   r.order = order;
@@ -53,6 +80,8 @@ std::uint32_t PublishSpec(ring::SegmentWriter& segment, const SlotSpec& spec, st
   r.headers_offset = geometry.headers_offset;
   r.payload_offset = geometry.payload_offset;
   std::memcpy(r.name, spec.name.data(), spec.name.size());
+  r.graph_id = spec.graph_id;
+  std::memcpy(r.graph_label, spec.graph.data(), spec.graph.size());
   if (spec.compare_every != 0) {
     const ring::Block expected = segment.Allocate(r.payload_bytes);
     const std::vector<float> values(spec.elements, spec.expected);
@@ -74,6 +103,51 @@ void WriteOne(ring::SlotRingWriter& writer, float first, float increment) {
   std::memcpy(writer.payload(), values.data(), writer.payload_bytes());
   writer.Commit(layout::RealtimeNs());
 }
+
+void WritePage(ring::SlotRingWriter& writer, std::uint32_t rows) {
+  if (!writer.Begin()) return;
+  for (std::uint32_t i = 0; i < rows; ++i) {
+    const layout::DeviceStats stats = StatsOfRow(i + 1);
+    std::memcpy(writer.payload() + i * sizeof(stats), &stats, sizeof(stats));
+  }
+  writer.Commit(layout::RealtimeNs());
+}
+
+// What a launch of an op log stores on a GPU.
+void ReachLaunch(const ring::Block& block, std::uint32_t launch) {
+  auto& head = *reinterpret_cast<layout::SlotHead*>(block.data + layout::kSlotHeadOffset);
+  ring::StoreRelaxed(head.reached, layout::ReachedWord(head.replay + 1, launch));
+  ring::StoreRelaxed(head.reached_ns, layout::RealtimeNs());
+}
+
+// The graphs of the slots, and how often each was launched.
+class Census {
+ public:
+  Census(ring::SegmentWriter& segment, const std::vector<SlotSpec>& specs) {
+    for (const SlotSpec& spec : specs) {
+      if (spec.graph_id == 0) continue;
+      if (!writer_) {
+        const ring::Block block =
+            segment.Allocate(layout::kGraphTableBytes, layout::kGraphTableBytes);
+        writer_.emplace(block.data);
+        segment.PublishGraphs(block);
+      }
+      if (!writer_->Has(spec.graph_id)) {
+        orders_[spec.graph_id] = writer_->Begin(spec.graph_id, spec.graph, "", /*counted=*/true);
+        writer_->End(orders_[spec.graph_id], 10, /*failed=*/false, spec.graph);
+      }
+      writer_->AddProbe(spec.graph_id, 1, spec.graph);
+    }
+  }
+  void Launch(std::uint64_t graph_id) {
+    auto* const words = reinterpret_cast<std::uint64_t*>(writer_->table());
+    ring::Add(words[writer_->counter(orders_.at(graph_id))], std::uint64_t{1});
+  }
+
+ private:
+  std::optional<ring::GraphCensusWriter> writer_;
+  std::map<std::uint64_t, std::uint64_t> orders_;  // by graph id
+};
 
 void ReplayBody(BodyWriter& body, std::uint64_t elements, std::uint32_t iterations) {
   body.BeginReplay();
@@ -122,10 +196,11 @@ void ScribbleOver(ring::SegmentWriter& segment, const std::vector<ring::Block>& 
 }  // namespace
 
 void ProducerProcess::Child(const std::vector<SlotSpec>& specs, const std::string& run_id,
-                            int channel) {
+                            std::int32_t rank, int channel) {
   ring::Identity identity;
   identity.version = "test";
   identity.run_id = run_id;
+  identity.rank = rank;
   identity.command = "python train.py --test";
   identity.hostname = "here";
   identity.recordings = std::filesystem::current_path() / "runs";
@@ -135,15 +210,17 @@ void ProducerProcess::Child(const std::vector<SlotSpec>& specs, const std::strin
   std::vector<ring::Block> blocks(specs.size());
   std::vector<std::uint32_t> indexes;
   std::vector<std::uint32_t> replays(specs.size(), 0);
+  std::uint64_t orders = 0;
+  Census census(segment, specs);
   for (std::size_t i = 0; i < specs.size(); ++i) {
-    indexes.push_back(PublishSpec(segment, specs[i], i + 1, &blocks[i]));
+    indexes.push_back(PublishSpec(segment, specs[i], orders + 1, &blocks[i]));
+    orders += std::max(specs[i].rows, 1u);
     writers.emplace_back(blocks[i].data, segment.producer(), segment.gate());
     bodies.emplace_back(blocks[i].data, segment.producer());
   }
   char name[128] = {};
   std::strncpy(name, segment.name().c_str(), sizeof(name) - 1);
   if (write(channel, name, sizeof(name)) != sizeof(name)) _exit(1);
-  std::uint64_t orders = specs.size();
   Command command;
   while (read(channel, &command, sizeof(command)) == sizeof(command)) {
     const auto start = std::chrono::steady_clock::now();
@@ -162,6 +239,12 @@ void ProducerProcess::Child(const std::vector<SlotSpec>& specs, const std::strin
       replays[slot] = 0;
     }
     if (command.op == Op::kBody) ReplayBody(bodies[slot], specs[slot].elements, command.count);
+    if (command.op == Op::kLaunch) census.Launch(specs[slot].graph_id);
+    if (command.op == Op::kReach) ReachLaunch(blocks[slot], command.count);
+    if (command.op == Op::kWrite && specs[slot].rows != 0) {
+      for (std::uint32_t i = 0; i < command.count; ++i) WritePage(writers[slot], specs[slot].rows);
+      command.count = 0;
+    }
     const bool writes = command.op == Op::kWrite || command.op == Op::kValue;
     for (std::uint32_t i = 0; writes && i < command.count; ++i) {
       const float replay = static_cast<float>(++replays[command.slot]);
@@ -176,7 +259,7 @@ void ProducerProcess::Child(const std::vector<SlotSpec>& specs, const std::strin
 }
 
 ProducerProcess::ProducerProcess(const std::vector<SlotSpec>& slots, int stderr_fd,
-                                 const std::string& run_id) {
+                                 const std::string& run_id, std::int32_t rank) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
     throw std::runtime_error("socketpair failed");
@@ -189,7 +272,7 @@ ProducerProcess::ProducerProcess(const std::vector<SlotSpec>& slots, int stderr_
     dup2(stderr_fd >= 0 ? stderr_fd : open("/dev/null", O_WRONLY), STDERR_FILENO);
     if (stderr_fd >= 0) close(stderr_fd);
     try {
-      Child(slots, run_id, ends[1]);
+      Child(slots, run_id, rank, ends[1]);
     } catch (...) {
       _exit(1);
     }
@@ -231,6 +314,12 @@ std::uint64_t ProducerProcess::WriteValue(std::uint32_t slot, float value) {
 void ProducerProcess::Replace(std::uint32_t slot) { Tell({Op::kReplace, slot, 0, 0}); }
 
 void ProducerProcess::Scribble(std::uint32_t count) { Tell({Op::kScribble, 0, count, 0}); }
+
+void ProducerProcess::Launch(std::uint32_t slot) { Tell({Op::kLaunch, slot, 0, 0}); }
+
+void ProducerProcess::Reach(std::uint32_t slot, std::uint32_t launch) {
+  Tell({Op::kReach, slot, launch, 0});
+}
 
 void ProducerProcess::BeginOnly(std::uint32_t slot) { Tell({Op::kBegin, slot, 0, 0}); }
 

@@ -29,7 +29,12 @@ struct SlotSpec {
   float expected = 0;    // every element, when it compares
   bool in_body = false;  // of a conditional node: Replay() writes into it instead of Write()
   std::uint32_t expected_extent =
-      0;  // not 0: an extent that does not exist, instead of the expected
+      0;                       // not 0: an extent that does not exist, instead of the expected
+  std::uint64_t graph_id = 0;  // of a graph whose launches are counted: Launch(); 0: eager
+  std::string graph;           // its label
+  // Not 0: a page of an op log with so many rows, "<name>/row<i>", two a launch. Write() writes all
+  // of them, Reach() the sign of one launch.
+  std::uint32_t rows = 0;
 };
 
 // A slot whose every replay is recorded.
@@ -47,7 +52,7 @@ class ProducerProcess {
  public:
   // `stderr_fd`: becomes the child's stderr; -1 = /dev/null.
   explicit ProducerProcess(const std::vector<SlotSpec>& slots, int stderr_fd = -1,
-                           const std::string& run_id = "test");
+                           const std::string& run_id = "test", std::int32_t rank = -1);
   ~ProducerProcess();
   ProducerProcess(const ProducerProcess&) = delete;
   ProducerProcess& operator=(const ProducerProcess&) = delete;
@@ -63,6 +68,10 @@ class ProducerProcess {
   void Replace(std::uint32_t slot);
   // Overwrites `count` random words of its shared memory with rubbish. Nothing else works then.
   void Scribble(std::uint32_t count);
+  // Counts a launch of the slot's graph.
+  void Launch(std::uint32_t slot);
+  // The replay under way has begun this launch of the slot, a page of an op log.
+  void Reach(std::uint32_t slot, std::uint32_t launch);
   // Claims an entry and does not commit it.
   void BeginOnly(std::uint32_t slot);
   void Kill();
@@ -73,14 +82,25 @@ class ProducerProcess {
   std::string key() const;  // as the daemon calls the session
 
  private:
-  enum class Op : std::uint32_t { kWrite, kValue, kBegin, kReplace, kScribble, kBody, kExit };
+  enum class Op : std::uint32_t {
+    kWrite,
+    kValue,
+    kBegin,
+    kReplace,
+    kScribble,
+    kBody,
+    kLaunch,
+    kReach,
+    kExit
+  };
   struct Command {
     Op op;
     std::uint32_t slot;
     std::uint32_t count;
     float value;
   };
-  static void Child(const std::vector<SlotSpec>& slots, const std::string& run_id, int channel);
+  static void Child(const std::vector<SlotSpec>& slots, const std::string& run_id,
+                    std::int32_t rank, int channel);
   std::uint64_t Tell(const Command& command);
   void Reap();
 
