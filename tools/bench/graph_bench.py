@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import random
 import statistics
 import time
 
@@ -55,13 +56,27 @@ class TimedGraph:
         return (self.main_us(replays), *self.replay_and_launch_us(replays))
 
 
+def shuffled(variants, rounds):
+    """The order of the variants in each round. It differs, because what was measured just before a
+    variant changes its figure: it leaves caches and clocks as it likes."""
+    order, source = list(variants), random.Random(0)
+    for _ in range(rounds):
+        source.shuffle(order)
+        yield list(order)
+
+
 def interleaved(graphs, rounds, replays):
     """{variant: [(main, replay, launch), ...]}, one sample of each variant per round."""
     samples = {variant: [] for variant in graphs}
-    for _ in range(rounds):
-        for variant, graph in graphs.items():
-            samples[variant].append(graph.sample(replays))
+    for order in shuffled(graphs, rounds):
+        for variant in order:
+            samples[variant].append(graphs[variant].sample(replays))
     return samples
+
+
+def paired_ratio(samples, base):
+    """The median ratio of samples of the same round: if the clock changes, it changes both."""
+    return statistics.median(one / other for one, other in zip(samples, base))
 
 
 def medians(samples):

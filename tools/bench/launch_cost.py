@@ -7,8 +7,9 @@ them:
   counted       no probes, but cgdebug counts the replays
   probed        a direct probe behind each kernel, counted
   user object   such probes in graphs that nobody announced; a user object of CUDA tells their end
-The variants take turns within one run. Torch 2.14 and later call hooks, which cannot be left out:
-there only `counted` and `probed` are compared.
+The variants take turns, when they are captured and when they are measured, and each round has another
+order: where a graph lies in memory and what ran before it change a figure by up to a half. Torch 2.14
+and later call hooks, which cannot be left out: there only `counted` and `probed` are compared.
 
 Needs a GPU and torch: PYTHONPATH=BUILD/python python3 tools/bench/launch_cost.py
 """
@@ -67,18 +68,19 @@ def step_us(variant, graphs):
 def measure(graph_count, kernels, variants, options):
     x = torch.ones(SHOWN, device="cuda")
     probes = []
-    steps = {
-        variant: [capture(variant, kernels, x, probes) for _ in range(graph_count)]
-        for variant in variants
-    }
+    steps = {variant: [] for variant in variants}
+    for _ in range(graph_count):
+        for variant, graphs in steps.items():
+            graphs.append(capture(variant, kernels, x, probes))
     for variant, graphs in steps.items():
         for _ in range(10):
             step_us(variant, graphs)
     samples = {variant: [] for variant in variants}
-    for _ in range(options.rounds):
-        for variant, graphs in steps.items():
+    for order in bench.shuffled(variants, options.rounds):
+        for variant in order:
+            step_us(variant, steps[variant])  # into the caches
             samples[variant].append(
-                statistics.median(step_us(variant, graphs) for _ in range(options.replays))
+                statistics.median(step_us(variant, steps[variant]) for _ in range(options.replays))
             )
     base = samples[variants[0]]
     figures = {}
@@ -88,8 +90,7 @@ def measure(graph_count, kernels, variants, options):
             "step_us": median,
             "us_a_graph": median / graph_count,
             "ratio": median / statistics.median(base),
-            # Ratios of neighbouring samples: if the clock changes its speed, it changes both.
-            "paired_ratio": statistics.median(one / other for one, other in zip(taken, base)),
+            "paired_ratio": bench.paired_ratio(taken, base),
         }
     for probe in probes:
         probe.close()

@@ -25,6 +25,10 @@ VARIANTS = {
 }
 
 
+def columns(samples, variant, index):
+    return [[sample[index] for sample in samples[one]] for one in (variant, "plain")]
+
+
 def measure(rows, width, options):
     torch.manual_seed(0)
     x = torch.randn(rows, width, device="cuda", dtype=torch.bfloat16)
@@ -53,8 +57,8 @@ def measure(rows, width, options):
             "replay_us": replay,
             "launch_us": launch,
             "added_us_a_probe": (replay - plain[1]) / COUNT,
-            "replay_ratio": replay / plain[1],
-            "launch_ratio": launch / plain[2],
+            "replay_ratio": bench.paired_ratio(*columns(samples, variant, 1)),
+            "launch_ratio": bench.paired_ratio(*columns(samples, variant, 2)),
         }
     return figures
 
