@@ -70,11 +70,13 @@ class Leaf(typing.NamedTuple):
 
 
 def groups_of(rows: typing.Iterable[OpRow]) -> list[Group]:
-    """Rows of one call come one after the other, and their names begin with the same number."""
+    """Rows of one call come one after the other, and their names begin with the same number. What
+    a capture or a kernel found, and what left, are no calls."""
     groups: list[Group] = []
     last = None
     for row in rows:
-        if row.op == "input":
+        is_before = row.op.startswith("triton.") and row.op.endswith(".pre")
+        if row.op == "input" or row.name.startswith("out/") or is_before:
             last = None
             continue
         head, slash, own = row.name.rpartition("/")

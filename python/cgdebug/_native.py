@@ -259,6 +259,15 @@ def _leave_out_of_autograd() -> None:
         _autograd_library.impl(op, torch.library.fallthrough_kernel, "Autograd")
 
 
+def has_ordered_effects() -> bool:
+    """Whether Inductor keeps every call of an op that returns nothing, and their order."""
+    try:
+        from torch._library.effects import EffectType  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
 def _register_effect() -> None:
     """Without this a compiler drops an op that returns nothing, or moves it."""
     import torch

@@ -44,6 +44,8 @@ def _wrap(module_name: str, class_name: str, make) -> None:
 
 def _run_of_inductor(run):
     def logged_run(self, *args, benchmark_run=False, **kwargs):
+        if not benchmark_run:
+            _tell_before(lambda: _launch_of_inductor(self, args, kwargs))
         result = run(self, *args, benchmark_run=benchmark_run, **kwargs)
         if _recorders and not benchmark_run:
             _tell(lambda: _launch_of_inductor(self, args, kwargs))
@@ -54,6 +56,8 @@ def _run_of_inductor(run):
 
 def _run_of_user(run):
     def logged_run(self, *args, **kwargs):
+        if not kwargs.get("warmup"):
+            _tell_before(lambda: _launch_of_user(self, args, kwargs))
         result = run(self, *args, **kwargs)
         if _recorders and not kwargs.get("warmup"):
             _tell(lambda: _launch_of_user(self, args, kwargs))
@@ -66,13 +70,15 @@ class _Launch(typing.NamedTuple):
     kernel: str
     tensors: dict[str, torch.Tensor]  # by name of the argument
     written: frozenset[str] | None  # None: not known
+    is_inductors: bool  # made by Inductor: then the names of arguments say what is read
 
 
 def _launch_of_inductor(tuner, args, kwargs) -> _Launch:
     arguments = dict(zip(tuner.triton_meta.get("signature", {}), args)) | kwargs
     tensors = _tensors_of(arguments)
     mutated = set(tuner.mutated_arg_names or ())
-    if getattr(tuner, "custom_kernel", False):
+    is_inductors = not getattr(tuner, "custom_kernel", False)
+    if not is_inductors:
         written = frozenset(mutated) or _written_by(tuner.fn, arguments)
     else:
         written = frozenset(
@@ -80,14 +86,14 @@ def _launch_of_inductor(tuner, args, kwargs) -> _Launch:
             for name in tensors
             if name.startswith(("out_ptr", "in_out_ptr")) or name in mutated
         )
-    return _Launch(tuner.fn.__name__, tensors, written)
+    return _Launch(tuner.fn.__name__, tensors, written, is_inductors)
 
 
 def _launch_of_user(function, args, kwargs) -> _Launch:
     arguments = dict(zip(function.arg_names, args))
     arguments |= {name: kwargs[name] for name in function.arg_names if name in kwargs}
     name = getattr(function, "__name__", "triton_kernel")
-    return _Launch(name, _tensors_of(arguments), _written_by(function, arguments))
+    return _Launch(name, _tensors_of(arguments), _written_by(function, arguments), False)
 
 
 def _tensors_of(arguments) -> dict[str, torch.Tensor]:
@@ -106,12 +112,34 @@ def _written_by(function, arguments) -> frozenset[str] | None:
     return _written[key]
 
 
-def _tell(find_launch) -> None:
+def _found(find_launch) -> _Launch | None:
     try:
-        launch = find_launch()
+        return find_launch()
     except Exception as error:  # the job goes on
         for recorder in list(_recorders):
             recorder.log.note(f"a Triton kernel: {str(error).partition(chr(10))[0]}")
+        return None
+
+
+def _tell_before(find_launch) -> None:
+    recorders = [recorder for recorder in _recorders if recorder.has_pre]
+    launch = _found(find_launch) if recorders else None
+    if launch is None or launch.written is None:
+        return
+    writes = [
+        (name, one)
+        for name, one in launch.tensors.items()
+        # An out_ptr is memory that nobody has written yet.
+        if name in launch.written and not (launch.is_inductors and name.startswith("out_ptr"))
+    ]
+    for recorder in recorders:
+        place = names.current_place(recorder.names)
+        recorder.will_write(place, f"triton.{launch.kernel}.pre", launch.kernel, writes)
+
+
+def _tell(find_launch) -> None:
+    launch = _found(find_launch)
+    if launch is None:
         return
     for recorder in list(_recorders):
         if launch.written is None or not recorder.has_kernels:

@@ -45,6 +45,7 @@ class Recorder:
         self.log = log
         self.names = module_names
         self.has_kernels = has_kernels
+        self.has_pre = False  # whether what kernels are about to overwrite is logged, too
         self.is_done = False
         self._selects = selects
         self._selected: dict[str, bool] = {}
@@ -92,6 +93,21 @@ class Recorder:
         with self._lock:
             for tensor in tensors:
                 self._rows[written.storage_of(tensor)] = UNKNOWN
+
+    def will_write(self, place: names.Place, op: str, base: str, writes) -> None:
+        """A kernel that is no op is about to run. writes: as for wrote(), what it overwrites."""
+        try:
+            with self._lock:
+                stem = self._counter.peek(place, base)
+                for name, tensor in writes:
+                    known = self._rows.get(written.storage_of(tensor))
+                    if known != _EMPTY:
+                        inputs = [] if known is None else [known]
+                        self._add(f"{stem}.{name}.pre", op, tensor, inputs, place)
+        except Exception as error:  # the job goes on
+            self._note(op, error)
+        finally:
+            self._flush()
 
     def wrote(self, place: names.Place, op: str, base: str, reads, writes) -> None:
         """A kernel that is no op has run. reads, writes: (name of the argument, tensor)."""

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import _native, _op_kernels
 from ._op_mode import OpMode, Recorder, leave
+from ._op_outputs import OutputRecorder
 from ._oplog import OpLog
 from ._ops import names
 from ._watching.modules import is_selected
@@ -30,13 +31,19 @@ class Scope:
     model:  names the modules; further models are named when they are first called
     select: globs of modules of `model`, whose rows alone are wanted; "*": the rows of all modules,
             and those that are in none
-    has_kernels: what Triton kernels write is logged, too
+    level:  "graph", "op" or "kernel": see debug_mode()
+    pre:    of level "kernel": also what a kernel is about to overwrite
 
     Fails: RuntimeError if torch has no dispatch mode that leaves compiled code alone.
     """
 
     def __init__(
-        self, model: torch.nn.Module | None, select: str, eager: bool, has_kernels: bool = False
+        self,
+        model: torch.nn.Module | None,
+        select: str,
+        eager: bool,
+        level: str = "op",
+        pre: bool = False,
     ):
         if not hasattr(TorchDispatchMode, "ignore_compile_internals"):
             raise RuntimeError(
@@ -44,7 +51,7 @@ class Scope:
                 f"compiled code run eagerly, also after they have ended"
             )
         _native.load()
-        self.has_kernels = has_kernels
+        self.level, self.pre = level, pre
         self.model = None if model is None else weakref.ref(model)
         self.owner: object = None  # is kept alive
         self._select = select
@@ -109,13 +116,19 @@ class _Following:
             if model is not None:
                 modules.add_model(model)
         self.log = log
-        self._recorder = Recorder(
+        levels = {scope.level for scope in scopes}
+        options = (
             log,
             modules,
             lambda path: any(scope.wants(path, modules) for scope in scopes),
             captured,
-            any(scope.has_kernels for scope in scopes),
+            levels != {"op"},  # level "graph" must know whatever is written
         )
+        if "graph" in levels:
+            self._recorder: Recorder = OutputRecorder(*options, has_ops=levels != {"graph"})
+        else:
+            self._recorder = Recorder(*options)
+        self._recorder.has_pre = any(scope.pre for scope in scopes)
         self._mode = OpMode(self._recorder)
         self._hooks = names.ModuleHooks(modules)
         try:

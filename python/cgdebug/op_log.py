@@ -17,7 +17,7 @@ from .snapshot import Stats
 
 __all__ = ["DebugModePair", "OpLogDiff", "OpLogView", "OpRow", "debug_mode", "load_debug_mode"]
 
-LEVELS = ("op", "kernel")
+LEVELS = ("graph", "op", "kernel")
 _TIMEOUT_S = 10.0
 
 
@@ -31,7 +31,10 @@ class debug_mode:
 
     model: names the modules of rows, as in "fwd/layers.3.attn/mm_0". Without it the modules that
            are called are named, the first outermost one without its class in front.
-    level: "op", or "kernel": also what Triton kernels write, those of torch.compile among them.
+    level: "op", or "kernel": also what Triton kernels write, those of torch.compile among them; or
+           "graph": only what a capture found, "in/layers.3.weight", and what leaves it: results,
+           what is kept for backward, parameters that were changed, "out/head/mm_0".
+    pre:   of level "kernel": also what a kernel is about to overwrite, "....in_out_ptr0.pre".
     eager: also what runs eagerly on this thread, on the CPU too, to compare a graph with. To log
            another run under the same names, enter the same object again.
 
@@ -46,7 +49,14 @@ class debug_mode:
            logged later is in the log's `gaps`, not an error.
     """
 
-    def __init__(self, model: torch.nn.Module | None = None, level: str = "op", eager=False):
+    def __init__(
+        self,
+        model: torch.nn.Module | None = None,
+        level: str = "op",
+        eager: bool = False,
+        *,
+        pre: bool = False,
+    ):
         if model is not None and not isinstance(model, torch.nn.Module):
             raise TypeError(
                 f"debug_mode: model is a torch.nn.Module or None, not a {type(model).__name__}"
@@ -57,7 +67,8 @@ class debug_mode:
             )
         if eager not in (True, False):
             raise ValueError(f"debug_mode: eager must be True or False, not {eager!r}")
-        self._scope = Scope(model, "*", bool(eager), level == "kernel")
+        check_pre("debug_mode", pre, level)
+        self._scope = Scope(model, "*", bool(eager), level, bool(pre))
         self._is_entered = False
         if eager:
             end = weakref.finalize(self, self._scope.forget)
@@ -89,6 +100,14 @@ class debug_mode:
 
     def __repr__(self) -> str:
         return f"<cgdebug.debug_mode: {len(self._scope.logs)} logs>"
+
+
+def check_pre(caller: str, pre, level: str) -> None:
+    """Fails: ValueError."""
+    if pre not in (True, False):
+        raise ValueError(f"{caller}: pre must be True or False, not {pre!r}")
+    if pre and level != "kernel":
+        raise ValueError(f"{caller}: pre is of level='kernel', and the level is {level!r}")
 
 
 @dataclasses.dataclass(frozen=True)

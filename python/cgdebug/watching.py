@@ -5,22 +5,28 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import itertools
+import typing
 import weakref
 
 import torch
 
 from . import _native, _site
+from ._native import has_ordered_effects
 from ._op_scopes import Scope
 from ._watching import compiled, graphed, hooks
 from ._watching.modules import is_callable, is_selected, modules_of
 from ._watching.places import Place, lock
 from .actions import Action, TensorRecord, TensorStats, enabled_actions, needs_daemon, whole_number
-from .op_log import OpLogView, read_log
+from .op_log import OpLogView, check_pre, read_log
 from .probe import CudaGraphTensorProbe
 
 __all__ = ["Watch", "WatchReport", "watch"]
 
-LEVELS = ("module", "op", "kernel")
+LEVELS = ("module", "graph", "op", "kernel", "fx")
+_FX_NOTE = (
+    "level fx changes what Inductor fuses: it keeps each tensor that is watched. Behind matmul and "
+    "attention, where the probes are, results stay bit for bit those without probes"
+)
 _MAX_SHOWN = 8
 _DIRECT_STATS_BYTES_PER_SM = 4096  # of device memory: partial sums of a captured TensorStats
 
@@ -35,6 +41,8 @@ def watch(
     inputs: bool = False,
     params: bool = False,
     values: int | TensorRecord | None = None,
+    *,
+    pre: bool = False,
 ) -> Watch:
     """Puts a probe on the output of every module of `model` that `select` names:
 
@@ -44,10 +52,15 @@ def watch(
     select: globs of module names with commas between them, '!...' excludes: "layers.*,!*.norm". The
             model itself is called by its class.
     level:  "module", or "op": every tensor that an op of those modules writes while it is captured,
-            see debug_mode() and Watch.log(). "kernel": also what Triton kernels write. Both have no
-            hooks on modules and change no compiled code. With select="*" the ops that are in no
-            module, such as those of the optimizer, are logged too. The other arguments are of
-            "module" alone.
+            see debug_mode() and Watch.log(). "kernel": also what Triton kernels write, and with
+            `pre` what they are about to overwrite. "graph": only what a capture found and what
+            leaves it. These have no hooks on modules and change no compiled code. With select="*"
+            the ops that are in no module, such as those of the optimizer, are logged too. Their
+            logs have inputs, parameters and gradients by themselves, and statistics alone: the
+            other arguments are of "module".
+            "fx": probes inside the code that torch.compile makes, behind matmul and attention,
+            "fx/layers.3.attn/mm_0"; with `grads` in its backward, too, "fx/bwd/...". The compiled
+            code changes: Inductor does not fuse across a probe. Torch 2.10 or later.
     grads:  also the gradients of those outputs, "grad/NAME".
     inputs: also what the modules are called with, "in/NAME".
     params: also their parameters, "param/NAME", each time before the module runs that owns them.
@@ -69,7 +82,7 @@ def watch(
            NativeExtensionUnavailableError. What fails later becomes a line of explain(), not an
            error.
     """
-    return Watch(model, select, level, grads, inputs, params, values)
+    return Watch(model, select, level, grads, inputs, params, values, pre)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +96,7 @@ class WatchReport:
     snapshots, lost: of all its probes
     shm_bytes:    of /dev/shm that the rings of its probes take
     device_bytes: of GPU memory, estimated, for statistics in captured graphs
+    notes:        what else is to be known of the level
     """
 
     model: str
@@ -95,6 +109,7 @@ class WatchReport:
     lost: int
     shm_bytes: int
     device_bytes: int
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         state = " (closed)" if self.closed else ""
@@ -116,6 +131,7 @@ class WatchReport:
                 shown = ", ".join(names[:_MAX_SHOWN])
                 more = len(names) - _MAX_SHOWN
                 lines.append(f"{title}: {shown}{f' and {more} more' * (more > 0)}: {reason}")
+        lines += self.notes
         return "\n".join(lines)
 
 
@@ -125,10 +141,13 @@ class Watch:
     Thread: any.
     """
 
-    def __init__(self, model, select, level, grads, inputs, params, values, *, skip=None):
+    def __init__(
+        self, model, select, level, grads, inputs, params, values, pre=False, *, skip=None
+    ):
         self._closed = False
         self._handles: list[torch.utils.hooks.RemovableHandle] = []
-        self._scope: Scope | None = None  # of level "op"
+        self._scope: Scope | None = None  # of a level with an op log
+        self._fx: typing.Any = None  # the pass of level "fx"
         self._list: list[Place] = []
         self._not_watched: dict[str, str] = {}
         if not isinstance(model, torch.nn.Module):
@@ -140,11 +159,15 @@ class Watch:
         for name, value in (("grads", grads), ("inputs", inputs), ("params", params)):
             if value not in (True, False):
                 raise ValueError(f"watch: {name} must be True or False, not {value!r}")
-        if level != "module" and (grads or inputs or params or values is not None):
+        if level == "fx" and (inputs or params):
+            raise ValueError("watch: level='fx' has no inputs and params: level='graph' has them")
+        is_log = level not in ("module", "fx")
+        if is_log and (grads or inputs or params or values is not None):
             raise ValueError(
                 f"watch: level={level!r} logs gradients, inputs and parameters by itself, and "
                 "statistics alone: leave grads, inputs, params and values out"
             )
+        check_pre("watch", pre, level)
         self._actions = _actions_of(values)
         self._select = select
         self._site = _site.of_caller()
@@ -176,8 +199,11 @@ class Watch:
             self._prefix = _free_prefix(next(iter(found)), chosen)
             self._names = {self._prefix + name for name in chosen}
             _watches.add(self)
-            if level != "module":
-                self._open_scope(model, level == "kernel")
+            if is_log:
+                self._open_scope(model, level, bool(pre))
+                return
+            if level == "fx":
+                self._open_pass(model, found, bool(grads))
                 return
             graphed.wrap()
             try:
@@ -189,12 +215,57 @@ class Watch:
                 self.close()
                 raise
 
-    def _open_scope(self, model: torch.nn.Module, has_kernels: bool) -> None:
-        self._scope = Scope(self._root(), self._select, eager=False, has_kernels=has_kernels)
+    def _open_scope(self, model: torch.nn.Module, level: str, pre: bool) -> None:
+        self._scope = Scope(self._root(), self._select, eager=False, level=level, pre=pre)
         self._scope.owner = self
         end = weakref.finalize(model, self._scope.close)
         end.atexit = False
         self._scope.open()
+
+    def _open_pass(self, model: torch.nn.Module, found, grads: bool) -> None:
+        if not has_ordered_effects():
+            raise RuntimeError(
+                f"watch: level='fx' needs torch 2.10 or later: Inductor of torch "
+                f"{torch.__version__} can drop a probe from the code that it makes"
+            )
+        from ._watching import fx
+
+        root = self._root()
+        if compiled.was_compiled(root, *found.values()):
+            self._not_watched["code that torch.compile made before the watch"] = (
+                "it keeps running without probes. Type torch.compiler.reset() after watch(), or "
+                "watch before the first call"
+            )
+
+        def is_wanted(name: str) -> bool:
+            return self._select == "*" or bool(name and is_selected(name, self._select))
+
+        self._fx = fx.ProbePass(self, found, next(iter(found)), is_wanted, grads)
+        self._fx.install()
+        end = weakref.finalize(model, self.close)  # keeps the watch as long as the model
+        end.atexit = False
+
+    def _fx_key(self, stem: str) -> str:
+        """The key of the probe "fx/..." that compiled code looks for; empty if there is none."""
+        name = f"fx/{self._prefix}{stem}"
+        with lock:
+            for place in self._list:
+                if place.name == name:
+                    return place.key_of("")
+            return self._place("fx", stem, self._root()).key_of("")
+
+    def _fx_known(self, key: str) -> bool:
+        """Makes the probe that code from Inductor's cache looks for, if it is one of this watch."""
+        name = key.partition(":")[2]
+        start = f"fx/{self._prefix}"
+        if not name.startswith(start):
+            return False
+        if self._fx_key(name[len(start) :]) != key:
+            self._not_watched[name] = (
+                "code from Inductor's cache looks for another probe of this name. Type "
+                "TORCHINDUCTOR_FORCE_DISABLE_CACHES=1"
+            )
+        return True
 
     def _place(self, kind: str, name: str, module) -> Place:
         place = Place(self, f"{kind}/{self._prefix}{name}", module)
@@ -251,11 +322,11 @@ class Watch:
             return {p.name: p for place in self._list for p in place.probes.values() if p}
 
     def log(self, graph: int = -1, replay: int = -1, *, timeout: float = 10.0) -> OpLogView:
-        """With level "op" or "kernel": what one replay of one of the captures wrote, as
+        """With level "graph", "op" or "kernel": what one replay of one of the captures wrote, as
         debug_mode.log().
         graph: which of the captures, in their order; -1 is the last."""
         if self._scope is None:
-            raise ValueError("Watch.log: only a watch with level='op' or 'kernel' has an op log")
+            raise ValueError("Watch.log: a watch of the modules has no op log: give it a level")
         return read_log(self._scope.logs, graph, replay, timeout)
 
     def explain(self) -> WatchReport:
@@ -287,6 +358,10 @@ class Watch:
             for number, log in enumerate(list(self._scope.logs)):
                 seen += [row.name for row in log.rows]
                 problems.update({f"log {number}: {gap}": "not shown" for gap in log.gaps})
+        if self._fx is not None and not self._list:
+            not_seen["fx/*"] = self._ended(
+                "torch.compile has made no code with matmul or attention since watch()"
+            )
         return WatchReport(
             model=self._text(),
             closed=self._closed,
@@ -298,6 +373,7 @@ class Watch:
             lost=lost,
             shm_bytes=shm,
             device_bytes=device,
+            notes=(_FX_NOTE,) * (self._fx is not None),
         )
 
     def _ended(self, why: str) -> str:
@@ -347,6 +423,8 @@ class Watch:
                 probe.close()
             if self._scope is not None:
                 self._scope.forget()
+            if self._fx is not None:
+                self._fx.remove()
             _watches.discard(self)
             if not _watches:
                 graphed.unwrap()

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch._dynamo
 
+import cgdebug
 from cgdebug import CudaGraphTensorProbe, TensorRecord
 
 BACKENDS = ["eager", "aot_eager", "inductor"]
@@ -176,3 +177,87 @@ def test_a_new_probe_is_never_taken_for_a_closed_one_of_its_name(probe):
     new = probe(TensorRecord(), name="same")
     compiled(torch.zeros(2))
     assert new.records() == [] and new._site_key == "2:same"
+
+
+# --- level "fx" of watch() --------------------------------------------------------------------------
+
+FX_JOB = """
+    import json
+    import cgdebug
+    import torch._inductor.config as config
+    from torch._dynamo.utils import counters
+    from torch._inductor.custom_graph_pass import CustomGraphPass
+
+    class Other(CustomGraphPass):
+        graphs = 0
+        def __call__(self, graph):
+            Other.graphs += 1
+        def uuid(self):
+            return "other"
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = (torch.nn.Linear(4, 4, bias=False) for _ in range(2))
+        def forward(self, x):  # so that there is nothing to fuse, and no C++ to compile
+            return self.down(self.up(x))
+
+    def run():
+        x = torch.ones(2, 4, requires_grad=True)
+        y = net(x)
+        y.sum().backward()
+        return [y.detach(), x.grad]
+
+    torch.manual_seed(0)
+    net = Net()
+    plain = run()
+    config.post_grad_custom_post_pass = other = Other()
+    watch = cgdebug.watch(net, level="fx", grads=True, values=4, select="!up")
+    net.compile(fullgraph=True)
+    seen = run()
+    def hash_of(name):
+        return watch.probes[name].records()[-1].stats.xor_hash
+    answer = {
+        "same": all(map(torch.equal, plain, seen)),
+        "seen": sorted(watch.explain().seen),
+        "text": str(watch.explain()),
+        "right": hash_of("fx/down/mm_0") == torch.hash_tensor(seen[0]).item(),
+        "other": Other.graphs,
+        "hits": counters["inductor"]["fxgraph_cache_hit"],
+        "bypass": counters["inductor"]["fxgraph_cache_bypass"],
+    }
+    watch.close()
+    answer["restored"] = config.post_grad_custom_post_pass is other
+    print("ANSWER", json.dumps(answer))
+"""
+
+
+def test_level_fx_sees_behind_the_matmuls_of_compiled_code_that_is_cached_too(job, tmp_path):
+    answers = []
+    for _ in range(2):
+        out, _ = job(FX_JOB, TORCHINDUCTOR_CACHE_DIR=str(tmp_path)).finish(timeout=300)
+        answers.append(json.loads(out.partition("ANSWER ")[2]))
+    for answer in answers:
+        assert answer["same"] and answer["right"] and answer["restored"], answer
+        assert "fx/down/mm_0" in answer["seen"] and "fx/bwd/down/mm_0" in answer["seen"], answer
+        assert not any("/up/" in name for name in answer["seen"]), answer
+        assert "changes what Inductor fuses" in answer["text"]
+        assert answer["bypass"] == 0
+    cold, warm = answers
+    assert cold["hits"] == 0 and cold["other"] > 0
+    assert warm["hits"] > 0 and warm["other"] == 0 and warm["seen"] == cold["seen"]
+
+
+def test_level_fx_after_compilation_says_what_to_type(daemon):
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            return x @ x
+
+    net = Net()
+    compiled = torch.compile(net, backend="eager")
+    compiled(torch.ones(2, 2))
+    with cgdebug.watch(net, level="fx") as w:
+        compiled(torch.ones(2, 2))
+        text = str(w.explain())
+    assert "before the watch" in text and "torch.compiler.reset()" in text, text
+    assert "made no code with matmul or attention since watch()" in text

@@ -326,7 +326,9 @@ def test_del_in_any_order(debug_mode):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"model": 1}, {"level": "tensor"}, {"eager": "no"}], ids=lambda one: next(iter(one))
+    "wrong",
+    [{"model": 1}, {"level": "tensor"}, {"eager": "no"}, {"pre": True}, {"pre": 2}],
+    ids=lambda one: next(iter(one)),
 )
 def test_wrong_arguments_are_refused(wrong):
     with pytest.raises((TypeError, ValueError), match="debug_mode"):
@@ -412,3 +414,70 @@ def test_torch_without_such_a_mode_is_refused(monkeypatch):
     monkeypatch.delattr(TorchDispatchMode, "ignore_compile_internals")
     with pytest.raises(RuntimeError, match="op logs need torch 2.9 or later"):
         cgdebug.debug_mode()
+
+
+# --- level "graph" ----------------------------------------------------------------------------------
+
+
+def test_level_graph_has_what_a_run_found_and_what_leaves_it_linked_to_what_it_is_made_of(
+    debug_mode,
+):
+    model = make()
+    with torch.no_grad(), (dm := debug_mode(model, level="graph")):
+        x = model.embed(tokens())
+        y = model.layers[0].attn(x)
+        kept = y.exp()[1:]
+        y.mul_(2)
+    log = dm.log()
+    names = [row.name for row in log]
+    assert all(name.startswith(("in/", "out/")) for name in names), names
+    assert {"in/embed.weight", "in/layers.0.attn.wq.bias"} <= set(names)
+    assert names.count("in/embed.weight") == 1
+    outputs = {row.name: row for row in log if row.name.startswith("out/")}
+    assert list(outputs) == ["out/embed/embedding_0", "out/mul__0", "out/exp_0"]
+    for row, value in zip(outputs.values(), (x, y, kept._base)):
+        assert row.stats.xor_hash == torch.hash_tensor(value).item()
+    read = {log.rows[number - 1].name for number in outputs["out/embed/embedding_0"].inputs}
+    assert "in/embed.weight" in read and "in/layers.0.attn.wq.weight" not in read
+    read = {log.rows[number - 1].name for number in outputs["out/exp_0"].inputs}
+    assert {"in/embed.weight", "in/layers.0.attn.wq.weight"} <= read
+    assert all(row.is_covered for row in log) and log.gaps == []
+
+
+def test_level_graph_names_the_parameters_that_a_step_changes(debug_mode):
+    model = make()
+    with (dm := debug_mode(model, level="graph")):
+        loss = train(model)
+    log = dm.log()
+    outputs = [row for row in log if row.name.startswith("out/")]
+    assert {f"out/{name}" for name, _ in model.named_parameters()} <= {row.name for row in outputs}
+    assert log["out/head.weight"].stats.xor_hash == torch.hash_tensor(model.head.weight).item()
+    assert log["in/head.weight"].stats.xor_hash != log["out/head.weight"].stats.xor_hash
+    assert torch.hash_tensor(loss).item() in {row.stats.xor_hash for row in outputs}
+
+
+def test_level_graph_keeps_nothing_alive(debug_mode):
+    with debug_mode(level="graph"):
+        x = torch.ones(1000)
+        y = x.exp()
+        seen = weakref.ref(y.untyped_storage())
+        del y
+        assert seen() is None
+
+
+def test_a_stale_input_is_named_by_a_diff_of_level_graph(debug_mode):
+    model, logs = make(), []
+    for ids in (tokens(), tokens() + 1):
+        with torch.no_grad(), (dm := debug_mode(model, level="graph")):
+            y = model(ids)  # noqa: F841
+        logs.append(dm.log())
+    diff = logs[1].diff(logs[0])
+    assert diff.first.startswith("in/embed/embedding_0."), diff.text
+
+
+def test_a_finer_level_of_another_scope_comes_beside_level_graph(debug_mode):
+    outer, inner = debug_mode(level="graph"), debug_mode(level="op")
+    with outer, inner:
+        y = torch.ones(3).sin()  # noqa: F841
+    assert [row.name for row in outer.log()] == ["out/sin_0"]
+    assert [row.name for row in inner.log()] == ["fwd/ones_0", "fwd/sin_0"]

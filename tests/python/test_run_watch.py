@@ -252,7 +252,6 @@ def test_an_import_that_fails_half_way_is_waited_for_again(tmp_path, monkeypatch
 @pytest.mark.parametrize(
     "watch, text",
     [
-        ("graph:layers.*", "'graph:' is not a level yet; there are 'module:'"),
         ("re:(", "--watch: "),
         ("a,,b", "--watch: "),
     ],

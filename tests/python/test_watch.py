@@ -190,7 +190,9 @@ def test_two_models_and_two_watches_keep_their_rows_apart():
 @pytest.mark.parametrize(
     "arguments, text",
     [
-        ({"level": "tensor"}, "level must be 'module' or 'op' or 'kernel', not 'tensor'"),
+        ({"level": "tensor"}, "level must be .module. or .graph. or .op. or .kernel. or .fx."),
+        ({"level": "fx", "params": True}, "level='fx' has no inputs and params"),
+        ({"level": "op", "pre": True}, "pre is of level='kernel'"),
         ({"level": "op", "grads": True}, "logs gradients, inputs and parameters by itself"),
         ({"select": "nothing*"}, "no module matches select='nothing*'. The model has: Net, layers"),
         ({"select": "re:("}, r"select='re:\('"),

@@ -13,16 +13,9 @@
 namespace cgdebug::cli {
 namespace {
 
-constexpr std::string_view kLevels[] = {"module:", "op:", "kernel:"};
-constexpr std::string_view kNotYet = "graph:";
+constexpr std::string_view kLevels[] = {"module:", "graph:", "op:", "kernel:", "fx:"};
 
 Result<void> CheckGlobs(std::string_view globs) {
-  if (globs.starts_with(kNotYet)) {
-    return Error{
-        fmt::format("--watch: '{}' is not a level yet; there are 'module:', which is what "
-                    "'--watch {}' means, 'op:' and 'kernel:'",
-                    kNotYet, globs.substr(kNotYet.size()))};
-  }
   for (const std::string_view level : kLevels) {
     if (!globs.starts_with(level)) continue;
     globs.remove_prefix(level.size());

@@ -1,0 +1,124 @@
+"""Level "graph": what leaves a capture, or an eager scope, beside what it found.
+
+What leaves is known when the capture ends: memory that was written and that somebody still holds,
+such as a result, a tensor that was saved for backward, a parameter that the optimizer changed.
+Until then only weak references are kept, so nothing lives longer than it would.
+"""
+
+from __future__ import annotations
+
+import typing
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._mode_utils import no_dispatch
+
+from ._op_mode import Recorder
+from ._ops import names, written
+
+_FIRST_UNLOGGED = 1 << 32  # numbers of what was written and has no row of its own
+
+
+class _Written(typing.NamedTuple):
+    """What was written last into some memory. source: the row that shows it, or its number."""
+
+    storage: StorageWeakRef
+    name: str
+    op: str
+    place: names.Place
+    source: int
+    dtype: torch.dtype
+    device: torch.device
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    def tensor(self) -> torch.Tensor | None:
+        """None if nobody holds it any more."""
+        storage = torch.UntypedStorage._new_with_weak_ptr(self.storage.cdata)
+        if storage is None:
+            return None
+        whole = torch.empty(0, dtype=self.dtype, device=self.device)
+        return whole.set_(storage, self.offset, self.shape, self.stride)
+
+
+class OutputRecorder(Recorder):
+    """A recorder that also logs what leaves, "out/layers.3/add_1".
+
+    has_ops: what ops write is logged as well; without it a row of "out/" is linked to the rows of
+             "in/" that it was made from
+    """
+
+    def __init__(self, *args, has_ops: bool):
+        super().__init__(*args)
+        self._has_ops = has_ops
+        self._written: dict[int, _Written] = {}  # by storage
+        self._sources: dict[int, frozenset[int]] = {}  # by number: the rows of "in/"
+        self._next = _FIRST_UNLOGGED
+
+    def begin_run(self) -> None:
+        super().begin_run()
+        self._written, self._sources = {}, {}
+
+    def _add(self, name: str, op: str, tensor, inputs, place: names.Place) -> int:
+        if op == "input":
+            return super()._add(name, op, tensor, inputs, place)
+        if self._has_ops:
+            row = super()._add(name, op, tensor, inputs, place)
+        else:
+            row, self._next = self._next, self._next + 1
+            self._sources[row] = self._rows_behind(inputs)
+            self._rows[written.storage_of(tensor)] = row
+        if self._is_wanted(place.module) and self._is_logged(name, tensor):
+            self._wrote_last(name, op, tensor, place, row)
+        return row
+
+    def _rows_behind(self, numbers) -> frozenset[int]:
+        found: set[int] = set()
+        for number in numbers:
+            found |= self._sources.get(number, {number})
+        return frozenset(found)
+
+    def _wrote_last(self, name: str, op: str, tensor, place: names.Place, row: int) -> None:
+        address = written.storage_of(tensor)
+        storage = StorageWeakRef(tensor.untyped_storage())
+        now = _Written(
+            storage,
+            name,
+            op,
+            place,
+            row,
+            tensor.dtype,
+            tensor.device,
+            tensor.storage_offset(),
+            tuple(tensor.shape),
+            tuple(tensor.stride()),
+        )
+        before = self._written.get(address)
+        if before is not None and before.storage.cdata == storage.cdata:
+            elements = torch.Size(before.shape).numel()
+            if elements > tensor.numel() and before.dtype == tensor.dtype:  # a part of it
+                sources = self._rows_behind([before.source, row])
+                if not self._has_ops:
+                    self._sources[row] = sources
+                now = before._replace(name=name, op=op, place=place, source=row)
+        self._written[address] = now
+
+    def end(self) -> None:
+        try:
+            with self._lock, no_dispatch(), torch.no_grad():
+                self._log_outputs()
+        except Exception as error:  # the job goes on
+            self._note("what leaves", error)
+        super().end()
+
+    def _log_outputs(self) -> None:
+        for one in self._written.values():
+            tensor = one.tensor()
+            if tensor is None:
+                continue
+            known = self.names.parameter_at(written.storage_of(tensor))
+            inputs = [one.source] if self._has_ops else sorted(self._sources[one.source])
+            stem = known or one.name.removeprefix("fwd/")
+            super()._add(f"out/{stem}", one.op, tensor, inputs, one.place)
+        self._written = {}
