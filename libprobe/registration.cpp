@@ -11,8 +11,10 @@
 namespace cgdebug {
 namespace {
 
-constexpr std::uint32_t kDefaultCapacity = 8;                    // print and compare only
-constexpr std::uint32_t kStatsCapacity = 256;                    // 128 bytes each
+constexpr std::uint32_t kDefaultCapacity = 8;  // print and compare only
+constexpr std::uint32_t kStatsCapacity = 256;  // 128 bytes each
+constexpr std::uint32_t kDeviceHeaders = 64;   // at least, of a ring in device memory
+constexpr std::uint64_t kDeviceEntryAlignment = 256;
 constexpr std::uint64_t kDefaultRingBytes = 64ull << 20;         // unless two entries need more
 constexpr std::uint64_t kMaxRingBytes = std::uint64_t{1} << 59;  // no sum of these overflows
 constexpr std::uint32_t kDefaultWaitMs = 2000;
@@ -119,6 +121,18 @@ void CheckProbe(const std::string& name, const ProbeOptions& options) {
       throw BadArgument(name, "TensorRecord(capacity) must lie between 1 and " +
                                   std::to_string(layout::kMaxCapacity));
     }
+    if (options.record->on_device &&
+        (options.record->to_disk || options.print || options.compare)) {
+      throw BadArgument(name,
+                        "TensorRecord(where=\"device\") keeps the values on the device, and "
+                        "to=\"disk\", TensorPrint and TensorCompare need every value. Give "
+                        "those to a second probe, or leave where=\"device\" out");
+    }
+    if (options.record->trigger != layout::ControlTrigger::kNone && !options.record->on_device) {
+      throw BadArgument(name,
+                        "TensorRecord(on) freezes rings in device memory: add "
+                        "where=\"device\"");
+    }
   }
   if (options.compare) CheckCompare(name, *options.compare);
   if (options.stats && options.stats->every == 0) {
@@ -179,12 +193,31 @@ std::size_t ExpectedIndex(const std::string& probe, const CompareAction& compare
   return index;
 }
 
+namespace {
+
+// The ring in shared memory then holds headers and statistics, and the one in device memory has an
+// entry more than was asked for, because the next replay writes one while the others are read.
+void PutOnDevice(const RecordAction& record, layout::SlotRegistration* registration) {
+  layout::SlotRegistration& r = *registration;
+  r.flags |= layout::kSlotOnDevice;
+  r.device_capacity = r.capacity;
+  r.device_bytes = (std::uint64_t{r.device_capacity} + 1) *
+                   layout::AlignUp(r.payload_bytes, kDeviceEntryAlignment);
+  r.capacity = std::clamp(r.device_capacity, kDeviceHeaders, layout::kMaxCapacity);
+  r.trigger = static_cast<std::uint8_t>(record.trigger);
+  r.trigger_threshold = record.threshold;
+}
+
+}  // namespace
+
 layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOptions& options,
                                           const TensorRef& tensor, std::uint64_t tensor_bytes,
                                           layout::Lane lane) {
   layout::SlotRegistration r = {};
   const bool stats_alone = options.stats && !options.print && !options.record && !options.compare;
   const bool holds_stats = stats_alone && lane == layout::Lane::kDirect;
+  const bool on_device = options.record && options.record->on_device && tensor_bytes != 0 &&
+                         lane == layout::Lane::kDirect;
   const std::uint64_t payload_bytes = holds_stats ? sizeof(layout::DeviceStats) : tensor_bytes;
   r.dtype = static_cast<std::uint16_t>(tensor.dtype);
   r.dims = static_cast<std::uint8_t>(tensor.shape.size());
@@ -197,7 +230,8 @@ layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOp
   r.capacity = holds_stats ? kStatsCapacity : RingCapacity(name, options, payload_bytes);
   if (holds_stats) r.flags |= layout::kSlotHoldsStats;
   r.payload_bytes = payload_bytes;
-  const layout::SlotGeometry geometry = layout::ComputeGeometry(payload_bytes, r.capacity);
+  if (on_device) PutOnDevice(*options.record, &r);
+  const layout::SlotGeometry geometry = layout::GeometryOf(r);
   r.payload_stride_bytes = geometry.payload_stride_bytes;
   r.headers_offset = geometry.headers_offset;
   r.payload_offset = geometry.payload_offset;

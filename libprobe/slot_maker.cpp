@@ -44,7 +44,7 @@ void SlotMaker::Describe(ProbeState& probe, ProbeSlot& slot, const TensorRef& te
   layout::SlotRegistration& r = slot.registration;
   r = MakeRegistration(probe.name, probe.options, tensor, bytes, lane);
   r.lane_reason = static_cast<std::uint8_t>(reason);
-  const auto geometry = layout::ComputeGeometry(r.payload_bytes, r.capacity);
+  const auto geometry = layout::GeometryOf(r);
   slot.block = store_->Allocate(probe.name, geometry.block_bytes, geometry.payload_offset);
   if (store_->lossless()) r.flags |= layout::kSlotLossless;
 }
@@ -130,6 +130,10 @@ void SlotMaker::Complete(ProbeState& probe, ProbeSlot& slot, const TensorRef& te
   const std::string wrong = ring::CheckRegistration(r, slot.block.bytes);
   if (!wrong.empty()) throw ProbeError(ErrorKind::kSystem, "cannot describe the tensor: " + wrong);
   std::memcpy(slot.block.data, &r, sizeof(r));
+  if ((r.flags & layout::kSlotOnDevice) != 0) {  // it may have been another slot's
+    std::memset(slot.block.data + layout::GeometryOf(r).window_offset, 0,
+                layout::kWindowPayloadOffset);
+  }
   slot.writer.emplace(slot.block.data, store_->segment()->producer(), store_->segment()->gate());
 }
 

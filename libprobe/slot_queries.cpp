@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "libprobe/capture/device_ring.h"
+
 namespace cgdebug {
 namespace {
 
@@ -33,6 +35,34 @@ Record MakeRecord(const ProbeSlot& slot, ring::Entry entry) {
   return record;
 }
 
+// The same of a slot whose values are in device memory, except for those that were overwritten
+// there.
+void AppendFromDevice(const ProbeSlot& slot, std::uint64_t cleared, std::size_t last,
+                      std::vector<Record>* records) {
+  const ring::SlotRingReader& reader = *slot.reader;
+  const std::uint64_t newest = reader.accepted();
+  const std::uint64_t oldest =
+      std::max({reader.oldest(newest), cleared + 1,
+                layout::OldestOnDevice(newest, slot.registration.device_capacity)});
+  std::vector<ring::Entry> entries;
+  std::vector<std::uint64_t> ordinals;
+  for (std::uint64_t n = newest; n >= oldest && entries.size() < last; --n) {
+    ring::Entry entry;
+    const ring::ReadStatus status = reader.Read(n, &entry);
+    if (status == ring::ReadStatus::kOverwritten) break;
+    if (status != ring::ReadStatus::kOk) continue;  // damaged, or not visible yet
+    if (!layout::Wants(slot.registration.record_every, entry.replay)) continue;
+    ordinals.push_back(n);
+    entries.push_back(std::move(entry));
+  }
+  std::vector<std::vector<std::byte>> values = capture::ReadDeviceRing(slot, ordinals);
+  for (std::size_t i = entries.size(); i-- > 0;) {
+    if (values[i].empty()) continue;
+    entries[i].payload = std::move(values[i]);
+    records->push_back(MakeRecord(slot, std::move(entries[i])));
+  }
+}
+
 }  // namespace
 
 SlotStatus StatusOf(const ProbeSlot& slot) {
@@ -46,6 +76,8 @@ SlotStatus StatusOf(const ProbeSlot& slot) {
   status.policy = static_cast<layout::Policy>(r.policy);
   status.capacity = r.capacity;
   status.payload_bytes = r.payload_bytes;
+  status.device_bytes = r.device_bytes;
+  status.device_capacity = r.device_capacity;
   status.replays = head.replay;
   status.in_body = (r.flags & layout::kSlotInBody) != 0;
   status.taken = head.taken;
@@ -81,6 +113,7 @@ void Add(const SlotStatus& from, SlotStatus* to) {
 
 void AppendRecords(const ProbeSlot& slot, std::uint64_t cleared, std::size_t last,
                    std::vector<Record>* records) {
+  if (capture::IsOnDevice(slot)) return AppendFromDevice(slot, cleared, last, records);
   const ring::SlotRingReader& reader = *slot.reader;
   const std::size_t before = records->size();
   // Newest first: what is overwritten meanwhile then leaves no hole in the middle.

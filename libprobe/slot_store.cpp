@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "libprobe/capture/cuda_lane.h"
+#include "libprobe/capture/device_ring.h"
 #include "libprobe/daemon_setting.h"
 #include "libprobe/process_identity.h"
 #include "libprobe/registration.h"
@@ -213,7 +214,7 @@ void SlotStore::EvictOldRetired(bool all) {
       Evict(*kept.probe, slot);
     } else {
       ++kept.slots;
-      bytes += slot.block.bytes;
+      bytes += slot.block.bytes + slot.registration.device_bytes;
     }
   }
 }
@@ -310,7 +311,9 @@ void SlotStore::Sweep(bool force) {
       if (census_) census_->GoneById(slot->registration.graph_id);
     }
     Retire(*slot);
-    capture::FreeBuffers(slot->buffers);  // the graph's nodes run no more
+    // The graph's nodes run no more, but the probe may still show what is in device memory.
+    if (capture::IsOnDevice(*slot) && !slot->life.unreachable()) continue;
+    capture::FreeBuffers(slot->buffers);
     slot->buffers = {};
   }
   if (graphs_died) EvictOldRetired(/*all=*/force);
@@ -342,6 +345,15 @@ void SlotStore::Sweep(bool force) {
     Free(*slot);
     return true;
   });
+}
+
+std::vector<ProbeSlot*> SlotStore::OnDevice() const {
+  std::vector<ProbeSlot*> found;
+  for (const auto& slot : slots_) {
+    const bool has_values = slot->reader && slot->buffers.staging != nullptr;
+    if (has_values && capture::IsOnDevice(*slot)) found.push_back(slot.get());
+  }
+  return found;
 }
 
 bool SlotStore::Finish() { return segment_ != nullptr && !std::exchange(finished_, true); }

@@ -74,6 +74,8 @@ class SlotStore {
   // Whether a daemon reads the segment.
   bool DaemonAlive() const { return segment_ != nullptr && segment_->gate()->ReaderAlive(); }
   std::uint32_t published() const;
+  // The slots that have values in device memory.
+  std::vector<capture::ProbeSlot*> OnDevice() const;
 
  private:
   void EndCountedGraphs();

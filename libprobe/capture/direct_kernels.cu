@@ -168,24 +168,6 @@ __global__ void Tick(TickArgs args) {
   *args.shared_serial = now > last ? now : last + 1;
 }
 
-template <template <typename> class Kernel>
-const void* ForDtype(layout::Dtype dtype) {
-  using layout::Dtype;
-  switch (dtype) {
-#define CGDEBUG_KERNEL(name, number, torch, text, short_name, bits, floating, ...) \
-  case Dtype::k##name: {                                                           \
-    using Type = typename ElementOf<Dtype::k##name, bits>::Type;                   \
-    static_assert(Type::kFloating == floating);                                    \
-    return Kernel<Type>::Get();                                                    \
-  }
-    CGDEBUG_DTYPES(CGDEBUG_KERNEL)
-#undef CGDEBUG_KERNEL
-    case Dtype::kInvalid:
-      break;
-  }
-  return nullptr;
-}
-
 template <typename Type>
 struct LeafOf {
   static const void* Get() { return reinterpret_cast<const void*>(&Leaf<Type>); }
@@ -197,8 +179,8 @@ struct StatsOf {
 
 }  // namespace
 
-const void* LeafKernel(layout::Dtype dtype) { return ForDtype<LeafOf>(dtype); }
-const void* StatsKernel(layout::Dtype dtype) { return ForDtype<StatsOf>(dtype); }
+const void* LeafKernel(layout::Dtype dtype) { return KernelForDtype<LeafOf>(dtype); }
+const void* StatsKernel(layout::Dtype dtype) { return KernelForDtype<StatsOf>(dtype); }
 const void* StatsLeafKernel() { return reinterpret_cast<const void*>(&StatsLeaf); }
 const void* ClockKernel() { return reinterpret_cast<const void*>(&Clock); }
 const void* TickKernel() { return reinterpret_cast<const void*>(&Tick); }

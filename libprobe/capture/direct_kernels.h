@@ -52,6 +52,12 @@ struct alignas(256) DirectState {
   // In the body of a conditional node.
   std::uint64_t taken;      // replays of the root graph in which the slot ran
   std::uint32_t iteration;  // of its last run within that replay
+  // Of a ring in device memory (device_ring.h).
+  std::uint32_t frozen;       // the staging kernel left this replay out
+  std::uint64_t ring_index;   // of the entry that the next replay writes
+  std::uint64_t wanted;       // the ordinal whose values the next leaf sends; 0 = none
+  std::uint64_t window_sum;   // the blocks' parts of the window's checksum, added up
+  std::uint32_t wants_every;  // the leaves send the values of every entry
 };
 static_assert(sizeof(DirectState) == 256);
 
@@ -59,6 +65,9 @@ static_assert(sizeof(DirectState) == 256);
 // slot that it does not read costs at most one (DirectState::gave_up).
 struct DirectGate {
   std::uint64_t gave_up_at_progress;
+  // The rings in device memory (device_ring.h).
+  std::uint64_t frozen_at;  // serial of the last replay that they keep; 0 = they go on
+  std::uint64_t fired;      // the arming that is used up, plus 1
 };
 
 // Where one slot lies, as its device addresses it.

@@ -12,6 +12,7 @@
 
 #include "libprobe/capture/cuda_check.h"
 #include "libprobe/capture/device_guard.h"
+#include "libprobe/capture/device_ring.h"
 #include "libprobe/capture/direct_kernels.h"
 #include "libprobe/capture/graph_capture.h"
 #include "libprobe/capture/kernel_launch.h"
@@ -219,6 +220,7 @@ int LeafStatsBlocks(std::uint64_t bytes) {
 }
 // The offset in the staging memory at which the parts of such statistics lie.
 std::uint64_t PartsOffset(const layout::SlotRegistration& registration) {
+  if ((registration.flags & layout::kSlotOnDevice) != 0) return registration.device_bytes;
   return layout::AlignUp(registration.payload_bytes, 256);
 }
 
@@ -262,6 +264,17 @@ void FollowRoot(RootGraph* root, const Device& device, DirectSlot* direct) {
   direct->shared_serial = tick.serial;
 }
 
+// How many bytes a thread of a staging kernel copies at a time.
+int UnitOf(const std::byte* from, std::uint64_t bytes) {
+  const std::uint64_t alignment = reinterpret_cast<std::uintptr_t>(from) | bytes;
+  return 1 << std::min(std::countr_zero(alignment | 16), 4);
+}
+
+// One unit per thread is fastest up to some MiB. Beyond, starting blocks costs more than loops.
+int StageBlocks(std::uint64_t bytes, int unit) {
+  return Blocks(bytes, static_cast<std::uint64_t>(unit) * kStageThreads, kMostStageBlocks);
+}
+
 void CaptureStats(const ProbeSlot& slot, const DirectSlot& direct, const Device& device,
                   const TensorRef& tensor, cudaStream_t stream) {
   const layout::SlotRegistration& r = slot.registration;
@@ -293,13 +306,10 @@ void CaptureValues(const ProbeSlot& slot, const DirectSlot& direct, const Device
   args.to = static_cast<std::byte*>(slot.buffers.staging);
   args.bytes = r.payload_bytes;
   args.state = direct.state;
-  const std::uint64_t alignment = reinterpret_cast<std::uintptr_t>(tensor.data) | r.payload_bytes;
-  const int unit = 1 << std::min(std::countr_zero(alignment | 16), 4);
-  // One unit per thread is fastest up to some MiB. Beyond, starting blocks costs more than loops.
-  const int stage_blocks =
-      Blocks(r.payload_bytes, static_cast<std::uint64_t>(unit) * kStageThreads, kMostStageBlocks);
+  const int unit = UnitOf(args.from, args.bytes);
   if (args.from != args.to) {
-    Launch(StageKernel(unit), stage_blocks, kStageThreads, &args, stream, device.overlaps);
+    Launch(StageKernel(unit), StageBlocks(args.bytes, unit), kStageThreads, &args, stream,
+           device.overlaps);
   }
   LeafArgs leaf = {};
   leaf.slot = direct;
@@ -314,6 +324,48 @@ void CaptureValues(const ProbeSlot& slot, const DirectSlot& direct, const Device
   const int computing_blocks = LeafStatsBlocks(r.payload_bytes);
   AddLeaf(GetCaptureInfo(stream), device, LeafKernel(tensor.dtype),
           std::max(grid.sending_blocks, computing_blocks), kLeafThreads, leaf);
+}
+
+// A slot whose values stay in device memory (device_ring.h).
+void CaptureOnDevice(const ProbeSlot& slot, const DirectSlot& direct, const Device& device,
+                     const ring::SegmentWriter& segment, const TensorRef& tensor,
+                     cudaStream_t stream, bool prefer_link) {
+  const layout::SlotRegistration& r = slot.registration;
+  const LastLeaf* last = FindLastLeaf(GetCaptureInfo(stream).id, device.index);
+  DeviceStageArgs args = {};
+  args.from = static_cast<const std::byte*>(tensor.data);
+  args.bytes = r.payload_bytes;
+  args.ring = RingOf(r, slot.buffers.staging);
+  args.state = direct.state;
+  args.gate = direct.gate;
+  args.shared_serial = last != nullptr                   ? last->serial
+                       : direct.shared_serial != nullptr ? direct.shared_serial
+                                                         : &direct.state->shared_serial;
+  const int unit = UnitOf(args.from, args.bytes);
+  Launch(DeviceStageKernel(unit), StageBlocks(args.bytes, unit), kStageThreads, &args, stream,
+         device.overlaps);
+  std::byte* const control = segment.mapping(0).data;
+  std::byte* const window = slot.block.data + layout::GeometryOf(r).window_offset;
+  DeviceLeafArgs leaf = {};
+  leaf.slot = direct;
+  leaf.ring = args.ring;
+  leaf.bytes = r.payload_bytes;
+  leaf.count = ElementCount(r);
+  leaf.parts = reinterpret_cast<layout::DeviceStats*>(args.ring.entries + PartsOffset(r));
+  leaf.window = reinterpret_cast<layout::DeviceWindow*>(window);
+  leaf.request =
+      reinterpret_cast<const layout::WindowRequest*>(window + sizeof(layout::DeviceWindow));
+  leaf.window_payload = window + layout::kWindowPayloadOffset;
+  leaf.freeze = reinterpret_cast<layout::FreezeLine*>(control + layout::kFreezeLineOffset);
+  leaf.thaw = reinterpret_cast<const layout::ThawLine*>(control + layout::kThawLineOffset);
+  leaf.trigger = static_cast<layout::ControlTrigger>(r.trigger);
+  leaf.threshold = r.trigger_threshold;
+  leaf.hash = (r.flags & layout::kStatsWithoutHash) == 0;
+  const LeafGrid grid = GridOfLeaf(r.payload_bytes, prefer_link);
+  leaf.sending_blocks = static_cast<std::uint32_t>(grid.sending_blocks);
+  leaf.sending_threads = static_cast<std::uint32_t>(grid.sending_threads);
+  AddLeaf(GetCaptureInfo(stream), device, DeviceLeafKernel(tensor.dtype),
+          std::max(grid.sending_blocks, LeafStatsBlocks(r.payload_bytes)), kLeafThreads, leaf);
 }
 
 }  // namespace
@@ -409,6 +461,8 @@ void CaptureDirect(ProbeSlot* slot, const ring::SegmentWriter& segment, const Te
   try {
     if (HoldsStats(slot->registration)) {
       CaptureStats(*slot, direct, device, tensor, stream);
+    } else if (IsOnDevice(*slot)) {
+      CaptureOnDevice(*slot, direct, device, segment, tensor, stream, prefer_link);
     } else {
       CaptureValues(*slot, direct, device, tensor, stream, prefer_link);
     }

@@ -197,11 +197,11 @@ __device__ inline HostWords ReadHostWords(const DirectSlot& slot) {
 
 // Called by the last block's thread 0 when everything is sent.
 __device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const HostWords& words,
-                              std::uint64_t checksum) {
+                              std::uint64_t checksum, std::uint32_t more_flags = 0) {
   DirectState& state = *slot.state;
   const std::int64_t now_ns = static_cast<std::int64_t>(GlobalTimer()) + slot.clock_offset_ns;
   if (plan.outcome != Outcome::kSkip) {
-    std::uint32_t flags = layout::kEntryHasChecksum;
+    std::uint32_t flags = layout::kEntryHasChecksum | more_flags;
     if (state.sent == kSentStats) flags |= layout::kEntryIsStats;
     if (state.sent == kSentUnwanted) flags |= layout::kEntryDropValues;
     if (Holds(state.control, plan.replay)) flags |= layout::kEntryForced;

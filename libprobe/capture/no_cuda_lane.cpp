@@ -1,5 +1,6 @@
 // Built instead of cuda_lane.cpp if there is no CUDA: only CPU tensors can be probed.
 #include "libprobe/capture/cuda_lane.h"
+#include "libprobe/capture/device_ring.h"
 #include "libprobe/capture/direct_lane.h"
 #include "libprobe/capture/op_log_lane.h"
 #include "libprobe/capture/root_graph.h"
@@ -32,6 +33,11 @@ void CaptureDirect(ProbeSlot*, const ring::SegmentWriter&, const TensorRef&, voi
   Refuse();
 }
 void BeginDirect(ProbeSlot*, int, void*) { Refuse(); }
+std::vector<std::vector<std::byte>> ReadDeviceRing(const ProbeSlot&,
+                                                   const std::vector<std::uint64_t>&) {
+  Refuse();
+}
+bool ServeWindow(ProbeSlot*) { Refuse(); }
 std::uint64_t OpLogStagingBytes() { Refuse(); }
 void ComputeRows(const Buffers&, std::span<const OpLogTensor>, std::uint32_t, void*) { Refuse(); }
 void CaptureLeaf(ProbeSlot*, const TensorRef&, void*) { Refuse(); }

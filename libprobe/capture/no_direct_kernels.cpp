@@ -1,4 +1,5 @@
 // Built instead of direct_kernels.cu if there is no CUDA compiler: the direct lane then says so.
+#include "libprobe/capture/device_ring_kernels.h"
 #include "libprobe/capture/direct_kernels.h"
 
 namespace cgdebug::capture {
@@ -9,6 +10,8 @@ const void* LeafKernel(layout::Dtype) { return nullptr; }
 const void* StatsLeafKernel() { return nullptr; }
 const void* OpLogPartsKernel() { return nullptr; }
 const void* OpLogRowsKernel() { return nullptr; }
+const void* DeviceStageKernel(int) { return nullptr; }
+const void* DeviceLeafKernel(layout::Dtype) { return nullptr; }
 const void* ClockKernel() { return nullptr; }
 const void* TickKernel() { return nullptr; }
 

@@ -301,6 +301,32 @@ void SegmentView::AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) {
   Add(consumer()->terminal_lines, on_terminal);
 }
 
+SegmentView::Freeze SegmentView::freeze() const {
+  const auto& line =
+      *reinterpret_cast<const layout::FreezeLine*>(control_.data() + layout::kFreezeLineOffset);
+  Freeze freeze;
+  freeze.serial = LoadAcquire(line.serial);  // T2, pairs with T1
+  freeze.order = LoadRelaxed(line.order);
+  freeze.replay = LoadRelaxed(line.replay);
+  const std::uint64_t trigger_untrusted = LoadRelaxed(line.trigger);
+  if (trigger_untrusted <= static_cast<std::uint64_t>(layout::ControlTrigger::kAbsMax)) {
+    freeze.trigger = static_cast<layout::ControlTrigger>(trigger_untrusted);
+  }
+  return freeze;
+}
+
+void SegmentView::Thaw(std::uint64_t serial, bool rearm) {
+  auto& line = *reinterpret_cast<layout::ThawLine*>(control_.data() + layout::kThawLineOffset);
+  if (rearm) Add(line.arming, std::uint64_t{1});
+  StoreRelease(line.serial, serial);
+}
+
+bool SegmentView::IsThawed(std::uint64_t serial) const {
+  const auto& line =
+      *reinterpret_cast<const layout::ThawLine*>(control_.data() + layout::kThawLineOffset);
+  return LoadRelaxed(line.serial) == serial;
+}
+
 std::uint64_t SegmentView::RoomWanted() const {
   const auto* request =
       reinterpret_cast<const layout::RoomRequest*>(control_.data() + layout::kRoomRequestOffset);

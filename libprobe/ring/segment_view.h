@@ -95,6 +95,18 @@ class SegmentView {
 
   // How many bytes the producer wants to be free in /dev/shm; 0 if it asked for none or has its
   // answer.
+  // The last freeze of the rings in device memory; serial 0: there was none.
+  struct Freeze {
+    std::uint64_t serial = 0;  // of the last replay that they keep
+    std::uint64_t order = 0;   // of the slot whose trigger held
+    std::uint64_t replay = 0;  // of that slot
+    layout::ControlTrigger trigger = layout::ControlTrigger::kNone;
+  };
+  Freeze freeze() const;
+  // Ends the freeze of `serial`; with `rearm`, triggers may hold once more.
+  void Thaw(std::uint64_t serial, bool rearm);
+  bool IsThawed(std::uint64_t serial) const;
+
   std::uint64_t RoomWanted() const;
   void AnswerRoom();
 

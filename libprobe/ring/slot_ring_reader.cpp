@@ -50,9 +50,22 @@ std::optional<std::uint64_t> PayloadBytes(const layout::SlotRegistration& r) {
   return bytes;
 }
 
+layout::DeviceWindow& Window(std::byte* block, const layout::SlotRegistration& r) {
+  return *At<layout::DeviceWindow>(block, layout::GeometryOf(r).window_offset);
+}
+layout::WindowRequest& RequestOf(std::byte* block, const layout::SlotRegistration& r) {
+  return *At<layout::WindowRequest>(
+      block, layout::GeometryOf(r).window_offset + sizeof(layout::DeviceWindow));
+}
+
 // A slot whose payload is smaller than statistics never holds any; a slot made for statistics holds
-// nothing else; statistics of an op log's rows would mean nothing.
-bool MayHold(const layout::SlotRegistration& r, bool stats) {
+// nothing else; statistics of an op log's rows would mean nothing. The entries of a slot on the
+// device say so, and no others do.
+bool MayHold(const layout::SlotRegistration& r, std::uint32_t flags) {
+  const bool stats = (flags & layout::kEntryIsStats) != 0;
+  const bool on_device = (r.flags & layout::kSlotOnDevice) != 0;
+  if (((flags & layout::kEntryOnDevice) != 0) != on_device) return false;
+  if (on_device) return true;
   if (!stats) return (r.flags & layout::kSlotHoldsStats) == 0;
   return r.payload_bytes >= sizeof(layout::DeviceStats) && (r.flags & layout::kSlotHoldsOpLog) == 0;
 }
@@ -72,6 +85,16 @@ std::string CheckOpLog(const layout::SlotRegistration& r) {
     return "the table of an op log's rows has an impossible size";
   }
   return {};
+}
+
+// Empty unless the registration names an impossible ring in device memory.
+std::string CheckOnDevice(const layout::SlotRegistration& r) {
+  if ((r.flags & layout::kSlotOnDevice) == 0) return {};
+  const std::uint32_t other = layout::kSlotHoldsStats | layout::kSlotHoldsOpLog;
+  const bool possible = r.device_capacity != 0 && r.device_capacity <= layout::kMaxCapacity &&
+                        r.lane == static_cast<std::uint8_t>(layout::Lane::kDirect) &&
+                        r.payload_bytes != 0 && (r.flags & other) == 0;
+  return possible ? "" : "impossible ring in device memory";
 }
 
 bool Terminated(const char* text, std::size_t bytes) {
@@ -121,7 +144,8 @@ std::string CheckRegistration(const layout::SlotRegistration& r, std::uint64_t b
   if (__builtin_mul_overflow(stride, r.capacity, &total) || total > (std::uint64_t{1} << 60)) {
     return "impossible ring size";
   }
-  const layout::SlotGeometry g = layout::ComputeGeometry(*bytes, r.capacity);
+  if (const std::string wrong = CheckOnDevice(r); !wrong.empty()) return wrong;
+  const layout::SlotGeometry g = layout::GeometryOf(r);
   if (g.payload_stride_bytes != r.payload_stride_bytes || g.headers_offset != r.headers_offset ||
       g.payload_offset != r.payload_offset || g.block_bytes > block_bytes) {
     return "ring geometry does not follow from payload and capacity";
@@ -238,10 +262,11 @@ ReadStatus SlotRingReader::ReadOnce(std::uint64_t ordinal, Entry* out) const {
   out->iteration = LoadRelaxed(header->iteration);
   const std::uint64_t checksum = LoadRelaxed(header->checksum);
   const bool is_stats = (out->flags & layout::kEntryIsStats) != 0;
-  const bool is_possible = MayHold(registration_, is_stats);
-  const std::uint64_t bytes = !is_possible ? 0
-                              : is_stats   ? sizeof(out->stats)
-                                           : registration_.payload_bytes;
+  const bool is_possible = MayHold(registration_, out->flags);
+  const std::uint64_t bytes = !is_possible  ? 0
+                              : is_stats    ? sizeof(out->stats)
+                              : on_device() ? 0
+                                            : registration_.payload_bytes;
   out->payload.resize(is_stats ? 0 : bytes);
   std::byte* copy = is_stats ? reinterpret_cast<std::byte*>(&out->stats) : out->payload.data();
   CopyShared(copy, payload, bytes);
@@ -258,7 +283,43 @@ ReadStatus SlotRingReader::ReadOnce(std::uint64_t ordinal, Entry* out) const {
     return LoadAcquire(header->word) == word ? ReadStatus::kDamaged : ReadStatus::kOverwritten;
   }
   if (is_stats && !IsPlausible(out->stats, registration_)) return ReadStatus::kDamaged;
+  if (on_device() && ReadWindow(ordinal, &out->payload)) {
+    out->flags &= ~(layout::kEntryOnDevice | layout::kEntryIsStats);
+  }
   return ReadStatus::kOk;
+}
+
+bool SlotRingReader::ReadWindow(std::uint64_t ordinal, std::vector<std::byte>* payload) const {
+  if (!on_device()) return false;
+  const layout::DeviceWindow& window = Window(block_, registration_);
+  const std::uint64_t word = LoadAcquire(window.word);  // V2
+  if (word != EntryWord(ordinal, EntryState::kReady)) return false;
+  const std::uint64_t checksum = LoadRelaxed(window.checksum);
+  const auto* values = reinterpret_cast<const std::byte*>(&window) + layout::kWindowPayloadOffset;
+  payload->resize(registration_.payload_bytes);
+  CopyShared(payload->data(), values, payload->size());
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (valid() && LoadRelaxed(window.word) == word &&
+      PayloadChecksum(payload->data(), payload->size()) +
+              layout::WindowSum(ordinal, registration_.order) ==
+          checksum) {
+    return true;
+  }
+  payload->clear();
+  return false;
+}
+
+std::uint64_t SlotRingReader::refused() const {
+  return on_device() ? LoadRelaxed(Window(block_, registration_).refused) : 0;
+}
+
+void SlotRingReader::Request(std::uint64_t ordinal, bool every) {
+  if (!on_device() || !valid()) return;
+  layout::WindowRequest& request = RequestOf(block_, registration_);
+  if (LoadRelaxed(request.order) != registration_.order) StoreRelaxed(request.ordinal, 0ul);
+  StoreRelaxed(request.every, std::uint64_t{every});
+  StoreRelease(request.order, registration_.order);
+  StoreRelease(request.ordinal, ordinal);  // V3, pairs with V4
 }
 
 std::uint64_t SlotRingReader::FindReplay(std::uint64_t replay,

@@ -23,8 +23,10 @@ struct Entry {
   std::uint64_t serial = 0;     // of the replay; only slots of the same replay share it
   std::int64_t timestamp_ns = 0;
   std::int64_t step = -1;
-  std::uint32_t flags = 0;         // layout::kEntry...
-  std::vector<std::byte> payload;  // registration().payload_bytes; empty with kEntryIsStats
+  std::uint32_t flags = 0;  // layout::kEntry...
+  // registration().payload_bytes; empty with kEntryIsStats or kEntryOnDevice. A value that came
+  // through the window has neither flag.
+  std::vector<std::byte> payload;
   layout::DeviceStats stats = {};  // with kEntryIsStats
 };
 
@@ -79,6 +81,16 @@ class SlotRingReader {
   // by the headers alone; 0 if the ring does not hold it.
   std::uint64_t FindReplay(std::uint64_t replay,
                            std::optional<std::uint32_t> iteration = std::nullopt) const;
+
+  // Copies the values of `ordinal` out of the window of a ring in device memory; false if they are
+  // not in it, or not whole.
+  bool ReadWindow(std::uint64_t ordinal, std::vector<std::byte>* payload) const;
+  // The newest ordinal asked for that the device had overwritten.
+  std::uint64_t refused() const;
+  // Asks for the values of `ordinal` (0: of none), and for those of every new entry if `every`.
+  // Only the slot's reader may call it.
+  void Request(std::uint64_t ordinal, bool every);
+  bool on_device() const { return (registration_.flags & layout::kSlotOnDevice) != 0; }
 
   // The oldest ordinal that may still be there if `newest` is the newest; 1 if nothing was
   // overwritten.

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "proto/layout/ring_layout.h"
+
 namespace cgdebug::layout {
 
 inline constexpr std::uint64_t kStatsHasHash = 1u << 0;
@@ -31,7 +33,7 @@ struct DeviceStats {
   std::uint64_t first_nonfinite;  // flat index
   std::uint64_t flags;            // kStatsHas...
 };
-static_assert(sizeof(DeviceStats) == 128);
+static_assert(sizeof(DeviceStats) == kStatsBytes);
 static_assert(std::is_trivially_copyable_v<DeviceStats>);
 
 }  // namespace cgdebug::layout

@@ -6,12 +6,15 @@
 //
 //   slot block := SlotRegistration | SlotHead | SlotCredit | SlotVerdict | SlotHistory
 //                 | EntryHeader[K] | payload[K]
+//                 | DeviceWindow | WindowRequest | one tensor        (kSlotOnDevice)
 //
 //   writer  what                order                     what its reader knows (partner)
 //   probe   registration        before the directory (D1) it is whole (D2, segment_layout.h)
 //   replay  entry word Filling  store, then fence    (W2) a changed word rejects the copy (R2)
 //   replay  entry word Ready    store-release        (W1) the payload is complete (R1)
 //   replay  head.accepted       store-release        (W3) entries up to it were Ready (R3)
+//   replay  window word Ready   store-release        (V1) the tensor in the window is complete (V2)
+//   daemon  request.ordinal     store-release        (V3) its order is this slot's (V4)
 //   daemon  verdict             seqlock, before W4
 //   daemon  first NaN, Inf      order last, before W4
 //   daemon  losses in a credit  before W4
@@ -34,6 +37,10 @@
 // the process sets once and that never jumps. The slots of one replay of a graph share it, and each
 // replay of the process has its own, so (serial, order) sorts all snapshots of a process. Each
 // further iteration of a body takes a new one, which what runs after it in that replay shares.
+//
+// With kSlotOnDevice the values stay in a ring of `device_capacity` tensors in the memory of the
+// device. An entry then has a header, and statistics if they are wanted. A value travels through
+// the window, one at a time, when the daemon asks for its ordinal or wants all of them.
 //
 // Rules: fixed-width integers only, offsets never pointers, little-endian, no bool.
 #pragma once
@@ -85,6 +92,9 @@ inline constexpr std::uint32_t kEntryDropValues = 1u << 2;
 inline constexpr std::uint32_t kEntryTriggered = 1u << 3;
 // Written because of the live control: sinks treat it as wanted, whatever their period is.
 inline constexpr std::uint32_t kEntryForced = 1u << 4;
+// The values are in the ring in device memory. With kEntryIsStats the payload is their statistics,
+// without it there is none.
+inline constexpr std::uint32_t kEntryOnDevice = 1u << 5;
 
 struct alignas(kCacheLineBytes) EntryHeader {
   std::uint64_t word;         // EntryWord; the commit
@@ -110,6 +120,31 @@ constexpr std::uint64_t HeaderSum(std::uint64_t ordinal, std::uint64_t replay,
          static_cast<std::uint64_t>(timestamp_ns) * 0x94d049bb133111eb +
          static_cast<std::uint64_t>(step) * 0xd6e8feb86659fd93 + serial * 0xc4ceb9fe1a85ec53 +
          flags * 0xff51afd7ed558ccd + iteration * 0xc2b2ae3d27d4eb4f;
+}
+
+// --- the window of a ring in device memory ----------------------------------------------------
+
+// Written by the producer: by a replay or, when none can be under way, by its host code.
+struct alignas(kCacheLineBytes) DeviceWindow {
+  std::uint64_t word;      // EntryWord of the snapshot whose values are in the window (V1)
+  std::uint64_t checksum;  // of the payload, plus WindowSum()
+  std::uint64_t refused;   // the newest ordinal asked for that the device had overwritten
+  std::uint64_t reserved[5];
+};
+static_assert(sizeof(DeviceWindow) == 64);
+
+// Written by the daemon only.
+struct alignas(kCacheLineBytes) WindowRequest {
+  std::uint64_t ordinal;  // whose values are wanted; 0 = none (V3)
+  std::uint64_t order;    // as SlotCredit::order
+  std::uint64_t every;    // 1 = the values of every new entry are wanted
+  std::uint64_t reserved[5];
+};
+static_assert(sizeof(WindowRequest) == 64);
+
+// The slot's order is in it, because the block may have been another slot's.
+constexpr std::uint64_t WindowSum(std::uint64_t ordinal, std::uint64_t order) {
+  return ordinal * 0xa0761d6478bd642f + order * 0xe7037ed1a0b428db;
 }
 
 // --- control lines of a slot -------------------------------------------------------------------
@@ -235,6 +270,8 @@ inline constexpr std::uint32_t kSlotLossless = 1u << 6;
 inline constexpr std::uint32_t kSlotHoldsOpLog = 1u << 7;
 // It lies in the body of a conditional node, so it runs any number of times in a replay.
 inline constexpr std::uint32_t kSlotInBody = 1u << 8;
+// Its values stay in device memory until somebody asks for them.
+inline constexpr std::uint32_t kSlotOnDevice = 1u << 9;
 
 // Why a slot is not in the direct lane; texts in libprobe/README.md.
 enum class LaneReason : std::uint8_t {
@@ -296,9 +333,17 @@ struct SlotRegistration {
   char site[kMaxNameBytes + 1];  // "file.py:12", empty when unknown
   std::uint32_t stats_every;     // 0 = action absent
   std::uint8_t lane_reason;      // LaneReason
+  std::uint8_t trigger;          // ControlTrigger (slot_control.h) that freezes the job's rings
+  std::uint16_t reserved2;
+  // With kSlotOnDevice: entries of the ring in device memory whose values are whole, and the bytes
+  // that it takes there.
+  std::uint32_t device_capacity;
+  std::uint32_t reserved3;
+  std::uint64_t device_bytes;
+  double trigger_threshold;
   // The user's label of the graph, or empty. Several graphs may have the same label.
   char graph_label[kMaxGraphLabelBytes + 1];
-  std::uint8_t reserved[171];
+  std::uint8_t reserved[144];
   // Which part of a distributed tensor this is, as text (python/cgdebug/sharding.py); empty if it
   // is not part of one.
   char shard[kMaxShardBytes + 1];
@@ -340,8 +385,12 @@ struct SlotGeometry {
   std::uint64_t payload_stride_bytes;
   std::uint64_t headers_offset;
   std::uint64_t payload_offset;
+  std::uint64_t window_offset;  // of a ring in device memory; else the end of the payloads
   std::uint64_t block_bytes;
 };
+
+inline constexpr std::size_t kStatsBytes = 128;  // sizeof(DeviceStats)
+inline constexpr std::size_t kWindowPayloadOffset = sizeof(DeviceWindow) + sizeof(WindowRequest);
 
 constexpr std::uint64_t AlignUp(std::uint64_t value, std::uint64_t alignment) {
   return (value + alignment - 1) / alignment * alignment;
@@ -354,8 +403,23 @@ constexpr SlotGeometry ComputeGeometry(std::uint64_t payload_bytes, std::uint32_
   g.payload_stride_bytes = AlignUp(payload_bytes, alignment);
   g.headers_offset = kSlotHeadersOffset;
   g.payload_offset = AlignUp(g.headers_offset + capacity * sizeof(EntryHeader), alignment);
-  g.block_bytes = AlignUp(g.payload_offset + capacity * g.payload_stride_bytes, kPageBytes);
+  g.window_offset = g.payload_offset + capacity * g.payload_stride_bytes;
+  g.block_bytes = AlignUp(g.window_offset, kPageBytes);
   return g;
+}
+
+constexpr SlotGeometry GeometryOf(const SlotRegistration& r) {
+  if ((r.flags & kSlotOnDevice) == 0) return ComputeGeometry(r.payload_bytes, r.capacity);
+  SlotGeometry g = ComputeGeometry(kStatsBytes, r.capacity);
+  const std::uint64_t value_bytes = AlignUp(r.payload_bytes, kCacheLineBytes);
+  g.block_bytes = AlignUp(g.window_offset + kWindowPayloadOffset + value_bytes, kPageBytes);
+  return g;
+}
+
+// The oldest ordinal whose values a ring in device memory still has whole, if `newest` is the
+// newest. The ring has one more entry, which the next replay writes.
+constexpr std::uint64_t OldestOnDevice(std::uint64_t newest, std::uint32_t device_capacity) {
+  return newest > device_capacity ? newest - device_capacity + 1 : 1;
 }
 
 }  // namespace cgdebug::layout

@@ -1,7 +1,7 @@
 // segment_layout.h: the control file of a producer and its extents.
 //
-//   /dev/shm/cgdebug-<uid>-<uuid>      SegmentHeader | ProducerLine, RoomRequest
-//                                      | ConsumerLine, ReaderName | directory | refusals
+//   /dev/shm/cgdebug-<uid>-<uuid>      SegmentHeader | ProducerLine, RoomRequest, FreezeLine
+//                                      | ConsumerLine, ReaderName, ThawLine | directory | refusals
 //   /dev/shm/cgdebug-<uid>-<uuid>.1    ExtentHeader | slot blocks, expected tensors,
 //                                      tables of op logs, the table of graphs
 //   /dev/shm/cgdebug-<uid>-<uuid>.2    ...
@@ -29,8 +29,8 @@ namespace cgdebug::layout {
 
 inline constexpr std::uint64_t kSegmentMagic = 0x3167627564676763;  // "cggdubg1"
 inline constexpr std::uint64_t kExtentMagic = 0x3174786567646763;   // "cgdgext1"
-inline constexpr std::uint16_t kAbiMajor = 4;
-inline constexpr std::uint16_t kAbiMinor = 1;
+inline constexpr std::uint16_t kAbiMajor = 5;
+inline constexpr std::uint16_t kAbiMinor = 0;
 inline constexpr std::uint32_t kMaxSlots = 16384;
 inline constexpr std::uint32_t kMaxExtents = 4096;  // of one segment; their numbers may be any
 inline constexpr std::int64_t kProducerLockByte = 0;
@@ -94,6 +94,25 @@ struct alignas(kCacheLineBytes) RoomRequest {
   std::uint64_t reserved[6];
 };
 static_assert(sizeof(RoomRequest) == 64);
+
+// A trigger that held: from the next replay on, the rings in device memory stand still. Written by
+// the GPU, once for each arming.
+struct alignas(kCacheLineBytes) FreezeLine {
+  std::uint64_t serial;   // of the replay in which it held, the last one kept; stored last (T1, T2)
+  std::uint64_t order;    // of the slot
+  std::uint64_t replay;   // of that slot
+  std::uint64_t trigger;  // ControlTrigger
+  std::uint64_t reserved[4];
+};
+static_assert(sizeof(FreezeLine) == 64);
+
+// Written by the daemon only.
+struct alignas(kCacheLineBytes) ThawLine {
+  std::uint64_t serial;  // of the freeze that is over; the rings go on
+  std::uint64_t arming;  // grows by one when the triggers may hold once more
+  std::uint64_t reserved[6];
+};
+static_assert(sizeof(ThawLine) == 64);
 
 // Written by the daemon only.
 struct alignas(kCacheLineBytes) ConsumerLine {
@@ -166,8 +185,10 @@ static_assert(sizeof(ExtentHeader) == 40);
 
 inline constexpr std::size_t kProducerLineOffset = kPageBytes;
 inline constexpr std::size_t kRoomRequestOffset = kProducerLineOffset + sizeof(ProducerLine);
+inline constexpr std::size_t kFreezeLineOffset = kRoomRequestOffset + sizeof(RoomRequest);
 inline constexpr std::size_t kConsumerLineOffset = 2 * kPageBytes;
 inline constexpr std::size_t kReaderNameOffset = kConsumerLineOffset + sizeof(ConsumerLine);
+inline constexpr std::size_t kThawLineOffset = kReaderNameOffset + sizeof(ReaderName);
 inline constexpr std::size_t kDirectoryOffset = 3 * kPageBytes;
 inline constexpr std::size_t kRefusalsOffset =
     kDirectoryOffset + kMaxSlots * sizeof(DirectoryEntry);

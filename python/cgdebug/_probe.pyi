@@ -66,6 +66,9 @@ class _Recording(TypedDict):
     capacity: int
     every: int
     to: str  # "ring", "disk"
+    where: str  # "host", "device"
+    trigger: int  # layout::ControlTrigger
+    threshold: float
 
 class _Compare(TypedDict):
     expected: list[tuple[str, list[int], Any]]  # dtype, shape, contiguous bytes (a buffer)

@@ -52,12 +52,23 @@ class TensorRecord:
               for the daemon when the ring is full. The recording is <session>-<key>.cgrec in
               $CGDEBUG_DIR, else in ./runs; `cgdebug-cli record list` tells where. When the disk
               is full the recording ends, and the job's terminal says so.
+    where:    "device": in graphs of the direct lane the values stay in device memory, so that no
+              replay waits for the link to the host. `capacity` + 1 times the tensor's size is
+              taken there, and `status()` shows it. Values travel when somebody asks for them:
+              `records()`, and `cgdebug-cli show`, `get`, `record` and `freeze`. Those of a job that
+              dies are gone. Elsewhere (eager calls, the callback lane) it is the same as "host".
+    on:       with where="device": "nan", "inf" (Inf alone), or "absmax>NUMBER" (NaN and Inf as
+              well). When it holds for a replay, all rings of this process on that device keep the
+              replays up to that one, and cgdebug-daemon writes them into a recording. "nan" holds
+              for Inf as well. The GPU then computes statistics in each replay.
     """
 
     capacity: int = 16
     enabled: bool = True
     every: int = 1
     to: str = "ring"
+    where: str = "host"
+    on: str | None = None
 
     def __post_init__(self):
         _check_flags(self)
@@ -66,6 +77,14 @@ class TensorRecord:
             _check_count(self, "every", 1)
             if self.to not in ("ring", "disk"):
                 raise ValueError(f'TensorRecord: to must be "ring" or "disk", not {self.to!r}')
+            if self.where not in ("host", "device"):
+                raise ValueError(
+                    f'TensorRecord: where must be "host" or "device", not {self.where!r}'
+                )
+            if self.on is not None:
+                _trigger_of(self.on)
+                if self.where != "device":
+                    raise ValueError('TensorRecord: on freezes rings in device memory: add where="device"')
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -180,12 +199,31 @@ def native_options(actions: dict[str, Action]) -> dict[str, dict | None]:
     for keyword, action in actions.items():
         fields = {f.name: getattr(action, f.name) for f in dataclasses.fields(action)}
         del fields["enabled"]
+        if isinstance(action, TensorRecord):
+            fields["trigger"], fields["threshold"] = _trigger_of(fields.pop("on"))
         if isinstance(action, TensorCompare):
             fields["per_invocation"] = action.per_invocation
             items = action.expected if action.per_invocation else [action.expected]
             fields["expected"] = [_payload_of(item) for item in items]
         options[keyword] = fields
     return options
+
+
+def _trigger_of(on: str | None) -> tuple[int, float]:
+    """The number of a `layout::ControlTrigger`, and its threshold."""
+    if on is None:
+        return 0, 0.0
+    plain = {"nan": 1, "inf": 2}
+    if isinstance(on, str) and on in plain:
+        return plain[on], 0.0
+    if isinstance(on, str) and on.startswith("absmax>"):
+        try:
+            threshold = float(on.removeprefix("absmax>"))
+        except ValueError:
+            threshold = math.nan
+        if math.isfinite(threshold) and threshold >= 0:
+            return 3, threshold
+    raise ValueError(f'TensorRecord: on must be "nan", "inf" or "absmax>NUMBER", not {on!r}')
 
 
 def _payload_of(item) -> tuple[str, list[int], typing.Any]:

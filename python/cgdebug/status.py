@@ -44,6 +44,8 @@ class SlotStatus:
     taken: int = 0  # with in_body: the replays of the graph in which the body ran,
     graph_replays: int = 0  # of so many
     site: str = ""  # where the probe was called, "train.py:32 in forward"
+    device_bytes: int = 0  # of its ring in device memory; 0: its values are in shared memory
+    device_capacity: int = 0  # values that this ring keeps
 
     @classmethod
     def from_native(cls, slot: dict) -> SlotStatus:
@@ -64,12 +66,17 @@ class SlotStatus:
             return f"taken in {self.taken} of {self.graph_replays} replays"
         return f"{self.replays} replays"
 
+    def _kept_words(self) -> str:
+        if self.device_bytes:
+            return f"{self.device_capacity} kept in {self.device_bytes / 2**20:.1f} MiB of the device"
+        return f"{self.capacity} kept"
+
     def __str__(self) -> str:
         graph = f"graph {self.graph_label or self.graph_id}"
         where = f"{graph} call {self.invocation_index}" if self.graph_id else "eager"
         words = [
             f"{where}: {self.dtype}{list(self.shape)} on {self.device}",
-            f"{self._replays_words()}, {self.accepted} snapshots, {self.capacity} kept",
+            f"{self._replays_words()}, {self.accepted} snapshots, {self._kept_words()}",
         ]
         if self.lost:
             words.append(f"{self.lost} LOST to the daemon")
@@ -159,7 +166,14 @@ class ProbeStatus:
     @property
     def bytes(self) -> int:
         """Bytes of shared memory that the snapshots take."""
-        return sum(slot.payload_bytes * slot.capacity for slot in self.slots)
+        return sum(
+            slot.payload_bytes * (1 if slot.device_bytes else slot.capacity) for slot in self.slots
+        )
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of device memory that snapshots take (`TensorRecord(where="device")`)."""
+        return sum(slot.device_bytes for slot in self.slots)
 
     def __getitem__(self, key: str):
         try:

@@ -83,6 +83,7 @@ py::dict ToDict(const SlotStatus& slot) {
       **ToDict(static_cast<const ObservedSlot&>(slot)), "site"_a = Text(slot.site),
       "lane"_a = layout::NameOf(slot.lane), "policy"_a = layout::NameOf(slot.policy),
       "capacity"_a = slot.capacity, "payload_bytes"_a = slot.payload_bytes,
+      "device_bytes"_a = slot.device_bytes, "device_capacity"_a = slot.device_capacity,
       "replays"_a = slot.replays, "in_body"_a = slot.in_body, "taken"_a = slot.taken,
       "graph_replays"_a = slot.graph_replays, "accepted"_a = slot.accepted,
       "consumed"_a = slot.consumed, "lost"_a = slot.lost,
@@ -197,9 +198,13 @@ std::unique_ptr<NativeProbe> MakeProbe(const std::string& name, const std::strin
     options.stats = StatsAction{stats["every"].cast<std::uint32_t>(), stats["hash"].cast<bool>()};
   }
   if (!record.is_none()) {
-    options.record = RecordAction{record["capacity"].cast<std::uint32_t>(),
-                                  record["every"].cast<std::uint32_t>(),
-                                  record["to"].cast<std::string>() == "disk"};
+    options.record =
+        RecordAction{record["capacity"].cast<std::uint32_t>(),
+                     record["every"].cast<std::uint32_t>(),
+                     record["to"].cast<std::string>() == "disk",
+                     record["where"].cast<std::string>() == "device",
+                     static_cast<layout::ControlTrigger>(record["trigger"].cast<int>()),
+                     record["threshold"].cast<double>()};
   }
   if (!compare.is_none()) {
     CompareAction action;

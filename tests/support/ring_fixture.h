@@ -45,7 +45,7 @@ struct Slot {
 
 inline Slot PublishSlot(ring::SegmentWriter& segment,
                         const layout::SlotRegistration& registration) {
-  const auto geometry = layout::ComputeGeometry(registration.payload_bytes, registration.capacity);
+  const auto geometry = layout::GeometryOf(registration);
   Slot slot;
   slot.block = segment.Allocate(geometry.block_bytes, geometry.payload_offset);
   std::memcpy(slot.block.data, &registration, sizeof(registration));

@@ -16,8 +16,8 @@ namespace cgdebug::layout {
 namespace {
 
 TEST(Layout, VersionsAreDecisions) {
-  EXPECT_EQ(kAbiMajor, 4);
-  EXPECT_EQ(kAbiMinor, 1);
+  EXPECT_EQ(kAbiMajor, 5);
+  EXPECT_EQ(kAbiMinor, 0);
   EXPECT_EQ(kSegmentMagic, 0x3167627564676763u);
   EXPECT_EQ(kExtentMagic, 0x3174786567646763u);
 }
@@ -53,7 +53,11 @@ TEST(Layout, SlotBlockIsFrozen) {
   EXPECT_EQ(offsetof(SlotRegistration, name), 272u);
   EXPECT_EQ(offsetof(SlotRegistration, stats_every), 784u);
   EXPECT_EQ(offsetof(SlotRegistration, lane_reason), 788u);
-  EXPECT_EQ(offsetof(SlotRegistration, graph_label), 789u);
+  EXPECT_EQ(offsetof(SlotRegistration, trigger), 789u);
+  EXPECT_EQ(offsetof(SlotRegistration, device_capacity), 792u);
+  EXPECT_EQ(offsetof(SlotRegistration, device_bytes), 800u);
+  EXPECT_EQ(offsetof(SlotRegistration, trigger_threshold), 808u);
+  EXPECT_EQ(offsetof(SlotRegistration, graph_label), 816u);
   EXPECT_EQ(offsetof(SlotRegistration, shard), 1024u);
   EXPECT_EQ(offsetof(SlotRegistration, op), 1536u);
   EXPECT_EQ(offsetof(SlotRegistration, table_bytes), 244u);
@@ -107,6 +111,12 @@ TEST(Layout, LinesOfTheControlFileAreFrozen) {
   EXPECT_EQ(offsetof(ConsumerLine, pid), 24u);
   EXPECT_EQ(offsetof(ConsumerLine, room_answered), 48u);
   EXPECT_EQ(offsetof(RoomRequest, bytes), 8u);
+  EXPECT_EQ(kFreezeLineOffset, 4224u);
+  EXPECT_EQ(offsetof(FreezeLine, order), 8u);
+  EXPECT_EQ(kThawLineOffset, 8384u);
+  EXPECT_EQ(offsetof(ThawLine, arming), 8u);
+  EXPECT_EQ(offsetof(DeviceWindow, checksum), 8u);
+  EXPECT_EQ(offsetof(WindowRequest, order), 8u);
   EXPECT_EQ(offsetof(DirectoryEntry, word), 0u);
   EXPECT_EQ(offsetof(DirectoryEntry, extent), 24u);
   EXPECT_EQ(offsetof(DirectoryEntry, order), 28u);
@@ -250,6 +260,20 @@ TEST(Layout, LargePayloadsArePageAlignedAndSmallOnesAlignedToALine) {
   EXPECT_EQ(ComputeGeometry(5000, 2).payload_stride_bytes, 8192u);
   EXPECT_EQ(ComputeGeometry(100, 2).payload_stride_bytes, 128u);
   EXPECT_EQ(ComputeGeometry(0, 2).payload_stride_bytes, 0u);
+}
+
+TEST(Layout, ASlotOnTheDeviceHasRoomForStatisticsAndOneTensorHoweverLongItsRings) {
+  SlotRegistration r = {};
+  r.payload_bytes = 1 << 20;
+  r.capacity = 64;
+  r.flags = kSlotOnDevice;
+  const SlotGeometry geometry = GeometryOf(r);
+  EXPECT_EQ(geometry.payload_stride_bytes, kStatsBytes);
+  EXPECT_EQ(geometry.window_offset % kCacheLineBytes, 0u);
+  EXPECT_GE(geometry.block_bytes, geometry.window_offset + kWindowPayloadOffset + r.payload_bytes);
+  EXPECT_LT(geometry.block_bytes, r.payload_bytes + 8 * kPageBytes);
+  EXPECT_EQ(OldestOnDevice(3, 4), 1u);
+  EXPECT_EQ(OldestOnDevice(9, 4), 6u);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "libprobe/ring/payload_checksum.h"
 #include "libprobe/ring/shared_copy.h"
 #include "tests/support/body_ring.h"
+#include "tests/support/device_ring_writer.h"
 #include "tests/support/ring_fixture.h"
 
 namespace cgdebug::ring {
@@ -134,6 +135,76 @@ TEST_F(SlotRing, AnIterationIsFoundByItsReplayAndNumberAndWithoutANumberTheLast)
   EXPECT_EQ(reader_->head().graph_replays, 4u);
   Header(5)->iteration = 4;
   EXPECT_EQ(reader_->Read(5, &entry_), ReadStatus::kDamaged) << "the checksum covers it";
+}
+
+TEST_F(SlotRing, AValueOnTheDeviceIsAbsentUntilItCameThroughTheWindow) {
+  auto registration = test::MakeSlot("a", 40, 16);
+  test::PutOnDevice(&registration, 2);
+  Open(registration);
+  test::DeviceRingWriter device(slot_.block.data, segment_.producer());
+  for (std::int32_t replay = 1; replay <= 4; ++replay) device.Run(100 * replay);
+  ASSERT_EQ(reader_->Read(3, &entry_), ReadStatus::kOk);
+  EXPECT_EQ(entry_.replay, 3u);
+  EXPECT_NE(entry_.flags & layout::kEntryOnDevice, 0u);
+  EXPECT_TRUE(entry_.payload.empty());
+
+  reader_->Request(3, /*every=*/false);
+  device.Serve(4);
+  ASSERT_EQ(reader_->Read(3, &entry_), ReadStatus::kOk);
+  EXPECT_EQ(entry_.flags & layout::kEntryOnDevice, 0u);
+  EXPECT_EQ(test::Numbers(entry_)[39], 339);
+  ASSERT_EQ(reader_->Read(4, &entry_), ReadStatus::kOk);
+  EXPECT_TRUE(entry_.payload.empty()) << "the window holds another one";
+
+  reader_->Request(2, /*every=*/false);
+  device.Serve(4);
+  EXPECT_EQ(reader_->refused(), 2u);
+}
+
+TEST_F(SlotRing, ADamagedWindowHoldsNoValue) {
+  auto registration = test::MakeSlot("a", 40, 16);
+  test::PutOnDevice(&registration, 2);
+  Open(registration);
+  test::DeviceRingWriter device(slot_.block.data, segment_.producer());
+  device.Run(100);
+  device.Send(1);
+  device.window_bytes()[layout::kWindowPayloadOffset + 7] ^= std::byte{1};
+  ASSERT_EQ(reader_->Read(1, &entry_), ReadStatus::kOk);
+  EXPECT_TRUE(entry_.payload.empty());
+  EXPECT_NE(entry_.flags & layout::kEntryOnDevice, 0u);
+}
+
+TEST_F(SlotRing, AWindowOfTheBlocksLastSlotHoldsNoValue) {
+  auto registration = test::MakeSlot("a", 40, 16);
+  test::PutOnDevice(&registration, 2);
+  Open(registration);
+  test::DeviceRingWriter device(slot_.block.data, segment_.producer());
+  device.Run(100);
+  device.Send(1);
+  ASSERT_EQ(reader_->Read(1, &entry_), ReadStatus::kOk);
+  EXPECT_EQ(test::Numbers(entry_)[0], 100);
+  registration.order = 2;
+  std::memcpy(slot_.block.data, &registration, sizeof(registration));
+  reader_.emplace(segment_.OpenSlot(slot_.index, slot_.block));
+  ASSERT_EQ(reader_->Read(1, &entry_), ReadStatus::kOk);
+  EXPECT_TRUE(entry_.payload.empty());
+}
+
+TEST_F(SlotRing, AFreezeIsToldOnceAndEndsWhenTheReaderSaysSo) {
+  Open(test::MakeSlot("a", 1, 4));
+  std::string reason;
+  const auto view = SegmentView::Attach(segment_.name(), &reason);
+  ASSERT_NE(view, nullptr) << reason;
+  EXPECT_EQ(view->freeze().serial, 0u);
+  auto& line =
+      *reinterpret_cast<layout::FreezeLine*>(segment_.mapping(0).data + layout::kFreezeLineOffset);
+  line = {.serial = 77, .order = 1, .replay = 5, .trigger = 9, .reserved = {}};
+  EXPECT_EQ(view->freeze().serial, 77u);
+  EXPECT_EQ(view->freeze().replay, 5u);
+  EXPECT_EQ(view->freeze().trigger, layout::ControlTrigger::kNone) << "no such trigger";
+  EXPECT_FALSE(view->IsThawed(77));
+  view->Thaw(77, /*rearm=*/true);
+  EXPECT_TRUE(view->IsThawed(77));
 }
 
 TEST_F(SlotRing, EmptyTensorsAreSnapshotsToo) {

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "proto/layout/ring_layout.h"
+#include "proto/layout/slot_control.h"
 #include "proto/layout/verdict.h"
 
 namespace cgdebug {
@@ -70,6 +71,13 @@ struct RecordAction {
   std::uint32_t capacity = 16;  // newest snapshots kept, per slot
   std::uint32_t every = 1;
   bool to_disk = false;  // the daemon writes each into a recording; the probe waits for it
+  // In graphs of the direct lane: keeps the values in device memory, where no replay waits for the
+  // link to the host. They travel when somebody asks for them.
+  bool on_device = false;
+  // With on_device: when it holds, the rings of the process in device memory keep what they have,
+  // up to this replay, until the daemon has read it.
+  layout::ControlTrigger trigger = layout::ControlTrigger::kNone;
+  double threshold = 0;  // of kAbsMax
 };
 
 struct ExpectedTensor {
@@ -155,9 +163,11 @@ struct SlotStatus : ObservedSlot {
   layout::Policy policy = layout::Policy::kOverwrite;
   std::uint32_t capacity = 0;
   std::uint64_t payload_bytes = 0;
-  std::uint64_t replays = 0;  // in a conditional body: the newest one in which it ran
-  bool in_body = false;       // of a conditional node: it runs any number of times in a replay
-  std::uint64_t taken = 0;    // with in_body: replays of the graph in which the body ran,
+  std::uint64_t device_bytes = 0;  // of its ring in device memory; 0 = its values are in the host's
+  std::uint32_t device_capacity = 0;  // entries of that ring
+  std::uint64_t replays = 0;          // in a conditional body: the newest one in which it ran
+  bool in_body = false;     // of a conditional node: it runs any number of times in a replay
+  std::uint64_t taken = 0;  // with in_body: replays of the graph in which the body ran,
   std::uint64_t graph_replays = 0;  // of so many
   std::uint64_t accepted = 0;       // snapshots written
   std::uint64_t consumed = 0;       // of those, the ones that the daemon has consumed

@@ -1,0 +1,47 @@
+// device_ring.h: rings in device memory. The staging copy on the compute path is the ring entry,
+// and the leaf sends only a header and, if they are wanted, statistics.
+//
+//   compute path:  copy into entry `ring_index` of the ring
+//   leaf:          header -> ring in shared memory, commit
+//                  the values that the daemon asked for -> window in shared memory
+//
+// The ring has one entry more than it promises. A replay writes the entry that none of the promised
+// ones lies in, so those stay whole until its leaf has counted it. A reader that finds the count
+// still within the promise after its copy has a whole value.
+//
+// A trigger that holds for a replay freezes all rings of the process on that device: the staging
+// kernels of later replays copy nothing, and their leaves send no entry, until the daemon has read
+// what it wants (FreezeLine, ThawLine in segment_layout.h). In the replay in which the trigger
+// held, the probes behind it are still kept.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "libprobe/capture/device_ring_kernels.h"
+#include "libprobe/capture/probe_slot.h"
+
+namespace cgdebug::capture {
+
+// The ring of a slot with this registration, whose staging memory is `memory`.
+DeviceRing RingOf(const layout::SlotRegistration& registration, void* memory);
+
+// Copies the values of `ordinals` out of the slot's ring, on a stream of our own: the job's streams
+// do not wait, and neither does the copy wait for them. Each result is whole, or empty if the ring
+// has it no longer.
+// Requires: the slot is pinned; the device of its ring can be used.
+// Fails: throws ProbeError.
+std::vector<std::vector<std::byte>> ReadDeviceRing(const ProbeSlot& slot,
+                                                   const std::vector<std::uint64_t>& ordinals);
+
+// Puts the values that the daemon asks for into the slot's window. Returns whether there was
+// anything new to do. Requires: no replay is under way, and none begins meanwhile.
+// Fails: throws ProbeError.
+bool ServeWindow(ProbeSlot* slot);
+
+// Whether the slot has a ring in device memory.
+inline bool IsOnDevice(const ProbeSlot& slot) {
+  return (slot.registration.flags & layout::kSlotOnDevice) != 0;
+}
+
+}  // namespace cgdebug::capture
