@@ -37,8 +37,10 @@ void RunDaemon(const DaemonOptions& options, const std::string& socket_path,
   const auto tell = [](const pipeline::SessionPtr& job, const std::string& text) {
     sinks::JobTerminal(*job).Write("[cgdebug] " + text + ". Type: cgdebug-cli status\n");
   };
-  const auto set_lossless = [&](const pipeline::SlotPtr& slot, layout::Lossless lossless) {
-    controls.Push({{.slot = slot, .control = {}, .lossless = lossless}});
+  const auto set_lossless = [&](const pipeline::SlotPtr& slot, layout::Lossless lossless,
+                                bool wants_values) {
+    controls.Push(
+        {{.slot = slot, .control = {}, .lossless = lossless, .wants_values = wants_values}});
   };
   pipeline::Recorder recorder(options.recording, tell, set_lossless, &reads);
   sinks::CompareSink compare(&events);

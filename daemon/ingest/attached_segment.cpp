@@ -336,8 +336,9 @@ void AttachedSegment::SetControl(const pipeline::ControlChange& change) {
 void AttachedSegment::Read(const pipeline::RingRequest& request, pipeline::RingContent* content) {
   if (broken_ || request.slot->session != session_) return;
   const SigbusGuard guard;
-  for (const SlotConsumer* slot : graph_order_) {
-    if (slot->Shows(request.slot)) *content = slot->Read(request);
+  const bool producer_alive = alive_ && !draining_;
+  for (SlotConsumer* slot : graph_order_) {
+    if (slot->Shows(request.slot)) *content = slot->Read(request, producer_alive);
   }
   broken_ = SigbusGuard::Hit();
   if (broken_) *content = {};

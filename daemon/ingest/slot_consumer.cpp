@@ -21,6 +21,14 @@ namespace {
 constexpr std::uint64_t kAgainBytes = 1u << 20;
 constexpr std::uint64_t kAgainAtLeast = 2;
 
+// How long the values that one client asked for keep those that another asks for waiting.
+constexpr auto kAskPatience = std::chrono::milliseconds(500);
+
+// Whether there is nothing but the header: values and statistics are on the device.
+bool IsHeaderAlone(const ring::Entry& entry) {
+  return (entry.flags & layout::kEntryOnDevice) != 0 && (entry.flags & layout::kEntryIsStats) == 0;
+}
+
 bool AreEqual(const pipeline::Counters& a, const pipeline::Counters& b) {
   bool are_equal = true;
   pipeline::Counters::ForEachCounter(
@@ -86,6 +94,7 @@ void SlotConsumer::Start() {
     control_.lossless = layout::Lossless::kAsRegistered;
     ring_.SetControl(control_);
   }
+  ring_.Request(0, /*every=*/false);  // an earlier daemon's is over
   Refresh();
   if (slot_->Has(layout::kActionCompare)) expected_ = ReadExpected();
   for (std::size_t i = 0; i < shown_.size(); ++i) {
@@ -125,6 +134,7 @@ void SlotConsumer::PrepareAgain() {
   try {
     const MayRunOutOfMemory large;
     if (ReadRing(ordinal, &entry_) != ReadStatus::kOk) return;
+    if (IsHeaderAlone(entry_)) return;
     const std::uint64_t bytes = bytes_;  // that snapshot is in there already
     MakeSnapshot();
     bytes_ = bytes;
@@ -151,7 +161,7 @@ void SlotConsumer::Prepare() {
     const MayRunOutOfMemory large;
     status_ = ReadNext();
     if (status_ == ReadStatus::kOk) {
-      MakeSnapshot();
+      if (!IsHeaderAlone(entry_)) MakeSnapshot();
       comparison_ = Compare();
     }
   } catch (const std::bad_alloc&) {  // most likely a large tensor; small ones go on
@@ -188,7 +198,7 @@ ReadStatus SlotConsumer::ReadNext() {
   if (accepted <= consumed_) return ReadStatus::kNone;
   std::uint64_t next = std::max(consumed_ + 1, ring_.oldest(accepted));
   // A slot that sends only statistics would take a buffer that others need, and drop it.
-  const bool had_values = (entry_.flags & layout::kEntryIsStats) == 0;
+  const bool had_values = (entry_.flags & (layout::kEntryIsStats | layout::kEntryOnDevice)) == 0;
   if (had_values && entry_.payload.empty()) {
     entry_.payload = destination_.payloads->Take(payload_bytes());
   }
@@ -292,6 +302,10 @@ void SlotConsumer::Deliver(bool seen_before) {
     const bool forced = (entry_.flags & layout::kEntryForced) != 0;
     ReportLoss(LastBefore(entry_.replay), entry_.replay, LossCause::kOverwritten, forced);
     consumed_ = entry_.ordinal;
+    if (IsHeaderAlone(entry_)) {
+      TellLoss({slot_, LossCause::kOnDevice, 1, consumed_, entry_.replay, 0, forced});
+      return Refresh();
+    }
   }
   for (ShownSlot& shown : shown_) DeliverOne(&shown, seen_before);
   if (seen_before) return;  // Commit() reports it when the sinks have all of them
@@ -311,7 +325,8 @@ void SlotConsumer::DeliverOne(ShownSlot* shown, bool seen_before) {
   }
 }
 
-pipeline::RingContent SlotConsumer::Read(const pipeline::RingRequest& request) const {
+pipeline::RingContent SlotConsumer::Read(const pipeline::RingRequest& request,
+                                         bool producer_alive) {
   pipeline::RingContent content;
   content.newest = ring_.accepted();
   content.oldest = ring_.oldest(content.newest);
@@ -319,6 +334,12 @@ pipeline::RingContent SlotConsumer::Read(const pipeline::RingRequest& request) c
   std::uint64_t last = std::min(request.last_ordinal, content.newest);
   if (request.replay != 0) {
     last = ring_.FindReplay(request.replay, request.iteration);
+    content.next = std::max<std::uint64_t>(last, 1);
+  }
+  if (request.newest) {
+    last = content.newest;
+    if (slot_->IsOnDevice() && producer_alive && last != 0) last = NewestInWindow();
+    content.waiting = last == 0 && content.newest != 0;
     content.next = std::max<std::uint64_t>(last, 1);
   }
   std::size_t bytes = 0;
@@ -335,12 +356,52 @@ pipeline::RingContent SlotConsumer::Read(const pipeline::RingRequest& request) c
       content.unreadable.emplace(content.next, LossCause::kCorrupted);
     }
     if (status != ReadStatus::kOk) continue;
+    if ((entry.flags & layout::kEntryOnDevice) != 0) {
+      if (!producer_alive || !MayCome(content.next)) {
+        content.unreadable.emplace(content.next, LossCause::kOnDevice);
+        continue;
+      }
+      Ask(content.next);
+      content.waiting = content.entries.empty();
+      break;
+    }
     bytes += sizeof(entry) + entry.payload.size();
     content.entries.push_back(HoldsOpLog() ? RowOf(entry, NumberOf(request.slot))
                                            : std::move(entry));
   }
   content.readable = ring_.valid();
   return content;
+}
+
+bool SlotConsumer::MayCome(std::uint64_t ordinal) const {
+  const std::uint64_t newest = ring_.accepted();
+  if (ordinal < layout::OldestOnDevice(newest, slot_->registration.device_capacity)) return false;
+  return asked_ != ordinal || ring_.refused() != ordinal;
+}
+
+void SlotConsumer::Ask(std::uint64_t ordinal) {
+  if (asked_ == ordinal) return;
+  const auto now = std::chrono::steady_clock::now();
+  const bool is_newest = (asked_ & layout::kWantsNewest) != 0;
+  const bool has_come = asked_ == 0 || ring_.refused() == asked_ ||
+                        (is_newest ? ring_.window() >= asked_at_ : ring_.window() == asked_);
+  if (!has_come && now - asked_time_ < kAskPatience) return;
+  asked_ = ordinal;
+  asked_at_ = ring_.accepted();
+  asked_time_ = now;
+  ring_.Request(asked_, wants_values_);
+}
+
+std::uint64_t SlotConsumer::NewestInWindow() {
+  const std::uint64_t window = ring_.window();
+  if (window == ring_.accepted()) return window;
+  if ((asked_ & layout::kWantsNewest) == 0) {
+    Ask(layout::kWantsNewest | ++newest_requests_);
+    return 0;
+  }
+  if (window < asked_at_) return 0;
+  asked_ = 0;  // the next client asks again
+  return window;
 }
 
 void SlotConsumer::PublishCredit(std::uint64_t entries) {
@@ -420,6 +481,9 @@ void SlotConsumer::SetControl(const pipeline::ControlChange& change) {
   control.lossless = control_.lossless;
   if (change.lossless) {
     shown_[NumberOf(change.slot)].lossless = *change.lossless;
+    if (std::exchange(wants_values_, change.wants_values) != change.wants_values) {
+      ring_.Request(asked_, wants_values_);
+    }
     control = control_;
     control.lossless = LosslessWanted();
     if (control.lossless == control_.lossless) return;

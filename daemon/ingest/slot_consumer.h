@@ -1,6 +1,7 @@
 // slot_consumer.h: reads one slot's ring: every snapshot once, every gap exactly.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -74,8 +75,9 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   bool cut_off() const { return cut_off_; }
   // Shows the producer's counters and its own to the registry; ends a control that is over.
   void Refresh();
-  // What is in the ring, consumed or not. Requires: Shows(request.slot).
-  pipeline::RingContent Read(const pipeline::RingRequest& request) const;
+  // What is in the ring, consumed or not. Asks for values that are on the device, unless the
+  // producer is gone. Requires: Shows(request.slot).
+  pipeline::RingContent Read(const pipeline::RingRequest& request, bool producer_alive);
   // Sets what the producer does from its next replay on. The rows of an op log are one slot to the
   // producer: it loses nothing while a recording needs every snapshot of one of them, and whatever
   // else is set holds for all.
@@ -133,6 +135,14 @@ class SlotConsumer final : public pipeline::SlotFeedback {
                   bool before_forced = false);
   void PublishCredit(std::uint64_t entries);
 
+  // --- values on the device
+  // Whether the values of the entry may still come.
+  bool MayCome(std::uint64_t ordinal) const;
+  // Asks for the values of `ordinal` as soon as those that somebody else asked for have come.
+  void Ask(std::uint64_t ordinal);
+  // The ordinal of the newest entry whose values are here; 0 after asking for them.
+  std::uint64_t NewestInWindow();
+
   pipeline::SlotPtr slot_;
   ring::SlotRingReader ring_;
   ring::SegmentView* view_;
@@ -157,6 +167,11 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   std::uint64_t lost_damaged_ = 0;    // of those lost
   std::uint64_t lost_no_memory_ = 0;  // likewise
   std::uint64_t bytes_ = 0;
+  bool wants_values_ = false;   // a recording wants the values of a slot on the device
+  std::uint64_t asked_ = 0;     // WindowRequest::ordinal
+  std::uint64_t asked_at_ = 0;  // with kWantsNewest: the newest ordinal then
+  std::uint64_t newest_requests_ = 0;
+  std::chrono::steady_clock::time_point asked_time_ = {};
   layout::SlotControl control_;              // as in the ring
   std::vector<pipeline::Finding> findings_;  // not yet told to the sinks
   bool mismatch_told_ = false;

@@ -17,6 +17,7 @@ struct ControlChange {
   bool from_next = false;  // `until` counts replays from the next one on
   // If set, changes only this, as recordings do when they begin and end; `control` is ignored.
   std::optional<layout::Lossless> lossless = std::nullopt;
+  bool wants_values = false;  // with `lossless`: a recording wants the values of the slot
 };
 
 // Thread: any.

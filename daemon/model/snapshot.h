@@ -23,6 +23,7 @@ struct Snapshot {
   numerics::Stats stats;
   bool changed = true;     // its bytes differ from those of the slot's snapshot before it
   bool has_values = true;  // false: only statistics left the job, or only they were wanted
+  bool on_device = false;  // its values stayed in device memory, whether they can be had or not
   bool forced = false;     // the live control asked for it, so every sink wants it
 };
 using SnapshotPtr = std::shared_ptr<const Snapshot>;

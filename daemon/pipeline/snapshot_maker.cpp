@@ -56,7 +56,8 @@ PayloadPtr SnapshotMaker::TakeValues(ring::Entry* entry, const layout::SlotContr
                                      Snapshot* snapshot) {
   if ((entry->flags & layout::kEntryIsStats) != 0) {
     snapshot->stats = numerics::FromDevice(entry->stats);
-    snapshot->has_values = false;
+    snapshot->on_device = (entry->flags & layout::kEntryOnDevice) != 0;
+    snapshot->has_values = snapshot->on_device;
     snapshot->changed = !previous_stats_ || !AreOfEqualValues(*previous_stats_, snapshot->stats);
     previous_stats_ = snapshot->stats;
     return nullptr;

@@ -216,6 +216,9 @@ void ActiveRecording::Consume(const StoredSnapshot& stored, const ComparisonPtr&
   }
   Note(
       writer_->Append(std::move(to), payload ? std::span(*payload) : std::span<const std::byte>()));
+  if (payload == nullptr && snapshot->on_device) {
+    LoseValues(snapshot->slot, 1, snapshot->replay, snapshot->replay);
+  }
   last_append_ = Clock::now();
   // In a body more iterations of the last replay may come.
   state.has_last =

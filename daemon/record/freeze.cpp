@@ -1,6 +1,8 @@
 #include "daemon/record/freeze.h"
 
 #include <algorithm>
+#include <chrono>
+#include <deque>
 #include <map>
 #include <optional>
 #include <utility>
@@ -18,11 +20,16 @@ namespace {
 // Read from a ring at a time: meanwhile the ingest thread does nothing else.
 constexpr std::size_t kBatchBytes = 16u << 20;
 
+// A job that does not replay sends no values.
+constexpr auto kDevicePatience = std::chrono::seconds(5);
+
 // What is left of one slot, in the order of its ordinals.
 class Remains {
  public:
-  Remains(SlotPtr slot, const SnapshotStore& store, RingReads* rings)
-      : slot_(std::move(slot)), rings_(rings) {
+  // `patience`: how long to wait for a value on the device; none once one did not come in time.
+  Remains(SlotPtr slot, const SnapshotStore& store, RingReads* rings,
+          std::chrono::nanoseconds* patience)
+      : slot_(std::move(slot)), rings_(rings), patience_(patience) {
     for (StoredSnapshot& stored : store.History(slot_)) {
       const std::uint64_t ordinal = stored.snapshot->ordinal;
       kept_.emplace(ordinal, std::move(stored));
@@ -85,7 +92,12 @@ class Remains {
       last = std::min(last, kept->first - 1);
       break;
     }
-    RingContent content = rings_->Read({slot_, ordinal, last, kBatchBytes});
+    RingContent content = rings_->Read({.slot = slot_,
+                                        .first_ordinal = ordinal,
+                                        .last_ordinal = last,
+                                        .max_bytes = kBatchBytes,
+                                        .patience = *patience_});
+    if (content.timed_out) *patience_ = {};
     ring_.readable = content.readable;
     batch_ = std::move(content.entries);
     unreadable_.merge(content.unreadable);
@@ -94,6 +106,7 @@ class Remains {
 
   SlotPtr slot_;
   RingReads* rings_;
+  std::chrono::nanoseconds* patience_;
   std::map<std::uint64_t, StoredSnapshot> kept_;
   RingContent ring_;
   std::vector<ring::Entry> batch_;
@@ -104,59 +117,101 @@ class Remains {
   PayloadPtr previous_payload_;  // for the maker to compare the next one with
 };
 
-void FreezeSlot(ActiveRecording* recording, const SlotRecord& record, std::uint64_t count,
-                const SnapshotStore& store, RingReads* rings) {
-  const SlotPtr& slot = record.slot;
-  Remains remains(slot, store, rings);
-  const std::uint64_t last = remains.last();
-  const std::uint64_t produced = std::max(last, record.counters.produced);
-  const std::uint64_t first = count != 0 && produced >= count ? produced - count + 1 : 1;
-  recording->Open(slot, first - 1);
-  std::uint64_t told = first - 1;  // the ordinal up to which everything is written down
-  std::uint64_t replay = 0;        // of the last one that was there
-  const auto lose_up_to = [&](std::uint64_t ordinal, LossCause cause, std::uint64_t before) {
-    if (ordinal <= told) return;
-    told = ordinal;
-    recording->Lose({.slot = slot,
-                     .cause = cause,
-                     .last_ordinal = ordinal,
-                     .last_replay = before == 0        ? replay
-                                    : slot->IsInBody() ? before
-                                                       : before - 1,
-                     .before_replay = before});
-  };
-  // How many of the missing snapshots were never read. It is not known which ones, so the oldest
-  // are taken for them.
-  std::uint64_t never_read = produced - std::min(produced, record.counters.consumed);
-  const auto miss_up_to = [&](std::uint64_t ordinal, std::uint64_t before) {
-    if (ordinal <= told) return;
-    const std::uint64_t overwritten = std::min(never_read, ordinal - told);
-    never_read -= overwritten;
-    lose_up_to(told + overwritten, LossCause::kOverwritten, before);
-    lose_up_to(ordinal, LossCause::kNotKept, before);
-  };
-  std::vector<std::uint64_t> without_values;  // replays
-  for (auto ordinal = remains.Next(first); ordinal != 0; ordinal = remains.Next(ordinal + 1)) {
-    const auto stored = remains.Take(ordinal);
+// Writes what is left of one slot, one snapshot at a time.
+class SlotFreeze {
+ public:
+  SlotFreeze(ActiveRecording* recording, const SlotRecord& record, std::uint64_t count,
+             const SnapshotStore& store, RingReads* rings, std::chrono::nanoseconds* patience)
+      : recording_(recording),
+        record_(record),
+        rings_(rings),
+        remains_(record.slot, store, rings, patience) {
+    const std::uint64_t last = remains_.last();
+    produced_ = std::max(last, record.counters.produced);
+    const std::uint64_t first = count != 0 && produced_ >= count ? produced_ - count + 1 : 1;
+    // How many of the missing snapshots were never read. It is not known which ones, so the oldest
+    // are taken for them.
+    never_read_ = produced_ - std::min(produced_, record.counters.consumed);
+    recording_->Open(record.slot, first - 1);
+    told_ = first - 1;
+    next_ = remains_.Next(first);
+  }
+
+  // Writes the next one. False: that was the last.
+  bool Step() {
+    if (next_ == 0) return false;
+    const auto stored = remains_.Take(next_);
     if (stored) {
-      replay = stored->snapshot->replay;
-      miss_up_to(ordinal - 1, replay);
-      told = ordinal;
-      recording->Consume(*stored);
-      if (!Remains::IsWhole(*stored)) without_values.push_back(replay);
-    } else if (const auto cause = remains.WhyNot(ordinal)) {
-      miss_up_to(ordinal - 1, 0);
-      lose_up_to(ordinal, *cause, 0);
+      replay_ = stored->snapshot->replay;
+      MissUpTo(next_ - 1, replay_);
+      told_ = next_;
+      recording_->Consume(*stored);
+      // Of values on the device the recording keeps account itself.
+      if (!Remains::IsWhole(*stored) && !stored->snapshot->on_device) {
+        without_values_.push_back(replay_);
+      }
+    } else if (const auto cause = remains_.WhyNot(next_)) {
+      MissUpTo(next_ - 1, 0);
+      LoseUpTo(next_, *cause, 0);
     }
+    next_ = remains_.Next(next_ + 1);
+    AskAhead();
+    return next_ != 0;
   }
-  miss_up_to(produced, 0);
-  if (record.counters.lost_at_death != 0) lose_up_to(produced + 1, LossCause::kAtDeath, 0);
-  if (!without_values.empty()) {
-    recording->LoseValues(slot, without_values.size(), without_values.front(),
-                          without_values.back());
+
+  // Asks for the next value if it is on the device, so that it comes while others are written.
+  void AskAhead() const {
+    if (next_ == 0 || !record_.slot->IsOnDevice()) return;
+    rings_->Read({.slot = record_.slot,
+                  .first_ordinal = next_,
+                  .last_ordinal = next_,
+                  .max_bytes = 1,
+                  .patience = std::chrono::nanoseconds(0)});
   }
-  for (const Finding& finding : FindingsOf(record)) recording->Found(finding);
-}
+
+  void Finish() {
+    MissUpTo(produced_, 0);
+    if (record_.counters.lost_at_death != 0) LoseUpTo(produced_ + 1, LossCause::kAtDeath, 0);
+    if (!without_values_.empty()) {
+      recording_->LoseValues(record_.slot, without_values_.size(), without_values_.front(),
+                             without_values_.back());
+    }
+    for (const Finding& finding : FindingsOf(record_)) recording_->Found(finding);
+  }
+
+ private:
+  void LoseUpTo(std::uint64_t ordinal, LossCause cause, std::uint64_t before) {
+    if (ordinal <= told_) return;
+    told_ = ordinal;
+    recording_->Lose({.slot = record_.slot,
+                      .cause = cause,
+                      .last_ordinal = ordinal,
+                      .last_replay = before == 0                ? replay_
+                                     : record_.slot->IsInBody() ? before
+                                                                : before - 1,
+                      .before_replay = before});
+  }
+  void MissUpTo(std::uint64_t ordinal, std::uint64_t before) {
+    if (ordinal <= told_) return;
+    const std::uint64_t overwritten = std::min(never_read_, ordinal - told_);
+    never_read_ -= overwritten;
+    LoseUpTo(told_ + overwritten, LossCause::kOverwritten, before);
+    // What was read of a slot on the device were headers.
+    const bool on_device = record_.slot->IsOnDevice();
+    LoseUpTo(ordinal, on_device ? LossCause::kOnDevice : LossCause::kNotKept, before);
+  }
+
+  ActiveRecording* recording_;
+  const SlotRecord& record_;
+  RingReads* rings_;
+  Remains remains_;
+  std::uint64_t produced_ = 0;
+  std::uint64_t never_read_ = 0;
+  std::uint64_t told_ = 0;                     // the ordinal up to which everything is written down
+  std::uint64_t replay_ = 0;                   // of the last one that was there
+  std::uint64_t next_ = 0;                     // ordinal; 0: none is left
+  std::vector<std::uint64_t> without_values_;  // replays
+};
 
 }  // namespace
 
@@ -167,10 +222,26 @@ Result<RecordingInfo> Freeze(const FreezeRequest& request, const recording::Writ
   record.probes = request.probes;
   auto recording = ActiveRecording::Start(0, std::move(record), options);
   if (!recording.ok()) return recording.error();
+  std::chrono::nanoseconds patience = kDevicePatience;
+  std::deque<SlotFreeze> on_device;
   for (const SlotRecord& slot : request.slots) {
     if (!(*recording)->Wants(*slot.slot)) continue;
-    FreezeSlot(recording->get(), slot, request.last, store, rings);
+    if (slot.slot->IsOnDevice()) {
+      on_device.emplace_back(recording->get(), slot, request.last, store, rings, &patience);
+      on_device.back().AskAhead();
+      continue;
+    }
+    SlotFreeze freeze(recording->get(), slot, request.last, store, rings, &patience);
+    while (freeze.Step()) {
+    }
+    freeze.Finish();
   }
+  // In turn, because a value of each slot comes with every replay or two.
+  for (bool any = true; any;) {
+    any = false;
+    for (SlotFreeze& freeze : on_device) any |= freeze.Step();
+  }
+  for (SlotFreeze& freeze : on_device) freeze.Finish();
   (*recording)->CloseSlots();
   const Result<void> closed = (*recording)->writer().Close(recording::StopReason::kRequested);
   const auto indexed = recording::UpdateCatalogue(request.directory);

@@ -160,8 +160,14 @@ void Recorder::TellLossless(const SlotPtr& slot, OpenSlotState* state) {
   const layout::Lossless wanted = needed == registered ? layout::Lossless::kAsRegistered
                                   : needed             ? layout::Lossless::kOn
                                                        : layout::Lossless::kOff;
-  if (wanted == std::exchange(state->lossless, wanted) || !set_lossless_) return;
-  set_lossless_(slot, wanted);
+  const bool wants_values =
+      slot->IsOnDevice() && std::ranges::any_of(active_, [&](const Active& recording) {
+        return recording->Wants(*slot);
+      });
+  const bool is_same = wanted == state->lossless && wants_values == state->wants_values;
+  state->lossless = wanted;
+  state->wants_values = wants_values;
+  if (!is_same && set_lossless_) set_lossless_(slot, wanted, wants_values);
 }
 
 void Recorder::RecordingsChanged() {

@@ -30,8 +30,10 @@ class Recorder final : public Sink {
  public:
   // Tells a job that asked to be recorded why it is not; never blocks. Thread: any.
   using Tell = std::function<void(const SessionPtr& job, const std::string& text)>;
-  // Tells a slot whether a recording needs all of it; never blocks. Thread: any.
-  using SetLossless = std::function<void(const SlotPtr& slot, layout::Lossless lossless)>;
+  // Tells a slot whether a recording needs all of it, and whether one wants its values at all;
+  // never blocks. Thread: any.
+  using SetLossless =
+      std::function<void(const SlotPtr& slot, layout::Lossless lossless, bool wants_values)>;
 
   // `rings` outlives the recorder. Null: its caller has read everything there is.
   Recorder(const recording::WriterOptions& options, Tell tell, SetLossless set_lossless = {},
@@ -70,6 +72,7 @@ class Recorder final : public Sink {
   struct OpenSlotState {
     std::uint64_t seen = 0;                                       // the last ordinal
     layout::Lossless lossless = layout::Lossless::kAsRegistered;  // as it was told
+    bool wants_values = false;
   };
   // With mutex_ held.
   void TellLossless(const SlotPtr& slot, OpenSlotState* state);

@@ -3,9 +3,15 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <thread>
 #include <utility>
 
 namespace cgdebug::pipeline {
+namespace {
+
+constexpr auto kLookAgain = std::chrono::milliseconds(1);  // for a value on the device
+
+}  // namespace
 
 RingReads::RingReads() : wanted_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
@@ -15,6 +21,21 @@ void RingReads::Wake() const {
 }
 
 RingContent RingReads::Read(const RingRequest& request) {
+  const auto deadline = std::chrono::steady_clock::now() + request.patience;
+  while (true) {
+    RingContent content = ReadOnce(request);
+    if (!content.waiting) return content;
+    if (std::chrono::steady_clock::now() >= deadline) {
+      content.waiting = false;
+      content.timed_out = true;
+      content.unreadable.emplace(content.next++, layout::LossCause::kOnDevice);
+      return content;
+    }
+    std::this_thread::sleep_for(kLookAgain);
+  }
+}
+
+RingContent RingReads::ReadOnce(const RingRequest& request) {
   std::future<RingContent> content;
   {
     const std::scoped_lock lock(mutex_);

@@ -26,6 +26,9 @@ struct RingRequest {
   std::size_t max_bytes = 0;  // stops after so many; reads at least one entry
   std::uint64_t replay = 0;   // not 0: the entry of this replay alone, whatever its ordinal is
   std::optional<std::uint32_t> iteration = std::nullopt;  // of that replay; without one: the last
+  bool newest = false;                                    // the newest entry alone
+  // How long to wait for a value that is on the device. It comes with one of the next replays.
+  std::chrono::nanoseconds patience = std::chrono::seconds(5);
 };
 
 struct RingContent {
@@ -36,6 +39,9 @@ struct RingContent {
   std::vector<ring::Entry> entries;
   std::map<std::uint64_t, layout::LossCause>
       unreadable;  // by ordinal: they are there, but cannot be read
+  // The device was asked for the values of `next`, and there is no entry yet: read again.
+  bool waiting = false;
+  bool timed_out = false;  // the values of an unreadable one did not come in time
 };
 
 // How far a job has written one ring.
@@ -50,7 +56,7 @@ class RingReads {
  public:
   RingReads();
 
-  // Waits for the ingest thread. Empty when that has ended.
+  // Waits for the ingest thread, and for values on the device. Empty when that thread has ended.
   // Thread: any other.
   RingContent Read(const RingRequest& request);
 
@@ -88,6 +94,7 @@ class RingReads {
     std::promise<void> drained = {};
   };
   using DrainPtr = std::shared_ptr<Drain>;
+  RingContent ReadOnce(const RingRequest& request);
   DrainPtr Push(const std::function<void(const RingHeads&)>& now);
 
   UniqueFd wanted_;

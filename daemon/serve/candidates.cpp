@@ -37,6 +37,11 @@ bool HasReplay(const Candidate& candidate, const When& when) {
 }  // namespace
 
 bool RingMayHave(const Candidate& candidate, const When& when, bool metadata_only) {
+  if (when.replay <= 0 && candidate.slot.slot->IsOnDevice()) {
+    if (candidate.slot.counters.produced == 0) return false;
+    const bool has_any = !candidate.history.empty();
+    return !has_any || (!metadata_only && candidate.history.back().payload == nullptr);
+  }
   if (when.replay <= 0 ||
       static_cast<std::uint64_t>(when.replay) > candidate.slot.counters.replays) {
     return false;
@@ -48,15 +53,19 @@ bool RingMayHave(const Candidate& candidate, const When& when, bool metadata_onl
 
 void AddFromRing(Candidate* candidate, const When& when, pipeline::RingReads* rings) {
   const pipeline::SlotPtr& slot = candidate->slot.slot;
-  pipeline::RingContent content = rings->Read({.slot = slot,
-                                               .replay = static_cast<std::uint64_t>(when.replay),
-                                               .iteration = when.iteration});
+  pipeline::RingContent content =
+      rings->Read({.slot = slot,
+                   .replay = static_cast<std::uint64_t>(std::max<std::int64_t>(when.replay, 0)),
+                   .iteration = when.iteration,
+                   .newest = when.replay <= 0});
   if (!content.readable || content.entries.empty()) return;
   ring::Entry& entry = content.entries.front();
   entry.flags &= ~layout::kEntryDropValues;  // whatever was wanted of it: the values are there
   pipeline::PayloadPool pool(0);
   StoredSnapshot stored = pipeline::SnapshotMaker(&pool).Make(slot, &entry, {});
-  const auto found = FindIn(candidate->history, when);
+  const auto found = std::ranges::find_if(candidate->history, [&](const StoredSnapshot& other) {
+    return other.snapshot->ordinal == stored.snapshot->ordinal;
+  });
   if (found != candidate->history.end()) {
     found->payload = std::move(stored.payload);
     return;

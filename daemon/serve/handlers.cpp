@@ -70,6 +70,27 @@ v1::FirstNonfinite::Kept KeptOf(const pipeline::SnapshotStore& store, const Slot
   return stored->payload == nullptr ? v1::FirstNonfinite::STATISTICS : v1::FirstNonfinite::VALUES;
 }
 
+// Why the values of a slot on the device cannot be shown.
+std::string WhyLeftOnDevice(const SlotRecord& slot, pipeline::SessionState state) {
+  const layout::SlotRegistration& r = slot.slot->registration;
+  const std::uint64_t newest = slot.counters.replays;
+  const std::uint64_t kept =
+      std::uint64_t{r.device_capacity} * std::max<std::uint64_t>(r.record_every, 1);
+  const std::string replays =
+      newest <= 1 ? fmt::format("replay {}", newest)
+                  : fmt::format("replays {} to {}", newest > kept ? newest - kept + 1 : 1, newest);
+  if (state != pipeline::SessionState::kAlive) {
+    return fmt::format(
+        "probe '{}': the values of {} were on the device of a job that {}, and are gone; those "
+        "before them had been overwritten there",
+        slot.slot->probe, replays, state == pipeline::SessionState::kDied ? "died" : "ended");
+  }
+  return fmt::format(
+      "probe '{0}': its values are on the device, whose ring has {1}. They come when the job "
+      "replays, and none came now. Type: cgdebug-cli show '{0}@-1' while it replays",
+      slot.slot->probe, replays);
+}
+
 // The probe exists, but not the requested call.
 void SetNoCall(const v1::GetRequest& request, v1::Error* error) {
   std::string call;
@@ -284,6 +305,7 @@ bool Handlers::Get(const v1::GetRequest& request, bool may_wait, v1::Response* r
   std::vector<std::string> names;
   std::vector<Candidate> candidates;
   bool found_probe = false;
+  std::string left_on_device;
   for (auto session = sessions->rbegin(); session != sessions->rend() && !found_probe; ++session) {
     for (SlotRecord& slot : model_.registry->Slots(session->session)) {
       names.push_back(slot.slot->probe);
@@ -295,6 +317,9 @@ bool Handlers::Get(const v1::GetRequest& request, bool may_wait, v1::Response* r
         if (!may_wait) return false;
         AddFromRing(&candidate, WhenOf(request), model_.reads);
       }
+      if (candidate.slot.slot->IsOnDevice() && candidate.slot.counters.produced != 0) {
+        left_on_device = WhyLeftOnDevice(candidate.slot, session->state);
+      }
       if (!candidate.history.empty()) candidates.push_back(std::move(candidate));
     }
   }
@@ -303,6 +328,9 @@ bool Handlers::Get(const v1::GetRequest& request, bool may_wait, v1::Response* r
     is_known ? SetNoCall(request, response->mutable_error())
              : SetNoProbe(request.probe(), *sessions, names, response->mutable_error());
     return true;
+  }
+  if (candidates.empty() && !left_on_device.empty()) {
+    return fail(v1::Error::NO_SNAPSHOT, left_on_device);
   }
   if (candidates.empty()) {
     return fail(v1::Error::NO_SNAPSHOT,

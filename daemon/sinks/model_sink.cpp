@@ -22,6 +22,7 @@ void ModelSink::Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedba
 
 void ModelSink::Lose(const pipeline::Gap& gap) {
   next_->Lose(gap);
+  if (gap.cause == layout::LossCause::kOnDevice) return;  // as the probe asked for
   events_->Add(gap.slot->session,
                pipeline::Loss{gap.slot, gap.count, gap.before_replay, ToText(gap.cause)});
 }

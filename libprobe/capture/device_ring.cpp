@@ -78,11 +78,12 @@ bool ServeWindow(ProbeSlot* slot) {
   const std::uint64_t offset = layout::GeometryOf(r).window_offset;
   auto& window = *At<layout::DeviceWindow>(*slot, offset);
   const auto& request = *At<layout::WindowRequest>(*slot, offset + sizeof(layout::DeviceWindow));
-  const std::uint64_t ordinal = ring::LoadAcquire(request.ordinal);  // V4
+  const std::uint64_t wanted = ring::LoadAcquire(request.ordinal);  // V4
+  const std::uint64_t accepted = slot->reader->accepted();
+  const std::uint64_t ordinal = (wanted & layout::kWantsNewest) != 0 ? accepted : wanted;
   if (ordinal == 0 || ring::LoadRelaxed(request.order) != r.order) return false;
   if (ring::LoadRelaxed(window.word) == EntryWord(ordinal, EntryState::kReady)) return false;
   if (ring::LoadRelaxed(window.refused) == ordinal) return false;
-  const std::uint64_t accepted = slot->reader->accepted();
   if (ordinal > accepted) return false;
   auto* to = At<std::byte>(*slot, offset + layout::kWindowPayloadOffset);
   bool whole = accepted - ordinal < r.device_capacity;

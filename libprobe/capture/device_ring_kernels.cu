@@ -57,6 +57,8 @@ __device__ Parcel MakeParcel(const DeviceLeafArgs& args, const Plan& plan) {
   if (sends_entry && (lossless || state.wants_every != 0)) {
     parcel.ordinal = newest;
     parcel.waits = lossless;
+  } else if (state.wanted == layout::kWantsNewest) {
+    parcel.ordinal = newest;
   } else if (state.wanted != 0 && state.wanted <= newest &&
              newest - state.wanted < args.ring.capacity) {
     parcel.ordinal = state.wanted;
@@ -127,6 +129,12 @@ __device__ void TakeRequest(const DeviceLeafArgs& args, const DeviceWords& words
   DirectState& state = *args.slot.state;
   const bool mine = words.order == args.slot.order;
   state.wants_every = mine && words.every != 0;
+  const bool is_new = words.ordinal != state.asked;
+  state.asked = words.ordinal;
+  if ((words.ordinal & layout::kWantsNewest) != 0) {
+    state.wanted = mine && is_new ? layout::kWantsNewest : 0;
+    return;
+  }
   state.wanted = mine && words.ordinal != sent ? words.ordinal : 0;
   // The next replay overwrites one more.
   if (state.wanted != 0 && state.wanted <= newest && newest - state.wanted >= args.ring.capacity) {

@@ -56,6 +56,7 @@ struct alignas(256) DirectState {
   std::uint32_t frozen;       // the staging kernel left this replay out
   std::uint64_t ring_index;   // of the entry that the next replay writes
   std::uint64_t wanted;       // the ordinal whose values the next leaf sends; 0 = none
+  std::uint64_t asked;        // the daemon's last request, as it was read
   std::uint64_t window_sum;   // the blocks' parts of the window's checksum, added up
   std::uint32_t wants_every;  // the leaves send the values of every entry
 };

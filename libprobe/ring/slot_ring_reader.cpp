@@ -309,6 +309,13 @@ bool SlotRingReader::ReadWindow(std::uint64_t ordinal, std::vector<std::byte>* p
   return false;
 }
 
+std::uint64_t SlotRingReader::window() const {
+  if (!on_device()) return 0;
+  const std::uint64_t word = LoadAcquire(Window(block_, registration_).word);
+  const std::uint64_t ordinal = layout::EntryOrdinal(word);
+  return word == EntryWord(ordinal, EntryState::kReady) ? ordinal : 0;
+}
+
 std::uint64_t SlotRingReader::refused() const {
   return on_device() ? LoadRelaxed(Window(block_, registration_).refused) : 0;
 }

@@ -85,10 +85,12 @@ class SlotRingReader {
   // Copies the values of `ordinal` out of the window of a ring in device memory; false if they are
   // not in it, or not whole.
   bool ReadWindow(std::uint64_t ordinal, std::vector<std::byte>* payload) const;
+  // The ordinal of the values in the window; 0: there are none, or they are on their way.
+  std::uint64_t window() const;
   // The newest ordinal asked for that the device had overwritten.
   std::uint64_t refused() const;
-  // Asks for the values of `ordinal` (0: of none), and for those of every new entry if `every`.
-  // Only the slot's reader may call it.
+  // Asks for the values of `ordinal` (WindowRequest::ordinal), and for those of every new entry if
+  // `every`. Only the slot's reader may call it.
   void Request(std::uint64_t ordinal, bool every);
   bool on_device() const { return (registration_.flags & layout::kSlotOnDevice) != 0; }
 

@@ -23,6 +23,7 @@ enum class LossCause : std::uint32_t {
   kNoMemory = 11,    // the daemon had no memory to read it
   kNotKept = 12,     // read when it came, and neither in a ring nor in the daemon's memory any more
   kUnread = 13,      // not read in time when the recording was stopped
+  kOnDevice = 14,    // the values stayed in device memory: nobody asked in time, or the job is gone
 };
 
 struct LossCauseInfo {
@@ -30,7 +31,7 @@ struct LossCauseInfo {
   std::string_view text;  // of one snapshot or many
 };
 
-inline constexpr std::array<LossCauseInfo, 13> kLossCauses = {{
+inline constexpr std::array<LossCauseInfo, 14> kLossCauses = {{
     {LossCause::kOverwritten, "overwritten before it was read"},
     {LossCause::kReleased, "given up unread by the job"},
     {LossCause::kAtDeath, "half written when the job ended"},
@@ -44,6 +45,7 @@ inline constexpr std::array<LossCauseInfo, 13> kLossCauses = {{
     {LossCause::kNoMemory, "the daemon had no memory to read them"},
     {LossCause::kNotKept, "no longer kept"},
     {LossCause::kUnread, "not read in time when the recording was stopped"},
+    {LossCause::kOnDevice, "left in the memory of the device"},
 }};
 
 constexpr std::string_view ToText(LossCause cause) {

@@ -135,12 +135,15 @@ static_assert(sizeof(DeviceWindow) == 64);
 
 // Written by the daemon only.
 struct alignas(kCacheLineBytes) WindowRequest {
-  std::uint64_t ordinal;  // whose values are wanted; 0 = none (V3)
-  std::uint64_t order;    // as SlotCredit::order
-  std::uint64_t every;    // 1 = the values of every new entry are wanted
+  // Whose values are wanted; 0 = none (V3). kWantsNewest plus any number that was not used before:
+  // once, those of the newest entry there is then.
+  std::uint64_t ordinal;
+  std::uint64_t order;  // as SlotCredit::order
+  std::uint64_t every;  // 1 = the values of every new entry are wanted
   std::uint64_t reserved[5];
 };
 static_assert(sizeof(WindowRequest) == 64);
+inline constexpr std::uint64_t kWantsNewest = std::uint64_t{1} << 63;
 
 // The slot's order is in it, because the block may have been another slot's.
 constexpr std::uint64_t WindowSum(std::uint64_t ordinal, std::uint64_t order) {

@@ -72,7 +72,9 @@ class DeviceRingWriter {
     const auto& wish =
         *reinterpret_cast<layout::WindowRequest*>(window_bytes() + sizeof(layout::DeviceWindow));
     if (ring::LoadAcquire(wish.order) != registration_.order) return;
-    const std::uint64_t wanted = ring::LoadAcquire(wish.ordinal);
+    std::uint64_t wanted = ring::LoadAcquire(wish.ordinal);
+    if ((wanted & layout::kWantsNewest) != 0) wanted = wanted == asked_ ? 0 : newest;
+    asked_ = ring::LoadAcquire(wish.ordinal);
     if (ring::LoadRelaxed(wish.every) != 0) Send(newest);
     if (wanted == 0 || wanted > newest) return;
     if (newest - wanted >= registration_.device_capacity) {
@@ -105,6 +107,7 @@ class DeviceRingWriter {
   std::byte* block_;
   layout::ProducerLine* producer_;
   layout::SlotRegistration registration_ = {};
+  std::uint64_t asked_ = 0;
   std::vector<std::vector<std::int32_t>> values_;  // by ordinal - 1
 };
 

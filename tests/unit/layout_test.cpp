@@ -252,7 +252,7 @@ TEST(Layout, EveryLossCauseHasANumberThatNeverChangesAndAText) {
     EXPECT_FALSE(kLossCauses[i].text.empty());
   }
   EXPECT_EQ(static_cast<int>(LossCause::kUnread), 13);
-  EXPECT_EQ(kLossCauses.size(), 13u);
+  EXPECT_EQ(kLossCauses.size(), 14u);
 }
 
 TEST(Layout, LargePayloadsArePageAlignedAndSmallOnesAlignedToALine) {

@@ -56,7 +56,7 @@ class RecorderTest : public testing::Test {
   Recorder recorder_{
       {},
       [this](const SessionPtr&, const std::string& text) { told_.push_back(text); },
-      [this](const SlotPtr&, layout::Lossless lossless) { lossless_.push_back(lossless); }};
+      [this](const SlotPtr&, layout::Lossless lossless, bool) { lossless_.push_back(lossless); }};
 };
 
 TEST_F(RecorderTest, WhatAnEarlierDaemonConsumedIsOnTheDiskOrLost) {

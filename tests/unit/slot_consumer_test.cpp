@@ -15,6 +15,7 @@
 #include "daemon/sinks/model_sink.h"
 #include "libprobe/ring/shared_copy.h"
 #include "tests/support/body_ring.h"
+#include "tests/support/device_ring_writer.h"
 #include "tests/support/ring_fixture.h"
 
 namespace cgdebug::ingest {
@@ -106,6 +107,93 @@ class ConsumedSlot : public ::testing::Test {
   sinks::ModelSink model_{&registry_, &events_, &sink_};
   std::optional<SlotConsumer> consumer_;
 };
+
+// Its values stay on the device, where a ring keeps 3 of them.
+class ConsumedOnDevice : public ConsumedSlot {
+ protected:
+  ConsumedOnDevice() : ConsumedSlot(40) { test::PutOnDevice(&registration_, 3); }
+  void SetUp() override {
+    ConsumedSlot::SetUp();
+    device_.emplace(slot_.block.data, segment_.producer());
+  }
+  pipeline::RingContent Read(std::uint64_t ordinal, bool alive = true) {
+    return consumer_->Read({consumer_->slot(), ordinal, ordinal, 1 << 20}, alive);
+  }
+
+  std::optional<test::DeviceRingWriter> device_;
+};
+
+TEST_F(ConsumedOnDevice, EveryHeaderIsConsumedAndWhatStaysOnTheDeviceIsNamed) {
+  for (int replay = 1; replay <= 3; ++replay) {
+    device_->Run(replay);
+    ASSERT_EQ(Step(), SlotConsumer::Step::kConsumed);
+  }
+  EXPECT_TRUE(sink_.ordinals.empty()) << "no values, and no statistics";
+  ASSERT_EQ(sink_.gaps.size(), 3u);
+  EXPECT_EQ(sink_.gaps[2].cause, layout::LossCause::kOnDevice);
+  EXPECT_EQ(sink_.gaps[2].last_replay, 3u);
+  EXPECT_EQ(Record().counters.consumed, 3u);
+  EXPECT_EQ(Record().counters.lost(), 0u);
+}
+
+TEST_F(ConsumedOnDevice, AValueIsWaitedForUntilAReplaySendsIt) {
+  for (int replay = 1; replay <= 3; ++replay) device_->Run(100 * replay);
+  EXPECT_TRUE(Read(2).waiting);
+  device_->Run(400);
+  const pipeline::RingContent content = Read(2);
+  EXPECT_FALSE(content.waiting);
+  ASSERT_EQ(content.entries.size(), 1u);
+  EXPECT_EQ(test::Numbers(content.entries[0])[0], 200);
+}
+
+TEST_F(ConsumedOnDevice, AValueThatWasOverwrittenThereIsNotWaitedFor) {
+  for (int replay = 1; replay <= 4; ++replay) device_->Run(100 * replay);
+  const pipeline::RingContent content = Read(1);
+  EXPECT_FALSE(content.waiting);
+  EXPECT_THAT(content.unreadable, ElementsAre(testing::Pair(1, layout::LossCause::kOnDevice)));
+}
+
+TEST_F(ConsumedOnDevice, TheNewestValueIsTheOneOfTheNextReplayThatLearnsOfIt) {
+  for (int replay = 1; replay <= 4; ++replay) device_->Run(100 * replay);
+  const pipeline::RingRequest newest = {.slot = consumer_->slot(), .newest = true};
+  EXPECT_TRUE(consumer_->Read(newest, true).waiting);
+  device_->Run(500);
+  device_->Run(600);  // asked for once
+  const pipeline::RingContent content = consumer_->Read(newest, true);
+  ASSERT_EQ(content.entries.size(), 1u);
+  EXPECT_EQ(test::Numbers(content.entries[0])[0], 500);
+}
+
+TEST_F(ConsumedOnDevice, NothingIsWaitedForWhenTheJobIsGone) {
+  for (int replay = 1; replay <= 3; ++replay) device_->Run(100 * replay);
+  device_->Send(2);
+  ASSERT_EQ(Read(2, /*alive=*/false).entries.size(), 1u) << "it came while the job lived";
+  EXPECT_THAT(Read(3, /*alive=*/false).unreadable,
+              ElementsAre(testing::Pair(3, layout::LossCause::kOnDevice)));
+}
+
+TEST_F(ConsumedOnDevice, ARecordingGetsTheValuesOfEveryReplay) {
+  device_->Run(100);
+  ASSERT_EQ(Step(), SlotConsumer::Step::kConsumed);
+  consumer_->SetControl({.slot = consumer_->slot(),
+                         .control = {},
+                         .lossless = layout::Lossless::kAsRegistered,
+                         .wants_values = true});
+  for (int replay = 2; replay <= 5; ++replay) {
+    device_->Run(100 * replay);
+    ASSERT_EQ(Step(), SlotConsumer::Step::kConsumed);
+    EXPECT_TRUE(sink_.has_values);
+  }
+  EXPECT_THAT(sink_.ordinals, ElementsAre(2, 3, 4, 5));
+  consumer_->SetControl({.slot = consumer_->slot(),
+                         .control = {},
+                         .lossless = layout::Lossless::kAsRegistered,
+                         .wants_values = false});
+  device_->Run(600);
+  ASSERT_EQ(Step(), SlotConsumer::Step::kConsumed);
+  EXPECT_EQ(sink_.ordinals.size(), 4u);
+  EXPECT_EQ(sink_.gaps.back().last_replay, 6u);
+}
 
 // In the body of a conditional node, in a ring of 4.
 class ConsumedBody : public ConsumedSlot {
@@ -211,7 +299,7 @@ TEST_F(ConsumedSlot, AGapBeforeWhatTheLiveControlAskedForSaysSo) {
 TEST_F(ConsumedSlot, ADamagedEntryIsCountedApartFromOverwrittenOnes) {
   Write(10);
   Header(7)->flags = layout::kEntryHasChecksum;  // of none
-  const auto content = consumer_->Read({consumer_->slot(), 1, 10, 1 << 20});
+  const auto content = consumer_->Read({consumer_->slot(), 1, 10, 1 << 20}, true);
   EXPECT_EQ(content.entries.size(), 3u);
   EXPECT_EQ(content.unreadable,
             (std::map<std::uint64_t, layout::LossCause>{{7, layout::LossCause::kCorrupted}}));
@@ -358,7 +446,7 @@ TEST_F(ConsumedSlot, ReadingARingWhoseHeadIsRubbishEnds) {
   test::WriteNumbers(*writer_, 1);
   auto* head = reinterpret_cast<layout::SlotHead*>(slot_.block.data + layout::kSlotHeadOffset);
   ring::StoreRelaxed(head->accepted, ~std::uint64_t{0});
-  const auto content = consumer_->Read({consumer_->slot(), 1, ~std::uint64_t{0}, 1 << 20});
+  const auto content = consumer_->Read({consumer_->slot(), 1, ~std::uint64_t{0}, 1 << 20}, true);
   EXPECT_TRUE(content.entries.empty());
   EXPECT_EQ(content.newest, layout::kMaxOrdinal);
 }
@@ -405,7 +493,7 @@ TEST_F(LargeSlot, ASnapshotTooLargeForMemoryIsLostForThatReasonAndTheNextOneIsRe
   {
     const MemoryLimit limit;
     if (!limit.Holds()) GTEST_SKIP() << "this system has no RLIMIT_AS";
-    const auto content = consumer_->Read({consumer_->slot(), 1, 1, 1 << 20});
+    const auto content = consumer_->Read({consumer_->slot(), 1, 1, 1 << 20}, true);
     EXPECT_TRUE(content.entries.empty());
     EXPECT_EQ(content.unreadable,
               (std::map<std::uint64_t, layout::LossCause>{{1, layout::LossCause::kNoMemory}}));
