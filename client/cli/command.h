@@ -42,6 +42,7 @@ RunFunction AddInfo(CLI::App& app);
 RunFunction AddStats(CLI::App& app);
 RunFunction AddCheck(CLI::App& app);
 RunFunction AddDiff(CLI::App& app);
+RunFunction AddRanks(CLI::App& app);
 RunFunction AddRecord(CLI::App& app);
 RunFunction AddFreeze(CLI::App& app);
 RunFunction AddQuery(CLI::App& app);

@@ -75,6 +75,11 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli diff a.cgrec b.cgrec 'blk3.*' --replays 100..200\n"
      "  cgdebug-cli diff --bitwise --stat before.safetensors after.safetensors\n",
      AddDiff},
+    {"ranks", "The ranks of a job side by side, and the first whose replica differs",
+     "  cgdebug-cli ranks                           the newest live job\n"
+     "  cgdebug-cli ranks runs/ --replicated 'param/*'\n"
+     "  cgdebug-cli ranks --follow /shared/runs/    while every node records into it\n",
+     AddRanks},
     {"record", "Writes live snapshots to disk",
      "  cgdebug-cli record start -o runs/a.cgrec --probes 'blk*' --replays 100 --wait\n"
      "  cgdebug-cli record start -o runs/b.cgrec --max-size 20G\n"

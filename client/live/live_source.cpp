@@ -49,7 +49,15 @@ class LiveSource : public source::Source {
   }
 
   void AddProbe(const Probe& probe) {
-    slots_.push_back(probe.slot);
+    Slot& slot = slots_.emplace_back(probe.slot);
+    for (const Session& session : jobs_) {
+      if (session.key != probe.session) continue;
+      slot.uuid = session.uuid;
+      slot.run = session.run_id;
+      slot.host = session.hostname;
+      slot.world_size = session.world_size;
+      slot.restart = session.restart_count;
+    }
     live_.push_back({.probe = probe});
   }
 

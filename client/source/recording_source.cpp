@@ -221,6 +221,11 @@ class RecordingSource : public Source {
       const recording::Session& session = reader_->sessions()[from.session];
       slot.session = session.label;
       slot.rank = session.rank;
+      slot.uuid = session.uuid;
+      slot.run = session.run_id;
+      slot.host = session.hostname;
+      slot.world_size = session.world_size;
+      slot.restart = session.restart_count;
     }
     slots_.push_back(std::move(slot));
   }

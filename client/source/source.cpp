@@ -16,18 +16,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<std::string> RecordingsIn(const std::string& folder) {
-  std::vector<std::string> recordings;
-  std::error_code ignored;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
-    const std::string path = entry.path().string();
-    const bool is_named_so = entry.path().extension() == ".cgrec" && entry.is_directory(ignored);
-    if (is_named_so || recording::RecordingReader::IsRecording(path)) recordings.push_back(path);
-  }
-  std::sort(recordings.begin(), recordings.end());
-  return recordings;
-}
-
 std::vector<std::string> FilesIn(const std::string& folder, std::string_view extension) {
   std::vector<std::string> files;
   std::error_code ignored;
@@ -50,6 +38,19 @@ bool IsLabelOfRank(const std::string& text) {
 }
 
 }  // namespace
+
+std::vector<std::string> RecordingsIn(const std::string& folder) {
+  std::vector<std::string> recordings;
+  std::error_code ignored;
+  if (recording::RecordingReader::IsRecording(folder)) return recordings;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string path = entry.path().string();
+    const bool is_named_so = entry.path().extension() == ".cgrec" && entry.is_directory(ignored);
+    if (is_named_so || recording::RecordingReader::IsRecording(path)) recordings.push_back(path);
+  }
+  std::sort(recordings.begin(), recordings.end());
+  return recordings;
+}
 
 Result<std::optional<Key>> Source::Find(std::size_t slot, std::uint64_t replay,
                                         std::optional<std::uint32_t> iteration) {

@@ -54,6 +54,12 @@ struct Slot {
   std::uint32_t every = 1;       // only replays 1, 1 + every, ... were wanted
   // In the body of a conditional node: a replay has any number of snapshots, or none.
   bool in_body = false;
+  // Of its process.
+  std::string uuid = {};  // empty: unknown
+  std::string run = {};   // the launcher's id, the same on all ranks; may be empty
+  std::string host = {};  // likewise
+  int world_size = 1;
+  int restart = 0;  // how often the launcher had started it before
 };
 
 // Names one snapshot of a slot.
@@ -171,6 +177,9 @@ class Source {
 // A recording, a safetensors file, or a folder of either. Fails: anything else; the message says
 // what was looked for.
 Result<std::unique_ptr<Source>> Open(const std::string& path);
+
+// The recordings in a folder, in the order of their names; none if it has none, or is one itself.
+std::vector<std::string> RecordingsIn(const std::string& folder);
 
 // Whether `text` has the ending of a source, or a '/' that is not the one of a session's label,
 // such as "train-3f2a91/r3".

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
+import functools
 import re
 import typing
 
@@ -14,9 +15,11 @@ if typing.TYPE_CHECKING:
 
 _TEXT = re.compile(
     r"(?P<placements>\S*) of \[(?P<shape>[\d,]*)\] at \((?P<at>[\d,]*)\) of (?P<mesh>\S*)"
-    r"(, from \[(?P<offset>[\d,]*)\])?"
+    r"(, from \[(?P<offset>[\d,]*)\])?(, replicas (?P<replicas>[\d,./?]+))?"
 )
 _SHARD = re.compile(r"S\((\d+)\)|_S\((\d+),(\d+)\)")
+_MAX_RANKS = 1 << 20
+_MAX_TEXT_BYTES = 511  # kMaxShardBytes in proto/layout/ring_layout.h
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +31,8 @@ class TensorShard:
     coordinate: of the rank in the mesh
     mesh:       (name, size) of each dimension of the mesh; the name is empty when it has none
     offset:     in the whole tensor, of the first element; None when the part is not one block of it
+    replicas:   the ranks of the job that have this same part, this one among them; empty when it is
+                the only one, or when they are not known
     """
 
     placements: tuple[str, ...]
@@ -35,6 +40,7 @@ class TensorShard:
     coordinate: tuple[int, ...]
     mesh: tuple[tuple[str, int], ...]
     offset: tuple[int, ...] | None
+    replicas: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, tensor) -> TensorShard | None:
@@ -54,9 +60,26 @@ class TensorShard:
                 for name, size in zip(names, sizes, strict=True)
             ),
             offset=None,
+            replicas=_replicas_of(mesh, tuple(map(str, tensor.placements))),
         )
         return dataclasses.replace(
             shard, offset=shard._find_offset(tuple(tensor._local_tensor.shape))
+        )
+
+    @classmethod
+    def replica(
+        cls, shape: collections.abc.Iterable[int], ranks: collections.abc.Sequence[int], rank: int
+    ) -> TensorShard:
+        """Of a tensor that all `ranks` of the job have alike, such as a parameter under
+        DistributedDataParallel."""
+        shape = tuple(shape)
+        return cls(
+            placements=("R",),
+            shape=shape,
+            coordinate=(sorted(ranks).index(rank),),
+            mesh=(("replicas", len(ranks)),),
+            offset=(0,) * len(shape),
+            replicas=tuple(sorted(ranks)) if len(ranks) > 1 else (),
         )
 
     @classmethod
@@ -77,6 +100,7 @@ class TensorShard:
             coordinate=_numbers(found["at"]),
             mesh=tuple(mesh),
             offset=None if found["offset"] is None else _numbers(found["offset"]),
+            replicas=_parse_ranks(found["replicas"] or ""),
         )
 
     def __str__(self) -> str:
@@ -87,7 +111,13 @@ class TensorShard:
             f"at ({_joined(self.coordinate)})"
             f" of {mesh}"
         )
-        return text if self.offset is None else f"{text}, from [{_joined(self.offset)}]"
+        if self.offset is not None:
+            text = f"{text}, from [{_joined(self.offset)}]"
+        if not self.replicas:
+            return text
+        whole = f"{text}, replicas {_ranks_text(self.replicas)}"
+        # "?": which ranks these are does not fit in.
+        return whole if len(whole.encode()) < _MAX_TEXT_BYTES else f"{text}, replicas ?"
 
     @property
     def is_partial(self) -> bool:
@@ -209,6 +239,49 @@ def _chunk(indices: numpy.ndarray, count: int, at: int) -> numpy.ndarray:
     """As torch.chunk: all of one size except the last ones."""
     size = -(-len(indices) // count)
     return indices[at * size : (at + 1) * size]
+
+
+@functools.lru_cache(maxsize=64)
+def _replicas_of(mesh, placements: tuple[str, ...]) -> tuple[int, ...]:
+    """The ranks of the job that have the same part as this one: those that differ from it only in
+    dimensions of the mesh over which the tensor is replicated."""
+    at = tuple(
+        slice(None) if placement == "R" else here
+        for placement, here in zip(placements, mesh.get_coordinate(), strict=True)
+    )
+    ranks = mesh.mesh[at].flatten().tolist()
+    return tuple(sorted(ranks)) if len(ranks) > 1 else ()
+
+
+def _ranks_text(ranks: collections.abc.Sequence[int]) -> str:
+    """"0..7", "0..6/2" for every second one, "0,3,5"."""
+    parts = []
+    at = 0
+    while at < len(ranks):
+        end = at + 1
+        every = ranks[end] - ranks[at] if end < len(ranks) else 0
+        while end < len(ranks) and ranks[end] - ranks[end - 1] == every:
+            end += 1
+        if end - at < 3:  # a run of two is no shorter
+            parts.append(str(ranks[at]))
+            at += 1
+            continue
+        parts.append(f"{ranks[at]}..{ranks[end - 1]}" + (f"/{every}" if every > 1 else ""))
+        at = end
+    return ",".join(parts)
+
+
+def _parse_ranks(text: str) -> tuple[int, ...]:
+    ranks: list[int] = []
+    for part in filter(None, text.split(",")):
+        found = re.fullmatch(r"(\d+)(?:\.\.(\d+)(?:/(\d+))?)?", part)
+        if found is None or int(found[3] or 1) < 1:
+            return ()
+        first, last = int(found[1]), int(found[2] or found[1])
+        if last - first > _MAX_RANKS:
+            return ()
+        ranks.extend(range(first, last + 1, int(found[3] or 1)))
+    return tuple(ranks)
 
 
 def _joined(numbers: collections.abc.Iterable[int]) -> str:

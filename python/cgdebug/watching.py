@@ -9,6 +9,7 @@ import typing
 import weakref
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from . import _native, _site
 from ._native import has_ordered_effects
@@ -16,6 +17,7 @@ from ._op_scopes import Scope
 from ._watching import compiled, graphed, hooks
 from ._watching.modules import is_callable, is_selected, modules_of
 from ._watching.places import Place, lock
+from ._watching.replicas import shards_of
 from .actions import Action, TensorRecord, TensorStats, enabled_actions, needs_daemon, whole_number
 from .op_log import OpLogView, check_pre, read_log
 from .probe import CudaGraphTensorProbe
@@ -61,9 +63,12 @@ def watch(
             "fx": probes inside the code that torch.compile makes, behind matmul and attention,
             "fx/layers.3.attn/mm_0"; with `grads` in its backward, too, "fx/bwd/...". The compiled
             code changes: Inductor does not fuse across a probe. Torch 2.10 or later.
-    grads:  also the gradients of those outputs, "grad/NAME".
+    grads:  also the gradients of those outputs, "grad/NAME". With params also those of the
+            parameters, "param_grad/NAME", each time before an optimizer applies them.
     inputs: also what the modules are called with, "in/NAME".
     params: also their parameters, "param/NAME", each time before the module runs that owns them.
+            If `model` is, or contains, a DistributedDataParallel, its parameters and their
+            gradients are replicas, which `cgdebug-cli ranks` compares over ranks.
     values: None: only statistics (TensorStats). A number N: also the values of the last N
             snapshots of each tensor, in shared memory; or give a TensorRecord.
 
@@ -210,7 +215,7 @@ class Watch:
                 for name, module in chosen.items():
                     self._hook(name, module, grads, inputs)
                 if params:
-                    self._hook_params(found)
+                    self._hook_params(found, shards_of(model), grads)
             except BaseException:
                 self.close()
                 raise
@@ -286,8 +291,12 @@ class Watch:
         )
         self._handles.append(module.register_forward_hook(output))
 
-    def _hook_params(self, found: dict[str, torch.nn.Module]) -> None:
-        """A container such as a ParameterList is never called; the module around it is, so that one
+    def _hook_params(
+        self, found: dict[str, torch.nn.Module], shards: dict[int, str], grads: bool
+    ) -> None:
+        """`shards`: of parameters that other ranks have too, by id.
+
+        A container such as a ParameterList is never called; the module around it is, so that one
         gets the hook."""
         wanted: dict[str, list] = {}
         root = next(iter(found))
@@ -297,17 +306,30 @@ class Watch:
                 owner = owner.rpartition(".")[0] or root
             path = "" if name == root else name
             way = path[len(owner) + 1 :] if owner not in (root, name) else path * (owner != name)
-            for own in module._parameters:
+            for own, parameter in module._parameters.items():
                 full = f"{path}.{own}" if path else own
                 if is_selected(full, self._select):
-                    wanted.setdefault(owner, []).append((way, own, full))
+                    wanted.setdefault(owner, []).append((way, own, full, parameter))
+        of_optimizer = hooks.OptimizerHook()
         for owner, parameters in wanted.items():
             module = found[owner]
             if isinstance(module, torch.jit.ScriptModule):
                 continue
-            places = [self._place("param", full, module) for _, _, full in parameters]
-            hook = hooks.ParamHook(places, [(way, own) for way, own, _ in parameters])
+            places = [self._place("param", full, module) for _, _, full, _ in parameters]
+            for place, (_, _, full, parameter) in zip(places, parameters, strict=True):
+                if parameter is None:
+                    continue
+                place.shard = shards.get(id(parameter), "")
+                if grads and parameter.requires_grad:
+                    grad = self._place("param_grad", full, module)
+                    grad.shard = place.shard
+                    of_optimizer.add(parameter, grad)
+            hook = hooks.ParamHook(places, [(way, own) for way, own, _, _ in parameters])
             self._handles.append(module.register_forward_pre_hook(hook))
+        if grads:
+            handle = register_optimizer_step_pre_hook(of_optimizer)
+            self._handles.append(handle)
+            weakref.finalize(self, handle.remove).atexit = False
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -387,6 +409,8 @@ class Watch:
             return "the model is gone"
         if place.called:
             return "CGDEBUG_PROBES switches it off"
+        if place.name.startswith("param_grad/"):
+            return "no step of an optimizer with a gradient of it came"
         if compiled.was_compiled(root, place.module()):
             return (
                 "its module was not called, or code that torch.compile made before the watch calls "

@@ -48,10 +48,23 @@ def parts_of(whole, mesh, placements):
         "_S(0,2),S(0) of [8,8] at (1,0) of dp=2,tp=2, from [2,0]",
         "P(sum) of [] at (0) of x=2, from []",
         "MaskP(sum,None,0),S(1) of [2,4] at (0,1) of 2,2",
+        "R of [8] at (1) of dp=4, from [0], replicas 0..3",
+        "S(0),R of [8] at (0,1) of tp=2,dp=3, replicas 1,4,5",
+        "R,S(0) of [8] at (1,0) of dp=3,tp=2, from [0], replicas 0..4/2",
     ],
 )
 def test_a_shard_is_what_its_text_says(text):
     assert str(TensorShard.parse(text)) == text
+
+
+def test_replicas_whose_ranks_do_not_fit_into_the_text_are_said_to_be_unknown():
+    odd = [rank * rank for rank in range(400)]
+    shard = TensorShard.replica((4,), odd, 9)
+    assert str(shard) == "R of [4] at (3) of replicas=400, from [0], replicas ?"
+    assert TensorShard.parse(str(shard)).replicas == ()
+    few = TensorShard.replica((4,), [6, 2, 4, 0], 4)
+    assert str(few) == "R of [4] at (2) of replicas=4, from [0], replicas 0..6/2"
+    assert TensorShard.parse(str(few)).replicas == (0, 2, 4, 6)
 
 
 @pytest.mark.parametrize("text", ["", "S(0) of [5", TEXT[:-8], "S(0) of [8] at (1) of dp"])
@@ -146,7 +159,8 @@ def test_a_dtensor_is_probed_as_the_part_of_its_rank(job, tmp_path):
         doubled = [[2 * value for value in row] for row in rows[rank]]
         assert said[rank]["eager"] == f"S(0) {where[rank]} {rows[rank]}"
         assert said[rank]["compiled"] == said[rank]["grad"] == f"S(0) {where[rank]} {doubled}"
-        assert said[rank]["whole"] == f"R of [2] at ({rank}) of tp=2, from [0] [1.0, 1.0]"
+        whole = f"R of [2] at ({rank}) of tp=2, from [0], replicas 0,1"
+        assert said[rank]["whole"] == f"{whole} [1.0, 1.0]"
         assert said[rank]["plain"] == "None [1.0, 1.0]"
 
 

@@ -421,7 +421,7 @@ def test_a_model_compiled_after_watch_is_seen_without_a_graph_break(backend):
             ("param", ".weight"),
             ("param", ".bias"),
         )
-    }
+    } | {f"param_grad/{name}" for name, _ in net.named_parameters()}
     w.close()
     assert torch.equal(compiled(torch.ones(2, 8)), net(torch.ones(2, 8))) or backend == "inductor"
 

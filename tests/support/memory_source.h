@@ -29,6 +29,7 @@ class MemorySource : public source::Source {
         has_hashes(other.has_hashes),
         has_xor_hash(other.has_xor_hash),
         has_stats(other.has_stats),
+        timestamp_ns(other.timestamp_ns),
         slots_(std::move(other.slots_)),
         entries_(std::move(other.entries_)) {}
 
@@ -43,6 +44,7 @@ class MemorySource : public source::Source {
   bool has_hashes = false;
   bool has_xor_hash = true;  // among the statistics
   bool has_stats = true;
+  std::int64_t timestamp_ns = 0;  // of every snapshot
 
   // float32 tensors, in graph order.
   std::size_t AddSlot(const std::string& probe, const std::vector<std::uint64_t>& shape,
@@ -89,7 +91,8 @@ class MemorySource : public source::Source {
   Result<source::Snapshot> Get(std::size_t slot, const source::Key& key) override {
     if (gone.contains({slot, key.replay})) return Error{"it is gone"};
     const Entry& entry = entries_.at({slot, key.replay});
-    source::Snapshot snapshot{.slot = slot, .key = key, .step = entry.step};
+    source::Snapshot snapshot{
+        .slot = slot, .key = key, .step = entry.step, .timestamp_ns = timestamp_ns};
     const auto serial = serials.find({slot, key.replay});
     if (serial != serials.end()) snapshot.serial = serial->second;
     snapshot.has_values = entry.has_values;

@@ -37,11 +37,13 @@ class RecordingFixture {
     session_ = Must(writer_->AddSession(session));
   }
 
-  std::uint32_t AddSlot(const std::string& probe, const std::vector<std::uint64_t>& shape) {
+  std::uint32_t AddSlot(const std::string& probe, const std::vector<std::uint64_t>& shape,
+                        const std::string& shard = "") {
     recording::Slot slot;
     slot.session = session_;
     slot.probe = probe;
     slot.device = "cpu";
+    slot.shard = shard;
     slot.dtype = layout::Dtype::kFloat32;
     slot.shape = shape;
     slot.payload_bytes = *numerics::PayloadBytes(slot.dtype, shape);

@@ -13,6 +13,7 @@
 #include "tests/support/run_process.h"
 #include "tests/support/safetensors_file.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/wait_until.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -61,6 +62,75 @@ TEST_F(CliSourcesTest, InfoSaysWhichRanksOfAJobAreInIt) {
     WriteRecording(job + "/r" + std::to_string(rank) + ".cgrec", 1, 1, rank);
   }
   EXPECT_THAT(Cli({"info", job}).out, Not(HasSubstr("not in here")));
+}
+
+// A replica "w" of the four ranks of a job, of which `bad` has another value from replay 3 on.
+void WriteReplicas(const std::string& folder, int rank, int bad) {
+  RecordingFixture recording(folder + "/r" + std::to_string(rank) + ".cgrec", rank, "job");
+  const std::uint32_t w = recording.AddSlot(
+      "w", {2}, "R of [2] at (" + std::to_string(rank) + ") of dp=4, from [0], replicas 0..3");
+  const std::uint32_t y = recording.AddSlot("y", {1});
+  for (int replay = 1; replay <= 5; ++replay) {
+    const auto n = static_cast<float>(replay);
+    recording.Add(w, replay, {n, rank == bad && replay >= 3 ? 50 : 2 * n}, /*stats_only=*/true);
+    recording.Add(y, replay, {static_cast<float>(rank)}, /*stats_only=*/true);
+  }
+  recording.Close();
+}
+
+TEST_F(CliSourcesTest, RanksNamesTheFirstBadRankAndFoldsTheOthersIntoOneLine) {
+  const std::string job = dir_ / "job";
+  for (int rank = 0; rank < 4; ++rank) WriteReplicas(job, rank, /*bad=*/2);
+  const ProcessResult found = Cli({"ranks", job});
+  EXPECT_EQ(found.code, 1) << found.err;
+  EXPECT_THAT(found.out,
+              AllOf(HasSubstr("0..1, 3"), HasSubstr("different from step 1003: w"),
+                    HasSubstr("first bad: rank 2: w at step 1003: differs from the other ranks"),
+                    HasSubstr("rank 2 does not have what 3 of 4 ranks have")));
+  const json report = CliJson({"ranks", job});
+  EXPECT_EQ(report["first_difference"]["minority"], json::parse("[2]"));
+  EXPECT_EQ(report["ranks"].size(), 4u);
+  EXPECT_EQ(Cli({"ranks", job, "--replays", "1..2"}).code, 0);
+  EXPECT_EQ(Cli({"ranks", job, "--ranks", "0,1,3"}).code, 0);
+  EXPECT_EQ(Cli({"ranks", job, "y"}).code, 3) << "nothing was compared";
+  EXPECT_EQ(Cli({"ranks", job, "y", "--replicated", "y"}).code, 1);
+  EXPECT_EQ(Cli({"ranks", job, "none"}).code, 4);
+  EXPECT_EQ(Cli({"ranks", job, "--follow"}).code, 1) << "ends with the recordings";
+  fs::remove_all(job + "/r1.cgrec");
+  EXPECT_THAT(Cli({"ranks", job, "--replays", "1..2"}).out,
+              AllOf(HasSubstr("inconclusive"), HasSubstr("rank 1 of 4 is not here")));
+}
+
+TEST_F(CliSourcesTest, RanksFollowsAFolderIntoWhichRecordingsGrow) {
+  const std::string job = dir_ / "job";
+  fs::create_directory(job);
+  for (int rank = 0; rank < 3; ++rank) WriteReplicas(job, rank, /*bad=*/3);
+  auto growing = std::make_unique<RecordingFixture>(job + "/r3.cgrec", 3, "job");
+  const std::uint32_t w =
+      growing->AddSlot("w", {2}, "R of [2] at (3) of dp=4, from [0], replicas 0..3");
+  const auto add = [&](int replay, float second) {
+    growing->Add(w, replay, {static_cast<float>(replay), second}, /*stats_only=*/true);
+  };
+  add(1, 2);
+  Process follow({CGDEBUG_CLI, "--socket", dir_ / "none", "--no-spawn", "--json", "ranks", job,
+                  "--follow", "--interval", "0.05"},
+                 {});
+  const auto newest = [&] {
+    const std::string text = follow.out();
+    const std::size_t end = text.rfind('\n');
+    if (end == std::string::npos) return json();
+    return json::parse(text.substr(0, end).substr(text.rfind('\n', end - 1) + 1));
+  };
+  ASSERT_TRUE(test::WaitUntil([&] { return newest().contains("verdict"); }));
+  const json behind = newest();
+  EXPECT_EQ(behind["verdict"], "same") << behind.dump(2);
+  EXPECT_EQ(behind["growing"], true);
+  add(2, 4);
+  add(3, 50);
+  EXPECT_TRUE(test::WaitUntil([&] { return newest()["verdict"] == "found"; }));
+  EXPECT_EQ(newest()["first_difference"]["minority"], json::parse("[3]"));
+  growing->Close();
+  EXPECT_EQ(follow.Wait().code, 1);
 }
 
 TEST_F(CliSourcesTest, SessionChoosesAJobOfAFile) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import weakref
 
 import torch
 
@@ -94,6 +95,25 @@ class ParamHook(Hook):
                 _look(token, 0, "", parameter, 0)
 
 
+class OptimizerHook:
+    """Before a step of any optimizer: the gradients of the watched parameters, as it applies them.
+    DistributedDataParallel has reduced them by then."""
+
+    def __init__(self):
+        self._tokens: dict[int, tuple[weakref.ref[torch.nn.Parameter], int]] = {}
+
+    def add(self, parameter: torch.nn.Parameter, place: Place) -> None:
+        self._tokens[id(parameter)] = (weakref.ref(parameter), place.token)
+
+    def __call__(self, optimizer, args, kwargs):
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                known, token = self._tokens.get(id(parameter), (None, 0))
+                # Another parameter may have the id of one that is gone.
+                if known is not None and known() is parameter and parameter.grad is not None:
+                    _look(token, 0, "", parameter.grad, 0)
+
+
 def _look(token: int, grad_token: int, path: str, value, depth: int) -> bool:
     """Observes every tensor in `value`. Returns whether there was one. Dynamo traces this."""
     if isinstance(value, torch.Tensor):
@@ -102,7 +122,7 @@ def _look(token: int, grad_token: int, path: str, value, depth: int) -> bool:
             return True
         key = _key_of(token, path)
         if key:
-            _observe(token, key, value)
+            _observe(token, key, value, _shard_of(token))
         if grad_token and value.requires_grad:
             if value.is_leaf:  # a hook on a leaf would stay with the parameter for ever
                 _note(grad_token, "the output is a leaf, such as a parameter: look at its .grad")
@@ -133,15 +153,15 @@ def _can_be_seen(tensor: torch.Tensor) -> bool:
     return tensor.dtype in _dtypes
 
 
-def _observe(token: int, key: str, tensor: torch.Tensor) -> None:
+def _observe(token: int, key: str, tensor: torch.Tensor, shard: str = "") -> None:
     if torch.compiler.is_compiling():
         _know_dtensor()
-        torch.ops.cgdebug.observe(tensor, key)
+        torch.ops.cgdebug.observe(tensor, key, shard)
         return
     try:
         if type(tensor) is not torch.Tensor:
-            _native.know_dtensor()
-        torch.ops.cgdebug.observe(tensor, key)
+            _native.know_dtensor()  # a DTensor says by itself which part it is
+        torch.ops.cgdebug.observe(tensor, key, shard)
     except Exception as error:  # the job goes on
         _native.op_refused()
         _note(token, str(error).partition("\n")[0])
@@ -159,6 +179,12 @@ def _know_dtensor() -> None:
 def _key_of(token: int, path: str) -> str:
     place = places.of_token(token)
     return "" if place is None else place.key_of(path)
+
+
+@torch.compiler.assume_constant_result
+def _shard_of(token: int) -> str:
+    place = places.of_token(token)
+    return "" if place is None else place.shard
 
 
 @torch.compiler.assume_constant_result

@@ -47,6 +47,7 @@ class Place:
         self.module = weakref.ref(module)
         self.called = False
         self.problem = ""
+        self.shard = ""  # of its tensor, if it is a replica without being a DTensor (TensorShard)
         self.probes: dict[str, CudaGraphTensorProbe | None] = {}
         self.token = next(_tokens)
         _places[self.token] = self

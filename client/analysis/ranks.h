@@ -1,0 +1,185 @@
+// ranks.h: what the ranks of a job have in common, and the first that differs: compares replicas,
+// which must be equal over ranks, by their statistics and hashes alone.
+//
+//   RankFold fold(options);
+//   for (const std::string& path : recordings) fold.Add(*OpenRecording(path), path);
+//   RanksReport report = fold.Finish();
+//
+// It holds one entry for each replica and position, and a bit for each rank that has this value, so
+// that thousands of recordings are read one after the other. Ranks are paired by the user's step,
+// else by replay, and never by time.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "client/analysis/align.h"
+#include "client/source/source.h"
+#include "daemon/core/base/glob.h"
+#include "daemon/core/numerics/stats.h"
+
+namespace cgdebug::analysis {
+
+struct RanksOptions {
+  Scope scope;
+  // These are replicas on all ranks, besides those that say so themselves; none without
+  // `has_replicated`.
+  Selector replicated;
+  bool has_replicated = false;
+  double tolerance = 1e-6;  // of l1 and mean, relative
+  bool bitwise = false;     // every difference is a finding
+  bool follows = false;     // sources are added again when they have grown
+};
+
+// Where in a run a snapshot lies, the same on every rank.
+struct Position {
+  bool is_step = false;      // else a replay
+  std::uint64_t number = 0;  // the step, or the replay
+  std::uint64_t nth = 0;     // of the step, or the iteration in the replay
+
+  auto operator<=>(const Position&) const = default;
+};
+// "step 20", "step 20 (the 2nd of it)", "replay 7".
+std::string PositionText(const Position& position);
+
+struct RankPlace {
+  Position position;
+  std::uint64_t order = 0;  // in its graph
+  std::string probe;
+  std::uint64_t replay = 0;
+  std::int64_t timestamp_ns = 0;
+
+  bool operator<(const RankPlace& other) const {
+    return std::tie(position, order, probe) < std::tie(other.position, other.order, other.probe);
+  }
+};
+
+// One process of a rank: a rank that was restarted has several.
+struct RankProcess {
+  std::string uuid;  // or its label, where the source knows no uuid
+  std::string session;
+  std::string run;
+  std::string host;
+  int rank = -1;
+  int world_size = 1;
+  int restart = 0;
+  bool is_growing = false;
+  bool is_cut_off = false;
+  std::uint64_t snapshots = 0;
+  std::uint64_t unread = 0;                   // that could not be read
+  std::uint64_t replay = 0;                   // the last one
+  std::int64_t step = -1;                     // likewise
+  std::map<std::string, std::uint64_t> lost;  // snapshots, by the path of the recording
+  std::optional<RankPlace> first;
+  std::optional<RankPlace> last;
+  std::optional<RankPlace> first_nonfinite;
+  std::string first_unread;  // why
+};
+
+enum class ReplicaVerdict {
+  kNotChecked,  // it has no replica
+  kSame,        // bit for bit, as far as statistics and hashes tell
+  kClose,       // not bit for bit, but within the tolerance
+  kIncomplete,  // nothing found, but a snapshot of it, or of the rank it is compared with, is
+                // missing
+  kTie,         // it differs from as many ranks as it agrees with
+  kDifferent,   // it differs from most ranks
+};
+constexpr std::string_view NameOf(ReplicaVerdict verdict) {
+  constexpr std::string_view kNames[] = {"not checked", "same", "close",
+                                         "incomplete",  "tie",  "different"};
+  return kNames[static_cast<std::size_t>(verdict)];
+}
+
+// Ranks that have the same values of one replica at one position.
+struct RankValues {
+  std::vector<std::size_t> processes;  // places in RanksReport::rows
+  numerics::Stats stats;
+};
+
+// A replica that is not the same on all ranks.
+struct ReplicaDifference {
+  std::string probe;
+  std::string type;
+  Position position;
+  std::uint64_t order = 0;
+  std::uint64_t equal_before = 0;  // positions of this replica before that were the same everywhere
+  bool is_close = false;           // within the tolerance, and none of them was ever bitwise equal
+  bool is_scattered = false;       // more different values than are kept apart
+  std::size_t ranks = 0;           // that were compared
+  // Those of most ranks first; without a majority `has_majority` is false.
+  std::vector<RankValues> values;
+  bool has_majority = false;
+};
+
+struct RankRow {
+  RankProcess process;
+  std::uint64_t lost = 0;
+  ReplicaVerdict verdict = ReplicaVerdict::kNotChecked;
+  std::uint64_t compared = 0;
+  std::uint64_t missing = 0;  // snapshots of replicas that other ranks have
+  std::optional<RankPlace> first_missing;
+  std::optional<RankPlace> first_unequal;  // from most ranks, or from some if there is no majority
+  std::optional<RankPlace> first_different;  // likewise, of those that are findings
+  bool is_superseded = false;                // its run was restarted after it
+  double clock_offset_s = 0;                 // from most ranks, at the same position
+};
+
+struct RanksReport {
+  std::vector<RankRow> rows;       // by run, restart and rank
+  std::size_t replicas = 0;        // probes that were compared
+  std::uint64_t compared = 0;      // positions of them
+  std::uint64_t without_hash = 0;  // of these, by other statistics alone
+  std::uint64_t unequal = 0;
+  std::uint64_t snapshots = 0;
+  bool by_step = false;
+  std::optional<ReplicaDifference> first;        // finding
+  std::optional<ReplicaDifference> first_close;  // within the tolerance
+  // The row that went wrong first, by a difference or by NaN or Inf.
+  std::optional<std::size_t> first_bad;
+  std::vector<std::string> missing;  // sentences
+  std::uint64_t missing_count = 0;
+  std::vector<std::string> notes;  // likewise: what is odd, and changes no verdict
+  bool goes_on = false;
+
+  bool found() const { return first.has_value() || first_bad.has_value(); }
+  // Whether "nothing found" may be said: replicas were compared, and nothing was missing.
+  bool complete() const { return missing_count == 0 && compared > 0; }
+};
+
+// Thread: one at a time.
+class RankFold {
+ public:
+  explicit RankFold(RanksOptions options);
+  ~RankFold();
+  RankFold(RankFold&&) noexcept;
+  RankFold& operator=(RankFold&&) noexcept;
+
+  // Takes in what the source has; with `follows`, what was not taken in before under this path.
+  // Fails: a source that cannot be read.
+  Result<void> Add(source::Source& source, const std::string& path);
+  // A recording that cannot be read: its ranks may be missing.
+  void AddUnreadable(const std::string& why);
+  // Takes in what another fold took in. Requires: of other recordings.
+  void Merge(const RankFold& other);
+
+  // The state as bytes, for another process.
+  std::string Encode() const;
+  // Fails: bytes that Encode() did not make.
+  static Result<RankFold> Decode(const std::string& bytes, RanksOptions options);
+
+  RanksReport Finish() const;
+
+ private:
+  class State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace cgdebug::analysis

@@ -1,0 +1,504 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+
+#include "client/analysis/ranks_state.h"
+
+namespace cgdebug::analysis {
+namespace {
+
+// As many positions at which replicas changed and stayed equal show that they are computed
+// reproducibly, so that a later difference is a fault, however small.
+constexpr int kProvenReproducible = 3;
+constexpr std::size_t kMostSentences = 8;
+constexpr double kOddClockSeconds = 10;
+
+using Value = Vote::Value;
+
+std::string RankText(const RankRow& row) {
+  return row.process.restart == 0
+             ? fmt::format("rank {}", row.process.rank)
+             : fmt::format("rank {} (restart {})", row.process.rank, row.process.restart);
+}
+
+// One replica at one position.
+struct Cell {
+  Position position;
+  const ReplicaKey* key;
+  const Replica* replica;
+  const Vote* vote;
+  std::size_t number;  // of the replica
+};
+
+class Judge {
+ public:
+  Judge(const RankState& state, const RanksOptions& options) : state_(state), options_(options) {}
+
+  RanksReport Run() {
+    MakeRows();
+    std::map<Attempt, std::vector<Cell>> attempts;
+    std::size_t number = 0;
+    for (const auto& [key, replica] : state_.replicas) {
+      for (const auto& [position, vote] : replica.votes) {
+        attempts[key.attempt].push_back({position, &key, &replica, &vote, number});
+        report_.by_step = report_.by_step || position.is_step;
+      }
+      ++number;
+    }
+    for (auto& [attempt, cells] : attempts) {
+      std::ranges::sort(cells, {}, [](const Cell& cell) {
+        return std::tuple(cell.position, cell.replica->order, cell.number);
+      });
+      JudgeAttempt(cells);
+    }
+    report_.replicas = compared_.size();
+    SetVerdicts();
+    FindFirstBad();
+    TellMissing();
+    TellOdd();
+    return std::move(report_);
+  }
+
+ private:
+  void MakeRows() {
+    std::vector<std::size_t> order(state_.processes.size());
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::ranges::sort(order, {}, [&](std::size_t i) {
+      const RankProcess& process = state_.processes[i];
+      return std::tie(process.run, process.restart, process.rank, process.uuid);
+    });
+    row_of_.resize(order.size());
+    for (const std::size_t i : order) {
+      const RankProcess& process = state_.processes[i];
+      row_of_[i] = report_.rows.size();
+      RankRow& row = report_.rows.emplace_back();
+      row.process = process;
+      for (const auto& [path, lost] : process.lost) row.lost += lost;
+      report_.snapshots += process.snapshots;
+      report_.goes_on = report_.goes_on || process.is_growing;
+      if (process.rank < 0) continue;
+      rows_of_[{process.run, process.restart}][process.rank].push_back(row_of_[i]);
+      int& last = last_restart_.try_emplace(process.run, process.restart).first->second;
+      last = std::max(last, process.restart);
+    }
+    for (RankRow& row : report_.rows) {
+      row.is_superseded =
+          row.process.rank >= 0 && row.process.restart < last_restart_[row.process.run];
+    }
+  }
+
+  std::vector<std::size_t> RowsOf(const Bits& processes) const {
+    std::vector<std::size_t> rows;
+    for (const std::size_t process : processes.Members()) rows.push_back(row_of_[process]);
+    std::ranges::sort(rows);
+    return rows;
+  }
+
+  // --- one attempt ------------------------------------------------------------------------------
+
+  void JudgeAttempt(const std::vector<Cell>& cells) {
+    proven_ = 0;
+    proof_.reset();
+    had_close_ = is_strict_ = false;
+    std::map<std::size_t, const Value*> before;  // of each replica, if it was equal
+    std::map<std::size_t, std::uint64_t> equal_before;
+    for (const Cell& cell : cells) {
+      NoteMissing(cell);
+      if (cell.vote->processes().Count() < 2) continue;
+      ++report_.compared;
+      compared_.insert(cell.number);
+      for (const std::size_t row : RowsOf(cell.vote->processes())) ++report_.rows[row].compared;
+      const Value*& previous = before[cell.number];
+      if (cell.vote->values().size() == 1) {
+        const Value& value = cell.vote->values().front();
+        if (!value.hash && !value.stats.has_hash) ++report_.without_hash;
+        const bool is_change = previous != nullptr && !HaveSameValues(*previous, value);
+        if (is_change && proof_ != cell.position) {
+          ++proven_;
+          proof_ = cell.position;
+        }
+        previous = &value;
+        ++equal_before[cell.number];
+        continue;
+      }
+      ++report_.unequal;
+      JudgeUnequal(cell, previous, equal_before[cell.number]);
+      previous = nullptr;
+    }
+  }
+
+  void JudgeUnequal(const Cell& cell, const Value* before, std::uint64_t equal_before) {
+    ReplicaDifference difference = Describe(cell);
+    difference.equal_before = equal_before;
+    const bool is_close = cell.vote->IsClose(options_.tolerance);
+    // A tensor that most ranks did not change was changed on the others by nothing that they share.
+    const bool is_held = before != nullptr && difference.has_majority &&
+                         HaveSameValues(*before, {.stats = difference.values.front().stats,
+                                                  .hash = majority_hash_,
+                                                  .processes = {}});
+    const bool was_reproducible = proven_ >= kProvenReproducible && !had_close_;
+    const bool is_finding =
+        options_.bitwise || !is_close || is_held || is_strict_ || was_reproducible;
+    is_strict_ = is_strict_ || (is_finding && is_close);
+    had_close_ = had_close_ || !is_finding;
+    difference.is_close = is_close;
+    MarkRows(cell, difference, is_finding);
+    std::optional<ReplicaDifference>& first = is_finding ? report_.first : report_.first_close;
+    const auto place = [](const ReplicaDifference& one) {
+      return std::tuple(one.position, one.order);
+    };
+    if (!first || place(difference) < place(*first)) first = std::move(difference);
+  }
+
+  // The different values, those of most ranks first.
+  ReplicaDifference Describe(const Cell& cell) {
+    ReplicaDifference difference;
+    difference.probe = cell.key->Name();
+    difference.type = cell.key->type;
+    difference.position = cell.position;
+    difference.order = cell.replica->order;
+    difference.is_scattered = cell.vote->is_scattered();
+    difference.ranks = cell.vote->processes().Count();
+    majority_hash_.reset();
+    std::vector<const Value*> values;
+    for (const Value& value : cell.vote->values()) values.push_back(&value);
+    const auto count = [](const Value* value) { return value->processes.Count(); };
+    std::ranges::stable_sort(values, [&](const Value* x, const Value* y) {
+      const std::size_t of_x = count(x), of_y = count(y);
+      return of_x != of_y ? of_x > of_y
+                          : RowsOf(x->processes).front() < RowsOf(y->processes).front();
+    });
+    for (const Value* value : values) {
+      difference.values.push_back({RowsOf(value->processes), value->stats});
+    }
+    if (values.empty()) return difference;
+    majority_hash_ = values.front()->hash;
+    difference.has_majority = 2 * count(values.front()) > difference.ranks;
+    if (!difference.has_majority) JoinClose(&difference);
+    return difference;
+  }
+
+  // After an all-reduce that is not reproducible no two ranks need have the same bits. Then those
+  // within the tolerance of one of them are the majority.
+  void JoinClose(ReplicaDifference* difference) const {
+    for (std::size_t i = 0; i < difference->values.size(); ++i) {
+      std::size_t count = 0;
+      std::vector<bool> is_close;
+      for (const RankValues& other : difference->values) {
+        is_close.push_back(AreClose(difference->values[i].stats, other.stats, options_.tolerance));
+        if (is_close.back()) count += other.processes.size();
+      }
+      if (2 * count <= difference->ranks || count == difference->ranks) continue;
+      RankValues joined{.processes = {}, .stats = difference->values[i].stats};
+      std::vector<RankValues> values;
+      for (std::size_t j = 0; j < is_close.size(); ++j) {
+        RankValues& one = difference->values[j];
+        if (is_close[j]) {
+          joined.processes.insert(joined.processes.end(), one.processes.begin(),
+                                  one.processes.end());
+        } else {
+          values.push_back(std::move(one));
+        }
+      }
+      std::ranges::sort(joined.processes);
+      values.insert(values.begin(), std::move(joined));
+      difference->values = std::move(values);
+      difference->has_majority = true;
+      return;
+    }
+  }
+
+  void MarkRows(const Cell& cell, const ReplicaDifference& difference, bool is_finding) {
+    std::vector<std::size_t> rows;
+    if (difference.has_majority) {
+      for (std::size_t i = 1; i < difference.values.size(); ++i) {
+        rows.insert(rows.end(), difference.values[i].processes.begin(),
+                    difference.values[i].processes.end());
+      }
+    } else {
+      rows = RowsOf(cell.vote->processes());
+    }
+    RankPlace place{
+        .position = cell.position, .order = cell.replica->order, .probe = cell.key->Name()};
+    for (const std::size_t at : rows) {
+      RankRow& row = report_.rows[at];
+      if (!row.first_unequal) row.first_unequal = place;
+      if (!is_finding) continue;
+      if (!row.first_different) row.first_different = place;
+      (difference.has_majority ? differs_ : ties_).insert(at);
+    }
+  }
+
+  // --- what is missing --------------------------------------------------------------------------
+
+  std::vector<std::size_t> RowsThatShouldHave(const Cell& cell) {
+    const auto known = expected_.find(cell.number);
+    if (known != expected_.end()) return known->second;
+    std::vector<std::size_t> rows;
+    const auto& of_attempt = rows_of_[cell.key->attempt];
+    const auto add = [&](int rank) {
+      const auto of_rank = of_attempt.find(rank);
+      if (of_rank == of_attempt.end()) return;
+      rows.insert(rows.end(), of_rank->second.begin(), of_rank->second.end());
+    };
+    if (cell.replica->ranks.empty()) {
+      for (const auto& [rank, of_rank] : of_attempt) add(rank);
+    } else {
+      for (const int rank : cell.replica->ranks) add(rank);
+    }
+    std::ranges::sort(rows);
+    return expected_[cell.number] = rows;
+  }
+
+  void NoteMissing(const Cell& cell) {
+    const std::vector<std::size_t> expected = RowsThatShouldHave(cell);
+    if (cell.vote->processes().Count() == expected.size()) return;
+    const std::vector<std::size_t> present = RowsOf(cell.vote->processes());
+    std::vector<std::size_t> missing;
+    std::ranges::set_difference(expected, present, std::back_inserter(missing));
+    for (const std::size_t at : missing) {
+      RankRow& row = report_.rows[at];
+      const bool is_behind = !row.process.last || row.process.last->position <= cell.position;
+      // What a process that was restarted did not reach came after it.
+      if (is_behind && (row.process.is_growing || row.is_superseded)) continue;
+      if (HasTwin(at, present)) continue;
+      ++row.missing;
+      ++report_.missing_count;
+      if (row.first_missing) continue;
+      row.first_missing = RankPlace{
+          .position = cell.position, .order = cell.replica->order, .probe = cell.key->Name()};
+    }
+  }
+
+  // Whether another process of the same rank has the snapshot.
+  bool HasTwin(std::size_t at, const std::vector<std::size_t>& present) const {
+    return std::ranges::any_of(present, [&](std::size_t other) {
+      return report_.rows[other].process.rank == report_.rows[at].process.rank;
+    });
+  }
+
+  void TellMissing() {
+    for (const std::string& why : state_.unreadable) Miss("not read: " + why);
+    TellAbsentRanks();
+    std::size_t told = 0, untold = 0;
+    for (const RankRow& row : report_.rows) {
+      const RankProcess& process = row.process;
+      std::vector<std::string> sentences;
+      if (row.missing > 0) {
+        const bool is_end = process.last && process.last->position < row.first_missing->position;
+        sentences.push_back(fmt::format(
+            "{} {} {} at {}{}", RankText(row),
+            is_end ? "ends before the others, it has no" : "has no", row.first_missing->probe,
+            PositionText(row.first_missing->position),
+            row.missing > 1 ? fmt::format(" and {} more replicas", row.missing - 1) : ""));
+      }
+      if (row.lost > 0) {
+        report_.missing_count += row.lost;
+        sentences.push_back(fmt::format("{} lacks {} snapshot{} that were lost", RankText(row),
+                                        row.lost, row.lost == 1 ? "" : "s"));
+      }
+      if (process.unread > 0) {
+        report_.missing_count += process.unread;
+        sentences.push_back(fmt::format("{} has {} snapshot{} that cannot be read, the first: {}",
+                                        RankText(row), process.unread,
+                                        process.unread == 1 ? "" : "s", process.first_unread));
+      }
+      if (process.is_cut_off && !row.is_superseded) {
+        ++report_.missing_count;
+        sentences.push_back(fmt::format(
+            "the recording of {} was cut off: what came after is not in it", RankText(row)));
+      }
+      for (std::string& sentence : sentences) {
+        if (told++ < kMostSentences) {
+          report_.missing.push_back(std::move(sentence));
+        } else {
+          ++untold;
+        }
+      }
+    }
+    if (untold > 0) report_.missing.push_back(fmt::format("and {} more like these", untold));
+    for (const auto& [probe, count] : state_.unknown) {
+      Miss(
+          fmt::format("{} is a replica on {} rank{}, but on which others was cut off: name it with "
+                      "--replicated",
+                      probe, count, count == 1 ? "" : "s"));
+    }
+  }
+
+  void TellAbsentRanks() {
+    for (const auto& [attempt, ranks] : rows_of_) {
+      int world_size = 1;
+      for (const auto& [rank, rows] : ranks) {
+        for (const std::size_t row : rows) {
+          world_size = std::max(world_size, report_.rows[row].process.world_size);
+        }
+      }
+      std::vector<std::uint64_t> absent;
+      for (int rank = 0; rank < world_size; ++rank) {
+        const auto& wants = options_.scope.wants_rank;
+        if (!ranks.contains(rank) && (!wants || wants(rank))) {
+          absent.push_back(static_cast<std::uint64_t>(rank));
+        }
+      }
+      if (absent.empty()) continue;
+      const bool is_superseded = attempt.second < last_restart_[attempt.first];
+      const std::string sentence =
+          fmt::format("rank{} {} of {} {} not here{}", absent.size() == 1 ? "" : "s",
+                      RangesText(absent), world_size, absent.size() == 1 ? "is" : "are",
+                      is_superseded ? fmt::format(" before restart {}", attempt.second + 1) : "");
+      if (is_superseded) {
+        report_.notes.push_back(sentence);
+        continue;
+      }
+      report_.missing_count += absent.size();
+      report_.missing.push_back(sentence);
+    }
+  }
+
+  void Miss(std::string sentence) {
+    ++report_.missing_count;
+    report_.missing.push_back(std::move(sentence));
+  }
+
+  // --- what it comes to -------------------------------------------------------------------------
+
+  void SetVerdicts() {
+    for (std::size_t at = 0; at < report_.rows.size(); ++at) {
+      RankRow& row = report_.rows[at];
+      if (differs_.contains(at)) {
+        row.verdict = ReplicaVerdict::kDifferent;
+      } else if (ties_.contains(at)) {
+        row.verdict = ReplicaVerdict::kTie;
+      } else if (row.missing > 0) {
+        row.verdict = ReplicaVerdict::kIncomplete;
+      } else if (row.first_unequal) {
+        row.verdict = ReplicaVerdict::kClose;
+      } else if (row.compared > 0) {
+        row.verdict = ReplicaVerdict::kSame;
+      }
+    }
+  }
+
+  void FindFirstBad() {
+    std::optional<std::tuple<Position, std::uint64_t>> first;
+    for (std::size_t at = 0; at < report_.rows.size(); ++at) {
+      const RankRow& row = report_.rows[at];
+      for (const std::optional<RankPlace>* place :
+           {differs_.contains(at) ? &row.first_different : nullptr, &row.process.first_nonfinite}) {
+        if (place == nullptr || !*place) continue;
+        const std::tuple moment((*place)->position, (*place)->order);
+        if (first && *first <= moment) continue;
+        first = moment;
+        report_.first_bad = at;
+      }
+    }
+  }
+
+  void TellOdd() {
+    std::map<std::string, std::set<std::size_t>> of_path;
+    for (std::size_t at = 0; at < report_.rows.size(); ++at) {
+      for (const auto& [path, lost] : report_.rows[at].process.lost) of_path[path].insert(at);
+    }
+    std::size_t shared = 0;
+    for (const auto& [path, rows] : of_path) {
+      std::set<std::uint64_t> ranks;
+      for (const std::size_t at : rows) {
+        const int rank = report_.rows[at].process.rank;
+        if (rank >= 0) ranks.insert(static_cast<std::uint64_t>(rank));
+      }
+      if (ranks.size() < 2 || of_path.size() < 2 || shared++ >= kMostSentences) continue;
+      report_.notes.push_back(
+          fmt::format("{} holds ranks {}", path, RangesText({ranks.begin(), ranks.end()})));
+    }
+    for (const auto& [run, restart] : last_restart_) {
+      if (restart == 0) continue;
+      report_.notes.push_back(fmt::format(
+          "the run{} was restarted {}: ranks are compared between two restarts, never over one",
+          run.empty() ? "" : " " + run, restart == 1 ? "once" : fmt::format("{} times", restart)));
+    }
+    if (last_restart_.size() > 1) {
+      report_.notes.push_back(fmt::format("there are {} runs here: ranks are compared within each",
+                                          last_restart_.size()));
+    }
+    for (const auto& [attempt, ranks] : rows_of_) {
+      for (const auto& [rank, rows] : ranks) {
+        if (rows.size() < 2) continue;
+        report_.notes.push_back(fmt::format(
+            "rank {} has {} processes: each is compared with the other ranks", rank, rows.size()));
+      }
+    }
+    TellClocks();
+  }
+
+  // Ranks that take a step together cannot be seconds apart in it.
+  void TellClocks() {
+    for (const auto& of_attempt : rows_of_) {
+      const auto& ranks = of_attempt.second;
+      using Moment = std::pair<Position, std::string>;  // and the probe
+      std::map<Moment, std::vector<std::int64_t>> firsts, lasts;
+      const auto each = [&](const auto& use) {
+        for (const auto& [rank, rows] : ranks) {
+          for (const std::size_t at : rows) use(report_.rows[at]);
+        }
+      };
+      each([&](const RankRow& row) {
+        const auto note = [](const std::optional<RankPlace>& place, auto* of) {
+          if (place && place->timestamp_ns != 0) {
+            (*of)[{place->position, place->probe}].push_back(place->timestamp_ns);
+          }
+        };
+        note(row.process.first, &firsts);
+        note(row.process.last, &lasts);
+      });
+      for (auto* of : {&firsts, &lasts}) {
+        for (auto& [moment, times] : *of) std::ranges::sort(times);
+      }
+      std::size_t told = 0;
+      each([&](RankRow& row) {
+        std::optional<double> offset;
+        const auto measure = [&](const std::optional<RankPlace>& place, const auto& of) {
+          if (!place || place->timestamp_ns == 0) return;
+          const std::vector<std::int64_t>& times = of.at({place->position, place->probe});
+          const std::int64_t most = times[(times.size() - 1) / 2];
+          const double seconds = static_cast<double>(place->timestamp_ns - most) * 1e-9;
+          if (!offset || std::fabs(seconds) < std::fabs(*offset)) offset = seconds;
+        };
+        measure(row.process.first, firsts);
+        measure(row.process.last, lasts);
+        row.clock_offset_s = offset.value_or(0);
+        if (std::fabs(row.clock_offset_s) < kOddClockSeconds || told++ >= kMostSentences) return;
+        report_.notes.push_back(fmt::format(
+            "the clock of {}{} is {:.0f} s {} those of most ranks, or it lags by as much: ranks "
+            "are "
+            "paired by {}, never by time",
+            RankText(row), row.process.host.empty() ? "" : " on " + row.process.host,
+            std::fabs(row.clock_offset_s), row.clock_offset_s > 0 ? "ahead of" : "behind",
+            report_.by_step ? "step" : "replay"));
+      });
+    }
+  }
+
+  const RankState& state_;
+  const RanksOptions& options_;
+  RanksReport report_;
+  std::vector<std::size_t> row_of_;                                     // of each process
+  std::map<Attempt, std::map<int, std::vector<std::size_t>>> rows_of_;  // by rank
+  std::map<std::string, int> last_restart_;                             // by run
+  std::map<std::size_t, std::vector<std::size_t>> expected_;            // rows, by replica
+  std::set<std::size_t> compared_, differs_, ties_;                     // replicas; rows; rows
+  int proven_ = 0;
+  std::optional<Position> proof_;  // the last of them
+  bool had_close_ = false;
+  bool is_strict_ = false;  // a small difference was a finding, so the next ones are too
+  std::optional<std::uint64_t> majority_hash_;
+};
+
+}  // namespace
+
+RanksReport JudgeRanks(const RankState& state, const RanksOptions& options) {
+  return Judge(state, options).Run();
+}
+
+}  // namespace cgdebug::analysis

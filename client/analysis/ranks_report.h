@@ -1,0 +1,21 @@
+// ranks_report.h: a RanksReport in words and as JSON; the same in the command line and in Python.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "client/analysis/json_number.h"
+#include "client/analysis/ranks.h"
+
+namespace cgdebug::analysis {
+
+// Several lines, without the newline at the end: the first bad rank and what it saw first, what is
+// missing, what is odd.
+std::string RanksText(const RanksReport& report, const RanksOptions& options);
+
+Json RanksJson(const RanksReport& report, const RanksOptions& options);
+
+// "0..3, 5" of rows of a report.
+std::string RanksOfRows(const RanksReport& report, const std::vector<std::size_t>& rows);
+
+}  // namespace cgdebug::analysis

@@ -1,0 +1,355 @@
+#include "client/analysis/ranks.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <tuple>
+
+#include "client/analysis/ranks_report.h"
+#include "client/cli/command.h"
+#include "client/cli/interrupt.h"
+#include "client/cli/sources.h"
+#include "client/source/merged_source.h"
+#include "client/source/recording_source.h"
+#include "daemon/core/options/whole_number.h"
+#include "daemon/core/recording/recording_reader.h"
+
+namespace cgdebug::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A growing recording whose files did not change is looked at again after so many rounds: its
+// writer may have been killed.
+constexpr int kRoundsBetweenLooks = 5;
+
+struct RanksCommand {
+  std::string source = "live";
+  ScopeOptions scope;
+  std::vector<std::string> replicated;
+  analysis::RanksOptions options;
+  std::size_t max_rows = 40;
+  bool follow = false;
+  double interval_s = 1;
+};
+
+int ExitCodeOf(const analysis::RanksReport& report) {
+  if (report.found()) return kExitFound;
+  return report.complete() ? kExitOk : kExitInconclusive;
+}
+
+bool IsBad(const analysis::RankRow& row) {
+  using enum analysis::ReplicaVerdict;
+  return row.verdict == kDifferent || row.verdict == kTie || row.verdict == kIncomplete ||
+         row.process.first_nonfinite || row.lost > 0;
+}
+
+std::string VerdictText(const analysis::RankRow& row) {
+  std::string text(NameOf(row.verdict));
+  using enum analysis::ReplicaVerdict;
+  const std::optional<analysis::RankPlace>* place = nullptr;
+  if (row.verdict == kDifferent || row.verdict == kTie) place = &row.first_different;
+  if (row.verdict == kClose) place = &row.first_unequal;
+  if (row.verdict == kIncomplete) place = &row.first_missing;
+  if (place != nullptr && *place) {
+    text += fmt::format(" from {}: {}", PositionText((*place)->position), (*place)->probe);
+  }
+  return text;
+}
+
+// Ranks whose lines would be the same share one.
+TextTable RanksTable(const analysis::RanksReport& report, const Style& style, std::size_t max_rows,
+                     std::size_t* left_out) {
+  using Align = TextTable::Align;
+  bool has_restarts = false;
+  std::set<std::string> runs;
+  for (const analysis::RankRow& row : report.rows) {
+    has_restarts = has_restarts || row.process.restart > 0;
+    runs.insert(row.process.run);
+  }
+  std::vector<TextTable::Column> columns;
+  if (runs.size() > 1) columns.push_back({"RUN"});
+  columns.push_back({"RANK"});
+  if (has_restarts) columns.push_back({"RESTART", Align::kRight});
+  columns.insert(columns.end(), {{"REPLAY", Align::kCount},
+                                 {"STEP", Align::kRight},
+                                 {"LOST", Align::kCount},
+                                 {"FIRST NAN"},
+                                 {"REPLICAS"},
+                                 {"WHERE", Align::kLeft, true}});
+  TextTable table(columns);
+  struct Line {
+    std::vector<std::string> cells;
+    std::vector<std::size_t> rows;
+    bool is_bad = false;
+  };
+  std::vector<Line> lines;
+  std::map<std::vector<std::string>, std::size_t> places;
+  for (std::size_t at = 0; at < report.rows.size(); ++at) {
+    const analysis::RankRow& row = report.rows[at];
+    const analysis::RankProcess& process = row.process;
+    const auto& nan = process.first_nonfinite;
+    std::string verdict = Printable(VerdictText(row));
+    if (row.verdict == analysis::ReplicaVerdict::kDifferent ||
+        row.verdict == analysis::ReplicaVerdict::kTie) {
+      verdict = style.Red(verdict);
+    }
+    std::vector<std::string> cells;
+    if (has_restarts) cells.push_back(std::to_string(process.restart));
+    cells.push_back(std::to_string(process.replay));
+    cells.push_back(process.step < 0 ? "-" : std::to_string(process.step));
+    cells.push_back(std::to_string(row.lost));
+    cells.push_back(nan ? style.Red(Printable(fmt::format("{} @{}", nan->probe, nan->replay)))
+                        : "-");
+    cells.push_back(std::move(verdict));
+    cells.push_back(process.last ? Printable(process.last->probe) : "-");
+    std::vector<std::string> key = cells;
+    key.push_back(process.run);
+    const auto [place, is_new] = places.try_emplace(key, lines.size());
+    if (is_new) lines.push_back({.cells = std::move(cells), .rows = {}, .is_bad = IsBad(row)});
+    lines[place->second].rows.push_back(at);
+  }
+  if (lines.size() > max_rows) {
+    std::stable_partition(lines.begin(), lines.end(), [](const Line& line) { return line.is_bad; });
+    for (std::size_t i = max_rows; i < lines.size(); ++i) *left_out += lines[i].rows.size();
+    lines.resize(max_rows);
+  }
+  for (Line& line : lines) {
+    const analysis::RankProcess& first = report.rows[line.rows.front()].process;
+    const std::string ranks =
+        first.rank < 0 ? Printable(first.session) : RanksOfRows(report, line.rows);
+    line.cells.insert(line.cells.begin(), ranks);
+    if (runs.size() > 1) {
+      line.cells.insert(line.cells.begin(), first.run.empty() ? "-" : Printable(first.run));
+    }
+    table.Add(std::move(line.cells));
+  }
+  return table;
+}
+
+std::string Highlighted(const Style& style, const std::string& text) {
+  std::string out;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string line = text.substr(begin, end - begin);
+    const bool is_bad = line.starts_with("first bad") || line.starts_with("replicas differ") ||
+                        line.starts_with("inconclusive") || line.starts_with("incomplete") ||
+                        line.starts_with("nothing was compared");
+    out += is_bad                         ? style.Red(line)
+           : line.starts_with("replicas") ? style.Yellow(line)
+           : line.starts_with("same")     ? style.Green(line)
+                                          : line;
+    out += '\n';
+    begin = end + 1;
+  }
+  return out;
+}
+
+// What is read, one recording after the other.
+class Reading {
+ public:
+  Reading(Context& context, const RanksCommand& command)
+      : context_(context), command_(command), fold_(command.options) {}
+
+  // Takes in what is there now. 0, or what to exit with.
+  int Round() {
+    std::error_code ignored;
+    if (source::LooksLikePath(command_.source) && fs::is_directory(command_.source, ignored) &&
+        !recording::RecordingReader::IsRecording(command_.source)) {
+      const std::vector<std::string> recordings = source::RecordingsIn(command_.source);
+      if (!recordings.empty() || command_.follow) return AddRecordings(recordings);
+    }
+    std::unique_ptr<source::Source> source;
+    if (const int failed = OpenSource(context_, command_.source, &source); failed != kExitOk) {
+      return failed;
+    }
+    fold_ = analysis::RankFold(command_.options);
+    return Take(*source, command_.source);
+  }
+
+  analysis::RanksReport Finish() const { return fold_.Finish(); }
+
+ private:
+  struct Seen {
+    std::uint64_t bytes = 0;
+    bool is_growing = true;
+    int rounds = 0;
+  };
+
+  int AddRecordings(const std::vector<std::string>& recordings) {
+    const std::string& session = context_.options.session;
+    bool is_any = session.empty();
+    for (const std::string& path : recordings) {
+      if (command_.follow && !HasChanged(path)) {
+        is_any = true;
+        continue;
+      }
+      Result<std::unique_ptr<source::Source>> opened = source::OpenRecording(path);
+      if (!opened.ok()) {
+        // One that has just been begun has nothing to read yet.
+        if (command_.follow) {
+          seen_.erase(path);
+        } else {
+          fold_.AddUnreadable(opened.error().message);
+        }
+        continue;
+      }
+      std::unique_ptr<source::Source> source = *std::move(opened);
+      seen_[path].is_growing = source->Describe().is_growing;
+      if (!session.empty()) {
+        const std::set<std::string> wanted = SessionsOf(*source, session);
+        if (wanted.empty()) continue;
+        is_any = true;
+        source = source::Only(std::move(source), [&](const source::Slot& slot) {
+          return wanted.contains(slot.session);
+        });
+      }
+      if (const int failed = Take(*source, path); failed != kExitOk) return failed;
+    }
+    if (is_any || command_.follow) return kExitOk;
+    return context_.Fail(kExitNoMatch, fmt::format("no recording in {} has a session '{}'",
+                                                   command_.source, session));
+  }
+
+  static std::set<std::string> SessionsOf(const source::Source& source,
+                                          const std::string& selector) {
+    std::set<std::string> labels;
+    for (const recording::RecordingReader* reader : source.Recordings()) {
+      for (const recording::Session& session : reader->sessions()) {
+        if (MatchesSession(session, selector)) labels.insert(session.label);
+      }
+    }
+    return labels;
+  }
+
+  int Take(source::Source& source, const std::string& path) {
+    const Result<void> added = fold_.Add(source, path);
+    return added.ok() ? static_cast<int>(kExitOk)
+                      : context_.Fail(kExitTrouble, added.error().message);
+  }
+
+  bool HasChanged(const std::string& path) {
+    std::uint64_t bytes = 0;
+    std::error_code ignored;
+    for (const fs::directory_entry& entry : fs::directory_iterator(path, ignored)) {
+      const std::uint64_t size = entry.file_size(ignored);
+      if (!ignored) bytes += size;
+    }
+    Seen& seen = seen_[path];
+    const bool is_due = seen.is_growing && ++seen.rounds % kRoundsBetweenLooks == 0;
+    return std::exchange(seen.bytes, bytes) != bytes || is_due;
+  }
+
+  Context& context_;
+  const RanksCommand& command_;
+  analysis::RankFold fold_;
+  std::map<std::string, Seen> seen_;  // by path
+};
+
+void Show(Context& context, const RanksCommand& command, const analysis::RanksReport& report) {
+  if (context.options.json) {
+    Json json = analysis::RanksJson(report, command.options);
+    // One line a round for a program that follows.
+    if (command.follow) {
+      Context::Print(Dump(json, /*indented=*/false) + "\n");
+      std::fflush(stdout);
+    } else {
+      Context::PrintJson(json);
+    }
+    return;
+  }
+  std::size_t left_out = 0;
+  const std::size_t max_rows = context.options.plain ? SIZE_MAX : command.max_rows;
+  context.PrintTable(RanksTable(report, context.out, max_rows, &left_out));
+  if (left_out > 0) {
+    Context::Print(fmt::format("and {} more ranks: --max-rows\n", left_out));
+  }
+  const std::string text = analysis::RanksText(report, command.options);
+  Context::Print(Highlighted(context.out, PrintableLines(text)));
+  std::fflush(stdout);
+}
+
+int Follow(Context& context, const RanksCommand& command) {
+  const InterruptScope interrupt(&context.client());
+  Reading reading(context, command);
+  std::string shown;
+  int code = kExitInconclusive;
+  bool is_waiting = false;
+  while (!interrupt.interrupted()) {
+    if (const int failed = reading.Round(); failed != kExitOk) return failed;
+    const analysis::RanksReport report = reading.Finish();
+    if (report.rows.empty()) {
+      if (!std::exchange(is_waiting, true)) {
+        context.Note(Printable(fmt::format("waiting for recordings in {}", command.source)));
+      }
+    } else {
+      code = ExitCodeOf(report);
+      const std::string state = Dump(analysis::RanksJson(report, command.options), false);
+      if (std::exchange(shown, state) != state) Show(context, command, report);
+      if (!report.goes_on) return code;
+    }
+    ::poll(nullptr, 0, static_cast<int>(command.interval_s * 1000));
+  }
+  return code;
+}
+
+int RunRanks(Context& context, RanksCommand& command) {
+  Result<analysis::Scope> scope = MakeScope(context, command.scope);
+  if (!scope.ok()) return context.Fail(kExitTrouble, scope.error().message);
+  command.options.scope = *std::move(scope);
+  command.options.follows = command.follow;
+  command.options.has_replicated = !command.replicated.empty();
+  Result<Selector> replicated = Selector::Parse(command.replicated);
+  if (!replicated.ok()) return context.Fail(kExitTrouble, replicated.error().message);
+  command.options.replicated = *std::move(replicated);
+  if (command.follow) return Follow(context, command);
+  Reading reading(context, command);
+  if (const int failed = reading.Round(); failed != kExitOk) return failed;
+  const analysis::RanksReport report = reading.Finish();
+  if (report.rows.empty()) {
+    return context.Fail(
+        kExitNoMatch, fmt::format("{} has no such probe on these ranks. Type: cgdebug-cli info {}",
+                                  command.source, ShellWord(command.source)));
+  }
+  Show(context, command, report);
+  return ExitCodeOf(report);
+}
+
+}  // namespace
+
+RunFunction AddRanks(CLI::App& app) {
+  auto command = std::make_shared<RanksCommand>();
+  app.add_option("SOURCE", command->source, kSourceHelp);
+  app.add_option("PROBE", command->scope.probes, "globs; 're:...', '!...' excludes");
+  app.add_option("--replicated", command->replicated,
+                 "globs of probes whose tensors must be the same on all ranks, besides those that "
+                 "say so")
+      ->type_name("GLOB")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_option("--replays", command->scope.replays, "only these replays")->type_name("100..200");
+  AddWhichOptions(app, &command->scope.which);
+  app.add_option("--tolerance", command->options.tolerance,
+                 "how far l1 and mean of replicas may differ that were never bitwise equal (1e-6)")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("R");
+  app.add_flag("--bitwise", command->options.bitwise, "every difference is a finding");
+  app.add_flag("-f,--follow", command->follow,
+               "look again and again, for instance at a folder into which every node records");
+  app.add_option("--interval", command->interval_s, "seconds between two looks (1)")
+      ->check(CLI::Range(0.05, 3600.0))
+      ->type_name("S");
+  app.add_option("--max-rows", command->max_rows, "how many lines to show (40)")
+      ->check(WholeNumber(1))
+      ->type_name("N");
+  return [command](Context& context) { return RunRanks(context, *command); };
+}
+
+}  // namespace cgdebug::cli

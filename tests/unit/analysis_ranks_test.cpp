@@ -1,0 +1,418 @@
+// Replicas are compared over ranks by step, voted on, and never called the same over a gap.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/analysis/ranks.h"
+#include "client/analysis/ranks_report.h"
+#include "client/source/replicas.h"
+#include "tests/support/memory_source.h"
+
+namespace cgdebug::analysis {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing_support::MemorySource;
+
+constexpr std::int64_t kSecond = 1'000'000'000;
+
+// One recording for each rank of a run: "w" and "b" are replicas, "fwd" is not.
+class Ranked {
+ public:
+  explicit Ranked(int ranks, int steps = 10, int restart = 0) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      MemorySource& source = *sources.emplace_back(std::make_unique<MemorySource>());
+      for (const char* name : {"w", "b", "fwd"}) source.AddSlot(name, {4});
+      for (source::Slot& slot : source.Slots()) {
+        slot.rank = rank;
+        slot.world_size = ranks;
+        slot.restart = restart;
+        slot.run = "run";
+        slot.session = "run/r" + std::to_string(rank);
+        slot.uuid = slot.session + "." + std::to_string(restart);
+        if (slot.probe != "fwd") {
+          slot.shard = "R of [4] at (" + std::to_string(rank) +
+                       ") of ddp=" + std::to_string(ranks) + ", from [0], replicas 0.." +
+                       std::to_string(ranks - 1);
+        }
+      }
+      for (int step = 1; step <= steps; ++step) Step(rank, step);
+    }
+  }
+
+  void Step(int rank, int step) {
+    const auto n = static_cast<float>(step);
+    const auto replay = static_cast<std::uint64_t>(step);
+    sources[rank]->Add(0, replay, {n, 2 * n, 3, 4}, 100 + step);
+    sources[rank]->Add(1, replay, {n, n, n, n}, 100 + step);
+    sources[rank]->Add(2, replay, {n, static_cast<float>(rank), 0, 1}, 100 + step);
+  }
+
+  RanksReport Report(RanksOptions options = {}) {
+    RankFold fold(std::move(options));
+    for (std::size_t i = 0; i < sources.size(); ++i) AddTo(&fold, i);
+    return fold.Finish();
+  }
+  void AddTo(RankFold* fold, std::size_t at) {
+    const Result<void> added = fold->Add(*sources[at], "r" + std::to_string(at) + ".cgrec");
+    ASSERT_TRUE(added.ok()) << added.error().message;
+  }
+
+  std::vector<std::unique_ptr<MemorySource>> sources;
+};
+
+std::vector<int> Minority(const RanksReport& report) {
+  std::vector<int> ranks;
+  for (std::size_t i = 1; i < report.first->values.size(); ++i) {
+    for (const std::size_t row : report.first->values[i].processes) {
+      ranks.push_back(report.rows[row].process.rank);
+    }
+  }
+  return ranks;
+}
+
+TEST(Replicas, TheTextOfAShardSaysWhichRanksHaveTheSameTensor) {
+  const auto ranks = [](const char* text) {
+    const source::Replicas replicas = source::ReplicasOf(text);
+    EXPECT_EQ(replicas.kind, source::Replication::kKnown) << text;
+    return replicas.ranks;
+  };
+  EXPECT_THAT(ranks("R of [4] at (1) of ddp=3, from [0], replicas 0..2"), ElementsAre(0, 1, 2));
+  EXPECT_THAT(ranks("S(0),R of [4] at (0,1) of 2,3, replicas 1..5/2"), ElementsAre(1, 3, 5));
+  EXPECT_THAT(ranks("R of [] at () of , replicas 0,3,7..8"), ElementsAre(0, 3, 7, 8));
+  for (const char* text : {"R of [4] at (0) of 1", "", "S(0) of [8] at (1) of 2, from [4]"}) {
+    EXPECT_EQ(source::ReplicasOf(text).kind, source::Replication::kNone) << text;
+  }
+  for (const char* text :
+       {"x, replicas ?", "x, replicas 1", "x, replicas 3..1", "x, replicas 0..1x",
+        "x, replicas 2,1", "x, replicas 0..9/0", "x, replicas 0..99999999", "x, replicas "}) {
+    EXPECT_EQ(source::ReplicasOf(text).kind, source::Replication::kUnknown) << text;
+  }
+  EXPECT_EQ(source::ReplicasOf(std::string(511, 'x')).kind, source::Replication::kUnknown);
+}
+
+TEST(Ranks, HealthyReplicasAreTheSameAndOtherTensorsAreNotCompared) {
+  const RanksReport report = Ranked(4).Report();
+  EXPECT_FALSE(report.found());
+  EXPECT_TRUE(report.complete());
+  EXPECT_EQ(report.replicas, 2u);
+  EXPECT_EQ(report.compared, 20u);
+  EXPECT_EQ(report.unequal, 0u);
+  EXPECT_TRUE(report.by_step);
+  for (const RankRow& row : report.rows) EXPECT_EQ(row.verdict, ReplicaVerdict::kSame);
+  EXPECT_THAT(RanksText(report, {}),
+              AllOf(HasSubstr("same: 2 replicas on 4 ranks"), Not(HasSubstr("note:"))));
+}
+
+TEST(Ranks, TheMinorityIsNamedWithTheStepAndTheProbeAtWhichItBegan) {
+  Ranked run(4);
+  for (std::uint64_t step = 6; step <= 10; ++step) {
+    const auto n = static_cast<float>(step);
+    run.sources[2]->Change(1, step, {n, n, n, n + 64});
+    if (step > 6) run.sources[2]->Change(0, step, {n, 2 * n, 3, 99});
+  }
+  const RanksReport report = run.Report();
+  ASSERT_TRUE(report.first.has_value());
+  EXPECT_EQ(report.first->probe, "b");
+  EXPECT_EQ(report.first->position, (Position{true, 106, 0}));
+  EXPECT_EQ(report.first->equal_before, 5u);
+  EXPECT_TRUE(report.first->has_majority);
+  EXPECT_THAT(Minority(report), ElementsAre(2));
+  ASSERT_TRUE(report.first_bad.has_value());
+  EXPECT_EQ(report.rows[*report.first_bad].process.rank, 2);
+  EXPECT_EQ(report.rows[2].verdict, ReplicaVerdict::kDifferent);
+  EXPECT_EQ(report.rows[0].verdict, ReplicaVerdict::kSame);
+  EXPECT_THAT(RanksText(report, {}),
+              AllOf(HasSubstr("first bad: rank 2: b at step 106: differs from the other ranks"),
+                    HasSubstr("b f32[4] at step 106: rank 2 does not have what 3 of 4 ranks have"),
+                    HasSubstr("the same on all of them: 5 times")));
+  const Json json = RanksJson(report, {});
+  EXPECT_EQ(json["verdict"], "found");
+  EXPECT_EQ(json["first_difference"]["minority"], Json::array({2}));
+  EXPECT_EQ(json["first_difference"]["step"], 106);
+}
+
+TEST(Ranks, OneLastBitIsAFindingWhereReplicasWereEqualBefore) {
+  Ranked run(4);
+  for (std::uint64_t step = 7; step <= 10; ++step) {
+    const auto n = static_cast<float>(step);
+    run.sources[1]->Change(0, step, {n, 2 * n, std::nextafter(3.0f, 4.0f), 4});
+  }
+  const RanksReport report = run.Report();
+  ASSERT_TRUE(report.first.has_value());
+  EXPECT_EQ(report.first->position.number, 107u);
+  EXPECT_TRUE(report.first->is_close);
+  EXPECT_THAT(Minority(report), ElementsAre(1));
+}
+
+TEST(Ranks, ReplicasThatWereNeverBitwiseEqualAreCloseAndNoAlarm) {
+  Ranked run(4);
+  for (int rank = 0; rank < 4; ++rank) {
+    for (std::uint64_t step = 2; step <= 10; ++step) {
+      float third = 3;
+      for (int i = 0; i < rank; ++i) third = std::nextafter(third, 4.0f);
+      const auto n = static_cast<float>(step);
+      run.sources[rank]->Change(0, step, {n, 2 * n, third, 4});
+    }
+  }
+  const RanksReport report = run.Report();
+  EXPECT_FALSE(report.found());
+  EXPECT_TRUE(report.complete());
+  ASSERT_TRUE(report.first_close.has_value());
+  EXPECT_EQ(report.first_close->position.number, 102u);
+  EXPECT_EQ(report.unequal, 9u);
+  EXPECT_EQ(report.rows[3].verdict, ReplicaVerdict::kClose);
+  EXPECT_THAT(RanksText(report, {}),
+              AllOf(HasSubstr("not equal bit for bit, but within 1e-06"), Not(HasSubstr("same:"))));
+  EXPECT_EQ(RanksJson(report, {})["verdict"], "close");
+  EXPECT_TRUE(run.Report({.bitwise = true}).found());
+
+  // A rank that leaves the tolerance is still found among ranks of which no two are equal.
+  run.sources[1]->Change(0, 8, {8, 16, 30, 4});
+  const RanksReport worse = run.Report();
+  ASSERT_TRUE(worse.first.has_value());
+  EXPECT_EQ(worse.first->position.number, 108u);
+  EXPECT_THAT(Minority(worse), ElementsAre(1));
+  EXPECT_THAT(RanksText(worse, {}), HasSubstr("w at step 102: differs within the tolerance; then "
+                                              "w at step 108: differs from the other ranks"));
+}
+
+TEST(Ranks, AWeightThatOnlyOneRankChangesIsAFindingHoweverSmall) {
+  Ranked run(3, 4);
+  for (int rank = 0; rank < 3; ++rank) {
+    for (std::uint64_t step = 1; step <= 4; ++step) {
+      run.sources[rank]->Change(0, step, {1, 2, 3, 4});
+      run.sources[rank]->Change(1, step, {1, 1, 1, 1});
+    }
+  }
+  run.sources[2]->Change(0, 3, {1, 2, std::nextafter(3.0f, 4.0f), 4});
+  const RanksReport report = run.Report();
+  ASSERT_TRUE(report.first.has_value());
+  EXPECT_EQ(report.first->position.number, 103u);
+  EXPECT_THAT(Minority(report), ElementsAre(2));
+}
+
+TEST(Ranks, ATieSaysSoAndBlamesNobody) {
+  Ranked run(2);
+  run.sources[1]->Change(0, 5, {5, 10, 3, 77});
+  const RanksReport report = run.Report();
+  ASSERT_TRUE(report.first.has_value());
+  EXPECT_FALSE(report.first->has_majority);
+  EXPECT_TRUE(report.found());
+  EXPECT_FALSE(report.first_bad.has_value());
+  EXPECT_EQ(report.rows[0].verdict, ReplicaVerdict::kTie);
+  EXPECT_THAT(RanksText(report, {}), AllOf(HasSubstr("a tie of 2 ranks: no majority"),
+                                           HasSubstr("rank 0: hash"), Not(HasSubstr("first bad"))));
+}
+
+TEST(Ranks, NothingIsTheSameOverAMissingSnapshot) {
+  Ranked run(4);
+  run.sources[3]->Remove(1, 4);
+  const RanksReport report = run.Report();
+  EXPECT_FALSE(report.found());
+  EXPECT_FALSE(report.complete());
+  EXPECT_EQ(report.rows[3].verdict, ReplicaVerdict::kIncomplete);
+  EXPECT_EQ(report.rows[0].verdict, ReplicaVerdict::kSame);
+  EXPECT_THAT(report.missing, Contains(HasSubstr("rank 3 has no b at step 104")));
+  EXPECT_THAT(RanksText(report, {}), AllOf(HasSubstr("inconclusive: 1 snapshot or rank missing"),
+                                           Not(HasSubstr("same:"))));
+}
+
+TEST(Ranks, ARankThatIsNotThereIsMissing) {
+  Ranked run(4);
+  run.sources.erase(run.sources.begin() + 1);
+  const RanksReport report = run.Report();
+  EXPECT_FALSE(report.complete());
+  EXPECT_THAT(report.missing, ElementsAre("rank 1 of 4 is not here"));
+
+  // One that was not asked for is not.
+  RanksOptions options;
+  options.scope.wants_rank = [](int rank) { return rank != 1; };
+  EXPECT_TRUE(run.Report(std::move(options)).complete());
+}
+
+TEST(Ranks, ARankThatGoesOnMayBeBehind) {
+  Ranked run(3);
+  for (std::uint64_t step = 8; step <= 10; ++step) {
+    for (const std::size_t slot : {0, 1, 2}) run.sources[1]->Remove(slot, step);
+  }
+  run.sources[1]->Remove(1, 7);
+  EXPECT_FALSE(run.Report().complete());
+  run.sources[1]->description.is_growing = true;
+  const RanksReport report = run.Report();
+  EXPECT_TRUE(report.complete()) << RanksText(report, {});
+  EXPECT_TRUE(report.goes_on);
+}
+
+TEST(Ranks, NaNOfOneRankIsTheFirstBadThingIfItCameBeforeTheReplicasDiffer) {
+  Ranked run(4);
+  run.sources[3]->Change(2, 4, {NAN, 3, 0, 1});
+  for (std::uint64_t step = 5; step <= 10; ++step) {
+    run.sources[3]->Change(0, step, {NAN, NAN, NAN, NAN});
+  }
+  const RanksReport report = run.Report();
+  ASSERT_TRUE(report.first_bad.has_value());
+  EXPECT_THAT(RanksText(report, {}),
+              HasSubstr("first bad: rank 3: fwd at step 104: NaN or Inf; then w at step 105: "
+                        "differs from the other ranks"));
+}
+
+// Two snapshots a step: if one of them is lost, which of the two is left is not known.
+TEST(Ranks, SnapshotsOfAStepAreNotPairedOverALoss) {
+  Ranked run(3, 0);
+  for (int rank = 0; rank < 3; ++rank) {
+    for (std::uint64_t replay = 1; replay <= 8; ++replay) {
+      const auto n = static_cast<float>(replay);
+      run.sources[rank]->Add(0, replay, {n, n, n, n}, static_cast<std::int64_t>(replay + 1) / 2);
+    }
+  }
+  EXPECT_TRUE(run.Report().complete());
+  run.sources[1]->Remove(0, 3);
+  const RanksReport report = run.Report();
+  EXPECT_FALSE(report.found()) << RanksText(report, {});
+  EXPECT_FALSE(report.complete());
+  EXPECT_EQ(report.rows[1].missing, 2u) << "both of step 2";
+
+  // Nor where a recording begins in the middle of a step.
+  run.sources[1]->Remove(0, 1);
+  run.sources[1]->Remove(0, 2);
+  EXPECT_FALSE(run.Report().found());
+}
+
+// With one a step, a loss changes the place of no other.
+TEST(Ranks, ALossInARunWithOneSnapshotAStepHidesNothingElse) {
+  Ranked run(3);
+  run.sources[1]->Remove(0, 3);
+  run.sources[1]->Change(0, 9, {9, 18, 3, 5});
+  const RanksReport report = run.Report();
+  ASSERT_TRUE(report.first.has_value());
+  EXPECT_EQ(report.first->position.number, 109u);
+  EXPECT_EQ(report.rows[1].missing, 1u);
+}
+
+TEST(Ranks, RestartsAreComparedApart) {
+  Ranked before(3, 6, 0), after(3, 10, 1);
+  before.sources[1]->Remove(0, 6);
+  before.sources[1]->Remove(1, 6);
+  before.sources[1]->Remove(2, 6);
+  for (int rank = 0; rank < 3; ++rank) {
+    for (std::uint64_t step = 1; step <= 10; ++step) {
+      const auto n = static_cast<float>(step);
+      after.sources[rank]->Change(0, step, {-n, n, 7, 8});
+    }
+  }
+  for (auto& source : after.sources) before.sources.push_back(std::move(source));
+  const RanksReport report = before.Report();
+  EXPECT_FALSE(report.found()) << RanksText(report, {});
+  EXPECT_TRUE(report.complete()) << RanksText(report, {});
+  EXPECT_EQ(report.rows.size(), 6u);
+  EXPECT_THAT(report.notes, Contains(HasSubstr("was restarted once")));
+}
+
+TEST(Ranks, TwoRanksInOneRecordingAreTwoRanks) {
+  Ranked run(4);
+  MemorySource both;
+  for (const int rank : {0, 1}) {
+    for (const source::Slot& slot : run.sources[rank]->slots()) {
+      const std::size_t added = both.AddSlot(slot.probe, slot.shape);
+      const std::uint64_t order = slot.order;
+      both.Slots()[added] = slot;
+      both.Slots()[added].order = order;
+      for (std::uint64_t step = 1; step <= 10; ++step) {
+        const auto n = static_cast<float>(step);
+        if (slot.probe == "w")
+          both.Add(added, step, {n, 2 * n, 3, 4}, 100 + static_cast<int>(step));
+        if (slot.probe == "b") both.Add(added, step, {n, n, n, n}, 100 + static_cast<int>(step));
+      }
+    }
+  }
+  run.sources.erase(run.sources.begin(), run.sources.begin() + 2);
+  run.sources.push_back(std::make_unique<MemorySource>(std::move(both)));
+  const RanksReport report = run.Report();
+  EXPECT_EQ(report.rows.size(), 4u);
+  EXPECT_TRUE(report.complete()) << RanksText(report, {});
+  EXPECT_THAT(report.notes, Contains("r2.cgrec holds ranks 0..1"));
+}
+
+TEST(Ranks, NamedProbesAreReplicasOnAllRanks) {
+  Ranked run(3);
+  for (const auto& source : run.sources) {
+    for (source::Slot& slot : source->Slots()) slot.shard.clear();
+  }
+  const RanksReport nothing = run.Report();
+  EXPECT_FALSE(nothing.complete());
+  EXPECT_THAT(RanksText(nothing, {}), HasSubstr("nothing was compared"));
+  RanksOptions options;
+  const std::vector<std::string> globs = {"w"};
+  options.replicated = *Selector::Parse(globs);
+  options.has_replicated = true;
+  EXPECT_EQ(run.Report(options).replicas, 1u);
+  EXPECT_TRUE(run.Report(options).complete());
+}
+
+TEST(Ranks, ManyDifferentValuesAreNoReplicasAndTakeBoundedMemory) {
+  Ranked run(100, 1);
+  for (int rank = 0; rank < 100; ++rank) {
+    const auto n = static_cast<float>(rank);
+    run.sources[rank]->Change(0, 1, {n, n, n, n});
+  }
+  const RanksReport report = run.Report();
+  ASSERT_TRUE(report.first.has_value());
+  EXPECT_TRUE(report.first->is_scattered);
+  EXPECT_TRUE(report.first->values.empty());
+  EXPECT_THAT(RanksText(report, {}), HasSubstr("too many different values"));
+}
+
+// The state of some recordings goes to another process; order and partition change nothing.
+TEST(Ranks, FoldsOfPartsComeToTheSameAsOneFold) {
+  Ranked run(6);
+  run.sources[4]->Change(0, 3, {3, 6, 3, 5});
+  run.sources[5]->Remove(1, 9);
+  run.sources[2]->Change(2, 8, {INFINITY, 0, 0, 0});
+  const Json whole = RanksJson(run.Report(), {});
+  RankFold odd(RanksOptions{}), even(RanksOptions{});
+  for (const std::size_t at : {5, 1, 3}) run.AddTo(&odd, at);
+  for (const std::size_t at : {2, 0, 4}) run.AddTo(&even, at);
+  Result<RankFold> decoded = RankFold::Decode(even.Encode(), {});
+  ASSERT_TRUE(decoded.ok()) << decoded.error().message;
+  odd.Merge(*decoded);
+  EXPECT_EQ(Dump(RanksJson(odd.Finish(), {}), true), Dump(whole, true));
+  EXPECT_FALSE(RankFold::Decode("x", {}).ok());
+  EXPECT_FALSE(RankFold::Decode(even.Encode().substr(1), {}).ok());
+}
+
+TEST(Ranks, AGrowingSourceIsTakenInOnce) {
+  Ranked run(2, 4);
+  RankFold fold(RanksOptions{.follows = true});
+  run.AddTo(&fold, 0);
+  run.AddTo(&fold, 1);
+  run.Step(0, 5);
+  run.Step(1, 5);
+  run.AddTo(&fold, 0);
+  run.AddTo(&fold, 1);
+  const RanksReport report = fold.Finish();
+  EXPECT_EQ(report.compared, 10u);
+  EXPECT_EQ(report.snapshots, 30u);
+  EXPECT_TRUE(report.complete());
+}
+
+TEST(Ranks, AClockThatIsOffIsSaidAndPairsNothingWrong) {
+  Ranked run(3);
+  for (const auto& source : run.sources) source->timestamp_ns = 1'000 * kSecond;
+  run.sources[1]->timestamp_ns += 60 * kSecond;
+  const RanksReport report = run.Report();
+  EXPECT_TRUE(report.complete());
+  EXPECT_FALSE(report.found());
+  EXPECT_THAT(report.notes, ElementsAre(HasSubstr("the clock of rank 1 is 60 s ahead of")));
+}
+
+}  // namespace
+}  // namespace cgdebug::analysis
