@@ -15,6 +15,7 @@ import warnings
 import weakref
 
 from ._after_import import call_after_import
+from .integrations.continuous_batching import label_graphs
 
 VARIABLE = "CGDEBUG_WATCH"
 
@@ -52,6 +53,7 @@ def _install(torch) -> None:
         return compile_module(self, *args, **kwargs)
 
     torch.nn.Module.compile = compile_watched
+    label_graphs()
 
 
 def _before_call(module, args) -> None:

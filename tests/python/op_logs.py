@@ -1,4 +1,4 @@
-"""What the tests of op logs share: a model, and checks of a log."""
+"""What the tests of op logs share: a model, a capture that is logged, and checks of a log."""
 
 import pytest
 import torch
@@ -79,3 +79,22 @@ def check_names(log, *expected):
     assert set(expected) <= set(names), names
     assert any(name.startswith("opt/") for name in names)
     assert log.gaps == [], log.gaps
+
+
+def capture_in(scope, function):
+    """As conftest.capture; only the capture itself is logged."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            function()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with scope, torch.cuda.graph(graph):
+        result = function()
+    return graph, result
+
+
+def hash_of(tensor):
+    return torch.hash_tensor(tensor.detach().cpu()).item()

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import cgdebug
 from conftest import capture
-from op_logs import check_names, needs_mode
+from op_logs import capture_in, check_names, hash_of, needs_mode
 
 pytestmark = [pytest.mark.gpu, needs_mode]
 SIZE = 64
@@ -75,21 +75,6 @@ def deterministic():
         yield
 
 
-def capture_in(scope, function):
-    """As conftest.capture; only the capture itself is logged."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(2):
-            function()
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with scope, torch.cuda.graph(graph):
-        result = function()
-    return graph, result
-
-
 class Step:
     """Forward, backward and AdamW of a model, to be captured."""
 
@@ -103,10 +88,6 @@ class Step:
         loss.backward()
         self.optimizer.step()
         return loss
-
-
-def hash_of(tensor):
-    return torch.hash_tensor(tensor.detach().cpu()).item()
 
 
 def test_a_captured_step_is_logged_whole_and_its_bits_are_those_without_the_log(

@@ -4,12 +4,14 @@ Lightning and transformers are the real ones. vLLM and SGLang need a GPU to star
 tests have stand-ins (stand_ins/).
 """
 
+import inspect
 import json
 import os
 import pathlib
 import subprocess
 import sys
 import textwrap
+import types
 
 import pytest
 
@@ -236,3 +238,40 @@ def test_sglang_s_runner_watches_its_model_and_names_the_forward_pass(run, cli, 
 
 def test_sglang_without_the_variable_is_left_alone(run):
     assert run(SGLANG).stdout == "0\n"
+
+
+def test_graphs_of_continuous_batching_are_labelled_by_the_sizes_they_are_padded_to():
+    runner = pytest.importorskip("transformers.generation.continuous_batching.model_runner")
+    ios = pytest.importorskip("transformers.generation.continuous_batching.input_outputs")
+    from cgdebug.integrations import continuous_batching
+
+    made = [
+        kind
+        for kind in vars(runner).values()
+        if isinstance(kind, type) and "_capture_graph" in vars(kind)
+    ]
+    assert len(made) == 1
+    key = inspect.getsource(ios.ContinuousBatchingIOs._get_graph_key)
+    assert all(name in key for name in ("use_block_table", "num_q_tokens", "max_kv_read"))
+    pair = inspect.getsource(ios.ContinuousBatchingAsyncIOs.get_graph)
+    assert "self.io_pairs[self.current_pair].device_io" in pair
+
+    labels = []
+
+    class Runner:
+        def _capture_graph(self):
+            label = cgdebug._native.set_graph_label("", False)
+            cgdebug._native.set_graph_label(*label)
+            labels.append(label[0])
+
+    batch = types.SimpleNamespace(use_block_table=False, num_q_tokens=32, max_kv_read=256)
+    decode = types.SimpleNamespace(use_block_table=True, num_q_tokens=4)
+    turns = types.SimpleNamespace(
+        current_pair=1, io_pairs=[None, types.SimpleNamespace(device_io=batch)]
+    )
+    continuous_batching._wrap(Runner)
+    for one in (batch, decode, turns, None):
+        capturing = Runner()
+        capturing.inputs_and_outputs = one
+        capturing._capture_graph()
+    assert labels == ["tokens=32,kv=256", "decode,tokens=4", "tokens=32,kv=256", ""]

@@ -3,6 +3,7 @@ CGDEBUG_WATCH is set.
 
     lightning       by entry point: every Trainer gets CgdebugCallback
     transformers    Trainer(..., callbacks=[CgdebugCallback()])
+    continuous_batching   that of transformers: nothing is needed but the variable
     vllm, sglang    by entry point: the model of every worker is watched
 
 They watch the model before it is compiled and captured, name the step of each snapshot and, where
