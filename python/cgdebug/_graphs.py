@@ -19,7 +19,7 @@ import functools
 import typing
 import weakref
 
-from . import _site
+from . import _site, _torch_logs
 
 _HOOKS = (
     "register_graph_capture_start_hook",
@@ -48,6 +48,7 @@ def watch(native) -> None:
     with contextlib.suppress(AttributeError, TypeError):  # a torch that is built differently
         # One word counts the replays of all graphs that were captured before.
         graph_class._cgdebug_graph = None
+        graph_class._cgdebug_capture = 0
         graph_class._cgdebug_count = native.count_unlisted
         _wrap_handles(graph_class)
         hooks = _hooks_of_torch()
@@ -184,7 +185,7 @@ def _began(graph) -> None:
         _native.note_root_capture(_current_stream())
     with contextlib.suppress(Exception):
         _forget(graph)
-        capture = _native.capture_of(_current_stream())
+        capture = graph._cgdebug_capture = _native.capture_of(_current_stream())
         if capture == 0:
             return
         known = _native.graph_begin(capture, _site.stack())
@@ -216,6 +217,9 @@ def _end(graph, nodes, failed=False) -> None:
     if known is not None:
         _capturing.discard(known)
         known.end(nodes, failed)
+    if not failed and graph._cgdebug_capture:
+        with contextlib.suppress(Exception):
+            _torch_logs.probes_captured(graph._cgdebug_capture)
 
 
 def _set_pool(graph) -> None:

@@ -107,6 +107,7 @@ class OutputRecorder(Recorder):
     def end(self) -> None:
         try:
             with self._lock, no_dispatch(), torch.no_grad():
+                self._flush()  # rows that are not computed yet hold their tensors
                 self._log_outputs()
         except Exception as error:  # the job goes on
             self._note("what leaves", error)

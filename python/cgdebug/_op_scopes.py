@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import logging
@@ -12,13 +13,16 @@ import weakref
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from . import _native, _op_kernels
+from . import _native, _op_kernels, _torch_logs
+from ._capture_cost import CaptureCost
 from ._op_mode import OpMode, Recorder, leave
 from ._op_outputs import OutputRecorder
 from ._oplog import OpLog
 from ._ops import names
 from ._watching.modules import is_selected
 
+# What a recorder does while the job waits.
+_TIMED = ("before", "after", "before_kernel", "will_write", "wrote", "wrote_unseen", "end")
 _lock = threading.RLock()
 _scopes: list[Scope] = []  # open ones; those with eager logs in the order of opening
 _wrapped = False
@@ -56,6 +60,7 @@ class Scope:
         self.owner: object = None  # is kept alive
         self._select = select
         self.logs: list[OpLog] = []
+        self.costs: list[CaptureCost] = []  # of the captures so far
         self._eager = eager
         self._eager_log: OpLog | None = None
         self._following: _Following | None = None
@@ -103,13 +108,14 @@ class Scope:
             self.logs.append(self._eager_log)
         else:
             self._eager_log.begin_run()
-        self._following = _Following([self], self._eager_log, captured=False)
+        cost = CaptureCost(graph=0)
+        self._following = _Following([self], self._eager_log, captured=False, cost=cost)
 
 
 class _Following:
     """A mode that is entered, with the hooks that tell it the modules."""
 
-    def __init__(self, scopes: list[Scope], log: OpLog, captured: bool):
+    def __init__(self, scopes: list[Scope], log: OpLog, captured: bool, cost: CaptureCost):
         modules = names.ModuleNames()
         for scope in scopes:
             model = scope.model and scope.model()
@@ -129,6 +135,10 @@ class _Following:
         else:
             self._recorder = Recorder(*options)
         self._recorder.has_pre = any(scope.pre for scope in scopes)
+        for name in _TIMED:
+            method = getattr(self._recorder, name, None)
+            if method is not None:
+                setattr(self._recorder, name, cost.timed(method))
         self._mode = OpMode(self._recorder)
         self._hooks = names.ModuleHooks(modules)
         try:
@@ -199,6 +209,7 @@ class _Capture:
         self._scopes = scopes
         self._gc_was_enabled = gc_was_enabled
         self.log: OpLog | None = None
+        self.cost = CaptureCost(graph=0)
         self.following: _Following | None = None
         # A graph whose capture nobody ends, because of an exception, must not leave the mode there.
         self._abandoned = weakref.finalize(graph, self.give_up)
@@ -208,7 +219,8 @@ class _Capture:
             if number == 0:
                 return
             self.log = OpLog(number)
-            self.following = _Following(scopes, self.log, captured=True)
+            self.cost = CaptureCost(number)
+            self.following = _Following(scopes, self.log, captured=True, cost=self.cost)
             for scope in scopes:
                 scope.logs.append(self.log)
             close = weakref.finalize(graph, self.log.close)
@@ -230,8 +242,24 @@ class _Capture:
             following.end()
         except Exception as error:
             _log_failure(error)
-        if self.log is not None and not self.log.rows:
+        if self.log is None:
+            return
+        if not self.log.rows:
             self.drop()
+            return
+        try:
+            self._tell(self.log)
+        except Exception as error:
+            _log_failure(error)
+
+    def _tell(self, log: OpLog) -> None:
+        self.cost.rows = len(log.rows)
+        with contextlib.suppress(RuntimeError):
+            stream = torch.cuda.current_stream().cuda_stream
+            self.cost.nodes = _native.probe_module().graph_nodes(stream=stream)
+        for scope in self._scopes:
+            scope.costs.append(self.cost)
+        _torch_logs.op_log_captured(log, self.cost)
 
     def drop(self) -> None:
         """The capture failed, or it has no row."""

@@ -8,7 +8,7 @@ import weakref
 
 import torch
 
-from . import _accepted, _compile_cache, _native, _site
+from . import _accepted, _compile_cache, _native, _site, _torch_logs
 from . import _verdict as verdict
 from . import actions as _actions
 from .errors import TensorNotComparedError
@@ -151,7 +151,8 @@ class CudaGraphTensorProbe:
         if type(tensor) is not torch.Tensor:
             _native.know_dtensor()
         try:
-            op(tensor, self._site_key)
+            with _torch_logs.marked(f"probe {self._name}"):
+                op(tensor, self._site_key)
         except NotImplementedError as error:  # from torch's dispatcher, whose text names no probe
             raise ValueError(
                 f"probe {self._name!r}: a {type(tensor).__name__} is not supported: torch does not "

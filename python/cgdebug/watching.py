@@ -12,6 +12,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from . import _native, _site
+from ._capture_cost import CaptureCost
 from ._native import has_ordered_effects
 from ._op_scopes import Scope
 from ._watching import compiled, graphed, hooks
@@ -101,6 +102,7 @@ class WatchReport:
     snapshots, lost: of all its probes
     shm_bytes:    of /dev/shm that the rings of its probes take
     device_bytes: of GPU memory, estimated, for statistics in captured graphs
+    captures:     with an op log: what each capture cost; also as str()
     notes:        what else is to be known of the level
     """
 
@@ -114,6 +116,7 @@ class WatchReport:
     lost: int
     shm_bytes: int
     device_bytes: int
+    captures: tuple[CaptureCost, ...] = ()
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -136,6 +139,10 @@ class WatchReport:
                 shown = ", ".join(names[:_MAX_SHOWN])
                 more = len(names) - _MAX_SHOWN
                 lines.append(f"{title}: {shown}{f' and {more} more' * (more > 0)}: {reason}")
+        lines += [str(one) for one in self.captures[:_MAX_SHOWN]]
+        if len(self.captures) > _MAX_SHOWN:
+            total = sum(one.seconds for one in self.captures)
+            lines.append(f"... {len(self.captures)} captures in all, {total * 1e3:.0f} ms")
         lines += self.notes
         return "\n".join(lines)
 
@@ -395,6 +402,7 @@ class Watch:
             lost=lost,
             shm_bytes=shm,
             device_bytes=device,
+            captures=tuple(self._scope.costs) if self._scope is not None else (),
             notes=(_FX_NOTE,) * (self._fx is not None),
         )
 

@@ -1,8 +1,12 @@
 """Op logs and the logs of torch's own DebugMode: each is read as the other."""
 
 import contextlib
+import inspect
 import json
 import math
+import subprocess
+import sys
+import types
 
 import pytest
 import torch
@@ -242,3 +246,72 @@ def test_a_model_on_another_device_or_with_other_shapes_does_not_pass(log_of):
     pair = log.match_debug_mode(theirs)
     assert "fwd/head/mm_0" in pair.left_out
     assert log.diff(theirs).verdict != "same"
+
+
+# --- torch's other tools ----------------------------------------------------------------------------
+
+TOLD_JOB = """
+    import types
+    from cgdebug import _capture_cost, _op_scopes, _torch_logs
+    dm = debug_mode(eager=True)
+    with dm:
+        torch.ones(3, dtype=torch.complex64).real.exp()
+    (log,) = dm._scope.logs
+    cost = _capture_cost.CaptureCost(log.graph, len(log.rows), 7, 0.25)
+    _torch_logs.op_log_captured(log, cost)
+    probe = CudaGraphTensorProbe("told", [TensorStats()], mode="always")
+    probe(torch.ones(2, 3))
+    _torch_logs.probes_captured(0)  # as a capture would be told
+"""
+
+
+def test_torch_logs_has_a_line_for_each_capture_and_each_probe_in_it(job, daemon):
+    _, quiet = job(TOLD_JOB, stderr=subprocess.PIPE).finish()
+    assert "told" not in quiet
+    _, text = job(TOLD_JOB, stderr=subprocess.PIPE, TORCH_LOGS="+cgdebug").finish()
+    assert "capture 0: 1 row in a graph of 7 nodes; to log them took 250 ms of the capture" in text
+    assert "not shown: tensors of torch.complex64 are not shown" in text
+    assert "capture 0: probe told, float32[2, 3], host lane" in text
+
+
+def test_torch_trace_gets_an_artifact_with_the_rows(job, daemon, tmp_path):
+    job(TOLD_JOB, stderr=subprocess.PIPE, TORCH_TRACE=str(tmp_path)).finish()
+    (path,) = tmp_path.glob("*.log")
+    lines = path.read_text().splitlines()
+    names = [
+        json.loads(line.partition("] ")[2])["artifact"]["name"]
+        for line in lines
+        if '"artifact"' in line
+    ]
+    assert names == ["cgdebug_capture_0_rows", "cgdebug_capture_0_probes"]
+    payloads = [json.loads(line.strip()) for line in lines if line.startswith("\t{")]
+    assert [row["name"] for row in payloads[0]["rows"]][-1] == "fwd/exp_0"
+    assert payloads[1]["probes"][0]["probe"] == "told"
+
+
+def test_kernels_are_marked_only_where_a_capture_asks_for_it(monkeypatch):
+    from cgdebug import _torch_logs
+
+    marked = []
+
+    @contextlib.contextmanager
+    def mark_kernels(annotation, *, backward=True):
+        marked.append((annotation, backward))
+        yield
+
+    annotations = types.SimpleNamespace(mark_kernels=mark_kernels, _annotations_enabled=False)
+    monkeypatch.setitem(sys.modules, "torch.cuda._graph_annotations", annotations)
+    for enabled in (False, True):
+        annotations._annotations_enabled = enabled
+        with _torch_logs.marked("probe p"):
+            pass
+    assert marked == [("cgdebug probe p", False)]
+
+
+def test_torch_has_the_annotations_that_probes_use():
+    annotations = pytest.importorskip("torch.cuda._graph_annotations")
+    parameters = inspect.signature(annotations.mark_kernels).parameters
+    if "backward" not in parameters:
+        pytest.skip("a torch whose annotations are others")
+    assert annotations._annotations_enabled is False
+    assert next(iter(parameters)) == "annotation"

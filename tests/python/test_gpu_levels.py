@@ -205,6 +205,21 @@ def test_a_wrong_constant_in_compiled_code_is_named_by_the_command_against_a_rig
     assert "triton_" in first and "softmax" in first, done.stdout
 
 
+def test_explain_and_torch_logs_tell_of_a_capture(probe, daemon, caplog):
+    model, ids = on_gpu()
+    single = probe(cgdebug.TensorStats(), name="logits", mode="capture", lane="callback")
+    with cgdebug.watch(model, level="op") as w, torch.no_grad():
+        with caplog.at_level("INFO", logger="cgdebug"):
+            graph, _ = capture(lambda: single(model(ids)))
+        replay(graph)
+        report = w.explain()
+        (cost,) = report.captures
+        assert cost.rows == len(w.log()) and cost.nodes > 20 and 0 < cost.seconds < 60
+        assert str(cost) in str(report)
+    assert str(cost) in caplog.text
+    assert "probe logits, float32[2, 5, 16], callback lane" in caplog.text
+
+
 # --- what surrounds a capture ---------------------------------------------------------------------
 
 

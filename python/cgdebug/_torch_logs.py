@@ -1,0 +1,103 @@
+"""What PyTorch's own tools show of cgdebug.
+
+TORCH_LOGS=+cgdebug   a line for each capture and for each probe in it, and why a probe does not
+                      leave its graph directly
+TORCH_TRACE=folder    for tlparse: one artifact for each capture, "cgdebug_capture_N", as JSON
+torch.cuda.graph(enable_annotations=True) of torch 2.14 and later: the kernels of a probe have its
+                      name
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import sys
+import typing
+
+if typing.TYPE_CHECKING:
+    from ._capture_cost import CaptureCost
+    from ._oplog import OpLog
+
+_log = logging.getLogger("cgdebug")  # torch sets its level: it knows every logger by its name
+_NO_MARK: contextlib.AbstractContextManager = contextlib.nullcontext()
+
+
+def op_log_captured(log: OpLog, cost: CaptureCost) -> None:
+    """Requires: the capture is ending or has ended."""
+    _log.info("%s", cost)
+    for gap, count in log.gaps.items():
+        _log.info("capture %d: not shown: %s (%d times)", log.graph, gap, count)
+    if _is_tracing():
+        rows = [
+            {
+                "number": row.number,
+                "name": row.name,
+                "op": row.op,
+                "inputs": row.inputs,
+                "dtype": row.dtype,
+                "shape": row.shape,
+                "site": row.site,
+            }
+            for row in log.rows
+        ]
+        _trace(log.graph, {"graph_id": log.graph, "rows": rows, "gaps": dict(log.gaps)})
+
+
+def probes_captured(graph_id: int) -> None:
+    """Tells of the probes that a capture contains. Requires: the capture has ended."""
+    if not (_log.isEnabledFor(logging.INFO) or _is_tracing()):
+        return
+    probe = sys.modules.get("cgdebug.probe")
+    found = []
+    for one in list(probe._live.values()) if probe is not None else ():
+        status = one._status(waited=True)
+        for slot in status.slots:
+            if slot.graph_id == graph_id:
+                found.append(
+                    {
+                        "probe": one.name,
+                        "dtype": slot.dtype,
+                        "shape": list(slot.shape),
+                        "lane": slot.lane,
+                        "why_not_direct": status.lane_note if slot.lane != "direct" else None,
+                        "site": one._site,
+                    }
+                )
+    if not found:
+        return
+    _log.info("capture %d: %d tensors are seen by probes", graph_id, len(found))
+    for entry in found:
+        why = f": {entry['why_not_direct']}" if entry["why_not_direct"] else ""
+        _log.info(
+            "capture %d: probe %s, %s%s, %s lane%s",
+            *(graph_id, entry["probe"], entry["dtype"], entry["shape"], entry["lane"], why),
+        )
+    _trace(graph_id, {"graph_id": graph_id, "probes": found})
+
+
+def marked(name: str) -> contextlib.AbstractContextManager:
+    """Gives the kernels that are captured inside this name, if the capture asks for names."""
+    annotations: typing.Any = sys.modules.get("torch.cuda._graph_annotations")
+    if annotations is None or not getattr(annotations, "_annotations_enabled", False):
+        return _NO_MARK
+    return annotations.mark_kernels(f"cgdebug {name}", backward=False)
+
+
+def _is_tracing() -> bool:
+    internal = sys.modules.get("torch._logging._internal")
+    return bool(getattr(getattr(internal, "trace_log", None), "handlers", None))
+
+
+def _trace(graph_id: int, payload) -> None:
+    if not _is_tracing():
+        return
+    from torch._logging import trace_structured
+
+    kind = "rows" if "rows" in payload else "probes"
+    trace_structured(
+        "artifact",
+        metadata_fn=lambda: {"name": f"cgdebug_capture_{graph_id}_{kind}", "encoding": "json"},
+        payload_fn=lambda: json.dumps(payload),
+        expect_trace_id=False,
+    )
