@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import itertools
 import json
 import os
 import threading
@@ -13,7 +14,7 @@ import torch._dynamo
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 import cgdebug
-from cgdebug import _op_mode
+from cgdebug import _op_mode, _op_scopes
 from op_logs import SIZE, check_names, make, needs_mode, tokens, train
 
 pytestmark = needs_mode
@@ -481,3 +482,102 @@ def test_a_finer_level_of_another_scope_comes_beside_level_graph(debug_mode):
         y = torch.ones(3).sin()  # noqa: F841
     assert [row.name for row in outer.log()] == ["out/sin_0"]
     assert [row.name for row in inner.log()] == ["fwd/ones_0", "fwd/sin_0"]
+
+
+# --- together, in threads, and left in disorder -----------------------------------------------------
+
+
+class Counted:
+    """A function compiled by a backend that counts its calls."""
+
+    def __init__(self):
+        torch._dynamo.reset()
+        self.calls = 0
+        self.function = torch.compile(lambda x: x.sin() + 1, backend=self._compile, fullgraph=True)
+
+    def _compile(self, graph, inputs):
+        def run(*args):
+            self.calls += 1
+            return graph(*args)
+
+        return run
+
+    def is_still_compiled(self):
+        before = self.calls
+        with torch._dynamo.config.patch(error_on_recompile=True):
+            self.function(torch.ones(3))
+        return self.calls == before + 1
+
+
+def test_modes_and_watches_left_by_an_exception_leave_compiled_code_compiled(debug_mode):
+    counted, model = Counted(), make()
+    counted.function(torch.ones(3))
+    w = cgdebug.watch(model, level="op")
+    with pytest.raises(ZeroDivisionError), debug_mode(model), debug_mode(level="graph"):
+        counted.function(torch.ones(3))
+        model.layers[0](torch.ones(2, 5, SIZE))
+        raise ZeroDivisionError
+    assert _get_current_dispatch_mode_stack() == []
+    assert counted.is_still_compiled()
+    w.close()
+    assert counted.is_still_compiled()
+
+
+def test_an_exception_in_a_module_does_not_name_what_comes_after_it(debug_mode):
+    model = make()
+    model.layers[1].attn.forward = lambda x: 1 // 0
+    with (dm := debug_mode(model)):
+        with pytest.raises(ZeroDivisionError):
+            model(tokens())
+        torch.ones(3).cos()
+    assert "fwd/cos_0" in [row.name for row in dm.log()]
+
+
+def test_two_models_in_two_threads_have_logs_of_their_own(debug_mode):
+    models, stacks = [make(), make()], []
+    modes = [debug_mode(model) for model in models]
+    meet = threading.Barrier(2)
+
+    def run(place):
+        with modes[place]:
+            meet.wait()
+            for _ in range(place + 1):
+                models[place](tokens())
+            meet.wait()
+        stacks.append(_get_current_dispatch_mode_stack())
+
+    threads = [threading.Thread(target=run, args=(place,)) for place in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert stacks == [[], []]
+    for place, dm in enumerate(modes):
+        names = [row.name for row in dm.log()]
+        assert names.count("fwd/head/mm_0") == 1 and ("fwd/head/mm_1" in names) == (place == 1)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(["model", "mode", "watch"])), ids=str)
+def test_what_is_deleted_in_any_order_leaves_nothing(daemon, order):
+    counted = Counted()
+    counted.function(torch.ones(3))
+    kept = {"model": make()}
+    kept["mode"] = cgdebug.debug_mode(kept["model"], eager=True)
+    kept["watch"] = cgdebug.watch(kept["model"], level="op")
+    with kept["mode"]:
+        kept["model"](tokens())
+    for name in order:
+        del kept[name]
+        gc.collect()
+        assert _get_current_dispatch_mode_stack() == []
+        assert counted.is_still_compiled()
+    assert not _op_scopes._scopes
+
+
+def test_a_collective_is_not_seen_before_it_is_waited_for(log_of):
+    log = log_of(
+        "x = torch.ones(3); work = dist.all_reduce(x, async_op=True); y = torch.ones(2); "
+        "y.add_(1); work.wait(); x + 1"
+    )
+    names = [row[0] for row in log["rows"]]
+    assert names == ["fwd/ones_0", "fwd/ones_1", "fwd/add__0", "fwd/c10d.allreduce__0", "fwd/add_0"]
