@@ -62,8 +62,10 @@ std::string_view BaseOf(std::string_view op);
 
 // The first row with a NaN or an Inf; nullptr without one.
 const OpRow* FirstNonfinite(const OpLog& log);
+const OpRow* FirstNan(const OpLog& log);
 // Whether all that `row` read is shown and finite.
 bool HasFiniteInputs(const OpLog& log, const OpRow& row);
+bool HasInputsWithoutNan(const OpLog& log, const OpRow& row);
 
 // Selects one op log of a source.
 struct OpLogChoice {

@@ -195,6 +195,11 @@ class OpLogView:
         """The first row with a NaN or an Inf."""
         return next((row for row in self.rows if row.stats and _is_nonfinite(row.stats)), None)
 
+    @property
+    def first_nan(self) -> OpRow | None:
+        """The first row with a NaN. Masks of attention are made of -Inf, and that is no fault."""
+        return next((row for row in self.rows if row.stats and row.stats.nan), None)
+
     def diff(self, other: OpLogView | typing.Sequence[typing.Any]) -> OpLogDiff:
         """What differs from `other`, the reference, and where that begins. The reference may be a
         log of torch's DebugMode that was made under DebugMode.log_tensor_hashes(): then hashes and
@@ -256,9 +261,10 @@ class OpLogView:
     def __str__(self) -> str:
         of = f"graph {self.graph}" if self.graph else "eager"
         lines = [f"{of}, replay {self.replay}: {len(self.rows)} rows"]
-        first = self.first_nonfinite
+        first, nan = self.first_nonfinite, self.first_nan
         for row in self.rows:
-            lines.append(f"{row}{'  <-- first non-finite' * (row is first)}")
+            mark = "  <-- first NaN" if row is nan else "  <-- first non-finite" * (row is first)
+            lines.append(f"{row}{mark}")
         return "\n".join([*lines, *(f"not shown: {gap}" for gap in self.gaps)])
 
     def __repr__(self) -> str:

@@ -116,6 +116,23 @@ def test_the_first_nan_is_named_and_the_command_says_what_it_read(debug_mode, cl
     assert answer["lost"] == 0 and answer["missing"] == []
 
 
+def test_the_first_nan_is_named_beside_the_inf_of_a_mask(debug_mode, cli):
+    hidden = torch.tensor([[True, True], [False, True]])
+    with (dm := debug_mode()):
+        scores = torch.ones(2, 2).masked_fill(hidden, -torch.inf)
+        scores.softmax(-1) + 1
+    log = dm.log()
+    assert log.first_nonfinite.name == "fwd/masked_fill_0"
+    assert log.first_nan.name == "fwd/_softmax_0" and "<-- first NaN" in str(log)
+    text = cli("ops", str(os.getpid())).stdout
+    number = log.first_nan.number
+    assert "first non-finite: #" in text and "fwd/masked_fill_0, 3 Inf" in text
+    assert f"first NaN: #{number} fwd/_softmax_0, 2 NaN" in text
+    assert "what aten._softmax.default read has Inf, and no NaN" in text
+    answer = json.loads(cli("ops", str(os.getpid()), "--json").stdout)
+    assert answer["first_nan"] == {"number": number, "name": "fwd/_softmax_0"}
+
+
 def test_a_row_that_makes_inf_of_finite_inputs_is_named_as_its_origin(debug_mode, cli):
     with (dm := debug_mode()):
         torch.full((3,), 1e30).mul(1e30)

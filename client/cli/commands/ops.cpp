@@ -154,21 +154,30 @@ std::string Heading(const OpLog& log) {
   return Printable(text);
 }
 
-// Names the first row with a NaN or an Inf, and says whether its op made it.
+// Names a row with a NaN or an Inf, and says whether its op made it.
+std::string BadRowText(const OpLog& log, const OpRow& row, const char* what) {
+  std::string text = fmt::format("{}: #{} {}, {}", what, row.number, row.name, BadText(*row.stats));
+  if (!row.site.empty()) text += fmt::format(", {}", row.site);
+  if (row.op == "input") {
+    text += "\n  nothing in the log has written it before";
+  } else if (HasFiniteInputs(log, row)) {
+    text += fmt::format("\n  what {} read is finite: {}", row.op, InputsText(row));
+  } else if (row.stats->nan > 0 && HasInputsWithoutNan(log, row)) {
+    text += fmt::format("\n  what {} read has Inf, and no NaN: {}", row.op, InputsText(row));
+  } else {
+    text += "\n  not all that it read is shown and finite: " + InputsText(row);
+  }
+  return PrintableLines(text);
+}
+
+// Names the first row with a NaN or an Inf; and the first NaN, because masks are made of -Inf.
 std::string FirstText(const OpLog& log) {
   const OpRow* first = analysis::FirstNonfinite(log);
   if (first == nullptr) return {};
-  std::string text = fmt::format("first non-finite: #{} {}, {}", first->number, first->name,
-                                 BadText(*first->stats));
-  if (!first->site.empty()) text += fmt::format(", {}", first->site);
-  if (first->op == "input") {
-    text += "\n  nothing in the log has written it before";
-  } else if (HasFiniteInputs(log, *first)) {
-    text += fmt::format("\n  what {} read is finite: {}", first->op, InputsText(*first));
-  } else {
-    text += "\n  not all that it read is shown and finite: " + InputsText(*first);
-  }
-  return PrintableLines(text);
+  std::string text = BadRowText(log, *first, "first non-finite");
+  const OpRow* nan = analysis::FirstNan(log);
+  if (nan != nullptr && nan != first) text += "\n" + BadRowText(log, *nan, "first NaN");
+  return text;
 }
 
 Json RowJson(const OpRow& row) {
@@ -203,6 +212,10 @@ int RunOps(Context& context, const OpsCommand& command) {
       json["first_nonfinite"] = {{"number", first->number},
                                  {"name", first->name},
                                  {"inputs_are_finite", HasFiniteInputs(log, *first)}};
+    }
+    json["first_nan"] = nullptr;
+    if (const OpRow* nan = analysis::FirstNan(log); nan != nullptr) {
+      json["first_nan"] = {{"number", nan->number}, {"name", nan->name}};
     }
     Context::PrintJson(json);
     return kExitOk;

@@ -325,9 +325,11 @@ RunFunction AddRun(CLI::App& app) {
   app.add_option("--fail-on", options->fail_on,
                  "exit 1 if one of these happened; commas separate several")
       ->type_name("{nan,inf,compare}");
-  app.add_option("--watch", options->watch,
-                 "put a probe on the output of every torch module whose name matches: globs; '*': "
-                 "all of them. The job need not import cgdebug")
+  app.add_option(
+         "--watch", options->watch,
+         "put a probe on the output of every torch module whose name matches: globs; '*': "
+         "all of them. 'op:GLOB' logs what every op of a captured graph writes instead; so do "
+         "'graph:', 'kernel:' and 'fx:'. The job need not import cgdebug")
       ->type_name("GLOB")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
