@@ -47,7 +47,11 @@ ALLOWED = {
     + ["daemon/core/options", "daemon/record", "daemon/ingest", "daemon/sinks", "daemon/serve"],
     "client/source": LAYOUT + ["daemon/core/base", "daemon/core/numerics", "daemon/core/recording"],
     "client/analysis": LAYOUT + ["daemon/core/base", "daemon/core/numerics", "client/source"],
-    "client": LAYOUT + CORE + ["daemon/core/options", "proto", "client/source", "client/analysis"],
+    "client/report": LAYOUT
+    + ["daemon/core/base", "daemon/core/numerics", "client/source", "client/analysis"],
+    "client": LAYOUT
+    + CORE
+    + ["daemon/core/options", "proto", "client/source", "client/analysis", "client/report"],
     "python/src": LAYOUT
     + [
         "libprobe",
@@ -57,6 +61,7 @@ ALLOWED = {
         "daemon/core/recording",
         "client/source",
         "client/analysis",
+        "client/report",
     ],
     "tools": LAYOUT + CORE + ["libprobe/ring"],
     "proto": [],

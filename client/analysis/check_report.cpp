@@ -135,6 +135,8 @@ std::string Replays(const Finding& finding) {
 
 std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
 
+}  // namespace
+
 std::string FindingText(Source& source, const Finding& finding) {
   const Slot& slot = source.slots()[finding.slot];
   std::string name = SlotText(slot);
@@ -166,6 +168,8 @@ std::string FindingText(Source& source, const Finding& finding) {
   }
   return fmt::format("note: {} is all zeros in every replay", name);
 }
+
+namespace {
 
 // Findings of one kind from *begin on, those of one probe together, in the order of their first.
 std::vector<std::vector<const Finding*>> ByProbe(const Source& source, const Check& check,

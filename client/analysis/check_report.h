@@ -11,6 +11,9 @@ namespace cgdebug::analysis {
 
 Json AccountJson(const recording::Account& account);
 
+// One line.
+std::string FindingText(source::Source& source, const Finding& finding);
+
 // Several lines, without the newline at the end. At most `max_rows` findings of a kind.
 std::string CheckText(source::Source& source, const Check& check, std::size_t max_rows = 10);
 

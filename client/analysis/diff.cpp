@@ -182,6 +182,7 @@ class Comparer {
     Result<Snapshot> b = b_.Get(probe.b, pair.b);
     if (!a.ok() || !b.ok()) {
       AddNotCompared(&probe, pair.a, (a.ok() ? b : a).error().message);
+      Tell(pair, Judged::Kind::kNotCompared);
       return {};
     }
     difference.a = *std::move(a);
@@ -190,11 +191,13 @@ class Comparer {
     if (!outcome.ok()) return outcome.error();
     if (*outcome == Outcome::kNotCompared) {
       AddNotCompared(&probe, pair.a, difference.reason);
+      Tell(pair, Judged::Kind::kNotCompared);
       return {};
     }
     ++probe.compared;
     ++result_.compared;
     if (*outcome == Outcome::kDifferent) {
+      Tell(pair, Judged::Kind::kDifferent, &difference);
       AddDifference(&probe, std::move(difference));
       return {};
     }
@@ -202,7 +205,26 @@ class Comparer {
     ++*CountOf(*outcome, &result_.equal);
     ++equal_here_;
     if (*outcome == Outcome::kBitEqual && !values_read_) by_hash_.push_back({pair});
+    Tell(pair, Judged::Kind::kEqual);
     return {};
+  }
+
+  void Tell(const SnapshotPair& pair, Judged::Kind kind,
+            const Difference* difference = nullptr) const {
+    if (!options_.on_judged) return;
+    Judged judged{.pair = pair.pair, .position = pair.position, .kind = kind};
+    if (difference != nullptr && difference->values) {
+      judged.max_abs = FiniteMaxAbs(*difference);
+      judged.by_nonfinite = !std::isfinite(difference->values->max_abs.value);
+    }
+    options_.on_judged(judged);
+  }
+
+  // The greatest finite difference of the values, where there are values.
+  static std::optional<double> FiniteMaxAbs(const Difference& difference) {
+    if (!difference.values) return std::nullopt;
+    const double max_abs = difference.values->max_abs.value;
+    return std::isfinite(max_abs) ? max_abs : difference.finite_abs;
   }
 
   // Reads the values that were called equal because their hashes are, and takes back each verdict
@@ -228,6 +250,7 @@ class Comparer {
       if (by_hash_[place].is_before_first) --result_.first->equal_before;
       ++probe.not_compared;
       ++result_.missing_count;
+      Tell(pair, Judged::Kind::kNotCompared);
       const Slot& slot = a_.slots()[probe.a];
       sentences.push_back(
           fmt::format("{}@{}{}: {}", source::SlotText(slot), ReplayText(slot, pair.a),
@@ -240,14 +263,12 @@ class Comparer {
     ++result_.different;
     if (probe->different++ == 0) probe->first_different = difference.position;
     if (difference.values) {
-      const auto raise = [](double* greatest, double value, double finite) {
-        *greatest = std::max(*greatest, std::isfinite(value) ? value : finite);
-      };
+      const double max_rel = difference.values->max_rel.value;
       probe->has_values = true;
-      const double max_abs = difference.values->max_abs.value;
-      raise(&probe->max_abs, max_abs, difference.finite_abs);
-      raise(&probe->max_rel, difference.values->max_rel.value, difference.finite_rel);
-      probe->with_nonfinite += !std::isfinite(max_abs);
+      probe->max_abs = std::max(probe->max_abs, *FiniteMaxAbs(difference));
+      probe->max_rel =
+          std::max(probe->max_rel, std::isfinite(max_rel) ? max_rel : difference.finite_rel);
+      probe->with_nonfinite += !std::isfinite(difference.values->max_abs.value);
     }
     if (!result_.first) {
       difference.equal_before = equal_here_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,16 @@
 #include "daemon/core/numerics/compare.h"
 
 namespace cgdebug::analysis {
+
+// What became of one pair of snapshots.
+struct Judged {
+  enum class Kind { kEqual, kDifferent, kNotCompared };
+  std::size_t pair = 0;  // place in Diff::probes
+  std::uint64_t position = 0;
+  Kind kind = Kind::kEqual;
+  std::optional<double> max_abs = {};  // of finite differences; with kDifferent and values
+  bool by_nonfinite = false;           // a difference is NaN or infinite
+};
 
 struct DiffOptions {
   AlignOptions align;
@@ -24,6 +35,9 @@ struct DiffOptions {
   bool trusts_hashes = false;
   bool stops_after_first = false;  // looks at nothing after the replay of the first difference
   std::size_t topk = 0;            // of the first difference: its K largest
+  // Hears of every pair, in order. A pair that was called equal comes again, as not compared, when
+  // its values turn out to be damaged.
+  std::function<void(const Judged&)> on_judged = {};
 };
 
 // One snapshot of A that differs from its counterpart in B.

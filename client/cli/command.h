@@ -46,6 +46,7 @@ RunFunction AddRanks(CLI::App& app);
 RunFunction AddRecord(CLI::App& app);
 RunFunction AddFreeze(CLI::App& app);
 RunFunction AddQuery(CLI::App& app);
+RunFunction AddReport(CLI::App& app);
 RunFunction AddExport(CLI::App& app);
 RunFunction AddVerify(CLI::App& app);
 RunFunction AddRepair(CLI::App& app);

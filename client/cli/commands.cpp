@@ -80,6 +80,11 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli ranks runs/ --replicated 'param/*'\n"
      "  cgdebug-cli ranks --follow /shared/runs/    while every node records into it\n",
      AddRanks},
+    {"report", "Writes one HTML file with pictures of a source, or of two side by side",
+     "  cgdebug-cli report runs/a.cgrec\n"
+     "  cgdebug-cli report eager.cgrec graph.cgrec -o difference.html\n"
+     "  cgdebug-cli report live 'blk3.*' -f\n",
+     AddReport},
     {"record", "Writes live snapshots to disk",
      "  cgdebug-cli record start -o runs/a.cgrec --probes 'blk*' --replays 100 --wait\n"
      "  cgdebug-cli record start -o runs/b.cgrec --max-size 20G\n"

@@ -13,6 +13,7 @@ import collections.abc
 import dataclasses
 import operator
 import os
+import pathlib
 
 from ._columns import Columns
 from ._replays import MAX_REPLAY, replay_range
@@ -274,6 +275,28 @@ class Recording:
             "names": names or {},
         }
         return Diff(*recording_module().diff(self._reader, other._reader, options))
+
+    def report(
+        self,
+        path: str | os.PathLike,
+        *probes: str,
+        other: Recording | str | os.PathLike | None = None,
+        replays: tuple[int, int] | None = None,
+    ) -> str:
+        """Writes one HTML file with pictures of this recording, or of this and `other` side by
+        side: `cgdebug-cli report`. An older file is replaced. Returns the verdict, a sentence."""
+        from ._output_files import replacing
+        from ._reader import recording_module
+
+        if other is not None and not isinstance(other, Recording):
+            other = open(other)
+        first, last = replay_range(replays)
+        html, verdict = recording_module().report(
+            self._reader, other and other._reader, list(probes), first, last
+        )
+        with replacing(pathlib.Path(path)) as file:
+            file.write(html.encode())
+        return verdict
 
     def verify(self) -> list[str]:
         """Reads every byte, which `complete` does not. Returns one sentence for each damaged place;

@@ -19,6 +19,7 @@
 #include "client/analysis/gaps.h"
 #include "client/analysis/op_diff.h"
 #include "client/analysis/op_log.h"
+#include "client/report/report.h"
 #include "client/source/database.h"
 #include "client/source/merged_source.h"
 #include "client/source/source.h"
@@ -217,6 +218,8 @@ class Reader {
   }
 
   static py::tuple Diff(Reader& a, Reader& b, const py::dict& options);
+  static py::tuple Report(Reader& a, Reader* b, const std::vector<std::string>& probes,
+                          std::uint64_t first, std::uint64_t last);
   static py::tuple Check(Reader& reader, const std::vector<std::string>& probes,
                          std::uint64_t first, std::uint64_t last, std::size_t frames,
                          bool trust_hashes);
@@ -305,6 +308,27 @@ py::tuple Reader::Diff(Reader& a, Reader& b, const py::dict& given) {
   }();
   Checked(done);
   return py::make_tuple(json, text);
+}
+
+// (HTML, verdict) of one source, or of two.
+py::tuple Reader::Report(Reader& a, Reader* b, const std::vector<std::string>& probes,
+                         std::uint64_t first, std::uint64_t last) {
+  const report::ReportOptions options{.scope = MakeScope(probes, first, last)};
+  report::Report made;
+  const Result<void> done = [&]() -> Result<void> {
+    const WithoutGil release;
+    std::unique_lock lock_a(a.mutex_, std::defer_lock);
+    std::unique_lock<std::mutex> lock_b;
+    if (b != nullptr && b != &a) lock_b = std::unique_lock(b->mutex_, std::defer_lock);
+    lock_b.mutex() == nullptr ? lock_a.lock() : std::lock(lock_a, lock_b);
+    Result<report::Report> report =
+        report::MakeReport(*a.source_, b == nullptr ? nullptr : b->source_.get(), options);
+    if (!report.ok()) return report.error();
+    made = *std::move(report);
+    return {};
+  }();
+  Checked(done);
+  return py::make_tuple(made.html, made.verdict);
 }
 
 // An op log as python/cgdebug/op_log.py has it.
@@ -403,6 +427,8 @@ PYBIND11_MODULE(_recording, module) {
            py::arg("frames"), py::arg("trust_hashes"));
   module.def("dtypes", &Dtypes);
   module.def("diff_ops", &DiffOps, py::arg("a"), py::arg("b"));
+  module.def("report", &Reader::Report, py::arg("a"), py::arg("b").none(true), py::arg("probes"),
+             py::arg("first"), py::arg("last"));
   module.def("diff", &Reader::Diff, py::arg("a"), py::arg("b"), py::arg("options"));
   // For tests, which look at the segments of processes that they killed.
   module.attr("SEGMENT_PID_OFFSET") = offsetof(layout::SegmentHeader, pid);

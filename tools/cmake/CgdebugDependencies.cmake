@@ -14,6 +14,15 @@ if(NOT CGDEBUG_XXHASH_INCLUDE)
   message(FATAL_ERROR "cgdebug: no xxhash.h found. Type: apt-get install libxxhash-dev")
 endif()
 
+# d3 draws the reports: node-d3 of Debian and Ubuntu, or CGDEBUG_D3=.../d3.min.js with its licence.
+find_file(CGDEBUG_D3 d3.min.js PATHS /usr/share/nodejs/d3/dist NO_CMAKE_FIND_ROOT_PATH)
+find_file(CGDEBUG_D3_LICENCE NAMES copyright LICENSE PATHS /usr/share/doc/node-d3 NO_DEFAULT_PATH NO_CMAKE_FIND_ROOT_PATH)
+if(NOT CGDEBUG_D3 OR NOT CGDEBUG_D3_LICENCE)
+  set(CGDEBUG_D3 "")
+  set(CGDEBUG_D3_LICENCE "")
+  message(STATUS "cgdebug: no d3: cgdebug-cli report is left out. Type: apt-get install node-d3")
+endif()
+
 # fmt and spdlog as headers, because the daemon and the command line run on machines that have neither. What
 # only tests run takes the libraries: the headers are a third of what it compiles.
 add_library(cgdebug_fmt INTERFACE)

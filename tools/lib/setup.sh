@@ -3,6 +3,7 @@
 # tools/demo after `root` is set. Leaves alone what is there already, so a second run takes seconds.
 #
 #   wants_clang=1           with clang, for the sanitizers, clang-tidy and fuzzing
+#   wants_browser=1         with a browser, for the tests of reports
 #   CGDEBUG_PYTHON=PYTHON   use that interpreter (it needs torch, numpy, pybind11, pytest) instead of
 #                           making .venv: then nothing is installed, cgdebug runs from its build tree
 
@@ -58,8 +59,10 @@ system_packages() {
     boost=libboost1.81-dev clang='clang-14 libclang-rt-14-dev clang-tidy-14'
   fi
   [ -z "${wants_clang:-}" ] || echo "$clang"
+  # Ubuntu's package of that name is no browser.
+  [ -z "${wants_browser:-}" ] || [ "$(. /etc/os-release && echo "$ID")" != debian ] || echo chromium
   echo ca-certificates g++ cmake ninja-build ccache $boost protobuf-compiler libprotobuf-dev libcli11-dev \
-    libfmt-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev libsqlite3-dev libhwy-dev libgtest-dev libgmock-dev
+    libfmt-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev libsqlite3-dev libhwy-dev node-d3 libgtest-dev libgmock-dev
   case "$(command -v python3 || true)" in '' | /usr/bin/* | /bin/*) echo python3 python3-venv python3-dev ;; esac
 }
 
@@ -91,7 +94,7 @@ ensure_system_packages() {
 
 python_packages=(torch==2.11.0 numpy 'protobuf>=4.21' safetensors tensorboard pandas pyarrow pytest
   pytest-timeout 'ruff==0.17.6' 'mypy>=1.15' 'pybind11>=2.10' 'scikit-build-core>=0.10'
-  lightning transformers accelerate)
+  lightning transformers accelerate playwright axe-playwright-python)
 
 has_python_packages() {
   "$PYTHON" - "${python_packages[@]}" >/dev/null 2>&1 <<'CHECK'

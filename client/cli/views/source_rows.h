@@ -1,48 +1,24 @@
 // source_rows.h: the slots of a source, as lines of its tables.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "client/analysis/align.h"
-#include "client/analysis/json_number.h"
+#include "client/analysis/source_rows.h"
 #include "client/cli/views/fold.h"
 #include "client/cli/views/terminal.h"
 #include "client/source/source.h"
 
 namespace cgdebug::cli {
 
-struct SourceRow {
-  std::size_t slot = 0;
-  std::vector<source::Key> keys;
-  std::uint64_t lost = 0;
-};
-
-// The slots that `scope` wants, in the order of their graphs.
-Result<std::vector<SourceRow>> RowsOf(source::Source& source, const analysis::Scope& scope);
+using analysis::RowsOf;
+using analysis::SourceRow;
+using analysis::Totals;
+using analysis::TotalsOf;
 
 std::string ReplaysText(const std::vector<source::Key>& keys);
-Json SlotJson(const source::Slot& slot, const SourceRow& row);
-
-// Sums over every snapshot of a slot. Snapshots that cannot be read are counted and reported.
-struct Totals {
-  std::vector<double> abs_max;  // of the finite elements
-  std::vector<double> spark;    // the same; infinite where not every element is finite
-  double min = NAN;
-  double max = NAN;
-  double mean_sum = 0;
-  std::uint64_t finite_snapshots = 0;
-  std::uint64_t nonfinite_snapshots = 0;
-  std::uint64_t unread = 0;
-  // The first NaN or Inf, and in which slot.
-  std::optional<source::Moment> first_bad;
-  std::size_t first_bad_slot = 0;
-};
-
-Totals TotalsOf(source::Source& source, const SourceRow& row);
 
 // What one line shows of several slots.
 struct Folded {

@@ -81,7 +81,8 @@ Result<Json> SlotsJson(Source& source, const analysis::Scope& scope) {
   const Result<std::vector<SourceRow>> rows = RowsOf(source, scope);
   if (!rows.ok()) return rows.error();
   Json probes = Json::array();
-  for (const SourceRow& row : *rows) probes.push_back(SlotJson(source.slots()[row.slot], row));
+  for (const SourceRow& row : *rows)
+    probes.push_back(analysis::SlotJson(source.slots()[row.slot], row));
   return probes;
 }
 

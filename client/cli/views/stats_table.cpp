@@ -17,12 +17,6 @@ using source::Source;
 
 constexpr std::size_t kSparkColumns = 16;
 
-double MeanOf(const Totals& totals) {
-  return totals.finite_snapshots == 0
-             ? NAN
-             : totals.mean_sum / static_cast<double>(totals.finite_snapshots);
-}
-
 // What --sort looks at, larger numbers first. A probe without any finite element comes last.
 double RankOf(StatsOrder order, const Totals& totals, std::uint64_t lost) {
   switch (order) {
@@ -93,7 +87,7 @@ Result<TextTable> StatsTable(Source& source, const analysis::Scope& scope, const
     std::vector<std::string> cells = owners.Cells(slot);
     cells.insert(cells.end(), head.begin(), head.end());
     cells.insert(cells.end(),
-                 {number(totals.min), number(totals.max), number(MeanOf(totals)), nonfinite, last});
+                 {number(totals.min), number(totals.max), number(totals.mean()), nonfinite, last});
     lines.push_back({SlotName(slot), RankOf(view.order, totals, lost), std::move(cells)});
   };
   const auto lost_text = [&](std::uint64_t lost) {
@@ -128,14 +122,9 @@ Result<Json> StatsJson(Source& source, const analysis::Scope& scope, const Stats
     const Slot& slot = source.slots()[row.slot];
     const Totals totals = TotalsOf(source, row);
     if (!IsShown(view, totals)) continue;
-    Json json = SlotJson(slot, row);
+    Json json = analysis::TotalsJson(slot, row, totals);
     Json abs_max = Json::array();
     for (const double value : totals.abs_max) abs_max.push_back(JsonNumber(value));
-    json["min"] = JsonNumber(totals.min);
-    json["max"] = JsonNumber(totals.max);
-    json["mean"] = JsonNumber(MeanOf(totals));
-    json["nonfinite_snapshots"] = totals.nonfinite_snapshots;
-    json["unread"] = totals.unread;
     json["abs_max"] = std::move(abs_max);
     lines.push_back({SlotName(slot), RankOf(view.order, totals, row.lost), std::move(json)});
   }

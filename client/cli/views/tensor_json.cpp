@@ -1,29 +1,10 @@
 #include "client/cli/views/tensor_json.h"
 
-#include <fmt/format.h>
-
-#include <string_view>
+#include "client/analysis/source_rows.h"
 
 namespace cgdebug::cli {
 
-Json ToJson(const numerics::Stats& stats) {
-  Json json;
-  numerics::Stats::ForEachNumber([&](const layout::Field& field, auto member) {
-    json[field.name] = FieldJson(stats.*member);
-    if (std::string_view(field.name) != "neg_inf") return;
-    json["inf"] = stats.pos_inf + stats.neg_inf;
-    json["nonfinite"] = stats.nonfinite();
-  });
-  json["xor_hash"] = nullptr;
-  if (stats.has_hash) json["xor_hash"] = fmt::format("{:016x}", stats.hash);
-  json["first_nonfinite"] = nullptr;
-  if (stats.has_nonfinite) {
-    json["first_nonfinite"] = {{"index", stats.first_nonfinite},
-                               {"value", JsonNumber(stats.first_nonfinite_value)}};
-  }
-  json["histogram"] = stats.histogram;
-  return json;
-}
+Json ToJson(const numerics::Stats& stats) { return analysis::StatsJson(stats); }
 
 Json ToJson(const source::Tensor& tensor) {
   const source::Slot& slot = tensor.slot;

@@ -1,0 +1,16 @@
+# Writes OUTPUT, a C++ file with the text of files as constants: cmake -DOUTPUT=FILE
+# "-DFILES=kName=PATH;kName=PATH" -P embed.cmake. A PATH that is empty gives an empty text.
+set(source "// Written by embed.cmake.\n#include \"client/report/page_files.h\"\n\nnamespace cgdebug::report {\n\n")
+foreach(entry IN LISTS FILES)
+  string(FIND "${entry}" "=" equals)
+  string(SUBSTRING "${entry}" 0 ${equals} name)
+  math(EXPR after "${equals} + 1")
+  string(SUBSTRING "${entry}" ${after} -1 path)
+  set(text "")
+  if(path)
+    file(READ "${path}" text)
+  endif()
+  string(APPEND source "const std::string_view ${name} = R\"embedded(${text})embedded\";\n\n")
+endforeach()
+string(APPEND source "}  // namespace cgdebug::report\n")
+file(WRITE "${OUTPUT}" "${source}")

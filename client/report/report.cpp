@@ -1,0 +1,547 @@
+#include "client/report/report.h"
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "client/analysis/check.h"
+#include "client/analysis/check_report.h"
+#include "client/analysis/diff.h"
+#include "client/analysis/diff_report.h"
+#include "client/analysis/gaps.h"
+#include "client/analysis/source_rows.h"
+#include "client/report/columns.h"
+#include "client/report/page.h"
+#include "client/report/picture.h"
+#include "daemon/core/numerics/format.h"
+
+namespace cgdebug::report {
+namespace {
+
+using analysis::SourceRow;
+using numerics::Stats;
+using source::Key;
+using source::Slot;
+using source::Snapshot;
+using source::Source;
+
+// No screen has more columns.
+constexpr std::uint64_t kMostColumnsOfAStrip = 1000;
+constexpr std::size_t kLeastStripBytes = 700'000;
+constexpr std::size_t kPictureBytes = 250'000;
+constexpr std::size_t kHistogramBytes = 200'000;
+constexpr std::size_t kBytesOfAHistogram = 90;
+constexpr std::size_t kMostGapsListed = 20;
+
+// One slot of one source.
+struct Probe {
+  SourceRow row;
+  analysis::Totals totals = {};
+  Strip strip{0};
+  Json histograms = Json::array();
+  std::optional<std::pair<Snapshot, Stats>> last = {};
+  std::optional<std::pair<Snapshot, Stats>> first_bad = {};
+  Json gaps = Json::array();
+  std::size_t gap_count = 0;
+  Json findings = Json::array();
+  std::string worst = {};  // kind of the worst finding
+  Json picture = nullptr;
+};
+
+struct Side {
+  Source* source = nullptr;
+  std::string name;
+  std::vector<Probe> probes = {};
+  std::map<std::size_t, std::size_t> place_of_slot = {};
+
+  const Slot& SlotOf(const Probe& probe) const { return source->slots()[probe.row.slot]; }
+  Probe* Find(std::size_t slot) {
+    const auto found = place_of_slot.find(slot);
+    return found == place_of_slot.end() ? nullptr : &probes[found->second];
+  }
+};
+
+// What the page begins with.
+struct Verdict {
+  std::string kind;   // found, clear, inconclusive, different, same, empty
+  std::string title;  // a sentence
+  std::string text;   // all of it
+  std::vector<std::string> missing = {};
+  std::uint64_t missing_count = 0;
+  std::optional<std::size_t> slot = {};  // of the first source
+  std::uint64_t replay = 0;              // with `slot`
+};
+
+// --- the verdict ---------------------------------------------------------------------------------
+
+// A line of a text for the terminal as a sentence: in one piece, and beginning like one.
+std::string Sentence(std::string_view text) {
+  std::string line(text.substr(0, text.find('\n')));
+  line.resize(std::min(line.find("          "), line.size()));
+  if (!line.empty()) line[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(line[0])));
+  return line;
+}
+
+// Notes come before what the whole amounts to.
+std::string TitleOf(Source& source, const analysis::Check& check, const std::string& text) {
+  if (check.first || check.first_told) return Sentence(text);
+  for (const analysis::Finding& finding : check.findings) {
+    if (finding.is_bad()) return Sentence(analysis::FindingText(source, finding));
+  }
+  for (std::string_view rest = text; !rest.empty();) {
+    if (rest.starts_with("nothing") || rest.starts_with("inconclusive")) return Sentence(rest);
+    const std::size_t end = rest.find('\n');
+    rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
+  }
+  return Sentence(text);
+}
+
+Result<Verdict> CheckedVerdict(Side* side, const analysis::Scope& scope) {
+  Source& source = *side->source;
+  const Result<analysis::Check> check = analysis::RunCheck(source, {.scope = scope});
+  if (!check.ok()) return check.error();
+  Verdict verdict{.kind = check->found()      ? "found"
+                          : check->complete() ? "clear"
+                          : check->slots == 0 ? "empty"
+                                              : "inconclusive",
+                  .title = "",
+                  .text = analysis::CheckText(source, *check),
+                  .missing = check->missing,
+                  .missing_count = check->missing_count};
+  verdict.title = check->slots == 0 ? source.Describe().path + " has no probe."
+                                    : TitleOf(source, *check, verdict.text);
+  for (const analysis::Finding& finding : check->findings) {
+    Probe* const probe = side->Find(finding.slot);
+    if (probe == nullptr) continue;
+    probe->findings.push_back({{"kind", NameOf(finding.kind)},
+                               {"bad", finding.is_bad()},
+                               {"replay", finding.first_replay},
+                               {"text", analysis::FindingText(source, finding)}});
+    if (!finding.is_bad() || verdict.slot) continue;
+    verdict.slot = finding.slot;
+    verdict.replay = finding.first_replay;
+  }
+  if (check->first) {
+    verdict.slot = check->first->slot;
+    verdict.replay = check->first->snapshot.key.replay;
+  }
+  return verdict;
+}
+
+using Judgements = std::vector<analysis::Judged>;
+
+Result<Verdict> ComparedVerdict(Source& a, Source& b, const analysis::Scope& scope,
+                                analysis::Diff* diff, Judgements* judgements) {
+  analysis::DiffOptions options;
+  options.align.scope = scope;
+  options.on_judged = [&](const analysis::Judged& one) { judgements->push_back(one); };
+  Result<analysis::Diff> compared = analysis::Compare(a, b, options);
+  if (!compared.ok()) return compared.error();
+  *diff = *std::move(compared);
+  const std::string text = analysis::DiffText(a, b, *diff);
+  Verdict verdict{.kind = std::string(NameOf(diff->verdict())),
+                  .title = Sentence(text),
+                  .text = text,
+                  .missing = diff->missing,
+                  .missing_count = diff->missing_count};
+  if (verdict.kind == "incomplete") verdict.kind = "inconclusive";
+  if (diff->first) {
+    verdict.slot = diff->probes[diff->first->pair].a;
+    verdict.replay = diff->first->a.key.replay;
+  }
+  return verdict;
+}
+
+// --- what is read --------------------------------------------------------------------------------
+
+Result<std::vector<Probe>> ProbesOf(Source& source, const analysis::Scope& scope) {
+  Result<std::vector<SourceRow>> rows = analysis::RowsOf(source, scope);
+  if (!rows.ok()) return rows.error();
+  std::vector<Probe> probes;
+  for (SourceRow& row : *rows) probes.push_back({.row = std::move(row)});
+  return probes;
+}
+
+// The replays that may be missing in a gap. Where it has no end, `count` of them.
+std::pair<std::uint64_t, std::uint64_t> ReplaysOf(const source::Gap& gap, const Slot& slot) {
+  const std::uint64_t first = gap.after_replay + 1;
+  if (gap.before_replay > 0) {
+    // In a conditional body, iterations of one replay may be missing.
+    return {std::min(first, gap.before_replay), std::max(first, gap.before_replay - 1)};
+  }
+  return {first, gap.after_replay + std::max<std::uint64_t>(1, gap.count) * slot.every};
+}
+
+// From the first replay that any source has, or misses, to the last one.
+Axis AxisOf(std::span<Side> sides, const analysis::Scope& scope) {
+  std::uint64_t first = UINT64_MAX, last = 0;
+  const auto take = [&](std::uint64_t from, std::uint64_t to) {
+    first = std::min(first, from);
+    last = std::max(last, to);
+  };
+  for (const Side& side : sides) {
+    for (const Probe& probe : side.probes) {
+      const std::vector<Key>& keys = probe.row.keys;
+      if (!keys.empty()) take(keys.front().replay, keys.back().replay);
+    }
+    for (const source::Gap& gap : side.source->Gaps()) {
+      const Slot& slot = side.source->slots()[gap.slot];
+      if (!scope.Wants(slot) || !scope.Wants(gap)) continue;
+      const auto [from, to] = ReplaysOf(gap, slot);
+      take(std::max(from, scope.first_replay), std::min(to, scope.last_replay));
+    }
+  }
+  return {first, last, kMostColumnsOfAStrip};
+}
+
+Json HistogramJson(const Slot& slot, const Key& key, const Stats& stats) {
+  return {{"replay", ReplayText(slot, key)},
+          {"min", JsonNumber(stats.min)},
+          {"max", JsonNumber(stats.max)},
+          {"counts", stats.histogram}};
+}
+
+void Read(Source& source, const Axis& axis, std::size_t most_histograms, Probe* probe) {
+  const Slot& slot = source.slots()[probe->row.slot];
+  const std::vector<Key>& keys = probe->row.keys;
+  probe->strip = Strip(axis.columns());
+  std::set<std::size_t> with_histogram;
+  for (std::size_t i = 0; i < most_histograms && !keys.empty(); ++i) {
+    with_histogram.insert(i * (keys.size() - 1) / std::max<std::size_t>(1, most_histograms - 1));
+  }
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const Result<Snapshot> snapshot = source.Get(probe->row.slot, keys[i]);
+    const Result<Stats> stats =
+        snapshot.ok() ? source::StatsOf(source, *snapshot) : Result<Stats>(snapshot.error());
+    const std::size_t column = axis.ColumnOf(keys[i].replay);
+    if (!stats.ok()) {
+      ++probe->totals.unread;
+      probe->strip.AddUnread(column);
+      continue;
+    }
+    probe->totals.Add(slot, *snapshot, *stats);
+    probe->strip.Add(column, *stats);
+    const bool is_first_bad = stats->nonfinite() > 0 && !probe->first_bad;
+    if (is_first_bad) probe->first_bad = {*snapshot, *stats};
+    if (with_histogram.contains(i) || is_first_bad) {
+      probe->histograms.push_back(HistogramJson(slot, keys[i], *stats));
+    }
+    probe->last = {*snapshot, *stats};
+  }
+}
+
+void AddGaps(Side* side, const analysis::Scope& scope, const Axis& axis) {
+  for (const source::Gap& gap : side->source->Gaps()) {
+    Probe* const probe = side->Find(gap.slot);
+    if (probe == nullptr || !scope.Wants(gap) || axis.columns() == 0) continue;
+    const auto [first, last] = ReplaysOf(gap, side->source->slots()[gap.slot]);
+    probe->strip.AddGap(axis.ColumnOf(first), axis.ColumnOf(last));
+    if (++probe->gap_count > kMostGapsListed) continue;
+    probe->gaps.push_back({{"count", gap.count},
+                           {"after", gap.after_replay},
+                           {"before", gap.before_replay},
+                           {"cause", gap.cause}});
+  }
+}
+
+// --- the values of one snapshot ------------------------------------------------------------------
+
+Json PictureOf(Source& source, const Slot& slot, const Snapshot& snapshot, std::size_t slices) {
+  if (!snapshot.has_values || slot.dtype == layout::Dtype::kInvalid) return nullptr;
+  const Result<source::Values> values = source.Load(snapshot);
+  if (!values.ok()) return nullptr;
+  const Result<numerics::TensorView> view =
+      numerics::MakeTensorView(slot.dtype, slot.shape, values->bytes);
+  if (!view.ok()) return nullptr;
+  std::optional<std::uint64_t> marked;
+  if (snapshot.stats && snapshot.stats->has_nonfinite) marked = snapshot.stats->first_nonfinite;
+  Json picture = PictureJson(*view, slices, marked);
+  if (!picture.is_null()) picture["replay"] = ReplayText(slot, snapshot.key);
+  return picture;
+}
+
+// Where a probe is at its most interesting: the first replay that differs, else the first with NaN
+// or Inf, else the last.
+Json PictureOf(Source& source, const Slot& slot, const Probe& probe,
+               std::optional<std::uint64_t> replay, std::size_t slices) {
+  if (replay) {
+    const Result<std::optional<Key>> key = source.Find(probe.row.slot, *replay);
+    if (key.ok() && *key) {
+      const Result<Snapshot> snapshot = source.Get(probe.row.slot, **key);
+      if (snapshot.ok()) return PictureOf(source, slot, *snapshot, slices);
+    }
+  }
+  const auto& shown = probe.first_bad ? probe.first_bad : probe.last;
+  return shown ? PictureOf(source, slot, shown->first, slices) : Json();
+}
+
+// --- as JSON -------------------------------------------------------------------------------------
+
+Json SnapshotJson(const Slot& slot, const std::optional<std::pair<Snapshot, Stats>>& given) {
+  if (!given) return nullptr;
+  const auto& [snapshot, stats] = *given;
+  Json json = analysis::StatsJson(stats);
+  json.erase("histogram");
+  json["replay"] = ReplayText(slot, snapshot.key);
+  json["step"] = snapshot.step;
+  if (stats.has_nonfinite) {
+    json["first_nonfinite"]["place"] = numerics::FormatIndex(stats.first_nonfinite, slot.shape);
+  }
+  return json;
+}
+
+Json ProbeJson(const Side& side, const Probe& probe) {
+  const Slot& slot = side.SlotOf(probe);
+  Json json = analysis::TotalsJson(slot, probe.row, probe.totals);
+  json["name"] = SlotName(slot);
+  json["selector"] = SlotText(slot);
+  json["type"] = TypeText(slot);
+  json["findings"] = probe.findings;
+  json["gaps"] = probe.gaps;
+  json["gap_count"] = probe.gap_count;
+  json["last"] = SnapshotJson(slot, probe.last);
+  json["first_bad"] = SnapshotJson(slot, probe.first_bad);
+  json["histograms"] = probe.histograms;
+  json["picture"] = probe.picture;
+  return json;
+}
+
+Json SourceJson(const Side& side, const analysis::Scope& scope) {
+  const source::Description about = side.source->Describe();
+  return {{"name", side.name},
+          {"path", about.path},
+          {"kind", about.kind},
+          {"sessions", about.sessions},
+          {"ending", about.ending},
+          {"ranks", about.ranks},
+          {"bytes", about.bytes},
+          {"is_growing", about.is_growing},
+          {"is_cut_off", about.is_cut_off},
+          {"account", analysis::AccountJson(analysis::SummarizeGaps(*side.source, scope).account)}};
+}
+
+Json PairJson(const analysis::ProbeDiff& pair) {
+  return {{"compared", pair.compared},
+          {"equal", pair.equal.total()},
+          {"different", pair.different},
+          {"not_compared", pair.not_compared},
+          {"first_different", pair.different > 0 ? Json(pair.first_different) : Json()},
+          {"has_values", pair.has_values},
+          {"max_abs", JsonNumber(pair.max_abs)},
+          {"max_rel", JsonNumber(pair.max_rel)},
+          {"with_nonfinite", pair.with_nonfinite}};
+}
+
+// A line of the page: a probe of both sources, or of one.
+struct Line {
+  const Probe* a = nullptr;
+  const Probe* b = nullptr;
+  const analysis::ProbeDiff* pair = nullptr;
+  DifferenceStrip difference{0};
+};
+
+std::vector<Line> LinesOf(std::span<Side> sides, const analysis::Diff& diff,
+                          const Judgements& judgements, const Axis& axis) {
+  std::map<std::size_t, std::size_t> pair_of_a;
+  std::set<std::size_t> paired_b;
+  for (std::size_t i = 0; i < diff.probes.size(); ++i) {
+    pair_of_a[diff.probes[i].a] = i;
+    paired_b.insert(diff.probes[i].b);
+  }
+  std::vector<Line> lines;
+  std::map<std::size_t, std::size_t> line_of_pair;
+  for (const Probe& probe : sides[0].probes) {
+    Line line{.a = &probe};
+    if (const auto found = pair_of_a.find(probe.row.slot); found != pair_of_a.end()) {
+      line.pair = &diff.probes[found->second];
+      line.b = sides[1].Find(line.pair->b);
+      line.difference = DifferenceStrip(axis.columns());
+      line_of_pair[found->second] = lines.size();
+    }
+    lines.push_back(std::move(line));
+  }
+  if (sides.size() > 1) {
+    for (const Probe& probe : sides[1].probes) {
+      if (!paired_b.contains(probe.row.slot)) lines.push_back({.b = &probe});
+    }
+  }
+  for (const analysis::Judged& one : judgements) {
+    const auto found = line_of_pair.find(one.pair);
+    if (found == line_of_pair.end()) continue;
+    using Kind = analysis::Judged::Kind;
+    std::uint8_t state = one.kind == Kind::kEqual       ? DifferenceStrip::kEqual
+                         : one.kind == Kind::kDifferent ? DifferenceStrip::kDifferent
+                                                        : DifferenceStrip::kNotCompared;
+    if (one.by_nonfinite) state |= DifferenceStrip::kByNonfinite;
+    lines[found->second].difference.Add(axis.ColumnOf(one.position), state, one.max_abs);
+  }
+  return lines;
+}
+
+// The strips of every line, `factor` columns as one.
+Json StripsJson(const std::vector<Line>& lines, std::size_t factor) {
+  Json strips = Json::array();
+  for (const Line& line : lines) {
+    const auto strip_of = [&](const Probe* probe) {
+      return probe == nullptr ? Json() : probe->strip.Merged(factor).ToJson();
+    };
+    Json json = {{"a", strip_of(line.a)}, {"b", strip_of(line.b)}};
+    if (line.pair != nullptr) json["difference"] = line.difference.Merged(factor).ToJson();
+    strips.push_back(std::move(json));
+  }
+  return strips;
+}
+
+// Puts as many columns into `data` as fit, and says how many replays each stands for.
+void AddStrips(const std::vector<Line>& lines, const Axis& axis, std::size_t most_bytes,
+               Json* data) {
+  Json strips = StripsJson(lines, 1);
+  std::size_t factor = 1;
+  const std::size_t whole = Dump(strips, false).size();
+  for (std::size_t size = whole; size > most_bytes && factor < axis.columns();) {
+    factor = std::max(factor + 1, whole / most_bytes);
+    strips = StripsJson(lines, factor);
+    size = Dump(strips, false).size();
+  }
+  const Axis merged = axis.Merged(factor);
+  (*data)["axis"] = {{"first", axis.first()},
+                     {"last", axis.last()},
+                     {"columns", merged.columns()},
+                     {"replays_per_column", merged.replays_per_column()}};
+  if (axis.columns() == 0) (*data)["axis"]["first"] = (*data)["axis"]["last"] = 0;
+  (*data)["strips"] = std::move(strips);
+}
+
+// Pictures of as many probes as there is room for, those with findings first.
+void AddPictures(std::span<Side> sides, const analysis::Diff& diff) {
+  std::vector<std::pair<Side*, Probe*>> wanted;
+  std::map<std::pair<Side*, std::size_t>, std::uint64_t> differs_at;
+  for (const analysis::ProbeDiff& pair : diff.probes) {
+    if (pair.different == 0) continue;
+    differs_at[{&sides[0], pair.a}] = pair.first_different;
+    differs_at[{&sides[1], pair.b}] = pair.first_different;
+  }
+  for (const bool is_urgent : {true, false}) {
+    for (Side& side : sides) {
+      for (Probe& probe : side.probes) {
+        const bool is_this_urgent = probe.first_bad || !probe.findings.empty() ||
+                                    differs_at.contains({&side, probe.row.slot});
+        if (is_this_urgent == is_urgent) wanted.emplace_back(&side, &probe);
+      }
+    }
+  }
+  constexpr std::size_t kBytesOfASlice = kMostRows * kMostColumns * 4 / 3;
+  const std::size_t room = kPictureBytes / kBytesOfASlice;
+  const std::size_t slices = std::clamp<std::size_t>(room / (wanted.size() + 1), 1, 4);
+  std::size_t used = 0;
+  for (const auto& [side, probe] : wanted) {
+    if (used > kPictureBytes) {
+      probe->picture = "left out";
+      continue;
+    }
+    const auto found = differs_at.find({side, probe->row.slot});
+    probe->picture =
+        PictureOf(*side->source, side->SlotOf(*probe), *probe,
+                  found == differs_at.end() ? std::nullopt : std::optional(found->second), slices);
+    used += Dump(probe->picture, false).size();
+  }
+}
+
+// JSON that ends no <script> element, whatever a probe is called.
+std::string ScriptSafe(const Json& json) {
+  std::string safe;
+  for (const char byte : Dump(json, /*indented=*/false)) {
+    switch (byte) {
+      case '<':
+        safe += "\\u003c";
+        break;
+      case '>':
+        safe += "\\u003e";
+        break;
+      case '&':
+        safe += "\\u0026";
+        break;
+      default:
+        safe += byte;
+    }
+  }
+  return safe;
+}
+
+}  // namespace
+
+Result<Report> MakeReport(Source& a, Source* b, const ReportOptions& options) {
+  if (!HasPage()) {
+    return Error{
+        "this build has no reports: d3 was not found when it was made. Type: apt-get install "
+        "node-d3, "
+        "then configure and build again"};
+  }
+  const analysis::Scope& scope = options.scope;
+  std::vector<Side> sides;
+  sides.push_back({.source = &a, .name = options.name_a});
+  if (b != nullptr) sides.push_back({.source = b, .name = options.name_b});
+  for (Side& side : sides) {
+    if (side.name.empty()) side.name = side.source->Describe().path;
+    Result<std::vector<Probe>> probes = ProbesOf(*side.source, scope);
+    if (!probes.ok()) return probes.error();
+    side.probes = *std::move(probes);
+    for (std::size_t i = 0; i < side.probes.size(); ++i) {
+      side.place_of_slot[side.probes[i].row.slot] = i;
+    }
+  }
+  analysis::Diff diff;
+  Judgements judgements;
+  const Result<Verdict> verdict = b == nullptr ? CheckedVerdict(&sides[0], scope)
+                                               : ComparedVerdict(a, *b, scope, &diff, &judgements);
+  if (!verdict.ok()) return verdict.error();
+
+  const Axis axis = AxisOf(sides, scope);
+  std::size_t probe_count = 1;
+  for (const Side& side : sides) probe_count += side.probes.size();
+  const std::size_t histograms =
+      std::clamp<std::size_t>(kHistogramBytes / kBytesOfAHistogram / probe_count, 3, 24);
+  for (Side& side : sides) {
+    for (Probe& probe : side.probes) Read(*side.source, axis, histograms, &probe);
+    AddGaps(&side, scope, axis);
+  }
+  AddPictures(sides, diff);
+
+  const std::vector<Line> lines = LinesOf(sides, diff, judgements, axis);
+  Json data = {{"version", CGDEBUG_VERSION}, {"sources", Json::array()}};
+  for (const Side& side : sides) data["sources"].push_back(SourceJson(side, scope));
+  Json probes = Json::array();
+  Json verdict_place = nullptr;
+  for (const Line& line : lines) {
+    if (line.a != nullptr && verdict->slot == line.a->row.slot) verdict_place = probes.size();
+    probes.push_back({{"a", line.a == nullptr ? Json() : ProbeJson(sides[0], *line.a)},
+                      {"b", line.b == nullptr ? Json() : ProbeJson(sides.back(), *line.b)},
+                      {"difference", line.pair == nullptr ? Json() : PairJson(*line.pair)}});
+  }
+  data["verdict"] = {{"kind", verdict->kind},
+                     {"title", verdict->title},
+                     {"text", verdict->text},
+                     {"missing", verdict->missing},
+                     {"missing_count", verdict->missing_count},
+                     {"place", verdict_place},
+                     {"replay", verdict->replay}};
+  data["probes"] = std::move(probes);
+  const std::size_t without_strips = PageBytes() + ScriptSafe(data).size();
+  const std::size_t room =
+      options.most_bytes > without_strips ? options.most_bytes - without_strips : 0;
+  AddStrips(lines, axis, std::max(room, kLeastStripBytes), &data);
+  return Report{
+      .html = MakePage({.title = sides[0].name + (b == nullptr ? "" : " and " + sides[1].name),
+                        .verdict = verdict->title,
+                        .text = verdict->text,
+                        .data = ScriptSafe(data)}),
+      .verdict = verdict->title};
+}
+
+}  // namespace cgdebug::report

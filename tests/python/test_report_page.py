@@ -1,0 +1,278 @@
+"""The HTML report in a browser: headless Chromium, driven by Playwright."""
+
+import math
+import os
+import shutil
+import subprocess
+
+import numpy
+import pytest
+from test_report import EVIL, cli, write_recording
+
+from cgdebug import _recording
+from conftest import find_program
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser"))), None
+)
+
+
+def need(condition, what):
+    """A test of CI that cannot run is a failure there."""
+    if condition:
+        return
+    if os.environ.get("CGDEBUG_REQUIRE_BROWSER") == "1":
+        pytest.fail(what)
+    pytest.skip(what)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        sync_playwright = None
+    need(sync_playwright, "no Playwright here. Type: pip install playwright axe-playwright-python")
+    need(CHROMIUM, "no browser here. Type: apt-get install chromium")
+    with sync_playwright() as playwright:
+        flags = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def open_report(browser, tmp_path, record_property):
+    """open_report(SOURCE, ...) makes a report and opens it; afterwards nothing may have gone wrong
+    in the page, and nothing but the file may have been asked for."""
+    wrong, asked, pages = [], [], []
+
+    def make(*sources, dark=False, width=1360):
+        output = tmp_path / f"{len(pages)}.html"
+        made = cli("report", *sources, "-o", output)
+        assert made.returncode == 0, made.stderr
+        context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light"
+        )
+        context.set_default_timeout(5000)
+        page = context.new_page()
+        page.on("console", lambda message: wrong.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("dialog", lambda dialog: (wrong.append(dialog.message), dialog.dismiss()))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(output.as_uri())
+        paint = page.evaluate(
+            "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+        )
+        record_property("first paint, ms", paint)
+        print(f"first paint after {paint} ms")
+        pages.append(page)
+        return page
+
+    yield make
+    assert wrong == []
+    assert [url for url in asked if not url.startswith(("file://", "data:"))] == []
+    assert len([url for url in asked if url.startswith("file://")]) == len(pages)
+    for page in pages:
+        page.context.close()
+
+
+def spreading(i, replay):
+    """Grows, then Inf in probe 2 of replay 6, and NaN in all that follow."""
+    value = numpy.full((4, 6), 1.5**replay * (i + 1), "float32")
+    value[0, 1] *= -1
+    if replay >= 6 and i >= 2:
+        value[1, 2] = math.inf if i == 2 else math.nan
+    return value
+
+
+NAMES = ["embed", "blk0.attn", "blk0.mlp", "blk1.attn", "blk1.mlp"]
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sources")
+
+    def make(name, *arguments, **options):
+        return write_recording(folder / f"{name}.cgrec", *arguments, **options)
+
+    _recording.Writer(str(folder / "empty.cgrec")).close()
+    return {
+        "nan": make("nan", 5, 10, spreading, shape=(4, 6), names=NAMES),
+        "fine": make("fine", 5, 10, lambda i, r: 1.5**r * (i + 1), shape=(4, 6), names=NAMES),
+        "gaps": make("gaps", 3, 30, lambda i, r: i + r, lost={(1, r) for r in range(9, 15)}),
+        "many": make(
+            "many",
+            1000,
+            8,
+            lambda i, r: math.nan if i >= 900 and r > 4 else i + r,
+            names=[f"fwd/layers.{i // 10}.part{i % 10}" for i in range(1000)],
+        ),
+        "evil": make("evil", 4, 3, lambda i, r: r, names=EVIL),
+        "empty": folder / "empty.cgrec",
+    }
+
+
+def detail(page):
+    return page.locator("#detail-title").inner_text()
+
+
+def test_a_report_begins_with_the_verdict_and_shows_where_it_began(open_report, sources):
+    page = open_report(sources["nan"])
+    assert (
+        page.locator("#verdict-title")
+        .inner_text()
+        .endswith("First non-finite: replay 6, blk0.mlp (probe 3 of 5 in graph order)")
+    )
+    assert (
+        "1 +Inf of 24 elements, the first at [1, 2]" in page.locator("#verdict-more").inner_text()
+    )
+    command = page.locator("#next code").first.inner_text()
+    assert command == f"cgdebug-cli show {sources['nan']}:blk0.mlp@6 --where nonfinite"
+    folder = os.path.dirname(find_program("cgdebug-cli"))
+    shown = subprocess.run(
+        ["sh", "-c", command.replace("cgdebug-cli", "cgdebug-cli --no-spawn", 1)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"},
+    )
+    assert shown.returncode in (0, 1) and "inf" in shown.stdout, shown.stderr
+    assert detail(page) == "blk0.mlp"
+    assert page.locator("#rows .row").count() == 5
+
+
+def test_a_click_on_a_cell_shows_that_probe_and_that_replay(open_report, sources):
+    page = open_report(sources["nan"])
+    canvas = page.locator('.row[data-place="1"] canvas')
+    box = canvas.bounding_box()
+    canvas.click(position={"x": box["width"] * 0.25, "y": box["height"] / 2})
+    assert detail(page) == "blk0.attn"
+    here = page.locator("#detail").inner_text()
+    assert "Replay 3" in here and "abs max 6.75" in here  # 1.5**3 * 2
+    canvas.hover(position={"x": box["width"] * 0.95, "y": box["height"] / 2})
+    assert page.locator("#tip").inner_text().splitlines()[:2] == ["blk0.attn", "replay 10"]
+
+
+def test_keys_go_through_probes_replays_and_findings(open_report, sources):
+    page = open_report(sources["nan"])
+    page.keyboard.press("ArrowDown")
+    assert detail(page) == "blk1.attn"
+    for _ in range(2):
+        page.keyboard.press("ArrowUp")
+    assert detail(page) == "blk0.attn"
+    page.keyboard.press("ArrowLeft")
+    assert "Replay 5" in page.locator("#detail").inner_text()
+    page.keyboard.press("n")
+    assert detail(page) == "blk0.mlp" and "Replay 6" in page.locator("#detail").inner_text()
+    page.keyboard.press("/")
+    page.keyboard.type("attn")
+    assert page.locator("#rows .row").count() == 2
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.tagName") == "BUTTON"
+    page.keyboard.press("/")
+    page.keyboard.press("Escape")
+    assert page.locator("#rows .row").count() == 5
+
+
+def pixels(page, place, x):
+    """The colours in a column of a strip, x from 0 to 1."""
+    return page.evaluate(
+        """([place, x]) => {
+          const canvas = document.querySelector(`.row[data-place="${place}"] canvas`);
+          const copy = document.createElement("canvas");
+          copy.width = canvas.width;
+          copy.height = canvas.height;
+          const context = copy.getContext("2d", { willReadFrequently: true });
+          context.drawImage(canvas, 0, 0);
+          const data = context.getImageData(Math.floor(canvas.width * x), 0, 1, canvas.height).data;
+          const colours = [];
+          for (let i = 0; i < data.length; i += 4) colours.push(data.slice(i, i + 4).join(","));
+          return colours;
+        }""",
+        [place, x],
+    )
+
+
+def test_nan_inf_and_gaps_differ_in_colour_and_in_shape(open_report, sources):
+    page = open_report(sources["nan"])
+    page.wait_for_function("document.querySelector('.row[data-place=\"4\"] canvas').width > 400")
+    nan, inf, number = (
+        set(pixels(page, place, x)) for place, x in ((4, 0.72), (2, 0.72), (0, 0.72))
+    )
+    assert "196,0,79,255" in nan and "224,112,0,255" in inf
+    assert not (nan | inf) & number
+    page = open_report(sources["gaps"])
+    page.wait_for_function("document.querySelector('.row[data-place=\"1\"] canvas').width > 400")
+    hatched = [set(pixels(page, 1, x / 30)) for x in (9.2, 9.4, 9.6)]
+    assert all(len(colours) > 3 for colours in hatched)  # lines on a ground, not one colour
+    assert "Inconclusive" in page.locator("#verdict-title").inner_text()
+    page.keyboard.press("ArrowDown")
+    assert "6 snapshots" in page.locator("#detail").inner_text()
+
+
+def test_a_thousand_probes_are_folded_by_module_and_searched(open_report, sources):
+    page = open_report(sources["many"])
+    assert page.locator("#rows .row").count() == 110  # 100 modules, one of them unfolded
+    page.get_by_role("button", name="fwd/layers.3, 10 probes").click()
+    assert page.locator("#rows .row").count() == 120
+    page.fill("#search", "*layers.98.*3")
+    assert page.locator("#rows .row").count() == 1 + 1
+    page.fill("#search", "")
+    page.check("#only-findings")
+    assert page.locator(".row[data-place]").count() == 100
+    page.uncheck("#only-findings")
+    page.click("#unfold")
+    assert page.locator(".row[data-place]").count() == 1000
+    page.fill("#search", "no such probe")
+    assert page.get_by_text("No probe matches.").is_visible()
+
+
+def test_two_sources_lie_side_by_side_with_their_difference(open_report, sources):
+    page = open_report(sources["fine"], sources["nan"])
+    assert "First difference" in page.locator("#verdict-title").inner_text()
+    assert page.locator('.row[data-place="0"] canvas').count() == 3
+    heads = page.locator("#heads .strips .head").all_inner_texts()
+    assert [text.split()[0] for text in heads] == ["A", "B", "A"]
+    assert page.locator("#detail .side-name").count() == 2
+    page.select_option("#mode", "relative")
+    page.locator('.row[data-place="4"] > button').click()
+    assert "by NaN or Inf" in page.locator("#detail .findings").inner_text()
+
+
+def test_names_are_text_and_nothing_else(open_report, sources):
+    page = open_report(sources["evil"])
+    names = page.locator("#rows .row > button").all_inner_texts()
+    assert names[0] == "<script>alert(1)</script>"
+    assert "\\u001b[31m\\u0000\\u0007" in names[1] and "\\u202e" in names[2]
+    for row in page.locator("#rows .row > button").all():
+        row.click()
+    assert page.locator("img").count() == 0
+
+
+def test_an_empty_source_says_so(open_report, sources):
+    page = open_report(sources["empty"])
+    assert "No probe" in page.locator("#verdict-title").inner_text()
+    assert page.get_by_text("There is no probe in it.").is_visible()
+    for key in ("ArrowDown", "ArrowLeft", "n", "/"):
+        page.keyboard.press(key)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_axe_finds_no_serious_fault(open_report, sources, dark):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright") if CHROMIUM else None
+    for chosen in (["nan"], ["fine", "nan"]) if dark else (["many"], ["fine", "nan"], ["empty"]):
+        page = open_report(*(sources[one] for one in chosen), dark=dark)
+        found = axe.Axe().run(page).response["violations"]
+        serious = [
+            (one["id"], one["help"], [node["html"][:200] for node in one["nodes"][:3]])
+            for one in found
+            if one["impact"] in ("serious", "critical")
+        ]
+        assert serious == [], chosen
+
+
+def test_a_narrow_window_has_everything_below_each_other(open_report, sources):
+    page = open_report(sources["nan"], width=420)
+    overview, below = (page.locator(one).bounding_box() for one in ("#overview", "#detail"))
+    assert below["y"] > overview["y"] + overview["height"] - 1
+    assert page.evaluate("document.documentElement.scrollWidth") <= 420
