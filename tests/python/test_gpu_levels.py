@@ -89,16 +89,17 @@ def test_level_graph_has_what_compiled_code_found_and_left(debug_mode):
 
 def test_a_stale_input_is_named_by_the_command_at_level_graph(debug_mode, cli, tmp_path):
     model, ids = on_gpu()
+    fresh = ids + 1
     paths = [str(tmp_path / "eager.cgrec"), str(tmp_path / "graph.cgrec")]
     with torch.no_grad():
         with cgdebug.connect().record(paths[0]):
             reference = debug_mode(model, level="graph", eager=True)
             with reference:
-                out = model(ids + 1)  # noqa: F841
+                out = model(fresh)  # noqa: F841
             reference.log()
         with cgdebug.connect().record(paths[1]):
             dm = debug_mode(model, level="graph")
-            graph, _ = capture_in(dm, lambda: model(ids))  # nobody copies `ids + 1` into ids
+            graph, _ = capture_in(dm, lambda: model(ids))  # nobody copies `fresh` into ids
             replay(graph)
             dm.log()
     done = cli("ops", "diff", paths[1], paths[0])
@@ -185,8 +186,8 @@ def test_a_wrong_constant_in_layer_7_is_named_by_the_command_against_eager(
 def test_a_wrong_constant_in_compiled_code_is_named_by_the_command_against_a_right_one(
     debug_mode, cli, tmp_path
 ):
-    paths = []
-    for scale in (1.0, 1.001):
+    paths, logs = [], []
+    for scale in (0.5, 0.501):
         torch._dynamo.reset()
         model, ids = on_gpu(layers=9)
         model.layers[7].attn.scale = scale
@@ -197,12 +198,15 @@ def test_a_wrong_constant_in_compiled_code_is_named_by_the_command_against_a_rig
             dm = debug_mode(model, level="kernel")
             graph, _ = capture_in(dm, lambda: compiled(ids))  # noqa: B023
             replay(graph)
-            print(len(dm.log()), "rows")
+            logs.append(dm.log())
     done = cli("ops", "diff", paths[1], paths[0])
-    print(done.stdout)
     assert done.returncode == 1, done.stdout + done.stderr
-    first = next(line for line in done.stdout.splitlines() if "first divergence" in line)
-    assert "triton_" in first and "softmax" in first, done.stdout
+    first = logs[1].diff(logs[0]).first
+    assert f" {first} " in next(
+        line for line in done.stdout.splitlines() if "first divergence" in line
+    )
+    # It is in the eighth of nine layers, and all that comes before it is the same.
+    assert 0.7 < logs[1][first].number / len(logs[1]) < 0.95, done.stdout
 
 
 def test_explain_and_torch_logs_tell_of_a_capture(probe, daemon, caplog):
@@ -261,7 +265,8 @@ def test_the_seeds_that_cudnn_attention_leaves_unwritten_are_no_rows(debug_mode)
     names = [row.name for row in log]
     assert any("cudnn_attention" in name for name in names), names
     # The result and the sum of logarithms; of the backward pass three gradients.
-    assert sum("cudnn_attention_0" in name for name in names) == 2, names
+    results = [name for name in names if name.startswith("fwd/") and "cudnn_attention_0" in name]
+    assert len(results) == 2, names
     assert all(row.is_covered for row in log if "cudnn" in row.name), str(log)
 
 
