@@ -41,9 +41,10 @@ class CaptureCost:
         return call
 
     def __str__(self) -> str:
+        rows = f"{self.rows} row{'s' * (self.rows != 1)}"
         nodes = f" in a graph of {self.nodes} nodes" if self.nodes else ""
         return (
-            f"capture {self.graph}: {self.rows} row{'s' * (self.rows != 1)}{nodes}; to log them took "
+            f"capture {self.graph}: {rows}{nodes}; to log them took "
             f"{self.seconds * 1e3:.0f} ms of the capture, and sends "
             f"{self.replay_bytes / 1024:.0f} KiB with each replay"
         )
