@@ -14,6 +14,7 @@ import typing
 import torch
 
 from ._ops import names
+from ._ops.written import storage_of
 
 if typing.TYPE_CHECKING:
     from ._op_mode import Recorder
@@ -71,6 +72,15 @@ class _Launch(typing.NamedTuple):
     tensors: dict[str, torch.Tensor]  # by name of the argument
     written: frozenset[str] | None  # None: not known
     is_inductors: bool  # made by Inductor: then the names of arguments say what is read
+    is_compiled: bool  # called by compiled code, which allocates memory without an op
+
+    def reads(self) -> list[tuple[str, torch.Tensor]]:
+        """The kernel of a user may write only a part, so what was there before counts as read."""
+        return [
+            (name, one)
+            for name, one in self.tensors.items()
+            if not (self.is_inductors and name.startswith("out_ptr"))
+        ]
 
 
 def _launch_of_inductor(tuner, args, kwargs) -> _Launch:
@@ -86,14 +96,14 @@ def _launch_of_inductor(tuner, args, kwargs) -> _Launch:
             for name in tensors
             if name.startswith(("out_ptr", "in_out_ptr")) or name in mutated
         )
-    return _Launch(tuner.fn.__name__, tensors, written, is_inductors)
+    return _Launch(tuner.fn.__name__, tensors, written, is_inductors, True)
 
 
 def _launch_of_user(function, args, kwargs) -> _Launch:
     arguments = dict(zip(function.arg_names, args))
     arguments |= {name: kwargs[name] for name in function.arg_names if name in kwargs}
     name = getattr(function, "__name__", "triton_kernel")
-    return _Launch(name, _tensors_of(arguments), _written_by(function, arguments), False)
+    return _Launch(name, _tensors_of(arguments), _written_by(function, arguments), False, False)
 
 
 def _tensors_of(arguments) -> dict[str, torch.Tensor]:
@@ -122,10 +132,12 @@ def _found(find_launch) -> _Launch | None:
 
 
 def _tell_before(find_launch) -> None:
-    recorders = [recorder for recorder in _recorders if recorder.has_pre]
+    recorders = [recorder for recorder in _recorders if recorder.has_kernels]
     launch = _found(find_launch) if recorders else None
     if launch is None or launch.written is None:
         return
+    changed = {storage_of(one) for name, one in launch.tensors.items() if name in launch.written}
+    reads = [(name, one) for name, one in launch.reads() if storage_of(one) in changed]
     writes = [
         (name, one)
         for name, one in launch.tensors.items()
@@ -134,7 +146,11 @@ def _tell_before(find_launch) -> None:
     ]
     for recorder in recorders:
         place = names.current_place(recorder.names)
-        recorder.will_write(place, f"triton.{launch.kernel}.pre", launch.kernel, writes)
+        if launch.is_compiled and not launch.is_inductors:
+            recorder.may_be_empty(one for _, one in writes)
+        recorder.will_read(place, launch.kernel, reads)
+        if recorder.has_pre:
+            recorder.will_write(place, f"triton.{launch.kernel}.pre", launch.kernel, writes)
 
 
 def _tell(find_launch) -> None:
@@ -149,10 +165,6 @@ def _tell(find_launch) -> None:
             )
             continue
         place = names.current_place(recorder.names)
-        reads = [
-            (name, one)
-            for name, one in launch.tensors.items()
-            if name not in launch.written or name.startswith("in_out_ptr")
-        ]
+        reads = launch.reads()
         writes = [(name, launch.tensors[name]) for name in launch.tensors if name in launch.written]
         recorder.wrote(place, f"triton.{launch.kernel}.default", launch.kernel, reads, writes)

@@ -94,6 +94,25 @@ class Recorder:
             for tensor in tensors:
                 self._rows[written.storage_of(tensor)] = UNKNOWN
 
+    def may_be_empty(self, tensors: typing.Iterable[torch.Tensor]) -> None:
+        """If no row shows what is in them, nobody may have written it yet."""
+        with self._lock:
+            for tensor in tensors:
+                self._rows.setdefault(written.storage_of(tensor), UNKNOWN)
+
+    def will_read(self, place: names.Place, base: str, reads) -> None:
+        """A kernel is about to read what it then overwrites. What no row shows yet gets one now.
+        reads: as for wrote()."""
+        try:
+            with self._lock:
+                for name, tensor in reads:
+                    if written.storage_of(tensor):
+                        self._link(tensor, place, base, name)
+        except Exception as error:  # the job goes on
+            self._note(base, error)
+        finally:
+            self._flush()
+
     def will_write(self, place: names.Place, op: str, base: str, writes) -> None:
         """A kernel that is no op is about to run. writes: as for wrote(), what it overwrites."""
         try:
@@ -101,7 +120,7 @@ class Recorder:
                 stem = self._counter.peek(place, base)
                 for name, tensor in writes:
                     known = self._rows.get(written.storage_of(tensor))
-                    if known != _EMPTY:
+                    if known not in (_EMPTY, UNKNOWN):
                         inputs = [] if known is None else [known]
                         self._add(f"{stem}.{name}.pre", op, tensor, inputs, place)
         except Exception as error:  # the job goes on

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import threading
+import types
 import weakref
 
 import pytest
@@ -452,8 +453,8 @@ def test_level_graph_has_what_a_run_found_and_what_leaves_it_linked_to_what_it_i
     assert {"in/embed.weight", "in/layers.0.attn.wq.bias"} <= set(names)
     assert names.count("in/embed.weight") == 1
     outputs = {row.name: row for row in log if row.name.startswith("out/")}
-    assert list(outputs) == ["out/embed/embedding_0", "out/mul__0", "out/exp_0"]
-    for row, value in zip(outputs.values(), (x, y, kept._base)):
+    assert list(outputs) == ["out/embed/embedding_0", "out/exp_0", "out/mul__0"]
+    for row, value in zip(outputs.values(), (x, kept._base, y)):
         assert row.stats.xor_hash == torch.hash_tensor(value).item()
     read = {log.rows[number - 1].name for number in outputs["out/embed/embedding_0"].inputs}
     assert "in/embed.weight" in read and "in/layers.0.attn.wq.weight" not in read
@@ -598,3 +599,79 @@ def test_a_collective_is_not_seen_before_it_is_waited_for(log_of):
     )
     names = [row[0] for row in log["rows"]]
     assert names == ["fwd/ones_0", "fwd/ones_1", "fwd/add__0", "fwd/c10d.allreduce__0", "fwd/add_0"]
+
+
+# --- Triton kernels, here functions that stand where Inductor calls them ----------------------------
+
+
+def launch(kernel, signature, mutated, *tensors, custom=False):
+    """Calls `kernel` as Inductor's compiled code does."""
+    from cgdebug import _op_kernels
+
+    tuner = types.SimpleNamespace(
+        triton_meta={"signature": dict.fromkeys(signature)},
+        mutated_arg_names=mutated,
+        fn=types.SimpleNamespace(__name__="triton_poi_0"),
+        custom_kernel=custom,
+    )
+    _op_kernels._run_of_inductor(lambda tuner, *args, **_: kernel(*args))(tuner, *tensors)
+
+
+def add_one(x, out):
+    out.numpy()[:] = x.numpy() + 1  # no op
+
+
+def test_what_a_kernel_reads_and_overwrites_is_shown_as_it_was_before(debug_mode):
+    x = torch.ones(4)
+    with (dm := debug_mode(level="kernel")):
+        launch(add_one, ["in_ptr0", "out_ptr1"], ["in_ptr0"], x, x)
+    log = dm.log()
+    found = [(row.name, row.stats.max, row.inputs) for row in log]
+    assert found[0] == ("in/triton_poi_0_0.in_ptr0", 1.0, ())
+    assert ("fwd/triton_poi_0_0.out_ptr1", 2.0, (1,)) in found, found
+
+
+@pytest.mark.parametrize("pre", [False, True])
+def test_the_kernel_of_a_user_that_writes_a_part_is_linked_to_what_was_there(debug_mode, pre):
+    def break_padding(x):
+        x.numpy()[3:] = float("nan")
+
+    with (dm := debug_mode(level="kernel", pre=pre)):
+        y = torch.ones(5) * 3
+        launch(break_padding, ["x"], ["x"], y, custom=True)
+    log = dm.log()
+    after = log["fwd/triton_poi_0_0.x"]
+    assert log.first_nan is after and after.stats.nan == 2
+    (before,) = (log.rows[number - 1] for number in after.inputs)
+    assert before.name == ("fwd/triton_poi_0_0.x.pre" if pre else "fwd/mul_0")
+    assert (before.stats.nan, before.stats.max) == (0, 3)
+
+
+def test_memory_that_only_a_kernel_fills_is_not_read(debug_mode):
+    with (dm := debug_mode(level="kernel", pre=True)):
+        x, out = torch.ones(4), torch.empty(4)
+        launch(add_one, ["x", "out"], ["out"], x, out, custom=True)
+    names = [row.name for row in dm.log()]
+    assert names == ["fwd/ones_0", "fwd/triton_poi_0_0.out"]
+
+
+def test_memory_of_compiled_code_that_nobody_may_have_written_is_no_row(debug_mode):
+    garbage = torch.full((4,), float("nan"))  # what compiled code allocates is no op
+    with (dm := debug_mode(level="kernel", pre=True)):
+        x = torch.ones(4)
+        launch(add_one, ["x", "out"], ["out"], x, garbage, custom=True)
+    log = dm.log()
+    assert [row.name for row in log] == ["fwd/ones_0", "fwd/triton_poi_0_0.out"]
+    assert log.first_nan is None and log[1].inputs == (1,) and not log[1].is_covered
+
+
+def test_level_graph_has_a_parameter_as_it_was_before_a_kernel_changed_it(debug_mode):
+    layer = torch.nn.Linear(2, 2)
+    weight = layer.weight.detach()
+    before = torch.hash_tensor(weight).item()
+    with (dm := debug_mode(layer, level="graph")):
+        launch(add_one, ["in_ptr0", "out_ptr1"], ["in_ptr0"], weight, weight)
+    log = dm.log()
+    assert log["in/weight"].stats.xor_hash == before
+    assert log["out/weight"].stats.xor_hash == torch.hash_tensor(weight).item() != before
+    assert log["out/weight"].inputs == (log["in/weight"].number,)
