@@ -8,6 +8,7 @@
 #include "daemon/log.h"
 #include "daemon/pipeline/fan_out.h"
 #include "daemon/pipeline/payload_pool.h"
+#include "daemon/record/frozen_rings.h"
 #include "daemon/record/recorder.h"
 #include "daemon/record/ring_reads.h"
 #include "daemon/serve/server.h"
@@ -46,7 +47,9 @@ void RunDaemon(const DaemonOptions& options, const std::string& socket_path,
   sinks::CompareSink compare(&events);
   sinks::PrintSink print(&events);
   sinks::MemorySink memory(&store);
-  pipeline::FanOut fan_out({&compare, &print, &memory, &recorder});
+  pipeline::FrozenRings frozen({&registry, &store, &reads, &controls, &events}, options.recording,
+                               tell);
+  pipeline::FanOut fan_out({&compare, &print, &memory, &recorder, &frozen});
   sinks::ModelSink sink(&registry, &events, &fan_out);
 
   serve::ServeOptions serving;

@@ -43,7 +43,9 @@ Probe::Probe(std::string name, ProbeOptions options) : state_(std::make_shared<P
   state_->options = std::move(options);
   const ProbeOptions& wanted = state_->options;
   const bool needs_daemon =
-      wanted.print || wanted.compare || wanted.stats || (wanted.record && wanted.record->to_disk);
+      wanted.print || wanted.compare || wanted.stats ||
+      (wanted.record &&
+       (wanted.record->to_disk || wanted.record->trigger != layout::ControlTrigger::kNone));
   bool start_daemon = false;
   ProbeTable& table = ProbeTable::Instance();
   {

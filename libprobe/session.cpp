@@ -2,8 +2,10 @@
 #include "libprobe/session.h"
 
 #include <algorithm>
+#include <set>
 #include <thread>
 
+#include "libprobe/capture/device_ring.h"
 #include "libprobe/daemon_setting.h"
 #include "libprobe/probe_table.h"
 #include "libprobe/ring/shared_copy.h"
@@ -17,6 +19,59 @@ using Clock = std::chrono::steady_clock;
 // If no daemon came in this time, none will: it was started before the first replay.
 constexpr auto kDaemonGrace = std::chrono::seconds(3);
 constexpr auto kPoll = std::chrono::microseconds(200);
+
+// At the end of the process: how long the device may still work, and how long a daemon that reads
+// values out of device memory may take for one of them, and for all that a trigger froze.
+constexpr auto kDevicePatience = std::chrono::seconds(2);
+constexpr auto kNextValue = std::chrono::seconds(2);
+constexpr auto kAllValues = std::chrono::seconds(60);
+
+// Whether a trigger froze rings that the daemon has not dealt with.
+bool IsFrozen(const ring::SegmentWriter& segment) {
+  const std::byte* control = segment.mapping(0).data;
+  const auto& freeze =
+      *reinterpret_cast<const layout::FreezeLine*>(control + layout::kFreezeLineOffset);
+  const auto& thaw = *reinterpret_cast<const layout::ThawLine*>(control + layout::kThawLineOffset);
+  return ring::LoadAcquire(freeze.serial) != ring::LoadAcquire(thaw.serial);
+}
+
+// Sends the values that the daemon asks for: no replay does it any more.
+bool ServeWindows(ProbeTable& table) {
+  bool any = false;
+  for (capture::ProbeSlot* slot : table.slots.OnDevice()) any |= capture::ServeWindow(slot);
+  return any;
+}
+
+// Values on the device go with the process, so what was asked for is sent before.
+void SendLastValues(ProbeTable& table) {
+  std::set<int> devices;
+  {
+    const ProbeTable::Lock lock = table.Acquire();
+    if (!table.slots.DaemonAlive()) return;
+    for (const capture::ProbeSlot* slot : table.slots.OnDevice()) {
+      devices.insert(slot->buffers.device);
+    }
+  }
+  for (const int device : devices) {
+    if (!capture::AwaitIdle(device, kDevicePatience)) return;
+  }
+  const auto start = Clock::now();
+  auto last_sent = start;
+  while (!devices.empty()) {
+    {
+      const ProbeTable::Lock lock = table.Acquire();
+      const auto now = Clock::now();
+      const bool frozen = IsFrozen(*table.slots.segment());
+      if (ServeWindows(table)) {
+        last_sent = now;
+      } else if (!frozen || now - last_sent >= kNextValue || !table.slots.DaemonAlive()) {
+        return;
+      }
+      if (now - start >= kAllValues) return;
+    }
+    std::this_thread::sleep_for(kPoll);
+  }
+}
 
 }  // namespace
 
@@ -77,6 +132,10 @@ std::string Finish(std::chrono::nanoseconds timeout) {
   {
     const ProbeTable::Lock lock = table.Acquire();
     if (!table.slots.Finish()) return {};
+  }
+  try {
+    SendLastValues(table);
+  } catch (const ProbeError&) {  // the daemon says which values did not come
   }
   const bool drained = WaitConsumed(nullptr, timeout);
   const ProbeTable::Lock lock = table.Acquire();

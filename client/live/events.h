@@ -19,12 +19,13 @@ enum class EventKind : std::uint8_t {
   kCompareFailed,
   kSessionJoined,
   kSessionEnded,
+  kFrozen,    // a trigger froze the rings of a job in device memory
   kCaughtUp,  // events that already happened are done; what follows is live
 };
 constexpr std::string_view NameOf(EventKind kind) {
   constexpr std::string_view kNames[] = {"snapshot",       "print",          "loss",
                                          "compare_failed", "session_joined", "session_ended",
-                                         "caught_up"};
+                                         "frozen",         "caught_up"};
   return layout::NameAt(kNames, static_cast<std::size_t>(kind));
 }
 

@@ -117,6 +117,8 @@ Event EventOf(const v1::TailReply& message) {
       return SaidAt(EventKind::kPrint, message.print());
     case v1::TailReply::kCompareFailed:
       return SaidAt(EventKind::kCompareFailed, message.compare_failed());
+    case v1::TailReply::kFrozen:
+      return SaidAt(EventKind::kFrozen, message.frozen());
     case v1::TailReply::kLoss: {
       Event event = EventAt(EventKind::kLoss, message.loss(), message.loss().before_replay());
       event.count = message.loss().count();

@@ -47,9 +47,10 @@ struct Session : recording::Session {
   std::uint32_t probes = 0;
   std::uint32_t slots = 0;
   std::vector<LaneUse> lanes;
-  std::uint64_t replay = 0;     // the highest of any slot
-  std::int64_t step = -1;       // -1: the job sets none
-  std::uint64_t shm_bytes = 0;  // control file and extents
+  std::uint64_t replay = 0;        // the highest of any slot
+  std::int64_t step = -1;          // -1: the job sets none
+  std::uint64_t shm_bytes = 0;     // control file and extents
+  std::uint64_t device_bytes = 0;  // of rings in device memory
   layout::Counters counters;
   std::uint64_t nonfinite_probes = 0;  // that have shown NaN or Inf
   std::uint64_t failed_probes = 0;     // whose comparison failed
@@ -71,6 +72,7 @@ struct Session : recording::Session {
     visit(Field{19, "replay"}, self.replay);
     visit(Field{23, "step"}, self.step);
     visit(Field{22, "shm_bytes"}, self.shm_bytes);
+    visit(Field{29, "device_bytes"}, self.device_bytes);
     visit(Field{20, "counters"}, self.counters);
     visit(Field{24, "nonfinite_probes"}, self.nonfinite_probes);
     visit(Field{25, "failed_probes"}, self.failed_probes);

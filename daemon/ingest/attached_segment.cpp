@@ -250,7 +250,30 @@ bool AttachedSegment::EndPass() {
   return false;
 }
 
+void AttachedSegment::LookForFreeze() {
+  if (!alive_ || broken_) return;
+  const SigbusGuard guard;
+  const ring::SegmentView::Freeze freeze = view_->freeze();
+  broken_ = SigbusGuard::Hit();
+  if (broken_ || freeze.serial == seen_freeze_) return;
+  const auto slot = std::ranges::find_if(graph_order_, [&](const SlotConsumer* one) {
+    return one->slot()->registration.order == freeze.order;
+  });
+  if (slot == graph_order_.end()) return;  // the next look may know it
+  seen_freeze_ = freeze.serial;
+  if (view_->IsThawed(freeze.serial)) return;
+  destination_.sink->Froze({(*slot)->slot(), freeze.serial, freeze.replay, freeze.trigger});
+}
+
+void AttachedSegment::Thaw(const pipeline::ThawRequest& thaw) {
+  if (view_ == nullptr || broken_ || thaw.session != session_) return;
+  const SigbusGuard guard;
+  view_->Thaw(thaw.serial, /*rearm=*/false);
+  broken_ = SigbusGuard::Hit();
+}
+
 void AttachedSegment::CheckProducer() {
+  LookForFreeze();
   if (!alive_ || broken_ || draining_ || view_->ProducerAlive()) return;
   const SigbusGuard guard;
   ScanDirectory();

@@ -56,6 +56,7 @@ class AttachedSegment {
   void Abandon();
   // Does nothing if the slot does not belong to this segment any more.
   void SetControl(const pipeline::ControlChange& change);
+  void Thaw(const pipeline::ThawRequest& thaw);
   // Sets `content` if the slot belongs to this segment and its ring is still there.
   void Read(const pipeline::RingRequest& request, pipeline::RingContent* content);
   // Appends the heads of all slots that exist now, and shows their counters and the graphs as they
@@ -96,6 +97,8 @@ class AttachedSegment {
   void ShowSession();
   void ShowGraphs();
   void End(pipeline::SessionState state);
+  // Tells the sinks of a freeze that nobody has dealt with.
+  void LookForFreeze();
 
   const std::string name_;
   std::unique_ptr<ring::SegmentView> view_;  // null after Release()
@@ -119,9 +122,10 @@ class AttachedSegment {
   bool in_pass_ = false;
   bool ever_polled_ = false;
   bool draining_ = false;
-  std::size_t next_slot_ = 0;     // of graph_order_: where a pass over a dead job begins
-  std::uint64_t drain_left_ = 0;  // at most so many snapshots can a dead job have left
-  std::size_t empty_passes_ = 0;  // in a row, of a dead job
+  std::size_t next_slot_ = 0;      // of graph_order_: where a pass over a dead job begins
+  std::uint64_t drain_left_ = 0;   // at most so many snapshots can a dead job have left
+  std::size_t empty_passes_ = 0;   // in a row, of a dead job
+  std::uint64_t seen_freeze_ = 0;  // serial
   bool alive_ = true;
   bool broken_ = false;
 };

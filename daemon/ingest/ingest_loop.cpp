@@ -99,6 +99,9 @@ void IngestLoop::Run() {
     for (const pipeline::ControlChange& change : destination_.controls->Take()) {
       for (Segment& segment : segments_) segment.attached->SetControl(change);
     }
+    for (const pipeline::ThawRequest& thaw : destination_.controls->TakeThaws()) {
+      for (Segment& segment : segments_) segment.attached->Thaw(thaw);
+    }
     destination_.reads->Serve(
         [this](const pipeline::RingRequest& request) {
           pipeline::RingContent content;

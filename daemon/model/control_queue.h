@@ -20,6 +20,12 @@ struct ControlChange {
   bool wants_values = false;  // with `lossless`: a recording wants the values of the slot
 };
 
+// The rings of a job in device memory go on.
+struct ThawRequest {
+  SessionPtr session;
+  std::uint64_t serial = 0;  // of the freeze
+};
+
 // Thread: any.
 class ControlQueue {
  public:
@@ -30,6 +36,15 @@ class ControlQueue {
   std::vector<ControlChange> Take() {
     const std::lock_guard lock(mutex_);
     return std::exchange(changes_, {});
+  }
+
+  void Thaw(ThawRequest thaw) {
+    const std::lock_guard lock(mutex_);
+    thaws_.push_back(std::move(thaw));
+  }
+  std::vector<ThawRequest> TakeThaws() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(thaws_, {});
   }
 
   // Asks ingest to forget every dead job and to give its shared memory back.
@@ -45,6 +60,7 @@ class ControlQueue {
  private:
   std::mutex mutex_;
   std::vector<ControlChange> changes_;
+  std::vector<ThawRequest> thaws_;
   bool prune_ = false;
 };
 

@@ -33,6 +33,12 @@ struct CompareFailure {
   SnapshotPtr snapshot;
   std::string text;
 };
+// A trigger froze the rings of a job in device memory.
+struct Frozen {
+  SlotPtr slot;  // whose trigger held
+  std::uint64_t replay = 0;
+  std::string text;  // what held, and where the values are now
+};
 struct SessionChange {
   bool ended = false;
 };
@@ -40,7 +46,7 @@ struct SessionChange {
 struct Event {
   std::uint64_t number = 0;  // over all sessions, from 1
   SessionPtr session;
-  std::variant<SnapshotPtr, PrintLine, Loss, CompareFailure, SessionChange> what;
+  std::variant<SnapshotPtr, PrintLine, Loss, CompareFailure, Frozen, SessionChange> what;
 };
 using EventPtr = std::shared_ptr<const Event>;
 

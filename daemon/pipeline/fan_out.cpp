@@ -22,6 +22,10 @@ void FanOut::Found(const Finding& finding) {
   for (Sink* sink : sinks_) sink->Found(finding);
 }
 
+void FanOut::Froze(const RingFreeze& freeze) {
+  for (Sink* sink : sinks_) sink->Froze(freeze);
+}
+
 void FanOut::CloseSlot(const SlotPtr& slot, std::uint64_t last_replay, SlotFeedback& feedback) {
   for (Sink* sink : sinks_) sink->CloseSlot(slot, last_replay, feedback);
 }

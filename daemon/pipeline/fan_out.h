@@ -19,6 +19,7 @@ class FanOut final : public Sink {
   void Consume(const Delivery& delivery, SlotFeedback& feedback) override;
   void Lose(const Gap& gap) override;
   void Found(const Finding& finding) override;
+  void Froze(const RingFreeze& freeze) override;
   void CloseSlot(const SlotPtr& slot, std::uint64_t last_replay, SlotFeedback& feedback) override;
   void EndSession(const SessionPtr& session, bool died) override;
   void ForgetSession(const SessionPtr& session) override;

@@ -9,6 +9,7 @@
 #include "daemon/pipeline/comparison.h"
 #include "libprobe/ring/slot_ring_reader.h"
 #include "proto/layout/loss_cause.h"
+#include "proto/layout/slot_control.h"
 
 namespace cgdebug::pipeline {
 
@@ -52,6 +53,14 @@ struct Gap {
   bool before_forced = false;
 };
 
+// A trigger stopped the rings of a job in device memory.
+struct RingFreeze {
+  SlotPtr slot;              // whose trigger held
+  std::uint64_t serial = 0;  // of the last replay that the rings keep
+  std::uint64_t replay = 0;  // of the slot
+  layout::ControlTrigger trigger = layout::ControlTrigger::kNone;
+};
+
 // The order of the calls:
 // - Calls for one slot come in the order of its ordinals, and calls for one replay in graph order.
 // - Verdicts and findings reach shared memory before the credit that covers them: a producer that
@@ -72,6 +81,8 @@ class Sink {
   virtual void Lose(const Gap& /*gap*/) {}
   // Called after every sink got that snapshot, or after OpenSlot().
   virtual void Found(const Finding& /*finding*/) {}
+  // Called once for each freeze.
+  virtual void Froze(const RingFreeze& /*freeze*/) {}
   // Nothing more comes: the producer ended after replay `last_replay`, or gave the slot up.
   virtual void CloseSlot(const SlotPtr& /*slot*/, std::uint64_t /*last_replay*/,
                          SlotFeedback& /*feedback*/) {}

@@ -227,7 +227,9 @@ Result<RecordingInfo> Freeze(const FreezeRequest& request, const recording::Writ
   for (const SlotRecord& slot : request.slots) {
     if (!(*recording)->Wants(*slot.slot)) continue;
     if (slot.slot->IsOnDevice()) {
-      on_device.emplace_back(recording->get(), slot, request.last, store, rings, &patience);
+      const std::uint64_t last =
+          request.device_rings ? slot.slot->registration.device_capacity : request.last;
+      on_device.emplace_back(recording->get(), slot, last, store, rings, &patience);
       on_device.back().AskAhead();
       continue;
     }

@@ -18,6 +18,7 @@ struct FreezeRequest {
   std::vector<std::string> probes;
   std::vector<SlotRecord> slots;  // of the sessions that are meant
   std::uint64_t last = 0;         // newest replays of each probe; 0 = all that are there
+  bool device_rings = false;      // of slots on the device: what its rings promise
 };
 
 // Writes what the daemon's memory or the ring still holds of each slot when its turn comes, and

@@ -72,6 +72,17 @@ void SetError(v1::Response* response, v1::Error::Code code, std::string message)
   response->mutable_error()->set_message(std::move(message));
 }
 
+// Of rings in device memory. Those of a dead job are gone.
+namespace {
+std::uint64_t DeviceBytes(const std::vector<pipeline::SlotRecord>& slots) {
+  std::uint64_t bytes = 0;
+  for (const pipeline::SlotRecord& slot : slots) {
+    if (!slot.retired) bytes += slot.slot->registration.device_bytes;
+  }
+  return bytes;
+}
+}  // namespace
+
 void Fill(const pipeline::SessionRecord& record, const pipeline::Registry& registry,
           v1::Session* message) {
   const pipeline::SessionIdentity& session = *record.session;
@@ -86,6 +97,7 @@ void Fill(const pipeline::SessionRecord& record, const pipeline::Registry& regis
   FillMessage(record.counters, message->mutable_counters());
   message->set_ended_ns(record.ended_ns);
   message->set_shm_bytes(record.shm_bytes);
+  message->set_device_bytes(DeviceBytes(registry.Slots(record.session)));
   message->set_step(record.step);
   message->set_nonfinite_probes(record.nonfinite_probes);
   message->set_failed_probes(record.failed_probes);
@@ -125,7 +137,8 @@ void Fill(const pipeline::SlotRecord& record, const pipeline::Registry& registry
   if (slot.Has(layout::kActionCompare)) message->add_actions(v1::ProbeInfo::COMPARE);
   if (slot.Has(layout::kActionStats)) message->add_actions(v1::ProbeInfo::STATS);
   message->set_in_body(slot.IsInBody());
-  message->set_capacity(registration.capacity);
+  message->set_capacity(slot.IsOnDevice() ? registration.device_capacity : registration.capacity);
+  message->set_device_bytes(registration.device_bytes);
   if (record.last != nullptr) {
     message->set_replay(record.last->replay);
     message->set_iteration(record.last->iteration);
@@ -245,6 +258,11 @@ void Fill(const pipeline::Event& event, const pipeline::Registry& registry,
     message->mutable_compare_failed()->set_replay(failure->snapshot->replay);
     message->mutable_compare_failed()->set_iteration(failure->snapshot->iteration);
     message->mutable_compare_failed()->set_text(failure->text);
+  } else if (const auto* frozen = std::get_if<pipeline::Frozen>(&event.what)) {
+    FillWhere(*frozen->slot, registry, message->mutable_frozen());
+    message->mutable_frozen()->set_step(-1);
+    message->mutable_frozen()->set_replay(frozen->replay);
+    message->mutable_frozen()->set_text(frozen->text);
   } else if (const auto* change = std::get_if<pipeline::SessionChange>(&event.what)) {
     message->mutable_session_change()->set_ended(change->ended);
     FillSession(event.session, registry, message->mutable_session_change()->mutable_session());

@@ -50,7 +50,7 @@ void SortByTime(std::vector<pipeline::EventPtr>* events) {
     } else if (const auto* loss = std::get_if<pipeline::Loss>(&(*event)->what)) {
       const auto after = next.find(loss->slot);
       if (after != next.end()) moment = after->second;
-    } else {
+    } else if (std::holds_alternative<pipeline::SessionChange>((*event)->what)) {
       next.clear();
     }
     placed.push_back({moment, std::move(*event)});
@@ -132,6 +132,9 @@ bool TailStream::Selects(const pipeline::Event& event) {
   if (!SelectsSession(*event.session)) return false;
   if (std::holds_alternative<pipeline::SessionChange>(event.what)) return true;
   if (const auto* loss = std::get_if<pipeline::Loss>(&event.what)) return SelectsSlot(loss->slot);
+  if (const auto* frozen = std::get_if<pipeline::Frozen>(&event.what)) {
+    return SelectsSlot(frozen->slot);
+  }
   const auto* failure = std::get_if<pipeline::CompareFailure>(&event.what);
   if (failure != nullptr) {
     const bool wanted = request_.only() == v1::TailRequest::ALL ||

@@ -29,6 +29,8 @@ void ModelSink::Lose(const pipeline::Gap& gap) {
 
 void ModelSink::Found(const pipeline::Finding& finding) { next_->Found(finding); }
 
+void ModelSink::Froze(const pipeline::RingFreeze& freeze) { next_->Froze(freeze); }
+
 void ModelSink::CloseSlot(const pipeline::SlotPtr& slot, std::uint64_t last_replay,
                           pipeline::SlotFeedback& feedback) {
   next_->CloseSlot(slot, last_replay, feedback);

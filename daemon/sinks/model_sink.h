@@ -25,6 +25,7 @@ class ModelSink final : public pipeline::Sink {
   void Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedback& feedback) override;
   void Lose(const pipeline::Gap& gap) override;
   void Found(const pipeline::Finding& finding) override;
+  void Froze(const pipeline::RingFreeze& freeze) override;
   void CloseSlot(const pipeline::SlotPtr& slot, std::uint64_t last_replay,
                  pipeline::SlotFeedback& feedback) override;
   void EndSession(const pipeline::SessionPtr& session, bool died) override;

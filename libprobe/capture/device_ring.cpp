@@ -2,8 +2,11 @@
 
 #include <cuda_runtime_api.h>
 
+#include <future>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "libprobe/capture/cuda_check.h"
@@ -70,6 +73,26 @@ std::vector<std::vector<std::byte>> ReadDeviceRing(const ProbeSlot& slot,
     if (!CopyValues(slot, stream, ordinals[i], values[i].data())) values[i].clear();
   }
   return values;
+}
+
+// CUDA has no such wait with an end, so another thread waits.
+bool AwaitIdle(int device, std::chrono::nanoseconds patience) noexcept {
+  try {
+    auto idle = std::make_shared<std::promise<bool>>();
+    std::future<bool> result = idle->get_future();
+    std::thread([device, idle] {
+      bool ended = false;
+      try {
+        const DeviceGuard guard(device);
+        ended = cudaDeviceSynchronize() == cudaSuccess;
+      } catch (const ProbeError&) {
+      }
+      idle->set_value(ended);
+    }).detach();
+    return result.wait_for(patience) == std::future_status::ready && result.get();
+  } catch (const std::exception&) {
+    return false;
+  }
 }
 
 bool ServeWindow(ProbeSlot* slot) {

@@ -15,6 +15,7 @@
 // held, the probes behind it are still kept.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <vector>
 
@@ -38,6 +39,10 @@ std::vector<std::vector<std::byte>> ReadDeviceRing(const ProbeSlot& slot,
 // anything new to do. Requires: no replay is under way, and none begins meanwhile.
 // Fails: throws ProbeError.
 bool ServeWindow(ProbeSlot* slot);
+
+// Waits until nothing runs on the device. False if that takes longer than `patience`, or if the
+// device cannot be used any more.
+bool AwaitIdle(int device, std::chrono::nanoseconds patience) noexcept;
 
 // Whether the slot has a ring in device memory.
 inline bool IsOnDevice(const ProbeSlot& slot) {

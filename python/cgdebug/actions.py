@@ -158,7 +158,8 @@ Action = TensorPrint | TensorRecord | TensorCompare | TensorStats
 def needs_daemon(actions: dict[str, Action]) -> bool:
     """Whether the daemon carries out one of them."""
     record = actions.get("record")
-    return bool(actions.keys() - {"record"}) or getattr(record, "to", "") == "disk"
+    by_daemon = getattr(record, "to", "") == "disk" or getattr(record, "on", None) is not None
+    return bool(actions.keys() - {"record"}) or by_daemon
 
 
 # --- for the probe --------------------------------------------------------------------------------

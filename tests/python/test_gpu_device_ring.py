@@ -1,14 +1,42 @@
 """TensorRecord(where="device"): the values stay in device memory until somebody asks."""
 
 import gc
+import os
+import signal
 
 import pytest
 import torch
 
+import cgdebug
 from cgdebug import CudaGraphTensorProbe, TensorRecord
-from conftest import capture
+from conftest import capture, wait_until
 
-pytestmark = [pytest.mark.gpu, pytest.mark.own_lane, pytest.mark.usefixtures("without_daemon")]
+pytestmark = [pytest.mark.gpu, pytest.mark.own_lane]
+
+# Five layers of which the i-th is replay + i. In replay `bad` the third is NaN.
+LAYERS = """
+replays, bad = int(sys.argv[1]), int(sys.argv[2])
+x = torch.zeros(3000, device="cuda")
+plant = torch.zeros((), device="cuda")
+on = lambda i: "nan" if i == 2 and bad else None
+probes = [
+    CudaGraphTensorProbe(f"layer{i}", [TensorRecord(capacity=8, where="device", on=on(i))])
+    for i in range(5)
+]
+graph = torch.cuda.CUDAGraph()
+torch.cuda.synchronize()
+with torch.cuda.graph(graph):
+    x.add_(1)
+    for i, probe in enumerate(probes):
+        probe(x + i + plant if i == 2 else x + i)
+for replay in range(1, replays + 1):
+    plant.fill_(float("nan") if replay == bad else 0)
+    graph.replay()
+    torch.cuda.synchronize()
+    if replay == 20:
+        print("replayed")
+        sys.stdin.readline()
+"""
 
 
 def firsts(records):
@@ -34,8 +62,8 @@ def test_records_are_the_newest_replays_bit_for_bit(graph_probe, shape, dtype):
 
 
 def test_records_while_replays_run_are_never_torn(graph_probe):
-    p = graph_probe(TensorRecord(capacity=2, where="device"))
-    x = torch.zeros(1 << 20, device="cuda")
+    p = graph_probe(TensorRecord(capacity=64, where="device"))
+    x = torch.zeros(1 << 18, device="cuda")
     graph, _ = capture(lambda: p(x.add_(1)), warmup=0)
     seen = 0
     for _ in range(30):
@@ -98,3 +126,73 @@ def test_it_works_beside_an_allocator_that_holds_nearly_all_memory(graph_probe):
         assert firsts(p.records(synchronize=True, last=2)) == [19.0, 20.0]
     finally:
         torch.cuda.empty_cache()
+
+
+def values_of(recording, name):
+    return {s.replay_index: float(s.numpy()[0]) for s in recording[name]}
+
+
+def test_a_trigger_records_what_came_before_it_without_anybody_at_the_keyboard(
+    daemon, job, cli, tmp_path
+):
+    running = job(LAYERS, arguments=["600", "500"], CGDEBUG_DIR=str(tmp_path))
+    running.line()
+    running.go_on()
+    running.finish()
+    (directory,) = wait_until(lambda: list(tmp_path.glob("*.cgrec")), "the recording is there")
+    wait_until(lambda: "replay 500" in cli("tail").stdout, "tail tells of it")
+    recording = cgdebug.open(directory)
+    for i in range(5):
+        values = values_of(recording, f"layer{i}")
+        assert sorted(values) == list(range(493, 501)), f"layer{i}"
+        for replay, value in values.items():
+            planted = i == 2 and replay == 500
+            assert value != value if planted else value == replay + i
+    assert recording.complete, recording.missing
+
+
+def test_show_asks_the_device_of_a_job_that_replays(daemon, job, cli):
+    running = job(LAYERS, arguments=["100000000", "0"])
+    running.line()
+    running.go_on()
+    with daemon.connect() as client:
+        for i in (0, 4):
+            snapshot = wait_until(lambda i=i: client.get(f"layer{i}"), "a value came")
+            assert (snapshot.numpy() == snapshot.replay_index + i).all()
+    shown = cli("show", "layer3")
+    assert shown.returncode == 0, shown.stderr
+    assert "device memory" in cli("status").stdout
+
+
+def test_a_recording_has_the_values_of_the_replays_that_came_in_it(daemon, job, tmp_path):
+    running = job(LAYERS, arguments=["100000000", "0"])
+    running.line()
+    with daemon.connect() as client:
+        with client.record(tmp_path / "live.cgrec", probes="layer*") as live:
+            running.go_on()
+            wait_until(
+                lambda: any(r.snapshots > 200 for r in client.recordings()), "it records values"
+            )
+        recording = cgdebug.open(live.directory)
+    seen = 0
+    for i in range(5):
+        for replay, value in values_of(recording, f"layer{i}").items():
+            assert value == replay + i
+            seen += 1
+    assert seen > 200
+
+
+def test_the_values_of_a_job_that_was_killed_are_named_as_gone(daemon, job, cli, tmp_path):
+    running = job(LAYERS, arguments=["50", "0"])
+    running.line()
+    os.kill(running.pid, signal.SIGKILL)
+    running.process.wait()
+    wait_until(lambda: "died" in cli("ps", "-a").stdout, "the daemon sees the death")
+    shown = cli("show", "layer1")
+    assert shown.returncode != 0
+    assert "replays 13 to 20 were on the device of a job that died" in shown.stderr
+    frozen = cli("freeze", "-o", str(tmp_path / "left.cgrec"))
+    recording = cgdebug.open(tmp_path / "left.cgrec")
+    assert not list(recording["layer1"])
+    assert not recording.complete, frozen.stdout
+    assert "left in the memory of the device" in str(recording.missing) + frozen.stdout

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "daemon/sinks/model_sink.h"
+#include "tests/support/device_ring_writer.h"
 #include "tests/support/ring_fixture.h"
 
 namespace cgdebug::ingest {
@@ -25,6 +26,7 @@ class CallingSink final : public pipeline::Sink {
     if (on_consume) on_consume(delivery);
   }
   void Lose(const pipeline::Gap& gap) override { lost += gap.count; }
+  void Froze(const pipeline::RingFreeze& freeze) override { freezes.push_back(freeze); }
   void ForgetSlot(const pipeline::SlotPtr& slot) override { forgotten.push_back(slot->probe); }
   void Flush() override {
     if (on_flush) on_flush();
@@ -33,6 +35,7 @@ class CallingSink final : public pipeline::Sink {
   std::function<void()> on_flush;
   std::uint64_t lost = 0;
   std::vector<std::string> forgotten;
+  std::vector<pipeline::RingFreeze> freezes;
 };
 
 class PassedOver : public ::testing::Test {
@@ -68,6 +71,30 @@ class PassedOver : public ::testing::Test {
   sinks::ModelSink model_{&registry_, &events_, &sink_};
   std::unique_ptr<AttachedSegment> attached_;
 };
+
+TEST_F(PassedOver, AFreezeIsToldOnceAndNotAgainWhenItIsOver) {
+  auto registration = test::MakeSlot("a", 40, 4);
+  test::PutOnDevice(&registration, 3);
+  test::PublishSlot(segment_, registration);
+  auto& line =
+      *reinterpret_cast<layout::FreezeLine*>(segment_.mapping(0).data + layout::kFreezeLineOffset);
+  line = {.serial = 77, .order = 1, .replay = 5, .trigger = 1, .reserved = {}};
+  Adopt();
+  attached_->CheckProducer();
+  attached_->CheckProducer();
+  ASSERT_EQ(sink_.freezes.size(), 1u);
+  EXPECT_EQ(sink_.freezes[0].slot->probe, "a");
+  EXPECT_EQ(sink_.freezes[0].replay, 5u);
+  EXPECT_EQ(sink_.freezes[0].trigger, layout::ControlTrigger::kNonfinite);
+  attached_->Thaw({sink_.freezes[0].slot->session, 77});
+  const auto& thaw = *reinterpret_cast<const layout::ThawLine*>(segment_.mapping(0).data +
+                                                                layout::kThawLineOffset);
+  EXPECT_EQ(thaw.serial, 77u);
+  attached_.reset();
+  Adopt();  // the next daemon
+  attached_->CheckProducer();
+  EXPECT_EQ(sink_.freezes.size(), 1u);
+}
 
 // What is not yet on its way to the disk stays in the ring if the daemon dies.
 TEST_F(PassedOver, TheCreditMovesWhenTheSinksAreFlushed) {

@@ -112,9 +112,16 @@ std::string LossText(const live::JobRanks& job, const Style& style) {
 std::string RingsText(const live::JobRanks& job, const Style& style) {
   const layout::Counters sum = job.Counted();
   std::uint64_t bytes = 0;
-  for (const live::Session* session : job.sessions) bytes += session->shm_bytes;
-  return fmt::format("{} shared memory  {} snapshot{}, {} read, {} kept  ",
-                     numerics::FormatBytes(bytes), FormatGrouped(sum.produced),
+  std::uint64_t device_bytes = 0;
+  for (const live::Session* session : job.sessions) {
+    bytes += session->shm_bytes;
+    device_bytes += session->device_bytes;
+  }
+  const std::string on_device =
+      device_bytes == 0 ? ""
+                        : fmt::format("{} of device memory  ", numerics::FormatBytes(device_bytes));
+  return fmt::format("{} shared memory  {}{} snapshot{}, {} read, {} kept  ",
+                     numerics::FormatBytes(bytes), on_device, FormatGrouped(sum.produced),
                      sum.produced == 1 ? "" : "s", FormatGrouped(sum.consumed),
                      FormatGrouped(sum.kept)) +
          LossText(job, style);

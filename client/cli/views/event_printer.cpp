@@ -170,6 +170,8 @@ std::string EventPrinter::Human(const live::Event& event) {
     case live::EventKind::kCompareFailed:
       return Where(event.tensor) + options_.style.Red("-- comparison FAILED: ") +
              WithQualifier(slot) + ": " + Indented(event.text);
+    case live::EventKind::kFrozen:
+      return Where(event.tensor) + options_.style.Yellow("-- " + Indented(event.text));
     case live::EventKind::kSessionJoined:
     case live::EventKind::kSessionEnded:
       return HumanSession(event);
