@@ -25,6 +25,11 @@ class _Report:
 
 
 class Diff(_Report):
+    def _repr_html_(self) -> str:
+        from . import _notebook
+
+        return _notebook.of_report(self, self.verdict, self.ok)
+
     @property
     def ok(self) -> bool:
         """Whether both are the same, and nothing that could differ was left out."""
@@ -48,6 +53,13 @@ class Diff(_Report):
 
 
 class Check(_Report):
+    def _repr_html_(self) -> str:
+        from . import _notebook
+
+        found = "found" if self._document["found"] else "nothing found"
+        verdict = found if self.ok or self._document["found"] else "inconclusive"
+        return _notebook.of_report(self, verdict, self.ok)
+
     @property
     def ok(self) -> bool:
         """Whether nothing was found, and nothing to look at is missing."""

@@ -158,6 +158,19 @@ class Series:
         tensor = f"{self.dtype_name}{list(self.shape)}"
         return f"<{self.label} {tensor}: {len(self)} snapshots, {span}{rank}>"
 
+    def _repr_html_(self) -> str:
+        from . import _notebook
+
+        return _notebook.of_series(self)
+
+    def plot(self, *stats: str, ax=None):
+        """Draws statistics over the replays, "abs_max" and "std" if none is named, with the replays
+        that have NaN or Inf marked. Returns matplotlib's axes: `ax`, or new ones. Needs matplotlib.
+        """
+        from . import _notebook
+
+        return _notebook.plot_series(self, stats or ("abs_max", "std"), ax)
+
     def _columns(self) -> Columns:
         if "_all_columns" not in self.__dict__:
             self._all_columns = Columns(self._reader, [self]).checked()

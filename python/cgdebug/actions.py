@@ -84,7 +84,9 @@ class TensorRecord:
             if self.on is not None:
                 _trigger_of(self.on)
                 if self.where != "device":
-                    raise ValueError('TensorRecord: on freezes rings in device memory: add where="device"')
+                    raise ValueError(
+                        'TensorRecord: on freezes rings in device memory: add where="device"'
+                    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

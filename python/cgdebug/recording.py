@@ -214,6 +214,11 @@ class Recording:
         state = "growing" if self.growing else "complete" if self.complete else "NOT complete"
         return f"<recording {self._path}: {len(self)} probes, {span}, {state}>"
 
+    def _repr_html_(self) -> str:
+        from . import _notebook
+
+        return _notebook.of_recording(self)
+
     # --- what it says -----------------------------------------------------------------------------
 
     def check(

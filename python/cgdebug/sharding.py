@@ -254,7 +254,7 @@ def _replicas_of(mesh, placements: tuple[str, ...]) -> tuple[int, ...]:
 
 
 def _ranks_text(ranks: collections.abc.Sequence[int]) -> str:
-    """"0..7", "0..6/2" for every second one, "0,3,5"."""
+    """ "0..7", "0..6/2" for every second one, "0,3,5"."""
     parts = []
     at = 0
     while at < len(ranks):

@@ -188,6 +188,19 @@ class TensorSnapshot:
     def __repr__(self) -> str:
         return f"<{self.describe()}>"
 
+    def _repr_html_(self) -> str:
+        from . import _notebook
+
+        return _notebook.of_snapshot(self)
+
+    def plot(self, ax=None):
+        """Draws the values: a curve, or an image of the last two dimensions, of the slice with the
+        first NaN or Inf if there is one. Returns matplotlib's axes: `ax`, or new ones. Needs
+        matplotlib."""
+        from . import _notebook
+
+        return _notebook.plot_snapshot(self, ax)
+
     def describe(self) -> str:
         """One line: name, replay, type, shape, range; non-finite values are loud."""
         short = table()[self.dtype_name].short if self.dtype_name in table() else self.dtype_name

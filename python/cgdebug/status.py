@@ -68,7 +68,9 @@ class SlotStatus:
 
     def _kept_words(self) -> str:
         if self.device_bytes:
-            return f"{self.device_capacity} kept in {self.device_bytes / 2**20:.1f} MiB of the device"
+            return (
+                f"{self.device_capacity} kept in {self.device_bytes / 2**20:.1f} MiB of the device"
+            )
         return f"{self.capacity} kept"
 
     def __str__(self) -> str:

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import cgdebug
-from conftest import wait_until
 
 TRAIN = """
 import torch.distributed as dist

@@ -94,7 +94,8 @@ ensure_system_packages() {
 
 python_packages=(torch==2.11.0 numpy 'protobuf>=4.21' safetensors tensorboard pandas pyarrow pytest
   pytest-timeout 'ruff==0.17.6' 'mypy>=1.15' 'pybind11>=2.10' 'scikit-build-core>=0.10'
-  lightning transformers accelerate playwright axe-playwright-python)
+  lightning transformers accelerate playwright axe-playwright-python
+  matplotlib nbclient ipykernel)
 
 has_python_packages() {
   "$PYTHON" - "${python_packages[@]}" >/dev/null 2>&1 <<'CHECK'

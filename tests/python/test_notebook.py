@@ -1,0 +1,84 @@
+"""What recordings look like in a notebook."""
+
+import math
+import sys
+
+import numpy
+import pytest
+from test_report import EVIL, write_recording
+
+import cgdebug
+from conftest import ROOT
+
+
+@pytest.fixture
+def recording(tmp_path):
+    def value(i, replay):
+        return [1.0, -2.0 * 10**replay, math.nan if i == 1 and replay >= 3 else 3.0]
+
+    return cgdebug.open(
+        write_recording(tmp_path / "a.cgrec", 2, 5, value, shape=(2, 3), names=["x", EVIL[0]])
+    )
+
+
+def test_a_notebook_shows_every_probe_with_a_mark_where_it_has_nan(recording):
+    shown = recording._repr_html_()
+    assert shown.count("<tr>") == 3
+    assert "▁▃▅▆█" in shown.replace("▅▇", "▅▆") and "!!!" in shown
+    assert "<script>" not in shown and "&lt;script&gt;" in shown
+
+
+def test_a_notebook_shows_a_series_and_a_snapshot_in_numbers(recording):
+    assert "float32[2, 3]" in recording["x"]._repr_html_()
+    shown = recording[EVIL[0]][3]._repr_html_()
+    assert "<td style='text-align:left'>2</td>" in shown  # two NaN
+    assert "<script>" not in shown
+
+
+def test_a_notebook_shows_the_verdict_of_check_and_diff(recording, tmp_path):
+    shown = recording.check()._repr_html_()
+    assert shown.startswith("<p><b>✗ found</b> first non-finite: replay 3")
+    assert "&lt;script&gt;" in shown and "<script>" not in shown
+    assert "<b>✓ same</b>" in recording.diff(recording, "x")._repr_html_()
+    lossy = cgdebug.open(
+        write_recording(tmp_path / "b.cgrec", 1, 5, lambda i, replay: replay, lost={(0, 2)})
+    )
+    assert "<b>? inconclusive</b>" in lossy.check()._repr_html_()
+
+
+def test_plots_mark_what_is_not_finite(recording):
+    pytest.importorskip("matplotlib").use("agg")
+    ax = recording[EVIL[0]].plot()
+    assert ax.get_yscale() == "log" and [line.get_label() for line in ax.lines] == [
+        "abs_max",
+        "std",
+    ]
+    assert "NaN or Inf in 3 replays" in ax.get_title() and len(ax.patches) == 3
+    assert numpy.array_equal(ax.lines[0].get_ydata(), recording[EVIL[0]].stat("abs_max"))
+    ax = recording[EVIL[0]][4].plot()
+    assert "red: 2 NaN or Inf" in ax.get_title()
+    assert ax.images[0].get_array().mask.sum() == 2
+
+
+def test_plot_without_matplotlib_says_what_to_install(recording, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match="pip install matplotlib"):
+        recording["x"].plot()
+
+
+def test_the_example_notebook_runs(tmp_path, no_daemon, monkeypatch):
+    monkeypatch.setenv("CGDEBUG", "1")
+    nbformat = pytest.importorskip("nbformat")
+    nbclient = pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    pytest.importorskip("matplotlib")
+    path = ROOT / "python" / "examples" / "recordings.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells)  # they would be of some machine
+    client = nbclient.NotebookClient(
+        notebook, timeout=60, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    )
+    client.execute()
+    outputs = [one for cell in notebook.cells for one in cell.get("outputs", [])]
+    assert any("first non-finite" in str(one.get("data", {}).get("text/html")) for one in outputs)
+    assert sum("image/png" in one.get("data", {}) for one in outputs) == 2
