@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::size_t kMaxCells = std::size_t{64} << 20;  // of the table of an alignment
 constexpr std::size_t kMaxMissingOpLines = 8;
+constexpr std::size_t kMaxSuspects = 8;
 constexpr std::size_t kNone = SIZE_MAX;
 
 using Places = std::vector<std::size_t>;
@@ -37,6 +38,8 @@ class RowAligner {
       const std::string_view phase = place.substr(0, place.find('/'));
       return fmt::format("{}|{}|{}", phase, KeyOfOp(row), row.type);
     });
+    // A fused kernel writes what the last of its ops would.
+    AlignByOrder(KeyOfContent);
     return of_a_;
   }
 
@@ -44,6 +47,15 @@ class RowAligner {
   // Inputs are paired by their names alone.
   static std::string KeyOfOp(const OpRow& row) {
     return row.op == "input" ? row.name : std::string(BaseOf(row.op));
+  }
+
+  // Rows without statistics get keys that no other row has.
+  static std::string KeyOfContent(const OpRow& row) {
+    if (!row.stats || !row.stats->has_hash)
+      return fmt::format("{}", static_cast<const void*>(&row));
+    const numerics::Stats& stats = *row.stats;
+    return fmt::format("{}|{}|{:x}|{}|{}|{}|{}|{}", row.op == "input", row.type, stats.hash,
+                       stats.l1, stats.min, stats.max, stats.mean, stats.nonfinite());
   }
 
   static Places Left(const Places& counterparts) {
@@ -147,6 +159,62 @@ void Judge(const OpRow& a, const OpRow& b, OpPair* pair) {
   }
 }
 
+// What a row is made of, through rows without a counterpart. Returns whether rows show all of it,
+// and whether it agrees where it has a counterpart.
+class Ancestry {
+ public:
+  Ancestry(const OpLog& log, const std::vector<const OpPair*>& pair_of)
+      : log_(log), pair_of_(pair_of), seen_(log.rows.size(), false) {}
+
+  bool Agrees(std::size_t place) {
+    const OpRow& row = log_.rows[place];
+    if (!row.is_covered) return false;
+    for (const std::uint32_t number : row.inputs) {
+      const OpRow* input = log_.Find(number);
+      if (input == nullptr) return false;
+      const auto at = static_cast<std::size_t>(input - log_.rows.data());
+      if (pair_of_[at] != nullptr) {
+        if (pair_of_[at]->verdict != OpPair::Verdict::kSame) return false;
+      } else if (!seen_[at]) {
+        seen_[at] = true;
+        found_.push_back(at);
+        // An input without a counterpart may be what differs.
+        if (input->op == "input" || !Agrees(at)) return false;
+      }
+    }
+    return true;
+  }
+  // Rows without a counterpart that it is made of, by number.
+  Places Take() {
+    std::sort(found_.begin(), found_.end());
+    return std::move(found_);
+  }
+
+ private:
+  const OpLog& log_;
+  const std::vector<const OpPair*>& pair_of_;  // by place in the log
+  std::vector<bool> seen_;
+  Places found_;
+};
+
+// Finds the first pair that differs although all that it is made of agrees, as far as it has a
+// counterpart.
+void FindSuspects(const OpLog& a, const OpLog& b, const std::vector<const OpPair*>& pair_of_a,
+                  OpDiff* diff) {
+  std::vector<const OpPair*> pair_of_b(b.rows.size(), nullptr);
+  for (const OpPair& pair : diff->pairs) pair_of_b[pair.b] = &pair;
+  for (std::size_t i = 0; i < diff->pairs.size(); ++i) {
+    const OpPair& pair = diff->pairs[i];
+    if (pair.verdict != OpPair::Verdict::kDifferent) continue;
+    Ancestry of_a(a, pair_of_a), of_b(b, pair_of_b);
+    if (!of_a.Agrees(pair.a) || !of_b.Agrees(pair.b)) continue;
+    diff->first_suspect = i;
+    diff->suspects_a = of_a.Take();
+    diff->suspects_b = of_b.Take();
+    return;
+  }
+}
+
 std::string CountText(std::size_t count, const char* one, const char* many) {
   return fmt::format("{} {}", count, count == 1 ? one : many);
 }
@@ -155,6 +223,20 @@ std::string ReadRows(const OpRow& row) {
   std::string text;
   for (const std::uint32_t number : row.inputs) {
     text += fmt::format("{}#{}", text.empty() ? "" : ", ", number);
+  }
+  return text;
+}
+
+// "#3 NAME, #4 NAME"
+std::string RowsText(const OpLog& log, const Places& places) {
+  if (places.empty()) return "nothing else";
+  std::string text;
+  for (std::size_t i = 0; i < std::min(places.size(), kMaxSuspects); ++i) {
+    const OpRow& row = log.rows[places[i]];
+    text += fmt::format("{}#{} {}", i == 0 ? "" : ", ", row.number, row.name);
+  }
+  if (places.size() > kMaxSuspects) {
+    text += fmt::format(" and {} more", places.size() - kMaxSuspects);
   }
   return text;
 }
@@ -224,6 +306,7 @@ OpDiff DiffOpLogs(const OpLog& a, const OpLog& b) {
     pair_of[place] = &diff.pairs.back();
   }
   diff.only_b = b.rows.size() - diff.pairs.size();
+  if (!diff.first_fault) FindSuspects(a, b, pair_of, &diff);
   if (diff.pairs.empty()) diff.missing.push_back("the two have no row in common");
   if (diff.only_a > 0) {
     diff.missing.push_back(
@@ -273,6 +356,13 @@ std::string OpDiffText(const OpLog& a, const OpLog& b, const OpDiff& diff) {
                               ReadRows(row))
                 : "\n  no row shows all that it read, so its input may be what differs";
   }
+  if (diff.first_suspect) {
+    const OpPair& pair = diff.pairs[*diff.first_suspect];
+    text += fmt::format("\nthe fault is in #{} {} or in what it is made of: {}; in B: {}",
+                        a.rows[pair.a].number, a.rows[pair.a].name, RowsText(a, diff.suspects_a),
+                        RowsText(b, diff.suspects_b));
+    text += "\n  what these read agrees";
+  }
   for (std::size_t i = 0; i < std::min(diff.missing.size(), kMaxMissingOpLines); ++i) {
     text += "\nnot compared: " + diff.missing[i];
   }
@@ -292,6 +382,11 @@ Json OpDiffJson(const OpLog& a, const OpLog& b, const OpDiff& diff) {
             {"op", row.op},     {"inputs", row.inputs},
             {"site", row.site}, {"reason", pair.reason}};
   };
+  const auto names_json = [](const OpLog& log, const Places& places) -> Json {
+    Json names = Json::array();
+    for (const std::size_t place : places) names.push_back(log.rows[place].name);
+    return names;
+  };
   const auto log_json = [](const OpLog& log) -> Json {
     return {{"graph", log.graph},
             {"graph_id", log.graph_id},
@@ -308,6 +403,9 @@ Json OpDiffJson(const OpLog& a, const OpLog& b, const OpDiff& diff) {
           {"only_b", diff.only_b},
           {"first_divergence", pair_json(diff.first_fault)},
           {"first_difference", pair_json(diff.first_different)},
+          {"first_suspect", pair_json(diff.first_suspect)},
+          {"suspects_a", names_json(a, diff.suspects_a)},
+          {"suspects_b", names_json(b, diff.suspects_b)},
           {"missing", diff.missing}};
 }
 

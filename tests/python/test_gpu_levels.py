@@ -224,6 +224,42 @@ def test_explain_and_torch_logs_tell_of_a_capture(probe, daemon, caplog):
     assert "probe logits, float32[2, 5, 16], callback lane" in caplog.text
 
 
+class Link(torch.nn.Module):
+    scale = 0.5
+
+    def __init__(self):
+        super().__init__()
+        self.lin = torch.nn.Linear(16, 16, bias=False)
+
+    def forward(self, x):
+        return (self.lin(x) * self.scale).relu()
+
+
+def test_a_wrong_constant_in_a_graph_is_bracketed_against_compiled_code(debug_mode, cli, tmp_path):
+    paths = [str(tmp_path / "graph.cgrec"), str(tmp_path / "compiled.cgrec")]
+    x = torch.ones(8, 16, device="cuda")
+    for place, path in enumerate(paths):
+        torch.manual_seed(0)
+        model = torch.nn.ModuleDict({"layers": torch.nn.Sequential(*(Link() for _ in range(9)))})
+        model = model.cuda().eval()
+        run = model["layers"]
+        if place == 0:
+            run[7].scale = 0.501
+        else:
+            run = torch.compile(run, fullgraph=True)
+        with torch.no_grad(), cgdebug.connect().record(path):
+            run(x)
+            dm = debug_mode(model, level="kernel")
+            graph, _ = capture_in(dm, lambda: run(x))  # noqa: B023
+            replay(graph)
+            dm.log()
+    done = cli("ops", "diff", *paths)
+    assert done.returncode == 1, done.stdout + done.stderr
+    fault = next(line for line in done.stdout.splitlines() if "the fault is in" in line)
+    assert "fwd/layers.7/mul_0" in fault and "in B: #" in fault, done.stdout
+    assert "layers.6" not in fault and "triton_" in fault, done.stdout
+
+
 # --- what surrounds a capture ---------------------------------------------------------------------
 
 

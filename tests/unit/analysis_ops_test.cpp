@@ -65,6 +65,60 @@ TEST(OpText, AForeignOrDamagedTextIsNoRow) {
   }
 }
 
+// m = mm(x), s = scale(m), r = relu(s), n = mm(r); B has scale and relu in one kernel.
+OpLog Plain(double scaled, double result) {
+  OpLog log;
+  log.rows = {Row(1, "in/x", "input", {}, 1), Row(2, "fwd/m/mm_0", "aten.mm.default", {1}, 2),
+              Row(3, "fwd/m/mul_0", "aten.mul.Tensor", {2}, scaled),
+              Row(4, "fwd/m/relu_0", "aten.relu.default", {3}, scaled + 1),
+              Row(5, "fwd/n/mm_0", "aten.mm.default", {4}, result)};
+  return log;
+}
+
+OpLog Fused(double written, double result) {
+  OpLog log;
+  log.rows = {Row(1, "in/x", "input", {}, 1), Row(2, "fwd/mm_0", "aten.mm.out", {1}, 2),
+              Row(3, "fwd/fused_0.out_ptr0", "triton.fused.default", {2}, written),
+              Row(4, "fwd/mm_1", "aten.mm.out", {3}, result)};
+  return log;
+}
+
+TEST(OpDiff, AFusedKernelStandsForTheLastOfItsOpsWhereItWroteTheSame) {
+  const OpDiff diff = DiffOpLogs(Plain(5, 7), Fused(6, 7));
+  ASSERT_EQ(diff.pairs.size(), 4u);
+  EXPECT_EQ(diff.pairs[2].a, 3u);
+  EXPECT_EQ(diff.pairs[2].b, 2u);
+  EXPECT_EQ(diff.different, 0u);
+  EXPECT_EQ(diff.verdict(), OpDiff::Verdict::kInconclusive);  // over the row that only A has
+  EXPECT_FALSE(diff.first_suspect);
+}
+
+TEST(OpDiff, AFaultBetweenRowsThatHaveACounterpartIsBracketed) {
+  const OpLog a = Plain(5, 7), b = Fused(6.5, 7.5);
+  const OpDiff diff = DiffOpLogs(a, b);
+  EXPECT_EQ(diff.verdict(), OpDiff::Verdict::kDifferent);
+  EXPECT_FALSE(diff.first_fault);
+  ASSERT_TRUE(diff.first_suspect);
+  EXPECT_EQ(a.rows[diff.pairs[*diff.first_suspect].a].name, "fwd/n/mm_0");
+  EXPECT_EQ(diff.suspects_a, (std::vector<std::size_t>{2, 3}));
+  EXPECT_EQ(diff.suspects_b, (std::vector<std::size_t>{2}));
+  EXPECT_NE(OpDiffText(a, b, diff)
+                .find("the fault is in #5 fwd/n/mm_0 or in what it is made of: #3 fwd/m/mul_0, #4 "
+                      "fwd/m/relu_0; in B: #3 fwd/fused_0.out_ptr0\n  what these read agrees"),
+            std::string::npos)
+      << OpDiffText(a, b, diff);
+  EXPECT_EQ(OpDiffJson(a, b, diff)["suspects_b"][0], "fwd/fused_0.out_ptr0");
+}
+
+TEST(OpDiff, NothingIsBracketedByWhatDiffersItselfOrIsNotShown) {
+  OpLog b = Fused(6.5, 7.5);
+  b.rows[1].stats = StatsWith(2.5);  // differs before the kernel, and says so
+  EXPECT_FALSE(DiffOpLogs(Plain(5, 7), b).first_suspect);
+  OpLog hidden = Fused(6.5, 7.5);
+  hidden.rows[2].is_covered = false;
+  EXPECT_FALSE(DiffOpLogs(Plain(5, 7), hidden).first_suspect);
+}
+
 TEST(OpDiff, EqualLogsAreTheSame) {
   EXPECT_EQ(DiffOpLogs(Log(), Log()).verdict(), OpDiff::Verdict::kSame);
 }
