@@ -93,7 +93,7 @@ def test_device_memory_is_shown_and_given_back_in_any_order():
     for order in ("probe first", "graph first"):
         for _ in range(12):
             p = CudaGraphTensorProbe(f"held {order}", [TensorRecord(capacity=3, where="device")])
-            graph, _ = capture(lambda: p(x), warmup=0)
+            graph, _ = capture(lambda: p(x), warmup=0)  # noqa: B023
             graph.replay()
             torch.cuda.synchronize()
             assert p.status().device_bytes == 4 * x.nbytes

@@ -109,9 +109,10 @@ class OptimizerHook:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 known, token = self._tokens.get(id(parameter), (None, 0))
+                alive = None if known is None else known()
                 # Another parameter may have the id of one that is gone.
-                if known is not None and known() is parameter and parameter.grad is not None:
-                    _look(token, 0, "", parameter.grad, 0)
+                if alive is not None and alive is parameter and alive.grad is not None:
+                    _look(token, 0, "", alive.grad, 0)
 
 
 def _look(token: int, grad_token: int, path: str, value, depth: int) -> bool:
