@@ -22,6 +22,7 @@ import typing
 from ._version import __version__
 
 _HOMES = {
+    "analyzing": ("analyze", "Analysis"),
     "probe": ("CudaGraphTensorProbe", "ProbeStatus", "SlotStatus", "graph_label", "step"),
     "actions": ("TensorPrint", "TensorRecord", "TensorCompare", "TensorStats"),
     "snapshot": ("TensorSnapshot", "Stats"),
@@ -44,6 +45,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = (
     "actions",
+    "analyzing",
     "client",
     "errors",
     "op_log",
@@ -69,6 +71,8 @@ if typing.TYPE_CHECKING:  # "as": what the package exports, for type checkers
     from .actions import TensorPrint as TensorPrint
     from .actions import TensorRecord as TensorRecord
     from .actions import TensorStats as TensorStats
+    from .analyzing import Analysis as Analysis
+    from .analyzing import analyze as analyze
     from .client import Client as Client
     from .client import connect as connect
     from .errors import DaemonError as DaemonError

@@ -79,6 +79,35 @@ class Check(_Report):
         return self._document["missing"]
 
 
+class Ranks(_Report):
+    """What `cgdebug-cli ranks` says: the ranks side by side, and where replicas begin to differ."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether replicas were compared, none differs, no rank saw NaN or Inf, and no snapshot or
+        rank is missing."""
+        return self._document["verdict"] in ("same", "close")
+
+    @property
+    def verdict(self) -> str:
+        """One of "same", "close" (within the tolerance, but not bitwise), "found" and
+        "incomplete"."""
+        return self._document["verdict"]
+
+    @property
+    def first(self) -> dict | None:
+        """The first replica that differs."""
+        return self._document["first_difference"]
+
+    @property
+    def ranks(self) -> list[dict]:
+        return self._document["ranks"]
+
+    @property
+    def missing(self) -> list[str]:
+        return self._document["missing"]
+
+
 class Row(tuple):
     """A tuple whose columns are attributes too. A column whose name Python cannot spell is
     row["max(x)"]."""

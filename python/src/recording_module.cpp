@@ -29,6 +29,7 @@
 #include "proto/layout/segment_layout.h"
 #include "python/src/daemon_place.h"
 #include "python/src/gil.h"
+#include "python/src/rank_fold.h"
 #include "python/src/recording_columns.h"
 #include "python/src/recording_query.h"
 #include "python/src/recording_stats.h"
@@ -433,6 +434,7 @@ PYBIND11_MODULE(_recording, module) {
   // For tests, which look at the segments of processes that they killed.
   module.attr("SEGMENT_PID_OFFSET") = offsetof(layout::SegmentHeader, pid);
   RegisterWriter(module);
+  RegisterRankFold(module);
   RegisterDaemonPlace(module);
 }
 

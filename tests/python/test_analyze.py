@@ -1,0 +1,145 @@
+"""analyze(): many recordings by an executor, also when workers are killed."""
+
+import concurrent.futures
+import json
+import multiprocessing
+import os
+import signal
+
+import numpy
+import pytest
+from test_recording import Writer
+
+import cgdebug
+from cgdebug import _recording
+from cgdebug.errors import RecordingError
+
+
+def write_run(folder, ranks=4, bad=2):
+    """A replica "w" of which `bad` has another value at replay 3, and "y"."""
+    for rank in range(ranks):
+        writer = Writer(folder / f"r{rank}.cgrec", rank=rank)
+        for n in range(1, 5):
+            w = [n, 9 if rank == bad and n == 3 else 2 * n]
+            writer.add("w", n, numpy.array(w, "float32"), step=n)
+            y = numpy.inf if rank == 1 and n == 4 else rank
+            writer.add("y", n, numpy.array([y], "float32"), step=n)
+        writer.close()
+    return str(folder)
+
+
+@pytest.fixture
+def pool():
+    with concurrent.futures.ProcessPoolExecutor(
+        2, mp_context=multiprocessing.get_context("spawn")
+    ) as executor:
+        yield executor
+
+
+def largest(recording):
+    return {"largest": float(max(series.stat("max").max() for series in recording.series))}
+
+
+def die_on_r2(recording):
+    if recording.path.endswith("r2.cgrec"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"pid": os.getpid()}
+
+
+def die_once(recording):
+    mark = os.path.join(os.path.dirname(recording.path), "died")
+    if recording.path.endswith("r2.cgrec") and not os.path.exists(mark):
+        open(mark, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"rank": recording.ranks[0]}
+
+
+def test_functions_make_tables_and_sql_goes_over_all_of_them(tmp_path, pool):
+    folder = write_run(tmp_path)
+    seen = []
+    a = cgdebug.analyze(
+        folder,
+        ["check", "stats", "replicas", largest],
+        pool,
+        replicated=["w"],
+        progress=lambda *done: seen.append(done),
+    )
+    assert a.complete and a.tables == ["check", "stats", "replicas", "largest"]
+    assert seen[-1] == (4, 4)
+    assert [row["found"] for row in a.table("check")] == [False, True, False, False]
+    assert [row["largest"] for row in a.table("largest")][2] == 9
+    assert a.replicas.verdict == "found" and not a.replicas.ok
+    assert a.replicas.first["minority"] == [2] and a.replicas.first["step"] == 3
+    assert a.replicas.ranks[1]["first_nonfinite"]["step"] == 4
+    (row,) = a.sql('select path, probe, replay from "check" where found')
+    assert row.path.endswith("r1.cgrec") and (row.probe, row.replay) == ("y", 4)
+    joined = 'select s.abs_max from stats s join "check" c using (path) where s.probe = ?'
+    assert [row.abs_max for row in a.sql(joined, ["w"])] == [8, 8, 9, 8]
+    assert a.sql("select count(*) from failed") == [(0,)]
+
+
+def test_replicas_are_those_of_the_command_line(tmp_path, pool, cli):
+    folder = write_run(tmp_path)
+    said = json.loads(cli("--json", "ranks", folder, "--replicated", "w").stdout)
+    a = cgdebug.analyze(folder, "replicas", pool, replicated=["w"])
+    assert a.replicas.to_dict() == said
+
+
+def test_a_table_goes_to_pandas_and_parquet(tmp_path, pool):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    a = cgdebug.analyze(write_run(tmp_path), ["stats", "replicas"], pool, replicated=["w"])
+    assert a.to_pandas("stats")["nonfinite"].sum() == 1
+    written = a.to_parquet(tmp_path / "out")
+    assert [os.path.basename(path) for path in written] == ["stats.parquet", "replicas.parquet"]
+    assert pandas.read_parquet(written[0]).equals(a.to_pandas("stats"))
+
+
+def test_a_killed_worker_costs_nothing_if_its_recordings_can_be_read_then(tmp_path):
+    folder = write_run(tmp_path, ranks=6)
+    a = cgdebug.analyze(folder, [die_once, "replicas"], replicated=["w"])
+    assert a.complete, a.failed
+    assert [row["rank"] for row in a.table("die_once")] == list(range(6))
+    assert a.replicas.first["minority"] == [2]
+
+
+def test_a_recording_that_kills_each_worker_is_named_and_costs_no_other(tmp_path, pool):
+    folder = write_run(tmp_path, ranks=5, bad=9)
+    a = cgdebug.analyze(folder, [die_on_r2, "replicas"], pool, replicated=["w"])
+    assert list(a.failed) == [f"{folder}/r2.cgrec"] and not a.complete
+    assert "its worker died" in a.failed[f"{folder}/r2.cgrec"]
+    assert len(a.table("die_on_r2")) == 4
+    # Nothing is the same over a recording that was not read.
+    assert a.replicas.verdict != "same" and not a.replicas.to_dict()["first_difference"]
+    assert any("r2.cgrec" in sentence for sentence in a.replicas.missing)
+    assert [row.path for row in a.sql("select path from failed")] == list(a.failed)
+
+
+def test_a_damaged_recording_fails_alone(tmp_path, pool):
+    folder = write_run(tmp_path)
+    for file in (tmp_path / "r3.cgrec").iterdir():
+        file.write_bytes(b"nothing")
+    a = cgdebug.analyze(folder, "check", pool)
+    assert list(a.failed) == [f"{folder}/r3.cgrec"] and len(a.table("check")) == 3
+
+
+def test_diff_takes_the_same_rank_of_the_reference(tmp_path, pool):
+    one = write_run(tmp_path / "one")
+    other = write_run(tmp_path / "other", bad=0)
+    os.rename(f"{other}/r3.cgrec", f"{other}/a.cgrec")
+    a = cgdebug.analyze(one, "diff", pool, reference=other)
+    verdicts = [row["verdict"] for row in a.table("diff")]
+    assert verdicts == ["different", "same", "different", "same"]
+    assert a.table("diff")[3]["reference"].endswith("a.cgrec")
+
+
+def test_what_cannot_be_analyzed_says_so_at_once(tmp_path):
+    with pytest.raises(RecordingError, match="does not exist"):
+        cgdebug.analyze(tmp_path / "none")
+    folder = write_run(tmp_path)
+    with pytest.raises(ValueError, match="no function 'chek': there are check"):
+        cgdebug.analyze(folder, "chek")
+    with pytest.raises(ValueError, match="needs reference="):
+        cgdebug.analyze(folder, "diff")
+    with pytest.raises(RecordingError, match="not the state of a comparison"):
+        _recording.RankFold([], [], 1e-6, False).merge(b"x")
