@@ -376,6 +376,20 @@ std::string RangesText(const std::vector<std::uint64_t>& numbers) {
   return text;
 }
 
+std::string ByRankText(const std::map<int, bool>& bad, const char* is_bad, const char* is_not) {
+  if (bad.size() < 2) return "";
+  std::vector<std::uint64_t> ranks[2];
+  for (const auto& [rank, is_one] : bad) {
+    if (rank >= 0) ranks[is_one ? 1 : 0].push_back(static_cast<std::uint64_t>(rank));
+  }
+  std::string text;
+  if (!ranks[1].empty()) text = fmt::format("{} {}", is_bad, RangesText(ranks[1]));
+  if (!ranks[0].empty()) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", is_not, RangesText(ranks[0]));
+  }
+  return fmt::format("by rank: {}\n", text);
+}
+
 Result<std::map<std::string, std::string>> ParseNameMap(const std::string& text) {
   std::map<std::string, std::string> names;
   std::istringstream lines(text);

@@ -79,6 +79,10 @@ Result<Alignment> Align(source::Source& a, source::Source& b, const AlignOptions
 // "1..24, 30" of ascending numbers, at most a few runs.
 std::string RangesText(const std::vector<std::uint64_t>& numbers);
 
+// "by rank: different on 2, no difference seen on 0..1, 3\n": `bad` says which ranks were, of all
+// that were looked at. Empty for a single rank.
+std::string ByRankText(const std::map<int, bool>& bad, const char* is_bad, const char* is_not);
+
 // Lines of "NAME_IN_A NAME_IN_B"; '#' begins a comment. Fails: another number of words, a name
 // twice.
 Result<std::map<std::string, std::string>> ParseNameMap(const std::string& text);

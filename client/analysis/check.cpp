@@ -64,6 +64,10 @@ class Checker {
     result_.goes_on = !gaps.goes_on.empty();
     result_.account = gaps.account;
     result_.replays.assign(replays_.begin(), replays_.end());
+    for (const Scanned& scanned : scanned_) result_.ranks[source_.slots()[scanned.slot].rank];
+    for (const Finding& finding : result_.findings) {
+      if (finding.is_bad()) result_.ranks[source_.slots()[finding.slot].rank] = true;
+    }
     std::stable_sort(result_.findings.begin(), result_.findings.end(),
                      [](const Finding& a, const Finding& b) { return a.kind < b.kind; });
     return std::move(result_);

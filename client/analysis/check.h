@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -94,6 +95,7 @@ struct Check {
   std::vector<std::string> missing;  // sentences
   std::uint64_t missing_count = 0;
   std::vector<std::uint64_t> replays;  // that were looked at, of any probe; ascending
+  std::map<int, bool> ranks;           // that were looked at, and whether something bad was found
   bool goes_on = false;                // more will come, and does not count as missing
   recording::Account account;          // of the probes that were looked at
 

@@ -340,7 +340,9 @@ std::string CheckText(Source& source, const Check& check, std::size_t max_rows) 
     if (check.first_told) text += "the first that is in here:\n";
     text += FirstText(source, *check.first);
   }
-  return text + FindingsText(source, check, max_rows) + Completeness(check);
+  text += FindingsText(source, check, max_rows);
+  if (check.found()) text += ByRankText(check.ranks, "found on", "no finding seen on");
+  return text + Completeness(check);
 }
 
 Json CheckJson(Source& source, const Check& check) {

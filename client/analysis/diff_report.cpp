@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "client/analysis/pattern.h"
 #include "daemon/core/numerics/format.h"
@@ -204,6 +205,12 @@ Json FirstJson(Source& a, const Diff& diff) {
 
 std::string DiffText(Source& a, Source& b, const Diff& diff) {
   std::string text = diff.first ? FirstText(a, b, diff) + "\n" : "";
+  std::map<int, bool> ranks;
+  for (const ProbeDiff& probe : diff.probes) {
+    bool& differs = ranks[a.slots()[probe.a].rank];
+    differs = differs || probe.different > 0;
+  }
+  if (diff.different > 0) text += ByRankText(ranks, "different on", "no difference seen on");
   return text + Summary(diff) + MissingText(diff);
 }
 

@@ -101,6 +101,19 @@ TEST_F(CliSourcesTest, RanksNamesTheFirstBadRankAndFoldsTheOthersIntoOneLine) {
               AllOf(HasSubstr("inconclusive"), HasSubstr("rank 1 of 4 is not here")));
 }
 
+TEST_F(CliSourcesTest, CheckAndDiffSayWhichRanksAreConcerned) {
+  const std::string a = dir_ / "a", b = dir_ / "b";
+  for (int rank = 0; rank < 4; ++rank) {
+    WriteRecording(a + "/r" + std::to_string(rank) + ".cgrec", 3, rank == 1 ? NAN : 1, rank);
+    WriteRecording(b + "/r" + std::to_string(rank) + ".cgrec", 3, rank == 2 ? 7 : 1, rank);
+  }
+  EXPECT_THAT(Cli({"check", a}).out,
+              HasSubstr("by rank: found on 1, no finding seen on 0, 2..3\n"));
+  EXPECT_THAT(Cli({"diff", a, b, "--ranks", "0,2,3"}).out,
+              HasSubstr("by rank: different on 2, no difference seen on 0, 3\n"));
+  EXPECT_THAT(Cli({"diff", a, b, "--ranks", "2"}).out, Not(HasSubstr("by rank")));
+}
+
 TEST_F(CliSourcesTest, RanksFollowsAFolderIntoWhichRecordingsGrow) {
   const std::string job = dir_ / "job";
   fs::create_directory(job);
