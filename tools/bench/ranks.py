@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""How long `cgdebug-cli ranks` takes over 64 to 4096 recordings, one per rank, and in how much
+memory; whether it names the three planted faults; and how both grow.
+
+    tools/bench/ranks.py --build build/release [--ranks 64,256,1024,4096] [--directory DIR]
+
+Each recording has 50 probes and 20 replays of statistics. The recordings of 4096 ranks take 2 GB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+PROBES, REPLAYS = 50, 20
+
+
+def measure(command: list[str]) -> tuple[float, int, int, str]:
+    """Seconds, KiB of memory at most, exit code and output."""
+    with tempfile.TemporaryFile() as out:
+        start = time.perf_counter()
+        process = subprocess.Popen(command, stdout=out)
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - start
+        out.seek(0)
+        return seconds, usage.ru_maxrss, os.waitstatus_to_exitcode(status), out.read().decode()
+
+
+def faults_of(report: dict, ranks: int) -> dict[str, bool]:
+    by_rank = {row["rank"]: row for row in report["ranks"]}
+    first = report["first_difference"] or {}
+    place = (first.get("step"), first.get("minority"))
+    return {
+        "replica": place == (REPLAYS // 2, [ranks // 3])
+        and report["first_bad"]["rank"] == ranks // 3,
+        "nan": (by_rank[ranks // 2]["first_nonfinite"] or {}).get("step") == REPLAYS // 2 + 2,
+        "missing": by_rank[2 * ranks // 3]["missing"] == 1,
+        "no other": sum(row["replicas"] != "same" for row in report["ranks"]) == 2,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--build", required=True)
+    parser.add_argument("--ranks", default="64,256,1024,4096")
+    parser.add_argument("--directory", help="where the recordings go; a folder in /tmp")
+    parser.add_argument("--out", help="writes the figures as JSON")
+    arguments = parser.parse_args()
+    build = pathlib.Path(arguments.build)
+    cli = str(build / "bin" / "cgdebug-cli")
+    generator = str(build / "tools" / "bench" / "ranks_bench")
+    rows = []
+    for ranks in map(int, arguments.ranks.split(",")):
+        folder = tempfile.mkdtemp(prefix="ranks-", dir=arguments.directory)
+        try:
+            subprocess.run([generator, folder, str(ranks), str(PROBES), str(REPLAYS)], check=True)
+            seconds, kib, code, out = measure([cli, "--json", "--no-spawn", "ranks", folder])
+            faults = faults_of(json.loads(out), ranks)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        rows.append({"ranks": ranks, "seconds": seconds, "mib": kib / 1024, "faults": faults})
+        named = "all named" if code == 1 and all(faults.values()) else f"WRONG: {code} {faults}"
+        print(f"{ranks:5} ranks: {seconds:7.2f} s, {kib / 1024:6.1f} MiB; faults: {named}", flush=True)
+    if len(rows) > 1:
+        first, last = rows[0], rows[-1]
+        times = math.log(last["ranks"] / first["ranks"])
+        for what in ("seconds", "mib"):
+            slope = math.log(last[what] / first[what]) / times
+            print(f"{what} grow as ranks ** {slope:.2f}")
+    if arguments.out:
+        pathlib.Path(arguments.out).write_text(json.dumps(rows, indent=1))
+    return 0 if all(all(row["faults"].values()) for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
