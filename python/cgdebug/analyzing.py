@@ -177,10 +177,7 @@ def analyze(
     )
     options.fold()  # a bad glob is an error here, not in every worker
     if "diff" in names:
-        known = {
-            path: tuple(rows[0]["ranks"])
-            for path, rows in _run([*paths, *_paths_of(reference)], _rank_rows, executor, None)[0]
-        }
+        known = dict(_run([*paths, *_paths_of(reference)], _ranks_of, executor, None)[0])
         of_reference = {known[path]: path for path in _paths_of(reference) if path in known}
         pairs = {path: of_reference[known[path]] for path in paths if known.get(path) in of_reference}
         options = dataclasses.replace(options, reference=pairs)
@@ -208,17 +205,23 @@ def analyze(
 # --- in a worker ----------------------------------------------------------------------------------
 
 
-def _work(path: str, *, options: _Options) -> dict:
-    """Everything about one recording. What fails is a sentence, so that one damaged recording costs
-    no other."""
+def _work(paths: list[str], *, options: _Options) -> list[tuple[str, dict]]:
+    """Everything about some recordings. What fails is a sentence, so that one damaged recording
+    costs no other. The last result has what the comparison of ranks keeps of all of them."""
+    fold = options.fold()
+    results = [(path, _work_on(path, fold, options)) for path in paths]
+    if "replicas" in options.functions:
+        results[-1][1]["fold"] = fold.encode()
+    return results
+
+
+def _work_on(path: str, fold, options: _Options) -> dict:
     result: dict = {"rows": {}, "fold": b"", "failed": ""}
     try:
         source = recording.open(path)
         for function in options.functions:
             if function == "replicas":
-                fold = options.fold()
                 fold.add(path)
-                result["fold"] = fold.encode()
             elif isinstance(function, str):
                 result["rows"][function] = _BUILT_IN[function](source, path, options)
             else:
@@ -230,12 +233,8 @@ def _work(path: str, *, options: _Options) -> dict:
     return result
 
 
-def _work_all(work: collections.abc.Callable[[str], typing.Any], paths: list[str]) -> list:
-    return [(path, work(path)) for path in paths]
-
-
-def _rank_rows(path: str) -> Rows:
-    return [{"ranks": recording.open(path).ranks}]
+def _ranks_of(paths: list[str]) -> list[tuple[str, tuple[int, ...]]]:
+    return [(path, tuple(recording.open(path).ranks)) for path in paths]
 
 
 def _check(source: recording.Recording, path: str, options: _Options) -> Rows:
@@ -311,7 +310,7 @@ _BUILT_IN = {"check": _check, "stats": _stats, "diff": _diff}
 
 def _run(
     paths: list[str],
-    work: collections.abc.Callable[[str], typing.Any],
+    work: collections.abc.Callable[[list[str]], list],
     executor: concurrent.futures.Executor | None,
     show: collections.abc.Callable[[int, int], None] | None,
 ) -> tuple[list[tuple[str, typing.Any]], dict[str, str]]:
@@ -362,7 +361,7 @@ def _submit_all(executor, tasks, take) -> list[tuple[list[str], str]]:
     futures = {}
     for task, work in tasks:
         try:
-            futures[executor.submit(_work_all, work, task)] = task
+            futures[executor.submit(work, task)] = task
         except Exception as error:  # the pool broke, or was shut down
             lost.append((task, _why(error)))
     for future in concurrent.futures.as_completed(futures):
