@@ -26,7 +26,7 @@ with open(f"/dev/shm/{name}", "r+b") as file:
 with open(f"/dev/shm/{name}.{extent}", "r+b") as file:
     memory = mmap.mmap(file.fileno(), 0)
     (order,) = struct.unpack_from("=Q", memory, offset + 264)
-    credit = offset + 2112  # kSlotCreditOffset
+    credit = offset + 2176  # kSlotCreditOffset
     (old,) = struct.unpack_from("=Q", memory, credit + 16)
     version = (old >> 48 | 1) & 0xFFFF
     struct.pack_into("=Q", memory, credit + 16, version << 48)
