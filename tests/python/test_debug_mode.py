@@ -283,10 +283,11 @@ def test_torch_trace_gets_an_artifact_with_the_rows(job, daemon, tmp_path):
         for line in lines
         if '"artifact"' in line
     ]
-    assert names == ["cgdebug_capture_0_rows", "cgdebug_capture_0_probes"]
-    payloads = [json.loads(line.strip()) for line in lines if line.startswith("\t{")]
-    assert [row["name"] for row in payloads[0]["rows"]][-1] == "fwd/exp_0"
-    assert payloads[1]["probes"][0]["probe"] == "told"
+    own = [name for name in names if name.startswith("cgdebug_")]  # torch 2.15 has its version
+    assert own == ["cgdebug_capture_0_rows", "cgdebug_capture_0_probes"]
+    payloads = [json.loads(line) for line in lines if line.startswith('\t{"graph_id"')]
+    rows, probes = payloads
+    assert rows["rows"][-1]["name"] == "fwd/exp_0" and probes["probes"][0]["probe"] == "told"
 
 
 def test_kernels_are_marked_only_where_a_capture_asks_for_it(monkeypatch):

@@ -41,6 +41,7 @@ _C10D_RESULTS = {
     "reduce_scatter_tensor_coalesced_": ("outputs",),
     "broadcast_": ("tensors",),
     "gather_": ("output_tensors",),
+    "gather_into_tensor_": ("output_tensor",),  # torch 2.15
     "scatter_": ("output_tensors",),
     "alltoall_": ("output_tensors",),
     "alltoall_base_": ("output",),
