@@ -170,12 +170,19 @@ Result<std::vector<Probe>> ProbesOf(Source& source, const analysis::Scope& scope
 
 // The replays that may be missing in a gap. Where it has no end, `count` of them.
 std::pair<std::uint64_t, std::uint64_t> ReplaysOf(const source::Gap& gap, const Slot& slot) {
-  const std::uint64_t first = gap.after_replay + 1;
+  // The numbers come from a file, and may be any.
+  const std::uint64_t first = std::min(gap.after_replay, UINT64_MAX - 1) + 1;
   if (gap.before_replay > 0) {
     // In a conditional body, iterations of one replay may be missing.
     return {std::min(first, gap.before_replay), std::max(first, gap.before_replay - 1)};
   }
-  return {first, gap.after_replay + std::max<std::uint64_t>(1, gap.count) * slot.every};
+  std::uint64_t last = 0;
+  const std::uint64_t count = std::max<std::uint64_t>(1, gap.count);
+  if (__builtin_mul_overflow(count, std::uint64_t{slot.every}, &last) ||
+      __builtin_add_overflow(last, gap.after_replay, &last)) {
+    last = UINT64_MAX;
+  }
+  return {first, std::max(first, last)};
 }
 
 // From the first replay that any source has, or misses, to the last one.

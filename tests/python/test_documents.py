@@ -6,6 +6,8 @@ import subprocess
 
 import pytest
 
+from conftest import find_program
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(
     path
@@ -87,3 +89,24 @@ def test_the_parts_of_tools_test_are_those_that_contributing_lists():
     ).stdout
     parts = re.search(r"one part: (.*)", help_text).group(1).split()
     assert listed == set(parts)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [*(ROOT / "client" / "docs").glob("*.md"), ROOT / "python/cgdebug/skills/SKILL.md"],
+    ids=lambda path: path.stem,
+)
+def test_the_commands_of_a_page_exist_with_their_options(document):
+    text = document.read_text(encoding="utf-8")
+    helps = {}
+    for command, rest in re.findall(r"cgdebug-cli ([a-z]+)([^\n`|]*)", text):
+        if command not in helps:
+            run = [find_program("cgdebug-cli"), "help", command]
+            helps[command] = subprocess.run(run, capture_output=True, text=True, timeout=60)
+        told = helps[command]
+        assert told.returncode == 0, command
+        own = rest.split(" -- ")[0]  # behind it is the job's own command line
+        for option in re.findall(r"(?<= )(--?[a-z][a-z-]*)", own):
+            assert re.search(rf"(^|[ ,]){option}\b", told.stdout, re.M) or option == "--json", (
+                f"{command} {option}"
+            )
