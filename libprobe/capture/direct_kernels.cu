@@ -36,17 +36,18 @@ __global__ void __launch_bounds__(kStageThreads) Stage(StageArgs args) {
 
 // One part per warp. The leaf adds the parts up, off the compute path.
 template <typename Type>
-__global__ void __launch_bounds__(kStatsThreads) Stats(StatsArgs args) {
+__global__ void __launch_bounds__(kStatsThreads, kStatsBlocksPerMultiprocessor)
+    Stats(StatsArgs args) {
   const std::uint64_t start = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const std::uint64_t stride = std::uint64_t{gridDim.x} * blockDim.x;
   // Decided by the replay before this one, so there is nothing to wait for.
   const std::uint32_t skip = *const_cast<const volatile std::uint32_t*>(&args.state->skip);
   WaitForGridsBefore();
-  const std::uint64_t vector_count = args.vectors ? args.count / Part<Type>::kPerVector : 0;
-  const Ahead ahead(args.from, vector_count, start, stride);
+  const Span<typename Type::Raw> span(args.from, args.count);
+  const typename Part<Type>::First first(span, start, stride);
   Part<Type> part(ShiftOf<Type>(args.from, args.count));
   if (skip != 0) return;
-  part.AddAll(ahead, args.from, args.count, args.vectors, start, stride);
+  part.AddAll(first, span, start, stride);
   StoreWarpSum(part, args.count, args.parts + start / 32);
 }
 

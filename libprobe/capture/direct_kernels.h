@@ -107,6 +107,7 @@ inline constexpr int kStatsThreads = 256;
 inline constexpr int kStatsLeafThreads = 256;
 inline constexpr int kMostLeafBlocks = 16;
 
+inline constexpr int kStatsBlocksPerMultiprocessor = 4;
 // On the compute path: copies the tensor into the probe's own memory, `unit` bytes at a time (1, 2,
 // 4, 8 or 16), to which `from` is aligned.
 struct StageArgs {
@@ -121,7 +122,6 @@ const void* StageKernel(int unit);  // void(StageArgs)
 struct StatsArgs {
   const std::byte* from;
   std::uint64_t count;
-  bool vectors;  // `from` is aligned to 16
   bool hash;
   layout::DeviceStats* parts;
   const DirectState* state;
@@ -158,8 +158,7 @@ struct OpLogBatch {
     std::uint64_t count;
     std::uint32_t first_block;  // its blocks end at the next tensor's first
     std::uint16_t row;
-    std::uint8_t dtype;    // layout::Dtype
-    std::uint8_t vectors;  // 1: `from` is aligned to 16
+    std::uint8_t dtype;  // layout::Dtype
   };
   Tensor tensors[64];
   std::uint32_t count;   // of tensors

@@ -31,7 +31,6 @@ constexpr std::size_t kOpenCaptures = 32;
 constexpr std::uint64_t kOneBlockBytes = 256ull << 10;
 constexpr std::uint64_t kLinkBoundBytes = 8ull << 20;
 constexpr std::uint64_t kMostStageBlocks = 1024;
-constexpr std::uint64_t kStatsBlocksPerMultiprocessor = 4;
 constexpr std::uint64_t kFewStatsBlocksBytes = 8ull << 20;
 constexpr int kClockReadings = 5;
 
@@ -282,16 +281,16 @@ void CaptureStats(const ProbeSlot& slot, const DirectSlot& direct, const Device&
   StatsArgs args = {};
   args.from = static_cast<const std::byte*>(tensor.data);
   args.count = count;
-  args.vectors = reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0;
   args.hash = (r.flags & layout::kStatsWithoutHash) == 0;
   args.parts = static_cast<layout::DeviceStats*>(slot.buffers.staging);
   args.state = direct.state;
   const std::uint64_t bytes = count * layout::DtypeBytes(tensor.dtype);
   // Adding up warps takes as long as reading some vectors, so small tensors use half the warps.
-  const std::uint64_t per_multiprocessor = bytes <= kFewStatsBlocksBytes
-                                               ? kStatsBlocksPerMultiprocessor / 2
-                                               : kStatsBlocksPerMultiprocessor;
-  const int blocks = Blocks(bytes, 16 * kStatsThreads, per_multiprocessor * device.multiprocessors);
+  const int per_multiprocessor = bytes <= kFewStatsBlocksBytes ? kStatsBlocksPerMultiprocessor / 2
+                                                               : kStatsBlocksPerMultiprocessor;
+  const int blocks = Blocks(bytes, 16 * kStatsThreads,
+                            static_cast<std::uint64_t>(per_multiprocessor) *
+                                static_cast<std::uint64_t>(device.multiprocessors));
   Launch(StatsKernel(tensor.dtype), blocks, kStatsThreads, &args, stream, device.overlaps);
   const StatsLeafArgs leaf = {direct, args.parts,
                               static_cast<std::uint32_t>(blocks * kStatsThreads / 32), args.hash};

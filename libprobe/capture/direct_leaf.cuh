@@ -145,8 +145,8 @@ __device__ bool ComputeInGrid(const LeafArgs& args, layout::DeviceStats* warps,
   const std::uint64_t start = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const std::uint64_t stride = std::uint64_t{gridDim.x} * blockDim.x;
   Part<Type> part(ShiftOf<Type>(args.staging, args.count));
-  const Ahead ahead(args.staging, args.count / Part<Type>::kPerVector, start, stride);
-  part.AddAll(ahead, args.staging, args.count, /*vectors=*/true, start, stride);
+  const Span<typename Type::Raw> span(args.staging, args.count);
+  part.AddAll(typename Part<Type>::First(span, start, stride), span, start, stride);
   *total = ReduceInBlock(part.Result(args.count), warps);
   if (gridDim.x == 1) return true;
   if (threadIdx.x == 0) {

@@ -12,11 +12,10 @@ constexpr int kWarps = kOpLogThreads / 32;
 template <typename Type>
 __device__ __noinline__ void ComputeWarps(const OpLogBatch::Tensor& tensor, std::uint64_t start,
                                           std::uint64_t stride, layout::DeviceStats* warps) {
-  const bool vectors = tensor.vectors != 0;
-  const Ahead ahead(tensor.from, vectors ? tensor.count / Part<Type>::kPerVector : 0, start,
-                    stride);
+  const Span<typename Type::Raw> span(tensor.from, tensor.count);
+  const typename Part<Type>::First first(span, start, stride);
   Part<Type> part(ShiftOf<Type>(tensor.from, tensor.count));
-  part.AddAll(ahead, tensor.from, tensor.count, vectors, start, stride);
+  part.AddAll(first, span, start, stride);
   StoreWarpSum(part, tensor.count, warps + threadIdx.x / 32);
 }
 

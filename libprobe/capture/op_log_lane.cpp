@@ -44,7 +44,6 @@ OpLogBatch MakeBatch(const Buffers& buffers, std::span<const OpLogTensor> tensor
     to.first_block = batch.blocks;
     to.row = static_cast<std::uint16_t>(tensor.row);
     to.dtype = static_cast<std::uint8_t>(tensor.dtype);
-    to.vectors = reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0;
     const std::uint64_t dealt =
         wanted <= kMostBlocks ? mine : std::max<std::uint64_t>(mine * spare / wanted, 1);
     batch.blocks += static_cast<std::uint32_t>(dealt);

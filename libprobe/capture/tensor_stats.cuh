@@ -3,29 +3,51 @@
 // Every element is widened to double, which is exact except for int64. Sums are doubles around a
 // shift, one element of the tensor, so that a large mean does not swamp the variance (Chan, Golub,
 // LeVeque, "Algorithms for computing the sample variance", 1983). Parts with the same shift can be
-// added in any order.
+// added in any order. 16-bit and 8-bit floats are first added in float32 (short_floats.cuh).
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "libprobe/capture/element_types.cuh"
+#include "libprobe/capture/short_floats.cuh"
 #include "proto/layout/device_stats.h"
 
 namespace cgdebug::capture {
 
 // --- one thread's part -------------------------------------------------------------------------
 
-// A thread's first vectors of 16 bytes, loaded before anything is known about them.
+// Where the vectors of 16 bytes lie among the elements of a tensor: behind `head` elements, which
+// end at an address that is a multiple of 16.
+template <typename Raw>
+struct Span {
+  static constexpr std::uint64_t kPerVector = 16 / sizeof(Raw);
+  const Raw* elements;
+  std::uint64_t count;
+  std::uint64_t head;
+  std::uint64_t vector_count;
+
+  __device__ Span(const std::byte* from, std::uint64_t element_count)
+      : elements(reinterpret_cast<const Raw*>(from)), count(element_count) {
+    const std::uint64_t before = (0 - reinterpret_cast<std::uintptr_t>(from)) % 16 / sizeof(Raw);
+    head = before < count ? before : count;
+    vector_count = (count - head) / kPerVector;
+  }
+  __device__ const uint4* vectors() const {
+    return reinterpret_cast<const uint4*>(elements + head);
+  }
+};
+
+// A thread's first vectors, loaded before anything is known about them.
+template <int kVectors>
 struct Ahead {
-  static constexpr int kVectors = 3;
   uint4 vectors[kVectors] = {};
 
-  __device__ Ahead(const std::byte* from, std::uint64_t vector_count, std::uint64_t start,
-                   std::uint64_t stride) {
-    const auto* wide = reinterpret_cast<const uint4*>(from);
+  template <typename Raw>
+  __device__ Ahead(const Span<Raw>& span, std::uint64_t start, std::uint64_t stride) {
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {
-      if (start + k * stride < vector_count) vectors[k] = wide[start + k * stride];
+      if (start + k * stride < span.vector_count) vectors[k] = span.vectors()[start + k * stride];
     }
   }
 };
@@ -41,6 +63,9 @@ struct Part {
   using Raw = typename Type::Raw;
   using Value = typename Type::Value;
   static constexpr std::uint64_t kPerVector = 16 / sizeof(Raw);
+  // Two vectors of 16-bit floats are added at a time: a chain has 8 elements either way.
+  static constexpr bool kInPairs = kIsShortFloat<Type> && sizeof(Raw) == 2;
+  using First = Ahead<kIsShortFloat<Type> ? 2 : 3>;
 
   Value min;
   Value max;
@@ -115,31 +140,118 @@ struct Part {
     }
   }
 
-  // Adds the elements of vectors `start`, `start + stride`, ... and those behind the last whole
-  // vector. `ahead` holds the first ones. One copy of the code, not unrolled: a probe's kernel runs
-  // once per replay, and fetching its instructions is a good part of its time.
-  __device__ void AddAll(Ahead ahead, const std::byte* from, std::uint64_t count, bool vectors,
-                         std::uint64_t start, std::uint64_t stride) {
-    const std::uint64_t vector_count = vectors ? count / kPerVector : 0;
-    const auto* wide = reinterpret_cast<const uint4*>(from);
-    const auto* raw = reinterpret_cast<const Raw*>(from);
-#pragma unroll 1
-    for (std::uint64_t i = start; i < vector_count; i += stride) {
-      const uint4 vector = ahead.vectors[0];
-#pragma unroll
-      for (int k = 1; k < Ahead::kVectors; ++k) ahead.vectors[k - 1] = ahead.vectors[k];
-      const std::uint64_t next = i + Ahead::kVectors * stride;
-      if (next < vector_count) ahead.vectors[Ahead::kVectors - 1] = wide[next];
-      AddVector(vector, raw, i * kPerVector);
+  // What is kept of vectors of short floats apart from sums and counts.
+  struct ShortFloats {
+    std::uint32_t least, most;  // pairs
+    std::uint32_t hash = 0;     // XOR of the elements as float32
+    std::uint32_t zero = 0;
+
+    __device__ ShortFloats() {
+      constexpr std::uint32_t kInfinity = HalvesOf<Type>::Half::kExponent;
+      least = kInfinity * 0x10001;
+      most = least | 0x80008000;
     }
+  };
+  struct Nothing {};
+
+  // Adds the vectors at `at`, `at + stride`, ... of the tensor at `elements`.
+  template <int kVectors>
+  __device__ void AddShortFloats(const uint4 (&vectors)[kVectors], const Raw* elements,
+                                 const uint4* at, std::uint64_t stride, ShortFloats* kept) {
+    const typename HalvesOf<Type>::Half half;
+    const VectorSums<Type, kVectors> of(vectors);
+    if (!of.Holds()) {
 #pragma unroll 1
-    for (std::uint64_t i = vector_count * kPerVector + start; i < count; i += stride) {
-      Add(raw[i], i);
+      for (int v = 0; v < kVectors; ++v) AddEach(elements, at + v * stride);
+      return;
+    }
+    of.AddMoved(shift, &sum, &sum_squares);
+    l1 += static_cast<double>(of.l1[0] + of.l1[1]);
+    l2_squared += static_cast<double>(of.l2_squared[0] + of.l2_squared[1]);
+    zero += of.zero;
+    subnormal += of.subnormal;
+    kept->least = LeastPair(kept->least, of.least, half);
+    kept->most = MostPair(kept->most, of.most, half);
+    kept->hash ^= of.hash;
+    kept->zero += of.zero;
+  }
+
+  __device__ void AddKept(const ShortFloats& kept) {
+    const typename HalvesOf<Type>::Half half;
+    min = Least(min, Least(LowerHalf(kept.least, half), UpperHalf(kept.least, half)));
+    max = Most(max, Most(LowerHalf(kept.most, half), UpperHalf(kept.most, half)));
+    hash ^= WidenHash(kept.hash, kept.zero);  // a vector has an even count
+  }
+
+  // Adds the elements of vectors `start`, `start + stride`, ... and those outside of vectors.
+  // `first` holds the first ones. Loops are not unrolled: a probe's kernel runs once per replay,
+  // and fetching its instructions is a good part of its time.
+  __device__ void AddAll(First first, const Span<Raw>& span, std::uint64_t start,
+                         std::uint64_t stride) {
+    const uint4* const at = span.vectors() + start;
+    const uint4* const end = span.vectors() + span.vector_count;
+    if constexpr (kInPairs) {
+      AddPairs(first, span.elements, at, end, stride);
+    } else {
+      AddVectors(first, span.elements, at, end, stride);
+    }
+    const std::uint64_t in_vectors = span.vector_count * kPerVector;
+#pragma unroll 1
+    for (std::uint64_t i = start; i < span.count - in_vectors; i += stride) {
+      const std::uint64_t place = i < span.head ? i : i + in_vectors;
+      Add(span.elements[place], place);
     }
   }
 
+  __device__ void AddPairs(First first, const Raw* elements, const uint4* at, const uint4* end,
+                           std::uint64_t stride) {
+    ShortFloats kept;
+#pragma unroll 1
+    while (at + stride < end) {
+      const uint4 pair[2] = {first.vectors[0], first.vectors[1]};
+      const uint4* const next = at + 2 * stride;
+      if (next < end) first.vectors[0] = *next;
+      if (next + stride < end) first.vectors[1] = next[stride];
+      AddShortFloats(pair, elements, at, stride, &kept);
+      at = next;
+    }
+    if (at < end) {
+      const uint4 last[1] = {first.vectors[0]};
+      AddShortFloats(last, elements, at, stride, &kept);
+    }
+    AddKept(kept);
+  }
+
+  __device__ void AddVectors(First first, const Raw* elements, const uint4* at, const uint4* end,
+                             std::uint64_t stride) {
+    constexpr int kAhead = sizeof(first.vectors) / sizeof(uint4);
+    std::conditional_t<kIsShortFloat<Type>, ShortFloats, Nothing> kept;
+#pragma unroll 1
+    for (; at < end; at += stride) {
+      const uint4 vector[1] = {first.vectors[0]};
+#pragma unroll
+      for (int k = 1; k < kAhead; ++k) first.vectors[k - 1] = first.vectors[k];
+      const uint4* const next = at + kAhead * stride;
+      if (next < end) first.vectors[kAhead - 1] = *next;
+      if constexpr (kIsShortFloat<Type>) {
+        AddShortFloats(vector, elements, at, stride, &kept);
+      } else {
+        AddVector(vector[0], elements, at);
+      }
+    }
+    if constexpr (kIsShortFloat<Type>) AddKept(kept);
+  }
+
+  // Adds the elements of a vector one by one.
+  __device__ void AddEach(const Raw* elements, const uint4* at) {
+    const auto* each = reinterpret_cast<const Raw*>(at);
+    const auto index = static_cast<std::uint64_t>(each - elements);
+#pragma unroll 1
+    for (std::uint64_t k = 0; k < kPerVector; ++k) Add(each[k], index + k);
+  }
+
   // Checks for rare elements once per vector, by its smallest and largest magnitude.
-  __device__ void AddVector(uint4 vector, const Raw* all, std::uint64_t index) {
+  __device__ void AddVector(uint4 vector, const Raw* elements, const uint4* at) {
     union {
       uint4 whole;
       Raw raw[kPerVector];
@@ -147,11 +259,7 @@ struct Part {
     pack.whole = vector;
     if constexpr (Type::kFloating) {
       const Extremes<Raw> magnitudes = Extremes<Raw>::Of(vector, Type::kSign);
-      if (NonFinite(magnitudes.most)) {
-#pragma unroll 1
-        for (std::uint64_t k = 0; k < kPerVector; ++k) Add(all[index + k], index + k);
-        return;
-      }
+      if (NonFinite(magnitudes.most)) return AddEach(elements, at);
       if (magnitudes.least <= Type::kMantissa) {
 #pragma unroll
         for (std::uint64_t k = 0; k < kPerVector; ++k) CountSmall(pack.raw[k]);

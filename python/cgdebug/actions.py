@@ -149,6 +149,11 @@ class TensorStats:
     enabled: bool = True
 
     def __post_init__(self):
+    Counts, extremes and the hash are exact. Mean and standard deviation are good to 2e-6 of the
+    largest magnitude, L1, L2 and RMS to 2e-6 of themselves, for dtypes of 16 and 8 bits: these are
+    summed in float32 over at most 16 elements and then in float64. For wider dtypes all sums are in
+    float64.
+
         _check_flags(self)
         if self.enabled:
             _check_count(self, "every", 1)
