@@ -259,6 +259,10 @@ layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOp
     r.compare_atol = options.compare->atol;
     if (options.compare->equal_nan) r.flags |= layout::kCompareEqualNan;
     if (options.compare->bitwise) r.flags |= layout::kCompareBitwise;
+    const bool alone = !options.print && !options.record && !options.stats;
+    if (options.compare->on_device && alone && lane == layout::Lane::kDirect) {
+      r.flags |= layout::kSlotComparesOnDevice;
+    }
   }
   if (options.stats) {
     r.actions |= layout::kActionStats;

@@ -123,7 +123,10 @@ void SlotMaker::Complete(ProbeState& probe, ProbeSlot& slot, const TensorRef& te
     std::memcpy(r.graph_label, graph.label.data(), graph.label.size());
     store_->CountProbe(r.graph_id, graph.label, r.payload_bytes);
   }
-  if (call.place.in_body) r.flags |= layout::kSlotInBody;
+  if (call.place.in_body) {
+    r.flags |= layout::kSlotInBody;
+    r.flags &= ~layout::kSlotComparesOnDevice;  // a body's replays are not counted one by one
+  }
   slot.root_graph = call.place.root;
   r.order = std::exchange(next_order_, next_order_ + call.orders);
   r.created_ns = layout::RealtimeNs();

@@ -92,7 +92,8 @@ SlotStatus StatusOf(const ProbeSlot& slot) {
   status.retired =
       slot.reader->retired() || (slot.counted != nullptr && slot.counted->owner_is_gone());
   status.compares = (r.actions & layout::kActionCompare) != 0;
-  status.verdict = slot.reader->verdict();
+  status.compares_on_device = (r.flags & layout::kSlotComparesOnDevice) != 0;
+  status.verdict = WithPassed(slot.reader->verdict(), head.passed);
   if (status.verdict.torn) status.verdict.state = layout::VerdictState::kError;
   return status;
 }

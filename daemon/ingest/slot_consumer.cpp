@@ -428,6 +428,7 @@ void SlotConsumer::Refresh() {
   counters.bytes = bytes_;
   counters.taken = head_untrusted.taken;
   counters.graph_replays = head_untrusted.graph_replays;
+  counters.passed = head_untrusted.passed;
   last_timestamp_ns_ = std::max(last_timestamp_ns_, head_untrusted.last_timestamp_ns);
   reached_ = head_untrusted.reached;
   reached_ns_ = head_untrusted.reached_ns;

@@ -158,7 +158,9 @@ void Fill(const pipeline::SlotRecord& record, const pipeline::Registry& registry
   if (record.firsts.inf.replay != 0) {
     FillFirst(slot, record.firsts.inf, registry, message->mutable_first_inf());
   }
-  if (slot.Has(layout::kActionCompare)) FillMessage(record.verdict, message->mutable_verdict());
+  if (slot.Has(layout::kActionCompare)) {
+    FillMessage(WithPassed(record.verdict, record.counters.passed), message->mutable_verdict());
+  }
   if (record.control.mode != layout::ControlMode::kAsRegistered) {
     FillMessage(record.control, message->mutable_control());
   }

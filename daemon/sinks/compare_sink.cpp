@@ -18,6 +18,11 @@ void SetError(layout::Verdict* verdict, std::string text) {
   verdict->text = std::move(text);
 }
 
+// Whether each entry counts once, and not each replay.
+bool CountsEntries(const pipeline::SlotPtr& slot) {
+  return slot->IsInBody() || (slot->registration.flags & layout::kSlotComparesOnDevice) != 0;
+}
+
 std::string MissedText(const layout::Verdict& verdict) {
   return fmt::format(
       "{} snapshot{} could not be compared: overwritten or half written before the daemon could "
@@ -66,8 +71,8 @@ void CompareSink::AddMissed(Slot* slot, std::uint64_t missed) {
   if (slot->usable && !slot->torn) SetError(&slot->verdict, MissedText(slot->verdict));
 }
 
-bool CompareSink::CountMissedInBody(Slot* slot, std::uint64_t last_missed,
-                                    std::uint64_t suppressed) {
+bool CompareSink::CountMissedEntries(Slot* slot, std::uint64_t last_missed,
+                                     std::uint64_t suppressed) {
   const bool lost = CountMissed(slot, /*every=*/1, last_missed);
   if (suppressed <= slot->suppressed) return lost;
   AddMissed(slot, suppressed - std::exchange(slot->suppressed, suppressed));
@@ -106,15 +111,15 @@ void CompareSink::Consume(const pipeline::Delivery& delivery, pipeline::SlotFeed
   if (found == slots_.end()) return;
   Slot& slot = found->second;
   const std::uint32_t every = found->first->registration.compare_every;
-  const bool in_body = found->first->IsInBody();
+  const bool by_entry = CountsEntries(found->first);
   const std::uint64_t replay = delivery.snapshot->replay;
-  const std::uint64_t place = in_body ? delivery.snapshot->ordinal : replay;
+  const std::uint64_t place = by_entry ? delivery.snapshot->ordinal : replay;
   // Covered already: an earlier daemon was killed after it wrote the verdict and before it gave the
   // entry back.
   if (place <= slot.verdict.covered_replay) return;
-  bool changed = in_body ? CountMissedInBody(&slot, place - 1, feedback.suppressed())
-                         : CountMissed(&slot, every, place - 1);
-  if (in_body) {
+  bool changed = by_entry ? CountMissedEntries(&slot, place - 1, feedback.suppressed())
+                          : CountMissed(&slot, every, place - 1);
+  if (by_entry) {
     slot.verdict.covered_replay = place;
     changed = true;
   }
@@ -134,7 +139,7 @@ void CompareSink::Consume(const pipeline::Delivery& delivery, pipeline::SlotFeed
   if (changed) feedback.SetVerdict(slot.verdict);
 }
 
-// The replays of other slots tell what was lost; those of a body do not.
+// The replays of other slots tell what was lost.
 void CompareSink::Lose(const pipeline::Gap& gap) {
   const auto found = slots_.find(gap.slot);
   if (found != slots_.end()) found->second.last_lost = gap.last_ordinal;
@@ -145,8 +150,8 @@ void CompareSink::CloseSlot(const pipeline::SlotPtr& slot, std::uint64_t last_re
   const auto found = slots_.find(slot);
   if (found == slots_.end()) return;
   Slot& mine = found->second;
-  if (slot->IsInBody() ? CountMissedInBody(&mine, mine.last_lost, feedback.suppressed())
-                       : CountMissed(&mine, slot->registration.compare_every, last_replay)) {
+  if (CountsEntries(slot) ? CountMissedEntries(&mine, mine.last_lost, feedback.suppressed())
+                          : CountMissed(&mine, slot->registration.compare_every, last_replay)) {
     feedback.SetVerdict(mine.verdict);
   }
   slots_.erase(found);

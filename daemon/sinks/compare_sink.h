@@ -17,7 +17,8 @@ namespace cgdebug::sinks {
 //
 // In the body of a conditional node a replay may have any number of snapshots, or none. There each
 // ordinal counts once, and `covered_replay` is an ordinal. What of the lost ones the comparison
-// wanted is not known, so all of them count.
+// wanted is not known, so all of them count. The same holds where the GPU compares: a replay that
+// passed has no entry, and is not in this verdict (layout::WithPassed).
 class CompareSink final : public pipeline::Sink {
  public:
   // `events` outlives the sink.
@@ -36,14 +37,14 @@ class CompareSink final : public pipeline::Sink {
     layout::Verdict verdict;
     bool usable = false;  // the expected tensor
     bool torn = false;    // an earlier daemon was killed while it wrote the verdict
-    // In a conditional body:
+    // Where entries count:
     std::uint64_t last_lost = 0;   // ordinal up to which the job's losses are known
     std::uint64_t suppressed = 0;  // of the runs kept back, those in the verdict
   };
   void AddMissed(Slot* slot, std::uint64_t missed);
-  // The same for a slot in a conditional body: lost ordinals up to `last_missed`, and runs that the
+  // The same for a slot whose entries count: lost ordinals up to `last_missed`, and runs that the
   // live control kept back.
-  bool CountMissedInBody(Slot* slot, std::uint64_t last_missed, std::uint64_t suppressed);
+  bool CountMissedEntries(Slot* slot, std::uint64_t last_missed, std::uint64_t suppressed);
   bool CountMissed(Slot* slot, std::uint32_t every, std::uint64_t last_missed);
   // Requires: `delivery` has a comparison.
   void TakeComparison(const pipeline::Delivery& delivery, Slot* slot);

@@ -49,6 +49,8 @@ struct alignas(256) DirectState {
   std::uint64_t shared_serial;
   std::uint64_t runs;  // of the leaf, those of a closed probe included
   layout::SlotControl control;
+  std::uint64_t passed;   // comparisons on the device
+  std::uint32_t differs;  // the comparison of the replay under way has not passed
   // In the body of a conditional node.
   std::uint64_t taken;      // replays of the root graph in which the slot ran
   std::uint32_t iteration;  // of its last run within that replay
@@ -92,6 +94,7 @@ struct DirectSlot {
   std::uint64_t order;
   std::uint64_t deadline_ns;      // of a wait for room
   bool waits;                     // for room, even if no recording needs every snapshot
+  bool compares;                  // on the device: replays that pass send nothing
   std::int64_t clock_offset_ns;   // from the GPU's clock to CLOCK_REALTIME
   std::int64_t serial_offset_ns;  // from the GPU's clock to the clock of serials
 };
@@ -104,10 +107,10 @@ inline constexpr std::int64_t kNoStep = INT64_MIN;
 inline constexpr int kLeafThreads = 512;
 inline constexpr int kStageThreads = 256;
 inline constexpr int kStatsThreads = 256;
+inline constexpr int kStatsBlocksPerMultiprocessor = 4;
 inline constexpr int kStatsLeafThreads = 256;
 inline constexpr int kMostLeafBlocks = 16;
 
-inline constexpr int kStatsBlocksPerMultiprocessor = 4;
 // On the compute path: copies the tensor into the probe's own memory, `unit` bytes at a time (1, 2,
 // 4, 8 or 16), to which `from` is aligned.
 struct StageArgs {
@@ -117,6 +120,23 @@ struct StageArgs {
   const DirectState* state;
 };
 const void* StageKernel(int unit);  // void(StageArgs)
+
+// On the compute path of a probe that compares on the device: stages the tensor as StageKernel
+// does, and says in state->differs if an element may not be close to the expected one.
+struct CompareArgs {
+  const std::byte* from;
+  const std::byte* expected;  // aligned to 256
+  std::byte* to;              // likewise
+  std::uint64_t count;        // of elements
+  double rtol, atol;
+  float sure_rtol, sure_atol;  // a pair within these is within rtol and atol, whatever the rounding
+  bool equal_nan;
+  bool bitwise;
+  bool vectors;  // `from` is aligned to 16
+  DirectState* state;
+};
+inline constexpr int kCompareThreads = 256;
+const void* CompareKernel(layout::Dtype dtype);  // void(CompareArgs)
 
 // On the compute path of a probe that wants only statistics: computes one part per warp.
 struct StatsArgs {

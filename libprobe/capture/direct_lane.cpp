@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <deque>
+#include <limits>
 #include <map>
 #include <utility>
 #include <vector>
@@ -245,6 +246,7 @@ DirectSlot Describe(const ProbeSlot& slot, const ring::SegmentWriter& segment,
   direct.payload_stride_bytes = r.payload_stride_bytes;
   direct.order = r.order;
   direct.deadline_ns = std::uint64_t{r.wait_deadline_ms} * 1'000'000;
+  direct.compares = (r.flags & layout::kSlotComparesOnDevice) != 0;
   direct.waits = r.policy == static_cast<std::uint8_t>(layout::Policy::kWait);
   direct.clock_offset_ns = device.clock_offset_ns;
   direct.serial_offset_ns = device.serial_offset_ns;
@@ -297,6 +299,39 @@ void CaptureStats(const ProbeSlot& slot, const DirectSlot& direct, const Device&
   AddLeaf(GetCaptureInfo(stream), device, StatsLeafKernel(), 1, kStatsLeafThreads, leaf);
 }
 
+// Where the expected tensor lies in the staging memory of a slot that compares on the device.
+std::uint64_t ExpectedOffset(const layout::SlotRegistration& registration) {
+  const int blocks = LeafStatsBlocks(registration.payload_bytes);
+  return layout::AlignUp(
+      PartsOffset(registration) + (blocks == 1 ? 0 : blocks * sizeof(layout::DeviceStats)), 256);
+}
+
+void CaptureCompare(const ProbeSlot& slot, const StageArgs& stage, DirectState* state,
+                    const Device& device, Dtype dtype, cudaStream_t stream) {
+  const layout::SlotRegistration& r = slot.registration;
+  std::byte* expected = stage.to + ExpectedOffset(r);
+  CGD_CUDA(cudaMemcpyAsync(expected, slot.expected->data, r.payload_bytes, cudaMemcpyHostToDevice,
+                           device.stream));
+  CGD_CUDA(cudaStreamSynchronize(device.stream));
+  constexpr double kMargin = 1 - 0x1p-20;
+  constexpr double kMost = std::numeric_limits<float>::max();
+  CompareArgs args = {};
+  args.from = stage.from;
+  args.expected = expected;
+  args.to = stage.to;
+  args.count = ElementCount(r);
+  args.rtol = r.compare_rtol;
+  args.atol = r.compare_atol;
+  args.sure_rtol = static_cast<float>(std::min(r.compare_rtol * kMargin, kMost));
+  args.sure_atol = static_cast<float>(std::min(r.compare_atol * kMargin, kMost)) - 0x1p-120f;
+  args.equal_nan = (r.flags & layout::kCompareEqualNan) != 0;
+  args.bitwise = (r.flags & layout::kCompareBitwise) != 0;
+  args.vectors = reinterpret_cast<std::uintptr_t>(stage.from) % 16 == 0;
+  args.state = state;
+  const int blocks = Blocks(r.payload_bytes, std::uint64_t{16} * kCompareThreads, kMostStageBlocks);
+  Launch(CompareKernel(dtype), blocks, kCompareThreads, &args, stream, device.overlaps);
+}
+
 void CaptureValues(const ProbeSlot& slot, const DirectSlot& direct, const Device& device,
                    const TensorRef& tensor, cudaStream_t stream, bool prefer_link) {
   const layout::SlotRegistration& r = slot.registration;
@@ -306,7 +341,9 @@ void CaptureValues(const ProbeSlot& slot, const DirectSlot& direct, const Device
   args.bytes = r.payload_bytes;
   args.state = direct.state;
   const int unit = UnitOf(args.from, args.bytes);
-  if (args.from != args.to) {
+  if (direct.compares) {
+    CaptureCompare(slot, args, direct.state, device, tensor.dtype, stream);
+  } else if (args.from != args.to) {
     Launch(StageKernel(unit), StageBlocks(args.bytes, unit), kStageThreads, &args, stream,
            device.overlaps);
   }
@@ -409,6 +446,9 @@ std::optional<LaneRefusal> MapForDevice(const ring::SegmentWriter& segment,
 std::uint64_t DirectStagingBytes(const layout::SlotRegistration& registration, int device) {
   if (!HoldsStats(registration)) {
     const int blocks = LeafStatsBlocks(registration.payload_bytes);
+    if ((registration.flags & layout::kSlotComparesOnDevice) != 0) {
+      return ExpectedOffset(registration) + registration.payload_bytes;
+    }
     return PartsOffset(registration) + (blocks == 1 ? 0 : blocks * sizeof(layout::DeviceStats));
   }
   const DeviceGuard guard(device);

@@ -50,6 +50,7 @@ struct Plan {
   std::uint64_t ordinal;
   layout::EntryHeader* header;
   std::byte* payload;
+  bool passed;  // the comparison on the device: there is nothing to send
 };
 
 // R4: the ordinal up to which this slot's reader has consumed it; never another slot's.
@@ -115,6 +116,9 @@ __device__ inline Plan MakePlan(const DirectSlot& slot) {
                                                                        : state.iteration + 1;
   plan.outcome =
       state.disarmed != 0 ? Outcome::kSkip : Decide(slot.periods, state.control, plan.replay);
+  plan.passed = slot.compares && plan.outcome == Outcome::kFull && state.differs == 0 &&
+                !Holds(state.control, plan.replay) && !IsLossless(slot.periods, state.control);
+  if (plan.passed) plan.outcome = Outcome::kSkip;
   plan.ordinal = state.accepted + 1;
   const std::uint64_t index = state.index;
   plan.header = slot.headers + index;
@@ -222,6 +226,8 @@ __device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const Ho
     if (state.timed_out != 0) ++state.overwrote_unread;
     state.accepted = plan.ordinal;
     state.index = state.index + 1 == slot.capacity ? 0 : state.index + 1;
+  } else if (plan.passed) {
+    Store(slot.head->passed, ++state.passed);
   } else if (state.disarmed == 0 &&
              Decide(slot.periods, Ended(state.control), plan.replay) != Outcome::kSkip) {
     ++state.suppressed;
@@ -246,6 +252,7 @@ __device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const Ho
   state.last_serial = words.serial;
   state.checksum = 0;
   state.timed_out = 0;
+  state.differs = 0;
   state.sent = kSentValues;
   state.disarmed = words.disarmed != 0;
   RefreshControl(slot, words.control);

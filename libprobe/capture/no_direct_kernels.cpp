@@ -6,6 +6,7 @@ namespace cgdebug::capture {
 
 const void* StageKernel(int) { return nullptr; }
 const void* StatsKernel(layout::Dtype) { return nullptr; }
+const void* CompareKernel(layout::Dtype) { return nullptr; }
 const void* LeafKernel(layout::Dtype) { return nullptr; }
 const void* StatsLeafKernel() { return nullptr; }
 const void* OpLogPartsKernel() { return nullptr; }

@@ -226,6 +226,7 @@ layout::SlotHead SlotRingReader::head() const {
   copy.taken = LoadRelaxed(shared.taken);
   copy.reached = LoadRelaxed(shared.reached);
   copy.reached_ns = LoadRelaxed(shared.reached_ns);
+  copy.passed = LoadRelaxed(shared.passed);
   return copy;
 }
 

@@ -169,7 +169,9 @@ struct alignas(kCacheLineBytes) SlotHead {
   // (op_log_layout.h), and when it did (CLOCK_REALTIME); else 0. Relaxed.
   std::uint64_t reached;
   std::int64_t reached_ns;
-  std::uint64_t reserved[4];
+  // With kSlotComparesOnDevice: replays that were compared and matched. They have no entry.
+  std::uint64_t passed;
+  std::uint64_t reserved[3];
 };
 
 // Written by the daemon only.
@@ -275,6 +277,9 @@ inline constexpr std::uint32_t kSlotHoldsOpLog = 1u << 7;
 inline constexpr std::uint32_t kSlotInBody = 1u << 8;
 // Its values stay in device memory until somebody asks for them.
 inline constexpr std::uint32_t kSlotOnDevice = 1u << 9;
+// The GPU compares each replay with the expected tensor. An entry is one that may not match: the
+// daemon compares it.
+inline constexpr std::uint32_t kSlotComparesOnDevice = 1u << 10;
 
 // Why a slot is not in the direct lane; texts in libprobe/README.md.
 enum class LaneReason : std::uint8_t {

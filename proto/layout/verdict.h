@@ -32,4 +32,11 @@ struct Verdict {
   }
 };
 
+// The daemon's verdict with the replays that passed on the device, which the daemon does not see.
+inline Verdict WithPassed(Verdict verdict, std::uint64_t passed) {
+  verdict.compared += passed;
+  if (verdict.state == VerdictState::kNone && passed != 0) verdict.state = VerdictState::kPass;
+  return verdict;
+}
+
 }  // namespace cgdebug::layout

@@ -48,6 +48,7 @@ class _Slot(_ObservedSlot):
     suppressed: int
     retired: bool
     compares: bool
+    compared_on: str
     verdict: _Verdict
 
 class _Status(TypedDict):
@@ -78,6 +79,7 @@ class _Compare(TypedDict):
     equal_nan: bool
     bitwise: bool
     every: int
+    on_device: bool
 
 class _Stats(TypedDict):
     every: int

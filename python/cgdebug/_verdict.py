@@ -30,7 +30,7 @@ def why_not_compared(
             'it has seen no tensor yet. In mode="capture" it looks only inside a captured graph; '
             'call it in one, or use mode="always"'
         )
-    if not any(slot.accepted or slot.suppressed for slot in status.slots):
+    if not any(slot.accepted or slot.suppressed or slot.compared for slot in status.slots):
         if any(slot.graph_replays for slot in status.slots):
             return "the body of its conditional node did not run in any replay so far"
         return "its graph was never replayed. Call graph.replay() first"

@@ -91,11 +91,16 @@ class TensorRecord:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TensorCompare:
-    """Compares every snapshot with `expected`, in cgdebug-daemon; `probe.assert_ok()` asks it.
+    """Compares every snapshot with `expected`; `probe.assert_ok()` tells the result.
 
-    expected:   a CPU tensor or NumPy array for every call of the probe, or a sequence of them: item
-                i for the i-th call in a capture (from 0). Same dtype and shape as what is probed;
-                copied when the probe is made.
+    expected:   a tensor or NumPy array for every call of the probe, or a sequence of them: item i
+                for the i-th call in a capture (from 0). Same dtype and shape as what is probed;
+                copied when the probe is made. Give a CUDA tensor to compare on the GPU: there, in a
+                graph of the direct lane, a replay that matches sends nothing, and the daemon gets
+                the values of the others. All else is compared by cgdebug-daemon: probes with
+                other actions, eager calls, the callback lane, bodies of conditional nodes, replays
+                that a recording or `cgdebug-cli set` wants. `status().slots[i].compared_on` says
+                which.
     rtol, atol: a value passes when abs(actual - expected) <= atol + rtol * abs(expected).
                 Differences of integers are exact over the whole range of int64; infinities need the
                 same sign.
@@ -130,6 +135,11 @@ class TensorCompare:
     def per_invocation(self) -> bool:
         return not _is_tensor(self.expected) and not _is_array(self.expected)
 
+    @property
+    def on_device(self) -> bool:
+        items = self.expected if self.per_invocation else [self.expected]
+        return any(_is_tensor(item) and item.device.type == "cuda" for item in items)
+
 
 @dataclasses.dataclass(frozen=True)
 class TensorStats:
@@ -138,6 +148,11 @@ class TensorStats:
 
     In a graph of the direct lane the GPU computes them, and 128 bytes leave it. Elsewhere the
     values go to the daemon, which computes the same statistics and drops the values.
+
+    Counts, extremes and the hash are exact. Mean and standard deviation are good to 2e-6 of the
+    largest magnitude, L1, L2 and RMS to 2e-6 of themselves, for dtypes of 16 and 8 bits: these are
+    summed in float32 over at most 16 elements and then in float64. For wider dtypes all sums are in
+    float64.
 
     every: looks at replays 1, 1 + every, ...
     hash:  also the XOR of the elements widened to 64 bits, as `torch.hash_tensor`; without it
@@ -149,11 +164,6 @@ class TensorStats:
     enabled: bool = True
 
     def __post_init__(self):
-    Counts, extremes and the hash are exact. Mean and standard deviation are good to 2e-6 of the
-    largest magnitude, L1, L2 and RMS to 2e-6 of themselves, for dtypes of 16 and 8 bits: these are
-    summed in float32 over at most 16 elements and then in float64. For wider dtypes all sums are in
-    float64.
-
         _check_flags(self)
         if self.enabled:
             _check_count(self, "every", 1)
@@ -211,6 +221,7 @@ def native_options(actions: dict[str, Action]) -> dict[str, dict | None]:
             fields["trigger"], fields["threshold"] = _trigger_of(fields.pop("on"))
         if isinstance(action, TensorCompare):
             fields["per_invocation"] = action.per_invocation
+            fields["on_device"] = action.on_device
             items = action.expected if action.per_invocation else [action.expected]
             fields["expected"] = [_payload_of(item) for item in items]
         options[keyword] = fields
@@ -239,7 +250,13 @@ def _payload_of(item) -> tuple[str, list[int], typing.Any]:
     if _is_tensor(item):
         import torch
 
-        flat = item.detach().resolve_neg().clone(memory_format=torch.contiguous_format).reshape(-1)
+        if item.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                "TensorCompare: expected is on the GPU, and a capture forbids to copy it to the "
+                "CPU; make the probe before the capture"
+            )
+        flat = item.detach().resolve_neg().clone(memory_format=torch.contiguous_format)
+        flat = flat.cpu().reshape(-1)
         return _dtype_name(item), list(item.shape), flat.view(torch.uint8).numpy()
     import numpy
 
@@ -295,7 +312,7 @@ def _check_expected(expected) -> None:
         return
     if not isinstance(expected, collections.abc.Sequence) or isinstance(expected, (str, bytes)):
         raise ValueError(
-            f"TensorCompare: expected must be a CPU tensor, a NumPy array or a sequence of "
+            f"TensorCompare: expected must be a tensor, a NumPy array or a sequence of "
             f"them, not {type(expected).__name__}"
         )
     if not expected:
@@ -310,14 +327,14 @@ def _check_expected(expected) -> None:
 def _check_expected_item(item, name: str) -> None:
     if not _is_tensor(item) and not _is_array(item):
         raise ValueError(
-            f"TensorCompare: {name} is a {type(item).__name__}, not a CPU tensor or NumPy "
+            f"TensorCompare: {name} is a {type(item).__name__}, not a tensor or NumPy "
             f"array; wrap it: torch.tensor(...)"
         )
     if _is_tensor(item):
-        if item.device.type != "cpu":
+        if item.device.type not in ("cpu", "cuda"):
             raise ValueError(
-                f"TensorCompare: {name} is on {item.device}; the comparison runs in "
-                f"another process, so give a copy on the CPU: expected.cpu()"
+                f"TensorCompare: {name} is on {item.device}; give a tensor on the CPU or on a CUDA "
+                f"device"
             )
         if str(item.layout) != "torch.strided":
             raise ValueError(f"TensorCompare: {name} has layout {item.layout}; give .to_dense()")

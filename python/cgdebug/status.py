@@ -46,6 +46,7 @@ class SlotStatus:
     site: str = ""  # where the probe was called, "train.py:32 in forward"
     device_bytes: int = 0  # of its ring in device memory; 0: its values are in shared memory
     device_capacity: int = 0  # values that this ring keeps
+    compared_on: str = ""  # "device", "daemon"; "" if nothing is compared
 
     @classmethod
     def from_native(cls, slot: dict) -> SlotStatus:
@@ -92,7 +93,8 @@ class SlotStatus:
                 f"{self.compared}"
             )
         elif self.verdict != "none":
-            words.append(f"compare {self.verdict}, {self.compared} compared")
+            on_device = " on the device" if self.compared_on == "device" else ""
+            words.append(f"compare {self.verdict}, {self.compared} compared{on_device}")
         if self.retired:
             words.append("its graph is gone")
         return ", ".join(words)

@@ -90,6 +90,9 @@ py::dict ToDict(const SlotStatus& slot) {
       "overwrote_unread"_a = slot.overwrote_unread, "waits"_a = slot.waits,
       "wait_ns"_a = slot.wait_ns, "suppressed"_a = slot.suppressed, "retired"_a = slot.retired,
       "compares"_a = slot.compares,
+      "compared_on"_a = !slot.compares            ? ""
+                        : slot.compares_on_device ? "device"
+                                                  : "daemon",
       "verdict"_a = py::dict(
           "state"_a = layout::NameOf(verdict.state), "compared"_a = verdict.compared,
           "mismatched"_a = verdict.mismatched, "lost"_a = verdict.lost,
@@ -216,6 +219,7 @@ std::unique_ptr<NativeProbe> MakeProbe(const std::string& name, const std::strin
     action.equal_nan = compare["equal_nan"].cast<bool>();
     action.bitwise = compare["bitwise"].cast<bool>();
     action.every = compare["every"].cast<std::uint32_t>();
+    action.on_device = compare["on_device"].cast<bool>();
     options.compare = std::move(action);
   }
   const WithoutGil unlocked;

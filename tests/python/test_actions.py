@@ -55,13 +55,13 @@ def test_actions_are_frozen_and_replaceable():
         (lambda: TensorCompare(torch.ones(1), atol=float("inf")), "atol must be a finite number"),
         (lambda: TensorCompare(torch.ones(1), rtol="1"), "rtol must be a finite number"),
         (lambda: TensorCompare([]), "expected is empty"),
-        (lambda: TensorCompare(3.0), "expected must be a CPU tensor"),
-        (lambda: TensorCompare("abc"), "expected must be a CPU tensor"),
+        (lambda: TensorCompare(3.0), "expected must be a tensor"),
+        (lambda: TensorCompare("abc"), "expected must be a tensor"),
         (lambda: TensorCompare([torch.ones(1), 2.0]), r"expected\[1\] is a float"),
         (lambda: TensorCompare(torch.ones(1, dtype=torch.complex64)), "dtype complex64"),
         (lambda: TensorCompare(numpy.ones(1, dtype="uint32")), "dtype uint32"),
         (lambda: TensorCompare(torch.ones(2, 2).to_sparse()), "to_dense"),
-        (lambda: TensorCompare(torch.empty(1, device="meta")), r"expected\.cpu\(\)"),
+        (lambda: TensorCompare(torch.empty(1, device="meta")), "is on meta; give a tensor on the CPU"),
     ],
 )
 def test_bad_arguments_are_refused_with_a_reason(make, text):

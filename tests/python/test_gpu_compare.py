@@ -1,7 +1,9 @@
 """TensorCompare in captured graphs: the daemon's verdict, asked for by assert_ok()."""
 
+import math
 import os
 
+import numpy as np
 import pytest
 import torch
 
@@ -189,3 +191,130 @@ def test_graph_gone_before_the_verdict_is_asked_for(graph_probe):
     del graph
     with pytest.raises(TensorCompareMismatchError):
         p.assert_ok()
+
+
+# --- expected on the GPU ---------------------------------------------------------------------------
+
+
+def only_slot(p):
+    (slot,) = p.status().slots
+    return slot
+
+
+@pytest.mark.own_lane
+@pytest.mark.parametrize("dtype", _dtypes.table())
+def test_a_replay_that_matches_on_the_gpu_sends_nothing(graph_probe, dtype):
+    for count, offset in ((5, 0), (1003, 1), (300_001, 0)):
+        x = torch.arange(count + offset, device="cuda").remainder(2).to(getattr(torch, dtype))
+        x = x[offset:]
+        p = graph_probe(TensorCompare(x.clone()), name=f"{dtype} {count} {offset}", lane="direct")
+        graph = replayed(p, x, times=20)
+        p.assert_ok()
+        slot = only_slot(p)
+        assert (slot.verdict, slot.compared, slot.accepted, slot.lost) == ("pass", 20, 0, 0)
+        assert (slot.replays, slot.suppressed, slot.compared_on) == (20, 0, "device")
+        x[-1] = 1 - x[-1].float()
+        graph.replay()
+        with pytest.raises(
+            TensorCompareMismatchError, match="at replay 21 .the only one."
+        ) as error:
+            p.assert_ok()
+        assert f"Mismatched elements: 1 / {count}" in str(error.value)
+        x[-1] = 1 - x[-1].float()
+        graph.replay()
+        p.status()
+        slot = only_slot(p)
+        assert (slot.verdict, slot.compared, slot.mismatched, slot.accepted) == ("fail", 22, 1, 1)
+
+
+@pytest.mark.own_lane
+def test_a_probe_with_another_action_is_compared_by_the_daemon(graph_probe):
+    x = torch.ones(8, device="cuda")
+    p = graph_probe(TensorCompare(x), TensorRecord(), lane="direct")
+    replayed(p, x, times=3)
+    p.assert_ok()
+    slot = only_slot(p)
+    assert (slot.compared_on, slot.compared, slot.accepted) == ("daemon", 3, 3)
+
+
+def test_expected_on_the_gpu_works_in_every_lane(graph_probe, every_lane):
+    x = torch.ones(8, device="cuda")
+    p = graph_probe(TensorCompare(x.clone()))
+    graph = replayed(p, x, times=3)
+    p.assert_ok()
+    assert only_slot(p).compared == 3
+    x[2] = 7
+    graph.replay()
+    with pytest.raises(TensorCompareMismatchError, match="at replay 4"):
+        p.assert_ok()
+
+
+PAIRS = 48
+
+
+def pairs(dtype):
+    """Bits of expected and actual elements: near each other, and special ones."""
+    size = dtype.itemsize
+    info = np.dtype(f"u{size}")
+    generator = np.random.default_rng(3)
+    bits = 8 * size
+    expected = generator.integers(0, 2**bits, PAIRS, dtype=info, endpoint=False)
+    near = generator.choice([0, 1, 2, 3, 5, 2 ** (bits // 4)], PAIRS).astype(info)
+    actual = np.where(generator.random(PAIRS) < 0.5, expected + near, expected - near)
+    if dtype.is_floating_point:
+        wide = torch.tensor([0.0, -0.0, 1.0, math.inf, -math.inf, math.nan, 2.0**-140, 1e-4, 300.0])
+        special = wide.to(dtype).view(getattr(torch, f"int{bits}")).numpy().view(info)
+        whole = 3 * len(special)
+        expected[:whole], actual[:whole] = (
+            np.repeat(special, 3),
+            generator.permuted(np.tile(special, 3)),
+        )
+        expected[-12:] = torch.ones(12).to(dtype).view(torch.uint8).numpy().view(info)
+        actual[-12:] = expected[-12:] + np.arange(12, dtype=info)  # about the tolerance
+    as_tensor = lambda a: torch.from_numpy(a.astype(info).view(np.uint8)).view(dtype)  # noqa: E731
+    if dtype == torch.bool:
+        expected, actual = expected % 2, actual % 2
+    return as_tensor(expected), as_tensor(actual)
+
+
+TOLERANCES = [
+    {},
+    {"rtol": 0, "atol": 0, "equal_nan": True},
+    {"rtol": 1e-6, "atol": 1e-40},
+    {"rtol": 0.016, "atol": 3.0},
+    {"rtol": 1.0, "atol": 1e300, "equal_nan": True},
+    {"bitwise": True},
+]
+
+
+@pytest.mark.own_lane
+@pytest.mark.parametrize("dtype", _dtypes.table())
+def test_the_gpu_and_the_daemon_find_the_same(graph_probe, dtype):
+    expected, actual = pairs(getattr(torch, dtype))
+    # Nine equal elements: some in a vector, some behind it.
+    rows = [row.repeat(9) for row in expected.split(1)]
+    looked_at = [row.repeat(9).cuda() for row in actual.split(1)]
+    on_gpu, by_daemon = [], []
+    for options in TOLERANCES:
+        for of, to in (([row.cuda() for row in rows], on_gpu), (rows, by_daemon)):
+            name = f"{len(on_gpu)} {len(by_daemon)}"
+            to.append(graph_probe(TensorCompare(of, **options), name=name, lane="direct"))
+
+    def look():
+        for x in looked_at:
+            for p in (*on_gpu, *by_daemon):
+                p(x)
+
+    graph, _ = capture(look, warmup=0)
+    graph.replay()
+    torch.cuda.synchronize()
+    for options, gpu_probe, daemon_probe in zip(TOLERANCES, on_gpu, by_daemon):
+        found = [p.status().slots for p in (gpu_probe, daemon_probe)]
+        assert {slot.compared_on for slot in found[0]} == {"device"}
+        assert {slot.compared_on for slot in found[1]} == {"daemon"}
+        for place, (gpu, daemon) in enumerate(zip(*found)):
+            pair = (options, rows[place][0], looked_at[place][0])
+            assert (gpu.verdict, gpu.compared) == (daemon.verdict, 1), pair
+            # It asks the daemon about pairs that match only where it cannot compute exactly.
+            if dtype not in ("int64", "bool"):
+                assert gpu.accepted == (daemon.verdict == "fail"), pair

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from cgdebug import TensorRecord, TensorStats, _native
+from cgdebug import TensorCompare, TensorRecord, TensorStats, _native
 from conftest import capture
 
 pytestmark = [pytest.mark.gpu, pytest.mark.own_lane, pytest.mark.usefixtures("without_daemon")]
@@ -128,3 +128,16 @@ def test_a_probe_of_statistics_is_turned_off_too(graph_probe):
     p.set(OFF)
     p.replay(5)
     assert p.counts == (6, 1, 5)
+
+
+def test_a_comparison_on_the_gpu_sends_what_the_control_wants(graph_probe):
+    x = torch.ones(1000, device="cuda")
+    p = graph_probe(TensorCompare(x.clone()), lane="direct")
+    controlled = Controlled(p, x)
+    controlled.replay(3)
+    assert controlled.counts == (3, 0, 0)
+    p.assert_ok()  # there is no daemon, and it needs none
+    controlled.set(FULL)
+    controlled.replay(2)
+    assert controlled.counts == (6, 2, 0)
+    assert p.status(timeout=0).slots[0].compared == 4

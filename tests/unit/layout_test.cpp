@@ -17,7 +17,7 @@ namespace {
 
 TEST(Layout, VersionsAreDecisions) {
   EXPECT_EQ(kAbiMajor, 5);
-  EXPECT_EQ(kAbiMinor, 0);
+  EXPECT_EQ(kAbiMinor, 1);
   EXPECT_EQ(kSegmentMagic, 0x3167627564676763u);
   EXPECT_EQ(kExtentMagic, 0x3174786567646763u);
 }
@@ -80,6 +80,7 @@ TEST(Layout, ControlLinesOfASlotAreFrozen) {
   EXPECT_EQ(offsetof(SlotHead, taken), 72u);
   EXPECT_EQ(offsetof(SlotHead, reached), 80u);
   EXPECT_EQ(offsetof(SlotHead, reached_ns), 88u);
+  EXPECT_EQ(offsetof(SlotHead, passed), 96u);
   EXPECT_EQ(offsetof(SlotCredit, consumed), 0u);
   EXPECT_EQ(offsetof(SlotCredit, control), 16u);
   EXPECT_EQ(offsetof(SlotCredit, order), 24u);

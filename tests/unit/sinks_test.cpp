@@ -26,9 +26,9 @@ using testing::HasSubstr;
 class CompareSinkTest : public testing::Test {
  protected:
   // Expects {1, 1} every `every` replays.
-  void Open(std::uint32_t every = 1, bool in_body = false) {
+  void Open(std::uint32_t every = 1, std::uint32_t flags = 0) {
     pipeline::SlotIdentity identity = test::MakeSlotIdentity(MakeSession("1"), "a", 1);
-    if (in_body) identity.registration.flags |= layout::kSlotInBody;
+    identity.registration.flags |= flags;
     identity.registration.actions = layout::kActionCompare | layout::kActionRecord;
     identity.registration.record_every = 1;
     identity.registration.compare_every = every;
@@ -71,7 +71,7 @@ TEST_F(CompareSinkTest, PassesWhatMatchesAndNothingBeforeTheFirst) {
 }
 
 TEST_F(CompareSinkTest, EveryIterationIsComparedAndABodyThatDidNotRunIsNotMissed) {
-  Open(/*every=*/1, /*in_body=*/true);
+  Open(/*every=*/1, layout::kSlotInBody);
   Run(1, 1);
   Run(2, 5);
   Run(3, 5);
@@ -82,7 +82,7 @@ TEST_F(CompareSinkTest, EveryIterationIsComparedAndABodyThatDidNotRunIsNotMissed
 }
 
 TEST_F(CompareSinkTest, IterationsThatWereLostOrKeptBackAreMissedOnce) {
-  Open(/*every=*/1, /*in_body=*/true);
+  Open(/*every=*/1, layout::kSlotInBody);
   Run(1, 1);
   sink_.Lose({.slot = slot_, .count = 2, .last_ordinal = 3, .last_replay = 1, .before_replay = 1});
   Run(4, 1);
@@ -93,6 +93,30 @@ TEST_F(CompareSinkTest, IterationsThatWereLostOrKeptBackAreMissedOnce) {
   sink_.CloseSlot(slot_, 2, feedback_);
   EXPECT_EQ(verdict().lost, 6u);
   EXPECT_EQ(verdict().compared, 2u);
+}
+
+TEST_F(CompareSinkTest, ReplaysThatPassedOnTheGpuAreNotMissed) {
+  Open(/*every=*/1, layout::kSlotComparesOnDevice);
+  EXPECT_EQ(WithPassed(verdict(), 16).state, VerdictState::kPass);
+  Run(1, 17, 2);
+  Run(2, 40);  // the GPU was not sure
+  sink_.CloseSlot(slot_, 100, feedback_);
+  const layout::Verdict whole = WithPassed(verdict(), 98);
+  EXPECT_EQ(whole.state, VerdictState::kFail);
+  EXPECT_EQ(whole.compared, 100u);
+  EXPECT_EQ(whole.mismatched, 1u);
+  EXPECT_EQ(whole.lost, 0u);
+  EXPECT_EQ(whole.first_failed_replay, 17u);
+}
+
+TEST_F(CompareSinkTest, WhatTheGpuSentAndNobodyComparedIsMissed) {
+  Open(/*every=*/1, layout::kSlotComparesOnDevice);
+  Run(1, 3);
+  sink_.Lose({.slot = slot_, .count = 2, .last_ordinal = 3, .last_replay = 9});
+  sink_.CloseSlot(slot_, 9, feedback_);
+  const layout::Verdict whole = WithPassed(verdict(), 6);
+  EXPECT_EQ(whole.state, VerdictState::kError);
+  EXPECT_EQ(whole.lost, 2u);
 }
 
 TEST_F(CompareSinkTest, AFailureStaysWithItsFirstReplayAndText) {

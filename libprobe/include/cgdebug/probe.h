@@ -94,6 +94,9 @@ struct CompareAction {
   bool equal_nan = false;
   bool bitwise = false;
   std::uint32_t every = 1;
+  // In a graph of the direct lane the GPU compares, if the probe does nothing else and is not in
+  // the body of a conditional node. Values leave it only if they may not match.
+  bool on_device = false;
 };
 
 // Statistics without the values. In a graph of the direct lane the GPU computes them, elsewhere the
@@ -178,6 +181,7 @@ struct SlotStatus : ObservedSlot {
   std::uint64_t suppressed = 0;  // replays that the live control kept back
   bool retired = false;          // its graph is gone
   bool compares = false;
+  bool compares_on_device = false;  // the daemon gets only what may not match
   layout::Verdict verdict;
 };
 
