@@ -108,6 +108,37 @@ TEST(Freeze, RecordsEveryHoleWithItsCauseAndPrefersWholeSnapshots) {
                                                       {9, LossCause::kNoMemory}}));
 }
 
+TEST(Freeze, WhatTheRingsOfADevicePromisedIsThereOrCountedAsLeftThere) {
+  auto on_device = std::make_shared<SlotIdentity>(*test::MakeSlot(test::MakeSession("1"), "x", 1));
+  on_device->registration.flags |= layout::kSlotOnDevice;
+  on_device->registration.device_capacity = 3;
+  const SnapshotStore store(8);
+  RingContent content;
+  content.readable = true;
+  content.oldest = 1;
+  content.newest = 9;
+  for (const std::uint64_t ordinal : {7, 8}) content.entries.push_back(MakeEntry(ordinal));
+  content.unreadable = {{9, LossCause::kOnDevice}};
+  FakeRing ring(content);
+  const testing_support::TempDir dir;
+  FreezeRequest request;
+  request.directory = dir / "a.cgrec";
+  request.slots = {{.slot = on_device}};
+  request.device_rings = true;
+  const auto info = Freeze(request, {}, store, ring.reads());
+  ASSERT_TRUE(info.ok()) << info.error().message;
+  EXPECT_EQ(info->snapshots, 2u);
+  EXPECT_EQ(info->lost, 1u);
+  const auto reader = recording::RecordingReader::Open(request.directory);
+  ASSERT_TRUE(reader.ok()) << reader.error().message;
+  std::vector<std::uint64_t> ordinals;
+  for (const auto& ref : (*reader)->Snapshots(0)) ordinals.push_back(ref.ordinal);
+  EXPECT_EQ(ordinals, (std::vector<std::uint64_t>{7, 8}));
+  ASSERT_EQ((*reader)->losses().size(), 1u);
+  EXPECT_EQ((*reader)->losses()[0].cause, LossCause::kOnDevice);
+  EXPECT_EQ((*reader)->losses()[0].first_ordinal, 9u);
+}
+
 TEST(Freeze, SkipsFromMemoryToAFarRingInOneStep) {
   const SlotPtr slot = test::MakeSlot(test::MakeSession("1"), "x", 1);
   SnapshotStore store(1 << 20);

@@ -161,6 +161,25 @@ TEST_F(Served, AReplayThatMemoryLacksIsLookedForInTheRing) {
   EXPECT_EQ(*payload, test::Bytes({7, 7}));
 }
 
+TEST_F(Served, ValuesThatCannotBeHadFromTheDeviceAreNamedWithTheirReplays) {
+  const auto job = AddJob("aa", 10);
+  auto on_device = std::make_shared<pipeline::SlotIdentity>(*test::MakeSlot(job, "x", 1));
+  on_device->registration.flags |= layout::kSlotOnDevice;
+  on_device->registration.device_capacity = 4;
+  on_device->registration.record_every = 1;
+  registry_.SetSlot(on_device, {.replays = 15, .produced = 15}, 1, false);
+  v1::Request request;
+  request.mutable_get()->set_probe("x");
+  request.mutable_get()->set_replay(-1);
+  pipeline::PayloadPtr payload;
+  EXPECT_FALSE(handlers_.Answer(request, &payload)) << "the device is asked first";
+  EXPECT_THAT(AskSlowly(request).error().message(),
+              testing::HasSubstr("its values are on the device, whose ring has replays 12 to 15"));
+  registry_.EndSession(job, pipeline::SessionState::kDied, 15);
+  EXPECT_THAT(AskSlowly(request).error().message(),
+              testing::HasSubstr("replays 12 to 15 were on the device of a job that died"));
+}
+
 TEST_F(Served, ADeadJobIsListedOnlyWhenItIsAskedFor) {
   const auto dead = AddJob("aa", 10);
   const auto alive = AddJob("bb", 20);
