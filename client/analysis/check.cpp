@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <set>
 #include <tuple>
 
 #include "client/analysis/gaps.h"
 #include "client/analysis/lead_up.h"
+#include "client/analysis/masks.h"
 #include "client/analysis/verify.h"
 #include "daemon/core/numerics/stats_difference.h"
 
@@ -41,6 +43,11 @@ struct Scanned : SeenProbe {
   std::vector<Step> unchanged;
   bool ever_changed = false;
   bool is_empty = false;  // also outside the replays to look at
+  // Of those with NaN or Inf: the first, and whether all of them hold the same number of -Inf and
+  // nothing else that is not finite.
+  std::optional<FirstBad> first_bad;
+  bool is_only_neg_inf = false;
+  bool is_mask = false;
 };
 
 class Checker {
@@ -52,6 +59,10 @@ class Checker {
       if (const Result<void> done = Scan(slot); !done.ok()) return done.error();
     }
     result_.slots = scanned_.size();
+    SortOutMasks();
+    for (const Scanned& scanned : scanned_) {
+      if (scanned.first_bad && !scanned.is_mask) OfferFirst(*scanned.first_bad);
+    }
     VerifyValues();
     TakeTold();
     FindStale();
@@ -117,7 +128,7 @@ class Checker {
       }
       if (stats->nonfinite() > 0) {
         nonfinite.Add(FindingKind::kNonfinite, slot, key.replay);
-        OfferFirst(slot, *snapshot, *stats);
+        NoteBad(slot, *snapshot, *stats, &scanned);
       }
       const double share = ShareOfMaximum(slot, *stats);
       if (share > kNearOverflowShare) {
@@ -169,13 +180,73 @@ class Checker {
     return stats.abs_max / info->max_finite;
   }
 
+  source::Moment MomentAt(const FirstBad& bad) const {
+    return MomentOf(source_.slots()[bad.slot], bad.snapshot);
+  }
+
+  void NoteBad(std::size_t slot, const Snapshot& snapshot, const Stats& stats, Scanned* scanned) {
+    const FirstBad bad{.slot = slot, .snapshot = snapshot, .stats = stats};
+    std::optional<FirstBad>& first = scanned->first_bad;
+    const bool is_alike = !first || first->stats.neg_inf == stats.neg_inf;
+    const bool were_alike = !first || scanned->is_only_neg_inf;
+    scanned->is_only_neg_inf = were_alike && is_alike && IsOnlyNegInf(stats);
+    if (!first || MomentAt(bad) < MomentAt(*first)) first = bad;
+  }
+
   // Takes the earliest by time, because two graphs, or two shapes of an eager probe, count their
   // replays separately.
-  void OfferFirst(std::size_t slot, const Snapshot& snapshot, const Stats& stats) {
-    const source::Moment moment = MomentOf(source_.slots()[slot], snapshot);
+  void OfferFirst(const FirstBad& bad) {
+    const source::Moment moment = MomentAt(bad);
     if (first_moment_ && *first_moment_ <= moment) return;
     first_moment_ = moment;
-    result_.first = FirstBad{.slot = slot, .snapshot = snapshot, .stats = stats};
+    result_.first = bad;
+  }
+
+  // Tells the rows of op logs that may be masks from what was not meant to be.
+  void SortOutMasks() {
+    struct Row {
+      Scanned* scanned;
+      OpText text;
+    };
+    std::map<Graph, std::vector<Row>> graphs;
+    for (Scanned& scanned : scanned_) {
+      const Slot& slot = source_.slots()[scanned.slot];
+      std::optional<OpText> text = slot.op.empty() ? std::nullopt : ParseOpText(slot.op);
+      if (text) graphs[GraphOf(slot)].push_back({&scanned, *std::move(text)});
+    }
+    for (auto& [graph, all] : graphs) {
+      const bool is_captured = std::get<2>(graph) != 0;
+      const auto number = [](const Row& row) { return row.text.number; };
+      if (is_captured) std::ranges::stable_sort(all, {}, number);
+      // Eager logs follow one another, each from number 1.
+      for (auto begin = all.begin(); begin != all.end();) {
+        const auto end = is_captured ? all.end()
+                                     : std::ranges::adjacent_find(begin, all.end(),
+                                                                  std::greater_equal(), number);
+        const auto after = end == all.end() ? end : end + 1;
+        std::vector<NonfiniteRow> rows;
+        std::vector<Scanned*> bad;
+        for (auto row = begin; row != after; ++row) {
+          if (!row->scanned->first_bad) continue;
+          bad.push_back(row->scanned);
+          rows.push_back({row->text.number, row->text.op, &row->text.inputs,
+                          row->scanned->is_only_neg_inf,
+                          NegInfShare(row->scanned->first_bad->stats)});
+        }
+        const std::vector<bool> are_masks = FindMasks(rows);
+        for (std::size_t i = 0; i < bad.size(); ++i) bad[i]->is_mask = are_masks[i];
+        begin = after;
+      }
+    }
+    for (Finding& finding : result_.findings) {
+      if (finding.kind != FindingKind::kNonfinite) continue;
+      if (IsMask(finding.slot)) finding.kind = FindingKind::kMask;
+    }
+  }
+
+  bool IsMask(std::size_t slot) const {
+    return std::ranges::any_of(
+        scanned_, [slot](const Scanned& one) { return one.slot == slot && one.is_mask; });
   }
 
   // Adds what the daemon found in snapshots that are not here; the others were looked at already.
@@ -186,9 +257,14 @@ class Checker {
       if (scanned == scanned_.end() || !options_.scope.Wants(told.replay)) continue;
       const bool is_mismatch = told.kind == source::Finding::Kind::kMismatch;
       if (!is_mismatch && IsHere(*scanned, told)) continue;
-      const FindingKind kind = is_mismatch ? FindingKind::kMismatch : FindingKind::kNonfinite;
+      // The daemon counted as many as the snapshots of a mask have that are here.
+      const bool is_mask = scanned->is_mask && told.kind == source::Finding::Kind::kInf &&
+                           told.count == scanned->first_bad->stats.neg_inf;
+      const FindingKind kind = is_mismatch ? FindingKind::kMismatch
+                               : is_mask   ? FindingKind::kMask
+                                           : FindingKind::kNonfinite;
       AddTold(kind, told);
-      if (is_mismatch) continue;
+      if (is_mismatch || is_mask) continue;
       const Slot& slot = source_.slots()[told.slot];
       const source::Moment moment{told.serial, told.replay, slot.order, 0, slot.rank};
       if (first_moment_ && *first_moment_ < moment) continue;

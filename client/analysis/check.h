@@ -60,10 +60,11 @@ enum class FindingKind {
   // These may be intended, so `check` does not exit 1 because of them:
   kConstant,  // never changed while an earlier probe of its graph did: a weight, a mask?
   kZero,      // nothing but zeros in every replay
+  kMask,      // a row of an op log that holds -Inf, maybe on purpose (masks.h)
 };
 constexpr std::string_view NameOf(FindingKind kind) {
   constexpr std::string_view kNames[] = {"nonfinite",     "mismatch", "near_overflow", "stale",
-                                         "never_written", "constant", "zero"};
+                                         "never_written", "constant", "zero",          "mask"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 

@@ -163,6 +163,9 @@ std::string FindingText(Source& source, const Finding& finding) {
     case FindingKind::kConstant:
       return fmt::format("note: {} never changed while an earlier probe did: a weight or a mask?",
                          name);
+    case FindingKind::kMask:
+      return fmt::format("note: {} holds -Inf in {}, and no other: a mask?", name,
+                         Replays(finding));
     case FindingKind::kZero:
       break;
   }

@@ -136,7 +136,7 @@ class RowAligner {
   Places of_b_;
 };
 
-void Judge(const OpRow& a, const OpRow& b, OpPair* pair) {
+void JudgePair(const OpRow& a, const OpRow& b, OpPair* pair) {
   if (!a.stats || !b.stats) {
     pair->verdict = OpPair::Verdict::kUnknown;
     pair->reason = fmt::format("lost in {}", a.stats ? "B" : "A");
@@ -279,7 +279,7 @@ OpDiff DiffOpLogs(const OpLog& a, const OpLog& b) {
     OpPair pair{.a = place, .b = counterparts[place]};
     const OpRow& row = a.rows[pair.a];
     const OpRow& other = b.rows[pair.b];
-    Judge(row, other, &pair);
+    JudgePair(row, other, &pair);
     const bool is_covered = row.is_covered && other.is_covered;
     uncovered += !is_covered;
     const auto agrees = [&](std::uint32_t number) {

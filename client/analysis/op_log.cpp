@@ -7,6 +7,8 @@
 #include <map>
 #include <tuple>
 
+#include "client/analysis/masks.h"
+
 namespace cgdebug::analysis {
 namespace {
 
@@ -212,8 +214,10 @@ std::string_view BaseOf(std::string_view op) {
 }
 
 const OpRow* FirstNonfinite(const OpLog& log) {
+  const std::vector<std::uint32_t> masks = MasksOf(log);
   for (const OpRow& row : log.rows) {
-    if (row.stats && row.stats->nonfinite() > 0) return &row;
+    const bool is_bad = row.stats && row.stats->nonfinite() > 0;
+    if (is_bad && !std::ranges::binary_search(masks, row.number)) return &row;
   }
   return nullptr;
 }

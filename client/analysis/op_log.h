@@ -60,7 +60,8 @@ std::string_view PlaceOf(const OpRow& row);
 // "mm" of "aten.mm.default" and of "aten.mm.out"; with the namespace if it is not aten.
 std::string_view BaseOf(std::string_view op);
 
-// The first row with a NaN or an Inf; nullptr without one.
+// The first row with a NaN or an Inf, except those that may be masks (masks.h); nullptr without
+// one.
 const OpRow* FirstNonfinite(const OpLog& log);
 const OpRow* FirstNan(const OpLog& log);
 // Whether all that `row` read is shown and finite.

@@ -127,11 +127,13 @@ def test_the_first_nan_is_named_beside_the_inf_of_a_mask(debug_mode, cli):
     assert log.first_nan.name == "fwd/_softmax_0" and "<-- first NaN" in str(log)
     text = cli("ops", str(os.getpid())).stdout
     number = log.first_nan.number
-    assert "first non-finite: #" in text and "fwd/masked_fill_0, 3 Inf" in text
-    assert f"first NaN: #{number} fwd/_softmax_0, 2 NaN" in text
+    assert f"first non-finite: #{number} fwd/_softmax_0, 2 NaN" in text
+    (masks,) = [line for line in text.splitlines() if "(a mask?)" in line]
+    assert "fwd/masked_fill_0" in masks, "it is not hidden"
     assert "what aten._softmax.default read has Inf, and no NaN" in text
     answer = json.loads(cli("ops", str(os.getpid()), "--json").stdout)
     assert answer["first_nan"] == {"number": number, "name": "fwd/_softmax_0"}
+    assert answer["first_nonfinite"]["number"] == number and len(answer["masks"]) == 1
 
 
 def test_a_row_that_makes_inf_of_finite_inputs_is_named_as_its_origin(debug_mode, cli):
@@ -139,7 +141,7 @@ def test_a_row_that_makes_inf_of_finite_inputs_is_named_as_its_origin(debug_mode
         torch.full((3,), 1e30).mul(1e30)
     assert dm.log().first_nonfinite.name == "fwd/mul_0"
     text = cli("ops", str(os.getpid())).stdout
-    assert "#2 fwd/mul_0, 3 Inf" in text and "what aten.mul.Tensor read is finite: #1" in text
+    assert "#2 fwd/mul_0, 3 +Inf" in text and "what aten.mul.Tensor read is finite: #1" in text
 
 
 def test_a_diff_names_the_op_that_differs_while_its_inputs_agree(debug_mode, cli, tmp_path):

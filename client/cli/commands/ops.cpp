@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "client/analysis/masks.h"
 #include "client/analysis/op_diff.h"
 #include "client/analysis/op_log.h"
 #include "client/analysis/statistics_verdict.h"
@@ -108,9 +109,12 @@ std::string InputsText(const OpRow& row) {
 
 std::string BadText(const numerics::Stats& stats) {
   std::string text;
-  if (stats.nan > 0) text = fmt::format("{} NaN", stats.nan);
-  const std::uint64_t inf = stats.pos_inf + stats.neg_inf;
-  if (inf > 0) text += fmt::format("{}{} Inf", text.empty() ? "" : ", ", inf);
+  const auto add = [&](std::uint64_t count, const char* what) {
+    if (count > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, what);
+  };
+  add(stats.nan, "NaN");
+  add(stats.pos_inf, "+Inf");
+  add(stats.neg_inf, "-Inf");
   return text.empty() ? "-" : text;
 }
 
@@ -180,6 +184,20 @@ std::string FirstText(const OpLog& log) {
   return text;
 }
 
+// Lists the rows that the verdict leaves out.
+std::string MasksText(const OpLog& log) {
+  constexpr std::size_t kNamed = 5;
+  const std::vector<std::uint32_t> masks = analysis::MasksOf(log);
+  if (masks.empty()) return {};
+  std::string text;
+  for (std::size_t i = 0; i < std::min(masks.size(), kNamed); ++i) {
+    const OpRow& row = *log.Find(masks[i]);
+    text += fmt::format("{}#{} {}", i == 0 ? "" : ", ", row.number, row.name);
+  }
+  if (masks.size() > kNamed) text += fmt::format(" and {} more", masks.size() - kNamed);
+  return Printable("constant -Inf, and nothing else that is not finite (a mask?): " + text);
+}
+
 Json RowJson(const OpRow& row) {
   return {{"number", row.number},
           {"name", row.name},
@@ -207,6 +225,7 @@ int RunOps(Context& context, const OpsCommand& command) {
     Json json = {{"graph", log.graph}, {"graph_id", log.graph_id}, {"session", log.session},
                  {"rank", log.rank},   {"replay", log.replay},     {"rows", std::move(rows)},
                  {"lost", log.lost()}, {"missing", log.gaps},      {"other_logs", others}};
+    json["masks"] = analysis::MasksOf(log);
     json["first_nonfinite"] = nullptr;
     if (first != nullptr) {
       json["first_nonfinite"] = {{"number", first->number},
@@ -227,6 +246,8 @@ int RunOps(Context& context, const OpsCommand& command) {
   if (is_plain) return kExitOk;
   const std::string bad = FirstText(log);
   if (!bad.empty()) Context::Print(context.out.Red(bad) + "\n");
+  const std::string masks = MasksText(log);
+  if (!masks.empty()) Context::Print(masks + "\n");
   for (const std::string& gap : log.gaps) context.Note(Printable("not shown: " + gap));
   if (!others.empty()) {
     context.Note(Printable(fmt::format("the newest of {} op logs; others: {}. Choose with: --graph",

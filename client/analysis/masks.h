@@ -1,0 +1,42 @@
+// masks.h: which rows of an op log hold -Inf on purpose, as a causal mask does.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string_view>
+#include <vector>
+
+#include "client/analysis/op_log.h"
+#include "daemon/core/numerics/stats.h"
+
+namespace cgdebug::analysis {
+
+// A row with NaN or Inf, in one replay or in several that are alike.
+struct NonfiniteRow {
+  std::uint32_t number = 0;
+  std::string_view op;
+  const std::vector<std::uint32_t>* inputs = nullptr;
+  bool is_only_neg_inf = false;
+  double share = 0;  // of its elements that are -Inf
+};
+
+inline bool IsOnlyNegInf(const numerics::Stats& stats) {
+  return stats.neg_inf > 0 && stats.nan == 0 && stats.pos_inf == 0;
+}
+inline double NegInfShare(const numerics::Stats& stats) {
+  return stats.count == 0 ? 0
+                          : static_cast<double>(stats.neg_inf) / static_cast<double>(stats.count);
+}
+
+// Those of the rows of one log that may hold -Inf on purpose: nothing else in them is non-finite,
+// and either an op wrote them that writes given values where it is told to (full, masked_fill,
+// where, triu), or nothing in the log wrote them, or they read such a row and have no larger part
+// of -Inf than it. Whether they are masks nobody can tell: whoever leaves them out of a verdict
+// must list them. Requires: ascending numbers.
+std::vector<bool> FindMasks(const std::vector<NonfiniteRow>& rows);
+
+// The numbers of those rows of a log.
+std::vector<std::uint32_t> MasksOf(const OpLog& log);
+
+}  // namespace cgdebug::analysis

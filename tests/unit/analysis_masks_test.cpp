@@ -1,0 +1,116 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "client/analysis/masks.h"
+#include "tests/support/check_fixture.h"
+
+namespace cgdebug::analysis {
+namespace {
+
+using ::testing::ElementsAre;
+using testing_support::CheckOf;
+using testing_support::FindingOf;
+using testing_support::MemorySource;
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+// A log whose row n is the slot n - 1.
+class Log : public MemorySource {
+ public:
+  void Row(const std::string& op, const std::vector<float>& values,
+           const std::string& inputs = "") {
+    const std::size_t slot = AddSlot("row" + std::to_string(slots().size() + 1), {values.size()});
+    Slots()[slot].op = std::to_string(slot + 1) + " " + op + (inputs.empty() ? "" : " " + inputs);
+    for (std::uint64_t replay = 1; replay <= 2; ++replay) Add(slot, replay, values);
+  }
+};
+
+std::vector<std::uint32_t> Masks(Log& log) {
+  std::vector<std::string> others;
+  const Result<OpLog> read = ReadOpLog(log, {}, &others);
+  EXPECT_TRUE(read.ok());
+  return MasksOf(*read);
+}
+
+// scores = x @ x; mask = triu(full(-inf)); masked = scores + mask; softmax(masked)
+void AddAttention(Log* log) {
+  log->Row("input", {1, 2, 3, 4});
+  log->Row("aten.full.default", {-kInf, -kInf, -kInf, -kInf});
+  log->Row("aten.triu.default", {0, -kInf, 0, 0}, "2");
+  log->Row("aten.add.Tensor", {1, -kInf, 3, 4}, "1 3");
+}
+
+TEST(Masks, OfACausalMaskAreListedAndAreNoVerdict) {
+  Log log;
+  AddAttention(&log);
+  log.Row("aten._softmax.default", {1, 0, 0.5, 0.5}, "4");
+  EXPECT_THAT(Masks(log), ElementsAre(2, 3, 4));
+  const Check check = CheckOf(log);
+  EXPECT_FALSE(check.found());
+  EXPECT_FALSE(check.first);
+  const Finding* mask = FindingOf(check, FindingKind::kMask);
+  ASSERT_NE(mask, nullptr) << "it is not hidden";
+  EXPECT_EQ(mask->count, 2u);
+}
+
+TEST(Masks, ANanBehindAMaskIsTheVerdict) {
+  Log log;
+  AddAttention(&log);
+  log.Row("aten._softmax.default", {1, NAN, 0.5, 0.5}, "4");
+  const Check check = CheckOf(log);
+  ASSERT_TRUE(check.first);
+  EXPECT_EQ(check.first->slot, 4u);
+  EXPECT_TRUE(check.found());
+}
+
+TEST(Masks, MinusInfThatAnOpMadeOfFiniteValuesIsTheVerdict) {
+  Log log;
+  log.Row("input", {0, 1});
+  log.Row("aten.log.default", {-kInf, 0}, "1");
+  log.Row("aten.where.self", {-kInf, 0}, "2");
+  const Check check = CheckOf(log);
+  ASSERT_TRUE(check.first);
+  EXPECT_EQ(check.first->slot, 1u);
+}
+
+TEST(Masks, MoreMinusInfThanTheMaskHasIsTheVerdict) {
+  Log log;
+  AddAttention(&log);
+  log.Row("aten.mul.Tensor", {-kInf, -kInf, 3, 4}, "4");
+  EXPECT_THAT(Masks(log), ElementsAre(2, 3, 4));
+  EXPECT_EQ(CheckOf(log).first->slot, 4u);
+}
+
+TEST(Masks, PlusInfIsNoMaskWhoeverWroteIt) {
+  Log log;
+  log.Row("aten.full.default", {kInf, 1});
+  log.Row("aten.masked_fill_.Scalar", {kInf, -kInf}, "1");
+  EXPECT_THAT(Masks(log), ElementsAre());
+  EXPECT_EQ(CheckOf(log).first->slot, 0u);
+}
+
+TEST(Masks, AProbeIsNoMask) {
+  MemorySource source;
+  source.AddSlot("fwd/mask", {2});
+  source.Add(0, 1, {-kInf, 0});
+  EXPECT_TRUE(CheckOf(source).found());
+}
+
+TEST(Masks, WhatTheDaemonSawEarlierCountsAsTheMaskThatIsHere) {
+  Log log;
+  AddAttention(&log);
+  log.findings.push_back({.slot = 3, .kind = source::Finding::Kind::kInf, .replay = 1, .count = 1});
+  log.Remove(3, 1);
+  log.findings.push_back({.slot = 2, .kind = source::Finding::Kind::kNan, .replay = 9, .count = 1});
+  const Check check = CheckOf(log);
+  ASSERT_TRUE(check.first_told);
+  EXPECT_EQ(check.first_told->slot, 2u) << "only the NaN";
+}
+
+}  // namespace
+}  // namespace cgdebug::analysis
