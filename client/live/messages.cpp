@@ -150,10 +150,21 @@ Result<std::vector<Probe>> ListProbes(client::Client& client, const std::string&
   v1::ProbesRequest request;
   request.set_session(session);
   request.mutable_probes()->Assign(globs.begin(), globs.end());
-  Result<std::vector<Probe>> probes = ListOf<Probe>(client.Probes(request));
-  if (!probes.ok()) return probes;
-  for (Probe& probe : *probes) probe.slot.dtype = DtypeOf(probe.slot.dtype_name);
-  return probes;
+  std::vector<Probe> all;
+  for (bool has_more = true; has_more;) {
+    const Result<v1::ProbesReply> reply = client.Probes(request);
+    Result<std::vector<Probe>> probes = ListOf<Probe>(reply);
+    if (!probes.ok()) return probes;
+    for (Probe& probe : *probes) {
+      probe.slot.dtype = DtypeOf(probe.slot.dtype_name);
+      all.push_back(std::move(probe));
+    }
+    has_more = reply->more() && !probes->empty();
+    if (!has_more) break;
+    request.set_after_session(all.back().session);
+    request.set_after_slot(static_cast<std::uint32_t>(all.back().slot.order));
+  }
+  return all;
 }
 
 Result<Controlled> SetControl(client::Client& client, const ControlRequest& request) {

@@ -101,7 +101,10 @@ void Registry::SetSlot(const SlotPtr& slot, const Counters& counters,
   Session* session = Find(slot->session);
   if (session == nullptr) return;
   SlotRecord& record = session->slots[{slot->index, slot->generation}];
-  if (record.slot == nullptr) session->slots_changed = true;
+  if (record.slot == nullptr) {
+    session->slots_changed = true;
+    session->by_order.insert({slot->registration.order, {slot->index, slot->generation}});
+  }
   record.slot = slot;
   record.counters = counters;
   record.reached = reached;
@@ -152,6 +155,7 @@ void Registry::ForgetSlot(const SlotPtr& slot) {
   session->forgotten.Add(found->second.counters);
   session->forgotten_replay = std::max(session->forgotten_replay, found->second.counters.replays);
   NameGraphs(session);  // a label that was shown stays taken
+  session->by_order.erase({slot->registration.order, found->first});
   session->slots.erase(found);
   session->slots_changed = true;
 }
@@ -216,17 +220,18 @@ std::vector<SessionRecord> Registry::Sessions() const {
   return records;
 }
 
-std::vector<SlotRecord> Registry::Slots(const SessionPtr& session) const {
+std::vector<SlotRecord> Registry::Slots(const SessionPtr& session, std::uint64_t after,
+                                        std::size_t count) const {
   std::vector<SlotRecord> records;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found = sessions_.find(session->uuid);
-    if (found == sessions_.end()) return records;
-    for (const auto& [key, slot] : found->second.slots) records.push_back(slot);
+  const std::lock_guard lock(mutex_);
+  const auto found = sessions_.find(session->uuid);
+  if (found == sessions_.end()) return records;
+  const auto& by_order = found->second.by_order;
+  const auto first =
+      after == 0 ? by_order.begin() : by_order.upper_bound({after, {UINT32_MAX, UINT64_MAX}});
+  for (auto one = first; one != by_order.end() && records.size() < count; ++one) {
+    records.push_back(found->second.slots.at(one->second));
   }
-  std::stable_sort(records.begin(), records.end(), [](const auto& a, const auto& b) {
-    return a.slot->registration.order < b.slot->registration.order;
-  });
   return records;
 }
 
@@ -256,8 +261,9 @@ SlotPtr Registry::FindSlot(const std::string& session_key, std::uint64_t order) 
   const std::lock_guard lock(mutex_);
   for (const auto& [uuid, session] : sessions_) {
     if (session.record.session->key != session_key) continue;
-    for (const auto& [key, record] : session.slots) {
-      if (record.slot->registration.order == order) return record.slot;
+    const auto found = session.by_order.lower_bound({order, {0, 0}});
+    if (found != session.by_order.end() && found->first == order) {
+      return session.slots.at(found->second).slot;
     }
   }
   return nullptr;

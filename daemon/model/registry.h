@@ -103,8 +103,10 @@ class Registry {
   void SetSkipped(std::vector<SkippedFile> skipped);
 
   // For serve.
-  std::vector<SessionRecord> Sessions() const;                     // oldest first
-  std::vector<SlotRecord> Slots(const SessionPtr& session) const;  // in order of registration
+  std::vector<SessionRecord> Sessions() const;  // oldest first
+  // In order of registration: at most `count` of those after `after`.
+  std::vector<SlotRecord> Slots(const SessionPtr& session, std::uint64_t after = 0,
+                                std::size_t count = ~std::size_t{0}) const;
   // The slot of a session by its order of registration; null when it is not shown.
   SlotPtr FindSlot(const std::string& session_key, std::uint64_t order) const;
   SlotPlace PlaceOf(const SlotIdentity& slot) const;
@@ -118,6 +120,7 @@ class Registry {
   struct Session {
     SessionRecord record;
     std::map<SlotKey, SlotRecord> slots;
+    std::set<std::pair<std::uint64_t, SlotKey>> by_order;  // of those slots
     ring::GraphCensus census;
     std::uint64_t lost_released = 0;
     Counters forgotten;  // of slots that are no longer shown

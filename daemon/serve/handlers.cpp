@@ -27,7 +27,7 @@ using pipeline::SessionRecord;
 using pipeline::SlotRecord;
 using pipeline::StoredSnapshot;
 
-constexpr int kMaxEntries = 4096;  // of one answer: a few MiB at most
+constexpr std::size_t kMaxEntries = 4096;  // of one answer: a few MiB at most
 
 double CpuSeconds() {
   rusage usage = {};
@@ -257,16 +257,32 @@ void Handlers::Probes(const v1::ProbesRequest& request, v1::Response* response) 
   response->clear_error();
   std::vector<std::string> names;
   v1::ProbesReply* reply = response->mutable_probes();
+  bool is_after = request.after_session().empty();
   for (const SessionRecord& session : *sessions) {
-    for (const SlotRecord& slot : model_.registry->Slots(session.session)) {
-      names.push_back(slot.slot->probe);
-      if (!selector->Matches(slot.slot->probe)) continue;
-      v1::ProbeInfo* message = reply->add_probes();
-      Fill(slot, *model_.registry, message);
-      FillKept(slot, message);
+    std::uint64_t after = 0;
+    if (!is_after) {
+      if (session.session->key != request.after_session()) continue;
+      is_after = true;
+      after = request.after_slot();
     }
+    std::vector<SlotRecord> slots;
+    do {
+      slots = model_.registry->Slots(session.session, after, kMaxEntries);
+      for (const SlotRecord& slot : slots) {
+        after = slot.slot->registration.order;
+        names.push_back(slot.slot->probe);
+        if (!selector->Matches(slot.slot->probe)) continue;
+        if (static_cast<std::size_t>(reply->probes_size()) >= kMaxEntries) {
+          reply->set_more(true);
+          return;
+        }
+        v1::ProbeInfo* message = reply->add_probes();
+        Fill(slot, *model_.registry, message);
+        FillKept(slot, message);
+      }
+    } while (slots.size() == kMaxEntries && after != 0);  // no job in order has an order of 0
   }
-  if (reply->probes_size() == 0 && !patterns.empty()) {
+  if (reply->probes_size() == 0 && !patterns.empty() && request.after_session().empty()) {
     response->clear_probes();
     SetNoProbe(fmt::format("{}", fmt::join(patterns, " ")), *sessions, names,
                response->mutable_error());
@@ -392,7 +408,7 @@ void Handlers::History(const v1::HistoryRequest& request, v1::Response* response
     if (snapshot.replay < request.first()) continue;
     if (snapshot.ordinal < request.first_ordinal()) continue;
     if (request.last() != 0 && snapshot.replay > request.last()) break;
-    if (reply->entries_size() >= kMaxEntries) {
+    if (static_cast<std::size_t>(reply->entries_size()) >= kMaxEntries) {
       reply->set_more(true);
       break;
     }

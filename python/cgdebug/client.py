@@ -83,7 +83,15 @@ class Client:
     def probes(self, *probes: str, session: str | int | None = None) -> list[Probe]:
         """Probes by glob ("blk*", "re:...", "!..." excludes), all without one. One entry is one
         call in one captured graph."""
-        return self._ask("probes", session=self._pick(session), probes=list(probes)).probes
+        fields = {"session": self._pick(session), "probes": list(probes)}
+        found = []
+        while True:
+            answer = self._ask("probes", **fields)
+            found += answer.probes
+            if not answer.more or not answer.probes:
+                return found
+            last = answer.probes[-1]
+            fields.update(after_session=last.session, after_slot=last.slot)
 
     def graphs(self, session: str | int | None = None) -> list[Answer]:
         """The CUDA graphs of each job, as they are now. A job has `captures`, `gone`, `failed`,

@@ -191,6 +191,24 @@ TEST_F(CliEndToEndTest, RunSaysThatAJobHadNoProbe) {
   EXPECT_THAT(result.err, HasSubstr("No probe was seen"));
 }
 
+TEST_F(CliEndToEndTest, AJobWithMoreRowsThanOneAnswerHoldsIsListedWhole) {
+  std::vector<SlotSpec> pages;
+  for (std::uint64_t i = 0; i < 5; ++i) {
+    pages.push_back(
+        {.name = "g" + std::to_string(i), .capacity = 2, .graph_id = i + 1, .rows = 1000});
+  }
+  ProducerProcess job(pages);
+  DaemonProcess daemon(directory_);
+  for (std::uint32_t i = 0; i < 5; ++i) job.Write(i);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "g4/row999", 1));
+  const json probes = json::parse(Cli({"probes", "--json"}).out)["probes"];
+  ASSERT_EQ(probes.size(), 5000u);
+  EXPECT_EQ(probes[4999]["name"], "g4/row999");
+  const json ops = json::parse(Cli({"ops", job.key() + "@g:3", "--json"}).out);
+  EXPECT_EQ(ops["rows"].size(), 1000u);
+  EXPECT_EQ(Cli({"check", job.key()}).code, 0);
+}
+
 // --- where ---
 
 std::vector<SlotSpec> GraphOf(const std::vector<std::string>& names, std::uint64_t graph_id,

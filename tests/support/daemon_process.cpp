@@ -102,6 +102,7 @@ std::optional<v1::ProbeInfo> DaemonProcess::Probe(const std::string& key, const 
   client::Client client = Connect();
   v1::ProbesRequest request;
   request.set_session(key);
+  request.add_probes(name);  // a large job is listed in parts
   const auto probes = client.Probes(request);
   if (!probes.ok()) return std::nullopt;
   std::optional<v1::ProbeInfo> last;
