@@ -101,16 +101,19 @@ def loop(kernels, left):
 @pytest.fixture
 def captured(kernels):
     """captured(probe) -> run(iterations, value): replays a graph in which a body adds 1 to a tensor
-    that holds `value`, and probes it, so many times."""
+    that holds `value`, and probes it, so many times. Probes `before` see it in front of the body."""
     kept = []
 
-    def make(*probes):
+    def make(*probes, before=()):
         x, left = torch.zeros(64, device="cuda"), torch.zeros(1, dtype=torch.int32, device="cuda")
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="relaxed"), loop(kernels, left):
-            x.add_(1)
-            for probe in probes:
+        with torch.cuda.graph(graph, capture_error_mode="relaxed"):
+            for probe in before:
                 probe(x)
+            with loop(kernels, left):
+                x.add_(1)
+                for probe in probes:
+                    probe(x)
         kept.append((graph, x, left))
 
         def run(iterations, value):
@@ -140,6 +143,23 @@ def test_records_know_replay_and_iteration(graph_probe, captured):
     slot = probe.status().slots[0]
     assert (slot.in_body, slot.taken, slot.graph_replays, slot.accepted) == (True, 3, 4, 15)
     assert "taken in 3 of 4 replays" in str(slot)
+
+
+def test_slots_in_front_of_a_body_and_in_it_count_for_themselves(graph_probe, captured):
+    before = [graph_probe(TensorRecord(8), name=f"b{i}", lane="direct") for i in range(10)]
+    inside = [graph_probe(TensorRecord(64), name=f"i{i}", lane="direct") for i in range(10)]
+    run = captured(*inside, before=before)
+    for replay, iterations in enumerate(RUNS, 1):
+        run(iterations, 100 * replay)
+    for probe in before:
+        assert [one.tensor[0].item() for one in probe.records()] == [100, 200, 300, 400]
+        assert probe.status().slots[0].accepted == 4
+    for probe in inside:
+        records = probe.records()
+        assert [(one.replay, one.iteration) for one in records] == PLACES
+        for one in records:
+            assert one.tensor.eq(100 * one.replay + one.iteration + 1).all(), one
+        assert probe.status().slots[0].accepted == 15
 
 
 def test_the_daemon_shows_them_and_nothing_is_lost(graph_probe, captured, cli, daemon):

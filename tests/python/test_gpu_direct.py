@@ -136,6 +136,33 @@ def test_every_leaf_is_done_when_its_replay_is(direct):
         assert [float(r.tensor.unique()) for r in p.records()] == [29.0, 30.0]
 
 
+def test_many_small_probes_of_all_types_are_exact_in_every_replay(direct):
+    dtypes = [torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.float16, torch.float64]
+    xs = [torch.zeros(1 + 97 * i, dtype=dtypes[i % 6], device="cuda") for i in range(40)]
+    probes = [direct(TensorRecord(4, every=1 + i % 3), name=f"p{i}") for i in range(40)]
+    statistics = [direct(TensorStats(), name=f"s{i}") for i in range(4)]
+
+    def step():
+        for i, (p, x) in enumerate(zip(probes, xs)):
+            p(x.add_(1))
+            if i % 10 == 0:
+                statistics[i // 10](x)
+
+    graph, _ = capture(step, warmup=0)
+    replay(graph, 200)
+    for i, p in enumerate(probes):
+        due = range(1, 201, 1 + i % 3)
+        records = p.records()
+        assert [r.replay_index for r in records] == list(due)[-4:]
+        for r in records:
+            assert r.tensor.shape == xs[i].shape and r.tensor.dtype == xs[i].dtype
+            assert r.tensor.eq(r.replay_index).all(), (i, r.replay_index)
+        (slot,) = p.status(timeout=0).slots
+        assert (slot.replays, slot.accepted, slot.waits) == (200, len(due), 0)
+    for p in statistics:
+        assert p.status(timeout=0).slots[0].accepted == 200
+
+
 def test_the_graph_holds_no_host_node(direct):
     p = direct(TensorRecord(2))
     x = torch.ones(100, device="cuda")

@@ -143,6 +143,24 @@ def test_replays_that_are_under_way_keep_the_memory(before, end):
     await_slots(before, "everything is freed")
 
 
+def test_many_slots_of_one_graph_are_freed_when_the_last_replay_is_over(before):
+    probes, x = [new_probe(f"p{k}") for k in range(20)], torch.zeros(1000, device="cuda")
+    graph = capture(lambda: [p(x.add_(1)) for p in probes])
+    with held_stream():
+        for _ in range(3):
+            graph.replay()
+        probes.pop(3).close()
+        graph = None
+        assert slots_stay(before + 20)
+    assert x[0].item() == 60
+    for k, p in enumerate(probes):
+        first = k + 1 if k < 3 else k + 2
+        assert [float(r.tensor.unique()) for r in p.records()] == [first, first + 20, first + 40]
+    for p in probes[::-1]:
+        p.close()
+    await_slots(before, "every slot is freed")
+
+
 def test_records_of_replays_that_finish_after_their_graph_are_whole(before):
     p, x = new_probe(), torch.zeros(1000, device="cuda")
     graph = capture(lambda: p(x.add_(1)))
