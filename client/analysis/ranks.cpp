@@ -128,6 +128,7 @@ class RankFold::State {
         key->nth = counts[{*key, process}]++;
         replica = &kept_.replicas[*key];
         replica->order = std::min(replica->order, info.order);
+        replica->processes.Set(process);
         if (!key->ranks.empty()) replica->ranks = source::ReplicasOf(info.shard).ranks;
       }
       if (Result<void> done = AddSlot(source, slot, path, process, replica); !done.ok()) {
@@ -150,6 +151,9 @@ class RankFold::State {
       Replica& ours = kept_.replicas[key];
       ours.order = std::min(ours.order, theirs.order);
       if (ours.ranks.empty()) ours.ranks = theirs.ranks;
+      for (const std::size_t process : theirs.processes.Members()) {
+        ours.processes.Set(places[process]);
+      }
       for (const auto& [position, vote] : theirs.votes) ours.votes[position].Merge(vote, places);
     }
     for (const auto& [probe, count] : other.kept_.unknown) kept_.unknown[probe] += count;
@@ -197,6 +201,7 @@ class RankFold::State {
     key.probe = slot.probe;
     key.invocation = slot.invocation;
     key.type = source::TypeText(slot);
+    key.is_eager = slot.graph_id == 0;
     if (slot.graph_is_given) key.graph = slot.graph;
     key.ranks = replicas.text;
     return key;

@@ -40,8 +40,10 @@ class Judge {
     MakeRows();
     std::map<Attempt, std::vector<Cell>> attempts;
     std::size_t number = 0;
+    const std::set<ReplicaKey> unclear = FindUnclear();
     for (const auto& [key, replica] : state_.replicas) {
       for (const auto& [position, vote] : replica.votes) {
+        if (unclear.contains(WithoutPlace(key))) break;
         attempts[key.attempt].push_back({position, &key, &replica, &vote, number});
         report_.by_step = report_.by_step || position.is_step;
       }
@@ -87,6 +89,35 @@ class Judge {
       row.is_superseded =
           row.process.rank >= 0 && row.process.restart < last_restart_[row.process.run];
     }
+  }
+
+  static ReplicaKey WithoutPlace(ReplicaKey key) {
+    key.nth = 0;
+    return key;
+  }
+
+  // Captures without a label that are alike are told apart by their order alone. If a rank has
+  // fewer of them than another, which is which is not known.
+  std::set<ReplicaKey> FindUnclear() {
+    std::map<ReplicaKey, std::set<std::vector<std::size_t>>> processes;
+    for (const auto& [key, replica] : state_.replicas) {
+      processes[WithoutPlace(key)].insert(replica.processes.Members());
+    }
+    std::set<ReplicaKey> unclear;
+    std::string first;
+    for (const auto& [key, sets] : processes) {
+      if (sets.size() < 2) continue;
+      if (unclear.empty()) first = key.Name();
+      unclear.insert(key);
+    }
+    if (!unclear.empty()) {
+      Miss(fmt::format(
+          "{}{} {} captured more often on some ranks than on others, and which capture "
+          "is which is not known: name the graphs with cgdebug.graph_label",
+          first, unclear.size() > 1 ? fmt::format(" and {} more replicas", unclear.size() - 1) : "",
+          unclear.size() > 1 ? "are" : "is"));
+    }
+    return unclear;
   }
 
   std::vector<std::size_t> RowsOf(const Bits& processes) const {

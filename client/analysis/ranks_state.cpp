@@ -14,7 +14,7 @@ namespace {
 
 using numerics::Stats;
 
-constexpr std::uint64_t kEncodingVersion = 1;
+constexpr std::uint64_t kEncodingVersion = 2;
 // How far apart the outermost elements of replicas may be that are close, relative to the largest.
 constexpr double kOutermostTolerance = 1e-3;
 
@@ -245,9 +245,10 @@ std::string RankState::Encode() const {
     for (const auto& [position, vote] : replica.votes) {
       votes.push_back(Json::array({analysis::ToJson(position), vote.ToJson()}));
     }
-    json["replicas"].push_back(Json::array({key.attempt.first, key.attempt.second, key.probe,
-                                            key.invocation, key.type, key.graph, key.nth, key.ranks,
-                                            replica.order, replica.ranks, std::move(votes)}));
+    json["replicas"].push_back(
+        Json::array({key.attempt.first, key.attempt.second, key.probe, key.invocation, key.type,
+                     key.graph, key.nth, key.ranks, replica.order, replica.ranks, std::move(votes),
+                     key.is_eager, replica.processes.Members()}));
   }
   const std::vector<std::uint8_t> bytes = Json::to_msgpack(json);
   return {bytes.begin(), bytes.end()};
@@ -272,9 +273,14 @@ Result<RankState> RankState::Decode(const std::string& bytes) {
       one.at(5).get_to(key.graph);
       one.at(6).get_to(key.nth);
       one.at(7).get_to(key.ranks);
+      one.at(11).get_to(key.is_eager);
       Replica& replica = state.replicas[key];
       one.at(8).get_to(replica.order);
       one.at(9).get_to(replica.ranks);
+      replica.processes = BitsOf(one.at(12));
+      for (const std::size_t process : replica.processes.Members()) {
+        if (process >= state.processes.size()) return failed;
+      }
       for (const Json& vote : one.at(10)) {
         Vote& to = replica.votes[PositionOf(vote.at(0))];
         if (!Vote::FromJson(vote.at(1), &to)) return failed;

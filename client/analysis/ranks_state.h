@@ -94,6 +94,7 @@ struct ReplicaKey {
   std::string probe;
   std::uint32_t invocation = 0;
   std::string type;
+  bool is_eager = false;
   std::string graph;      // its label, if the user gave one
   std::uint64_t nth = 0;  // of the slots of a process that are the same in all of this
   std::string ranks;      // as source::Replicas::text; empty: all
@@ -105,6 +106,7 @@ struct ReplicaKey {
 struct Replica {
   std::uint64_t order = UINT64_MAX;  // the smallest of any rank
   std::vector<int> ranks;            // that have it; empty: all of the run
+  Bits processes;                    // that have a slot of it, with snapshots or without
   std::map<Position, Vote> votes;
 };
 

@@ -179,7 +179,9 @@ def analyze(
     if "diff" in names:
         known = dict(_run([*paths, *_paths_of(reference)], _ranks_of, executor, None)[0])
         of_reference = {known[path]: path for path in _paths_of(reference) if path in known}
-        pairs = {path: of_reference[known[path]] for path in paths if known.get(path) in of_reference}
+        pairs = {
+            path: of_reference[known[path]] for path in paths if known.get(path) in of_reference
+        }
         options = dataclasses.replace(options, reference=pairs)
     results, failed = _run(paths, functools.partial(_work, options=options), executor, show)
     tables: dict[str, Rows] = {name: [] for name in names}
@@ -305,7 +307,7 @@ def _diff(source: recording.Recording, path: str, options: _Options) -> Rows:
 _BUILT_IN = {"check": _check, "stats": _stats, "diff": _diff}
 
 
-# --- running ----------------------------------------------------------------------------------------
+# --- running --------------------------------------------------------------------------------------
 
 
 def _run(
@@ -332,8 +334,8 @@ def _run(
         lost = _submit_all(executor, [(task, work) for task in tasks], take)
         if lost and own is None:
             # Of a cluster, the other workers live on.
-            again = [([path], work) for task, _ in lost for path in task]
-            lost = _submit_all(executor, again, take)
+            alone = [([path], work) for task, _ in lost for path in task]
+            lost = _submit_all(executor, alone, take)
     finally:
         if own is not None:
             own.shutdown(cancel_futures=True)
@@ -391,8 +393,8 @@ def _retry_here(paths: list[str], work, take) -> dict[str, str]:
         pool.shutdown()
     for path in alone:
         with _pool(1) as single:
-            lost = _submit_all(single, [([path], work)], take)
-        failed |= {path: why for _, why in lost}
+            for _, why in _submit_all(single, [([path], work)], take):
+                failed[path] = why
     return failed
 
 
@@ -407,13 +409,13 @@ def _pool(workers: int) -> concurrent.futures.ProcessPoolExecutor:
     )
 
 
-# --- arguments --------------------------------------------------------------------------------------
+# --- arguments ------------------------------------------------------------------------------------
 
 
 def _paths_of(sources) -> list[str]:
     given = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
     paths: dict[str, None] = {}
-    for one in map(os.fspath, given):
+    for one in [os.fspath(path) for path in given]:
         inside = sorted(map(str, pathlib.Path(one).glob("*.cgrec"))) if os.path.isdir(one) else []
         for path in inside or [one]:
             paths[path] = None
@@ -465,7 +467,8 @@ def _keys_of(rows: Rows) -> list[str]:
 
 
 def _cell(value):
-    return value if value is None or isinstance(value, (bool, int, float, str)) else json.dumps(value)
+    is_plain = value is None or isinstance(value, (bool, int, float, str))
+    return value if is_plain else json.dumps(value)
 
 
 def _quoted(name: str) -> str:

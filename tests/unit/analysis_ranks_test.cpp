@@ -298,6 +298,41 @@ TEST(Ranks, ALossInARunWithOneSnapshotAStepHidesNothingElse) {
   EXPECT_EQ(report.rows[1].missing, 1u);
 }
 
+// Two captures of one probe are told apart by their order, which means nothing if one is missing.
+TEST(Ranks, CapturesWithoutALabelAreNotPairedWhereARankLacksOne) {
+  Ranked run(3, 0);
+  for (int rank = 0; rank < 3; ++rank) {
+    MemorySource& source = *run.sources[rank];
+    const source::Slot first = source.slots()[0];
+    const std::size_t second = source.AddSlot("w", {4});
+    const std::uint64_t order = source.Slots()[second].order;
+    source.Slots()[second] = first;
+    source.Slots()[second].order = order;
+    source.Slots()[second].graph_id = 2;
+    for (std::uint64_t step = 1; step <= 4; ++step) {
+      const auto n = static_cast<float>(step);
+      source.Add(0, step, {n, 1, 1, 1}, static_cast<std::int64_t>(step));
+      source.Add(second, step, {n, 2, 2, 2}, static_cast<std::int64_t>(step));
+    }
+  }
+  EXPECT_TRUE(run.Report().complete());
+  // Rank 1 shows its second capture alone.
+  std::vector<source::Slot>& slots = run.sources[1]->Slots();
+  slots[0].probe = "other";
+  slots[0].shard.clear();
+  const RanksReport report = run.Report();
+  EXPECT_FALSE(report.found()) << RanksText(report, {});
+  EXPECT_FALSE(report.complete());
+  EXPECT_THAT(report.missing, Contains(HasSubstr("w is captured more often on some ranks")));
+
+  // Eager calls are never paired with captured ones.
+  for (const int rank : {0, 1, 2}) run.sources[rank]->Slots()[0].graph_id = 0;
+  const RanksReport eager = run.Report();
+  EXPECT_FALSE(eager.found());
+  EXPECT_FALSE(eager.complete());
+  EXPECT_EQ(eager.rows[1].missing, 4u) << "its eager calls";
+}
+
 TEST(Ranks, RestartsAreComparedApart) {
   Ranked before(3, 6, 0), after(3, 10, 1);
   before.sources[1]->Remove(0, 6);

@@ -68,7 +68,9 @@ def main() -> int:
             shutil.rmtree(folder, ignore_errors=True)
         rows.append({"ranks": ranks, "seconds": seconds, "mib": kib / 1024, "faults": faults})
         named = "all named" if code == 1 and all(faults.values()) else f"WRONG: {code} {faults}"
-        print(f"{ranks:5} ranks: {seconds:7.2f} s, {kib / 1024:6.1f} MiB; faults: {named}", flush=True)
+        print(
+            f"{ranks:5} ranks: {seconds:7.2f} s, {kib / 1024:6.1f} MiB; faults: {named}", flush=True
+        )
     if len(rows) > 1:
         first, last = rows[0], rows[-1]
         times = math.log(last["ranks"] / first["ranks"])
