@@ -11,7 +11,7 @@ import torch._dynamo
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import cgdebug
-from conftest import capture
+from conftest import capture, wait_until
 from op_logs import capture_in, hash_of, make, needs_mode, tokens
 
 triton = pytest.importorskip("triton", reason="level kernel needs Triton")
@@ -378,18 +378,22 @@ def test_continuous_batching_of_transformers_needs_the_variable_alone(daemon, jo
     )
     lines = [(one.line(), one.line()) for one in (plain, watched)]
     assert lines[0][0] == lines[1][0], lines  # the same tokens
+
+    def rows():
+        return json.loads(cli("--json", "probes", "-s", str(watched.pid)).stdout)["probes"]
+
+    def labels():
+        return {one["graph"] for one in rows()}
+
+    wait_until(lambda: len(labels()) > 2, f"three batches of other sizes; {lines}", 10.0)
     begin = time.monotonic()
-    probes = json.loads(cli("--json", "probes", "-s", str(watched.pid)).stdout)["probes"]
+    probes = rows()
     print(
         f"continuous batching: {lines[0][1]} against {lines[1][1]} s and MiB with an op log; "
-        f"{len(probes)} rows in {len({one.get('graph_id') for one in probes})} graphs, listed in "
-        f"{time.monotonic() - begin:.2f} s"
+        f"{len(probes)} rows in {sorted(labels())}, listed in {time.monotonic() - begin:.2f} s"
     )
-    labels = {one.get("graph") for one in probes}
-    assert len(labels) > 2 and any("tokens=" in str(label) for label in labels), labels
-    by_name = {}
-    for one in probes:
-        by_name.setdefault(one["name"], set()).add(one.get("graph"))
-    assert len(by_name["fwd/model.layers.3.mlp.down_proj/mm_0"]) == len(labels), labels
+    assert all(label.startswith(("tokens=", "decode,tokens=")) for label in labels()), labels()
+    of_layer = [one for one in probes if one["name"] == "fwd/model.layers.3.mlp.down_proj/mm_0"]
+    assert {one["graph"] for one in of_layer} == labels()
     for one in (plain, watched):
         one.go_on()

@@ -252,7 +252,7 @@ def test_graphs_of_continuous_batching_are_labelled_by_the_sizes_they_are_padded
     ]
     assert len(made) == 1
     key = inspect.getsource(ios.ContinuousBatchingIOs._get_graph_key)
-    assert all(name in key for name in ("use_block_table", "num_q_tokens", "max_kv_read"))
+    assert "return (self.num_q_tokens, self.max_kv_read, *self." in key
     pair = inspect.getsource(ios.ContinuousBatchingAsyncIOs.get_graph)
     assert "self.io_pairs[self.current_pair].device_io" in pair
 
@@ -264,7 +264,7 @@ def test_graphs_of_continuous_batching_are_labelled_by_the_sizes_they_are_padded
             cgdebug._native.set_graph_label(*label)
             labels.append(label[0])
 
-    batch = types.SimpleNamespace(use_block_table=False, num_q_tokens=32, max_kv_read=256)
+    batch = types.SimpleNamespace(use_block_table=False, _get_graph_key=lambda: (32, 256, 64))
     decode = types.SimpleNamespace(use_block_table=True, num_q_tokens=4)
     turns = types.SimpleNamespace(
         current_pair=1, io_pairs=[None, types.SimpleNamespace(device_io=batch)]
@@ -274,4 +274,4 @@ def test_graphs_of_continuous_batching_are_labelled_by_the_sizes_they_are_padded
         capturing = Runner()
         capturing.inputs_and_outputs = one
         capturing._capture_graph()
-    assert labels == ["tokens=32,kv=256", "decode,tokens=4", "tokens=32,kv=256", ""]
+    assert labels == ["tokens=32,kv=256,k=64", "decode,tokens=4", "tokens=32,kv=256,k=64", ""]

@@ -42,6 +42,7 @@ def _label(batch) -> str:
             batch = batch.io_pairs[batch.current_pair].device_io
         if batch.use_block_table:
             return f"decode,tokens={batch.num_q_tokens}"
-        return f"tokens={batch.num_q_tokens},kv={batch.max_kv_read}"
-    except AttributeError:
+        tokens, kv, *lengths = batch._get_graph_key()
+        return ",".join([f"tokens={tokens}", f"kv={kv}", *(f"k={length}" for length in lengths)])
+    except (AttributeError, ValueError):
         return ""
