@@ -1,6 +1,7 @@
 #include "libprobe/op_log.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <exception>
 #include <span>
 #include <utility>
@@ -44,6 +45,18 @@ ring::OpLogRow MakeRow(const OpLogText& text, const TensorRef& tensor) {
   return row;
 }
 
+// A replay that hangs is known to stand before one launch and after another. So few rows in each
+// say more exactly where, and cost more.
+std::size_t RowsOfLaunch() {
+  const char* text = std::getenv("CGDEBUG_OP_LOG_BATCH");
+  if (text == nullptr) return capture::kMostOpLogTensors;
+  char* end = nullptr;
+  const unsigned long value = std::strtoul(text, &end, 10);
+  const bool is_number = end != text && *end == '\0' && value > 0;
+  return is_number ? std::min<std::size_t>(value, capture::kMostOpLogTensors)
+                   : capture::kMostOpLogTensors;
+}
+
 void RequireCapture(void* stream, std::uint64_t graph_id, std::size_t rows) {
   const capture::StreamCapture capture = capture::QueryCapture(stream);
   if (capture.capturing && capture.id == graph_id) return;
@@ -53,7 +66,7 @@ void RequireCapture(void* stream, std::uint64_t graph_id, std::size_t rows) {
 
 }  // namespace
 
-OpLog::OpLog() : state_(std::make_shared<ProbeState>()) {
+OpLog::OpLog() : state_(std::make_shared<ProbeState>()), rows_of_launch_(RowsOfLaunch()) {
   state_->name = "op log";
   state_->options.mode = ProbeMode::kAlways;
   state_->options.record = RecordAction{.capacity = kCapacity};
@@ -166,8 +179,7 @@ std::size_t OpLog::AddInGraph(ring::OpLogRow row, const TensorRef& tensor, void*
   page.pending_bytes += count * layout::DtypeBytes(row.dtype);
   page.rows.push_back(std::move(row));
   const bool is_full = page.rows.size() == capture::kOpLogRowsOfPage;
-  if (is_full || page.pending.size() == capture::kMostOpLogTensors ||
-      page.pending_bytes > kMostPendingBytes) {
+  if (is_full || page.pending.size() >= rows_of_launch_ || page.pending_bytes > kMostPendingBytes) {
     FlushPage(table, page);
   }
   if (is_full) FinishPage(table, page);

@@ -79,6 +79,7 @@ class OpLog {
   void DropPage(ProbeTable& table, Page& page);
 
   std::shared_ptr<ProbeState> state_;
+  const std::size_t rows_of_launch_;  // at most
   std::vector<Page> pages_;      // those that are not complete
   OpLogPages::NameCounts seen_;  // since End()
   // The rows on the CPU, since End().

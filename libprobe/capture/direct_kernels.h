@@ -22,6 +22,12 @@ struct RootTick {
   layout::SlotHead* heads[kMaxHeads];  // of those slots: each learns how often the graph replayed
 };
 
+// Where the launches of an op log's page tell that they began (SlotHead::reached).
+struct RowsHead {
+  layout::SlotHead* head;
+  std::int64_t clock_offset_ns;  // as DirectSlot
+};
+
 // One slot's own counters, in device memory: the GPU counts here, because it cannot count in host
 // memory (no read-modify-write over PCIe), and stores the results there. Starts as zeros. Only the
 // slot's leaf writes it, after all its blocks have finished with it.
@@ -61,6 +67,8 @@ struct alignas(256) DirectState {
   std::uint64_t asked;        // the daemon's last request, as it was read
   std::uint64_t window_sum;   // the blocks' parts of the window's checksum, added up
   std::uint32_t wants_every;  // the leaves send the values of every entry
+  // Of a page of an op log, for the launches before the leaf; written when the leaf is captured.
+  RowsHead rows;
 };
 static_assert(sizeof(DirectState) == 256);
 

@@ -276,6 +276,15 @@ int StageBlocks(std::uint64_t bytes, int unit) {
   return Blocks(bytes, static_cast<std::uint64_t>(unit) * kStageThreads, kMostStageBlocks);
 }
 
+// From here on the launches before the leaf can tell that they began. The page has no block in
+// shared memory when they are captured.
+void TellRows(const DirectSlot& direct, const Device& device) {
+  const RowsHead rows = {direct.head, direct.clock_offset_ns};
+  CGD_CUDA(cudaMemcpyAsync(&direct.state->rows, &rows, sizeof(rows), cudaMemcpyHostToDevice,
+                           device.stream));
+  CGD_CUDA(cudaStreamSynchronize(device.stream));
+}
+
 void CaptureStats(const ProbeSlot& slot, const DirectSlot& direct, const Device& device,
                   const TensorRef& tensor, cudaStream_t stream) {
   const layout::SlotRegistration& r = slot.registration;
@@ -497,6 +506,7 @@ void CaptureDirect(ProbeSlot* slot, const ring::SegmentWriter& segment, const Te
   const Device& device = GetDevice(tensor.device_index);
   DirectSlot direct = Describe(*slot, segment, device);
   if (in_body) FollowRoot(root, device, &direct);
+  if ((slot->registration.flags & layout::kSlotHoldsOpLog) != 0) TellRows(direct, device);
   try {
     if (HoldsStats(slot->registration)) {
       CaptureStats(*slot, direct, device, tensor, stream);

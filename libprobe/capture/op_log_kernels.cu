@@ -1,7 +1,9 @@
 // Statistics of many tensors in one launch: parts first, then the rows.
 #include "libprobe/capture/direct_kernels.h"
+#include "libprobe/capture/direct_replay.cuh"
 #include "libprobe/capture/grid_overlap.cuh"
 #include "libprobe/capture/tensor_stats.cuh"
+#include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::capture {
 namespace {
@@ -38,13 +40,29 @@ __device__ std::uint32_t EndOf(const OpLogBatch& batch, std::uint32_t tensor) {
   return tensor + 1 < batch.count ? batch.tensors[tensor + 1].first_block : batch.blocks;
 }
 
+// Tells that everything before this launch is done. Nothing waits for these stores until the kernel
+// ends.
+__device__ void TellReached(const RowsHead& rows, std::uint64_t replay, std::uint32_t launch) {
+  if (rows.head == nullptr) return;
+  Store(rows.head->reached, layout::ReachedWord(replay, launch));
+  Store(rows.head->reached_ns, GlobalTimer() + static_cast<std::uint64_t>(rows.clock_offset_ns));
+}
+
 __global__ void __launch_bounds__(kOpLogThreads)
     OpLogParts(const __grid_constant__ OpLogBatch batch) {
   __shared__ layout::DeviceStats warps[kWarps];
   // Decided by the replay before this one, so there is nothing to wait for.
   const std::uint32_t skip = *const_cast<const volatile std::uint32_t*>(&batch.state->skip);
+  const bool tells = blockIdx.x == 0 && threadIdx.x == 0;
+  RowsHead rows = {};
+  std::uint64_t replay = 0;
+  if (tells) {
+    rows = batch.state->rows;
+    replay = batch.state->replay + 1;
+  }
   WaitForGridsBefore();
   if (skip != 0) return;
+  if (tells) TellReached(rows, replay, batch.launch);
   std::uint32_t first = 0;
   for (std::uint32_t last = batch.count; last - first > 1;) {
     const std::uint32_t middle = (first + last) / 2;

@@ -237,7 +237,9 @@ int Show(const Context& context, std::vector<Job> jobs, const std::vector<std::s
         "run, the next probe's included");
   }
   if (has_rows) {
-    context.Note("rows with .. between them are looked at together: one of their ops is not done");
+    context.Note(
+        "rows with .. between them are looked at together: one of their ops is not done. To name "
+        "it, type: CGDEBUG_OP_LOG_BATCH=1 in front of the job's command");
   }
   for (const std::string& text : missing) context.Note(PrintableLines(text));
   return exit_code;
