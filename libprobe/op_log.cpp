@@ -86,15 +86,55 @@ std::size_t OpLog::Add(const OpLogText& text, const TensorRef& tensor, void* str
 void OpLog::Flush() {
   ProbeTable& table = ProbeTable::Instance();
   const ProbeTable::Lock lock = table.Acquire(*state_);
-  std::exception_ptr failure;  // of one page; the others are flushed all the same
-  for (Page& page : pages_) {
-    try {
-      FlushPage(table, page);
-    } catch (...) {
-      failure = std::current_exception();
+  FlushPages(table, NewNodes(nullptr));
+}
+
+std::size_t OpLog::Pending() const {
+  const ProbeTable::Lock lock = ProbeTable::Instance().Acquire(*state_);
+  return PendingRows();
+}
+
+std::size_t OpLog::TakeNodes(void* stream) {
+  const ProbeTable::Lock lock = ProbeTable::Instance().Acquire(*state_);
+  return Follow(stream) ? NewNodes(stream).size() : 0;
+}
+
+std::vector<std::string> OpLog::TakeUnseen(void* stream) {
+  ProbeTable& table = ProbeTable::Instance();
+  const ProbeTable::Lock lock = table.Acquire(*state_);
+  if (!Follow(stream)) return {};
+  const std::vector<void*> unseen = NewNodes(stream);
+  unseen_.insert(unseen_.end(), unseen.begin(), unseen.end());
+  const bool is_elsewhere = std::any_of(pages_.begin(), pages_.end(), [&](const Page& page) {
+    return page.stream != stream && !page.pending.empty();
+  });
+  if (!unseen.empty() || is_elsewhere) FlushPages(table, unseen);
+  if (last_batch_) {
+    // Memory of rows that are computed is used again, maybe by this stream.
+    std::vector<void*>& waiting = last_batch_->waiting;
+    if (std::find(waiting.begin(), waiting.end(), stream) == waiting.end()) {
+      capture::Join(stream, last_batch_->end);
+      waiting.push_back(stream);
     }
   }
-  if (failure) std::rethrow_exception(failure);
+  return TakeNames();
+}
+
+std::vector<std::string> OpLog::TakeRest(void* stream) {
+  const ProbeTable::Lock lock = ProbeTable::Instance().Acquire(*state_);
+  if (!Follow(stream)) return {};
+  const std::vector<void*> rest = nodes_->TakeRest(stream);
+  unseen_.insert(unseen_.end(), rest.begin(), rest.end());
+  return TakeNames();
+}
+
+void OpLog::AmendNewest(const std::string& op) {
+  const ProbeTable::Lock lock = ProbeTable::Instance().Acquire(*state_);
+  const auto newest =
+      std::max_element(pages_.begin(), pages_.end(),
+                       [](const Page& a, const Page& b) { return a.newest_row < b.newest_row; });
+  if (newest == pages_.end() || newest->slot == nullptr || newest->rows.empty()) return;
+  newest->rows.back().op = op;
 }
 
 void OpLog::End() {
@@ -105,6 +145,7 @@ void OpLog::End() {
   EndPages(table);
   EndOnHost(table);
   seen_.clear();
+  StopFollowing();
 }
 
 bool OpLog::WaitConsumed(std::chrono::nanoseconds timeout) const {
@@ -133,7 +174,7 @@ std::size_t OpLog::AddOnHost(ring::OpLogRow row, const TensorRef& tensor) {
     stats_.pop_back();
     throw;
   }
-  return Pending();
+  return PendingRows();
 }
 
 void OpLog::EndOnHost(ProbeTable& table) {
@@ -153,7 +194,7 @@ void OpLog::EndOnHost(ProbeTable& table) {
 
 // --- graphs ------------------------------------------------------------------------------------
 
-std::size_t OpLog::Pending() const {
+std::size_t OpLog::PendingRows() const {
   std::size_t pending = 0;
   for (const Page& page : pages_) pending += page.pending.size();
   return pending;
@@ -171,6 +212,13 @@ std::size_t OpLog::AddInGraph(ring::OpLogRow row, const TensorRef& tensor, void*
   const ProbeTable::Lock lock = table.Acquire(*state_);
   if (state_->closed) throw ProbeError(ErrorKind::kClosed, "the op log is closed");
   Page& page = OpenPage(table, capture.id, tensor, stream);
+  if (!nodes_ || nodes_->capture_id() != capture.id) {
+    StopFollowing();
+    nodes_.emplace(capture.id);
+  }
+  (void)nodes_->Take(stream);  // so that whatever comes in front of the row is known
+  page.position = capture::PositionOf(stream);
+  page.newest_row = ++rows_in_graph_;
   const std::uint64_t count = ElementCount(row);
   page.pending.push_back({.data = tensor.data,
                           .dtype = row.dtype,
@@ -178,12 +226,11 @@ std::size_t OpLog::AddInGraph(ring::OpLogRow row, const TensorRef& tensor, void*
                           .row = static_cast<std::uint32_t>(page.rows.size())});
   page.pending_bytes += count * layout::DtypeBytes(row.dtype);
   page.rows.push_back(std::move(row));
-  const bool is_full = page.rows.size() == capture::kOpLogRowsOfPage;
-  if (is_full || page.pending.size() >= rows_of_launch_ || page.pending_bytes > kMostPendingBytes) {
+  if (page.rows.size() == capture::kOpLogRowsOfPage || page.pending.size() >= rows_of_launch_ ||
+      page.pending_bytes > kMostPendingBytes) {
     FlushPage(table, page);
   }
-  if (is_full) FinishPage(table, page);
-  return Pending();
+  return PendingRows();
 }
 
 OpLog::Page& OpLog::OpenPage(ProbeTable& table, std::uint64_t graph_id, const TensorRef& tensor,
@@ -199,7 +246,10 @@ OpLog::Page& OpLog::OpenPage(ProbeTable& table, std::uint64_t graph_id, const Te
   const auto open = std::find_if(pages_.begin(), pages_.end(), [&](const Page& page) {
     return page.stream == stream && page.device == tensor.device_index;
   });
-  if (open != pages_.end()) return *open;
+  if (open != pages_.end()) {
+    if (open->rows.size() < capture::kOpLogRowsOfPage) return *open;
+    FinishPage(table, *open);
+  }
   if (const auto refusal = capture::DirectLaneRefused(tensor.device_index)) {
     throw ProbeError(ErrorKind::kUnsupported,
                      "an op log of a graph needs the direct lane: " + refusal->text);
@@ -224,16 +274,72 @@ OpLog::Page& OpLog::OpenPage(ProbeTable& table, std::uint64_t graph_id, const Te
   return pages_.back();
 }
 
+bool OpLog::Follow(void* stream) {
+  if (state_->closed) return false;
+  const capture::StreamCapture capture = capture::QueryCapture(stream);
+  if (!capture.capturing) return false;
+  if (!nodes_) nodes_.emplace(capture.id);
+  return nodes_->capture_id() == capture.id;
+}
+
+void OpLog::StopFollowing() {
+  nodes_.reset();
+  unseen_.clear();
+  last_batch_.reset();
+}
+
+std::vector<void*> OpLog::NewNodes(void* stream) {
+  std::vector<void*> nodes;
+  if (!nodes_) return nodes;
+  if (stream != nullptr) nodes = nodes_->Take(stream);
+  for (const Page& page : pages_) {
+    if (page.stream == stream || page.slot == nullptr) continue;
+    const std::vector<void*> more = nodes_->Take(page.stream);
+    nodes.insert(nodes.end(), more.begin(), more.end());
+  }
+  return nodes;
+}
+
+std::vector<std::string> OpLog::TakeNames() {
+  std::vector<std::string> names;
+  for (void* node : std::exchange(unseen_, {})) {
+    std::string name = capture::NameOfNode(node);
+    if (!name.empty()) names.push_back(std::move(name));
+  }
+  return names;
+}
+
+// A node that comes to light now may have run beside any batch so far, and none of them comes after
+// it: all that a batch comes after was known then.
+void OpLog::FlushPages(ProbeTable& table, const std::vector<void*>& unseen) {
+  if (last_batch_ && !unseen.empty()) {
+    capture::PutBehind(last_batch_->stream, last_batch_->end, unseen);
+  }
+  std::exception_ptr failure;  // of one page; the others are flushed all the same
+  for (Page& page : pages_) {
+    try {
+      FlushPage(table, page, unseen);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
 // A row that was not computed would show what its memory held before, so a page without one of its
 // kernels is given up.
-void OpLog::FlushPage(ProbeTable& table, Page& page) {
+void OpLog::FlushPage(ProbeTable& table, Page& page, const std::vector<void*>& unseen) {
   const std::vector<capture::OpLogTensor> pending = std::exchange(page.pending, {});
   page.pending_bytes = 0;
   if (pending.empty() || page.slot == nullptr) return;
   ++page.launches;
   for (const capture::OpLogTensor& tensor : pending) page.rows[tensor.row].launch = page.launches;
   try {
-    capture::ComputeRows(page.slot->buffers, pending, page.launches, page.stream);
+    capture::Position end = capture::ComputeRows(page.slot->buffers, pending, page.launches,
+                                                 page.stream, page.position);
+    (void)nodes_->Take(page.stream);  // what was added is ours
+    capture::PutBehind(page.stream, end, unseen);
+    last_batch_ = {.stream = page.stream, .end = std::move(end), .waiting = {page.stream}};
   } catch (const ProbeError& error) {
     const std::string lost = std::to_string(page.rows.size()) + " rows of an op log are lost: ";
     DropPage(table, page);

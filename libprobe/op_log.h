@@ -6,10 +6,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cgdebug/probe.h"
+#include "libprobe/capture/capture_nodes.h"
 #include "libprobe/capture/op_log_lane.h"
 #include "libprobe/op_log_pages.h"
 #include "libprobe/probe_state.h"
@@ -38,13 +40,31 @@ class OpLog {
   OpLog& operator=(const OpLog&) = delete;
 
   // Adds a row: what `tensor` holds when `stream` (a cudaStream_t, ignored for the CPU) gets here.
-  // A tensor on a GPU is looked at by Flush() at the latest, and a full batch is flushed at once.
-  // Until then nobody may write the tensor or free it. Returns how many tensors are still to be
-  // looked at, this one included.
+  // The row of a tensor on a GPU is pending until Flush() computes it, with others in one launch; a
+  // full batch is flushed at once. Until then nobody may free the tensor, and nobody may write it
+  // except nodes that TakeUnseen() finds. Returns how many rows are pending, this one included.
   // Fails: also if the tensor is on a GPU and `stream` is not capturing.
   std::size_t Add(const OpLogText& text, const TensorRef& tensor, void* stream);
-  // Computes the rows that are not computed yet, each in the order of its stream.
+  // Computes the rows that are pending. What their streams capture from now on comes after them.
   void Flush();
+  std::size_t Pending() const;
+
+  // The log follows which nodes a capture gets, and who adds them. A node is a kernel, a copy or
+  // whatever else may write memory. Without CUDA there are none.
+
+  // The nodes that `stream` has captured since the last call were added by an op, or by something
+  // else whose writes are known. Returns how many they are.
+  std::size_t TakeNodes(void* stream);
+  // They were added by nobody that the log knows, so they may have written anything. The pending
+  // rows are computed as if they had been before that. Returns what the nodes run.
+  // To be called before each op: it also makes `stream` wait for rows that were pending on another
+  // stream.
+  std::vector<std::string> TakeUnseen(void* stream);
+  // The same for nodes of the graph that no stream comes to. Takes time in proportion to the size
+  // of the graph.
+  std::vector<std::string> TakeRest(void* stream);
+  // Replaces the op of the newest row that is in a graph, if it is not complete.
+  void AmendNewest(const std::string& op);
   // The log of this capture, or of this eager run, is complete: what is added later belongs to
   // another one. Eager runs with the same rows are replays of one log. Must be called before the
   // capture ends: pages that are not complete by then are never seen.
@@ -64,13 +84,31 @@ class OpLog {
     std::vector<capture::OpLogTensor> pending;
     std::uint64_t pending_bytes = 0;
     std::uint32_t launches = 0;  // of batches
+    // What the pending rows show is there; nothing has overwritten it.
+    capture::Position position;
+    std::uint64_t newest_row = 0;  // counted over all pages
+  };
+  // The rows that were computed last.
+  struct Batch {
+    void* stream = nullptr;
+    capture::Position end;
+    std::vector<void*> waiting;  // streams whose next node comes after it, `stream` included
   };
 
   std::size_t AddOnHost(ring::OpLogRow row, const TensorRef& tensor);
   std::size_t AddInGraph(ring::OpLogRow row, const TensorRef& tensor, void* stream);
   Page& OpenPage(ProbeTable& table, std::uint64_t graph_id, const TensorRef& tensor, void* stream);
-  std::size_t Pending() const;
-  void FlushPage(ProbeTable& table, Page& page);
+  // Whether `stream` takes part in the capture that the log follows.
+  bool Follow(void* stream);
+  // Nodes that `stream`, which may be null, and the streams of pages have captured since the last
+  // call of their kind.
+  std::vector<void*> NewNodes(void* stream);
+  // Computes the rows that are pending, in front of `unseen`.
+  void FlushPages(ProbeTable& table, const std::vector<void*>& unseen);
+  std::vector<std::string> TakeNames();
+  void StopFollowing();
+  std::size_t PendingRows() const;
+  void FlushPage(ProbeTable& table, Page& page, const std::vector<void*>& unseen = {});
   void FinishPage(ProbeTable& table, Page& page);
   void EndPages(ProbeTable& table);
   void EndOnHost(ProbeTable& table);
@@ -80,8 +118,12 @@ class OpLog {
 
   std::shared_ptr<ProbeState> state_;
   const std::size_t rows_of_launch_;  // at most
-  std::vector<Page> pages_;      // those that are not complete
-  OpLogPages::NameCounts seen_;  // since End()
+  std::vector<Page> pages_;  // those that are not complete
+  std::uint64_t rows_in_graph_ = 0;
+  std::optional<capture::CaptureNodes> nodes_;  // of the capture under way
+  std::vector<void*> unseen_;                   // nodes that nobody has asked for yet
+  std::optional<Batch> last_batch_;             // each comes after the one before it
+  OpLogPages::NameCounts seen_;                 // since End()
   // The rows on the CPU, since End().
   std::vector<ring::OpLogRow> rows_;
   std::vector<layout::DeviceStats> stats_;

@@ -13,6 +13,7 @@
 #include "client/analysis/gaps.h"
 #include "client/analysis/lead_up.h"
 #include "client/analysis/masks.h"
+#include "client/analysis/op_log.h"
 #include "client/analysis/verify.h"
 #include "daemon/core/numerics/stats_difference.h"
 
@@ -69,6 +70,7 @@ class Checker {
     FindNeverWritten();
     if (result_.first) DescribeFirst();
     CountCompleteness();
+    CountUnseen();
     const GapSummary gaps = SummarizeGaps(source_, options_.scope);
     result_.missing.insert(result_.missing.end(), gaps.sentences.begin(), gaps.sentences.end());
     result_.missing_count += gaps.count;
@@ -152,6 +154,22 @@ class Checker {
     }
     scanned_.push_back(std::move(scanned));
     return {};
+  }
+
+  // Kernels that run between the rows of op logs.
+  void CountUnseen() {
+    for (const std::size_t index : WantedSlots(source_, options_.scope)) {
+      const Slot& slot = source_.slots()[index];
+      const std::optional<OpText> text = ParseOpText(slot.op);
+      if (!text) continue;
+      for (const auto& [nodes, word] :
+           {std::pair(&text->unseen_before, "before"), std::pair(&text->unseen_after, "after")}) {
+        if (!*nodes) continue;
+        result_.unseen_kernels += (*nodes)->count;
+        if (!result_.first_unseen.empty()) continue;
+        result_.first_unseen = fmt::format("{}, {} {}", (*nodes)->names, word, SlotText(slot));
+      }
+    }
   }
 
   void VerifyValues() {

@@ -97,8 +97,11 @@ struct Check {
   std::uint64_t missing_count = 0;
   std::vector<std::uint64_t> replays;  // that were looked at, of any probe; ascending
   std::map<int, bool> ranks;           // that were looked at, and whether something bad was found
-  bool goes_on = false;                // more will come, and does not count as missing
-  recording::Account account;          // of the probes that were looked at
+  // Of op logs: kernels whose results no row shows, and where the first of them are.
+  std::uint64_t unseen_kernels = 0;
+  std::string first_unseen = {};
+  bool goes_on = false;        // more will come, and does not count as missing
+  recording::Account account;  // of the probes that were looked at
 
   bool found() const {
     for (const Finding& finding : findings) {
@@ -107,7 +110,7 @@ struct Check {
     return false;
   }
   // Whether "nothing found" may be said: something was looked at, and nothing was missing.
-  bool complete() const { return missing_count == 0 && snapshots > 0; }
+  bool complete() const { return missing_count == 0 && unseen_kernels == 0 && snapshots > 0; }
 };
 
 // Fails: a source that cannot be read.

@@ -231,6 +231,11 @@ std::string NothingFound(const Check& check) {
   const std::string snapshots =
       fmt::format("{} snapshot{}", check.snapshots, check.snapshots == 1 ? "" : "s");
   const char* how = check.values_read ? "" : " (by their statistics; values not read)";
+  if (check.missing_count == 0 && check.unseen_kernels > 0) {
+    return fmt::format(
+        "inconclusive: nothing found in {}{}{}, but no row shows what {} kernel{} wrote\n",
+        snapshots, Where(check), how, check.unseen_kernels, check.unseen_kernels == 1 ? "" : "s");
+  }
   if (!check.complete()) {
     return fmt::format("inconclusive: nothing found in {}, but some are missing{}{}\n", snapshots,
                        Where(check), how);
@@ -257,6 +262,11 @@ std::string Completeness(const Check& check) {
                         check.replay);
   }
   for (const std::string& missing : check.missing) text += "missing: " + missing + "\n";
+  if (check.unseen_kernels > 0) {
+    text +=
+        fmt::format("not looked at: {} kernel{} that no row shows, the first: {}\n",
+                    check.unseen_kernels, check.unseen_kernels == 1 ? "" : "s", check.first_unseen);
+  }
   // Something was found, nothing is missing, and no replay has a set of probes to count.
   if (text.empty()) text = fmt::format("complete: {} snapshots were looked at\n", check.snapshots);
   if (check.goes_on) text += "more will come: the job goes on\n";
@@ -369,6 +379,7 @@ Json CheckJson(Source& source, const Check& check) {
   return {{"source", source.Describe().path},
           {"found", check.found()},
           {"complete", check.complete()},
+          {"unseen_kernels", check.unseen_kernels},
           {"snapshots", check.snapshots},
           {"values_read", check.values_read},
           {"probes", check.slots},

@@ -281,6 +281,8 @@ OpDiff DiffOpLogs(const OpLog& a, const OpLog& b) {
     const OpRow& other = b.rows[pair.b];
     JudgePair(row, other, &pair);
     const bool is_covered = row.is_covered && other.is_covered;
+    const bool is_certain =
+        is_covered && a.UnseenBeside(row) == nullptr && b.UnseenBeside(other) == nullptr;
     uncovered += !is_covered;
     const auto agrees = [&](std::uint32_t number) {
       const OpRow* input = a.Find(number);
@@ -297,7 +299,7 @@ OpDiff DiffOpLogs(const OpLog& a, const OpLog& b) {
     if (pair.verdict == OpPair::Verdict::kDifferent) {
       ++diff.different;
       if (!diff.first_different) diff.first_different = diff.pairs.size();
-      if (!diff.first_fault && is_covered &&
+      if (!diff.first_fault && is_certain &&
           std::all_of(row.inputs.begin(), row.inputs.end(), agrees)) {
         diff.first_fault = diff.pairs.size();
       }
@@ -351,7 +353,11 @@ std::string OpDiffText(const OpLog& a, const OpLog& b, const OpDiff& diff) {
     const OpRow& row = a.rows[pair.a];
     text += fmt::format("\n{}: {}", diff.first_fault ? "differs earlier" : "first difference",
                         PairText(a, b, pair));
-    text += row.is_covered && b.rows[pair.b].is_covered
+    const UnseenNodes* unseen = a.UnseenBeside(row);
+    if (unseen == nullptr) unseen = b.UnseenBeside(b.rows[pair.b]);
+    text += unseen != nullptr
+                ? fmt::format("\n  its input may be what differs: no row shows {}", unseen->Text())
+            : row.is_covered && b.rows[pair.b].is_covered
                 ? fmt::format("\n  it read {}, and not all of that was compared and agrees",
                               ReadRows(row))
                 : "\n  no row shows all that it read, so its input may be what differs";

@@ -31,13 +31,50 @@ std::string_view NextWord(std::string_view* text) {
   return word;
 }
 
-std::optional<std::uint32_t> ParseNumber(std::string_view word) {
-  std::uint32_t number = 0;
+template <typename Number = std::uint32_t>
+std::optional<Number> ParseNumber(std::string_view word) {
+  Number number = 0;
   const auto parsed = std::from_chars(word.data(), word.data() + word.size(), number);
   if (parsed.ec != std::errc() || parsed.ptr != word.data() + word.size() || number == 0) {
     return std::nullopt;
   }
   return number;
+}
+
+// Parses "3:flash_fwd_kernel,memset".
+std::optional<UnseenNodes> ParseUnseen(std::string_view word) {
+  const std::size_t colon = std::min(word.find(':'), word.size());
+  const auto count = ParseNumber<std::uint32_t>(word.substr(0, colon));
+  if (!count) return std::nullopt;
+  UnseenNodes unseen{.count = *count};
+  for (const char c : word.substr(std::min(colon + 1, word.size()))) {
+    unseen.names += c;
+    if (c == ',') unseen.names += ' ';
+  }
+  return unseen;
+}
+
+// Whether the word tells of nodes.
+bool ParseNodes(std::string_view word, OpText* text) {
+  if (word.empty()) return false;
+  const std::string_view rest = word.substr(1);
+  const auto add = [&](std::uint64_t* count) {
+    const auto more = ParseNumber<std::uint32_t>(rest);
+    if (more) *count += *more;
+    return more.has_value();
+  };
+  switch (word.front()) {
+    case '+':
+      return add(&text->explained);
+    case '-':
+      return add(&text->left_out);
+    case '<':
+      return (text->unseen_before = ParseUnseen(rest)).has_value();
+    case '>':
+      return (text->unseen_after = ParseUnseen(rest)).has_value();
+    default:
+      return false;
+  }
 }
 
 // Every op log of the source, oldest first. A capture has one. Within an eager log the row
@@ -121,6 +158,28 @@ Result<std::uint64_t> NewestOf(Source& source, const Entries& entries) {
   return newest;
 }
 
+Coverage CoverageOf(const Entries& entries) {
+  Coverage coverage;
+  std::uint32_t last = 0;
+  for (const Entry& entry : entries) {
+    const OpText& text = entry.text;
+    coverage.is_known = coverage.is_known || text.has_nodes;
+    coverage.explained += text.explained;
+    coverage.left_out += text.left_out;
+    if (text.unseen_before) {
+      coverage.unseen.push_back(*text.unseen_before);
+      coverage.unseen.back().after = last;
+      coverage.unseen.back().before = text.number;
+    }
+    if (text.unseen_after) {
+      coverage.unseen.push_back(*text.unseen_after);
+      coverage.unseen.back().after = text.number;
+    }
+    last = text.number;
+  }
+  return coverage;
+}
+
 Result<OpLog> Read(Source& source, const Entries& entries, std::uint64_t replay) {
   const Slot& first = source.slots()[entries.front().slot];
   OpLog log{.graph = NameOf(first),
@@ -149,6 +208,8 @@ Result<OpLog> Read(Source& source, const Entries& entries, std::uint64_t replay)
     }
     log.rows.push_back(std::move(row));
   }
+  log.coverage = CoverageOf(entries);
+  if (std::string gap = log.coverage.Gap(); !gap.empty()) log.gaps.push_back(std::move(gap));
   // What a job says about its rows may be wrong: nothing below may rely on it.
   for (std::size_t i = 0; i < log.rows.size(); ++i) {
     OpRow& row = log.rows[i];
@@ -171,6 +232,26 @@ Result<OpLog> Read(Source& source, const Entries& entries, std::uint64_t replay)
 
 }  // namespace
 
+std::string UnseenNodes::Text() const {
+  std::string place = after == 0    ? fmt::format("before #{}", before)
+                      : before == 0 ? fmt::format("after #{}", after)
+                                    : fmt::format("between #{} and #{}", after, before);
+  return fmt::format("{} kernel{} {}: {}", count, count == 1 ? "" : "s", place, names);
+}
+
+std::uint64_t Coverage::unseen_count() const {
+  std::uint64_t count = 0;
+  for (const UnseenNodes& one : unseen) count += one.count;
+  return count;
+}
+
+std::string Coverage::Gap() const {
+  if (unseen.empty()) return {};
+  if (unseen.size() == 1) return unseen.front().Text() + "; no row shows what they wrote";
+  return fmt::format("{} kernels that are in no row, in {} places; the first are {}",
+                     unseen_count(), unseen.size(), unseen.front().Text());
+}
+
 std::size_t OpLog::lost() const {
   return static_cast<std::size_t>(
       std::count_if(rows.begin(), rows.end(), [](const OpRow& row) { return !row.stats; }));
@@ -183,6 +264,15 @@ const OpRow* OpLog::Find(std::uint32_t number) const {
   return found == rows.end() || found->number != number ? nullptr : &*found;
 }
 
+const UnseenNodes* OpLog::UnseenBeside(const OpRow& row) const {
+  const std::uint32_t oldest =
+      row.inputs.empty() ? 0 : *std::min_element(row.inputs.begin(), row.inputs.end());
+  for (const UnseenNodes& one : coverage.unseen) {
+    if (one.before > oldest && one.before <= row.number) return &one;
+  }
+  return nullptr;
+}
+
 std::optional<OpText> ParseOpText(std::string_view text) {
   OpText parsed;
   const std::optional<std::uint32_t> number = ParseNumber(NextWord(&text));
@@ -190,7 +280,12 @@ std::optional<OpText> ParseOpText(std::string_view text) {
   if (!number || parsed.op.empty()) return std::nullopt;
   parsed.number = *number;
   while (!text.empty()) {
-    const std::optional<std::uint32_t> input = ParseNumber(NextWord(&text));
+    const std::string_view word = NextWord(&text);
+    if (ParseNodes(word, &parsed)) {
+      parsed.has_nodes = true;
+      continue;
+    }
+    const std::optional<std::uint32_t> input = ParseNumber(word);
     if (input) {
       parsed.inputs.push_back(*input);
     } else {

@@ -30,6 +30,29 @@ struct OpRow {
   std::optional<numerics::Stats> stats_before = {};  // of the replay before it
 };
 
+// Nodes of a graph that write memory, and that belong to no op that the log follows.
+struct UnseenNodes {
+  std::uint32_t after = 0;   // the row before them; 0: they come before the first one
+  std::uint32_t before = 0;  // the row behind them; 0: they come after the last one
+  std::uint64_t count = 0;
+  std::string names = {};  // some of what they run: "flash_fwd_kernel, memset"
+
+  std::string Text() const;  // "3 kernels between #17 and #18: flash_fwd_kernel"
+};
+
+// What the rows of a log explain of the nodes of its graph: kernels, copies and the like.
+struct Coverage {
+  bool is_known = false;  // not of eager runs
+  std::uint64_t explained = 0;
+  std::uint64_t left_out = 0;  // of ops and kernels that are followed, but were not to be logged
+  std::vector<UnseenNodes> unseen = {};
+
+  std::uint64_t unseen_count() const;
+  std::uint64_t nodes() const { return explained + left_out + unseen_count(); }
+  // "5 kernels are in no row, first 3 kernels between ..."; empty if there are none.
+  std::string Gap() const;
+};
+
 // The rows of one replay of one graph, or of one eager run.
 struct OpLog {
   std::string graph;  // what the graph is called; "eager"
@@ -40,18 +63,30 @@ struct OpLog {
   std::vector<OpRow> rows = {};  // by number
   // Sentences about what the log does not show, except lost rows.
   std::vector<std::string> gaps = {};
+  Coverage coverage = {};
 
   std::size_t lost() const;
   // The row with that number; nullptr without one.
   const OpRow* Find(std::uint32_t number) const;
+  // Unseen nodes that may have changed what `row` read, after its inputs were logged; nullptr
+  // without any.
+  const UnseenNodes* UnseenBeside(const OpRow& row) const;
 };
 
 // Parses SlotRegistration::op. Fails: nullopt if it does not describe a row.
+//   "17 aten.mm.default +2 -1 <3:flash_fwd_kernel >1:memset 3 5"
+//   number, op; nodes that are explained and left out since the row before; unseen nodes in front
+//   of the row, and behind the last row; inputs.
 struct OpText {
   std::uint32_t number = 0;
   std::string op;
   std::vector<std::uint32_t> inputs = {};
   bool is_covered = true;
+  bool has_nodes = false;
+  std::uint64_t explained = 0;
+  std::uint64_t left_out = 0;
+  std::optional<UnseenNodes> unseen_before = {};
+  std::optional<UnseenNodes> unseen_after = {};
 };
 std::optional<OpText> ParseOpText(std::string_view text);
 

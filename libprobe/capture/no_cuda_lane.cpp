@@ -40,7 +40,16 @@ std::vector<std::vector<std::byte>> ReadDeviceRing(const ProbeSlot&,
 bool ServeWindow(ProbeSlot*) { Refuse(); }
 bool AwaitIdle(int, std::chrono::nanoseconds) noexcept { return false; }
 std::uint64_t OpLogStagingBytes() { Refuse(); }
-void ComputeRows(const Buffers&, std::span<const OpLogTensor>, std::uint32_t, void*) { Refuse(); }
+Position ComputeRows(const Buffers&, std::span<const OpLogTensor>, std::uint32_t, void*,
+                     const Position&) {
+  Refuse();
+}
+Position PositionOf(void*) { Refuse(); }
+void Join(void*, const Position&) { Refuse(); }
+void PutBehind(void*, const Position&, const std::vector<void*>&) { Refuse(); }
+std::string NameOfNode(void*) { Refuse(); }
+std::vector<void*> CaptureNodes::Take(void*) { return {}; }
+std::vector<void*> CaptureNodes::TakeRest(void*) { return {}; }
 void CaptureLeaf(ProbeSlot*, const TensorRef&, void*) { Refuse(); }
 void LaunchEager(ProbeSlot*, const TensorRef&, void*) { Refuse(); }
 CapturePlace PlaceOf(void*, std::uint64_t capture_id, int) { return {.graph_id = capture_id}; }

@@ -55,19 +55,32 @@ OpLogBatch MakeBatch(const Buffers& buffers, std::span<const OpLogTensor> tensor
 
 std::uint64_t OpLogStagingBytes() { return (kOpLogRowsOfPage + kMostBlocks) * kRowBytes; }
 
-void ComputeRows(const Buffers& buffers, std::span<const OpLogTensor> tensors, std::uint32_t launch,
-                 void* stream_handle) {
-  if (tensors.empty()) return;
+Position ComputeRows(const Buffers& buffers, std::span<const OpLogTensor> tensors,
+                     std::uint32_t launch, void* stream_handle, const Position& at) {
   auto* stream = static_cast<cudaStream_t>(stream_handle);
   const DeviceGuard guard(buffers.device);
   const RelaxedCapture relaxed;
+  const Position now = PositionOf(stream);
   OpLogBatch batch = MakeBatch(buffers, tensors);
   batch.launch = launch;
   const bool overlaps = GridsOverlap(buffers.device);
-  Launch(OpLogPartsKernel(), static_cast<int>(batch.blocks), kOpLogThreads, &batch, stream,
-         overlaps);
-  if (batch.blocks == batch.count) return;
-  Launch(OpLogRowsKernel(), static_cast<int>(batch.count), 32, &batch, stream, overlaps);
+  if (now != at) SetPosition(stream, at);
+  try {
+    Launch(OpLogPartsKernel(), static_cast<int>(batch.blocks), kOpLogThreads, &batch, stream,
+           overlaps);
+    if (batch.blocks != batch.count) {
+      Launch(OpLogRowsKernel(), static_cast<int>(batch.count), 32, &batch, stream, overlaps);
+    }
+  } catch (...) {
+    if (now != at) SetPosition(stream, now);
+    throw;
+  }
+  Position done = PositionOf(stream);
+  if (now != at) {
+    SetPosition(stream, now);
+    Join(stream, done);
+  }
+  return done;
 }
 
 }  // namespace cgdebug::capture

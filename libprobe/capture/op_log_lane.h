@@ -12,6 +12,7 @@
 #include <span>
 
 #include "cgdebug/probe.h"
+#include "libprobe/capture/capture_nodes.h"
 #include "libprobe/capture/probe_slot.h"
 
 namespace cgdebug::capture {
@@ -30,11 +31,12 @@ struct OpLogTensor {
 // The device memory of a page.
 std::uint64_t OpLogStagingBytes();
 
-// Computes rows of the page that lies in `buffers`, in the order of `stream`, which may be
-// capturing. `launch`: layout::OpLogRow::launch of these rows.
-// Requires: at most kMostOpLogTensors.
+// Computes rows of the page that lies in `buffers`, as if `stream`, which is capturing, stood at
+// `at`. What the stream captures from now on comes after them. Returns the last nodes of the rows.
+// `launch`: layout::OpLogRow::launch of these rows.
+// Requires: at least one tensor, at most kMostOpLogTensors.
 // Fails: throws ProbeError; the rows are not computed then.
-void ComputeRows(const Buffers& buffers, std::span<const OpLogTensor> tensors, std::uint32_t launch,
-                 void* stream);
+Position ComputeRows(const Buffers& buffers, std::span<const OpLogTensor> tensors,
+                     std::uint32_t launch, void* stream, const Position& at);
 
 }  // namespace cgdebug::capture

@@ -45,24 +45,24 @@ def _wrap(module_name: str, class_name: str, make) -> None:
 
 def _run_of_inductor(run):
     def logged_run(self, *args, benchmark_run=False, **kwargs):
-        if not benchmark_run:
-            _tell_before(lambda: _launch_of_inductor(self, args, kwargs))
-        result = run(self, *args, benchmark_run=benchmark_run, **kwargs)
-        if _recorders and not benchmark_run:
-            _tell(lambda: _launch_of_inductor(self, args, kwargs))
-        return result
+        def launch():
+            return run(self, *args, benchmark_run=benchmark_run, **kwargs)
+
+        if not _recorders or benchmark_run:
+            return launch()
+        return _follow_launch(launch, lambda: _launch_of_inductor(self, args, kwargs))
 
     return logged_run
 
 
 def _run_of_user(run):
     def logged_run(self, *args, **kwargs):
-        if not kwargs.get("warmup"):
-            _tell_before(lambda: _launch_of_user(self, args, kwargs))
-        result = run(self, *args, **kwargs)
-        if _recorders and not kwargs.get("warmup"):
-            _tell(lambda: _launch_of_user(self, args, kwargs))
-        return result
+        def launch():
+            return run(self, *args, **kwargs)
+
+        if not _recorders or kwargs.get("warmup"):
+            return launch()
+        return _follow_launch(launch, lambda: _launch_of_user(self, args, kwargs))
 
     return logged_run
 
@@ -81,6 +81,17 @@ class _Launch(typing.NamedTuple):
             for name, one in self.tensors.items()
             if not (self.is_inductors and name.startswith("out_ptr"))
         ]
+
+    def writes(self) -> list[torch.Tensor]:
+        """All that it may write of its arguments. The kernel of a user may also write to addresses
+        that it finds in memory."""
+        if self.written is None:
+            return list(self.tensors.values())
+        return [one for name, one in self.tensors.items() if name in self.written]
+
+    def overwrites(self) -> list[tuple[str, torch.Tensor]]:
+        """What it is known to overwrite, by name. An out_ptr is memory that nobody has written."""
+        return [(name, one) for name, one in self.reads() if name in (self.written or ())]
 
 
 def _launch_of_inductor(tuner, args, kwargs) -> _Launch:
@@ -122,49 +133,47 @@ def _written_by(function, arguments) -> frozenset[str] | None:
     return _written[key]
 
 
-def _found(find_launch) -> _Launch | None:
+def _follow_launch(launch, describe):
+    recorders = list(_recorders)
     try:
-        return find_launch()
+        kernel = describe()
     except Exception as error:  # the job goes on
-        for recorder in list(_recorders):
+        kernel = _Launch("triton_kernel", {}, None, False, False)
+        for recorder in recorders:
             recorder.log.note(f"a Triton kernel: {str(error).partition(chr(10))[0]}")
-        return None
-
-
-def _tell_before(find_launch) -> None:
-    recorders = [recorder for recorder in _recorders if recorder.has_kernels]
-    launch = _found(find_launch) if recorders else None
-    if launch is None or launch.written is None:
-        return
-    changed = {storage_of(one) for name, one in launch.tensors.items() if name in launch.written}
-    reads = [(name, one) for name, one in launch.reads() if storage_of(one) in changed]
-    writes = [
-        (name, one)
-        for name, one in launch.tensors.items()
-        # An out_ptr is memory that nobody has written yet.
-        if name in launch.written and not (launch.is_inductors and name.startswith("out_ptr"))
-    ]
     for recorder in recorders:
+        _tell_before(recorder, kernel)
+    try:
+        result = launch()
+    except BaseException:
+        for recorder in recorders:
+            recorder.wrote_unseen(())
+        raise
+    for recorder in recorders:
+        _tell(recorder, kernel)
+    return result
+
+
+def _tell_before(recorder: Recorder, kernel: _Launch) -> None:
+    recorder.begin_kernel()
+    if recorder.has_kernels and kernel.written is not None:
+        changed = {storage_of(one) for one in kernel.writes()}
+        reads = [(name, one) for name, one in kernel.reads() if storage_of(one) in changed]
+        writes = kernel.overwrites()
         place = names.current_place(recorder.names)
-        if launch.is_compiled and not launch.is_inductors:
+        if kernel.is_compiled and not kernel.is_inductors:
             recorder.may_be_empty(one for _, one in writes)
-        recorder.will_read(place, launch.kernel, reads)
+        recorder.will_read(place, kernel.kernel, reads)
         if recorder.has_pre:
-            recorder.will_write(place, f"triton.{launch.kernel}.pre", launch.kernel, writes)
+            recorder.will_write(place, f"triton.{kernel.kernel}.pre", kernel.kernel, writes)
+    recorder.guard_kernel(kernel.writes() if kernel.is_inductors else None)
 
 
-def _tell(find_launch) -> None:
-    launch = _found(find_launch)
-    if launch is None:
+def _tell(recorder: Recorder, kernel: _Launch) -> None:
+    if kernel.written is None or not recorder.has_kernels:
+        recorder.wrote_unseen(kernel.writes())
         return
-    for recorder in list(_recorders):
-        if launch.written is None or not recorder.has_kernels:
-            written = launch.tensors if launch.written is None else launch.written
-            recorder.wrote_unseen(
-                launch.tensors[name] for name in written if name in launch.tensors
-            )
-            continue
-        place = names.current_place(recorder.names)
-        reads = launch.reads()
-        writes = [(name, launch.tensors[name]) for name in launch.tensors if name in launch.written]
-        recorder.wrote(place, f"triton.{launch.kernel}.default", launch.kernel, reads, writes)
+    place = names.current_place(recorder.names)
+    writes = [(name, kernel.tensors[name]) for name in kernel.tensors if name in kernel.written]
+    op = f"triton.{kernel.kernel}.default"
+    recorder.wrote(place, op, kernel.kernel, kernel.reads(), writes)

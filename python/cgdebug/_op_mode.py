@@ -1,8 +1,11 @@
 """Logs what each op writes, while a capture or an eager scope lasts.
 
 A TorchDispatchMode sees every op, those of backward and of optimizers too. It changes none of them:
-after an op it gives what the op wrote to the log. It keeps no tensor, and nothing that goes wrong
-in it reaches the op.
+after an op it gives what the op wrote to the log. Nothing that goes wrong in it reaches the op.
+
+In a capture the rows of many ops share a launch. Until then the log keeps their tensors, and the
+recorder has the rows computed before anything overwrites them: what ops and Triton kernels write is
+known, and what others write is found by the nodes that the graph gets between two ops.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import _accepted, _native
-from ._oplog import UNKNOWN, OpLog
+from ._oplog import UNKNOWN, Nodes, OpLog
 from ._ops import names, written
 from ._ops.written import Kind
 
@@ -56,6 +59,8 @@ class Recorder:
         self._rows: dict[int, int] = {}
         self._collectives: dict[int, _Collective] = {}  # by storage: not waited for yet
         self._dtypes = frozenset(_accepted.torch_dtypes())
+        self._inside = 0  # ops and kernels that are running
+        self._sent = 0  # collectives whose kernels have not been seen yet
         self._lock = threading.RLock()
 
     def begin_run(self) -> None:
@@ -66,33 +71,61 @@ class Recorder:
             self.log.begin_run()
 
     def before(self, op, args, kwargs) -> _Call | None:
-        """None: the op is of no interest."""
+        """Must be followed by after(). None: the op is of no interest."""
+        self._begin()
+        call = None
         try:
             plan = written.plan_of(op)
-            if plan.kind is Kind.IGNORED or self.is_done:
-                return None
             with self._lock:
-                return self._before(plan, args, kwargs)
+                if not self.is_done:
+                    call = self._before(plan, args, kwargs)
         except Exception as error:  # the op goes on
             self._note(str(op), error)
-            return None
-        finally:
             self._flush()
+        return call
 
-    def after(self, call: _Call, result) -> None:
+    def after(self, call: _Call | None, result, has_failed: bool = False) -> None:
         try:
             with self._lock:
-                self._after(call, result)
+                self._take_nodes()
+                if call is not None and not has_failed:
+                    self._after(call, result)
         except Exception as error:  # the job goes on
-            self._note(call.plan.name, error)
+            self._note(call.plan.name if call else "an op", error)
         finally:
+            self._end(call is not None and call.plan.kind in (Kind.C10D, Kind.FUNCTIONAL))
+
+    def begin_kernel(self) -> None:
+        """A kernel that is no op is about to run. Must be followed by will_read() and will_write()
+        if they are called, by guard_kernel(), and by wrote() or wrote_unseen()."""
+        self._begin()
+
+    def guard_kernel(self, writes: typing.Iterable[torch.Tensor] | None) -> None:
+        """Has the pending rows computed that the kernel may overwrite. writes: None if what it
+        writes is not known."""
+        try:
+            with self._lock:
+                if (
+                    writes is None
+                    or self.log.has_lost_memory()
+                    or any(map(self._is_pending, writes))
+                ):
+                    self._flush()
+        except Exception as error:  # the job goes on
+            self._note("a kernel", error)
             self._flush()
 
     def wrote_unseen(self, tensors: typing.Iterable[torch.Tensor]) -> None:
-        """Something other than an op has written the tensors, and no row shows it."""
-        with self._lock:
-            for tensor in tensors:
-                self._rows[written.storage_of(tensor)] = UNKNOWN
+        """The kernel has written the tensors, and no row shows it."""
+        try:
+            with self._lock:
+                self._take_nodes()
+                for tensor in tensors:
+                    self._rows[written.storage_of(tensor)] = UNKNOWN
+        except Exception as error:  # the job goes on
+            self._note("a kernel", error)
+        finally:
+            self._end()
 
     def may_be_empty(self, tensors: typing.Iterable[torch.Tensor]) -> None:
         """If no row shows what is in them, nobody may have written it yet."""
@@ -110,11 +143,9 @@ class Recorder:
                         self._link(tensor, place, base, name)
         except Exception as error:  # the job goes on
             self._note(base, error)
-        finally:
-            self._flush()
 
     def will_write(self, place: names.Place, op: str, base: str, writes) -> None:
-        """A kernel that is no op is about to run. writes: as for wrote(), what it overwrites."""
+        """The kernel is about to run. writes: as for wrote(), what it overwrites."""
         try:
             with self._lock:
                 stem = self._counter.peek(place, base)
@@ -125,13 +156,12 @@ class Recorder:
                         self._add(f"{stem}.{name}.pre", op, tensor, inputs, place)
         except Exception as error:  # the job goes on
             self._note(op, error)
-        finally:
-            self._flush()
 
     def wrote(self, place: names.Place, op: str, base: str, reads, writes) -> None:
-        """A kernel that is no op has run. reads, writes: (name of the argument, tensor)."""
+        """The kernel has run. reads, writes: (name of the argument, tensor)."""
         try:
             with self._lock:
+                self._take_nodes()
                 inputs = [
                     self._link(one, place, base, name)
                     for name, one in reads
@@ -143,9 +173,10 @@ class Recorder:
         except Exception as error:  # the job goes on
             self._note(op, error)
         finally:
-            self._flush()
+            self._end()
 
     def end(self) -> None:
+        self._settle()
         with self._lock:
             for collective in self._collectives.values():
                 self.log.note(f"{collective.op}: nothing read its result, so it was not seen")
@@ -156,16 +187,87 @@ class Recorder:
         except Exception as error:
             self._note("the end of the log", error)
 
+    # --- nodes of a capture, and rows that are pending --------------------------------------------
+
+    def _begin(self) -> None:
+        """An op or a kernel is about to run."""
+        with self._lock:
+            if self._inside:
+                self._take_nodes()
+            elif self._captured and not self.is_done:
+                self._find_unseen()
+            self._inside += 1
+
+    def _settle(self) -> None:
+        """Nothing is pending behind this."""
+        with self._lock:
+            if self._captured:
+                self._find_unseen()
+            self._flush()
+
+    def _end(self, is_explained: bool = False) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside:
+                # What the op around it writes, and when, is not known.
+                self._flush()
+            else:
+                self.log.finish_op(is_explained)
+
+    def _take_nodes(self) -> None:
+        if not self._captured or self.is_done:
+            return
+        try:
+            self.log.take_nodes()
+        except Exception as error:  # the job goes on
+            self._note("the op log", error)
+
+    def _find_unseen(self) -> None:
+        try:
+            unseen = self.log.take_unseen()
+        except Exception as error:  # the job goes on
+            self._note("the op log", error)
+            return
+        if not unseen:
+            return
+        # The kernels of collectives come to light when somebody waits for them.
+        sent = [name for name in unseen if self._sent and "nccl" in name.lower()]
+        self.log.count(
+            Nodes(explained=len(sent), unseen=tuple(name for name in unseen if name not in sent))
+        )
+
+    def _guard(self, call: _Call) -> None:
+        """Has the pending rows computed that the op may overwrite."""
+        if not self.log.has_pending or call.plan.kind is Kind.IGNORED:
+            return
+        if (
+            not call.plan.is_exact
+            or self.log.has_lost_memory()
+            or any(
+                self._is_pending(tensor)
+                for argument in call.arguments
+                if argument.mutated
+                for tensor in argument.tensors
+            )
+        ):
+            self._flush()
+
+    def _is_pending(self, tensor: torch.Tensor) -> bool:
+        storage = written.storage_of(tensor)
+        return self.log.is_pending(storage) if storage else tensor.numel() > 0
+
     # --- one op -----------------------------------------------------------------------------------
 
     def _before(self, plan: written.Plan, args, kwargs) -> _Call:
+        if plan.kind is Kind.IGNORED:
+            return _Call(plan, [])
         call = _Call(plan, written.arguments_of(plan, args, kwargs))
-        if plan.kind in (Kind.EMPTY, Kind.UNKNOWN):
-            return call
-        call.place = names.current_place(self.names)
-        for argument in call.arguments:
-            for place, tensor in enumerate(argument.tensors):
-                self._read(call, argument, place, tensor)
+        if plan.kind not in (Kind.EMPTY, Kind.UNKNOWN):
+            call.place = names.current_place(self.names)
+            for argument in call.arguments:
+                for place, tensor in enumerate(argument.tensors):
+                    self._read(call, argument, place, tensor)
+        self._guard(call)
         return call
 
     def _read(self, call: _Call, argument: written.Tensors, place: int, tensor) -> None:
@@ -182,7 +284,8 @@ class Recorder:
             call.links.append(_Link(argument, place, self._rows.get(storage, UNKNOWN)))
             return
         known = self._rows.get(storage)
-        if known is None and not argument.mutated:
+        is_plain = call.plan.kind is Kind.PLAIN
+        if known is None and not argument.mutated and (call.plan.is_exact or not is_plain):
             call.links.append(_Link(argument, place, None, tensor))  # see _after
             return
         if known is None:
@@ -207,6 +310,10 @@ class Recorder:
 
     def _after(self, call: _Call, result) -> None:
         plan = call.plan
+        if plan.kind is Kind.IGNORED:
+            if plan.name.startswith("cgdebug."):
+                self.log.drop_nodes()
+            return
         outputs = written.returned_by(result)
         if plan.kind in (Kind.EMPTY, Kind.UNKNOWN):
             for _, tensor in outputs:
@@ -288,6 +395,7 @@ class Recorder:
         """The result is written by another stream, some time before somebody waits for it."""
         stem = self._counter.take(call.place, call.plan.base)
         inputs = [link.row or UNKNOWN for link in call.links]
+        self._sent += 1
         for place, tensor in enumerate(tensors):
             name = stem if len(tensors) == 1 else f"{stem}.{place}"
             storage = written.storage_of(tensor)
@@ -305,8 +413,6 @@ class Recorder:
             self._add(collective.name, collective.op, tensor, collective.inputs, collective.place)
 
     def _flush(self) -> None:
-        """Called before anything else runs, because that may write what a row is to show. So the
-        tensors of one op share a launch, and those of two ops never do."""
         try:
             self.log.flush()
         except Exception as error:  # the job goes on
@@ -382,9 +488,12 @@ class OpMode(TorchDispatchMode):
         if any(map(written.handles_ops, types)):
             return NotImplemented  # then torch calls the ops that it is made of
         call = self.recorder.before(func, args, kwargs)
-        result = func(*args, **kwargs)
-        if call is not None:
-            self.recorder.after(call, result)
+        try:
+            result = func(*args, **kwargs)
+        except BaseException:
+            self.recorder.after(call, None, has_failed=True)
+            raise
+        self.recorder.after(call, result)
         return result
 
 

@@ -102,9 +102,12 @@ class OutputRecorder(Recorder):
                 if not self._has_ops:
                     self._sources[row] = sources
                 now = before._replace(name=name, op=op, place=place, source=row)
+        elif before is not None:  # other memory at the same address: it comes last
+            del self._written[address]
         self._written[address] = now
 
     def end(self) -> None:
+        self._settle()  # pending rows hold tensors that nobody else may hold
         try:
             with self._lock, no_dispatch(), torch.no_grad():
                 self._flush()  # rows that are not computed yet hold their tensors

@@ -19,7 +19,55 @@ from .actions import TensorStats, enabled_actions, native_options
 
 _MAX_OP_BYTES = 511  # layout::kMaxOpBytes
 _MAX_GAPS = 64  # different ones
+_MAX_NODE_NAMES = 3  # that a row keeps
 UNKNOWN = 0  # of an input: no row shows what the op read
+
+
+class Nodes(typing.NamedTuple):
+    """Nodes of a captured graph that write memory: kernels, copies and the like.
+
+    explained: those of ops and kernels that have a row
+    left_out:  those of ops and kernels that are followed and have no row
+    unseen:    what the others run
+    """
+
+    explained: int = 0
+    left_out: int = 0
+    unseen: tuple[str, ...] = ()
+
+    def plus(self, other: Nodes) -> Nodes:
+        return Nodes(*(mine + its for mine, its in zip(self, other)))
+
+
+class Coverage(typing.NamedTuple):
+    """Which nodes of a graph the rows of its log explain.
+
+    unseen: what the unexplained nodes run: after this row, before that row, names. 0: before the
+            first row, or after the last one
+    """
+
+    explained: int
+    left_out: int
+    unseen: tuple[tuple[int, int, tuple[str, ...]], ...]
+
+    @property
+    def nodes(self) -> int:
+        return self.explained + self.left_out + sum(len(names) for _, _, names in self.unseen)
+
+    def lines(self) -> list[str]:
+        """One for each place with unexplained nodes."""
+        found = []
+        for after, before, names in self.unseen:
+            place = f"between #{after} and #{before}"
+            if not after or not before:
+                place = f"after #{after}" if after else f"before #{before}"
+            what = ", ".join(dict.fromkeys(names))
+            found.append(f"?? {len(names)} kernel{'s' * (len(names) != 1)} {place}: {what}")
+        return found
+
+    def __str__(self) -> str:
+        text = f"{self.nodes} kernel nodes: {self.explained} explained"
+        return text + f", {self.left_out} left out" * (self.left_out > 0)
 
 
 class Row(typing.NamedTuple):
@@ -27,6 +75,8 @@ class Row(typing.NamedTuple):
 
     number: in its log, from 1
     inputs: numbers of the rows that the op read; UNKNOWN for what no row shows
+    nodes:  those since the row before, up to the end of its op
+    rest:   of the last row: those after it
     """
 
     number: int
@@ -36,6 +86,16 @@ class Row(typing.NamedTuple):
     site: str
     dtype: str
     shape: tuple[int, ...]
+    nodes: Nodes = Nodes()
+    rest: Nodes = Nodes()
+
+
+class _Waiting(typing.NamedTuple):
+    """The memory of a tensor whose row is pending. It is kept until then."""
+
+    storage: torch.UntypedStorage
+    bytes: int
+    address: int
 
 
 class OpLog:
@@ -53,7 +113,10 @@ class OpLog:
         self.gaps: collections.Counter[str] = collections.Counter()
         self._lock = threading.RLock()
         self._before: list[tuple] = []  # the rows of the run before
-        self._waiting: list[torch.Tensor] = []  # that flush() has yet to look at
+        self._waiting: list[_Waiting] = []  # oldest first
+        self._waiting_storages: set[int] = set()  # their addresses
+        self._nodes = Nodes()  # that no row has
+        self._nodes_of_op = 0
         self._probes: dict[str, tuple[str, typing.Any]] = {}  # by name: with what it was made
         self._names: set[str] = set()  # of this run
         self._closed = False
@@ -75,13 +138,15 @@ class OpLog:
         site: str,
     ) -> int:
         """Logs what `tensor` holds now, in the order of the current stream. Returns the number of
-        the row.
+        the row. In a capture the row is pending: until flush(), nobody may change the tensor.
 
         Fails: ValueError, RuntimeError: the tensor cannot be seen, or there is no room."""
         with self._lock:
             if self._closed:
                 return UNKNOWN
             name = self._free_name(name)
+            if op != "input":
+                self._count(Nodes(explained=self._nodes_of_op))
             row = Row(
                 len(self.rows) + 1,
                 name,
@@ -90,6 +155,7 @@ class OpLog:
                 site,
                 str(tensor.dtype).removeprefix("torch."),
                 tuple(tensor.shape),
+                self._nodes,
             )
             if self._has_probes or (tensor.is_cuda and not self.graph):
                 self._observe(row, tensor)
@@ -97,11 +163,27 @@ class OpLog:
                 self._log(row, tensor)
             self._names.add(name)
             self.rows.append(row)
+            self._nodes = Nodes()
             return row.number
 
+    # --- pending rows, and the nodes of a capture -------------------------------------------------
+
+    @property
+    def has_pending(self) -> bool:
+        return bool(self._waiting)
+
+    def is_pending(self, storage: int) -> bool:
+        """Whether a pending row shows what is in the memory of that storage."""
+        return storage in self._waiting_storages
+
+    def has_lost_memory(self) -> bool:
+        """Whether a pending row's tensor has given its memory back, as resize_(0) of a storage
+        does. The next op may be given that memory."""
+        return any(one.storage.nbytes() != one.bytes for one in self._waiting)
+
     def flush(self) -> None:
-        """Computes what was added and not computed yet. Must be called before something overwrites
-        a tensor of a row, and at the end of a capture.
+        """Computes the pending rows. Must be called before something that is known changes one of
+        their tensors.
 
         Fails: RuntimeError: rows of this capture are lost."""
         with self._lock:
@@ -110,7 +192,80 @@ class OpLog:
             try:
                 self._native.flush()
             finally:
-                self._waiting.clear()
+                self._forget_waiting(0)
+
+    def take_unseen(self) -> list[str]:
+        """What the nodes run that were captured since the last call of this or of take_nodes(), and
+        that belong to nobody who is followed. Rows that were pending are computed in front of them.
+
+        Fails: RuntimeError: rows of this capture are lost."""
+        with self._lock:
+            if self._closed or not self.graph:
+                return []
+            try:
+                return self._native.take_unseen(_current_stream())
+            finally:
+                if self._waiting:
+                    self._forget_waiting(self._native.pending())
+
+    def take_nodes(self) -> None:
+        """The nodes that were captured since then belong to the op that has run. If it has a row,
+        they are explained; finish_op() tells that no more rows come.
+
+        Fails: RuntimeError"""
+        with self._lock:
+            if self.graph and not self._closed:
+                self._nodes_of_op += self._native.take_nodes(_current_stream())
+
+    def finish_op(self, is_explained: bool = False) -> None:
+        """is_explained: also without a row."""
+        with self._lock:
+            nodes = self._nodes_of_op
+            self._count(Nodes(explained=nodes) if is_explained else Nodes(left_out=nodes))
+
+    def drop_nodes(self) -> None:
+        """The nodes that were taken are our own."""
+        self._nodes_of_op = 0
+
+    def count(self, nodes: Nodes) -> None:
+        with self._lock:
+            self._nodes = self._nodes.plus(nodes)
+
+    def _count(self, nodes: Nodes) -> None:
+        self.count(nodes)
+        self._nodes_of_op = 0
+
+    @property
+    def coverage(self) -> Coverage | None:
+        """None for a log that is not of a graph."""
+        if not self.graph:
+            return None
+        with self._lock:
+            rows = list(self.rows)
+        whole, gaps, last = Nodes(), [], 0
+        for row in rows:
+            for nodes, after, before in ((row.nodes, last, row.number), (row.rest, row.number, 0)):
+                whole = whole.plus(nodes)
+                if nodes.unseen:
+                    gaps.append((after, before, nodes.unseen))
+            last = row.number
+        return Coverage(whole.explained, whole.left_out, tuple(gaps))
+
+    def _forget_waiting(self, pending: int) -> None:
+        """Keeps the newest `pending` tensors."""
+        del self._waiting[: len(self._waiting) - pending]
+        self._waiting_storages = {one.address for one in self._waiting}
+
+    def _take_rest(self) -> None:
+        """The last row says what came after it."""
+        self.count(Nodes(unseen=tuple(self.take_unseen())))
+        self.count(Nodes(unseen=tuple(self._native.take_rest(_current_stream()))))
+        if self.rows and self._nodes != Nodes():
+            self.rows[-1] = self.rows[-1]._replace(rest=self._nodes)
+            self._nodes = Nodes()
+            self._native.amend_newest(_text_of(self.rows[-1]))
+
+    # --- the whole log ----------------------------------------------------------------------------
 
     def end(self) -> None:
         """No more rows are added to this capture, or to this run of an eager log. Must be called
@@ -121,9 +276,13 @@ class OpLog:
             if self._closed:
                 return
             try:
-                self._native.end()
+                if self.graph:
+                    self._take_rest()
             finally:
-                self._waiting.clear()
+                try:
+                    self._native.end()
+                finally:
+                    self._forget_waiting(0)
             rows = [(row.name, _text_of(row), row.dtype, row.shape) for row in self.rows]
             if self._before and self._before != rows:
                 self.note("the ops of a run were not those of the run before: replays begin again")
@@ -177,10 +336,12 @@ class OpLog:
                 cuda=dense.device.index if dense.is_cuda else None,
                 stream=torch.cuda.current_stream(dense.device).cuda_stream if dense.is_cuda else 0,
             )
-        if waiting:
-            self._waiting.append(dense)
-        else:
-            self._waiting.clear()
+        storage = dense.untyped_storage()
+        address = storage.data_ptr()
+        self._waiting.append(_Waiting(storage, storage.nbytes(), address))
+        self._waiting_storages.add(address)
+        if waiting < len(self._waiting):
+            self._forget_waiting(waiting)
 
     def _observe(self, row: Row, tensor: torch.Tensor) -> None:
         native = self._probe_of(row)
@@ -211,9 +372,22 @@ class OpLog:
         return native
 
 
+def _current_stream() -> int:
+    return torch.cuda.current_stream().cuda_stream
+
+
 def _text_of(row: Row) -> str:
-    """As layout::SlotRegistration::op: "17 aten.mm.default 3 5"."""
+    """As layout::SlotRegistration::op: "17 aten.mm.default +1 3 5"."""
     text = f"{row.number} {row.op}"
+    for sign, count in (
+        ("+", row.nodes.explained + row.rest.explained),
+        ("-", row.nodes.left_out + row.rest.left_out),
+    ):
+        text += f" {sign}{count}" * (count > 0)
+    for sign, names in (("<", row.nodes.unseen), (">", row.rest.unseen)):
+        if names:
+            shown = ",".join(list(dict.fromkeys(names))[:_MAX_NODE_NAMES])
+            text += f" {sign}{len(names)}:{shown}"
     for place, number in enumerate(row.inputs):
         word = f" {number or '?'}"
         room = _MAX_OP_BYTES - (len(" ...") if place + 1 < len(row.inputs) else 0)

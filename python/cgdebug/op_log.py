@@ -11,7 +11,7 @@ import torch
 
 from . import _debug_mode, _native
 from ._op_scopes import Scope
-from ._oplog import UNKNOWN, OpLog
+from ._oplog import UNKNOWN, Coverage, OpLog
 from ._reader import recording_module
 from .snapshot import Stats
 
@@ -167,11 +167,23 @@ class DebugModePair(typing.NamedTuple):
 
 
 class OpLogView:
-    """The rows of one replay, in the order of the ops. A sequence."""
+    """The rows of one replay, in the order of the ops. A sequence.
 
-    def __init__(self, rows: list[OpRow], gaps: list[str], graph: int, replay: int):
+    gaps:     what is not shown, and why
+    coverage: which kernels of the graph the rows explain; None for eager runs
+    """
+
+    def __init__(
+        self,
+        rows: list[OpRow],
+        gaps: list[str],
+        graph: int,
+        replay: int,
+        coverage: Coverage | None = None,
+    ):
         self.rows = rows
         self.gaps = gaps
+        self.coverage = coverage
         self.graph = graph
         self.replay = replay
 
@@ -261,10 +273,14 @@ class OpLogView:
     def __str__(self) -> str:
         of = f"graph {self.graph}" if self.graph else "eager"
         lines = [f"{of}, replay {self.replay}: {len(self.rows)} rows"]
+        if self.coverage is not None:
+            lines[0] += f", {self.coverage}"
         first, nan = self.first_nonfinite, self.first_nan
         for row in self.rows:
             mark = "  <-- first NaN" if row is nan else "  <-- first non-finite" * (row is first)
             lines.append(f"{row}{mark}")
+        if self.coverage is not None:
+            lines += self.coverage.lines()
         return "\n".join([*lines, *(f"not shown: {gap}" for gap in self.gaps)])
 
     def __repr__(self) -> str:
@@ -329,7 +345,7 @@ def read_log(logs: list[OpLog], graph: int, replay: int, timeout: float) -> OpLo
     if replay < 1 or (rows and all(row.stats is None for row in rows)):
         raise KeyError(f"log: the daemon has no replay {replay} of this graph")
     gaps = [f"{text}{f' ({count} times)' * (count > 1)}" for text, count in log.gaps.items()]
-    return OpLogView(rows, gaps, log.graph, replay)
+    return OpLogView(rows, gaps, log.graph, replay, log.coverage)
 
 
 def _slots_of(connection, session: str, log: OpLog, deadline: float) -> dict[str, typing.Any]:
@@ -366,6 +382,10 @@ def _plain(view: OpLogView) -> dict[str, typing.Any]:
     """As `diff_ops` of the native module takes it."""
     return {
         "gaps": view.gaps,
+        "unseen": [
+            (after, before, len(names), ", ".join(dict.fromkeys(names)))
+            for after, before, names in (view.coverage.unseen if view.coverage else ())
+        ],
         "rows": [
             {
                 "number": row.number,

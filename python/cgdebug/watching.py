@@ -387,6 +387,8 @@ class Watch:
             for number, log in enumerate(list(self._scope.logs)):
                 seen += [row.name for row in log.rows]
                 problems.update({f"log {number}: {gap}": "not shown" for gap in log.gaps})
+                for line in log.coverage.lines() if log.coverage else ():
+                    problems[f"log {number}: {line}"] = "no row shows what they wrote"
         if self._fx is not None and not self._list:
             not_seen["fx/*"] = self._ended(
                 "torch.compile has made no code with matmul or attention since watch()"

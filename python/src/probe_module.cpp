@@ -251,6 +251,26 @@ class NativeOpLog {
     const WithoutGil unlocked;
     log_->Flush();
   }
+  std::size_t Pending() const {
+    const WithoutGil unlocked;
+    return log_->Pending();
+  }
+  std::size_t TakeNodes(std::uintptr_t stream) {
+    const WithoutGil unlocked;
+    return log_->TakeNodes(reinterpret_cast<void*>(stream));
+  }
+  std::vector<std::string> TakeUnseen(std::uintptr_t stream) {
+    const WithoutGil unlocked;
+    return log_->TakeUnseen(reinterpret_cast<void*>(stream));
+  }
+  std::vector<std::string> TakeRest(std::uintptr_t stream) {
+    const WithoutGil unlocked;
+    return log_->TakeRest(reinterpret_cast<void*>(stream));
+  }
+  void AmendNewest(const std::string& op) {
+    const WithoutGil unlocked;
+    log_->AmendNewest(op);
+  }
   void End() {
     const WithoutGil unlocked;
     log_->End();
@@ -347,6 +367,11 @@ PYBIND11_MODULE(_probe, module) {
            py::arg("data"), py::arg("dtype"), py::arg("shape"), py::arg("cuda") = py::none(),
            py::arg("stream") = 0)
       .def("flush", &NativeOpLog::Flush)
+      .def("pending", &NativeOpLog::Pending)
+      .def("take_nodes", &NativeOpLog::TakeNodes, py::arg("stream"))
+      .def("take_unseen", &NativeOpLog::TakeUnseen, py::arg("stream"))
+      .def("take_rest", &NativeOpLog::TakeRest, py::arg("stream"))
+      .def("amend_newest", &NativeOpLog::AmendNewest, py::arg("op"))
       .def("end", &NativeOpLog::End)
       .def("wait_consumed", &NativeOpLog::WaitConsumed, py::arg("timeout_s"))
       .def("close", &NativeOpLog::Close);

@@ -336,6 +336,13 @@ py::tuple Reader::Report(Reader& a, Reader* b, const std::vector<std::string>& p
 analysis::OpLog OpLogOf(const py::dict& given) {
   analysis::OpLog log;
   log.gaps = given["gaps"].cast<std::vector<std::string>>();
+  for (const py::handle item : given["unseen"]) {
+    const auto [after, before, count, names] =
+        item.cast<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t, std::string>>();
+    log.coverage.unseen.push_back(
+        {.after = after, .before = before, .count = count, .names = names});
+  }
+  if (std::string gap = log.coverage.Gap(); !gap.empty()) log.gaps.push_back(std::move(gap));
   for (const py::handle item : given["rows"]) {
     const auto row = item.cast<py::dict>();
     analysis::OpRow& to = log.rows.emplace_back();

@@ -117,6 +117,9 @@ def test_a_captured_step_is_logged_whole_and_its_bits_are_those_without_the_log(
     assert all(row.stats is not None for row in log)
     # The mask of causal attention is made of -Inf.
     assert all(row.stats.nan == 0 and row.stats.pos_inf == 0 for row in log)
+    # Forward, backward and optimizer: no kernel that the log does not know.
+    assert log.coverage.unseen == () and log.coverage.left_out == 0, str(log)
+    assert log.coverage.explained > 100
     assert log["fwd/mean_0"].stats.xor_hash == hash_of(actual)
 
 
@@ -309,6 +312,269 @@ def test_a_stale_input_is_named(debug_mode):
         graph.replay()
     diff = dm.log().diff(reference.log())
     assert diff.first == "in/layers.0.norm/native_layer_norm_0.input", diff.text
+
+
+# --- rows that are computed later -----------------------------------------------------------------
+
+
+def fill_unseen(tensor, byte):
+    """Writes a tensor in the order of the current stream, with no op and no Triton kernel."""
+    import ctypes
+
+    fill = ctypes.CDLL("libcuda.so.1").cuMemsetD8Async
+    stream = torch.cuda.current_stream().cuda_stream
+    bytes_of = tensor.numel() * tensor.element_size()
+    pointer, size = ctypes.c_uint64(tensor.data_ptr()), ctypes.c_size_t(bytes_of)
+    assert fill(pointer, ctypes.c_ubyte(byte), size, ctypes.c_void_p(stream)) == 0
+
+
+def pending_of(dm):
+    return dm._scope.logs[-1]._native.pending()
+
+
+class Kept:
+    """What tensors hold at a point of the capture, and the rows that show it."""
+
+    def __init__(self, dm):
+        self.copies = []
+        self._dm = dm
+
+    def __call__(self, tensor):
+        # A copy that the recorder does not notice: no row is computed because of it.
+        with torch.utils._mode_utils.no_dispatch():
+            copy = torch.empty_like(tensor)
+            copy.copy_(tensor)
+        self.copies.append(copy)
+        for log in self._dm._scope.logs:
+            log.take_nodes()
+            log.drop_nodes()
+        return tensor
+
+    def check(self, log, names):
+        assert len(names) == len(self.copies)
+        for name, copy in zip(names, self.copies):
+            assert log[name].stats.xor_hash == hash_of(copy), f"{name}\n{log}"
+
+
+def test_rows_of_many_ops_share_a_launch(debug_mode):
+    x, waited = torch.ones(64, device="cuda"), []
+    dm = debug_mode()
+
+    def run():
+        y = x
+        for _ in range(200):
+            y = y + 1
+            if dm._scope.logs:
+                waited.append(pending_of(dm))
+        return y
+
+    graph, y = capture_in(dm, run)
+    graph.replay()
+    log = dm.log()
+    assert max(waited) == 63 and waited[62:64] == [0, 1], waited[:70]
+    assert [log[f"fwd/add_{i}"].stats.max for i in range(200)] == [2 + i for i in range(200)]
+    assert log.coverage.explained == 200 and log.coverage.unseen == ()
+
+
+def test_what_nobody_follows_changes_no_row_and_is_named(debug_mode, cli):
+    x = torch.full((1000,), 3.0, device="cuda")
+    dm = debug_mode()
+
+    def run():
+        y = x * 2
+        z = y + 1
+        fill_unseen(y, 0)
+        fill_unseen(x, 0)
+        last = y + z
+        fill_unseen(last, 1)
+        return last
+
+    graph, _ = capture_in(dm, run)
+    for _ in range(3):
+        x.fill_(3)
+        graph.replay()
+    log = dm.log()
+    assert log["in/mul_0.self"].stats.max == 3
+    assert log["fwd/mul_0"].stats.max == 6
+    assert log["fwd/add_0"].stats.max == 7
+    assert log["fwd/add_1"].stats.max == 7
+    assert log.coverage.unseen == ((3, 4, ("memset", "memset")), (4, 0, ("memset",)))
+    assert (log.coverage.explained, log.coverage.nodes) == (3, 6)
+    assert "?? 2 kernels between #3 and #4: memset" in str(log)
+    assert log.diff(log).verdict == "inconclusive"
+    done = cli("ops", str(os.getpid()), "--coverage")
+    assert done.returncode == 0, done.stderr
+    assert "6 kernel nodes: 3 explained" in done.stdout
+    assert "?? 2 kernels between #3 and #4: memset" in done.stdout
+    assert "?? 1 kernel after #4: memset" in done.stdout
+    checked = cli("check", str(os.getpid()))
+    assert checked.returncode == 3, checked.stdout
+    assert "no row shows what 3 kernels wrote" in checked.stdout
+
+
+def test_what_nobody_follows_on_a_stream_that_joins_late_changes_no_row(debug_mode):
+    x = torch.full((1 << 20,), 3.0, device="cuda")
+    side = torch.cuda.Stream()
+    dm = debug_mode()
+
+    def run():
+        y = x * 2
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            fill_unseen(y, 0)
+        kept = [x + 1 for _ in range(100)]  # more than one batch
+        torch.cuda.current_stream().wait_stream(side)
+        return y + 1, kept
+
+    graph, (last, _) = capture_in(dm, run)
+    for _ in range(20):
+        graph.replay()
+        torch.cuda.synchronize()
+        assert last.max() == 1
+        log = dm.log()
+        assert log["fwd/mul_0"].stats.min == log["fwd/mul_0"].stats.max == 6
+    assert [names for _, _, names in log.coverage.unseen] == [("memset",)]
+
+
+def test_rows_of_what_is_overwritten_are_right(debug_mode):
+    x, dm = torch.ones(5000, device="cuda"), debug_mode()
+    keep = Kept(dm)
+
+    def run():
+        keep.copies.clear()
+        y = x.clone()
+        for _ in range(100):
+            keep(y.add_(1))
+        out = torch.empty_like(y)
+        keep(torch.mul(y, 2, out=out))
+        keep(torch.add(out, 1, out=out))
+        out.view(50, 100)[3].zero_()
+        keep(out[300:400])
+        first, second = out.clone(), out.clone()
+        torch._foreach_mul_([first, second], 3.0)
+        torch._foreach_add_([first, second], 1.0)
+        keep(first)
+        keep(second)
+        keep(first.normal_())
+        keep(torch.rand_like(second))
+        return out
+
+    graph, _ = capture_in(dm, run)
+    for _ in range(2):
+        graph.replay()
+        log = dm.log()
+        keep.check(
+            log,
+            [f"fwd/add__{i}" for i in range(100)]
+            + ["fwd/mul_0", "fwd/add_0", "fwd/zero__0"]
+            + [
+                "fwd/_foreach_add__0.0",
+                "fwd/_foreach_add__0.1",
+                "fwd/normal__0",
+                "fwd/rand_like_0",
+            ],
+        )
+
+
+def test_memory_that_is_used_again_changes_no_row(debug_mode):
+    x = torch.ones(1 << 20, device="cuda")
+    dm = debug_mode()
+
+    def run():
+        for i in range(150):
+            y = x * i  # each is freed at once
+        z = x + 7
+        z.untyped_storage().resize_(0)
+        for i in range(20):
+            w = x - i
+        return y, w
+
+    graph, _ = capture_in(dm, run)
+    for _ in range(3):
+        graph.replay()
+    log = dm.log()
+    for i in range(150):
+        row = log[f"fwd/mul_{i}"]
+        assert row.stats.min == row.stats.max == i
+    assert log["fwd/add_0"].stats.min == log["fwd/add_0"].stats.max == 8
+    for i in range(20):
+        assert log[f"fwd/sub_{i}"].stats.max == 1 - i
+
+
+def test_rows_of_two_streams_are_right(debug_mode):
+    x = torch.ones(1 << 20, device="cuda")
+    side = torch.cuda.Stream()
+    dm = debug_mode()
+
+    def run():
+        y = x * 2
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            z = y * 3
+            y.add_(1)
+        w = x + 1
+        torch.cuda.current_stream().wait_stream(side)
+        return w + y + z
+
+    graph, out = capture_in(dm, run)
+    for _ in range(5):
+        graph.replay()
+        log = dm.log()
+        values = {row.name: row.stats.max for row in log}
+        assert out.max() == 11
+        assert (values["fwd/mul_0"], values["fwd/mul_1"], values["fwd/add__0"]) == (2, 6, 3)
+        assert (values["fwd/add_0"], values["fwd/add_2"]) == (2, 11)
+    assert log.coverage.unseen == ()
+
+
+def test_what_a_custom_op_writes_without_saying_so_changes_no_row(debug_mode):
+    hidden = {}
+
+    @torch.library.custom_op("cgdebug_test::secretive", mutates_args=())
+    def secretive(x: torch.Tensor) -> torch.Tensor:
+        fill_unseen(hidden["y"], 0)
+        return x + 1
+
+    x = torch.ones(1000, device="cuda")
+    dm = debug_mode()
+
+    def run():
+        hidden["y"] = y = x * 5
+        return secretive(x), y
+
+    graph, _ = capture_in(dm, run)
+    graph.replay()
+    log = dm.log()
+    assert log["fwd/mul_0"].stats.max == 5
+    assert log.coverage.unseen == ()  # it was that op
+
+
+def test_triton_kernels_and_their_buffers_change_no_row(debug_mode):
+    def function(x):
+        for _ in range(3):
+            x = torch.softmax(x @ x, -1) * 2 + x
+            x.mul_(1.5)
+        return x
+
+    x = torch.randn(64, 64, device="cuda")
+    compiled = torch.compile(function, fullgraph=True)
+    expected = compiled(x)
+    logs = []
+    for level in ("kernel", "op"):
+        dm = debug_mode(level=level)
+        graph, out = capture_in(dm, lambda: compiled(x))
+        for _ in range(3):
+            graph.replay()
+        assert torch.equal(out, expected)
+        logs.append(dm.log())
+        assert logs[-1].coverage.unseen == ()
+    kernels, ops = logs
+    assert kernels.coverage.left_out == 0 and kernels.coverage.explained > 3
+    assert ops.coverage.left_out > 0
+    # The products are rows of both.
+    hashes = [{row.stats.xor_hash for row in log if "mm" in row.op} for log in logs]
+    assert hashes[0] == hashes[1] != set()
+    assert hash_of(out) in {row.stats.xor_hash for row in kernels}
 
 
 def test_a_dead_graph_that_waits_for_the_collector_does_not_end_a_capture(debug_mode):

@@ -119,6 +119,58 @@ TEST(OpDiff, NothingIsBracketedByWhatDiffersItselfOrIsNotShown) {
   EXPECT_FALSE(DiffOpLogs(Plain(5, 7), hidden).first_suspect);
 }
 
+TEST(OpText, TellsOfTheNodesOfItsOpAndOfThoseThatNobodyKnows) {
+  const std::optional<OpText> text =
+      ParseOpText("17 aten.mm.default +2 -1 <3:flash_fwd_kernel,memset >1:memcpy 3 5");
+  ASSERT_TRUE(text);
+  EXPECT_TRUE(text->is_covered);
+  EXPECT_EQ(text->inputs, (std::vector<std::uint32_t>{3, 5}));
+  EXPECT_EQ(text->explained, 2u);
+  EXPECT_EQ(text->left_out, 1u);
+  ASSERT_TRUE(text->unseen_before && text->unseen_after);
+  EXPECT_EQ(text->unseen_before->count, 3u);
+  EXPECT_EQ(text->unseen_before->names, "flash_fwd_kernel, memset");
+  EXPECT_EQ(text->unseen_after->names, "memcpy");
+}
+
+TEST(OpText, DamagedWordsAboutNodesCountAsInputsThatAreNotShown) {
+  for (const char* word : {"+", "-x", "<", "<:a", ">0:a", "+99999999999"}) {
+    const std::optional<OpText> text = ParseOpText(std::string("2 mm ") + word);
+    ASSERT_TRUE(text) << word;
+    EXPECT_FALSE(text->is_covered) << word;
+  }
+}
+
+UnseenNodes Unseen(std::uint32_t after, std::uint32_t before) {
+  return {.after = after, .before = before, .count = 3, .names = "flash_fwd_kernel"};
+}
+
+TEST(Coverage, NamesThePlaceOfWhatNoRowExplains) {
+  EXPECT_EQ(Unseen(17, 18).Text(), "3 kernels between #17 and #18: flash_fwd_kernel");
+  EXPECT_EQ(Unseen(0, 1).Text(), "3 kernels before #1: flash_fwd_kernel");
+  EXPECT_EQ(Unseen(9, 0).Text(), "3 kernels after #9: flash_fwd_kernel");
+  Coverage coverage{.is_known = true, .explained = 4};
+  EXPECT_EQ(coverage.Gap(), "");
+  coverage.unseen = {Unseen(1, 2), Unseen(3, 4)};
+  EXPECT_EQ(coverage.nodes(), 10u);
+  EXPECT_EQ(coverage.Gap(),
+            "6 kernels that are in no row, in 2 places; the first are 3 kernels between #1 and #2: "
+            "flash_fwd_kernel");
+}
+
+TEST(OpDiff, ARowIsNoFaultIfAnUnseenKernelMayHaveChangedWhatItRead) {
+  OpLog b = Log();
+  b.rows[2].stats = StatsWith(3.5);
+  OpLog a = Log();
+  a.coverage.unseen = {Unseen(2, 3)};
+  EXPECT_EQ(FirstOf(a, b), "");
+  EXPECT_NE(OpDiffText(a, b, DiffOpLogs(a, b)).find("no row shows 3 kernels between #2 and #3"),
+            std::string::npos);
+  // One that ran before its inputs were logged, or behind it, changes nothing.
+  a.coverage.unseen = {Unseen(1, 2), Unseen(3, 4)};
+  EXPECT_EQ(FirstOf(a, b), "fwd/m/g_0");
+}
+
 TEST(OpDiff, EqualLogsAreTheSame) {
   EXPECT_EQ(DiffOpLogs(Log(), Log()).verdict(), OpDiff::Verdict::kSame);
 }

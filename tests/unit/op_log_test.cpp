@@ -15,6 +15,7 @@
 
 #include "daemon/core/numerics/device_stats.h"
 #include "daemon/core/numerics/stats.h"
+#include "libprobe/capture/capture_nodes.h"
 #include "libprobe/host_stats.h"
 #include "libprobe/ring/segment_view.h"
 #include "libprobe/session.h"
@@ -32,6 +33,20 @@ using test::Cpu;
 using test::ErrorText;
 
 const bool kNoDaemon = [] { return test::ForbidDaemon(), true; }();
+
+TEST(KernelName, IsWhatOneWouldCallTheKernel) {
+  using capture::ShortKernelName;
+  EXPECT_EQ(ShortKernelName("_ZN5flash16flash_fwd_kernelINS_6TraitsELb1EEEvNS_6ParamsE"),
+            "flash_fwd_kernel");
+  EXPECT_EQ(ShortKernelName("_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEE"
+                            "St5arrayIPcLm1EEEEviT0_T1_"),
+            "vectorized_elementwise_kernel");
+  EXPECT_EQ(ShortKernelName("triton_poi_fused_add_0"), "triton_poi_fused_add_0");
+  EXPECT_EQ(ShortKernelName("odd name,*"), "name__");
+  EXPECT_EQ(ShortKernelName(std::string(200, 'x')).size(), capture::kMostNodeName);
+  EXPECT_TRUE(capture::IsOwnKernel("_ZN7cgdebug7capture12_GLOBAL__N_110OpLogPartsE"));
+  EXPECT_FALSE(capture::IsOwnKernel("triton_poi_fused_add_0"));
+}
 
 // What a reader finds in one page.
 struct Page {

@@ -32,6 +32,7 @@ struct OpsCommand {
   std::string a;
   std::string b;
   bool exit_zero = false;
+  bool is_coverage = false;
 };
 
 // SOURCE, SOURCE@REPLAY, SOURCE@g:GRAPH or SOURCE@g:GRAPH@REPLAY.
@@ -155,6 +156,11 @@ std::string Heading(const OpLog& log) {
   text += fmt::format(", replay {}: {} row{}", log.replay, log.rows.size(),
                       log.rows.size() == 1 ? "" : "s");
   if (log.lost() > 0) text += fmt::format(", {} lost", log.lost());
+  const analysis::Coverage& coverage = log.coverage;
+  if (coverage.is_known) {
+    text += fmt::format(", {} kernel nodes: {} explained", coverage.nodes(), coverage.explained);
+    if (coverage.left_out > 0) text += fmt::format(", {} left out", coverage.left_out);
+  }
   return Printable(text);
 }
 
@@ -211,11 +217,54 @@ Json RowJson(const OpRow& row) {
           {"stats", row.stats ? ToJson(*row.stats) : Json(nullptr)}};
 }
 
+Json CoverageJson(const analysis::Coverage& coverage) {
+  if (!coverage.is_known) return nullptr;
+  Json unseen = Json::array();
+  for (const analysis::UnseenNodes& one : coverage.unseen) {
+    unseen.push_back(
+        {{"after", one.after}, {"before", one.before}, {"count", one.count}, {"names", one.names}});
+  }
+  return {{"nodes", coverage.nodes()},
+          {"explained", coverage.explained},
+          {"left_out", coverage.left_out},
+          {"unseen", std::move(unseen)}};
+}
+
+int RunCoverage(Context& context, const OpLog& log) {
+  const analysis::Coverage& coverage = log.coverage;
+  if (context.options.json) {
+    Json json = {{"graph", log.graph},
+                 {"graph_id", log.graph_id},
+                 {"session", log.session},
+                 {"rank", log.rank},
+                 {"coverage", CoverageJson(coverage)}};
+    Context::PrintJson(json);
+    return kExitOk;
+  }
+  if (!context.options.plain) Context::Print(context.out.Bold(Heading(log)) + "\n");
+  for (const analysis::UnseenNodes& one : coverage.unseen) {
+    Context::Print(Printable("?? " + one.Text()) + "\n");
+  }
+  if (context.options.plain) return kExitOk;
+  if (!coverage.is_known) {
+    context.Note("only the log of a captured graph has kernel nodes");
+  } else if (coverage.unseen.empty()) {
+    Context::Print("no kernel ran that the log does not know\n");
+  }
+  if (coverage.left_out > 0) {
+    context.Note(
+        "left out: kernels of ops that select= or level= excludes. level=\"kernel\" has "
+        "those of Triton, too");
+  }
+  return kExitOk;
+}
+
 int RunOps(Context& context, const OpsCommand& command) {
   OpLog log;
   std::vector<std::string> others;
   const int failed = OpenLog(context, command.source, command.graph, &log, &others);
   if (failed != kExitOk) return failed;
+  if (command.is_coverage) return RunCoverage(context, log);
   const OpRow* first = analysis::FirstNonfinite(log);
   if (context.options.json) {
     Json rows = Json::array();
@@ -226,6 +275,7 @@ int RunOps(Context& context, const OpsCommand& command) {
                  {"rank", log.rank},   {"replay", log.replay},     {"rows", std::move(rows)},
                  {"lost", log.lost()}, {"missing", log.gaps},      {"other_logs", others}};
     json["masks"] = analysis::MasksOf(log);
+    json["coverage"] = CoverageJson(log.coverage);
     json["first_nonfinite"] = nullptr;
     if (first != nullptr) {
       json["first_nonfinite"] = {{"number", first->number},
@@ -298,6 +348,8 @@ RunFunction AddOps(CLI::App& app) {
                  "nan: rows with NaN or Inf; changed: rows that changed since the replay before")
       ->check(CLI::IsMember({"nan", "changed"}))
       ->type_name("{nan,changed}");
+  app.add_flag("--coverage", command->is_coverage,
+               "which kernels of the graph no row explains, and where they run");
   CLI::App* diff =
       app.add_subcommand("diff", "the first op whose result differs although its inputs agree");
   diff->add_option("A", command->a, kWhereHelp)->required();

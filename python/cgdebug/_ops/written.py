@@ -26,6 +26,13 @@ _UNWRITTEN = frozenset(
         *("reserve", "reserveSpace"),
     }
 )
+# They write arguments that their schemas do not mark.
+_STATISTICS = ("running_mean", "running_var")
+_UNMARKED = {
+    "native_batch_norm": _STATISTICS,
+    "cudnn_batch_norm": _STATISTICS,
+    "miopen_batch_norm": _STATISTICS,
+}
 _NO_ROW = frozenset({"cgdebug", "prim", "profiler"})
 # c10d's ops return before the result is there: these arguments will hold it.
 _C10D_RESULTS = {
@@ -77,6 +84,8 @@ class Plan:
     read: tuple[bool, ...] = ()
     unwritten: frozenset[int] = frozenset()
     by_place: bool = False  # the n-th output is made of the n-th tensor of each list
+    # What it writes is what its schema and its results show, and nothing else.
+    is_exact: bool = False
 
 
 @functools.lru_cache(maxsize=4096)
@@ -88,7 +97,7 @@ def plan_of(op) -> Plan:
     namespace, _, base = schema.name.partition("::")
     name = f"{namespace}.{base}.{schema.overload_name or 'default'}"
     kind = _kind_of(namespace, base, getattr(op, "tags", ()))
-    results = _C10D_RESULTS.get(base, ()) if kind is Kind.C10D else ()
+    results = _C10D_RESULTS.get(base, ()) if kind is Kind.C10D else _UNMARKED.get(base, ())
     mutated, read = [], []
     # Such an op reads only the shape and the dtype of its arguments.
     is_shape_alone = base.endswith("_like") or base.startswith("new_")
@@ -107,6 +116,7 @@ def plan_of(op) -> Plan:
         tuple(read),
         frozenset(n for n, one in enumerate(schema.returns) if one.name in _UNWRITTEN),
         base.startswith(("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad")),
+        namespace in ("aten", "prims") and kind in (Kind.PLAIN, Kind.EMPTY),
     )
 
 

@@ -1,0 +1,218 @@
+#include "libprobe/capture/capture_nodes.h"
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "libprobe/capture/cuda_check.h"
+#include "libprobe/capture/driver_function.h"
+#include "libprobe/capture/graph_capture.h"
+
+namespace cgdebug::capture {
+namespace {
+
+using Nodes = std::vector<cudaGraphNode_t>;
+using Edges = std::vector<cudaGraphEdgeData>;
+
+static_assert(sizeof(cudaGraphEdgeData) == sizeof(std::uint64_t));
+
+cudaStream_t StreamOf(void* stream) { return static_cast<cudaStream_t>(stream); }
+
+Nodes NodesOf(const Position& position) {
+  Nodes nodes;
+  for (void* node : position.nodes) nodes.push_back(static_cast<cudaGraphNode_t>(node));
+  return nodes;
+}
+
+Edges EdgesOf(const Position& position) {
+  Edges edges(position.edges.size());
+  if (!edges.empty()) {
+    std::memcpy(edges.data(), position.edges.data(), edges.size() * sizeof(edges[0]));
+  }
+  return edges;
+}
+
+// The edges are asked for as well: without them CUDA refuses to tell of programmatic ones.
+Nodes NodesBefore(cudaGraphNode_t node) {
+  for (std::size_t room = 8;; room *= 4) {
+    Nodes nodes(room);
+    Edges edges(room);
+    std::size_t count = room;
+#if CUDART_VERSION >= 13000
+    CGD_CUDA(cudaGraphNodeGetDependencies(node, nodes.data(), edges.data(), &count));
+#else
+    CGD_CUDA(cudaGraphNodeGetDependencies_v2(node, nodes.data(), edges.data(), &count));
+#endif
+    if (count == room) continue;  // there may be more
+    nodes.resize(count);
+    return nodes;
+  }
+}
+
+cudaGraphNodeType TypeOf(cudaGraphNode_t node) {
+  cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
+  CGD_CUDA(cudaGraphNodeGetType(node, &type));
+  return type;
+}
+
+bool MayWrite(cudaGraphNodeType type) {
+  switch (type) {
+    case cudaGraphNodeTypeEmpty:
+    case cudaGraphNodeTypeWaitEvent:
+    case cudaGraphNodeTypeEventRecord:
+    case cudaGraphNodeTypeExtSemaphoreSignal:
+    case cudaGraphNodeTypeExtSemaphoreWait:
+    case cudaGraphNodeTypeMemAlloc:
+    case cudaGraphNodeTypeMemFree:
+      return false;
+    default:
+      return true;
+  }
+}
+
+const char* NameOf(cudaGraphNodeType type) {
+  switch (type) {
+    case cudaGraphNodeTypeMemcpy:
+      return "memcpy";
+    case cudaGraphNodeTypeMemset:
+      return "memset";
+    case cudaGraphNodeTypeHost:
+      return "host_function";
+    case cudaGraphNodeTypeGraph:
+      return "child_graph";
+    case cudaGraphNodeTypeConditional:
+      return "conditional_node";
+    default:
+      return "node";
+  }
+}
+
+// The runtime does not know kernels of modules that others loaded, such as Triton's.
+std::string SymbolOf(cudaGraphNode_t node) {
+  using GetParams = CUresult (*)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS*);
+  using GetFunctionName = CUresult (*)(const char**, CUfunction);
+  using GetKernelName = CUresult (*)(const char**, CUkernel);
+  static const auto params_of =
+      reinterpret_cast<GetParams>(DriverFunction("cuGraphKernelNodeGetParams", 12000));
+  static const auto name_of_function =
+      reinterpret_cast<GetFunctionName>(DriverFunction("cuFuncGetName", 12030));
+  static const auto name_of_kernel =
+      reinterpret_cast<GetKernelName>(DriverFunction("cuKernelGetName", 12030));
+  CUDA_KERNEL_NODE_PARAMS params = {};
+  if (params_of(node, &params) != CUDA_SUCCESS) return {};
+  const char* name = nullptr;
+  if (params.func != nullptr && name_of_function(&name, params.func) == CUDA_SUCCESS) return name;
+  if (params.kern != nullptr && name_of_kernel(&name, params.kern) == CUDA_SUCCESS) return name;
+  return {};
+}
+
+void Update(void* stream, const Position& position, unsigned int flags) {
+  const RelaxedCapture relaxed;
+  Nodes nodes = NodesOf(position);
+  const Edges edges = EdgesOf(position);
+#if CUDART_VERSION >= 13000
+  CGD_CUDA(cudaStreamUpdateCaptureDependencies(StreamOf(stream), nodes.data(), edges.data(),
+                                               nodes.size(), flags));
+#else
+  CGD_CUDA(cudaStreamUpdateCaptureDependencies_v2(StreamOf(stream), nodes.data(), edges.data(),
+                                                  nodes.size(), flags));
+#endif
+}
+
+}  // namespace
+
+Position PositionOf(void* stream) {
+  const RelaxedCapture relaxed;
+  const CaptureInfo info = GetCaptureInfo(StreamOf(stream));
+  Position position;
+  position.nodes.assign(info.dependencies, info.dependencies + info.dependency_count);
+  position.edges.resize(info.dependency_count);  // zeros: ordinary edges
+  if (info.edges != nullptr && info.dependency_count > 0) {
+    std::memcpy(position.edges.data(), info.edges,
+                info.dependency_count * sizeof(cudaGraphEdgeData));
+  }
+  return position;
+}
+
+void SetPosition(void* stream, const Position& position) {
+  Update(stream, position, cudaStreamSetCaptureDependencies);
+}
+
+void Join(void* stream, const Position& position) {
+  const Position now = PositionOf(stream);
+  Position more;
+  for (std::size_t i = 0; i < position.nodes.size(); ++i) {
+    if (std::find(now.nodes.begin(), now.nodes.end(), position.nodes[i]) != now.nodes.end()) {
+      continue;
+    }
+    more.nodes.push_back(position.nodes[i]);
+    more.edges.push_back(position.edges[i]);
+  }
+  if (!more.nodes.empty()) Update(stream, more, cudaStreamAddCaptureDependencies);
+}
+
+void PutBehind(void* stream, const Position& position, const std::vector<void*>& later) {
+  const RelaxedCapture relaxed;
+  const CaptureInfo info = GetCaptureInfo(StreamOf(stream));
+  for (void* node : later) {
+    const Nodes before = NodesBefore(static_cast<cudaGraphNode_t>(node));
+    for (void* first : position.nodes) {
+      const auto from = static_cast<cudaGraphNode_t>(first);
+      const auto to = static_cast<cudaGraphNode_t>(node);
+      if (from == to || std::find(before.begin(), before.end(), from) != before.end()) continue;
+#if CUDART_VERSION >= 13000
+      CGD_CUDA(cudaGraphAddDependencies(info.graph, &from, &to, nullptr, 1));
+#else
+      CGD_CUDA(cudaGraphAddDependencies(info.graph, &from, &to, 1));
+#endif
+    }
+  }
+}
+
+std::string NameOfNode(void* handle) {
+  const RelaxedCapture relaxed;
+  const auto node = static_cast<cudaGraphNode_t>(handle);
+  const cudaGraphNodeType type = TypeOf(node);
+  if (type != cudaGraphNodeTypeKernel) return NameOf(type);
+  const std::string symbol = SymbolOf(node);
+  if (symbol.empty()) return "kernel";
+  return IsOwnKernel(symbol) ? std::string() : ShortKernelName(symbol);
+}
+
+std::vector<void*> CaptureNodes::Take(void* stream) {
+  const RelaxedCapture relaxed;
+  const CaptureInfo info = GetCaptureInfo(StreamOf(stream));
+  if (info.status != cudaStreamCaptureStatusActive || info.id != capture_id_) return {};
+  std::vector<void*> taken;
+  Nodes unknown(info.dependencies, info.dependencies + info.dependency_count);
+  while (!unknown.empty()) {
+    const cudaGraphNode_t node = unknown.back();
+    unknown.pop_back();
+    if (!known_.insert(node).second) continue;
+    if (MayWrite(TypeOf(node))) taken.push_back(node);
+    const Nodes before = NodesBefore(node);
+    unknown.insert(unknown.end(), before.begin(), before.end());
+  }
+  std::reverse(taken.begin(), taken.end());
+  return taken;
+}
+
+std::vector<void*> CaptureNodes::TakeRest(void* stream) {
+  const RelaxedCapture relaxed;
+  const CaptureInfo info = GetCaptureInfo(StreamOf(stream));
+  if (info.status != cudaStreamCaptureStatusActive || info.id != capture_id_) return {};
+  std::size_t count = 0;
+  CGD_CUDA(cudaGraphGetNodes(info.graph, nullptr, &count));
+  Nodes all(count);
+  if (count > 0) CGD_CUDA(cudaGraphGetNodes(info.graph, all.data(), &count));
+  all.resize(std::min(count, all.size()));
+  std::vector<void*> taken;
+  for (const cudaGraphNode_t node : all) {
+    if (known_.insert(node).second && MayWrite(TypeOf(node))) taken.push_back(node);
+  }
+  return taken;
+}
+
+}  // namespace cgdebug::capture

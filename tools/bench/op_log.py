@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""What watching a whole model costs: a training step of a Llama, captured as one graph.
+
+A Llama of Hugging Face with random weights, its backward pass and AdamW:
+  plain    nothing is watched
+  modules  cgdebug.watch(model): the output of each module
+  ops      cgdebug.debug_mode(model): every tensor that an op writes, gradients and optimizer too
+The variants take turns within one run. After `--steps` replays each, loss and parameters must be
+those of the plain graph bit for bit.
+
+Needs a GPU, torch and transformers: PYTHONPATH=BUILD/python python3 tools/bench/op_log.py
+"""
+
+import contextlib
+import gc
+import os
+import statistics
+import time
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else bits may differ between runs
+
+import graph_bench as bench
+import torch
+import transformers
+
+import cgdebug
+
+VARIANTS = ("plain", "modules", "ops")
+
+
+class Step:
+    """One training step, to be captured."""
+
+    def __init__(self, options):
+        torch.manual_seed(0)
+        config = transformers.LlamaConfig(
+            hidden_size=options.hidden,
+            intermediate_size=options.hidden * 11 // 4,
+            num_hidden_layers=options.layers,
+            num_attention_heads=options.hidden // 64,
+            vocab_size=options.vocabulary,
+            use_cache=False,
+        )
+        with torch.device("cuda"):
+            self.model = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
+            shape = (options.batch, options.tokens)
+            self.tokens = torch.randint(0, options.vocabulary, shape)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, capturable=True)
+
+    def __call__(self):
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.model(input_ids=self.tokens, labels=self.tokens).loss
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+
+class Variant:
+    """A captured step, with what its capture took."""
+
+    def __init__(self, name, options):
+        self.step = Step(options)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                self.step()
+        torch.cuda.current_stream().wait_stream(side)
+        self.watch = cgdebug.watch(self.step.model) if name == "modules" else None
+        self.mode = cgdebug.debug_mode(self.step.model) if name == "ops" else None
+        gc.collect()
+        torch.cuda.synchronize()
+        free = torch.cuda.mem_get_info()[0]
+        began = time.perf_counter()
+        self.graph = torch.cuda.CUDAGraph()
+        with self.mode or contextlib.nullcontext(), torch.cuda.graph(self.graph):
+            self.loss = self.step()
+        self.capture_s = time.perf_counter() - began
+        self.memory_mib = (free - torch.cuda.mem_get_info()[0]) / 2**20
+        self.replay(2)
+
+    def replay(self, count):
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before.record()
+        for _ in range(count):
+            self.graph.replay()
+        after.record()
+        torch.cuda.synchronize()
+        return before.elapsed_time(after) / count
+
+    def rows(self):
+        if self.watch is not None:
+            return len(self.watch.explain().seen)
+        return 0 if self.mode is None else sum(len(log.rows) for log in self.mode._scope.logs)
+
+    def coverage(self):
+        return self.mode._scope.logs[0].coverage if self.mode is not None else None
+
+    def notes(self):
+        return [] if self.mode is None else list(self.mode._scope.logs[0].gaps)
+
+    def is_as(self, other):
+        """Whether loss and parameters are the same, bit for bit."""
+        mine = [self.loss, *self.step.model.parameters()]
+        return all(map(torch.equal, mine, [other.loss, *other.step.model.parameters()]))
+
+
+def main():
+    parser = bench.parser(__doc__, rounds=6, replays=5)
+    for name, default in (
+        ("layers", 12), ("hidden", 1024), ("batch", 8), ("tokens", 512), ("vocabulary", 32000)
+    ):  # fmt: skip
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--steps", type=int, default=50)
+    options = parser.parse_args()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    variants = {name: Variant(name, options) for name in VARIANTS}
+    for variant in variants.values():
+        variant.replay(options.steps - 2)
+    plain = variants["plain"]
+    is_same = {name: one.is_as(plain) for name, one in variants.items()}
+    times = {name: [] for name in VARIANTS}
+    for _ in range(options.rounds):
+        for name, variant in variants.items():
+            times[name].append(variant.replay(options.replays))
+    figures = {"machine": bench.machine(), "variants": {}}
+    rows = []
+    for name, variant in variants.items():
+        step_ms = statistics.median(times[name])
+        # Ratios of neighbouring samples: if the clock changes its speed, it changes both.
+        ratio = statistics.median(one / other for one, other in zip(times[name], times["plain"]))
+        coverage = variant.coverage()
+        figures["variants"][name] = {
+            "step_ms": step_ms,
+            "ratio": ratio,
+            "rows": variant.rows(),
+            "coverage": coverage and coverage.explained / max(coverage.nodes, 1),
+            "capture_s": variant.capture_s,
+            "capture_mib": variant.memory_mib,
+            "is_bit_for_bit": is_same[name],
+            "notes": variant.notes(),
+        }
+        rows.append(
+            [name, f"{step_ms:.2f}", f"{step_ms - statistics.median(times['plain']):.2f}",
+             f"{100 * (ratio - 1):.1f}", variant.rows(), str(coverage or "-"),
+             f"{variant.capture_s:.2f}", f"{variant.memory_mib:.0f}",
+             "yes" if is_same[name] else "NO"]
+        )  # fmt: skip
+    print(
+        f"A step of a Llama: {options.layers} layers, hidden {options.hidden}, batch "
+        f"{options.batch} x {options.tokens}, bf16, AdamW.\n"
+    )
+    columns = ["", "ms a step", "ms added", "% added", "rows", "kernel nodes explained",
+               "capture s", "MiB of the capture", "bit for bit"]  # fmt: skip
+    print(bench.table(columns, rows))
+    for name, variant in variants.items():
+        for note in variant.notes():
+            print(f"{name}: not shown: {note}")
+    bench.report(figures, options.json)
+
+
+if __name__ == "__main__":
+    main()
