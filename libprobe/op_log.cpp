@@ -212,11 +212,8 @@ std::size_t OpLog::AddInGraph(ring::OpLogRow row, const TensorRef& tensor, void*
   const ProbeTable::Lock lock = table.Acquire(*state_);
   if (state_->closed) throw ProbeError(ErrorKind::kClosed, "the op log is closed");
   Page& page = OpenPage(table, capture.id, tensor, stream);
-  if (!nodes_ || nodes_->capture_id() != capture.id) {
-    StopFollowing();
-    nodes_.emplace(capture.id);
-  }
-  (void)nodes_->Take(stream);  // so that whatever comes in front of the row is known
+  if (nodes_ && nodes_->capture_id() != capture.id) StopFollowing();
+  if (nodes_) (void)nodes_->Take(stream);  // so that whatever comes in front of the row is known
   page.position = capture::PositionOf(stream);
   page.newest_row = ++rows_in_graph_;
   const std::uint64_t count = ElementCount(row);
@@ -337,7 +334,7 @@ void OpLog::FlushPage(ProbeTable& table, Page& page, const std::vector<void*>& u
   try {
     capture::Position end = capture::ComputeRows(page.slot->buffers, pending, page.launches,
                                                  page.stream, page.position);
-    (void)nodes_->Take(page.stream);  // what was added is ours
+    if (nodes_) (void)nodes_->Take(page.stream);  // what was added is ours
     capture::PutBehind(page.stream, end, unseen);
     last_batch_ = {.stream = page.stream, .end = std::move(end), .waiting = {page.stream}};
   } catch (const ProbeError& error) {

@@ -8,6 +8,7 @@ probes of their own.
 from __future__ import annotations
 
 import collections
+import os
 import threading
 import typing
 
@@ -103,12 +104,15 @@ class OpLog:
 
     graph: the number of the capture, 0 for an eager log. The rows of an eager log may be added
            again and again; each time is a replay of theirs.
+    follows_nodes: whether it looks at the nodes that a capture gets. Without that the rows of an op
+           must be computed before the next one runs. Set by CGDEBUG_OP_LOG_BATCHES=1
 
     Thread: any.
     """
 
     def __init__(self, graph: int):
         self.graph = graph
+        self.follows_nodes = bool(graph) and os.environ.get("CGDEBUG_OP_LOG_BATCHES") == "1"
         self.rows: list[Row] = []  # of the capture, or of the run that came last
         self.gaps: collections.Counter[str] = collections.Counter()
         self._lock = threading.RLock()
@@ -200,7 +204,7 @@ class OpLog:
 
         Fails: RuntimeError: rows of this capture are lost."""
         with self._lock:
-            if self._closed or not self.graph:
+            if self._closed or not self.follows_nodes:
                 return []
             try:
                 return self._native.take_unseen(_current_stream())
@@ -214,7 +218,7 @@ class OpLog:
 
         Fails: RuntimeError"""
         with self._lock:
-            if self.graph and not self._closed:
+            if self.follows_nodes and not self._closed:
                 self._nodes_of_op += self._native.take_nodes(_current_stream())
 
     def finish_op(self, is_explained: bool = False) -> None:
@@ -238,7 +242,7 @@ class OpLog:
     @property
     def coverage(self) -> Coverage | None:
         """None for a log that is not of a graph."""
-        if not self.graph:
+        if not self.follows_nodes:
             return None
         with self._lock:
             rows = list(self.rows)
@@ -276,7 +280,7 @@ class OpLog:
             if self._closed:
                 return
             try:
-                if self.graph:
+                if self.follows_nodes:
                     self._take_rest()
             finally:
                 try:

@@ -3,6 +3,7 @@
 
 A Llama of Hugging Face with random weights, its backward pass and AdamW:
   plain    nothing is watched
+  again    the same: whether the step itself gives the same bits twice
   modules  cgdebug.watch(model): the output of each module
   ops      cgdebug.debug_mode(model): every tensor that an op writes, gradients and optimizer too
 The variants take turns within one run. After `--steps` replays each, loss and parameters must be
@@ -17,6 +18,7 @@ import os
 import statistics
 import time
 
+os.environ.setdefault("CGDEBUG_OP_LOG_BATCHES", "1")
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else bits may differ between runs
 
 import graph_bench as bench
@@ -25,7 +27,7 @@ import transformers
 
 import cgdebug
 
-VARIANTS = ("plain", "modules", "ops")
+VARIANTS = ("plain", "again", "modules", "ops")
 
 
 class Step:
