@@ -102,8 +102,6 @@ class OutputRecorder(Recorder):
                 if not self._has_ops:
                     self._sources[row] = sources
                 now = before._replace(name=name, op=op, place=place, source=row)
-        elif before is not None:  # other memory at the same address: it comes last
-            del self._written[address]
         self._written[address] = now
 
     def end(self) -> None:
