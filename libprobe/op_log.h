@@ -118,7 +118,7 @@ class OpLog {
 
   std::shared_ptr<ProbeState> state_;
   const std::size_t rows_of_launch_;  // at most
-  std::vector<Page> pages_;  // those that are not complete
+  std::vector<Page> pages_;           // those that are not complete
   std::uint64_t rows_in_graph_ = 0;
   std::optional<capture::CaptureNodes> nodes_;  // of the capture under way
   std::vector<void*> unseen_;                   // nodes that nobody has asked for yet

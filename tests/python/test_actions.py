@@ -61,7 +61,10 @@ def test_actions_are_frozen_and_replaceable():
         (lambda: TensorCompare(torch.ones(1, dtype=torch.complex64)), "dtype complex64"),
         (lambda: TensorCompare(numpy.ones(1, dtype="uint32")), "dtype uint32"),
         (lambda: TensorCompare(torch.ones(2, 2).to_sparse()), "to_dense"),
-        (lambda: TensorCompare(torch.empty(1, device="meta")), "is on meta; give a tensor on the CPU"),
+        (
+            lambda: TensorCompare(torch.empty(1, device="meta")),
+            "is on meta; give a tensor on the CPU",
+        ),
     ],
 )
 def test_bad_arguments_are_refused_with_a_reason(make, text):
