@@ -37,7 +37,11 @@ class Nodes(typing.NamedTuple):
     unseen: tuple[str, ...] = ()
 
     def plus(self, other: Nodes) -> Nodes:
-        return Nodes(*(mine + its for mine, its in zip(self, other)))
+        return Nodes(
+            self.explained + other.explained,
+            self.left_out + other.left_out,
+            self.unseen + other.unseen,
+        )
 
 
 class Coverage(typing.NamedTuple):
