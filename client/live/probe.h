@@ -64,9 +64,10 @@ struct Probe {
       lane_reason;  // why it is not the direct lane; empty if it is, or if no reason is known
   layout::Policy policy = layout::Policy::kOverwrite;
   std::vector<Action> actions;
-  std::uint32_t capacity = 0;   // entries of the ring
-  std::uint64_t replay = 0;     // of the newest snapshot; 0: none came yet
-  std::uint32_t iteration = 0;  // likewise, of a conditional body
+  std::uint32_t capacity = 0;      // entries of the ring
+  std::uint64_t device_bytes = 0;  // of the ring, if it is in device memory; else 0
+  std::uint64_t replay = 0;        // of the newest snapshot; 0: none came yet
+  std::uint32_t iteration = 0;     // likewise, of a conditional body
   std::int64_t last_timestamp_ns = 0;
   // Of a row of an op log: as ProbeInfo in proto/control.proto.
   std::uint64_t reached = 0;
@@ -101,6 +102,7 @@ struct Probe {
     visit(Field{11, "actions"}, self.actions);
     visit(Field{12, "capacity"}, self.capacity);
     visit(Field{13, "payload_bytes"}, self.slot.payload_bytes);
+    visit(Field{37, "device_bytes"}, self.device_bytes);
     visit(Field{14, "replay"}, self.replay);
     visit(Field{33, "iteration"}, self.iteration);
     visit(Field{32, "in_body"}, self.slot.in_body);

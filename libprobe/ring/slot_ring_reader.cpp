@@ -144,7 +144,7 @@ std::string CheckRegistration(const layout::SlotRegistration& r, std::uint64_t b
   if (__builtin_mul_overflow(stride, r.capacity, &total) || total > (std::uint64_t{1} << 60)) {
     return "impossible ring size";
   }
-  if (const std::string wrong = CheckOnDevice(r); !wrong.empty()) return wrong;
+  if (std::string wrong = CheckOnDevice(r); !wrong.empty()) return wrong;
   const layout::SlotGeometry g = layout::GeometryOf(r);
   if (g.payload_stride_bytes != r.payload_stride_bytes || g.headers_offset != r.headers_offset ||
       g.payload_offset != r.payload_offset || g.block_bytes > block_bytes) {
