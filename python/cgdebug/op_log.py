@@ -407,8 +407,10 @@ def _beside_debug_mode(view: OpLogView, calls: list[_debug_mode.Call]):
     """Both logs as `diff_ops` takes them, with no other numbers than the norms and the hashes."""
     leaves = _debug_mode.match(view.rows, calls)
     inputs = {row.number for row in view.rows if row.op == "input"}
-    known = _plain(view)["rows"]
-    a = {row["number"]: row | {"stats": None} for row in known if row["number"] not in inputs}
+    ours = _plain(view)
+    a = {
+        row["number"]: row | {"stats": None} for row in ours["rows"] if row["number"] not in inputs
+    }
     b = []
     for row in a.values():
         row["inputs"] = tuple(number for number in row["inputs"] if number not in inputs)
@@ -440,7 +442,8 @@ def _beside_debug_mode(view: OpLogView, calls: list[_debug_mode.Call]):
     gaps = list(view.gaps)
     if inputs:
         gaps.append("a log of DebugMode has no rows of what the ops found: inputs and parameters")
-    return {"gaps": gaps, "rows": list(a.values())}, {"gaps": [], "rows": b}
+    ours |= {"gaps": gaps, "rows": list(a.values())}
+    return ours, {"gaps": [], "unseen": [], "rows": b}
 
 
 def _is_nonfinite(stats: Stats) -> bool:
