@@ -5,7 +5,6 @@
 #include <new>
 #include <utility>
 
-#include "daemon/core/base/realtime.h"
 #include "daemon/core/base/terminate.h"
 #include "daemon/ingest/sigbus_guard.h"
 
@@ -327,6 +326,10 @@ void SlotConsumer::DeliverOne(ShownSlot* shown, bool seen_before) {
 
 pipeline::RingContent SlotConsumer::Read(const pipeline::RingRequest& request,
                                          bool producer_alive) {
+  EndRequest();
+  // No replay sends values of a graph that is gone. At its end the job does, for a recording.
+  const bool is_one = request.newest || request.replay != 0;
+  const bool is_sent = producer_alive && !(is_one && ring_.retired());
   pipeline::RingContent content;
   content.newest = ring_.accepted();
   content.oldest = ring_.oldest(content.newest);
@@ -338,7 +341,9 @@ pipeline::RingContent SlotConsumer::Read(const pipeline::RingRequest& request,
   }
   if (request.newest) {
     last = content.newest;
-    if (slot_->IsOnDevice() && producer_alive && last != 0) last = NewestInWindow();
+    if (slot_->IsOnDevice() && is_sent && last != 0) {
+      last = NewestInWindow(request.at_least == 0 ? last : request.at_least);
+    }
     content.waiting = last == 0 && content.newest != 0;
     content.next = std::max<std::uint64_t>(last, 1);
   }
@@ -357,7 +362,7 @@ pipeline::RingContent SlotConsumer::Read(const pipeline::RingRequest& request,
     }
     if (status != ReadStatus::kOk) continue;
     if ((entry.flags & layout::kEntryOnDevice) != 0) {
-      if (!producer_alive || !MayCome(content.next)) {
+      if (!is_sent || !MayCome(content.next)) {
         content.unreadable.emplace(content.next, LossCause::kOnDevice);
         continue;
       }
@@ -392,16 +397,20 @@ void SlotConsumer::Ask(std::uint64_t ordinal) {
   ring_.Request(asked_, wants_values_);
 }
 
-std::uint64_t SlotConsumer::NewestInWindow() {
+std::uint64_t SlotConsumer::NewestInWindow(std::uint64_t at_least) {
   const std::uint64_t window = ring_.window();
-  if (window == ring_.accepted()) return window;
-  if ((asked_ & layout::kWantsNewest) == 0) {
-    Ask(layout::kWantsNewest | ++newest_requests_);
-    return 0;
-  }
-  if (window < asked_at_) return 0;
-  asked_ = 0;  // the next client asks again
-  return window;
+  if (window >= at_least) return window;
+  // An answer to a client that has given up may be older than what this one asks for.
+  const bool is_coming = (asked_ & layout::kWantsNewest) != 0 && window < asked_at_;
+  if (!is_coming) Ask(layout::kWantsNewest | ++newest_requests_);
+  return 0;
+}
+
+void SlotConsumer::EndRequest() {
+  const bool is_newest = (asked_ & layout::kWantsNewest) != 0;
+  if (asked_ == 0 || is_newest || ring_.window() != asked_) return;
+  asked_ = 0;
+  ring_.Request(0, wants_values_);
 }
 
 void SlotConsumer::PublishCredit(std::uint64_t entries) {
@@ -413,6 +422,7 @@ void SlotConsumer::PublishCredit(std::uint64_t entries) {
 void SlotConsumer::Refresh() {
   const layout::SlotHead head_untrusted = ring_.head();
   if (!ring_.valid()) return;
+  EndRequest();
   pipeline::Counters counters;
   counters.replays = head_untrusted.replay;
   counters.produced = std::max(head_untrusted.accepted, consumed_);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/core/base/realtime.h"
 #include "daemon/model/control_queue.h"
 #include "daemon/model/registry.h"
 #include "daemon/pipeline/payload_pool.h"
@@ -140,8 +141,11 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   bool MayCome(std::uint64_t ordinal) const;
   // Asks for the values of `ordinal` as soon as those that somebody else asked for have come.
   void Ask(std::uint64_t ordinal);
-  // The ordinal of the newest entry whose values are here; 0 after asking for them.
-  std::uint64_t NewestInWindow();
+  // The ordinal of the values that are here, if it is `at_least`; else 0, after asking for those of
+  // the newest entry.
+  std::uint64_t NewestInWindow(std::uint64_t at_least);
+  // Withdraws a request whose values have come: the device would send them again and again.
+  void EndRequest();
 
   pipeline::SlotPtr slot_;
   ring::SlotRingReader ring_;
@@ -170,7 +174,8 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   bool wants_values_ = false;   // a recording wants the values of a slot on the device
   std::uint64_t asked_ = 0;     // WindowRequest::ordinal
   std::uint64_t asked_at_ = 0;  // with kWantsNewest: the newest ordinal then
-  std::uint64_t newest_requests_ = 0;
+  // Grows with each request. An earlier daemon has not used these numbers.
+  std::uint64_t newest_requests_ = static_cast<std::uint64_t>(RealtimeNs());
   std::chrono::steady_clock::time_point asked_time_ = {};
   layout::SlotControl control_;              // as in the ring
   std::vector<pipeline::Finding> findings_;  // not yet told to the sinks

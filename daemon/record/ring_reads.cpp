@@ -20,11 +20,12 @@ void RingReads::Wake() const {
   [[maybe_unused]] const ssize_t written = write(wanted_.get(), &one, sizeof(one));
 }
 
-RingContent RingReads::Read(const RingRequest& request) {
+RingContent RingReads::Read(RingRequest request) {
   const auto deadline = std::chrono::steady_clock::now() + request.patience;
   while (true) {
     RingContent content = ReadOnce(request);
     if (!content.waiting) return content;
+    if (request.at_least == 0) request.at_least = content.newest;
     if (std::chrono::steady_clock::now() >= deadline) {
       content.waiting = false;
       content.timed_out = true;

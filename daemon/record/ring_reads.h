@@ -27,6 +27,9 @@ struct RingRequest {
   std::uint64_t replay = 0;   // not 0: the entry of this replay alone, whatever its ordinal is
   std::optional<std::uint32_t> iteration = std::nullopt;  // of that replay; without one: the last
   bool newest = false;                                    // the newest entry alone
+  // With `newest`, of a slot on the device: the values may be of any entry from this ordinal on. 0:
+  // of the newest one there is now, or a later one.
+  std::uint64_t at_least = 0;
   // How long to wait for a value that is on the device. It comes with one of the next replays.
   std::chrono::nanoseconds patience = std::chrono::seconds(5);
 };
@@ -58,7 +61,7 @@ class RingReads {
 
   // Waits for the ingest thread, and for values on the device. Empty when that thread has ended.
   // Thread: any other.
-  RingContent Read(const RingRequest& request);
+  RingContent Read(RingRequest request);
 
   // Calls `now` with the heads of every ring of a live job, including jobs and slots that appeared
   // just before this call. Nothing is consumed while it runs. Jobs that ended before this call are

@@ -155,13 +155,56 @@ TEST_F(ConsumedOnDevice, AValueThatWasOverwrittenThereIsNotWaitedFor) {
 
 TEST_F(ConsumedOnDevice, TheNewestValueIsTheOneOfTheNextReplayThatLearnsOfIt) {
   for (int replay = 1; replay <= 4; ++replay) device_->Run(100 * replay);
-  const pipeline::RingRequest newest = {.slot = consumer_->slot(), .newest = true};
-  EXPECT_TRUE(consumer_->Read(newest, true).waiting);
+  pipeline::RingRequest newest = {.slot = consumer_->slot(), .newest = true};
+  const pipeline::RingContent first = consumer_->Read(newest, true);
+  EXPECT_TRUE(first.waiting);
+  newest.at_least = first.newest;
   device_->Run(500);
   device_->Run(600);  // asked for once
   const pipeline::RingContent content = consumer_->Read(newest, true);
   ASSERT_EQ(content.entries.size(), 1u);
   EXPECT_EQ(test::Numbers(content.entries[0])[0], 500);
+}
+
+TEST_F(ConsumedOnDevice, TheAnswerToAClientThatGaveUpIsNotTheNewestValueOfTheNext) {
+  for (int replay = 1; replay <= 2; ++replay) device_->Run(100 * replay);
+  pipeline::RingRequest newest = {.slot = consumer_->slot(), .newest = true};
+  EXPECT_TRUE(consumer_->Read(newest, true).waiting);
+  for (int replay = 3; replay <= 6; ++replay) device_->Run(100 * replay);
+  ASSERT_EQ(device_->window().word, layout::EntryWord(3, layout::EntryState::kReady));
+  const pipeline::RingContent second = consumer_->Read(newest, true);
+  EXPECT_TRUE(second.waiting);
+  newest.at_least = second.newest;
+  device_->Run(700);
+  const pipeline::RingContent content = consumer_->Read(newest, true);
+  ASSERT_EQ(content.entries.size(), 1u);
+  EXPECT_EQ(test::Numbers(content.entries[0])[0], 700);
+}
+
+TEST_F(ConsumedOnDevice, TheNewestValueComesAlsoToTheNextDaemon) {
+  device_->Run(100);
+  pipeline::RingRequest newest = {.slot = consumer_->slot(), .newest = true};
+  EXPECT_TRUE(consumer_->Read(newest, true).waiting);
+  for (int replay = 2; replay <= 3; ++replay) device_->Run(100 * replay);
+  Attach();
+  newest.slot = consumer_->slot();
+  const pipeline::RingContent first = consumer_->Read(newest, true);
+  EXPECT_TRUE(first.waiting);
+  newest.at_least = first.newest;
+  device_->Run(400);
+  EXPECT_EQ(consumer_->Read(newest, true).entries.size(), 1u);
+}
+
+TEST_F(ConsumedOnDevice, AValueThatHasComeIsNotSentAgain) {
+  for (int replay = 1; replay <= 3; ++replay) device_->Run(100 * replay);
+  EXPECT_TRUE(Read(3).waiting);
+  device_->Run(400);
+  ASSERT_EQ(device_->window().word, layout::EntryWord(3, layout::EntryState::kReady));
+  consumer_->Refresh();  // also if the client has gone
+  EXPECT_EQ(Read(3).entries.size(), 1u) << "it lies in the window until another is asked for";
+  device_->window().word = 0;
+  device_->Run(500);
+  EXPECT_EQ(device_->window().word, 0u);
 }
 
 TEST_F(ConsumedOnDevice, NothingIsWaitedForWhenTheJobIsGone) {
@@ -170,6 +213,19 @@ TEST_F(ConsumedOnDevice, NothingIsWaitedForWhenTheJobIsGone) {
   ASSERT_EQ(Read(2, /*alive=*/false).entries.size(), 1u) << "it came while the job lived";
   EXPECT_THAT(Read(3, /*alive=*/false).unreadable,
               ElementsAre(testing::Pair(3, layout::LossCause::kOnDevice)));
+}
+
+TEST_F(ConsumedOnDevice, NothingIsWaitedForWhenTheGraphIsGoneExceptByARecording) {
+  for (int replay = 1; replay <= 3; ++replay) device_->Run(100 * replay);
+  segment_.Retire(slot_.index);
+  const pipeline::SlotPtr& slot = consumer_->slot();
+  for (const auto& request : {pipeline::RingRequest{.slot = slot, .newest = true},
+                              pipeline::RingRequest{.slot = slot, .replay = 3}}) {
+    const pipeline::RingContent content = consumer_->Read(request, true);
+    EXPECT_FALSE(content.waiting);
+    EXPECT_THAT(content.unreadable, ElementsAre(testing::Pair(3, layout::LossCause::kOnDevice)));
+  }
+  EXPECT_TRUE(Read(3).waiting) << "the job sends it at its end";
 }
 
 TEST_F(ConsumedOnDevice, ARecordingGetsTheValuesOfEveryReplay) {
