@@ -4,7 +4,9 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include "daemon/log.h"
@@ -13,6 +15,8 @@
 
 namespace cgdebug::pipeline {
 namespace {
+
+constexpr std::size_t kMostNameBytes = 128;
 
 std::string_view WhatHeld(layout::ControlTrigger trigger) {
   switch (trigger) {
@@ -28,11 +32,32 @@ std::string_view WhatHeld(layout::ControlTrigger trigger) {
   return "what its trigger waits for";
 }
 
-// A probe's name as part of a file's name.
+// A probe's name as part of a file's name, which has at most 255 bytes.
 std::string SafeName(std::string name) {
+  std::size_t bytes = std::min(name.size(), kMostNameBytes);
+  const auto is_inside_character = [&] {
+    return bytes != 0 && bytes < name.size() &&
+           (static_cast<unsigned char>(name[bytes]) & 0xc0) == 0x80;
+  };
+  while (is_inside_character()) --bytes;
+  name.resize(bytes);
   std::ranges::replace_if(
       name, [](char c) { return c == '/' || c == ' '; }, '-');
   return name;
+}
+
+// A directory that is not there yet. An earlier daemon that was stopped before it let the rings go
+// on may have left a recording of the same freeze, which lacks values.
+std::string NewRecording(const RingFreeze& freeze) {
+  const SessionIdentity& session = *freeze.slot->session;
+  const std::string name =
+      fmt::format("{}-replay{}-{}", SafeName(freeze.slot->probe), freeze.replay, session.key);
+  std::string path = RecordingPath(session, name + ".cgrec");
+  std::error_code ignored;
+  for (int i = 2; std::filesystem::exists(path, ignored); ++i) {
+    path = RecordingPath(session, fmt::format("{}-{}.cgrec", name, i));
+  }
+  return path;
 }
 
 }  // namespace
@@ -78,12 +103,9 @@ void FrozenRings::Run() {
 
 // Returns what to say about it.
 std::string FrozenRings::Write(const RingFreeze& freeze) {
-  const SessionIdentity& session = *freeze.slot->session;
   FreezeRequest request;
   request.device_rings = true;
-  request.directory =
-      RecordingPath(session, fmt::format("{}-replay{}-{}.cgrec", SafeName(freeze.slot->probe),
-                                         freeze.replay, session.key));
+  request.directory = NewRecording(freeze);
   std::set<std::string> probes;
   for (SlotRecord& slot : daemon_.registry->Slots(freeze.slot->session)) {
     if (!slot.slot->IsOnDevice()) continue;
@@ -99,9 +121,11 @@ std::string FrozenRings::Write(const RingFreeze& freeze) {
   }
   const std::string lost =
       written->lost == 0 ? "" : fmt::format(" ({} more could not be had)", written->lost);
-  return fmt::format("{}: {} snapshots of {} probe{}, up to that replay, are in {}{}", what,
-                     written->snapshots, probes.size(), probes.size() == 1 ? "" : "s",
-                     written->directory, lost);
+  const bool is_one = written->snapshots == 1;
+  return fmt::format("{}: {} snapshot{} of {} probe{}, up to that replay, {} in {}{}", what,
+                     written->snapshots, is_one ? "" : "s", probes.size(),
+                     probes.size() == 1 ? "" : "s", is_one ? "is" : "are", written->directory,
+                     lost);
 }
 
 }  // namespace cgdebug::pipeline

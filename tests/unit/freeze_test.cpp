@@ -6,10 +6,13 @@
 
 #include <atomic>
 #include <cstring>
+#include <future>
 #include <map>
 #include <thread>
 
 #include "daemon/core/recording/recording_reader.h"
+#include "daemon/record/frozen_rings.h"
+#include "libprobe/ring/process_origin.h"
 #include "tests/support/model_fixture.h"
 #include "tests/support/temp_dir.h"
 
@@ -137,6 +140,47 @@ TEST(Freeze, WhatTheRingsOfADevicePromisedIsThereOrCountedAsLeftThere) {
   ASSERT_EQ((*reader)->losses().size(), 1u);
   EXPECT_EQ((*reader)->losses()[0].cause, LossCause::kOnDevice);
   EXPECT_EQ((*reader)->losses()[0].first_ordinal, 9u);
+}
+
+// A daemon that is stopped before it lets the rings go on leaves a recording that has ended.
+TEST(Freeze, WhatATriggerFrozeIsRecordedAgainByTheNextDaemonWhateverTheProbesNameIs) {
+  const testing_support::TempDir dir;
+  SessionIdentity identity = test::MakeIdentity("1");
+  identity.recordings = dir / "";
+  identity.pid_namespace = ring::OwnPidNamespace();
+  identity.is_pid_true = true;
+  Registry registry;
+  const SessionPtr job = registry.AddSession(std::move(identity));
+  std::string name = "/";
+  while (name.size() < layout::kMaxNameBytes) name += "\u00e9";
+  auto on_device = std::make_shared<SlotIdentity>(*test::MakeSlot(job, name, 1));
+  on_device->registration.flags |= layout::kSlotOnDevice;
+  on_device->registration.device_capacity = 2;
+  registry.SetSlot(on_device, {.replays = 8, .produced = 8, .consumed = 8}, 1, false);
+  RingContent content;
+  content.readable = true;
+  content.oldest = 1;
+  content.newest = 8;
+  for (const std::uint64_t ordinal : {7, 8}) content.entries.push_back(MakeEntry(ordinal));
+  FakeRing ring(content);
+  const SnapshotStore store(8);
+  for (const char* end : {"-replay8-10000000.cgrec", "-replay8-10000000-2.cgrec"}) {
+    ControlQueue controls;
+    EventLog events;
+    std::promise<std::string> told;
+    {
+      FrozenRings frozen({&registry, &store, ring.reads(), &controls, &events}, {},
+                         [&](const SessionPtr&, const std::string& text) { told.set_value(text); });
+      frozen.Froze({on_device, 77, 8, layout::ControlTrigger::kNonfinite});
+      const std::string text = told.get_future().get();
+      EXPECT_NE(text.find("2 snapshots of 1 probe, up to that replay, are in "), std::string::npos)
+          << text;
+      EXPECT_TRUE(text.ends_with(end)) << text;
+    }
+    const std::vector<ThawRequest> thaws = controls.TakeThaws();
+    ASSERT_EQ(thaws.size(), 1u);
+    EXPECT_EQ(thaws[0].serial, 77u);
+  }
 }
 
 TEST(Freeze, SkipsFromMemoryToAFarRingInOneStep) {
