@@ -14,7 +14,24 @@ namespace {
 
 // When its newest snapshot came: each slot counts its own replays, so they cannot be compared.
 std::uint64_t NewestSerial(const Candidate& candidate) {
-  return candidate.history.back().snapshot->serial;
+  return candidate.history.empty() ? 0 : candidate.history.back().snapshot->serial;
+}
+
+// Whether memory lacks the newest snapshot that the daemon read. Of a slot on the device it reads
+// only the header, unless somebody wants the values.
+bool LacksNewest(const Candidate& candidate) {
+  const layout::Counters& counters = candidate.slot.counters;
+  if (candidate.history.empty()) return counters.produced != 0;
+  const std::uint64_t read = counters.consumed + counters.lost_overwritten + counters.lost_damaged +
+                             counters.lost_no_memory;
+  return candidate.history.back().snapshot->ordinal < read;
+}
+
+// Whether both slots are at the same replay of the same graph.
+bool AreAtOneReplay(const pipeline::SlotRecord& a, const pipeline::SlotRecord& b) {
+  const std::uint64_t graph = a.slot->registration.graph_id;
+  return graph != 0 && graph == b.slot->registration.graph_id &&
+         a.counters.replays == b.counters.replays;
 }
 
 bool IsMeant(const pipeline::Snapshot& snapshot, const When& when) {
@@ -38,9 +55,9 @@ bool HasReplay(const Candidate& candidate, const When& when) {
 
 bool RingMayHave(const Candidate& candidate, const When& when, bool metadata_only) {
   if (when.replay <= 0 && candidate.slot.slot->IsOnDevice()) {
-    if (candidate.slot.counters.produced == 0) return false;
-    const bool has_any = !candidate.history.empty();
-    return !has_any || (!metadata_only && candidate.history.back().payload == nullptr);
+    if (LacksNewest(candidate)) return true;
+    return !candidate.history.empty() && !metadata_only &&
+           candidate.history.back().payload == nullptr;
   }
   if (when.replay <= 0 ||
       static_cast<std::uint64_t>(when.replay) > candidate.slot.counters.replays) {
@@ -58,7 +75,14 @@ void AddFromRing(Candidate* candidate, const When& when, pipeline::RingReads* ri
                    .replay = static_cast<std::uint64_t>(std::max<std::int64_t>(when.replay, 0)),
                    .iteration = when.iteration,
                    .newest = when.replay <= 0});
-  if (!content.readable || content.entries.empty()) return;
+  if (!content.readable || content.entries.empty()) {
+    const bool was_there = std::ranges::any_of(content.unreadable, [](const auto& one) {
+      return one.second == layout::LossCause::kOnDevice;
+    });
+    candidate->left_on_device =
+        when.replay <= 0 ? LacksNewest(*candidate) : was_there && !HasReplay(*candidate, when);
+    return;
+  }
   ring::Entry& entry = content.entries.front();
   entry.flags &= ~layout::kEntryDropValues;  // whatever was wanted of it: the values are there
   pipeline::PayloadPool pool(0);
@@ -79,10 +103,27 @@ void AddFromRing(Candidate* candidate, const When& when, pipeline::RingReads* ri
 void PreferLiving(std::vector<Candidate>* candidates, const When& when) {
   const bool is_in_living =
       std::any_of(candidates->begin(), candidates->end(), [&](const Candidate& candidate) {
-        return !candidate.slot.retired && HasReplay(candidate, when);
+        if (candidate.slot.retired) return false;
+        return HasReplay(candidate, when) || (when.replay > 0 && candidate.left_on_device);
       });
   if (!is_in_living) return;
   std::erase_if(*candidates, [](const Candidate& candidate) { return candidate.slot.retired; });
+}
+
+const Candidate* FindLeftOnDevice(const std::vector<Candidate>& candidates, const When& when,
+                                  const StoredSnapshot* found, const Candidate* owner) {
+  for (const Candidate& candidate : candidates) {
+    if (!candidate.left_on_device) continue;
+    if (when.replay > 0) {
+      if (found == nullptr) return &candidate;
+      continue;
+    }
+    if (&candidate == owner || owner->history.empty()) return &candidate;
+    const std::int64_t newest_ns = owner->history.back().snapshot->timestamp_ns;
+    const bool is_newer = candidate.slot.last_timestamp_ns > newest_ns;
+    if (is_newer && !AreAtOneReplay(candidate.slot, owner->slot)) return &candidate;
+  }
+  return nullptr;
 }
 
 const StoredSnapshot* FindReplay(const std::vector<Candidate>& candidates, const When& when,
@@ -115,7 +156,7 @@ std::string Ambiguous(const std::vector<Candidate>& candidates, const When& when
   if (when.replay <= 0) return "";
   std::set<std::string> names;
   for (const Candidate& candidate : candidates) {
-    if (!HasReplay(candidate, when)) continue;
+    if (!HasReplay(candidate, when) && !candidate.left_on_device) continue;
     const pipeline::SlotIdentity& slot = *candidate.slot.slot;
     names.insert(slot.probe + registry.PlaceOf(slot).qualifier);
   }

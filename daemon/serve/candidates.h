@@ -12,10 +12,13 @@
 
 namespace cgdebug::serve {
 
-// The snapshots of one slot that a Get may mean, oldest first; at least one.
+// The snapshots of one slot that a Get may mean, oldest first. At least one, unless
+// `left_on_device`.
 struct Candidate {
   pipeline::SlotRecord slot;
   std::vector<pipeline::StoredSnapshot> history;
+  // The slot has what is meant, but its values are on the device and did not come.
+  bool left_on_device = false;
 };
 
 // Which of them: the replay, and an iteration of it. Without one, the last of that replay.
@@ -27,7 +30,8 @@ struct When {
 // Whether memory lacks that snapshot of the slot, or values that are wanted, and the ring may still
 // hold them.
 bool RingMayHave(const Candidate& candidate, const When& when, bool metadata_only);
-// Adds the snapshot to the history if the ring has it. Waits for the ingest thread.
+// Adds the snapshot to the history if the ring has it. Otherwise says whether it was left on the
+// device. Waits for the ingest thread, and for values on the device.
 // Thread: any other.
 void AddFromRing(Candidate* candidate, const When& when, pipeline::RingReads* rings);
 
@@ -35,11 +39,18 @@ void AddFromRing(Candidate* candidate, const When& when, pipeline::RingReads* ri
 // again means the graph that it runs now.
 void PreferLiving(std::vector<Candidate>* candidates, const When& when);
 
+// The candidate whose snapshot is meant, but was left on the device; null if there is none. `found`
+// is what the others have, and `owner` is its candidate; null if they have none, and of a replay
+// number no owner either. Lifetime: the result points into `candidates`.
+const Candidate* FindLeftOnDevice(const std::vector<Candidate>& candidates, const When& when,
+                                  const pipeline::StoredSnapshot* found, const Candidate* owner);
+
 // Null when no candidate has that replay. Lifetime: the result points into `candidates`.
 const pipeline::StoredSnapshot* FindReplay(const std::vector<Candidate>& candidates,
                                            const When& when, const Candidate** owner);
 
 // `back`: 1 is the newest snapshot of the slot that has the newest of all. Null when it has fewer.
+// Requires: there is a candidate.
 const pipeline::StoredSnapshot* FindFromEnd(const std::vector<Candidate>& candidates,
                                             std::uint64_t back, const Candidate** owner);
 

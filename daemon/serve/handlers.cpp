@@ -79,6 +79,12 @@ std::string WhyLeftOnDevice(const SlotRecord& slot, pipeline::SessionState state
   const std::string replays =
       newest <= 1 ? fmt::format("replay {}", newest)
                   : fmt::format("replays {} to {}", newest > kept ? newest - kept + 1 : 1, newest);
+  if (state == pipeline::SessionState::kAlive && slot.retired) {
+    return fmt::format(
+        "probe '{}': the values of {} stayed on the device, and its graph is gone, so no replay "
+        "sends them any more. While the job holds the probe, its records() returns them",
+        slot.slot->probe, replays);
+  }
   if (state != pipeline::SessionState::kAlive) {
     return fmt::format(
         "probe '{}': the values of {} were on the device of a job that {}, and are gone; those "
@@ -322,11 +328,13 @@ bool Handlers::Get(const v1::GetRequest& request, bool may_wait, v1::Response* r
   std::vector<Candidate> candidates;
   bool found_probe = false;
   std::string left_on_device;
+  pipeline::SessionState state = pipeline::SessionState::kAlive;
   for (auto session = sessions->rbegin(); session != sessions->rend() && !found_probe; ++session) {
     for (SlotRecord& slot : model_.registry->Slots(session->session)) {
       names.push_back(slot.slot->probe);
       if (!Means(request, *model_.registry, *slot.slot)) continue;
       found_probe = true;
+      state = session->state;
       Candidate candidate = {std::move(slot), {}};
       candidate.history = model_.store->History(candidate.slot.slot);
       if (RingMayHave(candidate, WhenOf(request), request.metadata_only())) {
@@ -334,9 +342,11 @@ bool Handlers::Get(const v1::GetRequest& request, bool may_wait, v1::Response* r
         AddFromRing(&candidate, WhenOf(request), model_.reads);
       }
       if (candidate.slot.slot->IsOnDevice() && candidate.slot.counters.produced != 0) {
-        left_on_device = WhyLeftOnDevice(candidate.slot, session->state);
+        left_on_device = WhyLeftOnDevice(candidate.slot, state);
       }
-      if (!candidate.history.empty()) candidates.push_back(std::move(candidate));
+      if (!candidate.history.empty() || candidate.left_on_device) {
+        candidates.push_back(std::move(candidate));
+      }
     }
   }
   if (!found_probe) {
@@ -354,13 +364,14 @@ bool Handlers::Get(const v1::GetRequest& request, bool may_wait, v1::Response* r
                             "Type: cgdebug-cli tail -f '{}'",
                             request.probe(), request.probe()));
   }
-  FillGet(request, &candidates, response, payload);
+  FillGet(request, state, &candidates, response, payload);
   return true;
 }
 
-// Requires: each candidate has at least one snapshot.
-void Handlers::FillGet(const v1::GetRequest& request, std::vector<Candidate>* candidates,
-                       v1::Response* response, pipeline::PayloadPtr* payload) const {
+// Requires: there is a candidate.
+void Handlers::FillGet(const v1::GetRequest& request, pipeline::SessionState state,
+                       std::vector<Candidate>* candidates, v1::Response* response,
+                       pipeline::PayloadPtr* payload) const {
   const Candidate* owner = nullptr;
   const std::int64_t replay = request.replay() == 0 ? -1 : request.replay();
   const When when = WhenOf(request);
@@ -372,6 +383,9 @@ void Handlers::FillGet(const v1::GetRequest& request, std::vector<Candidate>* ca
   const StoredSnapshot* stored =
       replay > 0 ? FindReplay(*candidates, when, &owner)
                  : FindFromEnd(*candidates, -static_cast<std::uint64_t>(replay), &owner);
+  if (const Candidate* left = FindLeftOnDevice(*candidates, when, stored, owner)) {
+    return SetError(response, v1::Error::NO_SNAPSHOT, WhyLeftOnDevice(left->slot, state));
+  }
   if (stored == nullptr) {
     FindFromEnd(*candidates, 1, &owner);
     return SetError(

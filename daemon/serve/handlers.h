@@ -60,8 +60,9 @@ class Handlers {
   // False, only without `may_wait`: a ring may hold the replay, so the ingest thread must be asked.
   bool Get(const v1::GetRequest& request, bool may_wait, v1::Response* response,
            pipeline::PayloadPtr* payload) const;
-  void FillGet(const v1::GetRequest& request, std::vector<Candidate>* candidates,
-               v1::Response* response, pipeline::PayloadPtr* payload) const;
+  void FillGet(const v1::GetRequest& request, pipeline::SessionState state,
+               std::vector<Candidate>* candidates, v1::Response* response,
+               pipeline::PayloadPtr* payload) const;
   void History(const v1::HistoryRequest& request, v1::Response* response) const;
   void Graphs(const v1::GraphsRequest& request, v1::Response* response) const;
   void Set(const v1::SetRequest& request, v1::Response* response);

@@ -72,7 +72,7 @@ void SetError(v1::Response* response, v1::Error::Code code, std::string message)
   response->mutable_error()->set_message(std::move(message));
 }
 
-// Of rings in device memory. Those of a dead job are gone.
+// Of rings in device memory.
 namespace {
 std::uint64_t DeviceBytes(const std::vector<pipeline::SlotRecord>& slots) {
   std::uint64_t bytes = 0;
@@ -97,7 +97,9 @@ void Fill(const pipeline::SessionRecord& record, const pipeline::Registry& regis
   FillMessage(record.counters, message->mutable_counters());
   message->set_ended_ns(record.ended_ns);
   message->set_shm_bytes(record.shm_bytes);
-  message->set_device_bytes(DeviceBytes(registry.Slots(record.session)));
+  if (record.state == pipeline::SessionState::kAlive) {
+    message->set_device_bytes(DeviceBytes(registry.Slots(record.session)));
+  }
   message->set_step(record.step);
   message->set_nonfinite_probes(record.nonfinite_probes);
   message->set_failed_probes(record.failed_probes);

@@ -31,6 +31,16 @@ class Served : public testing::Test {
     registry_.SetSlot(slot, {}, 1, retired);
     return slot;
   }
+  // A ring of 4 values in device memory.
+  static pipeline::SlotPtr OnDevice(const pipeline::SessionPtr& session, const std::string& probe,
+                                    std::uint64_t order) {
+    auto slot = std::make_shared<pipeline::SlotIdentity>(*test::MakeSlot(session, probe, order));
+    slot->registration.flags |= layout::kSlotOnDevice;
+    slot->registration.device_capacity = 4;
+    slot->registration.device_bytes = 1024;
+    slot->registration.record_every = 1;
+    return slot;
+  }
   void AddValue(const pipeline::SlotPtr& slot, std::uint64_t replay, float value,
                 std::uint64_t serial) {
     const auto delivery = test::MakeDelivery(slot, replay, {value, value});
@@ -163,10 +173,7 @@ TEST_F(Served, AReplayThatMemoryLacksIsLookedForInTheRing) {
 
 TEST_F(Served, ValuesThatCannotBeHadFromTheDeviceAreNamedWithTheirReplays) {
   const auto job = AddJob("aa", 10);
-  auto on_device = std::make_shared<pipeline::SlotIdentity>(*test::MakeSlot(job, "x", 1));
-  on_device->registration.flags |= layout::kSlotOnDevice;
-  on_device->registration.device_capacity = 4;
-  on_device->registration.record_every = 1;
+  const auto on_device = OnDevice(job, "x", 1);
   registry_.SetSlot(on_device, {.replays = 15, .produced = 15}, 1, false);
   v1::Request request;
   request.mutable_get()->set_probe("x");
@@ -178,6 +185,48 @@ TEST_F(Served, ValuesThatCannotBeHadFromTheDeviceAreNamedWithTheirReplays) {
   registry_.EndSession(job, pipeline::SessionState::kDied, 15);
   EXPECT_THAT(AskSlowly(request).error().message(),
               testing::HasSubstr("replays 12 to 15 were on the device of a job that died"));
+}
+
+TEST_F(Served, AnOlderValueOfAnotherCallIsNotShownForTheNewestWhichIsOnTheDevice) {
+  const auto job = AddJob("aa", 10);
+  const auto eager = AddSlot(job, "x", 1);
+  AddValue(eager, 3, 1, 100);  // at 3 ns
+  const auto on_device = OnDevice(job, "x", 2);
+  registry_.SetSlot(on_device, {.replays = 15, .produced = 15}, 20, false);
+  v1::Request request;
+  request.mutable_get()->set_probe("x");
+  request.mutable_get()->set_replay(-1);
+  EXPECT_THAT(AskSlowly(request).error().message(), testing::HasSubstr("its values are on the"));
+  registry_.SetSlot(on_device, {.replays = 15, .produced = 15}, 2, false);
+  EXPECT_EQ(AskSlowly(request).get().snapshot().replay(), 3u) << "the call on the device is older";
+  registry_.SetSlot(on_device, {.replays = 15, .produced = 15}, 20, true);
+  EXPECT_THAT(AskSlowly(request).error().message(),
+              testing::HasSubstr("its graph is gone, so no replay sends them any more"));
+}
+
+TEST_F(Served, AValueThatCameEarlierIsNotShownForTheNewestWhichIsOnTheDevice) {
+  const auto on_device = OnDevice(AddJob("aa", 10), "x", 1);
+  registry_.SetSlot(on_device, {.replays = 3, .produced = 3, .consumed = 3}, 3, false);
+  AddValue(on_device, 3, 1, 100);
+  v1::Request request;
+  request.mutable_get()->set_probe("x");
+  request.mutable_get()->set_replay(-1);
+  EXPECT_EQ(Ask(request).get().snapshot().replay(), 3u) << "a recording wanted its values";
+  registry_.SetSlot(on_device, {.replays = 9, .produced = 9, .consumed = 9}, 9, false);
+  pipeline::PayloadPtr payload;
+  EXPECT_FALSE(handlers_.Answer(request, &payload)) << "the device is asked first";
+  EXPECT_THAT(AskSlowly(request).error().message(), testing::HasSubstr("its values are on the"));
+}
+
+TEST_F(Served, TheDeviceMemoryOfADeadJobIsNotCounted) {
+  const auto job = AddJob("aa", 10);
+  const auto on_device = OnDevice(job, "x", 1);
+  registry_.SetSlot(on_device, {}, 1, false);
+  v1::Request request;
+  request.mutable_sessions()->set_include_dead(true);
+  EXPECT_EQ(Ask(request).sessions().sessions(0).device_bytes(), 1024u);
+  registry_.EndSession(job, pipeline::SessionState::kDied, 15);
+  EXPECT_EQ(Ask(request).sessions().sessions(0).device_bytes(), 0u);
 }
 
 TEST_F(Served, ADeadJobIsListedOnlyWhenItIsAskedFor) {
