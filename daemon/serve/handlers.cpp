@@ -288,6 +288,13 @@ void Handlers::Probes(const v1::ProbesRequest& request, v1::Response* response) 
       }
     } while (slots.size() == kMaxEntries && after != 0);  // no job in order has an order of 0
   }
+  if (!is_after) {
+    response->clear_probes();
+    return SetError(response, v1::Error::NO_SESSION,
+                    fmt::format("session '{}' was removed while its probes were listed. Type the "
+                                "command again",
+                                request.after_session()));
+  }
   if (reply->probes_size() == 0 && !patterns.empty() && request.after_session().empty()) {
     response->clear_probes();
     SetNoProbe(fmt::format("{}", fmt::join(patterns, " ")), *sessions, names,

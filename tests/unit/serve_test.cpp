@@ -218,6 +218,18 @@ TEST_F(Served, AValueThatCameEarlierIsNotShownForTheNewestWhichIsOnTheDevice) {
   EXPECT_THAT(AskSlowly(request).error().message(), testing::HasSubstr("its values are on the"));
 }
 
+TEST_F(Served, AListThatLostItsPlaceIsAnErrorAndNotShort) {
+  const auto job = AddJob("aa", 10);
+  AddSlot(job, "x", 1);
+  AddSlot(AddJob("bb", 20), "y", 1);
+  v1::Request request;
+  request.mutable_probes()->set_after_session(job->key);
+  request.mutable_probes()->set_after_slot(1);
+  EXPECT_EQ(Ask(request).probes().probes_size(), 1);
+  registry_.ForgetSession(job);
+  EXPECT_THAT(Ask(request).error().message(), testing::HasSubstr("was removed while its probes"));
+}
+
 TEST_F(Served, TheDeviceMemoryOfADeadJobIsNotCounted) {
   const auto job = AddJob("aa", 10);
   const auto on_device = OnDevice(job, "x", 1);
