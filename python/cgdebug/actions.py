@@ -58,9 +58,11 @@ class TensorRecord:
               `records()`, and `cgdebug-cli show`, `get`, `record` and `freeze`. Those of a job that
               dies are gone. Elsewhere (eager calls, the callback lane) it is the same as "host".
     on:       with where="device": "nan", "inf" (Inf alone), or "absmax>NUMBER" (NaN and Inf as
-              well). When it holds for a replay, all rings of this process on that device keep the
-              replays up to that one, and cgdebug-daemon writes them into a recording. "nan" holds
-              for Inf as well. The GPU then computes statistics in each replay.
+              well). When it first holds for a replay, all rings of this process on that device
+              keep the replays up to that one until cgdebug-daemon has written them into a
+              recording; then they go on, and no trigger stops them again. "nan" holds for Inf as
+              well. The GPU then computes statistics in each replay. Eager calls and the callback
+              lane have no triggers.
     """
 
     capacity: int = 16

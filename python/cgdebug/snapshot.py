@@ -227,7 +227,8 @@ class TensorSnapshot:
                 raise LookupError(
                     f"only the statistics of probe {self.probe_name!r} at replay "
                     f"{self.replay_index} are here, see .stats: its action is TensorStats, or it "
-                    f"was set to statistics, or the daemon's memory limit was reached"
+                    f"was set to statistics, the daemon's memory limit was reached, or the values "
+                    f"stayed on the device"
                 )
             import torch
 

@@ -84,7 +84,8 @@ class SlotStatus:
         if self.lost:
             words.append(f"{self.lost} LOST to the daemon")
         if self.suppressed:
-            words.append(f"{self.suppressed} replays turned off (cgdebug-cli set)")
+            by_trigger = ", or while a trigger held" if self.device_bytes else ""
+            words.append(f"{self.suppressed} replays turned off (cgdebug-cli set{by_trigger})")
         if self.waits:
             words.append(f"waited {self.waits} times, {self.wait_ns / 1e6:.1f} ms")
         if self.verdict == "fail":

@@ -13,7 +13,7 @@ std::string TensorLine(const source::Tensor& tensor, bool colour, std::size_t ty
 
 // Why a snapshot has no values.
 inline constexpr const char* kOnlyStatistics =
-    "only the statistics were kept (its action is TensorStats, it was set to statistics, or the "
-    "daemon's memory limit was reached)";
+    "only the statistics were kept (its action is TensorStats, it was set to statistics, the "
+    "daemon's memory limit was reached, or the values stayed on the device)";
 
 }  // namespace cgdebug::cli
