@@ -218,6 +218,32 @@ TEST_F(Served, AValueThatCameEarlierIsNotShownForTheNewestWhichIsOnTheDevice) {
   EXPECT_THAT(AskSlowly(request).error().message(), testing::HasSubstr("its values are on the"));
 }
 
+TEST_F(Served, AReplayThatOnlyTheDeviceHasIsNotSaidToBeAbsent) {
+  const auto job = AddJob("aa", 10);
+  AddValue(AddSlot(job, "x", 1), 3, 1, 100);
+  registry_.SetSlot(OnDevice(job, "x", 2), {.replays = 15, .produced = 15}, 20, false);
+  v1::Request request;
+  request.mutable_get()->set_probe("x");
+  request.mutable_get()->set_replay(14);
+  std::thread ingest([&] {
+    pollfd wanted = {reads_.fd(), POLLIN, 0};
+    EXPECT_EQ(poll(&wanted, 1, 10'000), 1);
+    reads_.Serve(
+        [&](const pipeline::RingRequest& ring) {
+          EXPECT_EQ(ring.replay, 14u);
+          pipeline::RingContent content;
+          content.readable = true;
+          content.unreadable = {{14, layout::LossCause::kOnDevice}};
+          return content;
+        },
+        [] { return pipeline::RingHeads(); });
+  });
+  pipeline::PayloadPtr payload;
+  const v1::Response response = handlers_.AnswerSlowly(request, &payload);
+  ingest.join();
+  EXPECT_THAT(response.error().message(), testing::HasSubstr("its values are on the device"));
+}
+
 TEST_F(Served, AListThatLostItsPlaceIsAnErrorAndNotShort) {
   const auto job = AddJob("aa", 10);
   AddSlot(job, "x", 1);
