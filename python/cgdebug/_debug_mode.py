@@ -26,9 +26,11 @@ if typing.TYPE_CHECKING:
 FORMAT = "torch.utils._debug_mode.DebugMode.logs"
 VERSION = 1
 HASHES = ("norm", "hash_tensor")
-# Both are sums in another order. Torch adds up integers as float32.
+# A norm is a sum in another order. Torch adds up integers as float32. For a row, the GPU adds up
+# floats of 16 and 8 bits as float32.
 _NORM_TOLERANCE = 1e-12
 _INTEGER_NORM_TOLERANCE = 1e-7
+_SHORT_NORM_TOLERANCE = 2e-6
 _VIEWS = frozenset({"aten::_unsafe_view"})  # that their schemas do not tell
 _TENSOR = re.compile(r"\bd?t(?:\$\d+)?: ([a-z][a-z\d]*)\[([\d, ]*)\]")
 
@@ -399,10 +401,7 @@ def judge(leaf: Leaf) -> tuple[float | None, int | None]:
     norm, xor_hash = None, None
     if leaf.norm is not None:
         norm = norm_of(stats)
-        info = table().get(leaf.row.dtype)
-        is_integer = info is not None and not _is_floating(leaf.row.dtype)
-        tolerance = _INTEGER_NORM_TOLERANCE if is_integer else _NORM_TOLERANCE
-        if math.isclose(norm, leaf.norm, rel_tol=tolerance):
+        if math.isclose(norm, leaf.norm, rel_tol=_norm_tolerance(leaf.row.dtype)):
             norm = leaf.norm
     if leaf.xor_hash is not None:
         xor_hash = stats.xor_hash
@@ -416,8 +415,13 @@ def is_comparable(leaf: Leaf) -> bool:
     return any(one is not None for one in judge(leaf))
 
 
-def _is_floating(dtype: str) -> bool:
-    return getattr(torch, dtype).is_floating_point
+def _norm_tolerance(name: str) -> float:
+    if name not in table():
+        return _NORM_TOLERANCE
+    dtype = getattr(torch, name)
+    if not dtype.is_floating_point:
+        return _INTEGER_NORM_TOLERANCE
+    return _SHORT_NORM_TOLERANCE if dtype.itemsize <= 2 else _NORM_TOLERANCE
 
 
 def is_view(call: Call) -> bool:

@@ -242,7 +242,7 @@ class OpLogView:
             DebugMode.check_hash_mismatches(pair.theirs, pair.ours)
 
         A norm that differs from torch's by less than 1e-12 of it counts as equal, because its terms
-        are added up in another order.
+        are added up in another order; for floats of 16 and 8 bits by less than 2e-6 (TensorStats).
 
         Fails: RuntimeError if torch has no DebugMode."""
         leaves = _debug_mode.match(self.rows, list(map(_debug_mode.from_torch, logs)))

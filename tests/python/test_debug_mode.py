@@ -1,6 +1,7 @@
 """Op logs and the logs of torch's own DebugMode: each is read as the other."""
 
 import contextlib
+import dataclasses
 import inspect
 import json
 import math
@@ -235,6 +236,20 @@ def test_the_hash_of_a_half_with_nan_is_not_compared():
     call.hash = 1  # as a GPU gives it
     pair = view.match_debug_mode([call])
     assert pair.ours == [] and pair.left_out == ("fwd/exp_0",)
+
+
+@pytest.mark.parametrize(
+    "dtype, good_to", [("bfloat16", 2e-6), ("float16", 2e-6), ("float32", 1e-12)]
+)
+def test_a_norm_is_as_good_as_the_sums_of_its_dtype(dtype, good_to):
+    x = torch.randn(64).to(getattr(torch, dtype))
+    theirs = logged_by_torch(None, "norm", lambda _: x.add(1.0))
+    row = row_of(1, "fwd/add_0", "aten.add.Tensor", x.add(1.0))
+    for error, found in ((good_to / 3, 0), (good_to * 3, 1)):
+        stats = dataclasses.replace(row.stats, l1=row.stats.l1 * (1 + error))
+        view = OpLogView([dataclasses.replace(row, stats=stats)], [], 1, 1)
+        pair = view.match_debug_mode(theirs)
+        assert len(DebugMode.check_hash_mismatches(pair.theirs, pair.ours)) == found
 
 
 def test_a_model_on_another_device_or_with_other_shapes_does_not_pass(log_of):
