@@ -223,10 +223,12 @@ std::size_t OpLog::AddInGraph(ring::OpLogRow row, const TensorRef& tensor, void*
                           .row = static_cast<std::uint32_t>(page.rows.size())});
   page.pending_bytes += count * layout::DtypeBytes(row.dtype);
   page.rows.push_back(std::move(row));
-  if (page.rows.size() == capture::kOpLogRowsOfPage || page.pending.size() >= rows_of_launch_ ||
-      page.pending_bytes > kMostPendingBytes) {
+  const bool is_full = page.rows.size() == capture::kOpLogRowsOfPage;
+  if (is_full || page.pending.size() >= rows_of_launch_ || page.pending_bytes > kMostPendingBytes) {
     FlushPage(table, page);
   }
+  // If nodes are followed, AmendNewest() may still change the row.
+  if (is_full && !nodes_) FinishPage(table, page);
   return PendingRows();
 }
 
@@ -332,8 +334,11 @@ void OpLog::FlushPage(ProbeTable& table, Page& page, const std::vector<void*>& u
   ++page.launches;
   for (const capture::OpLogTensor& tensor : pending) page.rows[tensor.row].launch = page.launches;
   try {
-    capture::Position end = capture::ComputeRows(page.slot->buffers, pending, page.launches,
-                                                 page.stream, page.position);
+    // Unless nodes are followed, nobody puts later writers behind the rows, so these are computed
+    // where the stream stands.
+    capture::Position end =
+        capture::ComputeRows(page.slot->buffers, pending, page.launches, page.stream,
+                             nodes_ ? page.position : capture::PositionOf(page.stream));
     if (nodes_) (void)nodes_->Take(page.stream);  // what was added is ours
     capture::PutBehind(page.stream, end, unseen);
     last_batch_ = {.stream = page.stream, .end = std::move(end), .waiting = {page.stream}};

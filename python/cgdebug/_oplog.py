@@ -96,7 +96,7 @@ class Row(typing.NamedTuple):
 
 
 class _Waiting(typing.NamedTuple):
-    """The memory of a tensor whose row is pending. It is kept until then."""
+    """The memory of a tensor whose row is pending, or was a moment ago."""
 
     storage: torch.UntypedStorage
     bytes: int
@@ -121,7 +121,7 @@ class OpLog:
         self.gaps: collections.Counter[str] = collections.Counter()
         self._lock = threading.RLock()
         self._before: list[tuple] = []  # the rows of the run before
-        self._waiting: list[_Waiting] = []  # oldest first
+        self._waiting: list[_Waiting] = []
         self._waiting_storages: set[int] = set()  # their addresses
         self._nodes = Nodes()  # that no row has
         self._nodes_of_op = 0
@@ -200,7 +200,7 @@ class OpLog:
             try:
                 self._native.flush()
             finally:
-                self._forget_waiting(0)
+                self._forget_waiting()
 
     def take_unseen(self) -> list[str]:
         """What the nodes run that were captured since the last call of this or of take_nodes(), and
@@ -213,8 +213,8 @@ class OpLog:
             try:
                 return self._native.take_unseen(_current_stream())
             finally:
-                if self._waiting:
-                    self._forget_waiting(self._native.pending())
+                if self._waiting and not self._native.pending():
+                    self._forget_waiting()
 
     def take_nodes(self) -> None:
         """The nodes that were captured since then belong to the op that has run. If it has a row,
@@ -259,10 +259,11 @@ class OpLog:
             last = row.number
         return Coverage(whole.explained, whole.left_out, tuple(gaps))
 
-    def _forget_waiting(self, pending: int) -> None:
-        """Keeps the newest `pending` tensors."""
-        del self._waiting[: len(self._waiting) - pending]
-        self._waiting_storages = {one.address for one in self._waiting}
+    def _forget_waiting(self) -> None:
+        """Requires: no row is pending. While one is, all are kept: which of them are pending is not
+        known, because each stream has a batch of its own."""
+        self._waiting.clear()
+        self._waiting_storages.clear()
 
     def _take_rest(self) -> None:
         """The last row says what came after it."""
@@ -290,7 +291,7 @@ class OpLog:
                 try:
                     self._native.end()
                 finally:
-                    self._forget_waiting(0)
+                    self._forget_waiting()
             rows = [(row.name, _text_of(row), row.dtype, row.shape) for row in self.rows]
             if self._before and self._before != rows:
                 self.note("the ops of a run were not those of the run before: replays begin again")
@@ -348,8 +349,8 @@ class OpLog:
         address = storage.data_ptr()
         self._waiting.append(_Waiting(storage, storage.nbytes(), address))
         self._waiting_storages.add(address)
-        if waiting < len(self._waiting):
-            self._forget_waiting(waiting)
+        if not waiting:
+            self._forget_waiting()
 
     def _observe(self, row: Row, tensor: torch.Tensor) -> None:
         native = self._probe_of(row)
