@@ -26,7 +26,7 @@ _UNWRITTEN = frozenset(
         *("reserve", "reserveSpace"),
     }
 )
-# They write arguments that their schemas do not mark.
+# They write arguments that their schemas do not mark, if their argument `training` is true.
 _STATISTICS = ("running_mean", "running_var")
 _UNMARKED = {
     "native_batch_norm": _STATISTICS,
@@ -152,13 +152,20 @@ def arguments_of(plan: Plan, args, kwargs) -> list[Tensors]:
             for place, value in enumerate(_pytree.tree_leaves((args, kwargs)))
             if isinstance(value, torch.Tensor)
         ]
+    values = [
+        args[place] if place < len(args) else kwargs.get(name)
+        for place, name in enumerate(plan.arguments)
+    ]
+    unwritten: tuple[str, ...] = ()
+    if plan.base in _UNMARKED and not values[plan.arguments.index("training")]:
+        unwritten = _UNMARKED[plan.base]
     found = []
-    for place, name in enumerate(plan.arguments):
-        value = args[place] if place < len(args) else kwargs.get(name)
+    for place, (name, value) in enumerate(zip(plan.arguments, values)):
         tensors = tensors_in(value)
         if tensors:
             is_list = not isinstance(value, torch.Tensor)
-            found.append(Tensors(name, tensors, is_list, plan.mutated[place], plan.read[place]))
+            mutated = plan.mutated[place] and name not in unwritten
+            found.append(Tensors(name, tensors, is_list, mutated, plan.read[place]))
     return found
 
 
