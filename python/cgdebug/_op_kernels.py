@@ -156,24 +156,40 @@ def _follow_launch(launch, describe):
 
 def _tell_before(recorder: Recorder, kernel: _Launch) -> None:
     recorder.begin_kernel()
-    if recorder.has_kernels and kernel.written is not None:
-        changed = {storage_of(one) for one in kernel.writes()}
-        reads = [(name, one) for name, one in kernel.reads() if storage_of(one) in changed]
-        writes = kernel.overwrites()
-        place = names.current_place(recorder.names)
-        if kernel.is_compiled and not kernel.is_inductors:
-            recorder.may_be_empty(one for _, one in writes)
-        recorder.will_read(place, kernel.kernel, reads)
-        if recorder.has_pre:
-            recorder.will_write(place, f"triton.{kernel.kernel}.pre", kernel.kernel, writes)
+    try:
+        if recorder.has_kernels and kernel.written is not None:
+            _tell_reads(recorder, kernel)
+    except Exception as error:  # the kernel goes on
+        _note(recorder, kernel, error)
     recorder.guard_kernel(kernel.writes() if kernel.is_inductors else None)
+
+
+def _tell_reads(recorder: Recorder, kernel: _Launch) -> None:
+    changed = {storage_of(one) for one in kernel.writes()}
+    reads = [(name, one) for name, one in kernel.reads() if storage_of(one) in changed]
+    writes = kernel.overwrites()
+    place = names.current_place(recorder.names)
+    if kernel.is_compiled and not kernel.is_inductors:
+        recorder.may_be_empty(one for _, one in writes)
+    recorder.will_read(place, kernel.kernel, reads)
+    if recorder.has_pre:
+        recorder.will_write(place, f"triton.{kernel.kernel}.pre", kernel.kernel, writes)
 
 
 def _tell(recorder: Recorder, kernel: _Launch) -> None:
     if kernel.written is None or not recorder.has_kernels:
         recorder.wrote_unseen(kernel.writes())
         return
-    place = names.current_place(recorder.names)
+    try:
+        place = names.current_place(recorder.names)
+    except Exception as error:  # the job goes on
+        _note(recorder, kernel, error)
+        recorder.wrote_unseen(kernel.writes())
+        return
     writes = [(name, kernel.tensors[name]) for name in kernel.tensors if name in kernel.written]
     op = f"triton.{kernel.kernel}.default"
     recorder.wrote(place, op, kernel.kernel, kernel.reads(), writes)
+
+
+def _note(recorder: Recorder, kernel: _Launch, error: Exception) -> None:
+    recorder.log.note(f"{kernel.kernel}: {str(error).partition(chr(10))[0]}")

@@ -22,7 +22,10 @@ from ._ops import names
 from ._watching.modules import is_selected
 
 # What a recorder does while the job waits.
-_TIMED = ("before", "after", "before_kernel", "will_write", "wrote", "wrote_unseen", "end")
+_TIMED = (
+    *("before", "after", "end"),
+    *("begin_kernel", "will_read", "will_write", "guard_kernel", "wrote", "wrote_unseen"),
+)
 _lock = threading.RLock()
 _scopes: list[Scope] = []  # open ones; those with eager logs in the order of opening
 _wrapped = False
@@ -136,9 +139,7 @@ class _Following:
             self._recorder = Recorder(*options)
         self._recorder.has_pre = any(scope.pre for scope in scopes)
         for name in _TIMED:
-            method = getattr(self._recorder, name, None)
-            if method is not None:
-                setattr(self._recorder, name, cost.timed(method))
+            setattr(self._recorder, name, cost.timed(getattr(self._recorder, name)))
         self._mode = OpMode(self._recorder)
         self._hooks = names.ModuleHooks(modules)
         try:
