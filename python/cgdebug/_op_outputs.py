@@ -20,9 +20,14 @@ _FIRST_UNLOGGED = 1 << 32  # numbers of what was written and has no row of its o
 
 
 class _Written(typing.NamedTuple):
-    """What was written last into some memory. source: the row that shows it, or its number."""
+    """What was written last into some memory.
+
+    is_whole: whether it is all that its storage has
+    source:   the row that shows it, or its number
+    """
 
     storage: StorageWeakRef
+    is_whole: bool
     name: str
     op: str
     place: names.Place
@@ -32,6 +37,11 @@ class _Written(typing.NamedTuple):
     offset: int
     shape: tuple[int, ...]
     stride: tuple[int, ...]
+
+    @property
+    def part(self) -> tuple:
+        """Which part of the storage it is."""
+        return self.dtype, self.offset, self.shape, self.stride
 
     def tensor(self) -> torch.Tensor | None:
         """None if nobody holds it any more."""
@@ -52,7 +62,7 @@ class OutputRecorder(Recorder):
     def __init__(self, *args, has_ops: bool):
         super().__init__(*args)
         self._has_ops = has_ops
-        self._written: dict[int, _Written] = {}  # by storage
+        self._written: dict[int, dict[tuple, _Written]] = {}  # by storage and part
         self._sources: dict[int, frozenset[int]] = {}  # by number: the rows of "in/"
         self._next = _FIRST_UNLOGGED
 
@@ -84,6 +94,7 @@ class OutputRecorder(Recorder):
         storage = StorageWeakRef(tensor.untyped_storage())
         now = _Written(
             storage,
+            written.fills_storage(tensor),
             name,
             op,
             place,
@@ -94,15 +105,18 @@ class OutputRecorder(Recorder):
             tuple(tensor.shape),
             tuple(tensor.stride()),
         )
-        before = self._written.pop(address, None)  # rows come in the order of the last writes
-        if before is not None and before.storage.cdata == storage.cdata:
-            elements = torch.Size(before.shape).numel()
-            if elements > tensor.numel() and before.dtype == tensor.dtype:  # a part of it
+        parts = self._written.pop(address, {})  # rows come in the order of the last writes
+        if now.is_whole or any(one.storage.cdata != storage.cdata for one in parts.values()):
+            parts = {}
+        for before in list(parts.values()):
+            if before.is_whole and before.dtype == tensor.dtype:
                 sources = self._rows_behind([before.source, row])
                 if not self._has_ops:
                     self._sources[row] = sources
                 now = before._replace(name=name, op=op, place=place, source=row)
-        self._written[address] = now
+        parts.pop(now.part, None)
+        parts[now.part] = now
+        self._written[address] = parts
 
     def end(self) -> None:
         self._settle()  # pending rows hold tensors that nobody else may hold
@@ -115,11 +129,11 @@ class OutputRecorder(Recorder):
         super().end()
 
     def _log_outputs(self) -> None:
-        for one in self._written.values():
+        for one in [one for parts in self._written.values() for one in parts.values()]:
             tensor = one.tensor()
             if tensor is None:
                 continue
-            known = self.names.parameter_at(written.storage_of(tensor))
+            known = one.is_whole and self.names.parameter_at(written.storage_of(tensor))
             inputs = [one.source] if self._has_ops else sorted(self._sources[one.source])
             stem = known or one.name.removeprefix("fwd/")
             super()._add(f"out/{stem}", one.op, tensor, inputs, one.place)
