@@ -26,8 +26,8 @@ bool CountsEntries(const pipeline::SlotPtr& slot) {
 std::string MissedText(const layout::Verdict& verdict) {
   return fmt::format(
       "{} snapshot{} could not be compared: overwritten or half written before the daemon could "
-      "read {}, or turned off or down to statistics (cgdebug-cli set); the {} compared matched. "
-      "Give the probe more room with TensorRecord(capacity=...)",
+      "read {}, or turned off or down to statistics (cgdebug-cli set); the {} that the daemon "
+      "compared matched. Give the probe more room with TensorRecord(capacity=...)",
       verdict.lost, verdict.lost == 1 ? "" : "s", verdict.lost == 1 ? "it" : "them",
       verdict.compared);
 }
