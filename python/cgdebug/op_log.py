@@ -19,6 +19,7 @@ __all__ = ["DebugModePair", "OpLogDiff", "OpLogView", "OpRow", "debug_mode", "lo
 
 LEVELS = ("graph", "op", "kernel")
 _TIMEOUT_S = 10.0
+_MAX_MASKS = 5  # that a text names
 
 
 class debug_mode:
@@ -203,13 +204,28 @@ class OpLogView:
         return self.rows[key]
 
     @property
+    def masks(self) -> list[OpRow]:
+        """The rows that may hold -Inf on purpose, as the mask of attention does: they have no NaN
+        and no +Inf. Whether they are masks nobody can tell."""
+        bad = self._nonfinite()
+        if not bad:
+            return []
+        log = {"gaps": [], "unseen": [], "rows": _plain_rows(bad)}
+        numbers = set(recording_module().masks_of_ops(log))
+        return [row for row in bad if row.number in numbers]
+
+    @property
     def first_nonfinite(self) -> OpRow | None:
-        """The first row with a NaN or an Inf."""
-        return next((row for row in self.rows if row.stats and _is_nonfinite(row.stats)), None)
+        """The first row with a NaN or an Inf, except for those in `masks`."""
+        masks = {row.number for row in self.masks}
+        return next((row for row in self._nonfinite() if row.number not in masks), None)
+
+    def _nonfinite(self) -> list[OpRow]:
+        return [row for row in self.rows if row.stats and _is_nonfinite(row.stats)]
 
     @property
     def first_nan(self) -> OpRow | None:
-        """The first row with a NaN. Masks of attention are made of -Inf, and that is no fault."""
+        """The first row with a NaN."""
         return next((row for row in self.rows if row.stats and row.stats.nan), None)
 
     def diff(self, other: OpLogView | typing.Sequence[typing.Any]) -> OpLogDiff:
@@ -279,6 +295,14 @@ class OpLogView:
         for row in self.rows:
             mark = "  <-- first NaN" if row is nan else "  <-- first non-finite" * (row is first)
             lines.append(f"{row}{mark}")
+        masks = self.masks
+        if masks:
+            named = ", ".join(f"#{row.number} {row.name}" for row in masks[:_MAX_MASKS])
+            more = len(masks) - _MAX_MASKS
+            lines.append(
+                f"constant -Inf, and nothing else that is not finite (a mask?): {named}"
+                + f" and {more} more" * (more > 0)
+            )
         if self.coverage is not None:
             lines += self.coverage.lines()
         return "\n".join([*lines, *(f"not shown: {gap}" for gap in self.gaps)])
@@ -386,21 +410,25 @@ def _plain(view: OpLogView) -> dict[str, typing.Any]:
             (after, before, len(names), ", ".join(dict.fromkeys(names)))
             for after, before, names in (view.coverage.unseen if view.coverage else ())
         ],
-        "rows": [
-            {
-                "number": row.number,
-                "name": row.name,
-                "op": row.op,
-                "inputs": row.inputs,
-                "is_covered": row.is_covered,
-                "site": row.site,
-                "dtype": row.dtype,
-                "shape": row.shape,
-                "stats": row.stats and dataclasses.asdict(row.stats),
-            }
-            for row in view.rows
-        ],
+        "rows": _plain_rows(view.rows),
     }
+
+
+def _plain_rows(rows: typing.Iterable[OpRow]) -> list[dict[str, typing.Any]]:
+    return [
+        {
+            "number": row.number,
+            "name": row.name,
+            "op": row.op,
+            "inputs": row.inputs,
+            "is_covered": row.is_covered,
+            "site": row.site,
+            "dtype": row.dtype,
+            "shape": row.shape,
+            "stats": row.stats and dataclasses.asdict(row.stats),
+        }
+        for row in rows
+    ]
 
 
 def _beside_debug_mode(view: OpLogView, calls: list[_debug_mode.Call]):

@@ -17,6 +17,7 @@
 #include "client/analysis/diff.h"
 #include "client/analysis/diff_report.h"
 #include "client/analysis/gaps.h"
+#include "client/analysis/masks.h"
 #include "client/analysis/op_diff.h"
 #include "client/analysis/op_log.h"
 #include "client/report/report.h"
@@ -362,6 +363,10 @@ analysis::OpLog OpLogOf(const py::dict& given) {
   return log;
 }
 
+std::vector<std::uint32_t> MasksOfOps(const py::dict& given) {
+  return analysis::MasksOf(OpLogOf(given));
+}
+
 // (verdict, name of the first row that differs though what it read agrees, text)
 py::tuple DiffOps(const py::dict& given_a, const py::dict& given_b) {
   const analysis::OpLog a = OpLogOf(given_a), b = OpLogOf(given_b);
@@ -435,6 +440,7 @@ PYBIND11_MODULE(_recording, module) {
            py::arg("frames"), py::arg("trust_hashes"));
   module.def("dtypes", &Dtypes);
   module.def("diff_ops", &DiffOps, py::arg("a"), py::arg("b"));
+  module.def("masks_of_ops", &MasksOfOps, py::arg("log"));
   module.def("report", &Reader::Report, py::arg("a"), py::arg("b").none(true), py::arg("probes"),
              py::arg("first"), py::arg("last"));
   module.def("diff", &Reader::Diff, py::arg("a"), py::arg("b"), py::arg("options"));

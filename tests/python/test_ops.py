@@ -123,17 +123,30 @@ def test_the_first_nan_is_named_beside_the_inf_of_a_mask(debug_mode, cli):
         scores = torch.ones(2, 2).masked_fill(hidden, -torch.inf)
         scores.softmax(-1) + 1
     log = dm.log()
-    assert log.first_nonfinite.name == "fwd/masked_fill_0"
+    assert [row.name for row in log.masks] == ["fwd/masked_fill_0"]
+    assert log.first_nonfinite is log.first_nan
     assert log.first_nan.name == "fwd/_softmax_0" and "<-- first NaN" in str(log)
     text = cli("ops", str(os.getpid())).stdout
     number = log.first_nan.number
     assert f"first non-finite: #{number} fwd/_softmax_0, 2 NaN" in text
     (masks,) = [line for line in text.splitlines() if "(a mask?)" in line]
     assert "fwd/masked_fill_0" in masks, "it is not hidden"
+    assert masks in str(log).splitlines(), "Python says the same"
     assert "what aten._softmax.default read has Inf, and no NaN" in text
     answer = json.loads(cli("ops", str(os.getpid()), "--json").stdout)
     assert answer["first_nan"] == {"number": number, "name": "fwd/_softmax_0"}
     assert answer["first_nonfinite"]["number"] == number and len(answer["masks"]) == 1
+
+
+def test_python_and_the_command_name_no_mask_as_the_first_nonfinite(debug_mode, cli):
+    with (dm := debug_mode()):
+        mask = torch.full((3, 3), -torch.inf).triu(1)
+        (torch.ones(3, 3) + mask).softmax(-1)
+    log = dm.log()
+    answer = json.loads(cli("ops", str(os.getpid()), "--json").stdout)
+    assert log.first_nonfinite is None and answer["first_nonfinite"] is None
+    assert [row.number for row in log.masks] == answer["masks"] != []
+    assert "first non-finite" not in str(log)
 
 
 def test_a_row_that_makes_inf_of_finite_inputs_is_named_as_its_origin(debug_mode, cli):
@@ -438,6 +451,17 @@ def test_torch_without_such_a_mode_is_refused(monkeypatch):
         cgdebug.debug_mode()
 
 
+def test_batch_norm_writes_its_statistics_in_training_alone(debug_mode):
+    model, x, written = torch.nn.BatchNorm1d(3), torch.randn(4, 3), []
+    for is_training in (True, False):
+        model.train(is_training)
+        with torch.no_grad(), (dm := debug_mode(model)):
+            model(x)
+        names = [row.name for row in dm.log() if row.op == "aten.native_batch_norm.default"]
+        written.append([name for name in names if ".running_" in name])
+    assert [len(names) for names in written] == [2, 0], written
+
+
 # --- level "graph" ----------------------------------------------------------------------------------
 
 
@@ -476,6 +500,37 @@ def test_level_graph_names_the_parameters_that_a_step_changes(debug_mode):
     assert log["out/head.weight"].stats.xor_hash == torch.hash_tensor(model.head.weight).item()
     assert log["in/head.weight"].stats.xor_hash != log["out/head.weight"].stats.xor_hash
     assert torch.hash_tensor(loss).item() in {row.stats.xor_hash for row in outputs}
+
+
+def test_level_graph_shows_each_part_that_was_written_and_a_whole_once(debug_mode):
+    cache = torch.zeros(4)
+    with torch.no_grad(), (dm := debug_mode(level="graph")):
+        cache[:2].mul_(torch.nan)
+        cache[2:].add_(2)
+        cache[2:].add_(1)
+        y = torch.ones(4)
+        y[:2].mul_(5)
+        y[3:].mul_(7)
+    outputs = [row for row in dm.log() if row.name.startswith("out/")]
+    assert [row.shape for row in outputs] == [(2,), (2,), (4,)]
+    assert outputs[0].stats.nan == 2 and outputs[1].stats.max == 3
+    assert outputs[2].stats.xor_hash == torch.hash_tensor(y).item()
+
+
+def test_level_graph_shows_memory_that_was_used_again(debug_mode):
+    with torch.no_grad(), (dm := debug_mode(level="graph")):
+        seen = set()
+        for value in range(1, 201):
+            y = torch.full((1000,), float(value))
+            if y.data_ptr() in seen:
+                break
+            seen.add(y.data_ptr())
+            del y
+        else:
+            pytest.skip("the allocator gave out no memory twice")
+    log = dm.log()
+    outputs = [row for row in log if row.name.startswith("out/")]
+    assert [row.stats.max for row in outputs] == [value] and log.gaps == []
 
 
 def test_level_graph_keeps_nothing_alive(debug_mode):
@@ -648,6 +703,22 @@ def test_the_kernel_of_a_user_that_writes_a_part_is_linked_to_what_was_there(deb
     (before,) = (log.rows[number - 1] for number in after.inputs)
     assert before.name == ("fwd/triton_poi_0_0.x.pre" if pre else "fwd/mul_0")
     assert (before.stats.nan, before.stats.max) == (0, 3)
+
+
+def test_what_goes_wrong_around_a_kernel_is_noted_and_does_not_reach_it(debug_mode, monkeypatch):
+    def fail(_):
+        raise OSError("no place")
+
+    x = torch.ones(4)
+    with (dm := debug_mode(level="kernel")):
+        with monkeypatch.context() as patch:
+            patch.setattr("cgdebug._ops.names.current_place", fail)
+            launch(add_one, ["in_ptr0", "out_ptr1"], ["in_ptr0"], x, x)
+        x.exp()
+    log = dm.log()
+    assert x.max() == 2, "the kernel ran"
+    assert any("no place" in gap for gap in log.gaps), log.gaps
+    assert not log["fwd/exp_0"].is_covered, "what the kernel wrote has no row"
 
 
 def test_memory_that_only_a_kernel_fills_is_not_read(debug_mode):
