@@ -268,6 +268,8 @@ class _Capture:
             for scope in self._scopes:
                 if self.log in scope.logs:
                     scope.logs.remove(self.log)
+                if self.cost in scope.costs:
+                    scope.costs.remove(self.cost)
             self.log.close()
 
     def enable_gc(self) -> None:
