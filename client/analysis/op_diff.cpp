@@ -49,13 +49,18 @@ class RowAligner {
     return row.op == "input" ? row.name : std::string(BaseOf(row.op));
   }
 
-  // Rows without statistics get keys that no other row has.
+  // Rows without statistics get keys that no other row has. Sums are left out: the same elements
+  // have others in another order.
   static std::string KeyOfContent(const OpRow& row) {
-    if (!row.stats || !row.stats->has_hash)
+    if (!row.stats || !row.stats->has_hash) {
       return fmt::format("{}", static_cast<const void*>(&row));
+    }
     const numerics::Stats& stats = *row.stats;
-    return fmt::format("{}|{}|{:x}|{}|{}|{}|{}|{}", row.op == "input", row.type, stats.hash,
-                       stats.l1, stats.min, stats.max, stats.mean, stats.nonfinite());
+    std::string key = fmt::format("{}|{}|{:x}", row.op == "input", row.type, stats.hash);
+    numerics::Stats::ForEachNumber([&](const numerics::StatField& field, auto member) {
+      if (field.agreement == numerics::Agreement::kExact) key += fmt::format("|{}", stats.*member);
+    });
+    return key;
   }
 
   static Places Left(const Places& counterparts) {

@@ -93,6 +93,15 @@ TEST(OpDiff, AFusedKernelStandsForTheLastOfItsOpsWhereItWroteTheSame) {
   EXPECT_FALSE(diff.first_suspect);
 }
 
+TEST(OpDiff, AFusedKernelStandsForTheOpWhoseSumsWereAddedUpInAnotherOrder) {
+  OpLog fused = Fused(6, 7);
+  fused.rows[2].stats->l1 *= 1 + 1e-7;
+  const OpDiff diff = DiffOpLogs(Plain(5, 7), fused);
+  ASSERT_EQ(diff.pairs.size(), 4u);
+  EXPECT_EQ(diff.pairs[2].b, 2u);
+  EXPECT_EQ(diff.different, 0u);
+}
+
 TEST(OpDiff, AFaultBetweenRowsThatHaveACounterpartIsBracketed) {
   const OpLog a = Plain(5, 7), b = Fused(6.5, 7.5);
   const OpDiff diff = DiffOpLogs(a, b);
