@@ -93,7 +93,8 @@ SlotStatus StatusOf(const ProbeSlot& slot) {
       slot.reader->retired() || (slot.counted != nullptr && slot.counted->owner_is_gone());
   status.compares = (r.actions & layout::kActionCompare) != 0;
   status.compares_on_device = (r.flags & layout::kSlotComparesOnDevice) != 0;
-  status.verdict = WithPassed(slot.reader->verdict(), head.passed);
+  status.verdict = WithPassed(slot.reader->verdict(), head.passed,
+                              /*has_unread=*/credit.consumed < head.accepted);
   if (status.verdict.torn) status.verdict.state = layout::VerdictState::kError;
   return status;
 }

@@ -161,7 +161,10 @@ void Fill(const pipeline::SlotRecord& record, const pipeline::Registry& registry
     FillFirst(slot, record.firsts.inf, registry, message->mutable_first_inf());
   }
   if (slot.Has(layout::kActionCompare)) {
-    FillMessage(WithPassed(record.verdict, record.counters.passed), message->mutable_verdict());
+    const layout::Counters& counters = record.counters;
+    const bool has_unread = counters.consumed + counters.lost() < counters.produced;
+    FillMessage(WithPassed(record.verdict, counters.passed, has_unread),
+                message->mutable_verdict());
   }
   if (record.control.mode != layout::ControlMode::kAsRegistered) {
     FillMessage(record.control, message->mutable_control());

@@ -33,9 +33,14 @@ struct Verdict {
 };
 
 // The daemon's verdict with the replays that passed on the device, which the daemon does not see.
-inline Verdict WithPassed(Verdict verdict, std::uint64_t passed) {
+// `has_unread`: the slot has entries that the daemon has not compared yet. Each is a replay that did
+// not pass on the device, so nobody knows yet whether all have passed.
+inline Verdict WithPassed(Verdict verdict, std::uint64_t passed, bool has_unread) {
   verdict.compared += passed;
-  if (verdict.state == VerdictState::kNone && passed != 0) verdict.state = VerdictState::kPass;
+  if (passed != 0 &&
+      (verdict.state == VerdictState::kNone || verdict.state == VerdictState::kPass)) {
+    verdict.state = has_unread ? VerdictState::kNone : VerdictState::kPass;
+  }
   return verdict;
 }
 

@@ -97,11 +97,11 @@ TEST_F(CompareSinkTest, IterationsThatWereLostOrKeptBackAreMissedOnce) {
 
 TEST_F(CompareSinkTest, ReplaysThatPassedOnTheGpuAreNotMissed) {
   Open(/*every=*/1, layout::kSlotComparesOnDevice);
-  EXPECT_EQ(WithPassed(verdict(), 16).state, VerdictState::kPass);
+  EXPECT_EQ(WithPassed(verdict(), 16, false).state, VerdictState::kPass);
   Run(1, 17, 2);
   Run(2, 40);  // the GPU was not sure
   sink_.CloseSlot(slot_, 100, feedback_);
-  const layout::Verdict whole = WithPassed(verdict(), 98);
+  const layout::Verdict whole = WithPassed(verdict(), 98, false);
   EXPECT_EQ(whole.state, VerdictState::kFail);
   EXPECT_EQ(whole.compared, 100u);
   EXPECT_EQ(whole.mismatched, 1u);
@@ -109,12 +109,22 @@ TEST_F(CompareSinkTest, ReplaysThatPassedOnTheGpuAreNotMissed) {
   EXPECT_EQ(whole.first_failed_replay, 17u);
 }
 
+TEST_F(CompareSinkTest, WhatTheGpuSentAndNobodyHasReadYetIsNoPass) {
+  Open(/*every=*/1, layout::kSlotComparesOnDevice);
+  EXPECT_EQ(WithPassed(verdict(), 16, true).state, VerdictState::kNone);
+  Run(1, 17);  // it matched after all
+  EXPECT_EQ(WithPassed(verdict(), 16, true).state, VerdictState::kNone);
+  EXPECT_EQ(WithPassed(verdict(), 16, false).state, VerdictState::kPass);
+  Run(2, 18, 2);
+  EXPECT_EQ(WithPassed(verdict(), 16, true).state, VerdictState::kFail);
+}
+
 TEST_F(CompareSinkTest, WhatTheGpuSentAndNobodyComparedIsMissed) {
   Open(/*every=*/1, layout::kSlotComparesOnDevice);
   Run(1, 3);
   sink_.Lose({.slot = slot_, .count = 2, .last_ordinal = 3, .last_replay = 9});
   sink_.CloseSlot(slot_, 9, feedback_);
-  const layout::Verdict whole = WithPassed(verdict(), 6);
+  const layout::Verdict whole = WithPassed(verdict(), 6, false);
   EXPECT_EQ(whole.state, VerdictState::kError);
   EXPECT_EQ(whole.lost, 2u);
 }
