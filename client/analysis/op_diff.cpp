@@ -172,19 +172,23 @@ class Ancestry {
       : log_(log), pair_of_(pair_of), seen_(log.rows.size(), false) {}
 
   bool Agrees(std::size_t place) {
-    const OpRow& row = log_.rows[place];
-    if (!row.is_covered) return false;
-    for (const std::uint32_t number : row.inputs) {
-      const OpRow* input = log_.Find(number);
-      if (input == nullptr) return false;
-      const auto at = static_cast<std::size_t>(input - log_.rows.data());
-      if (pair_of_[at] != nullptr) {
-        if (pair_of_[at]->verdict != OpPair::Verdict::kSame) return false;
-      } else if (!seen_[at]) {
-        seen_[at] = true;
-        found_.push_back(at);
-        // An input without a counterpart may be what differs.
-        if (input->op == "input" || !Agrees(at)) return false;
+    for (Places left = {place}; !left.empty();) {
+      const OpRow& row = log_.rows[left.back()];
+      left.pop_back();
+      if (!row.is_covered || log_.UnseenBeside(row) != nullptr) return false;
+      for (const std::uint32_t number : row.inputs) {
+        const OpRow* input = log_.Find(number);
+        if (input == nullptr) return false;
+        const auto at = static_cast<std::size_t>(input - log_.rows.data());
+        if (pair_of_[at] != nullptr) {
+          if (pair_of_[at]->verdict != OpPair::Verdict::kSame) return false;
+        } else if (!seen_[at]) {
+          seen_[at] = true;
+          found_.push_back(at);
+          // An input without a counterpart may be what differs.
+          if (input->op == "input") return false;
+          left.push_back(at);
+        }
       }
     }
     return true;

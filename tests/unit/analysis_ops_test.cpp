@@ -180,6 +180,15 @@ TEST(OpDiff, ARowIsNoFaultIfAnUnseenKernelMayHaveChangedWhatItRead) {
   EXPECT_EQ(FirstOf(a, b), "fwd/m/g_0");
 }
 
+TEST(OpDiff, NothingIsBracketedIfAnUnseenKernelMayHaveChangedWhatItIsMadeOf) {
+  const OpLog a = Plain(5, 7);
+  OpLog b = Fused(6.5, 7.5);
+  b.coverage.unseen = {Unseen(1, 2)};  // before all that the bracket holds
+  EXPECT_TRUE(DiffOpLogs(a, b).first_suspect);
+  b.coverage.unseen = {Unseen(2, 3)};
+  EXPECT_FALSE(DiffOpLogs(a, b).first_suspect);
+}
+
 TEST(OpDiff, EqualLogsAreTheSame) {
   EXPECT_EQ(DiffOpLogs(Log(), Log()).verdict(), OpDiff::Verdict::kSame);
 }
