@@ -32,14 +32,16 @@ std::int64_t LastSign(const Series& series) {
   return last_ns;
 }
 
-// Those that tell how far the newest replay came. One that missed the replay before it as well was
-// closed, or lost what it had: it says nothing.
+// Those that tell how far the newest replay came: those that passed it, also one that did not have
+// to, and those that have to. One that missed the replay before it as well was closed, or lost what
+// it had: it says nothing.
 Series Telling(const Series& series, std::uint64_t newest) {
   Series telling;
   for (const Passed* passed : series) {
     const std::uint64_t period = std::max<std::uint32_t>(passed->every, 1);
     const bool is_active = newest - passed->replay <= period;
-    if (Tells(*passed, newest) && is_active) telling.push_back(passed);
+    const bool has_passed = newest != 0 && passed->replay == newest;
+    if (has_passed || (Tells(*passed, newest) && is_active)) telling.push_back(passed);
   }
   return telling;
 }

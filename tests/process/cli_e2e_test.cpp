@@ -299,6 +299,17 @@ TEST_F(CliEndToEndTest, WherePutsRanksSideBySideAndMarksTheOneThatDiffers) {
   EXPECT_THAT(ranks[0], Not(HasSubstr("differs")));
   EXPECT_THAT(ranks[1], HasSubstr("<-- differs"));
   EXPECT_THAT(ranks[2], Not(HasSubstr("differs")));
+
+  // A rank that ended is told of, and is not one that used no probe.
+  third.Kill();
+  ASSERT_TRUE(WaitUntil([&] {
+    const auto session = daemon.Session(third.key());
+    return session && session->state() == v1::Session::DIED;
+  }));
+  const ProcessResult alive = Cli({"where"});
+  EXPECT_THAT(alive.out, HasSubstr("rank 2 ended, type: cgdebug-cli where run\n"));
+  EXPECT_THAT(Cli({"where", "run"}).out, HasSubstr("rank 2  died"));
+  EXPECT_THAT(Cli({"--ranks", "0", "where"}).out, Not(HasSubstr("rank 2")));
 }
 
 }  // namespace

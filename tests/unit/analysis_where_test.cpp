@@ -98,6 +98,16 @@ TEST(Where, EagerProbesTellByTheirTime) {
   EXPECT_EQ(Around(place), "b | c .. -");
 }
 
+// A trigger makes a probe pass a replay that it need not tell of.
+TEST(Where, AReplayThatWasPassedOutOfTurnIsWhereItStands) {
+  Trail trail{.passed = {At("a", 1, 8), At("b", 2, 1)}};
+  for (Passed& passed : trail.passed) passed.every = 10;
+  const Place place = FindPlace(trail);
+  EXPECT_EQ(place.kind, Kind::kPassed);
+  EXPECT_EQ(place.replay, 8u);
+  EXPECT_EQ(Around(place), "a | - .. -");
+}
+
 TEST(Where, NothingIsNowhere) {
   EXPECT_EQ(FindPlace({}).kind, Kind::kNowhere);
   EXPECT_EQ(FindPlace({.passed = {At("a", 1, 0)}}).kind, Kind::kNowhere);

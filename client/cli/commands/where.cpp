@@ -7,10 +7,12 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "client/analysis/align.h"
 #include "client/analysis/op_log.h"
 #include "client/cli/command.h"
 #include "client/cli/sources.h"
@@ -267,6 +269,28 @@ std::string StateText(const live::Session& session) {
                      FormatDuration(live::SecondsSince(session.ended_ns)));
 }
 
+// Which ranks of a job are not among those that are shown, and were not left out by --ranks.
+// `all`: its sessions, also those that ended.
+std::string MissingText(const Context& context, const live::JobRanks& all,
+                        const live::JobRanks& shown) {
+  if (!all.has_ranks()) return {};
+  std::set<std::uint64_t> ended;
+  for (const live::Session* session : all.sessions) {
+    const bool is_shown = std::ranges::find(shown.sessions, session->rank, &live::Session::rank) !=
+                          shown.sessions.end();
+    if (session->rank >= 0 && !is_shown && context.ranks.Contains(session->rank)) {
+      ended.insert(static_cast<std::uint64_t>(session->rank));
+    }
+  }
+  std::string text = live::MissingRanksText(all);
+  if (ended.empty()) return text;
+  const live::Session& first = *all.sessions.front();
+  return fmt::format("{}{}rank{} {} ended, type: cgdebug-cli where {}", text,
+                     text.empty() ? "" : "; ", ended.size() == 1 ? "" : "s",
+                     analysis::RangesText({ended.begin(), ended.end()}),
+                     ShellWord(first.run_id.empty() ? first.label : first.run_id));
+}
+
 int RunLive(Context& context, const std::string& wanted) {
   if (const int failed = context.Connect(); failed != kExitOk) return failed;
   // First, because it makes the daemon look at the rings.
@@ -276,7 +300,11 @@ int RunLive(Context& context, const std::string& wanted) {
   Result<std::vector<live::Session>> sessions = live::ListSessions(context.client());
   if (!sessions.ok()) return context.Fail(sessions.error());
   std::erase_if(*sessions, [&](const live::Session& session) {
-    return !live::MatchesSession(session, wanted) || !context.ranks.Contains(session.rank);
+    return !live::MatchesSession(session, wanted);
+  });
+  const std::vector<live::Session> all = *sessions;
+  std::erase_if(*sessions, [&](const live::Session& session) {
+    return !context.ranks.Contains(session.rank);
   });
   std::vector<live::Session> shown = wanted.empty() ? live::Current(*sessions) : *sessions;
   if (shown.empty()) {
@@ -305,7 +333,9 @@ int RunLive(Context& context, const std::string& wanted) {
   std::vector<Job> jobs;
   for (const live::JobRanks& group : live::GroupByJob(shown)) {
     Job job{.name = group.name};
-    if (group.has_ranks()) job.missing = live::MissingRanksText(group);
+    for (const live::JobRanks& whole : live::GroupByJob(all)) {
+      if (whole.name == group.name) job.missing = MissingText(context, whole, group);
+    }
     for (const live::Session* session : group.sessions) {
       job.ranks.push_back({.name = session->rank < 0 ? fmt::format("pid {}", session->pid)
                                                      : fmt::format("rank {}", session->rank),
@@ -366,6 +396,11 @@ int RunFile(Context& context, const std::string& path) {
                     "cgdebug-cli info {}",
                     lost, ShellWord(path)));
   }
+  if (description.is_cut_off) {
+    missing.push_back(fmt::format("{} ends early ({}), so the job may have come further", path,
+                                  description.ending));
+  }
+  for (const std::string& damage : description.damage) missing.push_back("damaged: " + damage);
   Job job{.name = path};
   for (const auto& [key, trail] : trails) {
     const auto& [rank, session] = key;
