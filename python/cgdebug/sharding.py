@@ -278,7 +278,7 @@ def _parse_ranks(text: str) -> tuple[int, ...]:
         if found is None or int(found[3] or 1) < 1:
             return ()
         first, last = int(found[1]), int(found[2] or found[1])
-        if last - first > _MAX_RANKS:
+        if last > _MAX_RANKS or (ranks and first <= ranks[-1]):
             return ()
         ranks.extend(range(first, last + 1, int(found[3] or 1)))
     return tuple(ranks)

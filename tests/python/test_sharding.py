@@ -57,6 +57,12 @@ def test_a_shard_is_what_its_text_says(text):
     assert str(TensorShard.parse(text)) == text
 
 
+@pytest.mark.parametrize("ranks", ["0..1048576," * 40 + "5", "0..9000000", "3,1", "0,0"])
+def test_ranks_that_no_job_has_are_not_known(ranks):
+    shard = TensorShard.parse(f"R of [8] at (1) of dp=4, from [0], replicas {ranks}")
+    assert shard is not None and shard.replicas == ()
+
+
 def test_replicas_whose_ranks_do_not_fit_into_the_text_are_said_to_be_unknown():
     odd = [rank * rank for rank in range(400)]
     shard = TensorShard.replica((4,), odd, 9)
