@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <map>
 #include <set>
 #include <tuple>
@@ -44,10 +43,8 @@ struct Scanned : SeenProbe {
   std::vector<Step> unchanged;
   bool ever_changed = false;
   bool is_empty = false;  // also outside the replays to look at
-  // Of those with NaN or Inf: the first, and whether all of them hold the same number of -Inf and
-  // nothing else that is not finite.
-  std::optional<FirstBad> first_bad;
-  bool is_only_neg_inf = false;
+  SeenSlot seen;
+  std::optional<FirstBad> first_bad;  // with NaN or Inf
   bool is_mask = false;
 };
 
@@ -104,7 +101,7 @@ class Checker {
     const bool is_empty = keys->empty();
     std::erase_if(*keys, [&](const Key& key) { return !options_.scope.Wants(key.replay); });
     Scanned scanned;
-    scanned.slot = slot;
+    scanned.slot = scanned.seen.slot = slot;
     scanned.keys = *std::move(keys);
     scanned.is_empty = is_empty;
     scanned.abs_max.assign(scanned.keys.size(), NAN);
@@ -132,6 +129,7 @@ class Checker {
         nonfinite.Add(FindingKind::kNonfinite, slot, key.replay);
         NoteBad(slot, *snapshot, *stats, &scanned);
       }
+      scanned.seen.Note(*stats);
       const double share = ShareOfMaximum(slot, *stats);
       if (share > kNearOverflowShare) {
         near_overflow.Add(FindingKind::kNearOverflow, slot, key.replay, share);
@@ -205,9 +203,6 @@ class Checker {
   void NoteBad(std::size_t slot, const Snapshot& snapshot, const Stats& stats, Scanned* scanned) {
     const FirstBad bad{.slot = slot, .snapshot = snapshot, .stats = stats};
     std::optional<FirstBad>& first = scanned->first_bad;
-    const bool is_alike = !first || first->stats.neg_inf == stats.neg_inf;
-    const bool were_alike = !first || scanned->is_only_neg_inf;
-    scanned->is_only_neg_inf = were_alike && is_alike && IsOnlyNegInf(stats);
     if (!first || MomentAt(bad) < MomentAt(*first)) first = bad;
   }
 
@@ -222,49 +217,14 @@ class Checker {
 
   // Tells the rows of op logs that may be masks from what was not meant to be.
   void SortOutMasks() {
-    struct Row {
-      Scanned* scanned;
-      OpText text;
-    };
-    std::map<Graph, std::vector<Row>> graphs;
-    for (Scanned& scanned : scanned_) {
-      const Slot& slot = source_.slots()[scanned.slot];
-      std::optional<OpText> text = slot.op.empty() ? std::nullopt : ParseOpText(slot.op);
-      if (text) graphs[GraphOf(slot)].push_back({&scanned, *std::move(text)});
-    }
-    for (auto& [graph, all] : graphs) {
-      const bool is_captured = std::get<2>(graph) != 0;
-      const auto number = [](const Row& row) { return row.text.number; };
-      if (is_captured) std::ranges::stable_sort(all, {}, number);
-      // Eager logs follow one another, each from number 1.
-      for (auto begin = all.begin(); begin != all.end();) {
-        const auto end = is_captured ? all.end()
-                                     : std::ranges::adjacent_find(begin, all.end(),
-                                                                  std::greater_equal(), number);
-        const auto after = end == all.end() ? end : end + 1;
-        std::vector<NonfiniteRow> rows;
-        std::vector<Scanned*> bad;
-        for (auto row = begin; row != after; ++row) {
-          if (!row->scanned->first_bad) continue;
-          bad.push_back(row->scanned);
-          rows.push_back({row->text.number, row->text.op, &row->text.inputs,
-                          row->scanned->is_only_neg_inf,
-                          NegInfShare(row->scanned->first_bad->stats)});
-        }
-        const std::vector<bool> are_masks = FindMasks(rows);
-        for (std::size_t i = 0; i < bad.size(); ++i) bad[i]->is_mask = are_masks[i];
-        begin = after;
-      }
-    }
+    std::vector<SeenSlot> seen;
+    for (const Scanned& scanned : scanned_) seen.push_back(scanned.seen);
+    const std::set<std::size_t> masks = FindMaskSlots(source_, seen);
+    for (Scanned& scanned : scanned_) scanned.is_mask = masks.contains(scanned.slot);
     for (Finding& finding : result_.findings) {
       if (finding.kind != FindingKind::kNonfinite) continue;
-      if (IsMask(finding.slot)) finding.kind = FindingKind::kMask;
+      if (masks.contains(finding.slot)) finding.kind = FindingKind::kMask;
     }
-  }
-
-  bool IsMask(std::size_t slot) const {
-    return std::ranges::any_of(
-        scanned_, [slot](const Scanned& one) { return one.slot == slot && one.is_mask; });
   }
 
   // Adds what the daemon found in snapshots that are not here; the others were looked at already.

@@ -2,6 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
 
 namespace cgdebug::analysis {
 namespace {
@@ -44,6 +49,61 @@ std::vector<bool> FindMasks(const std::vector<NonfiniteRow>& rows) {
     are_masks.push_back(is_mask);
   }
   return are_masks;
+}
+
+void SeenSlot::Note(const numerics::Stats& stats) {
+  if (stats.nonfinite() == 0) {
+    was_finite = true;
+    return;
+  }
+  const bool is_alike = !is_any || (is_only_neg_inf && neg_inf == stats.neg_inf);
+  is_only_neg_inf = is_alike && IsOnlyNegInf(stats);
+  if (std::exchange(is_any, true)) return;
+  neg_inf = stats.neg_inf;
+  share = NegInfShare(stats);
+}
+
+std::set<std::size_t> FindMaskSlots(const source::Source& source,
+                                    const std::vector<SeenSlot>& seen) {
+  struct Row {
+    const SeenSlot* seen;
+    OpText text;
+  };
+  std::map<std::tuple<std::string, int, std::uint64_t>, std::vector<Row>> graphs;
+  for (const SeenSlot& one : seen) {
+    const source::Slot& slot = source.slots()[one.slot];
+    std::optional<OpText> text = slot.op.empty() ? std::nullopt : ParseOpText(slot.op);
+    if (!text) continue;
+    graphs[{slot.session, slot.rank, slot.graph_id}].push_back({&one, *std::move(text)});
+  }
+  std::set<std::size_t> masks;
+  for (auto& [graph, all] : graphs) {
+    const bool is_captured = std::get<2>(graph) != 0;
+    const auto number = [](const Row& row) { return row.text.number; };
+    if (is_captured) std::ranges::stable_sort(all, {}, number);
+    // Eager logs follow one another, each from number 1.
+    for (auto begin = all.begin(); begin != all.end();) {
+      const auto end =
+          is_captured ? all.end()
+                      : std::ranges::adjacent_find(begin, all.end(), std::greater_equal(), number);
+      const auto after = end == all.end() ? end : end + 1;
+      std::vector<NonfiniteRow> rows;
+      std::vector<std::size_t> slots;
+      for (auto row = begin; row != after; ++row) {
+        if (!row->seen->is_any) continue;
+        const bool is_spoilt = row->text.op == "input" && row->seen->was_finite;
+        slots.push_back(row->seen->slot);
+        rows.push_back({row->text.number, row->text.op, &row->text.inputs,
+                        row->seen->is_only_neg_inf && !is_spoilt, row->seen->share});
+      }
+      const std::vector<bool> are_masks = FindMasks(rows);
+      for (std::size_t i = 0; i < slots.size(); ++i) {
+        if (are_masks[i]) masks.insert(slots[i]);
+      }
+      begin = after;
+    }
+  }
+  return masks;
 }
 
 std::vector<std::uint32_t> MasksOf(const OpLog& log) {

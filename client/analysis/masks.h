@@ -3,11 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
+#include <set>
 #include <string_view>
 #include <vector>
 
 #include "client/analysis/op_log.h"
+#include "client/source/source.h"
 #include "daemon/core/numerics/stats.h"
 
 namespace cgdebug::analysis {
@@ -35,6 +36,24 @@ inline double NegInfShare(const numerics::Stats& stats) {
 // of -Inf than it. Whether they are masks nobody can tell: whoever leaves them out of a verdict
 // must list them. Requires: ascending numbers.
 std::vector<bool> FindMasks(const std::vector<NonfiniteRow>& rows);
+
+// What the snapshots of a slot hold that is not finite.
+struct SeenSlot {
+  std::size_t slot = 0;
+  bool is_any = false;           // one of them holds NaN or Inf
+  bool was_finite = false;       // one of them does not
+  bool is_only_neg_inf = false;  // those that do hold the same number of -Inf, and nothing else
+  std::uint64_t neg_inf = 0;     // of the first of them
+  double share = 0;              // likewise, of its elements
+
+  void Note(const numerics::Stats& stats);
+};
+
+// Those of the slots that are rows of op logs and may hold -Inf on purpose in every replay. An
+// input that was finite in some replays may not: nobody knows what wrote the -Inf. `seen`: slots in
+// graph order.
+std::set<std::size_t> FindMaskSlots(const source::Source& source,
+                                    const std::vector<SeenSlot>& seen);
 
 // The numbers of those rows of a log.
 std::vector<std::uint32_t> MasksOf(const OpLog& log);

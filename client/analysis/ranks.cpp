@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "client/analysis/masks.h"
 #include "client/analysis/ranks_state.h"
 #include "client/source/replicas.h"
 
@@ -24,7 +25,20 @@ struct Cursor {
   std::uint64_t nth = 0;
   // Whether `nth` is certain: a loss may have taken snapshots of the same step.
   bool is_certain = true;
+  std::optional<Position> newest;  // that was taken in
 };
+
+// A row of an op log in one recording.
+struct LogRow {
+  std::size_t process = 0;
+  SeenSlot seen;
+  std::optional<RankPlace> first_nonfinite;
+};
+using LogRows = std::map<std::size_t, LogRow>;  // by slot
+
+void TakeEarlier(const RankPlace& place, std::optional<RankPlace>* first) {
+  if (!*first || place < **first) *first = place;
+}
 
 // Whether a step has several snapshots, as far as the first few tell.
 bool HasSeveralPerStep(Source& source, std::size_t slot, const std::vector<Key>& keys) {
@@ -78,21 +92,27 @@ RankProcess Describe(const Slot& slot, const std::string& path) {
   return process;
 }
 
+// Counts snapshots that are left out, the first of them at `replay`.
+void NoteRepeated(std::uint64_t replay, std::uint64_t count, RankProcess* process) {
+  if (count == 0) return;
+  const bool is_first = process->repeated == 0 || replay < process->first_repeated;
+  if (is_first) process->first_repeated = replay;
+  process->repeated += count;
+}
+
 // Adds what another fold knows of the same process.
 void Join(const RankProcess& from, RankProcess* to) {
   to->is_growing = to->is_growing || from.is_growing;
   to->is_cut_off = to->is_cut_off || from.is_cut_off;
   to->snapshots += from.snapshots;
   to->unread += from.unread;
+  NoteRepeated(from.first_repeated, from.repeated, to);
   if (to->first_unread.empty()) to->first_unread = from.first_unread;
   to->replay = std::max(to->replay, from.replay);
   to->step = std::max(to->step, from.step);
   to->lost.insert(from.lost.begin(), from.lost.end());
-  const auto take_first = [](const auto& theirs, auto* ours) {
-    if (theirs && (!*ours || *theirs < **ours)) *ours = theirs;
-  };
-  take_first(from.first, &to->first);
-  take_first(from.first_nonfinite, &to->first_nonfinite);
+  if (from.first) TakeEarlier(*from.first, &to->first);
+  if (from.first_nonfinite) TakeEarlier(*from.first_nonfinite, &to->first_nonfinite);
   if (from.last && (!to->last || *to->last < *from.last)) to->last = from.last;
 }
 
@@ -112,9 +132,12 @@ class RankFold::State {
     const source::Description about = source.Describe();
     std::map<std::pair<ReplicaKey, std::size_t>, std::uint64_t> counts;
     std::set<std::size_t> seen;
+    std::map<std::size_t, std::size_t> process_of;  // by slot
+    LogRows of_whole;
+    LogRows& rows = options_.follows ? rows_[path] : of_whole;
     for (const std::size_t slot : WantedSlots(source, options_.scope)) {
       const Slot& info = source.slots()[slot];
-      const std::size_t process = Enlist(Describe(info, path));
+      const std::size_t process = process_of[slot] = Enlist(Describe(info, path));
       RankProcess& of = kept_.processes[process];
       if (seen.insert(process).second) {
         of.is_growing = about.is_growing;
@@ -131,11 +154,23 @@ class RankFold::State {
         replica->processes.Set(process);
         if (!key->ranks.empty()) replica->ranks = source::ReplicasOf(info.shard).ranks;
       }
-      if (Result<void> done = AddSlot(source, slot, path, process, replica); !done.ok()) {
+      LogRow* row = nullptr;
+      if (!info.op.empty()) {
+        row = &rows[slot];
+        row->process = process;
+        row->seen.slot = slot;
+      }
+      if (Result<void> done = AddSlot(source, slot, path, process, replica, row); !done.ok()) {
         return done;
       }
     }
+    TakeNonfinite(source, path, process_of, rows);
     kept_.unreadable.insert(about.unread.begin(), about.unread.end());
+    // One that is still written is added again.
+    if (options_.follows && about.is_growing) return {};
+    for (const std::string& damage : about.damage) {
+      kept_.unreadable.insert(fmt::format("{} is damaged: {}", path, damage));
+    }
     return {};
   }
 
@@ -156,6 +191,7 @@ class RankFold::State {
       }
       for (const auto& [position, vote] : theirs.votes) ours.votes[position].Merge(vote, places);
     }
+    kept_.masks.insert(other.kept_.masks.begin(), other.kept_.masks.end());
     for (const auto& [probe, count] : other.kept_.unknown) kept_.unknown[probe] += count;
     kept_.unreadable.insert(other.kept_.unreadable.begin(), other.kept_.unreadable.end());
   }
@@ -185,6 +221,39 @@ class RankFold::State {
     return place->second;
   }
 
+  // Takes in the first NaN or Inf of rows that are no masks, and of snapshots that the daemon saw
+  // and that may not be here.
+  void TakeNonfinite(Source& source, const std::string& path,
+                     const std::map<std::size_t, std::size_t>& process_of, const LogRows& rows) {
+    std::vector<SeenSlot> seen;
+    for (const std::size_t slot : WantedSlots(source, options_.scope)) {
+      if (const auto row = rows.find(slot); row != rows.end()) seen.push_back(row->second.seen);
+    }
+    const std::set<std::size_t> masks = FindMaskSlots(source, seen);
+    if (!masks.empty()) kept_.masks[path] = masks.size();
+    for (const auto& [slot, row] : rows) {
+      if (!row.first_nonfinite || masks.contains(slot)) continue;
+      TakeEarlier(*row.first_nonfinite, &kept_.processes[row.process].first_nonfinite);
+    }
+    for (const source::Finding& told : source.Findings()) {
+      const auto process = process_of.find(told.slot);
+      const bool is_mismatch = told.kind == source::Finding::Kind::kMismatch;
+      if (is_mismatch || process == process_of.end() || !options_.scope.Wants(told.replay))
+        continue;
+      const bool is_mask = masks.contains(told.slot) && told.kind == source::Finding::Kind::kInf &&
+                           told.count == rows.at(told.slot).seen.neg_inf;
+      if (is_mask) continue;
+      const Slot& info = source.slots()[told.slot];
+      const Position position = told.step < 0
+                                    ? Position{false, told.replay, 0}
+                                    : Position{true, static_cast<std::uint64_t>(told.step), 0};
+      const RankPlace place{position, info.order, SlotText(info), told.replay, told.timestamp_ns};
+      std::optional<RankPlace>& first = kept_.processes[process->second].first_nonfinite;
+      const bool is_here = first && first->probe == place.probe && first->replay == place.replay;
+      if (!is_here) TakeEarlier(place, &first);
+    }
+  }
+
   // Nothing if the tensor of this slot need not be the same on other ranks.
   std::optional<ReplicaKey> KeyOf(const Slot& slot, std::size_t process) {
     if (slot.rank < 0) return std::nullopt;
@@ -208,7 +277,7 @@ class RankFold::State {
   }
 
   Result<void> AddSlot(Source& source, std::size_t slot, const std::string& path,
-                       std::size_t process, Replica* replica) {
+                       std::size_t process, Replica* replica, LogRow* row) {
     const Result<std::vector<Key>> keys = source.Keys(slot);
     if (!keys.ok()) return keys.error();
     const Slot& info = source.slots()[slot];
@@ -238,14 +307,20 @@ class RankFold::State {
       ++of.snapshots;
       of.replay = std::max(of.replay, key.replay);
       of.step = std::max(of.step, snapshot->step);
-      if (!of.first || place < *of.first) of.first = place;
+      TakeEarlier(place, &of.first);
       if (!of.last || *of.last < place) of.last = place;
-      if (stats->nonfinite() > 0 && (!of.first_nonfinite || place < *of.first_nonfinite)) {
-        of.first_nonfinite = place;
+      if (row != nullptr) row->seen.Note(*stats);
+      if (stats->nonfinite() > 0) {
+        TakeEarlier(place, row != nullptr ? &row->first_nonfinite : &of.first_nonfinite);
       }
-      if (replica != nullptr && cursor.is_certain) {
-        replica->votes[position].Add(process, *stats, snapshot->hash);
+      if (replica == nullptr || !cursor.is_certain) continue;
+      // The job counts its steps from the start again: which time is meant nobody can tell.
+      if (position.is_step && cursor.newest && position <= *cursor.newest) {
+        NoteRepeated(key.replay, 1, &of);
+        continue;
       }
+      cursor.newest = position;
+      replica->votes[position].Add(process, *stats, snapshot->hash);
     }
     return {};
   }
@@ -254,6 +329,7 @@ class RankFold::State {
   RankState kept_;
   std::map<std::string, std::size_t> place_of_;                   // by uuid
   std::map<std::string, std::map<std::size_t, Cursor>> cursors_;  // by path and slot
+  std::map<std::string, LogRows> rows_;                           // by path; when following
   std::set<std::pair<std::size_t, std::string>> told_unknown_;
 };
 

@@ -74,6 +74,8 @@ struct RankProcess {
   bool is_cut_off = false;
   std::uint64_t snapshots = 0;
   std::uint64_t unread = 0;                   // that could not be read
+  std::uint64_t repeated = 0;                 // of replicas, at a step that came before: left out
+  std::uint64_t first_repeated = 0;           // the replay of the first of them
   std::uint64_t replay = 0;                   // the last one
   std::int64_t step = -1;                     // likewise
   std::map<std::string, std::uint64_t> lost;  // snapshots, by the path of the recording
@@ -125,6 +127,7 @@ struct RankRow {
   ReplicaVerdict verdict = ReplicaVerdict::kNotChecked;
   std::uint64_t compared = 0;
   std::uint64_t missing = 0;  // snapshots of replicas that other ranks have
+  std::uint64_t behind = 0;   // likewise, which it has not reached yet
   std::optional<RankPlace> first_missing;
   std::optional<RankPlace> first_unequal;  // from most ranks, or from some if there is no majority
   std::optional<RankPlace> first_different;  // likewise, of those that are findings
@@ -142,8 +145,10 @@ struct RanksReport {
   bool by_step = false;
   std::optional<ReplicaDifference> first;        // finding
   std::optional<ReplicaDifference> first_close;  // within the tolerance
-  // The row that went wrong first, by a difference or by NaN or Inf.
+  // The row that went wrong first, by a difference or by NaN or Inf; and those that did at the same
+  // place.
   std::optional<std::size_t> first_bad;
+  std::vector<std::size_t> bad_beside;
   std::vector<std::string> missing;  // sentences
   std::uint64_t missing_count = 0;
   std::vector<std::string> notes;  // likewise: what is odd, and changes no verdict

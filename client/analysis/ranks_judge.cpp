@@ -14,6 +14,7 @@ namespace {
 constexpr int kProvenReproducible = 3;
 constexpr std::size_t kMostSentences = 8;
 constexpr double kOddClockSeconds = 10;
+constexpr int kMostRanks = 1 << 20;  // what a job says of its size may be wrong
 
 using Value = Vote::Value;
 
@@ -60,6 +61,8 @@ class Judge {
     FindFirstBad();
     TellMissing();
     TellOdd();
+    TellBehind();
+    TellMasks();
     return std::move(report_);
   }
 
@@ -293,8 +296,12 @@ class Judge {
       RankRow& row = report_.rows[at];
       const bool is_behind = !row.process.last || row.process.last->position <= cell.position;
       // What a process that was restarted did not reach came after it.
-      if (is_behind && (row.process.is_growing || row.is_superseded)) continue;
+      if (is_behind && row.is_superseded) continue;
       if (HasTwin(at, present)) continue;
+      if (is_behind && row.process.is_growing) {
+        ++row.behind;
+        continue;
+      }
       ++row.missing;
       ++report_.missing_count;
       if (row.first_missing) continue;
@@ -312,6 +319,12 @@ class Judge {
 
   void TellMissing() {
     for (const std::string& why : state_.unreadable) Miss("not read: " + why);
+    const auto is_named = [&](const auto& replica) {
+      return options_.replicated.Matches(replica.first.probe);
+    };
+    if (options_.has_replicated && std::ranges::none_of(state_.replicas, is_named)) {
+      Miss("no probe of any rank is named by --replicated. To list them, type: cgdebug-cli info");
+    }
     TellAbsentRanks();
     std::size_t told = 0, untold = 0;
     for (const RankRow& row : report_.rows) {
@@ -335,6 +348,14 @@ class Judge {
         sentences.push_back(fmt::format("{} has {} snapshot{} that cannot be read, the first: {}",
                                         RankText(row), process.unread,
                                         process.unread == 1 ? "" : "s", process.first_unread));
+      }
+      if (process.repeated > 0) {
+        report_.missing_count += process.repeated;
+        sentences.push_back(fmt::format(
+            "{} has {} snapshot{} of replicas at steps that it had before, which are not compared: "
+            "choose replays in which each step comes once, for example: --replays 1..{}",
+            RankText(row), process.repeated, process.repeated == 1 ? "" : "s",
+            std::max<std::uint64_t>(process.first_repeated, 2) - 1));
       }
       if (process.is_cut_off && !row.is_superseded) {
         ++report_.missing_count;
@@ -366,6 +387,11 @@ class Judge {
           world_size = std::max(world_size, report_.rows[row].process.world_size);
         }
       }
+      for (const auto& [key, replica] : state_.replicas) {
+        if (key.attempt != attempt || replica.ranks.empty()) continue;
+        world_size = std::max(world_size, std::min(replica.ranks.back(), kMostRanks) + 1);
+      }
+      world_size = std::min(world_size, kMostRanks);
       std::vector<std::uint64_t> absent;
       for (int rank = 0; rank < world_size; ++rank) {
         const auto& wants = options_.scope.wants_rank;
@@ -420,9 +446,16 @@ class Judge {
            {differs_.contains(at) ? &row.first_different : nullptr, &row.process.first_nonfinite}) {
         if (place == nullptr || !*place) continue;
         const std::tuple moment((*place)->position, (*place)->order);
-        if (first && *first <= moment) continue;
+        if (first && *first < moment) continue;
+        if (first == moment) {
+          const bool is_told =
+              report_.first_bad == at || std::ranges::count(report_.bad_beside, at) > 0;
+          if (!is_told) report_.bad_beside.push_back(at);
+          continue;
+        }
         first = moment;
         report_.first_bad = at;
+        report_.bad_beside.clear();
       }
     }
   }
@@ -461,6 +494,29 @@ class Judge {
       }
     }
     TellClocks();
+  }
+
+  void TellBehind() {
+    std::set<std::uint64_t> ranks;
+    for (const RankRow& row : report_.rows) {
+      if (row.behind > 0) ranks.insert(static_cast<std::uint64_t>(row.process.rank));
+    }
+    if (ranks.empty()) return;
+    report_.notes.push_back(
+        fmt::format("rank{} {} {} behind: what {} not reached yet is not compared there",
+                    ranks.size() == 1 ? "" : "s", RangesText({ranks.begin(), ranks.end()}),
+                    ranks.size() == 1 ? "is" : "are", ranks.size() == 1 ? "it has" : "they have"));
+  }
+
+  void TellMasks() {
+    if (state_.masks.empty()) return;
+    std::uint64_t count = 0;
+    for (const auto& [path, of_path] : state_.masks) count += of_path;
+    report_.notes.push_back(
+        fmt::format("{} row{} of op logs hold{} -Inf, maybe on purpose as a mask does, and {} no "
+                    "finding. To list them, type: cgdebug-cli check {}",
+                    count, count == 1 ? "" : "s", count == 1 ? "s" : "", count == 1 ? "is" : "are",
+                    state_.masks.begin()->first));
   }
 
   // Ranks that take a step together cannot be seconds apart in it.

@@ -166,6 +166,10 @@ std::string RanksText(const RanksReport& report, const RanksOptions& options) {
         row.process.rank >= 0 ? fmt::format("rank {}", row.process.rank) : row.process.session,
         row.process.restart > 0 ? fmt::format(", restart {}", row.process.restart) : "",
         SawText(row)));
+    if (const std::string ranks = RanksOfRows(report, report.bad_beside); !ranks.empty()) {
+      lines.back() += fmt::format(". Bad at the same place: rank{} {}",
+                                  report.bad_beside.size() == 1 ? "" : "s", ranks);
+    }
   }
   if (report.first) lines.push_back(DifferenceText(report, *report.first));
   if (report.first_close) lines.push_back(CloseText(report, options));
@@ -187,7 +191,7 @@ std::string RanksText(const RanksReport& report, const RanksOptions& options) {
               "others, for example: --replicated 'param/*'");
   } else if (!report.found() && !report.first_close && report.missing_count == 0) {
     lines.push_back(fmt::format(
-        "same: {}: {}", compared,
+        "same{}: {}: {}", report.goes_on ? " so far" : "", compared,
         report.without_hash > 0
             ? fmt::format("equal, {} of them by statistics without a hash", report.without_hash)
             : "equal by hash and statistics"));
@@ -219,6 +223,8 @@ Json RanksJson(const RanksReport& report, const RanksOptions& options) {
                     {"replicas", NameOf(row.verdict)},
                     {"compared", row.compared},
                     {"missing", row.missing},
+                    {"behind", row.behind},
+                    {"repeated", process.repeated},
                     {"first_missing", PlaceJson(row.first_missing)},
                     {"first_unequal", PlaceJson(row.first_unequal)},
                     {"first_different", PlaceJson(row.first_different)},
@@ -232,7 +238,11 @@ Json RanksJson(const RanksReport& report, const RanksOptions& options) {
     first_bad = {{"rank", row.process.rank},
                  {"restart", row.process.restart},
                  {"session", row.process.session},
-                 {"saw", SawText(row)}};
+                 {"saw", SawText(row)},
+                 {"beside", Json::array()}};
+    for (const std::size_t at : report.bad_beside) {
+      first_bad["beside"].push_back(report.rows[at].process.rank);
+    }
   }
   return {{"verdict", report.found()       ? "found"
                       : !report.complete() ? "incomplete"

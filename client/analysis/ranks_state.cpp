@@ -14,7 +14,7 @@ namespace {
 
 using numerics::Stats;
 
-constexpr std::uint64_t kEncodingVersion = 2;
+constexpr std::uint64_t kEncodingVersion = 3;
 // How far apart the outermost elements of replicas may be that are close, relative to the largest.
 constexpr double kOutermostTolerance = 1e-3;
 
@@ -47,10 +47,25 @@ std::optional<RankPlace> PlaceOf(const Json& json) {
 }
 
 Json ToJson(const RankProcess& process) {
-  return Json::array({process.uuid, process.session, process.run, process.host, process.rank,
-                      process.world_size, process.restart, process.is_growing, process.is_cut_off,
-                      process.snapshots, process.unread, process.replay, process.step, process.lost,
-                      ToJson(process.first), ToJson(process.last), ToJson(process.first_nonfinite),
+  return Json::array({process.uuid,
+                      process.session,
+                      process.run,
+                      process.host,
+                      process.rank,
+                      process.world_size,
+                      process.restart,
+                      process.is_growing,
+                      process.is_cut_off,
+                      process.snapshots,
+                      process.unread,
+                      process.repeated,
+                      process.first_repeated,
+                      process.replay,
+                      process.step,
+                      process.lost,
+                      ToJson(process.first),
+                      ToJson(process.last),
+                      ToJson(process.first_nonfinite),
                       process.first_unread});
 }
 RankProcess ProcessOf(const Json& json) {
@@ -68,6 +83,8 @@ RankProcess ProcessOf(const Json& json) {
   take(process.is_cut_off);
   take(process.snapshots);
   take(process.unread);
+  take(process.repeated);
+  take(process.first_repeated);
   take(process.replay);
   take(process.step);
   take(process.lost);
@@ -78,11 +95,46 @@ RankProcess ProcessOf(const Json& json) {
   return process;
 }
 
-Bits BitsOf(const Json& json) {
+// Fails: nullopt if a member is not below `end`.
+std::optional<Bits> BitsOf(const Json& json, std::size_t end) {
   Bits bits;
-  for (const Json& member : json) bits.Set(member.get<std::uint32_t>());
+  for (const Json& member : json) {
+    if (!member.is_number_unsigned() || member.get<std::uint64_t>() >= end) return std::nullopt;
+    bits.Set(member.get<std::uint64_t>());
+  }
   return bits;
 }
+
+// Refuses what is nested deeper than any state is: the parser would run out of stack.
+class IsShallow : public nlohmann::json_sax<Json> {
+ public:
+  bool null() override { return true; }
+  bool boolean(bool /*value*/) override { return true; }
+  bool number_integer(number_integer_t /*value*/) override { return true; }
+  bool number_unsigned(number_unsigned_t /*value*/) override { return true; }
+  bool number_float(number_float_t /*value*/, const string_t& /*text*/) override { return true; }
+  bool string(string_t& /*value*/) override { return true; }
+  bool binary(binary_t& /*value*/) override { return true; }
+  bool start_object(std::size_t /*size*/) override { return Enter(); }
+  bool key(string_t& /*value*/) override { return true; }
+  bool end_object() override { return Leave(); }
+  bool start_array(std::size_t /*size*/) override { return Enter(); }
+  bool end_array() override { return Leave(); }
+  bool parse_error(std::size_t /*at*/, const std::string& /*token*/,
+                   const nlohmann::detail::exception& /*error*/) override {
+    return false;
+  }
+
+ private:
+  static constexpr int kDeepest = 16;
+  bool Enter() { return ++depth_ <= kDeepest; }
+  bool Leave() {
+    --depth_;
+    return true;
+  }
+
+  int depth_ = 0;
+};
 
 }  // namespace
 
@@ -208,16 +260,27 @@ Json Vote::ToJson() const {
   return Json::array({values, processes_.Members(), is_scattered_, ranges});
 }
 
-bool Vote::FromJson(const Json& json, Vote* vote) {
+bool Vote::FromJson(const Json& json, std::size_t process_count, Vote* vote) {
+  Bits of_values;
   for (const Json& value : json.at(0)) {
     const std::optional<Stats> stats = DecodeFields<Stats>(BytesOf(value.at(0)));
     if (!stats) return false;
     std::optional<std::uint64_t> hash;
     if (!value.at(1).is_null()) hash = value.at(1).get<std::uint64_t>();
-    vote->values_.push_back({.stats = *stats, .hash = hash, .processes = BitsOf(value.at(2))});
+    const std::optional<Bits> processes = BitsOf(value.at(2), process_count);
+    if (!processes || processes->Count() == 0) return false;
+    for (const std::size_t process : processes->Members()) {
+      if (of_values.Has(process)) return false;
+      of_values.Set(process);
+    }
+    vote->values_.push_back({.stats = *stats, .hash = hash, .processes = *processes});
   }
-  vote->processes_ = BitsOf(json.at(1));
+  const std::optional<Bits> processes = BitsOf(json.at(1), process_count);
+  if (!processes) return false;
+  vote->processes_ = *processes;
   vote->is_scattered_ = json.at(2).get<bool>();
+  const bool has_all = of_values.Members() == processes->Members();
+  if (vote->is_scattered_ ? !vote->values_.empty() : !has_all) return false;
   std::size_t at = 0;
   for (Range* range :
        {&vote->l1_, &vote->mean_, &vote->min_, &vote->max_, &vote->nonfinite_, &vote->count_}) {
@@ -234,11 +297,9 @@ std::string ReplicaKey::Name() const {
 }
 
 std::string RankState::Encode() const {
-  Json json = {{"version", kEncodingVersion},
-               {"processes", Json::array()},
-               {"replicas", Json::array()},
-               {"unknown", unknown},
-               {"unreadable", unreadable}};
+  Json json = {{"version", kEncodingVersion}, {"processes", Json::array()},
+               {"replicas", Json::array()},   {"unknown", unknown},
+               {"unreadable", unreadable},    {"masks", masks}};
   for (const RankProcess& process : processes) json["processes"].push_back(ToJson(process));
   for (const auto& [key, replica] : replicas) {
     Json votes = Json::array();
@@ -257,12 +318,15 @@ std::string RankState::Encode() const {
 Result<RankState> RankState::Decode(const std::string& bytes) {
   const Error failed{"these bytes are not the state of a comparison of ranks of this version"};
   try {
+    IsShallow is_shallow;
+    if (!Json::sax_parse(bytes, &is_shallow, Json::input_format_t::msgpack)) return failed;
     const Json json = Json::from_msgpack(bytes);
     if (json.at("version").get<std::uint64_t>() != kEncodingVersion) return failed;
     RankState state;
     for (const Json& process : json.at("processes")) state.processes.push_back(ProcessOf(process));
     json.at("unknown").get_to(state.unknown);
     json.at("unreadable").get_to(state.unreadable);
+    json.at("masks").get_to(state.masks);
     for (const Json& one : json.at("replicas")) {
       ReplicaKey key;
       one.at(0).get_to(key.attempt.first);
@@ -277,20 +341,13 @@ Result<RankState> RankState::Decode(const std::string& bytes) {
       Replica& replica = state.replicas[key];
       one.at(8).get_to(replica.order);
       one.at(9).get_to(replica.ranks);
-      replica.processes = BitsOf(one.at(12));
-      for (const std::size_t process : replica.processes.Members()) {
-        if (process >= state.processes.size()) return failed;
-      }
+      const std::optional<Bits> processes = BitsOf(one.at(12), state.processes.size());
+      if (!processes) return failed;
+      replica.processes = *processes;
       for (const Json& vote : one.at(10)) {
-        Vote& to = replica.votes[PositionOf(vote.at(0))];
-        if (!Vote::FromJson(vote.at(1), &to)) return failed;
-        for (const std::size_t process : to.processes().Members()) {
-          if (process >= state.processes.size()) return failed;
-        }
-        for (const Vote::Value& value : to.values()) {
-          for (const std::size_t process : value.processes.Members()) {
-            if (process >= state.processes.size()) return failed;
-          }
+        const auto [place, is_new] = replica.votes.try_emplace(PositionOf(vote.at(0)));
+        if (!is_new || !Vote::FromJson(vote.at(1), state.processes.size(), &place->second)) {
+          return failed;
         }
       }
     }

@@ -59,7 +59,8 @@ class Vote {
   bool IsClose(double tolerance) const;
 
   Json ToJson() const;
-  static bool FromJson(const Json& json, Vote* vote);
+  // `process_count`: how many processes there are. Fails: what ToJson() did not make.
+  static bool FromJson(const Json& json, std::size_t process_count, Vote* vote);
 
  private:
   struct Range {
@@ -115,6 +116,8 @@ struct RankState {
   std::map<ReplicaKey, Replica> replicas;
   std::map<std::string, std::uint64_t> unknown;  // probes whose replicas are not known: slots
   std::set<std::string> unreadable;              // why a recording was not read
+  // Rows of op logs with -Inf that may be masks (masks.h), by the path of the recording.
+  std::map<std::string, std::uint64_t> masks;
 
   std::string Encode() const;
   // Fails: bytes that Encode() did not make.

@@ -101,6 +101,17 @@ TEST(Masks, AProbeIsNoMask) {
   EXPECT_TRUE(CheckOf(source).found());
 }
 
+TEST(Masks, AnInputThatWasFiniteBeforeIsNoMask) {
+  Log log;
+  log.Row("input", {-kInf, 0});
+  log.Row("aten.relu.default", {0, 0}, "1");
+  EXPECT_FALSE(CheckOf(log).found());
+  log.Change(0, 1, {1, 0});
+  const Check check = CheckOf(log);
+  ASSERT_TRUE(check.first);
+  EXPECT_EQ(check.first->snapshot.key.replay, 2u);
+}
+
 TEST(Masks, WhatTheDaemonSawEarlierCountsAsTheMaskThatIsHere) {
   Log log;
   AddAttention(&log);

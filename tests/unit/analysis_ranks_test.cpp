@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -250,6 +251,94 @@ TEST(Ranks, ARankThatGoesOnMayBeBehind) {
   const RanksReport report = run.Report();
   EXPECT_TRUE(report.complete()) << RanksText(report, {});
   EXPECT_TRUE(report.goes_on);
+  EXPECT_EQ(report.rows[1].behind, 7u);
+  EXPECT_THAT(RanksText(report, {}),
+              AllOf(HasSubstr("same so far: "), HasSubstr("note: rank 1 is behind: ")));
+}
+
+// A job that counts its steps from the start again in each epoch.
+TEST(Ranks, StepsThatComeAgainAreNotComparedAndNotCalledTheSame) {
+  Ranked run(2, 4);
+  for (int rank = 0; rank < 2; ++rank) {
+    for (std::uint64_t replay = 5; replay <= 8; ++replay) {
+      const auto n = static_cast<float>(rank);
+      run.sources[rank]->Add(0, replay, {n, n, n, n}, 96 + static_cast<std::int64_t>(replay));
+    }
+  }
+  const RanksReport report = run.Report();
+  EXPECT_FALSE(report.complete()) << RanksText(report, {});
+  EXPECT_EQ(report.missing_count, 8u);
+  EXPECT_THAT(report.missing, Contains(AllOf(HasSubstr("rank 1 has 4 snapshots of replicas at "
+                                                       "steps that it had before"),
+                                             HasSubstr("--replays 1..4"))));
+  RanksOptions first;
+  first.scope.last_replay = 4;
+  EXPECT_TRUE(run.Report(first).complete());
+  RanksOptions second;
+  second.scope.first_replay = 5;
+  EXPECT_TRUE(run.Report(second).found());
+}
+
+TEST(Ranks, WhatTheDaemonSawAndDidNotKeepIsTheFirstNan) {
+  Ranked run(3);
+  run.sources[1]->findings.push_back(
+      {.slot = 2, .kind = source::Finding::Kind::kNan, .replay = 3, .step = 103, .count = 1});
+  run.sources[2]->findings.push_back(
+      {.slot = 2, .kind = source::Finding::Kind::kMismatch, .replay = 2, .step = 102, .count = 1});
+  EXPECT_THAT(RanksText(run.Report(), {}),
+              HasSubstr("first bad: rank 1: fwd at step 103: NaN or Inf"));
+}
+
+TEST(Ranks, AMaskInAnOpLogIsNotTheFirstInf) {
+  Ranked run(2);
+  for (const auto& source : run.sources) {
+    const source::Slot like = source->slots()[2];
+    const std::size_t row = source->AddSlot("row", {4});
+    const std::uint64_t order = source->Slots()[row].order;
+    source->Slots()[row] = like;
+    source->Slots()[row].probe = "row";
+    source->Slots()[row].order = order;
+    source->Slots()[row].op = "1 aten.full.default";
+    for (std::uint64_t replay = 1; replay <= 10; ++replay) {
+      source->Add(row, replay, {-INFINITY, 0, 0, 0}, 100 + static_cast<std::int64_t>(replay));
+    }
+  }
+  EXPECT_FALSE(run.Report().found()) << RanksText(run.Report(), {});
+  EXPECT_THAT(run.Report().notes, ElementsAre(HasSubstr("2 rows of op logs hold -Inf")));
+  run.sources[1]->Slots().back().op = "1 aten.log.default";
+  EXPECT_THAT(RanksText(run.Report(), {}),
+              HasSubstr("first bad: rank 1: row at step 101: NaN or Inf"));
+}
+
+TEST(Ranks, NobodyIsBlamedAloneForWhatSeveralSawAtTheSamePlace) {
+  Ranked run(3);
+  for (const int rank : {0, 2}) run.sources[rank]->Change(2, 4, {NAN, 3, 0, 1});
+  EXPECT_THAT(RanksText(run.Report(), {}),
+              HasSubstr("first bad: rank 0: fwd at step 104: NaN or Inf. Bad at the same place: "
+                        "rank 2"));
+}
+
+TEST(Ranks, NothingIsTheSameOverDamage) {
+  Ranked run(2);
+  run.sources[1]->description.damage = {"000.seg at byte 512: a record"};
+  const RanksReport report = run.Report();
+  EXPECT_FALSE(report.complete());
+  EXPECT_THAT(report.missing, ElementsAre("not read: r1.cgrec is damaged: 000.seg at byte 512: a "
+                                          "record"));
+}
+
+TEST(Ranks, ARankThatAReplicaNamesIsMissingWhateverTheSizeOfTheJob) {
+  Ranked run(4);
+  run.sources.pop_back();
+  const auto set_world = [&](int size) {
+    for (const auto& source : run.sources) {
+      for (source::Slot& slot : source->Slots()) slot.world_size = size;
+    }
+  };
+  set_world(1);
+  EXPECT_THAT(run.Report().missing, ElementsAre("rank 3 of 4 is not here"));
+  set_world(std::numeric_limits<int>::max());  // which no job has
+  EXPECT_THAT(run.Report().missing, ElementsAre("ranks 3..1048575 of 1048576 are not here"));
 }
 
 TEST(Ranks, NaNOfOneRankIsTheFirstBadThingIfItCameBeforeTheReplicasDiffer) {
@@ -391,6 +480,11 @@ TEST(Ranks, NamedProbesAreReplicasOnAllRanks) {
   options.has_replicated = true;
   EXPECT_EQ(run.Report(options).replicas, 1u);
   EXPECT_TRUE(run.Report(options).complete());
+
+  // A name that nothing has is not passed over, even if other replicas are the same.
+  const std::vector<std::string> typo = {"ww"};
+  options.replicated = *Selector::Parse(typo);
+  EXPECT_THAT(Ranked(3).Report(options).missing, ElementsAre(HasSubstr("named by --replicated")));
 }
 
 TEST(Ranks, ManyDifferentValuesAreNoReplicasAndTakeBoundedMemory) {
@@ -422,6 +516,32 @@ TEST(Ranks, FoldsOfPartsComeToTheSameAsOneFold) {
   EXPECT_EQ(Dump(RanksJson(odd.Finish(), {}), true), Dump(whole, true));
   EXPECT_FALSE(RankFold::Decode("x", {}).ok());
   EXPECT_FALSE(RankFold::Decode(even.Encode().substr(1), {}).ok());
+}
+
+TEST(Ranks, AStateThatNoFoldEncodedIsRefused) {
+  Ranked run(3);
+  RankFold fold(RanksOptions{});
+  for (const std::size_t at : {0, 1, 2}) run.AddTo(&fold, at);
+  const Json state = Json::from_msgpack(fold.Encode());
+  const auto is_refused = [&](const char* place, const Json& value) {
+    Json other = state;
+    Json& at = other.at(Json::json_pointer(place));
+    EXPECT_NE(at, value);
+    at = value;
+    const std::vector<std::uint8_t> bytes = Json::to_msgpack(other);
+    return !RankFold::Decode({bytes.begin(), bytes.end()}, {}).ok();
+  };
+  const Json huge = Json::array({4'000'000'000u}), none = Json::array();
+  // Of the first replica: its processes; of its first vote: the processes, those of a value.
+  EXPECT_TRUE(is_refused("/replicas/0/12", huge));
+  EXPECT_TRUE(is_refused("/replicas/0/10/0/1/1", huge));
+  EXPECT_TRUE(is_refused("/replicas/0/10/0/1/1", none));
+  EXPECT_TRUE(is_refused("/replicas/0/10/0/1/0/0/2", huge));
+  EXPECT_TRUE(is_refused("/replicas/0/10/0/1/0/0/2", none));
+  EXPECT_TRUE(is_refused("/replicas/0/10/0/1/0", none));
+  EXPECT_TRUE(is_refused("/replicas/0/10/0/1/2", true));
+  EXPECT_TRUE(is_refused("/processes", none));
+  EXPECT_FALSE(RankFold::Decode(std::string(1 << 20, '\x91'), {}).ok()) << "arrays in arrays";
 }
 
 TEST(Ranks, AGrowingSourceIsTakenInOnce) {

@@ -174,7 +174,13 @@ class Reading {
     return Take(*source, command_.source);
   }
 
-  analysis::RanksReport Finish() const { return fold_.Finish(); }
+  analysis::RanksReport Finish() {
+    analysis::RanksReport report = fold_.Finish();
+    if (report.goes_on || report.rows.empty() || unreadable_.empty()) return report;
+    // Nothing is written any more, so none of them has just been begun.
+    for (const auto& [path, why] : unreadable_) fold_.AddUnreadable(why);
+    return fold_.Finish();
+  }
 
  private:
   struct Seen {
@@ -196,11 +202,13 @@ class Reading {
         // One that has just been begun has nothing to read yet.
         if (command_.follow) {
           seen_.erase(path);
+          unreadable_[path] = opened.error().message;
         } else {
           fold_.AddUnreadable(opened.error().message);
         }
         continue;
       }
+      unreadable_.erase(path);
       std::unique_ptr<source::Source> source = *std::move(opened);
       seen_[path].is_growing = source->Describe().is_growing;
       if (!session.empty()) {
@@ -250,7 +258,8 @@ class Reading {
   Context& context_;
   const RanksCommand& command_;
   analysis::RankFold fold_;
-  std::map<std::string, Seen> seen_;  // by path
+  std::map<std::string, Seen> seen_;               // by path
+  std::map<std::string, std::string> unreadable_;  // why, by path; when following
 };
 
 void Show(Context& context, const RanksCommand& command, const analysis::RanksReport& report) {
