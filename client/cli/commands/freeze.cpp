@@ -32,7 +32,8 @@ int RunFreeze(Context& context, const FreezeOptions& options) {
 
 RunFunction AddFreeze(CLI::App& app) {
   auto options = std::make_shared<FreezeOptions>();
-  app.add_option("SESSION", options->session, "key, label, run id or pid; default: the newest job");
+  app.add_option("SESSION", options->session,
+                 "key, label, pid, or run id: all ranks of the run; default: the newest process");
   AddRecordingOptions(app, &options->output, &options->probes);
   app.add_option("--last", options->last, "only the newest N replays of each probe")
       ->check(WholeNumber(1))
