@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "client/report/columns.h"
@@ -34,9 +34,8 @@ Grid GridOf(std::span<const std::uint64_t> shape) {
 }
 
 // NaN over Inf over numbers.
-double Severity(double value) {
-  if (std::isnan(value)) return HUGE_VAL;
-  return std::isinf(value) ? std::numeric_limits<double>::max() : std::fabs(value);
+std::pair<bool, double> Severity(double value) {
+  return {std::isnan(value), std::isnan(value) ? 0 : std::fabs(value)};
 }
 
 std::vector<double> Pool(const TensorView& view, const Grid& grid, std::uint64_t slice) {

@@ -80,7 +80,7 @@ struct Verdict {
 
 // --- the verdict ---------------------------------------------------------------------------------
 
-// A line of a text for the terminal as a sentence: in one piece, and beginning like one.
+// Makes a sentence of the first line of a text for the terminal.
 std::string Sentence(std::string_view text) {
   std::string line(text.substr(0, text.find('\n')));
   line.resize(std::min(line.find("          "), line.size()));
@@ -106,16 +106,20 @@ Result<Verdict> CheckedVerdict(Side* side, const analysis::Scope& scope) {
   Source& source = *side->source;
   const Result<analysis::Check> check = analysis::RunCheck(source, {.scope = scope});
   if (!check.ok()) return check.error();
+  // Where something cannot be read, nobody knows whether it has probes.
+  const bool is_empty = check->slots == 0 && check->missing_count == 0;
   Verdict verdict{.kind = check->found()      ? "found"
                           : check->complete() ? "clear"
-                          : check->slots == 0 ? "empty"
+                          : is_empty          ? "empty"
                                               : "inconclusive",
                   .title = "",
                   .text = analysis::CheckText(source, *check),
                   .missing = check->missing,
                   .missing_count = check->missing_count};
-  verdict.title = check->slots == 0 ? source.Describe().path + " has no probe."
-                                    : TitleOf(source, *check, verdict.text);
+  const std::string path = source.Describe().path;
+  verdict.title = !is_empty                ? TitleOf(source, *check, verdict.text)
+                  : source.slots().empty() ? path + " has no probe."
+                                           : path + " has no probe that was asked for.";
   for (const analysis::Finding& finding : check->findings) {
     Probe* const probe = side->Find(finding.slot);
     if (probe == nullptr) continue;
@@ -259,17 +263,20 @@ void AddGaps(Side* side, const analysis::Scope& scope, const Axis& axis) {
 
 // --- the values of one snapshot ------------------------------------------------------------------
 
+// A picture, or a sentence that says why there is none.
 Json PictureOf(Source& source, const Slot& slot, const Snapshot& snapshot, std::size_t slices) {
-  if (!snapshot.has_values || slot.dtype == layout::Dtype::kInvalid) return nullptr;
+  if (!snapshot.has_values) return "No values were recorded, only statistics.";
+  if (slot.dtype == layout::Dtype::kInvalid) return "This version does not know the dtype.";
   const Result<source::Values> values = source.Load(snapshot);
-  if (!values.ok()) return nullptr;
+  if (!values.ok()) return "The values cannot be read: " + values.error().message;
   const Result<numerics::TensorView> view =
       numerics::MakeTensorView(slot.dtype, slot.shape, values->bytes);
-  if (!view.ok()) return nullptr;
+  if (!view.ok()) return "The values cannot be read: " + view.error().message;
   std::optional<std::uint64_t> marked;
   if (snapshot.stats && snapshot.stats->has_nonfinite) marked = snapshot.stats->first_nonfinite;
   Json picture = PictureJson(*view, slices, marked);
-  if (!picture.is_null()) picture["replay"] = ReplayText(slot, snapshot.key);
+  if (picture.is_null()) return "A scalar, or a tensor without elements, has no image.";
+  picture["replay"] = ReplayText(slot, snapshot.key);
   return picture;
 }
 
@@ -285,7 +292,8 @@ Json PictureOf(Source& source, const Slot& slot, const Probe& probe,
     }
   }
   const auto& shown = probe.first_bad ? probe.first_bad : probe.last;
-  return shown ? PictureOf(source, slot, shown->first, slices) : Json();
+  if (!shown) return "No snapshot could be read.";
+  return PictureOf(source, slot, shown->first, slices);
 }
 
 // --- as JSON -------------------------------------------------------------------------------------
@@ -378,10 +386,16 @@ std::vector<Line> LinesOf(std::span<Side> sides, const analysis::Diff& diff,
       if (!paired_b.contains(probe.row.slot)) lines.push_back({.b = &probe});
     }
   }
+  using Kind = analysis::Judged::Kind;
+  // What was called equal may have been taken back later.
+  std::set<std::pair<std::size_t, std::uint64_t>> not_compared;
+  for (const analysis::Judged& one : judgements) {
+    if (one.kind == Kind::kNotCompared) not_compared.insert({one.pair, one.position});
+  }
   for (const analysis::Judged& one : judgements) {
     const auto found = line_of_pair.find(one.pair);
     if (found == line_of_pair.end()) continue;
-    using Kind = analysis::Judged::Kind;
+    if (one.kind == Kind::kEqual && not_compared.contains({one.pair, one.position})) continue;
     std::uint8_t state = one.kind == Kind::kEqual       ? DifferenceStrip::kEqual
                          : one.kind == Kind::kDifferent ? DifferenceStrip::kDifferent
                                                         : DifferenceStrip::kNotCompared;
@@ -449,14 +463,14 @@ void AddPictures(std::span<Side> sides, const analysis::Diff& diff) {
   std::size_t used = 0;
   for (const auto& [side, probe] : wanted) {
     if (used > kPictureBytes) {
-      probe->picture = "left out";
+      probe->picture = nullptr;  // to keep the page small
       continue;
     }
     const auto found = differs_at.find({side, probe->row.slot});
     probe->picture =
         PictureOf(*side->source, side->SlotOf(*probe), *probe,
                   found == differs_at.end() ? std::nullopt : std::optional(found->second), slices);
-    used += Dump(probe->picture, false).size();
+    if (probe->picture.is_object()) used += Dump(probe->picture, false).size();
   }
 }
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import html
 import math
 import typing
 
 import numpy
+
+from ._columns import Columns
 
 if typing.TYPE_CHECKING:
     from ._reports import _Report
@@ -56,9 +59,17 @@ def _table(head: typing.Sequence[str], rows: typing.Iterable[typing.Sequence[obj
     return f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _row_of(series: Series) -> tuple:
-    nonfinite = series.stat("nonfinite") if len(series) else numpy.zeros(0)
-    abs_max = series.stat("abs_max") if len(series) else numpy.zeros(0)
+def _lost(reader) -> collections.Counter[int]:
+    """How many snapshots of each series were lost, by its index."""
+    lost: collections.Counter[int] = collections.Counter()
+    for gap in reader.gaps():
+        lost[gap["slot"]] += gap["count"]
+    return lost
+
+
+def _row_of(series: Series, lost: collections.Counter[int]) -> tuple:
+    read = Columns(series._reader, [series])
+    nonfinite, abs_max = read.arrays["nonfinite"], read.arrays["abs_max"].astype("float64")
     finite = abs_max[numpy.isfinite(abs_max)]
     replays = series.replays
     return (
@@ -67,22 +78,33 @@ def _row_of(series: Series) -> tuple:
         f"{replays[0]}..{replays[-1]}" if replays else "–",
         number(float(finite.max())) if finite.size else "–",
         int((nonfinite > 0).sum()),
+        lost[series._index] + len(series) - len(read),
         bars(abs_max, nonfinite > 0),
     )
 
 
-_HEAD = ("probe", "tensor", "replays", "abs max", "with NaN or Inf", "abs max over replays (log)")
+_HEAD = (
+    "probe",
+    "tensor",
+    "replays",
+    "abs max",
+    "with NaN or Inf",
+    "lost or unreadable",
+    "abs max over replays (log)",
+)
 
 
 def of_recording(recording: Recording) -> str:
     shown = recording.series[:MOST_ROWS]
     more = len(recording.series) - len(shown)
     note = f"<p>and {more} more: <code>r.select('blk3.*')</code></p>" if more > 0 else ""
-    return f"<p>{text(repr(recording))}</p>" + _table(_HEAD, map(_row_of, shown)) + note
+    lost = _lost(recording._reader)
+    rows = [_row_of(series, lost) for series in shown]
+    return f"<p>{text(repr(recording))}</p>" + _table(_HEAD, rows) + note
 
 
 def of_series(series: Series) -> str:
-    return f"<p>{text(repr(series))}</p>" + _table(_HEAD, [_row_of(series)])
+    return f"<p>{text(repr(series))}</p>" + _table(_HEAD, [_row_of(series, _lost(series._reader))])
 
 
 def of_snapshot(snapshot: TensorSnapshot) -> str:
@@ -126,8 +148,16 @@ def plot_series(series: Series, stats: typing.Sequence[str], ax):
     bad = series.stat("nonfinite") > 0
     for replay in replays[bad]:
         ax.axvspan(replay - 0.5, replay + 0.5, color="crimson", alpha=0.25, linewidth=0, hatch="xx")
-    count = int(bad.sum())
-    ax.set_title(series.label + (f"   (crossed: NaN or Inf in {count} replays)" if count else ""))
+    notes = [f"crossed: NaN or Inf in {int(bad.sum())} replays"] if bad.any() else []
+    # The curve goes on over what was lost.
+    gaps = [gap for gap in series._reader.gaps() if gap["slot"] == series._index]
+    for gap in gaps:
+        begin = gap["after_replay"] + 0.5
+        end = gap["before_replay"] - 0.5 if gap["before_replay"] else begin + gap["count"]
+        ax.axvspan(begin, end, color="grey", alpha=0.3, linewidth=0)
+    if gaps:
+        notes.append(f"grey: {sum(gap['count'] for gap in gaps)} snapshots were lost")
+    ax.set_title(series.label + (f"   ({'; '.join(notes)})" if notes else ""))
     ax.set_xlabel("replay")
     ax.legend()
     return ax

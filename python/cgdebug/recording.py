@@ -297,7 +297,7 @@ class Recording:
             other = open(other)
         first, last = replay_range(replays)
         html, verdict = recording_module().report(
-            self._reader, other and other._reader, list(probes), first, last
+            self._reader, None if other is None else other._reader, list(probes), first, last
         )
         with replacing(pathlib.Path(path)) as file:
             file.write(html.encode())

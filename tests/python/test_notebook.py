@@ -60,6 +60,22 @@ def test_plots_mark_what_is_not_finite(recording):
     assert ax.images[0].get_array().mask.sum() == 2
 
 
+def test_a_notebook_and_a_plot_tell_of_what_was_lost_or_cannot_be_read(tmp_path):
+    pytest.importorskip("matplotlib").use("agg")
+    path = write_recording(
+        tmp_path / "b.cgrec", 2, 5, lambda i, replay: replay + 10 * i, lost={(0, 2), (0, 3)}
+    )
+    segment = next(path.glob("segment*"))
+    data = bytearray(segment.read_bytes())
+    at = data.index(numpy.full(6, 14, "float32").tobytes())  # probe 1, replay 4
+    data[at - 150] ^= 1  # in the record's head or what is known of it
+    segment.write_bytes(data)
+    r = cgdebug.open(path)
+    rows = r._repr_html_().split("<tr>")[2:]
+    assert [row.split("</td>")[5].split(">")[1] for row in rows] == ["2", "1"]
+    assert "2 snapshots were lost" in r["layers.0.out"].plot().get_title()
+
+
 def test_plot_without_matplotlib_says_what_to_install(recording, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match="pip install matplotlib"):

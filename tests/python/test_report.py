@@ -242,6 +242,11 @@ def test_python_writes_the_same_report_as_the_command_line(varied, tmp_path):
     data = data_of((tmp_path / "p.html").read_text(encoding="utf-8"))
     assert len(data["sources"]) == 2 and len(data["probes"]) == 1
     assert (data["axis"]["first"], data["axis"]["last"]) == (2, 4)
+    _recording.Writer(str(tmp_path / "empty.cgrec")).close()
+    empty = cgdebug.open(tmp_path / "empty.cgrec")
+    cgdebug.open(varied).report(tmp_path / "p.html", other=empty)
+    data = data_of((tmp_path / "p.html").read_text(encoding="utf-8"))
+    assert data["verdict"]["kind"] == "inconclusive"
 
 
 def test_the_image_of_a_tensor_keeps_its_only_nan(tmp_path):

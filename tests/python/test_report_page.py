@@ -2,6 +2,7 @@
 
 import math
 import os
+import shlex
 import shutil
 import subprocess
 
@@ -47,10 +48,12 @@ def open_report(browser, tmp_path, record_property):
     in the page, and nothing but the file may have been asked for."""
     wrong, asked, pages = [], [], []
 
-    def make(*sources, dark=False, width=1360):
+    def make(*sources, dark=False, width=1360, edit=None):
         output = tmp_path / f"{len(pages)}.html"
         made = cli("report", *sources, "-o", output)
         assert made.returncode == 0, made.stderr
+        if edit is not None:
+            output.write_text(edit(output.read_text(encoding="utf-8")), encoding="utf-8")
         context = browser.new_context(
             viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light"
         )
@@ -108,6 +111,8 @@ def sources(tmp_path_factory):
             lambda i, r: math.nan if i >= 900 and r > 4 else i + r,
             names=[f"fwd/layers.{i // 10}.part{i % 10}" for i in range(1000)],
         ),
+        "long": make("long", 1, 1800, lambda i, r: math.nan if r == 1007 else r),
+        "ids": make("ids", 1, 3, lambda i, r: 50254 + r, dtype="int64", lost={(0, 2)}),
         "evil": make("evil", 4, 3, lambda i, r: r, names=EVIL),
         "empty": folder / "empty.cgrec",
     }
@@ -151,6 +156,59 @@ def test_a_click_on_a_cell_shows_that_probe_and_that_replay(open_report, sources
     assert "Replay 3" in here and "abs max 6.75" in here  # 1.5**3 * 2
     canvas.hover(position={"x": box["width"] * 0.95, "y": box["height"] / 2})
     assert page.locator("#tip").inner_text().splitlines()[:2] == ["blk0.attn", "replay 10"]
+
+
+def test_a_click_on_a_cell_of_many_replays_shows_the_one_that_is_not_finite(open_report, sources):
+    page = open_report(sources["long"])
+    canvas = page.locator('.row[data-place="0"] canvas')
+    box = canvas.bounding_box()
+    assert box["width"] < 900  # so a cell has several columns, and each of these two replays
+    canvas.click(position={"x": box["width"] * 0.1, "y": box["height"] / 2})
+    here = page.locator("#detail").inner_text()
+    assert "NaN;" not in here and "cgdebug-cli stats" in here
+    canvas.click(position={"x": box["width"] * 503.5 / 900, "y": box["height"] / 2})
+    here = page.locator("#detail").inner_text()
+    assert "Replays 1007..1008" in here and "6 NaN; abs max 1008" in here
+    assert f"cgdebug-cli check {sources['long']} layers.0.out --replays 1007..1008" in here
+
+
+def test_a_row_is_marked_with_n_only_if_it_has_nan(open_report, sources):
+    page = open_report(sources["nan"])
+    names = [one.strip() for one in page.locator("#rows .row > button").all_inner_texts()]
+    assert names == ["embed", "blk0.attn", "∞ blk0.mlp", "N blk1.attn", "N blk1.mlp"]
+
+
+def test_what_check_calls_a_mask_is_listed_and_is_no_finding_to_go_to(open_report, sources):
+    def as_mask(html):
+        return html.replace('"kind":"nonfinite"', '"kind":"mask"').replace(
+            '"bad":true', '"bad":false'
+        )
+
+    page = open_report(sources["nan"], edit=as_mask)
+    names = [one.strip() for one in page.locator("#rows .row > button").all_inner_texts()]
+    assert names == NAMES and not page.locator("#next-finding").is_visible()
+    page.check("#only-findings")
+    assert page.locator("#rows .row").count() == 3
+
+
+def test_whole_numbers_are_whole_and_nothing_is_said_of_what_was_not_read(open_report, sources):
+    page = open_report(sources["ids"])
+    here = page.locator("#detail").inner_text()
+    assert "max 50257" in here
+    assert "in none of the 2 that were read" in here and "never" not in here
+
+
+def test_the_command_names_the_job_where_a_source_has_several(open_report, tmp_path):
+    writer = _recording.Writer(str(tmp_path / "jobs.cgrec"))
+    for i, job in enumerate(("first", "second")):
+        slot = writer.add_slot(writer.add_session(str(i) * 32, job, -1), "x", "float32", (2,))
+        writer.append(slot, 1, numpy.float32([1, math.nan if i else 2]))
+    writer.close()
+    page = open_report(tmp_path / "jobs.cgrec")
+    command = page.locator("#next code").first.inner_text()
+    assert command.endswith("jobs.cgrec:x@1 -s second --where nonfinite")
+    shown = cli(*shlex.split(command)[1:])
+    assert shown.returncode in (0, 1) and "nan" in shown.stdout, shown.stderr
 
 
 def test_keys_go_through_probes_replays_and_findings(open_report, sources):
@@ -259,7 +317,11 @@ def test_an_empty_source_says_so(open_report, sources):
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_axe_finds_no_serious_fault(open_report, sources, dark):
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright") if CHROMIUM else None
+    try:
+        from axe_playwright_python import sync_playwright as axe
+    except ImportError:
+        axe = None
+    need(axe, "no axe here. Type: pip install axe-playwright-python")
     for chosen in (["nan"], ["fine", "nan"]) if dark else (["many"], ["fine", "nan"], ["empty"]):
         page = open_report(*(sources[one] for one in chosen), dark=dark)
         found = axe.Axe().run(page).response["violations"]

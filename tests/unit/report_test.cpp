@@ -96,6 +96,18 @@ TEST(ReportPicture, TheExtremesOfADtypeStayInReach) {
   }
 }
 
+TEST(ReportPicture, ABlockShowsInfBeforeTheLargestDouble) {
+  std::vector<double> values(200, 1);
+  values[0] = std::numeric_limits<double>::max();
+  values[1] = INFINITY;
+  const std::vector<std::uint64_t> shape = {200};
+  const auto view =
+      numerics::MakeTensorView(layout::Dtype::kFloat64, shape, std::as_bytes(std::span(values)));
+  const Json picture = PictureJson(*view, 1, std::nullopt);
+  const std::string codes = picture["images"][0]["u1"];
+  EXPECT_TRUE(codes.starts_with("A")) << codes.substr(0, 4);  // 1, and no number
+}
+
 TEST(Report, APlaceInANameIsNotFilledIn) {
   const std::string page =
       MakePage({.title = "{{data}}", .verdict = "<b>", .text = "", .data = "1"});
@@ -116,6 +128,44 @@ TEST(Report, GapsAndSnapshotsThatCannotBeReadAreInIt) {
   EXPECT_THAT(report->verdict, HasSubstr("Inconclusive"));
   EXPECT_THAT(report->html, HasSubstr(R"("unread":1)"));
   EXPECT_THAT(report->html, HasSubstr(R"("gap_count":2)"));
+}
+
+TEST(Report, APairWhoseEqualValuesAreDamagedIsNotShownAsEqual) {
+  MemorySource a, b;
+  for (MemorySource* source : {&a, &b}) {
+    source->has_hashes = true;
+    source->Add(source->AddSlot("x", {2}), 1, {1, 2});
+  }
+  b.damaged.insert(0);
+  const Result<Report> report = MakeReport(a, &b, {});
+  ASSERT_TRUE(report.ok()) << report.error().message;
+  EXPECT_THAT(report->html, HasSubstr(R"("not_compared":1)"));
+  EXPECT_THAT(report->html, HasSubstr(R"("difference":{"state":{"u1":"BA=="})"));  // 4 alone
+}
+
+TEST(Report, ValuesThatCannotBeReadAreNotCalledUnrecorded) {
+  MemorySource source;
+  source.Add(source.AddSlot("x", {2}), 1, {1, 2});
+  source.damaged.insert(0);
+  const Result<Report> report = MakeReport(source, nullptr, {});
+  ASSERT_TRUE(report.ok()) << report.error().message;
+  EXPECT_THAT(report->html, HasSubstr(R"("picture":"The values cannot be read: )"));
+}
+
+TEST(Report, ASourceThatCannotBeReadIsInconclusiveAndNotEmpty) {
+  MemorySource source;
+  source.description.unread = {"b.cgrec: no such file"};
+  Result<Report> report = MakeReport(source, nullptr, {});
+  ASSERT_TRUE(report.ok()) << report.error().message;
+  EXPECT_THAT(report->html, HasSubstr(R"("kind":"inconclusive")"));
+  EXPECT_THAT(report->verdict, HasSubstr("Inconclusive"));
+
+  source.description.unread.clear();
+  source.AddSlot("x", {2});
+  const Result<Selector> other = Selector::Parse(std::vector<std::string>{"y"});
+  report = MakeReport(source, nullptr, {.scope = {.probes = *other}});
+  ASSERT_TRUE(report.ok()) << report.error().message;
+  EXPECT_THAT(report->verdict, HasSubstr("has no probe that was asked for"));
 }
 
 }  // namespace

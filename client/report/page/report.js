@@ -1,6 +1,6 @@
 "use strict";
 // The page of `cgdebug-cli report`: reads the JSON in #data and draws it with d3. Text that comes
-// from a job is only ever put into text nodes.
+// from a job is only ever put into text nodes, and into attributes that nothing runs.
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const isTwo = data.sources.length === 2;
@@ -16,9 +16,11 @@
       (c) => "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0"),
     );
   const plain = d3.format(".4~r"), scientific = d3.format(".3~e");
+  // Four digits, and it shows that they are rounded; a whole number that a float holds has all of them.
   const significant = (value) => {
     const magnitude = Math.abs(value);
-    return value === 0 || (magnitude >= 1e-3 && magnitude < 1e6) ? plain(value) : scientific(value).replace("e+", "e");
+    if (Number.isInteger(value) && magnitude < 2 ** 24) return String(value);
+    return magnitude >= 1e-3 && magnitude < 1e4 ? plain(value) : scientific(value).replace("e+", "e");
   };
   function number(value) {
     if (value === null || value === undefined) return "–";
@@ -53,9 +55,19 @@
     const name = data.sources[source].name;
     return shellWord((name === "live" ? "" : name + ":") + side.selector + "@" + replay);
   }
+  // Which rank, and which job if a source has several.
+  function ownerOf(source, side) {
+    const others = data.probes.map((probe) => (source === 0 ? probe.a : probe.b)).filter(Boolean);
+    const hasJobs = others.some((one) => one.rank === side.rank && one.session !== side.session);
+    return (side.rank >= 0 ? ` --ranks ${side.rank}` : "") + (hasJobs ? ` -s ${shellWord(side.session)}` : "");
+  }
   function showCommand(source, side, replay, isBad) {
-    const rank = side.rank >= 0 ? ` --ranks ${side.rank}` : "";
-    return `cgdebug-cli show ${selectorOf(source, side, replay)}${rank}${isBad ? " --where nonfinite" : ""}`;
+    return `cgdebug-cli show ${selectorOf(source, side, replay)}${ownerOf(source, side)}${isBad ? " --where nonfinite" : ""}`;
+  }
+  // Of a column that stands for several replays.
+  function columnCommand(source, side, column, isBad) {
+    const [first, last] = replaysOf(column);
+    return `cgdebug-cli ${isBad ? "check" : "stats"} ${shellWord(data.sources[source].name)} ${shellWord(side.probe)} --replays ${first}..${last}${ownerOf(source, side)}`;
   }
   function command(text) {
     const button = make("button", { type: "button", "aria-label": "Copy the command" }, "Copy");
@@ -103,11 +115,14 @@
       name: printable(side.name) + (side.rank >= 0 ? ` · rank ${side.rank}` : ""),
       strips: { a: stripOf(strips.a), b: stripOf(strips.b), difference: stripOf(strips.difference) },
     };
-    line.nan = [probe.a, probe.b].some((one) => one && one.nonfinite_snapshots > 0);
+    // `check` says that these hold -Inf, maybe on purpose.
+    line.isMask = side.findings.some((finding) => finding.kind === "mask") && !side.findings.some((finding) => finding.bad);
+    line.isNonfinite = !line.isMask && [probe.a, probe.b].some((one) => one && one.nonfinite_snapshots > 0);
+    line.hasNan = ["a", "b"].some((which) => line.strips[which] && line.strips[which].nan);
     line.isLossy = [probe.a, probe.b].some((one) => one && (one.lost > 0 || one.unread > 0 || one.gap_count > 0));
     line.differs = Boolean(probe.difference && probe.difference.different > 0) || (isTwo && !(probe.a && probe.b));
-    line.isBad = line.nan || line.differs || side.findings.some((finding) => finding.bad);
-    line.hasFinding = line.isBad || line.isLossy;
+    line.isBad = line.isNonfinite || line.differs || side.findings.some((finding) => finding.bad);
+    line.hasFinding = line.isBad || line.isLossy || line.isMask;
     return line;
   });
   const hasGraphs = new Set(lines.map((line) => line.side.session + "\n" + line.side.graph)).size > 1;
@@ -143,7 +158,7 @@
       const parts = [["nan", "NaN"], ["pos_inf", "+Inf"], ["neg_inf", "-Inf"]]
         .filter(([name]) => bad[name] > 0).map(([name, word]) => `${count(bad[name])} ${word}`);
       more.push(`${parts.join(", ")} of ${plural(bad.count, "element")}, the first at ${bad.first_nonfinite.place}.`);
-      const spread = lines.filter((one) => one.nan).length;
+      const spread = lines.filter((one) => one.isNonfinite).length;
       if (spread > 1) more.push(`In the end ${spread} of ${lines.length} probes have NaN or Inf.`);
     }
     if (isTwo && verdict.kind === "different") {
@@ -158,7 +173,7 @@
     if (line && isTwo) next.append(command(`cgdebug-cli diff --first ${names.join(" ")} --topk 5`));
     if (line) {
       const source = line.a ? 0 : 1;
-      next.append(command(showCommand(source, line.side, verdict.replay, !isTwo && line.nan)));
+      next.append(command(showCommand(source, line.side, verdict.replay, !isTwo && line.isNonfinite)));
     } else if (verdict.missing_count > 0) {
       next.append(command(`cgdebug-cli info ${names[0]}`));
     }
@@ -203,7 +218,7 @@
       }
     }
     if (most === 0) least = most = 1;
-    // Below a millionth of the greatest, magnitudes look alike.
+    // Below a billionth of the greatest, magnitudes look alike.
     scales.least = Math.max(least, most * 1e-9);
     scales.most = most;
     scales.leastApart = mostApart ? Math.max(leastApart, mostApart * 1e-12) : 1;
@@ -272,7 +287,7 @@
     context.stroke();
     context.restore();
   }
-  // A sign that is seen without colours too; narrow cells have lines instead.
+  // A sign that is seen without colours too. Narrow cells have lines instead of a letter.
   function sign(context, text, x, width, height, colour) {
     context.fillStyle = context.strokeStyle = colour;
     if (width >= 9 && height >= 12) {
@@ -290,7 +305,7 @@
     }
   }
   function paintCell(context, cell, x, width, height) {
-    // Without a seam between cells, and with one where there is room.
+    // Narrow cells overlap a little, so that no seam shows; wide ones have a gap.
     const inner = width >= 4 ? width - 1 : width + 0.6;
     if (cell.state & THERE) {
       context.fillStyle = cell.nan > 0 ? colours.nan : cell.inf > 0 ? colours.inf : valueColour(cell.value, cell.median);
@@ -396,6 +411,17 @@
     const cell = Math.min(cells - 1, Math.max(0, Math.floor(((event.clientX - box.left) / box.width) * cells)));
     return cell * per;
   }
+  // The column of a cell that has what the cell shows.
+  function worstColumn(canvas, column) {
+    const { strips, isApart, layout } = canvas.cgdebug;
+    const ranks = d3.range(column, Math.min(axis.columns, column + layout.per)).map((i) => {
+      const cell = (isApart ? apartOf : cellOf)(strips, i, i + 1);
+      const bits = isApart ? [BY_NONFINITE, DIFFERENT, NOT_COMPARED, EQUAL] : [THERE, GAP, UNREAD];
+      const kind = cell.nan > 0 ? 9 : cell.inf > 0 ? 8 : bits.length - bits.findIndex((bit) => (cell.state & bit) !== 0);
+      return [cell.state === 0 ? 0 : kind, Number.isNaN(cell.value) ? -1 : cell.value, i];
+    });
+    return ranks.reduce((worst, one) => (one[0] > worst[0] || (one[0] === worst[0] && one[1] > worst[1]) ? one : worst))[2];
+  }
   function showTip(text, event) {
     const tip = byId("tip");
     tip.textContent = text;
@@ -412,7 +438,7 @@
     canvas.cgdebug = { strips: own, isApart: which === "difference", label, layout: layoutOf(100) };
     canvas.addEventListener("mousemove", (event) => axis.columns && showTip(cellText(canvas, columnAt(canvas, event)), event));
     canvas.addEventListener("mouseleave", hideTip);
-    canvas.addEventListener("click", (event) => axis.columns && onPick(columnAt(canvas, event)));
+    canvas.addEventListener("click", (event) => axis.columns && onPick(worstColumn(canvas, columnAt(canvas, event))));
     watcher.observe(canvas);
     return canvas;
   }
@@ -426,7 +452,7 @@
     if (line.isLossy) parts.push("has gaps");
     return parts.join(", ");
   }
-  const markOf = (line) => (line.nan ? "N " : line.differs ? "≠ " : line.isBad ? "! " : "");
+  const markOf = (line) => (line.isNonfinite ? (line.hasNan ? "N " : "∞ ") : line.differs ? "≠ " : line.isBad ? "! " : "");
   function rowOf(line, isMember) {
     const button = make("button", { type: "button", "aria-label": summary(line), title: line.name },
       make("span", { class: "mark" }, markOf(line)), line.name);
@@ -468,7 +494,8 @@
   }
   function groupRow(group, members, unfolded) {
     const bad = members.filter((line) => line.isBad).length;
-    const mark = members.some((line) => line.nan) ? "N " : bad ? (isTwo ? "≠ " : "! ") : "";
+    const marks = members.map(markOf);
+    const mark = ["N ", "∞ ", "≠ ", "! "].find((one) => marks.includes(one)) || "";
     const button = make("button", { type: "button", "aria-expanded": String(unfolded),
       "aria-label": `${group.name}, ${plural(members.length, "probe")}${bad ? `, ${bad} with findings` : ""}` },
       (unfolded ? "▾ " : "▸ "), make("span", { class: "mark" }, mark), `${group.name} (${members.length})`);
@@ -605,10 +632,18 @@
     }
     return apart.length > 1 ? apart : found.scale.ticks(3);
   }
-  const tickText = (value) => {
+  function tickText(value, digits) {
     const magnitude = Math.abs(value);
-    return value === 0 ? "0" : magnitude >= 1e5 || magnitude < 1e-3 ? d3.format(".1~e")(value).replace("e+", "e") : plain(value);
-  };
+    if (value === 0) return "0";
+    return magnitude >= 1e5 || magnitude < 1e-3 ? d3.format(`.${digits - 3}~e`)(value).replace("e+", "e") : d3.format(`.${digits}~r`)(value);
+  }
+  // With as many digits as tell the ticks apart.
+  function leftAxis(found) {
+    const ticks = ticksOf(found);
+    let digits = 4;
+    while (digits < 16 && new Set(ticks.map((value) => tickText(value, digits))).size < ticks.length) ++digits;
+    return d3.axisLeft(found.scale).tickValues(ticks).tickFormat((value) => tickText(value, digits)).tickSizeOuter(0);
+  }
 
   // curves: [{values, name, colour, band: [low, high]?}]; they share the axis of `domain`.
   function chart(title, curves, domain, strip, { height = 110, WIDTH = PLOT, isLog = 100 } = {}) {
@@ -634,8 +669,8 @@
     bottom.append("g").attr("transform", `translate(${half},0)`)
       .call(d3.axisBottom(x).tickValues(x.ticks(6).filter((tick) => Number.isInteger(tick) && tick <= axis.last)).tickFormat(d3.format("d")).tickSizeOuter(0));
     plot.append("g").attr("class", "axis").attr("transform", `translate(${LEFT},0)`)
-      .call(d3.axisLeft(found.scale).tickValues(ticksOf(found)).tickFormat(tickText).tickSizeOuter(0));
-    // Where something is missing or not finite, the curve has none of it: say so behind it.
+      .call(leftAxis(found));
+    // The curve leaves out what is missing or not finite, so these places are marked behind it.
     if (strip) {
       const wide = Math.max(1, middle(1) - middle(0));
       strip.state.forEach((flags, i) => {
@@ -695,7 +730,7 @@
       .attr("aria-label", `Histograms of ${shown.length} replays, ${shown[0].replay} to ${shown[shown.length - 1].replay}`);
     const plot = svg.append("g").attr("transform", "translate(0,6)");
     plot.append("g").attr("class", "axis").attr("transform", `translate(${LEFT},0)`)
-      .call(d3.axisLeft(found.scale).tickValues(ticksOf(found)).tickFormat(tickText).tickSizeOuter(0));
+      .call(leftAxis(found));
     const every = Math.ceil(shown.length / 12);
     plot.append("g").attr("class", "axis").attr("transform", `translate(0,${height})`)
       .call(d3.axisBottom(x).tickValues(x.domain().filter((_, i) => i % every === 0)).tickSizeOuter(0));
@@ -705,7 +740,7 @@
         if (inBin === 0) return;
         const low = min === max ? min : min + ((max - min) * i) / bins, high = min === max ? max : min + ((max - min) * (i + 1)) / bins;
         const top = found.scale(high), bottom = found.scale(low), share = inBin / total;
-        // Length and depth both say the share.
+        // Width and opacity both grow with the share.
         plot.append("rect").attr("x", x(one.replay)).attr("width", Math.max(1, x.bandwidth() * Math.sqrt(share)))
           .attr("y", Math.min(top, bottom) - (min === max ? 1 : 0)).attr("height", Math.max(1.5, Math.abs(bottom - top) - 0.5))
           .attr("fill", colours.accent).attr("opacity", 0.45 + 0.55 * share)
@@ -721,12 +756,12 @@
     const box = make("div", {}, make("h3", {}, "Values"));
     const picture = side.picture;
     const hint = (text, replay) => box.append(make("p", { class: "note" }, text), command(showCommand(source, side, replay, false)));
-    if (picture === "left out") {
+    if (picture === null) {
       hint("Left out to keep this file small. To see them:", side.last_replay);
       return box;
     }
-    if (!picture) {
-      box.append(make("p", { class: "note" }, side.shape.length === 0 ? "A scalar has no image." : "No values were recorded, only statistics."));
+    if (typeof picture === "string") {
+      box.append(make("p", { class: "note" }, picture));
       return box;
     }
     const reach = Math.asinh(picture.largest / picture.scale);
@@ -775,7 +810,7 @@
     return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Statistics of single replays" }, make("table", {},
       make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Replay"), shown.map(([word, one]) => make("th", { scope: "col" }, `${one.replay}, ${word}`)))),
       make("tbody", {}, names.map(([name, word]) => make("tr", {}, make("th", { scope: "row" }, word),
-        shown.map(([, one]) => make("td", {}, Number.isInteger(one[name]) ? count(one[name]) : number(one[name]))))))));
+        shown.map(([, one]) => make("td", {}, Number.isSafeInteger(one[name]) ? count(one[name]) : number(one[name]))))))));
   }
 
   function factsOf(side, source) {
@@ -784,7 +819,8 @@
       ["snapshots", side.snapshots === 0 ? "none" : `${count(side.snapshots)}, of replays ${side.first_replay}..${side.last_replay}` + (side.every > 1 ? `, every ${side.every}.` : "")],
       ["lost", side.lost > 0 ? `${plural(side.lost, "snapshot")}` : "none"], ["unreadable", side.unread > 0 ? plural(side.unread, "snapshot") : ""],
       ["over replays", `min ${number(side.min)}, max ${number(side.max)}, mean ${number(side.mean)}`],
-      ["NaN or Inf", side.nonfinite_snapshots > 0 ? `in ${plural(side.nonfinite_snapshots, "snapshot")}` : "never"]];
+      ["NaN or Inf", side.nonfinite_snapshots > 0 ? `in ${plural(side.nonfinite_snapshots, "snapshot")}`
+        : side.snapshots === side.unread ? "not known: no snapshot was read" : `in none of the ${count(side.snapshots - side.unread)} that were read`]];
     return make("dl", { class: "facts" }, facts.filter(([, value]) => value).map(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]).flat());
   }
   function gapsOf(side) {
@@ -824,7 +860,7 @@
     if (isTwo) each((side, source, strip, which) => make("p", { class: "side-name " + which }, `${"AB"[source]} ${data.sources[source].name}`));
     each((side) => factsOf(side, data.sources.indexOf(side) < 0 ? (side === line.a ? 0 : 1) : 0));
     if (here !== null && axis.columns > 0) {
-      const [, last] = replaysOf(here);
+      const [replay] = replaysOf(here);
       each((side, source, strip) => {
         const cell = cellOf([strip], here, here + 1);
         const words = [];
@@ -835,7 +871,7 @@
         if (cell.state & UNREAD) words.push("a snapshot cannot be read");
         if (cell.state === 0) words.push("no snapshot");
         return make("div", {}, make("h3", {}, replaysText(here)[0].toUpperCase() + replaysText(here).slice(1)), make("p", { class: "here" }, words.join("; ")),
-          cell.state & THERE ? command(showCommand(source, side, axis.replays_per_column === 1 ? last : Math.min(last, side.last_replay), cell.nan + cell.inf > 0)) : null);
+          cell.state & THERE ? command((axis.replays_per_column === 1 ? showCommand : columnCommand)(source, side, axis.replays_per_column === 1 ? replay : here, cell.nan + cell.inf > 0)) : null);
       });
     }
     if (axis.columns > 0 && ranges.some(Number.isFinite)) {
