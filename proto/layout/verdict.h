@@ -33,8 +33,8 @@ struct Verdict {
 };
 
 // The daemon's verdict with the replays that passed on the device, which the daemon does not see.
-// `has_unread`: the slot has entries that the daemon has not compared yet. Each is a replay that did
-// not pass on the device, so nobody knows yet whether all have passed.
+// `has_unread`: the slot has entries that the daemon has not compared yet. Each is a replay that
+// did not pass on the device, so nobody knows yet whether all have passed.
 inline Verdict WithPassed(Verdict verdict, std::uint64_t passed, bool has_unread) {
   verdict.compared += passed;
   if (passed != 0 &&
