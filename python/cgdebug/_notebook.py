@@ -9,8 +9,6 @@ import typing
 
 import numpy
 
-from ._columns import Columns
-
 if typing.TYPE_CHECKING:
     from ._reports import _Report
     from ._series import Series
@@ -68,7 +66,7 @@ def _lost(reader) -> collections.Counter[int]:
 
 
 def _row_of(series: Series, lost: collections.Counter[int]) -> tuple:
-    read = Columns(series._reader, [series])
+    read = series._readable_columns()
     nonfinite, abs_max = read.arrays["nonfinite"], read.arrays["abs_max"].astype("float64")
     finite = abs_max[numpy.isfinite(abs_max)]
     replays = series.replays

@@ -172,8 +172,12 @@ class Series:
         return _notebook.plot_series(self, stats or ("abs_max", "std"), ax)
 
     def _columns(self) -> Columns:
+        return self._readable_columns().checked()
+
+    def _readable_columns(self) -> Columns:
+        """Without the snapshots that cannot be read."""
         if "_all_columns" not in self.__dict__:
-            self._all_columns = Columns(self._reader, [self]).checked()
+            self._all_columns = Columns(self._reader, [self])
         return self._all_columns
 
     def _wanted(self, wanted: slice) -> list[tuple[int, int]]:
