@@ -88,20 +88,13 @@ __global__ void __launch_bounds__(kCompareThreads)
   if (!all_close) *const_cast<volatile std::uint32_t*>(&args.state->differs) = 1;
 }
 
+template <typename Type>
+struct CompareOf {
+  static const void* Get() { return reinterpret_cast<const void*>(&Compare<Type>); }
+};
+
 }  // namespace
 
-const void* CompareKernel(layout::Dtype dtype) {
-  using layout::Dtype;
-  switch (dtype) {
-#define CGDEBUG_KERNEL(name, number, torch, text, short_name, bits, ...) \
-  case Dtype::k##name:                                                   \
-    return reinterpret_cast<const void*>(&Compare<typename ElementOf<Dtype::k##name, bits>::Type>);
-    CGDEBUG_DTYPES(CGDEBUG_KERNEL)
-#undef CGDEBUG_KERNEL
-    case Dtype::kInvalid:
-      break;
-  }
-  return nullptr;
-}
+const void* CompareKernel(layout::Dtype dtype) { return KernelForDtype<CompareOf>(dtype); }
 
 }  // namespace cgdebug::capture

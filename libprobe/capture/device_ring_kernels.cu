@@ -2,6 +2,7 @@
 // those of segment_layout.h.
 #include "libprobe/capture/device_ring_kernels.h"
 #include "libprobe/capture/direct_leaf.cuh"
+#include "libprobe/capture/element_types.cuh"
 
 namespace cgdebug::capture {
 namespace {
@@ -266,23 +267,15 @@ struct DeviceLeafOf {
   static const void* Get() { return reinterpret_cast<const void*>(&DeviceLeaf<Type>); }
 };
 
+template <typename Unit>
+struct DeviceStageOf {
+  static const void* Get() { return reinterpret_cast<const void*>(&DeviceStage<Unit>); }
+};
+
 }  // namespace
 
 const void* DeviceLeafKernel(layout::Dtype dtype) { return KernelForDtype<DeviceLeafOf>(dtype); }
 
-const void* DeviceStageKernel(int unit) {
-  switch (unit) {
-    case 16:
-      return reinterpret_cast<const void*>(&DeviceStage<uint4>);
-    case 8:
-      return reinterpret_cast<const void*>(&DeviceStage<std::uint64_t>);
-    case 4:
-      return reinterpret_cast<const void*>(&DeviceStage<std::uint32_t>);
-    case 2:
-      return reinterpret_cast<const void*>(&DeviceStage<std::uint16_t>);
-    default:
-      return reinterpret_cast<const void*>(&DeviceStage<std::uint8_t>);
-  }
-}
+const void* DeviceStageKernel(int unit) { return KernelForUnit<DeviceStageOf>(unit); }
 
 }  // namespace cgdebug::capture

@@ -6,6 +6,7 @@
 #include "libprobe/capture/direct_kernels.h"
 #include "libprobe/capture/direct_leaf.cuh"
 #include "libprobe/capture/direct_replay.cuh"
+#include "libprobe/capture/element_types.cuh"
 #include "libprobe/capture/grid_overlap.cuh"
 #include "libprobe/capture/tensor_stats.cuh"
 
@@ -178,6 +179,11 @@ struct StatsOf {
   static const void* Get() { return reinterpret_cast<const void*>(&Stats<Type>); }
 };
 
+template <typename Unit>
+struct StageOf {
+  static const void* Get() { return reinterpret_cast<const void*>(&Stage<Unit>); }
+};
+
 }  // namespace
 
 const void* LeafKernel(layout::Dtype dtype) { return KernelForDtype<LeafOf>(dtype); }
@@ -186,19 +192,6 @@ const void* StatsLeafKernel() { return reinterpret_cast<const void*>(&StatsLeaf)
 const void* ClockKernel() { return reinterpret_cast<const void*>(&Clock); }
 const void* TickKernel() { return reinterpret_cast<const void*>(&Tick); }
 
-const void* StageKernel(int unit) {
-  switch (unit) {
-    case 16:
-      return reinterpret_cast<const void*>(&Stage<uint4>);
-    case 8:
-      return reinterpret_cast<const void*>(&Stage<std::uint64_t>);
-    case 4:
-      return reinterpret_cast<const void*>(&Stage<std::uint32_t>);
-    case 2:
-      return reinterpret_cast<const void*>(&Stage<std::uint16_t>);
-    default:
-      return reinterpret_cast<const void*>(&Stage<std::uint8_t>);
-  }
-}
+const void* StageKernel(int unit) { return KernelForUnit<StageOf>(unit); }
 
 }  // namespace cgdebug::capture

@@ -168,25 +168,4 @@ __device__ inline void EndBlock() {
   if (blockIdx.x == 0 && threadIdx.x == 0) WaitForGridsBefore();
 }
 
-// --- which kernel --------------------------------------------------------------------------------
-
-// Kernel<Type>::Get() for the type of the elements; nullptr for no dtype.
-template <template <typename> class Kernel>
-const void* KernelForDtype(layout::Dtype dtype) {
-  using layout::Dtype;
-  switch (dtype) {
-#define CGDEBUG_KERNEL(name, number, torch, text, short_name, bits, floating, ...) \
-  case Dtype::k##name: {                                                           \
-    using Type = typename ElementOf<Dtype::k##name, bits>::Type;                   \
-    static_assert(Type::kFloating == floating);                                    \
-    return Kernel<Type>::Get();                                                    \
-  }
-    CGDEBUG_DTYPES(CGDEBUG_KERNEL)
-#undef CGDEBUG_KERNEL
-    case Dtype::kInvalid:
-      break;
-  }
-  return nullptr;
-}
-
 }  // namespace cgdebug::capture

@@ -131,4 +131,42 @@ struct Extremes {
   }
 };
 
+// --- which kernel --------------------------------------------------------------------------------
+
+// Kernel<Type>::Get() for the type of the elements; nullptr for no dtype.
+template <template <typename> class Kernel>
+const void* KernelForDtype(layout::Dtype dtype) {
+  using layout::Dtype;
+  switch (dtype) {
+#define CGDEBUG_KERNEL(name, number, torch, text, short_name, bits, floating, ...) \
+  case Dtype::k##name: {                                                           \
+    using Type = typename ElementOf<Dtype::k##name, bits>::Type;                   \
+    static_assert(Type::kFloating == floating);                                    \
+    return Kernel<Type>::Get();                                                    \
+  }
+    CGDEBUG_DTYPES(CGDEBUG_KERNEL)
+#undef CGDEBUG_KERNEL
+    case Dtype::kInvalid:
+      break;
+  }
+  return nullptr;
+}
+
+// Kernel<Unit>::Get() for units of 16, 8, 4, 2 or 1 bytes.
+template <template <typename> class Kernel>
+const void* KernelForUnit(int unit) {
+  switch (unit) {
+    case 16:
+      return Kernel<uint4>::Get();
+    case 8:
+      return Kernel<std::uint64_t>::Get();
+    case 4:
+      return Kernel<std::uint32_t>::Get();
+    case 2:
+      return Kernel<std::uint16_t>::Get();
+    default:
+      return Kernel<std::uint8_t>::Get();
+  }
+}
+
 }  // namespace cgdebug::capture
