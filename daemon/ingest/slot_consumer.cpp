@@ -5,6 +5,7 @@
 #include <new>
 #include <utility>
 
+#include "daemon/core/base/realtime.h"
 #include "daemon/core/base/terminate.h"
 #include "daemon/ingest/sigbus_guard.h"
 
@@ -19,9 +20,6 @@ namespace {
 // it.
 constexpr std::uint64_t kAgainBytes = 1u << 20;
 constexpr std::uint64_t kAgainAtLeast = 2;
-
-// How long the values that one client asked for keep those that another asks for waiting.
-constexpr auto kAskPatience = std::chrono::milliseconds(500);
 
 // Whether there is nothing but the header: values and statistics are on the device.
 bool IsHeaderAlone(const ring::Entry& entry) {
@@ -59,7 +57,11 @@ ring::Entry RowOf(const ring::Entry& entry, std::size_t number) {
 SlotConsumer::SlotConsumer(pipeline::SlotPtr slot, ring::SlotRingReader ring,
                            ring::SegmentView* view, const Destination& destination,
                            const std::vector<ring::OpLogRow>& rows)
-    : slot_(std::move(slot)), ring_(std::move(ring)), view_(view), destination_(destination) {
+    : slot_(std::move(slot)),
+      ring_(std::move(ring)),
+      device_(&ring_, slot_->registration.device_capacity),
+      view_(view),
+      destination_(destination) {
   const pipeline::SnapshotMaker maker(destination.payloads);
   if (!HoldsOpLog()) shown_.push_back({.slot = slot_, .maker = maker});
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -93,7 +95,7 @@ void SlotConsumer::Start() {
     control_.lossless = layout::Lossless::kAsRegistered;
     ring_.SetControl(control_);
   }
-  ring_.Request(0, /*every=*/false);  // an earlier daemon's is over
+  device_.Start();
   Refresh();
   if (slot_->Has(layout::kActionCompare)) expected_ = ReadExpected();
   for (std::size_t i = 0; i < shown_.size(); ++i) {
@@ -326,7 +328,7 @@ void SlotConsumer::DeliverOne(ShownSlot* shown, bool seen_before) {
 
 pipeline::RingContent SlotConsumer::Read(const pipeline::RingRequest& request,
                                          bool producer_alive) {
-  EndRequest();
+  device_.EndAnswered();
   // No replay sends values of a graph that is gone. At its end the job does, for a recording.
   const bool is_one = request.newest || request.replay != 0;
   const bool is_sent = producer_alive && !(is_one && ring_.retired());
@@ -342,7 +344,7 @@ pipeline::RingContent SlotConsumer::Read(const pipeline::RingRequest& request,
   if (request.newest) {
     last = content.newest;
     if (slot_->IsOnDevice() && is_sent && last != 0) {
-      last = NewestInWindow(request.at_least == 0 ? last : request.at_least);
+      last = device_.Newest(request.at_least == 0 ? last : request.at_least);
     }
     content.waiting = last == 0 && content.newest != 0;
     content.next = std::max<std::uint64_t>(last, 1);
@@ -362,11 +364,11 @@ pipeline::RingContent SlotConsumer::Read(const pipeline::RingRequest& request,
     }
     if (status != ReadStatus::kOk) continue;
     if ((entry.flags & layout::kEntryOnDevice) != 0) {
-      if (!is_sent || !MayCome(content.next)) {
+      if (!is_sent || !device_.MayCome(content.next)) {
         content.unreadable.emplace(content.next, LossCause::kOnDevice);
         continue;
       }
-      Ask(content.next);
+      device_.Ask(content.next);
       content.waiting = content.entries.empty();
       break;
     }
@@ -378,41 +380,6 @@ pipeline::RingContent SlotConsumer::Read(const pipeline::RingRequest& request,
   return content;
 }
 
-bool SlotConsumer::MayCome(std::uint64_t ordinal) const {
-  const std::uint64_t newest = ring_.accepted();
-  if (ordinal < layout::OldestOnDevice(newest, slot_->registration.device_capacity)) return false;
-  return asked_ != ordinal || ring_.refused() != ordinal;
-}
-
-void SlotConsumer::Ask(std::uint64_t ordinal) {
-  if (asked_ == ordinal) return;
-  const auto now = std::chrono::steady_clock::now();
-  const bool is_newest = (asked_ & layout::kWantsNewest) != 0;
-  const bool has_come = asked_ == 0 || ring_.refused() == asked_ ||
-                        (is_newest ? ring_.window() >= asked_at_ : ring_.window() == asked_);
-  if (!has_come && now - asked_time_ < kAskPatience) return;
-  asked_ = ordinal;
-  asked_at_ = ring_.accepted();
-  asked_time_ = now;
-  ring_.Request(asked_, wants_values_);
-}
-
-std::uint64_t SlotConsumer::NewestInWindow(std::uint64_t at_least) {
-  const std::uint64_t window = ring_.window();
-  if (window >= at_least) return window;
-  // An answer to a client that has given up may be older than what this one asks for.
-  const bool is_coming = (asked_ & layout::kWantsNewest) != 0 && window < asked_at_;
-  if (!is_coming) Ask(layout::kWantsNewest | ++newest_requests_);
-  return 0;
-}
-
-void SlotConsumer::EndRequest() {
-  const bool is_newest = (asked_ & layout::kWantsNewest) != 0;
-  if (asked_ == 0 || is_newest || ring_.window() != asked_) return;
-  asked_ = 0;
-  ring_.Request(0, wants_values_);
-}
-
 void SlotConsumer::PublishCredit(std::uint64_t entries) {
   if (!ring_.valid() || ring_.consumed() == consumed_) return;
   ring_.SetConsumed(consumed_, lost_);
@@ -422,7 +389,7 @@ void SlotConsumer::PublishCredit(std::uint64_t entries) {
 void SlotConsumer::Refresh() {
   const layout::SlotHead head_untrusted = ring_.head();
   if (!ring_.valid()) return;
-  EndRequest();
+  device_.EndAnswered();
   pipeline::Counters counters;
   counters.replays = head_untrusted.replay;
   counters.produced = std::max(head_untrusted.accepted, consumed_);
@@ -492,9 +459,7 @@ void SlotConsumer::SetControl(const pipeline::ControlChange& change) {
   control.lossless = control_.lossless;
   if (change.lossless) {
     shown_[NumberOf(change.slot)].lossless = *change.lossless;
-    if (std::exchange(wants_values_, change.wants_values) != change.wants_values) {
-      ring_.Request(asked_, wants_values_);
-    }
+    device_.SetEvery(change.wants_values);
     control = control_;
     control.lossless = LosslessWanted();
     if (control.lossless == control_.lossless) return;

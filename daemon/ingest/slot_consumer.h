@@ -1,14 +1,13 @@
 // slot_consumer.h: reads one slot's ring: every snapshot once, every gap exactly.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "daemon/core/base/realtime.h"
+#include "daemon/ingest/device_requests.h"
 #include "daemon/model/control_queue.h"
 #include "daemon/model/registry.h"
 #include "daemon/pipeline/payload_pool.h"
@@ -45,6 +44,8 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   // `view` outlives the consumer. `rows`: those of a slot that holds an op log.
   SlotConsumer(pipeline::SlotPtr slot, ring::SlotRingReader ring, ring::SegmentView* view,
                const Destination& destination, const std::vector<ring::OpLogRow>& rows = {});
+  SlotConsumer(const SlotConsumer&) = delete;  // the sinks and `device_` keep pointers
+  SlotConsumer& operator=(const SlotConsumer&) = delete;
 
   // The slot of the directory.
   const pipeline::SlotPtr& slot() const { return slot_; }
@@ -136,19 +137,9 @@ class SlotConsumer final : public pipeline::SlotFeedback {
                   bool before_forced = false);
   void PublishCredit(std::uint64_t entries);
 
-  // --- values on the device
-  // Whether the values of the entry may still come.
-  bool MayCome(std::uint64_t ordinal) const;
-  // Asks for the values of `ordinal` as soon as those that somebody else asked for have come.
-  void Ask(std::uint64_t ordinal);
-  // The ordinal of the values that are here, if it is `at_least`; else 0, after asking for those of
-  // the newest entry.
-  std::uint64_t NewestInWindow(std::uint64_t at_least);
-  // Withdraws a request whose values have come: the device would send them again and again.
-  void EndRequest();
-
   pipeline::SlotPtr slot_;
   ring::SlotRingReader ring_;
+  DeviceRequests device_;
   ring::SegmentView* view_;
   Destination destination_;
   // What Prepare() left for Commit().
@@ -171,12 +162,6 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   std::uint64_t lost_damaged_ = 0;    // of those lost
   std::uint64_t lost_no_memory_ = 0;  // likewise
   std::uint64_t bytes_ = 0;
-  bool wants_values_ = false;   // a recording wants the values of a slot on the device
-  std::uint64_t asked_ = 0;     // WindowRequest::ordinal
-  std::uint64_t asked_at_ = 0;  // with kWantsNewest: the newest ordinal then
-  // Grows with each request. An earlier daemon has not used these numbers.
-  std::uint64_t newest_requests_ = static_cast<std::uint64_t>(RealtimeNs());
-  std::chrono::steady_clock::time_point asked_time_ = {};
   layout::SlotControl control_;              // as in the ring
   std::vector<pipeline::Finding> findings_;  // not yet told to the sinks
   bool mismatch_told_ = false;
