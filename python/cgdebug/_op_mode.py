@@ -308,8 +308,7 @@ class Recorder:
             name = ""  # a part of the parameter alone
         own = self._counter.peek(place, base).removeprefix("fwd/")
         stem = name or f"{own}.{argument}"
-        row = self._add(f"in/{stem}", "input", tensor, (), place)
-        return row
+        return self._add(f"in/{stem}", "input", tensor, (), place)
 
     def _after(self, call: _Call, result) -> None:
         plan = call.plan

@@ -363,6 +363,17 @@ def probe():
 
 
 @pytest.fixture
+def torch_as_before():
+    """Neither compiled code of another test, nor a mode that is left on, nor a collector that is
+    left off."""
+    torch._dynamo.reset()
+    yield
+    gc.collect()
+    assert _get_current_dispatch_mode_stack() == []
+    assert gc.isenabled()
+
+
+@pytest.fixture
 def debug_mode(request, daemon):
     """debug_mode(model, ...), closed afterwards; eager in tests that need no GPU."""
     made = []

@@ -1,6 +1,5 @@
 """Levels of op logs in captured graphs, planted faults, and jobs whose captures are their own."""
 
-import gc
 import json
 import os
 import time
@@ -8,7 +7,6 @@ import time
 import pytest
 import torch
 import torch._dynamo
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import cgdebug
 from conftest import capture, wait_until
@@ -17,7 +15,12 @@ from op_logs import capture_in, hash_of, make, needs_mode, tokens
 triton = pytest.importorskip("triton", reason="level kernel needs Triton")
 import triton.language as tl  # noqa: E402
 
-pytestmark = [pytest.mark.gpu, pytest.mark.own_lane, needs_mode]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.own_lane,
+    pytest.mark.usefixtures("torch_as_before"),
+    needs_mode,
+]
 
 
 @triton.jit
@@ -29,15 +32,6 @@ def pad_kernel(x, valid, columns, SIZE: tl.constexpr):
     value = tl.load(x + places, mask=inside)
     result = tl.where(row < valid, value * 2, float("nan"))
     tl.store(x + places, result, mask=inside)
-
-
-@pytest.fixture(autouse=True)
-def _clean():
-    torch._dynamo.reset()
-    yield
-    gc.collect()
-    assert _get_current_dispatch_mode_stack() == []
-    assert gc.isenabled()
 
 
 def on_gpu(layers=2):

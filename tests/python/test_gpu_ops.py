@@ -8,13 +8,12 @@ import torch
 import torch._dynamo
 import torch.nn.attention
 from torch import nn
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import cgdebug
 from conftest import capture
 from op_logs import capture_in, check_names, hash_of, needs_mode
 
-pytestmark = [pytest.mark.gpu, needs_mode]
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("torch_as_before"), needs_mode]
 SIZE = 64
 
 
@@ -57,15 +56,6 @@ def make():
 def inputs():
     torch.manual_seed(1)
     return torch.randn(2, 32, SIZE, device="cuda")
-
-
-@pytest.fixture(autouse=True)
-def _clean():
-    torch._dynamo.reset()
-    yield
-    gc.collect()
-    assert _get_current_dispatch_mode_stack() == []
-    assert gc.isenabled()
 
 
 @pytest.fixture
