@@ -543,7 +543,7 @@ Result<void> SlotConsumer::CanCompare() {
 }
 
 pipeline::ComparisonPtr SlotConsumer::Compare() const {
-  const layout::SlotRegistration& registration = slot_->registration;
+  const layout::SlotFacts& registration = slot_->registration;
   if (!expected_ || !expected_->ok()) return nullptr;
   const auto& [snapshot, payload] = shown_.front().made;
   if (payload == nullptr) return nullptr;

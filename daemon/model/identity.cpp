@@ -105,7 +105,7 @@ SlotIdentity MakeRowIdentity(const SlotIdentity& page, std::size_t number,
   slot.site = CleanText(row.site);
   slot.op = CleanText(row.op);
   slot.launch = row.launch;
-  layout::SlotRegistration& r = slot.registration;
+  layout::SlotFacts& r = slot.registration;
   r.probe_id = row.probe_id;
   r.invocation = row.invocation;
   r.order += number;

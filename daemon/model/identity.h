@@ -35,9 +35,9 @@ using SessionPtr = std::shared_ptr<const SessionIdentity>;
 // shape.
 struct SlotIdentity {
   SessionPtr session;
-  std::uint32_t index = 0;       // in the segment's directory
-  std::uint64_t generation = 0;  // of that directory entry
-  layout::SlotRegistration registration = {};
+  std::uint32_t index = 0;              // in the segment's directory
+  std::uint64_t generation = 0;         // of that directory entry
+  layout::SlotFacts registration = {};  // its texts are below
   layout::Dtype dtype = layout::Dtype::kInvalid;
   std::vector<std::uint64_t> shape;
   std::string probe;

@@ -197,7 +197,7 @@ SessionRecord Registry::Summarize(const Session& session) {
   for (const auto& [key, slot] : session.slots) {
     record.counters.Add(slot.counters);
     record.replay = std::max(record.replay, slot.counters.replays);
-    const layout::SlotRegistration& registration = slot.slot->registration;
+    const layout::SlotFacts& registration = slot.slot->registration;
     probes.insert(registration.probe_id);
     ++record.lanes[{registration.lane, registration.lane_reason}];
   }

@@ -4,7 +4,7 @@ namespace cgdebug::pipeline {
 
 ComparisonPtr CompareWithExpected(const SlotIdentity& slot, std::span<const std::byte> values,
                                   std::span<const std::byte> expected) {
-  const layout::SlotRegistration& registration = slot.registration;
+  const layout::SlotFacts& registration = slot.registration;
   numerics::CompareOptions options;
   options.rtol = registration.compare_rtol;
   options.atol = registration.compare_atol;

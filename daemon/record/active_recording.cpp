@@ -104,7 +104,7 @@ bool ActiveRecording::AwaitsJobs() const {
 
 // Replays 1, 1 + this, ... are all that the slot's actions write.
 std::uint32_t ActiveRecording::EveryOf(const SlotIdentity& slot) const {
-  const layout::SlotRegistration& r = slot.registration;
+  const layout::SlotFacts& r = slot.registration;
   if (request_.to_disk_only) return std::max(r.record_every, 1u);
   if (NeedsAll(slot)) return 1;
   const std::uint32_t every =

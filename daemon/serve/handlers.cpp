@@ -49,7 +49,7 @@ std::uint64_t ResidentBytes() {
 
 bool Means(const v1::GetRequest& request, const pipeline::Registry& registry,
            const pipeline::SlotIdentity& slot) {
-  const layout::SlotRegistration& registration = slot.registration;
+  const layout::SlotFacts& registration = slot.registration;
   return slot.probe == request.probe() &&
          (request.graph_id() == 0 || request.graph_id() == registration.graph_id) &&
          (!request.has_invocation() || request.invocation() == registration.invocation) &&
@@ -72,7 +72,7 @@ v1::FirstNonfinite::Kept KeptOf(const pipeline::SnapshotStore& store, const Slot
 
 // Why the values of a slot on the device cannot be shown.
 std::string WhyLeftOnDevice(const SlotRecord& slot, pipeline::SessionState state) {
-  const layout::SlotRegistration& r = slot.slot->registration;
+  const layout::SlotFacts& r = slot.slot->registration;
   const std::uint64_t newest = slot.counters.replays;
   const std::uint64_t kept =
       std::uint64_t{r.device_capacity} * std::max<std::uint64_t>(r.record_every, 1);

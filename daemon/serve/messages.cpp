@@ -120,7 +120,7 @@ void Fill(const pipeline::SessionRecord& record, const pipeline::Registry& regis
 void Fill(const pipeline::SlotRecord& record, const pipeline::Registry& registry,
           v1::ProbeInfo* message) {
   const pipeline::SlotIdentity& slot = *record.slot;
-  const layout::SlotRegistration& registration = slot.registration;
+  const layout::SlotFacts& registration = slot.registration;
   FillPlace(slot, registry, message);
   FillTensor(slot, message);
   message->set_session(slot.session->key);

@@ -15,7 +15,7 @@ constexpr std::uint32_t kMaxItems = 10'000;  // whatever the registration asks f
 
 std::string RenderPrint(const pipeline::Snapshot& snapshot, const pipeline::PayloadPtr& payload) {
   const pipeline::SlotIdentity& slot = *snapshot.slot;
-  const layout::SlotRegistration& registration = slot.registration;
+  const layout::SlotFacts& registration = slot.registration;
   const std::int32_t rank = slot.session->rank;
   const std::string head = fmt::format(
       "[cgdebug] {}@{}{} {}{}  ", rank >= 0 ? fmt::format("r{} ", rank) : "", snapshot.replay,

@@ -223,7 +223,7 @@ void SegmentView::Accept(std::uint32_t index) {
 }
 
 std::optional<std::vector<std::byte>> SegmentView::ReadExpected(
-    const layout::SlotRegistration& registration, std::string* reason) {
+    const layout::SlotFacts& registration, std::string* reason) {
   const std::byte* shared =
       Beside(registration, registration.payload_bytes, "expected tensor", reason);
   if (shared == nullptr) return std::nullopt;
@@ -232,7 +232,7 @@ std::optional<std::vector<std::byte>> SegmentView::ReadExpected(
   return bytes;
 }
 
-std::byte* SegmentView::Beside(const layout::SlotRegistration& registration, std::uint64_t bytes,
+std::byte* SegmentView::Beside(const layout::SlotFacts& registration, std::uint64_t bytes,
                                const std::string& what, std::string* reason) {
   const SharedFile* extent = Extent(registration.expected_extent, reason);
   if (extent == nullptr) return nullptr;
@@ -244,8 +244,8 @@ std::byte* SegmentView::Beside(const layout::SlotRegistration& registration, std
   return extent->data() + registration.expected_offset;
 }
 
-std::optional<std::vector<OpLogRow>> SegmentView::ReadOpLog(
-    const layout::SlotRegistration& registration, std::string* reason) {
+std::optional<std::vector<OpLogRow>> SegmentView::ReadOpLog(const layout::SlotFacts& registration,
+                                                            std::string* reason) {
   const std::byte* shared =
       Beside(registration, registration.table_bytes, "the table of an op log's rows", reason);
   if (shared == nullptr) return std::nullopt;
@@ -258,14 +258,13 @@ std::optional<std::vector<OpLogRow>> SegmentView::ReadOpLog(
   return DecodeOpLog(table, registration.shape[0], reason);
 }
 
-layout::OpLogRow* SegmentView::SharedRow(const layout::SlotRegistration& registration,
-                                         std::size_t row) {
+layout::OpLogRow* SegmentView::SharedRow(const layout::SlotFacts& registration, std::size_t row) {
   std::string ignored;
   std::byte* shared = Beside(registration, registration.table_bytes, "", &ignored);
   return shared == nullptr ? nullptr : reinterpret_cast<layout::OpLogRow*>(shared) + row;
 }
 
-void SegmentView::SetFirsts(const layout::SlotRegistration& registration, std::size_t row,
+void SegmentView::SetFirsts(const layout::SlotFacts& registration, std::size_t row,
                             const FirstNonfinites& firsts) {
   layout::OpLogRow* shared = SharedRow(registration, row);
   if (shared == nullptr) return;
@@ -273,7 +272,7 @@ void SegmentView::SetFirsts(const layout::SlotRegistration& registration, std::s
   StoreFirst(firsts.inf, registration.order + row, &shared->inf);
 }
 
-FirstNonfinites SegmentView::firsts(const layout::SlotRegistration& registration, std::size_t row) {
+FirstNonfinites SegmentView::firsts(const layout::SlotFacts& registration, std::size_t row) {
   const layout::OpLogRow* shared = SharedRow(registration, row);
   if (shared == nullptr) return {};
   return {LoadFirst(shared->nan, registration.order + row),

@@ -72,18 +72,18 @@ class SegmentView {
 
   // The expected tensor of a comparing slot, payload_bytes long.
   // Fails: nullopt with the reason.
-  std::optional<std::vector<std::byte>> ReadExpected(const layout::SlotRegistration& registration,
+  std::optional<std::vector<std::byte>> ReadExpected(const layout::SlotFacts& registration,
                                                      std::string* reason);
 
   // The rows of a slot that holds a page of an op log.
   // Fails: nullopt with the reason.
-  std::optional<std::vector<OpLogRow>> ReadOpLog(const layout::SlotRegistration& registration,
+  std::optional<std::vector<OpLogRow>> ReadOpLog(const layout::SlotFacts& registration,
                                                  std::string* reason);
   // As SlotRingReader::SetFirsts() and firsts(), for one row of the page.
   // Requires: ReadOpLog() gave that row, and the slot is valid.
-  void SetFirsts(const layout::SlotRegistration& registration, std::size_t row,
+  void SetFirsts(const layout::SlotFacts& registration, std::size_t row,
                  const FirstNonfinites& firsts);
-  FirstNonfinites firsts(const layout::SlotRegistration& registration, std::size_t row);
+  FirstNonfinites firsts(const layout::SlotFacts& registration, std::size_t row);
 
   // The CUDA graphs that the producer captured; empty if it captured none, or if their table
   // cannot be read.
@@ -121,9 +121,9 @@ class SegmentView {
   layout::Refusal* refusal(std::uint32_t order) const;
   // The `bytes` that the slot keeps beside its ring, where the registration says.
   // Fails: nullptr with the reason, which begins with `what`.
-  std::byte* Beside(const layout::SlotRegistration& registration, std::uint64_t bytes,
+  std::byte* Beside(const layout::SlotFacts& registration, std::uint64_t bytes,
                     const std::string& what, std::string* reason);
-  layout::OpLogRow* SharedRow(const layout::SlotRegistration& registration, std::size_t row);
+  layout::OpLogRow* SharedRow(const layout::SlotFacts& registration, std::size_t row);
   layout::ProducerLine* producer() const;
   layout::ConsumerLine* consumer() const;
 

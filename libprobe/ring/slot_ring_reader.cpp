@@ -42,7 +42,7 @@ layout::SlotHistory& History(std::byte* block) {
 }
 
 // elements * element size, or nullopt when it does not fit.
-std::optional<std::uint64_t> PayloadBytes(const layout::SlotRegistration& r) {
+std::optional<std::uint64_t> PayloadBytes(const layout::SlotFacts& r) {
   std::uint64_t bytes = layout::DtypeBytes(static_cast<layout::Dtype>(r.dtype));
   for (std::size_t i = 0; i < r.dims; ++i) {
     if (__builtin_mul_overflow(bytes, r.shape[i], &bytes)) return std::nullopt;
@@ -61,7 +61,7 @@ layout::WindowRequest& RequestOf(std::byte* block, const layout::SlotRegistratio
 // A slot whose payload is smaller than statistics never holds any; a slot made for statistics holds
 // nothing else; statistics of an op log's rows would mean nothing. The entries of a slot on the
 // device say so, and no others do.
-bool MayHold(const layout::SlotRegistration& r, std::uint32_t flags) {
+bool MayHold(const layout::SlotFacts& r, std::uint32_t flags) {
   const bool stats = (flags & layout::kEntryIsStats) != 0;
   const bool on_device = (r.flags & layout::kSlotOnDevice) != 0;
   if (((flags & layout::kEntryOnDevice) != 0) != on_device) return false;
@@ -117,7 +117,7 @@ FirstNonfinite LoadFirst(const layout::SlotFirst& shared, std::uint64_t order) {
           LoadRelaxed(shared.serial)};
 }
 
-bool IsPlausible(const layout::DeviceStats& stats, const layout::SlotRegistration& r) {
+bool IsPlausible(const layout::DeviceStats& stats, const layout::SlotFacts& r) {
   const std::uint64_t bytes = PayloadBytes(r).value_or(0);
   const std::uint64_t element_bytes = layout::DtypeBytes(static_cast<layout::Dtype>(r.dtype));
   if (element_bytes == 0) return false;  // CheckRegistration() refused such a slot

@@ -143,7 +143,7 @@ FirstNonfinite LoadFirst(const layout::SlotFirst& shared, std::uint64_t order);
 
 // Whether the counts fit a tensor of the registration's dtype and shape. Others would be shown
 // as facts about the tensor.
-bool IsPlausible(const layout::DeviceStats& stats, const layout::SlotRegistration& registration);
+bool IsPlausible(const layout::DeviceStats& stats, const layout::SlotFacts& registration);
 
 // Empty if a reader may use the registration, else what is wrong with it.
 std::string CheckRegistration(const layout::SlotRegistration& registration,

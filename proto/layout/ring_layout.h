@@ -303,9 +303,8 @@ constexpr std::string_view TextOf(LaneReason reason) {
   return place < std::size(kTexts) ? kTexts[place] : "";
 }
 
-// Written once, before the slot is published. It holds everything a reader needs to interpret the
-// ring; a reader takes sizes and offsets ONLY from its validated copy.
-struct SlotRegistration {
+// The numbers of a registration.
+struct SlotFacts {
   std::uint64_t probe_id;    // unique in the process
   std::uint64_t graph_id;    // cudaStreamGetCaptureInfo's id; 0 = eager
   std::uint32_t invocation;  // which call of the probe in the capture, from 0
@@ -336,12 +335,10 @@ struct SlotRegistration {
   std::uint64_t expected_offset;
   std::uint32_t wait_deadline_ms;
   std::uint32_t reserved1;
-  std::uint64_t order;  // of registration in the process, from 1: graph order
-  char name[kMaxNameBytes + 1];
-  char site[kMaxNameBytes + 1];  // "file.py:12", empty when unknown
-  std::uint32_t stats_every;     // 0 = action absent
-  std::uint8_t lane_reason;      // LaneReason
-  std::uint8_t trigger;          // ControlTrigger (slot_control.h) that freezes the job's rings
+  std::uint64_t order;        // of registration in the process, from 1: graph order
+  std::uint32_t stats_every;  // 0 = action absent
+  std::uint8_t lane_reason;   // LaneReason
+  std::uint8_t trigger;       // ControlTrigger (slot_control.h) that freezes the job's rings
   std::uint16_t reserved2;
   // With kSlotOnDevice: entries of the ring in device memory whose values are whole, and the bytes
   // that it takes there.
@@ -349,6 +346,13 @@ struct SlotRegistration {
   std::uint32_t reserved3;
   std::uint64_t device_bytes;
   double trigger_threshold;
+};
+
+// Written once, before the slot is published. It holds everything a reader needs to interpret the
+// ring; a reader takes sizes and offsets ONLY from its validated copy.
+struct SlotRegistration : SlotFacts {
+  char name[kMaxNameBytes + 1];
+  char site[kMaxNameBytes + 1];  // "file.py:12", empty when unknown
   // The user's label of the graph, or empty. Several graphs may have the same label.
   char graph_label[kMaxGraphLabelBytes + 1];
   std::uint8_t reserved[144];
@@ -374,6 +378,7 @@ static_assert(sizeof(SlotCredit) == 64);
 static_assert(sizeof(SlotVerdict) == 1024);
 static_assert(sizeof(SlotHistory) == 128);
 static_assert(sizeof(SlotRegistration) == 2048);
+static_assert(std::is_trivially_copyable_v<SlotFacts>);
 static_assert(kSlotHeadersOffset % kCacheLineBytes == 0);
 static_assert(std::is_trivially_copyable_v<SlotRegistration>);
 
@@ -416,7 +421,7 @@ constexpr SlotGeometry ComputeGeometry(std::uint64_t payload_bytes, std::uint32_
   return g;
 }
 
-constexpr SlotGeometry GeometryOf(const SlotRegistration& r) {
+constexpr SlotGeometry GeometryOf(const SlotFacts& r) {
   if ((r.flags & kSlotOnDevice) == 0) return ComputeGeometry(r.payload_bytes, r.capacity);
   SlotGeometry g = ComputeGeometry(kStatsBytes, r.capacity);
   const std::uint64_t value_bytes = AlignUp(r.payload_bytes, kCacheLineBytes);

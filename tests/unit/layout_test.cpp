@@ -16,7 +16,7 @@ namespace cgdebug::layout {
 namespace {
 
 TEST(Layout, VersionsAreDecisions) {
-  EXPECT_EQ(kAbiMajor, 5);
+  EXPECT_EQ(kAbiMajor, 6);
   EXPECT_EQ(kAbiMinor, 1);
   EXPECT_EQ(kSegmentMagic, 0x3167627564676763u);
   EXPECT_EQ(kExtentMagic, 0x3174786567646763u);
@@ -47,20 +47,26 @@ TEST(Layout, OpLogRowIsFrozen) {
 }
 
 TEST(Layout, SlotBlockIsFrozen) {
-  EXPECT_EQ(offsetof(SlotRegistration, dtype), 28u);
-  EXPECT_EQ(offsetof(SlotRegistration, shape), 40u);
-  EXPECT_EQ(offsetof(SlotRegistration, payload_bytes), 168u);
-  EXPECT_EQ(offsetof(SlotRegistration, name), 272u);
-  EXPECT_EQ(offsetof(SlotRegistration, stats_every), 784u);
-  EXPECT_EQ(offsetof(SlotRegistration, lane_reason), 788u);
-  EXPECT_EQ(offsetof(SlotRegistration, trigger), 789u);
-  EXPECT_EQ(offsetof(SlotRegistration, device_capacity), 792u);
-  EXPECT_EQ(offsetof(SlotRegistration, device_bytes), 800u);
-  EXPECT_EQ(offsetof(SlotRegistration, trigger_threshold), 808u);
-  EXPECT_EQ(offsetof(SlotRegistration, graph_label), 816u);
-  EXPECT_EQ(offsetof(SlotRegistration, shard), 1024u);
-  EXPECT_EQ(offsetof(SlotRegistration, op), 1536u);
-  EXPECT_EQ(offsetof(SlotRegistration, table_bytes), 244u);
+  EXPECT_EQ(offsetof(SlotFacts, dtype), 28u);
+  EXPECT_EQ(offsetof(SlotFacts, shape), 40u);
+  EXPECT_EQ(offsetof(SlotFacts, payload_bytes), 168u);
+  EXPECT_EQ(offsetof(SlotFacts, table_bytes), 244u);
+  EXPECT_EQ(offsetof(SlotFacts, stats_every), 272u);
+  EXPECT_EQ(offsetof(SlotFacts, lane_reason), 276u);
+  EXPECT_EQ(offsetof(SlotFacts, trigger), 277u);
+  EXPECT_EQ(offsetof(SlotFacts, device_capacity), 280u);
+  EXPECT_EQ(offsetof(SlotFacts, device_bytes), 288u);
+  EXPECT_EQ(offsetof(SlotFacts, trigger_threshold), 296u);
+  EXPECT_EQ(sizeof(SlotFacts), 304u);
+  const SlotRegistration r = {};
+  const auto offset_of = [&r](const auto& field) {
+    return reinterpret_cast<const std::byte*>(&field) - reinterpret_cast<const std::byte*>(&r);
+  };
+  EXPECT_EQ(offset_of(r.dtype), 28);
+  EXPECT_EQ(offset_of(r.name), 304);
+  EXPECT_EQ(offset_of(r.graph_label), 816);
+  EXPECT_EQ(offset_of(r.shard), 1024);
+  EXPECT_EQ(offset_of(r.op), 1536);
   EXPECT_EQ(kSlotHeadOffset, 2048u);
   EXPECT_EQ(kSlotCreditOffset, 2176u);
   EXPECT_EQ(kSlotVerdictOffset, 2240u);
