@@ -27,8 +27,8 @@ constexpr std::size_t kSparePayloadBytes = 64u << 20;
 
 // If memory runs out, the daemon ends at once, as by SIGKILL: the credits have not moved, and the
 // next daemon reads on from there. Unwinding would close recordings as if they were whole.
-void RunDaemon(const DaemonOptions& options, const std::string& socket_path,
-               Instance instance) noexcept {
+void RunDaemon(const DaemonOptions& options, const std::string& socket_path, Instance instance,
+               std::unique_ptr<metrics::Exporter> exporter) noexcept {
   pipeline::Registry registry;
   pipeline::EventLog events;
   pipeline::SnapshotStore store(options.max_memory_bytes);
@@ -67,7 +67,9 @@ void RunDaemon(const DaemonOptions& options, const std::string& socket_path,
   Log("daemon")->info("cgdebug-daemon {} (pid {}) listens on {}", CGDEBUG_VERSION, getpid(),
                       socket_path);
   ingest.Start();
+  if (exporter != nullptr) exporter->Start({&registry, &store, &recorder});
   server.Run();
+  exporter.reset();
   ingest.Stop();
   Log("daemon")->info("ended");
 }

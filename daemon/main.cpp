@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -41,9 +42,21 @@ int Fail(const std::string& text) {
   return kExitTrouble;
 }
 
-// Says that another daemon serves, which is not an error.
+int Refuse(const DaemonOptions& options, const std::string& why, Starter starter) {
+  starter.Failed(why);
+  return options.foreground ? Fail(why) : kExitTrouble;
+}
+
+// Says that another daemon serves, which is not an error, unless this one was to do more.
 int Leave(const DaemonOptions& options, const std::string& other_socket, Starter starter) {
   const std::string text = "another daemon runs already, on " + other_socket;
+  if (options.metrics.any()) {
+    return Refuse(options,
+                  text +
+                      ", and exports only what it was started for. Type: cgdebug-cli "
+                      "daemon stop, and start this one again",
+                  std::move(starter));
+  }
   starter.Ready(text);
   if (options.foreground && !options.spawned) {
     std::fprintf(stderr, "cgdebug-daemon: %s\n", text.c_str());
@@ -75,14 +88,18 @@ int Serve(const DaemonOptions& options, const std::string& socket_path, Starter 
   }
   Result<std::optional<Instance>> instance = Instance::Claim(socket_path);
   if (!instance.ok()) {
-    starter.Failed(instance.error().message);
-    return options.foreground ? Fail(instance.error().message) : kExitTrouble;
+    return Refuse(options, instance.error().message, std::move(starter));
   }
   if (!*instance) return Leave(options, socket_path, std::move(starter));
   const Result<void> logging = InitLog(log);
   if (!logging.ok()) {
-    starter.Failed(logging.error().message);
-    return options.foreground ? Fail(logging.error().message) : kExitTrouble;
+    return Refuse(options, logging.error().message, std::move(starter));
+  }
+  std::unique_ptr<metrics::Exporter> exporter;
+  if (options.metrics.any()) {
+    Result<std::unique_ptr<metrics::Exporter>> opened = metrics::Exporter::Open(options.metrics);
+    if (!opened.ok()) return Refuse(options, opened.error().message, std::move(starter));
+    exporter = *std::move(opened);
   }
   if (!without_mark.empty()) {
     Log("daemon")->warn("found by its socket only: {}", without_mark);
@@ -90,7 +107,7 @@ int Serve(const DaemonOptions& options, const std::string& socket_path, Starter 
   spdlog::flush_every(std::chrono::seconds(1));
   EndInsteadOfAborting("cgdebug-daemon", &LogEnd);
   starter.Ready("started (pid " + std::to_string(getpid()) + "), socket " + socket_path);
-  RunDaemon(options, socket_path, std::move(**instance));
+  RunDaemon(options, socket_path, std::move(**instance), std::move(exporter));
   spdlog::shutdown();
   return 0;
 }
@@ -102,7 +119,9 @@ int Main(int argc, char** argv) {
   RaiseLimits();
   if (!options.foreground) LeaveJobsShare();
   // A relative path means the directory it was started in, and the daemon leaves it.
-  if (!options.log_file.empty()) options.log_file = std::filesystem::absolute(options.log_file);
+  for (std::string* path : {&options.log_file, &options.metrics.textfile}) {
+    if (!path->empty()) *path = std::filesystem::absolute(*path);
+  }
   const RuntimeEnvironment environment = RuntimeEnvironment::OfThisDaemon();
   options.is_private = IsChosen(environment, options.socket);
   const Result<std::string> socket_path = PrepareSocketPath(environment, options.socket);

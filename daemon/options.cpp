@@ -10,6 +10,7 @@
 #include "daemon/core/options/parsed_option.h"
 #include "daemon/core/options/whole_number.h"
 #include "daemon/core/wire/frame.h"
+#include "daemon/metrics/page.h"
 
 namespace cgdebug {
 namespace {
@@ -25,6 +26,14 @@ constexpr const char* kFooter =
 constexpr std::uint64_t kLeastMessageBytes = 4u << 10;
 
 Result<std::chrono::milliseconds> ParseWait(const std::string& text) { return ParseDuration(text); }
+
+Result<std::chrono::milliseconds> ParseInterval(const std::string& text) {
+  Result<std::chrono::milliseconds> interval = ParseWait(text);
+  if (interval.ok() && *interval <= std::chrono::milliseconds(0)) {
+    return Error{"'" + text + "' is no time between two writings; give 15s"};
+  }
+  return interval;
+}
 
 // "5%" or "10G".
 void ReadMinFree(const std::string& text, recording::WriterOptions* options) {
@@ -67,6 +76,31 @@ void AddRecordingOptions(CLI::App& app, recording::WriterOptions* options) {
       ->type_name("SIZE|PERCENT");
 }
 
+void AddMetricsOptions(CLI::App& app, metrics::ExportOptions* options) {
+  const auto built_with_prometheus = CLI::Validator(
+      [](const std::string&) -> std::string {
+        if (metrics::CanMakePages()) return "";
+        return "this cgdebug was built without prometheus-cpp, which writes metrics. Type: apt-get "
+               "install prometheus-cpp-dev, and build it again";
+      },
+      "");
+  app.add_option("--metrics-textfile", options->textfile,
+                 "keep DIR/cgdebug.prom new, for the textfile collector of Prometheus' "
+                 "node_exporter")
+      ->check(built_with_prometheus)
+      ->type_name("DIR");
+  AddParsed(app, "--metrics-listen", &metrics::ParseListen, &options->listen, "HOST:PORT",
+            "serve metrics to Prometheus on http://HOST:PORT/metrics")
+      ->check(built_with_prometheus);
+  AddParsed(app, "--metrics-interval", &ParseInterval, &options->interval, "DURATION",
+            "how often the text file is written (15s)");
+  app.add_option("--metrics-probes", options->probes,
+                 "probes of each job with series of their own, the first that were registered; 0 = "
+                 "none (50)")
+      ->check(WholeNumber(0, 100000))
+      ->type_name("N");
+}
+
 }  // namespace
 
 ParsedOptions ParseOptions(int argc, char** argv) {
@@ -82,8 +116,9 @@ ParsedOptions ParseOptions(int argc, char** argv) {
       ->type_name("PATH");
   app.add_flag("--foreground", options.foreground, "stay in this terminal");
   app.add_flag("--spawned", options.spawned, "started by a probe or a client: quiet");
-  AddParsed(app, "--idle-timeout", &ParseWait, &options.idle_timeout, "DURATION",
-            "end after this long without a live job or a client; 0 = never (10m)");
+  const CLI::Option* idle_timeout = AddParsed(
+      app, "--idle-timeout", &ParseWait, &options.idle_timeout, "DURATION",
+      "end after this long without a live job or a client; 0 = never (10m; 0 with metrics)");
   AddParsed(app, "--keep-dead", &ParseWait, &options.keep_dead, "DURATION",
             "how long the last values of an ended job stay readable (1h)");
   AddParsed(
@@ -104,6 +139,7 @@ ParsedOptions ParseOptions(int argc, char** argv) {
       },
       &options.max_message_bytes, "SIZE", "largest request, 4K to 16M (16M)");
   AddRecordingOptions(app, &options.recording);
+  AddMetricsOptions(app, &options.metrics);
   app.add_option("--log-level", options.log_level,
                  "a level, or components as in CGDEBUG_LOG: debug, +ingest,rpc")
       ->type_name("LEVEL");
@@ -115,6 +151,7 @@ ParsedOptions ParseOptions(int argc, char** argv) {
       ->type_name("PID");
   try {
     app.parse(argc, argv);
+    if (options.metrics.any() && idle_timeout->empty()) options.idle_timeout = {};
   } catch (const CLI::Success& help) {
     parsed.done = true;
     parsed.exit_code = app.exit(help);

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "daemon/core/recording/recording_writer.h"
+#include "daemon/metrics/export_options.h"
 
 namespace cgdebug {
 
@@ -27,13 +28,15 @@ struct DaemonOptions {
   bool is_private = false;  // the user chose the socket
   bool foreground = false;
   bool spawned = false;  // started by a probe or a client: says nothing when all is well
-  std::chrono::milliseconds idle_timeout = std::chrono::minutes(10);  // 0 = never
+  // 0 = never, also if it exports metrics and nothing else is said.
+  std::chrono::milliseconds idle_timeout = std::chrono::minutes(10);
   std::chrono::milliseconds keep_dead = std::chrono::hours(1);
   std::uint64_t max_memory_bytes = std::uint64_t{1} << 30;
   std::size_t max_clients = 64;
   std::optional<std::size_t> workers;  // absent: DefaultWorkers()
   std::uint64_t max_message_bytes = 16u << 20;
   recording::WriterOptions recording;
+  metrics::ExportOptions metrics;
   std::string log_level;
   std::string log_file;  // empty: stderr with --foreground, else beside the socket
   pid_t exit_with = 0;

@@ -43,8 +43,10 @@ ALLOWED = {
     "daemon/ingest": STAGE + ["daemon/record"],
     "daemon/sinks": STAGE + ["daemon/record"],
     "daemon/serve": STAGE + ["daemon/record"],
+    "daemon/metrics": STAGE + ["daemon/record"],
     "daemon": STAGE
-    + ["daemon/core/options", "daemon/record", "daemon/ingest", "daemon/sinks", "daemon/serve"],
+    + ["daemon/core/options", "daemon/record", "daemon/ingest", "daemon/sinks", "daemon/serve"]
+    + ["daemon/metrics"],
     "client/source": LAYOUT + ["daemon/core/base", "daemon/core/numerics", "daemon/core/recording"],
     "client/analysis": LAYOUT + ["daemon/core/base", "daemon/core/numerics", "client/source"],
     "client/report": LAYOUT
@@ -76,6 +78,8 @@ HOMES = {
     r"google/protobuf/": ["daemon/core/wire", "daemon/serve", "client"],
     r"(fmt|spdlog)/": ["daemon", "client"],
     r"boost/asio": ["daemon/core/wire", "daemon/serve", "daemon", "client"],
+    r"boost/beast": ["daemon/metrics"],
+    r"prometheus/": ["daemon/metrics"],
     r"CLI/": ["daemon", "client/cli"],
     r"nlohmann/": ["client"],
     r"pybind11/": ["python/src"],

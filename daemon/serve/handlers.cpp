@@ -1,12 +1,10 @@
 #include "daemon/serve/handlers.h"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <set>
 #include <utility>
 
@@ -16,6 +14,7 @@
 #include "daemon/core/endpoint/endpoint.h"
 #include "daemon/core/wire/message_fields.h"
 #include "daemon/log.h"
+#include "daemon/model/own_usage.h"
 #include "daemon/serve/candidates.h"
 #include "daemon/serve/messages.h"
 #include "daemon/serve/selection.h"
@@ -28,24 +27,6 @@ using pipeline::SlotRecord;
 using pipeline::StoredSnapshot;
 
 constexpr std::size_t kMaxEntries = 4096;  // of one answer: a few MiB at most
-
-double CpuSeconds() {
-  rusage usage = {};
-  getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
-
-// The daemon's own memory, without the rings it maps, which are the jobs'.
-std::uint64_t ResidentBytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("RssAnon:")) return std::stoull(line.substr(8)) * 1024;
-  }
-  return 0;
-}
 
 bool Means(const v1::GetRequest& request, const pipeline::Registry& registry,
            const pipeline::SlotIdentity& slot) {
@@ -185,8 +166,8 @@ void Handlers::Status(const v1::StatusRequest& request, v1::Response* response) 
   reply->set_version(CGDEBUG_VERSION);
   reply->set_pid(getpid());
   reply->set_started_ns(started_ns_);
-  reply->set_cpu_seconds(CpuSeconds());
-  reply->set_rss_bytes(ResidentBytes());
+  reply->set_cpu_seconds(pipeline::CpuSeconds());
+  reply->set_rss_bytes(pipeline::ResidentBytes());
   reply->set_socket(options_.socket_path);
   for (const SessionRecord& record : *sessions) {
     v1::Session* message = reply->add_sessions();

@@ -23,6 +23,21 @@ if(NOT CGDEBUG_D3 OR NOT CGDEBUG_D3_LICENCE)
   message(STATUS "cgdebug: no d3: cgdebug-cli report is left out. Type: apt-get install node-d3")
 endif()
 
+# prometheus-cpp writes the daemon's metrics. Debian and Ubuntu have only the shared library; tools/wheel builds
+# the static one.
+find_path(CGDEBUG_PROMETHEUS_INCLUDE prometheus/text_serializer.h)
+find_library(CGDEBUG_PROMETHEUS NAMES libprometheus-cpp-core.a prometheus-cpp-core)
+if(CGDEBUG_PROMETHEUS AND CGDEBUG_PROMETHEUS_INCLUDE)
+  add_library(cgdebug_prometheus INTERFACE)
+  add_library(cgdebug::prometheus ALIAS cgdebug_prometheus)
+  target_include_directories(cgdebug_prometheus SYSTEM INTERFACE ${CGDEBUG_PROMETHEUS_INCLUDE})
+  target_link_libraries(cgdebug_prometheus INTERFACE ${CGDEBUG_PROMETHEUS})
+else()
+  set(CGDEBUG_PROMETHEUS "")
+  message(STATUS "cgdebug: no prometheus-cpp: cgdebug-daemon exports no metrics. "
+                 "Type: apt-get install prometheus-cpp-dev")
+endif()
+
 # fmt and spdlog as headers, because the daemon and the command line run on machines that have neither. What
 # only tests run takes the libraries: the headers are a third of what it compiles.
 add_library(cgdebug_fmt INTERFACE)

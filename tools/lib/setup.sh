@@ -62,12 +62,13 @@ system_packages() {
   # Ubuntu's package of that name is no browser.
   [ -z "${wants_browser:-}" ] || [ "$(. /etc/os-release && echo "$ID")" != debian ] || echo chromium
   echo ca-certificates g++ cmake ninja-build ccache $boost protobuf-compiler libprotobuf-dev libcli11-dev \
-    libfmt-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev libsqlite3-dev libhwy-dev node-d3 libgtest-dev libgmock-dev
+    libfmt-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev libsqlite3-dev libhwy-dev node-d3 prometheus-cpp-dev libgtest-dev libgmock-dev
   case "$(command -v python3 || true)" in '' | /usr/bin/* | /bin/*) echo python3 python3-venv python3-dev ;; esac
 }
 
+as_root=()  # in front of a command that only root may run
 ensure_system_packages() {
-  local name missing=() as_root=()
+  local name missing=()
   if ! command -v apt-get >/dev/null; then
     for name in g++ cmake ninja protoc python3; do command -v "$name" >/dev/null || missing+=("$name"); done
     ((${#missing[@]} == 0)) || die "no ${missing[*]} here, and no apt-get to install them. On Debian 12" \
@@ -89,6 +90,22 @@ ensure_system_packages() {
   step "${#missing[@]} system packages" "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
     apt-get install -y --no-install-recommends "${missing[@]}"
 }
+
+# promtool of the package prometheus, without the server that installing it would start. Sets PATH.
+ensure_promtool() {
+  local folder=$root/build/promtool
+  [ -z "${CGDEBUG_PYTHON:-}" ] && grep -qs '^ID=debian' /etc/os-release || return 0
+  [ -x "$folder/promtool" ] || step 'promtool' extract_promtool "$folder"
+  export PATH=$folder:$PATH CGDEBUG_REQUIRE_PROMTOOL=1
+}
+extract_promtool() (
+  mkdir -p "$1" && cd "$1"
+  apt-get download -o APT::Sandbox::User=root prometheus || {
+    "${as_root[@]}" apt-get update && apt-get download -o APT::Sandbox::User=root prometheus
+  }
+  dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x --strip-components=3 ./usr/bin/promtool
+  rm prometheus_*.deb
+)
 
 # --- Python --------------------------------------------------------------------------------------
 

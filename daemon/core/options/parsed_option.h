@@ -9,16 +9,17 @@ namespace cgdebug {
 
 // `parse` turns the text into a Result<T>. Lifetime: `value` outlives the parsing.
 template <typename T, typename Parse>
-void AddParsed(CLI::App& app, const std::string& name, const Parse& parse, T* value,
-               const std::string& type_name, const std::string& help) {
-  app.add_option_function<std::string>(
-         name,
-         [name, parse, value](const std::string& text) {
-           const auto parsed = parse(text);
-           if (!parsed.ok()) throw CLI::ValidationError(name, parsed.error().message);
-           *value = *parsed;
-         },
-         help)
+CLI::Option* AddParsed(CLI::App& app, const std::string& name, const Parse& parse, T* value,
+                       const std::string& type_name, const std::string& help) {
+  return app
+      .add_option_function<std::string>(
+          name,
+          [name, parse, value](const std::string& text) {
+            const auto parsed = parse(text);
+            if (!parsed.ok()) throw CLI::ValidationError(name, parsed.error().message);
+            *value = *parsed;
+          },
+          help)
       ->type_name(type_name);
 }
 
