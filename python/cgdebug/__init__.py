@@ -123,3 +123,7 @@ if os.environ.get("CGDEBUG_WATCH"):
     from . import _auto
 
     _auto.start()
+
+from . import _debug_server  # noqa: E402
+
+_debug_server.install()

@@ -2,11 +2,16 @@
 any installed package, beside any torch, without a GPU. Uses only public names, except for the census of
 graphs, which depends on how torch is built."""
 
+import html
 import inspect
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
 
 import pytest
 
@@ -258,3 +263,103 @@ def test_the_command_line_records_a_job_and_names_its_nan(tmp_path):
         cli("daemon", "stop")
     series = cgdebug.open(str(recording)).select("layer.out")[0]
     assert len(series) == 4 and series[4].tensor.tolist() == [3.0] * 8
+
+
+RANK = """
+import os, sys, torch, cgdebug
+from torch.distributed import TCPStore
+from torch.distributed.debug import start_debug_server, stop_debug_server
+
+def main():
+    rank = int(os.environ["RANK"])
+    port = int(os.environ["MASTER_PORT"])
+    store = rank == 0 and TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    p = cgdebug.CudaGraphTensorProbe("out<b>", [cgdebug.TensorRecord(8)], mode="always")
+    for i in range(4):
+        p(torch.full((8,), float("nan") if i == 2 and rank == 1 else float(i)))
+    start_debug_server(
+        port=int(sys.argv[1]), start_method="spawn", dump_dir=sys.argv[2], enabled_dumps={"cgdebug"}
+    )
+    sys.stdin.readline()
+    if rank == 0:
+        stop_debug_server()
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.skipif(TORCH < (2, 13), reason="the debug server has no pages of others before 2.13")
+def test_the_debug_server_of_torch_has_a_page_that_says_what_check_says(tmp_path):
+    pytest.importorskip("tabulate")
+    pytest.importorskip("requests")
+    environment = {key: value for key, value in os.environ.items() if key != "CGDEBUG"}
+    runtime = tmp_path / "run"
+    runtime.mkdir(mode=0o700)
+    ports = [free_port(), free_port()]
+    environment.update(
+        XDG_RUNTIME_DIR=str(runtime),
+        WORLD_SIZE="2",
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(ports[0]),
+        CGDEBUG_RUN_ID=tmp_path.name,
+    )
+    script = tmp_path / "rank.py"
+    script.write_text(RANK)
+    command = [sys.executable, str(script), str(ports[1]), str(tmp_path / "dumps")]
+    ranks = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, env={**environment, "RANK": str(rank)})
+        for rank in range(2)
+    ]
+    try:
+        page = wait_until(lambda: fetch(f"http://127.0.0.1:{ports[1]}/cgdebug"))
+        assert "Rank 0: nothing found" in page and "Rank 1: something found" in page, page
+        job = page.split("Rank 1: something found")[1].split("cgdebug-cli check ")[1][:8]
+        checked = subprocess.run(
+            ["cgdebug-cli", "--plain", "check", job],
+            env={**environment, "LC_ALL": "C", "COLUMNS": "120"},
+            capture_output=True,
+            text=True,
+        )
+        assert checked.returncode == 1 and "out<b>" in checked.stdout
+        assert checked.stdout.strip() in html.unescape(page)
+        assert "out<b>" not in page
+        assert '<a href="/cgdebug">cgdebug</a>' in page
+        dumps = tmp_path / "dumps"
+        wait_until(
+            lambda: any(
+                checked.stdout.strip() in one.read_text() for one in dumps.glob("cgdebug_*")
+            )
+        )
+    finally:
+        for rank in ranks:
+            rank.communicate(b"\n", timeout=60)
+        subprocess.run(["cgdebug-cli", "daemon", "stop", "--force"], env=environment)
+    assert [rank.returncode for rank in ranks] == [0, 0]
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def wait_until(condition):
+    """The first truthy value of condition()."""
+    deadline = time.monotonic() + 60
+    while not (value := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return value
+
+
+def fetch(url):
+    """None while nobody serves it."""
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            return answer.read().decode()
+    except ConnectionError:
+        return None
+    except urllib.error.URLError as error:
+        if isinstance(error.reason, ConnectionError):
+            return None
+        raise
