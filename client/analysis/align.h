@@ -12,6 +12,7 @@
 #include "client/source/source.h"
 #include "daemon/core/base/glob.h"
 #include "daemon/core/base/graph_labels.h"
+#include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::analysis {
 
@@ -24,9 +25,10 @@ struct Scope {
   std::function<bool(int rank)> wants_rank;  // empty: all
 
   bool Wants(const source::Slot& slot) const {
-    return probes.Matches(slot.probe) && Matches(which, slot) &&
-           (!wants_rank || wants_rank(slot.rank));
+    return !layout::IsOpGap(slot.op) && probes.Matches(slot.probe) && Matches(which, slot) &&
+           WantsRank(slot);
   }
+  bool WantsRank(const source::Slot& slot) const { return !wants_rank || wants_rank(slot.rank); }
   bool Wants(std::uint64_t replay) const { return replay >= first_replay && replay <= last_replay; }
   // Whether a part of the gap may lie in the replays to look at.
   bool Wants(const source::Gap& gap) const {

@@ -68,6 +68,7 @@ class Checker {
     if (result_.first) DescribeFirst();
     CountCompleteness();
     CountUnseen();
+    AddOpGaps();
     const GapSummary gaps = SummarizeGaps(source_, options_.scope);
     result_.missing.insert(result_.missing.end(), gaps.sentences.begin(), gaps.sentences.end());
     result_.missing_count += gaps.count;
@@ -167,6 +168,20 @@ class Checker {
         if (!result_.first_unseen.empty()) continue;
         result_.first_unseen = fmt::format("{}, {} {}", (*nodes)->names, word, SlotText(slot));
       }
+    }
+  }
+
+  void AddOpGaps() {
+    const Scope& scope = options_.scope;
+    const bool has_rows = std::ranges::any_of(scanned_, [&](const Scanned& scanned) {
+      return ParseOpText(source_.slots()[scanned.slot].op).has_value();
+    });
+    const bool wants_jobs = has_rows || scope.probes.selects_everything();
+    for (std::string& gap : OpGapsOf(
+             source_, [&](const Slot& slot) { return scope.Wants(slot); },
+             [&](const Slot& slot) { return wants_jobs && scope.WantsRank(slot); })) {
+      ++result_.missing_count;
+      result_.missing.push_back("not logged: " + std::move(gap));
     }
   }
 

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "client/analysis/masks.h"
+#include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::analysis {
 namespace {
@@ -230,6 +232,36 @@ Result<OpLog> Read(Source& source, const Entries& entries, std::uint64_t replay)
   return log;
 }
 
+// The row of an eager run that was registered last before `gap`; nullptr without one.
+const Slot* EagerRowBefore(const Source& source, const Slot& gap) {
+  const Slot* found = nullptr;
+  for (const Slot& slot : source.slots()) {
+    if (slot.session != gap.session || slot.rank != gap.rank || slot.graph_id != 0) continue;
+    if (slot.order >= gap.order || !ParseOpText(slot.op)) continue;
+    if (found == nullptr || slot.order > found->order) found = &slot;
+  }
+  return found;
+}
+
+void AddGaps(const Source& source, const Entries& entries, bool with_job, OpLog* log) {
+  const Slot& first = source.slots()[entries.front().slot];
+  for (const Slot& slot : source.slots()) {
+    std::optional<OpGap> gap = ParseOpGap(slot.op);
+    if (!gap || slot.session != first.session || slot.rank != first.rank) continue;
+    bool is_meant = first.graph_id == 0 ? gap->of == "eager" && first.order < slot.order
+                                        : gap->of == std::to_string(first.graph_id);
+    if (gap->of == "job") is_meant = with_job;
+    if (gap->of == "log" && first.graph_id == 0) {
+      const Slot* const row = EagerRowBefore(source, slot);
+      is_meant = std::ranges::any_of(
+          entries, [&](const Entry& entry) { return &source.slots()[entry.slot] == row; });
+    }
+    if (is_meant && std::ranges::find(log->gaps, gap->text) == log->gaps.end()) {
+      log->gaps.push_back(std::move(gap->text));
+    }
+  }
+}
+
 }  // namespace
 
 std::string UnseenNodes::Text() const {
@@ -293,6 +325,36 @@ std::optional<OpText> ParseOpText(std::string_view text) {
     }
   }
   return parsed;
+}
+
+std::optional<OpGap> ParseOpGap(std::string_view op) {
+  if (!layout::IsOpGap(op)) return std::nullopt;
+  (void)NextWord(&op);
+  const std::string_view of = NextWord(&op);
+  return OpGap{std::string(of), std::string(op)};
+}
+
+std::vector<std::string> OpGapsOf(const Source& source, const WantsSlot& wants_row,
+                                  const WantsSlot& wants_job) {
+  using Log = std::tuple<std::string, int, std::string>;
+  std::set<Log> logs;
+  for (const Slot& slot : source.slots()) {
+    if (!ParseOpText(slot.op) || !wants_row(slot)) continue;
+    const std::string of = slot.graph_id == 0 ? "eager" : std::to_string(slot.graph_id);
+    logs.insert({slot.session, slot.rank, of});
+  }
+  std::vector<std::string> gaps;
+  for (const Slot& slot : source.slots()) {
+    std::optional<OpGap> gap = ParseOpGap(slot.op);
+    if (!gap) continue;
+    if (gap->of == "log") gap->of = "eager";
+    const bool is_wanted =
+        gap->of == "job" ? wants_job(slot) : logs.contains({slot.session, slot.rank, gap->of});
+    if (is_wanted && std::ranges::find(gaps, gap->text) == gaps.end()) {
+      gaps.push_back(std::move(gap->text));
+    }
+  }
+  return gaps;
 }
 
 std::string_view PlaceOf(const OpRow& row) {
@@ -372,6 +434,7 @@ Result<OpLog> ReadOpLog(Source& source, const OpLogChoice& choice,
   }
   Result<OpLog> log = Read(source, *chosen, replay);
   if (!log.ok()) return log.error();
+  AddGaps(source, *chosen, /*with_job=*/choice.graph.empty(), &*log);
   if (replay == 0 || log->lost() == log->rows.size()) {
     return Error{fmt::format("{} has no replay {} of the op log of {}; the newest is {}", path,
                              choice.replay, log->graph, *newest)};

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -90,6 +91,21 @@ struct OpText {
 };
 std::optional<OpText> ParseOpText(std::string_view text);
 
+// Parses SlotRegistration::op of a row that says what is not shown (layout::IsOpGap). Fails:
+// nullopt for any other.
+struct OpGap {
+  std::string of;  // "12", "log", "eager", "job"
+  std::string text;
+};
+std::optional<OpGap> ParseOpGap(std::string_view op);
+
+// Sentences about what op logs do not show: of the logs with a row that `wants_row`, where all
+// eager runs of a job count as one, and of the jobs that `wants_job`, which gets a slot that has
+// their session and rank.
+using WantsSlot = std::function<bool(const source::Slot&)>;
+std::vector<std::string> OpGapsOf(const source::Source& source, const WantsSlot& wants_row,
+                                  const WantsSlot& wants_job);
+
 // "fwd/layers.3.attn" of "fwd/layers.3.attn/mm_2"; empty without a '/'.
 std::string_view PlaceOf(const OpRow& row);
 // "mm" of "aten.mm.default" and of "aten.mm.out"; with the namespace if it is not aten.
@@ -105,7 +121,9 @@ bool HasInputsWithoutNan(const OpLog& log, const OpRow& row);
 
 // Selects one op log of a source.
 struct OpLogChoice {
-  std::string graph;         // a label, the number of a capture, or "eager"; empty: the newest log
+  // A label, the number of a capture, or "eager". Empty: the newest log, and then what the job's
+  // logs do not show belongs to its gaps, too.
+  std::string graph;
   std::int64_t replay = -1;  // from 1; -1 is the newest, -2 the one before it
 };
 

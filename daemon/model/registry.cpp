@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "daemon/model/text.h"
+#include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::pipeline {
 namespace {
@@ -197,11 +198,12 @@ SessionRecord Registry::Summarize(const Session& session) {
   for (const auto& [key, slot] : session.slots) {
     record.counters.Add(slot.counters);
     record.replay = std::max(record.replay, slot.counters.replays);
+    if (layout::IsOpGap(slot.slot->op)) continue;
     const layout::SlotFacts& registration = slot.slot->registration;
+    ++record.slot_count;
     probes.insert(registration.probe_id);
     ++record.lanes[{registration.lane, registration.lane_reason}];
   }
-  record.slot_count = session.slots.size();
   record.probe_count = probes.size();
   record.nonfinite_probes = session.nonfinite_probes.size();
   record.failed_probes = session.failed_probes.size();

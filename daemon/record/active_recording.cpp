@@ -10,6 +10,7 @@
 #include "daemon/core/base/realtime.h"
 #include "daemon/log.h"
 #include "daemon/record/to_recording.h"
+#include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::pipeline {
 namespace {
@@ -73,6 +74,8 @@ bool ActiveRecording::Wants(const SlotIdentity& slot) const {
   if (!request_.sessions.empty() && !request_.sessions.contains(session.uuid)) return false;
   if (!request_.run_id.empty() && session.run_id != request_.run_id) return false;
   if (request_.rank && session.rank != *request_.rank) return false;
+  // A recording of some rows must not hide what the log does not show.
+  if (layout::IsOpGap(slot.op)) return true;
   if (!selector_.Matches(slot.probe)) return false;
   const std::uint64_t graph_id = slot.registration.graph_id;
   const bool is_named = request_.graphs.contains({session.uuid, graph_id});

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <type_traits>
 
 #include "proto/layout/device_stats.h"
@@ -41,6 +42,14 @@ struct OpLogRow {
 };
 static_assert(sizeof(OpLogRow) == 240);
 static_assert(std::is_trivially_copyable_v<OpLogRow>);
+
+// A row that is none: its op says what an op log does not show, and why. It lies in a page of an
+// eager run, and its tensor is empty.
+//   "gap 12 TEXT"     of the log of capture 12
+//   "gap log TEXT"    of the eager run whose rows come before it in the page
+//   "gap eager TEXT"  of one of the eager runs that began before it
+//   "gap job TEXT"    of the job: what ought to have a log and has none
+constexpr bool IsOpGap(std::string_view op) { return op.substr(0, 4) == "gap "; }
 
 // SlotHead::reached: a launch stores it when it begins, that is, when the ops of its rows are done.
 // So the page shows how far a replay came that never finishes.

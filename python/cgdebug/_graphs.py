@@ -32,6 +32,7 @@ _native: typing.Any = None
 _watched = None  # the class that is watched
 _handles: list = []  # of torch's hooks
 _capturing: set = set()  # the announced captures that are under way
+_live: dict = {}  # by announced graph: the number of its capture
 
 
 def watch(native) -> None:
@@ -58,6 +59,11 @@ def watch(native) -> None:
             _wrap_end(graph_class, told=True)
             _wrap_reset(graph_class)
             _register(*hooks)
+
+
+def captured() -> list[int]:
+    """The numbers of the captures whose graphs live."""
+    return [capture for known, capture in list(_live.items()) if known not in _capturing]
 
 
 def _hooks_of_torch():
@@ -198,6 +204,7 @@ def _began(graph) -> None:
             graph._cgdebug_end = end
             graph._cgdebug_graph = known
             _capturing.add(known)
+            _live[known] = capture
         except BaseException:
             known.share()  # not every replay would be counted
             raise
@@ -216,6 +223,8 @@ def _end(graph, nodes, failed=False) -> None:
     known = graph._cgdebug_graph
     if known is not None:
         _capturing.discard(known)
+        if failed:
+            _live.pop(known, None)
         known.end(nodes, failed)
     if not failed and graph._cgdebug_capture:
         with contextlib.suppress(Exception):
@@ -236,6 +245,7 @@ def _forget(graph) -> None:
 
 def _gone(known) -> None:
     _capturing.discard(known)
+    _live.pop(known, None)
     known.gone()
 
 

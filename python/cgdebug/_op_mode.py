@@ -187,6 +187,7 @@ class Recorder:
             self.log.end()
         except Exception as error:
             self._note("the end of the log", error)
+            self.log.tell_gaps()
 
     # --- nodes of a capture, and rows that are pending --------------------------------------------
 

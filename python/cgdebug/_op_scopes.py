@@ -13,11 +13,11 @@ import weakref
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from . import _native, _op_kernels, _torch_logs
+from . import _graphs, _native, _op_kernels, _torch_logs
 from ._capture_cost import CaptureCost
 from ._op_mode import OpMode, Recorder, leave
 from ._op_outputs import OutputRecorder
-from ._oplog import OpLog
+from ._oplog import GapRows, OpLog
 from ._ops import names
 from ._watching.modules import is_selected
 
@@ -29,6 +29,8 @@ _TIMED = (
 _lock = threading.RLock()
 _scopes: list[Scope] = []  # open ones; those with eager logs in the order of opening
 _wrapped = False
+_logged: set[int] = set()  # captures that a scope followed
+_job_gaps = GapRows("job")
 
 
 class Scope:
@@ -67,11 +69,17 @@ class Scope:
         self._eager = eager
         self._eager_log: OpLog | None = None
         self._following: _Following | None = None
+        self.captured_before: list[int] = []  # live graphs that nobody logs
 
     def open(self) -> None:
         with _lock:
             _wrap_captures()
             _scopes.append(self)
+            if self.owner is not None:  # a watch: of all that the job captures
+                self.captured_before = [
+                    capture for capture in _graphs.captured() if capture not in _logged
+                ]
+        _job_gaps.tell(map(captured_before, self.captured_before))
         if self._eager:
             self._open_eager()
 
@@ -113,6 +121,13 @@ class Scope:
             self._eager_log.begin_run()
         cost = CaptureCost(graph=0)
         self._following = _Following([self], self._eager_log, captured=False, cost=cost)
+
+
+def captured_before(capture: int) -> str:
+    return (
+        f"capture {capture} was made before the watch, so it has no op log: watch() before the "
+        f"first capture"
+    )
 
 
 class _Following:
@@ -219,6 +234,7 @@ class _Capture:
             number = _native.probe_module().capture_of(torch.cuda.current_stream().cuda_stream)
             if number == 0:
                 return
+            _logged.add(number)
             self.log = OpLog(number)
             self.cost = CaptureCost(number)
             self.following = _Following(scopes, self.log, captured=True, cost=self.cost)
@@ -228,6 +244,7 @@ class _Capture:
             close.atexit = False  # when the process ends, graphs stay as they were
         except Exception as error:  # the capture goes on
             _log_failure(error)
+            _job_gaps.tell([f"the ops of a capture are not logged: {_text_of(error)}"])
 
     def give_up(self) -> None:
         self.end()
@@ -243,9 +260,11 @@ class _Capture:
             following.end()
         except Exception as error:
             _log_failure(error)
+            _job_gaps.tell([f"the end of a capture is not logged: {_text_of(error)}"])
         if self.log is None:
             return
         if not self.log.rows:
+            _job_gaps.tell(f"capture {self.log.graph}: {gap}" for gap in self.log.gaps)
             self.drop()
             return
         try:
@@ -289,6 +308,10 @@ def _end_of(graph, failed: bool) -> _Capture | None:
         else:
             capture.end()
     return capture
+
+
+def _text_of(error: Exception) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def _log_failure(error: Exception) -> None:

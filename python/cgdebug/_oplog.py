@@ -8,6 +8,7 @@ probes of their own.
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import threading
 import typing
@@ -103,6 +104,61 @@ class _Waiting(typing.NamedTuple):
     address: int
 
 
+class GapRows:
+    """Tells the daemon what op logs do not show, as rows that hold no tensor (layout::IsOpGap).
+
+    of: the number of a capture, "eager", or "job"
+
+    Nothing that goes wrong in it reaches the job. Thread: any."""
+
+    def __init__(self, of: int | str):
+        self._of = of
+        self._lock = threading.Lock()
+        self._told: set[str] = set()
+        self._native: typing.Any = None
+
+    def tell(self, gaps: typing.Iterable[str]) -> None:
+        """Each gap is told once."""
+        with self._lock, contextlib.suppress(Exception):
+            new = [gap for gap in dict.fromkeys(gaps) if gap not in self._told]
+            if not new:
+                return
+            if self._native is None:
+                self._native = _native.load().NativeOpLog()
+            self._told.update(new)
+            for gap in new:
+                _add_gap(self._native, self._of, gap)
+            self._native.end()
+
+    def are_told(self, gaps: typing.Iterable[str]) -> None:
+        """They were told in another way."""
+        with self._lock:
+            self._told.update(gaps)
+
+    def wait(self, timeout: float) -> bool:
+        with self._lock:
+            native = self._native
+        return native is None or native.wait_consumed(timeout)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._native is not None:
+                self._native.close()
+
+
+def _add_gap(native, of: int | str, gap: str) -> None:
+    native.add(
+        "ops/gap",
+        op=f"gap {of} {gap}",
+        site="",
+        data=0,
+        dtype="uint8",
+        shape=[0],
+        cuda=None,
+        stream=0,
+    )
+
+
 class OpLog:
     """The rows of one capture, or of what runs eagerly in one scope.
 
@@ -128,6 +184,7 @@ class OpLog:
         self._probes: dict[str, tuple[str, typing.Any]] = {}  # by name: with what it was made
         self._names: set[str] = set()  # of this run
         self._closed = False
+        self._gap_rows = GapRows(graph or "eager")
         # The order in which rows are registered tells readers where an eager log begins, so all
         # rows of one go the same way.
         self._has_probes = not graph and torch.cuda.is_initialized()
@@ -284,18 +341,20 @@ class OpLog:
         with self._lock:
             if self._closed:
                 return
+            rows = [(row.name, _text_of(row), row.dtype, row.shape) for row in self.rows]
+            if self._before and self._before != rows:
+                self.note("the ops of a run were not those of the run before: replays begin again")
+            self._before = rows
             try:
                 if self.follows_nodes:
                     self._take_rest()
             finally:
                 try:
+                    self._add_gaps()
                     self._native.end()
                 finally:
                     self._forget_waiting()
-            rows = [(row.name, _text_of(row), row.dtype, row.shape) for row in self.rows]
-            if self._before and self._before != rows:
-                self.note("the ops of a run were not those of the run before: replays begin again")
-            self._before = rows
+            self.tell_gaps()
 
     def begin_run(self) -> None:
         """The rows of an eager log come again, as another replay."""
@@ -310,8 +369,24 @@ class OpLog:
             if gap in self.gaps or len(self.gaps) < _MAX_GAPS:
                 self.gaps[gap] += 1
 
+    def _add_gaps(self) -> None:
+        """Beside the rows of an eager run, which tells readers whose gaps they are."""
+        if self.graph or self._has_probes or not self.rows:
+            return
+        for gap in self.gaps:
+            _add_gap(self._native, "log", gap)
+        self._gap_rows.are_told(self.gaps)
+
+    def tell_gaps(self) -> None:
+        """Shows the gaps to the readers of other processes. end() does so; it is for those that are
+        noted later."""
+        with self._lock:
+            self._gap_rows.tell(self.gaps)
+
     def wait(self, timeout: float) -> bool:
         """Waits until the daemon has read every row. Requires: the GPU is done with them."""
+        if not self._gap_rows.wait(timeout):
+            return False
         with self._lock:
             parts = [self._native, *(native for _, native in self._probes.values())]
         return all(native.wait_consumed(timeout) for native in parts)
@@ -321,6 +396,7 @@ class OpLog:
             self._closed = True
             probes, self._probes = self._probes, {}
         self._native.close()
+        self._gap_rows.close()
         for _, native in probes.values():
             native.close()
 

@@ -14,7 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from . import _native, _site
 from ._capture_cost import CaptureCost
 from ._native import has_ordered_effects
-from ._op_scopes import Scope
+from ._op_scopes import Scope, captured_before
 from ._watching import compiled, graphed, hooks
 from ._watching.modules import is_callable, is_selected, modules_of
 from ._watching.places import Place, lock
@@ -389,6 +389,8 @@ class Watch:
                 problems.update({f"log {number}: {gap}": "not shown" for gap in log.gaps})
                 for line in log.coverage.lines() if log.coverage else ():
                     problems[f"log {number}: {line}"] = "no row shows what they wrote"
+            for capture in self._scope.captured_before:
+                problems[f"capture {capture}"] = captured_before(capture)
         if self._fx is not None and not self._list:
             not_seen["fx/*"] = self._ended(
                 "torch.compile has made no code with matmul or attention since watch()"

@@ -331,6 +331,51 @@ def test_what_cannot_be_seen_is_a_gap_and_no_error(debug_mode):
     assert log["fwd/exp_0"].is_covered is False
 
 
+def test_what_a_log_does_not_show_reaches_the_commands_live_and_recorded(debug_mode, cli, tmp_path):
+    whole, path = str(tmp_path / "whole.cgrec"), str(tmp_path / "gap.cgrec")
+    for where, dtype in ((whole, torch.float64), (path, torch.complex64)):
+        # What is not shown belongs to a recording of some rows, too.
+        with cgdebug.connect().record(where, "fwd/*"):
+            with (dm := debug_mode()):
+                torch.ones(2, dtype=torch.float32).exp()
+                torch.zeros(3, dtype=dtype)
+            log = dm.log()
+        if where == whole:
+            dm.close()
+    (gap,) = log.gaps
+    for source in (str(os.getpid()), path):
+        shown = cli("ops", source)
+        assert shown.returncode == 3, shown.stdout + shown.stderr
+        assert "inconclusive: no NaN or Inf in what is shown" in shown.stdout
+        assert gap in shown.stderr
+        answer = cli("ops", source, "--json")
+        assert answer.returncode == 3 and gap in json.loads(answer.stdout)["missing"]
+    same = cli("ops", "diff", path, path)
+    assert same.returncode == 3 and f"not compared: A: {gap}" in same.stdout
+    checked = cli("check", path)
+    assert checked.returncode == 3 and f"missing: not logged: {gap}" in checked.stdout
+    listed = cli("probes", path).stdout + cli("probes", "-s", str(os.getpid())).stdout
+    assert "ops/gap" not in listed
+    part = str(tmp_path / "part.cgrec")
+    assert cli("extract", path, "-o", part, "--probes", "fwd/exp_0").returncode == 0
+    assert gap in cli("ops", part).stderr
+    assert cli("ops", whole).returncode == 0 and cli("check", whole).returncode == 0
+
+
+def test_a_gap_of_one_run_is_none_of_another(debug_mode, cli, tmp_path):
+    path = str(tmp_path / "two.cgrec")
+    dm = debug_mode()
+    with cgdebug.connect().record(path):
+        for dtype in (torch.complex64, torch.float32):
+            with dm:
+                torch.ones(2).exp()
+                torch.zeros(3, dtype=dtype)
+            dm.log()
+            dm = debug_mode()
+    assert cli("ops", f"{path}@g:eager#1").returncode == 3
+    assert cli("ops", f"{path}@g:eager#2").returncode == 0
+
+
 def test_an_error_of_an_op_is_its_own(debug_mode):
     with debug_mode(), pytest.raises(RuntimeError, match="mat1 and mat2"):
         torch.ones(2, 3) @ torch.ones(2, 3)

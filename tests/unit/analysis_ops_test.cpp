@@ -3,8 +3,10 @@
 #include <string>
 #include <vector>
 
+#include "client/analysis/check.h"
 #include "client/analysis/op_diff.h"
 #include "client/analysis/op_log.h"
+#include "tests/support/memory_source.h"
 
 namespace cgdebug::analysis {
 namespace {
@@ -152,6 +154,64 @@ TEST(OpText, DamagedWordsAboutNodesCountAsInputsThatAreNotShown) {
 
 UnseenNodes Unseen(std::uint32_t after, std::uint32_t before) {
   return {.after = after, .before = before, .count = 3, .names = "flash_fwd_kernel"};
+}
+
+// A job with a graph of two rows, two eager runs, and what their logs do not show.
+testing_support::MemorySource JobWithGaps() {
+  testing_support::MemorySource source;
+  const auto add = [&](std::uint64_t graph, const std::string& probe, const std::string& op) {
+    const std::size_t slot = source.AddSlot(probe, {1});
+    source.Slots()[slot].graph_id = graph;
+    source.Slots()[slot].op = op;
+    source.Add(slot, 1, {1});
+  };
+  add(0, "fwd/a_0", "1 aten.a.default");
+  add(0, "ops/gap", "gap log the first run has a gap");
+  add(0, "fwd/b_0", "1 aten.b.default");
+  add(7, "fwd/c_0", "1 aten.c.default");
+  add(7, "fwd/d_0", "2 aten.d.default 1");
+  add(0, "ops/gap", "gap 7 the graph has a gap");
+  add(0, "ops/gap", "gap job capture 3 has no log");
+  add(0, "ops/gap", "gap 8 another graph has a gap");
+  return source;
+}
+
+std::vector<std::string> GapsOf(const std::string& graph) {
+  testing_support::MemorySource source = JobWithGaps();
+  std::vector<std::string> others;
+  const Result<OpLog> log = ReadOpLog(source, {.graph = graph}, &others);
+  EXPECT_TRUE(log.ok()) << log.error().message;
+  return log.ok() ? log->gaps : std::vector<std::string>();
+}
+
+TEST(OpGaps, BelongToTheirLogAndThoseOfTheJobToWhoeverChoseNone) {
+  using Gaps = std::vector<std::string>;
+  EXPECT_EQ(GapsOf("7"), Gaps{"the graph has a gap"});
+  EXPECT_EQ(GapsOf("eager#1"), Gaps{"the first run has a gap"});
+  EXPECT_EQ(GapsOf("eager#2"), Gaps());
+  EXPECT_EQ(GapsOf(""), (Gaps{"the graph has a gap", "capture 3 has no log"}));
+}
+
+TEST(OpGaps, MakeACheckInconclusiveAndAreNoProbes) {
+  testing_support::MemorySource source = JobWithGaps();
+  const Result<Check> check = RunCheck(source, {});
+  ASSERT_TRUE(check.ok());
+  EXPECT_EQ(check->slots, 4u);
+  EXPECT_FALSE(check->found());
+  EXPECT_FALSE(check->complete());
+  EXPECT_EQ(check->missing, (std::vector<std::string>{"not logged: the first run has a gap",
+                                                      "not logged: the graph has a gap",
+                                                      "not logged: capture 3 has no log"}));
+}
+
+TEST(OpGaps, DoNotConcernACheckOfProbesAlone) {
+  testing_support::MemorySource source = JobWithGaps();
+  source.Add(source.AddSlot("act", {1}), 1, {1});
+  CheckOptions options;
+  options.scope.probes = *Selector::ParseList("act");
+  const Result<Check> check = RunCheck(source, options);
+  ASSERT_TRUE(check.ok());
+  EXPECT_TRUE(check->complete());
 }
 
 TEST(Coverage, NamesThePlaceOfWhatNoRowExplains) {

@@ -11,6 +11,7 @@
 #include "client/cli/views/recording_text.h"
 #include "client/source/copy_recording.h"
 #include "daemon/core/recording/recording_reader.h"
+#include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -65,7 +66,7 @@ int Copy(Context& context, const CopyCommand& options,
   if (!scope.ok()) return context.Fail(kExitTrouble, scope.error().message);
   const std::string& selector = context.options.session;
   copy.wants = [&](const recording::Slot& slot, const recording::Session& session) {
-    return scope->probes.Matches(slot.probe) &&
+    return (layout::IsOpGap(slot.op) || scope->probes.Matches(slot.probe)) &&
            (!scope->wants_rank || scope->wants_rank(session.rank)) &&
            (selector.empty() || MatchesSession(session, selector));
   };

@@ -261,6 +261,11 @@ int RunCoverage(Context& context, const OpLog& log) {
   return kExitOk;
 }
 
+// Whether "nothing found" may not be said.
+bool IsInconclusive(const OpLog& log) {
+  return analysis::FirstNonfinite(log) == nullptr && (log.lost() > 0 || !log.gaps.empty());
+}
+
 int RunOps(Context& context, const OpsCommand& command) {
   OpLog log;
   std::vector<std::string> others;
@@ -268,6 +273,7 @@ int RunOps(Context& context, const OpsCommand& command) {
   if (failed != kExitOk) return failed;
   if (command.is_coverage) return RunCoverage(context, log);
   const OpRow* first = analysis::FirstNonfinite(log);
+  const int code = IsInconclusive(log) ? kExitInconclusive : kExitOk;
   if (context.options.json) {
     Json rows = Json::array();
     for (const OpRow& row : log.rows) {
@@ -289,23 +295,26 @@ int RunOps(Context& context, const OpsCommand& command) {
       json["first_nan"] = {{"number", nan->number}, {"name", nan->name}};
     }
     Context::PrintJson(json);
-    return kExitOk;
+    return code;
   }
   const TextTable table = MakeTable(log, command.only);
   const bool is_plain = context.options.plain;
   if (!is_plain) Context::Print(context.out.Bold(Heading(log)) + "\n");
   if (is_plain || !table.empty()) context.PrintTable(table);
-  if (is_plain) return kExitOk;
+  if (is_plain) return code;
   const std::string bad = FirstText(log);
   if (!bad.empty()) Context::Print(context.out.Red(bad) + "\n");
   const std::string masks = MasksText(log);
   if (!masks.empty()) Context::Print(masks + "\n");
   for (const std::string& gap : log.gaps) context.Note(Printable("not shown: " + gap));
+  if (code == kExitInconclusive) {
+    Context::Print("inconclusive: no NaN or Inf in what is shown, but not all is shown\n");
+  }
   if (!others.empty()) {
     context.Note(Printable(fmt::format("the newest of {} op logs; others: {}. Choose with: --graph",
                                        others.size() + 1, fmt::join(others, ", "))));
   }
-  return kExitOk;
+  return code;
 }
 
 int RunOpsDiff(Context& context, const OpsCommand& command) {
