@@ -343,7 +343,7 @@ def test_an_async_all_reduce_in_a_capture_is_seen_when_it_has_been_waited_for(jo
 
 
 BATCHING = """
-    import torch, time, sys, transformers
+    import torch, gc, time, sys, transformers
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
     from transformers import ContinuousBatchingConfig
     torch.manual_seed(0)
@@ -354,12 +354,16 @@ BATCHING = """
         q_padding_interval_size=16, kv_padding_interval_size=256, use_async_batching=False)
     prompts = [list(range(1, 1 + n)) for n in (3, 20, 7, 40, 55)]
     start = time.monotonic()
+    torch.cuda.synchronize()
     free = torch.cuda.mem_get_info()[0]
+    # The manager stays, as in a server, and so do its graphs.
     done = model.generate_batch(prompts, continuous_batching_config=batching, warmup=False,
+        persistent_manager=True,
         generation_config=GenerationConfig(max_new_tokens=8, do_sample=False, eos_token_id=127))
     torch.cuda.synchronize()
     print([done[key].generated_tokens for key in sorted(done)])
-    print(round(time.monotonic() - start, 2), (free - torch.cuda.mem_get_info()[0]) >> 20)
+    graphs = sum(type(one) is torch.cuda.CUDAGraph for one in gc.get_objects())
+    print(graphs, round(time.monotonic() - start, 2), (free - torch.cuda.mem_get_info()[0]) >> 20)
     sys.stdin.readline()
 """
 
@@ -367,27 +371,34 @@ BATCHING = """
 def test_continuous_batching_of_transformers_needs_the_variable_alone(daemon, job, cli):
     pytest.importorskip("transformers")
     pytest.importorskip("transformers.generation.continuous_batching.model_runner")
-    plain, watched = (
-        job(BATCHING, CGDEBUG_WATCH=watch, TRANSFORMERS_VERBOSITY="error") for watch in ("", "op:*")
-    )
-    lines = [(one.line(), one.line()) for one in (plain, watched)]
-    assert lines[0][0] == lines[1][0], lines  # the same tokens
+    lines = []
+    for watch in ("", "op:*"):  # one after the other: each measures the memory of the whole device
+        running = job(BATCHING, CGDEBUG_WATCH=watch, TRANSFORMERS_VERBOSITY="error")
+        tokens, measured = running.line(), running.line()
+        lines.append((tokens, *measured.split()))
+        if not watch:
+            running.go_on()
+            running.finish()
+    (plain, graphs, _, memory), (watched, watched_graphs, _, watched_memory) = lines
+    assert plain == watched and graphs == watched_graphs, lines
 
     def rows():
-        return json.loads(cli("--json", "probes", "-s", str(watched.pid)).stdout)["probes"]
+        return json.loads(cli("--json", "probes", "-s", str(running.pid)).stdout)["probes"]
 
     def labels():
         return {one["graph"] for one in rows()}
 
-    wait_until(lambda: len(labels()) > 2, f"three batches of other sizes; {lines}", 10.0)
+    # One graph for each size that a batch is padded to: 64 tokens while prompts are read, then 16.
+    wait_until(lambda: len(labels()) == int(graphs), f"{graphs} graphs; {lines}", 10.0)
     begin = time.monotonic()
     probes = rows()
     print(
-        f"continuous batching: {lines[0][1]} against {lines[1][1]} s and MiB with an op log; "
-        f"{len(probes)} rows in {sorted(labels())}, listed in {time.monotonic() - begin:.2f} s"
+        f"continuous batching: {lines[0][1:]} against {lines[1][1:]} graphs, s and MiB with an op "
+        f"log; {len(probes)} rows in {sorted(labels())}, listed in {time.monotonic() - begin:.2f} s"
     )
     assert all(label.startswith(("tokens=", "decode,tokens=")) for label in labels()), labels()
+    assert len(labels()) >= 2 and any("tokens=64" in label for label in labels()), labels()
     of_layer = [one for one in probes if one["name"] == "fwd/model.layers.3.mlp.down_proj/mm_0"]
     assert {one["graph"] for one in of_layer} == labels()
-    for one in (plain, watched):
-        one.go_on()
+    assert int(watched_memory) - int(memory) < 16 * int(graphs), lines
+    running.go_on()
