@@ -17,6 +17,7 @@
 #include "daemon/model/own_usage.h"
 #include "daemon/serve/candidates.h"
 #include "daemon/serve/messages.h"
+#include "daemon/serve/row_values.h"
 #include "daemon/serve/selection.h"
 
 namespace cgdebug::serve {
@@ -443,7 +444,7 @@ void Handlers::Set(const v1::SetRequest& request, v1::Response* response) {
   std::vector<std::string> names;
   std::set<std::string> changed;
   std::vector<pipeline::ControlChange> changes;
-  std::string row;
+  pipeline::SlotPtr row;  // the first one
   for (const SessionRecord& session : *sessions) {
     if (session.state != pipeline::SessionState::kAlive) continue;
     for (const SlotRecord& slot : model_.registry->Slots(session.session)) {
@@ -452,7 +453,7 @@ void Handlers::Set(const v1::SetRequest& request, v1::Response* response) {
       if (!selector->Matches(slot.slot->probe)) continue;
       if (!MatchesWhich(*model_.registry, *slot.slot, request.which())) continue;
       if (pipeline::IsOpLogRow(*slot.slot)) {
-        row = slot.slot->probe;
+        if (row == nullptr && !layout::IsOpGap(slot.slot->op)) row = slot.slot;
         continue;
       }
       changed.insert(session.session->uuid + slot.slot->probe);
@@ -460,13 +461,13 @@ void Handlers::Set(const v1::SetRequest& request, v1::Response* response) {
       changes.back().slot = slot.slot;
     }
   }
-  if (changes.empty() && !row.empty()) {
-    return SetError(
-        response, v1::Error::BAD_REQUEST,
-        fmt::format("'{}' is a row of an op log: all rows of a graph leave it together, "
-                    "as statistics, so one of them cannot be changed. Put a probe on "
-                    "the tensor to see its values",
-                    row));
+  if (changes.empty() && row != nullptr) {
+    std::string why = fmt::format(
+        "'{}' is a row of an op log: all rows of a graph leave it together, as statistics, so one "
+        "of them cannot be changed",
+        row->probe);
+    if (request.control().mode() == v1::Control::FULL) why += ". " + HowToGetValues(*row);
+    return SetError(response, v1::Error::BAD_REQUEST, why);
   }
   if (changes.empty()) {
     return SetNoProbe(fmt::format("{}", fmt::join(patterns, " ")), *sessions, names,
