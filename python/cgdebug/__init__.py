@@ -40,6 +40,7 @@ _HOMES = {
     "op_log": ("debug_mode", "load_debug_mode", "OpLogDiff", "OpLogView", "OpRow"),
     "client": ("connect", "Client"),
     "recording": ("open", "Recording"),
+    "scalars": ("log_to", "ScalarLog"),
     "_native": ("native_extension_available", "NativeExtension"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -52,6 +53,7 @@ _MODULES = (
     "postprocess",
     "probe",
     "recording",
+    "scalars",
     "sharding",
     "snapshot",
     "tensor_debug",
@@ -95,6 +97,8 @@ if typing.TYPE_CHECKING:  # "as": what the package exports, for type checkers
     from .probe import step as step
     from .recording import Recording as Recording
     from .recording import open as open
+    from .scalars import ScalarLog as ScalarLog
+    from .scalars import log_to as log_to
     from .sharding import TensorShard as TensorShard
     from .sharding import assemble as assemble
     from .snapshot import Stats as Stats

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
+import contextlib
 import errno
 import os
 import pathlib
@@ -108,6 +109,11 @@ class Connection:
     def close(self) -> None:
         self._is_open = False
         self._socket.close()
+
+    def interrupt(self) -> None:
+        """Ends a `stream` that another thread reads, with ConnectionLost. Thread: any."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def ask(self, message) -> tuple:
         """One request, one answer and the payload bytes that follow it."""
