@@ -256,13 +256,14 @@ def test_a_wrong_constant_in_one_op_is_named_against_eager(debug_mode, cli):
     assert diff.first == "fwd/layers.1/mul_0", diff.text
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_torchs_debug_mode_on_the_eager_run_names_the_same_op_as_our_log_of_the_replay(
-    debug_mode, deterministic
+    debug_mode, deterministic, dtype
 ):
     # Other backends of attention return seeds that nobody wrote, and DebugMode hashes them.
     torchs_own = pytest.importorskip("torch.utils._debug_mode")
     mode_of = torchs_own.DebugMode
-    model, x = make().eval(), inputs()
+    model, x = make().eval().to(dtype), inputs().to(dtype)
 
     def run_under_debug_mode():
         with mode_of() as mode, mode_of.log_tensor_hashes(["norm", "hash_tensor"]):

@@ -172,3 +172,55 @@ def test_ranks_that_hang_in_different_graphs_are_put_side_by_side_and_stay_when_
         lambda: "rank 1  died" in cli("where", "hung-ranks").stdout, "the daemon saw its death"
     )
     assert "graph b, replay 1: after b.in, before b.out" in cli("where", "hung-ranks").stdout
+
+
+# Each rank waits in another collective, each of a group of its own: neither ever ends.
+DEADLOCK = """
+    import torch.distributed as dist
+    rank = int(os.environ["RANK"])
+    torch.cuda.set_device(rank)
+    store = dist.FileStore(sys.argv[1], 2)
+    dist.init_process_group("nccl", store=store, rank=rank, world_size=2)
+    groups = [dist.new_group([0, 1]) for _ in range(2)]
+    x = torch.ones(1024, device="cuda")
+
+    def step(first, second):
+        y = x * 2
+        dist.all_reduce(y, group=groups[first])
+        z = y + 1
+        dist.all_reduce(z, group=groups[second])
+        return z.relu()
+
+    step(0, 1)
+    torch.cuda.synchronize()
+    dm = cgdebug.debug_mode()
+    graph = torch.cuda.CUDAGraph()
+    with dm, graph_label("step"), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        step(rank, 1 - rank)
+    assert dm.logs == 1
+    graph.replay()
+    print("hangs")
+    sys.stdin.readline()
+    os._exit(0)
+"""
+
+
+@needs_mode
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="two GPUs are needed")
+def test_two_ranks_that_wait_for_each_other_are_named_with_the_rows_they_stand_at(
+    daemon, cli, job, tmp_path
+):
+    run = {"CGDEBUG_RUN_ID": "deadlock", "WORLD_SIZE": "2", "CGDEBUG_OP_LOG_BATCH": "1"}
+    store = str(tmp_path / "store")
+    ranks = [job(DEADLOCK, arguments=[store], RANK=str(rank), **run) for rank in range(2)]
+    for rank in ranks:
+        assert rank.line() == "hangs"
+
+    def inside():
+        told = json.loads(cli("where", "deadlock", "--json").stdout)["jobs"][0]["ranks"]
+        return told if len(told) == 2 and all(one["place"] == "inside" for one in told) else None
+
+    for rank in wait_until(inside, "both stand in their graph"):
+        assert (rank["graph"], rank["replay"]) == ("step", 1)
+        assert rank["after"]["name"] == "fwd/mul_0"
+        assert rank["before"]["name"] == "fwd/c10d.allreduce__0"
