@@ -2,11 +2,18 @@
 
 A model is a module with parameters that is not called from inside another watched one. There may be
 several, such as the two of a GAN. Each is watched when it is first called.
+
+With CGDEBUG_WATCH_EAGER=1 an op log has what runs eagerly, too, on the thread that calls the model:
+each call of the first model begins a replay, which ends with the step of an optimizer or with the
+next call. `cgdebug-cli run --watch --eager` also keeps
+torch.compile from compiling.
 """
 
 from __future__ import annotations
 
+import atexit
 import functools
+import multiprocessing.util
 import os
 import sys
 import threading
@@ -18,10 +25,12 @@ from ._after_import import call_after_import
 from .integrations.continuous_batching import label_graphs
 
 VARIABLE = "CGDEBUG_WATCH"
+EAGER = "CGDEBUG_WATCH_EAGER"
 
 _lock = threading.RLock()
 _started = False
 _known: weakref.WeakSet | None = None  # modules that need no further look
+_eager: typing.Any = None  # the scope that logs what runs eagerly
 
 
 def is_wanted() -> bool:
@@ -62,8 +71,11 @@ def _before_call(module, args) -> None:
 
     if torch.compiler.is_compiling():
         return
+    had_scope = _eager is not None
     if module not in typing.cast(weakref.WeakSet, _known):
         look_at(module)
+    if _eager is not None and module is _eager.model():
+        _eager.model_is_called(hooks_are_late=not had_scope)
 
 
 def look_at(module) -> None:
@@ -97,7 +109,24 @@ def _watch(module) -> None:
     if all(one in watched for one in modules.values()):  # the program watches it itself
         return
     level, select = parse(os.environ.get(VARIABLE, ""))
-    watching.Watch(module, select, level, False, False, False, None, skip=watched)
+    is_log = level not in ("module", "fx")
+    # One log has the ops of all models.
+    eager = is_log and _eager is None and os.environ.get(EAGER) == "1"
+    made = watching.Watch(
+        module, select, level, False, False, False, None, skip=watched, eager=eager
+    )
+    if eager:
+        _follow_eager(made._scope)
+
+
+def _follow_eager(scope) -> None:
+    """The last replay ends with the process."""
+    global _eager
+    _eager = scope
+    atexit.register(scope.close)
+    # A worker of multiprocessing ends without atexit.
+    multiprocessing.util.Finalize(None, scope.close, exitpriority=10)
+    os.register_at_fork(after_in_child=scope.forked)
 
 
 def _is_inside_watched(module) -> bool:

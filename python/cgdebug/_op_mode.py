@@ -49,7 +49,11 @@ class Recorder:
         self.names = module_names
         self.has_kernels = has_kernels
         self.has_pre = False  # whether what kernels are about to overwrite is logged, too
+        # Whether a run ends with the step of an optimizer: what is done outside of modules after
+        # that, such as loading data, is for the next run and belongs to neither.
+        self.ends_with_step = False
         self.is_done = False
+        self._has_stepped = False
         self._selects = selects
         self._selected: dict[str, bool] = {}
         self._captured = captured
@@ -68,6 +72,7 @@ class Recorder:
             self._counter = names.Counter()
             self._rows = {}
             self._collectives = {}
+            self._has_stepped = False
             self.log.begin_run()
 
     def before(self, op, args, kwargs) -> _Call | None:
@@ -177,12 +182,21 @@ class Recorder:
             self._end()
 
     def end(self) -> None:
-        self._settle()
         with self._lock:
-            for collective in self._collectives.values():
-                self.log.note(f"{collective.op}: nothing read its result, so it was not seen")
-            self._collectives = {}
+            self._end_log()
             self.is_done = True
+
+    def next_run(self) -> None:
+        """What comes now is another replay of an eager log."""
+        with self._lock:
+            self._end_log()
+            self.begin_run()
+
+    def _end_log(self) -> None:
+        self._settle()
+        for collective in self._collectives.values():
+            self.log.note(f"{collective.op}: nothing read its result, so it was not seen")
+        self._collectives = {}
         try:
             self.log.end()
         except Exception as error:
@@ -366,6 +380,9 @@ class Recorder:
 
     def _add(self, name: str, op: str, tensor, inputs, place: names.Place) -> int:
         storage = written.storage_of(tensor)
+        if self.ends_with_step and self._is_between(place):
+            self._rows.pop(storage, None)  # whoever reads it finds it there
+            return UNKNOWN
         row = UNKNOWN
         if self._is_wanted(place.module) and self._is_logged(name, tensor):
             try:
@@ -377,6 +394,11 @@ class Recorder:
                 self._note(op, error)
         self._rows[storage] = row
         return row
+
+    def _is_between(self, place: names.Place) -> bool:
+        if place.phase != "fwd" or place.module:
+            self._has_stepped = place.phase == "opt"
+        return self._has_stepped and place.phase == "fwd"
 
     def _is_wanted(self, module: str) -> bool:
         wanted = self._selected.get(module)

@@ -42,6 +42,7 @@ class Scope:
             and those that are in none
     level:  "graph", "op" or "kernel": see debug_mode()
     pre:    of level "kernel": also what a kernel is about to overwrite
+    by_call: each call of the model begins a replay of the eager log, see model_is_called()
 
     Fails: RuntimeError if torch has no dispatch mode that leaves compiled code alone.
     """
@@ -53,6 +54,7 @@ class Scope:
         eager: bool,
         level: str = "op",
         pre: bool = False,
+        by_call: bool = False,
     ):
         if not hasattr(TorchDispatchMode, "ignore_compile_internals"):
             raise RuntimeError(
@@ -60,7 +62,7 @@ class Scope:
                 f"compiled code run eagerly, also after they have ended"
             )
         _native.load()
-        self.level, self.pre = level, pre
+        self.level, self.pre, self.by_call = level, pre, by_call
         self.model = None if model is None else weakref.ref(model)
         self.owner: object = None  # is kept alive
         self._select = select
@@ -92,6 +94,23 @@ class Scope:
         following, self._following = self._following, None
         if following is not None:
             following.end()
+
+    def model_is_called(self, hooks_are_late: bool) -> None:
+        """Must be called before each call of the model: what runs eagerly from here on is another
+        replay. Does nothing inside a call of it. hooks_are_late: the scope was opened by a hook of
+        this call, which had chosen its hooks before."""
+        following, model = self._following, self.model and self.model()
+        if following is None or model is None:
+            return
+        if hooks_are_late:
+            following.enter_module(model)
+        elif not names.is_running(model):
+            following.next_run()
+
+    def forked(self) -> None:
+        """In a child process: it logs nothing."""
+        if self._following is not None:
+            self._following.stop()
 
     def wants(self, path: str, modules: names.ModuleNames) -> bool:
         """Whether the rows of the module with this path are wanted; "": those in no module."""
@@ -152,6 +171,7 @@ class _Following:
             self._recorder: Recorder = OutputRecorder(*options, has_ops=levels != {"graph"})
         else:
             self._recorder = Recorder(*options)
+        self._recorder.ends_with_step = not captured and any(scope.by_call for scope in scopes)
         self._recorder.has_pre = any(scope.pre for scope in scopes)
         for name in _TIMED:
             setattr(self._recorder, name, cost.timed(getattr(self._recorder, name)))
@@ -163,6 +183,15 @@ class _Following:
         except BaseException:
             self.end()
             raise
+
+    def next_run(self) -> None:
+        self._recorder.next_run()
+
+    def stop(self) -> None:
+        self._recorder.is_done = True
+
+    def enter_module(self, module: torch.nn.Module) -> None:
+        self._hooks.enter(module)
 
     def end(self) -> None:
         _op_kernels.unfollow(self._recorder)

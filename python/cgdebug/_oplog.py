@@ -16,12 +16,14 @@ import typing
 import torch
 from torch.utils._mode_utils import no_dispatch
 
-from . import _accepted, _native, _site
+from . import _accepted, _native, _site, _torch_logs
 from .actions import TensorStats, enabled_actions, native_options
 
 _MAX_OP_BYTES = 511  # layout::kMaxOpBytes
 _MAX_GAPS = 64  # different ones
 _MAX_NODE_NAMES = 3  # that a row keeps
+# Not told to others: they see another log, which is whole.
+_BEGIN_AGAIN = "the ops of a run were not those of the run before: replays begin again"
 UNKNOWN = 0  # of an input: no row shows what the op read
 
 
@@ -102,6 +104,7 @@ class _Waiting(typing.NamedTuple):
     storage: torch.UntypedStorage
     bytes: int
     address: int
+    row: str
 
 
 class GapRows:
@@ -255,7 +258,8 @@ class OpLog:
             if not self._waiting:
                 return
             try:
-                self._native.flush()
+                with self._marked():
+                    self._native.flush()
             finally:
                 self._forget_waiting()
 
@@ -268,7 +272,8 @@ class OpLog:
             if self._closed or not self.follows_nodes:
                 return []
             try:
-                return self._native.take_unseen(_current_stream())
+                with self._marked():
+                    return self._native.take_unseen(_current_stream())
             finally:
                 if self._waiting and not self._native.pending():
                     self._forget_waiting()
@@ -341,10 +346,6 @@ class OpLog:
         with self._lock:
             if self._closed:
                 return
-            rows = [(row.name, _text_of(row), row.dtype, row.shape) for row in self.rows]
-            if self._before and self._before != rows:
-                self.note("the ops of a run were not those of the run before: replays begin again")
-            self._before = rows
             try:
                 if self.follows_nodes:
                     self._take_rest()
@@ -355,6 +356,10 @@ class OpLog:
                 finally:
                     self._forget_waiting()
             self.tell_gaps()
+            rows = [(row.name, _text_of(row), row.dtype, row.shape) for row in self.rows]
+            if self._before and self._before != rows:
+                self.note(_BEGIN_AGAIN)
+            self._before = rows
 
     def begin_run(self) -> None:
         """The rows of an eager log come again, as another replay."""
@@ -373,15 +378,19 @@ class OpLog:
         """Beside the rows of an eager run, which tells readers whose gaps they are."""
         if self.graph or self._has_probes or not self.rows:
             return
-        for gap in self.gaps:
+        gaps = self._gaps_to_tell()
+        for gap in gaps:
             _add_gap(self._native, "log", gap)
-        self._gap_rows.are_told(self.gaps)
+        self._gap_rows.are_told(gaps)
 
     def tell_gaps(self) -> None:
         """Shows the gaps to the readers of other processes. end() does so; it is for those that are
         noted later."""
         with self._lock:
-            self._gap_rows.tell(self.gaps)
+            self._gap_rows.tell(self._gaps_to_tell())
+
+    def _gaps_to_tell(self) -> list[str]:
+        return [gap for gap in self.gaps if gap != _BEGIN_AGAIN]
 
     def wait(self, timeout: float) -> bool:
         """Waits until the daemon has read every row. Requires: the GPU is done with them."""
@@ -408,8 +417,18 @@ class OpLog:
             number += 1
         return name
 
+    def _marked(self, row: Row | None = None) -> contextlib.AbstractContextManager:
+        """For kernels of rows: of those that are pending, and of this one."""
+        names = []
+        if self.graph and _torch_logs.asks_for_marks():
+            names = [one.row for one in self._waiting] + ([row.name] if row else [])
+        if not names:
+            return contextlib.nullcontext()
+        text = f"row {names[0]}" if len(names) == 1 else f"rows {names[0]} to {names[-1]}"
+        return _torch_logs.marked(text)
+
     def _log(self, row: Row, tensor: torch.Tensor) -> None:
-        with no_dispatch(), torch.no_grad():
+        with no_dispatch(), torch.no_grad(), self._marked(row):
             dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
             waiting = self._native.add(
                 row.name,
@@ -423,7 +442,7 @@ class OpLog:
             )
         storage = dense.untyped_storage()
         address = storage.data_ptr()
-        self._waiting.append(_Waiting(storage, storage.nbytes(), address))
+        self._waiting.append(_Waiting(storage, storage.nbytes(), address, row.name))
         self._waiting_storages.add(address)
         if not waiting:
             self._forget_waiting()

@@ -76,11 +76,17 @@ def probes_captured(graph_id: int) -> None:
     _trace(graph_id, {"graph_id": graph_id, "probes": found})
 
 
+def asks_for_marks() -> bool:
+    """Whether the capture under way wants names for its kernels."""
+    annotations = sys.modules.get("torch.cuda._graph_annotations")
+    return bool(getattr(annotations, "_annotations_enabled", False))
+
+
 def marked(name: str) -> contextlib.AbstractContextManager:
     """Gives the kernels that are captured inside this name, if the capture asks for names."""
-    annotations: typing.Any = sys.modules.get("torch.cuda._graph_annotations")
-    if annotations is None or not getattr(annotations, "_annotations_enabled", False):
+    if not asks_for_marks():
         return _NO_MARK
+    annotations: typing.Any = sys.modules["torch.cuda._graph_annotations"]
     return annotations.mark_kernels(f"cgdebug {name}", backward=False)
 
 

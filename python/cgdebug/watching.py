@@ -154,7 +154,18 @@ class Watch:
     """
 
     def __init__(
-        self, model, select, level, grads, inputs, params, values, pre=False, *, skip=None
+        self,
+        model,
+        select,
+        level,
+        grads,
+        inputs,
+        params,
+        values,
+        pre=False,
+        *,
+        skip=None,
+        eager=False,
     ):
         self._closed = False
         self._handles: list[torch.utils.hooks.RemovableHandle] = []
@@ -212,7 +223,7 @@ class Watch:
             self._names = {self._prefix + name for name in chosen}
             _watches.add(self)
             if is_log:
-                self._open_scope(model, level, bool(pre))
+                self._open_scope(model, level, bool(pre), eager)
                 return
             if level == "fx":
                 self._open_pass(model, found, bool(grads))
@@ -227,8 +238,10 @@ class Watch:
                 self.close()
                 raise
 
-    def _open_scope(self, model: torch.nn.Module, level: str, pre: bool) -> None:
-        self._scope = Scope(self._root(), self._select, eager=False, level=level, pre=pre)
+    def _open_scope(self, model: torch.nn.Module, level: str, pre: bool, eager: bool) -> None:
+        self._scope = Scope(
+            self._root(), self._select, eager=eager, level=level, pre=pre, by_call=eager
+        )
         self._scope.owner = self
         end = weakref.finalize(model, self._scope.close)
         end.atexit = False

@@ -287,3 +287,48 @@ def test_the_variable_alone_watches_a_job_that_imports_cgdebug_and_nothing_happe
         assert hooks(order, CGDEBUG_WATCH="module:*.up") == ["1", "1"]
         assert hooks(order, CGDEBUG_WATCH="*.down") == ["0", "1"]
         assert hooks(order) == ["0", "0"]
+
+
+EAGER_LOOP = """
+    import os
+    net = Net()
+    if os.environ.get("BREAK"):
+        net.layers[2].scale = 1.5
+    made = torch.compile(net, backend="inductor", fullgraph=True)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for step in range(3):
+        nn.functional.mse_loss(made(torch.full((4, 8), step + 1.0)), torch.ones(4, 8)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    print("compiled frames:", sum(torch._dynamo.utils.counters["frames"].values()))
+"""
+
+
+def test_an_eager_run_of_a_compiled_program_is_the_reference_for_ops_diff(run, cli, tmp_path):
+    model = MODEL.replace("self.act(self.up(x))", "self.act(self.up(x)) * self.scale").replace(
+        "super().__init__()\n            self.up",
+        "super().__init__()\n            self.scale = 1.0\n            self.up",
+    )
+    paths = [str(tmp_path / "right.cgrec"), str(tmp_path / "broken.cgrec")]
+    for path, breaks in zip(paths, ("", "1")):
+        options = ["--eager", "-o", path]
+        done = run(model, EAGER_LOOP, watch="op:*", options=options, BREAK=breaks, expect=0)
+        assert "compiled frames: 0" in done.stdout
+    log = json.loads(cli("--json", "ops", paths[0]).stdout)
+    assert log["replay"] == 3 and log["lost"] == 0 and log["missing"] == []
+    names = [row["name"] for row in log["rows"]]
+    assert "fwd/layers.2.down/addmm_0" in names and "bwd/layers.0.up/mm_0" in names
+    assert any(name.startswith("opt/") for name in names), names
+    replays = [
+        json.loads(cli("--json", "ops", f"{paths[0]}@{n}").stdout)["rows"] for n in (1, 2, 3)
+    ]
+    assert [[row["name"] for row in rows] for rows in replays[1:]] == [names, names]
+    assert not any(row["name"].startswith("fwd/Net/") for row in replays[0])
+    found = cli("ops", "diff", f"{paths[1]}@1", f"{paths[0]}@1")
+    assert found.returncode == 1, found.stdout + found.stderr
+    assert "first divergence: #" in found.stdout and "fwd/layers.2/mul_0" in found.stdout
+
+
+def test_eager_without_a_log_says_what_to_type(run):
+    done = run("", watch="fx:*", options=["--eager"], expect=2)
+    assert "--watch 'op:*' --eager" in done.stderr

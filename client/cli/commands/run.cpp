@@ -46,6 +46,7 @@ struct RunOptions {
   live::RecordRequest record;
   bool lossy = false;
   std::vector<std::string> watch;
+  bool eager = false;
   std::vector<std::string> command;
 };
 
@@ -256,7 +257,7 @@ int RunJob(Context& context, const RunOptions& options) {
                         "--max-size, --min-free-disk, --roll-size and --durability apply to a "
                         "recording, and none was asked for. Add: -o DIR.cgrec");
   }
-  Result<Variables> watching = WatchVariables(options.watch);
+  Result<Variables> watching = WatchVariables(options.watch, options.eager);
   if (!watching.ok()) return context.Fail(kExitTrouble, watching.error().message);
   const Result<FailOn> fail_on = ParseFailOn(options.fail_on);
   if (!fail_on.ok()) return context.Fail(kExitTrouble, fail_on.error().message);
@@ -333,6 +334,10 @@ RunFunction AddRun(CLI::App& app) {
       ->type_name("GLOB")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_flag(
+      "--eager", options->eager,
+      "with --watch: torch.compile compiles nothing, and 'op:', 'kernel:' and 'graph:' log "
+      "what runs eagerly, each call of the model as a replay: the reference for ops diff");
   app.add_flag("--tail", options->tail,
                "show each snapshot while the job runs, not only findings and a status line");
   app.add_option("--only", options->only, "like --tail, but only these snapshots")

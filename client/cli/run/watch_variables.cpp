@@ -41,11 +41,21 @@ std::string FolderOfSitecustomize() {
 
 }  // namespace
 
-Result<Variables> WatchVariables(const std::vector<std::string>& globs) {
+Result<Variables> WatchVariables(const std::vector<std::string>& globs, bool eager) {
+  if (globs.empty() && eager) {
+    return Error{
+        "--eager says how a job runs that --watch logs. Type for example: cgdebug-cli run --watch "
+        "'op:*' --eager -- python train.py"};
+  }
   if (globs.empty()) return Variables{};
   const std::string joined = fmt::format("{}", fmt::join(globs, ","));
   const Result<void> checked = CheckGlobs(joined);
   if (!checked.ok()) return checked.error();
+  if (eager && joined.starts_with("fx:")) {
+    return Error{
+        "--eager: level fx is about compiled code, and nothing is compiled then. Type: "
+        "--watch 'op:*' --eager"};
+  }
   std::string path = FolderOfSitecustomize();
   if (path.empty()) {
     return Error{
@@ -55,7 +65,12 @@ Result<Variables> WatchVariables(const std::vector<std::string>& globs) {
   }
   const char* before = std::getenv("PYTHONPATH");
   if (before != nullptr && *before != '\0') path += std::string(":") + before;
-  return Variables{{"CGDEBUG_WATCH", joined}, {"PYTHONPATH", path}};
+  Variables variables = {{"CGDEBUG_WATCH", joined}, {"PYTHONPATH", path}};
+  if (eager) {
+    variables.insert(variables.end(),
+                     {{"CGDEBUG_WATCH_EAGER", "1"}, {"TORCH_COMPILE_DISABLE", "1"}});
+  }
+  return variables;
 }
 
 }  // namespace cgdebug::cli

@@ -13,8 +13,9 @@ using Variables = std::vector<std::pair<std::string, std::string>>;
 
 // What the job's environment needs so that Python in it, and in processes that it starts, watches
 // models: CGDEBUG_WATCH, and in front of PYTHONPATH the folder whose sitecustomize reads it.
-// Empty without globs. Fails: a bad glob, a level that does not exist, or no Python package is
-// installed with this program.
-Result<Variables> WatchVariables(const std::vector<std::string>& globs);
+// With `eager`, an op log has what runs eagerly, and torch.compile compiles nothing.
+// Empty without globs. Fails: a bad glob, a level that does not exist, `eager` with a level of
+// compiled code or without globs, or no Python package is installed with this program.
+Result<Variables> WatchVariables(const std::vector<std::string>& globs, bool eager);
 
 }  // namespace cgdebug::cli

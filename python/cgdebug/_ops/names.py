@@ -151,6 +151,10 @@ class ModuleHooks:
             handle.remove()
         self._handles = []
 
+    def enter(self, module: torch.nn.Module) -> None:
+        """The module's call has begun, and its hooks were chosen before these were there."""
+        self._before_call(module, ())
+
     def _before_call(self, module, args) -> None:
         if torch.compiler.is_compiling():
             return
@@ -175,6 +179,11 @@ class ModuleHooks:
     def _after_step(self, optimizer, args, kwargs) -> None:
         if not torch.compiler.is_compiling():
             _thread.optimizers = max(0, _thread.optimizers - 1)
+
+
+def is_running(module: torch.nn.Module) -> bool:
+    """Whether this thread is inside a call of it that hooks have seen."""
+    return any(one == id(module) for one, _ in _thread.modules)
 
 
 def current_place(names: ModuleNames) -> Place:
