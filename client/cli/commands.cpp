@@ -103,7 +103,8 @@ constexpr Command kCommands[] = {
     {"export", "Writes a recording in another format",
      "  cgdebug-cli export runs/a.cgrec --to safetensors -o out/        one file per replay\n"
      "  cgdebug-cli export runs/a.cgrec --to csv -o stats.csv\n"
-     "  cgdebug-cli export runs/a.cgrec --to perfetto -o trace.json\n",
+     "  cgdebug-cli export runs/a.cgrec --to perfetto -o trace.json\n"
+     "  cgdebug-cli export runs/a.cgrec --to perfetto --trace torch.json -o both.json\n",
      AddExport},
     {"verify", "Checks every byte of a recording against its checksums",
      "  cgdebug-cli verify runs/a.cgrec\n"

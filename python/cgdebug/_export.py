@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import math
 import os
@@ -31,6 +32,7 @@ def export(
     shape: tuple[int, ...] | None = None,
     upcast: str | None = None,
     force: bool = False,
+    trace: str | os.PathLike | None = None,
 ) -> list[str]:
     """Writes `recording` as "safetensors", "npz", "npy" (a folder of values), "jsonl", "csv",
     "parquet", "tensorboard" or "perfetto" (statistics). Returns remarks about what the result
@@ -40,23 +42,37 @@ def export(
     upcast: "float32" for bfloat16 and float8 in the NumPy formats, which have neither; without it
     their bits go out as uint16 and uint8 beside an entry NAME.dtype.
 
+    trace: for "perfetto", a file of torch.profiler's export_chrome_trace, in which the snapshots of
+    its time and its rank are then marked.
+
     TensorBoard's files go into a folder of the recording's name below `output`, so that several
     recordings can go to the same place.
 
     Fails: RecordingError; ImportError when the library that writes the format is missing.
     """
     return export_work(
-        recording, format, output, probes, replays, upcast, force, graph, shape
+        recording, format, output, probes, replays, upcast, force, graph, shape, trace
     ).remarks
 
 
 def export_work(
-    recording, format, output, probes, replays, upcast, force, graph=None, shape=None
+    recording,
+    format,
+    output,
+    probes,
+    replays,
+    upcast,
+    force,
+    graph=None,
+    shape=None,
+    trace=None,
 ) -> _Work:
     if format not in WRITERS:
         raise ValueError(f"no format {format!r}; there are {', '.join(WRITERS)}")
     if upcast not in (None, "float32") or (upcast and format not in ("npz", "npy")):
         raise ValueError('upcast is "float32", for npz and npy')
+    if trace is not None and format != "perfetto":
+        raise ValueError("a trace of torch is joined in perfetto only")
     target = pathlib.Path(output)
     is_stdout = str(output) == "-"
     if format == "tensorboard" and not is_stdout:
@@ -76,6 +92,7 @@ def export_work(
     unreadable = [series for series in selected if not series.is_readable]
     selected = [series for series in selected if series.is_readable]
     work = _Work(recording, selected, first, last, upcast)
+    work.trace = _trace_events.TorchTrace(trace) if trace is not None else None
     work.remarks = [
         f"not in it: {one.label}, whose dtype {one.dtype_name} this version cannot read"
         for one in unreadable
@@ -119,6 +136,8 @@ class _Work:
         self.without_values = 0
         self.damaged: list[str] = []
         self.remarks: list[str] = []
+        self.trace: _trace_events.TorchTrace | None = None
+        self.outside = 0  # snapshots of other times or ranks than the trace
 
     def keys(self, series) -> list[tuple[int, int]]:
         return [key for key in series._keys if self.first <= key[0] <= self.last]
@@ -278,14 +297,30 @@ def _write_tensorboard(work, target, is_stdout):
 
 def _write_perfetto(work, target, is_stdout):
     """Chrome's JSON: one counter track per statistic, grouped by rank, and an instant event for
-    each snapshot with NaN or Inf."""
+    each snapshot with NaN or Inf. Among the events of torch, also a mark for each snapshot."""
+    trace = work.trace
+    if trace is not None and not any(trace.covers(row) for _, _, row in work.curves()):
+        raise NothingMatchedError(
+            f"no snapshot of {work.recording.path} is of the time and rank of {trace.path}: are "
+            "both of the same run?"
+        )
     with text_file(target, is_stdout) as file:
-        file.write('{"displayTimeUnit": "ns", "traceEvents": [\n')
+        head = {"displayTimeUnit": "ns"}
+        if trace is not None:
+            head = {name: of for name, of in trace.content.items() if name != "traceEvents"}
+        file.write(json.dumps(head)[:-1] + ', "traceEvents": [\n')
         separator = ""
-        for event in _trace_events.of(work):
+        for event in itertools.chain(
+            trace.content["traceEvents"] if trace is not None else (),
+            _trace_events.of(work, trace),
+        ):
             file.write(separator + json.dumps(event))
             separator = ",\n"
         file.write("\n]}\n")
+    if trace is not None and work.outside:
+        work.remarks.append(
+            f"not in it: {work.outside} snapshots of other times or ranks than {trace.path}"
+        )
 
 
 WRITERS = {

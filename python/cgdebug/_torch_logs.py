@@ -20,6 +20,8 @@ if typing.TYPE_CHECKING:
     from ._oplog import OpLog
 
 _log = logging.getLogger("cgdebug")  # torch sets its level: it knows every logger by its name
+_MARK = "cgdebug "
+_PROBE_MARK = f"{_MARK}probe "
 _NO_MARK: contextlib.AbstractContextManager = contextlib.nullcontext()
 
 
@@ -87,7 +89,15 @@ def marked(name: str) -> contextlib.AbstractContextManager:
     if not asks_for_marks():
         return _NO_MARK
     annotations: typing.Any = sys.modules["torch.cuda._graph_annotations"]
-    return annotations.mark_kernels(f"cgdebug {name}", backward=False)
+    return annotations.mark_kernels(_MARK + name, backward=False)
+
+
+def probe_of_mark(mark) -> str | None:
+    """The probe whose name `marked` gave to a kernel, from what torch has of it."""
+    name = mark.get("name") if isinstance(mark, dict) else None
+    if not isinstance(name, str) or not name.startswith(_PROBE_MARK):
+        return None
+    return name[len(_PROBE_MARK) :]
 
 
 def _is_tracing() -> bool:

@@ -53,6 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--shape", type=_parse_shape)
     parser.add_argument("--ranks")
     parser.add_argument("--upcast", choices=["float32"])
+    parser.add_argument("--trace")
     parser.add_argument("-f", "--force", action="store_true")
     parser.add_argument("-q", "--quiet", action="store_true")
     options = parser.parse_args(arguments)
@@ -73,6 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
             options.force,
             options.graph,
             options.shape,
+            options.trace,
         )
     except BrokenPipeError:
         # Silent, like every command. The rest of the buffer must go somewhere at exit.

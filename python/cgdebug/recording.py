@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
+import math
 import operator
 import os
 import pathlib
+import typing
 
 from ._columns import Columns
 from ._replays import MAX_REPLAY, replay_range
@@ -334,6 +336,52 @@ class Recording:
     def table(self, *probes: str) -> dict[str, list]:
         """The columns of `to_pandas` as lists."""
         return self._columns(*probes).lists()
+
+    def kernel_annotations(
+        self, annotations: collections.abc.Mapping[int, typing.Any] | None = None
+    ) -> dict[int, list[dict[str, typing.Any]]]:
+        """What torch knows of the kernels of CUDA graphs, and for those of probes also what their
+        snapshots hold:
+
+            prof.export_chrome_trace(path, cuda_graph_annotations=recording.kernel_annotations())
+
+        annotations: as torch.cuda.graph_annotations.get_kernel_annotations() gives them, which is
+        what None takes. Torch records them (2.14 and later) where a capture has
+        enable_annotations=True.
+        """
+        if annotations is None:
+            from torch.cuda.graph_annotations import get_kernel_annotations
+
+            annotations = get_kernel_annotations()
+        from ._torch_logs import probe_of_mark
+
+        held: dict[str, dict[str, typing.Any]] = {}
+        named = {}
+        for node, given in annotations.items():
+            marks = list(given) if isinstance(given, list) else [given]
+            for mark in list(marks):
+                probe = probe_of_mark(mark)
+                if probe is None:
+                    continue
+                if probe not in held:
+                    held[probe] = self._held_by(probe)
+                marks.append(held[probe])
+            named[node] = marks
+        return named
+
+    def _held_by(self, probe: str) -> dict[str, typing.Any]:
+        """For a kernel of the probe: over all of its calls and snapshots here."""
+        members = [series for series in self._all if series.name == probe and series.is_readable]
+        rows = [row for series in members for row in Columns(self._reader, [series]).rows()]
+        bad = [row["replay"] for row in rows if row["nonfinite"]]
+        sizes = [row["abs_max"] for row in rows if math.isfinite(row["abs_max"])]
+        held: dict[str, typing.Any] = {"cgdebug snapshots": len(rows)}
+        if sizes:
+            held["cgdebug abs_max"] = max(sizes)
+        if rows:
+            none = f"none in {len(rows)} snapshots"
+            held["cgdebug first NaN or Inf"] = f"replay {min(bad)}" if bad else none
+        return held
 
     def export(self, format: str, output: str | os.PathLike, *probes: str, **options):
         """Writes it in another format; see `cgdebug.export`."""

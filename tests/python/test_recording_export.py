@@ -1,6 +1,7 @@
 """Recordings in other formats, and in the tests of others."""
 
 import csv
+import gzip
 import importlib
 import json
 import os
@@ -169,6 +170,136 @@ def test_perfetto_has_a_track_for_each_rank(tmp_path):
     cgdebug.open(tmp_path).export("perfetto", tmp_path / "t.json")
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     assert {event["pid"] for event in events if event["ph"] == "C"} == {0, 1}
+
+
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory):
+    """(recording, trace): a job that calls a probe before, within and after a profile."""
+    folder = tmp_path_factory.mktemp("profiled")
+    job = """
+import torch, cgdebug
+from torch.profiler import ProfilerActivity, profile
+p = cgdebug.CudaGraphTensorProbe("x", [cgdebug.TensorRecord(to="disk")], mode="always")
+p(torch.zeros(1))
+torch.ones(1).sum().item()
+import time; time.sleep(0.05)
+with profile(activities=[ProfilerActivity.CPU]) as prof:
+    for i in range(3):
+        p(torch.full((4,), float("nan") if i == 1 else i + 1.0))
+prof.export_chrome_trace("t.json")
+time.sleep(0.05)
+p(torch.zeros(1))
+"""
+    environment = {key: value for key, value in os.environ.items() if key != "CGDEBUG"}
+    runtime = folder / "run"
+    runtime.mkdir(mode=0o700)
+    environment.update(CGDEBUG_SOCKET=str(runtime / "d.sock"), CGDEBUG_DIR=str(folder))
+    environment["CGDEBUG_DAEMON"] = find_program("cgdebug-daemon")
+    command = [find_program("cgdebug-cli"), "run", "-o", "a.cgrec", "--", sys.executable, "-c", job]
+    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    subprocess.run(
+        [find_program("cgdebug-cli"), "daemon", "stop", "--force"],
+        env=environment,
+        capture_output=True,
+    )
+    assert ran.returncode == 0, ran.stderr
+    (folder / "t.json.gz").write_bytes(gzip.compress((folder / "t.json").read_bytes()))
+    return folder / "a.cgrec", folder / "t.json"
+
+
+def test_snapshots_lie_among_the_events_of_torch_where_the_probe_was_called(profiled, tmp_path):
+    path, trace = profiled
+    torchs = json.loads(trace.read_text())
+    remarks = cgdebug.open(path).export("perfetto", tmp_path / "both.json", trace=trace)
+    assert remarks == [f"not in it: 2 snapshots of other times or ranks than {trace}"]
+    both = json.loads((tmp_path / "both.json").read_text())
+    ours = both["traceEvents"][len(torchs["traceEvents"]) :]
+    assert {**both, "traceEvents": None} == {**torchs, "traceEvents": None}
+    assert both["traceEvents"][: len(torchs["traceEvents"])] == torchs["traceEvents"]
+    calls = [one for one in torchs["traceEvents"] if one.get("name") == "cgdebug::observe"]
+    marks = [one for one in ours if one.get("cat") == "cgdebug"]
+    assert [one["args"]["replay"] for one in marks] == [1, 2, 3]  # of a shape of its own
+    for call, mark in zip(calls, marks, strict=True):
+        assert call["ts"] <= mark["ts"] <= call["ts"] + call["dur"]
+    assert [one["args"].get("abs_max") for one in marks] == [1.0, None, 3.0]
+    assert [one["name"] for one in ours if one["ph"] == "i" and one["s"] == "p"] == [
+        marks[0]["name"] + ": 4 NaN or Inf"
+    ]
+    taken = {one.get("pid") for one in torchs["traceEvents"]}
+    assert not taken & {one["pid"] for one in ours}
+
+
+def test_a_compressed_trace_is_joined_from_the_command_line(profiled, tmp_path):
+    path, trace = profiled
+    command = [find_program("cgdebug-cli"), "export", str(path), "--to", "perfetto", "-o"]
+    environment = {**os.environ, "CGDEBUG_PYTHON": sys.executable}
+    plain = tmp_path / "plain.json"
+    packed = tmp_path / "packed.json"
+    for output, of in ((plain, trace), (packed, f"{trace}.gz")):
+        done = subprocess.run(
+            [*command, str(output), "--trace", str(of)],
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0 and "2 snapshots of other times" in done.stderr, done.stderr
+    marks = [
+        [one for one in json.loads(file.read_text())["traceEvents"] if one.get("cat") == "cgdebug"]
+        for file in (plain, packed)
+    ]
+    assert len(marks[0]) == len(marks[1]) == 3
+
+
+def test_a_trace_of_another_run_or_rank_is_refused(profiled, tmp_path, path):
+    recording, trace = profiled
+    with pytest.raises(NothingMatchedError, match="are both of the same run?"):
+        cgdebug.open(path).export("perfetto", tmp_path / "no.json", trace=trace)
+    content = json.loads(trace.read_text())
+    writer = Writer(tmp_path / "r1.cgrec", rank=1)
+    middle = content["baseTimeNanoseconds"] + int(
+        next(e["ts"] for e in content["traceEvents"] if e.get("name") == "cgdebug::observe") * 1000
+    )
+    writer.add("x", 1, numpy.float32([1]), timestamp_ns=middle)
+    rank_1 = cgdebug.open(writer.close())
+    rank_1.export("perfetto", tmp_path / "yes.json", trace=trace)
+    other = tmp_path / "rank0.json"
+    other.write_text(json.dumps({**content, "distributedInfo": {"rank": 0}}))
+    with pytest.raises(NothingMatchedError, match="time and rank"):
+        rank_1.export("perfetto", tmp_path / "no.json", trace=other)
+    assert not (tmp_path / "no.json").exists()
+    for text, says in (
+        ("{", "is no trace of torch.profiler"),
+        ("[]", "is no trace of torch.profiler"),
+        ('{"traceEvents": [{"ph": "X"}]}', "is no trace of torch.profiler"),
+        ('{"traceEvents": []}', "its profile is empty"),
+    ):
+        other.write_text(text)
+        with pytest.raises(RecordingError, match=says):
+            cgdebug.open(recording).export("perfetto", tmp_path / "no.json", trace=other)
+    with pytest.raises(RecordingError, match="No such file"):
+        cgdebug.open(recording).export("perfetto", tmp_path / "no.json", trace="nowhere.json")
+    with pytest.raises(ValueError, match="perfetto only"):
+        cgdebug.open(recording).export("csv", tmp_path / "no.csv", trace=trace)
+
+
+def test_annotations_of_kernels_say_what_their_probes_hold(tmp_path):
+    """The keys and forms are those of torch.cuda.graph_annotations.get_kernel_annotations()."""
+    writer = Writer(tmp_path / "a.cgrec")
+    for replay, value in ((1, 2.0), (2, numpy.nan), (3, -5.0)):
+        writer.add("x", replay, numpy.float32([value]))
+    writer.add("y", 1, numpy.float32([0]))
+    of_x, of_y, other = {"name": "cgdebug probe x"}, {"name": "cgdebug probe y"}, {"name": "attn"}
+    given = {(1 << 32) | 1: [of_x], (1 << 32) | 2: of_y, (1 << 32) | 3: [other, of_x]}
+    named = cgdebug.open(writer.close()).kernel_annotations(given)
+    held = {
+        "cgdebug snapshots": 3,
+        "cgdebug abs_max": 5.0,
+        "cgdebug first NaN or Inf": "replay 2",
+    }
+    assert named[(1 << 32) | 1] == [of_x, held]
+    assert named[(1 << 32) | 2][1]["cgdebug first NaN or Inf"] == "none in 1 snapshots"
+    assert named[(1 << 32) | 3] == [other, of_x, held]
+    assert given[(1 << 32) | 1] == [of_x]
 
 
 def test_tensorboard_reads_the_scalars(tmp_path, path):

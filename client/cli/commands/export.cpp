@@ -20,6 +20,7 @@ struct ExportOptions {
   std::vector<std::string> probes;
   std::string replays;
   std::string upcast;
+  std::string trace;
   bool force = false;
   WhichOptions which;
 };
@@ -66,6 +67,7 @@ int RunExport(Context& context, const ExportOptions& options) {
   if (!options.which.graph.empty()) words.insert(words.end(), {"--graph", options.which.graph});
   if (!options.which.shape.empty()) words.insert(words.end(), {"--shape", options.which.shape});
   if (!options.upcast.empty()) words.insert(words.end(), {"--upcast", options.upcast});
+  if (!options.trace.empty()) words.insert(words.end(), {"--trace", options.trace});
   if (!context.ranks.selects_all()) words.insert(words.end(), {"--ranks", context.options.ranks});
   if (options.force) words.emplace_back("--force");
   if (context.options.quiet) words.emplace_back("--quiet");
@@ -103,6 +105,9 @@ RunFunction AddExport(CLI::App& app) {
                  "in NumPy formats, write bfloat16 and float8 as float32")
       ->check(CLI::IsMember({"float32"}))
       ->type_name("{float32}");
+  app.add_option("--trace", options->trace,
+                 "for perfetto: a file of torch.profiler, among whose events the snapshots go")
+      ->type_name("FILE");
   app.add_flag("-f,--force", options->force, "overwrite");
   return [options](Context& context) { return RunExport(context, *options); };
 }
