@@ -31,6 +31,7 @@ std::span<const Command> Commands();
 RunFunction AddRun(CLI::App& app);
 RunFunction AddPs(CLI::App& app);
 RunFunction AddStatus(CLI::App& app);
+RunFunction AddTop(CLI::App& app);
 RunFunction AddProbes(CLI::App& app);
 RunFunction AddGraphs(CLI::App& app);
 RunFunction AddOps(CLI::App& app);

@@ -19,6 +19,11 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli status\n"
      "  cgdebug-cli status train-4711\n",
      AddStatus},
+    {"top", "A screen that follows jobs, ranks and the probes that change most",
+     "  cgdebug-cli top\n"
+     "  cgdebug-cli top 'blk3.*' --sort abs_max\n"
+     "  cgdebug-cli top --json                      one frame, over one second\n",
+     AddTop},
     {"probes", "What is probed: shape, lane, last replay, losses",
      "  cgdebug-cli probes\n"
      "  cgdebug-cli probes 'blk*.attn' '!blk3.*'\n"

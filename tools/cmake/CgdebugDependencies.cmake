@@ -38,6 +38,20 @@ else()
                  "Type: apt-get install prometheus-cpp-dev")
 endif()
 
+# ncurses draws `cgdebug-cli top`. Static, like SQLite below: terminal descriptions are files that it
+# looks for in /etc/terminfo, /lib/terminfo and /usr/share/terminfo, where every distribution has them.
+find_path(CGDEBUG_NCURSES_INCLUDE NAMES curses.h)
+find_library(CGDEBUG_NCURSES NAMES libncursesw.a ncursesw ONLY_CMAKE_FIND_ROOT_PATH)
+find_library(CGDEBUG_TINFO NAMES libtinfo.a tinfo ONLY_CMAKE_FIND_ROOT_PATH)
+if(CGDEBUG_NCURSES AND CGDEBUG_TINFO AND CGDEBUG_NCURSES_INCLUDE)
+  add_library(cgdebug_ncurses INTERFACE)
+  target_include_directories(cgdebug_ncurses SYSTEM INTERFACE ${CGDEBUG_NCURSES_INCLUDE})
+  target_link_libraries(cgdebug_ncurses INTERFACE ${CGDEBUG_NCURSES} ${CGDEBUG_TINFO})
+else()
+  set(CGDEBUG_NCURSES "")
+  message(STATUS "cgdebug: no ncurses: the screen of cgdebug-cli top is left out. Type: apt-get install libncurses-dev")
+endif()
+
 # fmt and spdlog as headers, because the daemon and the command line run on machines that have neither. What
 # only tests run takes the libraries: the headers are a third of what it compiles.
 add_library(cgdebug_fmt INTERFACE)

@@ -4,6 +4,7 @@
 #
 #   wants_clang=1           with clang, for the sanitizers, clang-tidy and fuzzing
 #   wants_browser=1         with a browser, for the tests of reports
+#   wants_terminal=1        with tmux, for the tests of `top`
 #   CGDEBUG_PYTHON=PYTHON   use that interpreter (it needs torch, numpy, pybind11, pytest) instead of
 #                           making .venv: then nothing is installed, cgdebug runs from its build tree
 
@@ -61,8 +62,10 @@ system_packages() {
   [ -z "${wants_clang:-}" ] || echo "$clang"
   # Ubuntu's package of that name is no browser.
   [ -z "${wants_browser:-}" ] || [ "$(. /etc/os-release && echo "$ID")" != debian ] || echo chromium
+  [ -z "${wants_terminal:-}" ] || echo tmux
   echo ca-certificates g++ cmake ninja-build ccache $boost protobuf-compiler libprotobuf-dev libcli11-dev \
-    libfmt-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev libsqlite3-dev libhwy-dev node-d3 prometheus-cpp-dev libgtest-dev libgmock-dev
+    libfmt-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev libsqlite3-dev libhwy-dev node-d3 prometheus-cpp-dev
+  echo libncurses-dev libgtest-dev libgmock-dev
   case "$(command -v python3 || true)" in '' | /usr/bin/* | /bin/*) echo python3 python3-venv python3-dev ;; esac
 }
 

@@ -213,7 +213,6 @@ std::string GroupDigits(std::string_view text) {
 
 TextTable::Fit TextTable::FitInto(std::size_t max_columns) const {
   constexpr std::size_t kGap = 2;
-  constexpr std::size_t kLeastText = 10;  // columns that a cut name keeps at least
   Fit fit;
   fit.is_shown.assign(columns_.size(), true);
   for (const Column& column : columns_) fit.widths.push_back(DisplayWidth(column.title));
@@ -225,7 +224,7 @@ TextTable::Fit TextTable::FitInto(std::size_t max_columns) const {
   if (max_columns == 0) return fit;
   const auto least = [&](std::size_t i) {
     if (columns_[i].align != Align::kLeft) return fit.widths[i];
-    return std::min(fit.widths[i], std::max(kLeastText, DisplayWidth(columns_[i].title)));
+    return std::min(fit.widths[i], std::max(columns_[i].least, DisplayWidth(columns_[i].title)));
   };
   const auto total = [&](auto width_of) {
     std::size_t sum = 0;

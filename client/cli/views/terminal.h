@@ -86,6 +86,7 @@ class TextTable {
     std::string title;
     Align align = Align::kLeft;
     bool is_optional = false;  // may be left out where the terminal is narrow
+    std::size_t least = 10;    // columns that a cut text keeps at least
   };
 
   explicit TextTable(std::vector<Column> columns) : columns_(std::move(columns)) {}
