@@ -102,7 +102,7 @@ ensure_promtool() {
   export PATH=$folder:$PATH CGDEBUG_REQUIRE_PROMTOOL=1
 }
 extract_promtool() (
-  mkdir -p "$1" && cd "$1"
+  mkdir -p "$1" && cd "$1" || exit
   apt-get download -o APT::Sandbox::User=root prometheus || {
     "${as_root[@]}" apt-get update && apt-get download -o APT::Sandbox::User=root prometheus
   }
