@@ -50,6 +50,15 @@ Probe::Probe(std::string name, ProbeOptions options) : state_(std::make_shared<P
   ProbeTable& table = ProbeTable::Instance();
   {
     const ProbeTable::Lock lock = table.Acquire(*state_);
+    if (wanted.compare && wanted.compare->with == CompareAction::With::kProbe) {
+      const std::shared_ptr<ProbeState> other = table.probes.Find(wanted.compare->probe);
+      if (other == nullptr) {
+        throw ProbeError(ErrorKind::kClosed,
+                         "probe '" + state_->name + "': the probe to compare it with is closed");
+      }
+      other->is_reference = true;
+      state_->reference = other;
+    }
     table.probes.Add(state_);
     if (needs_daemon && !table.asked_for_daemon && DaemonSetting() == "1") {
       start_daemon = table.asked_for_daemon = true;

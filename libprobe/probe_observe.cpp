@@ -127,10 +127,25 @@ void ObserveCuda(ProbeState& probe, const TensorRef& tensor, void* stream) {
   }
 }
 
+// The slot of another probe that this call is compared with; null if there is none.
+ProbeSlot* OtherSlot(const ProbeState& probe, const ProbeSlot& slot, const TensorRef& tensor) {
+  if ((slot.registration.flags & layout::kCompareProbe) == 0) return nullptr;
+  ProbeSlot* other = FindReference(probe, slot, tensor);
+  if (other->registration.order == slot.registration.reference_order) return other;
+  throw ProbeError(ErrorKind::kUnsupported,
+                   "the probe that it is compared with has seen too many shapes to keep this one");
+}
+
+std::uint64_t NewestKept(ProbeSlot& slot) {
+  const std::lock_guard lock(slot.eager_mutex);
+  return slot.writer->NewestKept();
+}
+
 void ObserveHost(ProbeState& probe, const TensorRef& tensor) {
   if (probe.options.mode == ProbeMode::kCapture) return;
   ProbeTable& table = ProbeTable::Instance();
   ProbeSlot* slot = nullptr;
+  ProbeSlot* other = nullptr;
   {
     ProbeTable::Lock lock = table.Acquire(probe);
     if (probe.closed) return;
@@ -140,16 +155,24 @@ void ObserveHost(ProbeState& probe, const TensorRef& tensor) {
       throw probe.Refuse(error);
     }
     if (slot == nullptr) return;
+    try {
+      other = OtherSlot(probe, *slot, tensor);
+    } catch (const ProbeError& error) {
+      throw probe.Refuse(error);
+    }
     slot->life.Pin();
+    if (other != nullptr) other->life.Pin();
   }
   {
     const std::lock_guard lock(slot->eager_mutex);
     if (slot->writer->Begin(slot->TakeSerial())) {
+      slot->writer->SetReference(other == nullptr ? 0 : NewestKept(*other));
       ring::CopyShared(slot->writer->payload(), tensor.data, slot->writer->payload_bytes());
       slot->writer->Commit(layout::RealtimeNs());
     }
   }
   slot->life.Unpin();
+  if (other != nullptr) other->life.Unpin();
 }
 
 }  // namespace

@@ -20,6 +20,8 @@ struct ProbeState {
   std::uint64_t id = 0;
   std::string site;  // Probe::site()
   bool closed = false;
+  std::weak_ptr<ProbeState> reference;  // the probe that this one is compared with
+  bool is_reference = false;            // for others
   std::string last_error;
   std::string lane_note;
   const void* owner = nullptr;  // the table it belongs to; a forked child has its own

@@ -39,7 +39,13 @@ std::uint32_t RingCapacity(const std::string& name, const ProbeOptions& options,
 }
 
 void CheckCompare(const std::string& name, const CompareAction& compare) {
-  if (compare.expected.empty()) throw BadArgument(name, "TensorCompare needs an expected tensor");
+  const bool has_tensors = compare.with == CompareAction::With::kTensors;
+  if (compare.expected.empty() == has_tensors) {
+    throw BadArgument(name, has_tensors
+                                ? "TensorCompare needs an expected tensor"
+                                : "TensorCompare compares with expected tensors or with something "
+                                  "else, not with both");
+  }
   for (const double tolerance : {compare.rtol, compare.atol}) {
     if (!std::isfinite(tolerance) || tolerance < 0) {
       throw BadArgument(name, "rtol and atol must be finite and not negative");
@@ -135,6 +141,12 @@ void CheckProbe(const std::string& name, const ProbeOptions& options) {
     }
   }
   if (options.compare) CheckCompare(name, *options.compare);
+  if (options.compare && options.compare->with == CompareAction::With::kProbe &&
+      (options.print || options.record || options.stats)) {
+    throw BadArgument(name,
+                      "TensorCompare(expected=PROBE) goes into a probe of its own: give the other "
+                      "actions to a second probe");
+  }
   if (options.stats && options.stats->every == 0) {
     throw BadArgument(name, "TensorStats(every) must be at least 1");
   }
@@ -259,8 +271,11 @@ layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOp
     r.compare_atol = options.compare->atol;
     if (options.compare->equal_nan) r.flags |= layout::kCompareEqualNan;
     if (options.compare->bitwise) r.flags |= layout::kCompareBitwise;
+    if (options.compare->with == CompareAction::With::kFirst) r.flags |= layout::kCompareFirst;
+    if (options.compare->with == CompareAction::With::kProbe) r.flags |= layout::kCompareProbe;
     const bool alone = !options.print && !options.record && !options.stats;
-    if (options.compare->on_device && alone && lane == layout::Lane::kDirect) {
+    const bool with_probe = options.compare->with == CompareAction::With::kProbe;
+    if ((options.compare->on_device || with_probe) && alone && lane == layout::Lane::kDirect) {
       r.flags |= layout::kSlotComparesOnDevice;
     }
   }

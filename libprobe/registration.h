@@ -26,6 +26,8 @@ std::size_t ExpectedIndex(const std::string& probe, const CompareAction& compare
 // Fills in geometry, actions and policy; the fields that only the table knows stay zero. A probe
 // that wants only statistics gets a ring of statistics in the direct lane and of values in the
 // others.
+// Of a slot that others are compared with by the daemon: it may read an entry some replays late.
+inline constexpr std::uint32_t kReferenceCapacity = 16;
 layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOptions& options,
                                           const TensorRef& tensor, std::uint64_t tensor_bytes,
                                           layout::Lane lane);

@@ -1,5 +1,6 @@
 #include "libprobe/slot_maker.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -25,6 +26,24 @@ LaneChoice ChooseLane(LaneChoice choice) {
   return choice;
 }
 
+bool HasExpected(const ProbeState& probe) {
+  const auto& compare = probe.options.compare;
+  return compare && compare->with == CompareAction::With::kTensors;
+}
+
+// The daemon must find the values of each replay, unless the GPU compares.
+void MakeReference(layout::SlotRegistration* registration) {
+  layout::SlotRegistration& r = *registration;
+  r.flags |= layout::kSlotIsReference;
+  if (r.lane == static_cast<std::uint8_t>(layout::Lane::kDirect)) return;
+  r.policy = static_cast<std::uint8_t>(layout::Policy::kWait);
+  r.capacity = std::max(r.capacity, kReferenceCapacity);
+  const layout::SlotGeometry geometry = layout::GeometryOf(r);
+  r.payload_stride_bytes = geometry.payload_stride_bytes;
+  r.headers_offset = geometry.headers_offset;
+  r.payload_offset = geometry.payload_offset;
+}
+
 bool OnGpu(const TensorRef& tensor) { return tensor.device_type == DeviceType::kCuda; }
 
 }  // namespace
@@ -44,6 +63,7 @@ void SlotMaker::Describe(ProbeState& probe, ProbeSlot& slot, const TensorRef& te
   layout::SlotRegistration& r = slot.registration;
   r = MakeRegistration(probe.name, probe.options, tensor, bytes, lane);
   r.lane_reason = static_cast<std::uint8_t>(reason);
+  if (probe.is_reference) MakeReference(&r);
   const auto geometry = layout::GeometryOf(r);
   slot.block = store_->Allocate(probe.name, geometry.block_bytes, geometry.payload_offset);
   if (store_->lossless()) r.flags |= layout::kSlotLossless;
@@ -104,7 +124,7 @@ void SlotMaker::Complete(ProbeState& probe, ProbeSlot& slot, const TensorRef& te
     std::memset(r.site, 0, sizeof(r.site));
     std::memcpy(r.site, call.site.data(), ring::CutLength(call.site, layout::kMaxNameBytes));
   }
-  if (probe.options.compare) {
+  if (HasExpected(probe)) {
     const CompareAction& compare = *probe.options.compare;
     slot.expected =
         store_->ExpectedBlock(probe, ExpectedIndex(probe.name, compare, tensor, call.invocation));
@@ -114,6 +134,16 @@ void SlotMaker::Complete(ProbeState& probe, ProbeSlot& slot, const TensorRef& te
   r.probe_id = probe.id;
   r.graph_id = call.place.graph_id;
   r.invocation = call.invocation;
+  if ((r.flags & layout::kCompareProbe) != 0) {
+    if (call.place.in_body) {
+      throw ProbeError(ErrorKind::kUnsupported,
+                       "TensorCompare(expected=PROBE) does not work in the body of a conditional "
+                       "node");
+    }
+    slot.reference = FindReference(probe, slot, tensor);
+    r.reference_order = slot.reference->registration.order;
+    r.reference_index = slot.reference->index;
+  }
   if (r.graph_id != 0) {
     const CapturedGraphs::Graph& graph = graphs_->Find(r.graph_id);
     slot.graph_serial = graph.serial;
@@ -138,6 +168,55 @@ void SlotMaker::Complete(ProbeState& probe, ProbeSlot& slot, const TensorRef& te
                 layout::kWindowPayloadOffset);
   }
   slot.writer.emplace(slot.block.data, store_->segment()->producer(), store_->segment()->gate());
+}
+
+ProbeSlot* FindReference(const ProbeState& probe, const ProbeSlot& slot, const TensorRef& tensor) {
+  const layout::SlotRegistration& r = slot.registration;
+  const std::shared_ptr<ProbeState> other = probe.reference.lock();
+  const auto fail = [&](const std::string& text) {
+    return ProbeError(ErrorKind::kBadArgument,
+                      "probe '" + probe.name + "' is compared with probe '" +
+                          (other == nullptr ? "" : other->name) + "', " + text);
+  };
+  if (other == nullptr || other->closed) throw fail("which is closed");
+  const bool in_graph = r.graph_id != 0;
+  if (!in_graph && OnGpu(tensor)) {
+    throw ProbeError(ErrorKind::kUnsupported,
+                     "TensorCompare(expected=PROBE) compares tensors of captured graphs and those "
+                     "on the CPU, not those of eager calls on the GPU");
+  }
+  const auto found =
+      std::find_if(other->slots.rbegin(), other->slots.rend(), [&](const ProbeSlot* candidate) {
+        const layout::SlotRegistration& o = candidate->registration;
+        return in_graph ? o.graph_id == r.graph_id && o.invocation == r.invocation
+                        : o.graph_id == 0 && SameTensor(o, tensor);
+      });
+  if (found == other->slots.rend()) {
+    throw fail(in_graph ? "which was not called before it in this graph (call " +
+                              std::to_string(r.invocation) + ")"
+                        : "which was not called with " + std::string(DtypeName(tensor.dtype)) +
+                              ShapeText(tensor.shape) + " before it");
+  }
+  const layout::SlotRegistration& o = (*found)->registration;
+  TensorRef seen = tensor;
+  seen.shard = o.shard;
+  if (!SameTensor(o, seen)) {
+    const std::vector<std::int64_t> shape(o.shape, o.shape + o.dims);
+    throw fail("which saw " + std::string(DtypeName(static_cast<Dtype>(o.dtype))) +
+               ShapeText(shape) + " there" +
+               (o.device_index == tensor.device_index ? "" : " on another device") +
+               ": the tensor is " + std::string(DtypeName(tensor.dtype)) + ShapeText(tensor.shape));
+  }
+  if ((o.flags & layout::kSlotInBody) != 0) {
+    throw fail("which is in the body of a conditional node, and may not run in each replay");
+  }
+  if (o.lane != r.lane) {
+    throw fail("which is in another lane: give both the same lane");
+  }
+  if (in_graph && (o.flags & layout::kSlotIsReference) == 0) {
+    throw fail("which does not know of it: make both before the capture");
+  }
+  return *found;
 }
 
 std::unique_ptr<ProbeSlot> SlotMaker::ForCapture(ProbeState& probe, const TensorRef& tensor) {
@@ -184,7 +263,7 @@ void SlotMaker::Prepare(ProbeState& probe, const TensorRef& tensor) {
       OnGpu(tensor) ? MakeForCapture(probe, tensor)
                     : Make(probe, tensor, layout::Lane::kHost, layout::LaneReason::kNone);
   try {
-    if (probe.options.compare) {
+    if (HasExpected(probe)) {
       store_->ExpectedBlock(probe, ExpectedIndex(probe.name, *probe.options.compare, tensor, 0));
     }
     probe.prepared.emplace_back();

@@ -11,6 +11,11 @@
 
 namespace cgdebug {
 
+// The slot that `slot`, of `probe` with kCompareProbe, is compared with.
+// Fails: throws ProbeError if there is none, or none like `tensor`.
+capture::ProbeSlot* FindReference(const ProbeState& probe, const capture::ProbeSlot& slot,
+                                  const TensorRef& tensor);
+
 // Every call that fails throws ProbeError and leaves nothing behind.
 //
 // Thread: one at a time (the probe table's lock).

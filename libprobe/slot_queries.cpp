@@ -92,9 +92,17 @@ SlotStatus StatusOf(const ProbeSlot& slot) {
   status.retired =
       slot.reader->retired() || (slot.counted != nullptr && slot.counted->owner_is_gone());
   status.compares = (r.actions & layout::kActionCompare) != 0;
+  status.compares_probe = (r.flags & layout::kCompareProbe) != 0;
+  status.compares_first = (r.flags & layout::kCompareFirst) != 0;
   status.compares_on_device = (r.flags & layout::kSlotComparesOnDevice) != 0;
-  status.verdict = WithPassed(slot.reader->verdict(), head.passed,
-                              /*has_unread=*/credit.consumed < head.accepted);
+  status.rtol = r.compare_rtol;
+  status.atol = r.compare_atol;
+  status.bitwise = (r.flags & layout::kCompareBitwise) != 0;
+  status.verdict = slot.reader->verdict();
+  if (status.compares_on_device) {
+    status.failure = slot.reader->failure();
+    status.verdict = ByDevice(status.verdict, head, status.failure ? status.failure->replay : 0);
+  }
   if (status.verdict.torn) status.verdict.state = layout::VerdictState::kError;
   return status;
 }

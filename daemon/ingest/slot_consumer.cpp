@@ -97,7 +97,13 @@ void SlotConsumer::Start() {
   }
   device_.Start();
   Refresh();
-  if (slot_->Has(layout::kActionCompare)) expected_ = ReadExpected();
+  if (ComparesProbe()) {
+    OpenOther();
+  } else if (ComparesFirst()) {
+    FindReference();
+  } else if (slot_->Has(layout::kActionCompare)) {
+    expected_ = ReadExpected();
+  }
   for (std::size_t i = 0; i < shown_.size(); ++i) {
     const auto& [slot, maker, made, firsts, lossless] = shown_[i];
     destination_.registry->SetControl(slot, control_);
@@ -542,14 +548,109 @@ Result<void> SlotConsumer::CanCompare() {
   return {};
 }
 
-pipeline::ComparisonPtr SlotConsumer::Compare() const {
+// An earlier daemon had it. Its memory is gone, but the ring may have the entry still.
+void SlotConsumer::FindReference() {
+  if (consumed_ == 0) return;
+  ring::Entry entry;
+  bool has_values = false;
+  try {
+    const MayRunOutOfMemory large;
+    constexpr std::uint32_t kWithoutValues = layout::kEntryIsStats | layout::kEntryDropValues;
+    has_values = ring_.Read(1, &entry) == ReadStatus::kOk && (entry.flags & kWithoutValues) == 0;
+  } catch (const std::bad_alloc&) {
+  }
+  if (has_values && !SigbusGuard::Hit()) {
+    expected_ = std::move(entry.payload);
+  } else {
+    expected_ = Error{
+        "the daemon that had its first snapshot, with which the others are compared, "
+        "is gone. Capture the graph again"};
+  }
+}
+
+void SlotConsumer::TakeReference() {
+  if (!ComparesFirst() || expected_) return;
+  const pipeline::PayloadPtr& payload = shown_.front().made.payload;
+  if (entry_.ordinal != 1) {
+    expected_ = Error{
+        "its first snapshot, with which the others are compared, was lost before the "
+        "daemon could read it. Give the probe more room with "
+        "TensorRecord(capacity=...)"};
+  } else if (payload == nullptr) {
+    expected_ = Error{
+        "its first snapshot, with which the others are compared, came without its "
+        "values: the probe was turned down to statistics (cgdebug-cli set)"};
+  } else {
+    expected_ = *payload;
+  }
+}
+
+void SlotConsumer::OpenOther() {
   const layout::SlotFacts& registration = slot_->registration;
-  if (!expected_ || !expected_->ok()) return nullptr;
+  std::string ignored;
+  if (registration.reference_index >= view_->slot_count()) return;
+  other_ = view_->OpenSlot(registration.reference_index, &ignored);
+  if (other_ && other_->registration().order != registration.reference_order) other_.reset();
+}
+
+// The GPU has compared the values with those of the other probe, which may not have left it.
+Result<numerics::CompareResult> SlotConsumer::ByDevice() const {
+  const layout::SlotFacts& registration = slot_->registration;
+  numerics::CompareResult result;
+  result.ok = (entry_.flags & layout::kEntryDiffers) == 0;
+  if (result.ok) return result;
+  const std::optional<layout::SlotFailure> failure = ring_.failure();
+  if (!failure || failure->replay != entry_.replay) {
+    result.message = "The tensor differs from that of the other probe, as in an earlier replay";
+    return result;
+  }
+  const numerics::CompareOptions options = {
+      .rtol = registration.compare_rtol,
+      .atol = registration.compare_atol,
+      .bitwise = (registration.flags & layout::kCompareBitwise) != 0};
+  const Result<std::string> text =
+      numerics::FailureText(slot_->dtype, slot_->shape, options, *failure);
+  if (!text.ok()) return text.error();
+  result.mismatched = failure->mismatched;
+  result.message = *text;
+  return result;
+}
+
+pipeline::ComparisonPtr SlotConsumer::CompareWithOther(std::span<const std::byte> values) const {
+  using Compared = Result<numerics::CompareResult>;
+  if ((slot_->registration.flags & layout::kSlotComparesOnDevice) != 0) {
+    return std::make_shared<const Compared>(ByDevice());
+  }
+  const bool eager = slot_->registration.graph_id == 0;
+  ring::Entry entry;
+  const std::uint64_t ordinal = !other_ ? 0
+                                : eager ? entry_.reference
+                                        : other_->FindReplay(entry_.replay, std::nullopt);
+  if (ordinal == 0 || other_->Read(ordinal, &entry) != ReadStatus::kOk ||
+      entry.payload.size() != values.size()) {
+    return std::make_shared<const Compared>(
+        Error{"the probe that it is compared with has no values of replay " +
+              std::to_string(entry_.replay) +
+              ": it did not keep them (every, cgdebug-cli set), is closed, or overwrote them"});
+  }
+  return pipeline::CompareWithExpected(*slot_, values, entry.payload);
+}
+
+pipeline::ComparisonPtr SlotConsumer::Compare() {
+  const layout::SlotFacts& registration = slot_->registration;
+  TakeReference();
+  if (!expected_ && !ComparesProbe()) return nullptr;
+  if (ComparesFirst() && entry_.ordinal == 1) return nullptr;
   const auto& [snapshot, payload] = shown_.front().made;
   if (payload == nullptr) return nullptr;
+  if (!ComparesProbe() && !expected_->ok()) {
+    if (!ComparesFirst()) return nullptr;
+    return std::make_shared<const Result<numerics::CompareResult>>(expected_->error());
+  }
   if (!snapshot->forced && !layout::Wants(registration.compare_every, snapshot->replay)) {
     return nullptr;
   }
+  if (ComparesProbe()) return CompareWithOther(*payload);
   return pipeline::CompareWithExpected(*slot_, *payload, **expected_);
 }
 

@@ -115,8 +115,17 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   void PrepareAgain();
   void MakeSnapshot();
   Result<std::vector<std::byte>> ReadExpected();
+  bool ComparesFirst() const { return (slot_->registration.flags & layout::kCompareFirst) != 0; }
+  // With ComparesFirst(): what is expected of the entry that was read, and of those after it.
+  void TakeReference();
+  void FindReference();
+  // With ComparesProbe(): what the other slot has of the entry's replay.
+  bool ComparesProbe() const { return (slot_->registration.flags & layout::kCompareProbe) != 0; }
+  void OpenOther();
+  pipeline::ComparisonPtr CompareWithOther(std::span<const std::byte> values) const;
+  Result<numerics::CompareResult> ByDevice() const;
   // Null if no comparison is wanted or possible.
-  pipeline::ComparisonPtr Compare() const;
+  pipeline::ComparisonPtr Compare();
   void Deliver(bool seen_before);
   void DeliverOne(ShownSlot* shown, bool seen_before);
   void NoteFirsts(ShownSlot* shown, const pipeline::Snapshot& snapshot);
@@ -149,7 +158,9 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   ring::Entry entry_;
   pipeline::ComparisonPtr comparison_;
 
-  std::optional<Result<std::vector<std::byte>>> expected_;  // with kActionCompare
+  // With kActionCompare. Not set: the first snapshot has not come, and will be this.
+  std::optional<Result<std::vector<std::byte>>> expected_;
+  std::optional<ring::SlotRingReader> other_;
   std::vector<ShownSlot> shown_;
   std::uint64_t consumed_ = 0;  // ordinal up to which everything is consumed or lost
   std::uint64_t lost_ = 0;      // of those

@@ -123,8 +123,13 @@ void CompareSink::Consume(const pipeline::Delivery& delivery, pipeline::SlotFeed
     slot.verdict.covered_replay = place;
     changed = true;
   }
-  if (layout::Wants(every, replay) ||
-      (delivery.snapshot->forced && delivery.snapshot->has_values)) {
+  const bool is_reference = (found->first->registration.flags & layout::kCompareFirst) != 0 &&
+                            delivery.snapshot->ordinal == 1;
+  if (is_reference) {  // it is compared with nothing
+    slot.verdict.covered_replay = place;
+    changed = true;
+  } else if (layout::Wants(every, replay) ||
+             (delivery.snapshot->forced && delivery.snapshot->has_values)) {
     slot.verdict.covered_replay = place;
     changed = true;
     if (!delivery.snapshot->has_values) {

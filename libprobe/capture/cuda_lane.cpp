@@ -2,6 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <vector>
+
 #include "libprobe/capture/buffer_pool.h"
 #include "libprobe/capture/cuda_check.h"
 #include "libprobe/capture/device_guard.h"
@@ -38,11 +40,17 @@ void StageOnComputePath(const ProbeSlot& slot, const TensorRef& tensor, cudaStre
 
 void AddHostNode(cudaGraph_t graph, const cudaGraphNode_t* after, std::size_t count,
                  ProbeSlot* slot) {
+  std::vector<cudaGraphNode_t> all(after, after + count);
+  // The daemon must find the other slot's snapshot when it finds this one.
+  if (slot->reference != nullptr) {
+    all.push_back(static_cast<cudaGraphNode_t>(slot->reference->host_node));
+  }
   cudaHostNodeParams params = {};
   params.fn = OnReplay;
   params.userData = slot;
   cudaGraphNode_t node = nullptr;
-  CGD_CUDA(cudaGraphAddHostNode(&node, graph, after, count, &params));
+  CGD_CUDA(cudaGraphAddHostNode(&node, graph, all.data(), all.size(), &params));
+  slot->host_node = node;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 // Host memory is written with plain stores and published by one fence at system scope followed by a
 // store; the GPU never reads, modifies and writes there. The last block of the grid commits. Each
 // entry carries a checksum, so that a store that never became visible is detected.
+#include "libprobe/capture/compare_findings.cuh"
 #include "libprobe/capture/direct_kernels.h"
 #include "libprobe/capture/direct_leaf.cuh"
 #include "libprobe/capture/direct_replay.cuh"
@@ -78,6 +79,9 @@ __global__ void __launch_bounds__(kLeafThreads) Leaf(LeafArgs args) {
       Finish(args.slot, plan, ReadHostWords(args.slot), sum);
     }
     return;
+  }
+  if (plan.failed && blockIdx.x == 0 && args.slot.compare->failed == 0) {
+    TellFailure<Type>(args.slot, plan.replay, args.staging);
   }
   if (computes) {
     layout::DeviceStats total;

@@ -81,6 +81,26 @@ struct DirectGate {
   std::uint64_t fired;      // the arming that is used up, plus 1
 };
 
+// What the blocks of a comparison find in one replay. A difference is the bits of a double, or for
+// int64 an unsigned integer.
+struct alignas(16) CompareFinding {
+  std::uint64_t replay;      // 0, or that of a replay before: this block has found nothing
+  std::uint64_t mismatched;  // elements
+  std::uint64_t first;
+  std::uint64_t max_abs, max_abs_index;
+  std::uint64_t max_rel, max_rel_index;
+  std::uint64_t reserved;
+};
+// Of a slot that compares on the device, in device memory. Starts as zeros.
+inline constexpr int kMostCompareBlocks = 1024;
+struct CompareState {
+  std::uint64_t compared;  // replays; written by the leaf
+  std::uint64_t failed;    // likewise
+  const std::byte* expected;
+  std::uint64_t finding_count;                  // one for each block
+  CompareFinding findings[kMostCompareBlocks];  // of the first replay that does not match
+};
+
 // Where one slot lies, as its device addresses it.
 struct DirectSlot {
   DirectState* state;
@@ -102,7 +122,9 @@ struct DirectSlot {
   std::uint64_t order;
   std::uint64_t deadline_ns;      // of a wait for room
   bool waits;                     // for room, even if no recording needs every snapshot
-  bool compares;                  // on the device: replays that pass send nothing
+  CompareState* compare;          // on the device: replays that pass send nothing; else null
+  layout::SlotFailure* failure;   // with `compare`
+  bool compares_first;            // with the first replay that is sent
   std::int64_t clock_offset_ns;   // from the GPU's clock to CLOCK_REALTIME
   std::int64_t serial_offset_ns;  // from the GPU's clock to the clock of serials
 };
@@ -130,21 +152,25 @@ struct StageArgs {
 const void* StageKernel(int unit);  // void(StageArgs)
 
 // On the compute path of a probe that compares on the device: stages the tensor as StageKernel
-// does, and says in state->differs if an element may not be close to the expected one.
+// does, and says in state->differs if an element is not close to the expected one. Of the first
+// replay with such elements it says how far they are.
 struct CompareArgs {
   const std::byte* from;
-  const std::byte* expected;  // aligned to 256
-  std::byte* to;              // likewise
-  std::uint64_t count;        // of elements
+  std::byte* expected;  // aligned to 256
+  std::byte* to;        // likewise
+  std::uint64_t count;  // of elements
   double rtol, atol;
   float sure_rtol, sure_atol;  // a pair within these is within rtol and atol, whatever the rounding
   bool equal_nan;
   bool bitwise;
   bool vectors;  // `from` is aligned to 16
+  bool first;    // the first replay that the slot accepts becomes the expected tensor
+  bool scalar;   // it has no dimensions
   DirectState* state;
+  CompareState* compare;
 };
 inline constexpr int kCompareThreads = 256;
-const void* CompareKernel(layout::Dtype dtype);  // void(CompareArgs)
+const void* CompareKernel(layout::Dtype dtype);  // void(CompareArgs), kMostCompareBlocks at most
 
 // On the compute path of a probe that wants only statistics: computes one part per warp.
 struct StatsArgs {

@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <deque>
 #include <limits>
 #include <map>
 #include <utility>
 #include <vector>
 
+#include "libprobe/capture/capture_nodes.h"
 #include "libprobe/capture/cuda_check.h"
 #include "libprobe/capture/device_guard.h"
 #include "libprobe/capture/device_ring.h"
@@ -52,7 +54,8 @@ struct Device {
   std::int64_t clock_offset_ns = 0;
   std::int64_t serial_offset_ns = 0;
   int multiprocessors = 0;
-  bool overlaps = false;  // a grid may start before the one it follows ends
+  bool overlaps = false;               // a grid may start before the one it follows ends
+  DirectState* never_skips = nullptr;  // zeros
 };
 
 // The offset from the GPU's clock to the clock of serials: the middle of the fastest of several
@@ -82,6 +85,8 @@ Device SetUpDevice(int index) {
   CGD_CUDA(cudaStreamCreateWithFlags(&device.stream, cudaStreamNonBlocking));
   CGD_CUDA(cudaMalloc(reinterpret_cast<void**>(&device.gate), sizeof(*device.gate)));
   CGD_CUDA(cudaMemsetAsync(device.gate, 0, sizeof(*device.gate), device.stream));
+  CGD_CUDA(cudaMalloc(reinterpret_cast<void**>(&device.never_skips), sizeof(DirectState)));
+  CGD_CUDA(cudaMemsetAsync(device.never_skips, 0, sizeof(DirectState), device.stream));
   device.serial_offset_ns = MeasureSerialOffset(device.stream);
   device.clock_offset_ns = device.serial_offset_ns + layout::RealtimeNs() - ring::SerialClockNs();
   device.multiprocessors = Attribute(cudaDevAttrMultiProcessorCount, index);
@@ -194,6 +199,12 @@ std::uint64_t ElementCount(const layout::SlotRegistration& registration) {
   return count;
 }
 
+// Of the tensor, also where only its statistics leave the device.
+std::uint64_t TensorBytes(const layout::SlotRegistration& registration) {
+  return ElementCount(registration) *
+         layout::DtypeBytes(static_cast<layout::Dtype>(registration.dtype));
+}
+
 int Blocks(std::uint64_t items, std::uint64_t items_per_block, std::uint64_t most) {
   const std::uint64_t wanted = (items + items_per_block - 1) / items_per_block;
   return static_cast<int>(std::clamp<std::uint64_t>(wanted, 1, most));
@@ -224,6 +235,30 @@ std::uint64_t PartsOffset(const layout::SlotRegistration& registration) {
   return layout::AlignUp(registration.payload_bytes, 256);
 }
 
+// Where the expected tensor lies in the staging memory of a slot that compares on the device.
+std::uint64_t ExpectedOffset(const layout::SlotRegistration& registration) {
+  const int blocks = LeafStatsBlocks(registration.payload_bytes);
+  return layout::AlignUp(
+      PartsOffset(registration) + (blocks == 1 ? 0 : blocks * sizeof(layout::DeviceStats)), 256);
+}
+
+int CompareBlocks(std::uint64_t bytes) {
+  return Blocks(bytes, std::uint64_t{16} * kCompareThreads, kMostCompareBlocks);
+}
+// Behind the expected tensor.
+std::uint64_t CompareStateOffset(const layout::SlotRegistration& registration) {
+  return layout::AlignUp(ExpectedOffset(registration) + registration.payload_bytes, 256);
+}
+std::uint64_t CompareStateBytes(const layout::SlotRegistration& registration) {
+  return offsetof(CompareState, findings) +
+         static_cast<std::uint64_t>(CompareBlocks(registration.payload_bytes)) *
+             sizeof(CompareFinding);
+}
+CompareState* CompareStateOf(const ProbeSlot& slot) {
+  return reinterpret_cast<CompareState*>(static_cast<std::byte*>(slot.buffers.staging) +
+                                         CompareStateOffset(slot.registration));
+}
+
 DirectSlot Describe(const ProbeSlot& slot, const ring::SegmentWriter& segment,
                     const Device& device) {
   const layout::SlotRegistration& r = slot.registration;
@@ -246,7 +281,11 @@ DirectSlot Describe(const ProbeSlot& slot, const ring::SegmentWriter& segment,
   direct.payload_stride_bytes = r.payload_stride_bytes;
   direct.order = r.order;
   direct.deadline_ns = std::uint64_t{r.wait_deadline_ms} * 1'000'000;
-  direct.compares = (r.flags & layout::kSlotComparesOnDevice) != 0;
+  if ((r.flags & layout::kSlotComparesOnDevice) != 0) {
+    direct.compare = CompareStateOf(slot);
+    direct.failure = reinterpret_cast<layout::SlotFailure*>(block + layout::kSlotFailureOffset);
+  }
+  direct.compares_first = (r.flags & layout::kCompareFirst) != 0;
   direct.waits = r.policy == static_cast<std::uint8_t>(layout::Policy::kWait);
   direct.clock_offset_ns = device.clock_offset_ns;
   direct.serial_offset_ns = device.serial_offset_ns;
@@ -285,6 +324,43 @@ void TellRows(const DirectSlot& direct, const Device& device) {
   CGD_CUDA(cudaStreamSynchronize(device.stream));
 }
 
+// What the lane needs for the slot itself.
+std::uint64_t OwnStagingBytes(const layout::SlotRegistration& registration, int device) {
+  if (!HoldsStats(registration)) {
+    const int blocks = LeafStatsBlocks(registration.payload_bytes);
+    if ((registration.flags & layout::kSlotComparesOnDevice) != 0) {
+      return CompareStateOffset(registration) + CompareStateBytes(registration);
+    }
+    return PartsOffset(registration) + (blocks == 1 ? 0 : blocks * sizeof(layout::DeviceStats));
+  }
+  const DeviceGuard guard(device);
+  return sizeof(layout::DeviceStats) * kStatsBlocksPerMultiprocessor * kStatsThreads / 32 *
+         static_cast<std::uint64_t>(Attribute(cudaDevAttrMultiProcessorCount, device));
+}
+
+// Where the tensor of a replay is whole until the graph's next one, for probes that are compared
+// with it: behind what the slot's lane needs for itself.
+std::uint64_t StagedOffset(const layout::SlotRegistration& registration, int device) {
+  return layout::AlignUp(OwnStagingBytes(registration, device), 256);
+}
+
+// A copy of its own: the one that the lane sends is left out of replays that nobody wants.
+void CaptureStaged(ProbeSlot* slot, const Device& device, const TensorRef& tensor,
+                   cudaStream_t stream) {
+  StageArgs args = {};
+  args.from = static_cast<const std::byte*>(tensor.data);
+  args.to = static_cast<std::byte*>(slot->buffers.staging) +
+            StagedOffset(slot->registration, device.index);
+  args.bytes = TensorBytes(slot->registration);
+  args.state = device.never_skips;
+  const int unit = UnitOf(args.from, args.bytes);
+  Launch(StageKernel(unit), StageBlocks(args.bytes, unit), kStageThreads, &args, stream,
+         device.overlaps);
+  slot->staged = args.to;
+  slot->staged_on = stream;
+  slot->staged_by = PositionOf(stream);
+}
+
 void CaptureStats(const ProbeSlot& slot, const DirectSlot& direct, const Device& device,
                   const TensorRef& tensor, cudaStream_t stream) {
   const layout::SlotRegistration& r = slot.registration;
@@ -308,19 +384,20 @@ void CaptureStats(const ProbeSlot& slot, const DirectSlot& direct, const Device&
   AddLeaf(GetCaptureInfo(stream), device, StatsLeafKernel(), 1, kStatsLeafThreads, leaf);
 }
 
-// Where the expected tensor lies in the staging memory of a slot that compares on the device.
-std::uint64_t ExpectedOffset(const layout::SlotRegistration& registration) {
-  const int blocks = LeafStatsBlocks(registration.payload_bytes);
-  return layout::AlignUp(
-      PartsOffset(registration) + (blocks == 1 ? 0 : blocks * sizeof(layout::DeviceStats)), 256);
-}
-
-void CaptureCompare(const ProbeSlot& slot, const StageArgs& stage, DirectState* state,
+void CaptureCompare(const ProbeSlot& slot, const StageArgs& stage, const DirectSlot& direct,
                     const Device& device, Dtype dtype, cudaStream_t stream) {
   const layout::SlotRegistration& r = slot.registration;
-  std::byte* expected = stage.to + ExpectedOffset(r);
-  CGD_CUDA(cudaMemcpyAsync(expected, slot.expected->data, r.payload_bytes, cudaMemcpyHostToDevice,
-                           device.stream));
+  const int blocks = CompareBlocks(r.payload_bytes);
+  const ProbeSlot* reference = slot.reference;
+  std::byte* expected = reference == nullptr ? stage.to + ExpectedOffset(r) : reference->staged;
+  CGD_CUDA(cudaMemsetAsync(direct.compare, 0, CompareStateBytes(r), device.stream));
+  const CompareState start = {0, 0, expected, static_cast<std::uint64_t>(blocks), {}};
+  CGD_CUDA(cudaMemcpyAsync(direct.compare, &start, offsetof(CompareState, findings),
+                           cudaMemcpyHostToDevice, device.stream));
+  if (slot.expected != nullptr) {
+    CGD_CUDA(cudaMemcpyAsync(expected, slot.expected->data, r.payload_bytes, cudaMemcpyHostToDevice,
+                             device.stream));
+  }
   CGD_CUDA(cudaStreamSynchronize(device.stream));
   constexpr double kMargin = 1 - 0x1p-20;
   constexpr double kMost = std::numeric_limits<float>::max();
@@ -336,9 +413,14 @@ void CaptureCompare(const ProbeSlot& slot, const StageArgs& stage, DirectState* 
   args.equal_nan = (r.flags & layout::kCompareEqualNan) != 0;
   args.bitwise = (r.flags & layout::kCompareBitwise) != 0;
   args.vectors = reinterpret_cast<std::uintptr_t>(stage.from) % 16 == 0;
-  args.state = state;
-  const int blocks = Blocks(r.payload_bytes, std::uint64_t{16} * kCompareThreads, kMostStageBlocks);
-  Launch(CompareKernel(dtype), blocks, kCompareThreads, &args, stream, device.overlaps);
+  args.first = (r.flags & layout::kCompareFirst) != 0;
+  args.scalar = r.dims == 0;
+  args.state = direct.state;
+  args.compare = direct.compare;
+  // The other probe's copy comes first, also if another stream made it.
+  const bool joins = reference != nullptr && reference->staged_on != stream;
+  if (joins) Join(stream, reference->staged_by);
+  Launch(CompareKernel(dtype), blocks, kCompareThreads, &args, stream, device.overlaps && !joins);
 }
 
 void CaptureValues(const ProbeSlot& slot, const DirectSlot& direct, const Device& device,
@@ -350,8 +432,8 @@ void CaptureValues(const ProbeSlot& slot, const DirectSlot& direct, const Device
   args.bytes = r.payload_bytes;
   args.state = direct.state;
   const int unit = UnitOf(args.from, args.bytes);
-  if (direct.compares) {
-    CaptureCompare(slot, args, direct.state, device, tensor.dtype, stream);
+  if (direct.compare != nullptr) {
+    CaptureCompare(slot, args, direct, device, tensor.dtype, stream);
   } else if (args.from != args.to) {
     Launch(StageKernel(unit), StageBlocks(args.bytes, unit), kStageThreads, &args, stream,
            device.overlaps);
@@ -453,16 +535,10 @@ std::optional<LaneRefusal> MapForDevice(const ring::SegmentWriter& segment,
 }
 
 std::uint64_t DirectStagingBytes(const layout::SlotRegistration& registration, int device) {
-  if (!HoldsStats(registration)) {
-    const int blocks = LeafStatsBlocks(registration.payload_bytes);
-    if ((registration.flags & layout::kSlotComparesOnDevice) != 0) {
-      return ExpectedOffset(registration) + registration.payload_bytes;
-    }
-    return PartsOffset(registration) + (blocks == 1 ? 0 : blocks * sizeof(layout::DeviceStats));
+  if ((registration.flags & layout::kSlotIsReference) == 0) {
+    return OwnStagingBytes(registration, device);
   }
-  const DeviceGuard guard(device);
-  return sizeof(layout::DeviceStats) * kStatsBlocksPerMultiprocessor * kStatsThreads / 32 *
-         static_cast<std::uint64_t>(Attribute(cudaDevAttrMultiProcessorCount, device));
+  return StagedOffset(registration, device) + TensorBytes(registration);
 }
 
 void BeginDirect(ProbeSlot* slot, int device_index, void* stream) {
@@ -508,6 +584,9 @@ void CaptureDirect(ProbeSlot* slot, const ring::SegmentWriter& segment, const Te
   if (in_body) FollowRoot(root, device, &direct);
   if ((slot->registration.flags & layout::kSlotHoldsOpLog) != 0) TellRows(direct, device);
   try {
+    if ((slot->registration.flags & layout::kSlotIsReference) != 0) {
+      CaptureStaged(slot, device, tensor, stream);
+    }
     if (HoldsStats(slot->registration)) {
       CaptureStats(*slot, direct, device, tensor, stream);
     } else if (IsOnDevice(*slot)) {

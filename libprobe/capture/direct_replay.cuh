@@ -50,7 +50,9 @@ struct Plan {
   std::uint64_t ordinal;
   layout::EntryHeader* header;
   std::byte* payload;
-  bool passed;  // the comparison on the device: there is nothing to send
+  bool compared;  // on the device
+  bool failed;    // that comparison
+  bool passed;    // likewise, and there is nothing to send
 };
 
 // R4: the ordinal up to which this slot's reader has consumed it; never another slot's.
@@ -116,7 +118,10 @@ __device__ inline Plan MakePlan(const DirectSlot& slot) {
                                                                        : state.iteration + 1;
   plan.outcome =
       state.disarmed != 0 ? Outcome::kSkip : Decide(slot.periods, state.control, plan.replay);
-  plan.passed = slot.compares && plan.outcome == Outcome::kFull && state.differs == 0 &&
+  const bool is_reference = slot.compares_first && state.accepted == 0;
+  plan.compared = slot.compare != nullptr && plan.outcome != Outcome::kSkip && !is_reference;
+  plan.failed = plan.compared && state.differs != 0;
+  plan.passed = plan.compared && !plan.failed && plan.outcome == Outcome::kFull &&
                 !Holds(state.control, plan.replay) && !IsLossless(slot.periods, state.control);
   if (plan.passed) plan.outcome = Outcome::kSkip;
   plan.ordinal = state.accepted + 1;
@@ -206,6 +211,7 @@ __device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const Ho
   const std::int64_t now_ns = static_cast<std::int64_t>(GlobalTimer()) + slot.clock_offset_ns;
   if (plan.outcome != Outcome::kSkip) {
     std::uint32_t flags = layout::kEntryHasChecksum | more_flags;
+    if (plan.failed) flags |= layout::kEntryDiffers;
     if (state.sent == kSentStats) flags |= layout::kEntryIsStats;
     if (state.sent == kSentUnwanted) flags |= layout::kEntryDropValues;
     if (Holds(state.control, plan.replay)) flags |= layout::kEntryForced;
@@ -232,6 +238,8 @@ __device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const Ho
              Decide(slot.periods, Ended(state.control), plan.replay) != Outcome::kSkip) {
     ++state.suppressed;
   }
+  if (plan.compared) Store(slot.head->compared, ++slot.compare->compared);
+  if (plan.failed) Store(slot.head->failed, ++slot.compare->failed);
   if (state.disarmed == 0) {
     state.replay = plan.replay;
     state.iteration = plan.iteration;

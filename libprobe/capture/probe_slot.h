@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "libprobe/capture/capture_nodes.h"
 #include "libprobe/capture/counted_graph.h"
 #include "libprobe/capture/root_graph.h"
 #include "libprobe/capture/slot_life.h"
@@ -65,7 +66,16 @@ struct ProbeSlot {
   // without the lock, because they are constant once the slot is published.
   std::uint64_t probe_id = 0;
   ring::Block block;
-  std::shared_ptr<ring::Block> expected;       // shared by the probe's slots
+  std::shared_ptr<ring::Block> expected;  // shared by the probe's slots
+  // The other slot that this one is compared with. Only while the slot is made: that one may be
+  // freed later.
+  ProbeSlot* reference = nullptr;
+  // Of a slot that others are compared with, in its graph: where a later kernel finds the tensor of
+  // the replay, who wrote it on which stream, and the node that puts it into the ring.
+  std::byte* staged = nullptr;
+  void* staged_on = nullptr;
+  Position staged_by;
+  void* host_node = nullptr;
   std::optional<ring::SlotRingReader> reader;  // set once published
   std::uint32_t index = 0;                     // in the directory, once published
   void* eager_stream = nullptr;

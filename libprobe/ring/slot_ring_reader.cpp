@@ -227,6 +227,8 @@ layout::SlotHead SlotRingReader::head() const {
   copy.reached = LoadRelaxed(shared.reached);
   copy.reached_ns = LoadRelaxed(shared.reached_ns);
   copy.passed = LoadRelaxed(shared.passed);
+  copy.compared = LoadRelaxed(shared.compared);
+  copy.failed = LoadRelaxed(shared.failed);
   return copy;
 }
 
@@ -261,6 +263,7 @@ ReadStatus SlotRingReader::ReadOnce(std::uint64_t ordinal, Entry* out) const {
   out->serial = LoadRelaxed(header->serial);
   out->flags = LoadRelaxed(header->flags);
   out->iteration = LoadRelaxed(header->iteration);
+  out->reference = LoadRelaxed(header->reference);
   const std::uint64_t checksum = LoadRelaxed(header->checksum);
   const bool is_stats = (out->flags & layout::kEntryIsStats) != 0;
   const bool is_possible = MayHold(registration_, out->flags);
@@ -398,6 +401,14 @@ void SlotRingReader::SetFirsts(const FirstNonfinites& firsts) {
 FirstNonfinites SlotRingReader::firsts() const {
   return {LoadFirst(History(block_).nan, registration_.order),
           LoadFirst(History(block_).inf, registration_.order)};
+}
+
+std::optional<layout::SlotFailure> SlotRingReader::failure() const {
+  const auto* shared = At<layout::SlotFailure>(block_, layout::kSlotFailureOffset);
+  if (LoadAcquire(shared->order) != registration_.order) return std::nullopt;  // X2, pairs with X1
+  layout::SlotFailure copy;
+  CopyShared(&copy, shared, sizeof(copy));
+  return copy;
 }
 
 bool SlotRingReader::CopyVerdict(layout::SlotVerdict* copy) const {

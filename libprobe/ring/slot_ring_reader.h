@@ -23,7 +23,8 @@ struct Entry {
   std::uint64_t serial = 0;     // of the replay; only slots of the same replay share it
   std::int64_t timestamp_ns = 0;
   std::int64_t step = -1;
-  std::uint32_t flags = 0;  // layout::kEntry...
+  std::uint32_t flags = 0;      // layout::kEntry...
+  std::uint64_t reference = 0;  // EntryHeader::reference
   // registration().payload_bytes; empty with kEntryIsStats or kEntryOnDevice. A value that came
   // through the window has neither flag.
   std::vector<std::byte> payload;
@@ -112,6 +113,8 @@ class SlotRingReader {
   void SetVerdict(const Verdict& verdict);
   // Waits a few milliseconds for a writer that is writing it.
   Verdict verdict() const;
+  // With kSlotComparesOnDevice: the first replay that did not match, if any.
+  std::optional<layout::SlotFailure> failure() const;
 
   // Stores those whose replay is not 0. Must come before the credit, as SetVerdict().
   void SetFirsts(const FirstNonfinites& firsts);

@@ -74,6 +74,7 @@ bool SlotRingWriter::Begin(std::uint64_t serial) noexcept {
   serial_ = serial;
   replay_ = head_->replay + 1;
   StoreRelaxed(head_->replay, replay_);
+  kept_ = 0;
   if (DecideOutcome(replay_) == Outcome::kSkip) return false;
   ordinal_ = head_->accepted + 1;
   const bool waits = waits_ || layout::IsLossless(periods_, control_);
@@ -99,12 +100,14 @@ void SlotRingWriter::Commit(std::int64_t timestamp_ns, std::int64_t step) noexce
   StoreRelaxed(claimed_->step, step);
   StoreRelaxed(claimed_->serial, serial_);
   StoreRelaxed(claimed_->flags, flags_);
+  StoreRelaxed(claimed_->reference, reference_);
   StoreRelaxed(claimed_->iteration, 0u);  // no writer on the CPU runs in a conditional body
   StoreRelease(claimed_->word, EntryWord(ordinal_, EntryState::kReady));  // W1, pairs with R1
   StoreRelaxed(head_->last_timestamp_ns, timestamp_ns);
   StoreRelease(head_->accepted, ordinal_);  // W3, pairs with R3
   Add(producer_->activity, std::uint64_t{1});
   claimed_ = nullptr;
+  kept_ = ordinal_;
 }
 
 }  // namespace cgdebug::ring

@@ -38,6 +38,10 @@ class SlotRingWriter {
   void Commit(std::int64_t timestamp_ns) noexcept;
   void Commit(std::int64_t timestamp_ns, std::int64_t step) noexcept;
   std::int64_t step() const noexcept;
+  // Says with which entry of another slot the claimed one is compared: see NewestKept().
+  void SetReference(std::uint64_t ordinal) noexcept { reference_ = ordinal; }
+  // The ordinal of the newest replay's entry; 0 if nothing wanted that replay.
+  std::uint64_t NewestKept() const noexcept { return kept_; }
 
   std::uint64_t payload_bytes() const noexcept { return payload_bytes_; }
 
@@ -68,6 +72,8 @@ class SlotRingWriter {
   std::uint64_t replay_ = 0;
   std::uint64_t serial_ = 0;
   std::uint32_t flags_ = 0;
+  std::uint64_t reference_ = 0;
+  std::uint64_t kept_ = 0;
 };
 
 }  // namespace cgdebug::ring

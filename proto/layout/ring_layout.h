@@ -5,7 +5,7 @@
 // with one writer and one reader: no allocator, no compare-and-swap, no lock.
 //
 //   slot block := SlotRegistration | SlotHead | SlotCredit | SlotVerdict | SlotHistory
-//                 | EntryHeader[K] | payload[K]
+//                 | SlotFailure | EntryHeader[K] | payload[K]
 //                 | DeviceWindow | WindowRequest | one tensor        (kSlotOnDevice)
 //
 //   writer  what                order                     what its reader knows (partner)
@@ -13,6 +13,7 @@
 //   replay  entry word Filling  store, then fence    (W2) a changed word rejects the copy (R2)
 //   replay  entry word Ready    store-release        (W1) the payload is complete (R1)
 //   replay  head.accepted       store-release        (W3) entries up to it were Ready (R3)
+//   replay  failure.order       store, after fence (X1) the rest of it is complete (X2)
 //   replay  window word Ready   store-release        (V1) the tensor in the window is complete (V2)
 //   daemon  request.ordinal     store-release        (V3) its order is this slot's (V4)
 //   daemon  verdict             seqlock, before W4
@@ -95,6 +96,8 @@ inline constexpr std::uint32_t kEntryForced = 1u << 4;
 // The values are in the ring in device memory. With kEntryIsStats the payload is their statistics,
 // without it there is none.
 inline constexpr std::uint32_t kEntryOnDevice = 1u << 5;
+// With kSlotComparesOnDevice: the GPU has found that the values do not match.
+inline constexpr std::uint32_t kEntryDiffers = 1u << 6;
 
 struct alignas(kCacheLineBytes) EntryHeader {
   std::uint64_t word;         // EntryWord; the commit
@@ -107,7 +110,8 @@ struct alignas(kCacheLineBytes) EntryHeader {
   std::uint32_t flags;
   std::uint32_t iteration;  // of the body of a conditional node within the replay, from 0; else 0
   std::uint64_t serial;     // of the replay
-  std::uint64_t reserved1;
+  // With kCompareProbe, of an eager call: the ordinal of the other slot's entry; 0 = it kept none.
+  std::uint64_t reference;
 };
 
 // The header's part of a checksum: each field times an odd number of its own, so that a field of an
@@ -169,9 +173,12 @@ struct alignas(kCacheLineBytes) SlotHead {
   // (op_log_layout.h), and when it did (CLOCK_REALTIME); else 0. Relaxed.
   std::uint64_t reached;
   std::int64_t reached_ns;
-  // With kSlotComparesOnDevice: replays that were compared and matched. They have no entry.
+  // With kSlotComparesOnDevice: replays that matched and have no entry; all that were compared, and
+  // of those the ones that did not match.
   std::uint64_t passed;
-  std::uint64_t reserved[3];
+  std::uint64_t compared;
+  std::uint64_t failed;
+  std::uint64_t reserved[1];
 };
 
 // Written by the daemon only.
@@ -236,6 +243,24 @@ struct alignas(kCacheLineBytes) SlotHistory {
   SlotLost lost[2];
 };
 
+// With kSlotComparesOnDevice: the first replay that did not match. Written once, by the GPU. A
+// difference is a double, or for the dtype int64 an unsigned integer; NaN is the greatest. Indexes
+// are flat.
+struct alignas(kCacheLineBytes) SlotFailure {
+  std::uint64_t order;  // stored last (X1, X2): if it is not the slot's, none has failed yet
+  std::uint64_t replay;
+  std::uint64_t mismatched;  // elements
+  std::uint64_t first;       // of them
+  std::uint64_t actual;      // its bits
+  std::uint64_t expected;    // likewise
+  std::uint64_t max_abs;     // the greatest difference
+  std::uint64_t max_abs_index;
+  std::uint64_t max_rel;  // a double: the difference over the magnitude of the expected element
+  std::uint64_t max_rel_index;
+  std::uint64_t reserved[6];
+};
+static_assert(sizeof(SlotFailure) == 128);
+
 // --- registration ------------------------------------------------------------------------------
 
 enum class Policy : std::uint8_t {
@@ -280,6 +305,12 @@ inline constexpr std::uint32_t kSlotOnDevice = 1u << 9;
 // The GPU compares each replay with the expected tensor. An entry is one that may not match: the
 // daemon compares it.
 inline constexpr std::uint32_t kSlotComparesOnDevice = 1u << 10;
+// The slot's first snapshot is the expected tensor of the others, and there is no other one.
+inline constexpr std::uint32_t kCompareFirst = 1u << 11;
+// Another slot's snapshot of the same replay is the expected tensor (SlotRegistration::reference).
+inline constexpr std::uint32_t kCompareProbe = 1u << 12;
+// Others are compared with it.
+inline constexpr std::uint32_t kSlotIsReference = 1u << 13;
 
 // Why a slot is not in the direct lane; texts in libprobe/README.md.
 enum class LaneReason : std::uint8_t {
@@ -346,6 +377,10 @@ struct SlotFacts {
   std::uint32_t reserved3;
   std::uint64_t device_bytes;
   double trigger_threshold;
+  // With kCompareProbe: the slot that this one is compared with.
+  std::uint64_t reference_order;
+  std::uint32_t reference_index;  // in the directory
+  std::uint32_t reserved4;
 };
 
 // Written once, before the slot is published. It holds everything a reader needs to interpret the
@@ -355,7 +390,7 @@ struct SlotRegistration : SlotFacts {
   char site[kMaxNameBytes + 1];  // "file.py:12", empty when unknown
   // The user's label of the graph, or empty. Several graphs may have the same label.
   char graph_label[kMaxGraphLabelBytes + 1];
-  std::uint8_t reserved[144];
+  std::uint8_t reserved[128];
   // Which part of a distributed tensor this is, as text (python/cgdebug/sharding.py); empty if it
   // is not part of one.
   char shard[kMaxShardBytes + 1];
@@ -370,7 +405,8 @@ inline constexpr std::size_t kSlotHeadOffset = sizeof(SlotRegistration);
 inline constexpr std::size_t kSlotCreditOffset = kSlotHeadOffset + sizeof(SlotHead);
 inline constexpr std::size_t kSlotVerdictOffset = kSlotCreditOffset + sizeof(SlotCredit);
 inline constexpr std::size_t kSlotHistoryOffset = kSlotVerdictOffset + sizeof(SlotVerdict);
-inline constexpr std::size_t kSlotHeadersOffset = kSlotHistoryOffset + sizeof(SlotHistory);
+inline constexpr std::size_t kSlotFailureOffset = kSlotHistoryOffset + sizeof(SlotHistory);
+inline constexpr std::size_t kSlotHeadersOffset = kSlotFailureOffset + sizeof(SlotFailure);
 
 static_assert(sizeof(EntryHeader) == 64);
 static_assert(sizeof(SlotHead) == 128);

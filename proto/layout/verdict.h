@@ -44,4 +44,21 @@ inline Verdict WithPassed(Verdict verdict, std::uint64_t passed, bool has_unread
   return verdict;
 }
 
+// What the device alone knows of a slot whose replays it compares: whether each of them matched.
+// `daemon`: what the daemon has found so far, for the words about a failure. `first_failed` is
+// SlotFailure::replay, 0 if there is none.
+inline Verdict ByDevice(const Verdict& daemon, const SlotHead& head, std::uint64_t first_failed) {
+  Verdict verdict;
+  verdict.compared = head.compared;
+  verdict.mismatched = head.failed;
+  verdict.first_failed_replay = first_failed;
+  verdict.state = head.failed != 0     ? VerdictState::kFail
+                  : head.compared != 0 ? VerdictState::kPass
+                                       : VerdictState::kNone;
+  const bool same = daemon.state == VerdictState::kFail && !daemon.torn &&
+                    daemon.first_failed_replay == first_failed;
+  if (same) verdict.text = daemon.text;
+  return verdict;
+}
+
 }  // namespace cgdebug::layout

@@ -48,6 +48,8 @@ class _Slot(_ObservedSlot):
     suppressed: int
     retired: bool
     compares: bool
+    compared_with: str
+    failure: dict[str, Any] | None
     compared_on: str
     verdict: _Verdict
 
@@ -80,6 +82,8 @@ class _Compare(TypedDict):
     bitwise: bool
     every: int
     on_device: bool
+    with_first: bool
+    probe: int | None  # the id of another
 
 class _Stats(TypedDict):
     every: int

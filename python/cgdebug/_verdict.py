@@ -14,7 +14,8 @@ def why_not_compared(
 ) -> str:
     """Empty if everything was compared."""
     compared = sum(slot.compared for slot in status.slots)
-    lost = sum(max(slot.lost, slot.not_compared) for slot in status.slots)
+    by_daemon = [slot for slot in status.slots if slot.compared_on != "device"]
+    lost = sum(max(slot.lost, slot.not_compared) for slot in by_daemon)
     turned_off = sum(slot.suppressed for slot in status.slots)
     broken = next((slot for slot in status.slots if slot.verdict == "error"), None)
     if status.closed:
@@ -53,6 +54,11 @@ def why_not_compared(
         return (
             f"it was turned off or down for {turned_off} replays (cgdebug-cli set), the {compared} "
             f"compared matched. Type: cgdebug-cli set {shlex.quote(status.name)} --mode registered"
+        )
+    if compared == 0 and any(slot.compared_with == "first" for slot in status.slots):
+        return (
+            'expected="first" compares later replays with the first one, and there was no later '
+            "one. Replay the graph again"
         )
     if compared == 0:
         return "the daemon has seen its snapshots but compared none. Type: cgdebug-cli status"

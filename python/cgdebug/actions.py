@@ -97,12 +97,18 @@ class TensorCompare:
 
     expected:   a tensor or NumPy array for every call of the probe, or a sequence of them: item i
                 for the i-th call in a capture (from 0). Same dtype and shape as what is probed;
-                copied when the probe is made. Give a CUDA tensor to compare on the GPU: there, in a
-                graph of the direct lane, a replay that matches sends nothing, and the daemon gets
-                the values of the others. All else is compared by cgdebug-daemon: probes with
-                other actions, eager calls, the callback lane, bodies of conditional nodes, replays
-                that a recording or `cgdebug-cli set` wants. `status().slots[i].compared_on` says
-                which.
+                copied when the probe is made. "first": the first replay of a graph is what its
+                later replays are compared with, for each call of the probe in it by itself; of
+                eager calls, the first call with a tensor of that shape. Another probe: what that
+                one saw in the same replay, in its call of the same number in the same graph; of
+                eager calls on the CPU, in its last call. It must be called first, both must be in
+                the same lane and made before the capture, and such a TensorCompare is the only
+                action of its probe.
+                Give a CUDA tensor, "first" or a probe to compare on the GPU: there, in a graph of
+                the direct lane, a replay that matches sends nothing, and `assert_ok()` needs no
+                daemon, which gets the values of the other replays. All else is compared by
+                cgdebug-daemon: probes with other actions, eager calls, the callback lane, bodies of
+                conditional nodes. Both find the same. `status().slots[i].compared_on` says which.
     rtol, atol: a value passes when abs(actual - expected) <= atol + rtol * abs(expected).
                 Differences of integers are exact over the whole range of int64; infinities need the
                 same sign.
@@ -135,10 +141,22 @@ class TensorCompare:
 
     @property
     def per_invocation(self) -> bool:
-        return not _is_tensor(self.expected) and not _is_array(self.expected)
+        return not (self.with_first or self.with_probe) and not (
+            _is_tensor(self.expected) or _is_array(self.expected)
+        )
+
+    @property
+    def with_first(self) -> bool:
+        return isinstance(self.expected, str)
+
+    @property
+    def with_probe(self) -> bool:
+        return _is_probe(self.expected)
 
     @property
     def on_device(self) -> bool:
+        if self.with_first or self.with_probe:
+            return True
         items = self.expected if self.per_invocation else [self.expected]
         return any(_is_tensor(item) and item.device.type == "cuda" for item in items)
 
@@ -224,7 +242,11 @@ def native_options(actions: dict[str, Action]) -> dict[str, dict | None]:
         if isinstance(action, TensorCompare):
             fields["per_invocation"] = action.per_invocation
             fields["on_device"] = action.on_device
+            fields["with_first"] = action.with_first
+            fields["probe"] = _id_of(action.expected) if action.with_probe else None
             items = action.expected if action.per_invocation else [action.expected]
+            if action.with_first or action.with_probe:
+                items = []
             fields["expected"] = [_payload_of(item) for item in items]
         options[keyword] = fields
     return options
@@ -245,6 +267,16 @@ def _trigger_of(on: str | None) -> tuple[int, float]:
         if math.isfinite(threshold) and threshold >= 0:
             return 3, threshold
     raise ValueError(f'TensorRecord: on must be "nan", "inf" or "absmax>NUMBER", not {on!r}')
+
+
+def _id_of(probe) -> int:
+    if probe._native is None:
+        raise ValueError(
+            f"TensorCompare: expected is probe {probe.name!r}, which is off (no enabled action, or "
+            f"CGDEBUG_PROBES leaves it out)"
+        )
+    number: int = probe._native.id
+    return number
 
 
 def _payload_of(item) -> tuple[str, list[int], typing.Any]:
@@ -312,10 +344,19 @@ def _check_expected(expected) -> None:
     if _is_tensor(expected) or _is_array(expected):
         _check_expected_item(expected, "expected")
         return
-    if not isinstance(expected, collections.abc.Sequence) or isinstance(expected, (str, bytes)):
+    if _is_probe(expected):
+        return
+    if isinstance(expected, str):
+        if expected != "first":
+            raise ValueError(
+                f"TensorCompare: expected must be a tensor, a NumPy array, a sequence of them, "
+                f'"first" or a probe, not {expected!r}'
+            )
+        return
+    if not isinstance(expected, collections.abc.Sequence) or isinstance(expected, bytes):
         raise ValueError(
-            f"TensorCompare: expected must be a tensor, a NumPy array or a sequence of "
-            f"them, not {type(expected).__name__}"
+            f"TensorCompare: expected must be a tensor, a NumPy array, a sequence of them, "
+            f'"first" or a probe, not {type(expected).__name__}'
         )
     if not expected:
         raise ValueError(
@@ -355,6 +396,11 @@ def _is_tensor(value) -> bool:
     # Whoever holds a tensor has imported torch; the same for NumPy.
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _is_probe(value) -> bool:
+    module = sys.modules.get("cgdebug.probe")
+    return module is not None and isinstance(value, module.CudaGraphTensorProbe)
 
 
 def _is_array(value) -> bool:

@@ -46,6 +46,7 @@ class SlotStatus:
     site: str = ""  # where the probe was called, "train.py:32 in forward"
     device_bytes: int = 0  # of its ring in device memory; 0: its values are in shared memory
     device_capacity: int = 0  # values that this ring keeps
+    compared_with: str = ""  # "expected", "first", "probe"; "" if nothing is compared
     compared_on: str = ""  # "device", "daemon"; "" if nothing is compared
 
     @classmethod
@@ -58,7 +59,7 @@ class SlotStatus:
             mismatched=verdict["mismatched"],
             not_compared=verdict["lost"],
             first_failed_replay=verdict["first_failed_replay"],
-            verdict_text=verdict["text"],
+            verdict_text=_text_of(slot),
             **{name: slot[name] for name in same},
         )
 
@@ -99,6 +100,16 @@ class SlotStatus:
         if self.retired:
             words.append("its graph is gone")
         return ", ".join(words)
+
+
+def _text_of(slot: dict) -> str:
+    """The daemon's words, or the same words for what the device has found."""
+    text: str = slot["verdict"]["text"]
+    if text or slot["failure"] is None:
+        return text
+    from . import _recording
+
+    return _recording.failure_text(slot["dtype"], slot["shape"], slot["failure"])
 
 
 @dataclasses.dataclass(frozen=True)

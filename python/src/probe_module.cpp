@@ -77,6 +77,16 @@ py::dict ToDict(const Record& record) {
       "step"_a = record.step < 0 ? py::object(py::none()) : py::object(py::int_(record.step)));
 }
 
+py::object FailureOf(const SlotStatus& slot) {
+  if (!slot.failure) return py::none();
+  const layout::SlotFailure& failure = *slot.failure;
+  return py::dict("mismatched"_a = failure.mismatched, "first"_a = failure.first,
+                  "actual"_a = failure.actual, "expected"_a = failure.expected,
+                  "max_abs"_a = failure.max_abs, "max_abs_index"_a = failure.max_abs_index,
+                  "max_rel"_a = failure.max_rel, "max_rel_index"_a = failure.max_rel_index,
+                  "rtol"_a = slot.rtol, "atol"_a = slot.atol, "bitwise"_a = slot.bitwise);
+}
+
 py::dict ToDict(const SlotStatus& slot) {
   const layout::Verdict& verdict = slot.verdict;
   return py::dict(
@@ -89,7 +99,11 @@ py::dict ToDict(const SlotStatus& slot) {
       "consumed"_a = slot.consumed, "lost"_a = slot.lost,
       "overwrote_unread"_a = slot.overwrote_unread, "waits"_a = slot.waits,
       "wait_ns"_a = slot.wait_ns, "suppressed"_a = slot.suppressed, "retired"_a = slot.retired,
-      "compares"_a = slot.compares,
+      "compares"_a = slot.compares, "failure"_a = FailureOf(slot),
+      "compared_with"_a = !slot.compares        ? ""
+                          : slot.compares_first ? "first"
+                          : slot.compares_probe ? "probe"
+                                                : "expected",
       "compared_on"_a = !slot.compares            ? ""
                         : slot.compares_on_device ? "device"
                                                   : "daemon",
@@ -211,6 +225,11 @@ std::unique_ptr<NativeProbe> MakeProbe(const std::string& name, const std::strin
   }
   if (!compare.is_none()) {
     CompareAction action;
+    if (compare["with_first"].cast<bool>()) action.with = CompareAction::With::kFirst;
+    if (!compare["probe"].is_none()) {
+      action.with = CompareAction::With::kProbe;
+      action.probe = compare["probe"].cast<std::uint64_t>();
+    }
     for (const py::handle item : compare["expected"])
       action.expected.push_back(ParseExpected(item));
     action.per_invocation = compare["per_invocation"].cast<bool>();

@@ -24,6 +24,7 @@
 #include "client/source/database.h"
 #include "client/source/merged_source.h"
 #include "client/source/source.h"
+#include "daemon/core/numerics/compare.h"
 #include "daemon/core/numerics/format.h"
 #include "daemon/core/recording/recording_reader.h"
 #include "proto/layout/dtype.h"
@@ -396,6 +397,28 @@ py::tuple Reader::Check(Reader& reader, const std::vector<std::string>& probes, 
   return py::make_tuple(json, text);
 }
 
+// The words of numerics::FailureText. `failure` is that of NativeProbe.status().
+std::string FailureText(const std::string& dtype, const std::vector<std::uint64_t>& shape,
+                        const py::dict& failure) {
+  const auto number = [&](const char* name) { return failure[name].cast<std::uint64_t>(); };
+  layout::SlotFailure found = {};
+  found.mismatched = number("mismatched");
+  found.first = number("first");
+  found.actual = number("actual");
+  found.expected = number("expected");
+  found.max_abs = number("max_abs");
+  found.max_abs_index = number("max_abs_index");
+  found.max_rel = number("max_rel");
+  found.max_rel_index = number("max_rel_index");
+  numerics::CompareOptions options;
+  options.rtol = failure["rtol"].cast<double>();
+  options.atol = failure["atol"].cast<double>();
+  options.bitwise = failure["bitwise"].cast<bool>();
+  const layout::DtypeInfo* info = layout::FindDtype(dtype);
+  return Checked(numerics::FailureText(info == nullptr ? layout::Dtype::kInvalid : info->dtype,
+                                       shape, options, found));
+}
+
 // A row (name, short name, name in safetensors, the unsigned integer of its size for a type that
 // NumPy lacks, the smallest normal number) per dtype.
 py::list Dtypes() {
@@ -439,6 +462,7 @@ PYBIND11_MODULE(_recording, module) {
       .def("check", &Reader::Check, py::arg("probes"), py::arg("first"), py::arg("last"),
            py::arg("frames"), py::arg("trust_hashes"));
   module.def("dtypes", &Dtypes);
+  module.def("failure_text", &FailureText, py::arg("dtype"), py::arg("shape"), py::arg("failure"));
   module.def("diff_ops", &DiffOps, py::arg("a"), py::arg("b"));
   module.def("masks_of_ops", &MasksOfOps, py::arg("log"));
   module.def("report", &Reader::Report, py::arg("a"), py::arg("b").none(true), py::arg("probes"),

@@ -109,6 +109,112 @@ def test_special_values(daemon, probe, expected, actual, options, passes):
             p.assert_ok()
 
 
+def test_the_first_call_is_what_later_ones_are_compared_with(daemon, probe):
+    p = probe(TensorCompare(expected="first"))
+    x = torch.randn(64)
+    for _ in range(5):
+        p(x)
+    p.assert_ok()
+    (slot,) = p.status().slots
+    assert (slot.verdict, slot.compared, slot.accepted, slot.compared_with) == (
+        ("pass", 4, 5, "first")
+    )
+    p(x + 1)
+    p(x)
+    with pytest.raises(TensorCompareMismatchError, match="at replay 6 .the only one.") as caught:
+        p.assert_ok()
+    assert "Mismatched elements: 64 / 64" in str(caught.value)
+
+
+def test_each_shape_has_a_first_call_of_its_own(daemon, probe):
+    p = probe(TensorCompare(expected="first"))
+    for tensor in (torch.ones(3), torch.zeros(2), torch.zeros(2), torch.ones(3)):
+        p(tensor)
+    p.assert_ok()
+    assert [slot.compared for slot in p.status().slots] == [1, 1]
+
+
+def test_a_first_call_alone_is_no_pass(daemon, probe):
+    p = probe(TensorCompare(expected="first"))
+    p(torch.ones(2))
+    with pytest.raises(TensorNotComparedError, match="there was no later one"):
+        p.assert_ok()
+
+
+def test_a_first_call_that_was_overwritten_is_no_reference(own_daemon, probe, monkeypatch):
+    monkeypatch.setenv("CGDEBUG_WAIT_MS", "0")
+    p = probe(TensorCompare(expected="first"), TensorRecord(capacity=2))
+    for _ in range(5):
+        p(torch.ones(2))
+    own_daemon()
+    with pytest.raises(TensorNotComparedError, match="first snapshot.*was lost before"):
+        p.assert_ok()
+
+
+def test_the_next_daemon_finds_the_first_call_while_the_ring_has_it(own_daemon, probe):
+    p = probe(TensorCompare(expected="first"), TensorRecord(capacity=4))
+    daemon = own_daemon()
+    p(torch.ones(2))
+    assert p.status().slots[0].consumed == 1
+    daemon.process.kill()
+    daemon.process.wait()
+    daemon = own_daemon()
+    p(torch.zeros(2))
+    with pytest.raises(TensorCompareMismatchError, match="failed at replay 2"):
+        p.assert_ok()
+    q = probe(TensorCompare(expected="first"), TensorRecord(capacity=2), name="q")
+    for _ in range(4):
+        q(torch.ones(2))
+        assert q.status().waited
+    daemon.process.kill()
+    daemon.process.wait()
+    own_daemon()
+    q(torch.ones(2))
+    with pytest.raises(TensorNotComparedError, match="the daemon that had its first snapshot"):
+        q.assert_ok()
+
+
+def test_a_probe_is_compared_with_what_another_saw_in_its_last_call(daemon, probe):
+    a = probe(TensorRecord(capacity=2), name="a")
+    b = probe(TensorCompare(expected=a), name="b")
+    for i in range(40):
+        a(torch.full((3,), float(i)))
+        b(torch.full((3,), float(i)))
+    b.assert_ok()
+    (slot,) = b.status().slots
+    assert (slot.compared, slot.compared_with, slot.compared_on) == (40, "probe", "daemon")
+    a(torch.ones(3))
+    b(torch.zeros(3))
+    b(torch.ones(3))
+    with pytest.raises(TensorCompareMismatchError, match="at replay 41 .the only one."):
+        b.assert_ok()
+
+
+def test_a_call_that_the_other_probe_did_not_keep_is_not_compared(daemon, probe):
+    a = probe(TensorRecord(every=2), name="a")
+    b = probe(TensorCompare(expected=a), name="b")
+    for _ in range(2):
+        a(torch.ones(3))
+        b(torch.ones(3))
+    with pytest.raises(TensorNotComparedError, match="has no values of replay 2"):
+        b.assert_ok()
+
+
+def test_what_cannot_be_compared_with_another_probe_says_why(daemon, probe):
+    a = probe(TensorRecord(), name="a")
+    b = probe(TensorCompare(expected=a), name="b")
+    with pytest.raises(ValueError, match=r"'a', which was not called with float32\[3\] before it"):
+        b(torch.ones(3))
+    with pytest.raises(ValueError, match="goes into a probe of its own"):
+        probe(TensorCompare(expected=a), TensorRecord(), name="c")
+    off = probe(TensorRecord(enabled=False), name="off")
+    with pytest.raises(ValueError, match="is probe 'off', which is off"):
+        probe(TensorCompare(expected=off), name="d")
+    a.close()
+    with pytest.raises(ValueError, match="'a', which is closed"):
+        b(torch.ones(3))
+
+
 # --- daemons that come late, hang or die ---
 
 

@@ -12,6 +12,7 @@ from cgdebug import (
     TensorCompareMismatchError,
     TensorNotComparedError,
     TensorRecord,
+    TensorStats,
     _dtypes,
 )
 from conftest import capture
@@ -249,7 +250,150 @@ def test_expected_on_the_gpu_works_in_every_lane(graph_probe, every_lane):
         p.assert_ok()
 
 
-PAIRS = 48
+# --- expected="first" ----------------------------------------------------------------------------
+
+
+def test_the_first_replay_is_what_later_ones_are_compared_with(graph_probe):
+    p = graph_probe(TensorCompare(expected="first"))
+    x = torch.randn(1000, device="cuda")
+    graph = replayed(p, x, times=20)
+    p.assert_ok()
+    assert (only_slot(p).verdict, only_slot(p).compared) == ("pass", 19)
+    x[7] += 1
+    graph.replay()
+    with pytest.raises(TensorCompareMismatchError, match="at replay 21 .the only one.") as caught:
+        p.assert_ok()
+    assert "Mismatched elements: 1 / 1000" in str(caught.value)
+
+
+@pytest.mark.own_lane
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "uint8", "int64", "float8_e4m3fn"])
+def test_the_gpu_keeps_the_first_replay_and_sends_no_other_that_matches(graph_probe, dtype):
+    for count, offset in ((1, 0), (1003, 1), (300_001, 0)):
+        x = torch.arange(count + offset, device="cuda").remainder(2).to(getattr(torch, dtype))
+        x = x[offset:]
+        p = graph_probe(
+            TensorCompare(expected="first"), name=f"{dtype} {count} {offset}", lane="direct"
+        )
+        graph = replayed(p, x, times=20)
+        p.assert_ok()
+        slot = only_slot(p)
+        assert (slot.verdict, slot.compared, slot.accepted) == ("pass", 19, 1)
+        assert (slot.compared_on, slot.compared_with) == ("device", "first")
+        x[-1] = 1 - x[-1].float()
+        graph.replay()
+        with pytest.raises(TensorCompareMismatchError, match="at replay 21") as error:
+            p.assert_ok()
+        if count > 1:
+            assert f"Mismatched elements: 1 / {count}" in str(error.value)
+        x[-1] = 1 - x[-1].float()
+        graph.replay()
+        p.status()
+        slot = only_slot(p)
+        assert (slot.verdict, slot.compared, slot.mismatched, slot.accepted) == ("fail", 21, 1, 2)
+
+
+def test_each_graph_has_a_first_replay_of_its_own(graph_probe):
+    p = graph_probe(TensorCompare(expected="first"))
+    ones, zeros = torch.ones(8, device="cuda"), torch.zeros(8, device="cuda")
+    graphs = [replayed(p, x, times=3) for x in (ones, zeros)]
+    p.assert_ok()
+    assert [slot.compared for slot in p.status().slots] == [2, 2]
+    zeros.fill_(1)
+    graphs[1].replay()
+    with pytest.raises(TensorCompareMismatchError, match="at replay 4"):
+        p.assert_ok()
+
+
+def test_a_first_replay_alone_is_no_pass(graph_probe):
+    p = graph_probe(TensorCompare(expected="first"))
+    replayed(p, torch.ones(8, device="cuda"))
+    with pytest.raises(TensorNotComparedError, match="there was no later one"):
+        p.assert_ok()
+
+
+# --- expected=PROBE --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("other", [TensorRecord(capacity=2), TensorStats(every=1000)])
+def test_a_probe_is_compared_with_another_of_the_same_replay(graph_probe, every_lane, other):
+    a = graph_probe(other, name="a")
+    b = graph_probe(TensorCompare(expected=a), name="b")
+    x = torch.randn(50_000, device="cuda")
+    off = torch.zeros(1, device="cuda")
+    scratch = torch.empty_like(x)
+
+    def look():
+        for i in range(2):
+            scratch.copy_(x + i)
+            a(scratch)
+            scratch.mul_(2)  # in place: the reference is what probe a saw
+            scratch.div_(2)
+            scratch[7] += off[0]
+            b(scratch)
+            scratch.zero_()
+
+    graph, _ = capture(look, warmup=0)
+    for _ in range(30):
+        x.normal_()
+        graph.replay()
+    if every_lane == "direct" or isinstance(other, TensorRecord):
+        b.assert_ok()
+        assert [slot.compared for slot in b.status().slots] == [30, 30]
+        where = "device" if every_lane == "direct" else "daemon"
+        assert {slot.compared_on for slot in b.status().slots} == {where}
+        off.fill_(5)
+        graph.replay()
+        with pytest.raises(TensorCompareMismatchError, match="at replay 31") as caught:
+            b.assert_ok()
+        assert "Mismatched elements: 1 / 50000" in str(caught.value)
+        assert "at index (7,)" in str(caught.value)
+    else:  # it kept one replay
+        with pytest.raises(TensorNotComparedError, match="has no values of replay 2"):
+            b.assert_ok()
+
+
+@pytest.mark.own_lane
+def test_a_probe_on_another_stream_is_waited_for(graph_probe):
+    a = graph_probe(TensorRecord(), name="a", lane="direct")
+    b = graph_probe(TensorCompare(expected=a), name="b", lane="direct")
+    x = torch.randn(8_000_000, device="cuda")
+    side = torch.cuda.Stream()
+
+    def look():
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            y = x.sin().cos().sin()
+            a(y)
+        z = x * 1
+        b(z.sin().cos().sin())
+        torch.cuda.current_stream().wait_stream(side)
+
+    graph, _ = capture(look, warmup=0)
+    for _ in range(20):
+        x.normal_()
+        graph.replay()
+    b.assert_ok()
+
+
+@pytest.mark.own_lane
+def test_what_cannot_be_compared_with_another_probe_says_why(graph_probe):
+    a = graph_probe(TensorRecord(), name="a", lane="direct")
+    b = graph_probe(TensorCompare(expected=a), name="b", lane="direct")
+    x = torch.ones(4, device="cuda")
+    with pytest.raises(ValueError, match="'a', which was not called before it in this graph .call"):
+        capture(lambda: (b(x), a(x)), warmup=0)
+    torch.cuda.synchronize()
+    with pytest.raises(ValueError, match=r"'a', which saw float32\[4\] there: .* is float32\[2\]"):
+        capture(lambda: (a(x), b(x[:2])), warmup=0)
+    torch.cuda.synchronize()
+    c = graph_probe(TensorCompare(expected=a), name="c", lane="callback")
+    with pytest.raises(ValueError, match="give both the same lane"):
+        capture(lambda: (a(x), c(x)), warmup=0)
+    torch.cuda.synchronize()
+
+
+PAIRS = 4096
 
 
 def pairs(dtype):
@@ -264,11 +408,10 @@ def pairs(dtype):
     if dtype.is_floating_point:
         wide = torch.tensor([0.0, -0.0, 1.0, math.inf, -math.inf, math.nan, 2.0**-140, 1e-4, 300.0])
         special = wide.to(dtype).view(getattr(torch, f"int{bits}")).numpy().view(info)
-        whole = 3 * len(special)
-        expected[:whole], actual[:whole] = (
-            np.repeat(special, 3),
-            generator.permuted(np.tile(special, 3)),
-        )
+        smallest = np.array([1, 2, 3], dtype=info)  # subnormal
+        special = np.concatenate([special, smallest, smallest | info.type(1 << (bits - 1))])
+        crossed = np.array([(a, b) for a in special for b in special], dtype=info)
+        expected[: len(crossed)], actual[: len(crossed)] = crossed.T
         expected[-12:] = torch.ones(12).to(dtype).view(torch.uint8).numpy().view(info)
         actual[-12:] = expected[-12:] + np.arange(12, dtype=info)  # about the tolerance
     as_tensor = lambda a: torch.from_numpy(a.astype(info).view(np.uint8)).view(dtype)  # noqa: E731
@@ -290,13 +433,16 @@ TOLERANCES = [
 @pytest.mark.own_lane
 @pytest.mark.parametrize("dtype", _dtypes.table())
 def test_the_gpu_and_the_daemon_find_the_same(graph_probe, dtype):
-    expected, actual = pairs(getattr(torch, dtype))
-    # Nine equal elements: some in a vector, some behind it.
-    rows = [row.repeat(9) for row in expected.split(1)]
-    looked_at = [row.repeat(9).cuda() for row in actual.split(1)]
+    """In all of 4096 pairs, and in each of 16 parts of them."""
+    torch_dtype = getattr(torch, dtype)
+    expected, actual = pairs(torch_dtype)
+    parts = [slice(None), *(slice(i, i + 256) for i in range(0, PAIRS, 256))]
+    looked_at = [actual.view(torch.uint8).cuda().view(torch_dtype)[part] for part in parts]
     on_gpu, by_daemon = [], []
     for options in TOLERANCES:
-        for of, to in (([row.cuda() for row in rows], on_gpu), (rows, by_daemon)):
+        wanted = [expected[part].clone() for part in parts]
+        on = [item.view(torch.uint8).cuda().view(torch_dtype) for item in wanted]
+        for of, to in ((on, on_gpu), (wanted, by_daemon)):
             name = f"{len(on_gpu)} {len(by_daemon)}"
             to.append(graph_probe(TensorCompare(of, **options), name=name, lane="direct"))
 
@@ -308,13 +454,35 @@ def test_the_gpu_and_the_daemon_find_the_same(graph_probe, dtype):
     graph, _ = capture(look, warmup=0)
     graph.replay()
     torch.cuda.synchronize()
-    for options, gpu_probe, daemon_probe in zip(TOLERANCES, on_gpu, by_daemon):
-        found = [p.status().slots for p in (gpu_probe, daemon_probe)]
-        assert {slot.compared_on for slot in found[0]} == {"device"}
-        assert {slot.compared_on for slot in found[1]} == {"daemon"}
-        for place, (gpu, daemon) in enumerate(zip(*found)):
-            pair = (options, rows[place][0], looked_at[place][0])
-            assert (gpu.verdict, gpu.compared) == (daemon.verdict, 1), pair
-            # It asks the daemon about pairs that match only where it cannot compute exactly.
-            if dtype not in ("int64", "bool"):
-                assert gpu.accepted == (daemon.verdict == "fail"), pair
+    alone = [p._status(True).slots for p in on_gpu]  # what the GPU says, whatever the daemon does
+    for options, gpu_slots, daemon_probe in zip(TOLERANCES, alone, by_daemon):
+        daemon_slots = daemon_probe.status().slots
+        assert {slot.compared_on for slot in gpu_slots} == {"device"}
+        assert {slot.compared_on for slot in daemon_slots} == {"daemon"}
+        for part, gpu, daemon in zip(parts, gpu_slots, daemon_slots):
+            where = (options, part)
+            assert (gpu.verdict, gpu.compared) == (daemon.verdict, 1), where
+            assert gpu.mismatched == daemon.mismatched, where
+            assert gpu.verdict_text == daemon.verdict_text, where
+            assert gpu.accepted == (daemon.verdict == "fail"), where
+
+
+@pytest.mark.own_lane
+@pytest.mark.parametrize("count", [1, 1003, 3_000_001])
+def test_a_failure_on_the_gpu_needs_no_daemon(without_daemon, graph_probe, count):
+    expected = torch.randn(count, device="cuda")
+    p = graph_probe(TensorCompare(expected), lane="direct")
+    x = expected.clone()
+    graph = replayed(p, x, times=3)
+    p.assert_ok()
+    x[count // 2] += 1
+    x[count - 1] += 3
+    graph.replay()
+    x.copy_(expected)
+    graph.replay()
+    with pytest.raises(TensorCompareMismatchError, match="at replay 4 .the only one.") as caught:
+        p.assert_ok()
+    places = len({count // 2, count - 1})
+    assert f"Mismatched elements: {places} / {count}" in str(caught.value)
+    assert f"at index ({count - 1},) (up to 1e-08 allowed)" in str(caught.value)
+    assert (only_slot(p).compared, only_slot(p).mismatched) == (5, 1)

@@ -140,4 +140,4 @@ def test_a_comparison_on_the_gpu_sends_what_the_control_wants(graph_probe):
     controlled.set(FULL)
     controlled.replay(2)
     assert controlled.counts == (6, 2, 0)
-    assert p.status(timeout=0).slots[0].compared == 4
+    assert p.status(timeout=0).slots[0].compared == 6

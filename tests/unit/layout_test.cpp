@@ -16,8 +16,8 @@ namespace cgdebug::layout {
 namespace {
 
 TEST(Layout, VersionsAreDecisions) {
-  EXPECT_EQ(kAbiMajor, 6);
-  EXPECT_EQ(kAbiMinor, 1);
+  EXPECT_EQ(kAbiMajor, 7);
+  EXPECT_EQ(kAbiMinor, 0);
   EXPECT_EQ(kSegmentMagic, 0x3167627564676763u);
   EXPECT_EQ(kExtentMagic, 0x3174786567646763u);
 }
@@ -57,21 +57,23 @@ TEST(Layout, SlotBlockIsFrozen) {
   EXPECT_EQ(offsetof(SlotFacts, device_capacity), 280u);
   EXPECT_EQ(offsetof(SlotFacts, device_bytes), 288u);
   EXPECT_EQ(offsetof(SlotFacts, trigger_threshold), 296u);
-  EXPECT_EQ(sizeof(SlotFacts), 304u);
+  EXPECT_EQ(offsetof(SlotFacts, reference_order), 304u);
+  EXPECT_EQ(sizeof(SlotFacts), 320u);
   const SlotRegistration r = {};
   const auto offset_of = [&r](const auto& field) {
     return reinterpret_cast<const std::byte*>(&field) - reinterpret_cast<const std::byte*>(&r);
   };
   EXPECT_EQ(offset_of(r.dtype), 28);
-  EXPECT_EQ(offset_of(r.name), 304);
-  EXPECT_EQ(offset_of(r.graph_label), 816);
+  EXPECT_EQ(offset_of(r.name), 320);
+  EXPECT_EQ(offset_of(r.graph_label), 832);
   EXPECT_EQ(offset_of(r.shard), 1024);
   EXPECT_EQ(offset_of(r.op), 1536);
   EXPECT_EQ(kSlotHeadOffset, 2048u);
   EXPECT_EQ(kSlotCreditOffset, 2176u);
   EXPECT_EQ(kSlotVerdictOffset, 2240u);
   EXPECT_EQ(kSlotHistoryOffset, 3264u);
-  EXPECT_EQ(kSlotHeadersOffset, 3392u);
+  EXPECT_EQ(kSlotFailureOffset, 3392u);
+  EXPECT_EQ(kSlotHeadersOffset, 3520u);
   EXPECT_EQ(offsetof(SlotVerdict, text), 64u);
 }
 

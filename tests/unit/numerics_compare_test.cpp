@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <set>
 
@@ -130,6 +132,51 @@ TEST(Compare, Int64IsExactWhereDoubleIsNot) {
   EXPECT_FALSE(Outcome(I64({large}), I64({large - 1}), {.rtol = 0, .atol = 0}).ok);
   EXPECT_TRUE(Outcome(I64({large}), I64({large - 1}), {.rtol = 0, .atol = 1}).ok);
   EXPECT_FALSE(Outcome(I64({kInt64Max}), I64({kInt64Max - 2}), {.rtol = 0, .atol = 1}).ok);
+}
+
+// What a GPU writes about the same tensors.
+layout::SlotFailure FailureOf(const TensorView& actual, const TensorView& expected,
+                              const CompareResult& result) {
+  const std::size_t bytes = layout::DtypeBytes(actual.dtype);
+  layout::SlotFailure failure = {};
+  failure.mismatched = result.mismatched;
+  failure.first = result.first_mismatch;
+  std::memcpy(&failure.actual, actual.data.data() + failure.first * bytes, bytes);
+  std::memcpy(&failure.expected, expected.data.data() + failure.first * bytes, bytes);
+  failure.max_abs = std::bit_cast<std::uint64_t>(result.max_abs.value);
+  failure.max_abs_index = result.max_abs.index;
+  failure.max_rel = std::bit_cast<std::uint64_t>(result.max_rel.value);
+  failure.max_rel_index = result.max_rel.index;
+  return failure;
+}
+
+TEST(Compare, AFailureOnTheDeviceHasTheSameWords) {
+  const auto check = [](const TestTensor& actual, const TestTensor& expected,
+                        const CompareOptions& options) {
+    const CompareResult result = Outcome(actual, expected, options);
+    ASSERT_FALSE(result.ok);
+    const std::vector<std::uint64_t> shape(actual.view().shape.begin(), actual.view().shape.end());
+    const auto failure = FailureOf(actual.view(), expected.view(), result);
+    EXPECT_EQ(*FailureText(actual.view().dtype, shape, options, failure), result.message);
+  };
+  const TestTensor a(Dtype::kFloat32, {2, 3}, std::vector<float>{1, 2, 3, 4, 5.5, 6});
+  const TestTensor b(Dtype::kFloat32, {2, 3}, std::vector<float>{1, 2, 3, 4.25, 5, 0});
+  check(a, b, {});
+  check(a, b, {.bitwise = true});
+  check(TestTensor(Dtype::kUint8, {3}, std::vector<std::uint8_t>{0, 1, 200}),
+        TestTensor(Dtype::kUint8, {3}, std::vector<std::uint8_t>{0, 2, 3}), {.rtol = 0, .atol = 0});
+  check(TestTensor(Dtype::kFloat32, {}, std::vector<float>{1}),
+        TestTensor(Dtype::kFloat32, {}, std::vector<float>{2}), {});
+}
+
+TEST(Compare, Int64IsAllowedWhatADoubleHolds) {
+  // 2^53 + 1 is not a double: the bound is rounded, the difference is not.
+  const std::int64_t base = 1LL << 53;
+  EXPECT_TRUE(Outcome(I64({2 * base}), I64({base}), {.rtol = 1, .atol = 0}).ok);
+  EXPECT_FALSE(Outcome(I64({2 * base + 1}), I64({base}), {.rtol = 1, .atol = 0}).ok);
+  EXPECT_FALSE(Outcome(I64({2 * base + 1}), I64({base}), {.rtol = 1, .atol = 1}).ok);
+  EXPECT_TRUE(Outcome(I64({2 * base + 2}), I64({base}), {.rtol = 1, .atol = 2}).ok);
+  EXPECT_TRUE(Outcome(I64({kInt64Max}), I64({kInt64Min}), {.rtol = 3, .atol = 0}).ok);
 }
 
 TEST(Compare, Int64DifferenceDoesNotOverflow) {

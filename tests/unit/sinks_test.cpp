@@ -129,6 +129,27 @@ TEST_F(CompareSinkTest, WhatTheGpuSentAndNobodyComparedIsMissed) {
   EXPECT_EQ(whole.lost, 2u);
 }
 
+TEST(ByDevice, TheCountsAreTheDevicesAndTheWordsTheDaemons) {
+  layout::SlotHead head = {};
+  EXPECT_EQ(ByDevice({}, head, 0).state, VerdictState::kNone);
+  head.compared = 7;
+  layout::Verdict daemon;
+  daemon.state = VerdictState::kError;
+  daemon.lost = 3;  // values that it could not read: the GPU has judged them
+  EXPECT_EQ(ByDevice(daemon, head, 0).state, VerdictState::kPass);
+  EXPECT_EQ(ByDevice(daemon, head, 0).lost, 0u);
+  head.failed = 2;
+  EXPECT_EQ(ByDevice(daemon, head, 4).state, VerdictState::kFail);
+  EXPECT_EQ(ByDevice(daemon, head, 4).first_failed_replay, 4u);
+  EXPECT_EQ(ByDevice(daemon, head, 4).text, "");
+  daemon.state = VerdictState::kFail;
+  daemon.text = "words";
+  daemon.first_failed_replay = 6;  // it lost replay 4
+  EXPECT_EQ(ByDevice(daemon, head, 4).text, "");
+  daemon.first_failed_replay = 4;
+  EXPECT_EQ(ByDevice(daemon, head, 4).text, "words");
+}
+
 TEST_F(CompareSinkTest, AFailureStaysWithItsFirstReplayAndText) {
   Open();
   Replay(1);

@@ -54,13 +54,12 @@ bool IsClose(double a, double b, const CompareOptions& options) {
   return IsClose(a, b, options.rtol, options.atol) || (options.equal_nan && a != a && b != b);
 }
 
-// long double has 64 bits of mantissa at least, so both sides are exact up to the product.
+// The difference is exact; what is allowed is a double, as for the other types, so that a GPU finds
+// the same.
 bool IsClose(std::int64_t a, std::int64_t b, const CompareOptions& options) {
   if (a == b) return true;
-  const auto allowed = static_cast<long double>(options.atol) +
-                       static_cast<long double>(options.rtol) *
-                           static_cast<long double>(AbsDifference(b, std::int64_t{0}));
-  return static_cast<long double>(AbsDifference(a, b)) <= allowed;
+  const double allowed = options.atol + options.rtol * Magnitude(b);
+  return allowed >= 0x1p64 || AbsDifference(a, b) <= static_cast<std::uint64_t>(allowed);
 }
 
 template <typename T>
@@ -150,7 +149,10 @@ class Comparison {
     result_.spans = map_.Spans();
     result_.max_abs = {static_cast<double>(max_abs_.value), max_abs_.index, options_.atol};
     result_.max_rel = {max_rel_.value, max_rel_.index, options_.rtol};
-    result_.message = MismatchMessage(actual_, expected_, options_, result_, AbsText());
+    const auto at = result_.first_mismatch;
+    result_.message =
+        MismatchMessage(actual_.dtype, actual_.shape, {BitsOf(actual_, at), BitsOf(expected_, at)},
+                        options_, result_, AbsText());
     return std::move(result_);
   }
 
@@ -254,12 +256,17 @@ class Comparison {
     max_rel_.Add(ratio, index);
   }
 
+  static std::uint64_t BitsOf(const TensorView& view, std::uint64_t index) {
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, view.data.data() + index * sizeof(T), sizeof(T));
+    return bits;
+  }
+
   std::string AbsText() const {
-    if constexpr (kIsFloatingElement<T>) {
-      return FormatRepr(max_abs_.value);
-    } else {
-      return fmt::format("{}", static_cast<std::uint64_t>(max_abs_.value));
-    }
+    if constexpr (std::is_same_v<Abs, double>)
+      return DifferenceText(actual_.dtype, max_abs_.value);
+    else
+      return fmt::format("{}", max_abs_.value);
   }
 
   const TensorView& actual_;

@@ -10,12 +10,14 @@
 
 #include "daemon/core/base/result.h"
 #include "daemon/core/numerics/tensor_view.h"
+#include "proto/layout/ring_layout.h"
 
 namespace cgdebug::numerics {
 
 // Close: actual == expected, or |actual - expected| finite and <= atol + rtol * |expected|.
-// Computed in double, which is exact for the difference of every type but float64; int64 exactly
-// over its whole range. NaN equals NaN only with equal_nan; infinities of one sign are equal.
+// Computed in double, which is exact for the difference of every type but float64; the difference
+// of int64 is exact over its whole range. NaN equals NaN only with equal_nan; infinities of one
+// sign are equal.
 struct CompareOptions {
   double rtol = 1e-5;
   double atol = 1e-8;
@@ -68,6 +70,11 @@ struct CompareResult {
   std::uint64_t mismatched_zero = 0;     // actual is 0 there
   std::uint64_t mismatched_greater = 0;  // actual > expected there
 };
+
+// What a comparison on the device says of tensors that are not close (layout::SlotFailure). The
+// text is that of Compare() for the same tensors. Fails: an unknown dtype.
+Result<std::string> FailureText(layout::Dtype dtype, const std::vector<std::uint64_t>& shape,
+                                const CompareOptions& options, const layout::SlotFailure& failure);
 
 // The tolerances torch.testing.assert_close takes for a dtype when none are given.
 CompareOptions DefaultTolerances(layout::Dtype dtype);

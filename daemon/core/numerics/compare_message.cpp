@@ -2,8 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <cstdint>
-#include <cstring>
+#include <span>
 
 #include "daemon/core/numerics/format.h"
 #include "proto/layout/dtype.h"
@@ -27,43 +28,70 @@ std::string Share(const CompareResult& result) {
       100.0 * static_cast<double>(result.mismatched) / static_cast<double>(result.compared));
 }
 
-std::string ElementAndBits(const TensorView& view, std::uint64_t index) {
-  const std::size_t bytes = layout::DtypeBytes(view.dtype);
-  std::uint64_t bits = 0;
-  std::memcpy(&bits, view.data.data() + index * bytes, bytes);
-  return fmt::format("{} (0x{:0{}x})", FormatElement(view, index), bits, 2 * bytes);
+std::string ElementText(layout::Dtype dtype, std::uint64_t bits) {
+  const TensorView view = {
+      dtype, {}, std::as_bytes(std::span(&bits, 1)).first(layout::DtypeBytes(dtype))};
+  return FormatElement(view, 0);
+}
+
+std::string ElementAndBits(layout::Dtype dtype, std::uint64_t bits) {
+  return fmt::format("{} (0x{:0{}x})", ElementText(dtype, bits), bits,
+                     2 * layout::DtypeBytes(dtype));
 }
 
 }  // namespace
 
-std::string MismatchMessage(const TensorView& actual, const TensorView& expected,
-                            const CompareOptions& options, const CompareResult& result,
-                            std::string_view greatest_abs) {
+std::string MismatchMessage(layout::Dtype dtype, std::span<const std::uint64_t> shape,
+                            const ElementPair& first, const CompareOptions& options,
+                            const CompareResult& result, std::string_view greatest_abs) {
   if (options.bitwise) {
     return fmt::format(
         "Tensor-likes are not bitwise equal!\n\n{}"
         "\nThe first mismatched element is at index {}: {}, expected {}"
         "\nGreatest absolute difference: {} at index {}",
-        Share(result), FormatIndexTuple(result.first_mismatch, actual.shape),
-        ElementAndBits(actual, result.first_mismatch),
-        ElementAndBits(expected, result.first_mismatch), greatest_abs,
-        FormatIndexTuple(result.max_abs.index, actual.shape));
+        Share(result), FormatIndexTuple(result.first_mismatch, shape),
+        ElementAndBits(dtype, first.actual), ElementAndBits(dtype, first.expected), greatest_abs,
+        FormatIndexTuple(result.max_abs.index, shape));
   }
-  if (actual.shape.empty()) {
+  if (shape.empty()) {
     return fmt::format(
         "{}Expected {} but got {}."
         "\nAbsolute difference: {}{}\nRelative difference: {}{}",
-        Heading("Scalars", options), FormatElement(expected, 0), FormatElement(actual, 0),
-        greatest_abs, Allowed(options.atol, options), FormatRepr(result.max_rel.value),
-        Allowed(options.rtol, options));
+        Heading("Scalars", options), ElementText(dtype, first.expected),
+        ElementText(dtype, first.actual), greatest_abs, Allowed(options.atol, options),
+        FormatRepr(result.max_rel.value), Allowed(options.rtol, options));
   }
   return fmt::format(
       "{}{}\nGreatest absolute difference: {} at index {}{}"
       "\nGreatest relative difference: {} at index {}{}",
       Heading("Tensor-likes", options), Share(result), greatest_abs,
-      FormatIndexTuple(result.max_abs.index, actual.shape), Allowed(options.atol, options),
-      FormatRepr(result.max_rel.value), FormatIndexTuple(result.max_rel.index, actual.shape),
+      FormatIndexTuple(result.max_abs.index, shape), Allowed(options.atol, options),
+      FormatRepr(result.max_rel.value), FormatIndexTuple(result.max_rel.index, shape),
       Allowed(options.rtol, options));
+}
+
+std::string DifferenceText(layout::Dtype dtype, double difference) {
+  const layout::DtypeInfo* info = layout::FindDtype(dtype);
+  if (info != nullptr && info->is_floating) return FormatRepr(difference);
+  return fmt::format("{}", static_cast<std::uint64_t>(difference));
+}
+
+Result<std::string> FailureText(layout::Dtype dtype, const std::vector<std::uint64_t>& shape,
+                                const CompareOptions& options, const layout::SlotFailure& failure) {
+  if (layout::FindDtype(dtype) == nullptr) return Error{"a failure of an unknown dtype"};
+  CompareResult result;
+  result.ok = false;
+  result.compared = 1;
+  for (const std::uint64_t size : shape) result.compared *= size;
+  result.mismatched = failure.mismatched;
+  result.first_mismatch = failure.first;
+  const auto max_abs = std::bit_cast<double>(failure.max_abs);
+  result.max_abs = {max_abs, failure.max_abs_index, options.atol};
+  result.max_rel = {std::bit_cast<double>(failure.max_rel), failure.max_rel_index, options.rtol};
+  const std::string greatest = dtype == layout::Dtype::kInt64 ? fmt::format("{}", failure.max_abs)
+                                                              : DifferenceText(dtype, max_abs);
+  return MismatchMessage(dtype, shape, {failure.actual, failure.expected}, options, result,
+                         greatest);
 }
 
 }  // namespace cgdebug::numerics

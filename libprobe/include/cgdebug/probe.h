@@ -87,7 +87,7 @@ struct ExpectedTensor {
 };
 
 struct CompareAction {
-  std::vector<ExpectedTensor> expected;
+  std::vector<ExpectedTensor> expected;  // with kTensors
   bool per_invocation = false;  // expected[i] belongs to invocation i; else expected[0] to all
   double rtol = 1e-5;           // |actual - expected| <= atol + rtol * |expected|
   double atol = 1e-8;
@@ -97,6 +97,13 @@ struct CompareAction {
   // In a graph of the direct lane the GPU compares, if the probe does nothing else and is not in
   // the body of a conditional node. Values leave it only if they may not match.
   bool on_device = false;
+  enum class With : std::uint8_t {
+    kTensors,  // `expected`
+    kFirst,    // the first snapshot of the same call in the same graph; itself is not compared
+    kProbe,    // what `probe` saw in the same replay, in its call of the same number
+  };
+  With with = With::kTensors;
+  std::uint64_t probe = 0;  // with kProbe: Probe::id(); captures that begin from now on know of it
 };
 
 // Statistics without the values. In a graph of the direct lane the GPU computes them, elsewhere the
@@ -182,7 +189,14 @@ struct SlotStatus : ObservedSlot {
   bool retired = false;          // its graph is gone
   bool compares = false;
   bool compares_on_device = false;  // the daemon gets only what may not match
+  bool compares_first = false;      // the first snapshot is the expected tensor
+  bool compares_probe = false;      // another probe's is
   layout::Verdict verdict;
+  // With compares_on_device, once a replay has not matched: how. `verdict.text` may then be empty,
+  // because it is the daemon's.
+  std::optional<layout::SlotFailure> failure;
+  double rtol = 0, atol = 0;  // of the comparison
+  bool bitwise = false;
 };
 
 struct ProbeStatus {
