@@ -1,4 +1,5 @@
-"""DistributedDataParallel in one captured graph a rank, with NCCL inside: replicas are compared."""
+"""DistributedDataParallel and tensor parallelism in one captured graph a rank, with NCCL inside:
+replicas are compared."""
 
 import json
 import os
@@ -17,8 +18,15 @@ torch.manual_seed(0)
 net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Linear(64, 8)).cuda()
 side = torch.cuda.Stream()
 side.wait_stream(torch.cuda.current_stream())
+flipped_at, steps, way = int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 with torch.cuda.stream(side):
-    model = torch.nn.parallel.DistributedDataParallel(net, device_ids=[rank])
+    if way == "ddp":
+        model = torch.nn.parallel.DistributedDataParallel(net, device_ids=[rank])
+    else:
+        from torch.distributed.tensor import parallel
+        mesh = torch.distributed.device_mesh.init_device_mesh("cuda", (2,), mesh_dim_names=("tp",))
+        plan = {"0": parallel.ColwiseParallel(), "2": parallel.RowwiseParallel()}
+        model = parallel.parallelize_module(net, mesh, plan)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 w = cgdebug.watch(model, params=True, grads=True)
 x = torch.zeros(32, 64, device="cuda")
@@ -36,14 +44,17 @@ with torch.cuda.graph(graph):
 torch.cuda.synchronize()
 print("ready")
 sys.stdin.readline()
-torch.manual_seed(rank)
-for step in range(1, 41):
+torch.manual_seed(rank if way == "ddp" else 0)
+rows = torch.randn(64, 32, 64).cuda()
+for step in range(1, steps + 1):
     cgdebug.step(step)
-    x.copy_(torch.randn(32, 64))
+    x.copy_(rows[step % 64])
     graph.replay()
-    torch.cuda.synchronize()
-    if rank == 1 and step == int(sys.argv[2]):
-        net[2].weight.data.view(torch.int32)[3, 5] ^= 1
+    if step % 50 == 0 or steps < 1000:
+        torch.cuda.synchronize()
+    if rank == 1 and step == flipped_at:
+        flipped = net[2].weight.data if way == "ddp" else net[2].bias.to_local().data
+        flipped.view(torch.int32).view(-1)[5] ^= 1
 torch.cuda.synchronize()
 print("done")
 sys.stdin.readline()
@@ -51,13 +62,13 @@ os._exit(0)  # NCCL may wait at exit for a graph that holds its communicator
 """
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-@pytest.mark.parametrize("flipped_at", [0, 20])
-def test_a_bit_flipped_between_two_replays_is_found_live_and_offline(
-    cli, daemon, job, tmp_path, flipped_at
-):
-    path, run = str(tmp_path / "ddp.cgrec"), f"nccl-{os.getpid()}-{flipped_at}"
-    arguments = [f"file://{tmp_path}/rendezvous", str(flipped_at)]
+needs_two = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+
+
+def train(cli, job, tmp_path, flipped_at, steps=40, way="ddp"):
+    """What `ranks` says of the live run, and of its recording."""
+    path, run = str(tmp_path / "run.cgrec"), f"nccl-{os.getpid()}-{flipped_at}-{way}-{steps}"
+    arguments = [f"file://{tmp_path}/rendezvous", str(flipped_at), str(steps), way]
     ranks = [
         job(TRAIN, arguments=arguments, RANK=str(rank), WORLD_SIZE="2", CGDEBUG_RUN_ID=run)
         for rank in range(2)
@@ -75,7 +86,31 @@ def test_a_bit_flipped_between_two_replays_is_found_live_and_offline(
     for one in ranks:
         one.go_on()
         one.finish()
-    for said in (live, offline):
+    return live, offline
+
+
+@needs_two
+def test_ten_thousand_healthy_replays_raise_no_alarm(cli, daemon, job, tmp_path):
+    _, offline = train(cli, job, tmp_path, 0, steps=10_000)
+    report = json.loads(offline.stdout)
+    assert report["first_difference"] is None and report["unequal"] == 0, offline.stdout
+    assert report["compared"] >= 8 * 9000, offline.stdout
+
+
+@needs_two
+def test_a_bit_flipped_on_one_of_two_tensor_parallel_ranks_is_found(cli, daemon, job, tmp_path):
+    for said in train(cli, job, tmp_path, 20, way="tp"):
+        found = json.loads(said.stdout)["first_difference"]
+        assert said.returncode == 1 and found is not None, said.stdout
+        assert (found["step"], found["probe"]) == (21, "param/2.bias"), said.stdout
+
+
+@needs_two
+@pytest.mark.parametrize("flipped_at", [0, 20])
+def test_a_bit_flipped_between_two_replays_is_found_live_and_offline(
+    cli, daemon, job, tmp_path, flipped_at
+):
+    for said in train(cli, job, tmp_path, flipped_at):
         report = json.loads(said.stdout)
         assert report["replicas"] >= 8, said.stdout
         found = report["first_difference"]

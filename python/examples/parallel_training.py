@@ -1,0 +1,164 @@
+"""Probes on the parameters of a model that several ranks train: DDP, FSDP2, TP and PP.
+
+A rank's snapshot of a DTensor knows its place in the whole tensor, so that the ranks' parts can be
+put together; under DDP every rank must have the same bits. With a GPU for each rank, a step with
+its NCCL collectives is one CUDA graph; else it runs eagerly with gloo.
+
+    python parallel_training.py                              two ranks, each way in turn
+    torchrun --nproc-per-node 4 parallel_training.py tp ddp
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+
+import cgdebug
+from cgdebug import CudaGraphTensorProbe, TensorRecord
+
+WAYS = ("ddp", "fsdp2", "tp", "pp")
+STEPS, WARM_UP, WIDTH, BATCH = 3, 11, 64, 16
+
+
+def make_layers() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.Tanh(), nn.Linear(2 * WIDTH, WIDTH))
+
+
+class Training:
+    """`step()` trains once, on the same input each time, and probes the parameters."""
+
+    def __init__(self, way: str, device: torch.device):
+        self.way, self.device = way, device
+        mesh = init_device_mesh(device.type, (dist.get_world_size(),), mesh_dim_names=(way,))
+        self.model: nn.Module = make_layers().to(device)
+        # Every rank of a pipeline and of a tensor-parallel group trains on the same rows.
+        torch.manual_seed(dist.get_rank() if way in ("ddp", "fsdp2") else 0)
+        self.x = torch.randn(BATCH, WIDTH, device=device)
+        self.y = torch.zeros(BATCH, WIDTH, device=device)
+        self.schedule = None
+        if way == "ddp":
+            self.model = nn.parallel.DistributedDataParallel(self.model)
+        elif way == "fsdp2":
+            for layer in self.model.children():
+                fully_shard(layer, mesh=mesh)
+            fully_shard(self.model, mesh=mesh)
+        elif way == "tp":
+            plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+            parallelize_module(self.model, mesh, plan)
+        else:
+            # Every rank has one stage, with weights of its own.
+            torch.manual_seed(1000 + dist.get_rank())
+            self.model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()).to(device)
+            stage = PipelineStage(self.model, dist.get_rank(), dist.get_world_size(), device)
+            self.schedule = ScheduleGPipe(stage, n_microbatches=4, loss_fn=nn.functional.mse_loss)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        mode = "capture" if device.type == "cuda" else "always"
+        layer = f"stage{dist.get_rank()}." if way == "pp" else ""
+        self.probes = {
+            name: CudaGraphTensorProbe(
+                f"{way}/{layer}{name.removeprefix('module.')}", [TensorRecord(STEPS)], mode=mode
+            )
+            for name, _ in self.model.named_parameters()
+        }
+
+    def step(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.schedule is None:
+            nn.functional.mse_loss(self.model(self.x), self.y).backward()
+        elif dist.get_rank() == 0:
+            self.schedule.step(self.x)
+        elif dist.get_rank() + 1 == dist.get_world_size():
+            self.schedule.step(target=self.y, losses=[])
+        else:
+            self.schedule.step()
+        self.optimizer.step()
+        for name, parameter in self.model.named_parameters():
+            self.probes[name](parameter)
+
+    def run(self) -> str:
+        """Trains STEPS times; how, in words."""
+        if self.device.type == "cpu":
+            for number in range(1, STEPS + 1):
+                cgdebug.step(number)
+                self.step()
+            return "eagerly with gloo"
+        for _ in range(WARM_UP):  # DDP rebuilds its buckets, NCCL connects
+            self.step()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+            self.step()
+        for number in range(1, STEPS + 1):
+            cgdebug.step(number)
+            graph.replay()
+        torch.cuda.synchronize()
+        return "as one CUDA graph with NCCL inside"
+
+    def report(self) -> list[str]:
+        """What the ranks have of each parameter, on every rank."""
+        own = {probe.name: probe.records(synchronize=True)[-1] for probe in self.probes.values()}
+        everybody: list = [None] * dist.get_world_size()
+        dist.all_gather_object(everybody, own)
+        lines = []
+        for name in sorted({name for of_rank in everybody for name in of_rank}):
+            parts = [of_rank[name] for of_rank in everybody if name in of_rank]
+            sizes = ", ".join(str(list(part.shape)) for part in parts)
+            if parts[0].shard is not None:
+                whole = cgdebug.assemble(parts)
+                text = f"parts {sizes} make {list(whole.shape)}"
+            elif self.way == "pp":
+                text = f"{sizes}, of one stage alone"
+            else:
+                same = len({part.numpy().tobytes() for part in parts}) == 1
+                text = f"{sizes}, {'the same bits on all ranks' if same else 'RANKS DIFFER'}"
+            lines.append(f"{name} @{parts[0].replay_index}: {text}")
+        return lines
+
+
+def main(ways: list[str]) -> None:
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    on_gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+        # Of eager steps and of the capture alike: DDP wants to be made where it is captured.
+        torch.cuda.set_stream(torch.cuda.Stream())
+    dist.init_process_group("nccl" if on_gpu else "gloo")
+    for way in ways:
+        training = Training(way, device)
+        how = training.run()
+        lines = training.report()
+        if rank == 0:
+            print(f"{way}: {world} ranks, {STEPS} steps {how}")
+            for line in lines:
+                print("  " + line)
+    if rank == 0:
+        print("next: cgdebug-cli run -o parallel.cgrec -- torchrun ..., then cgdebug-cli ranks")
+    sys.stdout.flush()
+    dist.barrier()
+    os._exit(0)  # NCCL may wait at exit for a graph that holds its communicator
+
+
+if __name__ == "__main__":
+    asked = sys.argv[1:] or list(WAYS)
+    if unknown := set(asked) - set(WAYS):
+        sys.exit(f"no way {unknown}: there are {', '.join(WAYS)}")
+    if "RANK" in os.environ:
+        main(asked)
+    else:
+        from torch.distributed.run import main as torchrun
+
+        torchrun(["--standalone", "--nproc-per-node", "2", __file__, *asked])
