@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import functools
+import itertools
 import re
 import typing
 
@@ -19,6 +20,7 @@ _TEXT = re.compile(
 )
 _SHARD = re.compile(r"S\((\d+)\)|_S\((\d+),(\d+)\)")
 _MAX_RANKS = 1 << 20
+_MAX_NAMED = 8
 _MAX_TEXT_BYTES = 511  # kMaxShardBytes in proto/layout/ring_layout.h
 
 
@@ -216,7 +218,8 @@ def assemble(snapshots: collections.abc.Iterable[TensorSnapshot]) -> TensorSnaps
     if len(missing):
         raise ValueError(
             f"assemble: {len(missing)} of {owner.size} elements are on ranks that were not given, "
-            f"the first at {missing[0].tolist()}; given: {', '.join(names)}"
+            f"the first at {missing[0].tolist()}; missing: {_missing_parts(shards)}; "
+            f"given: {', '.join(names)}"
         )
     return TensorSnapshot.from_payload(
         bytearray(values.tobytes()),
@@ -229,6 +232,22 @@ def assemble(snapshots: collections.abc.Iterable[TensorSnapshot]) -> TensorSnaps
         step=first.step,
         timestamp_ns=max(part.timestamp_ns for part in parts),
     )
+
+
+def _missing_parts(shards: list[TensorShard]) -> str:
+    """The places in the mesh of the parts that no shard is, as "tp=1, tp=3"."""
+    mesh = shards[0].mesh
+    # Ranks that differ in other dimensions have the same part.
+    split = [dim for dim, one in enumerate(shards[0].placements) if one != "R"]
+    given = {tuple(shard.coordinate[dim] for dim in split) for shard in shards}
+    places = itertools.product(*(range(mesh[dim][1]) for dim in split))
+    missing = list(itertools.islice((at for at in places if at not in given), _MAX_NAMED + 1))
+    axes = [mesh[dim][0] or f"dimension {dim}" for dim in split]
+    texts = [
+        " ".join(f"{axis}={at}" for axis, at in zip(axes, place, strict=True))
+        for place in missing[:_MAX_NAMED]
+    ]
+    return ", ".join(texts) + (", ..." if len(missing) > _MAX_NAMED else "")
 
 
 def _chunks(indices: numpy.ndarray, count: int) -> list[numpy.ndarray]:

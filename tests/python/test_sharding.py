@@ -10,7 +10,7 @@ import torch
 from test_recording import Writer
 
 import cgdebug
-from cgdebug import TensorShard, TensorSnapshot, assemble
+from cgdebug import TensorShard, TensorSnapshot, _recording, assemble
 from conftest import wait_until
 
 TEXT = "S(0),R of [5,3] at (1,0) of dp=2,tp=2, from [3,0]"
@@ -94,7 +94,8 @@ def test_parts_of_different_sizes_and_none_make_the_whole():
 def test_what_cannot_be_put_together_says_why():
     whole = numpy.arange(8, dtype=numpy.float32)
     one, two = parts_of(whole, (2,), "S(0)")
-    with pytest.raises(ValueError, match=r"4 of 8 elements are on ranks .* first at \[0\].*rank 1"):
+    missing = r"4 of 8 elements are on ranks .* first at \[0\]; missing: \S.*=0; given: .*rank 1"
+    with pytest.raises(ValueError, match=missing):
         assemble([two])
     later = snapshot(str(two.shard), two.numpy(), replay_index=2)
     with pytest.raises(ValueError, match="differ in replay_index: 1, 2"):
@@ -216,3 +217,37 @@ def test_two_ranks_of_a_recording_are_put_side_by_side(tmp_path):
         for part in parts
     ]
     assert assemble(given).numpy().tolist() == [[0, 1], [1, 1]]
+
+
+def write_parts(folder, whole, mesh, placements, ranks, replays=(1, 2)):
+    for rank in ranks:
+        part = parts_of(whole, mesh, placements)[rank]
+        writer = _recording.Writer(str(folder / f"r{rank}.cgrec"))
+        session = writer.add_session(f"{rank + 1:032x}", f"job/r{rank}", rank)
+        text = str(part.shard)
+        slot = writer.add_slot(session, "w", "float32", part.shape, shard=text)
+        for replay in replays if rank else (*replays, 3):
+            writer.append(slot, replay, numpy.ascontiguousarray(part.numpy() * replay))
+        writer.close()
+    return cgdebug.open(folder)
+
+
+def test_a_recording_puts_the_parts_of_its_ranks_together(tmp_path):
+    whole = numpy.arange(24, dtype=numpy.float32).reshape(6, 4)
+    r = write_parts(tmp_path, whole, (2, 2), "S(0),S(1)", range(4))
+    assert numpy.array_equal(r.assemble("w", 1).numpy(), whole)
+    last = r.assemble("w")  # rank 0 alone has replay 3
+    assert last.replay_index == 2 and numpy.array_equal(last.numpy(), 2 * whole)
+    with pytest.raises(ValueError, match="18 of 24 .*missing: .*=0 .*=1, .*=1 .*=0, .*=1 .*=1;"):
+        r.assemble("w", 3)
+    with pytest.raises(ValueError, match="no rank .* has replay 9"):
+        r.assemble("w", 9)
+    with pytest.raises(KeyError):
+        r.assemble("v")
+
+
+def test_parts_of_ranks_that_a_recording_lacks_are_named(tmp_path):
+    whole = numpy.arange(24, dtype=numpy.float32).reshape(6, 4)
+    r = write_parts(tmp_path, whole, (3,), "S(0)", [0, 2])
+    with pytest.raises(ValueError, match="8 of 24 elements .* missing: .*=1; given: "):
+        r.assemble("w")
