@@ -111,6 +111,11 @@ constexpr Command kCommands[] = {
      "  cgdebug-cli export runs/a.cgrec --to perfetto -o trace.json\n"
      "  cgdebug-cli export runs/a.cgrec --to perfetto --trace torch.json -o both.json\n",
      AddExport},
+    {"upload", "Copies recordings behind a URL, also while they are written",
+     "  cgdebug-cli upload runs/a.cgrec s3://bucket/runs/a.cgrec\n"
+     "  cgdebug-cli upload runs/ s3://bucket/runs --follow\n"
+     "  cgdebug-cli check s3://bucket/runs\n",
+     AddUpload},
     {"verify", "Checks every byte of a recording against its checksums",
      "  cgdebug-cli verify runs/a.cgrec\n"
      "  cgdebug-cli verify --json runs/\n",

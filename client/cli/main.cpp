@@ -1,8 +1,10 @@
 #include <signal.h>
 
 #include <cstdio>
+#include <memory>
 
 #include "client/cli/command_line.h"
+#include "client/cli/remote_helper.h"
 #include "daemon/core/base/terminate.h"
 
 namespace {
@@ -18,6 +20,7 @@ int main(int argc, char** argv) noexcept {
   using namespace cgdebug::cli;
   // A closed pipe ends the process silently, as it does for cat; a parent may have ignored it.
   ::signal(SIGPIPE, SIG_DFL);
+  cgdebug::recording::SetRemoteFiles(std::make_unique<RemoteHelper>());
   Context context;
   CommandLine command_line(context);
   const int code = command_line.Run(argc, argv);

@@ -29,4 +29,18 @@ std::vector<fs::path> PackageFolders() {
   return folders;
 }
 
+fs::path PackageModule(const std::string& file_name) {
+  std::error_code ignored;
+  for (const fs::path& folder : PackageFolders()) {
+    if (fs::exists(folder / file_name, ignored)) return folder / file_name;
+  }
+  return {};
+}
+
+std::string PythonProgram() {
+  std::error_code ignored;
+  const fs::path beside = fs::read_symlink("/proc/self/exe", ignored).parent_path() / "python3";
+  return fs::exists(beside, ignored) ? beside.string() : "python3";
+}
+
 }  // namespace cgdebug::cli

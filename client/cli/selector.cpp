@@ -3,6 +3,8 @@
 #include <charconv>
 #include <optional>
 
+#include "daemon/core/recording/remote_files.h"
+
 namespace cgdebug::cli {
 namespace {
 
@@ -107,8 +109,11 @@ Result<Inside> ParseInside(std::string_view text) {
   }
   inside.text = std::string(text);
   // "blk[2:]" is not a tensor of a session called "blk[2".
+  constexpr std::string_view kScheme = "://";
+  const std::size_t from =
+      recording::IsUrl(text) ? text.find(kScheme) + kScheme.size() : std::size_t{0};
   const std::size_t colon =
-      text.ends_with(']') ? text.substr(0, text.rfind('[')).find(':') : text.find(':');
+      text.ends_with(']') ? text.substr(0, text.rfind('[')).find(':', from) : text.find(':', from);
   if (colon != std::string_view::npos) {
     inside.source = std::string(text.substr(0, colon));
     if (inside.source == "live") inside.source.clear();

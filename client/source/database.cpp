@@ -34,6 +34,10 @@ class Filler {
     Result<void> done = AddProbes();
     if (done.ok()) done = AddSnapshots();
     if (done.ok()) done = AddLosses();
+    // Rows of NULLs stand for what is damaged, not for what may be read at the next attempt.
+    for (const recording::RecordingReader* reader : source_.Recordings()) {
+      if (done.ok()) done = reader->FetchedAll();
+    }
     return done.ok() ? Execute("COMMIT") : done;
   }
 

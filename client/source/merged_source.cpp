@@ -34,6 +34,7 @@ class MergedSource : public Source {
       merged.is_growing = merged.is_growing || one.is_growing;
       merged.is_cut_off = merged.is_cut_off || one.is_cut_off;
       merged.damage.insert(merged.damage.end(), one.damage.begin(), one.damage.end());
+      merged.unread.insert(merged.unread.end(), one.unread.begin(), one.unread.end());
       merged.ending += fmt::format("{}{}: {}", merged.ending.empty() ? "" : "; ",
                                    one.path.substr(one.path.find_last_of('/') + 1), one.ending);
     }

@@ -9,7 +9,9 @@
 #include "client/source/safetensors_source.h"
 #include "daemon/core/numerics/format.h"
 #include "daemon/core/numerics/tensor_view.h"
+#include "daemon/core/recording/recording_files.h"
 #include "daemon/core/recording/recording_reader.h"
+#include "daemon/core/recording/remote_files.h"
 
 namespace cgdebug::source {
 namespace {
@@ -91,9 +93,50 @@ Result<Values> Source::LoadWritable(const Snapshot& snapshot) {
   return Values{*copy, copy};
 }
 
+namespace {
+
+Result<std::unique_ptr<Source>> OpenRemote(std::string url) {
+  while (url.ends_with('/') && !url.ends_with("://")) url.pop_back();
+  const Result<std::vector<std::string>> recordings = RemoteRecordingsIn(url);
+  if (!recordings.ok()) return recordings.error();
+  if (recordings->size() == 1 && recordings->front() == url) return OpenRecording(url);
+  return OpenRecordings(url, *recordings);
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> RemoteRecordingsIn(const std::string& url) {
+  const Result<recording::RemoteFiles*> files = recording::FindRemoteFiles(url);
+  if (!files.ok()) return files.error();
+  const auto entries = (*files)->List(url);
+  if (!entries.ok()) return entries.error();
+  if (!*entries) return Error{"there is no " + url};
+  std::vector<std::string> recordings;
+  for (const recording::RemoteEntry& entry : **entries) {
+    if (!entry.is_folder && recording::IsSegmentName(entry.name)) return std::vector{url};
+    if (!entry.is_folder) continue;
+    const std::string path = (url.ends_with('/') ? url : url + "/") + entry.name;
+    const auto segments = entry.name.ends_with(".cgrec")
+                              ? Result<std::vector<std::string>>(std::vector{path})
+                              : recording::ListSegments(path);
+    if (!segments.ok()) return segments.error();
+    if (!segments->empty()) recordings.push_back(path);
+  }
+  if (recordings.empty()) {
+    const bool is_begun = std::ranges::any_of(
+        **entries, [](const recording::RemoteEntry& entry) { return entry.name == "upload.json"; });
+    if (is_begun) return Error{fmt::format("nothing of {} has been uploaded yet", url)};
+    return Error{
+        fmt::format("{} holds no recording (*.cgrec), the only thing that is read from URLs", url)};
+  }
+  std::sort(recordings.begin(), recordings.end());
+  return recordings;
+}
+
 Result<void> Source::Verify(std::size_t /*slot*/, const Key& /*key*/) const { return {}; }
 
 Result<std::unique_ptr<Source>> Open(const std::string& path) {
+  if (recording::IsUrl(path)) return OpenRemote(path);
   std::error_code failure;
   const fs::file_status status = fs::status(path, failure);
   if (!fs::exists(status)) {

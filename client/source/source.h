@@ -133,7 +133,7 @@ struct Description {
   std::string ending = {};  // how it ended, in words; may be empty
   std::string head = {};    // of live jobs: which they are and how they are, one a line
   std::vector<std::string> damage = {};  // what was found while reading, in sentences
-  std::vector<std::string> unread = {};  // recordings of a folder that cannot be read: why
+  std::vector<std::string> unread = {};  // what cannot be read or fetched: why
   std::string ranks =
       {};  // which ranks of a live run are in it, and which are not; empty: no ranks
   bool is_growing = false;  // a writer is at work
@@ -174,12 +174,16 @@ class Source {
   virtual std::vector<const recording::RecordingReader*> Recordings() const { return {}; }
 };
 
-// A recording, a safetensors file, or a folder of either. Fails: anything else; the message says
-// what was looked for.
+// A recording, a safetensors file, or a folder of either; behind a URL, a recording or a folder of
+// them. Fails: anything else; the message says what was looked for.
 Result<std::unique_ptr<Source>> Open(const std::string& path);
 
 // The recordings in a folder, in the order of their names; none if it has none, or is one itself.
 std::vector<std::string> RecordingsIn(const std::string& folder);
+
+// The same behind a URL: the recordings in a folder, or the URL itself if it is a recording.
+// Fails: there is neither, or it cannot be told what is there.
+Result<std::vector<std::string>> RemoteRecordingsIn(const std::string& url);
 
 // Whether `text` has the ending of a source, or a '/' that is not the one of a session's label,
 // such as "train-3f2a91/r3".

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+
+from . import _remote
 from .errors import NativeExtensionUnavailableError
 
 INSTALL = (
@@ -10,6 +13,7 @@ INSTALL = (
 )
 
 
+@functools.cache
 def recording_module():
     """The native reader of recordings; needs no torch.
 
@@ -21,4 +25,5 @@ def recording_module():
         raise NativeExtensionUnavailableError(
             f"cgdebug's reader of recordings does not load: {error}. {INSTALL}"
         ) from error
+    _recording.read_urls_with(_remote.entries, _remote.size, _remote.read)
     return _recording

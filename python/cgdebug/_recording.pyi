@@ -1,6 +1,6 @@
 """The native reader of recordings. Package-internal; use `cgdebug.open`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from typing_extensions import Buffer
@@ -37,6 +37,9 @@ class Reader:
         trust_hashes: bool,
     ) -> tuple[str, str]: ...
 
+def read_urls_with(entries: Callable, size: Callable, read: Callable) -> None: ...
+def recordings_behind(url: str) -> list[str]: ...
+
 class Writer:
     def __init__(self, path: str) -> None: ...
     def add_session(self, uuid: str, label: str, rank: int = -1) -> int: ...
@@ -51,6 +54,7 @@ class Writer:
         device: str = "cpu",
         graph_label: str = "",
         in_body: bool = False,
+        shard: str = "",
     ) -> int: ...
     def append(
         self,

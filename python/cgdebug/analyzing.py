@@ -20,7 +20,7 @@ import sqlite3
 import sys
 import typing
 
-from . import recording
+from . import _remote, recording
 from ._columns import Columns
 from ._reader import recording_module
 from ._reports import Ranks, Row, rows_of
@@ -59,12 +59,19 @@ class Analysis:
     paths:    the recordings that were asked about
     failed:   path -> why it could not be analyzed, for instance because its worker died twice
     replicas: with the function "replicas": the ranks side by side (`Ranks`), else None
+    fetched:  path -> requests and bytes, of recordings behind URLs
     """
 
     def __init__(
-        self, paths: list[str], tables: dict[str, Rows], failed: dict[str, str], ranks: Ranks | None
+        self,
+        paths: list[str],
+        tables: dict[str, Rows],
+        failed: dict[str, str],
+        ranks: Ranks | None,
+        fetched: dict[str, _remote.Fetched],
     ):
         self.paths = paths
+        self.fetched = fetched
         self.failed = failed
         self.replicas = ranks
         self._tables = tables
@@ -147,7 +154,7 @@ def analyze(
     """Runs functions over recordings; each is read by the worker that runs them, and only results
     travel.
 
-    sources:   recordings, folders of recordings, or several of these
+    sources:   recordings, folders of recordings, URLs of either, or several of these
     functions: "check", "stats", "replicas" (the comparison of ranks), "diff" (against the same rank
                of `reference`), or functions of a Recording that return a row or several, as
                dictionaries. A worker must be able to import such a function.
@@ -186,7 +193,10 @@ def analyze(
     results, failed = _run(paths, functools.partial(_work, options=options), executor, show)
     tables: dict[str, Rows] = {name: [] for name in names}
     fold = options.fold()
+    fetched: dict[str, _remote.Fetched] = {}
     for path, result in sorted(results, key=lambda item: item[0]):
+        if _remote.is_url(path):
+            fetched[path] = _remote.Fetched(*result["fetched"])
         for name, rows in result["rows"].items():
             tables[name].extend({"path": path, **row} for row in rows)
         if result["fold"]:
@@ -201,7 +211,7 @@ def analyze(
         tables["replicas"] = [
             {key: _cell(value) for key, value in row.items()} for row in ranks.ranks
         ]
-    return Analysis(paths, tables, failed, ranks)
+    return Analysis(paths, tables, failed, ranks, fetched)
 
 
 # --- in a worker ----------------------------------------------------------------------------------
@@ -219,6 +229,7 @@ def _work(paths: list[str], *, options: _Options) -> list[tuple[str, dict]]:
 
 def _work_on(path: str, fold, options: _Options) -> dict:
     result: dict = {"rows": {}, "fold": b"", "failed": ""}
+    before = _remote.fetched(path)
     try:
         source = recording.open(path)
         for function in options.functions:
@@ -232,6 +243,8 @@ def _work_on(path: str, fold, options: _Options) -> dict:
                 result["rows"][function.__name__] = rows
     except Exception as error:
         result["failed"] = f"{type(error).__name__}: {error}"
+    after = _remote.fetched(path)
+    result["fetched"] = (after.requests - before.requests, after.bytes - before.bytes)
     return result
 
 
@@ -416,10 +429,13 @@ def _paths_of(sources) -> list[str]:
     given = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
     paths: dict[str, None] = {}
     for one in [os.fspath(path) for path in given]:
+        if _remote.is_url(one):
+            paths |= dict.fromkeys(recording_module().recordings_behind(one.rstrip("/")))
+            continue
         inside = sorted(map(str, pathlib.Path(one).glob("*.cgrec"))) if os.path.isdir(one) else []
         for path in inside or [one]:
             paths[path] = None
-    missing = [path for path in paths if not os.path.exists(path)]
+    missing = [path for path in paths if not _remote.is_url(path) and not os.path.exists(path)]
     if missing or not paths:
         raise RecordingError(
             f"analyze: {missing[0]} does not exist" if missing else "analyze: there is no recording"

@@ -17,19 +17,25 @@ import os
 import pathlib
 import typing
 
+from . import _remote
 from ._columns import Columns
+from ._remote import Fetched
 from ._replays import MAX_REPLAY, replay_range
 from ._reports import Check, Diff, Row, rows_of
 from ._series import RecordedSnapshot, Series, names_of
 from .errors import NothingMatchedError, RecordingError
 from .snapshot import TensorSnapshot
 
-__all__ = ["open", "Recording", "Series", "RecordedSnapshot", "Gap", "Diff", "Check"]
+__all__ = ["open", "Recording", "Series", "RecordedSnapshot", "Gap", "Diff", "Check", "Fetched"]
 
 
 def open(path: str | os.PathLike, *, rank: int | None = None) -> Recording:
     """Opens a recording, a folder of recordings (one per rank), a .safetensors file or a folder of
     those. Works while it is being written, and on one that was cut off anywhere.
+
+    A recording, or a folder of them, may be a URL that fsspec knows: "s3://bucket/runs/a.cgrec",
+    also gs://, hf://, memory://. Its catalogue is fetched now and snapshots when they are asked
+    for. fsspec's own settings say who you are, for instance AWS_PROFILE or FSSPEC_S3_ENDPOINT_URL.
 
     Fails: RecordingError.
     """
@@ -123,6 +129,11 @@ class Recording:
         return not self.missing
 
     @property
+    def fetched(self) -> Fetched:
+        """The requests and bytes that it took so far in this process, if it lies behind a URL."""
+        return _remote.fetched(self._path)
+
+    @property
     def growing(self) -> bool:
         """Whether it is still being written. See `refresh`."""
         return self._reader.describe()["is_growing"]
@@ -195,6 +206,35 @@ class Recording:
             for series, name in names.items()
             if self._reader.has(series._index, replay)
         }
+
+    def assemble(self, name: str, replay: int | None = None) -> TensorSnapshot:
+        """The whole tensor whose parts the ranks have, such as a parameter under FSDP or tensor
+        parallelism: `cgdebug.assemble` of every rank's snapshot of one replay, by default of the
+        last that all of them have.
+
+        Fails: ValueError: it has no such parts, or some are missing, which it names.
+        """
+        from .sharding import assemble
+
+        series = [one for one in self._slots if one.name == name]
+        if not series:
+            raise KeyError(self._why_no_probe(name))
+        ranks = [one.rank for one in series]
+        if len(set(ranks)) < len(ranks):
+            raise RecordingError(
+                f"probe {name!r} has several series on rank "
+                f"{next(rank for rank in ranks if ranks.count(rank) > 1)}: choose, for example "
+                f"cgdebug.assemble(series[replay] for series in r.select({name!r}) if ...)"
+            )
+        if replay is None:
+            common = set.intersection(*(set(one.replays) for one in series))
+            if not common:
+                raise ValueError(f"assemble: no replay of {name!r} is there on every rank {ranks}")
+            replay = max(common)
+        parts = [one[replay] for one in series if self._reader.has(one._index, replay)]
+        if not parts:
+            raise ValueError(f"assemble: no rank of {ranks} has replay {replay} of {name!r}")
+        return assemble(parts)
 
     def __getitem__(self, name: str) -> Series:
         return self.probe(name)

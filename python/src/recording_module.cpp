@@ -36,6 +36,7 @@
 #include "python/src/recording_query.h"
 #include "python/src/recording_stats.h"
 #include "python/src/recording_writer.h"
+#include "python/src/remote_files.h"
 
 namespace py = pybind11;
 
@@ -473,6 +474,7 @@ PYBIND11_MODULE(_recording, module) {
   RegisterWriter(module);
   RegisterRankFold(module);
   RegisterDaemonPlace(module);
+  RegisterRemoteFiles(module);
 }
 
 }  // namespace cgdebug::python

@@ -2,9 +2,12 @@
 """How long `cgdebug-cli ranks` takes over 64 to 4096 recordings, one per rank, and in how much
 memory; whether it names the three planted faults; and how both grow.
 
-    tools/bench/ranks.py --build build/release [--ranks 64,256,1024,4096] [--directory DIR]
+    tools/bench/ranks.py --build build/release [--ranks 64,256,1024,4096] [--directory DIR] [--dask] [--s3]
 
 Each recording has 50 probes and 20 replays of statistics. The recordings of 4096 ranks take 2 GB.
+--dask: also cgdebug.analyze on a Dask LocalCluster of one worker and of two, alternately; PYTHONPATH
+must have the package. --s3: also on an S3 server of this machine (moto): requests and bytes a
+recording.
 """
 
 from __future__ import annotations
@@ -47,11 +50,71 @@ def faults_of(report: dict, ranks: int) -> dict[str, bool]:
     }
 
 
+def on_dask(folder: str, rounds: int = 3) -> dict[str, float]:
+    """Seconds with one worker and with two, the fastest of some rounds, once every worker is warm."""
+    import distributed
+
+    import cgdebug
+
+    clusters = {
+        count: distributed.LocalCluster(count, threads_per_worker=1, dashboard_address=None)
+        for count in (1, 2)
+    }
+    best: dict[int, float] = {}
+    for number in range(rounds + 1):
+        for count, cluster in clusters.items():
+            with distributed.Client(cluster) as client:
+                start = time.perf_counter()
+                a = cgdebug.analyze(folder, "replicas", client.get_executor(), progress=False)
+                seconds = time.perf_counter() - start
+            assert a.complete, a.failed
+            if number > 0:
+                best[count] = min(best.get(count, seconds), seconds)
+    for cluster in clusters.values():
+        cluster.close()
+    return {"one": best[1], "two": best[2], "ratio": best[1] / best[2]}
+
+
+def on_s3(folder: str, ranks: int) -> dict[str, float]:
+    """Requests and bytes a recording, and seconds, of `replicas` from an S3 server."""
+    import fsspec
+    from moto.server import ThreadedMotoServer
+
+    import cgdebug
+
+    server = ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    os.environ.update(
+        AWS_ACCESS_KEY_ID="bench",
+        AWS_SECRET_ACCESS_KEY="bench",
+        FSSPEC_S3_ENDPOINT_URL=f"http://127.0.0.1:{port}",
+    )
+    fsspec.config.set_conf_env(fsspec.config.conf)
+    files = fsspec.filesystem("s3")
+    files.mkdir("bench")
+    files.put(folder.rstrip("/") + "/", "bench/runs/", recursive=True)
+    start = time.perf_counter()
+    a = cgdebug.analyze("s3://bench/runs", "replicas", progress=False)
+    seconds = time.perf_counter() - start
+    server.stop()
+    assert a.complete, a.failed
+    requests = sum(one.requests for one in a.fetched.values()) / ranks
+    return {
+        "seconds": seconds,
+        "requests": requests,
+        "bytes": sum(one.bytes for one in a.fetched.values()) / ranks,
+        "on disk": sum(path.stat().st_size for path in pathlib.Path(folder).rglob("*.cgd")) / ranks,
+    }
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--build", required=True)
     parser.add_argument("--ranks", default="64,256,1024,4096")
     parser.add_argument("--directory", help="where the recordings go; a folder in /tmp")
+    parser.add_argument("--dask", action="store_true")
+    parser.add_argument("--s3", action="store_true")
     parser.add_argument("--out", help="writes the figures as JSON")
     arguments = parser.parse_args()
     build = pathlib.Path(arguments.build)
@@ -64,13 +127,22 @@ def main() -> int:
             subprocess.run([generator, folder, str(ranks), str(PROBES), str(REPLAYS)], check=True)
             seconds, kib, code, out = measure([cli, "--json", "--no-spawn", "ranks", folder])
             faults = faults_of(json.loads(out), ranks)
+            more = {}
+            if arguments.dask:
+                more["dask"] = on_dask(folder)
+            if arguments.s3:
+                more["s3"] = on_s3(folder, ranks)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        rows.append({"ranks": ranks, "seconds": seconds, "mib": kib / 1024, "faults": faults})
+        rows.append(
+            {"ranks": ranks, "seconds": seconds, "mib": kib / 1024, "faults": faults} | more
+        )
         named = "all named" if code == 1 and all(faults.values()) else f"WRONG: {code} {faults}"
         print(
             f"{ranks:5} ranks: {seconds:7.2f} s, {kib / 1024:6.1f} MiB; faults: {named}", flush=True
         )
+        for name, figures in more.items():
+            print("      ", name, {what: round(value, 2) for what, value in figures.items()})
     if len(rows) > 1:
         first, last = rows[0], rows[-1]
         times = math.log(last["ranks"] / first["ranks"])

@@ -20,6 +20,7 @@
 #include "client/cli/run/job.h"
 #include "client/cli/run/run_summary.h"
 #include "client/cli/run/run_watch.h"
+#include "client/cli/run/upload_process.h"
 #include "client/cli/run/watch_variables.h"
 #include "client/cli/views/event_printer.h"
 #include "client/cli/views/recording_text.h"
@@ -43,6 +44,7 @@ struct RunOptions {
   std::string fail_on;
   std::string only;
   std::string output;
+  std::string upload;
   live::RecordRequest record;
   bool lossy = false;
   std::vector<std::string> watch;
@@ -220,17 +222,30 @@ bool Records(const RunOptions& options) {
 
 // Starts the recording before the job, so that nothing of the job is missing. Returns its number,
 // or 0 if it could not begin, after the reason has been printed.
-std::uint64_t StartRecording(Context& context, const RunOptions& options,
-                             const std::string& run_id) {
+std::uint64_t StartRecording(Context& context, const RunOptions& options, const std::string& run_id,
+                             UploadProcess* upload) {
   live::RecordRequest request = options.record;
   request.directory = RecordingPath(options.output);
   request.run_id = run_id;
   request.owner_pid = ::getpid();
   if (options.lossy) request.lossless = live::Lossless::kNever;
   const Result<live::Recording> recording = live::StartRecording(context.client(), request);
-  if (recording.ok()) return recording->id;
-  context.Fail(recording.error());
-  return 0;
+  if (!recording.ok()) {
+    context.Fail(recording.error());
+    return 0;
+  }
+  if (!options.upload.empty()) {
+    const Result<void> started = upload->Start(recording->directory, options.upload, "");
+    if (!started.ok()) context.Say(started.error().message + "; the recording stays here");
+  }
+  return recording->id;
+}
+
+// Waits until everything that was recorded is behind the URL. 0, or what to exit with.
+int FinishUpload(UploadProcess* upload, bool has_recorded) {
+  if (!upload->is_started()) return kExitOk;
+  const bool is_whole = upload->Wait(/*give_up=*/!has_recorded);
+  return is_whole || !has_recorded ? kExitOk : kExitInconclusive;
 }
 
 // A recording that has ended already, with its last job, is reported as well.
@@ -257,6 +272,11 @@ int RunJob(Context& context, const RunOptions& options) {
                         "--max-size, --min-free-disk, --roll-size and --durability apply to a "
                         "recording, and none was asked for. Add: -o DIR.cgrec");
   }
+  if (!options.upload.empty() && !Records(options)) {
+    return context.Fail(kExitTrouble,
+                        "--upload applies to a recording, and none was asked for. Add: -o "
+                        "DIR.cgrec");
+  }
   Result<Variables> watching = WatchVariables(options.watch, options.eager);
   if (!watching.ok()) return context.Fail(kExitTrouble, watching.error().message);
   const Result<FailOn> fail_on = ParseFailOn(options.fail_on);
@@ -274,7 +294,9 @@ int RunJob(Context& context, const RunOptions& options) {
   connect.socket = context.client().socket();
   connect.start_daemon = false;
   EventPrinter printer(PrintingOf(context), stderr);
-  const std::uint64_t recording = Records(options) ? StartRecording(context, options, run_id) : 0;
+  UploadProcess upload;
+  const std::uint64_t recording =
+      Records(options) ? StartRecording(context, options, run_id, &upload) : 0;
   if (Records(options) && recording == 0) return kExitTrouble;
   std::optional<RunWatch> watch;
   if (!options.no_live) {
@@ -291,6 +313,7 @@ int RunJob(Context& context, const RunOptions& options) {
     context.Say(started.error().message);
     // Without this it would wait for a job that never comes, and keep the daemon running.
     if (recording != 0) StopRecording(context, options, recording, {});
+    FinishUpload(&upload, /*has_recorded=*/false);
     return job.exit_code();
   }
   context.Note(fmt::format("cgdebug: run {} (pid {})", run_id, job.pid()));
@@ -315,7 +338,8 @@ int RunJob(Context& context, const RunOptions& options) {
   const int code = ExitCodeOf(summary, *fail_on);
   if (recording == 0) return code;
   const int recorded = StopRecording(context, options, recording, keys);
-  return code == kExitOk ? recorded : code;
+  const int uploaded = FinishUpload(&upload, recorded != kExitNoMatch);
+  return code != kExitOk ? code : recorded != kExitOk ? recorded : uploaded;
 }
 
 }  // namespace
@@ -350,6 +374,9 @@ RunFunction AddRun(CLI::App& app) {
       ->type_name("GLOB")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_option("--upload", options->upload,
+                 "copy the recording behind this URL too, each segment when it is full")
+      ->type_name("URL");
   AddDiskOptions(app, &options->record);
   app.add_flag("--lossy", options->lossy,
                "the job never waits for the recording; snapshots that come too fast are lost");

@@ -15,6 +15,7 @@
 #include "daemon/core/recording/catalogue_schema.h"
 #include "daemon/core/recording/meta.h"
 #include "daemon/core/recording/recording_files.h"
+#include "daemon/core/recording/remote_files.h"
 #include "daemon/core/recording/segment_walk.h"
 #include "daemon/core/recording/snapshot_row.h"
 #include "daemon/core/recording/sqlite_statement.h"
@@ -268,6 +269,7 @@ std::string CataloguePath(const std::string& directory) { return directory + "/c
 namespace {
 
 Result<void> CheckRecording(const std::string& directory) {
+  if (IsUrl(directory)) return Error{"no catalogue can be made in " + directory};
   const auto paths = ListSegments(directory);
   if (!paths.ok()) return paths.error();
   if (!paths->empty()) return {};

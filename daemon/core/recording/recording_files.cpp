@@ -8,10 +8,13 @@
 #include <cstddef>
 #include <filesystem>
 #include <span>
+#include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "daemon/core/base/regular_file.h"
 #include "daemon/core/recording/checksum.h"
+#include "daemon/core/recording/remote_files.h"
 
 namespace cgdebug::recording {
 namespace {
@@ -47,22 +50,46 @@ std::string SegmentPath(const std::string& directory, std::uint32_t segment) {
   return fmt::format("{}/{}{:06}{}", directory, kPrefix, segment, kSuffix);
 }
 
-Result<std::vector<std::string>> ListSegments(const std::string& directory) {
-  std::vector<std::string> paths;
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
-       entry.increment(error)) {
-    const std::string name = entry->path().filename();
-    if (name.starts_with(kPrefix) && name.ends_with(kSuffix)) paths.push_back(entry->path());
-  }
-  const bool absent =
-      error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
-  if (error && !absent) return ErrnoError("cannot read " + directory, error.value());
-  // Numbers beyond 999999 are longer.
+bool IsSegmentName(std::string_view name) {
+  return name.starts_with(kPrefix) && name.ends_with(kSuffix);
+}
+
+namespace {
+
+// Numbers beyond 999999 are longer.
+std::vector<std::string> InOrder(std::vector<std::string> paths) {
   std::ranges::sort(paths, [](const std::string& a, const std::string& b) {
     return a.size() != b.size() ? a.size() < b.size() : a < b;
   });
   return paths;
+}
+
+Result<std::vector<std::string>> ListRemoteSegments(const std::string& url) {
+  const Result<RemoteFiles*> files = FindRemoteFiles(url);
+  if (!files.ok()) return files.error();
+  const auto entries = (*files)->List(url);
+  if (!entries.ok()) return entries.error();
+  std::vector<std::string> paths;
+  for (const RemoteEntry& entry : entries->value_or(std::vector<RemoteEntry>())) {
+    if (!entry.is_folder && IsSegmentName(entry.name)) paths.push_back(url + "/" + entry.name);
+  }
+  return InOrder(std::move(paths));
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> ListSegments(const std::string& directory) {
+  if (IsUrl(directory)) return ListRemoteSegments(directory);
+  std::vector<std::string> paths;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (IsSegmentName(entry->path().filename().string())) paths.push_back(entry->path());
+  }
+  const bool absent =
+      error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
+  if (error && !absent) return ErrnoError("cannot read " + directory, error.value());
+  return InOrder(std::move(paths));
 }
 
 Result<UniqueFd> LockForWriting(const std::string& directory) {
@@ -86,6 +113,7 @@ void WriteIndexNote(const UniqueFd& lock, const IndexNote& note) {
 }
 
 std::optional<IndexNote> ReadIndexNote(const std::string& directory) {
+  if (IsUrl(directory)) return std::nullopt;
   const auto fd = OpenRegularFile(LockPath(directory), O_RDONLY);
   NoteBytes bytes = {};
   if (!fd.ok() ||
@@ -97,6 +125,7 @@ std::optional<IndexNote> ReadIndexNote(const std::string& directory) {
 }
 
 bool IsBeingWritten(const std::string& directory) {
+  if (IsUrl(directory)) return false;  // segments are copied there when they are whole
   const auto fd = OpenRegularFile(LockPath(directory), O_RDONLY);
   if (!fd.ok()) return false;
   flock lock = WholeFile(F_RDLCK);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "daemon/core/base/result.h"
@@ -11,8 +12,9 @@
 
 namespace cgdebug::recording {
 
+bool IsSegmentName(std::string_view name);
 std::string SegmentPath(const std::string& directory, std::uint32_t segment);
-// In the order of their numbers; empty if there is no such directory.
+// In the order of their numbers; empty if there is no such directory, which may be a URL.
 // Fails: the directory cannot be read. A partial list would make a recording look too short.
 Result<std::vector<std::string>> ListSegments(const std::string& directory);
 

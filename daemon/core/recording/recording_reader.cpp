@@ -12,6 +12,7 @@
 #include "daemon/core/recording/checksum.h"
 #include "daemon/core/recording/meta.h"
 #include "daemon/core/recording/recording_files.h"
+#include "daemon/core/recording/remote_files.h"
 #include "daemon/core/recording/segment_walk.h"
 #include "proto/layout/ring_layout.h"
 
@@ -46,6 +47,8 @@ Result<void> RecordingReader::OpenSegments() {
     });
     if (known) continue;
     auto file = SegmentFile::Open(path);
+    // Nobody writes to it there, so it is not one that has just been begun.
+    if (!file.ok() && IsUrl(path)) return file.error();
     if (file.ok() && !segments_.empty() && (*file)->uuid() != uuid_) {
       file = Error{path + " belongs to another recording"};
     }
@@ -68,6 +71,12 @@ Result<void> RecordingReader::OpenSegments() {
   if (!segments_.empty()) return {};
   if (!first_error.empty()) return Error{first_error};
   std::error_code ignored;
+  if (IsUrl(directory_)) {
+    return Error{
+        fmt::format("there is no segment in {}: it is no recording, or none of it has been "
+                    "uploaded yet",
+                    directory_)};
+  }
   if (!std::filesystem::exists(directory_, ignored)) {
     return Error{fmt::format("there is no {}", directory_)};
   }
@@ -75,6 +84,7 @@ Result<void> RecordingReader::OpenSegments() {
 }
 
 Result<void> RecordingReader::Refresh() {
+  for (const auto& segment : segments_) segment->file->ForgetFailure();
   if (auto opened = OpenSegments(); !opened.ok()) return opened;
   for (std::size_t place = loaded_; place < segments_.size(); ++place) {
     if (auto size = segments_[place]->file->Refresh(); !size.ok()) return size;
@@ -82,6 +92,17 @@ Result<void> RecordingReader::Refresh() {
   }
   loaded_ = segments_.size() - 1;
   FindMissing();
+  return FetchedAll();
+}
+
+// What lies behind a URL may be there and yet not be had. Less than all of the catalogue would look
+// like a shorter recording.
+Result<void> RecordingReader::FetchedAll() const {
+  for (const auto& segment : segments_) {
+    if (const std::string failure = segment->file->failure(); !failure.empty()) {
+      return Error{failure};
+    }
+  }
   return {};
 }
 
@@ -169,8 +190,9 @@ Result<Record> RecordingReader::ReadRecord(const SnapshotRef& ref) const {
   if (ref.segment >= segments_.size()) return Error{"no such segment in " + directory_};
   const SegmentFile& file = *segments_[ref.segment]->file;
   Record record;
-  if (file.Read(ref.offset, &record) != ReadStatus::kRecord ||
-      record.type() != RecordType::kSnapshot) {
+  const ReadStatus status = file.Read(ref.offset, &record);
+  if (status == ReadStatus::kUnread) return Error{file.failure()};
+  if (status != ReadStatus::kRecord || record.type() != RecordType::kSnapshot) {
     return Error{
         fmt::format("{} is damaged at byte {}: replay {} of probe '{}' cannot be read. See: "
                     "cgdebug-cli verify {}",
@@ -355,12 +377,13 @@ bool RecordingReader::TakeIndexes(std::size_t place, std::uint64_t last_index,
   for (auto found = chain.rbegin(); found != chain.rend(); ++found) {
     const std::uint64_t begin =
         std::max<std::uint64_t>(found->index.previous_offset, layout::kFileHeaderBytes);
-    index_.Add(
-        std::make_shared<IndexBlock>(static_cast<std::uint32_t>(place),
-                                     [this, place, begin, record = std::move(found->record)] {
-                                       return LoadRows(place, begin, record);
-                                     }),
-        found->index.runs);
+    auto block = std::make_shared<IndexBlock>(
+        static_cast<std::uint32_t>(place), [this, place, begin, record = std::move(found->record)] {
+          return LoadRows(place, begin, record);
+        });
+    // Rows that cannot be fetched must be an error, and only Open() can give one.
+    if (IsUrl(directory_)) static_cast<void>(block->RowsOf(0));
+    index_.Add(std::move(block), found->index.runs);
   }
   return true;
 }
@@ -371,6 +394,9 @@ std::vector<IndexRow> RecordingReader::LoadRows(std::size_t place, std::uint64_t
   const SegmentFile& file = *segments_[place]->file;
   std::vector<IndexRow> rows;
   const auto payload = file.ReadPayload(record);
+  if (!payload.ok() && IsUrl(directory_)) {
+    return rows;  // Open() fails, see FetchedAll()
+  }
   const bool good = payload.ok() && payload->bytes.size() % sizeof(IndexRow) == 0 &&
                     Xxh3(payload->bytes) == record.header.payload_hash;
   if (good) {
@@ -626,6 +652,7 @@ Result<std::vector<Damage>> RecordingReader::Verify(
       }
       if (progress && !progress(done + record.next())) return found;
     }
+    if (const std::string failure = file.failure(); !failure.empty()) return Error{failure};
     done += file.bytes();
   }
   return found;

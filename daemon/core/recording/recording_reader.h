@@ -46,7 +46,10 @@ class RecordingReader {
     bool trust_index = true;  // false: walks through every record, as verify and repair do
   };
 
-  // Fails: no directory, no readable segment in it, another version of the format.
+  // `directory` may be a URL (remote_files.h). Then every index is fetched here, the snapshots when
+  // they are asked for.
+  // Fails: no directory, no readable segment in it, another version of the format; bytes that
+  // cannot be fetched.
   static Result<std::unique_ptr<RecordingReader>> Open(const std::string& directory,
                                                        const Options& options);
   static Result<std::unique_ptr<RecordingReader>> Open(const std::string& directory) {
@@ -99,6 +102,10 @@ class RecordingReader {
   std::vector<SnapshotRef> Replay(std::uint64_t replay) const;
   // Highest replay of any slot; 0 when there is none.
   std::uint64_t last_replay() const { return index_.last_replay(); }
+
+  // Fails: bytes that lie behind a URL could not be fetched since the last Refresh(), so what was
+  // read is not all that there is.
+  Result<void> FetchedAll() const;
 
   // Everything except the values.
   Result<Snapshot> Read(const SnapshotRef& ref) const;

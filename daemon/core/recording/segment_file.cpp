@@ -1,6 +1,5 @@
 #include "daemon/core/recording/segment_file.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -11,7 +10,6 @@
 #include <new>
 #include <utility>
 
-#include "daemon/core/base/regular_file.h"
 #include "daemon/core/base/terminate.h"
 #include "daemon/core/recording/checksum.h"
 
@@ -55,12 +53,13 @@ Result<void> CheckHeader(const FileHeader& header, const std::string& path) {
 }  // namespace
 
 Result<std::unique_ptr<SegmentFile>> SegmentFile::Open(const std::string& path) {
-  auto fd = OpenRegularFile(path, O_RDONLY);
-  if (!fd.ok()) return fd.error();
-  std::unique_ptr<SegmentFile> file(new SegmentFile(path, *std::move(fd)));
+  auto bytes = ByteFile::Open(path);
+  if (!bytes.ok()) return bytes.error();
+  std::unique_ptr<SegmentFile> file(new SegmentFile(path, *std::move(bytes)));
   if (auto size = file->Refresh(); !size.ok()) return size.error();
   auto buffer = std::as_writable_bytes(std::span(&file->header_, 1));
-  if (ReadAt(file->fd_.get(), 0, buffer) != buffer.size()) {
+  if (file->ReadAt(0, buffer) != buffer.size()) {
+    if (const std::string failure = file->failure(); !failure.empty()) return Error{failure};
     return Error{fmt::format("{} is cut off within its first 4096 bytes", path)};
   }
   if (auto good = CheckHeader(file->header_, path); !good.ok()) return good.error();
@@ -70,12 +69,36 @@ Result<std::unique_ptr<SegmentFile>> SegmentFile::Open(const std::string& path) 
 std::string SegmentFile::uuid() const { return fmt::format("{:02x}", fmt::join(header_.uuid, "")); }
 
 Result<void> SegmentFile::Refresh() {
-  struct stat status = {};
-  if (fstat(fd_.get(), &status) != 0) return ErrnoError("cannot look at " + path_);
-  bytes_ = static_cast<std::uint64_t>(status.st_size);
+  const Result<std::uint64_t> size = file_->Size();
+  if (!size.ok()) return size.error();
+  bytes_ = *size;
   const std::scoped_lock lock(mutex_);
   window_.clear();
   return {};
+}
+
+std::string SegmentFile::failure() const {
+  const std::scoped_lock lock(failure_mutex_);
+  return failure_;
+}
+
+void SegmentFile::ForgetFailure() {
+  const std::scoped_lock lock(failure_mutex_);
+  failure_.clear();
+}
+
+std::size_t SegmentFile::ReadAt(std::uint64_t offset, std::span<std::byte> buffer) const {
+  const Result<std::size_t> got = file_->ReadAt(offset, buffer);
+  if (got.ok()) return *got;
+  const std::scoped_lock lock(failure_mutex_);
+  failure_ = got.error().message;
+  return 0;
+}
+
+Result<void> SegmentFile::ReadAll(std::uint64_t offset, std::span<std::byte> buffer) const {
+  if (ReadAt(offset, buffer) == buffer.size()) return {};
+  const std::string why = failure();
+  return why.empty() ? CutOff() : Error{why};
 }
 
 std::span<const std::byte> SegmentFile::Peek(std::uint64_t offset, std::size_t count) const {
@@ -84,7 +107,7 @@ std::span<const std::byte> SegmentFile::Peek(std::uint64_t offset, std::size_t c
   if (!inside) {
     const bool near = offset >= window_offset_ && offset - window_offset_ < kNearBytes;
     window_.resize(std::max(count, near ? kNearBytes : kFarBytes));
-    window_.resize(ReadAt(fd_.get(), offset, window_));
+    window_.resize(ReadAt(offset, window_));
     window_offset_ = offset;
     if (window_.size() < count) return {};
   }
@@ -94,8 +117,12 @@ std::span<const std::byte> SegmentFile::Peek(std::uint64_t offset, std::size_t c
 ReadStatus SegmentFile::Read(std::uint64_t offset, Record* record) const {
   const std::scoped_lock lock(mutex_);
   if (offset >= bytes_) return ReadStatus::kEnd;
+  const auto missing = [&] {
+    // What is there was not read, if the window has nothing of a place within the file.
+    return window_.empty() && !failure().empty() ? ReadStatus::kUnread : ReadStatus::kDamaged;
+  };
   const auto header_bytes = Peek(offset, sizeof(RecordHeader));
-  if (header_bytes.empty()) return ReadStatus::kDamaged;
+  if (header_bytes.empty()) return missing();
   RecordHeader& header = record->header;
   std::memcpy(&header, header_bytes.data(), sizeof(header));
   record->offset = offset;
@@ -109,7 +136,7 @@ ReadStatus SegmentFile::Read(std::uint64_t offset, Record* record) const {
     return ReadStatus::kDamaged;
   }
   const auto whole = Peek(offset, sizeof(RecordHeader) + header.meta_bytes);
-  if (whole.empty()) return ReadStatus::kDamaged;
+  if (whole.empty()) return missing();
   RecordHeader without_crc = header;
   without_crc.crc32c = 0;
   const auto meta = whole.subspan(sizeof(RecordHeader));
@@ -128,12 +155,14 @@ std::optional<std::uint64_t> SegmentFile::FindRecord(std::uint64_t offset) const
   Record record;
   while (offset < bytes_) {
     // What was set aside and never written is skipped where the file system can tell.
-    const off_t data = lseek(fd_.get(), static_cast<off_t>(offset), SEEK_DATA);
-    if (data < 0 && errno == ENXIO) return std::nullopt;
-    if (data > 0) {
-      offset = std::max(offset, static_cast<std::uint64_t>(data) & ~std::uint64_t{63});
+    if (file_->fd() >= 0) {
+      const off_t data = lseek(file_->fd(), static_cast<off_t>(offset), SEEK_DATA);
+      if (data < 0 && errno == ENXIO) return std::nullopt;
+      if (data > 0) {
+        offset = std::max(offset, static_cast<std::uint64_t>(data) & ~std::uint64_t{63});
+      }
     }
-    const std::size_t got = ReadAt(fd_.get(), offset, buffer);
+    const std::size_t got = ReadAt(offset, buffer);
     if (got < sizeof(RecordHeader)) return std::nullopt;
     for (std::size_t at = 0; at + sizeof(RecordHeader) <= got; at += layout::kRecordAlignment) {
       std::uint32_t magic = 0;
@@ -172,14 +201,15 @@ Result<Payload> SegmentFile::ReadPayload(const Record& record) const {
     return Error{fmt::format("no memory for the {} bytes of values in {}", bytes, path_)};
   }
   const std::span<std::byte> values(memory.get(), bytes);
-  if (ReadAt(fd_.get(), record.payload_offset(), values) != bytes) return CutOff();
+  if (auto read = ReadAll(record.payload_offset(), values); !read.ok()) return read.error();
   return Payload{values, memory};
 }
 
 Result<Payload> SegmentFile::MapPayload(const Record& record) const {
+  if (file_->fd() < 0) return ReadPayload(record);
   if (record.header.payload_bytes == 0) return Payload{};
   struct stat status = {};
-  if (fstat(fd_.get(), &status) != 0) return ErrnoError("cannot look at " + path_);
+  if (fstat(file_->fd(), &status) != 0) return ErrnoError("cannot look at " + path_);
   const std::uint64_t end = record.payload_offset() + record.header.payload_bytes;
   if (end > static_cast<std::uint64_t>(status.st_size)) return CutOff();
   const std::uint64_t before =
@@ -187,23 +217,22 @@ Result<Payload> SegmentFile::MapPayload(const Record& record) const {
   const std::uint64_t begin = record.payload_offset() - before;
   const auto bytes = static_cast<std::size_t>(end - begin);
   void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE,
-                       fd_.get(), static_cast<off_t>(begin));
+                       file_->fd(), static_cast<off_t>(begin));
   if (address == MAP_FAILED) return ErrnoError("cannot map " + path_);
   const std::shared_ptr<const void> mapping(
       address, [bytes](const void* mapped) { munmap(const_cast<void*>(mapped), bytes); });
   return Payload{{static_cast<const std::byte*>(address) + before, bytes - before}, mapping};
 }
 
-// Part by part, so that what is read stays in the cache until it is summed up. The buffer is not
-// thread_local: without memory to register its destructor glibc ends the process.
+// The buffer is not thread_local: without memory to register its destructor glibc ends the process.
 Result<std::uint64_t> SegmentFile::HashPayload(const Record& record) const {
-  std::vector<std::byte> buffer(
-      static_cast<std::size_t>(std::min<std::uint64_t>(kNearBytes, record.header.payload_bytes)));
+  std::vector<std::byte> buffer(static_cast<std::size_t>(
+      std::min<std::uint64_t>(file_->part_bytes(), record.header.payload_bytes)));
   Xxh3Parts hash;
   for (std::uint64_t done = 0; done < record.header.payload_bytes;) {
     const std::span part = std::span(buffer).first(static_cast<std::size_t>(
         std::min<std::uint64_t>(buffer.size(), record.header.payload_bytes - done)));
-    if (ReadAt(fd_.get(), record.payload_offset() + done, part) != part.size()) return CutOff();
+    if (auto read = ReadAll(record.payload_offset() + done, part); !read.ok()) return read.error();
     hash.Add(part);
     done += part.size();
   }
@@ -220,9 +249,9 @@ bool SegmentFile::PaddingIsZero(const Record& record) const {
   const std::uint64_t meta_end = record.offset + sizeof(RecordHeader) + record.header.meta_bytes;
   const std::uint64_t payload_end = record.payload_offset() + record.header.payload_bytes;
   std::vector<std::byte> padding(record.payload_offset() - meta_end);
-  if (ReadAt(fd_.get(), meta_end, padding) != padding.size() || !AllZero(padding)) return false;
+  if (ReadAt(meta_end, padding) != padding.size() || !AllZero(padding)) return false;
   padding.resize(record.next() - payload_end);
-  padding.resize(ReadAt(fd_.get(), payload_end, padding));  // the last may be cut off
+  padding.resize(ReadAt(payload_end, padding));  // the last may be cut off
   return AllZero(padding);
 }
 

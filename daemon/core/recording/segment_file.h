@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "daemon/core/base/result.h"
-#include "daemon/core/base/unique_fd.h"
+#include "daemon/core/recording/byte_file.h"
 #include "proto/layout/recording_layout.h"
 
 namespace cgdebug::recording {
@@ -45,6 +45,7 @@ enum class ReadStatus {
   kRecord,
   kEnd,      // zeros, or the end of the file: nothing was written here
   kDamaged,  // something that is not a whole record
+  kUnread,   // bytes that lie behind a URL could not be fetched: failure() says why
 };
 
 // Thread: any; Refresh() alone.
@@ -61,6 +62,10 @@ class SegmentFile {
   Result<void> Refresh();
 
   ReadStatus Read(std::uint64_t offset, Record* record) const;
+  // Why bytes could not be fetched, the last time that it happened; empty: it never did. What was
+  // read is then not all that there is.
+  std::string failure() const;
+  void ForgetFailure();
   // The first good record at or after `offset`.
   std::optional<std::uint64_t> FindRecord(std::uint64_t offset) const;
   // The kRoll or kClose record that ends a complete file.
@@ -78,19 +83,27 @@ class SegmentFile {
   bool PaddingIsZero(const Record& record) const;
 
  private:
-  SegmentFile(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+  SegmentFile(std::string path, std::unique_ptr<ByteFile> file)
+      : path_(std::move(path)), file_(std::move(file)) {}
   Error CutOff() const;
+  // As ByteFile::ReadAt(), with nothing read and failure() where that fails.
+  std::size_t ReadAt(std::uint64_t offset, std::span<std::byte> buffer) const;
+  // The same for values, all of which are wanted.
+  Result<void> ReadAll(std::uint64_t offset, std::span<std::byte> buffer) const;
   // Bytes [offset, offset + count) from a window that is read ahead; empty when they are not there.
   std::span<const std::byte> Peek(std::uint64_t offset, std::size_t count) const;
 
   std::string path_;
-  UniqueFd fd_;
+  std::unique_ptr<ByteFile> file_;
   layout::FileHeader header_ = {};
   std::uint64_t bytes_ = 0;
 
   mutable std::mutex mutex_;  // guards what follows
   mutable std::vector<std::byte> window_;
   mutable std::uint64_t window_offset_ = 0;
+
+  mutable std::mutex failure_mutex_;
+  mutable std::string failure_;  // guarded by it
 };
 
 }  // namespace cgdebug::recording

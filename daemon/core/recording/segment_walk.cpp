@@ -10,6 +10,7 @@ SegmentWalk::SegmentWalk(const SegmentFile& file, std::uint64_t offset, const Op
 const Record* SegmentWalk::Next() {
   hole_.reset();
   if (offset_ >= options_.end) return nullptr;
+  if (after_status_ == ReadStatus::kUnread) return nullptr;
   if (after_status_ != ReadStatus::kRecord) {
     // While a writer is at work, a record that is not there yet may be there at the next look.
     if (options_.is_live && after_status_ == ReadStatus::kEnd) return nullptr;

@@ -33,8 +33,8 @@ class SegmentWalk {
   // `offset`: where the first record is looked for.
   SegmentWalk(const SegmentFile& file, std::uint64_t offset, const Options& options);
 
-  // Null at the end; do not call it again then.
-  // Lifetime: until the next call.
+  // Null at the end, and where bytes cannot be fetched (SegmentFile::failure()); do not call it
+  // again then. Lifetime: until the next call.
   const Record* Next();
 
   // What the last call of Next() had to pass over.

@@ -1,0 +1,11 @@
+// remote_files.h: URLs read by functions of Python (cgdebug/_remote.py).
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace cgdebug::python {
+
+// Adds read_urls_with(entries, size, read), to be called once, and recordings_behind(url).
+void RegisterRemoteFiles(pybind11::module_& module);
+
+}  // namespace cgdebug::python
