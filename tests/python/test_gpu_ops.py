@@ -705,6 +705,48 @@ def test_the_variable_logs_the_captures_of_a_job_that_does_not_know_of_it(daemon
     job_.go_on()
 
 
+BEFORE = """
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()).cuda().eval()
+    x = torch.ones(2, 8, device="cuda")
+    probe = CudaGraphTensorProbe("first", [TensorStats()])
+    graphs = [torch.cuda.CUDAGraph() for _ in range(3)]
+
+    def capture(graph):
+        with torch.no_grad(), torch.cuda.graph(graph):
+            return probe(model(x))
+
+    with torch.no_grad():
+        model(x)
+    torch.cuda.synchronize()
+    capture(graphs[0])
+    capture(graphs[1])
+    graphs.pop(1)  # what is gone is no gap
+    watched = cgdebug.watch(model, level="op")
+    capture(graphs[1])
+    for graph in graphs:
+        graph.replay()
+    torch.cuda.synchronize()
+    log = watched.log()
+    print(log.graph)
+    print([text for text in watched.explain().problems.values() if "before" in text])
+    sys.stdin.readline()
+"""
+
+
+def test_a_graph_captured_before_the_watch_is_told_by_the_commands(daemon, job, cli):
+    running = job(BEFORE)
+    watched, told = running.line(), running.line()
+    assert told.count("made before the watch") == 1, told
+    source = str(running.pid)
+    whole = cli("ops", source)
+    assert whole.returncode == 3, whole.stdout + whole.stderr
+    assert whole.stderr.count("was made before the watch, so it has no op log") == 1, whole.stderr
+    assert cli("ops", f"{source}@g:{watched}").returncode == 0, "the log that was chosen is whole"
+    checked = cli("check", source)
+    assert checked.returncode == 3 and "made before the watch" in checked.stdout, checked.stdout
+    running.go_on()
+
+
 def test_two_models_in_one_capture_have_names_of_their_own(debug_mode):
     first, second, x = make().eval(), make().eval(), inputs()
     dm = debug_mode(first)
