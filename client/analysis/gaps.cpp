@@ -7,6 +7,8 @@
 #include <optional>
 #include <set>
 
+#include "client/analysis/op_log.h"
+
 namespace cgdebug::analysis {
 namespace {
 
@@ -148,6 +150,10 @@ void AddUnreadable(source::Source& source, const Scope& scope, GapSummary* summa
 std::vector<std::string> WhyNotComplete(source::Source& source) {
   GapSummary gaps = SummarizeGaps(source, Scope());
   AddUnreadable(source, Scope(), &gaps);
+  const auto all = [](const source::Slot&) { return true; };
+  for (const std::string& gap : OpGapsOf(source, all, all)) {
+    gaps.sentences.push_back("not logged: " + gap);
+  }
   if (!gaps.goes_on.empty()) gaps.sentences.push_back(gaps.goes_on);
   return gaps.sentences;
 }

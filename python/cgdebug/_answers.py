@@ -10,6 +10,11 @@ from .sharding import TensorShard
 from .snapshot import Stats, TensorSnapshot
 
 
+def is_op_gap(op: str) -> bool:
+    """As layout::IsOpGap: whether what looks like a probe says what an op log does not show."""
+    return op.startswith("gap ")
+
+
 class Answer(types.SimpleNamespace):
     """Part of an answer: the fields of the message in proto/control.proto as attributes."""
 

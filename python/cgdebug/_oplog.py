@@ -378,10 +378,10 @@ class OpLog:
         """Beside the rows of an eager run, which tells readers whose gaps they are."""
         if self.graph or self._has_probes or not self.rows:
             return
-        gaps = self._gaps_to_tell()
-        for gap in gaps:
-            _add_gap(self._native, "log", gap)
-        self._gap_rows.are_told(gaps)
+        with contextlib.suppress(Exception):  # the rows must be ended; tell_gaps() tries again
+            for gap in self._gaps_to_tell():
+                _add_gap(self._native, "log", gap)
+                self._gap_rows.are_told([gap])
 
     def tell_gaps(self) -> None:
         """Shows the gaps to the readers of other processes. end() does so; it is for those that are

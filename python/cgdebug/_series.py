@@ -34,6 +34,7 @@ class Series:
         self.session: str = slot["session"]
         self.device: str = slot["device"]
         self.site: str = slot["site"]
+        self.op: str = slot["op"]
         self.shard = TensorShard.parse(slot["shard"])
         self.dtype_name: str = slot["dtype"]
         self.shape: tuple = slot["shape"]

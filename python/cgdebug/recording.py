@@ -18,6 +18,7 @@ import pathlib
 import typing
 
 from . import _remote
+from ._answers import is_op_gap
 from ._columns import Columns
 from ._remote import Fetched
 from ._replays import MAX_REPLAY, replay_range
@@ -72,7 +73,10 @@ class Recording:
             Series(self._reader, self._path, index, **slot)
             for index, slot in enumerate(self._reader.slots())
         ]
-        self._slots = sorted(self._all, key=lambda series: (series.graph_order, series.rank))
+        self._slots = sorted(
+            (series for series in self._all if not is_op_gap(series.op)),
+            key=lambda series: (series.graph_order, series.rank),
+        )
         if self._rank is not None and not self._slots:
             raise NothingMatchedError(f"{self._path} has no probe of rank {self._rank}")
         return self

@@ -354,6 +354,9 @@ def test_what_a_log_does_not_show_reaches_the_commands_live_and_recorded(debug_m
     assert same.returncode == 3 and f"not compared: A: {gap}" in same.stdout
     checked = cli("check", path)
     assert checked.returncode == 3 and f"missing: not logged: {gap}" in checked.stdout
+    with cgdebug.open(path) as recording:
+        assert not recording.complete and f"not logged: {gap}" in recording.missing
+        assert set(recording.probes) == {"fwd/ones_0", "fwd/exp_0"}
     listed = cli("probes", path).stdout + cli("probes", "-s", str(os.getpid())).stdout
     assert "ops/gap" not in listed
     part = str(tmp_path / "part.cgrec")
