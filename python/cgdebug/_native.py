@@ -32,6 +32,7 @@ _autograd_library = None  # kept: when it goes, torch forgets its registrations
 _dtensor_known = False
 _step: int | None = None
 _graph_label = ("", False)  # text, scoped: until the native module is loaded
+_handed_over = False  # whether the native module has been given both
 _finish_in_pid = (
     0  # the process whose exit waits for the daemon: a forked child has its own segment
 )
@@ -191,17 +192,20 @@ def _wait_for_gpu(timeout_s: float) -> None:
 
 
 def _load_module():
+    global _handed_over
     try:
         from . import _probe
     except ImportError as error:
         raise NativeExtensionUnavailableError(
             f"cgdebug's native module does not load: {error}. {INSTALL}"
         ) from error
-    _probe.set_site_provider(_site.of_call)
-    if _step is not None:
-        _probe.set_step(_step, None)
-    if _graph_label[0]:
-        _probe.set_graph_label(*_graph_label)
+    if not _handed_over:
+        _handed_over = True
+        _probe.set_site_provider(_site.of_call)
+        if _step is not None:
+            _probe.set_step(_step, None)
+        if _graph_label[0]:
+            _probe.set_graph_label(*_graph_label)
     return _probe
 
 

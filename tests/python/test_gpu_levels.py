@@ -397,7 +397,7 @@ def test_continuous_batching_of_transformers_needs_the_variable_alone(daemon, jo
         f"log; {len(probes)} rows in {sorted(labels())}, listed in {time.monotonic() - begin:.2f} s"
     )
     assert all(label.startswith(("tokens=", "decode,tokens=")) for label in labels()), labels()
-    assert len(labels()) >= 2 and any("tokens=64" in label for label in labels()), labels()
+    assert len(labels()) >= 2 and not any("#" in label for label in labels()), labels()
     of_layer = [one for one in probes if one["name"] == "fwd/model.layers.3.mlp.down_proj/mm_0"]
     assert {one["graph"] for one in of_layer} == labels()
     assert int(watched_memory) - int(memory) < 16 * int(graphs), lines

@@ -437,3 +437,19 @@ def test_counting_a_replay_costs_next_to_nothing(monkeypatch):
     assert best(graph.replay) - best(plain.replay) < 500  # ns; below 200 on an idle machine
     assert known.replays == 200_000
     known.gone()
+
+
+def test_a_label_that_was_set_before_the_library_was_loaded_ends_with_its_block(job):
+    told = job(
+        """
+        from cgdebug import _native
+        with graph_label("first"):
+            _native.load()  # as the first probe does
+        _native.load()
+        print(_native.set_graph_label("second", False))
+        _native.load()
+        print(_native.set_graph_label("third", False))
+        """
+    )
+    assert told.line() == str(("", False)), "the next graph would have had it"
+    assert told.line() == str(("second", False))
