@@ -90,30 +90,45 @@ def _replays(graph) -> None:
 
 
 def _wrap(graph_class) -> None:
-    begin, replay = graph_class.capture_begin, graph_class.replay
+    begin, torch_replay = graph_class.capture_begin, graph_class.replay
+    replay = _without_detour(torch_replay)
 
     @functools.wraps(begin)
     def capture_begin(self, *args, **kwargs):
         begin(self, *args, **kwargs)
         _began(self)
 
-    @functools.wraps(replay)
+    @functools.wraps(torch_replay)
     def counted_replay(self):
         if _capturing and _becomes_part_of_a_capture(self):
             return replay(self)
-        counted = self._cgdebug_graph
         self._cgdebug_count()
         try:
             return replay(self)
         except RuntimeError as error:
-            if counted is not None and _torch_refused(error, replay):
+            counted = self._cgdebug_graph
+            if counted is not None and _torch_refused(error, launcher):
                 counted.take_back()
             raise
 
+    launcher = torch_replay if replay is torch_replay else counted_replay
     graph_class.replay = counted_replay
     _wrap_end(graph_class, told=False)
     _wrap_reset(graph_class)
     graph_class.capture_begin = capture_begin  # last: now every replay is counted
+
+
+def _without_detour(replay):
+    """The method of torch's base class, if torch's own only calls it.
+
+    That saves the CPU about what counting costs."""
+    import torch
+
+    native = getattr(torch._C, "_CUDAGraph", None)
+    code = getattr(replay, "__code__", None)
+    if code is None or code.co_names != ("super", "replay") or code.co_argcount != 1:
+        return replay
+    return getattr(native, "replay", replay)
 
 
 def _wrap_end(graph_class, told: bool) -> None:
@@ -178,12 +193,12 @@ def _becomes_part_of_a_capture(graph) -> bool:
     return True
 
 
-def _torch_refused(error, replay) -> bool:
-    """Whether torch's own replay() raised it: then the graph was not launched."""
+def _torch_refused(error, launcher) -> bool:
+    """Whether the Python method that launches raised it: then the graph was not launched."""
     trace = error.__traceback__
     while trace.tb_next is not None:
         trace = trace.tb_next
-    return trace.tb_frame.f_code is getattr(replay, "__code__", None)
+    return trace.tb_frame.f_code is getattr(launcher, "__code__", None)
 
 
 def _began(graph) -> None:

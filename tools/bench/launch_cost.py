@@ -7,8 +7,10 @@ them:
   counted       no probes, but cgdebug counts the replays
   probed        a direct probe behind each kernel, counted
   user object   such probes in graphs that nobody announced; a user object of CUDA tells their end
-The variants take turns, when they are captured and when they are measured, and each round has another
-order: where a graph lies in memory and what ran before it change a figure by up to a half. Torch 2.14
+Each is launched on a stream of its own and on the default stream, where a launch of any graph takes
+up to twice as long. The variants take turns, when they are captured and when they are measured, and
+each round has another order: where a graph lies in memory and what ran before it change a figure by
+up to a half. Torch 2.14
 and later call hooks, which cannot be left out: there only `counted` and `probed` are compared.
 
 Needs a GPU and torch: PYTHONPATH=BUILD/python python3 tools/bench/launch_cost.py
@@ -75,18 +77,19 @@ def measure(graph_count, kernels, variants, options):
     for variant, graphs in steps.items():
         for _ in range(10):
             step_us(variant, graphs)
-    samples = {variant: [] for variant in variants}
-    for order in bench.shuffled(variants, options.rounds):
-        for variant in order:
-            step_us(variant, steps[variant])  # into the caches
-            samples[variant].append(
-                statistics.median(step_us(variant, steps[variant]) for _ in range(options.replays))
-            )
-    base = samples[variants[0]]
+    streams = {"own": torch.cuda.Stream(), "default": torch.cuda.default_stream()}
+    samples = {(stream, variant): [] for stream in streams for variant in variants}
+    for order in bench.shuffled(list(samples), options.rounds):
+        for stream, variant in order:
+            with torch.cuda.stream(streams[stream]):
+                step_us(variant, steps[variant])  # into the caches
+                taken = [step_us(variant, steps[variant]) for _ in range(options.replays)]
+            samples[stream, variant].append(statistics.median(taken))
     figures = {}
-    for variant, taken in samples.items():
+    for (stream, variant), taken in samples.items():
+        base = samples[stream, variants[0]]
         median = statistics.median(taken)
-        figures[variant] = {
+        figures[f"{variant}, {stream} stream"] = {
             "step_us": median,
             "us_a_graph": median / graph_count,
             "ratio": median / statistics.median(base),
