@@ -71,7 +71,7 @@ class ScalarLog:
     logged: snapshots so far
     missed: snapshots that are in no curve, because they were lost, or came faster than max_share
             allows
-    error:  what the writer raised; it is called no more
+    error:  why it logs no more: what the writer raised, or what the daemon refused
     """
 
     def __init__(self, sink, probes, stats, every, prefix, session, socket, max_share):
@@ -182,7 +182,7 @@ class ScalarLog:
             self.error = error
             if not self._is_closing:
                 warnings.warn(
-                    f"cgdebug.log_to: the writer raised {error!r} and is called no more",
+                    f"cgdebug.log_to logs no more: {error!r}",
                     RuntimeWarning,
                     stacklevel=1,
                 )
@@ -207,8 +207,10 @@ class ScalarLog:
             return self._session is None and not self._is_closing
         except (ConnectionError, TimeoutError):
             return not self._is_closing
-        except DaemonError as error:  # the daemon does not know the job or the probes yet
-            return not self._is_closing and error.code in ("no_session", "no_probe")
+        except DaemonError as error:
+            if error.code not in ("no_session", "no_probe"):  # which may come
+                raise
+            return not self._is_closing
 
     def _take(self, message) -> None:
         key = (message.session, message.slot)

@@ -179,6 +179,14 @@ def test_logging_takes_no_more_than_its_share(daemon, probe):
     assert 0.05 < used < 0.1 * 1.5 + 0.15
 
 
+def test_probes_that_the_daemon_refuses_end_the_log_in_words(daemon, probe):
+    probe(cgdebug.TensorStats(), name="log.bad")(torch.ones(1))
+    with pytest.warns(RuntimeWarning, match="logs no more"):  # noqa: SIM117
+        with cgdebug.log_to(print, "re:(", socket=daemon.socket) as log:
+            wait_until(lambda: log.error, "it is noticed")
+    assert isinstance(log.error, cgdebug.DaemonError)
+
+
 @pytest.mark.parametrize(
     "arguments, error, says",
     [
