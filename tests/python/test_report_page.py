@@ -158,6 +158,17 @@ def test_a_click_on_a_cell_shows_that_probe_and_that_replay(open_report, sources
     assert page.locator("#tip").inner_text().splitlines()[:2] == ["blk0.attn", "replay 10"]
 
 
+def test_no_axis_is_longer_than_its_plot(open_report, sources):
+    for page in (open_report(sources["ids"]), open_report(sources["nan"], sources["fine"])):
+        too_long = page.evaluate("""
+            [...document.querySelectorAll("#detail svg")].filter((plot) =>
+                [...plot.querySelectorAll(".domain")].some((line) =>
+                    line.getBoundingClientRect().right > plot.getBoundingClientRect().right))
+              .map((plot) => plot.getAttribute("aria-label"))
+        """)
+        assert page.locator("#detail svg").count() > 2 and too_long == []
+
+
 def test_a_click_on_a_cell_of_many_replays_shows_the_one_that_is_not_finite(open_report, sources):
     page = open_report(sources["long"])
     canvas = page.locator('.row[data-place="0"] canvas')

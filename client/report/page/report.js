@@ -667,7 +667,8 @@
     const bottom = plot.append("g").attr("class", "axis").attr("transform", `translate(0,${height})`);
     const half = axis.replays_per_column === 1 ? middle(0) - LEFT : 0;
     bottom.append("g").attr("transform", `translate(${half},0)`)
-      .call(d3.axisBottom(x).tickValues(x.ticks(6).filter((tick) => Number.isInteger(tick) && tick <= axis.last)).tickFormat(d3.format("d")).tickSizeOuter(0));
+      .call(d3.axisBottom(x).tickValues(x.ticks(6).filter((tick) => Number.isInteger(tick) && tick <= axis.last)).tickFormat(d3.format("d")).tickSizeOuter(0))
+      .select(".domain").attr("transform", `translate(${-half},0)`);  // only the ticks lie in the middle
     plot.append("g").attr("class", "axis").attr("transform", `translate(${LEFT},0)`)
       .call(leftAxis(found));
     // The curve leaves out what is missing or not finite, so these places are marked behind it.
