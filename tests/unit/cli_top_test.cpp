@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -146,6 +147,16 @@ TEST_F(TopTest, EveryFrameFitsItsTerminalAndShowsTheNan) {
       EXPECT_LE(DisplayWidth(frame_.lines[i]), size.columns == 40 ? 80 : size.columns)
           << frame_.lines[i];
     }
+  }
+}
+
+TEST_F(TopTest, WithoutAJobItSaysWhatToTypeOnTheNarrowestTerminalToo) {
+  Look({}, {});
+  std::string text = Draw(TopSize{10, 40});
+  std::ranges::replace(text, '\n', ' ');
+  EXPECT_THAT(text, HasSubstr("cgdebug-cli run"));
+  for (std::size_t i = 1; i < frame_.lines.size(); ++i) {
+    EXPECT_LE(DisplayWidth(frame_.lines[i]), 40u);
   }
 }
 

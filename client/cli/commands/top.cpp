@@ -237,10 +237,12 @@ class Top {
     } else {
       lines = TextPage(size);
     }
-    if (LocaleIsAscii()) {
-      for (std::string& line : lines) line = numerics::ToAscii(line);
+    const auto to_terminal = [&](const std::string& line) {
+      return LocaleIsAscii() ? numerics::ToAscii(line) : line;
+    };
+    for (std::string& line : lines) {
+      line = to_terminal(CutToColumns(to_terminal(line), size.columns));
     }
-    for (std::string& line : lines) line = CutToColumns(line, size.columns);
     screen.Draw(lines, highlighted);
   }
 

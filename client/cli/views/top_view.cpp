@@ -212,13 +212,13 @@ TextTable ProbeTable(const TopModel& model, const std::vector<const TopProbe*>& 
   return table;
 }
 
-// The lines of a table, without the one that names what had no room: it would take the place of a
-// row.
-void Append(const std::string& table, std::size_t rows, std::vector<std::string>* lines) {
+// The title and `rows` lines of a table, without the one that names what had no room: it would take
+// the place of a row.
+void Append(const std::string& text, std::size_t rows, std::vector<std::string>* lines) {
   std::size_t begin = 0;
-  for (std::size_t row = 0; row <= rows && begin < table.size(); ++row) {
-    const std::size_t end = std::min(table.find('\n', begin), table.size());
-    lines->push_back(table.substr(begin, end - begin));
+  for (std::size_t row = 0; row <= rows && begin < text.size(); ++row) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    lines->push_back(text.substr(begin, end - begin));
     begin = end + 1;
   }
 }
@@ -335,7 +335,8 @@ TopFrame DrawTop(const TopModel& model, const std::string& notice, const std::st
   if (is_roomy && !sessions.empty()) frame.lines.emplace_back();
 
   if (probes.empty()) {
-    frame.lines.push_back(NothingText(model, *choice));
+    const std::string text = NothingText(model, *choice);
+    Append(size ? WrapLines(text, columns) : text, rows, &frame.lines);
   } else {
     const std::size_t used = frame.lines.size() + 2;  // the titles, and the foot
     frame.page = std::min(probes.size(), rows > used ? rows - used : 1);
