@@ -1,12 +1,18 @@
 // What cgdebug-cli reads and writes without a daemon: selectors, tables, JSON, .npy.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <limits>
 #include <set>
 
+#include "client/cli/output_file.h"
 #include "client/cli/selector.h"
 #include "client/cli/views/json.h"
 #include "client/cli/views/npy.h"
@@ -17,6 +23,7 @@
 #include "daemon/core/numerics/ascii.h"
 #include "daemon/core/wire/message_fields.h"
 #include "tests/support/fake_daemon.h"
+#include "tests/support/temp_dir.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -87,6 +94,40 @@ TEST(Inside, RefusesAnInvalidReplay) {
        {"x@", "x@0", "x@last", "x@1.", "x@-1.5", "x@1.x", "x@1.-1", "@3", "live:@3", "", "live:"}) {
     EXPECT_FALSE(ParseInside(text).ok()) << text;
   }
+}
+
+TEST(OutputFile, IsWholeOrNotThereAndWhatItWouldReplaceStays) {
+  const testing_support::TempDir folder;
+  const std::string fresh = folder / "new", old = folder / "old", link = folder / "link";
+  ASSERT_TRUE(WriteFile(old, false, "", "what was there").ok());
+  ASSERT_EQ(::chmod(old.c_str(), 0600), 0);
+  ASSERT_EQ(::symlink(old.c_str(), link.c_str()), 0);
+  EXPECT_FALSE(WriteFile(old, false, "", "x").ok());
+  // A disk that is full after 64 bytes.
+  const auto before = ::signal(SIGXFSZ, SIG_IGN);
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &limit), 0);
+  const rlimit full = {64, limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &full), 0);
+  const std::string long_text(100, 'x');
+  const Result<void> made = WriteFile(fresh, false, "header", long_text);
+  const Result<void> replaced = WriteFile(link, true, "header", long_text);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  ::signal(SIGXFSZ, before);
+  EXPECT_FALSE(made.ok());
+  EXPECT_FALSE(replaced.ok());
+  EXPECT_FALSE(std::filesystem::exists(fresh));
+  EXPECT_EQ(testing_support::ReadText(old), "what was there");
+  ASSERT_TRUE(WriteFile(link, true, "header", long_text).ok());
+  EXPECT_EQ(testing_support::ReadText(old), "header" + long_text);
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  struct stat about {};
+  ASSERT_EQ(::stat(old.c_str(), &about), 0);
+  EXPECT_EQ(about.st_mode & 0777u, 0600u) << "it stays as private as it was";
+  const auto files = std::distance(std::filesystem::directory_iterator(folder / ""),
+                                   std::filesystem::directory_iterator());
+  EXPECT_EQ(files, 2) << "no part is left behind";
+  EXPECT_TRUE(WriteFile("/dev/null", true, "", "x").ok());
 }
 
 class ColorTest : public ::testing::Test {
