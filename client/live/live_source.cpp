@@ -25,7 +25,8 @@ using source::Values;
 
 class LiveSource : public source::Source {
  public:
-  explicit LiveSource(client::Client& client) : client_(client) {}
+  LiveSource(client::Client& client, std::vector<Session> known)
+      : client_(client), known_(std::move(known)) {}
 
   // `shown`: how many snapshots the session's probes that the daemon shows have produced.
   void AddSession(const Session& session, std::uint64_t shown) {
@@ -70,9 +71,12 @@ class LiveSource : public source::Source {
     description.head = head_;
     description.unread = unread_;
     description.is_growing = is_alive_;
+    const std::vector<JobRanks> known = GroupByJob(known_);
     for (const JobRanks& job : GroupByJob(jobs_)) {
       if (!job.has_ranks()) continue;
-      const std::string missing = MissingRanksText(job);
+      // A rank that was not asked for is not missing.
+      const auto all = std::ranges::find(known, job.name, &JobRanks::name);
+      const std::string missing = MissingRanksText(*all);
       description.ranks += fmt::format("{}ranks {}{}", description.ranks.empty() ? "" : "\n",
                                        RanksText(job), missing.empty() ? "" : ": " + missing);
     }
@@ -244,7 +248,8 @@ class LiveSource : public source::Source {
   std::string head_;
   std::string ending_;
   std::vector<std::string> unread_;
-  std::vector<Session> jobs_;
+  std::vector<Session> known_;  // to the daemon
+  std::vector<Session> jobs_;   // of those, the ones that are in here
   bool is_alive_ = false;
   std::vector<Slot> slots_;
   std::vector<Live> live_;  // of each slot
@@ -269,7 +274,7 @@ Result<std::unique_ptr<source::Source>> OpenLive(client::Client& client,
   }
   const Result<std::vector<Probe>> probes = ListProbes(client);
   if (!probes.ok()) return probes.error();
-  auto live = std::make_unique<LiveSource>(client);
+  auto live = std::make_unique<LiveSource>(client, *sessions);
   std::set<std::string> keys;
   for (const Session& one : *sessions) {
     const bool is_same_job =

@@ -31,7 +31,7 @@ struct World {
     v1::Response response;
     if (request.has_sessions()) *response.mutable_sessions() = SessionsReply();
     if (request.has_probes()) *response.mutable_probes() = ProbesReply();
-    if (request.has_status()) *response.mutable_status() = StatusReply();
+    if (request.has_status()) *response.mutable_status() = StatusReply(request.status().session());
     if (request.has_record_start()) {
       *response.mutable_record_start()->mutable_recording() = recordings.at(0);
     }
@@ -60,12 +60,17 @@ struct World {
     reply.mutable_probes()->Assign(probes.begin(), probes.end());
     return reply;
   }
-  v1::StatusReply StatusReply() const {
+  // `session`: a key, or empty.
+  v1::StatusReply StatusReply(const std::string& session) const {
     v1::StatusReply reply;
     reply.set_version("9.8.7");
     reply.set_pid(4000);
     reply.set_socket("/somewhere/daemon.sock");
-    reply.mutable_sessions()->Assign(sessions.begin(), sessions.end());
+    for (const v1::Session& one : sessions) {
+      if (session.empty() || one.key() == session || one.label() == session) {
+        *reply.add_sessions() = one;
+      }
+    }
     reply.mutable_recordings()->Assign(recordings.begin(), recordings.end());
     reply.add_skipped()->set_path("/dev/shm/cgdebug-0-old");
     reply.mutable_skipped(0)->set_reason("ABI 7, this daemon reads 1");

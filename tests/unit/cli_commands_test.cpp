@@ -182,6 +182,22 @@ TEST_F(CommandsTest, StatusShowsLossesAndSkippedSegments) {
   EXPECT_EQ(document["skipped"].size(), 1u);
 }
 
+TEST_F(CommandsTest, StatusCallsNoRankSilentThatWasLeftOutOrHasEnded) {
+  world_.sessions.clear();
+  for (int rank = 0; rank < 3; ++rank) {
+    world_.sessions.push_back(MakeSession(std::string(8, static_cast<char>('a' + rank)), rank));
+    world_.sessions.back().set_run_id("run-3f2a");
+    world_.sessions.back().set_world_size(4);
+    world_.sessions.back().set_local_rank(rank);
+    world_.sessions.back().set_local_world_size(4);
+  }
+  world_.sessions[2].set_state(v1::Session::EXITED);
+  Serve();
+  EXPECT_THAT(Cli({"status", "--ranks", "0"}).out, HasSubstr("alive; rank 3 has used no probe "));
+  EXPECT_THAT(Cli({"status"}).out, HasSubstr("alive; rank 3 has used no probe "));
+  EXPECT_THAT(Cli({"status", "bbbbbbbb"}).out, HasSubstr("alive; rank 3 has used no probe "));
+}
+
 TEST_F(CommandsTest, StatusSaysWhereAFindingThatAnotherDaemonReadMayStillBe) {
   v1::FirstNonfinite& first = *world_.sessions[0].mutable_first_nan();
   first.set_probe("blk3.attn");

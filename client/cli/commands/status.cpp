@@ -29,7 +29,8 @@ std::string RankText(const live::Session& session) {
                           : fmt::format("rank {}", session.rank);
 }
 
-std::string StatesText(const live::JobRanks& job) {
+// `all`: also the sessions of the job that are not shown.
+std::string StatesText(const live::JobRanks& job, const live::JobRanks& all) {
   if (!job.has_ranks()) {
     std::map<live::SessionState, std::vector<int>> pids;
     for (const live::Session* session : job.sessions) {
@@ -57,7 +58,8 @@ std::string StatesText(const live::JobRanks& job) {
     }
     text += "(" + states + ")";
   }
-  const std::string missing = live::MissingRanksText(job);
+  // A rank that is not shown because it ended, or because of --ranks, is not missing.
+  const std::string missing = live::MissingRanksText(all);
   return missing.empty() ? text : text + "; " + missing;
 }
 
@@ -163,7 +165,7 @@ void AppendFirst(const char* what, const live::Session& session,
       first->kept == live::FirstNonfinite::Kept::kStatistics ? "  (its statistics)" : "");
 }
 
-std::string JobText(const live::JobRanks& job, const Style& style) {
+std::string JobText(const live::JobRanks& job, const live::JobRanks& all, const Style& style) {
   const layout::Counters sum = job.Counted();
   std::uint64_t probes = 0, nonfinite = 0, failed = 0;
   for (const live::Session* session : job.sessions) {
@@ -172,7 +174,7 @@ std::string JobText(const live::JobRanks& job, const Style& style) {
     failed += session->failed_probes;
   }
   std::string out = fmt::format("{}  {}  {}  {}\n", style.Bold("session"), Printable(job.name),
-                                StatesText(job), ReplayText(job));
+                                StatesText(job, all), ReplayText(job));
   out += fmt::format("{}    {}\n", style.Bold("rings"), RingsText(job, style));
   out += fmt::format("{}   {}", style.Bold("probes"), probes);
   out += nonfinite > 0 ? style.Red(fmt::format("  {} saw NaN or Inf", nonfinite))
@@ -279,7 +281,14 @@ int RunStatus(Context& context, const StatusOptions& options) {
     return kExitOk;
   }
   std::string out = DaemonText(*status, context.out);
-  for (const live::JobRanks& job : live::GroupByJob(sessions)) out += JobText(job, context.out);
+  // The answer about one session leaves out the other ranks of its job.
+  const Result<std::vector<live::Session>> every = live::ListSessions(context.client());
+  if (!every.ok()) return context.Fail(every.error());
+  const std::vector<live::JobRanks> known = live::GroupByJob(*every);
+  for (const live::JobRanks& job : live::GroupByJob(sessions)) {
+    const auto all = std::ranges::find(known, job.name, &live::JobRanks::name);
+    out += JobText(job, all == known.end() ? job : *all, context.out);
+  }
   if (sessions.empty()) {
     out += fmt::format("{}  none\n", context.out.Bold("session"));
   }
