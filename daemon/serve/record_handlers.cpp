@@ -186,9 +186,18 @@ void Handlers::Freeze(const v1::FreezeRequest& request, v1::Response* response) 
   if (sessions->empty())
     return SetNoSession(request.session(), *sessions, response->mutable_error());
   response->clear_error();
-  // All ranks of a run, or the newest job.
   std::vector<SessionRecord> meant = *sessions;
-  if (request.session().empty()) meant = {sessions->back()};
+  if (request.session().empty()) {
+    // The newest job: all its ranks, since its last restart.
+    const pipeline::SessionPtr newest = sessions->back().session;
+    std::erase_if(meant, [&](const SessionRecord& record) {
+      const pipeline::SessionIdentity& one = *record.session;
+      const bool is_rank_of_it = newest->rank >= 0 && one.rank >= 0 &&
+                                 one.run_id == newest->run_id &&
+                                 one.restart_count == newest->restart_count;
+      return record.session != newest && !is_rank_of_it;
+    });
+  }
   pipeline::FreezeRequest freeze;
   freeze.directory = request.directory();
   freeze.probes.assign(request.probes().begin(), request.probes().end());

@@ -203,5 +203,26 @@ TEST_F(FreezeDaemon, SaysThatTheLastOneWasHalfWritten) {
   EXPECT_EQ(reader->losses()[0].count, 1u);
 }
 
+TEST_F(FreezeDaemon, WithoutANameTakesEveryRankOfTheNewestJobAndNothingElse) {
+  const ProducerProcess alone({Spec(8)}, -1, "alone");
+  const ProducerProcess before({Spec(8)}, -1, "before", 0);
+  const ProducerProcess first({Spec(8)}, -1, "job", 0);
+  const ProducerProcess second({Spec(8)}, -1, "job", 1);
+  DaemonProcess daemon(dir_);
+  ASSERT_TRUE(WaitUntil([&] { return daemon.Status().sessions_size() == 4; }));
+  auto client = daemon.Connect();
+  v1::FreezeRequest request;
+  request.set_directory(dir_ / "a.cgrec");
+  const auto reply = client.Freeze(request);
+  ASSERT_TRUE(reply.ok()) << reply.error().message;
+  const auto reader = RecordingReader::Open(dir_ / "a.cgrec");
+  ASSERT_TRUE(reader.ok()) << reader.error().message;
+  std::vector<std::pair<std::string, int>> ranks;
+  for (const recording::Session& session : (*reader)->sessions()) {
+    ranks.emplace_back(session.run_id, session.rank);
+  }
+  EXPECT_THAT(ranks, testing::UnorderedElementsAre(std::pair("job", 0), std::pair("job", 1)));
+}
+
 }  // namespace
 }  // namespace cgdebug::test

@@ -32,8 +32,9 @@ int RunFreeze(Context& context, const FreezeOptions& options) {
 
 RunFunction AddFreeze(CLI::App& app) {
   auto options = std::make_shared<FreezeOptions>();
-  app.add_option("SESSION", options->session,
-                 "key, label, pid, or run id: all ranks of the run; default: the newest process");
+  app.add_option(
+      "SESSION", options->session,
+      "key, label or pid: one process; run id: all ranks of the run; default: the newest job");
   AddRecordingOptions(app, &options->output, &options->probes);
   app.add_option("--last", options->last, "only the newest N replays of each probe")
       ->check(WholeNumber(1))
