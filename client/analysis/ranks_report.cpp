@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <set>
 
+#include "client/source/replicas.h"
+
 namespace cgdebug::analysis {
 namespace {
 
@@ -204,6 +206,23 @@ std::string RanksText(const RanksReport& report, const RanksOptions& options) {
   std::string text;
   for (const std::string& line : lines) text += (text.empty() ? "" : "\n") + line;
   return text;
+}
+
+Result<std::optional<RanksReport>> CompareRanks(source::Source& source, const Scope& scope) {
+  std::set<int> ranks;
+  bool has_replicas = false;
+  for (const source::Slot& slot : source.slots()) {
+    if (slot.rank < 0 || !scope.Wants(slot)) continue;
+    ranks.insert(slot.rank);
+    has_replicas =
+        has_replicas || source::ReplicasOf(slot.shard).kind != source::Replication::kNone;
+  }
+  if (ranks.size() < 2 || !has_replicas) return std::optional<RanksReport>();
+  RankFold fold({.scope = scope});
+  if (const Result<void> added = fold.Add(source, source.Describe().path); !added.ok()) {
+    return added.error();
+  }
+  return std::optional<RanksReport>(fold.Finish());
 }
 
 Json RanksJson(const RanksReport& report, const RanksOptions& options) {

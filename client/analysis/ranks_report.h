@@ -1,6 +1,7 @@
 // ranks_report.h: a RanksReport in words and as JSON; the same in the command line and in Python.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,10 @@ namespace cgdebug::analysis {
 std::string RanksText(const RanksReport& report, const RanksOptions& options);
 
 Json RanksJson(const RanksReport& report, const RanksOptions& options);
+
+// What differs between the ranks of one source, for a command that shows more than that; nothing if
+// it has one rank, or no tensor that says that it is the same on several. Fails: as RankFold::Add.
+Result<std::optional<RanksReport>> CompareRanks(source::Source& source, const Scope& scope);
 
 // "0..3, 5" of rows of a report.
 std::string RanksOfRows(const RanksReport& report, const std::vector<std::size_t>& rows);

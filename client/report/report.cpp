@@ -15,6 +15,7 @@
 #include "client/analysis/diff.h"
 #include "client/analysis/diff_report.h"
 #include "client/analysis/gaps.h"
+#include "client/analysis/ranks_report.h"
 #include "client/analysis/source_rows.h"
 #include "client/report/columns.h"
 #include "client/report/page.h"
@@ -160,6 +161,26 @@ Result<Verdict> ComparedVerdict(Source& a, Source& b, const analysis::Scope& sco
     verdict.replay = diff->first->a.key.replay;
   }
   return verdict;
+}
+
+// What differs between the ranks of a side. Replicas that differ are a finding of their own.
+Result<void> AddRanks(const Side& side, const analysis::Scope& scope, Verdict* verdict) {
+  const Result<std::optional<analysis::RanksReport>> report =
+      analysis::CompareRanks(*side.source, scope);
+  if (!report.ok()) return report.error();
+  if (!*report) return {};
+  const std::string text = analysis::RanksText(**report, {.scope = scope});
+  verdict->text += "\n\nbetween the ranks of " + side.name + ":\n" + text;
+  const bool is_quiet = verdict->kind == "clear" || verdict->kind == "inconclusive";
+  if (!is_quiet || verdict->slot) return {};
+  if ((*report)->found()) {
+    verdict->kind = "found";
+    verdict->title = Sentence(text);
+  } else if (!(*report)->complete() && verdict->kind == "clear") {
+    verdict->kind = "inconclusive";
+    verdict->title = "Nothing found, but the ranks could not all be compared.";
+  }
+  return {};
 }
 
 // --- what is read --------------------------------------------------------------------------------
@@ -519,9 +540,12 @@ Result<Report> MakeReport(Source& a, Source* b, const ReportOptions& options) {
   }
   analysis::Diff diff;
   Judgements judgements;
-  const Result<Verdict> verdict = b == nullptr ? CheckedVerdict(&sides[0], scope)
-                                               : ComparedVerdict(a, *b, scope, &diff, &judgements);
+  Result<Verdict> verdict = b == nullptr ? CheckedVerdict(&sides[0], scope)
+                                         : ComparedVerdict(a, *b, scope, &diff, &judgements);
   if (!verdict.ok()) return verdict.error();
+  for (const Side& side : sides) {
+    if (Result<void> added = AddRanks(side, scope, &*verdict); !added.ok()) return added.error();
+  }
 
   const Axis axis = AxisOf(sides, scope);
   std::size_t probe_count = 1;

@@ -114,6 +114,38 @@ TEST_F(CliSourcesTest, CheckAndDiffSayWhichRanksAreConcerned) {
   EXPECT_THAT(Cli({"diff", a, b, "--ranks", "2"}).out, Not(HasSubstr("by rank")));
 }
 
+TEST_F(CliSourcesTest, StatsAndReportSayWhatDiffersBetweenRanksAndBetweenRuns) {
+  const std::string job = dir_ / "job", healthy = dir_ / "healthy", sick = dir_ / "sick";
+  for (int rank = 0; rank < 4; ++rank) {
+    WriteReplicas(job, rank, /*bad=*/2);
+    WriteReplicas(healthy, rank, /*bad=*/-1);
+    WriteRecording(sick + "/r" + std::to_string(rank) + ".cgrec", 3, rank == 1 ? NAN : 1, rank);
+  }
+  EXPECT_THAT(Cli({"stats", job}).out,
+              AllOf(HasSubstr("first bad: rank 2: w at step 1003"), Not(HasSubstr("by rank"))));
+  EXPECT_THAT(Cli({"stats", job, "--ranks", "0,1,3"}).out,
+              AllOf(HasSubstr("same: 1 replica on 3 ranks"), Not(HasSubstr("rank 2"))));
+  EXPECT_THAT(Cli({"stats", sick}).out,
+              HasSubstr("by rank: NaN or Inf on 1, none seen on 0, 2..3\n"));
+  const json stats = CliJson({"stats", job});
+  EXPECT_EQ(stats["ranks"]["replicas"]["first_difference"]["minority"], json::parse("[2]"));
+  EXPECT_EQ(CliJson({"stats", sick})["ranks"]["nonfinite"], json::parse("[1]"));
+  EXPECT_EQ(CliJson({"stats", sick})["ranks"]["replicas"], nullptr) << "it has none";
+
+  const std::string page = dir_ / "a.html";
+  const ProcessResult one = Cli({"report", job, "-o", page});
+  EXPECT_EQ(one.code, 0) << one.err;
+  EXPECT_THAT(one.out, HasSubstr("First bad: rank 2: w at step 1003"))
+      << "what check does not look at is a finding too";
+  EXPECT_THAT(testing_support::ReadText(page),
+              HasSubstr("rank 2 does not have what 3 of 4 ranks have"));
+  EXPECT_EQ(Cli({"report", healthy, job, "-f", "-o", page}).code, 0);
+  EXPECT_THAT(testing_support::ReadText(page),
+              AllOf(HasSubstr("by rank: different on 2, no difference seen on 0..1, 3"),
+                    HasSubstr("between the ranks of " + healthy + ":"),
+                    HasSubstr("same: 1 replica on 4 ranks")));
+}
+
 TEST_F(CliSourcesTest, RanksFollowsAFolderIntoWhichRecordingsGrow) {
   const std::string job = dir_ / "job";
   fs::create_directory(job);

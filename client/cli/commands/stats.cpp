@@ -1,17 +1,65 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "client/analysis/align.h"
 #include "client/analysis/check_report.h"
 #include "client/analysis/gaps.h"
+#include "client/analysis/ranks_report.h"
+#include "client/analysis/source_rows.h"
 #include "client/cli/commands/overview.h"
 #include "client/cli/views/stats_table.h"
 
 namespace cgdebug::cli {
 namespace {
+
+// On which ranks there was NaN or Inf; of a single rank, the lines say it.
+Result<std::map<int, bool>> NonfiniteRanks(source::Source& source, const analysis::Scope& scope) {
+  const Result<std::vector<analysis::SourceRow>> rows = analysis::RowsOf(source, scope);
+  if (!rows.ok()) return rows.error();
+  std::map<int, bool> ranks;
+  for (const analysis::SourceRow& row : *rows) ranks[source.slots()[row.slot].rank] = false;
+  if (ranks.size() < 2) return ranks;
+  for (const analysis::SourceRow& row : *rows) {
+    bool& is_bad = ranks[source.slots()[row.slot].rank];
+    // The statistics of a rank that is known to be bad say nothing new.
+    if (!is_bad) is_bad = analysis::TotalsOf(source, row).nonfinite_snapshots > 0;
+  }
+  return ranks;
+}
+
+// What differs between the ranks, in lines. Empty for a single rank.
+Result<std::string> RanksText(source::Source& source, const analysis::Scope& scope) {
+  const Result<std::map<int, bool>> ranks = NonfiniteRanks(source, scope);
+  if (!ranks.ok()) return ranks.error();
+  const auto is_bad = [](const auto& rank) { return rank.second; };
+  std::string text;
+  if (std::ranges::any_of(*ranks, is_bad)) {
+    text = analysis::ByRankText(*ranks, "NaN or Inf on", "none seen on");
+  }
+  const Result<std::optional<analysis::RanksReport>> report = analysis::CompareRanks(source, scope);
+  if (!report.ok()) return report.error();
+  if (*report) text += analysis::RanksText(**report, {.scope = scope}) + "\n";
+  return text;
+}
+
+Result<Json> RanksJson(source::Source& source, const analysis::Scope& scope) {
+  const Result<std::map<int, bool>> ranks = NonfiniteRanks(source, scope);
+  if (!ranks.ok()) return ranks.error();
+  const Result<std::optional<analysis::RanksReport>> report = analysis::CompareRanks(source, scope);
+  if (!report.ok()) return report.error();
+  Json nonfinite = Json::array();
+  for (const auto& [rank, is_bad] : *ranks) {
+    if (is_bad && rank >= 0) nonfinite.push_back(rank);
+  }
+  return Json{{"nonfinite", std::move(nonfinite)},
+              {"replicas", *report ? analysis::RanksJson(**report, {.scope = scope}) : Json()}};
+}
 
 int RunStats(Context& context, const OverviewOptions& options, const StatsView& view) {
   std::unique_ptr<source::Source> source;
@@ -33,14 +81,21 @@ int RunStats(Context& context, const OverviewOptions& options, const StatsView& 
           gaps.sentences.size() > 1 ? fmt::format(", and {} more", gaps.sentences.size() - 1)
                                     : "")));
     }
-    if (!context.options.plain) Context::Print(PrintableLines(RanksHere(*source)));
+    if (context.options.plain) return failed;
+    Context::Print(PrintableLines(RanksHere(*source)));
+    const Result<std::string> between = RanksText(*source, scope);
+    if (!between.ok()) return context.Fail(kExitTrouble, between.error().message);
+    Context::Print(PrintableLines(*between));
     return failed;
   }
   Result<Json> probes = StatsJson(*source, scope, view);
   if (!probes.ok()) return context.Fail(kExitTrouble, probes.error().message);
   analysis::GapSummary gaps = analysis::SummarizeGaps(*source, scope);
   analysis::AddUnreadable(*source, scope, &gaps);
+  Result<Json> ranks = RanksJson(*source, scope);
+  if (!ranks.ok()) return context.Fail(kExitTrouble, ranks.error().message);
   Context::PrintJson({{"probes", *std::move(probes)},
+                      {"ranks", *std::move(ranks)},
                       {"complete", gaps.count == 0 && gaps.goes_on.empty()},
                       {"missing", gaps.sentences},
                       {"account", analysis::AccountJson(gaps.account)}});
