@@ -77,6 +77,14 @@ std::uint32_t WaitDeadlineMs() {
                                                          : kDefaultWaitMs;
 }
 
+std::uint64_t DeviceRingLimit() {
+  const char* text = std::getenv("CGDEBUG_DEVICE_MIB");
+  if (text == nullptr) return 0;
+  char* end = nullptr;
+  const unsigned long value = std::strtoul(text, &end, 10);
+  return end != text && *end == '\0' && value <= UINT32_MAX ? std::uint64_t{value} << 20 : 0;
+}
+
 bool SameTensor(const layout::SlotRegistration& r, const TensorRef& tensor) {
   if (r.dtype != static_cast<std::uint16_t>(tensor.dtype) || r.dims != tensor.shape.size() ||
       r.device_type != static_cast<std::uint8_t>(tensor.device_type) ||
@@ -209,27 +217,47 @@ namespace {
 
 // The ring in shared memory then holds headers and statistics, and the one in device memory has an
 // entry more than was asked for, because the next replay writes one while the others are read.
-void PutOnDevice(const RecordAction& record, layout::SlotRegistration* registration) {
+void PutOnDevice(const RecordAction& record, std::uint32_t kept,
+                 layout::SlotRegistration* registration) {
   layout::SlotRegistration& r = *registration;
   r.flags |= layout::kSlotOnDevice;
-  r.device_capacity = r.capacity;
+  r.device_capacity = std::min(r.capacity, kept);
   r.device_bytes = (std::uint64_t{r.device_capacity} + 1) *
                    layout::AlignUp(r.payload_bytes, kDeviceEntryAlignment);
   r.capacity = std::clamp(r.device_capacity, kDeviceHeaders, layout::kMaxCapacity);
   r.trigger = static_cast<std::uint8_t>(record.trigger);
   r.trigger_threshold = record.threshold;
+  r.trigger_times = record.times;
+}
+
+// How many values it keeps. The ring has one entry more.
+std::uint32_t KeptOnDevice(const RecordAction& record, std::uint64_t tensor_bytes,
+                           std::uint64_t device_room) {
+  if (!record.bounded) return record.capacity;
+  const std::uint64_t entries = device_room / layout::AlignUp(tensor_bytes, kDeviceEntryAlignment);
+  return entries < 2
+             ? 0
+             : static_cast<std::uint32_t>(std::min<std::uint64_t>(record.capacity, entries - 1));
 }
 
 }  // namespace
 
 layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOptions& options,
                                           const TensorRef& tensor, std::uint64_t tensor_bytes,
-                                          layout::Lane lane) {
+                                          layout::Lane lane, std::uint64_t device_room) {
   layout::SlotRegistration r = {};
   const bool stats_alone = options.stats && !options.print && !options.record && !options.compare;
   const bool holds_stats = stats_alone && lane == layout::Lane::kDirect;
   const bool on_device = options.record && options.record->on_device && tensor_bytes != 0 &&
                          lane == layout::Lane::kDirect;
+  const std::uint32_t kept =
+      on_device ? KeptOnDevice(*options.record, tensor_bytes, device_room) : 0;
+  if (on_device && kept == 0) {
+    ProbeOptions statistics = options;
+    statistics.record.reset();
+    if (!statistics.stats) statistics.stats = StatsAction{};
+    return MakeRegistration(name, statistics, tensor, tensor_bytes, lane);
+  }
   const std::uint64_t payload_bytes = holds_stats ? sizeof(layout::DeviceStats) : tensor_bytes;
   r.dtype = static_cast<std::uint16_t>(tensor.dtype);
   r.dims = static_cast<std::uint8_t>(tensor.shape.size());
@@ -242,7 +270,7 @@ layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOp
   r.capacity = holds_stats ? kStatsCapacity : RingCapacity(name, options, payload_bytes);
   if (holds_stats) r.flags |= layout::kSlotHoldsStats;
   r.payload_bytes = payload_bytes;
-  if (on_device) PutOnDevice(*options.record, &r);
+  if (on_device) PutOnDevice(*options.record, kept, &r);
   const layout::SlotGeometry geometry = layout::GeometryOf(r);
   r.payload_stride_bytes = geometry.payload_stride_bytes;
   r.headers_offset = geometry.headers_offset;

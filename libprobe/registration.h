@@ -23,14 +23,19 @@ void CheckGraphLabel(const std::string& label);
 std::size_t ExpectedIndex(const std::string& probe, const CompareAction& compare,
                           const TensorRef& tensor, std::uint32_t invocation);
 
-// Fills in geometry, actions and policy; the fields that only the table knows stay zero. A probe
-// that wants only statistics gets a ring of statistics in the direct lane and of values in the
-// others.
 // Of a slot that others are compared with by the daemon: it may read an entry some replays late.
 inline constexpr std::uint32_t kReferenceCapacity = 16;
+
+// Fills in geometry, actions and policy; the fields that only the table knows stay zero. A probe
+// that wants only statistics gets a ring of statistics in the direct lane and of values in the
+// others. `device_room`: how many bytes a ring in device memory may take if it is bounded.
 layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOptions& options,
                                           const TensorRef& tensor, std::uint64_t tensor_bytes,
-                                          layout::Lane lane);
+                                          layout::Lane lane,
+                                          std::uint64_t device_room = UINT64_MAX);
+
+// CGDEBUG_DEVICE_MIB in bytes; 0 = it is not set.
+std::uint64_t DeviceRingLimit();
 
 // CGDEBUG_WAIT_MS: how long a writer waits for room in a full ring.
 std::uint32_t WaitDeadlineMs();

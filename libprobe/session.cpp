@@ -26,13 +26,17 @@ constexpr auto kDevicePatience = std::chrono::seconds(2);
 constexpr auto kNextValue = std::chrono::seconds(2);
 constexpr auto kAllValues = std::chrono::seconds(60);
 
-// Whether a trigger froze rings that the daemon has not dealt with.
+// Whether the rings of a device stand still and the daemon has not dealt with it.
 bool IsFrozen(const ring::SegmentWriter& segment) {
   const std::byte* control = segment.mapping(0).data;
-  const auto& freeze =
-      *reinterpret_cast<const layout::FreezeLine*>(control + layout::kFreezeLineOffset);
-  const auto& thaw = *reinterpret_cast<const layout::ThawLine*>(control + layout::kThawLineOffset);
-  return ring::LoadAcquire(freeze.serial) != ring::LoadAcquire(thaw.serial);
+  const auto* freezes =
+      reinterpret_cast<const layout::FreezeLine*>(control + layout::kFreezeLineOffset);
+  const auto* thaws = reinterpret_cast<const layout::ThawLine*>(control + layout::kThawLineOffset);
+  for (std::uint32_t device = 0; device < layout::kMaxFreezeDevices; ++device) {
+    const std::uint64_t serial = ring::LoadAcquire(freezes[device].serial);
+    if (serial != ring::LoadAcquire(thaws[device].serial)) return true;
+  }
+  return false;
 }
 
 // Sends the values that the daemon asks for: no replay does it any more.
@@ -97,19 +101,59 @@ void AwaitDaemon(std::chrono::nanoseconds timeout) {
   }
 }
 
-bool WaitConsumed(const ProbeState* probe, std::chrono::nanoseconds timeout) {
+namespace {
+
+// Waits until `is_done` of the slots, at most for `timeout`, and not when no daemon comes.
+template <typename IsDone>
+bool WaitForDaemon(std::chrono::nanoseconds timeout, IsDone is_done) {
   ProbeTable& table = ProbeTable::Instance();
   const auto start = Clock::now();
   auto last_alive = start;
   while (true) {
     {
       const ProbeTable::Lock lock = table.Acquire();
-      if (table.slots.AllDrained(probe)) return true;
+      if (is_done(table.slots)) return true;
       const auto now = Clock::now();
       if (table.slots.DaemonAlive()) last_alive = now;
       if (now - start >= timeout || now - last_alive >= kDaemonGrace) return false;
       if (DaemonForbidden() && last_alive != now) return false;
     }
+    std::this_thread::sleep_for(kPoll);
+  }
+}
+
+}  // namespace
+
+bool WaitConsumed(const ProbeState* probe, std::chrono::nanoseconds timeout) {
+  return WaitForDaemon(timeout, [&](const SlotStore& slots) { return slots.AllDrained(probe); });
+}
+
+ReadState AwaitRead(std::chrono::nanoseconds timeout) {
+  ReadState state;
+  state.all = WaitForDaemon(timeout, [](const SlotStore& slots) { return slots.AllRead(); });
+  ProbeTable& table = ProbeTable::Instance();
+  const ProbeTable::Lock lock = table.Acquire();
+  state.lost = table.slots.Lost();
+  return state;
+}
+
+std::optional<std::string> FindingText(layout::FindingKind kind) {
+  ProbeTable& table = ProbeTable::Instance();
+  const ProbeTable::Lock lock = table.Acquire();
+  const ring::SegmentWriter* segment = table.slots.segment();
+  if (segment == nullptr) return std::nullopt;
+  const auto& shared = reinterpret_cast<const layout::FindingText*>(
+      segment->mapping(0).data + layout::kFindingTextOffset)[static_cast<std::size_t>(kind)];
+  while (true) {
+    const std::uint64_t version = ring::LoadAcquire(shared.version);
+    if (version == 0) return std::nullopt;
+    std::string text(std::min<std::size_t>(ring::LoadRelaxed(shared.bytes), sizeof(shared.text)),
+                     '\0');
+    ring::CopyShared(text.data(), shared.text, text.size());
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (version % 2 == 0 && ring::LoadRelaxed(shared.version) == version) return text;
+    // A daemon that was killed in between leaves it half written.
+    if (!table.slots.DaemonAlive()) return "something was found, and the daemon died saying what";
     std::this_thread::sleep_for(kPoll);
   }
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "libprobe/capture/cuda_lane.h"
+#include "libprobe/capture/device_ring.h"
 #include "libprobe/capture/direct_lane.h"
 #include "libprobe/registration.h"
 #include "libprobe/ring/utf8.h"
@@ -44,6 +45,17 @@ void MakeReference(layout::SlotRegistration* registration) {
   r.payload_offset = geometry.payload_offset;
 }
 
+// How many more bytes of the device the rings of this process may take.
+std::uint64_t DeviceRoom(const SlotStore& store, int device) {
+  std::uint64_t limit = DeviceRingLimit();
+  if (limit == 0) limit = capture::DeviceMemory(device) / 4;
+  std::uint64_t used = 0;
+  for (const ProbeSlot* slot : store.OnDevice()) {
+    if (slot->buffers.device == device) used += slot->registration.device_bytes;
+  }
+  return limit - std::min(limit, used);
+}
+
 bool OnGpu(const TensorRef& tensor) { return tensor.device_type == DeviceType::kCuda; }
 
 }  // namespace
@@ -61,7 +73,11 @@ void SlotMaker::Describe(ProbeState& probe, ProbeSlot& slot, const TensorRef& te
   store_->Sweep(/*force=*/false);
   slot.probe_id = probe.id;
   layout::SlotRegistration& r = slot.registration;
-  r = MakeRegistration(probe.name, probe.options, tensor, bytes, lane);
+  const auto& record = probe.options.record;
+  const bool bounded =
+      record && record->on_device && record->bounded && lane == layout::Lane::kDirect;
+  r = MakeRegistration(probe.name, probe.options, tensor, bytes, lane,
+                       bounded ? DeviceRoom(*store_, tensor.device_index) : UINT64_MAX);
   r.lane_reason = static_cast<std::uint8_t>(reason);
   if (probe.is_reference) MakeReference(&r);
   const auto geometry = layout::GeometryOf(r);

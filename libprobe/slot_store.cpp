@@ -369,6 +369,21 @@ bool SlotStore::AllDrained(const ProbeState* probe) const {
   return true;
 }
 
+bool SlotStore::AllRead() const {
+  return std::none_of(slots_.begin(), slots_.end(), [](const auto& slot) {
+    return slot->reader.has_value() && Unread(*slot) != 0;
+  });
+}
+
+std::uint64_t SlotStore::Lost() const {
+  if (segment_ == nullptr) return 0;
+  std::uint64_t lost = ring::LoadRelaxed(segment_->producer()->released_unread);
+  for (const auto& slot : slots_) {
+    if (slot->reader) lost += slot->reader->credit().lost;
+  }
+  return lost;
+}
+
 std::uint32_t SlotStore::published() const {
   return static_cast<std::uint32_t>(std::count_if(
       slots_.begin(), slots_.end(), [](const auto& slot) { return slot->reader.has_value(); }));

@@ -71,6 +71,10 @@ class SlotStore {
   // Whether the daemon has consumed what it must of `probe`; nullptr: of every probe, the closed
   // ones included.
   bool AllDrained(const ProbeState* probe) const;
+  // Whether it has read everything, also what nobody waits for.
+  bool AllRead() const;
+  // Snapshots that the daemon could not read, because they were overwritten or given up.
+  std::uint64_t Lost() const;
   // Whether a daemon reads the segment.
   bool DaemonAlive() const { return segment_ != nullptr && segment_->gate()->ReaderAlive(); }
   std::uint32_t published() const;

@@ -56,6 +56,8 @@ struct Session : recording::Session {
   std::uint64_t failed_probes = 0;     // whose comparison failed
   std::optional<FirstNonfinite> first_nan;
   std::optional<FirstNonfinite> first_inf;
+  // The same and the first failed comparison in words, as the job is told; empty: none.
+  std::string found_nan, found_inf, found_mismatch;
 
   template <typename Self, typename Visitor>
   static constexpr void ForEachField(Self& self, Visitor&& visit) {
@@ -78,6 +80,9 @@ struct Session : recording::Session {
     visit(Field{25, "failed_probes"}, self.failed_probes);
     visit(Field{26, "first_nan"}, self.first_nan);
     visit(Field{27, "first_inf"}, self.first_inf);
+    visit(Field{30, "found_nan"}, self.found_nan);
+    visit(Field{31, "found_inf"}, self.found_inf);
+    visit(Field{32, "found_mismatch"}, self.found_mismatch);
     visit(Field{13, ""}, self.local_rank);
     visit(Field{14, ""}, self.local_world_size);
   }

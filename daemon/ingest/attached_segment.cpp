@@ -250,30 +250,53 @@ bool AttachedSegment::EndPass() {
   return false;
 }
 
-void AttachedSegment::LookForFreeze() {
+void AttachedSegment::LookForFreezes() {
   if (!alive_ || broken_) return;
   const SigbusGuard guard;
-  const ring::SegmentView::Freeze freeze = view_->freeze();
-  broken_ = SigbusGuard::Hit();
-  if (broken_ || freeze.serial == seen_freeze_) return;
-  const auto slot = std::ranges::find_if(graph_order_, [&](const SlotConsumer* one) {
-    return one->slot()->registration.order == freeze.order;
-  });
-  if (slot == graph_order_.end()) return;  // the next look may know it
-  seen_freeze_ = freeze.serial;
-  if (view_->IsThawed(freeze.serial)) return;
-  destination_.sink->Froze({(*slot)->slot(), freeze.serial, freeze.replay, freeze.trigger});
+  for (std::uint32_t device = 0; device < layout::kMaxFreezeDevices; ++device) {
+    LookForFreeze(device);
+  }
 }
 
-void AttachedSegment::Thaw(const pipeline::ThawRequest& thaw) {
-  if (view_ == nullptr || broken_ || thaw.session != session_) return;
+void AttachedSegment::LookForFreeze(std::uint32_t device) {
+  const ring::SegmentView::Freeze freeze = view_->freeze(device);
+  broken_ |= SigbusGuard::Hit();
+  if (broken_ || freeze.serial == seen_freezes_[device]) return;
+  ScanDirectory();
+  seen_freezes_[device] = freeze.serial;
+  if (view_->IsThawed(device, freeze.serial)) return;
+  destination_.sink->Froze({SlotWithOrder(freeze.order), freeze.serial, freeze.replay,
+                            freeze.trigger, device, freeze.live});
+}
+
+pipeline::SlotPtr AttachedSegment::SlotWithOrder(std::uint64_t order) const {
+  for (const SlotConsumer* slot : graph_order_) {
+    if (slot->slot()->registration.order == order) return slot->slot();
+  }
+  for (const std::vector<pipeline::SlotPtr>& slots : given_up_) {
+    for (const pipeline::SlotPtr& slot : slots) {
+      if (slot->registration.order == order) return slot;
+    }
+  }
+  auto unknown = std::make_shared<pipeline::SlotIdentity>();
+  unknown->session = session_;
+  unknown->registration.order = order;
+  return unknown;
+}
+
+void AttachedSegment::Switch(const pipeline::RingSwitch& rings) {
+  if (view_ == nullptr || broken_ || rings.session != session_) return;
   const SigbusGuard guard;
-  view_->Thaw(thaw.serial, /*rearm=*/false);
+  if (rings.stop != 0) {
+    view_->StopRings(rings.device, rings.stop);
+  } else {
+    view_->Thaw(rings.device, rings.thawed);
+  }
   broken_ = SigbusGuard::Hit();
 }
 
 void AttachedSegment::CheckProducer() {
-  LookForFreeze();
+  LookForFreezes();
   if (!alive_ || broken_ || draining_ || view_->ProducerAlive()) return;
   const SigbusGuard guard;
   ScanDirectory();

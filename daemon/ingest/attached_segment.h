@@ -1,6 +1,7 @@
 // attached_segment.h: one job's segment, from the moment it is found until its files are removed.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -56,7 +57,7 @@ class AttachedSegment {
   void Abandon();
   // Does nothing if the slot does not belong to this segment any more.
   void SetControl(const pipeline::ControlChange& change);
-  void Thaw(const pipeline::ThawRequest& thaw);
+  void Switch(const pipeline::RingSwitch& rings);
   // Sets `content` if the slot belongs to this segment and its ring is still there.
   void Read(const pipeline::RingRequest& request, pipeline::RingContent* content);
   // Appends the heads of all slots that exist now, and shows their counters and the graphs as they
@@ -97,8 +98,12 @@ class AttachedSegment {
   void ShowSession();
   void ShowGraphs();
   void End(pipeline::SessionState state);
-  // Tells the sinks of a freeze that nobody has dealt with.
-  void LookForFreeze();
+  // Tells the sinks of freezes that nobody has dealt with.
+  void LookForFreezes();
+  void LookForFreeze(std::uint32_t device);
+  // The slot with this order of registration, also if it is gone. One without a name if it is not
+  // known.
+  pipeline::SlotPtr SlotWithOrder(std::uint64_t order) const;
 
   const std::string name_;
   std::unique_ptr<ring::SegmentView> view_;  // null after Release()
@@ -122,10 +127,10 @@ class AttachedSegment {
   bool in_pass_ = false;
   bool ever_polled_ = false;
   bool draining_ = false;
-  std::size_t next_slot_ = 0;      // of graph_order_: where a pass over a dead job begins
-  std::uint64_t drain_left_ = 0;   // at most so many snapshots can a dead job have left
-  std::size_t empty_passes_ = 0;   // in a row, of a dead job
-  std::uint64_t seen_freeze_ = 0;  // serial
+  std::size_t next_slot_ = 0;     // of graph_order_: where a pass over a dead job begins
+  std::uint64_t drain_left_ = 0;  // at most so many snapshots can a dead job have left
+  std::size_t empty_passes_ = 0;  // in a row, of a dead job
+  std::array<std::uint64_t, layout::kMaxFreezeDevices> seen_freezes_ = {};  // serials
   bool alive_ = true;
   bool broken_ = false;
 };

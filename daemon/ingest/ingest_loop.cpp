@@ -99,8 +99,8 @@ void IngestLoop::Run() {
     for (const pipeline::ControlChange& change : destination_.controls->Take()) {
       for (Segment& segment : segments_) segment.attached->SetControl(change);
     }
-    for (const pipeline::ThawRequest& thaw : destination_.controls->TakeThaws()) {
-      for (Segment& segment : segments_) segment.attached->Thaw(thaw);
+    for (const pipeline::RingSwitch& rings : destination_.controls->TakeSwitches()) {
+      for (Segment& segment : segments_) segment.attached->Switch(rings);
     }
     destination_.reads->Serve(
         [this](const pipeline::RingRequest& request) {

@@ -673,8 +673,19 @@ void SlotConsumer::AddFinding(const pipeline::SlotPtr& slot, pipeline::Finding::
 
 void SlotConsumer::TellFindings() {
   for (const pipeline::Finding& finding : std::exchange(findings_, {})) {
+    TellJob(finding);
     destination_.sink->Found(finding);
   }
+}
+
+void SlotConsumer::TellJob(const pipeline::Finding& finding) {
+  const auto kind = static_cast<layout::FindingKind>(finding.kind);
+  const ring::SegmentView::Found found = {finding.serial, finding.slot->registration.order};
+  if (!ring_.valid() || !view_->IsFirst(kind, found)) return;
+  const pipeline::SlotPlace place = destination_.registry->PlaceOf(*finding.slot);
+  const std::string text = pipeline::SentenceOf(finding, place.graph, place.qualifier);
+  view_->SetFinding(kind, found, text);
+  destination_.registry->SetFinding(finding.slot->session, kind, text);
 }
 
 // Replays come in order, so the first one noted stays the first.
@@ -690,6 +701,7 @@ void SlotConsumer::NoteFirsts(ShownSlot* shown, const pipeline::Snapshot& snapsh
     if (count == 0 || first->replay != 0) return;
     *first = {snapshot.replay, snapshot.step, count, snapshot.serial};
     AddFinding(shown->slot, kind, *first);
+    if (stats.has_nonfinite) findings_.back().element = stats.first_nonfinite;
   };
   note(stats.nan, pipeline::Finding::Kind::kNan, &firsts.nan);
   note(inf, pipeline::Finding::Kind::kInf, &firsts.inf);

@@ -138,6 +138,8 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   pipeline::Reached ReachedBy(const pipeline::SlotIdentity& row) const;
   layout::Lossless LosslessWanted() const;
   void TellFindings();
+  // Writes what was found first in the job into its segment, for cgdebug.check() and step().
+  void TellJob(const pipeline::Finding& finding);
   void ApplyControl(const layout::SlotControl& control);
   bool ControlIsOver(const layout::SlotHead& head) const;
   std::uint64_t LastBefore(std::uint64_t replay) const;

@@ -20,10 +20,12 @@ struct ControlChange {
   bool wants_values = false;  // with `lossless`: a recording wants the values of the slot
 };
 
-// The rings of a job in device memory go on.
-struct ThawRequest {
+// The rings of a job in the memory of one device stop, or go on.
+struct RingSwitch {
   SessionPtr session;
-  std::uint64_t serial = 0;  // of the freeze
+  std::uint32_t device = 0;
+  std::uint64_t stop = 0;    // stop; a number that was not used before. Else they go on
+  std::uint64_t thawed = 0;  // serial of the freeze that is over; 0 = only `stop` is withdrawn
 };
 
 // Thread: any.
@@ -38,13 +40,13 @@ class ControlQueue {
     return std::exchange(changes_, {});
   }
 
-  void Thaw(ThawRequest thaw) {
+  void Switch(RingSwitch rings) {
     const std::lock_guard lock(mutex_);
-    thaws_.push_back(std::move(thaw));
+    switches_.push_back(std::move(rings));
   }
-  std::vector<ThawRequest> TakeThaws() {
+  std::vector<RingSwitch> TakeSwitches() {
     const std::lock_guard lock(mutex_);
-    return std::exchange(thaws_, {});
+    return std::exchange(switches_, {});
   }
 
   // Asks ingest to forget every dead job and to give its shared memory back.
@@ -60,7 +62,7 @@ class ControlQueue {
  private:
   std::mutex mutex_;
   std::vector<ControlChange> changes_;
-  std::vector<ThawRequest> thaws_;
+  std::vector<RingSwitch> switches_;
   bool prune_ = false;
 };
 

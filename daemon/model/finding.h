@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "daemon/model/identity.h"
@@ -16,9 +17,15 @@ struct Finding {
   std::uint64_t replay = 0;
   std::uint64_t serial = 0;  // of the replay; 0: not known
   std::int64_t step = -1;
-  std::int64_t timestamp_ns = 0;  // 0: an earlier daemon found it
-  std::uint64_t count = 0;        // elements; 0: not known
-  std::string text = {};          // of a mismatch
+  std::int64_t timestamp_ns = 0;              // 0: an earlier daemon found it
+  std::uint64_t count = 0;                    // elements; 0: not known
+  std::string text = {};                      // of a mismatch
+  std::optional<std::uint64_t> element = {};  // of a NaN or Inf: the first that is not finite
 };
+
+// What to tell the job and whoever waits for it: what was found, where, and what to type next.
+// `graph`: as SlotPlace.
+std::string SentenceOf(const Finding& finding, const std::string& graph,
+                       const std::string& qualifier);
 
 }  // namespace cgdebug::pipeline

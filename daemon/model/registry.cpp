@@ -83,6 +83,14 @@ void Registry::SetSession(const SessionPtr& session, std::uint64_t shm_bytes, st
   }
 }
 
+void Registry::SetFinding(const SessionPtr& session, layout::FindingKind kind,
+                          const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  if (Session* entry = Find(session)) {
+    entry->record.findings.at(static_cast<std::size_t>(kind)) = text;
+  }
+}
+
 void Registry::EndSession(const SessionPtr& session, SessionState state, std::int64_t ended_ns) {
   const std::lock_guard lock(mutex_);
   if (Session* entry = Find(session)) {

@@ -65,6 +65,7 @@ struct SessionRecord {
   Counters counters;
   FirstNonfinite first_nan;
   FirstNonfinite first_inf;
+  std::array<std::string, layout::kFindingKinds> findings;  // by FindingKind: SentenceOf()
   // Slots by lane and by why it is not the direct one (layout::Lane, layout::LaneReason).
   std::map<std::pair<std::uint8_t, std::uint8_t>, std::uint64_t> lanes;
 };
@@ -97,6 +98,8 @@ class Registry {
   void SetLast(const SnapshotPtr& snapshot);
   // The first NaN and Inf of the slot in all replays that any daemon saw.
   void SetFirsts(const SlotPtr& slot, const ring::FirstNonfinites& firsts);
+  // The first of its kind in the session, in words.
+  void SetFinding(const SessionPtr& session, layout::FindingKind kind, const std::string& text);
   // The slot is no longer shown, but its counters stay in the session's sums.
   void ForgetSlot(const SlotPtr& slot);
   void SetGraphs(const SessionPtr& session, ring::GraphCensus graphs);

@@ -53,12 +53,14 @@ struct Gap {
   bool before_forced = false;
 };
 
-// A trigger stopped the rings of a job in device memory.
+// The rings of a job in the memory of one device stopped.
 struct RingFreeze {
-  SlotPtr slot;              // whose trigger held
+  SlotPtr slot;              // that stopped them; its probe's name is empty if it is not known
   std::uint64_t serial = 0;  // of the last replay that the rings keep
   std::uint64_t replay = 0;  // of the slot
-  layout::ControlTrigger trigger = layout::ControlTrigger::kNone;
+  layout::ControlTrigger trigger = layout::ControlTrigger::kNone;  // kNone: the daemon asked
+  std::uint32_t device = 0;
+  bool live = false;  // the trigger is one that a client set
 };
 
 // The order of the calls:

@@ -10,7 +10,7 @@
 namespace cgdebug::pipeline {
 namespace {
 
-bool TriggerHolds(const layout::SlotControl& control, const numerics::Stats& stats) {
+bool TriggerHolds(const layout::SlotControl& control, const numerics::Stats& stats, bool changed) {
   switch (control.trigger) {
     case layout::ControlTrigger::kNonfinite:
       return stats.nonfinite() != 0;
@@ -18,6 +18,10 @@ bool TriggerHolds(const layout::SlotControl& control, const numerics::Stats& sta
       return stats.pos_inf + stats.neg_inf != 0;
     case layout::ControlTrigger::kAbsMax:
       return stats.nonfinite() != 0 || stats.abs_max > control.threshold;
+    case layout::ControlTrigger::kChanged:
+      return changed;
+    case layout::ControlTrigger::kMismatch:
+      return false;
     case layout::ControlTrigger::kNone:
       return true;
   }
@@ -70,9 +74,9 @@ PayloadPtr SnapshotMaker::TakeValues(ring::Entry* entry, const layout::SlotContr
     snapshot->changed = snapshot->stats.hash != previous_stats_->hash ||
                         std::memcmp(previous->data(), payload->data(), payload->size()) != 0;
   }
-  snapshot->has_values =
-      (entry->flags & layout::kEntryDropValues) == 0 &&
-      ((entry->flags & layout::kEntryTriggered) == 0 || TriggerHolds(control, snapshot->stats));
+  snapshot->has_values = (entry->flags & layout::kEntryDropValues) == 0 &&
+                         ((entry->flags & layout::kEntryTriggered) == 0 ||
+                          TriggerHolds(control, snapshot->stats, snapshot->changed));
   previous_stats_ = snapshot->stats;
   if (snapshot->has_values) {
     previous_payload_ = payload;

@@ -4,11 +4,13 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <set>
 #include <system_error>
 #include <utility>
 
+#include "daemon/core/base/realtime.h"
 #include "daemon/log.h"
 #include "daemon/record/freeze.h"
 #include "daemon/record/job_process.h"
@@ -18,6 +20,18 @@ namespace {
 
 constexpr std::size_t kMostNameBytes = 128;
 
+// How long the rings of other devices may take to stop: some replays. Those that stand still
+// meanwhile lose nothing.
+constexpr auto kOthersPatience = std::chrono::seconds(2);
+
+layout::ControlTrigger RegisteredTrigger(const SlotRecord& slot) {
+  return static_cast<layout::ControlTrigger>(slot.slot->registration.trigger);
+}
+
+std::uint32_t DeviceOf(const SlotRecord& slot) {
+  return static_cast<std::uint32_t>(slot.slot->registration.device_index);
+}
+
 std::string_view WhatHeld(layout::ControlTrigger trigger) {
   switch (trigger) {
     case layout::ControlTrigger::kNonfinite:
@@ -26,10 +40,17 @@ std::string_view WhatHeld(layout::ControlTrigger trigger) {
       return "Inf";
     case layout::ControlTrigger::kAbsMax:
       return "a value above its limit";
+    case layout::ControlTrigger::kChanged:
+      return "other values than before";
+    case layout::ControlTrigger::kMismatch:
     case layout::ControlTrigger::kNone:
       break;
   }
   return "what its trigger waits for";
+}
+
+std::string ProbeText(const SlotIdentity& slot) {
+  return slot.probe.empty() ? "a probe that is not known" : "probe '" + slot.probe + "'";
 }
 
 // A probe's name as part of a file's name, which has at most 255 bytes.
@@ -50,8 +71,8 @@ std::string SafeName(std::string name) {
 // on may have left a recording of the same freeze, which lacks values.
 std::string NewRecording(const RingFreeze& freeze) {
   const SessionIdentity& session = *freeze.slot->session;
-  const std::string name =
-      fmt::format("{}-replay{}-{}", SafeName(freeze.slot->probe), freeze.replay, session.key);
+  const std::string probe = freeze.slot->probe.empty() ? "unknown" : SafeName(freeze.slot->probe);
+  const std::string name = fmt::format("{}-replay{}-{}", probe, freeze.replay, session.key);
   std::string path = RecordingPath(session, name + ".cgrec");
   std::error_code ignored;
   for (int i = 2; std::filesystem::exists(path, ignored); ++i) {
@@ -77,43 +98,146 @@ FrozenRings::~FrozenRings() {
 void FrozenRings::Froze(const RingFreeze& freeze) {
   {
     const std::scoped_lock lock(mutex_);
-    waiting_.push_back(freeze);
+    waiting_.push_back({freeze});
+  }
+  wake_.notify_all();
+}
+
+// One that an earlier daemon found is over.
+void FrozenRings::Found(const Finding& finding) {
+  if (finding.kind != Finding::Kind::kMismatch || finding.timestamp_ns == 0) return;
+  {
+    const std::scoped_lock lock(mutex_);
+    waiting_.push_back({{.slot = finding.slot, .replay = finding.replay}, /*is_comparison=*/true});
   }
   wake_.notify_all();
 }
 
 void FrozenRings::Run() {
   pthread_setname_np(pthread_self(), "cgdebug-frozen");
-  std::unique_lock lock(mutex_);
   while (true) {
-    wake_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
-    if (stopping_) return;
-    const RingFreeze freeze = std::move(waiting_.front());
-    waiting_.pop_front();
-    lock.unlock();
-    const std::string text = Write(freeze);
-    daemon_.controls->Thaw({freeze.slot->session, freeze.serial});
-    daemon_.reads->Wake();
-    Log("sinks")->info("{}", text);
-    daemon_.events->Add(freeze.slot->session, Frozen{freeze.slot, freeze.replay, text});
-    tell_(freeze.slot->session, text);
-    lock.lock();
+    Cause cause;
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
+      if (stopping_) return;
+      cause = std::move(waiting_.front());
+      waiting_.pop_front();
+    }
+    Deal(cause);
   }
 }
 
+void FrozenRings::Deal(const Cause& cause) {
+  const SessionPtr job = cause.freeze.slot->session;
+  std::vector<SlotRecord> slots = daemon_.registry->Slots(job);
+  std::erase_if(slots, [](const SlotRecord& slot) { return !slot.slot->IsOnDevice(); });
+  if (!IsWanted(cause, slots)) {
+    if (!cause.is_comparison) GoOn({cause.freeze});
+    return;
+  }
+  const Freezes freezes = StopAll(cause, slots);
+  const std::string text = Write(cause, freezes, slots);
+  // Before the rings go on: a trigger that a client set is over when it has held.
+  for (const SlotRecord& slot : slots) {
+    if (slot.control.trigger != layout::ControlTrigger::kNone) {
+      daemon_.controls->Push({{.slot = slot.slot, .control = {}}});
+    }
+  }
+  GoOn(freezes);
+  Log("sinks")->info("{}", text);
+  daemon_.events->Add(job, Frozen{cause.freeze.slot, cause.freeze.replay, text});
+  tell_(job, text);
+}
+
+bool FrozenRings::IsWanted(const Cause& cause, const std::vector<SlotRecord>& slots) {
+  if (cause.is_comparison) {
+    std::uint64_t times = 0;
+    for (const SlotRecord& slot : slots) {
+      if (slot.control.trigger == layout::ControlTrigger::kMismatch) return true;
+      if (RegisteredTrigger(slot) != layout::ControlTrigger::kMismatch) continue;
+      times = std::max<std::uint64_t>(times, slot.slot->registration.trigger_times);
+    }
+    std::uint64_t& recorded = comparisons_[cause.freeze.slot->session->uuid];
+    return recorded < times && ++recorded != 0;
+  }
+  // A device that stopped after StopAll() gave up waiting for it.
+  if (cause.freeze.trigger == layout::ControlTrigger::kNone) return false;
+  // The GPU reads the end of a trigger that a client set up to a replay later than that its rings
+  // go on, and may have stopped them once more in that replay.
+  const auto own = std::ranges::find_if(
+      slots, [&](const SlotRecord& slot) { return slot.slot == cause.freeze.slot; });
+  return !cause.freeze.live || own == slots.end() ||
+         own->control.trigger != layout::ControlTrigger::kNone;
+}
+
+FrozenRings::Freezes FrozenRings::StopAll(const Cause& cause,
+                                          const std::vector<SlotRecord>& slots) {
+  const SessionPtr& job = cause.freeze.slot->session;
+  Freezes freezes;
+  std::set<std::uint32_t> running;
+  for (const SlotRecord& slot : slots) {
+    if (!slot.retired && DeviceOf(slot) < layout::kMaxFreezeDevices) running.insert(DeviceOf(slot));
+  }
+  if (!cause.is_comparison) {
+    freezes.push_back(cause.freeze);
+    running.erase(cause.freeze.device);
+  }
+  const auto number = static_cast<std::uint64_t>(RealtimeNs());
+  for (const std::uint32_t device : running) {
+    daemon_.controls->Switch({.session = job, .device = device, .stop = number});
+  }
+  daemon_.reads->Wake();
+  const std::set<std::uint32_t> asked = running;
+  const auto all_stopped = [&] {
+    std::erase_if(waiting_, [&](const Cause& other) {
+      if (other.is_comparison || other.freeze.slot->session != job) return false;
+      if (running.erase(other.freeze.device) != 0) freezes.push_back(other.freeze);
+      return true;
+    });
+    return stopping_ || running.empty();
+  };
+  {
+    std::unique_lock lock(mutex_);
+    wake_.wait_for(lock, kOthersPatience, all_stopped);
+  }
+  // Withdraws what those did not obey. If one obeys just now, it goes on when its freeze is found.
+  for (const std::uint32_t device : running) {
+    daemon_.controls->Switch({.session = job, .device = device});
+  }
+  return freezes;
+}
+
+void FrozenRings::GoOn(const Freezes& freezes) {
+  for (const RingFreeze& freeze : freezes) {
+    daemon_.controls->Switch(
+        {.session = freeze.slot->session, .device = freeze.device, .thawed = freeze.serial});
+  }
+  daemon_.reads->Wake();
+}
+
 // Returns what to say about it.
-std::string FrozenRings::Write(const RingFreeze& freeze) {
+std::string FrozenRings::Write(const Cause& cause, const Freezes& freezes,
+                               std::vector<SlotRecord> slots) {
+  const RingFreeze& first = cause.freeze;
   FreezeRequest request;
   request.device_rings = true;
-  request.directory = NewRecording(freeze);
+  request.directory = NewRecording(first);
   std::set<std::string> probes;
-  for (SlotRecord& slot : daemon_.registry->Slots(freeze.slot->session)) {
-    if (!slot.slot->IsOnDevice()) continue;
-    probes.insert(slot.slot->probe);
-    request.slots.push_back(std::move(slot));
+  for (const SlotRecord& slot : slots) probes.insert(slot.slot->probe);
+  request.slots = std::move(slots);
+  std::string what = cause.is_comparison
+                         ? fmt::format("{} failed its comparison in replay {}",
+                                       ProbeText(*first.slot), first.replay)
+                         : fmt::format("{} held {} in replay {}", ProbeText(*first.slot),
+                                       WhatHeld(first.trigger), first.replay);
+  for (const RingFreeze& other : freezes) {
+    if (!cause.is_comparison && other.device == first.device) continue;
+    const bool held = other.trigger != layout::ControlTrigger::kNone;
+    what += fmt::format(", the rings of cuda:{} stopped at replay {} of {}{}", other.device,
+                        other.replay, ProbeText(*other.slot),
+                        held ? fmt::format(", which held {}", WhatHeld(other.trigger)) : "");
   }
-  const std::string what = fmt::format("probe '{}' held {} in replay {}", freeze.slot->probe,
-                                       WhatHeld(freeze.trigger), freeze.replay);
   const auto written = Freeze(request, options_, *daemon_.store, daemon_.reads);
   if (!written.ok()) {
     return fmt::format("{}, but what the device kept could not be recorded: {}", what,
@@ -122,10 +246,14 @@ std::string FrozenRings::Write(const RingFreeze& freeze) {
   const std::string lost =
       written->lost == 0 ? "" : fmt::format(" ({} more could not be had)", written->lost);
   const bool is_one = written->snapshots == 1;
-  return fmt::format("{}: {} snapshot{} of {} probe{}, up to that replay, {} in {}{}", what,
+  const bool is_plain = !cause.is_comparison && freezes.size() == 1;
+  return fmt::format("{}: {} snapshot{} of {} probe{}, up to {}, {} in {}{}", what,
                      written->snapshots, is_one ? "" : "s", probes.size(),
-                     probes.size() == 1 ? "" : "s", is_one ? "is" : "are", written->directory,
-                     lost);
+                     probes.size() == 1 ? "" : "s",
+                     is_plain          ? "that replay"
+                     : freezes.empty() ? "now: no ring stopped in time"
+                                       : "there",
+                     is_one ? "is" : "are", written->directory, lost);
 }
 
 }  // namespace cgdebug::pipeline

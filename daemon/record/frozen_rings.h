@@ -1,12 +1,14 @@
-// frozen_rings.h: writes the rings that a trigger froze in device memory into a recording.
+// frozen_rings.h: writes the rings that a trigger stopped in device memory into a recording.
 #pragma once
 
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "daemon/model/control_queue.h"
 #include "daemon/model/event_log.h"
@@ -18,7 +20,10 @@
 
 namespace cgdebug::pipeline {
 
-// A thread of its own asks for the values, one freeze after the other, and lets the rings go on.
+// A thread of its own asks for the values, one freeze after the other, and lets the rings go on. If
+// a trigger holds on one device, the rings of the job's other devices stop as well, each at its own
+// replay, and the recording has all of them. A failed comparison stops them if a probe of the job
+// has the trigger kMismatch.
 //
 // Thread: any.
 class FrozenRings final : public Sink {
@@ -38,18 +43,31 @@ class FrozenRings final : public Sink {
   FrozenRings& operator=(const FrozenRings&) = delete;
 
   void Consume(const Delivery&, SlotFeedback&) override {}
+  void Found(const Finding& finding) override;
   void Froze(const RingFreeze& freeze) override;
 
  private:
+  // Why rings stop: a trigger held on a device, or a comparison failed.
+  struct Cause {
+    RingFreeze freeze;  // of a comparison: only its slot and replay
+    bool is_comparison = false;
+  };
+  using Freezes = std::vector<RingFreeze>;
   void Run();
-  std::string Write(const RingFreeze& freeze);
+  void Deal(const Cause& cause);
+  bool IsWanted(const Cause& cause, const std::vector<SlotRecord>& slots);
+  // Stops the rings of all devices that `slots` use. Returns what stopped, with the cause's own.
+  Freezes StopAll(const Cause& cause, const std::vector<SlotRecord>& slots);
+  std::string Write(const Cause& cause, const Freezes& freezes, std::vector<SlotRecord> slots);
+  void GoOn(const Freezes& freezes);
 
   const Daemon daemon_;
   const recording::WriterOptions options_;
   const Tell tell_;
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<RingFreeze> waiting_;
+  std::deque<Cause> waiting_;
+  std::map<std::string, std::uint64_t> comparisons_;  // that were recorded, by session
   bool stopping_ = false;
   std::thread thread_;
 };

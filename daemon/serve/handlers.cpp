@@ -444,7 +444,8 @@ void Handlers::Set(const v1::SetRequest& request, v1::Response* response) {
   std::vector<std::string> names;
   std::set<std::string> changed;
   std::vector<pipeline::ControlChange> changes;
-  pipeline::SlotPtr row;  // the first one
+  pipeline::SlotPtr row;           // the first one
+  pipeline::SlotPtr without_ring;  // in device memory, likewise
   for (const SessionRecord& session : *sessions) {
     if (session.state != pipeline::SessionState::kAlive) continue;
     for (const SlotRecord& slot : model_.registry->Slots(session.session)) {
@@ -454,6 +455,11 @@ void Handlers::Set(const v1::SetRequest& request, v1::Response* response) {
       if (!MatchesWhich(*model_.registry, *slot.slot, request.which())) continue;
       if (pipeline::IsOpLogRow(*slot.slot)) {
         if (row == nullptr && !layout::IsOpGap(slot.slot->op)) row = slot.slot;
+        continue;
+      }
+      const bool is_for_rings = request.control().trigger() == v1::Control::MISMATCH;
+      if (is_for_rings && !slot.slot->IsOnDevice()) {
+        if (without_ring == nullptr) without_ring = slot.slot;
         continue;
       }
       changed.insert(session.session->uuid + slot.slot->probe);
@@ -468,6 +474,12 @@ void Handlers::Set(const v1::SetRequest& request, v1::Response* response) {
         row->probe);
     if (request.control().mode() == v1::Control::FULL) why += ". " + HowToGetValues(*row);
     return SetError(response, v1::Error::BAD_REQUEST, why);
+  }
+  if (changes.empty() && without_ring != nullptr) {
+    return SetError(response, v1::Error::BAD_REQUEST,
+                    fmt::format("mismatch stops rings in device memory, and '{}' has none there: "
+                                "TensorRecord(where=\"device\")",
+                                without_ring->probe));
   }
   if (changes.empty()) {
     return SetNoProbe(fmt::format("{}", fmt::join(patterns, " ")), *sessions, names,

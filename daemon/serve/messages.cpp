@@ -103,6 +103,9 @@ void Fill(const pipeline::SessionRecord& record, const pipeline::Registry& regis
   message->set_step(record.step);
   message->set_nonfinite_probes(record.nonfinite_probes);
   message->set_failed_probes(record.failed_probes);
+  message->set_found_nan(record.findings[0]);
+  message->set_found_inf(record.findings[1]);
+  message->set_found_mismatch(record.findings[2]);
   if (const auto& [slot, seen] = record.first_nan; slot != nullptr) {
     FillFirst(*slot, seen, registry, message->mutable_first_nan());
   }

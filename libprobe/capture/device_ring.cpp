@@ -75,6 +75,18 @@ std::vector<std::vector<std::byte>> ReadDeviceRing(const ProbeSlot& slot,
   return values;
 }
 
+std::uint64_t DeviceMemory(int device) {
+  static auto* known = new std::map<int, std::uint64_t>;  // guarded by the probe table's lock
+  const auto found = known->find(device);
+  if (found != known->end()) return found->second;
+  const DeviceGuard guard(device);
+  const RelaxedCapture relaxed;
+  std::size_t free_bytes = 0;
+  std::size_t all_bytes = 0;
+  CGD_CUDA(cudaMemGetInfo(&free_bytes, &all_bytes));
+  return known->emplace(device, all_bytes).first->second;
+}
+
 // CUDA has no such wait with an end, so another thread waits.
 bool AwaitIdle(int device, std::chrono::nanoseconds patience) noexcept {
   try {

@@ -40,6 +40,9 @@ std::vector<std::vector<std::byte>> ReadDeviceRing(const ProbeSlot& slot,
 // Fails: throws ProbeError.
 bool ServeWindow(ProbeSlot* slot);
 
+// All memory that the device has. Fails: throws ProbeError.
+std::uint64_t DeviceMemory(int device);
+
 // Waits until nothing runs on the device. False if that takes longer than `patience`, or if the
 // device cannot be used any more.
 bool AwaitIdle(int device, std::chrono::nanoseconds patience) noexcept;

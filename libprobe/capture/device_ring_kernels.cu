@@ -42,6 +42,26 @@ __global__ void __launch_bounds__(kStageThreads) DeviceStage(DeviceStageArgs arg
   for (i += stride; i < count; i += stride) to[i] = from[i];
 }
 
+template <typename Type>
+__global__ void __launch_bounds__(kStatsThreads, kStatsBlocksPerMultiprocessor)
+    DeviceStatsStage(DeviceStatsArgs args) {
+  const std::uint64_t start = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const std::uint64_t stride = std::uint64_t{gridDim.x} * blockDim.x;
+  WaitForGridsBefore();
+  const DeviceStageArgs& stage = args.stage;
+  const Span<typename Type::Raw> span(stage.from, args.count);
+  const typename Part<Type>::First first(span, start, stride);  // as in Stage
+  Part<Type> part(ShiftOf<Type>(stage.from, args.count));
+  if (stage.state->skip != 0) return;
+  if (__any_sync(0xffffffffu, IsFrozen(stage))) {  // a warp adds up its part together
+    if (threadIdx.x % 32 == 0) stage.state->frozen = 1;
+    return;
+  }
+  std::byte* const to = stage.ring.entries + stage.state->ring_index * stage.ring.stride_bytes;
+  part.AddAll(first, span, start, stride, CopyTo{stage.from, to});
+  StoreWarpSum(part, args.count, args.parts + start / 32);
+}
+
 // Which values this leaf sends through the window.
 struct Parcel {
   std::uint64_t ordinal;  // 0: none
@@ -113,14 +133,18 @@ struct DeviceWords {
   std::uint64_t order;
   std::uint64_t every;
   std::uint64_t thawed;
+  std::uint64_t stop;
 };
 
 __device__ DeviceWords ReadDeviceWords(const DeviceLeafArgs& args) {
-  DeviceWords words;
+  DeviceWords words = {};
+  if (args.thaw != nullptr) {
+    words.stop = Load(args.thaw->stop);
+    if (LoadDevice(args.slot.gate->frozen_at) != 0) words.thawed = Load(args.thaw->serial);
+  }
   words.ordinal = LoadAcquire(args.request->ordinal);  // V4
   words.order = Load(args.request->order);
   words.every = Load(args.request->every);
-  words.thawed = LoadDevice(args.slot.gate->frozen_at) == 0 ? 0 : Load(args.thaw->serial);
   return words;
 }
 
@@ -144,23 +168,45 @@ __device__ void TakeRequest(const DeviceLeafArgs& args, const DeviceWords& words
   }
 }
 
-// Freezes the rings of this device, unless they are frozen or this arming is used up.
-__device__ void Fire(const DeviceLeafArgs& args, layout::ControlTrigger trigger,
-                     std::uint64_t replay, std::uint64_t serial) {
-  DirectGate& gate = *args.slot.gate;
-  const std::uint64_t arming = Load(args.thaw->arming);
-  if (LoadDevice(gate.fired) > arming) return;
-  if (atomicCAS(reinterpret_cast<unsigned long long*>(&gate.frozen_at), 0ull,
+struct Held {
+  layout::ControlTrigger trigger = layout::ControlTrigger::kNone;
+  bool live = false;  // it is the live control's
+};
+
+// Stops the rings of this device behind this replay, unless they stand still already.
+__device__ bool Stop(const DeviceLeafArgs& args, Held held, std::uint64_t replay,
+                     std::uint64_t serial) {
+  if (atomicCAS(reinterpret_cast<unsigned long long*>(&args.slot.gate->frozen_at), 0ull,
                 static_cast<unsigned long long>(serial)) != 0) {
-    return;
+    return false;
   }
-  atomicExch(reinterpret_cast<unsigned long long*>(&gate.fired),
-             static_cast<unsigned long long>(arming + 1));
   Store(args.freeze->order, args.slot.order);
   Store(args.freeze->replay, replay);
-  Store(args.freeze->trigger, static_cast<std::uint64_t>(trigger));
+  Store(args.freeze->trigger, static_cast<std::uint64_t>(held.trigger));
+  Store(args.freeze->live, held.live ? 1 : 0);
   __threadfence_system();  // T1, pairs with T2
   Store(args.freeze->serial, serial);
+  return true;
+}
+
+// Registered triggers stop the rings of a device no more often than they were registered for. The
+// daemon ends a trigger of the live control when the rings have stopped.
+__device__ void Fire(const DeviceLeafArgs& args, Held held, std::uint64_t replay,
+                     std::uint64_t serial) {
+  if (held.trigger == layout::ControlTrigger::kNone || args.freeze == nullptr) return;
+  DirectGate& gate = *args.slot.gate;
+  if (!held.live && LoadDevice(gate.fired) >= args.trigger_times) return;
+  if (!Stop(args, held, replay, serial) || held.live) return;
+  atomicAdd(reinterpret_cast<unsigned long long*>(&gate.fired), 1ull);
+}
+
+// Stops the rings if the daemon asks for it. Leaves of several graphs may read the same request.
+__device__ void Obey(const DeviceLeafArgs& args, std::uint64_t stop, std::uint64_t replay,
+                     std::uint64_t serial) {
+  if (stop == 0) return;
+  auto* stopped = reinterpret_cast<unsigned long long*>(&args.slot.gate->stopped);
+  if (atomicExch(stopped, static_cast<unsigned long long>(stop)) == stop) return;
+  Stop(args, {}, replay, serial);
 }
 
 __device__ void Thaw(DirectGate* gate, std::uint64_t thawed) {
@@ -169,19 +215,20 @@ __device__ void Thaw(DirectGate* gate, std::uint64_t thawed) {
             static_cast<unsigned long long>(thawed), 0ull);
 }
 
-// The trigger that holds for these statistics, or kNone. The live control's comes before the
-// registered one.
-__device__ layout::ControlTrigger HoldingTrigger(const DeviceLeafArgs& args, const Plan& plan,
-                                                 const layout::DeviceStats& stats) {
+// The trigger that holds for these statistics. The live control's comes before the registered one.
+__device__ Held HoldingTrigger(const DeviceLeafArgs& args, const Plan& plan,
+                               const layout::DeviceStats& stats) {
+  const bool changed = NoteChange(args.slot.state, args.trigger, stats);
   const layout::SlotControl& control = args.slot.state->control;
-  if (plan.outcome == Outcome::kTriggered) {
-    return TriggerHolds(control, stats) ? control.trigger : layout::ControlTrigger::kNone;
+  if (plan.outcome == Outcome::kTriggered && TriggerHolds(control, stats, changed)) {
+    return {control.trigger, /*live=*/true};
   }
-  if (args.trigger == layout::ControlTrigger::kNone) return layout::ControlTrigger::kNone;
+  if (args.trigger == layout::ControlTrigger::kNone) return {};
   layout::SlotControl registered = {};
   registered.trigger = args.trigger;
   registered.threshold = args.threshold;
-  return TriggerHolds(registered, stats) ? args.trigger : layout::ControlTrigger::kNone;
+  if (!TriggerHolds(registered, stats, changed)) return {};
+  return {args.trigger, /*live=*/false};
 }
 
 __device__ bool WantsStatistics(const DeviceLeafArgs& args, const Plan& plan) {
@@ -207,12 +254,15 @@ __global__ void __launch_bounds__(kLeafThreads) DeviceLeaf(DeviceLeafArgs args) 
     if (state->frozen != 0) plan.outcome = Outcome::kSkip;
     parcel = MakeParcel(args, plan);
     computes = WantsStatistics(args, plan);
-    if (parcel.ordinal == 0 && !computes) LetNextGridStart();
+    // Those that only add up parts are short. They wait for a multiprocessor with room, behind the
+    // kernels of the job, and the next one should wait beside them.
+    if (parcel.ordinal == 0 && (!computes || args.part_count != 0)) LetNextGridStart();
   }
   __syncthreads();
   if (parcel.ordinal != 0 && blockIdx.x < args.sending_blocks) SendParcel(args, parcel);
   layout::DeviceStats total;
-  if (computes) {
+  const bool adds_parts = args.part_count != 0;
+  if (computes && !adds_parts) {
     LeafArgs leaf = {};
     leaf.slot.state = state;
     leaf.staging = values;
@@ -230,6 +280,7 @@ __global__ void __launch_bounds__(kLeafThreads) DeviceLeaf(DeviceLeafArgs args) 
       EndBlock();
       return;
     }
+    if (computes) total = SumParts(args.parts, args.part_count, warps);
   }
   if (threadIdx.x == 0) {
     if (computes) {
@@ -247,11 +298,11 @@ __global__ void __launch_bounds__(kLeafThreads) DeviceLeaf(DeviceLeafArgs args) 
     if (parcel.ordinal != 0) CommitParcel(args, parcel);
     if (computes) {
       state->sent = kSentStats;
-      const layout::ControlTrigger holding = HoldingTrigger(args, plan, stats);
-      if (holding != layout::ControlTrigger::kNone) Fire(args, holding, plan.replay, words.serial);
+      Fire(args, HoldingTrigger(args, plan, stats), plan.replay, words.serial);
     }
     const bool sent_entry = plan.outcome != Outcome::kSkip;
     TakeRequest(args, device_words, state->accepted + (sent_entry ? 1 : 0), parcel.ordinal);
+    Obey(args, device_words.stop, plan.replay, words.serial);
     Thaw(args.slot.gate, device_words.thawed);
     state->frozen = 0;
     if (sent_entry) {
@@ -267,6 +318,11 @@ struct DeviceLeafOf {
   static const void* Get() { return reinterpret_cast<const void*>(&DeviceLeaf<Type>); }
 };
 
+template <typename Type>
+struct DeviceStatsOf {
+  static const void* Get() { return reinterpret_cast<const void*>(&DeviceStatsStage<Type>); }
+};
+
 template <typename Unit>
 struct DeviceStageOf {
   static const void* Get() { return reinterpret_cast<const void*>(&DeviceStage<Unit>); }
@@ -275,6 +331,8 @@ struct DeviceStageOf {
 }  // namespace
 
 const void* DeviceLeafKernel(layout::Dtype dtype) { return KernelForDtype<DeviceLeafOf>(dtype); }
+
+const void* DeviceStatsKernel(layout::Dtype dtype) { return KernelForDtype<DeviceStatsOf>(dtype); }
 
 const void* DeviceStageKernel(int unit) { return KernelForUnit<DeviceStageOf>(unit); }
 

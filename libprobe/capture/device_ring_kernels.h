@@ -28,19 +28,32 @@ struct DeviceStageArgs {
 };
 const void* DeviceStageKernel(int unit);  // void(DeviceStageArgs), kStageThreads
 
+// The same for a slot whose statistics are wanted in each replay: one pass over the tensor copies
+// it and computes one part per warp. `from` is aligned to 16.
+struct DeviceStatsArgs {
+  DeviceStageArgs stage;
+  std::uint64_t count;
+  layout::DeviceStats* parts;
+};
+const void* DeviceStatsKernel(layout::Dtype dtype);  // void(DeviceStatsArgs), kStatsThreads
+
 struct DeviceLeafArgs {
   DirectSlot slot;
   DeviceRing ring;
   std::uint64_t bytes;
   std::uint64_t count;
-  layout::DeviceStats* parts;  // one per block, if there are several
+  // One per warp of DeviceStatsKernel if part_count is not 0. Else the leaf computes the
+  // statistics, and needs one per block of its own if there are several.
+  layout::DeviceStats* parts;
+  std::uint32_t part_count;
   layout::DeviceWindow* window;
   const layout::WindowRequest* request;
   std::byte* window_payload;
-  layout::FreezeLine* freeze;
-  const layout::ThawLine* thaw;
+  layout::FreezeLine* freeze;      // of the device; null if it has none (kMaxFreezeDevices)
+  const layout::ThawLine* thaw;    // likewise
   double threshold;                // of `trigger`
   layout::ControlTrigger trigger;  // as registered
+  std::uint32_t trigger_times;     // likewise
   std::uint32_t sending_blocks;    // as LeafArgs
   std::uint32_t sending_threads;
   bool hash;

@@ -92,8 +92,9 @@ __global__ void __launch_bounds__(kLeafThreads) Leaf(LeafArgs args) {
     if (threadIdx.x == 0) {
       Close(&total, args.hash);
       stats = total;
+      const bool changed = NoteChange(state, layout::ControlTrigger::kNone, total);
       const bool wanted =
-          plan.outcome == Outcome::kTriggered && TriggerHolds(state->control, total);
+          plan.outcome == Outcome::kTriggered && TriggerHolds(state->control, total, changed);
       // A tensor smaller than its statistics is sent as values.
       send_values = wanted || args.bytes < sizeof(stats);
       state->sent = wanted ? kSentValues : send_values ? kSentUnwanted : kSentStats;
@@ -133,13 +134,7 @@ __global__ void __launch_bounds__(kStatsLeafThreads) StatsLeaf(StatsLeafArgs arg
   __syncthreads();
   std::uint64_t sum = 0;
   if (plan.outcome != Outcome::kSkip) {
-    layout::DeviceStats mine = args.parts[0];
-    if (threadIdx.x != 0) Empty(&mine);
-    for (unsigned i = threadIdx.x == 0 ? blockDim.x : threadIdx.x; i < args.part_count;
-         i += blockDim.x) {
-      AddPart(&mine, args.parts[i]);
-    }
-    const layout::DeviceStats total = ReduceInBlock(mine, warps);
+    const layout::DeviceStats total = SumParts(args.parts, args.part_count, warps);
     if (threadIdx.x == 0) {
       stats = total;
       Close(&stats, args.hash);

@@ -47,6 +47,7 @@ struct alignas(256) DirectState {
   // For the next replay.
   std::uint32_t skip;  // nobody wants it: the compute path need not even copy
   std::uint32_t disarmed;
+  std::uint32_t differs;       // the comparison of the replay under way has not passed
   std::uint64_t gave_up;       // layout::GaveUpMark() of the last wait that failed; 0 = none
   std::uint64_t control_word;  // as `control` was read
   std::uint64_t last_serial;   // of the last replay
@@ -55,8 +56,9 @@ struct alignas(256) DirectState {
   std::uint64_t shared_serial;
   std::uint64_t runs;  // of the leaf, those of a closed probe included
   layout::SlotControl control;
-  std::uint64_t passed;   // comparisons on the device
-  std::uint32_t differs;  // the comparison of the replay under way has not passed
+  std::uint64_t passed;  // comparisons on the device
+  // Of the last statistics, for ControlTrigger::kChanged.
+  std::uint64_t digest;
   // In the body of a conditional node.
   std::uint64_t taken;      // replays of the root graph in which the slot ran
   std::uint32_t iteration;  // of its last run within that replay
@@ -67,6 +69,7 @@ struct alignas(256) DirectState {
   std::uint64_t asked;        // the daemon's last request, as it was read
   std::uint64_t window_sum;   // the blocks' parts of the window's checksum, added up
   std::uint32_t wants_every;  // the leaves send the values of every entry
+  std::uint32_t has_digest;
   // Of a page of an op log, for the launches before the leaf; written when the leaf is captured.
   RowsHead rows;
 };
@@ -78,7 +81,8 @@ struct DirectGate {
   std::uint64_t gave_up_at_progress;
   // The rings in device memory (device_ring.h).
   std::uint64_t frozen_at;  // serial of the last replay that they keep; 0 = they go on
-  std::uint64_t fired;      // the arming that is used up, plus 1
+  std::uint64_t fired;      // how often a registered trigger stopped them
+  std::uint64_t stopped;    // ThawLine::stop that they have obeyed
 };
 
 // What the blocks of a comparison find in one replay. A difference is the bits of a double, or for

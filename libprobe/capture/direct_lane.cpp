@@ -229,10 +229,29 @@ int LeafStatsBlocks(std::uint64_t bytes) {
   return static_cast<int>(
       std::clamp<std::uint64_t>(bytes / kLeafBytesPerBlock, 1, kMostLeafBlocks));
 }
+// How many blocks of kStatsThreads compute the statistics of so many bytes. Adding up warps takes
+// as long as reading some vectors, so small tensors use half the warps.
+int StatsBlocks(std::uint64_t bytes, const Device& device) {
+  const int per_multiprocessor = bytes <= kFewStatsBlocksBytes ? kStatsBlocksPerMultiprocessor / 2
+                                                               : kStatsBlocksPerMultiprocessor;
+  return Blocks(bytes, 16 * kStatsThreads,
+                static_cast<std::uint64_t>(per_multiprocessor) *
+                    static_cast<std::uint64_t>(device.multiprocessors));
+}
+
 // The offset in the staging memory at which the parts of such statistics lie.
 std::uint64_t PartsOffset(const layout::SlotRegistration& registration) {
   if ((registration.flags & layout::kSlotOnDevice) != 0) return registration.device_bytes;
   return layout::AlignUp(registration.payload_bytes, 256);
+}
+
+// Whether the staging copy of a slot on the device computes its statistics as well: somebody wants
+// them of each replay. A second pass over the entry, in the leaf, would take three times as long.
+bool ComputesWhileStaging(const layout::SlotRegistration& registration) {
+  const auto trigger = static_cast<layout::ControlTrigger>(registration.trigger);
+  return (registration.flags & layout::kSlotOnDevice) != 0 &&
+         (registration.stats_every != 0 || (trigger != layout::ControlTrigger::kNone &&
+                                            trigger != layout::ControlTrigger::kMismatch));
 }
 
 // Where the expected tensor lies in the staging memory of a slot that compares on the device.
@@ -331,7 +350,14 @@ std::uint64_t OwnStagingBytes(const layout::SlotRegistration& registration, int 
     if ((registration.flags & layout::kSlotComparesOnDevice) != 0) {
       return CompareStateOffset(registration) + CompareStateBytes(registration);
     }
-    return PartsOffset(registration) + (blocks == 1 ? 0 : blocks * sizeof(layout::DeviceStats));
+    if (!ComputesWhileStaging(registration)) {
+      return PartsOffset(registration) + (blocks == 1 ? 0 : blocks * sizeof(layout::DeviceStats));
+    }
+    const DeviceGuard guard(device);
+    const RelaxedCapture relaxed;
+    const int staging_blocks = StatsBlocks(registration.payload_bytes, GetDevice(device));
+    return PartsOffset(registration) +
+           std::max(blocks, staging_blocks * kStatsThreads / 32) * sizeof(layout::DeviceStats);
   }
   const DeviceGuard guard(device);
   return sizeof(layout::DeviceStats) * kStatsBlocksPerMultiprocessor * kStatsThreads / 32 *
@@ -371,13 +397,7 @@ void CaptureStats(const ProbeSlot& slot, const DirectSlot& direct, const Device&
   args.hash = (r.flags & layout::kStatsWithoutHash) == 0;
   args.parts = static_cast<layout::DeviceStats*>(slot.buffers.staging);
   args.state = direct.state;
-  const std::uint64_t bytes = count * layout::DtypeBytes(tensor.dtype);
-  // Adding up warps takes as long as reading some vectors, so small tensors use half the warps.
-  const int per_multiprocessor = bytes <= kFewStatsBlocksBytes ? kStatsBlocksPerMultiprocessor / 2
-                                                               : kStatsBlocksPerMultiprocessor;
-  const int blocks = Blocks(bytes, 16 * kStatsThreads,
-                            static_cast<std::uint64_t>(per_multiprocessor) *
-                                static_cast<std::uint64_t>(device.multiprocessors));
+  const int blocks = StatsBlocks(count * layout::DtypeBytes(tensor.dtype), device);
   Launch(StatsKernel(tensor.dtype), blocks, kStatsThreads, &args, stream, device.overlaps);
   const StatsLeafArgs leaf = {direct, args.parts,
                               static_cast<std::uint32_t>(blocks * kStatsThreads / 32), args.hash};
@@ -468,31 +488,43 @@ void CaptureOnDevice(const ProbeSlot& slot, const DirectSlot& direct, const Devi
   args.shared_serial = last != nullptr                   ? last->serial
                        : direct.shared_serial != nullptr ? direct.shared_serial
                                                          : &direct.state->shared_serial;
-  const int unit = UnitOf(args.from, args.bytes);
-  Launch(DeviceStageKernel(unit), StageBlocks(args.bytes, unit), kStageThreads, &args, stream,
-         device.overlaps);
+  DeviceLeafArgs leaf = {};
+  leaf.count = ElementCount(r);
+  leaf.parts = reinterpret_cast<layout::DeviceStats*>(args.ring.entries + PartsOffset(r));
+  if (ComputesWhileStaging(r) && reinterpret_cast<std::uintptr_t>(args.from) % 16 == 0) {
+    DeviceStatsArgs stats = {args, leaf.count, leaf.parts};
+    const int blocks = StatsBlocks(r.payload_bytes, device);
+    leaf.part_count = static_cast<std::uint32_t>(blocks * kStatsThreads / 32);
+    Launch(DeviceStatsKernel(tensor.dtype), blocks, kStatsThreads, &stats, stream, device.overlaps);
+  } else {
+    const int unit = UnitOf(args.from, args.bytes);
+    Launch(DeviceStageKernel(unit), StageBlocks(args.bytes, unit), kStageThreads, &args, stream,
+           device.overlaps);
+  }
   std::byte* const control = segment.mapping(0).data;
   std::byte* const window = slot.block.data + layout::GeometryOf(r).window_offset;
-  DeviceLeafArgs leaf = {};
   leaf.slot = direct;
   leaf.ring = args.ring;
   leaf.bytes = r.payload_bytes;
-  leaf.count = ElementCount(r);
-  leaf.parts = reinterpret_cast<layout::DeviceStats*>(args.ring.entries + PartsOffset(r));
   leaf.window = reinterpret_cast<layout::DeviceWindow*>(window);
   leaf.request =
       reinterpret_cast<const layout::WindowRequest*>(window + sizeof(layout::DeviceWindow));
   leaf.window_payload = window + layout::kWindowPayloadOffset;
-  leaf.freeze = reinterpret_cast<layout::FreezeLine*>(control + layout::kFreezeLineOffset);
-  leaf.thaw = reinterpret_cast<const layout::ThawLine*>(control + layout::kThawLineOffset);
+  const auto line = static_cast<std::uint32_t>(device.index);
+  if (line < layout::kMaxFreezeDevices) {
+    leaf.freeze = reinterpret_cast<layout::FreezeLine*>(control + layout::kFreezeLineOffset) + line;
+    leaf.thaw = reinterpret_cast<const layout::ThawLine*>(control + layout::kThawLineOffset) + line;
+  }
   leaf.trigger = static_cast<layout::ControlTrigger>(r.trigger);
+  leaf.trigger_times = r.trigger_times;
   leaf.threshold = r.trigger_threshold;
   leaf.hash = (r.flags & layout::kStatsWithoutHash) == 0;
   const LeafGrid grid = GridOfLeaf(r.payload_bytes, prefer_link);
   leaf.sending_blocks = static_cast<std::uint32_t>(grid.sending_blocks);
   leaf.sending_threads = static_cast<std::uint32_t>(grid.sending_threads);
+  const int computing_blocks = leaf.part_count != 0 ? 1 : LeafStatsBlocks(r.payload_bytes);
   AddLeaf(GetCaptureInfo(stream), device, DeviceLeafKernel(tensor.dtype),
-          std::max(grid.sending_blocks, LeafStatsBlocks(r.payload_bytes)), kLeafThreads, leaf);
+          std::max(grid.sending_blocks, computing_blocks), kLeafThreads, leaf);
 }
 
 }  // namespace

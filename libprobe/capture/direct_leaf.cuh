@@ -86,8 +86,29 @@ __device__ inline std::uint64_t CopyOut(const std::byte* from, std::byte* to, st
 
 // --- statistics --------------------------------------------------------------------------------
 
+// If a trigger waits for it: whether these statistics differ from those of the replay before. They
+// are equal for equal tensors, because the parts are always added in the same order.
+__device__ inline bool NoteChange(DirectState* state, layout::ControlTrigger registered,
+                                  const layout::DeviceStats& stats) {
+  if (registered != layout::ControlTrigger::kChanged &&
+      state->control.trigger != layout::ControlTrigger::kChanged) {
+    state->has_digest = 0;
+    return false;
+  }
+  const auto* words = reinterpret_cast<const std::uint64_t*>(&stats);
+  std::uint64_t digest = 0xcbf29ce484222325;
+  for (unsigned i = 0; i < sizeof(stats) / sizeof(*words); ++i) {
+    digest = (digest ^ words[i]) * 0x100000001b3;
+    digest ^= digest >> 29;
+  }
+  const bool changed = state->has_digest != 0 && digest != state->digest;
+  state->digest = digest;
+  state->has_digest = 1;
+  return changed;
+}
+
 __device__ inline bool TriggerHolds(const layout::SlotControl& control,
-                                    const layout::DeviceStats& stats) {
+                                    const layout::DeviceStats& stats, bool changed) {
   const bool nonfinite = stats.nan + stats.pos_inf + stats.neg_inf != 0;
   const double abs_max = fmax(fabs(stats.min), fabs(stats.max));
   const bool any_finite = stats.min <= stats.max;
@@ -98,6 +119,10 @@ __device__ inline bool TriggerHolds(const layout::SlotControl& control,
       return stats.pos_inf + stats.neg_inf != 0;
     case layout::ControlTrigger::kAbsMax:
       return nonfinite || (any_finite && abs_max > control.threshold);
+    case layout::ControlTrigger::kChanged:
+      return changed;
+    case layout::ControlTrigger::kMismatch:
+      return false;
     case layout::ControlTrigger::kNone:
       return true;
   }
@@ -161,6 +186,18 @@ __device__ bool ComputeInGrid(const LeafArgs& args, layout::DeviceStats* warps,
   if (threadIdx.x >= gridDim.x) Empty(&mine);
   *total = ReduceInBlock(mine, warps);
   return true;
+}
+
+// Adds up parts that the grid before has written. Every thread of the block calls it; thread 0 gets
+// the sum. Requires: part_count > 0.
+__device__ inline layout::DeviceStats SumParts(const layout::DeviceStats* parts,
+                                               unsigned part_count, layout::DeviceStats* warps) {
+  layout::DeviceStats mine = parts[0];
+  if (threadIdx.x != 0) Empty(&mine);
+  for (unsigned i = threadIdx.x == 0 ? blockDim.x : threadIdx.x; i < part_count; i += blockDim.x) {
+    AddPart(&mine, parts[i]);
+  }
+  return ReduceInBlock(mine, warps);
 }
 
 // A grid has ended when all of its blocks have, so one of them waits for the earlier grids.

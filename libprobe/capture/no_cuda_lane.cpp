@@ -38,6 +38,7 @@ std::vector<std::vector<std::byte>> ReadDeviceRing(const ProbeSlot&,
   Refuse();
 }
 bool ServeWindow(ProbeSlot*) { Refuse(); }
+std::uint64_t DeviceMemory(int) { Refuse(); }
 bool AwaitIdle(int, std::chrono::nanoseconds) noexcept { return false; }
 std::uint64_t OpLogStagingBytes() { Refuse(); }
 Position ComputeRows(const Buffers&, std::span<const OpLogTensor>, std::uint32_t, void*,

@@ -58,6 +58,28 @@ __device__ inline float Most(float a, float b) { return fmaxf(a, b); }
 __device__ inline double Least(double a, double b) { return a < b ? a : b; }
 __device__ inline double Most(double a, double b) { return a < b ? b : a; }
 
+// What AddAll() does with what it reads, apart from adding it up: nothing.
+struct ReadOnly {
+  __device__ void Vector(const uint4*, uint4) const {}
+  template <typename Raw>
+  __device__ void Element(std::uint64_t, Raw) const {}
+};
+
+// Stores it, so that one pass both copies a tensor and computes its statistics.
+// Requires: both tensors are aligned to 16.
+struct CopyTo {
+  const std::byte* from;
+  std::byte* to;
+
+  __device__ void Vector(const uint4* at, uint4 vector) const {
+    *reinterpret_cast<uint4*>(to + (reinterpret_cast<const std::byte*>(at) - from)) = vector;
+  }
+  template <typename Raw>
+  __device__ void Element(std::uint64_t place, Raw raw) const {
+    reinterpret_cast<Raw*>(to)[place] = raw;
+  }
+};
+
 template <typename Type>
 struct Part {
   using Raw = typename Type::Raw;
@@ -186,25 +208,29 @@ struct Part {
   // Adds the elements of vectors `start`, `start + stride`, ... and those outside of vectors.
   // `first` holds the first ones. Loops are not unrolled: a probe's kernel runs once per replay,
   // and fetching its instructions is a good part of its time.
+  template <typename Sink = ReadOnly>
   __device__ void AddAll(First first, const Span<Raw>& span, std::uint64_t start,
-                         std::uint64_t stride) {
+                         std::uint64_t stride, const Sink& sink = {}) {
     const uint4* const at = span.vectors() + start;
     const uint4* const end = span.vectors() + span.vector_count;
     if constexpr (kInPairs) {
-      AddPairs(first, span.elements, at, end, stride);
+      AddPairs(first, span.elements, at, end, stride, sink);
     } else {
-      AddVectors(first, span.elements, at, end, stride);
+      AddVectors(first, span.elements, at, end, stride, sink);
     }
     const std::uint64_t in_vectors = span.vector_count * kPerVector;
 #pragma unroll 1
     for (std::uint64_t i = start; i < span.count - in_vectors; i += stride) {
       const std::uint64_t place = i < span.head ? i : i + in_vectors;
-      Add(span.elements[place], place);
+      const Raw raw = span.elements[place];
+      sink.Element(place, raw);
+      Add(raw, place);
     }
   }
 
+  template <typename Sink>
   __device__ void AddPairs(First first, const Raw* elements, const uint4* at, const uint4* end,
-                           std::uint64_t stride) {
+                           std::uint64_t stride, const Sink& sink) {
     ShortFloats kept;
 #pragma unroll 1
     while (at + stride < end) {
@@ -212,18 +238,22 @@ struct Part {
       const uint4* const next = at + 2 * stride;
       if (next < end) first.vectors[0] = *next;
       if (next + stride < end) first.vectors[1] = next[stride];
+      sink.Vector(at, pair[0]);
+      sink.Vector(at + stride, pair[1]);
       AddShortFloats(pair, elements, at, stride, &kept);
       at = next;
     }
     if (at < end) {
       const uint4 last[1] = {first.vectors[0]};
+      sink.Vector(at, last[0]);
       AddShortFloats(last, elements, at, stride, &kept);
     }
     AddKept(kept);
   }
 
+  template <typename Sink>
   __device__ void AddVectors(First first, const Raw* elements, const uint4* at, const uint4* end,
-                             std::uint64_t stride) {
+                             std::uint64_t stride, const Sink& sink) {
     constexpr int kAhead = sizeof(first.vectors) / sizeof(uint4);
     std::conditional_t<kIsShortFloat<Type>, ShortFloats, Nothing> kept;
 #pragma unroll 1
@@ -233,6 +263,7 @@ struct Part {
       for (int k = 1; k < kAhead; ++k) first.vectors[k - 1] = first.vectors[k];
       const uint4* const next = at + kAhead * stride;
       if (next < end) first.vectors[kAhead - 1] = *next;
+      sink.Vector(at, vector[0]);
       if constexpr (kIsShortFloat<Type>) {
         AddShortFloats(vector, elements, at, stride, &kept);
       } else {

@@ -9,6 +9,7 @@
 
 #include "libprobe/ring/record_lock.h"
 #include "libprobe/ring/shared_copy.h"
+#include "libprobe/ring/utf8.h"
 #include "proto/layout/realtime.h"
 
 namespace cgdebug::ring {
@@ -300,30 +301,63 @@ void SegmentView::AddPrinted(std::uint64_t lines, std::uint64_t on_terminal) {
   Add(consumer()->terminal_lines, on_terminal);
 }
 
-SegmentView::Freeze SegmentView::freeze() const {
-  const auto& line =
-      *reinterpret_cast<const layout::FreezeLine*>(control_.data() + layout::kFreezeLineOffset);
+layout::FindingText* SegmentView::finding(layout::FindingKind kind) const {
+  auto* texts =
+      reinterpret_cast<layout::FindingText*>(control_.data() + layout::kFindingTextOffset);
+  return texts + static_cast<std::size_t>(kind);
+}
+
+bool SegmentView::IsFirst(layout::FindingKind kind, const Found& found) const {
+  const layout::FindingText& known = *finding(kind);
+  return LoadRelaxed(known.version) == 0 ||
+         std::pair(found.serial, found.order) <
+             std::pair(LoadRelaxed(known.serial), LoadRelaxed(known.order));
+}
+
+void SegmentView::SetFinding(layout::FindingKind kind, const Found& found, std::string_view text) {
+  if (!IsFirst(kind, found)) return;
+  layout::FindingText& shared = *finding(kind);
+  const std::uint64_t version = LoadRelaxed(shared.version) | 1;
+  StoreRelaxed(shared.version, version);
+  std::atomic_thread_fence(std::memory_order_release);
+  const std::size_t bytes = CutLength(text, sizeof(shared.text));
+  StoreRelaxed(shared.serial, found.serial);
+  StoreRelaxed(shared.order, found.order);
+  StoreRelaxed(shared.bytes, static_cast<std::uint32_t>(bytes));
+  CopyShared(shared.text, text.data(), bytes);
+  StoreRelease(shared.version, version + 1);
+}
+
+SegmentView::Freeze SegmentView::freeze(std::uint32_t device) const {
+  const auto& line = reinterpret_cast<const layout::FreezeLine*>(control_.data() +
+                                                                 layout::kFreezeLineOffset)[device];
   Freeze freeze;
   freeze.serial = LoadAcquire(line.serial);  // T2, pairs with T1
   freeze.order = LoadRelaxed(line.order);
   freeze.replay = LoadRelaxed(line.replay);
+  freeze.live = LoadRelaxed(line.live) != 0;
   const std::uint64_t trigger_untrusted = LoadRelaxed(line.trigger);
-  if (trigger_untrusted <= static_cast<std::uint64_t>(layout::ControlTrigger::kAbsMax)) {
+  if (trigger_untrusted <= static_cast<std::uint64_t>(layout::ControlTrigger::kMismatch)) {
     freeze.trigger = static_cast<layout::ControlTrigger>(trigger_untrusted);
   }
   return freeze;
 }
 
-void SegmentView::Thaw(std::uint64_t serial, bool rearm) {
-  auto& line = *reinterpret_cast<layout::ThawLine*>(control_.data() + layout::kThawLineOffset);
-  if (rearm) Add(line.arming, std::uint64_t{1});
-  StoreRelease(line.serial, serial);
+layout::ThawLine* SegmentView::thaw_line(std::uint32_t device) const {
+  return reinterpret_cast<layout::ThawLine*>(control_.data() + layout::kThawLineOffset) + device;
 }
 
-bool SegmentView::IsThawed(std::uint64_t serial) const {
-  const auto& line =
-      *reinterpret_cast<const layout::ThawLine*>(control_.data() + layout::kThawLineOffset);
-  return LoadRelaxed(line.serial) == serial;
+void SegmentView::StopRings(std::uint32_t device, std::uint64_t number) {
+  StoreRelease(thaw_line(device)->stop, number);
+}
+
+void SegmentView::Thaw(std::uint32_t device, std::uint64_t serial) {
+  StoreRelaxed(thaw_line(device)->stop, std::uint64_t{0});
+  if (serial != 0) StoreRelease(thaw_line(device)->serial, serial);
+}
+
+bool SegmentView::IsThawed(std::uint32_t device, std::uint64_t serial) const {
+  return LoadRelaxed(thaw_line(device)->serial) == serial;
 }
 
 std::uint64_t SegmentView::RoomWanted() const {

@@ -93,20 +93,33 @@ class SegmentView {
   void AddProgress(std::uint64_t entries);
   void AddPrinted(std::uint64_t lines, std::uint64_t on_terminal);
 
-  // How many bytes the producer wants to be free in /dev/shm; 0 if it asked for none or has its
-  // answer.
-  // The last freeze of the rings in device memory; serial 0: there was none.
+  // Says what was found, unless the job was told of an earlier one of this kind: by the serial of
+  // its replay, and then by the slot's order.
+  struct Found {
+    std::uint64_t serial = 0;
+    std::uint64_t order = 0;
+  };
+  bool IsFirst(layout::FindingKind kind, const Found& found) const;
+  void SetFinding(layout::FindingKind kind, const Found& found, std::string_view text);
+
+  // The last freeze of the rings in the memory of one device; serial 0: there was none.
+  // Requires here and below: device < layout::kMaxFreezeDevices.
   struct Freeze {
     std::uint64_t serial = 0;  // of the last replay that they keep
-    std::uint64_t order = 0;   // of the slot whose trigger held
+    std::uint64_t order = 0;   // of the slot that stopped them
     std::uint64_t replay = 0;  // of that slot
-    layout::ControlTrigger trigger = layout::ControlTrigger::kNone;
+    layout::ControlTrigger trigger = layout::ControlTrigger::kNone;  // kNone: StopRings()
+    bool live = false;  // the trigger is the live control's
   };
-  Freeze freeze() const;
-  // Ends the freeze of `serial`; with `rearm`, triggers may hold once more.
-  void Thaw(std::uint64_t serial, bool rearm);
-  bool IsThawed(std::uint64_t serial) const;
+  Freeze freeze(std::uint32_t device) const;
+  // Asks the rings of the device to stop. `number`: not 0, and another one each time.
+  void StopRings(std::uint32_t device, std::uint64_t number);
+  // Ends the freeze of `serial`, if it is not 0, and withdraws what StopRings() asked for.
+  void Thaw(std::uint32_t device, std::uint64_t serial);
+  bool IsThawed(std::uint32_t device, std::uint64_t serial) const;
 
+  // How many bytes the producer wants to be free in /dev/shm; 0 if it asked for none or has its
+  // answer.
   std::uint64_t RoomWanted() const;
   void AnswerRoom();
 
@@ -119,6 +132,8 @@ class SegmentView {
                                           std::string* reason, bool* may_pass);
   const layout::DirectoryEntry& entry(std::uint32_t index) const;
   layout::Refusal* refusal(std::uint32_t order) const;
+  layout::ThawLine* thaw_line(std::uint32_t device) const;
+  layout::FindingText* finding(layout::FindingKind kind) const;
   // The `bytes` that the slot keeps beside its ring, where the registration says.
   // Fails: nullptr with the reason, which begins with `what`.
   std::byte* Beside(const layout::SlotFacts& registration, std::uint64_t bytes,

@@ -366,11 +366,11 @@ struct SlotFacts {
   std::uint64_t expected_offset;
   std::uint32_t wait_deadline_ms;
   std::uint32_t reserved1;
-  std::uint64_t order;        // of registration in the process, from 1: graph order
-  std::uint32_t stats_every;  // 0 = action absent
-  std::uint8_t lane_reason;   // LaneReason
-  std::uint8_t trigger;       // ControlTrigger (slot_control.h) that freezes the job's rings
-  std::uint16_t reserved2;
+  std::uint64_t order;          // of registration in the process, from 1: graph order
+  std::uint32_t stats_every;    // 0 = action absent
+  std::uint8_t lane_reason;     // LaneReason
+  std::uint8_t trigger;         // ControlTrigger (slot_control.h) that freezes the job's rings
+  std::uint16_t trigger_times;  // it does so if they were frozen less often than that
   // With kSlotOnDevice: entries of the ring in device memory whose values are whole, and the bytes
   // that it takes there.
   std::uint32_t device_capacity;

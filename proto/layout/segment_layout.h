@@ -1,7 +1,8 @@
 // segment_layout.h: the control file of a producer and its extents.
 //
-//   /dev/shm/cgdebug-<uid>-<uuid>      SegmentHeader | ProducerLine, RoomRequest, FreezeLine
-//                                      | ConsumerLine, ReaderName, ThawLine | directory | refusals
+//   /dev/shm/cgdebug-<uid>-<uuid>      SegmentHeader | ProducerLine, RoomRequest, FreezeLine[]
+//                                      | ConsumerLine, ReaderName, ThawLine[] | FindingText[]
+//                                      | directory | refusals
 //   /dev/shm/cgdebug-<uid>-<uuid>.1    ExtentHeader | slot blocks, expected tensors,
 //                                      tables of op logs, the table of graphs
 //   /dev/shm/cgdebug-<uid>-<uuid>.2    ...
@@ -95,24 +96,44 @@ struct alignas(kCacheLineBytes) RoomRequest {
 };
 static_assert(sizeof(RoomRequest) == 64);
 
-// A trigger that held: from the next replay on, the rings in device memory stand still. Written by
-// the GPU, once for each arming.
+// The rings of one device stand still from the next replay on. There is one line for each device,
+// because devices do not stop at the same moment and must not overwrite each other's line. Written
+// by that device.
 struct alignas(kCacheLineBytes) FreezeLine {
-  std::uint64_t serial;   // of the replay in which it held, the last one kept; stored last (T1, T2)
-  std::uint64_t order;    // of the slot
+  std::uint64_t serial;   // of the last replay that the rings keep; stored last (T1, T2)
+  std::uint64_t order;    // of the slot that stopped them
   std::uint64_t replay;   // of that slot
-  std::uint64_t trigger;  // ControlTrigger
-  std::uint64_t reserved[4];
+  std::uint64_t trigger;  // ControlTrigger of that slot; kNone: the daemon asked (ThawLine::stop)
+  std::uint64_t live;     // 1 = the trigger is the live control's, not the registered one
+  std::uint64_t reserved[3];
 };
 static_assert(sizeof(FreezeLine) == 64);
+inline constexpr std::uint32_t kMaxFreezeDevices = 16;  // rings of other devices never stop
 
-// Written by the daemon only.
+// One for each device, as FreezeLine. Written by the daemon only.
 struct alignas(kCacheLineBytes) ThawLine {
   std::uint64_t serial;  // of the freeze that is over; the rings go on
-  std::uint64_t arming;  // grows by one when the triggers may hold once more
+  // The daemon asks the rings of this device to stop; another number for each time. 0 = it does
+  // not.
+  std::uint64_t stop;
   std::uint64_t reserved[6];
 };
 static_assert(sizeof(ThawLine) == 64);
+
+// What the daemon found first in this job, in words: one for the first NaN, the first Inf and the
+// first failed comparison. Written by the daemon only. `version` is a seqlock: odd while the rest
+// is being written, 0 as long as nothing was found.
+enum class FindingKind : std::uint8_t { kNan = 0, kInf = 1, kMismatch = 2 };
+inline constexpr std::uint32_t kFindingKinds = 3;
+struct alignas(kCacheLineBytes) FindingText {
+  std::uint64_t version;
+  std::uint64_t serial;  // of the replay: an earlier one replaces a later one
+  std::uint64_t order;   // of the slot
+  std::uint32_t bytes;
+  std::uint32_t reserved;
+  char text[992];  // UTF-8, not terminated
+};
+static_assert(sizeof(FindingText) == 1024);
 
 // Written by the daemon only.
 struct alignas(kCacheLineBytes) ConsumerLine {
@@ -189,7 +210,11 @@ inline constexpr std::size_t kFreezeLineOffset = kRoomRequestOffset + sizeof(Roo
 inline constexpr std::size_t kConsumerLineOffset = 2 * kPageBytes;
 inline constexpr std::size_t kReaderNameOffset = kConsumerLineOffset + sizeof(ConsumerLine);
 inline constexpr std::size_t kThawLineOffset = kReaderNameOffset + sizeof(ReaderName);
-inline constexpr std::size_t kDirectoryOffset = 3 * kPageBytes;
+inline constexpr std::size_t kFindingTextOffset = 3 * kPageBytes;
+inline constexpr std::size_t kDirectoryOffset = 4 * kPageBytes;
+static_assert(kFreezeLineOffset + kMaxFreezeDevices * sizeof(FreezeLine) <= kConsumerLineOffset);
+static_assert(kThawLineOffset + kMaxFreezeDevices * sizeof(ThawLine) <= kFindingTextOffset);
+static_assert(kFindingTextOffset + kFindingKinds * sizeof(FindingText) <= kDirectoryOffset);
 inline constexpr std::size_t kRefusalsOffset =
     kDirectoryOffset + kMaxSlots * sizeof(DirectoryEntry);
 inline constexpr std::size_t kControlBytes = kRefusalsOffset + kMaxSlots * sizeof(Refusal);

@@ -29,10 +29,12 @@ enum class ControlTrigger : std::uint8_t {
   kNone = 0,
   kNonfinite = 1,  // NaN or Inf
   kInf = 2,
-  kAbsMax = 3,  // abs max above the threshold, or not finite
+  kAbsMax = 3,    // abs max above the threshold, or not finite
+  kChanged = 4,   // other statistics than in the replay before that was looked at
+  kMismatch = 5,  // a comparison of the job failed; the daemon decides that
 };
 constexpr std::string_view NameOf(ControlTrigger trigger) {
-  constexpr std::string_view kNames[] = {"", "nan", "inf", "abs_max"};
+  constexpr std::string_view kNames[] = {"", "nan", "inf", "abs_max", "changed", "mismatch"};
   return NameAt(kNames, static_cast<std::size_t>(trigger));
 }
 
@@ -83,7 +85,7 @@ constexpr SlotControl UnpackControl(std::uint64_t word) {
   const std::uint64_t mode = word & 0xff;
   const std::uint64_t trigger = word >> 8 & 0xf;
   const std::uint64_t lossless = word >> 12 & 0xf;
-  if (mode > 3 || trigger > 3 || lossless > 2) return control;
+  if (mode > 3 || trigger > 5 || lossless > 2) return control;
   control.mode = static_cast<ControlMode>(mode);
   control.trigger = static_cast<ControlTrigger>(trigger);
   control.lossless = static_cast<Lossless>(lossless);

@@ -30,6 +30,8 @@ _HOMES = {
         "TensorDebugError",
         "TensorCompareMismatchError",
         "TensorNotComparedError",
+        "FoundError",
+        "NotCheckedError",
         "NativeExtensionUnavailableError",
         "DaemonError",
         "RecordingError",
@@ -41,6 +43,7 @@ _HOMES = {
     "client": ("connect", "Client"),
     "recording": ("open", "Recording"),
     "scalars": ("log_to", "ScalarLog"),
+    "_fail_on": ("check",),
     "_native": ("native_extension_available", "NativeExtension"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -67,6 +70,7 @@ __all__ += ["__version__", "tensor_debug"]
 
 if typing.TYPE_CHECKING:  # "as": what the package exports, for type checkers
     from . import tensor_debug as tensor_debug
+    from ._fail_on import check as check
     from ._native import NativeExtension as NativeExtension
     from ._native import native_extension_available as native_extension_available
     from .actions import TensorCompare as TensorCompare
@@ -78,7 +82,9 @@ if typing.TYPE_CHECKING:  # "as": what the package exports, for type checkers
     from .client import Client as Client
     from .client import connect as connect
     from .errors import DaemonError as DaemonError
+    from .errors import FoundError as FoundError
     from .errors import NativeExtensionUnavailableError as NativeExtensionUnavailableError
+    from .errors import NotCheckedError as NotCheckedError
     from .errors import RecordingError as RecordingError
     from .errors import TensorCompareMismatchError as TensorCompareMismatchError
     from .errors import TensorDebugError as TensorDebugError

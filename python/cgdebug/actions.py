@@ -11,11 +11,13 @@ import dataclasses
 import math
 import numbers
 import operator
+import os
 import sys
 import typing
 
 from ._dtypes import table
 
+_UINT16_MAX = 2**16 - 1
 _UINT32_MAX = 2**32 - 1
 
 
@@ -57,12 +59,24 @@ class TensorRecord:
               taken there, and `status()` shows it. Values travel when somebody asks for them:
               `records()`, and `cgdebug-cli show`, `get`, `record` and `freeze`. Those of a job that
               dies are gone. Elsewhere (eager calls, the callback lane) it is the same as "host".
-    on:       with where="device": "nan", "inf" (Inf alone), or "absmax>NUMBER" (NaN and Inf as
-              well). When it first holds for a replay, all rings of this process on that device
-              keep the replays up to that one until cgdebug-daemon has written them into a
-              recording; then they go on, and no trigger stops them again. "nan" holds for Inf as
-              well. The GPU then computes statistics in each replay. Eager calls and the callback
-              lane have no triggers.
+              "auto": as "device", but when the rings of this process take a quarter of the device's
+              memory, or $CGDEBUG_DEVICE_MIB MiB, a new one keeps fewer values, and at last none,
+              only statistics. `status()` shows how many.
+    on:       with where="device" or "auto": a trigger. When it holds for a replay, all rings of
+              this process in device memory stop, keep the replays up to that one until
+              cgdebug-daemon has written them into a recording, and go on. Rings of other
+              devices stop as well, each at the replay that it has reached. Eager calls and the
+              callback lane have no triggers. The GPU computes statistics in each replay, except
+              for "mismatch".
+                "nan"            NaN or Inf
+                "inf"            Inf alone
+                "absmax>NUMBER"  a larger magnitude, NaN or Inf
+                "changed"        other statistics than in the replay before
+                "mismatch"       a `TensorCompare` of this process failed. cgdebug-daemon finds
+                                 that, so the rings stop some replays later
+              Without it, $CGDEBUG_ON is taken: `cgdebug-cli run --on` sets it.
+    times:    with on: how many recordings triggers of this process may make. A trigger that still
+              holds when the rings go on makes the next one at once.
     """
 
     capacity: int = 16
@@ -71,21 +85,25 @@ class TensorRecord:
     to: str = "ring"
     where: str = "host"
     on: str | None = None
+    times: int = 1
 
     def __post_init__(self):
         _check_flags(self)
         if self.enabled:
             _check_count(self, "capacity", 1)
             _check_count(self, "every", 1)
+            _check_count(self, "times", 1)
+            if self.times > _UINT16_MAX:
+                raise ValueError(f"TensorRecord: times must be at most {_UINT16_MAX}")
             if self.to not in ("ring", "disk"):
                 raise ValueError(f'TensorRecord: to must be "ring" or "disk", not {self.to!r}')
-            if self.where not in ("host", "device"):
+            if self.where not in ("host", "device", "auto"):
                 raise ValueError(
-                    f'TensorRecord: where must be "host" or "device", not {self.where!r}'
+                    f'TensorRecord: where must be "host", "device" or "auto", not {self.where!r}'
                 )
             if self.on is not None:
-                _trigger_of(self.on)
-                if self.where != "device":
+                _trigger_of(self.on, "TensorRecord: on")
+                if self.where == "host":
                     raise ValueError(
                         'TensorRecord: on freezes rings in device memory: add where="device"'
                     )
@@ -196,6 +214,8 @@ def needs_daemon(actions: dict[str, Action]) -> bool:
     """Whether the daemon carries out one of them."""
     record = actions.get("record")
     by_daemon = getattr(record, "to", "") == "disk" or getattr(record, "on", None) is not None
+    if getattr(record, "where", "host") != "host" and os.environ.get("CGDEBUG_ON"):
+        by_daemon = True
     return bool(actions.keys() - {"record"}) or by_daemon
 
 
@@ -238,7 +258,10 @@ def native_options(actions: dict[str, Action]) -> dict[str, dict | None]:
         fields = {f.name: getattr(action, f.name) for f in dataclasses.fields(action)}
         del fields["enabled"]
         if isinstance(action, TensorRecord):
-            fields["trigger"], fields["threshold"] = _trigger_of(fields.pop("on"))
+            on, what = fields.pop("on"), "TensorRecord: on"
+            if on is None and action.where != "host":
+                on, what = os.environ.get("CGDEBUG_ON") or None, "CGDEBUG_ON"
+            fields["trigger"], fields["threshold"] = _trigger_of(on, what)
         if isinstance(action, TensorCompare):
             fields["per_invocation"] = action.per_invocation
             fields["on_device"] = action.on_device
@@ -252,21 +275,23 @@ def native_options(actions: dict[str, Action]) -> dict[str, dict | None]:
     return options
 
 
-def _trigger_of(on: str | None) -> tuple[int, float]:
+def _trigger_of(on: str | None, what: str) -> tuple[int, float]:
     """The number of a `layout::ControlTrigger`, and its threshold."""
     if on is None:
         return 0, 0.0
-    plain = {"nan": 1, "inf": 2}
+    plain = {"nan": 1, "inf": 2, "changed": 4, "mismatch": 5}
     if isinstance(on, str) and on in plain:
         return plain[on], 0.0
-    if isinstance(on, str) and on.startswith("absmax>"):
+    if isinstance(on, str) and on.startswith(("absmax>", "abs_max>")):
         try:
-            threshold = float(on.removeprefix("absmax>"))
+            threshold = float(on.partition(">")[2])
         except ValueError:
             threshold = math.nan
         if math.isfinite(threshold) and threshold >= 0:
             return 3, threshold
-    raise ValueError(f'TensorRecord: on must be "nan", "inf" or "absmax>NUMBER", not {on!r}')
+    raise ValueError(
+        f'{what} must be "nan", "inf", "absmax>NUMBER", "changed" or "mismatch", not {on!r}'
+    )
 
 
 def _id_of(probe) -> int:

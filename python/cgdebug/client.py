@@ -19,7 +19,13 @@ from .snapshot import TensorSnapshot
 _ONLY = {"": "ALL", "all": "ALL", "nan": "NONFINITE", "nonfinite": "NONFINITE"}
 _ONLY.update(changed="CHANGED", fail="FAILED", failed="FAILED")
 _MODES = {"registered": "AS_REGISTERED", "off": "OFF", "stats": "STATS", "full": "FULL"}
-_TRIGGERS = {"nan": "NONFINITE", "inf": "INF", "abs_max": "ABS_MAX"}
+_TRIGGERS = {
+    "nan": "NONFINITE",
+    "inf": "INF",
+    "abs_max": "ABS_MAX",
+    "changed": "CHANGED",
+    "mismatch": "MISMATCH",
+}
 _DURABILITIES = {"none": "NONE", "interval": "INTERVAL", "each": "EACH"}
 _LOSSLESS = {None: "NEW_JOBS", False: "NEVER", True: "ALWAYS"}
 _MAX_TIMEOUT_S = 1_000_000  # sockets refuse more
@@ -180,8 +186,9 @@ class Client:
         every:  one replay in this many; 0 = as registered
         first:  the first replay that the change applies to; 0 = the next one
         count:  how many snapshots; after them the probes are as registered
-        on:     "nan" (NaN or Inf), "inf" or "abs_max>1e4": values only in replays where this holds,
-                else statistics
+        on:     "nan" (NaN or Inf), "inf", "abs_max>1e4" or "changed": values only in replays where
+                this holds, else statistics. Rings in device memory stop instead, once, are
+                recorded and go on; "mismatch", a failed comparison of the job, is for them alone
         ttl:    seconds until the probes are as registered again, even if the daemon is gone;
                 None = until the job ends
         Returns how many `slots` and `probes` the change applies to.
@@ -408,12 +415,14 @@ def _finish_gpu_work() -> None:
 
 def _condition(on: str) -> dict[str, typing.Any]:
     kind, _, threshold = on.partition(">")
-    if kind == "abs_max":
+    if kind in ("abs_max", "absmax"):
         with contextlib.suppress(ValueError):
-            return {"trigger": _TRIGGERS[kind], "threshold": float(threshold)}
+            return {"trigger": _TRIGGERS["abs_max"], "threshold": float(threshold)}
     elif on in _TRIGGERS:
         return {"trigger": _TRIGGERS[on]}
-    raise ValueError(f"set: on must be 'nan', 'inf' or 'abs_max>NUMBER', not {on!r}")
+    raise ValueError(
+        f"set: on must be 'nan', 'inf', 'changed', 'mismatch' or 'abs_max>NUMBER', not {on!r}"
+    )
 
 
 def _which(graph: str, shape: collections.abc.Sequence[int] | None) -> dict[str, typing.Any]:

@@ -30,6 +30,22 @@ class TensorNotComparedError(TensorDebugError, RuntimeError):
     passed, snapshots were lost, or nothing was ever replayed."""
 
 
+class FoundError(TensorDebugError, AssertionError):
+    """`cgdebug.check()` or `step()` found what it looks for. `kind` is "nan", "inf" or "compare";
+    the message names probe, replay and place, and says what to type."""
+
+    def __init__(self, message: str, kind: str = ""):
+        super().__init__(message)
+        self.kind = kind
+
+    def __reduce__(self):
+        return (type(self), (str(self), self.kind))
+
+
+class NotCheckedError(TensorDebugError, RuntimeError):
+    """`cgdebug.check()` found nothing, but not every snapshot was looked at."""
+
+
 class NativeExtensionUnavailableError(TensorDebugError, RuntimeError):
     """The native module or the torch op library is missing or does not load."""
 

@@ -8,7 +8,7 @@ import weakref
 
 import torch
 
-from . import _accepted, _compile_cache, _native, _site, _torch_logs
+from . import _accepted, _compile_cache, _fail_on, _native, _site, _torch_logs
 from . import _verdict as verdict
 from . import actions as _actions
 from .errors import TensorNotComparedError
@@ -342,7 +342,10 @@ def step(number: int | None) -> None:
     """Names the training step that later snapshots belong to, for every probe of the process; None
     ends it. Takes any integer, also of NumPy or in a tensor on the CPU. On a GPU the number takes
     effect in the order of the current stream: replays that were launched before keep theirs,
-    however far the program runs ahead."""
+    however far the program runs ahead.
+
+    With $CGDEBUG_FAIL_ON (`cgdebug-cli run --fail-on` sets it) it raises `FoundError` if the daemon
+    has found that by now: as `check()`, but without waiting."""
     if number is not None:
         number = _actions.whole_number("cgdebug.step: the step", number)
         if not 0 <= number <= _MAX_STEP:
@@ -351,6 +354,8 @@ def step(number: int | None) -> None:
             )
     on_gpu = torch.cuda.is_initialized() and not _is_capturing()
     _native.set_step(number, torch.cuda.current_stream().cuda_stream if on_gpu else None)
+    if kinds := _fail_on.wanted():
+        _fail_on.raise_if_found(kinds)
 
 
 class graph_label:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import itertools
+import os
 import typing
 import weakref
 
@@ -31,6 +32,7 @@ _FX_NOTE = (
     "attention, where the probes are, results stay bit for bit those without probes"
 )
 _MAX_SHOWN = 8
+_VALUES_OF_TRIGGER = 8
 _DIRECT_STATS_BYTES_PER_SM = 4096  # of device memory: partial sums of a captured TensorStats
 
 _watches: weakref.WeakSet[Watch] = weakref.WeakSet()
@@ -71,7 +73,8 @@ def watch(
             If `model` is, or contains, a DistributedDataParallel, its parameters and their
             gradients are replicas, which `cgdebug-cli ranks` compares over ranks.
     values: None: only statistics (TensorStats). A number N: also the values of the last N
-            snapshots of each tensor, in shared memory; or give a TensorRecord.
+            snapshots of each tensor, in shared memory; or give a TensorRecord. With $CGDEBUG_ON, 8
+            are kept if no number is given, as TensorRecord(where="auto") keeps them.
 
     A probe is called "fwd/layers.3.attn", and "fwd/layers.3.attn/0" or ".../KEY" if the output is a
     tuple, dict or dataclass. Wrappers (DistributedDataParallel, FSDP,
@@ -390,8 +393,15 @@ class Watch:
                 for slot in slots:
                     snapshots += slot["replays"]
                     lost += slot["lost"]
-                    shm += slot["capacity"] * slot["payload_bytes"]
+                    shm += slot["capacity"] * (
+                        128 if slot["device_bytes"] else slot["payload_bytes"]
+                    )
                     device += _device_bytes(slot)
+                    if (kept := self._kept_of(slot)) is not None:
+                        problems[probe.name] = (
+                            f"{kept} values are kept, because the rings of this process take as "
+                            "much device memory as they may: CGDEBUG_DEVICE_MIB"
+                        )
             if any_seen and place.problem:
                 problems[place.name] = place.problem
             elif not any_seen and (place.problem or not place.probes):
@@ -422,6 +432,17 @@ class Watch:
             captures=tuple(self._scope.costs) if self._scope is not None else (),
             notes=(_FX_NOTE,) * (self._fx is not None),
         )
+
+    def _kept_of(self, slot: dict) -> int | None:
+        """How many values a slot keeps that found no room for all; None: it found room, or needs
+        none."""
+        for action in self._actions:
+            if not isinstance(action, TensorRecord) or action.where != "auto":
+                continue
+            kept = slot["device_capacity"]
+            if slot["lane"] == "direct" and 0 not in slot["shape"] and kept < action.capacity:
+                return kept
+        return None
 
     def _ended(self, why: str) -> str:
         return f"{why}, and the watch is closed" if self._closed else why
@@ -504,15 +525,22 @@ def _free_prefix(model: str, names: collections.abc.Iterable[str]) -> str:
 
 
 def _actions_of(values) -> list[Action]:
+    if values is None and os.environ.get("CGDEBUG_ON"):
+        values = _VALUES_OF_TRIGGER
     if values is None:
         return [TensorStats()]
     if isinstance(values, TensorRecord):
         return [values]
-    return [TensorRecord(capacity=whole_number("watch: values", values))]
+    kept = whole_number("watch: values", values)
+    if not os.environ.get("CGDEBUG_ON"):
+        return [TensorRecord(capacity=kept)]
+    return [TensorStats(), TensorRecord(capacity=kept, where="auto")]
 
 
 def _device_bytes(slot: dict) -> int:
     if slot["lane"] != "direct" or not slot["device"].startswith("cuda"):
         return 0
+    if slot["device_bytes"]:
+        return slot["device_bytes"]
     sms = torch.cuda.get_device_properties(slot["device"]).multi_processor_count
     return slot["payload_bytes"] + _DIRECT_STATS_BYTES_PER_SM * sms

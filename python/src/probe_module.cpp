@@ -215,13 +215,16 @@ std::unique_ptr<NativeProbe> MakeProbe(const std::string& name, const std::strin
     options.stats = StatsAction{stats["every"].cast<std::uint32_t>(), stats["hash"].cast<bool>()};
   }
   if (!record.is_none()) {
+    const auto where = record["where"].cast<std::string>();
     options.record =
         RecordAction{record["capacity"].cast<std::uint32_t>(),
                      record["every"].cast<std::uint32_t>(),
                      record["to"].cast<std::string>() == "disk",
-                     record["where"].cast<std::string>() == "device",
+                     where != "host",
+                     where == "auto",
                      static_cast<layout::ControlTrigger>(record["trigger"].cast<int>()),
-                     record["threshold"].cast<double>()};
+                     record["threshold"].cast<double>(),
+                     record["times"].cast<std::uint16_t>()};
   }
   if (!compare.is_none()) {
     CompareAction action;
@@ -456,6 +459,16 @@ PYBIND11_MODULE(_probe, module) {
       },
       py::arg("stream") = 0, py::arg("graph") = 0, py::call_guard<WithoutGil>());
   module.def("session", &SessionDict);
+  module.def(
+      "finding", [](int kind) { return FindingText(static_cast<layout::FindingKind>(kind)); },
+      py::arg("kind"), py::call_guard<WithoutGil>());
+  module.def(
+      "await_read",
+      [](double timeout_s) {
+        const ReadState state = AwaitRead(Seconds(timeout_s));
+        return std::pair(state.all, state.lost);
+      },
+      py::arg("timeout_s"), py::call_guard<WithoutGil>());
   module.def(
       "set_site_provider",
       [](const py::object& function) {

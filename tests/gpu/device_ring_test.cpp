@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "cgdebug/probe.h"
@@ -154,7 +156,7 @@ TEST_P(DeviceRing, ATriggerFreezesAllRingsAtTheSameReplay) {
     if (replay == 7) host_[5] = std::nanf("");
     Replay();
   }
-  const ring::SegmentView::Freeze freeze = View()->freeze();
+  const ring::SegmentView::Freeze freeze = View()->freeze(0);
   const std::uint64_t serial = freeze.serial;
   ASSERT_NE(serial, 0u);
   EXPECT_EQ(freeze.replay, 7u);
@@ -174,7 +176,7 @@ TEST_P(DeviceRing, ATriggerFreezesAllRingsAtTheSameReplay) {
     EXPECT_EQ(status.accepted, 7u);
     EXPECT_EQ(status.suppressed, 3u) << "frozen replays are counted";
   }
-  View()->Thaw(serial, /*rearm=*/false);
+  View()->Thaw(0, serial);
   ReplayWith(11000);  // learns of it
   ReplayWith(12000);
   for (const Probe* probe : {&before, &trigger, &behind}) {
@@ -182,8 +184,165 @@ TEST_P(DeviceRing, ATriggerFreezesAllRingsAtTheSameReplay) {
   }
   ReplayWith(std::nanf(""));
   ReplayWith(14000);
-  EXPECT_EQ(View()->freeze().serial, serial) << "one arming, one freeze";
+  EXPECT_EQ(View()->freeze(0).serial, serial) << "it was registered for one freeze";
   EXPECT_EQ(trigger.Records().back().replay_index, 14u);
+}
+
+// Triggers of this process stop the rings more often than in the tests before.
+constexpr std::uint16_t kOften = 1000;
+
+TEST_P(DeviceRing, ATriggerHoldsAgainAfterTheRingsWentOn) {
+  ProbeOptions options = OnDevice(3, layout::ControlTrigger::kNonfinite);
+  options.record->times = kOften;
+  Probe probe("device.again", options);
+  Capture(probe);
+  std::uint64_t last = 0;
+  for (int round = 1; round <= 3; ++round) {
+    ReplayWith(1000);
+    ReplayWith(std::nanf(""));
+    const ring::SegmentView::Freeze freeze = View()->freeze(0);
+    ASSERT_NE(freeze.serial, last);
+    EXPECT_EQ(freeze.replay, probe.Status().slots.at(0).replays);
+    EXPECT_FALSE(freeze.live);
+    last = freeze.serial;
+    View()->Thaw(0, freeze.serial);
+    ReplayWith(2000);  // learns of it
+  }
+}
+
+TEST_P(DeviceRing, ARingStopsWhenItHoldsOtherValuesThanBefore) {
+  ProbeOptions options = OnDevice(3, layout::ControlTrigger::kChanged);
+  options.record->times = kOften;
+  Probe probe("device.changed", options);
+  Capture(probe);
+  const std::uint64_t before = View()->freeze(0).serial;
+  for (int replay = 1; replay <= 4; ++replay) ReplayWith(1000);
+  EXPECT_EQ(View()->freeze(0).serial, before);
+  ReplayWith(1001);
+  ReplayWith(1001);
+  const ring::SegmentView::Freeze freeze = View()->freeze(0);
+  ASSERT_NE(freeze.serial, before);
+  EXPECT_EQ(freeze.replay, 5u);
+  EXPECT_EQ(freeze.trigger, layout::ControlTrigger::kChanged);
+  EXPECT_EQ(Firsts(probe), (std::vector<float>{1000, 1000, 1001}));
+  View()->Thaw(0, freeze.serial);
+  ReplayWith(1001);
+}
+
+TEST_P(DeviceRing, ATriggerOfTheLiveControlIsToldFromARegisteredOne) {
+  Probe probe("device.live", OnDevice(3));
+  Capture(probe);
+  ReplayWith(1000);
+  ring::SlotRingReader slot = Slot(probe);
+  layout::SlotControl control;
+  control.mode = layout::ControlMode::kFull;
+  control.trigger = layout::ControlTrigger::kNonfinite;
+  slot.SetControl(control);
+  ReplayWith(2000);  // learns of it
+  ReplayWith(std::nanf(""));
+  const ring::SegmentView::Freeze freeze = View()->freeze(0);
+  EXPECT_EQ(freeze.replay, 3u);
+  EXPECT_TRUE(freeze.live);
+  slot.SetControl({});
+  View()->Thaw(0, freeze.serial);
+  ReplayWith(4000);
+  ReplayWith(std::nanf(""));
+  EXPECT_EQ(View()->freeze(0).serial, freeze.serial);
+  EXPECT_EQ(probe.Records().back().replay_index, 5u);
+}
+
+// Two graphs, of which one stops: the rings of the other stop as well, and both go on.
+TEST_P(DeviceRing, TheDaemonStopsTheRingsOfAllGraphsOfADevice) {
+  Probe first("device.stop.first", OnDevice(3));
+  Capture(first);
+  cudaGraph_t other_graph = nullptr;
+  cudaGraphExec_t other = nullptr;
+  Probe second("device.stop.second", OnDevice(3));
+  CU(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
+  second.Observe(Tensor(), stream_);
+  CU(cudaStreamEndCapture(stream_, &other_graph));
+  CU(cudaGraphInstantiate(&other, other_graph, 0));
+  const auto replay_both = [&](float value) {
+    ReplayWith(value);
+    ASSERT_EQ(cudaGraphLaunch(other, stream_), cudaSuccess);
+    ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+  };
+  replay_both(1000);
+  replay_both(2000);
+  const std::uint64_t before = View()->freeze(0).serial;
+  View()->StopRings(0, 4711);
+  replay_both(3000);
+  replay_both(4000);
+  const ring::SegmentView::Freeze freeze = View()->freeze(0);
+  ASSERT_NE(freeze.serial, before);
+  EXPECT_EQ(freeze.trigger, layout::ControlTrigger::kNone);
+  EXPECT_EQ(freeze.replay, 3u);
+  EXPECT_EQ(first.Records().back().replay_index, 3u);
+  EXPECT_EQ(second.Records().back().replay_index, 2u) << "it replays behind the one that stopped";
+  View()->Thaw(0, freeze.serial);
+  replay_both(5000);  // learns of it
+  replay_both(6000);
+  EXPECT_EQ(View()->freeze(0).serial, freeze.serial) << "one request, one stop";
+  EXPECT_EQ(first.Records().back().replay_index, 6u);
+  EXPECT_EQ(second.Records().back().replay_index, 6u);
+  CU(cudaGraphExecDestroy(other));
+  CU(cudaGraphDestroy(other_graph));
+}
+
+// One pass copies and computes; a tensor that is not aligned takes two.
+TEST_P(DeviceRing, StatisticsAndValuesOfAnArmedRingAreThoseOfTheTensor) {
+  constexpr std::size_t kMost = (3u << 20) + 5;
+  std::vector<float> values(kMost);
+  for (std::size_t i = 0; i < kMost; ++i) values[i] = static_cast<float>(i % 1013) - 500.5f;
+  values[17] = std::nanf("");
+  float* memory = nullptr;
+  CU(cudaMalloc(reinterpret_cast<void**>(&memory), kMost * sizeof(float)));
+  CU(cudaMemcpy(memory, values.data(), kMost * sizeof(float), cudaMemcpyHostToDevice));
+  int number = 0;
+  for (const std::size_t offset : {0, 1}) {
+    for (const std::size_t count :
+         {std::size_t{1}, std::size_t{31}, std::size_t{70001}, kMost - 1}) {
+      const std::string name = "device.armed" + std::to_string(++number);
+      Probe ring(name, OnDevice(2, layout::ControlTrigger::kInf));
+      ProbeOptions statistics;
+      statistics.stats = StatsAction{};
+      statistics.lane = GetParam();
+      Probe stats(name + ".stats", statistics);
+      TensorRef tensor = Tensor();
+      tensor.data = memory + offset;
+      tensor.shape = {static_cast<std::int64_t>(count)};
+      cudaGraph_t graph = nullptr;
+      cudaGraphExec_t exec = nullptr;
+      CU(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
+      ring.Observe(tensor, stream_);
+      stats.Observe(tensor, stream_);
+      CU(cudaStreamEndCapture(stream_, &graph));
+      CU(cudaGraphInstantiate(&exec, graph, 0));
+      for (int replay = 0; replay < 3; ++replay) CU(cudaGraphLaunch(exec, stream_));
+      CU(cudaStreamSynchronize(stream_));
+      ring::Entry armed, expected;
+      ASSERT_EQ(Slot(ring).Read(3, &armed), ring::ReadStatus::kOk);
+      ASSERT_EQ(Slot(stats).Read(3, &expected), ring::ReadStatus::kOk);
+      const layout::DeviceStats &a = armed.stats, &b = expected.stats;
+      EXPECT_EQ(
+          std::tuple(a.count, a.nan, a.zero, a.min, a.max, a.hash, a.first_nonfinite, a.flags),
+          std::tuple(b.count, b.nan, b.zero, b.min, b.max, b.hash, b.first_nonfinite, b.flags))
+          << count << " at " << offset;
+      EXPECT_NEAR(a.l1, b.l1, 1e-9 * b.l1);
+      EXPECT_NEAR(a.l2_squared, b.l2_squared, 1e-9 * b.l2_squared);
+      const std::vector<Record> records = ring.Records();
+      ASSERT_EQ(records.size(), 2u);
+      for (const Record& record : records) {
+        ASSERT_EQ(record.payload.size(), count * sizeof(float));
+        EXPECT_EQ(std::memcmp(record.payload.data(), values.data() + offset, record.payload.size()),
+                  0)
+            << count << " at " << offset;
+      }
+      CU(cudaGraphExecDestroy(exec));
+      CU(cudaGraphDestroy(graph));
+    }
+  }
+  CU(cudaFree(memory));
 }
 
 INSTANTIATE_TEST_SUITE_P(Lanes, DeviceRing, ::testing::Values(LaneChoice::kDirect),

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cgdebug import CudaGraphTensorProbe, TensorCompare, TensorPrint, TensorRecord, _dtypes
-from cgdebug.actions import native_options
+from cgdebug.actions import enabled_actions, native_options
 
 
 def test_defaults():
@@ -40,9 +40,13 @@ def test_actions_are_frozen_and_replaceable():
         (lambda: TensorRecord(capacity=2.5), "capacity must be an integer"),
         (lambda: TensorRecord(capacity=True), "capacity must be an integer"),
         (lambda: TensorRecord(every=0), "every must be at least 1"),
-        (lambda: TensorRecord(where="gpu"), 'where must be "host" or "device", not \'gpu\''),
+        (lambda: TensorRecord(where="gpu"), '"device" or "auto", not \'gpu\''),
+        (
+            lambda: TensorRecord(where="device", on="nan", times=2**16),
+            "times must be at most 65535",
+        ),
         (lambda: TensorRecord(on="nan"), 'add where="device"'),
-        (lambda: TensorRecord(where="device", on="absmax>x"), '"absmax>NUMBER", not'),
+        (lambda: TensorRecord(where="device", on="absmax>x"), 'or "mismatch", not'),
         (lambda: TensorRecord(enabled="no"), "enabled must be True or False, not 'no'"),
         (lambda: TensorPrint(summary="no"), "TensorPrint: summary must be True or False"),
         (lambda: TensorCompare(torch.ones(1), equal_nan="no"), "equal_nan must be True or False"),
@@ -130,3 +134,19 @@ def test_expected_is_copied():
     payload = native_options({"compare": TensorCompare(expected)})["compare"]["expected"][0][2]
     expected.zero_()
     assert bytes(payload) == numpy.ones(2, dtype="float32").tobytes()
+
+
+def test_the_variable_arms_rings_in_device_memory_that_have_no_trigger(monkeypatch):
+    monkeypatch.setenv("CGDEBUG_ON", "absmax>7")
+
+    def trigger_of(record):
+        options = native_options(enabled_actions([record]))["record"]
+        return options["trigger"], options["threshold"]
+
+    assert trigger_of(TensorRecord(where="device")) == (3, 7.0)
+    assert trigger_of(TensorRecord(where="auto")) == (3, 7.0)
+    assert trigger_of(TensorRecord(where="device", on="changed")) == (4, 0.0)
+    assert trigger_of(TensorRecord()) == (0, 0.0)
+    monkeypatch.setenv("CGDEBUG_ON", "loss")
+    with pytest.raises(ValueError, match="CGDEBUG_ON must be"):
+        trigger_of(TensorRecord(where="device"))

@@ -22,7 +22,7 @@ name, index, mode, trigger, every, first, until = sys.argv[1], *map(int, sys.arg
 threshold = float(sys.argv[8])
 with open(f"/dev/shm/{name}", "r+b") as file:
     control = mmap.mmap(file.fileno(), 0)
-    word, offset, size, extent = struct.unpack_from("=QQQI", control, 12288 + 32 * index)
+    word, offset, size, extent = struct.unpack_from("=QQQI", control, 16384 + 32 * index)
 with open(f"/dev/shm/{name}.{extent}", "r+b") as file:
     memory = mmap.mmap(file.fileno(), 0)
     (order,) = struct.unpack_from("=Q", memory, offset + 264)

@@ -196,3 +196,105 @@ def test_the_values_of_a_job_that_was_killed_are_named_as_gone(daemon, job, cli,
     assert not list(recording["layer1"])
     assert not recording.complete, frozen.stdout
     assert "left in the memory of the device" in str(recording.missing) + frozen.stdout
+
+
+# A model of 160 layers that repeats itself exactly. In replay `bad` one weight of layer 80 is NaN.
+MODEL = """
+where, replays, bad = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+torch.manual_seed(0)
+layers = [torch.randn(32, 32, device="cuda") / 6 for _ in range(160)]
+x = torch.randn(4, 32, device="cuda")
+plant = torch.zeros((), device="cuda")
+record = (
+    TensorRecord(capacity=8, where="device", on="nan") if where == "device"
+    else TensorRecord(to="disk")
+)
+probes = [CudaGraphTensorProbe(f"layer{i:03}", [record]) for i in range(160)]
+graph = torch.cuda.CUDAGraph()
+torch.mm(x, layers[0])
+torch.cuda.synchronize()
+with torch.cuda.graph(graph):
+    x.add_(0.001)
+    y = x
+    for i, (layer, probe) in enumerate(zip(layers, probes)):
+        y = torch.sin(y @ layer + (plant if i == 80 else 0))
+        probe(y)
+for replay in range(1, replays + 1):
+    plant.fill_(float("nan") if replay == bad else 0)
+    graph.replay()
+torch.cuda.synchronize()
+"""
+
+
+def run_model(job, folder, *arguments):
+    folder.mkdir()
+    job(MODEL, arguments=list(arguments), CGDEBUG_DIR=str(folder)).finish(timeout=40)
+    (directory,) = wait_until(lambda: list(folder.glob("*.cgrec")), "the recording is there")
+    return directory
+
+
+def test_a_trigger_at_160_probes_keeps_what_a_recording_of_everything_has(
+    daemon, job, cli, tmp_path
+):
+    whole = run_model(job, tmp_path / "host", "host", "520", "500")
+    kept = run_model(job, tmp_path / "device", "device", "1000", "500")
+    wait_until(lambda: "replay 500" in cli("tail").stdout, "tail tells of it")
+    kept, whole = cgdebug.open(kept), cgdebug.open(whole)
+    assert kept.complete, kept.missing
+    for i in range(160):
+        name = f"layer{i:03}"
+        replays = {s.replay_index: s for s in kept[name]}
+        assert sorted(replays) == list(range(493, 501)), name
+        for replay, snapshot in replays.items():
+            assert snapshot.numpy().tobytes() == whole[name][replay].numpy().tobytes()
+
+
+def test_a_trigger_set_on_a_live_job_records_once_and_is_over(daemon, job, cli, tmp_path):
+    running = job(LAYERS, arguments=["100000000", "0"], CGDEBUG_DIR=str(tmp_path))
+    running.line()
+    done = cli("set", "layer3", "--on", "changed")
+    assert done.returncode == 0, done.stderr
+    running.go_on()
+    (directory,) = wait_until(lambda: list(tmp_path.glob("*.cgrec")), "the recording is there")
+    wait_until(lambda: "held other values than before" in cli("tail").stdout, "tail tells of it")
+    recording = cgdebug.open(directory)
+    assert recording.complete, recording.missing
+    last = {i: max(values_of(recording, f"layer{i}")) for i in range(5)}
+    assert len(set(last.values())) == 1, last
+    wait_until(lambda: "where it changed" not in cli("probes").stdout, "it is as registered again")
+    assert len(list(tmp_path.glob("*.cgrec"))) == 1
+
+
+COMPARED = """
+x = torch.zeros(3000, device="cuda")
+expected = torch.full((3000,), 30.0)
+from cgdebug import TensorCompare
+probes = [
+    CudaGraphTensorProbe("kept", [TensorRecord(capacity=200, where="device", on="mismatch")]),
+    CudaGraphTensorProbe("compared", [TensorCompare(expected, atol=25.5)]),
+]
+graph = torch.cuda.CUDAGraph()
+torch.cuda.synchronize()
+with torch.cuda.graph(graph):
+    x.add_(1)
+    for probe in probes:
+        probe(x)
+x.fill_(5)
+print("captured")
+sys.stdin.readline()
+for replay in range(1, 2000):
+    graph.replay()
+    torch.cuda.synchronize()
+    __import__("time").sleep(0.002)
+"""
+
+
+def test_a_failed_comparison_records_the_rings_of_the_job(daemon, job, cli, tmp_path):
+    running = job(COMPARED, CGDEBUG_DIR=str(tmp_path))
+    running.line()
+    running.go_on()
+    (directory,) = wait_until(lambda: list(tmp_path.glob("*.cgrec")), "the recording is there")
+    said = "'compared' failed its comparison in replay 51"  # |5 + 51 - 30| > 25.5
+    wait_until(lambda: said in cli("tail").stdout, "tail tells of it")
+    values = values_of(cgdebug.open(directory), "kept")
+    assert values[51] == 56

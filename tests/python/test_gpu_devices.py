@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+import cgdebug
 from cgdebug import TensorCompare, TensorRecord, TensorStats
-from conftest import capture
+from conftest import capture, wait_until
 
 pytestmark = [
     pytest.mark.gpu,
@@ -121,3 +122,41 @@ def test_a_job_of_one_device_gets_no_context_on_another(job):
         """
     ).finish()
     assert "contexts on device 0: 0" in out
+
+
+TWO_RINGS = """
+x = [torch.zeros(3000, device=f"cuda:{i}") for i in (0, 1)]
+plant = torch.zeros((), device="cuda:1")
+graphs = []
+for i in (0, 1):
+    with torch.cuda.device(i):
+        kept = TensorRecord(capacity=8, where="device", on="nan" if i else None)
+        probe = CudaGraphTensorProbe(f"device{i}", [kept])
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, stream=torch.cuda.Stream(device=i)):
+            probe(x[i].add_(1) + (plant if i else 0))
+        graphs.append((probe, graph))
+for replay in range(1, 3001):
+    plant.fill_(float("nan") if replay == 50 else 0)
+    for i, (_, graph) in enumerate(graphs):
+        with torch.cuda.device(i):
+            graph.replay()
+            torch.cuda.synchronize()
+    time.sleep(0.001)
+"""
+
+
+def test_rings_of_both_devices_stop_each_at_its_own_replay_and_go_on(daemon, job, cli, tmp_path):
+    running = job(TWO_RINGS, CGDEBUG_DIR=str(tmp_path))
+    running.finish()
+    (directory,) = wait_until(lambda: list(tmp_path.glob("*.cgrec")), "the recording is there")
+    said = "probe 'device1' held NaN or Inf in replay 50, the rings of cuda:0 stopped at replay "
+    wait_until(lambda: said in cli("tail").stdout, "tail tells of both")
+    recording = cgdebug.open(directory)
+    assert recording.complete, recording.missing
+    replays = {i: sorted(s.replay_index for s in recording[f"device{i}"]) for i in (0, 1)}
+    assert replays[1] == list(range(43, 51))
+    assert len(replays[0]) == 8 and 50 <= replays[0][-1] < 3000
+    for snapshot in recording["device0"]:
+        assert (snapshot.numpy() == snapshot.replay_index).all()

@@ -61,6 +61,11 @@ class PassedOver : public ::testing::Test {
     return attached_->EndPass();
   }
 
+  layout::FreezeLine* FreezeLines() {
+    return reinterpret_cast<layout::FreezeLine*>(segment_.mapping(0).data +
+                                                 layout::kFreezeLineOffset);
+  }
+
   ring::SegmentWriter segment_{ring::Identity{}};
   pipeline::Registry registry_;
   pipeline::ControlQueue controls_;
@@ -76,9 +81,8 @@ TEST_F(PassedOver, AFreezeIsToldOnceAndNotAgainWhenItIsOver) {
   auto registration = test::MakeSlot("a", 40, 4);
   test::PutOnDevice(&registration, 3);
   test::PublishSlot(segment_, registration);
-  auto& line =
-      *reinterpret_cast<layout::FreezeLine*>(segment_.mapping(0).data + layout::kFreezeLineOffset);
-  line = {.serial = 77, .order = 1, .replay = 5, .trigger = 1, .reserved = {}};
+  FreezeLines()[0] = {
+      .serial = 77, .order = 1, .replay = 5, .trigger = 1, .live = 0, .reserved = {}};
   Adopt();
   attached_->CheckProducer();
   attached_->CheckProducer();
@@ -86,7 +90,7 @@ TEST_F(PassedOver, AFreezeIsToldOnceAndNotAgainWhenItIsOver) {
   EXPECT_EQ(sink_.freezes[0].slot->probe, "a");
   EXPECT_EQ(sink_.freezes[0].replay, 5u);
   EXPECT_EQ(sink_.freezes[0].trigger, layout::ControlTrigger::kNonfinite);
-  attached_->Thaw({sink_.freezes[0].slot->session, 77});
+  attached_->Switch({.session = sink_.freezes[0].slot->session, .thawed = 77});
   const auto& thaw = *reinterpret_cast<const layout::ThawLine*>(segment_.mapping(0).data +
                                                                 layout::kThawLineOffset);
   EXPECT_EQ(thaw.serial, 77u);
@@ -94,6 +98,26 @@ TEST_F(PassedOver, AFreezeIsToldOnceAndNotAgainWhenItIsOver) {
   Adopt();  // the next daemon
   attached_->CheckProducer();
   EXPECT_EQ(sink_.freezes.size(), 1u);
+}
+
+TEST_F(PassedOver, AFreezeIsToldAlsoWhenItsSlotIsGoneOrWasNeverSeen) {
+  const test::Slot gone = test::PublishSlot(segment_, test::MakeSlot("gone", 3, 4));
+  Adopt();
+  Pass();
+  segment_.Retire(gone.index);
+  segment_.Release(gone.index, gone.block);
+  FreezeLines()[0] = {
+      .serial = 77, .order = 1, .replay = 5, .trigger = 1, .live = 0, .reserved = {}};
+  FreezeLines()[3] = {
+      .serial = 9, .order = 55, .replay = 2, .trigger = 2, .live = 1, .reserved = {}};
+  attached_->CheckProducer();
+  ASSERT_EQ(sink_.freezes.size(), 2u);
+  EXPECT_EQ(sink_.freezes[0].slot->probe, "gone");
+  EXPECT_EQ(sink_.freezes[0].device, 0u);
+  EXPECT_EQ(sink_.freezes[1].slot->probe, "");
+  EXPECT_EQ(sink_.freezes[1].slot->session, sink_.freezes[0].slot->session);
+  EXPECT_EQ(sink_.freezes[1].device, 3u);
+  EXPECT_TRUE(sink_.freezes[1].live);
 }
 
 // What is not yet on its way to the disk stays in the ring if the daemon dies.

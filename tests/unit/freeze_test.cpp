@@ -8,13 +8,18 @@
 #include <cstring>
 #include <future>
 #include <map>
+#include <memory>
+#include <mutex>
+#include <set>
 #include <thread>
+#include <utility>
 
 #include "daemon/core/recording/recording_reader.h"
 #include "daemon/record/frozen_rings.h"
 #include "libprobe/ring/process_origin.h"
 #include "tests/support/model_fixture.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/wait_until.h"
 
 namespace cgdebug::pipeline {
 namespace {
@@ -177,10 +182,167 @@ TEST(Freeze, WhatATriggerFrozeIsRecordedAgainByTheNextDaemonWhateverTheProbesNam
           << text;
       EXPECT_TRUE(text.ends_with(end)) << text;
     }
-    const std::vector<ThawRequest> thaws = controls.TakeThaws();
-    ASSERT_EQ(thaws.size(), 1u);
-    EXPECT_EQ(thaws[0].serial, 77u);
+    const std::vector<RingSwitch> switches = controls.TakeSwitches();
+    ASSERT_EQ(switches.size(), 1u);
+    EXPECT_EQ(switches[0].thawed, 77u);
   }
+}
+
+// A job with rings on two devices, one slot each, and what FrozenRings asks ingest for.
+class TwoDevices : public ::testing::Test {
+ protected:
+  TwoDevices() {
+    SessionIdentity identity = test::MakeIdentity("1");
+    identity.recordings = dir_ / "";
+    identity.pid_namespace = ring::OwnPidNamespace();
+    identity.is_pid_true = true;
+    job_ = registry_.AddSession(std::move(identity));
+    for (const std::int16_t device : {0, 1}) {
+      slots_.push_back(AddSlot(device == 0 ? "a" : "b", device, layout::ControlTrigger::kNone));
+    }
+    RingContent content;
+    content.readable = true;
+    content.oldest = 1;
+    content.newest = 8;
+    for (const std::uint64_t ordinal : {7, 8}) content.entries.push_back(MakeEntry(ordinal));
+    ring_ = std::make_unique<FakeRing>(content);
+  }
+  SlotPtr AddSlot(const std::string& name, std::int16_t device, layout::ControlTrigger trigger) {
+    auto slot = std::make_shared<SlotIdentity>(*test::MakeSlot(job_, name, slots_.size() + 1));
+    slot->registration.flags |= layout::kSlotOnDevice;
+    slot->registration.device_capacity = 2;
+    slot->registration.device_index = device;
+    slot->registration.trigger = static_cast<std::uint8_t>(trigger);
+    slot->registration.trigger_times = 1;
+    registry_.SetSlot(slot, {.replays = 8, .produced = 8, .consumed = 8}, 1, false);
+    return slot;
+  }
+  void Start() {
+    frozen_ = std::make_unique<FrozenRings>(
+        FrozenRings::Daemon{&registry_, &store_, ring_->reads(), &controls_, &events_},
+        recording::WriterOptions{}, [this](const SessionPtr&, const std::string& text) {
+          const std::scoped_lock lock(mutex_);
+          told_.push_back(text);
+        });
+  }
+  // What ingest was asked for, once there is something.
+  std::vector<RingSwitch> Switches() {
+    std::vector<RingSwitch> switches;
+    EXPECT_TRUE(test::WaitUntil([&] {
+      switches = controls_.TakeSwitches();
+      return !switches.empty();
+    }));
+    return switches;
+  }
+  std::string Told() {
+    EXPECT_TRUE(test::WaitUntil([&] {
+      const std::scoped_lock lock(mutex_);
+      return !told_.empty();
+    }));
+    const std::scoped_lock lock(mutex_);
+    return std::exchange(told_, {}).at(0);
+  }
+
+  const testing_support::TempDir dir_;
+  Registry registry_;
+  SessionPtr job_;
+  std::vector<SlotPtr> slots_;
+  std::unique_ptr<FakeRing> ring_;
+  const SnapshotStore store_{8};
+  ControlQueue controls_;
+  EventLog events_;
+  std::mutex mutex_;
+  std::vector<std::string> told_;
+  std::unique_ptr<FrozenRings> frozen_;
+};
+
+TEST_F(TwoDevices, StopEachAtItsOwnReplayAndTheRecordingHasAndNamesBoth) {
+  Start();
+  frozen_->Froze({.slot = slots_[1],
+                  .serial = 77,
+                  .replay = 8,
+                  .trigger = layout::ControlTrigger::kInf,
+                  .device = 1});
+  const std::vector<RingSwitch> asked = Switches();
+  ASSERT_EQ(asked.size(), 1u);
+  EXPECT_EQ(asked[0].device, 0u);
+  EXPECT_NE(asked[0].stop, 0u);
+  frozen_->Froze({.slot = slots_[0], .serial = 70, .replay = 6});
+  const std::string text = Told();
+  EXPECT_TRUE(
+      text.starts_with("probe 'b' held Inf in replay 8, the rings of cuda:0 stopped at "
+                       "replay 6 of probe 'a': 4 snapshots of 2 probes, up to there, are "
+                       "in "))
+      << text;
+  std::map<std::uint32_t, std::uint64_t> thawed;
+  for (const RingSwitch& rings : controls_.TakeSwitches()) thawed[rings.device] = rings.thawed;
+  EXPECT_EQ(thawed, (std::map<std::uint32_t, std::uint64_t>{{0, 70}, {1, 77}}));
+}
+
+TEST_F(TwoDevices, ADeviceThatStopsTooLateGoesOnWithoutARecording) {
+  Start();
+  frozen_->Froze({.slot = slots_[0], .serial = 70, .replay = 6});
+  const std::vector<RingSwitch> switches = Switches();
+  ASSERT_EQ(switches.size(), 1u);
+  EXPECT_EQ(switches[0].thawed, 70u);
+  EXPECT_EQ(switches[0].stop, 0u);
+  frozen_.reset();
+  EXPECT_TRUE(told_.empty());
+}
+
+TEST_F(TwoDevices, AFailedComparisonStopsTheRingsAsOftenAsAProbeWasRegisteredFor) {
+  AddSlot("guard", 0, layout::ControlTrigger::kMismatch);
+  Start();
+  const SlotPtr compared = test::MakeSlot(job_, "c", 9);
+  const Finding finding = {
+      .slot = compared, .kind = Finding::Kind::kMismatch, .replay = 5, .timestamp_ns = 1};
+  frozen_->Found(finding);
+  EXPECT_EQ(Switches().size(), 2u);
+  frozen_->Froze({.slot = slots_[0], .serial = 70, .replay = 7});
+  frozen_->Froze({.slot = slots_[1], .serial = 71, .replay = 8, .device = 1});
+  const std::string text = Told();
+  EXPECT_TRUE(
+      text.starts_with("probe 'c' failed its comparison in replay 5, the rings of cuda:0 "
+                       "stopped at replay 7 of probe 'a', the rings of cuda:1 stopped at "
+                       "replay 8 of probe 'b': 6 snapshots of 3 probes, up to there"))
+      << text;
+  frozen_->Found(finding);
+  frozen_.reset();
+  EXPECT_TRUE(told_.empty());
+}
+
+TEST_F(TwoDevices, ATriggerThatAClientSetIsOverWhenItHeld) {
+  layout::SlotControl control;
+  control.mode = layout::ControlMode::kFull;
+  control.trigger = layout::ControlTrigger::kNonfinite;
+  registry_.SetControl(slots_[0], control);
+  registry_.SetControl(slots_[1], control);
+  Start();
+  const RingFreeze first = {.slot = slots_[0],
+                            .serial = 70,
+                            .replay = 6,
+                            .trigger = layout::ControlTrigger::kNonfinite,
+                            .live = true};
+  frozen_->Froze(first);
+  EXPECT_EQ(Switches().size(), 1u);
+  frozen_->Froze({.slot = slots_[1], .serial = 71, .replay = 8, .device = 1});
+  Told();
+  std::set<std::string> ended;
+  for (const ControlChange& change : controls_.Take()) {
+    EXPECT_EQ(change.control.mode, layout::ControlMode::kAsRegistered);
+    ended.insert(change.slot->probe);
+    registry_.SetControl(change.slot, change.control);
+  }
+  EXPECT_EQ(ended, (std::set<std::string>{"a", "b"}));
+  EXPECT_EQ(controls_.TakeSwitches().size(), 2u);
+  RingFreeze late = first;
+  late.serial = 72;
+  frozen_->Froze(late);  // the GPU had not read the end of it
+  const std::vector<RingSwitch> switches = Switches();
+  ASSERT_EQ(switches.size(), 1u);
+  EXPECT_EQ(switches[0].thawed, 72u);
+  frozen_.reset();
+  EXPECT_TRUE(told_.empty());
 }
 
 TEST(Freeze, SkipsFromMemoryToAFarRingInOneStep) {

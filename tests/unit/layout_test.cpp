@@ -54,6 +54,7 @@ TEST(Layout, SlotBlockIsFrozen) {
   EXPECT_EQ(offsetof(SlotFacts, stats_every), 272u);
   EXPECT_EQ(offsetof(SlotFacts, lane_reason), 276u);
   EXPECT_EQ(offsetof(SlotFacts, trigger), 277u);
+  EXPECT_EQ(offsetof(SlotFacts, trigger_times), 278u);
   EXPECT_EQ(offsetof(SlotFacts, device_capacity), 280u);
   EXPECT_EQ(offsetof(SlotFacts, device_bytes), 288u);
   EXPECT_EQ(offsetof(SlotFacts, trigger_threshold), 296u);
@@ -122,8 +123,12 @@ TEST(Layout, LinesOfTheControlFileAreFrozen) {
   EXPECT_EQ(offsetof(RoomRequest, bytes), 8u);
   EXPECT_EQ(kFreezeLineOffset, 4224u);
   EXPECT_EQ(offsetof(FreezeLine, order), 8u);
+  EXPECT_EQ(offsetof(FreezeLine, live), 32u);
+  EXPECT_EQ(kMaxFreezeDevices, 16u);
   EXPECT_EQ(kThawLineOffset, 8384u);
-  EXPECT_EQ(offsetof(ThawLine, arming), 8u);
+  EXPECT_EQ(offsetof(ThawLine, stop), 8u);
+  EXPECT_EQ(kFindingTextOffset, 12288u);
+  EXPECT_EQ(offsetof(FindingText, text), 32u);
   EXPECT_EQ(offsetof(DeviceWindow, checksum), 8u);
   EXPECT_EQ(offsetof(WindowRequest, order), 8u);
   EXPECT_EQ(offsetof(DirectoryEntry, word), 0u);
@@ -142,11 +147,11 @@ TEST(Layout, ControlFileIsFrozen) {
   EXPECT_EQ(offsetof(SegmentHeader, recordings), 1024u);
   EXPECT_EQ(kProducerLineOffset, 4096u);
   EXPECT_EQ(kConsumerLineOffset, 8192u);
-  EXPECT_EQ(kDirectoryOffset, 12288u);
+  EXPECT_EQ(kDirectoryOffset, 16384u);
   EXPECT_EQ(kRoomRequestOffset, 4096u + 64u);
   EXPECT_EQ(kReaderNameOffset, 8192u + 64u);
-  EXPECT_EQ(kRefusalsOffset, 12288u + 16384u * 32u);
-  EXPECT_EQ(kControlBytes, 12288u + 16384u * 36u);
+  EXPECT_EQ(kRefusalsOffset, 16384u + 16384u * 32u);
+  EXPECT_EQ(kControlBytes, 16384u + 16384u * 36u);
 }
 
 TEST(Layout, DeviceStatsAreFrozen) {

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "libprobe/registration.h"
 #include "libprobe/ring/segment_view.h"
 #include "tests/support/child_process.h"
 #include "tests/support/probe_fixture.h"
@@ -292,6 +293,27 @@ TEST(Probe, AHungReaderCostsOneDeadlineAndADeadOneNothing) {
   reader.Kill();
   probe.Observe(Cpu({0}));
   EXPECT_EQ(probe.Status().slots.at(0).waits, 1u);
+}
+
+TEST(Registration, ABoundedRingInDeviceMemoryKeepsWhatFitsAndAtLastStatisticsAlone) {
+  ProbeOptions options;
+  options.record = RecordAction{.capacity = 8, .on_device = true, .bounded = true};
+  TensorRef tensor;
+  tensor.dtype = Dtype::kFloat32;
+  tensor.shape = {1000};
+  const auto make = [&](std::uint64_t room) {
+    return MakeRegistration("a", options, tensor, 4000, layout::Lane::kDirect, room);
+  };
+  EXPECT_EQ(make(1u << 20).device_capacity, 8u);
+  EXPECT_EQ(make(9 * 4096).device_bytes, 9u * 4096);
+  EXPECT_EQ(make(9 * 4096 - 1).device_capacity, 7u) << "one entry more than it keeps";
+  EXPECT_EQ(make(2 * 4096).device_capacity, 1u);
+  const layout::SlotRegistration none = make(2 * 4096 - 1);
+  EXPECT_EQ(none.flags & (layout::kSlotOnDevice | layout::kSlotHoldsStats),
+            layout::kSlotHoldsStats);
+  EXPECT_EQ(none.actions, layout::kActionStats);
+  options.record->bounded = false;
+  EXPECT_EQ(make(0).device_capacity, 8u) << "who asks for it gets it";
 }
 
 }  // namespace

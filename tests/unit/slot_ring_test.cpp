@@ -195,16 +195,44 @@ TEST_F(SlotRing, AFreezeIsToldOnceAndEndsWhenTheReaderSaysSo) {
   std::string reason;
   const auto view = SegmentView::Attach(segment_.name(), &reason);
   ASSERT_NE(view, nullptr) << reason;
-  EXPECT_EQ(view->freeze().serial, 0u);
-  auto& line =
-      *reinterpret_cast<layout::FreezeLine*>(segment_.mapping(0).data + layout::kFreezeLineOffset);
-  line = {.serial = 77, .order = 1, .replay = 5, .trigger = 9, .reserved = {}};
-  EXPECT_EQ(view->freeze().serial, 77u);
-  EXPECT_EQ(view->freeze().replay, 5u);
-  EXPECT_EQ(view->freeze().trigger, layout::ControlTrigger::kNone) << "no such trigger";
-  EXPECT_FALSE(view->IsThawed(77));
-  view->Thaw(77, /*rearm=*/true);
-  EXPECT_TRUE(view->IsThawed(77));
+  EXPECT_EQ(view->freeze(1).serial, 0u);
+  auto* lines =
+      reinterpret_cast<layout::FreezeLine*>(segment_.mapping(0).data + layout::kFreezeLineOffset);
+  lines[0] = {.serial = 70, .order = 2, .replay = 6, .trigger = 2, .live = 1, .reserved = {}};
+  lines[1] = {.serial = 77, .order = 1, .replay = 5, .trigger = 9, .live = 0, .reserved = {}};
+  EXPECT_EQ(view->freeze(0).serial, 70u);
+  EXPECT_EQ(view->freeze(0).trigger, layout::ControlTrigger::kInf);
+  EXPECT_TRUE(view->freeze(0).live);
+  EXPECT_EQ(view->freeze(1).serial, 77u);
+  EXPECT_EQ(view->freeze(1).replay, 5u);
+  EXPECT_EQ(view->freeze(1).trigger, layout::ControlTrigger::kNone) << "no such trigger";
+  EXPECT_FALSE(view->IsThawed(1, 77));
+  const auto* thaws =
+      reinterpret_cast<const layout::ThawLine*>(segment_.mapping(0).data + layout::kThawLineOffset);
+  view->StopRings(1, 99);
+  EXPECT_EQ(thaws[1].stop, 99u);
+  view->Thaw(1, 77);
+  EXPECT_TRUE(view->IsThawed(1, 77));
+  EXPECT_EQ(thaws[1].stop, 0u) << "what was asked for is over with it";
+  EXPECT_FALSE(view->IsThawed(0, 70)) << "another device";
+}
+
+TEST_F(SlotRing, AnEarlierFindingReplacesALaterOneAndNotTheOtherWayRound) {
+  Open(test::MakeSlot("a", 1, 4));
+  std::string reason;
+  const auto view = SegmentView::Attach(segment_.name(), &reason);
+  ASSERT_NE(view, nullptr) << reason;
+  const auto& shared = reinterpret_cast<const layout::FindingText*>(segment_.mapping(0).data +
+                                                                    layout::kFindingTextOffset)[1];
+  const auto text = [&] { return std::string(shared.text, shared.bytes); };
+  EXPECT_EQ(shared.version, 0u);
+  view->SetFinding(layout::FindingKind::kInf, {10, 5}, "later");
+  EXPECT_EQ(text(), "later");
+  view->SetFinding(layout::FindingKind::kInf, {10, 6}, "behind it in the graph");
+  EXPECT_EQ(text(), "later");
+  view->SetFinding(layout::FindingKind::kInf, {9, 7}, std::string(2000, 'x'));
+  EXPECT_EQ(text(), std::string(sizeof(shared.text), 'x'));
+  EXPECT_EQ(shared.version % 2, 0u);
 }
 
 TEST_F(SlotRing, EmptyTensorsAreSnapshotsToo) {

@@ -131,5 +131,21 @@ TEST(SnapshotMaker, ATriggerLeavesTheValuesWhereItHolds) {
   EXPECT_TRUE(keeps(ControlTrigger::kAbsMax, -6));
 }
 
+TEST(SnapshotMaker, ATriggerOnChangesLeavesTheValuesThatDifferFromThoseBefore) {
+  const SlotPtr slot = MakeSlot(MakeSession("1"), "x", 1);
+  PayloadPool pool(0);
+  SnapshotMaker maker(&pool);
+  std::vector<StoredSnapshot> made;  // the maker looks at the payload before
+  std::vector<bool> keeps;
+  for (const float value : {1.0f, 1.0f, 2.0f, 2.0f, 1.0f}) {
+    ring::Entry entry;
+    entry.flags = layout::kEntryTriggered;
+    entry.payload = test::Bytes({value, 0});
+    made.push_back(maker.Make(slot, &entry, {.trigger = layout::ControlTrigger::kChanged}));
+    keeps.push_back(made.back().snapshot->has_values);
+  }
+  EXPECT_EQ(keeps, (std::vector<bool>{true, false, true, false, true}));
+}
+
 }  // namespace
 }  // namespace cgdebug::pipeline

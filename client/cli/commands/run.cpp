@@ -17,6 +17,7 @@
 
 #include "client/cli/command.h"
 #include "client/cli/commands/disk_options.h"
+#include "client/cli/condition.h"
 #include "client/cli/run/job.h"
 #include "client/cli/run/run_summary.h"
 #include "client/cli/run/run_watch.h"
@@ -42,6 +43,7 @@ struct RunOptions {
   bool no_live = false;
   bool tail = false;
   std::string fail_on;
+  std::string on;
   std::string only;
   std::string output;
   std::string upload;
@@ -279,6 +281,10 @@ int RunJob(Context& context, const RunOptions& options) {
   }
   Result<Variables> watching = WatchVariables(options.watch, options.eager);
   if (!watching.ok()) return context.Fail(kExitTrouble, watching.error().message);
+  layout::SlotControl ignored;
+  const Result<void> condition =
+      options.on.empty() ? Result<void>() : ParseCondition(options.on, &ignored);
+  if (!condition.ok()) return context.Fail(kExitTrouble, condition.error().message);
   const Result<FailOn> fail_on = ParseFailOn(options.fail_on);
   if (!fail_on.ok()) return context.Fail(kExitTrouble, fail_on.error().message);
   if (const int failed = context.Connect(); failed != kExitOk) return failed;
@@ -307,6 +313,8 @@ int RunJob(Context& context, const RunOptions& options) {
   Variables environment = *std::move(watching);
   environment.insert(environment.end(),
                      {{"CGDEBUG", "1"}, {"CGDEBUG_RUN_ID", run_id}, {"CGDEBUG_SOCKET", socket}});
+  if (fail_on->any()) environment.emplace_back("CGDEBUG_FAIL_ON", options.fail_on);
+  if (!options.on.empty()) environment.emplace_back("CGDEBUG_ON", options.on);
   if (Records(options)) environment.emplace_back("CGDEBUG_LOSSLESS", options.lossy ? "0" : "1");
   const Result<void> started = job.Start(command, environment, *signals);
   if (!started.ok()) {
@@ -348,7 +356,8 @@ RunFunction AddRun(CLI::App& app) {
   auto options = std::make_shared<RunOptions>();
   app.add_option("COMMAND", options->command, "the job and its arguments, after --");
   app.add_option("--fail-on", options->fail_on,
-                 "exit 1 if one of these happened; commas separate several")
+                 "exit 1 if one of these happened; commas separate several. The next "
+                 "cgdebug.step() or check() of the job raises")
       ->type_name("{nan,inf,compare}");
   app.add_option(
          "--watch", options->watch,
@@ -362,6 +371,11 @@ RunFunction AddRun(CLI::App& app) {
       "--eager", options->eager,
       "with --watch: torch.compile compiles nothing, and 'op:', 'kernel:' and 'graph:' log "
       "what runs eagerly, each call of the model as a replay: the reference for ops diff");
+  app.add_option("--on", options->on,
+                 "when this holds for a ring in device memory, record what all of the job's have: "
+                 "nan (NaN or Inf), inf, absmax>X, changed, mismatch. With --watch, values are "
+                 "kept there")
+      ->type_name("CONDITION");
   app.add_flag("--tail", options->tail,
                "show each snapshot while the job runs, not only findings and a status line");
   app.add_option("--only", options->only, "like --tail, but only these snapshots")

@@ -1,13 +1,12 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <cmath>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "client/cli/command.h"
+#include "client/cli/condition.h"
 #include "client/cli/sources.h"
 #include "client/cli/views/json.h"
 #include "client/cli/views/snapshot_text.h"
@@ -29,27 +28,6 @@ struct SetOptions {
   std::uint64_t count = 0;
   WhichOptions which;
 };
-
-Result<void> ParseCondition(const std::string& text, layout::SlotControl* control) {
-  constexpr std::string_view kAbsMax = "abs_max>";
-  if (text == "nan") {
-    control->trigger = layout::ControlTrigger::kNonfinite;
-  } else if (text == "inf") {
-    control->trigger = layout::ControlTrigger::kInf;
-  } else if (text.starts_with(kAbsMax)) {
-    char* end = nullptr;
-    const char* number = text.c_str() + kAbsMax.size();
-    const double threshold = std::strtod(number, &end);
-    if (end == number || *end != '\0' || !std::isfinite(threshold) || threshold < 0) {
-      return Error{"--on " + text + ": write for example --on 'abs_max>1e4'"};
-    }
-    control->trigger = layout::ControlTrigger::kAbsMax;
-    control->threshold = threshold;
-  } else {
-    return Error{"--on is nan (NaN or Inf), inf or 'abs_max>NUMBER', not '" + text + "'"};
-  }
-  return {};
-}
 
 Result<live::ControlRequest> MakeRequest(const SetOptions& options) {
   live::ControlRequest request;
@@ -131,7 +109,8 @@ RunFunction AddSet(CLI::App& app) {
   app.add_option(
          "--on", options->on,
          "send values only in replays where this holds, else statistics: nan (NaN or Inf), inf, "
-         "abs_max>X")
+         "abs_max>X, changed. Rings in device memory stop instead, once, are recorded with all "
+         "that they have, and go on; those also stop on mismatch: a comparison of the job failed")
       ->type_name("CONDITION");
   app.add_option(
          "--ttl", options->ttl,

@@ -61,6 +61,19 @@ std::string FindingText(const Finding& finding) {
   return text;
 }
 
+// What made the run fail, as the job was told.
+std::vector<std::string> Sentences(const RunSummary& summary, const FailOn& fail_on) {
+  std::vector<std::string> sentences;
+  for (const live::Session& session : summary.sessions) {
+    for (const auto& [wanted, sentence] :
+         {std::pair(fail_on.nan, session.found_nan), std::pair(fail_on.inf, session.found_inf),
+          std::pair(fail_on.compare, session.found_mismatch)}) {
+      if (wanted && !sentence.empty()) sentences.push_back(sentence);
+    }
+  }
+  return sentences;
+}
+
 bool HasFound(const RunSummary& summary, const FailOn& fail_on) {
   const auto any = [&](auto first) {
     return std::ranges::any_of(summary.sessions, [&](const live::Session& session) {
@@ -144,6 +157,9 @@ std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const 
         kIndent + style.Yellow("The daemon has not read everything yet: these numbers may grow.");
   }
   const int code = ExitCodeOf(summary, fail_on);
+  for (const std::string& sentence : Sentences(summary, fail_on)) {
+    text += fmt::format("{}--fail-on: {}", kIndent, style.Red(Printable(sentence)));
+  }
   if (summary.job_exit_code == 0 && code == kExitInconclusive) {
     const bool is_missing = summary.LostSnapshots() > 0 || !summary.complete;
     text += fmt::format("{}Nothing of --fail-on was found, but snapshots {}: exit {}.", kIndent,

@@ -21,6 +21,8 @@ std::string ControlText(const layout::SlotControl& control) {
   }
   if (control.trigger == layout::ControlTrigger::kNonfinite) text += ", where there is NaN or Inf";
   if (control.trigger == layout::ControlTrigger::kInf) text += ", where there is Inf";
+  if (control.trigger == layout::ControlTrigger::kChanged) text += ", where it changed";
+  if (control.trigger == layout::ControlTrigger::kMismatch) text += ", on a failed comparison";
   if (control.trigger == layout::ControlTrigger::kAbsMax) {
     text += fmt::format(", where abs max > {:g}", control.threshold);
   }

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "proto/layout/ring_layout.h"
+#include "proto/layout/segment_layout.h"
 #include "proto/layout/slot_control.h"
 #include "proto/layout/verdict.h"
 
@@ -74,10 +75,15 @@ struct RecordAction {
   // In graphs of the direct lane: keeps the values in device memory, where no replay waits for the
   // link to the host. They travel when somebody asks for them.
   bool on_device = false;
+  // With on_device: if all such rings of the process take more of a device than they may (a quarter
+  // of its memory, or CGDEBUG_DEVICE_MIB), this one keeps fewer values, or statistics alone.
+  bool bounded = false;
   // With on_device: when it holds, the rings of the process in device memory keep what they have,
   // up to this replay, until the daemon has read it.
   layout::ControlTrigger trigger = layout::ControlTrigger::kNone;
   double threshold = 0;  // of kAbsMax
+  // The trigger stops the rings of a device as long as triggers did so less often than that.
+  std::uint16_t times = 1;
 };
 
 struct ExpectedTensor {
@@ -272,6 +278,19 @@ void SetStep(std::int64_t step);
 // Does nothing while `stream` is capturing.
 // Fails: throws ProbeError.
 void SetStepInStreamOrder(std::int64_t step, void* stream);
+
+// What the daemon found first in this process, in words: a NaN, an Inf, a failed comparison.
+// nullopt: nothing so far. Reads shared memory and waits for nothing. Thread: any.
+std::optional<std::string> FindingText(layout::FindingKind kind);
+
+// How much of what the probes of this process wrote the daemon has read. Requires: the caller has
+// synchronized with the GPU.
+struct ReadState {
+  bool all = false;        // everything that there was
+  std::uint64_t lost = 0;  // snapshots that were overwritten, or given up, before they were read
+};
+// Waits until that is all, at most for `timeout`, and not without a daemon.
+ReadState AwaitRead(std::chrono::nanoseconds timeout);
 
 // What a graph is called wherever it is shown. Not scoped: names the graph that is being captured,
 // from its next probe on, or else the next one captured. Scoped: names every graph until another

@@ -1,0 +1,38 @@
+#include "daemon/model/finding.h"
+
+#include <fmt/format.h>
+
+#include "daemon/core/numerics/format.h"
+
+namespace cgdebug::pipeline {
+
+std::string SentenceOf(const Finding& finding, const std::string& graph,
+                       const std::string& qualifier) {
+  const SlotIdentity& slot = *finding.slot;
+  const std::uint32_t call = slot.registration.invocation;
+  const std::string name = slot.probe + (call == 0 ? "" : "#" + std::to_string(call)) + qualifier;
+  std::string text = finding.kind == Finding::Kind::kNan   ? "first NaN: "
+                     : finding.kind == Finding::Kind::kInf ? "first Inf: "
+                                                           : "first failed comparison: ";
+  text += fmt::format("{} @{}", name, finding.replay);
+  if (slot.session->rank >= 0) text += fmt::format(" on rank {}", slot.session->rank);
+  if (finding.count != 0) {
+    text += fmt::format(", {} element{}", finding.count, finding.count == 1 ? "" : "s");
+  }
+  if (finding.element) {
+    text += ", first non-finite at " + numerics::FormatIndex(*finding.element, slot.shape);
+  }
+  if (finding.step >= 0) text += fmt::format(", step {}", finding.step);
+  if (!graph.empty()) text += ", graph " + graph;
+  if (!slot.site.empty()) text += ", probed at " + slot.site;
+  const std::string& key = slot.session->key;
+  if (finding.kind == Finding::Kind::kMismatch) {
+    const std::string said = finding.text.substr(0, finding.text.find('\n'));
+    return fmt::format("{}: {} Type: cgdebug-cli tail --only fail -s {}", text, said, key);
+  }
+  if (!slot.op.empty()) return fmt::format("{}. Type: cgdebug-cli ops -s {}", text, key);
+  return fmt::format("{}. Type: cgdebug-cli show -s {} '{}@{}' --where nonfinite", text, key, name,
+                     finding.replay);
+}
+
+}  // namespace cgdebug::pipeline

@@ -1,0 +1,79 @@
+"""What makes `cgdebug.check()` and `cgdebug.step()` raise: `CGDEBUG_FAIL_ON`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from . import _native
+from .errors import FoundError, NotCheckedError
+
+# How long step() waits, once something was found, for what came before it.
+_PATIENCE_S = 1.0
+
+# As layout::FindingKind.
+_KINDS = {"nan": 0, "inf": 1, "compare": 2}
+
+
+def kinds_of(text: str, what: str) -> list[str]:
+    """Fails: ValueError."""
+    kinds = [kind for kind in text.split(",") if kind]
+    for kind in kinds:
+        if kind not in _KINDS:
+            raise ValueError(f'{what} knows "nan", "inf" and "compare", not {kind!r}')
+    return kinds
+
+
+def wanted() -> list[str]:
+    text = os.environ.get("CGDEBUG_FAIL_ON", "")
+    return kinds_of(text, "CGDEBUG_FAIL_ON") if text else []
+
+
+def raise_if_found(kinds: list[str], timeout: float = _PATIENCE_S) -> None:
+    """Looks at shared memory and waits only if something was found: an earlier one may come.
+
+    Fails: FoundError.
+    """
+    probe = _native.probe_module()
+    if probe is None or all(probe.finding(_KINDS[kind]) is None for kind in kinds):
+        return
+    probe.await_read(timeout)
+    for kind in kinds:
+        text = probe.finding(_KINDS[kind])
+        if text is not None:
+            raise FoundError(text, kind)
+
+
+def check(on: str | None = None, timeout: float = 10.0) -> None:
+    """Raises `FoundError` if a probe of this process has shown what `on` names: "nan", "inf" or
+    "compare" (a failed `TensorCompare`); commas separate several. Without it, $CGDEBUG_FAIL_ON
+    counts, else "nan". Rows of op logs are looked at as well, rings in device memory only if they
+    have a trigger or `TensorStats`.
+
+    Waits for the GPU, and for cgdebug-daemon to read everything. If it does not within `timeout`
+    seconds, or if snapshots were lost, that is a `NotCheckedError`.
+    """
+    if on is not None and not isinstance(on, str):
+        raise ValueError(f'cgdebug.check: on is a text such as "nan,inf", not {on!r}')
+    kinds = (wanted() if on is None else kinds_of(on, "cgdebug.check: on")) or ["nan"]
+    probe = _native.probe_module()
+    if probe is None or probe.session() is None:
+        raise NotCheckedError(
+            "cgdebug.check: no probe of this process has seen a tensor. `explain()` of a watch and "
+            "`status()` of a probe say why"
+        )
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    everything, lost = probe.await_read(timeout)
+    raise_if_found(kinds, 0.0)
+    if not everything:
+        problem = _native.daemon_problem() or "type: cgdebug-cli status"
+        raise NotCheckedError(
+            f"cgdebug.check: no daemon has read everything within {timeout:g} s: {problem}"
+        )
+    if lost:
+        raise NotCheckedError(
+            f"cgdebug.check: {lost} snapshot{'s were' if lost > 1 else ' was'} lost before the "
+            f"daemon read them; the others show nothing. Give the probes a larger capacity"
+        )

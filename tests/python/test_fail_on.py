@@ -1,0 +1,146 @@
+"""`cgdebug.check()`, `cgdebug.step()` and `cgdebug-cli run --fail-on`: what was found stops the job."""
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import cgdebug
+from cgdebug import _fail_on
+
+HEADER = "import sys, time, torch, cgdebug\nfrom cgdebug import *\n"
+
+# Probe `second` shows NaN at step 3, `third` in the same replay.
+STEPS = """
+probes = [CudaGraphTensorProbe(n, [TensorStats()], mode="always") for n in ("first", "second", "third")]
+for n in range(1, 1000):
+    cgdebug.step(n)
+    x = torch.ones(2, 3, 4)
+    probes[0](x)
+    if n >= 3:
+        x[1, 0, 2] = float("nan")
+    probes[1](x)
+    probes[2](x)
+    time.sleep(0.01)
+print("it ran to its end")
+"""
+SENTENCE = (
+    r"first NaN: second @3(?: on rank \d+)?, 1 element, first non-finite at \[1, 0, 2\], step 3, "
+    r"probed at [^.]*:\d+[^.]*\. Type: cgdebug-cli show -s \w+ 'second@3' --where nonfinite"
+)
+
+
+def run_job(code, **environment):
+    return subprocess.run(
+        [sys.executable, "-c", HEADER + textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **environment},
+    )
+
+
+def test_the_step_after_a_nan_raises_and_says_where_it_was(daemon):
+    run = run_job(STEPS, CGDEBUG_FAIL_ON="nan")
+    assert run.returncode == 1
+    assert re.search("FoundError: " + SENTENCE, run.stderr), run.stderr
+    assert "its end" not in run.stdout
+
+
+def test_no_step_raises_for_what_nobody_asked_for(daemon):
+    code = STEPS.replace("1000", "20")
+    for environment in ({}, {"CGDEBUG_FAIL_ON": "inf,compare"}):
+        run = run_job(code, **environment)
+        assert run.returncode == 0, run.stderr
+        assert "its end" in run.stdout
+
+
+def test_run_fails_with_the_sentence_that_the_job_raised(cli, monkeypatch):
+    monkeypatch.delenv("CGDEBUG_RUN_ID")
+    run = cli("run", "--no-live", "--fail-on", "nan", "--", sys.executable, "-c", HEADER + STEPS)
+    assert run.returncode == 1
+    said = re.findall(SENTENCE, run.stderr)
+    assert len(said) == 2 and said[0] == said[1], run.stderr
+
+
+def test_run_fails_if_the_job_never_asks(cli, monkeypatch):
+    monkeypatch.delenv("CGDEBUG_RUN_ID")
+    code = HEADER + STEPS.replace("cgdebug.step(n)", "").replace("1000", "10")
+    run = cli("run", "--no-live", "--fail-on", "nan", "--", sys.executable, "-c", code)
+    assert "its end" in run.stdout
+    assert run.returncode == 1
+    assert re.search(SENTENCE.replace(", step 3", ""), run.stderr), run.stderr
+
+
+def test_check_finds_rows_of_op_logs(daemon):
+    run = run_job(
+        """
+        with cgdebug.debug_mode(torch.nn.Linear(3, 3), eager=True):
+            x = torch.zeros(4)
+            y = torch.log(x - 1)
+        try:
+            cgdebug.check()
+        except cgdebug.FoundError as error:
+            print(error.kind, error)
+        """
+    )
+    assert re.match(
+        r"nan first NaN: \S*log_0 @1.*, 4 elements, first non-finite at \[0\]", run.stdout
+    ), run.stdout + run.stderr
+    assert "Type: cgdebug-cli ops -s " in run.stdout
+
+
+def test_check_finds_a_failed_comparison(daemon):
+    run = run_job(
+        """
+        p = CudaGraphTensorProbe("c", [TensorCompare(torch.zeros(4))], mode="always")
+        p(torch.zeros(4))
+        cgdebug.check("nan,inf,compare")
+        p(torch.ones(4))
+        cgdebug.check("nan,inf")
+        try:
+            cgdebug.check("compare")
+        except AssertionError as error:
+            print(error.kind, error)
+        """
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("compare first failed comparison: c @2, "), run.stdout
+    assert "Type: cgdebug-cli tail --only fail -s " in run.stdout
+
+
+def test_check_says_nothing_only_if_everything_was_read(daemon):
+    clean = """
+    p = CudaGraphTensorProbe("p", [TensorStats()], mode="always")
+    for _ in range(5):
+        p(torch.ones(4))
+    cgdebug.check(timeout=2)
+    """
+    assert run_job(clean).returncode == 0
+    alone = run_job(clean, CGDEBUG="0", CGDEBUG_SOCKET="/nonexistent/d.sock")
+    assert "NotCheckedError: cgdebug.check: no daemon has read everything" in alone.stderr
+    lossy = clean.replace("TensorStats()", "TensorRecord(capacity=2)").replace(
+        "    for _ in range(5):", "    for _ in range(30000):"
+    )
+    lost = run_job(lossy)
+    assert "NotCheckedError" in lost.stderr and "lost" in lost.stderr, lost.stderr
+    assert "no probe of this process" in run_job("cgdebug.check()").stderr
+
+
+def test_run_hands_on_what_rings_in_device_memory_wait_for(cli, monkeypatch):
+    monkeypatch.delenv("CGDEBUG_RUN_ID")
+    code = "import os; print(os.environ['CGDEBUG_ON'])"
+    run = cli("run", "--no-live", "--on", "absmax>1e4", "--", sys.executable, "-c", code)
+    assert run.stdout == "absmax>1e4\n"
+    wrong = cli("run", "--on", "loss", "--", sys.executable, "-c", code)
+    assert wrong.returncode == 2 and "--on is nan (NaN or Inf), inf" in wrong.stderr
+
+
+def test_an_unknown_word_is_refused():
+    with pytest.raises(ValueError, match="CGDEBUG_FAIL_ON knows"):
+        _fail_on.kinds_of("nan,loss", "CGDEBUG_FAIL_ON")
+    with pytest.raises(ValueError, match="a text such as"):
+        cgdebug.check(on=["nan"])
