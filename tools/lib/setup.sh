@@ -115,8 +115,7 @@ extract_promtool() (
 python_packages=(torch==2.11.0 numpy 'protobuf>=4.21' safetensors tensorboard pandas pyarrow pytest
   pytest-timeout 'ruff==0.17.6' 'mypy>=1.15' 'pybind11>=2.10' 'scikit-build-core>=0.10'
   lightning transformers accelerate playwright axe-playwright-python
-  matplotlib nbclient ipykernel mlflow-skinny wandb)
-  matplotlib nbclient ipykernel s3fs moto flask flask-cors py-partiql-parser)
+  matplotlib nbclient ipykernel mlflow-skinny wandb s3fs moto flask flask-cors py-partiql-parser)
 
 has_python_packages() {
   "$PYTHON" - "${python_packages[@]}" >/dev/null 2>&1 <<'CHECK'
