@@ -25,7 +25,7 @@ using capture::ProbeSlot;
 constexpr std::uint32_t kCapacity = 16;
 
 // Tensors that wait for their batch cannot be given back to the allocator.
-constexpr std::uint64_t kMostPendingBytes = 32u << 20;
+constexpr std::uint64_t kMostPendingMib = 256;
 
 std::uint64_t ElementCount(const ring::OpLogRow& row) {
   std::uint64_t count = 1;
@@ -45,16 +45,46 @@ ring::OpLogRow MakeRow(const OpLogText& text, const TensorRef& tensor) {
   return row;
 }
 
-// A replay that hangs is known to stand before one launch and after another. So few rows in each
-// say more exactly where, and cost more.
-std::size_t RowsOfLaunch() {
-  const char* text = std::getenv("CGDEBUG_OP_LOG_BATCH");
-  if (text == nullptr) return capture::kMostOpLogTensors;
+// A positive number in a variable of the environment, or `otherwise`.
+std::uint64_t NumberOf(const char* variable, std::uint64_t otherwise) {
+  const char* text = std::getenv(variable);
+  if (text == nullptr) return otherwise;
   char* end = nullptr;
   const unsigned long value = std::strtoul(text, &end, 10);
   const bool is_number = end != text && *end == '\0' && value > 0;
-  return is_number ? std::min<std::size_t>(value, capture::kMostOpLogTensors)
-                   : capture::kMostOpLogTensors;
+  return is_number ? value : otherwise;
+}
+
+// A replay that hangs is known to stand before one launch and after another. So few rows in each
+// say more exactly where, and cost more.
+std::size_t RowsOfLaunch() {
+  return std::min<std::size_t>(NumberOf("CGDEBUG_OP_LOG_BATCH", capture::kMostOpLogTensors),
+                               capture::kMostOpLogTensors);
+}
+
+std::uint64_t BytesPending() {
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 20;
+  return std::min(NumberOf("CGDEBUG_OP_LOG_MIB", kMostPendingMib), kMost) << 20;
+}
+
+// Fails: throws ProbeError.
+capture::ElementOrder OrderOf(const std::string& name, std::uint64_t count,
+                              const std::vector<OpLogDimension>& dimensions) {
+  capture::ElementOrder order = {};
+  std::fill(std::begin(order.sizes), std::end(order.sizes), 1);
+  std::uint64_t product = 1;
+  bool is_right = dimensions.size() <= kMaxOpLogDimensions && count <= UINT32_MAX;
+  for (std::size_t d = 0; is_right && d < dimensions.size(); ++d) {
+    const OpLogDimension& one = dimensions[d];
+    is_right = one.size > 0 && one.size <= count && one.stride < count;
+    product *= one.size;
+    is_right = is_right && product <= count;
+    order.sizes[d] = static_cast<std::uint32_t>(one.size);
+    order.strides[d] = static_cast<std::uint32_t>(one.stride);
+  }
+  if (is_right && product == count) return order;
+  throw ProbeError(ErrorKind::kBadArgument,
+                   "'" + name + "': these dimensions are not those of its elements");
 }
 
 void RequireCapture(void* stream, std::uint64_t graph_id, std::size_t rows) {
@@ -66,7 +96,10 @@ void RequireCapture(void* stream, std::uint64_t graph_id, std::size_t rows) {
 
 }  // namespace
 
-OpLog::OpLog() : state_(std::make_shared<ProbeState>()), rows_of_launch_(RowsOfLaunch()) {
+OpLog::OpLog()
+    : state_(std::make_shared<ProbeState>()),
+      rows_of_launch_(RowsOfLaunch()),
+      bytes_pending_(BytesPending()) {
   state_->name = "op log";
   state_->options.mode = ProbeMode::kAlways;
   state_->options.record = RecordAction{.capacity = kCapacity};
@@ -77,9 +110,10 @@ OpLog::OpLog() : state_(std::make_shared<ProbeState>()), rows_of_launch_(RowsOfL
 
 OpLog::~OpLog() { Close(); }
 
-std::size_t OpLog::Add(const OpLogText& text, const TensorRef& tensor, void* stream) {
+std::size_t OpLog::Add(const OpLogText& text, const TensorRef& tensor, void* stream,
+                       const std::vector<OpLogDimension>& order) {
   ring::OpLogRow row = MakeRow(text, tensor);
-  return tensor.device_type == DeviceType::kCuda ? AddInGraph(std::move(row), tensor, stream)
+  return tensor.device_type == DeviceType::kCuda ? AddInGraph(std::move(row), tensor, stream, order)
                                                  : AddOnHost(std::move(row), tensor);
 }
 
@@ -92,6 +126,11 @@ void OpLog::Flush() {
 std::size_t OpLog::Pending() const {
   const ProbeTable::Lock lock = ProbeTable::Instance().Acquire(*state_);
   return PendingRows();
+}
+
+OpLogCounters OpLog::Counters() const {
+  const ProbeTable::Lock lock = ProbeTable::Instance().Acquire(*state_);
+  return counters_;
 }
 
 std::size_t OpLog::TakeNodes(void* stream) {
@@ -200,7 +239,20 @@ std::size_t OpLog::PendingRows() const {
   return pending;
 }
 
-std::size_t OpLog::AddInGraph(ring::OpLogRow row, const TensorRef& tensor, void* stream) {
+std::uint64_t OpLog::PendingBytes() const {
+  std::uint64_t pending = 0;
+  for (const Page& page : pages_) pending += page.pending_bytes;
+  return pending;
+}
+
+std::size_t OpLog::AddInGraph(ring::OpLogRow row, const TensorRef& tensor, void* stream,
+                              const std::vector<OpLogDimension>& order) {
+  capture::OpLogTensor pending;
+  pending.data = tensor.data;
+  pending.dtype = row.dtype;
+  pending.count = ElementCount(row);
+  if (!order.empty()) pending.order = OrderOf(row.name, pending.count, order);
+  const std::uint64_t bytes = pending.count * layout::DtypeBytes(row.dtype);
   const capture::StreamCapture capture = capture::QueryCapture(stream);
   if (!capture.capturing) {
     throw ProbeError(ErrorKind::kUnsupported,
@@ -214,18 +266,17 @@ std::size_t OpLog::AddInGraph(ring::OpLogRow row, const TensorRef& tensor, void*
   Page& page = OpenPage(table, capture.id, tensor, stream);
   if (nodes_ && nodes_->capture_id() != capture.id) StopFollowing();
   if (nodes_) (void)nodes_->Take(stream);  // so that whatever comes in front of the row is known
+  // Each flush for the lack of room is one of all pages: see Add().
+  if (PendingBytes() + bytes > bytes_pending_) FlushPages(table, NewNodes(nullptr));
   page.position = capture::PositionOf(stream);
   page.newest_row = ++rows_in_graph_;
-  const std::uint64_t count = ElementCount(row);
-  page.pending.push_back({.data = tensor.data,
-                          .dtype = row.dtype,
-                          .count = count,
-                          .row = static_cast<std::uint32_t>(page.rows.size())});
-  page.pending_bytes += count * layout::DtypeBytes(row.dtype);
+  pending.row = static_cast<std::uint32_t>(page.rows.size());
+  page.pending.push_back(pending);
+  page.pending_bytes += bytes;
   page.rows.push_back(std::move(row));
   const bool is_full = page.rows.size() == capture::kOpLogRowsOfPage;
-  if (is_full || page.pending.size() >= rows_of_launch_ || page.pending_bytes > kMostPendingBytes) {
-    FlushPage(table, page);
+  if (is_full || page.pending.size() >= rows_of_launch_ || PendingBytes() >= bytes_pending_) {
+    FlushPages(table, NewNodes(nullptr));
   }
   // If nodes are followed, AmendNewest() may still change the row.
   if (is_full && !nodes_) FinishPage(table, page);
@@ -329,9 +380,12 @@ void OpLog::FlushPages(ProbeTable& table, const std::vector<void*>& unseen) {
 // kernels is given up.
 void OpLog::FlushPage(ProbeTable& table, Page& page, const std::vector<void*>& unseen) {
   const std::vector<capture::OpLogTensor> pending = std::exchange(page.pending, {});
-  page.pending_bytes = 0;
+  const std::uint64_t bytes = std::exchange(page.pending_bytes, 0);
   if (pending.empty() || page.slot == nullptr) return;
   ++page.launches;
+  ++counters_.launches;
+  counters_.rows += pending.size();
+  counters_.bytes += bytes;
   for (const capture::OpLogTensor& tensor : pending) page.rows[tensor.row].launch = page.launches;
   try {
     // Unless nodes are followed, nobody puts later writers behind the rows, so these are computed

@@ -21,6 +21,20 @@ namespace cgdebug {
 
 class ProbeTable;
 
+// A dimension of a tensor on a GPU that has no gaps, but lies in memory in another order.
+struct OpLogDimension {
+  std::uint64_t size = 0;
+  std::uint64_t stride = 0;  // in elements, if the tensor lay in its usual order
+};
+inline constexpr std::size_t kMaxOpLogDimensions = capture::ElementOrder::kMaxDimensions;
+
+// What the launches of a log have read so far.
+struct OpLogCounters {
+  std::uint64_t launches = 0;  // each computes a batch of rows
+  std::uint64_t rows = 0;
+  std::uint64_t bytes = 0;
+};
+
 // What a row is called. A name obeys the rules for names of probes; readers see the rows of one
 // name as one probe.
 struct OpLogText {
@@ -42,12 +56,17 @@ class OpLog {
   // Adds a row: what `tensor` holds when `stream` (a cudaStream_t, ignored for the CPU) gets here.
   // The row of a tensor on a GPU is pending until Flush() computes it, with others in one launch; a
   // full batch is flushed at once. Until then nobody may free the tensor, and nobody may write it
-  // except nodes that TakeUnseen() finds. Returns how many rows are pending, this one included.
+  // except nodes that TakeUnseen() finds. Returns how many rows are pending: 0, or 1 if that is the
+  // new one alone, or one more than before.
+  // `order`: the dimensions from the one that changes fastest in memory, at most
+  // kMaxOpLogDimensions; empty: the elements lie in their usual order.
   // Fails: also if the tensor is on a GPU and `stream` is not capturing.
-  std::size_t Add(const OpLogText& text, const TensorRef& tensor, void* stream);
+  std::size_t Add(const OpLogText& text, const TensorRef& tensor, void* stream,
+                  const std::vector<OpLogDimension>& order = {});
   // Computes the rows that are pending. What their streams capture from now on comes after them.
   void Flush();
   std::size_t Pending() const;
+  OpLogCounters Counters() const;
 
   // The log follows which nodes a capture gets, and who adds them. A node is a kernel, a copy or
   // whatever else may write memory. Without CUDA there are none.
@@ -96,7 +115,8 @@ class OpLog {
   };
 
   std::size_t AddOnHost(ring::OpLogRow row, const TensorRef& tensor);
-  std::size_t AddInGraph(ring::OpLogRow row, const TensorRef& tensor, void* stream);
+  std::size_t AddInGraph(ring::OpLogRow row, const TensorRef& tensor, void* stream,
+                         const std::vector<OpLogDimension>& order);
   Page& OpenPage(ProbeTable& table, std::uint64_t graph_id, const TensorRef& tensor, void* stream);
   // Whether `stream` takes part in the capture that the log follows.
   bool Follow(void* stream);
@@ -108,6 +128,7 @@ class OpLog {
   std::vector<std::string> TakeNames();
   void StopFollowing();
   std::size_t PendingRows() const;
+  std::uint64_t PendingBytes() const;
   void FlushPage(ProbeTable& table, Page& page, const std::vector<void*>& unseen = {});
   void FinishPage(ProbeTable& table, Page& page);
   void EndPages(ProbeTable& table);
@@ -117,8 +138,10 @@ class OpLog {
   void DropPage(ProbeTable& table, Page& page);
 
   std::shared_ptr<ProbeState> state_;
-  const std::size_t rows_of_launch_;  // at most
-  std::vector<Page> pages_;           // those that are not complete
+  const std::size_t rows_of_launch_;   // at most
+  const std::uint64_t bytes_pending_;  // at most, unless one tensor alone is larger
+  OpLogCounters counters_;
+  std::vector<Page> pages_;  // those that are not complete
   std::uint64_t rows_in_graph_ = 0;
   std::optional<capture::CaptureNodes> nodes_;  // of the capture under way
   std::vector<void*> unseen_;                   // nodes that nobody has asked for yet

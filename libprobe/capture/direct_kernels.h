@@ -209,6 +209,14 @@ struct StatsLeafArgs {
 };
 const void* StatsLeafKernel();  // void(StatsLeafArgs)
 
+// Where an element lies in a tensor, by its place in memory. The tensor has no gaps, but another
+// order of dimensions than memory. They are listed from the one that changes fastest in memory.
+struct ElementOrder {
+  static constexpr int kMaxDimensions = 4;
+  std::uint32_t sizes[kMaxDimensions];
+  std::uint32_t strides[kMaxDimensions];  // in elements, if the tensor were in the usual order
+};
+
 // Rows of an op log (op_log_lane.h): first a part for each block, then a row for each tensor.
 struct OpLogBatch {
   struct Tensor {
@@ -217,6 +225,8 @@ struct OpLogBatch {
     std::uint32_t first_block;  // its blocks end at the next tensor's first
     std::uint16_t row;
     std::uint8_t dtype;  // layout::Dtype
+    bool is_permuted;    // `order` is set
+    ElementOrder order;
   };
   Tensor tensors[64];
   std::uint32_t count;   // of tensors
@@ -228,6 +238,7 @@ struct OpLogBatch {
 };
 static_assert(sizeof(OpLogBatch) <= 4096);  // what a kernel's arguments may take
 inline constexpr int kOpLogThreads = 256;
+inline constexpr int kOpLogBlocksPerMultiprocessor = 4;
 const void* OpLogPartsKernel();  // void(OpLogBatch), kOpLogThreads
 const void* OpLogRowsKernel();   // void(OpLogBatch), one warp
 

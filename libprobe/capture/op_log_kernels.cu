@@ -10,13 +10,39 @@ namespace {
 
 constexpr int kWarps = kOpLogThreads / 32;
 
+// The order of the tensor that this block reads; null: the usual one. In shared memory, because it
+// is needed only for NaN and Inf.
+__device__ const ElementOrder** OrderOfBlock() {
+  __shared__ const ElementOrder* order;
+  return &order;
+}
+
+// Rows are read once and in large numbers, so they must not push what the job will read out of the
+// caches.
+struct StreamReader {
+  __device__ static uint4 Load(const uint4* from) { return __ldcs(from); }
+  __device__ static std::uint64_t PlaceOf(std::uint64_t index) {
+    const ElementOrder* const order = *OrderOfBlock();
+    if (order == nullptr) return index;
+    std::uint64_t place = 0;
+#pragma unroll 1
+    for (int d = 0; d < ElementOrder::kMaxDimensions; ++d) {
+      place += index % order->sizes[d] * order->strides[d];
+      index /= order->sizes[d];
+    }
+    return place;
+  }
+};
+
 // The part of one block, by warp.
 template <typename Type>
 __device__ __noinline__ void ComputeWarps(const OpLogBatch::Tensor& tensor, std::uint64_t start,
                                           std::uint64_t stride, layout::DeviceStats* warps) {
+  using OpLogPart = Part<Type, StreamReader>;
   const Span<typename Type::Raw> span(tensor.from, tensor.count);
-  const typename Part<Type>::First first(span, start, stride);
-  Part<Type> part(ShiftOf<Type>(tensor.from, tensor.count));
+  const typename OpLogPart::First first(span, start, stride);
+  *OrderOfBlock() = tensor.is_permuted ? &tensor.order : nullptr;  // the same in each thread
+  OpLogPart part(ShiftOf<Type>(tensor.from, tensor.count));
   part.AddAll(first, span, start, stride);
   StoreWarpSum(part, tensor.count, warps + threadIdx.x / 32);
 }
@@ -48,7 +74,7 @@ __device__ void TellReached(const RowsHead& rows, std::uint64_t replay, std::uin
   Store(rows.head->reached_ns, GlobalTimer() + static_cast<std::uint64_t>(rows.clock_offset_ns));
 }
 
-__global__ void __launch_bounds__(kOpLogThreads)
+__global__ void __launch_bounds__(kOpLogThreads, kOpLogBlocksPerMultiprocessor)
     OpLogParts(const __grid_constant__ OpLogBatch batch) {
   __shared__ layout::DeviceStats warps[kWarps];
   // Decided by the replay before this one, so there is nothing to wait for.
@@ -61,6 +87,7 @@ __global__ void __launch_bounds__(kOpLogThreads)
     replay = batch.state->replay + 1;
   }
   WaitForGridsBefore();
+  LetNextGridStart();
   if (skip != 0) return;
   if (tells) TellReached(rows, replay, batch.launch);
   std::uint32_t first = 0;
@@ -68,7 +95,7 @@ __global__ void __launch_bounds__(kOpLogThreads)
     const std::uint32_t middle = (first + last) / 2;
     (batch.tensors[middle].first_block <= blockIdx.x ? first : last) = middle;
   }
-  const OpLogBatch::Tensor tensor = batch.tensors[first];
+  const OpLogBatch::Tensor& tensor = batch.tensors[first];
   const std::uint64_t blocks = EndOf(batch, first) - tensor.first_block;
   ComputeAnyWarps(tensor,
                   std::uint64_t{blockIdx.x - tensor.first_block} * kOpLogThreads + threadIdx.x,
@@ -88,7 +115,7 @@ __global__ void __launch_bounds__(kOpLogThreads)
 __global__ void __launch_bounds__(32) OpLogRows(const __grid_constant__ OpLogBatch batch) {
   WaitForGridsBefore();
   if (batch.state->skip != 0) return;
-  const OpLogBatch::Tensor tensor = batch.tensors[blockIdx.x];
+  const OpLogBatch::Tensor& tensor = batch.tensors[blockIdx.x];
   const std::uint32_t end = EndOf(batch, blockIdx.x);
   layout::DeviceStats mine = batch.parts[tensor.first_block];
   if (threadIdx.x != 0) Empty(&mine);

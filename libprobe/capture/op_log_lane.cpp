@@ -12,8 +12,9 @@
 namespace cgdebug::capture {
 namespace {
 
-constexpr std::uint64_t kMostBlocks = 256;  // of a batch; each leaves one part
-constexpr std::uint64_t kBytesPerBlock = 16u << 10;
+// Of a batch: as many as run at once on 132 multiprocessors. Each leaves one part.
+constexpr std::uint64_t kMostBlocks = std::uint64_t{132} * kOpLogBlocksPerMultiprocessor;
+constexpr std::uint64_t kLeastBytesOfBlock = 16u << 10;
 constexpr std::uint64_t kRowBytes = sizeof(layout::DeviceStats);
 
 static_assert(kMostOpLogTensors == std::size(OpLogBatch{}.tensors));
@@ -22,31 +23,31 @@ std::uint64_t BytesOf(const OpLogTensor& tensor) {
   return tensor.count * layout::DtypeBytes(tensor.dtype);
 }
 
-std::uint64_t BlocksWanted(const OpLogTensor& tensor) {
-  return std::max<std::uint64_t>((BytesOf(tensor) + kBytesPerBlock - 1) / kBytesPerBlock, 1);
-}
+std::uint64_t DivideUp(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; }
 
-// Deals out the blocks by bytes, at least one to each tensor.
+// No block reads more than the others that are full: a batch takes as long as its slowest block.
+// Each tensor has one block that is not full, at most.
 OpLogBatch MakeBatch(const Buffers& buffers, std::span<const OpLogTensor> tensors) {
   OpLogBatch batch = {};
   auto* rows = static_cast<layout::DeviceStats*>(buffers.staging);
   batch.rows = rows;
   batch.parts = rows + kOpLogRowsOfPage;
   batch.state = buffers.state;
-  std::uint64_t wanted = 0;
-  for (const OpLogTensor& tensor : tensors) wanted += BlocksWanted(tensor);
-  const std::uint64_t spare = kMostBlocks - tensors.size();
+  std::uint64_t bytes = 0;
+  for (const OpLogTensor& tensor : tensors) bytes += BytesOf(tensor);
+  const std::uint64_t bytes_of_block =
+      std::max(DivideUp(bytes, kMostBlocks - tensors.size()), kLeastBytesOfBlock);
   for (const OpLogTensor& tensor : tensors) {
-    const std::uint64_t mine = BlocksWanted(tensor);
     OpLogBatch::Tensor& to = batch.tensors[batch.count++];
     to.from = static_cast<const std::byte*>(tensor.data);
     to.count = tensor.count;
     to.first_block = batch.blocks;
     to.row = static_cast<std::uint16_t>(tensor.row);
     to.dtype = static_cast<std::uint8_t>(tensor.dtype);
-    const std::uint64_t dealt =
-        wanted <= kMostBlocks ? mine : std::max<std::uint64_t>(mine * spare / wanted, 1);
-    batch.blocks += static_cast<std::uint32_t>(dealt);
+    to.is_permuted = tensor.order.has_value();
+    if (tensor.order) to.order = *tensor.order;
+    batch.blocks += static_cast<std::uint32_t>(
+        std::max<std::uint64_t>(DivideUp(BytesOf(tensor), bytes_of_block), 1));
   }
   return batch;
 }

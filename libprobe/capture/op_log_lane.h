@@ -9,15 +9,17 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "cgdebug/probe.h"
 #include "libprobe/capture/capture_nodes.h"
+#include "libprobe/capture/direct_kernels.h"
 #include "libprobe/capture/probe_slot.h"
 
 namespace cgdebug::capture {
 
-// With this many, a page takes 112 KiB of device memory, and the driver fits 18 pages into 2 MiB.
+// With this many, a page takes 146 KiB of device memory, and the driver fits 14 pages into 2 MiB.
 inline constexpr std::size_t kOpLogRowsOfPage = 640;
 inline constexpr std::size_t kMostOpLogTensors = 64;  // of one batch
 
@@ -25,7 +27,8 @@ struct OpLogTensor {
   const void* data = nullptr;
   Dtype dtype = Dtype::kInvalid;
   std::uint64_t count = 0;
-  std::uint32_t row = 0;  // in its page
+  std::uint32_t row = 0;              // in its page
+  std::optional<ElementOrder> order;  // none: the elements lie in their usual order
 };
 
 // The device memory of a page.

@@ -39,7 +39,7 @@ struct Span {
 };
 
 // A thread's first vectors, loaded before anything is known about them.
-template <int kVectors>
+template <int kVectors, typename Reader>
 struct Ahead {
   uint4 vectors[kVectors] = {};
 
@@ -47,7 +47,8 @@ struct Ahead {
   __device__ Ahead(const Span<Raw>& span, std::uint64_t start, std::uint64_t stride) {
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {
-      if (start + k * stride < span.vector_count) vectors[k] = span.vectors()[start + k * stride];
+      const std::uint64_t at = start + k * stride;
+      if (at < span.vector_count) vectors[k] = Reader::Load(span.vectors() + at);
     }
   }
 };
@@ -80,14 +81,21 @@ struct CopyTo {
   }
 };
 
-template <typename Type>
+// How a part reads a tensor whose elements lie in memory in their usual order.
+struct UsualReader {
+  // The place in the tensor of the element that is at `index` in memory.
+  __device__ static std::uint64_t PlaceOf(std::uint64_t index) { return index; }
+  __device__ static uint4 Load(const uint4* from) { return *from; }
+};
+
+template <typename Type, typename Reader = UsualReader>
 struct Part {
   using Raw = typename Type::Raw;
   using Value = typename Type::Value;
   static constexpr std::uint64_t kPerVector = 16 / sizeof(Raw);
   // Two vectors of 16-bit floats are added at a time: a chain has 8 elements either way.
   static constexpr bool kInPairs = kIsShortFloat<Type> && sizeof(Raw) == 2;
-  using First = Ahead<kIsShortFloat<Type> ? 2 : 3>;
+  using First = Ahead<kIsShortFloat<Type> ? 2 : 3, Reader>;
 
   Value min;
   Value max;
@@ -152,7 +160,7 @@ struct Part {
       if (kind == 0) ++nan;
       if (kind == 1) ++pos_inf;
       if (kind == 2) ++neg_inf;
-      const std::uint64_t key = index * 4 + kind;
+      const std::uint64_t key = Reader::PlaceOf(index) * 4 + kind;
       first = key < first ? key : first;
       // Widened by hand: the GPU's conversion drops the payload of a NaN. A signalling NaN becomes
       // quiet, as on the CPU.
@@ -236,8 +244,8 @@ struct Part {
     while (at + stride < end) {
       const uint4 pair[2] = {first.vectors[0], first.vectors[1]};
       const uint4* const next = at + 2 * stride;
-      if (next < end) first.vectors[0] = *next;
-      if (next + stride < end) first.vectors[1] = next[stride];
+      if (next < end) first.vectors[0] = Reader::Load(next);
+      if (next + stride < end) first.vectors[1] = Reader::Load(next + stride);
       sink.Vector(at, pair[0]);
       sink.Vector(at + stride, pair[1]);
       AddShortFloats(pair, elements, at, stride, &kept);
@@ -262,7 +270,7 @@ struct Part {
 #pragma unroll
       for (int k = 1; k < kAhead; ++k) first.vectors[k - 1] = first.vectors[k];
       const uint4* const next = at + kAhead * stride;
-      if (next < end) first.vectors[kAhead - 1] = *next;
+      if (next < end) first.vectors[kAhead - 1] = Reader::Load(next);
       sink.Vector(at, vector[0]);
       if constexpr (kIsShortFloat<Type>) {
         AddShortFloats(vector, elements, at, stride, &kept);
@@ -447,8 +455,9 @@ __device__ inline double SumFourInWarp(double a, double b, double c, double d) {
 }
 
 // Adds up a warp's parts into *to; every thread calls it. Rare values cost one vote.
-template <typename Type>
-__device__ void StoreWarpSum(Part<Type> part, std::uint64_t count, layout::DeviceStats* to) {
+template <typename Type, typename Reader>
+__device__ void StoreWarpSum(Part<Type, Reader> part, std::uint64_t count,
+                             layout::DeviceStats* to) {
   part.min = MinInWarp(part.min);
   part.max = -MinInWarp(-part.max);
   part.hash = XorInWarp(part.hash);

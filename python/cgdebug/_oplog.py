@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import os
 import threading
 import typing
 
@@ -24,6 +23,7 @@ _MAX_GAPS = 64  # different ones
 _MAX_NODE_NAMES = 3  # that a row keeps
 # Not told to others: they see another log, which is whole.
 _BEGIN_AGAIN = "the ops of a run were not those of the run before: replays begin again"
+_MAX_DIMENSIONS = 4  # kMaxOpLogDimensions
 UNKNOWN = 0  # of an input: no row shows what the op read
 
 
@@ -167,18 +167,19 @@ class OpLog:
 
     graph: the number of the capture, 0 for an eager log. The rows of an eager log may be added
            again and again; each time is a replay of theirs.
-    follows_nodes: whether it looks at the nodes that a capture gets. Without that the rows of an op
-           must be computed before the next one runs. Set by CGDEBUG_OP_LOG_BATCHES=1
+    follows_nodes: whether it looks at the nodes that a capture gets
+    copies: rows whose tensor had to be copied first, because it has gaps
 
     Thread: any.
     """
 
     def __init__(self, graph: int):
         self.graph = graph
-        self.follows_nodes = bool(graph) and os.environ.get("CGDEBUG_OP_LOG_BATCHES") == "1"
+        self.follows_nodes = bool(graph)
         self.rows: list[Row] = []  # of the capture, or of the run that came last
         self.gaps: collections.Counter[str] = collections.Counter()
         self._lock = threading.RLock()
+        self.copies = 0
         self._before: list[tuple] = []  # the rows of the run before
         self._waiting: list[_Waiting] = []
         self._waiting_storages: set[int] = set()  # their addresses
@@ -322,8 +323,8 @@ class OpLog:
         return Coverage(whole.explained, whole.left_out, tuple(gaps))
 
     def _forget_waiting(self) -> None:
-        """Requires: no row is pending. While one is, all are kept: which of them are pending is not
-        known, because each stream has a batch of its own."""
+        """Requires: none of them is pending. While one is, all are kept: which of them are pending
+        is not known, because each stream has a batch of its own."""
         self._waiting.clear()
         self._waiting_storages.clear()
 
@@ -429,7 +430,13 @@ class OpLog:
 
     def _log(self, row: Row, tensor: torch.Tensor) -> None:
         with no_dispatch(), torch.no_grad(), self._marked(row):
-            dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
+            dense = tensor.detach().resolve_conj().resolve_neg()
+            order = None
+            if not dense.is_contiguous():
+                order = _order_of(dense) if dense.is_cuda else None
+                if order is None:
+                    dense = dense.contiguous()
+                    self.copies += 1
             waiting = self._native.add(
                 row.name,
                 op=_text_of(row),
@@ -439,13 +446,16 @@ class OpLog:
                 shape=list(row.shape),
                 cuda=dense.device.index if dense.is_cuda else None,
                 stream=torch.cuda.current_stream(dense.device).cuda_stream if dense.is_cuda else 0,
+                order=order or [],
             )
+        if waiting <= 1:  # those before are computed
+            self._forget_waiting()
+        if not waiting:
+            return
         storage = dense.untyped_storage()
         address = storage.data_ptr()
         self._waiting.append(_Waiting(storage, storage.nbytes(), address, row.name))
         self._waiting_storages.add(address)
-        if not waiting:
-            self._forget_waiting()
 
     def _observe(self, row: Row, tensor: torch.Tensor) -> None:
         native = self._probe_of(row)
@@ -474,6 +484,28 @@ class OpLog:
         )
         self._probes[row.name] = (text, native)
         return native
+
+
+def _order_of(tensor: torch.Tensor) -> list[tuple[int, int]] | None:
+    """The dimensions of a tensor without gaps, from the one that changes fastest in memory: size,
+    and stride if the tensor were contiguous. None if it has gaps, or if that is too long."""
+    dimensions = []
+    usual = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride())):
+        if size != 1:
+            dimensions.append((stride, size, usual))
+        usual *= size
+    order: list[tuple[int, int]] = []
+    expected = 1
+    for stride, size, usual in sorted(dimensions):
+        if stride != expected:
+            return None
+        expected *= size
+        if order and usual == order[-1][0] * order[-1][1]:  # one dimension with the one before
+            order[-1] = (order[-1][0] * size, order[-1][1])
+        else:
+            order.append((size, usual))
+    return order if len(order) <= _MAX_DIMENSIONS and expected < 1 << 32 else None
 
 
 def _current_stream() -> int:

@@ -259,15 +259,27 @@ class NativeOpLog {
 
   std::size_t Add(const std::string& name, const std::string& op, const std::string& site,
                   std::uintptr_t data, const std::string& dtype, std::vector<std::int64_t> shape,
-                  std::optional<int> cuda, std::uintptr_t stream) {
+                  std::optional<int> cuda, std::uintptr_t stream,
+                  const std::vector<std::pair<std::uint64_t, std::uint64_t>>& order) {
     TensorRef tensor;
     tensor.data = reinterpret_cast<const void*>(data);
     tensor.dtype = ParseDtype(dtype);
     tensor.shape = std::move(shape);
     tensor.device_type = cuda ? DeviceType::kCuda : DeviceType::kCpu;
     tensor.device_index = cuda.value_or(0);
+    std::vector<OpLogDimension> dimensions;
+    for (const auto& [size, stride] : order) dimensions.push_back({size, stride});
     const WithoutGil unlocked;
-    return log_->Add({name, site, op}, tensor, reinterpret_cast<void*>(stream));
+    return log_->Add({name, site, op}, tensor, reinterpret_cast<void*>(stream), dimensions);
+  }
+  py::dict Counters() const {
+    OpLogCounters counters;
+    {
+      const WithoutGil unlocked;
+      counters = log_->Counters();
+    }
+    return py::dict("launches"_a = counters.launches, "rows"_a = counters.rows,
+                    "bytes"_a = counters.bytes);
   }
   void Flush() {
     const WithoutGil unlocked;
@@ -387,7 +399,9 @@ PYBIND11_MODULE(_probe, module) {
       .def(py::init<>())
       .def("add", &NativeOpLog::Add, py::arg("name"), py::arg("op"), py::arg("site"),
            py::arg("data"), py::arg("dtype"), py::arg("shape"), py::arg("cuda") = py::none(),
-           py::arg("stream") = 0)
+           py::arg("stream") = 0,
+           py::arg("order") = std::vector<std::pair<std::uint64_t, std::uint64_t>>())
+      .def("counters", &NativeOpLog::Counters)
       .def("flush", &NativeOpLog::Flush)
       .def("pending", &NativeOpLog::Pending)
       .def("take_nodes", &NativeOpLog::TakeNodes, py::arg("stream"))

@@ -3,6 +3,7 @@
 import gc
 import os
 
+import numpy
 import pytest
 import torch
 import torch._dynamo
@@ -10,6 +11,7 @@ import torch.nn.attention
 from torch import nn
 
 import cgdebug
+from cgdebug._oplog import OpLog
 from conftest import capture
 from op_logs import capture_in, check_names, hash_of, needs_mode
 
@@ -305,14 +307,6 @@ def test_a_stale_input_is_named(debug_mode):
 # --- rows that are computed later -----------------------------------------------------------------
 
 
-@pytest.fixture
-def _batches(monkeypatch):
-    monkeypatch.setenv("CGDEBUG_OP_LOG_BATCHES", "1")
-
-
-with_batches = pytest.mark.usefixtures("_batches")
-
-
 def fill_unseen(tensor, byte):
     """Writes a tensor in the order of the current stream, with no op and no Triton kernel."""
     import ctypes
@@ -352,7 +346,133 @@ class Kept:
             assert log[name].stats.xor_hash == hash_of(copy), f"{name}\n{log}"
 
 
-@with_batches
+class EachRow:
+    """What each row's tensor held when the row was made: a copy is captured beside it."""
+
+    def __init__(self, monkeypatch):
+        self.copies = {}
+        add_row = OpLog.add_row
+
+        def add_and_copy(log, name, op, tensor, inputs, site):
+            number = add_row(log, name, op, tensor, inputs, site)
+            with torch.utils._mode_utils.no_dispatch():
+                self.copies[log.rows[-1].name] = tensor.detach().clone(
+                    memory_format=torch.contiguous_format
+                )
+            nodes = log._nodes_of_op
+            log.take_nodes()
+            log._nodes_of_op = nodes  # the copy is ours
+            return number
+
+        monkeypatch.setattr(OpLog, "add_row", add_and_copy)
+
+    def check(self, log):
+        names = [row.name for row in log]
+        assert len(names) == len(self.copies) and not set(names) ^ set(self.copies)
+        for row in log:
+            copy = self.copies[row.name].cpu()
+            if copy.dtype == torch.bfloat16:
+                copy = copy.float()
+            wrong = wrong_stats(row.stats, copy.numpy())
+            assert not wrong, f"{row}: {wrong}"
+
+
+def wrong_stats(stats, values):
+    """(name, actual, expected) of those that are not what numpy computes."""
+    x = values.astype("float64").ravel()
+    good = x[numpy.isfinite(x)]
+    wide = x if values.dtype.kind == "f" else values.astype("int64").ravel()
+    exact = {
+        "xor_hash": int(numpy.bitwise_xor.reduce(wide.view("uint64"))) if wide.size else 0,
+        "count": x.size,
+        "nan": numpy.isnan(x).sum(),
+        "pos_inf": numpy.isposinf(x).sum(),
+        "neg_inf": numpy.isneginf(x).sum(),
+        "zero": (x == 0).sum(),
+    }
+    near = {}
+    if good.size:
+        largest = abs(good).max()
+        exact |= {"min": good.min(), "max": good.max()}
+        near = {
+            "mean": (good.mean(), 1e-5 * abs(good.mean()) + 1e-6 * largest),
+            "std": (good.std(), 1e-4 * good.std() + 1e-5 * largest),
+            "l1": (abs(good).sum(), 1e-5 * abs(good).sum()),
+            "l2": (numpy.sqrt((good**2).sum()), 1e-5 * numpy.sqrt((good**2).sum())),
+        }
+    wrong = [
+        (name, getattr(stats, name), expected)
+        for name, expected in exact.items()
+        if getattr(stats, name) != expected
+    ]
+    return wrong + [
+        (name, getattr(stats, name), expected)
+        for name, (expected, tolerance) in near.items()
+        if not abs(getattr(stats, name) - expected) <= tolerance
+    ]
+
+
+class Mixed(nn.Module):
+    """Dropout, ops in place, views, tensors that lie in memory in another order, and with gaps."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.blocks = nn.Embedding(50, SIZE), nn.ModuleList(Block() for _ in range(2))
+        self.dropout, self.head = nn.Dropout(0.2), nn.Linear(SIZE, 50, bias=False)
+        self.register_buffer("calls", torch.zeros(2, 3))
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = nn.functional.relu_(self.dropout(block(x)) + 0.1)
+        y = x.transpose(1, 2) * 2  # lies as x does
+        y = y + y.flip(2).masked_fill(y.detach() == 0, 0.0)
+        scores = y.transpose(1, 2).unflatten(-1, (4, -1)).transpose(1, 2).exp().log()
+        with torch.no_grad():
+            self.calls[:, 1].add_(1)  # with gaps
+            self.calls.t().mul_(1.5)
+            x.detach().clone().view(-1)[::2].fill_(-torch.inf)
+            masked = scores.masked_fill(scores < 0.3, -torch.inf)
+            masked.sub_(masked.amax(-1, keepdim=True)).exp_()
+        return self.head(scores.transpose(1, 2).flatten(2).to(torch.bfloat16).float())
+
+
+@pytest.mark.own_lane
+@pytest.mark.parametrize(
+    "settings", [{}, {"CGDEBUG_OP_LOG_MIB": "1"}, {"CGDEBUG_OP_LOG_BATCH": "7"}], ids=str
+)
+def test_every_row_of_every_replay_of_a_training_step_is_what_torch_computes(
+    debug_mode, monkeypatch, settings
+):
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    torch.manual_seed(3)
+    model = Mixed().cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, capturable=True, foreach=True)
+    tokens = torch.randint(0, 50, (8, 64), device="cuda")
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss
+
+    each = EachRow(monkeypatch)
+    graph, _ = capture_in(dm := debug_mode(model), step)
+    for _ in range(3):
+        graph.replay()
+        torch.cuda.synchronize()
+        each.check(dm.log())
+        tokens.random_(0, 50)
+    assert dm.log().coverage.unseen == ()
+    log = dm._scope.logs[0]
+    assert log._native.counters()["rows"] == len(log.rows) > 300
+    # Views with gaps: of `calls`, of the clone, and gradients that attention packs.
+    assert log.copies <= 12, log.copies
+
+
 def test_no_kernel_of_a_training_step_is_unknown(debug_mode, deterministic):
     plain, logged = Step(), Step()
     graph, expected = capture(plain, warmup=2)
@@ -369,7 +489,6 @@ def test_no_kernel_of_a_training_step_is_unknown(debug_mode, deterministic):
     assert log.coverage.explained > 100
 
 
-@with_batches
 def test_rows_of_many_ops_share_a_launch(debug_mode):
     x, waited = torch.ones(64, device="cuda"), []
     dm = debug_mode()
@@ -390,7 +509,6 @@ def test_rows_of_many_ops_share_a_launch(debug_mode):
     assert log.coverage.explained == 200 and log.coverage.unseen == ()
 
 
-@with_batches
 def test_what_nobody_follows_changes_no_row_and_is_named(debug_mode, cli):
     x = torch.full((1000,), 3.0, device="cuda")
     dm = debug_mode()
@@ -429,7 +547,6 @@ def test_what_nobody_follows_changes_no_row_and_is_named(debug_mode, cli):
     )
 
 
-@with_batches
 def test_what_nobody_follows_on_a_stream_that_joins_late_changes_no_row(debug_mode):
     x = torch.full((1 << 20,), 3.0, device="cuda")
     side = torch.cuda.Stream()
@@ -454,7 +571,6 @@ def test_what_nobody_follows_on_a_stream_that_joins_late_changes_no_row(debug_mo
     assert [names for _, _, names in log.coverage.unseen] == [("memset",)]
 
 
-@with_batches
 def test_rows_of_what_is_overwritten_are_right(debug_mode):
     x, dm = torch.ones(5000, device="cuda"), debug_mode()
     keep = Kept(dm)
@@ -495,7 +611,6 @@ def test_rows_of_what_is_overwritten_are_right(debug_mode):
         )
 
 
-@with_batches
 def test_memory_that_is_used_again_changes_no_row(debug_mode):
     x = torch.ones(1 << 20, device="cuda")
     dm = debug_mode()
@@ -521,7 +636,6 @@ def test_memory_that_is_used_again_changes_no_row(debug_mode):
         assert log[f"fwd/sub_{i}"].stats.max == 1 - i
 
 
-@with_batches
 def test_rows_of_two_streams_are_right(debug_mode):
     x = torch.ones(1 << 20, device="cuda")
     side = torch.cuda.Stream()
@@ -548,7 +662,6 @@ def test_rows_of_two_streams_are_right(debug_mode):
     assert log.coverage.unseen == ()
 
 
-@with_batches
 def test_what_a_custom_op_writes_without_saying_so_changes_no_row(debug_mode):
     hidden = {}
 
@@ -571,7 +684,6 @@ def test_what_a_custom_op_writes_without_saying_so_changes_no_row(debug_mode):
     assert log.coverage.unseen == ()  # it was that op
 
 
-@with_batches
 def test_triton_kernels_and_their_buffers_change_no_row(debug_mode):
     def function(x):
         for _ in range(3):

@@ -1,6 +1,7 @@
 """Rows of op logs, eager and on the CPU, from the job's process to every command."""
 
 import dataclasses
+import itertools
 import json
 import math
 
@@ -9,6 +10,7 @@ import torch
 
 import cgdebug
 from cgdebug import TensorStats, _dtypes
+from cgdebug._oplog import _order_of
 from conftest import own_session
 
 
@@ -145,3 +147,29 @@ def test_whoever_asks_for_the_values_of_a_row_is_told_what_to_type(cli, op_log, 
         assert "watch(" not in refused.stderr
     else:
         assert f"cgdebug.watch(model, {watch})" in refused.stderr, refused.stderr
+
+
+def test_an_order_tells_the_place_of_each_element_in_memory():
+    checked = 0
+    for shape in [(6,), (3, 4), (1, 3, 1, 2), (2, 3, 4), (2, 3, 1, 4), (2, 3, 4, 5)]:
+        for dimensions in itertools.permutations(range(len(shape))):
+            x = torch.arange(math.prod(shape)).reshape(shape).permute(dimensions)
+            order = _order_of(x)
+            assert order is not None and math.prod(size for size, _ in order) == x.numel()
+            usual = x.contiguous().flatten()
+            for index in range(x.numel()):  # x holds the indices of memory
+                place, rest = 0, index
+                for size, stride in order:
+                    place += rest % size * stride
+                    rest //= size
+                assert usual[place] == index, (shape, dimensions)
+            checked += 1
+    assert checked == 1 + 2 + 24 + 6 + 24 + 24
+
+
+def test_a_tensor_with_gaps_has_no_order():
+    x = torch.zeros(4, 6)
+    for tensor in (x[:, ::2], x[:, 2:4], x[::2], x[0].expand(3, 6), x.t()[1:, 1:]):
+        assert _order_of(tensor) is None
+    # More dimensions than a kernel takes.
+    assert _order_of(torch.zeros(2, 3, 2, 3, 2).permute(4, 3, 2, 1, 0)) is None

@@ -247,9 +247,7 @@ int RunCoverage(Context& context, const OpLog& log) {
   }
   if (context.options.plain) return kExitOk;
   if (!coverage.is_known) {
-    context.Note(
-        "not known: set CGDEBUG_OP_LOG_BATCHES=1 in the job. Only the log of a captured graph has "
-        "kernel nodes");
+    context.Note("not known: only the log of a captured graph has kernel nodes");
   } else if (coverage.unseen.empty()) {
     Context::Print("no kernel ran that the log does not know\n");
   }
