@@ -6,8 +6,10 @@ A Llama of Hugging Face with random weights, its backward pass and AdamW:
   again    the same: whether the step itself gives the same bits twice
   modules  cgdebug.watch(model): the output of each module
   ops      cgdebug.debug_mode(model): every tensor that an op writes, gradients and optimizer too
+  ops:64   the same with CGDEBUG_OP_LOG_MIB=64
 The variants take turns within one run. After `--steps` replays each, loss and parameters must be
-those of the plain graph bit for bit.
+those of the plain graph bit for bit. Attention is a backend whose backward pass is deterministic.
+With --profile plain,ops it says how long which kernels of these take in a replay.
 
 Needs a GPU, torch and transformers: PYTHONPATH=BUILD/python python3 tools/bench/op_log.py
 """
@@ -18,16 +20,22 @@ import os
 import statistics
 import time
 
-os.environ.setdefault("CGDEBUG_OP_LOG_BATCHES", "1")
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else bits may differ between runs
 
 import graph_bench as bench
 import torch
+import torch.nn.attention
 import transformers
 
 import cgdebug
 
-VARIANTS = ("plain", "again", "modules", "ops")
+VARIANTS = "plain,again,modules,ops"
+# The default, cuDNN's, is not deterministic.
+ATTENTION = [
+    torch.nn.attention.SDPBackend.FLASH_ATTENTION,
+    torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION,
+]
+OWN_KERNELS = {"OpLogParts": "rows: parts", "OpLogRows": "rows: sums", "Leaf": "leaves"}
 
 
 class Step:
@@ -61,6 +69,10 @@ class Variant:
     """A captured step, with what its capture took."""
 
     def __init__(self, name, options):
+        kind, _, mib = name.partition(":")
+        os.environ.pop("CGDEBUG_OP_LOG_MIB", None)
+        if mib:
+            os.environ["CGDEBUG_OP_LOG_MIB"] = mib
         self.step = Step(options)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
@@ -68,8 +80,8 @@ class Variant:
             for _ in range(2):
                 self.step()
         torch.cuda.current_stream().wait_stream(side)
-        self.watch = cgdebug.watch(self.step.model) if name == "modules" else None
-        self.mode = cgdebug.debug_mode(self.step.model) if name == "ops" else None
+        self.watch = cgdebug.watch(self.step.model) if kind == "modules" else None
+        self.mode = cgdebug.debug_mode(self.step.model) if kind == "ops" else None
         gc.collect()
         torch.cuda.synchronize()
         free = torch.cuda.mem_get_info()[0]
@@ -95,11 +107,35 @@ class Variant:
             return len(self.watch.explain().seen)
         return 0 if self.mode is None else sum(len(log.rows) for log in self.mode._scope.logs)
 
+    def log(self):
+        return None if self.mode is None else self.mode._scope.logs[0]
+
+    def launches(self):
+        """What the launches of the log read in a replay."""
+        if self.mode is None:
+            return {}
+        return {**self.log()._native.counters(), "copies": self.log().copies}
+
     def coverage(self):
-        return self.mode._scope.logs[0].coverage if self.mode is not None else None
+        return None if self.mode is None else self.log().coverage
 
     def notes(self):
-        return [] if self.mode is None else list(self.mode._scope.logs[0].gaps)
+        return [] if self.mode is None else list(self.log().gaps)
+
+    def kernel_ms(self):
+        """Of a replay, by kind of kernel: how many, and how long they take."""
+        activity = torch.profiler.ProfilerActivity.CUDA
+        with torch.profiler.profile(activities=[activity]) as profile:
+            self.graph.replay()
+            torch.cuda.synchronize()
+        found = {}
+        for event in profile.events():
+            if event.device_type != torch.autograd.DeviceType.CUDA:
+                continue
+            kind = next((OWN_KERNELS[key] for key in OWN_KERNELS if key in event.name), "the job's")
+            count, ms = found.get(kind, (0, 0.0))
+            found[kind] = (count + 1, ms + event.time_range.elapsed_us() / 1000)
+        return found
 
     def is_as(self, other):
         """Whether loss and parameters are the same, bit for bit."""
@@ -114,15 +150,18 @@ def main():
     ):  # fmt: skip
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--variants", default=VARIANTS)
+    parser.add_argument("--profile", default="", help="variants")
     options = parser.parse_args()
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False
-    variants = {name: Variant(name, options) for name in VARIANTS}
+    with torch.nn.attention.sdpa_kernel(ATTENTION):
+        variants = {name: Variant(name, options) for name in options.variants.split(",")}
     for variant in variants.values():
         variant.replay(options.steps - 2)
     plain = variants["plain"]
     is_same = {name: one.is_as(plain) for name, one in variants.items()}
-    times = {name: [] for name in VARIANTS}
+    times = {name: [] for name in variants}
     for _ in range(options.rounds):
         for name, variant in variants.items():
             times[name].append(variant.replay(options.replays))
@@ -137,6 +176,7 @@ def main():
             "step_ms": step_ms,
             "ratio": ratio,
             "rows": variant.rows(),
+            "launches": variant.launches(),
             "coverage": coverage and coverage.explained / max(coverage.nodes, 1),
             "capture_s": variant.capture_s,
             "capture_mib": variant.memory_mib,
@@ -157,8 +197,17 @@ def main():
                "capture s", "MiB of the capture", "bit for bit"]  # fmt: skip
     print(bench.table(columns, rows))
     for name, variant in variants.items():
+        read = variant.launches()
+        if read:
+            print(
+                f"{name}: {read['launches']} launches of {read['rows'] / read['launches']:.1f} rows "
+                f"on average, {read['bytes'] / 1e9:.2f} GB read, {read['copies']} rows copied first"
+            )
         for note in variant.notes():
             print(f"{name}: not shown: {note}")
+        if name in options.profile.split(","):
+            for kind, (count, ms) in sorted(variant.kernel_ms().items()):
+                print(f"{name}: {count} kernels of {kind}: {ms:.2f} ms")
     bench.report(figures, options.json)
 
 
