@@ -50,6 +50,7 @@ __global__ void __launch_bounds__(kStatsThreads, kStatsBlocksPerMultiprocessor)
   Part<Type> part(ShiftOf<Type>(args.from, args.count));
   if (skip != 0) return;
   part.AddAll(first, span, start, stride);
+  LetNextGridStart();  // nothing more is read: a probe behind this one may load its code meanwhile
   StoreWarpSum(part, args.count, args.parts + start / 32);
 }
 
