@@ -121,7 +121,8 @@ class TensorCompare:
                 one saw in the same replay, in its call of the same number in the same graph; of
                 eager calls on the CPU, in its last call. It must be called first, both must be in
                 the same lane and made before the capture, and such a TensorCompare is the only
-                action of its probe.
+                action of its probe. In the direct lane the other probe's tensor is copied once more
+                on the device, in every replay.
                 Give a CUDA tensor, "first" or a probe to compare on the GPU: there, in a graph of
                 the direct lane, a replay that matches sends nothing, and `assert_ok()` needs no
                 daemon, which gets the values of the other replays. All else is compared by

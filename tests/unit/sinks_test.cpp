@@ -129,6 +129,17 @@ TEST_F(CompareSinkTest, WhatTheGpuSentAndNobodyComparedIsMissed) {
   EXPECT_EQ(whole.lost, 2u);
 }
 
+TEST_F(CompareSinkTest, TheFirstSnapshotIsComparedWithNothing) {
+  Open(/*every=*/1, layout::kCompareFirst);
+  Replay(1, 7);
+  EXPECT_EQ(verdict().compared, 0u);
+  EXPECT_EQ(verdict().lost, 0u);
+  EXPECT_EQ(verdict().state, VerdictState::kNone);
+  Replay(2);
+  EXPECT_EQ(verdict().compared, 1u);
+  EXPECT_EQ(verdict().state, VerdictState::kPass);
+}
+
 TEST(ByDevice, TheCountsAreTheDevicesAndTheWordsTheDaemons) {
   layout::SlotHead head = {};
   EXPECT_EQ(ByDevice({}, head, 0).state, VerdictState::kNone);
