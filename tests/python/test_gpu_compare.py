@@ -349,7 +349,7 @@ def test_a_probe_is_compared_with_another_of_the_same_replay(graph_probe, every_
         assert "Mismatched elements: 1 / 50000" in str(caught.value)
         assert "at index (7,)" in str(caught.value)
     else:  # it kept one replay
-        with pytest.raises(TensorNotComparedError, match="has no values of replay 2"):
+        with pytest.raises(TensorNotComparedError, match="has no values of replay"):
             b.assert_ok()
 
 
