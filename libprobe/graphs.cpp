@@ -2,12 +2,17 @@
 // their end (capture/counted_graph.h).
 #include <exception>
 #include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "cgdebug/probe.h"
 #include "libprobe/capture/counted_graph.h"
 #include "libprobe/capture/cuda_lane.h"
+#include "libprobe/capture/own_nodes.h"
 #include "libprobe/capture/root_graph.h"
 #include "libprobe/probe_table.h"
+#include "libprobe/ring/op_log_table.h"
 #include "libprobe/ring/shared_copy.h"
 
 namespace cgdebug {
@@ -25,6 +30,54 @@ std::optional<std::uint64_t> CountNodesOfCapture(void* stream) noexcept {
   return capture::CountNodesOfCapture(stream);
 }
 std::optional<std::uint64_t> CountNodes(void* graph) noexcept { return capture::CountNodes(graph); }
+
+namespace {
+
+// "row fwd/mm_0", "rows fwd/mm_0 to fwd/add_3"
+std::string RowsText(const capture::ProbeSlot& slot, std::uint32_t launch) {
+  const layout::SlotRegistration& r = slot.registration;
+  std::string reason;
+  const auto rows = slot.expected == nullptr || slot.expected->data == nullptr
+                        ? std::nullopt
+                        : ring::DecodeOpLog({slot.expected->data, r.table_bytes},
+                                            static_cast<std::size_t>(r.shape[0]), &reason);
+  if (!rows) return "rows of an op log";
+  const std::string* first = nullptr;
+  const std::string* last = nullptr;
+  for (const ring::OpLogRow& row : *rows) {
+    if (launch != 0 && row.launch != launch) continue;
+    if (first == nullptr) first = &row.name;
+    last = &row.name;
+  }
+  if (first == nullptr) return "rows of an op log";
+  return first == last ? "row " + *first : "rows " + *first + " to " + *last;
+}
+
+std::vector<NamedNode> Name(const std::vector<capture::OwnNode>& nodes) {
+  ProbeTable& table = ProbeTable::Instance();
+  const ProbeTable::Lock lock = table.Acquire();
+  std::vector<NamedNode> named;
+  for (const capture::OwnNode& own : nodes) {
+    const capture::ProbeSlot* const slot = table.slots.FindState(own.state);
+    std::string name = "cgdebug";
+    if (slot != nullptr && (slot->registration.flags & layout::kSlotHoldsOpLog) != 0) {
+      name = RowsText(*slot, own.launch);
+    } else if (slot != nullptr) {
+      name = std::string("probe ") + slot->registration.name;
+    } else if (own.launch != 0) {
+      name = "rows of an op log";  // that is not complete yet, or closed
+    }
+    named.push_back({own.node, own.place, name + " (" + own.kernel + ")"});
+  }
+  return named;
+}
+
+}  // namespace
+
+std::vector<NamedNode> NamedNodesOf(void* graph) { return Name(capture::OwnNodesOf(graph)); }
+std::vector<NamedNode> NamedNodesOfCapture(void* stream) {
+  return Name(capture::OwnNodesOfCapture(stream));
+}
 
 void NoteRootCapture(void* stream) noexcept { capture::NoteRootCapture(stream); }
 

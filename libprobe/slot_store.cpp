@@ -347,6 +347,14 @@ void SlotStore::Sweep(bool force) {
   });
 }
 
+const ProbeSlot* SlotStore::FindState(const capture::DirectState* state) const {
+  if (state == nullptr) return nullptr;
+  for (const auto& slot : slots_) {
+    if (slot->buffers.state == state) return slot.get();
+  }
+  return nullptr;
+}
+
 std::vector<ProbeSlot*> SlotStore::OnDevice() const {
   std::vector<ProbeSlot*> found;
   for (const auto& slot : slots_) {

@@ -78,6 +78,8 @@ class SlotStore {
   // Whether a daemon reads the segment.
   bool DaemonAlive() const { return segment_ != nullptr && segment_->gate()->ReaderAlive(); }
   std::uint32_t published() const;
+  // The slot whose counters on the device these are; nullptr if it is gone.
+  const capture::ProbeSlot* FindState(const capture::DirectState* state) const;
   // The slots that have values in device memory.
   std::vector<capture::ProbeSlot*> OnDevice() const;
 

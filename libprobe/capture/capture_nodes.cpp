@@ -9,6 +9,7 @@
 #include "libprobe/capture/cuda_check.h"
 #include "libprobe/capture/driver_function.h"
 #include "libprobe/capture/graph_capture.h"
+#include "libprobe/capture/kernel_node.h"
 
 namespace cgdebug::capture {
 namespace {
@@ -89,25 +90,6 @@ const char* NameOf(cudaGraphNodeType type) {
   }
 }
 
-// The runtime does not know kernels of modules that others loaded, such as Triton's.
-std::string SymbolOf(cudaGraphNode_t node) {
-  using GetParams = CUresult (*)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS*);
-  using GetFunctionName = CUresult (*)(const char**, CUfunction);
-  using GetKernelName = CUresult (*)(const char**, CUkernel);
-  static const auto params_of =
-      reinterpret_cast<GetParams>(DriverFunction("cuGraphKernelNodeGetParams", 12000));
-  static const auto name_of_function =
-      reinterpret_cast<GetFunctionName>(DriverFunction("cuFuncGetName", 12030));
-  static const auto name_of_kernel =
-      reinterpret_cast<GetKernelName>(DriverFunction("cuKernelGetName", 12030));
-  CUDA_KERNEL_NODE_PARAMS params = {};
-  if (params_of(node, &params) != CUDA_SUCCESS) return {};
-  const char* name = nullptr;
-  if (params.func != nullptr && name_of_function(&name, params.func) == CUDA_SUCCESS) return name;
-  if (params.kern != nullptr && name_of_kernel(&name, params.kern) == CUDA_SUCCESS) return name;
-  return {};
-}
-
 void Update(void* stream, const Position& position, unsigned int flags) {
   const RelaxedCapture relaxed;
   Nodes nodes = NodesOf(position);
@@ -122,6 +104,29 @@ void Update(void* stream, const Position& position, unsigned int flags) {
 }
 
 }  // namespace
+
+// The runtime does not know kernels of modules that others loaded, such as Triton's.
+std::optional<KernelNode> KernelOf(cudaGraphNode_t node) {
+  using GetParams = CUresult (*)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS*);
+  using GetFunctionName = CUresult (*)(const char**, CUfunction);
+  using GetKernelName = CUresult (*)(const char**, CUkernel);
+  static const auto params_of =
+      reinterpret_cast<GetParams>(DriverFunction("cuGraphKernelNodeGetParams", 12000));
+  static const auto name_of_function =
+      reinterpret_cast<GetFunctionName>(DriverFunction("cuFuncGetName", 12030));
+  static const auto name_of_kernel =
+      reinterpret_cast<GetKernelName>(DriverFunction("cuKernelGetName", 12030));
+  if (TypeOf(node) != cudaGraphNodeTypeKernel) return std::nullopt;
+  KernelNode kernel;
+  CUDA_KERNEL_NODE_PARAMS& params = kernel.params;
+  if (params_of(node, &params) != CUDA_SUCCESS) return KernelNode{};
+  const char* name = nullptr;
+  const bool is_known =
+      (params.func != nullptr && name_of_function(&name, params.func) == CUDA_SUCCESS) ||
+      (params.kern != nullptr && name_of_kernel(&name, params.kern) == CUDA_SUCCESS);
+  if (is_known) kernel.symbol = name;
+  return kernel;
+}
 
 Position PositionOf(void* stream) {
   const RelaxedCapture relaxed;
@@ -174,11 +179,10 @@ void PutBehind(void* stream, const Position& position, const std::vector<void*>&
 std::string NameOfNode(void* handle) {
   const RelaxedCapture relaxed;
   const auto node = static_cast<cudaGraphNode_t>(handle);
-  const cudaGraphNodeType type = TypeOf(node);
-  if (type != cudaGraphNodeTypeKernel) return NameOf(type);
-  const std::string symbol = SymbolOf(node);
-  if (symbol.empty()) return "kernel";
-  return IsOwnKernel(symbol) ? std::string() : ShortKernelName(symbol);
+  const std::optional<KernelNode> kernel = KernelOf(node);
+  if (!kernel) return NameOf(TypeOf(node));
+  if (kernel->symbol.empty()) return "kernel";
+  return IsOwnKernel(kernel->symbol) ? std::string() : ShortKernelName(kernel->symbol);
 }
 
 std::vector<void*> CaptureNodes::Take(void* stream) {

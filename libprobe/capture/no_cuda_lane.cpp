@@ -3,6 +3,7 @@
 #include "libprobe/capture/device_ring.h"
 #include "libprobe/capture/direct_lane.h"
 #include "libprobe/capture/op_log_lane.h"
+#include "libprobe/capture/own_nodes.h"
 #include "libprobe/capture/root_graph.h"
 #include "libprobe/capture/step_word.h"
 
@@ -51,6 +52,8 @@ void PutBehind(void*, const Position&, const std::vector<void*>&) { Refuse(); }
 std::string NameOfNode(void*) { Refuse(); }
 std::vector<void*> CaptureNodes::Take(void*) { return {}; }
 std::vector<void*> CaptureNodes::TakeRest(void*) { return {}; }
+std::vector<OwnNode> OwnNodesOf(void*) { Refuse(); }
+std::vector<OwnNode> OwnNodesOfCapture(void*) { Refuse(); }
 void CaptureLeaf(ProbeSlot*, const TensorRef&, void*) { Refuse(); }
 void LaunchEager(ProbeSlot*, const TensorRef&, void*) { Refuse(); }
 CapturePlace PlaceOf(void*, std::uint64_t capture_id, int) { return {.graph_id = capture_id}; }

@@ -19,7 +19,7 @@ import functools
 import typing
 import weakref
 
-from . import _site, _torch_logs
+from . import _graph_dumps, _site, _torch_logs
 
 _HOOKS = (
     "register_graph_capture_start_hook",
@@ -59,6 +59,8 @@ def watch(native) -> None:
             _wrap_end(graph_class, told=True)
             _wrap_reset(graph_class)
             _register(*hooks)
+    with contextlib.suppress(Exception):
+        _graph_dumps.watch(native, torch)
 
 
 def captured() -> list[int]:
@@ -138,6 +140,8 @@ def _wrap_end(graph_class, told: bool) -> None:
     @functools.wraps(end)
     def capture_end(self):
         nodes = None if told else _count_nodes()
+        with contextlib.suppress(Exception):
+            _graph_dumps.capture_ends(self, _current_stream())
         try:
             end(self)
         except BaseException:

@@ -466,6 +466,19 @@ PYBIND11_MODULE(_probe, module) {
       py::arg("capture"), py::arg("stack"), py::call_guard<WithoutGil>());
   module.attr("count_unlisted") = MakeCounter(nullptr);
   module.def(
+      "named_nodes",
+      [](std::uintptr_t stream, std::uintptr_t graph) {
+        std::vector<std::tuple<std::uintptr_t, std::size_t, std::string>> nodes;
+        const WithoutGil unlocked;
+        for (const NamedNode& one : graph != 0
+                                        ? NamedNodesOf(reinterpret_cast<void*>(graph))
+                                        : NamedNodesOfCapture(reinterpret_cast<void*>(stream))) {
+          nodes.emplace_back(reinterpret_cast<std::uintptr_t>(one.node), one.place, one.name);
+        }
+        return nodes;
+      },
+      py::arg("stream") = 0, py::arg("graph") = 0);
+  module.def(
       "graph_nodes",
       [](std::uintptr_t stream, std::uintptr_t graph) {
         return graph != 0 ? CountNodes(reinterpret_cast<void*>(graph))

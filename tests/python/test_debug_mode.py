@@ -5,6 +5,7 @@ import dataclasses
 import inspect
 import json
 import math
+import pathlib
 import subprocess
 import sys
 import types
@@ -322,6 +323,70 @@ def test_kernels_are_marked_only_where_a_capture_asks_for_it(monkeypatch):
         with _torch_logs.marked("probe p"):
             pass
     assert marked == [("cgdebug probe p", False)]
+
+
+DOT = """digraph dot {
+subgraph cluster_1 {
+label="graph_1" graph[style="dashed"];
+"graph_1_node_0"[style="solid" shape="record" label="{KERNEL
+| {ID | 0 (topoId: 1) | vectorAdd\\<\\<\\<196,256,0\\>\\>\\>}
+| {{node handle | func handle} | {0x000055A1CE06D190 | 0x000055A1CE05DE60}}
+| {priority | 0}
+}"];
+
+"graph_1_node_1"[style="solid" shape="record" label="{KERNEL
+| {ID | 1 (topoId: 0) | Leaf\\<\\<\\<1,512,0\\>\\>\\>}
+| {{node handle | func handle} | {0x000055A1CE06D2F0 | 0x000055A1CE05DE90}}
+| {priority | 0}
+}"];
+
+"graph_1_node_0" -> "graph_1_node_1" [headlabel=0];
+}
+}
+"""
+
+
+def test_a_dump_of_a_graph_names_the_kernels_of_probes(tmp_path):
+    from cgdebug import _graph_dumps
+
+    def dump(graph, path, *, verbose=True):
+        pathlib.Path(path).write_text(DOT if verbose else "digraph dot {}")
+
+    path = tmp_path / "graph.dot"
+    nodes = [(0x55A1CE06D2F0, 1, "probe a{b} (Leaf)")]
+    graph = types.SimpleNamespace(_cgdebug_nodes=nodes)  # torch shows no graph of its own
+    _graph_dumps._named_dump(dump)(graph, str(path))
+    added = "| {cgdebug | probe a\\{b\\} (Leaf)}\n"
+    first, second, rest = path.read_text().partition('"graph_1_node_1"[')
+    assert path.read_text().replace(added, "") == DOT, "nothing else changes"
+    assert added not in first and rest.count(added) == 1
+    assert rest.index(added) < rest.index('}"];'), "it belongs to the node"
+    _graph_dumps._named_dump(dump)(graph, str(path), verbose=False)
+    assert path.read_text() == "digraph dot {}"
+
+
+def test_the_data_of_a_graph_name_the_kernels_of_probes(probe):
+    probe(cgdebug.TensorStats())
+    graph_class = torch.cuda.CUDAGraph
+    if not hasattr(graph_class, "get_graph_data"):
+        pytest.skip("torch before 2.13 gives no data of a graph")
+    graph = types.SimpleNamespace(
+        _instantiate_graph_data={"nodes": [{"index": 0}, {"index": 1}]},
+        _cgdebug_nodes=[(1, 1, "row fwd/mm_0 (OpLogParts)")],
+    )
+    assert graph_class.get_graph_data(graph)["nodes"] == [
+        {"index": 0, "cgdebug": None},
+        {"index": 1, "cgdebug": "row fwd/mm_0 (OpLogParts)"},
+    ]
+
+
+def test_every_dump_of_torch_is_followed(probe):
+    probe(cgdebug.TensorStats())
+    module = torch.cuda.graphs
+    dump = getattr(module, "_dump_graph_dot", torch.cuda.CUDAGraph.debug_dump)
+    assert dump.__wrapped__.__module__.startswith("torch"), dump
+    assert list(inspect.signature(dump).parameters)[1] in ("path", "debug_path")
+    assert torch.cuda.CUDAGraph.enable_debug_mode.__wrapped__ is not None
 
 
 def test_torch_has_the_annotations_that_probes_use():

@@ -1,6 +1,7 @@
 """The census of CUDA graphs on a GPU: it lists exactly the graphs that exist."""
 
 import gc
+import json
 import os
 import uuid
 
@@ -152,3 +153,44 @@ def test_a_graph_captured_again_after_reset_is_a_new_one(daemon, fresh):
     assert [one.alike - seen[0].alike for one in seen] == list(range(6))
     assert [one.alike - one.alike_gone for one in seen] == [1] * 6
     assert not [one for one in live(daemon) if one.order not in before]
+
+
+DUMP = """
+    import json, re
+    how, path = sys.argv[1:]
+    stats = CudaGraphTensorProbe("dump.stats", [TensorStats()])
+    values = CudaGraphTensorProbe("dump.values", [TensorRecord(2)])
+    x = torch.ones(1000, device="cuda")
+    (x * 2).exp()
+    graph = torch.cuda.CUDAGraph(keep_graph=how == "keep_graph")
+    if how == "enable_debug_mode":
+        graph.enable_debug_mode()
+    with (dm := cgdebug.debug_mode()), torch.cuda.graph(graph):
+        y = x * 2
+        stats(y), values(y)
+        y.exp()
+    graph.debug_dump(path)
+    text = open(path).read()
+    found = re.findall(r"\\| \\{cgdebug \\| (.*?) \\((\\w+)\\)\\}", text)
+    nodes = len(re.findall(r'label="\\{', text))
+    data = None
+    if how == "keep_graph" and hasattr(graph, "get_graph_data"):
+        graph.instantiate()
+        data = [node["cgdebug"] for node in graph.get_graph_data()["nodes"]]
+    print(json.dumps({"found": found, "nodes": nodes, "data": data}))
+"""
+
+
+@pytest.mark.parametrize("how", ["keep_graph", "enable_debug_mode"])
+@pytest.mark.own_lane
+def test_dumps_name_the_kernels_of_probes_and_of_rows(daemon, job, tmp_path, how):
+    told = json.loads(job(DUMP, arguments=[how, str(tmp_path / "graph.dot")]).line())
+    print(told)
+    found = [tuple(one) for one in told["found"]]
+    assert {("probe dump.stats", "Stats"), ("probe dump.stats", "StatsLeaf")} <= set(found), told
+    assert {("probe dump.values", "Stage"), ("probe dump.values", "Leaf")} <= set(found), told
+    rows = [name for name, kernel in found if kernel == "OpLogParts"]  # one or more batches
+    assert rows and "in/mul_0.self" in rows[0] and "fwd/exp_0" in rows[-1], told
+    assert len(found) == told["nodes"] - 2, "the two kernels of the job have no name"
+    if told["data"] is not None:
+        assert None in told["data"] and "probe dump.stats (Stats)" in told["data"]

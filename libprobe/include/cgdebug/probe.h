@@ -372,6 +372,16 @@ std::shared_ptr<CountedGraph> BeginGraph(std::uint64_t capture_id,
 // Nodes of a graph: of the one that `stream` captures, or of a cudaGraph_t; nullopt if unknown.
 std::optional<std::uint64_t> CountNodesOfCapture(void* stream) noexcept;
 std::optional<std::uint64_t> CountNodes(void* graph) noexcept;
+// A kernel of ours in a graph: its handle (cudaGraphNode_t), its place among the graph's nodes, and
+// whom it serves: "probe blk3.attn (Leaf)", "row fwd/mm_0 (OpLogParts)".
+struct NamedNode {
+  void* node = nullptr;
+  std::size_t place = 0;
+  std::string name;
+};
+// Those of a cudaGraph_t, or of the graph that `stream` captures. Fails: throws ProbeError.
+std::vector<NamedNode> NamedNodesOf(void* graph);
+std::vector<NamedNode> NamedNodesOfCapture(void* stream);
 // `failed`: the capture ended with an error, and there is no graph.
 void EndGraph(CountedGraph& graph, std::optional<std::uint64_t> nodes, bool failed) noexcept;
 void SetGraphPool(CountedGraph& graph, std::uint64_t first, std::uint64_t second) noexcept;

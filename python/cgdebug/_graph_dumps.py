@@ -1,0 +1,111 @@
+"""Names the kernels of probes and of op logs in what torch writes about a graph.
+
+CUDAGraph.debug_dump(), and export_dot() of torch 2.14 and later: nodes have a line more, "cgdebug |
+probe blk3.attn (Leaf)". CUDAGraph.get_graph_data() of torch 2.13 and later: nodes have a key more,
+"cgdebug", which is None for the job's own nodes.
+
+Costs nothing before somebody asks. Nothing that goes wrong in it reaches the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import typing
+
+_NODE = re.compile(r'label="\{(.*?)\}"\s*\]', re.DOTALL)
+_HANDLE = re.compile(r"0x0*([0-9a-fA-F]+)")
+_SPECIAL = re.compile(r'([{}|<>"\\])')
+_native: typing.Any = None
+_keeps_graphs = False  # whether torch's debug mode is on, which is one for all graphs
+
+
+def watch(native, torch) -> None:
+    """Requires: called once."""
+    global _native
+    _native = native
+    graph_class, module = torch.cuda.CUDAGraph, getattr(torch.cuda, "graphs", None)
+    with contextlib.suppress(AttributeError, TypeError):  # a torch that is built differently
+        _wrap_debug_mode(graph_class)
+        if hasattr(module, "_dump_graph_dot"):  # of debug_dump() and of export_dot()
+            module._dump_graph_dot = _named_dump(module._dump_graph_dot)
+        else:
+            graph_class.debug_dump = _named_dump(graph_class.debug_dump)
+        if hasattr(graph_class, "get_graph_data"):
+            graph_class.get_graph_data = _named_data(graph_class.get_graph_data)
+
+
+def capture_ends(graph, stream: int) -> None:
+    """Must be called before each end of a capture. Until then the graph can be looked at, which
+    torch before 2.14 does not allow later, unless the graph is to be kept."""
+    if _keeps_graphs:
+        with contextlib.suppress(Exception):
+            graph._cgdebug_nodes = _native.named_nodes(stream=stream)
+
+
+def annotate_dot(text: str, names: dict[int, str]) -> str:
+    """Adds the names to the nodes of a graph that CUDA described with all details. names: by
+    handle, which is an address."""
+
+    def with_name(match: re.Match) -> str:
+        body = match[1]
+        for handle in _HANDLE.findall(body):
+            name = names.get(int(handle, 16))
+            if name is not None:
+                added = "| {cgdebug | " + _SPECIAL.sub(r"\\\1", name) + "}\n"
+                return match[0].replace(body, body + added, 1)
+        return match[0]
+
+    return _NODE.sub(with_name, text) if names else text
+
+
+def _wrap_debug_mode(graph_class) -> None:
+    enable = graph_class.enable_debug_mode
+
+    @functools.wraps(enable)
+    def enable_debug_mode(self, *args, **kwargs):
+        global _keeps_graphs
+        _keeps_graphs = True
+        return enable(self, *args, **kwargs)
+
+    graph_class.enable_debug_mode = enable_debug_mode
+
+
+def _named_dump(dump):
+    @functools.wraps(dump)
+    def named_dump(graph, path, *args, **kwargs):
+        nodes = _nodes_of(graph)  # torch may drop the graph when it has written it
+        result = dump(graph, path, *args, **kwargs)
+        with contextlib.suppress(Exception):
+            names = {handle: name for handle, _, name in nodes}
+            if names:
+                with open(path, encoding="utf-8", errors="surrogateescape") as file:
+                    text = file.read()
+                with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
+                    file.write(annotate_dot(text, names))
+        return result
+
+    return named_dump
+
+
+def _named_data(get):
+    @functools.wraps(get)
+    def get_graph_data(self, *args, **kwargs):
+        data = get(self, *args, **kwargs)
+        with contextlib.suppress(Exception):
+            names = {place: name for _, place, name in _nodes_of(self)}
+            for node in data["nodes"]:
+                node["cgdebug"] = names.get(node["index"])
+        return data
+
+    return get_graph_data
+
+
+def _nodes_of(graph) -> list[tuple[int, int, str]]:
+    """(handle, place, name) of the kernels that are ours."""
+    with contextlib.suppress(Exception):
+        method = type(graph).raw_cuda_graph
+        raw = getattr(method, "__wrapped__", method)(graph)  # ours notes that others may launch it
+        return _native.named_nodes(graph=raw)
+    return getattr(graph, "_cgdebug_nodes", [])
