@@ -9,15 +9,13 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "client/analysis/json_number.h"
 #include "client/cli/package.h"
 
 namespace cgdebug::cli {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr std::uint32_t kMaxAnswerBytes = 64 << 20;
 

@@ -4,11 +4,11 @@
 #include <sys/types.h>
 
 #include <mutex>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "client/analysis/json_number.h"
 #include "daemon/core/base/unique_fd.h"
 #include "daemon/core/recording/remote_files.h"
 
@@ -28,7 +28,7 @@ class RemoteHelper : public recording::RemoteFiles {
  private:
   Result<void> Start(const std::string& url);
   // Sends a request and receives its answer, whose "bytes" bytes go into `buffer`.
-  Result<nlohmann::json> Ask(const nlohmann::json& request, std::span<std::byte> buffer = {});
+  Result<Json> Ask(const Json& request, std::span<std::byte> buffer = {});
   Error Ended();
   bool Receive(std::span<std::byte> buffer);
 
