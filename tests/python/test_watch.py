@@ -91,6 +91,17 @@ def test_every_module_is_a_probe_of_its_name_and_holds_its_output():
         assert torch.equal(values(w, "fwd/Net")[0], y)
 
 
+def test_a_trigger_in_the_environment_keeps_values(daemon, monkeypatch):
+    monkeypatch.setenv("CGDEBUG_ON", "nan")
+    net = Net()
+    with cgdebug.watch(net) as w:
+        for _ in range(10):
+            net(torch.ones(1, 8))
+        assert sorted(w.probes) == sorted(FWD)
+        for probe in w.probes.values():
+            assert [r.replay_index for r in probe.records()] == list(range(3, 11)), probe.name
+
+
 def test_select_takes_globs_and_excludes():
     net = Net()
     with cgdebug.watch(net, "layers.*,!*.drop,!*.act") as w:
