@@ -188,11 +188,11 @@ FrozenRings::Freezes FrozenRings::StopAll(const Cause& cause,
     daemon_.controls->Switch({.session = job, .device = device, .stop = number});
   }
   daemon_.reads->Wake();
-  const std::set<std::uint32_t> asked = running;
   const auto all_stopped = [&] {
     std::erase_if(waiting_, [&](const Cause& other) {
       if (other.is_comparison || other.freeze.slot->session != job) return false;
-      if (running.erase(other.freeze.device) != 0) freezes.push_back(other.freeze);
+      running.erase(other.freeze.device);
+      freezes.push_back(other.freeze);  // also of a device that was not asked: it must go on
       return true;
     });
     return stopping_ || running.empty();

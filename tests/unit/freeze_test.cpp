@@ -311,6 +311,27 @@ TEST_F(TwoDevices, AFailedComparisonStopsTheRingsAsOftenAsAProbeWasRegisteredFor
   EXPECT_TRUE(told_.empty());
 }
 
+TEST_F(TwoDevices, ADeviceThatStopsUnaskedMeanwhileGoesOnWithTheOthers) {
+  AddSlot("guard", 0, layout::ControlTrigger::kMismatch);
+  registry_.SetSlot(slots_[1], {.replays = 8, .produced = 8, .consumed = 8}, 1, /*retired=*/true);
+  Start();
+  frozen_->Found({.slot = test::MakeSlot(job_, "c", 9),
+                  .kind = Finding::Kind::kMismatch,
+                  .replay = 5,
+                  .timestamp_ns = 1});
+  EXPECT_EQ(Switches().size(), 1u) << "nothing replays on the other device";
+  frozen_->Froze({.slot = slots_[1],
+                  .serial = 71,
+                  .replay = 8,
+                  .trigger = layout::ControlTrigger::kInf,
+                  .device = 1});
+  frozen_->Froze({.slot = slots_[0], .serial = 70, .replay = 7});
+  Told();
+  std::map<std::uint32_t, std::uint64_t> thawed;
+  for (const RingSwitch& rings : controls_.TakeSwitches()) thawed[rings.device] = rings.thawed;
+  EXPECT_EQ(thawed, (std::map<std::uint32_t, std::uint64_t>{{0, 70}, {1, 71}}));
+}
+
 TEST_F(TwoDevices, ATriggerThatAClientSetIsOverWhenItHeld) {
   layout::SlotControl control;
   control.mode = layout::ControlMode::kFull;
