@@ -58,6 +58,11 @@ class Checker {
     }
     result_.slots = scanned_.size();
     SortOutMasks();
+    for (std::size_t i = 0; i < scanned_.size(); ++i) place_of_[scanned_[i].slot] = i;
+    for (std::size_t i = 0; i < result_.findings.size(); ++i) {
+      finding_of_[{result_.findings[i].slot, result_.findings[i].kind}] = i;
+    }
+    CountShapes();
     for (const Scanned& scanned : scanned_) {
       if (scanned.first_bad && !scanned.is_mask) OfferFirst(*scanned.first_bad);
     }
@@ -245,9 +250,9 @@ class Checker {
   // Adds what the daemon found in snapshots that are not here; the others were looked at already.
   void TakeTold() {
     for (const source::Finding& told : source_.Findings()) {
-      const auto scanned = std::find_if(scanned_.begin(), scanned_.end(),
-                                        [&](const Scanned& one) { return one.slot == told.slot; });
-      if (scanned == scanned_.end() || !options_.scope.Wants(told.replay)) continue;
+      const auto place = place_of_.find(told.slot);
+      if (place == place_of_.end() || !options_.scope.Wants(told.replay)) continue;
+      const Scanned* const scanned = &scanned_[place->second];
       const bool is_mismatch = told.kind == source::Finding::Kind::kMismatch;
       if (!is_mismatch && IsHere(*scanned, told)) continue;
       // The daemon counted as many as the snapshots of a mask have that are here.
@@ -281,12 +286,12 @@ class Checker {
   }
 
   void AddTold(FindingKind kind, const source::Finding& told) {
-    for (Finding& finding : result_.findings) {
-      if (finding.kind != kind || finding.slot != told.slot) continue;
-      if (told.replay >= finding.first_replay) return;
-      finding.told = told;  // before those that are here
+    if (const auto known = finding_of_.find({told.slot, kind}); known != finding_of_.end()) {
+      Finding& finding = result_.findings[known->second];
+      if (told.replay < finding.first_replay) finding.told = told;  // before those that are here
       return;
     }
+    finding_of_[{told.slot, kind}] = result_.findings.size();
     result_.findings.push_back({.kind = kind,
                                 .slot = told.slot,
                                 .first_replay = told.replay,
@@ -370,14 +375,10 @@ class Checker {
   }
 
   bool IsAllZero(std::size_t slot) const {
-    return std::any_of(result_.findings.begin(), result_.findings.end(), [&](const Finding& f) {
-      return f.kind == FindingKind::kZero && f.slot == slot;
-    });
+    return finding_of_.contains({slot, FindingKind::kZero});
   }
 
   void FindNeverWritten() {
-    std::set<std::size_t> with_gap;
-    for (const source::Gap& gap : source_.Gaps()) with_gap.insert(gap.slot);
     std::map<Graph, std::uint64_t> last;
     for (const Scanned& scanned : scanned_) {
       if (scanned.keys.empty()) continue;
@@ -388,7 +389,7 @@ class Checker {
       const Slot& slot = source_.slots()[scanned.slot];
       const auto graph = last.find(GraphOf(slot));
       // Snapshots that were not wanted, or were lost, are not the probe's fault.
-      if (!scanned.is_empty || graph == last.end() || with_gap.contains(scanned.slot)) continue;
+      if (!scanned.is_empty || graph == last.end() || GapsOf(scanned.slot) != nullptr) continue;
       // A shape that did not come again writes nothing.
       if (IsOfSeveralShapes(slot)) continue;
       if (slot.in_body) continue;  // its body was not taken
@@ -417,11 +418,25 @@ class Checker {
   // Eager calls with tensors of several shapes are several slots, and each counts its own calls, so
   // there is no replay in which all of them have a snapshot.
   bool IsOfSeveralShapes(const Slot& slot) const {
-    return slot.graph_id == 0 &&
-           std::count_if(scanned_.begin(), scanned_.end(), [&](const Scanned& other) {
-             const Slot& info = source_.slots()[other.slot];
-             return GraphOf(info) == GraphOf(slot) && SlotName(info) == SlotName(slot);
-           }) > 1;
+    if (slot.graph_id != 0) return false;
+    const auto count = eager_slots_.find({GraphOf(slot), SlotName(slot)});
+    return count != eager_slots_.end() && count->second > 1;
+  }
+  void CountShapes() {
+    for (const Scanned& scanned : scanned_) {
+      const Slot& slot = source_.slots()[scanned.slot];
+      if (slot.graph_id == 0) ++eager_slots_[{GraphOf(slot), SlotName(slot)}];
+    }
+  }
+
+  // Null if the slot has none.
+  const std::vector<source::Gap>* GapsOf(std::size_t slot) {
+    if (!gaps_) {
+      gaps_.emplace();
+      for (source::Gap& gap : source_.Gaps()) (*gaps_)[gap.slot].push_back(std::move(gap));
+    }
+    const auto found = gaps_->find(slot);
+    return found == gaps_->end() ? nullptr : &found->second;
   }
 
   // Whether a missing replay was expected. A source does not always know that a probe wants one
@@ -431,16 +446,16 @@ class Checker {
     if (every > 1) return (replay - 1) % every == 0;
     const Result<std::vector<Key>> keys = source_.Keys(slot);
     if (!keys.ok() || keys->empty() || replay < keys->front().replay) return true;
-    std::vector<source::Gap> gaps = source_.Gaps();
-    std::erase_if(gaps, [&](const source::Gap& gap) { return gap.slot != slot; });
+    const std::vector<source::Gap>* gaps = GapsOf(slot);
     std::uint64_t before = keys->front().replay, distance = 1;
     for (std::size_t i = 1; i < keys->size(); ++i) {
       const std::uint64_t from = (*keys)[i - 1].replay, to = (*keys)[i].replay;
       if (to < replay) before = to;
       if (to - from <= distance || (from < replay && replay < to)) continue;
-      const bool is_loss = std::any_of(gaps.begin(), gaps.end(), [&](const source::Gap& gap) {
-        return gap.after_replay < to && (gap.before_replay == 0 || gap.before_replay > from);
-      });
+      const bool is_loss =
+          gaps != nullptr && std::ranges::any_of(*gaps, [&](const source::Gap& gap) {
+            return gap.after_replay < to && (gap.before_replay == 0 || gap.before_replay > from);
+          });
       if (!is_loss) distance = to - from;
     }
     return replay - before >= distance;
@@ -494,7 +509,11 @@ class Checker {
   Source& source_;
   const CheckOptions& options_;
   Check result_;
-  std::vector<Scanned> scanned_;  // in graph order
+  std::vector<Scanned> scanned_;                                           // in graph order
+  std::map<std::size_t, std::size_t> place_of_;                            // by slot, in scanned_
+  std::map<std::pair<std::size_t, FindingKind>, std::size_t> finding_of_;  // in result_.findings
+  std::map<std::pair<Graph, std::string>, std::size_t> eager_slots_;       // how many of each name
+  std::optional<std::map<std::size_t, std::vector<source::Gap>>> gaps_;    // by slot
   std::set<std::size_t> unread_;
   std::vector<SnapshotName> with_hash_;
   std::set<std::uint64_t> replays_;

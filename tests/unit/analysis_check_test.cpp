@@ -55,6 +55,56 @@ TEST(Check, NamesTheFirstNonfiniteInReplayThenGraphOrderAndWhatLedToIt) {
   EXPECT_EQ(CheckJson(source, check)["first_nonfinite"]["probe"], "mid");
 }
 
+// Counts how often a check looks at the slots and at the gaps.
+class CountingSource : public MemorySource {
+ public:
+  const std::vector<source::Slot>& slots() const override {
+    ++looks_;
+    return MemorySource::slots();
+  }
+  std::vector<source::Gap> Gaps() override {
+    looks_ += gaps.size();
+    return MemorySource::Gaps();
+  }
+  std::size_t looks() const { return looks_; }
+
+ private:
+  mutable std::size_t looks_ = 0;
+};
+
+// Eager calls that are all the same, rows of a graph whose newest replay is lost, and findings of
+// every slot.
+std::size_t LooksAt(std::size_t count) {
+  CountingSource source;
+  for (std::size_t i = 0; i < 2 * count; ++i) {
+    const bool is_eager = i % 2 == 0;
+    const std::size_t slot = source.AddSlot("row" + std::to_string(i), {1});
+    source.Slots()[slot].graph_id = is_eager ? 0 : 1;
+    const bool is_absent = i > 1 && i % 4 < 2;
+    for (std::uint64_t replay = 1; replay <= (is_absent ? 1 : 2); ++replay) {
+      source.Add(slot, replay, {0});
+    }
+    recording::Account account;
+    account.kept = is_absent ? 1 : 2;
+    account.produced = 2;
+    if (is_absent) {
+      source.gaps.push_back({slot, 1, 1, 0, "overwritten"});
+      account.lost["overwritten"] = 1;
+    }
+    source.accounts[slot] = account;
+    source.findings.push_back({.slot = slot, .kind = source::Finding::Kind::kNan, .replay = 9});
+  }
+  const Check check = CheckOf(source);
+  EXPECT_EQ(check.slots, 2 * count);
+  EXPECT_FALSE(check.complete());
+  return source.looks();
+}
+
+TEST(Check, TheWorkGrowsWithTheSlotsAndNotWithTheirSquare) {
+  const std::size_t few = LooksAt(100);
+  EXPECT_LT(LooksAt(400), 5 * few);
+}
+
 // Eager calls of a probe with two shapes after a layer each; [1] is bad at replay 3, before [2]
 // at 1.
 MemorySource TwoShapes() {
