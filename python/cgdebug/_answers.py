@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 import typing
 
@@ -77,28 +78,45 @@ def checked(response, kind: str):
 
 def plain(message) -> typing.Any:
     """A message as plain Python objects: enums as lower-case names, repeated fields as lists."""
+    make, kinds = _kinds(message.DESCRIPTOR)
     fields: dict[str, typing.Any] = {}
-    for field in message.DESCRIPTOR.fields:
-        value = getattr(message, field.name)
-        if _is_repeated(field) and field.message_type is not None:
-            fields[field.name] = [plain(item) for item in value]
-        elif _is_repeated(field):
-            fields[field.name] = [
-                _name_of(field, item) if field.enum_type else item for item in value
-            ]
+    for name, kind, names in kinds:
+        value = getattr(message, name)
+        if kind == "messages":
+            value = [plain(item) for item in value]
+        elif kind == "list":
+            value = [_name_of(names, item) for item in value] if names else list(value)
+        elif kind == "message":
+            value = plain(value) if message.HasField(name) else None
+        elif kind == "enum":
+            value = _name_of(names, value)
+        elif kind == "optional" and not message.HasField(name):
+            value = None
+        fields[name] = value
+    return make(**fields)
+
+
+@functools.cache
+def _kinds(descriptor) -> tuple[type, list[tuple[str, str, typing.Any]]]:
+    """What to make of a message, and how each field is read: an answer may have 4,096 messages, and
+    to ask a descriptor takes longer than to read a field."""
+    kinds = []
+    for field in descriptor.fields:
+        names = field.enum_type.values_by_number if field.enum_type is not None else None
+        if _is_repeated(field):
+            kind = "messages" if field.message_type is not None else "list"
         elif field.message_type is not None:
-            fields[field.name] = plain(value) if message.HasField(field.name) else None
-        elif field.enum_type is not None and field.containing_oneof is None:
-            fields[field.name] = _name_of(field, value)
-        elif field.containing_oneof is not None and not message.HasField(field.name):
-            fields[field.name] = None  # an `optional` field that is not set
+            kind = "message"
+        elif field.containing_oneof is not None:
+            kind = "optional"
         else:
-            fields[field.name] = value
-    return _CLASSES.get(message.DESCRIPTOR.name, Answer)(**fields)
+            kind = "value" if names is None else "enum"
+        kinds.append((field.name, kind, names))
+    return _CLASSES.get(descriptor.name, Answer), kinds
 
 
-def _name_of(field, number: int) -> str:
-    known = field.enum_type.values_by_number.get(number)
+def _name_of(names, number: int) -> str:
+    known = names.get(number)
     return known.name.lower() if known else str(number)
 
 
