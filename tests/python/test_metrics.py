@@ -23,6 +23,18 @@ LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 DASHBOARD = ROOT / "tools" / "grafana.json"
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _is_built_with_prometheus():
+    done = subprocess.run(
+        [find_program("cgdebug-daemon"), "--foreground", "--metrics-textfile", "/nowhere/at/all"],
+        capture_output=True,
+        text=True,
+    )
+    is_missing = "built without prometheus-cpp" in done.stderr
+    if is_missing and not os.environ.get("CGDEBUG_REQUIRE_PROMTOOL"):
+        pytest.skip("built without prometheus-cpp. Type: apt-get install prometheus-cpp-dev")
+
+
 class Page:
     """A page of metrics; page("name", label="value") is the one series with these labels."""
 
