@@ -34,7 +34,8 @@ Result<std::string> ParseListen(const std::string& text) {
   const std::size_t colon = text.rfind(':');
   const std::string host = text.substr(0, colon);
   const bool has_brackets = host.starts_with('[') && host.ends_with(']') && host.size() > 2;
-  const bool is_host = !host.empty() && (has_brackets || host.find(':') == std::string::npos);
+  const bool is_host =
+      has_brackets || (!host.empty() && host.find_first_of(":[]") == std::string::npos);
   unsigned port = 0;
   const char* end = text.data() + text.size();
   const bool is_port =
