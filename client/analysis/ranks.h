@@ -31,7 +31,7 @@ struct RanksOptions {
   Scope scope;
   // These are replicas on all ranks, besides those that say so themselves; none without
   // `has_replicated`.
-  Selector replicated;
+  Selector replicated = {};
   bool has_replicated = false;
   double tolerance = 1e-6;  // of l1 and mean, relative
   bool bitwise = false;     // every difference is a finding

@@ -76,7 +76,7 @@ Result<void> Look(Context& context, TopModel* model) {
   return {};
 }
 
-constexpr const char* kHelp = R"(WHAT THE SCREEN SHOWS
+constexpr const char* kHelpText = R"(WHAT THE SCREEN SHOWS
 REPLAYS/S   of all CUDA graphs of the rank together; of eager code, of the
             probe that ran most often
 READ/S      bytes of snapshots that the daemon read; not of those that it lost
@@ -258,7 +258,7 @@ class Top {
 
   // The help, or a tensor.
   std::vector<std::string> TextPage(const TopSize& size) {
-    const std::string wrapped = WrapLines(page_ == Page::kHelp ? kHelp : shown_, size.columns);
+    const std::string wrapped = WrapLines(page_ == Page::kHelp ? kHelpText : shown_, size.columns);
     std::vector<std::string> all;
     for (std::size_t begin = 0; begin < wrapped.size();) {
       const std::size_t end = std::min(wrapped.find('\n', begin), wrapped.size());
