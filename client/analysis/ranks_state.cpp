@@ -14,7 +14,7 @@ namespace {
 
 using numerics::Stats;
 
-constexpr std::uint64_t kEncodingVersion = 3;
+constexpr std::uint64_t kEncodingVersion = 4;
 // How far apart the outermost elements of replicas may be that are close, relative to the largest.
 constexpr double kOutermostTolerance = 1e-3;
 
@@ -95,12 +95,20 @@ RankProcess ProcessOf(const Json& json) {
   return process;
 }
 
+// As bytes: a number for each member would be most of the state of many ranks, and of the time that
+// it takes to merge it.
+Json ToJson(const Bits& bits) { return Json::binary(bits.ToBytes()); }
 // Fails: nullopt if a member is not below `end`.
 std::optional<Bits> BitsOf(const Json& json, std::size_t end) {
   Bits bits;
-  for (const Json& member : json) {
-    if (!member.is_number_unsigned() || member.get<std::uint64_t>() >= end) return std::nullopt;
-    bits.Set(member.get<std::uint64_t>());
+  std::size_t member = 0;
+  for (const std::uint8_t byte : json.get_binary()) {
+    for (unsigned rest = byte, at = 0; rest != 0; rest >>= 1, ++at) {
+      if ((rest & 1) == 0) continue;
+      if (member + at >= end) return std::nullopt;
+      bits.Set(member + at);
+    }
+    member += 8;
   }
   return bits;
 }
@@ -142,6 +150,17 @@ std::size_t Bits::Count() const {
   std::size_t count = 0;
   for (const std::uint64_t word : words_) count += static_cast<std::size_t>(std::popcount(word));
   return count;
+}
+
+std::vector<std::uint8_t> Bits::ToBytes() const {
+  std::vector<std::uint8_t> bytes;
+  for (const std::uint64_t word : words_) {
+    for (unsigned shift = 0; shift < 64; shift += 8) {
+      bytes.push_back(static_cast<std::uint8_t>(word >> shift));
+    }
+  }
+  while (!bytes.empty() && bytes.back() == 0) bytes.pop_back();
+  return bytes;
 }
 
 std::vector<std::size_t> Bits::Members() const {
@@ -250,14 +269,14 @@ void Vote::Merge(const Vote& other, const std::vector<std::size_t>& places) {
 Json Vote::ToJson() const {
   Json values = Json::array(), ranges = Json::array();
   for (const Value& value : values_) {
-    values.push_back(
-        Json::array({Binary(EncodeFields(value.stats)),
-                     value.hash ? Json(*value.hash) : Json(nullptr), value.processes.Members()}));
+    values.push_back(Json::array({Binary(EncodeFields(value.stats)),
+                                  value.hash ? Json(*value.hash) : Json(nullptr),
+                                  analysis::ToJson(value.processes)}));
   }
   for (const Range* range : {&l1_, &mean_, &min_, &max_, &nonfinite_, &count_}) {
     ranges.push_back(Json::array({range->least, range->most, range->has_nan}));
   }
-  return Json::array({values, processes_.Members(), is_scattered_, ranges});
+  return Json::array({values, analysis::ToJson(processes_), is_scattered_, ranges});
 }
 
 bool Vote::FromJson(const Json& json, std::size_t process_count, Vote* vote) {
@@ -279,7 +298,7 @@ bool Vote::FromJson(const Json& json, std::size_t process_count, Vote* vote) {
   if (!processes) return false;
   vote->processes_ = *processes;
   vote->is_scattered_ = json.at(2).get<bool>();
-  const bool has_all = of_values.Members() == processes->Members();
+  const bool has_all = of_values == *processes;
   if (vote->is_scattered_ ? !vote->values_.empty() : !has_all) return false;
   std::size_t at = 0;
   for (Range* range :
@@ -309,7 +328,7 @@ std::string RankState::Encode() const {
     json["replicas"].push_back(
         Json::array({key.attempt.first, key.attempt.second, key.probe, key.invocation, key.type,
                      key.graph, key.nth, key.ranks, replica.order, replica.ranks, std::move(votes),
-                     key.is_eager, replica.processes.Members()}));
+                     key.is_eager, analysis::ToJson(replica.processes)}));
   }
   const std::vector<std::uint8_t> bytes = Json::to_msgpack(json);
   return {bytes.begin(), bytes.end()};

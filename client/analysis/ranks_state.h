@@ -28,9 +28,12 @@ class Bits {
   }
   std::size_t Count() const;
   std::vector<std::size_t> Members() const;
+  // Bit 0 of the first byte is number 0; without zeros behind the last member.
+  std::vector<std::uint8_t> ToBytes() const;
+  bool operator==(const Bits&) const = default;
 
  private:
-  std::vector<std::uint64_t> words_;
+  std::vector<std::uint64_t> words_;  // the last one has a member
 };
 
 // The different values that the processes have of one replica at one position.

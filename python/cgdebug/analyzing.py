@@ -31,8 +31,10 @@ __all__ = ["Analysis", "analyze"]
 Rows = list[dict[str, typing.Any]]
 Function = typing.Callable[[recording.Recording], "Rows | dict[str, typing.Any] | None"]
 
-_TASKS_PER_WORKER = 8
-_MOST_PER_TASK = 64
+# What a task found out about ranks is merged here, in a time that depends little on how many
+# recordings it read. So few tasks, but enough that the last one keeps no worker waiting for long.
+_TASKS_PER_WORKER = 4
+_MOST_PER_TASK = 256
 _BAR = 30
 
 
@@ -190,17 +192,22 @@ def analyze(
             path: of_reference[known[path]] for path in paths if known.get(path) in of_reference
         }
         options = dataclasses.replace(options, reference=pairs)
-    results, failed = _run(paths, functools.partial(_work, options=options), executor, show)
-    tables: dict[str, Rows] = {name: [] for name in names}
     fold = options.fold()
+
+    def merge(results: list[tuple[str, dict]]) -> None:
+        # While the workers go on; in which order they finish changes nothing.
+        for _, result in results:
+            if result["fold"]:
+                fold.merge(result["fold"])
+
+    results, failed = _run(paths, functools.partial(_work, options=options), executor, show, merge)
+    tables: dict[str, Rows] = {name: [] for name in names}
     fetched: dict[str, _remote.Fetched] = {}
     for path, result in sorted(results, key=lambda item: item[0]):
         if _remote.is_url(path):
             fetched[path] = _remote.Fetched(*result["fetched"])
         for name, rows in result["rows"].items():
             tables[name].extend({"path": path, **row} for row in rows)
-        if result["fold"]:
-            fold.merge(result["fold"])
         if result["failed"]:
             failed[path] = result["failed"]
     for path, why in failed.items():
@@ -231,14 +238,14 @@ def _work_on(path: str, fold, options: _Options) -> dict:
     result: dict = {"rows": {}, "fold": b"", "failed": ""}
     before = _remote.fetched(path)
     try:
-        source = recording.open(path)
+        source = functools.cache(functools.partial(recording.open, path))
         for function in options.functions:
             if function == "replicas":
                 fold.add(path)
             elif isinstance(function, str):
-                result["rows"][function] = _BUILT_IN[function](source, path, options)
+                result["rows"][function] = _BUILT_IN[function](source(), path, options)
             else:
-                rows = function(source)
+                rows = function(source())
                 rows = [] if rows is None else [rows] if isinstance(rows, dict) else list(rows)
                 result["rows"][function.__name__] = rows
     except Exception as error:
@@ -328,11 +335,14 @@ def _run(
     work: collections.abc.Callable[[list[str]], list],
     executor: concurrent.futures.Executor | None,
     show: collections.abc.Callable[[int, int], None] | None,
+    merge: collections.abc.Callable[[list], None] = lambda results: None,
 ) -> tuple[list[tuple[str, typing.Any]], dict[str, str]]:
-    """The results by path, and why there is none. Recordings whose worker died are tried again."""
+    """The results by path, and why there is none. Recordings whose worker died are tried again.
+    `merge` gets the results of each task when it has ended."""
     done: list[tuple[str, typing.Any]] = []
 
     def take(results: list) -> None:
+        merge(results)
         done.extend(results)
         if show:
             show(len(done), len(paths))
