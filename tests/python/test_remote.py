@@ -88,6 +88,19 @@ def test_a_folder_of_ranks_is_read_and_analyzed(tmp_path, memory):
     assert set(a.fetched) == set(a.paths) and all(one.bytes > 1000 for one in a.fetched.values())
 
 
+def test_statistics_of_every_snapshot_cost_little_more_than_the_file(tmp_path, memory):
+    writer = Writer(tmp_path / "r0.cgrec", 0)
+    for n in range(1, 101):
+        for name in "abcdefghij":
+            writer.add(name, n, numpy.full(4, n, "float32"))
+    size = os.path.getsize(os.path.join(writer.close(), "segment-000001.cgd"))
+    put(tmp_path, memory)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        a = cgdebug.analyze(memory, "replicas", pool, replicated=["a"])
+    (one,) = a.fetched.values()
+    assert a.complete and one.bytes < 1.5 * size and one.requests < 16, (one, size)
+
+
 def test_what_is_not_there_is_an_error(tmp_path, memory):
     write(tmp_path / "a.cgrec")
     put(tmp_path, memory)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import math
 import os
 import pathlib
@@ -82,6 +83,7 @@ def on_s3(folder: str, ranks: int) -> dict[str, float]:
 
     import cgdebug
 
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()

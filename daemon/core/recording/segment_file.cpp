@@ -105,7 +105,9 @@ std::span<const std::byte> SegmentFile::Peek(std::uint64_t offset, std::size_t c
   const bool inside = offset >= window_offset_ && offset - window_offset_ <= window_.size() &&
                       window_.size() - (offset - window_offset_) >= count;
   if (!inside) {
-    const bool near = offset >= window_offset_ && offset - window_offset_ < kNearBytes;
+    // Behind a URL the file reads ahead by itself, and keeps what it has read.
+    const bool near =
+        file_->fd() >= 0 && offset >= window_offset_ && offset - window_offset_ < kNearBytes;
     window_.resize(std::max(count, near ? kNearBytes : kFarBytes));
     window_.resize(ReadAt(offset, window_));
     window_offset_ = offset;
