@@ -25,7 +25,8 @@ def watch(native, torch) -> None:
     """Requires: called once."""
     global _native
     _native = native
-    graph_class, module = torch.cuda.CUDAGraph, getattr(torch.cuda, "graphs", None)
+    graph_class = torch.cuda.CUDAGraph
+    module: typing.Any = getattr(torch.cuda, "graphs", None)
     with contextlib.suppress(AttributeError, TypeError):  # a torch that is built differently
         _wrap_debug_mode(graph_class)
         if hasattr(module, "_dump_graph_dot"):  # of debug_dump() and of export_dot()
