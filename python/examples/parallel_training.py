@@ -1,11 +1,12 @@
 """Probes on the parameters of a model that several ranks train: DDP, FSDP2, TP and PP.
 
 A rank's snapshot of a DTensor knows its place in the whole tensor, so that the ranks' parts can be
-put together; under DDP every rank must have the same bits. With a GPU for each rank, a step with
-its NCCL collectives is one CUDA graph; else it runs eagerly with gloo.
+put together; under DDP every rank must have the same bits. With a GPU for each rank, a step under
+DDP with its NCCL collectives is one CUDA graph, and with --capture every step is; else steps run
+eagerly, without GPUs with gloo.
 
     python parallel_training.py                              two ranks, each way in turn
-    torchrun --nproc-per-node 4 parallel_training.py tp ddp
+    torchrun --nproc-per-node 4 parallel_training.py tp ddp --capture
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ def make_layers() -> nn.Sequential:
 class Training:
     """`step()` trains once, on the same input each time, and probes the parameters."""
 
-    def __init__(self, way: str, device: torch.device):
-        self.way, self.device = way, device
+    def __init__(self, way: str, device: torch.device, captures: bool):
+        self.way, self.device, self.captures = way, device, captures
         mesh = init_device_mesh(device.type, (dist.get_world_size(),), mesh_dim_names=(way,))
         self.model: nn.Module = make_layers().to(device)
         # Every rank of a pipeline and of a tensor-parallel group trains on the same rows.
@@ -65,7 +66,7 @@ class Training:
             stage = PipelineStage(self.model, dist.get_rank(), dist.get_world_size(), device)
             self.schedule = ScheduleGPipe(stage, n_microbatches=4, loss_fn=nn.functional.mse_loss)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-        mode = "capture" if device.type == "cuda" else "always"
+        mode = "capture" if captures else "always"
         layer = f"stage{dist.get_rank()}." if way == "pp" else ""
         self.probes = {
             name: CudaGraphTensorProbe(
@@ -90,11 +91,11 @@ class Training:
 
     def run(self) -> str:
         """Trains STEPS times; how, in words."""
-        if self.device.type == "cpu":
+        if not self.captures:
             for number in range(1, STEPS + 1):
                 cgdebug.step(number)
                 self.step()
-            return "eagerly with gloo"
+            return f"eagerly with {dist.get_backend()}"
         for _ in range(WARM_UP):  # DDP rebuilds its buckets, NCCL connects
             self.step()
         torch.cuda.synchronize()
@@ -128,7 +129,7 @@ class Training:
         return lines
 
 
-def main(ways: list[str]) -> None:
+def main(ways: list[str], captures_all: bool) -> None:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     on_gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
@@ -138,7 +139,7 @@ def main(ways: list[str]) -> None:
         torch.cuda.set_stream(torch.cuda.Stream())
     dist.init_process_group("nccl" if on_gpu else "gloo")
     for way in ways:
-        training = Training(way, device)
+        training = Training(way, device, on_gpu and (captures_all or way == "ddp"))
         how = training.run()
         lines = training.report()
         if rank == 0:
@@ -153,12 +154,13 @@ def main(ways: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    asked = sys.argv[1:] or list(WAYS)
+    captures_all = "--capture" in sys.argv
+    asked = [way for way in sys.argv[1:] if way != "--capture"] or list(WAYS)
     if unknown := set(asked) - set(WAYS):
         sys.exit(f"no way {unknown}: there are {', '.join(WAYS)}")
     if "RANK" in os.environ:
-        main(asked)
+        main(asked, captures_all)
     else:
         from torch.distributed.run import main as torchrun
 
-        torchrun(["--standalone", "--nproc-per-node", "2", __file__, *asked])
+        torchrun(["--standalone", "--nproc-per-node", "2", __file__, *sys.argv[1:]])
