@@ -181,7 +181,7 @@ DUMP = """
 """
 
 
-@pytest.mark.parametrize("how", ["keep_graph", "enable_debug_mode"])
+@pytest.mark.parametrize("how", ["keep_graph"])
 @pytest.mark.own_lane
 def test_dumps_name_the_kernels_of_probes_and_of_rows(daemon, job, tmp_path, how):
     told = json.loads(job(DUMP, arguments=[how, str(tmp_path / "graph.dot")]).line())
