@@ -114,28 +114,9 @@ std::vector<Entries> LogsOf(const Source& source) {
   return sorted;
 }
 
-std::string NameOf(const Slot& slot) {
-  if (slot.graph_id == 0) return "eager";
-  return slot.graph.empty() ? fmt::format("capture {}", slot.graph_id) : slot.graph;
-}
-
-// The same name twice gets numbers: "eager#1", "eager#2".
-std::vector<std::string> NamesOf(const Source& source, const std::vector<Entries>& logs) {
-  std::map<std::string, std::size_t> counts, seen;
-  std::vector<std::string> names;
-  for (const Entries& entries : logs) {
-    names.push_back(NameOf(source.slots()[entries.front().slot]));
-    ++counts[names.back()];
-  }
-  for (std::string& name : names) {
-    const std::size_t number = ++seen[name];
-    if (counts[name] > 1) name += fmt::format("#{}", number);
-  }
-  return names;
-}
-
-bool IsOf(const Slot& slot, const std::string& graph) {
-  return WhichSlots{.graph = graph}.Matches(slot.graph_id, slot.graph, slot.shape);
+std::string NameOf(const OpLogHead& log) {
+  if (log.graph_id == 0) return "eager";
+  return log.graph.empty() ? fmt::format("capture {}", log.graph_id) : log.graph;
 }
 
 Result<std::optional<numerics::Stats>> StatsAt(Source& source, std::size_t slot,
@@ -153,9 +134,9 @@ Result<std::optional<numerics::Stats>> StatsAt(Source& source, std::size_t slot,
 Result<std::uint64_t> NewestOf(Source& source, const Entries& entries) {
   std::uint64_t newest = 0;
   for (const Entry& entry : entries) {
-    const Result<std::vector<Key>> keys = source.Keys(entry.slot);
-    if (!keys.ok()) return keys.error();
-    if (!keys->empty()) newest = std::max(newest, keys->back().replay);
+    const Result<std::uint64_t> replay = source.NewestReplay(entry.slot);
+    if (!replay.ok()) return replay.error();
+    newest = std::max(newest, *replay);
   }
   return newest;
 }
@@ -184,7 +165,7 @@ Coverage CoverageOf(const Entries& entries) {
 
 Result<OpLog> Read(Source& source, const Entries& entries, std::uint64_t replay) {
   const Slot& first = source.slots()[entries.front().slot];
-  OpLog log{.graph = NameOf(first),
+  OpLog log{.graph = NameOf({first.graph_id, first.graph}),
             .graph_id = first.graph_id,
             .session = first.session,
             .rank = first.rank,
@@ -402,29 +383,51 @@ bool HasFiniteInputs(const OpLog& log, const OpRow& row) {
          });
 }
 
+std::optional<std::size_t> ChooseOpLog(const std::vector<OpLogHead>& logs, const std::string& graph,
+                                       std::vector<std::string>* others) {
+  std::map<std::string, std::size_t> counts, seen;
+  std::vector<std::string> names;
+  for (const OpLogHead& log : logs) {
+    names.push_back(NameOf(log));
+    ++counts[names.back()];
+  }
+  std::optional<std::size_t> chosen;
+  for (std::size_t i = 0; i < logs.size(); ++i) {
+    const std::size_t number = ++seen[names[i]];
+    if (counts[names[i]] > 1) names[i] += fmt::format("#{}", number);
+    const bool is_meant = graph.empty() || names[i] == graph ||
+                          WhichSlots{.graph = graph}.Matches(logs[i].graph_id, logs[i].graph, {});
+    if (is_meant) chosen = i;
+  }
+  others->clear();
+  for (std::size_t i = 0; i < logs.size(); ++i) {
+    if (i != chosen) others->push_back(std::move(names[i]));
+  }
+  return chosen;
+}
+
+std::string NoOpLogText(const std::string& path, const std::string& graph,
+                        const std::vector<std::string>& others) {
+  if (others.empty()) {
+    return fmt::format("{} has no op log. In the job, write: with cgdebug.debug_mode(model):",
+                       path);
+  }
+  return fmt::format("{} has no op log of graph '{}'. It has: {}", path, graph,
+                     fmt::join(others, ", "));
+}
+
 Result<OpLog> ReadOpLog(Source& source, const OpLogChoice& choice,
                         std::vector<std::string>* others) {
   const std::vector<Entries> logs = LogsOf(source);
   const std::string path = source.Describe().path;
-  if (logs.empty()) {
-    return Error{
-        fmt::format("{} has no op log. In the job, write: with cgdebug.debug_mode(model):", path)};
+  std::vector<OpLogHead> heads;
+  for (const Entries& entries : logs) {
+    const Slot& slot = source.slots()[entries.front().slot];
+    heads.push_back({slot.graph_id, slot.graph});
   }
-  const std::vector<std::string> names = NamesOf(source, logs);
-  const Entries* chosen = nullptr;
-  for (std::size_t i = 0; i < logs.size(); ++i) {
-    const Slot& slot = source.slots()[logs[i].front().slot];
-    const bool is_meant = names[i] == choice.graph || IsOf(slot, choice.graph);
-    if (choice.graph.empty() || is_meant) chosen = &logs[i];
-  }
-  others->clear();
-  for (std::size_t i = 0; i < logs.size(); ++i) {
-    if (&logs[i] != chosen) others->push_back(names[i]);
-  }
-  if (chosen == nullptr) {
-    return Error{fmt::format("{} has no op log of graph '{}'. It has: {}", path, choice.graph,
-                             fmt::join(*others, ", "))};
-  }
+  const std::optional<std::size_t> place = ChooseOpLog(heads, choice.graph, others);
+  if (!place) return Error{NoOpLogText(path, choice.graph, *others)};
+  const Entries* chosen = &logs[*place];
   std::uint64_t replay = static_cast<std::uint64_t>(choice.replay);
   const Result<std::uint64_t> newest = NewestOf(source, *chosen);
   if (!newest.ok()) return newest.error();

@@ -127,7 +127,20 @@ struct OpLogChoice {
   std::int64_t replay = -1;  // from 1; -1 is the newest, -2 the one before it
 };
 
-// `others`: the names of the logs that were not chosen.
+// What names one of several op logs.
+struct OpLogHead {
+  std::uint64_t graph_id = 0;  // 0: eager
+  std::string graph;           // as source::Slot
+};
+// The place of the log that `graph` means, as OpLogChoice. `logs`: oldest first. `others`: what the
+// logs are called that were not chosen; the same name twice gets numbers: "eager#1", "eager#2".
+std::optional<std::size_t> ChooseOpLog(const std::vector<OpLogHead>& logs, const std::string& graph,
+                                       std::vector<std::string>* others);
+// Why `path` has no such log. `others`: those that it has.
+std::string NoOpLogText(const std::string& path, const std::string& graph,
+                        const std::vector<std::string>& others);
+
+// `others`: as ChooseOpLog().
 // Fails: the source has no op log, or none of that graph or replay.
 Result<OpLog> ReadOpLog(source::Source& source, const OpLogChoice& choice,
                         std::vector<std::string>* others);

@@ -81,6 +81,38 @@ std::vector<std::string> LabelsOf(client::Client& client) {
   return labels;
 }
 
+int OpenFile(Context& context, const std::string& path, const std::string& session,
+             std::unique_ptr<source::Source>* source) {
+  Result<std::unique_ptr<source::Source>> opened = source::Open(path);
+  if (!opened.ok()) return context.Fail(kExitTrouble, opened.error().message);
+  *source = *std::move(opened);
+  return session.empty() ? static_cast<int>(kExitOk) : PickSession(context, session, source);
+}
+
+// Sets `job` to what `open` returns for the session that `text` means, or `wanted` if that is
+// "live".
+template <typename Job, typename Open>
+int AskForJob(Context& context, const std::string& text, const std::string& wanted, Job* job,
+              const Open& open) {
+  if (const int failed = context.Connect(); failed != kExitOk) return failed;
+  std::string session = text == "live" ? wanted : text;
+  if (session.starts_with("live:")) session.erase(0, 5);
+  Result<Job> opened = open(session);
+  if (!opened.ok()) {
+    if (context.client().last_failure() != client::Failure::kNone) {
+      return context.Fail(opened.error());
+    }
+    const bool may_be_a_file = text != "live" && text == session;
+    return context.FailNoJob(
+        fmt::format("{}{}.{} Type: {}", opened.error().message,
+                    may_be_a_file ? " and no file of this name" : "",
+                    DidYouMean(session, LabelsOf(context.client())),
+                    session.empty() ? "cgdebug-cli run -- python train.py" : "cgdebug-cli ps -a"));
+  }
+  *job = *std::move(opened);
+  return kExitOk;
+}
+
 }  // namespace
 
 bool MatchesSession(const recording::Session& session, std::string_view selector) {
@@ -93,29 +125,50 @@ int OpenSource(Context& context, const std::string& text, std::unique_ptr<source
 
 int OpenSource(Context& context, const std::string& text, const std::string& wanted,
                std::unique_ptr<source::Source>* source) {
+  if (source::LooksLikePath(text)) return OpenFile(context, text, wanted, source);
+  return AskForJob(context, text, wanted, source, [&](const std::string& session) {
+    return live::OpenLive(context.client(), session);
+  });
+}
+
+int OpenOpLog(Context& context, const std::string& text, const analysis::OpLogChoice& choice,
+              analysis::OpLog* log, std::vector<std::string>* others) {
+  const auto read = [&](source::Source& source, const analysis::OpLogChoice& which,
+                        std::vector<std::string>* not_chosen) {
+    Result<analysis::OpLog> found = analysis::ReadOpLog(source, which, not_chosen);
+    if (!found.ok()) return context.Fail(kExitNoMatch, found.error().message);
+    *log = *std::move(found);
+    return static_cast<int>(kExitOk);
+  };
+  const auto of_ranks = [&](std::unique_ptr<source::Source> source) {
+    if (context.options.ranks.empty()) return source;
+    return source::Only(std::move(source), [&](const source::Slot& slot) {
+      return context.ranks.Contains(slot.rank);
+    });
+  };
+  const std::string& wanted = context.options.session;
   if (source::LooksLikePath(text)) {
-    Result<std::unique_ptr<source::Source>> opened = source::Open(text);
-    if (!opened.ok()) return context.Fail(kExitTrouble, opened.error().message);
-    *source = *std::move(opened);
-    return wanted.empty() ? static_cast<int>(kExitOk) : PickSession(context, wanted, source);
-  }
-  if (const int failed = context.Connect(); failed != kExitOk) return failed;
-  std::string session = text == "live" ? wanted : text;
-  if (session.starts_with("live:")) session.erase(0, 5);
-  Result<std::unique_ptr<source::Source>> opened = live::OpenLive(context.client(), session);
-  if (!opened.ok()) {
-    if (context.client().last_failure() != client::Failure::kNone) {
-      return context.Fail(opened.error());
+    std::unique_ptr<source::Source> source;
+    if (const int failed = OpenFile(context, text, wanted, &source); failed != kExitOk) {
+      return failed;
     }
-    const bool may_be_a_file = text != "live" && text == session;
-    return context.FailNoJob(
-        fmt::format("{}{}.{} Type: {}", opened.error().message,
-                    may_be_a_file ? " and no file of this name" : "",
-                    DidYouMean(session, LabelsOf(context.client())),
-                    session.empty() ? "cgdebug-cli run -- python train.py" : "cgdebug-cli ps -a"));
+    return read(*of_ranks(std::move(source)), choice, others);
   }
-  *source = *std::move(opened);
-  return kExitOk;
+  live::LiveLog live;
+  const int failed = AskForJob(context, text, wanted, &live, [&](const std::string& session) {
+    return live::OpenLiveLog(context.client(), session, choice.graph, [&](int rank) {
+      return context.options.ranks.empty() || context.ranks.Contains(rank);
+    });
+  });
+  if (failed != kExitOk) return failed;
+  if (live.is_whole) return read(*of_ranks(std::move(live.source)), choice, others);
+  *others = std::move(live.others);
+  if (live.source->slots().empty()) {
+    return context.Fail(kExitNoMatch,
+                        analysis::NoOpLogText(live.source->Describe().path, choice.graph, *others));
+  }
+  std::vector<std::string> none;
+  return read(*live.source, {.replay = choice.replay}, &none);
 }
 
 std::string RanksHere(source::Source& source) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/analysis/align.h"
+#include "client/analysis/op_log.h"
 #include "client/cli/context.h"
 #include "client/source/source.h"
 #include "daemon/core/base/graph_labels.h"
@@ -29,6 +30,11 @@ int OpenSource(Context& context, const std::string& text, const std::string& ses
                std::unique_ptr<source::Source>* source);
 // The same with the session that --session names.
 int OpenSource(Context& context, const std::string& text, std::unique_ptr<source::Source>* source);
+
+// Reads one op log of the source. Of a live job it asks for nothing else. `others`: as
+// analysis::ChooseOpLog(). Returns as OpenSource().
+int OpenOpLog(Context& context, const std::string& text, const analysis::OpLogChoice& choice,
+              analysis::OpLog* log, std::vector<std::string>* others);
 
 // Lines that say which ranks of a distributed job the source has. Empty if a file has all of them.
 std::string RanksHere(source::Source& source);

@@ -230,6 +230,10 @@ Result<v1::HistoryReply> Client::History(const v1::HistoryRequest& request) {
   return Ask(request, &v1::Request::mutable_history, &v1::Response::mutable_history);
 }
 
+Result<v1::OpLogsReply> Client::OpLogs(const v1::OpLogsRequest& request) {
+  return Ask(request, &v1::Request::mutable_op_logs, &v1::Response::mutable_op_logs);
+}
+
 Result<v1::SetReply> Client::Set(const v1::SetRequest& request) {
   return Ask(request, &v1::Request::mutable_set, &v1::Response::mutable_set);
 }

@@ -6,8 +6,10 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 
+#include "client/analysis/op_log.h"
 #include "client/live/messages.h"
 #include "client/live/probe.h"
 #include "client/live/sessions.h"
@@ -49,7 +51,7 @@ class LiveSource : public source::Source {
     }
   }
 
-  void AddProbe(const Probe& probe) {
+  void AddProbe(Probe probe) {
     Slot& slot = slots_.emplace_back(probe.slot);
     for (const Session& session : jobs_) {
       if (session.key != probe.session) continue;
@@ -59,7 +61,11 @@ class LiveSource : public source::Source {
       slot.world_size = session.world_size;
       slot.restart = session.restart_count;
     }
-    live_.push_back({.probe = probe});
+    const bool is_of_group = !live_.empty() && live_.back().probe.session == probe.session &&
+                             live_.back().probe.slot.graph_id == probe.slot.graph_id;
+    if (!is_of_group) groups_.push_back({.begin = live_.size()});
+    live_.push_back({.probe = std::move(probe), .group = groups_.size() - 1});
+    groups_.back().end = live_.size();
   }
 
   source::Description Describe() const override {
@@ -85,38 +91,47 @@ class LiveSource : public source::Source {
   const std::vector<Slot>& slots() const override { return slots_; }
 
   // Leaves out snapshots that came after the counters were asked for: the account lacks them.
+  // Asks for those of the slots behind it as well, as many as one answer holds: whoever looks at
+  // one row of an op log looks at the next one, too.
   Result<std::vector<Key>> Keys(std::size_t slot) override {
-    Live& live = live_[slot];
-    if (live.keys) return *live.keys;
-    std::vector<Key> keys;
-    v1::HistoryRequest request;
-    request.set_session(live.probe.session);
-    request.set_slot(static_cast<std::uint32_t>(live.probe.slot.order));
-    request.set_last(live.probe.replay);
-    bool has_more = live.probe.replay != 0;
-    while (has_more) {
-      const Result<v1::HistoryReply> reply = client_.History(request);
-      if (!reply.ok()) {
-        // The daemon has forgotten it since: its account says what is gone.
-        if (client_.last_failure() == client::Failure::kNothingMatched) break;
-        return reply.error();
-      }
-      for (const v1::HistoryReply::Entry& entry : reply->entries()) {
-        if (!keys.empty() && entry.ordinal() <= keys.back().id) continue;
-        keys.push_back({entry.replay(), entry.ordinal(), entry.iteration()});
-        live.snapshots[entry.ordinal()] = ToSnapshot(slot, entry);
-      }
-      has_more = reply->more() && !keys.empty() && keys.back().id >= request.first_ordinal();
-      if (has_more) request.set_first_ordinal(keys.back().id + 1);
+    if (!live_[slot].keys) {
+      if (const Result<void> loaded = LoadKeys(slot); !loaded.ok()) return loaded.error();
     }
-    live.keys = keys;
-    return keys;
+    return *live_[slot].keys;
+  }
+
+  Result<std::uint64_t> NewestReplay(std::size_t slot) override {
+    return live_[slot].keys ? Source::NewestReplay(slot) : live_[slot].probe.replay;
+  }
+
+  // Without the other keys, asks for that replay of the whole graph: an op log is read so. The rows
+  // of a job that runs are not listed at one moment, so a row may have it although it was listed
+  // before it had.
+  Result<std::optional<Key>> Find(std::size_t slot, std::uint64_t replay,
+                                  std::optional<std::uint32_t> iteration) override {
+    if (live_[slot].keys || slots_[slot].in_body) return Source::Find(slot, replay, iteration);
+    Group& group = groups_[live_[slot].group];
+    if (group.replays_read.insert(replay).second) {
+      const Result<std::size_t> read =
+          Read(group.begin, group.end, replay, [](std::size_t) { return false; });
+      if (!read.ok()) {
+        group.replays_read.erase(replay);
+        return read.error();
+      }
+    }
+    for (const auto& [ordinal, snapshot] : live_[slot].snapshots) {
+      if (snapshot.key.replay == replay) return snapshot.key;
+    }
+    return std::optional<Key>();
   }
 
   Result<Snapshot> Get(std::size_t slot, const Key& key) override {
-    const Result<std::vector<Key>> keys = Keys(slot);
-    if (!keys.ok()) return keys.error();
-    const auto known = live_[slot].snapshots.find(key.id);
+    auto known = live_[slot].snapshots.find(key.id);
+    if (known == live_[slot].snapshots.end()) {
+      const Result<std::vector<Key>> keys = Keys(slot);
+      if (!keys.ok()) return keys.error();
+      known = live_[slot].snapshots.find(key.id);
+    }
     if (known != live_[slot].snapshots.end()) return known->second;
     return Error{fmt::format("the daemon no longer keeps {}@{}", SlotText(slots_[slot]),
                              ReplayText(slots_[slot], key))};
@@ -219,9 +234,73 @@ class LiveSource : public source::Source {
  private:
   struct Live {
     Probe probe;
-    std::optional<std::vector<Key>> keys = {};
+    std::size_t group = 0;                             // its place in groups_
+    std::optional<std::vector<Key>> keys = {};         // all of them
     std::map<std::uint64_t, Snapshot> snapshots = {};  // by ordinal
   };
+  // Slots of one graph, one after another.
+  struct Group {
+    std::size_t begin = 0;
+    std::size_t end = 0;
+    std::set<std::uint64_t> replays_read = {};
+  };
+
+  // Reads snapshots of the slots [begin, end), which are of one session: of `replay`, or all if
+  // that is 0. Stops after an answer if `is_enough`, given the first slot that may lack some.
+  // Returns that slot; `end` if there is none.
+  Result<std::size_t> Read(std::size_t begin, std::size_t end, std::uint64_t replay,
+                           const std::function<bool(std::size_t)>& is_enough) {
+    const auto order_of = [&](std::size_t slot) {
+      return static_cast<std::uint32_t>(live_[slot].probe.slot.order);
+    };
+    v1::HistoryRequest request;
+    request.set_session(live_[begin].probe.session);
+    request.set_slot(order_of(begin));
+    request.set_last_slot(order_of(end - 1));
+    request.set_first(replay);
+    request.set_last(replay);
+    for (std::size_t slot = begin;;) {
+      const Result<v1::HistoryReply> reply = client_.History(request);
+      if (!reply.ok()) {
+        // The daemon has forgotten them since: its account says what is gone.
+        if (client_.last_failure() == client::Failure::kNothingMatched) return end;
+        return reply.error();
+      }
+      for (const v1::HistoryReply::Entry& entry : reply->entries()) {
+        while (slot < end && order_of(slot) < entry.slot()) ++slot;
+        if (slot == end) break;
+        if (order_of(slot) != entry.slot()) continue;
+        live_[slot].snapshots.insert_or_assign(entry.ordinal(), ToSnapshot(slot, entry));
+      }
+      if (!reply->more() || reply->entries().empty()) return end;
+      const v1::HistoryReply::Entry& last = *reply->entries().rbegin();
+      const std::pair next(last.slot(), last.ordinal() + 1);
+      if (next <= std::pair(request.slot(), request.first_ordinal())) return end;
+      request.set_slot(next.first);
+      request.set_first_ordinal(next.second);
+      if (slot == end || is_enough(slot)) return slot;
+    }
+  }
+
+  Result<void> LoadKeys(std::size_t slot) {
+    std::size_t begin = slot;
+    const std::size_t end = groups_[live_[slot].group].end;
+    // A slot without any snapshot needs no question.
+    while (begin < end && live_[begin].probe.replay == 0) live_[begin++].keys.emplace();
+    if (begin > slot) return {};
+    const Result<std::size_t> read =
+        Read(begin, end, 0, [&](std::size_t incomplete) { return incomplete > slot; });
+    if (!read.ok()) return read.error();
+    for (; begin < *read; ++begin) {
+      std::vector<Key> keys;
+      for (const auto& [ordinal, snapshot] : live_[begin].snapshots) {
+        if (snapshot.key.replay > live_[begin].probe.replay) break;
+        keys.push_back(snapshot.key);
+      }
+      live_[begin].keys = std::move(keys);
+    }
+    return {};
+  }
 
   static std::string StateInWords(const Session& session) {
     if (session.state == SessionState::kAlive) return fmt::format("is alive (pid {})", session.pid);
@@ -253,46 +332,104 @@ class LiveSource : public source::Source {
   bool is_alive_ = false;
   std::vector<Slot> slots_;
   std::vector<Live> live_;  // of each slot
+  std::vector<Group> groups_;
 };
+
+struct Sessions {
+  std::vector<Session> known;  // to the daemon
+  std::vector<Session> meant;
+  Session newest;  // of those
+};
+
+// Those that `selector` means, with all ranks of the newest job if it is empty. Fails: there is
+// none.
+Result<Sessions> SessionsOf(client::Client& client, const std::string& selector) {
+  // Let the daemon read what jobs did just now, and notice which of them have ended.
+  [[maybe_unused]] const auto synced = Sync(client);
+  Result<std::vector<Session>> known = ListSessions(client);
+  if (!known.ok()) return known.error();
+  Sessions sessions{.known = *std::move(known)};
+  const Session* newest = nullptr;
+  for (const Session& one : sessions.known) {
+    if (!MatchesSession(one, selector)) continue;
+    if (newest == nullptr || one.created_ns > newest->created_ns) newest = &one;
+  }
+  if (newest == nullptr) {
+    return Error{selector.empty() ? "no job of this user has a probe"
+                                  : "no session '" + selector + "'"};
+  }
+  for (const Session& one : sessions.known) {
+    const bool is_same_job =
+        &one == newest || (!one.run_id.empty() && one.run_id == newest->run_id &&
+                           one.restart_count == newest->restart_count);
+    if (selector.empty() ? is_same_job : MatchesSession(one, selector)) {
+      sessions.meant.push_back(one);
+    }
+  }
+  sessions.newest = *newest;
+  return sessions;
+}
+
+// What the daemon is asked for: one session alone, or all of them.
+std::string SelectorOf(const Sessions& sessions) {
+  return sessions.meant.size() == 1 ? sessions.newest.key : "";
+}
 
 }  // namespace
 
 Result<std::unique_ptr<source::Source>> OpenLive(client::Client& client,
                                                  const std::string& session) {
-  // Let the daemon read what jobs did just now, and notice which of them have ended.
-  [[maybe_unused]] const auto synced = Sync(client);
-  const Result<std::vector<Session>> sessions = ListSessions(client);
+  const Result<Sessions> sessions = SessionsOf(client, session);
   if (!sessions.ok()) return sessions.error();
-  const Session* newest = nullptr;
-  for (const Session& one : *sessions) {
-    if (!MatchesSession(one, session)) continue;
-    if (newest == nullptr || one.created_ns > newest->created_ns) newest = &one;
-  }
-  if (newest == nullptr) {
-    return Error{session.empty() ? "no job of this user has a probe"
-                                 : "no session '" + session + "'"};
-  }
-  const Result<std::vector<Probe>> probes = ListProbes(client);
+  const std::vector<Session>& meant = sessions->meant;
+  Result<std::vector<Probe>> probes =
+      ListProbes(client, SelectorOf(*sessions), {}, LastStats::kNone);
   if (!probes.ok()) return probes.error();
-  auto live = std::make_unique<LiveSource>(client, *sessions);
-  std::set<std::string> keys;
-  for (const Session& one : *sessions) {
-    const bool is_same_job =
-        &one == newest || (!one.run_id.empty() && session.empty() && one.run_id == newest->run_id &&
-                           one.restart_count == newest->restart_count);
-    if (session.empty() ? !is_same_job : !MatchesSession(one, session)) continue;
-    std::uint64_t shown = 0;
-    for (const Probe& probe : *probes) {
-      if (probe.session == one.key) shown += probe.counters.produced;
-    }
-    live->AddSession(one, shown);
-    keys.insert(one.key);
+  auto live = std::make_unique<LiveSource>(client, sessions->known);
+  std::map<std::string, std::uint64_t> shown;  // by session: what its probes have produced
+  for (const Probe& probe : *probes) shown[probe.session] += probe.counters.produced;
+  for (const Session& one : meant) live->AddSession(one, shown[one.key]);
+  for (Probe& probe : *probes) {
+    const bool is_meant = std::ranges::find(meant, probe.session, &Session::key) != meant.end();
+    if (is_meant) live->AddProbe(std::move(probe));
   }
-  for (const Probe& probe : *probes) {
-    if (keys.contains(probe.session)) live->AddProbe(probe);
-  }
-  if (live->slots().empty()) return Error{"session " + newest->label + " has no probe"};
+  if (live->slots().empty()) return Error{"session " + sessions->newest.label + " has no probe"};
   return std::unique_ptr<source::Source>(std::move(live));
+}
+
+Result<LiveLog> OpenLiveLog(client::Client& client, const std::string& session,
+                            const std::string& graph, const std::function<bool(int)>& wants_rank) {
+  const Result<Sessions> sessions = SessionsOf(client, session);
+  if (!sessions.ok()) return sessions.error();
+  const std::vector<Session>& meant = sessions->meant;
+  Result<std::vector<OpLog>> logs = ListOpLogs(client, SelectorOf(*sessions));
+  if (!logs.ok()) return logs.error();
+  // Eager rows may be what a job says that its logs do not show, of any of them.
+  if (std::ranges::find(*logs, 0u, &OpLog::graph_id) != logs->end()) {
+    Result<std::unique_ptr<source::Source>> whole = OpenLive(client, session);
+    if (!whole.ok()) return whole.error();
+    return LiveLog{.source = *std::move(whole), .is_whole = true};
+  }
+  std::erase_if(*logs, [&](const OpLog& log) {
+    return !wants_rank(log.rank) ||
+           std::ranges::find(meant, log.session, &Session::key) == meant.end();
+  });
+  const auto place = [](const OpLog& log) {
+    return std::tuple(log.first_slot, log.label, log.rank, log.graph_id);
+  };
+  std::ranges::stable_sort(*logs, {}, place);
+  std::vector<analysis::OpLogHead> heads;
+  for (const OpLog& log : *logs) heads.push_back({log.graph_id, log.graph});
+  LiveLog result;
+  auto live = std::make_unique<LiveSource>(client, sessions->known);
+  for (const Session& one : meant) live->AddSession(one, one.counters.produced);
+  if (const auto chosen = analysis::ChooseOpLog(heads, graph, &result.others)) {
+    Result<std::vector<Probe>> rows = ListRows(client, (*logs)[*chosen]);
+    if (!rows.ok()) return rows.error();
+    for (Probe& row : *rows) live->AddProbe(std::move(row));
+  }
+  result.source = std::move(live);
+  return result;
 }
 
 }  // namespace cgdebug::live

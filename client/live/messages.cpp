@@ -1,5 +1,7 @@
 #include "client/live/messages.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -145,24 +147,30 @@ void FillWhich(const WhichSlots& which, v1::Which* message) {
   message->mutable_shape()->mutable_sizes()->Assign(which.shape->begin(), which.shape->end());
 }
 
-Result<std::vector<Probe>> ListProbes(client::Client& client, const std::string& session,
-                                      const std::vector<std::string>& globs) {
-  v1::ProbesRequest request;
-  request.set_session(session);
-  request.mutable_probes()->Assign(globs.begin(), globs.end());
-  std::vector<Probe> all;
+namespace {
+
+Result<std::vector<Probe>> ListAll(client::Client& client, v1::ProbesRequest request) {
+  std::vector<std::vector<Probe>> parts;  // moved once: a probe is large, and they may be many
+  std::size_t count = 0;
   for (bool has_more = true; has_more;) {
     const Result<v1::ProbesReply> reply = client.Probes(request);
     Result<std::vector<Probe>> probes = ListOf<Probe>(reply);
     if (!probes.ok()) return probes;
-    for (Probe& probe : *probes) {
-      probe.slot.dtype = DtypeOf(probe.slot.dtype_name);
-      all.push_back(std::move(probe));
-    }
+    for (Probe& probe : *probes) probe.slot.dtype = DtypeOf(probe.slot.dtype_name);
     has_more = reply->more() && !probes->empty();
-    if (!has_more) break;
-    request.set_after_session(all.back().session);
-    request.set_after_slot(static_cast<std::uint32_t>(all.back().slot.order));
+    if (has_more) {
+      request.set_after_session(probes->back().session);
+      request.set_after_slot(static_cast<std::uint32_t>(probes->back().slot.order));
+    }
+    count += probes->size();
+    parts.push_back(*std::move(probes));
+  }
+  if (parts.size() == 1) return std::move(parts.front());
+  std::vector<Probe> all;
+  all.reserve(count);
+  for (std::vector<Probe>& part : parts) {
+    std::ranges::move(part, std::back_inserter(all));
+    part = {};
   }
   return all;
 }
@@ -188,6 +196,33 @@ Result<std::vector<SessionGraphs>> ListGraphs(client::Client& client, const std:
   request.set_session(session);
   return ListOf<SessionGraphs>(client.Graphs(request));
 }
+}  // namespace
+
+Result<std::vector<Probe>> ListProbes(client::Client& client, const std::string& session,
+                                      const std::vector<std::string>& globs, LastStats stats) {
+  v1::ProbesRequest request;
+  request.set_session(session);
+  request.set_without_stats(stats == LastStats::kNone);
+  request.mutable_probes()->Assign(globs.begin(), globs.end());
+  return ListAll(client, std::move(request));
+}
+
+Result<std::vector<OpLog>> ListOpLogs(client::Client& client, const std::string& session) {
+  v1::OpLogsRequest request;
+  request.set_session(session);
+  return ListOf<OpLog>(client.OpLogs(request));
+}
+
+Result<std::vector<Probe>> ListRows(client::Client& client, const OpLog& log) {
+  v1::ProbesRequest request;
+  request.set_session(log.session);
+  request.set_without_stats(true);
+  request.mutable_rows_of()->set_graph_id(log.graph_id);
+  request.mutable_rows_of()->set_first_slot(log.first_slot);
+  request.mutable_rows_of()->set_last_slot(log.last_slot);
+  return ListAll(client, std::move(request));
+}
+
 
 Result<client::TailEnd> Tail(client::Client& client, const TailRequest& request,
                              const std::function<bool(const Event&)>& on_event) {

@@ -124,10 +124,43 @@ struct Probe {
   }
 };
 
+// One op log of a live job: the rows of one capture, or of one eager run.
+struct OpLog {
+  std::string session;  // its key
+  std::string label;    // of the session
+  int rank = -1;
+  std::uint64_t graph_id = 0;  // 0: eager
+  std::string graph;           // as source::Slot
+  // Orders of its rows in the session; others may lie between them.
+  std::uint32_t first_slot = 0;
+  std::uint32_t last_slot = 0;
+  std::uint32_t rows = 0;
+
+  template <typename Self, typename Visitor>
+  static constexpr void ForEachField(Self& self, Visitor&& visit) {
+    using layout::Field;
+    visit(Field{1, "session"}, self.session);
+    visit(Field{2, "session_label"}, self.label);
+    visit(Field{3, "rank"}, self.rank);
+    visit(Field{4, "graph_id"}, self.graph_id);
+    visit(Field{5, "graph"}, self.graph);
+    visit(Field{6, "first_slot"}, self.first_slot);
+    visit(Field{7, "last_slot"}, self.last_slot);
+    visit(Field{8, "rows"}, self.rows);
+  }
+};
+// Of the sessions that `session` names, as below: oldest session first, then in the order of
+// registration.
+Result<std::vector<OpLog>> ListOpLogs(client::Client& client, const std::string& session = "");
+// The rows of that log, without `last_stats`.
+Result<std::vector<Probe>> ListRows(client::Client& client, const OpLog& log);
+
+enum class LastStats : bool { kNone, kWanted };
 // The probes that `globs` name (none: all) of the sessions that `session` names (empty: all).
 // Requires: a connected client, as every function of client/live.
 Result<std::vector<Probe>> ListProbes(client::Client& client, const std::string& session = "",
-                                      const std::vector<std::string>& globs = {});
+                                      const std::vector<std::string>& globs = {},
+                                      LastStats stats = LastStats::kWanted);
 
 // What probes are to do while they replay.
 struct ControlRequest {

@@ -48,6 +48,9 @@ class MergedSource : public Source {
                                   std::optional<std::uint32_t> iteration) override {
     return parts_[places_[slot].part]->Find(places_[slot].slot, replay, iteration);
   }
+  Result<std::uint64_t> NewestReplay(std::size_t slot) override {
+    return parts_[places_[slot].part]->NewestReplay(places_[slot].slot);
+  }
   Result<Snapshot> Get(std::size_t slot, const Key& key) override {
     Result<Snapshot> snapshot = parts_[places_[slot].part]->Get(places_[slot].slot, key);
     if (snapshot.ok()) snapshot->slot = slot;

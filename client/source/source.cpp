@@ -68,6 +68,12 @@ Result<std::optional<Key>> Source::Find(std::size_t slot, std::uint64_t replay,
   return is_meant ? std::optional<Key>(found) : std::nullopt;
 }
 
+Result<std::uint64_t> Source::NewestReplay(std::size_t slot) {
+  const Result<std::vector<Key>> keys = Keys(slot);
+  if (!keys.ok()) return keys.error();
+  return keys->empty() ? std::uint64_t{0} : keys->back().replay;
+}
+
 std::string ReplayText(std::uint64_t replay, std::uint32_t iteration, bool in_body) {
   return in_body ? fmt::format("{}.{}", replay, iteration) : std::to_string(replay);
 }

@@ -156,6 +156,8 @@ class Source {
   // that one, and without one of the last.
   virtual Result<std::optional<Key>> Find(std::size_t slot, std::uint64_t replay,
                                           std::optional<std::uint32_t> iteration = std::nullopt);
+  // Of the newest snapshot of the slot; 0 without one. A live job answers without its other keys.
+  virtual Result<std::uint64_t> NewestReplay(std::size_t slot);
   virtual Result<Snapshot> Get(std::size_t slot, const Key& key) = 0;
   // Fails: no values are kept of it, or they are damaged.
   virtual Result<Values> Load(const Snapshot& snapshot) = 0;

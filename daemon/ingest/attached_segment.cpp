@@ -411,9 +411,10 @@ void AttachedSegment::AddHeads(pipeline::RingHeads* heads) {
 bool AttachedSegment::IsRead(const pipeline::RingHead& head) const {
   if (!alive_ || broken_ || head.slot->session != session_) return true;
   if (draining_) return false;  // its job is dead: the session ends when everything is read
-  return std::ranges::all_of(graph_order_, [&](const SlotConsumer* slot) {
-    return !slot->Shows(head.slot) || (slot->consumed() >= head.ordinal && !slot->IsReadingAgain());
-  });
+  const std::uint32_t index = pipeline::DirectoryIndexOf(*head.slot);
+  const SlotConsumer* slot = index < slots_.size() ? slots_[index].get() : nullptr;
+  return slot == nullptr || !slot->Shows(head.slot) ||
+         (slot->consumed() >= head.ordinal && !slot->IsReadingAgain());
 }
 
 std::uint64_t AttachedSegment::RoomWanted() const {

@@ -225,12 +225,12 @@ void AddProbes(const pipeline::Registry& registry, const SessionRecord& record,
   std::vector<std::pair<std::string, ProbeState>> probes;  // in order of registration
   std::map<std::string, std::size_t, std::less<>> places;
   std::map<std::string, bool, std::less<>> left_out;
-  std::uint64_t after = 0;
+  pipeline::SlotRange range;
   std::vector<SlotRecord> slots;
   do {
-    slots = registry.Slots(record.session, after, kSlotsAtATime);
+    slots = registry.Slots(record.session, range, kSlotsAtATime);
     for (const SlotRecord& slot : slots) {
-      after = slot.slot->registration.order;
+      range.first = slot.slot->registration.order + 1;
       auto place = places.find(slot.slot->probe);
       if (place == places.end()) {
         if (pipeline::IsOpLogRow(*slot.slot) || probes.size() >= limit) {
@@ -242,7 +242,7 @@ void AddProbes(const pipeline::Registry& registry, const SessionRecord& record,
       }
       probes[place->second].second.Add(slot);
     }
-  } while (slots.size() == kSlotsAtATime && after != 0);
+  } while (slots.size() == kSlotsAtATime && range.first != 0);
   for (const auto& [name, probe] : probes) AddProbe(probe, With(labels, "probe", name), page);
   page->Gauge("cgdebug_probes_left_out",
               "Probes without series of their own: rows of op logs, and those beyond "

@@ -71,5 +71,14 @@ SlotIdentity MakeSlotIdentity(SessionPtr session, std::uint32_t index, std::uint
 SlotIdentity MakeRowIdentity(const SlotIdentity& page, std::size_t number,
                              const ring::OpLogRow& row);
 inline bool IsOpLogRow(const SlotIdentity& slot) { return slot.index >= layout::kMaxSlots; }
+// Of the entry of the directory that the slot has; of a row, that of its page.
+inline std::uint32_t DirectoryIndexOf(const SlotIdentity& slot) {
+  return IsOpLogRow(slot) ? (slot.index - layout::kMaxSlots) / layout::kMaxOpLogRows : slot.index;
+}
+// Whether two rows are of one page.
+inline bool AreOfOnePage(const SlotIdentity& a, const SlotIdentity& b) {
+  return a.session == b.session && a.generation == b.generation &&
+         DirectoryIndexOf(a) == DirectoryIndexOf(b);
+}
 
 }  // namespace cgdebug::pipeline

@@ -1,6 +1,8 @@
 #include "daemon/model/registry.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <unordered_set>
 #include <utility>
 
 #include "daemon/model/text.h"
@@ -202,7 +204,7 @@ SessionRecord Registry::Summarize(const Session& session) {
   record.counters.produced += session.lost_released;
   record.counters.lost_released = session.lost_released;
   record.replay = session.forgotten_replay;
-  std::set<std::uint64_t> probes;
+  std::unordered_set<std::uint64_t> probes;
   for (const auto& [key, slot] : session.slots) {
     record.counters.Add(slot.counters);
     record.replay = std::max(record.replay, slot.counters.replays);
@@ -211,6 +213,7 @@ SessionRecord Registry::Summarize(const Session& session) {
     ++record.slot_count;
     probes.insert(registration.probe_id);
     ++record.lanes[{registration.lane, registration.lane_reason}];
+    if (!slot.retired) record.device_bytes += registration.device_bytes;
   }
   record.probe_count = probes.size();
   record.nonfinite_probes = session.nonfinite_probes.size();
@@ -230,19 +233,80 @@ std::vector<SessionRecord> Registry::Sessions() const {
   return records;
 }
 
-std::vector<SlotRecord> Registry::Slots(const SessionPtr& session, std::uint64_t after,
+template <typename Visitor>
+void Registry::Visit(const Session& session, const SlotRange& range, const Visitor& visit) {
+  for (auto one = session.by_order.lower_bound({range.first, {0, 0}});
+       one != session.by_order.end() && one->first <= range.last; ++one) {
+    const SlotRecord& record = session.slots.at(one->second);
+    const SlotIdentity& slot = *record.slot;
+    if (range.probe && slot.probe != *range.probe) continue;
+    if (range.rows_of) {
+      if (!IsOpLogRow(slot) || slot.registration.graph_id != *range.rows_of) continue;
+    }
+    if (!visit(record)) return;
+  }
+}
+
+std::vector<SlotRecord> Registry::Slots(const SessionPtr& session, const SlotRange& range,
                                         std::size_t count) const {
   std::vector<SlotRecord> records;
   const std::lock_guard lock(mutex_);
   const auto found = sessions_.find(session->uuid);
-  if (found == sessions_.end()) return records;
-  const auto& by_order = found->second.by_order;
-  const auto first =
-      after == 0 ? by_order.begin() : by_order.upper_bound({after, {UINT32_MAX, UINT64_MAX}});
-  for (auto one = first; one != by_order.end() && records.size() < count; ++one) {
-    records.push_back(found->second.slots.at(one->second));
-  }
+  if (found == sessions_.end() || count == 0) return records;
+  Visit(found->second, range, [&](const SlotRecord& record) {
+    records.push_back(record);
+    return records.size() < count;
+  });
   return records;
+}
+
+std::vector<SlotPtr> Registry::SlotPtrs(const std::string& session_key,
+                                        const SlotRange& range) const {
+  std::vector<SlotPtr> slots;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [uuid, session] : sessions_) {
+    if (session.record.session->key != session_key) continue;
+    Visit(session, range, [&](const SlotRecord& record) {
+      slots.push_back(record.slot);
+      return true;
+    });
+  }
+  return slots;
+}
+
+// Within eager logs the row numbers ascend; a number that does not ascend begins the next log.
+// Nothing else tells them apart.
+std::vector<OpLogRecord> Registry::OpLogs(const SessionPtr& session) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = sessions_.find(session->uuid);
+  if (found == sessions_.end()) return {};
+  NameGraphs(&found->second);
+  std::vector<OpLogRecord> logs;
+  std::map<std::uint64_t, std::size_t> newest;  // by graph: of `logs`
+  std::uint64_t last_eager = 0;
+  Visit(found->second, {}, [&](const SlotRecord& record) {
+    const SlotIdentity& slot = *record.slot;
+    if (!IsOpLogRow(slot)) return true;
+    const std::uint64_t graph_id = slot.registration.graph_id;
+    auto [log, is_new] = newest.try_emplace(graph_id, logs.size());
+    if (graph_id == 0) {
+      const std::uint64_t number = std::strtoull(slot.op.c_str(), nullptr, 10);
+      if (number <= std::exchange(last_eager, number) && !is_new) {
+        is_new = true;
+        log->second = logs.size();
+      }
+    }
+    if (is_new) {
+      const auto name = found->second.graphs.find(graph_id);
+      logs.push_back({.graph_id = graph_id,
+                      .graph = name == found->second.graphs.end() ? "" : name->second,
+                      .first_order = slot.registration.order});
+    }
+    logs[log->second].last_order = slot.registration.order;
+    ++logs[log->second].rows;
+    return true;
+  });
+  return logs;
 }
 
 void Registry::NameGraphs(Session* session) {
@@ -265,18 +329,6 @@ void Registry::NameGraphs(Session* session) {
   for (std::size_t i = 0; i < keys.size(); ++i) {
     if (!qualifiers[i].empty()) session->qualifiers[keys[i]] = std::move(qualifiers[i]);
   }
-}
-
-SlotPtr Registry::FindSlot(const std::string& session_key, std::uint64_t order) const {
-  const std::lock_guard lock(mutex_);
-  for (const auto& [uuid, session] : sessions_) {
-    if (session.record.session->key != session_key) continue;
-    const auto found = session.by_order.lower_bound({order, {0, 0}});
-    if (found != session.by_order.end() && found->first == order) {
-      return session.slots.at(found->second).slot;
-    }
-  }
-  return nullptr;
 }
 
 SlotPlace Registry::PlaceOf(const SlotIdentity& slot) const {

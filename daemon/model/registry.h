@@ -56,6 +56,7 @@ struct SessionRecord {
   SessionState state = SessionState::kAlive;
   std::int64_t ended_ns = 0;
   std::uint64_t shm_bytes = 0;
+  std::uint64_t device_bytes = 0;  // of rings in device memory, of graphs that are not gone
   std::int64_t step = -1;
   std::uint64_t replay = 0;  // highest replay of any slot
   std::uint64_t probe_count = 0;
@@ -74,6 +75,24 @@ struct SessionRecord {
 struct SlotPlace {
   std::string graph;      // empty: eager, or an unknown session
   std::string qualifier;  // distinguishes it from other slots of its probe; may be empty
+};
+
+// Which slots of a session are listed.
+struct SlotRange {
+  std::uint64_t first = 0;  // orders of registration
+  std::uint64_t last = UINT64_MAX;
+  // Only rows of op logs of this capture, or of eager runs if it is 0.
+  std::optional<std::uint64_t> rows_of = std::nullopt;
+  std::optional<std::string> probe = std::nullopt;  // only of this name
+};
+
+// One op log of a session: the rows of one capture, or of one eager run.
+struct OpLogRecord {
+  std::uint64_t graph_id = 0;     // 0: eager
+  std::string graph;              // as SlotPlace
+  std::uint64_t first_order = 0;  // of its rows; other slots may lie between them
+  std::uint64_t last_order = 0;
+  std::uint64_t rows = 0;
 };
 
 struct SkippedFile {
@@ -107,11 +126,13 @@ class Registry {
 
   // For serve.
   std::vector<SessionRecord> Sessions() const;  // oldest first
-  // In order of registration: at most `count` of those after `after`.
-  std::vector<SlotRecord> Slots(const SessionPtr& session, std::uint64_t after = 0,
+  // In order of registration: the first `count` of the range.
+  std::vector<SlotRecord> Slots(const SessionPtr& session, const SlotRange& range = {},
                                 std::size_t count = ~std::size_t{0}) const;
-  // The slot of a session by its order of registration; null when it is not shown.
-  SlotPtr FindSlot(const std::string& session_key, std::uint64_t order) const;
+  // The same without what changes.
+  std::vector<SlotPtr> SlotPtrs(const std::string& session_key, const SlotRange& range = {}) const;
+  // In order of registration.
+  std::vector<OpLogRecord> OpLogs(const SessionPtr& session) const;
   SlotPlace PlaceOf(const SlotIdentity& slot) const;
   // As the ingest thread last saw them, with the names that slots give them; texts are clean.
   ring::GraphCensus Graphs(const SessionPtr& session) const;
@@ -138,6 +159,9 @@ class Registry {
   Session* Find(const SessionPtr& session);
   SlotRecord* FindSlot(const SlotPtr& slot);
   static SessionRecord Summarize(const Session& session);
+  // Calls `visit` with the records of the range, in order, until it returns false.
+  template <typename Visitor>
+  static void Visit(const Session& session, const SlotRange& range, const Visitor& visit);
   static void NameGraphs(Session* session);
 
   mutable std::mutex mutex_;

@@ -1,12 +1,14 @@
 #include "daemon/model/snapshot_store.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace cgdebug::pipeline {
 
-SnapshotStore::Key SnapshotStore::KeyOf(const SlotIdentity& slot) {
-  return {slot.session->uuid, slot.index, slot.generation};
+const SnapshotStore::Session* SnapshotStore::SessionOf(const SlotIdentity& slot) const {
+  const auto found = sessions_.find(slot.session->uuid);
+  return found == sessions_.end() ? nullptr : &found->second;
 }
 
 // Each iteration of a conditional body has a serial of its own, and a replay has several of them.
@@ -26,7 +28,8 @@ void SnapshotStore::Put(SnapshotPtr snapshot, PayloadPtr payload) {
   const std::size_t history =
       std::clamp<std::size_t>(snapshot->slot->registration.capacity, 1, kMaxHistory);
   const std::lock_guard lock(mutex_);
-  std::deque<Kept>& slot = slots_[KeyOf(*snapshot->slot)];
+  const SlotIdentity& identity = *snapshot->slot;
+  std::list<Kept>& slot = sessions_[identity.session->uuid].slots[KeyOf(identity)];
   if (!slot.empty() && newest_.erase(slot.back().arrival) != 0) {
     older_[slot.back().arrival] = &slot.back();
   }
@@ -50,15 +53,17 @@ void SnapshotStore::Trim() {
 
 void SnapshotStore::Pin(const SlotPtr& slot, std::uint64_t replay, std::uint64_t serial) {
   const std::lock_guard lock(mutex_);
-  const auto found = slots_.find(KeyOf(*slot));
-  if (found == slots_.end()) return;
-  const std::deque<Kept>& kept = found->second;
+  const auto session = sessions_.find(slot->session->uuid);
+  if (session == sessions_.end()) return;
+  const auto found = session->second.slots.find(KeyOf(*slot));
+  if (found == session->second.slots.end()) return;
+  const std::list<Kept>& kept = found->second;
   const auto meant = std::find_if(kept.begin(), kept.end(), [&](const Kept& one) {
     return IsMeant(*one.stored.snapshot, replay, serial);
   });
   if (meant == kept.end()) return;
-  const auto first_after = meant + 1;
-  Pinned& pinned = pinned_[found->first];
+  const auto first_after = std::next(meant);
+  Pinned& pinned = session->second.pinned[found->first];
   // Start at the first finding, which has room for the snapshots before it.
   std::size_t left = kPinnedBefore + 1;
   for (auto one = first_after; one != kept.begin() && left > 0; --left) {
@@ -79,40 +84,39 @@ void SnapshotStore::Unpin(const Pinned& pinned) {
 
 void SnapshotStore::ForgetSlot(const SlotPtr& slot) {
   const std::lock_guard lock(mutex_);
-  const auto found = slots_.find(KeyOf(*slot));
-  if (found == slots_.end()) return;
+  const auto session = sessions_.find(slot->session->uuid);
+  if (session == sessions_.end()) return;
+  auto& [slots, all_pinned] = session->second;
+  const auto found = slots.find(KeyOf(*slot));
+  if (found == slots.end()) return;
   for (Kept& kept : found->second) Drop(&kept);
-  if (const auto pinned = pinned_.find(found->first); pinned != pinned_.end()) {
+  if (const auto pinned = all_pinned.find(found->first); pinned != all_pinned.end()) {
     Unpin(pinned->second);
-    pinned_.erase(pinned);
+    all_pinned.erase(pinned);
   }
-  slots_.erase(found);
+  slots.erase(found);
 }
 
 void SnapshotStore::ForgetSession(const SessionPtr& session) {
   const std::lock_guard lock(mutex_);
-  for (auto slot = slots_.begin(); slot != slots_.end();) {
-    if (std::get<0>(slot->first) != session->uuid) {
-      ++slot;
-      continue;
-    }
-    for (Kept& kept : slot->second) Drop(&kept);
-    slot = slots_.erase(slot);
+  const auto found = sessions_.find(session->uuid);
+  if (found == sessions_.end()) return;
+  for (auto& [key, slot] : found->second.slots) {
+    for (Kept& kept : slot) Drop(&kept);
   }
-  std::erase_if(pinned_, [&](const auto& pinned) {
-    const bool is_meant = std::get<0>(pinned.first) == session->uuid;
-    if (is_meant) Unpin(pinned.second);
-    return is_meant;
-  });
+  for (const auto& [key, pinned] : found->second.pinned) Unpin(pinned);
+  sessions_.erase(found);
 }
 
 std::vector<StoredSnapshot> SnapshotStore::History(const SlotPtr& slot) const {
   std::vector<StoredSnapshot> history;
   const std::lock_guard lock(mutex_);
-  const auto found = slots_.find(KeyOf(*slot));
-  if (found == slots_.end()) return history;
-  const auto pinned = pinned_.find(found->first);
-  if (pinned != pinned_.end()) {
+  const Session* session = SessionOf(*slot);
+  if (session == nullptr) return history;
+  const auto found = session->slots.find(KeyOf(*slot));
+  if (found == session->slots.end()) return history;
+  const auto pinned = session->pinned.find(found->first);
+  if (pinned != session->pinned.end()) {
     const std::uint64_t oldest =
         found->second.empty() ? UINT64_MAX : found->second.front().stored.snapshot->ordinal;
     for (const auto& [ordinal, stored] : pinned->second) {
@@ -121,23 +125,36 @@ std::vector<StoredSnapshot> SnapshotStore::History(const SlotPtr& slot) const {
   }
   for (const Kept& kept : found->second) {
     history.push_back(kept.stored);
-    if (kept.stored.payload != nullptr || pinned == pinned_.end()) continue;
+    if (kept.stored.payload != nullptr || pinned == session->pinned.end()) continue;
     const auto same = pinned->second.find(kept.stored.snapshot->ordinal);
     if (same != pinned->second.end()) history.back() = same->second;
   }
   return history;
 }
 
+std::uint64_t SnapshotStore::CountOf(const Session& session, const Key& key,
+                                     const std::list<Kept>& kept) {
+  const auto pinned = session.pinned.find(key);
+  if (pinned == session.pinned.end() || kept.empty()) return kept.size();
+  const auto end = pinned->second.lower_bound(kept.front().stored.snapshot->ordinal);
+  return kept.size() + static_cast<std::uint64_t>(std::distance(pinned->second.begin(), end));
+}
+
 std::uint64_t SnapshotStore::CountOf(const SlotPtr& slot) const {
   const std::lock_guard lock(mutex_);
-  const auto found = slots_.find(KeyOf(*slot));
-  if (found == slots_.end()) return 0;
-  std::uint64_t count = found->second.size();
-  const auto pinned = pinned_.find(found->first);
-  if (pinned == pinned_.end() || found->second.empty()) return count;
-  const std::uint64_t oldest = found->second.front().stored.snapshot->ordinal;
-  const auto end = pinned->second.lower_bound(oldest);
-  return count + static_cast<std::uint64_t>(std::distance(pinned->second.begin(), end));
+  const Session* session = SessionOf(*slot);
+  if (session == nullptr) return 0;
+  const auto found = session->slots.find(KeyOf(*slot));
+  return found == session->slots.end() ? 0 : CountOf(*session, found->first, found->second);
+}
+
+std::uint64_t SnapshotStore::CountOf(const SessionPtr& session) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = sessions_.find(session->uuid);
+  if (found == sessions_.end()) return 0;
+  std::uint64_t count = 0;
+  for (const auto& [key, kept] : found->second.slots) count += CountOf(found->second, key, kept);
+  return count;
 }
 
 std::optional<StoredSnapshot> SnapshotStore::Find(const SlotPtr& slot, std::uint64_t replay,

@@ -3,12 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <tuple>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "daemon/model/snapshot.h"
@@ -40,8 +41,9 @@ class SnapshotStore {
 
   // Oldest first, including pinned ones; empty for an unknown slot.
   std::vector<StoredSnapshot> History(const SlotPtr& slot) const;
-  // The number of snapshots in History().
+  // The number of snapshots in History(), and the same of all slots of a session.
   std::uint64_t CountOf(const SlotPtr& slot) const;
+  std::uint64_t CountOf(const SessionPtr& session) const;
   // The snapshot of one replay, or nothing if it is not there; `serial` as in Pin().
   std::optional<StoredSnapshot> Find(const SlotPtr& slot, std::uint64_t replay,
                                      std::uint64_t serial = 0) const;
@@ -49,13 +51,22 @@ class SnapshotStore {
   std::uint64_t max_bytes() const { return max_bytes_; }
 
  private:
-  using Key = std::tuple<std::string, std::uint32_t, std::uint64_t>;  // uuid, index, generation
+  using Key = std::pair<std::uint32_t, std::uint64_t>;  // index, generation
   struct Kept {
     StoredSnapshot stored;
     std::uint64_t arrival = 0;
   };
-  static Key KeyOf(const SlotIdentity& slot);
   using Pinned = std::map<std::uint64_t, StoredSnapshot>;  // by ordinal
+  struct Session {
+    // Oldest first. A list, because rows of op logs are many and have few snapshots each, and
+    // because references to its elements stay valid.
+    std::map<Key, std::list<Kept>> slots;
+    std::map<Key, Pinned> pinned;
+  };
+  static Key KeyOf(const SlotIdentity& slot) { return {slot.index, slot.generation}; }
+  // Null if nothing is kept of it.
+  const Session* SessionOf(const SlotIdentity& slot) const;
+  static std::uint64_t CountOf(const Session& session, const Key& key, const std::list<Kept>& kept);
   static bool IsMeant(const Snapshot& snapshot, std::uint64_t replay, std::uint64_t serial);
   void Drop(Kept* kept);
   void Trim();
@@ -63,12 +74,11 @@ class SnapshotStore {
 
   const std::uint64_t max_bytes_;
   mutable std::mutex mutex_;
-  std::map<Key, std::deque<Kept>> slots_;
+  std::unordered_map<std::string, Session> sessions_;  // by uuid
   // Snapshots with a payload, by arrival: those with a newer one in their slot, and the newest of
-  // each slot. References to elements of a deque stay valid while its ends change.
+  // each slot.
   std::map<std::uint64_t, Kept*> older_;
   std::map<std::uint64_t, Kept*> newest_;
-  std::map<Key, Pinned> pinned_;
   std::uint64_t bytes_ = 0;         // of payloads that are not only pinned
   std::uint64_t pinned_bytes_ = 0;  // of payloads that are pinned
   std::uint64_t arrivals_ = 0;

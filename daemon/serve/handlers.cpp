@@ -45,11 +45,19 @@ When WhenOf(const v1::GetRequest& request) {
   return when;
 }
 
-v1::FirstNonfinite::Kept KeptOf(const pipeline::SnapshotStore& store, const SlotRecord& slot,
+v1::FirstNonfinite::Kept KeptOf(const pipeline::SnapshotStore& store, const pipeline::SlotPtr& slot,
                                 const v1::FirstNonfinite& first) {
-  const auto stored = store.Find(slot.slot, first.replay(), first.serial());
+  const auto stored = store.Find(slot, first.replay(), first.serial());
   if (!stored) return v1::FirstNonfinite::NOTHING;
   return stored->payload == nullptr ? v1::FirstNonfinite::STATISTICS : v1::FirstNonfinite::VALUES;
+}
+
+pipeline::SlotRange RangeOf(const v1::ProbesRequest& request) {
+  if (!request.has_rows_of()) return {};
+  const v1::ProbesRequest::RowsOf& rows = request.rows_of();
+  return {.first = rows.first_slot(),
+          .last = rows.last_slot() == 0 ? UINT64_MAX : rows.last_slot(),
+          .rows_of = rows.graph_id()};
 }
 
 // Why the values of a slot on the device cannot be shown.
@@ -116,6 +124,9 @@ std::optional<v1::Response> Handlers::Answer(const v1::Request& request,
       break;
     case v1::Request::kHistory:
       History(request.history(), &response);
+      break;
+    case v1::Request::kOpLogs:
+      OpLogs(request.op_logs(), &response);
       break;
     case v1::Request::kSet:
       Set(request.set(), &response);
@@ -206,27 +217,23 @@ void Handlers::Sessions(const v1::SessionsRequest& request, v1::Response* respon
 }
 
 void Handlers::FillKept(const SessionRecord& record, v1::Session* message) const {
-  std::uint64_t kept = 0;
+  message->mutable_counters()->set_kept(model_.store->CountOf(record.session));
   // The daemon keeps nothing of a slot that is no longer shown.
-  if (message->has_first_nan()) message->mutable_first_nan()->set_kept(v1::FirstNonfinite::NOTHING);
-  if (message->has_first_inf()) message->mutable_first_inf()->set_kept(v1::FirstNonfinite::NOTHING);
-  for (const SlotRecord& slot : model_.registry->Slots(record.session)) {
-    kept += model_.store->CountOf(slot.slot);
-    if (slot.slot == record.first_nan.slot) {
-      message->mutable_first_nan()->set_kept(KeptOf(*model_.store, slot, message->first_nan()));
-    }
-    if (slot.slot == record.first_inf.slot) {
-      message->mutable_first_inf()->set_kept(KeptOf(*model_.store, slot, message->first_inf()));
-    }
+  if (message->has_first_nan()) {
+    v1::FirstNonfinite* first = message->mutable_first_nan();
+    first->set_kept(KeptOf(*model_.store, record.first_nan.slot, *first));
   }
-  message->mutable_counters()->set_kept(kept);
+  if (message->has_first_inf()) {
+    v1::FirstNonfinite* first = message->mutable_first_inf();
+    first->set_kept(KeptOf(*model_.store, record.first_inf.slot, *first));
+  }
 }
 
 void Handlers::FillKept(const SlotRecord& record, v1::ProbeInfo* message) const {
   message->mutable_counters()->set_kept(model_.store->CountOf(record.slot));
   for (auto* first : {message->has_first_nan() ? message->mutable_first_nan() : nullptr,
                       message->has_first_inf() ? message->mutable_first_inf() : nullptr}) {
-    if (first != nullptr) first->set_kept(KeptOf(*model_.store, record, *first));
+    if (first != nullptr) first->set_kept(KeptOf(*model_.store, record.slot, *first));
   }
 }
 
@@ -247,28 +254,28 @@ void Handlers::Probes(const v1::ProbesRequest& request, v1::Response* response) 
   v1::ProbesReply* reply = response->mutable_probes();
   bool is_after = request.after_session().empty();
   for (const SessionRecord& session : *sessions) {
-    std::uint64_t after = 0;
+    pipeline::SlotRange range = RangeOf(request);
     if (!is_after) {
       if (session.session->key != request.after_session()) continue;
       is_after = true;
-      after = request.after_slot();
+      range.first = std::max(range.first, std::uint64_t{request.after_slot()} + 1);
     }
     std::vector<SlotRecord> slots;
     do {
-      slots = model_.registry->Slots(session.session, after, kMaxEntries);
+      slots = model_.registry->Slots(session.session, range, kMaxEntries);
       for (const SlotRecord& slot : slots) {
-        after = slot.slot->registration.order;
-        names.push_back(slot.slot->probe);
+        range.first = slot.slot->registration.order + 1;
+        if (!patterns.empty()) names.push_back(slot.slot->probe);
         if (!selector->Matches(slot.slot->probe)) continue;
         if (static_cast<std::size_t>(reply->probes_size()) >= kMaxEntries) {
           reply->set_more(true);
           return;
         }
         v1::ProbeInfo* message = reply->add_probes();
-        Fill(slot, *model_.registry, message);
+        Fill(slot, *model_.registry, message, !request.without_stats());
         FillKept(slot, message);
       }
-    } while (slots.size() == kMaxEntries && after != 0);  // no job in order has an order of 0
+    } while (slots.size() == kMaxEntries && range.first != 0);  // after the largest order
   }
   if (!is_after) {
     response->clear_probes();
@@ -313,14 +320,12 @@ bool Handlers::Get(const v1::GetRequest& request, bool may_wait, v1::Response* r
     return true;
   }
   response->clear_error();
-  std::vector<std::string> names;
   std::vector<Candidate> candidates;
   bool found_probe = false;
   std::string left_on_device;
   pipeline::SessionState state = pipeline::SessionState::kAlive;
   for (auto session = sessions->rbegin(); session != sessions->rend() && !found_probe; ++session) {
-    for (SlotRecord& slot : model_.registry->Slots(session->session)) {
-      names.push_back(slot.slot->probe);
+    for (SlotRecord& slot : model_.registry->Slots(session->session, {.probe = request.probe()})) {
       if (!Means(request, *model_.registry, *slot.slot)) continue;
       found_probe = true;
       state = session->state;
@@ -339,6 +344,12 @@ bool Handlers::Get(const v1::GetRequest& request, bool may_wait, v1::Response* r
     }
   }
   if (!found_probe) {
+    std::vector<std::string> names;
+    for (const SessionRecord& session : *sessions) {
+      for (const pipeline::SlotPtr& slot : model_.registry->SlotPtrs(session.session->key)) {
+        names.push_back(slot->probe);
+      }
+    }
     const bool is_known = std::find(names.begin(), names.end(), request.probe()) != names.end();
     is_known ? SetNoCall(request, response->mutable_error())
              : SetNoProbe(request.probe(), *sessions, names, response->mutable_error());
@@ -396,9 +407,33 @@ void Handlers::FillGet(const v1::GetRequest& request, pipeline::SessionState sta
   *payload = stored->payload;
 }
 
+void Handlers::OpLogs(const v1::OpLogsRequest& request, v1::Response* response) const {
+  const auto sessions =
+      SelectSessions(*model_.registry, request.session(), response->mutable_error());
+  if (!sessions) return;
+  response->clear_error();
+  v1::OpLogsReply* reply = response->mutable_op_logs();
+  for (const SessionRecord& record : *sessions) {
+    for (const pipeline::OpLogRecord& log : model_.registry->OpLogs(record.session)) {
+      v1::OpLog* message = reply->add_logs();
+      message->set_session(record.session->key);
+      message->set_session_label(record.session->label);
+      message->set_rank(record.session->rank);
+      message->set_graph_id(log.graph_id);
+      message->set_graph(log.graph);
+      message->set_first_slot(static_cast<std::uint32_t>(log.first_order));
+      message->set_last_slot(static_cast<std::uint32_t>(log.last_order));
+      message->set_rows(static_cast<std::uint32_t>(log.rows));
+    }
+  }
+}
+
 void Handlers::History(const v1::HistoryRequest& request, v1::Response* response) const {
-  const pipeline::SlotPtr slot = model_.registry->FindSlot(request.session(), request.slot());
-  if (slot == nullptr) {
+  const std::uint64_t first = request.slot();
+  const std::vector<pipeline::SlotPtr> slots = model_.registry->SlotPtrs(
+      request.session(),
+      {.first = first, .last = std::max<std::uint64_t>(first, request.last_slot())});
+  if (slots.empty()) {
     return SetError(
         response, v1::Error::NO_PROBE,
         fmt::format("session '{}' has no call {} of a probe any more. Type: cgdebug-cli "
@@ -406,16 +441,20 @@ void Handlers::History(const v1::HistoryRequest& request, v1::Response* response
                     request.session(), request.slot()));
   }
   v1::HistoryReply* reply = response->mutable_history();
-  for (const StoredSnapshot& stored : model_.store->History(slot)) {
-    const pipeline::Snapshot& snapshot = *stored.snapshot;
-    if (snapshot.replay < request.first()) continue;
-    if (snapshot.ordinal < request.first_ordinal()) continue;
-    if (request.last() != 0 && snapshot.replay > request.last()) break;
-    if (static_cast<std::size_t>(reply->entries_size()) >= kMaxEntries) {
-      reply->set_more(true);
-      break;
+  for (const pipeline::SlotPtr& slot : slots) {
+    const std::uint64_t order = slot->registration.order;
+    const std::uint64_t first_ordinal = order == first ? request.first_ordinal() : 0;
+    for (const StoredSnapshot& stored : model_.store->History(slot)) {
+      const pipeline::Snapshot& snapshot = *stored.snapshot;
+      if (snapshot.replay < request.first()) continue;
+      if (snapshot.ordinal < first_ordinal) continue;
+      if (request.last() != 0 && snapshot.replay > request.last()) break;
+      if (static_cast<std::size_t>(reply->entries_size()) >= kMaxEntries) {
+        reply->set_more(true);
+        return;
+      }
+      Fill(stored, reply->add_entries());
     }
-    Fill(stored, reply->add_entries());
   }
 }
 

@@ -64,6 +64,7 @@ class Handlers {
                std::vector<Candidate>* candidates, v1::Response* response,
                pipeline::PayloadPtr* payload) const;
   void History(const v1::HistoryRequest& request, v1::Response* response) const;
+  void OpLogs(const v1::OpLogsRequest& request, v1::Response* response) const;
   void Graphs(const v1::GraphsRequest& request, v1::Response* response) const;
   void Set(const v1::SetRequest& request, v1::Response* response);
   // Says what memory keeps of the session's findings.

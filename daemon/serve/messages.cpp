@@ -72,17 +72,6 @@ void SetError(v1::Response* response, v1::Error::Code code, std::string message)
   response->mutable_error()->set_message(std::move(message));
 }
 
-// Of rings in device memory.
-namespace {
-std::uint64_t DeviceBytes(const std::vector<pipeline::SlotRecord>& slots) {
-  std::uint64_t bytes = 0;
-  for (const pipeline::SlotRecord& slot : slots) {
-    if (!slot.retired) bytes += slot.slot->registration.device_bytes;
-  }
-  return bytes;
-}
-}  // namespace
-
 void Fill(const pipeline::SessionRecord& record, const pipeline::Registry& registry,
           v1::Session* message) {
   const pipeline::SessionIdentity& session = *record.session;
@@ -98,7 +87,7 @@ void Fill(const pipeline::SessionRecord& record, const pipeline::Registry& regis
   message->set_ended_ns(record.ended_ns);
   message->set_shm_bytes(record.shm_bytes);
   if (record.state == pipeline::SessionState::kAlive) {
-    message->set_device_bytes(DeviceBytes(registry.Slots(record.session)));
+    message->set_device_bytes(record.device_bytes);
   }
   message->set_step(record.step);
   message->set_nonfinite_probes(record.nonfinite_probes);
@@ -121,7 +110,7 @@ void Fill(const pipeline::SessionRecord& record, const pipeline::Registry& regis
 }
 
 void Fill(const pipeline::SlotRecord& record, const pipeline::Registry& registry,
-          v1::ProbeInfo* message) {
+          v1::ProbeInfo* message, bool with_last_stats) {
   const pipeline::SlotIdentity& slot = *record.slot;
   const layout::SlotFacts& registration = slot.registration;
   FillPlace(slot, registry, message);
@@ -147,7 +136,7 @@ void Fill(const pipeline::SlotRecord& record, const pipeline::Registry& registry
   if (record.last != nullptr) {
     message->set_replay(record.last->replay);
     message->set_iteration(record.last->iteration);
-    FillMessage(record.last->stats, message->mutable_last_stats());
+    if (with_last_stats) FillMessage(record.last->stats, message->mutable_last_stats());
   }
   FillMessage(record.counters, message->mutable_counters());
   message->set_last_timestamp_ns(record.last_timestamp_ns);
@@ -220,6 +209,7 @@ void Fill(const pipeline::Snapshot& snapshot, const pipeline::Registry& registry
 
 void Fill(const pipeline::StoredSnapshot& stored, v1::HistoryReply::Entry* message) {
   const pipeline::Snapshot& snapshot = *stored.snapshot;
+  message->set_slot(static_cast<std::uint32_t>(snapshot.slot->registration.order));
   message->set_replay(snapshot.replay);
   message->set_iteration(snapshot.iteration);
   message->set_ordinal(snapshot.ordinal);

@@ -18,7 +18,7 @@ void SetError(v1::Response* response, v1::Error::Code code, std::string message)
 void Fill(const pipeline::SessionRecord& record, const pipeline::Registry& registry,
           v1::Session* message);
 void Fill(const pipeline::SlotRecord& record, const pipeline::Registry& registry,
-          v1::ProbeInfo* message);
+          v1::ProbeInfo* message, bool with_last_stats = true);
 void Fill(const pipeline::Snapshot& snapshot, const pipeline::Registry& registry,
           v1::Snapshot* message);
 void Fill(const pipeline::StoredSnapshot& stored, v1::HistoryReply::Entry* message);

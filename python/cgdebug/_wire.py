@@ -15,7 +15,7 @@ import typing
 from ._reader import recording_module
 from ._version import __version__
 
-PROTOCOL = 2
+PROTOCOL = 3
 _HEADER = struct.Struct("<IHHQ")  # body bytes, kind, flags, request id
 _REQUEST, _RESPONSE, _PAYLOAD = 1, 2, 3
 _MORE = 1

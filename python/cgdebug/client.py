@@ -89,7 +89,9 @@ class Client:
     def probes(self, *probes: str, session: str | int | None = None) -> list[Probe]:
         """Probes by glob ("blk*", "re:...", "!..." excludes), all without one. One entry is one
         call in one captured graph."""
-        fields = {"session": self._pick(session), "probes": list(probes)}
+        return self._probes(session=self._pick(session), probes=list(probes))
+
+    def _probes(self, **fields) -> list[Probe]:
         found = []
         while True:
             answer = self._ask("probes", **fields)

@@ -347,10 +347,9 @@ def read_log(logs: list[OpLog], graph: int, replay: int, timeout: float) -> OpLo
         if replay < 0:
             newest = max((slot.replay for slot in slots.values()), default=0)
             replay = newest + 1 + replay
+        found = _stats_at(connection, slots, replay)
         rows = []
         for row in log.rows:
-            slot = slots.get(row.name)
-            stats = slot and _stats_at(connection, slot, replay)
             covered = UNKNOWN not in row.inputs
             known = tuple(number for number in row.inputs if number != UNKNOWN)
             rows.append(
@@ -363,7 +362,7 @@ def read_log(logs: list[OpLog], graph: int, replay: int, timeout: float) -> OpLo
                     row.site,
                     row.dtype,
                     row.shape,
-                    stats or None,
+                    found.get(row.name),
                 )
             )
     if replay < 1 or (rows and all(row.stats is None for row in rows)):
@@ -378,7 +377,7 @@ def _slots_of(connection, session: str, log: OpLog, deadline: float) -> dict[str
     while True:
         found = {
             slot.name: slot
-            for slot in connection.probes(session=session)
+            for slot in connection._probes(session=session, rows_of={"graph_id": log.graph})
             if slot.name in wanted and slot.op and slot.graph_id == log.graph and not slot.retired
         }
         if len(found) == len(wanted) or time.monotonic() > deadline:
@@ -386,16 +385,28 @@ def _slots_of(connection, session: str, log: OpLog, deadline: float) -> dict[str
         time.sleep(0.01)
 
 
-def _stats_at(connection, slot, replay: int) -> Stats | None:
-    if slot.replay == replay and slot.last_stats is not None:
-        return _plain_stats(slot.last_stats)
-    reply = connection._ask(
-        "history", session=slot.session, slot=slot.slot, first=replay, last=replay
-    )
-    for entry in reply.entries:
-        if entry.replay == replay and entry.stats is not None:
-            return _plain_stats(entry.stats)
-    return None
+def _stats_at(connection, slots, replay: int) -> dict[str, Stats]:
+    """By name: what the daemon has of that replay."""
+    found = {}
+    names = {}
+    for name, slot in slots.items():
+        if slot.replay == replay and slot.last_stats is not None:
+            found[name] = _plain_stats(slot.last_stats)
+        else:
+            names[slot.slot] = name
+    if not names:
+        return found
+    session = next(iter(slots.values())).session
+    fields = {"session": session, "slot": min(names), "first": replay, "last": replay}
+    while True:
+        reply = connection._ask("history", last_slot=max(names), **fields)
+        for entry in reply.entries:
+            if entry.slot in names and entry.stats is not None:
+                found[names[entry.slot]] = _plain_stats(entry.stats)
+        if not reply.more or not reply.entries:
+            return found
+        last = reply.entries[-1]
+        fields.update(slot=last.slot, first_ordinal=last.ordinal + 1)
 
 
 def _plain_stats(stats) -> Stats:

@@ -5,6 +5,7 @@
 
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -207,6 +208,64 @@ TEST_F(CliEndToEndTest, AJobWithMoreRowsThanOneAnswerHoldsIsListedWhole) {
   const json ops = json::parse(Cli({"ops", job.key() + "@g:3", "--json"}).out);
   EXPECT_EQ(ops["rows"].size(), 1000u);
   EXPECT_EQ(Cli({"check", job.key()}).code, 0);
+}
+
+TEST_F(CliEndToEndTest, OneRequestHasTheHistoryOfManyRowsAndSaysWhenThereIsMore) {
+  ProducerProcess job({{.name = "a", .capacity = 4, .graph_id = 1, .graph = "bs=1", .rows = 1000},
+                       {.name = "x", .record_every = 1, .graph_id = 1},
+                       {.name = "b", .capacity = 4, .graph_id = 1, .graph = "bs=1", .rows = 1000},
+                       {.name = "c", .capacity = 4, .graph_id = 2, .graph = "bs=2", .rows = 7}});
+  DaemonProcess daemon(directory_);
+  for (const std::uint32_t slot : {0u, 1u, 2u, 3u}) job.Write(slot, 3);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "c/row6", 3));
+  client::Client client = daemon.Connect();
+  const auto logs = client.OpLogs({});
+  ASSERT_TRUE(logs.ok());
+  ASSERT_EQ(logs->logs_size(), 2);
+  const v1::OpLog& log = logs->logs(0);
+  EXPECT_EQ(log.graph(), "bs=1");
+  EXPECT_EQ(log.rows(), 2000u);
+  EXPECT_EQ(log.last_slot() - log.first_slot(), 2000u) << "x lies between";
+
+  v1::HistoryRequest request;
+  request.set_session(job.key());
+  request.set_slot(log.first_slot());
+  request.set_last_slot(log.last_slot());
+  std::set<std::pair<std::uint32_t, std::uint64_t>> seen;  // slot, replay
+  int answers = 0;
+  for (bool has_more = true; has_more; ++answers) {
+    const auto reply = client.History(request);
+    ASSERT_TRUE(reply.ok());
+    for (const auto& entry : reply->entries()) {
+      EXPECT_TRUE(seen.insert({entry.slot(), entry.replay()}).second) << entry.slot();
+    }
+    has_more = reply->more();
+    const auto& last = *reply->entries().rbegin();
+    request.set_slot(last.slot());
+    request.set_first_ordinal(last.ordinal() + 1);
+  }
+  EXPECT_EQ(seen.size(), 2001u * 3);
+  EXPECT_EQ(answers, 2);
+
+  v1::ProbesRequest rows;
+  rows.set_session(job.key());
+  rows.mutable_rows_of()->set_graph_id(1);
+  const auto probes = client.Probes(rows);
+  ASSERT_TRUE(probes.ok());
+  EXPECT_EQ(probes->probes_size(), 2000) << "x is no row, and c is of another graph";
+
+  const json ops = json::parse(Cli({"ops", job.key() + "@g:bs=2@2", "--json"}).out);
+  ASSERT_EQ(ops["rows"].size(), 7u);
+  EXPECT_EQ(ops["replay"], 2);
+  EXPECT_EQ(ops["lost"], 0);
+  EXPECT_EQ(ops["rows"][6]["stats"]["count"], 7);
+  EXPECT_EQ(ops["rows"][6]["changed"], false);
+  EXPECT_EQ(ops["other_logs"], json::array({"bs=1"}));
+  const ProcessResult none = Cli({"ops", job.key() + "@g:bs=3"});
+  EXPECT_EQ(none.code, 4);
+  EXPECT_THAT(none.err, HasSubstr("has no op log of graph 'bs=3'. It has: bs=1, bs=2"));
+  const ProcessResult no_replay = Cli({"ops", job.key() + "@g:bs=1@9"});
+  EXPECT_THAT(no_replay.err, HasSubstr("has no replay 9 of the op log of bs=1; the newest is 3"));
 }
 
 // --- where ---

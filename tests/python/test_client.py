@@ -312,7 +312,7 @@ def response(**hello):
     [
         (
             response(protocol=99, version="9.9.9"),
-            "protocol 2.*9.9.9 .protocol 99.*cgdebug-cli daemon stop",
+            "protocol 3.*9.9.9 .protocol 99.*cgdebug-cli daemon stop",
         ),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak cgdebug's protocol"),
         (HEADER.pack(1 << 30, 2, 0, 1), "does not speak cgdebug's protocol"),

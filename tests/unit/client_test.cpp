@@ -56,7 +56,7 @@ TEST_F(ClientTest, FirstRequestIsHello) {
   EXPECT_EQ(client_.daemon_version(), "9.8.7");
   EXPECT_EQ(client_.daemon_pid(), ::getpid());
   ASSERT_EQ(daemon_->requests().size(), 1u);
-  EXPECT_EQ(daemon_->requests()[0].hello().protocol(), 2u);
+  EXPECT_EQ(daemon_->requests()[0].hello().protocol(), 3u);
 }
 
 TEST_F(ClientTest, DaemonOfAnotherProtocolIsRefusedAndBothVersionsNamed) {
@@ -67,7 +67,7 @@ TEST_F(ClientTest, DaemonOfAnotherProtocolIsRefusedAndBothVersionsNamed) {
   EXPECT_EQ(client_.last_failure(), Failure::kVersion);
   EXPECT_THAT(connected.error().message, HasSubstr("9.8.7"));
   EXPECT_THAT(connected.error().message, HasSubstr("protocol 7"));
-  EXPECT_THAT(connected.error().message, HasSubstr("protocol 2"));
+  EXPECT_THAT(connected.error().message, HasSubstr("protocol 3"));
   EXPECT_THAT(connected.error().message, HasSubstr("cgdebug-cli daemon stop"));
 }
 

@@ -21,7 +21,7 @@ client::ConnectOptions QuietConnect(const Context& context) {
 
 int PrintProbes(Context& context) {
   const Result<std::vector<live::Probe>> probes =
-      live::ListProbes(context.client(), context.options.session);
+      live::ListProbes(context.client(), context.options.session, {}, live::LastStats::kNone);
   if (!probes.ok()) return kExitOk;
   std::set<std::string> names;
   for (const live::Probe& probe : *probes) names.insert(Printable(probe.slot.probe));

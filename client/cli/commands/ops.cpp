@@ -15,7 +15,6 @@
 #include "client/cli/command.h"
 #include "client/cli/sources.h"
 #include "client/cli/views/tensor_json.h"
-#include "client/source/merged_source.h"
 #include "daemon/core/numerics/format.h"
 #include "daemon/core/numerics/stats_difference.h"
 
@@ -73,19 +72,7 @@ int OpenLog(Context& context, const std::string& text, const std::string& graph,
             std::vector<std::string>* others) {
   const Result<Where> where = ParseWhere(text, graph);
   if (!where.ok()) return context.Fail(kExitTrouble, where.error().message);
-  std::unique_ptr<source::Source> source;
-  if (const int failed = OpenSource(context, where->source, &source); failed != kExitOk) {
-    return failed;
-  }
-  if (!context.options.ranks.empty()) {
-    source = source::Only(std::move(source), [&](const source::Slot& slot) {
-      return context.ranks.Contains(slot.rank);
-    });
-  }
-  Result<OpLog> read = analysis::ReadOpLog(*source, where->choice, others);
-  if (!read.ok()) return context.Fail(kExitNoMatch, read.error().message);
-  *log = *std::move(read);
-  return kExitOk;
+  return OpenOpLog(context, where->source, where->choice, log, others);
 }
 
 // Whether a statistic differs from that of the replay before.

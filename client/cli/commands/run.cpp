@@ -157,7 +157,8 @@ std::set<std::string> KeysOf(const RunSummary& summary) {
 // Probes of the run whose comparison says less than "every snapshot matched, or one did not".
 void CountNotCompared(client::Client* client, const std::set<std::string>& sessions,
                       RunSummary* summary) {
-  const Result<std::vector<live::Probe>> listed = live::ListProbes(*client);
+  const Result<std::vector<live::Probe>> listed =
+      live::ListProbes(*client, "", {}, live::LastStats::kNone);
   if (!listed.ok()) {
     summary->complete = false;
     return;
@@ -195,8 +196,9 @@ std::string RemedyOf(const RunOptions& options) {
 int FailNothingRecorded(Context& context, const RunOptions& options,
                         const std::set<std::string>& sessions) {
   std::set<std::string> distinct;
-  if (const Result<std::vector<live::Probe>> probes = live::ListProbes(context.client());
-      probes.ok()) {
+  const Result<std::vector<live::Probe>> probes =
+      live::ListProbes(context.client(), "", {}, live::LastStats::kNone);
+  if (probes.ok()) {
     for (const live::Probe& probe : *probes) {
       if (sessions.contains(probe.session)) distinct.insert(Printable(probe.slot.probe));
     }

@@ -312,7 +312,8 @@ int RunLive(Context& context, const std::string& wanted) {
         "no job with a probe is here. Type: cgdebug-cli ps -a, or cgdebug-cli run -- python "
         "train.py");
   }
-  const Result<std::vector<live::Probe>> probes = live::ListProbes(context.client(), wanted);
+  const Result<std::vector<live::Probe>> probes =
+      live::ListProbes(context.client(), wanted, {}, live::LastStats::kNone);
   if (!probes.ok()) return context.Fail(probes.error());
   std::map<std::string, Trail> trails;  // by key
   for (const live::SessionGraphs& session : *graphs) {

@@ -75,6 +75,7 @@ class Client {
   // The CUDA graphs of the jobs, as they are now.
   Result<v1::GraphsReply> Graphs(const v1::GraphsRequest& request);
   Result<Tensor> Get(const v1::GetRequest& request);
+  Result<v1::OpLogsReply> OpLogs(const v1::OpLogsRequest& request);
   // One page of it: see HistoryReply::more.
   Result<v1::HistoryReply> History(const v1::HistoryRequest& request);
   Result<v1::SetReply> Set(const v1::SetRequest& request);

@@ -14,7 +14,7 @@ namespace cgdebug::wire {
 
 // Changes if an old client would misread a new daemon or the reverse; then both refuse, and their
 // messages name both numbers. New fields and messages do not change it.
-inline constexpr std::uint32_t kProtocol = 2;
+inline constexpr std::uint32_t kProtocol = 3;
 
 struct Peer {
   pid_t pid = 0;  // in this process's PID namespace; 0 if it cannot be seen from here
