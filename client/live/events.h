@@ -20,12 +20,13 @@ enum class EventKind : std::uint8_t {
   kSessionJoined,
   kSessionEnded,
   kFrozen,    // a trigger froze the rings of a job in device memory
+  kPage,      // the rows of one page of an op log at one replay
   kCaughtUp,  // events that already happened are done; what follows is live
 };
 constexpr std::string_view NameOf(EventKind kind) {
   constexpr std::string_view kNames[] = {"snapshot",       "print",          "loss",
                                          "compare_failed", "session_joined", "session_ended",
-                                         "frozen",         "caught_up"};
+                                         "frozen",         "page",           "caught_up"};
   return layout::NameAt(kNames, static_cast<std::size_t>(kind));
 }
 
@@ -36,7 +37,17 @@ struct Event {
   source::Tensor tensor = {};
   std::string text = {};    // of a print or a failed comparison; of a loss, its cause
   std::uint64_t count = 0;  // snapshots lost
-  Session session = {};     // that joined or ended
+  std::uint32_t rows = 0;   // of a page; lost ones: of all these rows together, 0: it is no row
+  // Of a page, whose `tensor` is its first row without statistics.
+  struct Bad {
+    std::uint32_t rows = 0;          // with NaN or Inf
+    std::uint32_t only_neg_inf = 0;  // of those, with -Inf and nothing else that is not finite
+    // The first of those that are not only_neg_inf; if there is none, of all.
+    std::string first = {};
+    std::string first_op = {};
+    numerics::Stats stats = {};  // its counts of NaN and Inf, nothing else
+  } bad = {};
+  Session session = {};  // that joined or ended
 
   bool has_session() const {
     return kind == EventKind::kSessionJoined || kind == EventKind::kSessionEnded;
@@ -55,6 +66,7 @@ struct TailRequest {
   bool until_exit = false;  // with follow: end when the selected sessions have ended
   std::optional<int> rank = {};
   WhichSlots which = {};
+  bool pages = false;  // one event, not one for each row, for each page of an op log and replay
 };
 
 // As client::Client::Tail.

@@ -124,7 +124,28 @@ Event EventOf(const v1::TailReply& message) {
     case v1::TailReply::kLoss: {
       Event event = EventAt(EventKind::kLoss, message.loss(), message.loss().before_replay());
       event.count = message.loss().count();
+      event.rows = message.loss().rows();
       event.text = message.loss().cause();
+      return event;
+    }
+    case v1::TailReply::kPage: {
+      const v1::Page& page = message.page();
+      Event event{.kind = EventKind::kPage};
+      event.tensor.session_key = page.session();
+      event.tensor.slot.rank = page.rank();
+      SetPlace(page.slot(), &event.tensor.slot);
+      event.tensor.snapshot.key.replay = page.replay();
+      event.tensor.snapshot.serial = page.serial();
+      event.tensor.snapshot.step = page.step();
+      event.tensor.snapshot.timestamp_ns = page.timestamp_ns();
+      event.rows = page.rows();
+      event.bad.rows = page.nonfinite();
+      event.bad.only_neg_inf = page.only_neg_inf();
+      event.bad.first = page.first_bad();
+      event.bad.first_op = page.first_bad_op();
+      event.bad.stats.nan = page.nan();
+      event.bad.stats.pos_inf = page.pos_inf();
+      event.bad.stats.neg_inf = page.neg_inf();
       return event;
     }
     case v1::TailReply::kSessionChange: {
@@ -175,27 +196,6 @@ Result<std::vector<Probe>> ListAll(client::Client& client, v1::ProbesRequest req
   return all;
 }
 
-Result<Controlled> SetControl(client::Client& client, const ControlRequest& request) {
-  v1::SetRequest message;
-  message.set_session(request.session);
-  message.mutable_probes()->Assign(request.probes.begin(), request.probes.end());
-  FillMessage(request.control, message.mutable_control());
-  message.set_ttl_ms(request.ttl_ms);
-  FillWhich(request.which, message.mutable_which());
-  return As<Controlled>(client.Set(message));
-}
-
-Result<std::vector<Session>> ListSessions(client::Client& client) {
-  v1::SessionsRequest request;
-  request.set_include_dead(true);
-  return ListOf<Session>(client.Sessions(request));
-}
-
-Result<std::vector<SessionGraphs>> ListGraphs(client::Client& client, const std::string& session) {
-  v1::GraphsRequest request;
-  request.set_session(session);
-  return ListOf<SessionGraphs>(client.Graphs(request));
-}
 }  // namespace
 
 Result<std::vector<Probe>> ListProbes(client::Client& client, const std::string& session,
@@ -223,6 +223,27 @@ Result<std::vector<Probe>> ListRows(client::Client& client, const OpLog& log) {
   return ListAll(client, std::move(request));
 }
 
+Result<Controlled> SetControl(client::Client& client, const ControlRequest& request) {
+  v1::SetRequest message;
+  message.set_session(request.session);
+  message.mutable_probes()->Assign(request.probes.begin(), request.probes.end());
+  FillMessage(request.control, message.mutable_control());
+  message.set_ttl_ms(request.ttl_ms);
+  FillWhich(request.which, message.mutable_which());
+  return As<Controlled>(client.Set(message));
+}
+
+Result<std::vector<Session>> ListSessions(client::Client& client) {
+  v1::SessionsRequest request;
+  request.set_include_dead(true);
+  return ListOf<Session>(client.Sessions(request));
+}
+
+Result<std::vector<SessionGraphs>> ListGraphs(client::Client& client, const std::string& session) {
+  v1::GraphsRequest request;
+  request.set_session(session);
+  return ListOf<SessionGraphs>(client.Graphs(request));
+}
 
 Result<client::TailEnd> Tail(client::Client& client, const TailRequest& request,
                              const std::function<bool(const Event&)>& on_event) {
@@ -234,6 +255,7 @@ Result<client::TailEnd> Tail(client::Client& client, const TailRequest& request,
   message.set_only(static_cast<v1::TailRequest::Only>(request.only));
   message.set_until_exit(request.until_exit);
   if (request.rank) message.set_rank(*request.rank);
+  message.set_pages(request.pages);
   if (!request.which.selects_all()) FillWhich(request.which, message.mutable_which());
   return client.Tail(message, [&](const v1::TailReply& reply) { return on_event(EventOf(reply)); });
 }

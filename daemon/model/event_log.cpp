@@ -17,6 +17,11 @@ std::size_t TextBytes(const Event& event) {
   return 0;
 }
 
+std::size_t RowsOf(const Event& event) {
+  const auto* rows = std::get_if<Rows>(&event.what);
+  return rows == nullptr ? 0 : rows->snapshots.size();
+}
+
 }  // namespace
 
 void EventLog::SetListener(std::function<void()> listener) {
@@ -24,10 +29,14 @@ void EventLog::SetListener(std::function<void()> listener) {
   listener_ = std::move(listener);
 }
 
-void EventLog::Trim(Stream* stream, std::size_t max_events, std::size_t max_text_bytes) {
+void EventLog::Trim(Stream* stream, std::size_t max_events) const {
   while (stream->events.size() > max_events ||
-         (stream->text_bytes > max_text_bytes && stream->events.size() > 1)) {
-    stream->text_bytes -= TextBytes(*stream->events.front());
+         ((stream->text_bytes > limits_.notice_text_bytes || stream->rows > limits_.rows) &&
+          stream->events.size() > 1)) {
+    const Event& oldest = *stream->events.front();
+    stream->text_bytes -= TextBytes(oldest);
+    stream->rows -= RowsOf(oldest);
+    stream->dropped_snapshots = oldest.snapshots;
     stream->events.pop_front();
     ++stream->dropped;
   }
@@ -43,11 +52,14 @@ void EventLog::Add(const SessionPtr& session, decltype(Event::what) what) {
     event->number = ++last_number_;
     Session& log = sessions_[session->uuid];
     log.session = session;
-    const bool is_snapshot = std::holds_alternative<SnapshotPtr>(event->what);
+    const std::size_t rows = RowsOf(*event);
+    const bool is_snapshot = rows > 0 || std::holds_alternative<SnapshotPtr>(event->what);
     Stream& stream = log.streams[is_snapshot ? kSnapshots : kNotices];
     stream.text_bytes += TextBytes(*event);
+    stream.rows += rows;
+    event->snapshots = stream.snapshots += std::max<std::size_t>(rows, 1);
     stream.events.push_back(std::move(event));
-    Trim(&stream, is_snapshot ? limits_.snapshots : limits_.notices, limits_.notice_text_bytes);
+    Trim(&stream, is_snapshot ? limits_.snapshots : limits_.notices);
     if (std::exchange(listener_due_, false)) listener = listener_;
   }
   if (listener) listener();
@@ -67,21 +79,21 @@ std::vector<EventPtr> EventLog::Read(Cursor* cursor, std::size_t max_events, Mis
     auto& next = cursor->next[uuid];
     for (std::size_t i = 0; i < next.size(); ++i) {
       const Stream& stream = session.streams[i];
-      if (next[i] < stream.dropped) {
-        (*missed)[session.session] += stream.dropped - next[i];
-        next[i] = stream.dropped;
+      if (next[i].index < stream.dropped) {
+        (*missed)[session.session] += stream.dropped_snapshots - next[i].snapshots;
+        next[i] = {stream.dropped, stream.dropped_snapshots};
       }
     }
   }
   while (events.size() < max_events) {
     const Stream* oldest = nullptr;
-    std::uint64_t* oldest_next = nullptr;
+    Cursor::Place* oldest_next = nullptr;
     std::uint64_t oldest_number = std::numeric_limits<std::uint64_t>::max();
     for (const auto& [uuid, session] : sessions_) {
       auto& next = cursor->next[uuid];
       for (std::size_t i = 0; i < next.size(); ++i) {
         const Stream& stream = session.streams[i];
-        const std::uint64_t offset = next[i] - stream.dropped;
+        const std::uint64_t offset = next[i].index - stream.dropped;
         if (offset >= stream.events.size()) continue;
         if (stream.events[offset]->number < oldest_number) {
           oldest_number = stream.events[offset]->number;
@@ -91,8 +103,8 @@ std::vector<EventPtr> EventLog::Read(Cursor* cursor, std::size_t max_events, Mis
       }
     }
     if (oldest == nullptr) break;
-    events.push_back(oldest->events[*oldest_next - oldest->dropped]);
-    ++*oldest_next;
+    events.push_back(oldest->events[oldest_next->index - oldest->dropped]);
+    *oldest_next = {oldest_next->index + 1, events.back()->snapshots};
   }
   return events;
 }
@@ -107,7 +119,7 @@ std::vector<EventPtr> EventLog::All(Cursor* end) {
       for (std::size_t i = 0; i < session.streams.size(); ++i) {
         const Stream& stream = session.streams[i];
         events.insert(events.end(), stream.events.begin(), stream.events.end());
-        end->next[uuid][i] = stream.dropped + stream.events.size();
+        end->next[uuid][i] = {stream.dropped + stream.events.size(), stream.snapshots};
       }
     }
   }

@@ -23,11 +23,17 @@ struct PrintLine {
   SnapshotPtr snapshot;
   std::string text;
 };
+// What the rows of one page of an op log were at one replay, in order.
+struct Rows {
+  std::vector<SnapshotPtr> snapshots;
+};
 struct Loss {
   SlotPtr slot;
   std::uint64_t count = 0;
   std::uint64_t before_replay = 0;  // the replay of the snapshot that came after; 0 = none came
   std::string_view cause;           // a literal
+  // With `slot`, the rows of its page that lost the same; empty if it is no row.
+  std::vector<SlotPtr> rows = {};
 };
 struct CompareFailure {
   SnapshotPtr snapshot;
@@ -46,7 +52,9 @@ struct SessionChange {
 struct Event {
   std::uint64_t number = 0;  // over all sessions, from 1
   SessionPtr session;
-  std::variant<SnapshotPtr, PrintLine, Loss, CompareFailure, Frozen, SessionChange> what;
+  std::variant<SnapshotPtr, Rows, PrintLine, Loss, CompareFailure, Frozen, SessionChange> what;
+  // How many snapshots its stream had with it; other events count as one.
+  std::uint64_t snapshots = 0;
 };
 using EventPtr = std::shared_ptr<const Event>;
 
@@ -58,14 +66,19 @@ class EventLog {
  public:
   struct Limits {
     std::size_t snapshots = 4096;
+    std::size_t rows = 65'536;  // in events of several
     std::size_t notices = 16384;
     std::size_t notice_text_bytes = 4u << 20;
   };
   // How far a follower has read. A default-constructed cursor stands before everything.
   struct Cursor {
-    std::map<std::string, std::array<std::uint64_t, 2>> next;  // by uuid: index in each stream
+    struct Place {
+      std::uint64_t index = 0;      // of the next event in the stream
+      std::uint64_t snapshots = 0;  // Event::snapshots of the one before it
+    };
+    std::map<std::string, std::array<Place, 2>> next;  // by uuid, of each stream
   };
-  // What the log dropped before the follower read it, by session.
+  // How many snapshots the log dropped before the follower read them, by session.
   using Missed = std::map<SessionPtr, std::uint64_t>;
 
   EventLog() = default;
@@ -87,13 +100,16 @@ class EventLog {
   struct Stream {
     std::deque<EventPtr> events;
     std::uint64_t dropped = 0;  // events[i] has index dropped + i
+    std::uint64_t dropped_snapshots = 0;
+    std::uint64_t snapshots = 0;  // ever
+    std::size_t rows = 0;         // in events of several, now
     std::size_t text_bytes = 0;
   };
   struct Session {
     SessionPtr session;
     std::array<Stream, 2> streams;
   };
-  void Trim(Stream* stream, std::size_t max_events, std::size_t max_text_bytes);
+  void Trim(Stream* stream, std::size_t max_events) const;
 
   Limits limits_;
   mutable std::mutex mutex_;

@@ -235,12 +235,45 @@ void FillSession(const pipeline::SessionPtr& session, const pipeline::Registry& 
   Fill(forgotten, registry, message);
 }
 
+void FillPage(const pipeline::Rows& rows, const pipeline::Registry& registry, v1::Page* message) {
+  const pipeline::Snapshot& one = *rows.snapshots.front();
+  const pipeline::SlotIdentity& slot = *one.slot;
+  message->set_session(slot.session->key);
+  message->set_rank(slot.session->rank);
+  message->set_replay(one.replay);
+  message->set_step(one.step);
+  message->set_timestamp_ns(one.timestamp_ns);
+  message->set_serial(one.serial);
+  FillPlace(slot, registry, message->mutable_slot());
+  message->set_rows(static_cast<std::uint32_t>(rows.snapshots.size()));
+  const pipeline::Snapshot* first = nullptr;
+  bool is_mask = false;  // `first` is only_neg_inf
+  for (const pipeline::SnapshotPtr& row : rows.snapshots) {
+    const numerics::Stats& stats = row->stats;
+    if (stats.nonfinite() == 0) continue;
+    message->set_nonfinite(message->nonfinite() + 1);
+    const bool is_only_neg_inf = stats.nan == 0 && stats.pos_inf == 0;
+    if (is_only_neg_inf) message->set_only_neg_inf(message->only_neg_inf() + 1);
+    if (first != nullptr && (!is_mask || is_only_neg_inf)) continue;
+    first = row.get();
+    is_mask = is_only_neg_inf;
+  }
+  if (first == nullptr) return;
+  message->set_first_bad(first->slot->probe);
+  message->set_first_bad_op(first->slot->op);
+  message->set_nan(first->stats.nan);
+  message->set_pos_inf(first->stats.pos_inf);
+  message->set_neg_inf(first->stats.neg_inf);
+}
+
 }  // namespace
 
 void Fill(const pipeline::Event& event, const pipeline::Registry& registry,
           v1::TailReply* message) {
   if (const auto* snapshot = std::get_if<pipeline::SnapshotPtr>(&event.what)) {
     Fill(**snapshot, registry, message->mutable_snapshot());
+  } else if (const auto* rows = std::get_if<pipeline::Rows>(&event.what)) {
+    FillPage(*rows, registry, message->mutable_page());
   } else if (const auto* line = std::get_if<pipeline::PrintLine>(&event.what)) {
     FillWhere(*line->snapshot->slot, registry, message->mutable_print());
     message->mutable_print()->set_step(line->snapshot->step);
@@ -249,7 +282,8 @@ void Fill(const pipeline::Event& event, const pipeline::Registry& registry,
     message->mutable_print()->set_text(line->text);
   } else if (const auto* loss = std::get_if<pipeline::Loss>(&event.what)) {
     FillWhere(*loss->slot, registry, message->mutable_loss());
-    message->mutable_loss()->set_count(loss->count);
+    message->mutable_loss()->set_rows(static_cast<std::uint32_t>(loss->rows.size()));
+    message->mutable_loss()->set_count(loss->count * std::max<std::uint64_t>(loss->rows.size(), 1));
     message->mutable_loss()->set_before_replay(loss->before_replay);
     message->mutable_loss()->set_cause(std::string(loss->cause));
   } else if (const auto* failure = std::get_if<pipeline::CompareFailure>(&event.what)) {

@@ -27,7 +27,7 @@ void Fill(const pipeline::StoredSnapshot& stored, v1::HistoryReply::Entry* messa
 // Fails: an unknown mode, or a condition or range that makes no sense.
 Result<pipeline::ControlChange> ToChange(const v1::SetRequest& request, std::int64_t now_ns);
 
-// `registry` has the numbers of a session that began or ended.
+// `registry` has the numbers of a session that began or ended. Rows become one page.
 void Fill(const pipeline::Event& event, const pipeline::Registry& registry, v1::TailReply* message);
 
 }  // namespace cgdebug::serve

@@ -26,6 +26,9 @@ const pipeline::Snapshot* SnapshotOf(const pipeline::Event& event) {
   if (const auto* snapshot = std::get_if<pipeline::SnapshotPtr>(&event.what)) {
     return snapshot->get();
   }
+  if (const auto* rows = std::get_if<pipeline::Rows>(&event.what)) {
+    return rows->snapshots.front().get();
+  }
   if (const auto* line = std::get_if<pipeline::PrintLine>(&event.what)) {
     return line->snapshot.get();
   }
@@ -100,11 +103,20 @@ std::optional<TailStream> TailStream::Open(const Model& model, const v1::TailReq
   }
   for (auto event = events.rbegin(); event != events.rend() && left > 0; ++event) {
     stream.pending_.emplace_front(*event);
-    if (!std::holds_alternative<pipeline::SessionChange>((*event)->what)) --left;
+    if (std::holds_alternative<pipeline::SessionChange>((*event)->what)) continue;
+    for (std::size_t part = stream.PartsOf(**event); part > 0 && left > 0;) {
+      if (!stream.SelectsPart(**event, --part)) continue;
+      stream.part_ = part;
+      --left;
+    }
+    if (left > 0) stream.part_ = 0;
   }
   // If no job has had these probes, old starts and ends of sessions say nothing about them.
   const bool found = left < request.last();
-  if (!found && !stream.selector_.selects_everything()) stream.pending_.clear();
+  if (!found && !stream.selector_.selects_everything()) {
+    stream.pending_.clear();
+    stream.part_ = 0;
+  }
   stream.pending_.emplace_back(std::in_place_type<v1::TailReply>);
   std::get<v1::TailReply>(stream.pending_.back()).set_caught_up(true);
   return stream;
@@ -126,12 +138,48 @@ bool TailStream::SelectsSlot(const pipeline::SlotPtr& slot) {
   return found->second;
 }
 
+std::size_t TailStream::PartsOf(const pipeline::Event& event) const {
+  if (request_.pages()) return 1;
+  if (const auto* rows = std::get_if<pipeline::Rows>(&event.what)) return rows->snapshots.size();
+  const auto* loss = std::get_if<pipeline::Loss>(&event.what);
+  return loss == nullptr ? 1 : std::max<std::size_t>(loss->rows.size(), 1);
+}
+
+bool TailStream::SelectsPart(const pipeline::Event& event, std::size_t part) {
+  if (const auto* rows = std::get_if<pipeline::Rows>(&event.what); rows && !request_.pages()) {
+    return SelectsSnapshot(*rows->snapshots[part], false);
+  }
+  const auto* loss = std::get_if<pipeline::Loss>(&event.what);
+  if (loss != nullptr && !loss->rows.empty() && !request_.pages()) {
+    return SelectsSlot(loss->rows[part]);
+  }
+  return true;  // Selects() was asked
+}
+
+void TailStream::FillPart(const pipeline::Event& event, std::size_t part,
+                          v1::TailReply* reply) const {
+  const auto* rows = std::get_if<pipeline::Rows>(&event.what);
+  if (rows != nullptr && !request_.pages()) {
+    return Fill(*rows->snapshots[part], *model_.registry, reply->mutable_snapshot());
+  }
+  const auto* loss = std::get_if<pipeline::Loss>(&event.what);
+  if (loss != nullptr && !loss->rows.empty() && !request_.pages()) {
+    pipeline::Event one{.number = event.number, .session = event.session};
+    one.what = pipeline::Loss{loss->rows[part], loss->count, loss->before_replay, loss->cause};
+    return Fill(one, *model_.registry, reply);
+  }
+  Fill(event, *model_.registry, reply);
+}
+
 // Losses, and starts and ends of sessions, belong to every selection: without them a gap would look
 // like silence.
 bool TailStream::Selects(const pipeline::Event& event) {
   if (!SelectsSession(*event.session)) return false;
   if (std::holds_alternative<pipeline::SessionChange>(event.what)) return true;
-  if (const auto* loss = std::get_if<pipeline::Loss>(&event.what)) return SelectsSlot(loss->slot);
+  if (const auto* loss = std::get_if<pipeline::Loss>(&event.what)) {
+    return SelectsSlot(loss->slot) ||
+           std::ranges::any_of(loss->rows, [&](const auto& row) { return SelectsSlot(row); });
+  }
   if (const auto* frozen = std::get_if<pipeline::Frozen>(&event.what)) {
     return SelectsSlot(frozen->slot);
   }
@@ -142,12 +190,20 @@ bool TailStream::Selects(const pipeline::Event& event) {
                         request_.only() == v1::TailRequest::FINDINGS;
     return wanted && SelectsSlot(failure->snapshot->slot);
   }
-  const auto* line = std::get_if<pipeline::PrintLine>(&event.what);
-  const pipeline::Snapshot& snapshot =
-      line != nullptr ? *line->snapshot : *std::get<pipeline::SnapshotPtr>(event.what);
+  if (const auto* rows = std::get_if<pipeline::Rows>(&event.what)) {
+    return std::ranges::any_of(rows->snapshots,
+                               [&](const auto& row) { return SelectsSnapshot(*row, false); });
+  }
+  if (const auto* line = std::get_if<pipeline::PrintLine>(&event.what)) {
+    return SelectsSnapshot(*line->snapshot, true);
+  }
+  return SelectsSnapshot(*std::get<pipeline::SnapshotPtr>(event.what), false);
+}
+
+bool TailStream::SelectsSnapshot(const pipeline::Snapshot& snapshot, bool is_printed) {
   switch (request_.only()) {
     case v1::TailRequest::FINDINGS:
-      if (line == nullptr && !snapshot.stats.has_nonfinite) return false;
+      if (!is_printed && !snapshot.stats.has_nonfinite) return false;
       break;
     case v1::TailRequest::NONFINITE:
       if (!snapshot.stats.has_nonfinite) return false;
@@ -184,7 +240,8 @@ void TailStream::Take(const pipeline::EventPtr& event) {
     }
   }
   if (pending_.size() >= kMaxPending) {
-    ++missed_[event->session];
+    const auto* rows = std::get_if<pipeline::Rows>(&event->what);
+    missed_[event->session] += rows == nullptr ? 1 : rows->snapshots.size();
     return;
   }
   TellMissed();
@@ -208,15 +265,26 @@ void TailStream::TellMissed() {
 
 std::optional<v1::TailReply> TailStream::Next() {
   if (pending_.empty()) TellMissed();
-  if (pending_.empty()) return std::nullopt;
-  v1::TailReply reply;
-  if (auto* said = std::get_if<v1::TailReply>(&pending_.front())) {
-    reply = std::move(*said);
-  } else {
-    Fill(*std::get<pipeline::EventPtr>(pending_.front()), *model_.registry, &reply);
+  while (!pending_.empty()) {
+    v1::TailReply reply;
+    if (auto* said = std::get_if<v1::TailReply>(&pending_.front())) {
+      reply = std::move(*said);
+      pending_.pop_front();
+      return reply;
+    }
+    const pipeline::EventPtr event = std::get<pipeline::EventPtr>(pending_.front());
+    const std::size_t parts = PartsOf(*event);
+    while (part_ < parts && !SelectsPart(*event, part_)) ++part_;
+    const bool is_one = part_ < parts;
+    if (is_one) FillPart(*event, part_++, &reply);
+    while (part_ < parts && !SelectsPart(*event, part_)) ++part_;
+    if (part_ >= parts) {
+      pending_.pop_front();
+      part_ = 0;
+    }
+    if (is_one) return reply;
   }
-  pending_.pop_front();
-  return reply;
+  return std::nullopt;
 }
 
 bool TailStream::finished() const {

@@ -15,8 +15,9 @@
 
 namespace cgdebug::serve {
 
-// Holds at most kMaxPending events for a client that reads slowly; what does not fit is counted per
-// session, and reported in its place as a Loss.
+// Holds at most kMaxPending events, of which the rows of an op log at one replay are one, for a
+// client that reads slowly; what does not fit is counted per session, and reported in its place as
+// a Loss.
 //
 // Thread: the serve thread.
 class TailStream {
@@ -40,6 +41,11 @@ class TailStream {
   bool SelectsSession(const pipeline::SessionIdentity& session) const;
   bool SelectsSlot(const pipeline::SlotPtr& slot);
   bool Selects(const pipeline::Event& event);
+  // An event is sent as one message, or one for each row of an op log that it is about.
+  std::size_t PartsOf(const pipeline::Event& event) const;
+  bool SelectsPart(const pipeline::Event& event, std::size_t part);
+  bool SelectsSnapshot(const pipeline::Snapshot& snapshot, bool is_printed);
+  void FillPart(const pipeline::Event& event, std::size_t part, v1::TailReply* reply) const;
   void Take(const pipeline::EventPtr& event);
   void TellMissed();
 
@@ -50,6 +56,7 @@ class TailStream {
   pipeline::EventLog::Missed missed_;
   // Events, and what this stream adds: losses of this client, "caught up".
   std::deque<std::variant<pipeline::EventPtr, v1::TailReply>> pending_;
+  std::size_t part_ = 0;  // of the first pending event: the next one to send
   std::unordered_map<pipeline::SlotPtr, bool> selected_slots_;
   std::set<std::string> alive_;  // uuids of selected sessions
   bool saw_session_ = false;

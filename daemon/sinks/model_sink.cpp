@@ -1,12 +1,14 @@
 #include "daemon/sinks/model_sink.h"
 
+#include <utility>
+
 #include "daemon/core/base/realtime.h"
 
 namespace cgdebug::sinks {
 
 void ModelSink::OpenSession(const pipeline::SessionPtr& session) {
   next_->OpenSession(session);
-  events_->Add(session, pipeline::SessionChange{false});
+  Add(session, pipeline::SessionChange{false});
 }
 
 void ModelSink::OpenSlot(const pipeline::SlotPtr& slot, pipeline::SlotFeedback& feedback) {
@@ -15,16 +17,56 @@ void ModelSink::OpenSlot(const pipeline::SlotPtr& slot, pipeline::SlotFeedback& 
 
 void ModelSink::Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedback& feedback) {
   const pipeline::SnapshotPtr& snapshot = delivery.snapshot;
-  if (!delivery.seen_before) events_->Add(snapshot->slot->session, snapshot);
+  if (!delivery.seen_before) {
+    if (pipeline::IsOpLogRow(*snapshot->slot)) {
+      AddRow(snapshot);
+    } else {
+      Add(snapshot->slot->session, snapshot);
+    }
+  }
   next_->Consume(delivery, feedback);
   registry_->SetLast(snapshot);
+}
+
+void ModelSink::AddRow(const pipeline::SnapshotPtr& snapshot) {
+  std::vector<pipeline::SnapshotPtr>& rows = rows_.snapshots;
+  const bool is_next = !rows.empty() && rows.back()->ordinal == snapshot->ordinal &&
+                       pipeline::AreOfOnePage(*rows.back()->slot, *snapshot->slot);
+  if (!is_next) AddRows();
+  rows.push_back(snapshot);
+}
+
+void ModelSink::AddRows() {
+  if (!rows_.snapshots.empty()) {
+    const pipeline::SessionPtr session = rows_.snapshots.front()->slot->session;
+    events_->Add(session, std::exchange(rows_, {}));
+  }
+  if (lost_rows_.slot != nullptr) {
+    const pipeline::SessionPtr session = lost_rows_.slot->session;
+    events_->Add(session, std::exchange(lost_rows_, {}));
+  }
+}
+
+void ModelSink::Add(const pipeline::SessionPtr& session, decltype(pipeline::Event::what) what) {
+  AddRows();
+  events_->Add(session, std::move(what));
 }
 
 void ModelSink::Lose(const pipeline::Gap& gap) {
   next_->Lose(gap);
   if (gap.cause == layout::LossCause::kOnDevice) return;  // as the probe asked for
-  events_->Add(gap.slot->session,
-               pipeline::Loss{gap.slot, gap.count, gap.before_replay, ToText(gap.cause)});
+  pipeline::Loss loss{gap.slot, gap.count, gap.before_replay, ToText(gap.cause)};
+  if (!pipeline::IsOpLogRow(*gap.slot)) return Add(gap.slot->session, std::move(loss));
+  const pipeline::Loss& before = lost_rows_;
+  const bool is_next = before.slot != nullptr && before.count == loss.count &&
+                       before.before_replay == loss.before_replay && before.cause == loss.cause &&
+                       pipeline::AreOfOnePage(*before.slot, *gap.slot) &&
+                       before.rows.back() != gap.slot;
+  if (!is_next) {
+    AddRows();
+    lost_rows_ = std::move(loss);
+  }
+  lost_rows_.rows.push_back(gap.slot);
 }
 
 void ModelSink::Found(const pipeline::Finding& finding) { next_->Found(finding); }
@@ -41,10 +83,11 @@ void ModelSink::EndSession(const pipeline::SessionPtr& session, bool died) {
   registry_->EndSession(session,
                         died ? pipeline::SessionState::kDied : pipeline::SessionState::kExited,
                         RealtimeNs());
-  events_->Add(session, pipeline::SessionChange{true});
+  Add(session, pipeline::SessionChange{true});
 }
 
 void ModelSink::ForgetSession(const pipeline::SessionPtr& session) {
+  AddRows();
   next_->ForgetSession(session);
   events_->ForgetSession(session);
   registry_->ForgetSession(session);
@@ -55,6 +98,9 @@ void ModelSink::ForgetSlot(const pipeline::SlotPtr& slot) {
   registry_->ForgetSlot(slot);
 }
 
-void ModelSink::Flush() { next_->Flush(); }
+void ModelSink::Flush() {
+  next_->Flush();
+  AddRows();
+}
 
 }  // namespace cgdebug::sinks

@@ -14,6 +14,8 @@ namespace cgdebug::sinks {
 //   for what it is shown.
 // - Clients learn of a loss, and of the end of a session, after every sink. The registry shows the
 //   session as ended before the event wakes a client.
+//
+// The rows of one page of an op log at one replay are one event; so are their losses.
 class ModelSink final : public pipeline::Sink {
  public:
   // All three outlive the sink.
@@ -34,6 +36,13 @@ class ModelSink final : public pipeline::Sink {
   void Flush() override;
 
  private:
+  void AddRow(const pipeline::SnapshotPtr& snapshot);
+  // Adds the event of the rows so far, and then `what`.
+  void AddRows();
+  void Add(const pipeline::SessionPtr& session, decltype(pipeline::Event::what) what);
+
+  pipeline::Rows rows_;
+  pipeline::Loss lost_rows_;
   pipeline::Registry* registry_;
   pipeline::EventLog* events_;
   pipeline::Sink* next_;

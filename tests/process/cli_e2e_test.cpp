@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -18,7 +20,9 @@ namespace cgdebug::test {
 namespace {
 
 using nlohmann::json;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing_support::Process;
 using testing_support::ProcessResult;
 
@@ -266,6 +270,49 @@ TEST_F(CliEndToEndTest, OneRequestHasTheHistoryOfManyRowsAndSaysWhenThereIsMore)
   EXPECT_THAT(none.err, HasSubstr("has no op log of graph 'bs=3'. It has: bs=1, bs=2"));
   const ProcessResult no_replay = Cli({"ops", job.key() + "@g:bs=1@9"});
   EXPECT_THAT(no_replay.err, HasSubstr("has no replay 9 of the op log of bs=1; the newest is 3"));
+}
+
+TEST_F(CliEndToEndTest, TailHasOneLineForThePageOfAnOpLogAtAReplay) {
+  ProducerProcess job({{.name = "a", .capacity = 4, .graph_id = 1, .graph = "bs=1", .rows = 300},
+                       {.name = "x", .record_every = 1}});
+  DaemonProcess daemon(directory_);
+  job.Write(0);
+  job.WriteValue(0, NAN);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a/row299", 2));
+  job.Write(1);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "x", 1));
+  const std::string tail = Cli({"tail", "-n", "3"}).out;
+  EXPECT_THAT(tail,
+              HasSubstr("@1 graph bs=1: 300 rows  cgdebug-cli ops '" + job.key() + "@g:bs=1@1'\n"));
+  EXPECT_THAT(tail, HasSubstr("@2 graph bs=1: 300 rows, 1 with NaN or Inf, first #2 a/row1: 1 NaN"
+                              "  cgdebug-cli ops '" +
+                              job.key() + "@g:bs=1@2'\n"));
+  EXPECT_THAT(tail, HasSubstr("x  f32"));
+  const auto lines = [](const std::string& text) {
+    return std::count(text.begin(), text.end(), '\n');
+  };
+  EXPECT_EQ(lines(tail), 3) << tail;
+  EXPECT_EQ(lines(Cli({"tail", "-n", "1000", "--only", "nan"}).out), 2);
+  // Each row, the newest ones where there are too many.
+  const std::string rows = Cli({"tail", "-n", "1000", "--rows"}).out;
+  EXPECT_EQ(lines(rows), 602);
+  const std::string newest = Cli({"tail", "-n", "5", "--rows"}).out;
+  EXPECT_THAT(newest, AllOf(HasSubstr("a/row296"), Not(HasSubstr("a/row295"))));
+  EXPECT_EQ(lines(Cli({"tail", "-n", "1000", "--json"}).out), 602);
+  EXPECT_EQ(lines(Cli({"tail", "-n", "1000", "a/row7"}).out), 3);
+}
+
+TEST_F(CliEndToEndTest, TailSaysWhatTheRowsOfAPageLost) {
+  ProducerProcess job({{.name = "a", .capacity = 2, .graph_id = 1, .graph = "bs=1", .rows = 300}});
+  job.Write(0, 5);
+  DaemonProcess daemon(directory_);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "a/row299", 2));
+  EXPECT_THAT(Cli({"tail", "-n", "10"}).out,
+              HasSubstr("-- graph bs=1, 300 rows: 900 snapshots lost: "));
+  const std::string rows = Cli({"tail", "-n", "1000", "--json"}).out;
+  std::size_t losses = 0;
+  for (std::size_t at = 0; (at = rows.find("\"loss\"", at)) != std::string::npos; ++at) ++losses;
+  EXPECT_EQ(losses, 300u);
 }
 
 // --- where ---

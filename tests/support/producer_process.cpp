@@ -104,10 +104,10 @@ void WriteOne(ring::SlotRingWriter& writer, float first, float increment) {
   writer.Commit(layout::RealtimeNs());
 }
 
-void WritePage(ring::SlotRingWriter& writer, std::uint32_t rows) {
+void WritePage(ring::SlotRingWriter& writer, std::uint32_t rows, bool has_nan) {
   if (!writer.Begin()) return;
   for (std::uint32_t i = 0; i < rows; ++i) {
-    const layout::DeviceStats stats = StatsOfRow(i + 1);
+    const layout::DeviceStats stats = StatsOfRow(i + 1, has_nan && i == 1 ? 0 : -1);
     std::memcpy(writer.payload() + i * sizeof(stats), &stats, sizeof(stats));
   }
   writer.Commit(layout::RealtimeNs());
@@ -241,11 +241,11 @@ void ProducerProcess::Child(const std::vector<SlotSpec>& specs, const std::strin
     if (command.op == Op::kBody) ReplayBody(bodies[slot], specs[slot].elements, command.count);
     if (command.op == Op::kLaunch) census.Launch(specs[slot].graph_id);
     if (command.op == Op::kReach) ReachLaunch(blocks[slot], command.count);
-    if (command.op == Op::kWrite && specs[slot].rows != 0) {
-      for (std::uint32_t i = 0; i < command.count; ++i) WritePage(writers[slot], specs[slot].rows);
-      command.count = 0;
-    }
     const bool writes = command.op == Op::kWrite || command.op == Op::kValue;
+    for (std::uint32_t i = 0; writes && specs[slot].rows != 0 && i < command.count; ++i) {
+      WritePage(writers[slot], specs[slot].rows, command.op == Op::kValue);
+    }
+    if (specs[slot].rows != 0) command.count = 0;
     for (std::uint32_t i = 0; writes && i < command.count; ++i) {
       const float replay = static_cast<float>(++replays[command.slot]);
       const bool flat = command.op == Op::kValue;

@@ -62,7 +62,8 @@ class ProducerProcess {
   // One replay of the graph, in which the body of the slot's conditional node runs `iterations`
   // times. Iteration i of replay n holds n + i / 100 in every element.
   std::uint64_t Replay(std::uint32_t slot, std::uint32_t iterations);
-  // One replay in which every element is `value`.
+  // One replay in which every element is `value`; of a page of an op log, one in which row 1 has a
+  // NaN.
   std::uint64_t WriteValue(std::uint32_t slot, float value);
   // Gives the slot's block back and publishes the same slot anew, in the same place.
   void Replace(std::uint32_t slot);

@@ -208,6 +208,24 @@ TEST(EventLog, ManySnapshotsDoNotPushOutThePrintLog) {
   EXPECT_THAT(Replays(log.All(&end)), ElementsAre(1, 18, 19, 20));
 }
 
+TEST(EventLog, RowsOfAPageAreOneEventAndEachCountsAsASnapshotThatWasDropped) {
+  EventLog log({.snapshots = 10, .rows = 8});
+  const SlotPtr slot = MakeSlot(MakeSession("1"), "a", 1);
+  EventLog::Cursor cursor;
+  EventLog::Missed missed;
+  EXPECT_TRUE(log.Read(&cursor, 10, &missed).empty());
+  for (std::uint64_t replay = 1; replay <= 5; ++replay) {
+    log.Add(slot->session, Rows{{3, MakeDelivery(slot, replay, {1, 1}).snapshot}});
+  }
+  const std::vector<EventPtr> events = log.Read(&cursor, 10, &missed);
+  ASSERT_EQ(events.size(), 2u) << "of three rows each";
+  EXPECT_EQ(std::get<Rows>(events.front()->what).snapshots.front()->replay, 4u);
+  EXPECT_EQ(missed[slot->session], 9u);
+  log.Add(slot->session, MakeDelivery(slot, 6, {1, 1}).snapshot);
+  EXPECT_EQ(log.Read(&cursor, 10, &missed).size(), 1u);
+  EXPECT_EQ(missed[slot->session], 9u);
+}
+
 TEST(EventLog, ReadsInOrderOverSessionsAndCountsExactlyWhatWasDropped) {
   EventLog log({.snapshots = 4, .notices = 4, .notice_text_bytes = 1000});
   const SlotPtr one = MakeSlot(MakeSession("1"), "a", 1);

@@ -13,6 +13,7 @@
 #include "client/cli/views/event_printer.h"
 #include "client/live/events.h"
 #include "client/live/probe.h"
+#include "client/live/status.h"
 #include "daemon/core/options/whole_number.h"
 
 namespace cgdebug::cli {
@@ -23,6 +24,7 @@ struct TailOptions {
   std::string only;
   bool prefix = false;
   bool timestamps = false;
+  bool rows = false;
   WhichOptions which;
 };
 
@@ -34,6 +36,9 @@ live::TailRequest MakeRequest(const Context& context, const TailOptions& options
   // With --session, stop following when that job ends.
   request.until_exit = request.follow && !request.session.empty();
   request.only = ParseOnly(options.only);
+  // Who names probes wants to see them.
+  request.pages = !options.rows && !context.options.json && !context.options.plain &&
+                  request.probes.empty() && !which.shape;
   if (context.ranks.Single() >= 0) request.rank = context.ranks.Single();
   return request;
 }
@@ -46,30 +51,58 @@ std::string WhyNothingCame(const TailOptions& options) {
   return "no snapshot has come yet; to wait for one: cgdebug-cli tail -f";
 }
 
+// Where events may come from.
+struct Origin {
+  std::string session;
+  int rank = -1;
+  std::string label;
+  bool is_over = false;  // it sends nothing new
+};
+
+// Asks for the probes only if some are named: a job may have tens of thousands.
+Result<std::vector<Origin>> OriginsOf(Context& context, const TailOptions& options) {
+  std::vector<Origin> origins;
+  if (options.request.probes.empty()) {
+    const Result<live::Status> status = live::GetStatus(context.client(), context.options.session);
+    if (!status.ok()) return status.error();
+    for (const live::Session& session : status->sessions) {
+      origins.push_back(
+          {session.key, session.rank, session.label, session.state != live::SessionState::kAlive});
+    }
+    return origins;
+  }
+  const Result<std::vector<live::Probe>> probes = live::ListProbes(
+      context.client(), context.options.session, options.request.probes, live::LastStats::kNone);
+  if (!probes.ok()) return probes.error();
+  for (const live::Probe& probe : *probes) {
+    origins.push_back({probe.session, probe.slot.rank, probe.slot.session, probe.retired});
+  }
+  return origins;
+}
+
 // 0 if there is anything to show or --follow waits for it, else what to exit with.
 int CheckSomethingMatches(Context& context, const TailOptions& options, EventPrinter* printer) {
-  const Result<std::vector<live::Probe>> reply =
-      live::ListProbes(context.client(), context.options.session, options.request.probes);
+  const Result<std::vector<Origin>> origins = OriginsOf(context, options);
   const bool nothing =
-      !reply.ok() && context.client().last_failure() == client::Failure::kNothingMatched;
+      !origins.ok() && context.client().last_failure() == client::Failure::kNothingMatched;
   if (options.request.follow && nothing && context.options.session.empty()) {
-    context.Note("-- waiting: " + reply.error().message);
+    context.Note("-- waiting: " + origins.error().message);
     context.NoteSkipped();
     return kExitOk;
   }
-  if (!reply.ok()) return context.Fail(reply.error());
-  bool any_rank = reply->empty();
-  for (const live::Probe& probe : *reply) {
-    any_rank = any_rank || context.ranks.Contains(probe.slot.rank);
-    // Ended slots send nothing new, so they need no entry in the legend.
+  if (!origins.ok()) return context.Fail(origins.error());
+  bool any_rank = origins->empty();
+  for (const Origin& origin : *origins) {
+    any_rank = any_rank || context.ranks.Contains(origin.rank);
+    // What is over needs no entry in the legend.
     const bool may_speak =
-        context.ranks.Contains(probe.slot.rank) && !(options.request.follow && probe.retired);
-    if (may_speak) printer->See(probe.session, probe.slot.rank, probe.slot.session);
+        context.ranks.Contains(origin.rank) && !(options.request.follow && origin.is_over);
+    if (may_speak) printer->See(origin.session, origin.rank, origin.label);
   }
   if (!any_rank && !options.request.follow) {
     return context.Fail(kExitNoMatch, "no such probe is on these ranks. Type: cgdebug-cli ps -a");
   }
-  if (reply->empty() && !options.request.follow) {
+  if (origins->empty() && !options.request.follow) {
     return context.FailNoJob(
         "no job of this user has a probe. To wait for one, type: cgdebug-cli tail -f");
   }
@@ -135,6 +168,10 @@ RunFunction AddTail(CLI::App& app) {
       ->type_name("{nan,changed,fail}");
   app.add_flag("--prefix", options->prefix,
                "name the rank on every line (default if there are several)");
+  app.add_flag(
+      "--rows", options->rows,
+      "a line for each row of an op log; without it, one for each page of rows and replay, "
+      "unless PROBE, --shape, --plain or --json is given");
   app.add_flag("-t,--timestamps", options->timestamps, "show the time of each snapshot");
   return [options](Context& context) { return RunTail(context, *options); };
 }

@@ -72,6 +72,30 @@ std::string Identity(const source::Tensor& tensor) {
                      tensor.slot.order);
 }
 
+// "graph bs=8", "eager run".
+std::string GraphText(const source::Slot& slot) {
+  if (slot.graph_id == 0) return "eager run";
+  return "graph " + (slot.graph.empty() ? std::to_string(slot.graph_id) : Printable(slot.graph));
+}
+
+std::string BadRowsText(const live::Event::Bad& bad) {
+  std::string counts;
+  const auto add = [&](std::uint64_t count, const char* what) {
+    if (count > 0) counts += fmt::format("{}{} {}", counts.empty() ? "" : ", ", count, what);
+  };
+  add(bad.stats.nan, "NaN");
+  add(bad.stats.pos_inf, "+Inf");
+  add(bad.stats.neg_inf, "-Inf");
+  const bool are_masks = bad.only_neg_inf == bad.rows;
+  std::string text = FormatGrouped(bad.rows);
+  text += are_masks ? " with -Inf alone (a mask?)" : " with NaN or Inf";
+  if (!are_masks && bad.only_neg_inf > 0) {
+    text += fmt::format(" ({} with -Inf alone: a mask?)", FormatGrouped(bad.only_neg_inf));
+  }
+  return text + fmt::format(", first #{} {}: {}", bad.first_op.substr(0, bad.first_op.find(' ')),
+                            Printable(bad.first), counts);
+}
+
 // With what tells the slot from others of its probe.
 std::string WithQualifier(const source::Slot& slot) {
   return Printable(slot.probe + slot.qualifier);
@@ -126,6 +150,28 @@ std::string EventPrinter::HumanSnapshot(const source::Tensor& tensor) {
   return line + "  " + TensorLine(tensor, options_.style.enabled(), type_width_);
 }
 
+// Names the log, how many of its rows are bad, the first of them, and what shows them.
+std::string EventPrinter::HumanPage(const live::Event& page) {
+  const source::Slot& slot = page.tensor.slot;
+  std::string line;
+  if (options_.timestamps) {
+    line += options_.style.Dim(FormatTimeOfDay(page.tensor.snapshot.timestamp_ns)) + " ";
+  }
+  line += Where(page.tensor) + fmt::format("{}: {} row{}", GraphText(slot),
+                                           FormatGrouped(page.rows), page.rows == 1 ? "" : "s");
+  if (page.bad.rows > 0) {
+    const std::string bad = ", " + BadRowsText(page.bad);
+    const bool are_masks = page.bad.only_neg_inf == page.bad.rows;
+    line += are_masks ? options_.style.Yellow(bad) : options_.style.Red(bad);
+  }
+  const std::string graph = slot.graph_id == 0   ? "eager"
+                            : slot.graph.empty() ? std::to_string(slot.graph_id)
+                                                 : slot.graph;
+  const std::string log =
+      fmt::format("{}@g:{}@{}", page.tensor.session_key, graph, page.tensor.snapshot.key.replay);
+  return line + options_.style.Dim("  cgdebug-cli ops " + Printable(ShellWord(log)));
+}
+
 // What TensorPrint wrote begins with the line of its snapshot. That line is left out if the
 // snapshot was just printed and the values have lines of their own.
 std::string EventPrinter::HumanPrint(const live::Event& print) {
@@ -162,7 +208,8 @@ std::string EventPrinter::Human(const live::Event& event) {
       return HumanPrint(event);
     case live::EventKind::kLoss: {
       // Without a probe it is the client that was too slow, for any of them.
-      const std::string of = slot.probe.empty() ? "" : WithQualifier(slot) + ": ";
+      std::string of = slot.probe.empty() ? "" : WithQualifier(slot) + ": ";
+      if (event.rows > 0) of = fmt::format("{}, {} rows: ", GraphText(slot), event.rows);
       return Where(event.tensor) +
              options_.style.Yellow(fmt::format("-- {}{} snapshot{} lost: {}", of, event.count,
                                                event.count == 1 ? "" : "s", Printable(event.text)));
@@ -172,6 +219,8 @@ std::string EventPrinter::Human(const live::Event& event) {
              WithQualifier(slot) + ": " + Indented(event.text);
     case live::EventKind::kFrozen:
       return Where(event.tensor) + options_.style.Yellow("-- " + Indented(event.text));
+    case live::EventKind::kPage:
+      return HumanPage(event);
     case live::EventKind::kSessionJoined:
     case live::EventKind::kSessionEnded:
       return HumanSession(event);
@@ -186,6 +235,12 @@ void EventPrinter::Count(const live::Event& event) {
     ++totals_.snapshots;
     if (event.tensor.stats.nonfinite() > 0) ++totals_.nonfinite;
     totals_.probes.insert(event.tensor.slot.probe);
+  }
+  if (event.kind == live::EventKind::kPage) {
+    totals_.snapshots += event.rows;
+    totals_.nonfinite += event.bad.rows;
+    totals_.rows[fmt::format("{} {}", event.tensor.session_key, event.tensor.slot.order)] =
+        event.rows;
   }
   totals_.lost += event.count;
   if (event.kind == live::EventKind::kCompareFailed) ++totals_.compare_failures;
@@ -212,10 +267,16 @@ void EventPrinter::Print(const live::Event& event) {
 }
 
 std::string EventPrinter::Summary() const {
+  std::uint64_t rows = 0;
+  for (const auto& [page, count] : totals_.rows) rows += count;
+  std::string of;
+  if (!totals_.probes.empty() || rows == 0) {
+    of = fmt::format("{} probe{}", totals_.probes.size(), totals_.probes.size() == 1 ? "" : "s");
+  }
+  if (rows > 0) of += fmt::format("{}{} rows", of.empty() ? "" : " and ", FormatGrouped(rows));
   std::string text =
-      fmt::format("{} snapshot{} of {} probe{}, {} lost", FormatGrouped(totals_.snapshots),
-                  totals_.snapshots == 1 ? "" : "s", totals_.probes.size(),
-                  totals_.probes.size() == 1 ? "" : "s", FormatGrouped(totals_.lost));
+      fmt::format("{} snapshot{} of {}, {} lost", FormatGrouped(totals_.snapshots),
+                  totals_.snapshots == 1 ? "" : "s", of, FormatGrouped(totals_.lost));
   if (totals_.nonfinite > 0) {
     text += fmt::format(", {} with NaN or Inf", FormatGrouped(totals_.nonfinite));
   }

@@ -29,6 +29,7 @@ struct EventTotals {
   std::uint64_t nonfinite = 0;  // snapshots with NaN or Inf
   std::uint64_t compare_failures = 0;
   std::set<std::string> probes;
+  std::map<std::string, std::uint64_t> rows;  // of op logs, by page
 };
 
 // Thread: one at a time.
@@ -53,6 +54,7 @@ class EventPrinter {
   void Count(const live::Event& event);
   std::string Human(const live::Event& event);
   std::string HumanSnapshot(const source::Tensor& tensor);
+  std::string HumanPage(const live::Event& page);
   std::string HumanPrint(const live::Event& print);
   std::string HumanSession(const live::Event& change);
   std::string Where(const source::Tensor& tensor);

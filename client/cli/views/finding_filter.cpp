@@ -36,6 +36,7 @@ bool FindingFilter::Wants(const live::Event& event) {
     case live::EventKind::kPrint:
     case live::EventKind::kFrozen:
       return true;
+    case live::EventKind::kPage:  // it asks for rows
     case live::EventKind::kCaughtUp:
       break;
   }
