@@ -340,7 +340,9 @@ def read_log(logs: list[OpLog], graph: int, replay: int, timeout: float) -> OpLo
     if problem:
         raise ConnectionError(f"log: the daemon reads op logs, and {problem}")
     deadline = time.monotonic() + timeout
-    log.wait(timeout)
+    # A daemon that was not started by this process may not have found it yet.
+    while not log.wait(max(deadline - time.monotonic(), 0)) and time.monotonic() < deadline:
+        time.sleep(0.01)
     session = _native.probe_module().session()["uuid"]
     with client.connect(timeout=max(timeout, 1.0)) as connection:
         slots = _slots_of(connection, session, log, deadline)
