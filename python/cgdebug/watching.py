@@ -73,8 +73,9 @@ def watch(
             If `model` is, or contains, a DistributedDataParallel, its parameters and their
             gradients are replicas, which `cgdebug-cli ranks` compares over ranks.
     values: None: only statistics (TensorStats). A number N: also the values of the last N
-            snapshots of each tensor, in shared memory; or give a TensorRecord. With $CGDEBUG_ON, 8
-            are kept if no number is given, as TensorRecord(where="auto") keeps them.
+            snapshots of each tensor, as TensorRecord(capacity=N, where="auto") keeps them: those of
+            captured graphs stay in device memory, of which they take a quarter at most. Or give a
+            TensorRecord. With $CGDEBUG_ON, 8 are kept.
 
     A probe is called "fwd/layers.3.attn", and "fwd/layers.3.attn/0" or ".../KEY" if the output is a
     tuple, dict or dataclass. Wrappers (DistributedDataParallel, FSDP,
@@ -531,10 +532,8 @@ def _actions_of(values) -> list[Action]:
         return [TensorStats()]
     if isinstance(values, TensorRecord):
         return [values]
-    kept = whole_number("watch: values", values)
-    if not os.environ.get("CGDEBUG_ON"):
-        return [TensorRecord(capacity=kept)]
-    return [TensorStats(), TensorRecord(capacity=kept, where="auto")]
+    kept = TensorRecord(capacity=whole_number("watch: values", values), where="auto")
+    return [TensorStats(), kept]  # the statistics of values that stay on the device
 
 
 def _device_bytes(slot: dict) -> int:
