@@ -131,7 +131,6 @@ def start_daemon() -> None:
     goes on; `assert_ok` and `status` then say that nothing was compared."""
     global _daemon_asked_in_pid, _daemon_problem
     if os.environ.get("CGDEBUG") == "0":
-        _daemon_problem = "CGDEBUG=0 keeps the daemon from being started"
         return
     with _lock:
         if _daemon_asked_in_pid == os.getpid():
@@ -148,6 +147,9 @@ def start_daemon() -> None:
 
 
 def daemon_problem() -> str:
+    """Why this process has started no daemon, or "". Another may run nevertheless."""
+    if os.environ.get("CGDEBUG") == "0":
+        return "CGDEBUG=0 keeps the daemon from being started"
     return _daemon_problem
 
 

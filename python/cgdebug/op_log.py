@@ -336,15 +336,17 @@ def read_log(logs: list[OpLog], graph: int, replay: int, timeout: float) -> OpLo
     log = logs[graph]
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
-    problem = _native.daemon_problem()
-    if problem:
-        raise ConnectionError(f"log: the daemon reads op logs, and {problem}")
     deadline = time.monotonic() + timeout
-    # A daemon that was not started by this process may not have found it yet.
-    while not log.wait(max(deadline - time.monotonic(), 0)) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    session = _native.probe_module().session()["uuid"]
-    with client.connect(timeout=max(timeout, 1.0)) as connection:
+    try:
+        connection = client.connect(timeout=max(timeout, 1.0))
+    except ConnectionError as error:
+        problem = _native.daemon_problem() or error
+        raise ConnectionError(f"log: the daemon reads op logs, and {problem}") from error
+    with connection:
+        # A daemon that was not started by this process may not have found it yet.
+        while not log.wait(max(deadline - time.monotonic(), 0)) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        session = _native.probe_module().session()["uuid"]
         slots = _slots_of(connection, session, log, deadline)
         if replay < 0:
             newest = max((slot.replay for slot in slots.values()), default=0)

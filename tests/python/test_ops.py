@@ -21,6 +21,17 @@ from op_logs import SIZE, check_names, make, needs_mode, tokens, train
 pytestmark = needs_mode
 
 
+def test_a_daemon_that_the_job_may_not_start_is_read_from(debug_mode, monkeypatch):
+    monkeypatch.setenv("CGDEBUG", "0")
+    dm = debug_mode(make())
+    with dm:
+        torch.ones(2) + 1
+    assert [row.op for row in dm.log()]
+    monkeypatch.setenv("CGDEBUG_SOCKET", "/nonexistent/daemon.sock")
+    with pytest.raises(ConnectionError, match="CGDEBUG=0 keeps the daemon from being started"):
+        dm.log()
+
+
 def test_an_eager_step_is_logged_with_its_backward_and_its_optimizer(debug_mode):
     model = make()
     dm = debug_mode(model)
