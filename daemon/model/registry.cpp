@@ -241,7 +241,7 @@ void Registry::Visit(const Session& session, const SlotRange& range, const Visit
     const SlotIdentity& slot = *record.slot;
     if (range.probe && slot.probe != *range.probe) continue;
     if (range.rows_of) {
-      if (!IsOpLogRow(slot) || slot.registration.graph_id != *range.rows_of) continue;
+      if (!IsOfOpLog(slot) || slot.registration.graph_id != *range.rows_of) continue;
     }
     if (!visit(record)) return;
   }
@@ -286,7 +286,7 @@ std::vector<OpLogRecord> Registry::OpLogs(const SessionPtr& session) const {
   std::uint64_t last_eager = 0;
   Visit(found->second, {}, [&](const SlotRecord& record) {
     const SlotIdentity& slot = *record.slot;
-    if (!IsOpLogRow(slot)) return true;
+    if (!IsOfOpLog(slot)) return true;
     const std::uint64_t graph_id = slot.registration.graph_id;
     auto [log, is_new] = newest.try_emplace(graph_id, logs.size());
     if (graph_id == 0) {
