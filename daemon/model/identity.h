@@ -71,7 +71,8 @@ SlotIdentity MakeSlotIdentity(SessionPtr session, std::uint32_t index, std::uint
 SlotIdentity MakeRowIdentity(const SlotIdentity& page, std::size_t number,
                              const ring::OpLogRow& row);
 inline bool IsOpLogRow(const SlotIdentity& slot) { return slot.index >= layout::kMaxSlots; }
-// Whether it is a row of an op log at all: in an eager log of a job that uses a GPU, rows are probes.
+// Whether it is a row of an op log at all: in an eager log of a job that uses a GPU, rows are
+// probes.
 inline bool IsOfOpLog(const SlotIdentity& slot) { return IsOpLogRow(slot) || !slot.op.empty(); }
 // Of the entry of the directory that the slot has; of a row, that of its page.
 inline std::uint32_t DirectoryIndexOf(const SlotIdentity& slot) {

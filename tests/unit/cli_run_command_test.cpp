@@ -191,7 +191,7 @@ TEST_F(CommandsTest, RanksOfOneRunAreShownTogetherAndTheMissingOnesByNumber) {
   world_.sessions[1].set_state(v1::Session::DIED);
   Serve();
   EXPECT_THAT(Cli({"status"}).out,
-              HasSubstr("session  ddp-9c01ab  ranks 0 of 8 alive; ranks 1..7 not seen by"));
+              HasSubstr("session  ddp-9c01ab  ranks 0 of 8 alive; ranks 2..7 not seen by"));
   EXPECT_THAT(Cli({"status", "-a"}).out,
               HasSubstr("ranks 0..1 of 8 (0 alive, 1 died); ranks 2..7 not seen by this daemon"));
   EXPECT_THAT(Cli({"ps", "-a"}).out, HasSubstr("-    ddp-9c01ab    -  0..1 of 8  1 alive, 1 died"));
