@@ -15,7 +15,8 @@ from conftest import Job, stop, wait_until
 
 @pytest.fixture
 def logged(daemon, probe):
-    """logged(writer, run, *probes): what `run` does is logged to the writer."""
+    """logged(writer, run, *probes): what `run` does is logged to the writer. No step is known."""
+    cgdebug.step(None)
 
     def make(writer, run, *probes, **options):
         with cgdebug.log_to(writer, *probes, socket=daemon.socket, **options) as log:
