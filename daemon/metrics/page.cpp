@@ -14,6 +14,7 @@
 
 #include "daemon/core/base/realtime.h"
 #include "daemon/model/own_usage.h"
+#include "proto/layout/op_log_layout.h"
 #include "proto/layout/segment_layout.h"
 
 namespace cgdebug::metrics {
@@ -231,9 +232,10 @@ void AddProbes(const pipeline::Registry& registry, const SessionRecord& record,
     slots = registry.Slots(record.session, range, kSlotsAtATime);
     for (const SlotRecord& slot : slots) {
       range.first = slot.slot->registration.order + 1;
+      if (layout::IsOpGap(slot.slot->op)) continue;
       auto place = places.find(slot.slot->probe);
       if (place == places.end()) {
-        if (pipeline::IsOpLogRow(*slot.slot) || probes.size() >= limit) {
+        if (pipeline::IsOfOpLog(*slot.slot) || probes.size() >= limit) {
           left_out.try_emplace(slot.slot->probe);
           continue;
         }

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <thread>
 
@@ -31,8 +32,10 @@ class Exported : public testing::Test {
     return registry_.AddSession(test::MakeIdentity(uuid, "run" + uuid, created_ns));
   }
   void AddValue(const pipeline::SessionPtr& job, const std::string& probe, std::uint64_t order,
-                std::uint64_t replay, float value) {
-    const pipeline::SlotPtr slot = test::MakeSlot(job, probe, order);
+                std::uint64_t replay, float value, const std::string& op = "") {
+    pipeline::SlotIdentity identity = test::MakeSlotIdentity(job, probe, order);
+    identity.op = op;
+    const auto slot = std::make_shared<const pipeline::SlotIdentity>(identity);
     layout::Counters counters;
     counters.produced = counters.consumed = counters.replays = replay;
     registry_.SetSlot(slot, counters, 1, false);
@@ -55,6 +58,17 @@ TEST_F(Exported, JobsBeyondTheLimitAreCountedAndThoseThatLiveComeFirst) {
   EXPECT_THAT(page, Not(HasSubstr("bbbbbbbb")));
   EXPECT_THAT(page, HasSubstr("cgdebug_sessions_left_out 1\n"));
   EXPECT_THAT(page, HasSubstr("cgdebug_sessions{state=\"died\"} 1\n"));
+}
+
+TEST_F(Exported, RowsOfAnEagerLogThatAreProbesHaveNoSeriesAndAGapIsNoProbe) {
+  const pipeline::SessionPtr job = AddJob("aaaaaaaa", 1);
+  AddValue(job, "fwd/mm_0", 1, 1, 1, "1 aten.mm.default");
+  AddValue(job, "ops/gap", 2, 1, 1, "gap job capture 3 has no log");
+  AddValue(job, "x", 3, 1, 1);
+  const std::string page = MakePage(model_, {.probes = 1});
+  EXPECT_THAT(page, HasSubstr("cgdebug_probe_replay{session=\"aaaaaaaa\",probe=\"x\"} 1\n"));
+  EXPECT_THAT(page, Not(HasSubstr("mm_0")));
+  EXPECT_THAT(page, HasSubstr("cgdebug_probes_left_out{session=\"aaaaaaaa\"} 1\n"));
 }
 
 TEST_F(Exported, ASumDoesNotFallWhenASlotIsForgotten) {
