@@ -21,6 +21,13 @@ Moment MomentOf(const pipeline::Snapshot& snapshot) {
   return {snapshot.serial, snapshot.slot->registration.order};
 }
 
+// How many rows of op logs the event holds.
+std::size_t RowsOf(const pipeline::Event& event) {
+  if (const auto* rows = std::get_if<pipeline::Rows>(&event.what)) return rows->snapshots.size();
+  const auto* loss = std::get_if<pipeline::Loss>(&event.what);
+  return loss == nullptr ? 0 : loss->rows.size();
+}
+
 // The snapshot that the event is about; null if it is not about one.
 const pipeline::Snapshot* SnapshotOf(const pipeline::Event& event) {
   if (const auto* snapshot = std::get_if<pipeline::SnapshotPtr>(&event.what)) {
@@ -117,6 +124,9 @@ std::optional<TailStream> TailStream::Open(const Model& model, const v1::TailReq
     stream.pending_.clear();
     stream.part_ = 0;
   }
+  for (const auto& pending : stream.pending_) {
+    stream.pending_rows_ += RowsOf(*std::get<pipeline::EventPtr>(pending));
+  }
   stream.pending_.emplace_back(std::in_place_type<v1::TailReply>);
   std::get<v1::TailReply>(stream.pending_.back()).set_caught_up(true);
   return stream;
@@ -139,10 +149,7 @@ bool TailStream::SelectsSlot(const pipeline::SlotPtr& slot) {
 }
 
 std::size_t TailStream::PartsOf(const pipeline::Event& event) const {
-  if (request_.pages()) return 1;
-  if (const auto* rows = std::get_if<pipeline::Rows>(&event.what)) return rows->snapshots.size();
-  const auto* loss = std::get_if<pipeline::Loss>(&event.what);
-  return loss == nullptr ? 1 : std::max<std::size_t>(loss->rows.size(), 1);
+  return request_.pages() ? 1 : std::max<std::size_t>(RowsOf(event), 1);
 }
 
 bool TailStream::SelectsPart(const pipeline::Event& event, std::size_t part) {
@@ -219,6 +226,13 @@ bool TailStream::SelectsSnapshot(const pipeline::Snapshot& snapshot, bool is_pri
   return SelectsSlot(snapshot.slot);
 }
 
+std::uint64_t TailStream::CountWanted(const pipeline::Event& event) {
+  const auto* rows = std::get_if<pipeline::Rows>(&event.what);
+  if (rows == nullptr) return 1;
+  return static_cast<std::uint64_t>(std::ranges::count_if(
+      rows->snapshots, [&](const auto& row) { return SelectsSnapshot(*row, false); }));
+}
+
 void TailStream::Collect() {
   if (!request_.follow()) return;
   while (true) {
@@ -239,13 +253,14 @@ void TailStream::Take(const pipeline::EventPtr& event) {
       alive_.insert(event->session->uuid);
     }
   }
-  if (pending_.size() >= kMaxPending) {
-    const auto* rows = std::get_if<pipeline::Rows>(&event->what);
-    missed_[event->session] += rows == nullptr ? 1 : rows->snapshots.size();
+  const std::size_t rows = RowsOf(*event);
+  if (pending_.size() >= kMaxPending || (rows > 0 && pending_rows_ + rows > kMaxPendingRows)) {
+    missed_[event->session] += CountWanted(*event);
     return;
   }
   TellMissed();
   pending_.emplace_back(event);
+  pending_rows_ += rows;
 }
 
 void TailStream::TellMissed() {
@@ -280,6 +295,7 @@ std::optional<v1::TailReply> TailStream::Next() {
     while (part_ < parts && !SelectsPart(*event, part_)) ++part_;
     if (part_ >= parts) {
       pending_.pop_front();
+      pending_rows_ -= RowsOf(*event);
       part_ = 0;
     }
     if (is_one) return reply;

@@ -15,14 +15,15 @@
 
 namespace cgdebug::serve {
 
-// Holds at most kMaxPending events, of which the rows of an op log at one replay are one, for a
-// client that reads slowly; what does not fit is counted per session, and reported in its place as
-// a Loss.
+// Holds at most kMaxPending events, of which the rows of an op log at one replay are one, and
+// kMaxPendingRows of those rows, for a client that reads slowly; what does not fit is counted per
+// session, and reported in its place as a Loss.
 //
 // Thread: the serve thread.
 class TailStream {
  public:
   static constexpr std::size_t kMaxPending = 16384;
+  static constexpr std::size_t kMaxPendingRows = 1u << 20;  // some hundred MiB
 
   // Fails: nullopt with *error: a bad pattern, an unknown session.
   static std::optional<TailStream> Open(const Model& model, const v1::TailRequest& request,
@@ -45,6 +46,8 @@ class TailStream {
   std::size_t PartsOf(const pipeline::Event& event) const;
   bool SelectsPart(const pipeline::Event& event, std::size_t part);
   bool SelectsSnapshot(const pipeline::Snapshot& snapshot, bool is_printed);
+  // How many of the event's snapshots are wanted; 1 if it is about something else.
+  std::uint64_t CountWanted(const pipeline::Event& event);
   void FillPart(const pipeline::Event& event, std::size_t part, v1::TailReply* reply) const;
   void Take(const pipeline::EventPtr& event);
   void TellMissed();
@@ -57,6 +60,7 @@ class TailStream {
   // Events, and what this stream adds: losses of this client, "caught up".
   std::deque<std::variant<pipeline::EventPtr, v1::TailReply>> pending_;
   std::size_t part_ = 0;  // of the first pending event: the next one to send
+  std::size_t pending_rows_ = 0;
   std::unordered_map<pipeline::SlotPtr, bool> selected_slots_;
   std::set<std::string> alive_;  // uuids of selected sessions
   bool saw_session_ = false;

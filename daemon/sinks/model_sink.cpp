@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "daemon/core/base/realtime.h"
+#include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::sinks {
 
@@ -17,7 +18,7 @@ void ModelSink::OpenSlot(const pipeline::SlotPtr& slot, pipeline::SlotFeedback& 
 
 void ModelSink::Consume(const pipeline::Delivery& delivery, pipeline::SlotFeedback& feedback) {
   const pipeline::SnapshotPtr& snapshot = delivery.snapshot;
-  if (!delivery.seen_before) {
+  if (!delivery.seen_before && !layout::IsOpGap(snapshot->slot->op)) {
     if (pipeline::IsOpLogRow(*snapshot->slot)) {
       AddRow(snapshot);
     } else {
@@ -55,6 +56,7 @@ void ModelSink::Add(const pipeline::SessionPtr& session, decltype(pipeline::Even
 void ModelSink::Lose(const pipeline::Gap& gap) {
   next_->Lose(gap);
   if (gap.cause == layout::LossCause::kOnDevice) return;  // as the probe asked for
+  if (layout::IsOpGap(gap.slot->op)) return;              // no tensor
   pipeline::Loss loss{gap.slot, gap.count, gap.before_replay, ToText(gap.cause)};
   if (!pipeline::IsOpLogRow(*gap.slot)) return Add(gap.slot->session, std::move(loss));
   const pipeline::Loss& before = lost_rows_;
@@ -75,6 +77,7 @@ void ModelSink::Froze(const pipeline::RingFreeze& freeze) { next_->Froze(freeze)
 
 void ModelSink::CloseSlot(const pipeline::SlotPtr& slot, std::uint64_t last_replay,
                           pipeline::SlotFeedback& feedback) {
+  AddRows();  // it may be long until something else comes
   next_->CloseSlot(slot, last_replay, feedback);
 }
 

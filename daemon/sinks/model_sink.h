@@ -15,7 +15,8 @@ namespace cgdebug::sinks {
 // - Clients learn of a loss, and of the end of a session, after every sink. The registry shows the
 //   session as ended before the event wakes a client.
 //
-// The rows of one page of an op log at one replay are one event; so are their losses.
+// The rows of one page of an op log at one replay are one event; so are their losses. Rows that say
+// what a log does not show (layout::IsOpGap) hold no tensor, so they are none.
 class ModelSink final : public pipeline::Sink {
  public:
   // All three outlive the sink.

@@ -399,6 +399,38 @@ TEST_F(Served, ATailIsToldOfWhatItMissedOfItsOwnJobOnly) {
   EXPECT_EQ(missed, 1u);
 }
 
+TEST_F(Served, AClientThatReadsSlowlyHoldsOnlySoManyRowsAndIsToldHowManyItMissed) {
+  const auto job = AddJob("aa", 10);
+  const auto wanted = test::MakeDelivery(AddSlot(job, "x", 1), 1, {1, 1}).snapshot;
+  const auto other = test::MakeDelivery(AddSlot(job, "y", 2), 1, {1, 1}).snapshot;
+  const auto add = [&](std::size_t rows, TailStream* tail) {
+    std::vector<pipeline::SnapshotPtr> page(rows, other);
+    page.front() = wanted;
+    events_.Add(job, pipeline::Rows{std::move(page)});
+    tail->Collect();
+  };
+  const auto lost = [](TailStream* tail) {
+    std::uint64_t count = 0;
+    for (const v1::TailReply& reply : RepliesOf(tail)) count += reply.loss().count();
+    return count;
+  };
+  v1::TailRequest request;
+  request.set_follow(true);
+  request.set_pages(true);
+  TailStream pages = Tail(request);
+  constexpr std::size_t kRows = 1024;
+  for (std::size_t i = 0; i < TailStream::kMaxPendingRows / kRows + 10; ++i) add(kRows, &pages);
+  EXPECT_EQ(lost(&pages), 10 * kRows);
+  add(kRows, &pages);
+  EXPECT_EQ(lost(&pages), 0u) << "what was read made room";
+
+  request.set_pages(false);
+  request.add_probes("x");
+  TailStream rows = Tail(request);
+  for (std::size_t i = 0; i < TailStream::kMaxPending + 10; ++i) add(2, &rows);
+  EXPECT_EQ(lost(&rows), 11u) << "one row of each is wanted; one place has 'caught up'";
+}
+
 TEST_F(Served, AChangeCountsTheProbesOfEachJob) {
   for (const char* uuid : {"aa", "bb"}) {
     const auto job = AddJob(uuid, 10);

@@ -390,5 +390,28 @@ TEST_F(Shown, ALossAndAnEndAreToldWhenTheSinksKnowOfThem) {
   EXPECT_EQ(EventCount(), 0u);
 }
 
+pipeline::SlotPtr RowOf(const pipeline::SessionPtr& session, const std::string& op) {
+  pipeline::SlotIdentity row = test::MakeSlotIdentity(session, "row", 2);
+  row.index += layout::kMaxSlots;
+  row.op = op;
+  return std::make_shared<const pipeline::SlotIdentity>(row);
+}
+
+TEST_F(Shown, WhatTheRowsOfAPageLostIsToldWhenThePageIsClosedAlthoughNothingElseComes) {
+  const pipeline::SlotPtr row = RowOf(session_, "1 aten.mm.default");
+  shown_.Lose({.slot = row, .count = 3});
+  EXPECT_EQ(EventCount(), 1u) << "other rows of the page may have lost the same";
+  shown_.CloseSlot(row, 3, feedback_);
+  EXPECT_EQ(EventCount(), 2u);
+}
+
+TEST_F(Shown, ARowThatSaysWhatALogDoesNotShowIsNoEvent) {
+  const pipeline::SlotPtr gap = RowOf(session_, "gap job capture 3 has no log");
+  shown_.Consume(MakeDelivery(gap, 1, {1, 2}), feedback_);
+  shown_.Lose({.slot = gap, .count = 1});
+  shown_.Flush();
+  EXPECT_EQ(EventCount(), 1u) << "the session's";
+}
+
 }  // namespace
 }  // namespace cgdebug::sinks
