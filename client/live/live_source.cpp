@@ -382,8 +382,7 @@ Result<std::unique_ptr<source::Source>> OpenLive(client::Client& client,
   const Result<Sessions> sessions = SessionsOf(client, session);
   if (!sessions.ok()) return sessions.error();
   const std::vector<Session>& meant = sessions->meant;
-  Result<std::vector<Probe>> probes =
-      ListProbes(client, SelectorOf(*sessions), {}, LastStats::kNone);
+  Result<std::vector<Probe>> probes = ListProbesAndGaps(client, SelectorOf(*sessions));
   if (!probes.ok()) return probes.error();
   auto live = std::make_unique<LiveSource>(client, sessions->known);
   std::map<std::string, std::uint64_t> shown;  // by session: what its probes have produced

@@ -8,6 +8,7 @@
 #include "client/live/recordings.h"
 #include "client/live/status.h"
 #include "daemon/core/wire/message_fields.h"
+#include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::live {
 namespace {
@@ -204,6 +205,16 @@ Result<std::vector<Probe>> ListProbes(client::Client& client, const std::string&
   request.set_session(session);
   request.set_without_stats(stats == LastStats::kNone);
   request.mutable_probes()->Assign(globs.begin(), globs.end());
+  Result<std::vector<Probe>> probes = ListAll(client, std::move(request));
+  if (!probes.ok()) return probes;
+  std::erase_if(*probes, [](const Probe& probe) { return layout::IsOpGap(probe.slot.op); });
+  return probes;
+}
+
+Result<std::vector<Probe>> ListProbesAndGaps(client::Client& client, const std::string& session) {
+  v1::ProbesRequest request;
+  request.set_session(session);
+  request.set_without_stats(true);
   return ListAll(client, std::move(request));
 }
 

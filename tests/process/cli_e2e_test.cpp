@@ -315,6 +315,27 @@ TEST_F(CliEndToEndTest, TailSaysWhatTheRowsOfAPageLost) {
   EXPECT_EQ(losses, 300u);
 }
 
+TEST_F(CliEndToEndTest, ARowThatSaysWhatALogDoesNotShowIsNoProbeOfAnyCommand) {
+  ProducerProcess job({{.name = "x", .record_every = 1},
+                       {.name = "ops", .rows = 1, .op = "gap job capture 3 has no log"}});
+  DaemonProcess daemon(directory_);
+  job.Write(0);
+  job.Write(1);
+  ASSERT_TRUE(daemon.WaitForConsumed(job.key(), "ops/row0", 1));
+  const std::string last = directory_ / "last.cgrec";
+  ASSERT_EQ(Cli({"freeze", job.key(), "-o", last}).code, 0);
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"where"}, {"where", last}, {"top", "--interval", "1"}, {"probes"}, {"tail"}}) {
+    std::vector<std::string> with_json = command;
+    with_json.push_back("--json");
+    const ProcessResult result = Cli(with_json);
+    EXPECT_EQ(result.code, 0) << command.front() << result.err;
+    EXPECT_THAT(result.out, AllOf(HasSubstr("\"x\""), Not(HasSubstr("ops/row0"))))
+        << command.front();
+  }
+  EXPECT_THAT(Cli({"tail"}).out, Not(HasSubstr("eager run")));
+}
+
 // --- where ---
 
 std::vector<SlotSpec> GraphOf(const std::vector<std::string>& names, std::uint64_t graph_id,

@@ -39,6 +39,7 @@ std::uint32_t PublishPage(ring::SegmentWriter& segment, const SlotSpec& spec, st
     rows[i].name = spec.name + "/row" + std::to_string(i);
     rows[i].op =
         std::to_string(i + 1) + " aten.mm.default" + (i == 0 ? "" : " " + std::to_string(i));
+    if (!spec.op.empty()) rows[i].op = spec.op;
     rows[i].launch = spec.graph_id == 0 ? 0 : i / kRowsOfLaunch + 1;
   }
   layout::SlotRegistration r = MakeOpLogSlot(segment, rows, spec.capacity);

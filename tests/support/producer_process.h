@@ -35,6 +35,7 @@ struct SlotSpec {
   // Not 0: a page of an op log with so many rows, "<name>/row<i>", two a launch. Write() writes all
   // of them, Reach() the sign of one launch.
   std::uint32_t rows = 0;
+  std::string op;  // of each of those rows; empty: an op that reads the row before
 };
 
 // A slot whose every replay is recorded.

@@ -16,7 +16,6 @@
 #include "client/cli/views/source_table.h"
 #include "client/live/probe.h"
 #include "client/live/sessions.h"
-#include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -138,8 +137,7 @@ int RunProbes(Context& context, const ProbesOptions& options) {
   if (!current.ok()) return context.Fail(current.error());
   std::vector<live::Probe>& probes = *current;
   std::erase_if(probes, [&](const live::Probe& probe) {
-    return layout::IsOpGap(probe.slot.op) ||
-           !which->Matches(probe.slot.graph_id, probe.slot.graph, probe.slot.shape);
+    return !which->Matches(probe.slot.graph_id, probe.slot.graph, probe.slot.shape);
   });
   std::set<std::string> sessions;
   for (const live::Probe& probe : probes) sessions.insert(probe.session);

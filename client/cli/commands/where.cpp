@@ -20,6 +20,7 @@
 #include "client/source/source.h"
 #include "daemon/core/base/duration.h"
 #include "daemon/core/base/realtime.h"
+#include "proto/layout/op_log_layout.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -373,7 +374,7 @@ int RunFile(Context& context, const std::string& path) {
   std::vector<std::string> missing = description.unread;
   for (std::size_t i = 0; i < source->slots().size(); ++i) {
     const source::Slot& slot = source->slots()[i];
-    if (slot.in_body || !context.ranks.Contains(slot.rank)) continue;
+    if (slot.in_body || layout::IsOpGap(slot.op) || !context.ranks.Contains(slot.rank)) continue;
     Passed passed = PassedAt(slot);
     passed.every = slot.every;
     if (const Result<void> read = ReadSlot(*source, i, &passed); !read.ok()) {
