@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import threading
+import time
 import typing
 
 import torch
@@ -188,6 +189,7 @@ class OpLog:
         self._probes: dict[str, tuple[str, typing.Any]] = {}  # by name: with what it was made
         self._names: set[str] = set()  # of this run
         self._closed = False
+        self._ended_ns = 0  # wall clock: when the run that came last ended
         self._gap_rows = GapRows(graph or "eager")
         # The order in which rows are registered tells readers where an eager log begins, so all
         # rows of one go the same way.
@@ -356,6 +358,7 @@ class OpLog:
                     self._native.end()
                 finally:
                     self._forget_waiting()
+                    self._ended_ns = time.time_ns()
             self.tell_gaps()
             rows = [(row.name, _text_of(row), row.dtype, row.shape) for row in self.rows]
             if self._before and self._before != rows:
@@ -392,6 +395,14 @@ class OpLog:
 
     def _gaps_to_tell(self) -> list[str]:
         return [gap for gap in self.gaps if gap != _BEGIN_AGAIN]
+
+    def likeness(self, slot) -> tuple:
+        """Of several slots of one name, the one with the greatest likeness is a row of the run that
+        came last: the newest of those that were written before the run ended."""
+        _, native = self._probes.get(slot.name, ("", None))
+        is_own = native is not None and native.id == slot.probe_id
+        written_ns = slot.last_timestamp_ns
+        return is_own, written_ns <= self._ended_ns, written_ns
 
     def wait(self, timeout: float) -> bool:
         """Waits until the daemon has read every row. Requires: the GPU is done with them."""

@@ -376,14 +376,17 @@ def read_log(logs: list[OpLog], graph: int, replay: int, timeout: float) -> OpLo
 
 
 def _slots_of(connection, session: str, log: OpLog, deadline: float) -> dict[str, typing.Any]:
-    """By name: the slots of the rows that are open now."""
+    """By name: the slots of the rows that are open now. Other eager logs, and other runs of this
+    one, may have rows of the same names."""
     wanted = {row.name for row in log.rows}
     while True:
-        found = {
-            slot.name: slot
-            for slot in connection._probes(session=session, rows_of={"graph_id": log.graph})
-            if slot.name in wanted and slot.op and slot.graph_id == log.graph and not slot.retired
-        }
+        found: dict[str, typing.Any] = {}
+        for slot in connection._probes(session=session, rows_of={"graph_id": log.graph}):
+            if slot.name not in wanted or not slot.op or slot.retired:
+                continue
+            known = found.get(slot.name)
+            if known is None or log.likeness(slot) >= log.likeness(known):
+                found[slot.name] = slot
         if len(found) == len(wanted) or time.monotonic() > deadline:
             return found
         time.sleep(0.01)

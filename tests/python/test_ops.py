@@ -403,6 +403,24 @@ def test_a_gap_of_one_run_is_none_of_another(debug_mode, cli, tmp_path):
     assert cli("ops", f"{path}@g:eager#2").returncode == 0
 
 
+def test_the_values_of_a_log_are_its_own_whatever_other_logs_have_rows_of_these_names(debug_mode):
+    first, second = debug_mode(), debug_mode()
+    for dm, value in ((first, 1.0), (second, 2.0)):
+        with dm:
+            torch.full((3,), value).exp()
+    assert [log["fwd/full_0"].stats.max for log in (first.log(), second.log())] == [1.0, 2.0]
+    assert first.log().diff(second.log()).verdict == "different"
+
+
+def test_the_values_of_a_run_are_its_own_if_the_run_before_had_other_rows(debug_mode):
+    dm = debug_mode()
+    for size, value in ((3, 1.0), (2, 2.0), (3, 4.0)):
+        with dm:
+            torch.full((size,), value).exp()
+        row = dm.log()["fwd/full_0"]
+        assert (row.shape, row.stats.count, row.stats.max) == ((size,), size, value)
+
+
 def test_an_error_of_an_op_is_its_own(debug_mode):
     with debug_mode(), pytest.raises(RuntimeError, match="mat1 and mat2"):
         torch.ones(2, 3) @ torch.ones(2, 3)
