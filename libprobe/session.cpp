@@ -20,6 +20,9 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kDaemonGrace = std::chrono::seconds(3);
 constexpr auto kPoll = std::chrono::microseconds(200);
 
+// A daemon that runs writes down in microseconds what it found.
+constexpr auto kTornAfter = std::chrono::milliseconds(50);
+
 // At the end of the process: how long the device may still work, and how long a daemon that reads
 // values out of device memory may take for one of them, and for all that a trigger froze.
 constexpr auto kDevicePatience = std::chrono::seconds(2);
@@ -129,11 +132,11 @@ bool WaitConsumed(const ProbeState* probe, std::chrono::nanoseconds timeout) {
 }
 
 ReadState AwaitRead(std::chrono::nanoseconds timeout) {
-  ReadState state;
-  state.all = WaitForDaemon(timeout, [](const SlotStore& slots) { return slots.AllRead(); });
+  const bool all = WaitForDaemon(timeout, [](const SlotStore& slots) { return slots.AllRead(); });
   ProbeTable& table = ProbeTable::Instance();
   const ProbeTable::Lock lock = table.Acquire();
-  state.lost = table.slots.Lost();
+  ReadState state = table.slots.Gaps();
+  state.all = all;
   return state;
 }
 
@@ -144,6 +147,7 @@ std::optional<std::string> FindingText(layout::FindingKind kind) {
   if (segment == nullptr) return std::nullopt;
   const auto& shared = reinterpret_cast<const layout::FindingText*>(
       segment->mapping(0).data + layout::kFindingTextOffset)[static_cast<std::size_t>(kind)];
+  const auto deadline = Clock::now() + kTornAfter;
   while (true) {
     const std::uint64_t version = ring::LoadAcquire(shared.version);
     if (version == 0) return std::nullopt;
@@ -152,8 +156,11 @@ std::optional<std::string> FindingText(layout::FindingKind kind) {
     ring::CopyShared(text.data(), shared.text, text.size());
     std::atomic_thread_fence(std::memory_order_acquire);
     if (version % 2 == 0 && ring::LoadRelaxed(shared.version) == version) return text;
-    // A daemon that was killed in between leaves it half written.
-    if (!table.slots.DaemonAlive()) return "something was found, and the daemon died saying what";
+    // A daemon that was killed or stopped in between leaves it half written.
+    if (!table.slots.DaemonAlive() || Clock::now() >= deadline) {
+      return "something was found, but the daemon that found it was stopped before it could say "
+             "what. Type: cgdebug-cli status";
+    }
     std::this_thread::sleep_for(kPoll);
   }
 }

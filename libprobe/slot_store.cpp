@@ -48,6 +48,17 @@ bool LosslessWanted() {
   return ring::IsMarked(ring::MarkKind::kRecorder);
 }
 
+// Requires: the slot has a reader.
+void AddGaps(const ProbeSlot& slot, ReadState* gaps) {
+  gaps->lost += slot.reader->credit().lost;
+  gaps->left_out += slot.reader->head().suppressed;
+  if ((slot.registration.actions & layout::kActionCompare) == 0) return;
+  const layout::Verdict verdict = StatusOf(slot).verdict;
+  const bool is_whole = verdict.lost == 0 && (verdict.state == layout::VerdictState::kPass ||
+                                              verdict.state == layout::VerdictState::kNone);
+  if (!is_whole) ++gaps->not_compared;
+}
+
 template <typename T>
 void MakeRoomForOne(std::vector<T>& list) {
   if (list.size() == list.capacity()) list.reserve(2 * list.size() + 1);
@@ -244,7 +255,11 @@ void SlotStore::Retire(ProbeSlot& slot) {
 }
 
 void SlotStore::Free(ProbeSlot& slot) {
-  if (slot.reader) KeepVerdict(slot);
+  if (slot.reader) {
+    KeepVerdict(slot);
+    AddGaps(slot, &freed_gaps_);
+    freed_gaps_.lost += Unread(slot);
+  }
   capture::FreeBuffers(slot.buffers);
   slot.buffers = {};
   if (slot.reader) {
@@ -383,13 +398,12 @@ bool SlotStore::AllRead() const {
   });
 }
 
-std::uint64_t SlotStore::Lost() const {
-  if (segment_ == nullptr) return 0;
-  std::uint64_t lost = ring::LoadRelaxed(segment_->producer()->released_unread);
+ReadState SlotStore::Gaps() const {
+  ReadState gaps = freed_gaps_;
   for (const auto& slot : slots_) {
-    if (slot->reader) lost += slot->reader->credit().lost;
+    if (slot->reader) AddGaps(*slot, &gaps);
   }
-  return lost;
+  return gaps;
 }
 
 std::uint32_t SlotStore::published() const {

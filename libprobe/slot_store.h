@@ -73,8 +73,8 @@ class SlotStore {
   bool AllDrained(const ProbeState* probe) const;
   // Whether it has read everything, also what nobody waits for.
   bool AllRead() const;
-  // Snapshots that the daemon could not read, because they were overwritten or given up.
-  std::uint64_t Lost() const;
+  // What nobody has looked at, also of slots that are freed. Leaves out ReadState::all.
+  ReadState Gaps() const;
   // Whether a daemon reads the segment.
   bool DaemonAlive() const { return segment_ != nullptr && segment_->gate()->ReaderAlive(); }
   std::uint32_t published() const;
@@ -102,6 +102,7 @@ class SlotStore {
   bool census_failed_ = false;
   std::vector<std::unique_ptr<capture::ProbeSlot>> slots_;  // in order of creation
   std::vector<std::shared_ptr<CountedGraph>> ending_;       // their owners are gone
+  ReadState freed_gaps_;
   std::uint64_t eager_uses_ = 0;
   bool lossless_ = false;
   bool finished_ = false;

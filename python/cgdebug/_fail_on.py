@@ -48,10 +48,12 @@ def check(on: str | None = None, timeout: float = 10.0) -> None:
     """Raises `FoundError` if a probe of this process has shown what `on` names: "nan", "inf" or
     "compare" (a failed `TensorCompare`); commas separate several. Without it, $CGDEBUG_FAIL_ON
     counts, else "nan". Rows of op logs are looked at as well, rings in device memory only if they
-    have a trigger or `TensorStats`.
+    have a trigger other than "mismatch", or `TensorStats`.
 
-    Waits for the GPU, and for cgdebug-daemon to read everything. If it does not within `timeout`
-    seconds, or if snapshots were lost, that is a `NotCheckedError`.
+    Waits for the GPU, and for cgdebug-daemon to read everything. A `NotCheckedError` if it does not
+    within `timeout` seconds, if snapshots were lost, if `cgdebug-cli set` turned a probe off or a
+    trigger had stopped its ring for some replays, or, with "compare", if something could not be
+    compared.
     """
     if on is not None and not isinstance(on, str):
         raise ValueError(f'cgdebug.check: on is a text such as "nan,inf", not {on!r}')
@@ -62,10 +64,8 @@ def check(on: str | None = None, timeout: float = 10.0) -> None:
             "cgdebug.check: no probe of this process has seen a tensor. `explain()` of a watch and "
             "`status()` of a probe say why"
         )
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-    everything, lost = probe.await_read(timeout)
+    _synchronize()
+    everything, lost, left_out, not_compared = probe.await_read(timeout)
     raise_if_found(kinds, 0.0)
     if not everything:
         problem = _native.daemon_problem() or "type: cgdebug-cli status"
@@ -77,3 +77,31 @@ def check(on: str | None = None, timeout: float = 10.0) -> None:
             f"cgdebug.check: {lost} snapshot{'s were' if lost > 1 else ' was'} lost before the "
             f"daemon read them; the others show nothing. Give the probes a larger capacity"
         )
+    if left_out:
+        raise NotCheckedError(
+            f"cgdebug.check: {left_out} run{'s' if left_out > 1 else ''} of probes wrote nothing, "
+            f"because a probe was turned off (cgdebug-cli set) or a trigger had stopped its ring; "
+            f"the others show nothing. Type: cgdebug-cli probes"
+        )
+    if not_compared and "compare" in kinds:
+        raise NotCheckedError(
+            f"cgdebug.check: {not_compared} call{'s' if not_compared > 1 else ''} of probes could "
+            f"not compare everything. Type: cgdebug-cli status"
+        )
+
+
+def _synchronize() -> None:
+    """Waits for every GPU that this process uses."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return
+    if torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            "cgdebug.check waits for the GPU, which a capture forbids; call it after the capture"
+        )
+    current = torch.cuda.current_device()
+    # A device without a context has run nothing, and synchronizing would make it one.
+    has_context = getattr(torch._C, "_cuda_hasPrimaryContext", lambda device: device == current)
+    for device in range(torch.cuda.device_count()):
+        if has_context(device):
+            torch.cuda.synchronize(device)

@@ -61,7 +61,7 @@ class TensorRecord:
               dies are gone. Elsewhere (eager calls, the callback lane) it is the same as "host".
               "auto": as "device", but when the rings of this process take a quarter of the device's
               memory, or $CGDEBUG_DEVICE_MIB MiB, a new one keeps fewer values, and at last none,
-              only statistics. `status()` shows how many.
+              only statistics, and has no trigger. `status()` shows how many.
     on:       with where="device" or "auto": a trigger. When it holds for a replay, all rings of
               this process in device memory stop, keep the replays up to that one until
               cgdebug-daemon has written them into a recording, and go on. Rings of other
@@ -72,11 +72,12 @@ class TensorRecord:
                 "inf"            Inf alone
                 "absmax>NUMBER"  a larger magnitude, NaN or Inf
                 "changed"        other statistics than in the replay before
-                "mismatch"       a `TensorCompare` of this process failed. cgdebug-daemon finds
-                                 that, so the rings stop some replays later
+                "mismatch"       a `TensorCompare` of this process failed for the first time in a
+                                 graph. cgdebug-daemon finds that, so the rings stop some
+                                 replays later
               Without it, $CGDEBUG_ON is taken: `cgdebug-cli run --on` sets it.
-    times:    with on: how many recordings triggers of this process may make. A trigger that still
-              holds when the rings go on makes the next one at once.
+    times:    with on: how many recordings the triggers of each device of this process may make. A
+              trigger that still holds when the rings go on makes the next one at once.
     """
 
     capacity: int = 16

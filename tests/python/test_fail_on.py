@@ -130,6 +130,76 @@ def test_check_says_nothing_only_if_everything_was_read(daemon):
     assert "no probe of this process" in run_job("cgdebug.check()").stderr
 
 
+def test_check_knows_what_a_closed_probe_lost(daemon):
+    run = run_job(
+        """
+        p = CudaGraphTensorProbe("p", [TensorRecord(capacity=2)], mode="always")
+        for _ in range(30000):
+            p(torch.ones(4))
+        try:
+            cgdebug.check()
+        except cgdebug.NotCheckedError:
+            p.close()
+        q = CudaGraphTensorProbe("q", [TensorStats()], mode="always")
+        q(torch.ones(4))
+        cgdebug.check()
+        """
+    )
+    assert "NotCheckedError" in run.stderr and "lost" in run.stderr, run.stderr
+
+
+def test_check_is_not_content_with_a_probe_that_was_turned_down(daemon):
+    run = run_job(
+        """
+        p = CudaGraphTensorProbe("down", [TensorCompare(torch.zeros(4))], mode="always")
+        def turn(mode, is_done):
+            with cgdebug.connect() as client:
+                client.set("down", mode=mode)
+            while not is_done(p.status().slots[0]):
+                p(torch.zeros(4))
+                time.sleep(0.01)
+        p(torch.zeros(4))
+        cgdebug.check("nan,compare")
+        turn("stats", lambda slot: slot.not_compared)
+        cgdebug.check("nan")
+        try:
+            cgdebug.check("compare")
+        except cgdebug.NotCheckedError as error:
+            print(error)
+        turn("off", lambda slot: slot.suppressed)
+        try:
+            cgdebug.check("nan")
+        except cgdebug.NotCheckedError as error:
+            print(error)
+        """
+    )
+    assert run.returncode == 0, run.stderr
+    compared, turned_off = run.stdout.splitlines()
+    assert "could not compare everything" in compared
+    assert "of probes wrote nothing, because a probe was turned off" in turned_off
+
+
+def test_check_does_not_wait_for_a_daemon_that_was_stopped_while_it_wrote(daemon):
+    run = run_job(
+        """
+        import os, struct
+        from cgdebug import _probe
+        p = CudaGraphTensorProbe("p", [TensorStats()], mode="always")
+        p(torch.ones(4))
+        cgdebug.check()
+        # Left open: closing it would drop the lock that says that this process lives.
+        control = os.open("/dev/shm/" + _probe.session()["name"], os.O_RDWR)
+        os.pwrite(control, struct.pack("=Q", 1), 12288)  # FindingText::version
+        try:
+            cgdebug.check()
+        except cgdebug.FoundError as error:
+            print(error)
+        """
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("something was found, but the daemon"), run.stdout
+
+
 def test_run_hands_on_what_rings_in_device_memory_wait_for(cli, monkeypatch):
     monkeypatch.delenv("CGDEBUG_RUN_ID")
     code = "import os; print(os.environ['CGDEBUG_ON'])"

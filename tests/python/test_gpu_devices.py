@@ -160,3 +160,25 @@ def test_rings_of_both_devices_stop_each_at_its_own_replay_and_go_on(daemon, job
     assert len(replays[0]) == 8 and 50 <= replays[0][-1] < 3000
     for snapshot in recording["device0"]:
         assert (snapshot.numpy() == snapshot.replay_index).all()
+
+
+ON_THE_OTHER_DEVICE = """
+probe = CudaGraphTensorProbe("late", [TensorStats()])
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.device(1):
+    x = torch.ones(100, device="cuda:1")
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=torch.cuda.Stream(device=1)):
+        torch.cuda._sleep(1_000_000_000)
+        probe(x.mul_(float("nan")))
+    graph.replay()
+torch.cuda.set_device(0)
+try:
+    cgdebug.check()
+except cgdebug.FoundError as error:
+    print("found", error.kind)
+"""
+
+
+def test_check_waits_for_every_device(daemon, job):
+    assert job(ON_THE_OTHER_DEVICE).finish()[0] == "found nan\n"

@@ -280,7 +280,8 @@ void SetStep(std::int64_t step);
 void SetStepInStreamOrder(std::int64_t step, void* stream);
 
 // What the daemon found first in this process, in words: a NaN, an Inf, a failed comparison.
-// nullopt: nothing so far. Reads shared memory and waits for nothing. Thread: any.
+// nullopt: nothing so far. Reads shared memory; waits at most 50 ms, for a daemon that is writing
+// it. Thread: any.
 std::optional<std::string> FindingText(layout::FindingKind kind);
 
 // How much of what the probes of this process wrote the daemon has read. Requires: the caller has
@@ -288,6 +289,10 @@ std::optional<std::string> FindingText(layout::FindingKind kind);
 struct ReadState {
   bool all = false;        // everything that there was
   std::uint64_t lost = 0;  // snapshots that were overwritten, or given up, before they were read
+  // Runs of the probes that wrote nothing, because the live control turned a probe off or a trigger
+  // had stopped its ring.
+  std::uint64_t left_out = 0;
+  std::uint64_t not_compared = 0;  // slots of which a snapshot failed or could not be compared
 };
 // Waits until that is all, at most for `timeout`, and not without a daemon.
 ReadState AwaitRead(std::chrono::nanoseconds timeout);
