@@ -84,6 +84,7 @@ bool SegmentView::BecomeReader(const std::string& socket) {
   CopyShared(name, &own, sizeof(own));
   StoreRelaxed(consumer()->pid, static_cast<std::int32_t>(getpid()));
   StoreRelaxed(consumer()->attached_ns, layout::RealtimeNs());
+  WithdrawStops();  // of a daemon that died
   Add(consumer()->generation, std::uint64_t{1});
   // G1, pairs with G2: writers that gave up on the previous reader try again, and find this one.
   Add(consumer()->progress, std::uint64_t{1});
@@ -97,7 +98,14 @@ std::string SegmentView::ReaderSocket() const {
   return copy.socket;
 }
 
-void SegmentView::Leave() { StoreRelaxed(consumer()->pid, std::int32_t{0}); }
+void SegmentView::Leave() {
+  WithdrawStops();
+  StoreRelaxed(consumer()->pid, std::int32_t{0});
+}
+
+void SegmentView::WithdrawStops() {
+  for (std::uint32_t device = 0; device < layout::kMaxFreezeDevices; ++device) Thaw(device, 0);
+}
 
 bool SegmentView::ProducerAlive() const {
   return LockedByOther(control_.fd(), layout::kProducerLockByte);
@@ -309,9 +317,10 @@ layout::FindingText* SegmentView::finding(layout::FindingKind kind) const {
 
 bool SegmentView::IsFirst(layout::FindingKind kind, const Found& found) const {
   const layout::FindingText& known = *finding(kind);
-  return LoadRelaxed(known.version) == 0 ||
-         std::pair(found.serial, found.order) <
-             std::pair(LoadRelaxed(known.serial), LoadRelaxed(known.order));
+  const std::uint64_t version = LoadRelaxed(known.version);
+  if (version == 0 || version % 2 != 0) return true;  // odd: a daemon died while it wrote
+  return found.serial != 0 && std::pair(found.serial, found.order) <
+                                  std::pair(LoadRelaxed(known.serial), LoadRelaxed(known.order));
 }
 
 void SegmentView::SetFinding(layout::FindingKind kind, const Found& found, std::string_view text) {

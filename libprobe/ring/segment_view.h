@@ -96,7 +96,7 @@ class SegmentView {
   // Says what was found, unless the job was told of an earlier one of this kind: by the serial of
   // its replay, and then by the slot's order.
   struct Found {
-    std::uint64_t serial = 0;
+    std::uint64_t serial = 0;  // 0: not known, and then it replaces nothing
     std::uint64_t order = 0;
   };
   bool IsFirst(layout::FindingKind kind, const Found& found) const;
@@ -133,6 +133,8 @@ class SegmentView {
   const layout::DirectoryEntry& entry(std::uint32_t index) const;
   layout::Refusal* refusal(std::uint32_t order) const;
   layout::ThawLine* thaw_line(std::uint32_t device) const;
+  // A device that stopped without a daemon would stand still until the next one comes.
+  void WithdrawStops();
   layout::FindingText* finding(layout::FindingKind kind) const;
   // The `bytes` that the slot keeps beside its ring, where the registration says.
   // Fails: nullptr with the reason, which begins with `what`.

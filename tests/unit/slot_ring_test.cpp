@@ -217,6 +217,22 @@ TEST_F(SlotRing, AFreezeIsToldOnceAndEndsWhenTheReaderSaysSo) {
   EXPECT_FALSE(view->IsThawed(0, 70)) << "another device";
 }
 
+// The rings that it stopped would stand still with nobody to let them go on.
+TEST_F(SlotRing, WhatADaemonAskedOfRingsEndsWithTheDaemon) {
+  Open(test::MakeSlot("a", 1, 4));
+  std::string reason;
+  const auto view = SegmentView::Attach(segment_.name(), &reason);
+  ASSERT_NE(view, nullptr) << reason;
+  const auto* thaws =
+      reinterpret_cast<const layout::ThawLine*>(segment_.mapping(0).data + layout::kThawLineOffset);
+  view->StopRings(15, 98);
+  view->Leave();
+  EXPECT_EQ(thaws[15].stop, 0u);
+  view->StopRings(15, 99);  // this one is killed
+  ASSERT_TRUE(view->BecomeReader());
+  EXPECT_EQ(thaws[15].stop, 0u);
+}
+
 TEST_F(SlotRing, AnEarlierFindingReplacesALaterOneAndNotTheOtherWayRound) {
   Open(test::MakeSlot("a", 1, 4));
   std::string reason;
@@ -232,6 +248,22 @@ TEST_F(SlotRing, AnEarlierFindingReplacesALaterOneAndNotTheOtherWayRound) {
   EXPECT_EQ(text(), "later");
   view->SetFinding(layout::FindingKind::kInf, {9, 7}, std::string(2000, 'x'));
   EXPECT_EQ(text(), std::string(sizeof(shared.text), 'x'));
+  EXPECT_EQ(shared.version % 2, 0u);
+  view->SetFinding(layout::FindingKind::kInf, {0, 1}, "an earlier daemon's, at an unknown time");
+  EXPECT_EQ(text(), std::string(sizeof(shared.text), 'x'));
+}
+
+TEST_F(SlotRing, AFindingThatADaemonDiedWritingIsWrittenByTheNext) {
+  Open(test::MakeSlot("a", 1, 4));
+  std::string reason;
+  const auto view = SegmentView::Attach(segment_.name(), &reason);
+  ASSERT_NE(view, nullptr) << reason;
+  auto& shared = reinterpret_cast<layout::FindingText*>(segment_.mapping(0).data +
+                                                        layout::kFindingTextOffset)[0];
+  view->SetFinding(layout::FindingKind::kNan, {10, 5}, "half wr");
+  ++shared.version;
+  view->SetFinding(layout::FindingKind::kNan, {10, 5}, "whole");
+  EXPECT_EQ(std::string(shared.text, shared.bytes), "whole");
   EXPECT_EQ(shared.version % 2, 0u);
 }
 
