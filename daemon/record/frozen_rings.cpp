@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <set>
 #include <system_error>
 #include <utility>
 
@@ -136,15 +135,16 @@ void FrozenRings::Deal(const Cause& cause) {
     if (!cause.is_comparison) GoOn({cause.freeze});
     return;
   }
-  const Freezes freezes = StopAll(cause, slots);
-  const std::string text = Write(cause, freezes, slots);
+  const Stopped stopped = StopAll(cause, slots);
+  const std::string text = Write(cause, stopped, slots);
   // Before the rings go on: a trigger that a client set is over when it has held.
   for (const SlotRecord& slot : slots) {
     if (slot.control.trigger != layout::ControlTrigger::kNone) {
+      ended_.insert(slot.slot);
       daemon_.controls->Push({{.slot = slot.slot, .control = {}}});
     }
   }
-  GoOn(freezes);
+  GoOn(stopped.freezes);
   Log("sinks")->info("{}", text);
   daemon_.events->Add(job, Frozen{cause.freeze.slot, cause.freeze.replay, text});
   tell_(job, text);
@@ -164,18 +164,20 @@ bool FrozenRings::IsWanted(const Cause& cause, const std::vector<SlotRecord>& sl
   // A device that stopped after StopAll() gave up waiting for it.
   if (cause.freeze.trigger == layout::ControlTrigger::kNone) return false;
   // The GPU reads the end of a trigger that a client set up to a replay later than that its rings
-  // go on, and may have stopped them once more in that replay.
+  // go on, and may have stopped them once more in that replay. A trigger that ended by itself,
+  // after a count or a time, may have held before.
   const auto own = std::ranges::find_if(
       slots, [&](const SlotRecord& slot) { return slot.slot == cause.freeze.slot; });
   return !cause.freeze.live || own == slots.end() ||
-         own->control.trigger != layout::ControlTrigger::kNone;
+         own->control.trigger != layout::ControlTrigger::kNone || !ended_.contains(own->slot);
 }
 
-FrozenRings::Freezes FrozenRings::StopAll(const Cause& cause,
+FrozenRings::Stopped FrozenRings::StopAll(const Cause& cause,
                                           const std::vector<SlotRecord>& slots) {
   const SessionPtr& job = cause.freeze.slot->session;
-  Freezes freezes;
-  std::set<std::uint32_t> running;
+  Stopped stopped;
+  Freezes& freezes = stopped.freezes;
+  std::set<std::uint32_t>& running = stopped.running;
   for (const SlotRecord& slot : slots) {
     if (!slot.retired && DeviceOf(slot) < layout::kMaxFreezeDevices) running.insert(DeviceOf(slot));
   }
@@ -205,7 +207,7 @@ FrozenRings::Freezes FrozenRings::StopAll(const Cause& cause,
   for (const std::uint32_t device : running) {
     daemon_.controls->Switch({.session = job, .device = device});
   }
-  return freezes;
+  return stopped;
 }
 
 void FrozenRings::GoOn(const Freezes& freezes) {
@@ -217,8 +219,9 @@ void FrozenRings::GoOn(const Freezes& freezes) {
 }
 
 // Returns what to say about it.
-std::string FrozenRings::Write(const Cause& cause, const Freezes& freezes,
+std::string FrozenRings::Write(const Cause& cause, const Stopped& stopped,
                                std::vector<SlotRecord> slots) {
+  const auto& [freezes, running] = stopped;
   const RingFreeze& first = cause.freeze;
   FreezeRequest request;
   request.device_rings = true;
@@ -238,6 +241,11 @@ std::string FrozenRings::Write(const Cause& cause, const Freezes& freezes,
                         other.replay, ProbeText(*other.slot),
                         held ? fmt::format(", which held {}", WhatHeld(other.trigger)) : "");
   }
+  for (const std::uint32_t device : running) {
+    if (freezes.empty()) break;  // then the end of the text says so
+    what +=
+        fmt::format(", the rings of cuda:{} did not stop in time and may have newer ones", device);
+  }
   const auto written = Freeze(request, options_, *daemon_.store, daemon_.reads);
   if (!written.ok()) {
     return fmt::format("{}, but what the device kept could not be recorded: {}", what,
@@ -246,7 +254,7 @@ std::string FrozenRings::Write(const Cause& cause, const Freezes& freezes,
   const std::string lost =
       written->lost == 0 ? "" : fmt::format(" ({} more could not be had)", written->lost);
   const bool is_one = written->snapshots == 1;
-  const bool is_plain = !cause.is_comparison && freezes.size() == 1;
+  const bool is_plain = !cause.is_comparison && freezes.size() == 1 && running.empty();
   return fmt::format("{}: {} snapshot{} of {} probe{}, up to {}, {} in {}{}", what,
                      written->snapshots, is_one ? "" : "s", probes.size(),
                      probes.size() == 1 ? "" : "s",

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -53,12 +54,16 @@ class FrozenRings final : public Sink {
     bool is_comparison = false;
   };
   using Freezes = std::vector<RingFreeze>;
+  struct Stopped {
+    Freezes freezes;                  // with the cause's own
+    std::set<std::uint32_t> running;  // devices that did not stop in time
+  };
   void Run();
   void Deal(const Cause& cause);
   bool IsWanted(const Cause& cause, const std::vector<SlotRecord>& slots);
-  // Stops the rings of all devices that `slots` use. Returns what stopped, with the cause's own.
-  Freezes StopAll(const Cause& cause, const std::vector<SlotRecord>& slots);
-  std::string Write(const Cause& cause, const Freezes& freezes, std::vector<SlotRecord> slots);
+  // Stops the rings of all devices that `slots` use.
+  Stopped StopAll(const Cause& cause, const std::vector<SlotRecord>& slots);
+  std::string Write(const Cause& cause, const Stopped& stopped, std::vector<SlotRecord> slots);
   void GoOn(const Freezes& freezes);
 
   const Daemon daemon_;
@@ -68,6 +73,7 @@ class FrozenRings final : public Sink {
   std::condition_variable wake_;
   std::deque<Cause> waiting_;
   std::map<std::string, std::uint64_t> comparisons_;  // that were recorded, by session
+  std::set<SlotPtr> ended_;  // whose trigger, set by a client, was ended because it had held
   bool stopping_ = false;
   std::thread thread_;
 };

@@ -366,6 +366,33 @@ TEST_F(TwoDevices, ATriggerThatAClientSetIsOverWhenItHeld) {
   EXPECT_TRUE(told_.empty());
 }
 
+// `set --on nan --count 1`: ingest shows the end of the control as soon as it has read that replay.
+TEST_F(TwoDevices, ATriggerThatHeldInTheLastReplayOfItsControlIsRecorded) {
+  registry_.SetSlot(slots_[1], {.replays = 8, .produced = 8, .consumed = 8}, 1, /*retired=*/true);
+  Start();
+  frozen_->Froze({.slot = slots_[0],
+                  .serial = 70,
+                  .replay = 6,
+                  .trigger = layout::ControlTrigger::kNonfinite,
+                  .live = true});
+  EXPECT_TRUE(Told().starts_with("probe 'a' held NaN or Inf in replay 6"));
+  EXPECT_EQ(Switches().at(0).thawed, 70u);
+}
+
+TEST_F(TwoDevices, ADeviceThatDidNotStopIsNamed) {
+  Start();
+  frozen_->Froze({.slot = slots_[1],
+                  .serial = 77,
+                  .replay = 8,
+                  .trigger = layout::ControlTrigger::kInf,
+                  .device = 1});
+  const std::string text = Told();
+  EXPECT_TRUE(
+      text.starts_with("probe 'b' held Inf in replay 8, the rings of cuda:0 did not stop in time "
+                       "and may have newer ones: 4 snapshots of 2 probes, up to there, are in "))
+      << text;
+}
+
 TEST(Freeze, SkipsFromMemoryToAFarRingInOneStep) {
   const SlotPtr slot = test::MakeSlot(test::MakeSession("1"), "x", 1);
   SnapshotStore store(1 << 20);
