@@ -62,6 +62,11 @@ TEST(RunExitCode, NothingFoundOverAGapIsInconclusive) {
   summary = HealthyRun();
   summary.complete = false;
   EXPECT_EQ(ExitCodeOf(summary, {.nan = true}), kExitInconclusive);
+  summary = HealthyRun();
+  summary.sessions[1].counters.suppressed = 1;
+  EXPECT_EQ(ExitCodeOf(summary, {.nan = true}), kExitInconclusive);
+  EXPECT_THAT(SummaryText(summary, {.nan = true}, Style()),
+              HasSubstr("but snapshots were left out: a probe was turned off"));
 }
 
 TEST(RunExitCode, ASnapshotThatWasNotComparedIsNotAPass) {

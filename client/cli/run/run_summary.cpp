@@ -105,6 +105,9 @@ std::uint64_t RunSummary::Snapshots() const {
 std::uint64_t RunSummary::LostSnapshots() const {
   return Sum(*this, [](const live::Session& session) { return session.counters.lost(); });
 }
+std::uint64_t RunSummary::LeftOut() const {
+  return Sum(*this, [](const live::Session& session) { return session.counters.suppressed; });
+}
 std::uint64_t RunSummary::NonfiniteProbes() const {
   return Sum(*this, [](const live::Session& session) { return session.nonfinite_probes; });
 }
@@ -117,7 +120,9 @@ int ExitCodeOf(const RunSummary& summary, const FailOn& fail_on) {
   if (!fail_on.any()) return kExitOk;
   if (HasFound(summary, fail_on)) return kExitFound;
   if (summary.sessions.empty() && summary.complete) return kExitNoMatch;
-  if (summary.LostSnapshots() > 0 || !summary.complete) return kExitInconclusive;
+  if (summary.LostSnapshots() > 0 || summary.LeftOut() > 0 || !summary.complete) {
+    return kExitInconclusive;
+  }
   if (fail_on.compare && summary.not_compared_probes > 0) return kExitInconclusive;
   return kExitOk;
 }
@@ -161,9 +166,13 @@ std::string SummaryText(const RunSummary& summary, const FailOn& fail_on, const 
     text += fmt::format("{}--fail-on: {}", kIndent, style.Red(Printable(sentence)));
   }
   if (summary.job_exit_code == 0 && code == kExitInconclusive) {
-    const bool is_missing = summary.LostSnapshots() > 0 || !summary.complete;
+    const std::string_view why =
+        summary.LostSnapshots() > 0 || !summary.complete ? "are missing"
+        : summary.LeftOut() > 0 ? "were left out: a probe was turned off (cgdebug-cli set), or "
+                                  "a trigger had stopped its ring"
+                                : "were not compared";
     text += fmt::format("{}Nothing of --fail-on was found, but snapshots {}: exit {}.", kIndent,
-                        is_missing ? "are missing" : "were not compared", code);
+                        why, code);
   }
   return text;
 }

@@ -28,13 +28,14 @@ struct RunSummary {
   std::uint64_t Replays() const;
   std::uint64_t Snapshots() const;  // the daemon read
   std::uint64_t LostSnapshots() const;
+  std::uint64_t LeftOut() const;  // of probes that were turned off, or whose rings stood still
   std::uint64_t NonfiniteProbes() const;
   std::uint64_t FailedProbes() const;
 };
 
 // The job's exit code when it is not 0. Else 1 when something of `fail_on` was found, 4 when the
-// run had no probe to look at, 3 when nothing was found but snapshots are missing, may be missing
-// or, where comparisons are asked for, were not compared, 0.
+// run had no probe to look at, 3 when nothing was found but snapshots are missing, may be missing,
+// were left out or, where comparisons are asked for, were not compared, 0.
 int ExitCodeOf(const RunSummary& summary, const FailOn& fail_on);
 
 // Several lines for people, without the newline at the end.
