@@ -24,9 +24,10 @@ constexpr auto kPoll = std::chrono::microseconds(200);
 constexpr auto kTornAfter = std::chrono::milliseconds(50);
 
 // At the end of the process: how long the device may still work, and how long a daemon that reads
-// values out of device memory may take for one of them, and for all that a trigger froze.
+// values out of device memory may take for one of them, and for all that a trigger froze. Before
+// the first one it waits 2 s for the rings of other devices, which nothing replays any more.
 constexpr auto kDevicePatience = std::chrono::seconds(2);
-constexpr auto kNextValue = std::chrono::seconds(2);
+constexpr auto kNextValue = std::chrono::seconds(4);
 constexpr auto kAllValues = std::chrono::seconds(60);
 
 // Whether the rings of a device stand still and the daemon has not dealt with it.
