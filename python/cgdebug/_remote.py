@@ -3,7 +3,9 @@ only those bytes are fetched that are asked for."""
 
 from __future__ import annotations
 
+import os
 import re
+import select
 import sys
 import threading
 import time
@@ -54,19 +56,26 @@ def filesystem(url: str) -> tuple[typing.Any, str]:
 
 def entries(url: str) -> list[tuple[str, int, bool]] | None:
     """(name, bytes, whether it is a folder) of everything in a folder; None if there is none."""
+    sizes: dict[str, int | None] = {}
 
     def ask():
         files, path = filesystem(url)
         path = path.rstrip("/")
         found = []
-        for entry in files.ls(path, detail=True, refresh=True):
+        sizes.clear()
+        files.invalidate_cache()
+        for entry in files.ls(path, detail=True):
             name = entry["name"].rstrip("/")
             is_folder = entry["type"] == "directory"
             if name.strip("/") == path.strip("/"):
                 if is_folder or entry["name"].endswith("/"):
                     continue  # the folder's own mark in an object store
                 raise NotADirectoryError(f"{url} is a file; only recordings are read from URLs")
-            found.append((name.rsplit("/", 1)[-1], int(entry["size"] or 0), is_folder))
+            name = name.rsplit("/", 1)[-1]
+            bytes_ = 0 if is_folder else _known_size(entry)
+            if not is_folder:
+                sizes[f"{url.rstrip('/')}/{name}"] = bytes_
+            found.append((name, bytes_ or 0, is_folder))
         return found
 
     try:
@@ -76,10 +85,18 @@ def entries(url: str) -> list[tuple[str, int, bool]] | None:
         return None
     _count(url, 1, 0)
     with _lock:
-        for name, bytes_, is_folder in found:
-            if not is_folder:
-                _sizes[f"{url.rstrip('/')}/{name}"] = bytes_
+        for file, known in sizes.items():
+            if known is None:
+                _sizes.pop(file, None)
+            else:
+                _sizes[file] = known
     return found
+
+
+def _known_size(entry: dict) -> int | None:
+    """None where the store does not say it, or nonsense."""
+    size = entry.get("size")
+    return size if isinstance(size, int) and size >= 0 else None
 
 
 def size(url: str) -> int:
@@ -90,7 +107,10 @@ def size(url: str) -> int:
 
     def ask():
         files, path = filesystem(url)
-        return int(files.info(path)["size"])
+        known = _known_size(files.info(path))
+        if known is None:
+            raise ValueError("the store does not say how large it is")
+        return known
 
     return _try(ask, f"cannot look at {url}")
 
@@ -153,6 +173,7 @@ def _serve() -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the command, and that ends us
     peer = socket.socket(fileno=0)
+    threading.Thread(target=_end_with, args=(peer,), daemon=True).start()
     with peer.makefile("rb") as requests:
         for line in requests:
             answer, values = _answer(json.loads(line))
@@ -160,7 +181,20 @@ def _serve() -> None:
             peer.sendall(struct.pack("<I", len(text)) + text + values)
 
 
+def _end_with(peer) -> None:
+    """Ends this process when the other end is closed, also while a store does not answer."""
+    poll = select.poll()
+    poll.register(peer, 0)  # a closed end is told always
+    poll.poll()
+    os._exit(0)
+
+
+def forget_this_folder() -> None:
+    """Of a program in this folder, which has modules whose names others may use."""
+    here = os.path.dirname(os.path.realpath(__file__))
+    sys.path[:] = [path for path in sys.path if not path or os.path.realpath(path) != here]
+
+
 if __name__ == "__main__":
-    # This folder has modules whose names others may use.
-    sys.path.pop(0)
+    forget_this_folder()
     _serve()

@@ -2,9 +2,13 @@
 could not be fetched."""
 
 import concurrent.futures
+import json
 import os
 import pathlib
+import socket
 import subprocess
+import sys
+import typing
 
 import numpy
 import pytest
@@ -212,6 +216,48 @@ def test_a_failure_that_passes_is_tried_again(tmp_path, memory, monkeypatch):
     write(tmp_path / "a.cgrec")
     put(tmp_path, memory)
     assert cgdebug.open("slow://runs/a.cgrec").complete
+
+
+class Bare(Flaky):
+    """A listing of names alone, and nothing more to ask for."""
+
+    protocol = "bare"
+    calls, failing = 0, None
+    told: typing.ClassVar[int] = 0  # bytes more than there are
+
+    def ls(self, path, detail=False):
+        return [entry | {"size": None} for entry in super().ls(path, detail=True)]
+
+    def info(self, path, **options):
+        about = super().info(path, **options)
+        return about | {"size": (about["size"] or 0) + self.told}
+
+
+def test_a_store_that_tells_no_sizes_in_its_listing_is_read(tmp_path, memory, monkeypatch):
+    monkeypatch.setattr(_remote, "_PAUSES_S", (0, 0))
+    fsspec.register_implementation("bare", Bare, clobber=True)
+    path = write(tmp_path / "a.cgrec")
+    put(tmp_path, memory)
+    there = cgdebug.open("bare://runs/a.cgrec")
+    assert there.complete and there.diff(path, equal_nan=True).ok
+    for told in (-(2**40), 2**64 - 1 - os.path.getsize(f"{path}/segment-000001.cgd"), 2**64):
+        monkeypatch.setattr(Bare, "told", told)
+        with pytest.raises(RecordingError):
+            cgdebug.open("bare://runs/a.cgrec")
+
+
+def test_the_helper_ends_with_its_command_also_when_a_store_does_not_answer(tmp_path):
+    os.mkfifo(tmp_path / "never")
+    ours, theirs = socket.socketpair()
+    helper = subprocess.Popen([sys.executable, _remote.__file__], stdin=theirs)
+    theirs.close()
+    ask = {"do": "read", "url": f"file://{tmp_path}/never", "offset": 0, "count": 1}
+    ours.sendall(json.dumps(ask).encode() + b"\n")
+    ours.close()
+    try:
+        assert helper.wait(30) == 0
+    finally:
+        helper.kill()
 
 
 def ask_cli(*arguments):

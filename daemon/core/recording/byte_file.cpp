@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <list>
 #include <map>
 #include <mutex>
@@ -44,6 +45,7 @@ constexpr std::size_t kBlockBytes = 16 << 10;
 constexpr std::size_t kMostAhead = 256;  // blocks
 constexpr std::size_t kPartBytes = 8 << 20;
 constexpr std::size_t kCacheBytes = 256 << 20;
+constexpr std::uint64_t kMostBytes = std::numeric_limits<std::int64_t>::max();  // as of any file
 
 // Blocks of remote files, those that were used last. One for all files: a folder may have thousands
 // of recordings.
@@ -109,6 +111,7 @@ class RemoteFile : public ByteFile {
   Result<std::uint64_t> Size() const override {
     const Result<std::uint64_t> size = files_->Size(url_);
     if (!size.ok()) return size;
+    if (*size > kMostBytes) return Error{fmt::format("{} cannot have {} bytes", url_, *size)};
     const std::scoped_lock lock(mutex_);
     // Another file may lie there now.
     if (*size != size_) BlockCache::Get().Drop(id_);

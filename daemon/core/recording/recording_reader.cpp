@@ -299,6 +299,8 @@ void RecordingReader::LoadSegment(std::size_t place) {
   if (options_.trust_index && segment.scanned == layout::kFileHeaderBytes && LoadByIndex(place)) {
     return;
   }
+  // Refresh() fails then; a scan would fetch the whole file before.
+  if (!segment.file->failure().empty()) return;
   Scan(place);
 }
 
