@@ -142,6 +142,122 @@ class _nothing:
         return False
 
 
+@pytest.fixture
+def hasty(monkeypatch):
+    """An uploader of this process, which tries everything once."""
+    monkeypatch.setattr(_upload, "_ATTEMPTS", 1)
+    return _upload.Uploader
+
+
+def test_another_recording_is_never_written_over(tmp_path):
+    path = write(tmp_path / "a.cgrec")
+    other = write(tmp_path / "other" / "a.cgrec", replays=2)
+    url = f"file://{tmp_path}/there/a.cgrec"
+    assert copy_of(path, url)[0] == 0
+    manifest = tmp_path / "there" / "a.cgrec" / _upload.MANIFEST
+    for text in (manifest.read_text(), "{"):  # also if it was cut off
+        manifest.write_text(text)
+        code, said = copy_of(other, url)
+        assert code == 3 and f"{url} holds another recording" in said, said
+        assert cgdebug.open(url).diff(path).ok
+    manifest.unlink()
+    assert copy_of(other, url)[0] == 3 and cgdebug.open(url).diff(path).ok
+
+
+def test_upload_json_that_a_crash_cut_off_is_written_anew(tmp_path):
+    path, url = write(tmp_path / "a.cgrec"), f"file://{tmp_path}/there/a.cgrec"
+    assert copy_of(path, url)[0] == 0
+    manifest = tmp_path / "there" / "a.cgrec" / _upload.MANIFEST
+    for text in ("", '{"segments": ', "[]", '{"segments": []}'):
+        manifest.write_text(text)
+        assert copy_of(path, url)[0] == 0
+        assert json.loads(manifest.read_text())["complete"] is True
+
+
+def test_a_segment_that_vanished_behind_the_url_is_copied_again(tmp_path):
+    path, url = write(tmp_path / "a.cgrec"), f"file://{tmp_path}/there/a.cgrec"
+    assert copy_of(path, url)[0] == 0
+    (tmp_path / "there" / "a.cgrec" / "segment-000001.cgd").unlink()
+    code, said = copy_of(path, url)
+    assert code == 0 and " 0 bytes" not in said and cgdebug.open(url).complete
+
+
+def test_a_segment_that_was_deleted_before_it_was_copied_is_missing(tmp_path):
+    path, url = tmp_path / "a.cgrec", f"file://{tmp_path}/there/a.cgrec"
+    write(path)
+    (path / "segment-000001.cgd").rename(path / "segment-000002.cgd")
+    code, said = copy_of(path, url)
+    assert code == 3 and f"not there: {url}/segment-000001.cgd" in said
+
+
+def test_a_recording_that_cannot_be_copied_costs_no_other(tmp_path, hasty, capfd):
+    for rank in range(3):
+        write(tmp_path / "runs" / f"r{rank}.cgrec", rank=rank)
+    url = f"file://{tmp_path}/there"
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "r0.cgrec").write_text("a file where a folder must be")
+    assert hasty(tmp_path / "runs", url).run(follow=False) == 3
+    said = capfd.readouterr().err
+    assert f"not there: {url}/r0.cgrec/segment-000001.cgd" in said and "r1.cgrec" not in said
+    for rank in (1, 2):
+        assert cgdebug.open(f"{url}/r{rank}.cgrec").complete
+
+
+def test_a_segment_that_changed_and_cannot_be_copied_again_is_not_done(
+    tmp_path, hasty, monkeypatch
+):
+    path, url = tmp_path / "a.cgrec", f"file://{tmp_path}/there/a.cgrec"
+    write(path)
+    uploader = hasty(path, url)
+    assert uploader.run(follow=False) == 0
+    os.utime(path / "segment-000001.cgd")
+
+    def fail(*_):
+        raise OSError("no route")
+
+    monkeypatch.setattr(_upload.Copy, "_put", fail)
+    assert uploader.run(follow=False) == 3
+
+
+def test_ctrl_c_ends_it_after_the_segment_that_is_being_copied(tmp_path, hasty, monkeypatch):
+    for rank in range(3):
+        write(tmp_path / "runs" / f"r{rank}.cgrec", rank=rank)
+    uploader = hasty(tmp_path / "runs", f"file://{tmp_path}/there")
+    put = _upload.Copy._put
+
+    def stopped(*arguments):
+        put(*arguments)
+        uploader._stopped = True
+
+    monkeypatch.setattr(_upload.Copy, "_put", stopped)
+    assert uploader.run(follow=False) == 3
+    assert len(list((tmp_path / "there").glob("*/segment-*"))) == 1
+    # A reader of the folder knows of the others.
+    r = cgdebug.open(f"file://{tmp_path}/there")
+    assert r.ranks == [0] and not r.complete
+    assert f"{tmp_path}/there/r2.cgrec" in " ".join(r.missing)
+
+
+def test_it_runs_where_python_trusts_no_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    url = f"file://{tmp_path}/there/a.cgrec"
+    code, said = copy_of(write(tmp_path / "a.cgrec"), url)
+    assert code == 0, said
+
+
+def test_what_would_be_gone_at_once_is_no_place(tmp_path):
+    code, said = copy_of(write(tmp_path / "a.cgrec"), "memory://runs/a.cgrec")
+    assert code == 2 and "Type another URL" in said
+
+
+def test_run_ends_if_its_daemon_died_before_anything_was_recorded(own_daemon, tmp_path):
+    daemon = own_daemon()
+    program = [find_program("cgdebug-cli"), "--socket", daemon.socket, "--no-spawn", "run"]
+    program += ["--no-live", "-o", f"{tmp_path}/a.cgrec", "--upload", f"file://{tmp_path}/there"]
+    program += ["--", "sh", "-c", f"kill -9 {daemon.process.pid}"]
+    assert subprocess.run(program, capture_output=True, timeout=60).returncode != 0
+
+
 def test_run_copies_each_segment_when_it_is_full(daemon, tmp_path):
     job = tmp_path / "job.py"
     job.write_text(

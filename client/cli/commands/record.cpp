@@ -90,8 +90,7 @@ int RunStart(Context& context, const RecordOptions& options) {
   }
   if (options.wait) {
     const int code = WaitFor(context, *recording);
-    const bool is_whole = upload.Wait(/*give_up=*/recording->sessions.empty() && code != kExitOk);
-    return code == kExitOk && !is_whole ? static_cast<int>(kExitInconclusive) : code;
+    return !upload.Wait() && code == kExitOk ? static_cast<int>(kExitInconclusive) : code;
   }
   if (context.options.json) {
     Context::PrintJson(FieldsJson(*recording));

@@ -245,13 +245,6 @@ std::uint64_t StartRecording(Context& context, const RunOptions& options, const 
   return recording->id;
 }
 
-// Waits until everything that was recorded is behind the URL. 0, or what to exit with.
-int FinishUpload(UploadProcess* upload, bool has_recorded) {
-  if (!upload->is_started()) return kExitOk;
-  const bool is_whole = upload->Wait(/*give_up=*/!has_recorded);
-  return is_whole || !has_recorded ? kExitOk : kExitInconclusive;
-}
-
 // A recording that has ended already, with its last job, is reported as well.
 int StopRecording(Context& context, const RunOptions& options, std::uint64_t id,
                   const std::set<std::string>& sessions) {
@@ -323,7 +316,7 @@ int RunJob(Context& context, const RunOptions& options) {
     context.Say(started.error().message);
     // Without this it would wait for a job that never comes, and keep the daemon running.
     if (recording != 0) StopRecording(context, options, recording, {});
-    FinishUpload(&upload, /*has_recorded=*/false);
+    upload.Wait();
     return job.exit_code();
   }
   context.Note(fmt::format("cgdebug: run {} (pid {})", run_id, job.pid()));
@@ -348,8 +341,9 @@ int RunJob(Context& context, const RunOptions& options) {
   const int code = ExitCodeOf(summary, *fail_on);
   if (recording == 0) return code;
   const int recorded = StopRecording(context, options, recording, keys);
-  const int uploaded = FinishUpload(&upload, recorded != kExitNoMatch);
-  return code != kExitOk ? code : recorded != kExitOk ? recorded : uploaded;
+  const bool is_uploaded = upload.Wait();
+  if (code != kExitOk || recorded != kExitOk) return code != kExitOk ? code : recorded;
+  return is_uploaded ? kExitOk : kExitInconclusive;
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "client/cli/package.h"
+#include "daemon/core/recording/recording_reader.h"
 
 namespace cgdebug::cli {
 
@@ -30,6 +31,8 @@ Result<std::vector<std::string>> UploadCommand(const std::string& folder, const 
 
 Result<void> UploadProcess::Start(const std::string& recording, const std::string& url,
                                   const std::string& log) {
+  recording_ = recording;
+  has_failed_ = true;
   auto command = UploadCommand(recording, url, /*follow=*/true);
   if (!command.ok()) return command.error();
   std::vector<char*> argv;
@@ -52,20 +55,22 @@ Result<void> UploadProcess::Start(const std::string& recording, const std::strin
   const int failed = posix_spawnp(&pid_, argv.front(), &actions, &attributes, argv.data(), environ);
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
-  if (failed == 0) return {};
+  has_failed_ = failed != 0;
+  if (!has_failed_) return {};
   pid_ = -1;
   return ErrnoError("cannot start " + command->front(), failed);
 }
 
-bool UploadProcess::Wait(bool give_up) {
-  if (pid_ <= 0) return true;
-  if (give_up) kill(pid_, SIGTERM);
+bool UploadProcess::Wait() {
+  const bool is_empty = !recording::RecordingReader::IsRecording(recording_);
+  if (pid_ <= 0) return !has_failed_ || is_empty;
+  if (is_empty) kill(pid_, SIGTERM);  // it would wait for a segment
   int status = 0;
   while (waitpid(pid_, &status, 0) < 0) {
     if (errno != EINTR) return false;
   }
   pid_ = -1;
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  return is_empty || (WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 }  // namespace cgdebug::cli

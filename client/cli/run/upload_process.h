@@ -22,13 +22,16 @@ class UploadProcess {
   // Copies what is written into `recording` until that is closed. What it says goes to stderr, or
   // if `log` is not empty, into that file.
   Result<void> Start(const std::string& recording, const std::string& url, const std::string& log);
-  // Whether everything is there. `give_up`: no recording will come.
-  bool Wait(bool give_up);
+  // Waits until everything that was recorded is there, and says whether it is. If the recording has
+  // no segment now, none is expected. Requires: nobody writes to the recording any more.
+  bool Wait();
 
   bool is_started() const { return pid_ > 0; }
 
  private:
   pid_t pid_ = -1;
+  bool has_failed_ = false;  // to start
+  std::string recording_;
 };
 
 }  // namespace cgdebug::cli
