@@ -47,7 +47,8 @@ class _Options:
     replicated: tuple[str, ...]
     tolerance: float
     bitwise: bool
-    reference: dict[str, str]  # by path: what `diff` compares it with
+    reference: dict[str, list[str]]  # by path: what of the reference has the same ranks
+    unread: list[str]  # why parts of the reference cannot be read
 
     def fold(self):
         return recording_module().RankFold(
@@ -183,15 +184,24 @@ def analyze(
         tolerance=float(tolerance),
         bitwise=bool(bitwise),
         reference={},
+        unread=[],
     )
     options.fold()  # a bad glob is an error here, not in every worker
     if "diff" in names:
-        known = dict(_run([*paths, *_paths_of(reference)], _ranks_of, executor, None)[0])
-        of_reference = {known[path]: path for path in _paths_of(reference) if path in known}
-        pairs = {
-            path: of_reference[known[path]] for path in paths if known.get(path) in of_reference
-        }
-        options = dataclasses.replace(options, reference=pairs)
+        references = _paths_of(reference)
+        ranks_of, unknown = _run(
+            list(dict.fromkeys([*paths, *references])), _ranks_of, executor, None
+        )
+        known = dict(ranks_of)
+        of_reference: dict[tuple[int, ...], list[str]] = {}
+        for path in references:
+            if path in known:
+                of_reference.setdefault(known[path], []).append(path)
+        options = dataclasses.replace(
+            options,
+            reference={path: of_reference.get(ranks, []) for path, ranks in ranks_of},
+            unread=[f"{path}: {unknown[path]}" for path in references if path in unknown],
+        )
     fold = options.fold()
 
     def merge(results: list[tuple[str, dict]]) -> None:
@@ -307,9 +317,15 @@ def _stats(source: recording.Recording, path: str, options: _Options) -> Rows:
 
 
 def _diff(source: recording.Recording, path: str, options: _Options) -> Rows:
-    reference = options.reference.get(path)
-    if reference is None:
-        return [{"verdict": "incomplete", "text": "the reference has no recording of this rank"}]
+    references = options.reference.get(path, [])
+    if len(references) != 1:
+        text = "the reference has no recording of this rank"
+        if references:
+            text = f"the reference has several recordings of this rank: {', '.join(references)}"
+        elif options.unread:
+            text += f" that can be read; {'; '.join(options.unread)}"
+        return [{"verdict": "incomplete", "text": text}]
+    reference = references[0]
     diff = source.diff(reference, *options.probes, bitwise=options.bitwise)
     first = diff.first or {}
     return [
@@ -344,6 +360,8 @@ def _run(
     def take(results: list) -> None:
         merge(results)
         done.extend(results)
+
+    def tell() -> None:
         if show:
             show(len(done), len(paths))
 
@@ -354,11 +372,11 @@ def _run(
         workers = getattr(executor, "_max_workers", None) or os.cpu_count() or 1
         size = max(1, min(_MOST_PER_TASK, len(paths) // (workers * _TASKS_PER_WORKER)))
         tasks = [paths[at : at + size] for at in range(0, len(paths), size)]
-        lost = _submit_all(executor, [(task, work) for task in tasks], take)
+        lost = _submit_all(executor, [(task, work) for task in tasks], take, tell)
         if lost and own is None:
             # Of a cluster, the other workers live on.
             alone = [([path], work) for task, _ in lost for path in task]
-            lost = _submit_all(executor, alone, take)
+            lost = _submit_all(executor, alone, take, tell)
     finally:
         if own is not None:
             own.shutdown(cancel_futures=True)
@@ -367,7 +385,7 @@ def _run(
     if again and own is None and not _is_broken(executor):
         failed = {path: why for task, why in lost for path in task}
     elif again:
-        failed = _retry_here(again, work, take)
+        failed = _retry_here(again, work, take, tell)
     return done, failed
 
 
@@ -380,8 +398,9 @@ def _is_broken(executor: concurrent.futures.Executor) -> bool:
     return False
 
 
-def _submit_all(executor, tasks, take) -> list[tuple[list[str], str]]:
-    """Runs tasks; returns those without a result, each with the reason."""
+def _submit_all(executor, tasks, take, tell) -> list[tuple[list[str], str]]:
+    """Runs tasks; returns those without a result, each with the reason. After each, `tell` is
+    called; what it raises is the caller's: the task is not to be run again."""
     lost: list[tuple[list[str], str]] = []
     futures = {}
     for task, work in tasks:
@@ -394,10 +413,12 @@ def _submit_all(executor, tasks, take) -> list[tuple[list[str], str]]:
             take(future.result())
         except Exception as error:
             lost.append((futures[future], _why(error)))
+        else:
+            tell()
     return lost
 
 
-def _retry_here(paths: list[str], work, take) -> dict[str, str]:
+def _retry_here(paths: list[str], work, take, tell) -> dict[str, str]:
     """Runs each recording once more in processes of this machine. One that kills its worker breaks
     the pool for the few that run beside it, so these then run alone."""
     width = min(len(paths), os.cpu_count() or 1)
@@ -407,7 +428,7 @@ def _retry_here(paths: list[str], work, take) -> dict[str, str]:
     for at in range(0, len(paths), width):
         batch = paths[at : at + width]
         pool = pool or _pool(width)
-        lost = _submit_all(pool, [([path], work) for path in batch], take)
+        lost = _submit_all(pool, [([path], work) for path in batch], take, tell)
         if lost:
             pool.shutdown()
             pool = None
@@ -416,7 +437,7 @@ def _retry_here(paths: list[str], work, take) -> dict[str, str]:
         pool.shutdown()
     for path in alone:
         with _pool(1) as single:
-            for _, why in _submit_all(single, [([path], work)], take):
+            for _, why in _submit_all(single, [([path], work)], take, tell):
                 failed[path] = why
     return failed
 

@@ -133,6 +133,28 @@ def test_diff_takes_the_same_rank_of_the_reference(tmp_path, pool):
     assert a.table("diff")[3]["reference"].endswith("a.cgrec")
 
 
+def test_diff_says_why_there_is_no_reference_for_a_rank(tmp_path, pool):
+    one, other = write_run(tmp_path / "one", ranks=2), write_run(tmp_path / "other", ranks=2)
+    for file in (tmp_path / "other" / "r1.cgrec").iterdir():
+        file.write_bytes(b"nothing")
+    again = Writer(tmp_path / "other" / "again.cgrec", rank=0)
+    again.add("w", 1, numpy.zeros(2, "float32"))
+    again.close()
+    several, damaged = cgdebug.analyze(one, "diff", pool, reference=other).table("diff")
+    assert several["verdict"] == damaged["verdict"] == "incomplete"
+    assert "several recordings of this rank" in several["text"]
+    assert f"{other}/again.cgrec" in several["text"]
+    assert "that can be read" in damaged["text"] and "r1.cgrec" in damaged["text"]
+
+
+def test_what_progress_raises_is_the_callers_and_nothing_is_counted_twice(tmp_path, pool):
+    def fail(done, total):
+        raise BrokenPipeError("nobody looks")
+
+    with pytest.raises(BrokenPipeError, match="nobody looks"):
+        cgdebug.analyze(write_run(tmp_path), "check", pool, progress=fail)
+
+
 def test_what_cannot_be_analyzed_says_so_at_once(tmp_path):
     with pytest.raises(RecordingError, match="does not exist"):
         cgdebug.analyze(tmp_path / "none")
