@@ -223,6 +223,8 @@ void Vote::Put(const Value& value) {
   for (Value& own : values_) {
     if (!HaveSameValues(own, value)) continue;
     for (const std::size_t process : value.processes.Members()) own.processes.Set(process);
+    // Or one without a hash would make others the same whose hashes differ.
+    if (!own.hash) own.hash = value.hash;
     return;
   }
   values_.push_back(value);

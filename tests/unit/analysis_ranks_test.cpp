@@ -10,6 +10,7 @@
 
 #include "client/analysis/ranks.h"
 #include "client/analysis/ranks_report.h"
+#include "client/analysis/ranks_state.h"
 #include "client/source/replicas.h"
 #include "tests/support/memory_source.h"
 
@@ -152,6 +153,21 @@ TEST(Ranks, OneLastBitIsAFindingWhereReplicasWereEqualBefore) {
   EXPECT_EQ(report.first->position.number, 107u);
   EXPECT_TRUE(report.first->is_close);
   EXPECT_THAT(Minority(report), ElementsAre(1));
+}
+
+TEST(Ranks, OneWithoutAHashDoesNotMakeOthersTheSameWhoseHashesDiffer) {
+  const numerics::Stats stats = {};
+  Vote vote, later;
+  vote.Add(0, stats, std::nullopt);
+  vote.Add(1, stats, 1);
+  vote.Add(2, stats, 2);
+  EXPECT_EQ(vote.values().size(), 2u);
+  later.Add(0, stats, 2);
+  vote.Merge(later, {3});
+  later = Vote();
+  later.Add(0, stats, std::nullopt);
+  later.Merge(vote, {0, 1, 2, 3});
+  EXPECT_EQ(later.values().size(), 2u) << "in whatever order";
 }
 
 TEST(Ranks, ReplicasThatWereNeverBitwiseEqualAreCloseAndNoAlarm) {
