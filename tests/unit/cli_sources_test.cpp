@@ -130,6 +130,7 @@ TEST_F(CliSourcesTest, StatsAndReportSayWhatDiffersBetweenRanksAndBetweenRuns) {
   const json stats = CliJson({"stats", job});
   EXPECT_EQ(stats["ranks"]["replicas"]["first_difference"]["minority"], json::parse("[2]"));
   EXPECT_EQ(CliJson({"stats", sick})["ranks"]["nonfinite"], json::parse("[1]"));
+  EXPECT_EQ(CliJson({"stats", sick, "--ranks", "1"})["ranks"]["nonfinite"], json::parse("[1]"));
   EXPECT_EQ(CliJson({"stats", sick})["ranks"]["replicas"], nullptr) << "it has none";
 
   const std::string page = dir_ / "a.html";

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "client/analysis/align.h"
@@ -18,13 +19,12 @@
 namespace cgdebug::cli {
 namespace {
 
-// On which ranks there was NaN or Inf; of a single rank, the lines say it.
+// On which ranks there was NaN or Inf.
 Result<std::map<int, bool>> NonfiniteRanks(source::Source& source, const analysis::Scope& scope) {
   const Result<std::vector<analysis::SourceRow>> rows = analysis::RowsOf(source, scope);
   if (!rows.ok()) return rows.error();
   std::map<int, bool> ranks;
   for (const analysis::SourceRow& row : *rows) ranks[source.slots()[row.slot].rank] = false;
-  if (ranks.size() < 2) return ranks;
   for (const analysis::SourceRow& row : *rows) {
     bool& is_bad = ranks[source.slots()[row.slot].rank];
     // The statistics of a rank that is known to be bad say nothing new.
@@ -35,6 +35,11 @@ Result<std::map<int, bool>> NonfiniteRanks(source::Source& source, const analysi
 
 // What differs between the ranks, in lines. Empty for a single rank.
 Result<std::string> RanksText(source::Source& source, const analysis::Scope& scope) {
+  std::set<int> there;
+  for (const source::Slot& slot : source.slots()) {
+    if (scope.Wants(slot)) there.insert(slot.rank);
+  }
+  if (there.size() < 2) return std::string();  // the lines of its probes say it
   const Result<std::map<int, bool>> ranks = NonfiniteRanks(source, scope);
   if (!ranks.ok()) return ranks.error();
   const auto is_bad = [](const auto& rank) { return rank.second; };
