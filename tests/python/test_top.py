@@ -2,7 +2,9 @@
 
 import json
 import os
+import pathlib
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -185,6 +187,32 @@ def test_top_says_that_a_job_died_and_that_the_daemon_did(own_daemon, running, t
     assert "this is old" not in screen.text()
     screen.type("q")
     screen.sees("^code=0")
+    assert screen.is_as_before(tmp_path)
+
+
+def test_top_without_memory_gives_the_terminal_back(daemon, job, terminal, tmp_path):
+    started = job("""
+        probes = []
+        for calls, line in zip((1, 800), sys.stdin):
+            for i in range(calls):
+                name = f"top.{calls}.{i}"
+                probes.append(CudaGraphTensorProbe(name, [TensorStats()], mode="always"))
+                probes[-1](torch.ones(1))
+            print("done")
+        sys.stdin.read()
+    """)
+    started.go_on(), started.line()
+    screen = terminal()
+    screen.top("-s", str(started.pid))
+    screen.sees("top.1.0")
+    shell = screen.tmux("display", "-p", "#{pane_pid}").strip()
+    top = int(pathlib.Path(f"/proc/{shell}/task/{shell}/children").read_text().split()[0])
+    size = re.search(r"VmSize:\s+(\d+)", pathlib.Path(f"/proc/{top}/status").read_text())
+    limit = (int(size[1]) + 256) << 10  # a little, for its stack
+    resource.prlimit(top, resource.RLIMIT_AS, (limit, limit))
+    started.go_on(), started.line()
+    screen.sees("^code=2")
+    assert "cgdebug-cli: no memory is left" in screen.text()
     assert screen.is_as_before(tmp_path)
 
 

@@ -8,11 +8,13 @@
 #include <cerrno>
 #include <climits>
 #include <clocale>
+#include <cstdio>
 #include <cstdlib>
 #include <cwchar>
 #include <string_view>
 
 #include "client/cli/views/terminal.h"
+#include "daemon/core/base/terminate.h"
 
 #if CGDEBUG_HAS_NCURSES
 #define NCURSES_NOMACROS 1
@@ -51,10 +53,21 @@ std::string Utf8(wint_t character) {
   return count == static_cast<std::size_t>(-1) ? "" : std::string(bytes, count);
 }
 
+constexpr const char* kName = "cgdebug-cli";
+
+// For an end at which no destructor runs. The message was printed on the screen that goes here.
+void GiveTerminalBack(const char* message) {
+  ::endwin();
+  std::fprintf(stderr, "%s: %s\n", kName, message);
+}
+
 class CursesScreen : public Screen {
  public:
-  explicit CursesScreen(SCREEN* screen) : screen_(screen) {}
+  explicit CursesScreen(SCREEN* screen) : screen_(screen) {
+    EndInsteadOfAborting(kName, &GiveTerminalBack);
+  }
   ~CursesScreen() override {
+    EndInsteadOfAborting(kName, nullptr);
     ::endwin();
     ::delscreen(screen_);
   }
@@ -76,7 +89,7 @@ class CursesScreen : public Screen {
     pollfd input = {STDIN_FILENO, POLLIN, 0};
     const int ready = ::poll(&input, 1, static_cast<int>(std::max<long>(timeout.count(), 0)));
     if (ready <= 0) {
-      // A signal may have been that of a new size, which ncurses takes in here.
+      // The signal may have been SIGWINCH: this makes ncurses take in the new size.
       return ready < 0 && errno == EINTR ? Next() : std::nullopt;
     }
     std::optional<Key> key = Next();

@@ -4,7 +4,7 @@
 namespace cgdebug {
 
 // From now on these ends print a message on stderr and exit with 2 instead of dumping core. Nothing
-// is tidied up, as after SIGKILL. `on_end` gets the message first; it may be null, and may throw.
+// is tidied up, as after SIGKILL. Then `on_end` gets the message; it may be null, and may throw.
 //
 // An allocation that fails ends the program at once, without unwinding. Generated protobuf messages
 // are not exception-safe: after an exception their destructors free memory that was never
