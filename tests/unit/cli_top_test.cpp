@@ -178,6 +178,19 @@ TEST_F(TopTest, RowsKeepTheirOrderWhileOneIsSelectedAndItStaysInSight) {
   EXPECT_THAT(frame_.lines.at(*frame_.highlighted), HasSubstr("p80 "));
 }
 
+TEST_F(TopTest, WhatIsNotKnownIsNotZero) {
+  live::Session ended = MakeSession("a", 0);
+  live::Probe unread = MakeProbe("a", 1, "x", 0, 1);
+  unread.last_stats.reset();
+  Look({ended}, {unread});
+  ended.state = live::SessionState::kExited;
+  Look({ended}, {unread});
+  const std::string plain = PlainTop(model_, choice_);
+  EXPECT_THAT(plain, HasSubstr("\texited\t-\t0\t-\t0\n"));
+  EXPECT_THAT(plain, HasSubstr("\t-\t-\t-\t0\n"));
+  EXPECT_THAT(Draw(), ::testing::ContainsRegex("\nx +- +- ")) << "no NaN was counted in it";
+}
+
 TEST_F(TopTest, AControlCharacterInANameDoesNotReachTheTerminal) {
   Look({MakeSession("a", 0)}, {MakeProbe("a", 1, "evil\x1b[2J", 1, 1)});
   EXPECT_THAT(Draw(), AllOf(HasSubstr("evil\\x1b"), Not(HasSubstr("\x1b"))));

@@ -28,7 +28,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kDaemonTimeout{3000};  // keys wait for an answer so long
+constexpr std::chrono::milliseconds kDaemonTimeout{3000};  // the longest that a key waits
 constexpr std::uint64_t kSetTtlMs = 5 * 60 * 1000;         // as `set`
 constexpr std::uint64_t kMostShownBytes = 256 << 20;
 constexpr std::ptrdiff_t kFar = PTRDIFF_MAX / 2;  // beyond the first and the last row
@@ -109,7 +109,7 @@ class Top {
         choice_(choice),
         pid_(model.status().pid) {}
 
-  // The exit code.
+  // Returns the exit code.
   int Run(Screen& screen, const InterruptScope& interrupt) {
     const auto interval = std::chrono::duration_cast<Clock::duration>(
         std::chrono::duration<double>(options_.interval_s));
@@ -299,7 +299,7 @@ class Top {
     if (key.kind == kPageUp) scroll_ -= std::min(scroll_, page);
     if (key.kind == kPageDown || key.text == " ") scroll_ += page;
     if (key.kind == kHome) scroll_ = 0;
-    if (key.kind == kEnd) scroll_ = shown_.size();
+    if (key.kind == kEnd) scroll_ = kFar;
     if (key.kind == kEscape || key.kind == kEnter) page_ = Page::kList;
   }
 
@@ -449,7 +449,10 @@ class Top {
       request.session = session;
       request.probes = std::move(patterns);
       const Result<live::Controlled> reply = live::SetControl(context_.client(), request);
-      if (!reply.ok()) return Say(reply.error().message, true);
+      if (!reply.ok()) {
+        const std::string done = probes == 0 ? "" : fmt::format("only {} set: ", probes);
+        return Say(done + reply.error().message, true);
+      }
       probes += reply->probes;
     }
     SaySet(fmt::format("{} probe{}", probes, probes == 1 ? "" : "s"), mode);

@@ -43,7 +43,7 @@ using TopId = std::pair<std::string, std::uint64_t>;  // key of the session, num
 struct TopProbe {
   live::Probe probe;
   std::optional<TopChange> change;  // absent: no new snapshot since the look before
-  // The size of the changes, the older the less: so that rows do not jump with every look.
+  // The largest of the changes; older ones count less. So rows do not jump with every look.
   double heat = 0;
 
   TopId id() const { return {probe.session, probe.slot.order}; }

@@ -55,7 +55,7 @@ bool IsInTrouble(const TopSession& one) {
          session.counters.lost() > 0 || session.failed_probes > 0;
 }
 
-// A line for those that have none.
+// The line that stands for all sessions without a line of their own.
 std::string OthersText(const std::vector<const TopSession*>& others, const Style& style) {
   std::size_t bad = 0;
   std::optional<double> slowest;
@@ -64,8 +64,9 @@ std::string OthersText(const std::vector<const TopSession*>& others, const Style
     if (one->rates) slowest = std::min(slowest.value_or(one->rates->replays), one->rates->replays);
   }
   std::string text = fmt::format("and {} more: ", others.size());
-  text += bad == 0 ? "all alive, finite, nothing lost"
-                   : style.Red(fmt::format("{} with NaN, Inf or losses, or ended", bad));
+  text += bad == 0
+              ? "all alive, finite, nothing lost"
+              : style.Red(fmt::format("{} with NaN, Inf, losses or mismatches, or ended", bad));
   if (slowest) text += fmt::format("; the slowest {} replays/s", RateText(*slowest));
   return text;
 }
@@ -190,11 +191,12 @@ TextTable ProbeTable(const TopModel& model, const std::vector<const TopProbe*>& 
     if (ranks.size() > 1) {
       cells.push_back(probe.slot.rank < 0 ? "-" : std::to_string(probe.slot.rank));
     }
-    // Not the newest one: what was seen stays a finding.
+    // What an older snapshot had stays a finding.
     const bool saw = probe.first_nan || probe.first_inf;
     cells.push_back(bad > 0 ? style.Red(numerics::FormatCount(bad))
                     : saw   ? style.Red("earlier")
-                            : "0");
+                    : stats ? "0"
+                            : "-");
     const std::string change = ChangeText(one->change, style);
     cells.push_back(std::string(8 - std::min<std::size_t>(DisplayWidth(change), 8), ' ') + change);
     cells.push_back(number(stats ? stats->rms : 0));
@@ -212,8 +214,8 @@ TextTable ProbeTable(const TopModel& model, const std::vector<const TopProbe*>& 
   return table;
 }
 
-// The title and `rows` lines of a table, without the one that names what had no room: it would take
-// the place of a row.
+// Appends the title and `rows` lines of a table. Its last line names the columns that had no room;
+// it is left out, because it would take the place of a row.
 void Append(const std::string& text, std::size_t rows, std::vector<std::string>* lines) {
   std::size_t begin = 0;
   for (std::size_t row = 0; row <= rows && begin < text.size(); ++row) {
@@ -363,10 +365,11 @@ std::string PlainTop(const TopModel& model, const TopChoice& choice) {
   std::string out;
   for (const TopSession& one : model.sessions()) {
     const live::Session& session = one.session;
-    const TopRates rates = one.rates.value_or(TopRates{});
-    out += fmt::format("session\t{}\t{}\t{}\t{}\t{:.1f}\t{}\t{:.0f}\t{}\n", session.key,
-                       Printable(one.job), session.rank, NameOf(session.state), rates.replays,
-                       session.replay, rates.bytes, session.counters.lost());
+    const auto& rates = one.rates;
+    out += fmt::format("session\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\n", session.key, Printable(one.job),
+                       session.rank, NameOf(session.state),
+                       rates ? fmt::format("{:.1f}", rates->replays) : "-", session.replay,
+                       rates ? fmt::format("{:.0f}", rates->bytes) : "-", session.counters.lost());
   }
   for (const TopProbe* one : RowsOf(model, choice)) {
     const live::Probe& probe = one->probe;
@@ -374,7 +377,7 @@ std::string PlainTop(const TopModel& model, const TopChoice& choice) {
     out += fmt::format("probe\t{}\t{}\t{}\t{}\t{}\t{}\t{}\n", probe.session, NameText(*one),
                        probe.replay, ChangeText(one->change, Style()),
                        stats ? numerics::FormatRepr(stats->rms) : "-",
-                       stats ? stats->nonfinite() : 0, probe.counters.lost());
+                       stats ? std::to_string(stats->nonfinite()) : "-", probe.counters.lost());
   }
   return out;
 }
