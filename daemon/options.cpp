@@ -88,6 +88,9 @@ void AddMetricsOptions(CLI::App& app, metrics::ExportOptions* options) {
                  "keep DIR/cgdebug.prom new, for the textfile collector of Prometheus' "
                  "node_exporter")
       ->check(built_with_prometheus)
+      ->check([](const std::string& folder) -> std::string {
+        return folder.empty() ? "no directory is given" : "";
+      })
       ->type_name("DIR");
   AddParsed(app, "--metrics-listen", &metrics::ParseListen, &options->listen, "HOST:PORT",
             "serve metrics to Prometheus on http://HOST:PORT/metrics")

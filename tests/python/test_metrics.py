@@ -258,6 +258,7 @@ def test_http_says_what_is_wrong_with_a_request(exporting):
         (["--metrics-listen", "::1:9400"], "'::1:9400' is not HOST:PORT"),
         (["--metrics-listen", "localhost:65536"], "'localhost:65536' is not HOST:PORT"),
         (["--metrics-textfile", "/nowhere/at/all"], "cannot open the directory /nowhere/at/all"),
+        (["--metrics-textfile", ""], "no directory is given"),
         (["--metrics-textfile", "/tmp", "--metrics-interval", "0"], "is no time between"),
     ],
 )
