@@ -81,6 +81,8 @@ Result<void> Exporter::Listen() {
     if (!failure) return {};
     boost::system::error_code ignored;
     acceptor_.close(ignored);
+    // Else it would be "[::1]:9400" instead, while clients of localhost:9400 ask somebody else.
+    if (failure == asio::error::address_in_use) break;
   }
   return Error{
       fmt::format("--metrics-listen: cannot listen on {}: {}", options_.listen, failure.message())};

@@ -273,6 +273,19 @@ def test_the_daemon_does_not_start_without_the_metrics_it_was_asked_for(
     assert done.returncode == 2 and says in done.stderr, done.stderr
 
 
+def test_a_port_that_another_has_is_not_replaced_by_that_of_another_address(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        flags = ["--metrics-listen", f"localhost:{other.getsockname()[1]}"]
+        done = subprocess.run(
+            [find_program("cgdebug-daemon"), "--foreground", "--socket", f"{tmp_path}/d.sock"]
+            + ["--idle-timeout", "100ms", *flags],
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+    assert done.returncode == 2 and "in use" in done.stderr, done.stderr
+
+
 def test_a_daemon_that_runs_already_is_not_taken_for_one_that_exports(own_daemon):
     daemon = own_daemon()
     done = subprocess.run(
