@@ -117,6 +117,7 @@ std::string Exporter::Page() const { return MakePage(model_, {.probes = options_
 void Exporter::Accept() {
   acceptor_.async_accept([this](boost::system::error_code failure, tcp::socket socket) {
     if (!failure) {
+      could_accept_ = true;
       if (requests_ < kMaxRequests) {
         ++requests_;
         std::make_shared<HttpRequest>(
@@ -126,7 +127,10 @@ void Exporter::Accept() {
       return Accept();
     }
     // Most likely out of descriptors.
-    Log("daemon")->warn("metrics: cannot accept a request: {}", failure.message());
+    if (std::exchange(could_accept_, false)) {
+      Log("daemon")->warn("metrics: cannot accept a request: {}; tried again every {} ms",
+                          failure.message(), kAcceptRetry.count());
+    }
     retry_.expires_after(kAcceptRetry);
     retry_.async_wait([this](boost::system::error_code) { Accept(); });
   });

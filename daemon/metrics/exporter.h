@@ -41,6 +41,7 @@ class Exporter {
   Model model_;
   std::optional<TextFile> file_;
   bool could_write_ = true;
+  bool could_accept_ = true;
   std::size_t requests_ = 0;  // that are not answered yet
   boost::asio::io_context io_;
   boost::asio::ip::tcp::acceptor acceptor_{io_};

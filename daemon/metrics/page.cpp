@@ -190,9 +190,12 @@ struct ProbeState {
 };
 
 void AddProbe(const ProbeState& probe, const Labels& labels, Page* page) {
-  page->Gauge("cgdebug_probe_nonfinite", "1 once the probe saw a NaN or Inf in any replay.", labels,
-              probe.is_nonfinite ? 1 : 0);
-  page->Gauge("cgdebug_probe_failed", "1 once a comparison of the probe failed.", labels,
+  page->Gauge(
+      "cgdebug_probe_nonfinite",
+      "1 if a NaN or Inf was in any replay of a call of the probe that has not been released.",
+      labels, probe.is_nonfinite ? 1 : 0);
+  page->Gauge("cgdebug_probe_failed",
+              "1 if a comparison failed in a call of the probe that has not been released.", labels,
               probe.has_failed ? 1 : 0);
   if (probe.newest == nullptr) return;
   const numerics::Stats& stats = probe.newest->stats;
