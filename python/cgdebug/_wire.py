@@ -147,12 +147,12 @@ class Connection:
             )
         return response, payload
 
-    def stream(self, message) -> collections.abc.Iterator:
-        """One request and its answers until the last; waits without a deadline between them."""
+    def stream(self, message, deadline: float | None = None) -> collections.abc.Iterator:
+        """One request and its answers until the last one, or until the deadline."""
         request_id = self._send(message)
         flags = _MORE
         while flags & _MORE:
-            _, flags, body = self._receive(request_id, None, (_RESPONSE,))
+            _, flags, body = self._receive(request_id, deadline, (_RESPONSE,))
             yield message_class("Response").FromString(body)
 
     def _greet(self) -> None:

@@ -86,12 +86,14 @@ class ScalarLog:
         self._session = None if session is None else str(session)
         self._probes = list(probes)
         self._seen: dict[tuple[str, int], int] = {}  # (session, slot): ordinal
+        self._told: dict[tuple[str, int], int] = {}  # losses since that one, which are in `missed`
         self._since_ns = time.time_ns()
         self._has_begun = self._job() is not None
         self._budget = _Budget(max_share)
         self._tags: dict[tuple[str, int], str] = {}
         self._changed = threading.Condition()
         self._connection: _wire.Connection | None = None
+        self._is_live = False  # the daemon sends what happens now, not the past
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="cgdebug-log", daemon=True)
         self._thread.start()
@@ -104,8 +106,10 @@ class ScalarLog:
         if self._is_closing or not self._thread.is_alive():
             return
         deadline = time.monotonic() + timeout
-        self._budget.lift()
-        wanted = self._last_ordinals(timeout)
+        with self._changed:
+            self._budget.lift()
+            self._changed.notify_all()
+        wanted = self._last_ordinals(deadline)
         with self._changed:
             self._changed.wait_for(
                 lambda: (
@@ -139,8 +143,8 @@ class ScalarLog:
         session = module and module.session()
         return session["uuid"][:8] if session else None
 
-    def _connect(self) -> _wire.Connection:
-        return _wire.Connection(_wire.socket_path(self._socket), 10.0)
+    def _connect(self, timeout: float = 10.0) -> _wire.Connection:
+        return _wire.Connection(_wire.socket_path(self._socket), timeout)
 
     def _request(self, job: str, follow: bool):
         return _wire.request(
@@ -152,17 +156,17 @@ class ScalarLog:
             until_exit=follow,
         )
 
-    def _last_ordinals(self, timeout: float) -> dict[tuple[str, int], int]:
-        """Of everything that jobs did by now. Empty if no daemon says it."""
+    def _last_ordinals(self, deadline: float) -> dict[tuple[str, int], int]:
+        """Of everything that jobs did by now. Empty if no daemon says it in time."""
         job = self._job()
         last: dict[tuple[str, int], int] = {}
         if job is None:
             return last
         try:
-            connection = self._connect()
+            connection = self._connect(max(deadline - time.monotonic(), 0.01))
             try:
                 connection.ask(_wire.request("sync"))
-                for response in connection.stream(self._request(job, follow=False)):
+                for response in connection.stream(self._request(job, follow=False), deadline):
                     reply = response.tail.snapshot
                     if response.tail.HasField("snapshot"):
                         key = (reply.session, reply.slot)
@@ -187,6 +191,8 @@ class ScalarLog:
                     stacklevel=1,
                 )
         with self._changed:
+            if self._connection is not None:
+                self._connection.close()
             self._changed.notify_all()
 
     def _follow(self) -> bool:
@@ -195,15 +201,22 @@ class ScalarLog:
         try:
             if job is None:
                 return not self._is_closing
+            connection = self._connect()  # may take seconds, which `close` does not wait for
             with self._changed:
                 if self._is_closing:
+                    connection.close()
                     return False
-                self._connection = self._connect()
-            for response in self._connection.stream(self._request(job, follow=True)):
+                self._connection = connection
+            self._is_live = False
+            for response in connection.stream(self._request(job, follow=True)):
                 if response.HasField("error"):
                     _answers.checked(response, "tail")
                 if response.tail.HasField("snapshot"):
                     self._take(response.tail.snapshot)
+                elif response.tail.HasField("loss") and self._is_live:
+                    self._lose(response.tail.loss)
+                elif response.tail.caught_up:
+                    self._is_live = True
             return self._session is None and not self._is_closing
         except (ConnectionError, TimeoutError):
             return not self._is_closing
@@ -211,6 +224,13 @@ class ScalarLog:
             if error.code not in ("no_session", "no_probe"):  # which may come
                 raise
             return not self._is_closing
+
+    def _lose(self, message) -> None:
+        """Ordinals do not tell what a slot lost before its first snapshot, or after its last."""
+        if message.HasField("slot"):
+            key = (message.session, message.slot.slot)
+            self.missed += message.count
+            self._told[key] = self._told.get(key, 0) + message.count
 
     def _take(self, message) -> None:
         key = (message.session, message.slot)
@@ -220,7 +240,9 @@ class ScalarLog:
         is_of_past = message.timestamp_ns < self._since_ns
         if before is None:
             before = message.ordinal - 1 if self._has_begun or is_of_past else 0
-        self.missed += message.ordinal - before - 1
+        told = self._told.pop(key, 0)
+        # What was lost before a snapshot of the past is of the past, too.
+        self.missed += -told if is_of_past else max(message.ordinal - before - 1 - told, 0)
         if not is_of_past and message.replay % self._every == 0:
             self._log(message)
         with self._changed:

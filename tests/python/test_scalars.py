@@ -2,6 +2,7 @@
 
 import math
 import os
+import signal
 import struct
 import threading
 import time
@@ -112,6 +113,70 @@ def test_a_loss_is_counted_and_in_a_curve(own_daemon):
     assert log.missed > 0
     assert curves.values("cgdebug/missed")[-1][1] == log.missed
     job.finish()
+
+
+def test_what_a_call_lost_before_its_first_snapshot_is_missed(own_daemon, job):
+    daemon = own_daemon()
+    running = job("""
+        old, new = (CudaGraphTensorProbe(name, [TensorRecord(capacity=4)], mode="always")
+                    for name in ("old", "new"))
+        for p, calls, line in zip((old, new), (1, 20), sys.stdin):
+            for _ in range(calls):
+                p(torch.ones(2))
+            print("done")
+        sys.stdin.read()
+    """)
+    running.go_on(), running.line()
+    with cgdebug.log_to(Curves(), session=running.pid, socket=daemon.socket) as log:
+        wait_until(lambda: log._is_live, "the log has read the past")
+        stop(daemon.process.pid)
+        running.go_on(), running.line()
+        os.kill(daemon.process.pid, signal.SIGCONT)
+        wait_until(lambda: log.logged + log.missed == 20, "all is logged or missed")
+        assert log.missed > 0
+
+
+def test_what_was_lost_before_the_log_began_is_not_missed(own_daemon, job):
+    daemon = own_daemon()
+    running = job("""
+        p = CudaGraphTensorProbe("x", [TensorRecord(capacity=4)], mode="always")
+        for calls, line in zip((1, 20), sys.stdin):
+            for _ in range(calls):
+                p(torch.ones(2))
+            print("done")
+        sys.stdin.read()
+    """)
+    running.go_on(), running.line()
+    with daemon.connect() as client:
+
+        def count(name):
+            sessions = [one for one in client.status().sessions if one.pid == running.pid]
+            return sum(getattr(one.counters, name) for one in sessions)
+
+        wait_until(lambda: count("consumed") == 1, "the first is read")
+        stop(daemon.process.pid)
+        running.go_on(), running.line()
+        os.kill(daemon.process.pid, signal.SIGCONT)
+        wait_until(lambda: count("consumed") + count("lost_overwritten") == 21, "the others too")
+        assert count("lost_overwritten") > 0
+    with cgdebug.log_to(Curves(), session=running.pid, socket=daemon.socket) as log:
+        wait_until(lambda: log._is_live, "the log has read the past")
+    assert (log.logged, log.missed) == (0, 0)
+
+
+def test_a_log_ends_in_time_although_the_daemon_hangs(own_daemon, probe):
+    daemon = own_daemon()
+    p = probe(cgdebug.TensorRecord(8), name="log.stuck")
+    ramp(p, 1)
+    log = cgdebug.log_to(lambda _: None, "log.stuck", socket=daemon.socket)
+    wait_until(lambda: log._is_live, "the log has read the past")
+    stop(daemon.process.pid)
+    try:
+        began = time.monotonic()
+        log.close(timeout=0.5)
+        assert time.monotonic() - began < 3
+    finally:
+        os.kill(daemon.process.pid, signal.SIGCONT)
 
 
 def test_a_daemon_that_dies_costs_no_point_twice(own_daemon, probe):
