@@ -308,7 +308,7 @@ def _write_perfetto(work, target, is_stdout):
         head = {"displayTimeUnit": "ns"}
         if trace is not None:
             head = {name: of for name, of in trace.content.items() if name != "traceEvents"}
-        file.write(json.dumps(head)[:-1] + ', "traceEvents": [\n')
+        file.write(json.dumps({**head, "traceEvents": []})[:-2] + "\n")
         separator = ""
         for event in itertools.chain(
             trace.content["traceEvents"] if trace is not None else (),

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import typing
+import zlib
 
 from .errors import RecordingError
 
@@ -16,6 +17,7 @@ _ALL_STATS = (*_STATS, "min", "max", "std", "nonfinite")
 _BESIDE_TORCH = 2_000_000_000
 # What a replay sends arrives after its last kernel.
 _MARGIN_NS = 1_000_000
+_NO_TRACE = (ValueError, KeyError, TypeError, AttributeError, EOFError, zlib.error, RecursionError)
 
 
 class TorchTrace:
@@ -37,7 +39,7 @@ class TorchTrace:
             self.rank = self.content.get("distributedInfo", {}).get("rank")
         except OSError as error:
             raise RecordingError(f"{self.path}: {error.strerror or error}") from error
-        except (ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
+        except _NO_TRACE as error:
             raise RecordingError(
                 f"{self.path} is no trace of torch.profiler: {error!r}. One is written by "
                 "prof.export_chrome_trace(PATH)"

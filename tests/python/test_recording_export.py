@@ -263,6 +263,13 @@ def test_a_trace_of_another_run_or_rank_is_refused(profiled, tmp_path, path):
     rank_1 = cgdebug.open(writer.close())
     rank_1.export("perfetto", tmp_path / "yes.json", trace=trace)
     other = tmp_path / "rank0.json"
+    base_us = content["baseTimeNanoseconds"] / 1000
+    bare = [
+        {**one, "ts": one["ts"] + base_us} for one in content["traceEvents"] if one.get("ph") == "X"
+    ]
+    other.write_text(json.dumps({"traceEvents": bare}))
+    rank_1.export("perfetto", tmp_path / "bare.json", trace=other)
+    assert len(json.loads((tmp_path / "bare.json").read_text())["traceEvents"]) > len(bare)
     other.write_text(json.dumps({**content, "distributedInfo": {"rank": 0}}))
     with pytest.raises(NothingMatchedError, match="time and rank"):
         rank_1.export("perfetto", tmp_path / "no.json", trace=other)
@@ -276,6 +283,12 @@ def test_a_trace_of_another_run_or_rank_is_refused(profiled, tmp_path, path):
         other.write_text(text)
         with pytest.raises(RecordingError, match=says):
             cgdebug.open(recording).export("perfetto", tmp_path / "no.json", trace=other)
+    header = gzip.compress(b"")[:10]
+    (tmp_path / "damaged.json.gz").write_bytes(header + b"\xff" * 20)  # no such kind of block
+    with pytest.raises(RecordingError, match="is no trace of torch.profiler"):
+        cgdebug.open(recording).export(
+            "perfetto", tmp_path / "no.json", trace=tmp_path / "damaged.json.gz"
+        )
     with pytest.raises(RecordingError, match="No such file"):
         cgdebug.open(recording).export("perfetto", tmp_path / "no.json", trace="nowhere.json")
     with pytest.raises(ValueError, match="perfetto only"):
