@@ -112,7 +112,7 @@ class Recorder:
             with self._lock:
                 if (
                     writes is None
-                    or not self.log.follows_nodes
+                    or not self.log.graph
                     or self.log.has_lost_memory()
                     or any(map(self._is_pending, writes))
                 ):
@@ -224,7 +224,7 @@ class Recorder:
     def _end(self, is_explained: bool = False) -> None:
         with self._lock:
             self._inside -= 1
-            if self._inside or not self.log.follows_nodes:
+            if self._inside or not self.log.graph:
                 # What the op around it writes, and when, is not known.
                 self._flush()
             else:
@@ -254,7 +254,7 @@ class Recorder:
 
     def _guard(self, call: _Call) -> None:
         """Has the pending rows computed that the op may overwrite."""
-        if not self.log.follows_nodes:
+        if not self.log.graph:
             self._flush()
         if not self.log.has_pending or call.plan.kind is Kind.IGNORED:
             return

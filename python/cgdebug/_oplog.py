@@ -168,7 +168,6 @@ class OpLog:
 
     graph: the number of the capture, 0 for an eager log. The rows of an eager log may be added
            again and again; each time is a replay of theirs.
-    follows_nodes: whether it looks at the nodes that a capture gets
     copies: rows whose tensor had to be copied first, because it has gaps
 
     Thread: any.
@@ -176,7 +175,6 @@ class OpLog:
 
     def __init__(self, graph: int):
         self.graph = graph
-        self.follows_nodes = bool(graph)
         self.rows: list[Row] = []  # of the capture, or of the run that came last
         self.gaps: collections.Counter[str] = collections.Counter()
         self._lock = threading.RLock()
@@ -272,7 +270,7 @@ class OpLog:
 
         Fails: RuntimeError: rows of this capture are lost."""
         with self._lock:
-            if self._closed or not self.follows_nodes:
+            if self._closed or not self.graph:
                 return []
             try:
                 with self._marked():
@@ -287,7 +285,7 @@ class OpLog:
 
         Fails: RuntimeError"""
         with self._lock:
-            if self.follows_nodes and not self._closed:
+            if self.graph and not self._closed:
                 self._nodes_of_op += self._native.take_nodes(_current_stream())
 
     def finish_op(self, is_explained: bool = False) -> None:
@@ -311,7 +309,7 @@ class OpLog:
     @property
     def coverage(self) -> Coverage | None:
         """None for a log that is not of a graph."""
-        if not self.follows_nodes:
+        if not self.graph:
             return None
         with self._lock:
             rows = list(self.rows)
@@ -350,7 +348,7 @@ class OpLog:
             if self._closed:
                 return
             try:
-                if self.follows_nodes:
+                if self.graph:
                     self._take_rest()
             finally:
                 try:
