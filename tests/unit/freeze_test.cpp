@@ -225,6 +225,13 @@ class TwoDevices : public ::testing::Test {
           told_.push_back(text);
         });
   }
+  void FreezeSecondDeviceOnInf(std::uint64_t serial) {
+    frozen_->Froze({.slot = slots_[1],
+                    .serial = serial,
+                    .replay = 8,
+                    .trigger = layout::ControlTrigger::kInf,
+                    .device = 1});
+  }
   // What ingest was asked for, once there is something.
   std::vector<RingSwitch> Switches() {
     std::vector<RingSwitch> switches;
@@ -258,11 +265,7 @@ class TwoDevices : public ::testing::Test {
 
 TEST_F(TwoDevices, StopEachAtItsOwnReplayAndTheRecordingHasAndNamesBoth) {
   Start();
-  frozen_->Froze({.slot = slots_[1],
-                  .serial = 77,
-                  .replay = 8,
-                  .trigger = layout::ControlTrigger::kInf,
-                  .device = 1});
+  FreezeSecondDeviceOnInf(77);
   const std::vector<RingSwitch> asked = Switches();
   ASSERT_EQ(asked.size(), 1u);
   EXPECT_EQ(asked[0].device, 0u);
@@ -320,11 +323,7 @@ TEST_F(TwoDevices, ADeviceThatStopsUnaskedMeanwhileGoesOnWithTheOthers) {
                   .replay = 5,
                   .timestamp_ns = 1});
   EXPECT_EQ(Switches().size(), 1u) << "nothing replays on the other device";
-  frozen_->Froze({.slot = slots_[1],
-                  .serial = 71,
-                  .replay = 8,
-                  .trigger = layout::ControlTrigger::kInf,
-                  .device = 1});
+  FreezeSecondDeviceOnInf(71);
   frozen_->Froze({.slot = slots_[0], .serial = 70, .replay = 7});
   Told();
   std::map<std::uint32_t, std::uint64_t> thawed;
@@ -381,11 +380,7 @@ TEST_F(TwoDevices, ATriggerThatHeldInTheLastReplayOfItsControlIsRecorded) {
 
 TEST_F(TwoDevices, ADeviceThatDidNotStopIsNamed) {
   Start();
-  frozen_->Froze({.slot = slots_[1],
-                  .serial = 77,
-                  .replay = 8,
-                  .trigger = layout::ControlTrigger::kInf,
-                  .device = 1});
+  FreezeSecondDeviceOnInf(77);
   const std::string text = Told();
   EXPECT_TRUE(
       text.starts_with("probe 'b' held Inf in replay 8, the rings of cuda:0 did not stop in time "
