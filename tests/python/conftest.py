@@ -48,6 +48,25 @@ def pytest_collection_modifyitems(items):
             item.add_marker(skip)
 
 
+def pytest_runtest_logreport(report):
+    """Appends each failure to the file $CGDEBUG_TEST_FAILURES at once: pytest prints them at the
+    end, which a run that is killed does not reach. Of pytest-xdist, only the controller does so."""
+    path = os.environ.get("CGDEBUG_TEST_FAILURES")
+    if not path or not report.failed or "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    node = getattr(report, "node", None)
+    worker = f" on {node.gateway.id}" if node else ""
+    now = time.strftime("%H:%M:%S")
+    lines = [
+        f"==== {now} {report.nodeid}: {report.when} failed after {report.duration:.2f} s{worker}"
+    ]
+    lines.append(report.longreprtext)
+    for title, content in report.sections:
+        lines += [f"---- {title}", content]
+    with open(path, "a", encoding="utf-8") as file:
+        file.write("\n".join(lines) + "\n\n")
+
+
 def pytest_generate_tests(metafunc):
     """GPU tests run in each lane, except those that name theirs."""
     marks = metafunc.definition
@@ -64,10 +83,11 @@ def every_lane(request, monkeypatch):
 
 
 def wait_until(condition, what, deadline_s=DEADLINE_S):
-    """The first truthy value of condition()."""
+    """The first truthy value of condition(). `what` is a text, or a function that returns it."""
     deadline = time.monotonic() + deadline_s
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"not within {deadline_s} s: {what}"
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"not within {deadline_s} s: {what() if callable(what) else what}")
         time.sleep(0.01)
     return value
 
@@ -179,10 +199,13 @@ class Daemon:
                 stderr=log,
                 env={**os.environ, **where},
             )
-        wait_until(self.accepts, f"the daemon accepts on {self.socket}; its log: {self.log()}")
+        wait_until(
+            self.accepts, lambda: f"the daemon accepts on {self.socket}; its log: {self.log()}"
+        )
 
     def accepts(self):
-        assert self.process.poll() is None, f"the daemon exited: {self.log()}"
+        code = self.process.poll()
+        assert code is None, f"the daemon exited with {code}; its log: {self.log()}"
         try:
             with self.connect() as client:
                 return client.status().pid == self.process.pid
@@ -216,11 +239,27 @@ def _session_folder():
     shutil.rmtree(FOLDER, ignore_errors=True)
 
 
+def end_daemon():
+    """Ends whatever daemon listens on the socket of this session; whether there was one."""
+    try:
+        with cgdebug.connect(socket=None if IS_DEFAULT else Daemon.socket) as client:
+            pid = client.status().pid
+    except ConnectionError:
+        return False
+    os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: not pathlib.Path(f"/proc/{pid}").exists(), f"the daemon {pid} ends")
+    return True
+
+
 @pytest.fixture
-def without_daemon():
-    """No daemon runs, and none is started."""
+def without_daemon(monkeypatch):
+    """No daemon runs, and none is started: one that nobody ends would keep the socket, and every
+    later test that wants a daemon would fail."""
+    monkeypatch.setenv("CGDEBUG", "0")  # the fixture `daemon` may have removed it
     while _shared:
         _shared.pop().stop()
+    yield
+    assert not end_daemon(), "this test left a daemon behind"
 
 
 @pytest.fixture
@@ -239,8 +278,10 @@ def daemon(daemon_allowed):
         first(torch.ones(1))
         wait_until(
             lambda: first.status().daemon_alive,
-            "the daemon reads this process. If another one of this user does, type: "
-            "cgdebug-cli daemon stop",
+            lambda: (
+                "the daemon reads this process. If another one of this user does, type: "
+                f"cgdebug-cli daemon stop. The daemon's log: {_shared[0].log()}"
+            ),
         )
     return _shared[0]
 
@@ -291,13 +332,7 @@ def no_daemon(without_daemon, daemon_allowed):
     """No daemon runs; a test may start one, which is ended afterwards."""
     socket = None if IS_DEFAULT else Daemon.socket
     yield lambda: cgdebug.connect(socket=socket)
-    try:
-        with cgdebug.connect(socket=socket) as client:
-            pid = client.status().pid
-    except ConnectionError:
-        return
-    os.kill(pid, signal.SIGTERM)
-    wait_until(lambda: not pathlib.Path(f"/proc/{pid}").exists(), f"the daemon {pid} ends")
+    end_daemon()
 
 
 class Job:

@@ -86,6 +86,7 @@ def test_a_period_keeps_its_own_replays(graph_probe):
     assert firsts(records) == [13.0, 17.0, 21.0]
 
 
+@pytest.mark.alone
 def test_device_memory_is_shown_and_given_back_in_any_order():
     x = torch.zeros(8 << 20, device="cuda")  # 32 MiB
     torch.cuda.synchronize()
@@ -111,6 +112,7 @@ def test_device_memory_is_shown_and_given_back_in_any_order():
     assert held[0] - held[1] < 600 << 20, "no more than what is kept for reuse"
 
 
+@pytest.mark.alone
 def test_it_works_beside_an_allocator_that_holds_nearly_all_memory(graph_probe):
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info()
@@ -191,7 +193,7 @@ def test_the_values_of_a_job_that_was_killed_are_named_as_gone(daemon, job, cli,
     shown = cli("show", "layer1")
     assert shown.returncode != 0
     assert "replays 13 to 20 were on the device of a job that died" in shown.stderr
-    frozen = cli("freeze", "-o", str(tmp_path / "left.cgrec"))
+    frozen = cli("freeze", str(running.pid), "-o", str(tmp_path / "left.cgrec"))
     recording = cgdebug.open(tmp_path / "left.cgrec")
     assert not list(recording["layer1"])
     assert not recording.complete, frozen.stdout

@@ -125,6 +125,7 @@ def test_a_capture_that_fails_after_the_probe_harms_nothing():
     p.close()
 
 
+@pytest.mark.alone
 def test_graphs_and_probes_that_come_and_go_leave_no_memory_behind():
     def one():
         probes = [new_probe(f"p{i}", capacity=4) for i in range(4)]
@@ -164,6 +165,7 @@ def test_graphs_and_probes_that_come_and_go_leave_no_memory_behind():
     assert device_after <= device_before + (32 << 20)
 
 
+@pytest.mark.alone
 def test_a_capture_takes_memory_that_torch_keeps(monkeypatch):
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)  # torch.cuda.graph calls it
     p = new_probe(capacity=2)

@@ -255,6 +255,7 @@ def test_a_graph_that_becomes_part_of_another_keeps_its_memory(job):
 # --- everything is freed in the end --------------------------------------------------------------
 
 
+@pytest.mark.alone
 def test_a_thousand_captures_that_end_in_any_order_leave_memory_flat(before):
     order = random.Random(7)
     x = torch.zeros(1000, device="cuda")

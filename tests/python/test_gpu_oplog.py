@@ -73,7 +73,7 @@ def replayed(log, run, replays=1):
 
 def all_read(log):
     torch.cuda.synchronize()
-    assert log.native.wait_consumed(10.0)
+    assert log.native.wait_consumed(30.0)
 
 
 def connected(daemon):

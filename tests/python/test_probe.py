@@ -290,6 +290,15 @@ def test_assert_ok_never_passes_when_nothing_was_compared(without_daemon, probe)
         p.assert_ok(timeout=0.1)
 
 
+def test_a_test_without_daemon_starts_none_whichever_test_came_first(
+    daemon, without_daemon, probe, monkeypatch
+):
+    monkeypatch.setattr(cgdebug._native, "_daemon_asked_in_pid", 0)  # as in the first test
+    probe(TensorCompare(torch.ones(2)))
+    with pytest.raises(ConnectionError, match="no cgdebug daemon listens"):
+        daemon.connect()
+
+
 def test_closed_probe_does_nothing(probe):
     p, x = probe(TensorRecord()), torch.ones(2)
     p(x)

@@ -219,8 +219,9 @@ def test_snapshots_lie_among_the_events_of_torch_where_the_probe_was_called(prof
     calls = [one for one in torchs["traceEvents"] if one.get("name") == "cgdebug::observe"]
     marks = [one for one in ours if one.get("cat") == "cgdebug"]
     assert [one["args"]["replay"] for one in marks] == [1, 2, 3]  # of a shape of its own
+    # In us. torch converts the ticks of a counter, and such a conversion can be off by some 0.1 us.
     for call, mark in zip(calls, marks, strict=True):
-        assert call["ts"] <= mark["ts"] <= call["ts"] + call["dur"]
+        assert call["ts"] - 1 <= mark["ts"] <= call["ts"] + call["dur"] + 1
     assert [one["args"].get("abs_max") for one in marks] == [1.0, None, 3.0]
     assert [one["name"] for one in ours if one["ph"] == "i" and one["s"] == "p"] == [
         marks[0]["name"] + ": 4 NaN or Inf"
