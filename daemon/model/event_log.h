@@ -32,8 +32,10 @@ struct Loss {
   std::uint64_t count = 0;
   std::uint64_t before_replay = 0;  // the replay of the snapshot that came after; 0 = none came
   std::string_view cause;           // a literal
-  // With `slot`, the rows of its page that lost the same; empty if it is no row.
-  std::vector<SlotPtr> rows = {};
+  // With `slot`, the rows of its page that lost the same; null if it is no row. Events share it.
+  std::shared_ptr<const std::vector<SlotPtr>> rows = nullptr;
+
+  std::size_t row_count() const { return rows == nullptr ? 0 : rows->size(); }
 };
 struct CompareFailure {
   SnapshotPtr snapshot;

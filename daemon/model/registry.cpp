@@ -112,8 +112,9 @@ void Registry::SetSlot(const SlotPtr& slot, const Counters& counters,
   Session* session = Find(slot->session);
   if (session == nullptr) return;
   SlotRecord& record = session->slots[{slot->index, slot->generation}];
-  if (record.slot == nullptr) {
-    session->slots_changed = true;
+  if (record.slot != slot) {
+    if (record.slot != nullptr) RemoveFromIndexes(session, record.slot);
+    session->names.Add(slot);
     session->by_order.insert({slot->registration.order, {slot->index, slot->generation}});
   }
   record.slot = slot;
@@ -157,6 +158,11 @@ void Registry::SetFirsts(const SlotPtr& slot, const ring::FirstNonfinites& first
   Consider(slot, firsts.inf, &session->record.first_inf);
 }
 
+void Registry::RemoveFromIndexes(Session* session, const SlotPtr& slot) {
+  session->names.Remove(slot);
+  session->by_order.erase({slot->registration.order, {slot->index, slot->generation}});
+}
+
 void Registry::ForgetSlot(const SlotPtr& slot) {
   const std::lock_guard lock(mutex_);
   Session* session = Find(slot->session);
@@ -165,10 +171,8 @@ void Registry::ForgetSlot(const SlotPtr& slot) {
   if (found == session->slots.end()) return;
   session->forgotten.Add(found->second.counters);
   session->forgotten_replay = std::max(session->forgotten_replay, found->second.counters.replays);
-  NameGraphs(session);  // a label that was shown stays taken
-  session->by_order.erase({slot->registration.order, found->first});
+  RemoveFromIndexes(session, found->second.slot);
   session->slots.erase(found);
-  session->slots_changed = true;
 }
 
 void Registry::SetGraphs(const SessionPtr& session, ring::GraphCensus graphs) {
@@ -184,11 +188,10 @@ ring::GraphCensus Registry::Graphs(const SessionPtr& session) const {
   const std::lock_guard lock(mutex_);
   const auto found = sessions_.find(session->uuid);
   if (found == sessions_.end()) return {};
-  NameGraphs(&found->second);
   ring::GraphCensus census = found->second.census;
   for (ring::GraphFacts& graph : census.graphs) {
-    const auto name = found->second.graphs.find(graph.graph_id);
-    if (name != found->second.graphs.end()) graph.label = name->second;
+    const std::string name = found->second.names.LabelOf(graph.graph_id);
+    if (!name.empty()) graph.label = name;
   }
   return census;
 }
@@ -280,7 +283,6 @@ std::vector<OpLogRecord> Registry::OpLogs(const SessionPtr& session) const {
   const std::lock_guard lock(mutex_);
   const auto found = sessions_.find(session->uuid);
   if (found == sessions_.end()) return {};
-  NameGraphs(&found->second);
   std::vector<OpLogRecord> logs;
   std::map<std::uint64_t, std::size_t> newest;  // by graph: of `logs`
   std::uint64_t last_eager = 0;
@@ -297,9 +299,8 @@ std::vector<OpLogRecord> Registry::OpLogs(const SessionPtr& session) const {
       }
     }
     if (is_new) {
-      const auto name = found->second.graphs.find(graph_id);
       logs.push_back({.graph_id = graph_id,
-                      .graph = name == found->second.graphs.end() ? "" : name->second,
+                      .graph = found->second.names.LabelOf(graph_id),
                       .first_order = slot.registration.order});
     }
     logs[log->second].last_order = slot.registration.order;
@@ -309,38 +310,14 @@ std::vector<OpLogRecord> Registry::OpLogs(const SessionPtr& session) const {
   return logs;
 }
 
-void Registry::NameGraphs(Session* session) {
-  if (!std::exchange(session->slots_changed, false)) return;
-  std::vector<GraphSlot> slots;
-  std::vector<SlotKey> keys;
-  for (const auto& [key, record] : session->slots) {
-    keys.push_back(key);
-    const SlotIdentity& slot = *record.slot;
-    slots.push_back({.graph_id = slot.registration.graph_id,
-                     .order = slot.registration.order,
-                     .probe = slot.probe,
-                     .invocation = slot.registration.invocation,
-                     .shape = slot.shape,
-                     .label = slot.graph_label});
-  }
-  session->graphs = NameGraphsOf(slots, std::move(session->graphs));
-  session->qualifiers.clear();
-  std::vector<std::string> qualifiers = SlotQualifiers(slots, session->graphs);
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    if (!qualifiers[i].empty()) session->qualifiers[keys[i]] = std::move(qualifiers[i]);
-  }
-}
-
 SlotPlace Registry::PlaceOf(const SlotIdentity& slot) const {
   const std::lock_guard lock(mutex_);
   const auto found = sessions_.find(slot.session->uuid);
   if (found == sessions_.end()) return {slot.graph_label, ""};
-  NameGraphs(&found->second);
-  const Session& session = found->second;
-  const auto label = session.graphs.find(slot.registration.graph_id);
-  const auto qualifier = session.qualifiers.find({slot.index, slot.generation});
-  return {label == session.graphs.end() ? "" : label->second,
-          qualifier == session.qualifiers.end() ? "" : qualifier->second};
+  Session& session = found->second;
+  const auto shown = session.slots.find({slot.index, slot.generation});
+  return {session.names.LabelOf(slot.registration.graph_id),
+          shown == session.slots.end() ? "" : session.names.QualifierOf(*shown->second.slot)};
 }
 
 std::vector<SkippedFile> Registry::Skipped() const {

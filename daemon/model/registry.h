@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/core/base/graph_labels.h"
 #include "daemon/model/finding.h"
+#include "daemon/model/slot_names.h"
 #include "daemon/model/snapshot.h"
 #include "libprobe/ring/graph_census.h"
 #include "libprobe/ring/slot_ring_reader.h"
@@ -151,18 +151,15 @@ class Registry {
     std::uint64_t forgotten_replay = 0;
     std::set<std::string> nonfinite_probes;
     std::set<std::string> failed_probes;
-    // As the slots were when `slots_changed` was last cleared.
-    GraphLabels graphs;
-    std::map<SlotKey, std::string> qualifiers;  // those that are not empty
-    bool slots_changed = false;
+    SlotNames names;  // of those slots
   };
   Session* Find(const SessionPtr& session);
   SlotRecord* FindSlot(const SlotPtr& slot);
+  static void RemoveFromIndexes(Session* session, const SlotPtr& slot);
   static SessionRecord Summarize(const Session& session);
   // Calls `visit` with the records of the range, in order, until it returns false.
   template <typename Visitor>
   static void Visit(const Session& session, const SlotRange& range, const Visitor& visit);
-  static void NameGraphs(Session* session);
 
   mutable std::mutex mutex_;
   mutable std::map<std::string, Session> sessions_;  // by uuid

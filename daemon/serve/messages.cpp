@@ -282,8 +282,8 @@ void Fill(const pipeline::Event& event, const pipeline::Registry& registry,
     message->mutable_print()->set_text(line->text);
   } else if (const auto* loss = std::get_if<pipeline::Loss>(&event.what)) {
     FillWhere(*loss->slot, registry, message->mutable_loss());
-    message->mutable_loss()->set_rows(static_cast<std::uint32_t>(loss->rows.size()));
-    message->mutable_loss()->set_count(loss->count * std::max<std::uint64_t>(loss->rows.size(), 1));
+    message->mutable_loss()->set_rows(static_cast<std::uint32_t>(loss->row_count()));
+    message->mutable_loss()->set_count(loss->count * std::max<std::uint64_t>(loss->row_count(), 1));
     message->mutable_loss()->set_before_replay(loss->before_replay);
     message->mutable_loss()->set_cause(std::string(loss->cause));
   } else if (const auto* failure = std::get_if<pipeline::CompareFailure>(&event.what)) {

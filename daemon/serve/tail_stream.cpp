@@ -25,7 +25,7 @@ Moment MomentOf(const pipeline::Snapshot& snapshot) {
 std::size_t RowsOf(const pipeline::Event& event) {
   if (const auto* rows = std::get_if<pipeline::Rows>(&event.what)) return rows->snapshots.size();
   const auto* loss = std::get_if<pipeline::Loss>(&event.what);
-  return loss == nullptr ? 0 : loss->rows.size();
+  return loss == nullptr ? 0 : loss->row_count();
 }
 
 // The snapshot that the event is about; null if it is not about one.
@@ -157,8 +157,8 @@ bool TailStream::SelectsPart(const pipeline::Event& event, std::size_t part) {
     return SelectsSnapshot(*rows->snapshots[part], false);
   }
   const auto* loss = std::get_if<pipeline::Loss>(&event.what);
-  if (loss != nullptr && !loss->rows.empty() && !request_.pages()) {
-    return SelectsSlot(loss->rows[part]);
+  if (loss != nullptr && loss->row_count() > 0 && !request_.pages()) {
+    return SelectsSlot((*loss->rows)[part]);
   }
   return true;  // Selects() was asked
 }
@@ -170,9 +170,9 @@ void TailStream::FillPart(const pipeline::Event& event, std::size_t part,
     return Fill(*rows->snapshots[part], *model_.registry, reply->mutable_snapshot());
   }
   const auto* loss = std::get_if<pipeline::Loss>(&event.what);
-  if (loss != nullptr && !loss->rows.empty() && !request_.pages()) {
+  if (loss != nullptr && loss->row_count() > 0 && !request_.pages()) {
     pipeline::Event one{.number = event.number, .session = event.session};
-    one.what = pipeline::Loss{loss->rows[part], loss->count, loss->before_replay, loss->cause};
+    one.what = pipeline::Loss{(*loss->rows)[part], loss->count, loss->before_replay, loss->cause};
     return Fill(one, *model_.registry, reply);
   }
   Fill(event, *model_.registry, reply);
@@ -184,8 +184,9 @@ bool TailStream::Selects(const pipeline::Event& event) {
   if (!SelectsSession(*event.session)) return false;
   if (std::holds_alternative<pipeline::SessionChange>(event.what)) return true;
   if (const auto* loss = std::get_if<pipeline::Loss>(&event.what)) {
-    return SelectsSlot(loss->slot) ||
-           std::ranges::any_of(loss->rows, [&](const auto& row) { return SelectsSlot(row); });
+    if (SelectsSlot(loss->slot)) return true;
+    return loss->rows != nullptr &&
+           std::ranges::any_of(*loss->rows, [&](const auto& row) { return SelectsSlot(row); });
   }
   if (const auto* frozen = std::get_if<pipeline::Frozen>(&event.what)) {
     return SelectsSlot(frozen->slot);

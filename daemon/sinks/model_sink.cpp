@@ -42,9 +42,15 @@ void ModelSink::AddRows() {
     const pipeline::SessionPtr session = rows_.snapshots.front()->slot->session;
     events_->Add(session, std::exchange(rows_, {}));
   }
-  if (lost_rows_.slot != nullptr) {
-    const pipeline::SessionPtr session = lost_rows_.slot->session;
-    events_->Add(session, std::exchange(lost_rows_, {}));
+  if (loss_.slot != nullptr) {
+    auto& last = last_lost_[loss_.slot];
+    if (last == nullptr || *last != lost_rows_) {
+      last = std::make_shared<const std::vector<pipeline::SlotPtr>>(lost_rows_);
+    }
+    lost_rows_.clear();
+    loss_.rows = last;
+    const pipeline::SessionPtr session = loss_.slot->session;
+    events_->Add(session, std::exchange(loss_, {}));
   }
 }
 
@@ -59,16 +65,16 @@ void ModelSink::Lose(const pipeline::Gap& gap) {
   if (layout::IsOpGap(gap.slot->op)) return;              // no tensor
   pipeline::Loss loss{gap.slot, gap.count, gap.before_replay, ToText(gap.cause)};
   if (!pipeline::IsOpLogRow(*gap.slot)) return Add(gap.slot->session, std::move(loss));
-  const pipeline::Loss& before = lost_rows_;
+  const pipeline::Loss& before = loss_;
   const bool is_next = before.slot != nullptr && before.count == loss.count &&
                        before.before_replay == loss.before_replay && before.cause == loss.cause &&
                        pipeline::AreOfOnePage(*before.slot, *gap.slot) &&
-                       before.rows.back() != gap.slot;
+                       lost_rows_.back() != gap.slot;
   if (!is_next) {
     AddRows();
-    lost_rows_ = std::move(loss);
+    loss_ = std::move(loss);
   }
-  lost_rows_.rows.push_back(gap.slot);
+  lost_rows_.push_back(gap.slot);
 }
 
 void ModelSink::Found(const pipeline::Finding& finding) { next_->Found(finding); }
@@ -91,12 +97,14 @@ void ModelSink::EndSession(const pipeline::SessionPtr& session, bool died) {
 
 void ModelSink::ForgetSession(const pipeline::SessionPtr& session) {
   AddRows();
+  std::erase_if(last_lost_, [&](const auto& one) { return one.first->session == session; });
   next_->ForgetSession(session);
   events_->ForgetSession(session);
   registry_->ForgetSession(session);
 }
 
 void ModelSink::ForgetSlot(const pipeline::SlotPtr& slot) {
+  last_lost_.erase(slot);
   next_->ForgetSlot(slot);
   registry_->ForgetSlot(slot);
 }

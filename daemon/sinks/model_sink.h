@@ -1,6 +1,10 @@
 // model_sink.h: shows the pipeline's snapshots to clients.
 #pragma once
 
+#include <map>
+#include <memory>
+#include <vector>
+
 #include "daemon/model/event_log.h"
 #include "daemon/model/registry.h"
 #include "daemon/pipeline/sink.h"
@@ -43,7 +47,11 @@ class ModelSink final : public pipeline::Sink {
   void Add(const pipeline::SessionPtr& session, decltype(pipeline::Event::what) what);
 
   pipeline::Rows rows_;
-  pipeline::Loss lost_rows_;
+  pipeline::Loss loss_;                       // `slot` is null: there is none
+  std::vector<pipeline::SlotPtr> lost_rows_;  // its rows so far
+  // By the first row of a page: the rows of its last loss. A page that the daemon cannot keep up
+  // with loses the same rows in each replay, and the event log keeps thousands of losses.
+  std::map<pipeline::SlotPtr, std::shared_ptr<const std::vector<pipeline::SlotPtr>>> last_lost_;
   pipeline::Registry* registry_;
   pipeline::EventLog* events_;
   pipeline::Sink* next_;

@@ -7,6 +7,7 @@
 
 #include "daemon/model/event_log.h"
 #include "daemon/model/registry.h"
+#include "daemon/model/slot_names.h"
 #include "daemon/model/snapshot_store.h"
 #include "daemon/model/text.h"
 #include "daemon/record/recorder.h"
@@ -169,6 +170,84 @@ TEST(Registry, AGraphsLabelStaysTakenWhenItsSlotsAreForgotten) {
   EXPECT_EQ(registry.PlaceOf(*slots[2]).graph, third);
   EXPECT_NE(second, third);
   EXPECT_EQ(registry.PlaceOf(*slots[1]).qualifier, "@g:" + second);
+}
+
+SlotPtr SlotOfGraph(const SessionPtr& session, const std::string& name, std::uint64_t order,
+                    std::uint64_t graph_id, std::uint64_t elements = 2) {
+  SlotIdentity slot = test::MakeSlotIdentity(session, name, order, elements);
+  slot.registration.graph_id = graph_id;
+  return std::make_shared<const SlotIdentity>(slot);
+}
+
+TEST(Registry, AGraphKeepsItsLabelWhenTheOneThatItWasToldApartFromIsForgotten) {
+  Registry registry;
+  const SessionPtr session = registry.AddSession(MakeIdentity("1"));
+  const SlotPtr first = SlotOfGraph(session, "in", 1, 10);
+  const SlotPtr second = SlotOfGraph(session, "in", 2, 20);
+  for (const SlotPtr& slot : {first, second, SlotOfGraph(session, "attn", 3, 20, 8)}) {
+    registry.SetSlot(slot, {}, 0, false);
+  }
+  EXPECT_EQ(registry.PlaceOf(*second).graph, "2,attn=8");
+  registry.ForgetSlot(first);
+  EXPECT_EQ(registry.PlaceOf(*second).graph, "2,attn=8");
+  EXPECT_EQ(registry.PlaceOf(*second).qualifier, "") << "the only one of its name that is left";
+  EXPECT_EQ(registry.PlaceOf(*first).graph, "2") << "which stays taken";
+}
+
+TEST(SlotNames, AreThoseOfAllSlotsAtOnceInWhateverOrderTheyCome) {
+  const SessionPtr session = MakeSession("1");
+  std::vector<SlotPtr> slots;
+  for (std::uint64_t order = 1; order <= 60; ++order) {
+    const std::uint64_t graph_id = order % 7;  // eager calls and graphs that are captured together
+    slots.push_back(SlotOfGraph(session, "p" + std::to_string(order * 5 % 11), order, graph_id,
+                                order % 13 == 0 ? 4 : 2));
+  }
+  std::vector<GraphSlot> seen;
+  SlotNames names;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const SlotPtr& added = slots[i * 17 % slots.size()];
+    names.Add(added);
+    seen.push_back({.graph_id = added->registration.graph_id,
+                    .order = added->registration.order,
+                    .probe = added->probe,
+                    .shape = added->shape});
+    if (i % 3 == 0) continue;
+    const GraphLabels labels = NameGraphsOf(seen);
+    const std::vector<std::string> qualifiers = SlotQualifiers(seen, labels);
+    for (std::size_t k = 0; k <= i; ++k) {
+      const SlotIdentity& slot = *slots[k * 17 % slots.size()];
+      const std::uint64_t graph_id = slot.registration.graph_id;
+      EXPECT_EQ(names.LabelOf(graph_id), graph_id == 0 ? "" : labels.at(graph_id));
+      EXPECT_EQ(names.QualifierOf(slot), qualifiers[k]);
+    }
+  }
+}
+
+TEST(SlotNames, OfOneGraphComeAndGoWithoutALookAtTheSlotsOfOthers) {
+  constexpr std::uint64_t kGraphs = 20;
+  constexpr std::uint64_t kRows = 50;
+  const SessionPtr session = MakeSession("1");
+  std::vector<SlotPtr> slots;
+  SlotNames names;
+  for (std::uint64_t i = 0; i < kGraphs * kRows; ++i) {
+    slots.push_back(SlotOfGraph(session, "row" + std::to_string(i % kRows), i, 1 + i / kRows));
+    names.Add(slots.back());
+  }
+  EXPECT_EQ(names.QualifierOf(*slots.back()), "@g:2#20");
+  const std::uint64_t before = names.looked_at();
+  for (std::uint64_t i = 0; i < kRows; ++i) {
+    names.Remove(slots[i]);
+    EXPECT_EQ(names.QualifierOf(*slots.back()), "@g:2#20");
+  }
+  EXPECT_EQ(names.looked_at(), before) << "nothing is named anew when slots go";
+  EXPECT_EQ(names.LabelOf(1), "2");
+  for (std::uint64_t i = 0; i < 10; ++i) {
+    const SlotPtr added = SlotOfGraph(session, "new", 100'000 + i, 1000 + i, 3);
+    names.Add(added);
+    names.Remove(slots[kRows + i]);
+    EXPECT_EQ(names.LabelOf(1000 + i), i == 0 ? "3" : "3#" + std::to_string(i + 1));
+  }
+  EXPECT_LE(names.looked_at() - before, 2 * 10u) << "the new graphs, and the one of that label";
 }
 
 TEST(Registry, IgnoresWhatComesForASessionThatIsForgotten) {

@@ -405,6 +405,27 @@ TEST_F(Shown, WhatTheRowsOfAPageLostIsToldWhenThePageIsClosedAlthoughNothingElse
   EXPECT_EQ(EventCount(), 2u);
 }
 
+TEST_F(Shown, LossesOfTheSameRowsKeepOneListOfThem) {
+  const pipeline::SlotPtr rows[] = {RowOf(session_, "1 aten.mm.default"),
+                                    RowOf(session_, "2 aten.mm.default")};
+  for (std::uint64_t replay = 1; replay <= 3; ++replay) {
+    const int count = replay == 3 ? 1 : 2;
+    for (int i = 0; i < count; ++i) {
+      shown_.Lose({.slot = rows[i], .count = 1, .before_replay = replay});
+    }
+  }
+  shown_.Flush();
+  pipeline::EventLog::Cursor end;
+  std::vector<pipeline::Loss> losses;
+  for (const pipeline::EventPtr& event : events_.All(&end)) {
+    if (const auto* loss = std::get_if<pipeline::Loss>(&event->what)) losses.push_back(*loss);
+  }
+  ASSERT_EQ(losses.size(), 3u);
+  EXPECT_THAT(*losses[0].rows, testing::ElementsAreArray(rows));
+  EXPECT_EQ(losses[0].rows, losses[1].rows);
+  EXPECT_THAT(*losses[2].rows, testing::ElementsAre(rows[0]));
+}
+
 TEST_F(Shown, ARowThatSaysWhatALogDoesNotShowIsNoEvent) {
   const pipeline::SlotPtr gap = RowOf(session_, "gap job capture 3 has no log");
   shown_.Consume(MakeDelivery(gap, 1, {1, 2}), feedback_);

@@ -6,6 +6,8 @@
 #include <set>
 #include <utility>
 
+#include "daemon/core/base/graph_naming.h"
+
 namespace cgdebug {
 namespace {
 
@@ -68,15 +70,21 @@ std::vector<std::string> SlotQualifiers(const std::vector<GraphSlot>& slots,
   std::vector<std::string> qualifiers;
   for (const GraphSlot& slot : slots) {
     const OfName& name = names[{slot.probe, slot.invocation}];
-    std::string& text = qualifiers.emplace_back();
-    if (name.shapes.at(slot.graph_id).size() > 1) text = ShapeSelector(slot.shape);
-    if (name.captures.size() == 1) continue;
-    const auto label = labels.find(slot.graph_id);
-    text += "@g:" + (label != labels.end() ? label->second
-                     : slot.graph_id == 0  ? "eager"
-                                           : std::to_string(slot.graph_id));
+    qualifiers.push_back(SlotQualifier(slot.graph_id, slot.shape, name.captures.size() > 1,
+                                       name.shapes.at(slot.graph_id).size() > 1, labels));
   }
   return qualifiers;
+}
+
+std::string SlotQualifier(std::uint64_t graph_id, std::span<const std::uint64_t> shape,
+                          bool has_graphs, bool has_shapes, const GraphLabels& labels) {
+  std::string text = has_shapes ? ShapeSelector(shape) : "";
+  if (!has_graphs) return text;
+  const auto label = labels.find(graph_id);
+  return text + "@g:" +
+         (label != labels.end() ? label->second
+          : graph_id == 0       ? "eager"
+                                : std::to_string(graph_id));
 }
 
 bool WhichSlots::Matches(std::uint64_t graph_id, std::string_view label,
@@ -139,26 +147,39 @@ std::string ShapeLabel(std::span<const std::uint64_t> shape) {
   return text;
 }
 
+std::string LabelOfGraph(const std::vector<GraphSlot>& slots, const GraphLabelHolders& holders,
+                         const std::function<std::vector<GraphSlot>(std::uint64_t)>& slots_of) {
+  std::string label = GivenLabel(slots);
+  if (label.empty()) {
+    label = ShapeLabel(slots.front().shape);
+    const auto holder = holders.find(label);
+    const Graph other = holder == holders.end() ? Graph() : slots_of(holder->second);
+    const GraphSlot* slot = other.empty() ? nullptr : FirstDifference(slots, other);
+    if (slot != nullptr) label += "," + Plain(slot->probe) + "=" + ShapeLabel(slot->shape);
+  }
+  const std::string base = label;
+  for (int n = 2; holders.contains(label); ++n) label = base + "#" + std::to_string(n);
+  return label;
+}
+
 GraphLabels NameGraphsOf(std::vector<GraphSlot> slots, GraphLabels before) {
   const std::vector<Graph> graphs = GraphsOf(std::move(slots));
-  for (const Graph& graph : graphs) before.erase(graph.front().graph_id);
-  std::map<std::string, const Graph*> holders;  // by label; null for a graph that is gone
-  for (const auto& [id, label] : before) holders[label] = nullptr;
+  std::map<std::uint64_t, const Graph*> by_id;
+  for (const Graph& graph : graphs) {
+    by_id[graph.front().graph_id] = &graph;
+    before.erase(graph.front().graph_id);
+  }
+  const auto slots_of = [&](std::uint64_t graph_id) {
+    const auto found = by_id.find(graph_id);
+    return found == by_id.end() ? Graph() : *found->second;
+  };
+  GraphLabelHolders holders;
+  for (const auto& [id, label] : before) holders[label] = id;
   GraphLabels labels = std::move(before);
   for (const Graph& graph : graphs) {
-    std::string label = GivenLabel(graph);
-    const bool is_given = !label.empty();
-    if (!is_given) label = ShapeLabel(graph.front().shape);
-    const auto holder = holders.find(label);
-    if (!is_given && holder != holders.end() && holder->second != nullptr) {
-      if (const GraphSlot* slot = FirstDifference(graph, *holder->second)) {
-        label += "," + Plain(slot->probe) + "=" + ShapeLabel(slot->shape);
-      }
-    }
-    const std::string base = label;
-    for (int n = 2; holders.contains(label); ++n) label = base + "#" + std::to_string(n);
-    holders[label] = &graph;
-    labels[graph.front().graph_id] = label;
+    const std::uint64_t id = graph.front().graph_id;
+    const std::string& label = labels[id] = LabelOfGraph(graph, holders, slots_of);
+    holders[label] = id;
   }
   return labels;
 }
