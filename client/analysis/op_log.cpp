@@ -383,6 +383,18 @@ bool HasFiniteInputs(const OpLog& log, const OpRow& row) {
          });
 }
 
+namespace {
+
+// Whether `graph` is "eager.N" and means this log.
+bool HasRow(const OpLogHead& log, std::string_view graph) {
+  constexpr std::string_view kEager = "eager.";
+  if (log.graph_id != 0 || !graph.starts_with(kEager)) return false;
+  const auto order = ParseNumber<std::uint64_t>(graph.substr(kEager.size()));
+  return order && log.first_order <= *order && *order <= log.last_order;
+}
+
+}  // namespace
+
 std::optional<std::size_t> ChooseOpLog(const std::vector<OpLogHead>& logs, const std::string& graph,
                                        std::vector<std::string>* others) {
   std::map<std::string, std::size_t> counts, seen;
@@ -395,7 +407,7 @@ std::optional<std::size_t> ChooseOpLog(const std::vector<OpLogHead>& logs, const
   for (std::size_t i = 0; i < logs.size(); ++i) {
     const std::size_t number = ++seen[names[i]];
     if (counts[names[i]] > 1) names[i] += fmt::format("#{}", number);
-    const bool is_meant = graph.empty() || names[i] == graph ||
+    const bool is_meant = graph.empty() || names[i] == graph || HasRow(logs[i], graph) ||
                           WhichSlots{.graph = graph}.Matches(logs[i].graph_id, logs[i].graph, {});
     if (is_meant) chosen = i;
   }
@@ -423,7 +435,8 @@ Result<OpLog> ReadOpLog(Source& source, const OpLogChoice& choice,
   std::vector<OpLogHead> heads;
   for (const Entries& entries : logs) {
     const Slot& slot = source.slots()[entries.front().slot];
-    heads.push_back({slot.graph_id, slot.graph});
+    const std::uint64_t last = source.slots()[entries.back().slot].order;
+    heads.push_back({slot.graph_id, slot.graph, slot.order, last});
   }
   const std::optional<std::size_t> place = ChooseOpLog(heads, choice.graph, others);
   if (!place) return Error{NoOpLogText(path, choice.graph, *others)};

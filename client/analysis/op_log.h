@@ -121,7 +121,8 @@ bool HasInputsWithoutNan(const OpLog& log, const OpRow& row);
 
 // Selects one op log of a source.
 struct OpLogChoice {
-  // A label, the number of a capture, or "eager". Empty: the newest log, and then what the job's
+  // A label, the number of a capture, "eager" for the newest eager run, or "eager.N" for the one
+  // that has the row with Slot::order N. Empty: the newest log, and then what the job's
   // logs do not show belongs to its gaps, too.
   std::string graph;
   std::int64_t replay = -1;  // from 1; -1 is the newest, -2 the one before it
@@ -131,6 +132,9 @@ struct OpLogChoice {
 struct OpLogHead {
   std::uint64_t graph_id = 0;  // 0: eager
   std::string graph;           // as source::Slot
+  // Slot::order of its rows.
+  std::uint64_t first_order = 0;
+  std::uint64_t last_order = 0;
 };
 // The place of the log that `graph` means, as OpLogChoice. `logs`: oldest first. `others`: what the
 // logs are called that were not chosen; the same name twice gets numbers: "eager#1", "eager#2".

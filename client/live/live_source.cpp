@@ -418,7 +418,9 @@ Result<LiveLog> OpenLiveLog(client::Client& client, const std::string& session,
   };
   std::ranges::stable_sort(*logs, {}, place);
   std::vector<analysis::OpLogHead> heads;
-  for (const OpLog& log : *logs) heads.push_back({log.graph_id, log.graph});
+  for (const OpLog& log : *logs) {
+    heads.push_back({log.graph_id, log.graph, log.first_slot, log.last_slot});
+  }
   LiveLog result;
   auto live = std::make_unique<LiveSource>(client, sessions->known);
   for (const Session& one : meant) live->AddSession(one, one.counters.produced);

@@ -484,6 +484,7 @@ void Handlers::Set(const v1::SetRequest& request, v1::Response* response) {
   std::set<std::string> changed;
   std::vector<pipeline::ControlChange> changes;
   pipeline::SlotPtr row;           // the first one
+  pipeline::SlotPtr eager_row;     // likewise, of an eager log
   pipeline::SlotPtr without_ring;  // in device memory, likewise
   for (const SessionRecord& session : *sessions) {
     if (session.state != pipeline::SessionState::kAlive) continue;
@@ -494,6 +495,11 @@ void Handlers::Set(const v1::SetRequest& request, v1::Response* response) {
       if (!MatchesWhich(*model_.registry, *slot.slot, request.which())) continue;
       if (pipeline::IsOpLogRow(*slot.slot)) {
         if (row == nullptr && !layout::IsOpGap(slot.slot->op)) row = slot.slot;
+        continue;
+      }
+      // What it needs to send its values is decided when the op runs.
+      if (pipeline::IsOfOpLog(*slot.slot) && request.control().mode() == v1::Control::FULL) {
+        if (eager_row == nullptr) eager_row = slot.slot;
         continue;
       }
       const bool is_for_rings = request.control().trigger() == v1::Control::MISMATCH;
@@ -513,6 +519,11 @@ void Handlers::Set(const v1::SetRequest& request, v1::Response* response) {
         row->probe);
     if (request.control().mode() == v1::Control::FULL) why += ". " + HowToGetValues(*row);
     return SetError(response, v1::Error::BAD_REQUEST, why);
+  }
+  if (changes.empty() && eager_row != nullptr) {
+    return SetError(response, v1::Error::BAD_REQUEST,
+                    fmt::format("'{}' is a row of an eager log, which has statistics alone. {}",
+                                eager_row->probe, HowToGetValues(*eager_row)));
   }
   if (changes.empty() && without_ring != nullptr) {
     return SetError(response, v1::Error::BAD_REQUEST,

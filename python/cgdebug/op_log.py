@@ -344,7 +344,9 @@ def read_log(logs: list[OpLog], graph: int, replay: int, timeout: float) -> OpLo
         raise ConnectionError(f"log: the daemon reads op logs, and {problem}") from error
     with connection:
         # A daemon that was not started by this process may not have found it yet.
-        while not log.wait(max(deadline - time.monotonic(), 0)) and time.monotonic() < deadline:
+        while not (is_read := log.wait(max(deadline - time.monotonic(), 0))):
+            if time.monotonic() >= deadline:
+                break
             time.sleep(0.01)
         session = _native.probe_module().session()["uuid"]
         slots = _slots_of(connection, session, log, deadline)
@@ -370,6 +372,11 @@ def read_log(logs: list[OpLog], graph: int, replay: int, timeout: float) -> OpLo
                 )
             )
     if replay < 1 or (rows and all(row.stats is None for row in rows)):
+        if not is_read:
+            raise KeyError(
+                f"log: the daemon has not read this graph within {timeout:g} s. "
+                f"Type: cgdebug-cli status"
+            )
         raise KeyError(f"log: the daemon has no replay {replay} of this graph")
     gaps = [f"{text}{f' ({count} times)' * (count > 1)}" for text, count in log.gaps.items()]
     return OpLogView(rows, gaps, log.graph, replay, log.coverage)

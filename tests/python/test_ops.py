@@ -5,6 +5,8 @@ import gc
 import itertools
 import json
 import os
+import re
+import shlex
 import threading
 import types
 import weakref
@@ -16,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 import cgdebug
 from cgdebug import _op_mode, _op_scopes
+from conftest import own_session
 from op_logs import SIZE, check_names, make, needs_mode, tokens, train
 
 pytestmark = needs_mode
@@ -218,6 +221,18 @@ def test_a_diff_over_rows_that_only_one_has_is_inconclusive(debug_mode, cli, tmp
     done = cli("ops", "diff", f"{path}@g:eager#1", f"{path}@g:eager#2")
     assert done.returncode == 3, done.stdout + done.stderr
     assert "2 rows are only in B" in done.stdout
+
+
+def test_the_line_of_an_eager_run_shows_that_run_whatever_came_later(debug_mode, cli):
+    for op in (torch.exp, torch.cos):
+        with (dm := debug_mode()):
+            op(torch.ones(4))
+        dm.log()  # it has been read
+    said = cli("tail", "-n", "99", "-s", own_session()).stdout
+    commands = re.findall(r"cgdebug-cli (ops .*)", said)[-2:]
+    shown = [cli(*shlex.split(command)).stdout for command in commands]
+    assert ["exp_0" in shown[0], "cos_0" in shown[0]] == [True, False], said
+    assert ["exp_0" in shown[1], "cos_0" in shown[1]] == [False, True], said
 
 
 def test_another_run_under_the_same_names_is_another_replay(debug_mode):

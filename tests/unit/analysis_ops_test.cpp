@@ -189,7 +189,22 @@ TEST(OpGaps, BelongToTheirLogAndThoseOfTheJobToWhoeverChoseNone) {
   EXPECT_EQ(GapsOf("7"), Gaps{"the graph has a gap"});
   EXPECT_EQ(GapsOf("eager#1"), Gaps{"the first run has a gap"});
   EXPECT_EQ(GapsOf("eager#2"), Gaps());
+  EXPECT_EQ(GapsOf("eager"), Gaps()) << "the newest";
   EXPECT_EQ(GapsOf(""), (Gaps{"the graph has a gap", "capture 3 has no log"}));
+}
+
+TEST(ChooseOpLog, AnyRowOfAnEagerRunNamesItWhateverCameLater) {
+  const std::vector<OpLogHead> logs = {
+      {.first_order = 1, .last_order = 640},
+      {.graph_id = 7, .graph = "bs=8", .first_order = 641, .last_order = 700},
+      {.first_order = 701, .last_order = 900}};
+  std::vector<std::string> others;
+  const auto chosen = [&](const std::string& graph) { return ChooseOpLog(logs, graph, &others); };
+  EXPECT_EQ(chosen("eager.1"), 0u);
+  EXPECT_EQ(chosen("eager.640"), 0u);
+  EXPECT_EQ(chosen("eager.701"), 2u);
+  EXPECT_EQ(chosen("eager.650"), std::nullopt) << "a row of a graph";
+  EXPECT_EQ(chosen("eager"), 2u);
 }
 
 TEST(OpGaps, MakeACheckInconclusiveAndAreNoProbes) {

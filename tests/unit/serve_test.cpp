@@ -458,6 +458,24 @@ TEST_F(Served, AChangeMayBeForASingleReplay) {
   EXPECT_EQ(Ask(request).error().code(), v1::Error::BAD_REQUEST);
 }
 
+TEST_F(Served, ValuesOfAnEagerRowCannotBeTurnedOn) {
+  auto row = std::make_shared<pipeline::SlotIdentity>(
+      *test::MakeSlot(AddJob("aa", 10), "fwd/layers.0/mm_2", 1));
+  row->op = "2 aten.mm.default 0 1";
+  registry_.SetSlot(row, {}, 1, false);
+  v1::Request request;
+  request.mutable_set()->add_probes("fwd/*");
+  v1::Control& control = *request.mutable_set()->mutable_control();
+  control.set_mode(v1::Control::FULL);
+  const v1::Response response = Ask(request);
+  EXPECT_EQ(response.error().code(), v1::Error::BAD_REQUEST);
+  EXPECT_THAT(response.error().message(),
+              testing::AllOf(testing::HasSubstr("a row of an eager log"),
+                             testing::HasSubstr("cgdebug.CudaGraphTensorProbe(")));
+  control.set_mode(v1::Control::OFF);
+  EXPECT_TRUE(Ask(request).has_set()) << Ask(request).error().message();
+}
+
 TEST_F(Served, TheFirstNanAndTheFirstInfEachSayWhatIsKept) {
   const auto job = AddJob("aa", 10);
   const auto with_nan = AddSlot(job, "x", 1);

@@ -338,8 +338,9 @@ RunFunction AddOps(CLI::App& app) {
   static constexpr const char* kWhereHelp =
       "a source, or SOURCE@REPLAY, SOURCE@g:GRAPH, SOURCE@g:GRAPH@REPLAY";
   app.add_option("SOURCE", command->source, kWhereHelp);
-  app.add_option("--graph", command->graph,
-                 "the label of the graph, the number of its capture, or eager");
+  app.add_option(
+      "--graph", command->graph,
+      "the label of the graph, the number of its capture, or eager: the newest eager run");
   app.add_option("--only", command->only,
                  "nan: rows with NaN or Inf; changed: rows that changed since the replay before")
       ->check(CLI::IsMember({"nan", "changed"}))

@@ -164,7 +164,7 @@ std::string EventPrinter::HumanPage(const live::Event& page) {
     const bool are_masks = page.bad.only_neg_inf == page.bad.rows;
     line += are_masks ? options_.style.Yellow(bad) : options_.style.Red(bad);
   }
-  const std::string graph = slot.graph_id == 0   ? "eager"
+  const std::string graph = slot.graph_id == 0   ? fmt::format("eager.{}", slot.order)
                             : slot.graph.empty() ? std::to_string(slot.graph_id)
                                                  : slot.graph;
   const std::string log =
