@@ -20,6 +20,7 @@ __device__ const ElementOrder** OrderOfBlock() {
 // Rows are read once and in large numbers, so they must not push what the job will read out of the
 // caches.
 struct StreamReader {
+  static constexpr int kGroup = 2;
   __device__ static uint4 Load(const uint4* from) { return __ldcs(from); }
   __device__ static std::uint64_t PlaceOf(std::uint64_t index) {
     const ElementOrder* const order = *OrderOfBlock();

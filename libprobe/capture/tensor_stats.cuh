@@ -83,6 +83,9 @@ struct CopyTo {
 
 // How a part reads a tensor whose elements lie in memory in their usual order.
 struct UsualReader {
+  // How many vectors of floats of 16 bits or more a thread adds while it loads as many; 0: it loads
+  // one at a time, some ahead. More instructions, which a kernel that reads little has to fetch.
+  static constexpr int kGroup = 0;
   // The place in the tensor of the element that is at `index` in memory.
   __device__ static std::uint64_t PlaceOf(std::uint64_t index) { return index; }
   __device__ static uint4 Load(const uint4* from) { return *from; }
@@ -93,9 +96,11 @@ struct Part {
   using Raw = typename Type::Raw;
   using Value = typename Type::Value;
   static constexpr std::uint64_t kPerVector = 16 / sizeof(Raw);
-  // Two vectors of 16-bit floats are added at a time: a chain has 8 elements either way.
-  static constexpr bool kInPairs = kIsShortFloat<Type> && sizeof(Raw) == 2;
-  using First = Ahead<kIsShortFloat<Type> ? 2 : 3, Reader>;
+  // Short floats are added two vectors at a time or more, which makes two chains of additions.
+  static constexpr int kGroup = kIsShortFloat<Type> && (sizeof(Raw) == 1 || Reader::kGroup == 0) ? 2
+                                : Type::kFloating ? Reader::kGroup
+                                                  : 0;
+  using First = Ahead<kGroup != 0 ? kGroup : 3, Reader>;
 
   Value min;
   Value max;
@@ -182,6 +187,7 @@ struct Part {
       most = least | 0x80008000;
     }
   };
+
   struct Nothing {};
 
   // Adds the vectors at `at`, `at + stride`, ... of the tensor at `elements`.
@@ -189,21 +195,28 @@ struct Part {
   __device__ void AddShortFloats(const uint4 (&vectors)[kVectors], const Raw* elements,
                                  const uint4* at, std::uint64_t stride, ShortFloats* kept) {
     const typename HalvesOf<Type>::Half half;
-    const VectorSums<Type, kVectors> of(vectors);
+    using Sums = VectorSums<Type, kVectors>;
+    const Sums of(vectors);
     if (!of.Holds()) {
 #pragma unroll 1
       for (int v = 0; v < kVectors; ++v) AddEach(elements, at + v * stride);
       return;
     }
     of.AddMoved(shift, &sum, &sum_squares);
-    l1 += static_cast<double>(of.l1[0] + of.l1[1]);
-    l2_squared += static_cast<double>(of.l2_squared[0] + of.l2_squared[1]);
+    l1 += static_cast<double>(Sums::Total(of.l1));
+    l2_squared += static_cast<double>(Sums::Total(of.l2_squared));
     zero += of.zero;
     subnormal += of.subnormal;
     kept->least = LeastPair(kept->least, of.least, half);
     kept->most = MostPair(kept->most, of.most, half);
     kept->hash ^= of.hash;
     kept->zero += of.zero;
+    if (of.HashLacksSubnormals()) {
+      uint4 again[kVectors];  // so that no registers hold the first ones until here
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) again[v] = at[v * stride];
+      kept->hash ^= of.HashOfSubnormals(again);
+    }
   }
 
   __device__ void AddKept(const ShortFloats& kept) {
@@ -221,8 +234,8 @@ struct Part {
                          std::uint64_t stride, const Sink& sink = {}) {
     const uint4* const at = span.vectors() + start;
     const uint4* const end = span.vectors() + span.vector_count;
-    if constexpr (kInPairs) {
-      AddPairs(first, span.elements, at, end, stride, sink);
+    if constexpr (kGroup != 0) {
+      AddGroups(first, span.elements, at, end, stride, sink);
     } else {
       AddVectors(first, span.elements, at, end, stride, sink);
     }
@@ -237,48 +250,61 @@ struct Part {
   }
 
   template <typename Sink>
-  __device__ void AddPairs(First first, const Raw* elements, const uint4* at, const uint4* end,
-                           std::uint64_t stride, const Sink& sink) {
-    ShortFloats kept;
+  __device__ void AddGroups(First first, const Raw* elements, const uint4* at, const uint4* end,
+                            std::uint64_t stride, const Sink& sink) {
+    std::conditional_t<kIsShortFloat<Type>, ShortFloats, Nothing> kept;
+    const auto add = [&](const auto& vectors) {
+      constexpr int kCount = sizeof(vectors) / sizeof(uint4);
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) sink.Vector(at + k * stride, vectors[k]);
+      if constexpr (kIsShortFloat<Type>) {
+        AddShortFloats(vectors, elements, at, stride, &kept);
+      } else {
+#pragma unroll
+        for (int k = 0; k < kCount; ++k) AddVector(vectors[k], elements, at + k * stride);
+      }
+    };
+    std::uint64_t left =
+        at < end ? (static_cast<std::uint64_t>(end - at) + stride - 1) / stride : 0;  // vectors
 #pragma unroll 1
-    while (at + stride < end) {
-      const uint4 pair[2] = {first.vectors[0], first.vectors[1]};
-      const uint4* const next = at + 2 * stride;
-      if (next < end) first.vectors[0] = Reader::Load(next);
-      if (next + stride < end) first.vectors[1] = Reader::Load(next + stride);
-      sink.Vector(at, pair[0]);
-      sink.Vector(at + stride, pair[1]);
-      AddShortFloats(pair, elements, at, stride, &kept);
-      at = next;
+    while (left >= kGroup) {
+      uint4 group[kGroup];
+#pragma unroll
+      for (int k = 0; k < kGroup; ++k) group[k] = first.vectors[k];
+      left -= kGroup;
+#pragma unroll
+      for (int k = 0; k < kGroup; ++k) {
+        if (static_cast<std::uint64_t>(k) < left) {
+          first.vectors[k] = Reader::Load(at + (kGroup + k) * stride);
+        }
+      }
+      add(group);
+      at += kGroup * stride;
     }
-    if (at < end) {
-      const uint4 last[1] = {first.vectors[0]};
-      sink.Vector(at, last[0]);
-      AddShortFloats(last, elements, at, stride, &kept);
+#pragma unroll
+    for (int k = 0; k < kGroup - 1; ++k) {
+      if (static_cast<std::uint64_t>(k) >= left) break;
+      const uint4 last[1] = {first.vectors[k]};
+      add(last);
+      at += stride;
     }
-    AddKept(kept);
+    if constexpr (kIsShortFloat<Type>) AddKept(kept);
   }
 
   template <typename Sink>
   __device__ void AddVectors(First first, const Raw* elements, const uint4* at, const uint4* end,
                              std::uint64_t stride, const Sink& sink) {
     constexpr int kAhead = sizeof(first.vectors) / sizeof(uint4);
-    std::conditional_t<kIsShortFloat<Type>, ShortFloats, Nothing> kept;
 #pragma unroll 1
     for (; at < end; at += stride) {
-      const uint4 vector[1] = {first.vectors[0]};
+      const uint4 vector = first.vectors[0];
 #pragma unroll
       for (int k = 1; k < kAhead; ++k) first.vectors[k - 1] = first.vectors[k];
       const uint4* const next = at + kAhead * stride;
       if (next < end) first.vectors[kAhead - 1] = Reader::Load(next);
-      sink.Vector(at, vector[0]);
-      if constexpr (kIsShortFloat<Type>) {
-        AddShortFloats(vector, elements, at, stride, &kept);
-      } else {
-        AddVector(vector[0], elements, at);
-      }
+      sink.Vector(at, vector);
+      AddVector(vector, elements, at);
     }
-    if constexpr (kIsShortFloat<Type>) AddKept(kept);
   }
 
   // Adds the elements of a vector one by one.

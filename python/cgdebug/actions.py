@@ -191,7 +191,7 @@ class TensorStats:
 
     Counts, extremes and the hash are exact. Mean and standard deviation are good to 2e-6 of the
     largest magnitude, L1, L2 and RMS to 2e-6 of themselves, for dtypes of 16 and 8 bits: these are
-    summed in float32 over at most 16 elements and then in float64. For wider dtypes all sums are in
+    summed in float32 over at most 32 elements and then in float64. For wider dtypes all sums are in
     float64.
 
     every: looks at replays 1, 1 + every, ...
