@@ -388,10 +388,11 @@ void OpLog::FlushPage(ProbeTable& table, Page& page, const std::vector<void*>& u
   counters_.bytes += bytes;
   for (const capture::OpLogTensor& tensor : pending) page.rows[tensor.row].launch = page.launches;
   try {
+    void* const parts = PartsOf(table, page, bytes);
     // Unless nodes are followed, nobody puts later writers behind the rows, so these are computed
     // where the stream stands.
     capture::Position end =
-        capture::ComputeRows(page.slot->buffers, pending, page.launches, page.stream,
+        capture::ComputeRows(page.slot->buffers, parts, pending, page.launches, page.stream,
                              nodes_ ? page.position : capture::PositionOf(page.stream));
     if (nodes_) (void)nodes_->Take(page.stream);  // what was added is ours
     capture::PutBehind(page.stream, end, unseen);
@@ -400,7 +401,30 @@ void OpLog::FlushPage(ProbeTable& table, Page& page, const std::vector<void*>& u
     const std::string lost = std::to_string(page.rows.size()) + " rows of an op log are lost: ";
     DropPage(table, page);
     throw ProbeError(error.kind(), lost + error.what());
+  } catch (...) {
+    DropPage(table, page);
+    throw;
   }
+}
+
+void* OpLog::PartsOf(ProbeTable& table, Page& page, std::uint64_t bytes) {
+  if (bytes < capture::kLargeOpLogBatch) return nullptr;
+  if (page.parts != nullptr) return page.parts;
+  // A slot that nobody wants holds the memory until the graph is gone.
+  auto slot = std::make_unique<ProbeSlot>();
+  slot->probe_id = state_->id;
+  slot->registration.graph_id = page.graph_id;
+  slot->buffers = capture::AllocateBuffers(capture::OpLogPartsBytes(), page.device,
+                                           capture::Buffers::Kind::kDirect);
+  void* const parts = slot->buffers.staging;
+  try {
+    capture::BeginDirect(slot.get(), page.device, page.stream);
+  } catch (...) {
+    table.slots.Discard(std::move(slot));
+    throw;
+  }
+  table.slots.Discard(std::move(slot));
+  return page.parts = parts;
 }
 
 void OpLog::FinishPage(ProbeTable& table, Page& page) {

@@ -99,6 +99,7 @@ class OpLog {
     void* stream = nullptr;
     int device = 0;
     std::unique_ptr<capture::ProbeSlot> slot;
+    void* parts = nullptr;  // device memory for those of large batches; the graph keeps it
     std::vector<ring::OpLogRow> rows;
     std::vector<capture::OpLogTensor> pending;
     std::uint64_t pending_bytes = 0;
@@ -130,6 +131,8 @@ class OpLog {
   std::size_t PendingRows() const;
   std::uint64_t PendingBytes() const;
   void FlushPage(ProbeTable& table, Page& page, const std::vector<void*>& unseen = {});
+  // Where a batch that reads `bytes` leaves its parts: null for the memory of the page.
+  void* PartsOf(ProbeTable& table, Page& page, std::uint64_t bytes);
   void FinishPage(ProbeTable& table, Page& page);
   void EndPages(ProbeTable& table);
   void EndOnHost(ProbeTable& table);

@@ -70,10 +70,11 @@ struct alignas(256) DirectState {
   std::uint64_t window_sum;   // the blocks' parts of the window's checksum, added up
   std::uint32_t wants_every;  // the leaves send the values of every entry
   std::uint32_t has_digest;
-  // Of a page of an op log, for the launches before the leaf; written when the leaf is captured.
-  RowsHead rows;
+  // Of a page of an op log, for the launches before the leaf.
+  RowsHead rows;                         // written when the leaf is captured
+  std::uint32_t blocks_done_of_row[64];  // by tensor of the batch under way, whose blocks count
 };
-static_assert(sizeof(DirectState) == 256);
+static_assert(sizeof(DirectState) == 512);
 
 // One per device: a daemon that hangs costs one deadline in total, not one per replay and slot. A
 // slot that it does not read costs at most one (DirectState::gave_up).
@@ -217,7 +218,7 @@ struct ElementOrder {
   std::uint32_t strides[kMaxDimensions];  // in elements, if the tensor were in the usual order
 };
 
-// Rows of an op log (op_log_lane.h): first a part for each block, then a row for each tensor.
+// Rows of an op log (op_log_lane.h): a part for each block, and a row for each tensor.
 struct OpLogBatch {
   struct Tensor {
     const std::byte* from;
@@ -229,18 +230,17 @@ struct OpLogBatch {
     ElementOrder order;
   };
   Tensor tensors[64];
-  std::uint32_t count;   // of tensors
-  std::uint32_t blocks;  // of the first launch; the second has one per tensor
+  std::uint32_t count;  // of tensors
+  std::uint32_t blocks;
   std::uint32_t launch;  // layout::OpLogRow::launch
   layout::DeviceStats* parts;
   layout::DeviceStats* rows;
-  const DirectState* state;
+  DirectState* state;
 };
 static_assert(sizeof(OpLogBatch) <= 4096);  // what a kernel's arguments may take
 inline constexpr int kOpLogThreads = 256;
 inline constexpr int kOpLogBlocksPerMultiprocessor = 4;
 const void* OpLogPartsKernel();  // void(OpLogBatch), kOpLogThreads
-const void* OpLogRowsKernel();   // void(OpLogBatch), one warp
 
 const void* ClockKernel();  // void(std::uint64_t* globaltimer_ns)
 

@@ -42,7 +42,8 @@ bool ServeWindow(ProbeSlot*) { Refuse(); }
 std::uint64_t DeviceMemory(int) { Refuse(); }
 bool AwaitIdle(int, std::chrono::nanoseconds) noexcept { return false; }
 std::uint64_t OpLogStagingBytes() { Refuse(); }
-Position ComputeRows(const Buffers&, std::span<const OpLogTensor>, std::uint32_t, void*,
+std::uint64_t OpLogPartsBytes() { Refuse(); }
+Position ComputeRows(const Buffers&, void*, std::span<const OpLogTensor>, std::uint32_t, void*,
                      const Position&) {
   Refuse();
 }

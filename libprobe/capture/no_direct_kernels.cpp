@@ -10,7 +10,6 @@ const void* CompareKernel(layout::Dtype) { return nullptr; }
 const void* LeafKernel(layout::Dtype) { return nullptr; }
 const void* StatsLeafKernel() { return nullptr; }
 const void* OpLogPartsKernel() { return nullptr; }
-const void* OpLogRowsKernel() { return nullptr; }
 const void* DeviceStageKernel(int) { return nullptr; }
 const void* DeviceLeafKernel(layout::Dtype) { return nullptr; }
 const void* ClockKernel() { return nullptr; }

@@ -1,4 +1,5 @@
-// Statistics of many tensors in one launch: parts first, then the rows.
+// Statistics of many tensors in one launch: each block computes a part of a tensor, and the last
+// one of the tensor adds the parts up to its row.
 #include "libprobe/capture/direct_kernels.h"
 #include "libprobe/capture/direct_replay.cuh"
 #include "libprobe/capture/grid_overlap.cuh"
@@ -75,6 +76,24 @@ __device__ void TellReached(const RowsHead& rows, std::uint64_t replay, std::uin
   Store(rows.head->reached_ns, GlobalTimer() + static_cast<std::uint64_t>(rows.clock_offset_ns));
 }
 
+__device__ void StoreRow(const OpLogBatch& batch, std::uint32_t tensor, layout::DeviceStats stats) {
+  Close(&stats, /*hash=*/true);
+  batch.rows[batch.tensors[tensor].row] = stats;
+}
+
+// By one warp, when all parts of the tensor are there.
+__device__ void AddParts(const OpLogBatch& batch, std::uint32_t tensor) {
+  const std::uint32_t begin = batch.tensors[tensor].first_block;
+  const std::uint32_t end = EndOf(batch, tensor);
+  layout::DeviceStats mine = batch.parts[begin];
+  if (threadIdx.x != 0) Empty(&mine);
+  for (std::uint32_t i = begin + (threadIdx.x == 0 ? 32 : threadIdx.x); i < end; i += 32) {
+    AddPart(&mine, batch.parts[i]);
+  }
+  for (int offset = 16; offset > 0; offset /= 2) AddPart(&mine, FromLane(mine, offset));
+  if (threadIdx.x == 0) StoreRow(batch, tensor, mine);
+}
+
 __global__ void __launch_bounds__(kOpLogThreads, kOpLogBlocksPerMultiprocessor)
     OpLogParts(const __grid_constant__ OpLogBatch batch) {
   __shared__ layout::DeviceStats warps[kWarps];
@@ -87,15 +106,15 @@ __global__ void __launch_bounds__(kOpLogThreads, kOpLogBlocksPerMultiprocessor)
     rows = batch.state->rows;
     replay = batch.state->replay + 1;
   }
-  WaitForGridsBefore();
-  LetNextGridStart();
-  if (skip != 0) return;
-  if (tells) TellReached(rows, replay, batch.launch);
   std::uint32_t first = 0;
   for (std::uint32_t last = batch.count; last - first > 1;) {
     const std::uint32_t middle = (first + last) / 2;
     (batch.tensors[middle].first_block <= blockIdx.x ? first : last) = middle;
   }
+  WaitForGridsBefore();
+  LetNextGridStart();
+  if (skip != 0) return;
+  if (tells) TellReached(rows, replay, batch.launch);
   const OpLogBatch::Tensor& tensor = batch.tensors[first];
   const std::uint64_t blocks = EndOf(batch, first) - tensor.first_block;
   ComputeAnyWarps(tensor,
@@ -105,34 +124,26 @@ __global__ void __launch_bounds__(kOpLogThreads, kOpLogBlocksPerMultiprocessor)
   if (threadIdx.x >= 32) return;
   layout::DeviceStats mine = warps[threadIdx.x % kWarps];
   for (int offset = kWarps / 2; offset > 0; offset /= 2) AddPart(&mine, FromLane(mine, offset));
-  if (threadIdx.x != 0) return;
-  batch.parts[blockIdx.x] = mine;
-  if (blocks != 1) return;
-  Close(&mine, /*hash=*/true);
-  batch.rows[tensor.row] = mine;
-}
-
-// One warp per row. Not launched if each tensor has one block, whose part is the row.
-__global__ void __launch_bounds__(32) OpLogRows(const __grid_constant__ OpLogBatch batch) {
-  WaitForGridsBefore();
-  if (batch.state->skip != 0) return;
-  const OpLogBatch::Tensor& tensor = batch.tensors[blockIdx.x];
-  const std::uint32_t end = EndOf(batch, blockIdx.x);
-  layout::DeviceStats mine = batch.parts[tensor.first_block];
-  if (threadIdx.x != 0) Empty(&mine);
-  for (std::uint32_t i = tensor.first_block + (threadIdx.x == 0 ? 32 : threadIdx.x); i < end;
-       i += 32) {
-    AddPart(&mine, batch.parts[i]);
+  if (blocks == 1) {
+    if (threadIdx.x == 0) StoreRow(batch, first, mine);
+    return;
   }
-  for (int offset = 16; offset > 0; offset /= 2) AddPart(&mine, FromLane(mine, offset));
-  if (threadIdx.x != 0) return;
-  Close(&mine, /*hash=*/true);
-  batch.rows[tensor.row] = mine;
+  std::uint32_t before = 0;  // blocks of the tensor that are done
+  if (threadIdx.x == 0) {
+    batch.parts[blockIdx.x] = mine;
+    __threadfence();
+    // The last one sets it to 0, for the next batch.
+    before =
+        atomicInc(&batch.state->blocks_done_of_row[first], static_cast<std::uint32_t>(blocks) - 1);
+  }
+  if (__shfl_sync(0xffffffffu, before, 0) != blocks - 1) return;
+  __threadfence();
+  __syncwarp();  // what thread 0 has found, the others may read
+  AddParts(batch, first);
 }
 
 }  // namespace
 
 const void* OpLogPartsKernel() { return reinterpret_cast<const void*>(&OpLogParts); }
-const void* OpLogRowsKernel() { return reinterpret_cast<const void*>(&OpLogRows); }
 
 }  // namespace cgdebug::capture

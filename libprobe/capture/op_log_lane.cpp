@@ -12,12 +12,15 @@
 namespace cgdebug::capture {
 namespace {
 
-// Of a batch: as many as run at once on 132 multiprocessors. Each leaves one part.
+// Of a batch: as many as run at once on 132 multiprocessors, or four times that. Each leaves one
+// part.
 constexpr std::uint64_t kMostBlocks = std::uint64_t{132} * kOpLogBlocksPerMultiprocessor;
+constexpr std::uint64_t kMostBlocksOfLarge = 4 * kMostBlocks;
 constexpr std::uint64_t kLeastBytesOfBlock = 16u << 10;
 constexpr std::uint64_t kRowBytes = sizeof(layout::DeviceStats);
 
 static_assert(kMostOpLogTensors == std::size(OpLogBatch{}.tensors));
+static_assert(kMostOpLogTensors == std::size(DirectState{}.blocks_done_of_row));
 
 std::uint64_t BytesOf(const OpLogTensor& tensor) {
   return tensor.count * layout::DtypeBytes(tensor.dtype);
@@ -27,16 +30,18 @@ std::uint64_t DivideUp(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / 
 
 // No block reads more than the others that are full: a batch takes as long as its slowest block.
 // Each tensor has one block that is not full, at most.
-OpLogBatch MakeBatch(const Buffers& buffers, std::span<const OpLogTensor> tensors) {
+OpLogBatch MakeBatch(const Buffers& buffers, void* parts, std::span<const OpLogTensor> tensors) {
   OpLogBatch batch = {};
   auto* rows = static_cast<layout::DeviceStats*>(buffers.staging);
   batch.rows = rows;
-  batch.parts = rows + kOpLogRowsOfPage;
+  batch.parts =
+      parts != nullptr ? static_cast<layout::DeviceStats*>(parts) : rows + kOpLogRowsOfPage;
+  const std::uint64_t most_blocks = parts != nullptr ? kMostBlocksOfLarge : kMostBlocks;
   batch.state = buffers.state;
   std::uint64_t bytes = 0;
   for (const OpLogTensor& tensor : tensors) bytes += BytesOf(tensor);
   const std::uint64_t bytes_of_block =
-      std::max(DivideUp(bytes, kMostBlocks - tensors.size()), kLeastBytesOfBlock);
+      std::max(DivideUp(bytes, most_blocks - tensors.size()), kLeastBytesOfBlock);
   for (const OpLogTensor& tensor : tensors) {
     OpLogBatch::Tensor& to = batch.tensors[batch.count++];
     to.from = static_cast<const std::byte*>(tensor.data);
@@ -55,23 +60,21 @@ OpLogBatch MakeBatch(const Buffers& buffers, std::span<const OpLogTensor> tensor
 }  // namespace
 
 std::uint64_t OpLogStagingBytes() { return (kOpLogRowsOfPage + kMostBlocks) * kRowBytes; }
+std::uint64_t OpLogPartsBytes() { return kMostBlocksOfLarge * kRowBytes; }
 
-Position ComputeRows(const Buffers& buffers, std::span<const OpLogTensor> tensors,
+Position ComputeRows(const Buffers& buffers, void* parts, std::span<const OpLogTensor> tensors,
                      std::uint32_t launch, void* stream_handle, const Position& at) {
   auto* stream = static_cast<cudaStream_t>(stream_handle);
   const DeviceGuard guard(buffers.device);
   const RelaxedCapture relaxed;
   const Position now = PositionOf(stream);
-  OpLogBatch batch = MakeBatch(buffers, tensors);
+  OpLogBatch batch = MakeBatch(buffers, parts, tensors);
   batch.launch = launch;
   const bool overlaps = GridsOverlap(buffers.device);
   if (now != at) SetPosition(stream, at);
   try {
     Launch(OpLogPartsKernel(), static_cast<int>(batch.blocks), kOpLogThreads, &batch, stream,
            overlaps);
-    if (batch.blocks != batch.count) {
-      Launch(OpLogRowsKernel(), static_cast<int>(batch.count), 32, &batch, stream, overlaps);
-    }
   } catch (...) {
     if (now != at) SetPosition(stream, now);
     throw;

@@ -31,15 +31,19 @@ struct OpLogTensor {
   std::optional<ElementOrder> order;  // none: the elements lie in their usual order
 };
 
-// The device memory of a page.
+// The device memory of a page, and of the parts of its large batches, if it has any: a batch that
+// many short blocks read lets the job's own blocks in between, but each block leaves a part.
 std::uint64_t OpLogStagingBytes();
+std::uint64_t OpLogPartsBytes();
+inline constexpr std::uint64_t kLargeOpLogBatch = std::uint64_t{32} << 20;  // bytes that are read
 
 // Computes rows of the page that lies in `buffers`, as if `stream`, which is capturing, stood at
 // `at`. What the stream captures from now on comes after them. Returns the last nodes of the rows.
-// `launch`: layout::OpLogRow::launch of these rows.
+// `launch`: layout::OpLogRow::launch of these rows. `parts`: OpLogPartsBytes() for a large batch,
+// null for another one.
 // Requires: at least one tensor, at most kMostOpLogTensors.
 // Fails: throws ProbeError; the rows are not computed then.
-Position ComputeRows(const Buffers& buffers, std::span<const OpLogTensor> tensors,
+Position ComputeRows(const Buffers& buffers, void* parts, std::span<const OpLogTensor> tensors,
                      std::uint32_t launch, void* stream, const Position& at);
 
 }  // namespace cgdebug::capture

@@ -33,7 +33,6 @@ constexpr Layout kLayouts[] = {
     {"DeviceStatsStage", offsetof(DeviceStatsArgs, stage) + offsetof(DeviceStageArgs, state)},
     {"DeviceLeaf", offsetof(DeviceLeafArgs, slot) + kStateOfSlot},
     {"OpLogParts", offsetof(OpLogBatch, state), offsetof(OpLogBatch, launch)},
-    {"OpLogRows", offsetof(OpLogBatch, state), offsetof(OpLogBatch, launch)},
 };
 
 void ReadArguments(const CUDA_KERNEL_NODE_PARAMS& params, OwnNode* own) {
