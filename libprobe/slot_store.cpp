@@ -16,6 +16,7 @@
 #include "libprobe/ring/shared_copy.h"
 #include "libprobe/ring/shared_mark.h"
 #include "libprobe/slot_queries.h"
+#include "proto/layout/slot_control.h"
 
 namespace cgdebug {
 namespace {
@@ -52,6 +53,9 @@ bool LosslessWanted() {
 void AddGaps(const ProbeSlot& slot, ReadState* gaps) {
   gaps->lost += slot.reader->credit().lost;
   gaps->left_out += slot.reader->head().suppressed;
+  if (!layout::MakesStatistics(slot.registration) && slot.reader->head().accepted > 0) {
+    ++gaps->unseen;
+  }
   if ((slot.registration.actions & layout::kActionCompare) == 0) return;
   const layout::Verdict verdict = StatusOf(slot).verdict;
   const bool is_whole = verdict.lost == 0 && (verdict.state == layout::VerdictState::kPass ||

@@ -24,6 +24,7 @@
 #include "libprobe/ring/serial.h"
 #include "libprobe/ring/shared_copy.h"
 #include "proto/layout/realtime.h"
+#include "proto/layout/slot_control.h"
 
 namespace cgdebug::capture {
 namespace {
@@ -248,10 +249,7 @@ std::uint64_t PartsOffset(const layout::SlotRegistration& registration) {
 // Whether the staging copy of a slot on the device computes its statistics as well: somebody wants
 // them of each replay. A second pass over the entry, in the leaf, would take three times as long.
 bool ComputesWhileStaging(const layout::SlotRegistration& registration) {
-  const auto trigger = static_cast<layout::ControlTrigger>(registration.trigger);
-  return (registration.flags & layout::kSlotOnDevice) != 0 &&
-         (registration.stats_every != 0 || (trigger != layout::ControlTrigger::kNone &&
-                                            trigger != layout::ControlTrigger::kMismatch));
+  return (registration.flags & layout::kSlotOnDevice) != 0 && layout::MakesStatistics(registration);
 }
 
 // Where the expected tensor lies in the staging memory of a slot that compares on the device.

@@ -99,6 +99,14 @@ constexpr SlotControl Ended(const SlotControl& control) {
   return ended;
 }
 
+// Whether statistics are made of what the slot writes. Of values that stay in device memory, only
+// an action or a trigger of the job asks for them.
+constexpr bool MakesStatistics(const SlotFacts& r) {
+  const auto trigger = static_cast<ControlTrigger>(r.trigger);
+  return (r.flags & kSlotOnDevice) == 0 || r.stats_every != 0 ||
+         (trigger != ControlTrigger::kNone && trigger != ControlTrigger::kMismatch);
+}
+
 // What is sent of one replay.
 enum class Outcome : std::uint8_t {
   kSkip = 0,

@@ -47,13 +47,13 @@ def raise_if_found(kinds: list[str], timeout: float = _PATIENCE_S) -> None:
 def check(on: str | None = None, timeout: float = 10.0) -> None:
     """Raises `FoundError` if a probe of this process has shown what `on` names: "nan", "inf" or
     "compare" (a failed `TensorCompare`); commas separate several. Without it, $CGDEBUG_FAIL_ON
-    counts, else "nan". Rows of op logs are looked at as well, rings in device memory only if they
-    have a trigger other than "mismatch", or `TensorStats`.
+    counts, else "nan". Rows of op logs are looked at as well.
 
     Waits for the GPU, and for cgdebug-daemon to read everything. A `NotCheckedError` if it does not
     within `timeout` seconds, if snapshots were lost, if `cgdebug-cli set` turned a probe off or a
-    trigger had stopped its ring for some replays, or, with "compare", if something could not be
-    compared.
+    trigger had stopped its ring for some replays, if nobody has looked at the values of a ring in
+    device memory, which has neither `TensorStats` nor a trigger other than "mismatch" (unless `on`
+    is "compare"), or, with "compare", if something could not be compared.
     """
     if on is not None and not isinstance(on, str):
         raise ValueError(f'cgdebug.check: on is a text such as "nan,inf", not {on!r}')
@@ -65,7 +65,7 @@ def check(on: str | None = None, timeout: float = 10.0) -> None:
             "`status()` of a probe say why"
         )
     _synchronize()
-    everything, lost, left_out, not_compared = probe.await_read(timeout)
+    everything, lost, left_out, not_compared, unseen = probe.await_read(timeout)
     raise_if_found(kinds, 0.0)
     if not everything:
         problem = _native.daemon_problem() or "type: cgdebug-cli status"
@@ -82,6 +82,12 @@ def check(on: str | None = None, timeout: float = 10.0) -> None:
             f"cgdebug.check: {left_out} run{'s' if left_out > 1 else ''} of probes wrote nothing, "
             f"because a probe was turned off (cgdebug-cli set) or a trigger had stopped its ring; "
             f"the others show nothing. Type: cgdebug-cli probes"
+        )
+    if unseen and set(kinds) != {"compare"}:
+        raise NotCheckedError(
+            f"cgdebug.check: nobody has looked at the values of {unseen} "
+            f"ring{'s' if unseen > 1 else ''} in device memory; the others show nothing. Give such "
+            f'probes TensorStats() too, or TensorRecord(where="device", on="nan")'
         )
     if not_compared and "compare" in kinds:
         raise NotCheckedError(

@@ -493,7 +493,7 @@ PYBIND11_MODULE(_probe, module) {
       "await_read",
       [](double timeout_s) {
         const ReadState state = AwaitRead(Seconds(timeout_s));
-        return std::tuple(state.all, state.lost, state.left_out, state.not_compared);
+        return std::tuple(state.all, state.lost, state.left_out, state.not_compared, state.unseen);
       },
       py::arg("timeout_s"), py::call_guard<WithoutGil>());
   module.def(

@@ -61,6 +61,34 @@ def test_records_are_the_newest_replays_bit_for_bit(graph_probe, shape, dtype):
         assert torch.equal(record.tensor.view(torch.uint8), value.view(torch.uint8))
 
 
+def test_check_is_not_content_with_values_that_nobody_has_looked_at(daemon, job):
+    running = job(
+        """
+        def replayed(name, *actions):
+            probe = CudaGraphTensorProbe(name, list(actions))
+            x = torch.ones(1000, device="cuda")
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                probe(x)
+            graph.replay()
+            return probe, graph, x
+
+        kept = TensorRecord(capacity=2, where="device")
+        one = replayed("watched", TensorRecord(capacity=2, where="device", on="nan"))
+        two = replayed("shown", kept, TensorStats())
+        cgdebug.check()
+        three = replayed("unseen", kept)
+        cgdebug.check("compare")
+        try:
+            cgdebug.check()
+        except cgdebug.NotCheckedError as error:
+            print(error)
+        """
+    )
+    said = "nobody has looked at the values of 1 ring in device memory"
+    assert said in running.finish()[0]
+
+
 def test_records_while_replays_run_are_never_torn(graph_probe):
     p = graph_probe(TensorRecord(capacity=64, where="device"))
     x = torch.zeros(1 << 18, device="cuda")

@@ -198,6 +198,20 @@ TEST(Layout, ALosslessSlotWritesEveryReplayWhateverItsPeriodsAre) {
   EXPECT_EQ(Ended(control).lossless, Lossless::kOn);
 }
 
+TEST(Layout, ValuesThatStayInDeviceMemoryHaveStatisticsOnlyIfSomebodyAsksForThem) {
+  SlotRegistration r = {};
+  EXPECT_TRUE(MakesStatistics(r));
+  r.flags = kSlotOnDevice;
+  EXPECT_FALSE(MakesStatistics(r));
+  r.trigger = static_cast<std::uint8_t>(ControlTrigger::kMismatch);
+  EXPECT_FALSE(MakesStatistics(r));
+  r.trigger = static_cast<std::uint8_t>(ControlTrigger::kNonfinite);
+  EXPECT_TRUE(MakesStatistics(r));
+  r.trigger = 0;
+  r.stats_every = 1;
+  EXPECT_TRUE(MakesStatistics(r));
+}
+
 TEST(Layout, ControlHoldsForItsReplaysOnly) {
   const Periods periods{.record = 10};
   SlotControl control;

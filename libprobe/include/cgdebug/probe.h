@@ -293,6 +293,8 @@ struct ReadState {
   // had stopped its ring.
   std::uint64_t left_out = 0;
   std::uint64_t not_compared = 0;  // slots of which a snapshot failed or could not be compared
+  // Slots in device memory of whose values nobody has made statistics.
+  std::uint64_t unseen = 0;
 };
 // Waits until that is all, at most for `timeout`, and not without a daemon.
 ReadState AwaitRead(std::chrono::nanoseconds timeout);
