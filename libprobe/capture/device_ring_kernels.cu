@@ -1,5 +1,18 @@
 // The kernels of rings in device memory. The labels V1 to V4 are those of ring_layout.h, T1 and T2
 // those of segment_layout.h.
+//
+// Why grids may overlap here: a leaf may start before the leaf in front of it has ended, and waits
+// for it only at its own end. Both are leaves of the same replay and of different slots, and a
+// replay begins when all of the one before it has ended. So of what a leaf reads and writes before
+// it waits
+//   - the slot's state, parts and ring belong to its own staging kernel, which an ordinary edge
+//     puts in front of it, and to the leaf of the replay before;
+//   - its block in shared memory belongs to this leaf alone, apart from what the daemon writes. The
+//     daemon may write at any time, so it does not matter when that is read;
+//   - the serial of the replay and the DirectGate belong to all leaves of the capture and of the
+//     device. They are changed by atomic operations only, and any order of the leaves will do: the
+//     leaf that comes first takes the serial or stops the rings, the others find that it is done.
+// A staging kernel waits before it reads anything.
 #include "libprobe/capture/device_ring_kernels.h"
 #include "libprobe/capture/direct_leaf.cuh"
 #include "libprobe/capture/element_types.cuh"
@@ -11,13 +24,26 @@ __device__ std::uint64_t LoadDevice(const std::uint64_t& word) {
   return *const_cast<const volatile std::uint64_t*>(&word);
 }
 
+// What a staging kernel must know, loaded at once. Through the first-level cache: past it,
+// thousands of warps would queue for these two lines. Nothing is missed, because what an earlier
+// replay left is there, and a freeze that begins meanwhile may be seen or not.
+struct StageWords {
+  std::uint32_t skip;
+  std::uint64_t ring_index;
+  std::uint64_t frozen_at;
+};
+
+__device__ StageWords ReadStageWords(const DeviceStageArgs& args) {
+  return {args.state->skip, args.state->ring_index, args.gate->frozen_at};
+}
+
 // Whether this replay is later than the one at which the rings stopped. It is not if the leaves of
 // this capture have that replay's serial and this slot's own leaf has not run in it yet.
-__device__ bool IsFrozen(const DeviceStageArgs& args) {
-  const std::uint64_t frozen_at = LoadDevice(args.gate->frozen_at);
-  if (frozen_at == 0) return false;
+__device__ bool IsFrozen(const DeviceStageArgs& args, const StageWords& words) {
+  if (words.frozen_at == 0) return false;
   __threadfence();  // the leaf that set it had the capture's serial before
-  return LoadDevice(*args.shared_serial) != frozen_at || args.state->last_serial == frozen_at;
+  return LoadDevice(*args.shared_serial) != words.frozen_at ||
+         args.state->last_serial == words.frozen_at;
 }
 
 // If the blocks disagree because a freeze begins meanwhile, the leaf sees that one left it out.
@@ -30,13 +56,13 @@ __global__ void __launch_bounds__(kStageThreads) DeviceStage(DeviceStageArgs arg
   std::uint64_t i = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   Unit ahead = {};  // as in Stage
   if (i < count) ahead = from[i];
-  if (args.state->skip != 0) return;
-  if (IsFrozen(args)) {
+  const StageWords words = ReadStageWords(args);
+  if (words.skip != 0) return;
+  if (IsFrozen(args, words)) {
     if (threadIdx.x == 0) args.state->frozen = 1;
     return;
   }
-  auto* to =
-      reinterpret_cast<Unit*>(args.ring.entries + args.state->ring_index * args.ring.stride_bytes);
+  auto* to = reinterpret_cast<Unit*>(args.ring.entries + words.ring_index * args.ring.stride_bytes);
   if (i < count) to[i] = ahead;
 #pragma unroll 4
   for (i += stride; i < count; i += stride) to[i] = from[i];
@@ -47,18 +73,20 @@ __global__ void __launch_bounds__(kStatsThreads, kStatsBlocksPerMultiprocessor)
     DeviceStatsStage(DeviceStatsArgs args) {
   const std::uint64_t start = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const std::uint64_t stride = std::uint64_t{gridDim.x} * blockDim.x;
-  WaitForGridsBefore();
   const DeviceStageArgs& stage = args.stage;
+  WaitForGridsBefore();
   const Span<typename Type::Raw> span(stage.from, args.count);
   const typename Part<Type>::First first(span, start, stride);  // as in Stage
   Part<Type> part(ShiftOf<Type>(stage.from, args.count));
-  if (stage.state->skip != 0) return;
-  if (__any_sync(0xffffffffu, IsFrozen(stage))) {  // a warp adds up its part together
+  const StageWords words = ReadStageWords(stage);
+  if (words.skip != 0) return;
+  if (__any_sync(0xffffffffu, IsFrozen(stage, words))) {  // a warp adds up its part together
     if (threadIdx.x % 32 == 0) stage.state->frozen = 1;
     return;
   }
-  std::byte* const to = stage.ring.entries + stage.state->ring_index * stage.ring.stride_bytes;
+  std::byte* const to = stage.ring.entries + words.ring_index * stage.ring.stride_bytes;
   part.AddAll(first, span, start, stride, CopyTo{stage.from, to});
+  LetNextGridStart();  // as in Stats
   StoreWarpSum(part, args.count, args.parts + start / 32);
 }
 
@@ -127,7 +155,7 @@ __device__ void CommitParcel(const DeviceLeafArgs& args, const Parcel& parcel) {
   Store(args.window->word, EntryWord(parcel.ordinal, EntryState::kReady));
 }
 
-// What the daemon may change, read while nothing else is in flight.
+// What the daemon may change.
 struct DeviceWords {
   std::uint64_t ordinal;
   std::uint64_t order;
@@ -138,9 +166,13 @@ struct DeviceWords {
 
 __device__ DeviceWords ReadDeviceWords(const DeviceLeafArgs& args) {
   DeviceWords words = {};
-  if (args.thaw != nullptr) {
+  if (args.thaw != nullptr && LoadDevice(args.slot.gate->frozen_at) != 0) {
+    // The daemon lets the rings go on before it asks them to stop again. A leaf that sees the new
+    // request must not miss that they may go on.
+    words.stop = LoadAcquire(args.thaw->stop);
+    words.thawed = Load(args.thaw->serial);
+  } else if (args.thaw != nullptr) {
     words.stop = Load(args.thaw->stop);
-    if (LoadDevice(args.slot.gate->frozen_at) != 0) words.thawed = Load(args.thaw->serial);
   }
   words.ordinal = LoadAcquire(args.request->ordinal);  // V4
   words.order = Load(args.request->order);
@@ -174,11 +206,16 @@ struct Held {
 };
 
 // Stops the rings of this device behind this replay, unless they stand still already.
-__device__ bool Stop(const DeviceLeafArgs& args, Held held, std::uint64_t replay,
+__device__ void Stop(const DeviceLeafArgs& args, Held held, std::uint64_t replay,
                      std::uint64_t serial) {
-  if (atomicCAS(reinterpret_cast<unsigned long long*>(&args.slot.gate->frozen_at), 0ull,
+  DirectGate& gate = *args.slot.gate;
+  if (atomicCAS(reinterpret_cast<unsigned long long*>(&gate.frozen_at), 0ull,
                 static_cast<unsigned long long>(serial)) != 0) {
-    return false;
+    return;
+  }
+  // Counted before the daemon learns of it and lets them go on.
+  if (held.trigger != layout::ControlTrigger::kNone && !held.live) {
+    atomicAdd(reinterpret_cast<unsigned long long*>(&gate.fired), 1ull);
   }
   Store(args.freeze->order, args.slot.order);
   Store(args.freeze->replay, replay);
@@ -186,7 +223,6 @@ __device__ bool Stop(const DeviceLeafArgs& args, Held held, std::uint64_t replay
   Store(args.freeze->live, held.live ? 1 : 0);
   __threadfence_system();  // T1, pairs with T2
   Store(args.freeze->serial, serial);
-  return true;
 }
 
 // Registered triggers stop the rings of a device no more often than they were registered for. The
@@ -194,23 +230,30 @@ __device__ bool Stop(const DeviceLeafArgs& args, Held held, std::uint64_t replay
 __device__ void Fire(const DeviceLeafArgs& args, Held held, std::uint64_t replay,
                      std::uint64_t serial) {
   if (held.trigger == layout::ControlTrigger::kNone || args.freeze == nullptr) return;
-  DirectGate& gate = *args.slot.gate;
-  if (!held.live && LoadDevice(gate.fired) >= args.trigger_times) return;
-  if (!Stop(args, held, replay, serial) || held.live) return;
-  atomicAdd(reinterpret_cast<unsigned long long*>(&gate.fired), 1ull);
+  if (!held.live && LoadDevice(args.slot.gate->fired) >= args.trigger_times) return;
+  Stop(args, held, replay, serial);
 }
 
-// Stops the rings if the daemon asks for it. Leaves of several graphs may read the same request.
+// Stops the rings if the daemon asks for it. Leaves of several graphs may read the same request. A
+// replay in which the rings went on has been kept in part only, so the next one obeys.
+// Requires: Thaw() was called before; otherwise rings that still stand still would miss it.
 __device__ void Obey(const DeviceLeafArgs& args, std::uint64_t stop, std::uint64_t replay,
                      std::uint64_t serial) {
   if (stop == 0) return;
-  auto* stopped = reinterpret_cast<unsigned long long*>(&args.slot.gate->stopped);
+  DirectGate& gate = *args.slot.gate;
+  __threadfence();  // whoever found that the rings go on finds in which replay, too
+  if (args.slot.state->frozen != 0 || LoadDevice(gate.thawed_in) == serial) return;
+  auto* stopped = reinterpret_cast<unsigned long long*>(&gate.stopped);
   if (atomicExch(stopped, static_cast<unsigned long long>(stop)) == stop) return;
   Stop(args, {}, replay, serial);
 }
 
-__device__ void Thaw(DirectGate* gate, std::uint64_t thawed) {
-  if (thawed == 0) return;
+// Lets the rings go on, in the replay with this serial.
+__device__ void Thaw(DirectGate* gate, std::uint64_t thawed, std::uint64_t serial) {
+  if (thawed == 0 || LoadDevice(gate->frozen_at) != thawed) return;
+  atomicExch(reinterpret_cast<unsigned long long*>(&gate->thawed_in),
+             static_cast<unsigned long long>(serial));
+  __threadfence();
   atomicCAS(reinterpret_cast<unsigned long long*>(&gate->frozen_at),
             static_cast<unsigned long long>(thawed), 0ull);
 }
@@ -237,16 +280,50 @@ __device__ bool WantsStatistics(const DeviceLeafArgs& args, const Plan& plan) {
          args.slot.periods.WantStats(plan.replay);
 }
 
+// How a leaf gets the statistics of its replay. Every thread calls Compute(); it returns true in
+// the last block to finish, whose thread 0 gets them in *total if `wanted`.
+
+// From the entry of the ring: a second pass over the tensor, by all blocks.
 template <typename Type>
-__global__ void __launch_bounds__(kLeafThreads) DeviceLeaf(DeviceLeafArgs args) {
-  __shared__ layout::DeviceStats warps[kLeafThreads / 32];
+struct FromEntry {
+  static constexpr bool kIsShort = false;
+  __device__ static bool Compute(const DeviceLeafArgs& args, const std::byte* values, bool wanted,
+                                 layout::DeviceStats* warps, layout::DeviceStats* total) {
+    if (!wanted) return IsLastBlock(args);
+    LeafArgs leaf = {};
+    leaf.slot.state = args.slot.state;
+    leaf.staging = values;
+    leaf.count = args.count;
+    leaf.parts = args.parts;
+    return ComputeInGrid<Type>(leaf, warps, total);
+  }
+  __device__ static bool IsLastBlock(const DeviceLeafArgs& args) {
+    __shared__ bool last;
+    std::uint64_t nothing = 0;
+    if (threadIdx.x == 0) last = AddToGrid(args.slot.state, /*wrote=*/false, &nothing);
+    __syncthreads();
+    return last;
+  }
+};
+
+// From the parts that the staging kernel left. One block.
+struct FromParts {
+  static constexpr bool kIsShort = true;
+  __device__ static bool Compute(const DeviceLeafArgs& args, const std::byte*, bool wanted,
+                                 layout::DeviceStats* warps, layout::DeviceStats* total) {
+    if (wanted) *total = SumParts(args.parts, args.part_count, warps);
+    return true;
+  }
+};
+
+template <typename Statistics>
+__device__ void RunDeviceLeaf(const DeviceLeafArgs& args, layout::DeviceStats* warps) {
   __shared__ __align__(16) layout::DeviceStats stats;
   __shared__ Plan plan;
   __shared__ Parcel parcel;
   __shared__ HostWords words;
   __shared__ DeviceWords device_words;
   __shared__ bool computes;
-  __shared__ bool last;
   DirectState* state = args.slot.state;
   const std::byte* values = args.ring.entries + state->ring_index * args.ring.stride_bytes;
   if (threadIdx.x == 0) {
@@ -254,33 +331,21 @@ __global__ void __launch_bounds__(kLeafThreads) DeviceLeaf(DeviceLeafArgs args) 
     if (state->frozen != 0) plan.outcome = Outcome::kSkip;
     parcel = MakeParcel(args, plan);
     computes = WantsStatistics(args, plan);
-    // Those that only add up parts are short. They wait for a multiprocessor with room, behind the
-    // kernels of the job, and the next one should wait beside them.
-    if (parcel.ordinal == 0 && (!computes || args.part_count != 0)) LetNextGridStart();
+    // A leaf that reads no tensor is short. It waits for a multiprocessor with room, behind the
+    // kernels of the job, and the next one should wait beside it.
+    if (parcel.ordinal == 0 && (!computes || Statistics::kIsShort)) LetNextGridStart();
+  }
+  // The link is slower than adding up parts, so both are done at once.
+  if constexpr (Statistics::kIsShort) {
+    if (threadIdx.x == 32) words = ReadHostWords(args.slot);
+    if (threadIdx.x == 64) device_words = ReadDeviceWords(args);
   }
   __syncthreads();
   if (parcel.ordinal != 0 && blockIdx.x < args.sending_blocks) SendParcel(args, parcel);
   layout::DeviceStats total;
-  const bool adds_parts = args.part_count != 0;
-  if (computes && !adds_parts) {
-    LeafArgs leaf = {};
-    leaf.slot.state = state;
-    leaf.staging = values;
-    leaf.count = args.count;
-    leaf.parts = args.parts;
-    if (!ComputeInGrid<Type>(leaf, warps, &total)) {
-      EndBlock();
-      return;
-    }
-  } else {
-    std::uint64_t nothing = 0;
-    if (threadIdx.x == 0) last = AddToGrid(state, /*wrote=*/false, &nothing);
-    __syncthreads();
-    if (!last) {
-      EndBlock();
-      return;
-    }
-    if (computes) total = SumParts(args.parts, args.part_count, warps);
+  if (!Statistics::Compute(args, values, computes, warps, &total)) {
+    EndBlock();
+    return;
   }
   if (threadIdx.x == 0) {
     if (computes) {
@@ -289,13 +354,16 @@ __global__ void __launch_bounds__(kLeafThreads) DeviceLeaf(DeviceLeafArgs args) 
     }
     if (plan.outcome != Outcome::kSkip) Claim(args.slot, plan, /*counts=*/true);
   }
-  if (threadIdx.x == 32) words = ReadHostWords(args.slot);
-  if (threadIdx.x == 64) device_words = ReadDeviceWords(args);
+  if constexpr (!Statistics::kIsShort) {  // while nothing else is in flight
+    if (threadIdx.x == 32) words = ReadHostWords(args.slot);
+    if (threadIdx.x == 64) device_words = ReadDeviceWords(args);
+  }
   __syncthreads();
   const std::uint64_t sum = SumInBlock(computes ? SendStats(stats, plan.payload) : 0);
   if (threadIdx.x == 0) {
     LetNextGridStart();
     if (parcel.ordinal != 0) CommitParcel(args, parcel);
+    Thaw(args.slot.gate, device_words.thawed, words.serial);
     if (computes) {
       state->sent = kSentStats;
       Fire(args, HoldingTrigger(args, plan, stats), plan.replay, words.serial);
@@ -303,7 +371,6 @@ __global__ void __launch_bounds__(kLeafThreads) DeviceLeaf(DeviceLeafArgs args) 
     const bool sent_entry = plan.outcome != Outcome::kSkip;
     TakeRequest(args, device_words, state->accepted + (sent_entry ? 1 : 0), parcel.ordinal);
     Obey(args, device_words.stop, plan.replay, words.serial);
-    Thaw(args.slot.gate, device_words.thawed);
     state->frozen = 0;
     if (sent_entry) {
       state->ring_index = state->ring_index == args.ring.capacity ? 0 : state->ring_index + 1;
@@ -311,6 +378,17 @@ __global__ void __launch_bounds__(kLeafThreads) DeviceLeaf(DeviceLeafArgs args) 
     Finish(args.slot, plan, words, sum, layout::kEntryOnDevice);
   }
   EndBlock();
+}
+
+template <typename Type>
+__global__ void __launch_bounds__(kLeafThreads) DeviceLeaf(DeviceLeafArgs args) {
+  __shared__ layout::DeviceStats warps[kLeafThreads / 32];
+  RunDeviceLeaf<FromEntry<Type>>(args, warps);
+}
+
+__global__ void __launch_bounds__(kStatsLeafThreads) DeviceStatsLeaf(DeviceLeafArgs args) {
+  __shared__ layout::DeviceStats warps[kStatsLeafThreads / 32];
+  RunDeviceLeaf<FromParts>(args, warps);
 }
 
 template <typename Type>
@@ -331,6 +409,8 @@ struct DeviceStageOf {
 }  // namespace
 
 const void* DeviceLeafKernel(layout::Dtype dtype) { return KernelForDtype<DeviceLeafOf>(dtype); }
+
+const void* DeviceStatsLeafKernel() { return reinterpret_cast<const void*>(&DeviceStatsLeaf); }
 
 const void* DeviceStatsKernel(layout::Dtype dtype) { return KernelForDtype<DeviceStatsOf>(dtype); }
 

@@ -42,8 +42,8 @@ struct DeviceLeafArgs {
   DeviceRing ring;
   std::uint64_t bytes;
   std::uint64_t count;
-  // One per warp of DeviceStatsKernel if part_count is not 0. Else the leaf computes the
-  // statistics, and needs one per block of its own if there are several.
+  // For DeviceStatsLeafKernel: one per warp of DeviceStatsKernel, and how many. For
+  // DeviceLeafKernel, which computes the statistics: one per block, if there are several.
   layout::DeviceStats* parts;
   std::uint32_t part_count;
   layout::DeviceWindow* window;
@@ -59,5 +59,8 @@ struct DeviceLeafArgs {
   bool hash;
 };
 const void* DeviceLeafKernel(layout::Dtype dtype);  // void(DeviceLeafArgs), kLeafThreads
+// Behind DeviceStatsKernel. A block of 512 threads would wait for a multiprocessor that the job's
+// kernels leave empty, and keep it from them.
+const void* DeviceStatsLeafKernel();  // void(DeviceLeafArgs), one block of kStatsLeafThreads
 
 }  // namespace cgdebug::capture

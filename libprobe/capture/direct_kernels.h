@@ -84,6 +84,7 @@ struct DirectGate {
   std::uint64_t frozen_at;  // serial of the last replay that they keep; 0 = they go on
   std::uint64_t fired;      // how often a registered trigger stopped them
   std::uint64_t stopped;    // ThawLine::stop that they have obeyed
+  std::uint64_t thawed_in;  // serial of the replay in which they went on
 };
 
 // What the blocks of a comparison find in one replay. A difference is the bits of a double, or for

@@ -489,7 +489,9 @@ void CaptureOnDevice(const ProbeSlot& slot, const DirectSlot& direct, const Devi
   DeviceLeafArgs leaf = {};
   leaf.count = ElementCount(r);
   leaf.parts = reinterpret_cast<layout::DeviceStats*>(args.ring.entries + PartsOffset(r));
-  if (ComputesWhileStaging(r) && reinterpret_cast<std::uintptr_t>(args.from) % 16 == 0) {
+  const bool is_armed =
+      ComputesWhileStaging(r) && reinterpret_cast<std::uintptr_t>(args.from) % 16 == 0;
+  if (is_armed) {
     DeviceStatsArgs stats = {args, leaf.count, leaf.parts};
     const int blocks = StatsBlocks(r.payload_bytes, device);
     leaf.part_count = static_cast<std::uint32_t>(blocks * kStatsThreads / 32);
@@ -520,9 +522,15 @@ void CaptureOnDevice(const ProbeSlot& slot, const DirectSlot& direct, const Devi
   const LeafGrid grid = GridOfLeaf(r.payload_bytes, prefer_link);
   leaf.sending_blocks = static_cast<std::uint32_t>(grid.sending_blocks);
   leaf.sending_threads = static_cast<std::uint32_t>(grid.sending_threads);
-  const int computing_blocks = leaf.part_count != 0 ? 1 : LeafStatsBlocks(r.payload_bytes);
-  AddLeaf(GetCaptureInfo(stream), device, DeviceLeafKernel(tensor.dtype),
-          std::max(grid.sending_blocks, computing_blocks), kLeafThreads, leaf);
+  const CaptureInfo info = GetCaptureInfo(stream);
+  if (is_armed) {
+    leaf.sending_blocks = 1;
+    leaf.sending_threads = kStatsLeafThreads;
+    AddLeaf(info, device, DeviceStatsLeafKernel(), 1, kStatsLeafThreads, leaf);
+    return;
+  }
+  AddLeaf(info, device, DeviceLeafKernel(tensor.dtype),
+          std::max(grid.sending_blocks, LeafStatsBlocks(r.payload_bytes)), kLeafThreads, leaf);
 }
 
 }  // namespace

@@ -11,7 +11,9 @@ const void* LeafKernel(layout::Dtype) { return nullptr; }
 const void* StatsLeafKernel() { return nullptr; }
 const void* OpLogPartsKernel() { return nullptr; }
 const void* DeviceStageKernel(int) { return nullptr; }
+const void* DeviceStatsKernel(layout::Dtype) { return nullptr; }
 const void* DeviceLeafKernel(layout::Dtype) { return nullptr; }
+const void* DeviceStatsLeafKernel() { return nullptr; }
 const void* ClockKernel() { return nullptr; }
 const void* TickKernel() { return nullptr; }
 

@@ -32,6 +32,7 @@ constexpr Layout kLayouts[] = {
     {"DeviceStage", offsetof(DeviceStageArgs, state)},
     {"DeviceStatsStage", offsetof(DeviceStatsArgs, stage) + offsetof(DeviceStageArgs, state)},
     {"DeviceLeaf", offsetof(DeviceLeafArgs, slot) + kStateOfSlot},
+    {"DeviceStatsLeaf", offsetof(DeviceLeafArgs, slot) + kStateOfSlot},
     {"OpLogParts", offsetof(OpLogBatch, state), offsetof(OpLogBatch, launch)},
 };
 

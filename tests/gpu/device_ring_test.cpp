@@ -121,21 +121,42 @@ TEST_P(DeviceRing, AValueThatTheDeviceOverwroteIsRefused) {
   EXPECT_TRUE(entry.payload.empty());
 }
 
+// Again and again, because the leaf reads the request while it runs. An armed ring has another
+// leaf.
 TEST_P(DeviceRing, EveryNewValueTravelsWhileTheDaemonWantsThemAll) {
-  Probe probe("device.every", OnDevice(4));
-  Capture(probe);
-  ReplayWith(1000);
-  ring::SlotRingReader slot = Slot(probe);
-  slot.Request(0, /*every=*/true);
-  ReplayWith(2000);  // learns of it
-  for (int replay = 3; replay <= 9; ++replay) {
-    ReplayWith(static_cast<float>(1000 * replay));
-    ring::Entry entry;
-    ASSERT_EQ(slot.Read(static_cast<std::uint64_t>(replay), &entry), ring::ReadStatus::kOk);
-    ASSERT_EQ(entry.payload.size(), kCount * sizeof(float)) << replay;
-    float last = 0;
-    std::memcpy(&last, entry.payload.data() + (kCount - 1) * sizeof(last), sizeof(last));
-    EXPECT_EQ(last, static_cast<float>(1000 * replay + kCount - 1));
+  for (const auto trigger : {layout::ControlTrigger::kNone, layout::ControlTrigger::kInf}) {
+    const std::string name = "device.every" + std::to_string(static_cast<int>(trigger));
+    Probe probe(name, OnDevice(4, trigger));
+    Capture(probe);
+    ReplayWith(0);
+    ring::SlotRingReader slot = Slot(probe);
+    std::uint64_t replay = 1;
+    const auto replay_and_read = [&](ring::Entry* entry) {
+      ReplayWith(static_cast<float>(1000 * ++replay));
+      ASSERT_EQ(slot.Read(replay, entry), ring::ReadStatus::kOk) << name << replay;
+    };
+    for (int round = 0; round < 300; ++round) {
+      ring::Entry entry;
+      slot.Request(0, /*every=*/true);
+      ASSERT_NO_FATAL_FAILURE(replay_and_read(&entry));  // learns of it
+      ASSERT_TRUE(entry.payload.empty()) << name << replay;
+      for (int i = 0; i < 3; ++i) {
+        ASSERT_NO_FATAL_FAILURE(replay_and_read(&entry));
+        ASSERT_EQ(entry.payload.size(), kCount * sizeof(float)) << name << replay;
+        for (const int at : {0, kCount - 1}) {
+          float value = 0;
+          std::memcpy(&value, entry.payload.data() + at * sizeof(value), sizeof(value));
+          ASSERT_EQ(value, static_cast<float>(1000 * replay + at));
+        }
+      }
+      slot.Request(0, /*every=*/false);
+      ASSERT_NO_FATAL_FAILURE(replay_and_read(&entry));  // learns of it, and sends the last one
+      ASSERT_FALSE(entry.payload.empty()) << name << replay;
+    }
+    CU(cudaGraphExecDestroy(exec_));
+    CU(cudaGraphDestroy(graph_));
+    exec_ = nullptr;
+    graph_ = nullptr;
   }
 }
 
@@ -287,6 +308,41 @@ TEST_P(DeviceRing, TheDaemonStopsTheRingsOfAllGraphsOfADevice) {
   EXPECT_EQ(second.Records().back().replay_index, 6u);
   CU(cudaGraphExecDestroy(other));
   CU(cudaGraphDestroy(other_graph));
+}
+
+// If a job replays seldom, it finds in one replay that its rings go on and that they stop again.
+TEST_P(DeviceRing, RingsThatGoOnStopAgainBehindTheFirstWholeReplay) {
+  Probe first("device.again.first", OnDevice(3));
+  Probe second("device.again.second", OnDevice(3));
+  CU(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
+  CU(cudaMemcpyAsync(device_, host_, kCount * sizeof(float), cudaMemcpyHostToDevice, stream_));
+  first.Observe(Tensor(), stream_);
+  for (int i = 0; i < 50; ++i) second.Observe(Tensor(), stream_);
+  CU(cudaStreamEndCapture(stream_, &graph_));
+  CU(cudaGraphInstantiate(&exec_, graph_, 0));
+  ReplayWith(1000);
+  std::uint64_t stopped = View()->freeze(0).serial;
+  View()->StopRings(0, stopped + 1);
+  for (int round = 1; round <= 5; ++round) {
+    ReplayWith(2000);
+    const ring::SegmentView::Freeze freeze = View()->freeze(0);
+    ASSERT_NE(freeze.serial, stopped) << round;
+    ReplayWith(3000);
+    stopped = freeze.serial;
+    View()->Thaw(0, stopped);
+    View()->StopRings(0, stopped + 1);
+    ReplayWith(4000);  // finds both, and not every ring keeps it
+    EXPECT_EQ(View()->freeze(0).serial, stopped);
+  }
+  ReplayWith(5000);
+  const ring::SegmentView::Freeze last = View()->freeze(0);
+  ASSERT_NE(last.serial, stopped);
+  for (const Probe* probe : {&first, &second}) {
+    EXPECT_EQ(Firsts(*probe).back(), 5000) << probe->name();
+    EXPECT_EQ(probe->Records().back().serial, last.serial) << probe->name();
+  }
+  View()->Thaw(0, last.serial);
+  ReplayWith(6000);
 }
 
 // One pass copies and computes; a tensor that is not aligned takes two.
