@@ -9,7 +9,9 @@
 #include "libprobe/capture/cuda_check.h"
 #include "libprobe/capture/driver_function.h"
 #include "libprobe/capture/graph_capture.h"
+#include "libprobe/capture/host_callback.h"
 #include "libprobe/capture/kernel_node.h"
+#include "libprobe/capture/probe_slot.h"
 
 namespace cgdebug::capture {
 namespace {
@@ -35,27 +37,93 @@ Edges EdgesOf(const Position& position) {
   return edges;
 }
 
-// The edges are asked for as well: without them CUDA refuses to tell of programmatic ones.
-Nodes NodesBefore(cudaGraphNode_t node) {
+// Calls list(nodes, edges, &count) with more room until everything fits.
+template <typename List>
+Nodes ListNodes(const List& list) {
   for (std::size_t room = 8;; room *= 4) {
     Nodes nodes(room);
     Edges edges(room);
     std::size_t count = room;
-#if CUDART_VERSION >= 13000
-    CGD_CUDA(cudaGraphNodeGetDependencies(node, nodes.data(), edges.data(), &count));
-#else
-    CGD_CUDA(cudaGraphNodeGetDependencies_v2(node, nodes.data(), edges.data(), &count));
-#endif
+    CGD_CUDA(list(nodes.data(), edges.data(), &count));
     if (count == room) continue;  // there may be more
     nodes.resize(count);
     return nodes;
   }
 }
 
+// The edges are asked for as well: without them CUDA refuses to tell of programmatic ones.
+Nodes NodesBefore(cudaGraphNode_t node) {
+  return ListNodes([node](cudaGraphNode_t* nodes, cudaGraphEdgeData* edges, std::size_t* count) {
+#if CUDART_VERSION >= 13000
+    return cudaGraphNodeGetDependencies(node, nodes, edges, count);
+#else
+    return cudaGraphNodeGetDependencies_v2(node, nodes, edges, count);
+#endif
+  });
+}
+
+Nodes NodesAfter(cudaGraphNode_t node) {
+  return ListNodes([node](cudaGraphNode_t* nodes, cudaGraphEdgeData* edges, std::size_t* count) {
+#if CUDART_VERSION >= 13000
+    return cudaGraphNodeGetDependentNodes(node, nodes, edges, count);
+#else
+    return cudaGraphNodeGetDependentNodes_v2(node, nodes, edges, count);
+#endif
+  });
+}
+
 cudaGraphNodeType TypeOf(cudaGraphNode_t node) {
   cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
   CGD_CUDA(cudaGraphNodeGetType(node, &type));
   return type;
+}
+
+// The slot that a host node of the callback lane sends; null for any other node.
+const ProbeSlot* SlotOfHostNode(cudaGraphNode_t node) {
+  if (TypeOf(node) != cudaGraphNodeTypeHost) return nullptr;
+  cudaHostNodeParams params = {};
+  CGD_CUDA(cudaGraphHostNodeGetParams(node, &params));
+  return params.fn == OnReplay ? static_cast<const ProbeSlot*>(params.userData) : nullptr;
+}
+
+// What a copy or a memset writes to; null for any other node, and where CUDA does not tell.
+const void* DestinationOf(cudaGraphNode_t node) {
+  switch (TypeOf(node)) {
+    case cudaGraphNodeTypeMemcpy: {
+      cudaMemcpy3DParms params = {};
+      if (cudaGraphMemcpyNodeGetParams(node, &params) == cudaSuccess) return params.dstPtr.ptr;
+      break;
+    }
+    case cudaGraphNodeTypeMemset: {
+      cudaMemsetParams params = {};
+      if (cudaGraphMemsetNodeGetParams(node, &params) == cudaSuccess) return params.dst;
+      break;
+    }
+    default:
+      return nullptr;
+  }
+  (void)cudaGetLastError();
+  return nullptr;
+}
+
+// Whether the callback lane made this node: its host node, or a copy into memory of its slot. The
+// copy to staging memory lies up to two nodes in front of the host node.
+bool IsOfCallbackLane(cudaGraphNode_t node) {
+  if (SlotOfHostNode(node) != nullptr) return true;
+  const void* const destination = DestinationOf(node);
+  if (destination == nullptr) return false;
+  Nodes after = NodesAfter(node);
+  const std::size_t next = after.size();
+  for (std::size_t i = 0; i < next; ++i) {
+    if (TypeOf(after[i]) != cudaGraphNodeTypeMemcpy) continue;
+    const Nodes further = NodesAfter(after[i]);
+    after.insert(after.end(), further.begin(), further.end());
+  }
+  return std::any_of(after.begin(), after.end(), [destination](cudaGraphNode_t other) {
+    const ProbeSlot* const slot = SlotOfHostNode(other);
+    return slot != nullptr &&
+           (destination == slot->buffers.pinned || destination == slot->buffers.staging);
+  });
 }
 
 bool MayWrite(cudaGraphNodeType type) {
@@ -180,7 +248,7 @@ std::string NameOfNode(void* handle) {
   const RelaxedCapture relaxed;
   const auto node = static_cast<cudaGraphNode_t>(handle);
   const std::optional<KernelNode> kernel = KernelOf(node);
-  if (!kernel) return NameOf(TypeOf(node));
+  if (!kernel) return IsOfCallbackLane(node) ? std::string() : NameOf(TypeOf(node));
   if (kernel->symbol.empty()) return "kernel";
   return IsOwnKernel(kernel->symbol) ? std::string() : ShortKernelName(kernel->symbol);
 }

@@ -27,7 +27,7 @@ void Join(void* stream, const Position& position);
 // Makes `later`, nodes of the graph that `stream` captures, follow the nodes of `position`.
 void PutBehind(void* stream, const Position& position, const std::vector<void*>& later);
 
-// What a node runs: "flash_fwd_kernel", "memset"; empty for a kernel of ours.
+// What a node runs: "flash_fwd_kernel", "memset"; empty for a node of ours.
 std::string NameOfNode(void* node);
 
 // Of a kernel's symbol: its name without namespaces, template arguments and parameters, cut to
