@@ -41,6 +41,8 @@ Probe::Probe(std::string name, ProbeOptions options) : state_(std::make_shared<P
   CheckProbe(name, options);
   state_->name = std::move(name);
   state_->options = std::move(options);
+  if (!state_->options.part.empty())
+    state_->part = ParsePart("probe '" + state_->name + "'", state_->options.part);
   const ProbeOptions& wanted = state_->options;
   const bool needs_daemon =
       wanted.print || wanted.compare || wanted.stats ||

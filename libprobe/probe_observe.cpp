@@ -1,6 +1,7 @@
 // Observe() and Prepare() of the public header.
 #include <algorithm>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "libprobe/capture/cuda_lane.h"
@@ -25,6 +26,26 @@ std::string CallSite(ProbeTable& table, ProbeState& probe, ProbeTable::Lock* loc
   const ProbeTable::Unlocked unlocked(&table, &probe, lock);
   return provider();
 }
+
+// What the probe sees of a tensor: all of it, or its part.
+class SeenTensor {
+ public:
+  // Fails: throws ProbeError.
+  SeenTensor(ProbeState& probe, const TensorRef& whole) : whole_(whole) {
+    if (!probe.part) return;
+    try {
+      part_ = TakePart(probe.name, *probe.part, whole);
+    } catch (const ProbeError& error) {
+      const ProbeTable::Lock lock = ProbeTable::Instance().Acquire();
+      throw probe.Refuse(error);
+    }
+  }
+  const TensorRef& get() const { return part_ ? *part_ : whole_; }
+
+ private:
+  const TensorRef& whole_;
+  std::optional<TensorRef> part_;
+};
 
 // Buffers that go back unless a slot takes them.
 struct SpareBuffers {
@@ -98,7 +119,7 @@ void CaptureOne(ProbeTable& table, ProbeState& probe, const TensorRef& tensor, v
   }
 }
 
-void ObserveCuda(ProbeState& probe, const TensorRef& tensor, void* stream) {
+void ObserveCuda(ProbeState& probe, const TensorRef& whole, void* stream) {
   ProbeTable& table = ProbeTable::Instance();
   capture::StreamCapture capture;
   try {
@@ -108,6 +129,8 @@ void ObserveCuda(ProbeState& probe, const TensorRef& tensor, void* stream) {
     throw probe.Refuse(error);
   }
   if (!capture.capturing && probe.options.mode == ProbeMode::kCapture) return;
+  const SeenTensor seen(probe, whole);
+  const TensorRef& tensor = seen.get();
   table.has_gpu_memory.store(true, std::memory_order_relaxed);
   const ProbeTable::Trimmer trimmer(table, capture.capturing);
   ProbeTable::Lock lock = table.Acquire(probe);
@@ -141,8 +164,20 @@ std::uint64_t NewestKept(ProbeSlot& slot) {
   return slot.writer->NewestKept();
 }
 
-void ObserveHost(ProbeState& probe, const TensorRef& tensor) {
+// Into shared memory.
+void CopyElements(std::byte* to, const TensorRef& tensor, std::uint64_t bytes) {
+  if (tensor.element_stride == 1) return ring::CopyShared(to, tensor.data, bytes);
+  const std::uint64_t size = layout::DtypeBytes(tensor.dtype);
+  const auto* from = static_cast<const std::byte*>(tensor.data);
+  for (std::uint64_t at = 0; at < bytes; at += size) {
+    ring::CopyShared(to + at, from + at * tensor.element_stride, size);
+  }
+}
+
+void ObserveHost(ProbeState& probe, const TensorRef& whole) {
   if (probe.options.mode == ProbeMode::kCapture) return;
+  const SeenTensor seen(probe, whole);
+  const TensorRef& tensor = seen.get();
   ProbeTable& table = ProbeTable::Instance();
   ProbeSlot* slot = nullptr;
   ProbeSlot* other = nullptr;
@@ -167,7 +202,7 @@ void ObserveHost(ProbeState& probe, const TensorRef& tensor) {
     const std::lock_guard lock(slot->eager_mutex);
     if (slot->writer->Begin(slot->TakeSerial())) {
       slot->writer->SetReference(other == nullptr ? 0 : NewestKept(*other));
-      ring::CopyShared(slot->writer->payload(), tensor.data, slot->writer->payload_bytes());
+      CopyElements(slot->writer->payload(), tensor, slot->writer->payload_bytes());
       slot->writer->Commit(layout::RealtimeNs());
     }
   }
@@ -185,7 +220,9 @@ void Observe(ProbeState& probe, const TensorRef& tensor, void* stream) {
   }
 }
 
-void Prepare(ProbeState& probe, const TensorRef& tensor) {
+void Prepare(ProbeState& probe, const TensorRef& whole) {
+  const SeenTensor seen(probe, whole);
+  const TensorRef& tensor = seen.get();
   ProbeTable& table = ProbeTable::Instance();
   if (tensor.device_type == DeviceType::kCuda) {
     table.has_gpu_memory.store(true, std::memory_order_relaxed);
@@ -198,6 +235,11 @@ void Prepare(ProbeState& probe, const TensorRef& tensor) {
   } catch (const ProbeError& error) {
     throw probe.Refuse(error);
   }
+}
+
+std::optional<NeededRange> NeededFor(const ProbeState& probe,
+                                     const std::vector<std::int64_t>& shape) {
+  return probe.part ? RangeOf(*probe.part, shape) : std::nullopt;
 }
 
 void SetSiteProvider(SiteProvider provider) {

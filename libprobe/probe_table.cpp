@@ -59,7 +59,9 @@ void ProbeTable::Adopt(ProbeState& probe) {
     probe.invocations.clear();
     for (auto& slot : probe.prepared) (void)slot.release();  // the parent's memory: do not free it
     probe.prepared.clear();
-    for (auto& block : probe.expected) (void)new std::shared_ptr<ring::Block>(std::move(block));
+    for (auto& [key, block] : probe.expected) {
+      (void)new std::shared_ptr<ring::Block>(std::move(block));
+    }
     probe.expected.clear();
     probe.evicted.clear();
   }

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "libprobe/ring/utf8.h"
+#include "libprobe/tensor_part.h"
 #include "proto/layout/device_stats.h"
 
 namespace cgdebug {
@@ -89,7 +90,7 @@ bool SameTensor(const layout::SlotRegistration& r, const TensorRef& tensor) {
   if (r.dtype != static_cast<std::uint16_t>(tensor.dtype) || r.dims != tensor.shape.size() ||
       r.device_type != static_cast<std::uint8_t>(tensor.device_type) ||
       r.device_index != tensor.device_index ||
-      tensor.shard.compare(0, layout::kMaxShardBytes, r.shard) != 0) {
+      tensor.shard.compare(0, layout::kMaxShardBytes, r.shard) != 0 || tensor.part != r.part) {
     return false;
   }
   return std::equal(
@@ -148,6 +149,14 @@ void CheckProbe(const std::string& name, const ProbeOptions& options) {
                         "where=\"device\"");
     }
   }
+  if (!options.part.empty()) {
+    (void)ParsePart("probe '" + name + "'", options.part);
+    if (options.stats) {
+      throw BadArgument(name, "TensorStats sums up the whole tensor, and part=\"" + options.part +
+                                  "\" keeps the rest of it from being read. Give TensorStats to a "
+                                  "second probe");
+    }
+  }
   if (options.compare) CheckCompare(name, *options.compare);
   if (options.compare && options.compare->with == CompareAction::With::kProbe &&
       (options.print || options.record || options.stats)) {
@@ -204,11 +213,14 @@ std::size_t ExpectedIndex(const std::string& probe, const CompareAction& compare
                    std::to_string(compare.expected.size()) + " were given, one per invocation");
   }
   const ExpectedTensor& expected = compare.expected[index];
-  if (expected.dtype != tensor.dtype || expected.shape != tensor.shape) {
+  const bool is_whole = !tensor.part.empty() && expected.shape == tensor.full_shape;
+  if (expected.dtype != tensor.dtype || (expected.shape != tensor.shape && !is_whole)) {
+    const std::string part = tensor.part.empty() ? "" : " (part " + tensor.part + ")";
     throw BadArgument(probe, "TensorCompare expects " + std::string(DtypeName(expected.dtype)) +
                                  ShapeText(expected.shape) + " for invocation " +
                                  std::to_string(invocation) + ", the tensor is " +
-                                 std::string(DtypeName(tensor.dtype)) + ShapeText(tensor.shape));
+                                 std::string(DtypeName(tensor.dtype)) + ShapeText(tensor.shape) +
+                                 part);
   }
   return index;
 }
@@ -253,6 +265,11 @@ layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOp
   const std::uint32_t kept =
       on_device ? KeptOnDevice(*options.record, tensor_bytes, device_room) : 0;
   if (on_device && kept == 0) {
+    if (!tensor.part.empty()) {  // statistics of a part would be taken for those of the tensor
+      ProbeOptions in_host = options;
+      in_host.record->on_device = false;
+      return MakeRegistration(name, in_host, tensor, tensor_bytes, lane);
+    }
     ProbeOptions statistics = options;
     statistics.record.reset();
     if (!statistics.stats) statistics.stats = StatsAction{};
@@ -315,6 +332,7 @@ layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOp
   std::memcpy(r.name, name.data(), name.size());
   std::memcpy(r.site, options.site.data(), ring::CutLength(options.site, layout::kMaxNameBytes));
   std::memcpy(r.shard, tensor.shard.data(), ring::CutLength(tensor.shard, layout::kMaxShardBytes));
+  std::memcpy(r.part, tensor.part.data(), std::min(tensor.part.size(), layout::kMaxPartBytes));
   std::memcpy(r.op, options.op.data(), ring::CutLength(options.op, layout::kMaxOpBytes));
   return r;
 }

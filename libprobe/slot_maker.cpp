@@ -142,8 +142,8 @@ void SlotMaker::Complete(ProbeState& probe, ProbeSlot& slot, const TensorRef& te
   }
   if (HasExpected(probe)) {
     const CompareAction& compare = *probe.options.compare;
-    slot.expected =
-        store_->ExpectedBlock(probe, ExpectedIndex(probe.name, compare, tensor, call.invocation));
+    slot.expected = store_->ExpectedBlock(
+        probe, ExpectedIndex(probe.name, compare, tensor, call.invocation), tensor);
     r.expected_extent = slot.expected->extent;
     r.expected_offset = slot.expected->offset;
   }
@@ -168,6 +168,16 @@ void SlotMaker::Complete(ProbeState& probe, ProbeSlot& slot, const TensorRef& te
     }
     std::memcpy(r.graph_label, graph.label.data(), graph.label.size());
     store_->CountProbe(r.graph_id, graph.label, r.payload_bytes);
+  }
+  if (tensor.element_stride != 1 && (r.flags & layout::kSlotComparesOnDevice) != 0) {
+    if ((r.flags & layout::kCompareProbe) != 0) {
+      throw ProbeError(
+          ErrorKind::kUnsupported,
+          "TensorCompare(expected=PROBE) does not take part=\"stride:K\" in the direct "
+          "lane. Take \"rows:A:B\" or \"first:N\", or give both probes "
+          "lane=\"callback\"");
+    }
+    r.flags &= ~layout::kSlotComparesOnDevice;  // its kernel reads contiguous tensors
   }
   if (call.place.in_body) {
     r.flags |= layout::kSlotInBody;
@@ -208,16 +218,26 @@ ProbeSlot* FindReference(const ProbeState& probe, const ProbeSlot& slot, const T
                         : o.graph_id == 0 && SameTensor(o, tensor);
       });
   if (found == other->slots.rend()) {
-    throw fail(in_graph ? "which was not called before it in this graph (call " +
-                              std::to_string(r.invocation) + ")"
-                        : "which was not called with " + std::string(DtypeName(tensor.dtype)) +
-                              ShapeText(tensor.shape) + " before it");
+    throw fail(in_graph
+                   ? "which was not called before it in this graph (call " +
+                         std::to_string(r.invocation) + ")"
+                   : "which was not called with " + std::string(DtypeName(tensor.dtype)) +
+                         ShapeText(tensor.shape) +
+                         (tensor.part.empty() ? "" : " (part " + tensor.part + ")") + " before it");
   }
   const layout::SlotRegistration& o = (*found)->registration;
   TensorRef seen = tensor;
   seen.shard = o.shard;
   if (!SameTensor(o, seen)) {
     const std::vector<std::int64_t> shape(o.shape, o.shape + o.dims);
+    const std::string part = o.part;
+    if (part != tensor.part) {
+      const auto words = [](const std::string& text) {
+        return text.empty() ? "the whole tensor" : "part " + text;
+      };
+      throw fail("which saw " + words(part) + " there: this one sees " + words(tensor.part) +
+                 ". Give both the same part");
+    }
     throw fail("which saw " + std::string(DtypeName(static_cast<Dtype>(o.dtype))) +
                ShapeText(shape) + " there" +
                (o.device_index == tensor.device_index ? "" : " on another device") +
@@ -280,7 +300,8 @@ void SlotMaker::Prepare(ProbeState& probe, const TensorRef& tensor) {
                     : Make(probe, tensor, layout::Lane::kHost, layout::LaneReason::kNone);
   try {
     if (HasExpected(probe)) {
-      store_->ExpectedBlock(probe, ExpectedIndex(probe.name, *probe.options.compare, tensor, 0));
+      store_->ExpectedBlock(probe, ExpectedIndex(probe.name, *probe.options.compare, tensor, 0),
+                            tensor);
     }
     probe.prepared.emplace_back();
   } catch (...) {

@@ -19,7 +19,8 @@ ObservedSlot IdentityOf(const ProbeSlot& slot) {
           .dtype = static_cast<Dtype>(r.dtype),
           .shape = {r.shape, r.shape + r.dims},
           .device_type = static_cast<DeviceType>(r.device_type),
-          .device_index = r.device_index};
+          .device_index = r.device_index,
+          .part = r.part};
 }
 
 Record MakeRecord(const ProbeSlot& slot, ring::Entry entry) {

@@ -118,11 +118,14 @@ std::shared_ptr<ring::Block> SlotStore::Share(const std::string& probe,
   });
 }
 
-std::shared_ptr<ring::Block> SlotStore::ExpectedBlock(ProbeState& probe, std::size_t index) {
-  if (probe.expected.size() <= index) probe.expected.resize(index + 1);
-  std::shared_ptr<ring::Block>& shared = probe.expected[index];
+std::shared_ptr<ring::Block> SlotStore::ExpectedBlock(ProbeState& probe, std::size_t index,
+                                                      const TensorRef& tensor) {
+  const ExpectedTensor& expected = probe.options.compare->expected[index];
+  const bool takes_part = probe.part && expected.shape == tensor.full_shape;
+  std::shared_ptr<ring::Block>& shared = probe.expected[{index, takes_part}];
   if (shared == nullptr) {
-    shared = Share(probe.name, probe.options.compare->expected[index].bytes);
+    shared = Share(probe.name,
+                   takes_part ? BytesOfPart(probe.name, *probe.part, expected) : expected.bytes);
   }
   return shared;
 }

@@ -40,8 +40,9 @@ class SlotStore {
   ring::Block Allocate(const std::string& probe, std::uint64_t bytes, std::uint64_t header_bytes);
   // A copy of `bytes` in shared memory, which is freed with its last owner.
   std::shared_ptr<ring::Block> Share(const std::string& probe, std::span<const std::byte> bytes);
-  // The probe's expected tensor in shared memory, which its slots share.
-  std::shared_ptr<ring::Block> ExpectedBlock(ProbeState& probe, std::size_t index);
+  // What the probe expects of `tensor`, in shared memory, which its slots share.
+  std::shared_ptr<ring::Block> ExpectedBlock(ProbeState& probe, std::size_t index,
+                                             const TensorRef& tensor);
 
   // Shows the slot to readers and takes it. Fails: throws ProbeError, and the caller keeps the
   // slot, because a graph may refer to it.

@@ -57,6 +57,8 @@ class Checker {
       if (const Result<void> done = Scan(slot); !done.ok()) return done.error();
     }
     result_.slots = scanned_.size();
+    result_.in_part = static_cast<std::size_t>(std::ranges::count_if(
+        scanned_, [&](const Scanned& one) { return !source_.slots()[one.slot].part.empty(); }));
     SortOutMasks();
     for (std::size_t i = 0; i < scanned_.size(); ++i) place_of_[scanned_[i].slot] = i;
     for (std::size_t i = 0; i < result_.findings.size(); ++i) {

@@ -87,6 +87,7 @@ struct Check {
   std::vector<Finding> findings;  // by kind, then in graph order
   std::uint64_t snapshots = 0;
   std::size_t slots = 0;
+  std::size_t in_part = 0;  // of these, the ones of which only a part was recorded
   std::uint64_t last_replay = 0;
   // How many of the probes that ought to have a snapshot of `replay` have one.
   std::uint64_t replay = 0;

@@ -94,10 +94,10 @@ std::string FirstText(Source& source, const FirstBad& first) {
                         SlotText(source.slots()[jump.slot]), jump.from, jump.to, jump.replay);
   }
   if (first.stats.has_nonfinite) {
-    text += fmt::format("  first element: {} at {}{}\n",
+    text += fmt::format("  first element: {} at {}{}{}\n",
                         numerics::FormatRepr(first.stats.first_nonfinite_value),
                         numerics::FormatIndex(first.stats.first_nonfinite, slot.shape),
-                        slot.site.empty() ? "" : "   probed at " + slot.site);
+                        source::OfPart(slot), slot.site.empty() ? "" : "   probed at " + slot.site);
   }
   return text;
 }
@@ -140,6 +140,7 @@ std::string FirstLine(const std::string& text) { return text.substr(0, text.find
 std::string FindingText(Source& source, const Finding& finding) {
   const Slot& slot = source.slots()[finding.slot];
   std::string name = SlotText(slot);
+  if (!slot.part.empty()) name += " (part " + slot.part + ")";
   if (slot.rank >= 0) name += fmt::format(" (rank {})", slot.rank);
   switch (finding.kind) {
     case FindingKind::kNonfinite:
@@ -228,8 +229,13 @@ std::string Where(const Check& check) {
 }
 
 std::string NothingFound(const Check& check) {
-  const std::string snapshots =
+  std::string snapshots =
       fmt::format("{} snapshot{}", check.snapshots, check.snapshots == 1 ? "" : "s");
+  if (check.in_part > 0 && check.in_part == check.slots) {
+    snapshots = "the part, in " + snapshots;
+  } else if (check.in_part > 0) {
+    snapshots += fmt::format(", of {} of {} probes in the part alone", check.in_part, check.slots);
+  }
   const char* how = check.values_read ? "" : " (by their statistics; values not read)";
   if (check.missing_count == 0 && check.unseen_kernels > 0) {
     return fmt::format(
@@ -314,6 +320,7 @@ Json FirstJson(Source& source, const Check& check) {
           {"graph", slot.graph},
           {"graph_id", slot.graph_id},
           {"shape", slot.shape},
+          {"part", slot.part},
           {"replay", first.snapshot.key.replay},
           {"iteration", first.snapshot.key.iteration},
           {"serial", first.snapshot.serial},
@@ -370,6 +377,7 @@ Json CheckJson(Source& source, const Check& check) {
                         {"graph", slot.graph},
                         {"graph_id", slot.graph_id},
                         {"shape", slot.shape},
+                        {"part", slot.part},
                         {"first_replay", finding.first_replay},
                         {"last_replay", finding.last_replay},
                         {"count", finding.count},
@@ -383,6 +391,7 @@ Json CheckJson(Source& source, const Check& check) {
           {"snapshots", check.snapshots},
           {"values_read", check.values_read},
           {"probes", check.slots},
+          {"in_part", check.in_part},
           {"first_nonfinite", FirstJson(source, check)},
           {"first_told", check.first_told ? ToldJson(source, *check.first_told) : Json()},
           {"findings", std::move(findings)},

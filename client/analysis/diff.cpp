@@ -46,6 +46,10 @@ std::uint64_t* CountOf(Outcome outcome, Equal* equal) {
   return nullptr;
 }
 
+std::string PartWords(const Slot& slot) {
+  return slot.part.empty() ? "the whole tensor" : "part " + slot.part;
+}
+
 // Keeps the K elements that differ most.
 class Largest {
  public:
@@ -196,6 +200,7 @@ class Comparer {
     }
     ++probe.compared;
     ++result_.compared;
+    if (!a_.slots()[probe.a].part.empty()) ++result_.in_part;
     if (*outcome == Outcome::kDifferent) {
       Tell(pair, Judged::Kind::kDifferent, &difference);
       AddDifference(&probe, std::move(difference));
@@ -247,6 +252,7 @@ class Comparer {
         --*compared;
         --*equal;
       }
+      if (!a_.slots()[probe.a].part.empty()) --result_.in_part;
       if (by_hash_[place].is_before_first) --result_.first->equal_before;
       ++probe.not_compared;
       ++result_.missing_count;
@@ -293,7 +299,14 @@ class Comparer {
     const Slot& slot_b = b_.slots()[probe.b];
     const Snapshot& a = difference->a;
     const Snapshot& b = difference->b;
-    if (slot_a.dtype_name != slot_b.dtype_name || slot_a.shape != slot_b.shape) {
+    const bool same_part = slot_a.part == slot_b.part;
+    if (!same_part && slot_a.dtype_name == slot_b.dtype_name &&
+        source::FullShapeText(slot_a) == source::FullShapeText(slot_b)) {
+      difference->reason = fmt::format("A has {}, B has {}: record the same part of both",
+                                       PartWords(slot_a), PartWords(slot_b));
+      return Outcome::kNotCompared;
+    }
+    if (slot_a.dtype_name != slot_b.dtype_name || slot_a.shape != slot_b.shape || !same_part) {
       difference->reason = fmt::format("{} against {}: the {} differs", source::TypeText(slot_a),
                                        source::TypeText(slot_b),
                                        slot_a.dtype_name == slot_b.dtype_name ? "shape" : "dtype");

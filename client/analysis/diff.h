@@ -88,9 +88,10 @@ struct ProbeDiff {
 };
 
 struct Diff {
-  enum class Verdict { kSame, kDifferent, kIncomplete };
+  // kSameInPart: kSame, but of some tensors only a part was recorded.
+  enum class Verdict { kSame, kDifferent, kIncomplete, kSameInPart };
   friend constexpr std::string_view NameOf(Verdict verdict) {
-    constexpr std::string_view kNames[] = {"same", "different", "incomplete"};
+    constexpr std::string_view kNames[] = {"same", "different", "incomplete", "same_in_part"};
     return kNames[static_cast<std::size_t>(verdict)];
   }
 
@@ -99,6 +100,7 @@ struct Diff {
   std::uint64_t compared = 0;
   Equal equal;
   std::uint64_t different = 0;
+  std::uint64_t in_part = 0;  // of those compared, the ones of which only a part was recorded
   std::uint64_t position_count = 0;  // replays, or steps
   bool stopped_early = false;
   bool by_step = false;
@@ -109,7 +111,8 @@ struct Diff {
   // Never kSame over a gap, and never when nothing was compared.
   Verdict verdict() const {
     if (different > 0) return Verdict::kDifferent;
-    return missing_count > 0 || compared == 0 ? Verdict::kIncomplete : Verdict::kSame;
+    if (missing_count > 0 || compared == 0) return Verdict::kIncomplete;
+    return in_part > 0 ? Verdict::kSameInPart : Verdict::kSame;
   }
 };
 

@@ -43,7 +43,7 @@ std::string StatsLine(Source& source, const source::Snapshot& snapshot) {
   const Slot& slot = source.slots()[snapshot.slot];
   const Result<numerics::Stats> stats = source::StatsOf(source, snapshot);
   if (!stats.ok()) return source::TypeText(slot);
-  return numerics::FormatTensorLine(slot.dtype, slot.shape, *stats);
+  return numerics::FormatTensorLine(slot.dtype, slot.shape, *stats, {.part = slot.part});
 }
 
 // No two values differ and still they mismatch: NaN equals nothing, not even itself.
@@ -68,6 +68,7 @@ std::string FirstText(Source& a, Source& b, const Diff& diff) {
   if (diff.by_step)
     text += fmt::format("  A replay {}, B replay {}", ReplayText(slot, first.a.key),
                         ReplayText(slot, first.b.key));
+  if (!slot.part.empty()) text += "\nindexes are those" + source::OfPart(slot);
   text += "\n" + (first.values ? Body(first.values->message) : first.reason) + "\n";
   if (first.values) {
     const std::string pattern = PatternText(*first.values, slot.shape);
@@ -114,6 +115,12 @@ std::string Summary(const Diff& diff) {
                                         Count(diff.position_count, PositionWord(diff)));
   const std::string equal = EqualText(diff.equal);
   switch (diff.verdict()) {
+    case Diff::Verdict::kSameInPart:
+      return fmt::format("same in the part{}: {}, {}. The rest of {} was not recorded",
+                         diff.in_part == diff.compared
+                             ? ""
+                             : fmt::format(" (of {})", Count(diff.in_part, "snapshot")),
+                         scope, equal, diff.in_part == 1 ? "it" : "them");
     case Diff::Verdict::kSame:
       return diff.equal.hashes == diff.compared || diff.equal.statistics == diff.compared
                  ? fmt::format("same {}: {}", equal, scope)
@@ -183,6 +190,7 @@ Json FirstJson(Source& a, const Diff& diff) {
                {"rank", slot.rank},
                {"graph", slot.graph},
                {"shape", slot.shape},
+               {"part", slot.part},
                {"place", first.pair + 1},
                {"replay", first.a.key.replay},
                {"iteration", first.a.key.iteration},
@@ -272,6 +280,7 @@ Json DiffJson(Source& a, Source& b, const Diff& diff) {
          {"rank", slot.rank},
          {"graph", slot.graph},
          {"shape", slot.shape},
+         {"part", slot.part},
          {"compared", probe.compared},
          {"equal", EqualJson(probe.equal)},
          {"different", probe.different},
@@ -288,6 +297,7 @@ Json DiffJson(Source& a, Source& b, const Diff& diff) {
           {"compared", diff.compared},
           {"equal", EqualJson(diff.equal)},
           {"different", diff.different},
+          {"in_part", diff.in_part},
           {"stopped_early", diff.stopped_early},
           {"missing_count", diff.missing_count},
           {"missing", diff.missing},

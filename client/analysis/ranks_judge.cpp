@@ -57,6 +57,7 @@ class Judge {
       JudgeAttempt(cells);
     }
     report_.replicas = compared_.size();
+    NoteParts();
     SetVerdicts();
     FindFirstBad();
     TellMissing();
@@ -92,6 +93,16 @@ class Judge {
       row.is_superseded =
           row.process.rank >= 0 && row.process.restart < last_restart_[row.process.run];
     }
+  }
+
+  void NoteParts() {
+    std::size_t number = 0, count = 0;
+    for (const auto& [key, replica] : state_.replicas) {
+      if (compared_.contains(number++) && key.type.find(" part ") != std::string::npos) ++count;
+    }
+    if (count == 0) return;
+    report_.notes.push_back(fmt::format(
+        "of {} of {} replicas only a part was recorded, and compared", count, compared_.size()));
   }
 
   static ReplicaKey WithoutPlace(ReplicaKey key) {

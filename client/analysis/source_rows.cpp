@@ -106,6 +106,7 @@ Json SlotJson(const Slot& slot, const SourceRow& row) {
           {"graph_order", slot.order},
           {"site", slot.site},
           {"shard", slot.shard},
+          {"part", slot.part},
           {"op", slot.op},
           {"payload_bytes", slot.payload_bytes},
           {"snapshots", row.keys.size()},

@@ -46,6 +46,7 @@ template <typename Message>
 Event SaidAt(EventKind kind, const Message& message) {
   Event event = EventAt(kind, message, message.replay());
   event.tensor.slot.in_body = message.slot().in_body();
+  event.tensor.slot.part = message.slot().part();
   event.tensor.snapshot.key.iteration = message.iteration();
   event.tensor.snapshot.step = message.step();
   event.text = message.text();
@@ -93,6 +94,7 @@ source::Tensor TensorOf(const v1::Snapshot& snapshot) {
   tensor.slot.rank = snapshot.rank();
   tensor.slot.device = snapshot.device();
   tensor.slot.shard = snapshot.shard();
+  tensor.slot.part = snapshot.part();
   tensor.slot.dtype_name = snapshot.dtype();
   tensor.slot.dtype = DtypeOf(snapshot.dtype());
   tensor.slot.payload_bytes = snapshot.payload_bytes();

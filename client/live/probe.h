@@ -109,6 +109,7 @@ struct Probe {
     visit(Field{16, "last_timestamp_ns"}, self.last_timestamp_ns);
     visit(Field{17, "site"}, self.slot.site);
     visit(Field{26, "shard"}, self.slot.shard);
+    visit(Field{38, "part"}, self.slot.part);
     visit(Field{31, "op"}, self.slot.op);
     visit(Field{18, "retired"}, self.retired);
     visit(Field{15, "counters"}, self.counters);

@@ -156,6 +156,7 @@ Result<Verdict> ComparedVerdict(Source& a, Source& b, const analysis::Scope& sco
                   .missing = diff->missing,
                   .missing_count = diff->missing_count};
   if (verdict.kind == "incomplete") verdict.kind = "inconclusive";
+  if (verdict.kind == "same_in_part") verdict.kind = "same";  // the text says so
   if (diff->first) {
     verdict.slot = diff->probes[diff->first->pair].a;
     verdict.replay = diff->first->a.key.replay;

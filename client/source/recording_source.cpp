@@ -241,6 +241,7 @@ class RecordingSource : public Source {
     slot.device = from.device;
     slot.site = from.site;
     slot.shard = from.shard;
+    slot.part = from.part;
     slot.op = from.op;
     slot.dtype = from.dtype;
     slot.dtype_name = layout::DtypeName(from.dtype);

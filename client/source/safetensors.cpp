@@ -180,6 +180,7 @@ void ApplyOwnMetadata(const Json& metadata, SafetensorsFile* file) {
     tensor.invocation = Number<std::uint32_t>(*about, "invocation", 0);
     tensor.probe = Text(*about, "probe", tensor.probe);
     tensor.session = Text(*about, "session", "");
+    tensor.part = Text(*about, "part", "");
   }
 }
 

@@ -32,6 +32,7 @@ struct SafetensorsTensor {
   std::uint32_t invocation = 0;
   std::string probe;    // the name, without what export adds to keep names apart
   std::string session;  // label of the job
+  std::string part;     // the elements that it has; empty: all of them
 };
 
 struct SafetensorsFile {

@@ -128,6 +128,7 @@ class SafetensorsSource : public Source {
     slot.graph_is_given = tensor.graph_is_given;
     slot.invocation = tensor.invocation;
     slot.order = tensor.order;
+    slot.part = tensor.part;
     slots_.push_back(std::move(slot));
     keys_.emplace_back();
   }

@@ -211,9 +211,18 @@ std::string SlotName(const Slot& slot) {
 
 std::string TypeText(const Slot& slot) {
   if (slot.dtype != layout::Dtype::kInvalid) {
-    return numerics::FormatTensorType(slot.dtype, slot.shape);
+    return numerics::FormatTensorType(slot.dtype, slot.shape, slot.part);
   }
-  return slot.dtype_name + numerics::FormatShape(slot.shape);
+  return slot.dtype_name + numerics::FormatShape(slot.shape) +
+         (slot.part.empty() ? "" : " part " + slot.part);
 }
+
+std::string FullShapeText(const Slot& slot) {
+  if (slot.part.empty()) return numerics::FormatShape(slot.shape);
+  const std::size_t shape = slot.part.find('[');
+  return shape == std::string::npos ? "" : slot.part.substr(shape);
+}
+
+std::string OfPart(const Slot& slot) { return slot.part.empty() ? "" : " of part " + slot.part; }
 
 }  // namespace cgdebug::source

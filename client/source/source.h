@@ -38,6 +38,7 @@ struct Slot {
   std::string device;      // empty when unknown
   std::string site;        // "file.py:12", empty when unknown
   std::string shard;       // part of a distributed tensor, else empty
+  std::string part;        // the elements that it has, as recording::Slot::part; empty: all
   std::string op;          // of a row of an op log, as layout::SlotRegistration::op; else empty
   std::string dtype_name;  // as the source spells it
   layout::Dtype dtype = layout::Dtype::kInvalid;  // kInvalid: a type that this version cannot read
@@ -228,7 +229,12 @@ std::string ReplayText(std::uint64_t replay, std::uint32_t iteration, bool in_bo
 inline std::string ReplayText(const Slot& slot, const Key& key) {
   return ReplayText(key.replay, key.iteration, slot.in_body);
 }
-// "bf16[8,512]", also for a dtype that this version does not know.
+// "bf16[8,512]", also for a dtype that this version does not know; "bf16[8,512] part rows:0:8 of
+// [64,512]".
 std::string TypeText(const Slot& slot);
+// Of the whole tensor: "[64,512]".
+std::string FullShapeText(const Slot& slot);
+// For a place in its tensor: " of part rows:0:8 of [64,512]"; empty if it has all elements.
+std::string OfPart(const Slot& slot);
 
 }  // namespace cgdebug::source

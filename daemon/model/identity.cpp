@@ -85,6 +85,7 @@ SlotIdentity MakeSlotIdentity(SessionPtr session, std::uint32_t index, std::uint
   slot.probe = CleanText(registration.name);
   slot.site = CleanText(registration.site);
   slot.shard = CleanText(registration.shard);
+  slot.part = CleanText(registration.part);
   slot.op = CleanText(registration.op);
   slot.graph_label = CleanText(registration.graph_label);
   slot.device =

@@ -9,6 +9,7 @@ recording::Slot ToRecording(const SlotIdentity& slot) {
   to.probe = slot.probe;
   to.site = slot.site;
   to.shard = slot.shard;
+  to.part = slot.part;
   to.op = slot.op;
   to.device = slot.device;
   to.dtype = slot.dtype;

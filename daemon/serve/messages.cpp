@@ -36,6 +36,7 @@ void FillTensor(const pipeline::SlotIdentity& slot, Message* message) {
   message->set_dtype(std::string(layout::DtypeName(slot.dtype)));
   message->set_device(slot.device);
   message->set_shard(slot.shard);
+  message->set_part(slot.part);
   message->set_payload_bytes(slot.registration.payload_bytes);
 }
 
@@ -63,6 +64,7 @@ void FillWhere(const pipeline::SlotIdentity& slot, const pipeline::Registry& reg
   FillProbe(slot, message);
   FillPlace(slot, registry, message->mutable_slot());
   message->mutable_slot()->set_in_body(slot.IsInBody());
+  message->mutable_slot()->set_part(slot.part);
 }
 
 }  // namespace

@@ -28,11 +28,12 @@ std::string RenderPrint(const pipeline::Snapshot& snapshot, const pipeline::Payl
       values = numerics::FormatValues(*view, std::min(registration.print_max_items, kMaxItems));
   }
   if ((registration.flags & layout::kPrintSummary) == 0 && payload != nullptr) {
-    return head + numerics::FormatTensorType(slot.dtype, slot.shape) + "  " + values;
+    return head + numerics::FormatTensorType(slot.dtype, slot.shape, slot.part) + "  " + values;
   }
   // The summary shows a single element already.
   const bool shows_values = !values.empty() && snapshot.stats.count > 1;
-  return head + numerics::FormatTensorLine(slot.dtype, slot.shape, snapshot.stats) +
+  return head +
+         numerics::FormatTensorLine(slot.dtype, slot.shape, snapshot.stats, {.part = slot.part}) +
          (shows_values ? "\n          " + values : "");
 }
 

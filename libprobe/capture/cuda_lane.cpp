@@ -13,13 +13,34 @@
 namespace cgdebug::capture {
 namespace {
 
+// Copies the elements of a tensor, which may lie apart, to where they lie side by side.
+void CopyElements(void* to, const TensorRef& tensor, std::uint64_t bytes, cudaMemcpyKind kind,
+                  cudaStream_t stream) {
+  if (tensor.element_stride == 1) {
+    CGD_CUDA(cudaMemcpyAsync(to, tensor.data, bytes, kind, stream));
+    return;
+  }
+  const std::uint64_t size = layout::DtypeBytes(tensor.dtype);
+  const std::uint64_t pitch = size * tensor.element_stride;
+  const std::uint64_t count = bytes / size;
+  constexpr std::uint64_t kMostPitch = (std::uint64_t{1} << 31) - 1;
+  if (pitch <= kMostPitch) {
+    CGD_CUDA(cudaMemcpy2DAsync(to, size, tensor.data, pitch, size, count, kind, stream));
+    return;
+  }
+  for (std::uint64_t i = 0; i < count; ++i) {  // few: they are 2 GiB apart
+    CGD_CUDA(cudaMemcpyAsync(static_cast<std::byte*>(to) + i * size,
+                             static_cast<const std::byte*>(tensor.data) + i * pitch, size, kind,
+                             stream));
+  }
+}
+
 // The staging copy on the compute path. A leaf that read the tensor itself would race with a later
 // write in place, or with the allocator giving the block away.
 void StageOnComputePath(const ProbeSlot& slot, const TensorRef& tensor, cudaStream_t stream) {
   const std::uint64_t bytes = slot.registration.payload_bytes;
   if (bytes != 0) {
-    CGD_CUDA(cudaMemcpyAsync(slot.buffers.staging, tensor.data, bytes, cudaMemcpyDeviceToDevice,
-                             stream));
+    CopyElements(slot.buffers.staging, tensor, bytes, cudaMemcpyDeviceToDevice, stream);
   } else {
     CGD_CUDA(cudaMemsetAsync(slot.buffers.staging, 0, 1, stream));  // a node to hang the leaf on
   }
@@ -129,8 +150,7 @@ void LaunchEager(ProbeSlot* slot, const TensorRef& tensor, void* stream_handle) 
   const DeviceGuard guard(tensor.device_index);
   const std::uint64_t bytes = slot->registration.payload_bytes;
   if (bytes != 0) {
-    CGD_CUDA(
-        cudaMemcpyAsync(slot->buffers.pinned, tensor.data, bytes, cudaMemcpyDeviceToHost, stream));
+    CopyElements(slot->buffers.pinned, tensor, bytes, cudaMemcpyDeviceToHost, stream);
   }
   slot->life.Pin();
   const cudaError_t status = cudaLaunchHostFunc(stream, OnEager, slot);

@@ -68,6 +68,26 @@ __global__ void __launch_bounds__(kStageThreads) DeviceStage(DeviceStageArgs arg
   for (i += stride; i < count; i += stride) to[i] = from[i];
 }
 
+template <typename Unit>
+__global__ void __launch_bounds__(kStageThreads) DeviceGather(DeviceStageArgs args) {
+  WaitForGridsBefore();
+  const StageWords words = ReadStageWords(args);
+  if (words.skip != 0) return;
+  if (IsFrozen(args, words)) {
+    if (threadIdx.x == 0) args.state->frozen = 1;
+    return;
+  }
+  const auto* from = reinterpret_cast<const Unit*>(args.from);
+  auto* to = reinterpret_cast<Unit*>(args.ring.entries + words.ring_index * args.ring.stride_bytes);
+  const std::uint64_t count = args.bytes / sizeof(Unit);
+  const std::uint64_t stride = std::uint64_t{gridDim.x} * blockDim.x;
+#pragma unroll 4
+  for (std::uint64_t i = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
+       i += stride) {
+    to[i] = from[i * args.from_stride];
+  }
+}
+
 template <typename Type>
 __global__ void __launch_bounds__(kStatsThreads, kStatsBlocksPerMultiprocessor)
     DeviceStatsStage(DeviceStatsArgs args) {
@@ -405,6 +425,10 @@ template <typename Unit>
 struct DeviceStageOf {
   static const void* Get() { return reinterpret_cast<const void*>(&DeviceStage<Unit>); }
 };
+template <typename Unit>
+struct DeviceGatherOf {
+  static const void* Get() { return reinterpret_cast<const void*>(&DeviceGather<Unit>); }
+};
 
 }  // namespace
 
@@ -415,5 +439,6 @@ const void* DeviceStatsLeafKernel() { return reinterpret_cast<const void*>(&Devi
 const void* DeviceStatsKernel(layout::Dtype dtype) { return KernelForDtype<DeviceStatsOf>(dtype); }
 
 const void* DeviceStageKernel(int unit) { return KernelForUnit<DeviceStageOf>(unit); }
+const void* DeviceGatherKernel(int unit) { return KernelForUnit<DeviceGatherOf>(unit); }
 
 }  // namespace cgdebug::capture

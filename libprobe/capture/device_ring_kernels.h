@@ -25,8 +25,10 @@ struct DeviceStageArgs {
   DirectState* state;
   const DirectGate* gate;
   const std::uint64_t* shared_serial;  // as DirectSlot
+  std::uint64_t from_stride;           // as StageArgs
 };
-const void* DeviceStageKernel(int unit);  // void(DeviceStageArgs), kStageThreads
+const void* DeviceStageKernel(int unit);   // void(DeviceStageArgs), kStageThreads
+const void* DeviceGatherKernel(int unit);  // likewise; a unit is an element
 
 // The same for a slot whose statistics are wanted in each replay: one pass over the tensor copies
 // it and computes one part per warp. `from` is aligned to 16.

@@ -34,6 +34,21 @@ __global__ void __launch_bounds__(kStageThreads) Stage(StageArgs args) {
   for (i += stride; i < count; i += stride) to[i] = from[i];
 }
 
+template <typename Unit>
+__global__ void __launch_bounds__(kStageThreads) Gather(StageArgs args) {
+  WaitForGridsBefore();
+  if (args.state->skip != 0) return;
+  const auto* from = reinterpret_cast<const Unit*>(args.from);
+  auto* to = reinterpret_cast<Unit*>(args.to);
+  const std::uint64_t count = args.bytes / sizeof(Unit);
+  const std::uint64_t stride = std::uint64_t{gridDim.x} * blockDim.x;
+#pragma unroll 4
+  for (std::uint64_t i = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
+       i += stride) {
+    to[i] = from[i * args.from_stride];
+  }
+}
+
 // --- statistics --------------------------------------------------------------------------------
 
 // One part per warp. The leaf adds the parts up, off the compute path.
@@ -183,6 +198,10 @@ template <typename Unit>
 struct StageOf {
   static const void* Get() { return reinterpret_cast<const void*>(&Stage<Unit>); }
 };
+template <typename Unit>
+struct GatherOf {
+  static const void* Get() { return reinterpret_cast<const void*>(&Gather<Unit>); }
+};
 
 }  // namespace
 
@@ -193,5 +212,6 @@ const void* ClockKernel() { return reinterpret_cast<const void*>(&Clock); }
 const void* TickKernel() { return reinterpret_cast<const void*>(&Tick); }
 
 const void* StageKernel(int unit) { return KernelForUnit<StageOf>(unit); }
+const void* GatherKernel(int unit) { return KernelForUnit<GatherOf>(unit); }
 
 }  // namespace cgdebug::capture

@@ -154,8 +154,10 @@ struct StageArgs {
   std::byte* to;  // aligned to 256
   std::uint64_t bytes;
   const DirectState* state;
+  std::uint64_t from_stride;  // of GatherKernel: from one unit of `from` to the next, in units
 };
-const void* StageKernel(int unit);  // void(StageArgs)
+const void* StageKernel(int unit);   // void(StageArgs)
+const void* GatherKernel(int unit);  // likewise; a unit is an element
 
 // On the compute path of a probe that compares on the device: stages the tensor as StageKernel
 // does, and says in state->differs if an element is not close to the expected one. Of the first

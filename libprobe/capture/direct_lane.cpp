@@ -332,6 +332,21 @@ int StageBlocks(std::uint64_t bytes, int unit) {
   return Blocks(bytes, static_cast<std::uint64_t>(unit) * kStageThreads, kMostStageBlocks);
 }
 
+// How many bytes the kernel that stages `tensor` copies at a time.
+int StageUnit(const TensorRef& tensor, std::uint64_t bytes) {
+  return tensor.element_stride == 1 ? UnitOf(static_cast<const std::byte*>(tensor.data), bytes)
+                                    : static_cast<int>(layout::DtypeBytes(tensor.dtype));
+}
+
+// The kernel that stages `tensor`: `dense`, or `gather` if its elements do not lie side by side.
+void LaunchStage(const TensorRef& tensor, StageArgs args, const Device& device,
+                 cudaStream_t stream) {
+  const int unit = StageUnit(tensor, args.bytes);
+  args.from_stride = tensor.element_stride;
+  Launch(tensor.element_stride == 1 ? StageKernel(unit) : GatherKernel(unit),
+         StageBlocks(args.bytes, unit), kStageThreads, &args, stream, device.overlaps);
+}
+
 // From here on the launches before the leaf can tell that they began. The page has no block in
 // shared memory when they are captured.
 void TellRows(const DirectSlot& direct, const Device& device) {
@@ -377,9 +392,7 @@ void CaptureStaged(ProbeSlot* slot, const Device& device, const TensorRef& tenso
             StagedOffset(slot->registration, device.index);
   args.bytes = TensorBytes(slot->registration);
   args.state = device.never_skips;
-  const int unit = UnitOf(args.from, args.bytes);
-  Launch(StageKernel(unit), StageBlocks(args.bytes, unit), kStageThreads, &args, stream,
-         device.overlaps);
+  LaunchStage(tensor, args, device, stream);
   slot->staged = args.to;
   slot->staged_on = stream;
   slot->staged_by = PositionOf(stream);
@@ -449,12 +462,10 @@ void CaptureValues(const ProbeSlot& slot, const DirectSlot& direct, const Device
   args.to = static_cast<std::byte*>(slot.buffers.staging);
   args.bytes = r.payload_bytes;
   args.state = direct.state;
-  const int unit = UnitOf(args.from, args.bytes);
   if (direct.compare != nullptr) {
     CaptureCompare(slot, args, direct, device, tensor.dtype, stream);
   } else if (args.from != args.to) {
-    Launch(StageKernel(unit), StageBlocks(args.bytes, unit), kStageThreads, &args, stream,
-           device.overlaps);
+    LaunchStage(tensor, args, device, stream);
   }
   LeafArgs leaf = {};
   leaf.slot = direct;
@@ -489,17 +500,19 @@ void CaptureOnDevice(const ProbeSlot& slot, const DirectSlot& direct, const Devi
   DeviceLeafArgs leaf = {};
   leaf.count = ElementCount(r);
   leaf.parts = reinterpret_cast<layout::DeviceStats*>(args.ring.entries + PartsOffset(r));
-  const bool is_armed =
-      ComputesWhileStaging(r) && reinterpret_cast<std::uintptr_t>(args.from) % 16 == 0;
+  const bool is_armed = ComputesWhileStaging(r) &&
+                        reinterpret_cast<std::uintptr_t>(args.from) % 16 == 0 &&
+                        tensor.element_stride == 1;
   if (is_armed) {
     DeviceStatsArgs stats = {args, leaf.count, leaf.parts};
     const int blocks = StatsBlocks(r.payload_bytes, device);
     leaf.part_count = static_cast<std::uint32_t>(blocks * kStatsThreads / 32);
     Launch(DeviceStatsKernel(tensor.dtype), blocks, kStatsThreads, &stats, stream, device.overlaps);
   } else {
-    const int unit = UnitOf(args.from, args.bytes);
-    Launch(DeviceStageKernel(unit), StageBlocks(args.bytes, unit), kStageThreads, &args, stream,
-           device.overlaps);
+    const int unit = StageUnit(tensor, args.bytes);
+    args.from_stride = tensor.element_stride;
+    Launch(tensor.element_stride == 1 ? DeviceStageKernel(unit) : DeviceGatherKernel(unit),
+           StageBlocks(args.bytes, unit), kStageThreads, &args, stream, device.overlaps);
   }
   std::byte* const control = segment.mapping(0).data;
   std::byte* const window = slot.block.data + layout::GeometryOf(r).window_offset;

@@ -152,7 +152,7 @@ std::string CheckRegistration(const layout::SlotRegistration& r, std::uint64_t b
   }
   if (!Terminated(r.name, sizeof(r.name)) || !Terminated(r.site, sizeof(r.site)) ||
       !Terminated(r.shard, sizeof(r.shard)) || !Terminated(r.op, sizeof(r.op)) ||
-      !Terminated(r.graph_label, sizeof(r.graph_label))) {
+      !Terminated(r.graph_label, sizeof(r.graph_label)) || !Terminated(r.part, sizeof(r.part))) {
     return "a text is not terminated";
   }
   if (r.name[0] == '\0') return "empty name";

@@ -57,6 +57,12 @@ TensorRef Describe(const ProbeState& probe, TorchTensor x, std::string_view shar
   return tensor;
 }
 
+const void* BeginOfWhole(const void* data, Dtype dtype, const std::optional<NeededRange>& range) {
+  if (!range) return data;
+  const std::uint64_t before = range->elements_before * layout::DtypeBytes(dtype);
+  return reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(data) - before);
+}
+
 void RememberRefusal(bool refused) { last_was_refusal = refused; }
 
 void RefuseBatched(std::string_view site) {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -60,6 +61,9 @@ std::shared_ptr<ProbeState> Lookup(std::string_view site);
 // Fails: throws ProbeError if the probe does not take this tensor; the text says what to pass
 //        instead.
 TensorRef Describe(const ProbeState& probe, TorchTensor x, std::string_view shard);
+
+// Where a whole tensor would begin of which `data` is this range; all of it if there is none.
+const void* BeginOfWhole(const void* data, Dtype dtype, const std::optional<NeededRange>& range);
 
 // Called inside torch.vmap, where torch itself would say that a batching rule is missing.
 // Fails: always, unless the probe was closed.

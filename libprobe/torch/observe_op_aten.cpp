@@ -32,8 +32,13 @@ TorchTensor Facts(const at::Tensor& x) {
 
 void ObserveTensor(ProbeState& probe, const at::Tensor& x, std::string_view shard, void* stream) {
   TensorRef tensor = Describe(probe, Facts(x), shard);
-  const at::Tensor dense = tensor.packed_from_strided ? x.contiguous() : x;
-  tensor.data = dense.const_data_ptr();
+  const auto range = tensor.packed_from_strided ? NeededFor(probe, tensor.shape) : std::nullopt;
+  at::Tensor dense = x;
+  if (range) {
+    dense = x.narrow(static_cast<std::int64_t>(range->dimension), range->start, range->length);
+  }
+  if (tensor.packed_from_strided) dense = dense.contiguous();
+  tensor.data = BeginOfWhole(dense.const_data_ptr(), tensor.dtype, range);
   Observe(probe, tensor, stream);
 }
 

@@ -56,8 +56,14 @@ TorchTensor Facts(const Tensor& x) {
 // bits resolve it first.
 void ObserveTensor(ProbeState& probe, const Tensor& x, std::string_view shard, void* stream) {
   TensorRef tensor = Describe(probe, Facts(x), shard);
-  const Tensor dense = tensor.packed_from_strided ? torch::stable::contiguous(x) : x;
-  tensor.data = dense.const_data_ptr();
+  const auto range = tensor.packed_from_strided ? NeededFor(probe, tensor.shape) : std::nullopt;
+  Tensor dense = x;
+  if (range) {
+    dense = torch::stable::narrow(dense, static_cast<std::int64_t>(range->dimension), range->start,
+                                  range->length);
+  }
+  if (tensor.packed_from_strided) dense = torch::stable::contiguous(dense);
+  tensor.data = BeginOfWhole(dense.const_data_ptr(), tensor.dtype, range);
   Observe(probe, tensor, stream);
 }
 

@@ -65,6 +65,7 @@ inline constexpr std::uint32_t kMaxCapacity = 1u << 20;
 inline constexpr std::size_t kMaxNameBytes = 255;  // a probe's name, without the terminating zero
 inline constexpr std::size_t kMaxShardBytes = 511;
 inline constexpr std::size_t kMaxOpBytes = 511;
+inline constexpr std::size_t kMaxPartBytes = 383;
 inline constexpr std::size_t kMaxGraphLabelBytes = 63;  // likewise
 inline constexpr std::size_t kVerdictTextBytes = 960;
 
@@ -398,6 +399,10 @@ struct SlotRegistration : SlotFacts {
   // op read, as in "17 aten.mm.default 3 5". It ends in " ..." if some of those are left out. Empty
   // if the slot is not a row of an op log.
   char op[kMaxOpBytes + 1];
+  // Which elements of the tensor the slot has, and the shape of the whole one, as in
+  // "rows:0:8 of [8192,4096]" (libprobe/tensor_part.h). `shape` is then the shape of the part.
+  // Empty if the slot has all of them.
+  char part[kMaxPartBytes + 1];
 };
 
 // Offsets in a slot block.
@@ -413,7 +418,7 @@ static_assert(sizeof(SlotHead) == 128);
 static_assert(sizeof(SlotCredit) == 64);
 static_assert(sizeof(SlotVerdict) == 1024);
 static_assert(sizeof(SlotHistory) == 128);
-static_assert(sizeof(SlotRegistration) == 2048);
+static_assert(sizeof(SlotRegistration) == 2432);
 static_assert(std::is_trivially_copyable_v<SlotFacts>);
 static_assert(kSlotHeadersOffset % kCacheLineBytes == 0);
 static_assert(std::is_trivially_copyable_v<SlotRegistration>);

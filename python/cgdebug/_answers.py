@@ -8,7 +8,7 @@ import typing
 
 from .errors import DaemonError
 from .sharding import TensorShard
-from .snapshot import Stats, TensorSnapshot
+from .snapshot import Stats, TensorSnapshot, part_of
 
 
 def is_op_gap(op: str) -> bool:
@@ -129,6 +129,7 @@ def _is_repeated(field) -> bool:
 
 def snapshot(fields: Answer, payload: bytearray | None) -> TensorSnapshot:
     stats = fields.stats
+    part, full_shape = part_of(fields.part, tuple(fields.shape))
     return TensorSnapshot.from_payload(
         payload,
         dtype=fields.dtype,
@@ -147,4 +148,6 @@ def snapshot(fields: Answer, payload: bytearray | None) -> TensorSnapshot:
         timestamp_ns=fields.timestamp_ns,
         step=None if fields.step < 0 else fields.step,
         shard=TensorShard.parse(fields.shard),
+        part=part,
+        full_shape=full_shape,
     )

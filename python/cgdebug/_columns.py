@@ -29,7 +29,7 @@ COUNTS = tuple(name for stored in STORED_COUNTS for name in _SUMS.get(stored, (s
 # Statistics that are one number per snapshot.
 STATS = (*COUNTS, *NUMBERS)
 _OF_SERIES = ("probe", "rank", "session", "graph", "graph_id", "invocation", "graph_order", "site")
-_OF_TENSOR = ("device", "dtype", "shape")
+_OF_TENSOR = ("device", "dtype", "shape", "part")
 _WHEN = ("replay", "iteration", "step", "serial", "timestamp_ns")
 NAMES = (*_OF_SERIES, *_WHEN, *_OF_TENSOR, *STATS, "first_nonfinite", "hash", "xor_hash")
 
@@ -73,7 +73,8 @@ class Columns:
 
     def of_series(self, name: str) -> list:
         """One value per series, for a column that has the same value in all rows of a series."""
-        return [one.dtype_name if name == "dtype" else getattr(one, name) for one in self.series]
+        attribute = {"dtype": "dtype_name", "part": "part_text"}.get(name, name)
+        return [getattr(one, attribute) for one in self.series]
 
     def column(self, name: str) -> list:
         """A column as a list of Python values; None where there is no value."""

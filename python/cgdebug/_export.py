@@ -216,11 +216,13 @@ def _write_npz(work, target, is_stdout):
     target.mkdir(parents=True, exist_ok=True)
     for rank, replay, tensors in work.by_replay():
         arrays = {}
-        for name, (_, snapshot) in tensors.items():
+        for name, (series, snapshot) in tensors.items():
             array, dtype = _export_values.array_of(snapshot, work.upcast)
             arrays[name] = array
             if dtype:
                 arrays[f"{name}.dtype"] = numpy.array(dtype)
+            if series.part_text:
+                arrays[f"{name}.part"] = numpy.array(series.part_text)
         with replacing(target / f"{file_name(rank, replay)}.npz") as file:
             _export_values.write_npz(file, arrays)
 
@@ -228,7 +230,7 @@ def _write_npz(work, target, is_stdout):
 def _write_npy(work, target, is_stdout):
     numpy = _library("numpy", "npy")
     for rank, replay, tensors in work.by_replay():
-        for name, (_, snapshot) in tensors.items():
+        for name, (series, snapshot) in tensors.items():
             array, dtype = _export_values.array_of(snapshot, work.upcast)
             folder = target / _export_values.folder_name(name)
             folder.mkdir(parents=True, exist_ok=True)
@@ -236,6 +238,8 @@ def _write_npy(work, target, is_stdout):
                 numpy.save(file, array)
             if dtype:
                 (folder / f"{file_name(rank, replay)}.dtype").write_text(f"{dtype}\n")
+            if series.part_text:
+                (folder / f"{file_name(rank, replay)}.part").write_text(f"{series.part_text}\n")
 
 
 # --- statistics -----------------------------------------------------------------------------------

@@ -89,6 +89,7 @@ def _about(series, snapshot) -> dict:
         "iteration": snapshot.iteration,
         "serial": snapshot.serial,
         "order": series.graph_order,
+        "part": series.part_text,
         "timestamp_ns": snapshot.timestamp_ns,
         "hash": f"{snapshot.hash:016x}" if snapshot.hash is not None else None,
         "stats": stats,

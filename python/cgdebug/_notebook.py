@@ -72,7 +72,8 @@ def _row_of(series: Series, lost: collections.Counter[int]) -> tuple:
     replays = series.replays
     return (
         series.label + (f" (rank {series.rank})" if series.rank >= 0 else ""),
-        f"{series.dtype_name}{list(series.shape)}",
+        f"{series.dtype_name}{list(series.shape)}"
+        + (f" part {series.part_text}" if series.part_text else ""),
         f"{replays[0]}..{replays[-1]}" if replays else "–",
         number(float(finite.max())) if finite.size else "–",
         int((nonfinite > 0).sum()),

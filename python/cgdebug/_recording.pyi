@@ -55,6 +55,7 @@ class Writer:
         graph_label: str = "",
         in_body: bool = False,
         shard: str = "",
+        part: str = "",
     ) -> int: ...
     def append(
         self,
@@ -93,6 +94,7 @@ class RankFold:
     def finish(self) -> tuple[str, str]: ...
 
 SEGMENT_PID_OFFSET: int
+SLOT_CREDIT_OFFSET: int
 
 def dtypes() -> list[tuple[str, str, str, str | None, float]]: ...
 def failure_text(dtype: str, shape: Sequence[int], failure: dict[str, Any]) -> str: ...

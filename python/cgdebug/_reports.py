@@ -32,13 +32,15 @@ class Diff(_Report):
 
     @property
     def ok(self) -> bool:
-        """Whether both are the same, and nothing that could differ was left out."""
-        return self._document["verdict"] == "same"
+        """Whether all that was recorded is the same. `verdict` tells whether that was all of each
+        tensor."""
+        return self._document["verdict"] in ("same", "same_in_part")
 
     @property
     def verdict(self) -> str:
-        """One of "same", "different" and "incomplete". The last means that no difference was seen,
-        but something is missing."""
+        """One of "same", "same_in_part" (of some tensors both have only the same part,
+        `TensorRecord(part=...)`), "different" and "incomplete". The last means that no difference
+        was seen, but something is missing."""
         return self._document["verdict"]
 
     @property

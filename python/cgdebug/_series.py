@@ -11,7 +11,7 @@ import typing
 from ._columns import STATS, Columns
 from ._dtypes import table
 from .sharding import TensorShard
-from .snapshot import Stats, TensorSnapshot
+from .snapshot import Stats, TensorSnapshot, part_of
 
 if typing.TYPE_CHECKING:
     import numpy
@@ -36,6 +36,8 @@ class Series:
         self.site: str = slot["site"]
         self.op: str = slot["op"]
         self.shard = TensorShard.parse(slot["shard"])
+        self.part_text: str = slot["part"]  # "rows:0:8 of [8192,4096]"
+        self.part, self.full_shape = part_of(slot["part"], slot["shape"])
         self.dtype_name: str = slot["dtype"]
         self.shape: tuple = slot["shape"]
         self.rank: int = slot["rank"]
@@ -157,6 +159,7 @@ class Series:
         span = f"replays {replays[0]}..{replays[-1]}" if replays else "no replays"
         rank = f", rank {self.rank}" if self.rank >= 0 else ""
         tensor = f"{self.dtype_name}{list(self.shape)}"
+        tensor += f" part {self.part_text}" if self.part else ""
         return f"<{self.label} {tensor}: {len(self)} snapshots, {span}{rank}>"
 
     def _repr_html_(self) -> str:
@@ -263,6 +266,8 @@ class RecordedSnapshot(TensorSnapshot):
             timestamp_ns=fields["timestamp_ns"],
             step=None if fields["step"] < 0 else fields["step"],
             shard=series.shard,
+            part=series.part,
+            full_shape=series.full_shape,
         )
         snapshot.__dict__["hash"] = fields["hash"]
         return snapshot

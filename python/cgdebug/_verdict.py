@@ -70,6 +70,7 @@ def mismatch_error(status: ProbeStatus, failed: SlotStatus) -> TensorCompareMism
     count = sum(slot.mismatched for slot in status.slots)
     times = f"first of {count}" if count > 1 else "the only one"
     call = f", call {failed.invocation_index}" if failed.invocation_index else ""
+    call += f", in part {failed.part}" if failed.part else ""
     replay = failed.first_failed_replay
     return TensorCompareMismatchError(
         f"probe {status.name!r}{rank_words()} failed at replay {replay}{call} ({times}).\n"

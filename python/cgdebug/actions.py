@@ -76,6 +76,18 @@ class TensorRecord:
                                  graph. cgdebug-daemon finds that, so the rings stop some
                                  replays later
               Without it, $CGDEBUG_ON is taken: `cgdebug-cli run --on` sets it.
+    part:     keeps only some elements of each tensor, and only these are copied, so that a replay
+              costs what they take:
+                "rows:A:B"  indices A to B-1 of dimension 0, as x[A:B]; B may be beyond its end
+                "first:N"   the first N elements in row-major order, as x.flatten()[:N]
+                "stride:K"  the elements 0, K, 2K ... in row-major order, as x.flatten()[::K]
+              A tensor that is not contiguous is packed first (non_contiguous="copy"): of "rows" and
+              "first" about what they need of it, of "stride" all of it. Every reader says which
+              part it is, and never judges the tensor by it. A trigger (on) looks at the part
+              alone. With "stride" the copy engine of the
+              callback lane and of eager calls is slow. `TensorStats` sums up whole tensors, and
+              goes into a probe of its own.
+    unchanged: "skip": in graphs of the direct lane, a tensor of 64 KiB or more that is bit for bit
     times:    with on: how many recordings the triggers of each device of this process may make. A
               trigger that still holds when the rings go on makes the next one at once.
     """
@@ -87,10 +99,12 @@ class TensorRecord:
     where: str = "host"
     on: str | None = None
     times: int = 1
+    part: str | None = None
 
     def __post_init__(self):
         _check_flags(self)
         if self.enabled:
+            _check_part(self)
             _check_count(self, "capacity", 1)
             _check_count(self, "every", 1)
             _check_count(self, "times", 1)
@@ -135,6 +149,10 @@ class TensorCompare:
     equal_nan:  a NaN equals a NaN.
     bitwise:    every bit must be equal, -0.0 and NaN payloads included; the tolerances are ignored.
     every:      replays 1, 1 + every, ... are compared.
+    part:       compares only these elements, as `TensorRecord(part=...)` keeps them; `expected` is
+                then a whole tensor, of which the same part is taken, or just the part. A
+                TensorRecord and a TensorCompare of one probe have the same part. "stride" is not
+                compared on the GPU.
     """
 
     expected: typing.Any
@@ -144,11 +162,13 @@ class TensorCompare:
     enabled: bool = True
     bitwise: bool = False
     every: int = 1
+    part: str | None = None
 
     def __post_init__(self):
         _check_flags(self)
         if not self.enabled:
             return
+        _check_part(self)
         for name in ("rtol", "atol"):
             value = getattr(self, name)
             if not isinstance(value, numbers.Real) or not math.isfinite(value) or value < 0:
@@ -253,12 +273,30 @@ def enabled_actions(actions) -> dict[str, Action]:
     return found
 
 
-def native_options(actions: dict[str, Action]) -> dict[str, dict | None]:
+def _part_of(actions: dict[str, Action]) -> str:
+    """The part that the probe sees; empty: whole tensors."""
+    parts = {
+        type(action).__name__: action.part
+        for action in actions.values()
+        if isinstance(action, TensorRecord | TensorCompare)
+    }
+    if len(set(parts.values())) > 1:
+        both = " and ".join(f"{name}(part={part!r})" for name, part in parts.items())
+        raise ValueError(
+            f"{both} cannot be in one probe: it sees one part of a tensor. Give both the same "
+            f"part, or use two probes"
+        )
+    return next(iter(parts.values()), None) or ""
+
+
+def native_options(actions: dict[str, Action]) -> dict[str, typing.Any]:
     """The keyword arguments of `NativeProbe` for these actions."""
-    options: dict[str, dict | None] = dict.fromkeys(("print", "record", "compare", "stats"))
+    options: dict[str, typing.Any] = dict.fromkeys(("print", "record", "compare", "stats"))
+    options["part"] = _part_of(actions)
     for keyword, action in actions.items():
         fields = {f.name: getattr(action, f.name) for f in dataclasses.fields(action)}
         del fields["enabled"]
+        fields.pop("part", None)
         if isinstance(action, TensorRecord):
             on, what = fields.pop("on"), "TensorRecord: on"
             if on is None and action.where != "host":
@@ -334,6 +372,16 @@ def _check_flags(action) -> None:
             raise ValueError(
                 f"{type(action).__name__}: {field.name} must be True or False, not {value!r}"
             )
+
+
+def _check_part(action) -> None:
+    """What the text means is checked where it is parsed, when the probe is made."""
+    if action.part is None or (isinstance(action.part, str) and action.part):
+        return
+    raise ValueError(
+        f'{type(action).__name__}: part must be a text such as "rows:0:8", "first:4096" or '
+        f'"stride:64", not {action.part!r}'
+    )
 
 
 def _check_count(action, name: str, least: int) -> None:

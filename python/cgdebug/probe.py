@@ -13,7 +13,7 @@ from . import _verdict as verdict
 from . import actions as _actions
 from .errors import TensorNotComparedError
 from .sharding import TensorShard
-from .snapshot import TensorSnapshot
+from .snapshot import TensorSnapshot, part_of
 from .status import ProbeStatus, SlotStatus
 
 if typing.TYPE_CHECKING:
@@ -225,6 +225,7 @@ class CudaGraphTensorProbe:
         self._native.clear_records(upto)
 
     def _snapshot(self, entry: dict) -> TensorSnapshot:
+        part, full_shape = part_of(entry["part"], tuple(entry["shape"]))
         return TensorSnapshot.from_payload(
             entry["payload"],
             dtype=entry["dtype"],
@@ -242,6 +243,8 @@ class CudaGraphTensorProbe:
             timestamp_ns=entry["timestamp_ns"],
             step=entry["step"],
             shard=TensorShard.parse(entry["shard"]),
+            part=part,
+            full_shape=full_shape,
         )
 
     # --- judging ----------------------------------------------------------------------------------

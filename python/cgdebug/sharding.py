@@ -196,6 +196,11 @@ def assemble(snapshots: collections.abc.Iterable[TensorSnapshot]) -> TensorSnaps
                 f"assemble: {names[0]} and {name} are parts of different tensors: "
                 f"{first.shard} and {part.shard}"
             )
+        if part.part:
+            raise ValueError(
+                f"assemble: {name} has only part {part.part} of the tensor on its rank: record the "
+                f"whole tensor"
+            )
     shape = shards[0].shape
     item = first._item_bytes()
     values = numpy.zeros((*shape, item), numpy.uint8)

@@ -75,6 +75,10 @@ class TensorSnapshot:
     timestamp_ns:     wall clock when the snapshot was committed
     step:             the user's own (`cgdebug.step`), None when none was set
     shard:            of a DTensor: which part of it this rank has (`TensorShard`), else None
+    part:             "rows:0:8", "first:4096" or "stride:64" if the probe sees only these elements
+                      (`TensorRecord(part=...)`), else "". `shape`, `tensor` and `stats` are then
+                      those of the part
+    full_shape:       the shape of the whole tensor; without a part the same as `shape`
     stats:            `Stats`, computed when first asked for
     """
 
@@ -93,6 +97,8 @@ class TensorSnapshot:
     step: int | None = None
     shard: TensorShard | None = None
     iteration: int = 0
+    part: str = ""
+    full_shape: tuple = ()
     stats: Stats = dataclasses.field(default_factory=_not_yet)
 
     @classmethod
@@ -113,6 +119,8 @@ class TensorSnapshot:
     def __post_init__(self):
         if self.stats is None:
             object.__delattr__(self, "stats")
+        if not self.part:
+            object.__setattr__(self, "full_shape", self.shape)
 
     def __getattr__(self, name: str):
         makers = {"tensor": self._make_tensor, "dtype": self._make_dtype, "stats": self._make_stats}
@@ -212,6 +220,8 @@ class TensorSnapshot:
         parts += [f"{short}[{','.join(map(str, self.shape))}]", self.device]
         if self.shard is not None:
             parts.append(f"shard {self.shard}")
+        if self.part:
+            parts.append(f"part {self.part} of [{','.join(map(str, self.full_shape))}]")
         if "stats" in self.__dict__ or (self._has_values() and self.numel <= _REPR_STATS_LIMIT):
             parts += _stats_words(self.stats)
         return " ".join(parts)
@@ -301,6 +311,16 @@ class TensorSnapshot:
         else:
             bits = values.view(numpy.uint64)
         return int(numpy.bitwise_xor.reduce(bits))
+
+
+def part_of(text: str, shape: tuple) -> tuple[str, tuple]:
+    """A snapshot's `part` and `full_shape`, of "rows:0:8 of [8192,4096]"; an empty text: the tensor
+    is whole. Of any other text, `full_shape` is not known and is `shape`."""
+    part, found, full = text.partition(" of [")
+    sizes = [size for size in full.removesuffix("]").split(",") if size]
+    if not found or not all(size.isdecimal() and len(size) < 20 for size in sizes):
+        return text, shape  # of a file that somebody else wrote: at least it is not whole
+    return part, tuple(map(int, sizes))
 
 
 def _stats_words(stats: Stats) -> list[str]:

@@ -47,6 +47,7 @@ class SlotStatus:
     device_bytes: int = 0  # of its ring in device memory; 0: its values are in shared memory
     device_capacity: int = 0  # values that this ring keeps
     compared_with: str = ""  # "expected", "first", "probe"; "" if nothing is compared
+    part: str = ""  # "rows:0:8 of [64,512]": it sees only these elements; shape is theirs; "": all
     compared_on: str = ""  # "device", "daemon"; "" if nothing is compared
 
     @classmethod
@@ -62,6 +63,9 @@ class SlotStatus:
             verdict_text=_text_of(slot),
             **{name: slot[name] for name in same},
         )
+
+    def _part_words(self) -> str:
+        return f" part {self.part}" if self.part else ""
 
     def _replays_words(self) -> str:
         if self.in_body:
@@ -79,7 +83,7 @@ class SlotStatus:
         graph = f"graph {self.graph_label or self.graph_id}"
         where = f"{graph} call {self.invocation_index}" if self.graph_id else "eager"
         words = [
-            f"{where}: {self.dtype}{list(self.shape)} on {self.device}",
+            f"{where}: {self.dtype}{list(self.shape)}{self._part_words()} on {self.device}",
             f"{self._replays_words()}, {self.accepted} snapshots, {self._kept_words()}",
         ]
         if self.lost:
@@ -96,7 +100,8 @@ class SlotStatus:
             )
         elif self.verdict != "none":
             on_device = " on the device" if self.compared_on == "device" else ""
-            words.append(f"compare {self.verdict}, {self.compared} compared{on_device}")
+            in_part = " in the part" if self.part else ""
+            words.append(f"compare {self.verdict}{in_part}, {self.compared} compared{on_device}")
         if self.retired:
             words.append("its graph is gone")
         return ", ".join(words)

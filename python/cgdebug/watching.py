@@ -48,6 +48,7 @@ def watch(
     values: int | TensorRecord | None = None,
     *,
     pre: bool = False,
+    part: str | None = None,
 ) -> Watch:
     """Puts a probe on the output of every module of `model` that `select` names:
 
@@ -76,6 +77,9 @@ def watch(
             snapshots of each tensor, as TensorRecord(capacity=N, where="auto") keeps them: those of
             captured graphs stay in device memory, of which they take a quarter at most. Or give a
             TensorRecord. With $CGDEBUG_ON, 8 are kept.
+    part:   with values=N: keeps only these elements of each tensor, "rows:0:8", "first:4096" or
+            "stride:64" as `TensorRecord(part=...)` explains. They are those of a second probe,
+            "part/fwd/layers.3.attn": the statistics stay those of the whole tensor.
 
     A probe is called "fwd/layers.3.attn", and "fwd/layers.3.attn/0" or ".../KEY" if the output is a
     tuple, dict or dataclass. Wrappers (DistributedDataParallel, FSDP,
@@ -92,7 +96,7 @@ def watch(
            NativeExtensionUnavailableError. What fails later becomes a line of explain(), not an
            error.
     """
-    return Watch(model, select, level, grads, inputs, params, values, pre)
+    return Watch(model, select, level, grads, inputs, params, values, pre, part=part)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,6 +172,7 @@ class Watch:
         values,
         pre=False,
         *,
+        part=None,
         skip=None,
         eager=False,
     ):
@@ -196,6 +201,18 @@ class Watch:
             )
         check_pre("watch", pre, level)
         self._actions = _actions_of(values)
+        self._part_actions: list[Action] = []
+        if part is not None:
+            if level == "fx" or is_log or not isinstance(self._actions[-1], TensorRecord):
+                raise ValueError(
+                    "watch: part says which elements values keeps: add values=N. Levels with a log "
+                    "and level='fx' have no part"
+                )
+            if isinstance(values, TensorRecord):
+                raise ValueError("watch: write TensorRecord(..., part=...) instead of part")
+            kept = typing.cast(TensorRecord, self._actions.pop())
+            self._part_actions = [dataclasses.replace(kept, part=part)]
+        self._check_parts()
         self._select = select
         self._site = _site.of_caller()
         found, aliases = modules_of(model)
@@ -220,7 +237,7 @@ class Watch:
         _native.load()
         hooks.learn_dtypes()
         _native.finish_at_exit()
-        if needs_daemon(enabled_actions(self._actions)):
+        if needs_daemon(enabled_actions([*self._actions, *self._part_actions])):
             _native.start_daemon()
         with lock:
             self._prefix = _free_prefix(next(iter(found)), chosen)
@@ -241,6 +258,12 @@ class Watch:
             except BaseException:
                 self.close()
                 raise
+
+    def _check_parts(self) -> None:
+        """Now, because a probe that cannot be made later only becomes a line of explain()."""
+        for action in (*self._actions, *self._part_actions):
+            if isinstance(action, TensorRecord) and action.enabled and action.part:
+                _native.load().check_part("watch", action.part)
 
     def _open_scope(self, model: torch.nn.Module, level: str, pre: bool, eager: bool) -> None:
         self._scope = Scope(

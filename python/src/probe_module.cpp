@@ -10,6 +10,7 @@
 
 #include "cgdebug/probe.h"
 #include "libprobe/op_log.h"
+#include "libprobe/tensor_part.h"
 #include "python/src/gil.h"
 
 namespace py = pybind11;
@@ -65,7 +66,8 @@ py::dict ToDict(const ObservedSlot& slot) {
   return py::dict("slot"_a = slot.slot, "invocation_index"_a = slot.invocation_index,
                   "graph_id"_a = slot.graph_id, "graph_label"_a = slot.graph_label,
                   "dtype"_a = DtypeName(slot.dtype), "shape"_a = py::tuple(py::cast(slot.shape)),
-                  "device"_a = DeviceText(slot.device_type, slot.device_index));
+                  "device"_a = DeviceText(slot.device_type, slot.device_index),
+                  "part"_a = slot.part);
 }
 
 // Without the payload.
@@ -196,12 +198,13 @@ std::unique_ptr<NativeProbe> MakeProbe(const std::string& name, const std::strin
                                        const py::object& print, const py::object& record,
                                        const py::object& compare, const py::object& stats,
                                        const std::string& lane, bool prefer_link,
-                                       const std::string& op) {
+                                       const std::string& op, const std::string& part) {
   ProbeOptions options;
   options.mode = mode == "always" ? ProbeMode::kAlways : ProbeMode::kCapture;
   options.copy_non_contiguous = copy_non_contiguous;
   options.site = site;
   options.op = op;
+  options.part = part;
   if (!print.is_none()) {
     options.print =
         PrintAction{print["max_items"].cast<std::uint32_t>(), print["every"].cast<std::uint32_t>(),
@@ -387,7 +390,7 @@ PYBIND11_MODULE(_probe, module) {
       .def(py::init(&MakeProbe), py::arg("name"), py::kw_only(), py::arg("mode"),
            py::arg("copy_non_contiguous"), py::arg("site"), py::arg("print"), py::arg("record"),
            py::arg("compare"), py::arg("stats") = py::none(), py::arg("lane") = "auto",
-           py::arg("prefer_link") = false, py::arg("op") = "")
+           py::arg("prefer_link") = false, py::arg("op") = "", py::arg("part") = "")
       .def_property_readonly("id", &NativeProbe::Id)
       .def_property_readonly("site_key", &NativeProbe::SiteKey)
       .def("records", &NativeProbe::Records, py::arg("last") = -1)
@@ -486,6 +489,10 @@ PYBIND11_MODULE(_probe, module) {
       },
       py::arg("stream") = 0, py::arg("graph") = 0, py::call_guard<WithoutGil>());
   module.def("session", &SessionDict);
+  module.def(
+      "check_part",
+      [](const std::string& who, const std::string& part) { (void)ParsePart(who, part); },
+      py::arg("who"), py::arg("part"));
   module.def(
       "finding", [](int kind) { return FindingText(static_cast<layout::FindingKind>(kind)); },
       py::arg("kind"), py::call_guard<WithoutGil>());

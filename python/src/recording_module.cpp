@@ -105,7 +105,7 @@ class Reader {
     for (const Slot& slot : source_->slots()) {
       list.append(py::dict("probe"_a = slot.probe, "session"_a = slot.session,
                            "device"_a = slot.device, "site"_a = slot.site, "shard"_a = slot.shard,
-                           "op"_a = slot.op, "in_body"_a = slot.in_body,
+                           "part"_a = slot.part, "op"_a = slot.op, "in_body"_a = slot.in_body,
                            "dtype"_a = slot.dtype_name, "shape"_a = py::tuple(py::cast(slot.shape)),
                            "rank"_a = slot.rank, "graph_id"_a = slot.graph_id,
                            "graph"_a = slot.graph, "graph_is_given"_a = slot.graph_is_given,
@@ -469,8 +469,10 @@ PYBIND11_MODULE(_recording, module) {
   module.def("report", &Reader::Report, py::arg("a"), py::arg("b").none(true), py::arg("probes"),
              py::arg("first"), py::arg("last"));
   module.def("diff", &Reader::Diff, py::arg("a"), py::arg("b"), py::arg("options"));
-  // For tests, which look at the segments of processes that they killed.
+  // For tests, which look at the segments of processes that they killed, and write as a daemon
+  // does.
   module.attr("SEGMENT_PID_OFFSET") = offsetof(layout::SegmentHeader, pid);
+  module.attr("SLOT_CREDIT_OFFSET") = layout::kSlotCreditOffset;
   RegisterWriter(module);
   RegisterRankFold(module);
   RegisterDaemonPlace(module);

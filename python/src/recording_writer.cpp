@@ -35,7 +35,8 @@ class Writer {
   std::uint32_t AddSlot(std::uint32_t session, const std::string& probe, const std::string& dtype,
                         const std::vector<std::uint64_t>& shape, std::uint64_t graph_id,
                         std::uint32_t invocation, const std::string& device,
-                        const std::string& graph_label, bool in_body, const std::string& shard) {
+                        const std::string& graph_label, bool in_body, const std::string& shard,
+                        const std::string& part) {
     const layout::DtypeInfo* info = layout::FindDtype(std::string_view(dtype));
     if (info == nullptr) throw py::value_error("dtype " + dtype + " cannot be recorded");
     const auto bytes = numerics::PayloadBytes(info->dtype, shape);
@@ -51,6 +52,7 @@ class Writer {
     slot.graph_label = graph_label;
     slot.in_body = in_body;
     slot.shard = shard;
+    slot.part = part;
     slot.invocation = invocation;
     slot.index = static_cast<std::uint32_t>(slots_.size());
     slot.order = slots_.size() + 1;
@@ -156,7 +158,7 @@ void RegisterWriter(py::module_& module) {
       .def("add_slot", &Writer::AddSlot, py::arg("session"), py::arg("probe"), py::arg("dtype"),
            py::arg("shape"), py::arg("graph_id") = 1, py::arg("invocation") = 0,
            py::arg("device") = "cpu", py::arg("graph_label") = "", py::arg("in_body") = false,
-           py::arg("shard") = "")
+           py::arg("shard") = "", py::arg("part") = "")
       .def("append", &Writer::Append, py::arg("slot"), py::arg("replay"), py::arg("values"),
            py::arg("step") = -1, py::arg("timestamp_ns") = 0, py::arg("stats_only") = false,
            py::arg("xor_hash") = true, py::arg("serial") = 0, py::arg("mismatched") = py::none(),

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from cgdebug import TensorCompare, TensorRecord, TensorStats, _native
+from cgdebug import TensorCompare, TensorRecord, TensorStats, _native, _recording
 from conftest import capture
 
 pytestmark = [pytest.mark.gpu, pytest.mark.own_lane, pytest.mark.usefixtures("without_daemon")]
@@ -26,7 +26,7 @@ with open(f"/dev/shm/{name}", "r+b") as file:
 with open(f"/dev/shm/{name}.{extent}", "r+b") as file:
     memory = mmap.mmap(file.fileno(), 0)
     (order,) = struct.unpack_from("=Q", memory, offset + 264)
-    credit = offset + 2176  # kSlotCreditOffset
+    credit = offset + int(sys.argv[9])
     (old,) = struct.unpack_from("=Q", memory, credit + 16)
     version = (old >> 48 | 1) & 0xFFFF
     struct.pack_into("=Q", memory, credit + 16, version << 48)
@@ -45,6 +45,7 @@ class Controlled:
         (slot,) = self.probe.status(timeout=0).slots
         name = _native.load().session()["name"]
         words = [name, slot.slot, mode, trigger, every, first, until, threshold]
+        words.append(_recording.SLOT_CREDIT_OFFSET)
         subprocess.run([sys.executable, "-c", WRITER, *map(str, words)], check=True)
         self.replay()  # what this one does was decided already
 

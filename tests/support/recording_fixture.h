@@ -38,12 +38,13 @@ class RecordingFixture {
   }
 
   std::uint32_t AddSlot(const std::string& probe, const std::vector<std::uint64_t>& shape,
-                        const std::string& shard = "") {
+                        const std::string& shard = "", const std::string& part = "") {
     recording::Slot slot;
     slot.session = session_;
     slot.probe = probe;
     slot.device = "cpu";
     slot.shard = shard;
+    slot.part = part;
     slot.dtype = layout::Dtype::kFloat32;
     slot.shape = shape;
     slot.payload_bytes = *numerics::PayloadBytes(slot.dtype, shape);

@@ -29,6 +29,20 @@ TEST(Check, HealthySourceIsCompleteAndHasNoFinding) {
             "nothing found in 12 snapshots\ncomplete: 3 of 3 probes in replay 4");
 }
 
+TEST(Check, NothingFoundInAPartSaysSo) {
+  MemorySource source = Healthy();
+  source.Slots()[1].part = "first:2 of [64]";
+  EXPECT_THAT(CheckText(source, CheckOf(source)),
+              HasSubstr("nothing found in 12 snapshots, of 1 of 3 probes in the part alone\n"));
+  for (source::Slot& slot : source.Slots()) slot.part = "first:2 of [64]";
+  const Check check = CheckOf(source);
+  EXPECT_TRUE(check.complete());
+  EXPECT_THAT(CheckText(source, check), HasSubstr("nothing found in the part, in 12 snapshots\n"));
+  source.Change(1, 2, {1, NAN});
+  EXPECT_THAT(CheckText(source, CheckOf(source)),
+              HasSubstr("first element: nan at [1] of part first:2 of [64]"));
+}
+
 TEST(Check, NamesTheFirstNonfiniteInReplayThenGraphOrderAndWhatLedToIt) {
   MemorySource source = Healthy();
   source.Change(1, 2, {100, 1});

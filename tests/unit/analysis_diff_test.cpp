@@ -32,6 +32,40 @@ TEST(Diff, EqualSourcesAreTheSame) {
   EXPECT_EQ(DiffText(a, b, diff), "same: 6 snapshots of 2 probes over 3 replays, bit for bit");
 }
 
+TEST(Diff, EqualPartsAreTheSameInThePartOnly) {
+  MemorySource a = TwoLayers(3), b = TwoLayers(3);
+  for (MemorySource* source : {&a, &b}) source->Slots()[1].part = "rows:0:2 of [8,2]";
+  const Diff diff = DiffOf(a, b);
+  EXPECT_EQ(diff.verdict(), Verdict::kSameInPart);
+  EXPECT_EQ(diff.in_part, 3u);
+  EXPECT_EQ(DiffText(a, b, diff),
+            "same in the part (of 3 snapshots): 6 snapshots of 2 probes over 3 replays, bit for "
+            "bit. The rest of them was not recorded");
+  a.Slots()[0].part = b.Slots()[0].part = "rows:0:2 of [8,2]";
+  EXPECT_THAT(DiffText(a, b, DiffOf(a, b)), HasSubstr("same in the part: 6 snapshots"));
+}
+
+TEST(Diff, DifferentPartsOfATensorAreNeverTheSame) {
+  MemorySource a = TwoLayers(3), b = TwoLayers(3);
+  a.Slots()[1].part = "rows:0:2 of [8,2]";
+  for (const char* part : {"rows:2:4 of [8,2]", ""}) {
+    b.Slots()[1].part = part;
+    if (*part == '\0') a.Slots()[1].part = "rows:0:2 of [2,2]";
+    const Diff diff = DiffOf(a, b);
+    EXPECT_EQ(diff.verdict(), Verdict::kIncomplete);
+    EXPECT_EQ(diff.compared, 3u);
+    EXPECT_THAT(DiffText(a, b, diff), HasSubstr("A has part rows:0:2 of "));
+    EXPECT_THAT(DiffText(a, b, diff), HasSubstr(": record the same part of both"));
+  }
+}
+
+TEST(Diff, PartsOfTensorsOfTwoShapesAreDifferent) {
+  MemorySource a = TwoLayers(3), b = TwoLayers(3);
+  a.Slots()[1].part = "rows:0:2 of [8,2]";
+  b.Slots()[1].part = "rows:0:2 of [16,2]";
+  EXPECT_EQ(DiffOf(a, b).verdict(), Verdict::kDifferent);
+}
+
 TEST(Diff, NamesTheFirstDifferenceInReplayAndGraphOrder) {
   MemorySource a = TwoLayers(3), b = TwoLayers(3);
   b.Change(0, 3, {0, 0, 0, 0});

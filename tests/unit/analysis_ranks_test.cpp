@@ -101,6 +101,15 @@ TEST(Replicas, TheTextOfAShardSaysWhichRanksHaveTheSameTensor) {
   EXPECT_EQ(source::ReplicasOf(std::string(511, 'x')).kind, source::Replication::kUnknown);
 }
 
+TEST(Ranks, ReplicasOfWhichOnlyAPartWasRecordedAreNoted) {
+  Ranked run(2);
+  for (const auto& source : run.sources) source->Slots()[1].part = "first:4 of [64]";
+  const RanksReport report = run.Report();
+  EXPECT_TRUE(report.complete());
+  EXPECT_THAT(report.notes,
+              ElementsAre("of 1 of 2 replicas only a part was recorded, and compared"));
+}
+
 TEST(Ranks, HealthyReplicasAreTheSameAndOtherTensorsAreNotCompared) {
   const RanksReport report = Ranked(4).Report();
   EXPECT_FALSE(report.found());

@@ -16,7 +16,7 @@ namespace cgdebug::layout {
 namespace {
 
 TEST(Layout, VersionsAreDecisions) {
-  EXPECT_EQ(kAbiMajor, 7);
+  EXPECT_EQ(kAbiMajor, 8);
   EXPECT_EQ(kAbiMinor, 0);
   EXPECT_EQ(kSegmentMagic, 0x3167627564676763u);
   EXPECT_EQ(kExtentMagic, 0x3174786567646763u);
@@ -69,12 +69,13 @@ TEST(Layout, SlotBlockIsFrozen) {
   EXPECT_EQ(offset_of(r.graph_label), 832);
   EXPECT_EQ(offset_of(r.shard), 1024);
   EXPECT_EQ(offset_of(r.op), 1536);
-  EXPECT_EQ(kSlotHeadOffset, 2048u);
-  EXPECT_EQ(kSlotCreditOffset, 2176u);
-  EXPECT_EQ(kSlotVerdictOffset, 2240u);
-  EXPECT_EQ(kSlotHistoryOffset, 3264u);
-  EXPECT_EQ(kSlotFailureOffset, 3392u);
-  EXPECT_EQ(kSlotHeadersOffset, 3520u);
+  EXPECT_EQ(offset_of(r.part), 2048);
+  EXPECT_EQ(kSlotHeadOffset, 2432u);
+  EXPECT_EQ(kSlotCreditOffset, 2560u);
+  EXPECT_EQ(kSlotVerdictOffset, 2624u);
+  EXPECT_EQ(kSlotHistoryOffset, 3648u);
+  EXPECT_EQ(kSlotFailureOffset, 3776u);
+  EXPECT_EQ(kSlotHeadersOffset, 3904u);
   EXPECT_EQ(offsetof(SlotVerdict, text), 64u);
 }
 

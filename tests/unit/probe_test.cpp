@@ -52,6 +52,57 @@ TEST(Probe, InCaptureModeEagerCallsTouchNothing) {
   EXPECT_THAT(probe.Records(), IsEmpty());
 }
 
+TEST(Probe, APartHasItsElementsItsShapeAndTheShapeOfTheWhole) {
+  const std::vector<float> values = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+  struct Case {
+    const char* part;
+    std::vector<std::int64_t> shape;
+    std::vector<float> values;
+  };
+  for (const Case& one :
+       {Case{"rows:1:2", {1, 4}, {4, 5, 6, 7}}, Case{"rows:2:9", {1, 4}, {8, 9, 10, 11}},
+        Case{"first:5", {5}, {0, 1, 2, 3, 4}}, Case{"first:99", {12}, values},
+        Case{"stride:5", {3}, {0, 5, 10}}, Case{"stride:9223372036854775807", {1}, {0}}}) {
+    ProbeOptions options = Always();
+    options.part = one.part;
+    Probe probe("x", options);
+    TensorRef tensor = Cpu(values);
+    tensor.shape = {3, 4};
+    probe.Observe(tensor);
+    probe.Prepare(tensor);
+    probe.Observe(tensor);
+    ASSERT_THAT(probe.Records(), SizeIs(2));
+    for (const Record& record : probe.Records()) {
+      EXPECT_EQ(Values(record), one.values) << one.part;
+      EXPECT_EQ(record.shape, one.shape) << one.part;
+      EXPECT_EQ(record.part, std::string(one.part) + " of [3,4]");
+    }
+  }
+}
+
+TEST(Probe, PartsOfTensorsOfTwoShapesHaveSlotsOfTheirOwn) {
+  ProbeOptions options = Always();
+  options.part = "first:2";
+  Probe probe("x", options);
+  probe.Observe(Cpu({1, 2, 3}));
+  probe.Observe(Cpu({1, 2, 3, 4}));
+  const auto records = probe.Records();
+  ASSERT_THAT(records, SizeIs(2));
+  EXPECT_NE(records[0].slot, records[1].slot);
+}
+
+TEST(Probe, APartOfATensorWithTheMostAndLargestDimensionsHasItsWholeText) {
+  ProbeOptions options = Always();
+  options.part = "rows:9223372036854775806:9223372036854775807";
+  Probe probe("x", options);
+  TensorRef tensor = Cpu({});
+  tensor.shape.assign(layout::kMaxDims, INT64_MAX);
+  tensor.shape[0] = 0;
+  probe.Observe(tensor);
+  ASSERT_THAT(probe.Records(), SizeIs(1));
+  EXPECT_THAT(probe.Records()[0].part, ::testing::EndsWith(",9223372036854775807]"));
+}
+
 TEST(Probe, ClearHidesWhatWasThereAndKeepsWhatComes) {
   Probe probe("x", Always());
   probe.Observe(Cpu({1}));
@@ -312,6 +363,11 @@ TEST(Registration, ABoundedRingInDeviceMemoryKeepsWhatFitsAndAtLastStatisticsAlo
   EXPECT_EQ(none.flags & (layout::kSlotOnDevice | layout::kSlotHoldsStats),
             layout::kSlotHoldsStats);
   EXPECT_EQ(none.actions, layout::kActionStats);
+  tensor.part = "first:1000 of [5000]";
+  const layout::SlotRegistration part = make(0);
+  EXPECT_EQ(part.flags & (layout::kSlotOnDevice | layout::kSlotHoldsStats), 0u)
+      << "statistics of a part would be taken for the tensor's";
+  EXPECT_EQ(part.actions, layout::kActionRecord);
   options.record->bounded = false;
   EXPECT_EQ(make(0).device_capacity, 8u) << "who asks for it gets it";
 }

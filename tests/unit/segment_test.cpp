@@ -303,7 +303,8 @@ TEST_F(DeadSegment, DirectoryEntriesThatPointOutsideAreRefused) {
   }
   Poke(path(), at(offsetof(layout::DirectoryEntry, bytes)), std::uint64_t{64});
   EXPECT_THAT(SlotProblem(), HasSubstr("too small"));
-  Poke(path(), at(offsetof(layout::DirectoryEntry, bytes)), kPage);
+  Poke(path(), at(offsetof(layout::DirectoryEntry, bytes)),
+       layout::ComputeGeometry(/*payload_bytes=*/8, /*capacity=*/2).block_bytes);
   EXPECT_EQ(SlotProblem(), "none");
   for (const std::uint32_t extent : {0u, 2u, 4097u, ~0u}) {
     Poke(path(), at(offsetof(layout::DirectoryEntry, extent)), extent);

@@ -43,6 +43,7 @@ Result<void> ReadMap(const std::string& path, analysis::AlignOptions* align) {
 int ExitCodeOf(const analysis::Diff& diff) {
   switch (diff.verdict()) {
     case analysis::Diff::Verdict::kSame:
+    case analysis::Diff::Verdict::kSameInPart:
       return kExitOk;
     case analysis::Diff::Verdict::kDifferent:
       return kExitFound;

@@ -69,10 +69,10 @@ int Save(Context& context, const ShowOptions& options, const source::Tensor& ten
   const std::string header = is_npy ? NpyHeader(slot.dtype, slot.shape) : "";
   const Result<void> written = WriteFile(options.output, options.force, header, tensor.payload);
   if (!written.ok()) return context.Fail(kExitTrouble, written.error().message);
-  context.Note(fmt::format("{} written to {}: {} {}, {}{}", name, options.output,
-                           Printable(slot.dtype_name), numerics::FormatShape(slot.shape),
-                           numerics::FormatBytes(tensor.payload.size()),
-                           is_npy ? "" : ", raw little-endian elements"));
+  context.Note(fmt::format(
+      "{} written to {}: {} {}{}, {}{}", name, options.output, Printable(slot.dtype_name),
+      numerics::FormatShape(slot.shape), Printable(source::OfPart(slot)),
+      numerics::FormatBytes(tensor.payload.size()), is_npy ? "" : ", raw little-endian elements"));
   if (is_npy && slot.dtype == layout::Dtype::kBfloat16) {
     context.Say(
         "NumPy has no bfloat16: the file holds uint16, the upper half of each float32. "

@@ -26,6 +26,7 @@ Json ToJson(const source::Tensor& tensor) {
           {"timestamp_ns", snapshot.timestamp_ns},
           {"step", snapshot.step},
           {"shard", slot.shard},
+          {"part", slot.part},
           {"payload_bytes", snapshot.payload_bytes},
           {"stats", ToJson(tensor.stats)}};
 }

@@ -8,7 +8,8 @@ namespace cgdebug::cli {
 std::string TensorLine(const source::Tensor& tensor, bool colour, std::size_t type_width) {
   const source::Slot& slot = tensor.slot;
   if (slot.dtype != layout::Dtype::kInvalid) {
-    return numerics::FormatTensorLine(slot.dtype, slot.shape, tensor.stats, {colour, type_width});
+    return numerics::FormatTensorLine(slot.dtype, slot.shape, tensor.stats,
+                                      {colour, type_width, slot.part});
   }
   std::string type = Printable(TypeText(slot));
   if (type.size() < type_width) type.resize(type_width, ' ');

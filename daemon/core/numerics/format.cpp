@@ -123,9 +123,11 @@ std::string FormatRest(const layout::DtypeInfo& info, const Stats& stats) {
 
 }  // namespace
 
-std::string FormatTensorType(layout::Dtype dtype, std::span<const std::uint64_t> shape) {
+std::string FormatTensorType(layout::Dtype dtype, std::span<const std::uint64_t> shape,
+                             std::string_view part) {
   const layout::DtypeInfo* info = layout::FindDtype(dtype);
-  return std::string(info == nullptr ? "?" : info->short_name) + FormatShape(shape);
+  return fmt::format("{}{}{}{}", info == nullptr ? "?" : info->short_name, FormatShape(shape),
+                     part.empty() ? "" : " part ", part);
 }
 
 std::string FormatStats(layout::Dtype dtype, std::span<const std::uint64_t> shape,
@@ -150,7 +152,7 @@ std::string FormatStats(layout::Dtype dtype, std::span<const std::uint64_t> shap
 
 std::string FormatTensorLine(layout::Dtype dtype, std::span<const std::uint64_t> shape,
                              const Stats& stats, const LineOptions& options) {
-  return fmt::format("{:<{}}  {}", FormatTensorType(dtype, shape), options.type_width,
+  return fmt::format("{:<{}}  {}", FormatTensorType(dtype, shape, options.part), options.type_width,
                      FormatStats(dtype, shape, stats, options.colour));
 }
 

@@ -14,6 +14,7 @@ namespace cgdebug::numerics {
 struct LineOptions {
   bool colour = false;         // ANSI: red for NaN and Inf, yellow for near overflow
   std::size_t type_width = 0;  // pads "f16[8,512]" so that lines of one list align
+  std::string_view part = {};  // as FormatTensorType()
 };
 
 // The one line of a tensor:
@@ -27,8 +28,10 @@ struct LineOptions {
 std::string FormatTensorLine(layout::Dtype dtype, std::span<const std::uint64_t> shape,
                              const Stats& stats, const LineOptions& options = {});
 
-// "f16[8,512,4096]".
-std::string FormatTensorType(layout::Dtype dtype, std::span<const std::uint64_t> shape);
+// "f16[8,512,4096]", or of a part of a tensor (recording::Slot::part) "f16[8,512] part rows:0:8 of
+// [64,512]".
+std::string FormatTensorType(layout::Dtype dtype, std::span<const std::uint64_t> shape,
+                             std::string_view part = {});
 // The line without the type.
 std::string FormatStats(layout::Dtype dtype, std::span<const std::uint64_t> shape,
                         const Stats& stats, bool colour = false);

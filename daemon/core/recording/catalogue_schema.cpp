@@ -27,7 +27,8 @@ create table probe (  -- one call of a probe in one graph
   graph text,  -- what its graph is called; null: eager
   graph_label text,  -- what the user called it; null: nothing
   op text,  -- of a row of an op log: its number, the op and the rows it read; null: no such row
-  in_body integer);  -- of a conditional node: it ran any number of times in a replay
+  in_body integer,  -- of a conditional node: it ran any number of times in a replay
+  part text);  -- 'rows:0:8 of [8192,4096]': the elements that it has, else empty; shape is theirs
 create table snapshot (
   number integer primary key, probe integer references probe, replay integer,
   iteration integer,  -- of a conditional body in that replay, from 0; else 0
@@ -54,7 +55,7 @@ create index snapshot_nonfinite on snapshot (replay) where nan + pos_inf + neg_i
 create view v_snapshots as
   select session.rank, snapshot.replay, snapshot.iteration, probe.graph_order,
          probe.name as probe, probe.dtype,
-         probe.shape, snapshot.step, {1},
+         probe.shape, probe.part, snapshot.step, {1},
          snapshot.first_nonfinite, snapshot.unchanged,
          snapshot.hash, snapshot.xor_hash, snapshot.timestamp_ns, snapshot.serial,
          probe.graph, probe.graph_id, probe.invocation, probe.id as probe_id, probe.site,

@@ -73,7 +73,8 @@ struct Slot {
   std::string graph_label = {};     // the user's name for the graph; empty: none
   std::string op = {};  // of a row of an op log, as layout::SlotRegistration::op; else empty
 
-  bool in_body = false;  // of a conditional node: any number of snapshots have the same replay
+  bool in_body = false;   // of a conditional node: any number of snapshots have the same replay
+  std::string part = {};  // "rows:0:8 of [8192,4096]": the elements that it has; empty: all of them
 
   // Numbers and names are those of `Slot` in proto/recording.proto.
   template <typename Self, typename Visitor>
@@ -99,6 +100,7 @@ struct Slot {
     visit(Field{18, "from_replay"}, self.from_replay);
     visit(Field{19, "op"}, self.op);
     visit(Field{20, "in_body"}, self.in_body);
+    visit(Field{21, "part"}, self.part);
   }
 };
 

@@ -60,6 +60,11 @@ struct TensorRef {
   bool packed_from_strided = false;  // shown with the probe
   std::string
       shard;  // which part of a distributed tensor it is, shown with the probe; may be empty
+  // Set by the library if the probe sees a part of the tensor; the rest of it is then the part's.
+  std::string part = {};                      // as layout::SlotRegistration::part
+  std::vector<std::int64_t> full_shape = {};  // of the whole tensor
+  // Its elements lie so far apart, in elements. Not 1 only for parts "stride:K", which are 1-D.
+  std::uint64_t element_stride = 1;
 };
 
 struct PrintAction {
@@ -92,6 +97,8 @@ struct ExpectedTensor {
   std::vector<std::byte> bytes;  // contiguous
 };
 
+// With ProbeOptions::part, `expected` may be of the whole tensor, of which the part is taken, or of
+// the part.
 struct CompareAction {
   std::vector<ExpectedTensor> expected;  // with kTensors
   bool per_invocation = false;  // expected[i] belongs to invocation i; else expected[0] to all
@@ -140,6 +147,13 @@ struct ProbeOptions {
   std::optional<RecordAction> record;
   std::optional<CompareAction> compare;
   std::optional<StatsAction> stats;
+  // Which elements of a tensor print, record and compare see; empty: all of them. Only these are
+  // copied.
+  //   "rows:A:B"  indices A to B-1 of dimension 0, as x[A:B]: B may be beyond its end
+  //   "first:N"   the first N elements in row-major order, in one dimension
+  //   "stride:K"  the elements 0, K, 2K ... in row-major order, in one dimension
+  // Not together with `stats`, which are those of the whole tensor: use a second probe.
+  std::string part = {};
   LaneChoice lane = LaneChoice::kAuto;
   // Direct lane: uses more blocks for tensors over 256 KiB. That fills the link to the host, at
   // some cost to the compute path.
@@ -158,6 +172,7 @@ struct ObservedSlot {
   std::vector<std::int64_t> shape;
   DeviceType device_type = DeviceType::kCpu;
   int device_index = 0;
+  std::string part = {};  // as layout::SlotRegistration::part: `shape` is the part's
 };
 
 // One snapshot of the probe's own ring.
@@ -266,6 +281,17 @@ std::shared_ptr<ProbeState> FindProbe(std::string_view site);  // nullptr when c
 void Observe(ProbeState& probe, const TensorRef& tensor, void* stream);
 void Prepare(ProbeState& probe, const TensorRef& tensor);
 const ProbeOptions& OptionsOf(const ProbeState& probe);
+// A range of a dimension that holds the part that the probe sees of a tensor of this shape, so that
+// a binding need not pack all of a tensor that is not contiguous. `elements_before`: how many
+// elements lie before the range in row-major order. nullopt: all of the tensor is needed.
+struct NeededRange {
+  std::size_t dimension = 0;
+  std::int64_t start = 0;
+  std::int64_t length = 0;
+  std::uint64_t elements_before = 0;
+};
+std::optional<NeededRange> NeededFor(const ProbeState& probe,
+                                     const std::vector<std::int64_t>& shape);
 const std::string& NameOf(const ProbeState& probe);
 // Whether `stream` (a cudaStream_t) is capturing. Fails: throws ProbeError.
 bool IsCapturing(void* stream);

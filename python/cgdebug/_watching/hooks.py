@@ -121,16 +121,16 @@ def _look(token: int, grad_token: int, path: str, value, depth: int) -> bool:
         if not _can_be_seen(value):
             _note_refused(token, str(value.dtype))
             return True
-        key = _key_of(token, path)
-        if key:
-            _observe(token, key, value, _shard_of(token))
+        for key in (_key_of(token, path), _part_key_of(token, path)):
+            if key:
+                _observe(token, key, value, _shard_of(token))
         if grad_token and value.requires_grad:
             if value.is_leaf:  # a hook on a leaf would stay with the parameter for ever
                 _note(grad_token, "the output is a leaf, such as a parameter: look at its .grad")
             else:
-                grad_key = _key_of(grad_token, path)
-                if grad_key:
-                    value.register_hook(functools.partial(_observe, grad_token, grad_key))
+                for grad_key in (_key_of(grad_token, path), _part_key_of(grad_token, path)):
+                    if grad_key:
+                        value.register_hook(functools.partial(_observe, grad_token, grad_key))
         return True
     if depth == _MAX_DEPTH:
         return False
@@ -180,6 +180,12 @@ def _know_dtensor() -> None:
 def _key_of(token: int, path: str) -> str:
     place = places.of_token(token)
     return "" if place is None else place.key_of(path)
+
+
+@torch.compiler.assume_constant_result
+def _part_key_of(token: int, path: str) -> str:
+    place = places.of_token(token)
+    return "" if place is None else place.part_key_of(path)
 
 
 @torch.compiler.assume_constant_result

@@ -16,6 +16,7 @@ from ..probe import CudaGraphTensorProbe
 from . import compiled
 
 _MAX_TENSORS = 64  # of one output
+_PART = "\0part"  # in front of the path of a tensor: of its probe that keeps a part of the values
 
 _log = logging.getLogger("cgdebug")
 lock = threading.RLock()  # of all watches
@@ -32,6 +33,7 @@ class Owner(typing.Protocol):
     """What a place needs of its watch."""
 
     _actions: list[Action]
+    _part_actions: list[Action]  # of the probes that keep a part of the values, if there are any
 
     @property
     def closed(self) -> bool: ...
@@ -71,16 +73,23 @@ class Place:
         probe = self.probes.get(path)
         return "" if probe is None or self.watch.closed else probe._site_key
 
+    def part_key_of(self, path: str) -> str:
+        """As `key_of`, of the probe that keeps a part of the tensor's values."""
+        if not self.watch._part_actions:
+            return ""
+        return self.key_of(_PART + path)
+
     def _make(self, path: str) -> CudaGraphTensorProbe | None:
-        if len(self.probes) >= _MAX_TENSORS:
+        is_part = path.startswith(_PART)
+        if sum(one.startswith(_PART) == is_part for one in self.probes) >= _MAX_TENSORS:
             self.note(f"it holds more than {_MAX_TENSORS} tensors: the others are not seen")
             return None
         taken = {probe.name for probe in self.probes.values() if probe}
-        name = _probe_name(self.name + path, taken)
+        stem = f"part/{self.name}{path[len(_PART) :]}" if is_part else self.name + path
+        name = _probe_name(stem, taken)
+        actions = self.watch._part_actions if is_part else self.watch._actions
         try:
-            probe = CudaGraphTensorProbe(
-                name, self.watch._actions, mode="always", non_contiguous="copy"
-            )
+            probe = CudaGraphTensorProbe(name, actions, mode="always", non_contiguous="copy")
         except Exception as error:  # the job goes on
             self.note(str(error))
             return None
