@@ -16,7 +16,8 @@ constexpr std::uint32_t kDefaultCapacity = 8;  // print and compare only
 constexpr std::uint32_t kStatsCapacity = 256;  // 128 bytes each
 constexpr std::uint32_t kDeviceHeaders = 64;   // at least, of a ring in device memory
 constexpr std::uint64_t kDeviceEntryAlignment = 256;
-constexpr std::uint64_t kDefaultRingBytes = 64ull << 20;         // unless two entries need more
+constexpr std::uint64_t kSkipFromBytes = 64ull << 10;     // smaller ones are sent as fast as hashed
+constexpr std::uint64_t kDefaultRingBytes = 64ull << 20;  // unless two entries need more
 constexpr std::uint64_t kMaxRingBytes = std::uint64_t{1} << 59;  // no sum of these overflows
 constexpr std::uint32_t kDefaultWaitMs = 2000;
 constexpr std::string_view kReservedInNames = "*?@#:{}";  // python/cgdebug/probe.py
@@ -142,6 +143,11 @@ void CheckProbe(const std::string& name, const ProbeOptions& options) {
                         "TensorRecord(where=\"device\") keeps the values on the device, and "
                         "to=\"disk\", TensorPrint and TensorCompare need every value. Give "
                         "those to a second probe, or leave where=\"device\" out");
+    }
+    if (options.record->on_device && options.record->skip_unchanged) {
+      throw BadArgument(name,
+                        "TensorRecord(unchanged=\"skip\") is for values that are sent in each "
+                        "replay, and with where=\"device\" none are: leave one of the two out");
     }
     if (options.record->trigger != layout::ControlTrigger::kNone && !options.record->on_device) {
       throw BadArgument(name,
@@ -306,6 +312,10 @@ layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOp
     if (options.record->to_disk) {
       r.actions |= layout::kActionRecordToDisk;
       r.policy = static_cast<std::uint8_t>(layout::Policy::kWait);
+    }
+    if (options.record->skip_unchanged && lane == layout::Lane::kDirect && !on_device &&
+        payload_bytes >= kSkipFromBytes) {
+      r.flags |= layout::kSlotSkipsUnchanged;
     }
   }
   if (options.compare) {

@@ -56,6 +56,17 @@ std::uint64_t DeviceRoom(const SlotStore& store, int device) {
   return limit - std::min(limit, used);
 }
 
+// Whether the leaf reads the tensor itself. It reads values 16 bytes at a time. A tensor that was
+// packed lies in memory that the next operation may get.
+bool IsLeftUnstaged(const ProbeOptions& options, const layout::SlotRegistration& r,
+                    const TensorRef& tensor) {
+  constexpr std::uint32_t kNeedsACopy = layout::kSlotOnDevice | layout::kSlotComparesOnDevice;
+  const auto place = reinterpret_cast<std::uintptr_t>(tensor.data) | r.payload_bytes;
+  return options.stable && r.lane == static_cast<std::uint8_t>(layout::Lane::kDirect) &&
+         (r.flags & kNeedsACopy) == 0 && !tensor.packed_from_strided &&
+         tensor.element_stride == 1 && place % 16 == 0;
+}
+
 bool OnGpu(const TensorRef& tensor) { return tensor.device_type == DeviceType::kCuda; }
 
 }  // namespace
@@ -183,6 +194,7 @@ void SlotMaker::Complete(ProbeState& probe, ProbeSlot& slot, const TensorRef& te
     r.flags |= layout::kSlotInBody;
     r.flags &= ~layout::kSlotComparesOnDevice;  // a body's replays are not counted one by one
   }
+  if (IsLeftUnstaged(probe.options, r, tensor)) r.flags |= layout::kSlotUnstaged;
   slot.root_graph = call.place.root;
   r.order = std::exchange(next_order_, next_order_ + call.orders);
   r.created_ns = layout::RealtimeNs();

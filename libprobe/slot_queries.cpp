@@ -90,6 +90,9 @@ SlotStatus StatusOf(const ProbeSlot& slot) {
   status.waits = head.waits;
   status.wait_ns = head.wait_ns;
   status.suppressed = head.suppressed;
+  status.skips_unchanged = (r.flags & layout::kSlotSkipsUnchanged) != 0;
+  status.unchanged = head.unchanged;
+  status.unstaged = (r.flags & layout::kSlotUnstaged) != 0;
   status.retired =
       slot.reader->retired() || (slot.counted != nullptr && slot.counted->owner_is_gone());
   status.compares = (r.actions & layout::kActionCompare) != 0;
@@ -117,6 +120,7 @@ void Add(const SlotStatus& from, SlotStatus* to) {
   to->waits += from.waits;
   to->wait_ns += from.wait_ns;
   to->suppressed += from.suppressed;
+  to->unchanged += from.unchanged;
   to->verdict.compared += from.verdict.compared;
   to->verdict.mismatched += from.verdict.mismatched;
   to->verdict.lost += from.verdict.lost;

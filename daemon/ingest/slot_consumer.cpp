@@ -166,7 +166,13 @@ void SlotConsumer::Prepare() {
   }
   try {
     const MayRunOutOfMemory large;
-    status_ = ReadNext();
+    // Kept until the snapshot is made of it.
+    const pipeline::PayloadPtr held =
+        last_payload_.number == 0 ? nullptr : shown_.front().maker.previous_payload();
+    status_ = ReadNext(held == nullptr ? ring::PayloadId{} : last_payload_);
+    if (entry_.is_held) {  // the buffer is given back
+      destination_.payloads->Share(std::exchange(entry_.payload, {}));
+    }
     if (status_ == ReadStatus::kOk) {
       if (!IsHeaderAlone(entry_)) MakeSnapshot();
       comparison_ = Compare();
@@ -188,8 +194,9 @@ void SlotConsumer::DropMade() {
 }
 
 // The ring knows nothing of rows. If one of them cannot be true, none of that entry is believed.
-ReadStatus SlotConsumer::ReadRing(std::uint64_t ordinal, ring::Entry* entry) const {
-  const ReadStatus status = ring_.Read(ordinal, entry);
+ReadStatus SlotConsumer::ReadRing(std::uint64_t ordinal, ring::Entry* entry,
+                                  ring::PayloadId held) const {
+  const ReadStatus status = ring_.Read(ordinal, entry, held);
   if (status != ReadStatus::kOk || !HoldsOpLog()) return status;
   for (std::size_t i = 0; i < shown_.size(); ++i) {
     if (!ring::IsPlausible(RowOf(*entry, i).stats, shown_[i].slot->registration)) {
@@ -199,7 +206,7 @@ ReadStatus SlotConsumer::ReadRing(std::uint64_t ordinal, ring::Entry* entry) con
   return status;
 }
 
-ReadStatus SlotConsumer::ReadNext() {
+ReadStatus SlotConsumer::ReadNext(ring::PayloadId held) {
   if (!ring_.valid()) return ReadStatus::kGone;
   const std::uint64_t accepted = ring_.accepted();
   if (accepted <= consumed_) return ReadStatus::kNone;
@@ -209,14 +216,14 @@ ReadStatus SlotConsumer::ReadNext() {
   if (had_values && entry_.payload.empty()) {
     entry_.payload = destination_.payloads->Take(payload_bytes());
   }
-  ReadStatus status = ReadRing(next, &entry_);
+  ReadStatus status = ReadRing(next, &entry_, held);
   if (status == ReadStatus::kOverwritten) {
     // The writer is faster than this reader: skip half a ring, or the next entry is lost as well.
     const std::uint64_t newest = ring_.accepted();
     const std::uint64_t ahead =
         newest - std::min<std::uint64_t>(newest, slot_->registration.capacity / 2);
     next = std::max(ahead, next + 1);
-    status = ReadRing(next, &entry_);
+    status = ReadRing(next, &entry_, held);
   }
   // If the block was reassigned meanwhile, this head may belong to its new owner.
   if (status != ReadStatus::kGone) Lose(next);
@@ -295,6 +302,7 @@ void SlotConsumer::MakeSnapshot() {
   if (!HoldsOpLog()) {
     ShownSlot& shown = shown_.front();
     shown.made = shown.maker.Make(shown.slot, &entry_, control);
+    last_payload_ = shown.made.payload == nullptr ? ring::PayloadId{} : entry_.payload_id;
     return;
   }
   for (std::size_t i = 0; i < shown_.size(); ++i) {
@@ -412,6 +420,7 @@ void SlotConsumer::Refresh() {
   counters.taken = head_untrusted.taken;
   counters.graph_replays = head_untrusted.graph_replays;
   counters.passed = head_untrusted.passed;
+  counters.unchanged = head_untrusted.unchanged;
   last_timestamp_ns_ = std::max(last_timestamp_ns_, head_untrusted.last_timestamp_ns);
   reached_ = head_untrusted.reached;
   reached_ns_ = head_untrusted.reached_ns;

@@ -109,8 +109,9 @@ class SlotConsumer final : public pipeline::SlotFeedback {
 
   bool HoldsOpLog() const { return (slot_->registration.flags & layout::kSlotHoldsOpLog) != 0; }
   std::size_t NumberOf(const pipeline::SlotPtr& slot) const;  // shown_.size() if it has none
-  ring::ReadStatus ReadRing(std::uint64_t ordinal, ring::Entry* entry) const;
-  ring::ReadStatus ReadNext();
+  ring::ReadStatus ReadRing(std::uint64_t ordinal, ring::Entry* entry,
+                            ring::PayloadId held = {}) const;
+  ring::ReadStatus ReadNext(ring::PayloadId held);
   bool NeedsAllAgain() const;
   void PrepareAgain();
   void MakeSnapshot();
@@ -159,6 +160,9 @@ class SlotConsumer final : public pipeline::SlotFeedback {
   bool cut_off_ = false;
   ring::Entry entry_;
   pipeline::ComparisonPtr comparison_;
+  // Of the last snapshot with values, if its slot skips unchanged ones: its payload need not be
+  // copied again while somebody still has it.
+  ring::PayloadId last_payload_;
 
   // With kActionCompare. Not set: the first snapshot has not come, and will be this.
   std::optional<Result<std::vector<std::byte>>> expected_;

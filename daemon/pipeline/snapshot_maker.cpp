@@ -63,8 +63,15 @@ PayloadPtr SnapshotMaker::TakeValues(ring::Entry* entry, const layout::SlotContr
     snapshot->on_device = (entry->flags & layout::kEntryOnDevice) != 0;
     snapshot->has_values = snapshot->on_device;
     snapshot->changed = !previous_stats_ || !AreOfEqualValues(*previous_stats_, snapshot->stats);
+    if (snapshot->changed) previous_payload_.reset();  // it is not of the snapshot before the next
     previous_stats_ = snapshot->stats;
     return nullptr;
+  }
+  if (entry->is_held) {
+    snapshot->stats = *previous_stats_;
+    snapshot->changed = false;
+    snapshot->has_values = true;
+    return previous_payload_.lock();
   }
   PayloadPtr payload = pool_->Share(std::move(entry->payload));
   const auto view =

@@ -83,7 +83,8 @@ __global__ void __launch_bounds__(kLeafThreads) Leaf(LeafArgs args) {
   if (threadIdx.x == 0) {
     plan = MakePlan(args.slot);
     if (plan.outcome == Outcome::kFull && sends) Claim(args.slot, plan, blockIdx.x == 0);
-    if (args.bytes <= kOverlapBytes && !Computes(plan.outcome)) LetNextGridStart();
+    const bool is_short = args.bytes <= kOverlapBytes || plan.unchanged;
+    if (is_short && !Computes(plan.outcome)) LetNextGridStart();
   }
   HostWords read = {};
   if (threadIdx.x == 32 && sends) read = ReadHostWords(args.slot);
@@ -119,7 +120,8 @@ __global__ void __launch_bounds__(kLeafThreads) Leaf(LeafArgs args) {
     __syncthreads();
     sum = send_values ? CopyOut(args.staging, plan.payload, args.bytes, threadIdx.x, blockDim.x)
                       : SendStats(stats, plan.payload);
-  } else if (plan.outcome == Outcome::kFull && threadIdx.x < args.sending_threads) {
+  } else if (plan.outcome == Outcome::kFull && !plan.unchanged &&
+             threadIdx.x < args.sending_threads) {
     sum = CopyOut(args.staging, plan.payload, args.bytes,
                   std::uint64_t{blockIdx.x} * args.sending_threads + threadIdx.x,
                   std::uint64_t{args.sending_blocks} * args.sending_threads);
@@ -128,6 +130,8 @@ __global__ void __launch_bounds__(kLeafThreads) Leaf(LeafArgs args) {
   sum = SumInBlock(sum);
   if (threadIdx.x == 0) {
     LetNextGridStart();
+    // Also of an unchanged tensor: each block has claimed the entry, and no such store may come
+    // after the commit.
     const bool wrote = plan.outcome != Outcome::kSkip;
     if (computes || AddToGrid(state, wrote, &sum)) Finish(args.slot, plan, words, sum);
   }

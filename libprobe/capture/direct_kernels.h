@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "libprobe/capture/content_hash.h"
 #include "proto/layout/device_stats.h"
 #include "proto/layout/segment_layout.h"
 #include "proto/layout/slot_control.h"
@@ -30,7 +31,7 @@ struct RowsHead {
 
 // One slot's own counters, in device memory: the GPU counts here, because it cannot count in host
 // memory (no read-modify-write over PCIe), and stores the results there. Starts as zeros. Only the
-// slot's leaf writes it, after all its blocks have finished with it.
+// slot's leaf writes it, after all its blocks have finished with it; but see `content`.
 struct alignas(256) DirectState {
   std::uint64_t replay;
   std::uint64_t accepted;
@@ -70,11 +71,20 @@ struct alignas(256) DirectState {
   std::uint64_t window_sum;   // the blocks' parts of the window's checksum, added up
   std::uint32_t wants_every;  // the leaves send the values of every entry
   std::uint32_t has_digest;
+  // Of a slot that skips unchanged tensors. The kernel in front of the leaf adds up `content`, that
+  // of the replay under way.
+  ContentHash content;
+  ContentHash sent_content;     // of the newest payload, if `may_skip`
+  std::uint64_t payload_sum;    // the checksum of that payload
+  std::uint64_t payloads;       // sent so far: the number of the newest
+  std::uint64_t payload_place;  // of the next one: `payloads` modulo capacity
+  std::uint64_t unchanged;      // tensors that were not sent again
+  std::uint64_t may_skip;       // the newest payload is a tensor, not statistics
   // Of a page of an op log, for the launches before the leaf.
   RowsHead rows;                         // written when the leaf is captured
   std::uint32_t blocks_done_of_row[64];  // by tensor of the batch under way, whose blocks count
 };
-static_assert(sizeof(DirectState) == 512);
+static_assert(sizeof(DirectState) == 768);
 
 // One per device: a daemon that hangs costs one deadline in total, not one per replay and slot. A
 // slot that it does not read costs at most one (DirectState::gave_up).
@@ -126,10 +136,11 @@ struct DirectSlot {
   std::uint32_t capacity;
   std::uint64_t payload_stride_bytes;
   std::uint64_t order;
-  std::uint64_t deadline_ns;      // of a wait for room
-  bool waits;                     // for room, even if no recording needs every snapshot
-  CompareState* compare;          // on the device: replays that pass send nothing; else null
-  layout::SlotFailure* failure;   // with `compare`
+  std::uint64_t deadline_ns;     // of a wait for room
+  bool waits;                    // for room, even if no recording needs every snapshot
+  CompareState* compare;         // on the device: replays that pass send nothing; else null
+  layout::SlotFailure* failure;  // with `compare`
+  bool skips_unchanged;
   bool compares_first;            // with the first replay that is sent
   std::int64_t clock_offset_ns;   // from the GPU's clock to CLOCK_REALTIME
   std::int64_t serial_offset_ns;  // from the GPU's clock to the clock of serials
@@ -189,6 +200,15 @@ struct StatsArgs {
   const DirectState* state;
 };
 const void* StatsKernel(layout::Dtype dtype);  // void(StatsArgs)
+
+// In front of the leaf of a slot that skips unchanged tensors: adds up state->content.
+struct HashArgs {
+  const std::byte* from;  // aligned to 16, readable to the next 16
+  std::uint64_t bytes;
+  DirectState* state;
+};
+inline constexpr int kHashThreads = 256;
+const void* HashKernel();  // void(HashArgs)
 
 // The leaf: sends the staged values or their statistics, whichever the actions and the control
 // want. All blocks compute statistics; the last one to finish decides and sends alone.

@@ -166,9 +166,30 @@ void Remember(const LastLeaf& leaf) {
   if (LastLeaves().size() > kOpenCaptures) LastLeaves().pop_front();
 }
 
+cudaKernelNodeParams NodeParams(const void* kernel, int blocks, int threads, void** arguments) {
+  cudaKernelNodeParams params = {};
+  params.func = const_cast<void*>(kernel);
+  params.gridDim = dim3(static_cast<unsigned>(blocks));
+  params.blockDim = dim3(static_cast<unsigned>(threads));
+  params.kernelParams = arguments;
+  return params;
+}
+
+// A kernel on the branch of the leaves whose results the next leaf, which AddLeaf() puts behind it,
+// reads.
+template <typename Args>
+cudaGraphNode_t AddInFrontOfLeaf(const CaptureInfo& info, const Device& device, const void* kernel,
+                                 int blocks, int threads, Args args) {
+  const LastLeaf* last = FindLastLeaf(info.id, device.index);
+  void* list[] = {&args};
+  return AddKernelBehind(info, last == nullptr ? nullptr : last->node, device.overlaps,
+                         NodeParams(kernel, blocks, threads, list));
+}
+
+// `front`: as AddInFrontOfLeaf() returned it, or null.
 template <typename Args>
 void AddLeaf(const CaptureInfo& info, const Device& device, const void* kernel, int blocks,
-             int threads, Args args) {
+             int threads, Args args, cudaGraphNode_t front = nullptr) {
   LastLeaf* last = FindLastLeaf(info.id, device.index);
   if (last != nullptr) {
     args.slot.shared_serial = last->serial;
@@ -176,13 +197,9 @@ void AddLeaf(const CaptureInfo& info, const Device& device, const void* kernel, 
     args.slot.shared_serial = &args.slot.state->shared_serial;
   }
   void* list[] = {&args};
-  cudaKernelNodeParams params = {};
-  params.func = const_cast<void*>(kernel);
-  params.gridDim = dim3(static_cast<unsigned>(blocks));
-  params.blockDim = dim3(static_cast<unsigned>(threads));
-  params.kernelParams = list;
-  const cudaGraphNode_t node =
-      AddKernelBehind(info, last == nullptr ? nullptr : last->node, device.overlaps, params);
+  const cudaGraphNode_t before = front != nullptr ? front : last == nullptr ? nullptr : last->node;
+  const cudaGraphNode_t node = AddKernelBehind(info, before, device.overlaps && front == nullptr,
+                                               NodeParams(kernel, blocks, threads, list));
   if (last != nullptr) {
     last->node = node;
   } else {
@@ -302,6 +319,7 @@ DirectSlot Describe(const ProbeSlot& slot, const ring::SegmentWriter& segment,
     direct.compare = CompareStateOf(slot);
     direct.failure = reinterpret_cast<layout::SlotFailure*>(block + layout::kSlotFailureOffset);
   }
+  direct.skips_unchanged = (r.flags & layout::kSlotSkipsUnchanged) != 0;
   direct.compares_first = (r.flags & layout::kCompareFirst) != 0;
   direct.waits = r.policy == static_cast<std::uint8_t>(layout::Policy::kWait);
   direct.clock_offset_ns = device.clock_offset_ns;
@@ -325,6 +343,12 @@ void FollowRoot(RootGraph* root, const Device& device, DirectSlot* direct) {
 int UnitOf(const std::byte* from, std::uint64_t bytes) {
   const std::uint64_t alignment = reinterpret_cast<std::uintptr_t>(from) | bytes;
   return 1 << std::min(std::countr_zero(alignment | 16), 4);
+}
+
+// Enough to read a tensor much faster than the link takes it, on half of the multiprocessors.
+int HashBlocks(std::uint64_t bytes, const Device& device) {
+  return Blocks(bytes, std::uint64_t{16} * 4 * kHashThreads,
+                static_cast<std::uint64_t>(std::max(1, device.multiprocessors / 2)));
 }
 
 // One unit per thread is fastest up to some MiB. Beyond, starting blocks costs more than loops.
@@ -409,10 +433,16 @@ void CaptureStats(const ProbeSlot& slot, const DirectSlot& direct, const Device&
   args.parts = static_cast<layout::DeviceStats*>(slot.buffers.staging);
   args.state = direct.state;
   const int blocks = StatsBlocks(count * layout::DtypeBytes(tensor.dtype), device);
-  Launch(StatsKernel(tensor.dtype), blocks, kStatsThreads, &args, stream, device.overlaps);
+  cudaGraphNode_t front = nullptr;
+  if ((r.flags & layout::kSlotUnstaged) != 0) {
+    front = AddInFrontOfLeaf(GetCaptureInfo(stream), device, StatsKernel(tensor.dtype), blocks,
+                             kStatsThreads, args);
+  } else {
+    Launch(StatsKernel(tensor.dtype), blocks, kStatsThreads, &args, stream, device.overlaps);
+  }
   const StatsLeafArgs leaf = {direct, args.parts,
                               static_cast<std::uint32_t>(blocks * kStatsThreads / 32), args.hash};
-  AddLeaf(GetCaptureInfo(stream), device, StatsLeafKernel(), 1, kStatsLeafThreads, leaf);
+  AddLeaf(GetCaptureInfo(stream), device, StatsLeafKernel(), 1, kStatsLeafThreads, leaf, front);
 }
 
 void CaptureCompare(const ProbeSlot& slot, const StageArgs& stage, const DirectSlot& direct,
@@ -462,14 +492,15 @@ void CaptureValues(const ProbeSlot& slot, const DirectSlot& direct, const Device
   args.to = static_cast<std::byte*>(slot.buffers.staging);
   args.bytes = r.payload_bytes;
   args.state = direct.state;
+  const bool is_staged = (r.flags & layout::kSlotUnstaged) == 0;
   if (direct.compare != nullptr) {
     CaptureCompare(slot, args, direct, device, tensor.dtype, stream);
-  } else if (args.from != args.to) {
+  } else if (is_staged && args.from != args.to) {
     LaunchStage(tensor, args, device, stream);
   }
   LeafArgs leaf = {};
   leaf.slot = direct;
-  leaf.staging = args.to;
+  leaf.staging = is_staged ? args.to : args.from;
   leaf.bytes = r.payload_bytes;
   leaf.count = ElementCount(r);
   leaf.hash = (r.flags & layout::kStatsWithoutHash) == 0;
@@ -478,8 +509,14 @@ void CaptureValues(const ProbeSlot& slot, const DirectSlot& direct, const Device
   leaf.sending_blocks = static_cast<std::uint32_t>(grid.sending_blocks);
   leaf.sending_threads = static_cast<std::uint32_t>(grid.sending_threads);
   const int computing_blocks = LeafStatsBlocks(r.payload_bytes);
+  cudaGraphNode_t front = nullptr;
+  if (direct.skips_unchanged) {
+    const HashArgs hash = {leaf.staging, leaf.bytes, direct.state};
+    front = AddInFrontOfLeaf(GetCaptureInfo(stream), device, HashKernel(),
+                             HashBlocks(leaf.bytes, device), kHashThreads, hash);
+  }
   AddLeaf(GetCaptureInfo(stream), device, LeafKernel(tensor.dtype),
-          std::max(grid.sending_blocks, computing_blocks), kLeafThreads, leaf);
+          std::max(grid.sending_blocks, computing_blocks), kLeafThreads, leaf, front);
 }
 
 // A slot whose values stay in device memory (device_ring.h).

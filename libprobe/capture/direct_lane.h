@@ -4,6 +4,10 @@
 //   compute path:  copy into staging             (or: statistics of the tensor itself)
 //   leaf:          staging -> ring entry, commit (or: 128 bytes of statistics)
 //
+// With kSlotUnstaged nothing is on the compute path, and the leaf reads the tensor itself. With
+// kSlotSkipsUnchanged a kernel in front of the leaf hashes the tensor, and the leaf sends it only
+// if the hash is not that of the tensor before.
+//
 // Why chained: the leaves of a capture follow one another on one branch. Side by side they would
 // spread over the hardware's queues and, when the link is the limit, hold back the compute path.
 //

@@ -64,6 +64,9 @@ __device__ inline std::uint32_t Keep(std::uint32_t word, int bytes) {
   if (bytes >= 4) return word;
   return bytes <= 0 ? 0 : word & ((1u << 8 * bytes) - 1);
 }
+__device__ inline uint4 KeepFirst(const uint4& v, int bytes) {
+  return {Keep(v.x, bytes), Keep(v.y, bytes - 4), Keep(v.z, bytes - 8), Keep(v.w, bytes - 12)};
+}
 
 // Copies `bytes` from device memory (aligned to 16, readable to the next 16) to an entry's payload
 // and returns this thread's part of the checksum. Writes zeros behind the payload.
@@ -75,9 +78,7 @@ __device__ inline std::uint64_t CopyOut(const std::byte* from, std::byte* to, st
   std::uint64_t sum = CopyVectors(source, target, whole, start, stride);
   const int rest = static_cast<int>(bytes % 16);
   if (rest != 0 && start == 0) {
-    const uint4 v = source[whole];
-    const uint4 last = {Keep(v.x, rest), Keep(v.y, rest - 4), Keep(v.z, rest - 8),
-                        Keep(v.w, rest - 12)};
+    const uint4 last = KeepFirst(source[whole], rest);
     target[whole] = last;
     sum += SumVector(last, whole);
   }

@@ -50,9 +50,10 @@ struct Plan {
   std::uint64_t ordinal;
   layout::EntryHeader* header;
   std::byte* payload;
-  bool compared;  // on the device
-  bool failed;    // that comparison
-  bool passed;    // likewise, and there is nothing to send
+  bool compared;   // on the device
+  bool failed;     // that comparison
+  bool passed;     // likewise, and there is nothing to send
+  bool unchanged;  // the newest payload in the ring is this tensor: only the header is sent
 };
 
 // R4: the ordinal up to which this slot's reader has consumed it; never another slot's.
@@ -124,10 +125,13 @@ __device__ inline Plan MakePlan(const DirectSlot& slot) {
   plan.passed = plan.compared && !plan.failed && plan.outcome == Outcome::kFull &&
                 !Holds(state.control, plan.replay) && !IsLossless(slot.periods, state.control);
   if (plan.passed) plan.outcome = Outcome::kSkip;
+  plan.unchanged = slot.skips_unchanged && plan.outcome == Outcome::kFull && state.may_skip != 0 &&
+                   state.content.low == state.sent_content.low &&
+                   state.content.high == state.sent_content.high;
   plan.ordinal = state.accepted + 1;
-  const std::uint64_t index = state.index;
-  plan.header = slot.headers + index;
-  plan.payload = slot.payloads + index * slot.payload_stride_bytes;
+  plan.header = slot.headers + state.index;
+  const std::uint64_t place = slot.skips_unchanged ? state.payload_place : state.index;
+  plan.payload = slot.payloads + place * slot.payload_stride_bytes;
   return plan;
 }
 
@@ -204,6 +208,23 @@ __device__ inline HostWords ReadHostWords(const DirectSlot& slot) {
   return words;
 }
 
+// Of a slot that skips unchanged tensors: counts the payload, or takes the checksum of the one that
+// is in the ring already. Returns the number of the entry's payload.
+__device__ inline std::uint64_t NotePayload(const DirectSlot& slot, const Plan& plan,
+                                            std::uint64_t* checksum) {
+  DirectState& state = *slot.state;
+  if (plan.unchanged) {
+    *checksum = state.payload_sum;
+    Store(slot.head->unchanged, ++state.unchanged);
+    return state.payloads;
+  }
+  state.payload_place = state.payload_place + 1 == slot.capacity ? 0 : state.payload_place + 1;
+  state.payload_sum = *checksum;
+  state.sent_content = state.content;
+  state.may_skip = state.sent == kSentValues;
+  return ++state.payloads;
+}
+
 // Called by the last block's thread 0 when everything is sent.
 __device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const HostWords& words,
                               std::uint64_t checksum, std::uint32_t more_flags = 0) {
@@ -216,13 +237,19 @@ __device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const Ho
     if (state.sent == kSentUnwanted) flags |= layout::kEntryDropValues;
     if (Holds(state.control, plan.replay)) flags |= layout::kEntryForced;
     layout::EntryHeader& header = *plan.header;
+    std::uint64_t payload = 0;
+    if (slot.skips_unchanged) {
+      payload = NotePayload(slot, plan, &checksum);
+      Store(header.reference, payload);
+    }
     Store(header.replay, plan.replay);
     Store(header.timestamp_ns, static_cast<std::uint64_t>(now_ns));
     Store(header.step, words.step);
     Store(header.serial, words.serial);
-    Store(header.checksum, checksum + layout::HeaderSum(plan.ordinal, plan.replay, now_ns,
-                                                        static_cast<std::int64_t>(words.step),
-                                                        words.serial, flags, plan.iteration));
+    Store(header.checksum,
+          checksum + layout::HeaderSum(plan.ordinal, plan.replay, now_ns,
+                                       static_cast<std::int64_t>(words.step), words.serial, flags,
+                                       plan.iteration, payload));
     *const_cast<volatile std::uint32_t*>(&header.flags) = flags;
     *const_cast<volatile std::uint32_t*>(&header.iteration) = plan.iteration;
     // W1, pairs with R1. The block's other threads stored before its barrier; the fence covers
@@ -258,6 +285,7 @@ __device__ inline void Finish(const DirectSlot& slot, const Plan& plan, const Ho
     Store(slot.producer->device_activity, static_cast<std::uint64_t>(now_ns) << 12 ^ slot.order);
   }
   state.last_serial = words.serial;
+  if (slot.skips_unchanged) state.content = {};
   state.checksum = 0;
   state.timed_out = 0;
   state.differs = 0;

@@ -10,6 +10,7 @@ const void* StatsKernel(layout::Dtype) { return nullptr; }
 const void* CompareKernel(layout::Dtype) { return nullptr; }
 const void* LeafKernel(layout::Dtype) { return nullptr; }
 const void* StatsLeafKernel() { return nullptr; }
+const void* HashKernel() { return nullptr; }
 const void* OpLogPartsKernel() { return nullptr; }
 const void* DeviceStageKernel(int) { return nullptr; }
 const void* DeviceGatherKernel(int) { return nullptr; }

@@ -25,6 +25,7 @@ struct Layout {
 constexpr std::size_t kStateOfSlot = offsetof(DirectSlot, state);
 constexpr Layout kLayouts[] = {
     {"Stage", offsetof(StageArgs, state)},
+    {"Hash", offsetof(HashArgs, state)},
     {"Compare", offsetof(CompareArgs, state)},
     {"Stats", offsetof(StatsArgs, state)},
     {"Leaf", offsetof(LeafArgs, slot) + kStateOfSlot},

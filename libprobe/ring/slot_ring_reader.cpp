@@ -229,6 +229,7 @@ layout::SlotHead SlotRingReader::head() const {
   copy.passed = LoadRelaxed(shared.passed);
   copy.compared = LoadRelaxed(shared.compared);
   copy.failed = LoadRelaxed(shared.failed);
+  copy.unchanged = LoadRelaxed(shared.unchanged);
   return copy;
 }
 
@@ -237,19 +238,17 @@ Credit SlotRingReader::credit() const {
 }
 
 // Reads twice if needed: a GPU's stores may become visible late, some after the commit.
-ReadStatus SlotRingReader::Read(std::uint64_t ordinal, Entry* out) const {
-  const ReadStatus status = ReadOnce(ordinal, out);
-  return status == ReadStatus::kDamaged ? ReadOnce(ordinal, out) : status;
+ReadStatus SlotRingReader::Read(std::uint64_t ordinal, Entry* out, PayloadId held) const {
+  const ReadStatus status = ReadOnce(ordinal, out, held);
+  return status == ReadStatus::kDamaged ? ReadOnce(ordinal, out, held) : status;
 }
 
-ReadStatus SlotRingReader::ReadOnce(std::uint64_t ordinal, Entry* out) const {
+ReadStatus SlotRingReader::ReadOnce(std::uint64_t ordinal, Entry* out, PayloadId held) const {
   if (ordinal == 0 || ordinal > accepted()) {  // R3
     return valid() ? ReadStatus::kNone : ReadStatus::kGone;
   }
   const std::uint64_t index = (ordinal - 1) % registration_.capacity;
   auto* header = At<layout::EntryHeader>(block_, registration_.headers_offset) + index;
-  const std::byte* payload =
-      block_ + registration_.payload_offset + index * registration_.payload_stride_bytes;
   const std::uint64_t word = LoadAcquire(header->word);  // R1
   if (word != EntryWord(ordinal, EntryState::kReady)) {
     if (!valid()) return ReadStatus::kGone;
@@ -266,26 +265,38 @@ ReadStatus SlotRingReader::ReadOnce(std::uint64_t ordinal, Entry* out) const {
   out->reference = LoadRelaxed(header->reference);
   const std::uint64_t checksum = LoadRelaxed(header->checksum);
   const bool is_stats = (out->flags & layout::kEntryIsStats) != 0;
-  const bool is_possible = MayHold(registration_, out->flags);
-  const std::uint64_t bytes = !is_possible  ? 0
-                              : is_stats    ? sizeof(out->stats)
-                              : on_device() ? 0
-                                            : registration_.payload_bytes;
-  out->payload.resize(is_stats ? 0 : bytes);
+  const bool skips = (registration_.flags & layout::kSlotSkipsUnchanged) != 0;
+  const std::uint64_t number = skips ? out->reference : ordinal;  // of its payload
+  const bool is_possible = MayHold(registration_, out->flags) && number != 0 && number <= ordinal;
+  const bool has_checksum = (out->flags & layout::kEntryHasChecksum) != 0;
+  out->is_held = skips && is_possible && !is_stats && has_checksum && number == held.number;
+  const bool has_none = !is_possible || out->is_held || (on_device() && !is_stats);
+  const std::uint64_t bytes = has_none   ? 0
+                              : is_stats ? sizeof(out->stats)
+                                         : registration_.payload_bytes;
+  const std::uint64_t place =
+      layout::PlaceOfPayload(std::max(number, std::uint64_t{1}), registration_.capacity);
+  const std::byte* payload =
+      block_ + registration_.payload_offset + place * registration_.payload_stride_bytes;
+  if (!out->is_held) out->payload.resize(is_stats ? 0 : bytes);
   std::byte* copy = is_stats ? reinterpret_cast<std::byte*>(&out->stats) : out->payload.data();
   CopyShared(copy, payload, bytes);
   std::atomic_thread_fence(std::memory_order_acquire);  // R2, pairs with W2
   if (!valid()) return ReadStatus::kGone;
   if (LoadRelaxed(header->word) != word) return ReadStatus::kOverwritten;
   if (!is_possible) return ReadStatus::kDamaged;
-  const bool has_checksum = (out->flags & layout::kEntryHasChecksum) != 0;
   const bool needs_checksum =
       registration_.lane == static_cast<std::uint8_t>(layout::Lane::kDirect);
-  const std::uint64_t header_sum = layout::HeaderSum(
-      ordinal, out->replay, out->timestamp_ns, out->step, out->serial, out->flags, out->iteration);
-  if (has_checksum ? PayloadChecksum(copy, bytes) + header_sum != checksum : needs_checksum) {
+  const std::uint64_t header_sum =
+      layout::HeaderSum(ordinal, out->replay, out->timestamp_ns, out->step, out->serial, out->flags,
+                        out->iteration, skips ? number : 0);
+  const std::uint64_t payload_sum = out->is_held   ? held.checksum
+                                    : has_checksum ? PayloadChecksum(copy, bytes)
+                                                   : 0;
+  if (has_checksum ? payload_sum + header_sum != checksum : needs_checksum) {
     return LoadAcquire(header->word) == word ? ReadStatus::kDamaged : ReadStatus::kOverwritten;
   }
+  out->payload_id = {skips && has_checksum && !is_stats ? number : 0, payload_sum};
   if (is_stats && !IsPlausible(out->stats, registration_)) return ReadStatus::kDamaged;
   if (on_device() && ReadWindow(ordinal, &out->payload)) {
     out->flags &= ~(layout::kEntryOnDevice | layout::kEntryIsStats);

@@ -15,6 +15,12 @@
 
 namespace cgdebug::ring {
 
+// Which payload an entry has, of a slot that skips unchanged tensors.
+struct PayloadId {
+  std::uint64_t number = 0;  // EntryHeader::reference; 0: of another slot, or statistics
+  std::uint64_t checksum = 0;
+};
+
 // One snapshot, copied out of the ring and known to be whole.
 struct Entry {
   std::uint64_t ordinal = 0;    // of accepted entries, from 1
@@ -29,6 +35,8 @@ struct Entry {
   // through the window has neither flag.
   std::vector<std::byte> payload;
   layout::DeviceStats stats = {};  // with kEntryIsStats
+  PayloadId payload_id;
+  bool is_held = false;  // the caller has its payload already: `payload` holds anything
 };
 
 using layout::Verdict;
@@ -75,8 +83,9 @@ class SlotRingReader {
   layout::SlotHead head() const;  // counters, each read once; none is older than `accepted`
   Credit credit() const;
 
-  // Copies entry `ordinal`; reuses `out->payload`. Reports kDamaged only after a second read.
-  ReadStatus Read(std::uint64_t ordinal, Entry* out) const;
+  // Copies entry `ordinal`; reuses `out->payload`. Reports kDamaged only after a second read. A
+  // payload that the caller holds is not copied again.
+  ReadStatus Read(std::uint64_t ordinal, Entry* out, PayloadId held = {}) const;
 
   // The ordinal of the entry of `replay` and `iteration`, without one of its last iteration, found
   // by the headers alone; 0 if the ring does not hold it.
@@ -132,7 +141,7 @@ class SlotRingReader {
 
  private:
   SlotRingReader() = default;
-  ReadStatus ReadOnce(std::uint64_t ordinal, Entry* out) const;
+  ReadStatus ReadOnce(std::uint64_t ordinal, Entry* out, PayloadId held) const;
   bool CopyVerdict(layout::SlotVerdict* copy) const;  // false: it was being written
   std::byte* block_ = nullptr;
   const layout::DirectoryEntry* directory_ = nullptr;

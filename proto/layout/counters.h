@@ -29,7 +29,8 @@ struct Counters {
   // The second is 0 if that is not known.
   std::uint64_t taken = 0;
   std::uint64_t graph_replays = 0;
-  std::uint64_t passed = 0;  // comparisons that passed on the device: nothing was written
+  std::uint64_t passed = 0;     // comparisons that passed on the device: nothing was written
+  std::uint64_t unchanged = 0;  // of those produced: equal to the one before, and not sent again
 
   // Numbers and names are those of `Counters` in proto/control.proto. `visit` takes a pointer to
   // the member.
@@ -52,6 +53,7 @@ struct Counters {
     visit(Field{15, "taken"}, &Counters::taken);
     visit(Field{16, "graph_replays"}, &Counters::graph_replays);
     visit(Field{17, "passed"}, &Counters::passed);
+    visit(Field{18, "unchanged"}, &Counters::unchanged);
   }
   template <typename Self, typename Visitor>
   static constexpr void ForEachField(Self& self, Visitor&& visit) {

@@ -43,6 +43,12 @@
 // device. An entry then has a header, and statistics if they are wanted. A value travels through
 // the window, one at a time, when the daemon asks for its ordinal or wants all of them.
 //
+// With kSlotSkipsUnchanged a tensor that equals the one before it is not sent again: its entry has
+// a header of its own and the same payload. So payloads are counted by themselves (EntryHeader::
+// reference), and payload n lies at place (n - 1) % K. The payload of an entry is whole as long as
+// its header is: an entry adds at most one payload, so the one that takes the place of payload n
+// belongs to an entry that comes K or more after the last one with payload n.
+//
 // Rules: fixed-width integers only, offsets never pointers, little-endian, no bool.
 #pragma once
 
@@ -112,19 +118,22 @@ struct alignas(kCacheLineBytes) EntryHeader {
   std::uint32_t iteration;  // of the body of a conditional node within the replay, from 0; else 0
   std::uint64_t serial;     // of the replay
   // With kCompareProbe, of an eager call: the ordinal of the other slot's entry; 0 = it kept none.
+  // With kSlotSkipsUnchanged: the number of its payload, from 1, which may be that of the entry
+  // before it.
   std::uint64_t reference;
 };
 
 // The header's part of a checksum: each field times an odd number of its own, so that a field of an
-// older entry cannot be mistaken for this entry's.
+// older entry cannot be mistaken for this entry's. `payload`: its number with kSlotSkipsUnchanged,
+// else 0.
 constexpr std::uint64_t HeaderSum(std::uint64_t ordinal, std::uint64_t replay,
                                   std::int64_t timestamp_ns, std::int64_t step,
                                   std::uint64_t serial, std::uint32_t flags,
-                                  std::uint32_t iteration) {
+                                  std::uint32_t iteration, std::uint64_t payload = 0) {
   return ordinal * 0x9e3779b97f4a7c15 + replay * 0xbf58476d1ce4e5b9 +
          static_cast<std::uint64_t>(timestamp_ns) * 0x94d049bb133111eb +
          static_cast<std::uint64_t>(step) * 0xd6e8feb86659fd93 + serial * 0xc4ceb9fe1a85ec53 +
-         flags * 0xff51afd7ed558ccd + iteration * 0xc2b2ae3d27d4eb4f;
+         flags * 0xff51afd7ed558ccd + iteration * 0xc2b2ae3d27d4eb4f + payload * 0x9fb21c651e98df25;
 }
 
 // --- the window of a ring in device memory ----------------------------------------------------
@@ -179,7 +188,8 @@ struct alignas(kCacheLineBytes) SlotHead {
   std::uint64_t passed;
   std::uint64_t compared;
   std::uint64_t failed;
-  std::uint64_t reserved[1];
+  // With kSlotSkipsUnchanged: snapshots that were not sent again.
+  std::uint64_t unchanged;
 };
 
 // Written by the daemon only.
@@ -312,6 +322,11 @@ inline constexpr std::uint32_t kCompareFirst = 1u << 11;
 inline constexpr std::uint32_t kCompareProbe = 1u << 12;
 // Others are compared with it.
 inline constexpr std::uint32_t kSlotIsReference = 1u << 13;
+// A tensor that equals the one before it is not sent again.
+inline constexpr std::uint32_t kSlotSkipsUnchanged = 1u << 14;
+// The leaf reads the tensor itself: the user has promised that nothing writes it until the replay
+// ends.
+inline constexpr std::uint32_t kSlotUnstaged = 1u << 15;
 
 // Why a slot is not in the direct lane; texts in libprobe/README.md.
 enum class LaneReason : std::uint8_t {
@@ -468,6 +483,11 @@ constexpr SlotGeometry GeometryOf(const SlotFacts& r) {
   const std::uint64_t value_bytes = AlignUp(r.payload_bytes, kCacheLineBytes);
   g.block_bytes = AlignUp(g.window_offset + kWindowPayloadOffset + value_bytes, kPageBytes);
   return g;
+}
+
+// Where payload `number`, from 1, lies in a ring of `capacity` payloads.
+constexpr std::uint64_t PlaceOfPayload(std::uint64_t number, std::uint32_t capacity) {
+  return (number - 1) % capacity;
 }
 
 // The oldest ordinal whose values a ring in device memory still has whole, if `newest` is the

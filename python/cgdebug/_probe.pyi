@@ -74,6 +74,7 @@ class _Recording(TypedDict):
     trigger: int  # layout::ControlTrigger
     threshold: float
     times: int
+    unchanged: str
 
 class _Compare(TypedDict):
     expected: list[tuple[str, list[int], Any]]  # dtype, shape, contiguous bytes (a buffer)
@@ -112,6 +113,7 @@ class NativeProbe:
         stats: _Stats | None = None,
         lane: str = "auto",
         prefer_link: bool = False,
+        stable: bool = False,
         op: str = "",
         part: str = "",
     ) -> None: ...

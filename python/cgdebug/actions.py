@@ -88,6 +88,11 @@ class TensorRecord:
               callback lane and of eager calls is slow. `TensorStats` sums up whole tensors, and
               goes into a probe of its own.
     unchanged: "skip": in graphs of the direct lane, a tensor of 64 KiB or more that is bit for bit
+              the one of the snapshot before it, as a 128-bit hash tells, is not sent to the host
+              again. Each replay has its snapshot and its value all the same, for every reader.
+              Worth it for weights and masks; a tensor that changes in each replay is hashed and
+              then sent. `status()` shows how many were not sent. Elsewhere (eager calls, the
+              callback lane) every value is sent.
     times:    with on: how many recordings the triggers of each device of this process may make. A
               trigger that still holds when the rings go on makes the next one at once.
     """
@@ -100,6 +105,7 @@ class TensorRecord:
     on: str | None = None
     times: int = 1
     part: str | None = None
+    unchanged: str = "send"
 
     def __post_init__(self):
         _check_flags(self)
@@ -115,6 +121,15 @@ class TensorRecord:
             if self.where not in ("host", "device", "auto"):
                 raise ValueError(
                     f'TensorRecord: where must be "host", "device" or "auto", not {self.where!r}'
+                )
+            if self.unchanged not in ("send", "skip"):
+                raise ValueError(
+                    f'TensorRecord: unchanged must be "send" or "skip", not {self.unchanged!r}'
+                )
+            if self.unchanged == "skip" and self.where != "host":
+                raise ValueError(
+                    'TensorRecord: unchanged="skip" is for values that are sent in each replay, '
+                    f"and with where={self.where!r} none are: leave one of the two out"
                 )
             if self.on is not None:
                 _trigger_of(self.on, "TensorRecord: on")

@@ -50,6 +50,14 @@ class CudaGraphTensorProbe:
                     why not.
     prefer:         for tensors over 256 KiB in the direct lane: "compute" keeps the transfer from
                     slowing the kernels of the job, "link" fills the link to the host.
+    stable:         True promises that from `probe(tensor)` on nothing writes the tensor's memory
+                    until the replay of the graph ends, and nothing on another stream does, either.
+                    That holds for parameters, buffers and inputs that the graph only reads, if they
+                    live as long as the graph. In the direct lane such a tensor is not copied first,
+                    so that the probe takes next to no time of the kernels of the job; `status()`
+                    says "not staged". If the promise is broken, the values shown are wrong, and
+                    nothing can tell. An activation is no such tensor: the graph uses its memory
+                    again.
     enabled:        False is the same as disabling every action.
 
     One probe may be called many times in a capture (`invocation_index` tells the calls apart) and
@@ -76,6 +84,7 @@ class CudaGraphTensorProbe:
         *,
         lane: typing.Literal["auto", "callback", "direct"] = "auto",
         prefer: typing.Literal["compute", "link"] = "compute",
+        stable: bool = False,
         enabled: bool = True,
     ):
         # Set first: close() must work after a constructor that raised.
@@ -85,6 +94,7 @@ class CudaGraphTensorProbe:
         _check_choice("non_contiguous", non_contiguous, ("error", "copy"))
         _check_choice("lane", lane, ("auto", "callback", "direct"))
         _check_choice("prefer", prefer, ("compute", "link"))
+        _check_choice("stable", stable, (True, False))
         _check_choice("enabled", enabled, (True, False))
         self._name = name
         self._mode = mode
@@ -100,6 +110,7 @@ class CudaGraphTensorProbe:
                 site=self._site,
                 lane=lane,
                 prefer_link=prefer == "link",
+                stable=bool(stable),
             )
             _live[name] = self
 

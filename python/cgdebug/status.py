@@ -49,6 +49,9 @@ class SlotStatus:
     compared_with: str = ""  # "expected", "first", "probe"; "" if nothing is compared
     part: str = ""  # "rows:0:8 of [64,512]": it sees only these elements; shape is theirs; "": all
     compared_on: str = ""  # "device", "daemon"; "" if nothing is compared
+    skips_unchanged: bool = False  # unchanged values are not sent again
+    unchanged: int = 0  # snapshots whose values were not sent again
+    unstaged: bool = False  # not copied first: the user promised that it stays as it is (stable)
 
     @classmethod
     def from_native(cls, slot: dict) -> SlotStatus:
@@ -91,6 +94,10 @@ class SlotStatus:
         if self.suppressed:
             by_trigger = ", or while a trigger held" if self.device_bytes else ""
             words.append(f"{self.suppressed} replays turned off (cgdebug-cli set{by_trigger})")
+        if self.skips_unchanged:
+            words.append(f"{self.unchanged} unchanged and not sent again")
+        if self.unstaged:
+            words.append("not staged (stable=True)")
         if self.waits:
             words.append(f"waited {self.waits} times, {self.wait_ns / 1e6:.1f} ms")
         if self.verdict == "fail":

@@ -101,7 +101,8 @@ py::dict ToDict(const SlotStatus& slot) {
       "consumed"_a = slot.consumed, "lost"_a = slot.lost,
       "overwrote_unread"_a = slot.overwrote_unread, "waits"_a = slot.waits,
       "wait_ns"_a = slot.wait_ns, "suppressed"_a = slot.suppressed, "retired"_a = slot.retired,
-      "compares"_a = slot.compares, "failure"_a = FailureOf(slot),
+      "skips_unchanged"_a = slot.skips_unchanged, "unchanged"_a = slot.unchanged,
+      "unstaged"_a = slot.unstaged, "compares"_a = slot.compares, "failure"_a = FailureOf(slot),
       "compared_with"_a = !slot.compares        ? ""
                           : slot.compares_first ? "first"
                           : slot.compares_probe ? "probe"
@@ -197,9 +198,10 @@ std::unique_ptr<NativeProbe> MakeProbe(const std::string& name, const std::strin
                                        bool copy_non_contiguous, const std::string& site,
                                        const py::object& print, const py::object& record,
                                        const py::object& compare, const py::object& stats,
-                                       const std::string& lane, bool prefer_link,
+                                       const std::string& lane, bool prefer_link, bool stable,
                                        const std::string& op, const std::string& part) {
   ProbeOptions options;
+  options.stable = stable;
   options.mode = mode == "always" ? ProbeMode::kAlways : ProbeMode::kCapture;
   options.copy_non_contiguous = copy_non_contiguous;
   options.site = site;
@@ -227,7 +229,8 @@ std::unique_ptr<NativeProbe> MakeProbe(const std::string& name, const std::strin
                      where == "auto",
                      static_cast<layout::ControlTrigger>(record["trigger"].cast<int>()),
                      record["threshold"].cast<double>(),
-                     record["times"].cast<std::uint16_t>()};
+                     record["times"].cast<std::uint16_t>(),
+                     record["unchanged"].cast<std::string>() == "skip"};
   }
   if (!compare.is_none()) {
     CompareAction action;
@@ -390,7 +393,8 @@ PYBIND11_MODULE(_probe, module) {
       .def(py::init(&MakeProbe), py::arg("name"), py::kw_only(), py::arg("mode"),
            py::arg("copy_non_contiguous"), py::arg("site"), py::arg("print"), py::arg("record"),
            py::arg("compare"), py::arg("stats") = py::none(), py::arg("lane") = "auto",
-           py::arg("prefer_link") = false, py::arg("op") = "", py::arg("part") = "")
+           py::arg("prefer_link") = false, py::arg("stable") = false, py::arg("op") = "",
+           py::arg("part") = "")
       .def_property_readonly("id", &NativeProbe::Id)
       .def_property_readonly("site_key", &NativeProbe::SiteKey)
       .def("records", &NativeProbe::Records, py::arg("last") = -1)

@@ -41,6 +41,8 @@ def test_actions_are_frozen_and_replaceable():
         (lambda: TensorRecord(capacity=True), "capacity must be an integer"),
         (lambda: TensorRecord(every=0), "every must be at least 1"),
         (lambda: TensorRecord(where="gpu"), '"device" or "auto", not \'gpu\''),
+        (lambda: TensorRecord(unchanged="drop"), 'unchanged must be "send" or "skip", not'),
+        (lambda: TensorRecord(unchanged="skip", where="device"), "leave one of the two out"),
         (
             lambda: TensorRecord(where="device", on="nan", times=2**16),
             "times must be at most 65535",

@@ -78,6 +78,28 @@ def test_off_and_on_again(controlled):
     assert [r.replay_index for r in controlled.probe.records()] == [1, 2, 3, 15, 16]
 
 
+def test_values_after_statistics_are_sent_although_they_did_not_change(graph_probe):
+    x = torch.full((1 << 16,), 7.0, device="cuda")
+    c = Controlled(graph_probe(TensorRecord(2, unchanged="skip"), lane="direct"), x)
+    c.replay(3)
+    c.set(STATS)
+    c.replay(5)  # their 128 bytes took the place of the values
+    c.set(0)
+    c.replay(3)
+    assert [(r.replay_index, r.tensor.unique().tolist()) for r in c.probe.records()] == [
+        (12, [7.0]), (13, [7.0])
+    ]  # fmt: skip
+    (slot,) = c.probe.status(timeout=0).slots
+    assert (slot.accepted, slot.unchanged) == (13, 2 + 1 + 2)
+    c.set(OFF)
+    c.replay(4)
+    c.set(0)
+    c.replay(1)  # the values from before it was off are still in the ring
+    (slot,) = c.probe.status(timeout=0).slots
+    assert slot.unchanged == 5 + 2
+    assert c.probe.records()[-1].tensor.unique().tolist() == [7.0]
+
+
 def test_a_control_holds_for_its_replays_only(controlled):
     controlled.set(OFF, first=4, until=6)
     controlled.replay(9)

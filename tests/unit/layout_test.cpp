@@ -91,6 +91,7 @@ TEST(Layout, ControlLinesOfASlotAreFrozen) {
   EXPECT_EQ(offsetof(SlotHead, reached), 80u);
   EXPECT_EQ(offsetof(SlotHead, reached_ns), 88u);
   EXPECT_EQ(offsetof(SlotHead, passed), 96u);
+  EXPECT_EQ(offsetof(SlotHead, unchanged), 120u);
   EXPECT_EQ(offsetof(SlotCredit, consumed), 0u);
   EXPECT_EQ(offsetof(SlotCredit, control), 16u);
   EXPECT_EQ(offsetof(SlotCredit, order), 24u);
@@ -108,6 +109,7 @@ TEST(Layout, ControlLinesOfASlotAreFrozen) {
   EXPECT_EQ(offsetof(SlotFirst, serial), 24u);
   EXPECT_EQ(offsetof(SlotFirst, order), 32u);
   EXPECT_EQ(offsetof(EntryHeader, serial), 48u);
+  EXPECT_EQ(offsetof(EntryHeader, reference), 56u);
 }
 
 TEST(Layout, LinesOfTheControlFileAreFrozen) {

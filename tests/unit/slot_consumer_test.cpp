@@ -11,12 +11,14 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <random>
 
 #include "daemon/sinks/model_sink.h"
 #include "libprobe/ring/shared_copy.h"
 #include "tests/support/body_ring.h"
 #include "tests/support/device_ring_writer.h"
 #include "tests/support/ring_fixture.h"
+#include "tests/support/skipping_ring.h"
 
 namespace cgdebug::ingest {
 namespace {
@@ -30,6 +32,8 @@ class FakeSink final : public pipeline::Sink {
     (delivery.seen_before ? seen_before : ordinals).push_back(delivery.snapshot->ordinal);
     places.emplace_back(delivery.snapshot->replay, delivery.snapshot->iteration);
     has_values = delivery.payload != nullptr;
+    last = {delivery.snapshot, delivery.payload};
+    if (keeps) kept = delivery.payload;
   }
   void Lose(const Gap& gap) override { gaps.push_back(gap); }
   void CloseSlot(const pipeline::SlotPtr&, std::uint64_t last_replay,
@@ -45,6 +49,9 @@ class FakeSink final : public pipeline::Sink {
   std::vector<std::pair<std::uint64_t, std::uint32_t>> places;  // replay, iteration
   bool has_values = false;                                      // of the last one
   std::uint64_t closed_with = 0;
+  pipeline::StoredSnapshot last;
+  bool keeps = false;
+  pipeline::PayloadPtr kept;
   std::function<void()> on_flush;
 };
 
@@ -107,6 +114,104 @@ class ConsumedSlot : public ::testing::Test {
   sinks::ModelSink model_{&registry_, &events_, &sink_};
   std::optional<SlotConsumer> consumer_;
 };
+
+class ConsumedSkipping : public ConsumedSlot {
+ protected:
+  ConsumedSkipping() : ConsumedSlot(40) { test::SkipUnchanged(&registration_); }
+  void SetUp() override {
+    ConsumedSlot::SetUp();
+    skipping_.emplace(slot_.block.data, segment_.producer());
+  }
+  void Run(std::int32_t value) { skipping_->Run(std::vector<std::int32_t>(40, value)); }
+  std::int32_t Shown() const {
+    std::int32_t value = 0;
+    std::memcpy(&value, sink_.last.payload->data(), sizeof(value));
+    return value;
+  }
+
+  std::optional<test::SkippingWriter> skipping_;
+};
+
+TEST_F(ConsumedSkipping, APayloadThatIsStillThereIsNotCopiedAgain) {
+  sink_.keeps = true;
+  Run(7);
+  ASSERT_EQ(Step(), SlotConsumer::Step::kConsumed);
+  const pipeline::PayloadPtr first = sink_.last.payload;
+  for (int i = 0; i < 9; ++i) {
+    Run(7);
+    ASSERT_EQ(Step(), SlotConsumer::Step::kConsumed);
+    EXPECT_EQ(sink_.last.payload, first);
+    EXPECT_FALSE(sink_.last.snapshot->changed);
+    EXPECT_EQ(sink_.last.snapshot->replay, 2u + i);
+    EXPECT_EQ(sink_.last.snapshot->stats.min, 7);
+  }
+  Run(8);
+  ASSERT_EQ(Step(), SlotConsumer::Step::kConsumed);
+  EXPECT_NE(sink_.last.payload, first);
+  EXPECT_TRUE(sink_.last.snapshot->changed);
+  EXPECT_EQ(Shown(), 8);
+  EXPECT_EQ(Record().counters.unchanged, 9u);
+  EXPECT_EQ(Record().counters.lost(), 0u);
+}
+
+// Whoever else holds the payloads, however much of the ring is lost in between, and whenever a
+// daemon takes over.
+TEST_F(ConsumedSkipping, EverySnapshotHasItsOwnValueAndIsUnchangedOnlyIfItIs) {
+  std::mt19937 random(1);
+  std::vector<std::int32_t> written = {0};
+  std::int32_t value = 0;
+  std::optional<std::int32_t> before;
+  std::size_t lost = 0, unchanged = 0;
+  std::uint64_t last_ordinal = 0;
+  for (int turn = 0; turn < 3000; ++turn) {
+    sink_.keeps = random() % 4 != 0;
+    if (random() % 50 == 0) {
+      layout::DeviceStats stats = {};
+      stats.count = 40;
+      skipping_->RunStats(stats);
+      written.push_back(-1);
+    }
+    if (random() % 3 == 0) value = static_cast<std::int32_t>(random() % 3);
+    Run(value);
+    written.push_back(value);
+    if (random() % 100 == 0) {
+      sink_.last = {};
+      sink_.kept = nullptr;
+      Attach();
+      before.reset();
+    }
+    for (unsigned steps = random() % 3; steps-- > 0;) {
+      sink_.last = {};
+      if (Step() != SlotConsumer::Step::kConsumed) continue;
+      const auto& [snapshot, payload] =
+          sink_.last;  // a new daemon begins with what was read before
+      const std::uint64_t ordinal = snapshot->ordinal;
+      if (ordinal > last_ordinal) {
+        lost += ordinal - last_ordinal - 1;
+        last_ordinal = ordinal;
+      }
+      if (written.at(ordinal) == -1) {
+        ASSERT_EQ(payload, nullptr);
+        before.reset();
+        continue;
+      }
+      ASSERT_NE(payload, nullptr);
+      ASSERT_EQ(payload->size(), 160u);
+      ASSERT_EQ(Shown(), written.at(ordinal));
+      ASSERT_EQ(snapshot->stats.max, Shown());
+      ASSERT_EQ(snapshot->ordinal, snapshot->replay);
+      if (!snapshot->changed) {
+        ASSERT_TRUE(before);
+        ASSERT_EQ(*before, Shown()) << "not the same";
+        ++unchanged;
+      }
+      before = Shown();
+      if (!sink_.keeps) sink_.kept = nullptr;  // nobody has it any more
+    }
+  }
+  EXPECT_GT(lost, 100u);
+  EXPECT_GT(unchanged, 100u);
+}
 
 // Its values stay on the device, where a ring keeps 3 of them.
 class ConsumedOnDevice : public ConsumedSlot {

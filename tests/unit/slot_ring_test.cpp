@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <random>
 
 #include "libprobe/ring/control.h"
 #include "libprobe/ring/credit.h"
@@ -10,6 +11,7 @@
 #include "tests/support/body_ring.h"
 #include "tests/support/device_ring_writer.h"
 #include "tests/support/ring_fixture.h"
+#include "tests/support/skipping_ring.h"
 
 namespace cgdebug::ring {
 namespace {
@@ -26,6 +28,13 @@ class SlotRing : public ::testing::Test {
     writer_.emplace(slot_.block.data, segment_.producer(), segment_.gate());
     reader_.emplace(segment_.OpenSlot(slot_.index, slot_.block));
   }
+  // A slot of 40 numbers that does not send unchanged ones again.
+  void OpenSkipping(std::uint32_t capacity) {
+    layout::SlotRegistration registration = test::MakeSlot("a", 40, capacity);
+    test::SkipUnchanged(&registration);
+    Open(registration);
+    skipping_.emplace(slot_.block.data, segment_.producer());
+  }
   layout::EntryHeader* Header(std::uint64_t ordinal) {
     auto* headers = reinterpret_cast<layout::EntryHeader*>(slot_.block.data +
                                                            reader_->registration().headers_offset);
@@ -35,6 +44,7 @@ class SlotRing : public ::testing::Test {
   SegmentWriter segment_{Identity{}};
   test::Slot slot_;
   std::optional<SlotRingWriter> writer_;
+  std::optional<test::SkippingWriter> skipping_;
   std::optional<SlotRingReader> reader_;
   Entry entry_;
 };
@@ -587,6 +597,69 @@ TEST_F(SlotRing, StatisticsThatContradictTheTensorAreRefused) {
   EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kDamaged) << "4 of 3 elements";
   Header(1)->flags = 0;
   EXPECT_EQ(reader_->Read(1, &entry_), ReadStatus::kDamaged) << "128 bytes that are not a tensor";
+}
+
+TEST_F(SlotRing, AnUnchangedTensorIsReadAtEachReplayAsLongAsItsHeaderIsThere) {
+  constexpr std::uint32_t kCapacity = 3;
+  OpenSkipping(kCapacity);
+  std::mt19937 random(1);
+  std::vector<int> shown = {0};  // by ordinal; -1: statistics
+  int value = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const unsigned choice = random() % 8;
+    if (choice == 0) {
+      layout::DeviceStats stats = {};
+      stats.count = 40;
+      skipping_->RunStats(stats);
+      shown.push_back(-1);
+    } else {
+      if (choice < 4) value = static_cast<int>(random() % 3);  // often one that was there before
+      skipping_->Run(std::vector<std::int32_t>(40, value));
+      shown.push_back(value);
+    }
+    const std::uint64_t newest = reader_->accepted();
+    ASSERT_EQ(newest, shown.size() - 1);
+    for (std::uint64_t n = reader_->oldest(newest); n <= newest; ++n) {
+      ASSERT_EQ(reader_->Read(n, &entry_), ReadStatus::kOk) << n << " of " << newest;
+      ASSERT_EQ(entry_.replay, n);
+      if (shown[n] == -1) {
+        ASSERT_TRUE(entry_.payload.empty());
+        ASSERT_EQ(entry_.stats.count, 40u);
+      } else {
+        ASSERT_EQ(test::Numbers(entry_), std::vector<std::int32_t>(40, shown[n]));
+      }
+    }
+    if (newest > kCapacity) {
+      ASSERT_EQ(reader_->Read(newest - kCapacity, &entry_), ReadStatus::kOverwritten);
+    }
+  }
+  EXPECT_GT(reader_->head().unchanged, 500u);
+}
+
+TEST_F(SlotRing, AValueThatTheNextReplayIsOverwritingIsNotRead) {
+  OpenSkipping(2);
+  skipping_->Run(std::vector<std::int32_t>(40, 1));
+  skipping_->Run(std::vector<std::int32_t>(40, 1));
+  skipping_->Run(std::vector<std::int32_t>(40, 2));
+  const std::vector<std::int32_t> next(40, 3);
+  skipping_->Claim();
+  skipping_->Send(next.data(), 160);  // takes the place of the first value
+  EXPECT_EQ(reader_->Read(2, &entry_), ReadStatus::kOverwritten);
+  ASSERT_EQ(reader_->Read(3, &entry_), ReadStatus::kOk);
+  EXPECT_EQ(test::Numbers(entry_)[0], 2);
+}
+
+TEST_F(SlotRing, AnEntryThatNamesAnotherPayloadIsRefused) {
+  OpenSkipping(4);
+  skipping_->Run(std::vector<std::int32_t>(40, 1));
+  skipping_->Run(std::vector<std::int32_t>(40, 2));
+  skipping_->Run(std::vector<std::int32_t>(40, 2));
+  for (const std::uint64_t number : {0ul, 1ul, 3ul, 6ul, ~0ul}) {
+    Header(3)->reference = number;
+    EXPECT_EQ(reader_->Read(3, &entry_), ReadStatus::kDamaged) << number;
+  }
+  Header(3)->reference = 2;
+  EXPECT_EQ(reader_->Read(3, &entry_), ReadStatus::kOk);
 }
 
 TEST_F(SlotRing, ASlotTooSmallForStatisticsHoldsNone) {

@@ -89,6 +89,9 @@ struct RecordAction {
   double threshold = 0;  // of kAbsMax
   // The trigger stops the rings of a device as long as triggers did so less often than that.
   std::uint16_t times = 1;
+  // In graphs of the direct lane, from 64 KiB: a tensor with the 128-bit hash of the one before it
+  // is not sent again. Each replay has its snapshot all the same.
+  bool skip_unchanged = false;
 };
 
 struct ExpectedTensor {
@@ -158,6 +161,10 @@ struct ProbeOptions {
   // Direct lane: uses more blocks for tensors over 256 KiB. That fills the link to the host, at
   // some cost to the compute path.
   bool prefer_link = false;
+  // The caller promises that from the call on nothing writes the tensor's memory until the replay
+  // of the graph ends, as holds for parameters, buffers and inputs. In graphs of the direct lane
+  // nothing is copied on the compute path then. If the promise is broken, wrong values are shown.
+  bool stable = false;
   std::string site;  // "train.py:12 in forward", shown where a binding cannot tell the call
   std::string op;    // of a row of an op log: as layout::SlotRegistration::op
 };
@@ -207,7 +214,10 @@ struct SlotStatus : ObservedSlot {
   std::uint64_t waits = 0;
   std::uint64_t wait_ns = 0;
   std::uint64_t suppressed = 0;  // replays that the live control kept back
-  bool retired = false;          // its graph is gone
+  bool skips_unchanged = false;
+  std::uint64_t unchanged = 0;  // snapshots whose values were not sent again
+  bool unstaged = false;        // the leaf reads the tensor itself (ProbeOptions::stable)
+  bool retired = false;         // its graph is gone
   bool compares = false;
   bool compares_on_device = false;  // the daemon gets only what may not match
   bool compares_first = false;      // the first snapshot is the expected tensor
