@@ -67,7 +67,11 @@ void AddRecordingOptions(CLI::App& app, recording::WriterOptions* options) {
       [](const std::string& text) {
         return text == "0" ? ParseBytes(text) : ParseBytes(text, recording::kMinMaxBytes);
       },
-      &options->max_bytes, "SIZE", "a recording ends at this size; 0 = no limit (0)");
+      &options->max_bytes, "SIZE",
+      "a recording ends at this size, and one that a trigger makes leaves out the oldest replays; "
+      "0 "
+      "= no limit; also CGDEBUG_MAX_DISK (0)")
+      ->envname("CGDEBUG_MAX_DISK");
   app.add_option_function<std::string>(
          "--min-free-disk", [options](const std::string& text) { ReadMinFree(text, options); },
          "recordings end when less than this is free on their disk: 10G, 5%; also "

@@ -29,6 +29,7 @@ struct ProbeState {
   bool is_reference = false;            // for others
   std::string last_error;
   std::string lane_note;
+  std::string trigger_note;     // why a trigger of its captures does nothing
   const void* owner = nullptr;  // the table it belongs to; a forked child has its own
   std::vector<capture::ProbeSlot*> slots;
   std::unordered_map<std::uint64_t, std::uint32_t> invocations;  // capture id -> calls so far

@@ -347,4 +347,29 @@ layout::SlotRegistration MakeRegistration(const std::string& name, const ProbeOp
   return r;
 }
 
+std::string WhyNoTrigger(const ProbeOptions& options, const layout::SlotRegistration& r) {
+  if (!options.record || options.record->trigger == layout::ControlTrigger::kNone) return {};
+  const bool is_captured =
+      static_cast<layout::Lane>(r.lane) != layout::Lane::kHost &&
+      static_cast<layout::LaneReason>(r.lane_reason) != layout::LaneReason::kEager;
+  if (!is_captured || r.payload_bytes == 0) return {};
+  if (static_cast<layout::Lane>(r.lane) != layout::Lane::kDirect) {
+    return "its trigger does nothing: the callback lane has no rings in device memory";
+  }
+  const std::string device = std::to_string(r.device_index);
+  if ((r.flags & layout::kSlotOnDevice) == 0) {
+    return "its trigger does nothing: the rings of this process take as much memory of device " +
+           device + " as they may, so this one keeps " +
+           (r.part[0] == '\0' ? "statistics only" : "its part in shared memory") +
+           ". More: CGDEBUG_DEVICE_MIB";
+  }
+  if (static_cast<std::uint32_t>(r.device_index) >= layout::kMaxFreezeDevices) {
+    return "its trigger does nothing: rings can be stopped on the first " +
+           std::to_string(layout::kMaxFreezeDevices) +
+           " devices of a process, and this is device " + device +
+           ". Let the process see fewer: CUDA_VISIBLE_DEVICES";
+  }
+  return {};
+}
+
 }  // namespace cgdebug

@@ -45,4 +45,8 @@ bool SameTensor(const layout::SlotRegistration& registration, const TensorRef& t
 
 std::string ShapeText(const std::vector<std::int64_t>& shape);
 
+// Why the trigger that the probe was given does nothing in this captured call; empty: it works, or
+// the call is eager.
+std::string WhyNoTrigger(const ProbeOptions& options, const layout::SlotRegistration& registration);
+
 }  // namespace cgdebug

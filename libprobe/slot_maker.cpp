@@ -90,6 +90,8 @@ void SlotMaker::Describe(ProbeState& probe, ProbeSlot& slot, const TensorRef& te
   r = MakeRegistration(probe.name, probe.options, tensor, bytes, lane,
                        bounded ? DeviceRoom(*store_, tensor.device_index) : UINT64_MAX);
   r.lane_reason = static_cast<std::uint8_t>(reason);
+  std::string note = WhyNoTrigger(probe.options, r);
+  if (!note.empty()) probe.trigger_note = std::move(note);
   if (probe.is_reference) MakeReference(&r);
   const auto geometry = layout::GeometryOf(r);
   slot.block = store_->Allocate(probe.name, geometry.block_bytes, geometry.payload_offset);

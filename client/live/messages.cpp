@@ -309,12 +309,13 @@ Result<std::vector<Recording>> ListRecordings(client::Client& client) {
 
 Result<Recording> Freeze(client::Client& client, const std::string& session,
                          const std::string& directory, const std::vector<std::string>& probes,
-                         std::uint64_t last) {
+                         std::uint64_t last, std::uint64_t max_bytes) {
   v1::FreezeRequest request;
   request.set_session(session);
   request.set_directory(directory);
   request.mutable_probes()->Assign(probes.begin(), probes.end());
   request.set_last(last);
+  request.set_max_bytes(max_bytes);
   return RecordingOf(client.Freeze(request));
 }
 

@@ -45,6 +45,6 @@ Result<std::vector<Recording>> ListRecordings(client::Client& client);
 // Writes the newest snapshots that are left; `last`: how many of each probe, 0: all.
 Result<Recording> Freeze(client::Client& client, const std::string& session,
                          const std::string& directory, const std::vector<std::string>& probes,
-                         std::uint64_t last);
+                         std::uint64_t last, std::uint64_t max_bytes = 0);
 
 }  // namespace cgdebug::live

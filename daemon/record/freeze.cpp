@@ -1,5 +1,7 @@
 #include "daemon/record/freeze.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <deque>
@@ -7,9 +9,11 @@
 #include <optional>
 #include <utility>
 
+#include "daemon/core/numerics/format.h"
 #include "daemon/core/recording/catalogue.h"
 #include "daemon/log.h"
 #include "daemon/pipeline/snapshot_maker.h"
+#include "proto/layout/slot_control.h"
 
 namespace cgdebug::pipeline {
 
@@ -19,6 +23,11 @@ namespace {
 
 // Read from a ring at a time: meanwhile the ingest thread does nothing else.
 constexpr std::size_t kBatchBytes = 16u << 20;
+
+// What a recording takes beside the values, generously.
+constexpr std::uint64_t kRecordingBytes = 32u << 10;
+constexpr std::uint64_t kSlotBytes = 4u << 10;
+constexpr std::uint64_t kSnapshotBytes = 512;
 
 // A job that does not replay sends no values.
 constexpr auto kDevicePatience = std::chrono::seconds(5);
@@ -117,13 +126,76 @@ class Remains {
   PayloadPtr previous_payload_;  // for the maker to compare the next one with
 };
 
+// How many of the newest replays of each slot have room in the recording.
+struct Room {
+  std::uint64_t replays = ~std::uint64_t{0};
+  LossCause cause = LossCause::kLimit;
+  std::string why;
+};
+
+// How many snapshots there may be of one slot. `asked`: the newest ones alone; 0 = all.
+std::uint64_t MostOf(const SlotRecord& slot, std::uint64_t asked, const SnapshotStore& store) {
+  const layout::SlotFacts& r = slot.slot->registration;
+  const std::uint64_t kept =
+      slot.slot->IsOnDevice() ? r.device_capacity : r.capacity + store.History(slot.slot).size();
+  return asked == 0 ? kept : std::min(kept, asked);
+}
+
+// 0 = no limit.
+std::uint64_t LesserLimit(std::uint64_t a, std::uint64_t b) {
+  return a == 0 || b == 0 ? a + b : std::min(a, b);
+}
+
+// A recording sets space aside ahead of what it writes: at most as much again, and no more than
+// this.
+constexpr std::uint64_t kMostAhead = 257u << 20;
+std::uint64_t UsableOf(std::uint64_t on_disk) {
+  return std::max(on_disk / 2, on_disk - std::min(on_disk, kMostAhead));
+}
+
+struct Share {
+  std::uint64_t snapshots;  // at most
+  std::uint64_t bytes;      // of one
+};
+
+Room FindRoom(const std::vector<Share>& shares, std::uint64_t max_bytes, std::uint64_t on_disk) {
+  Room room;
+  std::uint64_t most = max_bytes == 0 ? on_disk : max_bytes;
+  room.why = fmt::format("a recording may take {}", numerics::FormatBytes(most));
+  if (on_disk < most || max_bytes == 0) {
+    most = on_disk;
+    room.cause = LossCause::kDisk;
+    room.why = fmt::format("its disk has room for {}", numerics::FormatBytes(most));
+  }
+  const auto has_room = [&](std::uint64_t replays) {
+    std::uint64_t bytes = kRecordingBytes;
+    for (const Share& share : shares) {
+      bytes += kSlotBytes + std::min(share.snapshots, replays) * (share.bytes + kSnapshotBytes);
+      if (bytes > most) return false;
+    }
+    return true;
+  };
+  std::uint64_t too_many = 0;
+  for (const Share& share : shares) too_many = std::max(too_many, share.snapshots);
+  if (has_room(too_many)) return {};
+  std::uint64_t enough = 0;
+  while (too_many - enough > 1) {
+    const std::uint64_t middle = enough + (too_many - enough) / 2;
+    (has_room(middle) ? enough : too_many) = middle;
+  }
+  room.replays = enough;
+  return room;
+}
+
 // Writes what is left of one slot, one snapshot at a time.
 class SlotFreeze {
  public:
   SlotFreeze(ActiveRecording* recording, const SlotRecord& record, std::uint64_t count,
-             const SnapshotStore& store, RingReads* rings, std::chrono::nanoseconds* patience)
+             const Room& room, const SnapshotStore& store, RingReads* rings,
+             std::chrono::nanoseconds* patience)
       : recording_(recording),
         record_(record),
+        room_(room),
         rings_(rings),
         remains_(record.slot, store, rings, patience) {
     const std::uint64_t last = remains_.last();
@@ -135,7 +207,20 @@ class SlotFreeze {
     recording_->Open(record.slot, first - 1);
     told_ = first - 1;
     next_ = remains_.Next(first);
+    const std::uint64_t most = MostOf(record, count, store);
+    if (most <= room.replays) return;
+    const std::uint64_t whole = produced_ > room.replays ? produced_ - room.replays + 1 : 1;
+    if (next_ == 0 || next_ >= whole) return;
+    out_first_ = next_;
+    out_last_ = whole - 1;
+    next_ = remains_.Next(whole);
+    // The device has overwritten older values, and their headers say nothing about them.
+    if (record.slot->IsOnDevice() && !layout::MakesStatistics(record.slot->registration)) {
+      out_first_ = std::max(out_first_, produced_ - std::min(produced_, most) + 1);
+    }
   }
+
+  std::uint64_t left_out() const { return out_first_ == 0 ? 0 : out_last_ - out_first_ + 1; }
 
   // Writes the next one. False: that was the last.
   bool Step() {
@@ -143,6 +228,7 @@ class SlotFreeze {
     const auto stored = remains_.Take(next_);
     if (stored) {
       replay_ = stored->snapshot->replay;
+      LeaveOut(replay_);
       MissUpTo(next_ - 1, replay_);
       told_ = next_;
       recording_->Consume(*stored);
@@ -170,6 +256,7 @@ class SlotFreeze {
   }
 
   void Finish() {
+    LeaveOut(0);
     MissUpTo(produced_, 0);
     if (record_.counters.lost_at_death != 0) LoseUpTo(produced_ + 1, LossCause::kAtDeath, 0);
     if (!without_values_.empty()) {
@@ -180,6 +267,12 @@ class SlotFreeze {
   }
 
  private:
+  // Writes down the ones for which there is no room, and those before them that are gone.
+  void LeaveOut(std::uint64_t before) {
+    if (out_first_ == 0 || told_ >= out_last_) return;
+    MissUpTo(out_first_ - 1, before);
+    LoseUpTo(out_last_, room_.cause, before);
+  }
   void LoseUpTo(std::uint64_t ordinal, LossCause cause, std::uint64_t before) {
     if (ordinal <= told_) return;
     told_ = ordinal;
@@ -203,37 +296,53 @@ class SlotFreeze {
 
   ActiveRecording* recording_;
   const SlotRecord& record_;
+  const Room& room_;
   RingReads* rings_;
   Remains remains_;
   std::uint64_t produced_ = 0;
   std::uint64_t never_read_ = 0;
-  std::uint64_t told_ = 0;                     // the ordinal up to which everything is written down
-  std::uint64_t replay_ = 0;                   // of the last one that was there
-  std::uint64_t next_ = 0;                     // ordinal; 0: none is left
+  std::uint64_t told_ = 0;       // the ordinal up to which everything is written down
+  std::uint64_t replay_ = 0;     // of the last one that was there
+  std::uint64_t next_ = 0;       // ordinal; 0: none is left
+  std::uint64_t out_first_ = 0;  // of those for which there is no room; 0: none
+  std::uint64_t out_last_ = 0;
   std::vector<std::uint64_t> without_values_;  // replays
 };
 
 }  // namespace
 
-Result<RecordingInfo> Freeze(const FreezeRequest& request, const recording::WriterOptions& options,
-                             const SnapshotStore& store, RingReads* rings) {
+Result<FrozenInfo> Freeze(const FreezeRequest& request, const recording::WriterOptions& options,
+                          const SnapshotStore& store, RingReads* rings) {
   RecordRequest record;
   record.directory = request.directory;
   record.probes = request.probes;
+  record.max_bytes = request.max_bytes;
   auto recording = ActiveRecording::Start(0, std::move(record), options);
   if (!recording.ok()) return recording.error();
+  const auto asked_of = [&](const SlotRecord& slot) -> std::uint64_t {
+    const bool is_ring = request.device_rings && slot.slot->IsOnDevice();
+    return is_ring ? slot.slot->registration.device_capacity : request.last;
+  };
+  std::vector<Share> shares;
+  for (const SlotRecord& slot : request.slots) {
+    if (!(*recording)->Wants(*slot.slot)) continue;
+    shares.push_back({MostOf(slot, asked_of(slot), store), slot.slot->registration.payload_bytes});
+  }
+  const Room room = FindRoom(shares, LesserLimit(request.max_bytes, options.max_bytes),
+                             UsableOf(recording::RoomOnDisk(request.directory, options)));
+  FrozenInfo info;
   std::chrono::nanoseconds patience = kDevicePatience;
   std::deque<SlotFreeze> on_device;
   for (const SlotRecord& slot : request.slots) {
     if (!(*recording)->Wants(*slot.slot)) continue;
     if (slot.slot->IsOnDevice()) {
-      const std::uint64_t last =
-          request.device_rings ? slot.slot->registration.device_capacity : request.last;
-      on_device.emplace_back(recording->get(), slot, last, store, rings, &patience);
+      on_device.emplace_back(recording->get(), slot, asked_of(slot), room, store, rings, &patience);
+      info.left_out += on_device.back().left_out();
       on_device.back().AskAhead();
       continue;
     }
-    SlotFreeze freeze(recording->get(), slot, request.last, store, rings, &patience);
+    SlotFreeze freeze(recording->get(), slot, request.last, room, store, rings, &patience);
+    info.left_out += freeze.left_out();
     while (freeze.Step()) {
     }
     freeze.Finish();
@@ -248,10 +357,15 @@ Result<RecordingInfo> Freeze(const FreezeRequest& request, const recording::Writ
   const Result<void> closed = (*recording)->writer().Close(recording::StopReason::kRequested);
   const auto indexed = recording::UpdateCatalogue(request.directory);
   if (!indexed.ok()) Log("serve")->warn("{}", indexed.error().message);
-  RecordingInfo info = (*recording)->info();
+  static_cast<RecordingInfo&>(info) = (*recording)->info();
   info.active = false;
+  if (info.left_out != 0) info.why = room.why;
   if (!closed.ok()) return closed.error();
-  if (!info.error.empty()) return Error{info.error};
+  // The disk was filled by somebody else meanwhile, or failed.
+  if (!info.error.empty()) {
+    return Error{fmt::format("{} snapshots are in {}, and {} more could not be written: {}",
+                             info.snapshots, request.directory, info.refused, info.error)};
+  }
   return info;
 }
 

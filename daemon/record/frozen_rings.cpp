@@ -248,11 +248,20 @@ std::string FrozenRings::Write(const Cause& cause, const Stopped& stopped,
   }
   const auto written = Freeze(request, options_, *daemon_.store, daemon_.reads);
   if (!written.ok()) {
-    return fmt::format("{}, but what the device kept could not be recorded: {}", what,
+    return fmt::format("{}, but not all that the device kept could be recorded: {}", what,
                        written.error().message);
   }
-  const std::string lost =
-      written->lost == 0 ? "" : fmt::format(" ({} more could not be had)", written->lost);
+  std::string lost;
+  if (written->lost > written->left_out) {
+    lost = fmt::format(" ({} more could not be had)", written->lost - written->left_out);
+  }
+  if (written->left_out != 0) {
+    lost += fmt::format(
+        ". {} older one{} left out: {}. More room: --max-disk and --min-free-disk of the daemon, "
+        "or "
+        "CGDEBUG_MAX_DISK and CGDEBUG_MIN_FREE_DISK where it starts",
+        written->left_out, written->left_out == 1 ? " was" : "s were", written->why);
+  }
   const bool is_one = written->snapshots == 1;
   const bool is_plain = !cause.is_comparison && freezes.size() == 1 && running.empty();
   return fmt::format("{}: {} snapshot{} of {} probe{}, up to {}, {} in {}{}", what,

@@ -32,17 +32,20 @@ bool CheckDirectory(const std::string& directory, v1::Response* response) {
   return false;
 }
 
+bool CheckMaxBytes(std::uint64_t max_bytes, v1::Response* response) {
+  if (max_bytes == 0 || max_bytes >= recording::kMinMaxBytes) return true;
+  SetError(response, v1::Error::BAD_REQUEST,
+           fmt::format("a recording of at most {} bytes holds nothing; the least is {}", max_bytes,
+                       recording::kMinMaxBytes));
+  return false;
+}
+
 bool FillLimits(const v1::RecordStartRequest& request, pipeline::RecordRequest* record,
                 v1::Response* response) {
   record->replays = request.replays();
   record->align = request.align();
   record->max_bytes = request.max_bytes();
-  if (record->max_bytes != 0 && record->max_bytes < recording::kMinMaxBytes) {
-    SetError(response, v1::Error::BAD_REQUEST,
-             fmt::format("a recording of at most {} bytes holds nothing; the least is {}",
-                         record->max_bytes, recording::kMinMaxBytes));
-    return false;
-  }
+  if (!CheckMaxBytes(record->max_bytes, response)) return false;
   constexpr double kLongest = std::chrono::duration<double>(kLongestDuration).count();
   if (!(request.duration_s() >= 0 && request.duration_s() <= kLongest)) {
     SetError(
@@ -202,6 +205,8 @@ void Handlers::Freeze(const v1::FreezeRequest& request, v1::Response* response) 
   freeze.directory = request.directory();
   freeze.probes.assign(request.probes().begin(), request.probes().end());
   freeze.last = request.last();
+  freeze.max_bytes = request.max_bytes();
+  if (!CheckMaxBytes(freeze.max_bytes, response)) return;
   for (const SessionRecord& session : meant) {
     const auto slots = model_.registry->Slots(session.session);
     freeze.slots.insert(freeze.slots.end(), slots.begin(), slots.end());

@@ -249,11 +249,16 @@ Action = TensorPrint | TensorRecord | TensorCompare | TensorStats
 
 def needs_daemon(actions: dict[str, Action]) -> bool:
     """Whether the daemon carries out one of them."""
+    to_disk = getattr(actions.get("record"), "to", "") == "disk"
+    return bool(actions.keys() - {"record"}) or to_disk or is_armed(actions)
+
+
+def is_armed(actions: dict[str, Action]) -> bool:
+    """Whether one of them has a trigger."""
     record = actions.get("record")
-    by_daemon = getattr(record, "to", "") == "disk" or getattr(record, "on", None) is not None
-    if getattr(record, "where", "host") != "host" and os.environ.get("CGDEBUG_ON"):
-        by_daemon = True
-    return bool(actions.keys() - {"record"}) or by_daemon
+    if not isinstance(record, TensorRecord) or record.where == "host":
+        return False
+    return record.on is not None or bool(os.environ.get("CGDEBUG_ON"))
 
 
 # --- for the probe --------------------------------------------------------------------------------

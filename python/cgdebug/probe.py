@@ -102,6 +102,7 @@ class CudaGraphTensorProbe:
         self._active = bool(enabled and self._actions and _native.is_selected(name))
         self._capture_only = mode == "capture"
         self._site_key = ""
+        self._is_armed = False
         if self._active:
             self._site = _site.of_caller()
             self._warn_of_twin()
@@ -125,6 +126,15 @@ class CudaGraphTensorProbe:
                 stacklevel=3,
             )
 
+    def _warn_of_trigger(self) -> None:
+        """In the first capture, and once for all probes of which the same is true."""
+        self._is_armed = False
+        note = self._native.status()["trigger_note"]
+        if note is None or note in _told_notes:
+            return
+        _told_notes.add(note)
+        warnings.warn(f"cgdebug: probe {self._name!r}: {note}", RuntimeWarning, stacklevel=3)
+
     def _create_native(self, **options) -> None:
         module = _native.load()
         self._native = module.NativeProbe(
@@ -134,6 +144,7 @@ class CudaGraphTensorProbe:
             **_actions.native_options(self._actions),
         )
         self._site_key = self._native.site_key
+        self._is_armed = _actions.is_armed(self._actions)
         _native.finish_at_exit()
         if _actions.needs_daemon(self._actions):
             _native.start_daemon()
@@ -155,6 +166,8 @@ class CudaGraphTensorProbe:
         if self._capture_only and not _is_capturing():
             return tensor
         self._run(torch.ops.cgdebug.observe, tensor)
+        if self._is_armed and _is_capturing():
+            self._warn_of_trigger()
         return tensor
 
     def _run(self, op, tensor: torch.Tensor) -> None:
@@ -280,6 +293,7 @@ class CudaGraphTensorProbe:
             waited=waited,
             error=state["error"],
             lane_note=state["lane_note"],
+            trigger_note=state["trigger_note"],
             slots=tuple(SlotStatus.from_native(slot) for slot in state["slots"]),
         )
 
@@ -343,6 +357,7 @@ class CudaGraphTensorProbe:
 
 
 _live: weakref.WeakValueDictionary[str, CudaGraphTensorProbe] = weakref.WeakValueDictionary()
+_told_notes: set[str] = set()  # why triggers do nothing
 
 
 @torch.compiler.assume_constant_result

@@ -132,6 +132,8 @@ class ProbeStatus:
             out.
     error:  the last capture or set-up that failed, None when none did.
     lane_note: why captures with lane="auto" are not in the direct lane, None when they are.
+    trigger_note: why the trigger (`TensorRecord(on=...)`) does nothing in a capture, None when it
+            works in all.
     waited: whether everything that prints or compares had reached the daemon.
     """
 
@@ -143,6 +145,7 @@ class ProbeStatus:
     waited: bool = True
     error: str | None = None
     lane_note: str | None = None
+    trigger_note: str | None = None
     slots: tuple[SlotStatus, ...] = ()
 
     @property

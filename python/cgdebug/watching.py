@@ -405,7 +405,8 @@ class Watch:
         for place in list(self._list):
             any_seen = False
             for probe in [p for p in list(place.probes.values()) if p]:
-                slots = probe._native.status()["slots"]
+                status = probe._native.status()
+                slots = status["slots"]
                 if not any(slot["replays"] for slot in slots):
                     why = "the code that contains it has not run yet"
                     if place.name.startswith("grad/"):
@@ -426,6 +427,8 @@ class Watch:
                             f"{kept} values are kept, because the rings of this process take as "
                             "much device memory as they may: CGDEBUG_DEVICE_MIB"
                         )
+                if note := status["trigger_note"]:
+                    problems[probe.name] = note
             if any_seen and place.problem:
                 problems[place.name] = place.problem
             elif not any_seen and (place.problem or not place.probes):

@@ -182,6 +182,7 @@ class NativeProbe {
     for (const SlotStatus& slot : status.slots) slots.append(ToDict(slot));
     return py::dict("closed"_a = status.closed, "error"_a = TextOrNone(status.last_error),
                     "lane_note"_a = TextOrNone(status.lane_note),
+                    "trigger_note"_a = TextOrNone(status.trigger_note),
                     "daemon_alive"_a = status.daemon_alive, "slots"_a = slots);
   }
 

@@ -228,6 +228,18 @@ def test_the_values_of_a_job_that_was_killed_are_named_as_gone(daemon, job, cli,
     assert "left in the memory of the device" in str(recording.missing) + frozen.stdout
 
 
+def test_a_trigger_in_the_callback_lane_says_that_it_does_nothing(daemon, monkeypatch):
+    monkeypatch.setattr(cgdebug.probe, "_told_notes", set())
+    record = TensorRecord(capacity=2, where="device", on="nan")
+    with CudaGraphTensorProbe("unarmed", [record], lane="callback") as p:
+        x = torch.zeros(64, device="cuda")
+        with pytest.warns(
+            RuntimeWarning, match="'unarmed': its trigger does nothing: the callback"
+        ):
+            capture(lambda: p(x), warmup=0)
+        assert "callback lane has no rings" in p.status(timeout=0).trigger_note
+
+
 # A model of 160 layers that repeats itself exactly. In replay `bad` one weight of layer 80 is NaN.
 MODEL = """
 where, replays, bad = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])

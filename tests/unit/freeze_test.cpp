@@ -49,6 +49,16 @@ class FakeRing {
             };
             std::erase_if(content.entries,
                           [&](const auto& entry) { return outside(entry.ordinal); });
+            if (request.slot->IsOnDevice()) {
+              const std::uint64_t oldest = layout::OldestOnDevice(
+                  content.newest, request.slot->registration.device_capacity);
+              for (const ring::Entry& entry : content.entries) {
+                if (entry.ordinal >= oldest) break;
+                content.unreadable.emplace(entry.ordinal, LossCause::kOnDevice);
+              }
+              std::erase_if(content.entries,
+                            [&](const auto& entry) { return entry.ordinal < oldest; });
+            }
             std::erase_if(content.unreadable, [&](const auto& one) { return outside(one.first); });
             content.next = request.last_ordinal + 1;
             return content;
@@ -147,6 +157,107 @@ TEST(Freeze, WhatTheRingsOfADevicePromisedIsThereOrCountedAsLeftThere) {
   EXPECT_EQ((*reader)->losses()[0].first_ordinal, 9u);
 }
 
+// Entries 1 to `newest`, of 1000 bytes each.
+RingContent ContentOfKilobytes(std::uint64_t newest) {
+  RingContent content;
+  content.readable = true;
+  content.oldest = 1;
+  content.newest = newest;
+  for (std::uint64_t ordinal = 1; ordinal <= newest; ++ordinal) {
+    content.entries.push_back(MakeEntry(ordinal));
+    content.entries.back().payload.resize(1000);
+  }
+  return content;
+}
+
+TEST(Freeze, WhatHasNoRoomIsLeftOutOldestFirstInEveryProbeAndNamed) {
+  constexpr std::uint64_t kNewest = 60;
+  const auto job = test::MakeSession("1");
+  FreezeRequest request;
+  const RingContent content = ContentOfKilobytes(kNewest);
+  for (const char* name : {"x", "y"}) {
+    auto slot = std::make_shared<SlotIdentity>(
+        test::MakeSlotIdentity(job, name, request.slots.size() + 1, 250));
+    slot->registration.flags |= layout::kSlotOnDevice;
+    slot->registration.device_capacity = kNewest;
+    request.slots.push_back({.slot = slot});
+  }
+  request.device_rings = true;
+  const SnapshotStore store(8);
+  FakeRing ring(content);
+  const testing_support::TempDir dir;
+  std::uint64_t kept_before = 0;
+  for (const std::uint64_t max_bytes : {64u << 10, 100u << 10, 10u << 20}) {
+    request.directory = dir / std::to_string(max_bytes);
+    request.max_bytes = max_bytes;
+    const auto info = Freeze(request, {}, store, ring.reads());
+    ASSERT_TRUE(info.ok()) << info.error().message;
+    EXPECT_LE(info->bytes, max_bytes);
+    EXPECT_EQ(info->lost, info->left_out);
+    EXPECT_EQ(info->snapshots + info->left_out, 2 * kNewest);
+    EXPECT_EQ(info->why.empty(), info->left_out == 0) << info->why;
+    const std::uint64_t kept = info->snapshots / 2;
+    EXPECT_GT(kept, kept_before);
+    kept_before = kept;
+    const auto reader = recording::RecordingReader::Open(request.directory);
+    ASSERT_TRUE(reader.ok()) << reader.error().message;
+    EXPECT_EQ((*reader)->complete(), info->left_out == 0);
+    for (const std::uint32_t slot : {0, 1}) {
+      std::uint64_t expected = kNewest - kept;
+      for (const auto& ref : (*reader)->Snapshots(slot)) EXPECT_EQ(ref.ordinal, ++expected);
+      EXPECT_EQ(expected, kNewest);
+    }
+    EXPECT_EQ((*reader)->losses().size(), info->left_out == 0 ? 0u : 2u);
+    for (const auto& loss : (*reader)->losses()) {
+      EXPECT_EQ(loss.cause, LossCause::kLimit);
+      EXPECT_EQ(loss.first_ordinal, 1u);
+      EXPECT_EQ(loss.last_ordinal, kNewest - kept);
+      EXPECT_EQ(loss.before_replay, kNewest - kept + 1);
+    }
+  }
+  EXPECT_EQ(kept_before, kNewest);
+}
+
+// The older ones of such a ring are not left out for lack of room: the device has overwritten them.
+TEST(Freeze, ARingOnTheDeviceThatHasRoomIsWholeWhenOthersAreNot) {
+  constexpr std::uint64_t kNewest = 60;
+  const auto job = test::MakeSession("1");
+  FreezeRequest request;
+  const RingContent content = ContentOfKilobytes(kNewest);
+  for (const std::uint32_t capacity : {50u, 3u}) {
+    auto slot = std::make_shared<SlotIdentity>(
+        test::MakeSlotIdentity(job, "x", request.slots.size() + 1, 250));
+    slot->registration.flags |= layout::kSlotOnDevice;
+    slot->registration.device_capacity = capacity;
+    request.slots.push_back({.slot = slot});
+  }
+  const SnapshotStore store(8);
+  FakeRing ring(content);
+  const testing_support::TempDir dir;
+  request.directory = dir / "a.cgrec";
+  request.max_bytes = 64u << 10;
+  const auto info = Freeze(request, {}, store, ring.reads());
+  ASSERT_TRUE(info.ok()) << info.error().message;
+  const auto reader = recording::RecordingReader::Open(request.directory);
+  ASSERT_TRUE(reader.ok()) << reader.error().message;
+  const auto count = [&](std::uint32_t slot) {
+    std::uint64_t snapshots = 0;
+    for ([[maybe_unused]] const auto& ref : (*reader)->Snapshots(slot)) ++snapshots;
+    return snapshots;
+  };
+  const std::uint64_t kept = count(0);
+  EXPECT_GT(kept, 3u);
+  EXPECT_LT(kept, 50u);
+  EXPECT_EQ(info->left_out, 50 - kept);
+  EXPECT_EQ(count(1), 3u);
+  for (const auto& loss : (*reader)->losses()) {
+    if (loss.cause != LossCause::kLimit) continue;
+    EXPECT_EQ(loss.slot, 0u);
+    EXPECT_EQ(loss.first_ordinal, kNewest - 50 + 1);
+    EXPECT_EQ(loss.last_ordinal, kNewest - kept);
+  }
+}
+
 // A daemon that is stopped before it lets the rings go on leaves a recording that has ended.
 TEST(Freeze, WhatATriggerFrozeIsRecordedAgainByTheNextDaemonWhateverTheProbesNameIs) {
   const testing_support::TempDir dir;
@@ -219,8 +330,8 @@ class TwoDevices : public ::testing::Test {
   }
   void Start() {
     frozen_ = std::make_unique<FrozenRings>(
-        FrozenRings::Daemon{&registry_, &store_, ring_->reads(), &controls_, &events_},
-        recording::WriterOptions{}, [this](const SessionPtr&, const std::string& text) {
+        FrozenRings::Daemon{&registry_, &store_, ring_->reads(), &controls_, &events_}, options_,
+        [this](const SessionPtr&, const std::string& text) {
           const std::scoped_lock lock(mutex_);
           told_.push_back(text);
         });
@@ -251,6 +362,7 @@ class TwoDevices : public ::testing::Test {
   }
 
   const testing_support::TempDir dir_;
+  recording::WriterOptions options_;
   Registry registry_;
   SessionPtr job_;
   std::vector<SlotPtr> slots_;
@@ -280,6 +392,23 @@ TEST_F(TwoDevices, StopEachAtItsOwnReplayAndTheRecordingHasAndNamesBoth) {
   std::map<std::uint32_t, std::uint64_t> thawed;
   for (const RingSwitch& rings : controls_.TakeSwitches()) thawed[rings.device] = rings.thawed;
   EXPECT_EQ(thawed, (std::map<std::uint32_t, std::uint64_t>{{0, 70}, {1, 77}}));
+}
+
+TEST_F(TwoDevices, WhatTheRecordingHasNoRoomForIsSaid) {
+  for (SlotPtr& slot : slots_) {
+    auto large = std::make_shared<SlotIdentity>(*slot);
+    large->registration.payload_bytes = 10000;
+    slot = large;
+    registry_.SetSlot(slot, {.replays = 8, .produced = 8, .consumed = 8}, 1, false);
+  }
+  options_.max_bytes = 64u << 10;
+  Start();
+  FreezeSecondDeviceOnInf(77);
+  frozen_->Froze({.slot = slots_[0], .serial = 70, .replay = 8});
+  const std::string text = Told();
+  EXPECT_NE(text.find("2 snapshots of 2 probes, up to there, are in "), std::string::npos) << text;
+  EXPECT_NE(text.find(". 2 older ones were left out: a recording may take 64"), std::string::npos)
+      << text;
 }
 
 TEST_F(TwoDevices, ADeviceThatStopsTooLateGoesOnWithoutARecording) {

@@ -372,5 +372,33 @@ TEST(Registration, ABoundedRingInDeviceMemoryKeepsWhatFitsAndAtLastStatisticsAlo
   EXPECT_EQ(make(0).device_capacity, 8u) << "who asks for it gets it";
 }
 
+TEST(Registration, ATriggerThatCannotWorkSaysWhy) {
+  ProbeOptions options;
+  options.record = RecordAction{.capacity = 8, .on_device = true, .bounded = true};
+  TensorRef tensor;
+  tensor.dtype = Dtype::kFloat32;
+  tensor.shape = {1000};
+  tensor.device_type = DeviceType::kCuda;
+  const auto note = [&](layout::Lane lane, int device, std::uint64_t room,
+                        layout::LaneReason reason = layout::LaneReason::kNone) {
+    tensor.device_index = device;
+    layout::SlotRegistration r = MakeRegistration("a", options, tensor, 4000, lane, room);
+    r.lane_reason = static_cast<std::uint8_t>(reason);
+    return WhyNoTrigger(options, r);
+  };
+  constexpr std::uint64_t kMuch = 1u << 20;
+  EXPECT_EQ(note(layout::Lane::kDirect, 16, kMuch), "") << "it has none";
+  options.record->trigger = layout::ControlTrigger::kNonfinite;
+  EXPECT_EQ(note(layout::Lane::kDirect, 15, kMuch), "");
+  EXPECT_THAT(note(layout::Lane::kDirect, 16, kMuch), testing::HasSubstr("this is device 16"));
+  EXPECT_THAT(note(layout::Lane::kDirect, 0, 0), testing::HasSubstr("CGDEBUG_DEVICE_MIB"));
+  tensor.part = "first:1000 of [5000]";
+  EXPECT_THAT(note(layout::Lane::kDirect, 0, 0), testing::HasSubstr("its part in shared memory"));
+  tensor.part.clear();
+  EXPECT_THAT(note(layout::Lane::kCallback, 0, kMuch, layout::LaneReason::kAsked),
+              testing::HasSubstr("the callback lane has no rings"));
+  EXPECT_EQ(note(layout::Lane::kCallback, 0, kMuch, layout::LaneReason::kEager), "");
+}
+
 }  // namespace
 }  // namespace cgdebug

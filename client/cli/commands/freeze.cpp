@@ -7,7 +7,10 @@
 #include "client/cli/command.h"
 #include "client/cli/commands/disk_options.h"
 #include "client/cli/views/recording_text.h"
+#include "daemon/core/base/bytes.h"
+#include "daemon/core/options/parsed_option.h"
 #include "daemon/core/options/whole_number.h"
+#include "daemon/core/recording/recording_writer.h"
 
 namespace cgdebug::cli {
 namespace {
@@ -17,15 +20,17 @@ struct FreezeOptions {
   std::string output;
   std::vector<std::string> probes;
   std::uint64_t last = 0;
+  std::uint64_t max_bytes = 0;
 };
 
 int RunFreeze(Context& context, const FreezeOptions& options) {
   if (const int failed = context.Connect(); failed != kExitOk) return failed;
   const Result<live::Recording> recording =
       live::Freeze(context.client(), context.SessionOr(options.session),
-                   RecordingPath(options.output), options.probes, options.last);
+                   RecordingPath(options.output), options.probes, options.last, options.max_bytes);
   if (!recording.ok()) return context.Fail(recording.error());
-  return ReportRecording(context, *recording);
+  return ReportRecording(context, *recording,
+                         "they are no longer kept, or have no room. Which ones, and why:");
 }
 
 }  // namespace
@@ -39,6 +44,10 @@ RunFunction AddFreeze(CLI::App& app) {
   app.add_option("--last", options->last, "only the newest N replays of each probe")
       ->check(WholeNumber(1))
       ->type_name("N");
+  AddParsed(
+      app, "--max-size",
+      [](const std::string& text) { return ParseBytes(text, recording::kMinMaxBytes); },
+      &options->max_bytes, "SIZE", "leave out the oldest replays of each probe beyond this: 20G");
   return [options](Context& context) { return RunFreeze(context, *options); };
 }
 

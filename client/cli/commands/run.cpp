@@ -185,11 +185,13 @@ void Report(const Context& context, const RunSummary& summary, const FailOn& fai
   for (const std::string& command : NextCommands(summary)) context.Hint(command);
 }
 
-// What to do if the recording lost snapshots.
-std::string RemedyOf(const RunOptions& options) {
-  return fmt::format("Record fewer probes (--record), or {}",
-                     options.lossy ? "let the job wait: leave --lossy out"
-                                   : "let the job wait longer: CGDEBUG_WAIT_MS=60000");
+// Why the recording lost snapshots, and what to do.
+std::string WhyLost(const RunOptions& options) {
+  return fmt::format(
+      "the job was faster than this machine writes. Record fewer probes (--record), "
+      "or {}",
+      options.lossy ? "let the job wait: leave --lossy out"
+                    : "let the job wait longer: CGDEBUG_WAIT_MS=60000");
 }
 
 // The recording has no probe: says what there was to record.
@@ -255,7 +257,7 @@ int StopRecording(Context& context, const RunOptions& options, std::uint64_t id,
   if (recording.slot_count == 0 && recording.error.empty() && recording.lost == 0) {
     return FailNothingRecorded(context, options, sessions);
   }
-  return ReportRecording(context, recording, RemedyOf(options));
+  return ReportRecording(context, recording, WhyLost(options));
 }
 
 int RunJob(Context& context, const RunOptions& options) {

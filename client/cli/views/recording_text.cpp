@@ -48,7 +48,7 @@ std::string RecordingText(const live::Recording& recording, const Style& style) 
 }
 
 int ReportRecording(const Context& context, const live::Recording& recording,
-                    std::string_view remedy) {
+                    std::string_view why_lost) {
   const bool troubled = !recording.error.empty();
   const bool missing = troubled || recording.lost + recording.refused > 0;
   if (context.options.json) {
@@ -60,8 +60,7 @@ int ReportRecording(const Context& context, const live::Recording& recording,
   if (troubled) {
     text += fmt::format("\n  {}: {}", context.err.Red(recording.state), Printable(recording.error));
   } else if (recording.lost > 0) {
-    text += "\n  " + context.err.Yellow("lost:") +
-            fmt::format(" the job was faster than this machine writes. {}", remedy);
+    text += fmt::format("\n  {} {}", context.err.Yellow("lost:"), why_lost);
   }
   context.Say(text);
   if (recording.snapshots == 0) {

@@ -26,18 +26,26 @@ namespace {
 constexpr std::size_t kIndexRows = 16384;  // an index at the latest after so many
 
 // Fails: less of the disk is free than must stay free.
-Result<void> CheckFree(const std::string& directory, const WriterOptions& options) {
+struct DiskRoom {
+  std::uint64_t free;
+  std::uint64_t kept;  // must stay free
+};
+std::optional<DiskRoom> MeasureDisk(const std::string& directory, const WriterOptions& options) {
   struct statvfs status = {};
-  if (statvfs(directory.c_str(), &status) != 0) return {};
+  if (statvfs(directory.c_str(), &status) != 0) return std::nullopt;
   const std::uint64_t part = status.f_blocks / 100 * status.f_frsize * options.min_free_percent;
-  const std::uint64_t kept = std::max(options.min_free_bytes, part);
-  const std::uint64_t free = std::uint64_t{status.f_bavail} * status.f_frsize;
-  if (free >= kept) return {};
+  return DiskRoom{std::uint64_t{status.f_bavail} * status.f_frsize,
+                  std::max(options.min_free_bytes, part)};
+}
+
+Result<void> CheckFree(const std::string& directory, const WriterOptions& options) {
+  const auto room = MeasureDisk(directory, options);
+  if (!room || room->free >= room->kept) return {};
   return Error{fmt::format(
       "{} MiB are free on the disk of {}, and {} MiB must stay free. Choose another directory, or "
       "leave less free: --min-free-disk 0 of cgdebug-cli run and record start, or "
       "CGDEBUG_MIN_FREE_DISK=0 where the daemon starts",
-      free >> 20, directory, kept >> 20)};
+      room->free >> 20, directory, room->kept >> 20)};
 }
 
 // A file that is not part of a recording, or "".
@@ -53,6 +61,12 @@ Result<std::string> FindOtherFile(const std::string& directory) {
 }
 
 }  // namespace
+
+std::uint64_t RoomOnDisk(const std::string& directory, const WriterOptions& options) {
+  const auto room = MeasureDisk(directory, options);
+  if (!room) return ~std::uint64_t{0};
+  return room->free - std::min(room->free, room->kept);
+}
 
 std::optional<Durability> ParseDurability(std::string_view text) {
   if (text == "none") return Durability::kNone;

@@ -64,6 +64,9 @@ struct WriterOptions {
   bool only_unfinished = false;
 };
 
+// What a recording in this directory may still take of the disk. ~0 if that is not known.
+std::uint64_t RoomOnDisk(const std::string& directory, const WriterOptions& options);
+
 struct WriterStatus {
   std::uint64_t bytes = 0;  // of the segment files, without what is only set aside
   std::uint64_t records = 0;

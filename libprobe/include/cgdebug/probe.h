@@ -235,6 +235,8 @@ struct ProbeStatus {
   bool daemon_alive = false;
   std::string last_error;  // of the last refused capture, empty when none
   std::string lane_note;   // why lane kAuto did not choose the direct lane, else empty
+  // Why RecordAction::trigger does nothing in the newest capture in which it does not; else empty.
+  std::string trigger_note;
   // Each slot; then, summed up by verdict, the slots that compared and were given up to make room.
   std::vector<SlotStatus> slots;
 };
