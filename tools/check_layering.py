@@ -18,7 +18,8 @@ TOPS = ("proto", "libprobe", "daemon", "client", "python", "tests", "tools")
 MANY_LINES = 400
 
 LAYOUT = ["proto/layout"]
-CORE = [f"daemon/core/{room}" for room in ("base", "endpoint", "numerics", "recording", "wire")]
+ROOMS = ("base", "endpoint", "numerics", "recording", "replicas", "wire")
+CORE = [f"daemon/core/{room}" for room in ROOMS]
 STAGE = LAYOUT + CORE + ["proto", "libprobe/ring", "daemon/model", "daemon/pipeline", "daemon/log"]
 # Folder -> folders of ours that it may include, besides itself and what lies below it; the longest
 # prefix wins. "proto" is the generated control.pb.h, "daemon/log" the one header of that name.
@@ -32,6 +33,7 @@ ALLOWED = {
     "daemon/core/numerics": LAYOUT + ["daemon/core/base"],
     "daemon/core/options": ["daemon/core/base"],
     "daemon/core/recording": LAYOUT + ["daemon/core/base", "daemon/core/numerics"],
+    "daemon/core/replicas": LAYOUT + ["daemon/core/numerics"],
     "daemon/core/endpoint": ["daemon/core/base", "libprobe/launch"],
     "daemon/core/wire": ["proto", "daemon/core/base", "daemon/core/endpoint"],
     "daemon/log": ["daemon/core/base"],
@@ -48,9 +50,11 @@ ALLOWED = {
     + ["daemon/core/options", "daemon/record", "daemon/ingest", "daemon/sinks", "daemon/serve"]
     + ["daemon/metrics"],
     "client/source": LAYOUT + ["daemon/core/base", "daemon/core/numerics", "daemon/core/recording"],
-    "client/analysis": LAYOUT + ["daemon/core/base", "daemon/core/numerics", "client/source"],
+    "client/analysis": LAYOUT
+    + ["daemon/core/base", "daemon/core/numerics", "daemon/core/replicas", "client/source"],
     "client/report": LAYOUT
-    + ["daemon/core/base", "daemon/core/numerics", "client/source", "client/analysis"],
+    + ["daemon/core/base", "daemon/core/numerics", "daemon/core/replicas"]
+    + ["client/source", "client/analysis"],
     "client": LAYOUT
     + CORE
     + ["daemon/core/options", "proto", "client/source", "client/analysis", "client/report"],

@@ -7,7 +7,7 @@
 
 #include "client/analysis/masks.h"
 #include "client/analysis/ranks_state.h"
-#include "client/source/replicas.h"
+#include "daemon/core/replicas/shard_text.h"
 
 namespace cgdebug::analysis {
 namespace {
@@ -19,13 +19,9 @@ using source::Source;
 
 // How far a slot of one recording was taken in.
 struct Cursor {
-  std::uint64_t seen_id = 0;  // the last one that was looked at
-  std::uint64_t last_id = 0;  // the last one that could be read
-  std::int64_t step = -1;
-  std::uint64_t nth = 0;
-  // Whether `nth` is certain: a loss may have taken snapshots of the same step.
-  bool is_certain = true;
-  std::optional<Position> newest;  // that was taken in
+  std::uint64_t seen_id = 0;            // the last one that was looked at
+  replicas::PositionCounter positions;  // of those that could be read
+  std::optional<Position> newest;       // that was taken in
 };
 
 // A row of an op log in one recording.
@@ -51,33 +47,6 @@ bool HasSeveralPerStep(Source& source, std::size_t slot, const std::vector<Key>&
     before = snapshot->step;
   }
   return false;
-}
-
-// Takes the snapshot into the count of its step.
-Position TakePosition(const Snapshot& snapshot, std::uint64_t id_before, bool may_begin_inside,
-                      Cursor* cursor) {
-  if (snapshot.step < 0) {
-    cursor->is_certain = true;
-    cursor->step = -1;
-    return {false, snapshot.key.replay, snapshot.key.iteration};
-  }
-  const std::uint64_t lost = snapshot.key.id - id_before - 1;
-  if (id_before == 0) {
-    cursor->is_certain = lost == 0 || !may_begin_inside;
-    cursor->nth = 0;
-  } else if (snapshot.step == cursor->step) {
-    cursor->is_certain = cursor->is_certain && lost == 0;
-    ++cursor->nth;
-  } else {
-    // If each step between had one snapshot, none of this step is among those that are missing.
-    const std::int64_t steps_between = snapshot.step - cursor->step - 1;
-    cursor->is_certain =
-        lost == 0 || (cursor->is_certain && cursor->nth == 0 && cursor->step >= 0 &&
-                      steps_between == static_cast<std::int64_t>(lost));
-    cursor->nth = 0;
-  }
-  cursor->step = snapshot.step;
-  return {true, static_cast<std::uint64_t>(snapshot.step), cursor->nth};
 }
 
 RankProcess Describe(const Slot& slot, const std::string& path) {
@@ -118,12 +87,6 @@ void Join(const RankProcess& from, RankProcess* to) {
 
 }  // namespace
 
-std::string PositionText(const Position& position) {
-  const char* const unit = position.is_step ? "step" : "replay";
-  if (position.nth == 0) return fmt::format("{} {}", unit, position.number);
-  return fmt::format("{} {} (number {} of it)", unit, position.number, position.nth + 1);
-}
-
 class RankFold::State {
  public:
   explicit State(RanksOptions options) : options_(std::move(options)) {}
@@ -152,7 +115,7 @@ class RankFold::State {
         replica = &kept_.replicas[*key];
         replica->order = std::min(replica->order, info.order);
         replica->processes.Set(process);
-        if (!key->ranks.empty()) replica->ranks = source::ReplicasOf(info.shard).ranks;
+        if (!key->ranks.empty()) replica->ranks = replicas::ReplicasOf(info.shard).ranks;
       }
       LogRow* row = nullptr;
       if (!info.op.empty()) {
@@ -257,14 +220,14 @@ class RankFold::State {
   // Nothing if the tensor of this slot need not be the same on other ranks.
   std::optional<ReplicaKey> KeyOf(const Slot& slot, std::size_t process) {
     if (slot.rank < 0) return std::nullopt;
-    const source::Replicas replicas = source::ReplicasOf(slot.shard);
+    const replicas::Replicas replicas = replicas::ReplicasOf(slot.shard);
     const bool is_named = options_.has_replicated && options_.replicated.Matches(slot.probe);
-    if (replicas.kind == source::Replication::kUnknown && !is_named) {
+    if (replicas.kind == replicas::Replication::kUnknown && !is_named) {
       // A growing recording shows a slot again and again.
       if (told_unknown_.insert({process, slot.probe}).second) ++kept_.unknown[slot.probe];
       return std::nullopt;
     }
-    if (replicas.kind == source::Replication::kNone && !is_named) return std::nullopt;
+    if (replicas.kind == replicas::Replication::kNone && !is_named) return std::nullopt;
     ReplicaKey key;
     key.attempt = {slot.run, slot.restart};
     key.probe = slot.probe;
@@ -299,8 +262,8 @@ class RankFold::State {
         if (of.unread++ == 0) of.first_unread = stats.error().message;
         continue;
       }
-      const std::uint64_t id_before = std::exchange(cursor.last_id, key.id);
-      const Position position = TakePosition(*snapshot, id_before, may_begin_inside, &cursor);
+      const Position position = cursor.positions.Next(key.id, key.replay, key.iteration,
+                                                      snapshot->step, may_begin_inside);
       if (!options_.scope.Wants(key.replay)) continue;
       const RankPlace place{position, info.order, SlotText(info), key.replay,
                             snapshot->timestamp_ns};
@@ -313,7 +276,7 @@ class RankFold::State {
       if (stats->nonfinite() > 0) {
         TakeEarlier(place, row != nullptr ? &row->first_nonfinite : &of.first_nonfinite);
       }
-      if (replica == nullptr || !cursor.is_certain) continue;
+      if (replica == nullptr || !cursor.positions.is_certain()) continue;
       // The job counts its steps from the start again: which time is meant nobody can tell.
       if (position.is_step && cursor.newest && position <= *cursor.newest) {
         NoteRepeated(key.replay, 1, &of);

@@ -24,6 +24,8 @@
 #include "client/source/source.h"
 #include "daemon/core/base/glob.h"
 #include "daemon/core/numerics/stats.h"
+#include "daemon/core/replicas/judge.h"
+#include "daemon/core/replicas/position.h"
 
 namespace cgdebug::analysis {
 
@@ -38,16 +40,9 @@ struct RanksOptions {
   bool follows = false;     // sources are added again when they have grown
 };
 
-// Where in a run a snapshot lies, the same on every rank.
-struct Position {
-  bool is_step = false;      // else a replay
-  std::uint64_t number = 0;  // the step, or the replay
-  std::uint64_t nth = 0;     // of the step, or the iteration in the replay
-
-  auto operator<=>(const Position&) const = default;
-};
-// "step 20", "step 20 (the 2nd of it)", "replay 7".
-std::string PositionText(const Position& position);
+using replicas::Position;
+using replicas::PositionText;
+using replicas::RankValues;
 
 struct RankPlace {
   Position position;
@@ -100,25 +95,11 @@ constexpr std::string_view NameOf(ReplicaVerdict verdict) {
   return kNames[static_cast<std::size_t>(verdict)];
 }
 
-// Ranks that have the same values of one replica at one position.
-struct RankValues {
-  std::vector<std::size_t> processes;  // places in RanksReport::rows
-  numerics::Stats stats;
-};
-
-// A replica that is not the same on all ranks.
-struct ReplicaDifference {
+// A replica that is not the same on all ranks. Its processes are places in RanksReport::rows.
+struct ReplicaDifference : replicas::Difference {
   std::string probe;
   std::string type;
-  Position position;
   std::uint64_t order = 0;
-  std::uint64_t equal_before = 0;  // positions of this replica before that were the same everywhere
-  bool is_close = false;           // within the tolerance, and none of them was ever bitwise equal
-  bool is_scattered = false;       // more different values than are kept apart
-  std::size_t ranks = 0;           // that were compared
-  // Those of most ranks first; without a majority `has_majority` is false.
-  std::vector<RankValues> values;
-  bool has_majority = false;
 };
 
 struct RankRow {

@@ -9,14 +9,9 @@
 namespace cgdebug::analysis {
 namespace {
 
-// As many positions at which replicas changed and stayed equal show that they are computed
-// reproducibly, so that a later difference is a fault, however small.
-constexpr int kProvenReproducible = 3;
 constexpr std::size_t kMostSentences = 8;
 constexpr double kOddClockSeconds = 10;
 constexpr int kMostRanks = 1 << 20;  // what a job says of its size may be wrong
-
-using Value = Vote::Value;
 
 std::string RankText(const RankRow& row) {
   return row.process.restart == 0
@@ -144,133 +139,43 @@ class Judge {
   // --- one attempt ------------------------------------------------------------------------------
 
   void JudgeAttempt(const std::vector<Cell>& cells) {
-    proven_ = 0;
-    proof_.reset();
-    had_close_ = is_strict_ = false;
-    std::map<std::size_t, const Value*> before;  // of each replica, if it was equal
-    std::map<std::size_t, std::uint64_t> equal_before;
+    replicas::AttemptJudge judge({options_.tolerance, options_.bitwise},
+                                 [this](std::size_t process) { return row_of_[process]; });
     for (const Cell& cell : cells) {
       NoteMissing(cell);
       if (cell.vote->processes().Count() < 2) continue;
       ++report_.compared;
       compared_.insert(cell.number);
       for (const std::size_t row : RowsOf(cell.vote->processes())) ++report_.rows[row].compared;
-      const Value*& previous = before[cell.number];
-      if (cell.vote->values().size() == 1) {
-        const Value& value = cell.vote->values().front();
+      std::optional<replicas::Difference> unequal =
+          judge.Take(cell.number, cell.position, *cell.vote);
+      if (!unequal) {
+        const replicas::Value& value = cell.vote->values().front();
         if (!value.hash && !value.stats.has_hash) ++report_.without_hash;
-        const bool is_change = previous != nullptr && !HaveSameValues(*previous, value);
-        if (is_change && proof_ != cell.position) {
-          ++proven_;
-          proof_ = cell.position;
-        }
-        previous = &value;
-        ++equal_before[cell.number];
         continue;
       }
       ++report_.unequal;
-      JudgeUnequal(cell, previous, equal_before[cell.number]);
-      previous = nullptr;
+      ReplicaDifference difference{*std::move(unequal), cell.key->Name(), cell.key->type,
+                                   cell.replica->order};
+      MarkRows(cell, difference);
+      std::optional<ReplicaDifference>& first =
+          difference.is_finding ? report_.first : report_.first_close;
+      const auto place = [](const ReplicaDifference& one) {
+        return std::tuple(one.position, one.order);
+      };
+      if (!first || place(difference) < place(*first)) first = std::move(difference);
     }
   }
 
-  void JudgeUnequal(const Cell& cell, const Value* before, std::uint64_t equal_before) {
-    ReplicaDifference difference = Describe(cell);
-    difference.equal_before = equal_before;
-    const bool is_close = cell.vote->IsClose(options_.tolerance);
-    // A tensor that most ranks did not change was changed on the others by nothing that they share.
-    const bool is_held = before != nullptr && difference.has_majority &&
-                         HaveSameValues(*before, {.stats = difference.values.front().stats,
-                                                  .hash = majority_hash_,
-                                                  .processes = {}});
-    const bool was_reproducible = proven_ >= kProvenReproducible && !had_close_;
-    const bool is_finding =
-        options_.bitwise || !is_close || is_held || is_strict_ || was_reproducible;
-    is_strict_ = is_strict_ || (is_finding && is_close);
-    had_close_ = had_close_ || !is_finding;
-    difference.is_close = is_close;
-    MarkRows(cell, difference, is_finding);
-    std::optional<ReplicaDifference>& first = is_finding ? report_.first : report_.first_close;
-    const auto place = [](const ReplicaDifference& one) {
-      return std::tuple(one.position, one.order);
-    };
-    if (!first || place(difference) < place(*first)) first = std::move(difference);
-  }
-
-  // The different values, those of most ranks first.
-  ReplicaDifference Describe(const Cell& cell) {
-    ReplicaDifference difference;
-    difference.probe = cell.key->Name();
-    difference.type = cell.key->type;
-    difference.position = cell.position;
-    difference.order = cell.replica->order;
-    difference.is_scattered = cell.vote->is_scattered();
-    difference.ranks = cell.vote->processes().Count();
-    majority_hash_.reset();
-    std::vector<const Value*> values;
-    for (const Value& value : cell.vote->values()) values.push_back(&value);
-    const auto count = [](const Value* value) { return value->processes.Count(); };
-    std::ranges::stable_sort(values, [&](const Value* x, const Value* y) {
-      const std::size_t of_x = count(x), of_y = count(y);
-      return of_x != of_y ? of_x > of_y
-                          : RowsOf(x->processes).front() < RowsOf(y->processes).front();
-    });
-    for (const Value* value : values) {
-      difference.values.push_back({RowsOf(value->processes), value->stats});
-    }
-    if (values.empty()) return difference;
-    majority_hash_ = values.front()->hash;
-    difference.has_majority = 2 * count(values.front()) > difference.ranks;
-    if (!difference.has_majority) JoinClose(&difference);
-    return difference;
-  }
-
-  // After an all-reduce that is not reproducible no two ranks need have the same bits. Then those
-  // within the tolerance of one of them are the majority.
-  void JoinClose(ReplicaDifference* difference) const {
-    for (std::size_t i = 0; i < difference->values.size(); ++i) {
-      std::size_t count = 0;
-      std::vector<bool> is_close;
-      for (const RankValues& other : difference->values) {
-        is_close.push_back(AreClose(difference->values[i].stats, other.stats, options_.tolerance));
-        if (is_close.back()) count += other.processes.size();
-      }
-      if (2 * count <= difference->ranks || count == difference->ranks) continue;
-      RankValues joined{.processes = {}, .stats = difference->values[i].stats};
-      std::vector<RankValues> values;
-      for (std::size_t j = 0; j < is_close.size(); ++j) {
-        RankValues& one = difference->values[j];
-        if (is_close[j]) {
-          joined.processes.insert(joined.processes.end(), one.processes.begin(),
-                                  one.processes.end());
-        } else {
-          values.push_back(std::move(one));
-        }
-      }
-      std::ranges::sort(joined.processes);
-      values.insert(values.begin(), std::move(joined));
-      difference->values = std::move(values);
-      difference->has_majority = true;
-      return;
-    }
-  }
-
-  void MarkRows(const Cell& cell, const ReplicaDifference& difference, bool is_finding) {
-    std::vector<std::size_t> rows;
-    if (difference.has_majority) {
-      for (std::size_t i = 1; i < difference.values.size(); ++i) {
-        rows.insert(rows.end(), difference.values[i].processes.begin(),
-                    difference.values[i].processes.end());
-      }
-    } else {
-      rows = RowsOf(cell.vote->processes());
-    }
+  void MarkRows(const Cell& cell, const ReplicaDifference& difference) {
+    const std::vector<std::size_t> rows =
+        difference.has_majority ? difference.Minority() : RowsOf(cell.vote->processes());
     RankPlace place{
         .position = cell.position, .order = cell.replica->order, .probe = cell.key->Name()};
     for (const std::size_t at : rows) {
       RankRow& row = report_.rows[at];
       if (!row.first_unequal) row.first_unequal = place;
-      if (!is_finding) continue;
+      if (!difference.is_finding) continue;
       if (!row.first_different) row.first_different = place;
       (difference.has_majority ? differs_ : ties_).insert(at);
     }
@@ -586,11 +491,6 @@ class Judge {
   std::map<std::string, int> last_restart_;                             // by run
   std::map<std::size_t, std::vector<std::size_t>> expected_;            // rows, by replica
   std::set<std::size_t> compared_, differs_, ties_;                     // replicas; rows; rows
-  int proven_ = 0;
-  std::optional<Position> proof_;  // the last of them
-  bool had_close_ = false;
-  bool is_strict_ = false;  // a small difference was a finding, so the next ones are too
-  std::optional<std::uint64_t> majority_hash_;
 };
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-#include "client/source/replicas.h"
+#include "daemon/core/replicas/shard_text.h"
 
 namespace cgdebug::analysis {
 namespace {
@@ -51,12 +51,7 @@ std::string DifferenceText(const RanksReport& report, const ReplicaDifference& d
                                         PositionText(difference.position));
   std::string text;
   if (difference.has_majority) {
-    std::vector<std::size_t> others;
-    for (std::size_t i = 1; i < difference.values.size(); ++i) {
-      const std::vector<std::size_t>& rows = difference.values[i].processes;
-      others.insert(others.end(), rows.begin(), rows.end());
-    }
-    std::ranges::sort(others);
+    const std::vector<std::size_t> others = difference.Minority();
     text = fmt::format("replicas differ: {}: {} {} not have what {} of {} ranks have", where,
                        RanksWords(report, others), others.size() == 1 ? "does" : "do",
                        difference.ranks - others.size(), difference.ranks);
@@ -135,10 +130,8 @@ Json DifferenceJson(const RanksReport& report, const std::optional<ReplicaDiffer
   json["tensor"] = difference->type;
   json["majority"] = difference->has_majority;
   json["minority"] = Json::array();
-  for (std::size_t i = 1; difference->has_majority && i < difference->values.size(); ++i) {
-    for (const std::size_t row : difference->values[i].processes) {
-      json["minority"].push_back(report.rows[row].process.rank);
-    }
+  for (const std::size_t row : difference->Minority()) {
+    json["minority"].push_back(report.rows[row].process.rank);
   }
   json["ranks"] = difference->ranks;
   json["equal_before"] = difference->equal_before;
@@ -215,7 +208,7 @@ Result<std::optional<RanksReport>> CompareRanks(source::Source& source, const Sc
     if (slot.rank < 0 || !scope.Wants(slot)) continue;
     ranks.insert(slot.rank);
     has_replicas =
-        has_replicas || source::ReplicasOf(slot.shard).kind != source::Replication::kNone;
+        has_replicas || replicas::ReplicasOf(slot.shard).kind != replicas::Replication::kNone;
   }
   if (ranks.size() < 2 || !has_replicas) return std::optional<RanksReport>();
   RankFold fold({.scope = scope});

@@ -11,7 +11,7 @@
 #include "client/analysis/ranks.h"
 #include "client/analysis/ranks_report.h"
 #include "client/analysis/ranks_state.h"
-#include "client/source/replicas.h"
+#include "daemon/core/replicas/shard_text.h"
 #include "tests/support/memory_source.h"
 
 namespace cgdebug::analysis {
@@ -83,22 +83,22 @@ std::vector<int> Minority(const RanksReport& report) {
 
 TEST(Replicas, TheTextOfAShardSaysWhichRanksHaveTheSameTensor) {
   const auto ranks = [](const char* text) {
-    const source::Replicas replicas = source::ReplicasOf(text);
-    EXPECT_EQ(replicas.kind, source::Replication::kKnown) << text;
+    const replicas::Replicas replicas = replicas::ReplicasOf(text);
+    EXPECT_EQ(replicas.kind, replicas::Replication::kKnown) << text;
     return replicas.ranks;
   };
   EXPECT_THAT(ranks("R of [4] at (1) of ddp=3, from [0], replicas 0..2"), ElementsAre(0, 1, 2));
   EXPECT_THAT(ranks("S(0),R of [4] at (0,1) of 2,3, replicas 1..5/2"), ElementsAre(1, 3, 5));
   EXPECT_THAT(ranks("R of [] at () of , replicas 0,3,7..8"), ElementsAre(0, 3, 7, 8));
   for (const char* text : {"R of [4] at (0) of 1", "", "S(0) of [8] at (1) of 2, from [4]"}) {
-    EXPECT_EQ(source::ReplicasOf(text).kind, source::Replication::kNone) << text;
+    EXPECT_EQ(replicas::ReplicasOf(text).kind, replicas::Replication::kNone) << text;
   }
   for (const char* text :
        {"x, replicas ?", "x, replicas 1", "x, replicas 3..1", "x, replicas 0..1x",
         "x, replicas 2,1", "x, replicas 0..9/0", "x, replicas 0..99999999", "x, replicas "}) {
-    EXPECT_EQ(source::ReplicasOf(text).kind, source::Replication::kUnknown) << text;
+    EXPECT_EQ(replicas::ReplicasOf(text).kind, replicas::Replication::kUnknown) << text;
   }
-  EXPECT_EQ(source::ReplicasOf(std::string(511, 'x')).kind, source::Replication::kUnknown);
+  EXPECT_EQ(replicas::ReplicasOf(std::string(511, 'x')).kind, replicas::Replication::kUnknown);
 }
 
 TEST(Ranks, ReplicasOfWhichOnlyAPartWasRecordedAreNoted) {
@@ -464,6 +464,22 @@ TEST(Ranks, RestartsAreComparedApart) {
   EXPECT_TRUE(report.complete()) << RanksText(report, {});
   EXPECT_EQ(report.rows.size(), 6u);
   EXPECT_THAT(report.notes, Contains(HasSubstr("was restarted once")));
+}
+
+TEST(Ranks, ARunThatWasRestartedTwiceIsThreeTimesComparedApart) {
+  Ranked run(2, 3, 0), second(2, 3, 1), third(2, 3, 2);
+  for (Ranked* other : {&second, &third}) {
+    for (auto& source : other->sources) run.sources.push_back(std::move(source));
+  }
+  for (const std::size_t at : {4, 5}) run.sources[at]->Change(0, 2, {1, 1, 1, 1});
+  const RanksReport same = run.Report();
+  EXPECT_TRUE(same.complete() && !same.found()) << RanksText(same, {});
+  EXPECT_THAT(same.notes, Contains(HasSubstr("was restarted 2 times")));
+  run.sources[5]->Change(1, 3, {9, 9, 9, 9});
+  const RanksReport report = run.Report();
+  ASSERT_TRUE(report.first.has_value());
+  EXPECT_EQ(report.first->position, (Position{true, 103, 0}));
+  EXPECT_EQ(report.rows[report.first->values[1].processes[0]].process.restart, 2);
 }
 
 TEST(Ranks, TwoRanksInOneRecordingAreTwoRanks) {

@@ -1,4 +1,4 @@
-// replicas.h: which ranks have the same tensor, as a slot's shard says
+// shard_text.h: which ranks have the same tensor, as a slot's shard says
 // (python/cgdebug/sharding.py).
 #pragma once
 
@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace cgdebug::source {
+namespace cgdebug::replicas {
 
 // "0..7", "0..6/2" for every second one, "0,3,5": ascending, each once.
 // Fails: anything else, a single rank, or more than a million.
@@ -27,4 +27,4 @@ struct Replicas {
 // What the text of a shard says: "R of [8] at (1) of ddp=2, from [0], replicas 0..1".
 Replicas ReplicasOf(std::string_view shard);
 
-}  // namespace cgdebug::source
+}  // namespace cgdebug::replicas

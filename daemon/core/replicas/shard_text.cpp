@@ -1,10 +1,10 @@
-#include "client/source/replicas.h"
+#include "daemon/core/replicas/shard_text.h"
 
 #include <charconv>
 
 #include "proto/layout/ring_layout.h"
 
-namespace cgdebug::source {
+namespace cgdebug::replicas {
 namespace {
 
 constexpr std::string_view kMark = ", replicas ";
@@ -57,4 +57,4 @@ Replicas ReplicasOf(std::string_view shard) {
   return {.kind = Replication::kKnown, .text = text, .ranks = *std::move(ranks)};
 }
 
-}  // namespace cgdebug::source
+}  // namespace cgdebug::replicas

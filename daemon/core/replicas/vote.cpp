@@ -1,0 +1,162 @@
+#include "daemon/core/replicas/vote.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "daemon/core/numerics/stats_difference.h"
+
+namespace cgdebug::replicas {
+namespace {
+
+using numerics::Stats;
+
+// How far apart the outermost elements of replicas may be that are close, relative to the largest.
+constexpr double kOutermostTolerance = 1e-3;
+
+}  // namespace
+
+std::size_t Bits::Count() const {
+  std::size_t count = 0;
+  for (const std::uint64_t word : words_) count += static_cast<std::size_t>(std::popcount(word));
+  return count;
+}
+
+std::vector<std::uint8_t> Bits::ToBytes() const {
+  std::vector<std::uint8_t> bytes;
+  for (const std::uint64_t word : words_) {
+    for (unsigned shift = 0; shift < 64; shift += 8) {
+      bytes.push_back(static_cast<std::uint8_t>(word >> shift));
+    }
+  }
+  while (!bytes.empty() && bytes.back() == 0) bytes.pop_back();
+  return bytes;
+}
+
+std::vector<std::size_t> Bits::Members() const {
+  std::vector<std::size_t> members;
+  for (std::size_t i = 0; i < words_.size(); ++i) {
+    for (std::uint64_t word = words_[i]; word != 0; word &= word - 1) {
+      members.push_back(i * 64 + static_cast<std::size_t>(std::countr_zero(word)));
+    }
+  }
+  return members;
+}
+
+bool HaveSameValues(const Value& a, const Value& b) {
+  if (a.hash && b.hash) return *a.hash == *b.hash;
+  return numerics::DifferencesOf(a.stats, b.stats).empty();
+}
+
+bool AreClose(const Stats& a, const Stats& b, double tolerance) {
+  Vote both;
+  both.Add(0, a, std::nullopt);
+  both.Add(1, b, std::nullopt);
+  return both.IsClose(tolerance);
+}
+
+void Vote::Range::Take(double number) {
+  if (std::isnan(number)) {
+    has_nan = true;
+    return;
+  }
+  least = std::min(least, number);
+  most = std::max(most, number);
+}
+
+void Vote::Range::Take(const Range& other) {
+  has_nan = has_nan || other.has_nan;
+  least = std::min(least, other.least);
+  most = std::max(most, other.most);
+}
+
+std::optional<Vote> Vote::FromParts(Parts parts) {
+  Bits of_values;
+  for (const Choice& value : parts.values) {
+    const std::vector<std::size_t> members = value.processes.Members();
+    if (members.empty()) return std::nullopt;
+    for (const std::size_t process : members) {
+      if (of_values.Has(process)) return std::nullopt;
+      of_values.Set(process);
+    }
+  }
+  const bool has_all = of_values == parts.processes;
+  if (parts.is_scattered ? !parts.values.empty() : !has_all) return std::nullopt;
+  Vote vote;
+  vote.parts_ = std::move(parts);
+  return vote;
+}
+
+void Vote::TakeRanges(const Stats& stats) {
+  parts_.l1.Take(stats.l1);
+  parts_.mean.Take(stats.mean);
+  parts_.min.Take(stats.min);
+  parts_.max.Take(stats.max);
+  parts_.nonfinite.Take(static_cast<double>(stats.nonfinite()));
+  parts_.count.Take(static_cast<double>(stats.count));
+}
+
+bool Vote::IsClose(double tolerance) const {
+  const auto& [values, processes, is_scattered, l1, mean, min, max, nonfinite, count] = parts_;
+  if (!nonfinite.Within(0) || nonfinite.most > 0 || !count.Within(0)) return false;
+  const double abs_max = std::max(std::fabs(min.least), std::fabs(max.most));
+  const double outermost = kOutermostTolerance * abs_max;
+  return l1.Within(tolerance * l1.most) &&
+         mean.Within(tolerance * l1.most / std::max(count.most, 1.0)) && min.Within(outermost) &&
+         max.Within(outermost);
+}
+
+void Vote::Put(const Choice& value) {
+  if (parts_.is_scattered) return;
+  for (Choice& own : parts_.values) {
+    if (!HaveSameValues(own, value)) continue;
+    for (const std::size_t process : value.processes.Members()) own.processes.Set(process);
+    // Or one without a hash would make others the same whose hashes differ.
+    if (!own.hash) own.hash = value.hash;
+    return;
+  }
+  parts_.values.push_back(value);
+  if (parts_.values.size() <= kMostValues) return;
+  parts_.is_scattered = true;
+  parts_.values.clear();
+}
+
+void Vote::Add(std::size_t process, const Stats& stats, std::optional<std::uint64_t> hash) {
+  if (parts_.processes.Has(process)) return;
+  parts_.processes.Set(process);
+  TakeRanges(stats);
+  Choice value{{stats, hash}, {}};
+  value.processes.Set(process);
+  Put(value);
+}
+
+void Vote::Merge(const Vote& other, const std::vector<std::size_t>& places) {
+  const auto here = [&](const Bits& processes) {
+    Bits bits;
+    for (const std::size_t process : processes.Members()) {
+      // Bytes of another process are checked where they are decoded.
+      if (!parts_.processes.Has(places.at(process))) bits.Set(places.at(process));
+    }
+    return bits;
+  };
+  const Parts& theirs = other.parts_;
+  for (const Choice& value : theirs.values) {
+    const Bits added = here(value.processes);
+    if (added.Count() > 0) Put({{value.stats, value.hash}, added});
+  }
+  if (theirs.is_scattered) {
+    parts_.is_scattered = true;
+    parts_.values.clear();
+  }
+  for (const std::size_t process : here(theirs.processes).Members()) {
+    parts_.processes.Set(process);
+  }
+  parts_.l1.Take(theirs.l1);
+  parts_.mean.Take(theirs.mean);
+  parts_.min.Take(theirs.min);
+  parts_.max.Take(theirs.max);
+  parts_.nonfinite.Take(theirs.nonfinite);
+  parts_.count.Take(theirs.count);
+}
+
+}  // namespace cgdebug::replicas
